@@ -11,7 +11,7 @@ const root = fileURLToPath(new URL("..", import.meta.url));
 const manifest = JSON.parse(readFileSync("package.json", "utf8"));
 
 /** Sources by the path of what is built of them, below dist. */
-function entries() {
+function listEntries() {
   const exportedFiles = Object.values(manifest.exports ?? {})
     .map((target) => /^\.\/dist\/(.*)\.js$/.exec(target.default ?? target)?.[1])
     .filter((name) => name !== undefined && !(`${name}.js` in (manifest.entries ?? {})));
@@ -39,7 +39,7 @@ async function bundle(format, sources) {
   return Object.keys(metafile.outputs).map((path) => path.slice("dist/".length));
 }
 
-const sources = Object.entries(entries());
+const sources = Object.entries(listEntries());
 const isCommonJs = ([out]) => out.endsWith(".cjs");
 const outputFiles = [
   ...(await bundle(

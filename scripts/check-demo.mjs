@@ -10,29 +10,29 @@ const root = fileURLToPath(new URL("..", import.meta.url));
 const directory = mkdtempSync(join(tmpdir(), "mosaic-check-demo-"));
 process.on("exit", () => rmSync(directory, { recursive: true, force: true }));
 
-const result = demo("demo", ["npm", "run", "--silent", "demo", "--"], process.argv.slice(2));
-const tokens = argument("--tokens");
-const ranks = argument("--ranks");
+const result = runDemo("demo", ["npm", "run", "--silent", "demo", "--"], process.argv.slice(2));
+const tokens = readArgument("--tokens");
+const ranks = readArgument("--ranks");
 if (tokens && result.tokens !== Number(tokens)) fail(`expected ${tokens} tokens, received ${result.tokens}`);
 if (ranks && result.ranks !== Number(ranks)) fail(`expected ${ranks} ranks, received ${result.ranks}`);
 
 const demoCommand = [process.execPath, join(root, "apps/quickstart/dist/main.js")];
 for (const backend of ["ring", "mesh2d", "ulysses", "flex", "composed", "hierarchical", "auto"]) {
-  demo(backend, demoCommand, ["--backend", backend, "--tokens", "500", "--ranks", "4", "--backward", "--causal"]);
+  runDemo(backend, demoCommand, ["--backend", backend, "--tokens", "500", "--ranks", "4", "--backward", "--causal"]);
 }
 
 /** One run: what it prints as JSON, after a look at it and at its picture. */
-function demo(name, [command, ...first], options) {
+function runDemo(name, [command, ...programArgs], options) {
   const svg = join(directory, `${name}.svg`);
   const startTime = performance.now();
-  const run = spawnSync(command, [...first, "--svg", svg, "--json", ...options], {
+  const demoResult = spawnSync(command, [...programArgs, "--svg", svg, "--json", ...options], {
     cwd: root,
     stdio: ["ignore", "pipe", name === "demo" ? "inherit" : "pipe"],
     encoding: "utf8",
   });
-  if (name === "demo" || run.status !== 0) process.stdout.write(run.stdout);
-  if (run.status !== 0) fail(`${name}: exited with ${run.status}\n${run.stderr ?? ""}`);
-  const summary = lastLine(run.stdout);
+  if (name === "demo" || demoResult.status !== 0) process.stdout.write(demoResult.stdout);
+  if (demoResult.status !== 0) fail(`${name}: exited with ${demoResult.status}\n${demoResult.stderr ?? ""}`);
+  const summary = lastLine(demoResult.stdout);
   checkNumbers(name, summary);
   checkPicture(name, summary, options.includes("--svg") ? options[options.indexOf("--svg") + 1] : svg);
   const { ranks, tokens, errorRatio, bytesSent } = summary;
@@ -76,7 +76,7 @@ function lastLine(output) {
   }
 }
 
-function argument(name) {
+function readArgument(name) {
   return process.argv[process.argv.indexOf(name) + 1 || Infinity];
 }
 

@@ -19,7 +19,7 @@ export function checkImports(root) {
   const workspace = { root, rootManifest, byName: new Map(packages.map((one) => [one.name, one])) };
   return [
     ...packages.flatMap((one) => [...checkPackagePath(one), ...checkManifest(one, workspace)]),
-    ...packageCycles(packages),
+    ...findPackageCycles(packages),
     ...packages.flatMap((one) => checkSources(one, workspace)),
   ];
 }
@@ -29,37 +29,38 @@ function checkPackagePath({ path, directory, isProgram }) {
   return [`${path} has no layer: add the package to scripts/layers.mjs`];
 }
 
-function checkManifest(one, { byName }) {
-  return Object.keys(one.manifest.dependencies ?? {})
-    .filter((name) => byName.has(name) && !PROCESSES[one.directory]?.includes(byName.get(name).directory))
-    .flatMap((name) => findRefusal(one, byName.get(name)))
-    .map((reason) => `${one.path}/package.json: ${reason}`);
+function checkManifest(importer, { byName }) {
+  return Object.keys(importer.manifest.dependencies ?? {})
+    .filter((name) => byName.has(name) && !PROCESSES[importer.directory]?.includes(byName.get(name).directory))
+    .flatMap((name) => findRefusal(importer, byName.get(name)))
+    .map((reason) => `${importer.path}/package.json: ${reason}`);
 }
 
 /** Why the published half of `from` may not use `to`; empty when it may. */
-function findRefusal(from, to) {
-  if (from.isProgram) {
-    const isAllowed = !to.isProgram || (to.directory === SHARED_PROGRAM && from.directory !== SHARED_PROGRAM);
-    return isAllowed ? [] : [`${from.name} may not depend on another program, ${to.name}`];
+function findRefusal(importer, imported) {
+  if (importer.isProgram) {
+    const isAllowed =
+      !imported.isProgram || (imported.directory === SHARED_PROGRAM && importer.directory !== SHARED_PROGRAM);
+    return isAllowed ? [] : [`${importer.name} may not depend on another program, ${imported.name}`];
   }
-  if (to.isProgram) return [`${from.name} may not depend on the program ${to.name}`];
-  if (from.directory in INDEPENDENT) {
-    return INDEPENDENT[from.directory].includes(to.directory)
+  if (imported.isProgram) return [`${importer.name} may not depend on the program ${imported.name}`];
+  if (importer.directory in INDEPENDENT) {
+    return INDEPENDENT[importer.directory].includes(imported.directory)
       ? []
-      : [`${from.name} is independent and may not depend on ${to.name}`];
+      : [`${importer.name} is independent and may not depend on ${imported.name}`];
   }
-  if (RE_EXPORTED[from.directory]?.includes(to.directory)) return [];
-  if (to.directory in INDEPENDENT)
-    return [`${to.name} is for tests and programs; ${from.name} may only dev-depend on it`];
-  const [importingLayer, importedLayer] = [findLayer(from.directory), findLayer(to.directory)];
+  if (RE_EXPORTED[importer.directory]?.includes(imported.directory)) return [];
+  if (imported.directory in INDEPENDENT)
+    return [`${imported.name} is for tests and programs; ${importer.name} may only dev-depend on it`];
+  const [importingLayer, importedLayer] = [findLayer(importer.directory), findLayer(imported.directory)];
   if (importingLayer === undefined || importedLayer === undefined || importedLayer < importingLayer) return [];
   return [
-    `${from.name} (layer ${importingLayer}) may not import ${importedLayer === importingLayer ? "sideways" : "upward"}: ${to.name} (layer ${importedLayer})`,
+    `${importer.name} (layer ${importingLayer}) may not import ${importedLayer === importingLayer ? "sideways" : "upward"}: ${imported.name} (layer ${importedLayer})`,
   ];
 }
 
 /** Dev-dependencies count: a build that waits for itself cannot start. */
-function packageCycles(packages) {
+function findPackageCycles(packages) {
   const names = new Set(packages.map((one) => one.name));
   const graph = new Map(
     packages.map(({ name, manifest }) => [
@@ -72,23 +73,24 @@ function packageCycles(packages) {
   return findCycles(graph).map((path) => `packages depend on each other in a cycle: ${path.join(" → ")}`);
 }
 
-function checkSources(one, workspace) {
+function checkSources(importer, workspace) {
   const graph = new Map();
   const faults = [];
-  for (const file of listFiles(one.dir, SOURCE_ENDINGS)) {
+  for (const file of listFiles(importer.dir, SOURCE_ENDINGS)) {
     const edges = [];
-    for (const { specifier, typeOnly } of parseImports(readFileSync(join(one.dir, file), "utf8"))) {
-      const at = `${one.path}/${file} imports "${specifier}"`;
-      const found = specifier.startsWith(".")
-        ? checkRelative(one, file, specifier, workspace)
-        : checkBareSpecifier(one, file, specifier, workspace);
-      faults.push(...found.faults.map((fault) => `${at}: ${fault}`));
-      if (found.file && !(typeOnly && isAllowedTypeCycle(one, file, found.file))) edges.push(found.file);
+    for (const { specifier, typeOnly } of parseImports(readFileSync(join(importer.dir, file), "utf8"))) {
+      const location = `${importer.path}/${file} imports "${specifier}"`;
+      const resolution = specifier.startsWith(".")
+        ? checkRelative(importer, file, specifier, workspace)
+        : checkBareSpecifier(importer, file, specifier, workspace);
+      faults.push(...resolution.faults.map((fault) => `${location}: ${fault}`));
+      if (resolution.file && !(typeOnly && isAllowedTypeCycle(importer, file, resolution.file)))
+        edges.push(resolution.file);
     }
     graph.set(file, edges);
   }
   const cycles = findCycles(graph).map(
-    (path) => `files of ${one.path} import each other in a cycle: ${path.join(" → ")}`,
+    (path) => `files of ${importer.path} import each other in a cycle: ${path.join(" → ")}`,
   );
   return [...faults, ...cycles];
 }
@@ -97,10 +99,10 @@ function isAllowedTypeCycle({ directory }, a, b) {
   return (TYPE_CYCLES[directory] ?? []).some((files) => files.includes(a) && files.includes(b));
 }
 
-function checkRelative(one, file, specifier, { root }) {
-  const target = resolve(one.dir, dirname(file), specifier);
-  if (target.startsWith(one.dir + sep)) {
-    const pathInPackage = relative(one.dir, target);
+function checkRelative(importer, file, specifier, { root }) {
+  const target = resolve(importer.dir, dirname(file), specifier);
+  if (target.startsWith(importer.dir + sep)) {
+    const pathInPackage = relative(importer.dir, target);
     if (isSource(file) && !isSource(pathInPackage) && pathInPackage !== "package.json") {
       return { faults: [`a source file may import only published files below src/`] };
     }
@@ -110,29 +112,32 @@ function checkRelative(one, file, specifier, { root }) {
   return { faults: isSharedConfig ? [] : ["the path is outside the package; import the other package by name"] };
 }
 
-function checkBareSpecifier(one, file, specifier, { byName, rootManifest }) {
+function checkBareSpecifier(importer, file, specifier, { byName, rootManifest }) {
   if (specifier.startsWith("node:")) return { faults: [] };
   if (BUILTINS.has(specifier)) return { faults: [`write "node:${specifier}"`] };
   const name = specifier.split("/", specifier.startsWith("@") ? 2 : 1).join("/");
-  if (name === one.name) return { faults: isSource(file) ? ["a package may not import itself by name"] : [] };
-  const to = byName.get(name);
-  const faults = isDeclaredDependency(one, file, name, rootManifest) ? [] : [describeUndeclared(one, file, name)];
-  if (!to) return { faults };
+  if (name === importer.name) return { faults: isSource(file) ? ["a package may not import itself by name"] : [] };
+  const imported = byName.get(name);
+  const faults = isDeclaredDependency(importer, file, name, rootManifest)
+    ? []
+    : [describeUndeclared(importer, file, name)];
+  if (!imported) return { faults };
   const path = `.${specifier.slice(name.length)}`;
-  if (!(path in (to.manifest.exports ?? { ".": "" }))) faults.push(`deep import: ${name} does not export "${path}"`);
-  if (isSource(file)) faults.push(...findRefusal(one, to));
-  else if (isInParentOf(one, to)) faults.push(`a test may not import upward: ${name}`);
+  if (!(path in (imported.manifest.exports ?? { ".": "" })))
+    faults.push(`deep import: ${name} does not export "${path}"`);
+  if (isSource(file)) faults.push(...findRefusal(importer, imported));
+  else if (isInParentOf(importer, imported)) faults.push(`a test may not import upward: ${name}`);
   return { faults };
 }
 
 const isSource = (file) => file.startsWith(`src${sep}`);
 
 /** Tests may use what stands beside them (a collective needs some device), but nothing above. */
-function isInParentOf(from, to) {
-  if (from.isProgram) return false;
-  if (to.isProgram) return true;
-  if (from.directory in INDEPENDENT || to.directory in INDEPENDENT) return false;
-  return findLayer(to.directory) > findLayer(from.directory);
+function isInParentOf(importer, imported) {
+  if (importer.isProgram) return false;
+  if (imported.isProgram) return true;
+  if (importer.directory in INDEPENDENT || imported.directory in INDEPENDENT) return false;
+  return findLayer(imported.directory) > findLayer(importer.directory);
 }
 
 function isDeclaredDependency({ manifest }, file, name, rootManifest) {

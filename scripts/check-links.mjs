@@ -47,14 +47,15 @@ export function listAnchors(text) {
 const removeCodeBlocks = (text) => text.replace(/^ *```[\s\S]*?^ *```/gm, "");
 
 /** Links to headings that are not there. */
-function missingAnchors(root, document, prose) {
+function findMissingAnchors(root, document, prose) {
   return [...prose.matchAll(LINK)]
     .map(([, link]) => link)
     .filter((link) => !/^[a-z]+:/.test(link) && link.includes("#"))
     .filter((link) => {
       const [path, anchor] = link.split("#");
-      const at = path === "" ? join(root, document) : join(root, dirname(document), path);
-      const file = existsSync(at) && statSync(at).isDirectory() ? join(at, "README.md") : at;
+      const targetPath = path === "" ? join(root, document) : join(root, dirname(document), path);
+      const file =
+        existsSync(targetPath) && statSync(targetPath).isDirectory() ? join(targetPath, "README.md") : targetPath;
       return file.endsWith(".md") && existsSync(file) && !listAnchors(readFileSync(file, "utf8")).has(anchor);
     })
     .map((link) => `${document}: link ${link} has no matching heading`);
@@ -72,7 +73,7 @@ function findMissingFiles(root, document, text) {
   const paths = [...links, ...quotedPaths]
     .filter(({ at }) => !existsSync(at))
     .map(({ link }) => `${document}: link target ${link} does not exist`);
-  return [...paths, ...missingAnchors(root, document, prose)];
+  return [...paths, ...findMissingAnchors(root, document, prose)];
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {

@@ -48,9 +48,9 @@ console.log("llm page: no errors");
 
 /** A model of random weights with a tokenizer of bytes and a chat template. */
 async function writeModel(folder) {
-  const load = (path) => import(pathToFileURL(join(root, path)).href);
-  const { world } = await load("packages/attention/dist/index.js");
-  const { createModel } = await load("packages/models/dist/index.js");
+  const importModule = (path) => import(pathToFileURL(join(root, path)).href);
+  const { world } = await importModule("packages/attention/dist/index.js");
+  const { createModel } = await importModule("packages/models/dist/index.js");
   const sizes = { vocab_size: 257, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2 };
   const heads = { num_attention_heads: 2, max_position_embeddings: 2048, eos_token_id: 256 };
   mkdirSync(folder);
@@ -109,7 +109,7 @@ async function enterKey(page) {
   await page.waitForFunction(() => document.querySelector("#model").textContent === "tiny");
 }
 
-async function send(page, text) {
+async function sendMessage(page, text) {
   await page.fill("#prompt", text);
   await page.press("#prompt", "Enter");
 }
@@ -118,26 +118,28 @@ async function send(page, text) {
 async function checkAppearance(page, name) {
   await enterKey(page);
   await page.fill("#tokens", "60");
-  await send(page, `In the beginning ${"w".repeat(120)}`);
+  await sendMessage(page, `In the beginning ${"w".repeat(120)}`);
   await page.waitForSelector(".assistant small", { timeout: 30_000 });
   const {
     wide: pageWidth,
     inner: viewportWidth,
     faint,
   } = await page.evaluate(() => {
-    const luminance = (color) => {
+    const computeLuminance = (color) => {
       const [r, g, b] = color.match(/[\d.]+/g).map((value) => {
         const share = Number(value) / 255;
         return share <= 0.040_45 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
       });
       return 0.2126 * r + 0.7152 * g + 0.0722 * b;
     };
-    const backgroundOf = (node) => {
+    const findBackground = (node) => {
       const { backgroundColor } = getComputedStyle(node);
-      return /, 0\)$/.test(backgroundColor) && node.parentElement ? backgroundOf(node.parentElement) : backgroundColor;
+      return /, 0\)$/.test(backgroundColor) && node.parentElement
+        ? findBackground(node.parentElement)
+        : backgroundColor;
     };
-    const contrast = (each) => {
-      const [a, b] = [luminance(getComputedStyle(each).color), luminance(backgroundOf(each))];
+    const computeContrast = (element) => {
+      const [a, b] = [computeLuminance(getComputedStyle(element).color), computeLuminance(findBackground(element))];
       return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     };
     const contrasts = [
@@ -147,8 +149,8 @@ async function checkAppearance(page, name) {
       wide: document.documentElement.scrollWidth,
       inner: innerWidth,
       faint: contrasts
-        .filter((each) => contrast(each) < 4.5)
-        .map((each) => `${each.tagName} ${contrast(each).toFixed(2)}`),
+        .filter((each) => computeContrast(each) < 4.5)
+        .map((each) => `${each.tagName} ${computeContrast(each).toFixed(2)}`),
     };
   });
   expect(
@@ -173,7 +175,7 @@ async function checkConversation(page, name) {
   page.on("request", (request) => request.method() === "POST" && requestBodies.push(request.postDataJSON()));
   await page.fill("#tokens", "20");
   for (const [i, text] of ["first", "second"].entries()) {
-    await send(page, text);
+    await sendMessage(page, text);
     await page.waitForFunction((count) => document.querySelectorAll(".assistant small").length === count, i + 1);
   }
   expect(
@@ -186,7 +188,7 @@ async function checkConversation(page, name) {
   );
   await page.fill("#tokens", "1500");
   const stoppedAnswer = page.evaluate(stopAtFirstWord, 2);
-  await send(page, "third");
+  await sendMessage(page, "third");
   await stoppedAnswer;
   await page.waitForFunction(() => document.querySelector("#stop").disabled);
   expect((await page.locator(".fault").count()) === 0, `${name}: ${await page.locator(".fault").allTextContents()}`);
@@ -194,7 +196,7 @@ async function checkConversation(page, name) {
   await page.fill("#tokens", "100000");
   await page.evaluate(() => document.querySelector("#tokens").removeAttribute("max"));
   page.removeAllListeners("console");
-  await send(page, "fourth");
+  await sendMessage(page, "fourth");
   await page.waitForSelector(".fault");
   expect(
     /maximum context length is 2048 tokens/.test(await page.textContent(".fault")),

@@ -10,7 +10,7 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 import { requireParts, run, runParts, findUntestedParts } from "./check-parts.mjs";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
-const parts = process.argv.slice(2);
+const selectedParts = process.argv.slice(2);
 const ADDRESS_SANITIZERS = "address,undefined",
   THREAD_SANITIZER = "thread";
 
@@ -72,7 +72,7 @@ function runSuite(name) {
 }
 
 /** The client of the control plane, as programs that its tests compile. */
-function controlPlane(sanitize) {
+function checkControlPlane(sanitize) {
   const vitest = [join(root, "node_modules/vitest/vitest.mjs"), "run", "--config", join(root, "vitest.config.ts")];
   const args = [
     ...vitest,
@@ -87,7 +87,7 @@ function controlPlane(sanitize) {
   });
 }
 
-function stress(name, program, ...args) {
+function runStressTest(name, program, ...args) {
   if (!build(name, THREAD_SANITIZER, program.split("/").at(-1))) return false;
   return run(join(packagePath(name), "build-cmake", THREAD_SANITIZER, program), args);
 }
@@ -96,16 +96,16 @@ const PARTS = {
   build: () => ["runtime", "kernels-cpu", "collectives-local"].every((name) => build(name, ADDRESS_SANITIZERS)),
   "kernels-cpu": () => runSuite("kernels-cpu"),
   "collectives-local": () => runSuite("collectives-local"),
-  runtime: () => controlPlane(ADDRESS_SANITIZERS),
+  runtime: () => checkControlPlane(ADDRESS_SANITIZERS),
   thread: () =>
     [
-      () => stress("kernels-cpu", "kernels-stress", "10"),
-      () => stress("kernels-cpu", "native/attention/attention_check", "1", "40"),
-      () => stress("collectives-local", "collectives-stress", "20"),
-      () => stress("collectives-local", "collectives-test"),
-      () => controlPlane(THREAD_SANITIZER),
+      () => runStressTest("kernels-cpu", "kernels-stress", "10"),
+      () => runStressTest("kernels-cpu", "native/attention/attention_check", "1", "40"),
+      () => runStressTest("collectives-local", "collectives-stress", "20"),
+      () => runStressTest("collectives-local", "collectives-test"),
+      () => checkControlPlane(THREAD_SANITIZER),
     ].reduce((ok, check) => check() && ok, true),
 };
 
-requireParts("check:native", PARTS, parts);
-runParts("check:native", PARTS, parts);
+requireParts("check:native", PARTS, selectedParts);
+runParts("check:native", PARTS, selectedParts);

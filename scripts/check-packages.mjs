@@ -18,14 +18,14 @@ export async function checkPackages(root) {
   const packages = listPackages(root).filter((one) => !one.isProgram);
   const contents = listContents(root, packages);
   const faults = [];
-  for (const one of packages) {
-    const { messages } = await publint({ pkgDir: one.dir, strict: true, pack: false });
+  for (const publicPackage of packages) {
+    const { messages } = await publint({ pkgDir: publicPackage.dir, strict: true, pack: false });
     const packageFaults = [
-      ...manifestFaults(one, packages[0].manifest.version),
-      ...contentFaults(one, contents.get(one.name)),
-      ...messages.map((message) => formatMessage(message, one.manifest, { color: false }) ?? message.code),
+      ...findManifestFaults(publicPackage, packages[0].manifest.version),
+      ...findContentFaults(publicPackage, contents.get(publicPackage.name)),
+      ...messages.map((message) => formatMessage(message, publicPackage.manifest, { color: false }) ?? message.code),
     ];
-    faults.push(...packageFaults.map((fault) => `${one.name}: ${fault}`));
+    faults.push(...packageFaults.map((fault) => `${publicPackage.name}: ${fault}`));
   }
   return faults;
 }
@@ -33,15 +33,15 @@ export async function checkPackages(root) {
 /** By name, the paths in the tarballs of packages. */
 function listContents(root, packages) {
   const directories = packages.map(({ path }) => `./${path}`);
-  const pack = ["pack", "--dry-run", "--json", "--ignore-scripts", ...directories];
-  const { stdout, status, stderr } = spawnSync("npm", pack, { cwd: root, encoding: "utf8", maxBuffer: 1 << 28 });
+  const packArgs = ["pack", "--dry-run", "--json", "--ignore-scripts", ...directories];
+  const { stdout, status, stderr } = spawnSync("npm", packArgs, { cwd: root, encoding: "utf8", maxBuffer: 1 << 28 });
   if (status !== 0) throw new Error(`npm pack failed in ${root}:\n${stderr}`);
   const packResults = JSON.parse(stdout);
   const tarballs = Array.isArray(packResults) ? packResults : Object.values(packResults);
   return new Map(tarballs.map(({ name, files }) => [name, files.map((file) => file.path)]));
 }
 
-function manifestFaults({ manifest }, version) {
+function findManifestFaults({ manifest }, version) {
   const faults = [];
   const expect = (condition, fault) => condition || faults.push(fault);
   expect(manifest.license === "MIT", "expected license MIT");
@@ -60,9 +60,9 @@ function manifestFaults({ manifest }, version) {
   return faults;
 }
 
-function contentFaults({ dir }, files) {
-  const wanted = ["package.json", "README.md", "LICENSE", "dist/index.js", "dist/index.d.ts"];
-  const faults = wanted.filter((path) => !files.includes(path)).map((path) => `${path} is not in the tarball`);
+function findContentFaults({ dir }, files) {
+  const requiredFiles = ["package.json", "README.md", "LICENSE", "dist/index.js", "dist/index.d.ts"];
+  const faults = requiredFiles.filter((path) => !files.includes(path)).map((path) => `${path} is not in the tarball`);
   if (existsSync(join(dir, "CMakeLists.txt"))) {
     const addon = new RegExp(`^prebuilds/${process.platform}-${process.arch}/.*\\.node$`);
     if (!files.some((path) => addon.test(path))) faults.push("the native addon is not in the tarball");

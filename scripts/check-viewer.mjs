@@ -14,7 +14,7 @@ const root = fileURLToPath(new URL("..", import.meta.url));
 const pictures = join(root, "packages/planner/test/view/pictures");
 const directory = mkdtempSync(join(tmpdir(), "mosaic-check-viewer-"));
 process.on("exit", () => rmSync(directory, { recursive: true, force: true }));
-const update = process.argv.includes("--update");
+const updatesPictures = process.argv.includes("--update");
 
 /** What a picture may differ in: other fonts, and other versions of the browser, move edges. */
 const MAX_DIFFERENT_SHARE = 0.03;
@@ -52,12 +52,15 @@ console.log("viewer: no fault");
 
 /** Pages of a ring, predicted and measured; of ranks that traced themselves; and of 1 024 ranks with 200 704 events. */
 async function writePages() {
-  const load = (path) => import(pathToFileURL(join(root, path)).href);
-  const { predict, profiles, viewerHtml, viewerTemplate } = await load("packages/planner/dist/index.js");
-  const { ring } = await load("packages/backend-ring/dist/index.js");
-  const { masks } = await load("packages/core/dist/index.js");
-  const call = { tokens: 16_384, numHeads: 8, headDim: 128, mask: masks.causal(), placement: "zigzag" };
-  const { simulation, record } = predict({ backend: ring(), mesh: { sp: 16 }, ...call }, profiles["h100-ib400"]);
+  const importModule = (path) => import(pathToFileURL(join(root, path)).href);
+  const { predict, profiles, viewerHtml, viewerTemplate } = await importModule("packages/planner/dist/index.js");
+  const { ring } = await importModule("packages/backend-ring/dist/index.js");
+  const { masks } = await importModule("packages/core/dist/index.js");
+  const attentionOptions = { tokens: 16_384, numHeads: 8, headDim: 128, mask: masks.causal(), placement: "zigzag" };
+  const { simulation, record } = predict(
+    { backend: ring(), mesh: { sp: 16 }, ...attentionOptions },
+    profiles["h100-ib400"],
+  );
   const addTenPercent = (seconds) => seconds * 1.1;
   const measuredTimeline = {
     seconds: addTenPercent(simulation.seconds),
@@ -67,14 +70,14 @@ async function writePages() {
     })),
   };
   const options = { title: "A ring of 16", subtitle: "16 384 tokens, causal, zigzag", record, ranksPerNode: 8 };
-  const traces = [0, 1].map((rank) => traceOf(rank));
+  const traces = [0, 1].map((rank) => createTrace(rank));
   const scripts = traces.map(
     (trace) => `<script type="application/json" class="trace-data">${JSON.stringify(trace)}</script>`,
   );
   const pages = {
     both: viewerHtml({ predicted: simulation, measured: measuredTimeline }, options),
     traces: viewerTemplate().replace("<!-- data -->", scripts.join("\n")),
-    large: viewerHtml(largeTimeline(), { title: "1 024 ranks", maxEvents: 1_000_000 }),
+    large: viewerHtml(createLargeTimeline(), { title: "1 024 ranks", maxEvents: 1_000_000 }),
   };
   return Object.fromEntries(
     Object.entries(pages).map(([name, text]) => {
@@ -86,7 +89,7 @@ async function writePages() {
 }
 
 /** As a rank writes it: two kernels, a transfer, and a wait that is no computing. */
-function traceOf(rank) {
+function createTrace(rank) {
   const kinds = [
     { lane: "compute", name: "attend" },
     { lane: "compute", name: "collective wait" },
@@ -104,7 +107,7 @@ function traceOf(rank) {
   return { format: "mosaic-trace/1", rank, worldSize: 3, host: 0, at: { sp: rank }, clock, events, memory };
 }
 
-function largeTimeline() {
+function createLargeTimeline() {
   const [ranks, steps] = [1024, 98];
   const rankTraces = Array.from({ length: ranks }, (_, rank) => {
     const events = Array.from({ length: steps }, (__, step) => {
@@ -160,10 +163,10 @@ async function checkPicture(page, name, fullPage = true) {
   );
   const picture = await page.screenshot({ fullPage });
   const path = join(pictures, `${name}.png`);
-  if (update || !existsSync(path)) {
+  if (updatesPictures || !existsSync(path)) {
     mkdirSync(pictures, { recursive: true });
     writeFileSync(path, picture);
-    expect(update, `${name}: no reference picture existed; a new one was written to ${path}`);
+    expect(updatesPictures, `${name}: no reference picture existed; a new one was written to ${path}`);
     return;
   }
   const differingShare = await differingPixelShare(readFileSync(path), picture);
@@ -179,7 +182,7 @@ async function checkPicture(page, name, fullPage = true) {
 /** The browser reads pictures best: in a page of its own, as the viewer's may load none. */
 async function differingPixelShare(before, after) {
   const page = await browser.newPage();
-  const share = await page.evaluate(
+  const differingShare = await page.evaluate(
     async (texts) => {
       const [a, b] = await Promise.all(
         texts.map(async (text) => {
@@ -195,9 +198,9 @@ async function differingPixelShare(before, after) {
       if (a.width !== b.width || Math.abs(a.height - b.height) > 40) return 1;
       const length = Math.min(a.data.length, b.data.length);
       let numDifferent = 0;
-      for (let at = 0; at < length; at += 4) {
+      for (let pixelOffset = 0; pixelOffset < length; pixelOffset += 4) {
         const distance = [0, 1, 2].reduce(
-          (sum, channel) => sum + Math.abs(a.data[at + channel] - b.data[at + channel]),
+          (sum, channel) => sum + Math.abs(a.data[pixelOffset + channel] - b.data[pixelOffset + channel]),
           0,
         );
         if (distance > 96) numDifferent++;
@@ -207,12 +210,12 @@ async function differingPixelShare(before, after) {
     [before, after].map((bytes) => Buffer.from(bytes).toString("base64")),
   );
   await page.close();
-  return share;
+  return differingShare;
 }
 
 /** The timeline by keys alone, and the tables. */
 async function checkKeys(page) {
-  const text = (selector) => page.textContent(selector);
+  const readText = (selector) => page.textContent(selector);
   for (let i = 0; i < 40; i++) {
     await page.keyboard.press("Tab");
     if (await page.evaluate(() => document.activeElement?.getAttribute("role") === "application")) break;
@@ -221,22 +224,22 @@ async function checkKeys(page) {
     await page.evaluate(() => document.activeElement?.getAttribute("role") === "application"),
     "the Tab key does not focus the timeline",
   );
-  const fullWindow = await text("output.window");
+  const fullWindow = await readText("output.window");
   await page.keyboard.press("+");
-  expect((await text("output.window")) !== fullWindow, "the plus key does not zoom in");
+  expect((await readText("output.window")) !== fullWindow, "the plus key does not zoom in");
   await page.keyboard.press("ArrowRight");
   await page.keyboard.press("Home");
-  expect((await text("output.window")) === fullWindow, "the Home key does not show the whole timeline");
+  expect((await readText("output.window")) === fullWindow, "the Home key does not show the whole timeline");
   await page.keyboard.press("n");
-  const first = await text(".details");
-  expect(/rank 0 \(sp 0\): \w+; 0 s|rank 0 \(sp 0\)/.test(first), `the N key selects no event: ${first}`);
+  const firstDetails = await readText(".details");
+  expect(/rank 0 \(sp 0\): \w+; 0 s|rank 0 \(sp 0\)/.test(firstDetails), `the N key selects no event: ${firstDetails}`);
   await page.keyboard.press("n");
-  expect((await text(".details")) !== first, "the N key does not select the next event");
+  expect((await readText(".details")) !== firstDetails, "the N key does not select the next event");
   await page.keyboard.press("j");
-  expect(/rank 1 \(sp 1\)/.test(await text(".details")), "the J key does not select the next rank");
+  expect(/rank 1 \(sp 1\)/.test(await readText(".details")), "the J key does not select the next rank");
   await page.locator("label:has-text('Critical path') input").press("Space");
   expect(
-    /Critical path, predicted: \d+ events on \d+ ranks?/.test(await text(".details")),
+    /Critical path, predicted: \d+ events on \d+ ranks?/.test(await readText(".details")),
     "the critical path is not described",
   );
   const rows = {};
@@ -261,19 +264,19 @@ async function checkKeys(page) {
   await page.locator("input[type=search]").fill("no such event");
   await page.locator("#tiles input[type=range]").press("Home");
   expect(
-    /^Step 1 of 16: 46 tiles computed in this step, 46 of 496 so far/.test((await text("#tiles output")) ?? ""),
-    `unexpected tile counts of step 1: ${await text("#tiles output")}`,
+    /^Step 1 of 16: 46 tiles computed in this step, 46 of 496 so far/.test((await readText("#tiles output")) ?? ""),
+    `unexpected tile counts of step 1: ${await readText("#tiles output")}`,
   );
 }
 
 /** Every control and figure has a name; headings are in order; nothing takes a place in the order of the focus by number. */
 async function checkNames(page) {
   const unnamedControls = await page.evaluate(() => {
-    const hasName = (each) =>
-      each.getAttribute("aria-label") ||
-      each.getAttribute("aria-labelledby") ||
-      each.closest("label")?.textContent?.trim() ||
-      each.textContent?.trim();
+    const hasName = (element) =>
+      element.getAttribute("aria-label") ||
+      element.getAttribute("aria-labelledby") ||
+      element.closest("label")?.textContent?.trim() ||
+      element.textContent?.trim();
     const controls = [...document.querySelectorAll("button, input, select, summary, a, [role]")];
     return controls
       .filter((each) => !hasName(each) && each.getAttribute("role") !== "status")
@@ -298,9 +301,12 @@ async function checkNames(page) {
 
 /** Ranks' own traces: aligned, without what is no computing, and with those named that are missing. */
 async function checkTraces(page) {
-  const facts = (await page.locator(".facts li").allTextContents()).join(" ");
-  expect(facts.includes("Measured: 2 ranks, 3.1 ms, 6 events."), `unexpected summary of two traces: ${facts}`);
-  expect(facts.includes("1 of 3 ranks wrote no trace."), `the summary does not report the missing rank: ${facts}`);
+  const factsText = (await page.locator(".facts li").allTextContents()).join(" ");
+  expect(factsText.includes("Measured: 2 ranks, 3.1 ms, 6 events."), `unexpected summary of two traces: ${factsText}`);
+  expect(
+    factsText.includes("1 of 3 ranks wrote no trace."),
+    `the summary does not report the missing rank: ${factsText}`,
+  );
   expect((await page.locator("#memory").count()) === 1, "the page has no memory chart for traces with memory samples");
 }
 
@@ -317,20 +323,20 @@ async function checkPanning(page) {
   await page.keyboard.up("Control");
   const session = await page.context().newCDPSession(page);
   await session.send("Performance.enable", { timeDomain: "threadTicks" });
-  const taskSeconds = async () => {
+  const readTaskSeconds = async () => {
     const { metrics } = await session.send("Performance.getMetrics");
     return metrics.find(({ name }) => name === "TaskDuration").value;
   };
-  const before = await taskSeconds();
+  const secondsBefore = await readTaskSeconds();
   const { frames, windows } = await timeline.evaluate(panInEveryFrame, PAN_MS);
-  const processorMs = (1000 * ((await taskSeconds()) - before)) / frames.length;
+  const processorMs = (1000 * ((await readTaskSeconds()) - secondsBefore)) / frames.length;
   expect(windows >= 2, `panning showed only ${windows} distinct time windows`);
   const sorted = frames.toSorted((a, b) => a - b);
-  const at = (share) => sorted[Math.floor(share * (sorted.length - 1))].toFixed(1);
+  const quantileAt = (share) => sorted[Math.floor(share * (sorted.length - 1))].toFixed(1);
   console.log(
-    `panning 200 704 events: ${frames.length} frames, median ${at(0.5)} ms, 95 % within ${at(0.95)} ms; ${processorMs.toFixed(1)} ms of processor time per frame`,
+    `panning 200 704 events: ${frames.length} frames, median ${quantileAt(0.5)} ms, 95 % within ${quantileAt(0.95)} ms; ${processorMs.toFixed(1)} ms of processor time per frame`,
   );
-  expectFrames(Number(at(0.5)), processorMs);
+  expectFrames(Number(quantileAt(0.5)), processorMs);
   const windowText = await page.textContent("output.window");
   await page.mouse.down();
   await page.mouse.move(canvasCenter[0] + 80, canvasCenter[1], { steps: 4 });
@@ -355,17 +361,17 @@ function panInEveryFrame(timeline, milliseconds) {
   const frames = [];
   const windows = new Set();
   return new Promise((resolve) => {
-    const begin = performance.now();
-    let lastFrameTime = begin;
-    const frame = (now) => {
-      if (frames.length > 0 || now - begin > 0) frames.push(now - lastFrameTime);
+    const startTime = performance.now();
+    let lastFrameTime = startTime;
+    const onFrame = (now) => {
+      if (frames.length > 0 || now - startTime > 0) frames.push(now - lastFrameTime);
       lastFrameTime = now;
-      if (now - begin > milliseconds) return resolve({ frames: frames.slice(1), windows: windows.size });
+      if (now - startTime > milliseconds) return resolve({ frames: frames.slice(1), windows: windows.size });
       const key = Math.floor(frames.length / 2) % 2 === 0 ? "ArrowRight" : "ArrowLeft";
       timeline.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
       windows.add(output.value);
-      requestAnimationFrame(frame);
+      requestAnimationFrame(onFrame);
     };
-    requestAnimationFrame(frame);
+    requestAnimationFrame(onFrame);
   });
 }

@@ -18,8 +18,8 @@ export function countTests(root) {
     .filter((path) => existsSync(path))
     .map((path) => JSON.parse(readFileSync(path, "utf8")));
   return {
-    passed: sum(reports, (report) => report.numPassedTests),
-    failed: sum(reports, failuresOf),
+    passed: sumOf(reports, (report) => report.numPassedTests),
+    failed: sumOf(reports, countFailures),
     failures: reports.flatMap((report) => report.testResults).flatMap((file) => describeFailures(file, root)),
   };
 }
@@ -28,22 +28,22 @@ export function countTests(root) {
 function describeFailures({ name: path, status, message, assertionResults }, root) {
   const firstLine = (text) => text?.trim().split("\n")[0] || "no message";
   const file = relative(root, path);
-  const failed = assertionResults.filter((one) => one.status !== "passed" && !NOT_RUN_STATUSES.has(one.status));
-  if (failed.length === 0) return status === "failed" ? [`${file}: ${firstLine(message)}`] : [];
-  return failed.map((one) => `${file} > ${one.fullName}: ${firstLine(one.failureMessages[0])}`);
+  const failedTests = assertionResults.filter((one) => one.status !== "passed" && !NOT_RUN_STATUSES.has(one.status));
+  if (failedTests.length === 0) return status === "failed" ? [`${file}: ${firstLine(message)}`] : [];
+  return failedTests.map((one) => `${file} > ${one.fullName}: ${firstLine(one.failureMessages[0])}`);
 }
 
 /** States of tests that were not to run. */
 const NOT_RUN_STATUSES = new Set(["pending", "skipped", "todo", "disabled"]);
 
 /** What was to run and did not pass: a worker that dies leaves tests without an outcome, a file that fails to load none. */
-function failuresOf({ numTotalTests, numPassedTests, numPendingTests, numTodoTests, testResults }) {
+function countFailures({ numTotalTests, numPassedTests, numPendingTests, numTodoTests, testResults }) {
   const failedToLoad = ({ status, assertionResults }) =>
     status === "failed" && !assertionResults.some((one) => one.status === "failed");
   return numTotalTests - numPassedTests - numPendingTests - numTodoTests + testResults.filter(failedToLoad).length;
 }
 
-const sum = (items, valueOf) => items.reduce((total, item) => total + valueOf(item), 0);
+const sumOf = (items, valueOf) => items.reduce((total, item) => total + valueOf(item), 0);
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const root = resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url)));

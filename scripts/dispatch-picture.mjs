@@ -21,9 +21,9 @@ export const file = fileURLToPath(new URL("../docs/images/dispatch.svg", import.
 export function draw() {
   const length = lengths.reduce((sum, each) => sum + each, 0);
   const mask = masks.documents(lengths, "causal");
-  const after = dispatch({ mask, length, ranks, chunkSize: 256 });
+  const dispatchPlacement = dispatch({ mask, length, ranks, chunkSize: 256 });
   const title = `${lengths.length} documents of very unequal lengths on ${ranks} ranks`;
-  return drawDispatch(mask, { queries: length, ranks, after, bytesPerRow: 4096, title });
+  return drawDispatch(mask, { queries: length, ranks, after: dispatchPlacement, bytesPerRow: 4096, title });
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {

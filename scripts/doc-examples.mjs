@@ -11,14 +11,15 @@ import { listFiles, listPackages } from "./workspace.mjs";
 /** The ```ts blocks of a Markdown text: `{ info, line, code }`, where `line` is that of the code's first line. */
 export function parseBlocks(markdown) {
   const blocks = [];
-  let open;
+  let openBlock;
   for (const [i, line] of markdown.split("\n").entries()) {
     const fence = /^\s*```(.*)$/.exec(line);
-    if (!fence) open?.lines.push(line);
-    else if (open) {
-      if (/^ts\b/.test(open.info)) blocks.push({ info: open.info, line: open.line, code: open.lines.join("\n") });
-      open = undefined;
-    } else open = { info: fence[1].trim(), line: i + 2, lines: [] };
+    if (!fence) openBlock?.lines.push(line);
+    else if (openBlock) {
+      if (/^ts\b/.test(openBlock.info))
+        blocks.push({ info: openBlock.info, line: openBlock.line, code: openBlock.lines.join("\n") });
+      openBlock = undefined;
+    } else openBlock = { info: fence[1].trim(), line: i + 2, lines: [] };
   }
   return blocks;
 }
@@ -41,7 +42,7 @@ export function instrument(code) {
     lines[i] = textBefore;
     let end = i;
     while (end > 0 && lines[end].trim() === "") end--;
-    const start = startOfStatement(lines, end);
+    const start = findStatementStart(lines, end);
     const statement = lines.slice(start, end + 1).join("\n");
     lines.splice(start, end + 1 - start, ...createAssertion(statement, kind, expected).split("\n"));
   }
@@ -49,7 +50,7 @@ export function instrument(code) {
 }
 
 /** A statement begins after a line that ends one, or that opens a block, once its brackets balance. */
-function startOfStatement(lines, end) {
+function findStatementStart(lines, end) {
   for (let start = end; start > 0; start--) {
     const text = lines.slice(start, end + 1).join("\n");
     const numOpened = text.match(/[([{]/g)?.length ?? 0;
@@ -73,7 +74,7 @@ function createAssertion(statement, kind, expected) {
 }
 
 /** Writes the tests of all examples below `root` into `out`; returns how many examples there are. */
-export function generate(root, out) {
+export function generateTests(root, out) {
   rmSync(out, { recursive: true, force: true });
   let count = 0;
   for (const { name, paths } of groupExamples(root)) {
@@ -122,8 +123,8 @@ function writeTest(dir, examples) {
   const tests = [`import { test } from "vitest";`, `import { launch } from "${helpers}";`];
   for (const { path, file, info, line, code } of examples) {
     // The padding gives every line its number in the document, so that a failure points there.
-    const head = `import { expectValue as __value, expectThrown as __thrown } from "${helpers}"; export {};`;
-    writeFileSync(join(dir, file), head + "\n".repeat(line - 1) + instrumentBlock(path, line, code));
+    const importLine = `import { expectValue as __value, expectThrown as __thrown } from "${helpers}"; export {};`;
+    writeFileSync(join(dir, file), importLine + "\n".repeat(line - 1) + instrumentBlock(path, line, code));
     const ranks = /\branks=(\d+)\b/.exec(info)?.[1];
     const body = ranks ? `launch(${ranks}, new URL("./${file}", import.meta.url).href)` : `import("./${file}")`;
     if (!/\bno-run\b/.test(info)) tests.push(`test("${path}:${line}", async () => void (await ${body}));`);
@@ -141,5 +142,5 @@ function instrumentBlock(path, line, code) {
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
-  console.log(`doc examples: found ${generate(root, join(root, "build/doc-examples"))}`);
+  console.log(`doc examples: found ${generateTests(root, join(root, "build/doc-examples"))}`);
 }

@@ -18,13 +18,13 @@ export function expectValue<T>(actual: T, expected: string): T {
 
 /** Asserts that `run` throws, or rejects with, an error whose `Name: message` contains `expected`. */
 export async function expectThrown(run: () => unknown, expected: string): Promise<void> {
-  let printed = "no error";
+  let errorText = "no error";
   try {
     await run();
   } catch (error) {
-    printed = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+    errorText = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
   }
-  if (!printed.includes(expected)) throw new Error(`expected an error with "${expected}", received ${printed}`);
+  if (!errorText.includes(expected)) throw new Error(`expected an error with "${expected}", received ${errorText}`);
 }
 
 /** Runs a generated example under `mosaic-run`, as its reader would. */

@@ -25,11 +25,11 @@ export function parseImports(source) {
     specifier,
     typeOnly: false,
   }));
-  const found = new Map();
+  const typeOnlyBySpecifier = new Map();
   for (const { specifier, typeOnly: isTypeOnly } of [...statements, ...calls].sort((a, b) => a.index - b.index)) {
-    found.set(specifier, isTypeOnly && (found.get(specifier) ?? true));
+    typeOnlyBySpecifier.set(specifier, isTypeOnly && (typeOnlyBySpecifier.get(specifier) ?? true));
   }
-  return Array.from(found, ([specifier, isTypeOnly]) => ({ specifier, typeOnly: isTypeOnly }));
+  return Array.from(typeOnlyBySpecifier, ([specifier, isTypeOnly]) => ({ specifier, typeOnly: isTypeOnly }));
 }
 
 /** `{ type A, type B }`, which a compiler drops as a whole. */
@@ -51,9 +51,9 @@ export function findCycles(graph) {
     index.set(node, index.size);
     lowLinks.set(node, index.get(node));
     stack.push(node);
-    for (const next of graph.get(node) ?? []) {
-      if (!index.has(next)) visit(next);
-      if (stack.includes(next)) lowLinks.set(node, Math.min(lowLinks.get(node), lowLinks.get(next)));
+    for (const neighbour of graph.get(node) ?? []) {
+      if (!index.has(neighbour)) visit(neighbour);
+      if (stack.includes(neighbour)) lowLinks.set(node, Math.min(lowLinks.get(node), lowLinks.get(neighbour)));
     }
     if (lowLinks.get(node) !== index.get(node)) return;
     const component = new Set(stack.splice(stack.indexOf(node)));
@@ -70,11 +70,11 @@ function findPathBack(graph, start, component) {
   const queue = [[start]];
   const visited = new Set();
   for (const path of queue) {
-    for (const next of graph.get(path.at(-1)) ?? []) {
-      if (next === start) return [...path, start];
-      if (!component.has(next) || visited.has(next)) continue;
-      visited.add(next);
-      queue.push([...path, next]);
+    for (const neighbour of graph.get(path.at(-1)) ?? []) {
+      if (neighbour === start) return [...path, start];
+      if (!component.has(neighbour) || visited.has(neighbour)) continue;
+      visited.add(neighbour);
+      queue.push([...path, neighbour]);
     }
   }
   return undefined;

@@ -24,10 +24,10 @@ const capitalize = (name) => name[0].toUpperCase() + name.slice(1);
 
 /** Text by file name, of `{ kernelSchema, kernelStructures, kernelEnumerations }`. */
 export function kernelHeaders(schema) {
-  return { "kernel_enums.h": enumsHeader(schema), "kernel_arguments.h": argumentsHeader(schema) };
+  return { "kernel_enums.h": formatEnumsHeader(schema), "kernel_arguments.h": formatArgumentsHeader(schema) };
 }
 
-function enumsHeader({ kernelEnumerations }) {
+function formatEnumsHeader({ kernelEnumerations }) {
   const enums = Object.entries(kernelEnumerations).map(
     ([name, values]) => `enum class ${name} : int32_t { ${values.map(capitalize).join(", ")} };`,
   );
@@ -44,19 +44,19 @@ ${enums.join("\n")}
 `;
 }
 
-function argumentsHeader({ kernelSchema, kernelStructures }) {
+function formatArgumentsHeader({ kernelSchema, kernelStructures }) {
   const kernels = Object.entries(kernelSchema).map(([name, fields]) => ({
     name,
     fields,
     type: `${capitalize(name)}Arguments`,
   }));
   const usedStructures = kernels.flatMap(({ fields }) => collectStructures(fields, kernelStructures));
-  const structures = [...new Set(usedStructures)].map((name) => struct(name, kernelStructures[name]));
+  const structures = [...new Set(usedStructures)].map((name) => formatStruct(name, kernelStructures[name]));
   const typeByFields = new Map();
-  const declared = kernels.map(({ fields, type }) => {
+  const declarations = kernels.map(({ fields, type }) => {
     const sharedType = typeByFields.get(JSON.stringify(fields));
     typeByFields.set(JSON.stringify(fields), sharedType ?? type);
-    return sharedType ? `using ${type} = ${sharedType};\n` : struct(type, fields);
+    return sharedType ? `using ${type} = ${sharedType};\n` : formatStruct(type, fields);
   });
   const rows = kernels.map(({ name, type }) => `  X(${name}, ${type})`);
   return `// The arguments of every kernel, in the order in which they come, ${GENERATED_NOTE}
@@ -73,7 +73,7 @@ function argumentsHeader({ kernelSchema, kernelStructures }) {
 
 namespace mosaic {
 
-${[...structures, ...declared].join("\n")}
+${[...structures, ...declarations].join("\n")}
 }  // namespace mosaic
 
 /// Every kernel: X(name, type of its arguments).
@@ -87,15 +87,15 @@ function collectStructures(fields, structures) {
   return fields.flatMap(({ struct }) => (struct ? [...collectStructures(structures[struct], structures), struct] : []));
 }
 
-function struct(name, fields) {
-  const members = fields.map((field) => `  ${declaration(field)}\n`);
+function formatStruct(name, fields) {
+  const members = fields.map((field) => `  ${formatDeclaration(field)}\n`);
   return `struct ${name} {
 ${members.join("")}  void read(ArgumentReader& args) { args(${fields.map((field) => field.name).join(", ")}); }
 };
 `;
 }
 
-function declaration(field) {
+function formatDeclaration(field) {
   const { name, names } = field;
   if (field.tensor) return `${tensorType(field)} ${name};  // ${describeUsage(field)}`;
   const note = names
@@ -124,7 +124,7 @@ function describeUsage({ tensor, shape, dtype, updatedIf, optional }) {
 }
 
 /** Names of the headers below `root` that are not what the schema states. */
-export async function staleHeaders(root = ROOT) {
+export async function findStaleHeaders(root = ROOT) {
   const schema = await tsImport("../packages/core/src/kernels/schema.ts", import.meta.url);
   const headers = Object.entries(kernelHeaders(schema)).map(([name, text]) => ({ path: `${INCLUDE}/${name}`, text }));
   return headers.filter(({ path, text }) => readText(join(root, path)) !== text);
@@ -140,7 +140,7 @@ function readText(path) {
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
-  const staleFiles = await staleHeaders();
+  const staleFiles = await findStaleHeaders();
   const isCheck = process.argv.includes("--check");
   for (const { path, text } of staleFiles) {
     if (isCheck) console.error(`${path} does not match the kernel schema: run node scripts/kernel-headers.mjs`);

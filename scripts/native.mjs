@@ -9,12 +9,12 @@ import { availableParallelism } from "node:os";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 
-const string = { type: "string" };
+const stringOption = { type: "string" };
 const options = {
   verbose: { type: "boolean", default: false },
-  target: string,
-  sanitize: string,
-  "cmake-target": string,
+  target: stringOption,
+  sanitize: stringOption,
+  "cmake-target": stringOption,
 };
 const { verbose, target, sanitize, "cmake-target": cmakeTarget } = parseArgs({ options }).values;
 const toolchain = target && fileURLToPath(new URL(`toolchains/${target}.cmake`, import.meta.url));
@@ -48,9 +48,9 @@ Possible solutions:
   process.exit(1);
 }
 
-const configure = ["-S", ".", "-B", directory, "-DCMAKE_BUILD_TYPE=Release"];
-if (toolchain) configure.push(`-DCMAKE_TOOLCHAIN_FILE=${toolchain}`);
-if (sanitize) configure.push(`-DMOSAIC_SANITIZE=${sanitize}`);
-run("cmake", configure);
-const build = ["--build", directory, `-j${availableParallelism()}`];
-run("cmake", cmakeTarget ? [...build, "--target", cmakeTarget] : build);
+const configureArgs = ["-S", ".", "-B", directory, "-DCMAKE_BUILD_TYPE=Release"];
+if (toolchain) configureArgs.push(`-DCMAKE_TOOLCHAIN_FILE=${toolchain}`);
+if (sanitize) configureArgs.push(`-DMOSAIC_SANITIZE=${sanitize}`);
+run("cmake", configureArgs);
+const buildArgs = ["--build", directory, `-j${availableParallelism()}`];
+run("cmake", cmakeTarget ? [...buildArgs, "--target", cmakeTarget] : buildArgs);

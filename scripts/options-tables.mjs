@@ -13,7 +13,7 @@ const START_MARKER = "<!-- options: node scripts/options-tables.mjs -->";
 const END_MARKER = "<!-- /options -->";
 
 /** Comments of options by name, for each declaration of a source. */
-export function commentsIn(source) {
+export function parseComments(source) {
   const declarations = [...source.matchAll(/^(?:export )?const (\w+)(?: = defineOptions\("([^"]+)", \{| = \{)$/gm)];
   return new Map(
     declarations.map(({ 1: constant, index }) => {
@@ -37,20 +37,24 @@ const formatValue = (value) =>
 /** A row for each option, and what is wrong with its comment. */
 export function createTable({ name, fields }, comments) {
   const faults = [];
-  const rows = Object.entries(fields).map(([option, { expected, presence, default: declared }]) => {
+  const rows = Object.entries(fields).map(([option, { expected, presence, default: declaredDefault }]) => {
     const comment = comments.get(option);
     if (!comment) faults.push(`${name}: ${option} has no comment`);
     const [, meaning, statedDefault = ""] = /^([^]*?)(?:\s*Default:? ([^]*?)\.?)?$/.exec(comment ?? "") ?? [];
-    if (presence === "default" && !isSameDefault(statedDefault, declared)) {
+    if (presence === "default" && !isSameDefault(statedDefault, declaredDefault)) {
       faults.push(
-        `${name}: ${option}: expected the comment to end with "Default ${formatValue(declared)}.", received "Default ${statedDefault}"`,
+        `${name}: ${option}: expected the comment to end with "Default ${formatValue(declaredDefault)}.", received "Default ${statedDefault}"`,
       );
     }
     if (presence === "optional" && statedDefault === "")
       faults.push(`${name}: ${option}: the comment has no "Default: …"`);
-    const fallback =
-      presence === "required" ? "required" : presence === "default" ? `\`${formatValue(declared)}\`` : statedDefault;
-    return [`\`${option}\``, expected, fallback, meaning].map((cell) => cell.replaceAll("|", "\\|")).join(" | ");
+    const defaultText =
+      presence === "required"
+        ? "required"
+        : presence === "default"
+          ? `\`${formatValue(declaredDefault)}\``
+          : statedDefault;
+    return [`\`${option}\``, expected, defaultText, meaning].map((cell) => cell.replaceAll("|", "\\|")).join(" | ");
   });
   const head = "| option | accepts | default | |\n|---|---|---|---|";
   return { text: `**${name}**\n\n${head}\n${rows.map((row) => `| ${row} |`).join("\n")}\n`, faults };
@@ -71,12 +75,12 @@ async function parseDeclarations(directory) {
     .filter((path) => /^export const \w+ = defineOptions\(/m.test(readFileSync(path, "utf8")));
   if (sources.length === 0) return [];
   mkdirSync(join(directory, "build"), { recursive: true });
-  const scratch = mkdtempSync(join(directory, "build", "options-"));
+  const scratchDirectory = mkdtempSync(join(directory, "build", "options-"));
   try {
     const contents = sources
       .map((path, i) => `export * as m${i} from ${JSON.stringify(`./${relative(directory, path)}`)};`)
       .join("\n");
-    const outfile = join(scratch, "options.mjs");
+    const outfile = join(scratchDirectory, "options.mjs");
     const options = {
       bundle: true,
       packages: "external",
@@ -88,15 +92,18 @@ async function parseDeclarations(directory) {
     };
     await build({ ...options, stdin: { contents, resolveDir: directory } });
     const modules = await import(pathToFileURL(outfile).href);
-    return sources.map((path, i) => ({ module: modules[`m${i}`], comments: commentsIn(readFileSync(path, "utf8")) }));
+    return sources.map((path, i) => ({
+      module: modules[`m${i}`],
+      comments: parseComments(readFileSync(path, "utf8")),
+    }));
   } finally {
-    rmSync(scratch, { recursive: true });
+    rmSync(scratchDirectory, { recursive: true });
   }
 }
 
 /** An option of another package, wherever it is taken over: declarations share options by spreading their fields. */
-const optionKey = (name, { expected, presence, default: declared }) =>
-  [name, expected, presence, formatValue(declared)].join(" ");
+const optionKey = (name, { expected, presence, default: declaredDefault }) =>
+  [name, expected, presence, formatValue(declaredDefault)].join(" ");
 
 const isDeclaration = ([, value]) => typeof value?.parse === "function" && typeof value.fields === "object";
 
@@ -146,8 +153,8 @@ export async function updateTables(root, { isCheck = false } = {}) {
     const declarations = await parseDeclarations(directory);
     if (declarations.length === 0) continue;
     collectComments(declarations, knownComments);
-    const { text, faults: found } = createSection(declarations, knownComments);
-    faults.push(...found.map((fault) => `${relative(root, directory)}: ${fault}`));
+    const { text, faults: sectionFaults } = createSection(declarations, knownComments);
+    faults.push(...sectionFaults.map((fault) => `${relative(root, directory)}: ${fault}`));
     const readme = readFileSync(path, "utf8");
     const [textBefore, textAfterStart] = readme.split(START_MARKER);
     const textAfterSection = textAfterStart?.split(END_MARKER)[1];

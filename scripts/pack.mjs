@@ -15,8 +15,8 @@ export function packAll(root, destination = join(root, "build/packages")) {
   const directories = listPackages(root)
     .filter((one) => !one.isProgram)
     .map(({ path }) => `./${path}`);
-  const pack = ["pack", "--json", "--ignore-scripts", "--pack-destination", destination, ...directories];
-  const { stdout, status, stderr } = spawnSync("npm", pack, { cwd: root, encoding: "utf8", maxBuffer: 1 << 28 });
+  const packArgs = ["pack", "--json", "--ignore-scripts", "--pack-destination", destination, ...directories];
+  const { stdout, status, stderr } = spawnSync("npm", packArgs, { cwd: root, encoding: "utf8", maxBuffer: 1 << 28 });
   if (status !== 0) throw new Error(`npm pack failed in ${root}:\n${stderr}`);
   const packResults = JSON.parse(stdout);
   const archives = Array.isArray(packResults) ? packResults : Object.values(packResults);

@@ -32,19 +32,19 @@ const faults = [];
 // Outside of the repository: Node looks for packages in every directory above a program, too, and would find those of the work tree.
 const projects = mkdtempSync(join(realpathSync(tmpdir()), "mosaic-release-"));
 
-function heading(text) {
+function printHeading(text) {
   console.log(`\n── ${text}`);
 }
 
 async function preparePackages(toolPaths) {
   if (values.build) {
-    heading("build");
+    printHeading("build");
     run(process.execPath, [join(root, "scripts/turbo.mjs"), "--quiet", "build", "--filter=./packages/*"], {
       cwd: root,
     });
     faults.push(...buildAll(platforms));
   }
-  heading("check");
+  printHeading("check");
   const tarballs = join(outputDirectory, "tarballs");
   rmSync(tarballs, { recursive: true, force: true });
   mkdirSync(tarballs, { recursive: true });
@@ -68,7 +68,7 @@ function tryConsumers(tools, registry) {
     for (const [manager, install] of Object.entries(createManagers(tools)).filter(([name]) =>
       managers.includes(name),
     )) {
-      heading(`Node ${version}, ${manager}`);
+      printHeading(`Node ${version}, ${manager}`);
       const directory = join(projects, `${manager}-${version}`);
       const cell = tryConsumer({ version, manager, install, registry, directory });
       for (const { step, seconds, fault } of cell.results) {
@@ -89,8 +89,8 @@ const directory = join(outputDirectory, "registry");
 rmSync(directory, { recursive: true, force: true });
 const registry = await startRegistry(tools.verdaccio, directory);
 try {
-  heading(`publish to ${registry.url}`);
-  for (const one of packages) publish(one, registry);
+  printHeading(`publish to ${registry.url}`);
+  for (const stagedPackage of packages) publish(stagedPackage, registry);
   const cells = tryConsumers(tools, registry);
   const templates = values.templates
     ? tryTemplates({ version: versions[0], registry, directory: join(projects, "templates") })

@@ -6,9 +6,9 @@ const GENERATED = new Set(["node_modules", "dist", "build", "build-cmake", "preb
 
 /** Every workspace below `root`: `{ name, directory, dir, manifest, isProgram }`. */
 export function listPackages(root) {
-  const children = (parent) =>
+  const listChildren = (parent) =>
     existsSync(join(root, parent)) ? readdirSync(join(root, parent)).map((name) => `${parent}/${name}`) : [];
-  return [...children("packages"), ...children("apps"), "benchmarks"]
+  return [...listChildren("packages"), ...listChildren("apps"), "benchmarks"]
     .filter((path) => existsSync(join(root, path, "package.json")))
     .map((path) => ({
       path,
@@ -23,9 +23,9 @@ export function listPackages(root) {
 /** Paths, relative to `dir`, of the hand-written files below it whose name ends with one of `endings`. */
 export function listFiles(dir, endings) {
   const filePaths = [];
-  const walk = (at) => {
-    for (const entry of readdirSync(at, { withFileTypes: true })) {
-      const path = join(at, entry.name);
+  const walk = (directory) => {
+    for (const entry of readdirSync(directory, { withFileTypes: true })) {
+      const path = join(directory, entry.name);
       if (entry.isDirectory()) {
         if (!GENERATED.has(entry.name) && !entry.name.startsWith(".")) walk(path);
       } else if (endings.some((ending) => entry.name.endsWith(ending))) filePaths.push(relative(dir, path));

@@ -11,7 +11,7 @@ const [root, name] = process.argv.slice(2);
 const importPackage = (directory) => import(pathToFileURL(join(root, "packages", directory, "dist/index.js")).href);
 
 /** The best of some repetitions: other load only slows things down. */
-async function minimumOf(repetitions, body) {
+async function minMillisecondsOf(repetitions, body) {
   await body();
   let minMilliseconds = Number.POSITIVE_INFINITY;
   for (let i = 0; i < repetitions; i++) {
@@ -30,7 +30,7 @@ async function timeAttention(isBackward) {
   const [q, k, v] = [0, 1, 2].map((stream) => core.randn(ctx, [1, 8, 2048, 64], { seed: 1, stream }));
   const rows = core.layoutOf({ mesh: ctx.mesh.shape, axes: [], length: 2048 });
   for (const x of [q, k, v]) x.requiresGrad = isBackward;
-  return minimumOf(7, async () => {
+  return minMillisecondsOf(7, async () => {
     const outputs = [core.attention(ctx, q, k, v, { queries: rows, keys: rows })];
     if (isBackward) outputs.push(core.sum(outputs[0]));
     if (isBackward) outputs[1].backward();
@@ -54,7 +54,7 @@ async function ring() {
       return x;
     }),
   );
-  const time = await minimumOf(7, async () => {
+  const time = await minMillisecondsOf(7, async () => {
     const outs = ranks.map((ctx, i) =>
       core.attention(ctx, ...shards[i], { backend: "ring", queries: rows, keys: rows }),
     );
@@ -75,7 +75,7 @@ async function timeCollective(elements, { repetitions, batches }) {
   const ranks = await world(2, { device: () => cpu({ threads: 1 }) });
   const x = ranks.map((ctx) => core.zeros(ctx, [elements]));
   const y = ranks.map((ctx) => core.zeros(ctx, [elements]));
-  const time = await minimumOf(batches, async () => {
+  const time = await minMillisecondsOf(batches, async () => {
     for (let i = 0; i < repetitions; i++) {
       for (const [rank, ctx] of ranks.entries()) {
         const postExchange = [
@@ -98,7 +98,7 @@ async function timeSmallOperations() {
   const { cpu } = await importPackage("kernels-cpu");
   const ctx = await core.init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
   const [a, b] = [core.ones(ctx, [16]), core.ones(ctx, [16])];
-  return minimumOf(5, async () => {
+  return minMillisecondsOf(5, async () => {
     for (let i = 0; i < 10_000; i++) core.add(a, b)[Symbol.dispose]();
     await ctx.device.stream.synchronize();
   });
@@ -149,14 +149,14 @@ async function firstLine(script) {
   const start = performance.now();
   const cli = join(root, "packages/launcher/bin/mosaic-run.js");
   const child = spawn(process.execPath, [cli, "-n", "2", script], { stdio: ["ignore", "pipe", "inherit"] });
-  const ended = once(child, "exit");
-  let elapsed;
+  const exitEvent = once(child, "exit");
+  let elapsedSeconds;
   child.stdout.once("data", () => {
-    elapsed = performance.now() - start;
+    elapsedSeconds = performance.now() - start;
   });
-  const [status] = await ended;
-  if (status !== 0 || elapsed === undefined) throw new Error(`mosaic-run: exit code ${status}`);
-  return elapsed;
+  const [status] = await exitEvent;
+  if (status !== 0 || elapsedSeconds === undefined) throw new Error(`mosaic-run: exit code ${status}`);
+  return elapsedSeconds;
 }
 
 const scenarios = {

@@ -47,12 +47,12 @@ interface Strategy {
 /** More documents × ranks than this take minutes to record: each rank has two runs of each document. */
 const MAX_DOCUMENT_RANKS = 8192;
 
-const masksOf = ["causal", "log-normal 7.2, 1.6", "GitHub", "ArXiv", "mixed 0.7K, 36K"] as const;
+const maskNames = ["causal", "log-normal 7.2, 1.6", "GitHub", "ArXiv", "mixed 0.7K, 36K"] as const;
 
 /** Every family on each mask, number of ranks and kind of links. */
 export function* compare(seed: number, rankCounts: readonly number[]): Generator<ComparisonRow> {
   const draw = createUniformGenerator(seed);
-  for (const name of masksOf) {
+  for (const name of maskNames) {
     for (const ranks of rankCounts) {
       const tokens = ranks * ROWS_PER_RANK;
       const lengths = name === "causal" ? [tokens] : drawLengths(tokens, distributions[name]!, draw);
@@ -64,8 +64,8 @@ export function* compare(seed: number, rankCounts: readonly number[]): Generator
           const options = { ...heads, tokens, mask, ...hostAssignment(linkProfiles[links], ranks), ...run };
           const { forwardSeconds, backwardSeconds } = predict(options, linkProfiles[links], { keep: () => false });
           const times = { forward: forwardSeconds, backward: backwardSeconds };
-          const current = bestRowByFamily.get(family);
-          if (current && current.forward + current.backward <= forwardSeconds + backwardSeconds) continue;
+          const bestRow = bestRowByFamily.get(family);
+          if (bestRow && bestRow.forward + bestRow.backward <= forwardSeconds + backwardSeconds) continue;
           bestRowByFamily.set(family, {
             mask: name,
             documents: lengths.length,
@@ -95,7 +95,7 @@ function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generato
   const length = ranks * ROWS_PER_RANK;
   const flatMesh = { sp: ranks };
   const splitMesh = (inner: number): Coordinate => ({ node: ranks / inner, gpu: inner });
-  const createNested = (head?: string): AttentionBackend => {
+  const createNestedRing = (head?: string): AttentionBackend => {
     const nestedRing = ring({ axis: "node", inner: ring({ axis: "gpu" }) });
     return head === undefined ? nestedRing : ulysses({ axis: head, inner: nestedRing });
   };
@@ -163,7 +163,7 @@ function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generato
     yield { family: "USP", name: `ulysses ${hp} × ring ${ranks / hp}`, backend, mesh, placement: zigzag() };
   }
   for (const hp of [1, 2, 4]) {
-    const [backend, gpusPerGroup] = [hp === 1 ? createNested() : createNested("hp"), 8 / hp];
+    const [backend, gpusPerGroup] = [hp === 1 ? createNestedRing() : createNestedRing("hp"), 8 / hp];
     const mesh = { node: ranks / 8, gpu: gpusPerGroup, ...(hp === 1 ? {} : { hp }) };
     const name = `${hp === 1 ? "" : `ulysses ${hp} × `}rings ${ranks / 8} · ${gpusPerGroup}`;
     yield { family: "LoongTrain, double ring", name, backend, mesh, placement: zigzag() };
@@ -171,16 +171,16 @@ function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generato
 }
 
 /** Each shard of a placement, of equal shards, in `parts` equal parts one behind another. */
-function subdivide(placement: Placement, parts: number): Placement {
+function subdivide(placement: Placement, partsPerRank: number): Placement {
   return {
-    name: `${placement.name} in ${parts}`,
+    name: `${placement.name} in ${partsPerRank}`,
     spans(index, count, length) {
-      const first = (index % parts) * ROWS_PER_RANK;
+      const firstPosition = (index % partsPerRank) * ROWS_PER_RANK;
       let precedingPositions = 0;
-      return placement.spans(Math.floor(index / parts), count / parts, length).flatMap((span) => {
+      return placement.spans(Math.floor(index / partsPerRank), count / partsPerRank, length).flatMap((span) => {
         const [start, end] = [
-          Math.max(precedingPositions, first),
-          Math.min(precedingPositions + span.length, first + ROWS_PER_RANK),
+          Math.max(precedingPositions, firstPosition),
+          Math.min(precedingPositions + span.length, firstPosition + ROWS_PER_RANK),
         ];
         const clippedSpan = { ...span, start: span.start + start - precedingPositions, length: end - start };
         precedingPositions += span.length;

@@ -3,7 +3,7 @@ import { parseArgs } from "node:util";
 import { comparisonChart } from "./chart.ts";
 import { compare, comparisonTable } from "./comparison.ts";
 import { distributions } from "./lengths.ts";
-import { type MarksRow, marks, markdownTable, marksSummary, marksTable } from "./marks.ts";
+import { type MarksRow, measureMarks, markdownTable, marksSummary, marksTable } from "./marks.ts";
 import { stageChoices, stagesTable } from "./stages.ts";
 import { optimumGaps, optimumSummary } from "./optimum.ts";
 
@@ -30,12 +30,12 @@ const writeFile = (suffix: string, content: string): void => {
 };
 const jsonLines = (rows: readonly unknown[]): string => `${rows.map((row) => JSON.stringify(row)).join("\n")}\n`;
 
-const parts: Readonly<Record<string, () => void>> = {
+const partRunners: Readonly<Record<string, () => void>> = {
   marks() {
     const passes = values.passes === "both" ? "both" : "forward";
     const allRows: MarksRow[] = [];
     for (const seed of seeds) {
-      const rows = [...marks({ seed, passes })];
+      const rows = [...measureMarks({ seed, passes })];
       allRows.push(...rows);
       console.log(`Seed ${seed}, ${passes}:\n\n${marksTable(rows)}\n`);
     }
@@ -66,7 +66,9 @@ const parts: Readonly<Record<string, () => void>> = {
     );
   },
 };
-const runPart = parts[values.part];
+const runPart = partRunners[values.part];
 if (!runPart)
-  throw new Error(`bench:dispatch: --part: expected one of ${Object.keys(parts).join(", ")}; received ${values.part}`);
+  throw new Error(
+    `bench:dispatch: --part: expected one of ${Object.keys(partRunners).join(", ")}; received ${values.part}`,
+  );
 runPart();

@@ -62,11 +62,11 @@ function createCases(seed: number): ProblemCase[] {
   const createCausalCase = (ranks: number, chunkSize: number): ProblemCase => {
     return { name: "causal", ranks, chunkSize, length: ranks * ROWS_PER_RANK, documents: 1, mask: masks.causal() };
   };
-  const first = Object.keys(distributions)[0]!;
+  const firstDistribution = Object.keys(distributions)[0]!;
   return [
     createCausalCase(8, 2048),
-    createPackedCase(first, [8, 2048, 8 * ROWS_PER_RANK]),
-    createPackedCase(first, [64, 2048, 64 * ROWS_PER_RANK]),
+    createPackedCase(firstDistribution, [8, 2048, 8 * ROWS_PER_RANK]),
+    createPackedCase(firstDistribution, [64, 2048, 64 * ROWS_PER_RANK]),
     createCausalCase(64, 512),
     ...Object.keys(distributions).flatMap((name) => [
       ...[8, 64, 256].map((ranks) => createPackedCase(name, [ranks, 512, ranks * ROWS_PER_RANK])),
@@ -76,7 +76,7 @@ function createCases(seed: number): ProblemCase[] {
 }
 
 /** Ours beside bounds and other placements, of fresh draws by seed. */
-export function* marks({ seed, passes }: MarksOptions): Generator<MarksRow> {
+export function* measureMarks({ seed, passes }: MarksOptions): Generator<MarksRow> {
   const cost: DispatchCost = passes === "both" ? {} : { backward: 0 };
   for (const problemCase of createCases(seed)) yield { seed, ...measureRow(problemCase, cost, secondsPerPair[passes]) };
 }
@@ -175,8 +175,8 @@ export function marksTable(rows: readonly MarksRow[]): string {
 export function marksSummary(rows: readonly MarksRow[]): string {
   const rows1M = rows.filter(({ length, ranks }) => ranks === 256 && length === MEBI_POSITIONS);
   const rows2M = rows.filter(({ length, ranks }) => ranks === 256 && length > MEBI_POSITIONS);
-  const formatTimes = (of: readonly MarksRow[]): string => {
-    const sorted = of.map(({ solverSeconds }) => solverSeconds).sort((a, b) => a - b);
+  const formatTimes = (timedRows: readonly MarksRow[]): string => {
+    const sorted = timedRows.map(({ solverSeconds }) => solverSeconds).sort((a, b) => a - b);
     return `median ${sorted[sorted.length >> 1]!.toFixed(2)} s, maximum ${sorted.at(-1)!.toFixed(2)} s`;
   };
   const numPassed = rows.filter(({ missed }) => missed.length === 0).length;

@@ -117,10 +117,10 @@ export function optimumSummary({
   const formatPercent = (value: number): string => `${(100 * value).toFixed(2)} %`;
   const describe = (gaps: readonly number[]): string => {
     const sorted = gaps.toSorted((a, b) => a - b);
-    const at = (share: number): string =>
+    const quantileAt = (share: number): string =>
       formatPercent(sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))]!);
     const numExact = sorted.filter((value) => value < 1e-9).length;
-    return `${numExact} at the optimum, 95th percentile ${at(0.95)}, maximum ${formatPercent(sorted.at(-1)!)}`;
+    return `${numExact} at the optimum, 95th percentile ${quantileAt(0.95)}, maximum ${formatPercent(sorted.at(-1)!)}`;
   };
   return [
     `${instances} instances, ${placements} placements compared, ${belowBound} below a lower bound.`,

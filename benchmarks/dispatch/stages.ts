@@ -37,7 +37,7 @@ export interface StagesRow {
 export function* stageChoices(seed: number, rankCounts: readonly number[]): Generator<StagesRow> {
   for (const ranks of rankCounts) {
     const tokens = ranks * ROWS_PER_RANK;
-    for (const [name, mask] of masksOf(seed, tokens)) {
+    for (const [name, mask] of createMasks(seed, tokens)) {
       const cost = dispatchCost(linkProfiles.flat);
       const placement = dispatch({ mask, length: tokens, ranks, chunkSize: 512, cost });
       for (const links of ["flat", "two-level"] as const) {
@@ -64,7 +64,7 @@ export function* stageChoices(seed: number, rankCounts: readonly number[]): Gene
   }
 }
 
-function masksOf(seed: number, tokens: number): [string, Mask][] {
+function createMasks(seed: number, tokens: number): [string, Mask][] {
   const draw = createUniformGenerator(seed);
   const documents = (name: string): Mask => masks.documents(drawLengths(tokens, distributions[name]!, draw), "causal");
   return [

@@ -13,7 +13,7 @@ writeFileSync(entry, 'console.log("ready");\n');
 
 /** Seconds until the program prints its first line on stdout, of any of the commands; resolves when all have exited. */
 async function timeFirstLine(commands) {
-  const begin = performance.now();
+  const startTime = performance.now();
   let firstLine;
   const runs = commands.map(
     ([program, ...args]) =>
@@ -24,11 +24,11 @@ async function timeFirstLine(commands) {
       }),
   );
   await Promise.all(runs);
-  return (firstLine - begin) / 1e3;
+  return (firstLine - startTime) / 1e3;
 }
 
 let port = 29_700;
-const cases = {
+const createCommandsByCase = {
   "Node.js alone": () => [[process.execPath, entry]],
   "4 ranks on one host": () => [[process.execPath, launcher, "-n", "4", entry]],
   "2 hosts of 2 ranks": () => {
@@ -39,9 +39,9 @@ const cases = {
     ]);
   },
 };
-const secondsByCase = Object.fromEntries(Object.keys(cases).map((name) => [name, []]));
+const secondsByCase = Object.fromEntries(Object.keys(createCommandsByCase).map((name) => [name, []]));
 for (let turn = 0; turn < Number(values.turns); turn++) {
-  for (const [name, createCommands] of Object.entries(cases))
+  for (const [name, createCommands] of Object.entries(createCommandsByCase))
     secondsByCase[name].push(await timeFirstLine(createCommands()));
 }
 for (const [name, turnSeconds] of Object.entries(secondsByCase)) {

@@ -32,7 +32,7 @@ async function runOnHosts(createCommand, env = {}) {
 }
 
 /** The first batch warms up. */
-const medianAfterWarmup = (seconds) => median(seconds.slice(1));
+const medianWithoutWarmup = (seconds) => median(seconds.slice(1));
 
 let port = 29_500;
 async function timeSockets() {
@@ -45,7 +45,7 @@ async function timeSockets() {
     `${host}`,
     ...sharedArguments.slice(1),
   ]);
-  return medianAfterWarmup(output.trim().split("\n").map(Number));
+  return medianWithoutWarmup(output.trim().split("\n").map(Number));
 }
 
 async function timeUcx(library) {
@@ -59,7 +59,7 @@ async function timeUcx(library) {
   };
   const output = await runOnHosts((host) => [...command(host), ...rendezvous, ...entry], env);
   const { batches, waiting } = JSON.parse(/\{.*\}/.exec(output)[0]);
-  return { seconds: medianAfterWarmup(batches), waiting };
+  return { seconds: medianWithoutWarmup(batches), waiting };
 }
 
 const libraries = positionals.length > 0 ? positionals : [""];

@@ -20,20 +20,20 @@ const batches = [];
 for (let round = 0; round < rounds; round++) {
   world.barrier().wait();
   await device.stream.synchronize();
-  const begin = performance.now();
+  const startTime = performance.now();
   world.sendRecv(transfers).wait();
   await device.stream.synchronize();
-  batches.push((performance.now() - begin) / 1e3);
+  batches.push((performance.now() - startTime) / 1e3);
 }
 
 world.barrier().wait();
 await device.stream.synchronize();
 const cpuUsageBefore = process.cpuUsage();
-const begin = performance.now();
+const waitStartTime = performance.now();
 if (rank === 1) await sleep(WAIT_MS);
 world.barrier().wait();
 await device.stream.synchronize();
 const { user, system } = process.cpuUsage(cpuUsageBefore);
-const waitingCpuShare = (user + system) / 1e3 / (performance.now() - begin);
+const waitingCpuShare = (user + system) / 1e3 / (performance.now() - waitStartTime);
 if (rank === 0) console.log(JSON.stringify({ batches, waiting: waitingCpuShare }));
 await ctx.close();

@@ -60,18 +60,18 @@ export function fitNetworks(ranks: 16, tokens: readonly number[] = lengths): rea
   const { numHeads, headDim } = models[stepSeconds.model];
   const points = tokens.map((length): PublishedTimes => {
     const problem = { numHeads, headDim, tokens: length };
-    const at = lengths.indexOf(length as (typeof lengths)[number]);
+    const lengthIndex = lengths.indexOf(length as (typeof lengths)[number]);
     return {
       ring: recordProblem(ringStrategy(ranks), problem),
       mesh: recordProblem(tileStrategy([gridSide, gridSide], "fused"), problem),
       tokens: length,
-      published: { ring: stepSeconds.ring[ranks][at]!, mesh: stepSeconds.notOverlapped[ranks][at]! },
+      published: { ring: stepSeconds.ring[ranks][lengthIndex]!, mesh: stepSeconds.notOverlapped[ranks][lengthIndex]! },
     };
   });
   return topologies.map((topology) => {
-    const at = (bandwidth: number) => evaluateFit(points, topology, bandwidth);
-    const bandwidth = minimizeScalar((x) => at(x).error, [3e8, 3e10]);
-    return { topology, bandwidth, ...at(bandwidth) };
+    const evaluateBandwidth = (bandwidth: number) => evaluateFit(points, topology, bandwidth);
+    const bandwidth = minimizeScalar((x) => evaluateBandwidth(x).error, [3e8, 3e10]);
+    return { topology, bandwidth, ...evaluateBandwidth(bandwidth) };
   });
 }
 

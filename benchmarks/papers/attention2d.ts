@@ -10,14 +10,14 @@ const totalSeconds = ({ forward, backward }: ChunksPerPass): number => forward +
 /** What each way sends: by the paper's analysis, and what ours does. */
 function gridVolumes(sizes: readonly number[]): Table {
   const rows = sizes.map((ranks) => {
-    const side = Math.sqrt(ranks);
+    const gridSide = Math.sqrt(ranks);
     const problem = { tokens: 32 * ranks, numHeads: 8, headDim: 128 };
-    const [ring, mesh] = [ringStrategy(ranks), tileStrategy([side, side], "fused")].map((strategy) =>
+    const [ring, mesh] = [ringStrategy(ranks), tileStrategy([gridSide, gridSide], "fused")].map((strategy) =>
       countVolumes(recordProblem(strategy, problem), 1),
     );
     const publishedTimes = {
       ring: totalSeconds(formulas.ring(ranks, 1, ranks)),
-      mesh: totalSeconds(formulas.tileStrategy([side, side], 1, 1)),
+      mesh: totalSeconds(formulas.tileStrategy([gridSide, gridSide], 1, 1)),
     };
     return {
       ranks,
@@ -53,22 +53,26 @@ function barTable(cluster: Cluster, shownPanels: readonly Panel[], tokens: reado
   const rows = shownPanels.flatMap((panel) => {
     const model = models[panel.model];
     const { numHeads, headDim } = model;
-    const side = Math.sqrt(panel.ranks);
+    const gridSide = Math.sqrt(panel.ranks);
     return tokens.map((length) => {
-      const strategies = [ringStrategy(panel.ranks), tileStrategy([side, side], "fused"), tileStrategy([side, side])];
+      const strategies = [
+        ringStrategy(panel.ranks),
+        tileStrategy([gridSide, gridSide], "fused"),
+        tileStrategy([gridSide, gridSide]),
+      ];
       const step = { tokens: length, ranks: panel.ranks, matmul: profile.kernels.matmul };
       const [ringSeconds, fusedSeconds, overlappedSeconds] = strategies.map((strategy) => {
         const { seconds } = simulateTiming(recordProblem(strategy, { numHeads, headDim, tokens: length }), profile);
         return attentionStep(seconds, model, step);
       }) as [number, number, number];
-      const at = lengths.indexOf(length as (typeof lengths)[number]);
+      const lengthIndex = lengths.indexOf(length as (typeof lengths)[number]);
       return {
         model: panel.model,
         ranks: panel.ranks,
         tokens: length,
-        stated: panel.notOverlapped[at],
+        stated: panel.notOverlapped[lengthIndex],
         fused: ringSeconds / fusedSeconds,
-        statedOverlapped: panel.overlapped[at],
+        statedOverlapped: panel.overlapped[lengthIndex],
         overlapped: ringSeconds / overlappedSeconds,
       };
     });
@@ -129,12 +133,12 @@ const h100Networks: Networks = {
 function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): Table {
   const model = models["2.7B"];
   const { numHeads, headDim } = model;
-  const side = Math.sqrt(ranks);
+  const gridSide = Math.sqrt(ranks);
   const rows = tokens.flatMap((length) => {
     const problem = { numHeads, headDim, tokens: length };
     const records = [
       recordProblem(ringStrategy(ranks), problem),
-      recordProblem(tileStrategy([side, side], "fused"), problem),
+      recordProblem(tileStrategy([gridSide, gridSide], "fused"), problem),
     ] as const;
     return latencies.map((latency) => {
       const speedups = bandwidths.map((bandwidth) => {
@@ -222,7 +226,7 @@ export function attention2dTables(): readonly Table[] {
     const { numHeads, headDim } = models[name];
     return { numHeads, headDim, tokens: lengths[4] };
   };
-  const on = { id: "attention2d.plans", ranks: 64, publishedPlans };
+  const comparisonOptions = { id: "attention2d.plans", ranks: 64, publishedPlans };
   return [
     gridVolumes([16, 64]),
     fitTable(fits),
@@ -232,12 +236,12 @@ export function attention2dTables(): readonly Table[] {
     h100Table(h100Networks),
     ...(["2.7B", "13B"] as const).map((model) =>
       compare({
-        ...on,
+        ...comparisonOptions,
         title: `${model} on 64 A100s`,
         problem: problem(model),
         cluster: a100,
       }),
     ),
-    compare({ ...on, title: "2.7B on 64 H100s", problem: problem("2.7B"), cluster: h100 }),
+    compare({ ...comparisonOptions, title: "2.7B on 64 H100s", problem: problem("2.7B"), cluster: h100 }),
   ];
 }

@@ -77,7 +77,7 @@ export function bytesPerMegaflop({ kernels, links }: Profile, headDim: number): 
 export function minimizeScalar(objective: (x: number) => number, [low, high]: readonly [number, number]): number {
   const goldenRatio = (Math.sqrt(5) - 1) / 2;
   let [lower, upper] = [Math.log(low), Math.log(high)];
-  const evaluatePoint = (at: number) => ({ at, value: objective(Math.exp(at)) });
+  const evaluatePoint = (logX: number) => ({ at: logX, value: objective(Math.exp(logX)) });
   let leftPoint = evaluatePoint(upper - goldenRatio * (upper - lower));
   let rightPoint = evaluatePoint(lower + goldenRatio * (upper - lower));
   while (upper - lower > 0.02) {

@@ -159,8 +159,8 @@ export function meshAttentionTables(): readonly Table[] {
     .map((topology): Cluster => ({ gpu: "h100", topology, bandwidth: bandwidthOf.get(topology.name)! }));
   const comparisons = clusters.flatMap((cluster) =>
     sizes.map((size): Comparison => {
-      const on = { cluster, ranks: meshTimeSizes.ranks, publishedPlans: [tileStrategy([8, 32])] };
-      return { id: "mesh.plans", title: "256 ranks", problem: { ...size, tokens }, ...on };
+      const comparisonOptions = { cluster, ranks: meshTimeSizes.ranks, publishedPlans: [tileStrategy([8, 32])] };
+      return { id: "mesh.plans", title: "256 ranks", problem: { ...size, tokens }, ...comparisonOptions };
     }),
   );
   return [...meshVolumes(meshVolumeSizes), ...tables, ...comparisons.map(compare)];

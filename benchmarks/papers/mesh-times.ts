@@ -61,8 +61,8 @@ export function meshTimes(sizes: TimeSizes): { readonly tables: readonly Table[]
   const { fittedProblem, ranks, tiles, closestTopology } = sizes;
   const ring = recordProblem(ringStrategy(fittedProblem.ranks), { ...numHeads, tokens: fittedProblem.tokens });
   const bandwidthFor = memoizeByNodeSize((topology) => fittedBandwidth(ring, topology, fittedProblem.share));
-  const bandwidthOf = new Map(topologies.map((topology) => [topology.name, bandwidthFor(topology)]));
-  const comparisonOptions = { ranks, bandwidthOf };
+  const bandwidthByTopology = new Map(topologies.map((topology) => [topology.name, bandwidthFor(topology)]));
+  const comparisonOptions = { ranks, bandwidthOf: bandwidthByTopology };
   const topologySpeedups = speedups(comparisonOptions, { tokens: fittedProblem.tokens, tiles, topologies });
   const closestOptions = {
     tiles: tiles.slice(0, 1),
@@ -70,11 +70,11 @@ export function meshTimes(sizes: TimeSizes): { readonly tables: readonly Table[]
   };
   const lengthSpeedups = sizes.tokens.flatMap((tokens) => speedups(comparisonOptions, { tokens, ...closestOptions }));
   const tables = [
-    fitTable(sizes, bandwidthOf),
+    fitTable(sizes, bandwidthByTopology),
     speedupTable("mesh.speedup", ranks, topologySpeedups),
     speedupTable("mesh.lengths", ranks, lengthSpeedups),
   ];
-  return { tables, bandwidthOf };
+  return { tables, bandwidthOf: bandwidthByTopology };
 }
 
 interface FittedBandwidth {
@@ -90,14 +90,14 @@ interface SpeedupQuery {
 
 function speedups({ ranks, bandwidthOf }: FittedBandwidth, { tokens, tiles, topologies }: SpeedupQuery): Table["rows"] {
   const problem = { ...numHeads, tokens };
-  const profileFor = (topology: Topology) =>
+  const createTopologyProfile = (topology: Topology) =>
     createProfile({ gpu: "h100", topology, bandwidth: bandwidthOf.get(topology.name)! });
   const record = recordProblem(ringStrategy(ranks), problem);
-  const ringTiming = memoizeByNodeSize((topology) => simulateTiming(record, profileFor(topology)));
+  const ringTiming = memoizeByNodeSize((topology) => simulateTiming(record, createTopologyProfile(topology)));
   return tiles.flatMap((shape) => {
     const mesh = recordProblem(tileStrategy(shape), problem);
     return topologies.map((topology) => {
-      const times = { ring: ringTiming(topology), mesh: simulateTiming(mesh, profileFor(topology)) };
+      const times = { ring: ringTiming(topology), mesh: simulateTiming(mesh, createTopologyProfile(topology)) };
       return { tokens, tile: shape.join(" × "), wiring: topology.name, ...compareTimings(times) };
     });
   });
@@ -122,7 +122,7 @@ function compareTimings({ ring, mesh }: { readonly ring: Timing; readonly mesh: 
   };
 }
 
-function fitTable({ fittedProblem: { share, ranks, tokens } }: TimeSizes, bandwidthOf: Bandwidths): Table {
+function fitTable({ fittedProblem: { share, ranks, tokens } }: TimeSizes, bandwidthByTopology: Bandwidths): Table {
   return {
     id: "mesh.fit",
     title: `Network models in which a ring of ${ranks} ranks waits ${(share * 100).toFixed(1)} % of the time, ${tokens} tokens`,
@@ -132,7 +132,7 @@ function fitTable({ fittedProblem: { share, ranks, tokens } }: TimeSizes, bandwi
       { key: "bytesPerMegaflop", head: "bytes per MFLOP", format: 2 },
     ],
     rows: topologies.map((topology) => {
-      const bandwidth = bandwidthOf.get(topology.name)!;
+      const bandwidth = bandwidthByTopology.get(topology.name)!;
       const profile = createProfile({ gpu: "h100", topology, bandwidth });
       return {
         wiring: topology.name,
@@ -146,10 +146,10 @@ function fitTable({ fittedProblem: { share, ranks, tokens } }: TimeSizes, bandwi
 function speedupTable(id: string, ranks: number, rows: Table["rows"]): Table {
   const { speedup, waitReduction } = meshAttention;
   const publishedSummary = `${speedup.average} on average, at most ${speedup.maximum}, ${waitReduction * 100} % less waiting`;
-  const by = id === "mesh.lengths" ? "by length" : "by wiring";
+  const titleSuffix = id === "mesh.lengths" ? "by length" : "by wiring";
   return {
     id,
-    title: `Tiles compared with the ring, ${ranks} ranks, ${by} (published: ${publishedSummary})`,
+    title: `Tiles compared with the ring, ${ranks} ranks, ${titleSuffix} (published: ${publishedSummary})`,
     columns: [
       { key: "tokens", head: "tokens", format: "integer" },
       { key: "tile", head: "tile" },

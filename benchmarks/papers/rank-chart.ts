@@ -84,13 +84,13 @@ function drawKey(strategy: string, i: number): string {
 
 /** A circle, a square, a diamond or a triangle. */
 function drawMark(i: number, x: number, y: number): string {
-  const at = `M${formatCoordinate(x)} ${formatCoordinate(y)}`;
+  const coordinates = `M${formatCoordinate(x)} ${formatCoordinate(y)}`;
   const shapes = [
     "m-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",
     "m-3 -3h6v6h-6z",
     "m0 -4.5l4.5 4.5l-4.5 4.5l-4.5 -4.5z",
   ];
-  return `<path d="${at}${shapes[i % shapes.length]!}" stroke="none"/>`;
+  return `<path d="${coordinates}${shapes[i % shapes.length]!}" stroke="none"/>`;
 }
 
 function drawPanel({ heading, value, format }: Panel, rows: readonly RankRow[], strategies: readonly string[]): string {
@@ -102,10 +102,10 @@ function drawPanel({ heading, value, format }: Panel, rows: readonly RankRow[], 
   const y = logScale(visibleRows.map(value), [26 + PLOT_HEIGHT, 26]);
   const faint = 'font-size="11" class="faint" fill="currentColor"';
   const gridLines = y.ticks.map((tick) => {
-    const at = y.at(tick);
+    const tickY = y.at(tick);
     return (
-      `<path d="M${LEFT_MARGIN} ${formatCoordinate(at)}h${PLOT_WIDTH}" class="rule" stroke="currentColor"/>` +
-      text(LEFT_MARGIN - 8, at + 4, format(tick), `text-anchor="end" ${faint}`)
+      `<path d="M${LEFT_MARGIN} ${formatCoordinate(tickY)}h${PLOT_WIDTH}" class="rule" stroke="currentColor"/>` +
+      text(LEFT_MARGIN - 8, tickY + 4, format(tick), `text-anchor="end" ${faint}`)
     );
   });
   const rankCounts = [...new Set(visibleRows.map(({ ranks }) => ranks))];
@@ -133,12 +133,12 @@ interface LogScale {
   readonly ticks: readonly number[];
 }
 
-function logScale(values: readonly number[], [from, to]: readonly [number, number]): LogScale {
+function logScale(values: readonly number[], [pixelFrom, pixelTo]: readonly [number, number]): LogScale {
   const [low, high] = [Math.min(...values), Math.max(...values)].map(Math.log10) as [number, number];
   const powers = Array.from({ length: Math.ceil(high) - Math.floor(low) + 1 }, (_, i) => Math.floor(low) + i);
   const ticks = powers.flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
   return {
-    at: (value) => from + ((Math.log10(value) - low) / (high - low)) * (to - from),
+    at: (value) => pixelFrom + ((Math.log10(value) - low) / (high - low)) * (pixelTo - pixelFrom),
     ticks: ticks.filter((tick) => tick >= 10 ** low * 0.999 && tick <= 10 ** high * 1.001),
   };
 }

@@ -52,9 +52,9 @@ function tileShape(ranks: number): readonly [number, number] {
 
 /** Every strategy on every number of ranks: one attention, forward and backward, of the same sequence. */
 export function rankTable(rankCounts: readonly number[], sizes: Problem = problem): Table {
-  const rows = Object.entries(rankStrategies).flatMap(([strategy, on]) =>
+  const rows = Object.entries(rankStrategies).flatMap(([strategy, createStrategy]) =>
     rankCounts.flatMap((ranks) => {
-      const meshStrategy = on(ranks);
+      const meshStrategy = createStrategy(ranks);
       return meshStrategy ? [{ strategy, ranks, ...evaluate(meshStrategy, sizes) }] : [];
     }),
   );

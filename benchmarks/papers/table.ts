@@ -17,10 +17,10 @@ export interface Table {
 
 /** A heading and a table of GitHub's Markdown. */
 export function markdown({ title, columns, rows }: Table): string {
-  const line = (cells: readonly string[]) => `| ${cells.join(" | ")} |`;
+  const formatLine = (cells: readonly string[]) => `| ${cells.join(" | ")} |`;
   const separators = columns.map(({ format }) => (format === undefined ? "---" : "--:"));
-  const body = rows.map((row) => line(columns.map((column) => formatCell(row[column.key], column.format))));
-  return [`### ${title}`, "", line(columns.map(({ head }) => head)), line(separators), ...body].join("\n");
+  const body = rows.map((row) => formatLine(columns.map((column) => formatCell(row[column.key], column.format))));
+  return [`### ${title}`, "", formatLine(columns.map(({ head }) => head)), formatLine(separators), ...body].join("\n");
 }
 
 /** One JSON object a row; numbers to four digits: more would claim a precision that no model has. */
@@ -32,11 +32,11 @@ export function jsonLines({ id, rows }: Table): string {
   return roundedRows.map((row) => JSON.stringify({ table: id, ...row })).join("\n");
 }
 
-function formatCell(cell: Cell, as: Column["format"]): string {
+function formatCell(cell: Cell, formatNumber: Column["format"]): string {
   if (cell === undefined) return "–";
   if (typeof cell === "string") return cell;
-  if (as === "percent") return `${(cell * 100).toFixed(1)} %`;
-  if (as === "times") return `${cell.toFixed(2)} ×`;
-  if (as === "integer") return cell.toFixed(0);
-  return as === undefined ? String(cell) : cell.toFixed(as);
+  if (formatNumber === "percent") return `${(cell * 100).toFixed(1)} %`;
+  if (formatNumber === "times") return `${cell.toFixed(2)} ×`;
+  if (formatNumber === "integer") return cell.toFixed(0);
+  return formatNumber === undefined ? String(cell) : cell.toFixed(formatNumber);
 }

@@ -61,17 +61,20 @@ function drawGroup(
   const top = y + 14,
     height = bars.length * (BAR_HEIGHT + 3);
   const barSvgs = bars.map(({ label, value }, i) => {
-    const at = top + i * (BAR_HEIGHT + 3);
+    const barY = top + i * (BAR_HEIGHT + 3);
     const length = Math.min(value, limit) * scale;
     const color = value >= marks[0]! ? "met" : "missed";
     return tooltip(
       `${label}: ${format(value)}`,
       [
-        text(x + LABEL_WIDTH - 8, at + BAR_HEIGHT - 2, label, 'font-size="11" text-anchor="end"'),
-        rect({ x: x + LABEL_WIDTH, y: at, width: length, height: BAR_HEIGHT }, `class="${color}" fill="currentColor"`),
+        text(x + LABEL_WIDTH - 8, barY + BAR_HEIGHT - 2, label, 'font-size="11" text-anchor="end"'),
+        rect(
+          { x: x + LABEL_WIDTH, y: barY, width: length, height: BAR_HEIGHT },
+          `class="${color}" fill="currentColor"`,
+        ),
         text(
           x + LABEL_WIDTH + length + 5,
-          at + BAR_HEIGHT - 2,
+          barY + BAR_HEIGHT - 2,
           format(value),
           'font-size="10" class="faint" fill="currentColor"',
         ),
@@ -79,8 +82,8 @@ function drawGroup(
     );
   });
   const lines = marks.map((mark) => {
-    const at = x + LABEL_WIDTH + mark * scale;
-    return `<path d="M${at.toFixed(1)} ${top - 3}V${top + height}" class="mark" stroke="currentColor" stroke-dasharray="3 2"/>`;
+    const markX = x + LABEL_WIDTH + mark * scale;
+    return `<path d="M${markX.toFixed(1)} ${top - 3}V${top + height}" class="mark" stroke="currentColor" stroke-dasharray="3 2"/>`;
   });
   return [text(x + 32, y + 4, heading, 'font-size="14" font-weight="600"'), ...barSvgs, ...lines].join("\n");
 }

@@ -39,7 +39,7 @@ const readRows = (path: string): ResultRow[] =>
 /** Finds rows of cases that begin so; what follows are their labels. */
 type GroupOf = (heading: string, prefix: string, field: "vsPeer" | "medianShare") => Group;
 
-function createGroupOf(rows: readonly ResultRow[]): GroupOf {
+function createGroupFactory(rows: readonly ResultRow[]): GroupOf {
   return (heading, prefix, field) => {
     const matchingRows = rows.filter((row) => row.case.startsWith(prefix) && row[field] !== undefined);
     return { heading, bars: matchingRows.map((row) => ({ label: row.case.slice(prefix.length), value: row[field]! })) };
@@ -53,16 +53,16 @@ const directions = ["forward", "backward"] as const;
 const dtypes = ["f32", "bf16"] as const;
 const attentionKinds = directions.flatMap((direction) => dtypes.map((dtype) => `${direction}.${dtype}`));
 
-function drawBaselines(groupOf: GroupOf): string {
+function drawBaselines(createGroup: GroupOf): string {
   const groups = [
-    ...attentionKinds.map((kind) => groupOf(`attention ${kind}, warm`, `peer.${kind}.`, "vsPeer")),
-    ...dtypes.map((dtype) => groupOf(`decoding ${dtype}`, `peer-decode.${dtype}.`, "vsPeer")),
-    groupOf("decoding, over onnxruntime", "peer-onnx.decode.", "vsPeer"),
-    groupOf("linear layers, over onnxruntime", "peer-onnx.linear.", "vsPeer"),
-    groupOf("linear layers", "peer-linear.", "vsPeer"),
-    groupOf("linear layers, bias, gelu", "peer-linear-gelu.", "vsPeer"),
-    groupOf("calls", "peer-call.", "vsPeer"),
-    groupOf("a training step", "peer-step.", "vsPeer"),
+    ...attentionKinds.map((kind) => createGroup(`attention ${kind}, warm`, `peer.${kind}.`, "vsPeer")),
+    ...dtypes.map((dtype) => createGroup(`decoding ${dtype}`, `peer-decode.${dtype}.`, "vsPeer")),
+    createGroup("decoding, over onnxruntime", "peer-onnx.decode.", "vsPeer"),
+    createGroup("linear layers, over onnxruntime", "peer-onnx.linear.", "vsPeer"),
+    createGroup("linear layers", "peer-linear.", "vsPeer"),
+    createGroup("linear layers, bias, gelu", "peer-linear-gelu.", "vsPeer"),
+    createGroup("calls", "peer-call.", "vsPeer"),
+    createGroup("a training step", "peer-step.", "vsPeer"),
   ];
   return barChart(
     groups.filter(({ bars }) => bars.length > 0),
@@ -76,12 +76,12 @@ function drawBaselines(groupOf: GroupOf): string {
   );
 }
 
-function drawLimits(groupOf: GroupOf): string {
+function drawLimits(createGroup: GroupOf): string {
   const groups = [
-    ...attentionKinds.map((kind) => groupOf(`attention ${kind}: of the peak`, `local.${kind}.`, "medianShare")),
-    groupOf("attention forward.f32, AVX2: of the AVX2 peak", "avx2.local.forward.f32.", "medianShare"),
-    groupOf("matrix products: of the peak", "gemm.", "medianShare"),
-    ...dtypes.map((dtype) => groupOf(`decoding ${dtype}: of read bandwidth`, `decode.${dtype}.`, "medianShare")),
+    ...attentionKinds.map((kind) => createGroup(`attention ${kind}: of the peak`, `local.${kind}.`, "medianShare")),
+    createGroup("attention forward.f32, AVX2: of the AVX2 peak", "avx2.local.forward.f32.", "medianShare"),
+    createGroup("matrix products: of the peak", "gemm.", "medianShare"),
+    ...dtypes.map((dtype) => createGroup(`decoding ${dtype}: of read bandwidth`, `decode.${dtype}.`, "medianShare")),
   ];
   return barChart(
     groups.filter(({ bars }) => bars.length > 0),
@@ -97,7 +97,7 @@ function drawLimits(groupOf: GroupOf): string {
 }
 
 for (const { path, name } of machines) {
-  const groupOf = createGroupOf(readRows(path));
-  writeFileSync(`${root}docs/images/performance-peers-${name}.svg`, drawBaselines(groupOf));
-  writeFileSync(`${root}docs/images/performance-limits-${name}.svg`, drawLimits(groupOf));
+  const createGroup = createGroupFactory(readRows(path));
+  writeFileSync(`${root}docs/images/performance-peers-${name}.svg`, drawBaselines(createGroup));
+  writeFileSync(`${root}docs/images/performance-limits-${name}.svg`, drawLimits(createGroup));
 }

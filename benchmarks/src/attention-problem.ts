@@ -3,7 +3,7 @@ import { spansLength } from "@mosaic/attention/core";
 import { now } from "./case.ts";
 
 /** window: each query sees itself and the 1 023 keys before it. documents: causal, lengths from n / 32 to n / 4. */
-const maskOf = {
+const createMask = {
   full: () => mosaic.masks.full(),
   causal: () => mosaic.masks.causal(),
   window: () => mosaic.masks.slidingWindow(1024),
@@ -21,7 +21,7 @@ const DOCUMENTS = [8, 1, 3, 2, 6, 1, 4, 5, 2];
 export interface AttentionProblem {
   readonly direction: "forward" | "backward";
   readonly dtype: "f32" | "bf16";
-  readonly mask: keyof typeof maskOf;
+  readonly mask: keyof typeof createMask;
   /** Size of a head. */
   readonly d: number;
   /** Length of the whole sequence. */
@@ -37,7 +37,7 @@ export function formatName({ direction, dtype, mask, d, n, batch }: AttentionPro
 
 /** Forward two products of 2d a visible pair, backward five; a causal mask has n² / 2. */
 export function countFlops({ direction, mask, d, n, numHeads, batch = 1 }: AttentionProblem): number {
-  const pairs = mask === "causal" ? 0.5 * n * n : mosaic.masks.maskArea(maskOf[mask](n), n, n);
+  const pairs = mask === "causal" ? 0.5 * n * n : mosaic.masks.maskArea(createMask[mask](n), n, n);
   return (direction === "forward" ? 4 : 10) * batch * numHeads * pairs * d;
 }
 
@@ -54,18 +54,18 @@ export class AttentionRun implements Disposable {
     const placement = mask === "causal" ? mosaic.zigzag() : mosaic.contiguous();
     const layout = mosaic.layoutOf({ mesh: ctx.mesh.shape, axes: backend.axes, placement, length: n });
     const rows = spansLength(layout.spans(ctx.mesh.coordinate));
-    const draw = (): mosaic.Tensor =>
+    const drawTensor = (): mosaic.Tensor =>
       mosaic.randn(ctx, [batch, numHeads, rows, d], { dtype: dtype === "f32" ? "float32" : "bfloat16" });
     this.#ctx = ctx;
     this.#problem = problem;
     this.#options = {
       backend,
-      mask: maskOf[mask](n),
+      mask: createMask[mask](n),
       queries: layout,
       keys: layout,
     };
-    this.#operands = [draw(), draw(), draw()];
-    this.#dOut = draw();
+    this.#operands = [drawTensor(), drawTensor(), drawTensor()];
+    this.#dOut = drawTensor();
     for (const operand of this.#operands) operand.requiresGrad = problem.direction === "backward";
   }
 

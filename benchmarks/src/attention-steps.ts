@@ -22,11 +22,11 @@ export async function timeSteps(
 ): Promise<{ begin: number; end: number }> {
   const layout = mosaic.layoutOf({ mesh: ctx.mesh.shape, axes: backend.axes, placement, length });
   const rows = spansLength(layout.spans(ctx.mesh.coordinate));
-  const draw = (): mosaic.Tensor => mosaic.randn(ctx, [1, numHeads, rows, headDim], { dtype });
-  using q = draw();
-  using k = draw();
-  using v = draw();
-  using dOut = draw();
+  const drawTensor = (): mosaic.Tensor => mosaic.randn(ctx, [1, numHeads, rows, headDim], { dtype });
+  using q = drawTensor();
+  using k = drawTensor();
+  using v = drawTensor();
+  using dOut = drawTensor();
   const inputs = [q, k, v];
   for (const input of inputs) input.requiresGrad = true;
   const step = async (): Promise<void> => {

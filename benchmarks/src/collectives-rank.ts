@@ -14,11 +14,11 @@ for (const operation of operations) {
   await timeAndPrint(operation, largeBytes, 4);
 }
 using sendBuffer = mosaic.zeros(ctx, [largeBytes / 4]);
-using to = mosaic.zeros(ctx, [largeBytes / 4]);
+using copyTarget = mosaic.zeros(ctx, [largeBytes / 4]);
 print({
   operation: "copy",
   bytes: largeBytes,
-  seconds: await measureMinSeconds(() => ctx.device.kernels.copy(to, sendBuffer), 4),
+  seconds: await measureMinSeconds(() => ctx.device.kernels.copy(copyTarget, sendBuffer), 4),
 });
 
 /** Times `count` calls in a row on tensors of `bytes` in all. */
@@ -49,10 +49,10 @@ async function measureMinSeconds(runCall: () => void, count: number): Promise<nu
   for (let i = 0; i <= repetitions; i++) {
     world.barrier().wait();
     await ctx.device.stream.synchronize();
-    const begin = now();
+    const startTime = now();
     for (let j = 0; j < count; j++) runCall();
     await ctx.device.stream.synchronize();
-    if (i > 0) minimum = Math.min(minimum, (now() - begin) / count);
+    if (i > 0) minimum = Math.min(minimum, (now() - startTime) / count);
   }
   return minimum;
 }

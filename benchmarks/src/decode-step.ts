@@ -99,10 +99,10 @@ export async function timeSteps(ctx: mosaic.Context, { problem, steps }: DecodeJ
   using run = new DecodeRun(ctx, problem);
   let minSeconds = Number.POSITIVE_INFINITY;
   for (let i = 0; i < steps; i++) {
-    const begin = now();
+    const startTime = now();
     run.step();
     await run.synchronize();
-    minSeconds = Math.min(minSeconds, now() - begin);
+    minSeconds = Math.min(minSeconds, now() - startTime);
   }
   return minSeconds;
 }

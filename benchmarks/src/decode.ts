@@ -46,14 +46,18 @@ function formatName({ dtype, numHeads, numKvHeads, queries, keys }: DecodeProble
 
 /** Draws operands; the function attends once and returns the seconds. */
 function prepare(ctx: mosaic.Context, { dtype, queries, keys, numHeads, numKvHeads }: DecodeProblem) {
-  const draw = (heads: number, length: number): mosaic.Tensor =>
+  const drawTensor = (heads: number, length: number): mosaic.Tensor =>
     mosaic.randn(ctx, [1, heads, length, HEAD_DIM], { dtype: dtypes[dtype].name });
-  const [q, k, v] = [draw(numHeads, queries), draw(numKvHeads, keys), draw(numKvHeads, keys)] as const;
+  const [q, k, v] = [
+    drawTensor(numHeads, queries),
+    drawTensor(numKvHeads, keys),
+    drawTensor(numKvHeads, keys),
+  ] as const;
   return async (): Promise<number> => {
-    const begin = now();
+    const startTime = now();
     using _ = mosaic.attention(ctx, q, k, v, { backend: mosaic.local(), mask: mosaic.masks.full() });
     await ctx.device.stream.synchronize();
-    return now() - begin;
+    return now() - startTime;
   };
 }
 

@@ -3,7 +3,16 @@ import { execFileSync } from "node:child_process";
 import * as mosaic from "@mosaic/attention";
 import { calibrate } from "@mosaic/planner";
 import { timeSteps } from "./attention-steps.ts";
-import { type FlexJob, type FlexRound, type FlexVariant, HEAD_DIM, HEADS, maskOf, strategyOf, TOKENS } from "./flex.ts";
+import {
+  type FlexJob,
+  type FlexRound,
+  type FlexVariant,
+  HEAD_DIM,
+  HEADS,
+  createMask,
+  createStrategy,
+  TOKENS,
+} from "./flex.ts";
 
 const { spec, variants, rounds, areCoresPinned } = JSON.parse(process.argv[2]!) as FlexJob;
 // Threads that begin later keep to the core as well.
@@ -22,8 +31,8 @@ for (let round = 0; round <= rounds; round++) {
 
 /** When two steps began and ended on this rank. */
 function runSteps(variant: FlexVariant): Promise<{ begin: number; end: number }> {
-  const mask = maskOf(spec);
-  const { backend, placement } = strategyOf(variant, mask, ctx.size);
+  const mask = createMask(spec);
+  const { backend, placement } = createStrategy(variant, mask, ctx.size);
   const sizes = { length: TOKENS, numHeads: HEADS, headDim: HEAD_DIM, dtype: "float32" } as const;
   return timeSteps(ctx, { backend, mask, placement, ...sizes }, 2);
 }

@@ -37,12 +37,12 @@ export interface FlexRound {
   readonly intervals: readonly { begin: number; end: number }[];
 }
 
-export function maskOf({ kind, lengths }: MaskSpec): Mask {
+export function createMask({ kind, lengths }: MaskSpec): Mask {
   if (kind === "documents") return masks.documents(lengths, "causal");
   return kind === "window" ? masks.slidingWindow(1024) : masks.blockCausal(512);
 }
 
-export function strategyOf(
+export function createStrategy(
   variant: FlexVariant,
   mask: Mask,
   ranks: number,
@@ -69,7 +69,7 @@ function ringComparisonCase(ranks: number, spec: MaskSpec): BenchmarkCase {
   return {
     names: [name],
     async run({ repetitions }) {
-      const reported = await runJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: false });
+      const reported = await runFlexJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: false });
       const [samePlacementRatio, dispatchedRatio] = [1, 2].map((variant) => measuredRatio(reported, variant));
       return [
         {
@@ -89,7 +89,7 @@ function packedBatchCase(ranks: number, batch: number): BenchmarkCase {
   return {
     names: [name],
     async run({ repetitions }) {
-      const reported = await runJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: true });
+      const reported = await runFlexJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: true });
       const measuredSpeedup = measuredRatio(reported, 1);
       const predictedSpeedup = median(reported[0]!.map(({ profile }) => predictedRatio(spec, ranks, profile)));
       const [maxLength, numDocuments] = [Math.max(...spec.lengths), spec.lengths.length];
@@ -112,7 +112,7 @@ function packedBatchCase(ranks: number, batch: number): BenchmarkCase {
 
 type ReportedRounds = readonly (readonly FlexRound[])[];
 
-function runJob(ranks: number, job: FlexJob): Promise<ReportedRounds> {
+function runFlexJob(ranks: number, job: FlexJob): Promise<ReportedRounds> {
   return runProcesses<FlexRound>("./flex-rank.js", ranks, job);
 }
 
@@ -126,10 +126,10 @@ function measuredRatio(reported: ReportedRounds, variant: number): number {
 }
 
 function predictedRatio(spec: MaskSpec, ranks: number, profile: Profile): number {
-  const mask = maskOf(spec);
+  const mask = createMask(spec);
   const sizes = { mesh: { sp: ranks }, tokens: TOKENS, numHeads: HEADS, headDim: HEAD_DIM, dtype: "float32" } as const;
   const [ringSeconds, flexSeconds] = (["ring", "flexDispatched"] as const).map(
-    (variant) => simulate(record({ ...sizes, ...strategyOf(variant, mask, ranks), mask }), profile).seconds,
+    (variant) => simulate(record({ ...sizes, ...createStrategy(variant, mask, ranks), mask }), profile).seconds,
   );
   return ringSeconds! / flexSeconds!;
 }

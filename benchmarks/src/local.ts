@@ -68,14 +68,14 @@ export const gemmCases: readonly BenchmarkCase[] = products.map(({ dtype, m, n, 
     names: [name],
     async run({ repetitions }) {
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
-      const draw = (shape: mosaic.Shape): mosaic.Tensor => mosaic.randn(ctx, shape, { dtype: dtypes[dtype] });
-      using a = draw([m, k]);
-      using b = draw([k, n]);
+      const drawTensor = (shape: mosaic.Shape): mosaic.Tensor => mosaic.randn(ctx, shape, { dtype: dtypes[dtype] });
+      using a = drawTensor([m, k]);
+      using b = drawTensor([k, n]);
       const times = await measureWithPeak(repetitions, dtype, async () => {
-        const begin = now();
+        const startTime = now();
         using _ = mosaic.matmul(a, b);
         await ctx.device.stream.synchronize();
-        return now() - begin;
+        return now() - startTime;
       });
       return [peakRow(name, 2 * m * n * k, times)];
     },

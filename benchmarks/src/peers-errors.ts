@@ -65,12 +65,12 @@ interface Operands {
 }
 
 function drawOperands({ scale, hiddenKeys = [] }: ErrorProblem, dtype: keyof typeof dtypes): Operands {
-  const draw = (seed: number, factor: number): Float64Array =>
+  const drawValues = (seed: number, factor: number): Float64Array =>
     roundTo(
       normals(ROWS * HEAD_DIM, seed).map((x) => x * factor),
       dtype,
     );
-  const [q, k, v, dOut] = [draw(1, scale.q), draw(2, scale.k), draw(3, scale.v), draw(4, 1)];
+  const [q, k, v, dOut] = [drawValues(1, scale.q), drawValues(2, scale.k), drawValues(3, scale.v), drawValues(4, 1)];
   for (const key of hiddenKeys) {
     for (const rows of [k, v]) rows.fill(NaN, key * HEAD_DIM, (key + 1) * HEAD_DIM);
   }

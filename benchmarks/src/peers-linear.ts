@@ -30,15 +30,15 @@ export const baselineLinearCases: readonly BenchmarkCase[] = [
 const RUNS_PER_TURN = 5;
 
 function linearCase(prefix: string, problem: LinearProblem, baselineScript: string): BenchmarkCase {
-  const { dtype: short, m, n, k, gelu } = problem;
-  const name = `${prefix}linear${gelu ? "-gelu" : ""}.${short}.m${m}.n${n}.k${k}`;
+  const { dtype: shortDType, m, n, k, gelu } = problem;
+  const name = `${prefix}linear${gelu ? "-gelu" : ""}.${shortDType}.m${m}.n${n}.k${k}`;
   return {
     names: [name],
     async run({ repetitions, python }) {
       using baseline = new BaselineProcess([python!, baselineScript]);
       await baseline.request({ op: "prepare", what: "linear", problem });
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
-      const dtype = short === "f32" ? "float32" : "bfloat16";
+      const dtype = shortDType === "f32" ? "float32" : "bfloat16";
       using x = mosaic.randn(ctx, [m, k], { dtype });
       // As initial weights are: large results would make denormal numbers of gelu.
       using unscaledWeight = mosaic.randn(ctx, [n, k], { dtype });

@@ -19,27 +19,27 @@ function printTiming(turn: number, reported: RingTiming): void {
   if (turn > 0) console.log(JSON.stringify(reported));
 }
 
-async function runMosaic(shared: Store): Promise<void> {
+async function runMosaic(sharedStore: Store): Promise<void> {
   const name = process.env["MOSAIC_RUN_ID"]!;
   const [device, collectives] = [mosaic.cpu({ threads: 1 }), mosaic.localCollectives({ name })];
   await using ctx = await mosaic.init({ device, collectives, rank, worldSize: ranks });
   using run = new AttentionRun(ctx, problem, mosaic.ring());
   for (let turn = 0; turn <= turns; turn++) {
-    if (turn > 0) await shared.wait([`peer ${turn - 1}`]);
+    if (turn > 0) await sharedStore.wait([`peer ${turn - 1}`]);
     await waitUntilIdle();
     printTiming(turn, await run.runOnce());
-    await shared.set(`ring ${turn} ${rank}`, "");
+    await sharedStore.set(`ring ${turn} ${rank}`, "");
   }
 }
 
-async function runBaseline(shared: Store): Promise<void> {
+async function runBaseline(sharedStore: Store): Promise<void> {
   const script = fileURLToPath(new URL("../peers/ring.py", import.meta.url));
   using baseline = new BaselineProcess([python, script, "--ranks", String(ranks)], 600);
   await baseline.request({ op: "prepare", problem });
   for (let turn = 0; turn <= turns; turn++) {
-    await shared.wait(Array.from({ length: ranks }, (_, otherRank) => `ring ${turn} ${otherRank}`));
+    await sharedStore.wait(Array.from({ length: ranks }, (_, otherRank) => `ring ${turn} ${otherRank}`));
     await waitUntilIdle();
     printTiming(turn, await baseline.request<RingTiming>({ op: "run" }));
-    await shared.set(`peer ${turn}`, "");
+    await sharedStore.set(`peer ${turn}`, "");
   }
 }

@@ -79,7 +79,7 @@ function groupByRound(reported: readonly (readonly Round[])[], problem: number, 
 
 /** The median over rounds: what the machine was like in a round is in both of its sides. */
 function createRow(ranks: number, problem: StepProblem, turns: readonly RoundTiming[]): ResultRow {
-  const run = record({
+  const attentionRecord = record({
     backend: backends[problem.backend](),
     mesh: { sp: ranks },
     tokens: problem.n,
@@ -87,7 +87,7 @@ function createRow(ranks: number, problem: StepProblem, turns: readonly RoundTim
     headDim: HEAD_DIM,
     dtype: DTYPE,
   });
-  const predictions = turns.map(({ profile }) => simulate(run, profile).seconds);
+  const predictions = turns.map(({ profile }) => simulate(attentionRecord, profile).seconds);
   const measurements = turns.map(({ seconds }) => seconds);
   const [predictedSeconds, measuredSeconds] = [median(predictions), median(measurements)];
   const ratio = median(predictions.map((seconds, i) => seconds / measurements[i]!));

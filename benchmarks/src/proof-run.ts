@@ -10,9 +10,11 @@ const mesh = ranks === undefined ? fullMesh : { sp: Number(ranks) };
 const sizes = { tokens: TOKENS, numHeads: HEADS, numKvHeads: KV_HEADS, headDim: HEAD_DIM };
 const maskAndPlacement = createMaskAndPlacement(mask as ProofMask);
 
-const [run, recordSeconds] = timeCpu(() => record({ backend: backend(), mesh, ...sizes, ...maskAndPlacement }));
-const [{ total: violations }, proveSeconds] = timeCpu(() => prove(run));
-const [, countSeconds] = timeCpu(() => count(run));
+const [attentionRecord, recordSeconds] = timeCpu(() =>
+  record({ backend: backend(), mesh, ...sizes, ...maskAndPlacement }),
+);
+const [{ total: violations }, proveSeconds] = timeCpu(() => prove(attentionRecord));
+const [, countSeconds] = timeCpu(() => count(attentionRecord));
 const gigabytes = process.resourceUsage().maxRSS / 2 ** 20;
 const times: ProofTimes = { record: recordSeconds, prove: proveSeconds, count: countSeconds, gigabytes, violations };
 console.log(JSON.stringify(times));
@@ -50,9 +52,9 @@ function documentLengths(): number[] {
 }
 
 /** What it gives, and the seconds that all threads of this process computed. */
-function timeCpu<T>(call: () => T): readonly [T, number] {
+function timeCpu<T>(body: () => T): readonly [T, number] {
   const cpuUsageBefore = process.cpuUsage();
-  const result = call();
+  const result = body();
   const { user, system } = process.cpuUsage(cpuUsageBefore);
   return [result, (user + system) / 1e6];
 }

@@ -29,9 +29,9 @@ interface SmallOperation {
 }
 
 function callCase(name: string, { grad, run }: SmallOperation): BenchmarkCase {
-  const full = `peer-call.${name}.n16`;
+  const caseName = `peer-call.${name}.n16`;
   return {
-    names: [full],
+    names: [caseName],
     async run({ repetitions, python }) {
       using baseline = new BaselineProcess([python!, script], TIMEOUT_SECONDS);
       await baseline.request({ op: "prepare", what: "call", name, calls: CALLS_PER_TURN });
@@ -43,7 +43,7 @@ function callCase(name: string, { grad, run }: SmallOperation): BenchmarkCase {
         for (let i = 0; i < CALLS_PER_TURN; i++) run(a, b);
         return ctx.device.stream.synchronize();
       });
-      return [callRow(full, timings)];
+      return [callRow(caseName, timings)];
     },
   };
 }
@@ -61,9 +61,9 @@ export async function runAlternating(
     await waitUntilIdle();
     const seconds: number[] = [];
     for (let runIndex = 0; runIndex < runs; runIndex++) {
-      const begin = now();
+      const startTime = now();
       await run();
-      seconds.push(now() - begin);
+      seconds.push(now() - startTime);
     }
     await waitUntilIdle();
     const sample = await baseline.request<{ seconds: number[] }>({ op: "sample", count: runs });
@@ -74,13 +74,13 @@ export async function runAlternating(
   return { ownSeconds, baselineSeconds };
 }
 
-function ratios({ ownSeconds, baselineSeconds }: PairedTimings): { vsPeer: number; bestVsPeer: number } {
+function computeRatios({ ownSeconds, baselineSeconds }: PairedTimings): { vsPeer: number; bestVsPeer: number } {
   const vsPeer = median(baselineSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
   return { vsPeer, bestVsPeer: Math.min(...baselineSeconds) / Math.min(...ownSeconds) };
 }
 
 function callRow(name: string, timings: PairedTimings): ResultRow {
-  const { vsPeer, bestVsPeer } = ratios(timings);
+  const { vsPeer, bestVsPeer } = computeRatios(timings);
   const [microseconds, peerMicroseconds] = [timings.ownSeconds, timings.baselineSeconds].map(
     (seconds) => (Math.min(...seconds) / CALLS_PER_TURN) * 1e6,
   ) as [number, number];
@@ -149,7 +149,7 @@ function stepCase(problem: StepProblem): BenchmarkCase {
 }
 
 function stepRow(name: string, timings: PairedTimings): ResultRow {
-  const { vsPeer, bestVsPeer } = ratios(timings);
+  const { vsPeer, bestVsPeer } = computeRatios(timings);
   const [milliseconds, peerMilliseconds] = [timings.ownSeconds, timings.baselineSeconds].map(
     (seconds) => Math.min(...seconds) * 1e3,
   ) as [number, number];

@@ -6,34 +6,34 @@ import { median } from "../src/case.ts";
 import { peakRow } from "../src/local.ts";
 
 const main = fileURLToPath(new URL("../dist/main.js", import.meta.url));
-const bench = (...args: string[]): { status: number | null; stdout: string; stderr: string } =>
+const runBenchmark = (...args: string[]): { status: number | null; stdout: string; stderr: string } =>
   spawnSync(process.execPath, [main, ...args], { encoding: "utf8" });
 
 describe("the benchmarks", () => {
   it("have names that differ, and the ones that goals are set for", () => {
-    const names = bench("--list").stdout.trim().split("\n");
-    const all = bench("--list", "--python", "python3").stdout.trim().split("\n");
-    expect(new Set(all).size).toBe(all.length);
-    expect(all.filter((name) => !names.includes(name)).every((name) => name.startsWith("peer"))).toBe(true);
-    expect(all).toContain("peer-ring.2x1.backward.f32.causal.d64.n8192");
-    expect(all).toContain("peer.backward.f32.full.d24.n5.b100000");
-    expect(all).toContain("peer-step.d128.l4.b32.n128");
-    for (const call of ["add", "add.grad", "mul.grad"]) expect(all).toContain(`peer-call.${call}.n16`);
+    const names = runBenchmark("--list").stdout.trim().split("\n");
+    const allNames = runBenchmark("--list", "--python", "python3").stdout.trim().split("\n");
+    expect(new Set(allNames).size).toBe(allNames.length);
+    expect(allNames.filter((name) => !names.includes(name)).every((name) => name.startsWith("peer"))).toBe(true);
+    expect(allNames).toContain("peer-ring.2x1.backward.f32.causal.d64.n8192");
+    expect(allNames).toContain("peer.backward.f32.full.d24.n5.b100000");
+    expect(allNames).toContain("peer-step.d128.l4.b32.n128");
+    for (const call of ["add", "add.grad", "mul.grad"]) expect(allNames).toContain(`peer-call.${call}.n16`);
     expect(names).toContain("ring.2x1.forward.f32.full.d64.n16384");
     expect(names).toContain("ring.2x1.backward.f32.full.d64.n16384");
     for (const d of [64, 128]) expect(names).toContain(`local.forward.f32.full.d${d}.n8192`);
   });
 
   it("refuse unknown ones", () => {
-    expect(bench("--filter", "nothing.like.it")).toMatchObject({
+    expect(runBenchmark("--filter", "nothing.like.it")).toMatchObject({
       status: 2,
       stderr: expect.stringContaining("--list"),
     });
-    expect(bench("--fast")).toMatchObject({ status: 2, stderr: expect.stringContaining("--quick") });
+    expect(runBenchmark("--fast")).toMatchObject({ status: 2, stderr: expect.stringContaining("--quick") });
   });
 
   it("print one JSON object a case", () => {
-    const { status, stdout } = bench("--json", "--quick", "--filter", "gemm.f32.m8192.n384");
+    const { status, stdout } = runBenchmark("--json", "--quick", "--filter", "gemm.f32.m8192.n384");
     expect(status).toBe(0);
     expect(JSON.parse(stdout)).toMatchObject({
       case: "gemm.f32.m8192.n384.k128",

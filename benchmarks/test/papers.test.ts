@@ -56,9 +56,9 @@ describe("networks", () => {
   });
 
   it("make the ring as slow with one port a node as with many, and the mesh slower", () => {
-    const fitted = { ranks: 16, tokens: 65_536, share: 0.9 };
+    const fittedProblem = { ranks: 16, tokens: 65_536, share: 0.9 };
     const { tables } = meshTimes({
-      fittedProblem: fitted,
+      fittedProblem: fittedProblem,
       ranks: 16,
       tiles: [[8, 2]],
       tokens: [],
@@ -102,10 +102,13 @@ describe("what was read off", () => {
     }
     for (const ranks of [16, 64] as const) {
       const ratios = stepSeconds.ring[ranks].map((seconds, i) => seconds / stepSeconds.notOverlapped[ranks][i]!);
-      const off = (bars: readonly number[]) => bars.reduce((sum, bar, i) => sum + Math.log(ratios[i]! / bar) ** 2, 0);
-      const all = panels.filter((panel) => panel.ranks === ranks);
-      const nearest = all.toSorted((a, b) => off(a.notOverlapped) - off(b.notOverlapped))[0]!;
-      expect(nearest.model).toBe(stepSeconds.model);
+      const squaredLogError = (bars: readonly number[]) =>
+        bars.reduce((sum, bar, i) => sum + Math.log(ratios[i]! / bar) ** 2, 0);
+      const panelsOfRanks = panels.filter((panel) => panel.ranks === ranks);
+      const nearestPanel = panelsOfRanks.toSorted(
+        (a, b) => squaredLogError(a.notOverlapped) - squaredLogError(b.notOverlapped),
+      )[0]!;
+      expect(nearestPanel.model).toBe(stepSeconds.model);
     }
   });
 
@@ -116,17 +119,17 @@ describe("what was read off", () => {
 });
 
 describe("strategies by ranks", () => {
-  const committed = (path: string) => readFileSync(new URL(`../../${path}`, import.meta.url), "utf8");
-  const rows = committed("benchmarks/results/2026-11-24-ranks.jsonl").trim().split("\n");
+  const readCommitted = (path: string) => readFileSync(new URL(`../../${path}`, import.meta.url), "utf8");
+  const rows = readCommitted("benchmarks/results/2026-11-24-ranks.jsonl").trim().split("\n");
 
   it("are drawn from the committed rows, byte for byte", () => {
-    expect(rankChart(rows.join("\n")) === committed("docs/images/strategies-by-ranks.svg")).toBe(true);
+    expect(rankChart(rows.join("\n")) === readCommitted("docs/images/strategies-by-ranks.svg")).toBe(true);
   });
 
   it("are predicted as committed", () => {
-    const ofSixteen = rows.filter((row) => JSON.parse(row).ranks === 16);
-    expect(ofSixteen).toHaveLength(7);
-    expect(jsonLines(rankTable([16])).split("\n")).toEqual(ofSixteen);
+    const rowsOf16Ranks = rows.filter((row) => JSON.parse(row).ranks === 16);
+    expect(rowsOf16Ranks).toHaveLength(7);
+    expect(jsonLines(rankTable([16])).split("\n")).toEqual(rowsOf16Ranks);
   });
 });
 
@@ -162,12 +165,12 @@ describe("tables", () => {
 
 describe("the command", () => {
   const papers = fileURLToPath(new URL("../dist/papers.js", import.meta.url));
-  const run = (...args: string[]) => spawnSync(process.execPath, [papers, ...args], { encoding: "utf8" });
+  const runPapers = (...args: string[]) => spawnSync(process.execPath, [papers, ...args], { encoding: "utf8" });
 
   it("prints its help, and refuses unknown papers", () => {
-    expect(run("--help")).toMatchObject({ status: 0, stdout: expect.stringContaining("--only") });
-    const unknown = { status: 2, stderr: expect.stringContaining("mesh-attention, attention2d, ranks") };
-    expect(run("--only", "ring")).toMatchObject(unknown);
-    expect(run("--fast")).toMatchObject({ status: 2, stderr: expect.stringContaining("npm run bench:papers") });
+    expect(runPapers("--help")).toMatchObject({ status: 0, stdout: expect.stringContaining("--only") });
+    const unknownPaperError = { status: 2, stderr: expect.stringContaining("mesh-attention, attention2d, ranks") };
+    expect(runPapers("--only", "ring")).toMatchObject(unknownPaperError);
+    expect(runPapers("--fast")).toMatchObject({ status: 2, stderr: expect.stringContaining("npm run bench:papers") });
   });
 });

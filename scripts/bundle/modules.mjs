@@ -9,13 +9,14 @@ const EXCLUDED_FILES = /\.(map|d\.[cm]?ts|md)$/;
 export function collectModules(root, names) {
   const lock = JSON.parse(readFileSync(join(root, "package-lock.json"), "utf8")).packages;
   const modulePaths = new Set();
-  const visit = (from, name) => {
-    const at = UNUSED_MODULES.has(name) ? undefined : resolve(lock, from, name);
-    if (at === undefined || modulePaths.has(at) || !existsSync(join(root, at))) return;
-    modulePaths.add(at);
-    const { dependencies, optionalDependencies, peerDependencies } = lock[at];
-    for (const each of Object.keys({ ...dependencies, ...optionalDependencies })) visit(at, each);
-    for (const each of Object.keys(peerDependencies ?? {})) if (!isOptionalPeer(lock[at], each)) visit(at, each);
+  const visit = (importerPath, name) => {
+    const modulePath = UNUSED_MODULES.has(name) ? undefined : resolve(lock, importerPath, name);
+    if (modulePath === undefined || modulePaths.has(modulePath) || !existsSync(join(root, modulePath))) return;
+    modulePaths.add(modulePath);
+    const { dependencies, optionalDependencies, peerDependencies } = lock[modulePath];
+    for (const dependency of Object.keys({ ...dependencies, ...optionalDependencies })) visit(modulePath, dependency);
+    for (const dependency of Object.keys(peerDependencies ?? {}))
+      if (!isOptionalPeer(lock[modulePath], dependency)) visit(modulePath, dependency);
   };
   for (const name of names) visit("", name);
   return [...modulePaths].sort((a, b) => (a < b ? -1 : 1));
@@ -24,19 +25,23 @@ export function collectModules(root, names) {
 const isOptionalPeer = ({ peerDependenciesMeta }, name) => peerDependenciesMeta?.[name]?.optional === true;
 
 /** As Node looks for it: in the node_modules of the package at `from`, then in those of the packages around it. */
-function resolve(lock, from, name) {
-  for (let at = from; ; at = at.slice(0, Math.max(0, at.lastIndexOf("node_modules/") - 1))) {
-    const candidate = `${at === "" ? "" : `${at}/`}node_modules/${name}`;
+function resolve(lock, importerPath, name) {
+  for (
+    let ancestorPath = importerPath;
+    ;
+    ancestorPath = ancestorPath.slice(0, Math.max(0, ancestorPath.lastIndexOf("node_modules/") - 1))
+  ) {
+    const candidate = `${ancestorPath === "" ? "" : `${ancestorPath}/`}node_modules/${name}`;
     if (candidate in lock) return candidate;
-    if (at === "") return undefined;
+    if (ancestorPath === "") return undefined;
   }
 }
 
 /** Copies those directories, each without the packages inside it, which are directories of their own here. */
 export function stageModules(root, directory, modules) {
   for (const path of modules) {
-    const inside = join(root, path, "node_modules");
-    const filter = (from) => !from.startsWith(inside) && !EXCLUDED_FILES.test(from);
+    const nestedModules = join(root, path, "node_modules");
+    const filter = (sourcePath) => !sourcePath.startsWith(nestedModules) && !EXCLUDED_FILES.test(sourcePath);
     cpSync(join(root, path), join(directory, path), { recursive: true, filter });
   }
 }

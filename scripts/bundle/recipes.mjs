@@ -12,8 +12,8 @@ const IMAGE = /@root@[\w./-]+\.fatbin/g;
  * lies is part of the recipe. Returns what to report about it.
  */
 export function stageRecipes(root, directory, packages) {
-  const native = packages.filter(({ dir }) => existsSync(join(dir, "CMakeLists.txt")));
-  return native.flatMap(({ path }) => {
+  const nativePackages = packages.filter(({ dir }) => existsSync(join(dir, "CMakeLists.txt")));
+  return nativePackages.flatMap(({ path }) => {
     const steps = createRecipe(root, path);
     const images = [...new Set(JSON.stringify(steps).match(IMAGE) ?? [])].map((image) => copyImage(root, path, image));
     if (images.includes(undefined))
@@ -47,7 +47,11 @@ export function createRecipe(root, path) {
       [root.replace(/\/$/, ""), "@root@"],
       [compiler, "@cxx@"],
     ];
-    const replacePaths = (text) => pathReplacements.reduce((so, [from, to]) => so.replaceAll(from, to), text);
+    const replacePaths = (text) =>
+      pathReplacements.reduce(
+        (replaced, [actualPath, placeholder]) => replaced.replaceAll(actualPath, placeholder),
+        text,
+      );
     return createSteps(build).map(({ directory, command }) => ({
       directory: replacePaths(directory),
       command: replacePaths(command),

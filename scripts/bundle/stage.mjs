@@ -50,7 +50,10 @@ function copy(root, directory, path) {
 /** Source maps are as large as all the rest, and the sources are there. */
 function copyBuilt(root, directory, path) {
   rmSync(join(directory, path), { recursive: true, force: true });
-  cpSync(join(root, path), join(directory, path), { recursive: true, filter: (from) => !from.endsWith(".map") });
+  cpSync(join(root, path), join(directory, path), {
+    recursive: true,
+    filter: (sourcePath) => !sourcePath.endsWith(".map"),
+  });
 }
 
 /** As npm links workspaces. */

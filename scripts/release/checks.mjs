@@ -4,7 +4,7 @@ import { existsSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { publint } from "publint";
 import { formatMessage } from "publint/utils";
-import { portabilityFaults } from "./elf.mjs";
+import { findPortabilityFaults } from "./elf.mjs";
 import { root, run } from "./tools.mjs";
 
 /** KiB that the tarball of a package may have: about a third above what it has, so that growth is a decision. */
@@ -49,16 +49,16 @@ export function packPackage({ directory }, destination) {
 /** Everything wrong with a staged package and its tarball, one sentence each. */
 export async function checkPackage(stagedPackage, packed, { attw, platforms }) {
   return [
-    ...budgetFaults(stagedPackage.name, packed.size),
-    ...licenceFaults(stagedPackage),
-    ...addonFaults(stagedPackage.directory, packed.files, platforms),
-    ...manifestFaults(stagedPackage.manifest),
-    ...(await publintFaults(stagedPackage)),
-    ...typeFaults(stagedPackage, packed, attw),
+    ...findBudgetFaults(stagedPackage.name, packed.size),
+    ...findLicenceFaults(stagedPackage),
+    ...findAddonFaults(stagedPackage.directory, packed.files, platforms),
+    ...findManifestFaults(stagedPackage.manifest),
+    ...(await findPublintFaults(stagedPackage)),
+    ...findTypeFaults(stagedPackage, packed, attw),
   ].map((fault) => `${stagedPackage.name}: ${fault}`);
 }
 
-export function budgetFaults(name, size, budgets = BUDGETS) {
+export function findBudgetFaults(name, size, budgets = BUDGETS) {
   const limit = budgets[name];
   if (limit === undefined) return ["the package has no size budget in scripts/release/checks.mjs"];
   const kib = Math.ceil(size / 1024);
@@ -66,7 +66,7 @@ export function budgetFaults(name, size, budgets = BUDGETS) {
 }
 
 /** MIT, with the text. */
-export function licenceFaults({ directory, manifest }) {
+export function findLicenceFaults({ directory, manifest }) {
   const file = join(directory, "LICENSE");
   const isMitLicensed =
     manifest.license === "MIT" && existsSync(file) && readFileSync(file, "utf8").startsWith("MIT License");
@@ -74,20 +74,20 @@ export function licenceFaults({ directory, manifest }) {
 }
 
 /** An addon for each platform, or none. */
-export function addonFaults(directory, files, platforms) {
+export function findAddonFaults(directory, files, platforms) {
   const addons = files.filter((path) => path.endsWith(".node"));
   if (addons.length === 0) return [];
   const missingPlatforms = platforms.filter(
     (platform) => !addons.some((path) => path.startsWith(`prebuilds/${platform}/`)),
   );
   const faults = addons.flatMap((path) =>
-    portabilityFaults(join(directory, path), path.split("/")[1]).map((fault) => `${path}: ${fault}`),
+    findPortabilityFaults(join(directory, path), path.split("/")[1]).map((fault) => `${path}: ${fault}`),
   );
   return [...missingPlatforms.map((platform) => `the addon for ${platform} is missing`), ...faults];
 }
 
 /** Nothing runs when it is installed, and nothing comes along from elsewhere but what `FOREIGN_LICENSES` lists. */
-export function manifestFaults(manifest, modules = join(root, "node_modules")) {
+export function findManifestFaults(manifest, modules = join(root, "node_modules")) {
   const foreignDependencies = Object.entries(manifest.dependencies ?? {}).filter(
     ([name]) => !name.startsWith("@mosaic/"),
   );
@@ -95,12 +95,12 @@ export function manifestFaults(manifest, modules = join(root, "node_modules")) {
     ...INSTALL_SCRIPTS.filter((hook) => manifest.scripts?.[hook] !== undefined).map(
       (hook) => `install script ${hook} is not allowed`,
     ),
-    ...foreignDependencies.flatMap(([name, version]) => foreignFaults(name, version, modules)),
+    ...foreignDependencies.flatMap(([name, version]) => findForeignFaults(name, version, modules)),
   ];
 }
 
 /** What is wrong with a dependency from elsewhere, by the manifest of the one that is installed here. */
-function foreignFaults(name, version, modules) {
+function findForeignFaults(name, version, modules) {
   if (FOREIGN_LICENSES[name] === undefined) return [`dependency ${name} is not allowed`];
   const installedManifest = JSON.parse(readFileSync(join(modules, name, "package.json"), "utf8"));
   const conditions = [
@@ -120,13 +120,13 @@ function foreignFaults(name, version, modules) {
     .map(([, expected]) => `dependency ${name}: expected ${expected}`);
 }
 
-async function publintFaults({ directory, manifest }) {
+async function findPublintFaults({ directory, manifest }) {
   const { messages } = await publint({ pkgDir: directory, strict: true, pack: false });
   return messages.map((message) => formatMessage(message, manifest, { color: false }) ?? message.code);
 }
 
 /** How the types of every entry resolve, as TypeScript looks for them from ES modules. An entry without types is a program. */
-function typeFaults({ manifest }, { file }, attw) {
+function findTypeFaults({ manifest }, { file }, attw) {
   const programs = Object.keys(manifest.exports).filter((entry) => /\.js$/.test(manifest.exports[entry]));
   const excludeOptions = programs.length > 0 ? ["--exclude-entrypoints", ...programs] : [];
   try {

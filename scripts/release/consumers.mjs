@@ -13,7 +13,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join, resolve } from "node:path";
-import { INSTALLED_BUDGET, installedBytes, listPrebuilds } from "./installed.mjs";
+import { INSTALLED_BUDGET, countInstalledBytes, listPrebuilds } from "./installed.mjs";
 import { loopbackEnvironment } from "./registry.mjs";
 import { catchFault, installNode, root, run } from "./tools.mjs";
 
@@ -28,7 +28,9 @@ export function createBarePath(directory, node) {
   rmSync(bin, { recursive: true, force: true });
   mkdirSync(bin, { recursive: true });
   for (const command of COMMANDS) {
-    const path = ["/usr/bin", "/bin"].map((at) => join(at, command)).find((candidatePath) => existsSync(candidatePath));
+    const path = ["/usr/bin", "/bin"]
+      .map((binDirectory) => join(binDirectory, command))
+      .find((candidatePath) => existsSync(candidatePath));
     symlinkSync(realpathSync(path), join(bin, command));
   }
   symlinkSync(join(node, "node"), join(bin, "node"));
@@ -54,7 +56,7 @@ const YARN = {
 };
 
 /** The first program of the README, as it stands there. */
-export function firstProgram(readme) {
+export function extractFirstProgram(readme) {
   const [, program] = /^```ts[^\n]*\n([\s\S]*?)^```/m.exec(readme) ?? [];
   if (program === undefined) throw new Error("release: expected a program in README.md, received none");
   return program;
@@ -79,7 +81,7 @@ export function writeProject(directory, registry) {
   writeFileSync(join(directory, ".yarnrc.yml"), JSON.stringify(yarn));
   writeFileSync(join(directory, "yarn.lock"), "");
   for (const name of readdirSync(programs)) cpSync(join(programs, name), join(directory, name));
-  writeFileSync(join(directory, "train.ts"), firstProgram(readFileSync(join(root, "README.md"), "utf8")));
+  writeFileSync(join(directory, "train.ts"), extractFirstProgram(readFileSync(join(root, "README.md"), "utf8")));
 }
 
 /** The steps of a project, each a function that returns what it has to show, or throws. */
@@ -93,7 +95,7 @@ function createSteps(directory, execute, install) {
         if (existsSync(installedPath(`@mosaic/${name}`)))
           throw new Error(`@mosaic/${name} was installed without being requested`);
       }
-      const sizeMib = installedBytes(directory) / 2 ** 20;
+      const sizeMib = countInstalledBytes(directory) / 2 ** 20;
       if (sizeMib > INSTALLED_BUDGET)
         throw new Error(`the installed packages have ${sizeMib} MiB, the budget is ${INSTALLED_BUDGET} MiB`);
     },
@@ -110,11 +112,11 @@ function createSteps(directory, execute, install) {
       for (const rank of [0, 1, 2, 3]) expectText(output, `rank ${rank} has 262144 numbers`);
     },
     commands: () => {
-      const bin = (name) => installedPath(`.bin/${name}`);
-      expectText(execute(bin("mosaic-run"), ["--help"]), "--nproc-per-node");
-      expectText(execute(bin("mosaic-doctor"), []), "all installed packages work");
+      const binPath = (name) => installedPath(`.bin/${name}`);
+      expectText(execute(binPath("mosaic-run"), ["--help"]), "--nproc-per-node");
+      expectText(execute(binPath("mosaic-doctor"), []), "all installed packages work");
       const sizes = ["--seq-lengths", "256", "--backends", "local,ring", "--ranks", "2", "--svg", "chart.svg"];
-      expectText(execute(bin("mosaic-bench"), sizes), "ring");
+      expectText(execute(binPath("mosaic-bench"), sizes), "ring");
       expectText(readFileSync(join(directory, "chart.svg"), "utf8"), "</svg>");
     },
   };
@@ -126,28 +128,29 @@ function expectText(output, text) {
 
 /** One file, and the addons beside it, where no package is installed. The README of @mosaic/attention shows the same. */
 function runBundle(directory, execute) {
-  const at = `${directory}-bundle`;
-  rmSync(at, { recursive: true, force: true });
+  const bundleDirectory = `${directory}-bundle`;
+  rmSync(bundleDirectory, { recursive: true, force: true });
   const esbuild = join(root, "node_modules/esbuild/bin/esbuild");
-  run(esbuild, ["module.mjs", "--bundle", "--platform=node", "--format=esm", `--outfile=${at}/app.mjs`], {
+  run(esbuild, ["module.mjs", "--bundle", "--platform=node", "--format=esm", `--outfile=${bundleDirectory}/app.mjs`], {
     cwd: directory,
   });
-  for (const prebuilds of listPrebuilds(directory)) cpSync(prebuilds, join(at, "prebuilds"), { recursive: true });
-  return execute("node", ["app.mjs"], at);
+  for (const prebuilds of listPrebuilds(directory))
+    cpSync(prebuilds, join(bundleDirectory, "prebuilds"), { recursive: true });
+  return execute("node", ["app.mjs"], bundleDirectory);
 }
 
 /** Tries one Node with one package manager: `{ version, manager, bytes, results }`, of each step its time or its fault. */
 export function tryConsumer({ version, manager, install, registry, directory }) {
-  const bin = createBarePath(`${directory}-path`, installNode(version));
-  const baseEnvironment = { HOME: `${directory}-home`, PATH: bin, LANG: "C.UTF-8", MOSAIC_DEVICE: "cpu", CI: "1" };
+  const barePath = createBarePath(`${directory}-path`, installNode(version));
+  const baseEnvironment = { HOME: `${directory}-home`, PATH: barePath, LANG: "C.UTF-8", MOSAIC_DEVICE: "cpu", CI: "1" };
   const env = loopbackEnvironment(registry, baseEnvironment);
-  const execute = (command, args, cwd = directory) => run(resolve(bin, command), args, { cwd, env });
+  const execute = (command, args, cwd = directory) => run(resolve(barePath, command), args, { cwd, env });
   // What yarn remembers of packages names the port of the registry.
   rmSync(baseEnvironment.HOME, { recursive: true, force: true });
   mkdirSync(baseEnvironment.HOME, { recursive: true });
   writeProject(directory, registry);
   for (const compiler of COMPILERS) {
-    const { status } = spawnSync(join(bin, "sh"), ["-c", `command -v ${compiler}`], { env });
+    const { status } = spawnSync(join(barePath, "sh"), ["-c", `command -v ${compiler}`], { env });
     if (status === 0) throw new Error(`release: ${compiler} is on the PATH`);
   }
   const results = [];
@@ -158,5 +161,5 @@ export function tryConsumer({ version, manager, install, registry, directory }) 
     // Without an installation the rest would only repeat the same fault.
     if (step === "install" && fault !== undefined) break;
   }
-  return { version, manager, bytes: installedBytes(directory), results };
+  return { version, manager, bytes: countInstalledBytes(directory), results };
 }

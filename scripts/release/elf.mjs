@@ -16,18 +16,18 @@ export function readRequirements(bytes) {
     throw new Error("elf: expected a 64-bit little-endian ELF file, received a different file");
   }
   const sections = readSections(bytes);
-  const names = (section) => (offset) => readText(bytes, sections[section.link].offset + offset);
+  const createNameReader = (section) => (offset) => readText(bytes, sections[section.link].offset + offset);
   const dynamic = sections.filter(({ type }) => type === SECTION_TYPE.dynamic);
   const versionSections = sections.filter(({ type }) => type === SECTION_TYPE.versionNeeds);
   return {
     machine: { 62: "x64", 183: "arm64" }[bytes.readUInt16LE(18)],
-    libraries: dynamic.flatMap((section) => readLibraries(bytes, section, names(section))),
-    versions: versionSections.flatMap((section) => readVersions(bytes, section, names(section))),
+    libraries: dynamic.flatMap((section) => readLibraries(bytes, section, createNameReader(section))),
+    versions: versionSections.flatMap((section) => readVersions(bytes, section, createNameReader(section))),
   };
 }
 
 /** Why the library at `path` would not load on some host of the platform, "linux-x64", one sentence each. */
-export function portabilityFaults(path, platform, maxVersions = MAX_VERSIONS) {
+export function findPortabilityFaults(path, platform, maxVersions = MAX_VERSIONS) {
   const { machine, libraries, versions } = readRequirements(readFileSync(path));
   const machineFaults = `linux-${machine}` === platform ? [] : [`the file is for linux-${machine}`];
   const unexpectedLibraries = libraries
@@ -56,13 +56,13 @@ function readSections(bytes) {
   const start = Number(bytes.readBigUInt64LE(40));
   const [size, count] = [bytes.readUInt16LE(58), bytes.readUInt16LE(60)];
   return Array.from({ length: count }, (_, i) => {
-    const at = start + i * size;
+    const headerOffset = start + i * size;
     return {
-      type: bytes.readUInt32LE(at + 4),
-      offset: Number(bytes.readBigUInt64LE(at + 24)),
-      size: Number(bytes.readBigUInt64LE(at + 32)),
-      link: bytes.readUInt32LE(at + 40),
-      info: bytes.readUInt32LE(at + 44),
+      type: bytes.readUInt32LE(headerOffset + 4),
+      offset: Number(bytes.readBigUInt64LE(headerOffset + 24)),
+      size: Number(bytes.readBigUInt64LE(headerOffset + 32)),
+      link: bytes.readUInt32LE(headerOffset + 40),
+      info: bytes.readUInt32LE(headerOffset + 44),
     };
   });
 }
@@ -70,8 +70,8 @@ function readSections(bytes) {
 function readLibraries(bytes, { offset, size }, readName) {
   const entries = Array.from({ length: size / 16 }, (_, i) => offset + 16 * i);
   return entries
-    .filter((at) => bytes.readBigInt64LE(at) === DT_NEEDED)
-    .map((at) => readName(Number(bytes.readBigUInt64LE(at + 8))));
+    .filter((entryOffset) => bytes.readBigInt64LE(entryOffset) === DT_NEEDED)
+    .map((entryOffset) => readName(Number(bytes.readBigUInt64LE(entryOffset + 8))));
 }
 
 /** A list of libraries, each with a list of versions: offsets lead from one to the next. */

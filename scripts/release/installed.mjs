@@ -25,17 +25,17 @@ export function listPrebuilds(directory) {
 }
 
 /** Bytes of the files of all packages that a program needs to run; the project's development tools are not counted. */
-export function installedBytes(directory) {
+export function countInstalledBytes(directory) {
   return ["@mosaic", "@huggingface"]
     .flatMap((scope) => packagesOfScope(directory, scope))
-    .reduce((sum, path) => sum + directoryBytes(path), 0);
+    .reduce((sum, path) => sum + countDirectoryBytes(path), 0);
 }
 
-function directoryBytes(path) {
-  const entry = lstatSync(path);
-  if (entry.isSymbolicLink()) return 0;
-  if (!entry.isDirectory()) return entry.size;
+function countDirectoryBytes(path) {
+  const stat = lstatSync(path);
+  if (stat.isSymbolicLink()) return 0;
+  if (!stat.isDirectory()) return stat.size;
   // Packages of a package are counted as themselves.
   const entries = readdirSync(path).filter((name) => name !== "node_modules");
-  return entries.reduce((sum, name) => sum + directoryBytes(join(path, name)), 0);
+  return entries.reduce((sum, name) => sum + countDirectoryBytes(join(path, name)), 0);
 }

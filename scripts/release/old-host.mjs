@@ -12,27 +12,28 @@ const PROGRAM = "scripts/release/programs/addons.mjs";
 
 /** What a host of the platform consists of, in a directory of its own. */
 function createRootDirectory(platform) {
-  const at = join(outputDirectory, "old-host", platform);
-  rmSync(at, { recursive: true, force: true });
-  cpSync(createSysroot(platform), at, { recursive: true, verbatimSymlinks: true });
-  for (const directory of ["dev/shm", "tmp", "proc", "app"]) mkdirSync(join(at, directory), { recursive: true });
-  cpSync(join(installNode(NODE_VERSIONS[0], platform), "node"), join(at, "node"));
-  cpSync(join(root, PROGRAM), join(at, "app/main.mjs"));
+  const rootDirectory = join(outputDirectory, "old-host", platform);
+  rmSync(rootDirectory, { recursive: true, force: true });
+  cpSync(createSysroot(platform), rootDirectory, { recursive: true, verbatimSymlinks: true });
+  for (const directory of ["dev/shm", "tmp", "proc", "app"])
+    mkdirSync(join(rootDirectory, directory), { recursive: true });
+  cpSync(join(installNode(NODE_VERSIONS[0], platform), "node"), join(rootDirectory, "node"));
+  cpSync(join(root, PROGRAM), join(rootDirectory, "app/main.mjs"));
   const stageDirectory = join(outputDirectory, "stage");
   for (const { name, path } of listPackages(stageDirectory)) {
-    cpSync(join(stageDirectory, path), join(at, "app/node_modules", name), { recursive: true });
+    cpSync(join(stageDirectory, path), join(rootDirectory, "app/node_modules", name), { recursive: true });
   }
-  return at;
+  return rootDirectory;
 }
 
 /** What the program prints there. */
 function runOnPlatform(platform) {
-  const at = createRootDirectory(platform);
+  const rootDirectory = createRootDirectory(platform);
   if (platform === `linux-${process.arch}`) {
-    const mountCommands = `mount -t tmpfs tmpfs ${at}/dev/shm && mount -t proc proc ${at}/proc`;
-    const user = process.getuid() === 0 ? [] : ["--map-root-user"];
-    const command = `${mountCommands} && exec chroot ${at} /node /app/main.mjs`;
-    return run("unshare", [...user, "--mount", "--pid", "--fork", "sh", "-c", command], {
+    const mountCommands = `mount -t tmpfs tmpfs ${rootDirectory}/dev/shm && mount -t proc proc ${rootDirectory}/proc`;
+    const userOptions = process.getuid() === 0 ? [] : ["--map-root-user"];
+    const command = `${mountCommands} && exec chroot ${rootDirectory} /node /app/main.mjs`;
+    return run("unshare", [...userOptions, "--mount", "--pid", "--fork", "sh", "-c", command], {
       env: { MOSAIC_DEVICE: "cpu", PATH: process.env.PATH },
     });
   }
@@ -41,7 +42,14 @@ function runOnPlatform(platform) {
   );
   if (emulator === undefined)
     throw new Error("old-host: expected qemu-aarch64, received none; on Debian: apt-get install qemu-user");
-  return run(emulator, ["-L", at, "-cpu", "max", join(at, "node"), join(at, "app/main.mjs")]);
+  return run(emulator, [
+    "-L",
+    rootDirectory,
+    "-cpu",
+    "max",
+    join(rootDirectory, "node"),
+    join(rootDirectory, "app/main.mjs"),
+  ]);
 }
 
 const names = process.argv.length > 2 ? process.argv.slice(2) : Object.keys(PLATFORMS);

@@ -9,7 +9,7 @@ import { availableParallelism } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { listPackages } from "../workspace.mjs";
-import { portabilityFaults } from "./elf.mjs";
+import { findPortabilityFaults } from "./elf.mjs";
 import { PLATFORMS, createSysroot } from "./sysroot.mjs";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
@@ -38,7 +38,7 @@ export function buildAll(platforms, names = []) {
       build(addon, platform, createSysroot(platform), fatbin);
       const file = prebuildPath(addon, platform);
       faults.push(
-        ...portabilityFaults(file, platform).map((fault) => `${addon.target}.node for ${platform}: ${fault}`),
+        ...findPortabilityFaults(file, platform).map((fault) => `${addon.target}.node for ${platform}: ${fault}`),
       );
       console.log(`${platform}/${addon.target}.node in ${((performance.now() - startTime) / 1000).toFixed(0)} s`);
     }
@@ -48,10 +48,10 @@ export function buildAll(platforms, names = []) {
 
 /** The machine code for GPUs, which does not depend on the host's: compiled once. */
 function compileKernels(addon) {
-  const at = join(outputDirectory, "cmake/kernels");
-  run("cmake", ["-S", addon.dir, "-B", at, "-DCMAKE_BUILD_TYPE=Release"]);
-  run("cmake", ["--build", at, "--target", `${addon.target}_kernels`]);
-  const fatbin = join(at, "kernels.fatbin");
+  const buildDirectory = join(outputDirectory, "cmake/kernels");
+  run("cmake", ["-S", addon.dir, "-B", buildDirectory, "-DCMAKE_BUILD_TYPE=Release"]);
+  run("cmake", ["--build", buildDirectory, "--target", `${addon.target}_kernels`]);
+  const fatbin = join(buildDirectory, "kernels.fatbin");
   if (!existsSync(fatbin)) throw new Error("prebuilds: expected nvcc to compile the GPU kernels, found none");
   return fatbin;
 }
@@ -65,8 +65,8 @@ function build({ directory, dir, target }, platform, sysroot, fatbin) {
     MOSAIC_PLATFORM: platform,
     MOSAIC_SYSROOT: sysroot,
   };
-  const at = join(outputDirectory, "cmake", platform, directory);
-  mkdirSync(at, { recursive: true });
+  const buildDirectory = join(outputDirectory, "cmake", platform, directory);
+  mkdirSync(buildDirectory, { recursive: true });
   const definitions = {
     CMAKE_BUILD_TYPE: "Release",
     CMAKE_TOOLCHAIN_FILE: toolchain,
@@ -74,8 +74,8 @@ function build({ directory, dir, target }, platform, sysroot, fatbin) {
     MOSAIC_KERNEL_FATBIN: fatbin,
   };
   const cmakeDefinitions = Object.entries(definitions).map(([name, value]) => `-D${name}=${value}`);
-  run("cmake", ["-S", dir, "-B", at, "--no-warn-unused-cli", ...cmakeDefinitions], env);
-  run("cmake", ["--build", at, `-j${availableParallelism()}`, "--target", target], env);
+  run("cmake", ["-S", dir, "-B", buildDirectory, "--no-warn-unused-cli", ...cmakeDefinitions], env);
+  run("cmake", ["--build", buildDirectory, `-j${availableParallelism()}`, "--target", target], env);
 }
 
 function run(command, args, env = process.env) {

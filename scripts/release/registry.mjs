@@ -9,9 +9,9 @@ import { run } from "./tools.mjs";
 /** Starts it with its files in `directory`: `{ url, npmrc, close }`. */
 export async function startRegistry(verdaccio, directory) {
   mkdirSync(directory, { recursive: true });
-  const port = await freePort();
+  const port = await findFreePort();
   const uplink = run("npm", ["config", "get", "registry"]).trim();
-  writeFileSync(join(directory, "config.yaml"), JSON.stringify(configuration(uplink, directory)));
+  writeFileSync(join(directory, "config.yaml"), JSON.stringify(formatConfiguration(uplink, directory)));
   const log = openSync(join(directory, "log.txt"), "w");
   const args = [verdaccio, "--config", join(directory, "config.yaml"), "--listen", `127.0.0.1:${port}`];
   const child = spawn(process.execPath, args, { stdio: ["ignore", log, log] });
@@ -23,7 +23,7 @@ export async function startRegistry(verdaccio, directory) {
 }
 
 /** JSON is YAML. */
-function configuration(uplink, directory) {
+function formatConfiguration(uplink, directory) {
   const publicAccess = { access: "$all", publish: "$all", unpublish: "$all" };
   return {
     storage: join(directory, "storage"),
@@ -82,7 +82,7 @@ export function loopbackEnvironment({ url, npmrc }, baseEnvironment = process.en
   };
 }
 
-function freePort() {
+function findFreePort() {
   return new Promise((resolve, reject) => {
     const server = createServer().once("error", reject);
     server.listen(0, "127.0.0.1", () => {
@@ -95,8 +95,8 @@ function freePort() {
 async function waitUntilReady(url, child, directory) {
   for (const deadline = Date.now() + 60_000; Date.now() < deadline; ) {
     if (child.exitCode !== null) break;
-    const answer = await fetch(`${url}-/ping`).catch(() => undefined);
-    if (answer?.ok) return;
+    const response = await fetch(`${url}-/ping`).catch(() => undefined);
+    if (response?.ok) return;
     await new Promise((resolve) => setTimeout(resolve, 100));
   }
   child.kill();

@@ -4,10 +4,10 @@ const KIB = 1024;
 
 /** Everything in one document. */
 export function formatReport({ packages, cells, templates }) {
-  const parts = [consumerTable(cells), packageTable(packages)];
-  if (templates.length > 0) parts.splice(1, 0, templateTable(templates));
-  parts.push(formatContents(packages));
-  return `${parts.join("\n\n")}\n`;
+  const sections = [consumerTable(cells), packageTable(packages)];
+  if (templates.length > 0) sections.splice(1, 0, templateTable(templates));
+  sections.push(formatContents(packages));
+  return `${sections.join("\n\n")}\n`;
 }
 
 /** A row for each Node and package manager, a column for each step: seconds, or that it failed; then what is installed. */
@@ -43,10 +43,10 @@ function packageTable(packages) {
 /** By the first part of their paths: declarations are as many as sources. */
 function formatContents(packages) {
   const rows = packages.map(({ name, packed }) => {
-    const parts = sumByDirectory(packed.files);
+    const filesByDirectory = sumByDirectory(packed.files);
     return [
       `\`${name}\``,
-      [...parts].map(([part, files]) => (files.length > 1 ? `${part} (${files.length})` : part)).join(", "),
+      [...filesByDirectory].map(([part, files]) => (files.length > 1 ? `${part} (${files.length})` : part)).join(", "),
     ];
   });
   return formatTable(["package", "contents"], rows);
@@ -55,9 +55,10 @@ function formatContents(packages) {
 const topDirectory = (path) => (path.includes("/") ? `${path.split("/")[0]}/` : path);
 
 function sumByDirectory(files) {
-  const parts = new Map();
-  for (const path of files) parts.set(topDirectory(path), [...(parts.get(topDirectory(path)) ?? []), path]);
-  return parts;
+  const filesByDirectory = new Map();
+  for (const path of files)
+    filesByDirectory.set(topDirectory(path), [...(filesByDirectory.get(topDirectory(path)) ?? []), path]);
+  return filesByDirectory;
 }
 
 const kib = (bytes) => Math.ceil(bytes / KIB);

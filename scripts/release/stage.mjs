@@ -30,11 +30,11 @@ export function nextManifests(root, copy) {
     mkdirSync(dirname(join(copy, path)), { recursive: true });
     cpSync(join(root, path), join(copy, path), { recursive: true });
   }
-  const git = (...args) =>
+  const runGit = (...args) =>
     run("git", ["-c", "user.name=release", "-c", "user.email=release@localhost", ...args], { cwd: copy });
-  git("init", "--quiet");
-  git("add", "--all");
-  git("commit", "--quiet", "--no-verify", "--message", "build: prepare the release");
+  runGit("init", "--quiet");
+  runGit("add", "--all");
+  runGit("commit", "--quiet", "--no-verify", "--message", "build: prepare the release");
   const program = join(root, "node_modules/@changesets/cli/bin.js");
   run(process.execPath, [program, "version"], { cwd: copy });
   return new Map(
@@ -43,23 +43,23 @@ export function nextManifests(root, copy) {
 }
 
 function stagePackage(root, { dir, path, name }, { manifest, changelog }, directory) {
-  const at = join(directory, path);
-  mkdirSync(at, { recursive: true });
+  const stagePath = join(directory, path);
+  mkdirSync(stagePath, { recursive: true });
   const listedFiles = manifest.files.filter((file) => !file.startsWith("prebuilds"));
   for (const file of [...ALWAYS_PUBLISHED, ...listedFiles]) {
-    if (existsSync(join(dir, file))) cpSync(join(dir, file), join(at, file), { recursive: true });
+    if (existsSync(join(dir, file))) cpSync(join(dir, file), join(stagePath, file), { recursive: true });
   }
-  if (existsSync(changelog)) cpSync(changelog, join(at, "CHANGELOG.md"));
+  if (existsSync(changelog)) cpSync(changelog, join(stagePath, "CHANGELOG.md"));
   // The scripts of this repository are of no use elsewhere.
   const publishedFields = Object.entries(manifest).filter(
     ([key]) => !["scripts", "devDependencies", "entries"].includes(key),
   );
-  const published = { ...Object.fromEntries(publishedFields), ...findRepository(path) };
-  writeFileSync(join(at, "package.json"), `${JSON.stringify(published, null, 2)}\n`);
+  const publishedManifest = { ...Object.fromEntries(publishedFields), ...findRepository(path) };
+  writeFileSync(join(stagePath, "package.json"), `${JSON.stringify(publishedManifest, null, 2)}\n`);
   for (const addon of listAddons(root).filter((each) => each.dir === dir)) {
-    for (const platform of Object.keys(PLATFORMS)) copyAddon(addon, platform, at);
+    for (const platform of Object.keys(PLATFORMS)) copyAddon(addon, platform, stagePath);
   }
-  return { name, version: manifest.version, directory: at, manifest: published };
+  return { name, version: manifest.version, directory: stagePath, manifest: publishedManifest };
 }
 
 /** Provenance is accepted only of packages that name the repository whose workflow publishes them. */
@@ -68,19 +68,20 @@ function findRepository(directory) {
   return name === undefined ? {} : { repository: { type: "git", url: `git+${server}/${name}.git`, directory } };
 }
 
-function copyAddon(addon, platform, at) {
-  const from = prebuildPath(addon, platform);
-  if (!existsSync(from)) throw new Error(`release: expected ${from}; run node scripts/release/prebuilds.mjs`);
-  cpSync(from, join(at, "prebuilds", platform, `${addon.target}.node`));
+function copyAddon(addon, platform, packageDirectory) {
+  const prebuild = prebuildPath(addon, platform);
+  if (!existsSync(prebuild)) throw new Error(`release: expected ${prebuild}; run node scripts/release/prebuilds.mjs`);
+  cpSync(prebuild, join(packageDirectory, "prebuilds", platform, `${addon.target}.node`));
 }
 
 function sortByDependency(packages) {
   const sortedPackages = [];
-  const visit = (one) => {
-    if (one === undefined || sortedPackages.includes(one)) return;
-    for (const name of Object.keys(one.manifest.dependencies ?? {})) visit(packages.find((each) => each.name === name));
-    sortedPackages.push(one);
+  const visit = (visitedPackage) => {
+    if (visitedPackage === undefined || sortedPackages.includes(visitedPackage)) return;
+    for (const name of Object.keys(visitedPackage.manifest.dependencies ?? {}))
+      visit(packages.find((each) => each.name === name));
+    sortedPackages.push(visitedPackage);
   };
-  for (const one of packages) visit(one);
+  for (const listedPackage of packages) visit(listedPackage);
   return sortedPackages;
 }

@@ -25,23 +25,23 @@ export const PLATFORMS = {
 
 /** Where the sysroot of a platform lies; unpacks it first if it is not there. */
 export function createSysroot(platform, directory = join(root, "build/sysroots")) {
-  const at = join(directory, platform);
-  if (existsSync(at)) return at;
-  const [apt, partial] = [`${at}.apt`, `${at}.partial`];
-  for (const directoryPath of [apt, partial]) {
+  const sysroot = join(directory, platform);
+  if (existsSync(sysroot)) return sysroot;
+  const [aptDirectory, partialDirectory] = [`${sysroot}.apt`, `${sysroot}.partial`];
+  for (const directoryPath of [aptDirectory, partialDirectory]) {
     rmSync(directoryPath, { recursive: true, force: true });
     mkdirSync(directoryPath, { recursive: true });
   }
-  const options = aptOptions(apt, PLATFORMS[platform].debian);
-  run("apt-get", [...options, "update"], apt);
-  run("apt-get", [...options, "download", ...PACKAGES], apt);
-  for (const file of readdirSync(apt).filter((name) => name.endsWith(".deb"))) {
-    run("dpkg-deb", ["-x", join(apt, file), partial], apt);
+  const options = aptOptions(aptDirectory, PLATFORMS[platform].debian);
+  run("apt-get", [...options, "update"], aptDirectory);
+  run("apt-get", [...options, "download", ...PACKAGES], aptDirectory);
+  for (const file of readdirSync(aptDirectory).filter((name) => name.endsWith(".deb"))) {
+    run("dpkg-deb", ["-x", join(aptDirectory, file), partialDirectory], aptDirectory);
   }
-  makeLinksRelative(partial, partial);
-  renameSync(partial, at);
-  rmSync(apt, { recursive: true });
-  return at;
+  makeLinksRelative(partialDirectory, partialDirectory);
+  renameSync(partialDirectory, sysroot);
+  rmSync(aptDirectory, { recursive: true });
+  return sysroot;
 }
 
 /** Lets apt keep everything below a directory, for one architecture and one suite; the host's own lists stay as they are. */

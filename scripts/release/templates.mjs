@@ -46,7 +46,7 @@ function tryTemplate({ template, directory, version, registry }) {
   const execute = (args, cwd) => run(join(bin, "node"), [npm, ...args], { cwd, env, timeout: 600_000 });
   execute(["create", "--yes", "@mosaic@latest", template, "--", "--template", template], directory);
   const project = join(directory, template);
-  const printed = execute(["start"], project);
-  if (!prints.test(printed)) throw new Error(`expected ${prints}, received:\n${printed}`);
+  const programOutput = execute(["start"], project);
+  if (!prints.test(programOutput)) throw new Error(`expected ${prints}, received:\n${programOutput}`);
   execute(["run", "typecheck"], project);
 }

@@ -35,18 +35,20 @@ export function run(command, args, options = {}) {
 
 /** Installs the tools if they are not there; returns the paths of their programs. */
 export function installTools() {
-  const at = join(outputDirectory, "tools");
+  const toolsDirectory = join(outputDirectory, "tools");
   const manifest = JSON.stringify({ private: true, dependencies: TOOLS, overrides: VERSION_OVERRIDES });
-  const file = join(at, "package.json");
+  const file = join(toolsDirectory, "package.json");
   const isInstalled =
-    existsSync(join(at, "node_modules")) && existsSync(file) && readFileSync(file, "utf8") === manifest;
+    existsSync(join(toolsDirectory, "node_modules")) && existsSync(file) && readFileSync(file, "utf8") === manifest;
   if (!isInstalled) {
-    rmSync(at, { recursive: true, force: true });
-    mkdirSync(at, { recursive: true });
+    rmSync(toolsDirectory, { recursive: true, force: true });
+    mkdirSync(toolsDirectory, { recursive: true });
     writeFileSync(file, manifest);
-    run("npm", ["install", "--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund"], { cwd: at });
+    run("npm", ["install", "--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund"], {
+      cwd: toolsDirectory,
+    });
   }
-  const installedPath = (path) => join(at, "node_modules", path);
+  const installedPath = (path) => join(toolsDirectory, "node_modules", path);
   return {
     attw: installedPath("@arethetypeswrong/cli/dist/index.js"),
     pnpm: installedPath("pnpm/bin/pnpm.cjs"),
@@ -58,14 +60,16 @@ export function installTools() {
 /** The directory that holds the program `node` of a version, for this machine or another platform. */
 export function installNode(version, platform = `linux-${process.arch}`) {
   const name = `node-${platform}`;
-  const at = join(outputDirectory, "nodes", `${name}-${version}`);
-  const bin = join(at, "package/bin");
+  const nodeDirectory = join(outputDirectory, "nodes", `${name}-${version}`);
+  const bin = join(nodeDirectory, "package/bin");
   if (existsSync(join(bin, "node"))) return bin;
-  mkdirSync(at, { recursive: true });
-  const packResults = JSON.parse(run("npm", ["pack", "--json", `${name}@${version}`, "--pack-destination", at]));
+  mkdirSync(nodeDirectory, { recursive: true });
+  const packResults = JSON.parse(
+    run("npm", ["pack", "--json", `${name}@${version}`, "--pack-destination", nodeDirectory]),
+  );
   const [{ filename }] = Array.isArray(packResults) ? packResults : Object.values(packResults);
-  run("tar", ["-xzf", join(at, filename), "-C", at]);
-  rmSync(join(at, filename));
+  run("tar", ["-xzf", join(nodeDirectory, filename), "-C", nodeDirectory]);
+  rmSync(join(nodeDirectory, filename));
   return bin;
 }
 

@@ -17,13 +17,13 @@ import { runStep } from "../bundle/inside/gpu/run-step.mjs";
 import { collectModules } from "../bundle/modules.mjs";
 import { createRecipe, stageRecipes } from "../bundle/recipes.mjs";
 import { listPackages } from "../workspace.mjs";
-import { pack, repository } from "./fixture.mjs";
+import { describePackage, createRepository } from "./fixture.mjs";
 
 const scripts = fileURLToPath(new URL("..", import.meta.url));
 
 test("the same contents make the same archive", () => {
-  const pack = (names, seconds) => {
-    const root = repository({});
+  const createPack = (names, seconds) => {
+    const root = createRepository({});
     for (const name of names) {
       const path = join(root, "mosaic", name);
       mkdirSync(dirname(path), { recursive: true });
@@ -34,8 +34,8 @@ test("the same contents make the same archive", () => {
     archive(root, "mosaic", join(root, "out.tar.gz"));
     return readFileSync(join(root, "out.tar.gz"));
   };
-  expect(pack(["b", "a/c", "d"], 1000).equals(pack(["d", "a/c", "b"], 2001))).toBe(true);
-  expect(pack(["b"], 1000).equals(pack(["c"], 1000))).toBe(false);
+  expect(createPack(["b", "a/c", "d"], 1000).equals(createPack(["d", "a/c", "b"], 2001))).toBe(true);
+  expect(createPack(["b"], 1000).equals(createPack(["c"], 1000))).toBe(false);
 });
 
 describe("what a tool needs", () => {
@@ -54,7 +54,7 @@ describe("what a tool needs", () => {
   const files = Object.fromEntries(installed.map((path) => [`${path}/index.js`, ""]));
 
   test("is found as Node finds it, and nothing else", () => {
-    const root = repository({ "package-lock.json": { packages: lock }, ...files });
+    const root = createRepository({ "package-lock.json": { packages: lock }, ...files });
     expect(collectModules(root, ["tool"])).toEqual([
       "node_modules/a",
       "node_modules/a/node_modules/b",
@@ -64,7 +64,7 @@ describe("what a tool needs", () => {
   });
 });
 
-const cmake = `cmake_minimum_required(VERSION 3.20)
+const cmakeLists = `cmake_minimum_required(VERSION 3.20)
 project(tiny CXX)
 include(napi.cmake)
 add_library(part STATIC part.cc)
@@ -77,7 +77,7 @@ target_link_libraries(tiny PRIVATE part)
 set_target_properties(tiny PROPERTIES PREFIX "" SUFFIX ".node" LIBRARY_OUTPUT_DIRECTORY \${CMAKE_CURRENT_SOURCE_DIR}/prebuilds)
 add_executable(program EXCLUDE_FROM_ALL program.cc)
 `;
-const tiny = `extern "C" int part();
+const tinySource = `extern "C" int part();
 extern "C" int object();
 asm(".section .rodata\\n.incbin \\"" IMAGE "\\"\\n.previous\\n");
 extern "C" __attribute__((visibility("default"))) int answer() { return part() + object(); }
@@ -85,19 +85,19 @@ extern "C" __attribute__((visibility("default"))) int answer() { return part() +
 
 describe("a recipe", () => {
   const image = "machine code for a GPU";
-  const native = {
-    "packages/tiny/CMakeLists.txt": cmake,
+  const nativeFiles = {
+    "packages/tiny/CMakeLists.txt": cmakeLists,
     "packages/tiny/napi.cmake": "",
     "packages/tiny/part.cc": `extern "C" int part() { return 42; }`,
     "packages/tiny/object.cc": `extern "C" int object() { return 1; }`,
-    "packages/tiny/tiny.cc": tiny,
+    "packages/tiny/tiny.cc": tinySource,
     "packages/tiny/program.cc": "int main() {}",
     "packages/tiny/build-cmake/kernels.fatbin": image,
     "packages/tiny/prebuilds/tiny.node": `the addon, with ${image}, as it came`,
   };
 
   test("names no place of the machine that it was written on, and leaves out programs", () => {
-    const root = repository({ ...pack("tiny"), ...native });
+    const root = createRepository({ ...describePackage("tiny"), ...nativeFiles });
     const steps = createRecipe(root, "packages/tiny");
     expect(steps.map(({ command }) => /(\w+\.(?:cc|a|node))\b(?!.*\.(?:cc|a|node)\b)/.exec(command)?.[1])).toEqual(
       expect.arrayContaining(["part.cc", "object.cc", "tiny.cc"]),
@@ -107,22 +107,32 @@ describe("a recipe", () => {
   });
 
   test("is all that a compiler needs, with machine code taken from the addon that has it", () => {
-    const root = repository({ ...pack("tiny"), ...native });
-    const bare = repository({ ...pack("tiny"), ...native, "packages/tiny/build-cmake/kernels.fatbin": "" });
-    expect(stageRecipes(root, bare, listPackages(root))).toEqual([]);
-    cpSync(join(scripts, "bundle"), join(bare, "scripts/bundle"), { recursive: true });
-    cpSync(join(scripts, "workspace.mjs"), join(bare, "scripts/workspace.mjs"));
-    spawnSync("rm", ["-r", join(bare, "packages/tiny/build-cmake")]);
-    const build = spawnSync(process.execPath, [join(bare, "scripts/bundle/inside/build.mjs")], { encoding: "utf8" });
+    const root = createRepository({ ...describePackage("tiny"), ...nativeFiles });
+    const bareRepository = createRepository({
+      ...describePackage("tiny"),
+      ...nativeFiles,
+      "packages/tiny/build-cmake/kernels.fatbin": "",
+    });
+    expect(stageRecipes(root, bareRepository, listPackages(root))).toEqual([]);
+    cpSync(join(scripts, "bundle"), join(bareRepository, "scripts/bundle"), { recursive: true });
+    cpSync(join(scripts, "workspace.mjs"), join(bareRepository, "scripts/workspace.mjs"));
+    spawnSync("rm", ["-r", join(bareRepository, "packages/tiny/build-cmake")]);
+    const build = spawnSync(process.execPath, [join(bareRepository, "scripts/bundle/inside/build.mjs")], {
+      encoding: "utf8",
+    });
     expect(build).toMatchObject({ status: 0, stderr: "", stdout: expect.stringMatching(/^tiny: built in \d+ s\n$/) });
-    const addon = readFileSync(join(bare, "packages/tiny/prebuilds/tiny.node"), "latin1");
+    const addon = readFileSync(join(bareRepository, "packages/tiny/prebuilds/tiny.node"), "latin1");
     expect(addon).toMatch(/^\x7fELF/);
     expect(addon).toContain(image);
     expect(addon).toContain("answer");
   });
 
   test("is left out where the machine code is not at hand", () => {
-    const root = repository({ ...pack("tiny"), ...native, "packages/tiny/prebuilds/tiny.node": "another" });
+    const root = createRepository({
+      ...describePackage("tiny"),
+      ...nativeFiles,
+      "packages/tiny/prebuilds/tiny.node": "another",
+    });
     const notes = stageRecipes(root, root, listPackages(root));
     expect(notes).toEqual([expect.stringMatching(/packages\/tiny: the prebuilt addon contains no fatbin/)]);
   });
@@ -135,18 +145,24 @@ describe("a recipe", () => {
 });
 
 describe("a step on a GPU machine", () => {
-  const shell = (script) => ({ command: ["sh", "-c", script], directory: "/", env: process.env });
-  const run = async (step, seconds = 60) => {
-    let reported = "";
-    const { outcome } = await runStep(step, seconds, (data) => (reported += data));
-    return [outcome, reported];
+  const createShellStep = (script) => ({ command: ["sh", "-c", script], directory: "/", env: process.env });
+  const runCaptured = async (step, seconds = 60) => {
+    let log = "";
+    const { outcome } = await runStep(step, seconds, (data) => (log += data));
+    return [outcome, log];
   };
 
   test("ends with an outcome in words", async () => {
-    expect(await run(shell("echo out; echo err >&2"))).toEqual(["ok", expect.stringMatching(/out\n/)]);
-    expect(await run(shell("exit 3"))).toEqual(["exit 3", ""]);
-    expect(await run(shell("kill -SEGV $$"))).toEqual(["ended by SIGSEGV", ""]);
-    expect(await run({ ...shell(""), command: ["/no/such/program"] })).toEqual([expect.stringContaining("ENOENT"), ""]);
+    expect(await runCaptured(createShellStep("echo out; echo err >&2"))).toEqual([
+      "ok",
+      expect.stringMatching(/out\n/),
+    ]);
+    expect(await runCaptured(createShellStep("exit 3"))).toEqual(["exit 3", ""]);
+    expect(await runCaptured(createShellStep("kill -SEGV $$"))).toEqual(["ended by SIGSEGV", ""]);
+    expect(await runCaptured({ ...createShellStep(""), command: ["/no/such/program"] })).toEqual([
+      expect.stringContaining("ENOENT"),
+      "",
+    ]);
   });
 
   /** A killed process that was not reaped yet is a zombie. */
@@ -154,36 +170,45 @@ describe("a step on a GPU machine", () => {
     existsSync(`/proc/${pid}`) && !/^\d+ \(.*\) Z/.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
 
   test("has no more than its time, and takes along all that it started", async () => {
-    const [outcome, reported] = await run(shell("sleep 100 & echo $!; wait"), 1.5);
+    const [outcome, log] = await runCaptured(createShellStep("sleep 100 & echo $!; wait"), 1.5);
     expect(outcome).toBe("out of time");
-    expect(isRunning(Number(reported))).toBe(false);
+    expect(isRunning(Number(log))).toBe(false);
   });
 });
 
 describe("mosaic gpu", () => {
-  const gpu = (args, env = {}) =>
+  const runGpuScript = (args, env = {}) =>
     spawnSync(process.execPath, [join(scripts, "bundle/inside/gpu.mjs"), ...args], {
       encoding: "utf8",
       env: { ...process.env, ...env },
     });
 
   test("rejects unknown arguments", () => {
-    expect(gpu(["--only", "nothing"])).toMatchObject({
+    expect(runGpuScript(["--only", "nothing"])).toMatchObject({
       status: 2,
       stderr: expect.stringContaining('unknown step "nothing"'),
     });
-    expect(gpu(["--budget", "soon"])).toMatchObject({ status: 2, stderr: expect.stringContaining("as 10m or 540s") });
-    expect(gpu(["--list"])).toMatchObject({ status: 0, stdout: expect.stringMatching(/^host[^]*^benchmarks/m) });
+    expect(runGpuScript(["--budget", "soon"])).toMatchObject({
+      status: 2,
+      stderr: expect.stringContaining("as 10m or 540s"),
+    });
+    expect(runGpuScript(["--list"])).toMatchObject({
+      status: 0,
+      stdout: expect.stringMatching(/^host[^]*^benchmarks/m),
+    });
   });
 
   test("goes on after what fails, keeps to its budget, and leaves a table", () => {
-    const root = repository({ "bin/nvidia-smi": "#!/bin/sh\necho 'a seeded fault'; exit 7\n" });
+    const root = createRepository({ "bin/nvidia-smi": "#!/bin/sh\necho 'a seeded fault'; exit 7\n" });
     chmodSync(join(root, "bin/nvidia-smi"), 0o755);
     for (const name of ["sh", "sleep"]) symlinkSync(`/bin/${name}`, join(root, "bin", name));
     const out = join(root, "results");
-    const { status, stdout } = gpu(["--budget", "5.4s", "--only", "host,racecheck,collectives", "--out", out], {
-      PATH: join(root, "bin"),
-    });
+    const { status, stdout } = runGpuScript(
+      ["--budget", "5.4s", "--only", "host,racecheck,collectives", "--out", out],
+      {
+        PATH: join(root, "bin"),
+      },
+    );
     expect(status).toBe(1);
     expect(stdout).toMatch(/a seeded fault\n {3}exit 7\n/);
     const table = readFileSync(join(out, "summary.md"), "utf8");

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { checkPackages } from "../check-packages.mjs";
-import { pack, repository } from "./fixture.mjs";
+import { describePackage, createRepository } from "./fixture.mjs";
 
 const manifest = {
   version: "1.0.0",
@@ -21,11 +21,11 @@ const files = {
 };
 const addon = `prebuilds/${process.platform}-${process.arch}/a.node`;
 
-const ready = [
+const validPackages = [
   ["nothing native", {}, {}],
   ["an addon", {}, { "CMakeLists.txt": "", [addon]: "" }],
 ];
-const faulty = [
+const faultyPackages = [
   ["an install script", { scripts: { postinstall: "node x" } }, {}, /install script "postinstall"/],
   ["another license", { license: "ISC" }, {}, /expected license MIT/],
   ["no keywords", { keywords: undefined }, {}, /expected the keywords mosaic and attention/],
@@ -39,21 +39,21 @@ const faulty = [
 ];
 
 /** One repository with a package for each case: npm packs all of them at once. */
-let checked;
-async function faultsOf(name) {
-  const packages = [...ready, ...faulty].map(([name, changes, more]) => {
-    return pack(folderOf(name), { ...manifest, ...changes }, { ...files, ...more });
+let checkPromise;
+async function findFaults(name) {
+  const packages = [...validPackages, ...faultyPackages].map(([name, changes, moreFiles]) => {
+    return describePackage(toFolder(name), { ...manifest, ...changes }, { ...files, ...moreFiles });
   });
-  checked ??= checkPackages(repository(Object.assign({}, ...packages)));
-  return (await checked).filter((fault) => fault.startsWith(`@mosaic/${folderOf(name)}: `));
+  checkPromise ??= checkPackages(createRepository(Object.assign({}, ...packages)));
+  return (await checkPromise).filter((fault) => fault.startsWith(`@mosaic/${toFolder(name)}: `));
 }
 
-const folderOf = (name) => name.replaceAll(" ", "-");
+const toFolder = (name) => name.replaceAll(" ", "-");
 
 test("a package that is ready has no fault", async () => {
-  for (const [name] of ready) expect(await faultsOf(name)).toEqual([]);
+  for (const [name] of validPackages) expect(await findFaults(name)).toEqual([]);
 });
 
-test.each(faulty)("finds %s", async (name, _changes, _more, fault) => {
-  expect(await faultsOf(name)).toContainEqual(expect.stringMatching(fault));
+test.each(faultyPackages)("finds %s", async (name, _changes, _more, fault) => {
+  expect(await findFaults(name)).toContainEqual(expect.stringMatching(fault));
 });

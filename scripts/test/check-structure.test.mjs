@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
 import { checkStructure } from "../check-structure.mjs";
-import { repository } from "./fixture.mjs";
+import { createRepository } from "./fixture.mjs";
 
 const lines = (n) => "x\n".repeat(n);
 
 test("reports the median and no fault for small files", () => {
-  const root = repository({
+  const root = createRepository({
     "packages/a/src/a.ts": lines(10),
     "packages/a/src/b.ts": lines(30),
     "apps/b/c.cc": lines(20),
@@ -14,34 +14,38 @@ test("reports the median and no fault for small files", () => {
 });
 
 test("500 lines pass, 501 do not, native code included", () => {
-  const root = repository({
+  const root = createRepository({
     "packages/a/native/a.cc": lines(500),
     "packages/a/src/b.ts": lines(1),
     "scripts/c.mjs": "",
   });
   expect(checkStructure(root).faults).toEqual([]);
-  const longer = repository({ "packages/a/native/a.cc": lines(501), "packages/a/src/b.ts": "", "scripts/c.mjs": "" });
+  const longer = createRepository({
+    "packages/a/native/a.cc": lines(501),
+    "packages/a/src/b.ts": "",
+    "scripts/c.mjs": "",
+  });
   expect(checkStructure(longer).faults).toEqual([expect.stringMatching(/a\.cc has 501 lines/)]);
 });
 
 test("native lines of 120 columns pass, longer ones do not", () => {
-  const root = repository({ "packages/a/native/a.cc": `${"×".repeat(120)}\n\n${"x".repeat(121)}\n` });
+  const root = createRepository({ "packages/a/native/a.cc": `${"×".repeat(120)}\n\n${"x".repeat(121)}\n` });
   expect(checkStructure(root).faults).toEqual(["packages/a/native/a.cc:3 is wider than 120 columns"]);
 });
 
 test("a median over 200 lines is a fault", () => {
-  expect(checkStructure(repository({ "packages/a/a.ts": lines(201) })).faults).toEqual([
+  expect(checkStructure(createRepository({ "packages/a/a.ts": lines(201) })).faults).toEqual([
     expect.stringMatching(/median/),
   ]);
 });
 
 test.each(["src/utils.ts", "src/common/a.ts", "native/misc.h", "src/util.test.ts"])("rejects the name %s", (path) => {
-  expect(checkStructure(repository({ [`packages/a/${path}`]: "" })).faults).toEqual([
+  expect(checkStructure(createRepository({ [`packages/a/${path}`]: "" })).faults).toEqual([
     expect.stringMatching(/is not descriptive/),
   ]);
 });
 
 test("ignores what is built", () => {
-  const root = repository({ "packages/a/dist/utils.js": lines(999), "packages/a/node_modules/x/common.js": "" });
+  const root = createRepository({ "packages/a/dist/utils.js": lines(999), "packages/a/node_modules/x/common.js": "" });
   expect(checkStructure(root)).toEqual({ faults: [], files: 0, median: 0 });
 });

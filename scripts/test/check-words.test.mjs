@@ -1,12 +1,13 @@
 import { expect, test } from "vitest";
 import { checkWords } from "../check-words.mjs";
-import { pack, repository } from "./fixture.mjs";
+import { describePackage, createRepository } from "./fixture.mjs";
 
-const withSource = (text, name = "src/a.ts") => checkWords(repository(pack("core", {}, { [name]: text })));
+const checkSource = (text, name = "src/a.ts") =>
+  checkWords(createRepository(describePackage("core", {}, { [name]: text })));
 
 test("the field's terms pass, as do words in which one of the list is only a part", () => {
   const text = "// reports, states; essays, newest, addressed, github, clone, unknown\nconst knownRanks = 1;\n";
-  expect(withSource(text)).toEqual([]);
+  expect(checkSource(text)).toEqual([]);
 });
 
 test.each([
@@ -25,24 +26,27 @@ test.each([
   ["// What came from afar, and one's own: it nests unasked", ['"from afar"', '"one\'s own"', '"unasked"']],
   ['const error = "it has another secret; may be given again";', ['"another secret"', '"may be given again"']],
   ["class TravellingQueries {}", ['"Travelling Queries"']],
-])("finds %s", (line, words) => {
-  const faults = withSource(`\n${line}\n`);
-  expect(new Set(faults.map((fault) => fault.split(": ")[1]))).toEqual(new Set(words));
-  expect(faults).toHaveLength(words.length);
+])("finds %s", (line, expectedWords) => {
+  const faults = checkSource(`\n${line}\n`);
+  expect(new Set(faults.map((fault) => fault.split(": ")[1]))).toEqual(new Set(expectedWords));
+  expect(faults).toHaveLength(expectedWords.length);
   expect(faults[0]).toMatch(/^packages\/core\/src\/a\.ts:2: "/);
 });
 
 test("reads native code, documents and names of files, and proposes a term", () => {
-  expect(withSource("/// says what\n", "native/a.cu")).toHaveLength(1);
-  expect(withSource("It says what.\n", "README.md")).toHaveLength(1);
-  expect(withSource("", "src/patience.ts")).toEqual([
+  expect(checkSource("/// says what\n", "native/a.cu")).toHaveLength(1);
+  expect(checkSource("It says what.\n", "README.md")).toHaveLength(1);
+  expect(checkSource("", "src/patience.ts")).toEqual([
     'packages/core/src/patience.ts: the file name contains "patience"; use: timeout',
   ]);
 });
 
 test("leaves what an entry allows, decisions and results", () => {
-  expect(withSource("[19](docs/decisions/0019-nccl-and-a-hub.md)\n", "README.md")).toEqual([]);
-  expect(withSource("[19](docs/decisions/0019-nccl-and-a-hub.md) is a hub\n", "README.md")).toHaveLength(1);
-  const past = { "docs/decisions/0019-nccl-and-a-hub.md": "A hub.", "benchmarks/results/a.md": "It says so." };
-  expect(checkWords(repository({ ...pack("core"), ...past }))).toEqual([]);
+  expect(checkSource("[19](docs/decisions/0019-nccl-and-a-hub.md)\n", "README.md")).toEqual([]);
+  expect(checkSource("[19](docs/decisions/0019-nccl-and-a-hub.md) is a hub\n", "README.md")).toHaveLength(1);
+  const historicalFiles = {
+    "docs/decisions/0019-nccl-and-a-hub.md": "A hub.",
+    "benchmarks/results/a.md": "It says so.",
+  };
+  expect(checkWords(createRepository({ ...describePackage("core"), ...historicalFiles }))).toEqual([]);
 });

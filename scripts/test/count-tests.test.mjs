@@ -2,15 +2,15 @@ import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { countTests } from "../count-tests.mjs";
-import { pack, repository } from "./fixture.mjs";
+import { describePackage, createRepository } from "./fixture.mjs";
 
 /** A vitest report; states are "passed", "failed", or undefined for a test that never came to an end. */
 function report(...files) {
   const states = files.flatMap((file) => file.states);
-  const count = (wanted) => states.filter((state) => state === wanted).length;
+  const countStates = (expectedState) => states.filter((state) => state === expectedState).length;
   return {
     numTotalTests: states.length,
-    numPassedTests: count("passed"),
+    numPassedTests: countStates("passed"),
     numPendingTests: 0,
     numTodoTests: 0,
     testResults: files.map(({ status, states }) => ({
@@ -26,31 +26,31 @@ function report(...files) {
   };
 }
 
-const file = (status, ...states) => ({ status, states });
+const createFile = (status, ...states) => ({ status, states });
 /** What `countTests` returns for a repository whose only report this is; paths are those of the reports. */
-function countOf(one) {
-  const root = repository({ ...pack("core") });
-  for (const result of one.testResults) result.name = join(root, result.name);
+function countFile(testFile) {
+  const root = createRepository({ ...describePackage("core") });
+  for (const result of testFile.testResults) result.name = join(root, result.name);
   mkdirSync(join(root, "packages/core/build"));
-  writeFileSync(join(root, "packages/core/build/test-report.json"), JSON.stringify(one));
+  writeFileSync(join(root, "packages/core/build/test-report.json"), JSON.stringify(testFile));
   return countTests(root);
 }
 
 test("adds up the reports of packages, apps, scripts and documents", () => {
-  const root = repository({
-    ...pack("core"),
-    ...pack("apps/demo"),
-    ...pack("nn"),
-    "packages/core/build/test-report.json": report(file("passed", "passed", "passed", "passed")),
-    "apps/demo/build/test-report.json": report(file("failed", "passed", "failed", "failed")),
-    "scripts/build/test-report.json": report(file("passed", "passed", "passed")),
-    "build/doc-examples/build/test-report.json": report(file("passed", "passed")),
+  const root = createRepository({
+    ...describePackage("core"),
+    ...describePackage("apps/demo"),
+    ...describePackage("nn"),
+    "packages/core/build/test-report.json": report(createFile("passed", "passed", "passed", "passed")),
+    "apps/demo/build/test-report.json": report(createFile("failed", "passed", "failed", "failed")),
+    "scripts/build/test-report.json": report(createFile("passed", "passed", "passed")),
+    "build/doc-examples/build/test-report.json": report(createFile("passed", "passed")),
   });
   expect(countTests(root)).toMatchObject({ passed: 7, failed: 2 });
 });
 
 test("a file that cannot be loaded counts as a failure", () => {
-  expect(countOf(report(file("failed")))).toEqual({
+  expect(countFile(report(createFile("failed")))).toEqual({
     passed: 0,
     failed: 1,
     failures: ["test/sum.test.ts: Cannot find module"],
@@ -58,13 +58,13 @@ test("a file that cannot be loaded counts as a failure", () => {
 });
 
 test("a test that failed has a line with the first line of its message", () => {
-  expect(countOf(report(file("failed", "passed", "failed"))).failures).toEqual([
+  expect(countFile(report(createFile("failed", "passed", "failed"))).failures).toEqual([
     "test/sum.test.ts > test 1: expected 1",
   ]);
 });
 
 test("tests whose worker died count as failures", () => {
-  expect(countOf(report(file("passed", "passed", undefined, undefined)))).toEqual({
+  expect(countFile(report(createFile("passed", "passed", undefined, undefined)))).toEqual({
     passed: 1,
     failed: 2,
     failures: ["test/sum.test.ts > test 1: no message", "test/sum.test.ts > test 2: no message"],
@@ -72,5 +72,5 @@ test("tests whose worker died count as failures", () => {
 });
 
 test("nothing run is nothing passed", () => {
-  expect(countTests(repository(pack("core")))).toEqual({ passed: 0, failed: 0, failures: [] });
+  expect(countTests(createRepository(describePackage("core")))).toEqual({ passed: 0, failed: 0, failures: [] });
 });

@@ -13,8 +13,8 @@ test("the committed picture is what the command draws, byte for byte", () => {
 test.each(["README.md", "packages/backend-flex/README.md"])("the picture is of the documents of %s", (path) => {
   const text = readFileSync(join(root, path), "utf8");
   const [, numbers] = /const lengths = \[([^\]]*9800[^\]]*)\]/.exec(text);
-  const written = numbers.split(",").map((each) => Number(each.replace("_", "")));
-  expect(written.filter((each) => each > 0)).toEqual(lengths);
+  const writtenLengths = numbers.split(",").map((each) => Number(each.replace("_", "")));
+  expect(writtenLengths.filter((each) => each > 0)).toEqual(lengths);
   expect(lengths).toHaveLength(32);
   expect(text).toContain("docs/images/dispatch.svg");
 });

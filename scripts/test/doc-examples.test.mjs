@@ -1,8 +1,8 @@
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { parseBlocks, parseCommentBlocks, generate, instrument } from "../doc-examples.mjs";
+import { parseBlocks, parseCommentBlocks, generateTests, instrument } from "../doc-examples.mjs";
 import { expectThrown, expectValue } from "../example-value.ts";
-import { pack, repository } from "./fixture.mjs";
+import { describePackage, createRepository } from "./fixture.mjs";
 
 test("finds the TypeScript blocks of a Markdown text with their lines", () => {
   const text = "# Title\n```sh\nls\n```\n```ts\na;\nb;\n```\n```ts ranks=4\nc;\n```\n```tsx\n```";
@@ -78,23 +78,23 @@ describe("expectValue", () => {
 });
 
 describe("expectThrown", () => {
-  const fail = () => {
+  const throwError = () => {
     throw new RangeError("axis 4 is out of range");
   };
-  test("accepts the error it names", () => expectThrown(fail, "RangeError: axis 4"));
-  test("rejects another", () => expect(expectThrown(fail, "TypeError")).rejects.toThrow(/received RangeError/));
+  test("accepts the error it names", () => expectThrown(throwError, "RangeError: axis 4"));
+  test("rejects another", () => expect(expectThrown(throwError, "TypeError")).rejects.toThrow(/received RangeError/));
   test("rejects silence", () => expect(expectThrown(() => 1, "RangeError")).rejects.toThrow(/received no error/));
 });
 
 test("a generated example runs, and a false promise in it fails", async () => {
   const comment = "/**\n * ```ts\n * const two: number = 1 + 1; // => 2\n * ```\n */\nexport const x = 1;";
-  const root = repository({
+  const root = createRepository({
     "tsconfig.base.json": { compilerOptions: { target: "es2022" } },
     "README.md": "# Hello\n\n```ts\n1 + 1; // => 3\n```\n",
-    ...pack("core", {}, { "src/index.ts": comment }),
+    ...describePackage("core", {}, { "src/index.ts": comment }),
   });
   const out = join(root, "build/doc-examples");
-  expect(generate(root, out)).toBe(2);
+  expect(generateTests(root, out)).toBe(2);
   await import(join(out, "test/core/packages.core.src.index.ts.3.ts"));
   await expect(import(join(out, "test/documents/README.md.4.ts"))).rejects.toThrow("expected 3, received 2");
 });

@@ -11,8 +11,8 @@ const page = readFileSync(`${root}docs/troubleshooting.md`, "utf8");
 const isErrorClass = (value) => typeof value === "function" && value.prototype instanceof Error;
 
 /** Every error class that an entry point of a package exports, by name. */
-async function exportedErrors() {
-  const found = new Map();
+async function listExportedErrors() {
+  const errorsByName = new Map();
   for (const directory of readdirSync(`${root}packages`)) {
     const path = `${root}packages/${directory}/package.json`;
     if (!existsSync(path)) continue;
@@ -20,14 +20,14 @@ async function exportedErrors() {
     for (const target of Object.values(exports)) {
       if (typeof target !== "object") continue;
       const module = await import(`${root}packages/${directory}/${target.default}`);
-      for (const [key, value] of Object.entries(module)) if (isErrorClass(value)) found.set(key, value);
+      for (const [key, value] of Object.entries(module)) if (isErrorClass(value)) errorsByName.set(key, value);
     }
   }
-  return found;
+  return errorsByName;
 }
 
 it("has a heading on the page of troubleshooting for every error class that is exported, and for no other", async () => {
-  const names = new Set((await exportedErrors()).keys());
+  const names = new Set((await listExportedErrors()).keys());
   const headings = [...page.matchAll(/^### (\w+Error)$/gm)].map((match) => match[1]);
   expect(names.size).toBeGreaterThan(15);
   expect(new Set(headings)).toEqual(names);
@@ -36,15 +36,15 @@ it("has a heading on the page of troubleshooting for every error class that is e
 
 it("states that heading in `help`, and not in the message", async () => {
   const anchors = listAnchors(page);
-  const errors = [...(await exportedErrors()).values()].filter((each) => each.prototype instanceof MosaicError);
+  const errors = [...(await listExportedErrors()).values()].filter((each) => each.prototype instanceof MosaicError);
   expect(errors.length).toBeGreaterThan(10);
   const details = { where: "here", expected: "this" };
-  const made = [
+  const errorInstances = [
     new MosaicError(details),
     ...errors.map((each) => new each(details, { step: 1, norms: [] })),
     ...[new UsageError("no"), new RendezvousError("no"), new StoreError("AUTH", "no")],
   ];
-  for (const { help, message, name } of made) {
+  for (const { help, message, name } of errorInstances) {
     expect(help).toBe(`docs/troubleshooting.md#${name.toLowerCase()}`);
     expect(anchors).toContain(help.split("#")[1]);
     expect(message).not.toContain("docs/");

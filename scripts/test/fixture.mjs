@@ -4,7 +4,7 @@ import { dirname, join } from "node:path";
 import { onTestFinished } from "vitest";
 
 /** A repository in a temporary directory, from `{ path: text or JSON value }`. Gone when the test ends. */
-export function repository(files) {
+export function createRepository(files) {
   const root = mkdtempSync(join(tmpdir(), "mosaic-scripts-"));
   onTestFinished(() => rmSync(root, { recursive: true }));
   for (const [path, content] of Object.entries({ "package.json": { devDependencies: {} }, ...files })) {
@@ -15,7 +15,7 @@ export function repository(files) {
 }
 
 /** A package of that repository: its manifest, and its files with paths relative to it. */
-export function pack(directory, { dependencies = [], devDependencies = [], ...manifest } = {}, files = {}) {
+export function describePackage(directory, { dependencies = [], devDependencies = [], ...manifest } = {}, files = {}) {
   const table = (names) => Object.fromEntries(names.map((name) => [name, "*"]));
   const parent = directory.includes("/") ? directory : `packages/${directory}`;
   const name = `@mosaic/${directory.split("/").at(-1)}`;

@@ -52,23 +52,23 @@ describe("importsOf distinguishes types from values", () => {
 });
 
 describe("cyclesOf", () => {
-  const graph = (edges) => new Map(Object.entries(edges));
+  const createGraph = (edges) => new Map(Object.entries(edges));
 
   test("finds none in a diamond", () => {
-    expect(findCycles(graph({ a: ["b", "c"], b: ["d"], c: ["d"], d: [] }))).toEqual([]);
+    expect(findCycles(createGraph({ a: ["b", "c"], b: ["d"], c: ["d"], d: [] }))).toEqual([]);
   });
 
   test("finds a node that points to itself", () => {
-    expect(findCycles(graph({ a: ["a"] }))).toEqual([["a", "a"]]);
+    expect(findCycles(createGraph({ a: ["a"] }))).toEqual([["a", "a"]]);
   });
 
   test("finds a long way round, behind an innocent entry", () => {
-    expect(findCycles(graph({ a: ["b"], b: ["c"], c: ["d"], d: ["b"] }))).toEqual([["b", "c", "d", "b"]]);
+    expect(findCycles(createGraph({ a: ["b"], b: ["c"], c: ["d"], d: ["b"] }))).toEqual([["b", "c", "d", "b"]]);
   });
 
   test("finds two separate cycles, and ignores edges out of the graph", () => {
-    const found = findCycles(graph({ a: ["b"], b: ["a", "elsewhere"], c: ["d"], d: ["c"] }));
-    expect(found).toEqual([
+    const cycles = findCycles(createGraph({ a: ["b"], b: ["a", "elsewhere"], c: ["d"], d: ["c"] }));
+    expect(cycles).toEqual([
       ["a", "b", "a"],
       ["c", "d", "c"],
     ]);

@@ -6,11 +6,11 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { tsImport } from "tsx/esm/api";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { kernelHeaders, staleHeaders } from "../kernel-headers.mjs";
+import { kernelHeaders, findStaleHeaders } from "../kernel-headers.mjs";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 
-const small = {
+const smallSchema = {
   kernelEnumerations: { Op: ["add", "halfUp"] },
   kernelStructures: {
     Outer: [
@@ -35,18 +35,18 @@ const small = {
 };
 
 test("the headers are what the schema states", async () => {
-  expect(await staleHeaders()).toEqual([]);
+  expect(await findStaleHeaders()).toEqual([]);
 });
 
 test("a header that is missing or differs is stale", async () => {
-  const empty = mkdtempSync(join(tmpdir(), "mosaic-headers-"));
-  const stale = await staleHeaders(empty);
-  rmSync(empty, { recursive: true });
+  const emptyDirectory = mkdtempSync(join(tmpdir(), "mosaic-headers-"));
+  const stale = await findStaleHeaders(emptyDirectory);
+  rmSync(emptyDirectory, { recursive: true });
   expect(stale.map(({ path }) => path.split("/").at(-1))).toEqual(["kernel_enums.h", "kernel_arguments.h"]);
 });
 
 test("a structure comes after those that it holds, a row that repeats another is an alias", () => {
-  const text = kernelHeaders(small)["kernel_arguments.h"];
+  const text = kernelHeaders(smallSchema)["kernel_arguments.h"];
   expect(text).not.toContain("Unused");
   expect(text.slice(text.indexOf("struct Inner"), text.indexOf("}  // namespace"))).toBe(`struct Inner {
   float a;  // x: low, y: mean
@@ -81,7 +81,7 @@ using FlipArguments = TurnArguments;
 });
 
 test("enumerators have the names and the order of the values", () => {
-  expect(kernelHeaders(small)["kernel_enums.h"]).toContain("enum class Op : int32_t { Add, HalfUp };");
+  expect(kernelHeaders(smallSchema)["kernel_enums.h"]).toContain("enum class Op : int32_t { Add, HalfUp };");
 });
 
 describe("a kernel that the schema has and a device lacks is an error of its compiler", () => {
@@ -99,8 +99,8 @@ describe("a kernel that the schema has and a device lacks is an error of its com
   });
   afterAll(() => rmSync(include, { recursive: true }));
 
-  const compile = (directory, source, first) => {
-    const paths = [...first, join(root, directory, "native"), join(root, "packages/runtime/include"), napi];
+  const compileSource = (directory, source, firstIncludes) => {
+    const paths = [...firstIncludes, join(root, directory, "native"), join(root, "packages/runtime/include"), napi];
     const flags = ["-std=c++20", "-fsyntax-only", "-w", ...paths.map((path) => `-I${path}`)];
     return spawnSync(compiler, [...flags, join(root, directory, "native", source)], { encoding: "utf8" });
   };
@@ -109,8 +109,8 @@ describe("a kernel that the schema has and a device lacks is an error of its com
     ["packages/kernels-cpu", "kernels/kernels_scalar.cc"],
     ["packages/kernels-cuda", "binding/kernels.cc"],
   ])("%s", (directory, source) => {
-    expect(compile(directory, source, [])).toMatchObject({ status: 0, stderr: "" });
-    const { status, stderr } = compile(directory, source, [include]);
+    expect(compileSource(directory, source, [])).toMatchObject({ status: 0, stderr: "" });
+    const { status, stderr } = compileSource(directory, source, [include]);
     expect(status).not.toBe(0);
     expect(stderr).toMatch(/error: .*frobnicate/);
   });

@@ -4,26 +4,26 @@ import { fileURLToPath } from "node:url";
 import { option } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { updateTables } from "../options-tables.mjs";
-import { pack, repository } from "./fixture.mjs";
+import { describePackage, createRepository } from "./fixture.mjs";
 
 const [START, END] = ["<!-- options: node scripts/options-tables.mjs -->", "<!-- /options -->"];
 const README = `# A package\n\n${START}\n${END}\n\nMIT licence.\n`;
 
 /** A repository of core, whose sources declare nothing here, and of packages by name, each of one source. */
-function declaring(sources, readme = README) {
+function createPackages(sources, readme = README) {
   const packages = Object.entries(sources).map(([name, text]) =>
-    pack(name, {}, { "src/index.ts": text, "README.md": readme }),
+    describePackage(name, {}, { "src/index.ts": text, "README.md": readme }),
   );
-  const root = repository(Object.assign(pack("core", {}, { "src/index.ts": "" }), ...packages));
+  const root = createRepository(Object.assign(describePackage("core", {}, { "src/index.ts": "" }), ...packages));
   // Declarations import @mosaic/core.
   symlinkSync(fileURLToPath(new URL("../../node_modules", import.meta.url)), join(root, "node_modules"));
   return root;
 }
 
-const declaration = (fields) =>
+const formatDeclaration = (fields) =>
   `import { defineOptions, option } from "@mosaic/core";\nexport const dropOptions = defineOptions("drop", {\n${fields}});\n`;
 
-const readmeOf = (root, name = "a") => readFileSync(join(root, "packages", name, "README.md"), "utf8");
+const readReadme = (root, name = "a") => readFileSync(join(root, "packages", name, "README.md"), "utf8");
 
 const everyKind = `
   /** Its own test, and | in a cell. */
@@ -71,7 +71,7 @@ const everyKind = `
   "by-place": option.boolean(),
 `;
 
-const itsTable = `**drop**
+const expectedTable = `**drop**
 
 | option | accepts | default | |
 |---|---|---|---|
@@ -101,29 +101,34 @@ test("every kind of option has its row: what it accepts, its default, its commen
   const kinds = Object.keys(option).filter((name) => !/^(is|has|accepts|check)[A-Z]/.test(name));
   const declared = [...everyKind.matchAll(/^ {2}\S+: option\.(\w+)\(/gm)].map(([, kind]) => kind);
   expect(new Set(declared)).toEqual(new Set(kinds));
-  const root = declaring({ a: declaration(everyKind) });
+  const root = createPackages({ a: formatDeclaration(everyKind) });
   expect(await updateTables(root)).toEqual([]);
-  expect(readmeOf(root)).toBe(`# A package\n\n${START}\n\n${itsTable}\n${END}\n\nMIT licence.\n`);
+  expect(readReadme(root)).toBe(`# A package\n\n${START}\n\n${expectedTable}\n${END}\n\nMIT licence.\n`);
 });
 
 test("a README that differs is reported, and left as it is", async () => {
-  const root = declaring({
-    a: declaration("  /** Whether memory is kept. Default false. */\n  keep: option.boolean({ default: false }),\n"),
+  const root = createPackages({
+    a: formatDeclaration(
+      "  /** Whether memory is kept. Default false. */\n  keep: option.boolean({ default: false }),\n",
+    ),
   });
   await updateTables(root);
   expect(await updateTables(root, { isCheck: true })).toEqual([]);
-  const edited = readmeOf(root).replace("memory is kept", "memory is freed");
+  const edited = readReadme(root).replace("memory is kept", "memory is freed");
   writeFileSync(join(root, "packages/a/README.md"), edited);
   expect(await updateTables(root, { isCheck: true })).toEqual([
     "packages/a/README.md: the option tables are out of date; run node scripts/options-tables.mjs",
   ]);
-  expect(readmeOf(root)).toBe(edited);
+  expect(readReadme(root)).toBe(edited);
 });
 
 test("a README without a place for tables is reported", async () => {
-  const root = declaring({ a: declaration("  /** Whether. */\n  keep: option.boolean(),\n") }, "# A package\n");
+  const root = createPackages(
+    { a: formatDeclaration("  /** Whether. */\n  keep: option.boolean(),\n") },
+    "# A package\n",
+  );
   expect(await updateTables(root)).toEqual([`packages/a/README.md: expected a section ${START} … ${END}, found none`]);
-  expect(readmeOf(root)).toBe("# A package\n");
+  expect(readReadme(root)).toBe("# A package\n");
 });
 
 test.each([
@@ -153,17 +158,17 @@ test.each([
   ],
   ["nothing at all", "", "option.integer()", "keep has no comment"],
 ])("a comment that states %s is reported", async (_, comment, kind, fault) => {
-  const root = declaring({ a: declaration(`  ${comment}\n  keep: ${kind},\n`) });
+  const root = createPackages({ a: formatDeclaration(`  ${comment}\n  keep: ${kind},\n`) });
   expect(await updateTables(root)).toEqual([`packages/a: drop: ${fault}`]);
 });
 
 test("options that a declaration takes over have the comments of where they are declared", async () => {
-  const shared = "  /** Sequences. Default 1. */\n  batch: option.integer({ default: 1 }),\n";
-  const taken = declaration("  ...shared,\n").replace(
+  const sharedOption = "  /** Sequences. Default 1. */\n  batch: option.integer({ default: 1 }),\n";
+  const taken = formatDeclaration("  ...shared,\n").replace(
     "export",
     `const shared = { batch: option.integer({ default: 1 }) };\nexport`,
   );
-  const root = declaring({ a: declaration(shared), b: taken });
+  const root = createPackages({ a: formatDeclaration(sharedOption), b: taken });
   expect(await updateTables(root)).toEqual([]);
-  expect(readmeOf(root, "b")).toContain("| `batch` | an integer | `1` | Sequences. |");
+  expect(readReadme(root, "b")).toContain("| `batch` | an integer | `1` | Sequences. |");
 });

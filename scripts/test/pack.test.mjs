@@ -3,14 +3,14 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { packAll } from "../pack.mjs";
-import { pack, repository } from "./fixture.mjs";
+import { describePackage, createRepository } from "./fixture.mjs";
 
 test("packs what is published, by what each manifest ships, into an emptied directory", () => {
-  const shipped = { version: "1.2.3", files: ["dist"] };
-  const root = repository({
-    ...pack("one", shipped, { "dist/index.js": "export const x = 1;", "src/index.ts": "" }),
-    ...pack("two", shipped, { "dist/index.js": "export const y = 1;" }),
-    ...pack("apps/demo", shipped, { "dist/index.js": "" }),
+  const manifestFields = { version: "1.2.3", files: ["dist"] };
+  const root = createRepository({
+    ...describePackage("one", manifestFields, { "dist/index.js": "export const x = 1;", "src/index.ts": "" }),
+    ...describePackage("two", manifestFields, { "dist/index.js": "export const y = 1;" }),
+    ...describePackage("apps/demo", manifestFields, { "dist/index.js": "" }),
     "build/packages/mosaic-old-1.0.0.tgz": "left from before",
   });
   const archives = packAll(root);

@@ -3,16 +3,16 @@ import { existsSync, lstatSync, mkdirSync, readFileSync, readlinkSync, symlinkSy
 import { dirname, join } from "node:path";
 import { describe, expect, test } from "vitest";
 import {
-  addonFaults,
+  findAddonFaults,
   BUDGETS,
-  budgetFaults,
+  findBudgetFaults,
   FOREIGN_LICENSES,
-  licenceFaults,
-  manifestFaults,
+  findLicenceFaults,
+  findManifestFaults,
 } from "../release/checks.mjs";
-import { createBarePath, firstProgram } from "../release/consumers.mjs";
-import { compareVersions, readRequirements, isAtMost, MAX_VERSIONS, portabilityFaults } from "../release/elf.mjs";
-import { installedBytes, packagesOfScope, listPrebuilds } from "../release/installed.mjs";
+import { createBarePath, extractFirstProgram } from "../release/consumers.mjs";
+import { compareVersions, readRequirements, isAtMost, MAX_VERSIONS, findPortabilityFaults } from "../release/elf.mjs";
+import { countInstalledBytes, packagesOfScope, listPrebuilds } from "../release/installed.mjs";
 import { listAddons } from "../release/prebuilds.mjs";
 import { loopbackEnvironment, publish } from "../release/registry.mjs";
 import { consumerTable } from "../release/report.mjs";
@@ -20,18 +20,18 @@ import { nextManifests } from "../release/stage.mjs";
 import { aptOptions, makeLinksRelative } from "../release/sysroot.mjs";
 import { root } from "../release/tools.mjs";
 import { listPackages } from "../workspace.mjs";
-import { pack, repository } from "./fixture.mjs";
+import { describePackage, createRepository } from "./fixture.mjs";
 
 describe("what an addon demands", () => {
   /** A shared library that calls `pthread_create`, which moved to another version of glibc at 2.34. */
-  function library(options = []) {
-    const at = repository({
+  function compileLibrary(options = []) {
+    const directory = createRepository({
       "a.cc": '#include <pthread.h>\nextern "C" int f() { return pthread_create(0, 0, 0, 0); }\n',
     });
-    const out = join(at, "a.so");
+    const out = join(directory, "a.so");
     const { status, stderr } = spawnSync(
       "g++",
-      ["-shared", "-fPIC", "-nostdlib", join(at, "a.cc"), "-o", out, ...options],
+      ["-shared", "-fPIC", "-nostdlib", join(directory, "a.cc"), "-o", out, ...options],
       { encoding: "utf8" },
     );
     if (status !== 0) throw new Error(stderr);
@@ -39,7 +39,7 @@ describe("what an addon demands", () => {
   }
 
   test("is read from the file: libraries, versions, machine", () => {
-    const { machine, libraries, versions } = readRequirements(readFileSync(library(["-lc"])));
+    const { machine, libraries, versions } = readRequirements(readFileSync(compileLibrary(["-lc"])));
     expect(machine).toBe(process.arch);
     expect(libraries).toEqual(["libc.so.6"]);
     expect(versions).toHaveLength(1);
@@ -47,14 +47,18 @@ describe("what an addon demands", () => {
   });
 
   test("another machine, a newer version and a strange library are faults", () => {
-    const plain = library(["-lc"]);
+    const plainLibrary = compileLibrary(["-lc"]);
     const platform = `linux-${process.arch}`;
-    const [version] = readRequirements(readFileSync(plain)).versions;
-    expect(portabilityFaults(plain, platform, { GLIBC: version.split("_")[1] })).toEqual([]);
-    expect(portabilityFaults(plain, platform, { GLIBC: "2.1" })).toEqual([`it demands ${version}`]);
-    expect(portabilityFaults(plain, "linux-riscv64", { GLIBC: "9" })).toEqual([`the file is for ${platform}`]);
-    const strange = library(["-Wl,--no-as-needed", "-lstdc++", "-lc"]);
-    expect(portabilityFaults(strange, platform, { GLIBC: "9" })).toEqual(["the file links with libstdc++.so.6"]);
+    const [version] = readRequirements(readFileSync(plainLibrary)).versions;
+    expect(findPortabilityFaults(plainLibrary, platform, { GLIBC: version.split("_")[1] })).toEqual([]);
+    expect(findPortabilityFaults(plainLibrary, platform, { GLIBC: "2.1" })).toEqual([`it demands ${version}`]);
+    expect(findPortabilityFaults(plainLibrary, "linux-riscv64", { GLIBC: "9" })).toEqual([
+      `the file is for ${platform}`,
+    ]);
+    const unportableLibrary = compileLibrary(["-Wl,--no-as-needed", "-lstdc++", "-lc"]);
+    expect(findPortabilityFaults(unportableLibrary, platform, { GLIBC: "9" })).toEqual([
+      "the file links with libstdc++.so.6",
+    ]);
   });
 
   test("versions are compared number by number", () => {
@@ -75,70 +79,75 @@ describe("what an addon demands", () => {
 
 describe("the sysroot", () => {
   test("apt reads one suite of one architecture, and keeps its lists there", () => {
-    const at = repository({});
-    const options = aptOptions(at, "arm64");
-    expect(readFileSync(join(at, "sources.list"), "utf8")).toMatch(
+    const directory = createRepository({});
+    const options = aptOptions(directory, "arm64");
+    expect(readFileSync(join(directory, "sources.list"), "utf8")).toMatch(
       /^deb \[arch=arm64 signed-by=\S+\] \S+ bullseye main\n$/,
     );
-    expect(options).toContain(`--option=Dir::State=${join(at, "state")}`);
+    expect(options).toContain(`--option=Dir::State=${join(directory, "state")}`);
     expect(options).toContain("--option=APT::Architecture=arm64");
   });
 
   test("links stay within it", () => {
-    const at = repository({ "lib/libm.so.6": "" });
-    symlinkSync("/lib/libm.so.6", join(at, "lib/libm.so"));
-    makeLinksRelative(at, at);
-    expect(lstatSync(join(at, "lib/libm.so")).isSymbolicLink()).toBe(true);
-    expect(readlinkSync(join(at, "lib/libm.so"))).toBe("libm.so.6");
+    const directory = createRepository({ "lib/libm.so.6": "" });
+    symlinkSync("/lib/libm.so.6", join(directory, "lib/libm.so"));
+    makeLinksRelative(directory, directory);
+    expect(lstatSync(join(directory, "lib/libm.so")).isSymbolicLink()).toBe(true);
+    expect(readlinkSync(join(directory, "lib/libm.so"))).toBe("libm.so.6");
   });
 });
 
 describe("before publishing", () => {
   test("every published package has a budget, and no other", () => {
-    const published = listPackages(root).filter(({ isProgram, manifest }) => !isProgram && !manifest.private);
-    const names = published.map((one) => String(one.name));
+    const publishedPackages = listPackages(root).filter(({ isProgram, manifest }) => !isProgram && !manifest.private);
+    const names = publishedPackages.map((one) => String(one.name));
     expect(Object.keys(BUDGETS).toSorted()).toEqual(names.toSorted());
-    expect(budgetFaults("@mosaic/core", 1, { "@mosaic/core": 1 })).toEqual([]);
-    expect(budgetFaults("@mosaic/core", 1025, { "@mosaic/core": 1 })).toEqual([
+    expect(findBudgetFaults("@mosaic/core", 1, { "@mosaic/core": 1 })).toEqual([]);
+    expect(findBudgetFaults("@mosaic/core", 1025, { "@mosaic/core": 1 })).toEqual([
       "the tarball has 2 KiB, the budget is 1 KiB",
     ]);
-    expect(budgetFaults("@mosaic/new", 1, {})).toHaveLength(1);
+    expect(findBudgetFaults("@mosaic/new", 1, {})).toHaveLength(1);
   });
 
   test("licences, hooks and foreign dependencies are found", () => {
-    const at = repository({ LICENSE: "MIT License\n" });
-    expect(licenceFaults({ directory: at, manifest: { license: "MIT" } })).toEqual([]);
-    expect(licenceFaults({ directory: at, manifest: { license: "ISC" } })).toHaveLength(1);
-    writeFileSync(join(at, "LICENSE"), "All rights reserved\n");
-    expect(licenceFaults({ directory: at, manifest: { license: "MIT" } })).toHaveLength(1);
-    expect(manifestFaults({ dependencies: { "@mosaic/core": "1" }, scripts: { test: "x" } })).toEqual([]);
-    expect(manifestFaults({ dependencies: { leftpad: "1" }, scripts: { postinstall: "x" } })).toHaveLength(2);
+    const directory = createRepository({ LICENSE: "MIT License\n" });
+    expect(findLicenceFaults({ directory, manifest: { license: "MIT" } })).toEqual([]);
+    expect(findLicenceFaults({ directory, manifest: { license: "ISC" } })).toHaveLength(1);
+    writeFileSync(join(directory, "LICENSE"), "All rights reserved\n");
+    expect(findLicenceFaults({ directory, manifest: { license: "MIT" } })).toHaveLength(1);
+    expect(findManifestFaults({ dependencies: { "@mosaic/core": "1" }, scripts: { test: "x" } })).toEqual([]);
+    expect(findManifestFaults({ dependencies: { leftpad: "1" }, scripts: { postinstall: "x" } })).toHaveLength(2);
   });
 
   test("a listed dependency has one version, its license, and nothing that it brings along", () => {
     const name = "@huggingface/jinja";
-    const modules = (manifest) => repository({ [`${name}/package.json`]: manifest });
-    const right = { version: "1.2.3", license: FOREIGN_LICENSES[name] };
-    const faults = (version, manifest) => manifestFaults({ dependencies: { [name]: version } }, modules(manifest));
-    expect(faults("1.2.3", right)).toEqual([]);
-    expect(faults("^1.2.3", right)).toEqual([
+    const createModules = (manifest) => createRepository({ [`${name}/package.json`]: manifest });
+    const validManifest = { version: "1.2.3", license: FOREIGN_LICENSES[name] };
+    const findFaults = (version, manifest) =>
+      findManifestFaults({ dependencies: { [name]: version } }, createModules(manifest));
+    expect(findFaults("1.2.3", validManifest)).toEqual([]);
+    expect(findFaults("^1.2.3", validManifest)).toEqual([
       `dependency ${name}: expected the checked version 1.2.3, received ^1.2.3`,
     ]);
-    expect(faults("1.2.3", { ...right, license: "GPL-3.0" })).toEqual([
+    expect(findFaults("1.2.3", { ...validManifest, license: "GPL-3.0" })).toEqual([
       `dependency ${name}: expected the license MIT, received GPL-3.0`,
     ]);
-    expect(faults("1.2.3", { ...right, dependencies: { a: "1" }, scripts: { install: "x" } })).toHaveLength(2);
+    expect(findFaults("1.2.3", { ...validManifest, dependencies: { a: "1" }, scripts: { install: "x" } })).toHaveLength(
+      2,
+    );
   });
 
   test("an addon for one platform only is a fault", () => {
-    expect(addonFaults("/nowhere", ["dist/index.js"], ["linux-x64"])).toEqual([]);
-    const at = repository({ "a.cc": "" });
+    expect(findAddonFaults("/nowhere", ["dist/index.js"], ["linux-x64"])).toEqual([]);
+    const directory = createRepository({ "a.cc": "" });
     const [path, machine] = [`prebuilds/linux-${process.arch}/a.node`, `linux-${process.arch}`];
-    mkdirSync(join(at, dirname(path)), { recursive: true });
-    const { status } = spawnSync("g++", ["-shared", "-nostdlib", join(at, "a.cc"), "-o", join(at, path)]);
+    mkdirSync(join(directory, dirname(path)), { recursive: true });
+    const { status } = spawnSync("g++", ["-shared", "-nostdlib", join(directory, "a.cc"), "-o", join(directory, path)]);
     expect(status).toBe(0);
-    expect(addonFaults(at, [path], [machine])).toEqual([]);
-    expect(addonFaults(at, [path], [machine, "linux-riscv64"])).toEqual(["the addon for linux-riscv64 is missing"]);
+    expect(findAddonFaults(directory, [path], [machine])).toEqual([]);
+    expect(findAddonFaults(directory, [path], [machine, "linux-riscv64"])).toEqual([
+      "the addon for linux-riscv64 is missing",
+    ]);
   });
 
   test("addons are named after their packages", () => {
@@ -148,37 +157,43 @@ describe("before publishing", () => {
   });
 
   test("versions come from changesets, and the repository stays as it is", () => {
-    const change = '---\n"@mosaic/one": minor\n---\n\nA feature.\n';
-    const shipped = { version: "1.2.3" };
+    const changeset = '---\n"@mosaic/one": minor\n---\n\nA feature.\n';
+    const manifestFields = { version: "1.2.3" };
     const config = { changelog: false, commit: false, fixed: [["@mosaic/*"]], access: "public", baseBranch: "main" };
-    const at = repository({
+    const directory = createRepository({
       "package.json": { name: "mosaic", private: true, workspaces: ["packages/*"], packageManager: "npm@11.19.1" },
       ".changeset/config.json": config,
-      ".changeset/feature.md": change,
-      ...pack("one", shipped),
-      ...pack("two", { ...shipped, dependencies: ["one"] }),
+      ".changeset/feature.md": changeset,
+      ...describePackage("one", manifestFields),
+      ...describePackage("two", { ...manifestFields, dependencies: ["one"] }),
     });
-    symlinkSync(join(root, "node_modules"), join(at, "node_modules"));
-    const copy = join(at, "copy");
-    const manifests = nextManifests(at, copy);
+    symlinkSync(join(root, "node_modules"), join(directory, "node_modules"));
+    const copy = join(directory, "copy");
+    const manifests = nextManifests(directory, copy);
     expect(["one", "two"].map((name) => manifests.get(`@mosaic/${name}`).manifest.version)).toEqual(["1.3.0", "1.3.0"]);
-    expect(existsSync(join(at, ".changeset/feature.md"))).toBe(true);
-    expect(JSON.parse(readFileSync(join(at, "packages/one/package.json"), "utf8")).version).toBe("1.2.3");
+    expect(existsSync(join(directory, ".changeset/feature.md"))).toBe(true);
+    expect(JSON.parse(readFileSync(join(directory, "packages/one/package.json"), "utf8")).version).toBe("1.2.3");
   });
 });
 
 describe("the registry on this machine", () => {
   test("nothing is published elsewhere", () => {
-    const elsewhere = { url: "https://registry.example.org/", npmrc: "/dev/null" };
-    expect(() => publish({ directory: "/nowhere" }, elsewhere)).toThrow("expected a loopback registry");
-    expect(() => publish({ directory: "/nowhere" }, { ...elsewhere, url: "http://127.0.0.1.example.org:80/" })).toThrow(
-      "expected a loopback registry",
-    );
+    const otherRegistry = { url: "https://registry.example.org/", npmrc: "/dev/null" };
+    expect(() => publish({ directory: "/nowhere" }, otherRegistry)).toThrow("expected a loopback registry");
+    expect(() =>
+      publish({ directory: "/nowhere" }, { ...otherRegistry, url: "http://127.0.0.1.example.org:80/" }),
+    ).toThrow("expected a loopback registry");
   });
 
   test("no setting of the environment leads elsewhere", () => {
-    const base = { npm_config_registry: "https://a", NPM_TOKEN: "b", YARN_X: "c", npm_package_name: "d", PATH: "/bin" };
-    const env = loopbackEnvironment({ url: "http://127.0.0.1:1/", npmrc: "/n" }, base);
+    const baseEnv = {
+      npm_config_registry: "https://a",
+      NPM_TOKEN: "b",
+      YARN_X: "c",
+      npm_package_name: "d",
+      PATH: "/bin",
+    };
+    const env = loopbackEnvironment({ url: "http://127.0.0.1:1/", npmrc: "/n" }, baseEnv);
     expect(env).toEqual({
       PATH: "/bin",
       NPM_CONFIG_USERCONFIG: "/n",
@@ -191,20 +206,25 @@ describe("the registry on this machine", () => {
 
 describe("projects that install", () => {
   test("each installed package is counted once, without those inside of it", () => {
-    const at = repository({
+    const directory = createRepository({
       "node_modules/@mosaic/one/a.js": "12345",
       "node_modules/@mosaic/one/node_modules/@mosaic/three/c.js": "1",
       "node_modules/.pnpm/node_modules/@mosaic/two/prebuilds/b.node": "123",
       "node_modules/tool/d.js": "1",
     });
-    symlinkSync(join(at, "node_modules/@mosaic/one"), join(at, "node_modules/.pnpm/node_modules/@mosaic/one"));
-    expect(packagesOfScope(at, "@mosaic")).toHaveLength(2);
-    expect(installedBytes(at)).toBe(8);
-    expect(listPrebuilds(at)).toEqual([join(at, "node_modules/.pnpm/node_modules/@mosaic/two/prebuilds")]);
+    symlinkSync(
+      join(directory, "node_modules/@mosaic/one"),
+      join(directory, "node_modules/.pnpm/node_modules/@mosaic/one"),
+    );
+    expect(packagesOfScope(directory, "@mosaic")).toHaveLength(2);
+    expect(countInstalledBytes(directory)).toBe(8);
+    expect(listPrebuilds(directory)).toEqual([
+      join(directory, "node_modules/.pnpm/node_modules/@mosaic/two/prebuilds"),
+    ]);
   });
 
   test("have a Node and a shell on the PATH, and no compiler", () => {
-    const bin = createBarePath(repository({ "node/node": "" }), "/node");
+    const bin = createBarePath(createRepository({ "node/node": "" }), "/node");
     const { stdout } = spawnSync("/bin/sh", ["-c", "command -v sh g++ cc cmake make"], {
       env: { PATH: bin },
       encoding: "utf8",
@@ -213,8 +233,8 @@ describe("projects that install", () => {
   });
 
   test("the README's first program is what they run", () => {
-    expect(firstProgram("# X\n\n```ts ranks=4\nfirst();\n```\n\n```ts\nsecond();\n```\n")).toBe("first();\n");
-    expect(() => firstProgram("# X\n")).toThrow("expected a program");
+    expect(extractFirstProgram("# X\n\n```ts ranks=4\nfirst();\n```\n\n```ts\nsecond();\n```\n")).toBe("first();\n");
+    expect(() => extractFirstProgram("# X\n")).toThrow("expected a program");
   });
 
   test("a table shows what failed and what did not run", () => {

@@ -19,14 +19,14 @@ it("rewrites links to pages and pictures, and replaces links to sources by their
     ["docs/masks.md", "masks"],
     ["packages/nn/README.md", "packages/nn"],
   ]);
-  const change = (text) =>
+  const changeText = (text) =>
     siteText(text, { source: "docs/start.md", bySource, pictures: (path) => `images/${path.split("/").at(-1)}` });
-  expect(change("[a\nb](masks.md#c)")).toBe("[a\nb](/masks.md#c)");
-  expect(change("[`nn`](../packages/nn)")).toBe("[`nn`](/packages/nn.md)");
-  expect(change("[x](../packages/nn/src/x.ts)")).toBe("x");
-  expect(change("[a](#b) [c](https://example.org/d)")).toBe("[a](#b) [c](https://example.org/d)");
-  expect(change("![a](images/a.svg)")).toBe("![a](/images/a.svg)");
-  expect(change("```ts\n[a](masks.md)\n```\n[a](masks.md)")).toBe("```ts\n[a](masks.md)\n```\n[a](/masks.md)");
+  expect(changeText("[a\nb](masks.md#c)")).toBe("[a\nb](/masks.md#c)");
+  expect(changeText("[`nn`](../packages/nn)")).toBe("[`nn`](/packages/nn.md)");
+  expect(changeText("[x](../packages/nn/src/x.ts)")).toBe("x");
+  expect(changeText("[a](#b) [c](https://example.org/d)")).toBe("[a](#b) [c](https://example.org/d)");
+  expect(changeText("![a](images/a.svg)")).toBe("![a](/images/a.svg)");
+  expect(changeText("```ts\n[a](masks.md)\n```\n[a](masks.md)")).toBe("```ts\n[a](masks.md)\n```\n[a](/masks.md)");
 });
 
 it.each(Object.entries(PICTURES))("%s is what the command draws, byte for byte", (name, draw) => {

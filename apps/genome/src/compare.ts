@@ -78,9 +78,9 @@ export async function compareMethods(
   return { methods, map: map! };
 }
 
-async function trainMethod(settings: Settings, start: TrainingLaunchOptions): Promise<MethodResult> {
+async function trainMethod(settings: Settings, launchOptions: TrainingLaunchOptions): Promise<MethodResult> {
   const startTime = performance.now();
-  throwIfFailed(await startTraining(settings, start));
+  throwIfFailed(await startTraining(settings, launchOptions));
   const seconds = Math.round((performance.now() - startTime) / 1000);
   const curve = readLearningCurve<CurvePoint>(trainingFiles(settings.outputDir).curve).filter(({ held }) => held);
   return { name: formatMethodName(settings), settings, seconds, curve };

@@ -34,9 +34,9 @@ function ringBytes({ layers, batch, chunks, chunkLength, embedDim }: Settings, r
 const TRAINING_FACTOR = 3;
 
 /** Chunks that each chunk looks at beside its own, at a step. */
-function countAttendedChunks(step: number, { method, topK, chunks, warmup: steps }: ModelSettings): number {
+function countAttendedChunks(step: number, { method, topK, chunks, warmup: warmupSteps }: ModelSettings): number {
   if (method === "ring") return chunks - 1;
-  return method === "local" ? 0 : denseToSparse(step, { topK, chunks, steps });
+  return method === "local" ? 0 : denseToSparse(step, { topK, chunks, steps: warmupSteps });
 }
 
 /** Multiply-adds of a step, all ranks together. */

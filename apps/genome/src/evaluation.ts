@@ -11,10 +11,10 @@ import type { Settings } from "./settings.ts";
 import type { Trainer } from "./trainer.ts";
 
 /** Sequences that are evaluated at once. */
-const EVALUATION_BATCH = 8;
+const EVALUATION_BATCH_SIZE = 8;
 
 /** How a model does on sequences that it never trains on. Collective; the same on every rank. */
-export async function evaluate(trainer: Trainer, sequences: number = EVALUATION_BATCH): Promise<Evaluation> {
+export async function evaluate(trainer: Trainer, sequences: number = EVALUATION_BATCH_SIZE): Promise<Evaluation> {
   const { ctx, model, settings, samples } = trainer;
   model.eval();
   const recallCounts: RecallCount[] = [];
@@ -34,9 +34,9 @@ export async function evaluate(trainer: Trainer, sequences: number = EVALUATION_
     }
   }
   model.train();
-  const of = recallCounts.reduce((total, recallCount) => total + recallCount.total, 0);
-  const recall = recallCounts.reduce((total, recallCount) => total + recallCount.recalled, 0) / of;
-  return { loss: totalLoss / totalMasked, ...(of > 0 && { recall }) };
+  const numPairs = recallCounts.reduce((total, recallCount) => total + recallCount.numPairs, 0);
+  const recall = recallCounts.reduce((total, recallCount) => total + recallCount.numRecalled, 0) / numPairs;
+  return { loss: totalLoss / totalMasked, ...(numPairs > 0 && { recall }) };
 }
 
 function isPlanted(sample: Sample): sample is Sample & { readonly sources: ReadonlyMap<number, number> } {
@@ -45,8 +45,8 @@ function isPlanted(sample: Sample): sample is Sample & { readonly sources: Reado
 
 /** A share: so many of so many. */
 interface RecallCount {
-  readonly recalled: number;
-  readonly total: number;
+  readonly numRecalled: number;
+  readonly numPairs: number;
 }
 
 /** Of how many query chunks the one source is among the first k that were chosen. */
@@ -56,7 +56,7 @@ export function plantedRecall(
   k: number,
 ): RecallCount {
   const recalledPairs = [...sources].filter(([query, source]) => chosenByRow[query]!.slice(0, k).includes(source));
-  return { recalled: recalledPairs.length, total: sources.size };
+  return { numRecalled: recalledPairs.length, numPairs: sources.size };
 }
 
 /** What share of the remote mass, and of the k chunks with most of it, the first k chosen chunks have. */
@@ -71,18 +71,18 @@ export interface MassRecall {
 export function massRecall(
   mass: Float32Array,
   chosenByRow: readonly (readonly number[])[],
-  { k, chunks, first = 0 }: { k: number; chunks: number; first?: number },
+  { k, chunks, first: firstRow = 0 }: { k: number; chunks: number; first?: number },
 ): MassRecall {
   const rows = mass.length / chunks;
   let [numHits, capturedMass, maxMass] = [0, 0, 0];
   for (let row = 0; row < rows; row++) {
-    const of = (chunk: number): number => mass[row * chunks + chunk]!;
-    const otherChunks = Array.from({ length: chunks }, (_, chunk) => chunk).filter((chunk) => chunk !== first + row);
-    const topChunks = otherChunks.sort((a, b) => of(b) - of(a)).slice(0, k);
-    const selectedChunks = chosenByRow[first + row]!.slice(0, k);
+    const chunkMass = (chunk: number): number => mass[row * chunks + chunk]!;
+    const otherChunks = Array.from({ length: chunks }, (_, chunk) => chunk).filter((chunk) => chunk !== firstRow + row);
+    const topChunks = otherChunks.sort((a, b) => chunkMass(b) - chunkMass(a)).slice(0, k);
+    const selectedChunks = chosenByRow[firstRow + row]!.slice(0, k);
     numHits += topChunks.filter((chunk) => selectedChunks.includes(chunk)).length;
-    capturedMass += selectedChunks.reduce((sum, chunk) => sum + of(chunk), 0);
-    maxMass += topChunks.reduce((sum, chunk) => sum + of(chunk), 0);
+    capturedMass += selectedChunks.reduce((sum, chunk) => sum + chunkMass(chunk), 0);
+    maxMass += topChunks.reduce((sum, chunk) => sum + chunkMass(chunk), 0);
   }
   return { recall: numHits / (rows * k), captured: capturedMass / maxMass };
 }
@@ -91,9 +91,9 @@ export function massRecall(
 function selectChosenChunks(
   results: readonly MetaResult[],
   layer: number,
-  sequence = 0,
+  sequenceIndex = 0,
 ): readonly (readonly number[])[] {
-  return results[layer]!.meta.chosen[sequence]!;
+  return results[layer]!.meta.chosen[sequenceIndex]!;
 }
 
 /** How well the last layer's router predicts where exact attention would look, on sequences it never trained on. */
@@ -117,8 +117,8 @@ export async function measureRouterRecall(
     massRecalls.push(massRecall(await attentionMass.read(), chosenByRow, { k, chunks }));
   }
   model.train();
-  const mean = (of: (recall: MassRecall) => number): number =>
-    massRecalls.reduce((sum, recall) => sum + of(recall), 0) / sequences;
+  const mean = (select: (recall: MassRecall) => number): number =>
+    massRecalls.reduce((sum, recall) => sum + select(recall), 0) / sequences;
   return {
     recall: mean((recall) => recall.recall),
     captured: mean((recall) => recall.captured),
@@ -167,9 +167,9 @@ export async function computeRoutingMap(
 function sumIntoBins(routingWeights: Float32Array, chunks: number): readonly number[] {
   const bins = chunks / CHUNKS_PER_BIN;
   const sums = new Float64Array(bins * bins);
-  routingWeights.forEach((weight, at) => {
-    const row = Math.floor(Math.floor(at / chunks) / CHUNKS_PER_BIN);
-    const column = Math.floor((at % chunks) / CHUNKS_PER_BIN);
+  routingWeights.forEach((weight, cellIndex) => {
+    const row = Math.floor(Math.floor(cellIndex / chunks) / CHUNKS_PER_BIN);
+    const column = Math.floor((cellIndex % chunks) / CHUNKS_PER_BIN);
     sums[row * bins + column]! += weight / CHUNKS_PER_BIN;
   });
   return Array.from(sums, (sum) => Number(sum.toPrecision(3)));

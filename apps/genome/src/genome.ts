@@ -25,13 +25,14 @@ export function unmaskedEmbeddingRows(): Float32Array {
  * nothing is known, as under a mask.
  */
 export function tokenize(bases: Uint8Array, start: number, end: number): Int32Array {
-  const at = (position: number): number => bases[position] ?? MASKED_BASE;
+  const baseAt = (position: number): number => bases[position] ?? MASKED_BASE;
   const words = new Int32Array((end - start) * WORDS_PER_TOKEN);
   for (let position = start; position < end; position++) {
     for (const [i, wordOffset] of WORD_OFFSETS.entries()) {
       const middlePosition = position + wordOffset;
       const word =
-        (at(middlePosition - 1) * NUM_BASE_LETTERS + at(middlePosition)) * NUM_BASE_LETTERS + at(middlePosition + 1);
+        (baseAt(middlePosition - 1) * NUM_BASE_LETTERS + baseAt(middlePosition)) * NUM_BASE_LETTERS +
+        baseAt(middlePosition + 1);
       words[(position - start) * WORDS_PER_TOKEN + i] = i * VOCABULARY_SIZE + word;
     }
   }

@@ -70,7 +70,7 @@ ${[...integerOptions, ...numberOptions]
   .map(
     (name) =>
       `  --${toFlag(name)} N   ${Object.values(defaults)
-        .map((of) => `${of.task}: ${of[name]}`)
+        .map((taskDefaults) => `${taskDefaults.task}: ${taskDefaults[name]}`)
         .join(", ")}`,
   )
   .join("\n")}
@@ -81,7 +81,7 @@ type FixedOptions = Readonly<Record<string, string>>;
 
 /** Reads options of a training; throws a UsageError, for one that is decided, too. */
 export function parseSettings(args: readonly string[], fixedOptions: FixedOptions = {}): Settings {
-  const parsedOptions = parse(args);
+  const parsedOptions = parseFlags(args);
   const redundantFlag = Object.keys(fixedOptions).find((flag) => parsedOptions[flag] !== undefined);
   if (redundantFlag !== undefined) throw new UsageError(`--${redundantFlag}: this command sets the option; omit it`);
   const values: Readonly<Record<string, string | undefined>> = { ...parsedOptions, ...fixedOptions };
@@ -115,9 +115,9 @@ function checkSettings(settings: Settings): Settings {
     if (settings[name] < 1) throw new UsageError(`--${toFlag(name)}: expected at least 1, received ${settings[name]}`);
   }
   if (task === "genome" && chunks * chunkLength > MAX_LENGTH) {
-    const received = `${chunks} chunks of ${chunkLength}`;
+    const receivedText = `${chunks} chunks of ${chunkLength}`;
     throw new UsageError(
-      `--chunks: expected chunks × chunk-length ≤ ${MAX_LENGTH}, the number of held-out bases; received ${received}`,
+      `--chunks: expected chunks × chunk-length ≤ ${MAX_LENGTH}, the number of held-out bases; received ${receivedText}`,
     );
   }
   if (chunks % ranks !== 0) {
@@ -139,7 +139,7 @@ function checkSettings(settings: Settings): Settings {
   return settings;
 }
 
-function parse(args: readonly string[]): Readonly<Record<string, string | undefined>> {
+function parseFlags(args: readonly string[]): Readonly<Record<string, string | undefined>> {
   const names = ["task", "method", "output-dir", ...[...integerOptions, ...numberOptions].map(toFlag)];
   const options = Object.fromEntries(names.map((name) => [name, { type: "string" } as const]));
   try {

@@ -12,20 +12,20 @@ const curve = [1, 2, 3].map((step) => ({
   work: step,
   held: { loss: 1.4 - step / 50 },
 }));
-const method = (name: string, more: Partial<MethodResult> = {}): MethodResult => ({
+const createMethod = (name: string, overrides: Partial<MethodResult> = {}): MethodResult => ({
   name,
   settings: parseSettings([]),
   seconds: 1,
   curve,
-  ...more,
+  ...overrides,
 });
 const recall = { recall: 0.5, captured: 0.75, chance: 0.25 };
 const comparison: Comparison = {
   ...origin,
   methods: [
-    method("local", { curve: curve.map((entry) => ({ ...entry, bytes: 0 })) }),
-    method("meta 2", { recall }),
-    method("ring"),
+    createMethod("local", { curve: curve.map((point) => ({ ...point, bytes: 0 })) }),
+    createMethod("meta 2", { recall }),
+    createMethod("ring"),
   ],
   map: { bin: 12_126, bins: 4, weights: [0, 1, 0, 0, 0.5, 0, 0.5, 0, 0.25, 0.25, 0.25, 0.25, 0, 0, 0, 1] },
 };
@@ -34,7 +34,7 @@ const planted: PlantedResult = {
   runs: [0, 1].map((seed) => ({
     settings: parseSettings(["--task", "planted", "--seed", String(seed)]),
     seconds: 2,
-    curve: curve.map((entry) => ({ ...entry, held: { ...entry.held, recall: entry.step / 4 } })),
+    curve: curve.map((point) => ({ ...point, held: { ...point.held, recall: point.step / 4 } })),
     recall: 0.75,
     pairs: 512,
     chance: 2 / 15,
@@ -44,23 +44,23 @@ const planted: PlantedResult = {
 
 /** Every tag is closed in its turn, attributes are quoted, and no bare & is left. */
 function findMalformedTags(xml: string): readonly string[] {
-  const open: string[] = [];
-  const faults: string[] = [];
-  for (const [tag, closing, name, rest] of xml.matchAll(/<(\/?)([\w-]+)([^>]*)>/g)) {
-    if (closing) {
-      if (open.pop() !== name) faults.push(tag);
-    } else if (!rest!.endsWith("/")) open.push(name!);
-    if (!/^(\s+[\w:-]+="[^"<]*")*\s*\/?$/.test(rest!)) faults.push(tag);
+  const openTags: string[] = [];
+  const malformedTags: string[] = [];
+  for (const [tag, closingSlash, name, attributes] of xml.matchAll(/<(\/?)([\w-]+)([^>]*)>/g)) {
+    if (closingSlash) {
+      if (openTags.pop() !== name) malformedTags.push(tag);
+    } else if (!attributes!.endsWith("/")) openTags.push(name!);
+    if (!/^(\s+[\w:-]+="[^"<]*")*\s*\/?$/.test(attributes!)) malformedTags.push(tag);
   }
-  const bare = xml.match(/&(?!(amp|lt|gt|quot|#\d+);)/g) ?? [];
-  return [...faults, ...open, ...bare];
+  const bareAmpersands = xml.match(/&(?!(amp|lt|gt|quot|#\d+);)/g) ?? [];
+  return [...malformedTags, ...openTags, ...bareAmpersands];
 }
 
 describe("the pictures", () => {
-  const drawn = drawPictures(comparison, planted);
+  const pictures = drawPictures(comparison, planted);
 
   it.each(["routing", "loss-bytes", "recall"])("%s is well-formed, holds only numbers, and becomes a PNG", (name) => {
-    const svg = drawn[name]!;
+    const svg = pictures[name]!;
     expect(findMalformedTags(svg)).toEqual([]);
     expect(svg).not.toMatch(/NaN|Infinity|undefined/);
     const { width, height } = new Resvg(svg);
@@ -70,19 +70,19 @@ describe("the pictures", () => {
   });
 
   it("show genes, methods and recall", () => {
-    for (const gene of ["cI", "int", "J", "O"]) expect(drawn["routing"]).toContain(`<title>${gene}: `);
-    for (const { name } of comparison.methods) expect(drawn["loss-bytes"]).toContain(`>${name}<`);
-    expect(drawn["recall"]).toContain("seed 1: 0.750");
+    for (const gene of ["cI", "int", "J", "O"]) expect(pictures["routing"]).toContain(`<title>${gene}: `);
+    for (const { name } of comparison.methods) expect(pictures["loss-bytes"]).toContain(`>${name}<`);
+    expect(pictures["recall"]).toContain("seed 1: 0.750");
   });
 
   it("draw each cell of the map once, in the shade of its share", () => {
-    const cells = drawn["routing"]!.match(/M\d+ \d+h1v1h-1z/g)!;
+    const cells = pictures["routing"]!.match(/M\d+ \d+h1v1h-1z/g)!;
     // Shares below an even one are not drawn.
     expect(cells.length).toBe(comparison.map.weights.filter((weight) => weight >= 1 / 4).length);
   });
 
   it("stand on one page that fetches nothing", () => {
-    const html = formatPage(comparison, planted, drawn);
+    const html = formatPage(comparison, planted, pictures);
     expect(html).toContain("npm run &lt;anything&gt; &amp; more");
     expect(html.match(/<svg /g)!.length).toBe(3);
     expect(html).not.toMatch(/<(script|link|img|iframe)\b/);

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { massRecall, plantedRecall } from "../src/evaluation.ts";
 
 test("a planted source counts if it is among the first k that were chosen", () => {
-  const chosen = [
+  const chosenByRow = [
     [3, 1],
     [0, 2],
     [1, 3],
@@ -13,20 +13,20 @@ test("a planted source counts if it is among the first k that were chosen", () =
     [1, 3],
     [2, 1],
   ]);
-  expect(plantedRecall(chosen, sources, 2)).toEqual({ recalled: 2, total: 3 });
-  expect(plantedRecall(chosen, sources, 1)).toEqual({ recalled: 1, total: 3 });
+  expect(plantedRecall(chosenByRow, sources, 2)).toEqual({ recalled: 2, total: 3 });
+  expect(plantedRecall(chosenByRow, sources, 1)).toEqual({ recalled: 1, total: 3 });
 });
 
 test("mass on chosen chunks is compared with that on the best others, the own one left out", () => {
   const mass = Float32Array.of(0.5, 0.25, 0.125, 0.125, 0.0625, 0.8125, 0.09375, 0.03125);
   // Row 0: the best two are 1 and 2 (ties to the smaller); row 1: 2 and 0.
-  const chosen = [
+  const chosenByRow = [
     [1, 3],
     [2, 0],
   ];
-  const found = massRecall(mass, chosen, { k: 2, chunks: 4 });
-  expect(found.recall).toBe(3 / 4);
-  expect(found.captured).toBeCloseTo((0.375 + 0.15625) / (0.375 + 0.15625), 6);
-  const poor = massRecall(mass, [[3], [3]], { k: 1, chunks: 4 });
-  expect(poor).toEqual({ recall: 0, captured: (0.125 + 0.03125) / (0.25 + 0.09375) });
+  const recall = massRecall(mass, chosenByRow, { k: 2, chunks: 4 });
+  expect(recall.recall).toBe(3 / 4);
+  expect(recall.captured).toBeCloseTo((0.375 + 0.15625) / (0.375 + 0.15625), 6);
+  const missedRecall = massRecall(mass, [[3], [3]], { k: 1, chunks: 4 });
+  expect(missedRecall).toEqual({ recall: 0, captured: (0.125 + 0.03125) / (0.25 + 0.09375) });
 });

@@ -26,8 +26,8 @@ const genome = readLambdaGenome();
 describe("masked bases", () => {
   it("masks some 15 %, and has targets for just those", () => {
     const { bases, targets } = maskBases(genome, { start: 48_000, length: 4000 }, new Random(1));
-    const hidden = Array.from(bases).filter((letter) => letter === MASKED_BASE).length;
-    expect(hidden / 4000).toBeCloseTo(0.15, 1);
+    const numMasked = Array.from(bases).filter((letter) => letter === MASKED_BASE).length;
+    expect(numMasked / 4000).toBeCloseTo(0.15, 1);
     bases.forEach((letter, i) => {
       const base = genome[(48_000 + i) % genome.length]!;
       expect([letter, targets[i]]).toEqual(letter === MASKED_BASE ? [MASKED_BASE, base] : [base, IGNORE_INDEX]);
@@ -39,72 +39,74 @@ describe("masked bases", () => {
     const length = 2048;
     for (let i = 0; i < 500; i++) {
       const start = drawTrainingStart(genome, length, random);
-      const touched = [start, start + length - 1].map((place) => place % genome.length);
-      for (const place of touched) expect(place < HELD_OUT_RANGE.start || place >= HELD_OUT_RANGE.end).toBe(true);
+      const endPositions = [start, start + length - 1].map((position) => position % genome.length);
+      for (const position of endPositions)
+        expect(position < HELD_OUT_RANGE.start || position >= HELD_OUT_RANGE.end).toBe(true);
     }
   });
 });
 
 describe("planted repeats", () => {
-  const cut = { chunks: 16, chunkLength: 48 };
+  const chunkShape = { chunks: 16, chunkLength: 48 };
 
   it("uses a marker that λ does not have", () => {
     expect(formatBases(genome).includes(formatBases(KEY_MARKER))).toBe(false);
   });
 
   it.each([0, 1, 2, 3])("explains each hidden repeat by one other chunk, seed %i", (seed) => {
-    const { bases, targets, sources } = plantRepeats(genome, cut, new Random(seed));
+    const { bases, targets, sources } = plantRepeats(genome, chunkShape, new Random(seed));
     const marker = formatBases(KEY_MARKER);
-    const plants = Array.from({ length: cut.chunks }, (_, chunk) => {
-      const from = chunk * cut.chunkLength;
-      const start = from + formatBases(bases.subarray(from, from + cut.chunkLength)).indexOf(marker);
-      const asked = Array.from(targets.subarray(start, start + MOTIF_LENGTH));
-      const seen = bases.subarray(start, start + MOTIF_LENGTH);
-      const whole = seen.map((letter, i) => (letter === MASKED_BASE ? asked[i]! : letter));
-      return { seen: formatBases(seen), whole: formatBases(whole) };
+    const plantedChunks = Array.from({ length: chunkShape.chunks }, (_, chunk) => {
+      const chunkStart = chunk * chunkShape.chunkLength;
+      const start =
+        chunkStart + formatBases(bases.subarray(chunkStart, chunkStart + chunkShape.chunkLength)).indexOf(marker);
+      const motifTargets = Array.from(targets.subarray(start, start + MOTIF_LENGTH));
+      const maskedMotif = bases.subarray(start, start + MOTIF_LENGTH);
+      const unmaskedMotif = maskedMotif.map((letter, i) => (letter === MASKED_BASE ? motifTargets[i]! : letter));
+      return { seen: formatBases(maskedMotif), whole: formatBases(unmaskedMotif) };
     });
-    expect(sources.size).toBe(cut.chunks / 2);
-    expect(new Set([...sources.keys(), ...sources.values()]).size).toBe(cut.chunks);
+    expect(sources.size).toBe(chunkShape.chunks / 2);
+    expect(new Set([...sources.keys(), ...sources.values()]).size).toBe(chunkShape.chunks);
     for (const [query, source] of sources) {
       expect(Math.abs(query - source)).toBeGreaterThan(1);
-      expect(plants[query]!.seen).toContain("------");
-      expect(plants[source]!.seen).toBe(plants[query]!.whole);
+      expect(plantedChunks[query]!.seen).toContain("------");
+      expect(plantedChunks[source]!.seen).toBe(plantedChunks[query]!.whole);
       // The key stands in no third chunk.
-      const key = plants[source]!.whole.slice(marker.length, marker.length + 8);
-      expect(plants.filter(({ whole }) => whole.startsWith(marker + key)).length).toBe(2);
+      const key = plantedChunks[source]!.whole.slice(marker.length, marker.length + 8);
+      expect(plantedChunks.filter(({ whole }) => whole.startsWith(marker + key)).length).toBe(2);
     }
     expect(targets.filter((target) => target !== IGNORE_INDEX).length).toBe(6 * sources.size);
   });
 
   it("gives the same sequences again, others for other steps, seeds and purposes", () => {
-    const samples = (seed: string): SampleSource =>
+    const createSource = (seed: string): SampleSource =>
       new SampleSource(parseSettings(["--task", "planted", "--seed", seed]));
-    const first = samples("3");
-    const text = (sample: { bases: Uint8Array }): string => formatBases(sample.bases);
-    expect(first.trainingBatch(4).map(text)).toEqual(samples("3").trainingBatch(4).map(text));
-    const all = [
-      ...first.trainingBatch(4),
-      ...first.trainingBatch(5),
-      ...samples("4").trainingBatch(4),
-      first.heldOutSample(16),
-    ].map(text);
-    expect(new Set(all).size).toBe(all.length);
+    const source = createSource("3");
+    const formatSample = (sample: { bases: Uint8Array }): string => formatBases(sample.bases);
+    expect(source.trainingBatch(4).map(formatSample)).toEqual(createSource("3").trainingBatch(4).map(formatSample));
+    const sampleTexts = [
+      ...source.trainingBatch(4),
+      ...source.trainingBatch(5),
+      ...createSource("4").trainingBatch(4),
+      source.heldOutSample(16),
+    ].map(formatSample);
+    expect(new Set(sampleTexts).size).toBe(sampleTexts.length);
   });
 });
 
 describe("words", () => {
   it("hold what stands around a base, and nothing beyond the ends or the reach", () => {
     const { bases } = maskBases(genome, { start: 0, length: 60 }, new Random(0));
-    const whole = tokenize(bases, 0, 60);
-    expect(whole.length).toBe(60 * WORDS_PER_TOKEN);
-    expect(Math.max(...whole)).toBeLessThan(WORD_VOCABULARY_SIZE);
+    const genomeTokens = tokenize(bases, 0, 60);
+    expect(genomeTokens.length).toBe(60 * WORDS_PER_TOKEN);
+    expect(Math.max(...genomeTokens)).toBeLessThan(WORD_VOCABULARY_SIZE);
     // A rank that makes only its own rows makes the same.
-    expect(tokenize(bases, 20, 40)).toEqual(whole.slice(20 * WORDS_PER_TOKEN, 40 * WORDS_PER_TOKEN));
-    const changed = bases.slice();
-    changed[30] = (bases[30]! + 1) % 4;
-    const differs = Array.from({ length: 60 }, (_, i) => i).filter((i) =>
-      tokenize(changed, i, i + 1).some((word, j) => word !== whole[i * WORDS_PER_TOKEN + j]),
+    expect(tokenize(bases, 20, 40)).toEqual(genomeTokens.slice(20 * WORDS_PER_TOKEN, 40 * WORDS_PER_TOKEN));
+    const changedBases = bases.slice();
+    changedBases[30] = (bases[30]! + 1) % 4;
+    const changedPositions = Array.from({ length: 60 }, (_, i) => i).filter((i) =>
+      tokenize(changedBases, i, i + 1).some((word, j) => word !== genomeTokens[i * WORDS_PER_TOKEN + j]),
     );
-    expect(differs).toEqual(Array.from({ length: 2 * CONTEXT_RADIUS + 1 }, (_, i) => 30 - CONTEXT_RADIUS + i));
+    expect(changedPositions).toEqual(Array.from({ length: 2 * CONTEXT_RADIUS + 1 }, (_, i) => 30 - CONTEXT_RADIUS + i));
   });
 });

@@ -25,28 +25,35 @@ const { values } = parseArgs({
     out: { type: "string", default: "" },
   },
 });
-const [requests, clients, ranks, tokens] = [values.requests, values.clients, values.ranks, values.tokens].map(Number);
+const [requests, clients, ranks, maxTokens] = [values.requests, values.clients, values.ranks, values.tokens].map(
+  Number,
+);
 const folder = mkdtempSync(join(tmpdir(), "mosaic-load-"));
 process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
 const model = "random";
 /** MiB by which a process that has leaked nothing may differ. */
-const residentToleranceMib = 64;
+const maxResidentGrowthMib = 64;
 /** Bytes of tables that a model keeps; a tensor of every request would be more. */
-const allocatedToleranceBytes = 65_536;
+const maxAllocatedGrowthBytes = 65_536;
 await writeModel(join(folder, model));
 const server = await startServer(join(folder, model));
 const faults: string[] = [];
 try {
-  const load = { url: server.url, model, clients: clients!, tokens: tokens! };
+  const loadSettings = { url: server.url, model, clients: clients!, tokens: maxTokens! };
   const [numCancelled, numMalformed] = [Math.round(requests! / 10), Math.round(requests! / 50)];
   // Memory has its working size after a load.
-  await runLoad({ ...load, requests: 2 * clients!, cancelled: 0, malformed: 0 });
+  await runLoad({ ...loadSettings, requests: 2 * clients!, cancelled: 0, malformed: 0 });
   const memoryBefore = await measureMemory();
-  const report = await runLoad({ ...load, requests: requests!, cancelled: numCancelled, malformed: numMalformed });
+  const report = await runLoad({
+    ...loadSettings,
+    requests: requests!,
+    cancelled: numCancelled,
+    malformed: numMalformed,
+  });
   const memoryAfter = await measureMemory();
   faults.push(...report.faults, ...compareMemory(memoryBefore, memoryAfter));
   const result = {
-    ...{ requests, clients, ranks, tokens, ...report, faults, before: memoryBefore, after: memoryAfter },
+    ...{ requests, clients, ranks, tokens: maxTokens, ...report, faults, before: memoryBefore, after: memoryAfter },
     killed: await killRank(),
     stopped: await stopServer(),
     machine: `${cpus()[0]?.model.trim()}, ${availableParallelism()} cores, load ${loadavg()[0]?.toFixed(1)}, Node ${process.version}`,
@@ -80,11 +87,11 @@ async function startServer(path: string): Promise<TestedServer> {
   const args = [main, "serve", "--model", path, "--ranks", String(ranks), "--port", "0"];
   const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "inherit"] });
   const lines = createInterface({ input: child.stdout });
-  const ready = async (): Promise<string> => ((await once(lines, "line")) as [string])[0];
+  const nextReadyUrl = async (): Promise<string> => ((await once(lines, "line")) as [string])[0];
   const exitPromise = once(child, "exit").then(() => Promise.reject(new Error("the server ended")));
   exitPromise.catch(() => {});
-  const first = await Promise.race([ready(), exitPromise]);
-  return { url: first.replace(/^.* at /, ""), process: child, ready: async () => void (await ready()) };
+  const readyUrl = await Promise.race([nextReadyUrl(), exitPromise]);
+  return { url: readyUrl.replace(/^.* at /, ""), process: child, ready: async () => void (await nextReadyUrl()) };
 }
 
 interface Memory {
@@ -139,11 +146,11 @@ function rankPids(): readonly number[] {
 
 function compareMemory(before: Memory, after: Memory): string[] {
   const growthFaults = after.resident.flatMap((residentMib, i) =>
-    residentMib > before.resident[i]! + residentToleranceMib
+    residentMib > before.resident[i]! + maxResidentGrowthMib
       ? [`process ${i}: resident memory grew from ${before.resident[i]} MiB to ${residentMib} MiB`]
       : [],
   );
-  const hasLeak = after.freeTokens !== after.maxTokens || after.allocated > before.allocated + allocatedToleranceBytes;
+  const hasLeak = after.freeTokens !== after.maxTokens || after.allocated > before.allocated + maxAllocatedGrowthBytes;
   return [
     ...growthFaults,
     ...(hasLeak
@@ -172,13 +179,13 @@ async function killRank(): Promise<object> {
   const startTime = performance.now();
   process.kill(rankPids().at(-1)!, "SIGKILL");
   const requestEnds: Record<string, number> = {};
-  const countEnd = (end: string): void => void (requestEnds[end] = (requestEnds[end] ?? 0) + 1);
+  const countRequestEnd = (end: string): void => void (requestEnds[end] = (requestEnds[end] ?? 0) + 1);
   for (const response of streamResponses) {
     let error: string | undefined;
     for await (const event of readEvents(response)) error = event.error?.message ?? error;
-    countEnd(error === undefined ? "stream: complete" : `stream: ${error}`);
+    countRequestEnd(error === undefined ? "stream: complete" : `stream: ${error}`);
   }
-  for (const response of await Promise.all(wholeResponses)) countEnd(`whole: status ${response.status}`);
+  for (const response of await Promise.all(wholeResponses)) countRequestEnd(`whole: status ${response.status}`);
   await ready;
   const restartSeconds = (performance.now() - startTime) / 1000;
   const { status } = await postCompletion({ max_tokens: 8 });

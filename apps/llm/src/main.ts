@@ -72,7 +72,7 @@ async function train(args: readonly string[]): Promise<void> {
 }
 
 /** The settings of a trained model, with whole paths. */
-function modelSettings(args: readonly string[]): ModelSettings {
+function parseSettings(args: readonly string[]): ModelSettings {
   const settings = parseModelSettings(args);
   const model = resolve(settings.model);
   return { ...settings, model, out: settings.out === "" ? model : resolve(settings.out) };
@@ -98,7 +98,7 @@ async function runMeasurement<Result>(
 }
 
 async function perplexity(args: readonly string[]): Promise<void> {
-  const settings = modelSettings(args);
+  const settings = parseSettings(args);
   const result = await runMeasurement<PerplexityResult>("perplexity", settings, drawPerplexity);
   console.log(`${result.texts} texts of ${result.length} tokens of held-out books`);
   for (const { from, to, loss } of result.positions) {
@@ -114,7 +114,7 @@ async function perplexity(args: readonly string[]): Promise<void> {
 }
 
 async function needle(args: readonly string[]): Promise<void> {
-  const settings = modelSettings(args);
+  const settings = parseSettings(args);
   const result = await runMeasurement<NeedleResult>("needle", settings, drawNeedles);
   const { cells, trials, facts, chance, trainedLength } = result;
   console.log(`accuracy over ${trials} texts; chance level ${chance.toFixed(3)}, one of ${facts} facts`);
@@ -128,7 +128,7 @@ async function needle(args: readonly string[]): Promise<void> {
 }
 
 async function generate(args: readonly string[]): Promise<void> {
-  const settings = modelSettings(args);
+  const settings = parseSettings(args);
   process.stdout.write(settings.prompt);
   await runRanks<{ readonly text: string }>("generate", settings, ({ text }) => process.stdout.write(text), {
     maxRestarts: 0,

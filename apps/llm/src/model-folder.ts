@@ -103,12 +103,12 @@ export function createModel(ctx: Context, folder: string, backend: string): Caus
 }
 
 /** How ranks cut sequences: evenly for a causal mask, unless none is cut. */
-export const placementOf = (backend: string): "zigzag" | "contiguous" =>
+export const choosePlacement = (backend: string): "zigzag" | "contiguous" =>
   backend === "local" ? "contiguous" : "zigzag";
 
 /** The model of a folder, with its weights. Collective. */
 export function openModel(ctx: Context, folder: string, backend: string): Promise<CausalLM> {
-  return loadModel(ctx, folder, { backend, placement: placementOf(backend) });
+  return loadModel(ctx, folder, { backend, placement: choosePlacement(backend) });
 }
 
 /** The tokenizer of a prepared folder. */

@@ -55,17 +55,22 @@ export async function measurePerplexity(
   const lossesByContext = contexts.map(() => [] as number[]);
   for (const [i, text] of texts.entries()) {
     const labels = text.slice(1);
-    const spanLabels = spans.map(([from, to]) => labels.map((label, at) => (at >= from && at < to ? label : -100)));
+    const spanLabels = spans.map(([from, to]) =>
+      labels.map((label, position) => (position >= from && position < to ? label : -100)),
+    );
     lossesByText.push(await scoreText(ctx, model, { tokens: text.slice(0, -1), questions: spanLabels }));
-    for (const [c, context] of contexts.entries())
-      lossesByContext[c]!.push(await scoreTail(ctx, { model, text, context }));
+    for (const [contextIndex, context] of contexts.entries())
+      lossesByContext[contextIndex]!.push(await scoreTail(ctx, { model, text, context }));
     progress((i + 1) / texts.length);
   }
   return {
     length,
     texts: texts.length,
     positions: spans.map(([from, to], i) => ({ from, to, ...meanAndError(lossesByText.map((losses) => losses[i]!)) })),
-    contexts: contexts.map((context, c) => ({ context, loss: meanAndError(lossesByContext[c]!).loss })),
+    contexts: contexts.map((context, contextIndex) => ({
+      context,
+      loss: meanAndError(lossesByContext[contextIndex]!).loss,
+    })),
   };
 }
 
@@ -86,7 +91,7 @@ async function scoreTail(
   // As many tokens for every context: the first few of the second half.
   const numScored = Math.min(16, halfLength);
   const scoredWindow = text.slice(halfLength - context, halfLength + numScored + 1);
-  const labels = scoredWindow.slice(1).map((label, at) => (at >= context ? label : -100));
+  const labels = scoredWindow.slice(1).map((label, position) => (position >= context ? label : -100));
   const [loss] = await scoreText(ctx, model, { tokens: scoredWindow.slice(0, -1), questions: [labels] });
   return loss!;
 }
@@ -103,7 +108,7 @@ function pickEvenly<T>(items: readonly T[], count: number): readonly T[] {
 }
 
 function meanAndError(values: readonly number[]): { loss: number; error: number } {
-  const loss = values.reduce((sum, each) => sum + each, 0) / values.length;
+  const loss = values.reduce((sum, value) => sum + value, 0) / values.length;
   const variance = values.reduce((sum, each) => sum + (each - loss) ** 2, 0) / Math.max(1, values.length - 1);
   return { loss, error: Math.sqrt(variance / values.length) };
 }

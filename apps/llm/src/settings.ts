@@ -216,7 +216,7 @@ const needleHelp = Object.entries(needleDefaults).map(([name, value]) => `--${to
 export const help: string = `train:\n${formatHelp(trainOptions)}\n  defaults of --task needles: ${needleHelp.join(" ")}\n\nperplexity, needle, generate:\n${formatHelp(modelOptions)}\n\nserve:\n${formatHelp(serveOptions)}`;
 
 /** Reads options; throws a UsageError. */
-function parse(
+function parseOptions(
   args: readonly string[],
   options: Readonly<Record<string, OptionHelp>>,
   defaultsOfTask: Readonly<Record<string, Readonly<Record<string, string | number>>>> = {},
@@ -229,12 +229,12 @@ function parse(
     throw new UsageError((error as Error).message, { cause: error });
   }
   const defaults = defaultsOfTask[String(parsedValues["task"])] ?? {};
-  const entries = Object.entries(options).map(([name, option]): [string, string | number] => {
+  const parsedEntries = Object.entries(options).map(([name, option]): [string, string | number] => {
     const text = parsedValues[toFlag(name)];
     if (typeof text !== "string") return [name, defaults[name] ?? option.defaultValue];
     return [name, typeof option.defaultValue === "string" ? text : parseNumber(toFlag(name), text, option)];
   });
-  const settings = Object.fromEntries(entries);
+  const settings = Object.fromEntries(parsedEntries);
   if (!(backendNames as readonly unknown[]).includes(settings["backend"])) {
     throw new UsageError(`--backend: expected one of ${backendNames.join(", ")}, received "${settings["backend"]}"`);
   }
@@ -252,7 +252,7 @@ function parseNumber(flag: string, text: string, { min = 0, allowsFractions = fa
 
 /** The settings of a training; throws a UsageError for sizes that do not fit together. */
 export function parseTrainSettings(args: readonly string[]): TrainSettings {
-  const settings = parse(args, trainOptions, { needles: needleDefaults }) as unknown as TrainSettings;
+  const settings = parseOptions(args, trainOptions, { needles: needleDefaults }) as unknown as TrainSettings;
   const { ranks, dp, zero, batch, heads, kvHeads, hidden, minutes, steps, backend, task } = settings;
   const rules: readonly (readonly [boolean, string, string])[] = [
     [tasks.includes(task), "--task", `one of ${tasks.join(", ")}, received "${task}"`],
@@ -272,12 +272,12 @@ export function parseTrainSettings(args: readonly string[]): TrainSettings {
 
 /** The settings of what is done with a trained model. */
 export function parseModelSettings(args: readonly string[]): ModelSettings {
-  return parse(args, modelOptions) as unknown as ModelSettings;
+  return parseOptions(args, modelOptions) as unknown as ModelSettings;
 }
 
 /** The settings of a server. */
 export function parseServeSettings(args: readonly string[]): ServeSettings {
-  const settings = parse(args, serveOptions) as unknown as ServeSettings;
+  const settings = parseOptions(args, serveOptions) as unknown as ServeSettings;
   if (settings.port > 65_535) throw new UsageError(`--port: expected at most 65535, received ${settings.port}`);
   if (settings.backend === "local" && settings.ranks > 1) {
     throw new UsageError("--backend: expected ring, flex or ulysses if --ranks exceeds 1, received local");

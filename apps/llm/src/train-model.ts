@@ -37,13 +37,13 @@ interface TrainingProgress {
 const [warmupSteps, decaySteps] = [20, 400];
 
 /** The last share of a training on needles, in which its learning rate falls to 0; one on text ends when its time is over, so nothing may depend on it. */
-const endShare = 0.2;
+const finalDecayShare = 0.2;
 
 /** The factor on the learning rate of each step. */
 export function createSchedule({ task, steps }: Pick<TrainSettings, "task" | "steps">): Schedule {
   const schedule = linearWarmup(warmupSteps, inverseSquareRoot(decaySteps));
   if (task === "text") return schedule;
-  return (step) => schedule(step) * Math.min(1, (steps - step) / (endShare * steps));
+  return (step) => schedule(step) * Math.min(1, (steps - step) / (finalDecayShare * steps));
 }
 
 /** A loss of a batch: the same on every rank and mesh. */
@@ -68,8 +68,14 @@ class Training implements Disposable {
     this.model = createModel(ctx, out, backend);
     if (dp > 1 && zero > 0) fullyShard(ctx, this.model.decoder, { stage: zero as 1 | 2 | 3 });
     const schedule = createSchedule(settings);
-    const forParameter = (_: string, { rank }: Tensor) => (rank < 2 ? { weightDecay: 0 } : {});
-    this.optimizer = new AdamW(this.model, { lr, schedule, weightDecay: 0.1, betas: [0.9, 0.95], forParameter });
+    const parameterOverrides = (_: string, { rank }: Tensor) => (rank < 2 ? { weightDecay: 0 } : {});
+    this.optimizer = new AdamW(this.model, {
+      lr,
+      schedule,
+      weightDecay: 0.1,
+      betas: [0.9, 0.95],
+      forParameter: parameterOverrides,
+    });
     this.data = openTrainingData(ctx, settings);
   }
 
@@ -161,11 +167,11 @@ export async function trainModel(
 async function computeProgress(
   ctx: Context,
   { steps, minutes }: TrainSettings,
-  at: { readonly step: number; readonly seconds: number },
+  elapsed: { readonly step: number; readonly seconds: number },
 ): Promise<number> {
-  const stepShare = steps > 0 ? at.step / steps : 0;
+  const stepShare = steps > 0 ? elapsed.step / steps : 0;
   if (minutes === 0) return stepShare;
-  const localShare = ctx.rank === 0 ? at.seconds / (60 * minutes) : 0;
+  const localShare = ctx.rank === 0 ? elapsed.seconds / (60 * minutes) : 0;
   using shareTensor = ctx.device.empty([1], "float32");
   ctx.device.write(shareTensor, [localShare]);
   if (ctx.size > 1) ctx.world.broadcast(shareTensor, 0, { label: "time" }).wait();

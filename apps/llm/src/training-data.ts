@@ -2,8 +2,8 @@ import { readFileSync } from "node:fs";
 import { type Context, dispatch } from "@mosaic/attention";
 import { DataLoader, type PlacementFunction, tokenFile } from "@mosaic/attention/nn";
 import type { TrainingData } from "./batches.ts";
-import { endTokenId, folderFiles, placementOf, readTokenizer } from "./model-folder.ts";
-import { curriculum, createLaterRows, type NeedleRows } from "./needles/curriculum.ts";
+import { endTokenId, folderFiles, choosePlacement, readTokenizer } from "./model-folder.ts";
+import { chooseNeedleRows, createLaterRows, type NeedleRows } from "./needles/curriculum.ts";
 import { NeedleBatches } from "./needles/needle-batches.ts";
 import { factTokens } from "./needles/needle-text.ts";
 import type { TrainSettings } from "./settings.ts";
@@ -13,7 +13,7 @@ const evaluationBatches = 4;
 
 /** How rows are cut: zigzag, or for flex as suits the documents of the batch. */
 export function placementFor(ctx: Context, backend: string): "zigzag" | "contiguous" | PlacementFunction {
-  if (backend !== "flex") return placementOf(backend);
+  if (backend !== "flex") return choosePlacement(backend);
   const { sp = 1 } = ctx.mesh.shape;
   return (mask, length) => dispatch({ mask, length, ranks: sp });
 }
@@ -50,7 +50,7 @@ function openNeedles(ctx: Context, settings: TrainSettings): TrainingData {
   const { trainTokens, heldOutTokens } = folderFiles(out);
   const tokens = factTokens(readTokenizer(out));
   const options = { batch, seed, placement: placementFor(ctx, backend) };
-  const rowsForStep = (step: number): NeedleRows => curriculum(step, { steps, length });
+  const rowsForStep = (step: number): NeedleRows => chooseNeedleRows(step, { steps, length });
   const sources = [trainTokens, heldOutTokens].map((path, i) => ({
     tokens,
     filler: readTokens(path).filter((token) => token !== endTokenId),

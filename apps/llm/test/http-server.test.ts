@@ -22,15 +22,15 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 /** A server whose ranks are this test: `sent` is what they received. */
 class TestServer {
   readonly engine: Engine;
-  readonly sent: ServerMessage[] = [];
+  readonly sentMessages: ServerMessage[] = [];
   readonly #http: Server;
-  #onSent: () => void = () => {};
+  #notifySent: () => void = () => {};
 
   constructor(limits: Partial<HttpLimits> = {}, sizes = { maxRunning: 2, maxWaiting: 1 }) {
     this.engine = new Engine(sizes);
     const page = readFileSync(new URL("../page/chat.html", import.meta.url), "utf8");
-    const all = { host: "127.0.0.1", key: "", maxBodyBytes: 2000, deadlineMs: 60_000, ...limits };
-    this.#http = createHttpServer({ engine: this.engine, model, page, limits: all });
+    const allLimits = { host: "127.0.0.1", key: "", maxBodyBytes: 2000, deadlineMs: 60_000, ...limits };
+    this.#http = createHttpServer({ engine: this.engine, model, page, limits: allLimits });
   }
 
   async listen(): Promise<void> {
@@ -41,15 +41,15 @@ class TestServer {
 
   attach(): void {
     const send = (message: ServerMessage): void => {
-      this.sent.push(message);
-      this.#onSent();
+      this.sentMessages.push(message);
+      this.#notifySent();
     };
     this.engine.attach({ send, close: () => {} } as unknown as Channel<ServerMessage, RankMessage>);
   }
 
   /** Resolves when the ranks have received so many messages. */
-  async received(count: number): Promise<void> {
-    while (this.sent.length < count) await new Promise<void>((resolve) => (this.#onSent = resolve));
+  async waitForMessages(count: number): Promise<void> {
+    while (this.sentMessages.length < count) await new Promise<void>((resolve) => (this.#notifySent = resolve));
   }
 
   /** A piece of a text. */
@@ -70,7 +70,7 @@ class TestServer {
 let server: TestServer;
 afterEach(() => server.close());
 
-async function listen(...args: ConstructorParameters<typeof TestServer>): Promise<TestServer> {
+async function startTestServer(...args: ConstructorParameters<typeof TestServer>): Promise<TestServer> {
   server = new TestServer(...args);
   await server.listen();
   return server;
@@ -80,7 +80,7 @@ const headers = { "content-type": "application/json" };
 const post = (body: object, init: RequestInit = {}, path = "/v1/completions"): Promise<Response> =>
   fetch(server.url + path, { method: "POST", headers, body: JSON.stringify({ model: "tiny", ...body }), ...init });
 
-async function refusal(response: Response): Promise<readonly [number, string | null, string | null]> {
+async function readRefusal(response: Response): Promise<readonly [number, string | null, string | null]> {
   const { error } = (await response.json()) as { readonly error: { code: string | null; param: string | null } };
   return [response.status, error.code, error.param];
 }
@@ -114,12 +114,12 @@ test.each([
   [{ messages: [] }, "messages", /"messages": unknown field/],
   [{ prefix: "a" }, "prefix", /"prefix": unknown field/],
 ])("%j is refused with 400", async (body, param, message) => {
-  await listen();
+  await startTestServer();
   const response = await post({ prompt: "In the", ...body });
   const { error } = (await response.json()) as { readonly error: { message: string; type: string; param: string } };
   expect([response.status, error.type, error.param]).toEqual([400, "invalid_request_error", param]);
   expect(error.message).toMatch(message);
-  expect(server.sent).toEqual([]);
+  expect(server.sentMessages).toEqual([]);
 });
 
 test.each([
@@ -130,19 +130,27 @@ test.each([
   [{ messages: [{ role: "user", content: "a" }], tools: [{}] }, /tools are not supported/],
   [{ messages: [{ role: "user", content: "a" }], prompt: "a" }, /"prompt": unknown field/],
 ])("of a conversation %j is refused with 400", async (body, message) => {
-  await listen();
+  await startTestServer();
   const response = await post(body, {}, "/v1/chat/completions");
   expect(response.status).toBe(400);
   expect(((await response.json()) as { error: { message: string } }).error.message).toMatch(message);
 });
 
 test("fields in their only value, and null, are as good as absent", async () => {
-  await listen();
-  const neutral = { n: 1, best_of: null, echo: false, logit_bias: {}, presence_penalty: 0, user: "u", stop: null };
-  const response = post({ prompt: "In the", max_tokens: 3, seed: 4, temperature: 0.5, top_k: 3, ...neutral });
-  await server.received(1);
+  await startTestServer();
+  const ignoredFields = {
+    n: 1,
+    best_of: null,
+    echo: false,
+    logit_bias: {},
+    presence_penalty: 0,
+    user: "u",
+    stop: null,
+  };
+  const response = post({ prompt: "In the", max_tokens: 3, seed: 4, temperature: 0.5, top_k: 3, ...ignoredFields });
+  await server.waitForMessages(1);
   const tokens = model.tokenizer.encode("In the");
-  expect(server.sent).toEqual([
+  expect(server.sentMessages).toEqual([
     {
       ...{ type: "generate", id: 0 },
       options: { tokens, maxNewTokens: 3, seed: 4, stopStrings: [], doSample: true, temperature: 0.5, topK: 3 },
@@ -157,25 +165,25 @@ test("fields in their only value, and null, are as good as absent", async () => 
 });
 
 test("other refusals have their status and code", async () => {
-  await listen();
-  expect(await refusal(await post({ prompt: "a", model: "other" }))).toEqual([404, "model_not_found", "model"]);
-  expect(await refusal(await fetch(`${server.url}/v1/models/other`))).toEqual([404, "model_not_found", "model"]);
-  expect(await refusal(await fetch(`${server.url}/v2`))).toEqual([404, "unknown_url", null]);
+  await startTestServer();
+  expect(await readRefusal(await post({ prompt: "a", model: "other" }))).toEqual([404, "model_not_found", "model"]);
+  expect(await readRefusal(await fetch(`${server.url}/v1/models/other`))).toEqual([404, "model_not_found", "model"]);
+  expect(await readRefusal(await fetch(`${server.url}/v2`))).toEqual([404, "unknown_url", null]);
   const wrongMethod = await fetch(`${server.url}/v1/completions`);
   expect(wrongMethod.headers.get("allow")).toBe("POST");
-  expect(await refusal(wrongMethod)).toEqual([405, "method_not_allowed", null]);
-  expect(await refusal(await post({ prompt: "a".repeat(3000) }))).toEqual([413, "body_too_large", null]);
+  expect(await readRefusal(wrongMethod)).toEqual([405, "method_not_allowed", null]);
+  expect(await readRefusal(await post({ prompt: "a".repeat(3000) }))).toEqual([413, "body_too_large", null]);
   expect((await post({ prompt: "a" }, { headers: { "content-type": "text/plain" } })).status).toBe(415);
-  expect(await refusal(await post({}, { body: "{" }))).toEqual([400, "invalid_json", null]);
-  expect(await refusal(await post({}, { body: "[]" }))).toEqual([400, "invalid_json", null]);
+  expect(await readRefusal(await post({}, { body: "{" }))).toEqual([400, "invalid_json", null]);
+  expect(await readRefusal(await post({}, { body: "[]" }))).toEqual([400, "invalid_json", null]);
 });
 
 test("pages of other sites are refused, those of this server are not", async () => {
-  await listen();
-  const origin = (value: string) => post({ prompt: "a", n: 2 }, { headers: { ...headers, origin: value } });
-  expect(await refusal(await origin("https://example.org"))).toEqual([403, "foreign_origin", null]);
-  expect(await refusal(await origin("null"))).toEqual([403, "foreign_origin", null]);
-  expect((await origin(server.url)).status).toBe(400);
+  await startTestServer();
+  const postFromOrigin = (value: string) => post({ prompt: "a", n: 2 }, { headers: { ...headers, origin: value } });
+  expect(await readRefusal(await postFromOrigin("https://example.org"))).toEqual([403, "foreign_origin", null]);
+  expect(await readRefusal(await postFromOrigin("null"))).toEqual([403, "foreign_origin", null]);
+  expect((await postFromOrigin(server.url)).status).toBe(400);
   // A name that was made to mean this address; fetch sets the header itself.
   const request = httpRequest(`${server.url}/health`, { headers: { host: "attacker.example:80" } }).end();
   const [response] = (await once(request, "response")) as [{ statusCode: number; resume(): void }];
@@ -184,109 +192,109 @@ test("pages of other sites are refused, those of this server are not", async () 
 });
 
 test("a key is required of all but the page", async () => {
-  await listen({ key: "right" });
-  const get = (path: string, key?: string) =>
+  await startTestServer({ key: "right" });
+  const getWithKey = (path: string, key?: string) =>
     fetch(server.url + path, key === undefined ? {} : { headers: { authorization: `Bearer ${key}` } });
-  expect((await get("/")).status).toBe(200);
+  expect((await getWithKey("/")).status).toBe(200);
   for (const path of ["/v1/models", "/health"]) {
-    const response = await get(path);
+    const response = await getWithKey(path);
     expect(response.headers.get("www-authenticate")).toBe("Bearer");
-    expect(await refusal(response)).toEqual([401, "invalid_api_key", null]);
+    expect(await readRefusal(response)).toEqual([401, "invalid_api_key", null]);
   }
-  expect((await get("/v1/models", "wrong")).status).toBe(401);
-  expect((await get("/v1/models", "right")).status).toBe(200);
+  expect((await getWithKey("/v1/models", "wrong")).status).toBe(401);
+  expect((await getWithKey("/v1/models", "right")).status).toBe(200);
 });
 
 test("a full queue gives 429; what waits follows in order", async () => {
-  await listen();
-  const answers = ["a", "b", "c"].map((prompt) => post({ prompt }));
-  await server.received(2);
-  await untilWaiting(1);
-  const full = await post({ prompt: "d" });
-  expect(full.headers.get("retry-after")).toBe("1");
-  expect(await refusal(full)).toEqual([429, "queue_full", null]);
+  await startTestServer();
+  const acceptedResponses = ["a", "b", "c"].map((prompt) => post({ prompt }));
+  await server.waitForMessages(2);
+  await waitForQueueLength(1);
+  const refusedResponse = await post({ prompt: "d" });
+  expect(refusedResponse.headers.get("retry-after")).toBe("1");
+  expect(await readRefusal(refusedResponse)).toEqual([429, "queue_full", null]);
   server.reply(0, "x", "stop");
-  await server.received(3);
-  expect(server.sent.map((message) => message.type)).toEqual(["generate", "generate", "generate"]);
+  await server.waitForMessages(3);
+  expect(server.sentMessages.map((message) => message.type)).toEqual(["generate", "generate", "generate"]);
   for (const id of [1, 2]) server.reply(id, "x", "stop");
-  for (const answer of answers) expect((await answer).status).toBe(200);
+  for (const answer of acceptedResponses) expect((await answer).status).toBe(200);
   expect([server.engine.numRunning, server.engine.numWaiting]).toEqual([0, 0]);
 });
 
-async function untilWaiting(count: number): Promise<void> {
+async function waitForQueueLength(count: number): Promise<void> {
   while (server.engine.numWaiting !== count) await new Promise((resolve) => setImmediate(resolve));
 }
 
 test("a client that goes away cancels its text, running or waiting", async () => {
-  await listen({}, { maxRunning: 1, maxWaiting: 1 });
-  const [first, second] = [new AbortController(), new AbortController()];
-  const streamed = post({ prompt: "a", stream: true }, { signal: first.signal });
-  await server.received(1);
+  await startTestServer({}, { maxRunning: 1, maxWaiting: 1 });
+  const [firstController, secondController] = [new AbortController(), new AbortController()];
+  const streamedResponse = post({ prompt: "a", stream: true }, { signal: firstController.signal });
+  await server.waitForMessages(1);
   server.reply(0, "x");
-  await (await streamed).body!.getReader().read();
-  const waiting = post({ prompt: "b" }, { signal: second.signal });
-  await untilWaiting(1);
-  second.abort();
-  await expect(waiting).rejects.toThrow(/abort/);
-  await untilWaiting(0);
-  first.abort();
-  await server.received(2);
-  expect(server.sent[1]).toEqual({ type: "cancel", id: 0 });
+  await (await streamedResponse).body!.getReader().read();
+  const waitingResponse = post({ prompt: "b" }, { signal: secondController.signal });
+  await waitForQueueLength(1);
+  secondController.abort();
+  await expect(waitingResponse).rejects.toThrow(/abort/);
+  await waitForQueueLength(0);
+  firstController.abort();
+  await server.waitForMessages(2);
+  expect(server.sentMessages[1]).toEqual({ type: "cancel", id: 0 });
   expect(server.engine.numRunning).toBe(0);
   // A token that was on its way changes nothing.
   server.reply(0, "y", "stop");
 });
 
 test("a text that takes too long gets 504, and leaves", async () => {
-  await listen({ deadlineMs: 1 });
-  expect(await refusal(await post({ prompt: "a" }))).toEqual([504, "deadline_exceeded", null]);
-  expect(server.sent.map((message) => message.type)).toEqual(["generate", "cancel"]);
+  await startTestServer({ deadlineMs: 1 });
+  expect(await readRefusal(await post({ prompt: "a" }))).toEqual([504, "deadline_exceeded", null]);
+  expect(server.sentMessages.map((message) => message.type)).toEqual(["generate", "cancel"]);
 });
 
 test("ranks that are lost give 503 to what they generate; what waits goes to the next", async () => {
-  await listen();
-  const whole = post({ prompt: "a" });
-  await server.received(1);
-  const streamed = post({ prompt: "b", stream: true });
-  await server.received(2);
+  await startTestServer();
+  const wholeResponse = post({ prompt: "a" });
+  await server.waitForMessages(1);
+  const streamedResponse = post({ prompt: "b", stream: true });
+  await server.waitForMessages(2);
   server.reply(1, "x");
-  const { body } = await streamed;
-  const waiting = post({ prompt: "c" });
-  await untilWaiting(1);
+  const { body } = await streamedResponse;
+  const waitingResponse = post({ prompt: "c" });
+  await waitForQueueLength(1);
   server.engine.detach("rank 1 was lost");
-  expect(await refusal(await whole)).toEqual([503, "service_unavailable", null]);
+  expect(await readRefusal(await wholeResponse)).toEqual([503, "service_unavailable", null]);
   const text = await new Response(body).text();
   expect(text).toMatch(/"error":\{"message":"rank 1 was lost","type":"server_error"/);
   expect(text).not.toContain("[DONE]");
   expect((await post({ prompt: "d" })).status).toBe(503);
   expect((await fetch(`${server.url}/health`)).status).toBe(503);
   server.attach();
-  await server.received(3);
+  await server.waitForMessages(3);
   server.reply(2, "x", "stop");
-  expect((await waiting).status).toBe(200);
+  expect((await waitingResponse).status).toBe(200);
 });
 
 test("what the ranks refuse is 400, what fails there is 500", async () => {
-  await listen();
+  await startTestServer();
   for (const [id, isRefused] of [true, false].entries()) {
     const response = post({ prompt: "a" });
-    await server.received(id + 1);
+    await server.waitForMessages(id + 1);
     server.engine.receive({ type: "failed", id, message: "why", isRefused });
     expect((await response).status).toBe(isRefused ? 400 : 500);
   }
 });
 
 test("a stop refuses new texts and those that wait", async () => {
-  await listen({}, { maxRunning: 1, maxWaiting: 1 });
-  const running = post({ prompt: "a" });
-  await server.received(1);
-  const waiting = post({ prompt: "b" });
-  await untilWaiting(1);
-  const stopped = server.engine.stop();
-  expect((await waiting).status).toBe(503);
+  await startTestServer({}, { maxRunning: 1, maxWaiting: 1 });
+  const runningResponse = post({ prompt: "a" });
+  await server.waitForMessages(1);
+  const waitingResponse = post({ prompt: "b" });
+  await waitForQueueLength(1);
+  const stopPromise = server.engine.stop();
+  expect((await waitingResponse).status).toBe(503);
   expect((await post({ prompt: "c" })).status).toBe(503);
   server.reply(0, "x", "stop");
-  expect((await running).status).toBe(200);
-  expect(await stopped).toBe(true);
-  expect(server.sent.at(-1)).toEqual({ type: "stop" });
+  expect((await runningResponse).status).toBe(200);
+  expect(await stopPromise).toBe(true);
+  expect(server.sentMessages.at(-1)).toEqual({ type: "stop" });
 });

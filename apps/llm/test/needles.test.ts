@@ -6,7 +6,7 @@ import { Random, readLearningCurve } from "@mosaic/program";
 import { afterAll, expect, test } from "vitest";
 import { createModel, folderFiles, prepareFolder, readTokenizer } from "../src/model-folder.ts";
 import { drawNeedleTexts, measureNeedles, needleLengths } from "../src/needles/measure-needles.ts";
-import { curriculum, countRows } from "../src/needles/curriculum.ts";
+import { chooseNeedleRows, countRows } from "../src/needles/curriculum.ts";
 import { drawNeedleRow } from "../src/needles/needle-batches.ts";
 import { createNeedleText, drawFacts, type FactTokens, factTokens, isUnseen } from "../src/needles/needle-text.ts";
 import { parseModelSettings, parseTrainSettings, type TrainSettings, UsageError } from "../src/settings.ts";
@@ -18,11 +18,11 @@ afterAll(() => rmSync(out, { recursive: true, force: true }));
 
 const sizes =
   "--vocabulary 320 --hidden 32 --layers 2 --heads 2 --kv-heads 2 --length 256 --batch 2 --steps 24 --learning-rate 0.02";
-const settingsOf = (...more: readonly string[]): TrainSettings =>
-  parseTrainSettings(["--task", "needles", "--out", out, ...sizes.split(" "), ...more]);
+const createSettings = (...args: readonly string[]): TrainSettings =>
+  parseTrainSettings(["--task", "needles", "--out", out, ...sizes.split(" "), ...args]);
 
 /** Words 10, 11, …, and values 100, 101, …; other text is 9s. */
-const [words, values] = [10, 100].map((first) => Array.from({ length: 64 }, (_, i) => first + i)) as [
+const [words, values] = [10, 100].map((firstToken) => Array.from({ length: 64 }, (_, i) => firstToken + i)) as [
   number[],
   number[],
 ];
@@ -39,8 +39,8 @@ test("facts stand at their depths, and questions at the end ask for them", () =>
     [1, 10, 11, 102, 2],
     [1, 13, 14, 105, 2],
   ] as const;
-  const half = [9, 9, 9];
-  expect(text.tokens.slice(0, 16)).toEqual([...second, ...half, ...first, ...half]);
+  const halfFiller = [9, 9, 9];
+  expect(text.tokens.slice(0, 16)).toEqual([...second, ...halfFiller, ...first, ...halfFiller]);
   expect(text.tokens.slice(16)).toEqual([...second, ...first.slice(0, 3)]);
   expect(text.questions).toEqual([18, 23]);
   expect(text.answers).toEqual([105, 102]);
@@ -54,13 +54,15 @@ test("a row asks for each fact once, or again and again until it is full, and ev
       const row = drawNeedleRow(source, rows, new Random(7, length));
       expect(row.tokens.length).toBe(length);
       expect(row.questions.at(-1)).toBe(length - 1);
-      const questions = row.questions.map((at) => row.tokens.slice(at - 1, at + 1).join());
+      const questions = row.questions.map((position) => row.tokens.slice(position - 1, position + 1).join());
       const facts = new Set(questions).size;
       expect(facts).toBeLessThanOrEqual(8);
-      const full = Math.floor((length + 2) / 5) - facts;
-      expect(questions.length).toBe(questionMode === "once" ? facts : full);
-      const first = row.tokens.slice(0, row.questions[0]! - 2);
-      const statements = first.flatMap((token, i) => (token === 1 ? [first.slice(i + 1, i + 4).join()] : []));
+      const maxFillerFacts = Math.floor((length + 2) / 5) - facts;
+      expect(questions.length).toBe(questionMode === "once" ? facts : maxFillerFacts);
+      const statementPart = row.tokens.slice(0, row.questions[0]! - 2);
+      const statements = statementPart.flatMap((token, i) =>
+        token === 1 ? [statementPart.slice(i + 1, i + 4).join()] : [],
+      );
       expect(statements.length).toBe(facts);
       for (const [i, question] of questions.entries()) expect(statements).toContain(`${question},${row.answers[i]}`);
     }
@@ -75,40 +77,42 @@ test("the learning rate of needles falls to nothing at the end", () => {
 });
 
 test("keys of a measurement are none of a training's, for any seed", () => {
-  const keys = (unseen: boolean, seed: number) =>
-    drawFacts(300, { words: 138, values: 36, onlyUnseen: unseen }, new Random(seed)).map(({ key }) => key);
+  const drawKeys = (onlyUnseen: boolean, seed: number) =>
+    drawFacts(300, { words: 138, values: 36, onlyUnseen }, new Random(seed)).map(({ key }) => key);
   for (const seed of [0, 1, 2]) {
-    expect(keys(false, seed).some(isUnseen)).toBe(false);
-    expect(keys(true, seed).every(isUnseen)).toBe(true);
+    expect(drawKeys(false, seed).some(isUnseen)).toBe(false);
+    expect(drawKeys(true, seed).every(isUnseen)).toBe(true);
   }
-  const all = Array.from({ length: 138 ** 2 }, (_, i) => isUnseen([i % 138, Math.floor(i / 138)]));
-  expect(all.filter(Boolean).length / all.length).toBeCloseTo(0.25, 1);
+  const unseenFlags = Array.from({ length: 138 ** 2 }, (_, i) => isUnseen([i % 138, Math.floor(i / 138)]));
+  expect(unseenFlags.filter(Boolean).length / unseenFlags.length).toBeCloseTo(0.25, 1);
   expect(() => drawFacts(5, { words: 2, values: 36, onlyUnseen: false }, new Random(0))).toThrow(
     /expected 5 keys.*enlarge/,
   );
-  const at = { length: 100, depth: 0.25, trials: 3, seed: 0 };
-  expect(drawNeedleTexts({ tokens, filler }, at)).toEqual(drawNeedleTexts({ tokens, filler }, at));
-  expect(drawNeedleTexts({ tokens, filler }, { ...at, seed: 1 })).not.toEqual(drawNeedleTexts({ tokens, filler }, at));
+  const textOptions = { length: 100, depth: 0.25, trials: 3, seed: 0 };
+  expect(drawNeedleTexts({ tokens, filler }, textOptions)).toEqual(drawNeedleTexts({ tokens, filler }, textOptions));
+  expect(drawNeedleTexts({ tokens, filler }, { ...textOptions, seed: 1 })).not.toEqual(
+    drawNeedleTexts({ tokens, filler }, textOptions),
+  );
 });
 
 test("dense rows come first, then rows that double in stages of as many steps, and every other step has shorter ones", () => {
-  const at = (step: number) => curriculum(step, { steps: 100, length: 3000 });
-  expect([0, 24, 25].map((step) => at(step).questionMode)).toEqual(["again", "again", "once"]);
-  expect([0, 24, 25, 39, 40, 46, 48, 52, 54, 58, 60, 64, 66, 98].map((step) => at(step).length)).toEqual([
+  const rowsAtStep = (step: number) => chooseNeedleRows(step, { steps: 100, length: 3000 });
+  expect([0, 24, 25].map((step) => rowsAtStep(step).questionMode)).toEqual(["again", "again", "once"]);
+  expect([0, 24, 25, 39, 40, 46, 48, 52, 54, 58, 60, 64, 66, 98].map((step) => rowsAtStep(step).length)).toEqual([
     ...[64, 64, 128, 128, 256, 256, 512, 512, 1024, 1024, 2048, 2048],
     ...[3000, 3000],
   ]);
-  expect([41, 43, 45, 81, 83, 85, 87, 89, 91, 93].map((step) => at(step).length)).toEqual([
+  expect([41, 43, 45, 81, 83, 85, 87, 89, 91, 93].map((step) => rowsAtStep(step).length)).toEqual([
     ...[64, 128, 64],
     ...[1024, 2048, 64, 128, 256, 512, 1024],
   ]);
-  expect([0, 40, 98].map((step) => countRows(at(step), 2))).toEqual([32, 32, 2]);
-  expect([25, 40, 81, 99].map((step) => curriculum(step, { steps: 100, length: 128 }).length)).toEqual([
+  expect([0, 40, 98].map((step) => countRows(rowsAtStep(step), 2))).toEqual([32, 32, 2]);
+  expect([25, 40, 81, 99].map((step) => chooseNeedleRows(step, { steps: 100, length: 128 }).length)).toEqual([
     128, 128, 64, 64,
   ]);
-  expect(curriculum(99, { steps: 100, length: 20 }).length).toBe(20);
+  expect(chooseNeedleRows(99, { steps: 100, length: 20 }).length).toBe(20);
   expect(needleLengths(4096)).toEqual([256, 512, 1024, 2048, 4096]);
-  expect(() => settingsOf("--minutes", "1")).toThrow(UsageError);
+  expect(() => createSettings("--minutes", "1")).toThrow(UsageError);
   expect(() => parseTrainSettings(["--task", "sums"])).toThrow(
     /--task: expected one of text, needles, received "sums"/,
   );
@@ -127,19 +131,19 @@ async function onMesh<T>(mesh: Readonly<Record<string, number>>, body: (ctx: Con
 }
 
 test("ranks along dp have rows of their own, and a restart the same ones", async () => {
-  const settings = settingsOf("--ranks", "2", "--dp", "2");
+  const settings = createSettings("--ranks", "2", "--dp", "2");
   prepareFolder(out, settings);
-  const read = (ctx: Context, state: number) => {
+  const readBatch = (ctx: Context, state: number) => {
     using data = openTrainingData(ctx, settings);
     data.train.load(state);
     using batch = data.train.next();
     expect([batch.length, data.train.state()]).toEqual([state < 6 ? 64 : 256, state + 1]);
     return batch.tokens.read().then((values) => Array.from(values));
   };
-  const [whole] = await onMesh({ dp: 1, sp: 1 }, (ctx) => read(ctx, 3));
-  expect((await onMesh({ dp: 2, sp: 1 }, (ctx) => read(ctx, 3))).flat()).toEqual(whole);
-  const [later] = await onMesh({ dp: 1, sp: 1 }, (ctx) => read(ctx, 18));
-  expect(later).not.toEqual(whole);
+  const [fullBatch] = await onMesh({ dp: 1, sp: 1 }, (ctx) => readBatch(ctx, 3));
+  expect((await onMesh({ dp: 2, sp: 1 }, (ctx) => readBatch(ctx, 3))).flat()).toEqual(fullBatch);
+  const [laterBatch] = await onMesh({ dp: 1, sp: 1 }, (ctx) => readBatch(ctx, 18));
+  expect(laterBatch).not.toEqual(fullBatch);
 });
 
 test("a few steps reduce the loss, alike on one rank and two, and an untrained model finds what chance does", async () => {
@@ -151,26 +155,26 @@ test("a few steps reduce the loss, alike on one rank and two, and an untrained m
     await onMesh({ dp: 1, sp: ranks }, (ctx) => trainModel(ctx, settings, () => {}));
     return readLearningCurve<LossPoint>(files.curve).map(({ loss }) => loss);
   };
-  const [deviation] = await onMesh({ dp: 1, sp: 1 }, async (ctx) => {
+  const [initStd] = await onMesh({ dp: 1, sp: 1 }, async (ctx) => {
     using model = createModel(ctx, out, "local");
     const values = await model.decoder.embedding.weight.read();
-    return Math.sqrt(values.reduce((sum, each) => sum + each * each, 0) / values.length);
+    return Math.sqrt(values.reduce((sum, value) => sum + value * value, 0) / values.length);
   });
-  expect(deviation).toBeCloseTo(0.125, 2);
-  const one = await train(settingsOf("--ranks", "1", "--backend", "local"));
-  const two = await train(settingsOf("--ranks", "2"));
-  expect(one.length).toBe(24);
-  for (const [i, loss] of two.entries()) expect(Math.abs(loss - one[i]!)).toBeLessThan(1e-4);
+  expect(initStd).toBeCloseTo(0.125, 2);
+  const singleRankCurve = await train(createSettings("--ranks", "1", "--backend", "local"));
+  const twoRankCurve = await train(createSettings("--ranks", "2"));
+  expect(singleRankCurve.length).toBe(24);
+  for (const [i, loss] of twoRankCurve.entries()) expect(Math.abs(loss - singleRankCurve[i]!)).toBeLessThan(1e-4);
   // An even guess over all tokens first; then one over the values alone.
-  expect(one[0]).toBeCloseTo(Math.log(320), 0);
-  expect(Math.min(...one)).toBeLessThan(one[0]! - 0.5);
+  expect(singleRankCurve[0]).toBeCloseTo(Math.log(320), 0);
+  expect(Math.min(...singleRankCurve)).toBeLessThan(singleRankCurve[0]! - 0.5);
 
   const settings = parseModelSettings(["--model", out, "--ranks", "1", "--length", "128", "--trials", "40"]);
   const [result] = await onMesh({ dp: 1, sp: 1 }, (ctx) => measureNeedles(ctx, settings, () => {}));
   const { cells, values: count, chance, trainedLength } = result!;
   expect(cells.map(({ length }) => length)).toEqual([64, 64, 64, 64, 64, 128, 128, 128, 128, 128]);
   expect([count, chance, trainedLength]).toEqual([factTokens(readTokenizer(out)).values.length, 1 / 8, 256]);
-  const found = cells.reduce((sum, { accuracy }) => sum + accuracy, 0) / cells.length;
-  expect(found).toBeLessThan(0.3);
+  const meanAccuracy = cells.reduce((sum, { accuracy }) => sum + accuracy, 0) / cells.length;
+  expect(meanAccuracy).toBeLessThan(0.3);
   expect(JSON.parse(readFileSync(folderFiles(out).config, "utf8"))).toMatchObject({ rope_theta: 10_000 });
 });

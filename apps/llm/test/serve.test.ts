@@ -17,7 +17,7 @@ let onReady: () => void = () => {};
 let server: RunningServer;
 
 /** Resolves when ranks are ready the next time. */
-const untilReady = (): Promise<void> => new Promise((resolve) => (onReady = resolve));
+const waitForReady = (): Promise<void> => new Promise((resolve) => (onReady = resolve));
 
 const post = (path: string, body: object): Promise<Response> =>
   fetch(server.url + path, {
@@ -31,19 +31,20 @@ interface Health {
   readonly running: number;
   readonly ranks: { readonly freeTokens: number; readonly maxTokens: number; readonly allocated: number };
 }
-const health = async (): Promise<Health> => (await fetch(`${server.url}/health`)).json() as Promise<Health>;
+const fetchHealth = async (): Promise<Health> => (await fetch(`${server.url}/health`)).json() as Promise<Health>;
 
 /** Resolves when nothing is under way: what was cancelled leaves with the next step. */
-async function untilIdle(): Promise<Health> {
+async function waitUntilIdle(): Promise<Health> {
   for (;;) {
-    const found = await health();
-    if (found.running === 0 && found.ranks.freeTokens === found.ranks.maxTokens) return found;
+    const currentHealth = await fetchHealth();
+    if (currentHealth.running === 0 && currentHealth.ranks.freeTokens === currentHealth.ranks.maxTokens)
+      return currentHealth;
   }
 }
 
 describe("a server on two ranks", () => {
   beforeAll(async () => {
-    const ready = untilReady();
+    const readyPromise = waitForReady();
     const args = ["--model", join(folder, model), "--ranks", "2", "--port", "0", "--batch", "8"];
     server = await serve(parseServeSettings(args), {
       entry: new URL("../dist/rank.js", import.meta.url),
@@ -55,7 +56,7 @@ describe("a server on two ranks", () => {
         onEvent: (event) => void (event.type === "spawn" && pids.set(event.rank, event.pid)),
       },
     });
-    await Promise.race([ready, server.done]);
+    await Promise.race([readyPromise, server.done]);
   });
   afterAll(async () => {
     server?.stop();
@@ -73,12 +74,12 @@ describe("a server on two ranks", () => {
 
   test("completes texts, whole and in a stream", async () => {
     const body = { prompt: "In the beginning", max_tokens: 20, seed: 5, temperature: 1 };
-    const whole = (await (await post("/v1/completions", body)).json()) as {
+    const wholeResponse = (await (await post("/v1/completions", body)).json()) as {
       readonly choices: readonly { readonly text: string; readonly finish_reason: string }[];
       readonly usage: { readonly completion_tokens: number };
     };
-    expect(whole).toMatchObject({ object: "text_completion", model, choices: [{ index: 0, logprobs: null }] });
-    const [{ text, finish_reason: reason }] = whole.choices as [(typeof whole.choices)[0]];
+    expect(wholeResponse).toMatchObject({ object: "text_completion", model, choices: [{ index: 0, logprobs: null }] });
+    const [{ text, finish_reason: reason }] = wholeResponse.choices as [(typeof wholeResponse.choices)[0]];
     expect(text.length).toBeGreaterThan(0);
     const response = await post("/v1/completions", { ...body, stream: true, stream_options: { include_usage: true } });
     expect(response.headers.get("content-type")).toBe("text/event-stream");
@@ -86,36 +87,41 @@ describe("a server on two ranks", () => {
     for await (const event of readEvents(response)) events.push(event);
     expect(events.map(({ choices }) => choices![0]?.text ?? "").join("")).toBe(text);
     expect(events.at(-2)!.choices![0]!.finish_reason).toBe(reason);
-    expect(events.at(-1)).toMatchObject({ choices: [], usage: whole.usage });
+    expect(events.at(-1)).toMatchObject({ choices: [], usage: wholeResponse.usage });
     const stop = text.slice(3, 6);
-    const stopped = (await (await post("/v1/completions", { ...body, stop })).json()) as typeof whole;
-    expect(stopped.choices[0]).toMatchObject({ text: text.slice(0, text.indexOf(stop)), finish_reason: "stop" });
-    const other = (await (await post("/v1/completions", { ...body, seed: 6 })).json()) as typeof whole;
-    expect(other.choices[0]!.text).not.toBe(text);
+    const stoppedResponse = (await (await post("/v1/completions", { ...body, stop })).json()) as typeof wholeResponse;
+    expect(stoppedResponse.choices[0]).toMatchObject({
+      text: text.slice(0, text.indexOf(stop)),
+      finish_reason: "stop",
+    });
+    const otherSeedResponse = (await (
+      await post("/v1/completions", { ...body, seed: 6 })
+    ).json()) as typeof wholeResponse;
+    expect(otherSeedResponse.choices[0]!.text).not.toBe(text);
   });
 
   test("answers conversations", async () => {
     const messages = [{ role: "user", content: [{ type: "text", text: "Who art thou?" }] }];
     const body = { messages, max_completion_tokens: 12, temperature: 0 };
-    const whole = (await (await post("/v1/chat/completions", body)).json()) as {
+    const wholeResponse = (await (await post("/v1/chat/completions", body)).json()) as {
       readonly choices: readonly { readonly message: { readonly content: string } }[];
     };
-    expect(whole).toMatchObject({ object: "chat.completion", choices: [{ message: { role: "assistant" } }] });
+    expect(wholeResponse).toMatchObject({ object: "chat.completion", choices: [{ message: { role: "assistant" } }] });
     const response = await post("/v1/chat/completions", { ...body, stream: true });
     let content = "";
     for await (const { choices } of readEvents(response)) content += choices![0]?.delta?.content ?? "";
-    expect(content).toBe(whole.choices[0]!.message.content);
+    expect(content).toBe(wholeResponse.choices[0]!.message.content);
   });
 
   test("bears load: nothing is lost, nothing leaks, and texts are as they are alone", async () => {
-    const before = await untilIdle();
-    const load = { url: server.url, model, clients: 16, requests: 80, cancelled: 16, malformed: 14, tokens: 8 };
-    const report = await runLoad(load);
+    const healthBefore = await waitUntilIdle();
+    const loadSettings = { url: server.url, model, clients: 16, requests: 80, cancelled: 16, malformed: 14, tokens: 8 };
+    const report = await runLoad(loadSettings);
     expect(report.faults).toEqual([]);
     expect([report.completed, report.cancelled]).toEqual([50, 16]);
     expect(report.refused).toEqual({ 400: 9, 404: 2, 405: 1, 413: 1, 415: 1 });
-    const { allocated } = (await untilIdle()).ranks;
-    expect(allocated).toBeLessThan(before.ranks.allocated + 65_536);
+    const { allocated } = (await waitUntilIdle()).ranks;
+    expect(allocated).toBeLessThan(healthBefore.ranks.allocated + 65_536);
   });
 
   test("a rank that is killed gives 503, and the restarted ranks serve again", async () => {
@@ -123,34 +129,34 @@ describe("a server on two ranks", () => {
     const expected = await (await post("/v1/completions", { ...body, max_tokens: 8 })).json();
     // A stopped rank holds the texts at their beginning.
     process.kill(pids.get(1)!, "SIGSTOP");
-    const answers = [true, true, false, false].map((stream) => post("/v1/completions", { ...body, stream }));
-    while ((await health()).running < answers.length);
-    const ready = untilReady();
+    const responses = [true, true, false, false].map((stream) => post("/v1/completions", { ...body, stream }));
+    while ((await fetchHealth()).running < responses.length);
+    const readyPromise = waitForReady();
     process.kill(pids.get(1)!, "SIGKILL");
-    for (const answer of answers) expect((await answer).status).toBe(503);
-    const refused = await post("/v1/completions", body);
-    expect(refused.status).toBe(503);
-    expect(refused.headers.get("retry-after")).toBe("2");
+    for (const answer of responses) expect((await answer).status).toBe(503);
+    const refusedResponse = await post("/v1/completions", body);
+    expect(refusedResponse.status).toBe(503);
+    expect(refusedResponse.headers.get("retry-after")).toBe("2");
     expect((await fetch(`${server.url}/health`)).status).toBe(503);
-    await ready;
-    const again = await (await post("/v1/completions", { ...body, max_tokens: 8 })).json();
-    expect((again as { choices: unknown }).choices).toEqual((expected as { choices: unknown }).choices);
+    await readyPromise;
+    const repeatedResponse = await (await post("/v1/completions", { ...body, max_tokens: 8 })).json();
+    expect((repeatedResponse as { choices: unknown }).choices).toEqual((expected as { choices: unknown }).choices);
   });
 
   test("a stop lets texts under way end", async () => {
     const response = await post("/v1/completions", { prompt: "And", max_tokens: 40, temperature: 0, stream: true });
     server.stop();
-    let last: StreamEvent | undefined;
-    for await (const event of readEvents(response)) last = event;
-    expect(last?.choices?.[0]?.finish_reason).toMatch(/stop|length/);
+    let lastEvent: StreamEvent | undefined;
+    for await (const event of readEvents(response)) lastEvent = event;
+    expect(lastEvent?.choices?.[0]?.finish_reason).toMatch(/stop|length/);
     await server.done;
     await expect(fetch(server.url)).rejects.toThrow(/fetch failed/);
   });
 });
 
 test("a folder without a model, and a port in use, are usage errors", async () => {
-  const parts = { entry: new URL("file:///none"), page: new URL("../page/chat.html", import.meta.url) };
-  await expect(serve(parseServeSettings(["--model", folder]), parts)).rejects.toThrow(
+  const serveOptions = { entry: new URL("file:///none"), page: new URL("../page/chat.html", import.meta.url) };
+  await expect(serve(parseServeSettings(["--model", folder]), serveOptions)).rejects.toThrow(
     /--model: expected a folder with config.json/,
   );
   expect(() => parseServeSettings(["--port", "65536"])).toThrow(/--port: expected at most 65535/);

@@ -72,5 +72,5 @@ test("pictures hold what was measured", () => {
   const needles = drawNeedles({ cells, trials: 8, seed: 1, facts: 8, values: 36, chance: 0.125, trainedLength: 64 });
   expect(needles).toContain("128 (untrained)");
   expect(needles.match(/>0\.75</g)?.length).toBe(2);
-  for (const each of [curve, perplexity, needles]) expect(each).not.toContain("NaN");
+  for (const picture of [curve, perplexity, needles]) expect(picture).not.toContain("NaN");
 });

@@ -18,7 +18,7 @@ test("the corpus has 66 books, four of them held out, and every verse", () => {
 });
 
 /** Byte-pair encoding by its definition: counts everything anew for every merge. */
-function slowMerges(texts: readonly string[], count: number): [string, string][] {
+function computeMergesNaively(texts: readonly string[], count: number): [string, string][] {
   let words = texts.flatMap((text) => splitWords(text).map((word) => [...byteCharacters(word)]));
   const merges: [string, string][] = [];
   const order = new Map<string, number>();
@@ -30,8 +30,10 @@ function slowMerges(texts: readonly string[], count: number): [string, string][]
         const pair = `${word[i]} ${word[i + 1]}`;
         counts.set(pair, (counts.get(pair) ?? 0) + 1);
       }
-    const most = Math.max(...counts.values());
-    const ties = [...counts].flatMap(([pair, each]) => (each === most ? [pair.split(" ") as [string, string]] : []));
+    const maxCount = Math.max(...counts.values());
+    const ties = [...counts].flatMap(([pair, pairCount]) =>
+      pairCount === maxCount ? [pair.split(" ") as [string, string]] : [],
+    );
     const [best] = ties.toSorted(([a, b], [c, d]) => rank(a) - rank(c) || rank(b) - rank(d));
     merges.push(best!);
     order.set(best!.join(""), merges.length);
@@ -50,7 +52,7 @@ function slowMerges(texts: readonly string[], count: number): [string, string][]
 
 test("merges are those of the definition, also of pairs that overlap", () => {
   const texts = [corpus.heldOut[3]!.text.slice(0, 6000), "aaaa aaa bananananas aaaaa"];
-  expect(trainBytePairs(texts, 257 + 80).merges).toEqual(slowMerges(texts, 80));
+  expect(trainBytePairs(texts, 257 + 80).merges).toEqual(computeMergesNaively(texts, 80));
 });
 
 test("Hugging Face's tokenizer gives the text back, and each word by itself what all give together", () => {
@@ -65,7 +67,9 @@ test("Hugging Face's tokenizer gives the text back, and each word by itself what
 
 test("the same texts give the same file", () => {
   const texts = corpus.heldOut.map(({ text }) => text);
-  const [a, b] = [texts, [...texts]].map((each) => JSON.stringify(toTokenizerJson(trainBytePairs(each, 400))));
+  const [a, b] = [texts, [...texts]].map((corpusTexts) =>
+    JSON.stringify(toTokenizerJson(trainBytePairs(corpusTexts, 400))),
+  );
   expect(a).toBe(b);
   expect(() => trainBytePairs(texts, 100)).toThrow(/at least 257, received 100/);
   expect(new Tokenizer("x", { tokenizer: JSON.parse(a!), config: {} }).tokenId("</s>")).toBe(0);

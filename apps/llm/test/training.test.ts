@@ -15,10 +15,10 @@ import { type LossPoint, trainModel } from "../src/train-model.ts";
 const folder = mkdtempSync(join(tmpdir(), "llm-test-"));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-function settingsOf(name: string, ...more: readonly string[]): TrainSettings {
+function createSettings(name: string, ...args: readonly string[]): TrainSettings {
   const sizes = "--vocabulary 300 --hidden 32 --layers 2 --heads 2 --kv-heads 1 --length 64 --batch 4".split(" ");
-  const run = "--minutes 0 --steps 8 --checkpoint-every 3 --evaluate-every 4 --learning-rate 0.01".split(" ");
-  const settings = parseTrainSettings([...sizes, ...run, "--out", join(folder, name), ...more]);
+  const runArgs = "--minutes 0 --steps 8 --checkpoint-every 3 --evaluate-every 4 --learning-rate 0.01".split(" ");
+  const settings = parseTrainSettings([...sizes, ...runArgs, "--out", join(folder, name), ...args]);
   prepareFolder(join(folder, "prepared"), settings);
   cpSync(join(folder, "prepared"), settings.out, { recursive: true });
   return settings;
@@ -26,7 +26,7 @@ function settingsOf(name: string, ...more: readonly string[]): TrainSettings {
 
 /** Runs `body` on ranks of this process. */
 async function onMesh<T>(mesh: Readonly<Record<string, number>>, body: (ctx: Context) => Promise<T>): Promise<T[]> {
-  const ranks = Object.values(mesh).reduce((product, each) => product * each, 1);
+  const ranks = Object.values(mesh).reduce((product, axisSize) => product * axisSize, 1);
   const contexts = await world(ranks, { seed: 0, mesh });
   try {
     return await Promise.all(contexts.map((ctx) => body(ctx)));
@@ -35,29 +35,30 @@ async function onMesh<T>(mesh: Readonly<Record<string, number>>, body: (ctx: Con
   }
 }
 
-const curveOf = ({ out }: TrainSettings): readonly LossPoint[] => readLearningCurve<LossPoint>(folderFiles(out).curve);
+const readCurve = ({ out }: TrainSettings): readonly LossPoint[] =>
+  readLearningCurve<LossPoint>(folderFiles(out).curve);
 
 async function train(settings: TrainSettings): Promise<readonly LossPoint[]> {
   const { ranks, dp } = settings;
   await onMesh({ dp, sp: ranks / dp }, (ctx) => trainModel(ctx, settings, () => {}));
-  return curveOf(settings);
+  return readCurve(settings);
 }
 
-const one = settingsOf("one", "--ranks", "1");
+const singleRankSettings = createSettings("one", "--ranks", "1");
 
 describe("training", () => {
   test("has the same curve on every mesh, backend and stage of ZeRO", async () => {
-    const expected = await train(one);
+    const expected = await train(singleRankSettings);
     expect(expected.map(({ step }) => step)).toEqual([1, 2, 3, 4, 5, 6, 7, 8]);
     expect(expected.at(-1)!.loss).toBeLessThan(expected[0]!.loss - 0.1);
     expect(expected.filter(({ heldOut }) => heldOut !== undefined).map(({ step }) => step)).toEqual([4, 8]);
-    const others = [
+    const otherArgs = [
       ["--ranks", "2", "--backend", "flex"],
       ["--ranks", "4"],
       ["--ranks", "4", "--dp", "2", "--zero", "3"],
     ] as const;
-    for (const more of others) {
-      const curve = await train(settingsOf(more.join(""), ...more));
+    for (const args of otherArgs) {
+      const curve = await train(createSettings(args.join(""), ...args));
       for (const [i, { loss, heldOut }] of curve.entries()) {
         expect(Math.abs(loss - expected[i]!.loss)).toBeLessThan(1e-4);
         expect(Math.abs((heldOut ?? 0) - (expected[i]!.heldOut ?? 0))).toBeLessThan(1e-4);
@@ -66,13 +67,13 @@ describe("training", () => {
   });
 
   test("leaves a Hugging Face folder that loads, is measured and continues a text, alike on one rank and on two", async () => {
-    const { out } = one;
+    const { out } = singleRankSettings;
     const json = JSON.parse(readFileSync(join(out, "config.json"), "utf8")) as Record<string, unknown>;
-    const { torch_dtype: dtype, ...config } = createConfig(one);
+    const { torch_dtype: dtype, ...config } = createConfig(singleRankSettings);
     expect(json).toMatchObject(config);
     expect(json["dtype"] ?? json["torch_dtype"]).toBe(dtype);
     const options = ["--model", out, "--trials", "2", "--tokens", "12", "--prompt", "In the"];
-    const measure = async (ranks: number) => {
+    const measureOnRanks = async (ranks: number) => {
       const settings = parseModelSettings([...options, "--ranks", String(ranks)]);
       const [result] = await onMesh({ dp: 1, sp: ranks }, async (ctx) => {
         let text = "";
@@ -84,17 +85,20 @@ describe("training", () => {
       });
       return result!;
     };
-    const [alone, shared] = [await measure(1), await measure(2)];
-    expect(shared.text).toBe(alone.text);
-    expect(alone.text.length).toBeGreaterThan(0);
-    expect(shared.needles).toEqual(alone.needles);
-    const losses = (result: typeof alone) => [...result.perplexity.positions, ...result.perplexity.contexts];
-    for (const [i, { loss }] of losses(alone).entries()) {
-      expect(Math.abs(losses(shared)[i]!.loss - loss)).toBeLessThan(1e-4);
+    const [singleRankResult, twoRankResult] = [await measureOnRanks(1), await measureOnRanks(2)];
+    expect(twoRankResult.text).toBe(singleRankResult.text);
+    expect(singleRankResult.text.length).toBeGreaterThan(0);
+    expect(twoRankResult.needles).toEqual(singleRankResult.needles);
+    const listLosses = (result: typeof singleRankResult) => [
+      ...result.perplexity.positions,
+      ...result.perplexity.contexts,
+    ];
+    for (const [i, { loss }] of listLosses(singleRankResult).entries()) {
+      expect(Math.abs(listLosses(twoRankResult)[i]!.loss - loss)).toBeLessThan(1e-4);
       // Tokens are 300; a model that was trained a little is better than guessing.
       expect(loss).toBeLessThan(Math.log(300) + 0.3);
     }
-    expect(alone.perplexity.positions.map(({ from, to }) => [from, to])).toEqual([
+    expect(singleRankResult.perplexity.positions.map(({ from, to }) => [from, to])).toEqual([
       [0, 16],
       [16, 32],
       [32, 64],
@@ -103,10 +107,10 @@ describe("training", () => {
 });
 
 test("a rank that is killed is started again with the others, and the curve is that of an undisturbed training, bit for bit", async () => {
-  const [calm, disturbed] = [settingsOf("calm", "--ranks", "2"), settingsOf("killed", "--ranks", "2")];
+  const [undisturbed, disturbed] = [createSettings("calm", "--ranks", "2"), createSettings("killed", "--ranks", "2")];
   const entry = new URL("../dist/rank.js", import.meta.url);
   const program = (settings: TrainSettings) => ({ entry, args: ["train", JSON.stringify(settings)], ranks: 2 });
-  expect(await startRanks(program(calm))).toMatchObject({ outcome: "succeeded" });
+  expect(await startRanks(program(undisturbed))).toMatchObject({ outcome: "succeeded" });
   const pids = new Map<number, number>();
   const attempts = new Set<number>();
   let isKilled = false;
@@ -125,8 +129,8 @@ test("a rank that is killed is started again with the others, and the curve is t
   });
   expect(result).toMatchObject({ outcome: "succeeded" });
   expect([isKilled, attempts.size]).toEqual([true, 2]);
-  expect(curveOf(disturbed)).toEqual(curveOf(calm));
-  expect(curveOf(calm).length).toBe(8);
+  expect(readCurve(disturbed)).toEqual(readCurve(undisturbed));
+  expect(readCurve(undisturbed).length).toBe(8);
   const weights = ({ out }: TrainSettings) => readFileSync(join(out, "model.safetensors"));
-  expect(weights(disturbed).equals(weights(calm))).toBe(true);
+  expect(weights(disturbed).equals(weights(undisturbed))).toBe(true);
 });

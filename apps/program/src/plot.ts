@@ -38,8 +38,11 @@ export function polyline(points: readonly (readonly [number, number])[], attribu
 export type AxisScale = (value: number) => number;
 
 /** Evenly, from a range of values to a range of pixels. */
-export function linearAxis([low, high]: readonly [number, number], [from, to]: readonly [number, number]): AxisScale {
-  return (value) => from + ((value - low) / (high - low)) * (to - from);
+export function linearAxis(
+  [low, high]: readonly [number, number],
+  [pixelFrom, pixelTo]: readonly [number, number],
+): AxisScale {
+  return (value) => pixelFrom + ((value - low) / (high - low)) * (pixelTo - pixelFrom);
 }
 
 /** By orders of magnitude. */

@@ -41,15 +41,15 @@ test("ranks report lines of JSON, and a failure has its rank and message", async
   throwIfFailed(await startRanks(program, { progress: (report) => reports.push(report) }));
   expect(reports).toEqual([{ step: 7 }]);
   writeFileSync(path, 'if (process.env.RANK === "1") throw new Error("no data"); setInterval(() => {}, 1000);');
-  const failed = await startRanks(program, { maxRestarts: 0 });
-  expect(() => throwIfFailed(failed)).toThrow(RanksFailedError);
-  expect(() => throwIfFailed(failed)).toThrow(/rank 1 failed \(exit 1\): .*no data/s);
+  const failedRun = await startRanks(program, { maxRestarts: 0 });
+  expect(() => throwIfFailed(failedRun)).toThrow(RanksFailedError);
+  expect(() => throwIfFailed(failedRun)).toThrow(/rank 1 failed \(exit 1\): .*no data/s);
 });
 
 test("progress is a line for each tenth where there is no terminal", () => {
   const lines: string[] = [];
-  const show = new Progress({ isTTY: false, write: (line: string) => lines.push(line) } as never).begin();
-  for (let i = 0; i <= 40; i++) show(i / 40, `step ${i}`);
+  const showProgress = new Progress({ isTTY: false, write: (line: string) => lines.push(line) } as never).begin();
+  for (let i = 0; i <= 40; i++) showProgress(i / 40, `step ${i}`);
   expect(lines.length).toBe(11);
   expect(lines[5]).toMatch(/^█{10}░{10} step 20, \d+ s, about \d+ s remaining\n$/);
   expect(lines.at(-1)).toMatch(/step 40, \d+ s\n$/);

@@ -72,7 +72,7 @@ export const help: string = `Computes exact attention over one long sequence tha
 
 /** Reads the command line (without node and script), or "help"; throws a UsageError. */
 export function parseSettings(args: readonly string[]): Settings | "help" {
-  const values = parse(args);
+  const values = parseFlags(args);
   if (values.help) return "help";
   const backend = parseChoice("backend", values.backend, backendNames());
   const heads = parseInteger("heads", values.heads, [1, 256]);
@@ -167,7 +167,7 @@ function twoDimensionalBackends(): readonly string[] {
   return backendNames().filter((name) => gridDimensions(name) !== undefined);
 }
 
-function parse(args: readonly string[]): ReturnType<typeof parseArgs<{ options: typeof options }>>["values"] {
+function parseFlags(args: readonly string[]): ReturnType<typeof parseArgs<{ options: typeof options }>>["values"] {
   try {
     return parseArgs({ args: [...args], options, strict: true, allowPositionals: false }).values;
   } catch (error) {

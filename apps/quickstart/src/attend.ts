@@ -19,13 +19,13 @@ export async function attend(ctx: mosaic.Context, settings: Settings, onStep: Pr
   const configuration = configureBackend(settings);
   const backend = reportProgress(configuration.backend, onStep);
   const layout = createLayout(settings, configuration);
-  const at = ctx.mesh.coordinate;
-  const spans = layout.spans(at);
+  const coordinate = ctx.mesh.coordinate;
+  const spans = layout.spans(coordinate);
   using shard = new Shard(ctx, settings, positions(spans));
   const { q, k, v, dOut } = shard;
 
   await barrier(ctx);
-  const begin = currentTime();
+  const startTime = currentTime();
   using out = mosaic.attention(ctx, q, k, v, { backend, mask: getMask(settings), queries: layout, keys: layout });
   if (settings.backward) out.backward(dOut);
   await ctx.device.stream.synchronize();
@@ -35,7 +35,10 @@ export async function attend(ctx: mosaic.Context, settings: Settings, onStep: Pr
   const { peak: peakBytes } = ctx.device.memory();
   const events = await ctx.stopTrace();
   const results = await readTensors({ out, dq: q.grad, dk: k.grad, dv: v.grad });
-  return { report: { rank: ctx.rank, at, spans, begin, end, bytesSent, peakBytes, events }, results };
+  return {
+    report: { rank: ctx.rank, at: coordinate, spans, begin: startTime, end, bytesSent, peakBytes, events },
+    results,
+  };
 }
 
 /** Along all mesh axes; two of them may be one group. */

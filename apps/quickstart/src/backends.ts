@@ -22,7 +22,7 @@ import { auto, type AutoStrategy, type DispatchCost } from "@mosaic/attention/pl
 import { gridShapes, type PlacementChoice, type Settings, type GridShape } from "./job.ts";
 import { createMask } from "./mask.ts";
 
-const automaticPlans = new WeakMap<Settings, AutoStrategy>();
+const cachedPlans = new WeakMap<Settings, AutoStrategy>();
 
 /** What the planner chooses for these settings, whose profile it needs: computed once. The same on every rank. */
 export function planAutomatically(settings: Settings): AutoStrategy {
@@ -33,8 +33,8 @@ export function planAutomatically(settings: Settings): AutoStrategy {
       expected: "a machine profile; measure a profile with calibrate()",
       received: "none",
     });
-  let plannedBackend = automaticPlans.get(settings);
-  if (!plannedBackend) {
+  let cachedPlan = cachedPlans.get(settings);
+  if (!cachedPlan) {
     const shape = {
       tokens,
       numHeads,
@@ -43,10 +43,10 @@ export function planAutomatically(settings: Settings): AutoStrategy {
       mask: getMask(settings),
       placement: createPlacement(settings),
     };
-    plannedBackend = auto({ ...shape, gpusPerNode: ranks, profile, simulate: 3 });
-    automaticPlans.set(settings, plannedBackend);
+    cachedPlan = auto({ ...shape, gpusPerNode: ranks, profile, simulate: 3 });
+    cachedPlans.set(settings, cachedPlan);
   }
-  return plannedBackend;
+  return cachedPlan;
 }
 
 /** A way to attend that this program offers. */

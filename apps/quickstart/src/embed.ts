@@ -93,10 +93,10 @@ export class Embedder {
       rotationAngles(position, rotation);
       for (let head = 0; head < numHeads; head++) {
         const headStart = head * dim;
-        const to = (head * positions.length + row) * dim;
-        rotate(result.q, to, projections.q, headStart, rotation);
-        rotate(result.k, to, projections.k, headStart, rotation);
-        for (let d = 0; d < dim; d++) result.v[to + d] = projections.v[headStart + d]!;
+        const outOffset = (head * positions.length + row) * dim;
+        rotate(result.q, outOffset, projections.q, headStart, rotation);
+        rotate(result.k, outOffset, projections.k, headStart, rotation);
+        for (let d = 0; d < dim; d++) result.v[outOffset + d] = projections.v[headStart + d]!;
       }
     });
     return result;
@@ -112,11 +112,11 @@ function rotationAngles(position: number, rotation: Float64Array): void {
   }
 }
 
-function rotate(out: Float32Array, to: number, x: Float32Array, source: number, rotation: Float64Array): void {
+function rotate(out: Float32Array, outOffset: number, x: Float32Array, source: number, rotation: Float64Array): void {
   for (let i = 0; i < rotation.length; i += 2) {
     const [a, b] = [x[source + i]!, x[source + i + 1]!];
-    out[to + i] = a * rotation[i]! - b * rotation[i + 1]!;
-    out[to + i + 1] = a * rotation[i + 1]! + b * rotation[i]!;
+    out[outOffset + i] = a * rotation[i]! - b * rotation[i + 1]!;
+    out[outOffset + i + 1] = a * rotation[i + 1]! + b * rotation[i]!;
   }
 }
 
@@ -128,9 +128,9 @@ class Vocabulary {
 
   constructor({ numHeads, dim, seed }: EmbedOptions) {
     const width = numHeads * dim;
-    const draw = (stream: number, count: number): Float64Array => randomNormals(seed * 8 + stream, count);
-    this.#bases = draw(0, TOKEN_LENGTH * 4 * EMBED_DIM);
-    const [wq, keyWeights, wv] = [1, 2, 3].map((stream) => draw(stream, EMBED_DIM * width)) as [
+    const drawNormals = (stream: number, count: number): Float64Array => randomNormals(seed * 8 + stream, count);
+    this.#bases = drawNormals(0, TOKEN_LENGTH * 4 * EMBED_DIM);
+    const [wq, keyWeights, wv] = [1, 2, 3].map((stream) => drawNormals(stream, EMBED_DIM * width)) as [
       Float64Array,
       Float64Array,
       Float64Array,
@@ -169,10 +169,10 @@ function embed(token: number, bases: Float64Array): Float64Array {
 /** x [E] · w [E,H·D] · gain/√E, rounded once. */
 function project(x: Float64Array, w: Float64Array, gain: number): Float32Array<ArrayBuffer> {
   const width = w.length / EMBED_DIM;
-  const sum = new Float64Array(width);
+  const projection = new Float64Array(width);
   for (let e = 0; e < EMBED_DIM; e++) {
     const factor = (x[e]! * gain) / Math.sqrt(EMBED_DIM);
-    for (let i = 0; i < width; i++) sum[i]! += factor * w[e * width + i]!;
+    for (let i = 0; i < width; i++) projection[i]! += factor * w[e * width + i]!;
   }
-  return Float32Array.from(sum);
+  return Float32Array.from(projection);
 }

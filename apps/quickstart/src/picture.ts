@@ -156,19 +156,19 @@ function drawLegend(
   const stripesNote = lanes.some(({ compute }) => compute.some(({ backward }) => backward))
     ? " Stripes: backward."
     : "";
-  const maxLabelLength = Math.max(...shards.map((shard) => shard.length));
-  const columns = Math.max(1, Math.min(4, shards.length, Math.floor((WIDTH - 64) / (maxLabelLength * 7.6 + 36))));
+  const maxShardLabelLength = Math.max(...shards.map((shard) => shard.length));
+  const columns = Math.max(1, Math.min(4, shards.length, Math.floor((WIDTH - 64) / (maxShardLabelLength * 7.6 + 36))));
   const width = (WIDTH - 64) / columns;
-  const entries = shards.map((shard, rank) => {
+  const legendEntries = shards.map((shard, rank) => {
     const [x, y] = [32 + (rank % columns) * width, top + 24 + Math.floor(rank / columns) * 22];
     const swatch = rect({ x, y: y - 11, width: 13, height: 13 }, `fill="${rankColor(rank)}" rx="3"`);
     return swatch + text(x + 20, y, shard, `font-size="13"`);
   });
-  const meaning = showQueries
+  const colorMeaning = showQueries
     ? "Color: rank that owns the keys and values; lower edge: rank that owns the queries; in transfers: rank that owns the rows."
     : "Color: rank that owns the attended or sent keys and values.";
-  const head = text(32, top, `${meaning}${stripesNote}`, `font-size="13" fill="${GRAY}"`);
-  return { svg: [head, ...entries].join("\n"), bottom: top + 24 + Math.ceil(shards.length / columns) * 22 };
+  const head = text(32, top, `${colorMeaning}${stripesNote}`, `font-size="13" fill="${GRAY}"`);
+  return { svg: [head, ...legendEntries].join("\n"), bottom: top + 24 + Math.ceil(shards.length / columns) * 22 };
 }
 
 /** What was predicted beside what was measured, rank by rank on one clock: the planner's own picture. */
@@ -245,9 +245,9 @@ export function drawPage(
 
 /** From the start that all waited for; time in which compute stands still for collectives is no compute. */
 function measuredTimeline(reports: readonly RankReport[]): Timeline {
-  const begin = Math.min(...reports.map((report) => report.begin));
+  const startTime = Math.min(...reports.map((report) => report.begin));
   const traces = reports.map(({ rank, at, events }) => {
-    const measuredEvents = events.filter(({ start }) => start / 1e9 >= begin);
+    const measuredEvents = events.filter(({ start }) => start / 1e9 >= startTime);
     return { rank, at, events: measuredEvents.filter(({ name }) => !name.startsWith("collective ")) };
   });
   return timelineOf(traces);

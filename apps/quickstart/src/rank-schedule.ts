@@ -44,8 +44,8 @@ class StorageHistory {
   }
 
   /** It was copied from another. */
-  recordCopy(storage: number, time: number, from: number): void {
-    appendEvent(this.#copySources, this.#allocationKey(storage, time), { time, value: from });
+  recordCopy(storage: number, time: number, sourceStorage: number): void {
+    appendEvent(this.#copySources, this.#allocationKey(storage, time), { time, value: sourceStorage });
   }
 
   /** A message goes there. */
@@ -81,11 +81,11 @@ class StorageHistory {
 function appendEvent<T>(
   lists: Map<string, TimestampedValue<T>[]>,
   allocationKey: string,
-  entry: TimestampedValue<T>,
+  event: TimestampedValue<T>,
 ): void {
-  const list = lists.get(allocationKey);
-  if (list) list.push(entry);
-  else lists.set(allocationKey, [entry]);
+  const events = lists.get(allocationKey);
+  if (events) events.push(event);
+  else lists.set(allocationKey, [event]);
 }
 
 /** A block of attention: whose queries meet whose keys and values. */
@@ -130,15 +130,16 @@ export function rankSchedules(record: AttentionRecord, backward: boolean): reado
 
 /** Reports, of rows by their number in `Names.rows`, which ranks hold them. */
 function rowOwners({ ranks, queries, interned }: AttentionRecord): (rows: number) => readonly number[] {
-  const owner = new Int32Array(queries.length);
-  for (const { at, tape } of ranks) for (const position of positions(queries.spans(at))) owner[position] = tape.rank;
+  const ownerByRow = new Int32Array(queries.length);
+  for (const { at, tape } of ranks)
+    for (const position of positions(queries.spans(at))) ownerByRow[position] = tape.rank;
   const cached = new Map<number, readonly number[]>();
   return (rows) => {
     let owners = cached.get(rows);
     if (!owners) {
-      const distinct = new Set<number>();
-      for (const position of positions(interned.rows[rows]!)) distinct.add(owner[position]!);
-      owners = [...distinct].toSorted((a, b) => a - b);
+      const distinctOwners = new Set<number>();
+      for (const position of positions(interned.rows[rows]!)) distinctOwners.add(ownerByRow[position]!);
+      owners = [...distinctOwners].toSorted((a, b) => a - b);
       cached.set(rows, owners);
     }
     return owners;
@@ -230,9 +231,9 @@ class ScheduleReader {
       const { layout, dtype } = this.#rank.tape.views[view]!;
       const { name, owners, rows } = this.#history.contentAt(this.#storageId(view), time);
       // Part of the rows of several ranks: local rows, or results that return to their owner.
-      const isPart = layout.shape[0] !== rows && layout.shape[2] !== rows;
+      const isPartialRows = layout.shape[0] !== rows && layout.shape[2] !== rows;
       const resultOwner = resultNames.has(name) ? peer : this.#rank.tape.rank;
-      const senders = isPart && owners.includes(resultOwner) ? [resultOwner] : owners;
+      const senders = isPartialRows && owners.includes(resultOwner) ? [resultOwner] : owners;
       // One number a row: lse, or delta.
       const payload = { name: layout.shape.length === 3 ? "statistics" : name, owners: senders, to: peer };
       const key = Object.values(payload).join();
@@ -259,15 +260,15 @@ class StageReader {
   }
 
   /** A batch is posted: its stage. */
-  post(work: number, label: string): { readonly stage?: number } {
+  post(workId: number, label: string): { readonly stage?: number } {
     const [, digits, contentName] = / stage (\d+): (\w+)$/.exec(label) ?? [];
     if (digits === undefined) return {};
-    if (contentName === "keys") this.#postedStages.set(work, Number(digits));
+    if (contentName === "keys") this.#postedStages.set(workId, Number(digits));
     return { stage: Number(digits) };
   }
 
-  wait(work: number): void {
-    this.#lastArrivedStage = this.#postedStages.get(work) ?? this.#lastArrivedStage;
+  wait(workId: number): void {
+    this.#lastArrivedStage = this.#postedStages.get(workId) ?? this.#lastArrivedStage;
   }
 
   /** The stage that brought keys of these ranks which are attended to now. */
@@ -287,8 +288,8 @@ const keyNames: ReadonlySet<string> = new Set(["K, V", "dK, dV"]);
 
 /** The queries' rows and the keys', as numbers: behind the operands. */
 function rowIds(event: TapeReader): readonly [number, number] {
-  const first = operandNames[event.op as "attend"].length;
-  return [event.arg(first), event.arg(first + 1)];
+  const numOperands = operandNames[event.op as "attend"].length;
+  return [event.arg(numOperands), event.arg(numOperands + 1)];
 }
 
 /** Whether an event is a batch of messages. */

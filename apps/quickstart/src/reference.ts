@@ -103,13 +103,13 @@ export function referenceAttention(
     visibleKeyCounts: new Float64Array(rows.length),
   };
   const weights = new Float64Array(tokens);
-  const base = head * tokens * dim;
-  const k = problem.k.subarray(base, base + tokens * dim);
-  const v = problem.v.subarray(base, base + tokens * dim);
+  const headOffset = head * tokens * dim;
+  const k = problem.k.subarray(headOffset, headOffset + tokens * dim);
+  const v = problem.v.subarray(headOffset, headOffset + tokens * dim);
   rows.forEach((row, index) => {
     const keys = visibleKeys(problem.mask, row);
     const visibleWeights = weights.subarray(0, keys.length);
-    const q = Float64Array.from(problem.q.subarray(base + row * dim, base + (row + 1) * dim));
+    const q = Float64Array.from(problem.q.subarray(headOffset + row * dim, headOffset + (row + 1) * dim));
     const { lse, visibleKeyCount } = softmaxOfScores(visibleWeights, keys, { q, k });
     reference.lse[index] = lse;
     reference.visibleKeyCounts[index] = visibleKeyCount;
@@ -186,23 +186,23 @@ function addGradients(
   const scale = 1 / Math.sqrt(dim);
   const delta = row.dOut.reduce((sum, d, i) => sum + d * row.out[i]!, 0);
   for (let i = 0; i < row.keys.length; i++) {
-    const at = row.keys[i]! * dim;
+    const keyOffset = row.keys[i]! * dim;
     const weight = row.weights[i]!;
-    const dScore = weight * (dot(row.dOut, row.v, at) - delta) * scale;
+    const dScore = weight * (dot(row.dOut, row.v, keyOffset) - delta) * scale;
     for (let d = 0; d < dim; d++) {
-      dq[d]! += dScore * row.k[at + d]!;
-      dk[at + d]! += dScore * row.q[d]!;
-      dv[at + d]! += weight * row.dOut[d]!;
+      dq[d]! += dScore * row.k[keyOffset + d]!;
+      dk[keyOffset + d]! += dScore * row.q[d]!;
+      dv[keyOffset + d]! += weight * row.dOut[d]!;
     }
   }
 }
 
-function dot(a: Float64Array, b: Float32Array, at: number): number {
+function dot(a: Float64Array, b: Float32Array, offset: number): number {
   let sum = 0;
-  for (let d = 0; d < a.length; d++) sum += a[d]! * b[at + d]!;
+  for (let d = 0; d < a.length; d++) sum += a[d]! * b[offset + d]!;
   return sum;
 }
 
-function addScaled(out: Float64Array, factor: number, x: Float32Array, at: number): void {
-  for (let d = 0; d < out.length; d++) out[d]! += factor * x[at + d]!;
+function addScaled(out: Float64Array, factor: number, x: Float32Array, offset: number): void {
+  for (let d = 0; d < out.length; d++) out[d]! += factor * x[offset + d]!;
 }

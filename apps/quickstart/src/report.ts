@@ -100,7 +100,7 @@ function elapsedSeconds(reports: readonly RankReport[]): number {
 export function formatReport(result: RunResult): string {
   const { settings, verdict } = result;
   const summary = summarize(result);
-  const share = summary.peakBytesPerRank / summary.peakBytesOneDevice;
+  const memoryShare = summary.peakBytesPerRank / summary.peakBytesOneDevice;
   const lines: readonly (readonly [string, string])[] = [
     ["ranks", `${summary.ranks}, each a process with ${describeShards(settings)}`],
     ["bytes moved", `${formatBytes(summary.bytesSent)} (${groupDigits(summary.bytesSent)}, ${describeBytes(summary)})`],
@@ -112,7 +112,7 @@ export function formatReport(result: RunResult): string {
     ],
     [
       "peak memory",
-      `${formatBytes(summary.peakBytesPerRank)} per rank, ${formatBytes(summary.peakBytesOneDevice)} on one device (${formatPercent(share)})`,
+      `${formatBytes(summary.peakBytesPerRank)} per rank, ${formatBytes(summary.peakBytesOneDevice)} on one device (${formatPercent(memoryShare)})`,
     ],
     [
       "wall time",

@@ -105,18 +105,18 @@ export function overlapFraction(reports: readonly RankReport[]): number | undefi
 
 const isAttention = (event: TraceEvent): boolean => event.lane === "compute" && event.name.startsWith("attend");
 const isTransfer = (event: TraceEvent): boolean => event.lane === "communication" && (event.bytesSent ?? 0) > 0;
-const toInterval = ({ start, end }: TraceEvent, zero: number): Interval => ({
-  start: start / 1e9 - zero,
-  end: end / 1e9 - zero,
+const toInterval = ({ start, end }: TraceEvent, origin: number): Interval => ({
+  start: start / 1e9 - origin,
+  end: end / 1e9 - origin,
 });
 
 /** Neighbours of one kind (the heads of a block, one after another) as one. */
 function mergeBlocks(blocks: readonly Block[]): readonly Block[] {
   const mergedBlocks: Block[] = [];
   for (const block of blocks) {
-    const last = mergedBlocks.at(-1);
-    if (last && isSameTile(last, block))
-      mergedBlocks[mergedBlocks.length - 1] = { ...last, end: Math.max(last.end, block.end) };
+    const lastBlock = mergedBlocks.at(-1);
+    if (lastBlock && isSameTile(lastBlock, block))
+      mergedBlocks[mergedBlocks.length - 1] = { ...lastBlock, end: Math.max(lastBlock.end, block.end) };
     else mergedBlocks.push(block);
   }
   return mergedBlocks;
@@ -132,9 +132,9 @@ function isSameTile(a: Tile, b: Tile): boolean {
 function mergeIntervals(intervals: readonly Interval[]): readonly Interval[] {
   const merged: Interval[] = [];
   for (const { start, end } of intervals.toSorted((a, b) => a.start - b.start)) {
-    const last = merged.at(-1);
-    if (last !== undefined && start <= last.end)
-      merged[merged.length - 1] = { start: last.start, end: Math.max(last.end, end) };
+    const lastInterval = merged.at(-1);
+    if (lastInterval !== undefined && start <= lastInterval.end)
+      merged[merged.length - 1] = { start: lastInterval.start, end: Math.max(lastInterval.end, end) };
     else merged.push({ start, end });
   }
   return merged;

@@ -137,10 +137,10 @@ function updateMaxErrors(
   const count = isSampledTensor ? rows.length : tokens;
   for (let i = 0; i < count * dim; i++) {
     const row = isSampledTensor ? rows[Math.floor(i / dim)]! : Math.floor(i / dim);
-    const at = (head * tokens + row) * dim + (i % dim);
-    maxErrors.unit = maxMagnitude(maxErrors.unit, singleDevice[name]![at]! - exactValues[i]!);
+    const elementIndex = (head * tokens + row) * dim + (i % dim);
+    maxErrors.unit = maxMagnitude(maxErrors.unit, singleDevice[name]![elementIndex]! - exactValues[i]!);
     maxErrors.size = maxMagnitude(maxErrors.size, exactValues[i]!);
-    maxErrors.error = maxMagnitude(maxErrors.error, ranks[name]![at]! - exactValues[i]!);
+    maxErrors.error = maxMagnitude(maxErrors.error, ranks[name]![elementIndex]! - exactValues[i]!);
   }
 }
 

@@ -112,8 +112,8 @@ describe("the command line", () => {
     ["--bogus", /--bogus/],
     ["train.ts", /train\.ts/],
   ])("rejects %s", (line, message) => {
-    const read = (): unknown => parseSettings(line.split(" "));
-    expect(read).toThrow(UsageError);
-    expect(read).toThrow(message);
+    const parseLine = (): unknown => parseSettings(line.split(" "));
+    expect(parseLine).toThrow(UsageError);
+    expect(parseLine).toThrow(message);
   });
 });

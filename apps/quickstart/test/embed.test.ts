@@ -7,14 +7,14 @@ describe("queries, keys and values of the genome", () => {
   const embedder = new Embedder(readGenome(), options);
 
   it("are the same bits at a position whichever rank computes them", () => {
-    const whole = embedder.projectPositions(Int32Array.from({ length: 40 }, (_, i) => i));
+    const fullProjections = embedder.projectPositions(Int32Array.from({ length: 40 }, (_, i) => i));
     const shard = new Embedder(readGenome(), options).projectPositions(Int32Array.of(31, 7));
     for (const name of ["q", "k", "v"] as const) {
       for (let head = 0; head < 2; head++) {
-        const row = (x: Float32Array, length: number, at: number): number[] =>
-          Array.from(x.subarray((head * length + at) * 8, (head * length + at + 1) * 8));
-        expect(row(shard[name], 2, 0)).toEqual(row(whole[name], 40, 31));
-        expect(row(shard[name], 2, 1)).toEqual(row(whole[name], 40, 7));
+        const row = (x: Float32Array, length: number, index: number): number[] =>
+          Array.from(x.subarray((head * length + index) * 8, (head * length + index + 1) * 8));
+        expect(row(shard[name], 2, 0)).toEqual(row(fullProjections[name], 40, 31));
+        expect(row(shard[name], 2, 1)).toEqual(row(fullProjections[name], 40, 7));
       }
     }
   });
@@ -25,19 +25,21 @@ describe("queries, keys and values of the genome", () => {
     expect(variance(v)).toBeGreaterThan(0.7);
     expect(variance(v)).toBeLessThan(1.4);
     expect(variance(q) / variance(v)).toBeCloseTo(0.81, 1);
-    const again = embedder.projectPositions(Int32Array.of(5, 48_502 + 5));
-    expect(Array.from(again.v.subarray(0, 8))).toEqual(Array.from(again.v.subarray(8, 16)));
-    expect(Array.from(again.k.subarray(0, 8))).not.toEqual(Array.from(again.k.subarray(8, 16)));
+    const wrappedProjections = embedder.projectPositions(Int32Array.of(5, 48_502 + 5));
+    expect(Array.from(wrappedProjections.v.subarray(0, 8))).toEqual(Array.from(wrappedProjections.v.subarray(8, 16)));
+    expect(Array.from(wrappedProjections.k.subarray(0, 8))).not.toEqual(
+      Array.from(wrappedProjections.k.subarray(8, 16)),
+    );
   });
 
   it("turn with position and keep their length: scores depend on distance alone", () => {
-    const same = Array.from({ length: 3 }, (_, i) => i * 48_502 + 100);
-    const { q, k } = embedder.projectPositions(Int32Array.from(same));
-    const dot = (i: number, j: number): number => {
+    const samePositions = Array.from({ length: 3 }, (_, i) => i * 48_502 + 100);
+    const { q, k } = embedder.projectPositions(Int32Array.from(samePositions));
+    const queryKeyDot = (i: number, j: number): number => {
       let sum = 0;
       for (let d = 0; d < 8; d++) sum += q[i * 8 + d]! * k[j * 8 + d]!;
       return sum;
     };
-    expect(dot(0, 1)).toBeCloseTo(dot(1, 2), 4);
+    expect(queryKeyDot(0, 1)).toBeCloseTo(queryKeyDot(1, 2), 4);
   });
 });

@@ -6,13 +6,13 @@ const { maskArea } = masks;
 
 describe("masks of the command line", () => {
   it("are what their names state, over as many tokens as there are", () => {
-    const areaOf = (text: string): number => maskArea(createMask(parseMask(text, 64)!, 64), 64, 64);
-    expect(areaOf("full")).toBe(64 * 64);
-    expect(areaOf("causal")).toBe((64 * 65) / 2);
-    expect(areaOf("window:5")).toBe(64 * 5 - 10);
-    expect(areaOf("block-causal:16")).toBe(16 * 16 * 10);
+    const computeArea = (text: string): number => maskArea(createMask(parseMask(text, 64)!, 64), 64, 64);
+    expect(computeArea("full")).toBe(64 * 64);
+    expect(computeArea("causal")).toBe((64 * 65) / 2);
+    expect(computeArea("window:5")).toBe(64 * 5 - 10);
+    expect(computeArea("block-causal:16")).toBe(16 * 16 * 10);
     const lengths = documentLengths(64, 3);
-    expect(areaOf("documents:3")).toBe(lengths.reduce((sum, length) => sum + (length * (length + 1)) / 2, 0));
+    expect(computeArea("documents:3")).toBe(lengths.reduce((sum, length) => sum + (length * (length + 1)) / 2, 0));
   });
 
   it("are written as they are read, with their number", () => {

@@ -22,7 +22,7 @@ const lanes: readonly Lane[] = [0, 1].map((rank) => ({
   ],
 }));
 /** Rank 0 attends with the queries of both to the keys of both. */
-const shared: readonly Lane[] = [
+const sharedLanes: readonly Lane[] = [
   { ...lanes[0]!, compute: [{ start: 0, end: 4, queries: [0, 1], keys: [0, 1], backward: false }] },
   lanes[1]!,
 ];
@@ -35,12 +35,14 @@ const caption = {
 
 /** Tags opened and closed in order, attributes quoted: enough of XML for what we write. */
 function isWellFormed(svg: string): boolean {
-  const open: string[] = [];
-  for (const [, close, name, empty] of svg.matchAll(/<(\/?)([a-zA-Z]+)(?:\s+[\w:-]+="[^"<]*")*\s*(\/?)>/g)) {
-    if (close && open.pop() !== name) return false;
-    if (!close && !empty) open.push(name!);
+  const openTags: string[] = [];
+  for (const [, closingSlash, name, selfClosingSlash] of svg.matchAll(
+    /<(\/?)([a-zA-Z]+)(?:\s+[\w:-]+="[^"<]*")*\s*(\/?)>/g,
+  )) {
+    if (closingSlash && openTags.pop() !== name) return false;
+    if (!closingSlash && !selfClosingSlash) openTags.push(name!);
   }
-  return open.length === 0 && !/<(?!\/?[a-zA-Z])/.test(svg);
+  return openTags.length === 0 && !/<(?!\/?[a-zA-Z])/.test(svg);
 }
 
 describe("the picture", () => {
@@ -59,9 +61,9 @@ describe("the picture", () => {
   });
 
   it("shows whose queries attend where ranks attend for others, and all colours of shared blocks", () => {
-    const both = drawTimeline(shared, caption);
+    const sharedSvg = drawTimeline(sharedLanes, caption);
     const block = /<g><title>queries of all ranks attend to keys and values of all ranks: 0 s to 4 s<.*?<\/g>/.exec(
-      both,
+      sharedSvg,
     )![0];
     expect([...block.matchAll(/fill="(#\w+)"/g)].map(([, colour]) => colour)).toEqual([
       "#3366cc",
@@ -69,43 +71,47 @@ describe("the picture", () => {
       "#3366cc",
       "#e08214",
     ]);
-    expect(both).toContain("Q, K, V of all ranks");
-    expect(both).toContain("lower edge: rank that owns the queries");
+    expect(sharedSvg).toContain("Q, K, V of all ranks");
+    expect(sharedSvg).toContain("lower edge: rank that owns the queries");
     expect(svg).not.toContain("lower edge");
   });
 
   it("names the stage that brought keys, and that of what is sent", () => {
-    const staged = lanes.map(({ compute, communication, ...lane }) => ({
+    const stagedLanes = lanes.map(({ compute, communication, ...lane }) => ({
       ...lane,
       compute: compute.map((block, i) => (i === 1 ? { ...block, stage: 2 } : block)),
       communication: communication.map((transfer) => ({ ...transfer, stage: 2 })),
     }));
-    const drawn = drawTimeline(staged, caption);
-    expect(drawn).toContain(
+    const stagedSvg = drawTimeline(stagedLanes, caption);
+    expect(stagedSvg).toContain(
       "<title>stage 2: queries of rank 0 attend to keys and values of rank 1: 1 s to 2 s</title>",
     );
-    expect(drawn).toContain("<title>stage 2: sends 12 MB, K, V of rank 0 to rank 1: 0 s to 250 ms</title>");
-    for (const words of [">stage 2: K, V of rank 1<", ">stage 2: K, V, 12 MB in 250 ms<"])
-      expect(drawn).toContain(words);
+    expect(stagedSvg).toContain("<title>stage 2: sends 12 MB, K, V of rank 0 to rank 1: 0 s to 250 ms</title>");
+    for (const expectedText of [">stage 2: K, V of rank 1<", ">stage 2: K, V, 12 MB in 250 ms<"])
+      expect(stagedSvg).toContain(expectedText);
     expect(svg).not.toContain("stage");
   });
 
   it("explains its colours and shows the facts", () => {
-    for (const words of [...caption.shardDescription, ...caption.measurements, "rank 1", "computes", "sends"])
-      expect(svg).toContain(words);
+    for (const expectedText of [...caption.shardDescription, ...caption.measurements, "rank 1", "computes", "sends"])
+      expect(svg).toContain(expectedText);
   });
 
   it("stays within its frame, whatever the number of ranks", () => {
     for (const ranks of [1, 8, 9, 64]) {
-      const many = drawTimeline(
+      const manyRanksSvg = drawTimeline(
         Array.from({ length: ranks }, (_, rank) => ({ ...lanes[0]!, rank })),
         {
           ...caption,
           shardDescription: Array.from({ length: ranks }, (_, rank) => `rank ${rank}`),
         },
       );
-      const [, width, height] = /viewBox="0 0 (\d+) ([\d.]+)"/.exec(many)!.map(Number) as [number, number, number];
-      for (const [, x, y] of many.matchAll(/<(?:rect|text) x="([\d.-]+)" y="([\d.-]+)"/g)) {
+      const [, width, height] = /viewBox="0 0 (\d+) ([\d.]+)"/.exec(manyRanksSvg)!.map(Number) as [
+        number,
+        number,
+        number,
+      ];
+      for (const [, x, y] of manyRanksSvg.matchAll(/<(?:rect|text) x="([\d.-]+)" y="([\d.-]+)"/g)) {
         expect(Number(x)).toBeGreaterThanOrEqual(0);
         expect(Number(x)).toBeLessThanOrEqual(width);
         expect(Number(y)).toBeLessThanOrEqual(height);
@@ -133,41 +139,46 @@ describe("the prediction beside the measurement", () => {
     event("groupReduce", 7, "flex(sp) stage 1: gradients"),
   ];
   const tile = { queries: [0], keys: [0], backward: false };
-  const remote = { ...tile, keys: [1], stage: 1 };
-  const compare = (tiles: readonly Tile[]): string => {
+  const remoteTile = { ...tile, keys: [1], stage: 1 };
+  const drawTilesComparison = (tiles: readonly Tile[]): string => {
     const report = { rank: 0, at: { sp: 0 }, spans: [], begin: 0, end: 8, bytesSent: 0, peakBytes: 0, events };
     const predicted = events.map((each) => ({ ...each, start: each.start / 1e9, end: each.end / 1e9 }));
     const prediction = { seconds: 8, ranks: [{ rank: 0, at: { sp: 0 }, events: predicted }] };
     const schedules = [{ rank: 0, tiles, batches: [] }];
     return drawComparison({ bytesSent: 0, schedules, prediction }, [report], caption);
   };
-  const barsOf = (svg: string): (readonly string[])[] =>
+  const findBars = (svg: string): (readonly string[])[] =>
     [...svg.matchAll(/<title>([^<:]*(?:: (?:keys|gradients))?)[^<]*<\/title><rect [^>]*fill="(#\w+)"/g)].map(
       ([, ...bar]) => bar,
     );
 
   it("names attention by its stage, in the color of what travels for it", () => {
-    const svg = compare([tile, remote, { ...tile, backward: true }, { ...remote, backward: true }]);
-    const [own, stage, other] = ["#d55e00", "#009e73", "#0072b2"];
+    const svg = drawTilesComparison([tile, remoteTile, { ...tile, backward: true }, { ...remoteTile, backward: true }]);
+    const [ownColor, stageColor, otherColor] = ["#d55e00", "#009e73", "#0072b2"];
     const bars = [
-      ["attend own rows", own],
-      ["other kernels, fill", other],
-      ["attend stage 1", stage],
-      ["attendBackward own rows", own],
-      ["attendBackward own rows", own],
-      ["attendBackward stage 1", stage],
-      ["attendBackward stage 1", stage],
-      ["flex(sp) stage 1: keys", stage],
-      ["flex(sp) stage 1: gradients", stage],
+      ["attend own rows", ownColor],
+      ["other kernels, fill", otherColor],
+      ["attend stage 1", stageColor],
+      ["attendBackward own rows", ownColor],
+      ["attendBackward own rows", ownColor],
+      ["attendBackward stage 1", stageColor],
+      ["attendBackward stage 1", stageColor],
+      ["flex(sp) stage 1: keys", stageColor],
+      ["flex(sp) stage 1: gradients", stageColor],
     ];
-    expect(barsOf(svg)).toEqual([...bars, ...bars]);
-    for (const words of [">own rows<", ">stage 1<", ">other kernels<"]) expect(svg).toContain(words);
+    expect(findBars(svg)).toEqual([...bars, ...bars]);
+    for (const expectedText of [">own rows<", ">stage 1<", ">other kernels<"]) expect(svg).toContain(expectedText);
   });
 
   it("leaves a backend without stages its kernels and labels", () => {
-    const { stage: _, ...plain } = remote;
-    const svg = compare([tile, plain, { ...tile, backward: true }, { ...plain, backward: true }]);
-    expect(barsOf(svg).map(([name]) => name)).toEqual(expect.arrayContaining(["attend", "attendKeys"]));
+    const { stage: _, ...tileWithoutStage } = remoteTile;
+    const svg = drawTilesComparison([
+      tile,
+      tileWithoutStage,
+      { ...tile, backward: true },
+      { ...tileWithoutStage, backward: true },
+    ]);
+    expect(findBars(svg).map(([name]) => name)).toEqual(expect.arrayContaining(["attend", "attendKeys"]));
     expect(svg).not.toContain("own rows");
   });
 });

@@ -14,7 +14,7 @@ function createSchedules(line: string, rank: number): RankSchedule {
 }
 
 /** What a rank attends to in order, heads as one, and what it sends. */
-function reported({ tiles, batches }: RankSchedule): { attends: readonly string[]; sends: readonly string[] } {
+function summarizeSchedule({ tiles, batches }: RankSchedule): { attends: readonly string[]; sends: readonly string[] } {
   const attends = tiles.map(({ queries, keys, backward }) => `${backward ? "∇ " : ""}${queries} · ${keys}`);
   return {
     attends: attends.filter((each, i) => each !== attends[i - 1]),
@@ -24,7 +24,7 @@ function reported({ tiles, batches }: RankSchedule): { attends: readonly string[
 
 describe("what a rank will do", () => {
   it("in a ring: keys and values are passed on as they come, gradients go home with the last", () => {
-    expect(reported(createSchedules("--backend ring --ranks 3 --backward", 1))).toEqual({
+    expect(summarizeSchedule(createSchedules("--backend ring --ranks 3 --backward", 1))).toEqual({
       attends: ["1 · 1", "1 · 0", "1 · 2", "∇ 1 · 1", "∇ 1 · 0", "∇ 1 · 2"],
       sends: [
         "ring(sp): K, V of rank 1 to rank 2",
@@ -57,15 +57,15 @@ describe("what a rank will do", () => {
   });
 
   it("by heads: rows go to the rank of each head, and return", () => {
-    expect(reported(createSchedules("--backend ulysses --ranks 4", 1))).toEqual({
+    expect(summarizeSchedule(createSchedules("--backend ulysses --ranks 4", 1))).toEqual({
       attends: ["0,1,2,3 · 0,1,2,3"],
       sends: ["ulysses(sp): Q, K, V of rank 1 to rank 0", "ulysses(sp): out home to ranks 0, 2, 3"],
     });
-    expect(reported(createSchedules("--backend ulysses --ranks 4", 3)).attends).toEqual([]);
+    expect(summarizeSchedule(createSchedules("--backend ulysses --ranks 4", 3)).attends).toEqual([]);
   });
 
   it("by required rows: each rank receives those of others at once, and returns their gradients", () => {
-    expect(reported(createSchedules("--backend flex --ranks 3 --backward", 1))).toEqual({
+    expect(summarizeSchedule(createSchedules("--backend flex --ranks 3 --backward", 1))).toEqual({
       attends: ["1 · 1", "1 · 0,2", "∇ 1 · 1", "∇ 1 · 0,2"],
       sends: [
         "flex(sp) stage 1: keys: K, V of rank 1 to ranks 0, 2",
@@ -81,25 +81,25 @@ describe("what a rank will do", () => {
     const stages = tiles.map(({ keys, stage, backward }) => `${backward ? "∇ " : ""}${keys}: ${stage ?? "own"}`);
     const count = Math.max(...batches.map(({ stage }) => stage!));
     expect(count).toBe(3);
-    const remote = (sign: string, degree: number): string[] =>
+    const remoteStages = (sign: string, degree: number): string[] =>
       Array.from({ length: degree }, (_, i) => `${sign}1: ${i + 1}`);
     const forward = batches.filter(({ backward }) => !backward).length;
     const backward = batches.filter(({ label }) => label.endsWith("gradients")).length;
-    expect(stages.slice(0, forward + 1)).toEqual(["0: own", ...remote("", forward)]);
-    const ownAgain = stages.length > forward + 2 + backward ? ["∇ 0: own"] : [];
-    expect(stages.slice(forward + 1)).toEqual(["∇ 0: own", ...remote("∇ ", backward), ...ownAgain]);
+    expect(stages.slice(0, forward + 1)).toEqual(["0: own", ...remoteStages("", forward)]);
+    const ownBackward = stages.length > forward + 2 + backward ? ["∇ 0: own"] : [];
+    expect(stages.slice(forward + 1)).toEqual(["∇ 0: own", ...remoteStages("∇ ", backward), ...ownBackward]);
     const labels = batches.map(({ label, stage }) => `${stage} ${label}`);
     expect(labels.slice(0, forward)).toEqual(
       Array.from({ length: forward }, (_, i) => `${i + 1} flex(sp) stage ${i + 1}: keys`),
     );
-    for (const what of ["keys", "gradients"])
-      expect(labels.filter((label) => label.endsWith(what))).toHaveLength(
-        what === "keys" ? forward + backward : backward,
+    for (const payloadKind of ["keys", "gradients"])
+      expect(labels.filter((label) => label.endsWith(payloadKind))).toHaveLength(
+        payloadKind === "keys" ? forward + backward : backward,
       );
   });
 
   it("nested: the ring inside moves what the exchange around it has gathered", () => {
-    expect(reported(createSchedules("--backend composed --mesh 2x2 --backward", 1))).toEqual({
+    expect(summarizeSchedule(createSchedules("--backend composed --mesh 2x2 --backward", 1))).toEqual({
       attends: ["0,1 · 0,1", "0,1 · 2,3", "∇ 0,1 · 0,1", "∇ 0,1 · 2,3"],
       sends: [
         "ulysses(head): Q, K, V of rank 1 to rank 0",
@@ -111,7 +111,7 @@ describe("what a rank will do", () => {
         expect.stringMatching(/^ulysses\(head\): .*dQ.* home to rank 0$/),
       ],
     });
-    expect(reported(createSchedules("--backend hierarchical --mesh 2x2", 3)).sends).toEqual([
+    expect(summarizeSchedule(createSchedules("--backend hierarchical --mesh 2x2", 3)).sends).toEqual([
       "ring(node): K, V of rank 3 to rank 1",
       "ring(gpu): K, V of rank 3 to rank 2",
       "ring(gpu): K, V of rank 1 to rank 2",
@@ -119,17 +119,20 @@ describe("what a rank will do", () => {
   });
 
   it("of a zigzag: ranks by what they hold, not by where it lies", () => {
-    expect(reported(createSchedules("--backend ring --ranks 2 --causal", 0)).attends).toEqual(["0 · 0", "0 · 1"]);
+    expect(summarizeSchedule(createSchedules("--backend ring --ranks 2 --causal", 0)).attends).toEqual([
+      "0 · 0",
+      "0 · 1",
+    ]);
   });
 });
 
 describe("bytes", () => {
   const ranks = [1, 2, 3, 4, 5, 6, 7, 8];
-  const unequal = [" --mask documents:7", " --mask window --placement dispatch"];
+  const unequalOptions = [" --mask documents:7", " --mask window --placement dispatch"];
   const backends = ["ring", "mesh2d", "ulysses", "flex", "composed", "hierarchical"];
   it.each(backends)("of %s are the same by formula and by plan, on any number of ranks", (backend) => {
     for (const count of ranks) {
-      for (const mask of ["", " --causal", ...(count % 5 === 3 ? unequal : [])]) {
+      for (const mask of ["", " --causal", ...(count % 5 === 3 ? unequalOptions : [])]) {
         for (const numHeads of [2, 3]) {
           const line = `--backend ${backend} --ranks ${count}${mask} --backward --tokens 61 --dtype bfloat16`;
           const settings = { ...createSettings(`${line} --heads ${numHeads}`) };

@@ -3,11 +3,11 @@ import { describe, expect, it } from "vitest";
 import { randomNormals, type Problem, referenceAttention } from "../src/reference.ts";
 
 const [tokens, dim] = [7, 4];
-const draw = (seed: number): Float32Array => Float32Array.from(randomNormals(seed, 2 * tokens * dim));
-const problem = (mask: Mask): Problem => ({
-  q: draw(1),
-  k: draw(2),
-  v: draw(3),
+const drawNormals = (seed: number): Float32Array => Float32Array.from(randomNormals(seed, 2 * tokens * dim));
+const createProblem = (mask: Mask): Problem => ({
+  q: drawNormals(1),
+  k: drawNormals(2),
+  v: drawNormals(3),
   numHeads: 2,
   tokens,
   dim,
@@ -23,14 +23,14 @@ function loss(given: Problem): number {
 
 describe("the float64 reference", () => {
   it("averages the values where all keys are alike", () => {
-    const flat = { ...problem(masks.causal()), k: new Float32Array(2 * tokens * dim) };
-    const { out, lse, visibleKeyCounts } = referenceAttention(flat, 1, rows);
-    const mean = (count: number): number => {
+    const uniformProblem = { ...createProblem(masks.causal()), k: new Float32Array(2 * tokens * dim) };
+    const { out, lse, visibleKeyCounts } = referenceAttention(uniformProblem, 1, rows);
+    const meanValue = (count: number): number => {
       let sum = 0;
-      for (let key = 0; key < count; key++) sum += flat.v[(tokens + key) * dim]! / count;
+      for (let key = 0; key < count; key++) sum += uniformProblem.v[(tokens + key) * dim]! / count;
       return sum;
     };
-    expect([out[0], out[dim], out[2 * dim]]).toEqual([1, 4, 7].map((count) => expect.closeTo(mean(count), 12)));
+    expect([out[0], out[dim], out[2 * dim]]).toEqual([1, 4, 7].map((count) => expect.closeTo(meanValue(count), 12)));
     expect(Array.from(lse)).toEqual([1, 4, 7].map((count) => expect.closeTo(Math.log(count), 12)));
     expect(Array.from(visibleKeyCounts)).toEqual([1, 4, 7].map((count) => expect.closeTo(count, 9)));
   });
@@ -38,16 +38,18 @@ describe("the float64 reference", () => {
   it("sees what the mask shows, however many slices a row is in", () => {
     const mask = masks.or(masks.slidingWindow(2), masks.globalTokens(1));
     const { out, visibleKeyCounts } = referenceAttention(
-      { ...problem(mask), k: new Float32Array(2 * tokens * dim) },
+      { ...createProblem(mask), k: new Float32Array(2 * tokens * dim) },
       1,
       rows,
     );
-    const { v } = problem(mask);
-    const mean = (keys: readonly number[]): number =>
+    const { v } = createProblem(mask);
+    const meanValue = (keys: readonly number[]): number =>
       keys.reduce((sum, key) => sum + v[(tokens + key) * dim]! / keys.length, 0);
-    const seen = [[0], [0, 2, 3], [0, 5, 6]];
-    expect([out[0], out[dim], out[2 * dim]]).toEqual(seen.map((keys) => expect.closeTo(mean(keys), 12)));
-    expect(Array.from(visibleKeyCounts)).toEqual(seen.map(({ length }) => expect.closeTo(length, 9)));
+    const visibleKeysByRow = [[0], [0, 2, 3], [0, 5, 6]];
+    expect([out[0], out[dim], out[2 * dim]]).toEqual(
+      visibleKeysByRow.map((keys) => expect.closeTo(meanValue(keys), 12)),
+    );
+    expect(Array.from(visibleKeyCounts)).toEqual(visibleKeysByRow.map(({ length }) => expect.closeTo(length, 9)));
   });
 
   it.each([
@@ -55,8 +57,8 @@ describe("the float64 reference", () => {
     ["causal", masks.causal()],
     ["documents", masks.documents([2, 4, 1], "causal")],
   ])("gives the derivatives of the loss, %s", (_, mask) => {
-    const given = problem(mask);
-    const truth = referenceAttention(given, 1, rows, dOut);
+    const baseProblem = createProblem(mask);
+    const reference = referenceAttention(baseProblem, 1, rows, dOut);
     const step = 2 ** -10;
     for (const [name, row] of [
       ["q", 3],
@@ -64,11 +66,15 @@ describe("the float64 reference", () => {
       ["v", 0],
       ["k", 6],
     ] as const) {
-      const at = (tokens + row) * dim + 1;
-      const moved = (by: number): Problem => ({ ...given, [name]: given[name].map((x, i) => (i === at ? x + by : x)) });
-      const slope = (loss(moved(step)) - loss(moved(-step))) / (2 * step);
-      const exact = name === "q" ? truth.dq[rows.indexOf(row) * dim + 1]! : truth[`d${name}`][row * dim + 1]!;
-      expect(exact).toBeCloseTo(slope, 4);
+      const elementIndex = (tokens + row) * dim + 1;
+      const shiftElement = (shift: number): Problem => ({
+        ...baseProblem,
+        [name]: baseProblem[name].map((x, i) => (i === elementIndex ? x + shift : x)),
+      });
+      const slope = (loss(shiftElement(step)) - loss(shiftElement(-step))) / (2 * step);
+      const exactGradient =
+        name === "q" ? reference.dq[rows.indexOf(row) * dim + 1]! : reference[`d${name}`][row * dim + 1]!;
+      expect(exactGradient).toBeCloseTo(slope, 4);
     }
   });
 });

@@ -3,15 +3,16 @@ import { fileURLToPath } from "node:url";
 
 const main = fileURLToPath(new URL("../dist/main.js", import.meta.url));
 
-const built = (path: string): string => fileURLToPath(new URL(`../../../packages/${path}`, import.meta.url));
+const resolvePackagePath = (path: string): string =>
+  fileURLToPath(new URL(`../../../packages/${path}`, import.meta.url));
 /** What stands in for the driver, with one GPU, and for NCCL. */
-const standIns = {
-  MOSAIC_CUDA_LIBRARY: built("kernels-cuda/build-emulated/libcuda_emulated.so"),
-  MOSAIC_NCCL_LIBRARY: built("collectives-nccl/build-emulated/libnccl_emulated.so"),
+const emulatedLibraries = {
+  MOSAIC_CUDA_LIBRARY: resolvePackagePath("kernels-cuda/build-emulated/libcuda_emulated.so"),
+  MOSAIC_NCCL_LIBRARY: resolvePackagePath("collectives-nccl/build-emulated/libnccl_emulated.so"),
 };
 
 /** What the program printed and how it ended; `json` is the last line, parsed. */
-export interface Ran {
+export interface ProcessResult {
   readonly code: number | null;
   readonly stdout: string;
   readonly stderr: string;
@@ -22,9 +23,9 @@ export async function run(
   args: readonly string[],
   env: Readonly<Record<string, string>> = {},
   interruptAt?: string,
-): Promise<Ran> {
-  const all = { ...process.env, ...standIns, ...env };
-  const child = spawn(process.execPath, [main, ...args], { stdio: ["ignore", "pipe", "pipe"], env: all });
+): Promise<ProcessResult> {
+  const fullEnv = { ...process.env, ...emulatedLibraries, ...env };
+  const child = spawn(process.execPath, [main, ...args], { stdio: ["ignore", "pipe", "pipe"], env: fullEnv });
   let [stdout, stderr] = ["", ""];
   child.stdout.setEncoding("utf8").on("data", (data: string) => (stdout += data));
   let isInterrupted = interruptAt === undefined;
@@ -38,6 +39,6 @@ export async function run(
 }
 
 /** The object that `--json` prints as the last line. */
-export function parseSummary({ stdout }: Ran): Readonly<Record<string, number | string | boolean | null>> {
+export function parseSummary({ stdout }: ProcessResult): Readonly<Record<string, number | string | boolean | null>> {
   return JSON.parse(stdout.trimEnd().split("\n").at(-1)!) as Record<string, number | string | boolean | null>;
 }

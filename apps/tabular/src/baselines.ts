@@ -22,7 +22,7 @@ export function logisticRegression({ width, classCount, train, labels, test }: C
   // Two vectors w and −w that are penalized with 1 each are one, 2 w, penalized with ½.
   const penalty = classCount === 2 ? 2 : 1;
   const weights = new Float64Array(classCount * weightsPerClass);
-  const rows = Array.from(labels, (_, row) => withBias(train, row, width));
+  const rows = Array.from(labels, (_, row) => appendBias(train, row, width));
   for (let step = 0; step < 50; step++) {
     const gradient = new Float64Array(classCount * weightsPerClass);
     const hessian = Array.from(
@@ -57,7 +57,7 @@ export function logisticRegression({ width, classCount, train, labels, test }: C
     addScaled(weights, -1, update);
     if (Math.max(...update.map(Math.abs)) < 1e-9) break;
   }
-  return mapRows(test.length / width, classCount, (row) => classProbabilities(weights, withBias(test, row, width)));
+  return mapRows(test.length / width, classCount, (row) => classProbabilities(weights, appendBias(test, row, width)));
 }
 
 /** The shares of the classes among the k nearest rows by Euclidean distance. Cover and Hart 1967. */
@@ -70,10 +70,10 @@ export function nearestNeighbours(task: ClassificationTask, k = 15): Probabiliti
       for (let i = 0; i < width; i++) squaredDistance += (test[row * width + i]! - train[trainRow * width + i]!) ** 2;
       return { sum: squaredDistance, label };
     });
-    const shares = new Float64Array(classCount);
+    const classShares = new Float64Array(classCount);
     for (const { label } of distances.toSorted((a, b) => a.sum - b.sum).slice(0, numNeighbours))
-      shares[label]! += 1 / numNeighbours;
-    return shares;
+      classShares[label]! += 1 / numNeighbours;
+    return classShares;
   });
 }
 
@@ -100,20 +100,20 @@ export function multiclassAuc(labels: ArrayLike<number>, probabilities: Probabil
 export function rocAuc(labels: ArrayLike<number>, scores: ArrayLike<number>): number {
   const order = Array.from(scores, (_, i) => i).toSorted((a, b) => scores[a]! - scores[b]!);
   let [numPositives, rankSum] = [0, 0];
-  for (let first = 0; first < order.length; ) {
-    let end = first;
-    while (end < order.length && scores[order[end]!] === scores[order[first]!]) end++;
-    for (let i = first; i < end; i++) {
+  for (let firstTied = 0; firstTied < order.length; ) {
+    let end = firstTied;
+    while (end < order.length && scores[order[end]!] === scores[order[firstTied]!]) end++;
+    for (let i = firstTied; i < end; i++) {
       if (labels[order[i]!] !== 1) continue;
       numPositives++;
-      rankSum += (first + 1 + end) / 2; // ties share their mean rank
+      rankSum += (firstTied + 1 + end) / 2; // ties share their mean rank
     }
-    first = end;
+    firstTied = end;
   }
   return (rankSum - (numPositives * (numPositives + 1)) / 2) / (numPositives * (order.length - numPositives));
 }
 
-function withBias(rows: Float32Array, row: number, width: number): Float64Array {
+function appendBias(rows: Float32Array, row: number, width: number): Float64Array {
   const x = new Float64Array(width + 1);
   x.set(rows.subarray(row * width, (row + 1) * width));
   x[width] = 1;
@@ -148,8 +148,8 @@ function addOuterProduct(matrix: readonly Float64Array[], { topLeft: [top, left]
   }
 }
 
-function addScaled(to: Float64Array, factor: number, x: Float64Array): void {
-  for (let i = 0; i < x.length; i++) to[i]! += factor * x[i]!;
+function addScaled(out: Float64Array, factor: number, x: Float64Array): void {
+  for (let i = 0; i < x.length; i++) out[i]! += factor * x[i]!;
 }
 
 function mapRows(rows: number, width: number, computeRow: (row: number) => Float64Array): Float64Array {

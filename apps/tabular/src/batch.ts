@@ -62,19 +62,19 @@ export function loadBatch(ctx: Context, tables: readonly Table[], options: Batch
   const targets = new Float32Array(tables.length * testRows.count);
   for (const [i, table] of tables.entries()) {
     const standardizedTable = standardize(table, knownRows);
-    for (const [rowRange, to] of [
+    for (const [rowRange, outRow] of [
       [trainRows, 0],
       [testRows, trainRows.count],
     ] as const) {
       const cells = standardizedTable.subarray(rowRange.first * width, (rowRange.first + rowRange.count) * width);
-      features.set(cells, (i * numLocalRows + to) * width);
+      features.set(cells, (i * numLocalRows + outRow) * width);
     }
     const trainLabels = table.labels.subarray(trainRows.first, trainRows.first + trainRows.count);
     for (const [row, label] of trainLabels.entries()) classes[(i * numLocalRows + row) * maxClasses + label] = 1;
-    const shares = new Float32Array(maxClasses);
-    for (const label of table.labels.subarray(0, knownRows)) shares[label]! += 1 / knownRows;
+    const classShares = new Float32Array(maxClasses);
+    for (const label of table.labels.subarray(0, knownRows)) classShares[label]! += 1 / knownRows;
     for (let row = trainRows.count; row < numLocalRows; row++)
-      classes.set(shares, (i * numLocalRows + row) * maxClasses);
+      classes.set(classShares, (i * numLocalRows + row) * maxClasses);
     targets.set(table.labels.subarray(testRows.first, testRows.first + testRows.count), i * testRows.count);
   }
   const batchTensors = {

@@ -75,7 +75,7 @@ export class TabularClassifier implements Disposable {
     checkRows(where, x, knownRows.width);
     const task = { table: createTable(knownRows, x), knownRows: knownRows.x.length };
     const rows = knownRows.x.length + x.length;
-    const { ranks, rank } = this.#sequencePlace();
+    const { ranks, rank } = this.#sequenceRank();
     const plans = Array.from({ length: ranks }, (_, rankIndex) =>
       assignRows(rows, task.knownRows, { rank: rankIndex, ranks }),
     );
@@ -99,7 +99,7 @@ export class TabularClassifier implements Disposable {
     this.#knownRows = undefined;
   }
 
-  #sequencePlace(): { readonly rank: number; readonly ranks: number } {
+  #sequenceRank(): { readonly rank: number; readonly ranks: number } {
     const { coordinate, shape } = this.#ctx.mesh;
     return { rank: coordinate.sp ?? 0, ranks: shape.sp ?? 1 };
   }

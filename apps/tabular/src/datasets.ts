@@ -93,14 +93,14 @@ export function standardize(table: Table, trainRows: number, maxMagnitude = 10):
   const width = table.columns.length;
   const out = new Float32Array(table.features.length);
   for (let column = 0; column < width; column++) {
-    const at = (row: number): number => table.features[row * width + column]!;
+    const valueAt = (row: number): number => table.features[row * width + column]!;
     let mean = 0;
-    for (let row = 0; row < trainRows; row++) mean += at(row) / trainRows;
+    for (let row = 0; row < trainRows; row++) mean += valueAt(row) / trainRows;
     let variance = 0;
-    for (let row = 0; row < trainRows; row++) variance += (at(row) - mean) ** 2 / trainRows;
+    for (let row = 0; row < trainRows; row++) variance += (valueAt(row) - mean) ** 2 / trainRows;
     const scale = variance > 0 ? 1 / Math.sqrt(variance) : 1;
     for (let row = 0; row < countRows(table); row++) {
-      out[row * width + column] = Math.max(-maxMagnitude, Math.min(maxMagnitude, (at(row) - mean) * scale));
+      out[row * width + column] = Math.max(-maxMagnitude, Math.min(maxMagnitude, (valueAt(row) - mean) * scale));
     }
   }
   return out;
@@ -114,11 +114,11 @@ export function rankColumns(table: Table, trainRows: number): Table {
   const width = table.columns.length;
   const features = new Float32Array(table.features.length);
   for (let column = 0; column < width; column++) {
-    const at = (row: number): number => table.features[row * width + column]!;
-    const trainValues = Float64Array.from({ length: trainRows }, (_, row) => at(row)).toSorted();
+    const valueAt = (row: number): number => table.features[row * width + column]!;
+    const trainValues = Float64Array.from({ length: trainRows }, (_, row) => valueAt(row)).toSorted();
     for (let row = 0; row < countRows(table); row++) {
       // Ties have their mean rank, and so has what lies between two.
-      const meanRank = (countBelow(trainValues, at(row), false) + countBelow(trainValues, at(row), true)) / 2;
+      const meanRank = (countBelow(trainValues, valueAt(row), false) + countBelow(trainValues, valueAt(row), true)) / 2;
       features[row * width + column] = normalQuantile((meanRank + 0.5) / (trainRows + 1));
     }
   }

@@ -34,9 +34,9 @@ await ctx.device.stream.synchronize();
 ctx.device.resetPeakMemory();
 const group = ctx.mesh.group("sp");
 const bytesSentBefore = group.traffic().bytesSent;
-const begin = performance.now();
+const startTime = performance.now();
 const scores = await predict(ctx, model, { table, knownRows, plan }, { size: 2, seed: 0 });
-const seconds = (performance.now() - begin) / 1000;
+const seconds = (performance.now() - startTime) / 1000;
 const bytesSent = group.traffic().bytesSent - bytesSentBefore;
 const labels = table.labels.subarray(plan.testRows.first, plan.testRows.first + plan.testRows.count);
 console.log(

@@ -156,8 +156,8 @@ function randomMatrix(random: Random, rows: number, columns: number, gain = 1.5)
   return Array.from({ length: rows }, () => Float64Array.from({ length: columns }, () => scale * random.normal()));
 }
 
-function matrixVector(by: readonly Float64Array[], x: Float64Array): Float64Array {
-  return Float64Array.from(by, (row) => {
+function matrixVector(matrix: readonly Float64Array[], x: Float64Array): Float64Array {
+  return Float64Array.from(matrix, (row) => {
     let sum = 0;
     for (let i = 0; i < x.length; i++) sum += row[i]! * x[i]!;
     return sum;

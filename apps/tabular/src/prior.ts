@@ -39,7 +39,7 @@ export function sampleTable(random: Random, size: TableSize): Table {
   if (labels.every((label) => label === labels[0])) labels[0] = (labels[0]! + 1) % classes;
   const features = new Float32Array(rows * columns);
   for (let column = 0; column < columns; column++) {
-    const transform = randomMeasure(random);
+    const transform = drawFeatureTransform(random);
     for (const [row, sample] of samples.entries())
       features[row * columns + column] = transform(sample.features[column]!);
   }
@@ -83,7 +83,7 @@ function assignByThresholds(random: Random, scores: readonly number[], classes: 
 }
 
 /** What is measured of a quantity: it in some unit, on a curved scale, in steps, or as a category with any number. */
-function randomMeasure(random: Random): (x: number) => number {
+function drawFeatureTransform(random: Random): (x: number) => number {
   const scale = Math.exp(random.normal());
   const shift = random.normal();
   const kindDraw = random.uniform();

@@ -33,8 +33,8 @@ export class Random {
     return radius * Math.cos(angle);
   }
 
-  choice<T>(from: readonly T[]): T {
-    return from[this.integer(0, from.length - 1)]!;
+  choice<T>(items: readonly T[]): T {
+    return items[this.integer(0, items.length - 1)]!;
   }
 
   /** 0 … count − 1 in random order: Fisher and Yates. */

@@ -36,7 +36,7 @@ using model = values.refine === undefined ? new TabularModel(ctx, defaultOptions
 using trainer = new Trainer(ctx, model, options);
 const { checkpoint } = values;
 if (checkpoint !== undefined && existsSync(checkpoint)) await trainer.load(checkpoint);
-const begin = performance.now();
+const startTime = performance.now();
 let losses: number[] = [];
 while (trainer.steps < options.steps) {
   losses.push(await trainer.step(trainer.steps + 1));
@@ -44,7 +44,7 @@ while (trainer.steps < options.steps) {
   const isLast = step === options.steps;
   if (step % 50 === 0 || isLast) {
     const loss = Number((losses.reduce((a, b) => a + b, 0) / losses.length).toFixed(4));
-    const seconds = Math.round((performance.now() - begin) / 1000);
+    const seconds = Math.round((performance.now() - startTime) / 1000);
     if (ctx.rank === 0) console.log(JSON.stringify({ step, loss, seconds }));
     losses = [];
   }

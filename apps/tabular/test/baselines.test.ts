@@ -15,15 +15,15 @@ describe("rocAuc", () => {
     const random = new Random(1);
     const labels = Array.from({ length: 60 }, () => random.integer(0, 1));
     const scores = Array.from({ length: 60 }, () => random.integer(0, 9));
-    let [right, pairs] = [0, 0];
+    let [correctPairs, totalPairs] = [0, 0];
     for (const [i, a] of labels.entries()) {
       for (const [j, b] of labels.entries()) {
         if (a !== 1 || b !== 0) continue;
-        pairs++;
-        right += scores[i]! > scores[j]! ? 1 : scores[i] === scores[j] ? 0.5 : 0;
+        totalPairs++;
+        correctPairs += scores[i]! > scores[j]! ? 1 : scores[i] === scores[j] ? 0.5 : 0;
       }
     }
-    expect(rocAuc(labels, scores)).toBeCloseTo(right / pairs, 12);
+    expect(rocAuc(labels, scores)).toBeCloseTo(correctPairs / totalPairs, 12);
   });
 });
 
@@ -37,8 +37,8 @@ describe("logisticRegression", () => {
       return random.uniform() < p ? 1 : 0;
     });
     const test = Float32Array.from([0, 0, 1, 0, 0, 1]);
-    const found = logisticRegression({ width: 2, classCount: 2, train, labels, test });
-    const logits = [0, 1, 2].map((row) => Math.log(found[2 * row + 1]! / found[2 * row]!));
+    const probabilities = logisticRegression({ width: 2, classCount: 2, train, labels, test });
+    const logits = [0, 1, 2].map((row) => Math.log(probabilities[2 * row + 1]! / probabilities[2 * row]!));
     expect(logits[0]).toBeCloseTo(0.5, 0);
     expect(logits[1]! - logits[0]!).toBeCloseTo(2, 0);
     expect(logits[2]! - logits[0]!).toBeCloseTo(-1, 0);
@@ -51,13 +51,13 @@ describe("logisticRegression", () => {
     // Scores 0, x and −x: the odds of class 1 against 2 are e^2x.
     const labels = Uint8Array.from(train, (x) => {
       const powers = [1, Math.exp(x), Math.exp(-x)];
-      const at = random.uniform() * powers.reduce((a, b) => a + b, 0);
-      return at < powers[0]! ? 0 : at < powers[0]! + powers[1]! ? 1 : 2;
+      const threshold = random.uniform() * powers.reduce((a, b) => a + b, 0);
+      return threshold < powers[0]! ? 0 : threshold < powers[0]! + powers[1]! ? 1 : 2;
     });
-    const found = logisticRegression({ width: 1, classCount: 3, train, labels, test: Float32Array.from([1]) });
-    expect(Math.log(found[1]! / found[0]!)).toBeCloseTo(1, 0);
-    expect(Math.log(found[1]! / found[2]!)).toBeCloseTo(2, 0);
-    expect(found.reduce((a, b) => a + b, 0)).toBeCloseTo(1, 12);
+    const probabilities = logisticRegression({ width: 1, classCount: 3, train, labels, test: Float32Array.from([1]) });
+    expect(Math.log(probabilities[1]! / probabilities[0]!)).toBeCloseTo(1, 0);
+    expect(Math.log(probabilities[1]! / probabilities[2]!)).toBeCloseTo(2, 0);
+    expect(probabilities.reduce((a, b) => a + b, 0)).toBeCloseTo(1, 12);
   });
 
   it("stays finite where the classes are separable", () => {

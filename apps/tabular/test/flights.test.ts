@@ -26,6 +26,8 @@ it("shares the rows of a table over four processes, and sends only what is known
   expect(reports.reduce((sum, { rowsHere }) => sum + rowsHere, 0)).toBe(rows);
   // Keys and values of the known rows, three columns of them (two features and the class), in the last layer the class alone, go
   // round once a layer; the table is read under both names of its classes.
-  const sent = reports.reduce((sum, { bytesSent }) => sum + bytesSent, 0);
-  expect(sent).toBe(2 * (3 * (defaultOptions.layers - 1) + 1) * (ranks - 1) * known * 2 * defaultOptions.embedDim * 4);
+  const totalBytesSent = reports.reduce((sum, { bytesSent }) => sum + bytesSent, 0);
+  expect(totalBytesSent).toBe(
+    2 * (3 * (defaultOptions.layers - 1) + 1) * (ranks - 1) * known * 2 * defaultOptions.embedDim * 4,
+  );
 });

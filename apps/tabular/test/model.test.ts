@@ -8,65 +8,68 @@ import { Random } from "../src/random.ts";
 import { selectRows, type Table } from "../src/datasets.ts";
 import { Trainer, defaultTraining, type TrainingOptions } from "../src/training.ts";
 
-const small = { ...defaultOptions, embedDim: 32, hiddenDim: 64, layers: 2 };
+const smallOptions = { ...defaultOptions, embedDim: 32, hiddenDim: 64, layers: 2 };
 const table = sampleTable(new Random(3), { rows: 61, columns: 4, classes: 3 });
 const knownRows = 37;
 
-async function onRanks<T>(ranks: number, run: (ctx: Context) => Promise<T>, spSize = ranks): Promise<T[]> {
+async function runOnRanks<T>(ranks: number, body: (ctx: Context) => Promise<T>, spSize = ranks): Promise<T[]> {
   const contexts = await world(ranks, { spSize, device: () => cpu({ threads: 1 }) });
   try {
-    return await Promise.all(contexts.map(run));
+    return await Promise.all(contexts.map(body));
   } finally {
     for (const ctx of contexts) await ctx.close();
   }
 }
 
 /** Probabilities of all target rows and classes, in the table's order. */
-async function answers(given: Table, ranks = 1): Promise<number[]> {
-  const parts = await onRanks(ranks, async (ctx) => {
-    using model = new TabularModel(ctx, { ...small, rows: ring() });
-    const plan = assignRows(given.labels.length, knownRows, { rank: ctx.rank, ranks });
-    return await predict(ctx, model, { table: given, knownRows, plan }, { size: 3, seed: 0 });
+async function computeLogits(inputTable: Table, ranks = 1): Promise<number[]> {
+  const rankLogits = await runOnRanks(ranks, async (ctx) => {
+    using model = new TabularModel(ctx, { ...smallOptions, rows: ring() });
+    const plan = assignRows(inputTable.labels.length, knownRows, { rank: ctx.rank, ranks });
+    return await predict(ctx, model, { table: inputTable, knownRows, plan }, { size: 3, seed: 0 });
   });
-  return parts.flatMap((part) => [...part]);
+  return rankLogits.flatMap((localLogits) => [...localLogits]);
 }
 
 describe("the model", () => {
   it("lets no row to be predicted influence another, to the bit", async () => {
-    const before = await answers(table);
+    const originalLogits = await computeLogits(table);
     const width = table.columns.length;
-    const changed = table.features.slice();
-    changed.fill(9, (knownRows + 5) * width, (knownRows + 6) * width);
-    const after = await answers({ ...table, features: changed });
-    const others = (all: number[]): number[] => [...all.slice(0, 5 * 3), ...all.slice(6 * 3)];
-    expect(after.slice(5 * 3, 6 * 3)).not.toEqual(before.slice(5 * 3, 6 * 3));
-    expect(others(after)).toEqual(others(before));
+    const changedFeatures = table.features.slice();
+    changedFeatures.fill(9, (knownRows + 5) * width, (knownRows + 6) * width);
+    const changedLogits = await computeLogits({ ...table, features: changedFeatures });
+    const omitSixthRow = (logits: number[]): number[] => [...logits.slice(0, 5 * 3), ...logits.slice(6 * 3)];
+    expect(changedLogits.slice(5 * 3, 6 * 3)).not.toEqual(originalLogits.slice(5 * 3, 6 * 3));
+    expect(omitSixthRow(changedLogits)).toEqual(omitSixthRow(originalLogits));
   });
 
   it("does not care what the classes are called, once each has had each number", async () => {
-    const renamed = await answers({ ...table, labels: table.labels.map((label) => (label + 1) % 3) });
-    for (const [i, p] of (await answers(table)).entries()) {
-      expect(renamed[i - (i % 3) + ((i + 1) % 3)]!).toBeCloseTo(p, 6);
+    const renamedLogits = await computeLogits({ ...table, labels: table.labels.map((label) => (label + 1) % 3) });
+    for (const [i, p] of (await computeLogits(table)).entries()) {
+      expect(renamedLogits[i - (i % 3) + ((i + 1) % 3)]!).toBeCloseTo(p, 6);
     }
   });
 
   it("does not read the target classes", async () => {
     const labels = table.labels.slice();
     labels.fill(1, knownRows);
-    expect(await answers({ ...table, labels })).toEqual(await answers(table));
+    expect(await computeLogits({ ...table, labels })).toEqual(await computeLogits(table));
   });
 
   it("does not care in which order its known rows come", async () => {
     const order = new Random(1).permutation(knownRows);
-    const all = [...order, ...Array.from({ length: table.labels.length - knownRows }, (_, i) => knownRows + i)];
-    const [before, after] = [await answers(table), await answers(selectRows(table, all))];
-    for (const [i, p] of after.entries()) expect(p).toBeCloseTo(before[i]!, 5);
+    const rowOrder = [...order, ...Array.from({ length: table.labels.length - knownRows }, (_, i) => knownRows + i)];
+    const [originalLogits, permutedLogits] = [
+      await computeLogits(table),
+      await computeLogits(selectRows(table, rowOrder)),
+    ];
+    for (const [i, p] of permutedLogits.entries()) expect(p).toBeCloseTo(originalLogits[i]!, 5);
   });
 
   it.each([2, 3, 4])("answers on %d ranks as on one", async (ranks) => {
-    const [alone, together] = [await answers(table), await answers(table, ranks)];
-    expect(together).toHaveLength(alone.length);
-    for (const [i, p] of together.entries()) expect(p).toBeCloseTo(alone[i]!, 5);
+    const [singleRankLogits, shardedLogits] = [await computeLogits(table), await computeLogits(table, ranks)];
+    expect(shardedLogits).toHaveLength(singleRankLogits.length);
+    for (const [i, p] of shardedLogits.entries()) expect(p).toBeCloseTo(singleRankLogits[i]!, 5);
   });
 });
 
@@ -78,29 +81,29 @@ describe("assignRows", () => {
     [231_083, 20_000, 4],
   ])("shares %d rows, %d of them known, over %d ranks: each once, evenly", (rows, known, ranks) => {
     const plans = Array.from({ length: ranks }, (_, rank) => assignRows(rows, known, { rank, ranks }));
-    const covered = (share: "trainRows" | "testRows"): number[] =>
-      plans.flatMap((plan) => [plan[share].first, plan[share].first + plan[share].count]);
-    expect(covered("trainRows").filter((x, i, all) => i % 2 === 0 && i > 0 && x !== all[i - 1])).toEqual([]);
-    expect([covered("trainRows")[0], covered("trainRows").at(-1)]).toEqual([0, known]);
-    expect(covered("testRows").filter((x, i, all) => i % 2 === 0 && i > 0 && x !== all[i - 1])).toEqual([]);
-    expect([covered("testRows")[0], covered("testRows").at(-1)]).toEqual([known, rows]);
+    const listCoveredRows = (rowKind: "trainRows" | "testRows"): number[] =>
+      plans.flatMap((plan) => [plan[rowKind].first, plan[rowKind].first + plan[rowKind].count]);
+    expect(listCoveredRows("trainRows").filter((x, i, all) => i % 2 === 0 && i > 0 && x !== all[i - 1])).toEqual([]);
+    expect([listCoveredRows("trainRows")[0], listCoveredRows("trainRows").at(-1)]).toEqual([0, known]);
+    expect(listCoveredRows("testRows").filter((x, i, all) => i % 2 === 0 && i > 0 && x !== all[i - 1])).toEqual([]);
+    expect([listCoveredRows("testRows")[0], listCoveredRows("testRows").at(-1)]).toEqual([known, rows]);
     const sizes = plans.map((plan) => plan.trainRows.count + plan.testRows.count);
     expect(Math.max(...sizes) - Math.min(...sizes)).toBeLessThanOrEqual(1);
   });
 });
 
 describe("training", () => {
-  const tiny = { maxClasses: 3, embedDim: 16, numHeads: 2, hiddenDim: 32, layers: 1 };
+  const tinyOptions = { maxClasses: 3, embedDim: 16, numHeads: 2, hiddenDim: 32, layers: 1 };
   const options: TrainingOptions = {
     ...{ ...defaultTraining, steps: 30, learningRate: 1e-2 },
     ...{ cells: 1600, rows: [40, 80], columns: [2, 4], maxClasses: 2 },
   };
 
-  const curve = (ranks: number, steps: number): Promise<number[][]> =>
-    onRanks(
+  const trainLosses = (ranks: number, steps: number): Promise<number[][]> =>
+    runOnRanks(
       ranks,
       async (ctx) => {
-        using model = new TabularModel(ctx, tiny);
+        using model = new TabularModel(ctx, tinyOptions);
         using trainer = new Trainer(ctx, model, options);
         const losses: number[] = [];
         for (let step = 1; step <= steps; step++) losses.push(await trainer.step(step));
@@ -110,16 +113,17 @@ describe("training", () => {
     );
 
   it.each([2, 4])("has the same loss curve on %d ranks that share the tables as on one", async (ranks) => {
-    const [[alone], together] = [await curve(1, 12), await curve(ranks, 12)];
-    for (const losses of together) {
-      expect(losses).toEqual(together[0]);
-      for (const [i, loss] of losses.entries()) expect(loss).toBeCloseTo(alone![i]!, 4);
+    const [[singleRankLosses], rankLosses] = [await trainLosses(1, 12), await trainLosses(ranks, 12)];
+    for (const losses of rankLosses) {
+      expect(losses).toEqual(rankLosses[0]);
+      for (const [i, loss] of losses.entries()) expect(loss).toBeCloseTo(singleRankLosses![i]!, 4);
     }
   });
 
   it("learns", async () => {
-    const [losses] = await curve(1, 150);
-    const mean = (from: number, to: number): number => losses!.slice(from, to).reduce((a, b) => a + b, 0) / (to - from);
-    expect(mean(100, 150)).toBeLessThan(mean(0, 50) - 0.01);
+    const [losses] = await trainLosses(1, 150);
+    const meanLoss = (firstStep: number, endStep: number): number =>
+      losses!.slice(firstStep, endStep).reduce((a, b) => a + b, 0) / (endStep - firstStep);
+    expect(meanLoss(100, 150)).toBeLessThan(meanLoss(0, 50) - 0.01);
   });
 });

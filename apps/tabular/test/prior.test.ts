@@ -10,9 +10,9 @@ describe("the prior", () => {
       const table = sampleTable(new Random(seed), size);
       expect(table.features).toHaveLength(size.rows * size.columns);
       expect(table.features.every(Number.isFinite)).toBe(true);
-      const occurring = new Set(table.labels);
-      expect(occurring.size).toBeGreaterThan(1);
-      expect(Math.max(...occurring)).toBeLessThan(size.classes);
+      const occurringLabels = new Set(table.labels);
+      expect(occurringLabels.size).toBeGreaterThan(1);
+      expect(Math.max(...occurringLabels)).toBeLessThan(size.classes);
       expect(table.classes).toHaveLength(size.classes);
       expect(sampleTable(new Random(seed), size)).toEqual(table);
     }
@@ -34,9 +34,9 @@ describe("the prior", () => {
 
   it("gathers every class among the rows of most tables", () => {
     const random = new Random(5);
-    const complete = Array.from({ length: 50 }, () =>
+    const threeClassTables = Array.from({ length: 50 }, () =>
       sampleTable(random, { rows: 300, columns: 4, classes: 3 }),
     ).filter(({ labels }) => new Set(labels).size === 3);
-    expect(complete.length).toBeGreaterThan(15);
+    expect(threeClassTables.length).toBeGreaterThan(15);
   });
 });

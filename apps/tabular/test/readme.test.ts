@@ -8,17 +8,17 @@ interface Examples {
   instrument(code: string): string;
 }
 
-const here = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
+const resolvePath = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
 
 it("runs the README's example", async () => {
-  const { parseBlocks, instrument } = (await import(here("../../../scripts/doc-examples.mjs"))) as Examples;
-  const blocks = parseBlocks(readFileSync(here("../README.md"), "utf8"));
+  const { parseBlocks, instrument } = (await import(resolvePath("../../../scripts/doc-examples.mjs"))) as Examples;
+  const blocks = parseBlocks(readFileSync(resolvePath("../README.md"), "utf8"));
   expect(blocks).toHaveLength(1);
   const code = instrument(blocks[0]!.code);
   expect(code).toContain("__value(");
-  const path = here("../build/readme-example.ts");
-  mkdirSync(here("../build"), { recursive: true });
-  const head = `import { expectValue as __value } from ${JSON.stringify(here("../../../scripts/example-value.ts"))};\n`;
-  writeFileSync(path, head + code.replace('"@mosaic/tabular"', '"../src/index.ts"'));
+  const path = resolvePath("../build/readme-example.ts");
+  mkdirSync(resolvePath("../build"), { recursive: true });
+  const importLine = `import { expectValue as __value } from ${JSON.stringify(resolvePath("../../../scripts/example-value.ts"))};\n`;
+  writeFileSync(path, importLine + code.replace('"@mosaic/tabular"', '"../src/index.ts"'));
   await import(path);
 });

@@ -7,7 +7,7 @@ import { loadModel } from "../src/weights.ts";
 it.each<DatasetName>([...evaluationSets])("predicts %s as well as the better baseline, or nearly", async (name) => {
   await using ctx = await init({ rank: 0, worldSize: 1 });
   using model = await loadModel(ctx);
-  const found = await compareMethods(ctx, model, { name, seeds: [0, 1, 2], ensemble: { size: 2, seed: 0 } });
-  expect(mean(found.model)).toBeGreaterThan(0.7);
-  expect(meanGain(found)).toBeGreaterThan(-0.02);
+  const comparison = await compareMethods(ctx, model, { name, seeds: [0, 1, 2], ensemble: { size: 2, seed: 0 } });
+  expect(mean(comparison.model)).toBeGreaterThan(0.7);
+  expect(meanGain(comparison)).toBeGreaterThan(-0.02);
 });

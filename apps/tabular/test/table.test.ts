@@ -11,7 +11,7 @@ import {
   type TableSchema,
 } from "../src/datasets.ts";
 
-const recipe: TableSchema = { name: "t", columns: ["a", "b"], label: ({ y }) => (y === null ? undefined : y === 1) };
+const schema: TableSchema = { name: "t", columns: ["a", "b"], label: ({ y }) => (y === null ? undefined : y === 1) };
 
 describe("tableOf", () => {
   it("takes numbers, and text that is a number", () => {
@@ -20,7 +20,7 @@ describe("tableOf", () => {
         { a: 1, b: "2.5", y: 1 },
         { a: 3, b: 4, y: 0 },
       ],
-      recipe,
+      schema,
     );
     expect([...table.features]).toEqual([1, 2.5, 3, 4]);
     expect([...table.labels]).toEqual([1, 0]);
@@ -29,7 +29,7 @@ describe("tableOf", () => {
 
   it("takes classes by name", () => {
     const records = ["c", "a", "b", "a"].map((y) => ({ a: 1, b: 1, y }));
-    const table = createTable(records, { ...recipe, label: ({ y }) => y as string });
+    const table = createTable(records, { ...schema, label: ({ y }) => y as string });
     expect(table.classes).toEqual(["a", "b", "c"]);
     expect([...table.labels]).toEqual([2, 0, 1, 0]);
   });
@@ -41,10 +41,10 @@ describe("tableOf", () => {
     ["a column that is not there", { a: 1, y: 1 }, /nothing in b/],
     ["no class", { a: 1, b: 1, y: null }, /no class/],
   ])("refuses %s, with its place and a way out", (_, record, message) => {
-    const make = () => createTable([{ a: 1, b: 1, y: 0 }, record], recipe);
-    expect(make).toThrow(MosaicError);
-    expect(make).toThrow(message);
-    expect(make).toThrow(/missing: "drop"/);
+    const createInvalidTable = () => createTable([{ a: 1, b: 1, y: 0 }, record], schema);
+    expect(createInvalidTable).toThrow(MosaicError);
+    expect(createInvalidTable).toThrow(message);
+    expect(createInvalidTable).toThrow(/missing: "drop"/);
   });
 
   it("leaves such rows out if the option is set", () => {
@@ -53,7 +53,7 @@ describe("tableOf", () => {
         { a: null, b: 1, y: 0 },
         { a: 5, b: 6, y: 1 },
       ],
-      { ...recipe, missing: "drop" },
+      { ...schema, missing: "drop" },
     );
     expect([...table.features]).toEqual([5, 6]);
   });
@@ -67,24 +67,24 @@ describe("standardize", () => {
         { a: 3, b: 0, y: 1 },
         { a: 100, b: 7, y: 1 },
       ],
-      recipe,
+      schema,
     );
-    const standard = standardize(table, 2, 10);
-    expect([...standard]).toEqual([-1, 0, 1, 0, 10, 7]);
+    const standardized = standardize(table, 2, 10);
+    expect([...standardized]).toEqual([-1, 0, 1, 0, 10, 7]);
   });
 });
 
 describe("rankColumns", () => {
   it("gives normal scores, by the known rows alone", () => {
     const records = [5, 1, 1, 1000, 2, -7, 4000].map((a) => ({ a, b: 0, y: 0 }));
-    const { features } = rankColumns(createTable(records, recipe), 4);
-    const column = (i: number): number[] => [...features].filter((_, at) => at % 2 === i);
+    const { features } = rankColumns(createTable(records, schema), 4);
+    const readColumn = (i: number): number[] => [...features].filter((_, at) => at % 2 === i);
     // Of 5, 2.5, 1, 1 and 3.5 of the known rows, in the middle of a step each; 2 between two of them, below and above.
     const scores = [0, -0.524, -0.524, 0.842, 0, -1.282, 1.282];
-    const [first, ...others] = column(0);
-    expect(first).toBeCloseTo(0.253, 2);
-    for (const [i, score] of others.entries()) expect(score).toBeCloseTo(scores[i + 1]!, 2);
-    expect(column(1).every((score) => Math.abs(score) < 1e-3)).toBe(true);
+    const [firstScore, ...otherScores] = readColumn(0);
+    expect(firstScore).toBeCloseTo(0.253, 2);
+    for (const [i, score] of otherScores.entries()) expect(score).toBeCloseTo(scores[i + 1]!, 2);
+    expect(readColumn(1).every((score) => Math.abs(score) < 1e-3)).toBe(true);
   });
 });
 
@@ -105,8 +105,8 @@ describe("data sets", () => {
   });
 
   it("selects rows in order", () => {
-    const picked = selectRows(loadDataset("penguins"), [3, 0]);
-    expect(countRows(picked)).toBe(2);
-    expect([...picked.features.subarray(4)]).toEqual([...loadDataset("penguins").features.subarray(0, 4)]);
+    const selectedRows = selectRows(loadDataset("penguins"), [3, 0]);
+    expect(countRows(selectedRows)).toBe(2);
+    expect([...selectedRows.features.subarray(4)]).toEqual([...loadDataset("penguins").features.subarray(0, 4)]);
   });
 });

@@ -10,21 +10,21 @@ import {
 } from "@mosaic/core";
 import {
   type CollectivesName,
-  collectivesFromEnvironment,
+  readCollectivesName,
   collectivesNames,
   type DeviceName,
-  deviceFromEnvironment,
+  readDeviceName,
   deviceForCollectives,
   type Environment,
-  gpuIndex,
+  selectGpuIndex,
   importCuda,
   importNccl,
   collectivesForDevice,
   createCollectives,
   createDevice,
-  defaultCollectives,
+  getDefaultCollectives,
   getLocalRank,
-  isOnSeveralHosts,
+  spansSeveralHosts,
   quoteNames,
   sharesGpus,
   type VisibleGpus,
@@ -46,14 +46,11 @@ interface SelectedDevice {
 
 /** Options first, then MOSAIC_DEVICE and MOSAIC_COLLECTIVES, then what goes with the other, then what is detected. */
 export async function selectDevice(requested: RequestedParts, worldSize: number): Promise<SelectedDevice> {
-  const collectives = requested.collectives ?? collectivesFromEnvironment();
+  const collectives = requested.collectives ?? readCollectivesName();
   const deviceOrName =
-    requested.device ??
-    deviceFromEnvironment() ??
-    deviceNameFor(collectives) ??
-    (await detectAndWarn(worldSize)).device;
+    requested.device ?? readDeviceName() ?? selectDeviceName(collectives) ?? (await detectAndWarn(worldSize)).device;
   if (typeof deviceOrName === "string" && typeof collectives === "string") checkCompatible(deviceOrName, collectives);
-  const collectivesOrName = collectives ?? (worldSize > 1 ? collectivesFor(deviceOrName, worldSize) : undefined);
+  const collectivesOrName = collectives ?? (worldSize > 1 ? selectCollectives(deviceOrName, worldSize) : undefined);
   const device = typeof deviceOrName === "string" ? await createDevice(deviceOrName) : deviceOrName;
   const isOwned = device !== deviceOrName;
   try {
@@ -69,14 +66,14 @@ export async function selectDevice(requested: RequestedParts, worldSize: number)
   }
 }
 
-function deviceNameFor(collectives: Collectives | CollectivesName | undefined): DeviceName | undefined {
+function selectDeviceName(collectives: Collectives | CollectivesName | undefined): DeviceName | undefined {
   return collectives && deviceForCollectives(typeof collectives === "string" ? collectives : collectives.name);
 }
 
 /** What connects such devices; undefined for a third party's. */
-function collectivesFor(deviceOrName: Device | DeviceName, worldSize: number): CollectivesName | undefined {
+function selectCollectives(deviceOrName: Device | DeviceName, worldSize: number): CollectivesName | undefined {
   const type = typeof deviceOrName === "string" ? deviceOrName : deviceOrName.type;
-  return collectivesForDevice(type) && defaultCollectives(type as DeviceName, isOnSeveralHosts(worldSize));
+  return collectivesForDevice(type) && getDefaultCollectives(type as DeviceName, spansSeveralHosts(worldSize));
 }
 
 function checkCompatible(device: DeviceName, collectives: CollectivesName): void {
@@ -157,24 +154,27 @@ export async function detect(options?: DetectOptions): Promise<DetectedHardware>
 
 /** `detect` for a system. */
 export async function detectOn(system: DetectionSystem, options: DetectOptions): Promise<DetectedHardware> {
-  const requested = collectivesFromEnvironment(system.env);
-  const device = deviceFromEnvironment(system.env) ?? (requested && deviceForCollectives(requested));
-  const on = (name: DeviceName): DetectedHardware => ({
+  const requested = readCollectivesName(system.env);
+  const device = readDeviceName(system.env) ?? (requested && deviceForCollectives(requested));
+  const createResult = (name: DeviceName): DetectedHardware => ({
     device: name,
-    collectives: requested ?? defaultCollectives(name, spansHosts(system, options)),
+    collectives: requested ?? getDefaultCollectives(name, spansHosts(system, options)),
   });
-  if (device !== undefined) return on(device);
+  if (device !== undefined) return createResult(device);
   const problem = await findGpuProblem(system, options);
-  if (problem === undefined) return on("cuda");
-  const cpuResult = on("cpu");
+  if (problem === undefined) return createResult("cuda");
+  const cpuResult = createResult("cpu");
   if (!hasGpu(system)) return cpuResult;
-  const hint = "To run on the CPU without this warning, set MOSAIC_DEVICE=cpu";
-  return { ...cpuResult, warning: `An NVIDIA GPU is present, but this process runs on the CPU: ${problem}. ${hint}` };
+  const cpuHint = "To run on the CPU without this warning, set MOSAIC_DEVICE=cpu";
+  return {
+    ...cpuResult,
+    warning: `An NVIDIA GPU is present, but this process runs on the CPU: ${problem}. ${cpuHint}`,
+  };
 }
 
 function spansHosts({ env }: DetectionSystem, { worldSize, localRanks }: DetectOptions): boolean {
   const size = worldSize ?? launchEnvironment(env).worldSize;
-  return localRanks === undefined ? isOnSeveralHosts(size, env) : localRanks < size;
+  return localRanks === undefined ? spansSeveralHosts(size, env) : localRanks < size;
 }
 
 async function findGpuProblem(system: DetectionSystem, options: DetectOptions): Promise<string | undefined> {
@@ -183,7 +183,7 @@ async function findGpuProblem(system: DetectionSystem, options: DetectOptions): 
     const { worldSize = launchEnvironment(env).worldSize, localRanks = getLocalRank(env).ranks } = options;
     const { gpus } = await system.cuda();
     for (let rank = 0; rank < localRanks; rank++) {
-      const index = gpuIndex({ rank, ranks: localRanks }, gpus.length, sharesGpus(env));
+      const index = selectGpuIndex({ rank, ranks: localRanks }, gpus.length, sharesGpus(env));
       const { name, problem } = gpus[index]!;
       if (problem !== undefined) return `GPU ${index}, ${name}: ${problem}`;
     }

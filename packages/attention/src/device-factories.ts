@@ -31,7 +31,7 @@ interface CudaPackage {
 }
 
 /** NCCL takes one rank a GPU of a host; it does not see whether ranks are on different hosts. */
-function ncclHostOptions(): { hostId?: string } {
+function createNcclOptions(): { hostId?: string } {
   return sharesGpus() && !process.env["NCCL_HOSTID"] ? { hostId: `${hostname()}/${getLocalRank().rank}` } : {};
 }
 
@@ -52,7 +52,7 @@ const deviceFactories = {
 
 const collectivesFactories = {
   local: async (): Promise<Collectives> => local(),
-  nccl: async (): Promise<Collectives> => (await importNccl()).nccl(ncclHostOptions()),
+  nccl: async (): Promise<Collectives> => (await importNccl()).nccl(createNcclOptions()),
   ucx: async (): Promise<Collectives> => (await importUcx()).ucx(),
 } as const;
 
@@ -74,7 +74,7 @@ export function collectivesForDevice(device: string): readonly CollectivesName[]
 }
 
 /** What connects them unless something else was requested. */
-export function defaultCollectives(device: DeviceName, spansHosts: boolean): CollectivesName {
+export function getDefaultCollectives(device: DeviceName, spansHosts: boolean): CollectivesName {
   return collectivesByDevice[device][spansHosts ? "betweenHosts" : "withinHost"];
 }
 
@@ -94,12 +94,12 @@ export function createCollectives(name: CollectivesName): Promise<Collectives> {
 }
 
 /** The device that MOSAIC_DEVICE names; undefined if nothing, or "auto". */
-export function deviceFromEnvironment(env: Environment = process.env): DeviceName | undefined {
+export function readDeviceName(env: Environment = process.env): DeviceName | undefined {
   return readEnvironment(env, "MOSAIC_DEVICE", deviceFactories);
 }
 
 /** The collectives that MOSAIC_COLLECTIVES names. */
-export function collectivesFromEnvironment(env: Environment = process.env): CollectivesName | undefined {
+export function readCollectivesName(env: Environment = process.env): CollectivesName | undefined {
   return readEnvironment(env, "MOSAIC_COLLECTIVES", collectivesFactories);
 }
 
@@ -133,22 +133,22 @@ export function quoteNames(names: readonly string[]): string {
 }
 
 /** The exports of a package that need not be installed; an OptionError that reports how to install it, if it is not. */
-export async function importOptional<Exports>(from: string, where: string): Promise<Exports> {
+export async function importOptional<Exports>(packageName: string, where: string): Promise<Exports> {
   try {
-    return (await import(from)) as Exports;
+    return (await import(packageName)) as Exports;
   } catch (error) {
-    if (!isModuleNotFound(error, from)) throw error;
+    if (!isModuleNotFound(error, packageName)) throw error;
     throw new OptionError(
-      { where, expected: `the package ${from}`, received: "none", remedy: `run npm install ${from}` },
+      { where, expected: `the package ${packageName}`, received: "none", remedy: `run npm install ${packageName}` },
       { cause: error },
     );
   }
 }
 
 /** The package itself is missing, not something that it needs. */
-function isModuleNotFound(error: unknown, from: string): boolean {
+function isModuleNotFound(error: unknown, packageName: string): boolean {
   const { code, message } = error as NodeJS.ErrnoException;
-  return code === "ERR_MODULE_NOT_FOUND" && message.includes(`'${from}'`);
+  return code === "ERR_MODULE_NOT_FOUND" && message.includes(`'${packageName}'`);
 }
 
 /** This process among those of its host, as the launcher numbers them. */
@@ -164,7 +164,7 @@ export function getLocalRank(env: Environment = process.env): LocalRank {
 }
 
 /** Whether a job of that many ranks has some on another host, by the ranks that launchers count here, else by GROUP_WORLD_SIZE. */
-export function isOnSeveralHosts(worldSize: number, env: Environment = process.env): boolean {
+export function spansSeveralHosts(worldSize: number, env: Environment = process.env): boolean {
   const localRanks = localWorldSize(env);
   return localRanks === undefined ? worldSize > 1 && Number(env["GROUP_WORLD_SIZE"] || 1) > 1 : localRanks < worldSize;
 }
@@ -180,7 +180,7 @@ export function sharesGpus(env: Environment = process.env): boolean {
  *
  * @throws OptionError if there are more ranks than GPUs and they may not share.
  */
-export function gpuIndex({ rank, ranks }: LocalRank, gpus: number, isShared: boolean): number {
+export function selectGpuIndex({ rank, ranks }: LocalRank, gpus: number, isShared: boolean): number {
   if (isShared && gpus > 0) return rank % gpus;
   if (ranks <= gpus) return rank;
   throw new OptionError({
@@ -195,7 +195,7 @@ export function gpuIndex({ rank, ranks }: LocalRank, gpus: number, isShared: boo
 /** This rank's GPU. Throws what `gpuIndex` does, an OptionError without the package, and what `cuda()` throws. */
 async function createCuda(): Promise<Device> {
   const { cuda, cudaSystem } = await importCuda();
-  return cuda({ index: gpuIndex(getLocalRank(), cudaSystem().gpus.length, sharesGpus()) });
+  return cuda({ index: selectGpuIndex(getLocalRank(), cudaSystem().gpus.length, sharesGpus()) });
 }
 
 /** @mosaic/kernels-cuda, which need not be installed. */

@@ -73,7 +73,7 @@ export async function init(options?: InitOptions): Promise<Context> {
     ...initSettings
   } = initOptions.parse(options);
   const size = initSettings.worldSize ?? launchEnvironment().worldSize;
-  checkLaunched(initSettings, size);
+  checkLaunchedSize(initSettings, size);
   const requestedParts = {
     ...(requestedDevice && { device: requestedDevice }),
     ...(requestedCollectives && { collectives: requestedCollectives }),
@@ -124,7 +124,7 @@ function withDefaultBackends(backends: readonly AttentionBackend[]): readonly At
 type MeshOptions = Pick<ResolvedOptionsOf<typeof initOptions>, "spSize" | "mesh" | "worldSize">;
 
 /** The commonest mistake: a program of several ranks started without the launcher. */
-function checkLaunched({ spSize, mesh, worldSize }: MeshOptions, size: number): void {
+function checkLaunchedSize({ spSize, mesh, worldSize }: MeshOptions, size: number): void {
   const requiredRanks = spSize ?? Object.values(mesh ?? {}).reduce((product, length) => product * length, 1);
   if (requiredRanks <= size || size !== 1 || worldSize !== undefined) return;
   throw new OptionError({
@@ -155,11 +155,15 @@ export interface WorldOptions extends Omit<LocalOptions, "device"> {
  */
 export async function world(size: number, options: WorldOptions = {}): Promise<readonly Context[]> {
   expectValue("world", typeof options === "object" && options !== null, "an options object", options);
-  const { device = (): Device => cpu({ threads: threadsPerRank(size) }), backends = [], ...rest } = options;
+  const {
+    device = (): Device => cpu({ threads: computeThreadsPerRank(size) }),
+    backends = [],
+    ...localOptions
+  } = options;
   expectValue("world: backends", Array.isArray(backends), "an array of backends", backends);
-  return worldOf(size, { ...rest, device, backends: withDefaultBackends(backends) });
+  return worldOf(size, { ...localOptions, device, backends: withDefaultBackends(backends) });
 }
 
-function threadsPerRank(ranks: number): number {
+function computeThreadsPerRank(ranks: number): number {
   return Math.max(1, Math.floor(availableParallelism() / ranks));
 }

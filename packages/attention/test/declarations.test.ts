@@ -15,15 +15,17 @@ interface Manifest {
 const packages = join(import.meta.dirname, "../..");
 
 /** Links a package and all that it depends on, by what its manifest ships. */
-function install(name: string, into: string, done: Set<string>): void {
-  if (done.has(name)) return;
-  done.add(name);
-  const from = join(packages, name.replace("@mosaic/", ""));
-  const to = join(into, name);
-  mkdirSync(to, { recursive: true });
-  for (const each of ["package.json", "dist"]) symlinkSync(join(from, each), join(to, each));
-  const { dependencies = {} } = JSON.parse(readFileSync(join(from, "package.json"), "utf8")) as Manifest;
-  for (const each of Object.keys(dependencies)) if (each.startsWith("@mosaic/")) install(each, into, done);
+function install(name: string, nodeModules: string, installedNames: Set<string>): void {
+  if (installedNames.has(name)) return;
+  installedNames.add(name);
+  const sourceFolder = join(packages, name.replace("@mosaic/", ""));
+  const targetFolder = join(nodeModules, name);
+  mkdirSync(targetFolder, { recursive: true });
+  for (const shippedItem of ["package.json", "dist"])
+    symlinkSync(join(sourceFolder, shippedItem), join(targetFolder, shippedItem));
+  const { dependencies = {} } = JSON.parse(readFileSync(join(sourceFolder, "package.json"), "utf8")) as Manifest;
+  for (const dependency of Object.keys(dependencies))
+    if (dependency.startsWith("@mosaic/")) install(dependency, nodeModules, installedNames);
 }
 
 const program = `
@@ -42,18 +44,23 @@ export async function train(): Promise<Tensor> {
 export const used = [crossEntropy, core, contextParallel, meta, planner];
 `;
 
-const native = ["@mosaic/collectives-nccl", "@mosaic/collectives-ucx", "@mosaic/kernels-cuda", "@mosaic/runtime"];
+const nativePackages = [
+  "@mosaic/collectives-nccl",
+  "@mosaic/collectives-ucx",
+  "@mosaic/kernels-cuda",
+  "@mosaic/runtime",
+];
 const listImports = (names: readonly string[]): string =>
   names.map((name, i) => `import * as p${i} from "${name}"; export { p${i} };`).join("\n");
 
 test.each([
   ["of @mosaic/attention compile without its optional peers and", ["@mosaic/attention"], program],
-  ["of native packages compile", native, listImports(native)],
+  ["of native packages compile", nativePackages, listImports(nativePackages)],
 ] as const)("declarations %s without the types of Node", (_, names, source) => {
   const directory = mkdtempSync(join(tmpdir(), "mosaic-declarations-"));
   try {
-    const installed = new Set<string>();
-    for (const name of names) install(name, join(directory, "node_modules"), installed);
+    const installedNames = new Set<string>();
+    for (const name of names) install(name, join(directory, "node_modules"), installedNames);
     const compilerOptions = {
       ...{ target: "es2022", lib: ["es2023", "esnext.disposable"], module: "nodenext", types: [], strict: true },
       ...{ noEmit: true, skipLibCheck: false, preserveSymlinks: true },

@@ -3,13 +3,15 @@ import { promisify } from "node:util";
 import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
 import { detect, detectOn, type DetectionSystem } from "../src/detect.ts";
-import { gpuIndex, getLocalRank, sharesGpus } from "../src/device-factories.ts";
+import { selectGpuIndex, getLocalRank, sharesGpus } from "../src/device-factories.ts";
 
-const emulated = fileURLToPath(new URL("../../kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url));
+const emulatedLibrary = fileURLToPath(
+  new URL("../../kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url),
+);
 const gpu = { name: "H200", capability: "9.0", bytes: 1 };
 
 /** A machine with `gpus`, or one whose driver fails. */
-function machine(gpus: readonly object[] | Error, changes: Partial<DetectionSystem> = {}): DetectionSystem {
+function createSystem(gpus: readonly object[] | Error, overrides: Partial<DetectionSystem> = {}): DetectionSystem {
   return {
     env: {},
     exists: (path) => path === "/dev/nvidiactl",
@@ -18,36 +20,36 @@ function machine(gpus: readonly object[] | Error, changes: Partial<DetectionSyst
       return { driver: "13.0", library: "libcuda.so.1", gpus: gpus as [typeof gpu] };
     },
     nccl: async () => {},
-    ...changes,
+    ...overrides,
   };
 }
 
-const noNccl = async (): Promise<never> => {
+const throwNoNccl = async (): Promise<never> => {
   throw new Error("no libnccl.so.2");
 };
 
 describe("detection", () => {
   it("takes GPUs that are there, and NCCL between them", async () => {
-    const onGpu = { device: "cuda", collectives: "nccl" };
-    expect(await detectOn(machine([gpu]), {})).toEqual(onGpu);
-    expect(await detectOn(machine([gpu, gpu]), { worldSize: 2, localRanks: 2 })).toEqual(onGpu);
-    expect(await detectOn(machine([gpu], { nccl: noNccl }), { worldSize: 1 })).toEqual(onGpu);
+    const gpuResult = { device: "cuda", collectives: "nccl" };
+    expect(await detectOn(createSystem([gpu]), {})).toEqual(gpuResult);
+    expect(await detectOn(createSystem([gpu, gpu]), { worldSize: 2, localRanks: 2 })).toEqual(gpuResult);
+    expect(await detectOn(createSystem([gpu], { nccl: throwNoNccl }), { worldSize: 1 })).toEqual(gpuResult);
     const env = { RANK: "0", WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "4", MOSAIC_SHARE_GPUS: "1" };
-    expect(await detectOn(machine([gpu], { env }), {})).toEqual(onGpu);
+    expect(await detectOn(createSystem([gpu], { env }), {})).toEqual(gpuResult);
   });
 
   it("reports nothing where nothing of NVIDIA is to be seen, or was hidden", async () => {
-    const onCpu = { device: "cpu", collectives: "local" };
-    const none = new Error("no CUDA driver");
-    expect(await detectOn(machine(none, { exists: () => false }), {})).toEqual(onCpu);
-    expect(await detectOn(machine(none, { env: { CUDA_VISIBLE_DEVICES: "" } }), {})).toEqual(onCpu);
-    expect(await detectOn(machine([], { env: { CUDA_VISIBLE_DEVICES: "-1" } }), {})).toEqual(onCpu);
+    const cpuResult = { device: "cpu", collectives: "local" };
+    const noDriverError = new Error("no CUDA driver");
+    expect(await detectOn(createSystem(noDriverError, { exists: () => false }), {})).toEqual(cpuResult);
+    expect(await detectOn(createSystem(noDriverError, { env: { CUDA_VISIBLE_DEVICES: "" } }), {})).toEqual(cpuResult);
+    expect(await detectOn(createSystem([], { env: { CUDA_VISIBLE_DEVICES: "-1" } }), {})).toEqual(cpuResult);
   });
 
-  const onHosts = { RANK: "0", WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "2", GROUP_WORLD_SIZE: "2" };
+  const multiHostEnv = { RANK: "0", WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "2", GROUP_WORLD_SIZE: "2" };
 
   it.each([
-    ["ranks on several hosts", onHosts, {}, "cpu and ucx"],
+    ["ranks on several hosts", multiHostEnv, {}, "cpu and ucx"],
     [
       "a launcher that sets the number of hosts only",
       { RANK: "0", WORLD_SIZE: "4", GROUP_WORLD_SIZE: "2" },
@@ -63,48 +65,57 @@ describe("detection", () => {
       "cpu and local",
     ],
     ["a launcher that sets neither", { RANK: "0", WORLD_SIZE: "4" }, {}, "cpu and local"],
-    ["a world of this host's ranks", onHosts, { worldSize: 2 }, "cpu and local"],
+    ["a world of this host's ranks", multiHostEnv, { worldSize: 2 }, "cpu and local"],
     ["one rank", { GROUP_WORLD_SIZE: "2" }, {}, "cpu and local"],
-    ["a device by name", { ...onHosts, MOSAIC_DEVICE: "cpu" }, {}, "cpu and ucx"],
-    ["collectives by name", { ...onHosts, MOSAIC_COLLECTIVES: "local" }, {}, "cpu and local"],
+    ["a device by name", { ...multiHostEnv, MOSAIC_DEVICE: "cpu" }, {}, "cpu and ucx"],
+    ["collectives by name", { ...multiHostEnv, MOSAIC_COLLECTIVES: "local" }, {}, "cpu and local"],
     ["UCX by name on one host", { MOSAIC_COLLECTIVES: "ucx" }, {}, "cpu and ucx"],
   ])("connects CPUs as their hosts need: %s", async (_, env, options, expected) => {
-    const found = await detectOn(machine(new Error("no CUDA driver"), { env, exists: () => false }), options);
-    expect(`${found.device} and ${found.collectives}`).toBe(expected);
+    const detected = await detectOn(createSystem(new Error("no CUDA driver"), { env, exists: () => false }), options);
+    expect(`${detected.device} and ${detected.collectives}`).toBe(expected);
   });
 
   it("connects GPUs of several hosts by NCCL, and CPUs beside an idle GPU by UCX", async () => {
-    expect(await detectOn(machine([gpu, gpu], { env: onHosts }), {})).toEqual({
+    expect(await detectOn(createSystem([gpu, gpu], { env: multiHostEnv }), {})).toEqual({
       device: "cuda",
       collectives: "nccl",
     });
-    const idle = await detectOn(machine([gpu], { env: onHosts }), {});
-    expect(idle).toMatchObject({ device: "cpu", collectives: "ucx", warning: expect.stringContaining("on the CPU") });
+    const detectedWithoutUcx = await detectOn(createSystem([gpu], { env: multiHostEnv }), {});
+    expect(detectedWithoutUcx).toMatchObject({
+      device: "cpu",
+      collectives: "ucx",
+      warning: expect.stringContaining("on the CPU"),
+    });
   });
 
   it.each([
-    ["a driver that fails", machine(new Error("the driver is too old")), {}, /on the CPU: the driver is too old\./],
-    ["no NCCL", machine([gpu, gpu], { nccl: noNccl }), { worldSize: 2, localRanks: 2 }, /: no libnccl/],
+    [
+      "a driver that fails",
+      createSystem(new Error("the driver is too old")),
+      {},
+      /on the CPU: the driver is too old\./,
+    ],
+    ["no NCCL", createSystem([gpu, gpu], { nccl: throwNoNccl }), { worldSize: 2, localRanks: 2 }, /: no libnccl/],
     [
       "more ranks than GPUs",
-      machine([gpu]),
+      createSystem([gpu]),
       { worldSize: 4, localRanks: 4 },
       /each of the 4 ranks .* received 1 .*gpu/,
     ],
-    ["an old GPU", machine([gpu, { ...gpu, problem: "too old" }]), { localRanks: 2 }, /GPU 1, H200: too old/],
-  ])("takes the CPU with %s, and warns why", async (_, at, options, note) => {
-    const found = await detectOn(at, options);
-    expect(found).toEqual({ device: "cpu", collectives: "local", warning: expect.stringMatching(note) });
-    expect(found.warning).toContain("MOSAIC_DEVICE=cpu");
+    ["an old GPU", createSystem([gpu, { ...gpu, problem: "too old" }]), { localRanks: 2 }, /GPU 1, H200: too old/],
+  ])("takes the CPU with %s, and warns why", async (_, system, options, warningPattern) => {
+    const detected = await detectOn(system, options);
+    expect(detected).toEqual({ device: "cpu", collectives: "local", warning: expect.stringMatching(warningPattern) });
+    expect(detected.warning).toContain("MOSAIC_DEVICE=cpu");
   });
 });
 
 describe("a rank's GPU", () => {
   it("has its number, unless ranks share", () => {
-    expect([0, 1, 2, 3].map((rank) => gpuIndex({ rank, ranks: 4 }, 4, false))).toEqual([0, 1, 2, 3]);
-    expect([0, 1, 2, 3].map((rank) => gpuIndex({ rank, ranks: 4 }, 2, true))).toEqual([0, 1, 0, 1]);
-    expect(() => gpuIndex({ rank: 0, ranks: 4 }, 2, false)).toThrow(/4 ranks .*received 2 .*MOSAIC_SHARE_GPUS=1/);
-    expect(() => gpuIndex({ rank: 0, ranks: 1 }, 0, true)).toThrow(/received 0/);
+    expect([0, 1, 2, 3].map((rank) => selectGpuIndex({ rank, ranks: 4 }, 4, false))).toEqual([0, 1, 2, 3]);
+    expect([0, 1, 2, 3].map((rank) => selectGpuIndex({ rank, ranks: 4 }, 2, true))).toEqual([0, 1, 0, 1]);
+    expect(() => selectGpuIndex({ rank: 0, ranks: 4 }, 2, false)).toThrow(/4 ranks .*received 2 .*MOSAIC_SHARE_GPUS=1/);
+    expect(() => selectGpuIndex({ rank: 0, ranks: 1 }, 0, true)).toThrow(/received 0/);
   });
 
   it("follows from what the launcher sets", () => {
@@ -119,7 +130,7 @@ describe("a rank's GPU", () => {
 });
 
 /** What init() comes to in a process of its own with this environment: the device, the warnings, the error. */
-async function initWith(
+async function runInit(
   env: Readonly<Record<string, string>>,
   options = "{}",
   flags: readonly string[] = [],
@@ -138,9 +149,9 @@ async function initWith(
       }
     } catch ({ name, message }) { reported.push(name, message); }
     setImmediate(() => process.stdout.write(reported.join("\\n"), () => process.exit()));`;
-  const all = { ...process.env, MOSAIC_DEVICE: "", MOSAIC_CUDA_LIBRARY: emulated, ...env };
+  const childEnv = { ...process.env, MOSAIC_DEVICE: "", MOSAIC_CUDA_LIBRARY: emulatedLibrary, ...env };
   const node = [...flags, "--no-warnings", "--input-type=module", "--eval", script];
-  const { stdout } = await promisify(execFile)(process.execPath, node, { env: all, timeout: 60_000 });
+  const { stdout } = await promisify(execFile)(process.execPath, node, { env: childEnv, timeout: 60_000 });
   return stdout;
 }
 
@@ -151,28 +162,28 @@ describe("init", () => {
   const ones = "1+1+1";
 
   it("computes on a GPU that is there", async () => {
-    expect(await initWith({})).toBe(`cuda0 ${ones}\ncuda0 ${ones}`);
-    expect(await initWith({ MOSAIC_EMULATED_DEVICES: "2", LOCAL_RANK: "1" })).toContain(`cuda1 ${ones}`);
-    const shared = { LOCAL_RANK: "3", LOCAL_WORLD_SIZE: "4", MOSAIC_SHARE_GPUS: "1" };
-    expect(await initWith({ ...shared, MOSAIC_EMULATED_DEVICES: "2" })).toContain(`cuda1 ${ones}`);
+    expect(await runInit({})).toBe(`cuda0 ${ones}\ncuda0 ${ones}`);
+    expect(await runInit({ MOSAIC_EMULATED_DEVICES: "2", LOCAL_RANK: "1" })).toContain(`cuda1 ${ones}`);
+    const sharedGpuEnv = { LOCAL_RANK: "3", LOCAL_WORLD_SIZE: "4", MOSAIC_SHARE_GPUS: "1" };
+    expect(await runInit({ ...sharedGpuEnv, MOSAIC_EMULATED_DEVICES: "2" })).toContain(`cuda1 ${ones}`);
   });
 
   it("does what options state, then what the environment sets, then what it finds", async () => {
-    expect(await initWith({ MOSAIC_DEVICE: "cpu" })).toBe(`cpu0 ${ones}\ncpu0 ${ones}`);
-    expect(await initWith({ MOSAIC_DEVICE: "cpu" }, `{ device: "cuda" }`)).toContain("cuda0");
-    expect(await initWith({}, `{ collectives: "local" }`)).toContain("cpu0");
-    expect(await initWith({ MOSAIC_COLLECTIVES: "local" })).toContain("cpu0");
+    expect(await runInit({ MOSAIC_DEVICE: "cpu" })).toBe(`cpu0 ${ones}\ncpu0 ${ones}`);
+    expect(await runInit({ MOSAIC_DEVICE: "cpu" }, `{ device: "cuda" }`)).toContain("cuda0");
+    expect(await runInit({}, `{ collectives: "local" }`)).toContain("cpu0");
+    expect(await runInit({ MOSAIC_COLLECTIVES: "local" })).toContain("cpu0");
   });
 
   it("warns once where a GPU lies idle, from the first rank of a host", async () => {
-    const broken = { MOSAIC_EMULATED_INIT: "803" };
-    const reported = await initWith(broken);
-    expect(reported).toMatch(
+    const brokenDriverEnv = { MOSAIC_EMULATED_INIT: "803" };
+    const initResult = await runInit(brokenDriverEnv);
+    expect(initResult).toMatch(
       /^MosaicWarning\nMOSAIC_GPU_IDLE\nAn NVIDIA GPU is .* on the CPU: the CUDA driver cannot be initialized/m,
     );
-    expect(reported.match(/MosaicWarning/g)).toHaveLength(1);
-    expect(reported.match(/cpu0/g)).toHaveLength(2);
-    expect(await initWith({ ...broken, LOCAL_RANK: "1" })).toBe(`cpu0 ${ones}\ncpu0 ${ones}`);
+    expect(initResult.match(/MosaicWarning/g)).toHaveLength(1);
+    expect(initResult.match(/cpu0/g)).toHaveLength(2);
+    expect(await runInit({ ...brokenDriverEnv, LOCAL_RANK: "1" })).toBe(`cpu0 ${ones}\ncpu0 ${ones}`);
   });
 
   it.each([
@@ -184,20 +195,24 @@ describe("init", () => {
       /expected "nccl" with device "cuda", received "local"/,
     ],
   ])("rejects %s", async (_, env, message) => {
-    expect(await initWith({ MOSAIC_DEVICE: "cuda", ...env })).toMatch(message);
-    expect(await initWith(env, `{ device: "cuda" }`)).toMatch(message);
+    expect(await runInit({ MOSAIC_DEVICE: "cuda", ...env })).toMatch(message);
+    expect(await runInit(env, `{ device: "cuda" }`)).toMatch(message);
   });
 
-  const elsewhere = { MOSAIC_DEVICE: "cpu", RANK: "0", LOCAL_RANK: "0", WORLD_SIZE: "2", LOCAL_WORLD_SIZE: "1" };
-  const noUcx = { MOSAIC_UCX_LIBRARY: "/none/libucp.so.0" };
+  const otherHostEnv = { MOSAIC_DEVICE: "cpu", RANK: "0", LOCAL_RANK: "0", WORLD_SIZE: "2", LOCAL_WORLD_SIZE: "1" };
+  const missingUcxEnv = { MOSAIC_UCX_LIBRARY: "/none/libucp.so.0" };
 
   it("connects CPU ranks on several hosts over UCX", async () => {
     const message = /^AddonLoadError\nucx: no usable UCX library: .*; install UCX 1\.13 or newer/;
-    expect(await initWith({ ...elsewhere, ...noUcx })).toMatch(message);
-    expect(await initWith({ ...elsewhere, ...noUcx, MOSAIC_DEVICE: "" }, `{ device: mosaic.cpu() }`)).toMatch(message);
-    expect(await initWith({ ...noUcx, MOSAIC_COLLECTIVES: "ucx" }, "{ worldSize: 2, rank: 0 }")).toMatch(message);
-    expect(await initWith(noUcx, `{ collectives: "ucx", worldSize: 2, rank: 0 }`)).toMatch(message);
-    expect(await initWith(elsewhere, `{ collectives: "local" }`)).toMatch(
+    expect(await runInit({ ...otherHostEnv, ...missingUcxEnv })).toMatch(message);
+    expect(await runInit({ ...otherHostEnv, ...missingUcxEnv, MOSAIC_DEVICE: "" }, `{ device: mosaic.cpu() }`)).toMatch(
+      message,
+    );
+    expect(await runInit({ ...missingUcxEnv, MOSAIC_COLLECTIVES: "ucx" }, "{ worldSize: 2, rank: 0 }")).toMatch(
+      message,
+    );
+    expect(await runInit(missingUcxEnv, `{ collectives: "ucx", worldSize: 2, rank: 0 }`)).toMatch(message);
+    expect(await runInit(otherHostEnv, `{ collectives: "local" }`)).toMatch(
       /^OptionError\nlocal collectives: expected all ranks on this host.*@mosaic\/collectives-ucx/,
     );
   });
@@ -207,9 +222,11 @@ describe("init", () => {
       if (name !== "@mosaic/collectives-ucx") return next(name, context);
       throw Object.assign(new Error("Cannot find package '" + name + "'"), { code: "ERR_MODULE_NOT_FOUND" });
     }`;
-    const url = (code: string): string => `data:text/javascript,${encodeURIComponent(code)}`;
-    const register = url(`import { register } from "node:module"; register(${JSON.stringify(url(hooks))});`);
-    expect(await initWith(elsewhere, "{}", ["--import", register])).toBe(
+    const createDataUrl = (code: string): string => `data:text/javascript,${encodeURIComponent(code)}`;
+    const registerHooksUrl = createDataUrl(
+      `import { register } from "node:module"; register(${JSON.stringify(createDataUrl(hooks))});`,
+    );
+    expect(await runInit(otherHostEnv, "{}", ["--import", registerHooksUrl])).toBe(
       'OptionError\ninit: collectives "ucx", for CPUs of several hosts: expected the package ' +
         "@mosaic/collectives-ucx, received none; run npm install @mosaic/collectives-ucx",
     );
@@ -219,14 +236,14 @@ describe("init", () => {
     ["cuda", "ucx", /expected "nccl" with device "cuda", received "ucx"/],
     ["cpu", "nccl", /expected "local" or "ucx" with device "cpu", received "nccl"/],
   ])("rejects device %s with collectives %s", async (device, collectives, message) => {
-    expect(await initWith({}, JSON.stringify({ device, collectives }))).toMatch(message);
-    expect(await initWith({ MOSAIC_DEVICE: device, MOSAIC_COLLECTIVES: collectives })).toMatch(message);
+    expect(await runInit({}, JSON.stringify({ device, collectives }))).toMatch(message);
+    expect(await runInit({ MOSAIC_DEVICE: device, MOSAIC_COLLECTIVES: collectives })).toMatch(message);
   });
 
   it("rejects what MOSAIC_DEVICE cannot mean", async () => {
     const message =
       /^OptionError\nenvironment variable MOSAIC_DEVICE: expected "cpu", "cuda" or "auto", received "tpu"/;
-    expect(await initWith({ MOSAIC_DEVICE: "tpu" })).toMatch(message);
-    expect(await initWith({ MOSAIC_DEVICE: "auto" })).toContain("cuda0");
+    expect(await runInit({ MOSAIC_DEVICE: "tpu" })).toMatch(message);
+    expect(await runInit({ MOSAIC_DEVICE: "auto" })).toContain("cuda0");
   });
 });

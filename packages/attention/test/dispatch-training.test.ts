@@ -14,7 +14,7 @@ interface Batch {
 }
 
 /** The loader: another packing at every step, the same on every rank. */
-function load(step: number): Batch {
+function loadBatch(step: number): Batch {
   const lengths = [
     [29, 2, 9, 1, 7],
     [3, 40, 5],
@@ -50,25 +50,27 @@ class Model extends mosaic.Module {
   forward(
     tokens: mosaic.Tensor,
     mask: mosaic.Mask,
-    placed: { placement: mosaic.Placement; sequenceLength: number },
+    placementOptions: { placement: mosaic.Placement; sequenceLength: number },
   ): mosaic.Tensor {
     const x = this.embed.forward(tokens);
-    const y = x.add(this.attention.forward(this.norm1.forward(x), { mask, ...placed }));
-    return this.head.forward(y.add(this.mlp.forward(this.norm2.forward(y), placed)));
+    const y = x.add(this.attention.forward(this.norm1.forward(x), { mask, ...placementOptions }));
+    return this.head.forward(y.add(this.mlp.forward(this.norm2.forward(y), placementOptions)));
   }
 }
 
 /** The labels of all tokens: the next of the same document. */
-function labelsOf(ctx: mosaic.Context, tokens: mosaic.Tensor, { lengths, length }: Batch): mosaic.Tensor {
-  const last = new Set(lengths.map((_, i) => lengths.slice(0, i + 1).reduce((sum, each) => sum + each, 0) - 1));
-  const keep = Array.from({ length }, (_, i) => (last.has(i) ? 0 : 1));
-  const kept = mosaic.fromArray(ctx, keep, [1, length]);
-  const ignored = mosaic.fromArray(
+function computeLabels(ctx: mosaic.Context, tokens: mosaic.Tensor, { lengths, length }: Batch): mosaic.Tensor {
+  const lastPositions = new Set(
+    lengths.map((_, i) => lengths.slice(0, i + 1).reduce((sum, each) => sum + each, 0) - 1),
+  );
+  const keepFactors = Array.from({ length }, (_, i) => (lastPositions.has(i) ? 0 : 1));
+  const keepMask = mosaic.fromArray(ctx, keepFactors, [1, length]);
+  const ignoredLabels = mosaic.fromArray(
     ctx,
-    keep.map((each) => (each ? 0 : IGNORED)),
+    keepFactors.map((each) => (each ? 0 : IGNORED)),
     [1, length],
   );
-  return mosaic.roll(tokens, -1, 1).mul(kept).add(ignored);
+  return mosaic.roll(tokens, -1, 1).mul(keepMask).add(ignoredLabels);
 }
 
 async function train(ctx: mosaic.Context, backend: string): Promise<number[]> {
@@ -76,15 +78,15 @@ async function train(ctx: mosaic.Context, backend: string): Promise<number[]> {
   using optimizer = new AdamW(model, { lr: 2e-2 });
   const losses: number[] = [];
   for (let step = 0; step < STEPS; step++) {
-    const batch = load(step);
+    const batch = loadBatch(step);
     const mask = mosaic.masks.documents(batch.lengths, "causal");
     const placement = mosaic.dispatch({ mask, length: batch.length, ranks: ctx.size, chunkSize: CHUNK });
     using loss = mosaic.scope(() => {
       const tokens = mosaic.fromArray(ctx, batch.tokens, [1, batch.length]);
-      const labels = labelsOf(ctx, tokens, batch); // before the sequence is cut: the next token may lie on another rank
-      const cut = (x: mosaic.Tensor): mosaic.Tensor => mosaic.shard(ctx, x, 1, { placement });
-      const logits = model.forward(cut(tokens), mask, { placement, sequenceLength: batch.length });
-      const loss = crossEntropy(ctx, logits, cut(labels));
+      const labels = computeLabels(ctx, tokens, batch); // before the sequence is cut: the next token may lie on another rank
+      const shardRows = (x: mosaic.Tensor): mosaic.Tensor => mosaic.shard(ctx, x, 1, { placement });
+      const logits = model.forward(shardRows(tokens), mask, { placement, sequenceLength: batch.length });
+      const loss = crossEntropy(ctx, logits, shardRows(labels));
       loss.backward();
       return loss;
     });
@@ -96,7 +98,7 @@ async function train(ctx: mosaic.Context, backend: string): Promise<number[]> {
   return losses;
 }
 
-async function curves(size: number, backend: string): Promise<number[][]> {
+async function trainCurves(size: number, backend: string): Promise<number[][]> {
   const contexts = await mosaic.world(size, { mesh: { sp: size }, seed: 5 });
   try {
     return await Promise.all(contexts.map((ctx) => train(ctx, backend)));
@@ -107,26 +109,26 @@ async function curves(size: number, backend: string): Promise<number[][]> {
 
 describe("training with a dispatch for every step", () => {
   it("has the loss curve of one rank, with flex and with a ring", async () => {
-    const [one] = await curves(1, "flex");
+    const [singleRankCurve] = await trainCurves(1, "flex");
     const mean = (losses: readonly number[]): number => losses.reduce((sum, each) => sum + each, 0) / losses.length;
-    expect(mean(one!.slice(-4))).toBeLessThan(0.7 * mean(one!.slice(0, 4)));
+    expect(mean(singleRankCurve!.slice(-4))).toBeLessThan(0.7 * mean(singleRankCurve!.slice(0, 4)));
     for (const [size, backend] of [
       [4, "flex"],
       [3, "flex"],
       [4, "ring"],
     ] as const) {
-      for (const losses of await curves(size, backend)) {
+      for (const losses of await trainCurves(size, backend)) {
         expect(losses).toHaveLength(STEPS);
         for (const [step, loss] of losses.entries()) {
-          const off = Math.abs(loss - one![step]!) / one![step]!;
-          expect([size, backend, step, off < 1e-5]).toEqual([size, backend, step, true]);
+          const relativeError = Math.abs(loss - singleRankCurve![step]!) / singleRankCurve![step]!;
+          expect([size, backend, step, relativeError < 1e-5]).toEqual([size, backend, step, true]);
         }
       }
     }
   });
 
   it("cuts so that ranks hold unequal shards, in pieces, and puts them together again", async () => {
-    const { lengths, length, tokens } = load(0);
+    const { lengths, length, tokens } = loadBatch(0);
     const mask = mosaic.masks.documents(lengths, "causal");
     const placement = mosaic.dispatch({ mask, length, ranks: 4, chunkSize: CHUNK });
     const rows = [0, 1, 2, 3].map((rank) => placement.spans(rank, 4, length));
@@ -135,13 +137,13 @@ describe("training with a dispatch for every step", () => {
     try {
       await Promise.all(
         contexts.map(async (ctx) => {
-          const whole = mosaic.fromArray(ctx, tokens, [1, length]);
-          const mine = mosaic.shard(ctx, whole, 1, { placement });
-          expect(Array.from(await mine.read())).toEqual(
+          const fullTokens = mosaic.fromArray(ctx, tokens, [1, length]);
+          const localTokens = mosaic.shard(ctx, fullTokens, 1, { placement });
+          expect(Array.from(await localTokens.read())).toEqual(
             rows[ctx.rank]!.flatMap(({ start, length: count }) => tokens.slice(start, start + count)),
           );
-          const again = mosaic.unshard(ctx, mine, 1, { placement, length });
-          expect(Array.from(await again.read())).toEqual(tokens);
+          const gatheredTokens = mosaic.unshard(ctx, localTokens, 1, { placement, length });
+          expect(Array.from(await gatheredTokens.read())).toEqual(tokens);
         }),
       );
     } finally {

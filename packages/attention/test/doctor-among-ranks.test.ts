@@ -9,15 +9,15 @@ import { reportHosts } from "../src/doctor/hosts/report.ts";
 import type { HostMeasurement, HostsResult } from "../src/doctor/hosts/run.ts";
 import { runDoctor, shiftClock } from "./doctor/nodes.ts";
 
-const link = { latency: 50e-6, bandwidth: 1e9, clock: { wallClock: 0.2, error: 1.1 } };
+const exampleLink = { latency: 50e-6, bandwidth: 1e9, clock: { wallClock: 0.2, error: 1.1 } };
 
-interface Changes {
+interface ResultOverrides {
   readonly host?: Partial<HostInfo>;
   readonly measured?: Partial<HostMeasurement>;
 }
 
 /** Three hosts that are well, but for what differs on n1. */
-function resultWith({ host, measured }: Changes = {}): HostsResult {
+function createResult({ host, measured }: ResultOverrides = {}): HostsResult {
   const hosts = [0, 1, 2].map(
     (index): HostInfo => ({
       ...{ label: `n${index}`, hostname: `host-${index}`, address: `10.0.0.${index}`, port: 4000, nonce: "", ranks: 4 },
@@ -30,22 +30,23 @@ function resultWith({ host, measured }: Changes = {}): HostsResult {
     hosts,
     measured: hosts.map((_, index) => ({
       names: hosts.map(({ address }) => [address]),
-      sockets: hosts.map((__, peer) => (peer === index ? null : link)),
+      sockets: hosts.map((__, peer) => (peer === index ? null : exampleLink)),
       ucx: hosts.map((__, peer) => (peer === index ? null : { latency: 20e-6, bandwidth: 2e9 })),
       ...(index === 1 && measured),
     })),
   };
 }
 
-const report = (changes?: Changes): string => formatReport(reportHosts(resultWith(changes)), "the hosts fit");
-const slow = { ...link, bandwidth: 1e8 };
-const late = { ...link, latency: 1e-3 };
-const off = (wallClock: number) => ({ ...link, clock: { wallClock, error: 1.1 } });
+const createReport = (overrides?: ResultOverrides): string =>
+  formatReport(reportHosts(createResult(overrides)), "the hosts fit");
+const slowLink = { ...exampleLink, bandwidth: 1e8 };
+const highLatencyLink = { ...exampleLink, latency: 1e-3 };
+const createOffsetLink = (wallClock: number) => ({ ...exampleLink, clock: { wallClock, error: 1.1 } });
 
 describe("hosts of a job", () => {
   it("that fit together are one line each, and two matrices", () => {
     expect(
-      report(),
+      createReport(),
     ).toBe(`✓ hosts     n0: host-0, 10.0.0.0, 4 ranks, Node 22.18.0, Mosaic unknown, UCX 1.13.1, avx2, MTU 1500 on eth0
 ✓           n1: host-1, 10.0.0.1, 4 ranks, Node 22.18.0, Mosaic unknown, UCX 1.13.1, avx2, MTU 1500 on eth0
 ✓           n2: host-2, 10.0.0.2, 4 ranks, Node 22.18.0, Mosaic unknown, UCX 1.13.1, avx2, MTU 1500 on eth0
@@ -74,7 +75,7 @@ describe("hosts of a job", () => {
 the hosts fit`);
   });
 
-  it.each<readonly [string, Changes, RegExp]>([
+  it.each<readonly [string, ResultOverrides, RegExp]>([
     [
       "another Node",
       { host: { node: "20.19.0" } },
@@ -117,27 +118,27 @@ the hosts fit`);
     ],
     [
       "a port that is rejected",
-      { measured: { sockets: [{ phase: "connect", reason: "ECONNREFUSED" }, null, link] } },
+      { measured: { sockets: [{ phase: "connect", reason: "ECONNREFUSED" }, null, exampleLink] } },
       /✗ +n1 → n0: blocked: TCP to 10\.0\.0\.0:4000: connection refused by a firewall\n +→ on n0, open/,
     ],
     [
       "a connection that carries nothing",
-      { measured: { sockets: [{ phase: "ping", reason: "timed out after 5 s" }, null, link] } },
+      { measured: { sockets: [{ phase: "ping", reason: "timed out after 5 s" }, null, exampleLink] } },
       /✗ +n1 → n0: connected to 10\.0\.0\.0:4000, but no data arrives/,
     ],
     [
       "packets that are lost if large",
-      { measured: { sockets: [{ phase: "transfer", reason: "timed out after 5 s" }, null, link] } },
+      { measured: { sockets: [{ phase: "transfer", reason: "timed out after 5 s" }, null, exampleLink] } },
       /✗ +n1 → n0: small messages arrive.*\n +→ lower the MTU of eth0 on n1/,
     ],
     [
       "a slow way out",
-      { measured: { sockets: [slow, null, slow] } },
+      { measured: { sockets: [slowLink, null, slowLink] } },
       /· +n1 → n0: 100 MB\/s, the median of all pairs is 1000\n +→ run ethtool/,
     ],
     [
       "a long way out",
-      { measured: { sockets: [late, null, link] } },
+      { measured: { sockets: [highLatencyLink, null, exampleLink] } },
       /· +n1 → n0: latency 1000 µs, the median of all pairs is 50\n/,
     ],
     ["a UCX that fails", { measured: { ucx: "no network" } }, /✗ +n1: no network\n +→ set UCX_NET_DEVICES/],
@@ -147,7 +148,7 @@ the hosts fit`);
       /· +less than half the socket bandwidth: n1 → n0\n/,
     ],
   ])("one of them with %s", (_, changes, expected) => {
-    expect(report(changes)).toMatch(expected);
+    expect(createReport(changes)).toMatch(expected);
   });
 
   it.each([
@@ -155,30 +156,39 @@ the hosts fit`);
     [2500, /✗ clocks +clock offset of n1 from n0: \+2500\.0 ms/],
     [50.9, /✓ clocks +clock offset of n1 from n0: \+50\.9 ms/],
   ])("of which one has a clock %d ms off", (milliseconds, expected) => {
-    const result = resultWith();
-    const [first, ...others] = result.measured as readonly [HostMeasurement, ...HostMeasurement[]];
-    const measured = [{ ...first, sockets: [null, off(milliseconds), link] }, ...others];
+    const result = createResult();
+    const [firstMeasurement, ...otherMeasurements] = result.measured as readonly [
+      HostMeasurement,
+      ...HostMeasurement[],
+    ];
+    const measured = [
+      { ...firstMeasurement, sockets: [null, createOffsetLink(milliseconds), exampleLink] },
+      ...otherMeasurements,
+    ];
     expect(formatReport(reportHosts({ ...result, measured }))).toMatch(expected);
   });
 
   it.each([1, 2, 3, 4, 5, 8])("meet in rounds of disjoint pairs, each two once: %d", (count) => {
-    const met = roundRobinPairs(count).flatMap((peers) => {
+    const peerPairs = roundRobinPairs(count).flatMap((peers) => {
       for (const [host, peer] of peers.entries()) if (peer >= 0) expect(peers[peer]).toBe(host);
       return peers.flatMap((peer, host) => (host < peer ? [`${host} ${peer}`] : []));
     });
-    expect(new Set(met).size).toBe(met.length);
-    expect(met).toHaveLength((count * (count - 1)) / 2);
+    expect(new Set(peerPairs).size).toBe(peerPairs.length);
+    expect(peerPairs).toHaveLength((count * (count - 1)) / 2);
   });
 
   it("make a profile of the median link: UCX's where all have it, else that of sockets", () => {
-    const over = (changes?: Changes) => parseProfile(createProfile(profiles["cpu-local"], resultWith(changes)));
-    expect(over()).toMatchObject({
+    const createMeasuredProfile = (overrides?: ResultOverrides) =>
+      parseProfile(createProfile(profiles["cpu-local"], createResult(overrides)));
+    expect(createMeasuredProfile()).toMatchObject({
       ...{ name: "measured-3x4", ranksPerNode: 4 },
       links: { "inter-node": { latency: 20e-6, bandwidth: 2e9, sharedBy: 4, duplex: true } },
     });
-    const { measured, hosts } = resultWith();
-    const sockets = measured.map((each) => ({ ...each, ucx: "not installed on n1" }));
-    expect(createProfile(profiles["cpu-local"], { hosts, measured: sockets }).links["inter-node"].bandwidth).toBe(1e9);
+    const { measured, hosts } = createResult();
+    const resultWithoutUcx = measured.map((each) => ({ ...each, ucx: "not installed on n1" }));
+    expect(
+      createProfile(profiles["cpu-local"], { hosts, measured: resultWithoutUcx }).links["inter-node"].bandwidth,
+    ).toBe(1e9);
   });
 });
 
@@ -197,10 +207,10 @@ describe("mosaic-doctor --hosts", () => {
     const endpoint = `127.0.0.9:${24_000 + (process.pid % 4000)}`;
     const env = (node: number): Readonly<Record<string, string>> =>
       node === 1 ? { NODE_OPTIONS: `--import=${shiftClock}` } : {};
-    const ended = await runDoctor({ nodes: 2, ranks: 2, endpoint, env });
-    expect(ended[0]!.stdout).toMatch(/✗ clocks +clock offset of n1 from n0: \+\d{4}\.\d ms ± /);
-    expect(ended[0]!.stdout).toMatch(/from n0 +– +[\d.]+\n +from n1 +[\d.]+ +–\n/);
-    expect(ended.map(({ code }) => code)).toEqual([1, 1]);
+    const doctorRuns = await runDoctor({ nodes: 2, ranks: 2, endpoint, env });
+    expect(doctorRuns[0]!.stdout).toMatch(/✗ clocks +clock offset of n1 from n0: \+\d{4}\.\d ms ± /);
+    expect(doctorRuns[0]!.stdout).toMatch(/from n0 +– +[\d.]+\n +from n1 +[\d.]+ +–\n/);
+    expect(doctorRuns.map(({ code }) => code)).toEqual([1, 1]);
   }, 60_000);
 
   it("rejects ports that are no range", async () => {

@@ -5,24 +5,24 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Profile } from "@mosaic/planner";
 import { expect, test } from "vitest";
-import { type DoctorJob, type Ended, planWith, runDoctor, shiftClock } from "./doctor/nodes.ts";
+import { type DoctorJob, type ProcessResult, runPlan, runDoctor, shiftClock } from "./doctor/nodes.ts";
 
-const onHosts = async (nodes: number, job: Partial<DoctorJob> = {}): Promise<Ended> => {
+const runDoctorOnHosts = async (nodes: number, job: Partial<DoctorJob> = {}): Promise<ProcessResult> => {
   const command = (node: number): readonly string[] => ["ip", "netns", "exec", `n${node}`];
-  const [first] = await runDoctor({ nodes, endpoint: "10.77.0.10:29400", command, ...job });
-  return first!;
+  const [firstRun] = await runDoctor({ nodes, endpoint: "10.77.0.10:29400", command, ...job });
+  return firstRun!;
 };
-const ip = (...args: readonly string[]): string => execFileSync("ip", args, { encoding: "utf8" });
-const onHost = (host: number, ...args: readonly string[]): string => ip("netns", "exec", `n${host}`, ...args);
+const runIp = (...args: readonly string[]): string => execFileSync("ip", args, { encoding: "utf8" });
+const runOnHost = (host: number, ...args: readonly string[]): string => runIp("netns", "exec", `n${host}`, ...args);
 
 /** Bytes that the bridge has received from a host. */
-const bytesFrom = (host: number): number =>
-  (JSON.parse(ip("-json", "-stats", "link", "show", `v${host}`)) as [{ stats64: { rx: { bytes: number } } }])[0].stats64
-    .rx.bytes;
+const readReceivedBytes = (host: number): number =>
+  (JSON.parse(runIp("-json", "-stats", "link", "show", `v${host}`)) as [{ stats64: { rx: { bytes: number } } }])[0]
+    .stats64.rx.bytes;
 
 test("three hosts that fit together: matrices of all pairs, and exit code 0", async () => {
-  const before = [0, 1, 2].map(bytesFrom);
-  const { code, stdout, stderr } = await onHosts(3);
+  const bytesBefore = [0, 1, 2].map(readReceivedBytes);
+  const { code, stdout, stderr } = await runDoctorOnHosts(3);
   expect(stderr).toBe("");
   expect(stdout).toMatch(/✓ hosts +n0: .*, 10\.77\.0\.10, 1 rank, Node .*MTU 1500 of eth0\n✓ +n1: .*10\.77\.0\.11/);
   expect(stdout).toMatch(/✓ clocks +clock offset of n1 from n0: [+−]\d+\.\d ms ± \d\.\d ms\n✓ +clock offset of n2/);
@@ -32,11 +32,11 @@ test("three hosts that fit together: matrices of all pairs, and exit code 0", as
   );
   expect(stdout).toMatch(/the hosts of this job are compatible|· UCX +not installed/);
   expect(code).toBe(0);
-  for (const host of [0, 1, 2]) expect(bytesFrom(host) - before[host]!).toBeGreaterThan(2 * 2 ** 20);
+  for (const host of [0, 1, 2]) expect(readReceivedBytes(host) - bytesBefore[host]!).toBeGreaterThan(2 * 2 ** 20);
 }, 60_000);
 
 test("--json is a profile, of links that were measured, which mosaic-plan accepts", async () => {
-  const { code, stdout, stderr } = await onHosts(2, { ranks: 2, args: ["--json"] });
+  const { code, stdout, stderr } = await runDoctorOnHosts(2, { ranks: 2, args: ["--json"] });
   expect(stderr).toContain("from n0");
   expect(code).toBe(0);
   const { links, ranksPerNode, name } = JSON.parse(stdout) as Profile;
@@ -46,7 +46,7 @@ test("--json is a profile, of links that were measured, which mosaic-plan accept
   const directory = mkdtempSync(join(tmpdir(), "mosaic-doctor-"));
   try {
     writeFileSync(join(directory, "measured.json"), stdout);
-    const plan = await planWith(join(directory, "measured.json"), 2);
+    const plan = await runPlan(join(directory, "measured.json"), 2);
     expect(plan.stderr).not.toMatch(/profile/);
     expect((JSON.parse(plan.stdout) as { profile: Profile }).profile.name).toBe("measured-2x2");
   } finally {
@@ -56,10 +56,10 @@ test("--json is a profile, of links that were measured, which mosaic-plan accept
 
 test("a host whose ports are blocked", async () => {
   // What n1 answers from these ports is dropped.
-  const rule = ["ipproto", "tcp", "sport", "30000-30015", "blackhole"];
-  ip("-n", "n1", "rule", "add", ...rule);
+  const blackholeRule = ["ipproto", "tcp", "sport", "30000-30015", "blackhole"];
+  runIp("-n", "n1", "rule", "add", ...blackholeRule);
   try {
-    const { code, stdout } = await onHosts(2, { args: ["--ports", "30000-30015"] });
+    const { code, stdout } = await runDoctorOnHosts(2, { args: ["--ports", "30000-30015"] });
     expect(stdout).toMatch(
       /✗ +n0 → n1: blocked: TCP to 10\.77\.0\.11:30000: no response \(timed out after 3 s\): a firewall drops packets, or there is no route to the host\n +→ on n1, open TCP ports/,
     );
@@ -67,40 +67,40 @@ test("a host whose ports are blocked", async () => {
     expect(stdout).toMatch(/· UCX +not measured because some hosts cannot reach each other/);
     expect(code).toBe(1);
   } finally {
-    ip("-n", "n1", "rule", "del", ...rule);
+    runIp("-n", "n1", "rule", "del", ...blackholeRule);
   }
 }, 60_000);
 
 test("a host with another MTU", async () => {
-  ip("-n", "n1", "link", "set", "eth0", "mtu", "1400");
+  runIp("-n", "n1", "link", "set", "eth0", "mtu", "1400");
   try {
-    const { code, stdout } = await onHosts(2);
+    const { code, stdout } = await runDoctorOnHosts(2);
     expect(stdout).toMatch(/✗ MTU +mismatch: 1500 on n0; 1400 on n1\n +→ on n1: ip link set dev eth0 mtu 1500/);
     expect(code).toBe(1);
   } finally {
-    ip("-n", "n1", "link", "set", "eth0", "mtu", "1500");
+    runIp("-n", "n1", "link", "set", "eth0", "mtu", "1500");
   }
 }, 60_000);
 
 test("an MTU that the network between hosts does not carry", async () => {
   // Without segmentation offload, by which packets pass the bridge whole.
-  for (const host of ["n0", "n1"]) ip("-n", host, "link", "set", "eth0", "mtu", "9000", "gso_max_segs", "1");
+  for (const host of ["n0", "n1"]) runIp("-n", host, "link", "set", "eth0", "mtu", "9000", "gso_max_segs", "1");
   try {
-    const { code, stdout } = await onHosts(2);
+    const { code, stdout } = await runDoctorOnHosts(2);
     expect(stdout).toMatch(/✓ MTU +9000 on all hosts/);
     expect(stdout).toMatch(
       /✗ .*n0 → n1: small messages arrive, large ones do not \(.*\): packets of the MTU size are dropped/,
     );
     expect(code).toBe(1);
   } finally {
-    for (const host of ["n0", "n1"]) ip("-n", host, "link", "set", "eth0", "mtu", "1500", "gso_max_segs", "65535");
+    for (const host of ["n0", "n1"]) runIp("-n", host, "link", "set", "eth0", "mtu", "1500", "gso_max_segs", "65535");
   }
 }, 60_000);
 
 test("a host whose clock is off", async () => {
   const env = (node: number): Readonly<Record<string, string>> =>
     node === 1 ? { NODE_OPTIONS: `--import=${shiftClock}` } : {};
-  const { code, stdout } = await onHosts(2, { env });
+  const { code, stdout } = await runDoctorOnHosts(2, { env });
   expect(stdout).toMatch(/✗ clocks +clock offset of n1 from n0: \+\d{4}\.\d ms ± \d\.\d ms\n +→ synchronize it/);
   const offset = Number(/n1 from n0: \+([\d.]+) ms/.exec(stdout)?.[1]);
   const error = Number(/± ([\d.]+) ms/.exec(stdout)?.[1]);
@@ -109,12 +109,27 @@ test("a host whose clock is off", async () => {
 }, 60_000);
 
 test("a host on a slow link", async () => {
-  onHost(2, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "100mbit", "burst", "32k", "latency", "50ms");
+  runOnHost(
+    2,
+    "tc",
+    "qdisc",
+    "add",
+    "dev",
+    "eth0",
+    "root",
+    "tbf",
+    "rate",
+    "100mbit",
+    "burst",
+    "32k",
+    "latency",
+    "50ms",
+  );
   try {
-    const { stdout } = await onHosts(3);
+    const { stdout } = await runDoctorOnHosts(3);
     expect(stdout).toMatch(/· +n2 → n[01]: [\d.]+ MB\/s, the median of all pairs is [\d.]+\n +→ run ethtool eth0/);
     expect(stdout).not.toMatch(/· +n[01] → n[01]: /);
   } finally {
-    onHost(2, "tc", "qdisc", "del", "dev", "eth0", "root");
+    runOnHost(2, "tc", "qdisc", "del", "dev", "eth0", "root");
   }
 }, 60_000);

@@ -4,12 +4,13 @@ import { describe, expect, it } from "vitest";
 import manifest from "../package.json" with { type: "json" };
 import { diagnose, formatReport } from "../src/doctor/diagnose.ts";
 import { currentSystem } from "../src/doctor/system.ts";
-import { type Changes, h200s, machine, noDriver } from "./doctor/machines.ts";
+import { type MachineOverrides, createH200Answers, createMachine, noDriverAnswer } from "./doctor/machines.ts";
 
-const shown = async (changes: Changes): Promise<string> => formatReport(await diagnose(machine(changes)));
-const nvidia = { files: { "/dev/nvidiactl": "" } };
-const nccl = { value: { version: "2.27.3", library: "libnccl.so.2", settings: {} } };
-const eightWithNvlink = [
+const diagnoseMachine = async (overrides: MachineOverrides): Promise<string> =>
+  formatReport(await diagnose(createMachine(overrides)));
+const nvidiaFiles = { files: { "/dev/nvidiactl": "" } };
+const ncclProbe = { value: { version: "2.27.3", library: "libnccl.so.2", settings: {} } };
+const eightGpusWithNvlink = [
   "\tGPU0\tGPU1\tGPU2\tCPU Affinity",
   "GPU0\t X \tNV18\tNV18\t0-31",
   "GPU1\tNV18\t X \tNV18\t0-31",
@@ -18,7 +19,7 @@ const eightWithNvlink = [
 
 describe("a machine that is well", () => {
   it("without a GPU has a note about it, and no problem", async () => {
-    expect(await shown({})).toBe(
+    expect(await diagnoseMachine({})).toBe(
       `✓ Node           20.20.2, linux-x64, glibc 2.39
 ✓ system         Ubuntu 24.04.3 LTS, Linux 6.8.0
 ✓ processor      AMD EPYC 9654, 8 cores, kernels for avx512
@@ -38,10 +39,10 @@ all installed packages work; 2 notes`,
 
   it("with GPUs reports driver, kernels, links and NCCL", async () => {
     const module = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n";
-    const text = await shown({
+    const text = await diagnoseMachine({
       files: { "/proc/driver/nvidia/version": module },
-      answers: { ...h200s(3), nccl },
-      run: () => eightWithNvlink,
+      answers: { ...createH200Answers(3), nccl: ncclProbe },
+      runCommand: () => eightGpusWithNvlink,
     });
     expect(text).toContain("✓ GPU driver     580.159.04, for CUDA 13.0, libcuda.so.1");
     expect(text).toContain("2: NVIDIA H200, compute capability 9.0, 150.0 GB, kernels sm_90a");
@@ -57,7 +58,7 @@ const oldAddon = {
 };
 
 describe("what is wrong, with what to do", () => {
-  it.each<readonly [string, Changes, RegExp]>([
+  it.each<readonly [string, MachineOverrides, RegExp]>([
     [
       "an old Node",
       { node: { version: "18.19.0", platform: "linux-x64", glibc: "2.39" } },
@@ -84,7 +85,7 @@ describe("what is wrong, with what to do", () => {
       { version: (name) => (name.endsWith("nn") ? "0.2.0" : "0.1.0") },
       /✗ .*nn has version 0\.2\.0/,
     ],
-    ["a missing driver", nvidia, /✗ GPU driver +no CUDA driver: .*\n.*→ Install NVIDIA's driver/],
+    ["a missing driver", nvidiaFiles, /✗ GPU driver +no CUDA driver: .*\n.*→ Install NVIDIA's driver/],
     [
       "a driver that crashes",
       { answers: { cuda: { error: { name: "Crash", message: "the process was killed by SIGSEGV" } } } },
@@ -92,19 +93,23 @@ describe("what is wrong, with what to do", () => {
     ],
     [
       "an old GPU",
-      { answers: h200s(1, "it is too old") },
+      { answers: createH200Answers(1, "it is too old") },
       /✗ GPUs +0: NVIDIA H200.*: it is too old\n.*→ .*CUDA_VISIBLE/,
     ],
-    ["a GPU that fails", { answers: { ...h200s(1), gpus: noDriver } }, /✗ +no CUDA driver/],
+    ["a GPU that fails", { answers: { ...createH200Answers(1), gpus: noDriverAnswer } }, /✗ +no CUDA driver/],
     [
       "a GPU that miscalculates",
-      { answers: { ...h200s(2), gpus: { value: [6, 7] } } },
+      { answers: { ...createH200Answers(2), gpus: { value: [6, 7] } } },
       /✗ +the test matmul on GPU 1 returned 7, expected 6/,
     ],
-    ["several GPUs without NCCL", { answers: h200s(2) }, /✗ NCCL +nccl: .*received none\n.*→ install NCCL 2\.18/],
+    [
+      "several GPUs without NCCL",
+      { answers: createH200Answers(2) },
+      /✗ NCCL +nccl: .*received none\n.*→ install NCCL 2\.18/,
+    ],
     [
       "a tiny /dev/shm between GPUs",
-      { answers: { ...h200s(2), nccl }, disk: () => ({ total: 64e6, free: 64e6 }) },
+      { answers: { ...createH200Answers(2), nccl: ncclProbe }, getDiskSpace: () => ({ total: 64e6, free: 64e6 }) },
       /✗ shared memory +\/dev\/shm of 64\.0 MB.*NCCL fails.*\n.*→ .*--shm-size/,
     ],
     [
@@ -118,20 +123,20 @@ describe("what is wrong, with what to do", () => {
       /✗ init\(\) +environment variable MOSAIC_DEVICE/,
     ],
   ])("%s is a problem", async (_, changes, expected) => {
-    const text = await shown(changes);
+    const text = await diagnoseMachine(changes);
     expect(text).toMatch(expected);
     expect(text).toMatch(/\n\d+ problems?, \d+ notes?$/);
   });
 
-  const onSlurm = { SLURM_JOB_ID: "7", SLURM_NTASKS: "8" };
-  const shared = { RANK: "0", WORLD_SIZE: "4", LOCAL_RANK: "0", LOCAL_WORLD_SIZE: "4", MOSAIC_RUN_ID: "ab" };
-  const port = "/sys/class/infiniband/mlx5_0/ports/1";
-  const rdma = {
-    [`${port}/state`]: "1: DOWN\n",
-    [`${port}/rate`]: "400 Gb/sec\n",
-    [`${port}/link_layer`]: "InfiniBand\n",
+  const slurmEnv = { SLURM_JOB_ID: "7", SLURM_NTASKS: "8" };
+  const sharedEnv = { RANK: "0", WORLD_SIZE: "4", LOCAL_RANK: "0", LOCAL_WORLD_SIZE: "4", MOSAIC_RUN_ID: "ab" };
+  const rdmaPortPath = "/sys/class/infiniband/mlx5_0/ports/1";
+  const rdmaFiles = {
+    [`${rdmaPortPath}/state`]: "1: DOWN\n",
+    [`${rdmaPortPath}/rate`]: "400 Gb/sec\n",
+    [`${rdmaPortPath}/link_layer`]: "InfiniBand\n",
   };
-  it.each<readonly [string, Changes, RegExp]>([
+  it.each<readonly [string, MachineOverrides, RegExp]>([
     [
       "a container's processor time",
       { files: { "/sys/fs/cgroup/job/cpu.max": "150000 100000\n" } },
@@ -153,63 +158,76 @@ describe("what is wrong, with what to do", () => {
       { files: { "/proc/self/limits": "Max open files  1024\nMax locked memory  64\n" } },
       /→ ulimit -n 4096/,
     ],
-    ["a tiny /dev/shm", { disk: () => ({ total: 64e6, free: 64e6 }) }, /· shared memory .*low for NCCL/],
-    ["an adapter that is down", { files: rdma }, /· +RDMA port mlx5_0\/1 is not active \(400 Gb\/sec, InfiniBand\)/],
+    ["a tiny /dev/shm", { getDiskSpace: () => ({ total: 64e6, free: 64e6 }) }, /· shared memory .*low for NCCL/],
+    [
+      "an adapter that is down",
+      { files: rdmaFiles },
+      /· +RDMA port mlx5_0\/1 is not active \(400 Gb\/sec, InfiniBand\)/,
+    ],
     [
       "a GPU that nothing uses",
-      { ...nvidia, missing: ["@mosaic/kernels-cuda"] },
+      { ...nvidiaFiles, missing: ["@mosaic/kernels-cuda"] },
       /· GPU driver .*\n.*→ npm install @mosaic\/ker/,
     ],
-    ["GPUs that nothing connects", { answers: h200s(2), missing: ["@mosaic/collectives-nccl"] }, /· NCCL +2 GPUs, but/],
-    ["one GPU without NCCL", { answers: h200s(1) }, /· NCCL .*required only with more than one GPU\n/],
+    [
+      "GPUs that nothing connects",
+      { answers: createH200Answers(2), missing: ["@mosaic/collectives-nccl"] },
+      /· NCCL +2 GPUs, but/,
+    ],
+    ["one GPU without NCCL", { answers: createH200Answers(1) }, /· NCCL .*required only with more than one GPU\n/],
     [
       "a slow pair",
-      { answers: { ...h200s(3), nccl }, run: () => eightWithNvlink.replace("NV18", "SYS") },
+      {
+        answers: { ...createH200Answers(3), nccl: ncclProbe },
+        runCommand: () => eightGpusWithNvlink.replace("NV18", "SYS"),
+      },
       /· GPU links .*1 of 3 .*SYS/,
     ],
     [
       "hidden GPUs",
-      { answers: h200s(1), env: { CUDA_VISIBLE_DEVICES: "3" } },
+      { answers: createH200Answers(1), env: { CUDA_VISIBLE_DEVICES: "3" } },
       /· +restricted by CUDA_VISIBLE_DEVICES=3/,
     ],
     [
       "tasks that are no ranks",
-      { env: onSlurm },
+      { env: slurmEnv },
       /✓ job +SLURM job 7, but this process is not one of its ranks\n· +the SLURM job has several tasks/,
     ],
     [
       "more ranks than GPUs",
-      { env: shared, answers: { ...h200s(1), nccl } },
+      { env: sharedEnv, answers: { ...createH200Answers(1), nccl: ncclProbe } },
       /rank 0 of 4, 0 of 4 .*mosaic-run[^]*· +4 ranks on/,
     ],
   ])("%s is a note", async (_, changes, expected) => {
-    const text = await shown(changes);
+    const text = await diagnoseMachine(changes);
     expect(text).toMatch(expected);
     expect(text).toMatch(/\nall installed packages work; \d+ notes?$/);
   });
 
   it("a check that fails itself does not take the others along", async () => {
-    const read = (): never => {
+    const throwingRead = (): never => {
       throw new Error("a seeded fault");
     };
-    expect(await shown({ read })).toMatch(
+    expect(await diagnoseMachine({ readFile: throwingRead })).toMatch(
       /✓ Node[^]*✗ system +internal error in this check: Error: a seeded fault[^]*✓ network/,
     );
   });
 });
 
-const emulated = fileURLToPath(new URL("../../kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url));
-const fakeSystem = fileURLToPath(new URL("../../collectives-nccl/build-emulated/libnccl_emulated.so", import.meta.url));
+const emulatedCuda = fileURLToPath(new URL("../../kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url));
+const emulatedNccl = fileURLToPath(
+  new URL("../../collectives-nccl/build-emulated/libnccl_emulated.so", import.meta.url),
+);
 const bin = fileURLToPath(new URL("../bin/mosaic-doctor.js", import.meta.url));
 
 /** The program as users run it. */
-function doctor(
+function runDoctorProcess(
   args: readonly string[],
   env: Readonly<Record<string, string>> = {},
 ): Promise<{ code: number; output: string }> {
-  const clean = { ...process.env, MOSAIC_DEVICE: "", MOSAIC_NCCL_LIBRARY: "/none/libnccl.so", ...env };
+  const childEnv = { ...process.env, MOSAIC_DEVICE: "", MOSAIC_NCCL_LIBRARY: "/none/libnccl.so", ...env };
   return new Promise((resolve) => {
-    execFile(process.execPath, [bin, ...args], { env: clean }, (error, stdout, stderr) => {
+    execFile(process.execPath, [bin, ...args], { env: childEnv }, (error, stdout, stderr) => {
       resolve({ code: Number(error?.code ?? 0), output: stdout + stderr });
     });
   });
@@ -238,32 +256,35 @@ describe("mosaic-doctor", () => {
       /test matmul passed on each GPU[^]*✗ NCCL[^]*device "cpu"[^]*1 problem/,
     ],
   ])("reports %s", async (_, env, code, expected) => {
-    const found = await doctor([], { MOSAIC_CUDA_LIBRARY: emulated, ...env });
-    expect(found).toEqual({ code, output: expect.stringMatching(expected) });
+    const doctorRun = await runDoctorProcess([], { MOSAIC_CUDA_LIBRARY: emulatedCuda, ...env });
+    expect(doctorRun).toEqual({ code, output: expect.stringMatching(expected) });
   });
 
   it("finds several GPUs well, with NCCL between them", async () => {
-    const env = { MOSAIC_CUDA_LIBRARY: emulated, MOSAIC_NCCL_LIBRARY: fakeSystem, MOSAIC_EMULATED_DEVICES: "2" };
-    const { code, output } = await doctor([], env);
+    const env = { MOSAIC_CUDA_LIBRARY: emulatedCuda, MOSAIC_NCCL_LIBRARY: emulatedNccl, MOSAIC_EMULATED_DEVICES: "2" };
+    const { code, output } = await runDoctorProcess([], env);
     expect(output).toMatch(/✓ NCCL +\d+\.\d+\.\d+, .*libnccl_emulated\.so\n[^]*device "cuda", collectives "nccl"/);
     expect(code).toBe(0);
   });
 
   it("speaks JSON", async () => {
-    const { code, output } = await doctor(["--json"], { MOSAIC_CUDA_LIBRARY: emulated });
-    const reported = JSON.parse(output) as { version: string; problems: number; findings: readonly object[] };
-    expect([code, reported.version, reported.problems]).toEqual([0, manifest.version, 0]);
-    expect(reported.findings).toContainEqual({ check: "GPUs", level: "ok", text: "test matmul passed" });
+    const { code, output } = await runDoctorProcess(["--json"], { MOSAIC_CUDA_LIBRARY: emulatedCuda });
+    const jsonReport = JSON.parse(output) as { version: string; problems: number; findings: readonly object[] };
+    expect([code, jsonReport.version, jsonReport.problems]).toEqual([0, manifest.version, 0]);
+    expect(jsonReport.findings).toContainEqual({ check: "GPUs", level: "ok", text: "test matmul passed" });
   });
 
   it("prints its help, and rejects unknown arguments", async () => {
-    expect(await doctor(["--help"])).toEqual({ code: 0, output: expect.stringContaining("--json") });
-    expect(await doctor(["-V"])).toEqual({ code: 0, output: `${manifest.version}\n` });
-    expect(await doctor(["--hosts"])).toEqual({
+    expect(await runDoctorProcess(["--help"])).toEqual({ code: 0, output: expect.stringContaining("--json") });
+    expect(await runDoctorProcess(["-V"])).toEqual({ code: 0, output: `${manifest.version}\n` });
+    expect(await runDoctorProcess(["--hosts"])).toEqual({
       code: 2,
       output: expect.stringMatching(/--hosts requires a job: run npx mosaic-run/),
     });
-    expect(await doctor(["--jsno"])).toEqual({ code: 2, output: expect.stringMatching(/--jsno[^]*npx mosaic-doctor/) });
+    expect(await runDoctorProcess(["--jsno"])).toEqual({
+      code: 2,
+      output: expect.stringMatching(/--jsno[^]*npx mosaic-doctor/),
+    });
   });
 });
 
@@ -271,8 +292,8 @@ describe("a probe", () => {
   it("that cannot be started is a finding, and does not end the doctor", async () => {
     const { execPath } = process;
     process.execPath = "/nowhere/node";
-    const asked = currentSystem.runProbe("cpu");
+    const pendingProbe = currentSystem.runProbe("cpu");
     process.execPath = execPath;
-    expect(await asked).toEqual({ error: { name: "Crash", message: expect.stringContaining("ENOENT") } });
+    expect(await pendingProbe).toEqual({ error: { name: "Crash", message: expect.stringContaining("ENOENT") } });
   });
 });

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { leftovers } from "./faults/leftovers.ts";
+import { listLeftovers } from "./faults/leftovers.ts";
 import { type RunResult, type RunOptions, runRanks } from "./faults/run.ts";
 
 /** `MOSAIC_FAULT_REPEAT=20` proves that it is not luck. */
@@ -29,11 +29,11 @@ const faults: readonly Fault[] = [
 
 /** The fault ended in what it should, in time, and nothing of the run is left. */
 async function runWithFault(options: RunOptions, { expected, code }: Omit<Fault, "name">): Promise<void> {
-  const ended = await runRanks(options);
-  expect(ended).toMatchObject({ output: expect.stringMatching(expected), code: code ?? expect.any(Number) });
-  expect(ended).not.toMatchObject({ code: 0 });
-  expect(ended.took).toBeLessThan(LIMIT_MS);
-  expect(leftovers(ended.mark, ended)).toEqual([]);
+  const runResult = await runRanks(options);
+  expect(runResult).toMatchObject({ output: expect.stringMatching(expected), code: code ?? expect.any(Number) });
+  expect(runResult).not.toMatchObject({ code: 0 });
+  expect(runResult.durationMs).toBeLessThan(LIMIT_MS);
+  expect(listLeftovers(runResult.mark, runResult)).toEqual([]);
 }
 
 describe.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("a fault, time %i:", () => {
@@ -43,14 +43,14 @@ describe.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("a fault, time %i
     const ended = await runRanks({ ranks: 3, args: ["none"], killLauncher: true });
     expect(ended.signal).toBe("SIGKILL");
     expect(ended.segments.length).toBeGreaterThan(0);
-    await vanished(ended);
+    await waitUntilCleanedUp(ended);
   });
 });
 
 /** Resolves when nothing of a run is left any more; throws, naming it, after the limit. */
-async function vanished(ended: RunResult): Promise<void> {
-  for (const until = Date.now() + LIMIT_MS; leftovers(ended.mark, ended).length > 0; ) {
-    if (Date.now() > until) expect(leftovers(ended.mark, ended)).toEqual([]);
+async function waitUntilCleanedUp(runResult: RunResult): Promise<void> {
+  for (const deadline = Date.now() + LIMIT_MS; listLeftovers(runResult.mark, runResult).length > 0; ) {
+    if (Date.now() > deadline) expect(listLeftovers(runResult.mark, runResult)).toEqual([]);
     await new Promise((resolve) => setImmediate(resolve));
   }
 }
@@ -65,14 +65,14 @@ function packageDirectory(name: string): string {
 }
 
 /** A package and all that it needs. */
-function collectDependencies(name: string, found: Set<string> = new Set()): Set<string> {
-  if (found.has(name)) return found;
-  found.add(name);
+function collectDependencies(name: string, foundNames: Set<string> = new Set()): Set<string> {
+  if (foundNames.has(name)) return foundNames;
+  foundNames.add(name);
   const { dependencies = {} } = JSON.parse(
     readFileSync(join(packageDirectory(name), "package.json"), "utf8"),
   ) as Manifest;
-  for (const each of Object.keys(dependencies)) collectDependencies(each, found);
-  return found;
+  for (const dependency of Object.keys(dependencies)) collectDependencies(dependency, foundNames);
+  return foundNames;
 }
 
 describe("an installation without the native addon", () => {
@@ -80,11 +80,12 @@ describe("an installation without the native addon", () => {
   const entry = join(directory, "rank.mjs");
 
   beforeAll(() => {
-    for (const each of collectDependencies("@mosaic/attention")) {
-      const from = packageDirectory(each);
-      const to = join(directory, "node_modules", each);
-      mkdirSync(to, { recursive: true });
-      for (const part of ["package.json", "dist"]) cpSync(join(from, part), join(to, part), { recursive: true });
+    for (const packageName of collectDependencies("@mosaic/attention")) {
+      const sourceFolder = packageDirectory(packageName);
+      const targetFolder = join(directory, "node_modules", packageName);
+      mkdirSync(targetFolder, { recursive: true });
+      for (const shippedItem of ["package.json", "dist"])
+        cpSync(join(sourceFolder, shippedItem), join(targetFolder, shippedItem), { recursive: true });
     }
     cpSync(fileURLToPath(new URL("./faults/rank.mjs", import.meta.url)), entry);
   });

@@ -10,8 +10,8 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { ring } from "../src/index.ts";
 import { type AttentionRecord, countLinks, record } from "../src/planner.ts";
 
-const built = (path: string): string => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
-const mosaicRun = built("packages/launcher/dist/cli.js");
+const resolveBuilt = (path: string): string => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
+const mosaicRun = resolveBuilt("packages/launcher/dist/cli.js");
 const directory = mkdtempSync(join(tmpdir(), "mosaic-hosts-"));
 const token = join(directory, "token");
 beforeAll(() => writeFileSync(token, randomBytes(32).toString("hex"), { mode: 0o600 }));
@@ -25,12 +25,12 @@ const env = {
   UCX_TLS: "tcp",
 };
 
-interface Ended {
+interface ProcessResult {
   readonly code: number | null;
   readonly output: string;
 }
 
-function runToEnd(command: string, args: readonly string[]): Promise<Ended> {
+function runProcess(command: string, args: readonly string[]): Promise<ProcessResult> {
   const child = spawn(command, args, { env, stdio: ["ignore", "pipe", "pipe"] });
   let output = "";
   for (const stream of [child.stdout, child.stderr]) stream.setEncoding("utf8").on("data", (text) => (output += text));
@@ -38,27 +38,27 @@ function runToEnd(command: string, args: readonly string[]): Promise<Ended> {
 }
 
 /** Runs a program on as many ranks of each host; on one host without a network if there is only one. */
-async function runOn(ranks: readonly number[], program: readonly string[]): Promise<void> {
-  const ended = await Promise.all(
+async function runOnHosts(ranks: readonly number[], program: readonly string[]): Promise<void> {
+  const processResults = await Promise.all(
     ranks.map((count, host) => {
       const start = [mosaicRun, "-n", String(count)];
-      if (ranks.length === 1) return runToEnd(process.execPath, [...start, ...program]);
+      if (ranks.length === 1) return runProcess(process.execPath, [...start, ...program]);
       const nodes = ["-N", String(ranks.length), "--node-rank", String(host), "--rdzv-endpoint", "10.77.0.10:29400"];
       const args = ["netns", "exec", `n${host}`, process.execPath, ...start, ...nodes, ...program];
-      return runToEnd("ip", args);
+      return runProcess("ip", args);
     }),
   );
-  for (const { code, output } of ended) expect(code, output).toBe(0);
+  for (const { code, output } of processResults) expect(code, output).toBe(0);
 }
 
 /** Headers of a packet: Ethernet's, and those of IPv4 and TCP with timestamps. */
 const HEADER_BYTES = 14 + 20 + 32;
 
 /** Bytes that each host has sent to the others without the headers of packets, of which busy processors make more. */
-function bytesSentByHosts(hosts: number): readonly number[] {
+function readBytesSentByHosts(hosts: number): readonly number[] {
   return Array.from({ length: hosts }, (_, host) => {
-    const shown = execFileSync("ip", ["-json", "-stats", "link", "show", `v${host}`], { encoding: "utf8" });
-    const [link] = JSON.parse(shown) as {
+    const linkStatsJson = execFileSync("ip", ["-json", "-stats", "link", "show", `v${host}`], { encoding: "utf8" });
+    const [link] = JSON.parse(linkStatsJson) as {
       readonly stats64: { readonly rx: { readonly bytes: number; readonly packets: number } };
     }[];
     const { bytes, packets } = link!.stats64.rx;
@@ -67,7 +67,7 @@ function bytesSentByHosts(hosts: number): readonly number[] {
 }
 
 /** What files of a directory hold, by name. */
-function filesIn(path: string, pattern: RegExp): Readonly<Record<string, string>> {
+function readFiles(path: string, pattern: RegExp): Readonly<Record<string, string>> {
   const names = readdirSync(path).filter((name) => pattern.test(name));
   return Object.fromEntries(names.map((name) => [name, readFileSync(join(path, name)).toString("base64")]));
 }
@@ -86,23 +86,23 @@ const settings = {
   ...{ backward: true, numHeads: 2, dim: 64, seed: 0, json: false, svg: "", dispatch: "", predict: "" },
 };
 
-async function attend(ranks: readonly number[]): Promise<string> {
+async function runAttentionProgram(ranks: readonly number[]): Promise<string> {
   const results = mkdtempSync(join(directory, "quickstart-"));
   const job = { settings, directory: results, recordEvents: { forward: 4, backward: 4 } };
-  await runOn(ranks, [built("apps/quickstart/dist/rank.js"), JSON.stringify(job)]);
+  await runOnHosts(ranks, [resolveBuilt("apps/quickstart/dist/rank.js"), JSON.stringify(job)]);
   return results;
 }
 
 /** What the planner counts that each host sends to others: a rank of a ring sends to the next one only. */
-function countedBytes(recorded: AttentionRecord, ranks: readonly number[]): readonly number[] {
-  const hostOf = ranks.flatMap((count, host) => Array.from({ length: count }, () => host));
-  const sent = countLinks(recorded, { ranksPerNode: 1 }).map(
+function countBytesSentByHosts(recorded: AttentionRecord, ranks: readonly number[]): readonly number[] {
+  const hostByRank = ranks.flatMap((count, host) => Array.from({ length: count }, () => host));
+  const bytesSentByRank = countLinks(recorded, { ranksPerNode: 1 }).map(
     ({ forward, backward }) => forward["inter-node"].sent.bytes + backward["inter-node"].sent.bytes,
   );
   return ranks.map((_, host) =>
-    sent.reduce((sum, bytes, rank) => {
-      const crosses = hostOf[rank] === host && hostOf[(rank + 1) % sent.length] !== host;
-      return crosses ? sum + bytes : sum;
+    bytesSentByRank.reduce((sum, bytes, rank) => {
+      const crossesHosts = hostByRank[rank] === host && hostByRank[(rank + 1) % bytesSentByRank.length] !== host;
+      return crossesHosts ? sum + bytes : sum;
     }, 0),
   );
 }
@@ -114,22 +114,24 @@ describe("the quickstart", () => {
     dtype: "float32",
   });
   beforeAll(async () => {
-    expected = filesIn(await attend([4]), /\.f32$/);
+    expected = readFiles(await runAttentionProgram([4]), /\.f32$/);
     expect(Object.keys(expected)).toHaveLength(4 * 4); // out, dq, dk, dv of each rank
     // On two hosts of two ranks each the planner counts by itself what crosses.
     const links = countLinks(recorded, { ranksPerNode: 2 });
-    const crossing = links.map(
+    const crossHostBytes = links.map(
       (rank) => rank.forward["inter-node"].sent.bytes + rank.backward["inter-node"].sent.bytes,
     );
-    expect([crossing[0]! + crossing[1]!, crossing[2]! + crossing[3]!]).toEqual(countedBytes(recorded, [2, 2]));
+    expect([crossHostBytes[0]! + crossHostBytes[1]!, crossHostBytes[2]! + crossHostBytes[3]!]).toEqual(
+      countBytesSentByHosts(recorded, [2, 2]),
+    );
   });
 
   test.each(placements)("on %s: the bits of one host, and the bytes that the planner counts", async (_, ranks) => {
-    const before = bytesSentByHosts(ranks.length);
-    const results = await attend(ranks);
-    const after = bytesSentByHosts(ranks.length);
-    expect(filesIn(results, /\.f32$/)).toEqual(expected);
-    const counted = countedBytes(recorded, ranks);
+    const bytesBefore = readBytesSentByHosts(ranks.length);
+    const results = await runAttentionProgram(ranks);
+    const bytesAfter = readBytesSentByHosts(ranks.length);
+    expect(readFiles(results, /\.f32$/)).toEqual(expected);
+    const predictedBytes = countBytesSentByHosts(recorded, ranks);
     const total = countLinks(recorded, { ranksPerNode: 1 });
     for (let rank = 0; rank < 4; rank++) {
       const { bytesSent } = JSON.parse(readFileSync(join(results, `report.${rank}.json`), "utf8")) as {
@@ -138,35 +140,35 @@ describe("the quickstart", () => {
       const { forward, backward } = total[rank]!;
       expect(bytesSent).toBe(forward["inter-node"].sent.bytes + backward["inter-node"].sent.bytes);
     }
-    for (const [host, bytes] of counted.entries()) {
-      const sent = after[host]! - before[host]!;
+    for (const [host, bytes] of predictedBytes.entries()) {
+      const measuredBytes = bytesAfter[host]! - bytesBefore[host]!;
       // Nothing is sent twice, and nothing between ranks of one host: what is more is UCX's headers, and the control plane.
-      expect(sent).toBeGreaterThan(bytes);
-      expect(sent).toBeLessThan(bytes * 1.01 + 64 * 1024);
+      expect(measuredBytes).toBeGreaterThan(bytes);
+      expect(measuredBytes).toBeLessThan(bytes * 1.01 + 64 * 1024);
     }
   });
 });
 
 // ── a training
 
-async function train(ranks: readonly number[], method: string): Promise<Readonly<Record<string, string>>> {
+async function runTraining(ranks: readonly number[], method: string): Promise<Readonly<Record<string, string>>> {
   const results = mkdtempSync(join(directory, "training-"));
   const steps = ["--steps", "6", "--evaluate-every", "3", "--checkpoint-every", "6"];
   const model = ["--task", "genome", "--method", method, "--chunks", "8", "--chunk-length", "64", "--batch", "2"];
-  await runOn(ranks, [built("apps/genome/dist/rank.js"), ...model, ...steps, "--output-dir", results]);
-  return filesIn(results, /^(curve\.jsonl|model\.safetensors)$/);
+  await runOnHosts(ranks, [resolveBuilt("apps/genome/dist/rank.js"), ...model, ...steps, "--output-dir", results]);
+  return readFiles(results, /^(curve\.jsonl|model\.safetensors)$/);
 }
 
 describe.each(["ring", "meta"])("a training with %s attention", (method) => {
   let expected: Readonly<Record<string, string>>;
   beforeAll(async () => {
-    expected = await train([4], method);
+    expected = await runTraining([4], method);
     const curve = Buffer.from(expected["curve.jsonl"]!, "base64").toString().trim().split("\n");
     expect(curve).toHaveLength(6);
     expect(Object.keys(expected)).toContain("model.safetensors");
   });
 
   test.each(placements)("on %s: the losses and the weights of one host, to the bit", async (_, ranks) => {
-    expect(await train(ranks, method)).toEqual(expected);
+    expect(await runTraining(ranks, method)).toEqual(expected);
   });
 });

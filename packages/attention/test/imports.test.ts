@@ -13,10 +13,10 @@ import {
 import * as nn from "../src/nn.ts";
 
 /** The packages that ship an addon find it beside themselves: a bundler leaves them where they are. */
-const external = ["@mosaic/kernels-cpu", "@mosaic/collectives-local", "@mosaic/runtime"];
+const externalPackages = ["@mosaic/kernels-cpu", "@mosaic/collectives-local", "@mosaic/runtime"];
 
 /** Packages of this repository of which `code` evaluates files, without their scope: what dynamic imports load does not count. */
-async function packagesIn(code: string): Promise<readonly string[]> {
+async function listBundledPackages(code: string): Promise<readonly string[]> {
   const { metafile } = await build({
     stdin: { contents: code, resolveDir: import.meta.dirname },
     bundle: true,
@@ -27,14 +27,14 @@ async function packagesIn(code: string): Promise<readonly string[]> {
   });
   const paths = new Set(["<stdin>"]);
   for (const path of paths)
-    for (const { path: imported, kind } of metafile.inputs[path]?.imports ?? [])
-      if (kind !== "dynamic-import") paths.add(imported);
-  const found = [...paths].flatMap((path) => /([^/]+)\/dist\//.exec(path)?.[1] ?? []);
-  return [...new Set(found)].toSorted();
+    for (const { path: importedPath, kind } of metafile.inputs[path]?.imports ?? [])
+      if (kind !== "dynamic-import") paths.add(importedPath);
+  const packageNames = [...paths].flatMap((path) => /([^/]+)\/dist\//.exec(path)?.[1] ?? []);
+  return [...new Set(packageNames)].toSorted();
 }
 
 test("the root evaluates nothing of the subpaths: no planner, nn, models, meta-attention or conformance", async () => {
-  expect(await packagesIn('export * from "../src/index.ts";')).toEqual([
+  expect(await listBundledPackages('export * from "../src/index.ts";')).toEqual([
     "backend-flex",
     "backend-mesh2d",
     "backend-ring",
@@ -45,7 +45,7 @@ test("the root evaluates nothing of the subpaths: no planner, nn, models, meta-a
     "runtime",
     "strategies",
   ]);
-  expect(await packagesIn('export * from "../src/planner.ts";')).toContain("planner");
+  expect(await listBundledPackages('export * from "../src/planner.ts";')).toContain("planner");
 });
 
 test("nn has the layers of core beside its own, as torch.nn", () => {
@@ -77,7 +77,7 @@ test("the first program of the README runs as one file, bundled with the package
     platform: "node",
     format: "esm",
     target: "node20",
-    external,
+    external: externalPackages,
     outfile,
   });
   const { stdout, stderr, status } = spawnSync(process.execPath, [outfile], { encoding: "utf8" });

@@ -25,22 +25,22 @@ describe("a traced program", () => {
     const directory = mkdtempSync(join(tmpdir(), "mosaic-init-"));
     try {
       vi.stubEnv("MOSAIC_TRACE_DIR", join(directory, "attempt_0"));
-      const before: (readonly string[])[] = [];
+      const environments: (readonly string[])[] = [];
       const ctx = await mosaic.init({
         device: "cpu",
         rank: 0,
         worldSize: 1,
-        beforeClose: () => void before.push(readdirSync(join(directory, "attempt_0"))),
+        beforeClose: () => void environments.push(readdirSync(join(directory, "attempt_0"))),
       });
       using x = mosaic.randn(ctx, [8, 8]);
       await x.read();
       await ctx.close();
-      expect(before).toEqual([[]]);
+      expect(environments).toEqual([[]]);
       const trace = JSON.parse(readFileSync(join(directory, "attempt_0/rank-0.json"), "utf8"));
       expect(trace.events.kinds).toContainEqual({ lane: "compute", name: "random" });
       vi.stubEnv("MOSAIC_TRACE_SECONDS", "many");
-      const refused = mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
-      await expect(refused).rejects.toThrow(/seconds: expected a number above 0/);
+      const initPromise = mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
+      await expect(initPromise).rejects.toThrow(/seconds: expected a number above 0/);
     } finally {
       rmSync(directory, { recursive: true, force: true });
     }
@@ -49,7 +49,7 @@ describe("a traced program", () => {
 
 describe("the umbrella", () => {
   it("has under each subpath everything of its packages", () => {
-    for (const [subpath, ...parts] of [
+    for (const [subpath, ...exportedModules] of [
       [coreSubpath, core],
       [metaSubpath, metaAttention],
       [modelsSubpath, models],
@@ -57,7 +57,7 @@ describe("the umbrella", () => {
       [plannerSubpath, planner, plan],
       [testingSubpath, conformance],
     ] as const) {
-      for (const part of parts) expect(subpath).toMatchObject({ ...part });
+      for (const exportedModule of exportedModules) expect(subpath).toMatchObject({ ...exportedModule });
     }
   });
 
@@ -81,17 +81,17 @@ describe("init", () => {
   });
 
   it("takes parts assembled by hand, and custom backends", async () => {
-    const mine: mosaic.AttentionBackend = { ...mosaic.local(), name: "mine" };
+    const customBackend: mosaic.AttentionBackend = { ...mosaic.local(), name: "mine" };
     await using ctx = await mosaic.init({
       device: mosaic.cpu({ threads: 1 }),
       collectives: mosaic.localCollectives(),
       mesh: { dp: 1, node: 1, gpu: 1 },
-      backends: [mosaic.ring({ axis: "node", inner: mosaic.ring({ axis: "gpu" }) }), mine],
+      backends: [mosaic.ring({ axis: "node", inner: mosaic.ring({ axis: "gpu" }) }), customBackend],
       rank: 0,
       worldSize: 1,
     });
     expect(ctx.backend("ring").axes).toEqual(["node", "gpu"]);
-    expect(ctx.backend("mine")).toBe(mine);
+    expect(ctx.backend("mine")).toBe(customBackend);
     expect(ctx.mesh.axes).toEqual(["dp", "node", "gpu"]);
   });
 
@@ -122,19 +122,21 @@ describe("init", () => {
   });
 
   it("names the package that a part needs", async () => {
-    const missing = importOptional("@mosaic/kernels-none", 'init: device "none"');
-    await expect(missing).rejects.toThrow(
+    const importPromise = importOptional("@mosaic/kernels-none", 'init: device "none"');
+    await expect(importPromise).rejects.toThrow(
       'init: device "none": expected the package @mosaic/kernels-none, received none; run npm install @mosaic/kernels-none',
     );
-    await expect(missing).rejects.toBeInstanceOf(core.OptionError);
+    await expect(importPromise).rejects.toBeInstanceOf(core.OptionError);
   });
 
   it("names the backends there are", async () => {
     await using ctx = await mosaic.init();
-    const make = (backend: string): mosaic.MultiAxisAttention =>
+    const createAttention = (backend: string): mosaic.MultiAxisAttention =>
       new mosaic.MultiAxisAttention(ctx, { embedDim: 8, numHeads: 2, attentionAxis: 1, backend });
-    expect(() => make("star")).toThrow(/expected one of "local", "ring", "mesh2d", "ulysses", "flex", received "star"/);
-    expect(() => make("composed")).toThrow(/npm install @mosaic\/strategies/);
+    expect(() => createAttention("star")).toThrow(
+      /expected one of "local", "ring", "mesh2d", "ulysses", "flex", received "star"/,
+    );
+    expect(() => createAttention("composed")).toThrow(/npm install @mosaic\/strategies/);
   });
 });
 

@@ -8,7 +8,7 @@ import { expect, test } from "vitest";
 const sizes = { numHeads: 8, numKvHeads: 2, headDim: 64, batch: 2 } as const;
 
 /** Attends with `tokens` new tokens of each sequence to `length` that a cache holds. */
-function decodeStep(length: number): AttentionBackend {
+function createDecodeBackend(length: number): AttentionBackend {
   return {
     name: "decode",
     axes: [],
@@ -22,7 +22,7 @@ function decodeStep(length: number): AttentionBackend {
         layer.append(k, v);
         layer.attend(q);
       });
-      for (const each of sequences) each.dispose();
+      for (const sequence of sequences) sequence.dispose();
     },
     attendBackward() {},
   };
@@ -32,8 +32,8 @@ test.each([1, 2, 4, 32])(
   "a recorded step sends its states, (ranks − 1) · B · T · H · (D + 1) · 4 bytes: %d ranks",
   (sp) => {
     for (const tokens of [1, 5]) {
-      const run = record({ ...sizes, backend: decodeStep(4096), mesh: { sp }, tokens });
-      for (const { forward } of count(run).ranks) {
+      const recordedRun = record({ ...sizes, backend: createDecodeBackend(4096), mesh: { sp }, tokens });
+      for (const { forward } of count(recordedRun).ranks) {
         const bytes = (sp - 1) * 2 * tokens * 8 * (64 + 1) * 4;
         expect([forward.sent.bytes, forward.received.bytes]).toEqual([bytes, bytes]);
         expect(forward.sent.messages).toBe(sp - 1);
@@ -43,15 +43,15 @@ test.each([1, 2, 4, 32])(
 );
 
 test("each rank's kernel reads its share of the keys, and is predicted to take as much less", () => {
-  const [one, four] = [1, 4].map((sp) => {
+  const [oneRankSeconds, fourRankSeconds] = [1, 4].map((sp) => {
     const { ranks } = simulate(
-      record({ ...sizes, backend: decodeStep(2 ** 17), mesh: { sp }, tokens: 1 }),
+      record({ ...sizes, backend: createDecodeBackend(2 ** 17), mesh: { sp }, tokens: 1 }),
       profiles["h100-ib400"],
     );
-    const attends = ranks.map(({ events }) => events.filter(({ name }) => name === "attend"));
-    for (const each of attends) expect(each.length).toBe(1);
-    return Math.max(...attends.map(([event]) => event!.end - event!.start));
+    const attendEvents = ranks.map(({ events }) => events.filter(({ name }) => name === "attend"));
+    for (const rankAttendEvents of attendEvents) expect(rankAttendEvents.length).toBe(1);
+    return Math.max(...attendEvents.map(([event]) => event!.end - event!.start));
   });
-  expect(four! / one!).toBeGreaterThan(0.2);
-  expect(four! / one!).toBeLessThan(0.35);
+  expect(fourRankSeconds! / oneRankSeconds!).toBeGreaterThan(0.2);
+  expect(fourRankSeconds! / oneRankSeconds!).toBeLessThan(0.35);
 });

@@ -14,7 +14,7 @@ const hosts = {
   musl: `process.report.getReport = () => ({ header: {} });
     process.dlopen = () => { throw new Error("Error relocating: symbol not found"); };`,
 };
-const received = {
+const receivedByPlatform = {
   macOS: `darwin-${process.arch}`,
   Windows: `win32-${process.arch}`,
   musl: `linux-${process.arch} with musl`,
@@ -22,7 +22,7 @@ const received = {
 const names = Object.keys(hosts) as (keyof typeof hosts)[];
 
 /** Runs an ES module in a process that looks as if it ran there. */
-function runOn(host: keyof typeof hosts, text: string, ...entry: string[]) {
+function runOnPlatform(host: keyof typeof hosts, text: string, ...entry: string[]) {
   const directory = mkdtempSync(join(tmpdir(), "mosaic-platform-"));
   onTestFinished(() => rmSync(directory, { recursive: true }));
   const [preload, program] = [join(directory, "preload.mjs"), join(directory, "program.mjs")];
@@ -34,14 +34,17 @@ function runOn(host: keyof typeof hosts, text: string, ...entry: string[]) {
   ]);
   writeFileSync(
     program,
-    imports.reduce((so, [name, url]) => so.replaceAll(`"${name!.toString()}"`, `"${url!.toString()}"`), text),
+    imports.reduce(
+      (rewrittenText, [name, url]) => rewrittenText.replaceAll(`"${name!.toString()}"`, `"${url!.toString()}"`),
+      text,
+    ),
   );
   const env = { ...process.env, NODE_OPTIONS: `--import=${pathToFileURL(preload).href}` };
   return spawnSync(process.execPath, [...entry, program], { encoding: "utf8", env, timeout: 60_000 });
 }
 
 test.each(names)("on %s the contracts and the planner work", (host) => {
-  const { stdout, stderr } = runOn(
+  const { stdout, stderr } = runOnPlatform(
     host,
     `import { masks, ring } from "@mosaic/attention";
      import { prove, record } from "@mosaic/planner";
@@ -54,18 +57,26 @@ test.each(names)("on %s the contracts and the planner work", (host) => {
 
 test.each(names)("on %s the launcher starts ranks", (host) => {
   const cli = join(root, "packages/launcher/bin/mosaic-run.js");
-  const { stdout, status } = runOn(host, "console.log('rank', process.env.RANK);", cli, "--nproc-per-node", "2");
+  const { stdout, status } = runOnPlatform(
+    host,
+    "console.log('rank', process.env.RANK);",
+    cli,
+    "--nproc-per-node",
+    "2",
+  );
   expect(status).toBe(0);
   expect(stdout).toContain("rank 0");
   expect(stdout).toContain("rank 1");
 });
 
 test.each(names)("on %s a device rejects, and names the platforms that have one", (host) => {
-  const { stdout } = runOn(
+  const { stdout } = runOnPlatform(
     host,
     `import { init } from "@mosaic/attention";
      await init().then(() => console.log("opened"), (error) => console.log(error.name, error.message));`,
   );
   expect(stdout).toMatch(/AddonLoadError/);
-  expect(stdout).toContain(`expected linux-x64 or linux-arm64 with glibc 2.28 or newer, received ${received[host]}`);
+  expect(stdout).toContain(
+    `expected linux-x64 or linux-arm64 with glibc 2.28 or newer, received ${receivedByPlatform[host]}`,
+  );
 });

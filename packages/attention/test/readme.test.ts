@@ -1,7 +1,7 @@
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { expect, it } from "vitest";
-import { leftovers } from "./faults/leftovers.ts";
+import { listLeftovers } from "./faults/leftovers.ts";
 import { runRanks } from "./faults/run.ts";
 
 const directory = fileURLToPath(new URL("../build/readme/", import.meta.url));
@@ -13,7 +13,7 @@ it("runs the README's program on four ranks, on fewer tokens", async () => {
   mkdirSync(directory, { recursive: true });
   const entry = `${directory}train.ts`;
   writeFileSync(entry, `${program.replace("37_500", "75")}console.log(out.shape.join());\n`);
-  const ended = await runRanks({ ranks: 4, entry });
-  expect(ended).toMatchObject({ code: 0, output: expect.stringMatching(/(?:[^]*2,75,128){4}/) });
-  expect(leftovers(ended.mark, ended)).toEqual([]);
+  const runResult = await runRanks({ ranks: 4, entry });
+  expect(runResult).toMatchObject({ code: 0, output: expect.stringMatching(/(?:[^]*2,75,128){4}/) });
+  expect(listLeftovers(runResult.mark, runResult)).toEqual([]);
 });

@@ -6,7 +6,8 @@ import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, expect, test } from "vitest";
 
-const launcher = (name: string): string => fileURLToPath(new URL(`../../launcher/bin/${name}.js`, import.meta.url));
+const resolveLauncher = (name: string): string =>
+  fileURLToPath(new URL(`../../launcher/bin/${name}.js`, import.meta.url));
 const program = fileURLToPath(new URL("top/steps.mjs", import.meta.url));
 const SLOW_RANK = 1;
 
@@ -26,11 +27,21 @@ let logs = "";
 
 /** Three ranks under way, of which one computes 20 ms more in each step. */
 beforeEach(async () => {
-  const { MOSAIC_AGENT: _, ...inherited } = process.env;
+  const { MOSAIC_AGENT: _, ...inheritedEnv } = process.env;
   logs = mkdtempSync(join(tmpdir(), "mosaic-top-"));
-  const args = [launcher("mosaic-run"), "-n", "3", "--console-ranks", "0", "--log-prefix", "", "--log-dir", logs];
+  const args = [
+    resolveLauncher("mosaic-run"),
+    "-n",
+    "3",
+    "--console-ranks",
+    "0",
+    "--log-prefix",
+    "",
+    "--log-dir",
+    logs,
+  ];
   job = spawn(process.execPath, [...args, program, `${SLOW_RANK}`], {
-    env: { ...inherited, MOSAIC_THREADS: "1" },
+    env: { ...inheritedEnv, MOSAIC_THREADS: "1" },
     stdio: ["ignore", "pipe", "inherit"],
   });
   for await (const line of createInterface({ input: job.stdout! })) {
@@ -54,8 +65,10 @@ interface TopProcess {
   readonly outcome: Promise<{ readonly code: number | null; readonly stdout: string; readonly stderr: string }>;
 }
 
-function mosaicTop(...args: readonly string[]): TopProcess {
-  const child = spawn(process.execPath, [launcher("mosaic-top"), ...args], { stdio: ["ignore", "pipe", "pipe"] });
+function startTop(...args: readonly string[]): TopProcess {
+  const child = spawn(process.execPath, [resolveLauncher("mosaic-top"), ...args], {
+    stdio: ["ignore", "pipe", "pipe"],
+  });
   let [stdout, stderr] = ["", ""];
   child.stdout.setEncoding("utf8").on("data", (text: string) => (stdout += text));
   child.stderr.setEncoding("utf8").on("data", (text: string) => (stderr += text));
@@ -66,7 +79,7 @@ function mosaicTop(...args: readonly string[]): TopProcess {
 }
 
 test("the first sample names the slow rank, its numbers are those of the job, and observing holds nothing up", async () => {
-  const { code, stdout, stderr } = await mosaicTop(id, "--json", "--once", "--interval", "500ms").outcome;
+  const { code, stdout, stderr } = await startTop(id, "--json", "--once", "--interval", "500ms").outcome;
   expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
   const sample = JSON.parse(stdout) as TopSample;
   expect(sample.job).toBe(id);
@@ -80,24 +93,24 @@ test("the first sample names the slow rank, its numbers are those of the job, an
     expect(`${rank.operation}${rank.lastOperation}`).toContain("allReduce");
   }
   // A table, no colours, by the begin of the id.
-  const table = await mosaicTop(id.slice(0, 6), "--once", "--interval=300ms", "--color", "never").outcome;
+  const table = await startTop(id.slice(0, 6), "--once", "--interval=300ms", "--color", "never").outcome;
   expect(table.stdout).toMatch(/RANK .*WAITING.*POSITION\n +0 .*\n +1 .*\n +2 .*\nslowest: rank 1; it waits \d+ %/);
   expect(table.stdout).not.toContain("\u001b");
 });
 
 test("Prometheus reads the samples, and the end of the job ends the command", async () => {
-  const top = mosaicTop("--prometheus", "0", "--json", "--interval", "200ms", id);
+  const topProcess = startTop("--prometheus", "0", "--json", "--interval", "200ms", id);
   let url = "";
-  for await (const line of createInterface({ input: top.child.stderr! })) {
+  for await (const line of createInterface({ input: topProcess.child.stderr! })) {
     url = /(http:\S+)$/.exec(line)?.[1] ?? "";
     break;
   }
   // A sample is printed once it is served.
-  for await (const _ of createInterface({ input: top.child.stdout! })) break;
+  for await (const _ of createInterface({ input: topProcess.child.stdout! })) break;
   const text = await (await fetch(url)).text();
   expect(text).toMatch(new RegExp(`mosaic_slowest_rank\\{job_id="${id}".*\\} ${SLOW_RANK}\n`));
   for (const name of ["step_seconds", "waiting_ratio", "up"])
     expect(text).toMatch(new RegExp(`\nmosaic_rank_${name}\\{.*rank="2".*\\} [\\d.e-]+\n`));
   job.kill("SIGTERM");
-  expect(await top.outcome).toMatchObject({ code: 0 });
+  expect(await topProcess.outcome).toMatchObject({ code: 0 });
 });

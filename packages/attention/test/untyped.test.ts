@@ -2,9 +2,9 @@ import { inspect } from "node:util";
 import { MosaicError } from "@mosaic/core";
 import { UsageError } from "@mosaic/strategies/command-line";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { type Fixture, openFixture, openShared, type Shared } from "./untyped/fixture.ts";
+import { type Fixture, openFixture, openShared, type SharedFixture } from "./untyped/fixture.ts";
 import { type Target, listTargets } from "./untyped/targets.ts";
-import { mutated, createRandom } from "./untyped/wrong.ts";
+import { mutateArguments, createRandom } from "./untyped/wrong.ts";
 
 const modules = {
   core: "@mosaic/core",
@@ -39,7 +39,7 @@ const MIB = 2 ** 20;
 const LIMIT_MS = 30_000;
 
 /** What is left out, each with the reason. */
-const excluded: readonly (readonly [name: RegExp, why: string])[] = [
+const EXCLUDED_TARGETS: readonly (readonly [name: RegExp, why: string])[] = [
   [/Unchecked$/, "of what was checked before: called for every tile"],
   [/\.(SelfAttention|CheckedGroup|Optimizer|Module)$/, "abstract"],
   [
@@ -61,7 +61,7 @@ const needsSystem =
 /** Resolves to what a call came to: an error, or nothing. Disposes what it returned. */
 async function getOutcome(call: () => unknown, limitMs = LIMIT_MS): Promise<unknown> {
   try {
-    const result = await withLimit(call(), limitMs);
+    const result = await failAfterLimit(call(), limitMs);
     await release(result);
     return undefined;
   } catch (error) {
@@ -69,15 +69,15 @@ async function getOutcome(call: () => unknown, limitMs = LIMIT_MS): Promise<unkn
   }
 }
 
-async function withLimit(result: unknown, limitMs: number): Promise<unknown> {
+async function failAfterLimit(result: unknown, limitMs: number): Promise<unknown> {
   if (typeof (result as PromiseLike<unknown> | null | undefined)?.then !== "function") return result;
   let timer: NodeJS.Timeout | undefined;
-  const late = new Promise((_, reject) => {
+  const timeoutPromise = new Promise((_, reject) => {
     const seconds = limitMs / 1000;
     timer = setTimeout(() => reject(new Error(`neither resolved nor rejected within ${seconds} s`)), limitMs);
   });
   try {
-    return await Promise.race([result, late]);
+    return await Promise.race([result, timeoutPromise]);
   } finally {
     clearTimeout(timer);
   }
@@ -85,13 +85,13 @@ async function withLimit(result: unknown, limitMs: number): Promise<unknown> {
 
 async function release(value: unknown): Promise<void> {
   if (typeof value !== "object" || value === null) return;
-  const each = Array.isArray(value) ? (value as readonly unknown[]) : [value];
-  for (const one of each) {
-    const { [Symbol.asyncDispose]: close, [Symbol.dispose]: dispose } = (one ?? {}) as Partial<
+  const releasedValues = Array.isArray(value) ? (value as readonly unknown[]) : [value];
+  for (const releasedValue of releasedValues) {
+    const { [Symbol.asyncDispose]: asyncDispose, [Symbol.dispose]: dispose } = (releasedValue ?? {}) as Partial<
       AsyncDisposable & Disposable
     >;
-    if (close) await close.call(one);
-    else dispose?.call(one);
+    if (asyncDispose) await asyncDispose.call(releasedValue);
+    else dispose?.call(releasedValue);
   }
 }
 
@@ -106,28 +106,28 @@ function formatStack(error: unknown): string {
 }
 
 /** Wrong calls of a target, and what they threw that is not Mosaic's. Each call's seed is its own, so that it can be repeated. */
-async function wrongCalls(
+async function findFaults(
   target: Target,
   fixture: Fixture,
-  { first, count, limitMs }: { first: number; count: number; limitMs?: number },
+  { firstSeed, count, limitMs }: { firstSeed: number; count: number; limitMs?: number },
 ): Promise<string[]> {
   const faults: string[] = [];
-  for (let seed = first; seed < first + count; seed++) {
+  for (let seed = firstSeed; seed < firstSeed + count; seed++) {
     const random = createRandom(seed);
     let args: readonly unknown[] = [];
     const error = await getOutcome(async () => {
-      args = mutated(random, fixture, await target.right(fixture));
+      args = mutateArguments(random, fixture, await target.getValidArgs(fixture));
       return target.call(fixture, args);
     }, limitMs);
     if (isExpected(error)) continue;
-    const shown = args.map((arg) => inspect(arg, { depth: 2, breakLength: Infinity }).slice(0, 200)).join(", ");
-    faults.push(`${target.name}(${shown}), seed ${seed}: ${formatStack(error)}`);
+    const formattedArgs = args.map((arg) => inspect(arg, { depth: 2, breakLength: Infinity }).slice(0, 200)).join(", ");
+    faults.push(`${target.name}(${formattedArgs}), seed ${seed}: ${formatStack(error)}`);
   }
   return faults;
 }
 
-async function onFixture<T>(shared: Shared, body: (fixture: Fixture) => Promise<T>): Promise<T> {
-  const fixture = await openFixture(shared);
+async function runOnFixture<T>(sharedFixture: SharedFixture, body: (fixture: Fixture) => Promise<T>): Promise<T> {
+  const fixture = await openFixture(sharedFixture);
   try {
     return await body(fixture);
   } finally {
@@ -137,63 +137,65 @@ async function onFixture<T>(shared: Shared, body: (fixture: Fixture) => Promise<
 }
 
 describe("callers without types", { timeout: 120_000 }, () => {
-  let shared: Shared;
+  let sharedFixture: SharedFixture;
   let targets: readonly Target[];
   beforeAll(async () => {
-    shared = await openShared();
-    const all = await onFixture(shared, (fixture) => listTargets(modules, fixture));
-    targets = all.filter(({ name }) => !excluded.some(([pattern]) => pattern.test(name)));
+    sharedFixture = await openShared();
+    const allTargets = await runOnFixture(sharedFixture, (fixture) => listTargets(modules, fixture));
+    targets = allTargets.filter(({ name }) => !EXCLUDED_TARGETS.some(([pattern]) => pattern.test(name)));
   });
-  afterAll(() => shared[Symbol.asyncDispose]());
+  afterAll(() => sharedFixture[Symbol.asyncDispose]());
 
   test("every public function has a right call, which wrong ones are made from", async () => {
-    const without: string[] = [];
+    const targetsWithoutCall: string[] = [];
     for (const target of targets) {
-      const error = await onFixture(shared, (fixture) =>
-        getOutcome(async () => target.call(fixture, await target.right(fixture))),
+      const error = await runOnFixture(sharedFixture, (fixture) =>
+        getOutcome(async () => target.call(fixture, await target.getValidArgs(fixture))),
       );
       if (needsSystem.test(target.name) && error instanceof MosaicError) continue;
-      if (error !== undefined) without.push(`${target.name}: ${String(error)}`);
+      if (error !== undefined) targetsWithoutCall.push(`${target.name}: ${String(error)}`);
     }
     expect(targets.length).toBeGreaterThan(300);
-    expect(without).toEqual([]);
+    expect(targetsWithoutCall).toEqual([]);
   });
 
   test("get Mosaic's errors for 10 000 wrong calls, and memory does not grow", async () => {
-    const each = Math.ceil(CALLS / targets.length);
+    const callsPerTarget = Math.ceil(CALLS / targets.length);
     const faults: string[] = [];
-    const resident: number[] = [];
+    const residentBytes: number[] = [];
     for (const [i, target] of targets.entries()) {
-      const seeds = { first: SEED + i * each, count: each };
-      faults.push(...(await onFixture(shared, (fixture) => wrongCalls(target, fixture, seeds))));
-      resident.push(process.memoryUsage().rss);
+      const seeds = { firstSeed: SEED + i * callsPerTarget, count: callsPerTarget };
+      faults.push(...(await runOnFixture(sharedFixture, (fixture) => findFaults(target, fixture, seeds))));
+      residentBytes.push(process.memoryUsage().rss);
     }
     expect(faults).toEqual([]);
     // The first half warms up: code is compiled, and the allocator finds its size.
-    const [early, late] = [
-      resident.slice(resident.length / 2, (resident.length * 3) / 4),
-      resident.slice((resident.length * 3) / 4),
+    const [earlyMedian, lateMedian] = [
+      residentBytes.slice(residentBytes.length / 2, (residentBytes.length * 3) / 4),
+      residentBytes.slice((residentBytes.length * 3) / 4),
     ];
-    expect(median(late) - median(early)).toBeLessThan(64 * MIB);
+    expect(computeMedian(lateMedian) - computeMedian(earlyMedian)).toBeLessThan(64 * MIB);
   });
 
   test("would notice a function that does not check what it is given", async () => {
-    const planted: Readonly<Record<string, (...args: readonly never[]) => unknown>> = {
+    const plantedFaults: Readonly<Record<string, (...args: readonly never[]) => unknown>> = {
       "reads a field": ({ spans }: { spans: unknown }) => spans,
       "rejects with another's error": async () => Promise.reject(new RangeError("no")),
       "calls a method": (text: string) => text.trim(),
     };
-    for (const [name, f] of Object.entries(planted)) {
-      const target: Target = { name, right: () => [3], call: (_, args) => f(...(args as never[])) };
+    for (const [name, f] of Object.entries(plantedFaults)) {
+      const target: Target = { name, getValidArgs: () => [3], call: (_, args) => f(...(args as never[])) };
       expect(
-        await onFixture(shared, (fixture) => wrongCalls(target, fixture, { first: SEED, count: 100 })),
+        await runOnFixture(sharedFixture, (fixture) => findFaults(target, fixture, { firstSeed: SEED, count: 100 })),
         name,
       ).not.toEqual([]);
     }
-    const hanging: Target = { name: "hangs", right: () => [1], call: () => new Promise(() => {}) };
-    const once = { first: SEED, count: 1, limitMs: 100 };
-    expect((await onFixture(shared, (fixture) => wrongCalls(hanging, fixture, once)))[0]).toMatch(/neither resolved/);
+    const hangingTarget: Target = { name: "hangs", getValidArgs: () => [1], call: () => new Promise(() => {}) };
+    const singleCallOptions = { firstSeed: SEED, count: 1, limitMs: 100 };
+    expect(
+      (await runOnFixture(sharedFixture, (fixture) => findFaults(hangingTarget, fixture, singleCallOptions)))[0],
+    ).toMatch(/neither resolved/);
   });
 });
 
-const median = (values: readonly number[]): number => values.toSorted((a, b) => a - b)[values.length >> 1]!;
+const computeMedian = (values: readonly number[]): number => values.toSorted((a, b) => a - b)[values.length >> 1]!;

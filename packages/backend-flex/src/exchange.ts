@@ -58,7 +58,7 @@ export class Exchange {
   }
 
   /** Global positions of the queries that come to a rank, in the order in which they lie there. */
-  spans(rank: number): Span[] {
+  querySpans(rank: number): Span[] {
     const queries = this.queries(rank);
     const owners = queries.owners(0, queries.count);
     return joinSpans(
@@ -68,7 +68,9 @@ export class Exchange {
 
   /** Whether the queries of a rank go to the keys of another. */
   #isExchanged(rank: number, owner: number): boolean {
-    const keys = this.#plan.required(rank, 0).rowsFrom(owner);
-    return keys > 0 && this.#plan.requiredQueries(owner).rowsFrom(rank) * this.#bytes.queries < keys * this.#bytes.keys;
+    const numKeys = this.#plan.required(rank, 0).rowsFrom(owner);
+    return (
+      numKeys > 0 && this.#plan.requiredQueries(owner).rowsFrom(rank) * this.#bytes.queries < numKeys * this.#bytes.keys
+    );
   }
 }

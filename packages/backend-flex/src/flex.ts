@@ -15,18 +15,18 @@ import {
   type ResolvedOptionsOf,
 } from "@mosaic/core";
 import { validator } from "@mosaic/core/context-parallel";
-import { type FlexSettings, type PassName, planCache } from "./plan.ts";
+import { type FlexSettings, type PassName, createPlanCache } from "./plan.ts";
 import { stageCostOptions } from "./stage-time.ts";
 import { gradientStages, type PassContext, stages } from "./stages.ts";
 import { QueryExchange } from "./query-exchange.ts";
 
-const count = { min: 0, max: 64 } as const;
+const countRange = { min: 0, max: 64 } as const;
 
 export const stageCountOptions = defineOptions("stages", {
   /** Remote stages of the forward. Default: chosen by `cost`. */
-  forward: option.integer({ ...count, optional: true }),
+  forward: option.integer({ ...countRange, optional: true }),
   /** Remote stages of the backward. Default: chosen by `cost`. */
-  backward: option.integer({ ...count, optional: true }),
+  backward: option.integer({ ...countRange, optional: true }),
 });
 
 export const flexOptions = defineOptions("flex", {
@@ -36,7 +36,7 @@ export const flexOptions = defineOptions("flex", {
    * Remote stages: for both passes, or { forward, backward }. 0: own and remote rows in one call, when these have arrived.
    * Default: each pass has the number of least time by `cost`.
    */
-  stages: option.either(option.integer(count), option.nested(stageCountOptions), {
+  stages: option.either(option.integer(countRange), option.nested(stageCountOptions), {
     expected: "an integer from 0 to 64, or { forward, backward }",
     optional: true,
   }),
@@ -65,9 +65,9 @@ export const flexOptions = defineOptions("flex", {
 export type FlexOptions = OptionsOf<typeof flexOptions>;
 
 /** The settings that plans follow from. */
-export function flexSettings({
+export function createFlexSettings({
   axis,
-  stages: degree,
+  stages: stageCounts,
   cost,
   queriesTravel,
   hierarchical,
@@ -82,7 +82,8 @@ export function flexSettings({
       remedy: `set ${name} in the innermost flex`,
     });
   }
-  const { forward, backward } = typeof degree === "number" ? { forward: degree, backward: degree } : (degree ?? {});
+  const { forward, backward } =
+    typeof stageCounts === "number" ? { forward: stageCounts, backward: stageCounts } : (stageCounts ?? {});
   return { axis, inner, stages: { forward, backward }, cost: cost ?? {}, queriesTravel, hierarchical };
 }
 
@@ -119,14 +120,14 @@ export function flexSettings({
  * ```
  */
 export function flex(options?: FlexOptions): AttentionBackend {
-  const settings = flexSettings(flexOptions.parse(options));
+  const settings = createFlexSettings(flexOptions.parse(options));
   const { axis, inner } = settings;
   const validate = validator({ name: "flex", axis, inner });
-  const planOf = planCache(settings);
+  const getPlan = createPlanCache(settings);
 
   function createPassContext(ctx: Context, call: AttentionCall, kv: KvShard, pass: PassName): PassContext {
     const group = ctx.mesh.group(axis);
-    const plan = planOf({ mesh: ctx.mesh.shape, hosts: group.hosts }, call, kv.from);
+    const plan = getPlan({ mesh: ctx.mesh.shape, hosts: group.hosts }, call, kv.from);
     const [batch, numHeads, , headDim] = call.q.shape as [number, number, number, number];
     const numKvHeads = kv.k.shape[1]!;
     const bytesPerElement = dtypeBytes[kv.k.dtype];
@@ -134,7 +135,7 @@ export function flex(options?: FlexOptions): AttentionBackend {
       group,
       member: plan.memberAt(kv.from),
       plan: plan.pass(pass, { batch, numHeads, numKvHeads, headDim, valueHeadDim: kv.v.shape[3]!, bytesPerElement }),
-      cast: { label: `flex(${axis})`, hierarchical: settings.hierarchical },
+      castOptions: { label: `flex(${axis})`, hierarchical: settings.hierarchical },
     };
   }
 
@@ -180,7 +181,7 @@ export function flex(options?: FlexOptions): AttentionBackend {
         if (from) blockwiseAttention.attendBackward(ctx, stagedCall, { dq: grads.dq, dk, dv }, { k, v, from });
         if (step === 0) queryExchange?.attendBackward(ctx, inner, grads, kv);
       }
-      queryExchange?.addTo(grads.dq);
+      queryExchange?.addGradientsTo(grads.dq);
     },
   };
 }
@@ -190,11 +191,12 @@ function isVisible(coordinate: Coordinate | undefined): coordinate is Coordinate
 }
 
 /** What must be the same on every rank: stages and cost too. */
-function formatSettings({ axis, inner, stages: degree, cost, ...settings }: FlexSettings): string {
-  const { forward = "auto", backward = "auto" } = degree;
-  const counts = degree.forward === undefined && degree.backward === undefined ? [] : [`stages ${forward}/${backward}`];
-  const costs = Object.entries(cost).map(([name, value]) => `${name} ${value}`);
+function formatSettings({ axis, inner, stages: stageCounts, cost, ...settings }: FlexSettings): string {
+  const { forward = "auto", backward = "auto" } = stageCounts;
+  const stageTexts =
+    stageCounts.forward === undefined && stageCounts.backward === undefined ? [] : [`stages ${forward}/${backward}`];
+  const costTexts = Object.entries(cost).map(([name, value]) => `${name} ${value}`);
   const enabledFlags = (["queriesTravel", "hierarchical"] as const).filter((name) => settings[name]);
   const innerTexts = inner.name === "local" ? [] : [describeBackend(inner)];
-  return `flex(${[axis, ...counts, ...costs, ...enabledFlags, ...innerTexts].join(", ")})`;
+  return `flex(${[axis, ...stageTexts, ...costTexts, ...enabledFlags, ...innerTexts].join(", ")})`;
 }

@@ -6,25 +6,26 @@ import { type OwnerOrder, ownersBefore, RequiredRows, type RowCut } from "./requ
 /** The ranks of each host, and the order in which these receive rows. */
 export class HostOrders {
   readonly hosts: readonly number[];
-  readonly #members = new Map<number, readonly number[]>();
-  readonly #orders = new Map<number, OwnerOrder>();
+  readonly #membersByHost = new Map<number, readonly number[]>();
+  readonly #ordersByHost = new Map<number, OwnerOrder>();
 
   /** The host of each rank. */
   constructor(hosts: readonly number[]) {
     this.hosts = hosts;
-    for (const [rank, host] of hosts.entries()) this.#members.set(host, [...(this.#members.get(host) ?? []), rank]);
+    for (const [rank, host] of hosts.entries())
+      this.#membersByHost.set(host, [...(this.#membersByHost.get(host) ?? []), rank]);
   }
 
   /** The ranks of a rank's host. */
   members(rank: number): readonly number[] {
-    return this.#members.get(this.hosts[rank]!)!;
+    return this.#membersByHost.get(this.hosts[rank]!)!;
   }
 
   /** Those of the host first, then the ones before its first rank, around the axis. */
   order(rank: number): OwnerOrder {
     const host = this.hosts[rank]!;
-    let order = this.#orders.get(host);
-    if (!order) this.#orders.set(host, (order = this.#makeOrder(host, this.members(rank)[0]!)));
+    let order = this.#ordersByHost.get(host);
+    if (!order) this.#ordersByHost.set(host, (order = this.#makeOrder(host, this.members(rank)[0]!)));
     return order;
   }
 
@@ -38,14 +39,14 @@ export class HostOrders {
     ];
     const positions = new Int32Array(size);
     for (const [position, owner] of owners.entries()) positions[owner] = position;
-    return { size, ownerAt: (position) => owners[position]!, placeOf: (owner) => positions[owner]! };
+    return { size, ownerAt: (position) => owners[position]!, orderIndex: (owner) => positions[owner]! };
   }
 }
 
 /** Where a stage begins: behind a part of the rows of the own host; or if that is 1, of the rest. */
 interface HostCut {
-  readonly part: number;
-  readonly rest: RowCut;
+  readonly ownHostShare: number;
+  readonly remoteCut: RowCut;
 }
 
 /** What cuts follow from. */
@@ -71,7 +72,7 @@ export class HostCuts {
   stageCuts(rank: number): number[] {
     const required = this.#rows.required(rank);
     const ownHostRows = this.#ownHostRows(rank);
-    return this.#hostCuts(rank).map(({ part, rest }) =>
+    return this.#hostCuts(rank).map(({ ownHostShare: part, remoteCut: rest }) =>
       part < 1 ? Math.round(ownHostRows * part) : required.countBefore(rest),
     );
   }
@@ -89,16 +90,16 @@ export class HostCuts {
     if (!hostCuts) {
       const { required, cuts } = this.#rows;
       const members = this.#orders.members(rank);
-      const meanOverMembers = (of: (member: number) => number): number =>
-        members.reduce((sum, member) => sum + of(member), 0) / members.length;
+      const meanOverMembers = (countRows: (member: number) => number): number =>
+        members.reduce((sum, member) => sum + countRows(member), 0) / members.length;
       const remoteRows = members.map((member) => required(member).filter((owner) => hosts[owner] !== hosts[rank]));
       const remoteUnion = RequiredRows.union(this.#orders.order(rank), remoteRows);
       const meanOwnRows = meanOverMembers((member) => this.#ownHostRows(member));
       hostCuts = cuts[rank]!.map((_, stage) => {
         const rows = meanOverMembers((member) => cuts[member]![stage]!) * (meanOwnRows + remoteUnion.count);
         return {
-          part: rows < meanOwnRows ? rows / meanOwnRows : 1,
-          rest: remoteUnion.cutAt(Math.max(0, Math.round(rows - meanOwnRows))),
+          ownHostShare: rows < meanOwnRows ? rows / meanOwnRows : 1,
+          remoteCut: remoteUnion.cutAt(Math.max(0, Math.round(rows - meanOwnRows))),
         };
       });
       this.#cutCache.set(hosts[rank]!, hostCuts);

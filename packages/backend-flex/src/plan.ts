@@ -21,7 +21,7 @@ import {
 import { type RequiredRows, RowOwners, queriesVisibleTo, type VisiblePositions, visibleKeys } from "./required-rows.ts";
 import { Exchange } from "./exchange.ts";
 import { HostCuts, HostOrders } from "./host-stages.ts";
-import { stageSchedule } from "./stage-schedule.ts";
+import { createStageSchedule } from "./stage-schedule.ts";
 import type { PassSize, RankLoad, StageCost, StageSchedule } from "./stage-time.ts";
 
 // Every rank has the layouts of all ranks and the mask, and derives alone what every rank requires, and in which stage it
@@ -78,7 +78,7 @@ export class FlexPlan {
   readonly size: number;
   readonly axis: string;
   /** How many ranks a group of the inner backend has. */
-  readonly members: number;
+  readonly numMembers: number;
   /** What any query sees. */
   readonly mask: ShardedAttentionCall["mask"];
   readonly #call: ShardedAttentionCall;
@@ -112,13 +112,13 @@ export class FlexPlan {
     this.#from = from;
     this.#innerAxes = call.keys.axes.filter((each) => inner.axes.includes(each));
     this.#innerLengths = this.#innerAxes.map((each) => mesh[each] ?? 1);
-    this.members = this.#innerLengths.reduce((product, length) => product * length, 1);
+    this.numMembers = this.#innerLengths.reduce((product, length) => product * length, 1);
   }
 
   /** The rows of others that a member of a rank's group requires. */
   required(rank: number, member: number): RequiredRows {
     const rankRows = (this.#requiredByRank[rank] ??= []);
-    return (rankRows[member] ??= this.#memberOwners(member).rowsOf(
+    return (rankRows[member] ??= this.#memberOwners(member).collectRequiredRows(
       this.#visiblePositions(rank),
       rank,
       this.hosts?.order(rank),
@@ -129,7 +129,7 @@ export class FlexPlan {
   requiredQueries(rank: number): RequiredRows {
     const shards = () => Array.from({ length: this.size }, (_, each) => this.queries(each));
     this.#queryOwners ??= new RowOwners(shards());
-    return (this.#requiredQueries[rank] ??= this.#queryOwners.rowsOf(
+    return (this.#requiredQueries[rank] ??= this.#queryOwners.collectRequiredRows(
       queriesVisibleTo(this.shard(rank, 0), this.mask),
       rank,
     ));
@@ -138,8 +138,8 @@ export class FlexPlan {
   /** The queries of a rank's group; those that are whole along the axis are the same for every rank. */
   queries(rank: number): readonly Span[] {
     const { at, queries } = this.#call;
-    const group = omitAxes(at, this.#settings.inner.axes);
-    return queries.spans(this.axis in at ? { ...group, [this.axis]: rank } : group);
+    const groupCoordinate = omitAxes(at, this.#settings.inner.axes);
+    return queries.spans(this.axis in at ? { ...groupCoordinate, [this.axis]: rank } : groupCoordinate);
   }
 
   /** The shard of a member of a rank's group. */
@@ -173,19 +173,19 @@ export class FlexPlan {
     const { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement } = size;
     const key = [name, batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement].join();
     let pass = this.#passes.get(key);
-    if (!pass) this.#passes.set(key, (pass = this.#passPlan(name, size)));
+    if (!pass) this.#passes.set(key, (pass = this.#createPassPlan(name, size)));
     return pass;
   }
 
-  #passPlan(name: PassName, size: CallSize): PassPlan {
+  #createPassPlan(name: PassName, size: CallSize): PassPlan {
     const candidateExchange = this.#settings.queriesTravel ? new Exchange(this, bytesPerRow(name, size)) : undefined;
     const ranks = Array.from({ length: candidateExchange ? this.size : 0 }, (_, rank) => rank);
     const exchange = ranks.some((rank) => candidateExchange!.queries(rank).count > 0) ? candidateExchange : undefined;
-    return new PassPlan(this, this.#schedule(name, size, exchange), exchange);
+    return new PassPlan(this, this.#createSchedule(name, size, exchange), exchange);
   }
 
   // oxlint-disable-next-line max-params -- the pass, its sizes, and what does not travel
-  #schedule(name: PassName, size: CallSize, exchange: Exchange | undefined): StageSchedule | undefined {
+  #createSchedule(name: PassName, size: CallSize, exchange: Exchange | undefined): StageSchedule | undefined {
     // Both passes move the same rows where no queries travel.
     const loads = exchange ? this.#rankLoads(exchange) : (this.#keyLoads ??= this.#rankLoads(undefined));
     if (loads.every(({ rows }) => rows === 0)) return undefined;
@@ -194,18 +194,18 @@ export class FlexPlan {
     // Two products of matrices forward, five backward (q·k, dq, dk and dOut·v, dv); 4 bytes of float32.
     const [matmulDepth, reduceBytes] =
       name === "forward" ? [headDim + valueHeadDim, 0] : [3 * headDim + 2 * valueHeadDim, width * 4];
-    const pass: PassSize = {
+    const passSize: PassSize = {
       castBytes: width * bytesPerElement,
       reduceBytes,
       pairFlops: 2 * matmulDepth * batch * numHeads,
     };
     const { cost, stages } = this.#settings;
-    return stageSchedule(loads, pass, { cost, degree: stages[name], hosts: this.#sharedHosts });
+    return createStageSchedule(loads, passSize, { cost, degree: stages[name], hosts: this.#sharedHosts });
   }
 
   /** Of each rank the load of one member on average, whose rows are those of the busiest. */
   #rankLoads(exchange: Exchange | undefined): RankLoad[] {
-    const { size, members, mask } = this;
+    const { size, numMembers: members, mask } = this;
     const allShardSpans = this.#call.keys.spans(omitAxes(this.#from, [this.axis, ...this.#innerAxes]));
     // In ascending order thousands of shards are a few spans.
     const allSpans = joinSpans(allShardSpans.toSorted((a, b) => a.start - b.start));
@@ -219,8 +219,8 @@ export class FlexPlan {
     const canCountExactly = peers.reduce((sum, { length }) => sum + length, 0) <= MAX_EXACTLY_COUNTED_PEERS;
     return ranks.map((rank) => {
       const queries = this.queries(rank);
-      const group = this.#call.keys.spans({ ...omitAxes(this.#from, this.#innerAxes), [this.axis]: rank });
-      const ownPairs = visiblePairsUnchecked(queries, group, mask) / members;
+      const groupSpans = this.#call.keys.spans({ ...omitAxes(this.#from, this.#innerAxes), [this.axis]: rank });
+      const ownPairs = visiblePairsUnchecked(queries, groupSpans, mask) / members;
       const remotePairs = visiblePairsUnchecked(queries, allSpans, mask) / members - ownPairs;
       const { member, rows } = busiestMembers[rank]!;
       const estimatePairs = (owner: number, count: number): number => {
@@ -254,7 +254,7 @@ export class FlexPlan {
 }
 
 /** Plans of a backend's calls, each derived once for all ranks along its axes, forward and backward. */
-export function planCache(
+export function createPlanCache(
   settings: FlexSettings,
 ): (topology: FlexTopology, call: ShardedAttentionCall, from: Coordinate) => FlexPlan {
   // By hosts, where they matter, and by mask: the layers of a model may have masks by turns.
@@ -301,9 +301,9 @@ function bytesPerRow(
 export class PassPlan {
   readonly steps: readonly Step[];
   /** How many parts the own rows are attended to in. */
-  readonly parts: 1 | 2;
+  readonly numOwnParts: 1 | 2;
   /** Remote stages. */
-  readonly stages: number;
+  readonly numStages: number;
   /**
    * The keys as ranks have them step by step. Its coordinate along the axis is `place(rank, step)`, so that one layout serves
    * all steps of all ranks, and what an inner backend derives from it is derived once.
@@ -314,10 +314,10 @@ export class PassPlan {
   readonly #plan: FlexPlan;
   readonly #schedule: StageSchedule | undefined;
   readonly #castPlans: GroupCastPlan[] = [];
-  readonly #cuts: (readonly number[])[] = [];
+  readonly #cutsByRank: (readonly number[])[] = [];
   readonly #hostCuts: HostCuts | undefined;
   readonly #spans = new Map<number, readonly Span[]>();
-  readonly #visible: (boolean | undefined)[] = [];
+  readonly #isVisibleCache: (boolean | undefined)[] = [];
 
   constructor(plan: FlexPlan, schedule: StageSchedule | undefined, exchange: Exchange | undefined) {
     this.exchange = exchange;
@@ -326,8 +326,8 @@ export class PassPlan {
     const required = (rank: number): RequiredRows => this.#required(rank, 0);
     this.#hostCuts = schedule && plan.hosts && new HostCuts(plan.hosts, { required, cuts: schedule.cuts });
     this.steps = createSteps(schedule);
-    this.parts = schedule?.isSplit ? 2 : 1;
-    this.stages = schedule === undefined ? 0 : Math.max(1, schedule.degree);
+    this.numOwnParts = schedule?.isSplit ? 2 : 1;
+    this.numStages = schedule === undefined ? 0 : Math.max(1, schedule.degree);
     const { length, axes } = plan.keys;
     this.keys = { length, axes, spans: (at) => this.#spansAtCoordinate(at) };
   }
@@ -340,7 +340,7 @@ export class PassPlan {
   /** Whether the group of a rank sees anything in a step. */
   isVisible(rank: number, step: number): boolean {
     const peerRank = this.peerIndex(rank, step);
-    return (this.#visible[peerRank] ??= isVisibleUnchecked(
+    return (this.#isVisibleCache[peerRank] ??= isVisibleUnchecked(
       this.#plan.queries(rank),
       this.#spansAtCoordinate({ [this.#plan.axis]: peerRank }),
       this.#plan.mask,
@@ -349,11 +349,11 @@ export class PassPlan {
 
   /** What travels in a stage between the ranks that are this member of their groups. */
   castPlan(stage: number, member: number): GroupCastPlan {
-    const { size, members } = this.#plan;
+    const { size, numMembers: members } = this.#plan;
     return (this.#castPlans[stage * members + member] ??= {
       size,
       ranges: (sender, receiver) => {
-        const { from, to } = this.#stageRows(stage, receiver, member);
+        const { from, to } = this.#stageRowRange(stage, receiver, member);
         return this.#required(receiver, member).ranges(sender, from, to);
       },
     });
@@ -361,22 +361,22 @@ export class PassPlan {
 
   /** Rows that a member receives in a stage. */
   receivedRows(stage: number, rank: number, member: number): number {
-    const { from, to } = this.#stageRows(stage, rank, member);
+    const { from, to } = this.#stageRowRange(stage, rank, member);
     return to - from;
   }
 
   /** The most rows that a member receives in any stage. */
   maxReceivedRows(rank: number, member: number): number {
     let maxRows = 0;
-    for (let stage = 0; stage < this.stages; stage++)
+    for (let stage = 0; stage < this.numStages; stage++)
       maxRows = Math.max(maxRows, this.receivedRows(stage, rank, member));
     return maxRows;
   }
 
   /** The own rows in a part: [from, to). */
-  ownRows(part: 0 | 1, rank: number, member: number): { readonly from: number; readonly to: number } {
+  ownRowRange(part: 0 | 1, rank: number, member: number): { readonly from: number; readonly to: number } {
     const rows = spansLength(this.#plan.shard(rank, member));
-    if (this.parts === 1) return { from: 0, to: rows };
+    if (this.numOwnParts === 1) return { from: 0, to: rows };
     const cutRow = Math.round(rows * this.#schedule!.ownCuts[rank]!);
     return part === 0 ? { from: 0, to: cutRow } : { from: cutRow, to: rows };
   }
@@ -386,8 +386,8 @@ export class PassPlan {
   }
 
   /** Of the rows that a member requires those of a stage: [from, to). */
-  #stageRows(stage: number, rank: number, member: number): { readonly from: number; readonly to: number } {
-    const cuts = (this.#cuts[rank * this.#plan.members + member] ??= this.#computeCuts(rank, member));
+  #stageRowRange(stage: number, rank: number, member: number): { readonly from: number; readonly to: number } {
+    const cuts = (this.#cutsByRank[rank * this.#plan.numMembers + member] ??= this.#computeCuts(rank, member));
     return { from: cuts[stage]!, to: cuts[stage + 1]! };
   }
 
@@ -400,7 +400,7 @@ export class PassPlan {
   }
 
   #spansAtCoordinate(at: Coordinate): readonly Span[] {
-    const { axis, members } = this.#plan;
+    const { axis, numMembers: members } = this.#plan;
     const position = at[axis];
     if (position === undefined) {
       throw new OptionError({
@@ -410,13 +410,14 @@ export class PassPlan {
         remedy: `use the axis ${axis} in one backend only`,
       });
     }
-    const group = this.#plan.membersAt(at);
+    const groupMembers = this.#plan.membersAt(at);
     // One member, or all: anything between is seldom asked for.
-    if (group.length > 1 && group.length < members)
-      return joinSpans(group.flatMap((each) => this.#memberSpans(position, each)));
-    const key = position * (members + 1) + (group.length === 1 ? group[0]! : members);
+    if (groupMembers.length > 1 && groupMembers.length < members)
+      return joinSpans(groupMembers.flatMap((each) => this.#memberSpans(position, each)));
+    const key = position * (members + 1) + (groupMembers.length === 1 ? groupMembers[0]! : members);
     let spans = this.#spans.get(key);
-    if (!spans) this.#spans.set(key, (spans = joinSpans(group.flatMap((each) => this.#memberSpans(position, each)))));
+    if (!spans)
+      this.#spans.set(key, (spans = joinSpans(groupMembers.flatMap((each) => this.#memberSpans(position, each)))));
     return spans;
   }
 
@@ -426,12 +427,12 @@ export class PassPlan {
     const { own, stage } = this.steps[position % this.steps.length]!;
     const spans: Span[] = [];
     if (own !== undefined) {
-      const { from, to } = this.ownRows(own, rank, member);
+      const { from, to } = this.ownRowRange(own, rank, member);
       if (from < to)
         spans.push(...spansOfRowsUnchecked(this.#plan.shard(rank, member), [{ start: from, length: to - from }]));
     }
     if (stage !== undefined) {
-      const { from, to } = this.#stageRows(stage, rank, member);
+      const { from, to } = this.#stageRowRange(stage, rank, member);
       const required = this.#required(rank, member);
       for (const owner of required.owners(from, to))
         spans.push(...spansOfRowsUnchecked(this.#plan.shard(owner, member), required.ranges(owner, from, to)));

@@ -68,9 +68,12 @@ export class QueryExchange implements Disposable {
     let row = 0;
     for (let owner = 0; owner < group.size; owner++) {
       for (const { start, length } of this.#exchange.queriesFrom(owner, group.rank)) {
-        const [from, to] = [this.#rows(row, row + length), this.#rows(start, start + length)];
-        const target = { out: to(state.out), lse: this.#removeAxis(to(this.#appendAxis(state.lse))) };
-        group.device.kernels.merge(target, { out: from(out), lse: this.#removeAxis(from(lse)) });
+        const [selectReturned, selectOwn] = [
+          this.#selectRows(row, row + length),
+          this.#selectRows(start, start + length),
+        ];
+        const target = { out: selectOwn(state.out), lse: this.#removeAxis(selectOwn(this.#appendAxis(state.lse))) };
+        group.device.kernels.merge(target, { out: selectReturned(out), lse: this.#removeAxis(selectReturned(lse)) });
         row += length;
       }
     }
@@ -85,8 +88,8 @@ export class QueryExchange implements Disposable {
     const sums = this.#buffers.empty(gradientSpec, q.shape[2]!);
     const dq = sums.tensors[0]!;
     q.device.kernels.fill(dq, 0);
-    const saved: SavedRows = { dOut, lse: this.#removeAxis(lse), delta: this.#removeAxis(delta) };
-    if (q.size > 0) inner.attendBackward(ctx, { ...this.#createCall(q), ...saved }, { dq, dk, dv }, kv);
+    const savedRows: SavedRows = { dOut, lse: this.#removeAxis(lse), delta: this.#removeAxis(delta) };
+    if (q.size > 0) inner.attendBackward(ctx, { ...this.#createCall(q), ...savedRows }, { dq, dk, dv }, kv);
     this.#returnedChunk = this.#buffers.empty(gradientSpec, this.#call.q.shape[2]!);
     q.device.kernels.fill(this.#returnedChunk.tensors[0]!, 0);
     const { group } = this.#pass;
@@ -95,7 +98,7 @@ export class QueryExchange implements Disposable {
   }
 
   /** Adds what has returned to the gradients of the own queries. */
-  addTo(dq: Tensor): void {
+  addGradientsTo(dq: Tensor): void {
     this.#wait();
     dq.device.kernels.binary("add", dq, dq, this.#returnedChunk!.tensors[0]!);
   }
@@ -110,7 +113,7 @@ export class QueryExchange implements Disposable {
     input: Chunk,
     { plan, name, ...castOptions }: GroupCastOptions & { plan: Exchange["queryCast"]; name: string },
   ): void {
-    const { group, cast } = this.#pass;
+    const { group, castOptions: cast } = this.#pass;
     this.#work = group.groupCast(out.wire, input.wire, plan, {
       ...cast,
       ...castOptions,
@@ -119,7 +122,7 @@ export class QueryExchange implements Disposable {
   }
 
   #formatLabel(name: string): string {
-    return `${this.#pass.cast.label}: ${name}`;
+    return `${this.#pass.castOptions.label}: ${name}`;
   }
 
   #wait(): void {
@@ -130,7 +133,7 @@ export class QueryExchange implements Disposable {
   /** The call of the queries of others: of all of them, wherever they come from. */
   #createCall(q: Tensor): AttentionCall {
     const { queries } = this.#call;
-    const spans = this.#exchange.spans(this.#pass.group.rank);
+    const spans = this.#exchange.querySpans(this.#pass.group.rank);
     return { ...this.#call, q, queries: { length: queries.length, axes: queries.axes, spans: () => spans } };
   }
 
@@ -160,7 +163,7 @@ export class QueryExchange implements Disposable {
     return this.#buffers.takeOwnership(x.view({ shape: x.shape.slice(0, 3), strides: x.strides.slice(0, 3) }));
   }
 
-  #rows(from: number, to: number): (x: Tensor) => Tensor {
-    return (x) => this.#buffers.takeOwnership(rowsOf(x, from, to));
+  #selectRows(start: number, end: number): (x: Tensor) => Tensor {
+    return (x) => this.#buffers.takeOwnership(rowsOf(x, start, end));
   }
 }

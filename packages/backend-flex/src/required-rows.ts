@@ -83,7 +83,7 @@ function mergeIntervals(intervals: [number, number][]): [number, number][] {
 /** A span of a rank's shard, and the local row of its first position. */
 interface OwnedSpan extends Span {
   readonly owner: number;
-  readonly row: number;
+  readonly firstRow: number;
 }
 
 /** Where every position lies: the shards of all ranks of an axis, for looking up which of their rows some positions are. */
@@ -99,7 +99,11 @@ export class RowOwners {
       let row = 0;
       for (const span of spans) {
         if (span.length > 0)
-          (span.step === 1 || span.length === 1 ? this.#denseSpans : this.#stridedSpans).push({ ...span, owner, row });
+          (span.step === 1 || span.length === 1 ? this.#denseSpans : this.#stridedSpans).push({
+            ...span,
+            owner,
+            firstRow: row,
+          });
         row += span.length;
       }
     }
@@ -107,7 +111,7 @@ export class RowOwners {
   }
 
   /** The rows of every rank but `rank` that hold one of these positions. */
-  rowsOf({ intervals, bands }: VisiblePositions, rank: number, order?: OwnerOrder): RequiredRows {
+  collectRequiredRows({ intervals, bands }: VisiblePositions, rank: number, order?: OwnerOrder): RequiredRows {
     const collector = new RowCollector(rank);
     for (const [start, end] of intervals) {
       this.#collectInterval(collector, start, end);
@@ -132,9 +136,10 @@ export class RowOwners {
     const first = this.#denseSpans[0];
     if (first === undefined) return;
     const last = this.#denseSpans.at(-1)!;
-    const from = Math.max(0, Math.floor((first.start - start - width) / step));
-    const to = Math.min(count, Math.ceil((last.start + last.length - start) / step));
-    for (let i = from; i < to; i++) this.#collectInterval(collector, start + i * step, start + i * step + width);
+    const startIndex = Math.max(0, Math.floor((first.start - start - width) / step));
+    const endIndex = Math.min(count, Math.ceil((last.start + last.length - start) / step));
+    for (let i = startIndex; i < endIndex; i++)
+      this.#collectInterval(collector, start + i * step, start + i * step + width);
   }
 
   /** The first dense span that ends behind a position. */
@@ -152,12 +157,12 @@ export class RowOwners {
 
 function collectRows(
   collector: RowCollector,
-  { owner, row, start, length, step }: OwnedSpan,
-  from: number,
-  to: number,
+  { owner, firstRow: row, start, length, step }: OwnedSpan,
+  intervalStart: number,
+  intervalEnd: number,
 ): void {
-  const first = Math.max(0, Math.ceil((from - start) / step));
-  const end = Math.min(length, Math.ceil((to - start) / step));
+  const first = Math.max(0, Math.ceil((intervalStart - start) / step));
+  const end = Math.min(length, Math.ceil((intervalEnd - start) / step));
   if (first < end) collector.add(owner, row + first, end - first);
 }
 
@@ -204,8 +209,8 @@ class RowCollector {
 /** The order in which the rows of other ranks are received: by owner, the places from 0 on. */
 export interface OwnerOrder {
   readonly size: number;
-  ownerAt(place: number): number;
-  placeOf(owner: number): number;
+  ownerAt(index: number): number;
+  orderIndex(owner: number): number;
 }
 
 /** The rank before this one first, then the one before that, around the axis: no rank is asked by all others at once. */
@@ -213,7 +218,7 @@ export function ownersBefore(rank: number, size: number): OwnerOrder {
   return {
     size,
     ownerAt: (place) => (rank - 1 - place + size) % size,
-    placeOf: (owner) => (rank - 1 - owner + size) % size,
+    orderIndex: (owner) => (rank - 1 - owner + size) % size,
   };
 }
 
@@ -313,7 +318,7 @@ export class RequiredRows {
 
   /** Rows from one owner. */
   rowsFrom(owner: number): number {
-    const position = this.#order.placeOf(owner);
+    const position = this.#order.orderIndex(owner);
     return this.#rowsBefore[position + 1]! - this.#rowsBefore[position]!;
   }
 
@@ -330,22 +335,22 @@ export class RequiredRows {
   }
 
   /** Those of the rows [from, to) that come from one owner: ascending, disjoint ranges of its local rows. */
-  ranges(owner: number, from: number, to: number): readonly RowRange[] {
-    const position = this.#order.placeOf(owner);
+  ranges(owner: number, startRow: number, endRow: number): readonly RowRange[] {
+    const position = this.#order.orderIndex(owner);
     let rowsBefore = this.#rowsBefore[position]!;
-    if (rowsBefore >= to || this.#rowsBefore[position + 1]! <= from) return emptyRanges;
-    const first = this.#ranges[owner]!;
-    if (this.#ranges[owner + 1] === first + 1) {
-      const [start, length] = [this.#starts[first]!, this.#lengths[first]!];
-      const numSkipped = Math.max(0, from - rowsBefore);
-      const count = Math.min(length, to - rowsBefore) - numSkipped;
+    if (rowsBefore >= endRow || this.#rowsBefore[position + 1]! <= startRow) return emptyRanges;
+    const firstRange = this.#ranges[owner]!;
+    if (this.#ranges[owner + 1] === firstRange + 1) {
+      const [start, length] = [this.#starts[firstRange]!, this.#lengths[firstRange]!];
+      const numSkipped = Math.max(0, startRow - rowsBefore);
+      const count = Math.min(length, endRow - rowsBefore) - numSkipped;
       return count > 0 ? singleRange(start + numSkipped, count) : emptyRanges;
     }
     const ranges: RowRange[] = [];
     for (let i = this.#ranges[owner]!; i < this.#ranges[owner + 1]!; i++) {
       const [start, length] = [this.#starts[i]!, this.#lengths[i]!];
-      const first = Math.max(0, from - rowsBefore);
-      const end = Math.min(length, to - rowsBefore);
+      const first = Math.max(0, startRow - rowsBefore);
+      const end = Math.min(length, endRow - rowsBefore);
       if (first < end) ranges.push({ start: start + first, length: end - first });
       rowsBefore += length;
     }
@@ -353,11 +358,12 @@ export class RequiredRows {
   }
 
   /** The owners of the rows [from, to), ascending: the order in which they arrive. */
-  owners(from: number, to: number): number[] {
+  owners(startRow: number, endRow: number): number[] {
     const owners: number[] = [];
     for (let position = 0; position < this.#order.size; position++) {
       const [rowsBefore, rowsThrough] = [this.#rowsBefore[position]!, this.#rowsBefore[position + 1]!];
-      if (rowsBefore < rowsThrough && rowsBefore < to && rowsThrough > from) owners.push(this.#order.ownerAt(position));
+      if (rowsBefore < rowsThrough && rowsBefore < endRow && rowsThrough > startRow)
+        owners.push(this.#order.ownerAt(position));
     }
     return owners.sort((a, b) => a - b);
   }

@@ -8,7 +8,7 @@ import {
   type ResolvedStageCost,
   type StageCost,
   stageCostOptions,
-  stageRows,
+  splitIntoStages,
   type StageSchedule,
 } from "./stage-time.ts";
 
@@ -34,18 +34,25 @@ export interface ScheduleOptions {
  * stages are not free; and a transfer begins when both ranks have come to it, so that ranks wait for each other at every stage.
  * Source of the stages: MagiAttention, whose model has none of the last three, and one degree for both passes.
  */
-export function stageSchedule(loads: readonly RankLoad[], size: PassSize, options: ScheduleOptions): StageSchedule {
+export function createStageSchedule(
+  loads: readonly RankLoad[],
+  size: PassSize,
+  options: ScheduleOptions,
+): StageSchedule {
   const { degree: fixedDegree, hosts } = options;
   const problem: PassProblem = { loads, size, cost: stageCostOptions.parse(options.cost), hosts };
   const cutter = new StageCutter(problem);
   const peers = new PeerColumns(loads);
   let best: { readonly seconds: number; readonly schedule: StageSchedule } | undefined;
-  let cachedCut: { readonly cuts: StageSchedule["cuts"]; readonly rows: ReturnType<typeof stageRows> } | undefined;
+  let cachedRows:
+    | { readonly cuts: StageSchedule["cuts"]; readonly rows: ReturnType<typeof splitIntoStages> }
+    | undefined;
   for (const degree of fixedDegree === undefined ? candidateDegrees(loads) : [fixedDegree]) {
     for (const schedule of cutter.schedules(degree)) {
       // Two schedules that follow each other may differ in the own rows alone.
-      if (schedule.cuts !== cachedCut?.cuts) cachedCut = { cuts: schedule.cuts, rows: stageRows(peers, schedule) };
-      const seconds = passSeconds(problem, schedule, cachedCut.rows);
+      if (schedule.cuts !== cachedRows?.cuts)
+        cachedRows = { cuts: schedule.cuts, rows: splitIntoStages(peers, schedule) };
+      const seconds = passSeconds(problem, schedule, cachedRows.rows);
       if (!best || seconds < best.seconds) best = { seconds, schedule };
     }
   }
@@ -53,9 +60,11 @@ export function stageSchedule(loads: readonly RankLoad[], size: PassSize, option
 }
 
 function candidateDegrees(loads: readonly RankLoad[]): number[] {
-  const peers = loads.reduce((sum, load) => sum + load.peers.length, 0);
+  const numPeers = loads.reduce((sum, load) => sum + load.peers.length, 0);
   const allDegrees = Array.from({ length: MAX_DEGREE + 1 }, (_, degree) => degree);
-  return peers > MAX_PEERS_FOR_ALL_DEGREES ? allDegrees.filter((degree) => (degree & (degree - 1)) === 0) : allDegrees;
+  return numPeers > MAX_PEERS_FOR_ALL_DEGREES
+    ? allDegrees.filter((degree) => (degree & (degree - 1)) === 0)
+    : allDegrees;
 }
 
 /** How rows may be cut into a number of stages. */
@@ -80,7 +89,7 @@ class StageCutter {
     const equalCuts = Array.from({ length: degree + 1 }, (_, stage) => (degree === 0 ? 0 : stage / degree));
     const candidates = [this.#loads.map(() => equalCuts)];
     if (degree > 1)
-      candidates.push(this.#loads.map((load, rank) => this.#hiddenCuts(load, degree, this.#movedRows(rank))));
+      candidates.push(this.#loads.map((load, rank) => this.#hiddenCuts(load, degree, this.#maxTransferredRows(rank))));
     for (const cuts of candidates) {
       yield { degree, isSplit: false, cuts, ownCuts: cuts.map(() => 1) };
       if (this.#size.reduceBytes === 0 || degree === 0) continue;
@@ -88,13 +97,13 @@ class StageCutter {
         degree,
         isSplit: true,
         cuts,
-        ownCuts: cuts.map((each, rank) => this.#ownCut(this.#movedRows(rank), each)),
+        ownCuts: cuts.map((each, rank) => this.#ownCut(this.#maxTransferredRows(rank), each)),
       };
     }
   }
 
   /** Rows received, or sent if these are more. */
-  #movedRows(rank: number): number {
+  #maxTransferredRows(rank: number): number {
     return Math.max(this.#loads[rank]!.rows, this.#sentRows[rank]!);
   }
 
@@ -104,11 +113,11 @@ class StageCutter {
     const cuts = [0];
     let computeSeconds = this.#kernels.attentionSeconds(ownPairs, queries);
     for (let stage = 1; stage < degree; stage++) {
-      const arrivingRows = Math.max(
+      const numReceivedRows = Math.max(
         0,
         ((computeSeconds - this.#cost.latency) * this.#cost.bandwidth) / this.#size.castBytes,
       );
-      const share = Math.max(rows > 0 ? arrivingRows / rows : 1, (1 - cuts.at(-1)!) / (4 * degree));
+      const share = Math.max(rows > 0 ? numReceivedRows / rows : 1, (1 - cuts.at(-1)!) / (4 * degree));
       cuts.push(Math.min(1, cuts.at(-1)! + share));
       computeSeconds = this.#kernels.attentionSeconds(remotePairs * (cuts.at(-1)! - cuts.at(-2)!), queries);
     }

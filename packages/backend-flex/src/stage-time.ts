@@ -117,8 +117,8 @@ export class KernelModel {
 /** The rows of one stage: by flow, and by rank what its ports and kernels have to do. */
 class StageRows {
   /** By flow: the ranks that send and receive, and the rows. */
-  from: Int32Array = new Int32Array(0);
-  to: Int32Array = new Int32Array(0);
+  senders: Int32Array = new Int32Array(0);
+  receivers: Int32Array = new Int32Array(0);
   rows: Float64Array = new Float64Array(0);
   readonly received: Float64Array;
   readonly pairs: Float64Array;
@@ -143,15 +143,15 @@ class StageRows {
   }
 
   // oxlint-disable-next-line max-params -- a flow: from which rank to which, how many rows, in how many ranges
-  addFlow(from: number, to: number, rows: number, ranges: number): void {
-    this.received[to]! += rows;
-    this.sent[from]! += rows;
-    this.numSources[to]!++;
-    this.numTargets[from]!++;
-    this.addedRanges[from]! += ranges;
+  addFlow(sender: number, receiver: number, rows: number, ranges: number): void {
+    this.received[receiver]! += rows;
+    this.sent[sender]! += rows;
+    this.numSources[receiver]!++;
+    this.numTargets[sender]!++;
+    this.addedRanges[sender]! += ranges;
     if (ranges <= 1) return;
-    this.packedRanges[from]! += ranges;
-    this.packedRows[from]! += rows;
+    this.packedRanges[sender]! += ranges;
+    this.packedRows[sender]! += rows;
   }
 }
 
@@ -172,15 +172,15 @@ export class PeerColumns {
     this.owners = new Int32Array(count);
     [this.rows, this.ranges, this.pairs] = [new Float64Array(count), new Float64Array(count), new Float64Array(count)];
     this.receivedRows = Float64Array.from(loads, (load) => load.rows);
-    let at = 0;
+    let index = 0;
     for (const [rank, { peers }] of loads.entries()) {
       for (const { owner, rows, ranges, pairs } of peers) {
-        this.owners[at] = owner;
-        this.rows[at] = rows;
-        this.ranges[at] = ranges;
-        this.pairs[at++] = pairs;
+        this.owners[index] = owner;
+        this.rows[index] = rows;
+        this.ranges[index] = ranges;
+        this.pairs[index++] = pairs;
       }
-      this.starts[rank + 1] = at;
+      this.starts[rank + 1] = index;
     }
   }
 
@@ -192,32 +192,36 @@ export class PeerColumns {
 /** Cuts rows that ranks receive into stages, one stage after the other. */
 class StageSplitter {
   readonly #peers: PeerColumns;
-  readonly #from: Int32Array;
-  readonly #to: Int32Array;
+  readonly #senders: Int32Array;
+  readonly #receivers: Int32Array;
   readonly #rows: Float64Array;
   #numFlows = 0;
   /** By rank: the peer whose rows come next, how many of these and of all rows are in earlier stages. */
-  readonly #peer: Int32Array;
+  readonly #nextPeerByRank: Int32Array;
   readonly #peerRowsTaken: Float64Array;
   readonly #rowsTaken: Float64Array;
 
   constructor(peers: PeerColumns, stages: number) {
     // A stage ends within the rows of one peer of each rank at most.
-    const flows = peers.owners.length + peers.ranks * (stages - 1);
+    const maxFlows = peers.owners.length + peers.ranks * (stages - 1);
     this.#peers = peers;
-    [this.#from, this.#to, this.#rows] = [new Int32Array(flows), new Int32Array(flows), new Float64Array(flows)];
-    this.#peer = peers.starts.slice();
+    [this.#senders, this.#receivers, this.#rows] = [
+      new Int32Array(maxFlows),
+      new Int32Array(maxFlows),
+      new Float64Array(maxFlows),
+    ];
+    this.#nextPeerByRank = peers.starts.slice();
     [this.#peerRowsTaken, this.#rowsTaken] = [new Float64Array(peers.ranks), new Float64Array(peers.ranks)];
   }
 
   /** The next stage: the rows of each rank before its `ends`. */
-  next(ends: (rank: number) => number): StageRows {
+  takeStage(getEnd: (rank: number) => number): StageRows {
     const { ranks } = this.#peers;
     const stage = new StageRows(ranks);
     const firstFlow = this.#numFlows;
-    for (let rank = 0; rank < ranks; rank++) this.#takeRows(stage, rank, ends(rank));
-    stage.from = this.#from.subarray(firstFlow, this.#numFlows);
-    stage.to = this.#to.subarray(firstFlow, this.#numFlows);
+    for (let rank = 0; rank < ranks; rank++) this.#takeRows(stage, rank, getEnd(rank));
+    stage.senders = this.#senders.subarray(firstFlow, this.#numFlows);
+    stage.receivers = this.#receivers.subarray(firstFlow, this.#numFlows);
     stage.rows = this.#rows.subarray(firstFlow, this.#numFlows);
     return stage;
   }
@@ -225,15 +229,19 @@ class StageSplitter {
   #takeRows(stage: StageRows, rank: number, end: number): void {
     const { starts, owners, rows, ranges, pairs } = this.#peers;
     const lastPeer = starts[rank + 1]!;
-    let [peer, peerRowsTaken, rowsTaken] = [this.#peer[rank]!, this.#peerRowsTaken[rank]!, this.#rowsTaken[rank]!];
+    let [peer, peerRowsTaken, rowsTaken] = [
+      this.#nextPeerByRank[rank]!,
+      this.#peerRowsTaken[rank]!,
+      this.#rowsTaken[rank]!,
+    ];
     while (rowsTaken < end && peer < lastPeer) {
       const peerRows = rows[peer]!;
       const takenRows = Math.min(peerRows - peerRowsTaken, end - rowsTaken);
       if (takenRows > 0) {
         stage.addFlow(owners[peer]!, rank, takenRows, Math.max(1, Math.ceil((ranges[peer]! * takenRows) / peerRows)));
         stage.pairs[rank]! += (pairs[peer]! * takenRows) / peerRows;
-        this.#from[this.#numFlows] = owners[peer]!;
-        this.#to[this.#numFlows] = rank;
+        this.#senders[this.#numFlows] = owners[peer]!;
+        this.#receivers[this.#numFlows] = rank;
         this.#rows[this.#numFlows++] = takenRows;
       }
       rowsTaken += takenRows;
@@ -242,22 +250,22 @@ class StageSplitter {
       peer++;
       peerRowsTaken = 0;
     }
-    this.#peer[rank] = peer;
+    this.#nextPeerByRank[rank] = peer;
     this.#peerRowsTaken[rank] = peerRowsTaken;
     this.#rowsTaken[rank] = rowsTaken;
   }
 }
 
 /** Cuts the rows that ranks receive into stages, as their shares prescribe. */
-export function stageRows(
+export function splitIntoStages(
   peers: PeerColumns,
   { degree, cuts }: Pick<StageSchedule, "degree" | "cuts">,
 ): readonly StageRows[] {
-  const count = Math.max(1, degree);
-  const splitter = new StageSplitter(peers, count);
-  return Array.from({ length: count }, (_, stage) => {
-    const share = (rank: number): number => (stage === count - 1 ? 1 : cuts[rank]![stage + 1]!);
-    return splitter.next((rank) => Math.round(share(rank) * peers.receivedRows[rank]!));
+  const numStages = Math.max(1, degree);
+  const splitter = new StageSplitter(peers, numStages);
+  return Array.from({ length: numStages }, (_, stage) => {
+    const getCut = (rank: number): number => (stage === numStages - 1 ? 1 : cuts[rank]![stage + 1]!);
+    return splitter.takeStage((rank) => Math.round(getCut(rank) * peers.receivedRows[rank]!));
   });
 }
 
@@ -265,7 +273,7 @@ export function stageRows(
 export function passSeconds(
   problem: PassProblem,
   schedule: StageSchedule,
-  rows: readonly StageRows[] = stageRows(new PeerColumns(problem.loads), schedule),
+  rows: readonly StageRows[] = splitIntoStages(new PeerColumns(problem.loads), schedule),
 ): number {
   return new PassSimulation(problem, schedule, rows).run();
 }
@@ -317,12 +325,12 @@ class PassSimulation {
       const operations = 2 * stage.packedRanges[rank]!;
       this.#enqueue(rank, operations, this.#kernels.memorySeconds(operations, 2 * castBytes * stage.packedRows[rank]!));
     }
-    return this.#transfer(stage, stage.from, stage.to, castBytes);
+    return this.#transfer(stage, stage.senders, stage.receivers, castBytes);
   }
 
   #reduce(index: number): Float64Array {
     const stage = this.#stages[index]!;
-    return this.#transfer(stage, stage.to, stage.from, this.#problem.size.reduceBytes);
+    return this.#transfer(stage, stage.receivers, stage.senders, this.#problem.size.reduceBytes);
   }
 
   /** The owner waits for gradients and adds them. */
@@ -357,63 +365,63 @@ class PassSimulation {
     }
   }
 
-  #waitForTransfer(done: Float64Array): void {
-    for (let rank = 0; rank < done.length; rank++) {
+  #waitForTransfer(endTimes: Float64Array): void {
+    for (let rank = 0; rank < endTimes.length; rank++) {
       this.#hostEndTimes[rank]! += this.#problem.cost.enqueue;
-      this.#computeEndTimes[rank] = Math.max(this.#computeEndTimes[rank]!, this.#hostEndTimes[rank]!, done[rank]!);
+      this.#computeEndTimes[rank] = Math.max(this.#computeEndTimes[rank]!, this.#hostEndTimes[rank]!, endTimes[rank]!);
     }
   }
 
   /** Enqueues kernels of so many seconds altogether. */
   #enqueue(rank: number, operations: number, seconds: number): void {
-    const hostBefore = this.#hostEndTimes[rank]!;
-    const hostAfter = hostBefore + operations * this.#problem.cost.enqueue;
-    this.#hostEndTimes[rank] = hostAfter;
+    const hostStart = this.#hostEndTimes[rank]!;
+    const hostEnd = hostStart + operations * this.#problem.cost.enqueue;
+    this.#hostEndTimes[rank] = hostEnd;
     const secondsPerOperation = operations > 0 ? seconds / operations : 0;
-    const firstEnqueued = hostBefore + (operations > 0 ? this.#problem.cost.enqueue : 0);
+    const firstEnqueued = hostStart + (operations > 0 ? this.#problem.cost.enqueue : 0);
     this.#computeEndTimes[rank] = Math.max(
       Math.max(this.#computeEndTimes[rank]!, firstEnqueued) + seconds,
-      hostAfter + secondsPerOperation,
+      hostEnd + secondsPerOperation,
     );
   }
 
   /** A transfer begins where both sides have their turn, and shares their ports. */
   // oxlint-disable-next-line max-params -- rows, which way, and the size of one
-  #transfer(stage: StageRows, from: Int32Array, to: Int32Array, bytes: number): Float64Array {
+  #transfer(stage: StageRows, senders: Int32Array, receivers: Int32Array, bytes: number): Float64Array {
     const { hosts, cost } = this.#problem;
-    const isForward = from === stage.from;
+    const isForward = senders === stage.senders;
     const [outgoingRows, incomingRows] = isForward ? [stage.sent, stage.received] : [stage.received, stage.sent];
     const [numTargets, numSources] = isForward
       ? [stage.numTargets, stage.numSources]
       : [stage.numSources, stage.numTargets];
     const ranks = this.#hostEndTimes.length;
-    const begin = new Float64Array(ranks);
+    const startTimes = new Float64Array(ranks);
     for (let rank = 0; rank < ranks; rank++) {
       this.#hostEndTimes[rank]! += cost.enqueue;
-      begin[rank] = Math.max(
+      startTimes[rank] = Math.max(
         this.#hostEndTimes[rank]!,
         this.#computeEndTimes[rank]!,
         this.#communicationEndTimes[rank]!,
       );
     }
-    const done = begin.slice();
-    for (let i = 0; i < from.length; i++) {
-      const [sender, receiver, rows] = [from[i]!, to[i]!, stage.rows[i]!];
+    const endTimes = startTimes.slice();
+    for (let i = 0; i < senders.length; i++) {
+      const [sender, receiver, rows] = [senders[i]!, receivers[i]!, stage.rows[i]!];
       const isLocal = hosts !== undefined && hosts[sender] === hosts[receiver];
       const latency = isLocal ? cost.localLatency : cost.latency;
       const secondsPerRow = bytes / (isLocal ? cost.localBandwidth : cost.bandwidth);
       const end =
         latency +
-        Math.max(begin[sender]!, begin[receiver]!) +
+        Math.max(startTimes[sender]!, startTimes[receiver]!) +
         secondsPerRow *
           Math.max(
             Math.min(outgoingRows[sender]!, numTargets[sender]! * rows),
             Math.min(incomingRows[receiver]!, numSources[receiver]! * rows),
           );
-      if (end > done[sender]!) done[sender] = end;
-      if (end > done[receiver]!) done[receiver] = end;
+      if (end > endTimes[sender]!) endTimes[sender] = end;
+      if (end > endTimes[receiver]!) endTimes[receiver] = end;
     }
-    this.#communicationEndTimes.set(done);
-    return done;
+    this.#communicationEndTimes.set(endTimes);
+    return endTimes;
   }
 }

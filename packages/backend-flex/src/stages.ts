@@ -9,12 +9,12 @@ export interface PassContext {
   readonly member: number;
   readonly plan: PassPlan;
   /** How rows travel, and the label of collectives in messages and traces. */
-  readonly cast: GroupCastOptions & { readonly label: string };
+  readonly castOptions: GroupCastOptions & { readonly label: string };
 }
 
 /** "flex(sp) stage 2: keys". */
-function stageLabel({ cast }: PassContext, stage: number, what: "keys" | "gradients"): string {
-  return `${cast.label} stage ${stage + 1}: ${what}`;
+function stageLabel({ castOptions: cast }: PassContext, stage: number, kind: "keys" | "gradients"): string {
+  return `${cast.label} stage ${stage + 1}: ${kind}`;
 }
 
 /** The keys and values [B,Hkv,S,D] of one step: own rows, rows that have arrived, or both, in this order. */
@@ -31,19 +31,19 @@ export interface Stage extends KvBlock {
  * overwrites nothing in use. If the loop is left early, nothing remains under way.
  */
 export function* stages(pass: PassContext, kv: KvBlock): Generator<Stage, void, undefined> {
-  const { group, member, plan, cast } = pass;
+  const { group, member, plan, castOptions: cast } = pass;
   const { rank, device } = group;
   using buffers = new ChunkBuffers({ device, order: "sbhd", slotRows: plan.maxReceivedRows(rank, member) });
   const kvTensors = [kv.k, kv.v];
-  const own: Chunk = { tensors: kvTensors, wire: [] };
-  const sent = plan.stages > 0 ? rowMatrices(buffers.contiguous(kvTensors), buffers) : [];
+  const ownChunk: Chunk = { tensors: kvTensors, wire: [] };
+  const sentRows = plan.numStages > 0 ? rowMatrices(buffers.contiguous(kvTensors), buffers) : [];
   let pendingCast: { readonly chunk: Chunk; readonly work: Work } | undefined;
   const post = (step: number): void => {
     const stage = plan.steps[step]?.stage;
     if (stage === undefined) return;
     const chunk = buffers.slot(slotName(stage), kvTensors, plan.receivedRows(stage, rank, member));
     const options = { ...cast, label: stageLabel(pass, stage, "keys") };
-    const work = group.groupCast(rowMatrices(chunk, buffers), sent, plan.castPlan(stage, member), options); // send
+    const work = group.groupCast(rowMatrices(chunk, buffers), sentRows, plan.castPlan(stage, member), options); // send
     pendingCast = { chunk, work };
   };
   const waitForChunk = (): Chunk | undefined => {
@@ -57,7 +57,7 @@ export function* stages(pass: PassContext, kv: KvBlock): Generator<Stage, void, 
     for (const [step, { own: ownPart }] of plan.steps.entries()) {
       const remoteChunk = waitForChunk();
       post(step + 1);
-      const rows = ownPart === undefined ? undefined : ownRows(pass, own, ownPart, buffers);
+      const rows = ownPart === undefined ? undefined : ownRows(pass, ownChunk, ownPart, buffers);
       const { tensors } = rows && remoteChunk ? concatenateChunks(rows, remoteChunk, buffers) : (rows ?? remoteChunk)!;
       yield { step, k: tensors[0]!, v: tensors[1]! }; // compute
     }
@@ -83,13 +83,13 @@ export function* gradientStages(
   const { rank, device } = group;
   const { kernels } = device;
   using buffers = new ChunkBuffers({ device, order: "sbhd", slotRows: plan.maxReceivedRows(rank, member) });
-  const own: Chunk = { tensors: [grads.dk, grads.dv], wire: [] };
+  const ownSums: Chunk = { tensors: [grads.dk, grads.dv], wire: [] };
   const fillZeros = (chunk: Chunk): Chunk => {
     for (const sum of chunk.tensors) kernels.fill(sum, 0);
     return chunk;
   };
   // What others contribute: the owner's own sums must not be written by a kernel and a collective at once.
-  const returnedSums = plan.stages > 0 ? fillZeros(buffers.empty(own.tensors, grads.dk.shape[2]!)) : undefined;
+  const returnedSums = plan.numStages > 0 ? fillZeros(buffers.empty(ownSums.tensors, grads.dk.shape[2]!)) : undefined;
   let work: Work | undefined;
   const wait = (): void => {
     work?.wait();
@@ -99,12 +99,12 @@ export function* gradientStages(
     // To take the next of `steps` swaps k and v: see stages.
     for (const { step, k, v } of steps) {
       const { own: ownPart, stage } = plan.steps[step]!;
-      const rows = ownPart === undefined ? undefined : ownRows(pass, own, ownPart, buffers);
+      const rows = ownPart === undefined ? undefined : ownRows(pass, ownSums, ownPart, buffers);
       const remoteSums =
         stage === undefined
           ? undefined
-          : fillZeros(buffers.slot(slotName(stage), own.tensors, plan.receivedRows(stage, rank, member)));
-      const combinedSums = rows && remoteSums ? fillZeros(buffers.empty(own.tensors, k.shape[2]!)) : undefined;
+          : fillZeros(buffers.slot(slotName(stage), ownSums.tensors, plan.receivedRows(stage, rank, member)));
+      const combinedSums = rows && remoteSums ? fillZeros(buffers.empty(ownSums.tensors, k.shape[2]!)) : undefined;
       const { tensors } = (combinedSums ?? rows ?? remoteSums)!;
       yield { step, k, v, dk: tensors[0]!, dv: tensors[1]! }; // compute
       if (combinedSums) splitChunks(combinedSums, { rows: rows!, remote: remoteSums!, buffers });
@@ -117,7 +117,7 @@ export function* gradientStages(
   } finally {
     wait();
   }
-  returnedSums?.tensors.forEach((sum, i) => kernels.binary("add", own.tensors[i]!, own.tensors[i]!, sum));
+  returnedSums?.tensors.forEach((sum, i) => kernels.binary("add", ownSums.tensors[i]!, ownSums.tensors[i]!, sum));
 }
 
 /** Chunks as casts move them: [S,B·H·D], of which any rows are dense. */
@@ -136,39 +136,39 @@ function slotName(stage: number): "even" | "odd" {
 
 /** A part of the own rows, as views. */
 // oxlint-disable-next-line max-params -- pass, chunk, part, and who owns the views
-function ownRows({ group, member, plan }: PassContext, own: Chunk, part: 0 | 1, buffers: ChunkBuffers): Chunk {
-  if (plan.parts === 1) return own;
-  const { from, to } = plan.ownRows(part, group.rank, member);
-  return { tensors: own.tensors.map((x) => buffers.takeOwnership(rowsOf(x, from, to))), wire: [] };
+function ownRows({ group, member, plan }: PassContext, ownChunk: Chunk, part: 0 | 1, buffers: ChunkBuffers): Chunk {
+  if (plan.numOwnParts === 1) return ownChunk;
+  const { from, to } = plan.ownRowRange(part, group.rank, member);
+  return { tensors: ownChunk.tensors.map((x) => buffers.takeOwnership(rowsOf(x, from, to))), wire: [] };
 }
 
 /** Own rows, then those that have arrived, in memory of their own. */
 function concatenateChunks(rows: Chunk, remote: Chunk, buffers: ChunkBuffers): Chunk {
   const [ownCount, remoteCount] = [rows.tensors[0]!.shape[2]!, remote.tensors[0]!.shape[2]!];
-  const combined = buffers.empty(rows.tensors, ownCount + remoteCount);
-  for (const [i, x] of combined.tensors.entries()) {
+  const combinedChunk = buffers.empty(rows.tensors, ownCount + remoteCount);
+  for (const [i, x] of combinedChunk.tensors.entries()) {
     copyRows(rowsOf(x, 0, ownCount), rows.tensors[i]!);
     copyRows(rowsOf(x, ownCount, ownCount + remoteCount), remote.tensors[i]!);
   }
-  return combined;
+  return combinedChunk;
 }
 
 /** The sums of both, added to those of the own rows, and copied to those of the others. */
 function splitChunks(
-  combined: Chunk,
+  combinedSums: Chunk,
   { rows, remote, buffers }: { readonly rows: Chunk; readonly remote: Chunk; readonly buffers: ChunkBuffers },
 ): void {
-  for (const [i, x] of combined.tensors.entries()) {
-    const [to, ownCount] = [rows.tensors[i]!, rows.tensors[i]!.shape[2]!];
+  for (const [i, x] of combinedSums.tensors.entries()) {
+    const [target, ownCount] = [rows.tensors[i]!, rows.tensors[i]!.shape[2]!];
     using ownView = rowsOf(x, 0, ownCount);
-    if (ownCount > 0) x.device.kernels.binary("add", to, to, ownView);
+    if (ownCount > 0) x.device.kernels.binary("add", target, target, ownView);
     using remoteView = rowsOf(x, ownCount, x.shape[2]!);
     if (remoteView.shape[2]! > 0) x.device.kernels.copy(remote.tensors[i]!, remoteView);
   }
-  buffers.release(combined);
+  buffers.release(combinedSums);
 }
 
-function copyRows(to: Tensor, from: Tensor): void {
-  if (to.size > 0) to.device.kernels.copy(to, from);
-  to.dispose();
+function copyRows(target: Tensor, source: Tensor): void {
+  if (target.size > 0) target.device.kernels.copy(target, source);
+  target.dispose();
 }

@@ -17,7 +17,7 @@ import {
   totalTraffic,
   trafficOptions,
 } from "@mosaic/core/context-parallel";
-import { flexOptions, flexSettings } from "./flex.ts";
+import { flexOptions, createFlexSettings } from "./flex.ts";
 import { FlexPlan, type PassPlan } from "./plan.ts";
 
 export const flexTrafficOptions = defineOptions("flexTraffic", {
@@ -82,18 +82,19 @@ export function flexTraffic(options: FlexTrafficOptions): CallTraffic {
     `an array of ${ranks} host indices, one per rank`,
     hosts,
   );
-  const plan = new FlexPlan(flexSettings(settings), { mesh, hosts }, call, from);
+  const plan = new FlexPlan(createFlexSettings(settings), { mesh, hosts }, call, from);
   const [rank, member] = [from[axis]!, plan.memberAt(from)];
   const size = { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement: dtypeBytes[dtype] };
   const keyWidths = [headDim, valueHeadDim].map((width) => batch * numKvHeads * width);
   const kvBytesPerRow = keyWidths.map((width) => width * dtypeBytes[dtype]);
   const gradientBytesPerRow = keyWidths.map((width) => width * dtypeBytes.float32);
-  const stagePlans = (pass: PassPlan) =>
-    Array.from({ length: pass.stages }, (_, stage) => pass.castPlan(stage, member));
+  const createStagePlans = (pass: PassPlan) =>
+    Array.from({ length: pass.numStages }, (_, stage) => pass.castPlan(stage, member));
   const group = { rank, size: ranks, ...(hierarchical && hosts && { hosts }) };
-  const casts = (pass: PassPlan): ChunkFlow[] => stagePlans(pass).map((each) => castFlow(each, group, kvBytesPerRow));
+  const createCastFlows = (pass: PassPlan): ChunkFlow[] =>
+    createStagePlans(pass).map((each) => castFlow(each, group, kvBytesPerRow));
   const [forward, backward] = [plan.pass("forward", size), plan.pass("backward", size)];
-  const gradients = stagePlans(backward).map((each) =>
+  const gradientFlows = createStagePlans(backward).map((each) =>
     reverseFlow(castFlow(each, { rank, size: ranks }, kvBytesPerRow), gradientBytesPerRow),
   );
   const statisticBytes = batch * numHeads * dtypeBytes.float32;
@@ -104,12 +105,12 @@ export function flexTraffic(options: FlexTrafficOptions): CallTraffic {
   const [dqBytes, outBytes] = [statisticBytes * headDim, statisticBytes * valueHeadDim];
   return {
     forward: totalTraffic([
-      ...casts(forward),
+      ...createCastFlows(forward),
       ...queryFlows(forward, group, { there: [qBytes], back: [outBytes, statisticBytes] }),
     ]),
     backward: totalTraffic([
-      ...casts(backward),
-      ...gradients,
+      ...createCastFlows(backward),
+      ...gradientFlows,
       ...queryFlows(backward, group, { there: [qBytes, dOutBytes, statisticBytes, statisticBytes], back: [dqBytes] }),
     ]),
   };
@@ -130,6 +131,6 @@ function queryFlows(
 ): ChunkFlow[] {
   if (!exchange) return [];
   const { rank, size } = group;
-  const results = reverseFlow(castFlow(exchange.queryCast, { rank, size }, sentBytesPerRow), returnedBytesPerRow);
-  return [castFlow(exchange.queryCast, group, sentBytesPerRow), results];
+  const returnFlow = reverseFlow(castFlow(exchange.queryCast, { rank, size }, sentBytesPerRow), returnedBytesPerRow);
+  return [castFlow(exchange.queryCast, group, sentBytesPerRow), returnFlow];
 }

@@ -3,20 +3,23 @@ import { local } from "@mosaic/core";
 import { flex } from "../src/index.ts";
 
 /** Stages as the cost model chooses them, none, and several; more than one in one pass only. */
-const choices = [{}, { stages: 0 }, { stages: 3 }, { stages: { forward: 2, backward: 1 } }] as const;
+const stageOptions = [{}, { stages: 0 }, { stages: 3 }, { stages: { forward: 2, backward: 1 } }] as const;
 
 /** Worlds of 1 to 8 ranks, under one choice or another. */
-export const worlds: readonly Arrangement[] = [1, 2, 3, 4, 5, 6, 7, 8].flatMap((size) =>
-  alongOneAxis((axis) => flex({ axis, ...choices[size % choices.length] }), [size]),
+export const singleAxisArrangements: readonly Arrangement[] = [1, 2, 3, 4, 5, 6, 7, 8].flatMap((size) =>
+  alongOneAxis((axis) => flex({ axis, ...stageOptions[size % stageOptions.length] }), [size]),
 );
 
 /** Queries travel where that is less: of as many KV heads as query heads, where fewer rows of queries see a shard than it has. */
-export const exchanges: readonly Arrangement[] = [3, 8].flatMap((size) =>
-  alongOneAxis((axis) => flex({ axis, queriesTravel: true, ...choices[(size + 1) % choices.length] }), [size]),
+export const exchangeArrangements: readonly Arrangement[] = [3, 8].flatMap((size) =>
+  alongOneAxis(
+    (axis) => flex({ axis, queriesTravel: true, ...stageOptions[(size + 1) % stageOptions.length] }),
+    [size],
+  ),
 );
 
 /** One in the other, and side by side. */
-export const nests: readonly Arrangement[] = [
+export const nestedArrangements: readonly Arrangement[] = [
   { mesh: { dp: 2, sp: 3 }, axes: ["sp"], backend: flex({ stages: 2 }) },
   ...[
     { node: 2, gpu: 3 },
@@ -42,7 +45,7 @@ export const nests: readonly Arrangement[] = [
 ];
 
 /** Over hosts, one of which has a rank alone: within an outer backend too. */
-export const hierarchicals: readonly Arrangement[] = [
+export const hierarchicalArrangements: readonly Arrangement[] = [
   ...alongOneAxis((axis) => flex({ axis, hierarchical: true, stages: 2 }), [5]),
   ...alongOneAxis((axis) => flex({ axis, hierarchical: true, queriesTravel: true }), [6]),
   {

@@ -42,12 +42,12 @@ test.each([
 });
 
 test("ranks whose stages or costs differ have different descriptions", () => {
-  const described = [{}, { stages: 1 }, { stages: { backward: 1 } }, { cost: { latency: 1 } }].map((options) =>
+  const descriptions = [{}, { stages: 1 }, { stages: { backward: 1 } }, { cost: { latency: 1 } }].map((options) =>
     describeBackend(flex(options)),
   );
   expect(describeBackend(flex({ queriesTravel: true }))).toBe("flex(sp, queriesTravel)");
   expect(describeBackend(flex({ queriesTravel: true, hierarchical: true }))).toBe(
     "flex(sp, queriesTravel, hierarchical)",
   );
-  expect(described).toEqual(["flex(sp)", "flex(sp, stages 1/1)", "flex(sp, stages auto/1)", "flex(sp, latency 1)"]);
+  expect(descriptions).toEqual(["flex(sp)", "flex(sp, stages 1/1)", "flex(sp, stages auto/1)", "flex(sp, latency 1)"]);
 });

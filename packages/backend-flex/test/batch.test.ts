@@ -1,6 +1,8 @@
 import { batchSuite } from "@mosaic/conformance";
-import { exchanges, nests, worlds } from "./arrangements.ts";
+import { exchangeArrangements, nestedArrangements, singleAxisArrangements } from "./arrangements.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-register(batchSuite({ makeWorld, arrangements: worlds }));
-register(batchSuite({ makeWorld, arrangements: [...exchanges, ...nests], dtypes: ["float32"] }));
+register(batchSuite({ makeWorld, arrangements: singleAxisArrangements }));
+register(
+  batchSuite({ makeWorld, arrangements: [...exchangeArrangements, ...nestedArrangements], dtypes: ["float32"] }),
+);

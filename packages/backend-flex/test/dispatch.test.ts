@@ -24,7 +24,7 @@ import {
 } from "../src/index.ts";
 
 /** Uniform in [0, 1), by seed. */
-function generator(seed: number): () => number {
+function createRandom(seed: number): () => number {
   let state = seed;
   return () => {
     state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
@@ -32,12 +32,12 @@ function generator(seed: number): () => number {
   };
 }
 
-function drawLengths(total: number, draw: () => number, most: number): number[] {
+function drawLengths(total: number, nextUniform: () => number, maxLength: number): number[] {
   const lengths: number[] = [];
-  for (let left = total; left > 0; ) {
-    const length = Math.min(left, 1 + Math.floor(most * draw() ** 3));
+  for (let numRemaining = total; numRemaining > 0; ) {
+    const length = Math.min(numRemaining, 1 + Math.floor(maxLength * nextUniform() ** 3));
     lengths.push(length);
-    left -= length;
+    numRemaining -= length;
   }
   return lengths;
 }
@@ -52,27 +52,27 @@ const blockCausal = (size: number): Mask => ({
 });
 
 /** One of five kinds of masks. */
-function drawMask(length: number, draw: () => number): Mask {
-  const kind = Math.floor(draw() * 5);
+function drawMask(length: number, nextUniform: () => number): Mask {
+  const kind = Math.floor(nextUniform() * 5);
   if (kind === 0) return masks.causal();
-  if (kind === 1) return masks.slidingWindow(2 + Math.floor(draw() * (length - 2)));
-  if (kind === 2) return blockCausal(2 + Math.floor(draw() * (length - 2)));
-  const lengths = drawLengths(length, draw, draw() < 0.3 ? length : length / 3);
+  if (kind === 1) return masks.slidingWindow(2 + Math.floor(nextUniform() * (length - 2)));
+  if (kind === 2) return blockCausal(2 + Math.floor(nextUniform() * (length - 2)));
+  const lengths = drawLengths(length, nextUniform, nextUniform() < 0.3 ? length : length / 3);
   return masks.documents(lengths, kind === 3 ? "full" : "causal");
 }
 
-const lengths = drawLengths(5000, generator(3), 2500);
-const packed = masks.documents(lengths, "causal");
+const lengths = drawLengths(5000, createRandom(3), 2500);
+const packedMask = masks.documents(lengths, "causal");
 
 /** What `evaluateDispatch` takes of the options of `dispatch`. */
-function withoutChunks<Options extends { readonly chunkSize: number }>(options: Options): Omit<Options, "chunkSize"> {
-  const kept = Object.entries(options).filter(([name]) => name !== "chunkSize");
-  return Object.fromEntries(kept) as Omit<Options, "chunkSize">;
+function omitChunkSize<Options extends { readonly chunkSize: number }>(options: Options): Omit<Options, "chunkSize"> {
+  const entries = Object.entries(options).filter(([name]) => name !== "chunkSize");
+  return Object.fromEntries(entries) as Omit<Options, "chunkSize">;
 }
 
 describe("placements", () => {
   test.each([
-    ["of packed documents", packed, 5000, 7, 64],
+    ["of packed documents", packedMask, 5000, 7, 64],
     ["with a short last chunk", masks.causal(), 1003, 4, 100],
     ["with more ranks than chunks", masks.causal(), 90, 8, 30],
     ["of a window", masks.slidingWindow(77), 2000, 5, undefined],
@@ -82,36 +82,39 @@ describe("placements", () => {
   ] as const)("are valid: %s", (_, mask, length, ranks, chunkSize) => {
     const placement = dispatch({ mask, length, ranks, chunkSize });
     const shards = resolveShards(placement, ranks, length);
-    const most = Math.ceil(Math.ceil(length / (chunkSize ?? 512)) / ranks) * (chunkSize ?? 512);
-    for (const spans of shards) expect(spansLength(spans)).toBeLessThanOrEqual(most);
+    const maxRows = Math.ceil(Math.ceil(length / (chunkSize ?? 512)) / ranks) * (chunkSize ?? 512);
+    for (const spans of shards) expect(spansLength(spans)).toBeLessThanOrEqual(maxRows);
   });
 
   test("are found again, the same, from equal masks, and kept for the same one", () => {
-    const again = () => dispatch({ mask: masks.documents(lengths, "causal"), length: 5000, ranks: 6, chunkSize: 32 });
-    const [first, second] = [again(), again()];
+    const dispatchAgain = () =>
+      dispatch({ mask: masks.documents(lengths, "causal"), length: 5000, ranks: 6, chunkSize: 32 });
+    const [first, second] = [dispatchAgain(), dispatchAgain()];
     expect(first).not.toBe(second);
     for (let rank = 0; rank < 6; rank++) expect(first.spans(rank, 6, 5000)).toEqual(second.spans(rank, 6, 5000));
-    const kept = () => dispatch({ mask: packed, length: 5000, ranks: 6, chunkSize: 32 });
-    expect(kept()).toBe(kept());
-    expect(dispatch({ mask: packed, length: 5000, ranks: 6, chunkSize: 32, cost: { row: 1 } })).not.toBe(kept());
-    expect(kept().spans(2, 6, 5000)).toEqual(first.spans(2, 6, 5000));
+    const dispatchCached = () => dispatch({ mask: packedMask, length: 5000, ranks: 6, chunkSize: 32 });
+    expect(dispatchCached()).toBe(dispatchCached());
+    expect(dispatch({ mask: packedMask, length: 5000, ranks: 6, chunkSize: 32, cost: { row: 1 } })).not.toBe(
+      dispatchCached(),
+    );
+    expect(dispatchCached().spans(2, 6, 5000)).toEqual(first.spans(2, 6, 5000));
   });
 
   test("do not change when other masks push them out of the cache", () => {
-    const spans = () => dispatch({ mask: packed, length: 5000, ranks: 3, chunkSize: 64 }).spans(1, 3, 5000);
-    const before = spans();
+    const getSpans = () => dispatch({ mask: packedMask, length: 5000, ranks: 3, chunkSize: 64 }).spans(1, 3, 5000);
+    const spansBefore = getSpans();
     for (let row = 1; row <= 40; row++)
-      dispatch({ mask: packed, length: 5000, ranks: 3, chunkSize: 500, cost: { row } });
-    expect(spans()).toEqual(before);
+      dispatch({ mask: packedMask, length: 5000, ranks: 3, chunkSize: 500, cost: { row } });
+    expect(getSpans()).toEqual(spansBefore);
   });
 
   test("do not use the random generator or the clock of the machine", () => {
     const [random, now] = [Math.random, performance.now];
-    const reject = () => {
+    const throwOnCall = () => {
       throw new Error("read");
     };
-    Math.random = reject;
-    performance.now = reject;
+    Math.random = throwOnCall;
+    performance.now = throwOnCall;
     try {
       dispatch({ mask: masks.documents(lengths, "causal"), length: 5000, ranks: 4, chunkSize: 64 });
     } finally {
@@ -129,18 +132,18 @@ describe("placements", () => {
     const { queries, keys } = crossDispatch({ mask, queries: 100, keys: 400, ranks: 4, chunkSize: 10 });
     resolveShards(queries, 4, 100);
     resolveShards(keys, 4, 400);
-    const shared = { mask, length: 100, keys: 400, ranks: 4 };
-    const ours = evaluateDispatch({ ...shared, placement: queries, keyPlacement: keys });
-    const plain = evaluateDispatch({ ...shared, placement: "contiguous" });
-    expect(ours.objective).toBeLessThan(plain.objective);
+    const sharedOptions = { mask, length: 100, keys: 400, ranks: 4 };
+    const dispatched = evaluateDispatch({ ...sharedOptions, placement: queries, keyPlacement: keys });
+    const contiguousEvaluation = evaluateDispatch({ ...sharedOptions, placement: "contiguous" });
+    expect(dispatched.objective).toBeLessThan(contiguousEvaluation.objective);
   });
 
   test("reject what they are not of", () => {
-    const placement = dispatch({ mask: packed, length: 5000, ranks: 4 });
+    const placement = dispatch({ mask: packedMask, length: 5000, ranks: 4 });
     expect(() => placement.spans(0, 5, 5000)).toThrow("a shard index below 4, 4 shards and length 5000");
     expect(() => dispatch({ mask: [], length: 10, ranks: 2 })).toThrow("a mask, or one mask per sample");
-    expect(() => dispatch({ mask: packed, length: 10, ranks: 2 })).toThrow("documents");
-    expect(() => dispatch({ mask: packed, length: 5000, ranks: 0 })).toThrow("ranks");
+    expect(() => dispatch({ mask: packedMask, length: 10, ranks: 2 })).toThrow("documents");
+    expect(() => dispatch({ mask: packedMask, length: 5000, ranks: 0 })).toThrow("ranks");
     expect(() => dispatch({ mask: masks.causal(), length: 2 ** 40, ranks: 2, chunkSize: 2 })).toThrow("chunks");
     expect(() => documentZigzag([3]).spans(0, 2, 4)).toThrow("length 3");
   });
@@ -148,133 +151,150 @@ describe("placements", () => {
 
 describe("what ranks have to do", () => {
   test.each([
-    ["one mask", packed, {}],
-    ["samples of their own masks", [packed, masks.causal(), packed, masks.slidingWindow(50)], {}],
-    ["hosts of three ranks", packed, { ranksPerHost: 3 }],
+    ["one mask", packedMask, {}],
+    ["samples of their own masks", [packedMask, masks.causal(), packedMask, masks.slidingWindow(50)], {}],
+    ["hosts of three ranks", packedMask, { ranksPerHost: 3 }],
     ["forward only", masks.full(), { backward: 0 }],
   ] as const)("is counted alike by chunks and by spans: %s", (_, mask, cost) => {
     const options = { mask: mask as Mask | readonly Mask[], length: 5000, ranks: 6, chunkSize: 100, cost };
     for (const { placement, time, objective, name } of dispatchCandidates(options)) {
-      const exact = evaluateDispatch({ ...withoutChunks(options), placement });
-      expect([name, exact.time]).toEqual([name, expect.closeTo(time, 12)]);
-      expect([name, exact.objective]).toEqual([name, expect.closeTo(objective, 12)]);
-      const byBound = dispatchBounds(options);
-      if (name !== "documentZigzag") expect(exact.objective).toBeGreaterThanOrEqual(byBound.objective * (1 - 1e-9));
+      const evaluation = evaluateDispatch({ ...omitChunkSize(options), placement });
+      expect([name, evaluation.time]).toEqual([name, expect.closeTo(time, 12)]);
+      expect([name, evaluation.objective]).toEqual([name, expect.closeTo(objective, 12)]);
+      const bounds = dispatchBounds(options);
+      if (name !== "documentZigzag") expect(evaluation.objective).toBeGreaterThanOrEqual(bounds.objective * (1 - 1e-9));
     }
   });
 
   test("is counted pair by pair", () => {
-    const draw = generator(11);
-    for (let turn = 0; turn < 40; turn++) {
-      const [length, ranks] = [20 + Math.floor(draw() * 40), 1 + Math.floor(draw() * 5)];
-      const mask = drawMask(length, draw);
+    const nextUniform = createRandom(11);
+    for (let trial = 0; trial < 40; trial++) {
+      const [length, ranks] = [20 + Math.floor(nextUniform() * 40), 1 + Math.floor(nextUniform() * 5)];
+      const mask = drawMask(length, nextUniform);
       const placement: Placement =
-        turn % 4 === 0 ? striped() : turn % 4 === 1 ? zigzag() : dispatch({ mask, length, ranks, chunkSize: 3 });
+        trial % 4 === 0 ? striped() : trial % 4 === 1 ? zigzag() : dispatch({ mask, length, ranks, chunkSize: 3 });
       const owner = new Array<number>(length);
       for (let rank = 0; rank < ranks; rank++) {
         for (const { start, length: count, step } of placement.spans(rank, ranks, length))
           for (let i = 0; i < count; i++) owner[start + i * step] = rank;
       }
       const pairs = new Array<number>(ranks).fill(0);
-      const required = new Set<number>();
+      const requiredRows = new Set<number>();
       const slices = mask.slices(length, length);
       for (let q = 0; q < length; q++) {
         for (let k = 0; k < length; k++) {
-          if (!slices.some((slice) => sees(slice, q, k))) continue;
+          if (!slices.some((slice) => isPairVisible(slice, q, k))) continue;
           pairs[owner[q]!]!++;
-          if (owner[q] !== owner[k]) required.add(owner[q]! * length + k);
+          if (owner[q] !== owner[k]) requiredRows.add(owner[q]! * length + k);
         }
       }
-      const found = evaluateDispatch({ mask, length, ranks, placement });
-      expect(found.ranks.map((rank) => rank.pairs)).toEqual(pairs);
-      expect(found.rows).toBe(required.size);
-      const received = pairs.map((_, rank) => [...required].filter((at) => Math.floor(at / length) === rank).length);
-      const sent = pairs.map((_, rank) => [...required].filter((at) => owner[at % length] === rank).length);
-      expect(found.ranks.map((rank) => rank.received)).toEqual(received);
-      expect(found.ranks.map((rank) => rank.sent)).toEqual(sent);
+      const evaluation = evaluateDispatch({ mask, length, ranks, placement });
+      expect(evaluation.ranks.map((rank) => rank.pairs)).toEqual(pairs);
+      expect(evaluation.rows).toBe(requiredRows.size);
+      const received = pairs.map(
+        (_, rank) => [...requiredRows].filter((at) => Math.floor(at / length) === rank).length,
+      );
+      const sent = pairs.map((_, rank) => [...requiredRows].filter((at) => owner[at % length] === rank).length);
+      expect(evaluation.ranks.map((rank) => rank.received)).toEqual(received);
+      expect(evaluation.ranks.map((rank) => rank.sent)).toEqual(sent);
     }
   });
 });
 
-function sees(slice: ReturnType<Mask["slices"]>[number], q: number, k: number): boolean {
+function isPairVisible(slice: ReturnType<Mask["slices"]>[number], q: number, k: number): boolean {
   if (q < slice.q0 || q >= slice.q1) return false;
-  const [left, right] = [slice.type === "inverseCausal", slice.type === "causal"];
-  const both = slice.type === "bidirectionalCausal";
-  return k >= slice.k0 + (left || both ? q - slice.q0 : 0) && k < slice.k1 - (right || both ? slice.q1 - 1 - q : 0);
+  const [movesStart, movesEnd] = [slice.type === "inverseCausal", slice.type === "causal"];
+  const movesBoth = slice.type === "bidirectionalCausal";
+  return (
+    k >= slice.k0 + (movesStart || movesBoth ? q - slice.q0 : 0) &&
+    k < slice.k1 - (movesEnd || movesBoth ? slice.q1 - 1 - q : 0)
+  );
 }
 
 describe("optimality", () => {
   test("the objective is never above the best candidate's", () => {
-    const draw = generator(5);
-    for (let turn = 0; turn < 25; turn++) {
-      const [length, ranks] = [2000 + Math.floor(draw() * 3000), 2 + Math.floor(draw() * 14)];
-      const options = { mask: drawMask(length, draw), length, ranks, chunkSize: 64, cost: { row: 1e-6 * draw() ** 2 } };
-      const plain = withoutChunks(options);
-      const ours = evaluateDispatch({ ...plain, placement: dispatch(options) }).objective;
-      const others = [contiguous(), zigzag(), ...dispatchCandidates(options).map(({ placement }) => placement)];
-      for (const placement of others.slice(2))
-        expect(ours).toBeLessThanOrEqual(evaluateDispatch({ ...plain, placement }).objective * (1 + 1e-9));
+    const nextUniform = createRandom(5);
+    for (let trial = 0; trial < 25; trial++) {
+      const [length, ranks] = [2000 + Math.floor(nextUniform() * 3000), 2 + Math.floor(nextUniform() * 14)];
+      const options = {
+        mask: drawMask(length, nextUniform),
+        length,
+        ranks,
+        chunkSize: 64,
+        cost: { row: 1e-6 * nextUniform() ** 2 },
+      };
+      const evaluationOptions = omitChunkSize(options);
+      const objective = evaluateDispatch({ ...evaluationOptions, placement: dispatch(options) }).objective;
+      const otherPlacements = [
+        contiguous(),
+        zigzag(),
+        ...dispatchCandidates(options).map(({ placement }) => placement),
+      ];
+      for (const placement of otherPlacements.slice(2))
+        expect(objective).toBeLessThanOrEqual(
+          evaluateDispatch({ ...evaluationOptions, placement }).objective * (1 + 1e-9),
+        );
     }
   });
 
   // All assignments of 6 to 10 chunks to 2 or 3 ranks, each with equally many. Of 200 instances: `bench:dispatch --part optimum`.
   test("within 3 % of the optimum on 60 instances, and no bound above it", () => {
-    const draw = generator(17);
+    const nextUniform = createRandom(17);
     const chunkSize = 16;
-    let worst = 0;
-    for (let turn = 0; turn < 60; turn++) {
-      const ranks = turn % 2 === 0 ? 2 : 3;
-      const each = ranks === 2 ? 3 + Math.floor(draw() * 3) : 2 + Math.floor(draw() * 2);
-      const length = ranks * each * chunkSize;
+    let maxGap = 0;
+    for (let trial = 0; trial < 60; trial++) {
+      const ranks = trial % 2 === 0 ? 2 : 3;
+      const chunksPerRank = ranks === 2 ? 3 + Math.floor(nextUniform() * 3) : 2 + Math.floor(nextUniform() * 2);
+      const length = ranks * chunksPerRank * chunkSize;
       const cost = {
         pair: 1,
-        row: [4, 16, 64][turn % 3]!,
+        row: [4, 16, 64][trial % 3]!,
         backwardPair: 2.5,
-        gradientRow: [8, 32, 128][turn % 3]!,
+        gradientRow: [8, 32, 128][trial % 3]!,
         latency: 0,
-        backward: turn % 2,
+        backward: trial % 2,
       };
-      const settings = { mask: drawMask(length, draw), queries: length, keys: length, ranks, chunkSize, cost };
+      const settings = { mask: drawMask(length, nextUniform), queries: length, keys: length, ranks, chunkSize, cost };
       const problem = createProblem({ ...settings, isSelfAttention: true });
-      const optimum = exhaustive(problem, each);
+      const optimum = searchExhaustively(problem, chunksPerRank);
       const { best } = solve(problem);
-      worst = Math.max(worst, best.objective / optimum - 1);
+      maxGap = Math.max(maxGap, best.objective / optimum - 1);
     }
-    expect(worst).toBeLessThanOrEqual(0.03);
+    expect(maxGap).toBeLessThanOrEqual(0.03);
   });
 });
 
 /** The least objective; every assignment is compared with the bounds. */
-function exhaustive(problem: DispatchProblem, each: number): number {
+function searchExhaustively(problem: DispatchProblem, chunksPerRank: number): number {
   const { ranks, chunks } = problem;
   const bounds = computeBounds(problem);
   const assignment = new Int32Array(chunks);
-  const left = new Int32Array(ranks).fill(each);
+  const remainingChunks = new Int32Array(ranks).fill(chunksPerRank);
   const mean = problem.totalPairs / ranks;
   let optimum = Number.POSITIVE_INFINITY;
-  const visit = (chunk: number, used: number): void => {
+  const visit = (chunk: number, numUsedRanks: number): void => {
     if (chunk === chunks) {
       const { time, objective, pairs, received } = evaluateAssignment(problem, assignment);
       optimum = Math.min(optimum, objective);
       const imbalance = Math.max(...pairs) / mean;
       const rows = received.reduce((sum, count) => sum + count, 0) / ranks;
-      const atLeast = (value: number, bound: number): boolean => value >= bound * (1 - 1e-9);
+      const isAtLeast = (value: number, bound: number): boolean => value >= bound * (1 - 1e-9);
       const isBalanced = imbalance <= 1.02 * bounds.imbalance;
-      const holds =
-        atLeast(time, bounds.time) &&
-        atLeast(objective, bounds.objective) &&
-        atLeast(imbalance, bounds.imbalance) &&
-        atLeast(rows, bounds.rows) &&
-        (!isBalanced || atLeast(rows, bounds.balancedRows));
-      if (!holds) expect({ time, objective, imbalance, rows, assignment: [...assignment] }).toEqual(bounds);
+      const boundsHold =
+        isAtLeast(time, bounds.time) &&
+        isAtLeast(objective, bounds.objective) &&
+        isAtLeast(imbalance, bounds.imbalance) &&
+        isAtLeast(rows, bounds.rows) &&
+        (!isBalanced || isAtLeast(rows, bounds.balancedRows));
+      if (!boundsHold) expect({ time, objective, imbalance, rows, assignment: [...assignment] }).toEqual(bounds);
       return;
     }
-    for (let rank = 0; rank <= Math.min(used, ranks - 1); rank++) {
-      if (left[rank] === 0) continue;
-      left[rank]!--;
+    for (let rank = 0; rank <= Math.min(numUsedRanks, ranks - 1); rank++) {
+      if (remainingChunks[rank] === 0) continue;
+      remainingChunks[rank]!--;
       assignment[chunk] = rank;
-      visit(chunk + 1, Math.max(used, rank + 1));
-      left[rank]!++;
+      visit(chunk + 1, Math.max(numUsedRanks, rank + 1));
+      remainingChunks[rank]!++;
     }
   };
   visit(0, 0);

@@ -14,7 +14,7 @@ import { dtypeBytes, type Slice, type SliceType } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { flex } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
-import { requiredRows } from "./trial-layouts.ts";
+import { countRequiredRows } from "./trial-layouts.ts";
 
 const types: readonly SliceType[] = ["full", "causal", "inverseCausal", "bidirectionalCausal"];
 
@@ -24,9 +24,9 @@ const sizes = [
   { batch: 3, numHeads: 3, numKvHeads: 1, headDim: 5 },
 ] as const;
 
-const choices = [{}, { stages: 0 }, { stages: 1 }, { stages: { forward: 3, backward: 2 } }] as const;
+const stageOptions = [{}, { stages: 0 }, { stages: 1 }, { stages: { forward: 3, backward: 2 } }] as const;
 
-function trialOf(
+function createTrial(
   name: string,
   mask: readonly Slice[],
   {
@@ -37,12 +37,12 @@ function trialOf(
   }: { size: number; i: number; queries?: number; keys?: number },
 ): Trial {
   const placement = placements()[i % placements().length]!;
-  const { headDim, ...rest } = sizes[i % sizes.length]!;
+  const { headDim, ...otherSizes } = sizes[i % sizes.length]!;
   return {
     name: `${name}, ${placement.name}, ${size} ranks`,
     mesh: { sp: size },
     axes: ["sp"],
-    ...rest,
+    ...otherSizes,
     headDim,
     dtype: "float32",
     scale: headDim ** -0.5,
@@ -56,24 +56,24 @@ function trialOf(
 
 /** As exact as one device, and all ranks together send the rows that are required, once each: forward, and twice in backward. */
 async function expectExact(size: number, trials: readonly Trial[]): Promise<void> {
-  const measured = await onWorld(makeWorld, { size }, async (ctx) => {
-    const found = [];
+  const rankResults = await onWorld(makeWorld, { size }, async (ctx) => {
+    const results = [];
     for (const [i, trial] of trials.entries()) {
-      const before = ctx.world.traffic().bytesSent;
-      const measurement = await measureBackend(ctx, flex(choices[(i + size) % choices.length]), trial);
-      found.push({ measurement, bytesSent: ctx.world.traffic().bytesSent - before });
+      const bytesBefore = ctx.world.traffic().bytesSent;
+      const measurement = await measureBackend(ctx, flex(stageOptions[(i + size) % stageOptions.length]), trial);
+      results.push({ measurement, bytesSent: ctx.world.traffic().bytesSent - bytesBefore });
     }
-    return found;
+    return results;
   });
   for (const [i, trial] of trials.entries()) {
     checkMeasurements(
       "flex",
-      measured.map((rank) => rank[i]!.measurement),
+      rankResults.map((rank) => rank[i]!.measurement),
     );
     const { batch, numKvHeads, headDim, dtype } = trial;
     const bytesPerRow = 2 * batch * numKvHeads * headDim * (2 * dtypeBytes[dtype] + dtypeBytes.float32);
-    const sent = measured.reduce((sum, rank) => sum + rank[i]!.bytesSent, 0);
-    expect(sent, trial.name).toBe(requiredRows(trial) * bytesPerRow);
+    const bytesSent = rankResults.reduce((sum, rank) => sum + rank[i]!.bytesSent, 0);
+    expect(bytesSent, trial.name).toBe(countRequiredRows(trial) * bytesPerRow);
   }
 }
 
@@ -82,8 +82,8 @@ test("there are fifteen kinds, of slices that do not overlap, and of all types",
   for (const [name, mask] of Object.entries(maskKinds)) {
     for (let q = 0; q < maskKindsLength; q++) {
       for (let k = 0; k < maskKindsLength; k++) {
-        const times = mask.filter((each) => isPairVisible(each, q, k)).length;
-        expect(times, `${name}: query ${q}, key ${k}`).toBeLessThanOrEqual(1);
+        const numSlices = mask.filter((each) => isPairVisible(each, q, k)).length;
+        expect(numSlices, `${name}: query ${q}, key ${k}`).toBeLessThanOrEqual(1);
       }
     }
   }
@@ -92,14 +92,14 @@ test("there are fifteen kinds, of slices that do not overlap, and of all types",
 
 for (const size of [1, 2, 3, 4, 5, 6, 7, 8]) {
   test(`${size} ranks: every kind of mask is as exact as on one device`, async () => {
-    const trials = Object.entries(maskKinds).map(([name, mask], i) => trialOf(name, mask, { size, i: i + size }));
+    const trials = Object.entries(maskKinds).map(([name, mask], i) => createTrial(name, mask, { size, i: i + size }));
     await expectExact(size, trials);
   });
 
   test(`${size} ranks: random slices of all types, queries and keys of different lengths`, async () => {
     const trials = Array.from({ length: 25 }, (_, i) => {
       const [queries, keys] = [17 + ((7 * i) % 29), 13 + ((11 * i) % 37)];
-      return trialOf(`random ${i}`, randomSlices(queries, keys, 100 * size + i), { size, i, queries, keys });
+      return createTrial(`random ${i}`, randomSlices(queries, keys, 100 * size + i), { size, i, queries, keys });
     });
     await expectExact(size, trials);
   });

@@ -1,5 +1,5 @@
 import { moduleSuite } from "@mosaic/conformance";
-import { nests, worlds } from "./arrangements.ts";
+import { nestedArrangements, singleAxisArrangements } from "./arrangements.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-register(moduleSuite({ makeWorld, arrangements: [...worlds.slice(1, 5), nests[1]!] }));
+register(moduleSuite({ makeWorld, arrangements: [...singleAxisArrangements.slice(1, 5), nestedArrangements[1]!] }));

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { stageSchedule } from "../src/stage-schedule.ts";
+import { createStageSchedule } from "../src/stage-schedule.ts";
 import { type RankLoad, passSeconds, stageCostOptions } from "../src/stage-time.ts";
 
 const cost = {
@@ -17,19 +17,23 @@ const forward = { castBytes: 1, reduceBytes: 0, pairFlops: 1 };
 const backward = { castBytes: 1, reduceBytes: 2, pairFlops: 1 };
 
 /** Two ranks that need as many rows of each other. */
-function pair(ownPairs: number, remotePairs: number, rows: number): RankLoad[] {
+function createPairLoads(ownPairs: number, remotePairs: number, rows: number): RankLoad[] {
   return [1, 0].map((owner) => {
     return { ownPairs, remotePairs, queries: 10, peers: [{ owner, rows, ranges: 1, pairs: remotePairs }], rows };
   });
 }
-const loads = pair(100, 300, 100);
+const loads = createPairLoads(100, 300, 100);
 
 // oxlint-disable-next-line max-params -- the pass, what is unlike `cost`, and what is fixed
-const choose = (size: typeof forward, changed: Partial<typeof cost> = {}, degree?: number, ranks = loads) =>
-  stageSchedule(ranks, size, { cost: { ...cost, ...changed }, degree });
+const chooseSchedule = (
+  size: typeof forward,
+  costOverrides: Partial<typeof cost> = {},
+  degree?: number,
+  rankLoads = loads,
+) => createStageSchedule(rankLoads, size, { cost: { ...cost, ...costOverrides }, degree });
 
 test("one stage suffices where all rows arrive while the own ones are attended to", () => {
-  expect(choose(forward)).toMatchObject({
+  expect(chooseSchedule(forward)).toMatchObject({
     degree: 1,
     isSplit: false,
     cuts: [
@@ -40,65 +44,65 @@ test("one stage suffices where all rows arrive while the own ones are attended t
 });
 
 test("more rows than the own ones hide come in more stages, each hidden behind the one before it", () => {
-  const { degree, cuts } = choose(forward, { bandwidth: 0.5 });
+  const { degree, cuts } = chooseSchedule(forward, { bandwidth: 0.5 });
   // The own rows take 100 s: 50 rows arrive meanwhile, and the other 50 in the 150 s of these.
   expect(degree).toBe(2);
   expect(cuts[0]).toEqual([0, 0.5, 1]);
 });
 
 test("stages are fewer where a call costs time for all queries", () => {
-  const degrees = [0, 5, 100].map((halfKeys) => choose(forward, { bandwidth: 0.3, halfKeys }).degree);
+  const degrees = [0, 5, 100].map((halfKeys) => chooseSchedule(forward, { bandwidth: 0.3, halfKeys }).degree);
   expect(degrees[0]).toBeGreaterThan(degrees[1]!);
   expect(degrees[2]).toBe(0);
 });
 
 test("latency makes stages fewer", () => {
-  const degrees = [0, 200, 1000].map((latency) => choose(forward, { bandwidth: 0.3, latency }).degree);
+  const degrees = [0, 200, 1000].map((latency) => chooseSchedule(forward, { bandwidth: 0.3, latency }).degree);
   expect(degrees[0]).toBeGreaterThan(degrees[1]!);
   expect(degrees[2]).toBe(1);
 });
 
 test("the last gradients are hidden behind a second part of the own rows", () => {
   // Rows take 100 s to come and 200 s to return: a third of the own rows goes first.
-  const { isSplit, ownCuts, degree } = choose(backward, {}, 1, pair(300, 300, 100));
+  const { isSplit, ownCuts, degree } = chooseSchedule(backward, {}, 1, createPairLoads(300, 300, 100));
   expect({ isSplit, degree }).toEqual({ isSplit: true, degree: 1 });
   expect(ownCuts[0]).toBeCloseTo(1 / 3);
 });
 
 test("each pass has its own number of stages", () => {
-  const heavy = pair(110, 500, 100);
-  const degrees = [forward, backward].map((size) => choose(size, { launch: 1 }, undefined, heavy).degree);
+  const heavyLoads = createPairLoads(110, 500, 100);
+  const degrees = [forward, backward].map((size) => chooseSchedule(size, { launch: 1 }, undefined, heavyLoads).degree);
   expect(degrees[0]).toBe(1);
   expect(degrees[1]).toBeGreaterThan(1);
 });
 
 test("the slowest rank decides, ranks without remote rows do not", () => {
-  const idle = { ownPairs: 5, remotePairs: 0, queries: 10, peers: [], rows: 0 };
-  const alone = choose(forward, { bandwidth: 0.5 });
-  const { degree, cuts } = choose(forward, { bandwidth: 0.5 }, undefined, [...loads, idle]);
-  expect(degree).toBe(alone.degree);
-  expect(cuts[1]).toEqual(alone.cuts[1]);
+  const idleLoad = { ownPairs: 5, remotePairs: 0, queries: 10, peers: [], rows: 0 };
+  const scheduleWithoutIdle = chooseSchedule(forward, { bandwidth: 0.5 });
+  const { degree, cuts } = chooseSchedule(forward, { bandwidth: 0.5 }, undefined, [...loads, idleLoad]);
+  expect(degree).toBe(scheduleWithoutIdle.degree);
+  expect(cuts[1]).toEqual(scheduleWithoutIdle.cuts[1]);
 });
 
 test("a rank waits for the later of both sides, and for what else passes their ports", () => {
-  const from = (owner: number): RankLoad => {
+  const createReceiver = (owner: number): RankLoad => {
     return { ownPairs: 10, remotePairs: 10, queries: 10, peers: [{ owner, rows: 50, ranges: 1, pairs: 10 }], rows: 50 };
   };
-  const sender = { ownPairs: 10, remotePairs: 0, queries: 10, peers: [], rows: 0 };
-  const seconds = (ranks: readonly RankLoad[]): number => {
+  const senderLoad = { ownPairs: 10, remotePairs: 0, queries: 10, peers: [], rows: 0 };
+  const computeSeconds = (ranks: readonly RankLoad[]): number => {
     const problem = { loads: ranks, size: forward, cost: stageCostOptions.parse(cost), hosts: undefined };
     const cuts = ranks.map(() => [0, 1]);
     return passSeconds(problem, { degree: 1, isSplit: false, cuts, ownCuts: ranks.map(() => 1) });
   };
-  expect(seconds([sender, from(0)])).toBeCloseTo(50 + 10);
+  expect(computeSeconds([senderLoad, createReceiver(0)])).toBeCloseTo(50 + 10);
   // Both receive from the same rank: 100 rows leave by its port.
-  expect(seconds([sender, from(0), from(0)])).toBeCloseTo(100 + 10);
+  expect(computeSeconds([senderLoad, createReceiver(0), createReceiver(0)])).toBeCloseTo(100 + 10);
 });
 
 test.each([0, 1, 2, 5])("%i stages, if these are asked for: cuts ascend from 0 to 1", (degree) => {
-  const chosen = choose(backward, { bandwidth: 0.1 }, degree);
-  expect(chosen.degree).toBe(degree);
-  const cuts = chosen.cuts[0]!;
+  const schedule = chooseSchedule(backward, { bandwidth: 0.1 }, degree);
+  expect(schedule.degree).toBe(degree);
+  const cuts = schedule.cuts[0]!;
   if (degree > 0) {
     expect(cuts).toHaveLength(degree + 1);
     expect([cuts[0], cuts.at(-1)]).toEqual([0, 1]);

@@ -12,35 +12,39 @@ import { dtypeBytes, layoutOf, type Traffic } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { flex, type FlexOptions, flexTraffic } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
-import { hostsOf, layoutsOf, overHosts, requiredRows } from "./trial-layouts.ts";
+import { assignHosts, createLayouts, makeWorldOverHosts, countRequiredRows } from "./trial-layouts.ts";
 
 const stages = [undefined, 0, 1, { forward: 3, backward: 2 }] as const;
 
 /** Beside the stages. */
-type Choice = Pick<FlexOptions, "queriesTravel" | "hierarchical">;
+type ExchangeOptions = Pick<FlexOptions, "queriesTravel" | "hierarchical">;
 
 /** What one forward and backward of each trial sent, by trial and rank. */
-async function measured(size: number, trials: readonly Trial[], choice: Choice = {}): Promise<Traffic[][]> {
-  const make = choice.hierarchical ? overHosts : makeWorld;
-  const byRank = await onWorld(make, { size }, async (ctx) => {
+async function measureTraffic(
+  size: number,
+  trials: readonly Trial[],
+  exchangeOptions: ExchangeOptions = {},
+): Promise<Traffic[][]> {
+  const openWorld = exchangeOptions.hierarchical ? makeWorldOverHosts : makeWorld;
+  const trafficByRank = await onWorld(openWorld, { size }, async (ctx) => {
     const traffic: Traffic[] = [];
     for (const [i, trial] of trials.entries()) {
-      const before = ctx.world.traffic();
-      await attendOn(ctx, flex({ stages: stages[i % stages.length], ...choice }), trial);
-      traffic.push(combine(ctx.world.traffic(), before, (after, earlier) => after - earlier));
+      const trafficBefore = ctx.world.traffic();
+      await attendOn(ctx, flex({ stages: stages[i % stages.length], ...exchangeOptions }), trial);
+      traffic.push(combine(ctx.world.traffic(), trafficBefore, (after, earlier) => after - earlier));
     }
     return traffic;
   });
-  return trials.map((_, i) => byRank.map((traffic) => traffic[i]!));
+  return trials.map((_, i) => trafficByRank.map((traffic) => traffic[i]!));
 }
 
 /** What the closed form states of it. */
-function predicted(trial: Trial, i: number, choice: Choice = {}): Traffic[] {
+function predictTraffic(trial: Trial, i: number, exchangeOptions: ExchangeOptions = {}): Traffic[] {
   const { mesh, mask, modifiers, ...sizes } = trial;
-  const hosts = hostsOf(mesh["sp"]!);
+  const hosts = assignHosts(mesh["sp"]!);
   return hosts.map((_, sp) => {
-    const call = { at: { sp }, mask, modifiers, ...layoutsOf(trial) };
-    const settings = { ...choice, hosts, stages: stages[i % stages.length] };
+    const call = { at: { sp }, mask, modifiers, ...createLayouts(trial) };
+    const settings = { ...exchangeOptions, hosts, stages: stages[i % stages.length] };
     const { forward, backward } = flexTraffic({ ...sizes, mesh, call, ...settings });
     return combine(forward, backward, (a, b) => a + b);
   });
@@ -55,11 +59,11 @@ function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): T
 }
 
 /** All ranks together send the rows that are required, once each: of k and v in either pass, of dk and dv in float32. */
-function expectRequiredRows(trial: Trial, found: readonly Traffic[]): void {
+function expectRequiredRows(trial: Trial, rankTraffic: readonly Traffic[]): void {
   const { batch, numKvHeads, headDim, dtype } = trial;
   const bytesPerRow = 2 * batch * numKvHeads * headDim * (2 * dtypeBytes[dtype] + dtypeBytes.float32);
-  const total = found.reduce((sum, { bytesSent }) => sum + bytesSent, 0);
-  expect(total, trial.name).toBe(requiredRows(trial) * bytesPerRow);
+  const total = rankTraffic.reduce((sum, { bytesSent }) => sum + bytesSent, 0);
+  expect(total, trial.name).toBe(countRequiredRows(trial) * bytesPerRow);
 }
 
 for (const size of [1, 2, 3, 5]) {
@@ -68,20 +72,20 @@ for (const size of [1, 2, 3, 5]) {
     const trials = placements().flatMap((placement) =>
       backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype, seed: 1 }),
     );
-    const found = await measured(size, trials);
+    const measuredTraffic = await measureTraffic(size, trials);
     for (const [i, trial] of trials.entries()) {
-      expect(found[i], trial.name).toEqual(predicted(trial, i));
-      expectRequiredRows(trial, found[i]!);
+      expect(measuredTraffic[i], trial.name).toEqual(predictTraffic(trial, i));
+      expectRequiredRows(trial, measuredTraffic[i]!);
     }
   });
 }
 
 test.each([4, 7])("%i ranks, batches of unequal lengths and masks: what any sample requires", async (size) => {
   const trials = batchTrials({ mesh: { sp: size }, axes: ["sp"] });
-  const found = await measured(size, trials);
+  const measuredTraffic = await measureTraffic(size, trials);
   for (const [i, trial] of trials.entries()) {
-    expect(found[i], trial.name).toEqual(predicted(trial, i));
-    expectRequiredRows(trial, found[i]!);
+    expect(measuredTraffic[i], trial.name).toEqual(predictTraffic(trial, i));
+    expectRequiredRows(trial, measuredTraffic[i]!);
   }
 });
 
@@ -91,12 +95,12 @@ test("5 ranks of three hosts: the closed form, and the same rows arrive", async 
   const trials = [first!, striped!].flatMap((placement) =>
     backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype: "bfloat16", seed: 1 }),
   );
-  const found = await measured(size, trials, { hierarchical: true });
+  const measuredTraffic = await measureTraffic(size, trials, { hierarchical: true });
   for (const [i, trial] of trials.entries()) {
-    expect(found[i], trial.name).toEqual(predicted(trial, i, { hierarchical: true }));
-    const received = (traffic: readonly Traffic[]) => traffic.map(({ bytesReceived }) => bytesReceived);
-    expect(received(found[i]!), trial.name).toEqual(received(predicted(trial, i)));
-    expectRequiredRows(trial, found[i]!);
+    expect(measuredTraffic[i], trial.name).toEqual(predictTraffic(trial, i, { hierarchical: true }));
+    const listReceivedBytes = (traffic: readonly Traffic[]) => traffic.map(({ bytesReceived }) => bytesReceived);
+    expect(listReceivedBytes(measuredTraffic[i]!), trial.name).toEqual(listReceivedBytes(predictTraffic(trial, i)));
+    expectRequiredRows(trial, measuredTraffic[i]!);
   }
 });
 
@@ -111,8 +115,8 @@ test("200 random lists of slices of all types: the rows that are required, and n
       queries: { length: queries, placement },
       keys: { length: keys, placement },
     };
-    const received = predicted(trial, seed).reduce((sum, { bytesReceived }) => sum + bytesReceived, 0);
-    expect(received, trial.name).toBe(requiredRows(trial) * 2 * 4 * 4 * 3);
+    const receivedBytes = predictTraffic(trial, seed).reduce((sum, { bytesReceived }) => sum + bytesReceived, 0);
+    expect(receivedBytes, trial.name).toBe(countRequiredRows(trial) * 2 * 4 * 4 * 3);
   }
 });
 
@@ -122,16 +126,16 @@ test.each([2, 3, 5])(
     const trials = placements().flatMap((placement) =>
       backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype: "bfloat16", seed: 1 }),
     );
-    const found = await measured(size, trials, { queriesTravel: true });
-    let fewer = 0;
+    const measuredTraffic = await measureTraffic(size, trials, { queriesTravel: true });
+    let numReduced = 0;
     for (const [i, trial] of trials.entries()) {
-      expect(found[i], trial.name).toEqual(predicted(trial, i, { queriesTravel: true }));
-      const bytes = (traffic: readonly Traffic[]) => traffic.reduce((sum, { bytesSent }) => sum + bytesSent, 0);
-      const keysOnly = bytes(predicted(trial, i));
-      expect(bytes(found[i]!), trial.name).toBeLessThanOrEqual(keysOnly);
-      if (bytes(found[i]!) < keysOnly) fewer++;
+      expect(measuredTraffic[i], trial.name).toEqual(predictTraffic(trial, i, { queriesTravel: true }));
+      const sumBytesSent = (traffic: readonly Traffic[]) => traffic.reduce((sum, { bytesSent }) => sum + bytesSent, 0);
+      const keysOnlyBytes = sumBytesSent(predictTraffic(trial, i));
+      expect(sumBytesSent(measuredTraffic[i]!), trial.name).toBeLessThanOrEqual(keysOnlyBytes);
+      if (sumBytesSent(measuredTraffic[i]!) < keysOnlyBytes) numReduced++;
     }
-    expect(fewer).toBeGreaterThan(5);
+    expect(numReduced).toBeGreaterThan(5);
   },
 );
 
@@ -141,9 +145,9 @@ test("the rest of a document of many ranks goes to its keys", () => {
   // A document of 310 tokens, 10 of them on the last rank.
   const mask = [{ q0: 0, q1: 310, k0: 0, k1: 310, type: "causal" } as const];
   const sizes = { batch: 1, numHeads: 8, numKvHeads: 4, headDim: 64, dtype: "bfloat16" } as const;
-  const last = { mesh, ...sizes, call: { at: { sp: 3 }, mask, queries: tokens, keys: tokens } };
+  const lastRankOptions = { mesh, ...sizes, call: { at: { sp: 3 }, mask, queries: tokens, keys: tokens } };
   const [q, out, kv] = [8 * 64 * 2, 8 * (64 + 1) * 4, 2 * 4 * 64 * 2];
-  expect(flexTraffic(last).forward).toMatchObject({ bytesReceived: 300 * kv, bytesSent: 0 });
-  const travelling = flexTraffic({ ...last, queriesTravel: true }).forward;
-  expect(travelling).toMatchObject({ bytesReceived: 3 * 10 * out, bytesSent: 3 * 10 * q });
+  expect(flexTraffic(lastRankOptions).forward).toMatchObject({ bytesReceived: 300 * kv, bytesSent: 0 });
+  const travellingTraffic = flexTraffic({ ...lastRankOptions, queriesTravel: true }).forward;
+  expect(travellingTraffic).toMatchObject({ bytesReceived: 3 * 10 * out, bytesSent: 3 * 10 * q });
 });

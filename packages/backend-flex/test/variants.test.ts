@@ -1,5 +1,10 @@
 import { variantSuite } from "@mosaic/conformance";
-import { exchanges, nests, worlds } from "./arrangements.ts";
+import { exchangeArrangements, nestedArrangements, singleAxisArrangements } from "./arrangements.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-register(variantSuite({ makeWorld, arrangements: [...worlds, ...exchanges, ...nests] }));
+register(
+  variantSuite({
+    makeWorld,
+    arrangements: [...singleAxisArrangements, ...exchangeArrangements, ...nestedArrangements],
+  }),
+);

@@ -45,14 +45,14 @@ export class FusedExecutor implements PassExecutor {
     using results = createBuffers(pass);
     const { queries, keys } = this.#compute(tile, results);
     const reduction: ReduceScatterStep = { results, transfers: [], receivedShares: [] };
-    if (tile.last) {
+    if (tile.isLast) {
       this.#inputs[Symbol.dispose]();
       reduceToOwners(pass.queries, queries, reduction);
     }
     reduceToOwners(tile.keys, keys, reduction);
     sendRecv(pass, reduction.transfers);
     // This rank's own share first, then those of others by offset: the same order every time.
-    if (tile.last) this.#accumulateOwn(pass.queries, queries);
+    if (tile.isLast) this.#accumulateOwn(pass.queries, queries);
     this.#accumulateOwn(tile.keys, keys);
     for (const { operand, share } of reduction.receivedShares) operand.accumulate(operand.sums, share.tensors);
   }
@@ -87,15 +87,15 @@ export class FusedExecutor implements PassExecutor {
       pushOwnTransfers(ownChunk);
       return { ranks, inputs: ownChunk.tensors, sums, sumsByRank: new Map() };
     }
-    const total = ranks.reduce((rows, rank) => rows + peers.rows(rank), 0);
-    const gatheredInputs = inputBuffers.empty(inputs, total);
+    const numRows = ranks.reduce((rows, rank) => rows + peers.rows(rank), 0);
+    const gatheredInputs = inputBuffers.empty(inputs, numRows);
     const chunks = sliceByRank(inputBuffers, gatheredInputs, { ranks, peers });
     const ownSlice = chunks.get(ownRank);
-    const own = destinations.length > 0 && !ownSlice ? inputBuffers.contiguous(inputs) : ownSlice;
+    const ownSendChunk = destinations.length > 0 && !ownSlice ? inputBuffers.contiguous(inputs) : ownSlice;
     if (ownSlice) inputBuffers.copy(inputs, ownSlice);
     for (const [rank, chunk] of chunks) if (rank !== ownRank) transfers.push(...recvTransfers(chunk, rank));
-    if (own) pushOwnTransfers(own);
-    const gatheredSums = results.empty(sums, total);
+    if (ownSendChunk) pushOwnTransfers(ownSendChunk);
+    const gatheredSums = results.empty(sums, numRows);
     clear(gatheredSums.tensors);
     const sumsByRank = sliceByRank(results, gatheredSums, { ranks, peers });
     return { ranks, inputs: gatheredInputs.tensors, sums: gatheredSums.tensors, sumsByRank };
@@ -126,9 +126,9 @@ function sliceByRank(
   return new Map(
     ranks.map((rank) => {
       const count = peers.rows(rank);
-      const share = buffers.narrow(gatheredChunk, firstRow, count);
+      const rankChunk = buffers.narrow(gatheredChunk, firstRow, count);
       firstRow += count;
-      return [rank, share];
+      return [rank, rankChunk];
     }),
   );
 }
@@ -141,15 +141,15 @@ function reduceToOwners(
 ): void {
   const { peers, sums } = operand;
   if (sums.length === 0) return;
-  for (const [offset, to] of peers.sources.entries()) {
-    const share = to === undefined || offset === 0 ? undefined : sumsByRank.get(to);
-    if (share) transfers.push(...sendTransfers(share, to!));
+  for (const [offset, owner] of peers.sources.entries()) {
+    const share = owner === undefined || offset === 0 ? undefined : sumsByRank.get(owner);
+    if (share) transfers.push(...sendTransfers(share, owner!));
   }
-  for (const from of peers.destinations) {
-    if (from === undefined) continue;
+  for (const contributor of peers.destinations) {
+    if (contributor === undefined) continue;
     const share = results.empty(sums, sums[0]!.shape[2]!);
     receivedShares.push({ operand, share });
-    transfers.push(...recvTransfers(share, from));
+    transfers.push(...recvTransfers(share, contributor));
   }
 }
 

@@ -71,12 +71,12 @@ export type Mesh2DOptions = OptionsOf<typeof mesh2dOptions>;
 /** What all ranks must be given alike: `mesh2d(sp, shape 2×4, schedule auto, …)`. */
 function describeOptions(options: ReturnType<typeof mesh2dOptions.parse>): string {
   const { axis, shape, schedule, channels, inner, computeToTransfer, links, halfSpeedRows } = options;
-  const parts = [axis, ...(shape ? [`shape ${shape.join("×")}`] : []), `schedule ${schedule}`];
-  if (schedule !== "fused") parts.push(`channels ${channels}`, `compute-to-transfer ratio ${computeToTransfer}`);
-  if (schedule !== "fused") parts.push(`links ${links.join(":")}`);
-  if (schedule === "auto") parts.push(`half-speed rows ${halfSpeedRows}`);
-  if (inner && inner.name !== "local") parts.push(describeBackend(inner));
-  return `mesh2d(${parts.join(", ")})`;
+  const descriptions = [axis, ...(shape ? [`shape ${shape.join("×")}`] : []), `schedule ${schedule}`];
+  if (schedule !== "fused") descriptions.push(`channels ${channels}`, `compute-to-transfer ratio ${computeToTransfer}`);
+  if (schedule !== "fused") descriptions.push(`links ${links.join(":")}`);
+  if (schedule === "auto") descriptions.push(`half-speed rows ${halfSpeedRows}`);
+  if (inner && inner.name !== "local") descriptions.push(describeBackend(inner));
+  return `mesh2d(${descriptions.join(", ")})`;
 }
 
 /** Keys come to a tile whole, so that what attends to it need not communicate. */
@@ -132,9 +132,9 @@ export function checkGrid(where: string, { rows, columns }: Grid, size: number):
  * ```
  */
 export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
-  const parsed = mesh2dOptions.parse(options);
-  const { axis, shape, schedule, inner = local(), ...costs } = parsed;
-  const { channels, computeToTransfer, links, halfSpeedRows } = costs;
+  const parsedOptions = mesh2dOptions.parse(options);
+  const { axis, shape, schedule, inner = local(), ...costOptions } = parsedOptions;
+  const { channels, computeToTransfer, links, halfSpeedRows } = costOptions;
   const label = `mesh2d(${axis})`;
   checkInner(label, inner);
   const validate = validator({ name: "mesh2d", axis, inner, sharded: ["queries", "keys"] });
@@ -142,7 +142,7 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
   const schedules = new ScheduleCache({ channels, computeToTransfer, links });
   return {
     name: "mesh2d",
-    description: describeOptions(parsed),
+    description: describeOptions(parsedOptions),
     axes: [axis],
 
     check(ctx) {
@@ -165,21 +165,29 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
     },
   };
 
-  function blockwise(from: readonly Coordinate[]): BlockwiseAttention {
+  function blockwise(coordinates: readonly Coordinate[]): BlockwiseAttention {
     let forward: IncrementalPass<KvShard> | undefined;
     let backward: IncrementalPass<KvAndGrads> | undefined;
     return {
       attend(ctx, call, state, kv) {
         validate.attend(ctx, call, state, kv);
         checkShape(ctx);
-        forward ??= new IncrementalPass(forwardPass(createContext(ctx, call, kv), call, state), from, createExecutor);
+        forward ??= new IncrementalPass(
+          forwardPass(createContext(ctx, call, kv), call, state),
+          coordinates,
+          createExecutor,
+        );
         forward.add(kv);
       },
 
       attendBackward(ctx, call, grads, kv) {
         validate.attendBackward(ctx, call, grads, kv);
         checkShape(ctx);
-        backward ??= new IncrementalPass(backwardPass(createContext(ctx, call, kv), call, grads), from, createExecutor);
+        backward ??= new IncrementalPass(
+          backwardPass(createContext(ctx, call, kv), call, grads),
+          coordinates,
+          createExecutor,
+        );
         backward.add({ ...kv, dk: grads.dk, dv: grads.dv });
       },
 
@@ -192,12 +200,12 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
     function createContext(ctx: Context, call: AttentionCall, { k }: KvShard): ExecutionContext {
       const { size, rank } = ctx.mesh.group(axis);
       const queriesPerKvHead = call.q.shape[1]! / k.shape[1]!;
-      const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, queriesPerKvHead, from.length);
+      const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, queriesPerKvHead, coordinates.length);
       const getTile = (coordinate: Coordinate) =>
         tiles
           .getOrCreate(call, coordinate, () => new TileCache(dependencyTable({ axis, size }, call, coordinate)))
           .get(grid, rank);
-      return { ctx, axis, inner, label, grid, tiles: from.map(getTile) };
+      return { ctx, axis, inner, label, grid, tiles: coordinates.map(getTile) };
     }
   }
 
@@ -216,7 +224,7 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
   /** By the tile as if it were the only one: every rank comes to the same. */
   function fastestSchedule(pass: Pass, tile: Tile): ScheduleName {
     return chooseSchedule({
-      schedule: schedules.get(pass, { ...tile, first: true, last: true }),
+      schedule: schedules.get(pass, { ...tile, isFirst: true, isLast: true }),
       queries: { chunks: pass.grid.columns, rows: pass.queries.meanRows },
       keys: { chunks: pass.grid.rows, rows: tile.keys.meanRows },
       halfSpeedRows,
@@ -227,20 +235,24 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
 /** A pass whose keys come part by part, from places known before. */
 class IncrementalPass<Kv extends KvShard> implements Disposable {
   readonly #pass: TiledPass<Kv>;
-  readonly #from: readonly Coordinate[];
+  readonly #coordinates: readonly Coordinate[];
   readonly #createExecutor: (pass: Pass, tile: Tile) => PassExecutor;
   #executor: PassExecutor | undefined;
   #nextBlock = 0;
 
   /** `begin` chooses the schedule when the first tile is there. */
-  constructor(pass: TiledPass<Kv>, from: readonly Coordinate[], begin: (pass: Pass, tile: Tile) => PassExecutor) {
+  constructor(
+    pass: TiledPass<Kv>,
+    coordinates: readonly Coordinate[],
+    createExecutor: (pass: Pass, tile: Tile) => PassExecutor,
+  ) {
     this.#pass = pass;
-    this.#from = from;
-    this.#createExecutor = begin;
+    this.#coordinates = coordinates;
+    this.#createExecutor = createExecutor;
   }
 
   add(kv: Kv): void {
-    this.#checkCoordinate(kv.from, this.#from[this.#nextBlock]);
+    this.#checkCoordinate(kv.from, this.#coordinates[this.#nextBlock]);
     const tile = this.#pass.tile(this.#nextBlock++, kv);
     this.#executor ??= this.#createExecutor(this.#pass, tile);
     this.#executor.add(tile);

@@ -33,7 +33,7 @@ export class OverlappedExecutor implements PassExecutor {
       if (step.kind === "batch") this.#postMoves(step.moves, tile, keys);
       else {
         this.#computeBlock(step.x, step.y, tile, keys);
-        if (tile.last) queries.completeBlock(step.x, tile.keys.peers);
+        if (tile.isLast) queries.completeBlock(step.x, tile.keys.peers);
         keys.completeBlock(step.y, this.#pass.queries.peers);
       }
     }
@@ -41,7 +41,7 @@ export class OverlappedExecutor implements PassExecutor {
   }
 
   /** Queries are received with the first tile, and their sums are sent with the last. */
-  #postMoves(moves: readonly ChunkTransfer[], { first, last }: Tile, keys: TileAxis): void {
+  #postMoves(moves: readonly ChunkTransfer[], { isFirst: first, isLast: last }: Tile, keys: TileAxis): void {
     const transfers: Transfer[] = [];
     const arrivalCallbacks: (() => void)[] = [];
     for (const { kind, offset } of moves) {
@@ -60,8 +60,8 @@ export class OverlappedExecutor implements PassExecutor {
     const queries = this.#queries;
     const [queryRank, keyRank] = [this.#pass.queries.peers.sources[x], tile.keys.peers.sources[y]];
     if (queryRank === undefined || keyRank === undefined || !tile.needsCompute(queryRank, keyRank)) return;
-    this.#batches.wait(Math.max(queries.batchAt(x), keys.batchAt(y)));
-    tile.compute(queries.chunkAt(x), keys.chunkAt(y));
+    this.#batches.wait(Math.max(queries.getBatchIndex(x), keys.getBatchIndex(y)));
+    tile.compute(queries.getChunk(x), keys.getChunk(y));
   }
 
   [Symbol.dispose](): void {
@@ -72,7 +72,7 @@ export class OverlappedExecutor implements PassExecutor {
 /** A batch in flight, and the callbacks for the chunks that it receives. */
 interface Batch {
   readonly work: Work | undefined;
-  readonly arrivals: readonly (() => void)[];
+  readonly arrivalCallbacks: readonly (() => void)[];
 }
 
 /**
@@ -92,15 +92,15 @@ class BatchQueue implements Disposable {
   }
 
   /** Posts a batch, perhaps an empty one; `arrivals` are called when it is waited for. Returns its number, from 1 on. */
-  post(transfers: readonly Transfer[], arrivals: readonly (() => void)[]): number {
+  post(transfers: readonly Transfer[], arrivalCallbacks: readonly (() => void)[]): number {
     const work = transfers.length > 0 ? this.#group.sendRecv(transfers, { label: this.#label }) : undefined;
-    return this.#postedBatches.push({ work, arrivals });
+    return this.#postedBatches.push({ work, arrivalCallbacks });
   }
 
   /** Orders later compute after batch `number` and all earlier ones; by default after all posted so far. */
-  wait(number: number = this.#postedBatches.length): void {
-    while (this.#numWaitedBatches < number) {
-      const { work, arrivals } = this.#postedBatches[this.#numWaitedBatches++]!;
+  wait(count: number = this.#postedBatches.length): void {
+    while (this.#numWaitedBatches < count) {
+      const { work, arrivalCallbacks: arrivals } = this.#postedBatches[this.#numWaitedBatches++]!;
       work?.wait();
       for (const onArrival of arrivals) onArrival();
     }
@@ -136,35 +136,35 @@ class TileAxis {
   }
 
   /** Adds to a batch: receives the chunk at an offset, and sends the local chunk to the rank that has it at that offset. */
-  receiveInputs(offset: number, batch: Transfer[]): void {
+  receiveInputs(offset: number, transfers: Transfer[]): void {
     const { peers, inputs } = this.#operand;
-    const from = peers.sources[offset];
-    const to = peers.destinations[offset];
-    if (to !== undefined) batch.push(...sendTransfers(this.#ownChunk!, to));
-    if (from === undefined) return;
-    const chunk = this.#buffers.empty(inputs, peers.rows(from));
+    const source = peers.sources[offset];
+    const destination = peers.destinations[offset];
+    if (destination !== undefined) transfers.push(...sendTransfers(this.#ownChunk!, destination));
+    if (source === undefined) return;
+    const chunk = this.#buffers.empty(inputs, peers.rows(source));
     this.#inputs[offset] = chunk;
-    batch.push(...recvTransfers(chunk, from));
+    transfers.push(...recvTransfers(chunk, source));
   }
 
   /** Sets the batch that receives the chunk at an offset. */
-  setBatch(offset: number, batch: number): void {
-    this.#batchIndexByOffset[offset] = batch;
+  setBatch(offset: number, batchIndex: number): void {
+    this.#batchIndexByOffset[offset] = batchIndex;
   }
 
   /**
    * Adds to a batch: sends the sums at an offset to their owner, and receives those of the local rows. Returns the callback
    * for its completion.
    */
-  reduceToOwner(offset: number, batch: Transfer[]): () => void {
+  reduceToOwner(offset: number, transfers: Transfer[]): () => void {
     const { peers, sums, accumulate } = this.#operand;
     const buffers = this.#buffers;
-    const to = peers.sources[offset];
-    const from = peers.destinations[offset];
-    const outgoingSums = to === undefined ? undefined : this.#sums[offset]!;
-    const incomingSums = from === undefined ? undefined : buffers.empty(sums, sums[0]!.shape[2]!);
-    if (outgoingSums) batch.push(...sendTransfers(outgoingSums, to!));
-    if (incomingSums) batch.push(...recvTransfers(incomingSums, from!));
+    const owner = peers.sources[offset];
+    const contributor = peers.destinations[offset];
+    const outgoingSums = owner === undefined ? undefined : this.#sums[offset]!;
+    const incomingSums = contributor === undefined ? undefined : buffers.empty(sums, sums[0]!.shape[2]!);
+    if (outgoingSums) transfers.push(...sendTransfers(outgoingSums, owner!));
+    if (incomingSums) transfers.push(...recvTransfers(incomingSums, contributor!));
     return () => {
       if (incomingSums) accumulate(sums, incomingSums.tensors);
       if (outgoingSums) buffers.release(outgoingSums);
@@ -181,12 +181,12 @@ class TileAxis {
   }
 
   /** The batch that receives the chunk at an offset; 0 if it is local. */
-  batchAt(offset: number): number {
+  getBatchIndex(offset: number): number {
     return this.#batchIndexByOffset[offset] ?? 0;
   }
 
   /** The rows at an offset and their sums, which are created on first use. */
-  chunkAt(offset: number): OperandChunks {
+  getChunk(offset: number): OperandChunks {
     return (this.#chunks[offset] ??= this.#createChunk(offset));
   }
 

@@ -31,7 +31,7 @@ export interface Operand {
   /** Makes sums begin. */
   clear(sums: readonly Tensor[]): void;
   /** Adds the sums over some of the tile's blocks to those over others. */
-  accumulate(into: readonly Tensor[], from: readonly Tensor[]): void;
+  accumulate(targets: readonly Tensor[], sources: readonly Tensor[]): void;
 }
 
 /** Chunks of an operand, by rank, and their rows, in that order. */
@@ -45,8 +45,8 @@ export interface OperandChunks {
 export interface Tile extends Pick<TileDependencies, "needsCompute"> {
   readonly keys: Operand;
   /** Whether another tile came before, whose queries are here; whether another comes after. */
-  readonly first: boolean;
-  readonly last: boolean;
+  readonly isFirst: boolean;
+  readonly isLast: boolean;
   /** Adds to both sums what these queries and these keys give. */
   compute(queries: OperandChunks, keys: OperandChunks): void;
 }
@@ -56,7 +56,7 @@ export interface Pass {
   readonly group: ProcessGroup;
   /** The label of collectives in messages and traces. */
   readonly label: string;
-  readonly backward: boolean;
+  readonly isBackward: boolean;
   readonly grid: Grid;
   readonly queries: Operand;
 }
@@ -91,11 +91,11 @@ export function forwardPass(
   const { kernels } = ctx.device;
   const { at, scale, mask, modifiers } = call;
   return createPass(context, call, {
-    backward: false,
-    queries: { ...mergeStates(kernels), inputs: [call.q], sums: [out, lse] },
-    keys: ({ k, v }) => ({ ...addTensors(kernels), inputs: [k, v], sums: [] }),
+    isBackward: false,
+    queries: { ...createStateOperations(kernels), inputs: [call.q], sums: [out, lse] },
+    keys: ({ k, v }) => ({ ...createSumOperations(kernels), inputs: [k, v], sums: [] }),
     compute({ queries, keys }, { inputs: [q], sums }, { inputs: [k, v] }, from) {
-      inner.attend(ctx, { q: q!, at, scale, mask, modifiers, queries, keys }, attentionState(sums), {
+      inner.attend(ctx, { q: q!, at, scale, mask, modifiers, queries, keys }, toAttentionState(sums), {
         k: k!,
         v: v!,
         from,
@@ -111,10 +111,10 @@ export function backwardPass(
   { dq: ownDq }: Pick<QkvGrads, "dq">,
 ): TiledPass<KvAndGrads> {
   const { ctx, inner } = context;
-  const sumOperations = addTensors(ctx.device.kernels);
+  const sumOperations = createSumOperations(ctx.device.kernels);
   const { at, scale, mask, modifiers } = call;
   return createPass<KvAndGrads>(context, call, {
-    backward: true,
+    isBackward: true,
     queries: { ...sumOperations, inputs: [call.q, call.dOut, call.lse, call.delta], sums: [ownDq] },
     keys: ({ k, v, dk, dv }) => ({ ...sumOperations, inputs: [k, v], sums: [dk, dv] }),
     compute({ queries, keys }, { inputs: [q, dOut, lse, delta], sums: [dq] }, { inputs: [k, v], sums }, from) {
@@ -128,8 +128,8 @@ type OperandData = Omit<Operand, "peers" | "meanRows">;
 type ChunkLayouts = Pick<AttentionCall, "queries" | "keys">;
 
 /** What a forward and a backward differ in. */
-interface PassParts<Kv extends KvShard> {
-  readonly backward: boolean;
+interface PassDefinition<Kv extends KvShard> {
+  readonly isBackward: boolean;
   readonly queries: OperandData;
   keys(kv: Kv): OperandData;
   /** `layouts`: those of these chunks. */
@@ -139,52 +139,60 @@ interface PassParts<Kv extends KvShard> {
 function createPass<Kv extends KvShard>(
   context: ExecutionContext,
   call: AttentionCall,
-  parts: PassParts<Kv>,
+  definition: PassDefinition<Kv>,
 ): TiledPass<Kv> {
   const { ctx, axis, grid, tiles, label } = context;
-  const [queriesOf, keysOf] = [chunkLayouts(call.queries, axis), chunkLayouts(call.keys, axis)];
+  const [createQueryLayout, createKeyLayout] = [
+    createChunkLayout(call.queries, axis),
+    createChunkLayout(call.keys, axis),
+  ];
   const peers = unionOfPeers(tiles.map(({ queries }) => queries));
   const meanKeys = meanRows(ctx, call.keys);
   return {
     group: ctx.mesh.group(axis),
     label,
-    backward: parts.backward,
+    isBackward: definition.isBackward,
     grid,
-    queries: { ...parts.queries, peers, meanRows: meanRows(ctx, call.queries) },
+    queries: { ...definition.queries, peers, meanRows: meanRows(ctx, call.queries) },
     tile: (i, kv) => ({
       needsCompute: tiles[i]!.needsCompute,
-      first: i === 0,
-      last: i === tiles.length - 1,
-      keys: { ...parts.keys(kv), peers: tiles[i]!.keys, meanRows: meanKeys },
+      isFirst: i === 0,
+      isLast: i === tiles.length - 1,
+      keys: { ...definition.keys(kv), peers: tiles[i]!.keys, meanRows: meanKeys },
       compute(queries, keys) {
-        parts.compute({ queries: queriesOf(queries.ranks), keys: keysOf(keys.ranks) }, queries, keys, kv.from);
+        definition.compute(
+          { queries: createQueryLayout(queries.ranks), keys: createKeyLayout(keys.ranks) },
+          queries,
+          keys,
+          kv.from,
+        );
       },
     }),
   };
 }
 
-function mergeStates(kernels: Kernels): Pick<Operand, "clear" | "accumulate"> {
+function createStateOperations(kernels: Kernels): Pick<Operand, "clear" | "accumulate"> {
   return {
     clear([out, lse]) {
       kernels.fill(out!, 0);
       kernels.fill(lse!, -Infinity);
     },
-    accumulate: (into, from) => kernels.merge(attentionState(into), attentionState(from)),
+    accumulate: (into, from) => kernels.merge(toAttentionState(into), toAttentionState(from)),
   };
 }
 
-function addTensors(kernels: Kernels): Pick<Operand, "clear" | "accumulate"> {
+function createSumOperations(kernels: Kernels): Pick<Operand, "clear" | "accumulate"> {
   return {
     clear(sums) {
       for (const sum of sums) kernels.fill(sum, 0);
     },
-    accumulate(into, from) {
-      for (const [i, sum] of into.entries()) kernels.binary("add", sum, sum, from[i]!);
+    accumulate(targets, sources) {
+      for (const [i, sum] of targets.entries()) kernels.binary("add", sum, sum, sources[i]!);
     },
   };
 }
 
-function attentionState([out, lse]: readonly Tensor[]): AttentionState {
+function toAttentionState([out, lse]: readonly Tensor[]): AttentionState {
   return { out: out!, lse: lse! };
 }
 
@@ -194,7 +202,7 @@ function meanRows({ mesh }: Context, { length, axes }: Layout): number {
 }
 
 /** Layouts of any ranks' chunks along an axis, one after another; those of one rank are needed block after block, and kept. */
-export function chunkLayouts(layout: Layout, axis: string): (ranks: readonly number[]) => Layout {
+export function createChunkLayout(layout: Layout, axis: string): (ranks: readonly number[]) => Layout {
   const { length } = layout;
   const axes = layout.axes.filter((each) => each !== axis);
   const layoutsByRank: (Layout | undefined)[] = [];
@@ -213,11 +221,11 @@ export function chunkLayouts(layout: Layout, axis: string): (ranks: readonly num
 }
 
 /** What is found for a coordinate, kept until there is another. */
-function memoizeLast<T>(find: (at: Coordinate) => T): (at: Coordinate) => T {
+function memoizeLast<T>(compute: (at: Coordinate) => T): (at: Coordinate) => T {
   let lastCoordinate: Coordinate | undefined;
   let lastResult: T;
   return (at) => {
-    if (at !== lastCoordinate) lastResult = find((lastCoordinate = at));
+    if (at !== lastCoordinate) lastResult = compute((lastCoordinate = at));
     return lastResult;
   };
 }

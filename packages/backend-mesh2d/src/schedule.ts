@@ -161,7 +161,7 @@ export class ScheduleCache {
    * leave it as it is too: what is empty is skipped when it is replayed. So is what does not travel with this tile, and
    * costs nothing.
    */
-  get({ queries, backward, grid }: Pass, { keys, first, last }: Tile): Schedule {
+  get({ queries, isBackward: backward, grid }: Pass, { keys, isFirst: first, isLast: last }: Tile): Schedule {
     const { rows, columns } = grid;
     const { channels, computeToTransfer, links } = this.#settings;
     const q = links[0] * bytesPerRow(queries.inputs);
@@ -186,8 +186,9 @@ export class ScheduleCache {
 
 /** Of one sequence: H·D numbers, or H, for each of the tensors. */
 function bytesPerRow(tensors: readonly Tensor[]): number {
-  const width = ({ shape: [, numHeads, , ...innerShape] }: Tensor) => innerShape.reduce((a, b) => a * b, numHeads!);
-  return tensors.reduce((sum, tensor) => sum + width(tensor) * dtypeBytes[tensor.dtype], 0);
+  const elementsPerRow = ({ shape: [, numHeads, , ...innerShape] }: Tensor) =>
+    innerShape.reduce((a, b) => a * b, numHeads!);
+  return tensors.reduce((sum, tensor) => sum + elementsPerRow(tensor) * dtypeBytes[tensor.dtype], 0);
 }
 
 /** How a pass is run: see `Mesh2DOptions.schedule`. */
@@ -212,11 +213,11 @@ export interface ScheduleChoice {
  * one computes chunk by chunk, behind its transfers as well as it can.
  */
 export function chooseSchedule({ schedule, queries, keys, halfSpeedRows }: ScheduleChoice): ScheduleName {
-  const slowdown = (n: number, m: number) =>
+  const computeSlowdown = (n: number, m: number) =>
     (1 + halfSpeedRows / Math.max(1, n)) * (1 + halfSpeedRows / Math.max(1, m));
   const { transfer, compute, makespan } = schedule;
-  const fusedTime = transfer + compute * slowdown(queries.chunks * queries.rows, keys.chunks * keys.rows);
+  const fusedTime = transfer + compute * computeSlowdown(queries.chunks * queries.rows, keys.chunks * keys.rows);
   const makespanRatio = makespan / Math.max(transfer, compute);
-  const overlappedTime = makespanRatio * Math.max(transfer, compute * slowdown(queries.rows, keys.rows));
+  const overlappedTime = makespanRatio * Math.max(transfer, compute * computeSlowdown(queries.rows, keys.rows));
   return fusedTime <= overlappedTime ? "fused" : "overlapped";
 }

@@ -28,8 +28,9 @@ export function keyOwner({ rows, columns }: Grid, rank: number, y: number): numb
  * Keys that come in `parts` make their way each time, queries once: wide grids then send less, but hold the queries of a
  * whole row until the last part. So none is wider than the one nearest to a square.
  */
-export function bestGrid(size: number, group: number, parts: number): Grid {
-  const relativeVolume = ({ rows, columns }: Grid) => 5 * (columns - 1) + (6 / group) * parts * (rows - 1);
+export function bestGrid(size: number, queriesPerKvHead: number, numKeyParts: number): Grid {
+  const relativeVolume = ({ rows, columns }: Grid) =>
+    5 * (columns - 1) + (6 / queriesPerKvHead) * numKeyParts * (rows - 1);
   let columns = Math.ceil(Math.sqrt(size) - 1e-9);
   while (size % columns !== 0) columns++;
   let best: Grid = { rows: size / columns, columns };
@@ -61,12 +62,12 @@ export interface TileDependencies extends Pick<DependencyTable, "needsCompute"> 
 export function createTile(grid: Grid, rank: number, dependencies: DependencyTable): TileDependencies {
   const { rows, columns } = grid;
   const { needsCompute, queryRows, keyRows } = dependencies;
-  const needsQueries = (tileRank: number, of: number) =>
-    someOffset(rows, (y) => needsCompute(of, keyOwner(grid, tileRank, y)));
-  const needsKeys = (tileRank: number, of: number) =>
-    someOffset(columns, (x) => needsCompute(queryOwner(grid, tileRank, x), of));
-  const queries = createPeers(rank, columns, { at: (x) => queryOwner(grid, rank, x), isRequired: needsQueries });
-  const keys = createPeers(rank, rows, { at: (y) => keyOwner(grid, rank, y), isRequired: needsKeys });
+  const needsQueries = (tileRank: number, source: number) =>
+    someOffset(rows, (y) => needsCompute(source, keyOwner(grid, tileRank, y)));
+  const needsKeys = (tileRank: number, source: number) =>
+    someOffset(columns, (x) => needsCompute(queryOwner(grid, tileRank, x), source));
+  const queries = createPeers(rank, columns, { getRank: (x) => queryOwner(grid, rank, x), isRequired: needsQueries });
+  const keys = createPeers(rank, rows, { getRank: (y) => keyOwner(grid, rank, y), isRequired: needsKeys });
   return { rank, needsCompute, queries: { ...queries, rows: queryRows }, keys: { ...keys, rows: keyRows } };
 }
 
@@ -92,9 +93,10 @@ export class TileCache {
 export function unionOfPeers(tiles: readonly TilePeers[]): TilePeers {
   const [first, ...otherTiles] = tiles;
   if (otherTiles.length === 0) return first!;
-  const firstDefinedRanks = (of: (peers: TilePeers) => TilePeers["sources"]) =>
-    of(first!).map(
-      (rank, offset) => rank ?? otherTiles.map((peers) => of(peers)[offset]).find((peerRank) => peerRank !== undefined),
+  const firstDefinedRanks = (select: (peers: TilePeers) => TilePeers["sources"]) =>
+    select(first!).map(
+      (rank, offset) =>
+        rank ?? otherTiles.map((peers) => select(peers)[offset]).find((peerRank) => peerRank !== undefined),
     );
   return {
     sources: firstDefinedRanks(({ sources }) => sources),
@@ -105,12 +107,12 @@ export function unionOfPeers(tiles: readonly TilePeers[]): TilePeers {
 
 interface GridLine {
   /** The rank at an offset from this one. */
-  at(offset: number): number;
+  getRank(offset: number): number;
   /** Whether one rank computes on the chunk of another. */
   isRequired(consumer: number, producer: number): boolean;
 }
 
-function createPeers(rank: number, length: number, { at, isRequired }: GridLine): Omit<TilePeers, "rows"> {
+function createPeers(rank: number, length: number, { getRank: at, isRequired }: GridLine): Omit<TilePeers, "rows"> {
   const sources: (number | undefined)[] = [];
   const destinations: (number | undefined)[] = [];
   for (let offset = 0; offset < length; offset++) {
@@ -121,7 +123,7 @@ function createPeers(rank: number, length: number, { at, isRequired }: GridLine)
   return { sources, destinations };
 }
 
-function someOffset(length: number, is: (offset: number) => boolean): boolean {
-  for (let offset = 0; offset < length; offset++) if (is(offset)) return true;
+function someOffset(length: number, predicate: (offset: number) => boolean): boolean {
+  for (let offset = 0; offset < length; offset++) if (predicate(offset)) return true;
   return false;
 }

@@ -79,28 +79,31 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
     createTile(grid, coordinate[axis]!, dependencyTable({ axis, size }, call, coordinate)),
   );
   const { rank } = tiles[0]!;
-  const q = chunkFlow(unionOfPeers(tiles.map(({ queries }) => queries)), rank);
-  const keyFlows = tiles.map(({ keys }) => chunkFlow(keys, rank));
-  const bytes = (heads: number, width: number, storageDtype: DType): number =>
+  const queryFlow = createChunkFlow(unionOfPeers(tiles.map(({ queries }) => queries)), rank);
+  const keyFlows = tiles.map(({ keys }) => createChunkFlow(keys, rank));
+  const countBytes = (heads: number, width: number, storageDtype: DType): number =>
     batch * heads * width * dtypeBytes[storageDtype];
-  const [queryBytesPerRow, valueBytesPerRow] = [bytes(numHeads, headDim, dtype), bytes(numHeads, valueHeadDim, dtype)];
-  const [dqBytesPerRow, outBytesPerRow] = [
-    bytes(numHeads, headDim, "float32"),
-    bytes(numHeads, valueHeadDim, "float32"),
+  const [queryBytesPerRow, valueBytesPerRow] = [
+    countBytes(numHeads, headDim, dtype),
+    countBytes(numHeads, valueHeadDim, dtype),
   ];
-  const statisticBytesPerRow = bytes(numHeads, 1, "float32");
-  const keyBytesPerRow = [headDim, valueHeadDim].map((width) => bytes(numKvHeads, width, dtype));
-  const keySumBytesPerRow = [headDim, valueHeadDim].map((width) => bytes(numKvHeads, width, "float32"));
+  const [dqBytesPerRow, outBytesPerRow] = [
+    countBytes(numHeads, headDim, "float32"),
+    countBytes(numHeads, valueHeadDim, "float32"),
+  ];
+  const statisticBytesPerRow = countBytes(numHeads, 1, "float32");
+  const keyBytesPerRow = [headDim, valueHeadDim].map((width) => countBytes(numKvHeads, width, dtype));
+  const keySumBytesPerRow = [headDim, valueHeadDim].map((width) => countBytes(numKvHeads, width, "float32"));
   const keyTransfers = keyFlows.map((kv) => ({ ...kv, bytesPerRow: keyBytesPerRow }));
   return {
     forward: totalTraffic([
-      { ...q, bytesPerRow: [queryBytesPerRow] },
-      reverseFlow(q, [outBytesPerRow, statisticBytesPerRow]),
+      { ...queryFlow, bytesPerRow: [queryBytesPerRow] },
+      reverseFlow(queryFlow, [outBytesPerRow, statisticBytesPerRow]),
       ...keyTransfers,
     ]),
     backward: totalTraffic([
-      { ...q, bytesPerRow: [queryBytesPerRow, valueBytesPerRow, statisticBytesPerRow, statisticBytesPerRow] },
-      reverseFlow(q, [dqBytesPerRow]),
+      { ...queryFlow, bytesPerRow: [queryBytesPerRow, valueBytesPerRow, statisticBytesPerRow, statisticBytesPerRow] },
+      reverseFlow(queryFlow, [dqBytesPerRow]),
       ...keyTransfers,
       ...keyFlows.map((kv) => reverseFlow(kv, keySumBytesPerRow)),
     ]),
@@ -108,8 +111,12 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
 }
 
 /** This rank's chunks on their way out along one dimension of the tile, and others' on their way in; bytes not counted. */
-function chunkFlow({ sources, destinations, rows }: TilePeers, rank: number): ChunkFlow {
-  const received = sources.filter((source) => source !== undefined && source !== rank);
-  const sent = destinations.filter((destination) => destination !== undefined);
-  return { bytesPerRow: [], sent: sent.map(() => rows(rank)), received: received.map((source) => rows(source!)) };
+function createChunkFlow({ sources, destinations, rows }: TilePeers, rank: number): ChunkFlow {
+  const receivedRanks = sources.filter((source) => source !== undefined && source !== rank);
+  const sentRanks = destinations.filter((destination) => destination !== undefined);
+  return {
+    bytesPerRow: [],
+    sent: sentRanks.map(() => rows(rank)),
+    received: receivedRanks.map((source) => rows(source!)),
+  };
 }

@@ -25,17 +25,17 @@ test("parts that come from elsewhere than was declared, or after the last, are r
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 10 });
     const [q, k, v] = [1, 2, 3].map(() => randn(ctx, [1, 2, 5, 4])) as [Tensor, Tensor, Tensor];
     const at = ctx.mesh.coordinate;
-    using parts = blockwise(mesh2d(), [{ ...at, node: 1 }]);
+    using blockwiseAttention = blockwise(mesh2d(), [{ ...at, node: 1 }]);
     const state = { out: ctx.device.empty(q.shape, "float32"), lse: ctx.device.empty(q.shape.slice(0, 3), "float32") };
     const call = { q, at, scale: 1, mask: [], queries: layout, keys: layout };
-    expect(() => parts.attend(ctx, call, state, { k, v, from: { ...at, node: 0 } })).toThrow(
+    expect(() => blockwiseAttention.attend(ctx, call, state, { k, v, from: { ...at, node: 0 } })).toThrow(
       /mesh2d\(sp\): expected keys from \{"sp":\d,"node":1\}, received keys from \{"sp":\d,"node":0\}/,
     );
-    const named = { k, v, from: { ...at, node: 1 } };
-    parts.attend(ctx, call, state, named);
-    const again = () => parts.attend(ctx, call, state, named);
-    expect(again).toThrow(OptionError);
-    expect(again).toThrow(/expected no further keys, received keys from .*blockwise/);
+    const declaredShard = { k, v, from: { ...at, node: 1 } };
+    blockwiseAttention.attend(ctx, call, state, declaredShard);
+    const attendAgain = () => blockwiseAttention.attend(ctx, call, state, declaredShard);
+    expect(attendAgain).toThrow(OptionError);
+    expect(attendAgain).toThrow(/expected no further keys, received keys from .*blockwise/);
     expect(ctx.world.traffic().messagesSent).toBe(0);
     using out = attention(ctx, q, q, q, { backend: mesh2d({ shape: [2, 1] }), queries: layout, keys: layout });
     expect((await out.read()).every(Number.isFinite)).toBe(true);

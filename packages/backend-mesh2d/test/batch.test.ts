@@ -1,7 +1,7 @@
 import { type Arrangement, batchSuite, broadcastSteps, variantSuite } from "@mosaic/conformance";
 import { mesh2d } from "../src/index.ts";
 import type { GridShape } from "./shapes.ts";
-import { ways } from "./ways.ts";
+import { scheduleVariants } from "./ways.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
 /** A grid of each number of ranks, each way of going about it on some. */
@@ -15,12 +15,16 @@ const grids: readonly GridShape[] = [
   [7, 1],
   [2, 4],
 ];
-const arrangements = ways.flatMap((way, i): Arrangement[] => {
-  const backend = (shape: GridShape) => mesh2d({ shape, ...way, computeToTransfer: 0.5 });
-  const some = grids.filter((_, j) => j % ways.length === i);
+const arrangements = scheduleVariants.flatMap((variant, i): Arrangement[] => {
+  const createBackend = (shape: GridShape) => mesh2d({ shape, ...variant, computeToTransfer: 0.5 });
+  const variantGrids = grids.filter((_, j) => j % scheduleVariants.length === i);
   return [
-    ...some.map((shape) => ({ mesh: { sp: shape[0] * shape[1] }, axes: ["sp"], backend: backend(shape) })),
-    { mesh: { node: 2, sp: 2 }, axes: ["node", "sp"], backend: broadcastSteps("node", backend([1, 2])) },
+    ...variantGrids.map((shape) => ({
+      mesh: { sp: shape[0] * shape[1] },
+      axes: ["sp"],
+      backend: createBackend(shape),
+    })),
+    { mesh: { node: 2, sp: 2 }, axes: ["node", "sp"], backend: broadcastSteps("node", createBackend([1, 2])) },
   ];
 });
 

@@ -3,20 +3,20 @@ import type { Context } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type Mesh2DOptions, mesh2d } from "../src/index.ts";
 import { chooseSchedule, greedySchedule, type ScheduleName } from "../src/schedule.ts";
-import { even } from "./shapes.ts";
+import { createEvenTrial } from "./shapes.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
 /** What is chosen on a square grid for chunks of so many rows, when compute takes `ratio` times as long as transfers. */
-function chosen(side: number, rows: number, { ratio = 1, halfSpeedRows = 24 } = {}): ScheduleName {
+function chooseForSquare(side: number, rows: number, { ratio = 1, halfSpeedRows = 24 } = {}): ScheduleName {
   const transfer = (side - 1) * 4;
   const costs = { q: 1, kv: 2, out: 1, dkv: 0, block: ((transfer || 1) * ratio) / side ** 2 };
   const schedule = greedySchedule({ queries: side, keys: side, backward: false, channels: 1, costs });
-  const chunks = { chunks: side, rows };
-  return chooseSchedule({ schedule, queries: chunks, keys: chunks, halfSpeedRows });
+  const sideChunks = { chunks: side, rows };
+  return chooseSchedule({ schedule, queries: sideChunks, keys: sideChunks, halfSpeedRows });
 }
 
 test("small chunks are computed in one call, large ones behind their transfers", () => {
-  expect([1, 8, 32, 128, 1024].map((rows) => chosen(4, rows))).toEqual([
+  expect([1, 8, 32, 128, 1024].map((rows) => chooseForSquare(4, rows))).toEqual([
     "fused",
     "fused",
     "fused",
@@ -24,34 +24,40 @@ test("small chunks are computed in one call, large ones behind their transfers",
     "overlapped",
   ]);
   // A device that needs larger calls to be busy.
-  expect(chosen(4, 128, { halfSpeedRows: 512 })).toBe("fused");
-  expect(chosen(4, 4096, { halfSpeedRows: 512 })).toBe("overlapped");
-  expect(chosen(4, 1, { halfSpeedRows: 0 })).toBe("overlapped");
+  expect(chooseForSquare(4, 128, { halfSpeedRows: 512 })).toBe("fused");
+  expect(chooseForSquare(4, 4096, { halfSpeedRows: 512 })).toBe("overlapped");
+  expect(chooseForSquare(4, 1, { halfSpeedRows: 0 })).toBe("overlapped");
 });
 
 test("where nearly all is compute, or nearly all transfers, there is less to hide", () => {
   const rows = 64;
-  expect([0.02, 1, 50].map((ratio) => chosen(4, rows, { ratio }))).toEqual(["overlapped", "overlapped", "fused"]);
+  expect([0.02, 1, 50].map((ratio) => chooseForSquare(4, rows, { ratio }))).toEqual([
+    "overlapped",
+    "overlapped",
+    "fused",
+  ]);
 });
 
 test("a rank alone makes one call", () => {
-  expect(chosen(1, 1000)).toBe("fused");
+  expect(chooseForSquare(1, 1000)).toBe("fused");
 });
 
 /** Batches that a rank posts in a forward and a backward. */
-async function listBatches(ctx: Context, options: Mesh2DOptions, trial: Trial): Promise<number> {
+async function countBatches(ctx: Context, options: Mesh2DOptions, trial: Trial): Promise<number> {
   ctx.world.startTrace();
   await attendOn(ctx, mesh2d(options), trial);
   return (await ctx.world.stopTrace()).length;
 }
 
 test("auto runs the schedule that it chose, by name or by costs, the same on every rank", async () => {
-  const trial = even(4, { rows: 8 });
+  const trial = createEvenTrial(4, { rows: 8 });
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-    const fused = await listBatches(ctx, { shape: [2, 2], schedule: "fused" }, trial);
-    const overlapped = await listBatches(ctx, { shape: [2, 2], schedule: "overlapped" }, trial);
-    expect([fused, overlapped]).toEqual([4, 7]);
-    expect(await listBatches(ctx, { shape: [2, 2] }, trial)).toBe(fused);
-    expect(await listBatches(ctx, { shape: [2, 2], schedule: "auto", halfSpeedRows: 0 }, trial)).toBe(overlapped);
+    const numFusedBatches = await countBatches(ctx, { shape: [2, 2], schedule: "fused" }, trial);
+    const numOverlappedBatches = await countBatches(ctx, { shape: [2, 2], schedule: "overlapped" }, trial);
+    expect([numFusedBatches, numOverlappedBatches]).toEqual([4, 7]);
+    expect(await countBatches(ctx, { shape: [2, 2] }, trial)).toBe(numFusedBatches);
+    expect(await countBatches(ctx, { shape: [2, 2], schedule: "auto", halfSpeedRows: 0 }, trial)).toBe(
+      numOverlappedBatches,
+    );
   });
 });

@@ -1,5 +1,5 @@
-import { gridsUpTo, createSuite } from "./shapes.ts";
-import { ways } from "./ways.ts";
+import { listGrids, createSuite } from "./shapes.ts";
+import { scheduleVariants } from "./ways.ts";
 import { register } from "../../../vitest.world.ts";
 
-register(createSuite(ways[0]!, gridsUpTo(8)));
+register(createSuite(scheduleVariants[0]!, listGrids(8)));

@@ -16,47 +16,47 @@ const shapes: readonly MeshShape[] = [
 const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
   world(size, { ...options, backends: [mesh2d()], device: () => wrapDevice(cpu({ threads: 1 })), timeout: 20 });
 
-const embed = { embedDim: 16, numHeads: 4, numKvHeads: 2, causal: true, placement: "zigzag" } as const;
+const moduleOptions = { embedDim: 16, numHeads: 4, numKvHeads: 2, causal: true, placement: "zigzag" } as const;
 type Options = Pick<ConstructorParameters<typeof MultiAxisAttention>[1], "backend" | "meshShape">;
 
 const modules: Record<string, (ctx: Context, options: Options) => Tensor> = {
   MultiAxisAttention(ctx, options) {
-    using attn = new MultiAxisAttention(ctx, { ...embed, ...options, attentionAxis: 1 });
+    using attn = new MultiAxisAttention(ctx, { ...moduleOptions, ...options, attentionAxis: 1 });
     using x = randn(ctx, [2, 8, 16]);
     return attn.forward(x);
   },
   MultiAxisAttention2D(ctx, options) {
-    using attn = new MultiAxisAttention2D(ctx, { ...embed, ...options, axis1: 1, axis2: 3 });
+    using attn = new MultiAxisAttention2D(ctx, { ...moduleOptions, ...options, axis1: 1, axis2: 3 });
     using x = randn(ctx, [2, 4, 1, 2, 16]);
     return attn.forward(x);
   },
 };
 
-describe.each(Object.entries(modules))("%s", (_, run) => {
+describe.each(Object.entries(modules))("%s", (_, runModule) => {
   /** Output and bytes of every rank. */
-  const onSix = (options: Options) =>
+  const runOnSixRanks = (options: Options) =>
     onWorld(makeWorld, { size: 6 }, async (ctx) => {
-      using out = run(ctx, options);
+      using out = runModule(ctx, options);
       const values = await out.read();
       return { values: Array.from(values), bytesSent: ctx.world.traffic().bytesSent };
     });
 
   test("meshShape is the grid of the backend that is named", async () => {
-    const sent: string[] = [];
+    const sentBytes: string[] = [];
     for (const meshShape of shapes) {
-      const named = await onSix({ backend: "mesh2d", meshShape });
-      expect(named).toEqual(await onSix({ backend: mesh2d({ shape: meshShape }) }));
-      sent.push(named.map(({ bytesSent }) => bytesSent).join());
+      const namedResults = await runOnSixRanks({ backend: "mesh2d", meshShape });
+      expect(namedResults).toEqual(await runOnSixRanks({ backend: mesh2d({ shape: meshShape }) }));
+      sentBytes.push(namedResults.map(({ bytesSent }) => bytesSent).join());
     }
-    expect(new Set(sent).size).toBe(shapes.length);
+    expect(new Set(sentBytes).size).toBe(shapes.length);
     // Instead of the shape that the backend was made with.
-    const reshaped = await onSix({ backend: mesh2d({ shape: [1, 6] }), meshShape: [3, 2] });
-    expect(reshaped.map(({ bytesSent }) => bytesSent).join()).toBe(sent[0]);
+    const reshapedResults = await runOnSixRanks({ backend: mesh2d({ shape: [1, 6] }), meshShape: [3, 2] });
+    expect(reshapedResults.map(({ bytesSent }) => bytesSent).join()).toBe(sentBytes[0]);
   });
 
   test("a grid that does not fit, or no grid at all, is rejected on every rank before anything is sent", async () => {
     await onWorld(makeWorld, { size: 6 }, async (ctx) => {
-      const wrong: [Options, string][] = [
+      const invalidOptions: [Options, string][] = [
         [{ backend: "mesh2d", meshShape: [2, 2] }, `mesh2d(sp), rank ${ctx.rank}: expected a grid of 6 ranks`],
         [{ backend: "mesh2d", meshShape: [6, 0] }, "two integers > 0, [rows, columns], received [6,0]"],
         [{ backend: "mesh2d", meshShape: 6 as never }, "[rows, columns], received 6"],
@@ -66,9 +66,9 @@ describe.each(Object.entries(modules))("%s", (_, run) => {
         ],
         [{ backend: mesh2d({ axis: "gpu" }), meshShape: [3, 2] }, 'one of the mesh\'s axes sp, received "gpu"'],
       ];
-      for (const [options, message] of wrong) {
-        expect(() => run(ctx, options)).toThrow(OptionError);
-        expect(() => run(ctx, options)).toThrow(message);
+      for (const [options, message] of invalidOptions) {
+        expect(() => runModule(ctx, options)).toThrow(OptionError);
+        expect(() => runModule(ctx, options)).toThrow(message);
       }
       expect(ctx.world.traffic().messagesSent).toBe(0);
     });

@@ -17,7 +17,7 @@ import { makeWorld } from "../../../vitest.world.ts";
 const tokens = 24;
 
 /** One forward over all tokens, and a backward if wanted, the keys as often as there are parts; gives back all that it made. */
-function attendOnce(ctx: Context, backend: AttentionBackend, backward = false, parts = 1): void {
+function attendOnce(ctx: Context, backend: AttentionBackend, backward = false, numParts = 1): void {
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: tokens });
   const at = ctx.mesh.coordinate;
   using q = randn(ctx, [1, 2, tokens / ctx.size, 4]);
@@ -25,12 +25,13 @@ function attendOnce(ctx: Context, backend: AttentionBackend, backward = false, p
   try {
     const call = { q, at, scale: 0.5, mask: masks.full().slices(tokens, tokens), queries: layout, keys: layout };
     const keys = { k: q, v: q, from: at };
-    const places = Array.from({ length: parts }, () => at);
-    using steps = blockwise(backend, places);
-    const saved = { dOut: q, lse, delta: lse };
-    for (const _ of places) steps.attend(ctx, call, { out, lse }, keys);
+    const coordinates = Array.from({ length: numParts }, () => at);
+    using blockwiseAttention = blockwise(backend, coordinates);
+    const savedRows = { dOut: q, lse, delta: lse };
+    for (const _ of coordinates) blockwiseAttention.attend(ctx, call, { out, lse }, keys);
     if (!backward) return;
-    for (const _ of places) steps.attendBackward(ctx, { ...call, ...saved }, { dq: out, dk: out, dv: out }, keys);
+    for (const _ of coordinates)
+      blockwiseAttention.attendBackward(ctx, { ...call, ...savedRows }, { dq: out, dk: out, dv: out }, keys);
   } finally {
     out.dispose();
     lse.dispose();
@@ -41,33 +42,38 @@ function attendOnce(ctx: Context, backend: AttentionBackend, backward = false, p
 function recordLog(
   ctx: Context,
   options: Pick<Mesh2DOptions, "shape" | "schedule" | "channels" | "computeToTransfer">,
-  parts = 1,
+  numParts = 1,
 ): string[] {
   const log: string[] = [];
   const rank = perturbed(ctx, { completion: "soon", seed: 1 });
   const group = rank.mesh.group("sp");
   let posts = 0;
-  const sendRecv: ProcessGroup["sendRecv"] = (...given) => {
-    const number = ++posts;
-    log.push(`post ${number}`);
-    const work = group.sendRecv(...given);
+  const sendRecv: ProcessGroup["sendRecv"] = (...args) => {
+    const postIndex = ++posts;
+    log.push(`post ${postIndex}`);
+    const work = group.sendRecv(...args);
     return {
       wait() {
-        log.push(`wait ${number}`);
+        log.push(`wait ${postIndex}`);
         work.wait();
       },
     };
   };
   const { name, size, ranks, device } = group;
-  const observed = { name, rank: group.rank, size, ranks, device, sendRecv } as unknown as ProcessGroup;
+  const loggedGroup = { name, rank: group.rank, size, ranks, device, sendRecv } as unknown as ProcessGroup;
   const inner: AttentionBackend = {
     ...local(),
-    attend(...given) {
+    attend(...args) {
       log.push("block");
-      local().attend(...given);
+      local().attend(...args);
     },
   };
-  attendOnce({ ...rank, mesh: { ...rank.mesh, group: () => observed } }, mesh2d({ ...options, inner }), false, parts);
+  attendOnce(
+    { ...rank, mesh: { ...rank.mesh, group: () => loggedGroup } },
+    mesh2d({ ...options, inner }),
+    false,
+    numParts,
+  );
   return log;
 }
 
@@ -103,7 +109,7 @@ test("the fused schedule computes once, between two batches", async () => {
   });
 });
 
-const inTwoParts = {
+const twoPartLogs = {
   // Keys come with either part; queries with the first alone, and sums over them leave with the second alone.
   fused: "post 1, wait 1, block, post 2, wait 2, block, post 3, wait 3",
   overlapped:
@@ -115,7 +121,7 @@ test.each(["fused", "overlapped"] as const)("%s: keys in two parts, queries once
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
     const log = recordLog(ctx, { shape: [2, 2], schedule }, 2);
     await ctx.device.stream.synchronize();
-    expect(log.join(", ")).toBe(inTwoParts[schedule]);
+    expect(log.join(", ")).toBe(twoPartLogs[schedule]);
   });
 });
 
@@ -141,17 +147,17 @@ for (const options of [
     await onWorld(makeWorld, { size: 4 }, async (ctx) => {
       const rank = perturbed(ctx, { completion: "late", seed: 1 });
       const { allocated } = ctx.device.memory();
-      let [calls, last] = [0, 0];
+      let [numCalls, failingCall] = [0, 0];
       const inner: AttentionBackend = {
         ...local(),
         attend() {
-          if (++calls === last) throw new Error("in the kernel");
+          if (++numCalls === failingCall) throw new Error("in the kernel");
         },
       };
-      for (last of [1, 6]) {
-        calls = 0;
+      for (failingCall of [1, 6]) {
+        numCalls = 0;
         const backend = mesh2d({ shape: [2, 2], ...options, inner });
-        expect(() => attendOnce(rank, backend, false, 2 + last)).toThrow("in the kernel");
+        expect(() => attendOnce(rank, backend, false, 2 + failingCall)).toThrow("in the kernel");
         expect(rank.inFlight()).toBe(0);
       }
       await ctx.device.stream.synchronize();

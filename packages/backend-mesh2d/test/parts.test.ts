@@ -1,4 +1,4 @@
-import { suiteInParts } from "./shapes.ts";
+import { createPartsSuite } from "./shapes.ts";
 import { register } from "../../../vitest.world.ts";
 
-register(suiteInParts());
+register(createPartsSuite());

@@ -7,7 +7,7 @@ import { makeWorld, register } from "../../../vitest.world.ts";
 register(agreementSuite({ makeWorld, backend: (axis) => mesh2d({ axis }) }));
 
 /** The error of a world of two whose ranks use these backends. */
-async function disagreement(backends: readonly AttentionBackend[]): Promise<string> {
+async function catchDisagreement(backends: readonly AttentionBackend[]): Promise<string> {
   const contexts = await makeWorld(2, { wrapDevice: (device) => device });
   const reads = contexts.map(async (ctx, rank) => {
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 8 });
@@ -23,10 +23,15 @@ async function disagreement(backends: readonly AttentionBackend[]): Promise<stri
 }
 
 test("options that differ between ranks are named", async () => {
-  const message = await disagreement([mesh2d({ shape: [1, 2] }), mesh2d({ shape: [2, 1] })]);
+  const message = await catchDisagreement([mesh2d({ shape: [1, 2] }), mesh2d({ shape: [2, 1] })]);
   expect(message).toContain("rank 0 is at call #1 (world): attention by mesh2d(sp, shape 1×2, schedule auto, ");
   expect(message).toContain("rank 1 at call #1 (world): attention by mesh2d(sp, shape 2×1, schedule auto, ");
-  const other = await disagreement([mesh2d({ schedule: "fused" }), mesh2d({ schedule: "overlapped", channels: 2 })]);
-  expect(other).toContain("by mesh2d(sp, schedule fused): ");
-  expect(other).toContain("by mesh2d(sp, schedule overlapped, channels 2, compute-to-transfer ratio 1, links 1:1): ");
+  const scheduleMessage = await catchDisagreement([
+    mesh2d({ schedule: "fused" }),
+    mesh2d({ schedule: "overlapped", channels: 2 }),
+  ]);
+  expect(scheduleMessage).toContain("by mesh2d(sp, schedule fused): ");
+  expect(scheduleMessage).toContain(
+    "by mesh2d(sp, schedule overlapped, channels 2, compute-to-transfer ratio 1, links 1:1): ",
+  );
 });

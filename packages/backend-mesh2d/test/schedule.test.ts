@@ -3,7 +3,7 @@ import { describe, expect, test } from "vitest";
 import { greedySchedule, type Schedule } from "../src/schedule.ts";
 import { type ChunkTransfer, type ScheduleOptions, batchTime } from "../src/timeline.ts";
 
-interface Given {
+interface ProblemSpec {
   readonly g: number;
   readonly ratio: number;
   readonly backward: boolean;
@@ -13,8 +13,8 @@ interface Given {
 }
 
 /** Costs in chunks of queries' size, with g query heads per KV head; compute as long as `ratio` times all transfers. */
-function problem(queries: number, keys: number, given: Given): ScheduleOptions {
-  const { g, ratio, backward, channels = 1, row = 1 } = given;
+function createProblem(queries: number, keys: number, spec: ProblemSpec): ScheduleOptions {
+  const { g, ratio, backward, channels = 1, row = 1 } = spec;
   const costs = { q: row * (backward ? 2 : 1), kv: 2 / g, out: row, dkv: backward ? 2 / g : 0 };
   const transfer = (queries - 1) * (costs.q + costs.out) + (keys - 1) * (costs.kv + costs.dkv);
   const block = ((transfer || 1) * ratio) / (queries * keys);
@@ -22,7 +22,7 @@ function problem(queries: number, keys: number, given: Given): ScheduleOptions {
 }
 
 /** Makespan over what no order can beat. */
-function excess({ makespan, transfer, compute }: Schedule): number {
+function computeExcess({ makespan, transfer, compute }: Schedule): number {
   return makespan / Math.max(transfer, compute);
 }
 
@@ -41,9 +41,9 @@ describe.each(tiles)("%d × %d", (queries, keys, groups) => {
   test.each(groups)("takes at most 1.15 times what no order can beat, %d query heads per KV head", (g) => {
     for (const ratio of ratios) {
       for (const backward of [false, true]) {
-        const schedule = greedySchedule(problem(queries, keys, { g, ratio, backward }));
-        expect(excess(schedule), `compute / transfer ${ratio}, backward ${backward}`).toBeLessThanOrEqual(1.15);
-        expect(excess(schedule)).toBeGreaterThanOrEqual(1 - 1e-9);
+        const schedule = greedySchedule(createProblem(queries, keys, { g, ratio, backward }));
+        expect(computeExcess(schedule), `compute / transfer ${ratio}, backward ${backward}`).toBeLessThanOrEqual(1.15);
+        expect(computeExcess(schedule)).toBeGreaterThanOrEqual(1 - 1e-9);
       }
     }
   });
@@ -51,11 +51,11 @@ describe.each(tiles)("%d × %d", (queries, keys, groups) => {
   test.each(groups)("two channels take no longer than one, %d query heads per KV head", (g) => {
     for (const ratio of ratios) {
       for (const backward of [false, true]) {
-        const [one, two] = ([1, 2] as const).map((channels) =>
-          greedySchedule(problem(queries, keys, { g, ratio, backward, channels })),
+        const [oneChannel, twoChannels] = ([1, 2] as const).map((channels) =>
+          greedySchedule(createProblem(queries, keys, { g, ratio, backward, channels })),
         );
-        expect(two!.makespan).toBeLessThanOrEqual(one!.makespan * (1 + 1e-9));
-        expect(excess(two!)).toBeGreaterThanOrEqual(1 - 1e-9);
+        expect(twoChannels!.makespan).toBeLessThanOrEqual(oneChannel!.makespan * (1 + 1e-9));
+        expect(computeExcess(twoChannels!)).toBeGreaterThanOrEqual(1 - 1e-9);
       }
     }
   });
@@ -68,14 +68,14 @@ test.each([
   [1, 1.04, 1.05],
   [2, 1.01, 1.01],
 ])("16 × 16 on two channels, compute / transfer %d: %d and %d times the bound of one", (ratio, forward, backward) => {
-  for (const [isBackward, known] of [
+  for (const [isBackward, maxRatio] of [
     [false, forward],
     [true, backward],
   ] as const) {
-    const given = { g: 1, ratio, backward: isBackward };
-    const { transfer, compute } = greedySchedule(problem(16, 16, given));
-    const { makespan } = greedySchedule(problem(16, 16, { ...given, channels: 2 }));
-    expect(makespan / Math.max(transfer, compute)).toBeLessThanOrEqual(known + 0.01);
+    const spec = { g: 1, ratio, backward: isBackward };
+    const { transfer, compute } = greedySchedule(createProblem(16, 16, spec));
+    const { makespan } = greedySchedule(createProblem(16, 16, { ...spec, channels: 2 }));
+    expect(makespan / Math.max(transfer, compute)).toBeLessThanOrEqual(maxRatio + 0.01);
   }
 });
 
@@ -86,10 +86,10 @@ test("links of unlike speed: a column's moves hide behind a row's, or the other 
       [8, 32],
       [32, 8],
     ] as const) {
-      const given = { g: 1, ratio: 0.25, backward: true, row };
-      const two = greedySchedule(problem(queries, keys, { ...given, channels: 2 }));
-      expect(excess(two), `${queries} × ${keys}, ${row}`).toBeLessThanOrEqual(1.25);
-      expect(two.makespan).toBeLessThan(greedySchedule(problem(queries, keys, given)).makespan);
+      const spec = { g: 1, ratio: 0.25, backward: true, row };
+      const twoChannels = greedySchedule(createProblem(queries, keys, { ...spec, channels: 2 }));
+      expect(computeExcess(twoChannels), `${queries} × ${keys}, ${row}`).toBeLessThanOrEqual(1.25);
+      expect(twoChannels.makespan).toBeLessThan(greedySchedule(createProblem(queries, keys, spec)).makespan);
     }
   }
 });
@@ -99,23 +99,25 @@ test("links of unlike speed: a column's moves hide behind a row's, or the other 
  * compute enqueued before it was posted; a block begins when the one before it is done and its chunks, with all batches
  * before theirs, are there.
  */
-function replayed({ steps }: Schedule, options: ScheduleOptions): number {
-  let channel = 0;
-  let compute = 0;
-  const arrival = new Map<string, number>([
+function replay({ steps }: Schedule, options: ScheduleOptions): number {
+  let channelTime = 0;
+  let computeTime = 0;
+  const arrivalTimes = new Map<string, number>([
     ["q 0", 0],
     ["kv 0", 0],
   ]);
   for (const step of steps) {
     if (step.kind === "block") {
-      compute = Math.max(compute, arrival.get(`q ${step.x}`)!, arrival.get(`kv ${step.y}`)!) + options.costs.block;
+      computeTime =
+        Math.max(computeTime, arrivalTimes.get(`q ${step.x}`)!, arrivalTimes.get(`kv ${step.y}`)!) +
+        options.costs.block;
       continue;
     }
-    const sends = step.moves.some(({ kind }) => kind === "out" || kind === "dkv");
-    channel = Math.max(channel, sends ? compute : 0) + batchTime(step.moves, options);
-    for (const { kind, offset } of step.moves) arrival.set(`${kind} ${offset}`, channel);
+    const sendsSums = step.moves.some(({ kind }) => kind === "out" || kind === "dkv");
+    channelTime = Math.max(channelTime, sendsSums ? computeTime : 0) + batchTime(step.moves, options);
+    for (const { kind, offset } of step.moves) arrivalTimes.set(`${kind} ${offset}`, channelTime);
   }
-  return Math.max(channel, compute);
+  return Math.max(channelTime, computeTime);
 }
 
 const problems = fc
@@ -128,34 +130,36 @@ const problems = fc
     channels: fc.constantFrom(1, 2),
     backward: fc.boolean(),
   })
-  .map(({ queries, keys, ...given }) => problem(queries, keys, given));
+  .map(({ queries, keys, ...given }) => createProblem(queries, keys, given));
 
 test("every block once after its chunks, every sum once after its blocks, chunks in order, as many at once as may be", () => {
   fc.assert(
     fc.property(problems, (options) => {
       const { queries, keys, backward, channels } = options;
-      const here = { q: 1, kv: 1, out: 1, dkv: 1 };
-      const done = new Set<number>();
-      const isDone = (blocks: number[]) => blocks.every((block) => done.has(block));
-      const move = ({ kind, offset }: ChunkTransfer) => {
-        expect(offset).toBe(here[kind]++);
+      const nextOffsets = { q: 1, kv: 1, out: 1, dkv: 1 };
+      const completedBlocks = new Set<number>();
+      const areCompleted = (blocks: number[]) => blocks.every((block) => completedBlocks.has(block));
+      const checkMove = ({ kind, offset }: ChunkTransfer) => {
+        expect(offset).toBe(nextOffsets[kind]++);
         const row = Array.from({ length: keys }, (_, y) => offset * keys + y);
         const column = Array.from({ length: queries }, (_, x) => x * keys + offset);
-        if (kind === "out") expect(isDone(row)).toBe(true);
-        if (kind === "dkv") expect(isDone(column)).toBe(true);
+        if (kind === "out") expect(areCompleted(row)).toBe(true);
+        if (kind === "dkv") expect(areCompleted(column)).toBe(true);
       };
       for (const step of greedySchedule(options).steps) {
         if (step.kind === "batch") {
           expect(step.moves.length).toBeGreaterThan(0);
           if (channels === 1) expect(step.moves.length).toBe(1);
-          step.moves.forEach(move);
+          step.moves.forEach(checkMove);
           continue;
         }
-        expect(step.x < here.q && step.y < here.kv && !done.has(step.x * keys + step.y)).toBe(true);
-        done.add(step.x * keys + step.y);
+        expect(step.x < nextOffsets.q && step.y < nextOffsets.kv && !completedBlocks.has(step.x * keys + step.y)).toBe(
+          true,
+        );
+        completedBlocks.add(step.x * keys + step.y);
       }
-      expect(done.size).toBe(queries * keys);
-      expect(here).toEqual({ q: queries, kv: keys, out: queries, dkv: backward ? keys : 1 });
+      expect(completedBlocks.size).toBe(queries * keys);
+      expect(nextOffsets).toEqual({ q: queries, kv: keys, out: queries, dkv: backward ? keys : 1 });
     }),
   );
 });
@@ -164,7 +168,7 @@ test("a replay takes no longer than was planned", () => {
   fc.assert(
     fc.property(problems, (options) => {
       const schedule = greedySchedule(options);
-      expect(replayed(schedule, options)).toBeLessThanOrEqual(schedule.makespan * (1 + 1e-9));
+      expect(replay(schedule, options)).toBeLessThanOrEqual(schedule.makespan * (1 + 1e-9));
     }),
   );
 });
@@ -187,14 +191,14 @@ test("on two channels a row and a column come together, and the quick ones of a 
   const costs = { q: 1, kv: 1, out: 1, dkv: 0, block: 0.1 };
   const tile = { queries: 3, keys: 3, backward: false, channels: 2 } as const;
   expect(listMoves(greedySchedule({ ...tile, costs }))).toEqual(["q 1 + kv 1", "q 2 + kv 2", "out 1", "out 2"]);
-  const slow = greedySchedule({ ...tile, queries: 4, keys: 2, costs: { ...costs, kv: 3 } });
-  expect(listMoves(slow)).toEqual(["q 1 + q 2 + q 3 + kv 1", "out 1", "out 2", "out 3"]);
+  const slowColumnSchedule = greedySchedule({ ...tile, queries: 4, keys: 2, costs: { ...costs, kv: 3 } });
+  expect(listMoves(slowColumnSchedule)).toEqual(["q 1 + q 2 + q 3 + kv 1", "out 1", "out 2", "out 3"]);
 });
 
 test("backward peels: a row and a column in turn", () => {
-  const sums = listMoves(greedySchedule(problem(4, 4, { g: 1, ratio: 100, backward: true }))).filter((move) =>
+  const sumMoves = listMoves(greedySchedule(createProblem(4, 4, { g: 1, ratio: 100, backward: true }))).filter((move) =>
     /out|dkv/.test(move),
   );
-  expect(sums).toHaveLength(6);
-  for (const [i, move] of sums.entries()) expect(move.slice(0, 3)).not.toBe(sums[i + 1]?.slice(0, 3));
+  expect(sumMoves).toHaveLength(6);
+  for (const [i, move] of sumMoves.entries()) expect(move.slice(0, 3)).not.toBe(sumMoves[i + 1]?.slice(0, 3));
 });

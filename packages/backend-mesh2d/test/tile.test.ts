@@ -3,26 +3,26 @@ import { layoutOf, masks, positions } from "@mosaic/core";
 import { dependencyTable } from "@mosaic/core/context-parallel";
 import { expect, test } from "vitest";
 import { bestGrid, type Grid, keyOwner, queryOwner, createTile, TileCache } from "../src/tile.ts";
-import { gridsUpTo } from "./shapes.ts";
+import { listGrids } from "./shapes.ts";
 
 const offsets = (length: number) => Array.from({ length }, (_, i) => i);
 
-test.each(gridsUpTo(12))(
+test.each(listGrids(12))(
   "%d × %d: every block is computed once, and each rank's own is in its tile",
   (rows, columns) => {
     const grid: Grid = { rows, columns };
     const size = rows * columns;
-    const times = new Array<number>(size * size).fill(0);
+    const computeCounts = new Array<number>(size * size).fill(0);
     for (const rank of offsets(size)) {
       expect(queryOwner(grid, rank, 0)).toBe(rank);
       expect(keyOwner(grid, rank, 0)).toBe(rank);
       for (const x of offsets(columns)) {
         expect(queryOwner(grid, queryOwner(grid, rank, x), -x)).toBe(rank);
-        for (const y of offsets(rows)) times[queryOwner(grid, rank, x) * size + keyOwner(grid, rank, y)]!++;
+        for (const y of offsets(rows)) computeCounts[queryOwner(grid, rank, x) * size + keyOwner(grid, rank, y)]!++;
       }
       for (const y of offsets(rows)) expect(keyOwner(grid, keyOwner(grid, rank, y), -y)).toBe(rank);
     }
-    expect(times.every((count) => count === 1)).toBe(true);
+    expect(computeCounts.every((count) => count === 1)).toBe(true);
   },
 );
 
@@ -47,7 +47,7 @@ test("the more parts keys come in, the wider the grid, but never wider than the 
   expect(bestGrid(36, 1, 1000)).toEqual({ rows: 6, columns: 6 });
 });
 
-test.each(gridsUpTo(8))(
+test.each(listGrids(8))(
   "%d × %d: a chunk goes to those who see a pair of it in their tile, and to nobody else",
   (rows, columns) => {
     const grid = { rows, columns };
@@ -56,34 +56,35 @@ test.each(gridsUpTo(8))(
     for (const placement of placements().filter(({ name }) => name !== "striped")) {
       for (const { mask, maskMod } of maskTrials(17, 17, 3)) {
         const layout = layoutOf({ mesh, axes: ["sp"], placement, length: 17 });
-        const held = (sp: number) => [...positions(layout.spans({ sp }))];
-        const shows = (q: number, k: number) => held(q).some((i) => held(k).some((j) => maskMod(i, j)));
-        const known = offsets(mesh.sp).map((a) => offsets(mesh.sp).map((b) => shows(a, b)));
+        const listHeldPositions = (sp: number) => [...positions(layout.spans({ sp }))];
+        const isAnyPairVisible = (q: number, k: number) =>
+          listHeldPositions(q).some((i) => listHeldPositions(k).some((j) => maskMod(i, j)));
+        const visibility = offsets(mesh.sp).map((a) => offsets(mesh.sp).map((b) => isAnyPairVisible(a, b)));
         const tiles = offsets(mesh.sp).map((sp) => {
           const call = { at: { sp }, mask: mask.slices(17, 17), queries: layout, keys: layout };
           return createTile(grid, sp, dependencyTable({ axis: "sp", size: mesh.sp }, call, call.at));
         });
         for (const [rank, { queries, keys }] of tiles.entries()) {
-          const seen = (x: number, y: number) => known[queryOwner(grid, rank, x)]![keyOwner(grid, rank, y)]!;
-          const rowsSeen = offsets(columns).map((x) => offsets(rows).some((y) => seen(x, y)));
-          const columnsSeen = offsets(rows).map((y) => offsets(columns).some((x) => seen(x, y)));
-          expect(queries.sources.map((source) => source !== undefined)).toEqual(rowsSeen);
-          expect(keys.sources.map((source) => source !== undefined)).toEqual(columnsSeen);
+          const isSeen = (x: number, y: number) => visibility[queryOwner(grid, rank, x)]![keyOwner(grid, rank, y)]!;
+          const areRowsSeen = offsets(columns).map((x) => offsets(rows).some((y) => isSeen(x, y)));
+          const areColumnsSeen = offsets(rows).map((y) => offsets(columns).some((x) => isSeen(x, y)));
+          expect(queries.sources.map((source) => source !== undefined)).toEqual(areRowsSeen);
+          expect(keys.sources.map((source) => source !== undefined)).toEqual(areColumnsSeen);
           // Every send has its receive.
-          for (const [peers, other] of [
+          for (const [peers, getOtherPeers] of [
             [queries, (rank: number) => tiles[rank]!.queries],
             [keys, (rank: number) => tiles[rank]!.keys],
           ] as const) {
             for (const [offset, destination] of peers.destinations.entries()) {
-              if (destination !== undefined) expect(other(destination).sources[offset]).toBe(rank);
+              if (destination !== undefined) expect(getOtherPeers(destination).sources[offset]).toBe(rank);
             }
           }
         }
-        const count = (chunks: "sources" | "destinations") =>
+        const countRanks = (chunks: "sources" | "destinations") =>
           tiles.flatMap(({ rank, queries, keys }) =>
             [...queries[chunks], ...keys[chunks]].filter((each) => each !== undefined && each !== rank),
           ).length;
-        expect(count("destinations")).toBe(count("sources"));
+        expect(countRanks("destinations")).toBe(countRanks("sources"));
       }
     }
   },

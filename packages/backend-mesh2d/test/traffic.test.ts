@@ -2,12 +2,12 @@ import { attendOn, backendTrials, batchTrials, onWorld, placements, type Trial }
 import { type Context, layoutOf, type Slice, type Traffic } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { type Mesh2DOptions, mesh2d, mesh2dTraffic } from "../src/index.ts";
-import { even, type GridShape, gridsUpTo } from "./shapes.ts";
-import { formatTitle, ways } from "./ways.ts";
+import { createEvenTrial, type GridShape, listGrids } from "./shapes.ts";
+import { formatTitle, scheduleVariants } from "./ways.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
 /** What the closed form states that one rank sends and receives in a forward and a backward of a trial. */
-function predicted(trial: Trial, shape: GridShape, sp: number): Traffic {
+function predictTraffic(trial: Trial, shape: GridShape, sp: number): Traffic {
   const { mesh, axes, mask, modifiers } = trial;
   const queries = layoutOf({ mesh, axes, ...trial.queries });
   const keys = layoutOf({ mesh, axes, ...trial.keys });
@@ -16,18 +16,18 @@ function predicted(trial: Trial, shape: GridShape, sp: number): Traffic {
     shape,
     call: { at: { sp }, mask, modifiers, queries, keys },
   });
-  return combined(forward, backward, (x, y) => x + y);
+  return combineTraffic(forward, backward, (x, y) => x + y);
 }
 
 /** What it did. */
-async function measured(ctx: Context, options: Mesh2DOptions, trial: Trial): Promise<Traffic> {
+async function measureTraffic(ctx: Context, options: Mesh2DOptions, trial: Trial): Promise<Traffic> {
   const group = ctx.mesh.group("sp");
-  const before = group.traffic();
+  const trafficBefore = group.traffic();
   await attendOn(ctx, mesh2d(options), trial);
-  return combined(group.traffic(), before, (x, y) => x - y);
+  return combineTraffic(group.traffic(), trafficBefore, (x, y) => x - y);
 }
 
-function combined(a: Traffic, b: Traffic, f: (x: number, y: number) => number): Traffic {
+function combineTraffic(a: Traffic, b: Traffic, f: (x: number, y: number) => number): Traffic {
   return {
     bytesSent: f(a.bytesSent, b.bytesSent),
     bytesReceived: f(a.bytesReceived, b.bytesReceived),
@@ -35,7 +35,7 @@ function combined(a: Traffic, b: Traffic, f: (x: number, y: number) => number): 
   };
 }
 
-describe.each(gridsUpTo(8))("%d × %d", (rows, columns) => {
+describe.each(listGrids(8))("%d × %d", (rows, columns) => {
   test("what is sent is what the closed form states, whatever the mask and placement, in every way", async () => {
     const mesh = { sp: rows * columns };
     const trials = placements().flatMap((placement, i) =>
@@ -43,14 +43,14 @@ describe.each(gridsUpTo(8))("%d × %d", (rows, columns) => {
     );
     trials.push(...batchTrials({ mesh, axes: ["sp"] }));
     // Every fourth trial, in one way or another by turns; the grids next to this one have the others.
-    const chosen = trials
+    const selectedTrials = trials
       .filter((_, i) => (i + rows + columns) % 4 === 0)
-      .map((trial, i) => ({ trial, way: ways[(i + rows) % ways.length]! }));
+      .map((trial, i) => ({ trial, way: scheduleVariants[(i + rows) % scheduleVariants.length]! }));
     const shape: GridShape = [rows, columns];
     await onWorld(makeWorld, { size: mesh.sp, mesh }, async (ctx) => {
-      for (const { trial, way } of chosen) {
-        const actual = await measured(ctx, { shape, ...way }, trial);
-        expect(actual, `${trial.name}, ${formatTitle(way)}`).toEqual(predicted(trial, shape, ctx.rank));
+      for (const { trial, way } of selectedTrials) {
+        const actual = await measureTraffic(ctx, { shape, ...way }, trial);
+        expect(actual, `${trial.name}, ${formatTitle(way)}`).toEqual(predictTraffic(trial, shape, ctx.rank));
       }
     });
   });
@@ -59,9 +59,9 @@ describe.each(gridsUpTo(8))("%d × %d", (rows, columns) => {
 test.each([1, 2, 4])(
   "in chunks of queries' size: 2(c−1) + (2/g)(r−1) forward, 3(c−1) + (4/g)(r−1) backward, g = %d",
   (g) => {
-    for (const [rows, columns] of gridsUpTo(12)) {
+    for (const [rows, columns] of listGrids(12)) {
       const size = rows * columns;
-      const trial = even(size, { numKvHeads: 4 / g });
+      const trial = createEvenTrial(size, { numKvHeads: 4 / g });
       const layout = layoutOf({ mesh: trial.mesh, axes: ["sp"], ...trial.queries });
       const chunk = 4 * 4 * 8 * 4;
       const statistic = chunk / 8;
@@ -83,9 +83,9 @@ test("documents on ranks of their own send nothing", async () => {
     (i): Slice => ({ q0: 4 * i, q1: 4 * i + 4, k0: 4 * i, k1: 4 * i + 4, type: "full" }),
   );
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-    for (const way of ways) {
-      const sent = await measured(ctx, { shape: [2, 2], ...way }, even(4, { mask: documents }));
-      expect(sent).toEqual({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 });
+    for (const way of scheduleVariants) {
+      const traffic = await measureTraffic(ctx, { shape: [2, 2], ...way }, createEvenTrial(4, { mask: documents }));
+      expect(traffic).toEqual({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 });
     }
   });
 });

@@ -1,5 +1,5 @@
-import { gridsUpTo, createSuite } from "./shapes.ts";
-import { ways } from "./ways.ts";
+import { listGrids, createSuite } from "./shapes.ts";
+import { scheduleVariants } from "./ways.ts";
 import { register } from "../../../vitest.world.ts";
 
-register(createSuite(ways[2]!, [...gridsUpTo(8), [3, 5]]));
+register(createSuite(scheduleVariants[2]!, [...listGrids(8), [3, 5]]));

@@ -38,12 +38,12 @@ export function kvTransfers(
   const { size } = dependencies;
   const right = modulo(rank + 1, size);
   const consumer = modulo(rank + step, size); // who works on this rank's own keys at that step
-  const from = recvPeer(dependencies, rank, step);
+  const sender = recvPeer(dependencies, rank, step);
   const transfers: Transfer[] = [];
   if (recvPeer(dependencies, right, step) === rank) transfers.push(...sendTransfers(current, right));
   if (consumer !== right && recvPeer(dependencies, consumer, step) === rank)
     transfers.push(...sendTransfers(own, consumer));
-  if (from !== undefined) transfers.push(...recvTransfers(next, from));
+  if (sender !== undefined) transfers.push(...recvTransfers(next, sender));
   return transfers;
 }
 
@@ -66,8 +66,8 @@ export function gradientTransfers(
   const { size, keyRows } = dependencies;
   const left = modulo(rank - 1, size);
   const consumer = modulo(rank + step, size); // who worked on this rank's own keys at that step
-  const to = sendPeer(dependencies, rank, step);
-  const transfers: Transfer[] = to === undefined ? [] : sendTransfers(current, to);
+  const receiver = sendPeer(dependencies, rank, step);
+  const transfers: Transfer[] = receiver === undefined ? [] : sendTransfers(current, receiver);
   let nextStepSums: Chunk | undefined;
   let ownerSums: Chunk | undefined;
   if (left !== consumer && sendPeer(dependencies, left, step) === rank) {

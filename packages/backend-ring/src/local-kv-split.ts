@@ -36,8 +36,8 @@ export function createBackwardKeysCache(
       const isKeySplit = inner.axes.length === 0 && hasLastStepTransfer(dependencies, from[axis]!);
       const firstRows = isKeySplit ? balancedRowCount(call, from) : undefined;
       if (firstRows === undefined) return { layout: call.keys, firstRows };
-      const parts = splitSpans(call.keys.spans(from), firstRows);
-      const spans = (at: Coordinate) => parts[at[axis]! - dependencies.size] ?? call.keys.spans(at);
+      const splitKeys = splitSpans(call.keys.spans(from), firstRows);
+      const spans = (at: Coordinate) => splitKeys[at[axis]! - dependencies.size] ?? call.keys.spans(at);
       return { layout: { ...call.keys, spans }, firstRows };
     });
 }

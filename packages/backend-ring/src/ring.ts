@@ -79,7 +79,7 @@ export function ring(options?: RingOptions): AttentionBackend {
       const dependencies = getDependencies(ctx, call, kv.from);
       const blocks = visibleCoordinates(group, dependencies, kv.from);
       using blockwiseAttention = blockwise(inner, blocks.filter(isVisible));
-      for (const { step, visible, k, v } of rotate(group, kv, dependencies))
+      for (const { step, isVisible: visible, k, v } of rotate(group, kv, dependencies))
         if (visible) blockwiseAttention.attend(ctx, call, state, { k, v, from: blocks[step]! });
     },
 
@@ -92,7 +92,10 @@ export function ring(options?: RingOptions): AttentionBackend {
       const stagedCall = { ...call, keys: keys.layout };
       const steps = rotate(group, kv, dependencies);
       using blockwiseAttention = blockwise(inner, blocks.filter(isVisible));
-      for (const { step, visible, k, v, dk, dv } of rotateGradients(group, steps, grads, { dependencies, ...keys }))
+      for (const { step, isVisible: visible, k, v, dk, dv } of rotateGradients(group, steps, grads, {
+        dependencies,
+        ...keys,
+      }))
         if (visible)
           blockwiseAttention.attendBackward(ctx, stagedCall, { dq: grads.dq, dk, dv }, { k, v, from: blocks[step]! });
     },
@@ -135,7 +138,7 @@ export interface Step extends KvBlock {
   /** The rank that owns them. */
   readonly source: number;
   /** Whether this rank attends to them. If not, none of its queries sees any: they were not sent to it, and k and v hold other keys. */
-  readonly visible: boolean;
+  readonly isVisible: boolean;
 }
 
 /**
@@ -176,7 +179,7 @@ export function* rotate(
           label,
         ); // send
       const { tensors } = currentChunk;
-      yield { step, source, visible: needsCompute(rank, source), k: tensors[0]!, v: tensors[1]! }; // compute
+      yield { step, source, isVisible: needsCompute(rank, source), k: tensors[0]!, v: tensors[1]! }; // compute
       work?.wait(); // wait
       work = undefined;
       currentChunk = nextChunk; // the two buffers swap
@@ -214,7 +217,7 @@ export function* rotateGradients(
   const label = `ring(${dependencies.axis})`;
   using buffers = new ChunkBuffers({ device, slotRows: maxChunkRows(dependencies, rank) });
   const ownSums: Chunk = { tensors: [grads.dk, grads.dv], wire: [] };
-  const zeroSums = (source: number, step: number): Chunk => {
+  const createZeroSums = (source: number, step: number): Chunk => {
     const sums = buffers.slot(slotName(step), ownSums.tensors, dependencies.keyRows(source));
     for (const sum of sums.tensors) device.kernels.fill(sum, 0);
     return sums;
@@ -225,15 +228,15 @@ export function* rotateGradients(
   try {
     // To take the next of `steps` swaps the buffers of k and v (see `rotate`); those of dk and dv take turns by step.
     for (const currentStep of steps) {
-      const { step, source, visible } = currentStep;
-      const sums = source !== rank && visible ? zeroSums(source, step) : ownSums;
+      const { step, source, isVisible: visible } = currentStep;
+      const sums = source !== rank && visible ? createZeroSums(source, step) : ownSums;
       const wholeStep = { ...currentStep, dk: sums.tensors[0]!, dv: sums.tensors[1]! };
       if (step === 0 && firstRows !== undefined) {
         remainingStep = {
-          ...rowsOfStep(wholeStep, { from: firstRows, to: wholeStep.k.shape[2]! }, buffers),
+          ...sliceStepRows(wholeStep, { from: firstRows, to: wholeStep.k.shape[2]! }, buffers),
           step: size,
         };
-        yield rowsOfStep(wholeStep, { from: 0, to: firstRows }, buffers); // compute
+        yield sliceStepRows(wholeStep, { from: 0, to: firstRows }, buffers); // compute
       } else yield wholeStep; // compute
       work?.wait(); // wait
       work = undefined;
@@ -250,7 +253,7 @@ export function* rotateGradients(
 }
 
 /** Some rows of a step, as views that `buffers` own. */
-function rowsOfStep(
+function sliceStepRows(
   step: GradientStep,
   { from, to }: { readonly from: number; readonly to: number },
   buffers: ChunkBuffers,

@@ -2,10 +2,10 @@ import { type Arrangement, alongOneAxis } from "@mosaic/conformance";
 import { ring } from "../src/index.ts";
 
 /** Worlds of 1 to 8 ranks, in one ring. */
-export const rings: readonly Arrangement[] = alongOneAxis((axis) => ring({ axis }));
+export const singleAxisArrangements: readonly Arrangement[] = alongOneAxis((axis) => ring({ axis }));
 
 /** Rings in rings, and rings side by side. */
-export const nests: readonly Arrangement[] = [
+export const nestedArrangements: readonly Arrangement[] = [
   { mesh: { dp: 2, sp: 3 }, axes: ["sp"], backend: ring() },
   ...[
     { node: 2, gpu: 2 },

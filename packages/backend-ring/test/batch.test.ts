@@ -1,6 +1,6 @@
 import { batchSuite } from "@mosaic/conformance";
-import { nests, rings } from "./arrangements.ts";
+import { nestedArrangements, singleAxisArrangements } from "./arrangements.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-register(batchSuite({ makeWorld, arrangements: rings }));
-register(batchSuite({ makeWorld, arrangements: nests, dtypes: ["float32"] }));
+register(batchSuite({ makeWorld, arrangements: singleAxisArrangements }));
+register(batchSuite({ makeWorld, arrangements: nestedArrangements, dtypes: ["float32"] }));

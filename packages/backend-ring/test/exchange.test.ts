@@ -21,10 +21,10 @@ test("keys come once to everyone who needs them, in time, from somebody who has 
         let holders: number[] = [];
         for (let step = 1; step < table.size; step++) {
           const rank = modulo(source + step, table.size);
-          const from = recvPeer(table, rank, step);
-          expect(from !== undefined).toBe(table.needsKv(rank, source));
-          if (from !== undefined) expect([source, ...holders]).toContain(from);
-          holders = from === undefined ? [] : [rank];
+          const sender = recvPeer(table, rank, step);
+          expect(sender !== undefined).toBe(table.needsKv(rank, source));
+          if (sender !== undefined) expect([source, ...holders]).toContain(sender);
+          holders = sender === undefined ? [] : [rank];
         }
       }
     }),
@@ -34,25 +34,25 @@ test("keys come once to everyone who needs them, in time, from somebody who has 
 test("every contribution reaches home once, and nobody's but those of ranks that see the keys", () => {
   fc.assert(
     fc.property(tables, (table) => {
-      for (const home of listRanks(table.size)) {
-        const arrived: number[] = [];
-        let carried: number[] = [];
+      for (const owner of listRanks(table.size)) {
+        const deliveredRanks: number[] = [];
+        let carriedRanks: number[] = [];
         for (let step = 1; step < table.size; step++) {
-          const rank = modulo(home + step, table.size);
-          const to = sendPeer(table, rank, step);
-          expect(to !== undefined).toBe(table.needsKv(rank, home));
-          if (to === undefined) continue;
-          carried.push(rank);
-          if (to !== home) {
-            expect(to).toBe(modulo(rank + 1, table.size));
+          const rank = modulo(owner + step, table.size);
+          const receiver = sendPeer(table, rank, step);
+          expect(receiver !== undefined).toBe(table.needsKv(rank, owner));
+          if (receiver === undefined) continue;
+          carriedRanks.push(rank);
+          if (receiver !== owner) {
+            expect(receiver).toBe(modulo(rank + 1, table.size));
             continue;
           }
-          arrived.push(...carried);
-          carried = [];
+          deliveredRanks.push(...carriedRanks);
+          carriedRanks = [];
         }
-        expect(carried).toEqual([]);
-        const seers = listRanks(table.size).filter((rank) => rank !== home && table.needsKv(rank, home));
-        expect(arrived.toSorted((a, b) => a - b)).toEqual(seers);
+        expect(carriedRanks).toEqual([]);
+        const requiringRanks = listRanks(table.size).filter((rank) => rank !== owner && table.needsKv(rank, owner));
+        expect(deliveredRanks.toSorted((a, b) => a - b)).toEqual(requiringRanks);
       }
     }),
   );

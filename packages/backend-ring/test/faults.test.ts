@@ -7,7 +7,7 @@ import { makeWorld } from "../../../vitest.world.ts";
 // The suite must notice. Each of these rings is wrong in one small way.
 
 /** A ring of two or three ranks that passes both keys and sums on, as simply as can be, with room for a mistake. */
-interface Mistake {
+interface RingFault {
   /** Whether a transfer is waited for. */
   readonly wait?: boolean;
   /** Whether sums begin at zero. */
@@ -22,30 +22,30 @@ interface Mistake {
   readonly scale?: number;
 }
 
-function plainRing({
+function createPlainRing({
   wait = true,
   clear = true,
   label = (x) => x,
   twice = false,
   home = true,
   scale = 1,
-}: Mistake): AttentionBackend {
+}: RingFault): AttentionBackend {
   const inner = local();
-  const mod = (rank: number, size: number) => (rank + size) % size;
-  const pass = (group: ProcessGroup, tensors: readonly Tensor[], like: readonly Tensor[]) => {
-    const arriving = like.map(({ device, shape, dtype }) => device.empty(shape, dtype));
-    const [right, left] = [mod(group.rank + 1, group.size), mod(group.rank - 1, group.size)];
-    const sent = tensors.map((tensor) => ({ tensor, to: right }));
-    const work = group.sendRecv([...sent, ...arriving.map((tensor) => ({ tensor, from: left }))]);
+  const wrapRank = (rank: number, size: number) => (rank + size) % size;
+  const exchangeWithNeighbors = (group: ProcessGroup, tensors: readonly Tensor[], templates: readonly Tensor[]) => {
+    const receiveBuffers = templates.map(({ device, shape, dtype }) => device.empty(shape, dtype));
+    const [right, left] = [wrapRank(group.rank + 1, group.size), wrapRank(group.rank - 1, group.size)];
+    const sends = tensors.map((tensor) => ({ tensor, to: right }));
+    const work = group.sendRecv([...sends, ...receiveBuffers.map((tensor) => ({ tensor, from: left }))]);
     if (wait) work.wait();
-    return arriving;
+    return receiveBuffers;
   };
-  const dense = (x: Tensor) => {
+  const copyDense = (x: Tensor) => {
     const copy = x.device.empty(x.shape, x.dtype);
     x.device.kernels.copy(copy, x);
     return copy;
   };
-  const zeros = (x: Tensor) => {
+  const createZeros = (x: Tensor) => {
     const tensor = x.device.empty(x.shape, "float32");
     if (clear) x.device.kernels.fill(tensor, 0);
     return tensor;
@@ -55,24 +55,24 @@ function plainRing({
     axes: ["sp"],
     attend(ctx, call, state, keys) {
       const group = ctx.mesh.group("sp");
-      let [k, v] = [dense(keys.k), dense(keys.v)];
+      let [k, v] = [copyDense(keys.k), copyDense(keys.v)];
       for (let step = 0; step < group.size; step++) {
-        const from = { sp: label(mod(group.rank - step, group.size), group.size) };
+        const from = { sp: label(wrapRank(group.rank - step, group.size), group.size) };
         inner.attend(ctx, call, state, { k, v, from });
         if (twice && step === 0) inner.attend(ctx, call, state, { k, v, from });
-        if (step + 1 < group.size) [k, v] = pass(group, [k, v], [k, v]) as [Tensor, Tensor];
+        if (step + 1 < group.size) [k, v] = exchangeWithNeighbors(group, [k, v], [k, v]) as [Tensor, Tensor];
       }
     },
     attendBackward(ctx, call, grads, keys) {
       const group = ctx.mesh.group("sp");
       const { kernels } = ctx.device;
-      let [k, v] = [dense(keys.k), dense(keys.v)];
-      let [dk, dv] = [zeros(k), zeros(v)];
+      let [k, v] = [copyDense(keys.k), copyDense(keys.v)];
+      let [dk, dv] = [createZeros(k), createZeros(v)];
       for (let step = 0; step < group.size; step++) {
-        const from = { sp: label(mod(group.rank - step, group.size), group.size) };
+        const from = { sp: label(wrapRank(group.rank - step, group.size), group.size) };
         inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from });
-        [k, v] = pass(group, [k, v], [k, v]) as [Tensor, Tensor];
-        [dk, dv] = pass(group, [dk, dv], [dk, dv]) as [Tensor, Tensor];
+        [k, v] = exchangeWithNeighbors(group, [k, v], [k, v]) as [Tensor, Tensor];
+        [dk, dv] = exchangeWithNeighbors(group, [dk, dv], [dk, dv]) as [Tensor, Tensor];
         kernels.scalar("mul", dk, dk, scale);
       }
       if (!home) return;
@@ -83,7 +83,7 @@ function plainRing({
 }
 
 /** The suite's cases on three equal shards; the plain ring can do no others. */
-function cases(backend: AttentionBackend): Case[] {
+function createCases(backend: AttentionBackend): Case[] {
   const arrangement: Arrangement = { mesh: { sp: 3 }, axes: ["sp"], backend };
   const suite = backendSuite({
     makeWorld,
@@ -94,19 +94,19 @@ function cases(backend: AttentionBackend): Case[] {
   return suite.filter(({ name }) => /zigzag|striped|contiguous/.test(name));
 }
 
-async function failures(backend: AttentionBackend): Promise<string[]> {
+async function collectFailures(backend: AttentionBackend): Promise<string[]> {
   const messages: string[] = [];
-  for (const { run } of cases(backend)) await run().catch((error: Error) => messages.push(error.message));
+  for (const { run } of createCases(backend)) await run().catch((error: Error) => messages.push(error.message));
   return messages;
 }
 
 test("the plain ring itself passes, and so does the ring", async () => {
-  expect(await failures(plainRing({}))).toEqual([]);
-  expect(await failures(ring())).toEqual([]);
+  expect(await collectFailures(createPlainRing({}))).toEqual([]);
+  expect(await collectFailures(ring())).toEqual([]);
 });
 
 describe("the suite notices", () => {
-  const mistakes: Record<string, Mistake> = {
+  const faults: Record<string, RingFault> = {
     "transfers that nobody waits for": { wait: false },
     "sums that do not begin at zero": { clear: false },
     "keys taken for another rank's": { label: (source, size) => (source + 1) % size },
@@ -115,7 +115,7 @@ describe("the suite notices", () => {
     "a gradient that is one part in ten thousand too small": { scale: 0.9999 },
     "a gradient that is one part in a million too small": { scale: 0.999999 },
   };
-  test.each(Object.keys(mistakes))("%s", async (name) => {
-    expect(await failures(plainRing(mistakes[name]!))).not.toEqual([]);
+  test.each(Object.keys(faults))("%s", async (name) => {
+    expect(await collectFailures(createPlainRing(faults[name]!))).not.toEqual([]);
   });
 });

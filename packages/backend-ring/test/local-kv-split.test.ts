@@ -11,7 +11,7 @@ import { makeWorld } from "../../../vitest.world.ts";
 // Long enough for the own keys of every rank to come in two parts.
 
 /** The own parts on each rank of `size`: rows of the first, or nothing. */
-function firstRows(
+function listFirstRows(
   mask: Mask,
   length: number,
   { size, inner = local() }: { size: number; inner?: ReturnType<typeof ring> },
@@ -26,18 +26,18 @@ function firstRows(
 
 test("the own keys are divided where half of the visible pairs lie, in whole blocks of the kernels", () => {
   const rows = 8 * SPLIT_MULTIPLE;
-  expect(firstRows(masks.full(), 2 * rows, { size: 2 })).toEqual([rows / 2, rows / 2]);
+  expect(listFirstRows(masks.full(), 2 * rows, { size: 2 })).toEqual([rows / 2, rows / 2]);
   // Of a causal tile the first 1 − √½ of the keys make half: 0.29 · 8 blocks.
-  expect(firstRows(masks.causal(), 2 * rows, { size: 2 })).toEqual([3 * SPLIT_MULTIPLE, 3 * SPLIT_MULTIPLE]);
+  expect(listFirstRows(masks.causal(), 2 * rows, { size: 2 })).toEqual([3 * SPLIT_MULTIPLE, 3 * SPLIT_MULTIPLE]);
 });
 
 test("they stay whole where nothing is sent last, where there are too few, and for an inner backend that communicates", () => {
-  const block = masks.documents([4 * SPLIT_MULTIPLE, 4 * SPLIT_MULTIPLE]);
-  expect(firstRows(block, 8 * SPLIT_MULTIPLE, { size: 2 })).toEqual([undefined, undefined]);
-  expect(firstRows(masks.full(), 4 * SPLIT_MULTIPLE - 2, { size: 2 })).toEqual([undefined, undefined]);
-  expect(firstRows(masks.full(), 4 * SPLIT_MULTIPLE, { size: 2 })).toEqual([SPLIT_MULTIPLE, SPLIT_MULTIPLE]);
-  expect(firstRows(masks.full(), 8 * SPLIT_MULTIPLE, { size: 1 })).toEqual([undefined]);
-  expect(firstRows(masks.full(), 8 * SPLIT_MULTIPLE, { size: 2, inner: ring({ axis: "gpu" }) })).toEqual([
+  const blockMask = masks.documents([4 * SPLIT_MULTIPLE, 4 * SPLIT_MULTIPLE]);
+  expect(listFirstRows(blockMask, 8 * SPLIT_MULTIPLE, { size: 2 })).toEqual([undefined, undefined]);
+  expect(listFirstRows(masks.full(), 4 * SPLIT_MULTIPLE - 2, { size: 2 })).toEqual([undefined, undefined]);
+  expect(listFirstRows(masks.full(), 4 * SPLIT_MULTIPLE, { size: 2 })).toEqual([SPLIT_MULTIPLE, SPLIT_MULTIPLE]);
+  expect(listFirstRows(masks.full(), 8 * SPLIT_MULTIPLE, { size: 1 })).toEqual([undefined]);
+  expect(listFirstRows(masks.full(), 8 * SPLIT_MULTIPLE, { size: 2, inner: ring({ axis: "gpu" }) })).toEqual([
     undefined,
     undefined,
   ]);
@@ -59,19 +59,19 @@ test("the second part is attended to behind the last gradients, before they are 
     };
     const [k, v, dk, dv] = [0, 1, 2, 3].map(() => randn(ctx, [1, 1, 5, 2]));
     const steps = rotate(ctx.world, { k: k!, v: v! }, createTable(3));
-    const backward = { dependencies: createTable(3), firstRows: 2 };
-    for (const { step, ...rows } of rotateGradients(group, steps, { dk: dk!, dv: dv! }, backward))
+    const backwardSteps = { dependencies: createTable(3), firstRows: 2 };
+    for (const { step, ...rows } of rotateGradients(group, steps, { dk: dk!, dv: dv! }, backwardSteps))
       log.push(`step ${step}: ${rows.k.shape[2]} of ${rows.dk.shape[2]}`);
     await ctx.device.stream.synchronize();
     return log.join(", ");
   });
-  const order = "step 0: 2 of 2, step 1: 5 of 5, post, step 2: 5 of 5, wait, post, step 3: 3 of 3, wait";
-  expect(logs).toEqual([order, order, order]);
+  const expectedLog = "step 0: 2 of 2, step 1: 5 of 5, post, step 2: 5 of 5, wait, post, step 3: 3 of 3, wait";
+  expect(logs).toEqual([expectedLog, expectedLog, expectedLog]);
 });
 
 const LENGTH = 1553;
 const documents = [700, 3, 850];
-const kinds: Readonly<Record<string, Mask>> = {
+const masksByName: Readonly<Record<string, Mask>> = {
   full: masks.full(),
   causal: masks.causal(),
   window: masks.slidingWindow(900),
@@ -79,7 +79,7 @@ const kinds: Readonly<Record<string, Mask>> = {
 };
 
 test.each([2, 3])("%s ranks: gradients in two parts are as exact as on one device", async (size) => {
-  const trials = Object.entries(kinds).map(([name, kind], i): Trial => {
+  const trials = Object.entries(masksByName).map(([name, kind], i): Trial => {
     const mask = kind.slices(LENGTH, LENGTH);
     const placement = placements()[(i + size) % placements().length]!;
     return {
@@ -94,10 +94,10 @@ test.each([2, 3])("%s ranks: gradients in two parts are as exact as on one devic
       seed: i,
     };
   });
-  const measured = await onWorld(makeWorld, { size }, async (ctx) => {
-    const found = [];
-    for (const trial of trials) found.push(await measureBackend(ctx, ring(), trial));
-    return found;
+  const rankMeasurements = await onWorld(makeWorld, { size }, async (ctx) => {
+    const measurements = [];
+    for (const trial of trials) measurements.push(await measureBackend(ctx, ring(), trial));
+    return measurements;
   });
-  checkTrials("ring", measured);
+  checkTrials("ring", rankMeasurements);
 });

@@ -1,5 +1,5 @@
 import { moduleSuite } from "@mosaic/conformance";
-import { nests, rings } from "./arrangements.ts";
+import { nestedArrangements, singleAxisArrangements } from "./arrangements.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-register(moduleSuite({ makeWorld, arrangements: [...rings, ...nests] }));
+register(moduleSuite({ makeWorld, arrangements: [...singleAxisArrangements, ...nestedArrangements] }));

@@ -14,7 +14,7 @@ function createGrads(ctx: Context): { dk: Tensor; dv: Tensor } {
 }
 
 /** The group, with a log of what it posts and what is waited for. */
-function logged(group: ProcessGroup, log: string[]): ProcessGroup {
+function wrapWithLog(group: ProcessGroup, log: string[]): ProcessGroup {
   let posts = 0;
   return {
     ...group,
@@ -22,12 +22,12 @@ function logged(group: ProcessGroup, log: string[]): ProcessGroup {
     size: group.size,
     device: group.device,
     sendRecv(transfers, options): Work {
-      const number = ++posts;
-      log.push(`post ${number}`);
+      const postIndex = ++posts;
+      log.push(`post ${postIndex}`);
       const work = group.sendRecv(transfers, options);
       return {
         wait() {
-          log.push(`wait ${number}`);
+          log.push(`wait ${postIndex}`);
           work.wait();
         },
       };
@@ -38,26 +38,26 @@ function logged(group: ProcessGroup, log: string[]): ProcessGroup {
 test("the transfer for a step is posted before the work of the step before it, and waited for after it", async () => {
   const logs = await onWorld(makeWorld, { size: 4 }, async (ctx) => {
     const log: string[] = [];
-    for (const { step } of rotate(logged(ctx.world, log), createKv(ctx), createTable(4))) log.push(`step ${step}`);
+    for (const { step } of rotate(wrapWithLog(ctx.world, log), createKv(ctx), createTable(4))) log.push(`step ${step}`);
     await ctx.device.stream.synchronize();
     return log.join(", ");
   });
-  const order = "post 1, step 0, wait 1, post 2, step 1, wait 2, post 3, step 2, wait 3, step 3";
-  expect(logs).toEqual([order, order, order, order]);
+  const expectedLog = "post 1, step 0, wait 1, post 2, step 1, wait 2, post 3, step 2, wait 3, step 3";
+  expect(logs).toEqual([expectedLog, expectedLog, expectedLog, expectedLog]);
 });
 
 test("gradients of a step travel while the next one computes", async () => {
   const logs = await onWorld(makeWorld, { size: 3 }, async (ctx) => {
     const log: string[] = [];
     const steps = rotate(ctx.world, createKv(ctx), createTable(3));
-    const group = logged(ctx.world, log);
+    const group = wrapWithLog(ctx.world, log);
     for (const { step } of rotateGradients(group, steps, createGrads(ctx), { dependencies: createTable(3) }))
       log.push(`step ${step}`);
     await ctx.device.stream.synchronize();
     return log.join(", ");
   });
-  const order = "step 0, step 1, post 1, step 2, wait 1, post 2, wait 2";
-  expect(logs).toEqual([order, order, order]);
+  const expectedLog = "step 0, step 1, post 1, step 2, wait 1, post 2, wait 2";
+  expect(logs).toEqual([expectedLog, expectedLog, expectedLog]);
 });
 
 test("keys land in two buffers in turn, beside the local keys", async () => {
@@ -75,34 +75,35 @@ test("a full ring's gradients need three buffers: two to compute in and one to r
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
     const [kv, grads] = [createKv(ctx), createGrads(ctx)];
     const { allocated } = ctx.device.memory();
-    let most = 0;
+    let maxBytes = 0;
     for (const _ of rotateGradients(ctx.world, rotate(ctx.world, kv, createTable(4)), grads, {
       dependencies: createTable(4),
     })) {
-      most = Math.max(most, ctx.device.memory().allocated - allocated);
+      maxBytes = Math.max(maxBytes, ctx.device.memory().allocated - allocated);
     }
     await ctx.device.stream.synchronize();
-    const chunk = allocated / 2; // keys and gradients are all that there was
-    expect(most).toBe((2 + 3) * chunk);
+    const chunkBytes = allocated / 2; // keys and gradients are all that there was
+    expect(maxBytes).toBe((2 + 3) * chunkBytes);
     expect(ctx.device.memory().allocated).toBe(allocated);
   });
 });
 
 test("a loop that is left early leaves nothing under way, and no memory", async () => {
   await onWorld(makeWorld, { size: 3 }, async (ctx) => {
-    const rank = perturbed(ctx, { completion: "soon", seed: 1 });
+    const perturbedCtx = perturbed(ctx, { completion: "soon", seed: 1 });
     const [kv, grads] = [createKv(ctx), createGrads(ctx)];
     const { allocated } = ctx.device.memory();
-    const forward = () => rotate(rank.world, kv, createTable(3));
-    const backward = () => rotateGradients(rank.world, forward(), grads, { dependencies: createTable(3) });
-    for (const { step } of forward()) if (step === 1) break;
-    expect(rank.inFlight()).toBe(0);
-    for (const { step } of backward()) if (step === 1) break;
-    expect(rank.inFlight()).toBe(0);
+    const rotateKeys = () => rotate(perturbedCtx.world, kv, createTable(3));
+    const rotateBackward = () =>
+      rotateGradients(perturbedCtx.world, rotateKeys(), grads, { dependencies: createTable(3) });
+    for (const { step } of rotateKeys()) if (step === 1) break;
+    expect(perturbedCtx.inFlight()).toBe(0);
+    for (const { step } of rotateBackward()) if (step === 1) break;
+    expect(perturbedCtx.inFlight()).toBe(0);
     expect(() => {
-      for (const { step } of backward()) if (step === 1) throw new Error("in the loop");
+      for (const { step } of rotateBackward()) if (step === 1) throw new Error("in the loop");
     }).toThrow("in the loop");
-    expect(rank.inFlight()).toBe(0);
+    expect(perturbedCtx.inFlight()).toBe(0);
     await ctx.device.stream.synchronize();
     expect(ctx.device.memory().allocated).toBe(allocated);
   });
@@ -110,16 +111,16 @@ test("a loop that is left early leaves nothing under way, and no memory", async 
 
 test("dense keys are sent as they lie; strided ones are copied once, and only if somebody needs them", async () => {
   await onWorld(makeWorld, { size: 2 }, async (ctx) => {
-    const stored = randn(ctx, [1, 5, 2, 2]);
-    const strided = stored.permute([0, 2, 1, 3]);
-    const first = (needs?: () => boolean): bigint => {
-      const steps = rotate(ctx.world, { k: strided, v: strided }, createTable(2, needs));
+    const storedKeys = randn(ctx, [1, 5, 2, 2]);
+    const stridedKeys = storedKeys.permute([0, 2, 1, 3]);
+    const getFirstHandle = (needs?: () => boolean): bigint => {
+      const steps = rotate(ctx.world, { k: stridedKeys, v: stridedKeys }, createTable(2, needs));
       const handle = steps.next().value!.k.storage.handle;
       steps.return();
       return handle;
     };
-    expect(first()).not.toBe(stored.storage.handle);
-    expect(first(() => false)).toBe(stored.storage.handle);
+    expect(getFirstHandle()).not.toBe(storedKeys.storage.handle);
+    expect(getFirstHandle(() => false)).toBe(storedKeys.storage.handle);
     await ctx.device.stream.synchronize();
   });
 });

@@ -5,28 +5,28 @@ import { ring, ringTraffic } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
 /** What one forward and backward of a trial sent, by rank. */
-async function measured(size: number, trial: Trial): Promise<Traffic[]> {
+async function measureTraffic(size: number, trial: Trial): Promise<Traffic[]> {
   return onWorld(makeWorld, { size, mesh: trial.mesh }, async (ctx) => {
-    const before = ctx.mesh.group("sp").traffic();
+    const trafficBefore = ctx.mesh.group("sp").traffic();
     await attendOn(ctx, ring(), trial);
-    return minus(ctx.mesh.group("sp").traffic(), before);
+    return subtractTraffic(ctx.mesh.group("sp").traffic(), trafficBefore);
   });
 }
 
 /** What the closed form states of it. */
-function predicted(trial: Trial): Traffic[] {
+function predictTraffic(trial: Trial): Traffic[] {
   const { mesh, axes, batch, numKvHeads, headDim, dtype, mask, modifiers } = trial;
   const queries = layoutOf({ mesh, axes, ...trial.queries });
   const keys = layoutOf({ mesh, axes, ...trial.keys });
   return Array.from({ length: mesh.sp! }, (_, sp) => {
     const call = { at: { sp }, mask, modifiers, queries, keys };
     const { forward, backward } = ringTraffic({ mesh, call, width: batch * numKvHeads * headDim, dtype });
-    return plus(forward, backward);
+    return addTraffic(forward, backward);
   });
 }
 
-const plus = (a: Traffic, b: Traffic): Traffic => combine(a, b, (x, y) => x + y);
-const minus = (a: Traffic, b: Traffic): Traffic => combine(a, b, (x, y) => x - y);
+const addTraffic = (a: Traffic, b: Traffic): Traffic => combine(a, b, (x, y) => x + y);
+const subtractTraffic = (a: Traffic, b: Traffic): Traffic => combine(a, b, (x, y) => x - y);
 
 function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): Traffic {
   return {
@@ -41,7 +41,7 @@ for (const size of [1, 2, 3, 5]) {
     test(`${size} ranks, ${placement.name}: what is sent is what the closed form states, for every mask`, async () => {
       const options = { placement, dtype: size % 2 ? "float32" : "bfloat16", seed: 1 } as const;
       for (const trial of backendTrials({ mesh: { sp: size }, axes: ["sp"] }, options)) {
-        expect(await measured(size, trial), trial.name).toEqual(predicted(trial));
+        expect(await measureTraffic(size, trial), trial.name).toEqual(predictTraffic(trial));
       }
     });
   }
@@ -49,12 +49,12 @@ for (const size of [1, 2, 3, 5]) {
 
 test.each([1, 2, 3, 5])("%d ranks: chunks that some sample needs are sent, and no others", async (size) => {
   for (const trial of batchTrials({ mesh: { sp: size }, axes: ["sp"] })) {
-    expect(await measured(size, trial), trial.name).toEqual(predicted(trial));
+    expect(await measureTraffic(size, trial), trial.name).toEqual(predictTraffic(trial));
   }
 });
 
 /** A trial with equal shards of 8 keys, 2 · 4 numbers each. */
-function even(size: number, mask: Trial["mask"], dtype: Trial["dtype"] = "float32"): Trial {
+function createEvenTrial(size: number, mask: Trial["mask"], dtype: Trial["dtype"] = "float32"): Trial {
   const sequence = { length: 8 * size, placement: placements()[0]! };
   const sizes = { batch: 1, numHeads: 2, numKvHeads: 2, headDim: 4, scale: 0.5 };
   return {
@@ -73,10 +73,10 @@ function even(size: number, mask: Trial["mask"], dtype: Trial["dtype"] = "float3
 
 test.each([2, 3, 4, 8])("a full ring of %d ranks: p − 1 hops of K and V, and p − 1 of dK and dV", async (size) => {
   for (const dtype of ["float32", "bfloat16"] as const) {
-    const all = { q0: 0, q1: 8 * size, k0: 0, k1: 8 * size, type: "full" } as const;
+    const fullSlice = { q0: 0, q1: 8 * size, k0: 0, k1: 8 * size, type: "full" } as const;
     const chunk = 2 * (2 * 8 * 4); // K and V
     const bytes = (size - 1) * chunk * (2 * dtypeBytes[dtype] + 4);
-    for (const traffic of await measured(size, even(size, [all], dtype))) {
+    for (const traffic of await measureTraffic(size, createEvenTrial(size, [fullSlice], dtype))) {
       expect(traffic).toEqual({ bytesSent: bytes, bytesReceived: bytes, messagesSent: 6 * (size - 1) });
     }
   }
@@ -84,7 +84,7 @@ test.each([2, 3, 4, 8])("a full ring of %d ranks: p − 1 hops of K and V, and p
 
 test("a causal mask on contiguous shards sends half of it", async () => {
   const size = 4;
-  const traffic = await measured(size, even(size, [{ q0: 0, q1: 32, k0: 0, k1: 32, type: "causal" }]));
+  const traffic = await measureTraffic(size, createEvenTrial(size, [{ q0: 0, q1: 32, k0: 0, k1: 32, type: "causal" }]));
   const chunk = 2 * (2 * 8 * 4) * 4;
   // Rank r receives K and V of the r ranks before it, twice; of their sums, those that its left neighbour had as well; and
   // its own, from the last rank, unless that is itself. Sending mirrors it.
@@ -99,7 +99,7 @@ test("a causal mask on contiguous shards sends half of it", async () => {
 
 test("a window sends to as many ranks as it reaches, however many there are", async () => {
   const window = { q0: 7, q1: 64, k0: 0, k1: 64, type: "bidirectionalCausal" } as const; // each query sees 8 keys, itself the last
-  const traffic = await measured(8, even(8, [window]));
+  const traffic = await measureTraffic(8, createEvenTrial(8, [window]));
   expect(traffic.map(({ messagesSent }) => messagesSent)).toEqual([4, 6, 6, 6, 6, 6, 6, 2]);
 });
 
@@ -107,7 +107,7 @@ test("documents on ranks of their own send nothing", async () => {
   const documents = [0, 1, 2, 3].map(
     (i) => ({ q0: 8 * i, q1: 8 * i + 8, k0: 8 * i, k1: 8 * i + 8, type: "full" }) as const,
   );
-  const traffic = await measured(4, even(4, documents));
+  const traffic = await measureTraffic(4, createEvenTrial(4, documents));
   expect(traffic).toEqual(Array.from({ length: 4 }, () => ({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 })));
 });
 
@@ -120,20 +120,24 @@ test("nested rings send along each axis what the closed forms state of it", asyn
     const keys = layoutOf({ mesh, axes, ...trial.keys });
     const width = trial.batch * trial.numKvHeads * trial.headDim;
     await onWorld(makeWorld, { size: 6, mesh }, async (ctx) => {
-      const along = (axis: string) => ctx.mesh.group(axis).traffic();
-      const before = { node: along("node"), gpu: along("gpu") };
+      const getAxisTraffic = (axis: string) => ctx.mesh.group(axis).traffic();
+      const trafficBefore = { node: getAxisTraffic("node"), gpu: getAxisTraffic("gpu") };
       await attendOn(ctx, ring({ axis: "node", inner }), trial);
 
       const at = ctx.mesh.coordinate;
       const options = { mesh, call: { at, mask: trial.mask, queries, keys }, width, dtype: trial.dtype };
-      const both = (more: Partial<Parameters<typeof ringTraffic>[0]>) => {
-        const { forward, backward } = ringTraffic({ ...options, ...more });
-        return plus(forward, backward);
+      const predictAxisTraffic = (overrides: Partial<Parameters<typeof ringTraffic>[0]>) => {
+        const { forward, backward } = ringTraffic({ ...options, ...overrides });
+        return addTraffic(forward, backward);
       };
-      expect(minus(along("node"), before.node), trial.name).toEqual(both({ axis: "node", inner }));
+      expect(subtractTraffic(getAxisTraffic("node"), trafficBefore.node), trial.name).toEqual(
+        predictAxisTraffic({ axis: "node", inner }),
+      );
       // The inner ring goes round once for each node's keys, with the chunks that the outer ring brought.
-      const rounds = [0, 1, 2].map((node) => both({ axis: "gpu", from: { ...at, node } }));
-      expect(minus(along("gpu"), before.gpu), trial.name).toEqual(rounds.reduce(plus));
+      const innerTraffic = [0, 1, 2].map((node) => predictAxisTraffic({ axis: "gpu", from: { ...at, node } }));
+      expect(subtractTraffic(getAxisTraffic("gpu"), trafficBefore.gpu), trial.name).toEqual(
+        innerTraffic.reduce(addTraffic),
+      );
     });
   }
 });

@@ -1,5 +1,5 @@
 import { variantSuite } from "@mosaic/conformance";
-import { nests, rings } from "./arrangements.ts";
+import { nestedArrangements, singleAxisArrangements } from "./arrangements.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-register(variantSuite({ makeWorld, arrangements: [...rings, ...nests] }));
+register(variantSuite({ makeWorld, arrangements: [...singleAxisArrangements, ...nestedArrangements] }));

@@ -35,9 +35,12 @@ export interface ShardSizes {
 }
 
 /** The splits of queries, and of keys and values, among the ranks of a sequence-parallel group. */
-export function shardSizes(dependencies: DependencyTable, counts: HeadCounts): Record<keyof HeadShard, ShardSizes> {
+export function computeShardSizes(
+  dependencies: DependencyTable,
+  counts: HeadCounts,
+): Record<keyof HeadShard, ShardSizes> {
   const { size, queryRows, keyRows } = dependencies;
-  const shards = headShards(counts, size);
+  const shards = computeHeadShards(counts, size);
   return {
     queries: { rows: shards.map((_, rank) => queryRows(rank)), heads: shards.map(({ queries }) => queries) },
     keys: { rows: shards.map((_, rank) => keyRows(rank)), heads: shards.map(({ keys }) => keys) },
@@ -48,7 +51,7 @@ export function shardSizes(dependencies: DependencyTable, counts: HeadCounts): R
  * The heads of every rank: query heads in order, as equal as can be (the first heads % size ranks have one more; with
  * fewer heads than ranks the last have none), and every KV head that they read. A KV head may belong to several ranks.
  */
-export function headShards({ numHeads, numKvHeads }: HeadCounts, size: number): HeadShard[] {
+export function computeHeadShards({ numHeads, numKvHeads }: HeadCounts, size: number): HeadShard[] {
   const queriesPerKvHead = numHeads / numKvHeads;
   const baseCount = Math.floor(numHeads / size);
   const remainder = numHeads % size;
@@ -104,7 +107,7 @@ export class AllToAll implements Disposable {
   readonly #label: string;
   readonly #buffers: ChunkBuffers;
   readonly #transfers: Transfer[] = [];
-  readonly #localCopies: { readonly from: readonly Tensor[]; readonly to: Chunk }[] = [];
+  readonly #localCopies: { readonly source: readonly Tensor[]; readonly target: Chunk }[] = [];
 
   constructor(group: ProcessGroup, label: string) {
     this.#group = group;
@@ -119,12 +122,12 @@ export class AllToAll implements Disposable {
   toHeads(tensors: readonly Tensor[], { rows, heads }: ShardSizes, buffers: ChunkBuffers): Chunk {
     const { rank } = this.#group;
     const gatheredChunk = buffers.empty(createHeadSpec(tensors, heads[rank]!), sum(rows));
-    let first = 0;
+    let firstRow = 0;
     for (const [peer, count] of rows.entries()) {
-      const peerChunk = this.#buffers.narrow(gatheredChunk, first, count);
+      const peerChunk = this.#buffers.narrow(gatheredChunk, firstRow, count);
       const headViews = tensors.map((x) => sliceHeads(x, heads[peer]!, this.#buffers));
-      first += count;
-      if (peer === rank) this.#localCopies.push({ from: headViews, to: peerChunk });
+      firstRow += count;
+      if (peer === rank) this.#localCopies.push({ source: headViews, target: peerChunk });
       else {
         this.#enqueue(recvTransfers(peerChunk, peer));
         if (headViews[0]!.size > 0) this.#enqueue(sendTransfers(this.#buffers.copy(headViews), peer));
@@ -136,10 +139,10 @@ export class AllToAll implements Disposable {
   /** The way back: every rank gets its rows of this rank's heads [B,h,ΣS,…]. The result, in `buffers`, is in rank order. */
   toRows(chunk: Chunk, { rows, heads }: ShardSizes, buffers: ChunkBuffers): HeadChunk[] {
     const { rank } = this.#group;
-    let first = 0;
+    let firstRow = 0;
     return rows.map((count, peer) => {
-      const peerChunk = buffers.narrow(chunk, first, count);
-      first += count;
+      const peerChunk = buffers.narrow(chunk, firstRow, count);
+      firstRow += count;
       if (peer === rank) return { heads: heads[rank]!, tensors: peerChunk.tensors };
       const receiveChunk = buffers.empty(createHeadSpec(chunk.tensors, heads[peer]!), rows[rank]!);
       this.#enqueue(sendTransfers(peerChunk, peer));
@@ -152,7 +155,7 @@ export class AllToAll implements Disposable {
   run(): void {
     const transfers = this.#transfers;
     const work = transfers.length > 0 ? this.#group.sendRecv(transfers, { label: this.#label }) : undefined;
-    for (const { from, to } of this.#localCopies) this.#buffers.copy(from, to);
+    for (const { source: from, target: to } of this.#localCopies) this.#buffers.copy(from, to);
     work?.wait();
   }
 

@@ -9,7 +9,7 @@ import {
   totalTraffic,
   trafficOptions,
 } from "@mosaic/core/context-parallel";
-import { type ShardSizes, shardSizes } from "./head-exchange.ts";
+import { type ShardSizes, computeShardSizes } from "./head-exchange.ts";
 
 export const ulyssesTrafficOptions = defineOptions("ulyssesTraffic", {
   ...trafficOptions.fields,
@@ -59,30 +59,30 @@ export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
   const size = axisLength("ulyssesTraffic", mesh, { axis, from });
   const dependencies = dependencyTable({ axis, size, inner }, call, from);
   if (dependencies.isEmpty) return { forward: totalTraffic([]), backward: totalTraffic([]) };
-  const splits = shardSizes(dependencies, settings);
+  const splits = computeShardSizes(dependencies, settings);
   const rank = call.at[axis]!;
   const [rowBytes, valueRowBytes] = [batch * headDim * dtypeBytes[dtype], batch * valueHeadDim * dtypeBytes[dtype]];
   const [sumBytes, valueSumBytes] = [batch * headDim * dtypeBytes.float32, batch * valueHeadDim * dtypeBytes.float32];
   const statisticBytes = batch * dtypeBytes.float32;
-  const queries = (...bytes: number[]) => rowsToHeads(splits.queries, rank, bytes);
-  const keys = (...bytes: number[]) => rowsToHeads(splits.keys, rank, bytes);
+  const createQueryFlow = (...bytes: number[]) => createHeadFlow(splits.queries, rank, bytes);
+  const createKeyFlow = (...bytes: number[]) => createHeadFlow(splits.keys, rank, bytes);
   return {
     forward: totalTraffic([
-      queries(rowBytes),
-      keys(rowBytes, valueRowBytes),
-      reverseFlow(queries(), [valueSumBytes, statisticBytes]),
+      createQueryFlow(rowBytes),
+      createKeyFlow(rowBytes, valueRowBytes),
+      reverseFlow(createQueryFlow(), [valueSumBytes, statisticBytes]),
     ]),
     backward: totalTraffic([
-      queries(rowBytes, valueRowBytes, statisticBytes, statisticBytes),
-      keys(rowBytes, valueRowBytes),
-      reverseFlow(queries(), [sumBytes]),
-      reverseFlow(keys(), [sumBytes, valueSumBytes]),
+      createQueryFlow(rowBytes, valueRowBytes, statisticBytes, statisticBytes),
+      createKeyFlow(rowBytes, valueRowBytes),
+      reverseFlow(createQueryFlow(), [sumBytes]),
+      reverseFlow(createKeyFlow(), [sumBytes, valueSumBytes]),
     ]),
   };
 }
 
 /** Rows for heads, of tensors with so many bytes per row and head. */
-function rowsToHeads({ rows, heads }: ShardSizes, rank: number, bytesPerRow: readonly number[]): ChunkFlow {
+function createHeadFlow({ rows, heads }: ShardSizes, rank: number, bytesPerRow: readonly number[]): ChunkFlow {
   const peers = rows.map((_, rankIndex) => rankIndex).filter((other) => other !== rank);
   return {
     bytesPerRow,

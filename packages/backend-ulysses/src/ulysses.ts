@@ -23,7 +23,7 @@ import {
   type HeadRange,
   type HeadShard,
   type ShardSizes,
-  shardSizes,
+  computeShardSizes,
   sliceHeads,
 } from "./head-exchange.ts";
 
@@ -112,7 +112,7 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
     if (dependencies.isEmpty) return undefined;
     const group = ctx.mesh.group(axis);
     const counts = { numHeads: call.q.shape[1]!, numKvHeads: k.shape[1]! };
-    const splits = shardSizes(dependencies, counts);
+    const splits = computeShardSizes(dependencies, counts);
     const headShard = { queries: splits.queries.heads[group.rank]!, keys: splits.keys.heads[group.rank]! };
     const coordinates = { at: omitAxes(call.at, [axis]), from: omitAxes(from, [axis]) };
     const heads = { parts: groupedQueryParts(counts, headShard), firstHead: headShard.queries.first };
@@ -173,10 +173,10 @@ function attendHeadsBackward(
   const { ctx, inner, parts, splits, at, from } = headCall;
   using inputs = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
   using exchange = new AllToAll(headCall.group, headCall.label);
-  const rows = exchange.toHeads([call.q, call.dOut, call.lse, call.delta], splits.queries, inputs);
+  const queryRows = exchange.toHeads([call.q, call.dOut, call.lse, call.delta], splits.queries, inputs);
   const keys = exchange.toHeads([kv.k, kv.v], splits.keys, inputs);
   exchange.run();
-  const zeros = (templates: readonly Tensor[]): Chunk => {
+  const createZeros = (templates: readonly Tensor[]): Chunk => {
     const gradients = results.empty(
       templates.map(({ shape }) => float32Spec(shape)),
       templates[0]!.shape[2]!,
@@ -184,12 +184,12 @@ function attendHeadsBackward(
     for (const gradient of gradients.tensors) ctx.device.kernels.fill(gradient, 0);
     return gradients;
   };
-  const gradients = { queries: zeros([rows.tensors[0]!]), keys: zeros(keys.tensors) };
+  const gradients = { queries: createZeros([queryRows.tensors[0]!]), keys: createZeros(keys.tensors) };
   for (const part of parts) {
-    const headTensors = sliceAllHeads([...rows.tensors, ...gradients.queries.tensors], part.queries, inputs);
+    const headTensors = sliceAllHeads([...queryRows.tensors, ...gradients.queries.tensors], part.queries, inputs);
     const [q, dOut, lse, delta, dq] = headTensors as [Tensor, Tensor, Tensor, Tensor, Tensor];
-    const block = sliceAllHeads([...keys.tensors, ...gradients.keys.tensors], part.keys, inputs);
-    const [k, v, dk, dv] = block as [Tensor, Tensor, Tensor, Tensor];
+    const keyTensors = sliceAllHeads([...keys.tensors, ...gradients.keys.tensors], part.keys, inputs);
+    const [k, v, dk, dv] = keyTensors as [Tensor, Tensor, Tensor, Tensor];
     const modifiers = offsetModifiers(call, headCall.firstHead + part.queries.first);
     inner.attendBackward(ctx, { ...call, q, dOut, lse, delta, at, modifiers }, { dq, dk, dv }, { k, v, from });
   }

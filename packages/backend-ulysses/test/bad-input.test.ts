@@ -9,7 +9,7 @@ register(
 );
 
 test("an axis of the inner backend that the mesh lacks", async () => {
-  const sent = await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+  const messageCounts = await onWorld(makeWorld, { size: 2 }, async (ctx) => {
     const backend = ulysses({ inner: { ...local(), axes: ["node"] } });
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 10 });
     const x = randn(ctx, [1, 2, 5, 4]);
@@ -20,11 +20,11 @@ test("an axis of the inner backend that the mesh lacks", async () => {
     expect(() => backend.attend(ctx, call, state, { k: x, v: x, from: call.at })).toThrow(message);
     return ctx.world.traffic().messagesSent;
   });
-  expect(sent).toEqual([0, 0]);
+  expect(messageCounts).toEqual([0, 0]);
 });
 
 test("axes in another order than the rows are concatenated in", async () => {
-  const sent = await onWorld(makeWorld, { size: 2, mesh: { node: 1, gpu: 2 } }, async (ctx) => {
+  const messageCounts = await onWorld(makeWorld, { size: 2, mesh: { node: 1, gpu: 2 } }, async (ctx) => {
     const backend = ulysses({ axis: "gpu", inner: ulysses({ axis: "node" }) });
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["gpu", "node"], length: 10 });
     const x = randn(ctx, [1, 2, 5, 4]);
@@ -33,7 +33,7 @@ test("axes in another order than the rows are concatenated in", async () => {
     );
     return ctx.world.traffic().messagesSent;
   });
-  expect(sent).toEqual([0, 0]);
+  expect(messageCounts).toEqual([0, 0]);
 });
 
 test("no option is ignored", () => {

@@ -2,22 +2,24 @@ import { batchSuite, onWorld } from "@mosaic/conformance";
 import { attention, type AttentionBackend, layoutOf, local, randn } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ulysses } from "../src/index.ts";
-import { nests, worlds } from "./arrangements.ts";
+import { nestedArrangements, singleAxisArrangements } from "./arrangements.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-register(batchSuite({ makeWorld, arrangements: worlds }));
-register(batchSuite({ makeWorld, arrangements: nests, dtypes: ["float32"] }));
+register(batchSuite({ makeWorld, arrangements: singleAxisArrangements }));
+register(batchSuite({ makeWorld, arrangements: nestedArrangements, dtypes: ["float32"] }));
 
 test("the call of a rank's heads has their origin, and the masks of all samples", async () => {
-  const seen: string[] = [];
-  const own = local();
+  const descriptions: string[] = [];
+  const localBackend = local();
   const inner: AttentionBackend = {
-    ...own,
+    ...localBackend,
     attend(ctx, call, state, kv) {
       const { origin, sampleMasks } = call.modifiers!;
       const heads = `${origin!.head} to ${origin!.head + call.q.shape[1]! - 1}`;
-      seen.push(`rank ${ctx.rank}: heads ${heads}, samples from ${origin!.batch}, ${sampleMasks!.length} masks`);
-      own.attend(ctx, call, state, kv);
+      descriptions.push(
+        `rank ${ctx.rank}: heads ${heads}, samples from ${origin!.batch}, ${sampleMasks!.length} masks`,
+      );
+      localBackend.attend(ctx, call, state, kv);
     },
   };
   await onWorld(makeWorld, { size: 3, mesh: { sp: 3 } }, async (ctx) => {
@@ -31,7 +33,7 @@ test("the call of a rank's heads has their origin, and the masks of all samples"
     });
     await out.read();
   });
-  expect(seen.toSorted()).toEqual([
+  expect(descriptions.toSorted()).toEqual([
     "rank 0: heads 0 to 1, samples from 0, 2 masks",
     "rank 1: heads 2 to 3, samples from 0, 2 masks",
     "rank 2: heads 4 to 4, samples from 0, 2 masks",

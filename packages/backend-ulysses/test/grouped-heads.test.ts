@@ -24,7 +24,7 @@ const cases = [
   { numHeads: 2, numKvHeads: 1, size: 7, why: "most ranks only pass rows" },
 ] as const;
 
-function trialsFor({ numHeads, numKvHeads, size }: (typeof cases)[number]): Trial[] {
+function createTrials({ numHeads, numKvHeads, size }: (typeof cases)[number]): Trial[] {
   const mesh = { sp: size };
   return placements().flatMap((placement, i) =>
     backendTrials(
@@ -41,13 +41,13 @@ function trialsFor({ numHeads, numKvHeads, size }: (typeof cases)[number]): Tria
 
 test.each(
   cases.map((each) => [`${each.numHeads}/${each.numKvHeads} heads on ${each.size} ranks`, each.why, each] as const),
-)("%s: %s", async (_, __, given) => {
-  const trials = trialsFor(given);
+)("%s: %s", async (_, __, headCase) => {
+  const trials = createTrials(headCase);
   expect(trials.length).toBe(15);
-  const ranks = await onWorld(makeWorld, { size: given.size, wrapDevice: poisoned }, async (ctx) => {
-    const rank = perturbed(ctx, { completion: "late", seed: 9 });
+  const ranks = await onWorld(makeWorld, { size: headCase.size, wrapDevice: poisoned }, async (ctx) => {
+    const perturbedCtx = perturbed(ctx, { completion: "late", seed: 9 });
     const measurements: Measurement[] = [];
-    for (const trial of trials) measurements.push(await measureBackend(rank, ulysses(), trial));
+    for (const trial of trials) measurements.push(await measureBackend(perturbedCtx, ulysses(), trial));
     return measurements;
   });
   checkTrials("ulysses", ranks);

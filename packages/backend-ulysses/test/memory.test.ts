@@ -10,7 +10,7 @@ test("every step gives back what it took, at once and not when garbage is collec
     using attn = new MultiAxisAttention(ctx, { ...options, backend: ulysses() });
     using x = randn(ctx, [1, 6, 16]);
     x.requiresGrad = true;
-    const held: number[] = [];
+    const memoryBytes: number[] = [];
     for (let step = 0; step < 200; step++) {
       using out = attn.forward(x);
       using dOut = x.detach();
@@ -20,8 +20,8 @@ test("every step gives back what it took, at once and not when garbage is collec
       x.grad = null;
       await ctx.device.stream.synchronize();
       const { allocated, reserved } = ctx.device.memory();
-      held.push(allocated, reserved);
+      memoryBytes.push(allocated, reserved);
     }
-    expect(new Set(held.slice(20)).size).toBe(2);
+    expect(new Set(memoryBytes.slice(20)).size).toBe(2);
   });
 });

@@ -5,21 +5,21 @@ import { ulysses, ulyssesTraffic } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
 /** What one forward and backward of each trial sent, by trial and rank. */
-async function measured(size: number, trials: readonly Trial[]): Promise<Traffic[][]> {
-  const byRank = await onWorld(makeWorld, { size }, async (ctx) => {
+async function measureTraffic(size: number, trials: readonly Trial[]): Promise<Traffic[][]> {
+  const trafficByRank = await onWorld(makeWorld, { size }, async (ctx) => {
     const traffic: Traffic[] = [];
     for (const trial of trials) {
-      const before = ctx.world.traffic();
+      const trafficBefore = ctx.world.traffic();
       await attendOn(ctx, ulysses(), trial);
-      traffic.push(combine(ctx.world.traffic(), before, (after, earlier) => after - earlier));
+      traffic.push(combine(ctx.world.traffic(), trafficBefore, (after, earlier) => after - earlier));
     }
     return traffic;
   });
-  return trials.map((_, i) => byRank.map((traffic) => traffic[i]!));
+  return trials.map((_, i) => trafficByRank.map((traffic) => traffic[i]!));
 }
 
 /** What the closed form states of it. */
-function predicted(trial: Trial): Traffic[] {
+function predictTraffic(trial: Trial): Traffic[] {
   const { mesh, axes, mask, modifiers, ...sizes } = trial;
   const queries = layoutOf({ mesh, axes, ...trial.queries });
   const keys = layoutOf({ mesh, axes, ...trial.keys });
@@ -48,13 +48,13 @@ for (const size of [1, 2, 3, 5]) {
       backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype, seed: 1 }),
     );
     trials.push(...batchTrials({ mesh: { sp: size }, axes: ["sp"] }));
-    const found = await measured(size, trials);
-    for (const [i, trial] of trials.entries()) expect(found[i], trial.name).toEqual(predicted(trial));
+    const measuredTraffic = await measureTraffic(size, trials);
+    for (const [i, trial] of trials.entries()) expect(measuredTraffic[i], trial.name).toEqual(predictTraffic(trial));
   });
 }
 
 /** Equal shards of 8 rows, full mask. */
-function even(size: number, sizes: Pick<Trial, "numHeads" | "numKvHeads" | "dtype">): Trial {
+function createEvenTrial(size: number, sizes: Pick<Trial, "numHeads" | "numKvHeads" | "dtype">): Trial {
   const length = 8 * size;
   const sequence = { length, placement: placements()[0]! };
   return {
@@ -72,46 +72,53 @@ function even(size: number, sizes: Pick<Trial, "numHeads" | "numKvHeads" | "dtyp
 
 test.each([2, 4, 8])("%d ranks whose number divides all heads: (p − 1)/p of everything", async (size) => {
   for (const dtype of ["float32", "bfloat16"] as const) {
-    const trial = even(size, { numHeads: 16, numKvHeads: 8, dtype });
-    const q = 2 * 16 * 8 * 4; // numbers in a shard of q, and of out, dOut, dq
-    const rows = 2 * 16 * 8; // and in one of lse, delta
-    const k = q / 2;
-    const narrow = dtypeBytes[dtype];
-    const forward = narrow * (q + 2 * k) + 4 * (q + rows);
-    const backward = narrow * (2 * q + 2 * k) + 4 * 2 * rows + 4 * (q + 2 * k);
+    const trial = createEvenTrial(size, { numHeads: 16, numKvHeads: 8, dtype });
+    const queryElements = 2 * 16 * 8 * 4; // numbers in a shard of q, and of out, dOut, dq
+    const statisticElements = 2 * 16 * 8; // and in one of lse, delta
+    const keyElements = queryElements / 2;
+    const elementBytes = dtypeBytes[dtype];
+    const forward = elementBytes * (queryElements + 2 * keyElements) + 4 * (queryElements + statisticElements);
+    const backward =
+      elementBytes * (2 * queryElements + 2 * keyElements) +
+      4 * 2 * statisticElements +
+      4 * (queryElements + 2 * keyElements);
     const bytes = ((size - 1) / size) * (forward + backward);
-    const [traffic] = await measured(size, [trial]);
+    const [traffic] = await measureTraffic(size, [trial]);
     for (const each of traffic!) {
       expect(each).toEqual({ bytesSent: bytes, bytesReceived: bytes, messagesSent: (3 + 2 + 6 + 3) * (size - 1) });
     }
-    expect(predicted(trial)).toEqual(traffic);
+    expect(predictTraffic(trial)).toEqual(traffic);
   }
 });
 
 test("KV heads that several ranks read are sent to each of them, and no others", async () => {
-  const trial = even(4, { numHeads: 4, numKvHeads: 2, dtype: "float32" });
-  const row = 2 * 8 * 4 * 4; // bytes of one head's rows of a shard
-  const rowStats = 2 * 8 * 4;
+  const trial = createEvenTrial(4, { numHeads: 4, numKvHeads: 2, dtype: "float32" });
+  const rowBytes = 2 * 8 * 4 * 4; // bytes of one head's rows of a shard
+  const statisticBytes = 2 * 8 * 4;
   // Each of three others gets one head of q, k and v, and as much comes back.
-  const forward = 3 * (3 * row + row + rowStats);
-  const backward = 3 * (4 * row + 2 * rowStats + 3 * row);
-  const [traffic] = await measured(4, [trial]);
+  const forward = 3 * (3 * rowBytes + rowBytes + statisticBytes);
+  const backward = 3 * (4 * rowBytes + 2 * statisticBytes + 3 * rowBytes);
+  const [traffic] = await measureTraffic(4, [trial]);
   for (const { bytesSent } of traffic!) expect(bytesSent).toBe(forward + backward);
 });
 
 test("a rank without heads sends its rows and receives their results, nothing more", async () => {
-  const trial = even(3, { numHeads: 2, numKvHeads: 2, dtype: "float32" });
-  const row = 2 * 8 * 4 * 4;
-  const rowStats = 2 * 8 * 4;
-  const [traffic] = await measured(3, [trial]);
-  const sent = 2 * (3 * row) + 2 * (4 * row + 2 * rowStats);
-  const received = 2 * (row + rowStats) + 2 * (3 * row);
-  expect(traffic![2]).toEqual({ bytesSent: sent, bytesReceived: received, messagesSent: 2 * (3 + 6) });
+  const trial = createEvenTrial(3, { numHeads: 2, numKvHeads: 2, dtype: "float32" });
+  const rowBytes = 2 * 8 * 4 * 4;
+  const statisticBytes = 2 * 8 * 4;
+  const [traffic] = await measureTraffic(3, [trial]);
+  const sentBytes = 2 * (3 * rowBytes) + 2 * (4 * rowBytes + 2 * statisticBytes);
+  const receivedBytes = 2 * (rowBytes + statisticBytes) + 2 * (3 * rowBytes);
+  expect(traffic![2]).toEqual({ bytesSent: sentBytes, bytesReceived: receivedBytes, messagesSent: 2 * (3 + 6) });
 });
 
 test("where nobody sees anything, nothing is sent", async () => {
-  const trial = { ...even(3, { numHeads: 3, numKvHeads: 3, dtype: "float32" }), mask: [], maskMod: () => false };
-  const nothing = { bytesSent: 0, bytesReceived: 0, messagesSent: 0 };
-  expect(await measured(3, [trial])).toEqual([[nothing, nothing, nothing]]);
-  expect(predicted(trial)).toEqual([nothing, nothing, nothing]);
+  const trial = {
+    ...createEvenTrial(3, { numHeads: 3, numKvHeads: 3, dtype: "float32" }),
+    mask: [],
+    maskMod: () => false,
+  };
+  const noTraffic = { bytesSent: 0, bytesReceived: 0, messagesSent: 0 };
+  expect(await measureTraffic(3, [trial])).toEqual([[noTraffic, noTraffic, noTraffic]]);
+  expect(predictTraffic(trial)).toEqual([noTraffic, noTraffic, noTraffic]);
 });

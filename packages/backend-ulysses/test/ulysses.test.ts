@@ -1,7 +1,14 @@
 import { backendSuite } from "@mosaic/conformance";
-import { nests, worlds } from "./arrangements.ts";
+import { nestedArrangements, singleAxisArrangements } from "./arrangements.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-const some = worlds.filter(({ mesh }) => [2, 5].includes(mesh["sp"]!));
-register(backendSuite({ makeWorld, arrangements: [...worlds, ...nests], dtypes: ["float32"], coverage: "pairs" }));
-register(backendSuite({ makeWorld, arrangements: some, dtypes: ["bfloat16"] }));
+const selectedArrangements = singleAxisArrangements.filter(({ mesh }) => [2, 5].includes(mesh["sp"]!));
+register(
+  backendSuite({
+    makeWorld,
+    arrangements: [...singleAxisArrangements, ...nestedArrangements],
+    dtypes: ["float32"],
+    coverage: "pairs",
+  }),
+);
+register(backendSuite({ makeWorld, arrangements: selectedArrangements, dtypes: ["bfloat16"] }));

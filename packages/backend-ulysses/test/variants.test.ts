@@ -1,5 +1,5 @@
 import { variantSuite } from "@mosaic/conformance";
-import { nests, worlds } from "./arrangements.ts";
+import { nestedArrangements, singleAxisArrangements } from "./arrangements.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-register(variantSuite({ makeWorld, arrangements: [...worlds, ...nests] }));
+register(variantSuite({ makeWorld, arrangements: [...singleAxisArrangements, ...nestedArrangements] }));

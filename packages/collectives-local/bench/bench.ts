@@ -30,10 +30,10 @@ async function timePerOperation(
   return bestSeconds;
 }
 
-async function measure(ranks: readonly Rank[], where: string): Promise<void> {
+async function measureCollectives(ranks: readonly Rank[], description: string): Promise<void> {
   const report = (name: string, result: object) => {
     if (ranks[0]!.group.rank === 0)
-      process.stdout.write(`${JSON.stringify({ case: `${where}.${name}`, ...result })}\n`);
+      process.stdout.write(`${JSON.stringify({ case: `${description}.${name}`, ...result })}\n`);
   };
   const buffers = new Map(
     ranks.map(({ device }) => [
@@ -74,7 +74,7 @@ async function measure(ranks: readonly Rank[], where: string): Promise<void> {
 if (process.env.RANK === undefined) {
   const devices = [new TestDevice(), new TestDevice()];
   const contexts = await world(2, { device: (rank) => devices[rank]! });
-  await measure(
+  await measureCollectives(
     contexts.map((context, rank) => ({ group: context.world, device: devices[rank]! })),
     "oneProcess",
   );
@@ -84,6 +84,6 @@ if (process.env.RANK === undefined) {
 } else {
   const device = new TestDevice();
   const group = await local().connect({ device, rank: Number(process.env.RANK), size: 2 });
-  await measure([{ group, device }], "twoProcesses");
+  await measureCollectives([{ group, device }], "twoProcesses");
   await group[Symbol.asyncDispose]();
 }

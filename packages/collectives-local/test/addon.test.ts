@@ -5,11 +5,11 @@ import type * as Package from "../src/index.ts";
 import { TestDevice } from "./device.ts";
 
 test("without its addon the package reports what may be wrong and what to do", async () => {
-  const bare = new URL("../build/without-addon/", import.meta.url);
-  rmSync(bare, { recursive: true, force: true });
-  mkdirSync(bare, { recursive: true });
-  cpSync(new URL("../dist/", import.meta.url), new URL("dist/", bare), { recursive: true });
-  const { local } = (await import(new URL("dist/index.js", bare).href)) as typeof Package;
+  const packageWithoutAddon = new URL("../build/without-addon/", import.meta.url);
+  rmSync(packageWithoutAddon, { recursive: true, force: true });
+  mkdirSync(packageWithoutAddon, { recursive: true });
+  cpSync(new URL("../dist/", import.meta.url), new URL("dist/", packageWithoutAddon), { recursive: true });
+  const { local } = (await import(new URL("dist/index.js", packageWithoutAddon).href)) as typeof Package;
   using device = new TestDevice();
   const connecting = local({ name: "nobody" }).connect({ device, rank: 0, size: 2 });
   await expect(connecting).rejects.toThrow(AddonLoadError);

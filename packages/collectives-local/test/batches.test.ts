@@ -4,41 +4,41 @@ import { expect, test } from "vitest";
 import { openRanks } from "./ranks.ts";
 import { expectSame, nanFilled, tensor, rankValues } from "./values.ts";
 
-interface Planned {
-  readonly from: number;
-  readonly to: number;
+interface PlannedTransfer {
+  readonly source: number;
+  readonly destination: number;
   readonly count: number;
 }
 
-const plan = (size: number): fc.Arbitrary<Planned[]> =>
+const plan = (size: number): fc.Arbitrary<PlannedTransfer[]> =>
   fc.array(
     fc.record({
-      from: fc.nat(size - 1),
-      to: fc.nat(size - 1),
+      source: fc.nat(size - 1),
+      destination: fc.nat(size - 1),
       count: fc.oneof(fc.constant(0), fc.nat(20), fc.nat(70_000)),
     }),
     { maxLength: 3 * size },
   );
 
 /** Mixes sends and receives of different peers; those between the same two ranks keep their order. */
-function shuffled(transfers: readonly Transfer[], seed: number): Transfer[] {
+function shuffleLanes(transfers: readonly Transfer[], seed: number): Transfer[] {
   const lanes = new Map<string, Transfer[]>();
-  for (const each of transfers) {
-    const lane = "to" in each ? `to ${each.to}` : `from ${each.from}`;
-    lanes.set(lane, [...(lanes.get(lane) ?? []), each]);
+  for (const transfer of transfers) {
+    const lane = "to" in transfer ? `to ${transfer.to}` : `from ${transfer.from}`;
+    lanes.set(lane, [...(lanes.get(lane) ?? []), transfer]);
   }
   const result: Transfer[] = [];
-  const open = [...lanes.values()];
-  for (let state = seed; open.length > 0; state = (state * 1103515245 + 12345) % 2 ** 31) {
-    const pick = state % open.length;
-    result.push(open[pick]!.shift()!);
-    if (open[pick]!.length === 0) open.splice(pick, 1);
+  const pendingLanes = [...lanes.values()];
+  for (let state = seed; pendingLanes.length > 0; state = (state * 1103515245 + 12345) % 2 ** 31) {
+    const laneIndex = state % pendingLanes.length;
+    result.push(pendingLanes[laneIndex]!.shift()!);
+    if (pendingLanes[laneIndex]!.length === 0) pendingLanes.splice(laneIndex, 1);
   }
   return result;
 }
 
 test("any batch of messages arrives, in any order of posting, whatever was there before", async () => {
-  const arbitrary = fc.integer({ min: 1, max: 8 }).chain((size) =>
+  const arbitraryBatches = fc.integer({ min: 1, max: 8 }).chain((size) =>
     fc.record({
       size: fc.constant(size),
       batches: fc.array(plan(size), { minLength: 1, maxLength: 3 }),
@@ -46,20 +46,23 @@ test("any batch of messages arrives, in any order of posting, whatever was there
     }),
   );
   await fc.assert(
-    fc.asyncProperty(arbitrary, async ({ size, batches, seed }) => {
+    fc.asyncProperty(arbitraryBatches, async ({ size, batches, seed }) => {
       await using ranks = await openRanks(size);
-      const arrivals: { out: { read(): Promise<Float32Array> }; expected: Float32Array }[] = [];
+      const expectedArrivals: { out: { read(): Promise<Float32Array> }; expected: Float32Array }[] = [];
       for (const batch of batches) {
-        const posts: Transfer[][] = ranks.groups.map(() => []);
-        for (const [i, { from, to, count }] of batch.entries()) {
+        const transfersByRank: Transfer[][] = ranks.groups.map(() => []);
+        for (const [i, { source: from, destination: to, count }] of batch.entries()) {
           const out = nanFilled(ranks.devices[to]!, [count]);
-          posts[from]!.push({ tensor: tensor(ranks.devices[from]!, rankValues(from + i, count), [count]), to });
-          posts[to]!.push({ tensor: out, from });
-          arrivals.push({ out, expected: rankValues(from + i, count) });
+          transfersByRank[from]!.push({
+            tensor: tensor(ranks.devices[from]!, rankValues(from + i, count), [count]),
+            to,
+          });
+          transfersByRank[to]!.push({ tensor: out, from });
+          expectedArrivals.push({ out, expected: rankValues(from + i, count) });
         }
-        ranks.groups.forEach((group, rank) => group.sendRecv(shuffled(posts[rank]!, seed + rank)).wait());
+        ranks.groups.forEach((group, rank) => group.sendRecv(shuffleLanes(transfersByRank[rank]!, seed + rank)).wait());
       }
-      for (const { out, expected } of arrivals) expectSame(await out.read(), expected);
+      for (const { out, expected } of expectedArrivals) expectSame(await out.read(), expected);
     }),
     { numRuns: 30 },
   );
@@ -68,30 +71,30 @@ test("any batch of messages arrives, in any order of posting, whatever was there
 test("a ring that rotates two tensors of different dtypes, and counts exactly what it sends", async () => {
   const size = 5;
   await using ranks = await openRanks(size);
-  const before = ranks.groups.map((group) => group.traffic());
-  let held = ranks.devices.map((device, rank) => ({
+  const trafficBefore = ranks.groups.map((group) => group.traffic());
+  let heldTensors = ranks.devices.map((device, rank) => ({
     k: tensor(device, rankValues(rank, 999), [3, 333]),
     v: tensor(device, rankValues(rank + 50, 77), [7, 11], "bfloat16"),
   }));
   for (let step = 1; step < size; step++) {
-    held = ranks.groups.map((group, rank) => {
-      const [to, from] = [(rank + 1) % size, (rank + size - 1) % size];
-      const next = {
+    heldTensors = ranks.groups.map((group, rank) => {
+      const [nextRank, previousRank] = [(rank + 1) % size, (rank + size - 1) % size];
+      const nextTransfers = {
         k: nanFilled(ranks.devices[rank]!, [3, 333]),
         v: nanFilled(ranks.devices[rank]!, [7, 11], "bfloat16"),
       };
-      const { k, v } = held[rank]!;
+      const { k, v } = heldTensors[rank]!;
       group
         .sendRecv([
-          { tensor: k, to },
-          { tensor: v, to },
-          { tensor: next.k, from },
-          { tensor: next.v, from },
+          { tensor: k, to: nextRank },
+          { tensor: v, to: nextRank },
+          { tensor: nextTransfers.k, from: previousRank },
+          { tensor: nextTransfers.v, from: previousRank },
         ])
         .wait();
-      return next;
+      return nextTransfers;
     });
-    for (const [rank, { k, v }] of held.entries()) {
+    for (const [rank, { k, v }] of heldTensors.entries()) {
       const source = (rank + size - step) % size;
       expectSame(await k.read(), rankValues(source, 999));
       expectSame(await v.read(), rankValues(source + 50, 77));
@@ -99,8 +102,8 @@ test("a ring that rotates two tensors of different dtypes, and counts exactly wh
   }
   for (const [rank, group] of ranks.groups.entries()) {
     const { bytesSent, bytesReceived, messagesSent } = group.traffic();
-    expect(bytesSent - before[rank]!.bytesSent).toBe((size - 1) * (999 * 4 + 77 * 2));
-    expect(bytesReceived - before[rank]!.bytesReceived).toBe((size - 1) * (999 * 4 + 77 * 2));
-    expect(messagesSent - before[rank]!.messagesSent).toBe(2 * (size - 1));
+    expect(bytesSent - trafficBefore[rank]!.bytesSent).toBe((size - 1) * (999 * 4 + 77 * 2));
+    expect(bytesReceived - trafficBefore[rank]!.bytesReceived).toBe((size - 1) * (999 * 4 + 77 * 2));
+    expect(messagesSent - trafficBefore[rank]!.messagesSent).toBe(2 * (size - 1));
   }
 });

@@ -8,23 +8,23 @@ import { tensor } from "./values.ts";
 test("bad operands are rejected before anything is sent, and the group goes on", async () => {
   await using ranks = await openRanks(2);
   const [group] = ranks.groups;
-  const [device, other] = ranks.devices;
+  const [device, otherDevice] = ranks.devices;
   const x = tensor(device!, [1, 2, 3, 4, 5, 6], [2, 3]);
-  const disposed = device!.empty([1], "float32");
-  disposed[Symbol.dispose]();
-  const half = device!.empty([6], "bfloat16");
-  const pair = device!.empty([2], "float32");
-  const foreign = other!.empty([6], "float32");
-  const refusals: [() => unknown, new (...args: never[]) => Error, RegExp][] = [
-    [() => group!.allReduce(disposed), DisposedError, /rank 0: allReduce \(world\)/],
+  const disposedTensor = device!.empty([1], "float32");
+  disposedTensor[Symbol.dispose]();
+  const bfloat16Tensor = device!.empty([6], "bfloat16");
+  const pairTensor = device!.empty([2], "float32");
+  const otherDeviceTensor = otherDevice!.empty([6], "float32");
+  const invalidCalls: [() => unknown, new (...args: never[]) => Error, RegExp][] = [
+    [() => group!.allReduce(disposedTensor), DisposedError, /rank 0: allReduce \(world\)/],
     [
       () => group!.allReduce(x.transpose(0, 1)),
       ShapeError,
       /contiguous.*\[3,2\] with strides \[1,3\].*call contiguous/,
     ],
-    [() => group!.allReduce(foreign), OptionError, /cpu:0 of a different Device instance/],
+    [() => group!.allReduce(otherDeviceTensor), OptionError, /cpu:0 of a different Device instance/],
     [() => group!.allReduce(x, "median" as ReduceOp), OptionError, /sum, mean or max.*median/],
-    [() => group!.allGather(half, x), DTypeError, /out with the dtype of input, float32.*bfloat16/],
+    [() => group!.allGather(bfloat16Tensor, x), DTypeError, /out with the dtype of input, float32.*bfloat16/],
     [() => group!.allGather(x, x), ShapeError, /input with 3 elements/],
     [() => group!.allGather(x, x, { counts: [3] }), ShapeError, /2 counts/],
     [() => group!.allGather(x, x, { counts: [7, -1] }), ShapeError, /integers/],
@@ -38,14 +38,18 @@ test("bad operands are rejected before anything is sent, and the group goes on",
       OptionError,
       /receive\[\d\] to match send\[\d\], 2 elements.*3/,
     ],
-    [() => group!.allGather(pair, pair.slice(0, 1, 2)), ShapeError, /this rank's shard in place.*overlap/],
-    [() => group!.reduceScatter(pair.slice(0, 1, 2), pair), ShapeError, /in place, received.*overlap/],
-    [() => group!.allToAll(pair, pair), ShapeError, /separate memory, received overlapping tensors \[2\] and \[2\]/],
+    [() => group!.allGather(pairTensor, pairTensor.slice(0, 1, 2)), ShapeError, /this rank's shard in place.*overlap/],
+    [() => group!.reduceScatter(pairTensor.slice(0, 1, 2), pairTensor), ShapeError, /in place, received.*overlap/],
+    [
+      () => group!.allToAll(pairTensor, pairTensor),
+      ShapeError,
+      /separate memory, received overlapping tensors \[2\] and \[2\]/,
+    ],
     [
       () =>
         group!.sendRecv([
-          { tensor: pair, to: 1 },
-          { tensor: pair.slice(0, 1, 2), from: 1 },
+          { tensor: pairTensor, to: 1 },
+          { tensor: pairTensor.slice(0, 1, 2), from: 1 },
         ]),
       ShapeError,
       /receive buffers that do not overlap any other transfer of the batch/,
@@ -55,17 +59,17 @@ test("bad operands are rejected before anything is sent, and the group goes on",
     [() => group!.sendRecv([{ tensor: x, to: -1 }]), OptionError, /a rank from 0 to 1/],
     [() => group!.sendRecv([{ tensor: x, to: 0 }]), ShapeError, /itself.*float32 \[2,3\].*none/],
     [
-      () => group!.sendRecv([{ tensor: disposed, from: 1 }], { label: "ring(sp)" }),
+      () => group!.sendRecv([{ tensor: disposedTensor, from: 1 }], { label: "ring(sp)" }),
       DisposedError,
       /^ring\(sp\), rank 0: sendRecv \(world\)/,
     ],
   ];
-  for (const [call, kind, message] of refusals) {
+  for (const [call, kind, message] of invalidCalls) {
     expect(call).toThrow(kind);
     expect(call).toThrow(message);
   }
   await expect(group!.split(1.5)).rejects.toThrow(OptionError);
-  const y = tensor(other!, [1, 1, 1, 1, 1, 1], [2, 3]);
+  const y = tensor(otherDevice!, [1, 1, 1, 1, 1, 1], [2, 3]);
   group!.allReduce(x).wait();
   ranks.groups[1]!.allReduce(y).wait();
   expect(Array.from(await y.read())).toEqual([2, 3, 4, 5, 6, 7]);
@@ -96,13 +100,13 @@ test("worlds that cannot be", async () => {
 
 test("local() without a job to meet in reports what is missing", async () => {
   using device = new TestDevice();
-  const given = { MASTER_PORT: process.env.MASTER_PORT, MOSAIC_RUN_ID: process.env.MOSAIC_RUN_ID };
+  const originalEnv = { MASTER_PORT: process.env.MASTER_PORT, MOSAIC_RUN_ID: process.env.MOSAIC_RUN_ID };
   delete process.env.MASTER_PORT;
   delete process.env.MOSAIC_RUN_ID;
   try {
     await expect(local().connect({ device, rank: 0, size: 2 })).rejects.toThrow(/mosaic-run/);
   } finally {
-    for (const [name, value] of Object.entries(given)) if (value !== undefined) process.env[name] = value;
+    for (const [name, value] of Object.entries(originalEnv)) if (value !== undefined) process.env[name] = value;
   }
 });
 

@@ -1,7 +1,7 @@
 import type { DType, ReduceOp } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { openRanks } from "./ranks.ts";
-import { concatenated, expectSame, nanFilled, raggedCounts, computeReduction, tensor, rankValues } from "./values.ts";
+import { concatenate, expectSame, nanFilled, raggedCounts, computeReduction, tensor, rankValues } from "./values.ts";
 
 const sizes = [1, 2, 3, 4, 5, 6, 7, 8];
 // Nothing, less than a rank each, and more than one block; none divides by the ranks.
@@ -25,15 +25,15 @@ describe.each(sizes)("%i ranks", (size) => {
   test.each(dtypes)("allGather of %s, equal and ragged", async (dtype) => {
     await using ranks = await openRanks(size);
     for (const count of counts) {
-      for (const shares of [new Array<number>(size).fill(count), raggedCounts(size, count)]) {
-        const inputs = shares.map((share, rank) => rankValues(rank, share));
-        const outs = ranks.devices.map((device) => nanFilled(device, [shares.reduce((a, b) => a + b)], dtype));
-        const given = shares.some((share) => share !== count) ? { counts: shares } : {};
+      for (const rankCounts of [new Array<number>(size).fill(count), raggedCounts(size, count)]) {
+        const inputs = rankCounts.map((rankCount, rank) => rankValues(rank, rankCount));
+        const outs = ranks.devices.map((device) => nanFilled(device, [rankCounts.reduce((a, b) => a + b)], dtype));
+        const countOptions = rankCounts.some((rankCount) => rankCount !== count) ? { counts: rankCounts } : {};
         ranks.groups.forEach((group, rank) => {
-          const input = tensor(ranks.devices[rank]!, inputs[rank]!, [shares[rank]!], dtype);
-          group.allGather(outs[rank]!, input, given).wait();
+          const input = tensor(ranks.devices[rank]!, inputs[rank]!, [rankCounts[rank]!], dtype);
+          group.allGather(outs[rank]!, input, countOptions).wait();
         });
-        const expected = concatenated(inputs);
+        const expected = concatenate(inputs);
         for (const out of outs) expectSame(await out.read(), expected);
       }
     }
@@ -42,17 +42,17 @@ describe.each(sizes)("%i ranks", (size) => {
   test.each(dtypes)("reduceScatter of %s, equal and ragged", async (dtype) => {
     await using ranks = await openRanks(size);
     for (const count of counts) {
-      for (const shares of [new Array<number>(size).fill(count), raggedCounts(size, count)]) {
-        const total = shares.reduce((a, b) => a + b);
-        const inputs = shares.map((_, rank) => rankValues(rank, total));
-        const outs = shares.map((share, rank) => nanFilled(ranks.devices[rank]!, [share], dtype));
-        const given = shares.some((share) => share !== count) ? { counts: shares } : {};
+      for (const rankCounts of [new Array<number>(size).fill(count), raggedCounts(size, count)]) {
+        const total = rankCounts.reduce((a, b) => a + b);
+        const inputs = rankCounts.map((_, rank) => rankValues(rank, total));
+        const outs = rankCounts.map((rankCount, rank) => nanFilled(ranks.devices[rank]!, [rankCount], dtype));
+        const countOptions = rankCounts.some((rankCount) => rankCount !== count) ? { counts: rankCounts } : {};
         ranks.groups.forEach((group, rank) => {
           const input = tensor(ranks.devices[rank]!, inputs[rank]!, [total], dtype);
-          group.reduceScatter(outs[rank]!, input, "mean", given).wait();
+          group.reduceScatter(outs[rank]!, input, "mean", countOptions).wait();
         });
-        const got = await Promise.all(outs.map((out) => out.read()));
-        expectSame(concatenated(got), computeReduction(inputs, "mean", dtype));
+        const outputs = await Promise.all(outs.map((out) => out.read()));
+        expectSame(concatenate(outputs), computeReduction(inputs, "mean", dtype));
       }
     }
   });
@@ -61,26 +61,31 @@ describe.each(sizes)("%i ranks", (size) => {
     await using ranks = await openRanks(size);
     for (const count of counts) {
       // From rank s to rank r: some, none, or all the same.
-      for (const flow of [(s: number, r: number) => ((s + 2 * r) % 3) * count, () => count]) {
-        const all = Array.from({ length: size }, (_, rank) => rank);
-        const inputs = all.map((s) =>
+      for (const elementsBetween of [(s: number, r: number) => ((s + 2 * r) % 3) * count, () => count]) {
+        const allRanks = Array.from({ length: size }, (_, rank) => rank);
+        const inputs = allRanks.map((s) =>
           rankValues(
             s,
-            all.reduce((sum, r) => sum + flow(s, r), 0),
+            allRanks.reduce((sum, r) => sum + elementsBetween(s, r), 0),
           ),
         );
-        const outs = all.map((r) => nanFilled(ranks.devices[r]!, [all.reduce((sum, s) => sum + flow(s, r), 0)], dtype));
+        const outs = allRanks.map((r) =>
+          nanFilled(ranks.devices[r]!, [allRanks.reduce((sum, s) => sum + elementsBetween(s, r), 0)], dtype),
+        );
         ranks.groups.forEach((group, rank) => {
           const input = tensor(ranks.devices[rank]!, inputs[rank]!, [inputs[rank]!.length], dtype);
-          const [send, receive] = [all.map((r) => flow(rank, r)), all.map((s) => flow(s, rank))];
-          group.allToAll(outs[rank]!, input, flow.length ? { send, receive } : {}).wait();
+          const [send, receive] = [
+            allRanks.map((r) => elementsBetween(rank, r)),
+            allRanks.map((s) => elementsBetween(s, rank)),
+          ];
+          group.allToAll(outs[rank]!, input, elementsBetween.length ? { send, receive } : {}).wait();
         });
-        for (const r of all) {
-          const parts = all.map((s) => {
-            const start = all.slice(0, r).reduce((sum, before) => sum + flow(s, before), 0);
-            return inputs[s]!.subarray(start, start + flow(s, r));
+        for (const r of allRanks) {
+          const receivedParts = allRanks.map((s) => {
+            const start = allRanks.slice(0, r).reduce((sum, previousRank) => sum + elementsBetween(s, previousRank), 0);
+            return inputs[s]!.subarray(start, start + elementsBetween(s, r));
           });
-          expectSame(await outs[r]!.read(), concatenated(parts));
+          expectSame(await outs[r]!.read(), concatenate(receivedParts));
         }
       }
     }
@@ -104,8 +109,8 @@ describe.each(sizes)("%i ranks", (size) => {
 test("a NaN survives every reduction", async () => {
   await using ranks = await openRanks(3);
   for (const op of ["sum", "mean", "max"] as const) {
-    for (let poisoned = 0; poisoned < 3; poisoned++) {
-      const xs = ranks.devices.map((device, rank) => tensor(device, [1, rank === poisoned ? Number.NaN : 2], [2]));
+    for (let nanRank = 0; nanRank < 3; nanRank++) {
+      const xs = ranks.devices.map((device, rank) => tensor(device, [1, rank === nanRank ? Number.NaN : 2], [2]));
       ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!, op).wait());
       for (const x of xs) expect((await x.read())[1]).toBeNaN();
     }

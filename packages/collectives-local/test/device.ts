@@ -32,8 +32,8 @@ interface Addon {
 const addon = createRequire(import.meta.url)(
   `../prebuilds/${process.platform}-${process.arch}/mosaic_test_device.node`,
 ) as Addon;
-const completions = new Completions();
-addon.bind(completions.complete);
+const pendingCompletions = new Completions();
+addon.bind(pendingCompletions.complete);
 
 /** Makes a transport over shared memory whose ranks sleep in `poll`: the address of a `MosaicTransport`. */
 export const openPolling = (): number => addon.openPolling();
@@ -61,7 +61,7 @@ export class TestDevice implements Device {
       handle: BigInt(address),
       record: (): Fence => ({ stream }),
       wait() {},
-      synchronize: () => this.#synchronize(),
+      synchronize: () => this.#waitForFence(),
     };
     this.stream = stream;
   }
@@ -87,7 +87,7 @@ export class TestDevice implements Device {
   }
 
   async read(x: Tensor): Promise<Float32Array> {
-    await this.#synchronize();
+    await this.#waitForFence();
     const bytes = new Uint8Array(
       this.#memory.get(x.storage)!,
       x.offset * dtypeBytes[x.dtype],
@@ -127,13 +127,13 @@ export class TestDevice implements Device {
     throw new Error("the test device was closed");
   }
 
-  async #synchronize(): Promise<void> {
+  async #waitForFence(): Promise<void> {
     await this.#fence(this.#open());
   }
 
   /** Keeps `held` until all work so far is done; rejects with the failure of the stream. */
-  #fence(native: object, held?: ArrayBuffer): Promise<void> {
-    return completions.expect(held, (completion) => addon.fence(native, completion));
+  #fence(native: object, heldMemory?: ArrayBuffer): Promise<void> {
+    return pendingCompletions.expect(heldMemory, (completion) => addon.fence(native, completion));
   }
 }
 
@@ -144,9 +144,9 @@ export function roundTo(value: number, dtype: DType): number {
 }
 
 function encodeValues(values: ArrayLike<number>, dtype: DType): Uint8Array {
-  const wide = Float32Array.from(values);
-  if (dtype === "float32") return new Uint8Array(wide.buffer);
-  return new Uint8Array(Uint16Array.from(wide, dtype === "bfloat16" ? toBFloat16 : toFloat16).buffer);
+  const float32Values = Float32Array.from(values);
+  if (dtype === "float32") return new Uint8Array(float32Values.buffer);
+  return new Uint8Array(Uint16Array.from(float32Values, dtype === "bfloat16" ? toBFloat16 : toFloat16).buffer);
 }
 
 function decodeValues(bytes: Uint8Array, dtype: DType): Float32Array {
@@ -190,6 +190,6 @@ function toFloat16(value: number): number {
 
 function roundHalfEven(x: number): number {
   const floor = Math.floor(x);
-  const rest = x - floor;
-  return rest > 0.5 || (rest === 0.5 && floor % 2 === 1) ? floor + 1 : floor;
+  const fraction = x - floor;
+  return fraction > 0.5 || (fraction === 0.5 && floor % 2 === 1) ? floor + 1 : floor;
 }

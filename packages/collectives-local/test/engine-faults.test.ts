@@ -11,7 +11,7 @@ import { openTransport } from "../src/local.ts";
 import { TestDevice } from "./device.ts";
 
 /** A server in place of an agent; `answer` gets each frame of a rank. */
-async function listen(answer: (frame: Frame, reply: (frame: Frame) => void) => void): Promise<string> {
+async function listenAsAgent(handleFrame: (frame: Frame, reply: (frame: Frame) => void) => void): Promise<string> {
   const directory = mkdtempSync(join(tmpdir(), "faults-"));
   const path = join(directory, "agent");
   const server = createServer((socket: Socket) => {
@@ -21,7 +21,7 @@ async function listen(answer: (frame: Frame, reply: (frame: Frame) => void) => v
       .on("data", (chunk: Buffer) => {
         reader.push(chunk);
         for (let frame = reader.next(); frame; frame = reader.next())
-          answer(decode(frame), (each) => void socket.write(encode(each)));
+          handleFrame(decode(frame), (replyFrame) => void socket.write(encode(replyFrame)));
       });
   });
   server.listen({ path });
@@ -36,8 +36,8 @@ async function listen(answer: (frame: Frame, reply: (frame: Frame) => void) => v
 type Colors = Pick<FrameOf<"colors">, "ranks" | "colors">;
 
 /** Rank 0 of 2, whose agent returns these colors for any split; rank 1 takes no part. */
-async function split(colors: Colors): Promise<unknown> {
-  const path = await listen((frame, reply) => {
+async function splitWithColors(colors: Colors): Promise<unknown> {
+  const path = await listenAsAgent((frame, reply) => {
     const self = { host: 0, pid: process.pid };
     if (frame.kind === "join")
       reply({ kind: "memberTable", world: 0, hosts: ["n0"], members: [self, { ...self, pid: 1 }] });
@@ -56,7 +56,7 @@ async function split(colors: Colors): Promise<unknown> {
 }
 
 test("colors of fewer ranks than the group has fail the rank, not the process", async () => {
-  const error = await split({ ranks: [[0, 1]], colors: BigInt64Array.of(0n) });
+  const error = await splitWithColors({ ranks: [[0, 1]], colors: BigInt64Array.of(0n) });
   expect(error).toBeInstanceOf(DeviceError);
   expect((error as Error).message).toBe(
     "rank 0: split #1 (world): expected the colors of 2 ranks from the control plane, received 1",
@@ -64,7 +64,7 @@ test("colors of fewer ranks than the group has fail the rank, not the process", 
 });
 
 test("colors that are not one for each rank of their frame end the control plane", async () => {
-  const error = await split({ ranks: [[0, 2]], colors: BigInt64Array.of(0n) });
+  const error = await splitWithColors({ ranks: [[0, 2]], colors: BigInt64Array.of(0n) });
   expect(error).toBeInstanceOf(PeerLostError);
   expect((error as Error).message).toContain(
     "invalid frame from the agent: expected one color per rank, received 1 colors",
@@ -76,8 +76,8 @@ test("a rank of another size than its world", async () => {
   const connecting = connectRank({ device, rank: 0, size: 3, openTransport, control: inProcessControl(1) });
   await expect(connecting).rejects.toThrow(CollectiveMismatchError);
   await expect(connecting).rejects.toThrow(/rank 0: expected a world of 3 ranks, received a world of 1 ranks; /);
-  const beyond = connectRank({ device, rank: 2, size: 3, openTransport, control: inProcessControl(1) });
-  await expect(beyond).rejects.toThrow(MosaicError);
+  const outOfRangeRank = connectRank({ device, rank: 2, size: 3, openTransport, control: inProcessControl(1) });
+  await expect(outOfRangeRank).rejects.toThrow(MosaicError);
 });
 
 test("a device with a port is rejected before its handle is taken for a CPU stream", async () => {

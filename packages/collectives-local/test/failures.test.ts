@@ -31,11 +31,11 @@ test("what a rank sent before it left arrives, though nobody waited for it then"
 test("a stream that fails before it comes to a collective that others wait for", async () => {
   await using ranks = await openRanks(2);
   const xs = ranks.devices.map((device) => tensor(device, [1], [1]));
-  const release = ranks.devices[1]!.hold();
+  const releaseStream = ranks.devices[1]!.hold();
   ranks.devices[1]!.fail();
   ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
-  release();
-  const [first] = await readAll(xs);
-  expect(first).toBeInstanceOf(PeerLostError);
-  expect((first as Error).message).toBe("rank 1 failed before allReduce #1 (world): attend: injected failure");
+  releaseStream();
+  const [firstResult] = await readAll(xs);
+  expect(firstResult).toBeInstanceOf(PeerLostError);
+  expect((firstResult as Error).message).toBe("rank 1 failed before allReduce #1 (world): attend: injected failure");
 });

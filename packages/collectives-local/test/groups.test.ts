@@ -17,8 +17,8 @@ test("split makes groups of one color, in order, again and again", async () => {
     [1, 3, 5],
   ]);
   expect(halves.map((half) => half.rank)).toEqual([0, 0, 1, 1, 2, 2]);
-  const pieces = await Promise.all(halves.map((half) => half.split(half.rank === 0 ? 0 : 1)));
-  expect(pieces.map((piece) => [piece.name, ...piece.ranks])).toEqual([
+  const quarterGroups = await Promise.all(halves.map((half) => half.split(half.rank === 0 ? 0 : 1)));
+  expect(quarterGroups.map((quarterGroup) => [quarterGroup.name, ...quarterGroup.ranks])).toEqual([
     ["half/0", 0],
     ["half/0", 1],
     ["half/1", 2, 4],
@@ -30,16 +30,18 @@ test("split makes groups of one color, in order, again and again", async () => {
 
 test("groups of a mesh work side by side, each with its own counts", async () => {
   await using ranks = await openRanks(6, { mesh: { dp: 2, sp: 3 } });
-  const along = (axis: string) => ranks.contexts.map(({ mesh }) => mesh.group(axis));
-  const sums = async (groups: readonly ProcessGroup[]) => {
+  const groupsAlong = (axis: string) => ranks.contexts.map(({ mesh }) => mesh.group(axis));
+  const allReduceRanks = async (groups: readonly ProcessGroup[]) => {
     const xs = ranks.devices.map((device, rank) => tensor(device, [10 ** rank], [1]));
     groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
     return Promise.all(xs.map(async (x) => (await x.read())[0]));
   };
-  expect(await sums(along("sp"))).toEqual([111, 111, 111, 111_000, 111_000, 111_000]);
-  expect(await sums(along("dp"))).toEqual([1001, 10_010, 100_100, 1001, 10_010, 100_100]);
-  for (const group of along("sp")) expect(group.traffic()).toEqual({ bytesSent: 8, bytesReceived: 8, messagesSent: 2 });
-  for (const group of along("dp")) expect(group.traffic()).toEqual({ bytesSent: 4, bytesReceived: 4, messagesSent: 1 });
+  expect(await allReduceRanks(groupsAlong("sp"))).toEqual([111, 111, 111, 111_000, 111_000, 111_000]);
+  expect(await allReduceRanks(groupsAlong("dp"))).toEqual([1001, 10_010, 100_100, 1001, 10_010, 100_100]);
+  for (const group of groupsAlong("sp"))
+    expect(group.traffic()).toEqual({ bytesSent: 8, bytesReceived: 8, messagesSent: 2 });
+  for (const group of groupsAlong("dp"))
+    expect(group.traffic()).toEqual({ bytesSent: 4, bytesReceived: 4, messagesSent: 1 });
 });
 
 test("peers are named by world rank, groups by name", async () => {
@@ -57,15 +59,15 @@ test("many worlds at once do not meet", async () => {
     return (await xs[0]!.read())[0];
   });
   expect(await Promise.all(sums)).toEqual([2, 6, 6, 16]);
-  await Promise.all(worlds.map((each) => each[Symbol.asyncDispose]()));
+  await Promise.all(worlds.map((worldRanks) => worldRanks[Symbol.asyncDispose]()));
 });
 
 test("ranks whose kernels round differently are rejected, with the variable that sets them", async () => {
   const sets = ["avx512", "avx512", "avx2"];
-  const open = (of: (rank: number) => string) =>
-    world(3, { timeout: 20, device: (rank) => Object.assign(new TestDevice(), { instructionSet: of(rank) }) });
-  await expect(open((rank) => sets[rank]!)).rejects.toThrow(
+  const openWithIsa = (isaOfRank: (rank: number) => string) =>
+    world(3, { timeout: 20, device: (rank) => Object.assign(new TestDevice(), { instructionSet: isaOfRank(rank) }) });
+  await expect(openWithIsa((rank) => sets[rank]!)).rejects.toThrow(
     /rank [0-2]: expected the same instruction set on all ranks, received avx\d+ on this rank and avx\d+ on rank [0-2]; set MOSAIC_ISA/,
   );
-  for (const ctx of await open(() => "avx2")) await ctx.close();
+  for (const ctx of await openWithIsa(() => "avx2")) await ctx.close();
 });

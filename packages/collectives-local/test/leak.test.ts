@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { openRanks } from "./ranks.ts";
 import { tensor } from "./values.ts";
 
-const held = () => ({
+const countHeldResources = () => ({
   descriptors: readdirSync("/proc/self/fd").length,
   threads: readdirSync("/proc/self/task").length,
   mappings: readFileSync("/proc/self/maps", "utf8")
@@ -22,17 +22,17 @@ async function useWorld(): Promise<void> {
 
 test("worlds come and go: no thread, descriptor or mapping stays, and memory does not grow", async () => {
   for (let i = 0; i < 30; i++) await useWorld();
-  const before = held();
-  const resident = process.memoryUsage().rss;
+  const heldBefore = countHeldResources();
+  const residentBytes = process.memoryUsage().rss;
   for (let i = 0; i < 300; i++) await useWorld();
-  expect(held()).toEqual(before);
+  expect(countHeldResources()).toEqual(heldBefore);
   // Each world moved 1.2 MB through 6 MiB of rings: were they kept, this would be gigabytes.
-  expect(process.memoryUsage().rss - resident).toBeLessThan(100 << 20);
+  expect(process.memoryUsage().rss - residentBytes).toBeLessThan(100 << 20);
 });
 
 test("thousands of collectives hold nothing", async () => {
   await using ranks = await openRanks(2);
-  const run = async (steps: number) => {
+  const runSteps = async (steps: number) => {
     for (let step = 0; step < steps; step++) {
       for (const [rank, group] of ranks.groups.entries()) {
         using x = ranks.devices[rank]!.empty([16], "float32");
@@ -42,9 +42,9 @@ test("thousands of collectives hold nothing", async () => {
     }
     await Promise.all(ranks.devices.map((device) => device.stream.synchronize()));
   };
-  await run(500);
-  const resident = process.memoryUsage().rss;
-  await run(5000);
-  expect(process.memoryUsage().rss - resident).toBeLessThan(50 << 20);
+  await runSteps(500);
+  const residentBytes = process.memoryUsage().rss;
+  await runSteps(5000);
+  expect(process.memoryUsage().rss - residentBytes).toBeLessThan(50 << 20);
   expect(ranks.devices.map((device) => device.allocated)).toEqual([0, 0]);
 });

@@ -15,7 +15,7 @@ import { describe, expect, test } from "vitest";
 const addon = `../prebuilds/${process.platform}-${process.arch}/mosaic_minimal_transport.node`;
 const openTransport = createRequire(import.meta.url)(addon) as () => number;
 
-function minimal(size: number): InProcessCollectives {
+function minimalCollectives(size: number): InProcessCollectives {
   let control: ControlPlane | undefined;
   return {
     name: "minimal",
@@ -28,7 +28,7 @@ function minimal(size: number): InProcessCollectives {
 }
 
 const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
-  openWorld(size, minimal(size), { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
+  openWorld(size, minimalCollectives(size), { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
 
 describe("a transport of under 150 lines", () => {
   // What runs on every number of ranks (conformance.test.ts) is not the transport's: here one, a pair, and odd numbers.

@@ -5,13 +5,13 @@ import { tensor } from "./values.ts";
 test("a collective begins after earlier compute, and later compute begins after it", async () => {
   await using ranks = await openRanks(2);
   const x = ranks.devices.map((device) => device.empty([1], "float32"));
-  const release = ranks.devices[0]!.hold();
+  const releaseStream = ranks.devices[0]!.hold();
   // Written only when the compute before it is over; overwritten only when the collective is.
   ranks.devices[0]!.write(x[0]!, [5]);
   ranks.devices[1]!.write(x[1]!, [6]);
   ranks.groups.forEach((group, rank) => group.broadcast(x[rank]!, 0).wait());
   ranks.devices[0]!.write(x[0]!, [7]);
-  release();
+  releaseStream();
   expect(Array.from(await x[1]!.read())).toEqual([5]);
   expect(Array.from(await x[0]!.read())).toEqual([7]);
 });
@@ -33,8 +33,8 @@ test("communication goes on while compute is busy", async () => {
 test("operands live until the collective is over, and no longer than wait()", async () => {
   await using ranks = await openRanks(2);
   const [device] = ranks.devices;
-  const xs = ranks.devices.map((each, rank) => tensor(each, [rank + 1], [1]));
-  const release = device!.hold();
+  const xs = ranks.devices.map((rankDevice, rank) => tensor(rankDevice, [rank + 1], [1]));
+  const releaseStream = device!.hold();
   const works = ranks.groups.map((group, rank) => group.allReduce(xs[rank]!));
   xs[0]![Symbol.dispose]();
   expect(device!.allocated).toBe(4);
@@ -42,7 +42,7 @@ test("operands live until the collective is over, and no longer than wait()", as
   expect(device!.allocated).toBe(0);
   works[0]!.wait();
   works[1]!.wait();
-  release();
+  releaseStream();
   expect(Array.from(await xs[1]!.read())).toEqual([3]);
 });
 
@@ -62,27 +62,27 @@ test("operands of a collective that nobody waits for come back with a later one"
 
 test("a trace has the kernels with their times, and only what was asked for", async () => {
   await using ranks = await openRanks(2);
-  const run = async () => {
+  const runCalls = async () => {
     const xs = ranks.devices.map((device) => tensor(device, [1, 2, 3], [3]));
     ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!, "sum", { label: "gradients" }).wait());
     ranks.groups.forEach((group, rank) => group.broadcast(xs[rank]!, 0).wait());
     await Promise.all(xs.map((x) => x.read()));
   };
-  await run();
-  const before = Number(process.hrtime.bigint());
+  await runCalls();
+  const timeBefore = Number(process.hrtime.bigint());
   for (const group of ranks.groups) group.startTrace();
-  await run();
-  const [first, second] = await Promise.all(ranks.groups.map((group) => group.stopTrace()));
-  await run();
+  await runCalls();
+  const [firstTrace, secondTrace] = await Promise.all(ranks.groups.map((group) => group.stopTrace()));
+  await runCalls();
   expect(
-    first!.map(({ lane, name, label, bytesSent, bytesReceived }) => [lane, name, label, bytesSent, bytesReceived]),
+    firstTrace!.map(({ lane, name, label, bytesSent, bytesReceived }) => [lane, name, label, bytesSent, bytesReceived]),
   ).toEqual([
     ["communication", "allReduce", "gradients", 12, 12],
     ["communication", "broadcast", "world", 12, 0],
   ]);
-  expect(second!.map(({ bytesReceived }) => bytesReceived)).toEqual([12, 12]);
-  for (const { start, end } of [...first!, ...second!]) {
-    expect(start).toBeGreaterThan(before);
+  expect(secondTrace!.map(({ bytesReceived }) => bytesReceived)).toEqual([12, 12]);
+  for (const { start, end } of [...firstTrace!, ...secondTrace!]) {
+    expect(start).toBeGreaterThan(timeBefore);
     expect(end).toBeGreaterThanOrEqual(start);
   }
   expect(await ranks.groups[0]!.stopTrace()).toEqual([]);

@@ -12,7 +12,7 @@ import {
 import { expect, test } from "vitest";
 import { openPolling } from "./device.ts";
 
-function polling(size: number): InProcessCollectives {
+function pollingCollectives(size: number): InProcessCollectives {
   let control: ControlPlane | undefined;
   return {
     name: "polling",
@@ -25,7 +25,7 @@ function polling(size: number): InProcessCollectives {
 }
 
 const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
-  openWorld(size, polling(size), { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
+  openWorld(size, pollingCollectives(size), { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
 
 const suite = collectivesSuite(makeWorld, { sizes: [1, 2, 3] });
 test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
@@ -34,17 +34,17 @@ test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => 
 test("a rank that sleeps is woken at once", { retry: 2 }, async () => {
   const contexts = await makeWorld(2, { wrapDevice: (device) => device });
   const [a, b] = contexts.map((ctx) => fromArray(ctx, [ctx.rank], [1]));
-  const [first, second] = contexts.map((ctx) => ctx.world);
-  let longest = 0;
+  const [firstGroup, secondGroup] = contexts.map((ctx) => ctx.world);
+  let maxMilliseconds = 0;
   for (let round = 0; round < 100; round++) {
-    second!.sendRecv([{ tensor: b!, from: 0 }]).wait();
+    secondGroup!.sendRecv([{ tensor: b!, from: 0 }]).wait();
     await new Promise((resolve) => setTimeout(resolve, 2)); // longer than anybody spins
-    const started = performance.now();
-    first!.sendRecv([{ tensor: a!, to: 1 }]).wait();
+    const startTime = performance.now();
+    firstGroup!.sendRecv([{ tensor: a!, to: 1 }]).wait();
     await b!.read();
-    longest = Math.max(longest, performance.now() - started);
+    maxMilliseconds = Math.max(maxMilliseconds, performance.now() - startTime);
   }
   // Sleeping ends after 100 ms in any case.
-  expect(longest).toBeLessThan(80);
+  expect(maxMilliseconds).toBeLessThan(80);
   await Promise.all(contexts.map((ctx) => ctx.close()));
 });

@@ -16,16 +16,16 @@ describe.each([2, 3, 5, 8])("%i processes", (size) => {
   test("compute the same, and leave no descriptor behind", async () => {
     await using processes = new RankProcesses(program);
     const ranks = await processes.startAll(size, "work");
-    const worked = await Promise.all(ranks.map((rank) => rank.waitForEvent("worked")));
-    expect(worked.map(({ half, sum }) => [half, sum])).toEqual(
-      worked.map((_, rank) => {
-        const half = Math.floor((size + 1 - (rank % 2)) / 2);
-        return [half, half];
+    const workedEvents = await Promise.all(ranks.map((rank) => rank.waitForEvent("worked")));
+    expect(workedEvents.map(({ half, sum }) => [half, sum])).toEqual(
+      workedEvents.map((_, rank) => {
+        const halfSize = Math.floor((size + 1 - (rank % 2)) / 2);
+        return [halfSize, halfSize];
       }),
     );
-    for (const { files } of worked) expect(files).not.toContainEqual(expect.stringMatching(/memfd|shm/));
-    const left = await Promise.all(ranks.map((rank) => rank.waitForEvent("left")));
-    expect(left.map(({ leaked }) => leaked)).toEqual(left.map(() => 0));
+    for (const { files } of workedEvents) expect(files).not.toContainEqual(expect.stringMatching(/memfd|shm/));
+    const leftEvents = await Promise.all(ranks.map((rank) => rank.waitForEvent("left")));
+    expect(leftEvents.map(({ leaked }) => leaked)).toEqual(leftEvents.map(() => 0));
     expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual(ranks.map(() => 0));
   });
 });
@@ -43,10 +43,10 @@ test("a rank whose timeout began first names the ranks that are missing, too", a
   await using processes = new RankProcesses(program);
   const job = await processes.openJob(3);
   const timeouts = { MOSAIC_TEST_CONNECT_TIMEOUT: "3" };
-  const early = processes.start("work", { ...job.env(1), ...timeouts });
-  await early.waitForEvent("connecting");
+  const earlyProcess = processes.start("work", { ...job.env(1), ...timeouts });
+  await earlyProcess.waitForEvent("connecting");
   const host = processes.start("work", { ...job.env(0), ...timeouts });
-  for (const rank of [early, host]) {
+  for (const rank of [earlyProcess, host]) {
     expect((await rank.waitForEvent("failed")).message).toMatch(
       /rendezvous timed out after 3 s: rank 2 of 3 is missing/,
     );
@@ -90,9 +90,9 @@ test.each([
   ],
 ])("ranks of %s find one another by its variables", async (_, env) => {
   await using processes = new RankProcesses(program);
-  const unset = Object.fromEntries(Object.keys((await processes.openJob(2)).env(0)).map((name) => [name, ""]));
+  const emptyVariables = Object.fromEntries(Object.keys((await processes.openJob(2)).env(0)).map((name) => [name, ""]));
   sockets.pop();
-  const ranks = [0, 1].map((rank) => processes.start("work", { ...unset, ...env(rank) }));
+  const ranks = [0, 1].map((rank) => processes.start("work", { ...emptyVariables, ...env(rank) }));
   for (const rank of ranks) expect((await rank.waitForEvent("worked")).sum).toBe(1);
   expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual([0, 0]);
 });

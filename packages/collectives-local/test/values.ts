@@ -28,29 +28,31 @@ export function computeReduction(
 }
 
 /** Bit for bit; reports where the first difference is. (`toEqual` of long arrays takes seconds.) */
-export function expectSame(got: Float32Array, expected: Float32Array): void {
+export function expectSame(actual: Float32Array, expected: Float32Array): void {
   const bytes = (x: Float32Array) => Buffer.from(x.buffer, x.byteOffset, x.byteLength);
-  if (bytes(got).equals(bytes(expected))) return;
-  const at = expected.findIndex((value, i) => !Object.is(value, got[i]));
+  if (bytes(actual).equals(bytes(expected))) return;
+  const firstDifference = expected.findIndex((value, i) => !Object.is(value, actual[i]));
   throw new Error(
-    `${got.length} of ${expected.length} values; at ${at}: expected ${expected[at]}, received ${got[at]}`,
+    `${actual.length} of ${expected.length} values; at ${firstDifference}: expected ${expected[firstDifference]}, received ${actual[firstDifference]}`,
   );
 }
 
-export function concatenated(parts: readonly Float32Array[]): Float32Array {
-  const all = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
+export function concatenate(parts: readonly Float32Array[]): Float32Array {
+  const result = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let offset = 0;
   for (const part of parts) {
-    all.set(part, at);
-    at += part.length;
+    result.set(part, offset);
+    offset += part.length;
   }
-  return all;
+  return result;
 }
 
 /** `count` cut into `size` shares that differ. */
 export function raggedCounts(size: number, count: number): number[] {
-  const cuts = Array.from({ length: size - 1 }, (_, i) => Math.floor((count * (i + 1) * (i + 1)) / (size * size)));
-  return [...cuts, count].map((end, i) => end - (cuts[i - 1] ?? 0));
+  const boundaries = Array.from({ length: size - 1 }, (_, i) =>
+    Math.floor((count * (i + 1) * (i + 1)) / (size * size)),
+  );
+  return [...boundaries, count].map((end, i) => end - (boundaries[i - 1] ?? 0));
 }
 
 /** The outcome of reading from every rank: its values, or its error. */

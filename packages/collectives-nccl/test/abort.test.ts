@@ -6,10 +6,10 @@ import { emulatedLibraries } from "./emulated.ts";
 // An operation of the world never ends, and one of a part lies behind it on the same stream: what aborts the part
 // first, and waits for it, waits for ever.
 test("communicators that share a stream are aborted together", async () => {
-  const at = (module: string): string => JSON.stringify(import.meta.resolve(module));
-  const script = `const { world } = await import(${at("../dist/index.js")});
-    const { cuda } = await import(${at("@mosaic/kernels-cuda")});
-    const { full } = await import(${at("@mosaic/core")});
+  const resolveModule = (module: string): string => JSON.stringify(import.meta.resolve(module));
+  const script = `const { world } = await import(${resolveModule("../dist/index.js")});
+    const { cuda } = await import(${resolveModule("@mosaic/kernels-cuda")});
+    const { full } = await import(${resolveModule("@mosaic/core")});
     const contexts = await world(2, { device: () => cuda({ index: 0 }), timeout: 1 });
     const parts = await Promise.all(contexts.map((ctx) => ctx.world.split(0)));
     const xs = contexts.map((ctx) => full(ctx, [4], 1));

@@ -6,9 +6,9 @@ test.each([{ minCtas: 8 }, { maxCtas: 8 }, { minCtas: 8, maxCtas: 8 }])(
   "NCCL takes %j, for the parts too",
   async (nccl) => {
     await using ranks = await openRanks(2, { nccl });
-    const parts = await Promise.all(ranks.groups.map((group) => group.split(0)));
+    const splitGroups = await Promise.all(ranks.groups.map((group) => group.split(0)));
     const xs = ranks.devices.map((device, rank) => tensor(device, [rank], [1]));
-    parts.forEach((part, rank) => part?.allReduce(xs[rank]!).wait());
+    splitGroups.forEach((splitGroup, rank) => splitGroup?.allReduce(xs[rank]!).wait());
     for (const x of xs) expect(Array.from(await x.read())).toEqual([1]);
   },
 );

@@ -2,13 +2,13 @@ import { collectivesSuite } from "@mosaic/conformance";
 import { cuda } from "@mosaic/kernels-cuda";
 import { test } from "vitest";
 import { world } from "../src/index.ts";
-import { onGpu } from "./emulated.ts";
+import { runsOnGpu } from "./emulated.ts";
 
 // Real NCCL takes one rank of a process on one GPU; processes.test.ts has the suite for more.
 const suite = collectivesSuite(
   (size, { wrapDevice, ...options }) => world(size, { ...options, device: () => wrapDevice(cuda()) }),
   {
-    sizes: onGpu ? [1] : [1, 2, 3, 4, 7],
+    sizes: runsOnGpu ? [1] : [1, 2, 3, 4, 7],
   },
 );
 

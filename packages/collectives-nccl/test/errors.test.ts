@@ -16,9 +16,9 @@ interface FailureCase {
   readonly message: RegExp;
 }
 
-const open = "await world(2, { device: () => cuda(), timeout: 1, nccl: { connectTimeout: 1 } })";
+const openWorldCode = "await world(2, { device: () => cuda(), timeout: 1, nccl: { connectTimeout: 1 } })";
 // What rank 1 throws, which may be first, depends on rank 0.
-const use = `const contexts = ${open};
+const useWorldCode = `const contexts = ${openWorldCode};
   const xs = contexts.map((ctx) => full(ctx, [4], 1));
   const reduce = (ctx) => ctx.world.allReduce(xs[ctx.rank]).wait();
   for (let i = 0; i < 3; i++) {
@@ -31,14 +31,14 @@ const failureCases: readonly FailureCase[] = [
   {
     what: "no NCCL",
     env: { MOSAIC_NCCL_LIBRARY: "/nonexistent/libnccl.so.2" },
-    code: open,
+    code: openWorldCode,
     name: "DeviceError",
     message: /expected NCCL, received none \(\/nonexistent\/libnccl\.so\.2: .*\); install NCCL 2\.18 or newer: .*pip/,
   },
   {
     what: "a library that is not NCCL",
     env: { MOSAIC_NCCL_LIBRARY: "libdl.so.2" },
-    code: open,
+    code: openWorldCode,
     name: "DeviceError",
     message: /received libdl\.so\.2 without the symbol ncclGetVersion; install NCCL/,
   },
@@ -52,7 +52,7 @@ const failureCases: readonly FailureCase[] = [
   {
     what: "an NCCL that never connects the ranks",
     env: { MOSAIC_EMULATED_NCCL_HANG: "init" },
-    code: open,
+    code: openWorldCode,
     name: "CollectiveTimeoutError",
     message:
       /^connect: rank [01]: nccl timed out after 1 s while connecting the ranks; set NCCL_DEBUG=INFO for details; between hosts, select a shared network with nccl\(\{ network \}\)$/,
@@ -60,7 +60,7 @@ const failureCases: readonly FailureCase[] = [
   {
     what: "an interface that there is not",
     env: { NCCL_SOCKET_IFNAME: "none" },
-    code: open,
+    code: openWorldCode,
     name: "DeviceError",
     message:
       /NCCL: invalid usage \(ncclInvalidUsage\).*; set NCCL_SOCKET_IFNAME or nccl\(\{ network \}\) to an interface of this host/,
@@ -68,7 +68,7 @@ const failureCases: readonly FailureCase[] = [
   {
     what: "an asynchronous error",
     env: { MOSAIC_EMULATED_NCCL_ERROR: "5" },
-    code: use,
+    code: useWorldCode,
     name: "PeerLostError",
     message:
       /^rank [01]: allReduce #2 \(world\): NCCL: remote process exited or there was a network error \(ncclRemoteError\)/,
@@ -76,35 +76,35 @@ const failureCases: readonly FailureCase[] = [
   {
     what: "an error of this host's system, where no rank is lost",
     env: { MOSAIC_EMULATED_NCCL_ERROR: "5:system" },
-    code: use,
+    code: useWorldCode,
     name: "DeviceError",
     message: /^rank [01]: allReduce #2 \(world\): NCCL: unhandled system error \(ncclSystemError\).*check \/dev\/shm/,
   },
   {
     what: "a collective that never completes",
     env: { MOSAIC_EMULATED_NCCL_HANG: "5" },
-    code: use,
+    code: useWorldCode,
     name: "CollectiveTimeoutError",
     message: /timed out after 1 s: rank [01] waits in allReduce #2 \(world\); rank [01] waits in the same call/,
   },
   {
     what: "a split that never completes",
     env: { MOSAIC_EMULATED_NCCL_HANG: "split" },
-    code: `const contexts = ${open}; await Promise.all(contexts.map((ctx) => ctx.world.split(0)))`,
+    code: `const contexts = ${openWorldCode}; await Promise.all(contexts.map((ctx) => ctx.world.split(0)))`,
     name: "CollectiveTimeoutError",
     message: /timed out after 1 s: rank [01] waits in split #1 \(world\)/,
   },
   {
     what: "a device that fails",
     env: { MOSAIC_EMULATED_FAILING_LAUNCH: "2" },
-    code: use,
+    code: useWorldCode,
     name: "DeviceError",
     message: /illegal memory access/,
   },
   {
     what: "a limit of memory without room for what a reduction receives",
     env: {},
-    code: use.replace("cuda()", "cuda({ memoryLimit: 2 ** 20 })").replace("[4]", "[2 ** 18 - 4]"),
+    code: useWorldCode.replace("cuda()", "cuda({ memoryLimit: 2 ** 20 })").replace("[4]", "[2 ** 18 - 4]"),
     name: "OutOfMemoryError",
     message: /out of memory for \d+ bytes of receive buffers/,
   },
@@ -134,8 +134,8 @@ test("reports what NCCL there is", async () => {
 test("takes the next NCCL where one that loads cannot be used", async () => {
   const directory = mkdtempSync(join(tmpdir(), "mosaic-nccl-"));
   onTestFinished(() => rmSync(directory, { recursive: true }));
-  const compiler = ["-shared", "-fPIC", "-x", "c", "-o", join(directory, "libnccl.so.2"), "/dev/null"];
-  await promisify(execFile)(process.env.CC ?? "cc", compiler);
+  const compilerArgs = ["-shared", "-fPIC", "-x", "c", "-o", join(directory, "libnccl.so.2"), "/dev/null"];
+  await promisify(execFile)(process.env.CC ?? "cc", compilerArgs);
   symlinkSync(emulatedLibraries.MOSAIC_NCCL_LIBRARY!, join(directory, "libnccl.so"));
   const env = { MOSAIC_NCCL_LIBRARY: "", LD_LIBRARY_PATH: directory };
   const { message } = await getError("throw new Error(ncclSystem().version)", env);
@@ -144,15 +144,15 @@ test("takes the next NCCL where one that loads cannot be used", async () => {
 
 /** What `code` throws in a process with that environment; a hang is killed. */
 async function getError(code: string, env: FailureCase["env"]): Promise<{ name: string; message: string }> {
-  const at = (module: string): string => JSON.stringify(import.meta.resolve(module));
-  const script = `const { nccl, ncclSystem, world } = await import(${at("../dist/index.js")});
-    const { cuda } = await import(${at("@mosaic/kernels-cuda")});
-    const { full } = await import(${at("@mosaic/core")});
+  const resolveModule = (module: string): string => JSON.stringify(import.meta.resolve(module));
+  const script = `const { nccl, ncclSystem, world } = await import(${resolveModule("../dist/index.js")});
+    const { cuda } = await import(${resolveModule("@mosaic/kernels-cuda")});
+    const { full } = await import(${resolveModule("@mosaic/core")});
     let thrown = { name: "nothing", message: "" };
     try { ${code}; } catch ({ name, message }) { thrown = { name, message }; }
     process.stdout.write(JSON.stringify(thrown), () => process.exit());`;
-  const all = { ...process.env, ...emulatedLibraries, ...env };
+  const fullEnv = { ...process.env, ...emulatedLibraries, ...env };
   const node = ["--input-type=module", "--eval", script];
-  const { stdout } = await promisify(execFile)(process.execPath, node, { env: all, timeout: 60_000 });
+  const { stdout } = await promisify(execFile)(process.execPath, node, { env: fullEnv, timeout: 60_000 });
   return JSON.parse(stdout) as { name: string; message: string };
 }

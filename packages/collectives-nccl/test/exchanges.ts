@@ -9,13 +9,13 @@ const values = (rank: number, length: number): Float32Array =>
   Float32Array.from({ length }, (_, i) => Math.fround(Math.sin((rank + 1) * (i + 1))));
 
 /** SHA-256 of what every collective gives this rank, on the group of all ranks and on those of its mesh axes. */
-export async function digestOfExchanges(ctx: Context): Promise<string> {
+export async function computeExchangeDigest(ctx: Context): Promise<string> {
   const hash = createHash("sha256");
   const groups = [ctx.world, ...Object.keys(ctx.mesh.shape).map((axis) => ctx.mesh.group(axis))];
   for (const group of groups) {
     for (const result of exchange(group, ctx.rank)) {
-      const read = await result.read();
-      hash.update(new Uint8Array(read.buffer, read.byteOffset, read.byteLength));
+      const resultValues = await result.read();
+      hash.update(new Uint8Array(resultValues.buffer, resultValues.byteOffset, resultValues.byteLength));
     }
   }
   return hash.digest("hex");
@@ -23,22 +23,22 @@ export async function digestOfExchanges(ctx: Context): Promise<string> {
 
 function exchange(group: ProcessGroup, worldRank: number): Tensor[] {
   const { device, rank, size } = group;
-  const own = (): Tensor => tensor(device, values(worldRank, count), [count]);
-  const sum = own();
+  const createInput = (): Tensor => tensor(device, values(worldRank, count), [count]);
+  const sum = createInput();
   group.allReduce(sum).wait();
   const gathered = tensor(device, new Float32Array(size * count), [size * count]);
-  group.allGather(gathered, own()).wait();
-  const broadcast = own();
+  group.allGather(gathered, createInput()).wait();
+  const broadcast = createInput();
   group.broadcast(broadcast, size - 1).wait();
-  const even = tensor(device, values(worldRank, size * 1000), [size * 1000]);
+  const scatterInput = tensor(device, values(worldRank, size * 1000), [size * 1000]);
   const scattered = tensor(device, new Float32Array(1000), [1000]);
-  group.reduceScatter(scattered, even).wait();
+  group.reduceScatter(scattered, scatterInput).wait();
   const exchanged = tensor(device, new Float32Array(size * 1000), [size * 1000]);
-  group.allToAll(exchanged, even).wait();
+  group.allToAll(exchanged, scatterInput).wait();
   const received = tensor(device, new Float32Array(count), [count]);
   group
     .sendRecv([
-      { tensor: own(), to: (rank + 1) % size },
+      { tensor: createInput(), to: (rank + 1) % size },
       { tensor: received, from: (rank + size - 1) % size },
     ])
     .wait();

@@ -28,16 +28,16 @@ async function getMismatch(xs: readonly Tensor[]): Promise<string> {
     CollectiveMismatchError,
     CollectiveMismatchError,
   ]);
-  const [first, second] = errors.map((error) => (error as Error).message);
-  expect(second).toBe(first);
-  return first!;
+  const [firstMessage, secondMessage] = errors.map((error) => (error as Error).message);
+  expect(secondMessage).toBe(firstMessage);
+  return firstMessage!;
 }
 
 test("messages of different sizes: the two ranks are named once neither makes progress", async () => {
   await using ranks = await openRanks(2);
   const xs = ranks.devices.map((device) => tensor(device, new Float32Array(20_000), [20_000]));
-  const half = xs[0]!.slice(0, 0, 10_000);
-  ranks.groups[0]!.sendRecv([{ tensor: half, to: 1 }], { label: "ring(sp)" });
+  const halfTensor = xs[0]!.slice(0, 0, 10_000);
+  ranks.groups[0]!.sendRecv([{ tensor: halfTensor, to: 1 }], { label: "ring(sp)" });
   ranks.groups[0]!.sendRecv([{ tensor: xs[0]!, from: 1 }], { label: "ring(sp)" }).wait();
   ranks.groups[1]!.sendRecv([{ tensor: xs[1]!, from: 0 }], { label: "ring(sp)" }).wait();
   expect(await getMismatch(xs)).toBe(
@@ -61,9 +61,11 @@ test("shares of an allGather that differ between ranks", async () => {
 test("what a rank of an allToAll sends is not what the other expects", async () => {
   await using ranks = await openRanks(2);
   const outs = ranks.devices.map((device) => tensor(device, new Float32Array(3), [3]));
-  const [three, four] = ranks.devices.map((device, rank) => tensor(device, new Float32Array(3 + rank), [3 + rank]));
-  ranks.groups[0]!.allToAll(outs[0]!, three!, { send: [1, 2], receive: [1, 2] }).wait();
-  ranks.groups[1]!.allToAll(outs[1]!, four!, { send: [3, 1], receive: [2, 1] }).wait();
+  const [threeElements, fourElements] = ranks.devices.map((device, rank) =>
+    tensor(device, new Float32Array(3 + rank), [3 + rank]),
+  );
+  ranks.groups[0]!.allToAll(outs[0]!, threeElements!, { send: [1, 2], receive: [1, 2] }).wait();
+  ranks.groups[1]!.allToAll(outs[1]!, fourElements!, { send: [3, 1], receive: [2, 1] }).wait();
   for (const group of ranks.groups) group.barrier().wait();
   expect(await getMismatch(outs)).toBe(
     `rank 0 is at allToAll #1 (world) float32 [3], rank 1 at allToAll #1 (world) float32 [4]${mismatchRemedy}`,
@@ -72,30 +74,30 @@ test("what a rank of an allToAll sends is not what the other expects", async () 
 
 test("a rank that exited is missing for nothing that it has called", async () => {
   await using ranks = await openRanks(3);
-  const [sent, late] = [tensor(ranks.devices[0]!, [1], [1]), tensor(ranks.devices[1]!, [2], [1])];
-  const received = tensor(ranks.devices[2]!, [0, 0], [2]);
-  ranks.groups[0]!.broadcast(sent, 0);
-  ranks.groups[0]!.sendRecv([{ tensor: sent, to: 2 }]);
+  const [sentTensor, lateTensor] = [tensor(ranks.devices[0]!, [1], [1]), tensor(ranks.devices[1]!, [2], [1])];
+  const receivedTensor = tensor(ranks.devices[2]!, [0, 0], [2]);
+  ranks.groups[0]!.broadcast(sentTensor, 0);
+  ranks.groups[0]!.sendRecv([{ tensor: sentTensor, to: 2 }]);
   await ranks.groups[0]![Symbol.asyncDispose]();
   // Rank 2 needs rank 0, which has exited, and rank 1, which is not there yet.
-  ranks.groups[2]!.broadcast(received.slice(0, 0, 1), 0);
+  ranks.groups[2]!.broadcast(receivedTensor.slice(0, 0, 1), 0);
   ranks.groups[2]!.sendRecv([
-    { tensor: received.slice(0, 0, 1), from: 0 },
-    { tensor: received.slice(0, 1, 2), from: 1 },
+    { tensor: receivedTensor.slice(0, 0, 1), from: 0 },
+    { tensor: receivedTensor.slice(0, 1, 2), from: 1 },
   ]).wait();
-  const read = received.read();
+  const readPromise = receivedTensor.read();
   ranks.groups[1]!.broadcast(tensor(ranks.devices[1]!, [0], [1]), 0);
-  ranks.groups[1]!.sendRecv([{ tensor: late, to: 2 }]);
-  expect(Array.from(await read)).toEqual([1, 2]);
-  ranks.groups[1]!.broadcast(late, 0, { label: "sync" }).wait();
-  await expect(late.read()).rejects.toThrow(
+  ranks.groups[1]!.sendRecv([{ tensor: lateTensor, to: 2 }]);
+  expect(Array.from(await readPromise)).toEqual([1, 2]);
+  ranks.groups[1]!.broadcast(lateTensor, 0, { label: "sync" }).wait();
+  await expect(lateTensor.read()).rejects.toThrow(
     /^sync: rank 0 exited after sendRecv #2 \(world\); rank 1 needed it in broadcast #3 \(world\)$/,
   );
 });
 
 /** Waits until calls fail, on the host alone; a moment later all that was posted has failed, too. */
-async function callsToFail(group: ProcessGroup): Promise<void> {
-  const fails = (): boolean => {
+async function waitUntilCallsFail(group: ProcessGroup): Promise<void> {
+  const callFails = (): boolean => {
     try {
       group.barrier();
       return false;
@@ -103,7 +105,7 @@ async function callsToFail(group: ProcessGroup): Promise<void> {
       return true;
     }
   };
-  await expect.poll(fails, { timeout: 10_000, interval: 5 }).toBe(true);
+  await expect.poll(callFails, { timeout: 10_000, interval: 5 }).toBe(true);
   await delay(50);
 }
 
@@ -114,9 +116,9 @@ test("a collective that fails before its operands are ready does not hold up com
   gate.groups[0]!.barrier().wait();
   ranks.devices[1]!.stream.wait(gate.devices[0]!.stream.record());
   await ranks.groups[0]![Symbol.asyncDispose]();
-  const posted = ranks.groups[1]!.barrier();
-  await callsToFail(ranks.groups[1]!);
-  posted.wait();
+  const barrierWork = ranks.groups[1]!.barrier();
+  await waitUntilCallsFail(ranks.groups[1]!);
+  barrierWork.wait();
   gate.groups[1]!.barrier();
   await expect(ranks.devices[1]!.stream.synchronize()).rejects.toThrow(/rank 0 exited/);
 });

@@ -10,7 +10,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { bundled } from "../../../vitest.program.ts";
 import { world } from "../src/index.ts";
 import { emulate } from "./emulated.ts";
-import { digestOfExchanges } from "./exchanges.ts";
+import { computeExchangeDigest } from "./exchanges.ts";
 
 emulate();
 const program = await bundled(new URL("fixtures/host-rank.ts", import.meta.url));
@@ -31,19 +31,19 @@ type Environment = Readonly<Record<string, string>>;
 
 /** The launchers of a job on n0 and n1, and what their ranks report. */
 class Job {
-  readonly exited: readonly Promise<number | null>[];
+  readonly exitCodes: readonly Promise<number | null>[];
   /** Of each stream: lines of two would mingle in one text. */
   readonly #outputs: string[] = [];
 
   constructor(scenario: string, env: Environment = {}) {
     const directory = mkdtempSync(join(tmpdir(), "mosaic-nccl-hosts-"));
     writeFileSync(join(directory, "token"), "0123456789abcdef0123456789abcdef", { mode: 0o600 });
-    this.exited = [0, 1].map((host) =>
+    this.exitCodes = [0, 1].map((host) =>
       this.#launch(host, scenario, { MOSAIC_TOKEN_FILE: join(directory, "token"), ...env }),
     );
     onTestFinished(async () => {
       for (const host of [0, 1]) this.killHost(host);
-      await Promise.all(this.exited);
+      await Promise.all(this.exitCodes);
       rmSync(directory, { recursive: true });
     });
   }
@@ -52,8 +52,8 @@ class Job {
     const options = ["-N", "2", "--node-rank", `${host}`, "--rdzv-endpoint", "10.77.0.10:29400", "-n", "2"];
     // Ranks have the time to report their errors before they are killed.
     const command = [process.execPath, launcher, ...options, "--failure-grace", "8s", program, scenario];
-    const named = ["unshare", "--uts", "sh", "-c", `hostname n${host}; exec "$@"`, "sh", ...command];
-    const child = spawn("ip", ["netns", "exec", `n${host}`, ...named], { env: { ...process.env, ...env } });
+    const namespacedCommand = ["unshare", "--uts", "sh", "-c", `hostname n${host}; exec "$@"`, "sh", ...command];
+    const child = spawn("ip", ["netns", "exec", `n${host}`, ...namespacedCommand], { env: { ...process.env, ...env } });
     for (const stream of [child.stdout, child.stderr]) {
       const index = this.#outputs.push("") - 1;
       stream.on("data", (chunk: Buffer) => (this.#outputs[index] += String(chunk)));
@@ -78,26 +78,26 @@ class Job {
 
   /** The event of each of these ranks, once all have it. */
   async waitForEvents(event: string, ranks: readonly number[]): Promise<readonly RankEvent[]> {
-    const find = (): readonly RankEvent[] => {
+    const findEvents = (): readonly RankEvent[] => {
       const lines = [...this.#outputs.join("\n").matchAll(/\{"event":.*\}$/gm)].map(
         ([line]) => JSON.parse(line) as RankEvent,
       );
       return ranks.flatMap((rank) => lines.filter((each) => each.event === event && each.rank === rank));
     };
     await expect
-      .poll(() => (find().length === ranks.length ? "all" : this.#outputs.join("\n")), {
+      .poll(() => (findEvents().length === ranks.length ? "all" : this.#outputs.join("\n")), {
         timeout: 30_000,
         interval: 20,
       })
       .toBe("all");
-    return find();
+    return findEvents();
   }
 }
 
 /** Bytes that a host has sent to the others. */
 function bytesSent(host: number): number {
-  const shown = execFileSync("ip", ["-json", "-stats", "link", "show", `v${host}`], { encoding: "utf8" });
-  const [link] = JSON.parse(shown) as { readonly stats64: { readonly rx: { readonly bytes: number } } }[];
+  const linkJson = execFileSync("ip", ["-json", "-stats", "link", "show", `v${host}`], { encoding: "utf8" });
+  const [link] = JSON.parse(linkJson) as { readonly stats64: { readonly rx: { readonly bytes: number } } }[];
   return link!.stats64.rx.bytes;
 }
 
@@ -105,23 +105,23 @@ const allRanks = [0, 1, 2, 3];
 
 test("every collective, on all ranks and along the axes of the mesh, has the bits of ranks in one process", async () => {
   const contexts = await world(4, { device: () => cuda({ index: 0 }), mesh: { node: 2, local: 2 } });
-  const expected = await Promise.all(contexts.map(digestOfExchanges));
+  const expected = await Promise.all(contexts.map(computeExchangeDigest));
   await Promise.all(contexts.map((ctx) => ctx.close()));
-  const before = bytesSent(0);
+  const bytesBefore = bytesSent(0);
   const job = new Job("exchanges", { MOSAIC_TEST_NETWORK: "10.77.0.0/24" });
   const events = await job.waitForEvents("exchanged", allRanks);
   expect(events.map(({ digest }) => digest)).toEqual(expected);
   expect(events.map(({ interfaces }) => interfaces)).toEqual(allRanks.map(() => "=eth0"));
-  expect(await Promise.all(job.exited)).toEqual([0, 0]);
+  expect(await Promise.all(job.exitCodes)).toEqual([0, 0]);
   // Each rank sends its share of the gather to two of the other host, to name one.
-  expect(bytesSent(0) - before).toBeGreaterThan(2 * 2 * 300_007 * 4);
+  expect(bytesSent(0) - bytesBefore).toBeGreaterThan(2 * 2 * 300_007 * 4);
 });
 
 test("NCCL_SOCKET_IFNAME of the environment takes precedence over the option", async () => {
   const job = new Job("exchanges", { MOSAIC_TEST_NETWORK: "127.0.0.0/8", NCCL_SOCKET_IFNAME: "eth" });
   const events = await job.waitForEvents("exchanged", allRanks);
   expect(events.map(({ interfaces }) => interfaces)).toEqual(allRanks.map(() => "eth"));
-  expect(await Promise.all(job.exited)).toEqual([0, 0]);
+  expect(await Promise.all(job.exitCodes)).toEqual([0, 0]);
 });
 
 test("a network that the hosts do not share: every rank reports what to look at, when the time to connect is over", async () => {
@@ -145,40 +145,40 @@ test("a network that a host lacks is an error that lists the interfaces", async 
 
 test.each([0, 3])(
   "rank %i is killed in the middle of a transfer: all others report it, with its host",
-  async (killed) => {
+  async (killedRank) => {
     const job = new Job("streams");
-    const streaming = await job.waitForEvents("streaming", allRanks);
-    const { pid } = streaming[killed]!;
-    const started = Date.now();
+    const streamingEvents = await job.waitForEvents("streaming", allRanks);
+    const { pid } = streamingEvents[killedRank]!;
+    const startTime = Date.now();
     process.kill(pid, "SIGKILL");
-    const others = allRanks.filter((rank) => rank !== killed);
-    for (const { name, message, at } of await job.waitForEvents("failed", others)) {
+    const remainingRanks = allRanks.filter((rank) => rank !== killedRank);
+    for (const { name, message, at } of await job.waitForEvents("failed", remainingRanks)) {
       expect(name).toBe("PeerLostError");
-      expect(message).toContain(`rank ${killed} (pid ${pid} on n${killed >> 1}`);
+      expect(message).toContain(`rank ${killedRank} (pid ${pid} on n${killedRank >> 1}`);
       expect(message).toMatch(/ died/);
-      expect(at! - started).toBeLessThan(2000);
+      expect(at! - startTime).toBeLessThan(2000);
     }
-    expect(await Promise.all(job.exited)).toEqual([137, 137]);
+    expect(await Promise.all(job.exitCodes)).toEqual([137, 137]);
   },
 );
 
 test("a host is lost: the ranks of the other report one of its ranks", async () => {
   const job = new Job("streams");
   await job.waitForEvents("streaming", allRanks);
-  const started = Date.now();
+  const startTime = Date.now();
   job.killHost(1);
   for (const { name, message, at } of await job.waitForEvents("failed", [0, 1])) {
     expect(name).toBe("PeerLostError");
     expect(message).toMatch(/rank [23] \(pid \d+ on n1.*\) died/);
-    expect(at! - started).toBeLessThan(2000);
+    expect(at! - startTime).toBeLessThan(2000);
   }
-  expect(await job.exited[0]).toBe(75);
+  expect(await job.exitCodes[0]).toBe(75);
 });
 
 test("a cable is cut: both sides report it within 5 s", async () => {
   const job = new Job("streams", { MOSAIC_TEST_TIMEOUT: "60" });
   await job.waitForEvents("streaming", allRanks);
-  const started = Date.now();
+  const startTime = Date.now();
   execFileSync("ip", ["link", "set", "v1", "down"]);
   try {
     for (const { rank, name, message, at } of await job.waitForEvents("failed", allRanks)) {
@@ -188,9 +188,9 @@ test("a cable is cut: both sides report it within 5 s", async () => {
           ? /rank [23] \(pid \d+ on n1; no heartbeat for 2\.5 s\) died/
           : /^lost the connection to the agent of this host \(no heartbeat from the parent agent for 2\.5 s\); rank \d needed/,
       );
-      expect(at! - started).toBeLessThan(5000);
+      expect(at! - startTime).toBeLessThan(5000);
     }
-    expect(await Promise.all(job.exited)).toEqual([75, 75]);
+    expect(await Promise.all(job.exitCodes)).toEqual([75, 75]);
   } finally {
     execFileSync("ip", ["link", "set", "v1", "up"]);
   }
@@ -198,16 +198,16 @@ test("a cable is cut: both sides report it within 5 s", async () => {
 
 test("a rank that is stopped: the timeout names it and its host, at the deadline", async () => {
   const job = new Job("streams", { MOSAIC_TEST_TIMEOUT: "3" });
-  const streaming = await job.waitForEvents("streaming", allRanks);
-  const { pid } = streaming[3]!;
-  const started = Date.now();
+  const streamingEvents = await job.waitForEvents("streaming", allRanks);
+  const { pid } = streamingEvents[3]!;
+  const startTime = Date.now();
   process.kill(pid, "SIGSTOP");
   for (const { name, message, at } of await job.waitForEvents("failed", [0, 1, 2])) {
     expect(name).toBe("CollectiveTimeoutError");
     expect(message).toMatch(/timed out after 3 s: rank \d waits in sendRecv #\d+ \(world\);/);
     expect(message).toContain(`rank 3 (pid ${pid} on n1) does not respond`);
-    expect(at! - started).toBeGreaterThan(2500);
-    expect(at! - started).toBeLessThan(6000);
+    expect(at! - startTime).toBeGreaterThan(2500);
+    expect(at! - startTime).toBeLessThan(6000);
   }
   process.kill(pid, "SIGCONT");
 });

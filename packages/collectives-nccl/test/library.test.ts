@@ -5,7 +5,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { libraryCandidates } from "../src/addon.ts";
 
 /** A directory with these files in it. */
-function directoryWith(...files: readonly string[]): string {
+function createDirectoryWith(...files: readonly string[]): string {
   const directory = mkdtempSync(join(tmpdir(), "mosaic-python-"));
   onTestFinished(() => rmSync(directory, { recursive: true }));
   for (const file of files) {
@@ -15,23 +15,23 @@ function directoryWith(...files: readonly string[]): string {
   return directory;
 }
 
-const inPackages = "lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
+const packageLibraryPath = "lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
 
 test.each(["VIRTUAL_ENV", "CONDA_PREFIX"])("Python's packages: of %s", (variable) => {
-  const root = directoryWith(inPackages);
-  expect(libraryCandidates({ [variable]: root })).toContain(join(root, inPackages));
+  const root = createDirectoryWith(packageLibraryPath);
+  expect(libraryCandidates({ [variable]: root })).toContain(join(root, packageLibraryPath));
 });
 
 test("of the python3 on the PATH, though its environment is not activated", () => {
-  const root = directoryWith("bin/python3", inPackages);
-  expect(libraryCandidates({ PATH: `/nowhere:${join(root, "bin")}` })[2]).toBe(join(root, inPackages));
-  const links = directoryWith();
+  const root = createDirectoryWith("bin/python3", packageLibraryPath);
+  expect(libraryCandidates({ PATH: `/nowhere:${join(root, "bin")}` })[2]).toBe(join(root, packageLibraryPath));
+  const links = createDirectoryWith();
   symlinkSync(join(root, "bin/python3"), join(links, "python3"));
-  expect(libraryCandidates({ PATH: links })[2]).toBe(join(root, inPackages));
+  expect(libraryCandidates({ PATH: links })[2]).toBe(join(root, packageLibraryPath));
 });
 
 test("of PYTHONPATH, and where CUDA 13's packages lie together", () => {
   const file = "nvidia/cu13/lib/libnccl.so.2";
-  const directory = directoryWith(file);
+  const directory = createDirectoryWith(file);
   expect(libraryCandidates({ PYTHONPATH: directory })[2]).toBe(join(directory, file));
 });

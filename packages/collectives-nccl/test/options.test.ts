@@ -22,8 +22,8 @@ test.each([
   ["127.0.0.0/8", undefined, "=lo"],
   ["lo, 127.0.0.0/8", undefined, "=lo"],
   ["127.0.0.0/8", "^docker", "^docker"],
-])("network %j, where NCCL_SOCKET_IFNAME is %j: %j", async (network, set, expected) => {
-  vi.stubEnv("NCCL_SOCKET_IFNAME", set);
+])("network %j, where NCCL_SOCKET_IFNAME is %j: %j", async (network, interfaceVariable, expected) => {
+  vi.stubEnv("NCCL_SOCKET_IFNAME", interfaceVariable);
   await using ranks = await openRanks(2, { nccl: { network } });
   expect(ranks.groups).toHaveLength(2);
   expect(process.env.NCCL_SOCKET_IFNAME).toBe(expected);

@@ -1,13 +1,13 @@
 import { processSuite, RankProcesses } from "@mosaic/conformance";
 import { expect, test } from "vitest";
-import { onGpu } from "./emulated.ts";
+import { runsOnGpu } from "./emulated.ts";
 import { openJob, script } from "./processes.ts";
 
 const program = { script, openJob };
 const suite = processSuite({
   ...program,
   // A GPU that ranks share takes its time to let a communicator go.
-  noticeSeconds: onGpu ? 5 : 2,
+  noticeSeconds: runsOnGpu ? 5 : 2,
   withoutRankZero: /no agent listens at .*mosaic-run/,
 });
 
@@ -15,7 +15,7 @@ test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => 
 
 test("groups along the axes of a mesh, and a trace in their GPU's time", async () => {
   await using processes = new RankProcesses(program);
-  const before = Number(process.hrtime.bigint());
+  const timeBefore = Number(process.hrtime.bigint());
   const ranks = await processes.startAll(4, "groups");
   for (const [rank, process] of ranks.entries()) {
     const { sum, ranks: members, trace } = await process.waitForEvent("grouped");
@@ -30,7 +30,7 @@ test("groups along the axes of a mesh, and a trace in their GPU's time", async (
       bytesSent: number;
     }[];
     expect(event).toMatchObject({ lane: "communication", name: "allReduce", label: "step 1", bytesSent: 12 });
-    expect(event!.start).toBeGreaterThan(before);
+    expect(event!.start).toBeGreaterThan(timeBefore);
     expect(event!.end).toBeGreaterThan(event!.start);
   }
   expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual([0, 0, 0, 0]);

@@ -5,11 +5,11 @@ import "./emulated.ts";
 /** What each rank runs. */
 export const script: string = await bundled(new URL("fixtures/rank.ts", import.meta.url));
 
-let jobs = 0;
+let jobCount = 0;
 
 /** What a launcher would set for the ranks of one job, but for its agent: the first rank starts one. */
 export async function openJob(size: number): Promise<Job> {
-  const run = `nccl-test-${process.pid}-${jobs++}`;
+  const run = `nccl-test-${process.pid}-${jobCount++}`;
   return {
     env: (rank) => ({
       RANK: String(rank),

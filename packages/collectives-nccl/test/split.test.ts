@@ -7,7 +7,7 @@ test("a split waits for what was posted before", async () => {
   await using ranks = await openRanks(2);
   const xs = ranks.contexts.map((context) => full(context, [1 << 22], 1));
   ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
-  const parts = await Promise.all(ranks.groups.map((group) => group.split(0)));
-  expect(parts.map((part) => part?.size)).toEqual([2, 2]);
+  const splitGroups = await Promise.all(ranks.groups.map((group) => group.split(0)));
+  expect(splitGroups.map((splitGroup) => splitGroup?.size)).toEqual([2, 2]);
   for (const x of xs) expect((await x.read())[0]).toBe(2);
 });

@@ -31,16 +31,16 @@ test.each([
 test("a wait behind a split that ranks of this thread have yet to call is rejected, not blocked on", async () => {
   await using ranks = await openRanks(2, { timeout: 5 });
   const [a, b] = ranks.devices.map((device, rank) => tensor(device, [rank + 1], [1]));
-  const [first, second] = ranks.groups;
-  const parts = [first!.split(0)];
-  const work = first!.allReduce(a!, "sum", { label: "step" });
+  const [firstGroup, secondGroup] = ranks.groups;
+  const splitPromises = [firstGroup!.split(0)];
+  const work = firstGroup!.allReduce(a!, "sum", { label: "step" });
   expect(() => work.wait()).toThrow(
     "rank 0: wait: cannot enqueue an operation after split #1 (world) before all ranks of this thread have called the split; await the split on all ranks first",
   );
-  parts.push(second!.split(0));
+  splitPromises.push(secondGroup!.split(0));
   // From here on no rank needs another call.
-  second!.allReduce(b!).wait();
-  expect((await Promise.all(parts)).map(({ ranks: members }) => members)).toEqual([
+  secondGroup!.allReduce(b!).wait();
+  expect((await Promise.all(splitPromises)).map(({ ranks: members }) => members)).toEqual([
     [0, 1],
     [0, 1],
   ]);
@@ -51,22 +51,22 @@ test("a wait behind a split that ranks of this thread have yet to call is reject
 test("a trace has each operation in the time of its GPU, on the clock of the host", async () => {
   await using ranks = await openRanks(2);
   const xs = ranks.devices.map((device, rank) => tensor(device, [rank, rank, rank], [3]));
-  const before = Number(process.hrtime.bigint());
+  const timeBefore = Number(process.hrtime.bigint());
   for (const group of ranks.groups) group.startTrace();
   for (const label of ["step 1", "step 2"]) {
     ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!, "sum", { label }).wait());
   }
   for (const group of ranks.groups) {
     const events = await group.stopTrace();
-    const after = Number(process.hrtime.bigint());
+    const timeAfter = Number(process.hrtime.bigint());
     expect(events.map(({ name, label, lane }) => [name, label, lane])).toEqual([
       ["allReduce", "step 1", "communication"],
       ["allReduce", "step 2", "communication"],
     ]);
     const times = events.flatMap(({ start, end }) => [start, end]);
     expect(times.toSorted((a, b) => a - b)).toEqual(times);
-    expect(times[0]).toBeGreaterThan(before);
-    expect(times.at(-1)).toBeLessThan(after);
+    expect(times[0]).toBeGreaterThan(timeBefore);
+    expect(times.at(-1)).toBeLessThan(timeAfter);
     for (const event of events) expect(event).toMatchObject({ bytesSent: 12, bytesReceived: 12 });
   }
 });

@@ -16,7 +16,7 @@ describe.each(worlds)("ranks %s", (_, hostOf, tls) => {
     vi.stubEnv("UCX_TLS", tls);
     return () => vi.unstubAllEnvs();
   });
-  const make = makeWorld({ network: tls === undefined ? undefined : "lo" }, hostOf);
-  const suite = [...collectivesSuite(make), ...failureSuite(make)];
+  const makeUcxWorld = makeWorld({ network: tls === undefined ? undefined : "lo" }, hostOf);
+  const suite = [...collectivesSuite(makeUcxWorld), ...failureSuite(makeUcxWorld)];
   test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 });

@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { processSuite, RankProcesses } from "@mosaic/conformance";
 import { afterAll, describe, expect, test } from "vitest";
-import { jobsOn, script } from "./processes.ts";
+import { createJobOpener, script } from "./processes.ts";
 import { oneHostPerRank, type HostOf, twoRanksPerHost } from "./ranks.ts";
 import { digestOverSharedMemory } from "./shared-memory.ts";
 
@@ -23,7 +23,7 @@ afterAll(() => {
   rmSync(directory, { recursive: true });
 });
 
-const program = { script, openJob: jobsOn(oneHostPerRank) };
+const program = { script, openJob: createJobOpener(oneHostPerRank) };
 
 const placements: readonly [name: string, hostOf: HostOf][] = [
   ["a rank on each host", oneHostPerRank],
@@ -31,14 +31,14 @@ const placements: readonly [name: string, hostOf: HostOf][] = [
 ];
 
 describe.each(placements)("%s", (_, hostOf) => {
-  const suite = processSuite({ script, openJob: jobsOn(hostOf) });
+  const suite = processSuite({ script, openJob: createJobOpener(hostOf) });
   test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 });
 
 /** Bytes that a host has sent to the others. */
 function bytesSent(host: number): number {
-  const shown = execFileSync("ip", ["-json", "-stats", "link", "show", `v${host}`], { encoding: "utf8" });
-  const [link] = JSON.parse(shown) as { readonly stats64: { readonly rx: { readonly bytes: number } } }[];
+  const linkJson = execFileSync("ip", ["-json", "-stats", "link", "show", `v${host}`], { encoding: "utf8" });
+  const [link] = JSON.parse(linkJson) as { readonly stats64: { readonly rx: { readonly bytes: number } } }[];
   return link!.stats64.rx.bytes;
 }
 
@@ -48,38 +48,38 @@ test.each([
   [4, "alone", oneHostPerRank],
   [4, "in pairs", twoRanksPerHost],
   [5, "in pairs", twoRanksPerHost],
-] as const)("%i ranks, %s on a host, reduce to the bits of shared memory, over their network", async (...placed) => {
-  const [size, , hostOf] = placed;
-  await using processes = new RankProcesses({ script, openJob: jobsOn(hostOf) });
-  const before = bytesSent(0);
+] as const)("%i ranks, %s on a host, reduce to the bits of shared memory, over their network", async (...testCase) => {
+  const [size, , hostOf] = testCase;
+  await using processes = new RankProcesses({ script, openJob: createJobOpener(hostOf) });
+  const bytesBefore = bytesSent(0);
   const ranks = await processes.startAll(size, "reduce");
   const digests = await Promise.all(ranks.map(async (rank) => (await rank.waitForEvent("reduced")).digest));
   const expected = await digestOverSharedMemory(size);
   expect(digests).toEqual(digests.map(() => expected));
-  expect(bytesSent(0) - before).toBeGreaterThan(1 << 20);
+  expect(bytesSent(0) - bytesBefore).toBeGreaterThan(1 << 20);
   expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual(ranks.map(() => 0));
 });
 
 test("ranks of one host open no network", async () => {
-  await using processes = new RankProcesses({ script, openJob: jobsOn(() => 1) });
-  const before = bytesSent(1);
+  await using processes = new RankProcesses({ script, openJob: createJobOpener(() => 1) });
+  const bytesBefore = bytesSent(1);
   const ranks = await processes.startAll(3, "reduce", { MOSAIC_TEST_NETWORK: "eth0" });
   const expected = await digestOverSharedMemory(3);
   for (const rank of ranks) expect((await rank.waitForEvent("reduced")).digest).toBe(expected);
-  expect(bytesSent(1) - before).toBeLessThan(1 << 16);
+  expect(bytesSent(1) - bytesBefore).toBeLessThan(1 << 16);
 });
 
-test.each([0, 1])("a host of two whose rank %i is killed in the middle of a transfer", async (killed) => {
+test.each([0, 1])("a host of two whose rank %i is killed in the middle of a transfer", async (killedRank) => {
   await using processes = new RankProcesses(program);
   const ranks = await processes.startAll(2, "streams");
   await Promise.all(ranks.map((rank) => rank.waitForEvent("streaming")));
-  const started = performance.now();
-  process.kill(ranks[killed]!.pid, "SIGKILL");
-  const { name, message } = await ranks[1 - killed]!.waitForEvent("failed");
+  const startTime = performance.now();
+  process.kill(ranks[killedRank]!.pid, "SIGKILL");
+  const { name, message } = await ranks[1 - killedRank]!.waitForEvent("failed");
   expect(name).toBe("PeerLostError");
-  expect(message).toMatch(new RegExp(`rank ${killed} \\(pid ${ranks[killed]!.pid} on n${killed}\\) died`));
-  expect(performance.now() - started).toBeLessThan(2000);
-  expect(await ranks[1 - killed]!.exited).toBe(0);
+  expect(message).toMatch(new RegExp(`rank ${killedRank} \\(pid ${ranks[killedRank]!.pid} on n${killedRank}\\) died`));
+  expect(performance.now() - startTime).toBeLessThan(2000);
+  expect(await ranks[1 - killedRank]!.exited).toBe(0);
 });
 
 test.each([

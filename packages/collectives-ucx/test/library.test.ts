@@ -8,7 +8,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { libraryCandidates } from "../src/addon.ts";
 
 // Each in a process of its own, for a process loads UCX once. None of them needs UCX.
-const connect = `const { cpu } = await import(${at("@mosaic/kernels-cpu")});
+const connect = `const { cpu } = await import(${resolveModule("@mosaic/kernels-cpu")});
   await world(2, { device: () => cpu({ threads: 1 }), timeout: 5 })`;
 
 test("without UCX an error reports what was looked for and what to install", async () => {
@@ -25,7 +25,7 @@ test("a library that is not UCX", async () => {
 });
 
 test("too old a UCX", async () => {
-  const library = await compiled(
+  const library = await compileLibrary(
     "void ucp_get_version(unsigned *a, unsigned *b, unsigned *c) { *a = 1, *b = 12, *c = 3; }",
   );
   const { message } = await getError("ucxSystem()", { MOSAIC_UCX_LIBRARY: library });
@@ -45,7 +45,7 @@ test("what UCX reads when it is loaded is set then, unless the user has set it, 
     "UCX_LOG_FILE",
   ];
   const report = `fprintf(stderr, "%s=%s\\n", name, getenv(name) ? getenv(name) : "unset");`;
-  const library = await compiled(`#include <stdio.h>
+  const library = await compileLibrary(`#include <stdio.h>
     #include <stdlib.h>
     __attribute__((constructor)) static void load(void) {
       const char *names[] = {${names.map((name) => JSON.stringify(name)).join()}};
@@ -67,29 +67,29 @@ test("what UCX reads when it is loaded is set then, unless the user has set it, 
 });
 
 test.each(["libucp.so.0", "libucp.so"])("of Python's packages: %s", (name) => {
-  const directory = temporaryDirectory();
+  const directory = createTemporaryDirectory();
   const file = join(directory, "libucx/lib", name);
   mkdirSync(dirname(file), { recursive: true });
   writeFileSync(file, "");
   expect(libraryCandidates({ PYTHONPATH: directory })).toContain(file);
 });
 
-function temporaryDirectory(): string {
+function createTemporaryDirectory(): string {
   const directory = mkdtempSync(join(tmpdir(), "mosaic-ucx-"));
   onTestFinished(() => rmSync(directory, { recursive: true }));
   return directory;
 }
 
 /** A library of that source, which is C. */
-async function compiled(source: string): Promise<string> {
-  const directory = temporaryDirectory();
+async function compileLibrary(source: string): Promise<string> {
+  const directory = createTemporaryDirectory();
   const [input, output] = [join(directory, "ucp.c"), join(directory, "libucp.so.0")];
   writeFileSync(input, source);
   await promisify(execFile)(process.env.CC ?? "cc", ["-shared", "-fPIC", "-o", output, input]);
   return output;
 }
 
-function at(module: string): string {
+function resolveModule(module: string): string {
   return JSON.stringify(import.meta.resolve(module));
 }
 
@@ -98,7 +98,7 @@ async function getError(
   code: string,
   env: Readonly<Record<string, string>>,
 ): Promise<{ name: string; message: string; stderr: string }> {
-  const script = `const { ucxSystem, world } = await import(${at("../dist/index.js")});
+  const script = `const { ucxSystem, world } = await import(${resolveModule("../dist/index.js")});
     let thrown = { name: "nothing", message: "" };
     try { ${code}; } catch ({ name, message }) { thrown = { name, message }; }
     process.stdout.write(JSON.stringify(thrown), () => process.exit());`;

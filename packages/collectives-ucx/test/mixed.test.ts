@@ -1,7 +1,7 @@
 // Worlds of several hosts in which some ranks share one, in little: `npm run test:ucx` runs everything on every placement.
 import { collectivesSuite, failureSuite, RankProcesses } from "@mosaic/conformance";
 import { beforeAll, describe, expect, test, vi } from "vitest";
-import { jobsOn, script } from "./processes.ts";
+import { createJobOpener, script } from "./processes.ts";
 import { twoRanksPerHost, makeWorld, openRanks, tensor } from "./ranks.ts";
 import { computeDigest } from "./reductions.ts";
 import { digestOverSharedMemory } from "./shared-memory.ts";
@@ -11,35 +11,35 @@ beforeAll(() => {
   return () => vi.unstubAllEnvs();
 });
 
-const make = makeWorld({ network: "lo" }, twoRanksPerHost);
-const suite = collectivesSuite(make, { sizes: [3] });
+const makeUcxWorld = makeWorld({ network: "lo" }, twoRanksPerHost);
+const suite = collectivesSuite(makeUcxWorld, { sizes: [3] });
 test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
 // Most of their time they wait.
-const failures = failureSuite(make);
+const failures = failureSuite(makeUcxWorld);
 test.concurrent.each(failures.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
 test("reductions of the world and of the ranks of one host have the bits of shared memory", async () => {
   await using ranks = await openRanks(5, { ucx: { network: "lo" }, hosts: [0, 1, 0, 1, 0] });
-  const ofWorld = await Promise.all(ranks.groups.map(computeDigest));
-  expect(new Set(ofWorld)).toEqual(new Set([await digestOverSharedMemory(5)]));
+  const worldDigests = await Promise.all(ranks.groups.map(computeDigest));
+  expect(new Set(worldDigests)).toEqual(new Set([await digestOverSharedMemory(5)]));
   const hosts = await Promise.all(ranks.groups.map((group) => group.split(group.rank % 2, "host")));
-  const ofHosts = await Promise.all(hosts.map(computeDigest));
-  const [three, two] = [await digestOverSharedMemory(3), await digestOverSharedMemory(2)];
-  expect(ofHosts).toEqual([three, two, three, two, three]);
+  const hostDigests = await Promise.all(hosts.map(computeDigest));
+  const [threeRankDigest, twoRankDigest] = [await digestOverSharedMemory(3), await digestOverSharedMemory(2)];
+  expect(hostDigests).toEqual([threeRankDigest, twoRankDigest, threeRankDigest, twoRankDigest, threeRankDigest]);
 });
 
 test("the sums of an all-reduce cross to a host once", async () => {
   const hosts = [0, 0, 0, 1];
   await using ranks = await openRanks(hosts.length, { ucx: { network: "lo" }, hosts });
   const bytes = 4 << 20;
-  const share = bytes / hosts.length;
+  const shardBytes = bytes / hosts.length;
   const xs = ranks.devices.map((device, rank) => tensor(device, new Float32Array(bytes / 4).fill(rank), [bytes / 4]));
   ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
   for (const x of xs) expect((await x.read()).every((value) => value === 6)).toBe(true);
-  const sent = ranks.groups.map((group) => group.traffic().bytesSent / share);
+  const sentShards = ranks.groups.map((group) => group.traffic().bytesSent / shardBytes);
   // Three shares to reduce each. Then rank 0 forwards what rank 3 sends it alone; the others' sums go to everybody.
-  expect(sent).toEqual([3 + 3 + 2, 3 + 3, 3 + 3, 3 + 1]);
+  expect(sentShards).toEqual([3 + 3 + 2, 3 + 3, 3 + 3, 3 + 1]);
 });
 
 test("a rank that shares no host with any other", async () => {
@@ -52,11 +52,11 @@ test("a rank that shares no host with any other", async () => {
 test("a world that failed leaves the next one alone", async () => {
   const count = 1 << 20;
   const hosts = [0, 0, 1, 1];
-  await using failed = await openRanks(4, { ucx: { network: "lo" }, hosts, timeout: 1 });
-  const xs = failed.devices.map((device) => tensor(device, new Float32Array(count).fill(7), [count]));
+  await using failedRanks = await openRanks(4, { ucx: { network: "lo" }, hosts, timeout: 1 });
+  const xs = failedRanks.devices.map((device) => tensor(device, new Float32Array(count).fill(7), [count]));
   // Rank 3, of another host than 0, never comes.
-  for (const rank of [0, 1, 2]) failed.groups[rank]!.allReduce(xs[rank]!);
-  await expect(failed.groups[0]!.split(0)).rejects.toThrow(/timed out after 1 s|exited/);
+  for (const rank of [0, 1, 2]) failedRanks.groups[rank]!.allReduce(xs[rank]!);
+  await expect(failedRanks.groups[0]!.split(0)).rejects.toThrow(/timed out after 1 s|exited/);
   await using ranks = await openRanks(4, { ucx: { network: "lo" }, hosts });
   const ys = ranks.devices.map((device, rank) => tensor(device, new Float32Array(count).fill(rank), [count]));
   ranks.groups.forEach((group, rank) => group.allReduce(ys[rank]!).wait());
@@ -72,7 +72,7 @@ test.each([3, "ab", {}, [null, 0]])("hosts %j of two ranks, by a caller without 
 });
 
 describe("processes", () => {
-  const program = { script, openJob: jobsOn(twoRanksPerHost) };
+  const program = { script, openJob: createJobOpener(twoRanksPerHost) };
 
   // Again on a machine that was busy elsewhere for so long.
   test("a rank that sleeps is woken at once, by ranks of its host and of others", { retry: 2 }, async () => {
@@ -84,16 +84,16 @@ describe("processes", () => {
     for (const ms of longest as number[]) expect(ms).toBeLessThan(80);
   });
 
-  test.each([0, 1, 2])("rank %i that is killed in the middle of a transfer", async (killed) => {
+  test.each([0, 1, 2])("rank %i that is killed in the middle of a transfer", async (killedRank) => {
     await using processes = new RankProcesses(program);
     const ranks = await processes.startAll(3, "streams");
     await Promise.all(ranks.map((rank) => rank.waitForEvent("streaming")));
-    process.kill(ranks[killed]!.pid, "SIGKILL");
-    for (const rank of ranks.filter((_, each) => each !== killed)) {
+    process.kill(ranks[killedRank]!.pid, "SIGKILL");
+    for (const rank of ranks.filter((_, index) => index !== killedRank)) {
       const { name, message } = await rank.waitForEvent("failed");
       expect(name).toBe("PeerLostError");
-      const host = twoRanksPerHost(killed);
-      expect(message).toContain(`rank ${killed} (pid ${ranks[killed]!.pid} on n${host}) died`);
+      const host = twoRanksPerHost(killedRank);
+      expect(message).toContain(`rank ${killedRank} (pid ${ranks[killedRank]!.pid} on n${host}) died`);
       expect(await rank.exited).toBe(0);
     }
   });

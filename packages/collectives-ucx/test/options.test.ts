@@ -34,8 +34,8 @@ test("devices of other kinds are rejected", async () => {
   await expect(ucx().connect({ device, rank: 0, size: 1 })).rejects.toThrow(
     /ucx collectives: expected a device of type cpu, received cuda/,
   );
-  const unusable = { type: "cuda", empty() {}, [Symbol.dispose]() {} } as never;
-  await expect(world(2, { device: () => unusable })).rejects.toThrow(/expected a device of type cpu/);
+  const unusableDevice = { type: "cuda", empty() {}, [Symbol.dispose]() {} } as never;
+  await expect(world(2, { device: () => unusableDevice })).rejects.toThrow(/expected a device of type cpu/);
 });
 
 test("the library that is named, else the usual name, else Python's", () => {

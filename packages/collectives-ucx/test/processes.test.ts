@@ -1,6 +1,6 @@
 import { processSuite, RankProcesses } from "@mosaic/conformance";
 import { describe, expect, test } from "vitest";
-import { jobsOn, script } from "./processes.ts";
+import { createJobOpener, script } from "./processes.ts";
 import { oneHostPerRank, twoRanksPerHost, alternatingHosts, type HostOf } from "./ranks.ts";
 import { digestOverSharedMemory } from "./shared-memory.ts";
 
@@ -11,7 +11,7 @@ const placements: readonly [name: string, hostOf: HostOf][] = [
 ];
 
 describe.each(placements)("processes %s", (_, hostOf) => {
-  const program = { script, openJob: jobsOn(hostOf) };
+  const program = { script, openJob: createJobOpener(hostOf) };
   const suite = processSuite({ ...program, sizes: [3] });
 
   test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
@@ -38,8 +38,9 @@ describe.each(placements)("processes %s", (_, hostOf) => {
     await using processes = new RankProcesses(program);
     const ranks = await processes.startAll(3, "idles");
     await Promise.all(ranks.map((rank) => rank.waitForEvent("ready")));
-    const limit = performance.now() + 3000;
-    while (performance.now() < limit) await new Promise((resolve) => setTimeout(resolve, limit - performance.now()));
+    const deadline = performance.now() + 3000;
+    while (performance.now() < deadline)
+      await new Promise((resolve) => setTimeout(resolve, deadline - performance.now()));
     ranks[0]!.proceed();
     for (const rank of ranks.slice(1)) {
       const { share, ms } = await rank.waitForEvent("waited");

@@ -9,10 +9,10 @@ import type { HostOf } from "./ranks.ts";
 /** What each rank runs. */
 export const script: string = await bundled(new URL("fixtures/rank.ts", import.meta.url));
 
-let jobs = 0;
+let jobCount = 0;
 
 /** Jobs of ranks on hosts that are simulated by an agent each, as `mosaic-run` has on every host; MOSAIC_TEST_HOST is the number. */
-export function jobsOn(hostOf: HostOf): (size: number) => Promise<Job> {
+export function createJobOpener(hostOf: HostOf): (size: number) => Promise<Job> {
   return async (size) => {
     const directory = mkdtempSync(join(tmpdir(), "mosaic-ucx-"));
     const hosts = Array.from({ length: size }, (_, rank) => hostOf(rank));
@@ -20,10 +20,10 @@ export function jobsOn(hostOf: HostOf): (size: number) => Promise<Job> {
     const agents: Agent[] = [];
     for (let index = 0; index < count; index++) {
       const root = agents[0]?.address;
-      const joining = index === 0 ? { children: count > 1 } : { index, ...(root !== undefined && { root }) };
-      agents.push(await Agent.listen({ path: join(directory, `n${index}`), host: `n${index}`, ...joining }));
+      const treeOptions = index === 0 ? { children: count > 1 } : { index, ...(root !== undefined && { root }) };
+      agents.push(await Agent.listen({ path: join(directory, `n${index}`), host: `n${index}`, ...treeOptions }));
     }
-    const run = `ucx-test-${process.pid}-${jobs++}`;
+    const run = `ucx-test-${process.pid}-${jobCount++}`;
     return {
       env: (rank) => ({
         RANK: String(rank),

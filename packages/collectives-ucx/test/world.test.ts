@@ -4,24 +4,24 @@ import { ucxSystem } from "../src/index.ts";
 import { openRanks, tensor } from "./ranks.ts";
 
 /** Signals that this process handles, as a mask. */
-const handled = (): string => /^SigCgt:\s*(\w+)$/m.exec(readFileSync("/proc/self/status", "utf8"))![1]!;
+const readCaughtSignals = (): string => /^SigCgt:\s*(\w+)$/m.exec(readFileSync("/proc/self/status", "utf8"))![1]!;
 
 /** Kilobytes of the C library's code that this process has overwritten. */
-const overwritten = (): readonly string[] =>
+const listDirtyCodeMappings = (): readonly string[] =>
   readFileSync("/proc/self/smaps", "utf8")
     .split(/\n(?=[\da-f]+-[\da-f]+ )/)
     .filter((mapping) => /^\S+ r.xp .*\/libc[.-]/.test(mapping))
     .map((mapping) => /^Private_Dirty:\s*(.*)$/m.exec(mapping)![1]!);
 
 test("UCX is found, handles no signals of this process, and overwrites no code", async () => {
-  expect(overwritten()).toEqual(["0 kB"]);
-  const before = handled();
+  expect(listDirtyCodeMappings()).toEqual(["0 kB"]);
+  const signalsBefore = readCaughtSignals();
   expect(ucxSystem().version).toMatch(/^1\.\d+\.\d+$/);
   expect(ucxSystem().library).toMatch(/libucp\.so/);
   await using ranks = await openRanks(2, { ucx: { network: "lo" } });
   expect(ranks.groups).toHaveLength(2);
-  expect(handled()).toBe(before);
-  expect(overwritten()).toEqual(["0 kB"]);
+  expect(readCaughtSignals()).toBe(signalsBefore);
+  expect(listDirtyCodeMappings()).toEqual(["0 kB"]);
 });
 
 test("a network that this host does not have", async () => {
@@ -47,16 +47,18 @@ test("one rank needs no network", async () => {
 
 test("a transfer that never came leaves its tensor as it was, and a new world works beside the failed one", async () => {
   const count = 4 << 20;
-  await using failed = await openRanks(3, { timeout: 1 });
-  const [a, b] = [0, 1].map((rank) => tensor(failed.devices[rank]!, new Float32Array(count).fill(rank + 1), [count]));
+  await using failedRanks = await openRanks(3, { timeout: 1 });
+  const [a, b] = [0, 1].map((rank) =>
+    tensor(failedRanks.devices[rank]!, new Float32Array(count).fill(rank + 1), [count]),
+  );
   // Rank 0 receives from 1, which sends, and from 2, which never does.
-  const c = tensor(failed.devices[0]!, new Float32Array(count).fill(7), [count]);
-  failed.groups[0]!.sendRecv([
+  const c = tensor(failedRanks.devices[0]!, new Float32Array(count).fill(7), [count]);
+  failedRanks.groups[0]!.sendRecv([
     { tensor: a!, from: 1 },
     { tensor: c, from: 2 },
   ]);
-  failed.groups[1]!.sendRecv([{ tensor: b!, to: 0 }]);
-  await expect(failed.groups[0]!.split(0)).rejects.toThrow(/timed out after 1 s|died|exited/);
+  failedRanks.groups[1]!.sendRecv([{ tensor: b!, to: 0 }]);
+  await expect(failedRanks.groups[0]!.split(0)).rejects.toThrow(/timed out after 1 s|died|exited/);
   await using ranks = await openRanks(3);
   const xs = ranks.devices.map((device, rank) => tensor(device, new Float32Array(count).fill(rank), [count]));
   ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());

@@ -51,12 +51,12 @@ export function checkClose(
 ): void {
   const error = maxError(actual, expected);
   if (error <= tolerance) return;
-  let at = 0;
-  while (Math.abs(actual[at]! - expected[at]!) <= tolerance || actual[at] === expected[at]) at++;
+  let index = 0;
+  while (Math.abs(actual[index]! - expected[index]!) <= tolerance || actual[index] === expected[index]) index++;
   check(
     false,
     `${description}: largest error ${error.toExponential(2)} exceeds ${tolerance.toExponential(2)}; ` +
-      `element ${at} is ${actual[at]}, expected ${expected[at]}`,
+      `element ${index} is ${actual[index]}, expected ${expected[index]}`,
   );
 }
 

@@ -27,15 +27,15 @@ export function pairwise<const F extends Factors>(factors: F): Combination<F>[] 
   }
   const rows: Combination<F>[] = [];
   while (uncoveredPairs.size > 0) {
-    const [first] = uncoveredPairs;
-    const row = new Map<string, number>(JSON.parse(first!) as [string, number][]);
+    const [firstPair] = uncoveredPairs;
+    const row = new Map<string, number>(JSON.parse(firstPair!) as [string, number][]);
     for (const name of names)
       if (!row.has(name)) row.set(name, bestParameterValue(name, factors[name]!.length, { row, uncoveredPairs }));
     const chosenValues = [...row];
     for (const [i, chosenValue] of chosenValues.entries())
       for (const otherValue of chosenValues.slice(i + 1)) uncoveredPairs.delete(pairKey(chosenValue, otherValue));
-    const levels = names.map((name) => [name, factors[name]![row.get(name)!]]);
-    rows.push(Object.fromEntries(levels) as Combination<F>);
+    const combinationEntries = names.map((name) => [name, factors[name]![row.get(name)!]]);
+    rows.push(Object.fromEntries(combinationEntries) as Combination<F>);
   }
   return rows;
 }

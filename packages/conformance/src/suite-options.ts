@@ -26,8 +26,8 @@ export const makeBackendOption = option.custom(
  */
 export function makeBackend(where: string, make: (axis: string) => AttentionBackend, axis: string): AttentionBackend {
   const backend: unknown = make(axis);
-  const kind = option.backend();
-  expectValue(`${where}: backend("${axis}")`, kind.accepts(backend), kind.expected, backend);
+  const backendOption = option.backend();
+  expectValue(`${where}: backend("${axis}")`, backendOption.accepts(backend), backendOption.expected, backend);
   return backend as AttentionBackend;
 }
 

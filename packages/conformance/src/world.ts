@@ -22,7 +22,7 @@ export async function onWorld<T>(
 ): Promise<T[]> {
   const contexts = await makeWorld(size, { wrapDevice, ...options });
   const failures: unknown[] = [];
-  const run = async (ctx: Context): Promise<T> => {
+  const runBody = async (ctx: Context): Promise<T> => {
     try {
       return await body(ctx);
     } catch (error) {
@@ -33,7 +33,7 @@ export async function onWorld<T>(
     }
   };
   try {
-    const results = await Promise.allSettled(contexts.map(run));
+    const results = await Promise.allSettled(contexts.map(runBody));
     if (failures.length > 0) throw failures[0];
     return results.map((result) => (result as PromiseFulfilledResult<T>).value);
   } finally {

@@ -40,32 +40,38 @@ test("NaN is never close to anything, equal infinities are equal", () => {
 });
 
 test("an error is expected by name and message", async () => {
-  const fail = () => Promise.reject(new TypeError("no such thing"));
-  await checkThrows(fail, "TypeError", /such/);
-  await expect(checkThrows(fail, "RangeError", /such/)).rejects.toThrow("expected RangeError");
-  await expect(checkThrows(fail, "TypeError", /other/)).rejects.toThrow("expected a message that matches");
+  const rejectWithTypeError = () => Promise.reject(new TypeError("no such thing"));
+  await checkThrows(rejectWithTypeError, "TypeError", /such/);
+  await expect(checkThrows(rejectWithTypeError, "RangeError", /such/)).rejects.toThrow("expected RangeError");
+  await expect(checkThrows(rejectWithTypeError, "TypeError", /other/)).rejects.toThrow(
+    "expected a message that matches",
+  );
   await expect(checkThrows(() => 1, "TypeError", /such/)).rejects.toThrow("no error was thrown");
 });
 
 test("measurements: ranks together, against twice the error of one device", () => {
   const expected = Float64Array.of(1, 2, 3, 4);
   const local = errorSum([1, 2, 3, 4 + 2 ** -20], expected);
-  const rank = (actual: number[], part: Float64Array) => ({
+  const createMeasurement = (actual: number[], expectedShard: Float64Array) => ({
     trial: "t",
-    results: { out: { measured: errorSum(actual, part), local, expected: measureExtent(expected) } },
+    results: { out: { measured: errorSum(actual, expectedShard), local, expected: measureExtent(expected) } },
     lse: 0,
   });
-  const half = [expected.subarray(0, 2), expected.subarray(2)] as const;
-  const good = rank([1, 2], half[0]);
-  checkMeasurements("ring", [good, rank([3 + 2 ** -20, 4], half[1])]);
-  const bad = rank([3 + 2 ** -18, 4], half[1]);
-  expect(() => checkMeasurements("ring", [good, bad])).toThrow(/ring, t: out: mean error .* exceeds/);
-  const poisoned = JSON.parse(JSON.stringify(rank([3, Number.NaN], half[1]))) as typeof good;
-  expect(() => checkMeasurements("ring", [good, poisoned])).toThrow(/exceeds/);
-  expect(() => checkMeasurements("ring", [good, { ...good, trial: "other" }])).toThrow(
+  const halves = [expected.subarray(0, 2), expected.subarray(2)] as const;
+  const goodMeasurement = createMeasurement([1, 2], halves[0]);
+  checkMeasurements("ring", [goodMeasurement, createMeasurement([3 + 2 ** -20, 4], halves[1])]);
+  const badMeasurement = createMeasurement([3 + 2 ** -18, 4], halves[1]);
+  expect(() => checkMeasurements("ring", [goodMeasurement, badMeasurement])).toThrow(
+    /ring, t: out: mean error .* exceeds/,
+  );
+  const poisonedMeasurement = JSON.parse(
+    JSON.stringify(createMeasurement([3, Number.NaN], halves[1])),
+  ) as typeof goodMeasurement;
+  expect(() => checkMeasurements("ring", [goodMeasurement, poisonedMeasurement])).toThrow(/exceeds/);
+  expect(() => checkMeasurements("ring", [goodMeasurement, { ...goodMeasurement, trial: "other" }])).toThrow(
     "expected the same trial on all ranks, received t and other",
   );
-  expect(() => checkMeasurements("ring", [good, { ...good, common: "x" }])).toThrow(
+  expect(() => checkMeasurements("ring", [goodMeasurement, { ...goodMeasurement, common: "x" }])).toThrow(
     "rank 1 do not match those of rank 0",
   );
   expect(mergeErrorSums([errorSum([1], [0]), errorSum([3, 0], [0, 0])])).toEqual({

@@ -16,19 +16,19 @@ import {
 const sizes = { batch: 2, numHeads: 4, numKvHeads: 2, queries: 7, keys: 9, headDim: 3, scale: 0.7 };
 
 function createProblem(seed: number): AttentionProblem {
-  const rows = sizes.batch * sizes.numHeads * sizes.queries * sizes.headDim;
-  const keyRows = sizes.batch * sizes.numKvHeads * sizes.keys * sizes.headDim;
+  const queryElements = sizes.batch * sizes.numHeads * sizes.queries * sizes.headDim;
+  const keyElements = sizes.batch * sizes.numKvHeads * sizes.keys * sizes.headDim;
   const maskMod = slicesToMaskMod(randomSlices(sizes.queries, sizes.keys, seed));
-  return { ...sizes, maskMod, q: normals(rows, 1), k: normals(keyRows, 2), v: normals(keyRows, 3) };
+  return { ...sizes, maskMod, q: normals(queryElements, 1), k: normals(keyElements, 2), v: normals(keyElements, 3) };
 }
 
 /** (f(x + h) − f(x − h)) / 2h, element by element. */
-function slope(x: Float64Array, f: (x: Float64Array) => number): Float64Array {
+function numericalGradient(x: Float64Array, f: (x: Float64Array) => number): Float64Array {
   const h = 1e-5;
   return x.map((value, i) => (f(x.with(i, value + h)) - f(x.with(i, value - h))) / (2 * h));
 }
 
-function inner(a: Float64Array, b: Float64Array): number {
+function innerProduct(a: Float64Array, b: Float64Array): number {
   return a.reduce((sum, x, i) => sum + x * b[i]!, 0);
 }
 
@@ -48,89 +48,95 @@ test("attention to one key is its value, to none is nothing, and equal scores gi
 test("query heads read the KV head of their group", () => {
   const problem = createProblem(1);
   const { out } = attentionOracle(problem);
-  const { numKvHeads: _, ...rest } = problem;
+  const { numKvHeads: _, ...otherFields } = problem;
   // Every KV head twice makes it ordinary attention.
-  const repeated = (x: Float64Array) => {
-    const head = sizes.keys * sizes.headDim;
-    const heads = Array.from({ length: x.length / head }, (_, i) => Array.from(x.subarray(i * head, (i + 1) * head)));
+  const repeatHeads = (x: Float64Array) => {
+    const headElements = sizes.keys * sizes.headDim;
+    const heads = Array.from({ length: x.length / headElements }, (_, i) =>
+      Array.from(x.subarray(i * headElements, (i + 1) * headElements)),
+    );
     return Float64Array.from(heads.flatMap((each) => [...each, ...each]));
   };
-  const plain = attentionOracle({
-    ...rest,
+  const ungrouped = attentionOracle({
+    ...otherFields,
     numKvHeads: sizes.numHeads,
-    k: repeated(problem.k),
-    v: repeated(problem.v),
+    k: repeatHeads(problem.k),
+    v: repeatHeads(problem.v),
   });
-  expect(maxError(out, plain.out)).toBe(0);
+  expect(maxError(out, ungrouped.out)).toBe(0);
 });
 
 test.each([1, 2, 3, 4, 5])("the gradients of attention are its slopes, mask %d", (seed) => {
   const problem = createProblem(seed);
   const dOut = normals(problem.q.length, 4);
-  const loss = (change: Partial<AttentionProblem>) => inner(attentionOracle({ ...problem, ...change }).out, dOut);
+  const computeLoss = (overrides: Partial<AttentionProblem>) =>
+    innerProduct(attentionOracle({ ...problem, ...overrides }).out, dOut);
   const { dq, dk, dv } = attentionOracleBackward(problem, dOut);
   expect(
     maxError(
       dq,
-      slope(problem.q, (q) => loss({ q })),
+      numericalGradient(problem.q, (q) => computeLoss({ q })),
     ),
   ).toBeLessThan(1e-8);
   expect(
     maxError(
       dk,
-      slope(problem.k, (k) => loss({ k })),
+      numericalGradient(problem.k, (k) => computeLoss({ k })),
     ),
   ).toBeLessThan(1e-8);
   expect(
     maxError(
       dv,
-      slope(problem.v, (v) => loss({ v })),
+      numericalGradient(problem.v, (v) => computeLoss({ v })),
     ),
   ).toBeLessThan(1e-8);
 });
 
 describe("variants", () => {
   const valueHeadDim = 5;
-  const all: OracleModifiers & { readonly sinks: readonly number[] } = {
+  const allModifiers: OracleModifiers & { readonly sinks: readonly number[] } = {
     sinks: [0.5, -1, 2, 0],
     softcap: 0.8,
     slopes: [0.5, 0.25, 0.1, 0.3],
     dropout: { probability: 0.3, seed: 5, stream: 6, batchOffset: 1 },
   };
-  const plain = { ...createProblem(2), maskMod: (query: number, key: number) => key <= query + 2 };
+  const baseProblem = { ...createProblem(2), maskMod: (query: number, key: number) => key <= query + 2 };
   const values = normals(sizes.batch * sizes.numKvHeads * sizes.keys * valueHeadDim, 3);
-  const problem: AttentionProblem = { ...plain, valueHeadDim, v: values, modifiers: all };
+  const problem: AttentionProblem = { ...baseProblem, valueHeadDim, v: values, modifiers: allModifiers };
 
   test("their gradients are their slopes", () => {
     const dOut = normals(sizes.batch * sizes.numHeads * sizes.queries * valueHeadDim, 4);
-    const loss = (change: Partial<AttentionProblem>) => inner(attentionOracle({ ...problem, ...change }).out, dOut);
-    const found = attentionOracleBackward(problem, dOut);
+    const computeLoss = (overrides: Partial<AttentionProblem>) =>
+      innerProduct(attentionOracle({ ...problem, ...overrides }).out, dOut);
+    const gradients = attentionOracleBackward(problem, dOut);
     const expected = {
-      dq: slope(problem.q, (q) => loss({ q })),
-      dk: slope(problem.k, (k) => loss({ k })),
-      dv: slope(problem.v, (v) => loss({ v })),
-      dSinks: slope(Float64Array.from(all.sinks), (sinks) => loss({ modifiers: { ...all, sinks: Array.from(sinks) } })),
+      dq: numericalGradient(problem.q, (q) => computeLoss({ q })),
+      dk: numericalGradient(problem.k, (k) => computeLoss({ k })),
+      dv: numericalGradient(problem.v, (v) => computeLoss({ v })),
+      dSinks: numericalGradient(Float64Array.from(allModifiers.sinks), (sinks) =>
+        computeLoss({ modifiers: { ...allModifiers, sinks: Array.from(sinks) } }),
+      ),
     };
     for (const name of ["dq", "dk", "dv", "dSinks"] as const) {
-      expect(maxError(found[name], expected[name]), name).toBeLessThan(1e-8);
+      expect(maxError(gradients[name], expected[name]), name).toBeLessThan(1e-8);
       expect(Math.max(...expected[name]), name).toBeGreaterThan(1e-3);
     }
   });
 
   test("each changes the result, and none has no sinks' gradients", () => {
     const { out } = attentionOracle({ ...problem, modifiers: {} });
-    for (const [name, value] of Object.entries(all)) {
-      const changed = attentionOracle({ ...problem, modifiers: { [name]: value } });
-      expect(maxError(changed.out, out), name).toBeGreaterThan(1e-3);
+    for (const [name, value] of Object.entries(allModifiers)) {
+      const modified = attentionOracle({ ...problem, modifiers: { [name]: value } });
+      expect(maxError(modified.out, out), name).toBeGreaterThan(1e-3);
     }
     expect(attentionOracleBackward({ ...problem, modifiers: {} }, out).dSinks).toHaveLength(0);
   });
 
   test("Philox gives the known answers of its authors", () => {
     // Random123, kat_vectors: philox4x32 10.
-    const ones = [0xffffffff, 0xffffffff];
+    const maxWords = [0xffffffff, 0xffffffff];
     expect(philox([0, 0, 0, 0], [0, 0])).toEqual([0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
-    expect(philox([...ones, ...ones], ones)).toEqual([0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
+    expect(philox([...maxWords, ...maxWords], maxWords)).toEqual([0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
     expect(philox([0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344], [0xa4093822, 0x299f31d0])).toEqual([
       0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1,
     ]);
@@ -139,10 +145,10 @@ describe("variants", () => {
 
 test("the gradients of the module are its slopes", () => {
   const module = { batch: 2, length: 5, embed: 6, numHeads: 4, numKvHeads: 2, headDim: 2 };
-  const projected = (4 + 2 * 2) * 2;
+  const qkvWidth = (4 + 2 * 2) * 2;
   const parameters = {
-    "qkv_proj.weight": normals(projected * 6, 1),
-    "qkv_proj.bias": normals(projected, 2),
+    "qkv_proj.weight": normals(qkvWidth * 6, 1),
+    "qkv_proj.bias": normals(qkvWidth, 2),
     "out_proj.weight": normals(6 * 8, 3),
     "out_proj.bias": normals(6, 4),
   };
@@ -151,15 +157,18 @@ test("the gradients of the module are its slopes", () => {
     ...{ x: normals(2 * 5 * 6, 5), dOut: normals(2 * 5 * 6, 6) },
   };
   const { dx, gradients } = moduleOracle(problem);
-  const loss = (change: Partial<ModuleProblem>) => inner(moduleOracle({ ...problem, ...change }).out, problem.dOut);
+  const computeLoss = (overrides: Partial<ModuleProblem>) =>
+    innerProduct(moduleOracle({ ...problem, ...overrides }).out, problem.dOut);
   expect(
     maxError(
       dx,
-      slope(problem.x, (x) => loss({ x })),
+      numericalGradient(problem.x, (x) => computeLoss({ x })),
     ),
   ).toBeLessThan(1e-7);
   for (const name of Object.keys(parameters) as (keyof typeof parameters)[]) {
-    const expected = slope(parameters[name], (value) => loss({ parameters: { ...parameters, [name]: value } }));
+    const expected = numericalGradient(parameters[name], (value) =>
+      computeLoss({ parameters: { ...parameters, [name]: value } }),
+    );
     expect(maxError(gradients[name], expected), name).toBeLessThan(1e-7);
   }
 });

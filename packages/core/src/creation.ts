@@ -11,17 +11,21 @@ import type { Tensor } from "./tensor.ts";
 /** The device of a new tensor: a device, or a context, whose device is used. */
 export type DeviceOrContext = Context | Device;
 
-export function isContext(on: DeviceOrContext): on is Context {
-  return "mesh" in on;
+export function isContext(deviceOrContext: DeviceOrContext): deviceOrContext is Context {
+  return "mesh" in deviceOrContext;
 }
 
-export function resolveDevice(on: DeviceOrContext, where: string): Device {
-  if (typeof on !== "object" || on === null || !("mesh" in on || "kernels" in on)) {
-    throw new OptionError({ where, expected: "a Context or a Device", received: formatValue(on) });
+export function resolveDevice(deviceOrContext: DeviceOrContext, where: string): Device {
+  if (
+    typeof deviceOrContext !== "object" ||
+    deviceOrContext === null ||
+    !("mesh" in deviceOrContext || "kernels" in deviceOrContext)
+  ) {
+    throw new OptionError({ where, expected: "a Context or a Device", received: formatValue(deviceOrContext) });
   }
-  if (!isContext(on)) return on;
-  on.assertOpen(where);
-  return on.device;
+  if (!isContext(deviceOrContext)) return deviceOrContext;
+  deviceOrContext.assertOpen(where);
+  return deviceOrContext.device;
 }
 
 export const tensorOptions = defineOptions("tensor", {
@@ -36,12 +40,12 @@ export type TensorOptions = OptionsOf<typeof tensorOptions>;
  *
  * @throws ShapeError for a length that is not an integer ≥ 0; OptionError for an unknown dtype.
  */
-export function empty(on: DeviceOrContext, shape: Shape, options?: TensorOptions): Tensor {
-  return create(on, shape, { options, where: "empty" });
+export function empty(deviceOrContext: DeviceOrContext, shape: Shape, options?: TensorOptions): Tensor {
+  return create(deviceOrContext, shape, { options, where: "empty" });
 }
 
-function create(on: DeviceOrContext, shape: Shape, call: { options: unknown; where: string }): Tensor {
-  const device = resolveDevice(on, call.where);
+function create(deviceOrContext: DeviceOrContext, shape: Shape, call: { options: unknown; where: string }): Tensor {
+  const device = resolveDevice(deviceOrContext, call.where);
   checkShape(call.where, shape);
   const { dtype } = tensorOptions.parse(call.options, call.where);
   return device.empty(shape, dtype);
@@ -69,7 +73,7 @@ export function allocate(device: Device, spec: { shape: Shape; dtype: DType; whe
  * @throws ShapeError if the shape has another number of elements; OptionError for an element that is not a number.
  */
 export function fromArray(
-  on: DeviceOrContext,
+  deviceOrContext: DeviceOrContext,
   values: ArrayLike<number>,
   shape: Shape,
   options?: TensorOptions,
@@ -88,7 +92,7 @@ export function fromArray(
     });
   }
   checkNumbers(values);
-  const out = create(on, shape, { options, where: "fromArray" });
+  const out = create(deviceOrContext, shape, { options, where: "fromArray" });
   out.device.write(out, values);
   return out;
 }
@@ -116,19 +120,19 @@ function checkNumbers(values: ArrayLike<number>): void {
 }
 
 /** A tensor of one value throughout. */
-export function full(on: DeviceOrContext, shape: Shape, value: number, options?: TensorOptions): Tensor {
+export function full(deviceOrContext: DeviceOrContext, shape: Shape, value: number, options?: TensorOptions): Tensor {
   checkNumber("full: value", value);
-  return fill(create(on, shape, { options, where: "full" }), value);
+  return fill(create(deviceOrContext, shape, { options, where: "full" }), value);
 }
 
 /** A tensor of zeros. */
-export function zeros(on: DeviceOrContext, shape: Shape, options?: TensorOptions): Tensor {
-  return fill(create(on, shape, { options, where: "zeros" }), 0);
+export function zeros(deviceOrContext: DeviceOrContext, shape: Shape, options?: TensorOptions): Tensor {
+  return fill(create(deviceOrContext, shape, { options, where: "zeros" }), 0);
 }
 
 /** A tensor of ones. */
-export function ones(on: DeviceOrContext, shape: Shape, options?: TensorOptions): Tensor {
-  return fill(create(on, shape, { options, where: "ones" }), 1);
+export function ones(deviceOrContext: DeviceOrContext, shape: Shape, options?: TensorOptions): Tensor {
+  return fill(create(deviceOrContext, shape, { options, where: "ones" }), 1);
 }
 
 function fill(out: Tensor, value: number): Tensor {

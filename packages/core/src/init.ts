@@ -76,7 +76,7 @@ export async function init(options: InitOptions): Promise<Context> {
   }
   const shape = resolveMeshShape(settings, size);
   const backends = registerBackends(settings.backends ?? []);
-  const collectives = settings.collectives ?? (size === 1 ? singleRankGroup() : throwMissingCollectives(size));
+  const collectives = settings.collectives ?? (size === 1 ? singleRankGroup() : throwMissingCollectivesError(size));
   const { device, timeout, seed, beforeClose } = settings;
   const world = await collectives.connect({ device, rank, size, ...(timeout !== undefined && { timeout }) });
   try {
@@ -90,8 +90,8 @@ export async function init(options: InitOptions): Promise<Context> {
 /** The environment is read only where the options leave something open. */
 function resolveRank({ rank, worldSize }: InitSettings): { readonly rank: number; readonly size: number } {
   if (rank !== undefined && worldSize !== undefined) return { rank, size: worldSize };
-  const launched = launchEnvironment();
-  return { rank: rank ?? launched.rank, size: worldSize ?? launched.worldSize };
+  const launchEnv = launchEnvironment();
+  return { rank: rank ?? launchEnv.rank, size: worldSize ?? launchEnv.worldSize };
 }
 
 function resolveMeshShape({ mesh, spSize }: InitSettings, size: number): Coordinate {
@@ -113,7 +113,7 @@ function resolveMeshShape({ mesh, spSize }: InitSettings, size: number): Coordin
   });
 }
 
-function throwMissingCollectives(size: number): never {
+function throwMissingCollectivesError(size: number): never {
   throw new OptionError({
     where: "init",
     expected: `collectives for ${size} ranks`,
@@ -152,7 +152,7 @@ class RankContext implements Context {
   randomStream = 0;
   readonly #backends: ReadonlyMap<string, AttentionBackend>;
   readonly #beforeClose: ContextFields["beforeClose"];
-  #closing: Promise<void> | undefined;
+  #closePromise: Promise<void> | undefined;
   #isClosed = false;
 
   constructor({ device, mesh, backends, seed, beforeClose }: ContextFields) {
@@ -219,13 +219,13 @@ class RankContext implements Context {
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
     this.assertOpen("stopTrace");
-    const lanes = await Promise.all([this.device.stopTrace(), this.world.stopTrace()]);
-    return lanes.flat().toSorted((a, b) => a.start - b.start);
+    const laneEvents = await Promise.all([this.device.stopTrace(), this.world.stopTrace()]);
+    return laneEvents.flat().toSorted((a, b) => a.start - b.start);
   }
 
   close(): Promise<void> {
-    this.#closing ??= this.#close();
-    return this.#closing;
+    this.#closePromise ??= this.#close();
+    return this.#closePromise;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

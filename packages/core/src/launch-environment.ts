@@ -92,8 +92,8 @@ export function launchEnvironment(env: EnvironmentVariables = process.env): Laun
     localRank: localRank(env),
     localWorldSize: localWorldSize(env),
     attempt:
-      parseInteger("MOSAIC_ATTEMPT", env) ?? parseInteger("TORCHELASTIC_RESTART_COUNT", env) ?? slurmRestarts(env),
-    job: jobName(variables, env),
+      parseInteger("MOSAIC_ATTEMPT", env) ?? parseInteger("TORCHELASTIC_RESTART_COUNT", env) ?? parseSlurmRestarts(env),
+    job: resolveJobId(variables, env),
     endpoint: parseEndpoint(env),
   };
 }
@@ -112,7 +112,7 @@ export function localWorldSize(env: EnvironmentVariables = process.env): number 
   const parsedSize = parseInteger("LOCAL_WORLD_SIZE", env, 1);
   const launcher = localLauncher(env);
   if (parsedSize !== undefined || launcher === undefined) return parsedSize;
-  return launcher === slurm ? slurmTasks(env) : parseInteger(launcher.localWorldSize, env, 1);
+  return launcher === slurm ? parseSlurmTaskCount(env) : parseInteger(launcher.localWorldSize, env, 1);
 }
 
 function checkEnvironment(where: string, env: unknown): void {
@@ -185,7 +185,7 @@ function checkAgreement(rank: number, worldSize: number, env: EnvironmentVariabl
   });
 }
 
-function jobName(variables: LauncherVariables | undefined, env: EnvironmentVariables): string | undefined {
+function resolveJobId(variables: LauncherVariables | undefined, env: EnvironmentVariables): string | undefined {
   const { MOSAIC_RUN_ID, MASTER_ADDR = "", MASTER_PORT, PMIX_NAMESPACE } = env;
   if (MOSAIC_RUN_ID) return MOSAIC_RUN_ID;
   if (MASTER_PORT) return `${MASTER_ADDR}:${MASTER_PORT}`;
@@ -195,12 +195,12 @@ function jobName(variables: LauncherVariables | undefined, env: EnvironmentVaria
 
 function parseEndpoint(env: EnvironmentVariables): LaunchEnvironment["endpoint"] {
   const host = env["MASTER_ADDR"] || (isSlurmStep(env) ? firstHost(env["SLURM_STEP_NODELIST"]) : undefined);
-  const port = endpointPort(env);
+  const port = resolveEndpointPort(env);
   return host === undefined || port === undefined ? undefined : { host, port };
 }
 
 /** torchrun's own store listens on MASTER_PORT. */
-function endpointPort(env: EnvironmentVariables): number | undefined {
+function resolveEndpointPort(env: EnvironmentVariables): number | undefined {
   const mosaicPort = parseInteger("MOSAIC_MASTER_PORT", env, 1, 65_535);
   const masterPort = parseInteger("MASTER_PORT", env, 1, 65_535);
   if (mosaicPort !== undefined) return mosaicPort;
@@ -211,12 +211,12 @@ function endpointPort(env: EnvironmentVariables): number | undefined {
   return SLURM_PORT_RANGE.first + (stepNumber % SLURM_PORT_RANGE.count);
 }
 
-function slurmRestarts(env: EnvironmentVariables): number {
+function parseSlurmRestarts(env: EnvironmentVariables): number {
   return isSlurmStep(env) ? (parseInteger("SLURM_RESTART_COUNT", env) ?? 0) : 0;
 }
 
 /** Of `2(x3),1`, tasks of each node, those of this one. */
-function slurmTasks(env: EnvironmentVariables): number | undefined {
+function parseSlurmTaskCount(env: EnvironmentVariables): number | undefined {
   const counts = (env["SLURM_STEP_TASKS_PER_NODE"] ?? "").split(",").flatMap((entry) => {
     const [, tasks, nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(entry) ?? [];
     return tasks === undefined ? [] : Array.from({ length: Number(nodes) }, () => Number(tasks));
@@ -226,8 +226,8 @@ function slurmTasks(env: EnvironmentVariables): number | undefined {
 
 /** Of `n[001-003,7],m1`, n001. */
 function firstHost(hostList = ""): string | undefined {
-  const [first = ""] = /^(?:[^,[]|\[[^\]]*\])*/.exec(hostList) ?? [];
-  return first.replaceAll(/\[(\d+)[^\]]*\]/g, "$1") || undefined;
+  const [firstEntry = ""] = /^(?:[^,[]|\[[^\]]*\])*/.exec(hostList) ?? [];
+  return firstEntry.replaceAll(/\[(\d+)[^\]]*\]/g, "$1") || undefined;
 }
 
 function parseInteger(

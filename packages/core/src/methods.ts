@@ -87,7 +87,7 @@ declare module "./tensor.ts" {
 }
 
 /** `operation(x, …)` as a method of x. */
-function method<Rest extends readonly unknown[]>(
+function toMethod<Rest extends readonly unknown[]>(
   operation: (x: Tensor, ...rest: Rest) => Tensor,
 ): (this: Tensor, ...rest: Rest) => Tensor {
   return function (...rest) {
@@ -96,39 +96,39 @@ function method<Rest extends readonly unknown[]>(
 }
 
 const methods: TensorMethods = {
-  reshape: method(views.reshape),
-  permute: method(views.permute),
-  transpose: method(views.transpose),
-  slice: method((x, axis: number, start: number, end?: number, step?: number) =>
+  reshape: toMethod(views.reshape),
+  permute: toMethod(views.permute),
+  transpose: toMethod(views.transpose),
+  slice: toMethod((x, axis: number, start: number, end?: number, step?: number) =>
     views.slice(x, axis, { start, end, step }),
   ),
-  expand: method(views.expand),
-  contiguous: method(views.contiguous),
-  to: method(views.to),
-  add: method(pointwise.add),
-  sub: method(pointwise.sub),
-  mul: method(pointwise.mul),
-  div: method(pointwise.div),
-  scale: method(pointwise.scale),
-  matmul: method(matmul),
-  linear: method(linear),
-  neg: method(pointwise.neg),
-  exp: method(pointwise.exp),
-  log: method(pointwise.log),
-  sqrt: method(pointwise.sqrt),
-  rsqrt: method(pointwise.rsqrt),
-  tanh: method(pointwise.tanh),
-  sigmoid: method(pointwise.sigmoid),
-  relu: method(pointwise.relu),
-  gelu: method(pointwise.gelu),
-  silu: method(pointwise.silu),
-  square: method(pointwise.square),
-  softmax: method(softmax),
-  layerNorm: method(layerNorm),
-  rmsNorm: method(rmsNorm),
-  sum: method(sum),
-  mean: method(mean),
-  max: method(max),
+  expand: toMethod(views.expand),
+  contiguous: toMethod(views.contiguous),
+  to: toMethod(views.to),
+  add: toMethod(pointwise.add),
+  sub: toMethod(pointwise.sub),
+  mul: toMethod(pointwise.mul),
+  div: toMethod(pointwise.div),
+  scale: toMethod(pointwise.scale),
+  matmul: toMethod(matmul),
+  linear: toMethod(linear),
+  neg: toMethod(pointwise.neg),
+  exp: toMethod(pointwise.exp),
+  log: toMethod(pointwise.log),
+  sqrt: toMethod(pointwise.sqrt),
+  rsqrt: toMethod(pointwise.rsqrt),
+  tanh: toMethod(pointwise.tanh),
+  sigmoid: toMethod(pointwise.sigmoid),
+  relu: toMethod(pointwise.relu),
+  gelu: toMethod(pointwise.gelu),
+  silu: toMethod(pointwise.silu),
+  square: toMethod(pointwise.square),
+  softmax: toMethod(softmax),
+  layerNorm: toMethod(layerNorm),
+  rmsNorm: toMethod(rmsNorm),
+  sum: toMethod(sum),
+  mean: toMethod(mean),
+  max: toMethod(max),
 };
 
 for (const [name, value] of Object.entries(methods)) {

@@ -121,7 +121,7 @@ export interface NumberRange {
   readonly below?: number;
 }
 
-function numberRange(range: NumberRange): { readonly text: string; readonly contains: (value: number) => boolean } {
+function describeRange(range: NumberRange): { readonly text: string; readonly contains: (value: number) => boolean } {
   for (const name of ["min", "max", "above", "below"] as const) {
     const bound = (range as NumberRange | null)?.[name];
     expectValue(`option: ${name}`, bound === undefined || typeof bound === "number", "a number", bound);
@@ -148,7 +148,7 @@ function formatRange({ min, max, above, below }: NumberRange): string {
 export function number<const S extends NumberRange & OptionSettings<number>>(
   settings?: S,
 ): Option<number, PresenceOf<S>> {
-  const { text, contains } = numberRange(settings ?? {});
+  const { text, contains } = describeRange(settings ?? {});
   const accepts = (value: unknown): value is number => Number.isFinite(value) && contains(value as number);
   return custom(text === "" ? "a finite number" : `a number${text}`, accepts, settings);
 }
@@ -157,7 +157,7 @@ export function number<const S extends NumberRange & OptionSettings<number>>(
 export function integer<const S extends NumberRange & OptionSettings<number>>(
   settings?: S,
 ): Option<number, PresenceOf<S>> {
-  const { text, contains } = numberRange(settings ?? {});
+  const { text, contains } = describeRange(settings ?? {});
   const accepts = (value: unknown): value is number => Number.isSafeInteger(value) && contains(value as number);
   return custom(`an integer${text}`, accepts, settings);
 }
@@ -188,11 +188,11 @@ export function oneOf<const V extends string | number, const S extends OptionSet
 
 /** An instance of a class. */
 export function instance<Value, const S extends OptionSettings<NoInfer<Value>>>(
-  of: abstract new (...args: never[]) => Value,
+  constructorType: abstract new (...args: never[]) => Value,
   settings?: S,
 ): Option<Value, PresenceOf<S>> {
-  checkFunction("option.instance: a class", of);
-  return custom(`a ${of.name}`, (value): value is Value => value instanceof of, settings);
+  checkFunction("option.instance: a class", constructorType);
+  return custom(`a ${constructorType.name}`, (value): value is Value => value instanceof constructorType, settings);
 }
 
 /** For `custom`: whether a value is a function, of the type that is given as the argument of the type. */
@@ -211,28 +211,29 @@ export function hasMethods<Value>(...names: readonly (keyof Value & string)[]): 
 
 /** An array, each of whose elements one kind of option accepts. */
 export function array<Value, const S extends OptionSettings<readonly NoInfer<Value>[]>>(
-  of: Option<Value>,
+  elementOption: Option<Value>,
   settings?: S,
 ): Option<readonly Value[], PresenceOf<S>> {
-  checkOption("option.array", of);
-  const accepts = (value: unknown): value is readonly Value[] => Array.isArray(value) && everyElement(value, of);
-  return custom(`an array, each element ${of.expected}`, accepts, settings);
+  checkOption("option.array", elementOption);
+  const accepts = (value: unknown): value is readonly Value[] =>
+    Array.isArray(value) && acceptsAllElements(value, elementOption);
+  return custom(`an array, each element ${elementOption.expected}`, accepts, settings);
 }
 
 /** Two of a kind. */
 export function pair<Value, const S extends OptionSettings<readonly [NoInfer<Value>, NoInfer<Value>]>>(
-  of: Option<Value>,
+  elementOption: Option<Value>,
   settings?: S,
 ): Option<readonly [Value, Value], PresenceOf<S>> {
-  checkOption("option.pair", of);
+  checkOption("option.pair", elementOption);
   const accepts = (value: unknown): value is readonly [Value, Value] =>
-    Array.isArray(value) && value.length === 2 && everyElement(value, of);
-  return custom(`an array of length 2, each element ${of.expected}`, accepts, settings);
+    Array.isArray(value) && value.length === 2 && acceptsAllElements(value, elementOption);
+  return custom(`an array of length 2, each element ${elementOption.expected}`, accepts, settings);
 }
 
 /** `every` skips what an array lacks. */
-function everyElement(values: readonly unknown[], of: Option<unknown>): boolean {
-  for (let i = 0; i < values.length; i++) if (!of.accepts(values[i])) return false;
+function acceptsAllElements(values: readonly unknown[], elementOption: Option<unknown>): boolean {
+  for (let i = 0; i < values.length; i++) if (!elementOption.accepts(values[i])) return false;
   return true;
 }
 
@@ -250,13 +251,13 @@ export function either<A, B, const S extends OptionSettings<NoInfer<A | B>>>(
 
 /** What a kind accepts, or null. */
 export function nullable<Value, const S extends OptionSettings<NoInfer<Value> | null>>(
-  of: Option<Value>,
+  elementOption: Option<Value>,
   settings?: S,
 ): Option<Value | null, PresenceOf<S>> {
-  checkOption("option.nullable", of);
+  checkOption("option.nullable", elementOption);
   return custom(
-    `${of.expected}, or null`,
-    (value): value is Value | null => value === null || of.accepts(value),
+    `${elementOption.expected}, or null`,
+    (value): value is Value | null => value === null || elementOption.accepts(value),
     settings,
   );
 }
@@ -264,7 +265,7 @@ export function nullable<Value, const S extends OptionSettings<NoInfer<Value> | 
 /** Throws an OptionError unless `fields` are an options object. */
 export function checkFields(where: string, fields: unknown): asserts fields is Fields {
   if (!isObject(fields)) expectValue(where, false, "an options object", fields);
-  for (const each of Object.values(fields as object)) checkOption(where, each);
+  for (const fieldOption of Object.values(fields as object)) checkOption(where, fieldOption);
 }
 
 /** An options object within another. Its own defaults are its reader's to fill in, with `parse`. */

@@ -55,16 +55,16 @@ export function defineOptions<const F extends Fields>(name: string, fields: F): 
     if (userOptions === undefined && defaults !== undefined) return defaults;
     if (!isObject(userOptions))
       throw new OptionError({ where, expected: "an options object", received: formatValue(userOptions) });
-    for (const each of Object.keys(userOptions))
-      if (!names.includes(each)) throw unknownOptionError(where, fields, userOptions);
+    for (const optionName of Object.keys(userOptions))
+      if (!names.includes(optionName)) throw unknownOptionError(where, fields, userOptions);
     const parsed: Record<string, unknown> = {};
     for (let i = 0; i < names.length; i++) {
-      const each = names[i]!;
+      const fieldName = names[i]!;
       const option = options[i]!;
-      const value = userOptions[each];
-      if (value === undefined && option.presence !== "required") parsed[each] = option.default;
-      else if (option.accepts(value)) parsed[each] = value;
-      else throw invalidValue(`${formatWhere(where)}: ${each}`, option, value);
+      const value = userOptions[fieldName];
+      if (value === undefined && option.presence !== "required") parsed[fieldName] = option.default;
+      else if (option.accepts(value)) parsed[fieldName] = value;
+      else throw createInvalidValueError(`${formatLocation(where)}: ${fieldName}`, option, value);
     }
     return parsed;
   };
@@ -90,7 +90,7 @@ function compileFields(fields: Fields): CompiledFields {
 /** Throws an OptionError unless an option of that kind accepts the value: for arguments that are not in an options object. */
 export function checkArgument<Value>(where: string, value: unknown, kind: Option<Value>): asserts value is Value {
   checkOption("checkArgument", kind);
-  if (!kind.accepts(value)) throw invalidValue(where, kind, value);
+  if (!kind.accepts(value)) throw createInvalidValueError(where, kind, value);
 }
 
 function unknownOptionError(where: string, knownFields: Fields, options: object): OptionError {
@@ -103,18 +103,26 @@ function unknownOptionError(where: string, knownFields: Fields, options: object)
 }
 
 /** What messages begin with; a caller without types may pass anything. */
-function formatWhere(where: unknown): string {
+function formatLocation(where: unknown): string {
   return typeof where === "string" ? where : formatValue(where);
 }
 
 /** What is wrong within a nested object is reported where it is. */
-function invalidValue(where: string, { expected, remedy, fields }: Option<unknown>, value: unknown): OptionError {
+function createInvalidValueError(
+  where: string,
+  { expected, remedy, fields }: Option<unknown>,
+  value: unknown,
+): OptionError {
   if (fields && isObject(value)) {
     if (Object.keys(value).some((name) => !Object.hasOwn(fields, name)))
       return unknownOptionError(where, fields, value);
     const invalidField = Object.entries(fields).find(([name, each]) => !acceptsAbsent(each, value[name]));
     if (invalidField)
-      return invalidValue(`${formatWhere(where)}: ${invalidField[0]}`, invalidField[1], value[invalidField[0]]);
+      return createInvalidValueError(
+        `${formatLocation(where)}: ${invalidField[0]}`,
+        invalidField[1],
+        value[invalidField[0]],
+      );
   }
   return new OptionError({ where, expected, received: formatValue(value), ...(remedy !== undefined && { remedy }) });
 }

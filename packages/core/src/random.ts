@@ -52,23 +52,23 @@ export type RandOptions = OptionsOf<typeof randOptions>;
  * ```
  * @throws OptionError for a mean or std that is not finite, a negative std, or a seed that is no integer ≥ 0.
  */
-export function randn(on: DeviceOrContext, shape: Shape, options?: RandnOptions): Tensor {
+export function randn(deviceOrContext: DeviceOrContext, shape: Shape, options?: RandnOptions): Tensor {
   const { mean, std, dtype, ...randomOptions } = randnOptions.parse(options);
-  const device = resolveDevice(on, "randn");
-  const from = resolveRandomStream(on, randomOptions);
+  const device = resolveDevice(deviceOrContext, "randn");
+  const randomStream = resolveRandomStream(deviceOrContext, randomOptions);
   const out = allocate(device, { shape, dtype, where: "randn" });
-  device.kernels.random(out, { kind: "normal", mean, std, ...from });
+  device.kernels.random(out, { kind: "normal", mean, std, ...randomStream });
   return out;
 }
 
 /** Uniformly distributed numbers in [low, high), by default [0, 1). Seeds as in `randn`. OptionError unless low ≤ high are finite. */
-export function rand(on: DeviceOrContext, shape: Shape, options?: RandOptions): Tensor {
+export function rand(deviceOrContext: DeviceOrContext, shape: Shape, options?: RandOptions): Tensor {
   const { low, high, dtype, ...randomOptions } = randOptions.parse(options);
   checkDistribution("rand", { kind: "uniform", low, high });
-  const device = resolveDevice(on, "rand");
-  const from = resolveRandomStream(on, randomOptions);
+  const device = resolveDevice(deviceOrContext, "rand");
+  const randomStream = resolveRandomStream(deviceOrContext, randomOptions);
   const out = allocate(device, { shape, dtype, where: "rand" });
-  device.kernels.random(out, { kind: "uniform", low, high, ...from });
+  device.kernels.random(out, { kind: "uniform", low, high, ...randomStream });
   return out;
 }
 
@@ -104,12 +104,16 @@ interface RandomStream {
   readonly stream: number | undefined;
 }
 
-function resolveRandomStream(on: DeviceOrContext, { seed, stream }: RandomStream): { seed: number; stream: number } {
-  if (isContext(on)) return { seed: seed ?? rankSeed(on), stream: stream ?? on.nextRandomStream() };
-  return { seed: seed ?? 0, stream: stream ?? nextStreamNumber(() => nextStream(on)) };
+function resolveRandomStream(
+  deviceOrContext: DeviceOrContext,
+  { seed, stream }: RandomStream,
+): { seed: number; stream: number } {
+  if (isContext(deviceOrContext))
+    return { seed: seed ?? rankSeed(deviceOrContext), stream: stream ?? deviceOrContext.nextRandomStream() };
+  return { seed: seed ?? 0, stream: stream ?? nextStreamNumber(() => takeNextStream(deviceOrContext)) };
 }
 
-function nextStream(device: Device): number {
+function takeNextStream(device: Device): number {
   const streamNumber = nextStreams.get(device) ?? 0;
   nextStreams.set(device, streamNumber + 1);
   return streamNumber;

@@ -108,15 +108,15 @@ interface CollectedValues {
 function collectValues(value: unknown): CollectedValues {
   if (value instanceof Tensor) return { tensors: [value], promises: [] };
   const [tensors, promises]: [Tensor[], PromiseLike<unknown>[]] = [[], []];
-  const pending = [value];
-  const seen = new Set<unknown>();
-  while (pending.length > 0) {
-    const next = pending.pop();
-    if (typeof next !== "object" || next === null || seen.has(next)) continue;
-    seen.add(next);
-    if (next instanceof Tensor) tensors.push(next);
-    else if (isPromise(next)) promises.push(next);
-    else for (const each of containerValues(next)) pending.push(each);
+  const pendingValues = [value];
+  const seenObjects = new Set<unknown>();
+  while (pendingValues.length > 0) {
+    const pendingValue = pendingValues.pop();
+    if (typeof pendingValue !== "object" || pendingValue === null || seenObjects.has(pendingValue)) continue;
+    seenObjects.add(pendingValue);
+    if (pendingValue instanceof Tensor) tensors.push(pendingValue);
+    else if (isPromise(pendingValue)) promises.push(pendingValue);
+    else for (const containedValue of containerValues(pendingValue)) pendingValues.push(containedValue);
   }
   return { tensors, promises };
 }

@@ -10,20 +10,20 @@ function checkNumbers(where: string, shape: unknown): void {
     while (i < shape.length && typeof shape[i] === "number") i++;
     if (i === shape.length) return;
   }
-  throw numbersError(where, shape);
+  throw createNumbersError(where, shape);
 }
 
-function numbersError(where: string, shape: unknown): ShapeError {
+function createNumbersError(where: string, shape: unknown): ShapeError {
   return new ShapeError({ where, expected: "an array of numbers", received: formatValue(shape) });
 }
 
 /** Number of elements: 1 for the empty shape (a scalar). */
 export function numel(shape: Shape): number {
   let size = 1;
-  if (!Array.isArray(shape)) throw numbersError("numel", shape);
+  if (!Array.isArray(shape)) throw createNumbersError("numel", shape);
   for (let axis = 0; axis < shape.length; axis++) {
     const length: unknown = shape[axis];
-    if (typeof length !== "number") throw numbersError("numel", shape);
+    if (typeof length !== "number") throw createNumbersError("numel", shape);
     size *= length;
   }
   return size;
@@ -80,13 +80,13 @@ function equalNumbers(a: Shape, b: Shape): boolean {
 
 /** Counts a negative axis from the end; throws a ShapeError that names the legal range. */
 export function normalizeAxis(axis: number, rank: number, where: string): number {
-  if (!Number.isInteger(axis) || typeof rank !== "number") throw axisError(axis, rank, where);
+  if (!Number.isInteger(axis) || typeof rank !== "number") throw createAxisError(axis, rank, where);
   const positiveAxis = axis < 0 ? axis + rank : axis;
   if (positiveAxis >= 0 && positiveAxis < rank) return positiveAxis;
-  throw axisError(axis, rank, where);
+  throw createAxisError(axis, rank, where);
 }
 
-function axisError(axis: unknown, rank: number, where: string): ShapeError {
+function createAxisError(axis: unknown, rank: number, where: string): ShapeError {
   expectValue(`${formatValue(where)}: rank`, Number.isSafeInteger(rank), "an integer", rank);
   const expected = rank === 0 ? "a tensor of rank ≥ 1" : `an axis from ${-rank} to ${rank - 1}`;
   return new ShapeError({ where, expected, received: rank === 0 ? "a scalar" : formatValue(axis) });
@@ -116,25 +116,25 @@ export function broadcastShapes(a: Shape, b: Shape, where: string): Shape {
  * Walks both shapes from the inside: axes that are dense among themselves form a chunk, and each chunk must be
  * filled exactly by new axes.
  */
-export function viewStrides(shape: Shape, strides: Shape, to: Shape): number[] | undefined {
-  for (const each of [shape, strides, to]) checkNumbers("viewStrides", each);
+export function viewStrides(shape: Shape, strides: Shape, targetShape: Shape): number[] | undefined {
+  for (const each of [shape, strides, targetShape]) checkNumbers("viewStrides", each);
   expectValue("viewStrides: strides", strides.length === shape.length, `${shape.length} strides`, strides);
-  if (numel(shape) === 0 || shape.length === 0) return contiguousStrides(to);
-  const result = new Array<number>(to.length);
-  let next = to.length - 1;
+  if (numel(shape) === 0 || shape.length === 0) return contiguousStrides(targetShape);
+  const result = new Array<number>(targetShape.length);
+  let nextAxis = targetShape.length - 1;
   let chunk = { stride: strides.at(-1)!, size: 1, filled: 1 };
   for (let axis = shape.length - 1; axis >= 0; axis--) {
     chunk.size *= shape[axis]!;
     const isDense = axis > 0 && (shape[axis - 1] === 1 || strides[axis - 1] === chunk.size * chunk.stride);
     if (isDense) continue;
-    for (; next >= 0 && (chunk.filled < chunk.size || to[next] === 1); next--) {
-      result[next] = chunk.filled * chunk.stride;
-      chunk.filled *= to[next]!;
+    for (; nextAxis >= 0 && (chunk.filled < chunk.size || targetShape[nextAxis] === 1); nextAxis--) {
+      result[nextAxis] = chunk.filled * chunk.stride;
+      chunk.filled *= targetShape[nextAxis]!;
     }
     if (chunk.filled !== chunk.size) return undefined;
     chunk = { stride: strides[axis - 1] ?? 1, size: 1, filled: 1 };
   }
-  return next === -1 ? result : undefined;
+  return nextAxis === -1 ? result : undefined;
 }
 
 /** Where the elements of a view lie in their storage, in elements. */
@@ -150,19 +150,19 @@ export function checkViewBounds(view: StridedView, size: number): void {
   checkNumbers("view: shape", shape);
   checkNumbers("view: strides", strides);
   expectValue("view", typeof offset === "number" && typeof size === "number", "a numeric offset", offset);
-  let first = offset;
-  let last = offset;
+  let minOffset = offset;
+  let maxOffset = offset;
   let isValid = shape.length === strides.length && Number.isInteger(offset);
-  let empty = false;
+  let isEmpty = false;
   for (let axis = 0; isValid && axis < shape.length; axis++) {
     const length = shape[axis]!;
     const stride = strides[axis]!;
     isValid = Number.isInteger(length) && length >= 0 && Number.isInteger(stride);
-    empty ||= length === 0;
-    if (stride < 0) first += (length - 1) * stride;
-    else last += (length - 1) * stride;
+    isEmpty ||= length === 0;
+    if (stride < 0) minOffset += (length - 1) * stride;
+    else maxOffset += (length - 1) * stride;
   }
-  if (isValid && (empty || (first >= 0 && last < size))) return;
+  if (isValid && (isEmpty || (minOffset >= 0 && maxOffset < size))) return;
   throw new ShapeError({
     where: "view",
     expected: `a view within the ${size} elements of the tensor`,

@@ -81,8 +81,8 @@ export abstract class Storage {
   }
 
   /** After `releaseMemory`: takes the memory of a storage of the same device and length, which must be referred to by one tensor; that one has none then. */
-  adoptMemory(from: Storage): void {
-    expectValue("Storage.adoptMemory", from instanceof Storage, "a Storage", from);
+  adoptMemory(source: Storage): void {
+    expectValue("Storage.adoptMemory", source instanceof Storage, "a Storage", source);
     this.releaseMemory();
   }
 
@@ -110,25 +110,25 @@ export abstract class Storage {
  */
 export class FinalizedStorage extends Storage {
   readonly handle: bigint;
-  readonly #free: () => void;
+  readonly #freeMemory: () => void;
 
-  constructor(handle: bigint, byteLength: number, free: () => void) {
+  constructor(handle: bigint, byteLength: number, freeMemory: () => void) {
     if (typeof handle !== "bigint") expectValue("Storage", false, "an address as a bigint", handle);
-    if (typeof free !== "function") checkFunction("Storage: free", free);
+    if (typeof freeMemory !== "function") checkFunction("Storage: free", freeMemory);
     super(byteLength);
     this.handle = handle;
-    this.#free = free;
-    leakRegistry.register(this, free, this);
+    this.#freeMemory = freeMemory;
+    leakRegistry.register(this, freeMemory, this);
   }
 
   protected free(): void {
     leakRegistry.unregister(this);
-    this.#free();
+    this.#freeMemory();
   }
 }
 
 /** Frees memory whose tensors were collected without being disposed, late, so do not rely on it. */
-const leakRegistry = new FinalizationRegistry<() => void>((free) => free());
+const leakRegistry = new FinalizationRegistry<() => void>((freeMemory) => freeMemory());
 
 function rejectFreed(): never {
   throw new DisposedError({ where: "Storage.retain", expected: "memory in use", received: "memory that was freed" });

@@ -31,31 +31,31 @@ function recordView(out: Tensor, x: Tensor, name: string, backward: (dOut: Tenso
   return out.record([x], { name, backward: (dOut) => [backward(dOut)], free: () => {} });
 }
 
-export function reshape(x: Tensor, to: Shape): Tensor {
+export function reshape(x: Tensor, targetShape: Shape): Tensor {
   x.assertNotDisposed("reshape");
-  checkNumberArray("reshape", to);
-  const shape = inferShape(x.shape, to);
+  checkNumberArray("reshape", targetShape);
+  const shape = inferShape(x.shape, targetShape);
   const strides = viewStrides(x.shape, x.strides, shape);
   const out = strides ? x.view({ shape, strides }) : contiguousCopy(x, x.dtype, shape);
-  const from = x.shape;
-  return recordView(out, x, "reshape", (dOut) => reshape(dOut, from));
+  const inputShape = x.shape;
+  return recordView(out, x, "reshape", (dOut) => reshape(dOut, inputShape));
 }
 
 /** Fills in the one length that is -1. */
-function inferShape(from: Shape, to: Shape): number[] {
-  const size = numel(from);
-  const shape = to.slice();
+function inferShape(inputShape: Shape, targetShape: Shape): number[] {
+  const size = numel(inputShape);
+  const shape = targetShape.slice();
   let [knownSize, numInferred, inferredAxis] = [1, 0, -1];
-  for (let axis = 0; axis < to.length; axis++) {
-    if (to[axis] === -1) [numInferred, inferredAxis] = [numInferred + 1, axis];
-    else knownSize *= to[axis]!;
+  for (let axis = 0; axis < targetShape.length; axis++) {
+    if (targetShape[axis] === -1) [numInferred, inferredAxis] = [numInferred + 1, axis];
+    else knownSize *= targetShape[axis]!;
   }
   if (numInferred === 1) shape[inferredAxis] = size / knownSize;
   if (numInferred <= 1 && isShape(shape) && numel(shape) === size) return shape;
   throw new ShapeError({
     where: "reshape",
-    expected: `a shape with ${size} elements, as in ${formatShape(from)}`,
-    received: formatShape(to),
+    expected: `a shape with ${size} elements, as in ${formatShape(inputShape)}`,
+    received: formatShape(targetShape),
     remedy: "keep the number of elements; one length may be -1",
   });
 }
@@ -95,9 +95,9 @@ export function permute(x: Tensor, axes: readonly number[]): Tensor {
 }
 
 export function transpose(x: Tensor, a: number, b: number): Tensor {
-  const first = normalizeAxis(a, x.rank, "transpose");
-  const second = normalizeAxis(b, x.rank, "transpose");
-  const order = x.shape.map((_, axis) => (axis === first ? second : axis === second ? first : axis));
+  const firstAxis = normalizeAxis(a, x.rank, "transpose");
+  const secondAxis = normalizeAxis(b, x.rank, "transpose");
+  const order = x.shape.map((_, axis) => (axis === firstAxis ? secondAxis : axis === secondAxis ? firstAxis : axis));
   return permute(x, order);
 }
 
@@ -111,20 +111,21 @@ export function slice(x: Tensor, axis: number, range: SliceRange): Tensor {
     offset: x.offset + (count > 0 ? start * x.strides[normalizedAxis]! : 0),
   });
   if (!isRecorded(x)) return out;
-  const from = x.shape;
+  const inputShape = x.shape;
   const isEmpty = out.size === 0;
-  const sliceLike = (base: Tensor): Tensor => slice(base, normalizedAxis, { start, end: start + count * step, step });
+  const sliceSameRange = (base: Tensor): Tensor =>
+    slice(base, normalizedAxis, { start, end: start + count * step, step });
   return out.record([x], {
     name: "slice",
     backward(dOut) {
-      const dx = dOut.device.empty(from, dOut.dtype);
+      const dx = dOut.device.empty(inputShape, dOut.dtype);
       dOut.device.kernels.fill(dx, 0);
-      using slicedGradient = sliceLike(dx);
+      using slicedGradient = sliceSameRange(dx);
       if (!isEmpty) dOut.device.kernels.copy(slicedGradient, dOut);
       return [dx];
     },
     addGradient(dOut, accumulator) {
-      using slicedAccumulator = sliceLike(accumulator);
+      using slicedAccumulator = sliceSameRange(accumulator);
       if (!isEmpty) dOut.device.kernels.binary("add", slicedAccumulator, slicedAccumulator, dOut);
     },
     free() {},
@@ -134,17 +135,18 @@ export function slice(x: Tensor, axis: number, range: SliceRange): Tensor {
 /** Python's rule: what lies outside is cut off, negative positions count from the end. */
 function resolveRange(range: SliceRange, length: number): { start: number; count: number; step: number } {
   const { step = 1 } = range;
-  const [first, last] = [range.start, range.end ?? length];
-  if (!Number.isInteger(step) || step < 1 || !Number.isInteger(first) || !Number.isInteger(last)) {
+  const [requestedStart, requestedEnd] = [range.start, range.end ?? length];
+  if (!Number.isInteger(step) || step < 1 || !Number.isInteger(requestedStart) || !Number.isInteger(requestedEnd)) {
     throw new ShapeError({
       where: "slice",
       expected: "integers start, end and step with step ≥ 1",
       received: `start ${formatValue(range.start)}, end ${formatValue(range.end)}, step ${formatValue(step)}`,
     });
   }
-  const clampPosition = (at: number): number => Math.min(length, Math.max(0, at < 0 ? at + length : at));
-  const start = clampPosition(first);
-  return { start, count: Math.max(0, Math.ceil((clampPosition(last) - start) / step)), step };
+  const clampPosition = (position: number): number =>
+    Math.min(length, Math.max(0, position < 0 ? position + length : position));
+  const start = clampPosition(requestedStart);
+  return { start, count: Math.max(0, Math.ceil((clampPosition(requestedEnd) - start) / step)), step };
 }
 
 export function expand(x: Tensor, shape: Shape): Tensor {
@@ -166,8 +168,8 @@ export function expand(x: Tensor, shape: Shape): Tensor {
     const inputAxis = axis - numAdded;
     return inputAxis >= 0 && x.shape[inputAxis] === length ? x.strides[inputAxis]! : 0;
   });
-  const from = x.shape;
-  return recordView(x.view({ shape: [...shape], strides }), x, "expand", (dOut) => sumToSize(dOut, from));
+  const inputShape = x.shape;
+  return recordView(x.view({ shape: [...shape], strides }), x, "expand", (dOut) => sumToSize(dOut, inputShape));
 }
 
 /** Sums what broadcasting repeated: the gradient of a broadcast operand. Always a handle of its own. */
@@ -203,8 +205,8 @@ export function to(x: Tensor, dtype: DType): Tensor {
   x.assertNotDisposed("to");
   checkDType("to", dtype);
   const out = x.dtype === dtype ? x.view({}) : contiguousCopy(x, dtype, x.shape);
-  const from = x.dtype;
-  return recordView(out, x, "to", (dOut) => to(dOut, from));
+  const inputDType = x.dtype;
+  return recordView(out, x, "to", (dOut) => to(dOut, inputDType));
 }
 
 function contiguousCopy(x: Tensor, dtype: DType, shape: Shape): Tensor {

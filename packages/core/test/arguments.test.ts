@@ -43,7 +43,7 @@ const spans: readonly unknown[] = [
 ];
 
 /** Functions of one slice, and of one span. */
-const ofSlice: Readonly<Record<string, (slice: Slice) => unknown>> = {
+const sliceFunctions: Readonly<Record<string, (slice: Slice) => unknown>> = {
   visibleKeyRange: (each) => visibleKeyRange(each, 1),
   visibleRows: (each) => visibleRows(span, each),
   clipQueries: (each) => clipQueries(each, 0, 2),
@@ -56,7 +56,7 @@ const ofSlice: Readonly<Record<string, (slice: Slice) => unknown>> = {
   isVisible: (each) => isVisible([span], [span], [each]),
   formatSlices: (each) => formatSlices([each]),
 };
-const ofSpan: Readonly<Record<string, (span: Span) => unknown>> = {
+const spanFunctions: Readonly<Record<string, (span: Span) => unknown>> = {
   visibleRows: (each) => visibleRows(each, slice),
   "visiblePairs, queries": (each) => visiblePairs([each], [span], [slice]),
   "visiblePairs, keys": (each) => visiblePairs([span], [each], [slice]),
@@ -66,59 +66,61 @@ const ofSpan: Readonly<Record<string, (span: Span) => unknown>> = {
 };
 
 describe("the algebra of slices rejects", () => {
-  test.each(Object.entries(ofSlice))("what is no slice: %s", (_, call) => {
+  test.each(Object.entries(sliceFunctions))("what is no slice: %s", (_, call) => {
     call(slice);
-    for (const wrong of slices) expect(() => call(wrong as Slice), JSON.stringify(wrong)).toThrow(OptionError);
+    for (const invalidSlice of slices)
+      expect(() => call(invalidSlice as Slice), JSON.stringify(invalidSlice)).toThrow(OptionError);
   });
 
-  test.each(Object.entries(ofSpan))("what is no span: %s", (_, call) => {
+  test.each(Object.entries(spanFunctions))("what is no span: %s", (_, call) => {
     call(span);
-    for (const wrong of spans) expect(() => call(wrong as Span), JSON.stringify(wrong)).toThrow(OptionError);
+    for (const invalidSpan of spans)
+      expect(() => call(invalidSpan as Span), JSON.stringify(invalidSpan)).toThrow(OptionError);
   });
 });
 
 const layout = layoutOf({ mesh: { sp: 2 }, axes: ["sp"], length: 8 });
 const call = { at: { sp: 0 }, queries: layout, keys: layout, mask: [slice] };
 const flow = { bytesPerRow: [8], sent: [4], received: [4] };
-const wrong = (value: unknown): never => value as never;
+const asNever = (value: unknown): never => value as never;
 
 const calls: Readonly<Record<string, () => unknown>> = {
-  "dependencyTable without a call": () => dependencyTable({ axis: "sp", size: 2 }, wrong(undefined), { sp: 0 }),
+  "dependencyTable without a call": () => dependencyTable({ axis: "sp", size: 2 }, asNever(undefined), { sp: 0 }),
   "dependencyTable of no rank": () => dependencyTable({ axis: "sp", size: 0 }, call, { sp: 0 }),
   "dependencyTable of a mask by name": () =>
-    dependencyTable({ axis: "sp", size: 2 }, { ...call, mask: wrong(["causal"]) }, { sp: 0 }),
-  "dependencyTableCache without an axis": () => dependencyTableCache(wrong({})),
-  "LayoutCache.getOrCreate nothing": () => new LayoutCache(["sp"]).getOrCreate(wrong(undefined), { sp: 0 }, () => 1),
-  "LayoutCache without axes": () => new LayoutCache(wrong(3)),
+    dependencyTable({ axis: "sp", size: 2 }, { ...call, mask: asNever(["causal"]) }, { sp: 0 }),
+  "dependencyTableCache without an axis": () => dependencyTableCache(asNever({})),
+  "LayoutCache.getOrCreate nothing": () => new LayoutCache(["sp"]).getOrCreate(asNever(undefined), { sp: 0 }, () => 1),
+  "LayoutCache without axes": () => new LayoutCache(asNever(3)),
   "modulo of no ranks": () => modulo(1, 0),
   "modulo of NaN": () => modulo(Number.NaN, 2),
-  "sendTransfers of nothing": () => sendTransfers(wrong(undefined), 0),
-  "recvTransfers of nothing": () => recvTransfers(wrong({ wire: 1 }), 0),
-  "reverseFlow of nothing": () => reverseFlow(wrong(undefined), [8]),
-  "totalTraffic text": () => totalTraffic([{ ...flow, sent: wrong(["4"]) }]),
-  "parseTrafficOptions without a declaration": () => parseTrafficOptions(wrong(undefined), {}),
-  "parseTrafficOptions of null": () => parseTrafficOptions(trafficOptions, wrong(null)),
-  "axisLength without a mesh": () => axisLength("test", wrong(undefined), { axis: "sp", from: { sp: 0 } }),
-  "hashNumbers of text": () => hashNumbers(wrong(["1"])),
-  "getOperands no kernel": () => getOperands(wrong("toString")),
-  "getTensor no operand": () => getTensor(wrong({}), []),
-  "versionedKernels of a number": () => versionedKernels(wrong({ fill: 1 })),
-  "versionedKernels of no kernel": () => versionedKernels(wrong({ wrong() {} })),
-  "compileKernel of no source": () => compileKernel("fill", wrong(undefined), []),
+  "sendTransfers of nothing": () => sendTransfers(asNever(undefined), 0),
+  "recvTransfers of nothing": () => recvTransfers(asNever({ wire: 1 }), 0),
+  "reverseFlow of nothing": () => reverseFlow(asNever(undefined), [8]),
+  "totalTraffic text": () => totalTraffic([{ ...flow, sent: asNever(["4"]) }]),
+  "parseTrafficOptions without a declaration": () => parseTrafficOptions(asNever(undefined), {}),
+  "parseTrafficOptions of null": () => parseTrafficOptions(trafficOptions, asNever(null)),
+  "axisLength without a mesh": () => axisLength("test", asNever(undefined), { axis: "sp", from: { sp: 0 } }),
+  "hashNumbers of text": () => hashNumbers(asNever(["1"])),
+  "getOperands no kernel": () => getOperands(asNever("toString")),
+  "getTensor no operand": () => getTensor(asNever({}), []),
+  "versionedKernels of a number": () => versionedKernels(asNever({ fill: 1 })),
+  "versionedKernels of no kernel": () => versionedKernels(asNever({ wrong() {} })),
+  "compileKernel of no source": () => compileKernel("fill", asNever(undefined), []),
   "compileKernel of wrong source": () => compileKernel("fill", "](", []),
-  "a Storage without free": () => new FinalizedStorage(1n, 4, wrong(undefined)),
+  "a Storage without free": () => new FinalizedStorage(1n, 4, asNever(undefined)),
   "a Storage of NaN bytes": () => new FinalizedStorage(1n, Number.NaN, () => {}),
-  "defineOptions of what is no option": () => defineOptions("test", wrong({ a: 1 })),
-  "checkArgument by no option": () => checkArgument("test", 1, wrong({})),
-  "an option of a range of text": () => option.integer({ min: wrong("1") }),
-  "an option of no option": () => option.array(wrong(undefined)),
-  "an option of settings by name": () => option.string(wrong("optional")),
+  "defineOptions of what is no option": () => defineOptions("test", asNever({ a: 1 })),
+  "checkArgument by no option": () => checkArgument("test", 1, asNever({})),
+  "an option of a range of text": () => option.integer({ min: asNever("1") }),
+  "an option of no option": () => option.array(asNever(undefined)),
+  "an option of settings by name": () => option.string(asNever("optional")),
 };
 
 test.each(Object.entries(calls))("refused: %s", (_, run) => expect(run).toThrow(OptionError));
 
 test("a name that is no text does not hide what is wrong", () => {
-  expect(() => defineOptions("test", { a: option.integer() }).parse({ a: "b" }, wrong(Symbol("where")))).toThrow(
+  expect(() => defineOptions("test", { a: option.integer() }).parse({ a: "b" }, asNever(Symbol("where")))).toThrow(
     "Symbol(where): a: expected an integer",
   );
 });
@@ -126,24 +128,24 @@ test("a name that is no text does not hide what is wrong", () => {
 describe("ChunkBuffers", () => {
   const device = new ReferenceDevice();
   const x = fromArray(device, new Array<number>(16).fill(1), [1, 2, 2, 4]);
-  const other = fromArray(new ReferenceDevice(), new Array<number>(16).fill(1), [1, 2, 2, 4]);
+  const otherDeviceTensor = fromArray(new ReferenceDevice(), new Array<number>(16).fill(1), [1, 2, 2, 4]);
   const buffers = new ChunkBuffers({ device, order: "sbhd", slotRows: 4 });
   const chunk = buffers.copy([x]);
   const calls: Readonly<Record<string, () => unknown>> = {
-    "options that are none": () => new ChunkBuffers(wrong(undefined)),
-    "an order that is none": () => new ChunkBuffers({ device, order: wrong("dbhs") }),
+    "options that are none": () => new ChunkBuffers(asNever(undefined)),
+    "an order that is none": () => new ChunkBuffers({ device, order: asNever("dbhs") }),
     "rows of NaN": () => buffers.empty([x], Number.NaN),
     "rows below 0": () => buffers.zeros([x], -1),
-    "no rows": () => buffers.slot("kv", [x], wrong(undefined)),
+    "no rows": () => buffers.slot("kv", [x], asNever(undefined)),
     "a shape of two axes": () => buffers.empty([{ shape: [2, 2], dtype: "float32" }], 2),
-    "a dtype that is none": () => buffers.empty([{ shape: [1, 2, 2, 4], dtype: wrong("int8") }], 2),
+    "a dtype that is none": () => buffers.empty([{ shape: [1, 2, 2, 4], dtype: asNever("int8") }], 2),
     "a slot of other tensors": () => [buffers.slot("kv", [x], 3), buffers.slot("kv", [x, x], 4)],
-    "tensors of another device": () => buffers.contiguous([other]),
+    "tensors of another device": () => buffers.contiguous([otherDeviceTensor]),
     "a copy into another shape": () => buffers.copy([x], buffers.empty([x], 3)),
-    "a copy into nothing": () => buffers.copy([x], wrong(null)),
-    "rows of nothing": () => buffers.narrow(wrong(undefined), 0, 1),
+    "a copy into nothing": () => buffers.copy([x], asNever(null)),
+    "rows of nothing": () => buffers.narrow(asNever(undefined), 0, 1),
     "rows beyond the last": () => buffers.narrow(chunk, 1, 2),
-    "a tensor that is none": () => buffers.takeOwnership(wrong({})),
+    "a tensor that is none": () => buffers.takeOwnership(asNever({})),
   };
   test.each(Object.entries(calls))("rejects %s", (_, run) => expect(run).toThrow(MosaicError));
 });
@@ -152,11 +154,11 @@ describe("a shape that is not passed as one", () => {
   const device = new ReferenceDevice();
 
   test("names the function that was called, and the remedy", () => {
-    const wrong = zeros as (...given: unknown[]) => unknown;
-    expect(() => wrong(device, 2, 3)).toThrow(
+    const untypedZeros = zeros as (...args: unknown[]) => unknown;
+    expect(() => untypedZeros(device, 2, 3)).toThrow(
       /^zeros: expected an array of integers ≥ 0, received 2; pass the shape as one array, such as \[2, 3\]$/,
     );
-    expect(() => (ones as typeof wrong)(device, 2)).toThrow(/^ones: .*as one array/);
+    expect(() => (ones as typeof untypedZeros)(device, 2)).toThrow(/^ones: .*as one array/);
   });
 
   test("is missing after values", () => {
@@ -167,7 +169,7 @@ describe("a shape that is not passed as one", () => {
         [3, 4],
       ],
     ])
-      expect(() => (fromArray as (...given: unknown[]) => unknown)(device, values)).toThrow(
+      expect(() => (fromArray as (...args: unknown[]) => unknown)(device, values)).toThrow(
         /^fromArray: expected a shape, such as \[2, 2\], after the flat values, received none$/,
       );
   });

@@ -10,26 +10,26 @@ import {
 } from "../src/errors.ts";
 
 test("a class that a bundler renamed keeps its name in messages", () => {
-  class Renamed {
+  class MinifiedTensor {
     readonly shape = [2];
   }
-  Object.defineProperty(Renamed, "name", { value: "_Tensor" });
-  expect(formatValue([new Renamed()])).toBe("[a Tensor]");
+  Object.defineProperty(MinifiedTensor, "name", { value: "_Tensor" });
+  expect(formatValue([new MinifiedTensor()])).toBe("[a Tensor]");
 });
 
 test("a native text of the usual form has its details", () => {
   const error = errorFromFailure(1, "crossEntropy: expected integers from 0 to 3, received 4");
   expect(error).toBeInstanceOf(DeviceError);
   expect(error.details).toEqual({ where: "crossEntropy", expected: "integers from 0 to 3", received: "4" });
-  const connect =
+  const connectMessage =
     "connect: rank 1: expected the same instruction set on all ranks, received avx2 on this rank; set MOSAIC_ISA on all ranks";
-  expect(errorFromFailure(4, connect).details).toEqual({
+  expect(errorFromFailure(4, connectMessage).details).toEqual({
     where: "connect: rank 1",
     expected: "the same instruction set on all ranks",
     received: "avx2 on this rank",
     remedy: "set MOSAIC_ISA on all ranks",
   });
-  expect(errorFromFailure(4, connect).message).toBe(connect);
+  expect(errorFromFailure(4, connectMessage).message).toBe(connectMessage);
 });
 
 test("any other text is where it happened", () => {
@@ -46,11 +46,14 @@ test.each(["gatherRows", "scatterAddRows"])("an index that %s rejects names the 
   expect(error.details.where).toBe(kernel);
 });
 
-const atRanks = (first: string, second: string) =>
+const describeMismatch = (first: string, second: string) =>
   `k/v: rank 0 is at sendRecv #1 after attention by ring(sp): float32 [1,2,S,4], mask full, ${first}, rank 1 at sendRecv #1 after attention by ring(sp): float32 [1,2,S,4], mask full, ${second}; all ranks of a group must call the same collectives in the same order, with the same shapes`;
 
 test("a mismatch of lengths names the option for unequal shards", () => {
-  const error = errorFromFailure(4, atRanks("rows 512 over sp: 0:256 | 256:512", "rows 510 over sp: 0:255 | 255:510"));
+  const error = errorFromFailure(
+    4,
+    describeMismatch("rows 512 over sp: 0:256 | 256:512", "rows 510 over sp: 0:255 | 255:510"),
+  );
   expect(error).toBeInstanceOf(CollectiveMismatchError);
   expect(error.details.where).toBe("k/v");
   expect(error.details.received).toMatch(/^rank 0 is at .*rows 510 over sp: 0:255 \| 255:510$/);
@@ -61,19 +64,22 @@ test("a mismatch of lengths names the option for unequal shards", () => {
 });
 
 test("a mismatch of anything else does not", () => {
-  const cross = (scale: number) => `scale ${scale}, queries 8 over sp: 0:4 | 4:8, keys 6 over sp: 0:3 | 3:6`;
-  expect(errorFromFailure(4, atRanks(cross(1), cross(2))).message).not.toMatch(/sequenceLength/);
-  const error = errorFromFailure(4, atRanks("rows 8 over sp: 0:4 | 4:8", "rows 8 over sp: 0:8:2 | 1:9:2"));
+  const describeCrossAttention = (scale: number) =>
+    `scale ${scale}, queries 8 over sp: 0:4 | 4:8, keys 6 over sp: 0:3 | 3:6`;
+  expect(
+    errorFromFailure(4, describeMismatch(describeCrossAttention(1), describeCrossAttention(2))).message,
+  ).not.toMatch(/sequenceLength/);
+  const error = errorFromFailure(4, describeMismatch("rows 8 over sp: 0:4 | 4:8", "rows 8 over sp: 0:8:2 | 1:9:2"));
   expect(error.message).not.toMatch(/sequenceLength/);
 });
 
 test("Node prints the message of an error once", () => {
   const error = new ShapeError({ where: "here", expected: "one thing", received: "another" });
-  const native = errorFromFailure(2, "here: expected one thing, received another");
-  for (const each of [error, native]) {
-    expect(inspect(each).split("one thing")).toHaveLength(2);
-    expect(inspect(each)).not.toContain("troubleshooting");
-    expect(each.details).toMatchObject({ where: "here", expected: "one thing", received: "another" });
-    expect(each.help).toMatch(/^docs\/troubleshooting\.md#/);
+  const nativeError = errorFromFailure(2, "here: expected one thing, received another");
+  for (const candidateError of [error, nativeError]) {
+    expect(inspect(candidateError).split("one thing")).toHaveLength(2);
+    expect(inspect(candidateError)).not.toContain("troubleshooting");
+    expect(candidateError.details).toMatchObject({ where: "here", expected: "one thing", received: "another" });
+    expect(candidateError.help).toMatch(/^docs\/troubleshooting\.md#/);
   }
 });

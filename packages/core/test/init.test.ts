@@ -40,8 +40,8 @@ describe("init", () => {
     await expect(start({ seed: -1 })).rejects.toThrow(/init: seed: expected an integer ≥ 0, received -1/);
     await expect(start({ timeout: 0 })).rejects.toThrow(/seconds > 0, at most 1e9, received 0/);
     await expect(init({} as InitOptions)).rejects.toThrow(/a device, received undefined; pass a Device/);
-    const twin = { ...local(), name: "twin" };
-    await expect(start({ backends: [twin, twin] })).rejects.toThrow(/duplicate name "twin"/);
+    const duplicateBackend = { ...local(), name: "twin" };
+    await expect(start({ backends: [duplicateBackend, duplicateBackend] })).rejects.toThrow(/duplicate name "twin"/);
   });
 
   test("arranges the ranks row-major and gives a group for every axis", async () => {
@@ -56,20 +56,20 @@ describe("init", () => {
   });
 
   test("arranges ranks host by host, whatever their numbers, so that inner axes stay within a host", async () => {
-    const cyclic = await referenceWorld(4, { mesh: { node: 2, local: 2 }, hosts: [0, 1, 0, 1] });
-    expect(cyclic.map(({ mesh }) => mesh.coordinate)).toEqual([
+    const cyclicContexts = await referenceWorld(4, { mesh: { node: 2, local: 2 }, hosts: [0, 1, 0, 1] });
+    expect(cyclicContexts.map(({ mesh }) => mesh.coordinate)).toEqual([
       { node: 0, local: 0 },
       { node: 1, local: 0 },
       { node: 0, local: 1 },
       { node: 1, local: 1 },
     ]);
-    for (const { mesh } of cyclic) {
+    for (const { mesh } of cyclicContexts) {
       expect(mesh.hosts).toEqual([0, 0, 1, 1]);
       expect(new Set(mesh.group("local").hosts).size).toBe(1);
       for (const axis of mesh.axes) expect(mesh.group(axis).rank).toBe(mesh.coordinate[axis]);
     }
-    const blocks = await referenceWorld(4, { mesh: { node: 2, local: 2 }, hosts: [0, 0, 1, 1] });
-    expect(blocks.map(({ mesh }) => mesh.coordinate)).toEqual(
+    const blockContexts = await referenceWorld(4, { mesh: { node: 2, local: 2 }, hosts: [0, 0, 1, 1] });
+    expect(blockContexts.map(({ mesh }) => mesh.coordinate)).toEqual(
       [0, 1, 2, 3].map((rank) => coordinateOf(rank, { node: 2, local: 2 })),
     );
   });
@@ -101,12 +101,12 @@ describe("init", () => {
 
 describe("a context", () => {
   test("finds its backends by name, and names the packages of others", async () => {
-    const mine = { ...local(), name: "mine" };
-    await using ctx = await start({ backends: [mine] });
+    const customBackend = { ...local(), name: "mine" };
+    await using ctx = await start({ backends: [customBackend] });
     expect(ctx.backends).toEqual(["local", "mine"]);
-    expect(ctx.backend("mine")).toBe(mine);
+    expect(ctx.backend("mine")).toBe(customBackend);
     expect(ctx.backend("local").name).toBe("local");
-    expect(ctx.backend(mine)).toBe(mine);
+    expect(ctx.backend(customBackend)).toBe(customBackend);
     expect(() => ctx.backend("ring")).toThrow(
       /one of "local", "mine", received "ring"; npm install @mosaic\/backend-ring/,
     );
@@ -117,18 +117,18 @@ describe("a context", () => {
   test("calls beforeClose once, while the context is open, and closes it whatever that does", async () => {
     const calls: boolean[] = [];
     const ctx = await start({
-      beforeClose: async (own) => {
+      beforeClose: async (closingContext) => {
         await Promise.resolve();
-        ones(own, [1])[Symbol.dispose]();
-        calls.push(own === ctx);
+        ones(closingContext, [1])[Symbol.dispose]();
+        calls.push(closingContext === ctx);
       },
     });
     await Promise.all([ctx.close(), ctx.close()]);
     expect(calls).toEqual([true]);
     expect(() => ones(ctx, [1])).toThrow(ClosedError);
-    const failing = await start({ beforeClose: () => Promise.reject(new Error("disk full")) });
-    await expect(failing.close()).rejects.toThrow("disk full");
-    expect(() => ones(failing, [1])).toThrow(ClosedError);
+    const failingContext = await start({ beforeClose: () => Promise.reject(new Error("disk full")) });
+    await expect(failingContext.close()).rejects.toThrow("disk full");
+    expect(() => ones(failingContext, [1])).toThrow(ClosedError);
     await expect(start({ beforeClose: 1 as never })).rejects.toThrow(/beforeClose: expected a function/);
   });
 
@@ -152,10 +152,10 @@ describe("a context", () => {
 
   test("draws other numbers on every rank and at every call, unless a seed is given", async () => {
     const [a, b] = (await referenceWorld(2)) as [Context, Context];
-    const draw = async (ctx: Context, options = {}) => String(await randn(ctx, [4], options).read());
-    const drawn = [await draw(a), await draw(b), await draw(a), await draw(b)];
-    expect(new Set(drawn).size).toBe(4);
-    expect(await draw(a, { seed: 1, stream: 1 })).toBe(await draw(b, { seed: 1, stream: 1 }));
+    const drawNormal = async (ctx: Context, options = {}) => String(await randn(ctx, [4], options).read());
+    const drawnValues = [await drawNormal(a), await drawNormal(b), await drawNormal(a), await drawNormal(b)];
+    expect(new Set(drawnValues).size).toBe(4);
+    expect(await drawNormal(a, { seed: 1, stream: 1 })).toBe(await drawNormal(b, { seed: 1, stream: 1 }));
   });
 });
 
@@ -164,9 +164,9 @@ describe("singleRankGroup", () => {
     await using ctx = await start();
     const x = fromArray(ctx, [1, 2, 3], [3]);
     const group = await ctx.world.split(0);
-    for (const post of ["allGather", "reduceScatter", "allToAll"] as const) {
+    for (const collectiveName of ["allGather", "reduceScatter", "allToAll"] as const) {
       const out = ones(ctx, [3]);
-      group[post](out, x).wait();
+      group[collectiveName](out, x).wait();
       expect([...(await out.read())]).toEqual([1, 2, 3]);
     }
     const out = ones(ctx, [3]);
@@ -220,7 +220,7 @@ describe("singleRankGroup", () => {
     const x = ones(ctx, [2, 2]);
     const out = ones(ctx, [4]);
     ctx.world.allGather(out, x).wait();
-    for (const each of [x, out]) each.dispose();
+    for (const tensor of [x, out]) tensor.dispose();
     expect(ctx.device.memory().allocated).toBe(0);
   });
 });

@@ -1,16 +1,16 @@
 import { expect, test } from "vitest";
 import { launchEnvironment, localRank, localWorldSize } from "../src/launch-environment.ts";
 
-const torchrun = { RANK: "5", WORLD_SIZE: "8", LOCAL_RANK: "1", LOCAL_WORLD_SIZE: "4" };
-const master = { MASTER_ADDR: "n0", MASTER_PORT: "29500" };
-const openMpi = {
+const torchrunEnv = { RANK: "5", WORLD_SIZE: "8", LOCAL_RANK: "1", LOCAL_WORLD_SIZE: "4" };
+const masterEnv = { MASTER_ADDR: "n0", MASTER_PORT: "29500" };
+const openMpiEnv = {
   OMPI_COMM_WORLD_RANK: "2",
   OMPI_COMM_WORLD_SIZE: "4",
   OMPI_COMM_WORLD_LOCAL_RANK: "0",
   OMPI_COMM_WORLD_LOCAL_SIZE: "2",
   PMIX_NAMESPACE: "1982398465",
 };
-const mpich = { PMI_RANK: "3", PMI_SIZE: "4", MPI_LOCALRANKID: "1", MPI_LOCALNRANKS: "2" };
+const mpichEnv = { PMI_RANK: "3", PMI_SIZE: "4", MPI_LOCALRANKID: "1", MPI_LOCALNRANKS: "2" };
 const step = {
   SLURM_JOB_ID: "7",
   SLURM_STEP_ID: "1",
@@ -28,19 +28,19 @@ test("the place of a rank is read from its launcher's variables", () => {
     ...{ attempt: 0, job: undefined, endpoint: undefined },
   });
   expect(
-    launchEnvironment({ ...torchrun, ...master, TORCHELASTIC_RUN_ID: "none", TORCHELASTIC_RESTART_COUNT: "2" }),
+    launchEnvironment({ ...torchrunEnv, ...masterEnv, TORCHELASTIC_RUN_ID: "none", TORCHELASTIC_RESTART_COUNT: "2" }),
   ).toEqual({
     ...{ launcher: "torchrun", rank: 5, worldSize: 8, localRank: 1, localWorldSize: 4 },
     ...{ attempt: 2, job: "n0:29500", endpoint: { host: "n0", port: 29500 } },
   });
-  expect(launchEnvironment({ ...torchrun, ...master, MOSAIC_RUN_ID: "ab", MOSAIC_ATTEMPT: "1" })).toMatchObject({
+  expect(launchEnvironment({ ...torchrunEnv, ...masterEnv, MOSAIC_RUN_ID: "ab", MOSAIC_ATTEMPT: "1" })).toMatchObject({
     ...{ launcher: "mosaic-run", attempt: 1, job: "ab" },
   });
-  expect(launchEnvironment(openMpi)).toEqual({
+  expect(launchEnvironment(openMpiEnv)).toEqual({
     ...{ launcher: "Open MPI", rank: 2, worldSize: 4, localRank: 0, localWorldSize: 2 },
     ...{ attempt: 0, job: "pmix 1982398465", endpoint: undefined },
   });
-  expect(launchEnvironment({ ...mpich, ...master })).toMatchObject({
+  expect(launchEnvironment({ ...mpichEnv, ...masterEnv })).toMatchObject({
     ...{ launcher: "MPICH", rank: 3, worldSize: 4, localRank: 1, localWorldSize: 2, job: "n0:29500" },
   });
   expect(launchEnvironment({ ...step, SLURM_RESTART_COUNT: "3" })).toEqual({
@@ -51,14 +51,18 @@ test("the place of a rank is read from its launcher's variables", () => {
 
 test("the launcher nearest to the rank counts", () => {
   // mosaic-run and torchrun in each task of SLURM or of mpirun; mpirun and Hydra that srun has started; MPI programs of srun.
-  expect(launchEnvironment({ ...step, ...torchrun, MOSAIC_RUN_ID: "ab" })).toMatchObject({
+  expect(launchEnvironment({ ...step, ...torchrunEnv, MOSAIC_RUN_ID: "ab" })).toMatchObject({
     launcher: "mosaic-run",
     rank: 5,
   });
-  const small = { RANK: "1", WORLD_SIZE: "2", TORCHELASTIC_RUN_ID: "none" };
-  expect(launchEnvironment({ ...openMpi, ...small })).toMatchObject({ launcher: "torchrun", rank: 1, worldSize: 2 });
-  expect(launchEnvironment({ ...step, ...openMpi })).toMatchObject({ launcher: "Open MPI", rank: 2 });
-  expect(launchEnvironment({ ...step, ...mpich })).toMatchObject({ launcher: "MPICH", rank: 3 });
+  const twoRankEnv = { RANK: "1", WORLD_SIZE: "2", TORCHELASTIC_RUN_ID: "none" };
+  expect(launchEnvironment({ ...openMpiEnv, ...twoRankEnv })).toMatchObject({
+    launcher: "torchrun",
+    rank: 1,
+    worldSize: 2,
+  });
+  expect(launchEnvironment({ ...step, ...openMpiEnv })).toMatchObject({ launcher: "Open MPI", rank: 2 });
+  expect(launchEnvironment({ ...step, ...mpichEnv })).toMatchObject({ launcher: "MPICH", rank: 3 });
   expect(launchEnvironment({ ...step, PMI_RANK: "4", PMI_SIZE: "5" })).toMatchObject({
     launcher: "SLURM",
     localRank: 0,
@@ -72,33 +76,39 @@ test("batch scripts and interactive shells of SLURM are no ranks", () => {
 });
 
 test("rank 0's host listens at MASTER_PORT, or beside the store of torchrun that is there", () => {
-  const port = (env: Record<string, string>): number | undefined => launchEnvironment(env).endpoint?.port;
-  expect(port({ ...torchrun, ...master, TORCHELASTIC_USE_AGENT_STORE: "True" })).toBe(29501);
-  expect(port({ ...torchrun, ...master, TORCHELASTIC_USE_AGENT_STORE: "False" })).toBe(29500);
-  expect(port({ ...torchrun, ...master, MOSAIC_MASTER_PORT: "4000" })).toBe(4000);
-  expect(port({ ...step, ...master })).toBe(29500);
-  expect(port({ ...step, SLURM_STEP_ID: "0" })).not.toBe(port(step));
+  const parsePort = (env: Record<string, string>): number | undefined => launchEnvironment(env).endpoint?.port;
+  expect(parsePort({ ...torchrunEnv, ...masterEnv, TORCHELASTIC_USE_AGENT_STORE: "True" })).toBe(29501);
+  expect(parsePort({ ...torchrunEnv, ...masterEnv, TORCHELASTIC_USE_AGENT_STORE: "False" })).toBe(29500);
+  expect(parsePort({ ...torchrunEnv, ...masterEnv, MOSAIC_MASTER_PORT: "4000" })).toBe(4000);
+  expect(parsePort({ ...step, ...masterEnv })).toBe(29500);
+  expect(parsePort({ ...step, SLURM_STEP_ID: "0" })).not.toBe(parsePort(step));
 });
 
 test("partial and impossible variables are rejected", () => {
-  const refused = (env: Record<string, string>, message: string | RegExp): void =>
+  const expectRefused = (env: Record<string, string>, message: string | RegExp): void =>
     expect(() => launchEnvironment(env)).toThrow(message);
-  refused(
+  expectRefused(
     { RANK: "0" },
     "environment variable WORLD_SIZE: expected an integer, because RANK is set, received none; set both",
   );
-  refused(
+  expectRefused(
     { WORLD_SIZE: "2" },
     "environment variable RANK: expected an integer, because WORLD_SIZE is set, received none",
   );
-  refused({ PMI_RANK: "1" }, "environment variable PMI_SIZE: expected an integer, because PMI_RANK is set");
-  refused(
+  expectRefused({ PMI_RANK: "1" }, "environment variable PMI_SIZE: expected an integer, because PMI_RANK is set");
+  expectRefused(
     { RANK: "4", WORLD_SIZE: "4" },
     "environment variable RANK: expected an integer below WORLD_SIZE = 4, received 4",
   );
-  refused({ ...openMpi, OMPI_COMM_WORLD_RANK: "-1" }, /OMPI_COMM_WORLD_RANK: expected an integer, received "-1"/);
-  refused({ ...torchrun, MASTER_ADDR: "n0", MASTER_PORT: "70000" }, "MASTER_PORT: expected an integer from 1 to 65535");
-  refused({ ...torchrun, LOCAL_WORLD_SIZE: "0" }, 'LOCAL_WORLD_SIZE: expected an integer ≥ 1, received "0"');
+  expectRefused(
+    { ...openMpiEnv, OMPI_COMM_WORLD_RANK: "-1" },
+    /OMPI_COMM_WORLD_RANK: expected an integer, received "-1"/,
+  );
+  expectRefused(
+    { ...torchrunEnv, MASTER_ADDR: "n0", MASTER_PORT: "70000" },
+    "MASTER_PORT: expected an integer from 1 to 65535",
+  );
+  expectRefused({ ...torchrunEnv, LOCAL_WORLD_SIZE: "0" }, 'LOCAL_WORLD_SIZE: expected an integer ≥ 1, received "0"');
   expect(launchEnvironment({ RANK: "", WORLD_SIZE: "" })).toMatchObject({ launcher: undefined });
 });
 
@@ -110,16 +120,16 @@ test("RANK and WORLD_SIZE that contradict the launcher are rejected", () => {
     ["0", "4"],
     ["1", "2"],
   ] as const)
-    expect(() => launchEnvironment({ ...openMpi, RANK, WORLD_SIZE })).toThrow(message);
+    expect(() => launchEnvironment({ ...openMpiEnv, RANK, WORLD_SIZE })).toThrow(message);
   expect(() => launchEnvironment({ ...step, RANK: "0", WORLD_SIZE: "1" })).toThrow(
     /expected SLURM_PROCID 4 .* unset RANK/,
   );
-  expect(launchEnvironment({ ...openMpi, RANK: "2", WORLD_SIZE: "4" })).toMatchObject({ rank: 2, localRank: 0 });
-  expect(launchEnvironment({ ...openMpi, RANK: "17", WORLD_SIZE: "32" })).toMatchObject({ rank: 17, worldSize: 32 });
+  expect(launchEnvironment({ ...openMpiEnv, RANK: "2", WORLD_SIZE: "4" })).toMatchObject({ rank: 2, localRank: 0 });
+  expect(launchEnvironment({ ...openMpiEnv, RANK: "17", WORLD_SIZE: "32" })).toMatchObject({ rank: 17, worldSize: 32 });
 });
 
 test("the place on the host may be set alone", () => {
   expect([localRank({ LOCAL_RANK: "3" }), localWorldSize({ LOCAL_WORLD_SIZE: "4" })]).toEqual([3, 4]);
-  expect([localRank(mpich), localWorldSize(mpich)]).toEqual([1, 2]);
+  expect([localRank(mpichEnv), localWorldSize(mpichEnv)]).toEqual([1, 2]);
   expect([localRank({}), localWorldSize({})]).toEqual([undefined, undefined]);
 });

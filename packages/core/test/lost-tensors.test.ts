@@ -9,7 +9,7 @@ setFlagsFromString("--expose-gc");
 const collectGarbage = runInNewContext("gc") as () => void;
 
 /** Forgets tensors, one with a tape behind it, instead of disposing them. */
-function dropReferences(device: ReferenceDevice): void {
+function loseTensors(device: ReferenceDevice): void {
   const x = zeros(device, [100]);
   x.requiresGrad = true;
   square(square(x));
@@ -18,9 +18,9 @@ function dropReferences(device: ReferenceDevice): void {
 
 test("memory of tensors that nobody disposed comes back with garbage collection", async () => {
   const device = new ReferenceDevice();
-  dropReferences(device);
+  loseTensors(device);
   expect(device.memory().allocated).toBe(1200);
-  for (let turn = 0; turn < 50 && device.memory().allocated > 0; turn++) {
+  for (let attempt = 0; attempt < 50 && device.memory().allocated > 0; attempt++) {
     collectGarbage();
     await new Promise((resolve) => setImmediate(resolve));
   }

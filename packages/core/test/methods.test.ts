@@ -5,17 +5,17 @@ import { Tensor } from "../src/tensor.ts";
 import { ReferenceDevice } from "./reference/index.ts";
 
 const device = new ReferenceDevice();
-const make = (): Tensor => fromArray(device, [0.5, 1, 2, 4], [2, 2]);
+const createTensor = (): Tensor => fromArray(device, [0.5, 1, 2, 4], [2, 2]);
 
 /** Arguments after the first, for a method and its function alike. */
 const calls = {
-  add: [make()],
-  sub: [make()],
-  mul: [make()],
-  div: [make()],
+  add: [createTensor()],
+  sub: [createTensor()],
+  mul: [createTensor()],
+  div: [createTensor()],
   scale: [3],
-  matmul: [make()],
-  linear: [make(), fromArray(device, [1, 2], [2])],
+  matmul: [createTensor()],
+  linear: [createTensor(), fromArray(device, [1, 2], [2])],
   neg: [],
   exp: [],
   log: [],
@@ -36,7 +36,7 @@ const calls = {
 } satisfies Partial<Record<keyof core.TensorMethods, readonly unknown[]>>;
 
 test.each(Object.keys(calls) as (keyof typeof calls)[])("x.%s(…) is the function of that name", async (name) => {
-  const x = make();
+  const x = createTensor();
   const operation = core[name] as (x: Tensor, ...rest: readonly unknown[]) => Tensor;
   const method = x[name] as (...rest: readonly unknown[]) => Tensor;
   const [a, b] = [method.apply(x, calls[name]), operation(x, ...calls[name])];
@@ -45,12 +45,12 @@ test.each(Object.keys(calls) as (keyof typeof calls)[])("x.%s(…) is the functi
 });
 
 test("views are methods, and every method is listed here or is a view", async () => {
-  const x = make();
-  const views = ["reshape", "permute", "transpose", "slice", "expand", "contiguous", "to"];
+  const x = createTensor();
+  const viewNames = ["reshape", "permute", "transpose", "slice", "expand", "contiguous", "to"];
   expect([...(await x.transpose(0, 1).reshape([4]).slice(0, 1, 4, 2).read())]).toEqual([2, 4]);
   expect(x.permute([1, 0]).contiguous().to("bfloat16").dtype).toBe("bfloat16");
   expect(x.slice(0, 0, 1).expand([3, 2]).shape).toEqual([3, 2]);
-  const own = [
+  const ownMethods = [
     "detach",
     "setData",
     "view",
@@ -67,11 +67,11 @@ test("views are methods, and every method is listed here or is a view", async ()
   const methods = Object.getOwnPropertyNames(Tensor.prototype).filter((name) => {
     return typeof Object.getOwnPropertyDescriptor(Tensor.prototype, name)!.value === "function";
   });
-  expect(methods.toSorted()).toEqual([...views, ...own, ...Object.keys(calls), "constructor"].toSorted());
+  expect(methods.toSorted()).toEqual([...viewNames, ...ownMethods, ...Object.keys(calls), "constructor"].toSorted());
 });
 
 test("a number is an operand", async () => {
-  const x = make();
+  const x = createTensor();
   for (const [result, expected] of [
     [x.add(2), [2.5, 3, 4, 6]],
     [x.sub(2), [-1.5, -1, 0, 2]],
@@ -83,13 +83,13 @@ test("a number is an operand", async () => {
 });
 
 test("view takes no shape: that is reshape's", () => {
-  expect(() => make().view([6, 8] as never)).toThrow(
+  expect(() => createTensor().view([6, 8] as never)).toThrow(
     /^view: expected \{ shape, strides, offset \}, received \[6,8\]; use reshape\(\[6,8\]\)$/,
   );
 });
 
 test("methods chain into gradients", async () => {
-  const x = make();
+  const x = createTensor();
   x.requiresGrad = true;
   const loss = x.square().scale(0.5).sum();
   loss.backward();

@@ -6,8 +6,8 @@ import * as option from "../src/option.ts";
 import { checkArgument, defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../src/options.ts";
 import { zigzag } from "../src/placement/placement.ts";
 
-const within = defineOptions("within", { head: option.integer({ min: 1 }), seq: option.integer({ default: 1 }) });
-const declared = defineOptions("layer", {
+const rangeOptions = defineOptions("within", { head: option.integer({ min: 1 }), seq: option.integer({ default: 1 }) });
+const layerOptions = defineOptions("layer", {
   size: option.integer({ min: 1, max: 64 }),
   rate: option.number({ min: 0, below: 1, default: 0.5 }),
   kind: option.oneOf(["soft", "exact"], { optional: true }),
@@ -15,59 +15,66 @@ const declared = defineOptions("layer", {
   axes: option.array(option.string(), { optional: true }),
   top: option.either(option.integer({ min: 0 }), option.oneOf(["all"]), { default: "all" }),
   axis: option.nullable(option.integer(), { optional: true }),
-  where: option.nested(within, { optional: true }),
+  where: option.nested(rangeOptions, { optional: true }),
   f: option.custom("a function of the step", option.isFunction<(step: number) => number>, { optional: true }),
 });
-type Given = OptionsOf<typeof declared>;
+type LayerOptions = OptionsOf<typeof layerOptions>;
 
 describe("a declaration", () => {
   test("whose options are all optional is no type of a number, a text or an array", () => {
-    const draw = defineOptions("draw", {
+    const drawOptions = defineOptions("draw", {
       seed: option.integer({ optional: true }),
       mean: option.number({ default: 0 }),
     });
-    const seedOf = (given?: OptionsOf<typeof draw>): number | undefined => draw.parse(given).seed;
-    expect(seedOf({ seed: 3 })).toBe(3);
+    const parseSeed = (givenOptions?: OptionsOf<typeof drawOptions>): number | undefined =>
+      drawOptions.parse(givenOptions).seed;
+    expect(parseSeed({ seed: 3 })).toBe(3);
     // @ts-expect-error -- a number
-    expect(() => seedOf(3)).toThrow(OptionError);
+    expect(() => parseSeed(3)).toThrow(OptionError);
     // @ts-expect-error -- a text
-    expect(() => seedOf("3")).toThrow(OptionError);
+    expect(() => parseSeed("3")).toThrow(OptionError);
     // @ts-expect-error -- an array
-    expect(() => seedOf([3])).toThrow(OptionError);
+    expect(() => parseSeed([3])).toThrow(OptionError);
   });
 
   test("is the type of what is given, and of what is parsed", () => {
-    expectTypeOf<Given["size"]>().toEqualTypeOf<number>();
-    expectTypeOf<Given>().toExtend<{
+    expectTypeOf<LayerOptions["size"]>().toEqualTypeOf<number>();
+    expectTypeOf<LayerOptions>().toExtend<{
       readonly rate?: number | undefined;
       readonly kind?: "soft" | "exact" | undefined;
     }>();
-    expectTypeOf<{ readonly size: number }>().toExtend<Given>();
-    expectTypeOf<{ readonly rate: number }>().not.toExtend<Given>();
-    type Parsed = ResolvedOptionsOf<typeof declared>;
-    expectTypeOf<Parsed["rate"]>().toEqualTypeOf<number>();
-    expectTypeOf<Parsed["kind"]>().toEqualTypeOf<"soft" | "exact" | undefined>();
-    expectTypeOf<Parsed["top"]>().toEqualTypeOf<number | "all">();
-    expectTypeOf<Parsed["axis"]>().toEqualTypeOf<number | null | undefined>();
-    expectTypeOf<Parsed["betas"]>().toEqualTypeOf<readonly [number, number]>();
+    expectTypeOf<{ readonly size: number }>().toExtend<LayerOptions>();
+    expectTypeOf<{ readonly rate: number }>().not.toExtend<LayerOptions>();
+    type ParsedLayerOptions = ResolvedOptionsOf<typeof layerOptions>;
+    expectTypeOf<ParsedLayerOptions["rate"]>().toEqualTypeOf<number>();
+    expectTypeOf<ParsedLayerOptions["kind"]>().toEqualTypeOf<"soft" | "exact" | undefined>();
+    expectTypeOf<ParsedLayerOptions["top"]>().toEqualTypeOf<number | "all">();
+    expectTypeOf<ParsedLayerOptions["axis"]>().toEqualTypeOf<number | null | undefined>();
+    expectTypeOf<ParsedLayerOptions["betas"]>().toEqualTypeOf<readonly [number, number]>();
   });
 
   test("fills in defaults, and leaves what is optional undefined", () => {
-    const rest = { kind: undefined, axes: undefined, axis: undefined, where: undefined, f: undefined };
-    expect(declared.parse({ size: 3 })).toEqual({ size: 3, rate: 0.5, betas: [0.9, 0.99], top: "all", ...rest });
-    expect(declared.parse({ size: 3, rate: undefined }).rate).toBe(0.5);
-    expect(declared.parse({ size: 3, axis: null, top: 2 })).toMatchObject({ axis: null, top: 2 });
+    const unsetOptions = { kind: undefined, axes: undefined, axis: undefined, where: undefined, f: undefined };
+    expect(layerOptions.parse({ size: 3 })).toEqual({
+      size: 3,
+      rate: 0.5,
+      betas: [0.9, 0.99],
+      top: "all",
+      ...unsetOptions,
+    });
+    expect(layerOptions.parse({ size: 3, rate: undefined }).rate).toBe(0.5);
+    expect(layerOptions.parse({ size: 3, axis: null, top: 2 })).toMatchObject({ axis: null, top: 2 });
   });
 
   test("gives callers without options the same frozen object", () => {
-    const all = defineOptions("norm", { epsilon: option.number({ min: 0, default: 1e-5 }) });
-    expect(all.parse(undefined)).toBe(all.parse(undefined));
-    expect(Object.isFrozen(all.parse(undefined))).toBe(true);
-    expect(all.parse({ epsilon: 0 })).toEqual({ epsilon: 0 });
-    expect(all.parse(undefined)).toEqual({ epsilon: 1e-5 });
+    const normOptions = defineOptions("norm", { epsilon: option.number({ min: 0, default: 1e-5 }) });
+    expect(normOptions.parse(undefined)).toBe(normOptions.parse(undefined));
+    expect(Object.isFrozen(normOptions.parse(undefined))).toBe(true);
+    expect(normOptions.parse({ epsilon: 0 })).toEqual({ epsilon: 0 });
+    expect(normOptions.parse(undefined)).toEqual({ epsilon: 1e-5 });
   });
 
-  const faults: [options: unknown, message: string][] = [
+  const invalidOptions: [options: unknown, message: string][] = [
     [undefined, "layer: expected an options object, received undefined"],
     [null, "layer: expected an options object, received null"],
     [7, "layer: expected an options object, received 7"],
@@ -89,32 +96,36 @@ describe("a declaration", () => {
     [{ size: 1, where: { head: 0 } }, "layer: where: head: expected an integer ≥ 1, received 0"],
     [{ size: 1, where: { head: 1, tail: 1 } }, 'layer: where: expected options among head, seq, received "tail"'],
   ];
-  test.each(faults)("rejects %j", (options, message) => {
-    expect(() => declared.parse(options)).toThrow(OptionError);
-    expect(() => declared.parse(options)).toThrow(message);
+  test.each(invalidOptions)("rejects %j", (options, message) => {
+    expect(() => layerOptions.parse(options)).toThrow(OptionError);
+    expect(() => layerOptions.parse(options)).toThrow(message);
   });
 
   test("lists the legal names where one is unknown, before anything else, under another name if asked", () => {
     const message = /^Other: expected options among size, rate, .*, f, received "sise", "toString"$/;
-    expect(() => declared.parse({ sise: 1, toString: 1, rate: 7 }, "Other")).toThrow(message);
+    expect(() => layerOptions.parse({ sise: 1, toString: 1, rate: 7 }, "Other")).toThrow(message);
   });
 
   test("may have another's fields, words of its own, and a remedy", () => {
-    const wider = defineOptions("wider", {
+    const widerOptions = defineOptions("wider", {
       device: option.custom("a device", option.hasMethods<{ read: () => void }>("read"), { remedy: "pass cpu()" }),
-      ...within.fields,
+      ...rangeOptions.fields,
       rate: option.number({ above: 0, expected: "seconds, more than 0", default: 1 }),
     });
-    expect(() => wider.parse({ head: 1 })).toThrow("wider: device: expected a device, received undefined; pass cpu()");
+    expect(() => widerOptions.parse({ head: 1 })).toThrow(
+      "wider: device: expected a device, received undefined; pass cpu()",
+    );
     const device = { read() {} };
-    expect(() => wider.parse({ device, head: 1, rate: 0 })).toThrow(/rate: expected seconds, more than 0, received 0/);
-    expect(wider.parse({ device, head: 2 })).toEqual({ device, head: 2, seq: 1, rate: 1 });
+    expect(() => widerOptions.parse({ device, head: 1, rate: 0 })).toThrow(
+      /rate: expected seconds, more than 0, received 0/,
+    );
+    expect(widerOptions.parse({ device, head: 2 })).toEqual({ device, head: 2, seq: 1, rate: 1 });
   });
 });
 
 describe("kinds", () => {
   test("numbers within ranges", () => {
-    const texts = [
+    const stringValues = [
       option.number(),
       option.number({ min: 0 }),
       option.number({ above: 0 }),
@@ -124,7 +135,7 @@ describe("kinds", () => {
       option.integer(),
       option.integer({ min: 1 }),
     ].map(({ expected }) => expected);
-    expect(texts).toEqual([
+    expect(stringValues).toEqual([
       "a finite number",
       "a number ≥ 0",
       "a number > 0",
@@ -136,8 +147,8 @@ describe("kinds", () => {
     ]);
     fc.assert(
       fc.property(fc.double(), fc.double(), fc.double(), (min, below, value) => {
-        const isWithin = Number.isFinite(value) && value >= min && value < below;
-        expect(option.number({ min, below }).accepts(value)).toBe(isWithin);
+        const isInRange = Number.isFinite(value) && value >= min && value < below;
+        expect(option.number({ min, below }).accepts(value)).toBe(isInRange);
         expect(option.number({ above: min, max: below }).accepts(value)).toBe(
           Number.isFinite(value) && value > min && value <= below,
         );
@@ -174,7 +185,7 @@ describe("kinds", () => {
 });
 
 test("any value has a text, short, and none throws", () => {
-  const odd = [
+  const invalidValues = [
     Object.create(null),
     Symbol("x"),
     10n,
@@ -187,7 +198,7 @@ test("any value has a text, short, and none throws", () => {
       },
     ),
   ];
-  expect(odd.map(formatValue)).toEqual(["an empty object", "Symbol(x)", "10n", "an object"]);
+  expect(invalidValues.map(formatValue)).toEqual(["an empty object", "Symbol(x)", "10n", "an object"]);
   expect(formatValue("a".repeat(100))).toHaveLength(63);
   fc.assert(
     fc.property(fc.anything({ withBigInt: true, withSparseArray: true, withNullPrototype: true }), (value) => {

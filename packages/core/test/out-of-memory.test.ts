@@ -18,36 +18,36 @@ import { ReferenceDevice } from "./reference/index.ts";
 
 /** Allocates a number of times, then no more. */
 class LimitedDevice extends ReferenceDevice {
-  left = Infinity;
+  allocationsLeft = Infinity;
 
-  override empty(...what: Parameters<ReferenceDevice["empty"]>): Tensor {
-    if (this.left-- <= 0) throw new OutOfMemoryError({ where: "empty", received: "nothing left" });
-    return super.empty(...what);
+  override empty(...allocateArgs: Parameters<ReferenceDevice["empty"]>): Tensor {
+    if (this.allocationsLeft-- <= 0) throw new OutOfMemoryError({ where: "empty", received: "nothing left" });
+    return super.empty(...allocateArgs);
   }
 }
 
-interface Case {
+interface AllocationCase {
   readonly shapes: readonly (readonly number[])[];
   run(x: readonly Tensor[], ctx: Context): Tensor;
 }
 
-function turned(x: Tensor): Tensor {
+function transposeInput(x: Tensor): Tensor {
   using view = x.transpose(0, 1);
   return view.contiguous();
 }
 
-const matrix = [3, 4];
+const matrixShape = [3, 4];
 const heads = [1, 2, 3, 4];
 const rows = layoutOf({ mesh: { sp: 1 }, axes: [], length: 3 });
-const cases: Readonly<Record<string, Case>> = {
-  add: { shapes: [matrix, [4]], run: ([a, b]) => add(a!, b!) },
-  "add, to itself": { shapes: [matrix], run: ([a]) => add(a!, a!) },
-  sub: { shapes: [matrix, matrix], run: ([a, b]) => sub(a!, b!) },
-  mul: { shapes: [matrix, [4]], run: ([a, b]) => mul(a!, b!) },
-  div: { shapes: [[4], matrix], run: ([a, b]) => div(a!, b!) },
-  concatenate: { shapes: [matrix, matrix], run: ([a, b]) => concatenate([a!, b!], 0) },
-  roll: { shapes: [matrix], run: ([x]) => roll(x!, -1, 1) },
-  linear: { shapes: [matrix, [2, 4], [2]], run: ([x, w, b]) => linear(x!, w!, b) },
+const cases: Readonly<Record<string, AllocationCase>> = {
+  add: { shapes: [matrixShape, [4]], run: ([a, b]) => add(a!, b!) },
+  "add, to itself": { shapes: [matrixShape], run: ([a]) => add(a!, a!) },
+  sub: { shapes: [matrixShape, matrixShape], run: ([a, b]) => sub(a!, b!) },
+  mul: { shapes: [matrixShape, [4]], run: ([a, b]) => mul(a!, b!) },
+  div: { shapes: [[4], matrixShape], run: ([a, b]) => div(a!, b!) },
+  concatenate: { shapes: [matrixShape, matrixShape], run: ([a, b]) => concatenate([a!, b!], 0) },
+  roll: { shapes: [matrixShape], run: ([x]) => roll(x!, -1, 1) },
+  linear: { shapes: [matrixShape, [2, 4], [2]], run: ([x, w, b]) => linear(x!, w!, b) },
   matmul: {
     shapes: [
       [2, 1, 3, 4],
@@ -55,18 +55,18 @@ const cases: Readonly<Record<string, Case>> = {
     ],
     run: ([a, b]) => matmul(a!, b!),
   },
-  layerNorm: { shapes: [matrix, [4], [4]], run: ([x, w, b]) => layerNorm(x!, w, b) },
-  sum: { shapes: [matrix], run: ([x]) => sum(x!, 1) },
-  mean: { shapes: [matrix], run: ([x]) => mean(x!, 0) },
-  max: { shapes: [matrix], run: ([x]) => max(x!, 0) },
-  softmax: { shapes: [matrix], run: ([x]) => softmax(x!, 0) },
-  contiguous: { shapes: [matrix], run: ([x]) => turned(x!) },
+  layerNorm: { shapes: [matrixShape, [4], [4]], run: ([x, w, b]) => layerNorm(x!, w, b) },
+  sum: { shapes: [matrixShape], run: ([x]) => sum(x!, 1) },
+  mean: { shapes: [matrixShape], run: ([x]) => mean(x!, 0) },
+  max: { shapes: [matrixShape], run: ([x]) => max(x!, 0) },
+  softmax: { shapes: [matrixShape], run: ([x]) => softmax(x!, 0) },
+  contiguous: { shapes: [matrixShape], run: ([x]) => transposeInput(x!) },
   attention: {
     shapes: [heads, heads, heads],
     run: ([q, k, v], ctx) => attention(ctx, q!, k!, v!, { queries: rows, keys: rows }),
   },
   checkpoint: {
-    shapes: [matrix, matrix],
+    shapes: [matrixShape, matrixShape],
     run: ([a, b]) =>
       checkpoint(
         (x, y) => {
@@ -80,14 +80,18 @@ const cases: Readonly<Record<string, Case>> = {
 };
 
 /** Runs forward and backward with `room` allocations; whether they were enough. */
-function fits(ctx: Context, device: LimitedDevice, { each, room }: { each: Case; room: number }): boolean {
-  device.left = Infinity;
-  const inputs = each.shapes.map((shape) => rand(device, shape, { low: 0.5 }));
+function runWithAllocations(
+  ctx: Context,
+  device: LimitedDevice,
+  { allocationCase, maxAllocations }: { allocationCase: AllocationCase; maxAllocations: number },
+): boolean {
+  device.allocationsLeft = Infinity;
+  const inputs = allocationCase.shapes.map((shape) => rand(device, shape, { low: 0.5 }));
   for (const x of inputs) x.requiresGrad = true;
   let out: Tensor | undefined;
   try {
-    device.left = room;
-    out = each.run(inputs, ctx);
+    device.allocationsLeft = maxAllocations;
+    out = allocationCase.run(inputs, ctx);
     using gradient = rand(device, out.shape);
     out.backward(gradient);
     return true;
@@ -107,7 +111,8 @@ test.each(Object.entries(cases))("%s: whichever allocation fails, memory is as i
   const device = new LimitedDevice();
   await using ctx = await init({ device, rank: 0, worldSize: 1 });
   let room = 0;
-  for (; !fits(ctx, device, { each, room }); room++) expect(device.memory().allocated, `room ${room}`).toBe(0);
+  for (; !runWithAllocations(ctx, device, { allocationCase: each, maxAllocations: room }); room++)
+    expect(device.memory().allocated, `room ${room}`).toBe(0);
   expect(room).toBeGreaterThan(1);
   expect(device.memory().allocated).toBe(0);
 });
@@ -116,9 +121,9 @@ test("unshard leaves nothing behind, whether it fails or not", async () => {
   const device = new LimitedDevice();
   await using ctx = await init({ device, rank: 0, worldSize: 1 });
   for (const room of [0, 1, 2]) {
-    device.left = Infinity;
+    device.allocationsLeft = Infinity;
     const x = rand(device, [4, 3]);
-    device.left = room;
+    device.allocationsLeft = room;
     try {
       unshard(ctx, x, 1).dispose();
     } catch (error) {

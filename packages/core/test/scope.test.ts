@@ -18,9 +18,9 @@ beforeEach(() => {
   device = new ReferenceDevice();
 });
 
-const allocated = () => device.memory().allocated;
+const allocatedBytes = () => device.memory().allocated;
 
-function leaf(...values: number[]): Tensor {
+function createLeaf(...values: number[]): Tensor {
   const x = fromArray(device, values, [values.length]);
   x.requiresGrad = true;
   return x;
@@ -32,10 +32,10 @@ describe("what a scope releases", () => {
   test("all that was created inside but the result, which is the caller's", async () => {
     using x = fromArray(device, [1, 2], [2]);
     const y = scope(() => x.add(x).square().scale(2));
-    expect(allocated()).toBe(16);
+    expect(allocatedBytes()).toBe(16);
     expect([...(await y.read())]).toEqual([8, 32]);
     y.dispose();
-    expect(allocated()).toBe(8);
+    expect(allocatedBytes()).toBe(8);
   });
 
   test("nothing that was created outside, even if it is returned", () => {
@@ -51,25 +51,25 @@ describe("what a scope releases", () => {
   });
 
   test("not what is returned in arrays, maps, sets and plain objects, at any depth", () => {
-    const make = () => ones(device, [1]);
+    const createTensor = () => ones(device, [1]);
     const result = scope(() => {
-      make();
-      const cyclic: { self?: unknown; list: Tensor[] } = { list: [make(), make()] };
-      cyclic.self = cyclic;
-      const bare = Object.assign(Object.create(null) as { x?: Tensor }, { x: make() });
+      createTensor();
+      const cyclicObject: { self?: unknown; list: Tensor[] } = { list: [createTensor(), createTensor()] };
+      cyclicObject.self = cyclicObject;
+      const nullPrototypeObject = Object.assign(Object.create(null) as { x?: Tensor }, { x: createTensor() });
       return {
-        map: new Map([["a", { x: make() }]]),
-        set: new Set([make()]),
-        cyclic,
-        bare,
+        map: new Map([["a", { x: createTensor() }]]),
+        set: new Set([createTensor()]),
+        cyclic: cyclicObject,
+        bare: nullPrototypeObject,
         text: "no tensor",
         none: null,
       };
     });
     const { map, set, cyclic, bare } = result;
-    const all = [map.get("a")!.x, ...set, ...cyclic.list, bare.x];
-    expect(all.map((x) => x.isDisposed)).toEqual([false, false, false, false, false]);
-    expect(allocated()).toBe(5 * 4);
+    const returnedTensors = [map.get("a")!.x, ...set, ...cyclic.list, bare.x];
+    expect(returnedTensors.map((x) => x.isDisposed)).toEqual([false, false, false, false, false]);
+    expect(allocatedBytes()).toBe(5 * 4);
   });
 
   test("what a class instance holds: only `keep` names that", () => {
@@ -79,92 +79,92 @@ describe("what a scope releases", () => {
         this.x = x;
       }
     }
-    const [released, kept] = [
+    const [releasedTensor, keptTensor] = [
       scope(() => new Holder(ones(device, [1]))),
       scope(() => new Holder(keep(ones(device, [1])))),
     ];
-    expect([released.x.isDisposed, kept.x.isDisposed]).toEqual([true, false]);
+    expect([releasedTensor.x.isDisposed, keptTensor.x.isDisposed]).toEqual([true, false]);
   });
 
   test("not what `keep` names, in however many scopes", () => {
-    let kept: Tensor | undefined;
+    let keptTensor: Tensor | undefined;
     scope(() =>
       scope(() => {
-        kept = keep(ones(device, [2]));
+        keptTensor = keep(ones(device, [2]));
       }),
     );
-    expect(kept!.isDisposed).toBe(false);
-    kept!.dispose();
-    expect(allocated()).toBe(0);
+    expect(keptTensor!.isDisposed).toBe(false);
+    keptTensor!.dispose();
+    expect(allocatedBytes()).toBe(0);
   });
 
   test("earlier what `using` binds", () => {
     const y = scope(() => {
       {
-        using large = ones(device, [1000]);
-        large.add(large).dispose();
+        using largeTensor = ones(device, [1000]);
+        largeTensor.add(largeTensor).dispose();
       }
-      expect(allocated()).toBe(0);
+      expect(allocatedBytes()).toBe(0);
       return ones(device, [1]);
     });
     expect(y.isDisposed).toBe(false);
   });
 
   test("a loop in it does not keep what it disposed", () => {
-    let before: WeakRef<Tensor> | undefined;
+    let tensorRef: WeakRef<Tensor> | undefined;
     scope(() => {
       for (let i = 0; i < 1000; i++) {
         using x = ones(device, [1]);
-        before ??= new WeakRef(x);
+        tensorRef ??= new WeakRef(x);
       }
-      expect(allocated()).toBe(0);
+      expect(allocatedBytes()).toBe(0);
     });
-    expect(before).toBeDefined();
+    expect(tensorRef).toBeDefined();
   });
 });
 
 describe("use after release", () => {
   test("of what a scope released, the message names the scope", () => {
-    let lost: Tensor | undefined;
+    let lostTensor: Tensor | undefined;
     scope(() => {
-      lost = ones(device, [2]);
+      lostTensor = ones(device, [2]);
     });
-    expect(() => lost!.read()).toThrow(
+    expect(() => lostTensor!.read()).toThrow(
       "read: expected a tensor that is not disposed, received a tensor of shape [2] released by its scope; return the tensor from the scope, or call keep(x)",
     );
   });
 
   test("of what was disposed by hand, in a scope or outside, it does not", () => {
-    const disposed: Tensor[] = [ones(device, [2])];
-    scope(() => disposed.push(ones(device, [2])) && disposed[1]!.dispose());
-    disposed[0]!.dispose();
-    for (const each of disposed)
-      expect(() => each.read()).toThrow(/a disposed tensor .*; dispose a tensor after its last use/);
+    const disposedTensors: Tensor[] = [ones(device, [2])];
+    scope(() => disposedTensors.push(ones(device, [2])) && disposedTensors[1]!.dispose());
+    disposedTensors[0]!.dispose();
+    for (const tensor of disposedTensors)
+      expect(() => tensor.read()).toThrow(/a disposed tensor .*; dispose a tensor after its last use/);
   });
 });
 
 describe("scopes within scopes", () => {
   test("the outer scope adopts what the inner one returns", () => {
-    let inner: Tensor | undefined;
-    const outer = scope(() => {
-      inner = scope(() => ones(device, [2]).scale(2));
-      expect(inner.isDisposed).toBe(false);
-      expect(allocated()).toBe(8);
-      return inner.scale(3);
+    let innerTensor: Tensor | undefined;
+    const outerResult = scope(() => {
+      innerTensor = scope(() => ones(device, [2]).scale(2));
+      expect(innerTensor.isDisposed).toBe(false);
+      expect(allocatedBytes()).toBe(8);
+      return innerTensor.scale(3);
     });
-    expect([inner!.isDisposed, outer.isDisposed]).toEqual([true, false]);
-    expect(allocated()).toBe(8);
+    expect([innerTensor!.isDisposed, outerResult.isDisposed]).toEqual([true, false]);
+    expect(allocatedBytes()).toBe(8);
   });
 
   test("an inner scope leaves what the outer one created, even if it returns it", () => {
     const result = scope(() => {
       const x = ones(device, [2]);
-      const same = scope(() => x);
-      expect(same.isDisposed).toBe(false);
-      return same.scale(2);
+      const sameTensor = scope(() => x);
+      expect(sameTensor.isDisposed).toBe(false);
+      return sameTensor.scale(2);
     });
     expect(result.isDisposed).toBe(false);
-    expect(allocated()).toBe(8);
+    expect(allocatedBytes()).toBe(8);
   });
 
   test("code that runs untracked inside belongs to none", () => {
@@ -179,7 +179,7 @@ describe("scopes within scopes", () => {
 describe("exceptions", () => {
   test("release everything created inside, in every scope that they pass", () => {
     using x = ones(device, [2]);
-    const failing = () =>
+    const runFailingScope = () =>
       scope(() => {
         x.scale(2);
         return scope(() => {
@@ -187,24 +187,24 @@ describe("exceptions", () => {
           throw new Error("inside");
         });
       });
-    expect(failing).toThrow("inside");
-    expect(allocated()).toBe(8);
+    expect(runFailingScope).toThrow("inside");
+    expect(allocatedBytes()).toBe(8);
   });
 
   test("which are caught leave the outer scope as it was", () => {
     const y = scope(() => {
-      const first = ones(device, [1]);
+      const firstTensor = ones(device, [1]);
       expect(() =>
         scope(() => {
           ones(device, [100]);
           throw new Error("inside");
         }),
       ).toThrow("inside");
-      expect(allocated()).toBe(4);
-      return first.scale(2);
+      expect(allocatedBytes()).toBe(4);
+      return firstTensor.scale(2);
     });
     expect(y.isDisposed).toBe(false);
-    expect(allocated()).toBe(4);
+    expect(allocatedBytes()).toBe(4);
   });
 
   test("of an operation leave nothing of it", () => {
@@ -219,7 +219,7 @@ describe("exceptions", () => {
     using x = ones(device, [1]);
     scope(() => {
       expect(() => failing([x], undefined)).toThrow("half way");
-      expect(allocated()).toBe(4);
+      expect(allocatedBytes()).toBe(4);
     });
   });
 });
@@ -229,30 +229,30 @@ describe("promises", () => {
 
   test("returned are an error, after everything was released", () => {
     let x: Tensor | undefined;
-    const asynchronous = () =>
+    const runAsyncScope = () =>
       scope(async () => {
         x = ones(device, [2]);
         await Promise.resolve();
         return x.scale(2);
       });
-    expect(asynchronous).toThrow(message);
+    expect(runAsyncScope).toThrow(message);
     expect(x!.isDisposed).toBe(true);
-    expect(allocated()).toBe(0);
+    expect(allocatedBytes()).toBe(0);
   });
 
   test("in a container are an error too, and nothing beside them escapes, not even to an outer scope", () => {
     const outer = scope(() => {
       expect(() => scope(() => ({ loss: ones(device, [1]), value: Promise.resolve(1) }))).toThrow(message);
-      expect(allocated()).toBe(0);
+      expect(allocatedBytes()).toBe(0);
       return ones(device, [1]);
     });
     expect(outer.isDisposed).toBe(false);
   });
 
   test("which reject later for want of what was released are no unhandled rejections", async () => {
-    const unhandled: unknown[] = [];
-    const note = (reason: unknown) => unhandled.push(reason);
-    process.on("unhandledRejection", note);
+    const unhandledErrors: unknown[] = [];
+    const recordUnhandled = (reason: unknown) => unhandledErrors.push(reason);
+    process.on("unhandledRejection", recordUnhandled);
     try {
       expect(() =>
         scope(async () => {
@@ -262,26 +262,26 @@ describe("promises", () => {
         }),
       ).toThrow(message);
       await new Promise((resolve) => setImmediate(resolve));
-      expect(unhandled).toEqual([]);
+      expect(unhandledErrors).toEqual([]);
     } finally {
-      process.off("unhandledRejection", note);
+      process.off("unhandledRejection", recordUnhandled);
     }
   });
 
   test("what an async function creates after an await belongs to no scope", async () => {
-    const late = (async () => {
+    const lateTensor = (async () => {
       await Promise.resolve();
       return ones(device, [1]);
     })();
     scope(() => ones(device, [1]));
-    using x = await late;
+    using x = await lateTensor;
     expect([x.isDisposed, x.owner]).toEqual([false, null]);
   });
 });
 
 describe("autograd", () => {
   test("backward runs after the scope has ended, and leaves nothing behind", async () => {
-    const x = leaf(1, 2);
+    const x = createLeaf(1, 2);
     {
       using loss = scope(() => {
         const y = x.mul(x).tanh();
@@ -294,47 +294,47 @@ describe("autograd", () => {
     (await readGrad(x)).forEach((value, i) => expect(value).toBeCloseTo(expected[i]!, 5));
     x.grad!.dispose();
     x.dispose();
-    expect(allocated()).toBe(0);
+    expect(allocatedBytes()).toBe(0);
   });
 
   test("a tape that nobody runs is freed with the scope", () => {
-    using x = leaf(1, 2);
+    using x = createLeaf(1, 2);
     scope(() => {
       x.square().tanh().sum();
     });
-    expect(allocated()).toBe(8);
+    expect(allocatedBytes()).toBe(8);
   });
 
   test("a whole step inside: gradients survive, the rest does not", async () => {
-    const x = leaf(3);
+    const x = createLeaf(3);
     scope(() => x.square().sum().backward());
     expect(await readGrad(x)).toEqual([6]);
-    expect(allocated()).toBe(8);
+    expect(allocatedBytes()).toBe(8);
   });
 
   test("gradients accumulate over scopes, in place", async () => {
-    const x = leaf(1, 2);
-    let first: Tensor | null = null;
+    const x = createLeaf(1, 2);
+    let firstTensor: Tensor | null = null;
     for (let step = 1; step <= 3; step++) {
       scope(() => x.scale(step).sum().backward());
-      first ??= x.grad;
+      firstTensor ??= x.grad;
     }
     expect(await readGrad(x)).toEqual([6, 6]);
-    expect(x.grad).toBe(first);
-    expect(allocated()).toBe(16);
+    expect(x.grad).toBe(firstTensor);
+    expect(allocatedBytes()).toBe(16);
   });
 
   test("gradients accumulate over micro-batches in one scope", async () => {
-    const x = leaf(1, 2);
+    const x = createLeaf(1, 2);
     scope(() => {
       for (let i = 1; i <= 2; i++) scope(() => x.square().scale(i).sum()).backward();
     });
     expect(await readGrad(x)).toEqual([6, 12]);
-    expect(allocated()).toBe(16);
+    expect(allocatedBytes()).toBe(16);
   });
 
   test("a gradient that is set inside survives", () => {
-    const x = leaf(1);
+    const x = createLeaf(1);
     scope(() => {
       x.grad = ones(device, [1]);
     });
@@ -342,10 +342,10 @@ describe("autograd", () => {
   });
 
   test("checkpointing keeps inputs alone, and its body needs no `using`", async () => {
-    const x = leaf(1, 2, 3, 4);
+    const x = createLeaf(1, 2, 3, 4);
     using y = scope(() => checkpoint((each) => each.square().tanh().square(), x.scale(1)));
     // x, y, and the checkpoint's input.
-    expect(allocated()).toBe(3 * 16);
+    expect(allocatedBytes()).toBe(3 * 16);
     using loss = scope(() => y.sum());
     device.resetPeakMemory();
     loss.backward();
@@ -355,11 +355,11 @@ describe("autograd", () => {
     });
     (await readGrad(x)).forEach((value, i) => expect(value).toBeCloseTo(values[i]!, 5));
     // x, y, the loss, and x's gradient.
-    expect(allocated()).toBe(16 + 16 + 4 + 16);
+    expect(allocatedBytes()).toBe(16 + 16 + 4 + 16);
   });
 
   test("a checkpointed body that returns its input within a scope", async () => {
-    const x = leaf(5);
+    const x = createLeaf(5);
     using y = scope(() => checkpoint((each) => each, x.scale(2)).sum());
     y.backward();
     expect(await readGrad(x)).toEqual([2]);
@@ -367,7 +367,7 @@ describe("autograd", () => {
 });
 
 describe("modules", () => {
-  class Deep extends Module {
+  class DeepModule extends Module {
     readonly calls: string[] = [];
     forward(x: Tensor): Tensor {
       this.calls.push("base");
@@ -375,7 +375,7 @@ describe("modules", () => {
     }
   }
 
-  class Override extends Deep {
+  class OverrideModule extends DeepModule {
     override forward(x: Tensor): Tensor {
       this.calls.push("override");
       return super.forward(x).tanh();
@@ -384,38 +384,38 @@ describe("modules", () => {
 
   test("every forward runs in a scope, of the class that overrides it last too", () => {
     using x = ones(device, [2]);
-    const module = new Override();
+    const module = new OverrideModule();
     using y = module.forward(x);
     expect(y.isDisposed).toBe(false);
     expect(module.calls).toEqual(["override", "base"]);
-    expect(allocated()).toBe(16);
+    expect(allocatedBytes()).toBe(16);
   });
 
   test("nothing replaces the call path", () => {
-    class Field extends Module {
+    class FieldModule extends Module {
       forward = (x: Tensor): Tensor => x.square();
     }
-    expect(() => new Field()).toThrow(TypeError);
-    const module = new Deep();
+    expect(() => new FieldModule()).toThrow(TypeError);
+    const module = new DeepModule();
     expect(() => {
       module.forward = (x) => x;
     }).toThrow(TypeError);
   });
 
   test("a forward may return anything, and an input", () => {
-    class Several extends Module {
-      forward(x: Tensor): { readonly same: Tensor; readonly parts: readonly Tensor[] } {
-        return { same: x, parts: [x.square(), x.add(x)] };
+    class SeveralOutputs extends Module {
+      forward(x: Tensor): { readonly same: Tensor; readonly outputs: readonly Tensor[] } {
+        return { same: x, outputs: [x.square(), x.add(x)] };
       }
     }
     using x = ones(device, [1]);
-    const { same, parts } = new Several().forward(x);
-    expect(same).toBe(x);
-    expect([same, ...parts].map((each) => each.isDisposed)).toEqual([false, false, false]);
+    const { same: returnedInput, outputs: parts } = new SeveralOutputs().forward(x);
+    expect(returnedInput).toBe(x);
+    expect([returnedInput, ...parts].map((each) => each.isDisposed)).toEqual([false, false, false]);
   });
 
   test("an asynchronous forward has no scope", async () => {
-    class Waits extends Module {
+    class AsyncForward extends Module {
       async forward(x: Tensor): Promise<Tensor> {
         using y = x.square();
         await y.read();
@@ -423,14 +423,14 @@ describe("modules", () => {
       }
     }
     using x = ones(device, [2]);
-    using y = await new Waits().forward(x);
+    using y = await new AsyncForward().forward(x);
     expect([...(await y.read())]).toEqual([2, 2]);
-    expect(allocated()).toBe(16);
+    expect(allocatedBytes()).toBe(16);
   });
 
   test("parameters and buffers that are made inside a scope live as long as the module", async () => {
     await using ctx = await init({ device, rank: 0, worldSize: 1 });
-    class Scaled extends Module {
+    class ScaledModule extends Module {
       readonly inner = this.addChild("inner", new Linear(ctx, 2, 2));
       readonly own = this.addParameter("own", ones(ctx, [2]));
       readonly table = this.addBuffer("table", fromArray(ctx, [1, 2], [2]));
@@ -438,7 +438,7 @@ describe("modules", () => {
         return this.inner.forward(x).mul(this.own).add(this.table);
       }
     }
-    const module = scope(() => new Scaled());
+    const module = scope(() => new ScaledModule());
     expect([...module.stateDict()].map(([name, x]) => [name, x.isDisposed])).toEqual([
       ["own", false],
       ["inner.weight", false],
@@ -449,19 +449,19 @@ describe("modules", () => {
     expect(() => module.loadStateDict(new Map([["table", module.table]]), { strict: false })).not.toThrow();
     module.dispose();
     expect(module.table.isDisposed).toBe(true);
-    expect(allocated()).toBe(0);
+    expect(allocatedBytes()).toBe(0);
     expect(scope(() => createParameter(ctx, [1], { initial: { kind: "constant", value: 1 } })).isDisposed).toBe(false);
   });
 
   test("a module's result belongs to the scope that called it", () => {
-    let inner: Tensor | undefined;
+    let innerTensor: Tensor | undefined;
     using x = ones(device, [1]);
     const y = noGrad(() =>
       scope(() => {
-        inner = new Deep().forward(x);
-        return inner.scale(2);
+        innerTensor = new DeepModule().forward(x);
+        return innerTensor.scale(2);
       }),
     );
-    expect([inner!.isDisposed, y.isDisposed]).toEqual([true, false]);
+    expect([innerTensor!.isDisposed, y.isDisposed]).toEqual([true, false]);
   });
 });

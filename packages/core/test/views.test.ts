@@ -9,7 +9,7 @@ import type { Tensor } from "../src/tensor.ts";
 import { ReferenceDevice } from "./reference/index.ts";
 
 const device = new ReferenceDevice();
-const counted = (shape: Shape) =>
+const createIndexTensor = (shape: Shape) =>
   fromArray(
     device,
     Array.from({ length: numel(shape) }, (_, i) => i),
@@ -19,12 +19,12 @@ const counted = (shape: Shape) =>
 const anyShape = fc.array(fc.integer({ min: 0, max: 4 }), { maxLength: 4 });
 
 /** The values that a view must show, by the definition: out[index] = x[source(index)]. */
-function pick(from: Shape, to: Shape, source: (index: number[]) => number[]): number[] {
-  const strides = contiguousStrides(from);
-  const steps = contiguousStrides(to);
-  return Array.from({ length: numel(to) }, (_, flat) => {
-    const index = to.map((length, axis) => Math.floor(flat / steps[axis]!) % length);
-    return source(index).reduce((at, i, axis) => at + i * strides[axis]!, 0);
+function selectElements(inputShape: Shape, outputShape: Shape, mapIndex: (index: number[]) => number[]): number[] {
+  const strides = contiguousStrides(inputShape);
+  const steps = contiguousStrides(outputShape);
+  return Array.from({ length: numel(outputShape) }, (_, flatIndex) => {
+    const index = outputShape.map((length, axis) => Math.floor(flatIndex / steps[axis]!) % length);
+    return mapIndex(index).reduce((elementOffset, i, axis) => elementOffset + i * strides[axis]!, 0);
   });
 }
 
@@ -34,9 +34,11 @@ describe("views show the right elements", () => {
       fc.asyncProperty(anyShape, fc.infiniteStream(fc.nat(1000)), async (shape, stream) => {
         const keys = shape.map(() => stream.next().value);
         const axes = shape.map((_, axis) => axis).toSorted((a, b) => keys[a]! - keys[b]! || a - b);
-        const view = counted(shape).permute(axes);
+        const view = createIndexTensor(shape).permute(axes);
         const inverse = axes.map((_, axis) => axes.indexOf(axis));
-        expect([...(await view.read())]).toEqual(pick(shape, view.shape, (index) => inverse.map((i) => index[i]!)));
+        expect([...(await view.read())]).toEqual(
+          selectElements(shape, view.shape, (index) => inverse.map((i) => index[i]!)),
+        );
       }),
     ));
 
@@ -48,7 +50,7 @@ describe("views show the right elements", () => {
         fc.integer({ min: -9, max: 9 }),
         fc.integer({ min: 1, max: 4 }),
         async (length, start, end, step) => {
-          const view = counted([2, length]).slice(1, start, end, step);
+          const view = createIndexTensor([2, length]).slice(1, start, end, step);
           const row = Array.from({ length }, (_, i) => i)
             .slice(start, end)
             .filter((_, i) => i % step === 0);
@@ -60,12 +62,12 @@ describe("views show the right elements", () => {
 
   test("reshape of any strides, by view or copy", () =>
     fc.assert(
-      fc.asyncProperty(fc.nat(3), fc.nat(3), fc.nat(3), fc.boolean(), async (a, b, c, turned) => {
-        const x = counted([a, b, c]);
-        const from = turned ? x.transpose(0, 2) : x.transpose(1, 0);
-        const values = [...(await from.read())];
+      fc.asyncProperty(fc.nat(3), fc.nat(3), fc.nat(3), fc.boolean(), async (a, b, c, isTransposed) => {
+        const x = createIndexTensor([a, b, c]);
+        const transposedInput = isTransposed ? x.transpose(0, 2) : x.transpose(1, 0);
+        const values = [...(await transposedInput.read())];
         for (const shape of [[a * b * c], [a, b * c], [c * a, b], [1, b, 1, c * a, 1]]) {
-          const view = from.reshape(shape);
+          const view = transposedInput.reshape(shape);
           expect(view.shape).toEqual(shape);
           expect([...(await view.read())]).toEqual(values);
         }
@@ -73,12 +75,12 @@ describe("views show the right elements", () => {
     ));
 
   test("reshape fills in one length", () => {
-    expect(counted([2, 6]).reshape([3, -1]).shape).toEqual([3, 4]);
-    expect(counted([1]).reshape([]).shape).toEqual([]);
+    expect(createIndexTensor([2, 6]).reshape([3, -1]).shape).toEqual([3, 4]);
+    expect(createIndexTensor([1]).reshape([]).shape).toEqual([]);
   });
 
   test("expand", async () => {
-    const view = counted([2, 1]).expand([2, 2, 3]);
+    const view = createIndexTensor([2, 1]).expand([2, 2, 3]);
     expect([...(await view.read())]).toEqual([0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1]);
   });
 
@@ -90,37 +92,37 @@ describe("views show the right elements", () => {
 });
 
 describe("views share memory", () => {
-  const shares = (view: Tensor, x: Tensor) => view.storage === x.storage;
+  const sharesStorage = (view: Tensor, x: Tensor) => view.storage === x.storage;
 
   test("reshape, permute, slice, expand and what is dense already never copy", () => {
-    const x = counted([2, 3, 4]);
+    const x = createIndexTensor([2, 3, 4]);
     const views = [x.reshape([6, 4]), x.permute([2, 0, 1]), x.slice(1, 1), x.expand([5, 2, 3, 4]), x.contiguous()];
-    expect(views.every((view) => shares(view, x))).toBe(true);
-    expect(shares(x.to("float32"), x)).toBe(true);
-    expect(shares(x.detach(), x)).toBe(true);
+    expect(views.every((view) => sharesStorage(view, x))).toBe(true);
+    expect(sharesStorage(x.to("float32"), x)).toBe(true);
+    expect(sharesStorage(x.detach(), x)).toBe(true);
   });
 
   test("splitting and merging heads is a view", () => {
-    const memory = counted([2, 5, 3, 4]);
+    const memory = createIndexTensor([2, 5, 3, 4]);
     const heads = memory.permute([0, 2, 1, 3]);
-    const merged = heads.permute([0, 2, 1, 3]).reshape([2, 5, 12]);
-    expect(shares(merged, memory)).toBe(true);
+    const mergedHeads = heads.permute([0, 2, 1, 3]).reshape([2, 5, 12]);
+    expect(sharesStorage(mergedHeads, memory)).toBe(true);
   });
 
   test("memory returns when the last view lets go", () => {
-    const own = new ReferenceDevice();
-    const x = zeros(own, [4, 4]);
+    const ownDevice = new ReferenceDevice();
+    const x = zeros(ownDevice, [4, 4]);
     const view = x.slice(0, 1, 2);
     x.dispose();
-    expect(own.memory().allocated).toBe(64);
+    expect(ownDevice.memory().allocated).toBe(64);
     view.dispose();
     view.dispose();
-    expect(own.memory().allocated).toBe(0);
+    expect(ownDevice.memory().allocated).toBe(0);
   });
 });
 
 test("bad views are rejected with what would be right", () => {
-  const x = counted([2, 3]);
+  const x = createIndexTensor([2, 3]);
   expect(() => x.reshape([4, 2])).toThrow(/reshape: expected a shape with 6 elements, as in \[2,3\], received \[4,2\]/);
   expect(() => x.reshape([-1, -1])).toThrow(ShapeError);
   expect(() => x.reshape([4, -1])).toThrow(ShapeError);
@@ -128,13 +130,13 @@ test("bad views are rejected with what would be right", () => {
   expect(() => x.transpose(0, 2)).toThrow(/an axis from -2 to 1, received 2/);
   expect(() => x.slice(0, 0, 1, 0)).toThrow(/integers start, end and step with step ≥ 1/);
   expect(() => x.expand([4, 3])).toThrow(/only axes of length 1/);
-  expect(() => counted([1, 3]).expand([-1, 3])).toThrow(ShapeError);
-  expect(() => counted([1, 3]).expand([2.5, 3])).toThrow(ShapeError);
+  expect(() => createIndexTensor([1, 3]).expand([-1, 3])).toThrow(ShapeError);
+  expect(() => createIndexTensor([1, 3]).expand([2.5, 3])).toThrow(ShapeError);
   expect(() => x.to("int8" as "float32")).toThrow(DTypeError);
 });
 
 test("a view never shows memory of others", () => {
-  const x = counted([2, 3]);
+  const x = createIndexTensor([2, 3]);
   expect(() => x.view({ shape: [7], strides: [1] })).toThrow(
     "view: expected a view within the 6 elements of the tensor, received [7] with strides [1] from element 0",
   );
@@ -148,7 +150,7 @@ test("a view never shows memory of others", () => {
 });
 
 test("a disposed tensor is rejected by name", () => {
-  const x = counted([2]);
+  const x = createIndexTensor([2]);
   x.dispose();
   expect(() => x.reshape([2])).toThrow(DisposedError);
   expect(() => x.read()).toThrow(
@@ -164,21 +166,22 @@ describe("creation", () => {
   });
 
   test("draws the same numbers from the same seed and stream, others from others", async () => {
-    const draw = async (seed: number, stream: number) => String(await randn(device, [8], { seed, stream }).read());
-    expect(await draw(1, 2)).toBe(await draw(1, 2));
-    expect(await draw(1, 2)).not.toBe(await draw(1, 3));
-    expect(await draw(1, 2)).not.toBe(await draw(2, 2));
+    const drawNormal = async (seed: number, stream: number) =>
+      String(await randn(device, [8], { seed, stream }).read());
+    expect(await drawNormal(1, 2)).toBe(await drawNormal(1, 2));
+    expect(await drawNormal(1, 2)).not.toBe(await drawNormal(1, 3));
+    expect(await drawNormal(1, 2)).not.toBe(await drawNormal(2, 2));
     expect(String(await rand(device, [8]).read())).not.toBe(String(await rand(device, [8]).read()));
   });
 
   test("draws from the distribution it names", async () => {
-    const normal = await randn(device, [4000], { mean: 2, std: 3 }).read();
-    const mean = normal.reduce((a, b) => a + b) / 4000;
+    const normalValues = await randn(device, [4000], { mean: 2, std: 3 }).read();
+    const mean = normalValues.reduce((a, b) => a + b) / 4000;
     expect(mean).toBeCloseTo(2, 0);
-    expect(Math.sqrt(normal.reduce((sum, x) => sum + (x - mean) ** 2, 0) / 4000)).toBeCloseTo(3, 0);
-    const uniform = await rand(device, [4000], { low: -1, high: 0.5 }).read();
-    expect(Math.min(...uniform)).toBeGreaterThanOrEqual(-1);
-    expect(Math.max(...uniform)).toBeLessThan(0.5);
+    expect(Math.sqrt(normalValues.reduce((sum, x) => sum + (x - mean) ** 2, 0) / 4000)).toBeCloseTo(3, 0);
+    const uniformValues = await rand(device, [4000], { low: -1, high: 0.5 }).read();
+    expect(Math.min(...uniformValues)).toBeGreaterThanOrEqual(-1);
+    expect(Math.max(...uniformValues)).toBeLessThan(0.5);
   });
 
   test("rejects shapes and dtypes that make no sense", () => {

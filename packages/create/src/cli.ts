@@ -16,7 +16,7 @@ ${rows.join("\n")}
 `;
 
 /** The package manager that started this: "npm/11.0.0 node/v20.19.0 …". */
-function packageManager(): string {
+function detectPackageManager(): string {
   return /^(npm|pnpm|yarn)\//.exec(process.env.npm_config_user_agent ?? "")?.[1] ?? "npm";
 }
 
@@ -28,7 +28,7 @@ function main(): number {
     return values.help ? 0 : 1;
   }
   const path = createProject({ directory, template: values.template });
-  const packageManagerName = packageManager();
+  const packageManagerName = detectPackageManager();
   if (!values["no-install"]) {
     const { status } = spawnSync(packageManagerName, ["install"], {
       cwd: path,

@@ -10,20 +10,20 @@ import { memoryLimit, threadCount } from "../src/device.ts";
 afterEach(() => vi.unstubAllEnvs());
 
 test("a missing addon reports where it looked, why it may be missing, and what to do", () => {
-  const missing = join(tmpdir(), "nowhere", "mosaic_kernels_cpu.node");
-  expect(() => loadCpu(missing)).toThrow(AddonLoadError);
-  expect(() => loadCpu(missing)).toThrow(/nowhere.*does not exist[\s\S]*Likely causes:[\s\S]*npm run build:native/);
+  const missingPath = join(tmpdir(), "nowhere", "mosaic_kernels_cpu.node");
+  expect(() => loadCpu(missingPath)).toThrow(AddonLoadError);
+  expect(() => loadCpu(missingPath)).toThrow(/nowhere.*does not exist[\s\S]*Likely causes:[\s\S]*npm run build:native/);
 });
 
 test("a file that is no addon reports so", () => {
   const directory = mkdtempSync(join(tmpdir(), "mosaic-addon-"));
   try {
-    const broken = join(directory, "mosaic_kernels_cpu.node");
-    writeFileSync(broken, "not an addon");
-    expect(() => loadCpu(broken)).toThrow(/cannot load the native CPU device[\s\S]*built for a different platform/);
-    const foreign = join(directory, "foreign.cjs");
-    writeFileSync(foreign, "exports.protocol = 0;");
-    expect(() => loadCpu(foreign)).toThrow(/the addon uses version 0[\s\S]*rebuild it/);
+    const brokenPath = join(directory, "mosaic_kernels_cpu.node");
+    writeFileSync(brokenPath, "not an addon");
+    expect(() => loadCpu(brokenPath)).toThrow(/cannot load the native CPU device[\s\S]*built for a different platform/);
+    const foreignPath = join(directory, "foreign.cjs");
+    writeFileSync(foreignPath, "exports.protocol = 0;");
+    expect(() => loadCpu(foreignPath)).toThrow(/the addon uses version 0[\s\S]*rebuild it/);
   } finally {
     rmSync(directory, { recursive: true });
   }
@@ -61,10 +61,10 @@ test("threads: the option, then MOSAIC_THREADS, then a share of the cores", () =
   expect(threadCount(undefined, { LOCAL_WORLD_SIZE: "100000" })).toBe(1);
   expect(threadCount(undefined, { SLURM_CPUS_ON_NODE: "1" })).toBe(1);
   expect(threadCount(undefined, { SLURM_CPUS_ON_NODE: "100000", LOCAL_WORLD_SIZE: "2" })).toBe(cores);
-  for (const bad of ["0", "-1", "1.5", "many"]) {
-    const message = `expected an integer ≥ 1, received "${bad}"`;
-    expect(() => threadCount(undefined, { MOSAIC_THREADS: bad })).toThrow(`MOSAIC_THREADS: ${message}`);
-    expect(() => threadCount(undefined, { LOCAL_WORLD_SIZE: bad })).toThrow(`LOCAL_WORLD_SIZE: ${message}`);
+  for (const invalidCount of ["0", "-1", "1.5", "many"]) {
+    const message = `expected an integer ≥ 1, received "${invalidCount}"`;
+    expect(() => threadCount(undefined, { MOSAIC_THREADS: invalidCount })).toThrow(`MOSAIC_THREADS: ${message}`);
+    expect(() => threadCount(undefined, { LOCAL_WORLD_SIZE: invalidCount })).toThrow(`LOCAL_WORLD_SIZE: ${message}`);
   }
   expect(() => cpu({ threads: 0 })).toThrow(/cpu: threads: expected an integer from 1 to 1024, received 0/);
   expect(() => cpu({ threads: 2 ** 40 })).toThrow(/cpu: threads: expected an integer from 1 to 1024/);

@@ -4,11 +4,11 @@ import { cpu } from "../src/index.ts";
 
 test("attention rejects to sum in 16 bits: it would write past the end", () => {
   using device = cpu({ threads: 1 });
-  const make = (shape: readonly number[], dtype: "float32" | "bfloat16" = "float32"): Tensor =>
+  const createTensor = (shape: readonly number[], dtype: "float32" | "bfloat16" = "float32"): Tensor =>
     device.empty(shape, dtype);
   const { kernels } = device;
   const rows = [1, 1, 2, 4];
-  const [x, sum, lse] = [make(rows, "bfloat16"), make(rows), make(rows.slice(0, 3))];
+  const [x, sum, lse] = [createTensor(rows, "bfloat16"), createTensor(rows), createTensor(rows.slice(0, 3))];
   const spans = [{ start: 0, length: 2, step: 1 }];
   const tile = { q: spans, k: spans, mask: [], scale: 1 };
   const keys = { k: x, v: x };
@@ -17,34 +17,41 @@ test("attention rejects to sum in 16 bits: it would write past the end", () => {
   expect(() => kernels.merge({ out: sum, lse }, { out: x, lse })).toThrow(
     "merge: from.out: expected float32, received bfloat16",
   );
-  const saved = { dOut: x, lse, delta: lse };
-  for (const odd of ["dq", "dk", "dv"]) {
-    const grads = { dq: sum, dk: sum, dv: sum, [odd]: x };
-    expect(() => kernels.attendBackward(grads, x, saved, keys, tile)).toThrow(DTypeError);
+  const savedTensors = { dOut: x, lse, delta: lse };
+  for (const wrongGradient of ["dq", "dk", "dv"]) {
+    const grads = { dq: sum, dk: sum, dv: sum, [wrongGradient]: x };
+    expect(() => kernels.attendBackward(grads, x, savedTensors, keys, tile)).toThrow(DTypeError);
   }
 });
 
 const rows = [1, 1, 4, 8];
-const whole = [{ start: 0, length: 4, step: 1 }];
+const allRows = [{ start: 0, length: 4, step: 1 }];
 type ChangedCall = Partial<Pick<Tile, "q" | "k" | "mask">>;
 
 /** A forward and a backward of 4 rows, of which the tile is changed. */
 function* callsWith(device: Device, change: () => ChangedCall): Generator<() => void> {
   const { kernels } = device;
-  const make = (shape: readonly number[]): Tensor => {
+  const createTensor = (shape: readonly number[]): Tensor => {
     const x = device.empty(shape, "float32");
     kernels.fill(x, 0);
     return x;
   };
-  const [x, out, lse] = [make(rows), make(rows), make(rows.slice(0, 3))];
-  const tile = () => ({ q: whole, k: whole, mask: masks.causal().slices(4, 4), scale: 1, ...change() });
-  const saved = { dOut: x, lse, delta: lse };
-  yield () => kernels.attend({ out, lse }, x, { k: x, v: x }, tile());
-  yield () => kernels.attendBackward({ dq: out, dk: make(rows), dv: make(rows) }, x, saved, { k: x, v: x }, tile());
+  const [x, out, lse] = [createTensor(rows), createTensor(rows), createTensor(rows.slice(0, 3))];
+  const createTile = () => ({ q: allRows, k: allRows, mask: masks.causal().slices(4, 4), scale: 1, ...change() });
+  const savedTensors = { dOut: x, lse, delta: lse };
+  yield () => kernels.attend({ out, lse }, x, { k: x, v: x }, createTile());
+  yield () =>
+    kernels.attendBackward(
+      { dq: out, dk: createTensor(rows), dv: createTensor(rows) },
+      x,
+      savedTensors,
+      { k: x, v: x },
+      createTile(),
+    );
 }
 
 const steps = [0, 0.5, -1, Number.NaN, Number.POSITIVE_INFINITY];
-const wrong: ChangedCall[] = [
+const invalidCalls: ChangedCall[] = [
   ...steps.flatMap((step) => [{ q: [{ start: 0, length: 4, step }] }, { k: [{ start: 0, length: 4, step }] }]),
   ...[-1, 0.5, Number.NaN].map((start) => ({ k: [{ start, length: 4, step: 1 }] })),
   ...[-4, 3, 5, Number.NaN].map((length) => ({ k: [{ start: 0, length, step: 1 }] })),
@@ -55,24 +62,27 @@ const wrong: ChangedCall[] = [
   ...[-1, 5, 0.5, Number.NaN].map((q0) => ({ mask: [{ q0, q1: 4, k0: 0, k1: 4, type: "full" as const }] })),
 ];
 
-test.each(wrong)("a tile that no kernel can work with is refused: %j", async (change) => {
+test.each(invalidCalls)("a tile that no kernel can work with is refused: %j", async (change) => {
   using device = cpu({ threads: 1 });
   for (const call of callsWith(device, () => change)) expect(call).toThrow(ShapeError);
   await device.stream.synchronize();
 });
 
 /** The field of an object that is right when it is checked, and wrong when it is read again. */
-function withChange<T extends object>(of: T, field: keyof T, then: number): T {
+function withChange<T extends object>(target: T, field: keyof T, laterValue: number): T {
   let reads = 0;
-  return Object.defineProperty({ ...of }, field, { get: () => (reads++ === 0 ? of[field] : then), enumerable: true });
+  return Object.defineProperty({ ...target }, field, {
+    get: () => (reads++ === 0 ? target[field] : laterValue),
+    enumerable: true,
+  });
 }
 
 test.each(steps)("native code guards itself: a step of %d that was not seen ends in an error", async (step) => {
   using device = cpu({ threads: 1 });
-  for (const call of callsWith(device, () => ({ q: [withChange(whole[0]!, "step", step)] }))) {
+  for (const call of callsWith(device, () => ({ q: [withChange(allRows[0]!, "step", step)] }))) {
     expect(call).toThrow(step === 0.5 || step < 1 ? /step ≥ 1/ : /expected a number in the range of int64/);
   }
-  for (const call of callsWith(device, () => ({ k: [withChange(whole[0]!, "step", step)] })))
+  for (const call of callsWith(device, () => ({ k: [withChange(allRows[0]!, "step", step)] })))
     expect(call).toThrow(DeviceError);
   const slice = masks.causal().slices(4, 4)[0]!;
   for (const call of callsWith(device, () => ({ mask: [withChange(slice, "q0", 9)] })))
@@ -84,7 +94,7 @@ test("native code guards itself: spans of more positions than rows end in an err
   const device = cpu({ threads: 1 });
   const [forward] = callsWith(device, () => {
     let reads = 0;
-    const { start, step } = whole[0]!;
+    const { start, step } = allRows[0]!;
     return {
       k: [
         {

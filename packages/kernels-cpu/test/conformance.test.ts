@@ -4,7 +4,7 @@ import { type CpuDevice, cpu, features } from "../src/index.ts";
 
 // Every instruction set that this machine has passes what any device must pass.
 describe.each(features().supported)("the conformance suite on %s", (isa) => {
-  const make = (): CpuDevice => {
+  const createDevice = (): CpuDevice => {
     process.env.MOSAIC_ISA = isa;
     try {
       return cpu({ threads: 2 });
@@ -12,5 +12,5 @@ describe.each(features().supported)("the conformance suite on %s", (isa) => {
       delete process.env.MOSAIC_ISA;
     }
   };
-  test.each(deviceSuite(make).map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+  test.each(deviceSuite(createDevice).map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 });

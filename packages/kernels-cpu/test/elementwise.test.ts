@@ -1,9 +1,17 @@
 import type { BinaryOp, UnaryOp } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { dtypes, firstWrong, generator, layouts, onEveryIsa, place, sample } from "./sample.ts";
+import {
+  dtypes,
+  findMismatch,
+  createGenerator,
+  layouts,
+  onEveryIsa,
+  allocateWithLayout,
+  createSample,
+} from "./sample.ts";
 import { normalCdf } from "./normal.ts";
 
-const binary: Record<BinaryOp, (a: number, b: number) => number> = {
+const binaryReferences: Record<BinaryOp, (a: number, b: number) => number> = {
   add: (a, b) => a + b,
   sub: (a, b) => a - b,
   mul: (a, b) => a * b,
@@ -14,9 +22,9 @@ const binary: Record<BinaryOp, (a: number, b: number) => number> = {
 const sigmoid = (x: number): number => 1 / (1 + Math.exp(-x));
 /** ½ (1 + tanh(√(2/π) (x + 0.044715 x³))). */
 const tanhGate = (x: number): number => sigmoid(2 * Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3));
-const density = (x: number): number => Math.exp((-x * x) / 2) / Math.sqrt(2 * Math.PI);
+const normalDensity = (x: number): number => Math.exp((-x * x) / 2) / Math.sqrt(2 * Math.PI);
 
-const unary: Record<UnaryOp, readonly [value: (x: number) => number, slope: (x: number) => number]> = {
+const unaryReferences: Record<UnaryOp, readonly [value: (x: number) => number, slope: (x: number) => number]> = {
   neg: [(x) => -x, () => -1],
   exp: [Math.exp, Math.exp],
   log: [Math.log, (x) => 1 / x],
@@ -25,7 +33,7 @@ const unary: Record<UnaryOp, readonly [value: (x: number) => number, slope: (x: 
   tanh: [Math.tanh, (x) => 1 / Math.cosh(x) ** 2],
   sigmoid: [sigmoid, (x) => sigmoid(x) * sigmoid(-x)],
   relu: [(x) => Math.max(x, 0), (x) => (x > 0 ? 1 : 0)],
-  gelu: [(x) => x * normalCdf(x), (x) => normalCdf(x) + x * density(x)],
+  gelu: [(x) => x * normalCdf(x), (x) => normalCdf(x) + x * normalDensity(x)],
   geluTanh: [
     (x) => x * tanhGate(x),
     (x) => tanhGate(x) * (1 + x * tanhGate(-x) * 2 * Math.sqrt(2 / Math.PI) * (1 + 3 * 0.044715 * x ** 2)),
@@ -33,8 +41,8 @@ const unary: Record<UnaryOp, readonly [value: (x: number) => number, slope: (x: 
   silu: [(x) => x * sigmoid(x), (x) => sigmoid(x) * (1 + x * sigmoid(-x))],
   square: [(x) => x * x, (x) => 2 * x],
 };
-const positive: readonly UnaryOp[] = ["log", "sqrt", "rsqrt"];
-const operations = Object.keys(unary) as UnaryOp[];
+const positiveDomainOps: readonly UnaryOp[] = ["log", "sqrt", "rsqrt"];
+const operations = Object.keys(unaryReferences) as UnaryOp[];
 
 onEveryIsa("elementwise", (device) => {
   const pairs: (readonly [number[], number[], number[]])[] = [
@@ -55,59 +63,60 @@ onEveryIsa("elementwise", (device) => {
     [[40_000], [40_000], []],
   ];
 
-  test.each(Object.keys(binary) as BinaryOp[])("%s, with broadcasting", async (op) => {
-    const random = generator(2);
-    for (const [shape, left, right] of pairs) {
-      const large = shape[0] === 40_000;
-      for (const layout of large ? (["dense"] as const) : layouts) {
-        for (const dtype of large ? (["float16"] as const) : dtypes) {
-          const a = sample(device(), left, { dtype, layout, value: () => random() * 4 });
-          const b = sample(device(), right, { layout, value: () => random() + 2 });
-          using out = place(device(), shape, dtype, layout);
+  test.each(Object.keys(binaryReferences) as BinaryOp[])("%s, with broadcasting", async (op) => {
+    const random = createGenerator(2);
+    for (const [shape, aShape, bShape] of pairs) {
+      const isLarge = shape[0] === 40_000;
+      for (const layout of isLarge ? (["dense"] as const) : layouts) {
+        for (const dtype of isLarge ? (["float16"] as const) : dtypes) {
+          const a = createSample(device(), aShape, { dtype, layout, value: () => random() * 4 });
+          const b = createSample(device(), bShape, { layout, value: () => random() + 2 });
+          using out = allocateWithLayout(device(), shape, dtype, layout);
           device().kernels.binary(op, out, a.x, b.x);
-          const others = spread(b.values, right, shape);
-          const want = spread(a.values, left, shape).map((x, i) => binary[op](x, others[i]!));
-          expect(firstWrong(await out.read(), want, { tolerance: 2 ** -24, dtype })).toBeUndefined();
+          const bValues = broadcastValues(b.values, bShape, shape);
+          const expected = broadcastValues(a.values, aShape, shape).map((x, i) => binaryReferences[op](x, bValues[i]!));
+          expect(findMismatch(await out.read(), expected, { tolerance: 2 ** -24, dtype })).toBeUndefined();
         }
       }
     }
   });
 
   test("scalar operations, in place", async () => {
-    for (const op of Object.keys(binary) as BinaryOp[]) {
-      const { x, values } = sample(device(), [3, 333], { layout: "turned", value: (i) => i - 500 });
+    for (const op of Object.keys(binaryReferences) as BinaryOp[]) {
+      const { x, values } = createSample(device(), [3, 333], { layout: "turned", value: (i) => i - 500 });
       device().kernels.scalar(op, x, x, 2.5);
-      const want = values.map((value) => binary[op](value, 2.5));
-      expect(firstWrong(await x.read(), want, { tolerance: 2 ** -24 })).toBeUndefined();
+      const expected = values.map((value) => binaryReferences[op](value, 2.5));
+      expect(findMismatch(await x.read(), expected, { tolerance: 2 ** -24 })).toBeUndefined();
     }
   });
 
   test("max keeps NaN of either side", async () => {
-    const a = sample(device(), [17], { value: (i) => (i === 3 ? NaN : i) });
-    const b = sample(device(), [17], { value: (i) => (i === 5 ? NaN : 16 - i) });
+    const a = createSample(device(), [17], { value: (i) => (i === 3 ? NaN : i) });
+    const b = createSample(device(), [17], { value: (i) => (i === 5 ? NaN : 16 - i) });
     using out = device().empty([17], "float32");
     device().kernels.binary("max", out, a.x, b.x);
     expect(Array.from(await out.read())).toEqual(a.values.map((x, i) => Math.max(x, b.values[i]!)));
   });
 
   test.each(operations)("%s and its derivative", async (op) => {
-    const random = generator(3);
-    const [value, slope] = unary[op];
+    const random = createGenerator(3);
+    const [value, slope] = unaryReferences[op];
     for (const layout of layouts) {
       for (const dtype of dtypes) {
-        const draw = (): number => (positive.includes(op) ? Math.abs(random()) * 10 + 0.01 : random() * 6);
-        const x = sample(device(), [3, 101], { dtype, layout, value: draw });
-        const dy = sample(device(), [3, 101], { value: random });
-        using out = place(device(), [3, 101], dtype, layout);
+        const drawInput = (): number =>
+          positiveDomainOps.includes(op) ? Math.abs(random()) * 10 + 0.01 : random() * 6;
+        const x = createSample(device(), [3, 101], { dtype, layout, value: drawInput });
+        const dy = createSample(device(), [3, 101], { value: random });
+        using out = allocateWithLayout(device(), [3, 101], dtype, layout);
         device().kernels.unary(op, out, x.x);
         const scale = x.values.map((each) => Math.abs(value(each)) + (op.startsWith("gelu") ? Math.abs(each) / 10 : 0));
-        const right = { tolerance: 1e-6, dtype, magnitude: scale };
-        expect(firstWrong(await out.read(), x.values.map(value), right)).toBeUndefined();
-        using dx = place(device(), [3, 101], "float32", layout);
+        const errorLimits = { tolerance: 1e-6, dtype, magnitude: scale };
+        expect(findMismatch(await out.read(), x.values.map(value), errorLimits)).toBeUndefined();
+        using dx = allocateWithLayout(device(), [3, 101], "float32", layout);
         device().kernels.unaryBackward(op, dx, x.x, dy.x);
-        const want = x.values.map((each, i) => slope(each) * dy.values[i]!);
+        const expected = x.values.map((each, i) => slope(each) * dy.values[i]!);
         const magnitude = dy.values.map((each, i) => Math.abs(each) * (Math.abs(slope(x.values[i]!)) + 0.1));
-        expect(firstWrong(await dx.read(), want, { tolerance: 2e-6, magnitude })).toBeUndefined();
+        expect(findMismatch(await dx.read(), expected, { tolerance: 2e-6, magnitude })).toBeUndefined();
       }
     }
   });
@@ -115,31 +124,35 @@ onEveryIsa("elementwise", (device) => {
   test("functions at the ends of their range", async () => {
     const inputs = [0, Infinity, -Infinity, NaN, 88.5, 89.5, -87, -100, -110, 1e-40, 3e38, -1];
     for (const op of ["exp", "log", "sqrt", "tanh", "sigmoid", "relu", "gelu", "geluTanh", "silu"] as const) {
-      const { x, values } = sample(device(), [inputs.length], { value: (i) => inputs[i]! });
+      const { x, values } = createSample(device(), [inputs.length], { value: (i) => inputs[i]! });
       using out = device().empty([inputs.length], "float32");
       device().kernels.unary(op, out, x);
-      const want = values.map((value) => Math.fround(unary[op][0](value)));
-      if (["gelu", "geluTanh", "silu"].includes(op)) want[2] = NaN; // −∞ · 0, as in PyTorch
+      const expected = values.map((value) => Math.fround(unaryReferences[op][0](value)));
+      if (["gelu", "geluTanh", "silu"].includes(op)) expected[2] = NaN; // −∞ · 0, as in PyTorch
       // silu(−100) is a hundred times a denormal, which has few digits.
-      const magnitude = want.map((value) => Math.max(Math.abs(value), op === "silu" ? 1e-35 : 0));
-      expect(firstWrong(await out.read(), want, { tolerance: 5e-7, magnitude }), op).toBeUndefined();
+      const magnitude = expected.map((value) => Math.max(Math.abs(value), op === "silu" ? 1e-35 : 0));
+      expect(findMismatch(await out.read(), expected, { tolerance: 5e-7, magnitude }), op).toBeUndefined();
     }
   });
 });
 
 /** Row-major values of one shape repeated over a larger one. */
-function spread(values: readonly number[], shape: readonly number[], to: readonly number[]): number[] {
-  const size = to.reduce((product, length) => product * length, 1);
+function broadcastValues(
+  values: readonly number[],
+  shape: readonly number[],
+  targetShape: readonly number[],
+): number[] {
+  const size = targetShape.reduce((product, length) => product * length, 1);
   return Array.from({ length: size }, (_, index) => {
-    let [rest, at, stride] = [index, 0, 1];
-    for (let axis = to.length - 1; axis >= 0; axis--) {
-      const own = axis - to.length + shape.length;
-      if (own >= 0) {
-        if (shape[own] !== 1) at += (rest % to[axis]!) * stride;
-        stride *= shape[own]!;
+    let [remainingIndex, offset, stride] = [index, 0, 1];
+    for (let axis = targetShape.length - 1; axis >= 0; axis--) {
+      const sourceAxis = axis - targetShape.length + shape.length;
+      if (sourceAxis >= 0) {
+        if (shape[sourceAxis] !== 1) offset += (remainingIndex % targetShape[axis]!) * stride;
+        stride *= shape[sourceAxis]!;
       }
-      rest = Math.floor(rest / to[axis]!);
+      remainingIndex = Math.floor(remainingIndex / targetShape[axis]!);
     }
-    return values[at]!;
+    return values[offset]!;
   });
 }

@@ -5,12 +5,12 @@ import { expect, test } from "vitest";
 import { cpu } from "../src/index.ts";
 
 const residentBytes = (): number => Number(/^\d+ (\d+)/.exec(readFileSync("/proc/self/statm", "utf8"))![1]) * 4096;
-const threads = (): number => readdirSync("/proc/self/task").length;
+const countThreads = (): number => readdirSync("/proc/self/task").length;
 const entry = new URL("../dist/index.js", import.meta.url).href;
 
 /** Lets closed devices end their threads: each is done once its stream has run dry. */
-async function untilThreads(most: number): Promise<void> {
-  while (threads() > most) await new Promise((resolve) => setImmediate(resolve));
+async function waitForThreads(maxThreads: number): Promise<void> {
+  while (countThreads() > maxThreads) await new Promise((resolve) => setImmediate(resolve));
 }
 
 test("10 000 small operations leave memory as it was", async () => {
@@ -28,14 +28,14 @@ test("10 000 small operations leave memory as it was", async () => {
     await device.stream.synchronize();
   };
   for (let i = 0; i < 4; i++) await step();
-  const before = residentBytes();
+  const bytesBefore = residentBytes();
   for (let i = 0; i < 20; i++) await step();
-  expect(residentBytes() - before).toBeLessThan(24 * 2 ** 20); // V8's young generation breathes
+  expect(residentBytes() - bytesBefore).toBeLessThan(24 * 2 ** 20); // V8's young generation breathes
   expect(device.memory().allocated).toBe(64 * 64 * 4);
 });
 
 test("hundreds of devices come and go without a trace", async () => {
-  const round = async (): Promise<void> => {
+  const runRound = async (): Promise<void> => {
     const devices = Array.from({ length: 8 }, (_, index) => cpu({ threads: 2, index }));
     const reads = devices.map((device, i) => {
       const x = device.empty([1000], "float32");
@@ -45,13 +45,13 @@ test("hundreds of devices come and go without a trace", async () => {
     for (const device of devices) device[Symbol.dispose]();
     expect((await Promise.all(reads)).map((values) => values[999])).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
   };
-  await round();
-  const alive = threads();
-  for (let i = 0; i < 5; i++) await round();
-  const before = residentBytes();
-  for (let i = 0; i < 40; i++) await round();
-  await untilThreads(alive);
-  expect(residentBytes() - before).toBeLessThan(32 * 2 ** 20);
+  await runRound();
+  const threadCount = countThreads();
+  for (let i = 0; i < 5; i++) await runRound();
+  const bytesBefore = residentBytes();
+  for (let i = 0; i < 40; i++) await runRound();
+  await waitForThreads(threadCount);
+  expect(residentBytes() - bytesBefore).toBeLessThan(32 * 2 ** 20);
 });
 
 /** Runs a program in a process of its own. */

@@ -1,6 +1,14 @@
 import { type DType, full, type UnaryOp } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { dtypes, firstWrong, generator, type Layout, onEveryIsa, place, sample } from "./sample.ts";
+import {
+  dtypes,
+  findMismatch,
+  createGenerator,
+  type Layout,
+  onEveryIsa,
+  allocateWithLayout,
+  createSample,
+} from "./sample.ts";
 
 /** linear: bias and activation in the product's epilogue, and what the activation is applied to. */
 interface Case {
@@ -12,7 +20,7 @@ interface Case {
   readonly preActivation: Layout | null;
 }
 
-const functions = {
+const activationFunctions = {
   relu: (x: number) => Math.max(x, 0),
   sigmoid: (x: number) => 1 / (1 + Math.exp(-x)),
   square: (x: number) => x * x,
@@ -37,7 +45,7 @@ onEveryIsa("linear", (device) => {
 
   test.each(dtypes)("any sizes, layouts and epilogues in %s", async (dtype) => {
     for (const size of sizes) {
-      for (const each of [
+      for (const variant of [
         { out: "dense", bias: "dense", activation: null, preActivation: null },
         { out: "dense", bias: null, activation: null, preActivation: "dense" },
         { out: "dense", bias: "spread", activation: "relu", preActivation: null },
@@ -47,58 +55,68 @@ onEveryIsa("linear", (device) => {
         { out: "spread", bias: "dense", activation: "sigmoid", preActivation: "spread" },
         { out: "spread", bias: "dense", activation: null, preActivation: "dense" },
       ] as const) {
-        const wrong = await applyOnce({ sizes: size, dtype, ...each });
-        expect(wrong, `${size} ${JSON.stringify(each)}`).toBeUndefined();
+        const mismatch = await applyOnce({ sizes: size, dtype, ...variant });
+        expect(mismatch, `${size} ${JSON.stringify(variant)}`).toBeUndefined();
       }
     }
   });
 
-  async function applyOnce(each: Case): Promise<string | undefined> {
-    const { dtype, activation } = each;
-    const [m, n, k] = each.sizes;
-    const random = generator(m * n + k);
-    const a = sample(device(), [m, k], { dtype, value: random });
-    const b = sample(device(), [k, n], { dtype, layout: "turned", value: random });
-    const bias = each.bias === null ? null : sample(device(), [n], { dtype, layout: each.bias, value: random });
-    using out = place(device(), [m, n], dtype, each.out);
-    using before = each.preActivation === null ? null : place(device(), [m, n], dtype, each.preActivation);
-    for (const written of [out, before]) if (written) device().kernels.fill(written, NaN);
-    device().kernels.linear(out, a.x, b.x, { bias: bias?.x ?? null, activation, preActivation: before });
-    const { sums, magnitude } = reference({ a: a.values, b: b.values, bias: bias?.values }, each.sizes);
-    const wrongSums = before && firstWrong(await before.read(), sums, { tolerance: 1e-6, dtype, magnitude });
+  async function applyOnce(testCase: Case): Promise<string | undefined> {
+    const { dtype, activation } = testCase;
+    const [m, n, k] = testCase.sizes;
+    const random = createGenerator(m * n + k);
+    const a = createSample(device(), [m, k], { dtype, value: random });
+    const b = createSample(device(), [k, n], { dtype, layout: "turned", value: random });
+    const bias =
+      testCase.bias === null ? null : createSample(device(), [n], { dtype, layout: testCase.bias, value: random });
+    using out = allocateWithLayout(device(), [m, n], dtype, testCase.out);
+    using preActivation =
+      testCase.preActivation === null ? null : allocateWithLayout(device(), [m, n], dtype, testCase.preActivation);
+    for (const outputTensor of [out, preActivation]) if (outputTensor) device().kernels.fill(outputTensor, NaN);
+    device().kernels.linear(out, a.x, b.x, { bias: bias?.x ?? null, activation, preActivation });
+    const { sums, magnitude } = reference({ a: a.values, b: b.values, bias: bias?.values }, testCase.sizes);
+    const wrongSums =
+      preActivation && findMismatch(await preActivation.read(), sums, { tolerance: 1e-6, dtype, magnitude });
     // Where its layout is another, the activation is applied to what was rounded.
-    const isRounded = each.preActivation !== null && each.preActivation !== each.out;
+    const isRounded = testCase.preActivation !== null && testCase.preActivation !== testCase.out;
     const tolerance = isRounded && dtype !== "float32" ? 2 ** -8 : 2e-6;
-    const apply = activation === null ? (x: number) => x : functions[activation as keyof typeof functions];
-    const steep = magnitude.map((value) => (activation === "square" ? 2 * value * value : value) + 1);
-    const wrong = firstWrong(await out.read(), sums.map(apply), { tolerance, dtype, magnitude: steep });
-    for (const used of [a, b, bias]) used?.x[Symbol.dispose]();
-    return wrongSums ?? wrong;
+    const activate =
+      activation === null ? (x: number) => x : activationFunctions[activation as keyof typeof activationFunctions];
+    const activationMagnitude = magnitude.map((value) => (activation === "square" ? 2 * value * value : value) + 1);
+    const mismatch = findMismatch(await out.read(), sums.map(activate), {
+      tolerance,
+      dtype,
+      magnitude: activationMagnitude,
+    });
+    for (const input of [a, b, bias]) input?.x[Symbol.dispose]();
+    return wrongSums ?? mismatch;
   }
 
   test("a batch: every product has the bias, and a place of its own for what is activated", async () => {
-    const random = generator(11);
-    const a = sample(device(), [6, 9, 40], { value: random });
-    const b = sample(device(), [6, 40, 20], { value: random });
-    const bias = sample(device(), [20], { value: random });
+    const random = createGenerator(11);
+    const a = createSample(device(), [6, 9, 40], { value: random });
+    const b = createSample(device(), [6, 40, 20], { value: random });
+    const bias = createSample(device(), [20], { value: random });
     using out = device().empty([6, 9, 20], "float32");
-    using before = device().empty([6, 9, 20], "float32");
-    device().kernels.linear(out, a.x, b.x, { bias: bias.x, activation: "relu", preActivation: before });
-    const [got, gotBefore] = [await out.read(), await before.read()];
+    using preActivation = device().empty([6, 9, 20], "float32");
+    device().kernels.linear(out, a.x, b.x, { bias: bias.x, activation: "relu", preActivation });
+    const [actual, actualPreActivation] = [await out.read(), await preActivation.read()];
     for (let i = 0; i < 6; i++) {
       const operands = { a: a.values.slice(i * 360), b: b.values.slice(i * 800), bias: bias.values };
       const { sums, magnitude } = reference(operands, [9, 20, 40]);
-      const part = [i * 180, (i + 1) * 180] as const;
-      expect(firstWrong(gotBefore.slice(...part), sums, { tolerance: 1e-6, magnitude })).toBeUndefined();
-      const activated = sums.map(functions.relu);
-      expect(firstWrong(got.slice(...part), activated, { tolerance: 1e-6, magnitude })).toBeUndefined();
+      const elementRange = [i * 180, (i + 1) * 180] as const;
+      expect(
+        findMismatch(actualPreActivation.slice(...elementRange), sums, { tolerance: 1e-6, magnitude }),
+      ).toBeUndefined();
+      const activated = sums.map(activationFunctions.relu);
+      expect(findMismatch(actual.slice(...elementRange), activated, { tolerance: 1e-6, magnitude })).toBeUndefined();
     }
   });
 
   test("NaN and infinities of products and bias reach what they are added to, and nothing else", async () => {
-    const a = sample(device(), [20, 30], { value: (i) => (i === 5 * 30 + 7 ? NaN : 1) });
-    const b = sample(device(), [30, 20], { value: () => 1 });
-    const bias = sample(device(), [20], { value: (i) => (i === 3 ? Infinity : i === 4 ? -Infinity : 1) });
+    const a = createSample(device(), [20, 30], { value: (i) => (i === 5 * 30 + 7 ? NaN : 1) });
+    const b = createSample(device(), [30, 20], { value: () => 1 });
+    const bias = createSample(device(), [20], { value: (i) => (i === 3 ? Infinity : i === 4 ? -Infinity : 1) });
     using out = full(device(), [20, 20], 7);
     device().kernels.linear(out, a.x, b.x, { bias: bias.x, activation: "relu", preActivation: null });
     const expected = Array.from({ length: 400 }, (_, i) => {

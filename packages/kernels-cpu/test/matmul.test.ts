@@ -2,7 +2,15 @@ import { readFileSync } from "node:fs";
 import { type DType, fromArray, full } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { cpu } from "../src/index.ts";
-import { dtypes, firstWrong, generator, type Layout, onEveryIsa, place, sample } from "./sample.ts";
+import {
+  dtypes,
+  findMismatch,
+  createGenerator,
+  type Layout,
+  onEveryIsa,
+  allocateWithLayout,
+  createSample,
+} from "./sample.ts";
 
 interface Case {
   readonly sizes: readonly [m: number, n: number, k: number];
@@ -34,8 +42,8 @@ onEveryIsa("matmul", (device) => {
         ["spread", "spread", "dense"],
       ] as const) {
         for (const accumulate of [false, true]) {
-          const wrong = await multiplyOnce({ sizes: size, dtype, layouts, accumulate });
-          expect(wrong, `${size} ${layouts} ${accumulate}`).toBeUndefined();
+          const mismatch = await multiplyOnce({ sizes: size, dtype, layouts, accumulate });
+          expect(mismatch, `${size} ${layouts} ${accumulate}`).toBeUndefined();
         }
       }
     }
@@ -52,20 +60,20 @@ onEveryIsa("matmul", (device) => {
   });
 
   async function multiplyOnce({ sizes: [m, n, k], dtype, layouts, accumulate }: Case): Promise<string | undefined> {
-    const random = generator(m * n + k);
-    const a = sample(device(), [m, k], { dtype, layout: layouts[1], value: random });
-    const b = sample(device(), [k, n], { dtype, layout: layouts[2], value: random });
-    using out = place(device(), [m, n], dtype, layouts[0]);
+    const random = createGenerator(m * n + k);
+    const a = createSample(device(), [m, k], { dtype, layout: layouts[1], value: random });
+    const b = createSample(device(), [k, n], { dtype, layout: layouts[2], value: random });
+    using out = allocateWithLayout(device(), [m, n], dtype, layouts[0]);
     device().kernels.fill(out, accumulate ? 0.5 : NaN);
     device().kernels.matmul(out, a.x, b.x, accumulate);
     const { product, magnitude } = reference(a.values, b.values, [m, n, k], accumulate ? 0.5 : 0);
-    const wrong = firstWrong(await out.read(), product, { tolerance: 1e-6, dtype, magnitude });
+    const mismatch = findMismatch(await out.read(), product, { tolerance: 1e-6, dtype, magnitude });
     for (const { x } of [a, b]) x[Symbol.dispose]();
-    return wrong;
+    return mismatch;
   }
 
   test("batches that broadcast", async () => {
-    const random = generator(5);
+    const random = createGenerator(5);
     const shapes: (readonly [out: number[], a: number[], b: number[]])[] = [
       [
         [2, 3, 4, 5],
@@ -98,20 +106,20 @@ onEveryIsa("matmul", (device) => {
         [6, 5],
       ],
     ];
-    for (const [shape, left, right] of shapes) {
+    for (const [shape, aShape, bShape] of shapes) {
       for (const layout of ["dense", "turned", "reversed axes"] as const) {
-        const a = sample(device(), left, { layout, value: random });
-        const b = sample(device(), right, { layout, value: random });
-        using out = place(device(), shape, "float32", layout);
+        const a = createSample(device(), aShape, { layout, value: random });
+        const b = createSample(device(), bShape, { layout, value: random });
+        using out = allocateWithLayout(device(), shape, "float32", layout);
         device().kernels.matmul(out, a.x, b.x, false);
-        const got = await out.read();
-        const [m, n, k] = [shape.at(-2)!, shape.at(-1)!, left.at(-1)!];
-        for (let batch = 0; batch * m * n < got.length; batch++) {
-          const own = a.values.slice(m * k * sampleMatrix(batch, shape, left)).slice(0, m * k);
-          const other = b.values.slice(k * n * sampleMatrix(batch, shape, right)).slice(0, k * n);
-          const { product, magnitude } = reference(own, other, [m, n, k], 0);
-          const part = got.slice(batch * m * n, (batch + 1) * m * n);
-          expect(firstWrong(part, product, { tolerance: 1e-6, magnitude })).toBeUndefined();
+        const actual = await out.read();
+        const [m, n, k] = [shape.at(-2)!, shape.at(-1)!, aShape.at(-1)!];
+        for (let batch = 0; batch * m * n < actual.length; batch++) {
+          const aValues = a.values.slice(m * k * sampleMatrix(batch, shape, aShape)).slice(0, m * k);
+          const bValues = b.values.slice(k * n * sampleMatrix(batch, shape, bShape)).slice(0, k * n);
+          const { product, magnitude } = reference(aValues, bValues, [m, n, k], 0);
+          const actualProduct = actual.slice(batch * m * n, (batch + 1) * m * n);
+          expect(findMismatch(actualProduct, product, { tolerance: 1e-6, magnitude })).toBeUndefined();
         }
       }
     }
@@ -120,7 +128,7 @@ onEveryIsa("matmul", (device) => {
   test("an empty sum is zero, or what was there", async () => {
     using a = device().empty([2, 0], "float32");
     using b = device().empty([0, 3], "float32");
-    const out = sample(device(), [2, 3], { value: (i) => i });
+    const out = createSample(device(), [2, 3], { value: (i) => i });
     device().kernels.matmul(out.x, a, b, true);
     expect(Array.from(await out.x.read())).toEqual([0, 1, 2, 3, 4, 5]);
     device().kernels.matmul(out.x, a, b, false);
@@ -128,12 +136,12 @@ onEveryIsa("matmul", (device) => {
   });
 
   test("a NaN stays in its row and column", async () => {
-    const a = sample(device(), [20, 30], { value: (i) => (i === 5 * 30 + 7 ? NaN : 1) });
-    const b = sample(device(), [30, 20], { value: () => 1 });
+    const a = createSample(device(), [20, 30], { value: (i) => (i === 5 * 30 + 7 ? NaN : 1) });
+    const b = createSample(device(), [30, 20], { value: () => 1 });
     using out = device().empty([20, 20], "float32");
     device().kernels.matmul(out, a.x, b.x, false);
-    const got = await out.read();
-    expect(Array.from(got, (x) => Number.isNaN(x))).toEqual(Array.from(got, (_, i) => Math.floor(i / 20) === 5));
+    const actual = await out.read();
+    expect(Array.from(actual, (x) => Number.isNaN(x))).toEqual(Array.from(actual, (_, i) => Math.floor(i / 20) === 5));
   });
 });
 
@@ -162,7 +170,7 @@ test("a row by panels whose sum is longer than is packed at a time", async () =>
 test("a large product in 16 bits is right in all of its strips, and keeps little memory for itself", async () => {
   using device = cpu({ threads: 2 });
   const [m, n] = [600, 60_000];
-  const before = residentBytes();
+  const bytesBefore = residentBytes();
   {
     using a = fromArray(
       device,
@@ -191,7 +199,7 @@ test("a large product in 16 bits is right in all of its strips, and keeps little
   device.trim();
   await device.stream.synchronize();
   // A float32 copy of the whole would be 137 MiB.
-  expect(residentBytes() - before).toBeLessThan(100 * 2 ** 20);
+  expect(residentBytes() - bytesBefore).toBeLessThan(100 * 2 ** 20);
 });
 
 function residentBytes(): number {
@@ -200,16 +208,16 @@ function residentBytes(): number {
 
 /** Which matrix of an operand belongs to a matrix of the result. */
 function sampleMatrix(batch: number, shape: readonly number[], operand: readonly number[]): number {
-  let [rest, at, stride] = [batch, 0, 1];
+  let [remainingIndex, matrixIndex, stride] = [batch, 0, 1];
   for (let axis = shape.length - 3; axis >= 0; axis--) {
-    const own = axis - shape.length + operand.length;
-    if (own >= 0) {
-      if (operand[own] !== 1) at += (rest % shape[axis]!) * stride;
-      stride *= operand[own]!;
+    const operandAxis = axis - shape.length + operand.length;
+    if (operandAxis >= 0) {
+      if (operand[operandAxis] !== 1) matrixIndex += (remainingIndex % shape[axis]!) * stride;
+      stride *= operand[operandAxis]!;
     }
-    rest = Math.floor(rest / shape[axis]!);
+    remainingIndex = Math.floor(remainingIndex / shape[axis]!);
   }
-  return at;
+  return matrixIndex;
 }
 
 function reference(

@@ -80,8 +80,8 @@ test("returns cached segments before it gives up, in stream order", async () => 
     using start = x.slice(0, 0, 2);
     reads.push(start.read());
   }
-  const got = await Promise.all(reads);
-  expect(got.map(([first]) => first)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
+  const readValues = await Promise.all(reads);
+  expect(readValues.map(([first]) => first)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
 });
 
 test("more than the machine has, and more than there are numbers, is out of memory at once", () => {
@@ -97,7 +97,7 @@ test("what kernels hold to work in is counted, and counts toward the limit", asy
   using a = device.empty([1024, 1024], "bfloat16");
   using b = device.empty([1024, 1024], "bfloat16");
   using out = device.empty([1024, 1024], "bfloat16");
-  for (const each of [a, b]) device.kernels.fill(each, 1);
+  for (const tensor of [a, b]) device.kernels.fill(tensor, 1);
   expect(device.memory().scratch).toBe(0);
   device.kernels.matmul(out, a, b, false);
   await device.stream.synchronize();
@@ -110,12 +110,12 @@ test("what kernels hold to work in is counted, and counts toward the limit", asy
   using filler = device.empty([(reserved - allocated) / 4], "float32");
   expect(device.memory()).toMatchObject({ reserved, allocated: reserved, scratch });
   // Memory is reserved in huge pages, of 2 MiB.
-  const room = Math.floor((64 * mebibyte - reserved - scratch!) / (2 * mebibyte)) * 2 * mebibyte;
-  expect(() => device.empty([room / 4 + 1], "float32")).toThrow(OutOfMemoryError);
-  expect(() => device.empty([room / 4 + 1], "float32")).toThrow(/held by kernels, the limit is 64\.0 MiB/);
-  using rest = device.empty([room / 4], "float32");
-  expect(device.memory().allocated).toBe(allocated + filler.storage.byteLength + rest.storage.byteLength);
-  expect(rest.storage.byteLength).toBe(room);
+  const remainingBytes = Math.floor((64 * mebibyte - reserved - scratch!) / (2 * mebibyte)) * 2 * mebibyte;
+  expect(() => device.empty([remainingBytes / 4 + 1], "float32")).toThrow(OutOfMemoryError);
+  expect(() => device.empty([remainingBytes / 4 + 1], "float32")).toThrow(/held by kernels, the limit is 64\.0 MiB/);
+  using remainder = device.empty([remainingBytes / 4], "float32");
+  expect(device.memory().allocated).toBe(allocated + filler.storage.byteLength + remainder.storage.byteLength);
+  expect(remainder.storage.byteLength).toBe(remainingBytes);
 });
 
 test("counts blocks that are handed out again without a native call: what is allocated, and the peak", () => {
@@ -125,10 +125,10 @@ test("counts blocks that are handed out again without a native call: what is all
   first.dispose();
   expect(device.memory()).toMatchObject({ allocated: 0, peak: 64 });
   device.resetPeakMemory();
-  using again = device.empty([16], "float32"); // the same size class: 64 bytes
-  using other = device.empty([17], "float32");
-  expect(again.storage.handle).toBe(handle);
-  expect(other.storage.handle).not.toBe(handle);
+  using reusedBlock = device.empty([16], "float32"); // the same size class: 64 bytes
+  using otherBlock = device.empty([17], "float32");
+  expect(reusedBlock.storage.handle).toBe(handle);
+  expect(otherBlock.storage.handle).not.toBe(handle);
   expect(device.memory()).toMatchObject({ allocated: 64 + 128, peak: 64 + 128 });
 });
 
@@ -145,9 +145,9 @@ test("freed blocks that are kept for the next allocation make room for another s
 test("blocks that are kept for the next allocation go with their device", () => {
   const device = cpu({ threads: 1 });
   device.empty([4], "float32").dispose();
-  const held = device.empty([4], "float32");
+  const heldTensor = device.empty([4], "float32");
   device[Symbol.dispose]();
-  held.dispose();
+  heldTensor.dispose();
   expect(() => device.empty([4], "float32")).toThrow(ClosedError);
 });
 
@@ -166,9 +166,9 @@ test("memory of tensors that nobody disposed comes back with garbage collection"
   setFlagsFromString("--expose-gc");
   const collectGarbage = runInNewContext("gc") as () => void;
   using device = cpu({ threads: 1 });
-  using kept = device.empty([100], "float32");
+  using keptTensor = device.empty([100], "float32");
   dropReferences(device);
-  const bytes = kept.storage.byteLength + 48;
+  const bytes = keptTensor.storage.byteLength + 48;
   expect(device.memory().allocated).toBeGreaterThan(bytes);
   for (let turn = 0; turn < 50 && device.memory().allocated > bytes; turn++) {
     collectGarbage();
@@ -193,13 +193,15 @@ test("memory that a storage releases returns to the device, and using it is an e
   expect(() => x.storage.handle).toThrow(/storage is freed/);
   await expect(x.read()).rejects.toThrow(/read: expected a tensor whose storage is allocated/);
   x.storage.releaseMemory(); // idempotent
-  using other = device.empty([64], "float32");
-  device.kernels.fill(other, 7);
-  x.storage.adoptMemory(other.storage);
+  using otherTensor = device.empty([64], "float32");
+  device.kernels.fill(otherTensor, 7);
+  x.storage.adoptMemory(otherTensor.storage);
   expect(Array.from(await view.read())).toEqual([7, 7]);
-  expect([x.storage.isReleased, other.storage.isReleased]).toEqual([false, true]);
-  using short = device.empty([1], "float32");
-  expect(() => x.storage.adoptMemory(short.storage)).toThrow(/256 bytes of memory for a storage with released memory/);
+  expect([x.storage.isReleased, otherTensor.storage.isReleased]).toEqual([false, true]);
+  using shortTensor = device.empty([1], "float32");
+  expect(() => x.storage.adoptMemory(shortTensor.storage)).toThrow(
+    /256 bytes of memory for a storage with released memory/,
+  );
 });
 
 test("a released storage that is disposed frees nothing twice", () => {

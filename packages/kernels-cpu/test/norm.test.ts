@@ -1,7 +1,15 @@
 import type { Tensor } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type CpuDevice } from "../src/index.ts";
-import { dtypes, firstWrong, generator, onEveryIsa, place, type Sample, sample } from "./sample.ts";
+import {
+  dtypes,
+  findMismatch,
+  createGenerator,
+  onEveryIsa,
+  allocateWithLayout,
+  type Sample,
+  createSample,
+} from "./sample.ts";
 
 const epsilon = 1e-5;
 
@@ -30,16 +38,16 @@ onEveryIsa("norms", (device) => {
   ];
 
   test.each(variants)("centred: $centred, affine: $affine", async ({ centred, affine }) => {
-    const random = generator(21);
+    const random = createGenerator(21);
     for (const shape of shapes) {
       for (const dtype of shape[0] === 3 ? dtypes : (["float32"] as const)) {
         const layout = shape.length === 3 ? "turned" : "dense";
         const n = shape.at(-1)!;
         const inputs: Inputs = {
-          x: sample(device(), shape, { dtype, layout, value: () => random() * 3 + 1 }),
-          dOut: sample(device(), shape, { dtype, layout, value: random }),
-          weight: affine ? sample(device(), [n], { dtype, value: random }) : null,
-          bias: affine && centred ? sample(device(), [n], { dtype, layout: "spread", value: random }) : null,
+          x: createSample(device(), shape, { dtype, layout, value: () => random() * 3 + 1 }),
+          dOut: createSample(device(), shape, { dtype, layout, value: random }),
+          weight: affine ? createSample(device(), [n], { dtype, value: random }) : null,
+          bias: affine && centred ? createSample(device(), [n], { dtype, layout: "spread", value: random }) : null,
           centred,
         };
         expect(await firstWrongGradient(device(), inputs), `${shape} ${dtype}`).toBeUndefined();
@@ -52,13 +60,16 @@ async function firstWrongGradient(device: CpuDevice, inputs: Inputs): Promise<st
   const { x, weight, bias, centred } = inputs;
   const { shape, dtype } = x.x;
   const n = shape.at(-1)!;
-  const column = [...shape.slice(0, -1), 1];
-  const stats = { mean: centred ? device.empty(column, "float32") : null, rstd: device.empty(column, "float32") };
-  using out = place(device, shape, dtype, "dense");
-  using dx = place(device, shape, dtype, "dense");
+  const columnShape = [...shape.slice(0, -1), 1];
+  const stats = {
+    mean: centred ? device.empty(columnShape, "float32") : null,
+    rstd: device.empty(columnShape, "float32"),
+  };
+  using out = allocateWithLayout(device, shape, dtype, "dense");
+  using dx = allocateWithLayout(device, shape, dtype, "dense");
   const dWeight = weight && device.empty([n], "float32");
   const dBias = bias && device.empty([n], "float32");
-  for (const each of [dWeight, dBias]) if (each) device.kernels.fill(each, 1);
+  for (const gradient of [dWeight, dBias]) if (gradient) device.kernels.fill(gradient, 1);
   const norm = { weight: weight?.x ?? null, bias: bias?.x ?? null, epsilon };
   const { kernels } = device;
   kernels[centred ? "layerNorm" : "rmsNorm"](out, x.x, norm, stats);
@@ -69,23 +80,31 @@ async function firstWrongGradient(device: CpuDevice, inputs: Inputs): Promise<st
     norm.weight,
     stats,
   );
-  const want = reference(inputs, n);
-  const scale = { tolerance: 4e-6, dtype };
+  const expected = reference(inputs, n);
+  const elementLimits = { tolerance: 4e-6, dtype };
   const rowsSeen = Math.max(1, x.values.length / n);
-  const sums = { tolerance: 2e-6, magnitude: new Array<number>(n).fill(1 + Math.sqrt(rowsSeen) * 3) };
-  const check = async (name: string, got: Tensor | null, values: number[], how: typeof scale | typeof sums) => {
-    const wrong = got && firstWrong(await got.read(), values, how);
-    return wrong ? `${name}: ${wrong}` : undefined;
+  const sumLimits = { tolerance: 2e-6, magnitude: new Array<number>(n).fill(1 + Math.sqrt(rowsSeen) * 3) };
+  const checkGradient = async (
+    name: string,
+    actual: Tensor | null,
+    values: number[],
+    limits: typeof elementLimits | typeof sumLimits,
+  ) => {
+    const mismatch = actual && findMismatch(await actual.read(), values, limits);
+    return mismatch ? `${name}: ${mismatch}` : undefined;
   };
   return (
-    (await check("rstd", stats.rstd, want.rstd, { tolerance: 4e-6, dtype: "float32" })) ??
-    (await check("out", out, want.out, { ...scale, magnitude: want.out.map((value) => Math.abs(value) + 1) })) ??
-    (await check("dx", dx, want.dx, {
-      ...scale,
-      magnitude: want.dx.map((_, i) => 4 * want.rstd[Math.floor(i / n)]!),
+    (await checkGradient("rstd", stats.rstd, expected.rstd, { tolerance: 4e-6, dtype: "float32" })) ??
+    (await checkGradient("out", out, expected.out, {
+      ...elementLimits,
+      magnitude: expected.out.map((value) => Math.abs(value) + 1),
     })) ??
-    (await check("dWeight", dWeight, want.dWeight, sums)) ??
-    (await check("dBias", dBias, want.dBias, sums))
+    (await checkGradient("dx", dx, expected.dx, {
+      ...elementLimits,
+      magnitude: expected.dx.map((_, i) => 4 * expected.rstd[Math.floor(i / n)]!),
+    })) ??
+    (await checkGradient("dWeight", dWeight, expected.dWeight, sumLimits)) ??
+    (await checkGradient("dBias", dBias, expected.dBias, sumLimits))
   );
 }
 
@@ -98,16 +117,16 @@ function reference(inputs: Inputs, n: number): Record<"out" | "dx" | "rstd" | "d
     const row = x.values.slice(start, start + n);
     const mean = centred ? row.reduce((a, b) => a + b, 0) / n : 0;
     const rstd = 1 / Math.sqrt(row.reduce((a, b) => a + (b - mean) ** 2, 0) / n + epsilon);
-    const unit = row.map((value) => (value - mean) * rstd);
+    const normalizedRow = row.map((value) => (value - mean) * rstd);
     const dy = dOut.values.slice(start, start + n);
-    const scaled = dy.map((value, i) => value * (weight?.values[i] ?? 1));
-    const level = centred ? scaled.reduce((a, b) => a + b, 0) / n : 0;
-    const along = scaled.reduce((a, b, i) => a + b * unit[i]!, 0) / n;
+    const weightedDy = dy.map((value, i) => value * (weight?.values[i] ?? 1));
+    const meanDy = centred ? weightedDy.reduce((a, b) => a + b, 0) / n : 0;
+    const projection = weightedDy.reduce((a, b, i) => a + b * normalizedRow[i]!, 0) / n;
     rstds!.push(rstd);
     for (let i = 0; i < n; i++) {
-      out!.push(unit[i]! * (weight?.values[i] ?? 1) + (bias?.values[i] ?? 0));
-      dx!.push(rstd * (scaled[i]! - level - unit[i]! * along));
-      dWeight[i]! += unit[i]! * dy[i]!;
+      out!.push(normalizedRow[i]! * (weight?.values[i] ?? 1) + (bias?.values[i] ?? 0));
+      dx!.push(rstd * (weightedDy[i]! - meanDy - normalizedRow[i]! * projection));
+      dWeight[i]! += normalizedRow[i]! * dy[i]!;
       dBias[i]! += dy[i]!;
     }
   }

@@ -1,19 +1,19 @@
 import type { RandomSpec } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { layouts, onEveryIsa, place } from "./sample.ts";
+import { layouts, onEveryIsa, allocateWithLayout } from "./sample.ts";
 
 const normal: RandomSpec = { kind: "normal", mean: 0, std: 1, seed: 42, stream: 3 };
 const uniform: RandomSpec = { kind: "uniform", low: 0, high: 1, seed: 0, stream: 0 };
 
 onEveryIsa("random", (device) => {
   test("is Philox4x32-10: the published vectors of Random123", async () => {
-    const draw = async (spec: RandomSpec): Promise<string[]> => {
+    const drawBits = async (spec: RandomSpec): Promise<string[]> => {
       using x = device().empty([4], "float32");
       device().kernels.random(x, spec);
       return Array.from(await x.read(), (value) => (value * 2 ** 24).toString(16).padStart(6, "0"));
     };
     // kat_vectors: counter 0, key 0 → 6627e8d5 e169c58d bc57ac4c 9b00dbd8; the upper 24 bits are used.
-    expect(await draw(uniform)).toEqual(["6627e8", "e169c5", "bc57ac", "9b00db"]);
+    expect(await drawBits(uniform)).toEqual(["6627e8", "e169c5", "bc57ac", "9b00db"]);
   });
 
   test("gives these very bits, on every instruction set", async () => {
@@ -24,21 +24,21 @@ onEveryIsa("random", (device) => {
   });
 
   test("element i depends only on seed, stream and i", async () => {
-    using long = device().empty([1000], "float32");
-    device().kernels.random(long, normal);
-    const want = Array.from(await long.read());
+    using longTensor = device().empty([1000], "float32");
+    device().kernels.random(longTensor, normal);
+    const expected = Array.from(await longTensor.read());
     for (const layout of layouts) {
-      using x = place(device(), [5, 7, 20], "float32", layout);
+      using x = allocateWithLayout(device(), [5, 7, 20], "float32", layout);
       device().kernels.random(x, normal);
-      expect(Array.from(await x.read())).toEqual(want.slice(0, 700));
+      expect(Array.from(await x.read())).toEqual(expected.slice(0, 700));
     }
-    for (const other of [
+    for (const otherSpec of [
       { ...normal, seed: 43 },
       { ...normal, stream: 4 },
     ]) {
-      device().kernels.random(long, other);
-      const got = await long.read();
-      expect(want.filter((value, i) => value === got[i]).length).toBeLessThan(5);
+      device().kernels.random(longTensor, otherSpec);
+      const actual = await longTensor.read();
+      expect(expected.filter((value, i) => value === actual[i]).length).toBeLessThan(5);
     }
   });
 
@@ -52,9 +52,9 @@ onEveryIsa("random", (device) => {
     expect(moment(2)).toBeCloseTo(1, 1);
     expect(moment(4)).toBeCloseTo(3, 0);
     device().kernels.random(x, { ...uniform, low: -1, high: 3 });
-    const spread = await x.read();
-    expect(spread.every((each) => each >= -1 && each < 3)).toBe(true);
-    expect(spread.reduce((sum, each) => sum + each, 0) / n).toBeCloseTo(1, 1);
+    const uniformValues = await x.read();
+    expect(uniformValues.every((each) => each >= -1 && each < 3)).toBe(true);
+    expect(uniformValues.reduce((sum, each) => sum + each, 0) / n).toBeCloseTo(1, 1);
   });
 
   test("stays below `high` even where rounding would reach it", async () => {

@@ -1,6 +1,14 @@
 import type { ReduceKind } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { dtypes, firstWrong, generator, layouts, onEveryIsa, place, sample } from "./sample.ts";
+import {
+  dtypes,
+  findMismatch,
+  createGenerator,
+  layouts,
+  onEveryIsa,
+  allocateWithLayout,
+  createSample,
+} from "./sample.ts";
 
 const cases: (readonly [shape: number[], axes: number[]])[] = [
   [[7], [0]],
@@ -28,18 +36,18 @@ const cases: (readonly [shape: number[], axes: number[]])[] = [
 
 onEveryIsa("reduce", (device) => {
   test.each(["sum", "max"] as const)("%s over any axes, in any layout", async (kind) => {
-    const random = generator(7);
+    const random = createGenerator(7);
     for (const [shape, axes] of cases) {
-      const large = shape.includes(60_000);
-      for (const layout of large ? (["dense"] as const) : layouts) {
-        for (const dtype of large ? (["float32"] as const) : dtypes) {
-          const x = sample(device(), shape, { dtype, layout, value: random });
-          const kept = shape.map((length, axis) => (axes.includes(axis) ? 1 : length));
-          using out = place(device(), kept, "float32", layout);
+      const isLarge = shape.includes(60_000);
+      for (const layout of isLarge ? (["dense"] as const) : layouts) {
+        for (const dtype of isLarge ? (["float32"] as const) : dtypes) {
+          const x = createSample(device(), shape, { dtype, layout, value: random });
+          const keptShape = shape.map((length, axis) => (axes.includes(axis) ? 1 : length));
+          using out = allocateWithLayout(device(), keptShape, "float32", layout);
           device().kernels.reduce(kind, out, x.x);
           const { result, magnitude } = reference(kind, x.values, shape, axes);
-          const wrong = firstWrong(await out.read(), result, { tolerance: 2e-7, magnitude });
-          expect(wrong, `${kind} ${shape} over ${axes}, ${layout} ${dtype}`).toBeUndefined();
+          const mismatch = findMismatch(await out.read(), result, { tolerance: 2e-7, magnitude });
+          expect(mismatch, `${kind} ${shape} over ${axes}, ${layout} ${dtype}`).toBeUndefined();
           x.x[Symbol.dispose]();
         }
       }
@@ -56,7 +64,7 @@ onEveryIsa("reduce", (device) => {
   });
 
   test("max keeps NaN", async () => {
-    const x = sample(device(), [3, 40], { value: (i) => (i === 50 ? NaN : i) });
+    const x = createSample(device(), [3, 40], { value: (i) => (i === 50 ? NaN : i) });
     for (const shape of [
       [3, 1],
       [1, 40],
@@ -79,16 +87,16 @@ function reference(
   const result = new Array<number>(size).fill(kind === "sum" ? 0 : -Infinity);
   const magnitude = new Array<number>(size).fill(0);
   for (const [index, value] of values.entries()) {
-    let [rest, at, stride] = [index, 0, 1];
+    let [remainingIndex, offset, stride] = [index, 0, 1];
     for (let axis = shape.length - 1; axis >= 0; axis--) {
       if (!axes.includes(axis)) {
-        at += (rest % shape[axis]!) * stride;
+        offset += (remainingIndex % shape[axis]!) * stride;
         stride *= shape[axis]!;
       }
-      rest = Math.floor(rest / shape[axis]!);
+      remainingIndex = Math.floor(remainingIndex / shape[axis]!);
     }
-    result[at] = kind === "sum" ? result[at]! + value : Math.max(result[at]!, value);
-    magnitude[at]! += Math.abs(value);
+    result[offset] = kind === "sum" ? result[offset]! + value : Math.max(result[offset]!, value);
+    magnitude[offset]! += Math.abs(value);
   }
   return { result, magnitude };
 }

@@ -1,37 +1,45 @@
 import { expect, test } from "vitest";
-import { dtypes, firstWrong, generator, layouts, onEveryIsa, place, sample } from "./sample.ts";
+import {
+  dtypes,
+  findMismatch,
+  createGenerator,
+  layouts,
+  onEveryIsa,
+  allocateWithLayout,
+  createSample,
+} from "./sample.ts";
 
 const lengths = [1, 7, 64, 1000, 5000];
 
 onEveryIsa("softmax", (device) => {
   test.each(dtypes)("of rows in %s, forward and backward", async (dtype) => {
-    const random = generator(11);
+    const random = createGenerator(11);
     for (const n of lengths) {
       for (const layout of n > 100 ? (["dense"] as const) : layouts) {
-        const x = sample(device(), [2, 3, n], {
+        const x = createSample(device(), [2, 3, n], {
           dtype,
           layout,
           value: (i) => (Math.floor(i / n) === 4 || i === 0 ? -Infinity : random() * 5),
         });
-        const dOut = sample(device(), [2, 3, n], { dtype, layout, value: random });
-        using out = place(device(), [2, 3, n], "float32", layout);
-        using dx = place(device(), [2, 3, n], dtype, layout);
+        const dOut = createSample(device(), [2, 3, n], { dtype, layout, value: random });
+        using out = allocateWithLayout(device(), [2, 3, n], "float32", layout);
+        using dx = allocateWithLayout(device(), [2, 3, n], dtype, layout);
         device().kernels.softmax(out, x.x);
         device().kernels.softmaxBackward(dx, out, dOut.x);
         const y = softmax(x.values, n);
-        expect(firstWrong(await out.read(), y, { tolerance: 3e-6 }), `${n} ${layout}`).toBeUndefined();
+        expect(findMismatch(await out.read(), y, { tolerance: 3e-6 }), `${n} ${layout}`).toBeUndefined();
         const { gradient, magnitude } = softmaxBackward(y, dOut.values, n);
-        const wrong = firstWrong(await dx.read(), gradient, { tolerance: 3e-6, dtype, magnitude });
-        expect(wrong, `${n} ${layout}`).toBeUndefined();
+        const mismatch = findMismatch(await dx.read(), gradient, { tolerance: 3e-6, dtype, magnitude });
+        expect(mismatch, `${n} ${layout}`).toBeUndefined();
       }
     }
   });
 
   test("rowDot, with and without a last axis", async () => {
-    const random = generator(12);
+    const random = createGenerator(12);
     for (const n of lengths) {
-      const a = sample(device(), [2, 3, n], { dtype: "bfloat16", value: random });
-      const b = sample(device(), [2, 3, n], { layout: "turned", value: random });
+      const a = createSample(device(), [2, 3, n], { dtype: "bfloat16", value: random });
+      const b = createSample(device(), [2, 3, n], { layout: "turned", value: random });
       const terms = a.values.map((value, i) => value * b.values[i]!);
       const sums = Array.from({ length: 6 }, (_, row) => sum(terms.slice(row * n, (row + 1) * n)));
       const magnitude = Array.from({ length: 6 }, (_, row) => sum(terms.slice(row * n, (row + 1) * n).map(Math.abs)));
@@ -41,7 +49,7 @@ onEveryIsa("softmax", (device) => {
       ]) {
         using out = device().empty(shape, "float32");
         device().kernels.rowDot(out, a.x, b.x);
-        expect(firstWrong(await out.read(), sums, { tolerance: 5e-7, magnitude })).toBeUndefined();
+        expect(findMismatch(await out.read(), sums, { tolerance: 5e-7, magnitude })).toBeUndefined();
       }
     }
   });
@@ -51,8 +59,8 @@ const sum = (values: readonly number[]): number => values.reduce((total, value) 
 
 function softmax(values: readonly number[], n: number): number[] {
   return rows(values, n).flatMap((row) => {
-    const top = Math.max(...row);
-    const weights = row.map((x) => (top === -Infinity ? 0 : Math.exp(x - top)));
+    const maxValue = Math.max(...row);
+    const weights = row.map((x) => (maxValue === -Infinity ? 0 : Math.exp(x - maxValue)));
     const total = sum(weights);
     return weights.map((weight) => (total === 0 ? 0 : weight / total));
   });

@@ -22,7 +22,7 @@ export function onEveryIsa(name: string, body: (device: () => CpuDevice) => void
 }
 
 /** A small generator of reproducible numbers in [-1, 1) (Mulberry32). */
-export function generator(seed: number): () => number {
+export function createGenerator(seed: number): () => number {
   let state = seed | 0;
   return () => {
     state = (state + 0x6d2b79f5) | 0;
@@ -42,14 +42,14 @@ export function ulp(x: number, dtype: DType): number {
 }
 
 /** x rounded to nearest, ties to even, in float64 arithmetic. */
-export function rounded(x: number, dtype: DType): number {
+export function roundTo(x: number, dtype: DType): number {
   if (dtype === "float32") return Math.fround(x);
   if (!Number.isFinite(x) || x === 0) return x;
   const unit = ulp(x, dtype);
   const steps = x / unit;
   const floor = Math.floor(steps);
-  const up = steps - floor > 0.5 || (steps - floor === 0.5 && floor % 2 !== 0);
-  const result = Math.abs((floor + (up ? 1 : 0)) * unit);
+  const roundsUp = steps - floor > 0.5 || (steps - floor === 0.5 && floor % 2 !== 0);
+  const result = Math.abs((floor + (roundsUp ? 1 : 0)) * unit);
   const largest = dtype === "bfloat16" ? 2 ** 128 - 2 ** 120 : 65504;
   return Math.sign(x) * (result > largest ? Infinity : result);
 }
@@ -59,7 +59,7 @@ export type Layout = "dense" | "turned" | "spread" | "reversed axes";
 export const layouts: readonly Layout[] = ["dense", "turned", "spread", "reversed axes"];
 
 /** A tensor of this shape, uninitialised, in a layout; views keep the storage alive. */
-export function place(device: CpuDevice, shape: readonly number[], dtype: DType, layout: Layout): Tensor {
+export function allocateWithLayout(device: CpuDevice, shape: readonly number[], dtype: DType, layout: Layout): Tensor {
   const rank = shape.length;
   if (layout === "dense" || rank === 0) return device.empty(shape, dtype);
   if (layout === "spread") {
@@ -81,14 +81,14 @@ export interface Sample {
 }
 
 /** A tensor of given values, and those values as its dtype holds them. */
-export function sample(
+export function createSample(
   device: CpuDevice,
   shape: readonly number[],
   options: { dtype?: DType; layout?: Layout; value: (index: number) => number },
 ): Sample {
   const { dtype = "float32", layout = "dense", value } = options;
-  const values = Array.from({ length: numel(shape) }, (_, i) => rounded(Math.fround(value(i)), dtype));
-  const x = place(device, shape, dtype, layout);
+  const values = Array.from({ length: numel(shape) }, (_, i) => roundTo(Math.fround(value(i)), dtype));
+  const x = allocateWithLayout(device, shape, dtype, layout);
   device.write(x, values);
   return { x, values };
 }
@@ -97,19 +97,20 @@ export function sample(
  * Whether results are right: each within `tolerance` times the magnitude of its terms, plus half a unit of the dtype
  * for the one rounding at the end. Returns the first that is not, or undefined.
  */
-export function firstWrong(
-  got: Float32Array,
-  want: readonly number[],
+export function findMismatch(
+  actualValues: Float32Array,
+  expectedValues: readonly number[],
   options: { tolerance: number; dtype?: DType; magnitude?: readonly number[] },
 ): string | undefined {
   const { tolerance, dtype = "float32", magnitude } = options;
-  if (got.length !== want.length) return `${got.length} values, expected ${want.length}`;
-  for (const [i, expected] of want.entries()) {
-    const value = got[i]!;
+  if (actualValues.length !== expectedValues.length)
+    return `${actualValues.length} values, expected ${expectedValues.length}`;
+  for (const [i, expected] of expectedValues.entries()) {
+    const value = actualValues[i]!;
     if (Object.is(value, expected) || value === expected || (Number.isNaN(value) && Number.isNaN(expected))) continue;
-    const allowed = tolerance * (magnitude?.[i] ?? Math.abs(expected)) + (ulp(expected, dtype) / 2) * 1.001;
-    if (!(Math.abs(value - expected) <= allowed)) {
-      return `[${i}] is ${value}, expected ${expected}, allowed ${allowed}`;
+    const maxError = tolerance * (magnitude?.[i] ?? Math.abs(expected)) + (ulp(expected, dtype) / 2) * 1.001;
+    if (!(Math.abs(value - expected) <= maxError)) {
+      return `[${i}] is ${value}, expected ${expected}, allowed ${maxError}`;
     }
   }
   return undefined;

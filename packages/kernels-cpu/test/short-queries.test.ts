@@ -1,6 +1,6 @@
 import { type DType, masks } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { dtypes, generator, onEveryIsa, type Sample, sample } from "./sample.ts";
+import { dtypes, createGenerator, onEveryIsa, type Sample, createSample } from "./sample.ts";
 
 const [heads, kvHeads, keys, headDim] = [6, 2, 2500, 24];
 const scale = 1 / Math.sqrt(headDim);
@@ -12,37 +12,37 @@ const tolerances: Readonly<Record<DType, number>> = { float32: 1e-5, bfloat16: 2
 onEveryIsa("few queries, many keys", (device) => {
   const cases = dtypes.flatMap((dtype) => [1, 3, 16, 20].map((queries) => [queries, dtype] as const));
   test.each(cases)("%d queries in %s see the keys up to their own", async (queries, dtype) => {
-    const random = generator(queries);
-    const draw = (numHeads: number, length: number): Sample =>
-      sample(device(), [1, numHeads, length, headDim], { dtype, value: random });
-    const [q, k, v] = [draw(heads, queries), draw(kvHeads, keys), draw(kvHeads, keys)];
+    const random = createGenerator(queries);
+    const drawSample = (numHeads: number, length: number): Sample =>
+      createSample(device(), [1, numHeads, length, headDim], { dtype, value: random });
+    const [q, k, v] = [drawSample(heads, queries), drawSample(kvHeads, keys), drawSample(kvHeads, keys)];
     using out = device().empty([1, heads, queries, headDim], "float32");
     using lse = device().empty([1, heads, queries], "float32");
     device().kernels.fill(lse, Number.NEGATIVE_INFINITY);
-    const first = keys - queries;
+    const firstPosition = keys - queries;
     device().kernels.attend(
       { out, lse },
       q.x,
       { k: k.x, v: v.x },
       {
-        q: [{ start: first, length: queries, step: 1 }],
+        q: [{ start: firstPosition, length: queries, step: 1 }],
         k: [{ start: 0, length: keys, step: 1 }],
         mask: masks.causal().slices(keys, keys),
         scale,
       },
     );
-    const [gotOut, gotLse] = [await out.read(), await lse.read()];
-    for (const [row, lseAt] of gotLse.entries()) {
+    const [actualOut, actualLse] = [await out.read(), await lse.read()];
+    for (const [row, lseAt] of actualLse.entries()) {
       const head = Math.floor(row / queries);
-      const seen = first + (row % queries) + 1;
+      const numVisible = firstPosition + (row % queries) + 1;
       const expected = reference(q.values.slice(row * headDim, (row + 1) * headDim), k, v, {
         kvHead: Math.floor((head * kvHeads) / heads),
-        seen,
+        seen: numVisible,
       });
       expect(Math.abs(lseAt - expected.lse)).toBeLessThan(1e-5);
-      const largest = Math.max(...expected.out.map(Math.abs));
-      for (const [d, want] of expected.out.entries()) {
-        expect(Math.abs(gotOut[row * headDim + d]! - want)).toBeLessThan(tolerances[dtype] * largest);
+      const maxMagnitude = Math.max(...expected.out.map(Math.abs));
+      for (const [d, expectedValue] of expected.out.entries()) {
+        expect(Math.abs(actualOut[row * headDim + d]! - expectedValue)).toBeLessThan(tolerances[dtype] * maxMagnitude);
       }
     }
     for (const { x } of [q, k, v]) x[Symbol.dispose]();
@@ -53,42 +53,45 @@ const spans = (length: number) => [{ start: 0, length, step: 1 }];
 
 // One query is folded with lanes along the keys where heads fill vectors: those of 64 on every instruction set.
 onEveryIsa("one query", (device) => {
-  const [size, count, seen] = [64, 700, 333];
+  const [size, count, numVisible] = [64, 700, 333];
 
   test.each([1, 2, 3, 4] as const)(
     "of %d heads on one: large scores, and NaN in keys that it does not see",
     async (group) => {
-      const random = generator(group);
-      const draw = (numHeads: number, length: number): Sample =>
-        sample(device(), [1, numHeads, length, size], { dtype: "float32", value: () => 40 * random() });
-      const [q, k, v] = [draw(group, 1), draw(1, count), draw(1, count)];
+      const random = createGenerator(group);
+      const drawSample = (numHeads: number, length: number): Sample =>
+        createSample(device(), [1, numHeads, length, size], { dtype: "float32", value: () => 40 * random() });
+      const [q, k, v] = [drawSample(group, 1), drawSample(1, count), drawSample(1, count)];
       for (const { x } of [k, v]) {
-        using unseen = x.slice(2, seen);
-        device().kernels.fill(unseen, Number.NaN);
+        using hiddenRows = x.slice(2, numVisible);
+        device().kernels.fill(hiddenRows, Number.NaN);
       }
       using out = device().empty([1, group, 1, size], "float32");
       using lse = device().empty([1, group, 1], "float32");
       device().kernels.fill(lse, Number.NEGATIVE_INFINITY);
-      const attend = (from: number, to: number): void => {
-        const mask = [{ q0: 0, q1: 1, k0: from, k1: to, type: "full" }] as const;
+      const attendKeys = (firstKey: number, endKey: number): void => {
+        const mask = [{ q0: 0, q1: 1, k0: firstKey, k1: endKey, type: "full" }] as const;
         const tile = { q: spans(1), k: spans(count), mask, scale: 1 };
         device().kernels.attend({ out, lse }, q.x, { k: k.x, v: v.x }, tile);
       };
-      attend(5, 200);
-      attend(200, seen); // merges into what there is
-      const [gotOut, gotLse] = [await out.read(), await lse.read()];
+      attendKeys(5, 200);
+      attendKeys(200, numVisible); // merges into what there is
+      const [actualOut, actualLse] = [await out.read(), await lse.read()];
       for (let head = 0; head < group; head++) {
         const row = q.values.slice(head * size, (head + 1) * size);
         const score = (j: number) => row.reduce((sum, x, d) => sum + x * k.values[j * size + d]!, 0);
-        const scores = Array.from({ length: seen - 5 }, (_, j) => score(j + 5));
-        const highest = Math.max(...scores);
-        const weights = scores.map((each) => Math.exp(each - highest));
+        const scores = Array.from({ length: numVisible - 5 }, (_, j) => score(j + 5));
+        const maxScore = Math.max(...scores);
+        const weights = scores.map((each) => Math.exp(each - maxScore));
         const total = weights.reduce((sum, weight) => sum + weight, 0);
         // Scores reach 10⁴ and more: a float32 score is off by some of its last digits.
-        expect(Math.abs(gotLse[head]! - (highest + Math.log(total)))).toBeLessThan(highest * 2 ** -20);
+        expect(Math.abs(actualLse[head]! - (maxScore + Math.log(total)))).toBeLessThan(maxScore * 2 ** -20);
         for (let d = 0; d < size; d++) {
-          const want = weights.reduce((sum, weight, j) => sum + (weight / total) * v.values[(j + 5) * size + d]!, 0);
-          expect(Math.abs(gotOut[head * size + d]! - want)).toBeLessThan(40 * highest * 2 ** -20);
+          const expectedValue = weights.reduce(
+            (sum, weight, j) => sum + (weight / total) * v.values[(j + 5) * size + d]!,
+            0,
+          );
+          expect(Math.abs(actualOut[head * size + d]! - expectedValue)).toBeLessThan(40 * maxScore * 2 ** -20);
         }
       }
       for (const { x } of [q, k, v]) x[Symbol.dispose]();
@@ -97,11 +100,11 @@ onEveryIsa("one query", (device) => {
 
   // Rounded otherwise than in the backward a score of 10⁹ is off by 64, and its weight there by e^64.
   test("has the scores of the backward, to the last bit", async () => {
-    const random = generator(9);
-    const draw = (length: number, factor: number): Sample =>
-      sample(device(), [1, 1, length, size], { dtype: "float32", value: () => factor * random() });
+    const random = createGenerator(9);
+    const drawSample = (length: number, factor: number): Sample =>
+      createSample(device(), [1, 1, length, size], { dtype: "float32", value: () => factor * random() });
     const trials = 40;
-    const [q, k, dOut] = [draw(trials, 1e5), draw(count, 1e4), draw(1, 1)];
+    const [q, k, dOut] = [drawSample(trials, 1e5), drawSample(count, 1e4), drawSample(1, 1)];
     using out = device().empty([1, 1, 1, size], "float32");
     using lse = device().empty([1, 1, 1], "float32");
     using delta = device().empty([1, 1, 1], "float32");
@@ -113,14 +116,14 @@ onEveryIsa("one query", (device) => {
       using dq = device().empty([1, 1, 1, size], "float32");
       using dk = device().empty([1, 1, count, size], "float32");
       using dv = device().empty([1, 1, count, size], "float32");
-      for (const each of [dq, dk, dv]) device().kernels.fill(each, 0);
+      for (const gradient of [dq, dk, dv]) device().kernels.fill(gradient, 0);
       device().kernels.rowDot(delta, dOut.x, out);
       device().kernels.attendBackward({ dq, dk, dv }, row, { dOut: dOut.x, lse, delta }, { k: k.x, v: k.x }, tile);
       // One weight is 1, the others are 0: dv has dOut in that row.
-      const got = await dv.read();
+      const actual = await dv.read();
       for (let d = 0; d < size; d++) {
         let sum = 0;
-        for (let j = 0; j < count; j++) sum += got[j * size + d]!;
+        for (let j = 0; j < count; j++) sum += actual[j * size + d]!;
         expect(sum).toBeCloseTo(dOut.values[d]!, 5);
       }
     }
@@ -133,15 +136,17 @@ function reference(
   q: readonly number[],
   k: Sample,
   v: Sample,
-  { kvHead, seen }: { kvHead: number; seen: number },
+  { kvHead, seen: numVisible }: { kvHead: number; seen: number },
 ): { out: number[]; lse: number } {
-  const at = (j: number): number => (kvHead * keys + j) * headDim;
-  const scores = Array.from({ length: seen }, (_, j) =>
-    q.reduce((sum, x, d) => sum + x * k.values[at(j) + d]! * scale, 0),
+  const keyOffset = (j: number): number => (kvHead * keys + j) * headDim;
+  const scores = Array.from({ length: numVisible }, (_, j) =>
+    q.reduce((sum, x, d) => sum + x * k.values[keyOffset(j) + d]! * scale, 0),
   );
-  const highest = Math.max(...scores);
-  const weights = scores.map((score) => Math.exp(score - highest));
+  const maxScore = Math.max(...scores);
+  const weights = scores.map((score) => Math.exp(score - maxScore));
   const total = weights.reduce((sum, weight) => sum + weight, 0);
-  const out = q.map((_, d) => weights.reduce((sum, weight, j) => sum + (weight / total) * v.values[at(j) + d]!, 0));
-  return { out, lse: highest + Math.log(total) };
+  const out = q.map((_, d) =>
+    weights.reduce((sum, weight, j) => sum + (weight / total) * v.values[keyOffset(j) + d]!, 0),
+  );
+  return { out, lse: maxScore + Math.log(total) };
 }

@@ -15,33 +15,33 @@ describe("a stream", () => {
   });
   afterEach(() => device[Symbol.dispose]());
 
-  const filled = (on: CpuDevice, value: number): Tensor => {
+  const createFilled = (on: CpuDevice, value: number): Tensor => {
     const x = on.empty([4], "float32");
     on.kernels.fill(x, value);
     return x;
   };
 
   test("keeps its first failure, names the operation, and passes it to those who wait", async () => {
-    using other = cpu({ threads: 1, index: 1 });
-    using x = filled(device, 1);
+    using otherDevice = cpu({ threads: 1, index: 1 });
+    using x = createFilled(device, 1);
     failStream(device, "the first");
     failStream(device, "the second");
     const fence = device.stream.record();
     await expect(device.stream.synchronize()).rejects.toThrow("fail: the first");
     await expect(x.read()).rejects.toThrow(DeviceError);
     expect(() => device.kernels.fill(x, 2)).toThrow("fail: the first");
-    using y = filled(other, 1);
-    other.stream.wait(fence);
+    using y = createFilled(otherDevice, 1);
+    otherDevice.stream.wait(fence);
     await expect(y.read()).rejects.toThrow("fail: the first");
   });
 
   test("does not fail with failures after a fence", async () => {
-    using other = cpu({ threads: 1, index: 1 });
+    using otherDevice = cpu({ threads: 1, index: 1 });
     const fence = device.stream.record();
     failStream(device, "later");
     await expect(device.stream.synchronize()).rejects.toThrow("later");
-    other.stream.wait(fence);
-    using y = filled(other, 1);
+    otherDevice.stream.wait(fence);
+    using y = createFilled(otherDevice, 1);
     expect((await y.read())[0]).toBe(1);
   });
 
@@ -57,10 +57,10 @@ describe("a stream", () => {
   });
 
   test("records waits and reads, too", async () => {
-    using other = cpu({ threads: 1, index: 1 });
-    using x = filled(device, 1);
+    using otherDevice = cpu({ threads: 1, index: 1 });
+    using x = createFilled(device, 1);
     device.startTrace();
-    device.stream.wait(other.stream.record());
+    device.stream.wait(otherDevice.stream.record());
     device.kernels.unary("exp", x, x);
     await x.read();
     const events = await device.stopTrace();
@@ -73,9 +73,9 @@ describe("a stream", () => {
   });
 
   test("names a device of another index that operands come from", () => {
-    using other = cpu({ threads: 1, index: 1 });
-    using x = filled(device, 1);
-    using y = filled(other, 1);
+    using otherDevice = cpu({ threads: 1, index: 1 });
+    using x = createFilled(device, 1);
+    using y = createFilled(otherDevice, 1);
     expect(() => device.kernels.binary("add", x, x, y)).toThrow(/add: expected a tensor on this device, .*cpu:1/);
   });
 });

@@ -1,7 +1,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
-import { type Budget, parseNotes, overBudget, parseUsages } from "./budgets.ts";
+import { type Budget, parseNotes, listOverBudget, parseUsages } from "./budgets.ts";
 
 /** The hot kernels may not spill. Gradients of heads over 128, of modified scores, and float32, do a little: less is welcome. */
 const budgets: readonly Budget[] = [
@@ -27,17 +27,17 @@ ptxas info    : Used 32 registers, used 0 barriers`);
     { kernel: "attend_float16_64", gpu: "sm_80", registers: 240, spilled: 8 },
     { kernel: "fill", gpu: "sm_90a", registers: 32, spilled: 0 },
   ]);
-  expect(overBudget(usages, budgets)).toEqual([
+  expect(listOverBudget(usages, budgets)).toEqual([
     "attend_float16_64 for sm_80: 240 registers, 8 bytes spilled; may take 255 and 0",
   ]);
 });
 
 // Written by the build; without nvcc there are no kernels, and no report of them.
-const written = fileURLToPath(new URL("../build-emulated/ptxas.txt", import.meta.url));
-const reported = existsSync(written) ? readFileSync(written, "utf8") : "";
+const reportPath = fileURLToPath(new URL("../build-emulated/ptxas.txt", import.meta.url));
+const reportText = existsSync(reportPath) ? readFileSync(reportPath, "utf8") : "";
 
 test("no kernel takes more registers than its budget, or spills", () => {
-  expect(overBudget(parseUsages(reported), budgets)).toEqual([]);
+  expect(listOverBudget(parseUsages(reportText), budgets)).toEqual([]);
 });
 
 test("finds notes on wgmma, and there are none", () => {
@@ -45,12 +45,12 @@ test("finds notes on wgmma, and there are none", () => {
   expect(parseNotes(`ptxas info    : Used 168 registers\n${serialized} due to ...`)).toEqual([
     `${serialized} due to ...`,
   ]);
-  expect(parseNotes(reported)).toEqual([]);
+  expect(parseNotes(reportText)).toEqual([]);
 });
 
 // setmaxnreg moves registers within what a block started with: kernels count on ptxas to start them with all there are.
 test("Hopper's kernels start with the registers that they divide among themselves", () => {
-  const started = parseUsages(reported).filter(({ kernel }) => kernel.includes("Hopper"));
-  const expected = started.map(({ kernel }) => (/^attendHopper_.*_64$/.test(kernel) ? 65536 / 512 : 168));
-  expect(started.map(({ registers }) => registers)).toEqual(expected);
+  const hopperUsages = parseUsages(reportText).filter(({ kernel }) => kernel.includes("Hopper"));
+  const expected = hopperUsages.map(({ kernel }) => (/^attendHopper_.*_64$/.test(kernel) ? 65536 / 512 : 168));
+  expect(hopperUsages.map(({ registers }) => registers)).toEqual(expected);
 });

@@ -18,11 +18,11 @@ const ENTRY = /Compiling entry function '(\w+)' for '(\w+)'/;
 
 /** Reads the output of `ptxas -v`. */
 export function parseUsages(text: string): Usage[] {
-  const parts = text.split(/^(?=.*Compiling entry function)/m).filter((part) => ENTRY.test(part));
-  return parts.map((part) => {
-    const [, kernel, gpu] = ENTRY.exec(part)!;
-    const spilled = /(\d+) bytes spill stores/.exec(part)?.[1] ?? Number.NaN;
-    const registers = /Used (\d+) registers/.exec(part)?.[1] ?? Number.NaN;
+  const kernelReports = text.split(/^(?=.*Compiling entry function)/m).filter((part) => ENTRY.test(part));
+  return kernelReports.map((kernelReport) => {
+    const [, kernel, gpu] = ENTRY.exec(kernelReport)!;
+    const spilled = /(\d+) bytes spill stores/.exec(kernelReport)?.[1] ?? Number.NaN;
+    const registers = /Used (\d+) registers/.exec(kernelReport)?.[1] ?? Number.NaN;
     return { kernel: kernel!, gpu: gpu!, registers: Number(registers), spilled: Number(spilled) };
   });
 }
@@ -33,11 +33,11 @@ export function parseNotes(text: string): string[] {
 }
 
 /** One line for each kernel that takes more than it may, or has no budget. */
-export function overBudget(usages: readonly Usage[], budgets: readonly Budget[]): string[] {
+export function listOverBudget(usages: readonly Usage[], budgets: readonly Budget[]): string[] {
   return usages.flatMap(({ kernel, gpu, registers, spilled }) => {
     const budget = budgets.find(({ kernels }) => kernels.test(kernel));
     if (budget !== undefined && registers <= budget.registers && spilled <= budget.spilled) return [];
-    const may = budget ? `may take ${budget.registers} and ${budget.spilled}` : "has no budget";
-    return [`${kernel} for ${gpu}: ${registers} registers, ${spilled} bytes spilled; ${may}`];
+    const allowanceText = budget ? `may take ${budget.registers} and ${budget.spilled}` : "has no budget";
+    return [`${kernel} for ${gpu}: ${registers} registers, ${spilled} bytes spilled; ${allowanceText}`];
   });
 }

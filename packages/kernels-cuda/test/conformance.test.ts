@@ -1,4 +1,4 @@
-import { onGpu } from "./emulated.ts";
+import { runsOnGpu } from "./emulated.ts";
 import { deviceSuite } from "@mosaic/conformance";
 import { beforeAll, describe, expect, test } from "vitest";
 import { cuda } from "../src/index.ts";
@@ -19,10 +19,10 @@ describe.each([
     process.env.MOSAIC_EMULATED_CAPABILITY = String(capability);
     process.env.MOSAIC_CUDA_FAMILY = family;
     using device = cuda();
-    if (!onGpu) expect(device.capability).toBe(capability);
+    if (!runsOnGpu) expect(device.capability).toBe(capability);
   });
 
   // Besides attention in 16 bits whose scores nothing modifies, both run the same kernels (variants.test.ts).
-  const own = family === "portable" || onGpu ? suite : suite.filter(({ name }) => isHopperCase(name));
-  test.each(own.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+  const familySuite = family === "portable" || runsOnGpu ? suite : suite.filter(({ name }) => isHopperCase(name));
+  test.each(familySuite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 });

@@ -11,8 +11,8 @@ const dropout: AttentionDropout = { probability: 0.3, seed: 2 ** 40 + 3, stream:
 
 /** Whether the weight of a pair is kept, by the definition (core's `AttentionDropout`). */
 function isKept({ seed, stream, probability, batchOffset }: AttentionDropout, query: number, key: number): boolean {
-  const halves = (x: number): [number, number] => [x >>> 0, Math.floor(x / 2 ** 32)];
-  const callKey = philox([...halves(stream), 0, 0], halves(seed)).slice(0, 2);
+  const splitWord = (x: number): [number, number] => [x >>> 0, Math.floor(x / 2 ** 32)];
+  const callKey = philox([...splitWord(stream), 0, 0], splitWord(seed)).slice(0, 2);
   const words = philox([Math.floor(key / 4), query, batchOffset + 4, 6], callKey);
   return words[key % 4]! >>> 8 >= Math.fround(probability) * 2 ** 24;
 }
@@ -30,49 +30,51 @@ test.each(["float32", "bfloat16", "float16"] as const)(
       scale: 2 ** -30,
       modifiers: { dropout, origin: { batch: 4, head: 6 } },
     };
-    const at = (spans: readonly Span[]) =>
+    const listPositions = (spans: readonly Span[]) =>
       spans.flatMap(({ start, length, step }) => Array.from({ length }, (_, i) => start + i * step));
-    const kept = at(tile.q).flatMap((query) => at(tile.k).map((key) => isKept(dropout, query, key)));
-    const identity = (rows: number) =>
+    const keepMask = listPositions(tile.q).flatMap((query) =>
+      listPositions(tile.k).map((key) => isKept(dropout, query, key)),
+    );
+    const createIdentity = (rows: number) =>
       write(
         device,
         new Float32Array(rows * size).map((_, i) => Number(i % (size + 1) === 0)),
         [1, 1, rows, size],
         dtype,
       );
-    using q = identity(queries);
-    using k = identity(keys);
+    using q = createIdentity(queries);
+    using k = createIdentity(keys);
     using ones = write(device, new Float32Array(keys * size).fill(1), [1, 1, keys, size], dtype);
-    const zeros = (rows: number) => write(device, new Float32Array(rows * size), [1, 1, rows, size]);
-    using out = zeros(queries);
+    const createZeros = (rows: number) => write(device, new Float32Array(rows * size), [1, 1, rows, size]);
+    using out = createZeros(queries);
     using lse = write(device, new Float32Array(queries).fill(Number.NEGATIVE_INFINITY), [1, 1, queries]);
     device.kernels.attend({ out, lse }, q, { k, v: k }, tile);
-    expect(Array.from(await out.read(), (x) => x !== 0)).toEqual(kept);
+    expect(Array.from(await out.read(), (x) => x !== 0)).toEqual(keepMask);
 
     using delta = write(device, new Float32Array(queries), [1, 1, queries]);
-    using dq = zeros(queries);
-    using dk = zeros(keys);
-    using dv = zeros(keys);
+    using dq = createZeros(queries);
+    using dk = createZeros(keys);
+    using dv = createZeros(keys);
     device.kernels.attendBackward({ dq, dk, dv }, q, { dOut: q, lse, delta }, { k, v: ones }, tile);
-    const transposed = (x: Float32Array) =>
+    const transpose = (x: Float32Array) =>
       Array.from({ length: queries * keys }, (_, i) => x[(i % keys) * size + Math.floor(i / keys)] !== 0);
-    expect(Array.from(await dq.read(), (x) => x !== 0)).toEqual(kept);
-    expect(transposed(await dk.read())).toEqual(kept);
-    expect(transposed(await dv.read())).toEqual(kept);
+    expect(Array.from(await dq.read(), (x) => x !== 0)).toEqual(keepMask);
+    expect(transpose(await dk.read())).toEqual(keepMask);
+    expect(transpose(await dv.read())).toEqual(keepMask);
   },
 );
 
 // Softcap alone does not go by position.
 test("rejects slopes and dropout at positions that 31 bits do not hold", async () => {
-  const run = async (change: object): Promise<void> => {
+  const runTile = async (change: object): Promise<void> => {
     using device = cuda();
     using x = write(device, [1, 2, 3, 4], [1, 1, 1, 4]);
     using lse = write(device, [0], [1, 1, 1]);
-    const far = [span(2 ** 31, 1)];
-    const tile = { q: far, k: far, mask: masks.full().slices(2 ** 32, 2 ** 32), scale: 1, modifiers: change };
+    const farSpans = [span(2 ** 31, 1)];
+    const tile = { q: farSpans, k: farSpans, mask: masks.full().slices(2 ** 32, 2 ** 32), scale: 1, modifiers: change };
     device.kernels.attend({ out: x, lse }, x, { k: x, v: x }, tile);
     await device.stream.synchronize();
   };
-  await expect(run({ dropout })).rejects.toThrow("slopes and dropout require positions below 2147483648");
-  await expect(run({ softcap: 2 })).resolves.toBeUndefined();
+  await expect(runTile({ dropout })).rejects.toThrow("slopes and dropout require positions below 2147483648");
+  await expect(runTile({ softcap: 2 })).resolves.toBeUndefined();
 });

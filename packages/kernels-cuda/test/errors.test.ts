@@ -87,21 +87,21 @@ const problems: readonly Problem[] = [
   {
     what: "a cuBLASLt that is named and missing",
     env: { MOSAIC_CUBLASLT_LIBRARY: "/nonexistent/libcublasLt.so" },
-    code: multiplication(),
+    code: multiplyCode(),
     expected:
       /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: expected cuBLASLt 12\.0 or newer, received \/none.*; set it to libcublasLt\.so\.12/,
   },
   {
     what: "a library that is no cuBLASLt",
     env: { MOSAIC_CUBLASLT_LIBRARY: "libdl.so.2" },
-    code: multiplication(),
+    code: multiplyCode(),
     expected:
       /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: .* received libdl\.so\.2 \(missing symbol cublasLtCreate\); set it/,
   },
 ];
 
 /** A product, whose result is waited for. */
-function multiplication(): string {
+function multiplyCode(): string {
   return `const device = cuda(), x = device.empty([4, 4], "float32");
     device.kernels.matmul(device.empty([4, 4], "float32"), x, x, false);`;
 }
@@ -170,7 +170,7 @@ test.concurrent("a read that finds no memory to convert through is rejected, and
 });
 
 test.concurrent("a kernel that fails is among those that the error names, and nothing works after it", async () => {
-  const reported = await collectErrors(
+  const reportedErrors = await collectErrors(
     { env: { MOSAIC_EMULATED_FAILING_LAUNCH: "3" } },
     `const device = cuda(), x = device.empty([4], "float32");
      device.kernels.fill(x, 1);
@@ -188,10 +188,10 @@ test.concurrent("a kernel that fails is among those that the error names, and no
       "device.memory(); await device.stopTrace(); x[Symbol.dispose](); device[Symbol.dispose]()",
     ],
   );
-  const failure =
+  const failurePattern =
     /^DeviceError: cuda:0 \(Emulated GPU .*\): one of unary, scalar failed: an illegal memory access was encountered \(CUDA_ERROR_ILLEGAL_ADDRESS\); the CUDA context is unusable: restart the process, with CUDA_LAUNCH_BLOCKING=1/;
-  for (const each of reported.slice(0, -1)) expect(each).toMatch(failure);
-  expect(reported.at(-1)).toBe("none");
+  for (const errorText of reportedErrors.slice(0, -1)) expect(errorText).toMatch(failurePattern);
+  expect(reportedErrors.at(-1)).toBe("none");
 });
 
 test.concurrent("a failure is noticed by whatever call comes first", async () => {
@@ -210,15 +210,15 @@ test.concurrent("a failure is noticed by whatever call comes first", async () =>
 
 test.concurrent("a launch that the driver refuses is named", async () => {
   const env = { MOSAIC_EMULATED_REFUSED_LAUNCH: "2" };
-  const reported = await collectErrors({ env }, `const device = cuda(), x = device.empty([4], "float32");`, [
+  const reportedErrors = await collectErrors({ env }, `const device = cuda(), x = device.empty([4], "float32");`, [
     "device.kernels.fill(x, 1)",
     `device.kernels.unary("exp", x, x)`,
     "await x.read()",
   ]);
-  const refusal =
+  const refusalPattern =
     /^DeviceError: cuda:0 \(.*\): unary: too many resources requested for launch \(CUDA_ERROR_LAUNCH_OUT_OF/;
-  expect(reported[0]).toBe("none");
-  for (const each of reported.slice(1)) expect(each).toMatch(refusal);
+  expect(reportedErrors[0]).toBe("none");
+  for (const errorText of reportedErrors.slice(1)) expect(errorText).toMatch(refusalPattern);
 });
 
 test.concurrent("an index out of range is reported, with the kernel", async () => {
@@ -240,7 +240,7 @@ test.concurrent("cuBLASLt without an algorithm leaves the product to a kernel of
   const [reported] = await collectErrors({ env }, "", [
     `const device = cuda();
      device.startTrace();
-     ${multiplication().replace("const device = cuda(), x", "const x")}
+     ${multiplyCode().replace("const device = cuda(), x", "const x")}
      throw new Error((await device.stopTrace()).map(({ name }) => name).join())`,
   ]);
   expect(reported).toBe("Error: matmul");

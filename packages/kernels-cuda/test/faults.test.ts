@@ -7,7 +7,7 @@ import { compileEngine, hopper, portable, testFault } from "./faults.ts";
 
 // The tests of the tests: a kernel with a mistake in it must not pass. Each costs a compilation, so only one of each kind
 // runs by default; MOSAIC_FAULTS=all runs every one.
-const all = process.env.MOSAIC_FAULTS === "all";
+const runsAllFaults = process.env.MOSAIC_FAULTS === "all";
 const directory = mkdtempSync(join(tmpdir(), "mosaic-faults-"));
 
 beforeAll(() => compileEngine(directory), 300_000);
@@ -21,9 +21,9 @@ describe.each([
     expect(await testFault(null, family, directory)).toBe("");
   });
 
-  test.each(all ? list : list.slice(0, 4))("do not pass: $name", { timeout: 300_000 }, async (fault) => {
+  test.each(runsAllFaults ? list : list.slice(0, 4))("do not pass: $name", { timeout: 300_000 }, async (fault) => {
     const verdict = await testFault(fault, family, directory);
     expect(verdict).not.toBe("");
-    if (all) console.log(`${fault.name}: ${verdict}`);
+    if (runsAllFaults) console.log(`${fault.name}: ${verdict}`);
   });
 });

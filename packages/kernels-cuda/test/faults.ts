@@ -9,9 +9,9 @@ import type { Fault } from "./fault-list.ts";
 const root = fileURLToPath(new URL("..", import.meta.url));
 const compiler = process.env.CXX ?? "c++";
 const exec = promisify(execFile);
-const target = ["-fPIC", "-ftls-model=initial-exec", "-march=x86-64-v3"];
-const options = ["-std=c++20", "-O1", ...target, "-Wno-unknown-pragmas", "-Wno-psabi"];
-const includes = ["native", "native/emulation", "../runtime/include"].flatMap((path) => ["-I", join(root, path)]);
+const targetFlags = ["-fPIC", "-ftls-model=initial-exec", "-march=x86-64-v3"];
+const options = ["-std=c++20", "-O1", ...targetFlags, "-Wno-unknown-pragmas", "-Wno-psabi"];
+const includeFlags = ["native", "native/emulation", "../runtime/include"].flatMap((path) => ["-I", join(root, path)]);
 
 /** What kernels are compiled for one dtype and head size, on which pretended GPU, and how many keys exercise them. */
 export interface Family {
@@ -55,19 +55,19 @@ EMULATED_KERNEL(attendQueriesHopper_bfloat16_64, AttendBackwardHopperParameters)
 /** Compiles the engine of the emulation, which no fault touches, once. */
 export async function compileEngine(directory: string): Promise<void> {
   writeFileSync(join(directory, "engine.h"), '#include "kernels/ptx.cuh"\n#include "kernels/ptx_sm90.cuh"\n');
-  await exec(compiler, [...options, ...includes, "-x", "c++-header", join(directory, "engine.h")]);
+  await exec(compiler, [...options, ...includeFlags, "-x", "c++-header", join(directory, "engine.h")]);
 }
 
 /** What the suite's trial reports of kernels with that fault, or without any: "" if it finds nothing wrong. */
 export async function testFault(fault: Fault | null, family: Family, directory: string): Promise<string> {
   // The faulty file is found before the right one, which stays where it is.
-  const faulty = join(directory, "faulty");
-  rmSync(faulty, { recursive: true, force: true });
-  mkdirSync(join(faulty, "kernels"), { recursive: true });
-  if (fault) writeFileSync(join(faulty, "kernels", fault.file), withFault(fault));
+  const faultyDirectory = join(directory, "faulty");
+  rmSync(faultyDirectory, { recursive: true, force: true });
+  mkdirSync(join(faultyDirectory, "kernels"), { recursive: true });
+  if (fault) writeFileSync(join(faultyDirectory, "kernels", fault.file), withFault(fault));
   const [source, object, library] = ["one.cu", "one.o", "libcuda_faulty.so"].map((name) => join(directory, name));
   writeFileSync(source!, family.kernels);
-  const inputs = ["-include", join(directory, "engine.h"), "-I", faulty, ...includes];
+  const inputs = ["-include", join(directory, "engine.h"), "-I", faultyDirectory, ...includeFlags];
   await exec(compiler, [...options, ...inputs, "-x", "c++", "-c", source!, "-o", object!]);
   // Kernels of a library that is loaded later replace those of the same name: all else is the stand-in's.
   const linkFlags = ["-Wl,--no-as-needed", emulatedDriver, `-Wl,-rpath,${dirname(emulatedDriver)}`];
@@ -76,17 +76,17 @@ export async function testFault(fault: Fault | null, family: Family, directory: 
   const env = { ...process.env, MOSAIC_CUDA_LIBRARY: library, MOSAIC_EMULATED_CAPABILITY: capability };
   const node = ["--input-type=module", "--eval", createTrial(family)];
   // A process that crashes or hangs has noticed, too.
-  const found = await exec(process.execPath, node, { cwd: root, env, timeout: 60_000 }).catch((error: Error) => {
+  const trialOutput = await exec(process.execPath, node, { cwd: root, env, timeout: 60_000 }).catch((error: Error) => {
     return { stdout: error.message, stderr: "" };
   });
-  return found.stdout && (/^emulated GPU: (.*)$/m.exec(found.stderr)?.[1] ?? found.stdout);
+  return trialOutput.stdout && (/^emulated GPU: (.*)$/m.exec(trialOutput.stderr)?.[1] ?? trialOutput.stdout);
 }
 
-function withFault({ name, file, old, wrong, nth = 0 }: Fault): string {
-  const parts = readFileSync(join(root, "native/kernels", file), "utf8").split(old);
-  if (parts.length < nth + 2) throw new Error(`fault "${name}": ${file} has no ${nth + 1}th "${old}"`);
-  const before = parts.slice(0, nth + 1).join(old);
-  return `${before}${wrong}${parts.slice(nth + 1).join(old)}`;
+function withFault({ name, file, original: old, replacement: wrong, occurrenceIndex: nth = 0 }: Fault): string {
+  const segments = readFileSync(join(root, "native/kernels", file), "utf8").split(old);
+  if (segments.length < nth + 2) throw new Error(`fault "${name}": ${file} has no ${nth + 1}th "${old}"`);
+  const textBefore = segments.slice(0, nth + 1).join(old);
+  return `${textBefore}${wrong}${segments.slice(nth + 1).join(old)}`;
 }
 
 /** A state that is carried, parts that share rows; rows that see nothing, steps, and ends within tiles. */

@@ -1,4 +1,4 @@
-import { onGpu } from "./emulated.ts";
+import { runsOnGpu } from "./emulated.ts";
 import { masks } from "@mosaic/core";
 import { afterEach, expect, test } from "vitest";
 import { cuda } from "../src/index.ts";
@@ -30,9 +30,9 @@ test.each([
 });
 
 test("two heads more than a grid is deep", async () => {
-  if (!onGpu) process.env.MOSAIC_EMULATED_GRID = "4";
+  if (!runsOnGpu) process.env.MOSAIC_EMULATED_GRID = "4";
   using device = cuda();
-  const heads = onGpu ? 65_537 : 6;
+  const heads = runsOnGpu ? 65_537 : 6;
   using x = device.empty([1, heads, 1, 4], "float32");
   device.write(
     x,

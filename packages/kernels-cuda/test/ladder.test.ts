@@ -25,13 +25,13 @@ let measured: readonly Rung[] = [];
 
 beforeAll(async () => {
   const options = ["-std=c++20", "-O1", "-march=x86-64-v3", "-Wno-unknown-pragmas", "-Wno-psabi"];
-  const includes = ["native", "native/emulation", "ladder", "../runtime/include"].flatMap((path) => [
+  const includeFlags = ["native", "native/emulation", "ladder", "../runtime/include"].flatMap((path) => [
     "-I",
     join(root, path),
   ]);
   const program = join(directory, "benchmark");
-  const all = [...options, ...includes, join(root, "ladder/benchmark.cc"), "-o", program, "-lpthread"];
-  await exec(process.env.CXX ?? "c++", all);
+  const compilerArgs = [...options, ...includeFlags, join(root, "ladder/benchmark.cc"), "-o", program, "-lpthread"];
+  await exec(process.env.CXX ?? "c++", compilerArgs);
   const { stdout } = await exec(program);
   measured = stdout
     .trim()
@@ -54,11 +54,11 @@ test("every rung is right", () => {
 
 test("the ladder's README states what was counted", () => {
   const rows = 384;
-  const table = measured.slice(0, 6).map(({ rung, deviceBytes, sharedBytes, ldmatrix, mma, wgmma }) => {
-    const perRow = [deviceBytes / rows, sharedBytes / rows].map((bytes) => Math.round(bytes));
-    return `| ${[rung, ...perRow, ldmatrix, mma, wgmma].join(" | ")} |`;
+  const expectedTable = measured.slice(0, 6).map(({ rung, deviceBytes, sharedBytes, ldmatrix, mma, wgmma }) => {
+    const bytesPerRow = [deviceBytes / rows, sharedBytes / rows].map((bytes) => Math.round(bytes));
+    return `| ${[rung, ...bytesPerRow, ldmatrix, mma, wgmma].join(" | ")} |`;
   });
   const readme = readFileSync(join(root, "ladder/README.md"), "utf8");
-  const written = readme.split("\n").filter((line) => /^\| \d( \| \d+){5} \|$/.test(line));
-  expect(written).toEqual(table);
+  const readmeTable = readme.split("\n").filter((line) => /^\| \d( \| \d+){5} \|$/.test(line));
+  expect(readmeTable).toEqual(expectedTable);
 });

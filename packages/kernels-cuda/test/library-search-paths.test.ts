@@ -19,30 +19,30 @@ execFileSync(process.env.CXX ?? "c++", ["-std=c++20", "-I", native, `${program}.
 
 /** The search paths after the toolkit's. */
 function searchPaths(env: NodeJS.ProcessEnv): string[] {
-  const [toolkit, ...rest] = execFileSync(program, { env, encoding: "utf8" }).trim().split("\n");
+  const [toolkit, ...otherPaths] = execFileSync(program, { env, encoding: "utf8" }).trim().split("\n");
   expect(toolkit).toBe(`/usr/local/cuda/lib64/${file}`);
-  return rest;
+  return otherPaths;
 }
 
-function put(...path: readonly string[]): string {
-  const whole = join(directory, ...path);
-  mkdirSync(dirname(whole), { recursive: true });
-  writeFileSync(whole, "");
-  return whole;
+function createFile(...path: readonly string[]): string {
+  const fullPath = join(directory, ...path);
+  mkdirSync(dirname(fullPath), { recursive: true });
+  writeFileSync(fullPath, "");
+  return fullPath;
 }
 
 test("in the packages of a Python on the PATH, and of what it links to", () => {
-  const python = put("torch", "bin", "python3");
-  const library = put("torch", "lib", "python3.12", "site-packages", "nvidia", "cu13", "lib", file);
+  const python = createFile("torch", "bin", "python3");
+  const library = createFile("torch", "lib", "python3.12", "site-packages", "nvidia", "cu13", "lib", file);
   expect(searchPaths({ PATH: `/nowhere:${dirname(python)}` })[0]).toBe(library);
-  const links = join(directory, "links");
-  mkdirSync(links);
-  symlinkSync("../torch/bin/python3", join(links, "python3"));
-  expect(searchPaths({ PATH: links })[0]).toBe(library);
+  const linkDirectory = join(directory, "links");
+  mkdirSync(linkDirectory);
+  symlinkSync("../torch/bin/python3", join(linkDirectory, "python3"));
+  expect(searchPaths({ PATH: linkDirectory })[0]).toBe(library);
   expect(searchPaths({ VIRTUAL_ENV: join(directory, "torch") })[0]).toBe(library);
 });
 
 test("in a package of its own, as before CUDA 13, and of PYTHONPATH first", () => {
-  const library = put("site", "nvidia", "cublas", "lib", file);
+  const library = createFile("site", "nvidia", "cublas", "lib", file);
   expect(searchPaths({ PYTHONPATH: join(directory, "site"), VIRTUAL_ENV: join(directory, "torch") })[0]).toBe(library);
 });

@@ -4,11 +4,11 @@ import { run } from "./processes.ts";
 
 // Each in a process of its own: what is left is counted when its last context goes.
 const env = { MOSAIC_EMULATED_LEAKS: "1", MOSAIC_CUBLASLT_LIBRARY: emulatedBlas };
-const nothing = "leaked: 0 streams, 0 events, 0 modules, 0 pools, 0 allocations, 0 pinned\n";
+const noLeaksText = "leaked: 0 streams, 0 events, 0 modules, 0 pools, 0 allocations, 0 pinned\n";
 
-const setUp = `const device = cuda(); const x = device.empty([8, 8], "float32"); device.kernels.fill(x, 1);`;
+const setUpCode = `const device = cuda(); const x = device.empty([8, 8], "float32"); device.kernels.fill(x, 1);`;
 /** Devices close on threads of their own, and fences go with the garbage. */
-const collected = `for (let i = 0; i < 5; i++) {
+const collectGarbageCode = `for (let i = 0; i < 5; i++) {
     gc();
     await new Promise((resolve) => setTimeout(resolve, 20));
   }`;
@@ -16,7 +16,7 @@ const collected = `for (let i = 0; i < 5; i++) {
 test.concurrent("a device gives back all that it took, whatever is still in use", async () => {
   const { stderr } = await run({
     env,
-    code: `${setUp}
+    code: `${setUpCode}
       const table = device.empty([8, 8], "bfloat16");
       device.startTrace();
       device.kernels.matmul(device.empty([8, 8], "float32"), x, x, false);
@@ -27,34 +27,34 @@ test.concurrent("a device gives back all that it took, whatever is still in use"
       device.kernels.fill(x, 2);
       x.read();
       device[Symbol.dispose]();
-      ${collected}`,
+      ${collectGarbageCode}`,
   });
-  expect(stderr).toBe(nothing);
+  expect(stderr).toBe(noLeaksText);
 });
 
 test.concurrent("so does one that has failed", async () => {
   const { stderr } = await run({
     env: { ...env, MOSAIC_EMULATED_FAILING_LAUNCH: "2" },
-    code: `${setUp}
+    code: `${setUpCode}
       device.kernels.fill(x, 2);
       await x.read().catch(() => {});
       device[Symbol.dispose]();
-      ${collected}`,
+      ${collectGarbageCode}`,
   });
-  expect(stderr).toBe(`emulated GPU: fill: injected failure\n${nothing}`);
+  expect(stderr).toBe(`emulated GPU: fill: injected failure\n${noLeaksText}`);
 });
 
 test.concurrent("a fence may outlive its device", async () => {
   const { stderr } = await run({
     env,
-    code: `${setUp}
+    code: `${setUpCode}
       let fence = device.stream.record();
       device[Symbol.dispose]();
-      ${collected}
+      ${collectGarbageCode}
       fence = undefined;
-      ${collected}`,
+      ${collectGarbageCode}`,
   });
-  expect(stderr).toBe(nothing);
+  expect(stderr).toBe(noLeaksText);
 });
 
 test.concurrent("hundreds of operations, and dozens of devices, leave memory and threads as they were", async () => {
@@ -78,10 +78,10 @@ test.concurrent("hundreds of operations, and dozens of devices, leave memory and
         device[Symbol.dispose]();
       };
       for (let i = 0; i < 5; i++) await round();
-      ${collected}
+      ${collectGarbageCode}
       const [bytes, alive] = [resident(), threads()];
       for (let i = 0; i < 25; i++) await round();
-      ${collected}
+      ${collectGarbageCode}
       console.log(JSON.stringify([resident() - bytes, threads() - alive]));`,
   });
   const [grown, more] = JSON.parse(stdout) as [number, number];
@@ -90,12 +90,12 @@ test.concurrent("hundreds of operations, and dozens of devices, leave memory and
 });
 
 test.concurrent("a process ends though its device is open and idle", async () => {
-  const { stdout } = await run({ code: `${setUp} await x.read(); console.log("done");` });
+  const { stdout } = await run({ code: `${setUpCode} await x.read(); console.log("done");` });
   expect(stdout).toBe("done\n");
 });
 
 test.concurrent("a process waits for reads that are pending, and for nothing else", async () => {
-  const { stdout } = await run({ code: `${setUp} x.read().then((values) => console.log(values[9]));` });
+  const { stdout } = await run({ code: `${setUpCode} x.read().then((values) => console.log(values[9]));` });
   expect(stdout).toBe("1\n");
 });
 
@@ -103,7 +103,7 @@ test.concurrent("worker threads have devices of their own, and may be stopped at
   const worker = `
     const { parentPort } = await import("node:worker_threads");
     const { cuda } = await import(process.env.ENTRY);
-    ${setUp}
+    ${setUpCode}
     parentPort.postMessage((await x.read())[5]);
     for (let i = 0; i < 200; i++) {
       device.kernels.unary("gelu", x, x);
@@ -124,7 +124,7 @@ test.concurrent("worker threads have devices of their own, and may be stopped at
         await worker.terminate();
         console.log(messages.join());
       }
-      ${setUp}
+      ${setUpCode}
       console.log((await x.read())[0]);
       process.exit();`,
   });

@@ -1,17 +1,17 @@
-import { emulatedBlas, onGpu } from "./emulated.ts";
+import { emulatedBlas, runsOnGpu } from "./emulated.ts";
 import { OutOfMemoryError } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type CudaDevice, cuda } from "../src/index.ts";
 
 // Read at the first product of a process, which this file has for itself. On a GPU the real library is found.
-if (!onGpu) process.env.MOSAIC_CUBLASLT_LIBRARY ??= emulatedBlas;
+if (!runsOnGpu) process.env.MOSAIC_CUBLASLT_LIBRARY ??= emulatedBlas;
 
 const mebibyte = 2 ** 20;
 
 test("counts what is allocated, reserved, and the peak", async () => {
   using device = cuda();
-  const { allocated: before } = device.memory();
-  expect(before).toBe(0);
+  const { allocated: allocatedBefore } = device.memory();
+  expect(allocatedBefore).toBe(0);
   const x = device.empty([16 * mebibyte], "float32"); // a driver reserves 32 MiB at least
   const y = device.empty([1000], "bfloat16");
   expect(device.memory().allocated).toBe(64 * mebibyte + 2000);
@@ -55,11 +55,11 @@ test("what kernels work in is counted beside what is reserved, and counts toward
   expect(await multiply(device)).toBe(4);
   expect(device.memory().scratch).toBe(scratch);
   // Beyond the limit by one element.
-  const room = (64 * mebibyte - scratch!) / 4;
-  expect(() => device.empty([room + 1], "float32")).toThrow(OutOfMemoryError);
-  expect(() => device.empty([room + 1], "float32")).toThrow(/MiB held by kernels, the limit is 64\.0 MiB/);
-  using rest = device.empty([room], "float32");
-  expect(device.memory()).toMatchObject({ allocated: 4 * rest.size, scratch });
+  const remainingElements = (64 * mebibyte - scratch!) / 4;
+  expect(() => device.empty([remainingElements + 1], "float32")).toThrow(OutOfMemoryError);
+  expect(() => device.empty([remainingElements + 1], "float32")).toThrow(/MiB held by kernels, the limit is 64\.0 MiB/);
+  using remainder = device.empty([remainingElements], "float32");
+  expect(device.memory()).toMatchObject({ allocated: 4 * remainder.size, scratch });
 });
 
 test("products go without a workspace where the limit has no room for one", async () => {

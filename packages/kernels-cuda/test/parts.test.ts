@@ -27,14 +27,14 @@ test("parts that share rows and parts that share keys are right", async () => {
 });
 
 /** Three samples of 300, 120 and no tokens at the start of 300 rows, or of 300 tokens each. */
-function samples(lengths: readonly number[], dtype: Trial["dtype"]): Trial {
+function createSampleTrial(lengths: readonly number[], dtype: Trial["dtype"]): Trial {
   const rows = { length: 300, placement: contiguous() };
-  const causal = (length: number): readonly Slice[] => [{ q0: 0, q1: length, k0: 0, k1: length, type: "causal" }];
+  const causalSlices = (length: number): readonly Slice[] => [{ q0: 0, q1: length, k0: 0, k1: length, type: "causal" }];
   return {
     ...createTrial(32, dtype),
     batch: lengths.length,
     mask: [],
-    modifiers: { sampleMasks: lengths.map(causal) },
+    modifiers: { sampleMasks: lengths.map(causalSlices) },
     maskMod: (q: number, k: number, sample = 0) => k <= q && q < lengths[sample]!,
     queries: rows,
     keys: rows,
@@ -53,19 +53,19 @@ test.each([
 ] as const)("samples with masks $what", async ({ lengths, dtype, launches }) => {
   using device = cuda();
   device.startTrace();
-  await checkTrial(device, samples(lengths, dtype));
-  const ran = (await device.stopTrace()).map(({ name }) => name).filter((name) => name.startsWith("attend"));
+  await checkTrial(device, createSampleTrial(lengths, dtype));
+  const kernelNames = (await device.stopTrace()).map(({ name }) => name).filter((name) => name.startsWith("attend"));
   const expected = ["attend", "attendKeys", "attendQueries"].flatMap((name) => new Array<string>(launches).fill(name));
-  expect(ran.map((name) => name.replace(/(Hopper)?_.*/, ""))).toEqual(expected);
+  expect(kernelNames.map((name) => name.replace(/(Hopper)?_.*/, ""))).toEqual(expected);
 });
 
 test("hundreds of parts take few launches", async () => {
   using device = cuda();
   device.startTrace();
   await attendLocally(device, trial);
-  const ran = (await device.stopTrace()).map(({ name }) => name);
+  const kernelNames = (await device.stopTrace()).map(({ name }) => name);
   // Cut at the documents' ends, the prefix makes 151 parts of them in rows: 301 in all, 64 a launch. In keys nothing is cut.
-  const countLaunches = (kernel: string): number => ran.filter((name) => name.startsWith(kernel)).length;
+  const countLaunches = (kernel: string): number => kernelNames.filter((name) => name.startsWith(kernel)).length;
   expect(countLaunches("attend_") + countLaunches("attendHopper_")).toBe(5);
   expect(countLaunches("attendQueries")).toBe(5);
   expect(countLaunches("attendKeys")).toBe(3);

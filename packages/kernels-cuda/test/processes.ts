@@ -18,27 +18,27 @@ export interface Program {
   readonly entry?: string;
 }
 
-const shipped = fileURLToPath(new URL("../dist/index.js", import.meta.url));
+const defaultEntry = fileURLToPath(new URL("../dist/index.js", import.meta.url));
 
 /**
  * Runs a program in a process of its own, for a process loads its driver once; it must end well, and within a minute: a hang
  * is killed, and rejects.
  */
-export async function run({ code, env = {}, entry = shipped }: Program): Promise<ProcessResult> {
+export async function run({ code, env = {}, entry = defaultEntry }: Program): Promise<ProcessResult> {
   const script = `const { cuda, cudaSystem } = await import(${JSON.stringify(entry)});\n${code}`;
-  const all = { ...process.env, MOSAIC_CUDA_LIBRARY: emulatedDriver, LOCAL_RANK: "0", ...env };
+  const fullEnv = { ...process.env, MOSAIC_CUDA_LIBRARY: emulatedDriver, LOCAL_RANK: "0", ...env };
   const node = ["--expose-gc", "--input-type=module", "--eval", script];
-  return await promisify(execFile)(process.execPath, node, { env: all, timeout: 60_000 });
+  return await promisify(execFile)(process.execPath, node, { env: fullEnv, timeout: 60_000 });
 }
 
 /** The errors that the statements of `tries` throw, each on its own; "none" for one that throws nothing. */
 export async function collectErrors(
   program: Omit<Program, "code">,
-  setUp: string,
-  tries: readonly string[],
+  setUpCode: string,
+  statements: readonly string[],
 ): Promise<string[]> {
-  const attempts = tries.map((body) => `async () => { ${body} }`);
-  const code = `${setUp}
+  const attempts = statements.map((body) => `async () => { ${body} }`);
+  const code = `${setUpCode}
     const reported = [];
     for (const attempt of [${attempts.join()}]) {
       await attempt().then(() => reported.push("none"), ({ name, message }) => reported.push(name + ": " + message));

@@ -1,11 +1,11 @@
-import { emulatedBlas, onGpu } from "./emulated.ts";
+import { emulatedBlas, runsOnGpu } from "./emulated.ts";
 import { type Case, checkClose, deviceSuite, normals } from "@mosaic/conformance";
 import type { DType, Tensor } from "@mosaic/core";
 import { afterAll, describe, expect, test } from "vitest";
 import { type CudaDevice, cuda, cudaSystem } from "../src/index.ts";
 
 // Read at the first product of a process, which this file has for itself. On a GPU the real library is found.
-if (!onGpu) process.env.MOSAIC_CUBLASLT_LIBRARY ??= emulatedBlas;
+if (!runsOnGpu) process.env.MOSAIC_CUBLASLT_LIBRARY ??= emulatedBlas;
 
 const products: readonly Case[] = deviceSuite(() => cuda()).filter(({ name }) => name.startsWith("matmul"));
 
@@ -19,16 +19,16 @@ describe("products through cuBLASLt", () => {
 });
 
 const device: CudaDevice = cuda();
-const rounding: CudaDevice = cuda({ tf32: true });
+const tf32Device: CudaDevice = cuda({ tf32: true });
 afterAll(() => {
   device[Symbol.dispose]();
-  rounding[Symbol.dispose]();
+  tf32Device[Symbol.dispose]();
 });
 
 /** What ran: "matmul" is our kernel, as many times as it was started. */
-async function ran(on: CudaDevice, work: () => void): Promise<string[]> {
+async function traceKernelNames(on: CudaDevice, body: () => void): Promise<string[]> {
   on.startTrace();
-  work();
+  body();
   return (await on.stopTrace()).map(({ name }) => name);
 }
 
@@ -44,44 +44,52 @@ function sample(seed: number, { shape, dtype = "float32", on = device }: Sample)
   return x;
 }
 
-const library = ["matmul (cuBLASLt)"];
-const ours = ["matmul"];
+const libraryKernels = ["matmul (cuBLASLt)"];
+const ownKernels = ["matmul"];
 
 test("a weight that a batch shares makes one product of it, and what BLAS cannot express is left to our kernel", async () => {
   const x = sample(1, { shape: [3, 5, 4] });
   const weight = sample(2, { shape: [4, 6] });
   const out = device.empty([3, 5, 6], "float32");
-  expect(await ran(device, () => device.kernels.matmul(out, x, weight, false))).toEqual(library);
+  expect(await traceKernelNames(device, () => device.kernels.matmul(out, x, weight, false))).toEqual(libraryKernels);
 
   const everyOther = sample(3, { shape: [10, 8] })
     .slice(0, 0, 10, 2)
     .slice(1, 0, 8, 2);
   const square = device.empty([5, 5], "float32");
-  const turned = everyOther.transpose(0, 1);
-  expect(await ran(device, () => device.kernels.matmul(square, everyOther, turned, false))).toEqual(ours);
+  const transposed = everyOther.transpose(0, 1);
+  expect(await traceKernelNames(device, () => device.kernels.matmul(square, everyOther, transposed, false))).toEqual(
+    ownKernels,
+  );
 
-  const half = sample(4, { shape: [4, 6], dtype: "bfloat16" });
-  expect(await ran(device, () => device.kernels.matmul(out, x, half, false))).toEqual(ours);
+  const bfloat16Matrix = sample(4, { shape: [4, 6], dtype: "bfloat16" });
+  expect(await traceKernelNames(device, () => device.kernels.matmul(out, x, bfloat16Matrix, false))).toEqual(
+    ownKernels,
+  );
 
   const wide = device.empty([6, 6], "float32");
   const narrow = sample(5, { shape: [6, 4], dtype: "bfloat16" });
-  expect(await ran(device, () => device.kernels.matmul(wide, narrow, half, false))).toEqual(library);
+  expect(await traceKernelNames(device, () => device.kernels.matmul(wide, narrow, bfloat16Matrix, false))).toEqual(
+    libraryKernels,
+  );
 });
 
 test("one tensor may be both factors, in any arrangement, as part of a larger one", async () => {
-  const whole = sample(6, { shape: [2, 3, 7, 9] });
-  const values = await whole.read();
-  for (const from of [0, 1, 2]) {
-    const part = whole.slice(3, from, from + 5); // odd addresses, wide rows
+  const paddedTensor = sample(6, { shape: [2, 3, 7, 9] });
+  const values = await paddedTensor.read();
+  for (const firstColumn of [0, 1, 2]) {
+    const view = paddedTensor.slice(3, firstColumn, firstColumn + 5); // odd addresses, wide rows
     const out = device.empty([2, 3, 7, 7], "float32");
-    const turned = part.transpose(2, 3);
-    expect(await ran(device, () => device.kernels.matmul(out, part, turned, false))).toEqual(library);
+    const transposedView = view.transpose(2, 3);
+    expect(await traceKernelNames(device, () => device.kernels.matmul(out, view, transposedView, false))).toEqual(
+      libraryKernels,
+    );
     const expected = Array.from({ length: out.size }, (_, i) => {
       const [matrix, row, column] = [Math.floor(i / 49), Math.floor(i / 7) % 7, i % 7];
-      const at = (line: number, k: number): number => values[(matrix * 7 + line) * 9 + from + k]!;
-      return [0, 1, 2, 3, 4].reduce((sum, k) => sum + at(row, k) * at(column, k), 0);
+      const valueAt = (line: number, k: number): number => values[(matrix * 7 + line) * 9 + firstColumn + k]!;
+      return [0, 1, 2, 3, 4].reduce((sum, k) => sum + valueAt(row, k) * valueAt(column, k), 0);
     });
-    checkClose(await out.read(), expected, 1e-5, `columns from ${from}`);
+    checkClose(await out.read(), expected, 1e-5, `columns from ${firstColumn}`);
   }
 });
 
@@ -89,19 +97,19 @@ test("axes of a batch that cannot be joined are as many products", async () => {
   const x = sample(7, { shape: [4, 2, 3, 5] }).permute([1, 0, 2, 3]);
   const y = sample(8, { shape: [4, 5, 2] });
   const out = device.empty([2, 4, 3, 2], "float32");
-  expect(await ran(device, () => device.kernels.matmul(out, x, y, false))).toEqual(library);
-  const [left, right, got] = [await x.read(), await y.read(), await out.read()];
-  const expected = Array.from(got, (_, i) => {
+  expect(await traceKernelNames(device, () => device.kernels.matmul(out, x, y, false))).toEqual(libraryKernels);
+  const [leftValues, rightValues, actual] = [await x.read(), await y.read(), await out.read()];
+  const expected = Array.from(actual, (_, i) => {
     const [matrix, row, column] = [Math.floor(i / 6), Math.floor(i / 2) % 3, i % 2];
     return [0, 1, 2, 3, 4].reduce((sum, k) => {
-      return sum + left[(matrix * 3 + row) * 5 + k]! * right[((matrix % 4) * 5 + k) * 2 + column]!;
+      return sum + leftValues[(matrix * 3 + row) * 5 + k]! * rightValues[((matrix % 4) * 5 + k) * 2 + column]!;
     }, 0);
   });
-  checkClose(got, expected, 1e-5, "a permuted batch");
+  checkClose(actual, expected, 1e-5, "a permuted batch");
 });
 
 test("float32 is multiplied as it is, unless TF32 is asked for", async () => {
-  const error = async (on: CudaDevice): Promise<number> => {
+  const measureError = async (on: CudaDevice): Promise<number> => {
     const x = sample(9, { shape: [256, 256], on });
     const y = sample(10, { shape: [256, 256], on });
     const out = on.empty([256, 256], "float32");
@@ -115,7 +123,7 @@ test("float32 is multiplied as it is, unless TF32 is asked for", async () => {
       }),
     );
   };
-  expect(await error(device)).toBeLessThan(1e-4);
-  expect(await error(rounding)).toBeGreaterThan(1e-3);
-  expect(await error(rounding)).toBeLessThan(0.1);
+  expect(await measureError(device)).toBeLessThan(1e-4);
+  expect(await measureError(tf32Device)).toBeGreaterThan(1e-3);
+  expect(await measureError(tf32Device)).toBeLessThan(0.1);
 });

@@ -11,6 +11,6 @@ test("what cuBLASLt takes, and then rejects to start, a kernel of ours does", as
       device.kernels.matmul(out, x, x, accumulate);
       throw new Error((await out.read()).join());
     };`;
-  const reported = await collectErrors({ env }, setUp, ["await product(false)", "await product(true)"]);
-  expect(reported).toEqual(["Error: 7,10,15,22", "Error: 14,20,30,44"]);
+  const reportedErrors = await collectErrors({ env }, setUp, ["await product(false)", "await product(true)"]);
+  expect(reportedErrors).toEqual(["Error: 7,10,15,22", "Error: 14,20,30,44"]);
 });

@@ -23,11 +23,17 @@ const listPositions = (spans: readonly Span[]): number[] =>
   spans.flatMap(({ start, length, step }) => Array.from({ length }, (_, i) => start + i * step));
 
 /** Rows of [outer, rows, width] at some positions. */
-function takeRows(values: ArrayLike<number>, at: readonly number[], [rows, width]: readonly [number, number]) {
+function selectRows(
+  values: ArrayLike<number>,
+  rowIndices: readonly number[],
+  [rows, width]: readonly [number, number],
+) {
   const outer = values.length / rows / width;
-  return Float32Array.from({ length: outer * at.length * width }, (_, i) => {
+  return Float32Array.from({ length: outer * rowIndices.length * width }, (_, i) => {
     const row = Math.floor(i / width);
-    return values[(Math.floor(row / at.length) * rows + at[row % at.length]!) * width + (i % width)]!;
+    return values[
+      (Math.floor(row / rowIndices.length) * rows + rowIndices[row % rowIndices.length]!) * width + (i % width)
+    ]!;
   });
 }
 
@@ -45,40 +51,43 @@ export async function checkVariant(device: Device, call: VariantCall): Promise<v
   const dOut = normals(batch * numHeads * queries * valueHeadDim, 7, dtype);
   const expected = { ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
   const [rows, columns] = [listPositions(call.queries), listPositions(call.keys)];
-  const place = (values: ArrayLike<number>, heads: number, [at, length, width]: [number[], number, number]) =>
-    write(device, takeRows(values, at, [length, width]), [batch, heads, at.length, width], dtype);
-  using q = place(problem.q, numHeads, [rows, queries, headDim]);
-  using k = place(problem.k, numKvHeads, [columns, keys, headDim]);
-  using v = place(problem.v, numKvHeads, [columns, keys, valueHeadDim]);
-  using g = place(dOut, numHeads, [rows, queries, valueHeadDim]);
+  const writeRows = (
+    values: ArrayLike<number>,
+    heads: number,
+    [rowIndices, length, width]: [number[], number, number],
+  ) => write(device, selectRows(values, rowIndices, [length, width]), [batch, heads, rowIndices.length, width], dtype);
+  using q = writeRows(problem.q, numHeads, [rows, queries, headDim]);
+  using k = writeRows(problem.k, numKvHeads, [columns, keys, headDim]);
+  using v = writeRows(problem.v, numKvHeads, [columns, keys, valueHeadDim]);
+  using g = writeRows(dOut, numHeads, [rows, queries, valueHeadDim]);
   const { slopes: perHead, softcap, dropout, origin } = problem.modifiers ?? {};
   using slopes = perHead && write(device, perHead, [perHead.length]);
   const modifiers: AttentionModifiers = { softcap, slopes, dropout, sampleMasks, ...(origin && { origin }) };
   const tile = { q: call.queries, k: call.keys, mask, scale, modifiers };
 
-  const filled = (shape: Shape, value: number): Tensor => {
+  const createFilled = (shape: Shape, value: number): Tensor => {
     const x = device.empty(shape, "float32");
     device.kernels.fill(x, value);
     return x;
   };
-  using out = filled(g.shape, 0);
-  using lse = filled(q.shape.slice(0, 3), Number.NEGATIVE_INFINITY);
-  using delta = filled(lse.shape, 0);
-  using dq = filled(q.shape, 0);
-  using dk = filled(k.shape, 0);
-  using dv = filled(v.shape, 0);
+  using out = createFilled(g.shape, 0);
+  using lse = createFilled(q.shape.slice(0, 3), Number.NEGATIVE_INFINITY);
+  using delta = createFilled(lse.shape, 0);
+  using dq = createFilled(q.shape, 0);
+  using dk = createFilled(k.shape, 0);
+  using dv = createFilled(v.shape, 0);
   device.kernels.attend({ out, lse }, q, { k, v }, tile);
   device.kernels.rowDot(delta, g, out);
   device.kernels.attendBackward({ dq, dk, dv }, q, { dOut: g, lse, delta }, { k, v }, tile);
   const tolerance = { float32: 64 * epsilon.float32, bfloat16: 2 ** -6, float16: 2 ** -9 }[dtype];
-  for (const [name, found, at, size] of [
+  for (const [name, actual, rowIndices, size] of [
     ["out", out, rows, [queries, valueHeadDim]],
     ["lse", lse, rows, [queries, 1]],
     ["dq", dq, rows, [queries, headDim]],
     ["dk", dk, columns, [keys, headDim]],
     ["dv", dv, columns, [keys, valueHeadDim]],
   ] as const) {
-    const right = Float64Array.from(takeRows(expected[name], at, size));
-    checkClose(await found.read(), right, tolerance * (1 + magnitude(right)), name);
+    const expectedRows = Float64Array.from(selectRows(expected[name], rowIndices, size));
+    checkClose(await actual.read(), expectedRows, tolerance * (1 + magnitude(expectedRows)), name);
   }
 }

@@ -6,18 +6,18 @@ import type { CudaSystem } from "../src/addon.ts";
 import { emulatedDriver } from "./emulated.ts";
 
 /** What cudaSystem() reports in a process of its own, for a process loads its driver once. */
-async function systemWith(env: Readonly<Record<string, string>>): Promise<CudaSystem> {
+async function readSystem(env: Readonly<Record<string, string>>): Promise<CudaSystem> {
   const entry = fileURLToPath(new URL("../dist/index.js", import.meta.url));
   const script = `console.log(JSON.stringify((await import(${JSON.stringify(entry)})).cudaSystem()))`;
-  const all = { ...process.env, MOSAIC_CUDA_LIBRARY: emulatedDriver, ...env };
+  const fullEnv = { ...process.env, MOSAIC_CUDA_LIBRARY: emulatedDriver, ...env };
   const node = ["--input-type=module", "--eval", script];
-  const { stdout } = await promisify(execFile)(process.execPath, node, { env: all });
+  const { stdout } = await promisify(execFile)(process.execPath, node, { env: fullEnv });
   return JSON.parse(stdout) as CudaSystem;
 }
 
 test("reports the driver and every GPU", async () => {
   const env = { MOSAIC_EMULATED_DEVICES: "2", MOSAIC_EMULATED_CAPABILITY: "90", MOSAIC_EMULATED_MEMORY: "1000000" };
-  const { driver, library, gpus } = await systemWith(env);
+  const { driver, library, gpus } = await readSystem(env);
   expect({ driver, library }).toEqual({ driver: "13.0", library: emulatedDriver });
   expect(gpus).toHaveLength(2);
   for (const gpu of gpus) expect(gpu).toMatchObject({ capability: "9.0", bytes: 1e6 });
@@ -25,7 +25,7 @@ test("reports the driver and every GPU", async () => {
 });
 
 test("reports which GPUs are too old", async () => {
-  const { gpus } = await systemWith({ MOSAIC_EMULATED_CAPABILITY: "75" });
+  const { gpus } = await readSystem({ MOSAIC_EMULATED_CAPABILITY: "75" });
   expect(gpus).toMatchObject([
     { problem: "compute capability 7.5 is not supported; 8.0 (Ampere) or newer is required" },
   ]);

@@ -36,11 +36,11 @@ export const trials: readonly Trial[] = [20, 32, 37, 64, 80, 128, 192, 256].flat
 
 /** Forward and backward on the device, against float64. */
 export async function checkTrial(device: Device, trial: Trial): Promise<void> {
-  const found = await attendLocally(device, trial);
+  const results = await attendLocally(device, trial);
   const expected = getReference(trial);
   // Probabilities and dS are rounded to the dtype before they are multiplied.
   const tolerance = trial.dtype === "bfloat16" ? 2 ** -6 : 2 ** -9;
   for (const name of ["out", "lse", "dq", "dk", "dv"] as const satisfies (keyof AttentionNumbers)[]) {
-    checkClose(found[name], expected[name], tolerance * (1 + magnitude(expected[name])), name);
+    checkClose(results[name], expected[name], tolerance * (1 + magnitude(expected[name])), name);
   }
 }

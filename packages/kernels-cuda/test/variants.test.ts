@@ -1,4 +1,4 @@
-import { onGpu } from "./emulated.ts";
+import { runsOnGpu } from "./emulated.ts";
 import {
   attentionOracle,
   attentionOracleBackward,
@@ -54,16 +54,16 @@ const trials = pairwise({
     [40, 128],
     [192, 80],
   ],
-  capability: onGpu ? [""] : ["80", "90"],
+  capability: runsOnGpu ? [""] : ["80", "90"],
 });
 
-const orders: Readonly<Record<string, (length: number) => readonly Span[]>> = {
+const spanOrders: Readonly<Record<string, (length: number) => readonly Span[]>> = {
   contiguous: (length) => [span(0, length)],
   striped: (length) => [0, 1, 2].map((first) => span(first, Math.ceil((length - first) / 3), 3)),
   zigzag: (length) => [span(length - 10, 10), span(0, 10), span(10, length - 20)],
 };
 
-function maskOf(name: string): {
+function findMaskTrial(name: string): {
   readonly mask: readonly Slice[];
   readonly sampleMasks?: readonly (readonly Slice[])[];
   readonly maskMod: MaskMod;
@@ -80,12 +80,12 @@ function maskOf(name: string): {
 test.each(trials.map((trial) => ({ ...trial, name: JSON.stringify(Object.values(trial)) })))(
   "attention as in float64: $name",
   async ({ variant, mask, order, dtype, size, capability }) => {
-    if (!onGpu) process.env.MOSAIC_EMULATED_CAPABILITY = capability;
+    if (!runsOnGpu) process.env.MOSAIC_EMULATED_CAPABILITY = capability;
     using device = cuda();
-    const [headDim, other] = size as [number, number];
-    const valueHeadDim = variant === "value head size" || variant === "all of them" ? other : headDim;
+    const [headDim, otherDim] = size as [number, number];
+    const valueHeadDim = variant === "value head size" || variant === "all of them" ? otherDim : headDim;
     const heads = { numHeads: 2, numKvHeads: 1 };
-    const { maskMod, ...slices } = maskOf(mask);
+    const { maskMod, ...slices } = findMaskTrial(mask);
     const problem = {
       ...heads,
       batch,
@@ -103,8 +103,8 @@ test.each(trials.map((trial) => ({ ...trial, name: JSON.stringify(Object.values(
     await checkVariant(device, {
       problem,
       dtype,
-      queries: orders[order]!(queries),
-      keys: orders[order]!(keys),
+      queries: spanOrders[order]!(queries),
+      keys: spanOrders[order]!(keys),
       ...slices,
     });
   },
@@ -113,19 +113,19 @@ test.each(trials.map((trial) => ({ ...trial, name: JSON.stringify(Object.values(
 test.each(["float32", "bfloat16"] as const)("sinks, with all variants, through attention: %s", async (dtype) => {
   await using ctx = await init({ device: cuda(), rank: 0, worldSize: 1 });
   const sizes = { batch: 2, numHeads: 4, numKvHeads: 2, queries: 41, keys: 41, headDim: 16, valueHeadDim: 24 };
-  const perHead = { sinks: [0.5, -1, 2, 0], slopes: [0.25, 0.125, 0.0625, 0.03125] };
-  const drop = { probability: Math.fround(0.2), seed: ctx.seed, stream: 0, batchOffset: 0 };
-  const numbers = (heads: number, width: number, seed: number) => normals(2 * heads * 41 * width, seed, dtype);
+  const headParameters = { sinks: [0.5, -1, 2, 0], slopes: [0.25, 0.125, 0.0625, 0.03125] };
+  const dropoutOptions = { probability: Math.fround(0.2), seed: ctx.seed, stream: 0, batchOffset: 0 };
+  const drawValues = (heads: number, width: number, seed: number) => normals(2 * heads * 41 * width, seed, dtype);
   const problem = {
     ...sizes,
     scale: 0.25,
     maskMod: (query: number, key: number) => key <= query,
-    modifiers: { ...perHead, softcap: 3, dropout: drop },
-    q: numbers(4, 16, 1),
-    k: numbers(2, 16, 2),
-    v: numbers(2, 24, 3),
+    modifiers: { ...headParameters, softcap: 3, dropout: dropoutOptions },
+    q: drawValues(4, 16, 1),
+    k: drawValues(2, 16, 2),
+    v: drawValues(2, 24, 3),
   };
-  const dOut = numbers(4, 24, 4);
+  const dOut = drawValues(4, 24, 4);
   const expected = { ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
   const tensor = (values: Float64Array, heads: number, width: number) =>
     fromArray(ctx, values, [2, heads, 41, width], { dtype });
@@ -133,14 +133,14 @@ test.each(["float32", "bfloat16"] as const)("sinks, with all variants, through a
   using k = tensor(problem.k, 2, 16);
   using v = tensor(problem.v, 2, 24);
   using g = tensor(dOut, 4, 24);
-  using sinks = fromArray(ctx, perHead.sinks, [4]);
-  using alibiSlopes = fromArray(ctx, perHead.slopes, [4]);
+  using sinks = fromArray(ctx, headParameters.sinks, [4]);
+  using alibiSlopes = fromArray(ctx, headParameters.slopes, [4]);
   for (const x of [q, k, v, sinks]) x.requiresGrad = true;
   const options = { mask: masks.causal(), scale: 0.25, sinks, softcap: 3, alibiSlopes, dropout: 0.2 };
   const { out, lse } = attention(ctx, q, k, v, { ...options, returnLse: true });
   out.backward(g);
   const tolerance = dtype === "float32" ? 1e-5 : 2 ** -6;
-  for (const [name, found] of [
+  for (const [name, actual] of [
     ["out", out],
     ["lse", lse],
     ["dq", q.grad!],
@@ -148,8 +148,8 @@ test.each(["float32", "bfloat16"] as const)("sinks, with all variants, through a
     ["dv", v.grad!],
     ["dSinks", sinks.grad!],
   ] as const) {
-    checkClose(await found.read(), expected[name], tolerance * (1 + magnitude(expected[name])), name);
-    found.dispose();
+    checkClose(await actual.read(), expected[name], tolerance * (1 + magnitude(expected[name])), name);
+    actual.dispose();
   }
 });
 
@@ -160,7 +160,7 @@ test.each([
   { what: "other values", capability: "90", headDim: 128, dtype: "bfloat16", ran: "Hopper_bfloat16_128" },
   { what: "other values", capability: "80", headDim: 32, dtype: "bfloat16", ran: "_bfloat16_64" },
 ] as const)("runs the kernels meant for $what: $ran", async ({ capability, headDim, dtype, ran, ...modifiers }) => {
-  if (onGpu) return;
+  if (runsOnGpu) return;
   process.env.MOSAIC_EMULATED_CAPABILITY = capability;
   using device = cuda();
   device.startTrace();

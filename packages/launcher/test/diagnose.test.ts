@@ -4,7 +4,7 @@ import { diagnose, type RankRecord, classifyExit } from "../src/report/diagnose.
 import { errorRecord, parseErrorRecord } from "../src/report/error-record.ts";
 import { failureText } from "../src/report/failure-text.ts";
 
-const record = (rank: number, more: Partial<RankRecord>): RankRecord => ({
+const createRecord = (rank: number, overrides: Partial<RankRecord>): RankRecord => ({
   ...{ rank, local: rank, pid: 100 + rank, code: 1, signal: null, startedAt: 0, exitedAt: 1000 },
   ...{
     stoppedAt: undefined,
@@ -14,30 +14,34 @@ const record = (rank: number, more: Partial<RankRecord>): RankRecord => ({
     uncaught: [],
     log: `/logs/${rank}/stderr.log`,
   },
-  ...more,
+  ...overrides,
 });
 
-const thrown = (timeMs: number, error: Partial<RankError> = {}): NonNullable<RankRecord["thrown"]> => ({
+const createThrown = (timeMs: number, error: Partial<RankError> = {}): NonNullable<RankRecord["thrown"]> => ({
   timeMs,
   error: { name: "Error", message: "wrong", ...error },
 });
 
 const peerLost = { name: "PeerLostError", message: "rank 1 is gone" };
 
-const diagnosed = (...records: RankRecord[]): Failure | undefined =>
+const diagnoseRecords = (...records: RankRecord[]): Failure | undefined =>
   diagnose(records, { number: 0, node: "n0" }, () => undefined);
 
 describe("the first failure", () => {
   it("is none when every rank ended well, or was ended", () => {
-    expect(diagnosed(record(0, { code: 0 }), record(1, { code: 0 }))).toBeUndefined();
-    const stopped = { code: null, signal: "SIGTERM", stoppedAt: 500 } as const;
-    expect(diagnosed(record(0, stopped), record(1, { ...stopped, code: 143, signal: null }))).toBeUndefined();
+    expect(diagnoseRecords(createRecord(0, { code: 0 }), createRecord(1, { code: 0 }))).toBeUndefined();
+    const stoppedExit = { code: null, signal: "SIGTERM", stoppedAt: 500 } as const;
+    expect(
+      diagnoseRecords(createRecord(0, stoppedExit), createRecord(1, { ...stoppedExit, code: 143, signal: null })),
+    ).toBeUndefined();
   });
 
   it("is the earliest, by when a rank threw rather than by when it was gone", () => {
-    const slow = record(2, { thrown: thrown(700), exitedAt: 1500, stoppedAt: 1200 });
-    const fast = record(0, { thrown: thrown(900), exitedAt: 1100 });
-    expect(diagnosed(fast, record(1, { signal: "SIGTERM", stoppedAt: 1200, exitedAt: 1300 }), slow)).toMatchObject({
+    const slowRecord = createRecord(2, { thrown: createThrown(700), exitedAt: 1500, stoppedAt: 1200 });
+    const fastRecord = createRecord(0, { thrown: createThrown(900), exitedAt: 1100 });
+    expect(
+      diagnoseRecords(fastRecord, createRecord(1, { signal: "SIGTERM", stoppedAt: 1200, exitedAt: 1300 }), slowRecord),
+    ).toMatchObject({
       rank: 2,
       afterMs: 700,
       stopped: [1],
@@ -46,49 +50,63 @@ describe("the first failure", () => {
   });
 
   it("has the exit code of what was thrown, even if the rank was signalled to end while it still printed that", () => {
-    const cutShort = { thrown: thrown(700), stoppedAt: 1200, exitedAt: 1300 };
+    const interruptedPrint = { thrown: createThrown(700), stoppedAt: 1200, exitedAt: 1300 };
     for (const end of [{ code: null, signal: "SIGTERM" } as const, { code: 143 }]) {
-      const failure = diagnosed(record(0, { ...cutShort, ...end }), record(1, { thrown: thrown(900), exitedAt: 1100 }));
+      const failure = diagnoseRecords(
+        createRecord(0, { ...interruptedPrint, ...end }),
+        createRecord(1, { thrown: createThrown(900), exitedAt: 1100 }),
+      );
       expect(failure).toMatchObject({ rank: 0, code: 1, signal: null, exitCode: 1 });
     }
-    expect(diagnosed(record(0, { ...cutShort, signal: "SIGSEGV" }))).toMatchObject({ exitCode: 139 });
+    expect(diagnoseRecords(createRecord(0, { ...interruptedPrint, signal: "SIGSEGV" }))).toMatchObject({
+      exitCode: 139,
+    });
   });
 
   it("is never a rank that lost its peer, while another failed", () => {
-    const victims = [
-      record(0, { thrown: thrown(100, peerLost), exitedAt: 200 }),
-      record(1, { thrown: thrown(100, { cause: { name: "Error", message: "", code: "ECONNRESET" } }), exitedAt: 200 }),
-      record(2, { thrown: thrown(100, { name: "AggregateError", errors: [peerLost, peerLost] }), exitedAt: 200 }),
-      record(3, { stderrTail: ["PeerLostError: rank 9 is gone", "    at wait"], exitedAt: 200 }),
+    const stoppedRecords = [
+      createRecord(0, { thrown: createThrown(100, peerLost), exitedAt: 200 }),
+      createRecord(1, {
+        thrown: createThrown(100, { cause: { name: "Error", message: "", code: "ECONNRESET" } }),
+        exitedAt: 200,
+      }),
+      createRecord(2, {
+        thrown: createThrown(100, { name: "AggregateError", errors: [peerLost, peerLost] }),
+        exitedAt: 200,
+      }),
+      createRecord(3, { stderrTail: ["PeerLostError: rank 9 is gone", "    at wait"], exitedAt: 200 }),
     ];
-    const failure = diagnosed(...victims, record(9, { code: null, signal: "SIGKILL", exitedAt: 900 }));
+    const failure = diagnoseRecords(
+      ...stoppedRecords,
+      createRecord(9, { code: null, signal: "SIGKILL", exitedAt: 900 }),
+    );
     expect(failure).toMatchObject({ rank: 9, exitCode: 137, signal: "SIGKILL" });
     expect(failure?.secondary.map(({ reason }) => reason)).toEqual(Array.from({ length: 4 }, () => "peer lost"));
-    expect(diagnosed(...victims)).toMatchObject({ rank: 0 });
-    const mixed = record(0, {
-      thrown: thrown(1, { name: "AggregateError", errors: [peerLost, { name: "E", message: "" }] }),
+    expect(diagnoseRecords(...stoppedRecords)).toMatchObject({ rank: 0 });
+    const mixedRecord = createRecord(0, {
+      thrown: createThrown(1, { name: "AggregateError", errors: [peerLost, { name: "E", message: "" }] }),
     });
-    expect(classifyExit(mixed)).toBe("failed");
+    expect(classifyExit(mixedRecord)).toBe("failed");
   });
 
   it("names who left early, when all the others lost a peer", () => {
-    const left = record(1, { code: 0, exitedAt: 100 });
-    const failure = diagnosed(
-      record(0, { thrown: thrown(200, peerLost) }),
-      left,
-      record(2, { thrown: thrown(201, peerLost) }),
+    const earlyExit = createRecord(1, { code: 0, exitedAt: 100 });
+    const failure = diagnoseRecords(
+      createRecord(0, { thrown: createThrown(200, peerLost) }),
+      earlyExit,
+      createRecord(2, { thrown: createThrown(201, peerLost) }),
     );
     expect(failure?.hint).toBe("exited with 0 before the other ranks ended: rank 1");
   });
 
   it("is not what a rank did after it was signalled to end, unless it crashed", () => {
-    expect(classifyExit(record(0, { stoppedAt: 500, thrown: thrown(600) }))).toBe("stopped");
-    expect(classifyExit(record(0, { stoppedAt: 500, thrown: thrown(400) }))).toBe("failed");
-    expect(classifyExit(record(0, { stoppedAt: 500, code: null, signal: "SIGSEGV" }))).toBe("failed");
-    expect(classifyExit(record(0, { stoppedAt: 500, code: 0 }))).toBe("stopped");
-    const killed = { stoppedAt: 500, code: null, signal: "SIGKILL" } as const;
-    expect(classifyExit(record(0, { ...killed, isKilled: true }))).toBe("stopped");
-    expect(classifyExit(record(0, killed))).toBe("failed");
+    expect(classifyExit(createRecord(0, { stoppedAt: 500, thrown: createThrown(600) }))).toBe("stopped");
+    expect(classifyExit(createRecord(0, { stoppedAt: 500, thrown: createThrown(400) }))).toBe("failed");
+    expect(classifyExit(createRecord(0, { stoppedAt: 500, code: null, signal: "SIGSEGV" }))).toBe("failed");
+    expect(classifyExit(createRecord(0, { stoppedAt: 500, code: 0 }))).toBe("stopped");
+    const killedExit = { stoppedAt: 500, code: null, signal: "SIGKILL" } as const;
+    expect(classifyExit(createRecord(0, { ...killedExit, isKilled: true }))).toBe("stopped");
+    expect(classifyExit(createRecord(0, killedExit))).toBe("failed");
   });
 });
 
@@ -107,19 +125,19 @@ describe("an error's record", () => {
       stack: expect.stringContaining("RangeError: outer\n    at "),
       cause: { name: "AggregateError", errors: [{ message: "a" }, { name: "Thrown", message: "7" }] },
     });
-    const circle = new Error("circle");
-    circle.cause = circle;
-    expect(JSON.stringify(errorRecord(circle)).length).toBeLessThan(50_000);
+    const circularError = new Error("circle");
+    circularError.cause = circularError;
+    expect(JSON.stringify(errorRecord(circularError)).length).toBeLessThan(50_000);
   });
 
   it("is made of anything that can be thrown", () => {
-    const hostile = {
+    const hostileError = {
       get message(): string {
         throw new Error("no");
       },
     };
-    for (const one of [undefined, null, 1n, Symbol("s"), "", () => {}, hostile, Object.create(null)])
-      expect(() => JSON.stringify(errorRecord(one))).not.toThrow();
+    for (const thrownValue of [undefined, null, 1n, Symbol("s"), "", () => {}, hostileError, Object.create(null)])
+      expect(() => JSON.stringify(errorRecord(thrownValue))).not.toThrow();
   });
 
   it.each([
@@ -139,14 +157,14 @@ describe("an error's record", () => {
 
 describe("an error file", () => {
   it("is read as the preload wrote it", () => {
-    const written = errorRecord(new TypeError("bad loss", { cause: new Error("NaN") }));
-    expect(parseErrorRecord(JSON.stringify(written))).toEqual(written);
+    const recordedError = errorRecord(new TypeError("bad loss", { cause: new Error("NaN") }));
+    expect(parseErrorRecord(JSON.stringify(recordedError))).toEqual(recordedError);
   });
 
   it("is read as PyTorch's @record writes it, with its whole seconds", () => {
     const extraInfo = { py_callstack: "Traceback (most recent call last):\n  …", timestamp: "1700000000" };
-    const written = { message: { message: "torch.cuda.OutOfMemoryError: too\nmuch", extraInfo } };
-    expect(parseErrorRecord(JSON.stringify(written))).toEqual({
+    const torchRecord = { message: { message: "torch.cuda.OutOfMemoryError: too\nmuch", extraInfo } };
+    expect(parseErrorRecord(JSON.stringify(torchRecord))).toEqual({
       timeMs: 1_700_000_000_999,
       error: { name: "torch.cuda.OutOfMemoryError", message: "too\nmuch", stack: extraInfo.py_callstack },
     });
@@ -154,8 +172,18 @@ describe("an error file", () => {
   });
 
   it("that holds anything else counts for nothing", () => {
-    const others = ["", "{", "null", "7", '"text"', "[]", "{}", '{ "error": null, "timeMs": 3 }', '{ "message": 7 }'];
-    for (const text of [...others, '{ "error": { "name": "E" } }', '{ "message": { "message": {} } }'])
+    const invalidTexts = [
+      "",
+      "{",
+      "null",
+      "7",
+      '"text"',
+      "[]",
+      "{}",
+      '{ "error": null, "timeMs": 3 }',
+      '{ "message": 7 }',
+    ];
+    for (const text of [...invalidTexts, '{ "error": { "name": "E" } }', '{ "message": { "message": {} } }'])
       expect(parseErrorRecord(text), text).toBeUndefined();
     expect(parseErrorRecord('{ "timeMs": 3, "error": {} }')?.error).toEqual({ name: "Thrown", message: "{}" });
   });
@@ -163,17 +191,17 @@ describe("an error file", () => {
 
 describe("the report", () => {
   it("reads as promised", () => {
-    const failure = diagnosed(
-      record(5, {
+    const failure = diagnoseRecords(
+      createRecord(5, {
         thrown: {
           timeMs: 12_400,
           error: { name: "TypeError", message: "bad loss", stack: "TypeError: bad loss\n    at step (train.ts:41:9)" },
         },
         exitedAt: 12_410,
       }),
-      ...[1, 3].map((rank) => record(rank, { thrown: thrown(12_500, peerLost), exitedAt: 12_510 })),
+      ...[1, 3].map((rank) => createRecord(rank, { thrown: createThrown(12_500, peerLost), exitedAt: 12_510 })),
       ...[0, 2, 4, 6, 7].map((rank) =>
-        record(rank, { code: null, signal: "SIGTERM", stoppedAt: 12_420, exitedAt: 12_500 }),
+        createRecord(rank, { code: null, signal: "SIGTERM", stoppedAt: 12_420, exitedAt: 12_500 }),
       ),
     );
     expect(
@@ -185,50 +213,52 @@ describe("the report", () => {
   });
 
   it("leaves out what the console has shown, but not why a rank could not be started", () => {
-    const report = (more: Partial<RankRecord>): readonly string[] =>
-      failureText(diagnosed(record(0, { stderrTail: ["words"], ...more })) as Failure, true);
-    expect(report({})).not.toContain("    │ words");
-    expect(report({ pid: 0 })).toContain("    │ words");
+    const formatReport = (overrides: Partial<RankRecord>): readonly string[] =>
+      failureText(diagnoseRecords(createRecord(0, { stderrTail: ["words"], ...overrides })) as Failure, true);
+    expect(formatReport({})).not.toContain("    │ words");
+    expect(formatReport({ pid: 0 })).toContain("    │ words");
   });
 
   it("has the source of an error that no frame places, and of no other", () => {
-    const source = (frame: string, print: readonly string[]): unknown => {
+    const extractSource = (frame: string, print: readonly string[]): unknown => {
       const stack = `SyntaxError: no\n    at ${frame}`;
       const error = { name: "SyntaxError", message: "no", stack };
       const uncaught = [...print, "", ...stack.split("\n"), "", "Node.js v20"];
-      return diagnosed(record(0, { thrown: thrown(1, error), uncaught, stderrTail: uncaught }));
+      return diagnoseRecords(createRecord(0, { thrown: createThrown(1, error), uncaught, stderrTail: uncaught }));
     };
     const print = ["file:///b.mjs:2", "const b = ;", "          ^"];
-    expect(source("compile (node:internal/vm:1:2)", print)).toMatchObject({ source: print, stderrTail: [] });
-    expect(source("<anonymous>", print)).toMatchObject({ source: print });
-    expect(source("eval (<anonymous>:1:1)", print)).toMatchObject({ source: print });
-    expect(source("compile (node:internal/vm:1:2)", ["node:internal/vm:1", "  throw"])).not.toHaveProperty("source");
+    expect(extractSource("compile (node:internal/vm:1:2)", print)).toMatchObject({ source: print, stderrTail: [] });
+    expect(extractSource("<anonymous>", print)).toMatchObject({ source: print });
+    expect(extractSource("eval (<anonymous>:1:1)", print)).toMatchObject({ source: print });
+    expect(extractSource("compile (node:internal/vm:1:2)", ["node:internal/vm:1", "  throw"])).not.toHaveProperty(
+      "source",
+    );
     for (const frame of ["<anonymous> (/a/typed.ts:6:41)", "file:///a.mjs:1:2", "f (a.js:1:2)"])
-      expect(source(frame, print)).not.toHaveProperty("source");
+      expect(extractSource(frame, print)).not.toHaveProperty("source");
   });
 
   it("names where the documentation has causes, and cuts long messages, stacks and many causes", () => {
     const report = (error: Partial<RankError>): string => {
-      const root = record(5, { thrown: thrown(1, error) });
-      return failureText(diagnosed(root) as Failure).join("\n");
+      const root = createRecord(5, { thrown: createThrown(1, error) });
+      return failureText(diagnoseRecords(root) as Failure).join("\n");
     };
     expect(report({ help: "docs/troubleshooting.md#shapeerror" })).toMatch(
       /\n {2}causes and remedies: docs\/troubleshooting\.md#shapeerror\n/,
     );
     expect(report({})).not.toContain("causes and remedies");
-    const long = report({ message: "x".repeat(1_000_000) });
-    expect(long).toMatch(/: Error: x{1993} … \(998007 more characters in \/logs\/5\/stderr\.log\)\n/);
+    const longReport = report({ message: "x".repeat(1_000_000) });
+    expect(longReport).toMatch(/: Error: x{1993} … \(998007 more characters in \/logs\/5\/stderr\.log\)\n/);
     const lines = report({ message: Array.from({ length: 500 }, (_, i) => `line ${i}`).join("\n") });
     expect(lines).toMatch(/\nline 19 … \(\d+ more characters in/);
     const stack = Array.from({ length: 500 }, (_, i) => `    at f${i} (a.mjs:${i}:1)`).join("\n");
     const causes = Array.from({ length: 16 }, () => ({ name: "Error", message: "inner", stack }));
-    const deep = report({ stack, errors: causes });
-    expect(deep.split("\n").length).toBeLessThan(120);
-    expect(deep).toMatch(/\n {4}… \d+ more lines in \/logs\/5\/stderr\.log\n/);
+    const deepReport = report({ stack, errors: causes });
+    expect(deepReport.split("\n").length).toBeLessThan(120);
+    expect(deepReport).toMatch(/\n {4}… \d+ more lines in \/logs\/5\/stderr\.log\n/);
     expect(report({ message: `${"a".repeat(1992)}😀b` })).not.toMatch(/[\ud800-\udbff](?![\udc00-\udfff])/);
     // Lines of a message that look like frames are none.
     const message = "bad\n    at nowhere";
-    const once = report({ message, stack: `Error: ${message}\n    at f (a.mjs:1:1)` });
-    expect(once.match(/at nowhere/g)).toHaveLength(1);
+    const singleReport = report({ message, stack: `Error: ${message}\n    at f (a.mjs:1:1)` });
+    expect(singleReport.match(/at nowhere/g)).toHaveLength(1);
   });
 });

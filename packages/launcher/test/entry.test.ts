@@ -6,7 +6,7 @@ import { countGpus, resolvePlan } from "../src/launch-plan.ts";
 import { type Command, nodeCommand, programCommand } from "../src/entry.ts";
 import { testDir } from "./harness.ts";
 
-function command(entry: string, node = { version: "20.19.0", typescript: false }): Command {
+function createCommand(entry: string, node = { version: "20.19.0", typescript: false }): Command {
   return nodeCommand({ entry, args: ["a"], cwd: testDir(), nodeArgs: ["--trace"], imports: ["./setup.mjs"] }, node);
 }
 
@@ -16,11 +16,11 @@ const file = (name: string, text = ""): string => {
 };
 
 /** What stands between our own arguments and the script. */
-const loaders = ({ args }: Command): readonly string[] => args.slice(3, -2);
+const loaderArgs = ({ args }: Command): readonly string[] => args.slice(3, -2);
 
 describe("an entry for node", () => {
   it("comes last, behind the preload, source maps and the user's options", () => {
-    const { program, args } = command(file("a.mjs"));
+    const { program, args } = createCommand(file("a.mjs"));
     expect(program).toBe(process.execPath);
     expect(args.slice(0, 2)).toEqual(["--enable-source-maps", "--require"]);
     expect(args[2]).toMatch(/preload\.cjs$/);
@@ -29,50 +29,58 @@ describe("an entry for node", () => {
 
   it("in TypeScript runs as it is, with a flag, or with the project's own tsx, as Node's age demands", () => {
     const entry = file("a.ts");
-    const rest = ["--import", "./setup.mjs", "--trace"];
-    expect(loaders(command(entry, { version: "24.1.0", typescript: true }))).toEqual(rest);
-    expect(loaders(command(entry, { version: "22.6.0", typescript: false }))).toEqual([
+    const otherArgs = ["--import", "./setup.mjs", "--trace"];
+    expect(loaderArgs(createCommand(entry, { version: "24.1.0", typescript: true }))).toEqual(otherArgs);
+    expect(loaderArgs(createCommand(entry, { version: "22.6.0", typescript: false }))).toEqual([
       "--experimental-strip-types",
-      ...rest,
+      ...otherArgs,
     ]);
     const tsx = join(testDir(), "node_modules/tsx");
     mkdirSync(tsx, { recursive: true });
     writeFileSync(join(tsx, "package.json"), '{ "exports": { ".": "./loader.mjs" } }');
     writeFileSync(join(tsx, "loader.mjs"), "");
-    const own = ["--import", pathToFileURL(join(tsx, "loader.mjs")).href];
-    expect(loaders(command(entry))).toEqual([...own, ...rest]);
+    const ownLoaderArgs = ["--import", pathToFileURL(join(tsx, "loader.mjs")).href];
+    expect(loaderArgs(createCommand(entry))).toEqual([...ownLoaderArgs, ...otherArgs]);
     // Node 22 strips types, and has no `using`.
-    expect(loaders(command(entry, { version: "22.18.0", typescript: true }))).toEqual([...own, ...rest]);
-    expect(loaders(command(entry, { version: "24.1.0", typescript: true }))).toEqual(rest);
-    expect(loaders(command(file("a.tsx"), { version: "24.1.0", typescript: true }))).toEqual([...own, ...rest]);
+    expect(loaderArgs(createCommand(entry, { version: "22.18.0", typescript: true }))).toEqual([
+      ...ownLoaderArgs,
+      ...otherArgs,
+    ]);
+    expect(loaderArgs(createCommand(entry, { version: "24.1.0", typescript: true }))).toEqual(otherArgs);
+    expect(loaderArgs(createCommand(file("a.tsx"), { version: "24.1.0", typescript: true }))).toEqual([
+      ...ownLoaderArgs,
+      ...otherArgs,
+    ]);
   });
 
   it("is rejected with what to do about it", () => {
-    expect(() => command("gone.js")).toThrow(/entry gone\.js: no such file \(.*\/gone\.js\)/);
-    expect(() => command(".")).toThrow(/entry \.: not a file/);
-    expect(() => command(file("a.py"))).toThrow(/expected \.js, .* received "\.py"; pass --exec to run other programs/);
-    expect(() => command(file("b.ts"))).toThrow(
+    expect(() => createCommand("gone.js")).toThrow(/entry gone\.js: no such file \(.*\/gone\.js\)/);
+    expect(() => createCommand(".")).toThrow(/entry \.: not a file/);
+    expect(() => createCommand(file("a.py"))).toThrow(
+      /expected \.js, .* received "\.py"; pass --exec to run other programs/,
+    );
+    expect(() => createCommand(file("b.ts"))).toThrow(
       /tsx is not installed in this project; run "npm install --save-dev tsx"/,
     );
   });
 });
 
 describe("a program", () => {
-  const find = (entry: string): Command =>
+  const findCommand = (entry: string): Command =>
     programCommand({ entry, args: ["x"], cwd: testDir(), nodeArgs: [], imports: [] });
 
   it("is looked up on PATH, or relative to the working directory", () => {
-    expect(find("sh")).toEqual({ program: expect.stringMatching(/^\/.*\/sh$/), args: ["x"] });
+    expect(findCommand("sh")).toEqual({ program: expect.stringMatching(/^\/.*\/sh$/), args: ["x"] });
     chmodSync(join(testDir(), file("tool", "#!/bin/sh\n")), 0o755);
-    expect(find("./tool").program).toBe(join(testDir(), "tool"));
-    expect(find(join(testDir(), "tool")).program).toBe(join(testDir(), "tool"));
+    expect(findCommand("./tool").program).toBe(join(testDir(), "tool"));
+    expect(findCommand(join(testDir(), "tool")).program).toBe(join(testDir(), "tool"));
   });
 
   it("is rejected when it is not there or not executable", () => {
-    expect(() => find("no-such-program")).toThrow(/--exec no-such-program: not found on PATH/);
-    expect(() => find("./gone")).toThrow(/--exec \.\/gone: no such file \(.*\/gone\)/);
-    expect(() => find("./")).toThrow(/--exec \.\/: not a file \(.*\)/);
-    expect(() => find(`./${file("plain")}`)).toThrow(
+    expect(() => findCommand("no-such-program")).toThrow(/--exec no-such-program: not found on PATH/);
+    expect(() => findCommand("./gone")).toThrow(/--exec \.\/gone: no such file \(.*\/gone\)/);
+    expect(() => findCommand("./")).toThrow(/--exec \.\/: not a file \(.*\)/);
+    expect(() => findCommand(`./${file("plain")}`)).toThrow(
       /--exec \.\/plain: (.*\/plain) has no execute permission; run chmod \+x \1$/,
     );
   });
@@ -87,9 +95,9 @@ describe("a program", () => {
     mkdirSync(join(testDir(), "third", "tool"), { recursive: true });
     onTestFinished(() => void vi.unstubAllEnvs());
     vi.stubEnv("PATH", `${join(testDir(), "third")}:${first}:${second}`);
-    expect(() => find("tool")).toThrow(`--exec tool: ${first}/tool has no execute permission; run chmod +x`);
+    expect(() => findCommand("tool")).toThrow(`--exec tool: ${first}/tool has no execute permission; run chmod +x`);
     chmodSync(join(second, "tool"), 0o755);
-    expect(find("tool").program).toBe(join(second, "tool"));
+    expect(findCommand("tool").program).toBe(join(second, "tool"));
   });
 });
 
@@ -115,8 +123,8 @@ describe("a plan", () => {
   });
 
   it("rejects what cannot be", () => {
-    const none = { CUDA_VISIBLE_DEVICES: "" };
-    expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: "gpu" }, none)).toThrow(/no NVIDIA GPU found/);
+    const noGpus = { CUDA_VISIBLE_DEVICES: "" };
+    expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: "gpu" }, noGpus)).toThrow(/no NVIDIA GPU found/);
     expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: 0 })).toThrow(/positive integer/);
     expect(() => resolvePlan({ entry: "sh", exec: true, nodeArgs: ["-x"] })).toThrow(/apply only to Node/);
     expect(() => resolvePlan({ entry: "sh", exec: true, rdzvId: "a b" })).toThrow(/--rdzv-id: expected/);
@@ -152,31 +160,36 @@ describe("a plan", () => {
   });
 
   it("reads when a scheduler takes the machine away, if one announces it", () => {
-    const endsAt = (env: NodeJS.ProcessEnv): number => resolvePlan({ entry: "sh", exec: true }, env).jobEndsAt;
-    expect(endsAt({ SLURM_JOB_END_TIME: "1700000000" })).toBe(1_700_000_000_000);
-    for (const nothing of [{}, { SLURM_JOB_END_TIME: "" }, { SLURM_JOB_END_TIME: "Unknown" }])
-      expect(endsAt(nothing)).toBe(Number.POSITIVE_INFINITY);
+    const resolveEndTime = (env: NodeJS.ProcessEnv): number => resolvePlan({ entry: "sh", exec: true }, env).jobEndsAt;
+    expect(resolveEndTime({ SLURM_JOB_END_TIME: "1700000000" })).toBe(1_700_000_000_000);
+    for (const env of [{}, { SLURM_JOB_END_TIME: "" }, { SLURM_JOB_END_TIME: "Unknown" }])
+      expect(resolveEndTime(env)).toBe(Number.POSITIVE_INFINITY);
   });
 
   it("shares the cores among the ranks, unless a number is set", () => {
-    const threads = (env: NodeJS.ProcessEnv, options = {}): string =>
+    const resolveThreads = (env: NodeJS.ProcessEnv, options = {}): string =>
       resolvePlan({ entry: "sh", exec: true, nprocPerNode: 1000, ...options }, env).threads;
-    expect(threads({})).toBe("1");
-    expect(threads({ MOSAIC_THREADS: "7" })).toBe("7");
-    expect(threads({ MOSAIC_THREADS: "7" }, { env: { MOSAIC_THREADS: "5" } })).toBe("5");
-    expect(threads({ MOSAIC_THREADS: "7" }, { env: { MOSAIC_THREADS: "5" }, threads: 3 })).toBe("3");
-    expect(threads({ MOSAIC_THREADS: "" }, { env: { MOSAIC_THREADS: "" } })).toBe("1");
+    expect(resolveThreads({})).toBe("1");
+    expect(resolveThreads({ MOSAIC_THREADS: "7" })).toBe("7");
+    expect(resolveThreads({ MOSAIC_THREADS: "7" }, { env: { MOSAIC_THREADS: "5" } })).toBe("5");
+    expect(resolveThreads({ MOSAIC_THREADS: "7" }, { env: { MOSAIC_THREADS: "5" }, threads: 3 })).toBe("3");
+    expect(resolveThreads({ MOSAIC_THREADS: "" }, { env: { MOSAIC_THREADS: "" } })).toBe("1");
   });
 
   it("rejects threads that no rank could have, wherever they were set", () => {
     const plan = (env: NodeJS.ProcessEnv, options = {}): unknown =>
       resolvePlan({ entry: "sh", exec: true, ...options }, env);
-    const legal = "expected an integer from 1 to 1024, received";
-    for (const wrong of ["abc", "0", "-1", "1.5", "1e3", "1025", " "]) {
-      expect(() => plan({ MOSAIC_THREADS: wrong })).toThrow(`MOSAIC_THREADS: ${legal} "${wrong}"`);
-      expect(() => plan({}, { env: { MOSAIC_THREADS: wrong } })).toThrow(`--env MOSAIC_THREADS: ${legal} "${wrong}"`);
-      expect(() => plan({ MOSAIC_THREADS: wrong }, { threads: 1 })).not.toThrow();
+    const expectedThreads = "expected an integer from 1 to 1024, received";
+    for (const invalidText of ["abc", "0", "-1", "1.5", "1e3", "1025", " "]) {
+      expect(() => plan({ MOSAIC_THREADS: invalidText })).toThrow(
+        `MOSAIC_THREADS: ${expectedThreads} "${invalidText}"`,
+      );
+      expect(() => plan({}, { env: { MOSAIC_THREADS: invalidText } })).toThrow(
+        `--env MOSAIC_THREADS: ${expectedThreads} "${invalidText}"`,
+      );
+      expect(() => plan({ MOSAIC_THREADS: invalidText }, { threads: 1 })).not.toThrow();
     }
-    for (const threads of [0, Number.NaN, 1.5]) expect(() => plan({}, { threads })).toThrow(`threads: ${legal}`);
+    for (const threads of [0, Number.NaN, 1.5])
+      expect(() => plan({}, { threads })).toThrow(`threads: ${expectedThreads}`);
   });
 });

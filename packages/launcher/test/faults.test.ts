@@ -9,25 +9,25 @@ const PACKAGE = join(import.meta.dirname, "..");
 const stripsTypes = Boolean((process.features as { typescript?: unknown }).typescript);
 
 /** How often each fault is played. `MOSAIC_TEST_REPEAT=20` is the proof that no race is left. */
-const repeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
+const numRepeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
 
-const fault = (what: string, ...options: string[]): Promise<ProcessOutcome> =>
-  run(["-n", "3", ...options, program("fault.mjs"), what], { env: { TEST_INDEX: INDEX } });
+const runFault = (faultName: string, ...options: string[]): Promise<ProcessOutcome> =>
+  run(["-n", "3", ...options, program("fault.mjs"), faultName], { env: { TEST_INDEX: INDEX } });
 
 /** The report is the last thing on stderr. */
-const report = (outcome: ProcessOutcome): string => outcome.stderr.slice(outcome.stderr.lastIndexOf("✖"));
+const extractReport = (outcome: ProcessOutcome): string => outcome.stderr.slice(outcome.stderr.lastIndexOf("✖"));
 
-describe("a rank fails", { repeats }, () => {
+describe("a rank fails", { repeats: numRepeats }, () => {
   it("by throwing: its stack, its cause, and the others are gone within a second", async () => {
-    const outcome = await fault("throws", "--json");
+    const outcome = await runFault("throws", "--json");
     const events = outcome.stdout
       .trim()
       .split("\n")
       .map((line) => JSON.parse(line) as Record<string, unknown>);
-    const exits = events.filter(({ event }) => event === "exit");
-    expect(exits).toHaveLength(3);
-    expect(Number(exits.at(-1)?.time) - Number(exits[0]?.time)).toBeLessThan(1000);
-    expect(exits[0]).toMatchObject({ rank: 1, code: 1 });
+    const exitEvents = events.filter(({ event }) => event === "exit");
+    expect(exitEvents).toHaveLength(3);
+    expect(Number(exitEvents.at(-1)?.time) - Number(exitEvents[0]?.time)).toBeLessThan(1000);
+    expect(exitEvents[0]).toMatchObject({ rank: 1, code: 1 });
     const failure = events.find(({ event }) => event === "failure")?.failure;
     expect(failure).toMatchObject({
       rank: 1,
@@ -40,38 +40,38 @@ describe("a rank fails", { repeats }, () => {
   });
 
   it("by throwing: the report has all of it, last", async () => {
-    const outcome = await fault("throws");
-    expect(report(outcome)).toMatch(
+    const outcome = await runFault("throws");
+    expect(extractReport(outcome)).toMatch(
       /^✖ rank 1 \(\S+, local 1, pid \d+\) failed \d+\.\d s into attempt 0: TypeError: bad loss\n {4}at .*fault\.mjs:\d+:\d+\)?\n/,
     );
-    expect(report(outcome)).toContain("  caused by Error: the weights are NaN\n    at ");
-    expect(report(outcome)).toMatch(
+    expect(extractReport(outcome)).toContain("  caused by Error: the weights are NaN\n    at ");
+    expect(extractReport(outcome)).toMatch(
       / {2}exit 1 · 2 ranks stopped by launcher\n {2}log directory of all ranks: \S+, kept for a week; see --log-dir\n {2}logs \S+\/attempt_0\/1\/stderr\.log {3}exit code 1\n$/,
     );
     expect(outcome.code).toBe(1);
   });
 
   it("by an unhandled rejection", async () => {
-    const outcome = await fault("rejects");
-    expect(report(outcome)).toContain("RangeError: nobody catches this\n    at ");
+    const outcome = await runFault("rejects");
+    expect(extractReport(outcome)).toContain("RangeError: nobody catches this\n    at ");
     expect(outcome.code).toBe(1);
   });
 
   it("by throwing something that is no error", async () => {
-    expect(report(await fault("throws-text"))).toContain("Thrown: just text\n");
+    expect(extractReport(await runFault("throws-text"))).toContain("Thrown: just text\n");
   });
 
   it("by throwing, which is printed once, and logged as Node prints it", async () => {
-    const outcome = await fault("throws");
+    const outcome = await runFault("throws");
     for (const text of ["bad loss", "the weights are NaN"])
       expect((outcome.stdout + outcome.stderr).split(text)).toHaveLength(2);
-    const log = join(testDir(), /logs (\S+)/.exec(report(outcome))?.[1] ?? "");
+    const log = join(testDir(), /logs (\S+)/.exec(extractReport(outcome))?.[1] ?? "");
     expect(readFileSync(log, "utf8")).toMatch(/^file:.*fault\.mjs:\d+\n[^]*\nTypeError: bad loss\n[^]*\nNode\.js v/);
     expect(readFileSync(log, "utf8")).not.toContain("mosaic-uncaught");
   });
 
   it("by throwing, and the errors of others are printed once, too", async () => {
-    const { stderr } = await fault("throws+loses-peer");
+    const { stderr } = await runFault("throws+loses-peer");
     expect(stderr.match(/PeerLostError: rank 1 is gone/g)).toHaveLength(2);
     expect(stderr.match(/TypeError: bad loss/g)).toHaveLength(1);
   });
@@ -86,68 +86,72 @@ describe("a rank fails", { repeats }, () => {
   });
 
   it("by its own exit code, and its last words are shown once", async () => {
-    const shown = await fault("exits");
-    expect(shown.stderr.split("the last words of this rank")).toHaveLength(2);
-    expect(shown.stderr).toContain("[1] the last words of this rank\n");
-    const outcome = await fault("exits", "--console-ranks=0");
-    expect(report(outcome)).toContain(": exit 42\n    │ the last words of this rank\n  exit 42 · 2 ranks");
+    const shownOutcome = await runFault("exits");
+    expect(shownOutcome.stderr.split("the last words of this rank")).toHaveLength(2);
+    expect(shownOutcome.stderr).toContain("[1] the last words of this rank\n");
+    const outcome = await runFault("exits", "--console-ranks=0");
+    expect(extractReport(outcome)).toContain(": exit 42\n    │ the last words of this rank\n  exit 42 · 2 ranks");
     expect(outcome.code).toBe(42);
   });
 
   it("by SIGKILL from outside", async () => {
-    const outcome = await fault("is-killed");
-    expect(report(outcome)).toMatch(/: killed by SIGKILL\n {2}hint: killed by another process, not by the launcher/);
+    const outcome = await runFault("is-killed");
+    expect(extractReport(outcome)).toMatch(
+      /: killed by SIGKILL\n {2}hint: killed by another process, not by the launcher/,
+    );
     expect(outcome.code).toBe(137);
   });
 
   it("by a segmentation fault", async () => {
-    const outcome = await fault("segfaults");
-    expect(report(outcome)).toMatch(/: killed by SIGSEGV\n {2}hint: a native addon crashed/);
+    const outcome = await runFault("segfaults");
+    expect(extractReport(outcome)).toMatch(/: killed by SIGSEGV\n {2}hint: a native addon crashed/);
     expect(outcome.code).toBe(139);
   });
 
   it("and leaves an error file of its own making", async () => {
-    const wrote = (text: string): Promise<ProcessOutcome> =>
+    const runWithErrorFile = (text: string): Promise<ProcessOutcome> =>
       run(["-n1", "--exec", "sh", "-c", 'printf %s "$1" > "$TORCHELASTIC_ERROR_FILE"; exit 3', "sh", text]);
-    const python = await wrote('{ "message": { "message": "ValueError: bad loss", "extraInfo": {} } }');
-    expect(report(python)).toContain("ValueError: bad loss\n  exit 3\n");
-    for (const outcome of [python, await wrote("null")]) expect(outcome.code).toBe(3);
+    const pythonOutcome = await runWithErrorFile(
+      '{ "message": { "message": "ValueError: bad loss", "extraInfo": {} } }',
+    );
+    expect(extractReport(pythonOutcome)).toContain("ValueError: bad loss\n  exit 3\n");
+    for (const outcome of [pythonOutcome, await runWithErrorFile("null")]) expect(outcome.code).toBe(3);
   });
 
   it("while the others ignore SIGTERM: they are killed within the second", async () => {
-    const outcome = await fault("throws+ignores-sigterm", "--json");
-    const exits = outcome.stdout.split("\n").filter((line) => line.includes('"event":"exit"'));
-    const times = exits.map((line) => (JSON.parse(line) as { time: number }).time);
+    const outcome = await runFault("throws+ignores-sigterm", "--json");
+    const exitLines = outcome.stdout.split("\n").filter((line) => line.includes('"event":"exit"'));
+    const times = exitLines.map((line) => (JSON.parse(line) as { time: number }).time);
     expect(Math.max(...times) - Math.min(...times)).toBeLessThan(1000);
     expect(outcome.stdout).toContain('"event":"kill"');
     expect(outcome.code).toBe(1);
   });
 
   it("and leaves a process in a session of its own, which is ended too", async () => {
-    const outcome = await fault("escapes-then-throws");
+    const outcome = await runFault("escapes-then-throws");
     expect(outcome.stderr).toMatch(/mosaic-run: killed orphaned processes: pid \d+\n/);
-    expect(report(outcome)).toContain("Error: after the escape");
+    expect(extractReport(outcome)).toContain("Error: after the escape");
     expect(outcome.code).toBe(1);
   });
 
   it("after 5 MB of output, of which every line arrives", async () => {
-    const outcome = await fault("floods-then-throws");
-    const flood = outcome.stdout.split("\n").filter((line) => line.startsWith("[1] "));
-    expect(flood).toHaveLength(50_001);
-    expect(flood.at(-1)).toBe("[1] the last of the flood");
-    expect(new Set(flood.slice(0, -1))).toEqual(new Set([`[1] ${"x".repeat(99)}`]));
-    expect(report(outcome)).toContain("Error: after the flood");
+    const outcome = await runFault("floods-then-throws");
+    const floodLines = outcome.stdout.split("\n").filter((line) => line.startsWith("[1] "));
+    expect(floodLines).toHaveLength(50_001);
+    expect(floodLines.at(-1)).toBe("[1] the last of the flood");
+    expect(new Set(floodLines.slice(0, -1))).toEqual(new Set([`[1] ${"x".repeat(99)}`]));
+    expect(extractReport(outcome)).toContain("Error: after the flood");
   });
 
   it("and others lose their peer: they are secondary", async () => {
-    const outcome = await fault("throws+loses-peer");
-    expect(report(outcome)).toContain("TypeError: bad loss");
-    expect(report(outcome)).toContain("exit 1 · 2 also failed (ranks 0,2: peer lost)");
+    const outcome = await runFault("throws+loses-peer");
+    expect(extractReport(outcome)).toContain("TypeError: bad loss");
+    expect(extractReport(outcome)).toContain("exit 1 · 2 also failed (ranks 0,2: peer lost)");
     expect(outcome.code).toBe(1);
   });
 
   it("or exits early with 0: the others go on", async () => {
-    const outcome = await fault("exits-early");
+    const outcome = await runFault("exits-early");
     expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] rank 0 goes on", "[2] rank 2 goes on"]);
     expect(outcome.code).toBe(0);
     expect(readdirSync(temporaryDir())).toEqual([]);
@@ -156,20 +160,22 @@ describe("a rank fails", { repeats }, () => {
 
 describe("a report translates", () => {
   it("a full JavaScript heap", async () => {
-    const outcome = await fault("fills-heap", "--node-arg=--max-old-space-size=20");
-    expect(report(outcome)).toMatch(/killed by SIGABRT\n[^✖]*hint: the JavaScript heap is full/);
+    const outcome = await runFault("fills-heap", "--node-arg=--max-old-space-size=20");
+    expect(extractReport(outcome)).toMatch(/killed by SIGABRT\n[^✖]*hint: the JavaScript heap is full/);
     expect(outcome.code).toBe(134);
   });
 
   it("a top-level await that never settles", async () => {
-    const outcome = await fault("unsettled");
-    expect(report(outcome)).toContain("hint: a top-level await never settled");
+    const outcome = await runFault("unsettled");
+    expect(extractReport(outcome)).toContain("hint: a top-level await never settled");
     expect(outcome.code).toBe(13);
   });
 
   it("a port that is taken, by naming who has it", async () => {
-    const outcome = await fault("port-taken");
-    expect(report(outcome)).toMatch(/EADDRINUSE[^✖]*hint: port \d+ is in use by pid \d+ \(\S+\); listen on port 0/);
+    const outcome = await runFault("port-taken");
+    expect(extractReport(outcome)).toMatch(
+      /EADDRINUSE[^✖]*hint: port \d+ is in use by pid \d+ \(\S+\); listen on port 0/,
+    );
   });
 
   it("a module that is read as CommonJS", async () => {
@@ -178,17 +184,21 @@ describe("a report translates", () => {
     writeFileSync(join(testDir(), "awaits.ts"), "await Promise.resolve();\nexport {};\n");
     for (const entry of ["imports.js", ...(stripsTypes ? [] : ["awaits.ts"])]) {
       const outcome = await run(["-n1", join(testDir(), entry)], { cwd: PACKAGE });
-      expect(report(outcome)).toContain('hint: Node loaded an ES module as CommonJS; set "type": "module" in');
+      expect(extractReport(outcome)).toContain('hint: Node loaded an ES module as CommonJS; set "type": "module" in');
     }
   });
 
   it("what Node itself throws, by showing what it printed", async () => {
     writeFileSync(join(testDir(), "broken.mjs"), "const a = 1;\nconst b = ;\n");
-    const syntax = await run(["-n1", "broken.mjs"]);
-    expect(report(syntax)).toMatch(/SyntaxError: Unexpected token ';'[^✖]* {4}│ .*broken\.mjs:2\n {4}│ const b = ;/);
+    const syntaxOutcome = await run(["-n1", "broken.mjs"]);
+    expect(extractReport(syntaxOutcome)).toMatch(
+      /SyntaxError: Unexpected token ';'[^✖]* {4}│ .*broken\.mjs:2\n {4}│ const b = ;/,
+    );
     writeFileSync(join(testDir(), "lacks.mjs"), 'import "no-such-package";\n');
-    const missing = await run(["-n1", "lacks.mjs"]);
-    expect(report(missing)).toMatch(/Cannot find package 'no-such-package' imported from .*lacks\.mjs/);
+    const missingImportOutcome = await run(["-n1", "lacks.mjs"]);
+    expect(extractReport(missingImportOutcome)).toMatch(
+      /Cannot find package 'no-such-package' imported from .*lacks\.mjs/,
+    );
   });
 
   it("a log directory that cannot be created", async () => {
@@ -218,8 +228,8 @@ describe("a report translates", () => {
   });
 
   it("and keeps the logs in the directory that it names", async () => {
-    const outcome = await fault("exits", "--log-dir", "kept");
-    const log = /logs (\S+)/.exec(report(outcome))?.[1] ?? "";
+    const outcome = await runFault("exits", "--log-dir", "kept");
+    const log = /logs (\S+)/.exec(extractReport(outcome))?.[1] ?? "";
     expect(log).toMatch(/^\.\/kept\/t-[\w-]+\/attempt_0\/1\/stderr\.log$/);
     expect(readdirSync(`${testDir()}/kept`)).toHaveLength(1);
   });

@@ -45,9 +45,9 @@ let testScope: TestScope | undefined;
 
 function currentScope(): TestScope {
   if (testScope === undefined) {
-    const mark = `t-${randomUUID()}`;
+    const runMark = `t-${randomUUID()}`;
     const dir = mkdtempSync(join(tmpdir(), "launcher-test-"));
-    testScope = { mark, dir };
+    testScope = { mark: runMark, dir };
     mkdirSync(join(dir, "tmp"));
   }
   return testScope;
@@ -67,7 +67,7 @@ export function mosaicRun(args: readonly string[], { cwd, env }: StartOptions = 
 
 /** Starts node with these arguments, as a test's user would. */
 export function runNode(args: readonly string[], { cwd, env }: StartOptions = {}): RunningProcess {
-  const started = performance.now();
+  const startTime = performance.now();
   const child = spawn(process.execPath, args, {
     cwd: cwd ?? testDir(),
     env: { ...cleanEnvironment(), ...env },
@@ -77,11 +77,11 @@ export function runNode(args: readonly string[], { cwd, env }: StartOptions = {}
   child.stdout.setEncoding("utf8").on("data", (text: string) => (stdout += text));
   child.stderr.setEncoding("utf8").on("data", (text: string) => (stderr += text));
   const outcome = new Promise<ProcessOutcome>((resolve) =>
-    child.on("close", (code, signal) => resolve({ code, signal, stdout, stderr, ms: performance.now() - started })),
+    child.on("close", (code, signal) => resolve({ code, signal, stdout, stderr, ms: performance.now() - startTime })),
   );
   const output = (): string => stdout + stderr;
   const waitForOutput = (text: string, times = 1): Promise<void> =>
-    until(
+    waitUntil(
       () => output().split(text).length > times,
       () => `"${text}" was not printed ${times} times in:\n${output()}`,
     );
@@ -93,21 +93,25 @@ export const run = (args: readonly string[], start?: StartOptions): Promise<Proc
   mosaicRun(args, start).outcome;
 
 /** Waits for a condition, and reports what was the matter when it does not come. */
-export async function until(condition: () => boolean, otherwise: () => string, timeout = 10_000): Promise<void> {
-  await vi.waitFor(() => expect(condition(), otherwise()).toBe(true), { timeout, interval: 2 });
+export async function waitUntil(
+  condition: () => boolean,
+  describeFailure: () => string,
+  timeout = 10_000,
+): Promise<void> {
+  await vi.waitFor(() => expect(condition(), describeFailure()).toBe(true), { timeout, interval: 2 });
 }
 
 function cleanEnvironment(): NodeJS.ProcessEnv {
   const { mark } = currentScope();
-  const kept = Object.entries(process.env).filter(
+  const keptVariables = Object.entries(process.env).filter(
     ([name]) =>
       !/^(MOSAIC_|PET_|SLURM_|TORCHELASTIC_|VITEST|NODE_OPTIONS|NODE_ENV|FORCE_COLOR|NO_COLOR|CUDA_|npm_)/.test(name),
   );
-  return { ...Object.fromEntries(kept), MOSAIC_RDZV_ID: mark, TMPDIR: temporaryDir() };
+  return { ...Object.fromEntries(keptVariables), MOSAIC_RDZV_ID: mark, TMPDIR: temporaryDir() };
 }
 
 /** Living processes of this test: whatever carries its mark in its environment, the launcher itself included. */
-export function livingProcesses(): number[] {
+export function listLivingProcesses(): number[] {
   const { mark } = currentScope();
   return readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name))
@@ -142,11 +146,11 @@ function readProc(pid: number, file: string): string {
 
 afterEach(() => {
   if (testScope === undefined) return;
-  const left = livingProcesses().map((pid) => `${pid} ${readCommand(pid)}`);
-  const secrets = readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-run-"));
-  for (const line of left) process.kill(Number.parseInt(line, 10), "SIGKILL");
+  const leftProcesses = listLivingProcesses().map((pid) => `${pid} ${readCommand(pid)}`);
+  const secretDirectories = readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-run-"));
+  for (const line of leftProcesses) process.kill(Number.parseInt(line, 10), "SIGKILL");
   rmSync(testScope.dir, { recursive: true, force: true });
   testScope = undefined;
-  expect(left, "processes left behind").toEqual([]);
-  expect(secrets, "private directories left behind").toEqual([]);
+  expect(leftProcesses, "processes left behind").toEqual([]);
+  expect(secretDirectories, "private directories left behind").toEqual([]);
 });

@@ -12,13 +12,13 @@ import {
   readCommand,
   INDEX,
   isAlive,
-  livingProcesses,
+  listLivingProcesses,
   mosaicRun,
   program,
   type RunningProcess,
   temporaryDir,
   testDir,
-  until,
+  waitUntil,
 } from "./harness.ts";
 
 type Env = Readonly<Record<string, string | undefined>>;
@@ -35,10 +35,10 @@ function launch(hosts: string, args: readonly string[], env: Env = {}): RunningP
   });
 }
 
-const runScript = (...args: string[]): string[] => ["--env", "TEST_INDEX", program("node.mjs"), ...args];
+const scriptArgs = (...args: string[]): string[] => ["--env", "TEST_INDEX", program("node.mjs"), ...args];
 const splitLines = (text: string): string[] => text.trim().split("\n").toSorted();
 /** Agents, ranks and what stands in for ssh. */
-const otherProcesses = (job: RunningProcess): number[] => livingProcesses().filter((pid) => pid !== job.pid);
+const otherProcesses = (job: RunningProcess): number[] => listLivingProcesses().filter((pid) => pid !== job.pid);
 const readEnvironment = (pid: number): string => {
   try {
     return readFileSync(`/proc/${pid}/environ`, "latin1");
@@ -49,21 +49,23 @@ const readEnvironment = (pid: number): string => {
 
 /** The guards of killed agents have ended what was theirs. */
 const expectNoProcesses = (): Promise<void> =>
-  until(
+  waitUntil(
     () =>
-      livingProcesses().length === 0 && readdirSync(temporaryDir()).every((name) => !name.startsWith("mosaic-run-")),
-    () => `left: ${livingProcesses().map(readCommand).join("\n")}`,
+      listLivingProcesses().length === 0 &&
+      readdirSync(temporaryDir()).every((name) => !name.startsWith("mosaic-run-")),
+    () => `left: ${listLivingProcesses().map(readCommand).join("\n")}`,
   );
 
 describe("a job on hosts", () => {
   it("has an agent on each over ssh, its ranks numbered in the order of the hosts, its output behind the host", async () => {
-    const { code, stdout, stderr } = await launch("n0:2,n1", ["-n", "1", ...runScript()]).outcome;
+    const { code, stdout, stderr } = await launch("n0:2,n1", ["-n", "1", ...scriptArgs()]).outcome;
     expect(stderr).toBe("");
-    const line = (host: string, rank: number, rest: string): string => `[${host}:${rank}] attempt 0: ${rank} ${rest}`;
+    const formatLine = (host: string, rank: number, rest: string): string =>
+      `[${host}:${rank}] attempt 0: ${rank} ${rest}`;
     expect(splitLines(stdout)).toEqual([
-      line("n0", 0, "0 3 2 0 2 127.0.0.8"),
-      line("n0", 1, "1 3 2 0 2 127.0.0.8"),
-      line("n1", 2, "0 3 1 1 2 127.0.0.8"),
+      formatLine("n0", 0, "0 3 2 0 2 127.0.0.8"),
+      formatLine("n0", 1, "1 3 2 0 2 127.0.0.8"),
+      formatLine("n1", 2, "0 3 1 1 2 127.0.0.8"),
     ]);
     expect(code).toBe(0);
     const calls = splitLines(readFileSync(sshLog(), "utf8"));
@@ -89,7 +91,7 @@ describe("a job on hosts", () => {
   });
 
   it("starts the agent of this machine without ssh", async () => {
-    const { code, stdout } = await launch("localhost,n1", ["-n", "1", ...runScript()]).outcome;
+    const { code, stdout } = await launch("localhost,n1", ["-n", "1", ...scriptArgs()]).outcome;
     expect(code).toBe(0);
     expect(splitLines(stdout)).toMatchObject(
       [/^\[localhost:0\] attempt 0: 0 /, /^\[n1:1\] attempt 0: 1 /].map((one) => expect.stringMatching(one)),
@@ -122,7 +124,7 @@ describe("a job on hosts", () => {
   });
 
   it("has a secret of its own where the user has none", async () => {
-    const job = launch("n0,n1", ["-n", "1", ...runScript("waits")]);
+    const job = launch("n0,n1", ["-n", "1", ...scriptArgs("waits")]);
     await job.waitForOutput("waits", 2);
     job.child.kill("SIGTERM");
     const { code, stderr } = await job.outcome;
@@ -131,26 +133,26 @@ describe("a job on hosts", () => {
   });
 
   it("shows events as JSON, each with its host", async () => {
-    const { stdout } = await launch("n0,n1", ["-n", "1", "--json", ...runScript()]).outcome;
+    const { stdout } = await launch("n0,n1", ["-n", "1", "--json", ...scriptArgs()]).outcome;
     const events = stdout
       .trim()
       .split("\n")
       .map((line) => JSON.parse(line) as Record<string, unknown>);
     const lines = events.filter(({ msg }) => msg !== undefined).map(({ node, rank }) => `${node} ${rank}`);
     expect(lines.toSorted()).toEqual(["n0 0", "n1 1"]);
-    const ofJob = events.filter(({ event }) => event === "start" || event === "end");
-    expect(ofJob.map(({ event, node }) => `${event} ${node}`)).toEqual(["start n0", "end n0"]);
+    const jobEvents = events.filter(({ event }) => event === "start" || event === "end");
+    expect(jobEvents.map(({ event, node }) => `${event} ${node}`)).toEqual(["start n0", "end n0"]);
   });
 
   it("shows what the shell of a host writes, and reads on", async () => {
-    const { code, stdout, stderr } = await launch("n0,chatty", ["-n", "1", ...runScript()]).outcome;
+    const { code, stdout, stderr } = await launch("n0,chatty", ["-n", "1", ...scriptArgs()]).outcome;
     expect(code).toBe(0);
     expect(splitLines(stdout)).toHaveLength(2);
     expect(splitLines(stderr)).toEqual(["[chatty] Welcome to chatty", "[chatty] mind the gap"]);
   });
 
   it("prints what it would start", async () => {
-    const { code, stdout } = await launch("n0,me@n1:3", ["--dry-run", "--json", ...runScript("a b")]).outcome;
+    const { code, stdout } = await launch("n0,me@n1:3", ["--dry-run", "--json", ...scriptArgs("a b")]).outcome;
     const hosts = JSON.parse(stdout) as { host: string; command: string[] }[];
     expect(code).toBe(0);
     expect(hosts.map(({ host }) => host)).toEqual(["n0", "n1"]);
@@ -164,15 +166,15 @@ describe("a job on hosts", () => {
 
 describe("the end of a job on hosts", () => {
   it("has the exit code of a failing rank, and a report that names its host", async () => {
-    const { code, stderr } = await launch("n0,n1", ["-n", "1", ...runScript("throws", "1")]).outcome;
+    const { code, stderr } = await launch("n0,n1", ["-n", "1", ...scriptArgs("throws", "1")]).outcome;
     expect(code).toBe(1);
     expect(stderr).toMatch(/✖ rank 1 \(node 1: n1, local 0, pid \d+\) failed .*: TypeError: bad loss\n {4}at /);
     expect(stderr.split("bad loss")).toHaveLength(2);
-    expect((await launch("n0,n1", ["-n", "1", ...runScript("exits", "0")]).outcome).code).toBe(42);
+    expect((await launch("n0,n1", ["-n", "1", ...scriptArgs("exits", "0")]).outcome).code).toBe(42);
   });
 
   it("comes with SIGKILL of the launcher, on all hosts", async () => {
-    const job = launch("localhost,n1", ["-n", "2", ...runScript("waits")]);
+    const job = launch("localhost,n1", ["-n", "2", ...scriptArgs("waits")]);
     await job.waitForOutput("waits", 4);
     expect(otherProcesses(job).length).toBeGreaterThan(8);
     process.kill(job.pid, "SIGKILL");
@@ -180,8 +182,8 @@ describe("the end of a job on hosts", () => {
   });
 
   it("comes with a signal before ssh has connected, too", async () => {
-    const job = launch("n0,hangs", ["-n", "1", ...runScript()]);
-    await until(
+    const job = launch("n0,hangs", ["-n", "1", ...scriptArgs()]);
+    await waitUntil(
       () => otherProcesses(job).some((pid) => readCommand(pid).startsWith("sleep 600")),
       () => "no ssh",
     );
@@ -205,16 +207,16 @@ describe("the end of a job on hosts", () => {
   });
 
   it("comes with the loss of a host's agent", async () => {
-    const job = launch("n0,n1", ["-n", "1", ...runScript("waits")]);
+    const job = launch("n0,n1", ["-n", "1", ...scriptArgs("waits")]);
     await job.waitForOutput("waits", 2);
-    process.kill(agentOf(job, 1), "SIGKILL");
+    process.kill(findAgentPid(job, 1), "SIGKILL");
     const { code, stderr } = await job.outcome;
     expect(code).toBe(75);
     expect(stderr).toMatch(/✖ node 1 \(\S+\) was lost \d+\.\d s into attempt 0/);
-    const second = launch("n0,n1", ["-n", "1", ...runScript("waits")]);
-    await second.waitForOutput("waits", 2);
-    process.kill(agentOf(second, 0), "SIGKILL");
-    const outcome = await second.outcome;
+    const secondJob = launch("n0,n1", ["-n", "1", ...scriptArgs("waits")]);
+    await secondJob.waitForOutput("waits", 2);
+    process.kill(findAgentPid(secondJob, 0), "SIGKILL");
+    const outcome = await secondJob.outcome;
     expect(outcome.code).toBe(75);
     expect(outcome.stderr).toMatch(/mosaic-run: host n0: its agent exited without a result .* {3}exit code 75/);
     await expectNoProcesses();
@@ -222,9 +224,9 @@ describe("the end of a job on hosts", () => {
 
   it("does not come with the loss of one while restarts are left: its agent is started again", async () => {
     const options = ["-n", "1", "--max-restarts", "1", "--restart-backoff", "1ms"];
-    const job = launch("n0,reboots", [...options, ...runScript("waits")]);
+    const job = launch("n0,reboots", [...options, ...scriptArgs("waits")]);
     await job.waitForOutput("waits", 2);
-    process.kill(agentOf(job, 1), "SIGKILL");
+    process.kill(findAgentPid(job, 1), "SIGKILL");
     const { code, stdout, stderr } = await job.outcome;
     expect(stderr).toMatch(/mosaic-run: host reboots: its agent exited without a result \(.*\); restarting the agent/);
     expect(code).toBe(0);
@@ -236,7 +238,7 @@ describe("the end of a job on hosts", () => {
 
   it("nor where fewer hosts suffice", async () => {
     const options = ["-n", "1", "-N", "1:3", "--last-call", "500ms"];
-    const { code, stdout, stderr } = await launch("n0,refused,n2", [...options, ...runScript()]).outcome;
+    const { code, stdout, stderr } = await launch("n0,refused,n2", [...options, ...scriptArgs()]).outcome;
     expect(stderr).toMatch(
       /host refused: connection refused .*; the job continues with the other hosts \(--nnodes 1:3\)/,
     );
@@ -245,7 +247,7 @@ describe("the end of a job on hosts", () => {
   });
 
   /** The agent of a node, which the launcher or the stand-in has become. */
-  function agentOf(job: RunningProcess, rank: number): number {
+  function findAgentPid(job: RunningProcess, rank: number): number {
     const pid = listChildren(job.pid).find((one) => readCommand(one).includes(`--node-rank=${rank}`) && isAlive(one));
     if (pid === undefined) throw new Error("no agent");
     return pid;
@@ -272,7 +274,7 @@ describe("a host that cannot take part is named with a remedy, and the job ends"
     ["nodirectory", 2, /host nodirectory: the working directory does not exist; the agent must start in \/\S+: share/],
     ["odd", 75, /host odd: \S+ssh\.sh exited before the agent started \(exit 255\): Bad configuration option: odd/],
   ])("%s", async (host, expected, message) => {
-    const { code, stderr, stdout, ms } = await launch(`n0,${host}`, ["-n", "1", ...runScript()]).outcome;
+    const { code, stderr, stdout, ms } = await launch(`n0,${host}`, ["-n", "1", ...scriptArgs()]).outcome;
     expect(stderr).toMatch(message);
     expect(stderr.trim().split("\n")).toHaveLength(1);
     expect(stderr).toContain(`   exit code ${expected}`);
@@ -282,9 +284,11 @@ describe("a host that cannot take part is named with a remedy, and the job ends"
   });
 
   it("so is a program for ssh that is not there, and an entry that is not", async () => {
-    const none = await launch("n0,n1", ["--ssh", "no-such-ssh", ...runScript()]).outcome;
-    expect(none.stderr).toMatch(/host n\d: cannot start no-such-ssh \(ENOENT\); install the OpenSSH client, or pass/);
-    expect(none.code).toBe(2);
+    const failedOutcome = await launch("n0,n1", ["--ssh", "no-such-ssh", ...scriptArgs()]).outcome;
+    expect(failedOutcome.stderr).toMatch(
+      /host n\d: cannot start no-such-ssh \(ENOENT\); install the OpenSSH client, or pass/,
+    );
+    expect(failedOutcome.code).toBe(2);
     const { code, stderr } = await launch("n0,n1", ["missing.mjs"]).outcome;
     expect(stderr).toMatch(/\[n\d\] mosaic-run: entry missing\.mjs: no such file/);
     expect(stderr).toMatch(/mosaic-run: host n\d: its agent exited without a result \(exit code 2\) {3}exit code 2/);
@@ -293,16 +297,16 @@ describe("a host that cannot take part is named with a remedy, and the job ends"
 });
 
 describe("the options for hosts", () => {
-  const parse = (argv: readonly string[], env: Env = {}): HostsSettings | undefined => {
+  const parseHostSettings = (argv: readonly string[], env: Env = {}): HostsSettings | undefined => {
     const sources = resolveSources(parseCommandLine(argv).options, env, testDir());
     return parseHosts(new OptionValues(sources), sources);
   };
-  const optionsOf = (argv: readonly string[], env: Env = {}): (readonly string[])[] =>
-    parse(argv, env)?.sources.map((one) => agentOptions(one)) ?? [];
+  const listAgentOptions = (argv: readonly string[], env: Env = {}): (readonly string[])[] =>
+    parseHostSettings(argv, env)?.sources.map((one) => agentOptions(one)) ?? [];
 
   it("name hosts, users, ranks, and addresses of IPv6", () => {
-    expect(parse(["a.js"])).toBeUndefined();
-    expect(parse(["--hosts", "a, b:2,u@c.d:3,[fe80::1%eth0]:4,10.0.0.1"])?.hosts).toEqual([
+    expect(parseHostSettings(["a.js"])).toBeUndefined();
+    expect(parseHostSettings(["--hosts", "a, b:2,u@c.d:3,[fe80::1%eth0]:4,10.0.0.1"])?.hosts).toEqual([
       { target: "a", name: "a", slots: undefined },
       { target: "b", name: "b", slots: 2 },
       { target: "u@c.d", name: "c.d", slots: 3 },
@@ -310,14 +314,14 @@ describe("the options for hosts", () => {
       { target: "10.0.0.1", name: "10.0.0.1", slots: undefined },
     ]);
     writeFileSync(join(testDir(), "hosts"), "a\nb slots=2\r\n  # none\n c:3#x\nd  slots = 4");
-    const { hosts = [] } = parse(["--hostfile", join(testDir(), "hosts")]) ?? {};
+    const { hosts = [] } = parseHostSettings(["--hostfile", join(testDir(), "hosts")]) ?? {};
     expect(hosts.map(({ name, slots }) => [name, slots])).toEqual([
       ["a", undefined],
       ["b", 2],
       ["c", 3],
       ["d", 4],
     ]);
-    expect(parse(["--hosts=a", "--ssh", "ssh -p 2222 -i 'my key' -o \"A b\""])?.ssh).toEqual([
+    expect(parseHostSettings(["--hosts=a", "--ssh", "ssh -p 2222 -i 'my key' -o \"A b\""])?.ssh).toEqual([
       "ssh",
       "-p",
       "2222",
@@ -329,36 +333,43 @@ describe("the options for hosts", () => {
   });
 
   it("become those of the agents: the first host is the endpoint, slots are ranks, what the user gave is passed on", () => {
-    const first = ["--nnodes=2", "--rdzv-endpoint=a:29400"];
-    expect(optionsOf(["--hosts", "a:2,b", "--threads", "3"])).toEqual([
+    const firstOptions = ["--nnodes=2", "--rdzv-endpoint=a:29400"];
+    expect(listAgentOptions(["--hosts", "a:2,b", "--threads", "3"])).toEqual([
       ["--nproc-per-node=2", "--threads=3", "--nnodes=2", "--node-rank=0", "--rdzv-endpoint=a:29400"],
       ["--threads=3", "--nnodes=2", "--node-rank=1", "--rdzv-endpoint=a:29400"],
     ]);
-    expect(optionsOf(["--hosts", "a,b", "-N", "1:2", "--master-port=5", "--env", "A=1", "--json"])[0]).toEqual([
+    expect(listAgentOptions(["--hosts", "a,b", "-N", "1:2", "--master-port=5", "--env", "A=1", "--json"])[0]).toEqual([
       ...["--nnodes=1:2", "--node-rank=0", "--rdzv-endpoint=a:5"],
     ]);
-    expect(optionsOf(["--hosts=[::1],b", "--rdzv-endpoint=x:1", "--import=y", "--exec"])[1]).toEqual([
+    expect(listAgentOptions(["--hosts=[::1],b", "--rdzv-endpoint=x:1", "--import=y", "--exec"])[1]).toEqual([
       "--exec",
       "--import=y",
       "--nnodes=2",
       "--node-rank=1",
       "--rdzv-endpoint=x:1",
     ]);
-    expect(optionsOf(["--hosts=[fd::1],b"])[0]).toContain("--rdzv-endpoint=[fd::1]:29400");
-    expect(optionsOf(["--hosts=localhost,b", "--master-addr=c"])[0]).toContain("--rdzv-endpoint=c:29400");
+    expect(listAgentOptions(["--hosts=[fd::1],b"])[0]).toContain("--rdzv-endpoint=[fd::1]:29400");
+    expect(listAgentOptions(["--hosts=localhost,b", "--master-addr=c"])[0]).toContain("--rdzv-endpoint=c:29400");
     // An allocation of SLURM's has numbers of its own.
-    const slurm = { SLURM_JOB_ID: "1", SLURM_JOB_NUM_NODES: "4", SLURM_GPUS_ON_NODE: "8", MOSAIC_GRACE: "5s" };
-    expect(optionsOf(["--hosts=a,b"], slurm)[0]).toEqual(["--grace=5s", first[0], "--node-rank=0", first[1]]);
-    expect(optionsOf(["--hosts=b", "--rdzv-endpoint=x"], { PET_NODE_RANK: "3" })).toEqual([["--nnodes=1"]]);
+    const slurmEnv = { SLURM_JOB_ID: "1", SLURM_JOB_NUM_NODES: "4", SLURM_GPUS_ON_NODE: "8", MOSAIC_GRACE: "5s" };
+    expect(listAgentOptions(["--hosts=a,b"], slurmEnv)[0]).toEqual([
+      "--grace=5s",
+      firstOptions[0],
+      "--node-rank=0",
+      firstOptions[1],
+    ]);
+    expect(listAgentOptions(["--hosts=b", "--rdzv-endpoint=x"], { PET_NODE_RANK: "3" })).toEqual([["--nnodes=1"]]);
   });
 
   it("recognize this machine", () => {
-    const local = (target: string): boolean => isLocal({ target, name: target.replace(/.*@/, ""), slots: undefined });
-    const own = Object.values(networkInterfaces())
+    const isLocalTarget = (target: string): boolean =>
+      isLocal({ target, name: target.replace(/.*@/, ""), slots: undefined });
+    const ownAddresses = Object.values(networkInterfaces())
       .flatMap((one) => one ?? [])
       .map(({ address }) => address);
-    for (const name of ["localhost", "127.0.0.1", "::1", hostname(), ...own]) expect(local(name)).toBe(true);
-    for (const name of ["n1", `me@${hostname()}`, "192.0.2.1", "2001:db8::1"]) expect(local(name)).toBe(false);
+    for (const name of ["localhost", "127.0.0.1", "::1", hostname(), ...ownAddresses])
+      expect(isLocalTarget(name)).toBe(true);
+    for (const name of ["n1", `me@${hostname()}`, "192.0.2.1", "2001:db8::1"]) expect(isLocalTarget(name)).toBe(false);
   });
 
   it.each([
@@ -385,7 +396,7 @@ describe("the options for hosts", () => {
     [["--hosts=a,b", "--ssh", " "], {}, /--ssh: expected a command with its options/],
     [["--hosts=a,b", "--rdzv-endpoint=:x"], {}, /--rdzv-endpoint: expected host or host:port/],
   ] as [string[], Env, RegExp][])("reject %j %j", (argv, env, message) => {
-    expect(() => parse(argv, env)).toThrow(message);
+    expect(() => parseHostSettings(argv, env)).toThrow(message);
   });
 
   it.each([
@@ -396,7 +407,7 @@ describe("the options for hosts", () => {
     ["# none", /expected at least one host, received none/],
   ])("reject the file %j", (text, message) => {
     writeFileSync(join(testDir(), "hosts"), text);
-    expect(() => parse(["--hostfile", join(testDir(), "hosts")])).toThrow(message);
+    expect(() => parseHostSettings(["--hostfile", join(testDir(), "hosts")])).toThrow(message);
   });
 
   it("are those of the launcher alone: without one, an agent rejects to start", async () => {

@@ -17,18 +17,18 @@ const DAY = 24 * 3_600_000;
 const now = Date.now();
 
 /** A directory of logs, last written so many days ago. */
-function logs(id: string, days: number, bytes: number, hasEnded = true): string {
+function createLogs(id: string, days: number, bytes: number, hasEnded = true): string {
   const dir = temporaryLogDirectory(id);
   mkdirSync(join(dir, "attempt_0/0"), { recursive: true });
   writeFileSync(join(dir, "attempt_0/0/stdout.log"), "x".repeat(bytes));
   if (hasEnded) writeFileSync(join(dir, "ended"), "");
-  const at = new Date(now - days * DAY);
+  const modifiedAt = new Date(now - days * DAY);
   for (const name of ["attempt_0/0/stdout.log", ...(hasEnded ? ["ended"] : []), ""])
-    utimesSync(join(dir, name), at, at);
+    utimesSync(join(dir, name), modifiedAt, modifiedAt);
   return dir;
 }
 
-const left = (): readonly string[] => readdirSync(temporaryDir()).toSorted();
+const listRemaining = (): readonly string[] => readdirSync(temporaryDir()).toSorted();
 
 describe("temporary logs", () => {
   beforeEach(() => {
@@ -41,19 +41,24 @@ describe("temporary logs", () => {
       ["young", 6.9],
       ["old", 7.1],
     ] as const)
-      logs(id, days, 10);
-    logs("running", 20, 10, false);
-    logs("abandoned", 29, 10, false);
-    const other = join(temporaryDir(), "mosaic-run-other");
-    mkdirSync(other);
-    symlinkSync(other, join(temporaryDir(), "mosaic-logs-link"));
+      createLogs(id, days, 10);
+    createLogs("running", 20, 10, false);
+    createLogs("abandoned", 29, 10, false);
+    const otherDirectory = join(temporaryDir(), "mosaic-run-other");
+    mkdirSync(otherDirectory);
+    symlinkSync(otherDirectory, join(temporaryDir(), "mosaic-logs-link"));
     removeOldLogs({ now });
-    expect(left()).toEqual(["mosaic-logs-link", "mosaic-logs-running", "mosaic-logs-young", "mosaic-run-other"]);
-    expect(existsSync(other)).toBe(true);
+    expect(listRemaining()).toEqual([
+      "mosaic-logs-link",
+      "mosaic-logs-running",
+      "mosaic-logs-young",
+      "mosaic-run-other",
+    ]);
+    expect(existsSync(otherDirectory)).toBe(true);
     // Or the harness would take it for a secret that was left behind.
     vi.stubEnv("TMPDIR", "/nonexistent");
     expect(() => removeOldLogs()).not.toThrow();
-    rmdirSync(other);
+    rmdirSync(otherDirectory);
   });
 
   it("go beyond the limit of size, the oldest first", () => {
@@ -62,35 +67,35 @@ describe("temporary logs", () => {
       ["b", 2],
       ["c", 1],
     ] as const)
-      logs(id, days, 400);
-    logs("small", 4, 1);
+      createLogs(id, days, 400);
+    createLogs("small", 4, 1);
     removeOldLogs({ now, bytes: 1000 });
-    expect(left()).toEqual(["mosaic-logs-b", "mosaic-logs-c"]);
+    expect(listRemaining()).toEqual(["mosaic-logs-b", "mosaic-logs-c"]);
   });
 
   it("of one job beyond the limit keep the ends of the longest files", () => {
-    const dir = logs("big", 0, 5000, false);
+    const dir = createLogs("big", 0, 5000, false);
     writeFileSync(join(dir, "attempt_0/0/stderr.log"), "short");
     writeFileSync(join(dir, "attempt_0/0/stdout.log"), `${"x".repeat(5000)}the end`);
-    logs("older", 1, 100);
+    createLogs("older", 1, 100);
     removeExpiredLogs(dir, { now, bytes: 1000 });
     const text = readFileSync(join(dir, "attempt_0/0/stdout.log"), "utf8");
     expect(text).toHaveLength(995);
     expect(text).toMatch(/^\[the first 4012 bytes were removed: logs are limited to 1 GB\]\nx+the end$/);
     expect(readFileSync(join(dir, "attempt_0/0/stderr.log"), "utf8")).toBe("short");
-    expect(left()).toEqual(["mosaic-logs-big"]);
+    expect(listRemaining()).toEqual(["mosaic-logs-big"]);
   });
 
   it("of a failed job are named and marked, and the next that fails removes them when they are old", async () => {
     const { stderr } = await run(["-n", "1", "--exec", "sh", "-c", "exit 3"]);
-    const [name = ""] = left();
+    const [name = ""] = listRemaining();
     expect(stderr).toMatch(
       new RegExp(`\\n {2}log directory of all ranks: \\S*/${name}, kept for a week; see --log-dir`),
     );
-    const old = new Date(now - 8 * DAY);
+    const oldDate = new Date(now - 8 * DAY);
     const files = readdirSync(temporaryDir(), { recursive: true }) as string[];
-    for (const file of files) utimesSync(join(temporaryDir(), file), old, old);
+    for (const file of files) utimesSync(join(temporaryDir(), file), oldDate, oldDate);
     expect((await run(["-n", "1", "--exec", "false"])).code).toBe(1);
-    expect(left()).toEqual([expect.not.stringMatching(name)]);
+    expect(listRemaining()).toEqual([expect.not.stringMatching(name)]);
   });
 });

@@ -43,16 +43,16 @@ interface Resource {
   readonly spec: unknown;
 }
 
-const settings = (argv: readonly string[], env: Readonly<Record<string, string>>): Settings =>
+const parseArgs = (argv: readonly string[], env: Readonly<Record<string, string>>): Settings =>
   parseSettings(resolveSources(parseCommandLine(argv).options, env, testDir()));
 
 /** Node 0's name in DNS, the domain of the pods, and the job, for each kind of manifest. */
 function findJob(name: string): { job: JobSpec; nodeZero: string } {
   const resources = loadAll(readText(name)) as Resource[];
-  const one = resources.find(({ kind }) => kind === "Job" || kind === "JobSet") as Resource;
-  const { metadata } = one;
-  if (one.kind === "Job") {
-    const job = one.spec as JobSpec;
+  const jobResource = resources.find(({ kind }) => kind === "Job" || kind === "JobSet") as Resource;
+  const { metadata } = jobResource;
+  if (jobResource.kind === "Job") {
+    const job = jobResource.spec as JobSpec;
     const service = resources.find(({ kind }) => kind === "Service") as Resource;
     expect(service.metadata.name).toBe(job.template.spec.subdomain);
     expect(service.spec).toMatchObject({
@@ -61,9 +61,10 @@ function findJob(name: string): { job: JobSpec; nodeZero: string } {
     });
     return { job, nodeZero: `${metadata.name}-0.${service.metadata.name}` };
   }
-  const [replicated] = (one.spec as { replicatedJobs: { name: string; template: { spec: JobSpec } }[] }).replicatedJobs;
-  if (replicated === undefined) throw new Error("no replicated job");
-  return { job: replicated.template.spec, nodeZero: `${metadata.name}-${replicated.name}-0-0.${metadata.name}` };
+  const [replicatedJob] = (jobResource.spec as { replicatedJobs: { name: string; template: { spec: JobSpec } }[] })
+    .replicatedJobs;
+  if (replicatedJob === undefined) throw new Error("no replicated job");
+  return { job: replicatedJob.template.spec, nodeZero: `${metadata.name}-${replicatedJob.name}-0-0.${metadata.name}` };
 }
 
 describe.each(["indexed-job.yaml", "jobset.yaml"])("%s", (name) => {
@@ -80,7 +81,7 @@ describe.each(["indexed-job.yaml", "jobset.yaml"])("%s", (name) => {
         );
         return [one.name, String(rank)] as const;
       });
-      const { launch } = settings(container.args, Object.fromEntries(env));
+      const { launch } = parseArgs(container.args, Object.fromEntries(env));
       expect(launch).toMatchObject({ nnodes: "2", nodeRank: rank, nprocPerNode: 4, rdzvEndpoint: `${nodeZero}:29400` });
       expect(launch.graceMs).toBeLessThan(job.template.spec.terminationGracePeriodSeconds * 1000);
     }
@@ -117,11 +118,16 @@ it("the hostfile is a legal one", () => {
 describe("Kubeflow's variables", () => {
   it("are those of a Trainer's pod: nodes, ranks of each, node rank, and node 0", () => {
     const env = { PET_NNODES: "2", PET_NPROC_PER_NODE: "auto", PET_NODE_RANK: "1", PET_MASTER_PORT: "29500" };
-    expect(settings([], { ...env, PET_MASTER_ADDR: "job-node-0-0.job" }).launch).toMatchObject({
+    expect(parseArgs([], { ...env, PET_MASTER_ADDR: "job-node-0-0.job" }).launch).toMatchObject({
       ...{ nnodes: "2", nprocPerNode: "auto", nodeRank: 1, rdzvEndpoint: "job-node-0-0.job:29500" },
     });
-    const one = { PET_NNODES: "1", PET_NODE_RANK: "0", PET_MASTER_ADDR: `${hostname()}.job`, PET_NPROC_PER_NODE: "2" };
-    expect(settings([], one).launch).toMatchObject({ nprocPerNode: 2 });
+    const singleNodeEnv = {
+      PET_NNODES: "1",
+      PET_NODE_RANK: "0",
+      PET_MASTER_ADDR: `${hostname()}.job`,
+      PET_NPROC_PER_NODE: "2",
+    };
+    expect(parseArgs([], singleNodeEnv).launch).toMatchObject({ nprocPerNode: 2 });
   });
 
   it("are those of an elastic PyTorchJob, which lacks the node rank", () => {
@@ -131,16 +137,16 @@ describe("Kubeflow's variables", () => {
       // Of the pod, not of a rank: overwritten, never read.
       ...{ RANK: "2", WORLD_SIZE: "3" },
     };
-    expect(settings(["--node-rank", "2"], env).launch).toMatchObject({
+    expect(parseArgs(["--node-rank", "2"], env).launch).toMatchObject({
       ...{ nnodes: "1:3", nodeRank: 2, nprocPerNode: 4, rdzvEndpoint: "job-worker-0:23456", maxRestarts: 5 },
       rdzvId: "job",
     });
-    expect(() => settings([], env)).toThrow(/--node-rank: expected the rank of this node, 0 to 2, received nothing/);
+    expect(() => parseArgs([], env)).toThrow(/--node-rank: expected the rank of this node, 0 to 2, received nothing/);
   });
 
   it("come after flags and Mosaic's own", () => {
     const env = { PET_NNODES: "9", PET_NODE_RANK: "8", PET_RDZV_ENDPOINT: "p:1", MOSAIC_NODE_RANK: "2" };
-    expect(settings(["-N", "3", "--rdzv-endpoint=f:2"], env).launch).toMatchObject({
+    expect(parseArgs(["-N", "3", "--rdzv-endpoint=f:2"], env).launch).toMatchObject({
       ...{ nnodes: "3", nodeRank: 2, rdzvEndpoint: "f:2" },
     });
   });

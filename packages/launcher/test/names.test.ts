@@ -12,15 +12,18 @@ import { INDEX, mosaicRun, program, type RunningProcess, testDir } from "./harne
 type Env = Readonly<Record<string, string>>;
 
 /** A name server that has a name from the n-th question on. */
-function nameServer(addresses: readonly LookupAddress[], from = 1): () => Promise<readonly LookupAddress[]> {
-  let asked = 0;
+function createLookup(
+  addresses: readonly LookupAddress[],
+  firstAnsweredCall = 1,
+): () => Promise<readonly LookupAddress[]> {
+  let numLookups = 0;
   return async () => {
-    if (++asked < from) throw new Error("getaddrinfo ENOTFOUND train-0.train");
+    if (++numLookups < firstAnsweredCall) throw new Error("getaddrinfo ENOTFOUND train-0.train");
     return addresses;
   };
 }
 
-const plan = (host: string, changes: Partial<NodesPlan> = {}): NodesPlan => ({
+const createPlan = (host: string, changes: Partial<NodesPlan> = {}): NodesPlan => ({
   ...{ min: 2, max: 2, nodeRank: 0, endpoint: { host, port: 29_400 }, timeoutMs: 60_000, lastCallMs: 0 },
   ...{ bindAny: false, commandText: "", digest: "", ...changes },
 });
@@ -30,39 +33,41 @@ const resolver = { isEnding: () => false, onWaiting: () => {} };
 
 describe("the address that node 0 listens at", () => {
   it("is the endpoint's own, and not of the loopback interface where there is another", async () => {
-    const of = (...addresses: LookupAddress[]): Promise<string> =>
-      bindAddress(plan("train-0.train"), { ...resolver, lookup: nameServer(addresses) });
-    expect(await of(v4)).toBe("10.0.0.1");
-    expect(await of(v6)).toBe("fd00::1");
-    expect(await of(v6, v4)).toBe("10.0.0.1");
-    expect(await of({ address: "127.0.1.1", family: 4 }, v6)).toBe("fd00::1");
-    await expect(of({ address: "127.0.1.1", family: 4 }, { address: "::1", family: 6 })).rejects.toThrow(UsageError);
-    expect(await bindAddress(plan("fd00::2"), resolver)).toBe("fd00::2");
-    expect(await bindAddress(plan("fd00::2", { bindAny: true }), resolver)).toBe("::");
-    expect(await bindAddress(plan("train-0.train", { bindAny: true }), resolver)).toBe("0.0.0.0");
+    const resolveBindAddress = (...addresses: LookupAddress[]): Promise<string> =>
+      bindAddress(createPlan("train-0.train"), { ...resolver, lookup: createLookup(addresses) });
+    expect(await resolveBindAddress(v4)).toBe("10.0.0.1");
+    expect(await resolveBindAddress(v6)).toBe("fd00::1");
+    expect(await resolveBindAddress(v6, v4)).toBe("10.0.0.1");
+    expect(await resolveBindAddress({ address: "127.0.1.1", family: 4 }, v6)).toBe("fd00::1");
+    await expect(
+      resolveBindAddress({ address: "127.0.1.1", family: 4 }, { address: "::1", family: 6 }),
+    ).rejects.toThrow(UsageError);
+    expect(await bindAddress(createPlan("fd00::2"), resolver)).toBe("fd00::2");
+    expect(await bindAddress(createPlan("fd00::2", { bindAny: true }), resolver)).toBe("::");
+    expect(await bindAddress(createPlan("train-0.train", { bindAny: true }), resolver)).toBe("0.0.0.0");
   });
 
   it("is looked up again until the name is there", async () => {
-    const lookup = nameServer([v4], 4);
-    expect(await bindAddress(plan("train-0.train"), { ...resolver, lookup })).toBe("10.0.0.1");
+    const lookup = createLookup([v4], 4);
+    expect(await bindAddress(createPlan("train-0.train"), { ...resolver, lookup })).toBe("10.0.0.1");
   });
 
   it("is looked up until the deadline, or until the job is to end, and that it is missing is reported", async () => {
-    const waiting: string[] = [];
-    const lookup = nameServer([], Number.POSITIVE_INFINITY);
-    const began = performance.now();
+    const waitingMessages: string[] = [];
+    const lookup = createLookup([], Number.POSITIVE_INFINITY);
+    const startTime = performance.now();
     await expect(
-      bindAddress(plan("train-0.train", { timeoutMs: 1300 }), {
+      bindAddress(createPlan("train-0.train", { timeoutMs: 1300 }), {
         ...resolver,
         lookup,
-        onWaiting: (one) => waiting.push(one),
+        onWaiting: (one) => waitingMessages.push(one),
       }),
     ).rejects.toThrow(/--rdzv-endpoint train-0\.train: cannot be resolved: getaddrinfo ENOTFOUND .*; correct the name/);
-    expect(performance.now() - began).toBeGreaterThanOrEqual(1290);
-    expect(waiting).toEqual([
+    expect(performance.now() - startTime).toBeGreaterThanOrEqual(1290);
+    expect(waitingMessages).toEqual([
       expect.stringMatching(/^waiting for name resolution: --rdzv-endpoint train-0\.train: cannot be/),
     ]);
-    await expect(bindAddress(plan("x"), { ...resolver, lookup, isEnding: () => true })).rejects.toThrow(
+    await expect(bindAddress(createPlan("x"), { ...resolver, lookup, isEnding: () => true })).rejects.toThrow(
       RendezvousError,
     );
   });
@@ -107,20 +112,20 @@ syncBuiltinESMExports();
 describe("a job at an endpoint", () => {
   let lastPort = 33_000 + (process.pid % 100) * 10;
   const secret = randomBytes(32).toString("hex");
-  const node = (rank: number, endpoint: string, options: readonly string[] = [], env: Env = {}): RunningProcess =>
+  const startNode = (rank: number, endpoint: string, options: readonly string[] = [], env: Env = {}): RunningProcess =>
     mosaicRun(
       ["-N", "2", "--node-rank", `${rank}`, "--rdzv-endpoint", endpoint, "-n1", ...options, program("node.mjs")],
       { env: { TEST_INDEX: INDEX, MOSAIC_TOKEN: secret, ...env } },
     );
-  const ended = async (nodes: readonly RunningProcess[]): Promise<string[]> => {
-    const all = await Promise.all(nodes.map(({ outcome }) => outcome));
-    for (const { code, stderr } of all) expect(code, stderr).toBe(0);
-    return all.map(({ stdout }) => stdout);
+  const waitForNodes = async (nodes: readonly RunningProcess[]): Promise<string[]> => {
+    const nodeOutcomes = await Promise.all(nodes.map(({ outcome }) => outcome));
+    for (const { code, stderr } of nodeOutcomes) expect(code, stderr).toBe(0);
+    return nodeOutcomes.map(({ stdout }) => stdout);
   };
 
   it("of IPv6, in brackets", async () => {
     const endpoint = `[::1]:${lastPort++}`;
-    expect(await ended([node(0, endpoint), node(1, endpoint)])).toEqual([
+    expect(await waitForNodes([startNode(0, endpoint), startNode(1, endpoint)])).toEqual([
       "[0] attempt 0: 0 0 2 1 0 2 ::1\n",
       "[1] attempt 0: 1 0 2 1 1 2 ::1\n",
     ]);
@@ -132,16 +137,16 @@ describe("a job at an endpoint", () => {
     writeFileSync(stub, RESOLVER);
     const env = { TEST_HOSTS: hosts, NODE_OPTIONS: `--import ${stub}` };
     const endpoint = `late.test:${lastPort++}`;
-    const nodes = [node(0, endpoint, ["--bind-any"]), node(1, endpoint, [], env)];
-    const refused = node(0, `late.test:${lastPort++}`, [], env);
+    const nodes = [startNode(0, endpoint, ["--bind-any"]), startNode(1, endpoint, [], env)];
+    const refusedNode = startNode(0, `late.test:${lastPort++}`, [], env);
     await nodes[1]?.waitForOutput("waiting for node 0 at late.test:");
     expect(nodes[1]?.output()).toContain("ENOTFOUND late.test");
-    await refused.waitForOutput("waiting for name resolution: --rdzv-endpoint late.test: cannot be resolved");
+    await refusedNode.waitForOutput("waiting for name resolution: --rdzv-endpoint late.test: cannot be resolved");
     writeFileSync(hosts, "127.0.0.7 late.test\n");
-    const [, second] = await ended(nodes);
-    expect(second).toMatch(/^\[1\] attempt 0: 1 0 2 1 1 2 127\.0\.0\.7\n/);
+    const [, secondOutcome] = await waitForNodes(nodes);
+    expect(secondOutcome).toMatch(/^\[1\] attempt 0: 1 0 2 1 1 2 127\.0\.0\.7\n/);
     // Without --bind-any node 0 rejects to listen where no other host would reach it.
-    const { code, stderr } = await refused.outcome;
+    const { code, stderr } = await refusedNode.outcome;
     expect(stderr).toContain("--rdzv-endpoint late.test: resolves to 127.0.0.7 on this host");
     expect(code).toBe(2);
   });

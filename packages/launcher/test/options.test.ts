@@ -12,7 +12,7 @@ import { testDir } from "./harness.ts";
 
 type Env = Readonly<Record<string, string>>;
 
-const settings = (argv: readonly string[], env: Env = {}): Settings =>
+const parseArgs = (argv: readonly string[], env: Env = {}): Settings =>
   parseSettings(resolveSources(parseCommandLine(argv).options, env, testDir()));
 
 describe("a command line", () => {
@@ -71,63 +71,63 @@ describe("a command line", () => {
 });
 
 describe("where a value comes from", () => {
-  const sourceOf = (argv: readonly string[], env: Env, option = "nproc-per-node"): unknown =>
+  const resolveSource = (argv: readonly string[], env: Env, option = "nproc-per-node"): unknown =>
     resolveSources(parseCommandLine(argv).options, env, testDir()).get(option);
   const slurm = { SLURM_JOB_ID: "1", SLURM_GPUS_ON_NODE: "6" };
 
   it("flag, then MOSAIC_*, then the file, then PET_*, then the scheduler, then the default", () => {
-    const all = { MOSAIC_NPROC_PER_NODE: "3", PET_NPROC_PER_NODE: "5", ...slurm };
-    const { MOSAIC_NPROC_PER_NODE: _, ...noMosaic } = all;
-    expect(sourceOf([], {})).toEqual({ value: "auto", source: "default" });
-    expect(sourceOf([], slurm)).toEqual({ value: "6", source: "SLURM_GPUS_ON_NODE" });
-    expect(sourceOf([], noMosaic)).toEqual({ value: "5", source: "PET_NPROC_PER_NODE" });
+    const allVariables = { MOSAIC_NPROC_PER_NODE: "3", PET_NPROC_PER_NODE: "5", ...slurm };
+    const { MOSAIC_NPROC_PER_NODE: _, ...noMosaic } = allVariables;
+    expect(resolveSource([], {})).toEqual({ value: "auto", source: "default" });
+    expect(resolveSource([], slurm)).toEqual({ value: "6", source: "SLURM_GPUS_ON_NODE" });
+    expect(resolveSource([], noMosaic)).toEqual({ value: "5", source: "PET_NPROC_PER_NODE" });
     writeFileSync(join(testDir(), "mosaic.launch.json"), '{ "nprocPerNode": 4 }');
-    expect(sourceOf([], noMosaic)).toEqual({ value: "4", source: "mosaic.launch.json" });
-    expect(sourceOf([], all)).toEqual({ value: "3", source: "MOSAIC_NPROC_PER_NODE" });
-    expect(sourceOf(["-n", "2"], all)).toEqual({ value: "2", source: "--nproc-per-node" });
+    expect(resolveSource([], noMosaic)).toEqual({ value: "4", source: "mosaic.launch.json" });
+    expect(resolveSource([], allVariables)).toEqual({ value: "3", source: "MOSAIC_NPROC_PER_NODE" });
+    expect(resolveSource(["-n", "2"], allVariables)).toEqual({ value: "2", source: "--nproc-per-node" });
   });
 
   it("reads a step's nodes inside a SLURM step, the job's outside", () => {
     const job = { SLURM_JOB_ID: "1", SLURM_JOB_NUM_NODES: "3", SLURM_STEP_NUM_NODES: "1" };
-    expect(sourceOf([], job, "nnodes")).toEqual({ value: "3", source: "SLURM_JOB_NUM_NODES" });
-    expect(sourceOf([], { ...job, SLURM_STEP_ID: "0" }, "nnodes")).toMatchObject({ value: "1" });
-    expect(sourceOf([], { SLURM_JOB_NUM_NODES: "3" }, "nnodes")).toMatchObject({ source: "default" });
+    expect(resolveSource([], job, "nnodes")).toEqual({ value: "3", source: "SLURM_JOB_NUM_NODES" });
+    expect(resolveSource([], { ...job, SLURM_STEP_ID: "0" }, "nnodes")).toMatchObject({ value: "1" });
+    expect(resolveSource([], { SLURM_JOB_NUM_NODES: "3" }, "nnodes")).toMatchObject({ source: "default" });
   });
 
   it("reads the ranks of a node from its tasks in a SLURM step, where there are several and no GPU", () => {
     const step = { SLURM_JOB_ID: "1", SLURM_STEP_ID: "0", SLURM_STEP_TASKS_PER_NODE: "3(x2),1" };
     const source = "SLURM_STEP_TASKS_PER_NODE";
-    expect(sourceOf([], { ...step, SLURM_NODEID: "1" })).toEqual({ value: "3", source });
-    expect(sourceOf([], { ...step, SLURM_NODEID: "2" })).toEqual({ value: "auto", source: "default" });
-    expect(sourceOf([], { ...step, SLURM_NODEID: "1", SLURM_GPUS_ON_NODE: "6" })).toMatchObject({ value: "6" });
+    expect(resolveSource([], { ...step, SLURM_NODEID: "1" })).toEqual({ value: "3", source });
+    expect(resolveSource([], { ...step, SLURM_NODEID: "2" })).toEqual({ value: "auto", source: "default" });
+    expect(resolveSource([], { ...step, SLURM_NODEID: "1", SLURM_GPUS_ON_NODE: "6" })).toMatchObject({ value: "6" });
     const { SLURM_STEP_ID: _, ...batch } = step;
     for (const env of [batch, { ...step, SLURM_STEP_ID: "4294967290" }])
-      expect(sourceOf([], env)).toMatchObject({ source: "default" });
+      expect(resolveSource([], env)).toMatchObject({ source: "default" });
   });
 
   it("takes lists, objects and switches from the file, and rejects unknown options", () => {
-    const write = (text: string): void => writeFileSync(join(testDir(), "mosaic.launch.json"), text);
-    write('{ "env": { "A": 1 }, "node_arg": ["--x"], "exec": false, "color": false, "max-restarts": 2 }');
-    const { launch, console } = settings([]);
+    const writeConfig = (text: string): void => writeFileSync(join(testDir(), "mosaic.launch.json"), text);
+    writeConfig('{ "env": { "A": 1 }, "node_arg": ["--x"], "exec": false, "color": false, "max-restarts": 2 }');
+    const { launch, console } = parseArgs([]);
     expect(launch).toMatchObject({ env: { A: "1" }, nodeArgs: ["--x"], exec: false, maxRestarts: 2 });
     expect(console.color).toBe("never");
-    write('{ "nproc": 2 }');
-    expect(() => settings([])).toThrow(/unknown option "nproc"; did you mean "nproc-per-node"\?/);
-    write('{ "grace": [] }');
-    expect(() => settings([])).toThrow(/"grace": expected TIME, received \[\]/);
-    write('{ "grace": true }');
-    expect(() => settings([])).toThrow(/"grace": expected TIME, received true/);
-    write("[]");
-    expect(() => settings([])).toThrow(/expected an options object/);
-    write("{");
-    expect(() => settings([])).toThrow(/invalid JSON/);
+    writeConfig('{ "nproc": 2 }');
+    expect(() => parseArgs([])).toThrow(/unknown option "nproc"; did you mean "nproc-per-node"\?/);
+    writeConfig('{ "grace": [] }');
+    expect(() => parseArgs([])).toThrow(/"grace": expected TIME, received \[\]/);
+    writeConfig('{ "grace": true }');
+    expect(() => parseArgs([])).toThrow(/"grace": expected TIME, received true/);
+    writeConfig("[]");
+    expect(() => parseArgs([])).toThrow(/expected an options object/);
+    writeConfig("{");
+    expect(() => parseArgs([])).toThrow(/invalid JSON/);
   });
 });
 
 describe("values", () => {
   it("are typed", () => {
-    const times = ["--grace", "1.5s", "--failure-grace=20ms", "--min-uptime", "2m", "--restart-backoff", "3"];
-    expect(settings([...times, "--timeout", "1h", "-n", "cpu"]).launch).toMatchObject({
+    const timeArgs = ["--grace", "1.5s", "--failure-grace=20ms", "--min-uptime", "2m", "--restart-backoff", "3"];
+    expect(parseArgs([...timeArgs, "--timeout", "1h", "-n", "cpu"]).launch).toMatchObject({
       graceMs: 1500,
       failureGraceMs: 20,
       minUptimeMs: 120_000,
@@ -135,14 +135,14 @@ describe("values", () => {
       timeoutMs: 3_600_000,
       nprocPerNode: "cpu",
     });
-    expect(settings(["--timeout", "1h", "--no-timeout"]).launch).not.toHaveProperty("timeoutMs");
-    expect(settings(["--threads=3"], { MOSAIC_THREADS: "8" }).launch).toMatchObject({ threads: 3 });
+    expect(parseArgs(["--timeout", "1h", "--no-timeout"]).launch).not.toHaveProperty("timeoutMs");
+    expect(parseArgs(["--threads=3"], { MOSAIC_THREADS: "8" }).launch).toMatchObject({ threads: 3 });
     // Or --env MOSAIC_THREADS=5 would have no effect.
-    expect(settings([], { MOSAIC_THREADS: "8" }).launch).not.toHaveProperty("threads");
+    expect(parseArgs([], { MOSAIC_THREADS: "8" }).launch).not.toHaveProperty("threads");
     const prefix = "{host}/{rank}/{attempt}/{stream} } { ";
-    expect(settings(["--log-prefix", prefix]).console.logPrefix).toBe(prefix);
-    expect(settings([], { MOSAIC_JSON: "1" }).console.json).toBe(true);
-    expect(settings([], { MOSAIC_JSON: "no" }).console.json).toBe(false);
+    expect(parseArgs(["--log-prefix", prefix]).console.logPrefix).toBe(prefix);
+    expect(parseArgs([], { MOSAIC_JSON: "1" }).console.json).toBe(true);
+    expect(parseArgs([], { MOSAIC_JSON: "no" }).console.json).toBe(false);
   });
 
   it.each([
@@ -174,31 +174,35 @@ describe("values", () => {
     [["--log-prefix={local-rank}"], {}, /--log-prefix: expected/],
     [["--standalone=perhaps"], {}, /--standalone: expected true or false/],
   ] as [string[], Env, RegExp][])("rejects %j %j", (argv, env, message) => {
-    expect(() => settings(argv, env)).toThrow(message);
+    expect(() => parseArgs(argv, env)).toThrow(message);
   });
 
   it("name the nodes of a job, in torchrun's words", () => {
-    const two = ["-N", "2", "--node-rank=1"];
-    const node = (...more: string[]): unknown => settings([...two, ...more]).launch;
+    const twoNodeArgs = ["-N", "2", "--node-rank=1"];
+    const parseNodeOptions = (...otherArgs: string[]): unknown => parseArgs([...twoNodeArgs, ...otherArgs]).launch;
     const launch = { nnodes: "2", nodeRank: 1, rdzvEndpoint: "node0:29400", rdzvTimeoutMs: 300_000, bindAny: false };
-    expect(node("--rdzv-endpoint", "node0")).toMatchObject(launch);
-    expect(node("--rdzv-endpoint=node0:5", "--bind-any", "--rdzv-timeout=2m")).toMatchObject({
+    expect(parseNodeOptions("--rdzv-endpoint", "node0")).toMatchObject(launch);
+    expect(parseNodeOptions("--rdzv-endpoint=node0:5", "--bind-any", "--rdzv-timeout=2m")).toMatchObject({
       ...{ ...launch, rdzvEndpoint: "node0:5", bindAny: true, rdzvTimeoutMs: 120_000 },
     });
-    expect(node("--rdzv-endpoint=[fe80::1]:5")).toMatchObject({ rdzvEndpoint: "[fe80::1]:5" });
-    expect(node("--master-addr=10.0.0.1")).toMatchObject({ rdzvEndpoint: "10.0.0.1:29400" });
-    expect(node("--master-addr=10.0.0.1", "--master-port=29500")).toMatchObject({ rdzvEndpoint: "10.0.0.1:29500" });
-    expect(settings(["-N", "1:4", "--node-rank=3", "--rdzv-endpoint=a"]).launch).toMatchObject({ nnodes: "1:4" });
+    expect(parseNodeOptions("--rdzv-endpoint=[fe80::1]:5")).toMatchObject({ rdzvEndpoint: "[fe80::1]:5" });
+    expect(parseNodeOptions("--master-addr=10.0.0.1")).toMatchObject({ rdzvEndpoint: "10.0.0.1:29400" });
+    expect(parseNodeOptions("--master-addr=10.0.0.1", "--master-port=29500")).toMatchObject({
+      rdzvEndpoint: "10.0.0.1:29500",
+    });
+    expect(parseArgs(["-N", "1:4", "--node-rank=3", "--rdzv-endpoint=a"]).launch).toMatchObject({ nnodes: "1:4" });
   });
 
   it("name the nodes of a SLURM step", () => {
     const step = { SLURM_JOB_ID: "7", SLURM_STEP_ID: "0", SLURM_STEP_NUM_NODES: "3", SLURM_NODEID: "2" };
-    const list = { SLURM_STEP_NODELIST: "gpu[007-009,12],x1" };
+    const nodeListEnv = { SLURM_STEP_NODELIST: "gpu[007-009,12],x1" };
     const launch = { nnodes: "3", nodeRank: 2, rdzvEndpoint: "gpu007:29400" };
-    expect(settings([], { ...step, ...list }).launch).toMatchObject(launch);
-    expect(settings(["--rdzv-endpoint=b:1"], { ...step, ...list }).launch).toMatchObject({ rdzvEndpoint: "b:1" });
-    const one = { ...step, ...list, SLURM_STEP_NUM_NODES: "1", SLURM_NODEID: "0" };
-    expect(settings([], one).launch).toEqual(settings([]).launch);
+    expect(parseArgs([], { ...step, ...nodeListEnv }).launch).toMatchObject(launch);
+    expect(parseArgs(["--rdzv-endpoint=b:1"], { ...step, ...nodeListEnv }).launch).toMatchObject({
+      rdzvEndpoint: "b:1",
+    });
+    const oneNodeEnv = { ...step, ...nodeListEnv, SLURM_STEP_NUM_NODES: "1", SLURM_NODEID: "0" };
+    expect(parseArgs([], oneNodeEnv).launch).toEqual(parseArgs([]).launch);
     for (const [hosts, first] of [
       ["n1", "n1"],
       ["n[1-2]", "n1"],
@@ -212,12 +216,13 @@ describe("values", () => {
   it("the message for a batch script has the srun line of this job", () => {
     const batch = { SLURM_JOB_ID: "7", SLURM_JOB_NUM_NODES: "3" };
     const argv = ["-n", "2", "train.ts", "it's"];
-    const parse = (): unknown => parseSettings(resolveSources(parseCommandLine(argv).options, batch, testDir()), argv);
-    expect(parse).toThrow(
+    const parseBatchSettings = (): unknown =>
+      parseSettings(resolveSources(parseCommandLine(argv).options, batch, testDir()), argv);
+    expect(parseBatchSettings).toThrow(
       /; start the launcher on each node with srun --ntasks-per-node=1 --kill-on-bad-exit=0 \S+ -n 2 train\.ts 'it'\\''s', or pass --nnodes 1/,
     );
     vi.stubEnv("SLURM_NTASKS", "6");
-    expect(parse).toThrow(/each node with srun --kill-on-bad-exit=0 \S+ -n 2/);
+    expect(parseBatchSettings).toThrow(/each node with srun --kill-on-bad-exit=0 \S+ -n 2/);
     vi.unstubAllEnvs();
   });
 
@@ -242,21 +247,27 @@ describe("values", () => {
       /batch script of a job with 3 nodes \(SLURM_JOB_NUM_NODES\).*; start the launcher on each node with srun --ntasks-per-node=1/,
     ],
   ] as [string[], Env, RegExp][])("rejects nodes: %j %j", (argv, env, message) => {
-    expect(() => settings(argv, env)).toThrow(message);
+    expect(() => parseArgs(argv, env)).toThrow(message);
   });
 
   it("accepts torchrun's words for one node", () => {
-    const one = ["--nnodes=1:1", "--node-rank=0", "--standalone", "--rdzv-backend=c10d", "--master-addr=127.0.0.1"];
-    expect(settings([...one, "--rdzv-endpoint=localhost:29400"]).launch).toMatchObject({ masterPort: 29_400 });
-    expect(settings([...one, "--rdzv-endpoint=[::1]"]).launch).not.toHaveProperty("masterPort");
-    expect(settings([...one, "--no-standalone"]).launch).toEqual(settings(one).launch);
-    expect(settings([], { PET_STANDALONE: "0" }).launch).toEqual(settings([]).launch);
+    const oneNodeArgs = [
+      "--nnodes=1:1",
+      "--node-rank=0",
+      "--standalone",
+      "--rdzv-backend=c10d",
+      "--master-addr=127.0.0.1",
+    ];
+    expect(parseArgs([...oneNodeArgs, "--rdzv-endpoint=localhost:29400"]).launch).toMatchObject({ masterPort: 29_400 });
+    expect(parseArgs([...oneNodeArgs, "--rdzv-endpoint=[::1]"]).launch).not.toHaveProperty("masterPort");
+    expect(parseArgs([...oneNodeArgs, "--no-standalone"]).launch).toEqual(parseArgs(oneNodeArgs).launch);
+    expect(parseArgs([], { PET_STANDALONE: "0" }).launch).toEqual(parseArgs([]).launch);
     const named = [
       `--rdzv-endpoint=${hostname()}:29400`,
       `--master-addr=${hostname()}.jobs.svc`,
       "--master-port=29400",
     ];
-    expect(settings(named).launch).toMatchObject({ masterPort: 29_400 });
+    expect(parseArgs(named).launch).toMatchObject({ masterPort: 29_400 });
   });
 
   it("name ranks", () => {
@@ -265,7 +276,8 @@ describe("values", () => {
     expect([...parseRanks(undefined, 9)]).toEqual([0]);
     expect([...parseRanks("all", 9)]).toHaveLength(9);
     expect([...parseRanks("none", 9)]).toEqual([]);
-    for (const wrong of ["4", "3-2", "x", "", "1,"]) expect(() => parseRanks(wrong, 4)).toThrow(/ranks from 0 to 3/);
+    for (const invalidRanks of ["4", "3-2", "x", "", "1,"])
+      expect(() => parseRanks(invalidRanks, 4)).toThrow(/ranks from 0 to 3/);
   });
 });
 
@@ -286,9 +298,9 @@ describe("the nearest name", () => {
   it("is found for every option with a letter lost, doubled or swapped", () => {
     const names = OPTIONS.map(({ name }) => name);
     for (const name of names.filter(({ length }) => length > 4)) {
-      const at = Math.floor(name.length / 2);
-      expect(findClosestMatch(name.slice(0, at) + name.slice(at + 1), names)).toBe(name);
-      expect(findClosestMatch(name.slice(0, at) + name[at] + name.slice(at), names)).toBe(name);
+      const splitIndex = Math.floor(name.length / 2);
+      expect(findClosestMatch(name.slice(0, splitIndex) + name.slice(splitIndex + 1), names)).toBe(name);
+      expect(findClosestMatch(name.slice(0, splitIndex) + name[splitIndex] + name.slice(splitIndex), names)).toBe(name);
     }
   });
 });

@@ -7,24 +7,25 @@ import type { LaunchEvent } from "../src/job.ts";
 import { LineSplitter, MAX_LINE_BYTES, UncaughtFilter, uncaughtMark } from "../src/output/lines.ts";
 import { OutputSink } from "../src/output/sink.ts";
 import { TextConsole } from "../src/output/text-console.ts";
-import { INDEX, mosaicRun, program, run, testDir, until } from "./harness.ts";
+import { INDEX, mosaicRun, program, run, testDir, waitUntil } from "./harness.ts";
 
-function split(chunks: readonly Buffer[]): { kind: string; text: string }[] {
-  const found: { kind: string; text: string }[] = [];
-  const splitter = new LineSplitter((kind, text) => found.push({ kind, text }));
+function splitLines(chunks: readonly Buffer[]): { kind: string; text: string }[] {
+  const emittedLines: { kind: string; text: string }[] = [];
+  const splitter = new LineSplitter((kind, text) => emittedLines.push({ kind, text }));
   for (const chunk of chunks) splitter.push(chunk);
   splitter.end();
-  return found;
+  return emittedLines;
 }
 
-const lines = (text: string): string[] => split([Buffer.from(text)]).map(({ kind, text: one }) => `${kind}:${one}`);
+const formatLines = (text: string): string[] =>
+  splitLines([Buffer.from(text)]).map(({ kind, text: one }) => `${kind}:${one}`);
 
 describe("lines", () => {
   it("end at \\n and \\r\\n; a lone \\r ends progress", () => {
-    expect(lines("a\nb\r\n\nc")).toEqual(["line:a", "line:b", "line:", "line:c"]);
-    expect(lines("10%\r50%\r100%\ndone\n")).toEqual(["progress:10%", "progress:50%", "line:100%", "line:done"]);
-    expect(lines("\r10%\r50%")).toEqual(["progress:10%", "line:50%"]);
-    expect(lines("10%\r")).toEqual(["progress:10%", "line:10%"]);
+    expect(formatLines("a\nb\r\n\nc")).toEqual(["line:a", "line:b", "line:", "line:c"]);
+    expect(formatLines("10%\r50%\r100%\ndone\n")).toEqual(["progress:10%", "progress:50%", "line:100%", "line:done"]);
+    expect(formatLines("\r10%\r50%")).toEqual(["progress:10%", "line:50%"]);
+    expect(formatLines("10%\r")).toEqual(["progress:10%", "line:10%"]);
   });
 
   it("are the same lines however the bytes are cut, no character broken", () => {
@@ -38,46 +39,52 @@ describe("lines", () => {
         const chunks = edges.slice(1).map((edge, i) => bytes.subarray(edges[i], edge));
         const expected = whole.split(/\r?\n/);
         if (expected.at(-1) === "") expected.pop();
-        const read = split(chunks).filter(({ kind }) => kind === "line");
-        expect(read.map(({ text: one }) => one)).toEqual(expected);
+        const completeLines = splitLines(chunks).filter(({ kind }) => kind === "line");
+        expect(completeLines.map(({ text: one }) => one)).toEqual(expected);
       }),
     );
   });
 
   it("longer than 64 KB come in pieces of whole characters", () => {
-    const long = "é€😀".repeat(20_000);
-    const pieces = split([Buffer.from(`${long}\nshort`)]);
-    expect(pieces.map(({ kind }) => kind)).toEqual(["part", "part", "line", "line"]);
+    const longLine = "é€😀".repeat(20_000);
+    const splitPieces = splitLines([Buffer.from(`${longLine}\nshort`)]);
+    expect(splitPieces.map(({ kind }) => kind)).toEqual(["part", "part", "line", "line"]);
     expect(
-      pieces
+      splitPieces
         .slice(0, -1)
         .map(({ text }) => text)
         .join(""),
-    ).toBe(long);
-    for (const { text } of pieces) expect(Buffer.byteLength(text)).toBeLessThanOrEqual(MAX_LINE_BYTES);
-    const endless = split(Array.from({ length: 50 }, () => Buffer.alloc(4096, 120)));
-    expect(endless.map(({ text }) => text.length)).toEqual([65_536, 65_536, 65_536, 8192]);
+    ).toBe(longLine);
+    for (const { text } of splitPieces) expect(Buffer.byteLength(text)).toBeLessThanOrEqual(MAX_LINE_BYTES);
+    const endlessPieces = splitLines(Array.from({ length: 50 }, () => Buffer.alloc(4096, 120)));
+    expect(endlessPieces.map(({ text }) => text.length)).toEqual([65_536, 65_536, 65_536, 8192]);
   });
 });
 
 describe("the mark before an uncaught error", () => {
   it("is taken out wherever chunks end; nothing else is", () => {
-    const filtered = (text: string, cuts: readonly number[]): [string, string | undefined] => {
+    const filterChunks = (text: string, cuts: readonly number[]): [string, string | undefined] => {
       const filter = new UncaughtFilter("run-1");
       const bytes = Buffer.from(text);
       const edges = [0, ...cuts.map((cut) => Math.min(cut, bytes.length)).toSorted((a, b) => a - b), bytes.length];
-      const found = edges.slice(1).map((edge, i) => filter.push(bytes.subarray(edges[i], edge)));
-      const before = Buffer.concat([...found.map((one) => one.precedingBytes), filter.end()]).toString();
-      const after = found.flatMap(({ uncaughtBytes: uncaught }) => uncaught ?? []);
-      return [before, found.at(-1)?.uncaughtBytes === undefined ? undefined : Buffer.concat(after).toString()];
+      const filteredChunks = edges.slice(1).map((edge, i) => filter.push(bytes.subarray(edges[i], edge)));
+      const precedingText = Buffer.concat([
+        ...filteredChunks.map((one) => one.precedingBytes),
+        filter.end(),
+      ]).toString();
+      const uncaughtChunks = filteredChunks.flatMap(({ uncaughtBytes: uncaught }) => uncaught ?? []);
+      return [
+        precedingText,
+        filteredChunks.at(-1)?.uncaughtBytes === undefined ? undefined : Buffer.concat(uncaughtChunks).toString(),
+      ];
     };
     const mark = uncaughtMark("run-1");
-    const part = fc.constantFrom("a", "é", "\u001b", "\u001b]", mark.slice(0, 9), uncaughtMark("run-2"));
-    const text = fc.array(part, { maxLength: 9 }).map((parts) => parts.join(""));
+    const textPart = fc.constantFrom("a", "é", "\u001b", "\u001b]", mark.slice(0, 9), uncaughtMark("run-2"));
+    const text = fc.array(textPart, { maxLength: 9 }).map((parts) => parts.join(""));
     fc.assert(
       fc.property(text, text, fc.boolean(), fc.array(fc.nat(200)), (before, after, isMarked, cuts) => {
-        const whole = isMarked ? `${before}${mark}${after}` : before;
-        expect(filtered(whole, cuts)).toEqual(isMarked ? [before, after] : [before, undefined]);
+        const markedText = isMarked ? `${before}${mark}${after}` : before;
+        expect(filterChunks(markedText, cuts)).toEqual(isMarked ? [before, after] : [before, undefined]);
       }),
     );
   });
@@ -86,7 +93,7 @@ describe("the mark before an uncaught error", () => {
 describe("the console", () => {
   const line = { time: 0, node: "n0", rank: 0, attempt: 0, stream: "stdout" } as const;
 
-  function shown(events: readonly Partial<LaunchEvent>[], style: object): string {
+  function renderEvents(events: readonly Partial<LaunchEvent>[], style: object): string {
     const screen = new PassThrough();
     const sink = new OutputSink(screen);
     const ranks = new Set([0, 1]);
@@ -111,31 +118,33 @@ describe("the console", () => {
       { text: "100%" },
     ] as Partial<LaunchEvent>[];
     const clear = "\r\u001b[K";
-    expect(shown(events, {})).toBe(`[0] 10%${clear}[1] hello\n[0] 10%${clear}[0] a text wider th${clear}[0] 100%\n`);
-    expect(shown(events, { columns: undefined })).toBe("[1] hello\n[0] 100%\n");
+    expect(renderEvents(events, {})).toBe(
+      `[0] 10%${clear}[1] hello\n[0] 10%${clear}[0] a text wider th${clear}[0] 100%\n`,
+    );
+    expect(renderEvents(events, { columns: undefined })).toBe("[1] hello\n[0] 100%\n");
   });
 
   it("fills in the prefix and colours it by rank", () => {
     const event = { text: "x", rank: 1, stream: "stderr" } as Partial<LaunchEvent>;
-    expect(shown([event], { prefix: "{host}/{rank}/{attempt}/{stream}/{rank} " })).toBe("n0/1/0/stderr/1 x\n");
-    expect(shown([event], { prefix: "", color: true })).toBe("x\n");
-    expect(shown([event], { color: true })).toBe("\u001b[33m[1] \u001b[0mx\n");
+    expect(renderEvents([event], { prefix: "{host}/{rank}/{attempt}/{stream}/{rank} " })).toBe("n0/1/0/stderr/1 x\n");
+    expect(renderEvents([event], { prefix: "", color: true })).toBe("x\n");
+    expect(renderEvents([event], { color: true })).toBe("\u001b[33m[1] \u001b[0mx\n");
   });
 
   it("skips what a stopped reader would make it keep, and reports so when he goes on", async () => {
     let text = "";
-    let goOn: (() => void) | undefined = () => {};
-    const slow = new Writable({
+    let finishWrite: (() => void) | undefined = () => {};
+    const slowStream = new Writable({
       write(chunk: Buffer, _encoding, done) {
         text += chunk.toString();
-        if (goOn === undefined) done();
-        else goOn = done;
+        if (finishWrite === undefined) done();
+        else finishWrite = done;
       },
     });
-    const sink = new OutputSink(slow, 100);
+    const sink = new OutputSink(slowStream, 100);
     for (let i = 0; i < 50; i++) sink.write(`line ${i} of some length\n`);
-    const resume = goOn;
-    goOn = undefined;
+    const resume = finishWrite;
+    finishWrite = undefined;
     resume();
     sink.write("after\n");
     await sink.flush();
@@ -184,10 +193,12 @@ describe("output of ranks", () => {
   });
 
   it("is coloured on request, and ranks get FORCE_COLOR", async () => {
-    const always = await run(["-n1", "--color=always", program("speak.mjs"), "color"]);
-    expect(always.stdout).toBe("\u001b[36m[0] \u001b[0mFORCE_COLOR 1\n");
-    const never = await run(["-n1", "--color=always", program("speak.mjs"), "color"], { env: { NO_COLOR: "1" } });
-    expect(never.stdout).toContain("FORCE_COLOR undefined\n");
+    const coloredOutcome = await run(["-n1", "--color=always", program("speak.mjs"), "color"]);
+    expect(coloredOutcome.stdout).toBe("\u001b[36m[0] \u001b[0mFORCE_COLOR 1\n");
+    const uncoloredOutcome = await run(["-n1", "--color=always", program("speak.mjs"), "color"], {
+      env: { NO_COLOR: "1" },
+    });
+    expect(uncoloredOutcome.stdout).toContain("FORCE_COLOR undefined\n");
     expect((await run(["-n1", program("speak.mjs"), "color"])).stdout).toBe("[0] FORCE_COLOR undefined\n");
   });
 
@@ -200,12 +211,12 @@ describe("output of ranks", () => {
     const env = { TEST_INDEX: INDEX };
     const job = mosaicRun(["-n", "2", "--log-dir", "logs", program("speak.mjs"), "endless"], { env });
     job.child.stdout?.pause();
-    const written = (rank: number): number => {
+    const countWritten = (rank: number): number => {
       const [id = ""] = readdirSync(join(testDir(), "logs"));
       return readFileSync(join(testDir(), "logs", id, `attempt_0/${rank}/stdout.log`), "utf8").split("\n").length - 1;
     };
-    await until(
-      () => readdirSync(testDir()).includes("logs") && written(0) === 20_000 && written(1) === 20_000,
+    await waitUntil(
+      () => readdirSync(testDir()).includes("logs") && countWritten(0) === 20_000 && countWritten(1) === 20_000,
       () => "a rank waits",
     );
     job.child.stdout?.destroy();

@@ -28,8 +28,8 @@ describe("a job is restarted", () => {
     expect(outcome.code).toBe(3);
     expect(outcome.stderr.match(/✖ rank \d/g)).toHaveLength(2);
     expect(outcome.stderr).not.toContain("not restarted");
-    const [run] = readdirSync(join(testDir(), "logs"));
-    expect(readdirSync(join(testDir(), "logs", run ?? "")).toSorted()).toEqual(["attempt_0", "attempt_1"]);
+    const [runId] = readdirSync(join(testDir(), "logs"));
+    expect(readdirSync(join(testDir(), "logs", runId ?? "")).toSorted()).toEqual(["attempt_0", "attempt_1"]);
   });
 
   it("not after two failures in a row that came too soon", async () => {
@@ -50,10 +50,10 @@ describe("a job is restarted", () => {
 
   it("not when it is signalled to end while it waits to restart", async () => {
     const options = ["-n", "2", "--restart-backoff", "30s", "--max-restarts", "5", program("restart.mjs"), "0"];
-    const waiting = mosaicRun(options, { env });
-    await waiting.waitForOutput("restarting all ranks in 30 s (attempt 1)");
-    waiting.child.kill("SIGTERM");
-    const outcome = await waiting.outcome;
+    const waitingJob = mosaicRun(options, { env });
+    await waitingJob.waitForOutput("restarting all ranks in 30 s (attempt 1)");
+    waitingJob.child.kill("SIGTERM");
+    const outcome = await waitingJob.outcome;
     expect(outcome.code).toBe(143);
     expect(outcome.stdout).not.toContain("attempt 1");
   });

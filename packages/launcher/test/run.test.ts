@@ -4,7 +4,7 @@ import { describe, expect, it } from "vitest";
 import {
   CLI,
   INDEX,
-  livingProcesses,
+  listLivingProcesses,
   mosaicRun,
   type ProcessOutcome,
   program,
@@ -12,7 +12,7 @@ import {
   runNode,
   temporaryDir,
   testDir,
-  until,
+  waitUntil,
 } from "./harness.ts";
 
 const env = { TEST_INDEX: INDEX };
@@ -26,7 +26,7 @@ interface RankContract {
   readonly cwd: string;
 }
 
-async function contract(
+async function runContract(
   args: readonly string[],
   start: Readonly<Record<string, string>> = {},
 ): Promise<RankContract[]> {
@@ -41,8 +41,8 @@ async function contract(
 describe("the environment of a rank", () => {
   it("who they are, and meet at the store", async () => {
     const inherited = { RANK: "77", WORLD_SIZE: "99", MOSAIC_ATTEMPT: "5", MASTER_ADDR: "elsewhere" };
-    const ranks = await contract(["-n", "3", "--role", "trainer", "--max-restarts", "2"], inherited);
-    const { environment: first } = ranks[0] as RankContract;
+    const ranks = await runContract(["-n", "3", "--role", "trainer", "--max-restarts", "2"], inherited);
+    const { environment: firstEnvironment } = ranks[0] as RankContract;
     for (const [rank, { environment, args }] of ranks.entries()) {
       expect(environment).toMatchObject({
         RANK: `${rank}`,
@@ -61,8 +61,8 @@ describe("the environment of a rank", () => {
         MOSAIC_ATTEMPT: "0",
         MOSAIC_NODE_ADDR: "127.0.0.1",
         MOSAIC_STORE: `127.0.0.1:${environment.MASTER_PORT}`,
-        MOSAIC_RUN_ID: first?.MOSAIC_RUN_ID,
-        MASTER_PORT: first?.MASTER_PORT,
+        MOSAIC_RUN_ID: firstEnvironment?.MOSAIC_RUN_ID,
+        MASTER_PORT: firstEnvironment?.MASTER_PORT,
       });
       expect(environment.MOSAIC_RUN_ID).toBe(
         `${environment.TORCHELASTIC_RUN_ID}-${environment.MOSAIC_RUN_ID?.slice(-10)}`,
@@ -76,43 +76,43 @@ describe("the environment of a rank", () => {
 
   it("what the user adds; what the launcher promises cannot be overridden", async () => {
     const options = ["-n", "1", "--env", "EXTRA=a b", "--threads=5", "--node-arg=--expose-gc", "--master-port=0"];
-    const [rank] = await contract(options);
+    const [rank] = await runContract(options);
     expect(rank?.environment).toMatchObject({ EXTRA: "a b", MOSAIC_THREADS: "5" });
     expect(rank?.execArgv).toContain("--expose-gc");
     expect(rank?.cwd).toBe(testDir());
-    const refused = await run(["--env", "RANK=3", program("contract.mjs")]);
-    expect(refused.stderr).toBe("mosaic-run: --env RANK: the launcher sets RANK itself; leave it out\n");
-    expect(refused.code).toBe(2);
+    const refusedOutcome = await run(["--env", "RANK=3", program("contract.mjs")]);
+    expect(refusedOutcome.stderr).toBe("mosaic-run: --env RANK: the launcher sets RANK itself; leave it out\n");
+    expect(refusedOutcome.code).toBe(2);
   });
 
   it("of a port of the user's choice, and who has it when it is taken", async () => {
     const job = mosaicRun(["-n", "1", "--json", program("wait.mjs")]);
     await job.waitForOutput("is ready");
     const port = /"store":"127\.0\.0\.1:(\d+)"/.exec(job.output())?.[1] ?? "";
-    const second = await run(["-n", "1", "--master-port", port, program("wait.mjs")]);
-    expect(second.stderr).toMatch(
+    const secondOutcome = await run(["-n", "1", "--master-port", port, program("wait.mjs")]);
+    expect(secondOutcome.stderr).toMatch(
       new RegExp(`^mosaic-run: port ${port} is in use by pid ${job.pid} \\(\\S+\\); omit --master-port`),
     );
-    expect(second.code).toBe(75);
+    expect(secondOutcome.code).toBe(75);
     // The second job's would be logs of nothing, which no output names.
     expect(readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-logs-"))).toHaveLength(1);
     job.child.kill("SIGTERM");
     expect((await job.outcome).code).toBe(143);
-    expect((await contract(["-n", "1", "--master-port", port]))[0]?.environment.MASTER_PORT).toBe(port);
+    expect((await runContract(["-n", "1", "--master-port", port]))[0]?.environment.MASTER_PORT).toBe(port);
   });
 });
 
 describe("too many ranks for the open files that the system allows", () => {
-  const within = 'require("node:child_process").spawnSync("sh", process.argv.slice(1), { stdio: "inherit" })';
-  const limited = (ranks: number): Promise<ProcessOutcome> =>
+  const spawnShellCode = 'require("node:child_process").spawnSync("sh", process.argv.slice(1), { stdio: "inherit" })';
+  const runWithLimit = (ranks: number): Promise<ProcessOutcome> =>
     runNode([
-      ...["-e", `process.exit(${within}.status)`, "--", "-c", 'ulimit -n 60; exec "$@"', "sh"],
+      ...["-e", `process.exit(${spawnShellCode}.status)`, "--", "-c", 'ulimit -n 60; exec "$@"', "sh"],
       ...[process.execPath, CLI, "-n", String(ranks), "--exec", "sleep", "0.1"],
     ]).outcome;
 
   // Where exactly they run out depends on what Node itself has open: in the launcher's own files, or in those of a rank.
   it.each([7, 8, 16])("are rejected with what to do: %i", async (ranks) => {
-    const { code, stderr } = await limited(ranks);
+    const { code, stderr } = await runWithLimit(ranks);
     if (code !== 0)
       expect(stderr).toContain("too many open files; raise the limit (ulimit -n 4096), or start fewer ranks");
     expect([0, 2, 126]).toContain(code);
@@ -130,17 +130,17 @@ describe("an entry", () => {
   it("in TypeScript runs with the project's tsx, and throws where its source states", async () => {
     const outcome = await run(["-n", "2", program("typed.ts")], { cwd: PACKAGE });
     expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] typed rank 0", "[1] typed rank 1"]);
-    const failed = await run(["-n", "1", program("typed.ts"), "throws"], { cwd: PACKAGE });
-    expect(failed.stderr).toMatch(/✖ rank 0 .*Error: typed rank 0 throws\n {4}at .*typed\.ts:6:\d+/);
-    expect(failed.code).toBe(1);
+    const failedOutcome = await run(["-n", "1", program("typed.ts"), "throws"], { cwd: PACKAGE });
+    expect(failedOutcome.stderr).toMatch(/✖ rank 0 .*Error: typed rank 0 throws\n {4}at .*typed\.ts:6:\d+/);
+    expect(failedOutcome.code).toBe(1);
   });
 
   it("in TypeScript, where there is no tsx and Node is old, is rejected with the fix", async () => {
     writeFileSync(join(testDir(), "a.ts"), "const a: number = 1;\n");
     const outcome = await run(["a.ts"]);
-    const able = Boolean((process.features as { typescript?: unknown }).typescript);
-    expect(outcome.code).toBe(able ? 0 : 2);
-    if (!able) expect(outcome.stderr).toContain('run "npm install --save-dev tsx"');
+    const stripsTypes = Boolean((process.features as { typescript?: unknown }).typescript);
+    expect(outcome.code).toBe(stripsTypes ? 0 : 2);
+    if (!stripsTypes) expect(outcome.stderr).toContain('run "npm install --save-dev tsx"');
   });
 
   it("may be any program with --exec, whose exit code is the launcher's", async () => {
@@ -171,8 +171,8 @@ describe("an entry", () => {
 describe("a directory that is not there", () => {
   it("is no bug of the launcher: the working directory, at the start", async () => {
     mkdirSync(join(testDir(), "gone"));
-    const within = 'process.chdir("gone"); require("node:fs").rmdirSync("../gone");';
-    const script = `${within} process.exitCode = require("node:child_process").spawnSync(process.execPath, process.argv.slice(1), { stdio: "inherit" }).status`;
+    const deleteDirectoryCode = 'process.chdir("gone"); require("node:fs").rmdirSync("../gone");';
+    const script = `${deleteDirectoryCode} process.exitCode = require("node:child_process").spawnSync(process.execPath, process.argv.slice(1), { stdio: "inherit" }).status`;
     const outcome = await runNode(["-e", script, "--", CLI, "-n1", "--exec", "true"]).outcome;
     expect(outcome.stderr).toMatch(
       /^mosaic-run: the working directory has been deleted \(.*\); change to an existing directory\n$/,
@@ -207,12 +207,12 @@ describe("a dry run", () => {
     writeFileSync(join(testDir(), "train.mjs"), "");
     const options = ["-n", "2", "--env", "EXTRA=1", "--dry-run", "--threads=1", "train.mjs", "--epochs", "3 or 4"];
     const { stdout, code } = await run(options, { env: { MOSAIC_ROLE: "worker", PET_MAX_RESTARTS: "1" } });
-    const stable = stdout
+    const stableOutput = stdout
       .replaceAll(testDir(), "<dir>")
       .replaceAll(/t-[0-9a-f-]{36}/g, "<name>")
       .replace(process.execPath, "<node>")
       .replace(/\S+\/preload\.cjs/, "<preload>");
-    await expect(stable).toMatchFileSnapshot("snapshots/dry-run.txt");
+    await expect(stableOutput).toMatchFileSnapshot("snapshots/dry-run.txt");
     expect(code).toBe(0);
     expect(readdirSync(temporaryDir())).toEqual([]);
   });
@@ -230,36 +230,38 @@ describe("a dry run", () => {
 
 describe("under srun", () => {
   it("one launcher of a node starts the ranks, the others leave it to it", async () => {
-    const task = { SLURM_JOB_ID: "1", SLURM_STEP_ID: "0", SLURM_STEP_NUM_NODES: "1", SLURM_LOCALID: "1" };
-    const outcome = await run(["--exec", "sh", "-c", "echo started"], { env: task });
+    const slurmTaskEnv = { SLURM_JOB_ID: "1", SLURM_STEP_ID: "0", SLURM_STEP_NUM_NODES: "1", SLURM_LOCALID: "1" };
+    const outcome = await run(["--exec", "sh", "-c", "echo started"], { env: slurmTaskEnv });
     expect(outcome).toMatchObject({ code: 0, stdout: "" });
     expect(outcome.stderr).toContain("another task on this node starts the ranks");
-    const first = await run(["-n1", "--exec", "sh", "-c", "echo started"], { env: { ...task, SLURM_LOCALID: "0" } });
-    expect(first.stdout).toBe("[0] started\n");
+    const firstTaskOutcome = await run(["-n1", "--exec", "sh", "-c", "echo started"], {
+      env: { ...slurmTaskEnv, SLURM_LOCALID: "0" },
+    });
+    expect(firstTaskOutcome.stdout).toBe("[0] started\n");
   });
 });
 
 describe("a job inside a job", () => {
   it("has ranks, a store and an end of its own", async () => {
-    const inner = join(import.meta.dirname, "../dist/cli.js");
-    const outcome = await run(["-n", "2", inner, "-n", "2", program("contract.mjs")], { env });
+    const innerCli = join(import.meta.dirname, "../dist/cli.js");
+    const outcome = await run(["-n", "2", innerCli, "-n", "2", program("contract.mjs")], { env });
     expect(outcome.code).toBe(0);
     expect(outcome.stdout.match(/"WORLD_SIZE":"2"/g)).toHaveLength(4);
     expect(new Set(outcome.stdout.match(/"MOSAIC_RUN_ID":"[^"]*"/g)).size).toBe(2);
   });
 
   it("ends with the outer launcher, however that ends", async () => {
-    const inner = join(import.meta.dirname, "../dist/cli.js");
-    const job = mosaicRun(["-n", "1", inner, "-n", "2", program("wait.mjs")]);
+    const innerCli = join(import.meta.dirname, "../dist/cli.js");
+    const job = mosaicRun(["-n", "1", innerCli, "-n", "2", program("wait.mjs")]);
     await job.waitForOutput("is ready", 2);
     job.child.kill("SIGKILL");
-    await until(
-      () => livingProcesses().length === 0,
-      () => `still there: ${livingProcesses().join(" ")}`,
+    await waitUntil(
+      () => listLivingProcesses().length === 0,
+      () => `still there: ${listLivingProcesses().join(" ")}`,
       2000,
     );
     // The inner guard removes the inner job's secrets after its last process.
-    await until(
+    await waitUntil(
       () => readdirSync(temporaryDir()).every((name) => !name.startsWith("mosaic-run-")),
       () => readdirSync(temporaryDir()).join(" "),
     );
@@ -286,11 +288,16 @@ describe("the library", () => {
     );
     const outcome = await runNode([script]).outcome;
     expect(outcome.stderr).toBe("");
-    const reported = JSON.parse(outcome.stdout) as Record<string, unknown>;
-    expect(reported.failed).toMatchObject({ outcome: "failed", exitCode: 7, attempts: 1, failure: { exitCode: 7 } });
-    expect(reported.events).toEqual(expect.arrayContaining(["start", "spawn", "exit", "failure", "end"]));
-    expect(reported.aborted).toMatchObject({ outcome: "cancelled", exitCode: 143 });
-    expect(reported.killed).toMatchObject({ outcome: "cancelled", exitCode: 130 });
-    expect(reported.wrong).toBe(true);
+    const reportedResult = JSON.parse(outcome.stdout) as Record<string, unknown>;
+    expect(reportedResult.failed).toMatchObject({
+      outcome: "failed",
+      exitCode: 7,
+      attempts: 1,
+      failure: { exitCode: 7 },
+    });
+    expect(reportedResult.events).toEqual(expect.arrayContaining(["start", "spawn", "exit", "failure", "end"]));
+    expect(reportedResult.aborted).toMatchObject({ outcome: "cancelled", exitCode: 143 });
+    expect(reportedResult.killed).toMatchObject({ outcome: "cancelled", exitCode: 130 });
+    expect(reportedResult.wrong).toBe(true);
   });
 });

@@ -7,27 +7,27 @@ import {
   listChildren,
   readCommand,
   isAlive,
-  livingProcesses,
+  listLivingProcesses,
   mosaicRun,
   program,
   type RunningProcess,
   runNode,
   temporaryDir,
-  until,
+  waitUntil,
 } from "./harness.ts";
 
-const repeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
+const numRepeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
 
 /** Starts three ranks that wait, and resolves when all are ready. */
-async function waiting(how: string, ...options: string[]): Promise<RunningProcess> {
-  const job = mosaicRun(["-n", "3", ...options, program("wait.mjs"), how]);
+async function startWaiting(mode: string, ...options: string[]): Promise<RunningProcess> {
+  const job = mosaicRun(["-n", "3", ...options, program("wait.mjs"), mode]);
   await job.waitForOutput("is ready", 3);
   return job;
 }
 
-describe("a signal to the launcher", { repeats }, () => {
+describe("a signal to the launcher", { repeats: numRepeats }, () => {
   it.each(["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"] as const)("%s ends the ranks with it", async (signal) => {
-    const job = await waiting("simply");
+    const job = await startWaiting("simply");
     job.child.kill(signal);
     const outcome = await job.outcome;
     const code = { SIGTERM: 143, SIGINT: 130, SIGHUP: 129, SIGQUIT: 131 }[signal];
@@ -38,7 +38,7 @@ describe("a signal to the launcher", { repeats }, () => {
   });
 
   it("gives every rank its grace: what it prints while it saves is kept", async () => {
-    const job = await waiting("saves-and-ends");
+    const job = await startWaiting("saves-and-ends");
     job.child.kill("SIGTERM");
     const outcome = await job.outcome;
     for (const rank of [0, 1, 2]) expect(outcome.stdout).toContain(`[${rank}] rank ${rank} saved\n`);
@@ -46,7 +46,7 @@ describe("a signal to the launcher", { repeats }, () => {
   });
 
   it("kills what is left when the grace is over", async () => {
-    const job = await waiting("stubborn", "--grace", "100ms");
+    const job = await startWaiting("stubborn", "--grace", "100ms");
     job.child.kill("SIGTERM");
     const outcome = await job.outcome;
     expect(outcome.stderr).toContain("still running after 0.1 s: killing ranks 0,1,2");
@@ -54,7 +54,7 @@ describe("a signal to the launcher", { repeats }, () => {
   });
 
   it("Ctrl-C twice kills at once", async () => {
-    const job = await waiting("stubborn");
+    const job = await startWaiting("stubborn");
     job.child.kill("SIGINT");
     await job.waitForOutput("SIGINT\n", 3);
     job.child.kill("SIGINT");
@@ -67,20 +67,20 @@ describe("a signal to the launcher", { repeats }, () => {
     ["SIGTERM", "SIGTERM"],
     ["SIGTERM", "SIGHUP"],
     ["SIGINT", "SIGTERM"],
-  ] as const)("%s, and %s later, ends the grace", async (first, second) => {
-    const job = await waiting("stubborn");
-    job.child.kill(first);
-    await job.waitForOutput(`${first}\n`, 3);
+  ] as const)("%s, and %s later, ends the grace", async (firstSignal, secondSignal) => {
+    const job = await startWaiting("stubborn");
+    job.child.kill(firstSignal);
+    await job.waitForOutput(`${firstSignal}\n`, 3);
     await delay(600);
-    job.child.kill(second);
+    job.child.kill(secondSignal);
     const outcome = await job.outcome;
-    expect(outcome.stderr).toContain(`mosaic-run: ${second} during the grace period: killing ranks 0,1,2`);
-    expect(outcome.code).toBe({ SIGTERM: 143, SIGINT: 130 }[first]);
+    expect(outcome.stderr).toContain(`mosaic-run: ${secondSignal} during the grace period: killing ranks 0,1,2`);
+    expect(outcome.code).toBe({ SIGTERM: 143, SIGINT: 130 }[firstSignal]);
     expect(outcome.ms).toBeLessThan(20_000);
   });
 
   it("after a timeout ends its grace", async () => {
-    const job = await waiting("stubborn", "--timeout", "2s");
+    const job = await startWaiting("stubborn", "--timeout", "2s");
     await job.waitForOutput("SIGTERM\n", 3);
     job.child.kill("SIGTERM");
     const outcome = await job.outcome;
@@ -89,7 +89,7 @@ describe("a signal to the launcher", { repeats }, () => {
   });
 
   it("sent several times at once counts once; Ctrl-C always counts", async () => {
-    const job = await waiting("stubborn");
+    const job = await startWaiting("stubborn");
     job.child.kill("SIGTERM");
     await job.waitForOutput("SIGTERM\n", 3);
     job.child.kill("SIGTERM");
@@ -102,7 +102,7 @@ describe("a signal to the launcher", { repeats }, () => {
   });
 
   it("SIGUSR2 is passed on and changes nothing else", async () => {
-    const job = await waiting("checkpoints-on-usr2");
+    const job = await startWaiting("checkpoints-on-usr2");
     job.child.kill("SIGUSR2");
     await job.waitForOutput("checkpoint", 3);
     job.child.kill("SIGUSR2");
@@ -115,14 +115,14 @@ describe("a signal to the launcher", { repeats }, () => {
     const env = { SLURM_JOB_ID: "1", SLURM_STEP_ID: "0" };
     const job = mosaicRun(["-n", "2", program("wait.mjs"), "checkpoints-on-usr2"], { env });
     await job.waitForOutput("is ready", 2);
-    const checkpoints = (): number => job.output().split("checkpoint").length - 1;
+    const countCheckpoints = (): number => job.output().split("checkpoint").length - 1;
     const signal = (): void => [job.pid, ...listChildren(job.pid)].forEach((pid) => process.kill(pid, "SIGUSR2"));
     for (const expected of [2, 4]) {
       signal();
       await job.waitForOutput("checkpoint", expected);
       // Longer than the launcher waits for the signal of its witness, which is there again by then.
       await delay(400);
-      expect(checkpoints()).toBe(expected);
+      expect(countCheckpoints()).toBe(expected);
     }
     // To the launcher alone, as where SLURM tracks process groups: it is passed on.
     job.child.kill("SIGUSR2");
@@ -144,10 +144,10 @@ describe("a signal to the launcher", { repeats }, () => {
   });
 
   it("ends children of ranks too, in their group and outside it", async () => {
-    const job = await waiting("has-children");
-    await until(
-      () => livingProcesses().length === 10,
-      () => `${livingProcesses().length} processes`,
+    const job = await startWaiting("has-children");
+    await waitUntil(
+      () => listLivingProcesses().length === 10,
+      () => `${listLivingProcesses().length} processes`,
     );
     job.child.kill("SIGTERM");
     expect((await job.outcome).code).toBe(143);
@@ -156,103 +156,103 @@ describe("a signal to the launcher", { repeats }, () => {
 
 describe("SIGTERM to npm, which signals its shell alone,", () => {
   /** As npm runs a command: in a shell that waits for it. */
-  function inShell(env: Readonly<Record<string, string>>): RunningProcess {
-    const spawned = 'require("node:child_process").spawn("sh", process.argv.slice(1), { stdio: "inherit" })';
-    const script = `console.log("shell", ${spawned}.pid)`;
+  function startInShell(env: Readonly<Record<string, string>>): RunningProcess {
+    const spawnCode = 'require("node:child_process").spawn("sh", process.argv.slice(1), { stdio: "inherit" })';
+    const script = `console.log("shell", ${spawnCode}.pid)`;
     const line = '"$@"; exit $?';
     const command = [process.execPath, CLI, "-n", "2", program("wait.mjs"), "saves-and-ends"];
     return runNode(["-e", script, "--", "-c", line, "sh", ...command], { env });
   }
 
-  const shellOf = (job: RunningProcess): number => Number(/shell (\d+)/.exec(job.output())?.[1]);
+  const findShellPid = (job: RunningProcess): number => Number(/shell (\d+)/.exec(job.output())?.[1]);
 
   it("ends the job, with its grace", async () => {
-    const job = inShell({ npm_config_user_agent: "npm/11.19.1 node/v20" });
+    const job = startInShell({ npm_config_user_agent: "npm/11.19.1 node/v20" });
     await job.waitForOutput("is ready", 2);
-    process.kill(shellOf(job), "SIGTERM");
+    process.kill(findShellPid(job), "SIGTERM");
     const { stdout, stderr } = await job.outcome;
     expect(stderr).toContain("mosaic-run: SIGTERM: sent SIGTERM to ranks 0,1");
     for (const rank of [0, 1]) expect(stdout).toContain(`[${rank}] rank ${rank} saved\n`);
-    await until(
-      () => livingProcesses().length === 0,
-      () => `still there: ${livingProcesses().join(" ")}`,
+    await waitUntil(
+      () => listLivingProcesses().length === 0,
+      () => `still there: ${listLivingProcesses().join(" ")}`,
     );
   });
 });
 
-describe("kill -9 of the launcher leaves no process", { repeats }, () => {
+describe("kill -9 of the launcher leaves no process", { repeats: numRepeats }, () => {
   /** The launcher's only child that does not belong to the job. */
-  const guardOf = (job: RunningProcess): number[] =>
-    listChildren(job.pid).filter((pid) => !livingProcesses().includes(pid) && readCommand(pid).includes("trap"));
+  const listGuardPids = (job: RunningProcess): number[] =>
+    listChildren(job.pid).filter((pid) => !listLivingProcesses().includes(pid) && readCommand(pid).includes("trap"));
 
-  async function killed(job: RunningProcess): Promise<void> {
-    const guard = guardOf(job);
+  async function killLauncher(job: RunningProcess): Promise<void> {
+    const guardPids = listGuardPids(job);
     job.child.kill("SIGKILL");
     const start = performance.now();
-    await until(
-      () => livingProcesses().length === 0,
-      () => `still there: ${livingProcesses().join(" ")}`,
+    await waitUntil(
+      () => listLivingProcesses().length === 0,
+      () => `still there: ${listLivingProcesses().join(" ")}`,
       1000,
     );
     expect(performance.now() - start).toBeLessThan(1000);
-    await until(
-      () => !guard.some(isAlive),
+    await waitUntil(
+      () => !guardPids.some(isAlive),
       () => "the guard is still there",
     );
   }
 
   it("of ranks that wait", async () => {
-    const job = await waiting("simply");
-    expect(guardOf(job)).toHaveLength(1);
-    await killed(job);
+    const job = await startWaiting("simply");
+    expect(listGuardPids(job)).toHaveLength(1);
+    await killLauncher(job);
   });
 
   it("of ranks that ignore every signal they can", async () => {
-    await killed(await waiting("stubborn"));
+    await killLauncher(await startWaiting("stubborn"));
   });
 
   it("of ranks whose main thread is blocked", async () => {
-    await killed(await waiting("blocked"));
+    await killLauncher(await startWaiting("blocked"));
   });
 
   it("by the ranks' own watch alone: no death signal from the kernel, and the guard is killed first", async () => {
     const job = mosaicRun(["-n", "2", program("wait.mjs"), "blocked"], { env: { PATH: "/nonexistent" } });
     await job.waitForOutput("is ready", 2);
-    for (const pid of guardOf(job)) process.kill(pid, "SIGKILL");
-    await killed(job);
+    for (const pid of listGuardPids(job)) process.kill(pid, "SIGKILL");
+    await killLauncher(job);
     // Nobody is left who could remove it; it is readable by its owner alone.
-    const [left = "none"] = readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-run-"));
-    expect(statSync(join(temporaryDir(), left)).mode & 0o777).toBe(0o700);
-    expect(statSync(join(temporaryDir(), left, "token")).mode & 0o777).toBe(0o600);
-    rmSync(join(temporaryDir(), left), { recursive: true });
+    const [leftDirectory = "none"] = readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-run-"));
+    expect(statSync(join(temporaryDir(), leftDirectory)).mode & 0o777).toBe(0o700);
+    expect(statSync(join(temporaryDir(), leftDirectory, "token")).mode & 0o777).toBe(0o600);
+    rmSync(join(temporaryDir(), leftDirectory), { recursive: true });
   });
 
   it("by the guard alone, of a program that clears its environment", async () => {
     const job = mosaicRun(["-n", "2", "--exec", "env", "-i", "sh", "-c", "echo $$ is ready; sleep 600; true"]);
     await job.waitForOutput("is ready", 2);
     const pids = [...job.output().matchAll(/(\d+) is ready/g)].map((match) => Number(match[1]));
-    const all = [...pids, ...pids.flatMap(listChildren)];
-    await killed(job);
-    await until(
-      () => !all.some(isAlive),
-      () => `still there: ${all.join(" ")}`,
+    const allPids = [...pids, ...pids.flatMap(listChildren)];
+    await killLauncher(job);
+    await waitUntil(
+      () => !allPids.some(isAlive),
+      () => `still there: ${allPids.join(" ")}`,
       1000,
     );
   });
 
   it("of ranks with children, in their group and outside it", async () => {
-    const job = await waiting("has-children");
-    await until(
-      () => livingProcesses().length === 10,
-      () => `${livingProcesses().length} processes`,
+    const job = await startWaiting("has-children");
+    await waitUntil(
+      () => listLivingProcesses().length === 10,
+      () => `${listLivingProcesses().length} processes`,
     );
-    await killed(job);
+    await killLauncher(job);
   });
 
   it("of programs that are not Node", async () => {
     const job = mosaicRun(["-n", "2", "--exec", "sh", "-c", "sleep 600 & echo $! is ready; wait"]);
     await job.waitForOutput("is ready", 2);
-    await killed(job);
+    await killLauncher(job);
   });
 });
 

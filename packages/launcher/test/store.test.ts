@@ -18,7 +18,7 @@ afterEach(async () => {
   await server.close();
 });
 
-async function join(overrides: { token?: string; runId?: string; attempt?: number } = {}): Promise<Store> {
+async function connectClient(overrides: { token?: string; runId?: string; attempt?: number } = {}): Promise<Store> {
   const client = await connectStore({
     address: server.address,
     token: server.token,
@@ -31,19 +31,19 @@ async function join(overrides: { token?: string; runId?: string; attempt?: numbe
 }
 
 /** Sends raw bytes and resolves to everything the server sends until it closes. */
-function raw(bytes: Buffer): Promise<string> {
+function sendRaw(bytes: Buffer): Promise<string> {
   return new Promise((resolve, reject) => {
     const socket = connect(server.port, "127.0.0.1", () => socket.write(bytes));
-    let reported = "";
-    socket.on("data", (chunk) => (reported += chunk.toString()));
+    let reportedError = "";
+    socket.on("data", (chunk) => (reportedError += chunk.toString()));
     socket.on("error", reject);
-    socket.on("close", () => resolve(reported));
+    socket.on("close", () => resolve(reportedError));
   });
 }
 
 describe("store", () => {
   it("sets, gets, overwrites and deletes bytes", async () => {
-    const store = await join();
+    const store = await connectClient();
     expect(await store.get("k")).toBeUndefined();
     await store.set("k", Uint8Array.of(0, 255, 10));
     expect(await store.get("k")).toEqual(Buffer.from([0, 255, 10]));
@@ -55,7 +55,7 @@ describe("store", () => {
   });
 
   it("counts with add, and every caller gets a number of its own", async () => {
-    const stores = await Promise.all(Array.from({ length: 5 }, () => join()));
+    const stores = await Promise.all(Array.from({ length: 5 }, () => connectClient()));
     const sums = await Promise.all(stores.flatMap((store) => [store.add("n"), store.add("n")]));
     expect(sums.toSorted((a, b) => a - b)).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     expect(String(await stores[0]?.get("n"))).toBe("10");
@@ -65,7 +65,7 @@ describe("store", () => {
   });
 
   it("compares and sets: one of many wins, the others learn the value", async () => {
-    const stores = await Promise.all(Array.from({ length: 4 }, () => join()));
+    const stores = await Promise.all(Array.from({ length: 4 }, () => connectClient()));
     const outcomes = await Promise.all(stores.map((store, i) => store.compareAndSet("leader", undefined, `r${i}`)));
     expect(outcomes.filter(({ swapped }) => swapped)).toHaveLength(1);
     expect(new Set(outcomes.map(({ current }) => String(current))).size).toBe(1);
@@ -80,22 +80,24 @@ describe("store", () => {
   });
 
   it("waits for keys, and a timeout names those that are missing", async () => {
-    const [a, b] = [await join(), await join()];
-    const both = a.wait(["x", "y", "x"]);
-    const taken = a.waitFor("y");
+    const [a, b] = [await connectClient(), await connectClient()];
+    const bothKeysPromise = a.wait(["x", "y", "x"]);
+    const valuePromise = a.waitFor("y");
     await b.set("x", "1");
     await b.set("y", "2");
-    await both;
-    expect(String(await taken)).toBe("2");
+    await bothKeysPromise;
+    expect(String(await valuePromise)).toBe("2");
     await expect(a.wait(["x", "z"], { timeoutMs: 5 })).rejects.toThrow(/timed out after 5 ms: wait: missing keys: z$/);
     await expect(a.waitFor("z", { timeoutMs: 0 })).rejects.toMatchObject({ code: "TIMEOUT" });
   });
 
   it("holds a barrier until all are there, again and again, and reports who came when it times out", async () => {
-    const stores = await Promise.all(Array.from({ length: 3 }, () => join()));
+    const stores = await Promise.all(Array.from({ length: 3 }, () => connectClient()));
     for (let step = 0; step < 3; step++) await Promise.all(stores.map((store) => store.barrier("b", 3)));
-    const early = stores.slice(1).map((store, i) => store.barrier("late", 3, { member: `${2 * i}`, timeoutMs: 40 }));
-    const results = await Promise.allSettled(early);
+    const earlyArrivals = stores
+      .slice(1)
+      .map((store, i) => store.barrier("late", 3, { member: `${2 * i}`, timeoutMs: 40 }));
+    const results = await Promise.allSettled(earlyArrivals);
     const messages = results.map((result) => (result.status === "rejected" ? String(result.reason) : "released"));
     expect(messages[0]).toMatch(/barrier "late": 2 of 3 arrived \(0, 2\)/);
     await Promise.all(stores.map((store) => store.barrier("late", 3)));
@@ -103,37 +105,37 @@ describe("store", () => {
   });
 
   it("withdraws the arrival of a client that left", async () => {
-    const [a, b, c] = [await join(), await join(), await join()];
-    const lost = a.barrier("b", 2).catch((error: unknown) => error);
+    const [a, b, c] = [await connectClient(), await connectClient(), await connectClient()];
+    const lostError = a.barrier("b", 2).catch((error: unknown) => error);
     await a.close();
-    expect(await lost).toMatchObject({ code: "CLOSED" });
+    expect(await lostError).toMatchObject({ code: "CLOSED" });
     // A barrier of one disagrees with the barrier of two for as long as the server believes in the arrival.
     await vi.waitFor(() => b.barrier("b", 1), { interval: 1 });
     await Promise.all([b.barrier("b", 2), c.barrier("b", 2)]);
   });
 
   it("answers what is ready while something waits on the same connection", async () => {
-    const store = await join();
-    const waiting = store.waitFor("later");
+    const store = await connectClient();
+    const waitPromise = store.waitFor("later");
     await store.set("now", "1");
     expect(String(await store.get("now"))).toBe("1");
     await store.set("later", "2");
-    expect(String(await waiting)).toBe("2");
+    expect(String(await waitPromise)).toBe("2");
   });
 
   it("waits for ever with an infinite timeout", async () => {
-    const [a, b] = [await join(), await join()];
+    const [a, b] = [await connectClient(), await connectClient()];
     vi.useFakeTimers({ toFake: ["setTimeout"] });
-    const waiting = a.waitFor("later", { timeoutMs: Number.POSITIVE_INFINITY });
+    const waitPromise = a.waitFor("later", { timeoutMs: Number.POSITIVE_INFINITY });
     await a.get("sent after it: the server has received both");
     vi.advanceTimersByTime(2 * STORE_LIMITS.defaultTimeoutMs);
     vi.useRealTimers();
     await b.set("later", "1");
-    expect(String(await waiting)).toBe("1");
+    expect(String(await waitPromise)).toBe("1");
   });
 
   it("behaves as a map under any sequence of operations", async () => {
-    const store = await join();
+    const store = await connectClient();
     const key = fc.constantFrom("a", "b", "ключ");
     const step = fc.oneof(
       fc.record({ op: fc.constant("set" as const), key, value: fc.uint8Array({ maxLength: 300 }) }),
@@ -144,12 +146,12 @@ describe("store", () => {
       fc.asyncProperty(fc.array(step, { maxLength: 12 }), async (steps) => {
         const model = new Map<string, Uint8Array>();
         for (const name of ["a", "b", "ключ"]) await store.delete(name);
-        for (const one of steps) {
-          if (one.op === "set") await store.set(one.key, one.value);
-          if (one.op === "set") model.set(one.key, one.value);
-          if (one.op === "delete") expect(await store.delete(one.key)).toBe(model.delete(one.key));
-          const expected = model.get(one.key);
-          expect(await store.get(one.key)).toEqual(expected === undefined ? undefined : Buffer.from(expected));
+        for (const operation of steps) {
+          if (operation.op === "set") await store.set(operation.key, operation.value);
+          if (operation.op === "set") model.set(operation.key, operation.value);
+          if (operation.op === "delete") expect(await store.delete(operation.key)).toBe(model.delete(operation.key));
+          const expected = model.get(operation.key);
+          expect(await store.get(operation.key)).toEqual(expected === undefined ? undefined : Buffer.from(expected));
         }
       }),
       { numRuns: 40 },
@@ -159,28 +161,28 @@ describe("store", () => {
 
 describe("store admission and limits", () => {
   it("rejects a wrong token, another run, an ended attempt, and a stranger's first frame", async () => {
-    await expect(join({ token: "0".repeat(64) })).rejects.toMatchObject({ code: "AUTH" });
-    await expect(join({ token: "" })).rejects.toMatchObject({ code: "AUTH" });
-    await expect(join({ runId: "other" })).rejects.toMatchObject({ code: "MISMATCH" });
-    await expect(join({ attempt: 1 })).rejects.toMatchObject({ code: "MISMATCH" });
-    expect(await raw(encodeFrame({ id: 0, op: "get", key: "k" }))).toMatch(/first frame must be a hello/);
-    expect(await raw(Buffer.from("GET / HTTP/1.1\r\n\r\n"))).toMatch(/exceeds the limit/);
+    await expect(connectClient({ token: "0".repeat(64) })).rejects.toMatchObject({ code: "AUTH" });
+    await expect(connectClient({ token: "" })).rejects.toMatchObject({ code: "AUTH" });
+    await expect(connectClient({ runId: "other" })).rejects.toMatchObject({ code: "MISMATCH" });
+    await expect(connectClient({ attempt: 1 })).rejects.toMatchObject({ code: "MISMATCH" });
+    expect(await sendRaw(encodeFrame({ id: 0, op: "get", key: "k" }))).toMatch(/first frame must be a hello/);
+    expect(await sendRaw(Buffer.from("GET / HTTP/1.1\r\n\r\n"))).toMatch(/exceeds the limit/);
   });
 
   it("gives every attempt keys of its own and disconnects the last one's ranks", async () => {
-    const old = await join();
-    await old.set("k", "old");
-    const stuck = old.waitFor("never");
+    const oldClient = await connectClient();
+    await oldClient.set("k", "old");
+    const stuckRequest = oldClient.waitFor("never");
     server.beginAttempt(1);
-    await expect(stuck).rejects.toMatchObject({ code: "CLOSED" });
-    await expect(old.get("k")).rejects.toMatchObject({ code: "CLOSED" });
-    const fresh = await join({ attempt: 1 });
-    expect(await fresh.get("k")).toBeUndefined();
-    await expect(join({ attempt: 0 })).rejects.toMatchObject({ code: "MISMATCH" });
+    await expect(stuckRequest).rejects.toMatchObject({ code: "CLOSED" });
+    await expect(oldClient.get("k")).rejects.toMatchObject({ code: "CLOSED" });
+    const newClient = await connectClient({ attempt: 1 });
+    expect(await newClient.get("k")).toBeUndefined();
+    await expect(connectClient({ attempt: 0 })).rejects.toMatchObject({ code: "MISMATCH" });
   });
 
   it("holds its limits on keys, values and their number", async () => {
-    const store = await join();
+    const store = await connectClient();
     const value = Buffer.alloc(STORE_LIMITS.value, 7);
     await store.set("k".repeat(STORE_LIMITS.key), value);
     expect((await store.get("k".repeat(STORE_LIMITS.key)))?.equals(value)).toBe(true);
@@ -189,8 +191,8 @@ describe("store admission and limits", () => {
     await expect(store.wait(["k".repeat(STORE_LIMITS.header)])).rejects.toMatchObject({ code: "LIMIT" });
     await expect(store.set("k".repeat(STORE_LIMITS.key + 1), "")).rejects.toMatchObject({ code: "LIMIT" });
     await expect(store.set("", "")).rejects.toMatchObject({ code: "REQUEST" });
-    const many = Array.from({ length: STORE_LIMITS.keys - 1 }, (_, i) => store.set(`n${i}`, ""));
-    await Promise.all(many);
+    const setRequests = Array.from({ length: STORE_LIMITS.keys - 1 }, (_, i) => store.set(`n${i}`, ""));
+    await Promise.all(setRequests);
     await expect(store.set("one more", "")).rejects.toMatchObject({ code: "LIMIT" });
     await store.set("n0", "still fine");
     await store.delete("n0");
@@ -199,16 +201,16 @@ describe("store admission and limits", () => {
 
   it("closes on a frame that is longer than anything it would accept", async () => {
     const hello = encodeFrame({ id: 0, op: "hello", version: 1, run: RUN, attempt: 0, token: server.token });
-    const endless = Buffer.from([0xff, 0xff, 0xff, 0xff]);
-    expect(await raw(Buffer.concat([hello, endless]))).toMatch(/"ok":true.*PROTOCOL/s);
+    const oversizedHeader = Buffer.from([0xff, 0xff, 0xff, 0xff]);
+    expect(await sendRaw(Buffer.concat([hello, oversizedHeader]))).toMatch(/"ok":true.*PROTOCOL/s);
     const header = Buffer.from(JSON.stringify({ id: 1, op: "set", key: "k", bytes: 2 ** 40 }));
     const length = Buffer.alloc(4);
     length.writeUInt32BE(header.length);
-    expect(await raw(Buffer.concat([hello, length, header]))).toMatch(/exceeds the limit/);
+    expect(await sendRaw(Buffer.concat([hello, length, header]))).toMatch(/exceeds the limit/);
   });
 
   it("rejects fields of the wrong type and unknown operations, and goes on", async () => {
-    const store = await join();
+    const store = await connectClient();
     for (const header of [
       { op: "dance" },
       { op: "set", key: 7 },
@@ -222,15 +224,18 @@ describe("store admission and limits", () => {
   });
 
   it("does not count who was rejected at a barrier", async () => {
-    const store = await join();
+    const store = await connectClient();
     await expect(store.barrier("b", 2, { timeoutMs: -1 })).rejects.toMatchObject({ code: "REQUEST" });
     await expect(store.barrier("b", 2, { timeoutMs: 5 })).rejects.toThrow(/1 of 2 arrived/);
   });
 
   it("reports that the job may have ended when its token is gone", async () => {
     vi.stubEnv("MOSAIC_TOKEN_FILE", "/nowhere/token");
-    const gone = connectStore({ address: server.address, runId: RUN });
-    await expect(gone).rejects.toMatchObject({ code: "CLOSED", message: expect.stringMatching(/has the job ended/) });
+    const refusedConnection = connectStore({ address: server.address, runId: RUN });
+    await expect(refusedConnection).rejects.toMatchObject({
+      code: "CLOSED",
+      message: expect.stringMatching(/has the job ended/),
+    });
     vi.unstubAllEnvs();
   });
 });
@@ -242,12 +247,12 @@ describe("frames", () => {
       fc.property(fc.array(frame, { maxLength: 5 }), fc.array(fc.nat(400), { maxLength: 8 }), (frames, cuts) => {
         const bytes = Buffer.concat(frames.map(({ key, payload }) => encodeFrame({ key }, payload)));
         const reader = new FrameReader();
-        const read: { key: unknown; payload: Uint8Array }[] = [];
+        const decodedFrames: { key: unknown; payload: Uint8Array }[] = [];
         const edges = [0, ...cuts.map((cut) => Math.min(cut, bytes.length)).toSorted((a, b) => a - b), bytes.length];
         for (let i = 1; i < edges.length; i++)
           for (const { header, payload } of reader.push(bytes.subarray(edges[i - 1], edges[i])))
-            read.push({ key: header.key, payload: new Uint8Array(payload) });
-        expect(read).toEqual(frames);
+            decodedFrames.push({ key: header.key, payload: new Uint8Array(payload) });
+        expect(decodedFrames).toEqual(frames);
       }),
     );
   });

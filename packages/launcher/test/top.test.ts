@@ -13,39 +13,46 @@ import { formatTable } from "../src/top/table.ts";
 import { runNode, temporaryDir, testDir } from "./harness.ts";
 
 const seconds = (s: number): bigint => BigInt(Math.round(s * 1e9));
-const nothing = { time: 0n, steps: 0n, step: 0n, sinceStep: 0n, waiting: 0n };
-const noBytes = { bytesSent: 0n, bytesReceived: 0n, reserved: 0n, peak: 0n, resident: 0n };
+const zeroCounters = { time: 0n, steps: 0n, step: 0n, sinceStep: 0n, waiting: 0n };
+const zeroBytes = { bytesSent: 0n, bytesReceived: 0n, reserved: 0n, peak: 0n, resident: 0n };
 
-function position(rank: number, metrics: Partial<RankMetrics> | undefined, activity = 2): RankPosition {
-  const at = { group: 1n, sequence: 7n, index: 7n, operation: "allReduce #7 (world)", description: "", last: "" };
-  const given = metrics === undefined ? [] : [{ ...nothing, ...noBytes, ...metrics }];
-  return { ranks: [[rank, 1]], activity, ...at, metrics: given };
+function createPosition(rank: number, metrics: Partial<RankMetrics> | undefined, activity = 2): RankPosition {
+  const positionFields = {
+    group: 1n,
+    sequence: 7n,
+    index: 7n,
+    operation: "allReduce #7 (world)",
+    description: "",
+    last: "",
+  };
+  const rankMetrics = metrics === undefined ? [] : [{ ...zeroCounters, ...zeroBytes, ...metrics }];
+  return { ranks: [[rank, 1]], activity, ...positionFields, metrics: rankMetrics };
 }
 
 /** Three ranks over a second, of which rank 1 waits least and rank 2 has exited. */
-function sample(): WorldSample {
+function createSample(): WorldSample {
   const members = [0, 0, 0].map((host, i) => ({ host, pid: 100 + i }));
   const world = { number: 0, name: "job/local", attempt: 0, size: 3, hosts: ["n0"], members };
-  const at = (time: number, steps: number, sinceStep: number, waiting: number): Partial<RankMetrics> => ({
+  const createMetrics = (time: number, steps: number, sinceStep: number, waiting: number): Partial<RankMetrics> => ({
     ...{ time: seconds(time), steps: BigInt(steps), step: seconds(0.3), sinceStep: seconds(sinceStep) },
     ...{ waiting: seconds(waiting), bytesSent: BigInt(steps) * 1000n, resident: 2_000_000n },
   });
-  const before = indexByRank([
-    position(0, at(10, 5, 0.1, 1)),
-    position(1, at(10, 5, 0.1, 0)),
-    position(2, at(10, 5, 0, 1)),
+  const previousSample = indexByRank([
+    createPosition(0, createMetrics(10, 5, 0.1, 1)),
+    createPosition(1, createMetrics(10, 5, 0.1, 0)),
+    createPosition(2, createMetrics(10, 5, 0, 1)),
   ]);
-  const now = indexByRank([
-    position(0, at(11, 7, 0.2, 1.9)),
-    position(1, at(11, 7, 0.2, 0.05)),
-    position(2, undefined, 3),
+  const currentSample = indexByRank([
+    createPosition(0, createMetrics(11, 7, 0.2, 1.9)),
+    createPosition(1, createMetrics(11, 7, 0.2, 0.05)),
+    createPosition(2, undefined, 3),
   ]);
-  return compareSamples(world, before, now);
+  return compareSamples(world, previousSample, currentSample);
 }
 
 describe("two samples", () => {
   it("give rates, and the mean time of the interval's steps", () => {
-    const { ranks, slowestRank } = sample();
+    const { ranks, slowestRank } = createSample();
     expect(slowestRank).toBe(1);
     expect(ranks[0]).toMatchObject({
       rank: 0,
@@ -63,12 +70,12 @@ describe("two samples", () => {
   });
 
   it("name no rank where all wait alike, or only one is there", () => {
-    const named = (...shares: (number | null)[]): number | null =>
+    const findSlowest = (...shares: (number | null)[]): number | null =>
       findSlowestRank(shares.map((waitingShare, rank) => ({ rank, waitingShare })));
-    expect(named(0.5, 0.45, 0.5)).toBeNull();
-    expect(named(0.5, 0.3, 0.5)).toBe(1);
-    expect(named(0.2)).toBeNull();
-    expect(named(null, null)).toBeNull();
+    expect(findSlowest(0.5, 0.45, 0.5)).toBeNull();
+    expect(findSlowest(0.5, 0.3, 0.5)).toBe(1);
+    expect(findSlowest(0.2)).toBeNull();
+    expect(findSlowest(null, null)).toBeNull();
   });
 });
 
@@ -76,7 +83,7 @@ describe("the table", () => {
   const style = { color: false, columns: undefined, rows: undefined };
 
   it("has a row for each rank, and names the slowest below", () => {
-    expect(formatTable(sample(), { ...style, columns: 100 })).toEqual([
+    expect(formatTable(createSample(), { ...style, columns: 100 })).toEqual([
       "job/local, attempt 0, 3 ranks",
       "RANK  STEP  STEP TIME  WAITING   SENT/s  RECEIVED/s   MEMORY  DEVICE  POSITION",
       "   0     7     450 ms     90 %  2.00 kB         0 B  2.00 MB     0 B  in allReduce #7 (world)",
@@ -88,13 +95,14 @@ describe("the table", () => {
 
   it("fits narrow and low terminals, and has colours where it may", () => {
     for (const columns of [20, 60, 80, 120])
-      for (const line of formatTable(sample(), { ...style, columns })) expect(line.length).toBeLessThanOrEqual(columns);
-    const low = formatTable(sample(), { ...style, rows: 5 });
-    expect(low).toHaveLength(4);
-    expect(low[2]).toMatch(/^ +1 /);
-    expect(low[3]).toContain("2 more ranks");
-    const [, , , slowest = ""] = formatTable(sample(), { ...style, color: true });
-    expect([slowest.slice(0, 5), slowest.slice(-4)]).toEqual(["\u001b[33m", "\u001b[0m"]);
+      for (const line of formatTable(createSample(), { ...style, columns }))
+        expect(line.length).toBeLessThanOrEqual(columns);
+    const shortTable = formatTable(createSample(), { ...style, rows: 5 });
+    expect(shortTable).toHaveLength(4);
+    expect(shortTable[2]).toMatch(/^ +1 /);
+    expect(shortTable[3]).toContain("2 more ranks");
+    const [, , , slowestRow = ""] = formatTable(createSample(), { ...style, color: true });
+    expect([slowestRow.slice(0, 5), slowestRow.slice(-4)]).toEqual(["\u001b[33m", "\u001b[0m"]);
   });
 });
 
@@ -103,8 +111,8 @@ describe("the job", () => {
 
   it("is found by its id, the begin of it, and its log directory", () => {
     mkdirSync(join(testDir(), "logs", "train-98cd"), { recursive: true });
-    for (const given of ["train-98cd", "train-9", join(testDir(), "logs"), join(testDir(), "logs", "train-98cd")])
-      expect(findJob(given, jobs)).toBe(jobs[1]);
+    for (const jobText of ["train-98cd", "train-9", join(testDir(), "logs"), join(testDir(), "logs", "train-98cd")])
+      expect(findJob(jobText, jobs)).toBe(jobs[1]);
     expect(findJob(undefined, jobs.slice(1))).toBe(jobs[1]);
   });
 
@@ -123,20 +131,23 @@ describe("the command", () => {
     const expected = { job: "ab", intervalMs: 500, once: true, json: true, prometheusPort: 9400, color: "auto" };
     const argv = ["--once", "ab", "--interval=500ms", "--json", "--prometheus", "9400"];
     expect(parseTopSettings(argv, "1.0.0")).toEqual(expected);
-    for (const [wrong, message] of [
+    for (const [invalidArg, message] of [
       [["--intervall", "1s"], "unknown option --intervall; did you mean --interval? (see mosaic-top --help)"],
       [["--interval", "50ms"], '--interval: expected a time of at least 100ms, received "50ms"'],
       [["--prometheus", "70000"], '--prometheus: expected an integer from 0 to 65535, received "70000"'],
       [["a", "b"], 'expected one job, received "a" and "b"'],
     ] as const)
-      expect(() => parseTopSettings(wrong, "1.0.0")).toThrow(message);
+      expect(() => parseTopSettings(invalidArg, "1.0.0")).toThrow(message);
   });
 
   it("ends with 2 for a job that does not run, and with 75 where nothing listens", async () => {
-    const top = join(import.meta.dirname, "../dist/top.js");
-    expect(await runNode([top, "--help"]).outcome).toMatchObject({ code: 0, stdout: expect.stringContaining("Usage") });
-    const none = await runNode([top, "none-such"]).outcome;
-    expect(none).toMatchObject({
+    const topCli = join(import.meta.dirname, "../dist/top.js");
+    expect(await runNode([topCli, "--help"]).outcome).toMatchObject({
+      code: 0,
+      stdout: expect.stringContaining("Usage"),
+    });
+    const failedOutcome = await runNode([topCli, "none-such"]).outcome;
+    expect(failedOutcome).toMatchObject({
       code: 2,
       stdout: "",
       stderr: expect.stringMatching(/^mosaic-top: expected a running/),
@@ -157,10 +168,10 @@ describe("an agent", () => {
       host: "",
       address: "",
     };
-    const join1 = { world: 0, name: "job", attempt: 0, size: 1, timeoutMs: 9000, remainingMs: 9000, hosts: [] };
+    const joinFrame = { world: 0, name: "job", attempt: 0, size: 1, timeoutMs: 9000, remainingMs: 9000, hosts: [] };
     const rank = connect({ path });
     rank.write(encode({ kind: "hello", ...hello }));
-    rank.write(encode({ kind: "join", ...join1, members: [{ rank: 0, pid: 71, host: 0 }] }));
+    rank.write(encode({ kind: "join", ...joinFrame, members: [{ rank: 0, pid: 71, host: 0 }] }));
     await once(rank, "data");
     using observer = await Observer.connect(path, "");
     while (observer.worlds.length === 0) await new Promise((resolve) => setImmediate(resolve));
@@ -171,10 +182,10 @@ describe("an agent", () => {
     rank.destroy();
     expect(await positions).toEqual([]);
     while (observer.worlds.length > 0) await new Promise((resolve) => setImmediate(resolve));
-    const intruder = connect({ path });
-    intruder.write(encode({ kind: "hello", ...hello, role: ROLES.observer }));
-    intruder.write(encode({ kind: "join", ...join1, members: [{ rank: 0, pid: 72, host: 0 }] }));
-    await once(intruder.resume(), "close");
+    const intruderSocket = connect({ path });
+    intruderSocket.write(encode({ kind: "hello", ...hello, role: ROLES.observer }));
+    intruderSocket.write(encode({ kind: "join", ...joinFrame, members: [{ rank: 0, pid: 72, host: 0 }] }));
+    await once(intruderSocket.resume(), "close");
   });
 
   it("rejects an observer with a different secret", async () => {

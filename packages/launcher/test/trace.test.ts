@@ -5,47 +5,48 @@ import { mosaicRun, program, testDir } from "./harness.ts";
 
 /** The only run in a directory of traces. */
 function runDirectory(): string {
-  const [run = "", ...others] = readdirSync(join(testDir(), "traces"));
-  expect(others).toEqual([]);
-  return join(testDir(), "traces", run);
+  const [runId = "", ...otherRunIds] = readdirSync(join(testDir(), "traces"));
+  expect(otherRunIds).toEqual([]);
+  return join(testDir(), "traces", runId);
 }
 
-const tracesIn = (page: string): readonly unknown[] =>
+const parseTraces = (page: string): readonly unknown[] =>
   [...page.matchAll(/<script type="application\/json" class="trace-data">(.*)<\/script>/g)].map(([, text = ""]) =>
     JSON.parse(text),
   );
 
 test("the traces of all ranks are put into the page that they leave", async () => {
-  const traced = ["-n", "3", "--trace", "traces", program("traced.mjs")];
-  const { code, stderr } = await mosaicRun(traced, { cwd: testDir() }).outcome;
+  const tracedArgs = ["-n", "3", "--trace", "traces", program("traced.mjs")];
+  const { code, stderr } = await mosaicRun(tracedArgs, { cwd: testDir() }).outcome;
   const page = join(runDirectory(), "index.html");
   expect([code, stderr]).toEqual([0, `mosaic-run: trace of 3 ranks: ${page}\n`]);
   const text = readFileSync(page, "utf8");
   expect([text.startsWith("<p>\n"), text.endsWith("\n</p>")]).toEqual([true, true]);
   expect(text.match(/<\/script>/g)?.length).toBe(3);
-  expect(tracesIn(text)).toEqual(["0", "1", "2"].map((rank) => ({ rank, attempt: "0", text: "</script>" })));
+  expect(parseTraces(text)).toEqual(["0", "1", "2"].map((rank) => ({ rank, attempt: "0", text: "</script>" })));
 });
 
 test("of several attempts the last one is shown", async () => {
-  const restarts = ["--max-restarts=1", "--restart-backoff=1ms"];
-  const traced = ["-n", "2", "--trace", "traces", ...restarts, program("traced.mjs"), "fails"];
-  const { code } = await mosaicRun(traced, { cwd: testDir() }).outcome;
+  const restartArgs = ["--max-restarts=1", "--restart-backoff=1ms"];
+  const tracedArgs = ["-n", "2", "--trace", "traces", ...restartArgs, program("traced.mjs"), "fails"];
+  const { code } = await mosaicRun(tracedArgs, { cwd: testDir() }).outcome;
   expect(code).toBe(0);
   expect(readdirSync(runDirectory()).toSorted()).toEqual(["attempt_0", "attempt_1", "index.html"]);
-  const shown = tracesIn(readFileSync(join(runDirectory(), "index.html"), "utf8"));
-  expect(shown).toEqual(["0", "1"].map((rank) => ({ rank, attempt: "1", text: "</script>" })));
+  const shownTraces = parseTraces(readFileSync(join(runDirectory(), "index.html"), "utf8"));
+  expect(shownTraces).toEqual(["0", "1"].map((rank) => ({ rank, attempt: "1", text: "</script>" })));
 });
 
 test("ranks that leave no trace, or no page, are named as the reason, and the job is what it was", async () => {
-  const idle = ["-n", "1", "--trace", "traces", "--exec", "true"];
-  const without = await mosaicRun(idle, { cwd: testDir() }).outcome;
-  expect(without.code).toBe(0);
-  expect(without.stderr).toMatch(
+  const idleArgs = ["-n", "1", "--trace", "traces", "--exec", "true"];
+  const idleOutcome = await mosaicRun(idleArgs, { cwd: testDir() }).outcome;
+  expect(idleOutcome.code).toBe(0);
+  expect(idleOutcome.stderr).toMatch(
     /^mosaic-run: no trace: no rank wrote a trace; close the context of @mosaic\/attention on each rank/,
   );
-  const bare = await mosaicRun(["--json", "--trace", "traces", program("traced.mjs"), "bare"], { cwd: testDir() })
-    .outcome;
-  const events = bare.stdout
+  const bareOutcome = await mosaicRun(["--json", "--trace", "traces", program("traced.mjs"), "bare"], {
+    cwd: testDir(),
+  }).outcome;
+  const events = bareOutcome.stdout
     .trim()
     .split("\n")
     .map((line) => JSON.parse(line) as { event: string });
@@ -54,6 +55,6 @@ test("ranks that leave no trace, or no page, are named as the reason, and the jo
 });
 
 test("without --trace no rank is to trace itself", async () => {
-  const printed = ["-n", "1", "--exec", process.execPath, "-p", "process.env.MOSAIC_TRACE_DIR ?? 'unset'"];
-  expect((await mosaicRun(printed, { cwd: testDir() }).outcome).stdout).toContain("unset");
+  const printArgs = ["-n", "1", "--exec", process.execPath, "-p", "process.env.MOSAIC_TRACE_DIR ?? 'unset'"];
+  expect((await mosaicRun(printArgs, { cwd: testDir() }).outcome).stdout).toContain("unset");
 });

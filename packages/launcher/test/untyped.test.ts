@@ -18,7 +18,7 @@ const wrongValues = [
   ...[null, true, 3, 1.5, -1, Number.NaN, 2 ** 40, "x", "", Symbol("s"), 10n, list, [3], {}, { x: 3 }],
   ...[new Uint8Array(2), action, new Map(), new Date(Number.NaN)],
 ];
-const wrong = fc.constantFrom<unknown>(...wrongValues);
+const arbitraryWrongValue = fc.constantFrom<unknown>(...wrongValues);
 
 const numbers = wrongValues.filter((value) => typeof value === "number");
 const objects = wrongValues.filter(
@@ -43,7 +43,7 @@ const isExpected = (error: unknown): boolean =>
   typeof (error as NodeJS.ErrnoException).syscall === "string";
 
 /** What a call came to that is neither a result nor one of this package's errors. */
-async function fault(call: () => unknown): Promise<unknown> {
+async function catchError(call: () => unknown): Promise<unknown> {
   try {
     await call();
     return undefined;
@@ -53,9 +53,9 @@ async function fault(call: () => unknown): Promise<unknown> {
 }
 
 describe("callers without types get the launcher's errors", () => {
-  for (const [name, right] of Object.entries(rightValues)) {
+  for (const [name, validValues] of Object.entries(rightValues)) {
     it(`for launch({ ${name} })`, () => {
-      for (const value of wrongValues.filter((each) => !right.includes(each))) {
+      for (const value of wrongValues.filter((each) => !validValues.includes(each))) {
         const options = {
           entry: "true",
           exec: true,
@@ -89,7 +89,8 @@ describe("callers without types get the launcher's errors", () => {
       async (value: never) => (await StoreServer.listen({ runId: value })).close(),
     ];
     for (const call of calls) {
-      for (const value of wrongValues) expect(await fault(() => call(value as never)), inspect(value)).toBeUndefined();
+      for (const value of wrongValues)
+        expect(await catchError(() => call(value as never)), inspect(value)).toBeUndefined();
     }
   });
 
@@ -97,24 +98,29 @@ describe("callers without types get the launcher's errors", () => {
     await using server = await StoreServer.listen({ runId: "r" });
     const { address, token } = server;
     await using store = await connectStore({ address, token, runId: "r", attempt: 0 });
-    const brief = { timeoutMs: 1 };
+    const shortTimeout = { timeoutMs: 1 };
     const requests: readonly ((a: never, b: never) => Promise<unknown>)[] = [
       (a, b) => store.set(a, b),
       (a) => store.get(a),
-      (a) => store.waitFor("absent", typeof a === "object" && a !== null ? brief : a),
+      (a) => store.waitFor("absent", typeof a === "object" && a !== null ? shortTimeout : a),
       (a) => store.waitFor("absent", { timeoutMs: typeof a === "number" ? Math.min(a, 2) : a }),
-      (a) => store.waitFor(a, brief),
+      (a) => store.waitFor(a, shortTimeout),
       (a, b) => store.add(a, b),
       (a, b) => store.compareAndSet("k", a, b),
-      (a) => store.wait(a, brief),
+      (a) => store.wait(a, shortTimeout),
       (a) => store.delete(a),
-      (a, b) => store.barrier("b", a, { member: b, ...brief }),
+      (a, b) => store.barrier("b", a, { member: b, ...shortTimeout }),
       (a, b) => store.request({ op: "set", key: a }, b),
     ];
-    const once = fc.asyncProperty(fc.constantFrom(...requests), wrong, wrong, async (request, a, b) => {
-      expect(await fault(() => request(a as never, b as never))).toBeUndefined();
-    });
-    await fc.assert(once, { numRuns: 1000 });
+    const requestProperty = fc.asyncProperty(
+      fc.constantFrom(...requests),
+      arbitraryWrongValue,
+      arbitraryWrongValue,
+      async (request, a, b) => {
+        expect(await catchError(() => request(a as never, b as never))).toBeUndefined();
+      },
+    );
+    await fc.assert(requestProperty, { numRuns: 1000 });
     await store.set("k", "v");
     expect(String(await store.get("k"))).toBe("v");
   });

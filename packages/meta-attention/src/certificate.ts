@@ -37,7 +37,7 @@ export function computeCertificate(
 /** [B,1,1,1]: what float32 cannot distinguish from 0 is not 0, unless nothing was left out. */
 function massLowerBound({ config, q }: RoutedAttention, chosen: ChosenChunks, { index }: Chunk): Tensor {
   const numVisible = config.chunks.visibility.count(index);
-  const minMasses = chosen.map((ofBatch) => (ofBatch[index]!.length < numVisible ? 2 ** -126 : 0));
+  const minMasses = chosen.map((chunksByQuery) => (chunksByQuery[index]!.length < numVisible ? 2 ** -126 : 0));
   return fromArray(q.device, minMasses, [chosen.length, 1, 1, 1]);
 }
 
@@ -185,9 +185,9 @@ function chunkLogLengths({ config, q }: RoutedAttention): Tensor {
 /** [B,1,1,1,N]: minus what the bound is at most; −Infinity, no limit, where chunk j might have been attended to and was not. */
 function negatedMask({ config, q }: RoutedAttention, chosen: ChosenChunks, query: Chunk): Tensor {
   const { all, visibility } = config.chunks;
-  const values = chosen.flatMap((ofBatch) =>
+  const values = chosen.flatMap((chunksByQuery) =>
     all.map(({ index }) => {
-      const isUnrouted = visibility.canAttend(query.index, index) && !ofBatch[query.index]!.includes(index);
+      const isUnrouted = visibility.canAttend(query.index, index) && !chunksByQuery[query.index]!.includes(index);
       return isUnrouted ? -Infinity : Infinity;
     }),
   );
@@ -267,13 +267,16 @@ export async function extendChosen(
   const maximaBySlot = await gatheredMaxima.read();
   const rows = (b: number, i: number): Float32Array => {
     const { owner, slot } = chunks.all[i]!;
-    const at = ((owner * batch + b) * chunks.perRank + (slot % chunks.perRank)) * count;
-    return maximaBySlot.subarray(at, at + count);
+    const rowOffset = ((owner * batch + b) * chunks.perRank + (slot % chunks.perRank)) * count;
+    return maximaBySlot.subarray(rowOffset, rowOffset + count);
   };
   const additionalChunks = selectAdditionalChunks(rows, initialChunks, { epsilon, visibility: chunks.visibility });
-  if (additionalChunks.every((ofBatch) => ofBatch.every(({ length }) => length === 0))) return initialChunks;
+  if (additionalChunks.every((chunksByQuery) => chunksByQuery.every(({ length }) => length === 0)))
+    return initialChunks;
   attention.attendChosen(additionalChunks);
-  return initialChunks.map((ofBatch, b) => ofBatch.map((chosen, i) => [...chosen, ...additionalChunks[b]![i]!]));
+  return initialChunks.map((chunksByQuery, b) =>
+    chunksByQuery.map((chosen, i) => [...chosen, ...additionalChunks[b]![i]!]),
+  );
 }
 
 /**
@@ -287,8 +290,8 @@ export function selectAdditionalChunks(
 ): ChosenChunks {
   // A hair less, for the rounding of the bound that is reported.
   const maxMissedRatio = (epsilon / (1 - epsilon)) * (1 - 2 ** -18);
-  return chosen.map((ofBatch, b) =>
-    ofBatch.map((selected, i) => {
+  return chosen.map((chunksByQuery, b) =>
+    chunksByQuery.map((selected, i) => {
       const row = getMissedLogMass(b, i);
       const missedMass = (j: number): number => Math.exp(row[j]!);
       const candidates = Array.from({ length: visibility.chunks }, (_, j) => j)

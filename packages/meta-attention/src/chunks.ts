@@ -161,23 +161,26 @@ function splitShard(shard: readonly Span[], count: number): ShardRange[] {
 }
 
 /** Rows [from, to) of some spans. */
-function sliceSpans(spans: readonly Span[], from: number, to: number): Span[] {
+function sliceSpans(spans: readonly Span[], firstRow: number, endRow: number): Span[] {
   let rowsBefore = 0;
   return spans.flatMap(({ start, length, step }) => {
-    const [first, end] = [Math.max(0, from - rowsBefore), Math.min(length, to - rowsBefore)];
+    const [first, end] = [Math.max(0, firstRow - rowsBefore), Math.min(length, endRow - rowsBefore)];
     rowsBefore += length;
     return first < end ? [{ start: start + first * step, length: end - first, step }] : [];
   });
 }
 
 /** The stretches [from, to) of 0 … count − 1 in which a rule holds. */
-export function findRuns(count: number, predicate: (at: number) => boolean): (readonly [from: number, to: number])[] {
+export function findRuns(
+  count: number,
+  predicate: (index: number) => boolean,
+): (readonly [from: number, to: number])[] {
   const runs: (readonly [number, number])[] = [];
-  for (let from = 0; from < count; ) {
-    let to = from;
-    while (to < count && predicate(to)) to++;
-    if (to > from) runs.push([from, to]);
-    from = to + 1;
+  for (let start = 0; start < count; ) {
+    let end = start;
+    while (end < count && predicate(end)) end++;
+    if (end > start) runs.push([start, end]);
+    start = end + 1;
   }
   return runs;
 }

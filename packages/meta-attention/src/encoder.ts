@@ -37,10 +37,10 @@ export function orderCoefficients(weights: Float32Array, batch: number): Float32
   for (let b = 0; b < batch; b++) {
     const order = argsort(weights.subarray(b * n, (b + 1) * n));
     for (let rank = 0; rank < n; rank++) {
-      const at = (b * n + order[rank]!) * NUM_ORDER_STATISTICS;
-      result[at] = rank === n - 1 ? 1 : 0;
-      result[at + 1] = (2 * (rank + 1) - n - 1) / n;
-      result[at + 2] = rank >= n - NUM_TOP_WEIGHTS ? 1 : 0;
+      const offset = (b * n + order[rank]!) * NUM_ORDER_STATISTICS;
+      result[offset] = rank === n - 1 ? 1 : 0;
+      result[offset + 1] = (2 * (rank + 1) - n - 1) / n;
+      result[offset + 2] = rank >= n - NUM_TOP_WEIGHTS ? 1 : 0;
     }
   }
   return result;
@@ -52,7 +52,7 @@ function argsort(values: Float32Array): Uint32Array {
   if (n > 2 ** 21) return Uint32Array.from(values.keys()).sort((a, b) => values[a]! - values[b]! || a - b);
   const bits = new Uint32Array(Float32Array.from(values).buffer);
   // Bits of floats ≥ 0 are in the order of the floats; 32 of value and up to 21 of place fit in 53.
-  const keys = Float64Array.from({ length: n }, (_, place) => bits[place]! * 2 ** 21 + place).sort();
+  const keys = Float64Array.from({ length: n }, (_, index) => bits[index]! * 2 ** 21 + index).sort();
   return Uint32Array.from(keys, (key) => key % 2 ** 21);
 }
 

@@ -10,13 +10,13 @@ import { reduceInto } from "./tensor-views.ts";
 export const LOWEST_FLOAT32: number = -(2 - 2 ** -23) * 2 ** 127;
 
 /** into ← ln(e^into + e^from). */
-export function logAddExp(target: Tensor, from: Tensor): void {
+export function logAddExp(target: Tensor, source: Tensor): void {
   const { kernels } = target.device;
   using maximum = target.device.empty(target.shape, "float32");
   using expOfSource = target.device.empty(target.shape, "float32");
-  kernels.binary("max", maximum, target, from);
+  kernels.binary("max", maximum, target, source);
   kernels.scalar("max", maximum, maximum, LOWEST_FLOAT32);
-  kernels.binary("sub", expOfSource, from, maximum);
+  kernels.binary("sub", expOfSource, source, maximum);
   kernels.unary("exp", expOfSource, expOfSource);
   kernels.binary("sub", target, target, maximum);
   kernels.unary("exp", target, target);

@@ -49,7 +49,8 @@ export function loadBalanceLoss(meta: Meta): Tensor {
   const { routing, chunks } = meta.router;
   const numChunks = chunks.all.length;
   const counts = new Float32Array(numChunks);
-  for (const ofBatch of meta.chosen) for (const chosenKeys of ofBatch) for (const j of chosenKeys) counts[j]!++;
+  for (const chunksByQuery of meta.chosen)
+    for (const chosenKeys of chunksByQuery) for (const j of chosenKeys) counts[j]!++;
   const total = counts.reduce((a, b) => a + b, 0);
   const loadShares = counts.map((n) => (total === 0 ? 0 : (numChunks * n) / total / countRoutedRows(meta)));
   return scope(() => routing.mul(fromArray(routing.device, loadShares, [numChunks])).sum());

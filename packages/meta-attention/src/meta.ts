@@ -184,7 +184,7 @@ interface QkvProjection {
 export function projectQkv(x: Tensor, { qkvProjection, settings, chunks }: QkvProjection): ProjectedQkv {
   const { numHeads, numKvHeads, headDim: size, positions } = settings;
   using qkv = qkvProjection.forward(x);
-  const projectHeads = (first: number, count: number): Tensor => splitHeads(qkv, { first, count, size });
+  const projectHeads = (firstHead: number, count: number): Tensor => splitHeads(qkv, { first: firstHead, count, size });
   const encodePositions = (numHeads: Tensor): Tensor => {
     if (!positions) return numHeads;
     using unencodedHeads = numHeads;

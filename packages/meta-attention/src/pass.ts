@@ -70,8 +70,8 @@ export class ForwardPass implements Disposable {
     const pendingSummaries = this.#track(startSummaries(summary, routerInput, chunks));
     const pendingWeights = call.dryRun ? null : pendingSummaries.weights.map((weights) => weights.read());
     // Enqueued before the host waits, so that the device has work meanwhile.
-    const projectAgain = (): ProjectedQkv => projectQkv(this.#x, this.#parts);
-    const qkv = this.#track(settings.useCheckpoint ? noGrad(projectAgain) : projectAgain());
+    const projectInput = (): ProjectedQkv => projectQkv(this.#x, this.#parts);
+    const qkv = this.#track(settings.useCheckpoint ? noGrad(projectInput) : projectInput());
     const keys = settings.certificate ? this.#track(keyStatistics(qkv.k, chunks.own)) : null;
     const values = pendingWeights && (await Promise.all(pendingWeights));
     const { routing, gathered } = this.#gradMode(() =>

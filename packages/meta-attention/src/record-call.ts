@@ -93,8 +93,8 @@ function formatChosen(calls: readonly ChosenChunks[]): string {
   let numLists = 0;
   for (const chosen of calls) {
     numbers.push(-chosen.length - 1);
-    for (const ofBatch of chosen) {
-      for (const chunks of ofBatch) {
+    for (const chunksByQuery of chosen) {
+      for (const chunks of chunksByQuery) {
         if (numLists++ < MAX_LISTED_CHUNKS) listedChunks.push(`[${chunks.join(",")}]`);
         numbers.push(-1);
         for (const chunk of chunks) numbers.push(chunk);

@@ -5,7 +5,7 @@ import type { Chunk } from "./chunks.ts";
 /** Part of [B,S,parts·H·D] as heads [B,H,S,D]. */
 export function headsView(
   x: Tensor,
-  part: number,
+  partIndex: number,
   { numHeads, headDim }: { numHeads: number; headDim: number },
 ): Tensor {
   const [batch, rows] = x.shape as [number, number];
@@ -13,7 +13,7 @@ export function headsView(
   return x.view({
     shape: [batch, numHeads, rows, headDim],
     strides: [batchStride, headDim * elementStride, rowStride, elementStride],
-    offset: x.offset + part * numHeads * headDim * elementStride,
+    offset: x.offset + partIndex * numHeads * headDim * elementStride,
   });
 }
 

@@ -24,11 +24,11 @@ import { makeWorld } from "../../../vitest.world.ts";
 const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2 } as const;
 
 /** What a mistake throws on both ranks of a world, which still works afterwards. */
-async function mistake(make: (ctx: Context) => unknown): Promise<unknown> {
+async function captureError(body: (ctx: Context) => unknown): Promise<unknown> {
   const errors = await onWorld(makeWorld, { size: 2 }, async (ctx) => {
     let thrown: unknown;
     try {
-      await make(ctx);
+      await body(ctx);
     } catch (error) {
       thrown = error;
     }
@@ -78,7 +78,7 @@ const wrongOptions: readonly (readonly [options: object, message: RegExp])[] = [
 test.each(wrongOptions.map(([options, message]) => [JSON.stringify(options), options, message] as const))(
   "options %s",
   async (_, options, message) => {
-    const error = await mistake((ctx) => new HierarchicalMetaAttention(ctx, { ...sizes, ...options }));
+    const error = await captureError((ctx) => new HierarchicalMetaAttention(ctx, { ...sizes, ...options }));
     expect(error).toBeInstanceOf(OptionError);
     expect(String(error)).toMatch(message);
   },
@@ -86,7 +86,7 @@ test.each(wrongOptions.map(([options, message]) => [JSON.stringify(options), opt
 
 test("what forward is given", async () => {
   const forward = async (shape: number[], options: object = {}, module: Options = {}) =>
-    mistake(async (ctx) => {
+    captureError(async (ctx) => {
       using attention = new HierarchicalMetaAttention(ctx, { ...sizes, ...module });
       using x = randn(ctx, shape);
       using _ = await attention.forward(x, options);
@@ -112,9 +112,9 @@ test.each([
   ["zigzag", 3],
 ] as const)(
   "chunks that interleave cannot be routed by what was before them: %s, %i on each rank",
-  async (...given) => {
-    const [placement, chunksPerRank] = given;
-    const error = await mistake(async (ctx) => {
+  async (...testCase) => {
+    const [placement, chunksPerRank] = testCase;
+    const error = await captureError(async (ctx) => {
       using attention = new HierarchicalMetaAttention(ctx, { ...sizes, placement, chunksPerRank, causal: true });
       using x = randn(ctx, [1, 12, 8]);
       using _ = await attention.forward(x);
@@ -128,7 +128,7 @@ test.each([
 
 test("a mask of another length, or a placement of another", async () => {
   const forward = (options: Options) =>
-    mistake(async (ctx) => {
+    captureError(async (ctx) => {
       using attention = new HierarchicalMetaAttention(ctx, { ...sizes, ...options });
       using x = randn(ctx, [1, 4, 8]);
       using _ = await attention.forward(x);
@@ -139,7 +139,7 @@ test("a mask of another length, or a placement of another", async () => {
 
 test("what massLoss is given", async () => {
   const loss = (options: object) =>
-    mistake(async (ctx) => {
+    captureError(async (ctx) => {
       using attention = new HierarchicalMetaAttention(ctx, sizes);
       using x = randn(ctx, [1, 4, 8]);
       using result = await attention.forward(x);
@@ -152,7 +152,7 @@ test("what massLoss is given", async () => {
 });
 
 test("another dtype", async () => {
-  const error = await mistake(async (ctx) => {
+  const error = await captureError(async (ctx) => {
     using attention = new HierarchicalMetaAttention(ctx, sizes);
     using x = randn(ctx, [1, 4, 8], { dtype: "bfloat16" });
     using _ = await attention.forward(x);
@@ -162,7 +162,7 @@ test("another dtype", async () => {
 });
 
 test("an input that is not finite is reported by every rank before a chunk is sent", async () => {
-  const error = await mistake(async (ctx) => {
+  const error = await captureError(async (ctx) => {
     using attention = new HierarchicalMetaAttention(ctx, sizes);
     using x = full(ctx, [1, 4, 8], ctx.rank === 0 ? Number.NaN : 1);
     using _ = await attention.forward(x);
@@ -173,30 +173,30 @@ test("an input that is not finite is reported by every rank before a chunk is se
 
 test("an axis that cannot be attended along", async () => {
   for (const attentionAxis of [2, -1, 3]) {
-    const error = await mistake(async (ctx) => {
+    const error = await captureError(async (ctx) => {
       using attention = new MultiAxisHierarchicalAttention(ctx, { ...sizes, attentionAxis });
       using x = randn(ctx, [1, 4, 8]);
       using _ = await attention.forward(x);
     });
     expect(error).toBeInstanceOf(ShapeError);
   }
-  const made = (ctx: Context) => new MultiAxisHierarchicalAttention(ctx, { ...sizes, attentionAxis: 0.5 });
-  expect(await mistake(made)).toBeInstanceOf(OptionError);
+  const createModule = (ctx: Context) => new MultiAxisHierarchicalAttention(ctx, { ...sizes, attentionAxis: 0.5 });
+  expect(await captureError(createModule)).toBeInstanceOf(OptionError);
 });
 
 test("the parts", async () => {
-  expect(await mistake((ctx) => new ChunkSummaryEncoder(ctx, { embedDim: 6 }))).toBeInstanceOf(OptionError);
-  expect(await mistake((ctx) => new MetaAttention(ctx, { summaryDim: 6 }))).toBeInstanceOf(OptionError);
-  const empty = await mistake(async (ctx) => {
+  expect(await captureError((ctx) => new ChunkSummaryEncoder(ctx, { embedDim: 6 }))).toBeInstanceOf(OptionError);
+  expect(await captureError((ctx) => new MetaAttention(ctx, { summaryDim: 6 }))).toBeInstanceOf(OptionError);
+  const emptyError = await captureError(async (ctx) => {
     using encoder = new ChunkSummaryEncoder(ctx, { embedDim: 8 });
     using x = randn(ctx, [1, 0, 8]);
     await encoder.forward(x);
   });
-  expect(String(empty)).toMatch(/with S ≥ 1/);
-  const flat = await mistake((ctx) => {
+  expect(String(emptyError)).toMatch(/with S ≥ 1/);
+  const flatError = await captureError((ctx) => {
     using meta = new MetaAttention(ctx, { summaryDim: 8 });
     using x = randn(ctx, [4, 8]);
     meta.forward(x);
   });
-  expect(flat).toBeInstanceOf(ShapeError);
+  expect(flatError).toBeInstanceOf(ShapeError);
 });

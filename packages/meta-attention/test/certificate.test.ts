@@ -6,8 +6,8 @@ import { expect, test } from "vitest";
 import { selectAdditionalChunks } from "../src/certificate.ts";
 import { HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
 import { chunkVisibility } from "../src/route/choose.ts";
-import { cut, dot } from "./reference/rows.ts";
-import { createChunks, createShards, whole } from "./chunked-shape.ts";
+import { splitRows, dot } from "./reference/rows.ts";
+import { createChunks, createShards, assembleShards } from "./chunked-shape.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
 /** A module on an input of some loudness. */
@@ -27,19 +27,19 @@ function createValues({ options, batch, length, keyScale, seed }: Case): Float64
 }
 
 /** What a forward promised, and all that is needed to check it. */
-async function createCertificate(ctx: Context, given: Case) {
-  const { options, batch, length, score } = given;
+async function createCertificate(ctx: Context, testCase: Case) {
+  const { options, batch, length, score } = testCase;
   using module = new HierarchicalMetaAttention(ctx, { ...options, sequenceLength: length });
   if (score !== undefined) setScore(module, options, score);
-  using all = fromArray(ctx, createValues(given), [batch, length, options.embedDim]);
-  using x = shard(ctx, all, 1, { placement: options.placement ?? "contiguous" });
+  using fullInput = fromArray(ctx, createValues(testCase), [batch, length, options.embedDim]);
+  using x = shard(ctx, fullInput, 1, { placement: options.placement ?? "contiguous" });
   using result = await module.forward(x);
   const { weight, bias } = module.qkvProjection;
   return {
     weight: await weight.read(),
     bias: await bias!.read(),
     chosen: result.meta.chosen,
-    positions: createShards(given, ctx.size)[ctx.rank]!,
+    positions: createShards(testCase, ctx.size)[ctx.rank]!,
     values: await result.meta.certificate!.missedMass.read(),
   };
 }
@@ -52,47 +52,48 @@ function setScore(
 ): void {
   const { weight, bias } = qkvProjection;
   const size = embedDim / numHeads;
-  const each = Math.sqrt(Math.abs(score)) * size ** 0.25;
-  const at = (i: number) => (i % size > 0 || i >= 2 * embedDim ? 0 : i < embedDim ? each : Math.sign(score) * each);
+  const weightValue = Math.sqrt(Math.abs(score)) * size ** 0.25;
+  const weightAt = (i: number) =>
+    i % size > 0 || i >= 2 * embedDim ? 0 : i < embedDim ? weightValue : Math.sign(score) * weightValue;
   weight.device.kernels.fill(weight, 0);
   weight.device.write(
     bias!,
-    Float32Array.from({ length: bias!.size }, (_, i) => at(i)),
+    Float32Array.from({ length: bias!.size }, (_, i) => weightAt(i)),
   );
 }
 
 /** The share of full attention's softmax that was not looked at, [B,S,H], in float64. */
-function missedMass(
-  given: Case,
+function computeMissedMass(
+  testCase: Case,
   { weight, bias, chosen }: Awaited<ReturnType<typeof createCertificate>>,
 ): Float64Array {
-  const { options, batch, length, ranks } = given;
+  const { options, batch, length, ranks } = testCase;
   const { embedDim: embed, numHeads, numKvHeads = numHeads, mask = masks.full() } = options;
   const size = embed / numHeads;
   const maskMod = slicesToMaskMod(mask.slices(length, length));
-  const everyone = Array.from({ length }, (_, token) => token);
-  const chunks = createChunks(given, ranks);
-  const findChunk = everyone.map((token) => chunks.findIndex(({ tokens }) => tokens.includes(token)));
-  const missed = new Float64Array(batch * length * numHeads);
-  const projection = cut(weight, embed);
-  const rows = cut(createValues(given), embed).map((row) => projection.map((w, i) => dot(row, w) + bias[i]!));
+  const allTokens = Array.from({ length }, (_, token) => token);
+  const chunks = createChunks(testCase, ranks);
+  const chunkOfToken = allTokens.map((token) => chunks.findIndex(({ tokens }) => tokens.includes(token)));
+  const missedMasses = new Float64Array(batch * length * numHeads);
+  const projection = splitRows(weight, embed);
+  const rows = splitRows(createValues(testCase), embed).map((row) => projection.map((w, i) => dot(row, w) + bias[i]!));
   for (let at = 0; at < batch * length; at++) {
     const [b, position] = [Math.floor(at / length), at % length];
-    const looked = new Set([findChunk[position]!, ...chosen[b]![findChunk[position]!]!]);
-    const visible = everyone.filter((token) => maskMod(position, token));
+    const attendedChunks = new Set([chunkOfToken[position]!, ...chosen[b]![chunkOfToken[position]!]!]);
+    const visible = allTokens.filter((token) => maskMod(position, token));
     for (let h = 0; h < numHeads; h++) {
-      const head = (row: readonly number[], number: number) => row.slice(number * size, (number + 1) * size);
+      const sliceHead = (row: readonly number[], number: number) => row.slice(number * size, (number + 1) * size);
       const kvHead = numHeads + Math.floor((h * numKvHeads) / numHeads);
-      const score = (token: number) =>
-        dot(head(rows[at]!, h), head(rows[b * length + token]!, kvHead)) / Math.sqrt(size);
-      const most = Math.max(...visible.map(score));
-      const share = (tokens: readonly number[]) =>
-        tokens.reduce((sum, token) => sum + Math.exp(score(token) - most), 0);
-      const out = visible.filter((token) => !looked.has(findChunk[token]!));
-      missed[at * numHeads + h] = visible.length === 0 ? 0 : share(out) / share(visible);
+      const computeScore = (token: number) =>
+        dot(sliceHead(rows[at]!, h), sliceHead(rows[b * length + token]!, kvHead)) / Math.sqrt(size);
+      const maxScore = Math.max(...visible.map(computeScore));
+      const sumExp = (tokens: readonly number[]) =>
+        tokens.reduce((sum, token) => sum + Math.exp(computeScore(token) - maxScore), 0);
+      const missedTokens = visible.filter((token) => !attendedChunks.has(chunkOfToken[token]!));
+      missedMasses[at * numHeads + h] = visible.length === 0 ? 0 : sumExp(missedTokens) / sumExp(visible);
     }
   }
-  return missed;
+  return missedMasses;
 }
 
 function createMask(name: string, length: number): Mask {
@@ -136,30 +137,33 @@ const cases: fc.Arbitrary<Case> = fc
   }));
 
 /** The bound is never below the truth, and never above what was asked for; how large it is. */
-function check(given: Case, bound: ArrayLike<number>, truth: Float64Array): number {
-  const most = given.options.maxMissedMass ?? 1;
+function checkBound(testCase: Case, bound: ArrayLike<number>, exactMass: Float64Array): number {
+  const maxAllowedMass = testCase.options.maxMissedMass ?? 1;
   // Not `bound < truth`: NaN must not pass.
-  const lies = truth.findIndex((missed, i) => !(bound[i]! >= missed && bound[i]! <= most));
-  if (lies >= 0) expect.fail(`row ${lies}: bound ${bound[lies]}, truth ${truth[lies]}, at most ${most}`);
+  const firstViolation = exactMass.findIndex((missed, i) => !(bound[i]! >= missed && bound[i]! <= maxAllowedMass));
+  if (firstViolation >= 0)
+    expect.fail(
+      `row ${firstViolation}: bound ${bound[firstViolation]}, truth ${exactMass[firstViolation]}, at most ${maxAllowedMass}`,
+    );
   return Math.max(...Array.from(bound));
 }
 
 test("the true missed mass is never above the bound: 1 000 random cases", async () => {
   await using ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
-  let tried = 0;
-  let informative = 0;
+  let numTried = 0;
+  let numInformative = 0;
   await fc.assert(
-    fc.asyncProperty(cases, async (given) => {
-      const promise = await createCertificate(ctx, given);
-      const largest = check(given, promise.values, missedMass(given, promise));
-      tried++;
-      if (largest < 0.9) informative++;
+    fc.asyncProperty(cases, async (testCase) => {
+      const certificate = await createCertificate(ctx, testCase);
+      const maxBound = checkBound(testCase, certificate.values, computeMissedMass(testCase, certificate));
+      numTried++;
+      if (maxBound < 0.9) numInformative++;
     }),
     { numRuns: 1000, seed: 11 },
   );
-  expect(tried).toBe(1000);
+  expect(numTried).toBe(1000);
   // A bound of 1 would be honest, too.
-  expect(informative).toBeGreaterThan(300);
+  expect(numInformative).toBeGreaterThan(300);
 }, 180_000);
 
 test.each([undefined, 0.2, 0.01])("the same over 3 ranks, fetching what is needed, at most %s", async (epsilon) => {
@@ -175,9 +179,9 @@ test.each([undefined, 0.2, 0.01])("the same over 3 ranks, fetching what is neede
         combine,
         ...(epsilon && { maxMissedMass: epsilon }),
       } as const;
-      const given: Case = { options, ranks: 3, batch: 2, length: 31, keyScale: 0.8, seed: 3 };
-      const ranks = await onWorld(makeWorld, { size: 3 }, (ctx) => createCertificate(ctx, given));
-      check(given, whole(ranks, given), missedMass(given, ranks[0]!));
+      const testCase: Case = { options, ranks: 3, batch: 2, length: 31, keyScale: 0.8, seed: 3 };
+      const ranks = await onWorld(makeWorld, { size: 3 }, (ctx) => createCertificate(ctx, testCase));
+      checkBound(testCase, assembleShards(ranks, testCase), computeMissedMass(testCase, ranks[0]!));
       for (const { chosen } of ranks) expect(chosen).toEqual(ranks[0]!.chosen);
       if (epsilon) expect(ranks[0]!.chosen.flat(2).length).toBeGreaterThan(2 * 6);
     }
@@ -189,7 +193,7 @@ const largeKeys = [1e4, 2e8, 1e10, 1e20, 1e31, 1e37].flatMap((score) => [score, 
 test.each(largeKeys)("the bound holds, and is not 0, where every score is %d", async (score) => {
   await using ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
   const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2, chunksPerRank: 4 };
-  const base = { ranks: 1, batch: 1, length: 12, keyScale: 1, seed: 5, score };
+  const baseCase = { ranks: 1, batch: 1, length: 12, keyScale: 1, seed: 5, score };
   for (const combine of ["soft", "exact"] as const) {
     for (const mask of [
       masks.full(),
@@ -197,32 +201,33 @@ test.each(largeKeys)("the bound holds, and is not 0, where every score is %d", a
       masks.documents([3, 9]),
       masks.fromSlices([{ q0: 6, q1: 12, k0: 0, k1: 3, type: "full" }]),
     ]) {
-      const given: Case = { ...base, options: { ...sizes, combine, mask, topK: 0 } };
-      const promise = await createCertificate(ctx, given);
-      check(given, promise.values, missedMass(given, promise));
+      const testCase: Case = { ...baseCase, options: { ...sizes, combine, mask, topK: 0 } };
+      const certificate = await createCertificate(ctx, testCase);
+      checkBound(testCase, certificate.values, computeMissedMass(testCase, certificate));
       // The last row of four equal chunks, of which it looked at its own.
-      if (mask.name === "full") expect(promise.values.at(-1)).toBeGreaterThanOrEqual(0.75);
-      const limited: Case = { ...given, options: { ...given.options, maxMissedMass: 0.01 } };
-      const all = await createCertificate(ctx, limited);
-      check(limited, all.values, missedMass(limited, all));
-      if (mask.name === "full") expect(all.chosen[0]!.map(({ length }) => length)).toEqual([3, 3, 3, 3]);
+      if (mask.name === "full") expect(certificate.values.at(-1)).toBeGreaterThanOrEqual(0.75);
+      const limitedCase: Case = { ...testCase, options: { ...testCase.options, maxMissedMass: 0.01 } };
+      const limitedCertificate = await createCertificate(ctx, limitedCase);
+      checkBound(limitedCase, limitedCertificate.values, computeMissedMass(limitedCase, limitedCertificate));
+      if (mask.name === "full") expect(limitedCertificate.chosen[0]!.map(({ length }) => length)).toEqual([3, 3, 3, 3]);
     }
   }
 });
 
 test("chunks are added, the most suspicious first, and no more than needed", () => {
-  const none = Number.NEGATIVE_INFINITY;
-  const shares = [none, 0.2, 0.1, 0.05].map((share) => (share > 0 ? Math.log(share) : none));
-  const worst = Float32Array.from([...shares, ...new Array<number>(12).fill(none)]);
+  const noMass = Number.NEGATIVE_INFINITY;
+  const shares = [noMass, 0.2, 0.1, 0.05].map((share) => (share > 0 ? Math.log(share) : noMass));
+  const maxLogMasses = Float32Array.from([...shares, ...new Array<number>(12).fill(noMass)]);
   const chosen = [[[], [], [], []]];
-  const row = (_: number, i: number) => worst.subarray(4 * i, 4 * i + 4);
-  const anywhere = chunkVisibility(4, { causal: false });
-  const added = (epsilon: number) => selectAdditionalChunks(row, chosen, { epsilon, visibility: anywhere })[0]![0];
-  expect(added(0.5)).toEqual([]);
-  expect(added(0.2)).toEqual([1]);
-  expect(added(0.1)).toEqual([1, 2]);
-  expect(added(0.01)).toEqual([1, 2, 3]);
-  worst.fill(Infinity);
+  const row = (_: number, i: number) => maxLogMasses.subarray(4 * i, 4 * i + 4);
+  const fullVisibility = chunkVisibility(4, { causal: false });
+  const selectAdded = (epsilon: number) =>
+    selectAdditionalChunks(row, chosen, { epsilon, visibility: fullVisibility })[0]![0];
+  expect(selectAdded(0.5)).toEqual([]);
+  expect(selectAdded(0.2)).toEqual([1]);
+  expect(selectAdded(0.1)).toEqual([1, 2]);
+  expect(selectAdded(0.01)).toEqual([1, 2, 3]);
+  maxLogMasses.fill(Infinity);
   expect(
     selectAdditionalChunks(row, chosen, { epsilon: 0.5, visibility: chunkVisibility(4, { causal: true }) })[0],
   ).toEqual([[], [0], [0, 1], [0, 1, 2]]);

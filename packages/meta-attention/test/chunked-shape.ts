@@ -16,34 +16,38 @@ export function createShards({ options, length }: ChunkedShape, ranks: number): 
 }
 
 /** Global positions of the tokens of each chunk, in the order of the sequence, and the rank that holds them. */
-export function createChunks(given: ChunkedShape, ranks: number): { owner: number; tokens: number[] }[] {
-  const { options, length } = given;
+export function createChunks(chunkedShape: ChunkedShape, ranks: number): { owner: number; tokens: number[] }[] {
+  const { options, length } = chunkedShape;
   const { chunksPerRank: count = 1 } = options;
   const placement: Placement = resolvePlacement(options.placement ?? "contiguous");
-  return createShards(given, ranks)
+  return createShards(chunkedShape, ranks)
     .flatMap((rows, owner) => {
-      const stretches = placement.spans(owner, ranks, length).map((span) => Array.from(positions([span])));
-      const parts = count % stretches.length === 0 ? stretches : [rows];
-      return parts.flatMap((part) => inPieces(part, count / parts.length).map((tokens) => ({ owner, tokens })));
+      const spanPositions = placement.spans(owner, ranks, length).map((span) => Array.from(positions([span])));
+      const segments = count % spanPositions.length === 0 ? spanPositions : [rows];
+      return segments.flatMap((segment) =>
+        splitEvenly(segment, count / segments.length).map((tokens) => ({ owner, tokens })),
+      );
     })
     .filter(({ tokens }) => tokens.length > 0)
     .sort((a, b) => Math.min(...a.tokens) - Math.min(...b.tokens));
 }
 
 /** As equal as can be, the longer ones first. */
-function inPieces(rows: readonly number[], count: number): number[][] {
+function splitEvenly(rows: readonly number[], count: number): number[][] {
   const pieces = Array.from({ length: count }, (): number[] => []);
-  const [base, longer] = [Math.floor(rows.length / count), rows.length % count];
+  const [baseLength, numLonger] = [Math.floor(rows.length / count), rows.length % count];
   rows.forEach((row, i) => {
-    const inLonger = i < longer * (base + 1);
-    const piece = inLonger ? Math.floor(i / (base + 1)) : longer + Math.floor((i - longer * (base + 1)) / base);
-    pieces[piece]!.push(row);
+    const isInLonger = i < numLonger * (baseLength + 1);
+    const pieceIndex = isInLonger
+      ? Math.floor(i / (baseLength + 1))
+      : numLonger + Math.floor((i - numLonger * (baseLength + 1)) / baseLength);
+    pieces[pieceIndex]!.push(row);
   });
   return pieces;
 }
 
 /** Shards [batch,rows,width] of all ranks as one [batch,length,width]. */
-export function whole(
+export function assembleShards(
   shards: readonly { readonly positions: readonly number[]; readonly values: ArrayLike<number> }[],
   { batch, length }: { batch: number; length: number },
 ): Float64Array {

@@ -2,17 +2,17 @@ import { checkMeasurements, perturbed, errorSum, measureExtent, onWorld, poisone
 import { randn } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { HierarchicalMetaAttention } from "../src/index.ts";
-import { createChunks, whole } from "./chunked-shape.ts";
+import { createChunks, assembleShards } from "./chunked-shape.ts";
 import { expectedStep } from "./reference/step.ts";
 import { type RankResult, runStep, type Trial } from "./step.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-const small = { embedDim: 4, numHeads: 2, summaryDim: 4, metaHeads: 2, topK: 1 } as const;
+const smallOptions = { embedDim: 4, numHeads: 2, summaryDim: 4, metaHeads: 2, topK: 1 } as const;
 
 /** The same three chunks on so many ranks. */
 function createTrial(ranks: number, options: Pick<Trial["options"], "combine" | "dtype" | "useCheckpoint">): Trial {
   return {
-    options: { ...small, ...options, chunksPerRank: 3 / ranks },
+    options: { ...smallOptions, ...options, chunksPerRank: 3 / ranks },
     batch: 1,
     length: 12,
     seed: 3,
@@ -20,7 +20,7 @@ function createTrial(ranks: number, options: Pick<Trial["options"], "combine" | 
   };
 }
 
-async function run(ranks: number, options: Parameters<typeof createTrial>[1]): Promise<readonly RankResult[]> {
+async function runTrial(ranks: number, options: Parameters<typeof createTrial>[1]): Promise<readonly RankResult[]> {
   return onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, (ctx) =>
     runStep(perturbed(ctx, { completion: "late", seed: 7 }), createTrial(ranks, options)),
   );
@@ -34,29 +34,29 @@ test.each([
 ] as const)("%j: three ranks make at most twice the error of one", async (options) => {
   const { dtype } = options;
   const trial = createTrial(3, options);
-  const [one, three] = [await run(1, options), await run(3, options)];
-  const [first] = one as [RankResult];
-  for (const { chosen } of three) expect(chosen).toEqual(first.chosen);
+  const [oneRankResults, threeRankResults] = [await runTrial(1, options), await runTrial(3, options)];
+  const [firstResult] = oneRankResults as [RankResult];
+  for (const { chosen } of threeRankResults) expect(chosen).toEqual(firstResult.chosen);
   const chunks = createChunks(trial, 3).map(({ tokens }) => tokens);
-  const right = expectedStep(trial, { chunks, parameters: first.parameters, chosen: first.chosen });
-  const together = (ranks: readonly RankResult[], name: "out" | "dx") =>
-    whole(
+  const right = expectedStep(trial, { chunks, parameters: firstResult.parameters, chosen: firstResult.chosen });
+  const assemble = (ranks: readonly RankResult[], name: "out" | "dx") =>
+    assembleShards(
       ranks.map((rank) => ({ ...rank, values: rank[name] })),
       trial,
     );
   const rows = (["out", "dx"] as const).map((name) => [
     name,
     {
-      measured: errorSum(together(three, name), right[name]),
-      local: errorSum(together(one, name), right[name]),
+      measured: errorSum(assemble(threeRankResults, name), right[name]),
+      local: errorSum(assemble(oneRankResults, name), right[name]),
       expected: measureExtent(right[name]),
     },
   ]);
   const gradients = Object.entries(right.gradients).map(([name, expected]) => [
     name,
     {
-      measured: errorSum(three[0]!.gradients[name]!, expected),
-      local: errorSum(first.gradients[name]!, expected),
+      measured: errorSum(threeRankResults[0]!.gradients[name]!, expected),
+      local: errorSum(firstResult.gradients[name]!, expected),
       expected: measureExtent(expected),
       partial: dtype,
     },
@@ -67,7 +67,7 @@ test.each([
 
 test("projections have the input's dtype, and so has the result; the router stays float32", async () => {
   await onWorld(makeWorld, { size: 2 }, async (ctx) => {
-    using module = new HierarchicalMetaAttention(ctx, { ...small, dtype: "bfloat16" });
+    using module = new HierarchicalMetaAttention(ctx, { ...smallOptions, dtype: "bfloat16" });
     for (const [name, { dtype }] of module.namedParameters()) {
       expect(dtype, name).toBe(/^(summary|meta)\./.test(name) ? "float32" : "bfloat16");
     }
@@ -76,8 +76,8 @@ test("projections have the input's dtype, and so has the result; the router stay
     using result = await module.forward(x);
     const { out, meta } = result;
     expect(out.dtype).toBe("bfloat16");
-    for (const each of [meta.routingWeights, meta.attentionMass, meta.certificate!.missedMass]) {
-      expect(each.dtype).toBe("float32");
+    for (const tensor of [meta.routingWeights, meta.attentionMass, meta.certificate!.missedMass]) {
+      expect(tensor.dtype).toBe("float32");
     }
     using dOut = randn(ctx, [1, 6, 4], { dtype: "bfloat16" });
     out.backward(dOut);

@@ -15,7 +15,7 @@ import { fromArray, masks, MultiAxisAttention, type Placement, shard } from "@mo
 import { RotaryEmbedding } from "@mosaic/nn";
 import { expect, test } from "vitest";
 import { HierarchicalMetaAttention } from "../src/index.ts";
-import { whole } from "./chunked-shape.ts";
+import { assembleShards } from "./chunked-shape.ts";
 import { createInput, type RankResult, runStep, type Trial, createUpstream } from "./step.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
@@ -31,60 +31,63 @@ const sizes = {
 } as const;
 
 /** Full attention by one device's own kernel, and by float64. */
-async function fullAttention(trial: Trial) {
+async function runFullAttention(trial: Trial) {
   const { batch, length, options } = trial;
   const { embedDim: embed, numHeads, numKvHeads = numHeads, headDim = embed / numHeads } = options;
   const { dtype = "float32", mask = options.causal ? masks.causal() : masks.full() } = options;
   const shape = [batch, length, embed];
-  const [found] = await onWorld(makeWorld, { size: 1 }, async (ctx) => {
-    const same = { embedDim: embed, numHeads, numKvHeads, headDim, mask, dtype };
-    using module = new MultiAxisAttention(ctx, { ...same, attentionAxis: 1 });
+  const [actual] = await onWorld(makeWorld, { size: 1 }, async (ctx) => {
+    const sharedOptions = { embedDim: embed, numHeads, numKvHeads, headDim, mask, dtype };
+    using module = new MultiAxisAttention(ctx, { ...sharedOptions, attentionAxis: 1 });
     using x = fromArray(ctx, createInput(trial), shape, { dtype });
     using dOut = fromArray(ctx, createUpstream(trial), shape, { dtype });
     x.requiresGrad = true;
     using out = module.forward(x);
     out.backward(dOut);
     const entries = module.namedParameters();
-    const read = async (what: "value" | "gradient") =>
+    const readParameters = async (tensorKind: "value" | "gradient") =>
       Object.fromEntries(
         await Promise.all(
-          entries.map(async ([name, each]) => [name, await (what === "value" ? each : each.grad!).read()] as const),
+          entries.map(
+            async ([name, parameter]) =>
+              [name, await (tensorKind === "value" ? parameter : parameter.grad!).read()] as const,
+          ),
         ),
       );
-    const [parameters, gradients] = [await read("value"), await read("gradient")];
+    const [parameters, gradients] = [await readParameters("value"), await readParameters("gradient")];
     return { out: await out.read(), dx: await x.grad!.read(), parameters, gradients };
   });
-  const parameters = Object.fromEntries(names.map((name) => [name, Float64Array.from(found!.parameters[name]!)]));
-  const right = moduleOracle({
+  const parameters = Object.fromEntries(names.map((name) => [name, Float64Array.from(actual!.parameters[name]!)]));
+  const reference = moduleOracle({
     sizes: { batch, length, embed, numHeads, numKvHeads, headDim },
     maskMod: slicesToMaskMod(mask.slices(length, length)),
     parameters: parameters as unknown as Parameters<typeof moduleOracle>[0]["parameters"],
     x: createInput(trial),
     dOut: createUpstream(trial),
   });
-  return { found: found!, right };
+  return { found: actual!, right: reference };
 }
 
 /** All ranks of the trial against float64, beside what one device's own kernel makes of it. */
-function measured(
+function measureErrors(
   trial: Trial,
   ranks: readonly RankResult[],
-  full: Awaited<ReturnType<typeof fullAttention>>,
+  full: Awaited<ReturnType<typeof runFullAttention>>,
 ): Measurement {
   const { found, right } = full;
   const { dtype = "float32" } = trial.options;
-  const together = (name: "out" | "dx") =>
-    whole(
+  const assemble = (name: "out" | "dx") =>
+    assembleShards(
       ranks.map((rank) => ({ ...rank, values: rank[name] })),
       trial,
     );
-  const result = (mine: ArrayLike<number>, theirs: ArrayLike<number>, expected: Float64Array) => ({
-    measured: errorSum(mine, expected),
-    local: errorSum(theirs, expected),
+  const result = (routedResult: ArrayLike<number>, fullResult: ArrayLike<number>, expected: Float64Array) => ({
+    measured: errorSum(routedResult, expected),
+    local: errorSum(fullResult, expected),
     expected: measureExtent(expected),
   });
   // Gradients of parameters are summed over ranks, each of which stores its part.
-  const gradient = (name: (typeof names)[number]) => ({
+  const gradientErrors = (name: (typeof names)[number]) => ({
     ...result(ranks[0]!.gradients[name]!, found.gradients[name]!, right.gradients[name]),
     partial: dtype,
   });
@@ -92,9 +95,9 @@ function measured(
     trial: JSON.stringify(trial.options),
     lse: right.lse * Math.sqrt(ranks.length),
     results: {
-      out: result(together("out"), found.out, right.out),
-      dx: result(together("dx"), found.dx, right.dx),
-      ...Object.fromEntries(names.map((name) => [name, gradient(name)])),
+      out: result(assemble("out"), found.out, right.out),
+      dx: result(assemble("dx"), found.dx, right.dx),
+      ...Object.fromEntries(names.map((name) => [name, gradientErrors(name)])),
     },
   };
 }
@@ -102,33 +105,38 @@ function measured(
 type World = readonly [name: string, ranks: number, length: number, options: Partial<Trial["options"]>];
 
 /** Shards that grow from nothing. */
-const growing: Placement = {
+const growingPlacement: Placement = {
   name: "growing",
   spans(index, count, length) {
-    const at = (i: number) => Math.floor(length * (i / count) ** 2);
-    return [{ start: at(index), length: at(index + 1) - at(index), step: 1 }];
+    const boundaryAt = (i: number) => Math.floor(length * (i / count) ** 2);
+    return [{ start: boundaryAt(index), length: boundaryAt(index + 1) - boundaryAt(index), step: 1 }];
   },
 };
 /** Nobody sees itself: alone in its chunk it sees nothing there. */
-const others = masks.fromSlices([
+const irregularMask = masks.fromSlices([
   { q0: 1, q1: 12, k0: 0, k1: 11, type: "causal" },
   { q0: 0, q1: 11, k0: 1, k1: 12, type: "inverseCausal" },
 ]);
 const bfloat16 = { dtype: "bfloat16" } as const;
 const float16 = { dtype: "float16" } as const;
-const grouped = { numKvHeads: 2 };
+const groupedOptions = { numKvHeads: 2 };
 
 const worlds: readonly World[] = [
   ["1 rank", 1, 40, { chunksPerRank: 5 }],
   ["1 rank, one KV head, float16", 1, 40, { chunksPerRank: 3, numKvHeads: 1, ...float16 }],
   ["2 ranks", 2, 40, {}],
   ["2 ranks, zigzag, causal, bfloat16", 2, 44, { placement: "zigzag", chunksPerRank: 2, causal: true, ...bfloat16 }],
-  ["3 ranks, causal, grouped", 3, 47, { chunksPerRank: 2, causal: true, ...grouped }],
-  ["3 ranks, window, grouped, bfloat16", 3, 47, { mask: masks.slidingWindow(9), ...grouped, ...bfloat16 }],
-  ["3 ranks, shards that grow from nothing", 3, 20, { placement: growing, chunksPerRank: 2 }],
+  ["3 ranks, causal, grouped", 3, 47, { chunksPerRank: 2, causal: true, ...groupedOptions }],
+  ["3 ranks, window, grouped, bfloat16", 3, 47, { mask: masks.slidingWindow(9), ...groupedOptions, ...bfloat16 }],
+  ["3 ranks, shards that grow from nothing", 3, 20, { placement: growingPlacement, chunksPerRank: 2 }],
   ["4 ranks", 4, 41, {}],
-  ["4 ranks, striped, larger heads, float16", 4, 41, { placement: "striped", headDim: 12, ...grouped, ...float16 }],
-  ["4 ranks of 3 tokens, nobody sees itself", 4, 12, { mask: others, chunksPerRank: 3 }],
+  [
+    "4 ranks, striped, larger heads, float16",
+    4,
+    41,
+    { placement: "striped", headDim: 12, ...groupedOptions, ...float16 },
+  ],
+  ["4 ranks of 3 tokens, nobody sees itself", 4, 12, { mask: irregularMask, chunksPerRank: 3 }],
   ["5 ranks, causal, bfloat16", 5, 43, { causal: true, ...bfloat16 }],
   ["5 ranks, 7 tokens, zigzag, causal", 5, 7, { placement: "zigzag", chunksPerRank: 2, causal: true }],
   [
@@ -137,7 +145,12 @@ const worlds: readonly World[] = [
     45,
     { placement: "zigzag", mask: masks.documents([20, 25]) },
   ],
-  ["7 ranks, zigzag, causal, grouped", 7, 61, { placement: "zigzag", chunksPerRank: 4, causal: true, ...grouped }],
+  [
+    "7 ranks, zigzag, causal, grouped",
+    7,
+    61,
+    { placement: "zigzag", chunksPerRank: 4, causal: true, ...groupedOptions },
+  ],
   ["8 ranks", 8, 64, {}],
   ["8 ranks, 5 tokens, causal", 8, 5, { causal: true }],
   ["8 ranks, striped, 11 tokens, two chunks each", 8, 11, { placement: "striped", chunksPerRank: 2, ...bfloat16 }],
@@ -145,16 +158,16 @@ const worlds: readonly World[] = [
 
 test.each(worlds)(
   "all chunks chosen: full attention, forward and backward, within twice the local error: %s",
-  async (_, ranks, length, given) => {
+  async (_, ranks, length, worldOptions) => {
     for (const useCheckpoint of [false, true]) {
-      const trial: Trial = { options: { ...sizes, ...given, useCheckpoint }, batch: 2, length, seed: 5 };
+      const trial: Trial = { options: { ...sizes, ...worldOptions, useCheckpoint }, batch: 2, length, seed: 5 };
       // Memory is full of NaN, and messages come when they like.
       const results = await onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, (ctx) =>
         runStep(perturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 }), trial),
       );
-      const full = await fullAttention(trial);
+      const full = await runFullAttention(trial);
       for (const name of names) expect(results[0]!.parameters[name]).toEqual(full.found.parameters[name]);
-      checkMeasurements("HierarchicalMetaAttention", [measured(trial, results, full)]);
+      checkMeasurements("HierarchicalMetaAttention", [measureErrors(trial, results, full)]);
       for (const { missed } of results) for (const mass of missed!) expect(mass).toBe(0);
     }
   },
@@ -165,10 +178,10 @@ test("positions rotate queries and keys by position, on whichever rank they are"
   const trial: Trial = { options, batch: 2, length: 41, seed: 8 };
   const shape = [2, 41, 32];
   const { embedDim, numHeads, numKvHeads } = options;
-  const [one] = await onWorld(makeWorld, { size: 1 }, async (ctx) => {
+  const [oneRankResult] = await onWorld(makeWorld, { size: 1 }, async (ctx) => {
     using positions = new RotaryEmbedding(8);
-    const same = { embedDim, numHeads, numKvHeads, causal: true, attentionAxis: 1, positions };
-    using module = new MultiAxisAttention(ctx, same);
+    const sharedOptions = { embedDim, numHeads, numKvHeads, causal: true, attentionAxis: 1, positions };
+    using module = new MultiAxisAttention(ctx, sharedOptions);
     using x = fromArray(ctx, createInput(trial), shape);
     using dOut = fromArray(ctx, createUpstream(trial), shape);
     x.requiresGrad = true;
@@ -178,16 +191,16 @@ test("positions rotate queries and keys by position, on whichever rank they are"
     return { out: await out.read(), dx: await dx.read() };
   });
   for (const useCheckpoint of [false, true]) {
-    const three = await onWorld(makeWorld, { size: 3 }, async (ctx) => {
+    const threeRankResults = await onWorld(makeWorld, { size: 3 }, async (ctx) => {
       using positions = new RotaryEmbedding(8);
       return await runStep(ctx, { ...trial, options: { ...options, useCheckpoint, positions } });
     });
     for (const name of ["out", "dx"] as const) {
-      const together = whole(
-        three.map((rank) => ({ ...rank, values: rank[name] })),
+      const assembled = assembleShards(
+        threeRankResults.map((rank) => ({ ...rank, values: rank[name] })),
         trial,
       );
-      checkClose(together, one![name], 2e-5, name);
+      checkClose(assembled, oneRankResult![name], 2e-5, name);
     }
   }
 });
@@ -195,22 +208,22 @@ test("positions rotate queries and keys by position, on whichever rank they are"
 test("an open gate lets full attention through", async () => {
   const shape = [1, 24, 32];
   const values = normals(24 * 32, 4);
-  const run = async (gate: boolean) =>
+  const runWithGate = async (gate: boolean) =>
     onWorld(makeWorld, { size: 2 }, async (ctx) => {
       using module = new HierarchicalMetaAttention(ctx, { ...sizes, gate });
       if (module.gateProjection) {
         ctx.device.kernels.fill(module.gateProjection.weight, 0);
         ctx.device.kernels.fill(module.gateProjection.bias!, 100);
       }
-      using all = fromArray(ctx, values, shape);
-      using x = shard(ctx, all, 1);
+      using fullInput = fromArray(ctx, values, shape);
+      using x = shard(ctx, fullInput, 1);
       using result = await module.forward(x);
       return { out: await result.out.read(), gate: await result.meta.gateValues?.read() };
     });
-  const [open, none] = [await run(true), await run(false)];
-  for (const [rank, { out, gate }] of open.entries()) {
+  const [gatedResults, ungatedResults] = [await runWithGate(true), await runWithGate(false)];
+  for (const [rank, { out, gate }] of gatedResults.entries()) {
     expect(Math.min(...gate!)).toBe(1);
-    checkClose(out, none[rank]!.out, 1e-6, `rank ${rank}`);
+    checkClose(out, ungatedResults[rank]!.out, 1e-6, `rank ${rank}`);
   }
 });
 
@@ -218,20 +231,21 @@ test("the order of a remote chunk's tokens does not matter", async () => {
   const length = 40;
   const width = 32;
   const x = normals(length * width, 1);
-  const shuffled = Float64Array.from(x);
+  const shuffledX = Float64Array.from(x);
   // Chunk 2 holds tokens 20 to 29: reversed.
   for (let token = 20; token < 30; token++)
-    shuffled.set(x.subarray(token * width, (token + 1) * width), (49 - token) * width);
+    shuffledX.set(x.subarray(token * width, (token + 1) * width), (49 - token) * width);
   for (const combine of ["soft", "exact"] as const) {
     const options = { ...sizes, gate: true, combine, topK: 2 };
-    const run = async (values: Float64Array) => {
+    const runOnInput = async (values: Float64Array) => {
       const trial: Trial = { options, batch: 1, length, seed: 5, x: values };
       return onWorld(makeWorld, { size: 4 }, (ctx) => runStep(ctx, trial));
     };
-    const [before, after] = [await run(x), await run(shuffled)];
-    expect(before[0]!.chosen.flat(2)).toContain(2);
-    expect(after[0]!.chosen).toEqual(before[0]!.chosen);
-    for (const rank of [0, 1, 3]) checkClose(after[rank]!.out, before[rank]!.out, 2e-6, `${combine}, rank ${rank}`);
+    const [originalResults, shuffledResults] = [await runOnInput(x), await runOnInput(shuffledX)];
+    expect(originalResults[0]!.chosen.flat(2)).toContain(2);
+    expect(shuffledResults[0]!.chosen).toEqual(originalResults[0]!.chosen);
+    for (const rank of [0, 1, 3])
+      checkClose(shuffledResults[rank]!.out, originalResults[rank]!.out, 2e-6, `${combine}, rank ${rank}`);
   }
 });
 
@@ -241,50 +255,56 @@ test("causal: a token changes nothing before it, wherever in its chunk it is", a
   for (const combine of ["soft", "exact"] as const) {
     for (const token of [13, 18, 25]) {
       const x = normals(length * width, 2);
-      const changed = Float64Array.from(x, (value, i) => (Math.floor(i / width) === token ? -3 * value : value));
+      const changedX = Float64Array.from(x, (value, i) => (Math.floor(i / width) === token ? -3 * value : value));
       const options = { ...sizes, gate: true, combine, topK: 1, causal: true };
-      const run = async (values: Float64Array) => {
+      const runOnInput = async (values: Float64Array) => {
         const trial: Trial = { options, batch: 1, length, seed: 5, x: values };
         const ranks = await onWorld(makeWorld, { size: 4 }, (ctx) => runStep(ctx, trial));
         return {
           ranks,
-          out: whole(
+          out: assembleShards(
             ranks.map((rank) => ({ ...rank, values: rank.out })),
             trial,
           ),
         };
       };
-      const [before, after] = [await run(x), await run(changed)];
-      for (const [i, chunks] of after.ranks[0]!.chosen[0]!.entries()) for (const j of chunks) expect(j).toBeLessThan(i);
-      checkClose(after.out.subarray(0, token * width), before.out.subarray(0, token * width), 1e-6, `token ${token}`);
-      expect(after.out.at(token * width)).not.toBe(before.out.at(token * width));
+      const [originalResults, changedResults] = [await runOnInput(x), await runOnInput(changedX)];
+      for (const [i, chunks] of changedResults.ranks[0]!.chosen[0]!.entries())
+        for (const j of chunks) expect(j).toBeLessThan(i);
+      checkClose(
+        changedResults.out.subarray(0, token * width),
+        originalResults.out.subarray(0, token * width),
+        1e-6,
+        `token ${token}`,
+      );
+      expect(changedResults.out.at(token * width)).not.toBe(originalResults.out.at(token * width));
     }
   }
 });
 
 test("chunks decide, not ranks: 1 rank of 4, 2 of 2 and 4 of 1 compute the same", async () => {
-  const run = async (ranks: number) => {
+  const runOnRanks = async (ranks: number) => {
     const options = { ...sizes, gate: true, combine: "soft", topK: 2, chunksPerRank: 4 / ranks } as const;
     const trial: Trial = { options, batch: 2, length: 40, seed: 9, losses: [0.1, 0.1, 0.1] };
     const results = await onWorld(makeWorld, { size: ranks }, (ctx) => runStep(ctx, trial));
     return {
       results,
-      out: whole(
+      out: assembleShards(
         results.map((rank) => ({ ...rank, values: rank.out })),
         trial,
       ),
     };
   };
-  const one = await run(1);
+  const oneRankResult = await runOnRanks(1);
   for (const ranks of [2, 4]) {
-    const many = await run(ranks);
-    expect(many.results[0]!.chosen).toEqual(one.results[0]!.chosen);
-    checkClose(many.out, one.out, 2e-6, `${ranks} ranks: out`);
-    for (const [name, right] of Object.entries(one.results[0]!.gradients)) {
+    const manyRankResult = await runOnRanks(ranks);
+    expect(manyRankResult.results[0]!.chosen).toEqual(oneRankResult.results[0]!.chosen);
+    checkClose(manyRankResult.out, oneRankResult.out, 2e-6, `${ranks} ranks: out`);
+    for (const [name, expectedGradient] of Object.entries(oneRankResult.results[0]!.gradients)) {
       checkClose(
-        many.results[0]!.gradients[name]!,
-        right,
-        1e-4 * Math.max(1, ...right.map(Math.abs)),
+        manyRankResult.results[0]!.gradients[name]!,
+        expectedGradient,
+        1e-4 * Math.max(1, ...expectedGradient.map(Math.abs)),
         `${ranks} ranks: ${name}`,
       );
     }

@@ -2,18 +2,18 @@ import { check, checkClose, perturbed, magnitude, onWorld, poisoned } from "@mos
 import { contiguous, type Mask, masks } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { expectedStep } from "./reference/step.ts";
-import { createChunks, whole } from "./chunked-shape.ts";
+import { createChunks, assembleShards } from "./chunked-shape.ts";
 import { type RankResult, runStep, type Trial } from "./step.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
 /** Every query sees every key but its own. */
-const others = (n: number): Mask =>
+const createOthersMask = (n: number): Mask =>
   masks.fromSlices([
     { q0: 1, q1: n, k0: 0, k1: n - 1, type: "causal" },
     { q0: 0, q1: n - 1, k0: 1, k1: n, type: "inverseCausal" },
   ]);
 
-const small = { embedDim: 4, numHeads: 2, summaryDim: 4, metaHeads: 2 } as const;
+const smallOptions = { embedDim: 4, numHeads: 2, summaryDim: 4, metaHeads: 2 } as const;
 
 interface Row {
   readonly name: string;
@@ -25,18 +25,18 @@ const trials: Row[] = [
   {
     name: "soft, 2 of 4 chunks, unequal, 4 ranks",
     ranks: 4,
-    trial: { options: { ...small, topK: 2 }, batch: 2, length: 9 },
+    trial: { options: { ...smallOptions, topK: 2 }, batch: 2, length: 9 },
   },
   {
     name: "exact, 1 of 4 chunks, 2 ranks of 2",
     ranks: 2,
-    trial: { options: { ...small, topK: 1, combine: "exact", chunksPerRank: 2 }, batch: 2, length: 9 },
+    trial: { options: { ...smallOptions, topK: 1, combine: "exact", chunksPerRank: 2 }, batch: 2, length: 9 },
   },
   {
     name: "exact, causal, losses, 3 ranks",
     ranks: 3,
     trial: {
-      options: { ...small, topK: 2, combine: "exact", causal: true },
+      options: { ...smallOptions, topK: 2, combine: "exact", causal: true },
       batch: 1,
       length: 10,
       losses: [0.5, -0.7, 2],
@@ -46,7 +46,7 @@ const trials: Row[] = [
     name: "soft, causal, losses, kept by recomputing, 2 ranks of 2",
     ranks: 2,
     trial: {
-      options: { ...small, topK: 2, causal: true, chunksPerRank: 2, useCheckpoint: true },
+      options: { ...smallOptions, topK: 2, causal: true, chunksPerRank: 2, useCheckpoint: true },
       batch: 1,
       length: 10,
       losses: [0.5, -0.7, 2],
@@ -56,7 +56,15 @@ const trials: Row[] = [
     name: "soft, grouped heads of another size, striped, losses, 3 ranks",
     ranks: 3,
     trial: {
-      options: { ...small, numHeads: 4, numKvHeads: 2, headDim: 2, summaryHeads: 1, placement: "striped", topK: 1 },
+      options: {
+        ...smallOptions,
+        numHeads: 4,
+        numKvHeads: 2,
+        headDim: 2,
+        summaryHeads: 1,
+        placement: "striped",
+        topK: 1,
+      },
       batch: 1,
       length: 11,
       losses: [0.5, 0.3, 1],
@@ -67,7 +75,7 @@ const trials: Row[] = [
     ranks: 2,
     trial: {
       options: {
-        ...small,
+        ...smallOptions,
         numKvHeads: 1,
         combine: "exact",
         placement: "zigzag",
@@ -85,7 +93,7 @@ const trials: Row[] = [
     ranks: 3,
     trial: {
       options: {
-        ...small,
+        ...smallOptions,
         mask: masks.slidingWindow(4),
         placement: "zigzag",
         chunksPerRank: 2,
@@ -102,7 +110,7 @@ const trials: Row[] = [
     ranks: 4,
     trial: {
       options: {
-        ...small,
+        ...smallOptions,
         combine: "exact",
         mask: masks.fromSlices([
           { q0: 0, q1: 4, k0: 0, k1: 4, type: "full" },
@@ -121,7 +129,7 @@ const trials: Row[] = [
     name: "exact, more chunks until no row misses half, 2 ranks of 2",
     ranks: 2,
     trial: {
-      options: { ...small, combine: "exact", topK: 1, chunksPerRank: 2, maxMissedMass: 0.5 },
+      options: { ...smallOptions, combine: "exact", topK: 1, chunksPerRank: 2, maxMissedMass: 0.5 },
       batch: 1,
       length: 9,
       losses: [0.5, 0.5, 1],
@@ -130,13 +138,21 @@ const trials: Row[] = [
   {
     name: "soft, nobody sees itself, one alone in its chunk, 2 ranks of 2",
     ranks: 2,
-    trial: { options: { ...small, mask: others(7), topK: 2, chunksPerRank: 2 }, batch: 1, length: 7 },
+    trial: { options: { ...smallOptions, mask: createOthersMask(7), topK: 2, chunksPerRank: 2 }, batch: 1, length: 7 },
   },
   {
     name: "exact, no gate, no bias, recomputed, 1 rank of 4",
     ranks: 1,
     trial: {
-      options: { ...small, topK: 2, combine: "exact", gate: false, bias: false, chunksPerRank: 4, useCheckpoint: true },
+      options: {
+        ...smallOptions,
+        topK: 2,
+        combine: "exact",
+        gate: false,
+        bias: false,
+        chunksPerRank: 4,
+        useCheckpoint: true,
+      },
       batch: 1,
       length: 8,
       losses: [0, 0, 1],
@@ -147,8 +163,8 @@ const trials: Row[] = [
 
 test.each(trials.map((row) => [row.name, row] as const))(
   "%s: as in float64 on one machine",
-  async (_, { ranks, trial: given }) => {
-    const trial = { ...given, seed: 3 };
+  async (_, { ranks, trial: trialOptions }) => {
+    const trial = { ...trialOptions, seed: 3 };
     // Memory is full of NaN, and messages come when they like.
     const results = await onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, async (ctx) => {
       const rank = perturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 });
@@ -156,22 +172,22 @@ test.each(trials.map((row) => [row.name, row] as const))(
       check(rank.inFlight() === 0, `rank ${ctx.rank}: wait() was not called on ${rank.inFlight()} collectives`);
       return result;
     });
-    const [first] = results as [RankResult];
+    const [firstResult] = results as [RankResult];
     const chunks = createChunks(trial, ranks).map(({ tokens }) => tokens);
-    const expected = expectedStep(trial, { chunks, parameters: first.parameters, chosen: first.chosen });
-    const together = (name: "out" | "dx") =>
-      whole(
+    const expected = expectedStep(trial, { chunks, parameters: firstResult.parameters, chosen: firstResult.chosen });
+    const assemble = (name: "out" | "dx") =>
+      assembleShards(
         results.map((rank) => ({ ...rank, values: rank[name] })),
         trial,
       );
-    const close = (actual: ArrayLike<number>, right: Float64Array, what: string) =>
-      checkClose(actual, right, 2e-5 * Math.max(0.1, magnitude(right)), what);
-    close(together("out"), expected.out, "out");
-    close(together("dx"), expected.dx, "dx");
-    expect(Object.keys(first.gradients)).toEqual(Object.keys(expected.gradients));
-    for (const [name, right] of Object.entries(expected.gradients)) {
-      for (const { gradients } of results) close(gradients[name]!, right, name);
-      expect(magnitude(right), name).toBeGreaterThan(0);
+    const expectClose = (actual: ArrayLike<number>, expectedValues: Float64Array, quantity: string) =>
+      checkClose(actual, expectedValues, 2e-5 * Math.max(0.1, magnitude(expectedValues)), quantity);
+    expectClose(assemble("out"), expected.out, "out");
+    expectClose(assemble("dx"), expected.dx, "dx");
+    expect(Object.keys(firstResult.gradients)).toEqual(Object.keys(expected.gradients));
+    for (const [name, expectedGradient] of Object.entries(expected.gradients)) {
+      for (const { gradients } of results) expectClose(gradients[name]!, expectedGradient, name);
+      expect(magnitude(expectedGradient), name).toBeGreaterThan(0);
     }
     const loss = results.reduce((sum, rank) => sum + rank.loss, 0);
     expect(Math.abs(loss - expected.loss)).toBeLessThan(1e-4 * Math.max(1, Math.abs(expected.loss)));

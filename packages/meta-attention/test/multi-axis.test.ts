@@ -6,7 +6,7 @@ import { makeWorld } from "../../../vitest.world.ts";
 
 const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2 } as const;
 
-const read = async (x: Tensor) => Array.from(await x.read());
+const readArray = async (x: Tensor) => Array.from(await x.read());
 
 test("any axis is what moving it by hand gives, forward, backward and in what is reported", async () => {
   await onWorld(makeWorld, { size: 2 }, async (ctx) => {
@@ -14,74 +14,79 @@ test("any axis is what moving it by hand gives, forward, backward and in what is
     const input = () => randn(ctx, [2, 3, 8, 4, 8], { seed: 4, stream: ctx.rank });
     using x = input();
     using y = input();
-    using across = new MultiAxisHierarchicalAttention(ctx, { ...options, attentionAxis: -3 });
-    using plain = new HierarchicalMetaAttention(ctx, options);
-    expect(across.namedParameters().map(([name]) => name)).toEqual(plain.namedParameters().map(([name]) => name));
-    const theirs = plain.parameters();
-    for (const [i, mine] of across.parameters().entries()) ctx.device.kernels.copy(theirs[i]!, mine);
-    for (const each of [x, y]) each.requiresGrad = true;
-    using found = await across.forward(x);
-    using moved = y.permute([0, 1, 3, 2, 4]);
-    using rows = moved.reshape([24, 8, 8]);
-    using expected = await plain.forward(rows);
-    using apart = expected.out.reshape([2, 3, 4, 8, 8]);
-    using back = apart.permute([0, 1, 3, 2, 4]);
-    expect(await read(found.out)).toEqual(await read(back));
-    await reportIsTheSame(found, expected);
-    for (const [out, result] of [[found.out, found] as const, [back, expected] as const]) {
-      using total = sum(out);
-      using aside = massLoss(result.meta);
-      using loss = add(total, aside);
+    using multiAxisModule = new MultiAxisHierarchicalAttention(ctx, { ...options, attentionAxis: -3 });
+    using flatModule = new HierarchicalMetaAttention(ctx, options);
+    expect(multiAxisModule.namedParameters().map(([name]) => name)).toEqual(
+      flatModule.namedParameters().map(([name]) => name),
+    );
+    const flatParameters = flatModule.parameters();
+    for (const [i, parameter] of multiAxisModule.parameters().entries())
+      ctx.device.kernels.copy(flatParameters[i]!, parameter);
+    for (const tensor of [x, y]) tensor.requiresGrad = true;
+    using actual = await multiAxisModule.forward(x);
+    using permuted = y.permute([0, 1, 3, 2, 4]);
+    using rows = permuted.reshape([24, 8, 8]);
+    using expected = await flatModule.forward(rows);
+    using unflattened = expected.out.reshape([2, 3, 4, 8, 8]);
+    using restored = unflattened.permute([0, 1, 3, 2, 4]);
+    expect(await readArray(actual.out)).toEqual(await readArray(restored));
+    await expectSameReport(actual, expected);
+    for (const [out, result] of [[actual.out, actual] as const, [restored, expected] as const]) {
+      using totalOut = sum(out);
+      using auxiliaryLoss = massLoss(result.meta);
+      using loss = add(totalOut, auxiliaryLoss);
       loss.backward();
     }
     checkClose(await x.grad!.read(), await y.grad!.read(), 1e-6, "dx");
-    for (const [i, mine] of across.parameters().entries()) {
-      checkClose(await mine.grad!.read(), await theirs[i]!.grad!.read(), 1e-5, `parameter ${i}`);
+    for (const [i, parameter] of multiAxisModule.parameters().entries()) {
+      checkClose(await parameter.grad!.read(), await flatParameters[i]!.grad!.read(), 1e-5, `parameter ${i}`);
     }
   });
 });
 
-async function reportIsTheSame({ meta }: MetaResult, { meta: flat }: MetaResult): Promise<void> {
+async function expectSameReport({ meta }: MetaResult, { meta: flatMeta }: MetaResult): Promise<void> {
   expect(meta.batchShape).toEqual([2, 3, 4]);
-  expect(meta.chosen).toEqual(flat.chosen);
-  expect(meta.bytesMoved).toEqual(flat.bytesMoved);
+  expect(meta.chosen).toEqual(flatMeta.chosen);
+  expect(meta.bytesMoved).toEqual(flatMeta.bytesMoved);
   expect(meta.routingWeights.shape).toEqual([2, 3, 4, 4, 4]);
-  expect(await read(meta.routingWeights)).toEqual(await read(flat.routingWeights));
+  expect(await readArray(meta.routingWeights)).toEqual(await readArray(flatMeta.routingWeights));
   expect(meta.chunkAttention.shape).toEqual([2, 3, 4, 4, 4]);
   expect(meta.attentionMass.shape).toEqual([2, 3, 4, 2, 4]);
   expect(meta.gateValues!.shape).toEqual([2, 3, 8, 4]);
   expect(meta.certificate!.missedMass.shape).toEqual([2, 3, 8, 4, 2]);
-  const inOrder = (x: Tensor, width: number) => {
-    using apart = x.reshape([2, 3, 4, 8, width]);
-    using back = apart.permute([0, 1, 3, 2, 4]);
-    return read(back);
+  const restoreOrder = (x: Tensor, width: number) => {
+    using unflattened = x.reshape([2, 3, 4, 8, width]);
+    using restored = unflattened.permute([0, 1, 3, 2, 4]);
+    return readArray(restored);
   };
-  expect(await read(meta.gateValues!)).toEqual(await inOrder(flat.gateValues!, 1));
-  expect(await read(meta.certificate!.missedMass)).toEqual(await inOrder(flat.certificate!.missedMass, 2));
+  expect(await readArray(meta.gateValues!)).toEqual(await restoreOrder(flatMeta.gateValues!, 1));
+  expect(await readArray(meta.certificate!.missedMass)).toEqual(
+    await restoreOrder(flatMeta.certificate!.missedMass, 2),
+  );
 }
 
 test("inference: nothing is recorded, and nothing stays behind", async () => {
   await onWorld(makeWorld, { size: 2 }, async (ctx) => {
     using module = new MultiAxisHierarchicalAttention(ctx, { ...sizes, attentionAxis: 1, maxMissedMass: 0.1 });
     using x = randn(ctx, [2, 6, 3, 8]);
-    const allocated = () => ctx.device.memory().allocated;
+    const readAllocatedBytes = () => ctx.device.memory().allocated;
     await ctx.device.stream.synchronize();
-    const before = allocated();
+    const bytesBefore = readAllocatedBytes();
     for (let step = 0; step < 3; step++) {
       using result = await noGrad(() => module.forward(x));
       expect(result.out.requiresGrad).toBe(false);
       await result.out.read();
     }
-    expect(allocated()).toBe(before);
+    expect(readAllocatedBytes()).toBe(bytesBefore);
   });
 });
 
 /** A step of training, nothing disposed by hand but the result. */
 async function train(ctx: Context, module: HierarchicalMetaAttention, x: Tensor): Promise<void> {
   using result = await module.forward(x);
-  using total = sum(result.out);
-  using aside = massLoss(result.meta);
-  using loss = add(total, aside);
+  using totalOut = sum(result.out);
+  using auxiliaryLoss = massLoss(result.meta);
+  using loss = add(totalOut, auxiliaryLoss);
   loss.backward();
   reduceGradients(ctx, module);
   module.zeroGrad();
@@ -95,10 +100,10 @@ test.each([{}, { useCheckpoint: true }, { combine: "exact", maxMissedMass: 0.1 }
       using x = randn(ctx, [2, 6, 8]);
       await train(ctx, module, x);
       await ctx.device.stream.synchronize();
-      const before = ctx.device.memory().allocated;
+      const bytesBefore = ctx.device.memory().allocated;
       for (let step = 0; step < 5; step++) await train(ctx, module, x);
       await ctx.device.stream.synchronize();
-      expect(ctx.device.memory().allocated).toBe(before);
+      expect(ctx.device.memory().allocated).toBe(bytesBefore);
     });
   },
 );
@@ -106,31 +111,31 @@ test.each([{}, { useCheckpoint: true }, { combine: "exact", maxMissedMass: 0.1 }
 test("dp × sp: gradients are the mean over samples of what each alone gives", async () => {
   const shape = [4, 12, 8];
   const values = Float64Array.from({ length: 4 * 12 * 8 }, (_, i) => Math.sin(i * i));
-  const run = (mesh: { dp: number; sp: number }) =>
+  const runOnMesh = (mesh: { dp: number; sp: number }) =>
     onWorld(makeWorld, { size: mesh.dp * mesh.sp, mesh }, async (ctx) => {
       const options = { ...sizes, topK: 1, chunksPerRank: 4 / mesh.sp, combine: "exact" } as const;
       using module = new HierarchicalMetaAttention(ctx, options);
-      using all = fromArray(ctx, values, shape);
+      using fullInput = fromArray(ctx, values, shape);
       const dp = ctx.mesh.coordinate["dp"]!;
-      using samples = all.slice(0, (dp * 4) / mesh.dp, ((dp + 1) * 4) / mesh.dp);
+      using samples = fullInput.slice(0, (dp * 4) / mesh.dp, ((dp + 1) * 4) / mesh.dp);
       using x = shard(ctx, samples, 1);
       using result = await module.forward(x);
-      using total = sum(result.out);
-      using aside = massLoss(result.meta);
-      using loss = add(total, aside);
+      using totalOut = sum(result.out);
+      using auxiliaryLoss = massLoss(result.meta);
+      using loss = add(totalOut, auxiliaryLoss);
       loss.backward();
       reduceGradients(ctx, module);
       return Object.fromEntries(
         await Promise.all(
-          module.namedParameters().map(async ([name, each]) => [name, await each.grad!.read()] as const),
+          module.namedParameters().map(async ([name, parameter]) => [name, await parameter.grad!.read()] as const),
         ),
       );
     });
-  const [one] = await run({ dp: 1, sp: 1 });
-  const [two] = await run({ dp: 2, sp: 2 });
+  const [oneRankGradients] = await runOnMesh({ dp: 1, sp: 1 });
+  const [fourRankGradients] = await runOnMesh({ dp: 2, sp: 2 });
   // The sum of the outputs halves with the samples of a row of ranks; the loss that is a mean does not.
   for (const name of ["qkv_proj.weight", "gate_proj.weight", "out_proj.weight"]) {
-    const half = one![name]!.map((x) => x / 2);
-    checkClose(two![name]!, half, 1e-4 * Math.max(...half.map(Math.abs)), name);
+    const halfGradient = oneRankGradients![name]!.map((x) => x / 2);
+    checkClose(fourRankGradients![name]!, halfGradient, 1e-4 * Math.max(...halfGradient.map(Math.abs)), name);
   }
 });

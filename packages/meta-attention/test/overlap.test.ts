@@ -3,7 +3,7 @@ import { symbolicWorld } from "@mosaic/planner";
 import { expect, test } from "vitest";
 import { type ChosenChunks, HierarchicalMetaAttention } from "../src/index.ts";
 
-const named = ["sendRecv", "wait", "attend", "attendBackward"];
+const tracedNames = ["sendRecv", "wait", "attend", "attendBackward"];
 
 test("chunks travel while the own one is attended, and their gradients while it has its turn", async () => {
   const chosen: ChosenChunks = [Array.from({ length: 3 }, (_, i) => [(i + 1) % 3])];
@@ -12,22 +12,22 @@ test("chunks travel while the own one is attended, and their gradients while it 
     for (const ctx of contexts) {
       using module = new HierarchicalMetaAttention(ctx, { embedDim: 16, numHeads: 2, combine, topK: 1 });
       using x = zeros(ctx, [1, 64, 16]);
-      let seen = 0;
-      const since = () => {
-        const done: string[] = [];
+      let numSeen = 0;
+      const listNewCalls = () => {
+        const tracedCalls: string[] = [];
         const event = ctx.device.record.read();
-        while (event.next()) if (named.includes(event.op)) done.push(event.op);
-        const fresh = done.slice(seen);
-        seen = done.length;
-        return fresh;
+        while (event.next()) if (tracedNames.includes(event.op)) tracedCalls.push(event.op);
+        const newCalls = tracedCalls.slice(numSeen);
+        numSeen = tracedCalls.length;
+        return newCalls;
       };
-      since();
+      listNewCalls();
       using result = await module.forward(x, { chosen, dryRun: true });
       // The gather of summaries is waited for at once: everything else depends on it.
-      expect(since()).toEqual(["wait", "sendRecv", "attend", "wait", "attend"]);
+      expect(listNewCalls()).toEqual(["wait", "sendRecv", "attend", "wait", "attend"]);
       using dOut = zeros(ctx, x.shape);
       result.out.backward(dOut);
-      expect(since()).toEqual(["attendBackward", "sendRecv", "attendBackward", "wait", "wait"]);
+      expect(listNewCalls()).toEqual(["attendBackward", "sendRecv", "attendBackward", "wait", "wait"]);
     }
   }
 });

@@ -11,7 +11,7 @@ type Options = Partial<HierarchicalMetaAttentionOptions>;
 type Call = (ctx: Context, options: Options, forward: MetaForwardOptions) => Promise<void>;
 
 const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2, topK: 1, chunksPerRank: 2 } as const;
-const [first, second, empty] = [[[[1], [0], [3], [2]]], [[[1], [0], [3], []]], [[[], [], [], []]]];
+const [firstChoice, secondChoice, emptyChoice] = [[[[1], [0], [3], [2]]], [[[1], [0], [3], []]], [[[], [], [], []]]];
 
 /** A forward, and a barrier of ranks that expect no more messages. */
 const forward: Call = async (ctx, options, call) => {
@@ -24,13 +24,16 @@ const forward: Call = async (ctx, options, call) => {
 };
 
 /** Rank 0's and rank 1's errors in a world of two that are given different options. */
-async function collectErrors(given: readonly { options?: Options; call?: MetaForwardOptions }[], run: Call = forward) {
+async function collectErrors(
+  rankInputs: readonly { options?: Options; call?: MetaForwardOptions }[],
+  callForward: Call = forward,
+) {
   const contexts = await makeWorld(2, { wrapDevice: (device) => device });
-  const ends = await Promise.allSettled(
-    contexts.map((ctx, rank) => run(ctx, given[rank]!.options ?? {}, given[rank]!.call ?? {})),
+  const outcomes = await Promise.allSettled(
+    contexts.map((ctx, rank) => callForward(ctx, rankInputs[rank]!.options ?? {}, rankInputs[rank]!.call ?? {})),
   );
   await Promise.allSettled(contexts.map((ctx) => ctx.close()));
-  return ends.map((end) => {
+  return outcomes.map((end) => {
     expect(end.status).toBe("rejected");
     const { reason } = end as PromiseRejectedResult;
     expect(reason).toBeInstanceOf(CollectiveMismatchError);
@@ -55,9 +58,9 @@ describe("what differs between ranks is named on both", () => {
     ["the placement", [{}, { placement: "striped" }], ["rows 16: 0:8 | 8:16, ", "rows 16: 0:16:2 | 1:17:2, "]],
     ["the scale", [{ scale: 0.5 }, { scale: 0.25 }], ["scale 0.5, ", "scale 0.25, "]],
     ["how it is combined", [{ combine: "exact" }, { combine: "soft" }], [" exact, ", " soft, "]],
-  ])("%s", async (_, [usual, odd], sides) => {
-    for (const message of await collectErrors([{ options: usual }, { options: odd }])) {
-      for (const side of sides) expect(message).toContain(side);
+  ])("%s", async (_, [usualInput, oddInput], expectedTexts) => {
+    for (const message of await collectErrors([{ options: usualInput }, { options: oddInput }])) {
+      for (const expectedText of expectedTexts) expect(message).toContain(expectedText);
       expect(message).toMatch(/meta\(sp\) routing: .*meta\(sp\) routing: /s);
       expect(message).toContain("all ranks of a group must call the same collectives in the same order");
     }
@@ -73,38 +76,41 @@ describe("what differs between ranks is named on both", () => {
   });
 
   test("chunks that the caller chose, where no message shows it", async () => {
-    for (const message of await collectErrors([{ call: { chosen: first } }, { call: { chosen: second } }])) {
+    for (const message of await collectErrors([
+      { call: { chosen: firstChoice } },
+      { call: { chosen: secondChoice } },
+    ])) {
       expect(message).toContain("chunks [1] [0] [3] [2] (4 lists, ");
       expect(message).toContain("chunks [1] [0] [3] [] (4 lists, ");
     }
   });
 
   test("a backward that one rank leaves out, at close as well", async () => {
-    const run: Call = async (ctx) => {
+    const callMetaAttention: Call = async (ctx) => {
       using module = new HierarchicalMetaAttention(ctx, { ...sizes, certificate: false });
       using x = randn(ctx, [1, 8, 8]);
-      using result = await module.forward(x, { chosen: first });
+      using result = await module.forward(x, { chosen: firstChoice });
       if (ctx.rank === 0) result.out.sum().backward();
       ctx.mesh.group("sp").barrier().wait();
       await ctx.device.stream.synchronize();
     };
-    const messages = await collectErrors([{}, {}], run);
+    const messages = await collectErrors([{}, {}], callMetaAttention);
     for (const message of messages) expect(message).toMatch(/meta\(sp\) backward of chunks \[1\] \[0\] \[3\] \[2\]/);
   });
 
   test("ranks that only close", async () => {
     const contexts = await makeWorld(2, { wrapDevice: (device) => device });
-    const ends = await Promise.allSettled(
+    const outcomes = await Promise.allSettled(
       contexts.map(async (ctx, rank) => {
         const module = new HierarchicalMetaAttention(ctx, { ...sizes, certificate: false });
-        const result = await module.forward(randn(ctx, [1, 8, 8]), { chosen: rank === 0 ? empty : first });
+        const result = await module.forward(randn(ctx, [1, 8, 8]), { chosen: rank === 0 ? emptyChoice : firstChoice });
         await result.out.read();
       }),
     );
-    const closed = await Promise.allSettled(contexts.map((ctx) => ctx.close()));
-    const failed = [...ends, ...closed].filter((each) => each.status === "rejected");
-    expect(failed.length).toBeGreaterThan(0);
-    for (const { reason } of failed) {
+    const closeOutcomes = await Promise.allSettled(contexts.map((ctx) => ctx.close()));
+    const rejectedOutcomes = [...outcomes, ...closeOutcomes].filter((each) => each.status === "rejected");
+    expect(rejectedOutcomes.length).toBeGreaterThan(0);
+    for (const { reason } of rejectedOutcomes) {
       expect(String(reason)).toContain("chunks [] [] [] [] (4 lists, ");
       expect(String(reason)).toContain("chunks [1] [0] [3] [2] (4 lists, ");
     }

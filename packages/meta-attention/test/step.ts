@@ -56,39 +56,39 @@ export function createUpstream({ options, batch, length, seed }: Trial): Float64
 export async function runStep(ctx: Context, trial: Trial): Promise<RankResult> {
   const { axis = "sp", dtype = "float32", placement = "contiguous" } = trial.options;
   using module = new HierarchicalMetaAttention(ctx, { sequenceLength: trial.length, ...trial.options });
-  const mine = (values: Float64Array): Tensor => {
-    using whole = fromArray(ctx, values, [trial.batch, trial.length, trial.options.embedDim], { dtype });
-    return shard(ctx, whole, 1, { placement, axes: [axis] });
+  const shardInput = (values: Float64Array): Tensor => {
+    using fullTensor = fromArray(ctx, values, [trial.batch, trial.length, trial.options.embedDim], { dtype });
+    return shard(ctx, fullTensor, 1, { placement, axes: [axis] });
   };
-  using x = mine(createInput(trial));
-  using dOut = mine(createUpstream(trial));
+  using x = shardInput(createInput(trial));
+  using dOut = shardInput(createUpstream(trial));
   x.requiresGrad = true;
   using result = await module.forward(x, trial.forward);
   const { out, meta } = result;
   const [balance, entropy, mass] = trial.losses ?? [0, 0, 0];
-  using main = mul(out, dOut);
-  using exact = main.to("float32");
-  using first = sum(exact);
-  using second = scale(loadBalanceLoss(meta), balance);
-  using third = scale(entropyLoss(meta), entropy);
-  using fourth = scale(massLoss(meta, trial.pool && { pool: trial.pool }), mass);
-  using half = add(first, second);
-  using most = add(half, third);
-  using loss = add(most, fourth);
+  using weightedOut = mul(out, dOut);
+  using float32WeightedOut = weightedOut.to("float32");
+  using mainLoss = sum(float32WeightedOut);
+  using balanceTerm = scale(loadBalanceLoss(meta), balance);
+  using entropyTerm = scale(entropyLoss(meta), entropy);
+  using massTerm = scale(massLoss(meta, trial.pool && { pool: trial.pool }), mass);
+  using lossWithBalance = add(mainLoss, balanceTerm);
+  using lossWithoutMass = add(lossWithBalance, entropyTerm);
+  using loss = add(lossWithoutMass, massTerm);
   loss.backward();
   reduceGradients(ctx, module);
-  const values = async (of: (parameter: Tensor) => Tensor): Promise<Record<string, Float32Array>> => {
+  const readParameters = async (select: (parameter: Tensor) => Tensor): Promise<Record<string, Float32Array>> => {
     const entries = module
       .namedParameters()
-      .map(async ([name, parameter]) => [name, await of(parameter).read()] as const);
+      .map(async ([name, parameter]) => [name, await select(parameter).read()] as const);
     return Object.fromEntries(await Promise.all(entries));
   };
   return {
     positions: createShards(trial, ctx.mesh.shape[axis]!)[ctx.mesh.coordinate[axis]!]!,
     out: await out.read(),
     dx: await x.grad!.read(),
-    parameters: await values((parameter) => parameter),
-    gradients: await values((parameter) => parameter.grad!),
+    parameters: await readParameters((parameter) => parameter),
+    gradients: await readParameters((parameter) => parameter.grad!),
     chosen: meta.chosen,
     routing: await meta.routingWeights.read(),
     chunkAttention: await meta.chunkAttention.read(),

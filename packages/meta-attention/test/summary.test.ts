@@ -6,18 +6,18 @@ import { ChunkSummaryEncoder, MetaAttention } from "../src/index.ts";
 import { orderCoefficients } from "../src/encoder.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-async function alone<T>(body: (ctx: Context) => Promise<T>): Promise<T> {
+async function runOnSingleRank<T>(body: (ctx: Context) => Promise<T>): Promise<T> {
   const [result] = await onWorld(makeWorld, { size: 1 }, body);
   return result!;
 }
 
 /** Maximum, Gini by the mean difference, and top-5 mass, each by its definition. */
-function statistics(weights: readonly number[]): number[] {
+function referenceStatistics(weights: readonly number[]): number[] {
   const n = weights.length;
   const sum = weights.reduce((a, b) => a + b, 0);
   const differences = weights.flatMap((a) => weights.map((b) => Math.abs(a - b))).reduce((a, b) => a + b, 0);
-  const top = weights.toSorted((a, b) => b - a).slice(0, 5);
-  return [Math.max(...weights), differences / (2 * n * sum), top.reduce((a, b) => a + b, 0)];
+  const topWeights = weights.toSorted((a, b) => b - a).slice(0, 5);
+  return [Math.max(...weights), differences / (2 * n * sum), topWeights.reduce((a, b) => a + b, 0)];
 }
 
 test("order statistics are linear in the weights, given their order", () => {
@@ -29,16 +29,16 @@ test("order statistics are linear in the weights, given their order", () => {
     },
   );
   fc.assert(
-    fc.property(weights, (raw) => {
-      const total = raw.reduce((a, b) => a + b, 0) || 1;
-      const rows = Float32Array.from(raw, (x) => x / total);
+    fc.property(weights, (rawWeights) => {
+      const total = rawWeights.reduce((a, b) => a + b, 0) || 1;
+      const rows = Float32Array.from(rawWeights, (x) => x / total);
       if (rows.every((x) => x === 0)) return;
       const coefficients = orderCoefficients(Float32Array.of(...rows, ...rows.toReversed()), 2);
       for (const [b, row] of [rows, rows.toReversed()].entries()) {
-        const found = [0, 1, 2].map((which) =>
-          Array.from(row).reduce((sum, x, i) => sum + x * coefficients[(b * row.length + i) * 3 + which]!, 0),
+        const actual = [0, 1, 2].map((statisticIndex) =>
+          Array.from(row).reduce((sum, x, i) => sum + x * coefficients[(b * row.length + i) * 3 + statisticIndex]!, 0),
         );
-        checkClose(found, statistics(Array.from(row)), 1e-5, "statistics");
+        checkClose(actual, referenceStatistics(Array.from(row)), 1e-5, "statistics");
       }
     }),
     { numRuns: 300 },
@@ -55,7 +55,7 @@ test("more tokens than places fit into a number", () => {
 });
 
 test("a summary does not depend on the order of the tokens, and distinguishes them", async () => {
-  await alone(async (ctx) => {
+  await runOnSingleRank(async (ctx) => {
     using encoder = new ChunkSummaryEncoder(ctx, { embedDim: 8, summaryDim: 6, numHeads: 2 });
     const rows = Array.from({ length: 12 }, (_, i) => Array.from({ length: 8 }, (_, e) => Math.sin(3 * i + e * e)));
     const computeSummary = async (tokens: number[][]) => {
@@ -65,37 +65,37 @@ test("a summary does not depend on the order of the tokens, and distinguishes th
       expect(values.reduce((a, b) => a + b, 0)).toBeCloseTo(1, 5);
       return summary.read();
     };
-    const one = await computeSummary(rows);
-    checkClose(await computeSummary(rows.toReversed()), one, 1e-5, "reversed");
-    const other = await computeSummary(rows.with(3, new Array<number>(8).fill(2)));
-    expect(Math.max(...other.map((x, i) => Math.abs(x - one[i]!)))).toBeGreaterThan(1e-3);
+    const baseSummary = await computeSummary(rows);
+    checkClose(await computeSummary(rows.toReversed()), baseSummary, 1e-5, "reversed");
+    const changedSummary = await computeSummary(rows.with(3, new Array<number>(8).fill(2)));
+    expect(Math.max(...changedSummary.map((x, i) => Math.abs(x - baseSummary[i]!)))).toBeGreaterThan(1e-3);
   });
 });
 
 test("routing is a distribution over the others, over those before if causal, and nowhere for the first", async () => {
-  await alone(async (ctx) => {
+  await runOnSingleRank(async (ctx) => {
     using summaries = randn(ctx, [2, 5, 8]);
     for (const causal of [false, true]) {
       using meta = new MetaAttention(ctx, { summaryDim: 8, numHeads: 2, causal });
       using routing = meta.forward(summaries);
-      const [weights, seen] = [await routing.routing.read(), await routing.chunkAttention.read()];
+      const [weights, chunkAttention] = [await routing.routing.read(), await routing.chunkAttention.read()];
       for (let row = 0; row < 10; row++) {
-        const [own, i] = [weights.subarray(row * 5, row * 5 + 5), row % 5];
-        const sum = own.reduce((a, b) => a + b, 0);
+        const [rowWeights, i] = [weights.subarray(row * 5, row * 5 + 5), row % 5];
+        const sum = rowWeights.reduce((a, b) => a + b, 0);
         expect(sum).toBeCloseTo(causal && i === 0 ? 0 : 1, 5);
-        for (let j = 0; j < 5; j++) expect(own[j]! > 0).toBe(causal ? j < i : j !== i);
-        expect(seen.subarray(row * 5, row * 5 + 5).every((x, l) => x > 0 === (!causal || l <= i))).toBe(true);
+        for (let j = 0; j < 5; j++) expect(rowWeights[j]! > 0).toBe(causal ? j < i : j !== i);
+        expect(chunkAttention.subarray(row * 5, row * 5 + 5).every((x, l) => x > 0 === (!causal || l <= i))).toBe(true);
       }
     }
   });
 });
 
 test("waiting does not change what is recorded", async () => {
-  await alone(async (ctx) => {
+  await runOnSingleRank(async (ctx) => {
     using encoder = new ChunkSummaryEncoder(ctx, { embedDim: 8, numHeads: 2 });
     using x = randn(ctx, [1, 6, 8]);
-    const [quiet, recorded] = await Promise.all([noGrad(() => encoder.forward(x)), encoder.forward(x)]);
-    expect(quiet.summary.requiresGrad).toBe(false);
-    expect(recorded.summary.requiresGrad).toBe(true);
+    const [noGradResult, recordedResult] = await Promise.all([noGrad(() => encoder.forward(x)), encoder.forward(x)]);
+    expect(noGradResult.summary.requiresGrad).toBe(false);
+    expect(recordedResult.summary.requiresGrad).toBe(true);
   });
 });

@@ -19,28 +19,33 @@ function readBytes(group: ProcessGroup): Bytes {
   return { sent, received };
 }
 
-const minus = (a: Bytes, b: Bytes): Bytes => ({ sent: a.sent - b.sent, received: a.received - b.received });
+const subtractBytes = (a: Bytes, b: Bytes): Bytes => ({ sent: a.sent - b.sent, received: a.received - b.received });
 
 /** What a forward and its backward moved, counted by the transport, beside the closed form. */
-async function counted(
+async function countTraffic(
   ctx: Context,
   { options, batch, length }: { options: HierarchicalMetaAttentionOptions; batch: number; length: number },
 ) {
   using module = new HierarchicalMetaAttention(ctx, { ...options, sequenceLength: length });
   const group = ctx.mesh.group("sp");
   const { dtype = "float32", placement = "contiguous" } = options;
-  using whole = randn(ctx, [batch, length, options.embedDim], { dtype });
-  using x = shard(ctx, whole, 1, { placement });
+  using fullInput = randn(ctx, [batch, length, options.embedDim], { dtype });
+  using x = shard(ctx, fullInput, 1, { placement });
   await ctx.device.stream.synchronize();
   const start = readBytes(group);
   using result = await module.forward(x);
   await ctx.device.stream.synchronize();
-  const between = readBytes(group);
+  const bytesAfterForward = readBytes(group);
   using dOut = zeros(ctx, x.shape, { dtype });
   result.out.backward(dOut);
   await ctx.device.stream.synchronize();
   const { chosen, bytesMoved } = result.meta;
-  return { forward: minus(between, start), backward: minus(readBytes(group), between), chosen, bytesMoved };
+  return {
+    forward: subtractBytes(bytesAfterForward, start),
+    backward: subtractBytes(readBytes(group), bytesAfterForward),
+    chosen,
+    bytesMoved,
+  };
 }
 
 const cases: readonly {
@@ -68,7 +73,7 @@ test.each(cases.map((each) => [JSON.stringify(each), each] as const))(
   "bytes are one gather of summaries and the chosen chunks, both ways: %s",
   async (_, { ranks, batch, length, options }) => {
     const results = await onWorld(makeWorld, { size: ranks }, (ctx) =>
-      counted(ctx, { options: { ...sizes, ...options }, batch, length }),
+      countTraffic(ctx, { options: { ...sizes, ...options }, batch, length }),
     );
     for (const { forward, backward, chosen, bytesMoved } of results) {
       expect(forward).toEqual(bytesMoved.forward);
@@ -79,44 +84,44 @@ test.each(cases.map((each) => [JSON.stringify(each), each] as const))(
     const { summaryDim, embedDim, numHeads } = sizes;
     const { chunksPerRank: perRank = 1, certificate = true, useCheckpoint = false, maxMissedMass } = options;
     const { numKvHeads = numHeads, dtype = "float32" } = options;
-    const all = createChunks({ options, length }, ranks);
+    const allChunks = createChunks({ options, length }, ranks);
     const width = (embedDim / numHeads) * numKvHeads;
-    const gathered = summaryDim + (certificate ? width + numKvHeads : 0) + (maxMissedMass ? all.length : 0);
-    const wanted = new Set<string>();
+    const gatheredWidth = summaryDim + (certificate ? width + numKvHeads : 0) + (maxMissedMass ? allChunks.length : 0);
+    const requiredChunks = new Set<string>();
     for (const [b, ofBatch] of results[0]!.chosen.entries()) {
       for (const [i, chunks] of ofBatch.entries()) {
-        for (const j of chunks) wanted.add(`${b} ${all[i]!.owner} ${j}`);
+        for (const j of chunks) requiredChunks.add(`${b} ${allChunks[i]!.owner} ${j}`);
       }
     }
-    let numbers = 0;
-    for (const key of wanted) {
+    let numElements = 0;
+    for (const key of requiredChunks) {
       const [, rank, j] = key.split(" ").map(Number) as [number, number, number];
-      if (all[j]!.owner !== rank) numbers += 2 * width * all[j]!.tokens.length;
+      if (allChunks[j]!.owner !== rank) numElements += 2 * width * allChunks[j]!.tokens.length;
     }
-    const sum = (which: "forward" | "backward") => results.reduce((total, each) => total + each[which].sent, 0);
-    const gather = (each: number) => (ranks - 1) * ranks * perRank * batch * each * 4;
+    const totalSent = (pass: "forward" | "backward") => results.reduce((total, each) => total + each[pass].sent, 0);
+    const gatherBytes = (rowWidth: number) => (ranks - 1) * ranks * perRank * batch * rowWidth * 4;
     const key = dtype === "float32" ? 4 : 2;
-    expect(sum("forward")).toBe(gather(gathered) + key * numbers);
-    expect(sum("backward")).toBe(gather(summaryDim) + (4 + (useCheckpoint ? key : 0)) * numbers);
+    expect(totalSent("forward")).toBe(gatherBytes(gatheredWidth) + key * numElements);
+    expect(totalSent("backward")).toBe(gatherBytes(summaryDim) + (4 + (useCheckpoint ? key : 0)) * numElements);
   },
 );
 
 test("what a ring would move is what the ring counts", async () => {
   const [ranks, length] = [5, 43];
   const mesh = { sp: ranks };
-  const given: Partial<HierarchicalMetaAttentionOptions>[] = [
+  const optionSets: Partial<HierarchicalMetaAttentionOptions>[] = [
     { mask: masks.full() },
     { mask: masks.causal() },
     { mask: masks.causal(), placement: "zigzag", chunksPerRank: 2 },
     { mask: masks.slidingWindow(12), dtype: "bfloat16" },
     { mask: masks.documents([20, 3, 20]), numKvHeads: 1 },
   ];
-  for (const options of given) {
+  for (const options of optionSets) {
     const { dtype = "float32", placement = "contiguous", numKvHeads = 2 } = options;
     const rows = layoutOf({ mesh, axes: ["sp"], length, placement: resolvePlacement(placement) });
     const mask = options.mask!.slices(length, length);
     const results = await onWorld(makeWorld, { size: ranks }, (ctx) =>
-      counted(ctx, { options: { ...sizes, ...options }, batch: 3, length }),
+      countTraffic(ctx, { options: { ...sizes, ...options }, batch: 3, length }),
     );
     for (const [sp, { bytesMoved }] of results.entries()) {
       const call = { at: { sp }, mask, queries: rows, keys: rows };
@@ -129,11 +134,12 @@ test("what a ring would move is what the ring counts", async () => {
 
 test("64 ranks, two chunks each: under 5 % of what a ring moves, by the transport's count", async () => {
   const results = await onWorld(makeWorld, { size: 64 }, (ctx) =>
-    counted(ctx, { options: { ...sizes, topK: 2, combine: "exact" }, batch: 1, length: 64 * 64 }),
+    countTraffic(ctx, { options: { ...sizes, topK: 2, combine: "exact" }, batch: 1, length: 64 * 64 }),
   );
-  const sum = (of: (each: (typeof results)[number]) => number) => results.reduce((total, each) => total + of(each), 0);
+  const sumResults = (select: (each: (typeof results)[number]) => number) =>
+    results.reduce((total, each) => total + select(each), 0);
   for (const pass of ["forward", "backward"] as const) {
-    const share = sum((each) => each[pass].sent) / sum(({ bytesMoved }) => bytesMoved.ring[pass].sent);
+    const share = sumResults((each) => each[pass].sent) / sumResults(({ bytesMoved }) => bytesMoved.ring[pass].sent);
     expect(share).toBeLessThan(0.05);
     expect(share).toBeGreaterThan(2 / 63 / 2);
   }
@@ -150,17 +156,17 @@ test("on symbolic ranks, with the choice given, the same bytes without a value",
     for (const ctx of contexts.filter(({ rank }) => rank % 9 === 0)) {
       using module = new HierarchicalMetaAttention(ctx, { ...sizes, combine });
       using x = zeros(ctx, [batch, rows, 16]);
-      const before = readBytes(ctx.world);
+      const bytesBefore = readBytes(ctx.world);
       using result = await module.forward(x, { chosen, dryRun: true });
       const { bytesMoved } = result.meta;
       // The symbolic group counts messages, not the gather.
-      const gather = 63 * batch * (8 + 16 + 2) * 4;
-      expect(minus(readBytes(ctx.world), before).sent).toBe(bytesMoved.forward.sent - gather);
+      const gatherBytes = 63 * batch * (8 + 16 + 2) * 4;
+      expect(subtractBytes(readBytes(ctx.world), bytesBefore).sent).toBe(bytesMoved.forward.sent - gatherBytes);
       expect(bytesMoved.forward.sent / bytesMoved.ring.forward.sent).toBeLessThan(0.04);
       using dOut = zeros(ctx, x.shape);
       result.out.backward(dOut);
-      expect(minus(readBytes(ctx.world), before).sent).toBe(
-        bytesMoved.forward.sent + bytesMoved.backward.sent - gather - 63 * batch * 8 * 4,
+      expect(subtractBytes(readBytes(ctx.world), bytesBefore).sent).toBe(
+        bytesMoved.forward.sent + bytesMoved.backward.sent - gatherBytes - 63 * batch * 8 * 4,
       );
     }
   }

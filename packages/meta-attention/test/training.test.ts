@@ -16,22 +16,22 @@ import { makeWorld } from "../../../vitest.world.ts";
 const sizes = { embedDim: 8, numHeads: 2, summaryDim: 8, metaHeads: 2 } as const;
 
 /** What each of some calls chose, on every rank the same. */
-async function chosenChunks(
+async function runForwardCalls(
   ranks: number,
   options: Partial<HierarchicalMetaAttentionOptions>,
   calls: readonly (MetaForwardOptions & { readonly training?: boolean })[],
 ): Promise<{ chosen: ChosenChunks; topK: number }[]> {
   const results = await onWorld(makeWorld, { size: ranks }, async (ctx) => {
     using module = new HierarchicalMetaAttention(ctx, { ...sizes, chunksPerRank: 8 / ranks, ...options });
-    using all = randn(ctx, [2, 32, 8], { seed: 5, stream: 0 });
-    using x = shard(ctx, all, 1);
-    const made: { chosen: ChosenChunks; topK: number }[] = [];
+    using fullInput = randn(ctx, [2, 32, 8], { seed: 5, stream: 0 });
+    using x = shard(ctx, fullInput, 1);
+    const routings: { chosen: ChosenChunks; topK: number }[] = [];
     for (const { training = true, ...call } of calls) {
       module.train(training);
       using result = await module.forward(x, call);
-      made.push({ chosen: result.meta.chosen, topK: result.meta.topK });
+      routings.push({ chosen: result.meta.chosen, topK: result.meta.topK });
     }
-    return made;
+    return routings;
   });
   for (const rank of results) expect(rank).toEqual(results[0]);
   return results[0]!;
@@ -39,36 +39,37 @@ async function chosenChunks(
 
 test("a warm-up begins with all chunks and ends with topK; outside training there is none", async () => {
   const calls = [{}, {}, {}, {}, { step: 1 }, { training: false }, { step: 1000 }];
-  const made = await chosenChunks(2, { topK: 1, warmupSteps: 3 }, calls);
-  expect(made.map(({ topK }) => topK)).toEqual([7, 5, 3, 1, 5, 1, 1]);
-  for (const { chosen, topK } of made) for (const list of chosen.flat()) expect(list.length).toBe(topK);
+  const routings = await runForwardCalls(2, { topK: 1, warmupSteps: 3 }, calls);
+  expect(routings.map(({ topK }) => topK)).toEqual([7, 5, 3, 1, 5, 1, 1]);
+  for (const { chosen, topK } of routings) for (const list of chosen.flat()) expect(list.length).toBe(topK);
   expect(denseToSparse(0, { topK: 2, chunks: 4, steps: 0 })).toBe(2);
 });
 
 test("noise is that of the seed and the step, on any number of ranks, and only in training", async () => {
   const calls = [{ step: 0 }, { step: 1 }, { step: 0 }, { training: false, step: 0 }];
-  const one = await chosenChunks(1, { topK: 2, routingNoise: 2 }, calls);
-  const quiet = await chosenChunks(1, { topK: 2 }, calls);
-  expect(one[0]).toEqual(one[2]);
-  expect(one[0]).not.toEqual(one[1]);
-  expect(one[3]).toEqual(quiet[0]);
-  expect(one[0]).not.toEqual(quiet[0]);
-  for (const ranks of [2, 8]) expect(await chosenChunks(ranks, { topK: 2, routingNoise: 2 }, calls)).toEqual(one);
+  const noisyRoutings = await runForwardCalls(1, { topK: 2, routingNoise: 2 }, calls);
+  const noiselessRoutings = await runForwardCalls(1, { topK: 2 }, calls);
+  expect(noisyRoutings[0]).toEqual(noisyRoutings[2]);
+  expect(noisyRoutings[0]).not.toEqual(noisyRoutings[1]);
+  expect(noisyRoutings[3]).toEqual(noiselessRoutings[0]);
+  expect(noisyRoutings[0]).not.toEqual(noiselessRoutings[0]);
+  for (const ranks of [2, 8])
+    expect(await runForwardCalls(ranks, { topK: 2, routingNoise: 2 }, calls)).toEqual(noisyRoutings);
 });
 
 /** Of how many query chunks the best routed other chunk is the one with most of the attention. */
-async function recall(ctx: Context, module: HierarchicalMetaAttention, x: Tensor): Promise<number> {
+async function computeRecall(ctx: Context, module: HierarchicalMetaAttention, x: Tensor): Promise<number> {
   using result = await module.eval().forward(x);
   module.train();
   const [routing, mass] = [await result.meta.routingWeights.read(), await result.meta.attentionMass.read()];
   const n = module.chunks;
-  const best = (values: Float32Array, row: number): number => {
-    const own = Array.from(values.subarray(row * n, row * n + n), (value, j) => (j === row % n ? -1 : value));
-    return own.indexOf(Math.max(...own));
+  const argmaxOther = (values: Float32Array, row: number): number => {
+    const otherValues = Array.from(values.subarray(row * n, row * n + n), (value, j) => (j === row % n ? -1 : value));
+    return otherValues.indexOf(Math.max(...otherValues));
   };
   const rows = Array.from({ length: routing.length / n }, (_, row) => row);
   expect(ctx.size).toBe(1);
-  return rows.filter((row) => best(routing, row) === best(mass, row)).length / rows.length;
+  return rows.filter((row) => argmaxOther(routing, row) === argmaxOther(mass, row)).length / rows.length;
 }
 
 test("the mass loss teaches the router where attention looks", async () => {
@@ -77,7 +78,7 @@ test("the mass loss teaches the router where attention looks", async () => {
     using module = new HierarchicalMetaAttention(ctx, options);
     using optimizer = new AdamW(module, { lr: 0.02, weightDecay: 0 });
     using x = randn(ctx, [2, 36, 8], { seed: 1, stream: 0 });
-    const before = await recall(ctx, module, x);
+    const recallBefore = await computeRecall(ctx, module, x);
     for (let step = 0; step < 120; step++) {
       using result = await module.forward(x);
       using loss = massLoss(result.meta, { pool: "mean" });
@@ -86,19 +87,19 @@ test("the mass loss teaches the router where attention looks", async () => {
       optimizer.step();
       module.zeroGrad();
     }
-    const after = await recall(ctx, module, x);
-    expect(before).toBeLessThan(0.6);
-    expect(after).toBeGreaterThan(0.85);
+    const recallAfter = await computeRecall(ctx, module, x);
+    expect(recallBefore).toBeLessThan(0.6);
+    expect(recallAfter).toBeGreaterThan(0.85);
   });
 });
 
 test("the load-balance loss is 1 where all chunks are chosen equally often", async () => {
-  const parts = await onWorld(makeWorld, { size: 4 }, async (ctx) => {
+  const rankResults = await onWorld(makeWorld, { size: 4 }, async (ctx) => {
     using module = new HierarchicalMetaAttention(ctx, { ...sizes, topK: "all" });
     using x = randn(ctx, [3, 5, 8]);
     using result = await module.forward(x);
     using loss = loadBalanceLoss(result.meta);
     return loss.item();
   });
-  expect(parts.reduce((a, b) => a + b, 0)).toBeCloseTo(1, 5);
+  expect(rankResults.reduce((a, b) => a + b, 0)).toBeCloseTo(1, 5);
 });

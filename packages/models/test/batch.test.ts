@@ -12,28 +12,29 @@ import { arrangements, loadOptions, onRanks, oneRank } from "./reference/arrange
 import { models, tokens } from "./reference/references.ts";
 import { writeFolder } from "./reference/weights.ts";
 
-const prompt = (first: number, length: number): readonly number[] => tokens.values.slice(first, first + length);
+const slicePrompt = (firstToken: number, length: number): readonly number[] =>
+  tokens.values.slice(firstToken, firstToken + length);
 
 /** Texts of different lengths, greedy and drawn. */
 const calls: readonly GenerateOptions[] = [
-  { tokens: prompt(0, 9), maxNewTokens: 12, eosTokenIds: [] },
-  { tokens: prompt(3, 1), maxNewTokens: 4, eosTokenIds: [], doSample: true, temperature: 1.2, seed: 7 },
-  { tokens: prompt(5, 13), maxNewTokens: 9, eosTokenIds: [], doSample: true, topP: 0.9, seed: 8 },
-  { tokens: prompt(2, 6), maxNewTokens: 1, eosTokenIds: [] },
-  { tokens: prompt(8, 4), maxNewTokens: 15, eosTokenIds: [], repetitionPenalty: 1.3 },
+  { tokens: slicePrompt(0, 9), maxNewTokens: 12, eosTokenIds: [] },
+  { tokens: slicePrompt(3, 1), maxNewTokens: 4, eosTokenIds: [], doSample: true, temperature: 1.2, seed: 7 },
+  { tokens: slicePrompt(5, 13), maxNewTokens: 9, eosTokenIds: [], doSample: true, topP: 0.9, seed: 8 },
+  { tokens: slicePrompt(2, 6), maxNewTokens: 1, eosTokenIds: [] },
+  { tokens: slicePrompt(8, 4), maxNewTokens: 15, eosTokenIds: [], repetitionPenalty: 1.3 },
 ];
 
-async function generateAlone(model: CausalLM): Promise<number[][]> {
-  const all: number[][] = [];
+async function generateOneByOne(model: CausalLM): Promise<number[][]> {
+  const generatedTokens: number[][] = [];
   for (const call of calls) {
-    const own: number[] = [];
-    for await (const { token } of model.generate(call)) own.push(token);
-    all.push(own);
+    const callTokens: number[] = [];
+    for await (const { token } of model.generate(call)) callTokens.push(token);
+    generatedTokens.push(callTokens);
   }
-  return all;
+  return generatedTokens;
 }
 
-async function toEnd(stream: AsyncIterable<unknown>): Promise<void> {
+async function consumeStream(stream: AsyncIterable<unknown>): Promise<void> {
   for await (const _ of stream);
 }
 
@@ -47,17 +48,17 @@ describe("GenerationBatch", () => {
       await using folder = await writeFolder(models.gemma3!);
       await onRanks(arrangement, async (ctx) => {
         using model = await loadModel(ctx, folder.path, loadOptions(arrangement));
-        const alone = await generateAlone(model);
+        const expectedTokens = await generateOneByOne(model);
         using batch = new GenerationBatch(model, { maxTokens: 128, blockSize: 4, maxPrefillTokens: 10 });
-        const together: number[][] = calls.map(() => []);
+        const batchTokens: number[][] = calls.map(() => []);
         const results: BatchResult[] = [];
-        for (let next = 0; batch.size > 0 || next < calls.length; next++) {
-          if (next < calls.length) expect(batch.add(calls[next]!)).toBe(next);
+        for (let nextCall = 0; batch.size > 0 || nextCall < calls.length; nextCall++) {
+          if (nextCall < calls.length) expect(batch.add(calls[nextCall]!)).toBe(nextCall);
           const step = await batch.step();
           results.push(...step);
-          for (const { id, token } of step) together[id]!.push(token!.token);
+          for (const { id, token } of step) batchTokens[id]!.push(token!.token);
         }
-        expect(together).toEqual(alone);
+        expect(batchTokens).toEqual(expectedTokens);
         expect(results.filter(({ token }) => token?.finishReason === "length").length).toBe(calls.length);
         expect(batch.freeTokens).toBe(128);
         expect(await batch.step()).toEqual([]);
@@ -69,41 +70,41 @@ describe("GenerationBatch", () => {
     await using folder = await writeFolder(models.mistral!);
     await onRanks(oneRank, async (ctx) => {
       using model = await loadModel(ctx, folder.path);
-      const [short, long] = [prompt(2, 2), prompt(0, 21)].map((each) => ({
+      const [shortCall, longCall] = [slicePrompt(2, 2), slicePrompt(0, 21)].map((each) => ({
         tokens: each,
         maxNewTokens: 9,
         eosTokenIds: [],
       }));
-      const alone = await Promise.all(
-        [short!, long!].map(async (call) => {
-          const own: number[] = [];
-          for await (const { token } of model.generate(call)) own.push(token);
-          return own;
+      const expectedTokens = await Promise.all(
+        [shortCall!, longCall!].map(async (call) => {
+          const callTokens: number[] = [];
+          for await (const { token } of model.generate(call)) callTokens.push(token);
+          return callTokens;
         }),
       );
-      let computed = 0;
+      let computedTokens = 0;
       const { config, settings, tokenizer, generationConfig } = model;
-      const counted: GenerativeModel = {
+      const countingModel: GenerativeModel = {
         ...{ ctx, config, settings, tokenizer, generationConfig },
         project: (hidden) => model.project(hidden),
         decoder: {
           forward: (ids, options) => {
-            computed += ids.size;
+            computedTokens += ids.size;
             return model.decoder.forward(ids, options);
           },
         },
       };
-      using batch = new GenerationBatch(counted, { maxTokens: 64, blockSize: 4, maxPrefillTokens: 4 });
+      using batch = new GenerationBatch(countingModel, { maxTokens: 64, blockSize: 4, maxPrefillTokens: 4 });
       const together: number[][] = [[], []];
       const steps: { computed: number; texts: number[] }[] = [];
-      for (const call of [short!, long!]) batch.add(call);
+      for (const call of [shortCall!, longCall!]) batch.add(call);
       while (batch.size > 0) {
-        computed = 0;
+        computedTokens = 0;
         const results = await batch.step();
         for (const { id, token } of results) together[id]!.push(token!.token);
-        steps.push({ computed, texts: results.map(({ id }) => id) });
+        steps.push({ computed: computedTokens, texts: results.map(({ id }) => id) });
       }
-      expect(together).toEqual(alone);
+      expect(together).toEqual(expectedTokens);
       // 2 and 2 of 21, then four a step and a token of the other text.
       expect(steps.slice(0, 6)).toEqual([
         { computed: 4, texts: [0] },
@@ -118,15 +119,15 @@ describe("GenerationBatch", () => {
     await onRanks(ring2!, async (ctx) => {
       using model = await loadModel(ctx, folder.path, loadOptions(ring2!));
       using batch = new GenerationBatch(model, { maxTokens: 32, blockSize: 4, maxSequences: 2 });
-      const call = { tokens: prompt(0, 9), maxNewTokens: 8, eosTokenIds: [] };
-      const first = batch.add(call);
+      const call = { tokens: slicePrompt(0, 9), maxNewTokens: 8, eosTokenIds: [] };
+      const firstId = batch.add(call);
       expect([batch.hasRoomFor(12), batch.hasRoomFor(13)]).toEqual([true, false]);
       expect(() => batch.add(call)).toThrow(
         /expected capacity for a sequence of 17 tokens, received 1 of 2 sequences in use, 12 of 32/,
       );
       await batch.step();
       expect(batch.freeTokens).toBeLessThan(32);
-      expect([batch.remove(first), batch.remove(first)]).toEqual([true, false]);
+      expect([batch.remove(firstId), batch.remove(firstId)]).toEqual([true, false]);
       expect([batch.size, batch.freeTokens]).toEqual([0, 32]);
       batch.add({ ...call, maxNewTokens: 1 });
       batch.add({ ...call, maxNewTokens: 1 });
@@ -147,12 +148,12 @@ describe("GenerationBatch", () => {
       using batch = new GenerationBatch(model, { maxTokens: 256 });
       batch.add({ tokens: [1], maxNewTokens: 2, eosTokenIds: [] });
       batch.add({ tokens: [5], maxNewTokens: 2, eosTokenIds: [] });
-      const [bad, good] = await batch.step();
-      expect(bad!.error?.message).toMatch(/logits without NaN/);
-      expect([good!.id, good!.token?.finishReason, batch.size]).toEqual([1, null, 1]);
+      const [failedResult, validResult] = await batch.step();
+      expect(failedResult!.error?.message).toMatch(/logits without NaN/);
+      expect([validResult!.id, validResult!.token?.finishReason, batch.size]).toEqual([1, null, 1]);
       // The bad one's keys, which are in the same memory, do not reach it.
-      const [after] = await batch.step();
-      expect(after!.token?.finishReason).toBe("length");
+      const [nextResult] = await batch.step();
+      expect(nextResult!.token?.finishReason).toBe("length");
     });
   });
 });
@@ -162,36 +163,36 @@ describe("BatchScheduler", () => {
     await using folder = await writeFolder(models.llama3!);
     await onRanks(ring4!, async (ctx) => {
       using model = await loadModel(ctx, folder.path, loadOptions(ring4!));
-      const alone = await generateAlone(model);
+      const expectedTokens = await generateOneByOne(model);
       using scheduler = new BatchScheduler(model, { maxTokens: 64, blockSize: 4, maxSequences: 3 });
-      const running = scheduler.run();
+      const runPromise = scheduler.run();
       if (ctx.rank > 0) {
         expect(() => scheduler.generate(calls[0]!)).toThrow(/expected a call on rank 0, received a call on rank/);
-        await running;
+        await runPromise;
         expect(scheduler.freeTokens).toBe(64);
         return;
       }
-      const answer = async (call: GenerateOptions): Promise<number[]> => {
-        const own: number[] = [];
-        for await (const { token } of scheduler.generate(call)) own.push(token);
-        return own;
+      const collectTokens = async (call: GenerateOptions): Promise<number[]> => {
+        const callTokens: number[] = [];
+        for await (const { token } of scheduler.generate(call)) callTokens.push(token);
+        return callTokens;
       };
-      const endless = { tokens: prompt(0, 5), maxNewTokens: 40, eosTokenIds: [] };
-      const cancelled = scheduler.generate(endless);
+      const longOptions = { tokens: slicePrompt(0, 5), maxNewTokens: 40, eosTokenIds: [] };
+      const cancelledStream = scheduler.generate(longOptions);
       // It waits for the first one's memory, and leaves before it comes to it.
-      const never = scheduler.generate(endless);
-      const answers = calls.map(answer);
-      expect((await cancelled.next()).done).toBe(false);
-      await never.return();
-      await cancelled.return();
-      expect((await cancelled.next()).done).toBe(true);
-      expect(await Promise.all(answers)).toEqual(alone);
-      for await (const { token } of scheduler.generate(endless)) if (token >= 0) break;
-      expect(() => scheduler.generate({ ...endless, maxNewTokens: 60 })).toThrow(/a sequence of at most 64 tokens/);
+      const unstartedStream = scheduler.generate(longOptions);
+      const answerPromises = calls.map(collectTokens);
+      expect((await cancelledStream.next()).done).toBe(false);
+      await unstartedStream.return();
+      await cancelledStream.return();
+      expect((await cancelledStream.next()).done).toBe(true);
+      expect(await Promise.all(answerPromises)).toEqual(expectedTokens);
+      for await (const { token } of scheduler.generate(longOptions)) if (token >= 0) break;
+      expect(() => scheduler.generate({ ...longOptions, maxNewTokens: 60 })).toThrow(/a sequence of at most 64 tokens/);
       expect(() => scheduler.generate({ tokens: [] })).toThrow(/at least one token/);
       scheduler.stop();
-      expect(() => scheduler.generate(endless)).toThrow(/received a stopped scheduler/);
-      await running;
+      expect(() => scheduler.generate(longOptions)).toThrow(/received a stopped scheduler/);
+      await runPromise;
       expect([scheduler.running, scheduler.waiting, scheduler.freeTokens]).toEqual([0, 0, 64]);
     });
   });
@@ -220,9 +221,9 @@ describe("BatchScheduler", () => {
       using scheduler = new BatchScheduler(model, { maxTokens: 512 });
       if (ctx.rank === 1) return ctx.close();
       const call = { tokens: [1], maxNewTokens: 20, eosTokenIds: [] };
-      const ended = [0, 1].map(() => expect(toEnd(scheduler.generate(call))).rejects.toThrow(/rank 1/));
+      const failedStreams = [0, 1].map(() => expect(consumeStream(scheduler.generate(call))).rejects.toThrow(/rank 1/));
       await expect(scheduler.run()).rejects.toThrow(/rank 1/);
-      await Promise.all(ended);
+      await Promise.all(failedStreams);
       await expect(scheduler.run()).rejects.toThrow(/expected a scheduler that has not run/);
       return undefined;
     });

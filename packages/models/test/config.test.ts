@@ -5,10 +5,10 @@ import { models } from "./reference/references.ts";
 const parse = (json: Readonly<Record<string, unknown>>) => parseConfig("config.json", json);
 
 /** Without the functions of scalings, which differ by identity. */
-function described(json: Readonly<Record<string, unknown>>) {
-  const { layers, ...rest } = parse(json);
+function describeConfig(json: Readonly<Record<string, unknown>>) {
+  const { layers, ...otherFields } = parse(json);
   return {
-    ...rest,
+    ...otherFields,
     layers: layers.map(({ window, rope: { base, scaling } }) => ({
       window,
       base,
@@ -19,7 +19,10 @@ function described(json: Readonly<Record<string, unknown>>) {
 
 describe("folders of older transformers", () => {
   /** As transformers 4 wrote it: rope_theta and rope_scaling beside each other, no layer types. */
-  function older(name: string, fields: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>> {
+  function createLegacyConfig(
+    name: string,
+    fields: Readonly<Record<string, unknown>>,
+  ): Readonly<Record<string, unknown>> {
     const { rope_parameters: _, layer_types: __, dtype: ___, ...config } = models[name]!.config;
     return { ...config, ...fields };
   }
@@ -52,18 +55,20 @@ describe("folders of older transformers", () => {
       },
     ],
   ] as const)("%s", (name, fields) => {
-    expect(described(older(name, { ...fields, torch_dtype: "float32" }))).toEqual(described(models[name]!.config));
+    expect(describeConfig(createLegacyConfig(name, { ...fields, torch_dtype: "float32" }))).toEqual(
+      describeConfig(models[name]!.config),
+    );
   });
 });
 
 test("layers that see a window, and those that see all", () => {
-  const windows = (name: string) => parse(models[name]!.config).layers.map(({ window }) => window);
-  expect(windows("mistral")).toEqual([8, 8]);
-  expect(windows("mistral-full")).toEqual([null, null]);
-  expect(windows("qwen2")).toEqual([null, null]);
-  expect(windows("qwen2-window")).toEqual([null, 6]);
-  expect(windows("gemma2")).toEqual([8, null]);
-  expect(windows("gemma3")).toEqual([8, 8, null]);
+  const listWindows = (name: string) => parse(models[name]!.config).layers.map(({ window }) => window);
+  expect(listWindows("mistral")).toEqual([8, 8]);
+  expect(listWindows("mistral-full")).toEqual([null, null]);
+  expect(listWindows("qwen2")).toEqual([null, null]);
+  expect(listWindows("qwen2-window")).toEqual([null, 6]);
+  expect(listWindows("gemma2")).toEqual([8, null]);
+  expect(listWindows("gemma3")).toEqual([8, 8, null]);
 });
 
 test("null turns softcaps off", () => {

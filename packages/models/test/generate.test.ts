@@ -4,11 +4,12 @@ import { fromArray, noGrad } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { GenerationCache, type GeneratedToken, type GenerateOptions, loadModel } from "../src/index.ts";
 import { type Arrangement, arrangements, loadOptions, onRanks, oneRank } from "./reference/arrangements.ts";
-import { models, pathOf, reference, type ReferenceModel, tokens } from "./reference/references.ts";
+import { models, resolvePath, reference, type ReferenceModel, tokens } from "./reference/references.ts";
 import { writeFolder } from "./reference/weights.ts";
 
 const ring = arrangements[0]!;
-const readJson = async (name: string) => JSON.parse(await readFile(pathOf(name), "utf8")) as Record<string, unknown>;
+const readJson = async (name: string) =>
+  JSON.parse(await readFile(resolvePath(name), "utf8")) as Record<string, unknown>;
 
 /** A model with a tokenizer of 422 tokens, whose text is made of bytes. */
 async function writeTextModel() {
@@ -27,7 +28,7 @@ async function writeTextModel() {
 }
 
 /** What every rank generates. */
-async function generateOn(
+async function generateOnRanks(
   folder: string,
   arrangement: Arrangement,
   options: GenerateOptions,
@@ -41,24 +42,24 @@ async function generateOn(
 }
 
 const ids = (steps: readonly GeneratedToken[]): number[] => steps.map(({ token }) => token);
-const textOf = (steps: readonly GeneratedToken[]): string => steps.map(({ text }) => text).join("");
+const joinText = (steps: readonly GeneratedToken[]): string => steps.map(({ text }) => text).join("");
 
 test("a folder that save_pretrained wrote, of random weights in several files", async () => {
   const [logits] = await onRanks(oneRank, async (ctx) => {
-    using model = await loadModel(ctx, pathOf("saved"), { dtype: "float32" });
+    using model = await loadModel(ctx, resolvePath("saved"), { dtype: "float32" });
     expect(model.generationConfig).toEqual({
       ...{ doSample: true, temperature: 0.6, topK: 20, topP: 0.95, repetitionPenalty: 1 },
       eosTokenIds: [2, 5],
     });
-    using whole = fromArray(ctx, tokens.values, [tokens.batch, tokens.length]);
-    using out = noGrad(() => model.forward(whole));
+    using fullTokens = fromArray(ctx, tokens.values, [tokens.batch, tokens.length]);
+    using out = noGrad(() => model.forward(fullTokens));
     return out.read();
   });
   expect(maxError(logits!, reference("saved.logits"))).toBeLessThanOrEqual(2 * reference("saved.float32Error")[0]!);
 });
 
 describe("tokens drawn at random", () => {
-  const sampled = {
+  const samplingOptions = {
     tokens: tokens.values.slice(0, 9),
     doSample: true,
     temperature: 1.2,
@@ -68,13 +69,13 @@ describe("tokens drawn at random", () => {
 
   test("are the same on every rank and mesh, and follow from the seed", async () => {
     await using folder = await writeFolder(models.qwen3!);
-    const [alone] = await generateOn(folder.path, oneRank, { ...sampled, seed: 7 });
-    const [other] = await generateOn(folder.path, oneRank, { ...sampled, seed: 8 });
-    expect(ids(other!)).not.toEqual(ids(alone!));
-    expect(new Set(ids(alone!)).size).toBeGreaterThan(10);
+    const [singleRankTokens] = await generateOnRanks(folder.path, oneRank, { ...samplingOptions, seed: 7 });
+    const [otherSeedTokens] = await generateOnRanks(folder.path, oneRank, { ...samplingOptions, seed: 8 });
+    expect(ids(otherSeedTokens!)).not.toEqual(ids(singleRankTokens!));
+    expect(new Set(ids(singleRankTokens!)).size).toBeGreaterThan(10);
     for (const arrangement of arrangements) {
-      for (const steps of await generateOn(folder.path, arrangement, { ...sampled, seed: 7 })) {
-        expect(ids(steps), arrangement.name).toEqual(ids(alone!));
+      for (const steps of await generateOnRanks(folder.path, arrangement, { ...samplingOptions, seed: 7 })) {
+        expect(ids(steps), arrangement.name).toEqual(ids(singleRankTokens!));
       }
     }
   });
@@ -84,14 +85,14 @@ describe("tokens drawn at random", () => {
     const logits = reference("qwen3.logits")
       .slice(0, tokens.length * 64)
       .slice(8 * 64, 9 * 64);
-    const weights = Array.from(logits, (logit) => Math.exp(logit / sampled.temperature));
+    const weights = Array.from(logits, (logit) => Math.exp(logit / samplingOptions.temperature));
     const total = weights.reduce((sum, each) => sum + each, 0);
-    const draws = 600;
+    const numDraws = 600;
     const counts = weights.map(() => 0);
     await onRanks(oneRank, async (ctx) => {
       using model = await loadModel(ctx, folder.path);
-      for (let seed = 0; seed < draws; seed++) {
-        const call = { ...sampled, topK: 0, maxNewTokens: 1, seed };
+      for (let seed = 0; seed < numDraws; seed++) {
+        const call = { ...samplingOptions, topK: 0, maxNewTokens: 1, seed };
         for await (const { token, logProbability } of model.generate(call)) {
           counts[token]!++;
           expect(logProbability).toBeCloseTo(Math.log(weights[token]! / total), 4);
@@ -99,11 +100,11 @@ describe("tokens drawn at random", () => {
       }
     });
     // Pearson's statistic with 63 degrees of freedom exceeds 120 by chance once in 50 000 tests; seeds are fixed.
-    const statistic = counts.reduce((sum, count, i) => {
-      const expected = (draws * weights[i]!) / total;
+    const chiSquare = counts.reduce((sum, count, i) => {
+      const expected = (numDraws * weights[i]!) / total;
       return sum + (count - expected) ** 2 / expected;
     }, 0);
-    expect(statistic).toBeLessThan(120);
+    expect(chiSquare).toBeLessThan(120);
   });
 });
 
@@ -114,7 +115,7 @@ describe("text", () => {
       using model = await loadModel(ctx, folder.path, loadOptions(ring));
       const tokenizer = model.tokenizer!;
       const prompt = "The ring passes keys";
-      const common = { maxNewTokens: 24, seed: 3, eosTokenIds: [] };
+      const commonOptions = { maxNewTokens: 24, seed: 3, eosTokenIds: [] };
       const results: GeneratedToken[][] = [];
       const calls = [
         { prompt },
@@ -123,13 +124,13 @@ describe("text", () => {
       ];
       for (const call of calls) {
         const steps: GeneratedToken[] = [];
-        for await (const step of model.generate({ ...call, ...common })) steps.push(step);
+        for await (const step of model.generate({ ...call, ...commonOptions })) steps.push(step);
         results.push(steps);
       }
       expect(results[1]).toEqual(results[0]);
       expect(results[2]).toEqual(results[0]);
-      const all = tokenizer.decode([...tokenizer.encode(prompt), ...ids(results[0]!)]);
-      expect(textOf(results[0]!)).toBe(all.slice(prompt.length));
+      const decodedText = tokenizer.decode([...tokenizer.encode(prompt), ...ids(results[0]!)]);
+      expect(joinText(results[0]!)).toBe(decodedText.slice(prompt.length));
       expect(results[0]!.map(({ finishReason }) => finishReason)).toEqual([
         ...Array.from({ length: 23 }, () => null),
         "length",
@@ -140,17 +141,17 @@ describe("text", () => {
   test("ends before a stop string, and at an end token", async () => {
     await using folder = await writeTextModel();
     const call = { prompt: "The ring", maxNewTokens: 30, seed: 5, eosTokenIds: [] };
-    const [whole] = await generateOn(folder.path, ring, call);
-    const text = textOf(whole!);
-    const stop = text.slice(10, 13);
-    for (const steps of await generateOn(folder.path, ring, { ...call, stopStrings: ["never", stop] })) {
-      expect(textOf(steps)).toBe(text.slice(0, text.indexOf(stop)));
+    const [fullGeneration] = await generateOnRanks(folder.path, ring, call);
+    const text = joinText(fullGeneration!);
+    const stopString = text.slice(10, 13);
+    for (const steps of await generateOnRanks(folder.path, ring, { ...call, stopStrings: ["never", stopString] })) {
+      expect(joinText(steps)).toBe(text.slice(0, text.indexOf(stopString)));
       expect(steps.at(-1)!.finishReason).toBe("stop");
     }
-    const end = ids(whole!)[6]!;
-    const [ended] = await generateOn(folder.path, ring, { ...call, eosTokenIds: [end] });
-    expect(ids(ended!)).toEqual(ids(whole!).slice(0, ids(whole!).indexOf(end) + 1));
-    expect(ended!.at(-1)).toMatchObject({ token: end, text: "", finishReason: "stop" });
+    const end = ids(fullGeneration!)[6]!;
+    const [eosGeneration] = await generateOnRanks(folder.path, ring, { ...call, eosTokenIds: [end] });
+    expect(ids(eosGeneration!)).toEqual(ids(fullGeneration!).slice(0, ids(fullGeneration!).indexOf(end) + 1));
+    expect(eosGeneration!.at(-1)).toMatchObject({ token: end, text: "", finishReason: "stop" });
   });
 });
 
@@ -161,14 +162,15 @@ test("calls share a cache, one after another and at once, and give its memory ba
     using cache = new GenerationCache(model, { maxTokens: 64, blockSize: 4 });
     const call = { tokens: tokens.values.slice(0, 9), maxNewTokens: 12, eosTokenIds: [], cache };
     const results: number[][] = [[], []];
-    const both = [model.generate(call), model.generate(call)];
+    const generations = [model.generate(call), model.generate(call)];
     for (let step = 0; step < 12; step++) {
-      for (const [i, each] of both.entries()) results[i]!.push(((await each.next()).value as GeneratedToken).token);
+      for (const [i, generation] of generations.entries())
+        results[i]!.push(((await generation.next()).value as GeneratedToken).token);
     }
-    for (const each of both) expect((await each.next()).done).toBe(true);
-    const again: number[] = [];
-    for await (const { token } of model.generate(call)) again.push(token);
-    expect(results).toEqual([again, again]);
+    for (const generation of generations) expect((await generation.next()).done).toBe(true);
+    const repeatedTokens: number[] = [];
+    for await (const { token } of model.generate(call)) repeatedTokens.push(token);
+    expect(results).toEqual([repeatedTokens, repeatedTokens]);
     expect(cache.freeTokens).toBe(64);
     for await (const _ of model.generate(call)) break;
     expect(cache.freeTokens).toBe(64);
@@ -182,20 +184,20 @@ test.each([oneRank, ring, arrangements[4]!])(
     await onRanks(arrangement, async (ctx) => {
       using model = await loadModel(ctx, folder.path, loadOptions(arrangement));
       const call = { tokens: tokens.values, maxNewTokens: 60, eosTokenIds: [] };
-      const whole: GeneratedToken[] = [];
-      for await (const each of model.generate(call)) whole.push(each);
+      const expectedTokens: GeneratedToken[] = [];
+      for await (const generatedToken of model.generate(call)) expectedTokens.push(generatedToken);
       const settings = { maxTokens: 256, blockSize: 4, maxPrefillTokens: 5, maxSequences: 2 };
-      const before = ctx.device.memory().allocated;
+      const allocatedBefore = ctx.device.memory().allocated;
       using cache = new GenerationCache(model, settings);
       const ranks = arrangement === oneRank ? 1 : 2;
-      const reserved = (ctx.device.memory().allocated - before) * ranks;
+      const cacheBytes = (ctx.device.memory().allocated - allocatedBefore) * ranks;
       // A layer of three sees all tokens. Of the others each text has the 7 before a part of 5, in 3 blocks, and one for those that are cut.
       expect(cache.bytes).toBe((256 + 2 * (2 * 4 * 4)) * 2 * (16 + 16) * 4);
-      expect(reserved / cache.bytes).toBeCloseTo(1, 1);
-      const both = [model.generate({ ...call, cache }), model.generate({ ...call, cache })];
-      for (const expected of whole) {
-        for (const each of both) {
-          const { token, logProbability } = (await each.next()).value as GeneratedToken;
+      expect(cacheBytes / cache.bytes).toBeCloseTo(1, 1);
+      const generations = [model.generate({ ...call, cache }), model.generate({ ...call, cache })];
+      for (const expected of expectedTokens) {
+        for (const generation of generations) {
+          const { token, logProbability } = (await generation.next()).value as GeneratedToken;
           expect(token).toBe(expected.token);
           expect(logProbability).toBeCloseTo(expected.logProbability, 4);
         }
@@ -204,9 +206,9 @@ test.each([oneRank, ring, arrangements[4]!])(
       expect(() => model.generate({ ...call, cache })).toThrow(
         /free memory for 102 tokens, received free memory for 48 tokens/,
       );
-      using one = new GenerationCache(model, { ...settings, maxSequences: 1 });
-      using _ = one.createSequence();
-      expect(() => one.createSequence()).toThrow(
+      using singleSequenceCache = new GenerationCache(model, { ...settings, maxSequences: 1 });
+      using _ = singleSequenceCache.createSequence();
+      expect(() => singleSequenceCache.createSequence()).toThrow(
         /at most 1 sequences at a time, received 1 sequences that are not disposed/,
       );
     });
@@ -216,9 +218,10 @@ test.each([oneRank, ring, arrangements[4]!])(
 test.each(["bfloat16", "float16"] as const)("a model in %s generates on every mesh", async (dtype) => {
   await using folder = await writeFolder(models.qwen2!, { dtype });
   const call = { tokens: tokens.values.slice(0, 9), maxNewTokens: 6, eosTokenIds: [] };
-  const [alone] = await generateOn(folder.path, oneRank, call);
-  expect(ids(alone!)).toEqual(Array.from(reference("qwen2.ids").slice(0, 6)));
-  for (const steps of await generateOn(folder.path, ring, call)) expect(ids(steps)).toEqual(ids(alone!));
+  const [singleRankTokens] = await generateOnRanks(folder.path, oneRank, call);
+  expect(ids(singleRankTokens!)).toEqual(Array.from(reference("qwen2.ids").slice(0, 6)));
+  for (const steps of await generateOnRanks(folder.path, ring, call))
+    expect(ids(steps)).toEqual(ids(singleRankTokens!));
 });
 
 test("nothing is left on the device after a generation", async () => {

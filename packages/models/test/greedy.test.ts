@@ -8,7 +8,7 @@ const prompt = tokens.values.slice(0, 9);
 const names = Object.keys(models).filter((name) => models[name]!.errors.generated !== undefined);
 
 /** The ids that every rank generates. */
-async function generated(name: string, arrangement: Arrangement, count: number): Promise<number[][]> {
+async function generateGreedy(name: string, arrangement: Arrangement, count: number): Promise<number[][]> {
   await using folder = await writeFolder(models[name]!);
   return await onRanks(arrangement, async (ctx) => {
     using model = await loadModel(ctx, folder.path, loadOptions(arrangement));
@@ -20,26 +20,26 @@ async function generated(name: string, arrangement: Arrangement, count: number):
 }
 
 /** How many of transformers' ids are certain: up to the first step where the two largest logits are closer than two float32 errors. */
-function certainSteps(name: string): number {
+function countCertainSteps(name: string): number {
   // Transformers' own error, and twice as much as ours may be.
   const error = 3 * models[name]!.errors.generated!;
-  const first = reference(`${name}.margins`).findIndex((margin) => margin < 2 * error);
-  return first < 0 ? 200 : first;
+  const firstUncertainStep = reference(`${name}.margins`).findIndex((margin) => margin < 2 * error);
+  return firstUncertainStep < 0 ? 200 : firstUncertainStep;
 }
 
 describe.each(names)("%s", (name) => {
   const expected = Array.from(reference(`${name}.ids`));
 
   test("greedy ids of 200 steps are transformers'", async () => {
-    const [ids] = await generated(name, oneRank, 200);
-    const certain = certainSteps(name);
-    expect(certain).toBeGreaterThan(100);
+    const [ids] = await generateGreedy(name, oneRank, 200);
+    const numCertainSteps = countCertainSteps(name);
+    expect(numCertainSteps).toBeGreaterThan(100);
     expect(ids).toHaveLength(200);
-    expect(ids!.slice(0, certain)).toEqual(expected.slice(0, certain));
+    expect(ids!.slice(0, numCertainSteps)).toEqual(expected.slice(0, numCertainSteps));
   });
 
   test.each(arrangements.map((each) => [each.name, each] as const))("on every rank of %s", async (_, arrangement) => {
-    const count = Math.min(40, certainSteps(name));
-    for (const ids of await generated(name, arrangement, count)) expect(ids).toEqual(expected.slice(0, count));
+    const count = Math.min(40, countCertainSteps(name));
+    for (const ids of await generateGreedy(name, arrangement, count)) expect(ids).toEqual(expected.slice(0, count));
   });
 });

@@ -20,13 +20,13 @@ const config = {
 async function writeLargeFolder(dtype: "float32" | "bfloat16"): Promise<{ path: string; elements: number }> {
   const path = await mkdtemp(join(tmpdir(), "mosaic-models-"));
   const weights = listWeights(parseConfig("config.json", config));
-  const map: Record<string, string> = {};
-  for (const [i, half] of [weights.slice(0, 5), weights.slice(5)].entries()) {
+  const weightMap: Record<string, string> = {};
+  for (const [i, shardWeights] of [weights.slice(0, 5), weights.slice(5)].entries()) {
     const name = `model-0000${i + 1}-of-00002.safetensors`;
-    for (const weight of half) map[weight.name] = name;
-    await writeZeros(join(path, name), half, dtype);
+    for (const weight of shardWeights) weightMap[weight.name] = name;
+    await writeZeros(join(path, name), shardWeights, dtype);
   }
-  await writeFile(join(path, "model.safetensors.index.json"), JSON.stringify({ weight_map: map }));
+  await writeFile(join(path, "model.safetensors.index.json"), JSON.stringify({ weight_map: weightMap }));
   await writeFile(join(path, "config.json"), JSON.stringify({ ...config, dtype }));
   return { path, elements: weights.reduce((sum, { shape }) => sum + numel(shape), 0) };
 }
@@ -36,9 +36,9 @@ async function writeZeros(path: string, weights: readonly Weight[], dtype: "floa
   const { format, bytes } = dtype === "float32" ? { format: "F32", bytes: 4 } : { format: "BF16", bytes: 2 };
   let end = 0;
   const entries = weights.map(({ name, shape }) => {
-    const begin = end;
+    const dataStart = end;
     end += numel(shape) * bytes;
-    return [name, { dtype: format, shape, data_offsets: [begin, end] }];
+    return [name, { dtype: format, shape, data_offsets: [dataStart, end] }];
   });
   const json = new TextEncoder().encode(JSON.stringify(Object.fromEntries(entries)));
   const header = new Uint8Array(8 + json.length);
@@ -49,29 +49,29 @@ async function writeZeros(path: string, weights: readonly Weight[], dtype: "floa
 }
 
 /** Resident memory of this process in bytes: now, or at most since `resetPeak`. */
-async function resident(field: "VmRSS" | "VmHWM"): Promise<number> {
+async function readMemoryField(field: "VmRSS" | "VmHWM"): Promise<number> {
   const status = await readFile("/proc/self/status", "utf8");
   return 1024 * Number(new RegExp(`${field}:\\s+(\\d+) kB`).exec(status)![1]);
 }
 
-const resetPeak = () => writeFile("/proc/self/clear_refs", "5");
+const resetPeakMemory = () => writeFile("/proc/self/clear_refs", "5");
 
 test.each([
   ["float32", "float32"],
   ["bfloat16", "bfloat16"],
   ["bfloat16", "float32"],
-] as const)("a folder in %s loads as %s with 64 MiB beside the parameters", async (stored, dtype) => {
-  const folder = await writeLargeFolder(stored);
+] as const)("a folder in %s loads as %s with 64 MiB beside the parameters", async (storedDType, dtype) => {
+  const folder = await writeLargeFolder(storedDType);
   try {
     await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
-    const before = await resident("VmRSS");
-    await resetPeak();
+    const residentBefore = await readMemoryField("VmRSS");
+    await resetPeakMemory();
     using model = await loadModel(ctx, folder.path, { dtype });
     const parameters = folder.elements * (dtype === "float32" ? 4 : 2);
-    const peak = (await resident("VmHWM")) - before;
+    const peakIncrease = (await readMemoryField("VmHWM")) - residentBefore;
     expect(model.parameters().reduce((sum, { size }) => sum + size, 0)).toBe(folder.elements);
-    expect(peak).toBeGreaterThan(0.9 * parameters);
-    expect(peak).toBeLessThan(parameters + 64 * MIB);
+    expect(peakIncrease).toBeGreaterThan(0.9 * parameters);
+    expect(peakIncrease).toBeLessThan(parameters + 64 * MIB);
   } finally {
     await rm(folder.path, { recursive: true });
   }

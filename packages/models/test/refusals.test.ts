@@ -7,87 +7,93 @@ import { GenerationCache, loadModel } from "../src/index.ts";
 import type { GenerateOptions } from "../src/index.ts";
 import { arrangements, loadOptions, onRanks, oneRank } from "./reference/arrangements.ts";
 import { models, type ReferenceModel } from "./reference/references.ts";
-import { type FolderOptions, weightsOf, writeFolder } from "./reference/weights.ts";
+import { type FolderOptions, generateWeights, writeFolder } from "./reference/weights.ts";
 
 const model = models.llama3!;
 
 /** What loading a folder throws on both of two ranks; nothing was sent before. */
-async function failure(
-  change: (path: string) => Promise<unknown>,
-  { of = model, ...options }: FolderOptions & { readonly of?: ReferenceModel } = {},
+async function getLoadError(
+  modifyFolder: (path: string) => Promise<unknown>,
+  { referenceModel = model, ...options }: FolderOptions & { readonly referenceModel?: ReferenceModel } = {},
 ): Promise<string> {
-  await using folder = await writeFolder(of, options);
-  await change(folder.path);
+  await using folder = await writeFolder(referenceModel, options);
+  await modifyFolder(folder.path);
   const [ring] = arrangements;
-  const [first, second] = await onRanks(ring!, async (ctx) => {
+  const [rank0Error, rank1Error] = await onRanks(ring!, async (ctx) => {
     const error = await loadModel(ctx, folder.path, loadOptions(ring!)).catch((caught: unknown) => caught);
     expect(ctx.world.traffic().messagesSent).toBe(0);
     return String(error).replaceAll(folder.path, "FOLDER");
   });
-  expect(second).toBe(first);
-  return first!;
+  expect(rank1Error).toBe(rank0Error);
+  return rank0Error!;
 }
 
-const unchanged = () => Promise.resolve();
-const withConfig = (fields: Readonly<Record<string, unknown>>) => (path: string) =>
+const keepFolder = () => Promise.resolve();
+const changeConfig = (fields: Readonly<Record<string, unknown>>) => (path: string) =>
   writeFile(join(path, "config.json"), JSON.stringify({ ...model.config, ...fields }));
 
 /** model.safetensors with some weights replaced, or left out where undefined. */
-const withWeights = (changes: Readonly<Record<string, unknown>>) => (path: string) => {
-  const weights = new Map<string, unknown>(Object.entries({ ...Object.fromEntries(weightsOf(model)), ...changes }));
+const changeWeights = (changes: Readonly<Record<string, unknown>>) => (path: string) => {
+  const weights = new Map<string, unknown>(
+    Object.entries({ ...Object.fromEntries(generateWeights(model)), ...changes }),
+  );
   for (const [name, value] of weights) if (value === undefined) weights.delete(name);
-  return writeSafetensors(join(path, "model.safetensors"), weights as ReturnType<typeof weightsOf>, { format: "pt" });
+  return writeSafetensors(join(path, "model.safetensors"), weights as ReturnType<typeof generateWeights>, {
+    format: "pt",
+  });
 };
 
-const single = { shards: 1 };
+const singleShard = { shards: 1 };
 const norm = { dtype: "float32", shape: [47], values: new Float32Array(47) };
 
 describe("a folder is rejected before anything is sent", () => {
   test("of another architecture", async () => {
-    expect(await failure(withConfig({ model_type: "bert" }))).toMatch(
+    expect(await getLoadError(changeConfig({ model_type: "bert" }))).toMatch(
       /FileError: FOLDER\/config.json: model_type: expected one of llama, .*, received "bert"; this model type is not supported/,
     );
   });
 
   test("whose config is no JSON, or not there", async () => {
-    expect(await failure((path) => writeFile(join(path, "config.json"), "{"))).toMatch(
+    expect(await getLoadError((path) => writeFile(join(path, "config.json"), "{"))).toMatch(
       /FileError: FOLDER\/config.json: expected JSON, received .*; download the file again/,
     );
-    expect(await failure((path) => import("node:fs/promises").then(({ rm }) => rm(join(path, "config.json"))))).toMatch(
+    expect(
+      await getLoadError((path) => import("node:fs/promises").then(({ rm }) => rm(join(path, "config.json")))),
+    ).toMatch(
       /FOLDER\/config.json: expected a file of a Hugging Face model folder, received no such file; download all files/,
     );
   });
 
   test("with a tensor missing", async () => {
-    expect(await failure(withWeights({ "model.norm.weight": undefined }), single)).toMatch(
+    expect(await getLoadError(changeWeights({ "model.norm.weight": undefined }), singleShard)).toMatch(
       /FileError: FOLDER: expected the 21 weights that config.json describes, received missing "model.norm.weight"; .*nothing was loaded/,
     );
   });
 
   test("with a tensor of another shape", async () => {
-    expect(await failure(withWeights({ "model.norm.weight": norm }), single)).toMatch(
+    expect(await getLoadError(changeWeights({ "model.norm.weight": norm }), singleShard)).toMatch(
       /received "model.norm.weight" has shape \[47\] instead of \[48\]; use the config.json of these weights/,
     );
   });
 
   test("with a tensor that the model has not", async () => {
-    expect(await failure(withWeights({ "model.layers.0.self_attn.q_proj.bias": norm }), single)).toMatch(
+    expect(await getLoadError(changeWeights({ "model.layers.0.self_attn.q_proj.bias": norm }), singleShard)).toMatch(
       /received unexpected "model.layers.0.self_attn.q_proj.bias"/,
     );
   });
 
   test("with the config of another size", async () => {
-    expect(await failure(withConfig({ num_hidden_layers: 3 }))).toMatch(
+    expect(await getLoadError(changeConfig({ num_hidden_layers: 3 }))).toMatch(
       /expected the 30 weights .*, received missing "model.layers.2.self_attn.q_proj.weight"; .* and 1 more/,
     );
   });
 
   test("with a shard that is truncated, or missing", async () => {
     const shard = "model-00002-of-00003.safetensors";
-    expect(await failure((path) => truncate(join(path, shard), 5000))).toMatch(
+    expect(await getLoadError((path) => truncate(join(path, shard), 5000))).toMatch(
       /FileError: FOLDER\/model-00002-of-00003.safetensors: expected \d+ bytes of tensor data, received \d+; restore the file from a copy; nothing was loaded/,
     );
-    expect(await failure((path) => import("node:fs/promises").then(({ rm }) => rm(join(path, shard))))).toMatch(
+    expect(await getLoadError((path) => import("node:fs/promises").then(({ rm }) => rm(join(path, shard))))).toMatch(
       /FOLDER\/model-00002-of-00003.safetensors: expected weights in safetensors format, received no such file; the folder contains model-00001/,
     );
   });
@@ -103,24 +109,29 @@ describe("a folder is rejected before anything is sent", () => {
           },
         }),
       );
-    expect(await failure(index)).toMatch(
+    expect(await getLoadError(index)).toMatch(
       /expected tensor ".*", as specified by model.safetensors.index.json, received/,
     );
-    const outside = (path: string) =>
+    const indexOutside = (path: string) =>
       writeFile(join(path, "model.safetensors.index.json"), JSON.stringify({ weight_map: { a: "../x.safetensors" } }));
-    expect(await failure(outside)).toMatch(
+    expect(await getLoadError(indexOutside)).toMatch(
       /weight_map: expected an object that maps tensor names to .safetensors file names/,
     );
   });
 
   test("with a tokenizer of a larger vocabulary, or of none that is supported", async () => {
     const vocab = Object.fromEntries(Array.from({ length: 70 }, (_, id) => [`t${id}`, id]));
-    const parts = { normalizer: null, pre_tokenizer: null, post_processor: null, decoder: { type: "ByteLevel" } };
-    const tokenizer = { model: { type: "BPE", vocab, merges: [] }, added_tokens: [], ...parts };
-    expect(await failure(unchanged, { files: { "tokenizer.json": tokenizer } })).toMatch(
+    const tokenizerFields = {
+      normalizer: null,
+      pre_tokenizer: null,
+      post_processor: null,
+      decoder: { type: "ByteLevel" },
+    };
+    const tokenizer = { model: { type: "BPE", vocab, merges: [] }, added_tokens: [], ...tokenizerFields };
+    expect(await getLoadError(keepFolder, { files: { "tokenizer.json": tokenizer } })).toMatch(
       /FOLDER\/tokenizer.json: expected at most 64 tokens, the vocab_size of config.json, received 70; use the tokenizer of this model/,
     );
-    expect(await failure(unchanged, { files: { "tokenizer.json": { model: { type: "Other" } } } })).toMatch(
+    expect(await getLoadError(keepFolder, { files: { "tokenizer.json": { model: { type: "Other" } } } })).toMatch(
       /FOLDER\/tokenizer.json: expected a tokenizer of a supported type, received/,
     );
   });
@@ -128,7 +139,7 @@ describe("a folder is rejected before anything is sent", () => {
 
 describe("generate rejects before anything is sent", () => {
   const tokens = [1, 2, 3];
-  const refused: readonly (readonly [name: string, options: GenerateOptions, message: RegExp])[] = [
+  const invalidCalls: readonly (readonly [name: string, options: GenerateOptions, message: RegExp])[] = [
     ["nothing to continue", {}, /generate: expected exactly one of prompt, messages and tokens, received none/],
     ["two things to continue", { tokens, prompt: "a" }, /received prompt and tokens/],
     [
@@ -165,19 +176,24 @@ describe("generate rejects before anything is sent", () => {
     ["a temperature of 0", { tokens, temperature: 0 }, /temperature: expected a number > 0, received 0/],
   ];
 
-  test.each(refused)("%s", async (_, options, message) => {
+  test.each(invalidCalls)("%s", async (_, options, message) => {
     await using folder = await writeFolder(model);
     await onRanks(oneRank, async (ctx) => {
-      using loaded = await loadModel(ctx, folder.path);
-      expect(() => loaded.generate(options)).toThrow(message);
+      using loadedModel = await loadModel(ctx, folder.path);
+      expect(() => loadedModel.generate(options)).toThrow(message);
     });
   });
 
   test("an added token that the model has no embedding of", async () => {
     const vocab = { a: 0, b: 1 };
-    const image = { id: 64, content: "<image>", special: true, normalized: false, lstrip: false, rstrip: false };
-    const parts = { normalizer: null, pre_tokenizer: null, post_processor: null, decoder: { type: "ByteLevel" } };
-    const tokenizer = { model: { type: "BPE", vocab, merges: [] }, added_tokens: [image], ...parts };
+    const imageToken = { id: 64, content: "<image>", special: true, normalized: false, lstrip: false, rstrip: false };
+    const tokenizerFields = {
+      normalizer: null,
+      pre_tokenizer: null,
+      post_processor: null,
+      decoder: { type: "ByteLevel" },
+    };
+    const tokenizer = { model: { type: "BPE", vocab, merges: [] }, added_tokens: [imageToken], ...tokenizerFields };
     await using folder = await writeFolder(model, { files: { "tokenizer.json": tokenizer } });
     await onRanks(oneRank, async (ctx) => {
       using loaded = await loadModel(ctx, folder.path);
@@ -206,8 +222,8 @@ describe("generate rejects before anything is sent", () => {
     await using folder = await writeFolder(model);
     await onRanks(oneRank, async (ctx) => {
       using loaded = await loadModel(ctx, folder.path);
-      using long = fromArray(ctx, new Float32Array(513), [1, 513]);
-      expect(() => loaded.forward(long)).toThrow(/CausalLM: expected at most 512 tokens, .*, received 513/);
+      using tooManyTokens = fromArray(ctx, new Float32Array(513), [1, 513]);
+      expect(() => loaded.forward(tooManyTokens)).toThrow(/CausalLM: expected at most 512 tokens, .*, received 513/);
     });
   });
 });

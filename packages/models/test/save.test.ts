@@ -5,8 +5,8 @@ import { describe, expect, test } from "vitest";
 import { editJson } from "../src/config/json-text.ts";
 import { loadModel } from "../src/index.ts";
 import { arrangements, loadOptions, onRanks, oneRank } from "./reference/arrangements.ts";
-import { models, pathOf } from "./reference/references.ts";
-import { weightsOf, writeFolder } from "./reference/weights.ts";
+import { models, resolvePath } from "./reference/references.ts";
+import { generateWeights, writeFolder } from "./reference/weights.ts";
 
 const readJson = async (...path: string[]) =>
   JSON.parse(await readFile(join(...path), "utf8")) as Record<string, unknown>;
@@ -19,40 +19,40 @@ describe.each(Object.keys(models))("%s", (name) => {
       dtype: "bfloat16",
       files: { "generation_config.json": { top_k: 7 } },
     });
-    const saved = join(folder.path, "saved");
+    const savedFolder = join(folder.path, "saved");
     await onRanks(oneRank, async (ctx) => {
-      using loaded = await loadModel(ctx, folder.path);
-      await loaded.save(saved);
+      using loadedModel = await loadModel(ctx, folder.path);
+      await loadedModel.save(savedFolder);
     });
-    expect((await readdir(saved)).sort()).toEqual(["config.json", "generation_config.json", "model.safetensors"]);
-    const { tensors, metadata } = await readSafetensors(join(saved, "model.safetensors"));
+    expect((await readdir(savedFolder)).sort()).toEqual(["config.json", "generation_config.json", "model.safetensors"]);
+    const { tensors, metadata } = await readSafetensors(join(savedFolder, "model.safetensors"));
     expect(metadata.get("format")).toBe("pt");
-    const expected = weightsOf(model);
+    const expected = generateWeights(model);
     expect(Object.fromEntries([...tensors].map(([key, { shape }]) => [key, shape]))).toEqual(model.shapes);
     for (const [key, { values, format }] of tensors) {
       expect(format).toBe("BF16");
       expect(Buffer.from(values.buffer).equals(Buffer.from(expected.get(key)!.values.buffer)), key).toBe(true);
     }
-    expect(await readJson(saved, "config.json")).toEqual({ ...model.config, dtype: "bfloat16" });
-    expect(await readJson(saved, "generation_config.json")).toEqual({ top_k: 7 });
+    expect(await readJson(savedFolder, "config.json")).toEqual({ ...model.config, dtype: "bfloat16" });
+    expect(await readJson(savedFolder, "generation_config.json")).toEqual({ top_k: 7 });
   });
 });
 
 test("shards and their index are what loadModel reads, from two ranks, with a tokenizer", async () => {
   const model = models.llama3!;
-  const tokenizer = await readJson(pathOf("tokenizers/unigram/tokenizer.json"));
+  const tokenizer = await readJson(resolvePath("tokenizers/unigram/tokenizer.json"));
   const config = { ...model.config, vocab_size: 200 };
   const shapes = { ...model.shapes, "model.embed_tokens.weight": [200, 48], "lm_head.weight": [200, 48] };
   const files = { "tokenizer.json": tokenizer, "tokenizer_config.json": { eos_token: "</s>" } };
   await using folder = await writeFolder({ ...model, config, shapes }, { files });
-  const saved = join(folder.path, "saved");
+  const savedFolder = join(folder.path, "saved");
   const [ring] = arrangements;
-  const before = await onRanks(ring!, async (ctx) => {
+  const logitsBefore = await onRanks(ring!, async (ctx) => {
     using loaded = await loadModel(ctx, folder.path, loadOptions(ring!));
-    await loaded.save(saved, { maxShardBytes: 30_000 });
+    await loaded.save(savedFolder, { maxShardBytes: 30_000 });
     return loaded.decoder.layers.at(1)!.attention.qkvProjection.weight.read();
   });
-  const index = (await readJson(saved, "model.safetensors.index.json")) as unknown as {
+  const index = (await readJson(savedFolder, "model.safetensors.index.json")) as unknown as {
     metadata: { total_size: number };
     weight_map: Record<string, string>;
   };
@@ -60,16 +60,16 @@ test("shards and their index are what loadModel reads, from two ranks, with a to
   expect(index.metadata.total_size).toBe(bytes);
   expect(new Set(Object.values(index.weight_map)).size).toBeGreaterThan(3);
   await onRanks(oneRank, async (ctx) => {
-    using again = await loadModel(ctx, saved);
-    expect(await again.decoder.layers.at(1)!.attention.qkvProjection.weight.read()).toEqual(before[0]);
-    expect(again.tokenizer!.decode(again.tokenizer!.encode("merge"))).toBe("merge");
+    using reloadedModel = await loadModel(ctx, savedFolder);
+    expect(await reloadedModel.decoder.layers.at(1)!.attention.qkvProjection.weight.read()).toEqual(logitsBefore[0]);
+    expect(reloadedModel.tokenizer!.decode(reloadedModel.tokenizer!.encode("merge"))).toBe("merge");
   });
 });
 
 test("numbers of config.json stay as they were written", () => {
   const text = '{"a": 4.0, "torch_dtype": "bfloat16", "b": [1e6, 7, 0.5], "c": {"d": "1.0", "e\\"": -2.0E0}}';
-  const edited = editJson(text, { dtype: "float32", torch_dtype: undefined });
-  expect(edited.replaceAll(/\s/g, "")).toBe(
+  const editedText = editJson(text, { dtype: "float32", torch_dtype: undefined });
+  expect(editedText.replaceAll(/\s/g, "")).toBe(
     '{"a":4.0,"b":[1e6,7,0.5],"c":{"d":"1.0","e\\"":-2.0E0},"dtype":"float32"}',
   );
 });

@@ -6,22 +6,22 @@ const bytes = { decode: (ids: readonly number[]) => new TextDecoder().decode(Uin
 const encode = (text: string): number[] => [...new TextEncoder().encode(text)];
 
 /** What a stream gives for each token, up to a stop string. */
-function pieces(
+function streamPieces(
   text: string,
   stopStrings: readonly string[] = [],
-): { texts: string[]; isStopped: boolean; rest: string } {
+): { texts: string[]; isStopped: boolean; remainingText: string } {
   const stream = new TextStream(bytes, encode("prompt"), stopStrings);
   const texts: string[] = [];
   for (const token of encode(text)) {
-    const piece = stream.push(token);
-    texts.push(piece.text);
-    if (piece.isStopped) return { texts, isStopped: true, rest: "" };
+    const textPiece = stream.push(token);
+    texts.push(textPiece.text);
+    if (textPiece.isStopped) return { texts, isStopped: true, remainingText: "" };
   }
-  return { texts, isStopped: false, rest: stream.flush() };
+  return { texts, isStopped: false, remainingText: stream.flush() };
 }
 
 test("a character of several tokens comes with the last", () => {
-  expect(pieces("a🙂é").texts).toEqual(["a", "", "", "", "🙂", "", "é"]);
+  expect(streamPieces("a🙂é").texts).toEqual(["a", "", "", "", "🙂", "", "é"]);
 });
 
 test("an incomplete character comes at the end, as what stands for it", () => {
@@ -41,16 +41,16 @@ test("bytes that are no character do not hold up what follows", () => {
 });
 
 test("text before a stop string is returned, the string and what follows is not", () => {
-  const { texts, isStopped } = pieces("one\n\ntwo", ["\n\n"]);
+  const { texts, isStopped } = streamPieces("one\n\ntwo", ["\n\n"]);
   expect(texts.join("")).toBe("one");
   expect(isStopped).toBe(true);
 });
 
 test("what may become a stop string is held back until it is not", () => {
-  expect(pieces("ab stop", ["abc"]).texts).toEqual(["", "", "ab ", "s", "t", "o", "p"]);
-  expect(pieces("xab", ["abc"])).toMatchObject({ rest: "ab", isStopped: false });
+  expect(streamPieces("ab stop", ["abc"]).texts).toEqual(["", "", "ab ", "s", "t", "o", "p"]);
+  expect(streamPieces("xab", ["abc"])).toMatchObject({ rest: "ab", isStopped: false });
 });
 
 test("the first of several stop strings ends the text", () => {
-  expect(pieces("a</s>b<end>", ["<end>", "</s>"]).texts.join("")).toBe("a");
+  expect(streamPieces("a</s>b<end>", ["<end>", "</s>"]).texts.join("")).toBe("a");
 });

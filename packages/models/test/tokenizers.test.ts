@@ -2,9 +2,9 @@ import { readFile } from "node:fs/promises";
 import { describe, expect, test } from "vitest";
 import { type ChatMessage, Tokenizer } from "../src/index.ts";
 import { TextStream } from "../src/generate/text-stream.ts";
-import { pathOf } from "./reference/references.ts";
+import { resolvePath } from "./reference/references.ts";
 
-interface Expected {
+interface ExpectedTokens {
   readonly texts: readonly {
     readonly text: string;
     readonly ids: readonly number[];
@@ -19,20 +19,23 @@ interface Expected {
   }[];
 }
 
-async function open(name: string): Promise<{ tokenizer: Tokenizer; expected: Expected }> {
-  const read = (file: string) => readFile(pathOf(`tokenizers/${name}/${file}`), "utf8");
-  const json = async (file: string) => JSON.parse(await read(file)) as Readonly<Record<string, unknown>>;
+async function openTokenizer(name: string): Promise<{ tokenizer: Tokenizer; expected: ExpectedTokens }> {
+  const readTokenizerFile = (file: string) => readFile(resolvePath(`tokenizers/${name}/${file}`), "utf8");
+  const json = async (file: string) => JSON.parse(await readTokenizerFile(file)) as Readonly<Record<string, unknown>>;
   const files = {
     tokenizer: await json("tokenizer.json"),
     config: await json("tokenizer_config.json"),
-    chatTemplate: await read("chat_template.jinja"),
+    chatTemplate: await readTokenizerFile("chat_template.jinja"),
   };
-  return { tokenizer: new Tokenizer(name, files), expected: (await json("expected.json")) as unknown as Expected };
+  return {
+    tokenizer: new Tokenizer(name, files),
+    expected: (await json("expected.json")) as unknown as ExpectedTokens,
+  };
 }
 
 describe.each(["byte-level", "byte-fallback", "unigram"])("%s", (name) => {
   test("texts become the ids that Python's tokenizers gives, and back", async () => {
-    const { tokenizer, expected } = await open(name);
+    const { tokenizer, expected } = await openTokenizer(name);
     for (const { text, ids, plain, decoded, shown } of expected.texts) {
       expect(tokenizer.encode(text), text).toEqual(ids);
       expect(tokenizer.encode(text, { addSpecialTokens: false }), text).toEqual(plain);
@@ -42,20 +45,22 @@ describe.each(["byte-level", "byte-fallback", "unigram"])("%s", (name) => {
   });
 
   test("conversations become the texts that transformers gives", async () => {
-    const { tokenizer, expected } = await open(name);
+    const { tokenizer, expected } = await openTokenizer(name);
     for (const { messages, variables, text } of expected.chats) {
-      const { add_generation_prompt: addGenerationPrompt, ...rest } = variables as { add_generation_prompt: boolean };
-      expect(tokenizer.applyChatTemplate(messages, { addGenerationPrompt, variables: rest })).toBe(text);
+      const { add_generation_prompt: addGenerationPrompt, ...otherVariables } = variables as {
+        add_generation_prompt: boolean;
+      };
+      expect(tokenizer.applyChatTemplate(messages, { addGenerationPrompt, variables: otherVariables })).toBe(text);
     }
   });
 
   test("a stream of tokens gives the text of all of them", async () => {
-    const { tokenizer, expected } = await open(name);
+    const { tokenizer, expected } = await openTokenizer(name);
     for (const { ids } of expected.texts) {
-      const [prompt, rest] = [ids.slice(0, 2), ids.slice(2)];
+      const [prompt, remainingIds] = [ids.slice(0, 2), ids.slice(2)];
       const stream = new TextStream(tokenizer, prompt);
-      const pieces = rest.map((id) => stream.push(id).text);
-      expect(pieces.join("") + stream.flush()).toBe(tokenizer.decode(ids).slice(tokenizer.decode(prompt).length));
+      const textPieces = remainingIds.map((id) => stream.push(id).text);
+      expect(textPieces.join("") + stream.flush()).toBe(tokenizer.decode(ids).slice(tokenizer.decode(prompt).length));
     }
   });
 });

@@ -7,18 +7,18 @@ import { models, tokens } from "./reference/references.ts";
 import { writeFolder } from "./reference/weights.ts";
 
 /** The losses of some steps that learn each next token, on rank 0. */
-async function losses(arrangement: Arrangement, folder: string, steps: number): Promise<number[]> {
-  const [found] = await onRanks(arrangement, async (ctx) => {
+async function trainLosses(arrangement: Arrangement, folder: string, steps: number): Promise<number[]> {
+  const [rankLosses] = await onRanks(arrangement, async (ctx) => {
     const options = loadOptions(arrangement);
     using model = await loadModel(ctx, folder, options);
     using optimizer = new AdamW(model, { lr: 0.01 });
     const length = tokens.length - 1;
-    using whole = fromArray(ctx, tokens.values, [tokens.batch, tokens.length]);
-    using inputs = whole.slice(1, 0, length);
-    using targets = whole.slice(1, 1);
-    const cut = { placement: options.placement, axes: arrangement.backend?.axes ?? [] };
-    using x = shard(ctx, inputs, 1, cut);
-    using y = shard(ctx, targets, 1, cut);
+    using fullTokens = fromArray(ctx, tokens.values, [tokens.batch, tokens.length]);
+    using inputs = fullTokens.slice(1, 0, length);
+    using targets = fullTokens.slice(1, 1);
+    const shardOptions = { placement: options.placement, axes: arrangement.backend?.axes ?? [] };
+    using x = shard(ctx, inputs, 1, shardOptions);
+    using y = shard(ctx, targets, 1, shardOptions);
     const values: number[] = [];
     for (let step = 0; step < steps; step++) {
       using loss = scope(() => crossEntropy(ctx, model.forward(x, { sequenceLength: length }), y));
@@ -30,16 +30,16 @@ async function losses(arrangement: Arrangement, folder: string, steps: number): 
     }
     return values;
   });
-  return found!;
+  return rankLosses!;
 }
 
 test("a loaded model trains, with the same losses on every mesh", async () => {
   await using folder = await writeFolder(models.gemma3!);
-  const alone = await losses(oneRank, folder.path, 8);
-  expect(alone.at(-1)).toBeLessThan(0.7 * alone[0]!);
+  const singleRankLosses = await trainLosses(oneRank, folder.path, 8);
+  expect(singleRankLosses.at(-1)).toBeLessThan(0.7 * singleRankLosses[0]!);
   for (const arrangement of arrangements.filter(({ name }) => /ring of 4|mesh2d on 2×2|flex on 4/.test(name))) {
-    const values = await losses(arrangement, folder.path, 8);
-    for (const [step, loss] of values.entries()) expect(loss).toBeCloseTo(alone[step]!, 3);
+    const values = await trainLosses(arrangement, folder.path, 8);
+    for (const [step, loss] of values.entries()) expect(loss).toBeCloseTo(singleRankLosses[step]!, 3);
   }
 });
 
@@ -61,15 +61,16 @@ test("padding on either side changes nothing for the tokens", async () => {
   await onRanks(oneRank, async (ctx) => {
     using model = await loadModel(ctx, folder.path);
     const text = tokens.values.slice(0, 8);
-    using alone = fromArray(ctx, text, [1, 8]);
-    using expected = noGrad(() => model.forward(alone));
+    using unpaddedTokens = fromArray(ctx, text, [1, 8]);
+    using expected = noGrad(() => model.forward(unpaddedTokens));
     const [values, zeros] = [await expected.read(), [0, 0, 0]];
     for (const padding of ["left", "right"] as const) {
       const row = padding === "left" ? [...zeros, ...text] : [...text, ...zeros];
-      using padded = fromArray(ctx, row, [1, 11]);
-      using out = noGrad(() => model.forward(padded, { lengths: [8], padding }));
-      using own = padding === "left" ? out.slice(1, 3) : out.slice(1, 0, 8);
-      for (const [i, value] of (await own.read()).entries()) expect(Math.abs(value - values[i]!)).toBeLessThan(1e-5);
+      using paddedTokens = fromArray(ctx, row, [1, 11]);
+      using out = noGrad(() => model.forward(paddedTokens, { lengths: [8], padding }));
+      using validLogits = padding === "left" ? out.slice(1, 3) : out.slice(1, 0, 8);
+      for (const [i, value] of (await validLogits.read()).entries())
+        expect(Math.abs(value - values[i]!)).toBeLessThan(1e-5);
     }
   });
 });

@@ -22,10 +22,10 @@ async function measureBest<Names extends string>(
   const entries = Object.entries(functions) as [Names, () => void][];
   const bestMs = Object.fromEntries(entries.map(([name]) => [name, Infinity])) as Record<Names, number>;
   for (let round = 0; round < numRounds; round++) {
-    for (const [name, measuredFunction] of entries) {
+    for (const [name, runOnce] of entries) {
       await ctx.device.stream.synchronize();
       const start = performance.now();
-      measuredFunction();
+      runOnce();
       await ctx.device.stream.synchronize();
       bestMs[name] = Math.min(bestMs[name], performance.now() - start);
     }
@@ -47,13 +47,15 @@ for (const [name, shapes] of Object.entries(models)) {
   const size = model.parameters().reduce((sum, each) => sum + each.size, 0);
   using a = randn(ctx, [size]);
   using b = randn(ctx, [size]);
-  const { sum, ...best } = await measureBest(ctx, {
+  const { sum, ...bestStepMs } = await measureBest(ctx, {
     sum: () => ctx.device.kernels.binary("add", a, a, b),
     AdamW: () => adamW.step(),
     ScheduleFreeAdamW: () => scheduleFree.step(),
     clipGradNorm: () => clipGradNorm(model, 1).dispose(),
   });
-  const ratios = Object.entries(best).map(([each, ms]) => `${each} ${ms.toFixed(2)} ms = ${(ms / sum).toFixed(2)}`);
+  const ratios = Object.entries(bestStepMs).map(
+    ([optimizerName, ms]) => `${optimizerName} ${ms.toFixed(2)} ms = ${(ms / sum).toFixed(2)}`,
+  );
   console.log(`parameters, ${name}: a += b takes ${sum.toFixed(2)} ms; relative to it: ${ratios.join(", ")}`);
 }
 
@@ -76,7 +78,9 @@ const { sum, ...best } = await measureBest(ctx, {
     x.grad = null;
   },
 });
-const ratios = Object.entries(best).map(([each, ms]) => `${each} ${ms.toFixed(2)} ms = ${(ms / sum).toFixed(2)}`);
+const ratios = Object.entries(best).map(
+  ([layerName, ms]) => `${layerName} ${ms.toFixed(2)} ms = ${(ms / sum).toFixed(2)}`,
+);
 console.log(`[4096, 1024]: a += b takes ${sum.toFixed(2)} ms; relative to it: ${ratios.join(", ")}`);
 
 const [rows, numFeatures, numClasses] = [1024, 256, 32_768];
@@ -97,7 +101,7 @@ for (const dtype of ["float32", "bfloat16"] as const) {
     hidden.grad?.dispose();
     hidden.grad = null;
   };
-  const { whole, ...fused } = await measureBest(ctx, {
+  const { whole: unfused, ...fusedMs } = await measureBest(ctx, {
     whole() {
       using logits = head.forward(hidden);
       runBackward(crossEntropy(ctx, logits, labels));
@@ -106,8 +110,8 @@ for (const dtype of ["float32", "bfloat16"] as const) {
     "of 256": () => runBackward(linearCrossEntropy(ctx, hidden, head, labels)),
     "of 512": () => runBackward(linearCrossEntropy(ctx, hidden, head, labels, { chunkRows: 512 })),
   });
-  const ratios = Object.entries(fused).map(([each, ms]) => `${each} ${(ms / whole).toFixed(2)}`);
+  const ratios = Object.entries(fusedMs).map(([lossName, ms]) => `${lossName} ${(ms / unfused).toFixed(2)}`);
   console.log(
-    `linear and cross-entropy, ${rows} × ${numFeatures} × ${numClasses}, ${dtype}: ${whole.toFixed(0)} ms; relative to it: ${ratios.join(", ")}`,
+    `linear and cross-entropy, ${rows} × ${numFeatures} × ${numClasses}, ${dtype}: ${unfused.toFixed(0)} ms; relative to it: ${ratios.join(", ")}`,
   );
 }

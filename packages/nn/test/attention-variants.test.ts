@@ -11,18 +11,21 @@ import {
 } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { maxDifference } from "./reference/numbers.ts";
-import { alone, onMesh } from "./reference/world.ts";
+import { onOneRank, onMesh } from "./reference/world.ts";
 
-type Values = readonly number[];
+type NumberList = readonly number[];
 /** What attention-variants.py wrote: layers of Hugging Face transformers, in float32. */
 const { sizes, gptOss, gemma2 } = JSON.parse(
   readFileSync(new URL("reference/attention-variants.json", import.meta.url), "utf8"),
 ) as {
   readonly sizes: Readonly<Record<"batch" | "length" | "embedDim" | "numHeads" | "numKvHeads" | "headDim", number>>;
   readonly gptOss: readonly (Readonly<
-    Record<"x" | "qkvWeight" | "qkvBias" | "outWeight" | "outBias" | "sinks" | "dOut" | "out" | "dx" | "dSinks", Values>
+    Record<
+      "x" | "qkvWeight" | "qkvBias" | "outWeight" | "outBias" | "sinks" | "dOut" | "out" | "dx" | "dSinks",
+      NumberList
+    >
   > & { readonly window: number })[];
-  readonly gemma2: Readonly<Record<"q" | "k" | "v" | "dOut" | "out" | "dq" | "dk" | "dv", Values>> & {
+  readonly gemma2: Readonly<Record<"q" | "k" | "v" | "dOut" | "out" | "dq" | "dk" | "dv", NumberList>> & {
     readonly softcap: number;
   };
 };
@@ -45,39 +48,40 @@ async function runLayer(ctx: Context, expected: GptOssLayer, backend: string) {
     sinks: fromArray(ctx, expected.sinks, [numHeads]),
   };
   layer.loadStateDict(new Map(Object.entries(state)));
-  const own = (values: Values) => shard(ctx, fromArray(ctx, values, [batch, length, embedDim]), 1).detach();
-  const x = own(expected.x);
+  const createLocalInput = (values: NumberList) =>
+    shard(ctx, fromArray(ctx, values, [batch, length, embedDim]), 1).detach();
+  const x = createLocalInput(expected.x);
   x.requiresGrad = true;
   const out = layer.forward(x);
-  out.backward(own(expected.dOut));
+  out.backward(createLocalInput(expected.dOut));
   reduceGradients(ctx, layer);
-  const whole = [unshard(ctx, out, 1, { length }), unshard(ctx, x.grad!, 1, { length }), layer.sinks!.grad!];
-  const [read, dx, dSinks] = await Promise.all(whole.map((each) => each.read()));
-  return { out: read!, dx: dx!, dSinks: dSinks! };
+  const fullTensors = [unshard(ctx, out, 1, { length }), unshard(ctx, x.grad!, 1, { length }), layer.sinks!.grad!];
+  const [outputValues, dx, dSinks] = await Promise.all(fullTensors.map((each) => each.read()));
+  return { out: outputValues!, dx: dx!, dSinks: dSinks! };
 }
 
 test.each(gptOss)("a layer of gpt-oss with sinks and a window of $window is that of transformers", async (expected) => {
   const ranks = [
-    await alone((ctx) => runLayer(ctx, expected, "local")),
+    await onOneRank((ctx) => runLayer(ctx, expected, "local")),
     ...(await onMesh({ sp: 3 }, (ctx) => runLayer(ctx, expected, "ring"))),
   ];
   expect(Math.max(...expected.dSinks.map(Math.abs))).toBeGreaterThan(0.1);
-  for (const found of ranks) {
+  for (const actual of ranks) {
     for (const name of ["out", "dx", "dSinks"] as const) {
-      expect(maxDifference(found[name], expected[name]), name).toBeLessThan(float32Error);
+      expect(maxDifference(actual[name], expected[name]), name).toBeLessThan(float32Error);
     }
   }
 });
 
 test("attention with the softcap of Gemma 2 is that of transformers", () =>
-  alone(async (ctx) => {
-    const tensor = (values: Values, heads: number) => fromArray(ctx, values, [batch, heads, length, headDim]);
+  onOneRank(async (ctx) => {
+    const tensor = (values: NumberList, heads: number) => fromArray(ctx, values, [batch, heads, length, headDim]);
     const [q, k, v] = [tensor(gemma2.q, numHeads), tensor(gemma2.k, numKvHeads), tensor(gemma2.v, numKvHeads)];
     for (const x of [q, k, v]) x.requiresGrad = true;
     const out = attention(ctx, q, k, v, { mask: masks.causal(), softcap: gemma2.softcap });
     out.backward(tensor(gemma2.dOut, numHeads));
-    const found = { out, dq: q.grad!, dk: k.grad!, dv: v.grad! };
+    const actualTensors = { out, dq: q.grad!, dk: k.grad!, dv: v.grad! };
     for (const name of ["out", "dq", "dk", "dv"] as const) {
-      expect(maxDifference(await found[name].read(), gemma2[name]), name).toBeLessThan(float32Error);
+      expect(maxDifference(await actualTensors[name].read(), gemma2[name]), name).toBeLessThan(float32Error);
     }
   }));

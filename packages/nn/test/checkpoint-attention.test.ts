@@ -16,19 +16,19 @@ import {
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { Dropout, RMSNorm, RotaryEmbedding, SwiGLU } from "../src/index.ts";
-import { numbers } from "./reference/numbers.ts";
-import { alone, onMesh } from "./reference/world.ts";
+import { generateNumbers } from "./reference/numbers.ts";
+import { onOneRank, onMesh } from "./reference/world.ts";
 
 const [length, embedDim] = [24, 8];
 
 /** How often each half of an attention call ran. */
-interface Calls {
+interface CallCounts {
   forward: number;
   backward: number;
 }
 
 /** A ring that counts its calls. */
-function counted(calls: Calls): AttentionBackend {
+function createCountingBackend(calls: CallCounts): AttentionBackend {
   const inner = ring();
   return {
     ...inner,
@@ -52,7 +52,7 @@ class Block extends Module {
   readonly norm: RMSNorm;
   readonly attn: MultiAxisAttention;
   readonly cross: CrossAxisAttention;
-  readonly drop: Dropout;
+  readonly dropout: Dropout;
   readonly mlp: SwiGLU;
 
   constructor(
@@ -67,18 +67,18 @@ class Block extends Module {
     const options = { embedDim, numHeads: 2, numKvHeads: 1, causal: true, placement, backend, dtype } as const;
     const positions = new RotaryEmbedding(embedDim / 2);
     this.norm = this.addChild("norm", new RMSNorm(ctx, embedDim, { dtype }));
-    const self = { ...options, positions, attentionAxis: 1, sequenceLength: length, useCheckpoint } as const;
-    this.attn = this.addChild("attn", new MultiAxisAttention(ctx, self));
+    const selfOptions = { ...options, positions, attentionAxis: 1, sequenceLength: length, useCheckpoint } as const;
+    this.attn = this.addChild("attn", new MultiAxisAttention(ctx, selfOptions));
     const lengths = { sequenceLength: length, kvSequenceLength: length };
     const cross = { ...options, ...lengths, qAxis: 1, kvAxis: 1, useCheckpoint } as const;
     this.cross = this.addChild("cross", new CrossAxisAttention(ctx, cross));
-    this.drop = this.addChild("drop", new Dropout(ctx, 0.1, { placement, sequenceLength: length }));
+    this.dropout = this.addChild("drop", new Dropout(ctx, 0.1, { placement, sequenceLength: length }));
     this.mlp = this.addChild("mlp", new SwiGLU(ctx, { embedDim, hiddenDim: 12, dtype }));
   }
 
   forward(x: Tensor): Tensor {
     const body = (x: Tensor): Tensor => {
-      const y = x.add(this.drop.forward(this.attn.forward(this.norm.forward(x))));
+      const y = x.add(this.dropout.forward(this.attn.forward(this.norm.forward(x))));
       const z = y.add(this.cross.forward(y, x));
       return z.add(this.mlp.forward(z));
     };
@@ -87,33 +87,33 @@ class Block extends Module {
   }
 }
 
-interface Run {
+interface RunResult {
   /** The output, and the gradients of the input and of every parameter. */
   readonly values: readonly (readonly number[])[];
-  readonly calls: Calls;
+  readonly calls: CallCounts;
   /** Sent in the forward, and in the backward. */
   readonly bytes: readonly [number, number];
 }
 
 /** By all that was enqueued so far. */
-async function bytesSent(ctx: Context): Promise<number> {
+async function readBytesSent(ctx: Context): Promise<number> {
   ctx.world.barrier().wait();
   await ctx.device.stream.synchronize();
   return ctx.world.traffic().bytesSent;
 }
 
-async function run(ctx: Context, mode: Mode, dtype: "float32" | "bfloat16" = "float32"): Promise<Run> {
+async function runStep(ctx: Context, mode: Mode, dtype: "float32" | "bfloat16" = "float32"): Promise<RunResult> {
   const calls = { forward: 0, backward: 0 };
-  using model = new Block(ctx, mode, { backend: counted(calls), dtype });
-  using whole = fromArray(ctx, numbers(2 * length * embedDim, 1), [2, length, embedDim], { dtype });
-  const x = shard(ctx, whole, 1, { placement: "zigzag" }).detach();
+  using model = new Block(ctx, mode, { backend: createCountingBackend(calls), dtype });
+  using fullInput = fromArray(ctx, generateNumbers(2 * length * embedDim, 1), [2, length, embedDim], { dtype });
+  const x = shard(ctx, fullInput, 1, { placement: "zigzag" }).detach();
   x.requiresGrad = true;
-  using seed = shard(ctx, whole, 1, { placement: "zigzag" });
-  const start = await bytesSent(ctx);
+  using seed = shard(ctx, fullInput, 1, { placement: "zigzag" });
+  const start = await readBytesSent(ctx);
   using out = model.forward(x);
-  const between = await bytesSent(ctx);
+  const bytesSentInForward = await readBytesSent(ctx);
   out.backward(seed);
-  const bytes = [between - start, (await bytesSent(ctx)) - between] as const;
+  const bytes = [bytesSentInForward - start, (await readBytesSent(ctx)) - bytesSentInForward] as const;
   reduceGradients(ctx, model);
   const tensors = [out, x.grad!, ...model.parameters().map(({ grad }) => grad!)];
   const values = await Promise.all(tensors.map(async (each) => Array.from(await each.read())));
@@ -122,75 +122,75 @@ async function run(ctx: Context, mode: Mode, dtype: "float32" | "bfloat16" = "fl
 
 describe.each([1, 2, 4])("on %d ranks", (sp) => {
   test.each(["float32", "bfloat16"] as const)("gradients are the same, bit for bit, %s", async (dtype) => {
-    const expected = await onMesh({ sp }, (ctx) => run(ctx, "none", dtype));
+    const expected = await onMesh({ sp }, (ctx) => runStep(ctx, "none", dtype));
     for (const mode of ["recompute", "keepAttention", "module", "nested"] as const) {
-      const found = await onMesh({ sp }, (ctx) => run(ctx, mode, dtype));
+      const actual = await onMesh({ sp }, (ctx) => runStep(ctx, mode, dtype));
       expect(
-        found.map(({ values }) => values),
+        actual.map(({ values }) => values),
         mode,
       ).toEqual(expected.map(({ values }) => values));
     }
   });
 
   test("attention is neither computed nor communicated again", async () => {
-    const [none, recompute, ...kept] = await Promise.all(
+    const [withoutCheckpoint, recompute, ...keepingRuns] = await Promise.all(
       (["none", "recompute", "keepAttention", "module", "nested"] as const).map((mode) =>
-        onMesh({ sp }, (ctx) => run(ctx, mode)),
+        onMesh({ sp }, (ctx) => runStep(ctx, mode)),
       ),
     );
-    for (const rank of none!.keys()) {
-      const [forward, backward] = none![rank]!.bytes;
-      expect(none![rank]!.calls).toEqual({ forward: 2, backward: 2 });
+    for (const rank of withoutCheckpoint!.keys()) {
+      const [forward, backward] = withoutCheckpoint![rank]!.bytes;
+      expect(withoutCheckpoint![rank]!.calls).toEqual({ forward: 2, backward: 2 });
       expect(forward > 0).toBe(sp > 1);
       // What is not kept is sent once more.
       expect(recompute![rank]!.calls).toEqual({ forward: 4, backward: 2 });
       expect(recompute![rank]!.bytes).toEqual([forward, backward + forward]);
-      for (const each of kept) {
-        expect(each[rank]!.calls).toEqual({ forward: 2, backward: 2 });
-        expect(each[rank]!.bytes).toEqual([forward, backward]);
+      for (const keepingRun of keepingRuns) {
+        expect(keepingRun[rank]!.calls).toEqual({ forward: 2, backward: 2 });
+        expect(keepingRun[rank]!.bytes).toEqual([forward, backward]);
       }
     }
   });
 });
 
 test("what is kept is the inputs, (out, lse) and the result, and all is given back", () =>
-  alone(async (ctx) => {
+  onOneRank(async (ctx) => {
     const [batch, heads, rows, dim] = [2, 4, 64, 8];
     const shape = [batch, heads, rows, dim];
     const size = 4 * batch * heads * rows * dim;
-    const before = ctx.device.memory().allocated;
+    const allocatedBefore = ctx.device.memory().allocated;
     const x = randn(ctx, shape);
     x.requiresGrad = true;
-    const held = () => ctx.device.memory().allocated - before;
+    const countHeldBytes = () => ctx.device.memory().allocated - allocatedBefore;
     const body = (x: Tensor) => attention(ctx, x.tanh(), x, x).tanh();
     const y = checkpoint({ keepAttention: true }, body, x);
-    expect(held()).toBe(3 * size + size / dim);
+    expect(countHeldBytes()).toBe(3 * size + size / dim);
     const loss = y.sum();
     loss.backward();
     x.grad!.dispose();
-    for (const each of [loss, y]) each.dispose();
-    expect(held()).toBe(size);
+    for (const tensor of [loss, y]) tensor.dispose();
+    expect(countHeldBytes()).toBe(size);
     // Without a backward, when the result goes; and where the body throws.
     checkpoint({ keepAttention: true }, body, x).dispose();
-    expect(held()).toBe(size);
-    const failing = (x: Tensor): Tensor => {
+    expect(countHeldBytes()).toBe(size);
+    const failingBody = (x: Tensor): Tensor => {
       body(x);
       throw new Error("body");
     };
-    expect(() => checkpoint({ keepAttention: true }, failing, x)).toThrow("body");
-    expect(held()).toBe(size);
+    expect(() => checkpoint({ keepAttention: true }, failingBody, x)).toThrow("body");
+    expect(countHeldBytes()).toBe(size);
     x.requiresGrad = false;
     checkpoint({ keepAttention: true }, body, x).dispose();
-    expect(held()).toBe(size);
+    expect(countHeldBytes()).toBe(size);
     x.dispose();
     await ctx.device.stream.synchronize();
-    expect(held()).toBe(0);
+    expect(countHeldBytes()).toBe(0);
   }));
 
 test("lse is kept, too, for a body that uses it", () =>
-  alone(async (ctx) => {
-    const gradient = async (keepAttention: boolean) => {
-      using x = fromArray(ctx, numbers(24, 3), [1, 1, 6, 4]);
+  onOneRank(async (ctx) => {
+    const computeGradient = async (keepAttention: boolean) => {
+      using x = fromArray(ctx, generateNumbers(24, 3), [1, 1, 6, 4]);
       x.requiresGrad = true;
       const body = (x: Tensor) => {
         const { out, lse } = attention(ctx, x, x, x, { returnLse: true });
@@ -200,11 +200,11 @@ test("lse is kept, too, for a body that uses it", () =>
       loss.backward();
       return Array.from(await x.grad!.read());
     };
-    expect(await gradient(true)).toEqual(await gradient(false));
+    expect(await computeGradient(true)).toEqual(await computeGradient(false));
   }));
 
 test("a body that does something else the second time, and a result that was mutated, are errors", () =>
-  alone((ctx) => {
+  onOneRank((ctx) => {
     using x = randn(ctx, [1, 1, 4, 2]);
     x.requiresGrad = true;
     const backward = (body: (x: Tensor) => Tensor): void => {
@@ -212,25 +212,25 @@ test("a body that does something else the second time, and a result that was mut
       loss.backward();
     };
     let calls = 0;
-    const more = (x: Tensor) => {
+    const attendTwice = (x: Tensor) => {
       const out = attention(ctx, x, x, x);
       return calls++ === 0 ? out : attention(ctx, out, x, x);
     };
-    expect(() => backward(more)).toThrow(/expected at most 1 attention calls, as in the original forward/);
+    expect(() => backward(attendTwice)).toThrow(/expected at most 1 attention calls, as in the original forward/);
     calls = 0;
-    const other = (x: Tensor) => {
+    const attendOtherShape = (x: Tensor) => {
       const q = calls++ === 0 ? x : x.slice(2, 0, 2);
       return attention(ctx, q, x, x).sum();
     };
-    expect(() => backward(other)).toThrow(
+    expect(() => backward(attendOtherShape)).toThrow(
       /to return shape \[1,1,4,2\].*received an attention call that returns shape \[1,1,2,2\]/s,
     );
-    const mutated = (x: Tensor) => {
+    const mutateInBody = (x: Tensor) => {
       const out = attention(ctx, x, x, x);
       ctx.device.kernels.scalar("mul", out, out, 2);
       return out.tanh();
     };
-    expect(() => backward(mutated)).toThrow(AutogradError);
+    expect(() => backward(mutateInBody)).toThrow(AutogradError);
     expect(() => checkpoint({ keep: true } as never, (x: Tensor) => x.tanh(), x)).toThrow(
       /options among keepAttention/,
     );

@@ -5,42 +5,53 @@ import { describe, expect, test } from "vitest";
 import { DataLoader, type DataLoaderOptions, type TokenBatch, tokenArrays, tokenFile } from "../src/index.ts";
 import { permute, philoxWord } from "../src/data/permutation.ts";
 import { directory } from "./reference/directory.ts";
-import { numbers } from "./reference/numbers.ts";
-import { alone, onMesh } from "./reference/world.ts";
+import { generateNumbers } from "./reference/numbers.ts";
+import { onOneRank, onMesh } from "./reference/world.ts";
 
 /** Documents of lengths 1 to 23 whose tokens state where they are: 100 · document + place. */
-const documents = numbers(40, 1).map((x, d) => Array.from({ length: 12 + Math.floor(11 * x) }, (_, i) => 100 * d + i));
+const documents = generateNumbers(40, 1).map((x, d) =>
+  Array.from({ length: 12 + Math.floor(11 * x) }, (_, i) => 100 * d + i),
+);
 const stream = documents.flat();
 const options = { rowLength: 24, batchSize: 4, seed: 9 } as const;
 
-const read = async (batch: TokenBatch) => ({
+const readBatch = async (batch: TokenBatch) => ({
   tokens: Array.from(await batch.tokens.read()),
   labels: Array.from(await batch.labels.read()),
   positions: Array.from(await batch.positions.read()),
 });
 
 test("rows hold the tokens in order, labels end with documents, positions restart or do not", async () => {
-  await alone(async (ctx) => {
-    for (const reset of [true, false]) {
-      const settings = { ...options, shuffle: false, resetAttentionMask: reset, resetPositionIds: reset };
+  await onOneRank(async (ctx) => {
+    for (const resetAtDocuments of [true, false]) {
+      const settings = {
+        ...options,
+        shuffle: false,
+        resetAttentionMask: resetAtDocuments,
+        resetPositionIds: resetAtDocuments,
+      };
       const loader = new DataLoader(ctx, tokenArrays(documents), settings);
-      for (let at = 0; at < loader.batchesPerEpoch * 4 * 24; at += 4 * 24) {
+      for (let batchStart = 0; batchStart < loader.batchesPerEpoch * 4 * 24; batchStart += 4 * 24) {
         using batch = loader.next();
-        const { tokens, labels, positions: places } = await read(batch);
-        expect(tokens).toEqual(stream.slice(at, at + 4 * 24));
+        const { tokens, labels, positions: positionIds } = await readBatch(batch);
+        expect(tokens).toEqual(stream.slice(batchStart, batchStart + 4 * 24));
         const isLast = (token: number) => token % 100 === documents[Math.floor(token / 100)]!.length - 1;
-        expect(labels).toEqual(tokens.map((token, i) => (reset && isLast(token) ? -100 : stream[at + i + 1])));
+        expect(labels).toEqual(
+          tokens.map((token, i) => (resetAtDocuments && isLast(token) ? -100 : stream[batchStart + i + 1])),
+        );
         for (const [row, lengths] of batch.documents.entries()) {
-          const own = tokens.slice(24 * row, 24 * row + 24);
+          const rowTokens = tokens.slice(24 * row, 24 * row + 24);
           expect(lengths.reduce((sum, each) => sum + each, 0)).toBe(24);
-          const first = lengths.map((_, i) => lengths.slice(0, i).reduce((sum, each) => sum + each, 0));
+          const documentStarts = lengths.map((_, i) => lengths.slice(0, i).reduce((sum, each) => sum + each, 0));
           // A document begins where its token has place 0, or at the row's begin.
-          expect(first).toEqual(own.flatMap((token, i) => (i === 0 || token % 100 === 0 ? [i] : [])));
-          const expected = own.map((_, i) => (reset ? i - first.findLast((begin) => begin <= i)! : i));
-          expect(places.slice(24 * row, 24 * row + 24)).toEqual(expected);
+          expect(documentStarts).toEqual(rowTokens.flatMap((token, i) => (i === 0 || token % 100 === 0 ? [i] : [])));
+          const expected = rowTokens.map((_, i) =>
+            resetAtDocuments ? i - documentStarts.findLast((begin) => begin <= i)! : i,
+          );
+          expect(positionIds.slice(24 * row, 24 * row + 24)).toEqual(expected);
           const mask = Array.isArray(batch.mask) ? (batch.mask as Mask[])[row]! : (batch.mask as Mask);
-          const alike = reset ? masks.documents(lengths, "causal") : masks.causal();
-          expect(masks.maskArea(mask, 24, 24)).toBe(masks.maskArea(alike, 24, 24));
+          const expectedMask = resetAtDocuments ? masks.documents(lengths, "causal") : masks.causal();
+          expect(masks.maskArea(mask, 24, 24)).toBe(masks.maskArea(expectedMask, 24, 24));
         }
       }
     }
@@ -48,17 +59,17 @@ test("rows hold the tokens in order, labels end with documents, positions restar
 });
 
 /** All tokens and labels of some batches, put together from every rank's shards. */
-async function wholeBatches(
+async function gatherBatches(
   mesh: Coordinate,
-  more: Partial<DataLoaderOptions>,
-  take: (loader: DataLoader) => TokenBatch[],
+  extraOptions: Partial<DataLoaderOptions>,
+  takeBatches: (loader: DataLoader) => TokenBatch[],
 ) {
-  const parts = await onMesh(mesh, async (ctx) => {
-    const loader = new DataLoader(ctx, tokenArrays(documents), { ...options, ...more });
-    const batches = take(loader);
-    const all = [];
+  const batchesByRank = await onMesh(mesh, async (ctx) => {
+    const loader = new DataLoader(ctx, tokenArrays(documents), { ...options, ...extraOptions });
+    const batches = takeBatches(loader);
+    const rankBatches = [];
     for (const batch of batches) {
-      const { tokens, labels } = await read(batch);
+      const { tokens, labels } = await readBatch(batch);
       const { placement } = batch;
       const layout = layoutOf({
         mesh: ctx.mesh.shape,
@@ -66,33 +77,33 @@ async function wholeBatches(
         placement,
         length: 24,
       });
-      all.push({
+      rankBatches.push({
         tokens,
         labels,
         at: Array.from(positions(layout.spans(ctx.mesh.coordinate))),
         dp: ctx.mesh.coordinate.dp ?? 0,
       });
     }
-    return all;
+    return rankBatches;
   });
-  return parts[0]!.map((_, index) => {
+  return batchesByRank[0]!.map((_, index) => {
     const [tokens, labels] = [Array<number>(4 * 24), Array<number>(4 * 24)];
-    for (const rank of parts) {
-      const { at, dp, ...own } = rank[index]!;
-      const rows = own.tokens.length / at.length;
-      for (let i = 0; i < own.tokens.length; i++) {
-        const place = (dp * rows + Math.floor(i / at.length)) * 24 + at[i % at.length]!;
-        tokens[place] = own.tokens[i]!;
-        labels[place] = own.labels[i]!;
+    for (const rank of batchesByRank) {
+      const { at, dp, ...rankValues } = rank[index]!;
+      const rows = rankValues.tokens.length / at.length;
+      for (let i = 0; i < rankValues.tokens.length; i++) {
+        const globalIndex = (dp * rows + Math.floor(i / at.length)) * 24 + at[i % at.length]!;
+        tokens[globalIndex] = rankValues.tokens[i]!;
+        labels[globalIndex] = rankValues.labels[i]!;
       }
     }
     return { tokens, labels };
   });
 }
 
-const takeAll = (count: number) => (loader: DataLoader) => Array.from({ length: count }, () => loader.next());
+const takeCount = (count: number) => (loader: DataLoader) => Array.from({ length: count }, () => loader.next());
 /** The reverse of a solver's dispatch: chunks of 4 rows dealt by an own rule. */
-const dealt = {
+const expectedBatches = {
   name: "dealt",
   spans: (rank: number, count: number, length: number) =>
     Array.from({ length: length / 4 }, (_, i) => i)
@@ -106,33 +117,35 @@ describe("batches are the same on every mesh", () => {
     [{ dp: 4 }, {}],
     [{ dp: 2, sp: 2 }, { placement: "zigzag" }],
     [{ sp: 3 }, { placement: "striped" }],
-    [{ sp: 2 }, { placement: () => dealt }],
-  ] as const)("%o %o", async (mesh, more) => {
-    const expected = await wholeBatches({ sp: 1 }, {}, takeAll(20));
-    expect(await wholeBatches(mesh, more as Partial<DataLoaderOptions>, takeAll(20))).toEqual(expected);
+    [{ sp: 2 }, { placement: () => expectedBatches }],
+  ] as const)("%o %o", async (mesh, extraOptions) => {
+    const expected = await gatherBatches({ sp: 1 }, {}, takeCount(20));
+    expect(await gatherBatches(mesh, extraOptions as Partial<DataLoaderOptions>, takeCount(20))).toEqual(expected);
   });
 
   test("and continue from a state on any other", async () => {
-    const expected = await wholeBatches({ sp: 1 }, {}, takeAll(20));
-    for (const at of [1, 4, 5, 13]) {
+    const expected = await gatherBatches({ sp: 1 }, {}, takeCount(20));
+    for (const resumeBatch of [1, 4, 5, 13]) {
       const [state] = await onMesh({ dp: 2 }, (ctx) => {
         const loader = new DataLoader(ctx, tokenArrays(documents), options);
-        for (let i = 0; i < at; i++) loader.next()[Symbol.dispose]();
-        expect(loader.steps).toBe(at);
+        for (let i = 0; i < resumeBatch; i++) loader.next()[Symbol.dispose]();
+        expect(loader.steps).toBe(resumeBatch);
         return JSON.parse(JSON.stringify(loader.state()));
       });
-      const resume = (loader: DataLoader) => {
+      const resumeAfterLoad = (loader: DataLoader) => {
         loader.load(state);
-        return takeAll(20 - at)(loader);
+        return takeCount(20 - resumeBatch)(loader);
       };
-      expect(await wholeBatches({ dp: 2, sp: 2 }, { placement: "zigzag" }, resume)).toEqual(expected.slice(at));
+      expect(await gatherBatches({ dp: 2, sp: 2 }, { placement: "zigzag" }, resumeAfterLoad)).toEqual(
+        expected.slice(resumeBatch),
+      );
     }
   });
 });
 
 test("every epoch has all rows, in another order, which follows from the seed", async () => {
-  await alone(async (ctx) => {
-    const epochs = async (seed: number) => {
+  await onOneRank(async (ctx) => {
+    const readEpochOrders = async (seed: number) => {
       const loader = new DataLoader(ctx, tokenArrays(documents), { rowLength: 10, batchSize: 1, seed });
       const orders: number[][] = [];
       for (let epoch = 0; epoch < 3; epoch++) {
@@ -147,22 +160,24 @@ test("every epoch has all rows, in another order, which follows from the seed", 
       }
       return orders;
     };
-    const [first, other] = [await epochs(1), await epochs(2)];
-    expect(await epochs(1)).toEqual(first);
-    const distinct = new Set([...first, ...other].map(String));
-    expect(distinct.size).toBe(6);
+    const [firstSeedOrders, otherSeedOrders] = [await readEpochOrders(1), await readEpochOrders(2)];
+    expect(await readEpochOrders(1)).toEqual(firstSeedOrders);
+    const distinctOrders = new Set([...firstSeedOrders, ...otherSeedOrders].map(String));
+    expect(distinctOrders.size).toBe(6);
   });
 });
 
 test("the permutation is one for every count, and its numbers are those of the kernel", async () => {
   for (const count of [1, 2, 3, 5, 16, 17, 100, 1000]) {
-    const places = Array.from({ length: count }, (_, i) => permute(i, { count, seed: 3, epoch: 1 }));
-    expect(places.toSorted((a, b) => a - b)).toEqual(Array.from({ length: count }, (_, i) => i));
+    const permutedIndices = Array.from({ length: count }, (_, i) => permute(i, { count, seed: 3, epoch: 1 }));
+    expect(permutedIndices.toSorted((a, b) => a - b)).toEqual(Array.from({ length: count }, (_, i) => i));
   }
   // Mean displacement of a random permutation of n is n / 3.
-  const moved = Array.from({ length: 5000 }, (_, i) => Math.abs(permute(i, { count: 5000, seed: 1, epoch: 0 }) - i));
-  expect(moved.reduce((sum, each) => sum + each, 0) / 5000 / 5000).toBeCloseTo(1 / 3, 1);
-  await alone(async (ctx) => {
+  const displacements = Array.from({ length: 5000 }, (_, i) =>
+    Math.abs(permute(i, { count: 5000, seed: 1, epoch: 0 }) - i),
+  );
+  expect(displacements.reduce((sum, each) => sum + each, 0) / 5000 / 5000).toBeCloseTo(1 / 3, 1);
+  await onOneRank(async (ctx) => {
     using x = rand(ctx, [100], { seed: 77, stream: 5 });
     const values = await x.read();
     // Four elements of a block; uniform numbers are the upper 24 bits.
@@ -171,22 +186,24 @@ test("the permutation is one for every count, and its numbers are those of the k
 });
 
 test("files of 16 and of 32 bits hold what arrays hold", async () => {
-  await alone(async (ctx) => {
+  await onOneRank(async (ctx) => {
     const separator = 65_000;
-    const ended = documents.map((each) => [...each, separator]);
-    for (const [dtype, Tokens] of [
+    const terminatedDocuments = documents.map((each) => [...each, separator]);
+    for (const [dtype, TokenArray] of [
       ["uint16", Uint16Array],
       ["uint32", Uint32Array],
     ] as const) {
       const path = join(directory(), "tokens.bin");
-      writeFileSync(path, Tokens.from(ended.flat()));
+      writeFileSync(path, TokenArray.from(terminatedDocuments.flat()));
       using source = tokenFile(path, { dtype, separator });
-      const [fromFile, fromArrays] = [source, tokenArrays(ended)].map((each) => new DataLoader(ctx, each, options));
-      expect(source.length).toBe(ended.flat().length);
+      const [fileLoader, arrayLoader] = [source, tokenArrays(terminatedDocuments)].map(
+        (each) => new DataLoader(ctx, each, options),
+      );
+      expect(source.length).toBe(terminatedDocuments.flat().length);
       for (let i = 0; i < 10; i++) {
-        using a = fromFile!.next();
-        using b = fromArrays!.next();
-        expect(await read(a)).toEqual(await read(b));
+        using a = fileLoader!.next();
+        using b = arrayLoader!.next();
+        expect(await readBatch(a)).toEqual(await readBatch(b));
         expect(a.documents).toEqual(b.documents);
       }
     }
@@ -194,16 +211,18 @@ test("files of 16 and of 32 bits hold what arrays hold", async () => {
 });
 
 test("rejects what does not fit, and a state of other rows", async () => {
-  const make = (ctx: Context, more: Partial<DataLoaderOptions> = {}) =>
-    new DataLoader(ctx, tokenArrays(documents), { ...options, ...more });
+  const createLoader = (ctx: Context, extraOptions: Partial<DataLoaderOptions> = {}) =>
+    new DataLoader(ctx, tokenArrays(documents), { ...options, ...extraOptions });
   await onMesh({ dp: 2 }, (ctx) => {
-    expect(() => make(ctx, { batchSize: 3 })).toThrow(/a multiple of 2, the number of ranks along "dp", received 3/);
-    expect(() => make(ctx, { rowLength: 400 })).toThrow(/at least 1601 tokens for one batch, received \d+/);
-    const state = make(ctx).state();
-    expect(() => make(ctx, { seed: 8, rowLength: 12 }).load(state)).toThrow(
+    expect(() => createLoader(ctx, { batchSize: 3 })).toThrow(
+      /a multiple of 2, the number of ranks along "dp", received 3/,
+    );
+    expect(() => createLoader(ctx, { rowLength: 400 })).toThrow(/at least 1601 tokens for one batch, received \d+/);
+    const state = createLoader(ctx).state();
+    expect(() => createLoader(ctx, { seed: 8, rowLength: 12 }).load(state)).toThrow(
       /expected seed 8, rowLength 12, received seed 9, rowLength 24/,
     );
-    expect(() => make(ctx).load({ ...state, index: 1000 })).toThrow(/an epoch and a batch index ≤/);
+    expect(() => createLoader(ctx).load({ ...state, index: 1000 })).toThrow(/an epoch and a batch index ≤/);
     expect(() => new DataLoader(ctx, [] as never, options)).toThrow(/a TokenSource/);
   });
   expect(() => tokenArrays([[1, -1]])).toThrow(OptionError);
@@ -211,7 +230,7 @@ test("rejects what does not fit, and a state of other rows", async () => {
   writeFileSync(path, new Uint8Array(7));
   expect(() => tokenFile(path)).toThrow(/a multiple of 2 bytes, received 7/);
   writeFileSync(path, Uint32Array.from([1, 2 ** 25]));
-  using large = tokenFile(path, { dtype: "uint32" });
-  expect(() => large.read(0, 2)).toThrow(/an integer from 0 to 2²⁴/);
-  expect(() => large.read(1, 2)).toThrow(/\[start, count\] within the 2 tokens/);
+  using largeTokenFile = tokenFile(path, { dtype: "uint32" });
+  expect(() => largeTokenFile.read(0, 2)).toThrow(/an integer from 0 to 2²⁴/);
+  expect(() => largeTokenFile.read(1, 2)).toThrow(/\[start, count\] within the 2 tokens/);
 });

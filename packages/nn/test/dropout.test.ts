@@ -11,44 +11,52 @@ import {
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { checkpoint, Dropout, MLP } from "../src/index.ts";
-import { numbers } from "./reference/numbers.ts";
-import { alone, onMesh } from "./reference/world.ts";
+import { generateNumbers } from "./reference/numbers.ts";
+import { onOneRank, onMesh } from "./reference/world.ts";
 
 const [batch, length, embed] = [4, 10, 6];
-const whole = numbers(batch * length * embed, 2);
+const inputValues = generateNumbers(batch * length * embed, 2);
 
 /** What every rank makes of its part, put together: two calls, the second's gradient too. */
-async function drop(ctx: Context, placement: PlacementName, isPlacedByCall = false): Promise<number[][]> {
-  const placed = { placement, sequenceLength: length };
-  const layer = new Dropout(ctx, 0.4, isPlacedByCall ? { placement: "contiguous", sequenceLength: 99 } : placed);
-  const call = isPlacedByCall ? placed : undefined;
+async function runDropout(ctx: Context, placement: PlacementName, isPlacedByCall = false): Promise<number[][]> {
+  const placementOptions = { placement, sequenceLength: length };
+  const layer = new Dropout(
+    ctx,
+    0.4,
+    isPlacedByCall ? { placement: "contiguous", sequenceLength: 99 } : placementOptions,
+  );
+  const call = isPlacedByCall ? placementOptions : undefined;
   const { dp = 1 } = ctx.mesh.shape;
   const size = batch / dp;
-  using all = fromArray(ctx, whole, [batch, length, embed]);
-  using mine = all.slice(0, (ctx.mesh.coordinate.dp ?? 0) * size, ((ctx.mesh.coordinate.dp ?? 0) + 1) * size);
-  const x = shard(ctx, mine, 1, { placement }).detach();
+  using fullInput = fromArray(ctx, inputValues, [batch, length, embed]);
+  using sampleShard = fullInput.slice(
+    0,
+    (ctx.mesh.coordinate.dp ?? 0) * size,
+    ((ctx.mesh.coordinate.dp ?? 0) + 1) * size,
+  );
+  const x = shard(ctx, sampleShard, 1, { placement }).detach();
   x.requiresGrad = true;
   layer.forward(x, call).dispose();
   const out = layer.forward(x, call);
   using loss = sum(out);
   loss.backward();
-  const parts = [out, x.grad!].map((each) => unshard(ctx, each, 1, { placement, length }));
-  return Promise.all(parts.map(async (each) => Array.from(await each.read())));
+  const fullTensors = [out, x.grad!].map((each) => unshard(ctx, each, 1, { placement, length }));
+  return Promise.all(fullTensors.map(async (each) => Array.from(await each.read())));
 }
 
 const meshes: readonly Coordinate[] = [{ sp: 2 }, { sp: 4 }, { dp: 2, sp: 1 }, { dp: 2, sp: 2 }, { sp: 3 }];
 
 describe.each(["contiguous", "zigzag", "striped"] as const)("%s", (placement) => {
   test("the same elements become 0 on every mesh", async () => {
-    const [expected] = await onMesh({ sp: 1 }, (ctx) => drop(ctx, placement));
+    const [expected] = await onMesh({ sp: 1 }, (ctx) => runDropout(ctx, placement));
     for (const mesh of meshes) {
-      const ranks = await onMesh(mesh, (ctx) => drop(ctx, placement));
-      expect(await onMesh(mesh, (ctx) => drop(ctx, placement, true))).toEqual(ranks);
+      const ranks = await onMesh(mesh, (ctx) => runDropout(ctx, placement));
+      expect(await onMesh(mesh, (ctx) => runDropout(ctx, placement, true))).toEqual(ranks);
       const rows = batch / (mesh.dp ?? 1);
-      for (const [rank, found] of ranks.entries()) {
-        const first = Math.floor(rank / mesh.sp!) * rows * length * embed;
-        for (const [i, values] of found.entries()) {
-          expect(values).toEqual(expected![i]!.slice(first, first + rows * length * embed));
+      for (const [rank, rankValues] of ranks.entries()) {
+        const firstIndex = Math.floor(rank / mesh.sp!) * rows * length * embed;
+        for (const [i, values] of rankValues.entries()) {
+          expect(values).toEqual(expected![i]!.slice(firstIndex, firstIndex + rows * length * embed));
         }
       }
     }
@@ -56,7 +64,7 @@ describe.each(["contiguous", "zigzag", "striped"] as const)("%s", (placement) =>
 });
 
 test("drops as often as it should, scales the rest, and lets the same gradients through", () =>
-  alone(async (ctx) => {
+  onOneRank(async (ctx) => {
     using x = ones(ctx, [10, 100, 30]);
     x.requiresGrad = true;
     using out = new Dropout(ctx, 0.3).forward(x);
@@ -64,77 +72,79 @@ test("drops as often as it should, scales the rest, and lets the same gradients 
     loss.backward();
     const values = await out.read();
     expect(await x.grad!.read()).toEqual(values);
-    const kept = values.filter((value) => value !== 0);
-    expect(new Set(kept)).toEqual(new Set([Math.fround(1 / Math.fround(0.7))]));
+    const keptValues = values.filter((value) => value !== 0);
+    expect(new Set(keptValues)).toEqual(new Set([Math.fround(1 / Math.fround(0.7))]));
     // Five standard deviations of 30 000 draws.
-    expect(Math.abs(kept.length / values.length - 0.7)).toBeLessThan(5 * Math.sqrt(0.21 / 30_000));
+    expect(Math.abs(keptValues.length / values.length - 0.7)).toBeLessThan(5 * Math.sqrt(0.21 / 30_000));
   }));
 
 test("every call and every seed draws anew, and the state of random numbers decides", async () => {
-  const draw = (ctx: Context) => new Dropout(ctx, 0.5).forward(ones(ctx, [1, 50, 1])).read();
-  const [first, second, again] = await alone(async (ctx) => {
-    const one = await draw(ctx);
+  const drawMask = (ctx: Context) => new Dropout(ctx, 0.5).forward(ones(ctx, [1, 50, 1])).read();
+  const [firstDraw, secondDraw, repeatedDraw] = await onOneRank(async (ctx) => {
+    const firstMask = await drawMask(ctx);
     const state = ctx.randomStream;
-    const two = await draw(ctx);
+    const secondMask = await drawMask(ctx);
     ctx.randomStream = state;
-    return [one, two, await draw(ctx)];
+    return [firstMask, secondMask, await drawMask(ctx)];
   });
-  expect(first).not.toEqual(second);
-  expect(again).toEqual(second);
-  expect(await alone(draw, 4)).not.toEqual(first);
+  expect(firstDraw).not.toEqual(secondDraw);
+  expect(repeatedDraw).toEqual(secondDraw);
+  expect(await onOneRank(drawMask, 4)).not.toEqual(firstDraw);
 });
 
 test("does nothing in evaluation or with probability 0, and draws nothing", () =>
-  alone(async (ctx) => {
+  onOneRank(async (ctx) => {
     using x = ones(ctx, [1, 4, 2]);
     for (const layer of [new Dropout(ctx, 0.5).eval(), new Dropout(ctx, 0)]) {
-      using same = layer.forward(x);
-      expect(Array.from(await same.read())).toEqual(Array(8).fill(1));
+      using evalOutput = layer.forward(x);
+      expect(Array.from(await evalOutput.read())).toEqual(Array(8).fill(1));
     }
     expect(ctx.randomStream).toBe(0);
     expect(x.isDisposed).toBe(false);
   }));
 
 test("axes of any number: the default sequence is the last but one; none need be cut", () =>
-  alone(async (ctx) => {
+  onOneRank(async (ctx) => {
     for (const shape of [[6], [3, 6], [2, 3, 4, 6]]) {
       using x = ones(ctx, shape);
       using out = new Dropout(ctx, 0.5).forward(x);
-      using other = new Dropout(ctx, 0.5, { sequenceAxis: null }).forward(x);
-      expect([out.shape, other.shape]).toEqual([shape, shape]);
+      using replicatedOutput = new Dropout(ctx, 0.5, { sequenceAxis: null }).forward(x);
+      expect([out.shape, replicatedOutput.shape]).toEqual([shape, shape]);
     }
-    using nothing = zeros(ctx, [2, 0, 3]);
-    using still = new Dropout(ctx, 0.5).forward(nothing);
-    expect(still.shape).toEqual([2, 0, 3]);
+    using emptyInput = zeros(ctx, [2, 0, 3]);
+    using emptyOutput = new Dropout(ctx, 0.5).forward(emptyInput);
+    expect(emptyOutput.shape).toEqual([2, 0, 3]);
   }));
 
 test("recomputed in the backward, it draws the same zeros", async () => {
-  const gradients = async (ctx: Context, kept: boolean): Promise<number[][]> => {
+  const computeGradients = async (ctx: Context, keepsActivations: boolean): Promise<number[][]> => {
     const mlp = new MLP(ctx, { embedDim: 4, dropout: 0.5 });
-    const x = fromArray(ctx, numbers(24, 1), [2, 3, 4]);
+    const x = fromArray(ctx, generateNumbers(24, 1), [2, 3, 4]);
     x.requiresGrad = true;
-    const run = (each: typeof x) => mlp.forward(each);
-    using first = kept ? run(x) : checkpoint(run, x);
-    using second = kept ? run(first) : checkpoint(run, first);
-    using loss = sum(second);
+    const runMlp = (each: typeof x) => mlp.forward(each);
+    using firstOutput = keepsActivations ? runMlp(x) : checkpoint(runMlp, x);
+    using secondOutput = keepsActivations ? runMlp(firstOutput) : checkpoint(runMlp, firstOutput);
+    using loss = sum(secondOutput);
     loss.backward();
     expect(ctx.randomStream).toBe(8); // four parameters, four masks
     return Promise.all([x, ...mlp.parameters()].map(async (each) => Array.from(await each.grad!.read())));
   };
-  expect(await alone((ctx) => gradients(ctx, false))).toEqual(await alone((ctx) => gradients(ctx, true)));
+  expect(await onOneRank((ctx) => computeGradients(ctx, false))).toEqual(
+    await onOneRank((ctx) => computeGradients(ctx, true)),
+  );
 });
 
 test("an MLP drops what the placement of the call states", async () => {
-  const run = async (ctx: Context, placement: PlacementName): Promise<number[]> => {
+  const runBlock = async (ctx: Context, placement: PlacementName): Promise<number[]> => {
     const mlp = new MLP(ctx, { embedDim: embed, dropout: 0.5 });
-    using all = fromArray(ctx, whole, [batch, length, embed]);
-    using mine = shard(ctx, all, 1, { placement });
-    using out = mlp.forward(mine, { placement, sequenceLength: length });
+    using fullInput = fromArray(ctx, inputValues, [batch, length, embed]);
+    using localInput = shard(ctx, fullInput, 1, { placement });
+    using out = mlp.forward(localInput, { placement, sequenceLength: length });
     return Array.from(await unshard(ctx, out, 1, { placement, length }).read());
   };
-  const [expected] = await onMesh({ sp: 1 }, (ctx) => run(ctx, "contiguous"));
+  const [expected] = await onMesh({ sp: 1 }, (ctx) => runBlock(ctx, "contiguous"));
   for (const placement of ["striped", "zigzag"] as const) {
-    for (const values of await onMesh({ sp: 3 }, (ctx) => run(ctx, placement))) {
+    for (const values of await onMesh({ sp: 3 }, (ctx) => runBlock(ctx, placement))) {
       expect(values.map((value) => value === 0)).toEqual(expected!.map((value) => value === 0));
       for (const [i, value] of values.entries()) expect(value).toBeCloseTo(expected![i]!, 5);
     }
@@ -142,7 +152,7 @@ test("an MLP drops what the placement of the call states", async () => {
 });
 
 test("reports what does not fit", async () => {
-  await alone((ctx) => {
+  await onOneRank((ctx) => {
     for (const probability of [1, -0.1, Number.NaN])
       expect(() => new Dropout(ctx, probability)).toThrow(/from 0 to below 1/);
     expect(() => new Dropout(ctx, 0.5, { axis: 1 } as never)).toThrow(/options among sequenceAxis/);

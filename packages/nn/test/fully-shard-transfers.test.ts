@@ -1,7 +1,7 @@
 import { type Context, fromArray, Linear, ones, reduceGradients, scope, type Tensor, type Work } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { AdamW, fullyShard, type FullyShardOptions, Sequential, SwiGLU } from "../src/index.ts";
-import { adamW, backwardStep, Blocks, readAll, trainBlocks } from "./reference/blocks.ts";
+import { adamW, backwardStep, Blocks, readParameters, trainBlocks } from "./reference/blocks.ts";
 import { onMesh } from "./reference/world.ts";
 
 // What sharding keeps, what it sends, and when.
@@ -11,15 +11,17 @@ type Stage = NonNullable<FullyShardOptions["stage"]>;
 const stages: readonly Stage[] = [1, 2, 3];
 
 /** Elements of a unit's buffer on each of n ranks. */
-const shardSize = (sizes: readonly number[], ranks: number): number => {
+const computeShardSize = (sizes: readonly number[], ranks: number): number => {
   const roundUp = (size: number): number => Math.ceil(size / 32) * 32;
   return roundUp(Math.ceil(sizes.reduce((sum, size) => sum + roundUp(size), 0) / ranks));
 };
 
 /** Sizes of the parameters of each unit; the model's own come last. */
-function unitSizes(model: Blocks): number[][] {
-  const own = [...model.embed.parameters(), ...model.norm.parameters()];
-  return [...[...model.blocks].map((block) => block.parameters()), own].map((unit) => unit.map(({ size }) => size));
+function listUnitSizes(model: Blocks): number[][] {
+  const rootParameters = [...model.embed.parameters(), ...model.norm.parameters()];
+  return [...[...model.blocks].map((block) => block.parameters()), rootParameters].map((unit) =>
+    unit.map(({ size }) => size),
+  );
 }
 
 describe("memory and traffic are those of the formulas", () => {
@@ -28,36 +30,36 @@ describe("memory and traffic are those of the formulas", () => {
     async ({ stage, ranks }) => {
       await onMesh({ dp: ranks, sp: 1 }, async (ctx) => {
         const { device } = ctx;
-        const before = device.memory().allocated;
+        const allocatedBefore = device.memory().allocated;
         using model = fullyShard(ctx, new Blocks(ctx), { stage });
-        const units = unitSizes(model);
-        const shard = units.reduce((sum, unit) => sum + 4 * shardSize(unit, ranks), 0);
+        const units = listUnitSizes(model);
+        const shard = units.reduce((sum, unit) => sum + 4 * computeShardSize(unit, ranks), 0);
         const parameters = stage === 3 ? shard : ranks * shard;
         // Tables of rotary embeddings are made by the first forward.
-        expect(device.memory().allocated - before).toBe(parameters);
+        expect(device.memory().allocated - allocatedBefore).toBe(parameters);
         using optimizer = new AdamW(model);
         // Of each parameter's elements on this rank two numbers; blocks of memory are multiples of 64 bytes.
-        const states = device.memory().allocated - before - parameters;
-        expect(states).toBeGreaterThanOrEqual(0);
-        expect(states).toBeLessThanOrEqual(2 * (shard + 64 * model.parameters().length));
+        const stateBytes = device.memory().allocated - allocatedBefore - parameters;
+        expect(stateBytes).toBeGreaterThanOrEqual(0);
+        expect(stateBytes).toBeLessThanOrEqual(2 * (shard + 64 * model.parameters().length));
 
         backwardStep(ctx, model, 0).dispose();
         reduceGradients(ctx, model);
         optimizer.step();
         await device.stream.synchronize();
         const group = ctx.mesh.group("dp");
-        const tables = device.memory().allocated;
+        const allocatedBeforeZeroGrad = device.memory().allocated;
         optimizer.zeroGrad();
-        expect(tables - device.memory().allocated, "gradients").toBe(shard);
+        expect(allocatedBeforeZeroGrad - device.memory().allocated, "gradients").toBe(shard);
 
-        const sent = group.traffic().bytesSent;
+        const bytesSentBefore = group.traffic().bytesSent;
         await trainBlocks(ctx, { model, optimizer, maxNorm: Infinity });
         await device.stream.synchronize();
-        const own = 4 * shardSize(units.at(-1)!, ranks);
+        const rootUnitBytes = 4 * computeShardSize(units.at(-1)!, ranks);
         // One reduce-scatter and one all-gather, or, in stage 3, an all-gather before the backward too, but for the model's own.
-        const passes = stage === 3 ? 3 * (shard - own) + 2 * own : 2 * shard;
+        const expectedBytes = stage === 3 ? 3 * (shard - rootUnitBytes) + 2 * rootUnitBytes : 2 * shard;
         // The loss and its count are reduced over all ranks: 12 bytes to each.
-        expect(group.traffic().bytesSent - sent).toBe((ranks - 1) * (passes + 12));
+        expect(group.traffic().bytesSent - bytesSentBefore).toBe((ranks - 1) * (expectedBytes + 12));
       });
     },
   );
@@ -82,7 +84,7 @@ test("every stage posts transfers of the next unit before they enqueue what one 
           events.push(`forward ${i}`);
           return args;
         });
-        layer.registerForwardHook((y) => onBackward(y as Tensor, () => events.push(`backward ${i}`)));
+        layer.registerForwardHook((y) => addBackwardHook(y as Tensor, () => events.push(`backward ${i}`)));
       }
       using x = ones(ctx, [1, 8]);
       x.requiresGrad = true;
@@ -105,7 +107,7 @@ test("every stage posts transfers of the next unit before they enqueue what one 
 });
 
 test("stage 1 reduces before the backward's last kernel, in one order on every rank", async () => {
-  const all = await onMesh({ dp: 4 }, async (ctx) => {
+  const eventsByRank = await onMesh({ dp: 4 }, async (ctx) => {
     using model = fullyShard(
       ctx,
       new Sequential(...[8, 16, 8].map((width) => new SwiGLU(ctx, { embedDim: 8, hiddenDim: width }))),
@@ -122,55 +124,63 @@ test("stage 1 reduces before the backward's last kernel, in one order on every r
     await ctx.device.stream.synchronize();
     const events = await ctx.stopTrace();
     const compute = events.filter(({ lane }) => lane === "compute").map(({ name }) => name);
-    const posted = compute.flatMap((name, i) => (name === "collective ready" ? [i] : []));
+    const postIndices = compute.flatMap((name, i) => (name === "collective ready" ? [i] : []));
     // The last unit's gradients are packed and posted after all kernels of the backward, those of the others before some.
-    const last = compute.findLastIndex((name) => !/^(fill|copy|collective .*)$/.test(name));
-    expect(posted.map((at) => at < last)).toEqual([true, true, false]);
+    const lastKernelIndex = compute.findLastIndex((name) => !/^(fill|copy|collective .*)$/.test(name));
+    expect(postIndices.map((postIndex) => postIndex < lastKernelIndex)).toEqual([true, true, false]);
     const transfers = events.filter(({ lane }) => lane === "communication");
     reduceGradients(ctx, model);
     await ctx.device.stream.synchronize();
     return transfers.map(({ name, label, bytesSent }) => ({ name, label, bytesSent }));
   });
-  expect(all[0]!.map(({ name }) => name)).toEqual(["reduceScatter", "reduceScatter", "reduceScatter"]);
-  for (const each of all) expect(each).toEqual(all[0]);
+  expect(eventsByRank[0]!.map(({ name }) => name)).toEqual(["reduceScatter", "reduceScatter", "reduceScatter"]);
+  for (const rankEvents of eventsByRank) expect(rankEvents).toEqual(eventsByRank[0]);
 });
 
 test("stage 1 adds gradients up whole: the bits of no sharding, and one reduction a step", async () => {
   const ranks = 2;
-  const train = async (ctx: Context, stage: Stage | 0) => {
+  const trainAndCount = async (ctx: Context, stage: Stage | 0) => {
     using model = new Blocks(ctx);
     if (stage > 0) fullyShard(ctx, model, { stage: stage as Stage });
     using optimizer = adamW(model);
     const group = ctx.mesh.group("dp");
-    const sent: number[] = [];
+    const bytesSentByStep: number[] = [];
     await ctx.device.stream.synchronize();
     for (let step = 0; step < 4; step++) {
-      const before = group.traffic().bytesSent;
+      const bytesSentBefore = group.traffic().bytesSent;
       // As many backwards as the step before from the second step on; in the last one a gradient changes after them.
-      for (const part of [0, 1]) backwardStep(ctx, model, 2 * step + part).dispose();
+      for (const microBatch of [0, 1]) backwardStep(ctx, model, 2 * step + microBatch).dispose();
       const { grad } = model.blocks.at(1)!.norm.parameters()[0]!;
       if (step === 3) ctx.device.kernels.scalar("mul", grad!, grad!, 2);
       reduceGradients(ctx, model);
       optimizer.step();
       optimizer.zeroGrad();
       await ctx.device.stream.synchronize();
-      sent.push(group.traffic().bytesSent - before);
+      bytesSentByStep.push(group.traffic().bytesSent - bytesSentBefore);
     }
-    const units = unitSizes(model).map((unit) => 4 * shardSize(unit, ranks));
-    return { parameters: await readAll(model), sent, units };
+    const units = listUnitSizes(model).map((unit) => 4 * computeShardSize(unit, ranks));
+    return { parameters: await readParameters(model), sent: bytesSentByStep, units };
   };
   const mesh = { dp: ranks, sp: 1 };
-  const [[whole], [sharded]] = [await onMesh(mesh, (ctx) => train(ctx, 0)), await onMesh(mesh, (ctx) => train(ctx, 1))];
-  expect(sharded!.parameters).toEqual(whole!.parameters);
-  const { units, sent } = sharded!;
+  const [[unshardedResult], [shardedResult]] = [
+    await onMesh(mesh, (ctx) => trainAndCount(ctx, 0)),
+    await onMesh(mesh, (ctx) => trainAndCount(ctx, 1)),
+  ];
+  expect(shardedResult!.parameters).toEqual(unshardedResult!.parameters);
+  const { units, sent } = shardedResult!;
   const shard = units.reduce((sum, unit) => sum + unit, 0);
   // A reduce-scatter and an all-gather, and the loss and its count of two backwards; beside that what was reduced too early.
-  const bytes = (early: number): number => (ranks - 1) * (2 * shard + early + 2 * 12);
-  expect(sent).toEqual([bytes(shard - units.at(-1)!), bytes(0), bytes(0), bytes(units[1]!)]);
+  const countExpectedBytes = (earlyBytes: number): number => (ranks - 1) * (2 * shard + earlyBytes + 2 * 12);
+  expect(sent).toEqual([
+    countExpectedBytes(shard - units.at(-1)!),
+    countExpectedBytes(0),
+    countExpectedBytes(0),
+    countExpectedBytes(units[1]!),
+  ]);
 });
 
 /** The same values; `body` runs when their gradient arrives. */
-function onBackward(x: Tensor, body: () => void): Tensor {
+function addBackwardHook(x: Tensor, body: () => void): Tensor {
   return x.view({}).record([x], {
     name: "log",
     backward(dOutput) {
@@ -183,8 +193,8 @@ function onBackward(x: Tensor, body: () => void): Tensor {
 
 test("the most memory at once falls with every stage", async () => {
   const [width, layers, ranks] = [96, 8, 4];
-  const peak = async (stage: Stage | 0): Promise<number> => {
-    const all = await onMesh({ dp: ranks }, async (ctx) => {
+  const measurePeakBytes = async (stage: Stage | 0): Promise<number> => {
+    const peakByRank = await onMesh({ dp: ranks }, async (ctx) => {
       using model = new Sequential(...Array.from({ length: layers }, () => new Linear(ctx, width, width)));
       if (stage > 0) fullyShard(ctx, model, { stage: stage as Stage });
       using optimizer = new AdamW(model);
@@ -203,14 +213,19 @@ test("the most memory at once falls with every stage", async () => {
       await ctx.device.stream.synchronize();
       return ctx.device.memory().peak;
     });
-    return Math.max(...all);
+    return Math.max(...peakByRank);
   };
-  const [whole, one, two, three] = [await peak(0), await peak(1), await peak(2), await peak(3)];
-  const unit = 4 * shardSize([width * width, width], ranks) * ranks;
+  const [unshardedPeak, stage1Peak, stage2Peak, stage3Peak] = [
+    await measurePeakBytes(0),
+    await measurePeakBytes(1),
+    await measurePeakBytes(2),
+    await measurePeakBytes(3),
+  ];
+  const unit = 4 * computeShardSize([width * width, width], ranks) * ranks;
   // AdamW's states: 8 of 8 layers without sharding, 2 of 8 with it, of two numbers each; without it one bucket holds all gradients.
-  expect(whole - one).toBeGreaterThan(2 * layers * unit * (1 - 1 / ranks));
+  expect(unshardedPeak - stage1Peak).toBeGreaterThan(2 * layers * unit * (1 - 1 / ranks));
   // Gradients: those of all layers, or one layer's beside two buckets and this rank's shards.
-  expect(one - two).toBeGreaterThan((layers - layers / ranks - 3) * unit);
+  expect(stage1Peak - stage2Peak).toBeGreaterThan((layers - layers / ranks - 3) * unit);
   // Parameters: all, or this rank's shards beside two layers and what is being gathered.
-  expect(two - three).toBeGreaterThan((layers - layers / ranks - 3) * unit);
+  expect(stage2Peak - stage3Peak).toBeGreaterThan((layers - layers / ranks - 3) * unit);
 });

@@ -23,30 +23,30 @@ import {
   ScheduleFreeAdamW,
   summonFullParameters,
 } from "../src/index.ts";
-import { shardOf } from "../src/sharding/flat-parameters.ts";
+import { getShard } from "../src/sharding/flat-parameters.ts";
 import {
   adamW,
   backwardStep,
   forwardStep,
   Blocks,
   type BlocksOptions,
-  readAll,
+  readParameters,
   trainBlocks,
 } from "./reference/blocks.ts";
 import { directory } from "./reference/directory.ts";
 import { maxDifference } from "./reference/numbers.ts";
-import { alone, onMesh } from "./reference/world.ts";
+import { onOneRank, onMesh } from "./reference/world.ts";
 
 type Stage = NonNullable<FullyShardOptions["stage"]>;
 
 const stages: readonly Stage[] = [1, 2, 3];
 
-interface Run {
+interface RunOptions {
   readonly mesh: Coordinate;
   /** 0: not sharded. */
   readonly stage: Stage | 0;
   readonly maxNorm?: number;
-  readonly make?: typeof adamW;
+  readonly createOptimizer?: typeof adamW;
   readonly options?: BlocksOptions;
 }
 
@@ -58,8 +58,14 @@ interface Outcome {
 const steps = 6;
 
 /** Losses, and the parameters at the end; every rank must have the same bits. */
-async function run({ mesh, stage, maxNorm = 1, make = adamW, options }: Run): Promise<Outcome> {
-  const all = await onMesh(mesh, async (ctx) => {
+async function trainSharded({
+  mesh,
+  stage,
+  maxNorm = 1,
+  createOptimizer: make = adamW,
+  options,
+}: RunOptions): Promise<Outcome> {
+  const outcomeByRank = await onMesh(mesh, async (ctx) => {
     using model = new Blocks(ctx, options);
     if (stage > 0) fullyShard(ctx, model, { stage: stage as Stage, axis: Object.keys(mesh)[0]! });
     using optimizer = make(model);
@@ -69,17 +75,17 @@ async function run({ mesh, stage, maxNorm = 1, make = adamW, options }: Run): Pr
     const values = await summonFullParameters(model, () => Promise.all(model.parameters().map((each) => each.read())));
     return { losses, parameters: values.flatMap((each) => [...each]) };
   });
-  for (const each of all) expect(each).toEqual(all[0]);
-  return all[0]!;
+  for (const rankOutcome of outcomeByRank) expect(rankOutcome).toEqual(outcomeByRank[0]);
+  return outcomeByRank[0]!;
 }
 
-const known = new Map<string, Promise<Outcome>>();
+const referenceOutcomes = new Map<string, Promise<Outcome>>();
 
 /** A run that several tests compare with. */
-function reference(each: Pick<Run, "mesh" | "maxNorm">): Promise<Outcome> {
-  const key = JSON.stringify(each);
-  if (!known.has(key)) known.set(key, run({ ...each, stage: 0 }));
-  return known.get(key)!;
+function getReference(runOptions: Pick<RunOptions, "mesh" | "maxNorm">): Promise<Outcome> {
+  const key = JSON.stringify(runOptions);
+  if (!referenceOutcomes.has(key)) referenceOutcomes.set(key, trainSharded({ ...runOptions, stage: 0 }));
+  return referenceOutcomes.get(key)!;
 }
 
 const meshes = [{ dp: 4, sp: 1 }, { dp: 2, sp: 2 }, { sp: 2 }] as const;
@@ -87,15 +93,15 @@ const meshes = [{ dp: 4, sp: 1 }, { dp: 2, sp: 2 }, { sp: 2 }] as const;
 test.each(meshes.flatMap((mesh) => stages.map((stage) => ({ mesh, stage }))))(
   "the loss curve on $mesh, stage $stage, is that of one rank",
   async (each) => {
-    const free = await run({ ...each, maxNorm: Infinity });
+    const unclippedOutcome = await trainSharded({ ...each, maxNorm: Infinity });
     // The same sums in the same order: only the norm that clips is added up otherwise.
-    expect(free).toEqual(await reference({ mesh: each.mesh, maxNorm: Infinity }));
-    const one = await reference({ mesh: { sp: 1 }, maxNorm: Infinity });
-    expect(one.losses.at(-1)).toBeLessThan(0.95 * one.losses[0]!);
-    expect(maxDifference(free.losses, one.losses)).toBeLessThan(1e-5);
+    expect(unclippedOutcome).toEqual(await getReference({ mesh: each.mesh, maxNorm: Infinity }));
+    const singleRankOutcome = await getReference({ mesh: { sp: 1 }, maxNorm: Infinity });
+    expect(singleRankOutcome.losses.at(-1)).toBeLessThan(0.95 * singleRankOutcome.losses[0]!);
+    expect(maxDifference(unclippedOutcome.losses, singleRankOutcome.losses)).toBeLessThan(1e-5);
     if (Object.keys(each.mesh).length < 2) return;
-    const clipped = await run(each);
-    expect(maxDifference(clipped.losses, (await reference({ mesh: { sp: 1 } })).losses)).toBeLessThan(1e-5);
+    const clippedOutcome = await trainSharded(each);
+    expect(maxDifference(clippedOutcome.losses, (await getReference({ mesh: { sp: 1 } })).losses)).toBeLessThan(1e-5);
   },
 );
 
@@ -103,23 +109,26 @@ test.each(stages)(
   "stage %i trains with activation checkpoints, bfloat16 and a schedule-free optimizer",
   async (stage) => {
     const mesh = { dp: 2, sp: 1 };
-    const variants: Partial<Run>[] = [
-      { options: { around: (block, x) => checkpoint((each) => block.forward(each), x) } },
+    const variants: Partial<RunOptions>[] = [
+      { options: { wrapBlock: (block, x) => checkpoint((each) => block.forward(each), x) } },
       { options: { dtype: "bfloat16" } },
-      { make: (model) => new ScheduleFreeAdamW(model, { lr: 2e-2 }) },
+      { createOptimizer: (model) => new ScheduleFreeAdamW(model, { lr: 2e-2 }) },
     ];
     for (const [i, variant] of variants.entries()) {
-      const free = { mesh, maxNorm: Infinity, ...variant };
-      const [sharded, whole] = [await run({ ...free, stage }), await run({ ...free, stage: 0 })];
+      const unclippedOptions = { mesh, maxNorm: Infinity, ...variant };
+      const [shardedOutcome, unshardedOutcome] = [
+        await trainSharded({ ...unclippedOptions, stage }),
+        await trainSharded({ ...unclippedOptions, stage: 0 }),
+      ];
       // Gradients of bfloat16 are rounded once without sharding, and never with it.
-      if (i === 1) expect(maxDifference(sharded.losses, whole.losses)).toBeLessThan(0.02);
-      else expect(sharded).toEqual(whole);
+      if (i === 1) expect(maxDifference(shardedOutcome.losses, unshardedOutcome.losses)).toBeLessThan(0.02);
+      else expect(shardedOutcome).toEqual(unshardedOutcome);
     }
   },
 );
 
 test("gradients add up over backwards before they are reduced, and frozen parameters stay", async () => {
-  const train = async (ctx: Context, stage: Stage | 0): Promise<number[]> => {
+  const trainLosses = async (ctx: Context, stage: Stage | 0): Promise<number[]> => {
     using model = new Blocks(ctx);
     for (const parameter of model.blocks.at(1)!.mlp.parameters()) parameter.requiresGrad = false;
     if (stage > 0) fullyShard(ctx, model, { stage: stage as Stage });
@@ -127,79 +136,94 @@ test("gradients add up over backwards before they are reduced, and frozen parame
     for (const step of [0, 1]) backwardStep(ctx, model, step).dispose();
     reduceGradients(ctx, model);
     optimizer.step();
-    return readAll(model);
+    return readParameters(model);
   };
   const mesh = { dp: 2, sp: 2 };
-  const [whole] = await onMesh(mesh, (ctx) => train(ctx, 0));
+  const [unshardedLosses] = await onMesh(mesh, (ctx) => trainLosses(ctx, 0));
   for (const stage of stages) {
-    const [sharded] = await onMesh(mesh, (ctx) => train(ctx, stage));
-    expect(maxDifference(sharded!, whole!)).toBeLessThan(1e-5);
+    const [sharded] = await onMesh(mesh, (ctx) => trainLosses(ctx, stage));
+    expect(maxDifference(sharded!, unshardedLosses!)).toBeLessThan(1e-5);
   }
 });
 
 describe("a checkpoint", () => {
-  const [first, last] = [3, steps];
+  const [firstSteps, lastStep] = [3, steps];
 
   /** Losses of a training up to a step, from a checkpoint if there is one, which is then saved. */
   function train(
     mesh: Coordinate,
     stage: Stage | 0,
-    at: { path: string; until: number; load: boolean },
+    checkpointPlan: { path: string; until: number; load: boolean },
   ): Promise<Outcome[]> {
     return onMesh(mesh, async (ctx) => {
       using model = new Blocks(ctx);
       if (stage > 0) fullyShard(ctx, model, { stage: stage as Stage });
       using optimizer = adamW(model);
-      if (at.load) expect(await loadCheckpoint(ctx, at.path, { model, optimizer })).toEqual({ steps: first, data: 7 });
+      if (checkpointPlan.load)
+        expect(await loadCheckpoint(ctx, checkpointPlan.path, { model, optimizer })).toEqual({
+          steps: firstSteps,
+          data: 7,
+        });
       const losses: number[] = [];
-      while (optimizer.steps < at.until) losses.push(await trainBlocks(ctx, { model, optimizer }));
-      await saveCheckpoint(ctx, at.load ? `${at.path}.end` : at.path, { model, optimizer, data: 7 });
-      return { losses, parameters: await readAll(model) };
+      while (optimizer.steps < checkpointPlan.until) losses.push(await trainBlocks(ctx, { model, optimizer }));
+      await saveCheckpoint(ctx, checkpointPlan.load ? `${checkpointPlan.path}.end` : checkpointPlan.path, {
+        model,
+        optimizer,
+        data: 7,
+      });
+      return { losses, parameters: await readParameters(model) };
     });
   }
 
   test.each(stages)("of stage %i continues bit for bit, and loads on other meshes and stages", async (stage) => {
     const path = join(directory(), "training.safetensors");
     const mesh = { dp: 2, sp: 2 };
-    const [whole] = await train(mesh, stage, { path: `${path}.whole`, until: last, load: false });
-    await train(mesh, stage, { path, until: first, load: false });
-    const resumed = await train(mesh, stage, { path, until: last, load: true });
-    for (const each of resumed)
-      expect(each).toEqual({ losses: whole!.losses.slice(first), parameters: whole!.parameters });
+    const [undisturbedLosses] = await train(mesh, stage, { path: `${path}.whole`, until: lastStep, load: false });
+    await train(mesh, stage, { path, until: firstSteps, load: false });
+    const resumedLosses = await train(mesh, stage, { path, until: lastStep, load: true });
+    for (const rankLosses of resumedLosses)
+      expect(rankLosses).toEqual({
+        losses: undisturbedLosses!.losses.slice(firstSteps),
+        parameters: undisturbedLosses!.parameters,
+      });
     // The file is that of a training that is not sharded, and of any other.
     const [a, b] = [await readSafetensors(`${path}.end`), await readSafetensors(`${path}.whole`)];
     expect([...a.tensors]).toEqual([...b.tensors]);
     expect([...a.metadata]).toEqual([...b.metadata]);
-    const others = [
+    const otherLayouts = [
       { mesh: { sp: 1 }, stage: 0 },
       { mesh: { dp: 4, sp: 1 }, stage: (stage % 3) + 1 },
     ] as const;
-    for (const other of others) {
-      const [elsewhere] = await train(other.mesh, other.stage as Stage, { path, until: last, load: true });
-      expect(maxDifference(elsewhere!.losses, whole!.losses.slice(first))).toBeLessThan(1e-5);
+    for (const otherLayout of otherLayouts) {
+      const [otherLayoutLosses] = await train(otherLayout.mesh, otherLayout.stage as Stage, {
+        path,
+        until: lastStep,
+        load: true,
+      });
+      expect(maxDifference(otherLayoutLosses!.losses, undisturbedLosses!.losses.slice(firstSteps))).toBeLessThan(1e-5);
     }
   });
 
   test("of one rank loads into every stage, from a file and from the state dict of an optimizer", async () => {
     const path = join(directory(), "training.safetensors");
-    const [whole] = await train({ sp: 1 }, 0, { path, until: first, load: false });
+    const [undisturbedLosses] = await train({ sp: 1 }, 0, { path, until: firstSteps, load: false });
     for (const stage of stages) {
       await onMesh({ dp: 4, sp: 1 }, async (ctx) => {
-        const [model, other] = [
+        const [model, otherModel] = [
           fullyShard(ctx, new Blocks(ctx), { stage }),
           fullyShard(ctx, new Blocks(ctx), { stage }),
         ];
-        const [optimizer, second] = [adamW(model), adamW(other)];
+        const [optimizer, otherOptimizer] = [adamW(model), adamW(otherModel)];
         await loadCheckpoint(ctx, path, { model, optimizer });
-        expect(await readAll(model)).toEqual(whole!.parameters);
+        expect(await readParameters(model)).toEqual(undisturbedLosses!.parameters);
         const state = optimizer.stateDict();
         const { tensors } = await readSafetensors(path);
         for (const [name, x] of state.tensors) {
           expect(await (x as Tensor).read()).toEqual(tensors.get(`optimizer.${name}`)!.values);
         }
-        second.loadStateDict(state);
-        const again = second.stateDict();
-        for (const [name, x] of again.tensors) {
+        otherOptimizer.loadStateDict(state);
+        const reloadedState = otherOptimizer.stateDict();
+        for (const [name, x] of reloadedState.tensors) {
           expect(await (x as Tensor).read()).toEqual(await (state.tensors.get(name) as Tensor).read());
         }
       });
@@ -215,12 +239,12 @@ describe("rejects", () => {
       const units = [new Linear(ctx, 2, 2)];
       expect(() => fullyShard(ctx, model, { units })).toThrow(/units\[0\]: expected a submodule of the model/);
       expect(() => fullyShard(ctx, model, { stage: 4 as Stage })).toThrow(OptionError);
-      const early = adamW(model);
+      const earlyOptimizer = adamW(model);
       fullyShard(ctx, model);
       expect(() => fullyShard(ctx, model)).toThrow(
         /a model that is not sharded, received a sharded parameter "embed.weight"/,
       );
-      expect(() => early.step()).toThrow(/call fullyShard\(ctx, model\) before new AdamW/);
+      expect(() => earlyOptimizer.step()).toThrow(/call fullyShard\(ctx, model\) before new AdamW/);
     });
   });
 
@@ -229,8 +253,8 @@ describe("rejects", () => {
       const model = fullyShard(ctx, new Blocks(ctx), { stage });
       const optimizer = new AdamW(model, { errorIfNonFinite: true });
       backwardStep(ctx, model, 0).dispose();
-      const lax = new AdamW(model, { allowLocalGradients: true });
-      expect(() => lax.step()).toThrow(/gradients reduced over the 2 ranks/);
+      const lenientOptimizer = new AdamW(model, { allowLocalGradients: true });
+      expect(() => lenientOptimizer.step()).toThrow(/gradients reduced over the 2 ranks/);
       expect(() => optimizer.step()).toThrow(/gradients reduced over the 2 ranks.*call reduceGradients/);
       reduceGradients(ctx, model);
       optimizer.step();
@@ -239,9 +263,9 @@ describe("rejects", () => {
       using loss = backwardStep(ctx, model, 1);
       reduceGradients(ctx, model);
       // The last parameter, of which not every rank holds a part.
-      using nan = full(ctx, [], Number.NaN);
-      const { grad } = shardOf(model.norm.weight)!.tensor;
-      if (grad!.size > 0) ctx.device.kernels.binary("mul", grad!, grad!, nan);
+      using nanLoss = full(ctx, [], Number.NaN);
+      const { grad } = getShard(model.norm.weight)!.tensor;
+      if (grad!.size > 0) ctx.device.kernels.binary("mul", grad!, grad!, nanLoss);
       optimizer.step({ loss });
       return optimizer.assertFinite().catch((error: unknown) => error);
     });
@@ -281,35 +305,35 @@ describe("rejects", () => {
 
 test("zeroGrad of the model and of the optimizer are the same, and frozen parameters are released", async () => {
   await onMesh({ dp: 2, sp: 1 }, async (ctx) => {
-    for (const zero of ["model", "optimizer"] as const) {
+    for (const zeroedObject of ["model", "optimizer"] as const) {
       const model = new Blocks(ctx).eval();
       model.norm.weight.requiresGrad = false;
       fullyShard(ctx, model);
       const optimizer = new AdamW(model);
-      const holders = { model, optimizer };
+      const zeroGradObjects = { model, optimizer };
       for (let i = 0; i < 2; i++) {
-        holders[zero].zeroGrad();
+        zeroGradObjects[zeroedObject].zeroGrad();
         backwardStep(ctx, model, 0).dispose();
         reduceGradients(ctx, model);
       }
-      const { grad } = shardOf(model.blocks.at(1)!.mlp.parameters()[0]!)!.tensor;
-      const once = await grad!.read();
+      const { grad } = getShard(model.blocks.at(1)!.mlp.parameters()[0]!)!.tensor;
+      const firstGradient = await grad!.read();
       expect(model.norm.weight.storage.isReleased).toBe(true);
       // Without zeroGrad they add up.
       backwardStep(ctx, model, 0).dispose();
       reduceGradients(ctx, model);
-      const twice = await shardOf(model.blocks.at(1)!.mlp.parameters()[0]!)!.tensor.grad!.read();
-      const doubled = [...once].map((each) => 2 * each);
-      expect(maxDifference(twice, doubled)).toBeLessThan(1e-6);
+      const accumulatedGradient = await getShard(model.blocks.at(1)!.mlp.parameters()[0]!)!.tensor.grad!.read();
+      const doubledGradient = [...firstGradient].map((each) => 2 * each);
+      expect(maxDifference(accumulatedGradient, doubledGradient)).toBeLessThan(1e-6);
     }
   });
 });
 
 test("on one rank nothing is sharded", async () => {
-  await alone((ctx) => {
+  await onOneRank((ctx) => {
     using model = new Blocks(ctx);
     expect(fullyShard(ctx, model, { axis: "sp" })).toBe(model);
-    expect(model.parameters().some((parameter) => shardOf(parameter))).toBe(false);
+    expect(model.parameters().some((parameter) => getShard(parameter))).toBe(false);
   });
 });
 

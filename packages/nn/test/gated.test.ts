@@ -4,17 +4,17 @@ import { GeGLU, SwiGLU } from "../src/index.ts";
 import { checkLayer, linear } from "./reference/gradients.ts";
 import { normalCdf } from "./reference/normal.ts";
 import { maxDifference } from "./reference/numbers.ts";
-import { alone, onMesh } from "./reference/world.ts";
+import { onOneRank, onMesh } from "./reference/world.ts";
 
 const sizes = { embedDim: 3, hiddenDim: 4 };
 const silu = (x: number) => x / (1 + Math.exp(-x));
 const gelu = (x: number) => x * normalCdf(x);
 const geluTanh = (x: number) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
 
-type Parameters = Readonly<Record<string, readonly number[]>>;
+type ParameterValues = Readonly<Record<string, readonly number[]>>;
 
 /** down(f(gate(x)) · up(x)) in float64. */
-function gated(x: readonly number[], p: Parameters, f: (x: number) => number): number[] {
+function referenceGated(x: readonly number[], p: ParameterValues, f: (x: number) => number): number[] {
   const layer = (name: string, input: readonly number[], out: number) =>
     linear(input, p[`${name}.weight`]!, p[`${name}.bias`] ?? new Array<number>(out).fill(0));
   const up = layer("up_proj", x, sizes.hiddenDim);
@@ -24,9 +24,9 @@ function gated(x: readonly number[], p: Parameters, f: (x: number) => number): n
 
 describe("forward and every gradient equal float64's", () => {
   test.each([true, false])("SwiGLU, bias %s", (bias) =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using module = new SwiGLU(ctx, { ...sizes, bias });
-      const reference = (x: readonly number[], p: Parameters) => gated(x, p, silu);
+      const reference = (x: readonly number[], p: ParameterValues) => referenceGated(x, p, silu);
       await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [2, 2, 3], reference });
     }),
   );
@@ -35,62 +35,62 @@ describe("forward and every gradient equal float64's", () => {
     ["none", gelu],
     ["tanh", geluTanh],
   ] as const)("GeGLU, approximate %s", (approximate, f) =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using module = new GeGLU(ctx, { ...sizes, approximate });
-      const reference = (x: readonly number[], p: Parameters) => gated(x, p, f);
+      const reference = (x: readonly number[], p: ParameterValues) => referenceGated(x, p, f);
       await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [2, 3], reference });
     }),
   );
 });
 
 test("of 16 bits, the product is rounded once", () =>
-  alone(async (ctx) => {
+  onOneRank(async (ctx) => {
     using module = new SwiGLU(ctx, { ...sizes, dtype: "bfloat16" });
     using x = randn(ctx, [64, 3]);
-    using narrow = x.to("bfloat16");
-    const input = Array.from(await narrow.read());
+    using bfloat16Input = x.to("bfloat16");
+    const input = Array.from(await bfloat16Input.read());
     const p = Object.fromEntries(
       await Promise.all(
         module.namedParameters().map(async ([name, each]) => [name, Array.from(await each.read())] as const),
       ),
     );
-    using out = module.forward(narrow);
+    using out = module.forward(bfloat16Input);
     expect(out.dtype).toBe("bfloat16");
-    expect(maxDifference(await out.read(), gated(input, p, silu))).toBeLessThan(4 * 2 ** -8);
+    expect(maxDifference(await out.read(), referenceGated(input, p, silu))).toBeLessThan(4 * 2 ** -8);
   }));
 
 test("keeps what gate and up give for the backward, and nothing that is computed of them", () =>
-  alone((ctx) => {
+  onOneRank((ctx) => {
     using module = new SwiGLU(ctx, { embedDim: 8, hiddenDim: 1024 });
     const rows = 512;
     using x = randn(ctx, [rows, 8]);
-    const held = (run: () => Tensor): number => {
-      const before = ctx.device.memory().allocated;
-      using out = run();
-      return ctx.device.memory().allocated - before - 4 * out.size;
+    const measureHeldBytes = (runForward: () => Tensor): number => {
+      const allocatedBefore = ctx.device.memory().allocated;
+      using out = runForward();
+      return ctx.device.memory().allocated - allocatedBefore - 4 * out.size;
     };
-    expect(held(() => noGrad(() => module.forward(x)))).toBe(0);
+    expect(measureHeldBytes(() => noGrad(() => module.forward(x)))).toBe(0);
     // gate, up, and their product, which the last layer needs.
-    expect(held(() => module.forward(x))).toBe(3 * 4 * rows * 1024);
+    expect(measureHeldBytes(() => module.forward(x))).toBe(3 * 4 * rows * 1024);
   }));
 
 test("dropout is the same on every mesh", async () => {
-  const run = (shards: number) =>
+  const runSharded = (shards: number) =>
     onMesh({ sp: shards }, async (ctx) => {
       using module = new SwiGLU(ctx, { ...sizes, dropout: 0.5 });
-      using whole = randn(ctx, [1, 8, 3], { seed: 1, stream: 1 });
+      using fullInput = randn(ctx, [1, 8, 3], { seed: 1, stream: 1 });
       const rows = 8 / shards;
-      using x = whole.slice(1, ctx.rank * rows, (ctx.rank + 1) * rows);
+      using x = fullInput.slice(1, ctx.rank * rows, (ctx.rank + 1) * rows);
       using out = module.forward(x);
       return Array.from(await out.read());
     });
-  const [expected] = await run(1);
+  const [expected] = await runSharded(1);
   expect(expected!.filter((value) => value === 0).length).toBeGreaterThan(0);
-  expect(maxDifference((await run(4)).flat(), expected!)).toBeLessThan(1e-6);
+  expect(maxDifference((await runSharded(4)).flat(), expected!)).toBeLessThan(1e-6);
 });
 
 test("an empty shard gives an empty result, and options that do not exist are rejected", () =>
-  alone((ctx) => {
+  onOneRank((ctx) => {
     using module = new SwiGLU(ctx, sizes);
     using x = randn(ctx, [0, 3]);
     x.requiresGrad = true;

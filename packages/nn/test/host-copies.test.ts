@@ -14,15 +14,15 @@ import {
   saveCheckpoint,
 } from "../src/index.ts";
 import { receiveFile, sendFile } from "../src/state/rank-messages.ts";
-import { lossCurve } from "./reference/curve.ts";
+import { computeLossCurve } from "./reference/curve.ts";
 import { directory } from "./reference/directory.ts";
 import { Model, trainStep } from "./reference/model.ts";
-import { alone, onMesh } from "./reference/world.ts";
+import { onOneRank, onMesh } from "./reference/world.ts";
 
 afterEach(() => void vi.unstubAllEnvs());
 
 /** Hosts with a directory each; ranks are spread over them in blocks. */
-class Hosts {
+class HostDirectories {
   readonly names: readonly string[];
   readonly #root: string;
 
@@ -45,14 +45,14 @@ class Hosts {
   }
 
   /** The arguments of a rank, if `size` ranks run on these hosts. */
-  of(ctx: Context, copies: "perHost" | "rank0" = "perHost"): [path: string, options: CheckpointOptions] {
+  getCheckpointCall(ctx: Context, copies: "perHost" | "rank0" = "perHost"): [path: string, options: CheckpointOptions] {
     const host = this.names[Math.floor((ctx.rank * this.names.length) / ctx.size)]!;
     return [this.path(host), { copies, host }];
   }
 
   /** Some of them. */
-  only(...names: string[]): Hosts {
-    return new Hosts(names, this.#root);
+  selectHosts(...names: string[]): HostDirectories {
+    return new HostDirectories(names, this.#root);
   }
 }
 
@@ -61,15 +61,20 @@ interface Training {
   readonly optimizer: AdamW;
 }
 
-const build = (ctx: Context): Training => {
+const buildTraining = (ctx: Context): Training => {
   const model = new Model(ctx);
   return { model, optimizer: new AdamW(model, { lr: 2e-2 }) };
 };
 
 /** Trains to a step from the newest checkpoint, if there is one, saves, and returns the losses since. */
-async function trainTo(ctx: Context, steps: number, hosts: Hosts, copies?: "perHost" | "rank0"): Promise<number[]> {
-  const training = build(ctx);
-  const [path, options] = hosts.of(ctx, copies);
+async function trainTo(
+  ctx: Context,
+  steps: number,
+  hosts: HostDirectories,
+  copies?: "perHost" | "rank0",
+): Promise<number[]> {
+  const training = buildTraining(ctx);
+  const [path, options] = hosts.getCheckpointCall(ctx, copies);
   if (await findCheckpoint(ctx, path, options)) await loadCheckpoint(ctx, path, training, options);
   const losses: number[] = [];
   while (training.optimizer.steps < steps) losses.push(await trainStep(ctx, training));
@@ -93,44 +98,44 @@ const values = (model: Module) =>
   Promise.all([...model.stateDict()].map(async ([, each]: [string, Tensor]) => Array.from(await each.read())));
 
 test("one whole copy on each host, of the same bytes, which any of them opens alone", async () => {
-  const hosts = new Hosts(["n0", "n1"]);
+  const hosts = new HostDirectories(["n0", "n1"]);
   const [losses] = await onMesh({ sp: 4 }, (ctx) => trainTo(ctx, 2, hosts));
   expect(hosts.bytes("n1")).toEqual(hosts.bytes("n0"));
   for (const name of hosts.names) expect(hosts.files(name)).toEqual(["training.safetensors"]);
-  await alone(async (ctx) => {
-    const found = await loadCheckpoint(ctx, hosts.path("n1"), build(ctx));
-    expect(found).toEqual({ steps: 2, data: { losses, rank: 0 } });
+  await onOneRank(async (ctx) => {
+    const loadedCheckpoint = await loadCheckpoint(ctx, hosts.path("n1"), buildTraining(ctx));
+    expect(loadedCheckpoint).toEqual({ steps: 2, data: { losses, rank: 0 } });
   });
 });
 
 test.each(["perHost", "rank0"] as const)(
   "%s: a training that goes on with other hosts has the loss curve of one that was not interrupted",
   async (copies) => {
-    const hosts = new Hosts(["n0", "n1", "n2"]);
-    const before = await onMesh({ sp: 2 }, (ctx) => trainTo(ctx, 3, hosts.only("n0", "n1"), copies));
-    const after = await onMesh({ sp: 2 }, (ctx) => trainTo(ctx, 6, hosts.only("n2", "n0"), copies));
-    expect([...before[0]!, ...after[0]!]).toEqual(await lossCurve([2, 6]));
-    expect(after[1]).toEqual(after[0]);
-    const written = copies === "perHost" ? ["training.safetensors"] : [];
-    expect(hosts.files("n1")).toEqual(written);
+    const hosts = new HostDirectories(["n0", "n1", "n2"]);
+    const lossesBefore = await onMesh({ sp: 2 }, (ctx) => trainTo(ctx, 3, hosts.selectHosts("n0", "n1"), copies));
+    const lossesAfter = await onMesh({ sp: 2 }, (ctx) => trainTo(ctx, 6, hosts.selectHosts("n2", "n0"), copies));
+    expect([...lossesBefore[0]!, ...lossesAfter[0]!]).toEqual(await computeLossCurve([2, 6]));
+    expect(lossesAfter[1]).toEqual(lossesAfter[0]);
+    const expectedFiles = copies === "perHost" ? ["training.safetensors"] : [];
+    expect(hosts.files("n1")).toEqual(expectedFiles);
     expect(hosts.files("n2")).toEqual(["training.safetensors"]);
   },
 );
 
 test("the newest step that is complete on any host is loaded by all, and each host has it then", async () => {
-  const hosts = new Hosts(["n0", "n1", "n2"]);
+  const hosts = new HostDirectories(["n0", "n1", "n2"]);
   await onMesh({ sp: 3 }, (ctx) => trainTo(ctx, 2, hosts));
-  await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 4, hosts.only("n1")));
+  await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 4, hosts.selectHosts("n1")));
   rmSync(hosts.path("n2"));
   const ranks = await onMesh({ sp: 6 }, async (ctx) => {
-    const [path, options] = hosts.of(ctx);
+    const [path, options] = hosts.getCheckpointCall(ctx);
     expect(await findCheckpoint(ctx, path, options)).toEqual({ steps: 4, hosts: ["n1"] });
-    const training = build(ctx);
+    const training = buildTraining(ctx);
     const { steps } = await loadCheckpoint(ctx, path, training, options);
     expect(steps).toBe(4);
     return values(training.model);
   });
-  for (const each of ranks) expect(each).toEqual(ranks[0]);
+  for (const rankCheckpoint of ranks) expect(rankCheckpoint).toEqual(ranks[0]);
   for (const name of hosts.names) {
     expect(hosts.bytes(name)).toEqual(hosts.bytes("n1"));
     expect(hosts.files(name)).toEqual(["training.safetensors"]);
@@ -138,29 +143,29 @@ test("the newest step that is complete on any host is loaded by all, and each ho
 });
 
 test("rank0: hosts that lack the file read a copy that is removed afterwards", async () => {
-  const hosts = new Hosts(["n0", "n1"]);
+  const hosts = new HostDirectories(["n0", "n1"]);
   await onMesh({ sp: 4 }, (ctx) => trainTo(ctx, 1, hosts, "rank0"));
   expect(hosts.files("n1")).toEqual([]);
   await onMesh({ sp: 4 }, async (ctx) => {
-    const [path, options] = hosts.of(ctx, "rank0");
-    expect((await loadCheckpoint(ctx, path, build(ctx), options)).steps).toBe(1);
+    const [path, options] = hosts.getCheckpointCall(ctx, "rank0");
+    expect((await loadCheckpoint(ctx, path, buildTraining(ctx), options)).steps).toBe(1);
   });
   expect(hosts.files("n0")).toEqual(["training.safetensors"]);
   expect(hosts.files("n1")).toEqual([]);
 });
 
 test("a file of several messages, whose length three does not divide", async () => {
-  const hosts = new Hosts(["n0", "n1"]);
+  const hosts = new HostDirectories(["n0", "n1"]);
   const ranks = await onMesh({ sp: 2 }, async (ctx) => {
     using model = new Linear(ctx, 2049, 2048);
-    const [path, options] = hosts.of(ctx);
+    const [path, options] = hosts.getCheckpointCall(ctx);
     await saveCheckpoint(ctx, path, { model, data: "a" }, options);
     if (ctx.rank === 1) rmSync(path);
-    using other = new Linear(ctx, 2049, 2048);
-    await loadCheckpoint(ctx, path, { model: other }, options);
+    using otherModel = new Linear(ctx, 2049, 2048);
+    await loadCheckpoint(ctx, path, { model: otherModel }, options);
     // Vitest compares large arrays element by element, in seconds.
-    const [read, saved] = await Promise.all([other.weight.read(), model.weight.read()]);
-    expect(Buffer.from(read.buffer).equals(Buffer.from(saved.buffer))).toBe(true);
+    const [loadedWeight, savedWeight] = await Promise.all([otherModel.weight.read(), model.weight.read()]);
+    expect(Buffer.from(loadedWeight.buffer).equals(Buffer.from(savedWeight.buffer))).toBe(true);
     return hosts.bytes("n0").length;
   });
   expect(ranks[0]).toBeGreaterThan(12 * 2 ** 20);
@@ -169,31 +174,31 @@ test("a file of several messages, whose length three does not divide", async () 
 
 describe("a save that fails on one host leaves every host's good checkpoint", () => {
   test("one host cannot write", async () => {
-    const hosts = new Hosts(["n0", "n1"]);
+    const hosts = new HostDirectories(["n0", "n1"]);
     await onMesh({ sp: 2 }, (ctx) => trainTo(ctx, 1, hosts));
-    const before = hosts.bytes("n0");
-    const [first, second] = await collectErrors(2, async (ctx) => {
-      const [path, options] = hosts.of(ctx);
+    const bytesBefore = hosts.bytes("n0");
+    const [rank0Error, rank1Error] = await collectErrors(2, async (ctx) => {
+      const [path, options] = hosts.getCheckpointCall(ctx);
       // A folder that is a file.
-      const own = ctx.rank === 1 ? path.replace("training", "training.safetensors/training") : path;
-      await saveCheckpoint(ctx, own, build(ctx), options);
+      const rankPath = ctx.rank === 1 ? path.replace("training", "training.safetensors/training") : path;
+      await saveCheckpoint(ctx, rankPath, buildTraining(ctx), options);
     });
-    expect(String(first)).toMatch(
+    expect(String(rank0Error)).toMatch(
       /rank 0: expected success on every rank, received a failure on rank 1 \(saveCheckpoint: /,
     );
-    expect(String(second)).toMatch(
+    expect(String(rank1Error)).toMatch(
       /FileError: saveCheckpoint: .*: expected a folder that exists or can be created, received EEXIST/,
     );
     expect(hosts.files("n0")).toEqual(["training.safetensors"]);
-    expect(hosts.bytes("n0")).toEqual(before);
+    expect(hosts.bytes("n0")).toEqual(bytesBefore);
   });
 
   test("parameters that differ between hosts", async () => {
-    const hosts = new Hosts(["n0", "n1"]);
+    const hosts = new HostDirectories(["n0", "n1"]);
     const errors = await collectErrors(2, async (ctx) => {
-      const training = build(ctx);
+      const training = buildTraining(ctx);
       if (ctx.rank === 1) ctx.device.write(training.model.head.bias!, new Float32Array(7).fill(1));
-      await saveCheckpoint(ctx, hosts.of(ctx)[0], training, hosts.of(ctx)[1]);
+      await saveCheckpoint(ctx, hosts.getCheckpointCall(ctx)[0], training, hosts.getCheckpointCall(ctx)[1]);
     });
     for (const error of errors) {
       expect(error).toBeInstanceOf(FileError);
@@ -205,10 +210,10 @@ describe("a save that fails on one host leaves every host's good checkpoint", ()
   });
 
   test("data that JSON cannot hold, on one rank", async () => {
-    const hosts = new Hosts(["n0", "n1"]);
+    const hosts = new HostDirectories(["n0", "n1"]);
     const errors = await collectErrors(2, async (ctx) => {
-      const [path, options] = hosts.of(ctx);
-      await saveCheckpoint(ctx, path, { ...build(ctx), data: ctx.rank === 1 ? [1n] : [1] }, options);
+      const [path, options] = hosts.getCheckpointCall(ctx);
+      await saveCheckpoint(ctx, path, { ...buildTraining(ctx), data: ctx.rank === 1 ? [1n] : [1] }, options);
     });
     expect(String(errors[0])).toMatch(/a failure on rank 1 \(saveCheckpoint: data\[0\]/);
     expect(hosts.files("n0")).toEqual([]);
@@ -216,23 +221,23 @@ describe("a save that fails on one host leaves every host's good checkpoint", ()
 });
 
 describe("hosts that hold different contents", () => {
-  const saved = async (): Promise<Hosts> => {
-    const hosts = new Hosts(["n0", "n1", "n2"]);
+  const saveOnHosts = async (): Promise<HostDirectories> => {
+    const hosts = new HostDirectories(["n0", "n1", "n2"]);
     await onMesh({ sp: 3 }, (ctx) => trainTo(ctx, 1, hosts));
     return hosts;
   };
-  const load = (hosts: Hosts) =>
+  const loadOnHosts = (hosts: HostDirectories) =>
     collectErrors(3, async (ctx) => {
-      const [path, options] = hosts.of(ctx);
-      await loadCheckpoint(ctx, path, build(ctx), options);
+      const [path, options] = hosts.getCheckpointCall(ctx);
+      await loadCheckpoint(ctx, path, buildTraining(ctx), options);
     });
 
   test("of the same step: every rank rejects, naming the hosts", async () => {
-    const hosts = await saved();
+    const hosts = await saveOnHosts();
     const bytes = hosts.bytes("n2");
     bytes[bytes.length - 1]! ^= 1;
     writeFileSync(hosts.path("n2"), bytes);
-    for (const error of await load(hosts)) {
+    for (const error of await loadOnHosts(hosts)) {
       expect(error).toBeInstanceOf(FileError);
       expect(String(error)).toMatch(
         /the same contents on all hosts that have step 1, received SHA-256 \w{12}… on n0, n1 and SHA-256 \w{12}… on n2; delete/,
@@ -241,10 +246,10 @@ describe("hosts that hold different contents", () => {
   });
 
   test("of two trainings: the one with more steps does not win", async () => {
-    const hosts = await saved();
+    const hosts = await saveOnHosts();
     rmSync(hosts.path("n2"));
-    await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 3, hosts.only("n2")));
-    for (const error of await load(hosts)) {
+    await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 3, hosts.selectHosts("n2")));
+    for (const error of await loadOnHosts(hosts)) {
       expect(String(error)).toMatch(
         /checkpoints of the same training run on all hosts, received checkpoints of 2 training runs: one on n0, n1 and one on n2; delete the files/,
       );
@@ -252,54 +257,54 @@ describe("hosts that hold different contents", () => {
   });
 
   test("damaged on one host: it receives the good one, with a warning", async () => {
-    const hosts = await saved();
-    const good = hosts.bytes("n0");
-    writeFileSync(hosts.path("n1"), good.subarray(0, 200));
-    const warned = vi.spyOn(process, "emitWarning").mockImplementation(() => {});
+    const hosts = await saveOnHosts();
+    const validBytes = hosts.bytes("n0");
+    writeFileSync(hosts.path("n1"), validBytes.subarray(0, 200));
+    const warningSpy = vi.spyOn(process, "emitWarning").mockImplementation(() => {});
     await onMesh({ sp: 3 }, async (ctx) => {
-      const [path, options] = hosts.of(ctx);
-      expect((await loadCheckpoint(ctx, path, build(ctx), options)).steps).toBe(1);
+      const [path, options] = hosts.getCheckpointCall(ctx);
+      expect((await loadCheckpoint(ctx, path, buildTraining(ctx), options)).steps).toBe(1);
     });
-    expect(warned.mock.calls.map(([text]) => String(text))).toEqual([
+    expect(warningSpy.mock.calls.map(([text]) => String(text))).toEqual([
       expect.stringMatching(/ignoring a damaged file on n1: .*restore/),
     ]);
-    warned.mockRestore();
-    expect(hosts.bytes("n1")).toEqual(good);
+    warningSpy.mockRestore();
+    expect(hosts.bytes("n1")).toEqual(validBytes);
   });
 
   test("damaged on all hosts, or on none", async () => {
-    const hosts = await saved();
+    const hosts = await saveOnHosts();
     for (const name of hosts.names) writeFileSync(hosts.path(name), hosts.bytes(name).subarray(0, 200));
-    for (const error of await load(hosts))
+    for (const error of await loadOnHosts(hosts))
       expect(String(error)).toMatch(/a complete checkpoint on at least one host, received on n0 .*; on n1 .*restore/);
     for (const name of hosts.names) rmSync(hosts.path(name));
-    for (const error of await load(hosts))
+    for (const error of await loadOnHosts(hosts))
       expect(String(error)).toMatch(/expected a checkpoint on at least one host, received none on n0, n1, n2/);
     await onMesh({ sp: 3 }, async (ctx) => {
-      const [path, options] = hosts.of(ctx);
+      const [path, options] = hosts.getCheckpointCall(ctx);
       expect(await findCheckpoint(ctx, path, options)).toBeUndefined();
     });
   });
 });
 
 test("a host that cannot store what it receives: all ranks reject, and none waits", async () => {
-  const hosts = new Hosts(["n0", "n1"]);
-  await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 1, hosts.only("n0")));
-  const [first, second] = await collectErrors(2, async (ctx) => {
-    const [path, options] = hosts.of(ctx);
-    const own = ctx.rank === 1 ? path.replace("training", "missing/training") : path;
-    await loadCheckpoint(ctx, own, build(ctx), options);
+  const hosts = new HostDirectories(["n0", "n1"]);
+  await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 1, hosts.selectHosts("n0")));
+  const [rank0Error, rank1Error] = await collectErrors(2, async (ctx) => {
+    const [path, options] = hosts.getCheckpointCall(ctx);
+    const rankPath = ctx.rank === 1 ? path.replace("training", "missing/training") : path;
+    await loadCheckpoint(ctx, rankPath, buildTraining(ctx), options);
   });
-  expect(String(first)).toMatch(/a failure on rank 1 \(ENOENT/);
-  expect(String(second)).toMatch(/ENOENT/);
+  expect(String(rank0Error)).toMatch(/a failure on rank 1 \(ENOENT/);
+  expect(String(rank1Error)).toMatch(/ENOENT/);
 });
 
 test("a file that ends while it is sent is an error of the sender, after the receiver has all messages", async () => {
-  const home = directory();
-  const path = join(home, "short");
+  const temporaryDirectory = directory();
+  const path = join(temporaryDirectory, "short");
   writeFileSync(path, randomBytes(1000));
   const transfer = { path, bytes: 13 * 2 ** 20, label: "test" };
-  const [sent, received] = await onMesh({ sp: 2 }, async (ctx) => {
+  const [sentBytes, receivedBytes] = await onMesh({ sp: 2 }, async (ctx) => {
     if (ctx.rank === 0) return sendFile(ctx, [1], transfer).then(() => "", String);
     return receiveFile(ctx, 0, transfer, async (messages) => {
       let bytes = 0;
@@ -307,13 +312,13 @@ test("a file that ends while it is sent is an error of the sender, after the rec
       return String(bytes);
     });
   });
-  expect(sent).toMatch(/short: expected 13631488 bytes, received 1000/);
-  expect(received).toBe("13631488");
+  expect(sentBytes).toMatch(/short: expected 13631488 bytes, received 1000/);
+  expect(receivedBytes).toBe("13631488");
 });
 
 test("the host's name: the option, MOSAIC_HOST, else the host's own and the launcher's node", async () => {
   const path = join(directory(), "x");
-  await alone(async (ctx) => {
+  await onOneRank(async (ctx) => {
     using model = new Linear(ctx, 2, 1);
     await saveCheckpoint(ctx, path, { model }, { copies: "perHost" });
     const hosts = async (host?: string) => (await findCheckpoint(ctx, path, { copies: "perHost", host }))!.hosts;

@@ -8,12 +8,12 @@ import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
 import { bundled } from "../../../vitest.program.ts";
 import { directory } from "./reference/directory.ts";
-import { lossCurve } from "./reference/curve.ts";
+import { computeLossCurve } from "./reference/curve.ts";
 
-const program = await bundled(new URL("process/host-rank.ts", import.meta.url));
+const hostProgram = await bundled(new URL("process/host-rank.ts", import.meta.url));
 const launcher = fileURLToPath(new URL("../../launcher/dist/cli.js", import.meta.url));
 /** Ranks of the hosts n0, n1 and n2. */
-const nproc = [2, 1, 1] as const;
+const ranksByHost = [2, 1, 1] as const;
 const steps = 10;
 
 interface Node {
@@ -26,10 +26,29 @@ function launchOn(host: number, root: string, faults: readonly string[]): Node {
   const token = join(root, "token");
   writeFileSync(token, "0123456789abcdef0123456789abcdef", { mode: 0o600 });
   const options = [
-    ...["-N", "2:3", "--node-rank", String(host), "--rdzv-endpoint", "10.77.0.10:29400", "-n", String(nproc[host])],
+    ...[
+      "-N",
+      "2:3",
+      "--node-rank",
+      String(host),
+      "--rdzv-endpoint",
+      "10.77.0.10:29400",
+      "-n",
+      String(ranksByHost[host]),
+    ],
     ...["--last-call", "2s", "--max-restarts", "1", "--restart-backoff", "1ms"],
   ];
-  const command = ["netns", "exec", `n${host}`, process.execPath, launcher, ...options, program, root, String(steps)];
+  const command = [
+    "netns",
+    "exec",
+    `n${host}`,
+    process.execPath,
+    launcher,
+    ...options,
+    hostProgram,
+    root,
+    String(steps),
+  ];
   const child = spawn("ip", [...command, ...faults], {
     env: { ...process.env, MOSAIC_TOKEN_FILE: token, MOSAIC_HOST: `n${host}`, MOSAIC_TEST_NETWORK: "10.77.0.0/24" },
   });
@@ -45,26 +64,29 @@ interface Job {
 
 function launch(...faults: readonly string[]): Job {
   const root = directory();
-  for (const host of nproc.keys()) mkdirSync(join(root, `n${host}`));
-  return { root, nodes: [...nproc.keys()].map((host) => launchOn(host, root, faults)) };
+  for (const host of ranksByHost.keys()) mkdirSync(join(root, `n${host}`));
+  return { root, nodes: [...ranksByHost.keys()].map((host) => launchOn(host, root, faults)) };
 }
 
 /** n0 and n2 complete the training on three ranks; its losses are those of one that nothing interrupted, on these meshes. */
-async function expectCurve({ nodes, root }: Job, resumed: { steps: number; hosts: readonly string[] }): Promise<void> {
-  const codes = await Promise.all([nodes[0]!.exited, nodes[2]!.exited]);
+async function expectCurve(
+  { nodes, root }: Job,
+  expectedResume: { steps: number; hosts: readonly string[] },
+): Promise<void> {
+  const exitCodes = await Promise.all([nodes[0]!.exited, nodes[2]!.exited]);
   const output = nodes.map((node, host) => `n${host}:\n${node.output()}`).join("\n");
-  expect(codes, output).toEqual([0, 0]);
-  const found = JSON.stringify({ steps: resumed.steps, hosts: resumed.hosts });
-  for (const host of [0, 2]) expect(nodes[host]!.output()).toContain(`attempt 1: ${found}`);
+  expect(exitCodes, output).toEqual([0, 0]);
+  const expectedLine = JSON.stringify({ steps: expectedResume.steps, hosts: expectedResume.hosts });
+  for (const host of [0, 2]) expect(nodes[host]!.output()).toContain(`attempt 1: ${expectedLine}`);
   const losses = (host: string) => JSON.parse(readFileSync(join(root, host, "losses.json"), "utf8")) as number[];
-  const expected = await lossCurve([4, resumed.steps], [3, steps]);
+  const expected = await computeLossCurve([4, expectedResume.steps], [3, steps]);
   expect(losses("n0")).toEqual(expected);
   expect(losses("n2")).toEqual(expected);
   // On another mesh the sums are in another order.
-  for (const [i, loss] of (await lossCurve([1, steps])).entries())
+  for (const [i, loss] of (await computeLossCurve([1, steps])).entries())
     expect(Math.abs(losses("n0")[i]! / loss - 1)).toBeLessThan(1e-5);
-  const copy = (host: string) => readFileSync(join(root, host, "training.safetensors"));
-  expect(copy("n2").equals(copy("n0"))).toBe(true);
+  const readCopy = (host: string) => readFileSync(join(root, host, "training.safetensors"));
+  expect(readCopy("n2").equals(readCopy("n0"))).toBe(true);
 }
 
 test("a node is killed in the middle of training: the others go on from their own copies", async () => {
@@ -84,12 +106,12 @@ test("the first host has not replaced its copy: it receives the newer one", asyn
 
 test("a node's cable is cut: it ends with 75, the others go on", async () => {
   const job = launch("n1:hangs:8");
-  const [, cut] = job.nodes;
-  await expect.poll(() => cut!.output(), { timeout: 30_000 }).toContain("hangs");
+  const [, partitionedNode] = job.nodes;
+  await expect.poll(() => partitionedNode!.output(), { timeout: 30_000 }).toContain("hangs");
   execFileSync("ip", ["link", "set", "v1", "down"]);
   try {
     await expectCurve(job, { steps: 6, hosts: ["n0", "n2"] });
-    expect(await cut!.exited).toBe(75);
+    expect(await partitionedNode!.exited).toBe(75);
   } finally {
     execFileSync("ip", ["link", "set", "v1", "up"]);
   }

@@ -13,9 +13,9 @@ import {
   Sequential,
   SiLU,
 } from "../src/index.ts";
-import { byRow, checkLayer, linear } from "./reference/gradients.ts";
-import { numbers } from "./reference/numbers.ts";
-import { alone } from "./reference/world.ts";
+import { mapRows, checkLayer, linear } from "./reference/gradients.ts";
+import { generateNumbers } from "./reference/numbers.ts";
+import { onOneRank } from "./reference/world.ts";
 
 const gelu = (x: number) => x * normalCdf(x);
 const geluTanh = (x: number) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
@@ -26,52 +26,52 @@ const mean = (row: readonly number[]) => row.reduce((a, b) => a + b, 0) / row.le
 function norm(
   x: readonly number[],
   p: Readonly<Record<string, readonly number[]>>,
-  { epsilon, centred }: { epsilon: number; centred: boolean },
+  { epsilon, isCentred }: { epsilon: number; isCentred: boolean },
 ): number[] {
   const { weight, bias } = p;
-  return byRow(x, weight!.length, (row) => {
-    const middle = centred ? mean(row) : 0;
-    const rstd = 1 / Math.sqrt(mean(row.map((value) => (value - middle) ** 2)) + epsilon);
-    return row.map((value, i) => (value - middle) * rstd * weight![i]! + (bias?.[i] ?? 0));
+  return mapRows(x, weight!.length, (row) => {
+    const rowMean = isCentred ? mean(row) : 0;
+    const rstd = 1 / Math.sqrt(mean(row.map((value) => (value - rowMean) ** 2)) + epsilon);
+    return row.map((value, i) => (value - rowMean) * rstd * weight![i]! + (bias?.[i] ?? 0));
   });
 }
 
 describe("forward and every gradient equal float64's", () => {
   test("LayerNorm", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using module = new LayerNorm(ctx, 5, { epsilon: 1e-3 });
       const reference = (x: readonly number[], p: Record<string, readonly number[]>) =>
-        norm(x, p, { epsilon: 1e-3, centred: true });
+        norm(x, p, { epsilon: 1e-3, isCentred: true });
       await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [2, 3, 5], reference });
     }));
 
   test("LayerNorm without bias", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using module = new LayerNorm(ctx, 5, { bias: false });
       const reference = (x: readonly number[], p: Record<string, readonly number[]>) =>
-        norm(x, p, { epsilon: 1e-5, centred: true });
+        norm(x, p, { epsilon: 1e-5, isCentred: true });
       await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [4, 5], reference });
     }));
 
   test("RMSNorm", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using module = new RMSNorm(ctx, 5);
       const reference = (x: readonly number[], p: Record<string, readonly number[]>) =>
-        norm(x, p, { epsilon: 1e-6, centred: false });
+        norm(x, p, { epsilon: 1e-6, isCentred: false });
       await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [2, 3, 5], reference });
     }));
 
   test("RMSNorm as in Gemma: the weight is what is added to 1, and zero at first", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using module = new RMSNorm(ctx, 5, { weightOffset: 1 });
       expect(Array.from(await module.weight.read())).toEqual([0, 0, 0, 0, 0]);
       const reference = (x: readonly number[], p: Record<string, readonly number[]>) =>
-        norm(x, { weight: p.weight!.map((each) => 1 + each) }, { epsilon: 1e-6, centred: false });
+        norm(x, { weight: p.weight!.map((each) => 1 + each) }, { epsilon: 1e-6, isCentred: false });
       await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [2, 3, 5], reference });
     }));
 
   test("GELU", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using module = new GELU();
       await checkLayer(ctx, {
         module,
@@ -82,14 +82,14 @@ describe("forward and every gradient equal float64's", () => {
     }));
 
   test("GELU, approximated by tanh", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using module = new GELU({ approximate: "tanh" });
       const reference = (x: readonly number[]) => x.map(geluTanh);
       await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [3, 7], reference });
     }));
 
   test("SiLU", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using module = new SiLU();
       await checkLayer(ctx, {
         module,
@@ -108,7 +108,7 @@ describe("forward and every gradient equal float64's", () => {
     sigmoid: (x: number) => 1 / (1 + Math.exp(-x)),
   };
   test.each(Object.entries(activations))("MLP with %s", (name, f) =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using module = new MLP(ctx, {
         embedDim: 3,
         hiddenDim: 4,
@@ -122,13 +122,13 @@ describe("forward and every gradient equal float64's", () => {
   );
 
   test("Sequential", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using module = new Sequential(new Linear(ctx, 3, 4), new GELU(), new LayerNorm(ctx, 4));
       const reference = (x: readonly number[], p: Record<string, readonly number[]>) =>
         norm(
           linear(x, p["0.weight"]!, p["0.bias"]!).map(gelu),
           { weight: p["2.weight"]!, bias: p["2.bias"]! },
-          { epsilon: 1e-5, centred: true },
+          { epsilon: 1e-5, isCentred: true },
         );
       await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [2, 3], reference });
     }));
@@ -136,11 +136,11 @@ describe("forward and every gradient equal float64's", () => {
 
 describe("Embedding", () => {
   test.each(["float32", "bfloat16"] as const)("gathers rows and adds up their gradients, %s", (dtype) =>
-    alone(async (ctx) => {
-      using table = new Embedding(ctx, 5, 3, { dtype });
+    onOneRank(async (ctx) => {
+      using embeddingLayer = new Embedding(ctx, 5, 3, { dtype });
       using tokens = fromArray(ctx, [4, 0, 4, 2], [2, 2]);
-      using out = table.forward(tokens);
-      const values = await table.weight.read();
+      using out = embeddingLayer.forward(tokens);
+      const values = await embeddingLayer.weight.read();
       const rows = [4, 0, 4, 2].flatMap((token) => Array.from(values.slice(3 * token, 3 * token + 3)));
       expect(Array.from(await out.read())).toEqual(rows);
       using weights = fromArray(
@@ -149,23 +149,25 @@ describe("Embedding", () => {
         [2, 2, 3],
         { dtype },
       );
-      using weighted = mul(out, weights);
-      using loss = sum(weighted);
+      using weightedOutput = mul(out, weights);
+      using loss = sum(weightedOutput);
       loss.backward();
-      expect(table.weight.grad!.dtype).toBe(dtype);
-      expect(Array.from(await table.weight.grad!.read())).toEqual([4, 5, 6, 0, 0, 0, 10, 11, 12, 0, 0, 0, 8, 10, 12]);
+      expect(embeddingLayer.weight.grad!.dtype).toBe(dtype);
+      expect(Array.from(await embeddingLayer.weight.grad!.read())).toEqual([
+        4, 5, 6, 0, 0, 0, 10, 11, 12, 0, 0, 0, 8, 10, 12,
+      ]);
     }),
   );
 
   test("is drawn from N(0, std²)", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using table = new Embedding(ctx, 100, 50, { std: 0.02 });
       const values = Array.from(await table.weight.read());
       expect(Math.sqrt(mean(values.map((value) => value ** 2))) / 0.02).toBeCloseTo(1, 1);
     }));
 
   test.each([[7], [-1], [1.5], [Number.NaN]])("rejects token %d, with an error that reports so", (token) =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using table = new Embedding(ctx, 7, 2);
       using tokens = fromArray(ctx, [0, token], [2]);
       await expect(
@@ -182,42 +184,42 @@ describe("Embedding", () => {
 });
 
 test("containers name, iterate and switch their modules", () =>
-  alone(async (ctx) => {
-    using list = new ModuleList([new MLP(ctx, { embedDim: 2 }), new MLP(ctx, { embedDim: 2 })]);
-    expect([...list].length).toBe(2);
-    expect(list.length).toBe(2);
-    expect(list.at(-1)).toBe([...list][1]);
-    expect(list.namedParameters()[4]![0]).toBe("1.fc1.weight");
-    list.eval();
-    expect([...list].every(({ training }) => !training)).toBe(true);
-    expect(list.train().at(0)!.training).toBe(true);
+  onOneRank(async (ctx) => {
+    using moduleList = new ModuleList([new MLP(ctx, { embedDim: 2 }), new MLP(ctx, { embedDim: 2 })]);
+    expect([...moduleList].length).toBe(2);
+    expect(moduleList.length).toBe(2);
+    expect(moduleList.at(-1)).toBe([...moduleList][1]);
+    expect(moduleList.namedParameters()[4]![0]).toBe("1.fc1.weight");
+    moduleList.eval();
+    expect([...moduleList].every(({ training }) => !training)).toBe(true);
+    expect(moduleList.train().at(0)!.training).toBe(true);
     using x = fromArray(ctx, [1], [1]);
     expect(() => new Sequential().forward(x)).toThrow(/at least one layer/);
   }));
 
 test("a tied table is one parameter to an optimizer, and gathers both gradients", () =>
-  alone(async (ctx) => {
-    class Tied extends ModuleList<Embedding> {
+  onOneRank(async (ctx) => {
+    class TiedEmbeddings extends ModuleList<Embedding> {
       readonly head = this.addParameter("head", this.at(0)!.weight);
     }
-    using model = new Tied([new Embedding(ctx, 2, 2)]);
+    using model = new TiedEmbeddings([new Embedding(ctx, 2, 2)]);
     using tokens = fromArray(ctx, [1], [1]);
     using x = embedding(tokens, model.head);
     using y = model.at(0)!.forward(tokens);
-    using both = mul(x, y);
-    using loss = sum(both);
+    using product = mul(x, y);
+    using loss = sum(product);
     const [, , a, b] = await model.head.read();
     loss.backward();
     expect(Array.from(await model.head.grad!.read())).toEqual([0, 0, 2 * a!, 2 * b!]);
     using optimizer = new AdamW(model, { lr: 0.5, weightDecay: 0 });
     optimizer.step();
-    const after = await model.head.read();
-    expect(Math.abs(after[2]! - a!)).toBeCloseTo(0.5, 5);
+    const weightAfter = await model.head.read();
+    expect(Math.abs(weightAfter[2]! - a!)).toBeCloseTo(0.5, 5);
   }));
 
 test("options that do not exist or are out of range are rejected", () =>
-  alone((ctx) => {
-    for (const make of [
+  onOneRank((ctx) => {
+    for (const createInvalid of [
       () => new Embedding(ctx, 0, 3),
       () => new Embedding(ctx, 3, 2.5),
       () => new LayerNorm(ctx, 0),
@@ -228,8 +230,8 @@ test("options that do not exist or are out of range are rejected", () =>
       () => new MLP(ctx, { embedDim: 4, activation: "swish" as never }),
       () => new MLP(ctx, { embedDim: 4, dropout: 1 }),
     ]) {
-      expect(make).toThrow(OptionError);
+      expect(createInvalid).toThrow(OptionError);
     }
-    using x = fromArray(ctx, numbers(3, 1), [3]);
+    using x = fromArray(ctx, generateNumbers(3, 1), [3]);
     expect(() => embedding(x, x)).toThrow(/a table \[V,E\]/);
   }));

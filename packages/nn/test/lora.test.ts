@@ -32,90 +32,97 @@ import {
 } from "../src/index.ts";
 import { directory } from "./reference/directory.ts";
 import { linear } from "./reference/gradients.ts";
-import { derivative, maxDifference, numbers } from "./reference/numbers.ts";
-import { alone, onMesh } from "./reference/world.ts";
+import { numericalDerivative, maxDifference, generateNumbers } from "./reference/numbers.ts";
+import { onOneRank, onMesh } from "./reference/world.ts";
 
-const [ins, outs, rank, alpha] = [4, 3, 2, 5];
+const [inFeatures, outFeatures, rank, alpha] = [4, 3, 2, 5];
 
 describe("LoRA", () => {
   test("and the gradients of x, A and B equal float64's; the base gets none", () =>
-    alone(async (ctx) => {
-      using module = new LoRA(ctx, new Linear(ctx, ins, outs), { rank, alpha });
+    onOneRank(async (ctx) => {
+      using module = new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank, alpha });
       const p = Object.fromEntries(
-        module.namedParameters().map(([name, each], i) => [name, numbers(each.size, 10 + i)] as const),
+        module.namedParameters().map(([name, each], i) => [name, generateNumbers(each.size, 10 + i)] as const),
       );
       expect(Object.keys(p)).toEqual(["base_layer.weight", "base_layer.bias", "lora_A.weight", "lora_B.weight"]);
-      for (const [name, each] of module.namedParameters()) ctx.device.write(each, p[name]!);
+      for (const [name, parameter] of module.namedParameters()) ctx.device.write(parameter, p[name]!);
       const reference = (x: readonly number[], values: Readonly<Record<string, readonly number[]>>): number[] => {
         const zeros = (size: number) => new Array<number>(size).fill(0);
-        const low = linear(x, values["lora_A.weight"]!, zeros(rank));
-        const added = linear(low, values["lora_B.weight"]!, zeros(outs));
+        const lowRankOutput = linear(x, values["lora_A.weight"]!, zeros(rank));
+        const adapterOutput = linear(lowRankOutput, values["lora_B.weight"]!, zeros(outFeatures));
         return linear(x, values["base_layer.weight"]!, values["base_layer.bias"]!).map(
-          (value, i) => value + (alpha / rank) * added[i]!,
+          (value, i) => value + (alpha / rank) * adapterOutput[i]!,
         );
       };
-      const [values, weights] = [numbers(2 * ins, 1), numbers(2 * outs, 2)];
-      using x = fromArray(ctx, values, [2, ins]);
+      const [values, weights] = [generateNumbers(2 * inFeatures, 1), generateNumbers(2 * outFeatures, 2)];
+      using x = fromArray(ctx, values, [2, inFeatures]);
       x.requiresGrad = true;
       using out = module.forward(x);
       expect(maxDifference(await out.read(), reference(values, p))).toBeLessThan(2e-6);
-      using seed = fromArray(ctx, weights, [2, outs]);
+      using seed = fromArray(ctx, weights, [2, outFeatures]);
       out.backward(seed);
-      const total = (found: readonly number[]) => found.reduce((sum, value, i) => sum + value * weights[i]!, 0);
-      const dx = derivative((each) => total(reference(each, p)), values);
+      const weightedSum = (outputValues: readonly number[]) =>
+        outputValues.reduce((sum, value, i) => sum + value * weights[i]!, 0);
+      const dx = numericalDerivative((each) => weightedSum(reference(each, p)), values);
       expect(maxDifference(await x.grad!.read(), dx)).toBeLessThan(1e-5);
       for (const [name, parameter] of module.namedParameters()) {
         if (name.startsWith("base_layer")) {
           expect([parameter.requiresGrad, parameter.grad]).toEqual([false, null]);
           continue;
         }
-        const expected = derivative((each) => total(reference(values, { ...p, [name]: each })), p[name]!);
+        const expected = numericalDerivative(
+          (each) => weightedSum(reference(values, { ...p, [name]: each })),
+          p[name]!,
+        );
         expect(maxDifference(await parameter.grad!.read(), expected), name).toBeLessThan(1e-5);
       }
     }));
 
   test("changes nothing at first, and A is drawn as a Linear's weight", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       const base = new Linear(ctx, 64, 8);
       using x = randn(ctx, [5, 64]);
-      using before = base.forward(x);
+      using outputBefore = base.forward(x);
       using module = new LoRA(ctx, base, { rank: 32 });
-      using after = module.forward(x);
-      expect(await after.read()).toEqual(await before.read());
-      const drawn = await module.a.weight.read();
-      expect(Math.max(...drawn.map(Math.abs))).toBeLessThanOrEqual(1 / 8);
-      expect(Math.sqrt(drawn.reduce((sum, value) => sum + value ** 2, 0) / drawn.length) * 8).toBeCloseTo(3 ** -0.5, 1);
+      using outputAfter = module.forward(x);
+      expect(await outputAfter.read()).toEqual(await outputBefore.read());
+      const initialA = await module.a.weight.read();
+      expect(Math.max(...initialA.map(Math.abs))).toBeLessThanOrEqual(1 / 8);
+      expect(Math.sqrt(initialA.reduce((sum, value) => sum + value ** 2, 0) / initialA.length) * 8).toBeCloseTo(
+        3 ** -0.5,
+        1,
+      );
       expect(module.scale).toBe(1);
     }));
 
   test("drops what A receives, the base nothing, and nothing after eval()", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using module = new LoRA(ctx, new Linear(ctx, 1, 1, { bias: false }), { rank: 1, alpha: 1, dropout: 0.5 });
-      for (const each of module.parameters()) ctx.device.kernels.fill(each, 1);
+      for (const parameter of module.parameters()) ctx.device.kernels.fill(parameter, 1);
       using x = full(ctx, [1000, 1], 1);
       using out = module.forward(x);
       expect(new Set(await out.read())).toEqual(new Set([1, 3]));
-      using plain = module.eval().forward(x);
-      expect(new Set(await plain.read())).toEqual(new Set([2]));
+      using evalOutput = module.eval().forward(x);
+      expect(new Set(await evalOutput.read())).toEqual(new Set([2]));
     }));
 
   test("trains to the same adapters on every mesh, and moves nothing else", async () => {
-    const run = (mesh: { dp?: number; sp: number }) =>
+    const runOnMesh = (mesh: { dp?: number; sp: number }) =>
       onMesh(mesh, async (ctx) => {
-        using module = new LoRA(ctx, new Linear(ctx, ins, outs), { rank, dropout: 0.25 });
+        using module = new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank, dropout: 0.25 });
         const base = await module.base.weight.read();
         using optimizer = new AdamW(module, { lr: 0.05 });
         expect(optimizer.stateDict().tensors.size).toBe(4);
         const rows = 8 / ctx.size;
         for (let step = 0; step < 5; step++) {
-          using x = fromArray(ctx, numbers(8 * ins, step), [1, 8, ins]).slice(
+          using x = fromArray(ctx, generateNumbers(8 * inFeatures, step), [1, 8, inFeatures]).slice(
             1,
             ctx.rank * rows,
             (ctx.rank + 1) * rows,
           );
-          using y = fromArray(ctx, numbers(8 * outs, 50 + step), [1, 8, outs]);
-          using own = y.slice(1, ctx.rank * rows, (ctx.rank + 1) * rows);
-          using loss = mseLoss(ctx, module.forward(x), own);
+          using y = fromArray(ctx, generateNumbers(8 * outFeatures, 50 + step), [1, 8, outFeatures]);
+          using outputShard = y.slice(1, ctx.rank * rows, (ctx.rank + 1) * rows);
+          using loss = mseLoss(ctx, module.forward(x), outputShard);
           loss.backward();
           reduceGradients(ctx, module);
           optimizer.step();
@@ -126,9 +133,9 @@ describe("LoRA", () => {
           ...each,
         ]);
       });
-    const [expected] = await run({ sp: 1 });
+    const [expected] = await runOnMesh({ sp: 1 });
     for (const sp of [2, 4]) {
-      for (const found of await run({ sp })) expect(maxDifference(found, expected!)).toBeLessThan(1e-5);
+      for (const actual of await runOnMesh({ sp })) expect(maxDifference(actual, expected!)).toBeLessThan(1e-5);
     }
   });
 });
@@ -137,57 +144,61 @@ describe("merged", () => {
   test.each(["float32", "bfloat16"] as const)(
     "it is one product of a weight rounded once, and unmerged it is, bit for bit, what it was, %s",
     (dtype) =>
-      alone(async (ctx) => {
+      onOneRank(async (ctx) => {
         using module = new LoRA(ctx, new Linear(ctx, 16, 8, { dtype }), { rank, alpha });
-        ctx.device.write(module.b.weight, numbers(module.b.weight.size, 3));
+        ctx.device.write(module.b.weight, generateNumbers(module.b.weight.size, 3));
         const [w, a, b] = await Promise.all([module.base, module.a, module.b].map(({ weight }) => weight.read()));
-        using x = fromArray(ctx, numbers(3 * 16, 1), [3, 16], { dtype });
+        using x = fromArray(ctx, generateNumbers(3 * 16, 1), [3, 16], { dtype });
         module.eval();
-        using before = module.forward(x);
+        using outputBefore = module.forward(x);
         const allocated = ctx.device.memory().allocated;
         expect([module.isMerged, module.mergedWeight]).toEqual([false, null]);
-        using merged = module.merge().forward(x);
+        using mergedOutput = module.merge().forward(x);
         expect(module.isMerged).toBe(true);
-        const exact = Array.from(w!, (value, i) => {
+        const expectedWeight = Array.from(w!, (value, i) => {
           const [row, column] = [Math.floor(i / 16), i % 16];
           let sum = 0;
           for (let k = 0; k < rank; k++) sum += b![row * rank + k]! * a![k * 16 + column]!;
           return value + (alpha / rank) * sum;
         });
         const weight = await module.mergedWeight!.read();
-        const [unit, least] = dtype === "float32" ? [2 ** -21, 2 ** -3] : [2 ** -8, 2 ** -8];
-        for (const [i, value] of exact.entries()) {
-          expect(Math.abs(weight[i]! - value)).toBeLessThanOrEqual(unit * Math.max(Math.abs(value), least) * 1.001);
+        const [roundingUnit, minChange] = dtype === "float32" ? [2 ** -21, 2 ** -3] : [2 ** -8, 2 ** -8];
+        for (const [i, value] of expectedWeight.entries()) {
+          expect(Math.abs(weight[i]! - value)).toBeLessThanOrEqual(
+            roundingUnit * Math.max(Math.abs(value), minChange) * 1.001,
+          );
         }
-        expect(maxDifference(await merged.read(), await before.read())).toBeLessThan(dtype === "float32" ? 2e-6 : 0.03);
+        expect(maxDifference(await mergedOutput.read(), await outputBefore.read())).toBeLessThan(
+          dtype === "float32" ? 2e-6 : 0.03,
+        );
         expect(await module.base.weight.read()).toEqual(w);
-        merged.dispose();
-        using after = module.unmerge().forward(x);
-        expect(await after.read()).toEqual(await before.read());
-        after.dispose();
+        mergedOutput.dispose();
+        using outputAfter = module.unmerge().forward(x);
+        expect(await outputAfter.read()).toEqual(await outputBefore.read());
+        outputAfter.dispose();
         expect(ctx.device.memory().allocated).toBe(allocated);
       }),
   );
 
   test("it follows the adapters that are loaded, and its state dict is that of one that is not", () =>
-    alone(async (ctx) => {
-      using module = new LoRA(ctx, new Linear(ctx, ins, outs), { rank });
-      using x = randn(ctx, [2, ins]);
+    onOneRank(async (ctx) => {
+      using module = new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank });
+      using x = randn(ctx, [2, inFeatures]);
       const names = [...module.stateDict().keys()];
       module.eval().merge();
-      using before = module.forward(x);
+      using outputBefore = module.forward(x);
       expect([...module.stateDict().keys()]).toEqual(names);
-      ctx.device.write(module.b.weight, numbers(outs * rank, 4));
-      using after = module.forward(x);
-      using plain = module.unmerge().forward(x);
-      expect(maxDifference(await after.read(), await plain.read())).toBeLessThan(2e-6);
-      expect(maxDifference(await after.read(), await before.read())).toBeGreaterThan(1e-2);
+      ctx.device.write(module.b.weight, generateNumbers(outFeatures * rank, 4));
+      using outputAfter = module.forward(x);
+      using unmergedOutput = module.unmerge().forward(x);
+      expect(maxDifference(await outputAfter.read(), await unmergedOutput.read())).toBeLessThan(2e-6);
+      expect(maxDifference(await outputAfter.read(), await outputBefore.read())).toBeGreaterThan(1e-2);
     }));
 
   test("it cannot be trained", () =>
-    alone((ctx) => {
-      using module = new LoRA(ctx, new Linear(ctx, ins, outs), { rank });
-      using x = randn(ctx, [2, ins]);
+    onOneRank((ctx) => {
+      using module = new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank });
+      using x = randn(ctx, [2, inFeatures]);
       module.merge();
       expect(() => module.forward(x)).toThrow(/unmerged adapters for training.*call unmerge\(\) before training/s);
       module.unmerge().forward(x).dispose();
@@ -197,9 +208,9 @@ describe("merged", () => {
 class Model extends Module {
   readonly layers: Sequential;
 
-  constructor(first: Layer, second: Layer) {
+  constructor(firstLayer: Layer, secondLayer: Layer) {
     super();
-    this.layers = this.addChild("layers", new Sequential(first, second));
+    this.layers = this.addChild("layers", new Sequential(firstLayer, secondLayer));
   }
 
   forward(x: Tensor): Tensor {
@@ -208,37 +219,41 @@ class Model extends Module {
 }
 
 test("the adapters of a model alone are saved, and loaded into another of the same base", () =>
-  alone(async (ctx) => {
-    const make = () => new Model(new RMSNorm(ctx, ins), new LoRA(ctx, new Linear(ctx, ins, outs), { rank }));
+  onOneRank(async (ctx) => {
+    const createModel = () =>
+      new Model(new RMSNorm(ctx, inFeatures), new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank }));
     const path = `${directory()}/adapters.safetensors`;
-    using tuned = make();
-    const [a, b] = [...loraStateDict(tuned).values()];
-    ctx.device.write(b!, numbers(b!.size, 5));
-    await writeSafetensors(path, loraStateDict(tuned));
+    using tunedModel = createModel();
+    const [a, b] = [...loraStateDict(tunedModel).values()];
+    ctx.device.write(b!, generateNumbers(b!.size, 5));
+    await writeSafetensors(path, loraStateDict(tunedModel));
     const { tensors } = await readSafetensors(path);
     expect([...tensors.keys()].toSorted()).toEqual(["layers.1.lora_A.weight", "layers.1.lora_B.weight"]);
-    using model = make();
+    using model = createModel();
     const base = await model.stateDict().get("layers.1.base_layer.weight")!.read();
     expect(loadState("adapters", loraStateDict(model), tensors)).toEqual({ missing: [], unexpected: [] });
-    const loaded = [...loraStateDict(model).values()];
-    expect(await loaded[0]!.read()).toEqual(await a!.read());
-    expect(await loaded[1]!.read()).toEqual(await b!.read());
+    const loadedTensors = [...loraStateDict(model).values()];
+    expect(await loadedTensors[0]!.read()).toEqual(await a!.read());
+    expect(await loadedTensors[1]!.read()).toEqual(await b!.read());
     expect(await model.stateDict().get("layers.1.base_layer.weight")!.read()).toEqual(base);
   }));
 
 test("markOnlyLoRATrainable freezes the rest, which then takes no gradient and no optimizer state", () =>
-  alone((ctx) => {
-    using model = new Model(new RMSNorm(ctx, ins), new LoRA(ctx, new Linear(ctx, ins, outs), { rank }));
-    using x = randn(ctx, [2, ins]);
-    using before = model.forward(x).sum();
-    before.backward();
+  onOneRank((ctx) => {
+    using model = new Model(
+      new RMSNorm(ctx, inFeatures),
+      new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank }),
+    );
+    using x = randn(ctx, [2, inFeatures]);
+    using lossBefore = model.forward(x).sum();
+    lossBefore.backward();
     expect(model.stateDict().get("layers.0.weight")!.grad).not.toBe(null);
     markOnlyLoRATrainable(model);
-    using after = model.forward(x).sum();
-    after.backward();
+    using lossAfter = model.forward(x).sum();
+    lossAfter.backward();
     reduceGradients(ctx, model);
-    const trained = model.namedParameters().flatMap(([name, { grad }]) => (grad ? [name] : []));
-    expect(trained).toEqual(["layers.1.lora_A.weight", "layers.1.lora_B.weight"]);
+    const trainedNames = model.namedParameters().flatMap(([name, { grad }]) => (grad ? [name] : []));
+    expect(trainedNames).toEqual(["layers.1.lora_A.weight", "layers.1.lora_B.weight"]);
     using optimizer = new AdamW(model);
     expect([...optimizer.stateDict().tensors.keys()].every((name) => name.includes("lora_"))).toBe(true);
   }));
@@ -266,16 +281,16 @@ describe("addLoRA", () => {
   const options = { targets, rank: 2, alpha: 4, dropout: 0.25, sharding: { placement: "zigzag" } } as const;
 
   test("adapts the layers that are named, freezes the rest, and trains alike on every mesh", async () => {
-    const run = (sp: number) =>
+    const runOnMesh = (sp: number) =>
       onMesh({ sp }, async (ctx) => {
         using model = new Block(ctx);
         const placement = { placement: "zigzag" } as const;
-        using whole = fromArray(ctx, numbers(2 * 8 * 8, 1), [2, 8, 8]);
-        using x = shard(ctx, whole, 1, placement);
-        using before = model.forward(x);
+        using fullInput = fromArray(ctx, generateNumbers(2 * 8 * 8, 1), [2, 8, 8]);
+        using x = shard(ctx, fullInput, 1, placement);
+        using outputBefore = model.forward(x);
         expect(addLoRA(ctx, model, options)).toEqual(["attn.qkv_proj", "mlps.0.down_proj"]);
-        using same = model.eval().forward(x);
-        expect(await same.read()).toEqual(await before.read());
+        using evalOutput = model.eval().forward(x);
+        expect(await evalOutput.read()).toEqual(await outputBefore.read());
         model.train();
         using optimizer = new AdamW(model, { lr: 0.05 });
         expect(optimizer.stateDict().tensors.size).toBe(2 * 4);
@@ -286,36 +301,36 @@ describe("addLoRA", () => {
           optimizer.step();
           optimizer.zeroGrad();
         }
-        using after = model.eval().forward(x);
-        using gathered = unshard(ctx, after, 1, placement);
-        expect(maxDifference(await after.read(), await before.read())).toBeGreaterThan(1e-2);
+        using outputAfter = model.eval().forward(x);
+        using fullOutput = unshard(ctx, outputAfter, 1, placement);
+        expect(maxDifference(await outputAfter.read(), await outputBefore.read())).toBeGreaterThan(1e-2);
         for (const module of [model.attn.qkvProjection, model.mlps.at(0)!.downProjection]) {
           expect(module).toBeInstanceOf(LoRA);
         }
-        return Array.from(await gathered.read());
+        return Array.from(await fullOutput.read());
       });
-    const [expected] = await run(1);
-    for (const found of await run(4)) expect(maxDifference(found, expected!)).toBeLessThan(1e-5);
+    const [expected] = await runOnMesh(1);
+    for (const actual of await runOnMesh(4)) expect(maxDifference(actual, expected!)).toBeLessThan(1e-5);
   });
 
   test("keeps whether a model is trained, and one adapter for a layer that is shared", () =>
-    alone((ctx) => {
+    onOneRank((ctx) => {
       const layer = new Linear(ctx, 4, 4);
-      using shared = new Sequential(layer, layer).eval();
-      expect(addLoRA(ctx, shared, { targets: ["0", "1"], rank: 1 })).toEqual(["0", "1"]);
-      expect(shared.at(0)).toBe(shared.at(1));
-      expect(shared.at(0)!.training).toBe(false);
-      expect(shared.namedParameters().map(([name]) => name)).toEqual([
+      using sharedLayerModel = new Sequential(layer, layer).eval();
+      expect(addLoRA(ctx, sharedLayerModel, { targets: ["0", "1"], rank: 1 })).toEqual(["0", "1"]);
+      expect(sharedLayerModel.at(0)).toBe(sharedLayerModel.at(1));
+      expect(sharedLayerModel.at(0)!.training).toBe(false);
+      expect(sharedLayerModel.namedParameters().map(([name]) => name)).toEqual([
         ...["0.base_layer.weight", "0.base_layer.bias", "0.lora_A.weight", "0.lora_B.weight"],
       ]);
       // Adapters within are not adapted again.
-      expect(() => addLoRA(ctx, shared, { targets: ["base_layer"], rank: 1 })).toThrow(
+      expect(() => addLoRA(ctx, sharedLayerModel, { targets: ["base_layer"], rank: 1 })).toThrow(
         /\(available: none\), received "base_layer"/,
       );
     }));
 
   test("rejects names of nothing, and layers out of reach", () =>
-    alone((ctx) => {
+    onOneRank((ctx) => {
       using model = new Block(ctx);
       const names = [...model.stateDict().keys()];
       expect(() => addLoRA(ctx, model, { targets: ["out_proj", "q_proj"], rank: 2 })).toThrow(
@@ -323,35 +338,37 @@ describe("addLoRA", () => {
       );
       expect(() => addLoRA(ctx, model, { targets, rank: 0 })).toThrow(/rank: expected an integer ≥ 1/);
       expect([...model.stateDict().keys()]).toEqual(names);
-      class Hidden extends Module {
+      class HiddenLinear extends Module {
         readonly #layer = this.addChild("layer", new Linear(ctx, 2, 2));
 
         forward(x: Tensor): Tensor {
           return this.#layer.forward(x);
         }
       }
-      using hidden = new Hidden();
-      expect(() => addLoRA(ctx, hidden, { targets: ["layer"], rank: 1 })).toThrow(/keep the child in a property/);
-      expect(hidden.parameters().every(({ requiresGrad }) => requiresGrad)).toBe(true);
-      expect(() => hidden.replaceChild("other", new Linear(ctx, 2, 2))).toThrow(/available: layer\), received "other"/);
+      using hiddenModel = new HiddenLinear();
+      expect(() => addLoRA(ctx, hiddenModel, { targets: ["layer"], rank: 1 })).toThrow(/keep the child in a property/);
+      expect(hiddenModel.parameters().every(({ requiresGrad }) => requiresGrad)).toBe(true);
+      expect(() => hiddenModel.replaceChild("other", new Linear(ctx, 2, 2))).toThrow(
+        /available: layer\), received "other"/,
+      );
     }));
 });
 
 test("disposes all it holds, and rejects what is no Linear and options that are none", () =>
-  alone((ctx) => {
-    const before = ctx.device.memory().allocated;
-    const module = new LoRA(ctx, new Linear(ctx, ins, outs), { rank });
+  onOneRank((ctx) => {
+    const allocatedBefore = ctx.device.memory().allocated;
+    const module = new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank });
     noGrad(() => module.eval().merge());
     module.dispose();
-    expect(ctx.device.memory().allocated).toBe(before);
-    using base = new Linear(ctx, ins, outs);
-    for (const make of [
+    expect(ctx.device.memory().allocated).toBe(allocatedBefore);
+    using base = new Linear(ctx, inFeatures, outFeatures);
+    for (const createInvalid of [
       () => new LoRA(ctx, base, { rank: 0 }),
       () => new LoRA(ctx, base, { rank, alpha: 0 }),
       () => new LoRA(ctx, base, { rank, r: 2 } as never),
       () => new LoRA(ctx, base, undefined as never),
       () => new LoRA(ctx, new RMSNorm(ctx, 4) as never, { rank }),
     ]) {
-      expect(make).toThrow(OptionError);
+      expect(createInvalid).toThrow(OptionError);
     }
   }));

@@ -11,83 +11,85 @@ import {
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { crossEntropy, crossEntropyTerms, lossTerms, meanOverMesh, mseLoss, mseLossTerms } from "../src/index.ts";
-import { byRow, linear } from "./reference/gradients.ts";
-import { derivative, numbers, maxDifference } from "./reference/numbers.ts";
-import { alone, onMesh } from "./reference/world.ts";
+import { mapRows, linear } from "./reference/gradients.ts";
+import { numericalDerivative, generateNumbers, maxDifference } from "./reference/numbers.ts";
+import { onOneRank, onMesh } from "./reference/world.ts";
 
 const [rows, classes] = [12, 5];
-const logits = numbers(rows * classes, 1).map((x) => Math.fround(8 * x));
-const targets = numbers(rows, 2).map((x, i) => (i % 4 === 1 ? -100 : Math.floor(((x + 1) / 2) * classes)));
+const logits = generateNumbers(rows * classes, 1).map((x) => Math.fround(8 * x));
+const targets = generateNumbers(rows, 2).map((x, i) => (i % 4 === 1 ? -100 : Math.floor(((x + 1) / 2) * classes)));
 
 /** Mean cross-entropy of the rows with a target class, in float64. */
-function reference(x: readonly number[], smoothing = 0): number {
-  const losses = byRow(x, classes, (row) => {
-    const top = Math.max(...row);
-    const lse = top + Math.log(row.reduce((sum, value) => sum + Math.exp(value - top), 0));
+function referenceLoss(x: readonly number[], smoothing = 0): number {
+  const losses = mapRows(x, classes, (row) => {
+    const maxLogit = Math.max(...row);
+    const lse = maxLogit + Math.log(row.reduce((sum, value) => sum + Math.exp(value - maxLogit), 0));
     return row.map((value) => lse - value);
   });
-  const counted = targets.flatMap((target, row) => (target === -100 ? [] : [{ target, row }]));
-  const total = counted.reduce((sum, { target, row }) => {
+  const countedRows = targets.flatMap((target, row) => (target === -100 ? [] : [{ target, row }]));
+  const total = countedRows.reduce((sum, { target, row }) => {
     const line = losses.slice(row * classes, (row + 1) * classes);
     return sum + (1 - smoothing) * line[target]! + (smoothing / classes) * line.reduce((a, b) => a + b, 0);
   }, 0);
-  return total / counted.length;
+  return total / countedRows.length;
 }
 
 describe("cross-entropy", () => {
   test.each([0, 0.1, 1])("and its gradient equal float64's, smoothing %d", (labelSmoothing) =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using x = fromArray(ctx, logits, [3, 4, classes]);
       x.requiresGrad = true;
       using target = fromArray(ctx, targets, [3, 4]);
       using loss = crossEntropy(ctx, x, target, { labelSmoothing });
       expect(loss.shape).toEqual([]);
       loss.backward();
-      const expected = reference(logits, labelSmoothing);
+      const expected = referenceLoss(logits, labelSmoothing);
       expect(Math.abs((await loss.item()) - expected) / expected).toBeLessThan(1e-6);
-      const gradient = derivative((each) => reference(each, labelSmoothing), logits);
+      const gradient = numericalDerivative((each) => referenceLoss(each, labelSmoothing), logits);
       expect(maxDifference(await x.grad!.read(), gradient)).toBeLessThan(2e-6);
     }),
   );
 
   test("of 16-bit logits is float32, and its gradient of their dtype", () =>
-    alone(async (ctx) => {
-      using wide = fromArray(ctx, logits, [rows, classes]);
-      using x = wide.to("bfloat16").detach();
+    onOneRank(async (ctx) => {
+      using float32Logits = fromArray(ctx, logits, [rows, classes]);
+      using x = float32Logits.to("bfloat16").detach();
       x.requiresGrad = true;
       using target = fromArray(ctx, targets, [rows]);
       using loss = crossEntropy(ctx, x, target);
       loss.backward();
       expect([loss.dtype, x.grad!.dtype]).toEqual(["float32", "bfloat16"]);
-      const seen = Array.from(await x.read());
-      expect(Math.abs((await loss.item()) - reference(seen)) / reference(seen)).toBeLessThan(1e-6);
+      const gradientSeen = Array.from(await x.read());
+      expect(Math.abs((await loss.item()) - referenceLoss(gradientSeen)) / referenceLoss(gradientSeen)).toBeLessThan(
+        1e-6,
+      );
     }));
 
   test("pairs of micro-batches add up to the whole", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using x = fromArray(ctx, logits, [rows, classes]);
       using target = fromArray(ctx, targets, [rows]);
-      const part = (from: number, to: number): Tensor =>
-        crossEntropyTerms(x.slice(0, from, to), target.slice(0, from, to));
-      using terms = add(part(0, 2), part(2, rows));
+      const computePartTerms = (start: number, end: number): Tensor =>
+        crossEntropyTerms(x.slice(0, start, end), target.slice(0, start, end));
+      using terms = add(computePartTerms(0, 2), computePartTerms(2, rows));
       using loss = meanOverMesh(ctx, terms);
-      expect(Math.abs((await loss.item()) - reference(logits))).toBeLessThan(1e-6);
+      expect(Math.abs((await loss.item()) - referenceLoss(logits))).toBeLessThan(1e-6);
     }));
 
   test("nothing that counts gives NaN, as in PyTorch; another ignoreIndex is obeyed; large logits are no problem", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using x = fromArray(ctx, [1e4, -1e4, 0, 0], [2, 2]);
-      using none = fromArray(ctx, [-100, -100], [2]);
-      expect(await crossEntropy(ctx, x, none).item()).toBeNaN();
-      using some = fromArray(ctx, [1, 0], [2]);
-      expect(await crossEntropy(ctx, x, some, { ignoreIndex: 0 }).item()).toBe(20_000);
+      using ignoredTargets = fromArray(ctx, [-100, -100], [2]);
+      expect(await crossEntropy(ctx, x, ignoredTargets).item()).toBeNaN();
+      using validTargets = fromArray(ctx, [1, 0], [2]);
+      expect(await crossEntropy(ctx, x, validTargets, { ignoreIndex: 0 }).item()).toBe(20_000);
     }));
 
   test("reports what does not fit", () =>
-    alone((ctx) => {
+    onOneRank((ctx) => {
       using x = fromArray(ctx, logits, [rows, classes]);
-      using short = fromArray(ctx, targets.slice(1), [rows - 1]);
-      expect(() => crossEntropy(ctx, x, short)).toThrow(
+      using shortTargets = fromArray(ctx, targets.slice(1), [rows - 1]);
+      expect(() => crossEntropy(ctx, x, shortTargets)).toThrow(
         /logits \[..,C\] and targets \[..\], received \[12,5\] and \[11\]/,
       );
       using target = fromArray(ctx, targets, [rows]);
@@ -101,62 +103,63 @@ describe("cross-entropy", () => {
   test("a target that is no class fails, and reports so", async () => {
     // Closing a device that failed fails, too: what is looked at is the error of the loss itself.
     let error: unknown;
-    const closed = alone(async (ctx) => {
+    const closedContext = onOneRank(async (ctx) => {
       using x = fromArray(ctx, logits, [rows, classes]);
       using target = fromArray(ctx, targets.with(0, classes), [rows]);
       // The stream's failure comes with the next operation that is enqueued, or with what is read.
       try {
         await crossEntropy(ctx, x, target).item();
-      } catch (each) {
-        error = each;
+      } catch (closedError) {
+        error = closedError;
       }
     });
-    await closed.catch(() => {});
+    await closedContext.catch(() => {});
     expect(error).toBeInstanceOf(Error);
     expect(String(error)).toMatch(/crossEntropy: expected integers from 0 to 4, received 5/);
   });
 });
 
 test("mean squared error and its gradient equal float64's, with weights and without", () =>
-  alone(async (ctx) => {
-    const [a, b, weights] = [numbers(12, 3), numbers(12, 4), numbers(12, 5).map(Math.abs)];
-    for (const weigh of [undefined, weights]) {
-      const total = weigh ? weigh.reduce((x, y) => x + y) : 12;
+  onOneRank(async (ctx) => {
+    const [a, b, weights] = [generateNumbers(12, 3), generateNumbers(12, 4), generateNumbers(12, 5).map(Math.abs)];
+    for (const lossWeights of [undefined, weights]) {
+      const total = lossWeights ? lossWeights.reduce((x, y) => x + y) : 12;
       const f = (x: readonly number[]) =>
-        x.reduce((sum, value, i) => sum + (weigh?.[i] ?? 1) * (value - b[i]!) ** 2, 0) / total;
+        x.reduce((sum, value, i) => sum + (lossWeights?.[i] ?? 1) * (value - b[i]!) ** 2, 0) / total;
       using x = fromArray(ctx, a, [3, 4]);
       x.requiresGrad = true;
       using target = fromArray(ctx, b, [3, 4]);
-      using weight = weigh && fromArray(ctx, weigh, [3, 4]);
+      using weight = lossWeights && fromArray(ctx, lossWeights, [3, 4]);
       using loss = mseLoss(ctx, x, target, weight);
       loss.backward();
       expect(Math.abs((await loss.item()) - f(a)) / f(a)).toBeLessThan(1e-6);
-      expect(maxDifference(await x.grad!.read(), derivative(f, a))).toBeLessThan(2e-6);
+      expect(maxDifference(await x.grad!.read(), numericalDerivative(f, a))).toBeLessThan(2e-6);
     }
   }));
 
-const inputs = numbers(rows * 3, 6);
+const inputs = generateNumbers(rows * 3, 6);
 
 /** Loss and the gradients of a layer, of this rank's rows of all: ranks of "dp" and "sp" have unequal numbers that count. */
-async function gradients(ctx: Context, kind: "crossEntropy" | "mseLoss"): Promise<number[]> {
-  const each = rows / ctx.size;
-  const own = (values: readonly number[], width: number) =>
-    values.slice(ctx.rank * each * width, (ctx.rank + 1) * each * width);
+async function computeGradients(ctx: Context, kind: "crossEntropy" | "mseLoss"): Promise<number[]> {
+  const rowsPerRank = rows / ctx.size;
+  const sliceRankRows = (values: readonly number[], width: number) =>
+    values.slice(ctx.rank * rowsPerRank * width, (ctx.rank + 1) * rowsPerRank * width);
   using layer = new Linear(ctx, 3, classes);
-  using x = fromArray(ctx, own(inputs, 3), [each, 3]);
+  using x = fromArray(ctx, sliceRankRows(inputs, 3), [rowsPerRank, 3]);
   using out = layer.forward(x);
-  using wanted = fromArray(
+  using rankTargets = fromArray(
     ctx,
-    kind === "crossEntropy" ? own(targets, 1) : own(logits, classes),
-    kind === "crossEntropy" ? [each] : [each, classes],
+    kind === "crossEntropy" ? sliceRankRows(targets, 1) : sliceRankRows(logits, classes),
+    kind === "crossEntropy" ? [rowsPerRank] : [rowsPerRank, classes],
   );
-  using loss = kind === "crossEntropy" ? crossEntropy(ctx, out, wanted) : meanOverMesh(ctx, mseLossTerms(out, wanted));
+  using loss =
+    kind === "crossEntropy" ? crossEntropy(ctx, out, rankTargets) : meanOverMesh(ctx, mseLossTerms(out, rankTargets));
   loss.backward();
   reduceGradients(ctx, layer);
-  const found = await Promise.all(
+  const actual = await Promise.all(
     [loss, ...layer.parameters().map(({ grad }) => grad!)].map((tensor) => tensor.read()),
   );
-  return found.flatMap((values) => Array.from(values));
+  return actual.flatMap((values) => Array.from(values));
 }
 
 const meshes: readonly Coordinate[] = [
@@ -171,11 +174,11 @@ const meshes: readonly Coordinate[] = [
 test.each(["crossEntropy", "mseLoss"] as const)(
   "%s and the gradients it gives are the same on every mesh",
   async (kind) => {
-    const [expected] = await onMesh({ sp: 1 }, (ctx) => gradients(ctx, kind));
+    const [expected] = await onMesh({ sp: 1 }, (ctx) => computeGradients(ctx, kind));
     for (const mesh of meshes) {
-      const found = await onMesh(mesh, (ctx) => gradients(ctx, kind));
-      for (const values of found) {
-        expect(values).toEqual(found[0]);
+      const actual = await onMesh(mesh, (ctx) => computeGradients(ctx, kind));
+      for (const values of actual) {
+        expect(values).toEqual(actual[0]);
         expect(maxDifference(values, expected!), JSON.stringify(mesh)).toBeLessThan(1e-6);
       }
     }
@@ -183,12 +186,12 @@ test.each(["crossEntropy", "mseLoss"] as const)(
 );
 
 test("and right in float64, too", async () => {
-  const [weight, bias] = await alone(async (ctx) => {
+  const [weight, bias] = await onOneRank(async (ctx) => {
     using layer = new Linear(ctx, 3, classes);
     return Promise.all(layer.parameters().map(async (each) => Array.from(await each.read())));
   });
-  const [found] = await onMesh({ dp: 2, sp: 2 }, (ctx) => gradients(ctx, "crossEntropy"));
-  expect(found![0]).toBeCloseTo(reference(linear(inputs, weight!, bias!)), 5);
+  const [actual] = await onMesh({ dp: 2, sp: 2 }, (ctx) => computeGradients(ctx, "crossEntropy"));
+  expect(actual![0]).toBeCloseTo(referenceLoss(linear(inputs, weight!, bias!)), 5);
 });
 
 test("a rank without rows takes part: its pair is (0, 0)", async () => {
@@ -207,23 +210,23 @@ test("a rank without rows takes part: its pair is (0, 0)", async () => {
 });
 
 test("counts of ranks add up without rounding, where float32 stops counting; fractions and small counts too", async () => {
-  const parts = [
+  const lossPairs = [
     [2 ** 24 + 4, 2 ** 24],
     [0, 1],
     [0, 1],
     [0, 1],
   ];
   const mean = async (pairs: readonly (readonly number[])[]): Promise<number> => {
-    const found = await onMesh({ sp: pairs.length }, async (ctx) => {
+    const actual = await onMesh({ sp: pairs.length }, async (ctx) => {
       using terms = fromArray(ctx, pairs[ctx.rank]!, [2]);
       using loss = meanOverMesh(ctx, terms);
       return loss.item();
     });
-    expect(new Set(found).size).toBe(1);
-    return found[0]!;
+    expect(new Set(actual).size).toBe(1);
+    return actual[0]!;
   };
   // 2²⁴ + 3 is rounded once, to 2²⁴ + 4; added one by one, it would have stayed 2²⁴.
-  expect(await mean(parts)).toBe(1);
+  expect(await mean(lossPairs)).toBe(1);
   expect(
     await mean([
       [6, 0.75],
@@ -252,8 +255,8 @@ test("parameters that nobody used get zeros, frozen ones nothing, on one rank as
 });
 
 test("losses with weights release all memory", () =>
-  alone(async (ctx) => {
-    const before = ctx.device.memory().allocated;
+  onOneRank(async (ctx) => {
+    const allocatedBefore = ctx.device.memory().allocated;
     for (const dtype of ["float32", "bfloat16"] as const) {
       using losses = ones(ctx, [6, 50], { dtype });
       using weights = ones(ctx, [6, 50], { dtype });
@@ -263,5 +266,5 @@ test("losses with weights release all memory", () =>
       loss.backward();
       losses.grad?.dispose();
     }
-    expect(ctx.device.memory().allocated).toBe(before);
+    expect(ctx.device.memory().allocated).toBe(allocatedBefore);
   }));

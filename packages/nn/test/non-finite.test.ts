@@ -1,39 +1,39 @@
 import { type Context, DisposedError, fromArray, Linear, OptionError, ShapeError } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { AdamW, NonFiniteError, type OptimizerOptions, ScheduleFreeAdamW, Sequential } from "../src/index.ts";
-import { alone } from "./reference/world.ts";
+import { onOneRank } from "./reference/world.ts";
 
 const kinds = [AdamW, ScheduleFreeAdamW] as const;
 
-function build(ctx: Context, Kind: (typeof kinds)[number], options: OptimizerOptions = {}) {
+function buildTraining(ctx: Context, Kind: (typeof kinds)[number], options: OptimizerOptions = {}) {
   const model = new Sequential(new Linear(ctx, 2, 3), new Linear(ctx, 3, 1));
   const optimizer = new Kind(model, options);
   const names = model.namedParameters().map(([name]) => name);
   /** Gradients of 1, but for one number of those of some parameters. */
-  const gradients = (bad: Readonly<Record<string, number>> = {}): void => {
+  const setGradients = (badValues: Readonly<Record<string, number>> = {}): void => {
     optimizer.zeroGrad();
     for (const [name, parameter] of model.namedParameters()) {
       const values = new Float32Array(parameter.size).fill(1);
-      if (name in bad) values[values.length - 1] = bad[name]!;
+      if (name in badValues) values[values.length - 1] = badValues[name]!;
       parameter.grad = fromArray(ctx, values, parameter.shape);
     }
   };
-  const read = () => Promise.all(model.parameters().map(async (each) => Array.from(await each.read())));
+  const readParameters = () => Promise.all(model.parameters().map(async (each) => Array.from(await each.read())));
   const dispose = (): void => {
     optimizer.zeroGrad();
     optimizer.dispose();
     model[Symbol.dispose]();
   };
-  return { model, optimizer, names, gradients, read, [Symbol.dispose]: dispose };
+  return { model, optimizer, names, gradients: setGradients, read: readParameters, [Symbol.dispose]: dispose };
 }
 
 describe.each(kinds)("%o", (Kind) => {
   test.each([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY])(
     "stops at a gradient of %d, and names its parameter and its step",
     async (value) => {
-      await alone(async (ctx) => {
-        using made = build(ctx, Kind, { errorIfNonFinite: true });
-        const { optimizer, names, gradients } = made;
+      await onOneRank(async (ctx) => {
+        using training = buildTraining(ctx, Kind, { errorIfNonFinite: true });
+        const { optimizer, names, gradients } = training;
         gradients();
         optimizer.step();
         await optimizer.assertFinite();
@@ -43,18 +43,18 @@ describe.each(kinds)("%o", (Kind) => {
         expect(error).toBeInstanceOf(NonFiniteError);
         expect(error).toMatchObject({ step: 1, parameters: [names[1], names[2]] });
         expect(String(error)).toMatch(new RegExp(`step 1: .*the gradient of "${names[1]}" has norm (NaN|Infinity)`));
-        const before = await made.read();
+        const parametersBefore = await training.read();
         expect(() => optimizer.step()).toThrow(NonFiniteError);
         expect(() => optimizer.stateDict()).toThrow(NonFiniteError);
-        expect(await made.read()).toEqual(before);
+        expect(await training.read()).toEqual(parametersBefore);
         expect(optimizer.steps).toBe(2);
       });
     },
   );
 
   test("stops at a loss that is not finite, and takes only a scalar", async () => {
-    await alone(async (ctx) => {
-      using made = build(ctx, Kind, { errorIfNonFinite: true });
+    await onOneRank(async (ctx) => {
+      using made = buildTraining(ctx, Kind, { errorIfNonFinite: true });
       using loss = fromArray(ctx, [Number.NaN], []);
       using row = fromArray(ctx, [1, 2], [2]);
       made.gradients();
@@ -65,41 +65,43 @@ describe.each(kinds)("%o", (Kind) => {
   });
 
   test("without the option nothing is measured, and with it nothing else changes", async () => {
-    await alone(async (ctx) => {
-      using plain = build(ctx, Kind);
-      plain.gradients({ [plain.names[0]!]: Number.NaN });
-      plain.optimizer.step();
-      await plain.optimizer.assertFinite();
-      expect(() => build(ctx, Kind, { errorIfNonFinite: 1 as never })).toThrow(/errorIfNonFinite: expected a boolean/);
-      using watched = build(ctx, Kind, { errorIfNonFinite: true });
-      using unwatched = build(ctx, Kind);
-      unwatched.model.loadStateDict(watched.model.stateDict());
-      unwatched.optimizer.loadStateDict(watched.optimizer.stateDict());
-      for (const { gradients, optimizer } of [watched, unwatched]) {
+    await onOneRank(async (ctx) => {
+      using uncheckedTraining = buildTraining(ctx, Kind);
+      uncheckedTraining.gradients({ [uncheckedTraining.names[0]!]: Number.NaN });
+      uncheckedTraining.optimizer.step();
+      await uncheckedTraining.optimizer.assertFinite();
+      expect(() => buildTraining(ctx, Kind, { errorIfNonFinite: 1 as never })).toThrow(
+        /errorIfNonFinite: expected a boolean/,
+      );
+      using checkedTraining = buildTraining(ctx, Kind, { errorIfNonFinite: true });
+      using defaultTraining = buildTraining(ctx, Kind);
+      defaultTraining.model.loadStateDict(checkedTraining.model.stateDict());
+      defaultTraining.optimizer.loadStateDict(checkedTraining.optimizer.stateDict());
+      for (const { gradients, optimizer } of [checkedTraining, defaultTraining]) {
         for (let step = 0; step < 3; step++) {
           gradients();
           optimizer.step();
         }
       }
-      expect(await watched.read()).toEqual(await unwatched.read());
+      expect(await checkedTraining.read()).toEqual(await defaultTraining.read());
     });
   });
 
   test.each([Number.NaN, Number.POSITIVE_INFINITY, -1])("a schedule that returns %d moves nothing", async (factor) => {
-    await alone(async (ctx) => {
-      using made = build(ctx, Kind, { schedule: () => factor });
+    await onOneRank(async (ctx) => {
+      using made = buildTraining(ctx, Kind, { schedule: () => factor });
       made.gradients();
-      const before = await made.read();
+      const parametersBefore = await made.read();
       expect(() => made.optimizer.step()).toThrow(OptionError);
       expect(() => made.optimizer.step()).toThrow(/step 0: expected a finite learning rate lr · schedule\(step\) ≥ 0/);
-      expect(await made.read()).toEqual(before);
+      expect(await made.read()).toEqual(parametersBefore);
       expect(made.optimizer.steps).toBe(0);
     });
   });
 
   test("a step after the model was disposed is rejected", async () => {
-    await alone(async (ctx) => {
-      const { model, optimizer } = build(ctx, Kind);
+    await onOneRank(async (ctx) => {
+      const { model, optimizer } = buildTraining(ctx, Kind);
       model[Symbol.dispose]();
       expect(() => optimizer.step()).toThrow(DisposedError);
       expect(optimizer.steps).toBe(0);
@@ -109,7 +111,7 @@ describe.each(kinds)("%o", (Kind) => {
   });
 
   test.each([Number.NaN, Number.POSITIVE_INFINITY, -1])("a parameter's own factor of %d is rejected", async (value) => {
-    await alone(async (ctx) => {
+    await onOneRank(async (ctx) => {
       using model = new Linear(ctx, 2, 1);
       for (const name of ["lrScale", "weightDecay"]) {
         const forParameter = () => ({ [name]: value });

@@ -17,20 +17,20 @@ import {
   ScheduleFreeAdamW,
   type ScheduleFreeOptions,
 } from "../src/index.ts";
-import { numbers, maxDifference } from "./reference/numbers.ts";
-import { alone } from "./reference/world.ts";
+import { generateNumbers, maxDifference } from "./reference/numbers.ts";
+import { onOneRank } from "./reference/world.ts";
 
 const steps = 60;
 
 /** The gradient of a valley, ½ Σ scaleᵢ (xᵢ − goalᵢ)², with noise that both sides know. */
-const [optimum, scales] = [numbers(7, 1), numbers(7, 2).map((x) => 10 ** (2 * x))];
-const gradientAt = (x: ArrayLike<number>, step: number): number[] => {
-  const noise = numbers(7, 100 + step);
+const [optimum, scales] = [generateNumbers(7, 1), generateNumbers(7, 2).map((x) => 10 ** (2 * x))];
+const computeGradient = (x: ArrayLike<number>, step: number): number[] => {
+  const noise = generateNumbers(7, 100 + step);
   return optimum.map((each, i) => Math.fround(scales[i]! * (x[i]! - each) + noise[i]!));
 };
-const start = numbers(7, 3);
+const start = generateNumbers(7, 3);
 
-class Point extends Module {
+class PointModel extends Module {
   readonly x: Tensor;
   constructor(x: Tensor) {
     super();
@@ -39,34 +39,37 @@ class Point extends Module {
 }
 
 /** Where an optimizer goes: the parameter after each step. */
-async function path(make: (model: Point) => Optimizer, dtype: "float32" | "bfloat16" = "float32"): Promise<number[][]> {
-  return alone(async (ctx) => {
-    using model = new Point(fromArray(ctx, start, [7], { dtype }));
-    using optimizer = make(model);
-    const places: number[][] = [];
+async function recordPath(
+  createOptimizer: (model: PointModel) => Optimizer,
+  dtype: "float32" | "bfloat16" = "float32",
+): Promise<number[][]> {
+  return onOneRank(async (ctx) => {
+    using model = new PointModel(fromArray(ctx, start, [7], { dtype }));
+    using optimizer = createOptimizer(model);
+    const visitedPoints: number[][] = [];
     for (let step = 0; step < steps; step++) {
-      model.x.grad = fromArray(ctx, gradientAt(await model.x.read(), step), [7], { dtype });
+      model.x.grad = fromArray(ctx, computeGradient(await model.x.read(), step), [7], { dtype });
       optimizer.step();
       optimizer.zeroGrad();
-      places.push(Array.from(await model.x.read()));
+      visitedPoints.push(Array.from(await model.x.read()));
     }
     expect(optimizer.steps).toBe(steps);
-    return places;
+    return visitedPoints;
   });
 }
 
 /** Options, each of which is given. */
-type Given<T> = { readonly [Name in keyof T]-?: NonNullable<T[Name]> };
+type RequiredOptions<T> = { readonly [Name in keyof T]-?: NonNullable<T[Name]> };
 
 /** Kingma and Ba 2015 with decoupled decay, in float64; follows the gradients that the float32 path saw. */
-function adamW(
-  seen: readonly (readonly number[])[],
-  options: Given<Pick<OptimizerOptions, "lr" | "weightDecay" | "betas">> & { schedule?: Schedule },
+function checkAdamWPath(
+  visitedPoints: readonly (readonly number[])[],
+  options: RequiredOptions<Pick<OptimizerOptions, "lr" | "weightDecay" | "betas">> & { schedule?: Schedule },
 ): number[][] {
   const { lr, weightDecay, betas, schedule = () => 1 } = options;
   const [p, m, v] = [[...start], Array<number>(7).fill(0), Array<number>(7).fill(0)];
-  return seen.map((_, step) => {
-    const g = gradientAt(step === 0 ? start : seen[step - 1]!, step);
+  return visitedPoints.map((_, step) => {
+    const g = computeGradient(step === 0 ? start : visitedPoints[step - 1]!, step);
     const rate = lr * schedule(step);
     return p.map((_, i) => {
       m[i] = betas[0] * m[i]! + (1 - betas[0]) * g[i]!;
@@ -79,28 +82,28 @@ function adamW(
 }
 
 /** Defazio et al. 2024, algorithm 1 with Adam's denominator, by x, y and z themselves; y and x after each step. */
-function scheduleFree(
-  seen: readonly (readonly number[])[],
-  o: Given<Pick<ScheduleFreeOptions, "lr" | "weightDecay" | "betas" | "warmupSteps" | "r">>,
+function checkScheduleFreePath(
+  visitedPoints: readonly (readonly number[])[],
+  o: RequiredOptions<Pick<ScheduleFreeOptions, "lr" | "weightDecay" | "betas" | "warmupSteps" | "r">>,
 ): { y: number[]; x: number[] }[] {
   const [x, z, v] = [[...start], [...start], Array<number>(7).fill(0)];
-  let [weights, most] = [0, 0];
-  return seen.map((_, step) => {
-    const g = gradientAt(step === 0 ? start : seen[step - 1]!, step);
+  let [weightSum, maxLr] = [0, 0];
+  return visitedPoints.map((_, step) => {
+    const g = computeGradient(step === 0 ? start : visitedPoints[step - 1]!, step);
     const rate = o.lr * Math.min(1, (step + 1) / o.warmupSteps);
-    most = Math.max(most, rate);
-    const weight = (step + 1) ** o.r * most ** 2;
-    weights += weight;
-    const c = weight / weights;
-    const blend = (i: number) => (1 - o.betas[0]) * z[i]! + o.betas[0] * x[i]!;
+    maxLr = Math.max(maxLr, rate);
+    const weight = (step + 1) ** o.r * maxLr ** 2;
+    weightSum += weight;
+    const c = weight / weightSum;
+    const interpolate = (i: number) => (1 - o.betas[0]) * z[i]! + o.betas[0] * x[i]!;
     for (let i = 0; i < 7; i++) {
-      const y = blend(i);
+      const y = interpolate(i);
       v[i] = o.betas[1] * v[i]! + (1 - o.betas[1]) * g[i]! ** 2;
       const update = g[i]! / (Math.sqrt(v[i]! / (1 - o.betas[1] ** (step + 1))) + 1e-8) + o.weightDecay * y;
       z[i] = z[i]! - rate * update;
       x[i] = (1 - c) * x[i]! + c * z[i]!;
     }
-    return { y: x.map((_, i) => blend(i)), x: [...x] };
+    return { y: x.map((_, i) => interpolate(i)), x: [...x] };
   });
 }
 
@@ -109,8 +112,8 @@ describe("follows float64's trajectory", () => {
     { lr: 0.05, weightDecay: 0.1, betas: [0.9, 0.999] },
     { lr: 0.02, weightDecay: 0, betas: [0.5, 0.9], schedule: linearWarmup(7, cosine(30, { end: 0.1 })) },
   ] as const)("AdamW %o", async (options) => {
-    const seen = await path((model) => new AdamW(model, options));
-    expect(maxDifference(seen.flat(), adamW(seen, options).flat())).toBeLessThan(3e-6);
+    const visitedPoints = await recordPath((model) => new AdamW(model, options));
+    expect(maxDifference(visitedPoints.flat(), checkAdamWPath(visitedPoints, options).flat())).toBeLessThan(3e-6);
   });
 
   test.each([
@@ -118,7 +121,7 @@ describe("follows float64's trajectory", () => {
     { lr: 0.05, weightDecay: 0, betas: [0.95, 0.999], warmupSteps: 1, r: 1 },
   ] as const)("ScheduleFreeAdamW %o", async (options) => {
     let average: number[] = [];
-    const seen = await path((model) => {
+    const visitedPoints = await recordPath((model) => {
       const optimizer = new ScheduleFreeAdamW(model, options);
       const { step } = optimizer;
       optimizer.step = () => {
@@ -130,10 +133,10 @@ describe("follows float64's trajectory", () => {
       };
       return optimizer;
     });
-    const expected = scheduleFree(seen, options);
+    const expected = checkScheduleFreePath(visitedPoints, options);
     expect(
       maxDifference(
-        seen.flat(),
+        visitedPoints.flat(),
         expected.flatMap(({ y }) => y),
       ),
     ).toBeLessThan(1e-5);
@@ -142,16 +145,16 @@ describe("follows float64's trajectory", () => {
 
   test("a parameter of 16 bits through a float32 master copy", async () => {
     const options = { lr: 1e-4, weightDecay: 0 };
-    const places = await path((model) => new AdamW(model, options), "bfloat16");
+    const visitedPoints = await recordPath((model) => new AdamW(model, options), "bfloat16");
     // Steps far below bfloat16's spacing add up instead of being lost.
-    const moved = places.at(-1)!.filter((value, i) => value !== places[0]![i]);
-    expect(moved.length).toBeGreaterThan(0);
+    const changedValues = visitedPoints.at(-1)!.filter((value, i) => value !== visitedPoints[0]![i]);
+    expect(changedValues.length).toBeGreaterThan(0);
   });
 });
 
 test("evaluating schedule-free changes not one bit of the training", async () => {
-  const plain = await path((model) => new ScheduleFreeAdamW(model, { lr: 0.1 }));
-  const measured = await path((model) => {
+  const plainPath = await recordPath((model) => new ScheduleFreeAdamW(model, { lr: 0.1 }));
+  const measuredPath = await recordPath((model) => {
     const optimizer = new ScheduleFreeAdamW(model, { lr: 0.1 });
     const { step } = optimizer;
     optimizer.step = () => {
@@ -160,29 +163,29 @@ test("evaluating schedule-free changes not one bit of the training", async () =>
     };
     return optimizer;
   });
-  expect(measured).toEqual(plain);
+  expect(measuredPath).toEqual(plainPath);
 });
 
 test("schedule-free in evaluation neither steps nor saves", () =>
-  alone((ctx) => {
+  onOneRank((ctx) => {
     using optimizer = new ScheduleFreeAdamW(new Linear(ctx, 2, 2)).eval();
-    for (const use of [() => optimizer.step(), () => optimizer.stateDict()]) {
-      expect(use).toThrow(
+    for (const callOptimizer of [() => optimizer.step(), () => optimizer.stateDict()]) {
+      expect(callOptimizer).toThrow(
         /an optimizer in evaluation mode, in which the parameters are averages; call optimizer\.train\(\) first/,
       );
     }
   }));
 
 test("parameters have rates and decays of their own; frozen ones and those without a gradient stay", () =>
-  alone(async (ctx) => {
+  onOneRank(async (ctx) => {
     using layer = new Linear(ctx, 2, 2);
-    using other = new Linear(ctx, 2, 2);
-    class Both extends Module {
+    using otherLayer = new Linear(ctx, 2, 2);
+    class SharedLayers extends Module {
       readonly a = this.addChild("a", layer);
-      readonly b = this.addChild("b", other);
+      readonly b = this.addChild("b", otherLayer);
     }
-    const model = new Both();
-    other.weight.requiresGrad = false;
+    const model = new SharedLayers();
+    otherLayer.weight.requiresGrad = false;
     const names: string[] = [];
     using optimizer = new AdamW(model, {
       lr: 0.1,
@@ -193,23 +196,25 @@ test("parameters have rates and decays of their own; frozen ones and those witho
       },
     });
     expect(names).toEqual(["a.weight", "a.bias", "b.bias"]);
-    const before = await Promise.all(model.parameters().map((each) => each.read()));
+    const valuesBefore = await Promise.all(model.parameters().map((each) => each.read()));
     layer.weight.grad = fromArray(ctx, [0, 0, 0, 0], [2, 2]);
     layer.bias!.grad = fromArray(ctx, [1, -1], [2]);
     optimizer.step();
-    const after = await Promise.all(model.parameters().map((each) => each.read()));
+    const valuesAfter = await Promise.all(model.parameters().map((each) => each.read()));
     expect(
       maxDifference(
-        after[0]!,
-        Array.from(before[0]!, (value) => value * 0.95),
+        valuesAfter[0]!,
+        Array.from(valuesBefore[0]!, (value) => value * 0.95),
       ),
     ).toBeLessThan(1e-6);
-    expect(maxDifference(after[1]!, [before[1]![0]! - 0.05, before[1]![1]! + 0.05])).toBeLessThan(1e-6);
-    expect([after[2], after[3]]).toEqual([before[2], before[3]]);
+    expect(maxDifference(valuesAfter[1]!, [valuesBefore[1]![0]! - 0.05, valuesBefore[1]![1]! + 0.05])).toBeLessThan(
+      1e-6,
+    );
+    expect([valuesAfter[2], valuesAfter[3]]).toEqual([valuesBefore[2], valuesBefore[3]]);
   }));
 
 test("the learning rate follows lr and the schedule", () =>
-  alone((ctx) => {
+  onOneRank((ctx) => {
     using optimizer = new AdamW(new Linear(ctx, 1, 1), { lr: 2, schedule: linearWarmup(4) });
     expect(optimizer.learningRate).toBe(0.5);
     optimizer.step();
@@ -219,14 +224,15 @@ test("the learning rate follows lr and the schedule", () =>
   }));
 
 test("schedules", () => {
-  const at = (schedule: Schedule, ...wanted: number[]) => wanted.map((step) => Number(schedule(step).toFixed(4)));
-  expect(at(constant(), 0, 9)).toEqual([1, 1]);
-  expect(at(linearWarmup(2), 0, 1, 2)).toEqual([0.5, 1, 1]);
-  expect(at(cosine(4, { end: 0.2 }), 0, 1, 2, 4, 9)).toEqual([1, 0.8828, 0.6, 0.2, 0.2]);
-  expect(at(linearDecay(4), 0, 1, 4, 5)).toEqual([1, 0.75, 0, 0]);
-  expect(at(inverseSquareRoot(10), 0, 15, 30)).toEqual([1, 0.6325, 0.5]);
-  expect(at(multiStep([2, 4]), 1, 2, 4)).toEqual([1, 0.1, 0.01]);
-  for (const wrong of [
+  const evaluateSchedule = (schedule: Schedule, ...requestedSteps: number[]) =>
+    requestedSteps.map((step) => Number(schedule(step).toFixed(4)));
+  expect(evaluateSchedule(constant(), 0, 9)).toEqual([1, 1]);
+  expect(evaluateSchedule(linearWarmup(2), 0, 1, 2)).toEqual([0.5, 1, 1]);
+  expect(evaluateSchedule(cosine(4, { end: 0.2 }), 0, 1, 2, 4, 9)).toEqual([1, 0.8828, 0.6, 0.2, 0.2]);
+  expect(evaluateSchedule(linearDecay(4), 0, 1, 4, 5)).toEqual([1, 0.75, 0, 0]);
+  expect(evaluateSchedule(inverseSquareRoot(10), 0, 15, 30)).toEqual([1, 0.6325, 0.5]);
+  expect(evaluateSchedule(multiStep([2, 4]), 1, 2, 4)).toEqual([1, 0.1, 0.01]);
+  for (const invalidSchedule of [
     () => linearWarmup(0),
     () => cosine(-1),
     () => linearDecay(Number.NaN),
@@ -235,31 +241,32 @@ test("schedules", () => {
     () => cosine(4, { end: -1 }),
     () => linearDecay(4, { min: 0.1 } as object),
   ]) {
-    expect(wrong).toThrow(OptionError);
+    expect(invalidSchedule).toThrow(OptionError);
   }
 });
 
 describe("clipping", () => {
-  const parts = [numbers(600, 1), numbers(40, 2), numbers(1, 3)];
-  const length = Math.sqrt(parts.flat().reduce((sum, x) => sum + x * x, 0));
+  const gradientParts = [generateNumbers(600, 1), generateNumbers(40, 2), generateNumbers(1, 3)];
+  const length = Math.sqrt(gradientParts.flat().reduce((sum, x) => sum + x * x, 0));
 
-  test.each([0.5, 1e9, Infinity])("to %d scales all gradients alike, and reports their length", (most) =>
-    alone(async (ctx) => {
-      class Three extends Module {
-        readonly all = parts.map((part, i) =>
-          this.addParameter(String(i), fromArray(ctx, part, i === 0 ? [20, 30] : i === 1 ? [40] : [])),
+  test.each([0.5, 1e9, Infinity])("to %d scales all gradients alike, and reports their length", (maxNorm) =>
+    onOneRank(async (ctx) => {
+      class ThreeParameters extends Module {
+        readonly parameterList = gradientParts.map((gradientValues, i) =>
+          this.addParameter(String(i), fromArray(ctx, gradientValues, i === 0 ? [20, 30] : i === 1 ? [40] : [])),
         );
       }
-      using model = new Three();
-      for (const [i, each] of model.all.entries()) each.grad = fromArray(ctx, parts[i]!, each.shape);
-      using norm = clipGradNorm(model, most);
+      using model = new ThreeParameters();
+      for (const [i, parameter] of model.parameterList.entries())
+        parameter.grad = fromArray(ctx, gradientParts[i]!, parameter.shape);
+      using norm = clipGradNorm(model, maxNorm);
       expect((await norm.item()) / length).toBeCloseTo(1, 6);
-      const factor = Math.min(1, most / (length + 1e-6));
-      for (const [i, each] of model.all.entries()) {
+      const factor = Math.min(1, maxNorm / (length + 1e-6));
+      for (const [i, parameter] of model.parameterList.entries()) {
         expect(
           maxDifference(
-            await each.grad!.read(),
-            parts[i]!.map((x) => x * factor),
+            await parameter.grad!.read(),
+            gradientParts[i]!.map((x) => x * factor),
           ),
         ).toBeLessThan(1e-6);
       }
@@ -267,7 +274,7 @@ describe("clipping", () => {
   );
 
   test("reports what does not fit", () =>
-    alone((ctx) => {
+    onOneRank((ctx) => {
       using layer = new Linear(ctx, 1, 1);
       expect(() => clipGradNorm(layer, 1)).toThrow(/expected gradients, received none/);
       expect(() => clipGradNorm(layer, 0)).toThrow(/maxNorm > 0, received 0/);
@@ -276,85 +283,92 @@ describe("clipping", () => {
 
 describe("state", () => {
   test("names what PyTorch names, and carries an optimizer over bit for bit", () =>
-    alone(async (ctx) => {
-      using model = new Point(fromArray(ctx, start, [7]));
-      using twin = new Point(fromArray(ctx, start, [7]));
+    onOneRank(async (ctx) => {
+      using model = new PointModel(fromArray(ctx, start, [7]));
+      using secondModel = new PointModel(fromArray(ctx, start, [7]));
       const options = { lr: 0.1, warmupSteps: 3, schedule: cosine(10) };
       using optimizer = new ScheduleFreeAdamW(model, options);
-      const step = (each: Point, by: Optimizer, at: number): void => {
-        each.x.grad?.dispose();
-        each.x.grad = fromArray(ctx, gradientAt(start, at), [7]);
-        by.step();
+      const stepModel = (steppedModel: PointModel, modelOptimizer: Optimizer, stepIndex: number): void => {
+        steppedModel.x.grad?.dispose();
+        steppedModel.x.grad = fromArray(ctx, computeGradient(start, stepIndex), [7]);
+        modelOptimizer.step();
       };
-      for (let i = 0; i < 5; i++) step(model, optimizer, i);
+      for (let i = 0; i < 5; i++) stepModel(model, optimizer, i);
       const state = optimizer.stateDict();
       expect([...state.tensors.keys()]).toEqual(["x.z", "x.exp_avg_sq"]);
       expect(Object.keys(state.numbers)).toEqual(["steps", "weightSum", "lrMax"]);
-      using other = new ScheduleFreeAdamW(twin, options);
-      other.loadStateDict(state);
-      twin.loadStateDict(model.stateDict());
+      using otherOptimizer = new ScheduleFreeAdamW(secondModel, options);
+      otherOptimizer.loadStateDict(state);
+      secondModel.loadStateDict(model.stateDict());
       for (let i = 5; i < 9; i++) {
-        step(model, optimizer, i);
-        step(twin, other, i);
-        expect(await twin.x.read()).toEqual(await model.x.read());
+        stepModel(model, optimizer, i);
+        stepModel(secondModel, otherOptimizer, i);
+        expect(await secondModel.x.read()).toEqual(await model.x.read());
       }
     }));
 
   test("of another optimizer, of another model or damaged is rejected, whole", () =>
-    alone((ctx) => {
-      using small = new AdamW(new Linear(ctx, 1, 1));
-      using large = new AdamW(new Linear(ctx, 2, 1));
-      using free = new ScheduleFreeAdamW(new Linear(ctx, 1, 1));
-      small.step();
-      expect(() => free.loadStateDict(small.stateDict())).toThrow(
+    onOneRank((ctx) => {
+      using smallOptimizer = new AdamW(new Linear(ctx, 1, 1));
+      using largeOptimizer = new AdamW(new Linear(ctx, 2, 1));
+      using scheduleFreeOptimizer = new ScheduleFreeAdamW(new Linear(ctx, 1, 1));
+      smallOptimizer.step();
+      expect(() => scheduleFreeOptimizer.loadStateDict(smallOptimizer.stateDict())).toThrow(
         /the state of ScheduleFreeAdamW, received the state of AdamW/,
       );
-      expect(() => large.loadStateDict(small.stateDict())).toThrow(
+      expect(() => largeOptimizer.loadStateDict(smallOptimizer.stateDict())).toThrow(
         /"weight\.exp_avg" has shape \[1,1\] instead of \[1,2\]/,
       );
-      expect(() => large.loadStateDict({ ...large.stateDict(), numbers: {} })).toThrow(
+      expect(() => largeOptimizer.loadStateDict({ ...largeOptimizer.stateDict(), numbers: {} })).toThrow(
         /a number "steps", received undefined/,
       );
-      expect(() => large.loadStateDict({ ...large.stateDict(), tensors: new Map() })).toThrow(StateDictError);
-      expect(large.steps).toBe(0);
+      expect(() => largeOptimizer.loadStateDict({ ...largeOptimizer.stateDict(), tensors: new Map() })).toThrow(
+        StateDictError,
+      );
+      expect(largeOptimizer.steps).toBe(0);
     }));
 
   test("is given back with the optimizer", () =>
-    alone((ctx) => {
+    onOneRank((ctx) => {
       using layer = new Linear(ctx, 10, 10);
-      const before = ctx.device.memory().allocated;
+      const allocatedBefore = ctx.device.memory().allocated;
       new ScheduleFreeAdamW(layer).eval().dispose();
       new AdamW(layer).dispose();
-      expect(ctx.device.memory().allocated).toBe(before);
+      expect(ctx.device.memory().allocated).toBe(allocatedBefore);
     }));
 });
 
 test("a model without parameters is rejected", () =>
-  alone(() => {
-    using empty = new ModuleList();
-    expect(() => new AdamW(empty)).toThrow(
+  onOneRank(() => {
+    using emptyModel = new ModuleList();
+    expect(() => new AdamW(emptyModel)).toThrow(
       /^AdamW: expected a model with parameters, received a ModuleList; register layers with addChild/,
     );
   }));
 
 test("options that do not exist or are out of range are rejected", () =>
-  alone((ctx) => {
+  onOneRank((ctx) => {
     using layer = new Linear(ctx, 1, 1);
-    const wrong: OptimizerOptions[] = [
+    const invalidOptions: OptimizerOptions[] = [
       { lr: -1 },
       { betas: [0.9, 1] },
       { epsilon: Number.NaN },
       { weightDecay: -1 },
       { momentum: 1 } as object,
     ];
-    for (const options of wrong) {
+    for (const options of invalidOptions) {
       expect(() => new AdamW(layer, options)).toThrow(OptionError);
       expect(() => new ScheduleFreeAdamW(layer, options)).toThrow(OptionError);
     }
-    for (const wrong of [{ warmupSteps: -1 }, { r: Number.NaN }, { weightLrPower: -1 }, { betas: [0, 0.9] as const }])
-      expect(() => new ScheduleFreeAdamW(layer, wrong)).toThrow(OptionError);
-    for (const own of [{ lrScale: -1 }, { lrScale: Number.NaN }, { weightDecay: Infinity }])
-      expect(() => new AdamW(layer, { forParameter: () => own })).toThrow(
+    for (const invalidOption of [
+      { warmupSteps: -1 },
+      { r: Number.NaN },
+      { weightLrPower: -1 },
+      { betas: [0, 0.9] as const },
+    ])
+      expect(() => new ScheduleFreeAdamW(layer, invalidOption)).toThrow(OptionError);
+    for (const invalidOverride of [{ lrScale: -1 }, { lrScale: Number.NaN }, { weightDecay: Infinity }])
+      expect(() => new AdamW(layer, { forParameter: () => invalidOverride })).toThrow(
         /forParameter\("weight"\): \w+: expected .* ≥ 0/,
       );
     expect(() => new AdamW(layer, { forParameter: () => ({ lr: 1 }) as object })).toThrow(/forParameter\("weight"\)/);
@@ -379,8 +393,8 @@ class SignDescent extends Optimizer {
 }
 
 test("a custom optimizer reports only what a step's numbers are", () =>
-  alone(async (ctx) => {
-    using model = new Point(fromArray(ctx, [1, 2, 3], [3]));
+  onOneRank(async (ctx) => {
+    using model = new PointModel(fromArray(ctx, [1, 2, 3], [3]));
     using optimizer = new SignDescent(model);
     model.x.grad = fromArray(ctx, [0.001, -7, 4], [3]);
     optimizer.step();

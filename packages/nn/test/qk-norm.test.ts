@@ -12,11 +12,11 @@ import {
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { LayerNorm, RMSNorm, RotaryEmbedding } from "../src/index.ts";
-import { byRow, checkLayer, linear } from "./reference/gradients.ts";
-import { maxDifference, numbers } from "./reference/numbers.ts";
-import { alone, onMesh } from "./reference/world.ts";
+import { mapRows, checkLayer, linear } from "./reference/gradients.ts";
+import { maxDifference, generateNumbers } from "./reference/numbers.ts";
+import { onOneRank, onMesh } from "./reference/world.ts";
 
-type Parameters = Readonly<Record<string, readonly number[]>>;
+type ParameterValues = Readonly<Record<string, readonly number[]>>;
 
 const [embedDim, heads, kvHeads, dim, epsilon] = [6, 2, 1, 3, 1e-3];
 
@@ -28,7 +28,7 @@ function rmsNorm(row: readonly number[], weight: readonly number[], offset: numb
 const dot = (a: readonly number[], b: readonly number[]) => a.reduce((sum, value, i) => sum + value * b[i]!, 0);
 
 /** Causal attention with normalised heads of one sequence x [S,E], in float64. */
-function attention(x: readonly number[], p: Parameters, offset: number): number[] {
+function referenceAttention(x: readonly number[], p: ParameterValues, offset: number): number[] {
   const width = (heads + 2 * kvHeads) * dim;
   const qkv = linear(x, p["qkv_proj.weight"]!, p["qkv_proj.bias"]!);
   const rows = x.length / embedDim;
@@ -50,7 +50,7 @@ function attention(x: readonly number[], p: Parameters, offset: number): number[
   return linear(out, p["out_proj.weight"]!, p["out_proj.bias"]!);
 }
 
-const norms = (ctx: Context, weightOffset: 0 | 1 = 0) => ({
+const createNorms = (ctx: Context, weightOffset: 0 | 1 = 0) => ({
   qNorm: new RMSNorm(ctx, dim, { epsilon, weightOffset }),
   kNorm: new RMSNorm(ctx, dim, { epsilon, weightOffset }),
 });
@@ -58,82 +58,87 @@ const options = { embedDim, numHeads: heads, numKvHeads: kvHeads, headDim: dim, 
 
 describe("attention with normalised heads", () => {
   test.each([0, 1] as const)("and every gradient equal float64's, weightOffset %d", (weightOffset) =>
-    alone(async (ctx) => {
-      using module = new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, ...norms(ctx, weightOffset) });
+    onOneRank(async (ctx) => {
+      using module = new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, ...createNorms(ctx, weightOffset) });
       expect(module.namedParameters().map(([name]) => name)).toEqual([
         ...["qkv_proj.weight", "qkv_proj.bias", "out_proj.weight", "out_proj.bias"],
         ...["q_norm.weight", "k_norm.weight"],
       ]);
-      const reference = (x: readonly number[], p: Parameters) => attention(x, p, weightOffset);
+      const reference = (x: readonly number[], p: ParameterValues) => referenceAttention(x, p, weightOffset);
       await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [1, 4, embedDim], reference });
     }),
   );
 
   /** Output and gradients, put together, of a self- and a cross-attention one after the other. */
-  async function attend(ctx: Context, placement: PlacementName): Promise<number[][]> {
+  async function runAttention(ctx: Context, placement: PlacementName): Promise<number[][]> {
     const length = 11;
     const positions = new RotaryEmbedding(4);
-    const common = { embedDim: 8, numHeads: 2, causal: true, backend: "ring", placement, positions } as const;
-    const normed = () => ({ qNorm: new RMSNorm(ctx, 4), kNorm: new LayerNorm(ctx, 4) });
-    using self = new MultiAxisAttention(ctx, { ...common, ...normed(), attentionAxis: 1, sequenceLength: length });
-    using cross = new CrossAxisAttention(ctx, {
-      ...{ ...common, ...normed(), qAxis: 1, kvAxis: 1 },
+    const commonOptions = { embedDim: 8, numHeads: 2, causal: true, backend: "ring", placement, positions } as const;
+    const createHeadNorms = () => ({ qNorm: new RMSNorm(ctx, 4), kNorm: new LayerNorm(ctx, 4) });
+    using selfAttention = new MultiAxisAttention(ctx, {
+      ...commonOptions,
+      ...createHeadNorms(),
+      attentionAxis: 1,
+      sequenceLength: length,
+    });
+    using crossAttention = new CrossAxisAttention(ctx, {
+      ...{ ...commonOptions, ...createHeadNorms(), qAxis: 1, kvAxis: 1 },
       ...{ sequenceLength: length, kvSequenceLength: length },
     });
-    using whole = fromArray(ctx, numbers(2 * length * 8, 3), [2, length, 8]);
-    const x = shard(ctx, whole, 1, { placement }).detach();
+    using fullInput = fromArray(ctx, generateNumbers(2 * length * 8, 3), [2, length, 8]);
+    const x = shard(ctx, fullInput, 1, { placement }).detach();
     x.requiresGrad = true;
-    using first = self.forward(x);
-    using out = cross.forward(first, x);
-    using seed = shard(ctx, whole, 1, { placement });
+    using selfOutput = selfAttention.forward(x);
+    using out = crossAttention.forward(selfOutput, x);
+    using seed = shard(ctx, fullInput, 1, { placement });
     out.backward(seed);
-    const modules: readonly Module[] = [self, cross];
+    const modules: readonly Module[] = [selfAttention, crossAttention];
     for (const module of modules) reduceGradients(ctx, module);
-    const parts = [out, x.grad!].map((each) => unshard(ctx, each, 1, { placement, length }));
+    const fullTensors = [out, x.grad!].map((each) => unshard(ctx, each, 1, { placement, length }));
     const gradients = modules.flatMap((module) => module.parameters()).map(({ grad }) => grad!);
-    const found = await Promise.all([...parts, ...gradients].map(async (each) => Array.from(await each.read())));
+    const actual = await Promise.all([...fullTensors, ...gradients].map(async (each) => Array.from(await each.read())));
     positions.dispose();
-    return found;
+    return actual;
   }
 
   test.each(["contiguous", "zigzag", "striped"] as const)("is the same on every mesh, %s", async (placement) => {
-    const [expected] = await onMesh({ sp: 1 }, (ctx) => attend(ctx, placement));
+    const [expected] = await onMesh({ sp: 1 }, (ctx) => runAttention(ctx, placement));
     for (const sp of [2, 4]) {
-      for (const found of await onMesh({ sp }, (ctx) => attend(ctx, placement))) {
-        for (const [i, values] of found.entries()) expect(maxDifference(values, expected![i]!)).toBeLessThan(1e-5);
+      for (const actual of await onMesh({ sp }, (ctx) => runAttention(ctx, placement))) {
+        for (const [i, values] of actual.entries()) expect(maxDifference(values, expected![i]!)).toBeLessThan(1e-5);
       }
     }
   });
 
   test("of 16 bits is rounded after the norm alone, as float32 is computed within", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using norm = new RMSNorm(ctx, 64, { weightOffset: 1, dtype: "bfloat16" });
-      const weight = numbers(64, 1).map((value) => value * 2 ** -10);
+      const weight = generateNumbers(64, 1).map((value) => value * 2 ** -10);
       ctx.device.write(norm.weight, weight);
-      const stored = Array.from(await norm.weight.read());
-      using x = fromArray(ctx, numbers(8 * 64, 2), [8, 64], { dtype: "bfloat16" });
+      const storedWeight = Array.from(await norm.weight.read());
+      using x = fromArray(ctx, generateNumbers(8 * 64, 2), [8, 64], { dtype: "bfloat16" });
       const values = Array.from(await x.read());
       using out = norm.forward(x);
-      const expected = byRow(values, 64, (row) => {
+      const expected = mapRows(values, 64, (row) => {
         const rstd = 1 / Math.sqrt(dot(row, row) / 64 + 1e-6);
-        return row.map((value, i) => value * rstd * (1 + stored[i]!));
+        return row.map((value, i) => value * rstd * (1 + storedWeight[i]!));
       });
-      const found = await out.read();
+      const actual = await out.read();
       // Half a unit of bfloat16's last place: 1 + w rounded to bfloat16 would lose w, and with it as much again.
       for (const [i, value] of expected.entries()) {
-        expect(Math.abs(found[i]! - value)).toBeLessThanOrEqual(Math.abs(value) * 2 ** -8 * 1.001);
+        expect(Math.abs(actual[i]! - value)).toBeLessThanOrEqual(Math.abs(value) * 2 ** -8 * 1.001);
       }
     }));
 
   test("rejects what is no module, and a norm that changes the shape", () =>
-    alone((ctx) => {
-      const make = (qNorm: unknown) =>
+    onOneRank((ctx) => {
+      const createWithNorm = (qNorm: unknown) =>
         new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, qNorm: qNorm as RMSNorm });
-      expect(() => make(true)).toThrow(/qNorm: expected a Module/);
-      using x = fromArray(ctx, numbers(12, 1), [1, 2, 6]);
-      using wider = make(new Linear(ctx, 3, 4));
-      expect(() => wider.forward(x)).toThrow(/QK-norm: expected \[1,2,2,3\].*received \[1,2,2,4\]/);
-      using other = make(new RMSNorm(ctx, 4));
-      expect(() => other.forward(x)).toThrow(/weight and bias of shape \[3\]/);
+      expect(() => createWithNorm(true)).toThrow(/qNorm: expected a Module/);
+      using x = fromArray(ctx, generateNumbers(12, 1), [1, 2, 6]);
+      using wrongDimAttention = createWithNorm(new Linear(ctx, 3, 4));
+      expect(() => wrongDimAttention.forward(x)).toThrow(/QK-norm: expected \[1,2,2,3\].*received \[1,2,2,4\]/);
+      using otherNormAttention = createWithNorm(new RMSNorm(ctx, 4));
+      expect(() => otherNormAttention.forward(x)).toThrow(/weight and bias of shape \[3\]/);
     }));
 });

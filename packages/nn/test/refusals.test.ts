@@ -15,10 +15,10 @@ import {
   writeSafetensors,
 } from "../src/index.ts";
 import { directory } from "./reference/directory.ts";
-import { alone } from "./reference/world.ts";
+import { onOneRank } from "./reference/world.ts";
 
 test.each([Number.NaN, 1.5, Number.POSITIVE_INFINITY])("ignoreIndex %d is rejected", async (ignoreIndex) => {
-  await alone(async (ctx) => {
+  await onOneRank(async (ctx) => {
     using logits = fromArray(ctx, [1, 2], [1, 2]);
     using targets = fromArray(ctx, [0], [1]);
     expect(() => crossEntropy(ctx, logits, targets, { ignoreIndex })).toThrow(
@@ -28,7 +28,7 @@ test.each([Number.NaN, 1.5, Number.POSITIVE_INFINITY])("ignoreIndex %d is reject
 });
 
 test.each([Number.NaN, -1, Number.POSITIVE_INFINITY])("epsilon and std of %d are rejected", async (value) => {
-  await alone(async (ctx) => {
+  await onOneRank(async (ctx) => {
     expect(() => new LayerNorm(ctx, 4, { epsilon: value })).toThrow(OptionError);
     expect(() => new RMSNorm(ctx, 4, { epsilon: value })).toThrow(OptionError);
     expect(() => new Embedding(ctx, 4, 4, { std: value })).toThrow(OptionError);
@@ -36,17 +36,17 @@ test.each([Number.NaN, -1, Number.POSITIVE_INFINITY])("epsilon and std of %d are
 });
 
 test("a layer made without a context asks for one first", () => {
-  const make =
-    (Layer: unknown, ...args: unknown[]) =>
+  const createCall =
+    (LayerClass: unknown, ...args: unknown[]) =>
     () =>
-      new (Layer as new (...args: unknown[]) => object)(...args);
+      new (LayerClass as new (...args: unknown[]) => object)(...args);
   const layers: [string, () => object][] = [
-    ["Linear", make(Linear, 4, 4)],
-    ["Embedding", make(Embedding, 4, 4)],
-    ["LayerNorm", make(LayerNorm, 4)],
-    ["RMSNorm", make(RMSNorm, 4)],
-    ["MLP", make(MLP, { embedDim: 4 })],
-    ["Dropout", make(Dropout, 0.5)],
+    ["Linear", createCall(Linear, 4, 4)],
+    ["Embedding", createCall(Embedding, 4, 4)],
+    ["LayerNorm", createCall(LayerNorm, 4)],
+    ["RMSNorm", createCall(RMSNorm, 4)],
+    ["MLP", createCall(MLP, { embedDim: 4 })],
+    ["Dropout", createCall(Dropout, 0.5)],
   ];
   for (const [name, run] of layers) {
     expect(run).toThrow(OptionError);
@@ -55,7 +55,7 @@ test("a layer made without a context asks for one first", () => {
 });
 
 test("parameters instead of their model are rejected with the remedy", async () => {
-  await alone((ctx) => {
+  await onOneRank((ctx) => {
     using model = new Linear(ctx, 2, 1);
     expect(() => new AdamW(model.parameters() as unknown as Linear)).toThrow(
       "AdamW: expected a Module, received [a Tensor,a Tensor]; pass the model itself, not its parameters",
@@ -64,7 +64,7 @@ test("parameters instead of their model are rejected with the remedy", async () 
 });
 
 test("a token out of range names the layer and the size of its table", async () => {
-  await alone(async (ctx) => {
+  await onOneRank(async (ctx) => {
     using embed = new Embedding(ctx, 4, 2);
     using out = embed.forward(fromArray(ctx, [1, 4], [2]));
     await expect(out.read()).rejects.toThrow(
@@ -73,9 +73,9 @@ test("a token out of range names the layer and the size of its table", async () 
   });
 });
 
-const circle: { self?: unknown } = {};
-circle.self = circle;
-const unsavable: [what: string, data: unknown, message: RegExp][] = [
+const circularObject: { self?: unknown } = {};
+circularObject.self = circularObject;
+const unsavableValues: [what: string, data: unknown, message: RegExp][] = [
   ["a function", { epoch: 1, schedule: () => 1 }, /data\.schedule: .* received a function/],
   ["NaN", { curve: [1, Number.NaN] }, /data\.curve\[1\]: .* received NaN/],
   ["a hole", { curve: [1, undefined] }, /data\.curve\[1\]: .* received undefined/],
@@ -86,11 +86,11 @@ const unsavable: [what: string, data: unknown, message: RegExp][] = [
   ["a symbol", { a: Symbol("b") }, /received Symbol\(b\)/],
   ["what a symbol names", { a: { [Symbol("b")]: 1 } }, /data\.a: .* received an object with the key Symbol\(b\)/],
   ["a name in an array", { a: Object.assign([1], { mean: 1 }) }, /data\.a: .* received an array with the key "mean"/],
-  ["an object within itself", circle, /data\.self: .* received a circular reference/],
+  ["an object within itself", circularObject, /data\.self: .* received a circular reference/],
 ];
 
-test.each(unsavable)("%s is not saved in silence", async (_, data, message) => {
-  await alone(async (ctx) => {
+test.each(unsavableValues)("%s is not saved in silence", async (_, data, message) => {
+  await onOneRank(async (ctx) => {
     using model = new Linear(ctx, 2, 1);
     const path = join(directory(), "refused.safetensors");
     await expect(saveCheckpoint(ctx, path, { model, data })).rejects.toThrow(OptionError);
@@ -100,24 +100,28 @@ test.each(unsavable)("%s is not saved in silence", async (_, data, message) => {
 });
 
 test("what JSON can hold comes back as it was", async () => {
-  await alone(async (ctx) => {
+  await onOneRank(async (ctx) => {
     using model = new Linear(ctx, 2, 1);
     const path = join(directory(), "kept.safetensors");
-    const shared = { loss: [1.5, -2e-9], note: "ä", none: null, done: true };
+    const savedData = { loss: [1.5, -2e-9], note: "ä", none: null, done: true };
     const data = {
-      shared,
-      again: shared,
+      shared: savedData,
+      again: savedData,
       absent: undefined,
       bare: Object.assign(Object.create(null), { a: 1 }) as object,
     };
     await saveCheckpoint(ctx, path, { model, data });
-    expect((await loadCheckpoint(ctx, path, { model })).data).toEqual({ shared, again: shared, bare: { a: 1 } });
+    expect((await loadCheckpoint(ctx, path, { model })).data).toEqual({
+      shared: savedData,
+      again: savedData,
+      bare: { a: 1 },
+    });
   });
 });
 
-test.each([1, null, true, { a: "b" }])("metadata %j, which no reader takes, is not written", async (note) => {
+test.each([1, null, true, { a: "b" }])("metadata %j, which no reader takes, is not written", async (metadataValue) => {
   const path = join(directory(), "metadata.safetensors");
-  await expect(writeSafetensors(path, new Map(), { note: note as never })).rejects.toThrow(
+  await expect(writeSafetensors(path, new Map(), { note: metadataValue as never })).rejects.toThrow(
     /metadata "note": expected a string/,
   );
   expect(existsSync(path)).toBe(false);

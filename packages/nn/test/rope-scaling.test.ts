@@ -2,8 +2,8 @@ import { readFileSync } from "node:fs";
 import { fromArray, MultiAxisAttention, OptionError, shard, unshard } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { RotaryEmbedding, type RopeScaling, ropeScaling } from "../src/index.ts";
-import { derivative, maxDifference, numbers } from "./reference/numbers.ts";
-import { alone, onMesh } from "./reference/world.ts";
+import { numericalDerivative, maxDifference, generateNumbers } from "./reference/numbers.ts";
+import { onOneRank, onMesh } from "./reference/world.ts";
 
 /** What rope-scaling.py wrote: the functions of Hugging Face transformers, in float32. */
 interface Reference {
@@ -27,12 +27,12 @@ describe("inverse frequencies and attention factors are those of transformers", 
     "%s",
     (_, { scaling, options, headDim, base, sequenceLength, inverseFrequencies, attentionFactor }) => {
       using rotary = new RotaryEmbedding(headDim, { base, scaling: ropeScaling[scaling](options) });
-      const found = rotary.frequencies(sequenceLength);
-      expect(found.inverseFrequencies.length).toBe(headDim / 2);
+      const frequencies = rotary.frequencies(sequenceLength);
+      expect(frequencies.inverseFrequencies.length).toBe(headDim / 2);
       for (const [i, expected] of inverseFrequencies.entries()) {
-        expect(Math.abs(found.inverseFrequencies[i]! / expected - 1), `pair ${i}`).toBeLessThan(float32Error);
+        expect(Math.abs(frequencies.inverseFrequencies[i]! / expected - 1), `pair ${i}`).toBeLessThan(float32Error);
       }
-      expect(found.attentionFactor).toBeCloseTo(attentionFactor, 12);
+      expect(frequencies.attentionFactor).toBeCloseTo(attentionFactor, 12);
     },
   );
 
@@ -47,28 +47,34 @@ describe("inverse frequencies and attention factors are those of transformers", 
 });
 
 test("NTK-aware scaling divides the lowest frequency by the factor and leaves the highest", () => {
-  using plain = new RotaryEmbedding(64);
-  using scaled = new RotaryEmbedding(64, { scaling: ropeScaling.ntk({ factor: 8 }) });
-  const [before, after] = [plain, scaled].map((each) => each.frequencies().inverseFrequencies) as [
-    Float64Array,
-    Float64Array,
-  ];
-  expect(after[0]).toBe(1);
-  expect(before[31]! / after[31]!).toBeCloseTo(8, 10);
-  for (let i = 1; i < 32; i++) expect(before[i]! / after[i]!).toBeGreaterThan(before[i - 1]! / after[i - 1]!);
+  using plainRotary = new RotaryEmbedding(64);
+  using scaledRotary = new RotaryEmbedding(64, { scaling: ropeScaling.ntk({ factor: 8 }) });
+  const [plainFrequencies, scaledFrequencies] = [plainRotary, scaledRotary].map(
+    (each) => each.frequencies().inverseFrequencies,
+  ) as [Float64Array, Float64Array];
+  expect(scaledFrequencies[0]).toBe(1);
+  expect(plainFrequencies[31]! / scaledFrequencies[31]!).toBeCloseTo(8, 10);
+  for (let i = 1; i < 32; i++)
+    expect(plainFrequencies[i]! / scaledFrequencies[i]!).toBeGreaterThan(
+      plainFrequencies[i - 1]! / scaledFrequencies[i - 1]!,
+    );
   // Dynamic scaling is this one at the factor that the length asks for: 3 · 4096 / 1024 − 2.
-  using dynamic = new RotaryEmbedding(64, { scaling: ropeScaling.dynamicNtk({ factor: 3, originalLength: 1024 }) });
-  using same = new RotaryEmbedding(64, { scaling: ropeScaling.ntk({ factor: 10 }) });
-  expect([...dynamic.frequencies(4096).inverseFrequencies]).toEqual([...same.frequencies().inverseFrequencies]);
+  using dynamicRotary = new RotaryEmbedding(64, {
+    scaling: ropeScaling.dynamicNtk({ factor: 3, originalLength: 1024 }),
+  });
+  using ntkRotary = new RotaryEmbedding(64, { scaling: ropeScaling.ntk({ factor: 10 }) });
+  expect([...dynamicRotary.frequencies(4096).inverseFrequencies]).toEqual([
+    ...ntkRotary.frequencies().inverseFrequencies,
+  ]);
 });
 
 test("queries are turned by the scaled angles and multiplied by the attention factor, and so are gradients", () =>
-  alone(async (ctx) => {
+  onOneRank(async (ctx) => {
     const [rows, dim, scaling] = [3, 8, ropeScaling.yarn({ factor: 4, originalLength: 64 })];
     using rotary = new RotaryEmbedding(dim, { scaling });
     const { inverseFrequencies, attentionFactor } = rotary.frequencies();
     expect(attentionFactor).toBeCloseTo(0.1 * Math.log(4) + 1, 12);
-    const turn = (x: readonly number[]): number[] => {
+    const rotateReference = (x: readonly number[]): number[] => {
       const out = [...x];
       for (let row = 0; row < rows; row++) {
         for (let i = 0; i < dim / 2; i++) {
@@ -80,15 +86,16 @@ test("queries are turned by the scaled angles and multiplied by the attention fa
       }
       return out;
     };
-    const [values, weights] = [numbers(rows * dim, 1), numbers(rows * dim, 2)];
+    const [values, weights] = [generateNumbers(rows * dim, 1), generateNumbers(rows * dim, 2)];
     using x = fromArray(ctx, values, [1, 1, rows, dim]);
     x.requiresGrad = true;
     using out = rotary.encode(x, [{ start: 100, length: rows, step: 1 }]);
-    expect(maxDifference(await out.read(), turn(values))).toBeLessThan(1e-6);
+    expect(maxDifference(await out.read(), rotateReference(values))).toBeLessThan(1e-6);
     using seed = fromArray(ctx, weights, x.shape);
     out.backward(seed);
-    const total = (each: readonly number[]) => turn(each).reduce((sum, value, i) => sum + value * weights[i]!, 0);
-    expect(maxDifference(await x.grad!.read(), derivative(total, values))).toBeLessThan(1e-6);
+    const weightedSum = (inputValues: readonly number[]) =>
+      rotateReference(inputValues).reduce((sum, value, i) => sum + value * weights[i]!, 0);
+    expect(maxDifference(await x.grad!.read(), numericalDerivative(weightedSum, values))).toBeLessThan(1e-6);
   }));
 
 describe("a scaling by the length", () => {
@@ -96,7 +103,7 @@ describe("a scaling by the length", () => {
   const dynamic = (originalLength: number) => ropeScaling.dynamicNtk({ factor: 4, originalLength });
 
   /** Attention over ranks, zigzag: the length is the sequence's on every one of them. */
-  async function attend(shards: number, scaling?: RopeScaling): Promise<number[]> {
+  async function runAttention(shards: number, scaling?: RopeScaling): Promise<number[]> {
     const [out] = await onMesh({ sp: shards }, async (ctx) => {
       const positions = new RotaryEmbedding(4, scaling && { scaling });
       const options = { placement: "zigzag", length } as const;
@@ -104,40 +111,41 @@ describe("a scaling by the length", () => {
         ...{ embedDim, numHeads: 2, attentionAxis: 1, causal: true, backend: "ring", positions },
         ...{ placement: "zigzag", sequenceLength: length },
       });
-      using whole = fromArray(ctx, numbers(length * embedDim, 3), [1, length, embedDim]);
-      using x = shard(ctx, whole, 1, options);
+      using fullInput = fromArray(ctx, generateNumbers(length * embedDim, 3), [1, length, embedDim]);
+      using x = shard(ctx, fullInput, 1, options);
       using out = attn.forward(x);
-      using gathered = unshard(ctx, out, 1, options);
+      using fullOutput = unshard(ctx, out, 1, options);
       positions.dispose();
-      return Array.from(await gathered.read());
+      return Array.from(await fullOutput.read());
     });
     return out!;
   }
 
   test("depends on the whole sequence on every mesh", async () => {
-    const expected = await attend(1, dynamic(4));
-    for (const shards of [2, 3]) expect(maxDifference(await attend(shards, dynamic(4)), expected)).toBeLessThan(5e-6);
-    expect(maxDifference(await attend(2, dynamic(length)), await attend(1))).toBeLessThan(5e-6);
-    expect(maxDifference(expected, await attend(1))).toBeGreaterThan(1e-3);
+    const expected = await runAttention(1, dynamic(4));
+    for (const shards of [2, 3])
+      expect(maxDifference(await runAttention(shards, dynamic(4)), expected)).toBeLessThan(5e-6);
+    expect(maxDifference(await runAttention(2, dynamic(length)), await runAttention(1))).toBeLessThan(5e-6);
+    expect(maxDifference(expected, await runAttention(1))).toBeGreaterThan(1e-3);
   });
 
   test("keeps tables of two lengths apart, and requires one", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using rotary = new RotaryEmbedding(4, { scaling: dynamic(2) });
-      using x = fromArray(ctx, numbers(8, 1), [1, 1, 2, 4]);
+      using x = fromArray(ctx, generateNumbers(8, 1), [1, 1, 2, 4]);
       const spans = [{ start: 5, length: 2, step: 1 }];
-      using short = rotary.encode(x, spans, 8);
-      using long = rotary.encode(x, spans, 800);
-      using again = rotary.encode(x, spans, 8);
-      expect(Array.from(await again.read())).toEqual(Array.from(await short.read()));
-      expect(maxDifference(await long.read(), await short.read())).toBeGreaterThan(1e-3);
+      using shortEncoding = rotary.encode(x, spans, 8);
+      using longEncoding = rotary.encode(x, spans, 800);
+      using repeatedEncoding = rotary.encode(x, spans, 8);
+      expect(Array.from(await repeatedEncoding.read())).toEqual(Array.from(await shortEncoding.read()));
+      expect(maxDifference(await longEncoding.read(), await shortEncoding.read())).toBeGreaterThan(1e-3);
       expect(() => rotary.encode(x, spans)).toThrow(/sequenceLength: expected an integer ≥ 0, received undefined/);
     }));
 });
 
 test("options that do not exist or contradict each other are rejected", () => {
   const yarn = { factor: 4, originalLength: 64 };
-  for (const make of [
+  for (const createInvalid of [
     () => ropeScaling.linear({ factor: 0.5 }),
     () => ropeScaling.linear({} as never),
     () => ropeScaling.ntk({ factor: Number.NaN }),
@@ -147,6 +155,6 @@ test("options that do not exist or contradict each other are rejected", () => {
     () => ropeScaling.llama3({ ...yarn, lowFreqFactor: 4, highFreqFactor: 4 }),
     () => new RotaryEmbedding(8, { scaling: "yarn" as never }),
   ]) {
-    expect(make).toThrow(OptionError);
+    expect(createInvalid).toThrow(OptionError);
   }
 });

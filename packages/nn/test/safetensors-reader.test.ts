@@ -12,7 +12,7 @@ beforeAll(async () => {
 afterAll(() => rm(folder, { recursive: true }));
 
 /** A file of two tensors: the numbers from 0 to 23, and a scalar. */
-async function write(name: string, dtype: DType): Promise<string> {
+async function writeTestFile(name: string, dtype: DType): Promise<string> {
   const path = join(folder, name);
   const values = Float32Array.from({ length: 24 }, (_, i) => i / 4);
   const tensors = new Map<string, HostTensor>([
@@ -27,26 +27,26 @@ describe("openSafetensors", () => {
   test.each(["float32", "bfloat16", "float16"] as const)(
     "reads ranges of %s as they lie in the file",
     async (dtype) => {
-      await using file = await openSafetensors(await write(dtype, dtype));
+      await using file = await openSafetensors(await writeTestFile(dtype, dtype));
       expect([...file.tensors.keys()].sort()).toEqual(["matrix", "scalar"]);
       expect(file.tensors.get("matrix")!.shape).toEqual([4, 6]);
       expect(file.metadata.get("note")).toBe("a");
-      for (const [from, to] of [
+      for (const [start, end] of [
         [0, 24],
         [0, 1],
         [5, 13],
         [23, 24],
         [24, 24],
       ] as const) {
-        const expected = Array.from({ length: to - from }, (_, i) => (from + i) / 4);
-        expect(Array.from(await file.readRange("matrix", from, to))).toEqual(expected);
+        const expected = Array.from({ length: end - start }, (_, i) => (start + i) / 4);
+        expect(Array.from(await file.readRange("matrix", start, end))).toEqual(expected);
       }
       expect(Array.from(await file.readRange("scalar", 0, 1))).toEqual([7]);
     },
   );
 
   test("rejects names and ranges that the file has not", async () => {
-    await using file = await openSafetensors(await write("refused", "float32"));
+    await using file = await openSafetensors(await writeTestFile("refused", "float32"));
     await expect(file.readRange("other", 0, 1)).rejects.toThrow(
       /expected the name of a tensor in the file, received "other"/,
     );
@@ -55,7 +55,7 @@ describe("openSafetensors", () => {
   });
 
   test("rejects a file that is truncated, before a tensor is read and after", async () => {
-    const path = await write("truncated", "float32");
+    const path = await writeTestFile("truncated", "float32");
     await using file = await openSafetensors(path);
     await truncate(path, 200);
     await expect(openSafetensors(path)).rejects.toThrow(/restore (the file|it) from a copy; nothing was loaded/);

@@ -7,10 +7,10 @@ import { fromArray, type HostTensor, Linear } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { FileError, readSafetensors, type SafetensorsFile, writeSafetensors } from "../src/index.ts";
 import { file, directory } from "./reference/directory.ts";
-import { numbers } from "./reference/numbers.ts";
-import { alone } from "./reference/world.ts";
+import { generateNumbers } from "./reference/numbers.ts";
+import { onOneRank } from "./reference/world.ts";
 
-function write(bytes: Uint8Array): string {
+function writeBytes(bytes: Uint8Array): string {
   const path = join(directory(), "x.safetensors");
   writeFileSync(path, bytes);
   return path;
@@ -30,17 +30,17 @@ describe("reads what others wrote", () => {
       '{"__metadata__":{"format":"pt"},"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[8,16]}}';
     const header = text.padEnd(Math.ceil(text.length / 8) * 8);
     const data = new Uint8Array([3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3f, 0, 0, 0, 0x40]);
-    const { tensors, metadata } = await readSafetensors(write(file(header, data)));
+    const { tensors, metadata } = await readSafetensors(writeBytes(file(header, data)));
     expect([...metadata]).toEqual([["format", "pt"]]);
     expect([...tensors.keys()]).toEqual(["a", "b"]);
     expect(tensors.get("a")).toMatchObject({ format: "I64", shape: [1], dtype: "float32" });
     expect(Array.from(tensors.get("a")!.values)).toEqual([3]);
     expect(tensors.get("b")).toMatchObject({ format: "F32", shape: [1, 2], dtype: "float32" });
     expect(Array.from(tensors.get("b")!.values)).toEqual([1, 2]);
-    const again = join(directory(), "again");
-    await writeSafetensors(again, new Map([["b", host([1, 2], [1, 2])]]), { format: "pt" });
+    const rewrittenPath = join(directory(), "again");
+    await writeSafetensors(rewrittenPath, new Map([["b", host([1, 2], [1, 2])]]), { format: "pt" });
     const expected = '{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}';
-    expect(readFileSync(again)).toEqual(
+    expect(readFileSync(rewrittenPath)).toEqual(
       Buffer.from(file(expected.padEnd(Math.ceil(expected.length / 8) * 8), data.subarray(8))),
     );
   });
@@ -58,24 +58,24 @@ describe("reads what others wrote", () => {
     ];
     for (const [dtype, bytes, value] of cases) {
       const header = { x: { dtype, shape: [], data_offsets: [0, bytes.length] } };
-      const { tensors } = await readSafetensors(write(file(header, new Uint8Array(bytes))));
+      const { tensors } = await readSafetensors(writeBytes(file(header, new Uint8Array(bytes))));
       expect(Array.from(tensors.get("x")!.values), dtype).toEqual([value]);
     }
     const { tensors } = await readSafetensors(
-      write(file({ x: { dtype: "F8_E4M3", shape: [2], data_offsets: [0, 2] } }, new Uint8Array(2))),
+      writeBytes(file({ x: { dtype: "F8_E4M3", shape: [2], data_offsets: [0, 2] } }, new Uint8Array(2))),
     );
     expect(tensors.get("x")!.bytes.length).toBe(2);
     expect(() => tensors.get("x")!.values).toThrow(/tensor "x": expected .*F32.*received F8_E4M3/);
   });
 
   test("a file of nothing, empty tensors, and any order of names", async () => {
-    expect((await readSafetensors(write(file({})))).tensors.size).toBe(0);
+    expect((await readSafetensors(writeBytes(file({})))).tensors.size).toBe(0);
     const header = {
       b: { dtype: "F32", shape: [1], data_offsets: [0, 4] },
       none: { dtype: "F32", shape: [0, 3], data_offsets: [4, 4] },
       a: { dtype: "F32", shape: [1], data_offsets: [4, 8] },
     };
-    const { tensors } = await readSafetensors(write(file(header, new Uint8Array(8))));
+    const { tensors } = await readSafetensors(writeBytes(file(header, new Uint8Array(8))));
     expect([...tensors].map(([name, { values }]) => [name, values.length])).toEqual([
       ["b", 1],
       ["none", 0],
@@ -85,9 +85,9 @@ describe("reads what others wrote", () => {
 });
 
 test.each(["float32", "bfloat16", "float16"] as const)("%s comes back bit for bit, from any strides", (dtype) =>
-  alone(async (ctx) => {
+  onOneRank(async (ctx) => {
     const values = [
-      ...numbers(1000, 1).map((x, i) => x * 10 ** ((i % 9) - 4)),
+      ...generateNumbers(1000, 1).map((x, i) => x * 10 ** ((i % 9) - 4)),
       0,
       -0,
       Infinity,
@@ -96,26 +96,26 @@ test.each(["float32", "bfloat16", "float16"] as const)("%s comes back bit for bi
       65504,
     ];
     using x = fromArray(ctx, values, [2, values.length / 2], { dtype });
-    using turned = x.transpose(0, 1);
+    using transposed = x.transpose(0, 1);
     const path = join(directory(), "x");
     await writeSafetensors(
       path,
       new Map([
-        ["turned", turned],
+        ["turned", transposed],
         ["x", x],
       ]),
     );
     const { tensors } = await readSafetensors(path);
     expect(tensors.get("x")!.dtype).toBe(dtype);
     expect(tensors.get("x")!.values).toEqual(await x.read());
-    expect(tensors.get("turned")!.values).toEqual(await turned.read());
+    expect(tensors.get("turned")!.values).toEqual(await transposed.read());
   }),
 );
 
 test("values that 16 bits cannot hold are rounded as a device rounds them", () =>
-  alone(async (ctx) => {
+  onOneRank(async (ctx) => {
     const values = Float32Array.from([
-      ...numbers(2000, 1).map((x, i) => x * 2 ** ((i % 45) - 28)),
+      ...generateNumbers(2000, 1).map((x, i) => x * 2 ** ((i % 45) - 28)),
       65_519,
       65_520,
       1e30,
@@ -130,53 +130,81 @@ test("values that 16 bits cannot hold are rounded as a device rounds them", () =
   }));
 
 test("what is written is the state at the call, even if training goes on", () =>
-  alone(async (ctx) => {
+  onOneRank(async (ctx) => {
     using layer = new Linear(ctx, 3, 3);
-    const before = await layer.weight.read();
+    const weightBefore = await layer.weight.read();
     const path = join(directory(), "x");
-    const written = writeSafetensors(path, layer.stateDict());
+    const writePromise = writeSafetensors(path, layer.stateDict());
     ctx.device.kernels.fill(layer.weight, 7);
-    await written;
-    expect((await readSafetensors(path)).tensors.get("weight")!.values).toEqual(before);
+    await writePromise;
+    expect((await readSafetensors(path)).tensors.get("weight")!.values).toEqual(weightBefore);
   }));
 
 describe("a file that is not what it should be is rejected, with the reason", () => {
-  const one = { dtype: "F32", shape: [1], data_offsets: [0, 4] };
-  const four = new Uint8Array(4);
+  const oneElementEntry = { dtype: "F32", shape: [1], data_offsets: [0, 4] };
+  const fourBytes = new Uint8Array(4);
   const cases: [what: string, bytes: Uint8Array, message: RegExp][] = [
     ["empty", new Uint8Array(0), /received 0 bytes; pass a file in safetensors format, or restore it from a copy/],
     ["no length", new Uint8Array(5), /received 5 bytes/],
-    ["a header longer than the file", file({ x: one }, four, 1000), /a header of 1000 bytes in a file of/],
-    ["a huge header", file({}, four, 2 ** 60), /a header of/],
+    [
+      "a header longer than the file",
+      file({ x: oneElementEntry }, fourBytes, 1000),
+      /a header of 1000 bytes in a file of/,
+    ],
+    ["a huge header", file({}, fourBytes, 2 ** 60), /a header of/],
     ["no JSON", file("hello"), /header in JSON/],
     ["no UTF-8", file("\u0000", new Uint8Array(0)).map((x, i) => (i === 8 ? 0xff : x)), /UTF-8/],
     ["a list", file("[1]"), /a header that is a JSON object/],
     ["metadata that is no text", file({ __metadata__: { a: 1 } }), /__metadata__ with string values/],
     [
       "tensors cut short",
-      file({ x: one }, new Uint8Array(3)),
+      file({ x: oneElementEntry }, new Uint8Array(3)),
       /expected 4 bytes of tensor data, received 3; restore the file from a copy; nothing was loaded/,
     ],
-    ["bytes at the end", file({ x: one }, new Uint8Array(5)), /expected 4 bytes of tensor data, received 5/],
+    [
+      "bytes at the end",
+      file({ x: oneElementEntry }, new Uint8Array(5)),
+      /expected 4 bytes of tensor data, received 5/,
+    ],
     [
       "an overlap",
-      file({ x: one, y: { ...one, data_offsets: [2, 6] } }, new Uint8Array(6)),
+      file({ x: oneElementEntry, y: { ...oneElementEntry, data_offsets: [2, 6] } }, new Uint8Array(6)),
       /"y" to begin at byte 4.*received 2/,
     ],
-    ["the same bytes twice", file({ x: one, y: one }, four), /to begin at byte 4.*received 0/],
-    ["a hole", file({ x: { ...one, data_offsets: [4, 8] } }, new Uint8Array(8)), /begin at byte 0.*received 4/],
-    ["too few bytes for the shape", file({ x: { ...one, shape: [2] } }, four), /8 bytes for F32 \[2\], received 4/],
-    ["a shape beyond all bounds", file({ x: { ...one, shape: [2 ** 40, 2 ** 40] } }, four), /bytes for F32/],
-    ["an unknown dtype", file({ x: { ...one, dtype: "F12" } }, four), /a dtype among .*received F12/],
-    ["a dtype that is no dtype", file({ x: { ...one, dtype: "toString" } }, four), /a dtype among/],
-    ["a negative length", file({ x: { ...one, shape: [-1] } }, four), /dtype, shape and data_offsets/],
-    ["offsets backwards", file({ x: { ...one, data_offsets: [4, 0] } }, four), /data_offsets \[begin, end\]/],
-    ["one offset", file({ x: { ...one, data_offsets: [0] } }, four), /data_offsets/],
-    ["no tensor at all", file({ x: null }, four), /received null/],
+    [
+      "the same bytes twice",
+      file({ x: oneElementEntry, y: oneElementEntry }, fourBytes),
+      /to begin at byte 4.*received 0/,
+    ],
+    [
+      "a hole",
+      file({ x: { ...oneElementEntry, data_offsets: [4, 8] } }, new Uint8Array(8)),
+      /begin at byte 0.*received 4/,
+    ],
+    [
+      "too few bytes for the shape",
+      file({ x: { ...oneElementEntry, shape: [2] } }, fourBytes),
+      /8 bytes for F32 \[2\], received 4/,
+    ],
+    [
+      "a shape beyond all bounds",
+      file({ x: { ...oneElementEntry, shape: [2 ** 40, 2 ** 40] } }, fourBytes),
+      /bytes for F32/,
+    ],
+    ["an unknown dtype", file({ x: { ...oneElementEntry, dtype: "F12" } }, fourBytes), /a dtype among .*received F12/],
+    ["a dtype that is no dtype", file({ x: { ...oneElementEntry, dtype: "toString" } }, fourBytes), /a dtype among/],
+    ["a negative length", file({ x: { ...oneElementEntry, shape: [-1] } }, fourBytes), /dtype, shape and data_offsets/],
+    [
+      "offsets backwards",
+      file({ x: { ...oneElementEntry, data_offsets: [4, 0] } }, fourBytes),
+      /data_offsets \[begin, end\]/,
+    ],
+    ["one offset", file({ x: { ...oneElementEntry, data_offsets: [0] } }, fourBytes), /data_offsets/],
+    ["no tensor at all", file({ x: null }, fourBytes), /received null/],
   ];
 
   test.each(cases)("%s", async (_, bytes, message) => {
-    const error = await readSafetensors(write(bytes)).catch((each: unknown) => each);
+    const error = await readSafetensors(writeBytes(bytes)).catch((each: unknown) => each);
     expect(error).toBeInstanceOf(FileError);
     expect((error as Error).message).toMatch(message);
   });
@@ -191,17 +219,17 @@ describe("a file that is not what it should be is rejected, with the reason", ()
       ]),
       { note: "n" },
     );
-    const whole = readFileSync(path);
-    const header = 8 + Number(whole.readBigUInt64LE(0));
-    const changed = join(directory(), "changed");
-    let refused = 0;
-    for (let at = 0; at < header; at++) {
-      for (const value of [0x00, 0x20, 0x22, 0x30 + (at % 10), 0x7b, 0xff]) {
-        writeFileSync(changed, whole.with(at, value));
-        const outcome = await readSafetensors(changed).catch((error: unknown) => error);
+    const fileBytes = readFileSync(path);
+    const header = 8 + Number(fileBytes.readBigUInt64LE(0));
+    const changedPath = join(directory(), "changed");
+    let numRefused = 0;
+    for (let byteIndex = 0; byteIndex < header; byteIndex++) {
+      for (const value of [0x00, 0x20, 0x22, 0x30 + (byteIndex % 10), 0x7b, 0xff]) {
+        writeFileSync(changedPath, fileBytes.with(byteIndex, value));
+        const outcome = await readSafetensors(changedPath).catch((error: unknown) => error);
         if (outcome instanceof Error) {
-          expect(outcome, `byte ${at} ${value}`).toBeInstanceOf(FileError);
-          refused++;
+          expect(outcome, `byte ${byteIndex} ${value}`).toBeInstanceOf(FileError);
+          numRefused++;
           continue;
         }
         for (const { shape, bytes } of (outcome as SafetensorsFile).tensors.values()) {
@@ -209,7 +237,7 @@ describe("a file that is not what it should be is rejected, with the reason", ()
         }
       }
     }
-    expect(refused).toBeGreaterThan(header);
+    expect(numRefused).toBeGreaterThan(header);
   });
 
   test("every file that was cut short, wherever", async () => {
@@ -221,20 +249,20 @@ describe("a file that is not what it should be is rejected, with the reason", ()
         ["y", host([4])],
       ]),
     );
-    const whole = readFileSync(path);
-    for (let length = 0; length < whole.length; length++) {
-      await expect(readSafetensors(write(whole.subarray(0, length)))).rejects.toThrow(FileError);
+    const fileBytes = readFileSync(path);
+    for (let length = 0; length < fileBytes.length; length++) {
+      await expect(readSafetensors(writeBytes(fileBytes.subarray(0, length)))).rejects.toThrow(FileError);
     }
   });
 });
 
 describe("writing", () => {
   test("replaces a file whole, and leaves nothing beside it", async () => {
-    const home = directory();
-    const path = join(home, "x");
+    const temporaryDirectory = directory();
+    const path = join(temporaryDirectory, "x");
     await writeSafetensors(path, new Map([["x", host([1])]]));
     await writeSafetensors(path, new Map([["x", host([2])]]));
-    expect(readdirSync(home)).toEqual(["x"]);
+    expect(readdirSync(temporaryDirectory)).toEqual(["x"]);
     expect(Array.from((await readSafetensors(path)).tensors.get("x")!.values)).toEqual([2]);
   });
 
@@ -243,7 +271,7 @@ describe("writing", () => {
     const path = join(home, "x");
     await writeSafetensors(path, new Map([["x", host([1])]]));
     await expect(writeSafetensors(join(home, "missing", "x"), new Map())).rejects.toThrow(/ENOENT/);
-    await alone(async (ctx) => {
+    await onOneRank(async (ctx) => {
       using table = fromArray(ctx, [1], [1, 1]);
       using index = fromArray(ctx, [3], [1]);
       using out = fromArray(ctx, [0], [1, 1]);
@@ -276,19 +304,23 @@ describe("writing", () => {
 test("removes what killed processes of this host left of the same file, and nothing else", async () => {
   const home = directory();
   const path = join(home, "x.safetensors");
-  const { pid: dead } = spawnSync(process.execPath, ["--version"]);
-  const here = hostname().replaceAll(/[^\w-]/g, "_");
-  const draft = (name: string, on: string, pid: number): string => `.${name}.${on}.${pid}.${randomUUID()}.part`;
-  const left = [draft("x.safetensors", here, dead), draft("x.safetensors", here, process.pid)];
-  const others = [
-    draft("x.safetensors", here, process.ppid),
-    draft("x.safetensors", "elsewhere", dead),
-    draft("y.safetensors", here, dead),
+  const { pid: deadPid } = spawnSync(process.execPath, ["--version"]);
+  const localHostName = hostname().replaceAll(/[^\w-]/g, "_");
+  const temporaryName = (name: string, hostName: string, pid: number): string =>
+    `.${name}.${hostName}.${pid}.${randomUUID()}.part`;
+  const ownTemporaryFiles = [
+    temporaryName("x.safetensors", localHostName, deadPid),
+    temporaryName("x.safetensors", localHostName, process.pid),
+  ];
+  const otherTemporaryFiles = [
+    temporaryName("x.safetensors", localHostName, process.ppid),
+    temporaryName("x.safetensors", "elsewhere", deadPid),
+    temporaryName("y.safetensors", localHostName, deadPid),
     ".x.safetensors.part",
   ];
-  for (const name of [...left, ...others]) writeFileSync(join(home, name), "");
+  for (const name of [...ownTemporaryFiles, ...otherTemporaryFiles]) writeFileSync(join(home, name), "");
   // Two at once: neither takes the other's draft for one that was left.
   const tensors = new Map([["x", host([1, 2])]]);
   await Promise.all([writeSafetensors(path, tensors), writeSafetensors(path, tensors)]);
-  expect(readdirSync(home).toSorted()).toEqual([...others, "x.safetensors"].toSorted());
+  expect(readdirSync(home).toSorted()).toEqual([...otherTemporaryFiles, "x.safetensors"].toSorted());
 });

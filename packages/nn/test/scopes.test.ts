@@ -29,7 +29,7 @@ beforeEach(async () => {
 });
 afterEach(() => ctx.close());
 
-const allocated = () => ctx.device.memory().allocated;
+const readAllocatedBytes = () => ctx.device.memory().allocated;
 
 class Block extends Module {
   readonly rotary = new RotaryEmbedding(4);
@@ -63,12 +63,12 @@ describe("a training whose steps are scopes", () => {
         return loss;
       });
     const losses: number[] = [];
-    let before = 0;
+    let allocatedBefore = 0;
     for (let i = 0; i < 20; i++) {
       using loss = step();
       losses.push(await loss.item());
-      if (i === 0) before = allocated();
-      expect(allocated()).toBe(before);
+      if (i === 0) allocatedBefore = readAllocatedBytes();
+      expect(readAllocatedBytes()).toBe(allocatedBefore);
     }
     expect(losses.at(-1)).toBeLessThan(0.7 * losses[0]!);
   });
@@ -76,16 +76,16 @@ describe("a training whose steps are scopes", () => {
   test("has optimizers and tables that are made inside, and live on", () => {
     using model = new Block();
     const optimizer = scope(() => new AdamW(model));
-    const free = scope(() => new ScheduleFreeAdamW(model).eval());
+    const scheduleFreeOptimizer = scope(() => new ScheduleFreeAdamW(model).eval());
     using x = randn(ctx, [1, 6, 8]);
     for (let i = 0; i < 2; i++) scope(() => mseLoss(ctx, model.forward(x), x).backward());
     expect([...optimizer.stateDict().tensors.values()].some((each) => "isDisposed" in each && each.isDisposed)).toBe(
       false,
     );
-    expect(() => free.train().step()).not.toThrow();
+    expect(() => scheduleFreeOptimizer.train().step()).not.toThrow();
     expect(() => optimizer.step()).not.toThrow();
     optimizer.dispose();
-    free.dispose();
+    scheduleFreeOptimizer.dispose();
   });
 
   test("rejects a step between forward and backward, and names the parameter's operation and the kernel", () => {

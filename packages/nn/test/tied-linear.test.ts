@@ -11,14 +11,14 @@ import {
   TiedLinear,
 } from "../src/index.ts";
 import { directory } from "./reference/directory.ts";
-import { derivative, maxDifference, numbers } from "./reference/numbers.ts";
-import { alone, onMesh } from "./reference/world.ts";
+import { numericalDerivative, maxDifference, generateNumbers } from "./reference/numbers.ts";
+import { onOneRank, onMesh } from "./reference/world.ts";
 
 const [count, dim] = [5, 3];
 const tokens = [4, 0, 4, 2];
 const targets = [1, 4, 3, 0];
 
-class Tied extends Module {
+class TiedModel extends Module {
   readonly embed: Embedding;
   readonly head: TiedLinear;
 
@@ -45,25 +45,26 @@ function reference(weight: readonly number[]): number {
 }
 
 /** The loss, whose gradients are those of the whole batch. */
-function train(ctx: Context, model: Tied): Tensor {
-  const each = tokens.length / ctx.size;
-  const own = (values: readonly number[]) => values.slice(ctx.rank * each, (ctx.rank + 1) * each);
-  using mine = fromArray(ctx, own(tokens), [each]);
-  using wanted = fromArray(ctx, own(targets), [each]);
-  using logits = model.forward(mine);
-  const loss = crossEntropy(ctx, logits, wanted);
+function computeLoss(ctx: Context, model: TiedModel): Tensor {
+  const tokensPerRank = tokens.length / ctx.size;
+  const sliceForRank = (values: readonly number[]) =>
+    values.slice(ctx.rank * tokensPerRank, (ctx.rank + 1) * tokensPerRank);
+  using rankTokens = fromArray(ctx, sliceForRank(tokens), [tokensPerRank]);
+  using rankTargets = fromArray(ctx, sliceForRank(targets), [tokensPerRank]);
+  using logits = model.forward(rankTokens);
+  const loss = crossEntropy(ctx, logits, rankTargets);
   loss.backward();
   reduceGradients(ctx, model);
   return loss;
 }
 
 test.each([1, 2, 4])("both uses add to one gradient, once, on %d ranks", async (sp) => {
-  const weight = numbers(count * dim, 1);
-  const expected = derivative(reference, weight);
+  const weight = generateNumbers(count * dim, 1);
+  const expected = numericalDerivative(reference, weight);
   await onMesh({ sp }, async (ctx) => {
-    using model = new Tied(ctx);
+    using model = new TiedModel(ctx);
     ctx.device.write(model.embed.weight, weight);
-    using loss = train(ctx, model);
+    using loss = computeLoss(ctx, model);
     expect(await loss.item()).toBeCloseTo(reference(weight), 5);
     expect(maxDifference(await model.embed.weight.grad!.read(), expected)).toBeLessThan(1e-5);
     using norm = clipGradNorm(model, 1e9);
@@ -73,14 +74,14 @@ test.each([1, 2, 4])("both uses add to one gradient, once, on %d ranks", async (
 });
 
 test("one entry in the state dict, the optimizer and a checkpoint, which resumes", () =>
-  alone(async (ctx) => {
+  onOneRank(async (ctx) => {
     const path = `${directory()}/tied.safetensors`;
-    const step = (model: Tied, optimizer: AdamW) => {
-      train(ctx, model).dispose();
+    const step = (model: TiedModel, optimizer: AdamW) => {
+      computeLoss(ctx, model).dispose();
       optimizer.step();
       optimizer.zeroGrad();
     };
-    using model = new Tied(ctx);
+    using model = new TiedModel(ctx);
     using optimizer = new AdamW(model, { lr: 0.1 });
     expect([...optimizer.stateDict().tensors.keys()]).toEqual(["embed.weight.exp_avg", "embed.weight.exp_avg_sq"]);
     step(model, optimizer);
@@ -88,21 +89,21 @@ test("one entry in the state dict, the optimizer and a checkpoint, which resumes
     const { tensors } = await readSafetensors(path);
     expect([...tensors.keys()].filter((name) => name.endsWith(".weight"))).toHaveLength(1);
     step(model, optimizer);
-    using other = new Tied(ctx);
-    using resumed = new AdamW(other, { lr: 0.1 });
-    await loadCheckpoint(ctx, path, { model: other, optimizer: resumed });
-    step(other, resumed);
-    expect(await other.embed.weight.read()).toEqual(await model.embed.weight.read());
+    using otherModel = new TiedModel(ctx);
+    using resumedOptimizer = new AdamW(otherModel, { lr: 0.1 });
+    await loadCheckpoint(ctx, path, { model: otherModel, optimizer: resumedOptimizer });
+    step(otherModel, resumedOptimizer);
+    expect(await otherModel.embed.weight.read()).toEqual(await model.embed.weight.read());
   }));
 
 test("a parameter under two names has one, the first", () =>
-  alone(async (ctx) => {
-    class Twice extends Module {
+  onOneRank(async (ctx) => {
+    class TwiceRegistered extends Module {
       readonly embed = this.addChild("embed", new Embedding(ctx, 2, 2));
       readonly again = this.addChild("again", this.embed);
       readonly head = this.addParameter("head", this.embed.weight);
     }
-    using model = new Twice();
+    using model = new TwiceRegistered();
     expect([...model.stateDict().keys()]).toEqual(["head"]);
     expect(model.parameters()).toEqual([model.embed.weight]);
     model.loadStateDict(new Map([["head", { dtype: "float32", shape: [2, 2], values: Float32Array.of(1, 2, 3, 4) }]]));
@@ -110,7 +111,7 @@ test("a parameter under two names has one, the first", () =>
   }));
 
 test("the embedding alone owns the weight", () =>
-  alone((ctx) => {
+  onOneRank((ctx) => {
     using embed = new Embedding(ctx, 2, 2);
     new TiedLinear(embed).dispose();
     expect(embed.weight.isDisposed).toBe(false);

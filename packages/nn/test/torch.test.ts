@@ -1,18 +1,18 @@
 import { CrossAxisAttention, fromArray, type HostTensor, Module, MultiAxisAttention, type Tensor } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { fromTorch } from "../src/index.ts";
-import { byRow, linear } from "./reference/gradients.ts";
-import { numbers, maxDifference } from "./reference/numbers.ts";
-import { alone } from "./reference/world.ts";
+import { mapRows, linear } from "./reference/gradients.ts";
+import { generateNumbers, maxDifference } from "./reference/numbers.ts";
+import { onOneRank } from "./reference/world.ts";
 
 const [embed, heads, rows, keys] = [6, 2, 4, 5];
-const each = embed / heads;
+const headDim = embed / heads;
 
 const host = (seed: number, ...shape: number[]): HostTensor => ({
   dtype: "float32",
   shape,
   values: Float32Array.from(
-    numbers(
+    generateNumbers(
       shape.reduce((a, b) => a * b, 1),
       seed,
     ),
@@ -20,43 +20,50 @@ const host = (seed: number, ...shape: number[]): HostTensor => ({
 });
 
 /** The state dict of PyTorch's nn.MultiheadAttention(6, 2). */
-const torch: ReadonlyMap<string, HostTensor> = new Map([
+const torchState: ReadonlyMap<string, HostTensor> = new Map([
   ["in_proj_weight", host(1, 3 * embed, embed)],
   ["in_proj_bias", host(2, 3 * embed)],
   ["out_proj.weight", host(3, embed, embed)],
   ["out_proj.bias", host(4, embed)],
 ]);
 
-const listed = ({ values }: HostTensor) => Array.from(values);
+const listValues = ({ values }: HostTensor) => Array.from(values);
 
 /** What nn.MultiheadAttention computes, in float64, from rows x [S,E] and sources of keys y [K,F] and values. */
-function multihead(
+function referenceMultihead(
   q: readonly number[],
   k: readonly number[],
   v: readonly number[],
   state: ReadonlyMap<string, HostTensor>,
 ): number[] {
   const count = k.length / embed;
-  const out = byRow(q, embed, (row) =>
+  const out = mapRows(q, embed, (row) =>
     Array.from({ length: heads }, (_, h) => {
       const scores = Array.from({ length: count }, (_, j) => {
         let score = 0;
-        for (let d = 0; d < each; d++) score += row[h * each + d]! * k[j * embed + h * each + d]!;
-        return Math.exp(score / Math.sqrt(each));
+        for (let d = 0; d < headDim; d++) score += row[h * headDim + d]! * k[j * embed + h * headDim + d]!;
+        return Math.exp(score / Math.sqrt(headDim));
       });
       const total = scores.reduce((a, b) => a + b, 0);
-      return Array.from({ length: each }, (_, d) =>
-        scores.reduce((sum, score, j) => sum + (score / total) * v[j * embed + h * each + d]!, 0),
+      return Array.from({ length: headDim }, (_, d) =>
+        scores.reduce((sum, score, j) => sum + (score / total) * v[j * embed + h * headDim + d]!, 0),
       );
     }).flat(),
   );
-  return linear(out, listed(state.get("out_proj.weight")!), listed(state.get("out_proj.bias")!));
+  return linear(out, listValues(state.get("out_proj.weight")!), listValues(state.get("out_proj.bias")!));
 }
 
 /** Projection `part` (0 queries, 1 keys, 2 values) by in_proj. */
-function projected(x: readonly number[], part: number): number[] {
-  const weight = listed(torch.get("in_proj_weight")!).slice(part * embed * embed, (part + 1) * embed * embed);
-  return linear(x, weight, listed(torch.get("in_proj_bias")!).slice(part * embed, (part + 1) * embed));
+function project(x: readonly number[], partIndex: number): number[] {
+  const weight = listValues(torchState.get("in_proj_weight")!).slice(
+    partIndex * embed * embed,
+    (partIndex + 1) * embed * embed,
+  );
+  return linear(
+    x,
+    weight,
+    listValues(torchState.get("in_proj_bias")!).slice(partIndex * embed, (partIndex + 1) * embed),
+  );
 }
 
 class Block extends Module {
@@ -69,36 +76,41 @@ class Block extends Module {
 
 describe("weights of nn.MultiheadAttention compute what they computed", () => {
   test("as self-attention, inside a model", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       const options = { embedDim: embed, numHeads: heads, attentionAxis: 1 };
       using model = new Block(new MultiAxisAttention(ctx, options));
-      const state = new Map([...torch].map(([name, tensor]) => [`attn.${name}`, tensor]));
+      const state = new Map([...torchState].map(([name, tensor]) => [`attn.${name}`, tensor]));
       expect(model.loadStateDict(fromTorch(state, model))).toEqual({ missing: [], unexpected: [] });
-      const x = numbers(rows * embed, 9);
+      const x = generateNumbers(rows * embed, 9);
       using input = fromArray(ctx, x, [1, rows, embed]);
       using out = model.attn.forward(input);
-      const expected = multihead(projected(x, 0), projected(x, 1), projected(x, 2), torch);
+      const expected = referenceMultihead(project(x, 0), project(x, 1), project(x, 2), torchState);
       expect(maxDifference(await out.read(), expected)).toBeLessThan(2e-6);
     }));
 
-  const cross = (x: Tensor, y: Tensor, attn: CrossAxisAttention) => attn.forward(x, y).read();
+  const runCross = (x: Tensor, y: Tensor, attn: CrossAxisAttention) => attn.forward(x, y).read();
 
   test("as cross-attention", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       using attn = new CrossAxisAttention(ctx, { embedDim: embed, numHeads: heads, qAxis: 1, kvAxis: 1 });
-      attn.loadStateDict(fromTorch(torch, attn));
-      const [x, y] = [numbers(rows * embed, 9), numbers(keys * embed, 10)];
-      const out = await cross(fromArray(ctx, x, [1, rows, embed]), fromArray(ctx, y, [1, keys, embed]), attn);
-      const expected = multihead(projected(x, 0), projected(y, 1), projected(y, 2), torch);
+      attn.loadStateDict(fromTorch(torchState, attn));
+      const [x, y] = [generateNumbers(rows * embed, 9), generateNumbers(keys * embed, 10)];
+      const out = await runCross(fromArray(ctx, x, [1, rows, embed]), fromArray(ctx, y, [1, keys, embed]), attn);
+      const expected = referenceMultihead(project(x, 0), project(y, 1), project(y, 2), torchState);
       expect(maxDifference(out, expected)).toBeLessThan(2e-6);
     }));
 
   test("as cross-attention whose keys have another size", () =>
-    alone(async (ctx) => {
+    onOneRank(async (ctx) => {
       const size = 4;
       const [q, k, v] = [host(5, embed, embed), host(6, embed, size), host(7, embed, size)];
-      const apart = new Map([...torch, ["q_proj_weight", q], ["k_proj_weight", k], ["v_proj_weight", v]] as const);
-      apart.delete("in_proj_weight");
+      const separateState = new Map([
+        ...torchState,
+        ["q_proj_weight", q],
+        ["k_proj_weight", k],
+        ["v_proj_weight", v],
+      ] as const);
+      separateState.delete("in_proj_weight");
       using attn = new CrossAxisAttention(ctx, {
         embedDim: embed,
         numHeads: heads,
@@ -106,26 +118,31 @@ describe("weights of nn.MultiheadAttention compute what they computed", () => {
         kvAxis: 1,
         kvEmbedDim: size,
       });
-      attn.loadStateDict(fromTorch(apart, attn));
-      const [x, y] = [numbers(rows * embed, 9), numbers(keys * size, 10)];
-      const out = await cross(fromArray(ctx, x, [1, rows, embed]), fromArray(ctx, y, [1, keys, size]), attn);
-      const bias = listed(torch.get("in_proj_bias")!);
-      const by = (from: readonly number[], weight: HostTensor, part: number) =>
-        linear(from, listed(weight), bias.slice(part * embed, (part + 1) * embed));
-      expect(maxDifference(out, multihead(by(x, q, 0), by(y, k, 1), by(y, v, 2), torch))).toBeLessThan(2e-6);
-      apart.delete("v_proj_weight");
-      expect(() => fromTorch(apart, attn)).toThrow(
+      attn.loadStateDict(fromTorch(separateState, attn));
+      const [x, y] = [generateNumbers(rows * embed, 9), generateNumbers(keys * size, 10)];
+      const out = await runCross(fromArray(ctx, x, [1, rows, embed]), fromArray(ctx, y, [1, keys, size]), attn);
+      const bias = listValues(torchState.get("in_proj_bias")!);
+      const projectWith = (input: readonly number[], weight: HostTensor, partIndex: number) =>
+        linear(input, listValues(weight), bias.slice(partIndex * embed, (partIndex + 1) * embed));
+      expect(
+        maxDifference(
+          out,
+          referenceMultihead(projectWith(x, q, 0), projectWith(y, k, 1), projectWith(y, v, 2), torchState),
+        ),
+      ).toBeLessThan(2e-6);
+      separateState.delete("v_proj_weight");
+      expect(() => fromTorch(separateState, attn)).toThrow(
         /value projection of shape \[6,4\], the shape of the key projection, received none/,
       );
     }));
 });
 
 test("the original Mosaic's names are Mosaic's own", () =>
-  alone((ctx) => {
+  onOneRank((ctx) => {
     const options = { embedDim: embed, numHeads: heads };
-    using self = new MultiAxisAttention(ctx, { ...options, attentionAxis: 1 });
+    using selfAttention = new MultiAxisAttention(ctx, { ...options, attentionAxis: 1 });
     using cross = new CrossAxisAttention(ctx, { ...options, qAxis: 1, kvAxis: 1 });
-    expect([...self.stateDict().keys()]).toEqual([
+    expect([...selfAttention.stateDict().keys()]).toEqual([
       "qkv_proj.weight",
       "qkv_proj.bias",
       "out_proj.weight",
@@ -136,18 +153,20 @@ test("the original Mosaic's names are Mosaic's own", () =>
       "kv_proj.weight",
       "out_proj.weight",
     ]);
-    const original = new Map([["qkv_proj.weight", host(1, 3 * embed, embed)]]);
-    expect([...fromTorch(original, self).keys()]).toEqual(["qkv_proj.weight"]);
+    const mosaicState = new Map([["qkv_proj.weight", host(1, 3 * embed, embed)]]);
+    expect([...fromTorch(mosaicState, selfAttention).keys()]).toEqual(["qkv_proj.weight"]);
   }));
 
 test("what the model has no place for is rejected by name", () =>
-  alone((ctx) => {
+  onOneRank((ctx) => {
     using attn = new MultiAxisAttention(ctx, { embedDim: embed, numHeads: heads, attentionAxis: 1, bias: false });
-    expect(() => attn.loadStateDict(fromTorch(torch, attn))).toThrow(/unexpected "in_proj_bias", "out_proj\.bias"/);
-    const extra = new Map([...torch, ["bias_k", host(1, 1, 1, embed)]] as const);
-    using full = new MultiAxisAttention(ctx, { embedDim: embed, numHeads: heads, attentionAxis: 1 });
-    expect(() => full.loadStateDict(fromTorch(extra, full))).toThrow(/unexpected "bias_k"/);
-    const small = new Map([["in_proj_weight", host(1, 3, embed)]]);
+    expect(() => attn.loadStateDict(fromTorch(torchState, attn))).toThrow(
+      /unexpected "in_proj_bias", "out_proj\.bias"/,
+    );
+    const extraState = new Map([...torchState, ["bias_k", host(1, 1, 1, embed)]] as const);
+    using fullAttention = new MultiAxisAttention(ctx, { embedDim: embed, numHeads: heads, attentionAxis: 1 });
+    expect(() => fullAttention.loadStateDict(fromTorch(extraState, fullAttention))).toThrow(/unexpected "bias_k"/);
+    const smallState = new Map([["in_proj_weight", host(1, 3, embed)]]);
     using cross = new CrossAxisAttention(ctx, { embedDim: embed, numHeads: heads, qAxis: 1, kvAxis: 1 });
-    expect(() => fromTorch(small, cross)).toThrow(/more than 6 rows, received 3/);
+    expect(() => fromTorch(smallState, cross)).toThrow(/more than 6 rows, received 3/);
   }));

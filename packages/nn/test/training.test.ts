@@ -2,13 +2,13 @@ import type { Context, Coordinate } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { AdamW, linearWarmup, type Optimizer, ScheduleFreeAdamW } from "../src/index.ts";
 import { Model, trainStep } from "./reference/model.ts";
-import { alone, onMesh } from "./reference/world.ts";
+import { onOneRank, onMesh } from "./reference/world.ts";
 
 const steps = 60;
 
-async function train(ctx: Context, make: (model: Model) => Optimizer): Promise<number[]> {
+async function trainModel(ctx: Context, createOptimizer: (model: Model) => Optimizer): Promise<number[]> {
   using model = new Model(ctx);
-  using optimizer = make(model);
+  using optimizer = createOptimizer(model);
   const losses: number[] = [];
   while (optimizer.steps < steps) losses.push(await trainStep(ctx, { model, optimizer }));
   return losses;
@@ -20,30 +20,30 @@ const optimizers = {
   ScheduleFreeAdamW: (model: Model) => new ScheduleFreeAdamW(model, { lr: 2e-2, warmupSteps: 5 }),
 };
 
-describe.each(Object.entries(optimizers))("%s", (_, make) => {
+describe.each(Object.entries(optimizers))("%s", (_, createOptimizer) => {
   test("learns, and has the same loss curve on every mesh", async () => {
-    const [expected] = await onMesh({ sp: 1 }, (ctx) => train(ctx, make));
+    const [expected] = await onMesh({ sp: 1 }, (ctx) => trainModel(ctx, createOptimizer));
     expect(expected!.at(-1)!).toBeLessThan(0.7 * expected![0]!);
     for (const mesh of meshes) {
-      const ranks = await onMesh(mesh, (ctx) => train(ctx, make));
+      const ranks = await onMesh(mesh, (ctx) => trainModel(ctx, createOptimizer));
       for (const losses of ranks) {
         expect(losses).toEqual(ranks[0]);
-        const difference = Math.max(...losses.map((loss, i) => Math.abs(loss - expected![i]!) / expected![i]!));
-        expect(difference, JSON.stringify(mesh)).toBeLessThan(1e-5);
+        const maxRelativeError = Math.max(...losses.map((loss, i) => Math.abs(loss - expected![i]!) / expected![i]!));
+        expect(maxRelativeError, JSON.stringify(mesh)).toBeLessThan(1e-5);
       }
     }
   });
 });
 
 test("steps leave device memory flat", () =>
-  alone(async (ctx) => {
+  onOneRank(async (ctx) => {
     using model = new Model(ctx);
     using optimizer = new AdamW(model);
-    const after: number[] = [];
+    const lossesAfter: number[] = [];
     while (optimizer.steps < 12) {
       await trainStep(ctx, { model, optimizer });
-      after.push(ctx.device.memory().allocated);
+      lossesAfter.push(ctx.device.memory().allocated);
     }
     // The first steps fill the rotary embedding's table.
-    expect(new Set(after.slice(2)).size).toBe(1);
+    expect(new Set(lossesAfter.slice(2)).size).toBe(1);
   }));

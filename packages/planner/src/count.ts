@@ -34,9 +34,9 @@ export interface TrafficCount {
 export function count(record: AttentionRecord): TrafficCount {
   checkRecord("count", record);
   const { batch, numHeads, headDim, backend, mesh } = record.options;
-  const sharers = backend.axes.reduce((product, axis) => product * mesh[axis]!, 1);
+  const groupSize = backend.axes.reduce((product, axis) => product * mesh[axis]!, 1);
   const ranks = record.ranks.map((recordedRank) => countRank(record, recordedRank));
-  return { ranks, chunk: (batch * numHeads * record.queries.length * headDim) / sharers };
+  return { ranks, chunk: (batch * numHeads * record.queries.length * headDim) / groupSize };
 }
 
 interface MutableTotals {
@@ -107,7 +107,7 @@ export function* listMessages(
   while (event.next()) {
     if (event.op === "mark" && record.interned.strings[event.arg(0)] === "backward") phase = "backward";
     const group = event.arg(1);
-    for (const flow of eventTransfers(record, recordedRank, event) ?? []) yield { phase, group, ...flow };
+    for (const transfer of eventTransfers(record, recordedRank, event) ?? []) yield { phase, group, ...transfer };
   }
 }
 
@@ -115,7 +115,7 @@ type Transfer = Omit<Message, "phase" | "group">;
 
 /** The messages of an event, if it is a collective. */
 function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: TapeReader): Transfer[] | undefined {
-  const transferOf = (
+  const createTransfer = (
     view: number,
     sent: boolean,
     peer: number,
@@ -124,46 +124,52 @@ function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: 
     return { sent, peer, elements, bytes: elements * dtypeBytes[tape.views[view]!.dtype] };
   };
   if (isBatch(event.op)) {
-    const flows: Transfer[] = [];
+    const transfers: Transfer[] = [];
     for (let i = 3; i < event.count; i += 3)
-      flows.push(transferOf(event.arg(i + 2), event.arg(i + 1) === 1, event.arg(i)));
-    return flows;
+      transfers.push(createTransfer(event.arg(i + 2), event.arg(i + 1) === 1, event.arg(i)));
+    return transfers;
   }
   if (!isCollective(event.op)) return undefined;
   const { ranks } = record.groups[event.arg(1)]!;
-  const me = ranks.indexOf(tape.rank);
+  const groupRank = ranks.indexOf(tape.rank);
   const [out, input, root] = [event.arg(4), event.arg(5), event.arg(6)];
-  const shares = Array.from({ length: event.count - 7 }, (_, i) => event.arg(7 + i));
-  const otherMembers = ranks.map((_, member) => member).filter((member) => member !== me);
-  const transfersTo = (view: number, sent: boolean, size: (member: number) => number): Transfer[] =>
+  const elementCounts = Array.from({ length: event.count - 7 }, (_, i) => event.arg(7 + i));
+  const otherMembers = ranks.map((_, member) => member).filter((member) => member !== groupRank);
+  const createPeerTransfers = (view: number, sent: boolean, countElements: (member: number) => number): Transfer[] =>
     otherMembers
-      .map((member) => transferOf(view, sent, ranks[member]!, size(member)))
+      .map((member) => createTransfer(view, sent, ranks[member]!, countElements(member)))
       .filter(({ elements }) => elements > 0);
   switch (event.op) {
     case "allGather":
-      return [...transfersTo(input, true, () => shares[me]!), ...transfersTo(out, false, (member) => shares[member]!)];
+      return [
+        ...createPeerTransfers(input, true, () => elementCounts[groupRank]!),
+        ...createPeerTransfers(out, false, (member) => elementCounts[member]!),
+      ];
     case "reduceScatter":
-      return [...transfersTo(input, true, (member) => shares[member]!), ...transfersTo(out, false, () => shares[me]!)];
+      return [
+        ...createPeerTransfers(input, true, (member) => elementCounts[member]!),
+        ...createPeerTransfers(out, false, () => elementCounts[groupRank]!),
+      ];
     case "allToAll":
       return [
-        ...transfersTo(input, true, (member) => shares[member]!),
-        ...transfersTo(out, false, (member) => shares[ranks.length + member]!),
+        ...createPeerTransfers(input, true, (member) => elementCounts[member]!),
+        ...createPeerTransfers(out, false, (member) => elementCounts[ranks.length + member]!),
       ];
     case "broadcast":
-      return me === root
-        ? otherMembers.map((member) => transferOf(out, true, ranks[member]!))
-        : [transferOf(out, false, ranks[root]!)];
+      return groupRank === root
+        ? otherMembers.map((member) => createTransfer(out, true, ranks[member]!))
+        : [createTransfer(out, false, ranks[root]!)];
     case "allReduce": {
       const { size } = tape.views[out]!.layout;
       // Shares that differ by one element at most, the first ranks' the larger.
-      const share = (member: number): number =>
+      const shareSize = (member: number): number =>
         Math.floor(size / ranks.length) + (member < size % ranks.length ? 1 : 0);
-      const [ownShare, memberShare] = [() => share(me), share];
+      const [ownShareSize, memberShareSize] = [() => shareSize(groupRank), shareSize];
       return [
-        ...transfersTo(out, true, memberShare),
-        ...transfersTo(out, false, ownShare),
-        ...transfersTo(out, true, ownShare),
-        ...transfersTo(out, false, memberShare),
+        ...createPeerTransfers(out, true, memberShareSize),
+        ...createPeerTransfers(out, false, ownShareSize),
+        ...createPeerTransfers(out, true, ownShareSize),
+        ...createPeerTransfers(out, false, memberShareSize),
       ];
     }
     default:
@@ -171,14 +177,14 @@ function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: 
   }
 }
 
-function totalTraffic(groups: ReadonlyMap<string, MutableTraffic>): RankTraffic {
+function totalTraffic(trafficByGroup: ReadonlyMap<string, MutableTraffic>): RankTraffic {
   const total = emptyTraffic();
-  for (const group of groups.values()) {
+  for (const group of trafficByGroup.values()) {
     for (const direction of ["sent", "received"] as const) {
       total[direction].bytes += group[direction].bytes;
       total[direction].elements += group[direction].elements;
       total[direction].messages += group[direction].messages;
     }
   }
-  return { ...total, groups: Object.fromEntries(groups) };
+  return { ...total, groups: Object.fromEntries(trafficByGroup) };
 }

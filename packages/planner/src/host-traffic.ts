@@ -37,8 +37,8 @@ export function countHostTraffic(
     const total = { forward: 0, backward: 0 };
     for (const [rank, host] of hosts.entries()) {
       if (host !== 0) continue;
-      const recordedRank = recorder.rank(rank);
-      for (const { phase, peer, sent, bytes } of listMessages(recorder.recordOf([recordedRank]), recordedRank)) {
+      const recordedRank = recorder.recordRank(rank);
+      for (const { phase, peer, sent, bytes } of listMessages(recorder.createRecord([recordedRank]), recordedRank)) {
         if (sent && hosts[peer] !== 0) total[phase] += bytes;
       }
     }

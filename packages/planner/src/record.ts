@@ -28,8 +28,8 @@ import type { RankRecord } from "./symbolic/rank-record.ts";
 import { opcodes } from "./symbolic/tape.ts";
 import { LazyWorld } from "./symbolic/world.ts";
 
-const count = { min: 1 } as const;
-const length = { min: 0 } as const;
+const positiveCount = { min: 1 } as const;
+const nonNegativeLength = { min: 0 } as const;
 
 export const recordOptions = defineOptions("record", {
   /** Any backend: its own code is run. */
@@ -37,17 +37,17 @@ export const recordOptions = defineOptions("record", {
   /** Lengths of the mesh's axes. Ranks that differ along axes that the backend does not use have sequences of their own. */
   mesh: option.meshShape(),
   /** Length of the sequence of queries. */
-  tokens: option.integer(length),
+  tokens: option.integer(nonNegativeLength),
   /** Length of the sequence of keys. Default: tokens. */
-  keyTokens: option.integer({ ...length, optional: true }),
+  keyTokens: option.integer({ ...nonNegativeLength, optional: true }),
   /** Query heads. */
-  numHeads: option.integer(count),
+  numHeads: option.integer(positiveCount),
   /** Key heads; a divisor of numHeads. Default: numHeads. */
-  numKvHeads: option.integer({ ...count, optional: true }),
+  numKvHeads: option.integer({ ...positiveCount, optional: true }),
   /** Size of a head. */
-  headDim: option.integer(count),
+  headDim: option.integer(positiveCount),
   /** Size of a head of the values. Default: headDim. */
-  valueHeadDim: option.integer({ ...count, optional: true }),
+  valueHeadDim: option.integer({ ...positiveCount, optional: true }),
   /** As of `attention`. Costs and messages do not depend on it. Default: none. */
   softcap: option.number({ above: 0, optional: true }),
   /** Whether heads have ALiBi slopes. Default false. */
@@ -57,7 +57,7 @@ export const recordOptions = defineOptions("record", {
   /** Probability of a weight to become 0. Default 0. */
   dropout: option.number({ min: 0, below: 1, default: 0 }),
   /** Sequences on each rank. Default 1. */
-  batch: option.integer({ ...count, default: 1 }),
+  batch: option.integer({ ...positiveCount, default: 1 }),
   ...batchMaskOptions.fields,
   /** The host of each rank, row-major in the mesh, by number: what `ProcessGroup.hosts` has. Default: not known. */
   hosts: option.array(option.integer({ min: 0 }), { optional: true }),
@@ -138,7 +138,7 @@ export const maxRecordedRanks = 1024;
 export function record(options: RecordOptions): AttentionRecord {
   const recorder = new Recorder("record", options);
   checkRankCount("record", recorder.size, options.mesh);
-  return recorder.recordOf(Array.from({ length: recorder.size }, (_, rank) => recorder.rank(rank)));
+  return recorder.createRecord(Array.from({ length: recorder.size }, (_, rank) => recorder.recordRank(rank)));
 }
 
 function checkRankCount(where: string, ranks: number, mesh: Coordinate): void {
@@ -156,7 +156,7 @@ export function recordRanks(where: string, options: RecordOptions, rankSubset: r
   const recorder = new Recorder(where, options);
   for (const rank of rankSubset)
     checkArgument(`${where}: rank`, rank, option.integer({ min: 0, max: recorder.size - 1 }));
-  return recorder.recordOf(rankSubset.map((rank) => recorder.rank(rank)));
+  return recorder.createRecord(rankSubset.map((rank) => recorder.recordRank(rank)));
 }
 
 /** Runs a backend on symbolic ranks, one at a time, on demand. */
@@ -190,12 +190,12 @@ export class Recorder {
   }
 
   /** Runs the backend on a rank. */
-  rank(rank: number): RecordedRank {
+  recordRank(rank: number): RecordedRank {
     return recordRank(this.#world.context(rank), this.#call);
   }
 
   /** A record of these ranks, each of which stands for its class; for itself alone if there are no classes. */
-  recordOf(ranks: readonly RecordedRank[], classes?: Translations): AttentionRecord {
+  createRecord(ranks: readonly RecordedRank[], classes?: Translations): AttentionRecord {
     const { options, queries, keys, slices } = this;
     const { interned, groups } = this.#world;
     return {
@@ -207,17 +207,24 @@ export class Recorder {
       groups,
       ranks,
       classes: classes ?? identityTranslations(options.mesh),
-      recordRank: (rank) => this.rank(rank),
+      recordRank: (rank) => this.recordRank(rank),
     };
   }
 }
 
 /** Heads and their size are for `attention` to check too: they are shapes. */
 function resolveOptions(where: string, options: RecordOptions): ResolvedRecordOptions {
-  const parsed = recordOptions.parse(options, where);
-  const { tokens, numHeads, headDim, keyTokens = tokens, numKvHeads = numHeads, mask = masks.full() } = parsed;
-  const { valueHeadDim = headDim } = parsed;
-  return { ...parsed, keyTokens, numKvHeads, valueHeadDim, mask, placement: resolvePlacement(parsed.placement) };
+  const parsedOptions = recordOptions.parse(options, where);
+  const { tokens, numHeads, headDim, keyTokens = tokens, numKvHeads = numHeads, mask = masks.full() } = parsedOptions;
+  const { valueHeadDim = headDim } = parsedOptions;
+  return {
+    ...parsedOptions,
+    keyTokens,
+    numKvHeads,
+    valueHeadDim,
+    mask,
+    placement: resolvePlacement(parsedOptions.placement),
+  };
 }
 
 interface RecordedCall {
@@ -236,10 +243,10 @@ function recordAttention(ctx: SymbolicContext, { options, queries, keys }: Recor
   const { backend, numHeads, numKvHeads, headDim, valueHeadDim, batch, dtype, mask, lengths, padding } = options;
   const { softcap, dropout } = options;
   const { device } = ctx;
-  const at = ctx.mesh.coordinate;
+  const coordinate = ctx.mesh.coordinate;
   const tape = device.record;
-  const createTensor = (of: number, rows: Layout, width: number = headDim): Tensor =>
-    device.empty([batch, of, spansLength(rows.spans(at)), width], dtype);
+  const createTensor = (heads: number, rows: Layout, width: number = headDim): Tensor =>
+    device.empty([batch, heads, spansLength(rows.spans(coordinate)), width], dtype);
   const mark = (phase: string): void => tape.push(opcodes.mark, [tape.interned.stringId(phase)]);
   using q = createTensor(numHeads, queries);
   using k = createTensor(numKvHeads, keys);
@@ -263,11 +270,17 @@ function recordAttention(ctx: SymbolicContext, { options, queries, keys }: Recor
   ) as TensorViews;
   sinks?.grad?.dispose();
   mark("end");
-  return { tape, at, firstSequence: batch * sequenceIndex(at, options), tensorViews, peakBytes: device.memory().peak };
+  return {
+    tape,
+    at: coordinate,
+    firstSequence: batch * sequenceIndex(coordinate, options),
+    tensorViews,
+    peakBytes: device.memory().peak,
+  };
 }
 
 /** Number of the sequence among those of the mesh: ranks along the backend's axes share one. */
 function sequenceIndex(at: Coordinate, { backend, mesh }: RecordOptions): number {
   const localAxes = Object.entries(omitAxes(at, backend.axes));
-  return localAxes.reduce((number, [axis, coordinate]) => number * mesh[axis]! + coordinate, 0);
+  return localAxes.reduce((index, [axis, coordinate]) => index * mesh[axis]! + coordinate, 0);
 }

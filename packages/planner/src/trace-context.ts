@@ -61,35 +61,35 @@ export async function traceContext(ctx: Context, options: TraceContextOptions): 
   await mkdir(directory, { recursive: true });
   const clock = await clockOffset(ctx);
   const memory: MemorySample[] = [];
-  const sample = (): void => {
+  const sampleMemory = (): void => {
     try {
       memory.push({ time: Number(process.hrtime.bigint()) / 1e9, bytes: ctx.device.memory().allocated });
     } catch (error) {
       // A context that is closed without stop() has no more to be traced.
       if (!(error instanceof ClosedError)) throw error;
-      clearInterval(sampling);
-      clearTimeout(limit);
+      clearInterval(samplingTimer);
+      clearTimeout(timeLimitTimer);
     }
   };
   ctx.startTrace();
   const startTime = performance.now();
-  const sampling = setInterval(sample, memoryInterval).unref();
+  const samplingTimer = setInterval(sampleMemory, memoryInterval).unref();
   let writePromise: Promise<string> | undefined;
-  const write = async (note?: string): Promise<string> => {
-    clearInterval(sampling);
-    clearTimeout(limit);
-    sample();
+  const stopAndWrite = async (note?: string): Promise<string> => {
+    clearInterval(samplingTimer);
+    clearTimeout(timeLimitTimer);
+    sampleMemory();
     const events = await ctx.stopTrace();
     const clockAtStop = addDrift(clock, (performance.now() - startTime) / 1000);
     return writeTrace(directory, encodeTrace(ctx, { events, memory, clock: clockAtStop, note }));
   };
-  const limit = setTimeout(() => {
-    writePromise ??= write(`Trace truncated after ${seconds} s: the program was still running.`);
+  const timeLimitTimer = setTimeout(() => {
+    writePromise ??= stopAndWrite(`Trace truncated after ${seconds} s: the program was still running.`);
     // A file that cannot be written is reported by stop().
     writePromise.catch(() => {});
   }, seconds * 1000).unref();
-  sample();
-  return { stop: () => (writePromise ??= write()) };
+  sampleMemory();
+  return { stop: () => (writePromise ??= stopAndWrite()) };
 }
 
 /** Clocks of two hosts drift apart by up to this much a second. */

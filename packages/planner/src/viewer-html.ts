@@ -47,18 +47,21 @@ export type ViewerHtmlOptions = OptionsOf<typeof viewerHtmlOptions>;
  */
 export function viewerHtml(timelines: Timelines, options?: ViewerHtmlOptions): string {
   const { title, subtitle, facts, record, ranksPerNode, maxEvents } = viewerHtmlOptions.parse(options);
-  const namedTimelineList = toNamedTimelines("viewerHtml", timelines);
+  const namedTimelines = toNamedTimelines("viewerHtml", timelines);
   if (record) checkRecord("viewerHtml", record);
   const data: ViewerData = {
     format: "mosaic-viewer/1",
     title,
     subtitle,
     facts,
-    runs: namedTimelineList.map(({ name, timeline }) => encodeRun(name, timeline, maxEvents)),
+    runs: namedTimelines.map(({ name, timeline }) => encodeRun(name, timeline, maxEvents)),
     ...(record && encodeRecord(record, ranksPerNode)),
   };
-  const head = viewerTemplate().replace(/<title>[^<]*<\/title>/, () => `<title>${escape(title)}</title>`);
-  return head.replace(DATA_MARKER, () => `<script type="application/json" class="viewer-data">${json(data)}</script>`);
+  const titledPage = viewerTemplate().replace(/<title>[^<]*<\/title>/, () => `<title>${escape(title)}</title>`);
+  return titledPage.replace(
+    DATA_MARKER,
+    () => `<script type="application/json" class="viewer-data">${toScriptJson(data)}</script>`,
+  );
 }
 
 /** Of a record of classes only the representatives are there: no whole map. */
@@ -93,6 +96,6 @@ export function viewerTemplate(): string {
   return template;
 }
 
-function json(value: unknown): string {
+function toScriptJson(value: unknown): string {
   return JSON.stringify(value).replaceAll("<", "\\u003c");
 }

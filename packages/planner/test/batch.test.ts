@@ -47,29 +47,31 @@ test.each(arrangements)("$name is proved right for masks and lengths of each sam
 test("what is counted is what the closed form states of the union of the samples", () => {
   const mesh = { sp: 4 };
   const options = { backend: ring(), mesh, ...sizes, lengths: { queries: [20, 30, 0], keys: [20, 30, 0] } };
-  const run = record({ ...options, mask: masks.causal() });
+  const attentionRecord = record({ ...options, mask: masks.causal() });
   const { tokens, batch, numKvHeads, headDim } = sizes;
-  const given = { mask: masks.causal(), lengths: options.lengths, padding: "right" } as const;
-  const resolved = resolveBatchMaskUnchecked("test", given, { batch, queries: tokens, keys: tokens });
-  for (const [sp, { forward, backward }] of count(run).ranks.entries()) {
-    const call = { at: { sp }, ...resolved, queries: run.queries, keys: run.keys };
+  const batchOptions = { mask: masks.causal(), lengths: options.lengths, padding: "right" } as const;
+  const resolvedMask = resolveBatchMaskUnchecked("test", batchOptions, { batch, queries: tokens, keys: tokens });
+  for (const [sp, { forward, backward }] of count(attentionRecord).ranks.entries()) {
+    const call = { at: { sp }, ...resolvedMask, queries: attentionRecord.queries, keys: attentionRecord.keys };
     const traffic = ringTraffic({ mesh, call, width: batch * numKvHeads * headDim, dtype: "bfloat16" });
     expect([forward.sent.bytes, backward.sent.bytes]).toEqual([traffic.forward.bytesSent, traffic.backward.bytesSent]);
   }
   // Of 67 rows the last 37 are padding in every sample: the last rank needs nothing, and nobody needs its keys.
-  expect(count(run).ranks[3]!.forward.received.bytes).toBe(0);
-  expect(count(run).ranks[3]!.forward.sent.bytes).toBe(0);
+  expect(count(attentionRecord).ranks[3]!.forward.received.bytes).toBe(0);
+  expect(count(attentionRecord).ranks[3]!.forward.sent.bytes).toBe(0);
 });
 
 describe("violations that are planted are found", () => {
   /** A ring whose tiles have other sample masks, or none. */
-  const faulty = (change: (modifiers: AttentionModifiers) => AttentionModifiers | undefined): AttentionBackend => {
-    const own = local();
+  const createFaultyRing = (
+    change: (modifiers: AttentionModifiers) => AttentionModifiers | undefined,
+  ): AttentionBackend => {
+    const localBackend = local();
     const inner: AttentionBackend = {
-      ...own,
+      ...localBackend,
       attend(ctx, call, state, kv) {
-        const isHere = ctx.rank === 1 && kv.from["sp"] === 0;
-        own.attend(ctx, isHere ? { ...call, modifiers: change(call.modifiers!) } : call, state, kv);
+        const isFaultSite = ctx.rank === 1 && kv.from["sp"] === 0;
+        localBackend.attend(ctx, isFaultSite ? { ...call, modifiers: change(call.modifiers!) } : call, state, kv);
       },
     };
     return ring({ inner });
@@ -85,21 +87,25 @@ describe("violations that are planted are found", () => {
     ["a mask that a sample lacks", ({ sampleMasks = [] }) => ({ sampleMasks: [[], ...sampleMasks.slice(1)] })],
     ["no masks", () => undefined],
   ])("%s", (_, change) => {
-    const violations = prove(record({ backend: faulty(change), ...options })).violations;
+    const violations = prove(record({ backend: createFaultyRing(change), ...options })).violations;
     expect(violations.length).toBeGreaterThan(0);
     expect(violations[0]!.message).toContain("rank 1");
-    expect(prove(record({ backend: faulty((modifiers) => modifiers), ...options })).violations).toEqual([]);
+    expect(prove(record({ backend: createFaultyRing((modifiers) => modifiers), ...options })).violations).toEqual([]);
   });
 });
 
 test("compute is that of the area of all samples", () => {
   const call = { backend: local(), mesh: { dp: 1 }, numHeads: 8, headDim: 64, tokens: 8192, batch: 2 };
-  const seconds = (...tokens: readonly number[]): number =>
+  const predictSeconds = (...tokens: readonly number[]): number =>
     predict({ ...call, lengths: { queries: tokens, keys: tokens } }, profiles["h100-ib400"]).seconds;
-  const [whole, both, none] = [seconds(8192, 8192), seconds(4096, 8192), seconds(4096, 4096)];
+  const [bothLongSeconds, oneLongSeconds, bothShortSeconds] = [
+    predictSeconds(8192, 8192),
+    predictSeconds(4096, 8192),
+    predictSeconds(4096, 4096),
+  ];
   // To halve a sample takes three quarters of its area away, whatever the other one is.
-  expect(whole - both).toBeGreaterThan(0.25 * whole);
-  expect(both - none).toBeCloseTo(whole - both, 12);
+  expect(bothLongSeconds - oneLongSeconds).toBeGreaterThan(0.25 * bothLongSeconds);
+  expect(oneLongSeconds - bothShortSeconds).toBeCloseTo(bothLongSeconds - oneLongSeconds, 12);
 });
 
 test("classes of ranks are found for batches, too", () => {
@@ -113,13 +119,13 @@ test("classes of ranks are found for batches, too", () => {
     placement: zigzag(),
   };
   // Samples that fill the sequence, under masks that give all ranks of zigzag placement equal work.
-  const run = recordRepresentatives({ ...call, mask: [masks.full(), masks.causal()] });
-  expect(run.ranks.length).toBeLessThan(16);
-  expect(prove(run).violations).toEqual([]);
+  const attentionRecord = recordRepresentatives({ ...call, mask: [masks.full(), masks.causal()] });
+  expect(attentionRecord.ranks.length).toBeLessThan(16);
+  expect(prove(attentionRecord).violations).toEqual([]);
   // Half of each sample is visible: their sum is as much as one sample has, which is not all of it.
-  const halves = [
+  const halfMasks = [
     masks.fromSlices([{ q0: 0, q1: 64, k0: 0, k1: 128, type: "full" }]),
     masks.fromSlices([{ q0: 64, q1: 128, k0: 0, k1: 128, type: "full" }]),
   ];
-  expect(prove(recordRepresentatives({ ...call, mask: halves })).violations).toEqual([]);
+  expect(prove(recordRepresentatives({ ...call, mask: halfMasks })).violations).toEqual([]);
 });

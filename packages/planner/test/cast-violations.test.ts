@@ -8,39 +8,39 @@ const sizes = { mesh: { sp: 4 }, tokens: 64, numHeads: 2, headDim: 4, mask: mask
 type Tap = Parameters<typeof tappedFlex>[1];
 
 /** On one host, or on several: rows then cross to another once. */
-function recordOf(tap: Tap, hosts?: readonly number[]) {
+function recordTappedFlex(tap: Tap, hosts?: readonly number[]) {
   return record({ backend: tappedFlex({ stages: 2, hierarchical: hosts !== undefined }, tap), ...sizes, hosts });
 }
 
-function messagesOf(tap: Tap, hosts?: readonly number[]): string[] {
-  return prove(recordOf(tap, hosts)).violations.map(({ kind, message }) => `${kind}: ${message}`);
+function listViolations(tap: Tap, hosts?: readonly number[]): string[] {
+  return prove(recordTappedFlex(tap, hosts)).violations.map(({ kind, message }) => `${kind}: ${message}`);
 }
 
-const untouched: Tap = (_, plan, sender, receiver) => plan.ranges(sender, receiver);
+const unmodifiedRanges: Tap = (_, plan, sender, receiver) => plan.ranges(sender, receiver);
 
 test("casts are recorded, counted and proved", () => {
-  const run = recordOf(untouched);
-  expect(prove(run).violations).toEqual([]);
+  const attentionRecord = recordTappedFlex(unmodifiedRanges);
+  expect(prove(attentionRecord).violations).toEqual([]);
   const ops = new Set<string>();
-  const event = run.ranks[1]!.tape.read();
+  const event = attentionRecord.ranks[1]!.tape.read();
   while (event.next()) ops.add(event.op);
   expect(ops).toContain("groupCast");
   expect(ops).toContain("groupReduce");
   expect(ops).not.toContain("sendRecv");
   // Everybody's 16 rows of k and v, from three others, in bfloat16, of 2 heads of 4 numbers; gradients in float32.
-  const { forward, backward } = count(run).ranks[1]!;
+  const { forward, backward } = count(attentionRecord).ranks[1]!;
   expect(forward.received.bytes).toBe(3 * 16 * 2 * 2 * 4 * 2);
   expect(backward.sent.bytes).toBe(3 * 16 * 2 * 2 * 4 * (2 + 4));
 });
 
 /** Of the first cast: what rank 2 sends rank 3. */
-const isPlanted = ({ op, call }: CastSite, sender: number, receiver: number): boolean =>
+const isFaultSite = ({ op, call }: CastSite, sender: number, receiver: number): boolean =>
   op === "groupCast" && call === 0 && sender === 2 && receiver === 3;
 
 test("a range that its sender omits", () => {
-  const faults = messagesOf((site, plan, sender, receiver) => {
+  const faults = listViolations((site, plan, sender, receiver) => {
     const ranges = plan.ranges(sender, receiver);
-    return isPlanted(site, sender, receiver) && site.rank === 2 ? ranges.slice(1) : ranges;
+    return isFaultSite(site, sender, receiver) && site.rank === 2 ? ranges.slice(1) : ranges;
   });
   expect(faults).toMatchInlineSnapshot(`
     [
@@ -50,17 +50,17 @@ test("a range that its sender omits", () => {
 });
 
 test("a range that all ranks omit", () => {
-  const run = (): string[] =>
-    messagesOf((site, plan, sender, receiver) =>
-      isPlanted(site, sender, receiver) ? [] : plan.ranges(sender, receiver),
+  const proveOmittedRange = (): string[] =>
+    listViolations((site, plan, sender, receiver) =>
+      isFaultSite(site, sender, receiver) ? [] : plan.ranges(sender, receiver),
     );
-  expect(run).toThrowErrorMatchingInlineSnapshot(
+  expect(proveOmittedRange).toThrowErrorMatchingInlineSnapshot(
     `[ShapeError: flex(sp) stage 1: keys, rank 3: groupCast (world): expected out[0] with 8 rows, as in the plan, received [24,8]]`,
   );
 });
 
 test("a range that is sent twice: in a second stage again, in place of another", () => {
-  const faults = messagesOf((site, plan, sender, receiver) => {
+  const faults = listViolations((site, plan, sender, receiver) => {
     const ranges = plan.ranges(sender, receiver);
     if (site.op !== "groupCast" || sender !== 1 || receiver !== 3) return ranges;
     return ranges.map(({ length }): RowRange => ({ start: 0, length }));
@@ -81,9 +81,10 @@ test("a range that is sent twice: in a second stage again, in place of another",
 });
 
 test("a range that goes to one more rank, which does not require it", () => {
-  const faults = messagesOf((site, plan, sender, receiver) => {
-    const extra = site.op === "groupCast" && site.call === 0 && site.rank === 0 && sender === 0 && receiver === 2;
-    return extra ? [{ start: 0, length: 16 }] : plan.ranges(sender, receiver);
+  const faults = listViolations((site, plan, sender, receiver) => {
+    const isExtraTransfer =
+      site.op === "groupCast" && site.call === 0 && site.rank === 0 && sender === 0 && receiver === 2;
+    return isExtraTransfer ? [{ start: 0, length: 16 }] : plan.ranges(sender, receiver);
   });
   expect(faults).toMatchInlineSnapshot(`
     [
@@ -98,7 +99,7 @@ test("a range that goes to one more rank, which does not require it", () => {
 
 test("rows that return to another owner", () => {
   // Some of what rank 3 received of rank 1 goes to rank 2, and the other way round.
-  const faults = messagesOf((site, plan, sender, receiver) => {
+  const faults = listViolations((site, plan, sender, receiver) => {
     if (site.op !== "groupReduce" || receiver !== 3) return plan.ranges(sender, receiver);
     return plan.ranges(([0, 2, 1, 3] as const)[sender]!, receiver);
   });
@@ -119,11 +120,11 @@ const isForwarded = ({ op }: CastSite, sender: number, receiver: number): boolea
   op === "groupCast" && sender === 0 && receiver === 3;
 
 test("over hosts: casts are proved", () => {
-  expect(messagesOf(untouched, twoHosts)).toEqual([]);
+  expect(listViolations(unmodifiedRanges, twoHosts)).toEqual([]);
 });
 
 test("over hosts: rows that a rank does not forward", () => {
-  const faults = messagesOf(
+  const faults = listViolations(
     (site, plan, sender, receiver) =>
       isForwarded(site, sender, receiver) && site.rank === 2 ? [] : plan.ranges(sender, receiver),
     twoHosts,
@@ -146,7 +147,7 @@ test("over hosts: rows that a rank does not forward", () => {
 
 test("over hosts: rows that are sent twice, in place of others", () => {
   // Rank 1's rows come to rank 3 in two stages, by rank 3 itself: the second brings the first ones again.
-  const faults = messagesOf((site, plan, sender, receiver) => {
+  const faults = listViolations((site, plan, sender, receiver) => {
     const ranges = plan.ranges(sender, receiver);
     if (site.op !== "groupCast" || sender !== 1 || receiver !== 3) return ranges;
     return ranges.map(({ length }): RowRange => ({ start: 0, length }));
@@ -162,7 +163,7 @@ test("over hosts: rows that are sent twice, in place of others", () => {
 
 test("over hosts: rows that return to another owner", () => {
   // Some of what rank 3 received of rank 1, on the other host, goes to rank 2, and the other way round.
-  const faults = messagesOf((site, plan, sender, receiver) => {
+  const faults = listViolations((site, plan, sender, receiver) => {
     if (site.op !== "groupReduce" || receiver !== 3) return plan.ranges(sender, receiver);
     return plan.ranges(([0, 2, 1, 3] as const)[sender]!, receiver);
   }, twoHosts);
@@ -177,22 +178,23 @@ test("over hosts: rows that return to another owner", () => {
 });
 
 // Of more than a few messages and regions memory is kept in order, and searched.
-const many = { mesh: { sp: 24 }, tokens: 384, numHeads: 2, headDim: 4, mask: masks.full() };
+const manyRankSizes = { mesh: { sp: 24 }, tokens: 384, numHeads: 2, headDim: 4, mask: masks.full() };
 
-function messagesAmongMany(tap: Tap): string[] {
-  const proof = prove(record({ backend: tappedFlex({ stages: 2 }, tap), ...many }), { limit: 3 });
+function listManyRankViolations(tap: Tap): string[] {
+  const proof = prove(record({ backend: tappedFlex({ stages: 2 }, tap), ...manyRankSizes }), { limit: 3 });
   return proof.violations.map(({ kind, message }) => `${kind}: ${message}`);
 }
 
 test("among many ranks: casts are proved", () => {
-  expect(messagesAmongMany(untouched)).toEqual([]);
+  expect(listManyRankViolations(unmodifiedRanges)).toEqual([]);
 });
 
 test("among many ranks: a range that its sender omits", () => {
-  const faults = messagesAmongMany((site, plan, sender, receiver) => {
+  const faults = listManyRankViolations((site, plan, sender, receiver) => {
     const ranges = plan.ranges(sender, receiver);
-    const omitted = site.op === "groupCast" && site.call === 0 && site.rank === 17 && sender === 17 && receiver === 20;
-    return omitted ? [] : ranges;
+    const isOmitted =
+      site.op === "groupCast" && site.call === 0 && site.rank === 17 && sender === 17 && receiver === 20;
+    return isOmitted ? [] : ranges;
   });
   expect(faults).toMatchInlineSnapshot(`
     [
@@ -203,7 +205,7 @@ test("among many ranks: a range that its sender omits", () => {
 
 test("among many ranks: a range that is sent twice, in place of another", () => {
   // Half of rank 15's rows come to rank 3 in either stage.
-  const faults = messagesAmongMany((site, plan, sender, receiver) => {
+  const faults = listManyRankViolations((site, plan, sender, receiver) => {
     const ranges = plan.ranges(sender, receiver);
     if (site.op !== "groupCast" || sender !== 15 || receiver !== 3) return ranges;
     return ranges.map(({ length }): RowRange => ({ start: 0, length }));
@@ -218,12 +220,12 @@ test("among many ranks: a range that is sent twice, in place of another", () => 
 });
 
 test("among many ranks: rows that return to another owner", () => {
-  const swapped = new Map([
+  const swappedRanks = new Map([
     [4, 17],
     [17, 4],
   ]);
-  const faults = messagesAmongMany((site, plan, sender, receiver) =>
-    plan.ranges(site.op === "groupReduce" && receiver === 20 ? (swapped.get(sender) ?? sender) : sender, receiver),
+  const faults = listManyRankViolations((site, plan, sender, receiver) =>
+    plan.ranges(site.op === "groupReduce" && receiver === 20 ? (swappedRanks.get(sender) ?? sender) : sender, receiver),
   );
   expect(faults).toMatchInlineSnapshot(`
     [

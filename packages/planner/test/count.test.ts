@@ -25,15 +25,23 @@ test("bytes are those of the ring's closed form, for every rank, mask and placem
   const sizes = { tokens: 57, numHeads: 4, numKvHeads: 2, headDim: 8, batch: 2, dtype: "bfloat16" } as const;
   for (const placement of [zigzag(), striped()]) {
     for (const mask of [masks.full(), masks.causal()]) {
-      const run = record({ backend: ring(), mesh, mask, placement, ...sizes });
-      const { ranks } = count(run);
+      const attentionRecord = record({ backend: ring(), mesh, mask, placement, ...sizes });
+      const { ranks } = count(attentionRecord);
       for (const [sp, { forward, backward }] of ranks.entries()) {
-        const call = { at: { sp }, mask: run.slices, queries: run.queries, keys: run.keys };
-        const closed = ringTraffic({ mesh, call, width: 2 * 2 * 8, dtype: "bfloat16" });
-        for (const [volume, form] of [[forward, closed.forward] as const, [backward, closed.backward] as const]) {
-          expect(volume.sent.bytes).toBe(form.bytesSent);
-          expect(volume.received.bytes).toBe(form.bytesReceived);
-          expect(volume.sent.messages).toBe(form.messagesSent);
+        const call = {
+          at: { sp },
+          mask: attentionRecord.slices,
+          queries: attentionRecord.queries,
+          keys: attentionRecord.keys,
+        };
+        const closedForm = ringTraffic({ mesh, call, width: 2 * 2 * 8, dtype: "bfloat16" });
+        for (const [counted, expected] of [
+          [forward, closedForm.forward] as const,
+          [backward, closedForm.backward] as const,
+        ]) {
+          expect(counted.sent.bytes).toBe(expected.bytesSent);
+          expect(counted.received.bytes).toBe(expected.bytesReceived);
+          expect(counted.sent.messages).toBe(expected.messagesSent);
         }
       }
     }
@@ -42,8 +50,8 @@ test("bytes are those of the ring's closed form, for every rank, mask and placem
 
 test("a nest of rings is counted by axis", () => {
   const backend = ring({ axis: "node", inner: ring({ axis: "gpu" }) });
-  const run = record({ backend, mesh: { node: 3, gpu: 2 }, tokens: 36, numHeads: 1, headDim: 4 });
-  const { ranks, chunk } = count(run);
+  const attentionRecord = record({ backend, mesh: { node: 3, gpu: 2 }, tokens: 36, numHeads: 1, headDim: 4 });
+  const { ranks, chunk } = count(attentionRecord);
   for (const { forward } of ranks) {
     expect(forward.groups["node"]!.sent.elements / chunk).toBe(2 * 2);
     expect(forward.groups["gpu"]!.sent.elements / chunk).toBe(3 * 2);
@@ -53,50 +61,50 @@ test("a nest of rings is counted by axis", () => {
 
 test("256 ranks in tiles of 8 × 32 and 16 × 16 chunks send 85.4 and 89.2 per cent less than a ring of them", () => {
   const sizes = { mesh: { sp: 256 }, tokens: 4096, numHeads: 2, headDim: 128, dtype: "bfloat16" } as const;
-  const [ringed, wide, square] = [
+  const [ringRanks, wideRanks, squareRanks] = [
     ring(),
     mesh2d({ shape: [32, 8], schedule: "fused" }), // queries of 8 ranks, keys of 32
     mesh2d({ shape: [16, 16], schedule: "fused" }),
   ].map((backend) => count(record({ backend, ...sizes })).ranks);
-  for (const [ranks, saved] of [[wide!, 85.4] as const, [square!, 89.2] as const]) {
-    for (const what of ["bytes", "elements"] as const) {
+  for (const [ranks, savedPercent] of [[wideRanks!, 85.4] as const, [squareRanks!, 89.2] as const]) {
+    for (const unit of ["bytes", "elements"] as const) {
       for (const [rank, { forward, backward }] of ranks.entries()) {
-        const others = ringed![rank]!.forward.sent[what] + ringed![rank]!.backward.sent[what];
-        const percent = 100 * (1 - (forward.sent[what] + backward.sent[what]) / others);
-        expect(Math.abs(percent - saved), `${what}, rank ${rank}`).toBeLessThan(0.3);
+        const ringTotal = ringRanks![rank]!.forward.sent[unit] + ringRanks![rank]!.backward.sent[unit];
+        const actualPercent = 100 * (1 - (forward.sent[unit] + backward.sent[unit]) / ringTotal);
+        expect(Math.abs(actualPercent - savedPercent), `${unit}, rank ${rank}`).toBeLessThan(0.3);
       }
     }
   }
 });
 
 /** Collectives whose shares divide nothing, and a message to oneself. Shares are large enough for the direct form. */
-function collectives(ctx: Context): void {
-  const { world: all, rank, size, device } = ctx;
-  const empty = (length: number) => device.empty([length], "float32");
+function runCollectives(ctx: Context): void {
+  const { world: group, rank, size, device } = ctx;
+  const createEmpty = (length: number) => device.empty([length], "float32");
   const counts = Array.from({ length: size }, (_, i) => 3 + 2 * i);
   const total = counts.reduce((a, b) => a + b, 0);
-  all.allReduce(empty(10_001)).wait();
-  all.allGather(empty(total), empty(counts[rank]!), { counts }).wait();
-  all.reduceScatter(empty(counts[rank]!), empty(total), "sum", { counts }).wait();
-  all.allToAll(empty(2 * size), empty(2 * size)).wait();
-  all.broadcast(empty(7), 1).wait();
-  const [sent, received] = [empty(5), empty(5)];
-  all
+  group.allReduce(createEmpty(10_001)).wait();
+  group.allGather(createEmpty(total), createEmpty(counts[rank]!), { counts }).wait();
+  group.reduceScatter(createEmpty(counts[rank]!), createEmpty(total), "sum", { counts }).wait();
+  group.allToAll(createEmpty(2 * size), createEmpty(2 * size)).wait();
+  group.broadcast(createEmpty(7), 1).wait();
+  const [sendBuffer, receiveBuffer] = [createEmpty(5), createEmpty(5)];
+  group
     .sendRecv([
-      { tensor: sent, to: rank },
-      { tensor: received, from: rank },
-      { tensor: sent, to: (rank + 1) % size },
-      { tensor: empty(5), from: (rank + size - 1) % size },
+      { tensor: sendBuffer, to: rank },
+      { tensor: receiveBuffer, from: rank },
+      { tensor: sendBuffer, to: (rank + 1) % size },
+      { tensor: createEmpty(5), from: (rank + size - 1) % size },
     ])
     .wait();
 }
 
 test("what is counted of collectives is what a group counts that it moved", async () => {
-  const right = ring();
-  const run = record({
+  const ringBackend = ring();
+  const attentionRecord = record({
     backend: {
-      ...right,
-      attend: (ctx) => collectives(ctx),
+      ...ringBackend,
+      attend: (ctx) => runCollectives(ctx),
       attendBackward: () => {},
     },
     mesh: { sp: 3 },
@@ -104,12 +112,12 @@ test("what is counted of collectives is what a group counts that it moved", asyn
     numHeads: 1,
     headDim: 4,
   });
-  const counted = count(run).ranks.map(({ forward: { sent, received } }) => {
+  const countedTraffic = count(attentionRecord).ranks.map(({ forward: { sent, received } }) => {
     return { bytesSent: sent.bytes, bytesReceived: received.bytes, messagesSent: sent.messages };
   });
   const contexts = await world(3, { device: () => cpu({ threads: 1 }) });
-  for (const ctx of contexts) collectives(ctx);
+  for (const ctx of contexts) runCollectives(ctx);
   await Promise.all(contexts.map((ctx) => ctx.device.stream.synchronize()));
-  expect(counted).toEqual(contexts.map((ctx) => ctx.world.traffic()));
+  expect(countedTraffic).toEqual(contexts.map((ctx) => ctx.world.traffic()));
   await Promise.all(contexts.map((ctx) => ctx.close()));
 });

@@ -4,7 +4,7 @@ import { ulysses } from "@mosaic/backend-ulysses";
 import { type AttentionBackend, type Coordinate, masks, zigzag } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { predict, profiles, estimate } from "../src/index.ts";
-import { gathering } from "./gathering.ts";
+import { gatheringBackend } from "./gathering.ts";
 
 const call = { tokens: 65_536, numHeads: 16, numKvHeads: 8, headDim: 128, mask: masks.causal(), placement: zigzag() };
 const arrangements: readonly (readonly [string, AttentionBackend, Coordinate])[] = [
@@ -19,20 +19,20 @@ test.each(arrangements)(
   "%s: where ranks are alike, an estimate comes close to the simulation of all",
   (_, backend, mesh) => {
     for (const profile of [profiles["h100-ib400"], profiles["a100-ib200"]]) {
-      const whole = predict({ ...call, backend, mesh }, profile, { keep: () => false });
-      const drawn = estimate({ ...call, backend, mesh }, profile);
-      expect(Math.abs(drawn.seconds / whole.seconds - 1)).toBeLessThan(0.05);
-      expect(Math.abs(drawn.forwardSeconds / whole.forwardSeconds - 1)).toBeLessThan(0.05);
-      expect(drawn.sent).toEqual(whole.sent);
-      expect(drawn.peakBytes).toBe(whole.peakBytes);
+      const simulated = predict({ ...call, backend, mesh }, profile, { keep: () => false });
+      const estimated = estimate({ ...call, backend, mesh }, profile);
+      expect(Math.abs(estimated.seconds / simulated.seconds - 1)).toBeLessThan(0.05);
+      expect(Math.abs(estimated.forwardSeconds / simulated.forwardSeconds - 1)).toBeLessThan(0.05);
+      expect(estimated.sent).toEqual(simulated.sent);
+      expect(estimated.peakBytes).toBe(simulated.peakBytes);
     }
   },
 );
 
 test("it takes the ranks that it is given, and collectives", () => {
-  const backend = gathering();
-  const drawn = estimate({ ...call, tokens: 4096, backend, mesh: { sp: 4 } }, profiles["h100-ib400"], [1]);
-  expect(drawn.seconds).toBeGreaterThan(0);
-  expect(drawn.exposedCommunicationSeconds).toBeGreaterThan(0);
-  expect(drawn.sent["intra-node"].bytes).toBeGreaterThan(0);
+  const backend = gatheringBackend();
+  const estimated = estimate({ ...call, tokens: 4096, backend, mesh: { sp: 4 } }, profiles["h100-ib400"], [1]);
+  expect(estimated.seconds).toBeGreaterThan(0);
+  expect(estimated.exposedCommunicationSeconds).toBeGreaterThan(0);
+  expect(estimated.sent["intra-node"].bytes).toBeGreaterThan(0);
 });

@@ -26,18 +26,20 @@ export interface Site {
 
 /** A ring whose tiles are computed by a faulty backend. */
 export function faultyRing({ forward, backward }: FaultInjection): AttentionBackend {
-  const right = local();
+  const localBackend = local();
   const inner: AttentionBackend = {
     name: "meddled",
     axes: [],
     attend(ctx, call, state, kv) {
-      const attend = (other: KvBlock = kv): void => right.attend(ctx, call, state, { ...kv, ...other });
+      const attend = (replacement: KvBlock = kv): void =>
+        localBackend.attend(ctx, call, state, { ...kv, ...replacement });
       const site = { rank: ctx.rank, source: kv.from["sp"]!, kv };
       if (forward) forward(site, attend);
       else attend();
     },
     attendBackward(ctx, call, grads, kv) {
-      const attend = (other: KvBlock = kv): void => right.attendBackward(ctx, call, grads, { ...kv, ...other });
+      const attend = (replacement: KvBlock = kv): void =>
+        localBackend.attendBackward(ctx, call, grads, { ...kv, ...replacement });
       const site = { rank: ctx.rank, source: kv.from["sp"]!, kv };
       if (backward) backward(site, attend);
       else attend();
@@ -50,7 +52,7 @@ export function faultyRing({ forward, backward }: FaultInjection): AttentionBack
 export function interceptedRing(
   tap: (group: ProcessGroup, transfers: readonly Transfer[]) => readonly Transfer[],
 ): AttentionBackend {
-  return tapped(ring(), (group) => ({
+  return tapBackend(ring(), (group) => ({
     sendRecv: (transfers, options) => group.sendRecv(tap(group, transfers), options),
   }));
 }
@@ -68,32 +70,36 @@ export function tappedFlex(
   tap: (site: CastSite, plan: GroupCastPlan, sender: number, receiver: number) => readonly RowRange[],
 ): AttentionBackend {
   const calls = new Map<string, number>();
-  return tapped(flex(options), (group) => {
+  return tapBackend(flex(options), (group) => {
     const { rank } = group;
-    const altered = (op: CastSite["op"], plan: GroupCastPlan): GroupCastPlan => {
+    const alterPlan = (op: CastSite["op"], plan: GroupCastPlan): GroupCastPlan => {
       const call = calls.get(`${op} ${rank}`) ?? 0;
       calls.set(`${op} ${rank}`, call + 1);
       return { size: plan.size, ranges: (sender, receiver) => tap({ op, rank, call }, plan, sender, receiver) };
     };
     return {
-      groupCast: (out, input, plan, rest) => group.groupCast(out, input, altered("groupCast", plan), rest),
-      groupReduce: (out, input, plan, rest) => group.groupReduce(out, input, altered("groupReduce", plan), rest),
+      groupCast: (out, input, plan, castOptions) =>
+        group.groupCast(out, input, alterPlan("groupCast", plan), castOptions),
+      groupReduce: (out, input, plan, castOptions) =>
+        group.groupReduce(out, input, alterPlan("groupReduce", plan), castOptions),
     };
   });
 }
 
 /** A backend on groups of which some operations are replaced. */
-function tapped(
-  right: AttentionBackend,
-  replacedBy: (group: ProcessGroup) => Partial<Pick<ProcessGroup, "sendRecv" | "groupCast" | "groupReduce">>,
+function tapBackend(
+  backend: AttentionBackend,
+  createReplacements: (group: ProcessGroup) => Partial<Pick<ProcessGroup, "sendRecv" | "groupCast" | "groupReduce">>,
 ): AttentionBackend {
-  const on = (ctx: Context): Context => {
+  const wrapContext = (ctx: Context): Context => {
     const group = ctx.mesh.group("sp");
     const { rank, size, ranks, device, name } = group;
-    const replaced = Object.entries(replacedBy(group)).map(([operation, value]) => [operation, { value }] as const);
-    const own = Object.assign(Object.create(group) as ProcessGroup, {});
-    Object.defineProperties(own, {
-      ...Object.fromEntries(replaced),
+    const replacements = Object.entries(createReplacements(group)).map(
+      ([operation, value]) => [operation, { value }] as const,
+    );
+    const tappedGroup = Object.assign(Object.create(group) as ProcessGroup, {});
+    Object.defineProperties(tappedGroup, {
+      ...Object.fromEntries(replacements),
       rank: { value: rank },
       size: { value: size },
       ranks: { value: ranks },
@@ -101,7 +107,7 @@ function tapped(
       name: { value: name },
     });
     const { coordinate, axes, shape, world } = ctx.mesh;
-    const mesh = { coordinate, axes, shape, world, group: () => own };
+    const mesh = { coordinate, axes, shape, world, group: () => tappedGroup };
     return Object.create(ctx, {
       mesh: { value: mesh },
       device: { value: device },
@@ -111,8 +117,8 @@ function tapped(
   };
   return {
     name: "tapped",
-    axes: right.axes,
-    attend: (ctx, call, state, kv) => right.attend(on(ctx), call, state, kv),
-    attendBackward: (ctx, call, grads, kv) => right.attendBackward(on(ctx), call, grads, kv),
+    axes: backend.axes,
+    attend: (ctx, call, state, kv) => backend.attend(wrapContext(ctx), call, state, kv),
+    attendBackward: (ctx, call, grads, kv) => backend.attendBackward(wrapContext(ctx), call, grads, kv),
   };
 }

@@ -4,8 +4,8 @@ import { expect, test } from "vitest";
 import { record } from "../src/index.ts";
 
 /** What rank 1 of 4 does, in order: what it posts, waits for, and computes. */
-function order(options: FlexOptions): string {
-  const run = record({
+function listSteps(options: FlexOptions): string {
+  const attentionRecord = record({
     backend: flex(options),
     mesh: { sp: 4 },
     tokens: 64,
@@ -14,9 +14,9 @@ function order(options: FlexOptions): string {
     mask: masks.full(),
   });
   const steps: string[] = [];
-  const event = run.ranks[1]!.tape.read();
+  const event = attentionRecord.ranks[1]!.tape.read();
   while (event.next()) {
-    if (event.op === "mark") steps.push(`${run.interned.strings[event.arg(0)]}:`);
+    if (event.op === "mark") steps.push(`${attentionRecord.interned.strings[event.arg(0)]}:`);
     else if (event.op === "groupCast" || event.op === "groupReduce") steps.push("post");
     else if (event.op === "wait") steps.push("wait");
     else if (event.op === "attend" || event.op === "attendBackward") steps.push("compute");
@@ -27,18 +27,18 @@ function order(options: FlexOptions): string {
 test("a stage is posted before the one before it computes, gradients return while the next one does", () => {
   // The last ones return behind a second part of the own rows.
   const slowKernels = { flops: 1e6, backwardFlops: 1e6, halfKeys: 0, backwardHalfKeys: 0, launch: 0 };
-  expect(order({ stages: 2, cost: { latency: 0, bandwidth: 1e6, ...slowKernels } })).toBe(
+  expect(listSteps({ stages: 2, cost: { latency: 0, bandwidth: 1e6, ...slowKernels } })).toBe(
     "forward: post compute wait post compute wait compute " +
       "backward: post compute wait post compute post wait compute wait post compute wait end:",
   );
 });
 
 test("where the transfers take longer than the own rows, these are not divided", () => {
-  expect(order({ stages: 1, cost: { latency: 0, bandwidth: 1e6, flops: 1e15, launch: 0 } })).toBe(
+  expect(listSteps({ stages: 1, cost: { latency: 0, bandwidth: 1e6, flops: 1e15, launch: 0 } })).toBe(
     "forward: post compute wait compute backward: post compute wait compute post wait end:",
   );
 });
 
 test("with no stages everything is computed at once, when all rows are there", () => {
-  expect(order({ stages: 0 })).toBe("forward: post wait compute backward: post wait compute post wait end:");
+  expect(listSteps({ stages: 0 })).toBe("forward: post wait compute backward: post wait compute post wait end:");
 });

@@ -9,7 +9,7 @@ import { type Profile, predict, profiles } from "../src/index.ts";
 const ranks = 8;
 const tokens = ranks * 4096;
 const sizes = { tokens, numHeads: 16, numKvHeads: 4, headDim: 128, dtype: "bfloat16", mesh: { sp: ranks } } as const;
-const links: Readonly<Record<string, Profile>> = {
+const profilesByTopology: Readonly<Record<string, Profile>> = {
   "one rank a node": { ...profiles["h100-ib400"], ranksPerNode: 1 },
   "one node": profiles["h100-ib400"],
 };
@@ -21,18 +21,18 @@ const cases: readonly (readonly [string, Mask])[] = [
   ["documents", masks.documents(lengths, "causal")],
 ];
 
-for (const [name, profile] of Object.entries(links)) {
+for (const [name, profile] of Object.entries(profilesByTopology)) {
   test.each(cases)(`flex chooses stages within 7 % of the best number: %s, ${name}`, (_, mask) => {
     const placement = dispatch({ mask, length: tokens, ranks, chunkSize: 256 });
-    const seconds = (stages: number | undefined) =>
+    const predictWithStages = (stages: number | undefined) =>
       predict({ ...sizes, mask, placement, backend: flex({ ...(stages !== undefined && { stages }) }) }, profile, {
         keep: () => false,
       });
-    const chosen = seconds(undefined);
-    const fixed = [0, 1, 2, 4].map(seconds);
+    const chosenPrediction = predictWithStages(undefined);
+    const fixedPredictions = [0, 1, 2, 4].map(predictWithStages);
     for (const pass of ["forwardSeconds", "backwardSeconds"] as const) {
-      const times = fixed.map((each) => each[pass]);
-      expect(chosen[pass]).toBeLessThanOrEqual(1.07 * Math.min(...times));
+      const passSeconds = fixedPredictions.map((each) => each[pass]);
+      expect(chosenPrediction[pass]).toBeLessThanOrEqual(1.07 * Math.min(...passSeconds));
     }
   });
 }

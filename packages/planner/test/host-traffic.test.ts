@@ -7,9 +7,9 @@ const call = { backend: ring(), mesh: { dp: 2, sp: 3 }, tokens: 37, numHeads: 2,
 
 test("with each rank on a host of its own it is what count has of rank 0", () => {
   const { forward, backward } = count(record(call)).ranks[0]!;
-  const [own] = countHostTraffic(call, [[0, 1, 2, 3, 4, 5]]);
-  expect(own).toEqual({ forward: forward.sent.bytes, backward: backward.sent.bytes });
-  expect(own!.forward).toBeGreaterThan(0);
+  const [rankTraffic] = countHostTraffic(call, [[0, 1, 2, 3, 4, 5]]);
+  expect(rankTraffic).toEqual({ forward: forward.sent.bytes, backward: backward.sent.bytes });
+  expect(rankTraffic!.forward).toBeGreaterThan(0);
 });
 
 test("messages within a host count for nothing, nor do those of other hosts", () => {

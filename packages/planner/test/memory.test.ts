@@ -12,14 +12,14 @@ const mesh = { sp: 6 };
 const arrangement = { mask: masks.causal(), placement: zigzag() };
 
 /** What `record` does, on a device that computes: the most bytes that were allocated at once. */
-function measured(ctx: Context, backend: AttentionBackend): number {
+function measurePeakBytes(ctx: Context, backend: AttentionBackend): number {
   const { tokens, numHeads, numKvHeads, headDim, batch, dtype } = sizes;
   const layout = layoutOf({ mesh, axes: ["sp"], placement: arrangement.placement, length: tokens });
-  const made = (of: number) => randn(ctx, [batch, of, tokens / mesh.sp, headDim], { dtype });
-  using q = made(numHeads);
-  using k = made(numKvHeads);
-  using v = made(numKvHeads);
-  using dOut = made(numHeads);
+  const createTensor = (heads: number) => randn(ctx, [batch, heads, tokens / mesh.sp, headDim], { dtype });
+  using q = createTensor(numHeads);
+  using k = createTensor(numKvHeads);
+  using v = createTensor(numKvHeads);
+  using dOut = createTensor(numHeads);
   for (const x of [q, k, v]) x.requiresGrad = true;
   ctx.device.resetPeakMemory();
   using out = attention(ctx, q, k, v, { backend, mask: arrangement.mask, queries: layout, keys: layout });
@@ -38,7 +38,7 @@ test.each([
   expect(violations).toEqual([]);
   const contexts = await world(mesh.sp, { mesh, device: () => cpu({ threads: 1 }) });
   try {
-    const peaks = contexts.map((ctx) => measured(ctx, backend));
+    const peaks = contexts.map((ctx) => measurePeakBytes(ctx, backend));
     await Promise.all(contexts.map(({ device }) => device.stream.synchronize()));
     expect(peaks).toEqual(peakBytes);
   } finally {

@@ -16,31 +16,32 @@ import { type Violation, prove, record } from "../src/index.ts";
 /** Which tile a kernel is called for. */
 interface TileSite {
   readonly rank: number;
-  readonly backward: boolean;
+  readonly isBackward: boolean;
   readonly q: readonly Span[];
   readonly k: readonly Span[];
 }
 
 /** A kernel that is called a given number of times. */
-function faultyInner(times: (site: TileSite) => number): AttentionBackend {
-  const right = local();
+function faultyInner(countRuns: (site: TileSite) => number): AttentionBackend {
+  const localBackend = local();
   return {
     name: "meddled",
     axes: [],
     attend(ctx, call, state, kv) {
       const { q, k } = createTile(call, kv);
-      for (let i = times({ rank: ctx.rank, backward: false, q, k }); i > 0; i--) right.attend(ctx, call, state, kv);
+      for (let i = countRuns({ rank: ctx.rank, isBackward: false, q, k }); i > 0; i--)
+        localBackend.attend(ctx, call, state, kv);
     },
     attendBackward(ctx, call, grads, kv) {
       const { q, k } = createTile(call, kv);
-      for (let i = times({ rank: ctx.rank, backward: true, q, k }); i > 0; i--)
-        right.attendBackward(ctx, call, grads, kv);
+      for (let i = countRuns({ rank: ctx.rank, isBackward: true, q, k }); i > 0; i--)
+        localBackend.attendBackward(ctx, call, grads, kv);
     },
   };
 }
 
 const sizes = { tokens: 24, numHeads: 2, headDim: 4 };
-const grid = { shape: [2, 3], schedule: "overlapped" } as const;
+const gridOptions = { shape: [2, 3], schedule: "overlapped" } as const;
 
 function findViolations(backend: AttentionBackend, mesh: Readonly<Record<string, number>>): readonly Violation[] {
   return prove(record({ backend, mesh, ...sizes })).violations;
@@ -50,20 +51,20 @@ const startsAt = ([span]: readonly Span[], position: number): boolean => span!.s
 
 test("a block of an overlapped tile that is computed twice is found where its sums come home", () => {
   // Rank 1 of 2 × 3 works on the queries of ranks 0 to 2 and the keys of 1 and 4.
-  const inner = faultyInner(({ rank, backward, q, k }) =>
+  const inner = faultyInner(({ rank, isBackward: backward, q, k }) =>
     !backward && rank === 1 && startsAt(q, 8) && startsAt(k, 16) ? 2 : 1,
   );
-  const violations = findViolations(mesh2d({ ...grid, inner }), { sp: 6 });
+  const violations = findViolations(mesh2d({ ...gridOptions, inner }), { sp: 6 });
   expect(violations[0]!.kind).toBe("duplicate");
   expect(violations.some(({ message }) => message.startsWith("rank 2, out: rank 1, forward, tile"))).toBe(true);
   expect(violations[0]!.message).toContain("(queries 8..11, keys 16..19) duplicates pairs of rank 1, forward, tile");
 });
 
 test("one that is forgotten in backward is missing in three gradients on three ranks", () => {
-  const inner = faultyInner(({ rank, backward, q, k }) =>
+  const inner = faultyInner(({ rank, isBackward: backward, q, k }) =>
     backward && rank === 1 && startsAt(q, 8) && startsAt(k, 16) ? 0 : 1,
   );
-  expect(findViolations(mesh2d({ ...grid, inner }), { sp: 6 }).map(({ message }) => message)).toEqual([
+  expect(findViolations(mesh2d({ ...gridOptions, inner }), { sp: 6 }).map(({ message }) => message)).toEqual([
     "rank 2, dq: queries 8..11, keys 16..19: 16 visible pairs are missing",
     "rank 4, dk: keys 16..19, queries 8..11: 16 visible pairs are missing",
     "rank 4, dv: keys 16..19, queries 8..11: 16 visible pairs are missing",
@@ -71,7 +72,7 @@ test("one that is forgotten in backward is missing in three gradients on three r
 });
 
 test("a fused tile that is forgotten leaves out what it gathered", () => {
-  const inner = faultyInner(({ rank, backward }) => (rank === 0 && !backward ? 0 : 1));
+  const inner = faultyInner(({ rank, isBackward: backward }) => (rank === 0 && !backward ? 0 : 1));
   const violations = findViolations(mesh2d({ shape: [2, 3], schedule: "fused", inner }), { sp: 6 });
   expect(violations.find(({ message }) => message.startsWith("rank 0, out"))!.message).toBe(
     "rank 0, out: queries 0..3, keys 0..3 and 12..15: 32 visible pairs are missing",
@@ -79,7 +80,7 @@ test("a fused tile that is forgotten leaves out what it gathered", () => {
 });
 
 test("of heads shared out and a ring around nodes, the rank and the tile are named", () => {
-  const inner = faultyInner(({ rank, backward, k }) => (backward && rank === 3 && startsAt(k, 0) ? 2 : 1));
+  const inner = faultyInner(({ rank, isBackward: backward, k }) => (backward && rank === 3 && startsAt(k, 0) ? 2 : 1));
   const backend = ulysses({ axis: "gpu", inner: ring({ axis: "node", inner }) });
   const violations = findViolations(backend, { node: 3, gpu: 2 });
   expect(violations[0]!.kind).toBe("duplicate");
@@ -91,7 +92,7 @@ test("of heads shared out and a ring around nodes, the rank and the tile are nam
 });
 
 test("a tile forgotten by one rank of a ring in a ring is missing where its rows are at home", () => {
-  const inner = faultyInner(({ rank, backward, k }) => (!backward && rank === 4 && startsAt(k, 4) ? 0 : 1));
+  const inner = faultyInner(({ rank, isBackward: backward, k }) => (!backward && rank === 4 && startsAt(k, 4) ? 0 : 1));
   const backend = ring({ axis: "node", inner: ring({ axis: "gpu", inner }) });
   const violations = prove(record({ backend, mesh: { node: 3, gpu: 2 }, ...sizes, mask: masks.causal() })).violations;
   expect(violations.map(({ message }) => message)).toContain(
@@ -100,11 +101,11 @@ test("a tile forgotten by one rank of a ring in a ring is missing where its rows
 });
 
 /** A backend some of whose ranks' groups do something else. */
-function intercepted(
-  right: AttentionBackend,
+function interceptGroups(
+  backend: AttentionBackend,
   tap: (group: ProcessGroup, axis: string, ctx: Context) => ProcessGroup,
 ): AttentionBackend {
-  const at = (ctx: Context): Context => {
+  const wrapContext = (ctx: Context): Context => {
     const { coordinate, axes, shape, world } = ctx.mesh;
     const mesh = { coordinate, axes, shape, world, group: (axis: string) => tap(ctx.mesh.group(axis), axis, ctx) };
     return Object.create(ctx, {
@@ -115,23 +116,23 @@ function intercepted(
     }) as Context;
   };
   return {
-    ...right,
-    attend: (ctx, call, state, kv) => right.attend(at(ctx), call, state, kv),
-    attendBackward: (ctx, call, grads, kv) => right.attendBackward(at(ctx), call, grads, kv),
+    ...backend,
+    attend: (ctx, call, state, kv) => backend.attend(wrapContext(ctx), call, state, kv),
+    attendBackward: (ctx, call, grads, kv) => backend.attendBackward(wrapContext(ctx), call, grads, kv),
   };
 }
 
 /** The group with another sendRecv. */
-function sending(group: ProcessGroup, sendRecv: ProcessGroup["sendRecv"]): ProcessGroup {
+function replaceSendRecv(group: ProcessGroup, sendRecv: ProcessGroup["sendRecv"]): ProcessGroup {
   const { rank, size, ranks, device, name } = group;
   const values = Object.entries({ sendRecv, rank, size, ranks, device, name });
   return Object.create(group, Object.fromEntries(values.map(([key, value]) => [key, { value }]))) as ProcessGroup;
 }
 
 test("a send that the other rank of an overlapped tile never receives is named", () => {
-  const backend = intercepted(mesh2d(grid), (group, _, ctx) => {
+  const backend = interceptGroups(mesh2d(gridOptions), (group, _, ctx) => {
     if (ctx.rank !== 5) return group;
-    return sending(group, (transfers, options) =>
+    return replaceSendRecv(group, (transfers, options) =>
       group.sendRecv(
         transfers.filter((transfer) => "to" in transfer || transfer.from !== 4),
         options,
@@ -147,9 +148,9 @@ test("a send that the other rank of an overlapped tile never receives is named",
 
 test("ranks of a nest that exchange their keys and queries in different orders wait in a circle", () => {
   // Each batch cut in two: rank 0 sends first, the others receive first.
-  const backend = intercepted(ring({ axis: "node", inner: ulysses({ axis: "gpu" }) }), (group, axis) => {
+  const backend = interceptGroups(ring({ axis: "node", inner: ulysses({ axis: "gpu" }) }), (group, axis) => {
     if (axis !== "gpu") return group;
-    return sending(group, (transfers, options) => {
+    return replaceSendRecv(group, (transfers, options) => {
       const sends = transfers.filter((transfer) => "to" in transfer);
       const receives = transfers.filter((transfer) => "from" in transfer);
       group.sendRecv(receives, options).wait();

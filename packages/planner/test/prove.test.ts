@@ -13,7 +13,7 @@ import {
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { prove, record } from "../src/index.ts";
-import { gathering } from "./gathering.ts";
+import { gatheringBackend } from "./gathering.ts";
 
 const someMasks: readonly Mask[] = [
   masks.full(),
@@ -23,16 +23,16 @@ const someMasks: readonly Mask[] = [
 ];
 const sizes = { tokens: 67, numHeads: 4, numKvHeads: 2, headDim: 8, batch: 2 };
 
-function arrangement(name: string, backend: AttentionBackend, mesh: Coordinate) {
+function createArrangement(name: string, backend: AttentionBackend, mesh: Coordinate) {
   return { name, backend, mesh };
 }
 
 describe.each([
-  arrangement("local", local(), { dp: 3 }),
-  arrangement("ring of 5", ring(), { sp: 5 }),
-  arrangement("ring beside data parallelism", ring(), { dp: 2, sp: 3 }),
-  arrangement("ring in ring", ring({ axis: "node", inner: ring({ axis: "gpu" }) }), { node: 2, gpu: 3 }),
-  arrangement("more ranks than rows", ring(), { sp: 70 }),
+  createArrangement("local", local(), { dp: 3 }),
+  createArrangement("ring of 5", ring(), { sp: 5 }),
+  createArrangement("ring beside data parallelism", ring(), { dp: 2, sp: 3 }),
+  createArrangement("ring in ring", ring({ axis: "node", inner: ring({ axis: "gpu" }) }), { node: 2, gpu: 3 }),
+  createArrangement("more ranks than rows", ring(), { sp: 70 }),
 ])("$name", ({ backend, mesh }) => {
   test.each([contiguous(), zigzag(), striped()])("is right for every mask, placed $name", (placement) => {
     for (const mask of someMasks) {
@@ -46,8 +46,15 @@ describe.each([
 });
 
 test("gradients of float32 inputs and head sizes of one are followed too", () => {
-  const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 4, numHeads: 1, headDim: 1, dtype: "float32" });
-  expect(prove(run).violations).toEqual([]);
+  const attentionRecord = record({
+    backend: ring(),
+    mesh: { sp: 4 },
+    tokens: 4,
+    numHeads: 1,
+    headDim: 1,
+    dtype: "float32",
+  });
+  expect(prove(attentionRecord).violations).toEqual([]);
 });
 
 test("states that have seen nothing merge, both of them empty", () => {
@@ -67,15 +74,17 @@ test.each([
     const call = { mesh: { sp }, tokens: 17, numHeads, numKvHeads, headDim: 4, batch: 2, mask: masks.causal() };
     expect(prove(record({ backend: ulysses(), ...call })).violations).toEqual([]);
     // A tile that is computed twice, of such a share.
-    const right = local();
-    const twice: AttentionBackend = {
-      ...right,
+    const localBackend = local();
+    const repeatingBackend: AttentionBackend = {
+      ...localBackend,
       attendBackward(ctx, call, grads, kv) {
-        right.attendBackward(ctx, call, grads, kv);
-        if (ctx.rank === 1) right.attendBackward(ctx, call, grads, kv);
+        localBackend.attendBackward(ctx, call, grads, kv);
+        if (ctx.rank === 1) localBackend.attendBackward(ctx, call, grads, kv);
       },
     };
-    const kinds = prove(record({ backend: ulysses({ inner: twice }), ...call })).violations.map(({ kind }) => kind);
+    const kinds = prove(record({ backend: ulysses({ inner: repeatingBackend }), ...call })).violations.map(
+      ({ kind }) => kind,
+    );
     expect(kinds.length).toBeGreaterThan(0);
     expect(new Set(kinds)).toEqual(new Set(["duplicate"]));
   },
@@ -85,21 +94,22 @@ test("collectives are followed as well", () => {
   const sizes = { mesh: { dp: 2, sp: 4 }, tokens: 20, numHeads: 1, headDim: 4 };
   for (const placement of [contiguous(), striped()]) {
     for (const mask of [masks.full(), masks.causal()]) {
-      expect(prove(record({ backend: gathering(), mask, placement, ...sizes })).violations).toEqual([]);
+      expect(prove(record({ backend: gatheringBackend(), mask, placement, ...sizes })).violations).toEqual([]);
     }
   }
 });
 
 test("the most memory at once is that of inputs, results, and the buffers of a ring", () => {
-  const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 64, numHeads: 2, headDim: 16 });
-  const rows = 16 * 2 * 16;
-  const { peakBytes } = prove(run);
+  const attentionRecord = record({ backend: ring(), mesh: { sp: 4 }, tokens: 64, numHeads: 2, headDim: 16 });
+  const shardElements = 16 * 2 * 16;
+  const { peakBytes } = prove(attentionRecord);
   // q k v dOut out, bfloat16; lse and delta; dq dk dv; two chunks of K and V to rotate; three of dK and dV.
-  const backward = 5 * rows * 2 + 2 * (16 * 2 * 4) + 3 * rows * 4 + 4 * rows * 2 + 6 * rows * 4;
-  expect(peakBytes).toEqual(new Array(4).fill(backward));
+  const expectedPeakBytes =
+    5 * shardElements * 2 + 2 * (16 * 2 * 4) + 3 * shardElements * 4 + 4 * shardElements * 2 + 6 * shardElements * 4;
+  expect(peakBytes).toEqual(new Array(4).fill(expectedPeakBytes));
 });
 
 test("a record may be proved again", () => {
-  const run = record({ backend: ring(), mesh: { sp: 3 }, ...sizes });
-  expect(prove(run)).toEqual(prove(run));
+  const attentionRecord = record({ backend: ring(), mesh: { sp: 3 }, ...sizes });
+  expect(prove(attentionRecord)).toEqual(prove(attentionRecord));
 });

@@ -45,65 +45,89 @@ test("symbolicWorld rejects a mesh of no ranks", () => {
 });
 
 const { contexts } = symbolicWorld({ mesh: { sp: 2 } });
-const [ctx, other] = [contexts[0]!, contexts[1]!];
-const x = (size: number, dtype: DType = "float32") => ctx.device.empty([size], dtype);
+const [ctx, otherCtx] = [contexts[0]!, contexts[1]!];
+const createTensor = (size: number, dtype: DType = "float32") => ctx.device.empty([size], dtype);
 
 // The same that groups of real devices reject: see checks.test.ts of collectives-local.
 test.each<[string, () => unknown, new (...args: never[]) => Error]>([
-  ["shares that are not equal", () => ctx.world.allToAll(x(7), x(7)), ShapeError],
-  ["an out too small", () => ctx.world.allGather(x(3), x(2), { counts: [2, 2] }), ShapeError],
-  ["more counts than ranks", () => ctx.world.allGather(x(4), x(2), { counts: [2, 2, 0] }), ShapeError],
-  ["a share that is not the input's", () => ctx.world.allGather(x(4), x(1), { counts: [2, 2] }), ShapeError],
-  ["a share that is not out's", () => ctx.world.reduceScatter(x(1), x(4), "sum", { counts: [2, 2] }), ShapeError],
-  ["two dtypes", () => ctx.world.allGather(x(4), x(2, "bfloat16")), DTypeError],
-  ["an unknown reduction", () => ctx.world.allReduce(x(4), "median" as ReduceOp), OptionError],
-  ["to keep other than it gives", () => ctx.world.allToAll(x(4), x(4), { send: [1, 3] }), OptionError],
-  ["another rank's tensor", () => ctx.world.broadcast(other.device.empty([4], "float32"), 0), OptionError],
-  ["a send to itself alone", () => ctx.world.sendRecv([{ tensor: x(1), to: 0 }]), ShapeError],
-  ["shares that a tape cannot hold", () => ctx.world.allGather(x(2 ** 33), x(2 ** 32)), ShapeError],
-])("a group rejects %s, as real ones do", (_, collective, kind) => {
-  expect(collective).toThrow(kind);
+  ["shares that are not equal", () => ctx.world.allToAll(createTensor(7), createTensor(7)), ShapeError],
+  ["an out too small", () => ctx.world.allGather(createTensor(3), createTensor(2), { counts: [2, 2] }), ShapeError],
+  [
+    "more counts than ranks",
+    () => ctx.world.allGather(createTensor(4), createTensor(2), { counts: [2, 2, 0] }),
+    ShapeError,
+  ],
+  [
+    "a share that is not the input's",
+    () => ctx.world.allGather(createTensor(4), createTensor(1), { counts: [2, 2] }),
+    ShapeError,
+  ],
+  [
+    "a share that is not out's",
+    () => ctx.world.reduceScatter(createTensor(1), createTensor(4), "sum", { counts: [2, 2] }),
+    ShapeError,
+  ],
+  ["two dtypes", () => ctx.world.allGather(createTensor(4), createTensor(2, "bfloat16")), DTypeError],
+  ["an unknown reduction", () => ctx.world.allReduce(createTensor(4), "median" as ReduceOp), OptionError],
+  [
+    "to keep other than it gives",
+    () => ctx.world.allToAll(createTensor(4), createTensor(4), { send: [1, 3] }),
+    OptionError,
+  ],
+  ["another rank's tensor", () => ctx.world.broadcast(otherCtx.device.empty([4], "float32"), 0), OptionError],
+  ["a send to itself alone", () => ctx.world.sendRecv([{ tensor: createTensor(1), to: 0 }]), ShapeError],
+  [
+    "shares that a tape cannot hold",
+    () => ctx.world.allGather(createTensor(2 ** 33), createTensor(2 ** 32)),
+    ShapeError,
+  ],
+])("a group rejects %s, as real ones do", (_, collective, errorClass) => {
+  expect(collective).toThrow(errorClass);
 });
 
 test("a message to itself is a copy: no traffic", () => {
   ctx.world
     .sendRecv([
-      { tensor: x(3), to: 0 },
-      { tensor: x(3), from: 0 },
+      { tensor: createTensor(3), to: 0 },
+      { tensor: createTensor(3), from: 0 },
     ])
     .wait();
   expect(ctx.world.traffic()).toEqual({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 });
 });
 
-const machine = profiles["h100-ib400"];
-const run = record(call);
-const simulation = simulate(run, machine);
+const profile = profiles["h100-ib400"];
+const attentionRecord = record(call);
+const simulation = simulate(attentionRecord, profile);
 
 // What types exclude: the option, and what it accepts, are named.
 test.each<[string, () => unknown, string]>([
-  ["prove", () => prove(run, { limits: 3 } as object), 'prove: expected options among limit, received "limits"'],
-  ["prove", () => prove(run, { limit: -1 }), "prove: limit: expected an integer ≥ 0, received -1"],
+  [
+    "prove",
+    () => prove(attentionRecord, { limits: 3 } as object),
+    'prove: expected options among limit, received "limits"',
+  ],
+  ["prove", () => prove(attentionRecord, { limit: -1 }), "prove: limit: expected an integer ≥ 0, received -1"],
   [
     "predict",
-    () => predict(call, machine, { keeps: () => false } as object),
+    () => predict(call, profile, { keeps: () => false } as object),
     'simulate: expected options among keep, received "keeps"',
   ],
   [
     "predict",
-    () => predict({ ...call, heads: 3 } as RecordOptions, machine),
+    () => predict({ ...call, heads: 3 } as RecordOptions, profile),
     "predict: expected options among backend, mesh, tokens",
   ],
   [
     "simulate",
-    () => simulate(run, machine, { keep: true } as never),
+    () => simulate(attentionRecord, profile, { keep: true } as never),
     "simulate: keep: expected a function, received true",
   ],
   [
     "estimate",
-    () => estimate(call, machine, [-1]),
+    () => estimate(call, profile, [-1]),
     "estimate: ranks: expected an array, each element an integer ≥ 0, received [-1]",
   ],
-  ["estimate", () => estimate(call, machine, [2]), "estimate: rank: expected an integer from 0 to 1, received 2"],
+  ["estimate", () => estimate(call, profile, [2]), "estimate: rank: expected an integer from 0 to 1, received 2"],
   [
     "recordRepresentatives",
     () => recordRepresentatives(call, { ranksPerNode: 0 }),
@@ -119,7 +143,11 @@ test.each<[string, () => unknown, string]>([
     () => symbolicWorld({ mesh: { sp: 2 }, backends: [{}] } as never),
     "symbolicWorld: backends: expected an array, each element an AttentionBackend, such as ring()",
   ],
-  ["tileMapSvg", () => tileMapSvg(run, { title: 3 } as never), "tileMapSvg: title: expected a string, received 3"],
+  [
+    "tileMapSvg",
+    () => tileMapSvg(attentionRecord, { title: 3 } as never),
+    "tileMapSvg: title: expected a string, received 3",
+  ],
   [
     "timelineSvg",
     () => timelineSvg(simulation, { facts: [3] } as never),
@@ -132,14 +160,16 @@ test.each<[string, () => unknown, string]>([
     "perfettoTrace: expected a timeline { seconds, ranks }",
   ],
   ["count", () => count({} as never), "count: expected a record returned by record(), received an empty object"],
-])("%s names the option that is wrong", (_, wrong, message) => {
-  expect(wrong).toThrow(OptionError);
-  expect(wrong).toThrow(message);
+])("%s names the option that is wrong", (_, invalidCall, message) => {
+  expect(invalidCall).toThrow(OptionError);
+  expect(invalidCall).toThrow(message);
 });
 
 test("a placement may be given by name", () => {
-  const named = record({ ...call, placement: "zigzag" });
-  expect(named.options.placement.name).toBe(zigzag().name);
-  expect(named.queries.spans({ sp: 0 })).toEqual(record({ ...call, placement: zigzag() }).queries.spans({ sp: 0 }));
-  expect(named.queries.spans({ sp: 0 })).not.toEqual(run.queries.spans({ sp: 0 }));
+  const namedRecord = record({ ...call, placement: "zigzag" });
+  expect(namedRecord.options.placement.name).toBe(zigzag().name);
+  expect(namedRecord.queries.spans({ sp: 0 })).toEqual(
+    record({ ...call, placement: zigzag() }).queries.spans({ sp: 0 }),
+  );
+  expect(namedRecord.queries.spans({ sp: 0 })).not.toEqual(attentionRecord.queries.spans({ sp: 0 }));
 });

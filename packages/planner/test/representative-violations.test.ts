@@ -11,55 +11,55 @@ const MANY_RANKS = 2048;
 const sizes = { numHeads: 2, headDim: 4, mask: masks.causal(), placement: zigzag() } as const;
 
 /** What goes wrong at sites that are the same for every rank: its own number of steps from the source. */
-function everywhere(step: number, ranks: number): (site: Site) => boolean {
+function matchesStep(step: number, ranks: number): (site: Site) => boolean {
   return ({ rank, source }) => (rank - source + ranks) % ranks === step;
 }
 
-const skipsTiles = (is: (site: Site) => boolean): FaultInjection => ({
+const skipsTiles = (isFaultSite: (site: Site) => boolean): FaultInjection => ({
   forward: (site, attend) => {
-    if (!is(site)) attend();
+    if (!isFaultSite(site)) attend();
   },
 });
-const skipsGradients = (is: (site: Site) => boolean): FaultInjection => ({
+const skipsGradients = (isFaultSite: (site: Site) => boolean): FaultInjection => ({
   backward: (site, attend) => {
-    if (!is(site)) attend();
+    if (!isFaultSite(site)) attend();
   },
 });
-const repeatsTiles = (is: (site: Site) => boolean): FaultInjection => ({
+const repeatsTiles = (isFaultSite: (site: Site) => boolean): FaultInjection => ({
   forward: (site, attend) => {
     attend();
-    if (is(site)) attend();
+    if (isFaultSite(site)) attend();
   },
 });
-const exchanges = (is: (site: Site) => boolean): FaultInjection => ({
-  forward: (site, attend) => attend(is(site) ? { k: site.kv.v, v: site.kv.k } : undefined),
+const exchanges = (isFaultSite: (site: Site) => boolean): FaultInjection => ({
+  forward: (site, attend) => attend(isFaultSite(site) ? { k: site.kv.v, v: site.kv.k } : undefined),
 });
 
 const faultInjections = { skipsTiles, skipsGradients, repeatsTiles, exchanges };
 
 /** Keys and values of half the messages are exchanged. */
-function swaps(is: (rank: number) => boolean): AttentionBackend {
+function swapSentTensors(isFaultyRank: (rank: number) => boolean): AttentionBackend {
   return interceptedRing((group, transfers) => {
-    if (!is(group.rank)) return transfers;
-    const sent = transfers.filter((transfer) => "to" in transfer);
-    const received = transfers.filter((transfer) => "from" in transfer);
-    return [...sent.toReversed(), ...received];
+    if (!isFaultyRank(group.rank)) return transfers;
+    const sends = transfers.filter((transfer) => "to" in transfer);
+    const receives = transfers.filter((transfer) => "from" in transfer);
+    return [...sends.toReversed(), ...receives];
   });
 }
 
 /** All receive before they send. */
-function circle(ranks: number): AttentionBackend {
-  const right = local();
+function createCyclicBackend(ranks: number): AttentionBackend {
+  const localBackend = local();
   return {
-    ...right,
+    ...localBackend,
     name: "circle",
     axes: ["sp"],
     attend(ctx, call, state, kv) {
       const group = ctx.mesh.group("sp");
-      using next = ctx.device.empty(kv.k.shape, kv.k.dtype);
-      group.sendRecv([{ tensor: next, from: (group.rank + ranks - 1) % ranks }]).wait();
+      using receiveBuffer = ctx.device.empty(kv.k.shape, kv.k.dtype);
+      group.sendRecv([{ tensor: receiveBuffer, from: (group.rank + ranks - 1) % ranks }]).wait();
       group.sendRecv([{ tensor: kv.k, to: (group.rank + 1) % ranks }]).wait();
-      right.attend(ctx, call, state, kv);
+      localBackend.attend(ctx, call, state, kv);
     },
   };
 }
@@ -68,28 +68,30 @@ function createCall(backend: AttentionBackend, ranks: number): RecordOptions {
   return { ...sizes, backend, mesh: { sp: ranks }, tokens: 4 * ranks };
 }
 
-const kinds = (violations: readonly Violation[]): Set<string> => new Set(violations.map(({ kind }) => kind));
+const listKinds = (violations: readonly Violation[]): Set<string> => new Set(violations.map(({ kind }) => kind));
 
-for (const [name, meddling] of Object.entries(faultInjections)) {
+for (const [name, createFaults] of Object.entries(faultInjections)) {
   test(`a tile that every rank ${name} is found among ${RANKS} ranks, of the kinds found among 16`, () => {
-    const [few, many] = [16, RANKS].map((ranks) => {
-      const run = recordRepresentatives(createCall(faultyRing(meddling(everywhere(3, ranks))), ranks));
-      expect(run.ranks.length).toBe(1);
-      return proveRepresentatives(run, 1000, []);
+    const [smallProof, largeProof] = [16, RANKS].map((ranks) => {
+      const attentionRecord = recordRepresentatives(createCall(faultyRing(createFaults(matchesStep(3, ranks))), ranks));
+      expect(attentionRecord.ranks.length).toBe(1);
+      return proveRepresentatives(attentionRecord, 1000, []);
     });
-    const all = prove(recordRepresentatives(createCall(faultyRing(meddling(everywhere(3, 16))), 16)), { limit: 1000 });
-    expect(all.replayed).toBe(16);
-    expect(all.total).toBeGreaterThan(0);
-    expect(kinds(few!.violations)).toEqual(kinds(all.violations));
-    expect(kinds(many!.violations)).toEqual(kinds(all.violations));
-    expect(few!.total).toBe(all.total);
+    const fullProof = prove(recordRepresentatives(createCall(faultyRing(createFaults(matchesStep(3, 16))), 16)), {
+      limit: 1000,
+    });
+    expect(fullProof.replayed).toBe(16);
+    expect(fullProof.total).toBeGreaterThan(0);
+    expect(listKinds(smallProof!.violations)).toEqual(listKinds(fullProof.violations));
+    expect(listKinds(largeProof!.violations)).toEqual(listKinds(fullProof.violations));
+    expect(smallProof!.total).toBe(fullProof.total);
   }, 120_000);
 
   test(`a tile that a single rank ${name} is found where all are compared with their representative`, () => {
-    const backend = faultyRing(meddling(({ rank, source }) => rank === 11 && source === 8));
-    const run = recordRepresentatives(createCall(backend, 16));
-    expect(prove(run).total).toBeGreaterThan(0);
-    const proof = proveRepresentatives(run, 10, spreadRanks(16, 16));
+    const backend = faultyRing(createFaults(({ rank, source }) => rank === 11 && source === 8));
+    const attentionRecord = recordRepresentatives(createCall(backend, 16));
+    expect(prove(attentionRecord).total).toBeGreaterThan(0);
+    const proof = proveRepresentatives(attentionRecord, 10, spreadRanks(16, 16));
     expect(proof.total).toBeGreaterThan(0);
   });
 }
@@ -99,23 +101,23 @@ test(`keys sent for values by all of ${MANY_RANKS} ranks are found, and by one o
     prove(
       recordRepresentatives(
         createCall(
-          swaps(() => true),
+          swapSentTensors(() => true),
           MANY_RANKS,
         ),
       ),
     ).total,
   ).toBeGreaterThan(0);
-  const run = recordRepresentatives(
+  const attentionRecord = recordRepresentatives(
     createCall(
-      swaps((rank) => rank === 5),
+      swapSentTensors((rank) => rank === 5),
       16,
     ),
   );
-  expect(prove(run).total).toBeGreaterThan(0);
-  expect(proveRepresentatives(run, 10, spreadRanks(16, 16)).total).toBeGreaterThan(0);
+  expect(prove(attentionRecord).total).toBeGreaterThan(0);
+  expect(proveRepresentatives(attentionRecord, 10, spreadRanks(16, 16)).total).toBeGreaterThan(0);
 }, 120_000);
 
 test(`${MANY_RANKS} ranks that wait for one another in a circle are found`, () => {
-  const { violations } = prove(recordRepresentatives(createCall(circle(MANY_RANKS), MANY_RANKS)));
-  expect(kinds(violations)).toEqual(new Set(["cycle"]));
+  const { violations } = prove(recordRepresentatives(createCall(createCyclicBackend(MANY_RANKS), MANY_RANKS)));
+  expect(listKinds(violations)).toEqual(new Set(["cycle"]));
 }, 120_000);

@@ -53,18 +53,22 @@ const cases: readonly Case[] = [
 ];
 
 /** All ranks of its mesh are compared with their representatives. */
-function provedByRepresentatives(run: AttentionRecord): ReturnType<typeof prove> {
-  return proveRepresentatives(run, 10, spreadRanks(run.classes.ranks, run.classes.ranks));
+function proveByRepresentatives(attentionRecord: AttentionRecord): ReturnType<typeof prove> {
+  return proveRepresentatives(
+    attentionRecord,
+    10,
+    spreadRanks(attentionRecord.classes.ranks, attentionRecord.classes.ranks),
+  );
 }
 
 /** What a representative stands for is what the record of all ranks has at every rank of its class. */
-function expectEqual(classes: AttentionRecord, all: AttentionRecord): void {
-  const [few, every] = [count(classes).ranks, count(all).ranks];
-  const numbers = new Map(classes.ranks.map(({ tape }, i) => [tape.rank, i]));
-  for (const [rank, counted] of every.entries()) {
-    const i = numbers.get(classes.classes.representative(rank))!;
-    expect(few[i]).toEqual(counted);
-    expect(classes.ranks[i]!.peakBytes).toBe(all.ranks[rank]!.peakBytes);
+function expectEqualTraffic(representativeRecord: AttentionRecord, fullRecord: AttentionRecord): void {
+  const [representativeTraffic, fullTraffic] = [count(representativeRecord).ranks, count(fullRecord).ranks];
+  const indexByRank = new Map(representativeRecord.ranks.map(({ tape }, i) => [tape.rank, i]));
+  for (const [rank, rankTraffic] of fullTraffic.entries()) {
+    const i = indexByRank.get(representativeRecord.classes.representative(rank))!;
+    expect(representativeTraffic[i]).toEqual(rankTraffic);
+    expect(representativeRecord.ranks[i]!.peakBytes).toBe(fullRecord.ranks[rank]!.peakBytes);
   }
 }
 
@@ -73,19 +77,25 @@ for (const { name, mesh, backend } of cases) {
     const title = `${arrangement.mask.name}, ${arrangement.placement.name}`;
     test(`${name}: ${title}: counts, verdicts and times of classes are those of all ranks`, () => {
       const call: RecordOptions = { ...sizes, ...arrangement, mesh, tokens: 128, backend: backend() };
-      const all = record(call);
-      const byProof = recordRepresentatives(call);
-      expectEqual(byProof, all);
-      const [expected, found] = [prove(all), provedByRepresentatives(byProof)];
-      expect(found.total).toBe(expected.total);
-      expect(found.peakBytes).toEqual(expected.peakBytes);
+      const fullRecord = record(call);
+      const proofRecord = recordRepresentatives(call);
+      expectEqualTraffic(proofRecord, fullRecord);
+      const [fullProof, representativeProof] = [prove(fullRecord), proveByRepresentatives(proofRecord)];
+      expect(representativeProof.total).toBe(fullProof.total);
+      expect(representativeProof.peakBytes).toEqual(fullProof.peakBytes);
       const profile = { ...profiles["h100-ib400"], ranksPerNode: 4 };
-      const byTime = recordRepresentatives(call, { ranksPerNode: 4 });
-      expectEqual(byTime, all);
-      const [whole, part] = [simulate(all, profile), simulate(byTime, profile)];
-      expect(part.seconds / whole.seconds).toBeCloseTo(1, 9);
-      expect(part.forwardSeconds / whole.forwardSeconds).toBeCloseTo(1, 9);
-      expect(part.exposedCommunicationSeconds).toBeCloseTo(whole.exposedCommunicationSeconds, 12);
+      const timingRecord = recordRepresentatives(call, { ranksPerNode: 4 });
+      expectEqualTraffic(timingRecord, fullRecord);
+      const [fullSimulation, representativeSimulation] = [
+        simulate(fullRecord, profile),
+        simulate(timingRecord, profile),
+      ];
+      expect(representativeSimulation.seconds / fullSimulation.seconds).toBeCloseTo(1, 9);
+      expect(representativeSimulation.forwardSeconds / fullSimulation.forwardSeconds).toBeCloseTo(1, 9);
+      expect(representativeSimulation.exposedCommunicationSeconds).toBeCloseTo(
+        fullSimulation.exposedCommunicationSeconds,
+        12,
+      );
     });
   }
 }
@@ -110,20 +120,22 @@ test("1 024 ranks are counted and timed by classes as by all of them", () => {
     placement: zigzag(),
   };
   const profile = profiles["h100-ib400"];
-  const all = record(call);
-  const classes = recordRepresentatives(call, { ranksPerNode: profile.ranksPerNode });
-  expect(classes.ranks.length).toBe(8);
-  expectEqual(classes, all);
-  const [whole, part] = [all, classes].map((run) => simulate(run, profile, { keep: () => false }));
-  expect(part!.seconds / whole!.seconds).toBeCloseTo(1, 9);
+  const fullRecord = record(call);
+  const representativeRecord = recordRepresentatives(call, { ranksPerNode: profile.ranksPerNode });
+  expect(representativeRecord.ranks.length).toBe(8);
+  expectEqualTraffic(representativeRecord, fullRecord);
+  const [fullSimulation, representativeSimulation] = [fullRecord, representativeRecord].map((run) =>
+    simulate(run, profile, { keep: () => false }),
+  );
+  expect(representativeSimulation!.seconds / fullSimulation!.seconds).toBeCloseTo(1, 9);
 }, 240_000);
 
 test("what is predicted of more than 1 024 ranks is predicted of classes, and proved by them", () => {
   const call = { ...sizes, tokens: 65_536, backend: mesh2d({ shape: [64, 32], schedule: "fused" }) };
-  const { record: run, seconds } = predict({ ...call, mesh: { sp: 2048 } }, profiles["h100-ib400"]);
-  expect(run.ranks.length).toBe(8);
+  const { record: attentionRecord, seconds } = predict({ ...call, mesh: { sp: 2048 } }, profiles["h100-ib400"]);
+  expect(attentionRecord.ranks.length).toBe(8);
   expect(seconds).toBeGreaterThan(0);
-  const proof = prove(run);
+  const proof = prove(attentionRecord);
   expect(proof.violations).toEqual([]);
   expect(proof.replayed).toBeLessThan(64);
   expect(proof.peakBytes).toHaveLength(2048);
@@ -131,7 +143,7 @@ test("what is predicted of more than 1 024 ranks is predicted of classes, and pr
 
 test("meshes of more than 1 024 ranks with unequal work are rejected, and how to make it equal is named", () => {
   const call = { ...sizes, mesh: { sp: 2048 }, backend: ring() };
-  const refusal = (options: Partial<RecordOptions>): unknown => {
+  const catchRefusal = (options: Partial<RecordOptions>): unknown => {
     try {
       recordRepresentatives({ ...call, tokens: 65_536, ...options });
     } catch (error) {
@@ -143,7 +155,7 @@ test("meshes of more than 1 024 ranks with unequal work are rejected, and how to
     [{ mask: masks.causal() }, "use a mask and a placement that give all ranks the same work"],
     [{ tokens: 65_537 }, "make the number of tokens a multiple of 4096"],
   ] as const) {
-    const error = refusal(options);
+    const error = catchRefusal(options);
     expect(error).toBeInstanceOf(OptionError);
     expect((error as Error).message).toContain("expected at most 1024 equivalence classes of ranks");
     expect((error as Error).message).toContain("received 2048 ranks in 2048 equivalence classes");

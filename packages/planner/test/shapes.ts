@@ -15,7 +15,7 @@ import {
 import type { RecordOptions } from "../src/index.ts";
 
 /** Nothing divides: 67 queries and keys, in two sequences, with two query heads for each KV head. */
-export const ragged = { tokens: 67, numHeads: 4, numKvHeads: 2, headDim: 8, batch: 2 } as const;
+export const raggedSizes = { tokens: 67, numHeads: 4, numKvHeads: 2, headDim: 8, batch: 2 } as const;
 
 export const someMasks: readonly Mask[] = [
   masks.full(),
@@ -33,7 +33,7 @@ export const arrangements: readonly Pick<RecordOptions, "mask" | "placement">[] 
 export type GridShape = readonly [rows: number, columns: number];
 
 /** Every grid of up to so many ranks. */
-export function gridsUpTo(ranks: number): GridShape[] {
+export function listGrids(ranks: number): GridShape[] {
   const lengths = Array.from({ length: ranks }, (_, i) => i + 1);
   return lengths.flatMap((rows) => lengths.filter((c) => rows * c <= ranks).map((c): GridShape => [rows, c]));
 }
@@ -58,17 +58,21 @@ function nestedBackend(name: string, mesh: Coordinate, backend: AttentionBackend
 /** What the strategies build: one backend within another. */
 export const nestedBackends: readonly NestedBackend[] = [
   nestedBackend("ring in ring", { node: 2, gpu: 3 }, ring({ axis: "node", inner: ring({ axis: "gpu" }) })),
-  nestedBackend("ring in ring in ring", { rack: 2, node: 2, gpu: 2 }, rings("rack", "node", "gpu")),
-  nestedBackend("overlapped mesh2d in ring", { node: 2, gpu: 6 }, inRing({ shape: [3, 2], schedule: "overlapped" })),
-  nestedBackend("fused mesh2d in ring", { node: 3, gpu: 4 }, inRing({ shape: [2, 2], schedule: "fused" })),
+  nestedBackend("ring in ring in ring", { rack: 2, node: 2, gpu: 2 }, nestedRings("rack", "node", "gpu")),
+  nestedBackend(
+    "overlapped mesh2d in ring",
+    { node: 2, gpu: 6 },
+    mesh2dInRing({ shape: [3, 2], schedule: "overlapped" }),
+  ),
+  nestedBackend("fused mesh2d in ring", { node: 3, gpu: 4 }, mesh2dInRing({ shape: [2, 2], schedule: "fused" })),
   nestedBackend("ring in ulysses", { node: 3, gpu: 2 }, ulysses({ axis: "gpu", inner: ring({ axis: "node" }) })),
-  nestedBackend("ring in ulysses, more ranks than heads", { node: 2, gpu: 5 }, rails(ring({ axis: "node" }))),
+  nestedBackend("ring in ulysses, more ranks than heads", { node: 2, gpu: 5 }, ulyssesAround(ring({ axis: "node" }))),
   nestedBackend(
     "mesh2d in ulysses",
     { node: 4, gpu: 2 },
-    rails(mesh2d({ axis: "node", shape: [2, 2], schedule: "overlapped" })),
+    ulyssesAround(mesh2d({ axis: "node", shape: [2, 2], schedule: "overlapped" })),
   ),
-  nestedBackend("ring in ring in ulysses", { rack: 2, node: 2, gpu: 2 }, rails(rings("rack", "node"))),
+  nestedBackend("ring in ring in ulysses", { rack: 2, node: 2, gpu: 2 }, ulyssesAround(nestedRings("rack", "node"))),
   nestedBackend("ulysses in ring", { node: 3, gpu: 2 }, ring({ axis: "node", inner: ulysses({ axis: "gpu" }) })),
   nestedBackend("flex in flex", { node: 2, gpu: 3 }, flex({ axis: "node", stages: 2, inner: flex({ axis: "gpu" }) })),
   nestedBackend("flex in ring", { node: 2, gpu: 3 }, ring({ axis: "node", inner: flex({ axis: "gpu", stages: 0 }) })),
@@ -83,19 +87,19 @@ export const nestedBackends: readonly NestedBackend[] = [
     { node: 2, gpu: 2 },
     flex({ axis: "node", stages: 1, inner: ulysses({ axis: "gpu" }) }),
   ),
-  nestedBackend("flex in ulysses", { node: 3, gpu: 2 }, rails(flex({ axis: "node" }))),
-  nestedBackend("ulysses in ulysses", { node: 2, gpu: 2 }, rails(ulysses({ axis: "node" }))),
+  nestedBackend("flex in ulysses", { node: 3, gpu: 2 }, ulyssesAround(flex({ axis: "node" }))),
+  nestedBackend("ulysses in ulysses", { node: 2, gpu: 2 }, ulyssesAround(ulysses({ axis: "node" }))),
 ];
 
-function rings(...axes: readonly string[]): AttentionBackend {
-  const [axis, ...rest] = axes;
-  return rest.length > 0 ? ring({ axis: axis!, inner: rings(...rest) }) : ring({ axis: axis! });
+function nestedRings(...axes: readonly string[]): AttentionBackend {
+  const [axis, ...innerAxes] = axes;
+  return innerAxes.length > 0 ? ring({ axis: axis!, inner: nestedRings(...innerAxes) }) : ring({ axis: axis! });
 }
 
-function inRing(options: Mesh2DOptions): AttentionBackend {
+function mesh2dInRing(options: Mesh2DOptions): AttentionBackend {
   return ring({ axis: "node", inner: mesh2d({ axis: "gpu", ...options }) });
 }
 
-function rails(inner: AttentionBackend): AttentionBackend {
+function ulyssesAround(inner: AttentionBackend): AttentionBackend {
   return ulysses({ axis: "gpu", inner });
 }

@@ -35,9 +35,9 @@ test("memory that was freed is allocated again, under the same number, and a dis
   const storages = tape.storages.length;
   first.dispose();
   using second = zeros(ctx!, [2, 2]);
-  using wider = zeros(ctx!, [4], { dtype: "bfloat16" });
+  using bfloat16Tensor = zeros(ctx!, [4], { dtype: "bfloat16" });
   expect(second.storage).toBe(first.storage);
-  expect(wider.storage).not.toBe(first.storage);
+  expect(bfloat16Tensor.storage).not.toBe(first.storage);
   expect(tape.storages.length).toBe(storages + 1);
   expect(() => kernels.fill(first, 1)).toThrow("a disposed tensor of shape [4]");
 });
@@ -54,19 +54,19 @@ test("memory that a collective uses is kept until it is waited for", () => {
 
 test("a group splits when all of its ranks have named a color", async () => {
   const { contexts } = symbolicWorld({ mesh: { sp: 4 } });
-  const parts = await Promise.all(contexts.map(({ world, rank }) => world.split(rank % 2, "half")));
-  expect(parts.map(({ ranks }: ProcessGroup) => ranks)).toEqual([
+  const splitGroups = await Promise.all(contexts.map(({ world, rank }) => world.split(rank % 2, "half")));
+  expect(splitGroups.map(({ ranks }: ProcessGroup) => ranks)).toEqual([
     [0, 2],
     [1, 3],
     [0, 2],
     [1, 3],
   ]);
-  expect(parts[3]!.rank).toBe(1);
-  expect(parts[0]!.name).toBe("half");
+  expect(splitGroups[3]!.rank).toBe(1);
+  expect(splitGroups[0]!.name).toBe("half");
 });
 
 test("a tape holds what was enqueued, in order", () => {
-  const run: AttentionRecord = record({
+  const attentionRecord: AttentionRecord = record({
     backend: faultyRing({}),
     mesh: { sp: 2 },
     tokens: 4,
@@ -74,8 +74,8 @@ test("a tape holds what was enqueued, in order", () => {
     headDim: 2,
   });
   const ops: string[] = [];
-  const event = run.ranks[0]!.tape.read();
-  while (event.next()) ops.push(event.op === "mark" ? run.interned.strings[event.arg(0)]! : event.op);
+  const event = attentionRecord.ranks[0]!.tape.read();
+  while (event.next()) ops.push(event.op === "mark" ? attentionRecord.interned.strings[event.arg(0)]! : event.op);
   const forward = ops.slice(ops.indexOf("forward") + 1, ops.indexOf("backward"));
   expect(forward.filter((op) => op !== "empty" && op !== "free")).toEqual([
     "fill",
@@ -90,13 +90,13 @@ test("a tape holds what was enqueued, in order", () => {
 });
 
 test("collectives are recorded, and counted as the messages of their direct forms", () => {
-  const gathering = { name: "gathering", axes: [] as string[] };
-  const run = record({
+  const backendFields = { name: "gathering", axes: [] as string[] };
+  const attentionRecord = record({
     backend: {
-      ...gathering,
+      ...backendFields,
       attend(ctx, { q }) {
-        using all = ctx.device.empty([2, ...q.shape], q.dtype);
-        ctx.world.allGather(all, q).wait();
+        using gathered = ctx.device.empty([2, ...q.shape], q.dtype);
+        ctx.world.allGather(gathered, q).wait();
         ctx.world.barrier().wait();
       },
       attendBackward(ctx, _call, { dq }) {
@@ -108,7 +108,7 @@ test("collectives are recorded, and counted as the messages of their direct form
     numHeads: 1,
     headDim: 4,
   });
-  const [first] = count(run).ranks;
+  const [first] = count(attentionRecord).ranks;
   expect(first!.forward.sent).toEqual({ bytes: 32, elements: 16, messages: 1 });
   expect(first!.backward.sent).toEqual({ bytes: 64, elements: 16, messages: 2 });
 });

@@ -13,11 +13,11 @@ import { ChunkBuffers, dependencyTableCache, validator } from "@mosaic/core/cont
 // Backends that know nothing of the planner, with reductions.
 
 /** The one of the project's README: every rank broadcasts its keys in turn, and the gradients of keys are reduced. */
-export function broadcasting(axis: string, inner: AttentionBackend = local()): AttentionBackend {
+export function broadcastingBackend(axis: string, inner: AttentionBackend = local()): AttentionBackend {
   const validate = validator({ name: "broadcasting", axis, inner });
   const getDependencies = dependencyTableCache({ axis, inner });
 
-  function* blocks(ctx: Context, call: AttentionCall, { k, v, from }: KvShard): Generator<KvShard> {
+  function* broadcastBlocks(ctx: Context, call: AttentionCall, { k, v, from }: KvShard): Generator<KvShard> {
     const { size, keyRows } = getDependencies(ctx, call, from);
     const group = ctx.mesh.group(axis);
     for (let source = 0; source < size; source++) {
@@ -33,11 +33,11 @@ export function broadcasting(axis: string, inner: AttentionBackend = local()): A
     check: (ctx) => validate.context(ctx),
     attend(ctx, call, state, kv) {
       validate.attend(ctx, call, state, kv);
-      for (const block of blocks(ctx, call, kv)) inner.attend(ctx, call, state, block);
+      for (const block of broadcastBlocks(ctx, call, kv)) inner.attend(ctx, call, state, block);
     },
     attendBackward(ctx, call, grads, kv) {
       validate.attendBackward(ctx, call, grads, kv);
-      for (const block of blocks(ctx, call, kv)) {
+      for (const block of broadcastBlocks(ctx, call, kv)) {
         using dk = zeros(ctx, block.k.shape);
         using dv = zeros(ctx, block.v.shape);
         inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, block);
@@ -53,64 +53,68 @@ export function broadcasting(axis: string, inner: AttentionBackend = local()): A
 /** What `scattering` may do with a gradient's columns before it scatters them. */
 export interface ScatteringOptions {
   /** Stretches of columns that gradients are cut into, each scattered on its own; 1 if absent. */
-  readonly cuts?: number;
+  readonly numCuts?: number;
   readonly op?: "sum" | "mean";
   /** Called with each part of a gradient before it is scattered. */
   readonly injectFault?: (ctx: Context, part: Tensor) => void;
 }
 
 /** Keys of all ranks by allGather, gradients home by reduceScatter, in stretches of columns. Any heads, ragged shards. */
-export function scattering({ cuts = 1, op = "sum", injectFault }: ScatteringOptions = {}): AttentionBackend {
+export function scatteringBackend({
+  numCuts: cuts = 1,
+  op = "sum",
+  injectFault,
+}: ScatteringOptions = {}): AttentionBackend {
   const inner = local();
   return {
     name: "scattering",
     axes: ["sp"],
     attend(ctx, call, state, kv) {
-      using k = gathered(ctx, call, kv.k);
-      using v = gathered(ctx, call, kv.v);
+      using k = gatherShards(ctx, call, kv.k);
+      using v = gatherShards(ctx, call, kv.v);
       inner.attend(ctx, call, state, { k, v, from: {} });
     },
-    attendBackward(ctx, call, { dq, ...home }, kv) {
-      using k = gathered(ctx, call, kv.k);
-      using v = gathered(ctx, call, kv.v);
+    attendBackward(ctx, call, { dq, ...shardGrads }, kv) {
+      using k = gatherShards(ctx, call, kv.k);
+      using v = gatherShards(ctx, call, kv.v);
       using dk = zeros(ctx, k.shape);
       using dv = zeros(ctx, v.shape);
       inner.attendBackward(ctx, call, { dq, dk, dv }, { k, v, from: {} });
-      for (const [into, sum] of [[home.dk, dk] as const, [home.dv, dv] as const]) {
-        const width = into.shape[3]! / cuts;
+      for (const [shardGrad, sum] of [[shardGrads.dk, dk] as const, [shardGrads.dv, dv] as const]) {
+        const width = shardGrad.shape[3]! / cuts;
         for (let cut = 0; cut < cuts; cut++) {
-          using part = into.slice(3, cut * width, (cut + 1) * width);
-          using columns = sum.slice(3, cut * width, (cut + 1) * width);
-          using own = scattered(ctx, call, columns);
-          ctx.device.kernels.binary("add", part, part, own);
+          using gradColumns = shardGrad.slice(3, cut * width, (cut + 1) * width);
+          using sumColumns = sum.slice(3, cut * width, (cut + 1) * width);
+          using shardSum = reduceScatterRows(ctx, call, sumColumns);
+          ctx.device.kernels.binary("add", gradColumns, gradColumns, shardSum);
         }
       }
     },
   };
 
   /** The rows of all ranks; in memory rows come first, so that what a rank gives is one stretch of it. */
-  function gathered(ctx: Context, call: AttentionCall, x: Tensor): Tensor {
+  function gatherShards(ctx: Context, call: AttentionCall, x: Tensor): Tensor {
     const [batch, numHeads, , size] = x.shape as [number, number, number, number];
     const lengths = shardLengths(ctx, call);
     const width = batch * numHeads * size;
-    using turned = x.permute([2, 0, 1, 3]);
-    using mine = turned.contiguous();
-    using all = ctx.device.empty([sum(lengths), batch, numHeads, size], x.dtype);
+    using rowsFirst = x.permute([2, 0, 1, 3]);
+    using ownRows = rowsFirst.contiguous();
+    using allRows = ctx.device.empty([sum(lengths), batch, numHeads, size], x.dtype);
     const counts = lengths.map((length) => length * width);
-    ctx.mesh.group("sp").allGather(all, mine, { counts }).wait();
-    return all.permute([1, 2, 0, 3]);
+    ctx.mesh.group("sp").allGather(allRows, ownRows, { counts }).wait();
+    return allRows.permute([1, 2, 0, 3]);
   }
 
-  function scattered(ctx: Context, call: AttentionCall, x: Tensor): Tensor {
+  function reduceScatterRows(ctx: Context, call: AttentionCall, x: Tensor): Tensor {
     const [batch, numHeads, , size] = x.shape as [number, number, number, number];
     const lengths = shardLengths(ctx, call);
     const counts = lengths.map((length) => length * batch * numHeads * size);
-    using turned = x.permute([2, 0, 1, 3]);
-    using all = turned.contiguous();
-    injectFault?.(ctx, all);
-    using own = ctx.device.empty([lengths[ctx.mesh.coordinate["sp"]!]!, batch, numHeads, size], x.dtype);
-    ctx.mesh.group("sp").reduceScatter(own, all, op, { counts }).wait();
-    return own.permute([1, 2, 0, 3]);
+    using rowsFirst = x.permute([2, 0, 1, 3]);
+    using allRows = rowsFirst.contiguous();
+    injectFault?.(ctx, allRows);
+    using ownRows = ctx.device.empty([lengths[ctx.mesh.coordinate["sp"]!]!, batch, numHeads, size], x.dtype);
+    ctx.mesh.group("sp").reduceScatter(ownRows, allRows, op, { counts }).wait();
+    return ownRows.permute([1, 2, 0, 3]);
   }
 }
 

@@ -61,8 +61,8 @@ const arrangements: readonly { name: string; backend: AttentionBackend; mesh: Co
 describe.each(arrangements)("$name", ({ backend, mesh }) => {
   test.each(placements)("is proved right for every variant, placed $name", (placement) => {
     for (const variant of variants) {
-      const run = record({ backend, mesh, placement, mask: masks.causal(), ...sizes, ...variant });
-      expect(prove(run).violations).toEqual([]);
+      const attentionRecord = record({ backend, mesh, placement, mask: masks.causal(), ...sizes, ...variant });
+      expect(prove(attentionRecord).violations).toEqual([]);
     }
   });
 });
@@ -92,81 +92,94 @@ describe.each(Object.entries(closedForms))("%s", (name, closedForm) => {
       const { backend, mesh } = arrangements.find((each) => each.name.startsWith(name))!;
       for (const [i, mask] of [masks.full(), masks.causal()].entries()) {
         const placement = placements[i]!;
-        const run = record({ backend, mesh, mask, placement, ...sizes, valueHeadDim });
-        for (const [sp, { forward, backward }] of count(run).ranks.entries()) {
-          const call = { at: { sp }, queries: run.queries, keys: run.keys, mask: run.slices };
+        const attentionRecord = record({ backend, mesh, mask, placement, ...sizes, valueHeadDim });
+        for (const [sp, { forward, backward }] of count(attentionRecord).ranks.entries()) {
+          const call = {
+            at: { sp },
+            queries: attentionRecord.queries,
+            keys: attentionRecord.keys,
+            mask: attentionRecord.slices,
+          };
           const { batch, numHeads, numKvHeads, headDim } = sizes;
           const shape = { batch, numHeads, numKvHeads, headDim, valueHeadDim };
           const traffic = closedForm({ mesh, call, dtype: "bfloat16", ...shape });
-          expect(trafficOf(forward), `forward, ${mask.name}, rank ${sp}`).toEqual(traffic.forward);
-          expect(trafficOf(backward), `backward, ${mask.name}, rank ${sp}`).toEqual(traffic.backward);
+          expect(sumTraffic(forward), `forward, ${mask.name}, rank ${sp}`).toEqual(traffic.forward);
+          expect(sumTraffic(backward), `backward, ${mask.name}, rank ${sp}`).toEqual(traffic.backward);
         }
       }
     },
   );
 });
 
-function trafficOf({ sent, received }: RankTraffic): Traffic {
+function sumTraffic({ sent, received }: RankTraffic): Traffic {
   return { bytesSent: sent.bytes, bytesReceived: received.bytes, messagesSent: sent.messages };
 }
 
 test("values of half the head size take away their share of the products, and no more", () => {
   const options = { backend: local(), mesh: { dp: 1 }, tokens: 8192, numHeads: 8, headDim: 128 } as const;
-  const time = (valueHeadDim: number) => predict({ ...options, valueHeadDim }, profiles["h100-ib400"]).seconds;
-  const [half, whole] = [time(64), time(128)];
+  const predictSeconds = (valueHeadDim: number) =>
+    predict({ ...options, valueHeadDim }, profiles["h100-ib400"]).seconds;
+  const [halfSeconds, fullSeconds] = [predictSeconds(64), predictSeconds(128)];
   // Two of seven products of a forward and a backward have the size of keys alone twice: 2·(D + Dv) + 2·(3·D + 2·Dv).
-  expect(half).toBeLessThan(whole);
-  expect(half).toBeGreaterThan((11 / 14) * whole);
+  expect(halfSeconds).toBeLessThan(fullSeconds);
+  expect(halfSeconds).toBeGreaterThan((11 / 14) * fullSeconds);
 });
 
 test("classes of ranks are found with values of another head size", () => {
   const options = { backend: ring(), mesh: { sp: 6 }, ...sizes, tokens: 66, valueHeadDim: 8, mask: masks.full() };
-  const run = recordRepresentatives(options);
-  expect(run.ranks.length).toBeLessThan(6);
-  expect(prove(run).violations).toEqual([]);
+  const attentionRecord = recordRepresentatives(options);
+  expect(attentionRecord.ranks.length).toBeLessThan(6);
+  expect(prove(attentionRecord).violations).toEqual([]);
 });
 
 test("classes of ranks are proved with sinks", () => {
-  const run = recordRepresentatives({ backend: ring(), mesh: { sp: 6 }, ...sizes, tokens: 66, sinks: true });
-  expect(run.ranks.length).toBeLessThan(6);
-  expect(proveRepresentatives(run, 3, [1, 4]).violations).toEqual([]);
+  const attentionRecord = recordRepresentatives({
+    backend: ring(),
+    mesh: { sp: 6 },
+    ...sizes,
+    tokens: 66,
+    sinks: true,
+  });
+  expect(attentionRecord.ranks.length).toBeLessThan(6);
+  expect(proveRepresentatives(attentionRecord, 3, [1, 4]).violations).toEqual([]);
 });
 
 test("sinks that are not merged into every row are found, by the output and by the backward", () => {
-  const run = record({ backend: ring(), mesh: { sp: 2 }, ...sizes });
-  const { violations } = prove({ ...run, options: { ...run.options, sinks: true } });
+  const attentionRecord = record({ backend: ring(), mesh: { sp: 2 }, ...sizes });
+  const { violations } = prove({ ...attentionRecord, options: { ...attentionRecord.options, sinks: true } });
   expect(violations.map(({ kind }) => kind)).toEqual(["missing", "missing", "missing", "missing"]);
   expect(violations[0]!.message).toMatch(/lse: attention sinks: expected one contribution per head, received 0/);
 });
 
 /** Kernels that attention's own events are of; all others are one kind here. */
-const named = new Set(["attend", "attendBackward", "merge", "rowDot", "copy"]);
-const kindOf = (kernel: string): string => (named.has(kernel) ? kernel : "other");
+const namedKernels = new Set(["attend", "attendBackward", "merge", "rowDot", "copy"]);
+const getKernelKind = (kernel: string): string => (namedKernels.has(kernel) ? kernel : "other");
 
 /** The kernels of a recorded rank in order, but for fills. */
-function recordedKernels({ tape }: RecordedRank): string[] {
+function listRecordedKernels({ tape }: RecordedRank): string[] {
   const kernels: string[] = [];
   const event = tape.read();
-  while (event.next()) if (named.has(event.op) || ["add", "compute"].includes(event.op)) kernels.push(kindOf(event.op));
+  while (event.next())
+    if (namedKernels.has(event.op) || ["add", "compute"].includes(event.op)) kernels.push(getKernelKind(event.op));
   return kernels;
 }
 
 test("sinks send nothing, and kernels and bytes are those that are measured", async () => {
   const [mesh, mask] = [{ sp: 3 }, masks.causal()];
-  const run = record({ backend: ring(), mesh, mask, ...sizes, dtype: "float32", sinks: true });
-  const counted = count(run).ranks;
-  expect(counted).toEqual(count(record({ ...run.options, sinks: false })).ranks);
+  const attentionRecord = record({ backend: ring(), mesh, mask, ...sizes, dtype: "float32", sinks: true });
+  const rankTraffic = count(attentionRecord).ranks;
+  expect(rankTraffic).toEqual(count(record({ ...attentionRecord.options, sinks: false })).ranks);
   const contexts = await world(3, { mesh, device: () => cpu({ threads: 1 }) });
   const { batch, numHeads, numKvHeads, headDim, tokens } = sizes;
   const layout = layoutOf({ mesh, axes: ["sp"], length: tokens });
   for (const { device } of contexts) device.startTrace();
   for (const ctx of contexts) {
     const rows = spansLength(layout.spans(ctx.mesh.coordinate));
-    const input = (heads: number): Tensor => zeros(ctx, [batch, heads, rows, headDim]);
-    using q = input(numHeads);
-    using k = input(numKvHeads);
-    using v = input(numKvHeads);
-    using dOut = input(numHeads);
+    const createInput = (heads: number): Tensor => zeros(ctx, [batch, heads, rows, headDim]);
+    using q = createInput(numHeads);
+    using k = createInput(numKvHeads);
+    using v = createInput(numKvHeads);
+    using dOut = createInput(numHeads);
     using sinks = zeros(ctx, [numHeads]);
     for (const x of [q, k, v, sinks]) x.requiresGrad = true;
     using out = attention(ctx, q, k, v, { backend: ring(), mask, sinks, queries: layout, keys: layout });
@@ -176,14 +189,16 @@ test("sinks send nothing, and kernels and bytes are those that are measured", as
     const events = await ctx.device.stopTrace();
     const isKernel = ({ lane, name }: TraceEvent): boolean =>
       lane === "compute" && name !== "fill" && !name.startsWith("collective");
-    expect(events.filter(isKernel).map(({ name }) => kindOf(name))).toEqual(recordedKernels(run.ranks[rank]!));
-    const { forward, backward } = counted[rank]!;
+    expect(events.filter(isKernel).map(({ name }) => getKernelKind(name))).toEqual(
+      listRecordedKernels(attentionRecord.ranks[rank]!),
+    );
+    const { forward, backward } = rankTraffic[rank]!;
     expect(ctx.mesh.group("sp").traffic()).toEqual({
       bytesSent: forward.sent.bytes + backward.sent.bytes,
       bytesReceived: forward.received.bytes + backward.received.bytes,
       messagesSent: forward.sent.messages + backward.sent.messages,
     });
   }
-  expect(recordedKernels(run.ranks[0]!).filter((kernel) => kernel === "merge")).toHaveLength(1);
+  expect(listRecordedKernels(attentionRecord.ranks[0]!).filter((kernel) => kernel === "merge")).toHaveLength(1);
   await Promise.all(contexts.map((ctx) => ctx.close()));
 });

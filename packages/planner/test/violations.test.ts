@@ -9,13 +9,13 @@ function findViolations(backend: AttentionBackend, options: object = {}): readon
   return prove(record({ backend, ...sizes, ...options })).violations;
 }
 
-const here = ({ rank, source }: Site): boolean => rank === 2 && source === 1;
+const isFaultSite = ({ rank, source }: Site): boolean => rank === 2 && source === 1;
 
 test("a tile computed twice is found, and both places named", () => {
   const backend = faultyRing({
     forward(site, attend) {
       attend();
-      if (here(site)) attend();
+      if (isFaultSite(site)) attend();
     },
   });
   const [violation] = findViolations(backend);
@@ -30,14 +30,14 @@ test("a tile computed twice is found, and both places named", () => {
 test("a tile forgotten is found, and its queries and keys named", () => {
   const backend = faultyRing({
     forward(site, attend) {
-      if (!here(site)) attend();
+      if (!isFaultSite(site)) attend();
     },
   });
   const violations = findViolations(backend);
-  const missing = "queries 8..11, keys 4..7: 16 visible pairs are missing";
+  const missingText = "queries 8..11, keys 4..7: 16 visible pairs are missing";
   expect(violations.map(({ message }) => message)).toEqual([
-    `rank 2, backward, tile 1 (queries 8..11, keys 8..11), lse: ${missing}`,
-    `rank 2, out: ${missing}`,
+    `rank 2, backward, tile 1 (queries 8..11, keys 8..11), lse: ${missingText}`,
+    `rank 2, out: ${missingText}`,
   ]);
 });
 
@@ -45,7 +45,7 @@ test("in backward too: the gradients that miss it are named, at the query's home
   const violations = findViolations(
     faultyRing({
       backward(site, attend) {
-        if (!here(site)) attend();
+        if (!isFaultSite(site)) attend();
       },
     }),
   );
@@ -60,7 +60,7 @@ test("and a gradient added twice", () => {
   const backend = faultyRing({
     backward(site, attend) {
       attend();
-      if (here(site)) attend();
+      if (isFaultSite(site)) attend();
     },
   });
   const violations = findViolations(backend, { mask: masks.causal() });
@@ -68,11 +68,11 @@ test("and a gradient added twice", () => {
 });
 
 test("a tile on stale keys is found where it is computed", () => {
-  let stale: KvBlock | undefined;
+  let staleBlock: KvBlock | undefined;
   const backend = faultyRing({
     forward(site, attend) {
-      if (site.rank === 2 && site.source === 2) stale = { k: site.kv.k, v: site.kv.v };
-      attend(here(site) ? stale : undefined);
+      if (site.rank === 2 && site.source === 2) staleBlock = { k: site.kv.k, v: site.kv.v };
+      attend(isFaultSite(site) ? staleBlock : undefined);
     },
   });
   expect(findViolations(backend)[0]).toEqual({
@@ -83,14 +83,14 @@ test("a tile on stale keys is found where it is computed", () => {
 });
 
 test("rows in part, or in another order, are not taken for the rows", () => {
-  const turned = (x: Tensor): Tensor => x.transpose(2, 3);
-  const half = (x: Tensor): Tensor => x.slice(3, 0, 2);
-  for (const [spoil, held] of [
-    [turned, "unknown contents"],
-    [half, "k 0..3 (columns 0 to 1)"],
+  const transpose = (x: Tensor): Tensor => x.transpose(2, 3);
+  const takeHalf = (x: Tensor): Tensor => x.slice(3, 0, 2);
+  for (const [alter, contents] of [
+    [transpose, "unknown contents"],
+    [takeHalf, "k 0..3 (columns 0 to 1)"],
   ] as const) {
-    const backend = faultyRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: spoil(k), v: spoil(v) }) });
-    expect(findViolations(backend)[0]!.message).toContain(`k: expected rows 0..3, received ${held}`);
+    const backend = faultyRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: alter(k), v: alter(v) }) });
+    expect(findViolations(backend)[0]!.message).toContain(`k: expected rows 0..3, received ${contents}`);
   }
 });
 
@@ -128,17 +128,17 @@ test("a message of another size than its receive is found", () => {
 });
 
 test("ranks that all receive before they send wait in a circle, which is named", () => {
-  const right = local();
+  const localBackend = local();
   const backend: AttentionBackend = {
-    ...right,
+    ...localBackend,
     name: "polite",
     axes: ["sp"],
     attend(ctx, call, state, kv) {
       const group = ctx.mesh.group("sp");
-      using next = ctx.device.empty(kv.k.shape, kv.k.dtype);
-      group.sendRecv([{ tensor: next, from: (group.rank + 3) % 4 }], { label: "polite" }).wait();
+      using receiveBuffer = ctx.device.empty(kv.k.shape, kv.k.dtype);
+      group.sendRecv([{ tensor: receiveBuffer, from: (group.rank + 3) % 4 }], { label: "polite" }).wait();
       group.sendRecv([{ tensor: kv.k, to: (group.rank + 1) % 4 }], { label: "polite" }).wait();
-      right.attend(ctx, call, state, kv);
+      localBackend.attend(ctx, call, state, kv);
     },
   };
   expect(findViolations(backend)).toEqual([
@@ -156,12 +156,12 @@ test("ranks that all receive before they send wait in a circle, which is named",
 });
 
 test("a rank that stays away from a collective is named", () => {
-  const right = local();
+  const localBackend = local();
   const backend: AttentionBackend = {
-    ...right,
+    ...localBackend,
     attend(ctx, call, state, kv) {
       if (ctx.rank !== 2) ctx.world.barrier({ label: "meeting" }).wait();
-      right.attend(ctx, call, state, kv);
+      localBackend.attend(ctx, call, state, kv);
     },
   };
   const violations = findViolations(backend, { mesh: { dp: 3 } });
@@ -172,14 +172,14 @@ test("a rank that stays away from a collective is named", () => {
 });
 
 test("different collectives at the same place are found", () => {
-  const right = local();
+  const localBackend = local();
   const backend: AttentionBackend = {
-    ...right,
+    ...localBackend,
     attend(ctx, call, state, kv) {
       const world = ctx.world;
       using x = ctx.device.empty([2], "float32");
       (ctx.rank === 1 ? world.barrier() : world.allReduce(x)).wait();
-      right.attend(ctx, call, state, kv);
+      localBackend.attend(ctx, call, state, kv);
     },
   };
   const [violation] = findViolations(backend, { mesh: { dp: 2 } });
@@ -189,24 +189,24 @@ test("different collectives at the same place are found", () => {
 });
 
 test("compute on memory that a collective still writes is a race", () => {
-  const right = local();
+  const localBackend = local();
   const backend: AttentionBackend = {
-    ...right,
+    ...localBackend,
     name: "hasty",
     axes: ["sp"],
     attend(ctx, call, state, { k, v, from }) {
       const group = ctx.mesh.group("sp");
-      const other = 1 - group.rank;
-      right.attend(ctx, call, state, { k, v, from });
-      using foreign = ctx.device.empty(k.shape, k.dtype);
-      using values = ctx.device.empty(v.shape, v.dtype);
+      const peer = 1 - group.rank;
+      localBackend.attend(ctx, call, state, { k, v, from });
+      using peerKeys = ctx.device.empty(k.shape, k.dtype);
+      using peerValues = ctx.device.empty(v.shape, v.dtype);
       const work = group.sendRecv([
-        { tensor: k, to: other },
-        { tensor: v, to: other },
-        { tensor: foreign, from: other },
-        { tensor: values, from: other },
+        { tensor: k, to: peer },
+        { tensor: v, to: peer },
+        { tensor: peerKeys, from: peer },
+        { tensor: peerValues, from: peer },
       ]);
-      right.attend(ctx, call, state, { k: foreign, v: values, from: { ...from, sp: other } });
+      localBackend.attend(ctx, call, state, { k: peerKeys, v: peerValues, from: { ...from, sp: peer } });
       work.wait();
     },
   };
@@ -220,10 +220,11 @@ test("compute on memory that a collective still writes is a race", () => {
 });
 
 test("gradients of keys exchanged for those of values are found", () => {
-  const right = local();
+  const localBackend = local();
   const backend: AttentionBackend = {
-    ...right,
-    attendBackward: (ctx, call, { dq, dk, dv }, kv) => right.attendBackward(ctx, call, { dq, dk: dv, dv: dk }, kv),
+    ...localBackend,
+    attendBackward: (ctx, call, { dq, dk, dv }, kv) =>
+      localBackend.attendBackward(ctx, call, { dq, dk: dv, dv: dk }, kv),
   };
   const violations = findViolations(backend, { mesh: { dp: 1 } });
   expect(violations.map(({ message }) => message)).toEqual(["rank 0, dk: holds dv", "rank 0, dv: holds dk"]);

@@ -14,13 +14,13 @@ const { outputFiles } = await build({
   charset: "utf8",
   legalComments: "inline",
 });
-const read = (path) => readFileSync(path, "utf8");
+const readText = (path) => readFileSync(path, "utf8");
 const { resolve } = createRequire(import.meta.url);
-const license = read(resolve("uplot/LICENSE")).trim().replaceAll("--", "- -");
-const styles = `${read(resolve("uplot/dist/uPlot.min.css"))}${read("viewer/page.css")}`;
+const license = readText(resolve("uplot/LICENSE")).trim().replaceAll("--", "- -");
+const styles = `${readText(resolve("uplot/dist/uPlot.min.css"))}${readText("viewer/page.css")}`;
 // Of a script element only its own end may end it.
 const script = outputFiles[0].text.replaceAll("</script", "<\\/script");
-const page = read("viewer/page.html")
+const page = readText("viewer/page.html")
   .replace("<!-- license -->", () => `<!-- Contains uPlot:\n${license}\n-->`)
   .replace("/* styles */", () => styles)
   .replace("/* script */", () => script);

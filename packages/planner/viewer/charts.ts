@@ -2,10 +2,10 @@ import uPlot from "uplot";
 import { bytesText } from "../src/draw/quantity.ts";
 import type { LoadData } from "../src/view/data.ts";
 import { readTheme } from "./colors.ts";
-import { element, section, createTable } from "./elements.ts";
+import { createElement, createSection, createTable } from "./elements.ts";
 import { memoryOverTime, peakBytes } from "./memory.ts";
 import type { Run } from "./model.ts";
-import { axis, createPlot, timeAxis } from "./plot.ts";
+import { createAxis, createPlot, createTimeAxis } from "./plot.ts";
 
 /** Points of a line of memory: as many as a wide screen has pixels. */
 const MAX_LINE_POINTS = 1200;
@@ -17,7 +17,7 @@ export function memorySection(runs: readonly Run[]): HTMLElement | undefined {
   const measuredRuns = runs.filter(({ ranks }) => ranks.some(({ memory }) => memory && memory.time.length > 0));
   if (measuredRuns.length === 0) return undefined;
   const seconds = Math.max(...measuredRuns.map((run) => run.seconds));
-  const lines = measuredRuns.flatMap((run, i) => {
+  const plotLines = measuredRuns.flatMap((run, i) => {
     const { time, most: maxBytes, mean } = memoryOverTime(run.ranks, seconds, MAX_LINE_POINTS);
     const prefix = run.name === "" ? "" : `${run.name}, `;
     const stroke = RUN_COLORS[i % 2]!;
@@ -29,22 +29,22 @@ export function memorySection(runs: readonly Run[]): HTMLElement | undefined {
   const peaks = measuredRuns.map(
     (run) => `${run.name === "" ? "" : `${run.name}: `}${bytesText(Math.max(...run.ranks.map(peakBytes)))}`,
   );
-  const frame = element("div", {
+  const frame = createElement("div", {
     class: "canvas",
     role: "img",
     "aria-label": `Memory over time; peak ${peaks.join("; ")}`,
   });
-  whenShown(frame, () => {
-    const bytes = axis({ size: 72, values: (_, values) => values.map(bytesText), incrs: tickIncrements });
+  runWhenShown(frame, () => {
+    const bytesAxis = createAxis({ size: 72, values: (_, values) => values.map(bytesText), incrs: tickIncrements });
     createPlot(
       {
         height: 240,
         padding: [8, 12, 0, 0],
         scales: { x: { time: false }, y: { range: (_, __, max) => [0, max * 1.06 || 1] } },
-        axes: [timeAxis(), bytes],
+        axes: [createTimeAxis(), bytesAxis],
         series: [
           { value: (_, time) => `${time}` },
-          ...lines.map(({ series }) => ({
+          ...plotLines.map(({ series }) => ({
             ...series,
             points: { show: false },
             value: (_: uPlot, value: number | null) => bytesText(value ?? 0),
@@ -53,14 +53,14 @@ export function memorySection(runs: readonly Run[]): HTMLElement | undefined {
         cursor: { drag: { x: false, y: false } },
         legend: { show: true, live: false },
       },
-      [lines[0]!.time, ...lines.map(({ values }) => values)],
+      [plotLines[0]!.time, ...plotLines.map(({ values }) => values)],
       frame,
     );
   });
-  return section(
+  return createSection(
     "memory",
     "Memory over time",
-    element("p", {}, `Bytes allocated per rank; peak ${peaks.join("; ")}.`),
+    createElement("p", {}, `Bytes allocated per rank; peak ${peaks.join("; ")}.`),
     frame,
   );
 }
@@ -72,12 +72,12 @@ const tickIncrements: number[] = Array.from({ length: 15 }, (_, power) =>
 
 /** Visible pairs of each rank beside the mean. */
 export function loadSection({ mask, placement, ranks, pairs }: LoadData): HTMLElement {
-  const mean = pairs.reduce((sum, each) => sum + each, 0) / Math.max(1, pairs.length) || 1;
-  const relativeLoads = pairs.map((each) => each / mean);
+  const meanPairs = pairs.reduce((sum, each) => sum + each, 0) / Math.max(1, pairs.length) || 1;
+  const relativeLoads = pairs.map((each) => each / meanPairs);
   const maxLoad = Math.max(...relativeLoads);
   const description = `${mask}, ${placement}: the most loaded rank has ${maxLoad.toFixed(2)} × the mean load.`;
-  const frame = element("div", { class: "canvas", role: "img", "aria-label": `Load by rank. ${description}` });
-  whenShown(frame, () => {
+  const frame = createElement("div", { class: "canvas", role: "img", "aria-label": `Load by rank. ${description}` });
+  runWhenShown(frame, () => {
     const bars = uPlot.paths.bars!({ size: [0.8, 64], gap: ranks.length > 200 ? 0 : 1 });
     createPlot(
       {
@@ -88,13 +88,13 @@ export function loadSection({ mask, placement, ranks, pairs }: LoadData): HTMLEl
           y: { range: [0, Math.max(1.2, maxLoad * 1.1)] },
         },
         axes: [
-          axis({
+          createAxis({
             incrs: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
             values: (_, at) => at.map((i) => (Number.isInteger(i) ? `${ranks[i] ?? ""}` : "")),
             label: "rank",
             labelSize: 20,
           }),
-          axis({ size: 56, values: (_, values) => values.map((value) => `${Number(value.toPrecision(3))} ×`) }),
+          createAxis({ size: 56, values: (_, values) => values.map((value) => `${Number(value.toPrecision(3))} ×`) }),
         ],
         series: [{}, { paths: bars, fill: "#0072b2", stroke: "#0072b2", width: 0, points: { show: false } }],
         cursor: { show: false },
@@ -113,10 +113,10 @@ export function loadSection({ mask, placement, ranks, pairs }: LoadData): HTMLEl
     ],
     () => [...ranks.keys()],
   );
-  return section(
+  return createSection(
     "load",
     "Load by rank",
-    element("p", {}, `Visible (query, key) pairs per rank, relative to the mean. ${description}`),
+    createElement("p", {}, `Visible (query, key) pairs per rank, relative to the mean. ${description}`),
     frame,
     table,
   );
@@ -136,7 +136,7 @@ function drawMean(plot: uPlot): void {
 }
 
 /** Once an element is in the page and has a width. */
-function whenShown(frame: HTMLElement, callback: () => void): void {
+function runWhenShown(frame: HTMLElement, callback: () => void): void {
   requestAnimationFrame(callback);
   frame.classList.add("pending");
 }

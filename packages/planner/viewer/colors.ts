@@ -3,25 +3,25 @@ import type { Kinds, Run } from "./model.ts";
 
 /** How the kinds of events of a page are drawn, by number, and what the legends state. */
 export interface Styles {
-  readonly byKind: readonly Style[];
+  readonly stylesByKind: readonly Style[];
   readonly compute: readonly Style[];
   readonly communication: readonly Style[];
 }
 
 /** As in the planner's pictures: those that take most time have colors of their own. */
 export function styleKinds(runs: readonly Run[], kinds: Kinds): Styles {
-  const seconds = new Float64Array(kinds.allKinds.length);
+  const secondsByKind = new Float64Array(kinds.allKinds.length);
   for (const { ranks } of runs) {
     for (const { events } of ranks) {
       for (let i = 0; i < events.count; i++) {
-        seconds[events.kind[i]!]! += (events.end[i]! - events.start[i]!) * events.share[i]!;
+        secondsByKind[events.kind[i]!]! += (events.end[i]! - events.start[i]!) * events.share[i]!;
       }
     }
   }
-  const events = kinds.allKinds.map((kind, i) => ({ ...kind, start: 0, end: seconds[i]! }));
+  const events = kinds.allKinds.map((kind, i) => ({ ...kind, start: 0, end: secondsByKind[i]! }));
   const scheme = colorScheme([{ seconds: 0, ranks: [{ rank: 0, at: {}, events }] }]);
   return {
-    byKind: events.map((event) => scheme.styleOf(event)),
+    stylesByKind: events.map((event) => scheme.getStyle(event)),
     compute: scheme.compute,
     communication: scheme.communication,
   };

@@ -32,27 +32,27 @@ export class Coverage {
   }
 
   add(
-    { start: starts, end: ends, kind, share, count, longestSeconds: longest }: Events,
+    { start: starts, end: ends, kind, share, count, longestSeconds }: Events,
     { start, end, pixels }: Window,
     paint: LanePaint,
   ): void {
-    const { styleOf, weight } = paint;
+    const { styleOf: styleByKind, weight } = paint;
     const scale = pixels / (end - start);
     const differences = this.#differences;
-    for (let i = lowerBound(starts, start - longest); i < count && starts[i]! < end; i++) {
-      const style = styleOf[kind[i]!]!;
+    for (let i = lowerBound(starts, start - longestSeconds); i < count && starts[i]! < end; i++) {
+      const style = styleByKind[kind[i]!]!;
       if (style < 0 || ends[i]! <= start) continue;
-      const from = Math.max(0, (starts[i]! - start) * scale);
-      const to = Math.min(pixels, (ends[i]! - start) * scale);
+      const startPixel = Math.max(0, (starts[i]! - start) * scale);
+      const endPixel = Math.min(pixels, (ends[i]! - start) * scale);
       const weightedShare = weight * share[i]!;
-      const first = Math.trunc(from);
-      const last = Math.trunc(to);
-      const row = style * (pixels + 2);
-      const [firstPart, lastPart] = [weightedShare * (from - first), weightedShare * (to - last)];
-      differences[row + first]! += weightedShare - firstPart;
-      differences[row + first + 1]! += firstPart;
-      differences[row + last]! -= weightedShare - lastPart;
-      differences[row + last + 1]! -= lastPart;
+      const firstPixel = Math.trunc(startPixel);
+      const lastPixel = Math.trunc(endPixel);
+      const rowOffset = style * (pixels + 2);
+      const [firstPart, lastPart] = [weightedShare * (startPixel - firstPixel), weightedShare * (endPixel - lastPixel)];
+      differences[rowOffset + firstPixel]! += weightedShare - firstPart;
+      differences[rowOffset + firstPixel + 1]! += firstPart;
+      differences[rowOffset + lastPixel]! -= weightedShare - lastPart;
+      differences[rowOffset + lastPixel + 1]! -= lastPart;
       this.#isStyleUsed[style] = 1;
     }
   }
@@ -60,34 +60,37 @@ export class Coverage {
   /** The share of each pixel that a style takes. */
   shares(style: number): Float32Array {
     let share = 0;
-    const row = style * (this.#numPixels + 2);
-    return Float32Array.from({ length: this.#numPixels }, (_, pixel) => (share += this.#differences[row + pixel]!));
+    const rowOffset = style * (this.#numPixels + 2);
+    return Float32Array.from(
+      { length: this.#numPixels },
+      (_, pixel) => (share += this.#differences[rowOffset + pixel]!),
+    );
   }
 
   /**
    * Draws over a row of pixels, packed as in an image's bytes, from `at` on; and is empty again. `colors` has red, green and blue of each
    * style, from 0 to 255. What events at the same time take beyond the whole is shared among them.
    */
-  blend(row: Uint32Array, at: number, colors: Float32Array): void {
+  blend(row: Uint32Array, offset: number, colors: Float32Array): void {
     const usedStyles = Array.from(this.#isStyleUsed.keys()).filter((style) => this.#isStyleUsed[style] === 1);
     const sums = new Float32Array(usedStyles.length);
-    const starts = Int32Array.from(usedStyles, (style) => style * (this.#numPixels + 2));
+    const rowOffsets = Int32Array.from(usedStyles, (style) => style * (this.#numPixels + 2));
     let previousColor = -1;
     let blendedColor = 0;
     for (let pixel = 0; pixel < this.#numPixels; pixel++) {
       // Within an event nothing changes from one pixel to the next.
-      let isUnchanged = row[at + pixel] === previousColor;
-      for (let i = 0; i < starts.length; i++) {
-        const difference = this.#differences[starts[i]! + pixel]!;
+      let isUnchanged = row[offset + pixel] === previousColor;
+      for (let i = 0; i < rowOffsets.length; i++) {
+        const difference = this.#differences[rowOffsets[i]! + pixel]!;
         if (difference === 0) continue;
         sums[i]! += difference;
         isUnchanged = false;
       }
       if (!isUnchanged) {
-        previousColor = row[at + pixel]!;
+        previousColor = row[offset + pixel]!;
         blendedColor = mixColors(previousColor, sums, usedStyles, colors);
       }
-      row[at + pixel] = blendedColor;
+      row[offset + pixel] = blendedColor;
     }
     this.#clear(usedStyles);
   }
@@ -108,11 +111,11 @@ function mixColors(background: number, shares: Float32Array, styles: readonly nu
   let blue = 0;
   for (let i = 0; i < shares.length; i++) {
     const share = Math.max(0, shares[i]!);
-    const color = 3 * styles[i]!;
+    const colorOffset = 3 * styles[i]!;
     totalShare += share;
-    red += share * colors[color]!;
-    green += share * colors[color + 1]!;
-    blue += share * colors[color + 2]!;
+    red += share * colors[colorOffset]!;
+    green += share * colors[colorOffset + 1]!;
+    blue += share * colors[colorOffset + 2]!;
   }
   if (totalShare < 1e-4) return background;
   const scale = totalShare > 1 ? 1 / totalShare : 1;

@@ -12,16 +12,16 @@ export interface EventReference {
  * serves measured timelines, too: a wait for something that no event shows is not on it.
  */
 export function criticalPath(run: Run, kinds: Kinds): readonly EventReference[] {
-  const orders = run.ranks.map(({ events }) => new EndOrder(events.start, events.end));
+  const endOrders = run.ranks.map(({ events }) => new EndOrder(events.start, events.end));
   const collectives = new Collectives(run, kinds);
   let currentEvent = findLastEvent(run);
   const path: EventReference[] = [];
   while (currentEvent) {
     path.push(currentEvent);
-    const lastJoined: EventReference = collectives.lastToJoin(currentEvent) ?? currentEvent;
-    const { start } = run.ranks[lastJoined.rank]!.events;
-    const event = orders[lastJoined.rank]!.lastBefore(start[lastJoined.event]!);
-    currentEvent = event === undefined ? undefined : { rank: lastJoined.rank, event };
+    const lastToJoin: EventReference = collectives.lastToJoin(currentEvent) ?? currentEvent;
+    const { start } = run.ranks[lastToJoin.rank]!.events;
+    const event = endOrders[lastToJoin.rank]!.lastBefore(start[lastToJoin.event]!);
+    currentEvent = event === undefined ? undefined : { rank: lastToJoin.rank, event };
   }
   return path;
 }
@@ -58,8 +58,8 @@ class EndOrder {
 
   /** Of those that ended by a moment, and began before it, the last. */
   lastBefore(time: number): number | undefined {
-    for (let at = lowerBound(this.#ends, time + ROUNDING_TOLERANCE) - 1; at >= 0; at--) {
-      const event = this.#order[at]!;
+    for (let orderIndex = lowerBound(this.#ends, time + ROUNDING_TOLERANCE) - 1; orderIndex >= 0; orderIndex--) {
+      const event = this.#order[orderIndex]!;
       if (this.#starts[event]! < time) return event;
     }
     return undefined;
@@ -78,14 +78,14 @@ class Collectives {
   }
 
   /** The event of the same collective that began last, if that was after this one and before its end. */
-  lastToJoin(of: EventReference): EventReference | undefined {
-    const key = this.#keys[of.rank]![of.event];
-    const { start, end } = this.#run.ranks[of.rank]!.events;
-    let latestJoinTime = start[of.event]! + ROUNDING_TOLERANCE;
+  lastToJoin(eventReference: EventReference): EventReference | undefined {
+    const key = this.#keys[eventReference.rank]![eventReference.event];
+    const { start, end } = this.#run.ranks[eventReference.rank]!.events;
+    let latestJoinTime = start[eventReference.event]! + ROUNDING_TOLERANCE;
     let lastMember: EventReference | undefined;
     for (const member of key === undefined ? [] : this.#members.get(key)!) {
       const joinTime = this.#run.ranks[member.rank]!.events.start[member.event]!;
-      if (joinTime <= latestJoinTime || joinTime >= end[of.event]!) continue;
+      if (joinTime <= latestJoinTime || joinTime >= end[eventReference.event]!) continue;
       latestJoinTime = joinTime;
       lastMember = member;
     }
@@ -99,7 +99,7 @@ class Collectives {
       const { lane, name, label = "" } = kinds.allKinds[events.kind[event]!]!;
       // Runs of merged events have no numbers that would match.
       if (lane !== "communication" || events.merged[event]! > 1) continue;
-      const group = `${name} ${label} ${groupOf(label, at)}`;
+      const group = `${name} ${label} ${describeGroup(label, at)}`;
       const call = callCounts.get(group) ?? 0;
       callCounts.set(group, call + 1);
       const key = `${group} #${call}`;
@@ -113,7 +113,7 @@ class Collectives {
 }
 
 /** The coordinates that ranks of a group share: all but those along the axes that the label names, as `ring(sp)` does. */
-function groupOf(label: string, at: Rank["at"]): string {
+function describeGroup(label: string, at: Rank["at"]): string {
   const axes = new Set(label.match(/\w+/g));
   const groupAxes = Object.keys(at).filter((axis) => axes.has(axis));
   if (groupAxes.length === 0) return "";

@@ -1,31 +1,31 @@
 /** Makes an element: its attributes, then what is in it. */
-export function element<K extends keyof HTMLElementTagNameMap>(
+export function createElement<K extends keyof HTMLElementTagNameMap>(
   name: K,
   attributes: Readonly<Record<string, string>> = {},
   ...content: readonly (Node | string)[]
 ): HTMLElementTagNameMap[K] {
-  const created = document.createElement(name);
-  for (const [attribute, value] of Object.entries(attributes)) created.setAttribute(attribute, value);
-  created.append(...content);
-  return created;
+  const node = document.createElement(name);
+  for (const [attribute, value] of Object.entries(attributes)) node.setAttribute(attribute, value);
+  node.append(...content);
+  return node;
 }
 
 /** A button that does one thing. */
-export function button(label: string, description: string, onClick: () => void): HTMLButtonElement {
-  const created = element("button", { type: "button", "aria-label": description, title: description }, label);
-  created.addEventListener("click", onClick);
-  return created;
+export function createButton(label: string, description: string, onClick: () => void): HTMLButtonElement {
+  const node = createElement("button", { type: "button", "aria-label": description, title: description }, label);
+  node.addEventListener("click", onClick);
+  return node;
 }
 
 /** A control with its label before it. */
 export function withLabel<T extends HTMLElement>(labelText: string, control: T): HTMLLabelElement {
-  return element("label", {}, `${labelText} `, control);
+  return createElement("label", {}, `${labelText} `, control);
 }
 
 /** A part of the page, under a heading. */
-export function section(id: string, heading: string, ...content: readonly (Node | string)[]): HTMLElement {
-  const title = element("h2", { id: `${id}-heading` }, heading);
-  return element("section", { id, "aria-labelledby": `${id}-heading` }, title, ...content);
+export function createSection(id: string, heading: string, ...content: readonly (Node | string)[]): HTMLElement {
+  const title = createElement("h2", { id: `${id}-heading` }, heading);
+  return createElement("section", { id, "aria-labelledby": `${id}-heading` }, title, ...content);
 }
 
 /** One column of a table. */
@@ -45,28 +45,39 @@ export function createTable<T>(
   columns: readonly TableColumn<T>[],
   rows: () => readonly T[],
 ): HTMLDetailsElement {
-  const summary = element("summary", {}, `Table: ${caption}`);
-  const frame = element("div", { class: "table", tabindex: "0", role: "region", "aria-label": caption });
-  const details = element("details", {}, summary, frame);
-  const fill = (): void => {
+  const summary = createElement("summary", {}, `Table: ${caption}`);
+  const frame = createElement("div", { class: "table", tabindex: "0", role: "region", "aria-label": caption });
+  const details = createElement("details", {}, summary, frame);
+  const fillTable = (): void => {
     if (!details.open) return;
     const allRows = rows();
-    const head = element("tr", {}, ...columns.map(({ name }) => element("th", { scope: "col" }, name)));
-    const lines = allRows
+    const headerRow = createElement(
+      "tr",
+      {},
+      ...columns.map(({ name }) => createElement("th", { scope: "col" }, name)),
+    );
+    const bodyRows = allRows
       .slice(0, MAX_TABLE_ROWS)
-      .map((row) => element("tr", {}, ...columns.map((column, i) => cell(column, row, i))));
-    const table = element("table", {}, element("caption", {}, caption), element("thead", {}, head));
-    table.append(element("tbody", {}, ...lines));
+      .map((row) => createElement("tr", {}, ...columns.map((column, i) => createCell(column, row, i))));
+    const table = createElement(
+      "table",
+      {},
+      createElement("caption", {}, caption),
+      createElement("thead", {}, headerRow),
+    );
+    table.append(createElement("tbody", {}, ...bodyRows));
     frame.replaceChildren(table);
     if (allRows.length > MAX_TABLE_ROWS)
-      frame.append(element("p", {}, `${allRows.length - MAX_TABLE_ROWS} more rows are not shown.`));
+      frame.append(createElement("p", {}, `${allRows.length - MAX_TABLE_ROWS} more rows are not shown.`));
   };
-  details.addEventListener("toggle", fill);
-  details.addEventListener("refresh", fill);
+  details.addEventListener("toggle", fillTable);
+  details.addEventListener("refresh", fillTable);
   return details;
 }
 
-function cell<T>({ text, isNumber }: TableColumn<T>, row: T, i: number): HTMLTableCellElement {
-  const kind = isNumber === true ? { class: "number" } : {};
-  return i === 0 ? element("th", { scope: "row", ...kind }, text(row)) : element("td", kind, text(row));
+function createCell<T>({ text, isNumber }: TableColumn<T>, row: T, i: number): HTMLTableCellElement {
+  const attributes = isNumber === true ? { class: "number" } : {};
+  return i === 0
+    ? createElement("th", { scope: "row", ...attributes }, text(row))
+    : createElement("td", attributes, text(row));
 }

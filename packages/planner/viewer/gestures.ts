@@ -3,8 +3,8 @@ type ViewportShares = readonly [across: number, down: number];
 /** What pointers do: distances and places are shares of the element's width and height. */
 export interface PointerGestures {
   onPan(shares: ViewportShares): void;
-  onPinch(factor: number, at: ViewportShares): void;
-  onTap(at: ViewportShares): void;
+  onPinch(factor: number, center: ViewportShares): void;
+  onTap(position: ViewportShares): void;
 }
 
 /** A pointer that moved less than this many pixels has tapped. */
@@ -37,7 +37,7 @@ export function addPointerGestures(target: HTMLElement, gestures: PointerGesture
       gestures.onPan([(previous.x - current.x) / width, (previous.y - current.y) / height]);
     pointers.set(event.pointerId, current);
   });
-  const end = (event: PointerEvent): void => {
+  const onPointerEnd = (event: PointerEvent): void => {
     if (
       !pointers.delete(event.pointerId) ||
       event.type === "pointercancel" ||
@@ -48,14 +48,14 @@ export function addPointerGestures(target: HTMLElement, gestures: PointerGesture
     const { width, height, left, top } = target.getBoundingClientRect();
     gestures.onTap([(event.clientX - left) / width, (event.clientY - top) / height]);
   };
-  target.addEventListener("pointerup", end);
-  target.addEventListener("pointercancel", end);
+  target.addEventListener("pointerup", onPointerEnd);
+  target.addEventListener("pointercancel", onPointerEnd);
 }
 
 export interface WheelGestures {
   onPan(shares: ViewportShares): void;
-  onZoom(factor: number, at: ViewportShares): void;
-  onZoomRanks(factor: number, at: ViewportShares): void;
+  onZoom(factor: number, center: ViewportShares): void;
+  onZoomRanks(factor: number, center: ViewportShares): void;
 }
 
 /** With Control, as a pinch on a touchpad has it, the wheel scales time; with Shift it pans; with Alt it scales ranks. Else the page scrolls. */
@@ -67,11 +67,11 @@ export function addWheelGestures(target: HTMLElement, gestures: WheelGestures): 
       if (!isZoom && !event.shiftKey && !event.altKey && Math.abs(event.deltaX) <= Math.abs(event.deltaY)) return;
       event.preventDefault();
       const { width, height, left, top } = target.getBoundingClientRect();
-      const at: ViewportShares = [(event.clientX - left) / width, (event.clientY - top) / height];
+      const position: ViewportShares = [(event.clientX - left) / width, (event.clientY - top) / height];
       const distance = event.deltaY === 0 ? event.deltaX : event.deltaY;
       const factor = Math.exp(Math.max(-1, Math.min(1, distance / 300)));
-      if (isZoom) gestures.onZoom(factor, at);
-      else if (event.altKey) gestures.onZoomRanks(factor, at);
+      if (isZoom) gestures.onZoom(factor, position);
+      else if (event.altKey) gestures.onZoomRanks(factor, position);
       else gestures.onPan([(event.shiftKey ? distance : event.deltaX) / width, 0]);
     },
     { passive: false },

@@ -1,7 +1,7 @@
 import { bytesText } from "../src/draw/quantity.ts";
 import type { LinkData } from "../src/view/data.ts";
 import { onThemeChange, readTheme, type Theme } from "./colors.ts";
-import { element, withLabel, section, createTable } from "./elements.ts";
+import { createElement, withLabel, createSection, createTable } from "./elements.ts";
 
 const MAP_WIDTH = 900;
 const MAP_MARGIN = 14;
@@ -19,8 +19,8 @@ export interface NodeMap {
 }
 
 /** Nodes in a grid, the ranks of each in a square in it. */
-export function layoutNodes(nodeOf: readonly number[]): NodeMap {
-  const nodeNumbers = [...new Set(nodeOf)].toSorted((a, b) => a - b);
+export function layoutNodes(nodeByRank: readonly number[]): NodeMap {
+  const nodeNumbers = [...new Set(nodeByRank)].toSorted((a, b) => a - b);
   const nodesPerRow = Math.max(1, Math.ceil(Math.sqrt(nodeNumbers.length * 1.8)));
   const columnPitch = (MAP_WIDTH - 2 * MAP_MARGIN) / nodesPerRow;
   const size = Math.min(columnPitch * 0.62, 150);
@@ -34,14 +34,18 @@ export function layoutNodes(nodeOf: readonly number[]): NodeMap {
   );
   const placedCounts = new Map<number, number>();
   const memberCounts = new Map<number, number>();
-  for (const node of nodeOf) memberCounts.set(node, (memberCounts.get(node) ?? 0) + 1);
-  const ranks = nodeOf.map((node) => {
+  for (const node of nodeByRank) memberCounts.set(node, (memberCounts.get(node) ?? 0) + 1);
+  const ranks = nodeByRank.map((node) => {
     const i = placedCounts.get(node) ?? 0;
     placedCounts.set(node, i + 1);
     const side = Math.ceil(Math.sqrt(memberCounts.get(node)!));
-    const cell = size / side;
+    const cellSize = size / side;
     const { x, y } = nodes.get(node)!;
-    return { x: x + (i % side) * cell + cell / 2, y: y + Math.floor(i / side) * cell + cell / 2, size: cell * 0.72 };
+    return {
+      x: x + (i % side) * cellSize + cellSize / 2,
+      y: y + Math.floor(i / side) * cellSize + cellSize / 2,
+      size: cellSize * 0.72,
+    };
   });
   return { height: 2 * MAP_MARGIN + numGridRows * rowPitch - (rowPitch - size), nodes, ranks };
 }
@@ -50,22 +54,28 @@ export function layoutNodes(nodeOf: readonly number[]): NodeMap {
 export function linkSection(data: LinkData): HTMLElement {
   const map = layoutNodes(data.nodes);
   const ratio = Math.min(2, devicePixelRatio);
-  const canvas = element("canvas", {
+  const canvas = createElement("canvas", {
     class: "links",
     role: "img",
     width: `${MAP_WIDTH * ratio}`,
     height: `${map.height * ratio}`,
   });
   const unitName = data.between === "ranks" ? "rank" : "node";
-  const rankInput = element("input", { type: "number", min: "0", placeholder: "all", inputmode: "numeric", size: "6" });
-  const output = element("output", { "aria-live": "polite" });
+  const rankInput = createElement("input", {
+    type: "number",
+    min: "0",
+    placeholder: "all",
+    inputmode: "numeric",
+    size: "6",
+  });
+  const output = createElement("output", { "aria-live": "polite" });
   const isInterNode = ({ from, to }: { from: number; to: number }): boolean =>
     data.between === "nodes" ? from !== to : data.nodes[from] !== data.nodes[to];
   const selectLinks = (): LinkData["links"] =>
     data.links.filter(
       ({ from, to }) => rankInput.value === "" || from === rankInput.valueAsNumber || to === rankInput.valueAsNumber,
     );
-  const table = linkTable(unitName, () => selectLinks(), isInterNode);
+  const table = createLinkTable(unitName, () => selectLinks(), isInterNode);
   const draw = (): void => {
     const links = selectLinks();
     const context = canvas.getContext("2d")!;
@@ -85,15 +95,15 @@ export function linkSection(data: LinkData): HTMLElement {
   rankInput.addEventListener("input", draw);
   onThemeChange(draw);
   draw();
-  return section(
+  return createSection(
     "links",
     "Bytes by link",
-    element(
+    createElement(
       "p",
       {},
       `Bytes sent between ${unitName}s, forward and backward. Wider and darker lines carry more bytes. Collectives are counted as direct sends.`,
     ),
-    element("div", { class: "controls" }, withLabel(`Only ${unitName}`, rankInput)),
+    createElement("div", { class: "controls" }, withLabel(`Only ${unitName}`, rankInput)),
     canvas,
     output,
     table,
@@ -139,29 +149,29 @@ function drawMap(context: CanvasRenderingContext2D, { data, map, links, isInterN
 /** Curves to the right of their direction, so that the two ways of a link lie apart. */
 function drawLinks(context: CanvasRenderingContext2D, { data, map, links, isInterNode }: MapScene, theme: Theme): void {
   const maxBytes = links.reduce((max, { bytes }) => Math.max(max, bytes), 1);
-  const placeOf = (nodeNumber: number): CirclePlacement => {
+  const getPlacement = (nodeNumber: number): CirclePlacement => {
     if (data.between === "ranks") return map.ranks[nodeNumber]!;
     const { x, y, size } = map.nodes.get(nodeNumber)!;
     return { x: x + size / 2, y: y + size / 2 };
   };
   for (const link of links.toSorted((a, b) => a.bytes - b.bytes)) {
-    const [from, to] = [placeOf(link.from), placeOf(link.to)];
+    const [start, end] = [getPlacement(link.from), getPlacement(link.to)];
     const share = link.bytes / maxBytes;
-    const [dx, dy] = [to.x - from.x, to.y - from.y];
+    const [dx, dy] = [end.x - start.x, end.y - start.y];
     context.strokeStyle = isInterNode(link) ? theme.accent : theme.ink;
     context.globalAlpha = (0.12 + 0.7 * share) / Math.max(1, Math.sqrt(links.length / 400));
     context.lineWidth = 0.6 + 3 * share;
     context.beginPath();
-    context.moveTo(from.x, from.y);
-    context.quadraticCurveTo((from.x + to.x) / 2 - dy * 0.18, (from.y + to.y) / 2 + dx * 0.18, to.x, to.y);
+    context.moveTo(start.x, start.y);
+    context.quadraticCurveTo((start.x + end.x) / 2 - dy * 0.18, (start.y + end.y) / 2 + dx * 0.18, end.x, end.y);
     context.stroke();
   }
   context.globalAlpha = 1;
 }
 
-function linkTable(
+function createLinkTable(
   unitName: string,
-  links: () => LinkData["links"],
+  getLinks: () => LinkData["links"],
   isInterNode: MapScene["isInterNode"],
 ): HTMLDetailsElement {
   return createTable(
@@ -172,6 +182,6 @@ function linkTable(
       { name: "bytes", isNumber: true, text: ({ bytes }) => bytesText(bytes) },
       { name: "link", text: (link) => (isInterNode(link) ? "between nodes" : "within a node") },
     ],
-    () => links().toSorted((a, b) => b.bytes - a.bytes || a.from - b.from || a.to - b.to),
+    () => getLinks().toSorted((a, b) => b.bytes - a.bytes || a.from - b.from || a.to - b.to),
   );
 }

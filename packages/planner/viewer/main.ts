@@ -3,7 +3,7 @@ import { secondsText } from "../src/draw/quantity.ts";
 import type { RankTraceData, ViewerData } from "../src/view/data.ts";
 import { loadSection, memorySection } from "./charts.ts";
 import { styleKinds } from "./colors.ts";
-import { element } from "./elements.ts";
+import { createElement } from "./elements.ts";
 import { linkSection } from "./link-view.ts";
 import { decodeRun, decodeTraces, Kinds, type Run } from "./model.ts";
 import { tileSection } from "./tile-view.ts";
@@ -24,12 +24,12 @@ function showPage(): void {
   ];
   const main = document.querySelector("main")!;
   const { title = document.title, subtitle = "", facts = [] } = data ?? {};
-  main.append(element("h1", {}, title));
-  if (subtitle !== "") main.append(element("p", { class: "subtitle" }, subtitle));
+  main.append(createElement("h1", {}, title));
+  if (subtitle !== "") main.append(createElement("p", { class: "subtitle" }, subtitle));
   const notes = [...facts, ...describeRuns(runs, traces)];
-  main.append(element("ul", { class: "facts" }, ...notes.map((fact) => element("li", {}, fact))));
+  main.append(createElement("ul", { class: "facts" }, ...notes.map((fact) => createElement("li", {}, fact))));
   if (runs.length === 0) {
-    main.append(element("p", { role: "alert" }, "This page has no data: no rank wrote a trace."));
+    main.append(createElement("p", { role: "alert" }, "This page has no data: no rank wrote a trace."));
     return;
   }
   const timeline = timelineSection({ runs, kinds, styles: styleKinds(runs, kinds) });
@@ -45,7 +45,9 @@ function showPage(): void {
   document
     .querySelector("nav")!
     .append(
-      ...sections.map((each) => element("a", { href: `#${each.id}` }, each.querySelector("h2")!.textContent ?? "")),
+      ...sections.map((each) =>
+        createElement("a", { href: `#${each.id}` }, each.querySelector("h2")!.textContent ?? ""),
+      ),
     );
   timeline.start();
   document.documentElement.dataset["ready"] = "true";
@@ -54,11 +56,11 @@ function showPage(): void {
 function describeRuns(runs: readonly Run[], traces: readonly RankTraceData[]): readonly string[] {
   const notes = runs.map(({ name, seconds, ranks, events, clockError }) => {
     const numEvents = ranks.reduce((sum, rank) => sum + rank.events.count, 0);
-    const merged =
+    const mergedText =
       numEvents < events ? `, drawn as ${numEvents.toLocaleString("en-US")} after merging short events` : "";
-    const clocks = clockError > 0 ? `; clock error between hosts up to ${secondsText(clockError)}` : "";
-    const head = name === "" ? "" : `${name[0]!.toUpperCase()}${name.slice(1)}: `;
-    return `${head}${ranks.length} ranks, ${secondsText(seconds)}, ${events.toLocaleString("en-US")} events${merged}${clocks}.`;
+    const clockErrorText = clockError > 0 ? `; clock error between hosts up to ${secondsText(clockError)}` : "";
+    const namePrefix = name === "" ? "" : `${name[0]!.toUpperCase()}${name.slice(1)}: `;
+    return `${namePrefix}${ranks.length} ranks, ${secondsText(seconds)}, ${events.toLocaleString("en-US")} events${mergedText}${clockErrorText}.`;
   });
   const size = Math.max(0, ...traces.map(({ worldSize }) => worldSize));
   const numMissing = size - new Set(traces.map(({ rank }) => rank)).size;

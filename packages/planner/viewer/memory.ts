@@ -7,24 +7,27 @@ export function memoryOverTime(
   points: number,
 ): Readonly<Record<"time" | "most" | "mean", number[]>> {
   const time = Array.from({ length: points }, (_, i) => (seconds * i) / (points - 1));
-  const maxima = new Array<number>(points).fill(0);
-  const mean = new Array<number>(points).fill(0);
+  const maxBytes = new Array<number>(points).fill(0);
+  const meanBytes = new Array<number>(points).fill(0);
   const tracedRanks = ranks.filter(({ memory }) => memory && memory.time.length > 0);
   for (const { memory } of tracedRanks) {
     const { time: changeTimes, bytes } = memory!;
-    for (const [i, changeTime] of time.entries()) {
+    for (const [i, sampleTime] of time.entries()) {
       // The most within a point's stretch, so that no peak falls between two.
-      const from = Math.max(0, lowerBound(changeTimes, changeTime) - 1);
-      const to = Math.max(from + 1, lowerBound(changeTimes, i + 1 < points ? time[i + 1]! : Number.POSITIVE_INFINITY));
+      const firstIndex = Math.max(0, lowerBound(changeTimes, sampleTime) - 1);
+      const endIndex = Math.max(
+        firstIndex + 1,
+        lowerBound(changeTimes, i + 1 < points ? time[i + 1]! : Number.POSITIVE_INFINITY),
+      );
       const heldBytes =
-        changeTimes[from]! <= changeTime || to > from + 1
-          ? bytes.subarray(from, to).reduce((max, each) => Math.max(max, each), 0)
+        changeTimes[firstIndex]! <= sampleTime || endIndex > firstIndex + 1
+          ? bytes.subarray(firstIndex, endIndex).reduce((max, each) => Math.max(max, each), 0)
           : 0;
-      maxima[i] = Math.max(maxima[i]!, heldBytes);
-      mean[i]! += heldBytes / tracedRanks.length;
+      maxBytes[i] = Math.max(maxBytes[i]!, heldBytes);
+      meanBytes[i]! += heldBytes / tracedRanks.length;
     }
   }
-  return { time, most: maxima, mean };
+  return { time, most: maxBytes, mean: meanBytes };
 }
 
 /** The most that a rank had allocated. */

@@ -46,7 +46,7 @@ export class Kinds {
   readonly allKinds: EventKind[] = [];
   readonly #kindNumbers = new Map<string, number>();
 
-  numberOf(kind: EventKind): number {
+  getKindNumber(kind: EventKind): number {
     const key = `${kind.lane}\n${kind.name}\n${kind.label ?? ""}`;
     let kindNumber = this.#kindNumbers.get(key);
     if (kindNumber === undefined) this.#kindNumbers.set(key, (kindNumber = this.allKinds.push(kind) - 1));
@@ -63,10 +63,10 @@ export function decodeRun(data: RunData, kinds: Kinds): Run {
 /** Traces of ranks on clocks of their own, as one timeline that begins with the first event of any. */
 export function decodeTraces(traces: readonly RankTraceData[], kinds: Kinds): Run {
   const sortedTraces = traces.toSorted((a, b) => a.rank - b.rank).map(removeSynchronization);
-  const firsts = sortedTraces.flatMap(({ events, clock }) =>
+  const firstTimes = sortedTraces.flatMap(({ events, clock }) =>
     events.start.length > 0 ? [events.start[0]! + clock.offset] : [],
   );
-  const startTime = firsts.length > 0 ? Math.min(...firsts) : 0;
+  const startTime = firstTimes.length > 0 ? Math.min(...firstTimes) : 0;
   const ranks = sortedTraces.map((trace) => decodeRank(trace, kinds, trace.clock.offset - startTime));
   const [maxError = 0, secondMaxError = 0] = [
     ...new Map(traces.map(({ host, clock }) => [host, clock.error])).values(),
@@ -83,12 +83,12 @@ export function decodeTraces(traces: readonly RankTraceData[], kinds: Kinds): Ru
 function removeSynchronization(trace: RankTraceData): RankTraceData {
   const { kinds, kind, start, duration, bytes } = trace.events;
   if (!kinds.some(({ name }) => synchronizationEvents.has(name))) return trace;
-  let [time, transfer, previousTime] = [0, 0, 0];
+  let [time, numTransfers, previousTime] = [0, 0, 0];
   const keptColumns = { kind: [] as number[], start: [] as number[], duration: [] as number[], bytes: [] as number[] };
   for (const [i, kindNumber] of kind.entries()) {
     time += start[i]!;
     const { name, lane } = kinds[kindNumber]!;
-    const transferIndex = lane === "communication" ? transfer++ : -1;
+    const transferIndex = lane === "communication" ? numTransfers++ : -1;
     if (synchronizationEvents.has(name)) continue;
     keptColumns.kind.push(kindNumber);
     keptColumns.start.push(time - previousTime);
@@ -114,11 +114,11 @@ function decodeRank(data: RankData & { readonly note?: string }, kinds: Kinds, o
 
 function decodeEvents(columns: EventColumns, kinds: Kinds, offset: number): Events {
   const count = columns.kind.length;
-  const kindNumbers = columns.kinds.map((kind) => kinds.numberOf(kind));
+  const kindNumbers = columns.kinds.map((kind) => kinds.getKindNumber(kind));
   const start = cumulativeSum(columns.start, offset);
   const events = {
     count,
-    kind: Uint16Array.from(columns.kind, (own) => kindNumbers[own]!),
+    kind: Uint16Array.from(columns.kind, (rankKind) => kindNumbers[rankKind]!),
     start,
     end: start.map((time, i) => time + columns.duration[i]! / 1e9),
     sent: new Float64Array(count),
@@ -127,11 +127,11 @@ function decodeEvents(columns: EventColumns, kinds: Kinds, offset: number): Even
     merged: Uint32Array.from(columns.merged?.count ?? new Array<number>(count).fill(1)),
     longestSeconds: columns.duration.reduce((longest, each) => Math.max(longest, each), 0) / 1e9,
   };
-  let transfer = 0;
-  for (const [i, own] of columns.kind.entries()) {
-    if (columns.kinds[own]!.lane === "compute") continue;
-    events.sent[i] = columns.bytes[transfer++]!;
-    events.received[i] = columns.bytes[transfer++]!;
+  let bytesIndex = 0;
+  for (const [i, rankKind] of columns.kind.entries()) {
+    if (columns.kinds[rankKind]!.lane === "compute") continue;
+    events.sent[i] = columns.bytes[bytesIndex++]!;
+    events.received[i] = columns.bytes[bytesIndex++]!;
   }
   return events;
 }

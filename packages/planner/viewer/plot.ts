@@ -5,7 +5,7 @@ import { onThemeChange, readTheme } from "./colors.ts";
 const FONT = "12px system-ui, sans-serif";
 
 /** An axis in the page's colors, with `values` of its own. */
-export function axis(options: uPlot.Axis): uPlot.Axis {
+export function createAxis(options: uPlot.Axis): uPlot.Axis {
   return {
     font: FONT,
     labelFont: FONT,
@@ -17,8 +17,8 @@ export function axis(options: uPlot.Axis): uPlot.Axis {
 }
 
 /** The axis of time, below a plot; differences too small for three digits are shown to as many as they need. */
-export function timeAxis(): uPlot.Axis {
-  return axis({ space: 90, values: (_, times) => formatTimes(times) });
+export function createTimeAxis(): uPlot.Axis {
+  return createAxis({ space: 90, values: (_, times) => formatTimes(times) });
 }
 
 export function formatTimes(times: readonly number[]): string[] {
@@ -34,10 +34,10 @@ export function formatTimes(times: readonly number[]): string[] {
 
 /** A plot that is as wide as what it is in, and is drawn again when that, or the theme, changes. */
 export function createPlot(options: Omit<uPlot.Options, "width">, data: uPlot.AlignedData, parent: HTMLElement): uPlot {
-  const width = (): number => Math.max(240, parent.clientWidth);
-  const plot = new uPlot({ ...options, width: width(), legend: { show: false, ...options.legend } }, data, parent);
+  const getWidth = (): number => Math.max(240, parent.clientWidth);
+  const plot = new uPlot({ ...options, width: getWidth(), legend: { show: false, ...options.legend } }, data, parent);
   new ResizeObserver(() => {
-    if (width() !== plot.width) plot.setSize({ width: width(), height: plot.height });
+    if (getWidth() !== plot.width) plot.setSize({ width: getWidth(), height: plot.height });
   }).observe(parent);
   onThemeChange(() => plot.redraw());
   return plot;

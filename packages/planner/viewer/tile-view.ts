@@ -2,7 +2,7 @@ import { contrastColor, paletteColor } from "../src/draw/color-scheme.ts";
 import type { Band, TileData } from "../src/view/data.ts";
 import { onThemeChange, parseColor, readTheme, type Rgb } from "./colors.ts";
 import { decodeTiles, type Layer } from "./tile-layers.ts";
-import { button, element, withLabel, section, createTable } from "./elements.ts";
+import { createButton, createElement, withLabel, createSection, createTable } from "./elements.ts";
 
 const MAP_PIXELS = 560;
 const FRAME_MS = 500;
@@ -12,18 +12,35 @@ const PAST_STEP_OPACITY = 0.45;
 /** Which rank computes which tile, step by step. */
 export function tileSection(tiles: TileData): HTMLElement {
   const layers = decodeTiles(tiles);
-  const canvas = element("canvas", { class: "tiles", role: "img", width: `${MAP_PIXELS}`, height: `${MAP_PIXELS}` });
-  const output = element("output", { "aria-live": "polite" });
-  const last = Math.max(0, tiles.steps - 1);
-  const slider = element("input", { type: "range", min: "0", max: `${last}`, value: `${last}`, "aria-label": "Step" });
-  const rank = element("input", { type: "number", min: "0", placeholder: "all", inputmode: "numeric", size: "6" });
+  const canvas = createElement("canvas", {
+    class: "tiles",
+    role: "img",
+    width: `${MAP_PIXELS}`,
+    height: `${MAP_PIXELS}`,
+  });
+  const output = createElement("output", { "aria-live": "polite" });
+  const lastStep = Math.max(0, tiles.steps - 1);
+  const slider = createElement("input", {
+    type: "range",
+    min: "0",
+    max: `${lastStep}`,
+    value: `${lastStep}`,
+    "aria-label": "Step",
+  });
+  const rankInput = createElement("input", {
+    type: "number",
+    min: "0",
+    placeholder: "all",
+    inputmode: "numeric",
+    size: "6",
+  });
   const draw = (): void => {
     const step = slider.valueAsNumber;
-    const count = drawTiles(canvas, tiles, layers, {
+    const tileCounts = drawTiles(canvas, tiles, layers, {
       step,
-      selectedRank: rank.value === "" ? undefined : rank.valueAsNumber,
+      selectedRank: rankInput.value === "" ? undefined : rankInput.valueAsNumber,
     });
-    const summary = `Step ${step + 1} of ${last + 1}: ${count.numInStep} ${count.numInStep === 1 ? "tile" : "tiles"} computed in this step, ${count.numUntilStep} of ${count.numTotal} so far.`;
+    const summary = `Step ${step + 1} of ${lastStep + 1}: ${tileCounts.numInStep} ${tileCounts.numInStep === 1 ? "tile" : "tiles"} computed in this step, ${tileCounts.numUntilStep} of ${tileCounts.numTotal} so far.`;
     output.value = summary;
     slider.setAttribute("aria-valuetext", summary);
     canvas.setAttribute(
@@ -33,28 +50,28 @@ export function tileSection(tiles: TileData): HTMLElement {
   };
   const playButton = createPlayer(slider, draw);
   slider.addEventListener("input", draw);
-  rank.addEventListener("input", draw);
+  rankInput.addEventListener("input", draw);
   onThemeChange(draw);
   draw();
-  const controls = element(
+  const controls = createElement(
     "div",
     { class: "controls" },
     playButton,
     withLabel("Step", slider),
-    withLabel("Only rank", rank),
+    withLabel("Only rank", rankInput),
   );
-  return section(
+  return createSection(
     "tiles",
     "Tiles",
-    element(
+    createElement(
       "p",
       {},
       "Tiles of the forward pass, colored by rank: queries are rows, keys are columns. Tiles of earlier steps are faded. Empty tiles are masked or not yet computed.",
     ),
     controls,
-    element("div", { class: "square" }, canvas),
+    createElement("div", { class: "square" }, canvas),
     output,
-    tileTable(tiles, layers),
+    createTileTable(tiles, layers),
   );
 }
 
@@ -68,12 +85,12 @@ function createPlayer(slider: HTMLInputElement, draw: () => void): HTMLButtonEle
     playButton.textContent = prefersReducedMotion ? "Next step" : "Play";
   };
   const advance = (): void => {
-    const last = Number(slider.max);
-    slider.valueAsNumber = slider.valueAsNumber >= last ? 0 : slider.valueAsNumber + 1;
-    if (slider.valueAsNumber >= last) stop();
+    const lastStep = Number(slider.max);
+    slider.valueAsNumber = slider.valueAsNumber >= lastStep ? 0 : slider.valueAsNumber + 1;
+    if (slider.valueAsNumber >= lastStep) stop();
     draw();
   };
-  const playButton = button("", "Step through the tiles", () => {
+  const playButton = createButton("", "Step through the tiles", () => {
     if (timer !== undefined) return stop();
     if (prefersReducedMotion) return advance();
     playButton.textContent = "Pause";
@@ -99,7 +116,7 @@ function drawTiles(
   const context = canvas.getContext("2d")!;
   const theme = readTheme();
   const track = parseColor(theme.track);
-  const [rows, columns] = [edges(queries), edges(keys)];
+  const [rows, columns] = [bandEdges(queries), bandEdges(keys)];
   const counts = { numInStep: 0, numUntilStep: 0, numTotal: 0 };
   context.fillStyle = theme.track;
   context.fillRect(0, 0, MAP_PIXELS, MAP_PIXELS);
@@ -150,10 +167,10 @@ function drawNumber(
   context.fillText(`${rank}`, x + width / 2, y + height / 2);
 }
 
-function edges(bands: readonly Band[]): readonly number[] {
+function bandEdges(bands: readonly Band[]): readonly number[] {
   const totalLength = bands.reduce((sum, { length }) => sum + length, 0) || 1;
-  let at = 0;
-  return [0, ...bands.map(({ length }) => Math.round(((at += length) / totalLength) * MAP_PIXELS))];
+  let position = 0;
+  return [0, ...bands.map(({ length }) => Math.round(((position += length) / totalLength) * MAP_PIXELS))];
 }
 
 function mixColors(color: Rgb, background: Rgb, opacity: number): string {
@@ -161,7 +178,7 @@ function mixColors(color: Rgb, background: Rgb, opacity: number): string {
   return `rgb(${channels.join(" ")})`;
 }
 
-function tileTable({ queries, keys }: TileData, layers: readonly Layer[]): HTMLDetailsElement {
+function createTileTable({ queries, keys }: TileData, layers: readonly Layer[]): HTMLDetailsElement {
   return createTable(
     "tiles by rank",
     [

@@ -36,7 +36,7 @@ export function layoutLanes({ top, height }: Row, ratio: number): Lanes {
 
 type Lanes = Readonly<Record<"compute" | "communication", readonly [top: number, height: number]>>;
 
-export function rowsOf(
+export function layoutSceneRows(
   { view, runs }: Pick<TimelineScene, "view" | "runs">,
   height: number,
   ratio: number,
@@ -53,7 +53,7 @@ export class TimelinePainter {
     const { left, top, width, height } = plot.bbox;
     if (width < 2 || height < 2) return;
     const theme = readTheme();
-    const rows = rowsOf(scene, height, devicePixelRatio);
+    const rows = layoutSceneRows(scene, height, devicePixelRatio);
     const styles = [...scene.styles.compute, ...scene.styles.communication];
     if (this.#image?.width !== width || this.#image.height !== height) {
       this.#image = new ImageData(width, height);
@@ -67,8 +67,8 @@ export class TimelinePainter {
       pixels,
       width,
       colors: Float32Array.from(styles.flatMap(({ fill }) => parseColor(fill).map((channel) => channel * 255))),
-      compute: stylesOf(scene, "compute", styles),
-      communication: stylesOf(scene, "communication", styles),
+      compute: styleIndices(scene, "compute", styles),
+      communication: styleIndices(scene, "communication", styles),
       track: packColor(parseColor(theme.track)),
     };
     for (const row of rows) this.#paintRow(row, paint);
@@ -82,19 +82,19 @@ export class TimelinePainter {
   /** Low rows have one lane: computing over communication, so that time is in the color of the transfers that nothing hides. */
   #paintRow(row: Row, paint: PaintContext): void {
     const { scene, pixels, width, track } = paint;
-    const ranks = scene.runs[row.run]!.ranks.slice(row.from, row.to);
+    const ranks = scene.runs[row.run]!.ranks.slice(row.firstRank, row.endRank);
     const lanes = layoutLanes(row, devicePixelRatio);
     const isSingleLane = lanes.compute[0] === lanes.communication[0];
     for (const lane of ["communication", "compute"] as const) {
       const [top, height] = lanes[lane];
       if (height < 1) continue;
-      const at = top * width;
-      if (!isSingleLane || lane === "communication") pixels.fill(track, at, at + width);
+      const offset = top * width;
+      if (!isSingleLane || lane === "communication") pixels.fill(track, offset, offset + width);
       const window = { start: scene.view.start, end: scene.view.end, pixels: width };
       const weight = 1 / Math.max(1, ranks.length);
       for (const { events } of ranks) this.#coverage!.add(events, window, { styleOf: paint[lane], weight });
-      this.#coverage!.blend(pixels, at, paint.colors);
-      for (let line = 1; line < height; line++) pixels.copyWithin(at + line * width, at, at + width);
+      this.#coverage!.blend(pixels, offset, paint.colors);
+      for (let line = 1; line < height; line++) pixels.copyWithin(offset + line * width, offset, offset + width);
     }
   }
 }
@@ -110,17 +110,17 @@ interface PaintContext {
 }
 
 /** By kind the number of its style, where it is shown in a lane. */
-function stylesOf(
+function styleIndices(
   { kinds, styles, isKindShown: isShown }: TimelineScene,
   lane: string,
   styleList: readonly Style[],
 ): Int16Array {
   return Int16Array.from(kinds.allKinds, (kind, i) =>
-    kind.lane === lane && isShown[i] === 1 ? styleList.indexOf(styles.byKind[i]!) : -1,
+    kind.lane === lane && isShown[i] === 1 ? styleList.indexOf(styles.stylesByKind[i]!) : -1,
   );
 }
 
-interface Overlay {
+interface OverlayContext {
   readonly plot: uPlot;
   readonly scene: TimelineScene;
   readonly rows: readonly Row[];
@@ -129,7 +129,7 @@ interface Overlay {
 }
 
 /** Names of the events that have room for them. */
-function drawNames({ plot, scene, rows, ratio }: Overlay): void {
+function drawNames({ plot, scene, rows, ratio }: OverlayContext): void {
   const { ctx, bbox } = plot;
   const { start, end } = scene.view;
   const scale = bbox.width / (end - start);
@@ -138,8 +138,8 @@ function drawNames({ plot, scene, rows, ratio }: Overlay): void {
   ctx.textBaseline = "middle";
   for (const row of rows) {
     const [top, height] = layoutLanes(row, ratio).compute;
-    const rank = scene.runs[row.run]!.ranks[row.from];
-    if (row.height < MIN_NAMED_HEIGHT * ratio || row.to - row.from > 1 || !rank) continue;
+    const rank = scene.runs[row.run]!.ranks[row.firstRank];
+    if (row.height < MIN_NAMED_HEIGHT * ratio || row.endRank - row.firstRank > 1 || !rank) continue;
     const { events } = rank;
     for (
       let i = lowerBound(events.start, start - events.longestSeconds);
@@ -148,18 +148,18 @@ function drawNames({ plot, scene, rows, ratio }: Overlay): void {
     ) {
       const kind = scene.kinds.allKinds[events.kind[i]!]!;
       if (kind.lane !== "compute" || scene.isKindShown[events.kind[i]!] === 0) continue;
-      const from = Math.max(0, (events.start[i]! - start) * scale);
-      const to = Math.min(bbox.width, (events.end[i]! - start) * scale);
-      if (to - from < 30 * ratio || ctx.measureText(kind.name).width > to - from - 6 * ratio) continue;
-      ctx.fillStyle = contrastColor(scene.styles.byKind[events.kind[i]!]!.fill);
-      ctx.fillText(kind.name, bbox.left + from + 3 * ratio, bbox.top + top + height / 2);
+      const left = Math.max(0, (events.start[i]! - start) * scale);
+      const right = Math.min(bbox.width, (events.end[i]! - start) * scale);
+      if (right - left < 30 * ratio || ctx.measureText(kind.name).width > right - left - 6 * ratio) continue;
+      ctx.fillStyle = contrastColor(scene.styles.stylesByKind[events.kind[i]!]!.fill);
+      ctx.fillText(kind.name, bbox.left + left + 3 * ratio, bbox.top + top + height / 2);
     }
   }
   ctx.restore();
 }
 
 /** The critical path: a line along its events, and across from rank to rank. */
-function drawPaths({ plot, scene, rows, theme, ratio }: Overlay): void {
+function drawPaths({ plot, scene, rows, theme, ratio }: OverlayContext): void {
   const { ctx, bbox } = plot;
   const { start, end } = scene.view;
   const x = (time: number): number => bbox.left + ((time - start) / (end - start)) * bbox.width;
@@ -170,12 +170,12 @@ function drawPaths({ plot, scene, rows, theme, ratio }: Overlay): void {
   ctx.strokeStyle = theme.accent;
   ctx.lineWidth = 2 * ratio;
   for (const [run, path] of scene.paths.entries()) {
-    const middleOf = createMiddleOf(rows, run, scene);
+    const rowMiddle = createRowMiddle(rows, run, scene);
     ctx.beginPath();
     let nextMiddle: number | undefined;
     for (const { rank, event } of path) {
       const { events } = scene.runs[run]!.ranks[rank]!;
-      const y = bbox.top + middleOf(rank);
+      const y = bbox.top + rowMiddle(rank);
       if (nextMiddle !== undefined) ctx.lineTo(x(events.end[event]!), y);
       else ctx.moveTo(x(events.end[event]!), y);
       ctx.lineTo(x(events.start[event]!), y);
@@ -188,32 +188,40 @@ function drawPaths({ plot, scene, rows, theme, ratio }: Overlay): void {
 }
 
 /** Where the middle of a rank's compute lane is, in sight or not. */
-function createMiddleOf(rows: readonly Row[], run: number, { view }: TimelineScene): (rank: number) => number {
+function createRowMiddle(rows: readonly Row[], run: number, { view }: TimelineScene): (rank: number) => number {
   const visibleRows = new Map(
     rows
       .filter((row) => row.run === run)
-      .flatMap(({ from, to, top, height }) =>
-        Array.from({ length: to - from }, (_, i) => [from + i, top + height * 0.33]),
+      .flatMap(({ firstRank, endRank, top, height }) =>
+        Array.from({ length: endRank - firstRank }, (_, i) => [firstRank + i, top + height * 0.33]),
       ),
   );
   const [first] = rows;
-  const height = first ? (first.height * 2) / (first.to - first.from) : 0;
+  const height = first ? (first.height * 2) / (first.endRank - first.firstRank) : 0;
   return (rank) => visibleRows.get(rank) ?? (rank < view.first ? -1 : 1e5 + height);
 }
 
-function drawSelection({ plot, scene, rows, theme, ratio }: Overlay): void {
-  const { selectedEvent: selected, view } = scene;
-  const row = rows.find(({ run, from, to }) => selected?.run === run && selected.rank >= from && selected.rank < to);
-  if (!selected || !row) return;
-  const { events } = scene.runs[selected.run]!.ranks[selected.rank]!;
-  const [top, height] = layoutLanes(row, ratio)[scene.kinds.allKinds[events.kind[selected.event]!]!.lane];
+function drawSelection({ plot, scene, rows, theme, ratio }: OverlayContext): void {
+  const { selectedEvent, view } = scene;
+  const row = rows.find(
+    ({ run, firstRank, endRank }) =>
+      selectedEvent?.run === run && selectedEvent.rank >= firstRank && selectedEvent.rank < endRank,
+  );
+  if (!selectedEvent || !row) return;
+  const { events } = scene.runs[selectedEvent.run]!.ranks[selectedEvent.rank]!;
+  const [top, height] = layoutLanes(row, ratio)[scene.kinds.allKinds[events.kind[selectedEvent.event]!]!.lane];
   const scale = plot.bbox.width / (view.end - view.start);
-  const from = Math.max(0, (events.start[selected.event]! - view.start) * scale);
-  const to = Math.min(plot.bbox.width, (events.end[selected.event]! - view.start) * scale);
-  if (to <= from) return;
+  const left = Math.max(0, (events.start[selectedEvent.event]! - view.start) * scale);
+  const right = Math.min(plot.bbox.width, (events.end[selectedEvent.event]! - view.start) * scale);
+  if (right <= left) return;
   plot.ctx.save();
   plot.ctx.strokeStyle = theme.ink;
   plot.ctx.lineWidth = 2 * ratio;
-  plot.ctx.strokeRect(plot.bbox.left + from, plot.bbox.top + top, Math.max(2 * ratio, to - from), Math.max(2, height));
+  plot.ctx.strokeRect(
+    plot.bbox.left + left,
+    plot.bbox.top + top,
+    Math.max(2 * ratio, right - left),
+    Math.max(2, height),
+  );
   plot.ctx.restore();
 }

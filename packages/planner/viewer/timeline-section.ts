@@ -1,7 +1,7 @@
 import { bytesText, percentText, secondsText } from "../src/draw/quantity.ts";
 import { peakBytes } from "./memory.ts";
 import type { Styles } from "./colors.ts";
-import { button, element, withLabel, section, createTable } from "./elements.ts";
+import { createButton, createElement, withLabel, createSection, createTable } from "./elements.ts";
 import type { Kinds, Rank, Run } from "./model.ts";
 import { type SelectedEvent, TimelineView } from "./timeline-view.ts";
 
@@ -18,25 +18,29 @@ const KEYBOARD_HELP =
 /** The timeline with its controls, and tables of the same numbers. */
 export function timelineSection(timelines: Timelines): { readonly section: HTMLElement; start(): void } {
   const { runs, styles } = timelines;
-  const frame = element("div");
-  const details = element("p", { class: "details", role: "status", "aria-live": "polite" }, "No event is selected.");
-  const output = element("output", { class: "window" });
+  const frame = createElement("div");
+  const details = createElement(
+    "p",
+    { class: "details", role: "status", "aria-live": "polite" },
+    "No event is selected.",
+  );
+  const output = createElement("output", { class: "window" });
   let selectedEvent: SelectedEvent | undefined;
-  const events = eventTable(timelines, () => selectedEvent);
-  const controls = element("div", { class: "controls" });
+  const eventsTable = createEventTable(timelines, () => selectedEvent);
+  const controls = createElement("div", { class: "controls" });
   const start = (): void => {
     const view = new TimelineView(frame, timelines, {
       onSelect(event) {
         selectedEvent = event;
         details.textContent = event ? view.describeEvent(event) : "No event is selected.";
-        events.dispatchEvent(new Event("refresh"));
+        eventsTable.dispatchEvent(new Event("refresh"));
       },
       onView({ start, end, first, last }) {
         output.value = `${secondsText(start)} to ${secondsText(end)}, ${Math.ceil(last - first)} ranks`;
       },
     });
     controls.append(
-      ...viewControls(view),
+      ...createViewControls(view),
       ...createFilterControls(view, timelines),
       createPathControl(view, timelines, details),
       output,
@@ -45,59 +49,59 @@ export function timelineSection(timelines: Timelines): { readonly section: HTMLE
   };
   return {
     start,
-    section: section(
+    section: createSection(
       "timeline",
       "Timeline",
-      element("p", { id: "timeline-keys", class: "hint" }, KEYBOARD_HELP),
+      createElement("p", { id: "timeline-keys", class: "hint" }, KEYBOARD_HELP),
       controls,
       frame,
-      legend(styles, runs),
+      createLegend(styles, runs),
       details,
-      rankTable(runs),
-      events,
+      createRankTable(runs),
+      eventsTable,
     ),
   };
 }
 
-function viewControls(view: TimelineView): readonly HTMLElement[] {
+function createViewControls(view: TimelineView): readonly HTMLElement[] {
   return [
-    button("−", "Zoom out in time", () => view.zoomTime(2)),
-    button("+", "Zoom in on time", () => view.zoomTime(0.5)),
-    button("All", "Show all ranks and times", () => view.showAll()),
+    createButton("−", "Zoom out in time", () => view.zoomTime(2)),
+    createButton("+", "Zoom in on time", () => view.zoomTime(0.5)),
+    createButton("All", "Show all ranks and times", () => view.showAll()),
   ];
 }
 
 /** Runs by name, lanes, and words that names of events must have. */
 function createFilterControls(view: TimelineView, { runs, kinds }: Timelines): readonly HTMLElement[] {
-  const searchInput = element("input", { type: "search", placeholder: "attend, ring(sp), …", size: "18" });
-  const lanes = createSelect(["both lanes", "compute", "communication"]);
+  const searchInput = createElement("input", { type: "search", placeholder: "attend, ring(sp), …", size: "18" });
+  const laneSelect = createSelect(["both lanes", "compute", "communication"]);
   const runSelect = createSelect(["all timelines", ...runs.map(({ name }) => name)]);
-  const apply = (): void => {
-    const parts = searchInput.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const applyFilter = (): void => {
+    const words = searchInput.value.toLowerCase().split(/\s+/).filter(Boolean);
     const isKindShown = Uint8Array.from(kinds.allKinds, ({ lane, name, label = "" }) => {
       const text = `${name} ${label}`.toLowerCase();
-      const isInLane = lanes.value === "both lanes" || lanes.value === lane;
-      return isInLane && parts.every((word) => text.includes(word)) ? 1 : 0;
+      const isInLane = laneSelect.value === "both lanes" || laneSelect.value === lane;
+      return isInLane && words.every((word) => text.includes(word)) ? 1 : 0;
     });
     const shownRuns = [...runs.keys()].filter(
       (run) => runSelect.selectedIndex <= 0 || runSelect.selectedIndex - 1 === run,
     );
     view.filter(shownRuns, isKindShown);
   };
-  for (const control of [searchInput, lanes, runSelect]) control.addEventListener("input", apply);
-  const filters = [withLabel("Filter", searchInput), withLabel("Lanes", lanes)];
+  for (const control of [searchInput, laneSelect, runSelect]) control.addEventListener("input", applyFilter);
+  const filters = [withLabel("Filter", searchInput), withLabel("Lanes", laneSelect)];
   return runs.length > 1 ? [...filters, withLabel("Show", runSelect)] : filters;
 }
 
 function createSelect(options: readonly string[]): HTMLSelectElement {
-  return element("select", {}, ...options.map((each) => element("option", {}, each)));
+  return createElement("select", {}, ...options.map((each) => createElement("option", {}, each)));
 }
 
 function createPathControl(view: TimelineView, { runs }: Timelines, details: HTMLElement): HTMLLabelElement {
-  const box = element("input", { type: "checkbox" });
-  box.addEventListener("input", () => {
-    const paths = view.showCriticalPath(box.checked);
-    if (!box.checked) return;
+  const checkbox = createElement("input", { type: "checkbox" });
+  checkbox.addEventListener("input", () => {
+    const paths = view.showCriticalPath(checkbox.checked);
+    if (!checkbox.checked) return;
     details.textContent = paths
       .map((path, run) => {
         const { name, ranks, seconds } = runs[run]!;
@@ -110,22 +114,22 @@ function createPathControl(view: TimelineView, { runs }: Timelines, details: HTM
       })
       .join(" ");
   });
-  return withLabel("Critical path", box);
+  return withLabel("Critical path", checkbox);
 }
 
-function legend({ compute, communication }: Styles, runs: readonly Run[]): HTMLElement {
+function createLegend({ compute, communication }: Styles, runs: readonly Run[]): HTMLElement {
   const entries = [...compute, ...communication].map(({ name, fill }) => {
-    const swatch = element("span", { class: "swatch", "aria-hidden": "true" });
+    const swatch = createElement("span", { class: "swatch", "aria-hidden": "true" });
     swatch.style.background = fill;
-    return element("li", {}, swatch, name);
+    return createElement("li", {}, swatch, name);
   });
-  const order = runs.length > 1 ? ` For each rank, ${runs.map(({ name }) => name).join(" is above ")}.` : "";
-  const legendText = element(
+  const orderText = runs.length > 1 ? ` For each rank, ${runs.map(({ name }) => name).join(" is above ")}.` : "";
+  const legendText = createElement(
     "p",
     { class: "hint" },
-    `Compute is drawn above communication, and over it in low rows. Paler colors mark pixels that are busy for part of their time.${order}`,
+    `Compute is drawn above communication, and over it in low rows. Paler colors mark pixels that are busy for part of their time.${orderText}`,
   );
-  return element("div", { class: "legend" }, element("ul", {}, ...entries), legendText);
+  return createElement("div", { class: "legend" }, createElement("ul", {}, ...entries), legendText);
 }
 
 interface RankRow {
@@ -133,7 +137,7 @@ interface RankRow {
   readonly rank: Rank;
 }
 
-function rankTable(runs: readonly Run[]): HTMLDetailsElement {
+function createRankTable(runs: readonly Run[]): HTMLDetailsElement {
   const formatShare = (seconds: number, { run }: RankRow): string =>
     percentText(run.seconds > 0 ? seconds / run.seconds : 0);
   const sumBytes = ({ events }: Rank, direction: "sent" | "received"): number =>
@@ -170,32 +174,35 @@ function rankTable(runs: readonly Run[]): HTMLDetailsElement {
 }
 
 /** Events of the selected rank, or of the first one, around the selected event. */
-function eventTable({ runs, kinds }: Timelines, selection: () => SelectedEvent | undefined): HTMLDetailsElement {
-  const rankOf = (): Rank | undefined => {
-    const { run = 0, rank = 0 } = selection() ?? {};
+function createEventTable(
+  { runs, kinds }: Timelines,
+  getSelection: () => SelectedEvent | undefined,
+): HTMLDetailsElement {
+  const getRank = (): Rank | undefined => {
+    const { run = 0, rank = 0 } = getSelection() ?? {};
     return runs[run]?.ranks[rank];
   };
-  const kindOf = (event: number) => kinds.allKinds[rankOf()!.events.kind[event]!]!;
-  const time = (column: "start" | "end") => (event: number) => secondsText(rankOf()!.events[column][event]!);
+  const getKind = (event: number) => kinds.allKinds[getRank()!.events.kind[event]!]!;
+  const formatTime = (column: "start" | "end") => (event: number) => secondsText(getRank()!.events[column][event]!);
   return createTable<number>(
     "events of the selected rank, from the selected event on",
     [
       { name: "event", isNumber: true, text: (event) => `${event}` },
-      { name: "lane", text: (event) => kindOf(event).lane },
-      { name: "name", text: (event) => kindOf(event).name },
-      { name: "label", text: (event) => kindOf(event).label ?? "" },
-      { name: "start", isNumber: true, text: time("start") },
-      { name: "end", isNumber: true, text: time("end") },
+      { name: "lane", text: (event) => getKind(event).lane },
+      { name: "name", text: (event) => getKind(event).name },
+      { name: "label", text: (event) => getKind(event).label ?? "" },
+      { name: "start", isNumber: true, text: formatTime("start") },
+      { name: "end", isNumber: true, text: formatTime("end") },
       {
         name: "sent",
         isNumber: true,
-        text: (event) => (kindOf(event).lane === "communication" ? bytesText(rankOf()!.events.sent[event]!) : ""),
+        text: (event) => (getKind(event).lane === "communication" ? bytesText(getRank()!.events.sent[event]!) : ""),
       },
     ],
     () => {
-      const events = rankOf()?.events;
-      const from = Math.max(0, selection()?.event ?? 0);
-      return Array.from({ length: Math.max(0, (events?.count ?? 0) - from) }, (_, i) => from + i);
+      const events = getRank()?.events;
+      const firstEvent = Math.max(0, getSelection()?.event ?? 0);
+      return Array.from({ length: Math.max(0, (events?.count ?? 0) - firstEvent) }, (_, i) => firstEvent + i);
     },
   );
 }

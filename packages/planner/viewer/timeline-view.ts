@@ -2,11 +2,11 @@ import uPlot from "uplot";
 import { bytesText, secondsText } from "../src/draw/quantity.ts";
 import type { Styles } from "./colors.ts";
 import { criticalPath, type EventReference } from "./critical-path.ts";
-import { element } from "./elements.ts";
+import { createElement } from "./elements.ts";
 import { addPointerGestures, addWheelGestures } from "./gestures.ts";
 import { type Kinds, lowerBound, type Run } from "./model.ts";
-import { axis, createPlot, timeAxis } from "./plot.ts";
-import { layoutLanes, rowsOf, TimelinePainter } from "./timeline-painter.ts";
+import { createAxis, createPlot, createTimeAxis } from "./plot.ts";
+import { layoutLanes, layoutSceneRows, TimelinePainter } from "./timeline-painter.ts";
 import { type Extent, pan, reveal, type Viewport, wholeViewport, zoom } from "./viewport.ts";
 
 export type SelectedEvent = EventReference & { readonly run: number };
@@ -31,7 +31,7 @@ export class TimelineView {
   #isKindShown: Uint8Array;
   #view: Viewport;
   #selectedEvent: SelectedEvent | undefined;
-  #showPath = false;
+  #isPathShown = false;
   #criticalPaths: readonly (readonly EventReference[])[] | undefined;
 
   constructor(
@@ -48,12 +48,12 @@ export class TimelineView {
     const ranks = Math.max(1, ...runs.map((run) => run.ranks.length));
     this.#extent = { seconds: Math.max(1e-9, ...runs.map(({ seconds }) => seconds)), ranks };
     this.#view = wholeViewport(this.#extent);
-    this.canvas = element("div", {
+    this.canvas = createElement("div", {
       class: "canvas",
       tabindex: "0",
       role: "application",
       "aria-roledescription": "timeline",
-      "aria-label": this.#describe(),
+      "aria-label": this.#describeRuns(),
       "aria-describedby": "timeline-keys",
     });
     parent.append(this.canvas);
@@ -95,7 +95,7 @@ export class TimelineView {
   }
 
   showCriticalPath(isShown: boolean): readonly (readonly EventReference[])[] {
-    this.#showPath = isShown;
+    this.#isPathShown = isShown;
     this.#criticalPaths ??= this.#runs.map((run) => criticalPath(run, this.#kinds));
     this.#plot.redraw();
     return this.#criticalPaths;
@@ -115,14 +115,14 @@ export class TimelineView {
 
   /** Scales time by a factor about the middle. */
   zoomTime(factor: number): void {
-    this.show(zoom(this.#view, this.#extent, { time: factor, at: [0.5, 0.5] }));
+    this.show(zoom(this.#view, this.#extent, { time: factor, center: [0.5, 0.5] }));
   }
 
   zoomRanks(factor: number): void {
-    this.show(zoom(this.#view, this.#extent, { ranks: factor, at: [0.5, 0] }));
+    this.show(zoom(this.#view, this.#extent, { ranks: factor, center: [0.5, 0] }));
   }
 
-  #describe(): string {
+  #describeRuns(): string {
     const runs = this.#runs.map(({ name, ranks, seconds, events }) => {
       return `${name === "" ? "" : `${name}: `}${ranks.length} ranks, ${events} events, ${secondsText(seconds)}`;
     });
@@ -140,14 +140,14 @@ export class TimelineView {
         y: { auto: false, min: 0, max: this.#extent.ranks, dir: -1 },
       },
       series: [{}, { show: true, paths: () => null, points: { show: false } }],
-      axes: [{ ...timeAxis(), grid: { show: false } }, this.#rankAxis()],
+      axes: [{ ...createTimeAxis(), grid: { show: false } }, this.#rankAxis()],
       hooks: { drawClear: [(plot) => this.#paint(plot)] },
     };
   }
 
   /** Numbers of ranks, beside the middles of their rows. */
   #rankAxis(): uPlot.Axis {
-    return axis({
+    return createAxis({
       size: 64,
       grid: { show: false },
       ticks: { show: false },
@@ -174,7 +174,7 @@ export class TimelineView {
       styles: this.#styles,
       view: this.#view,
       isKindShown: this.#isKindShown,
-      paths: this.#showPath ? this.#shownRuns.map((run) => this.#criticalPaths![run]!) : [],
+      paths: this.#isPathShown ? this.#shownRuns.map((run) => this.#criticalPaths![run]!) : [],
       selectedEvent: this.#selectedEvent && {
         ...this.#selectedEvent,
         run: this.#shownRuns.indexOf(this.#selectedEvent.run),
@@ -188,13 +188,13 @@ export class TimelineView {
       this.show(update(this.#view, this.#extent));
     addPointerGestures(over, {
       onPan: (shares) => changeView((view, extent) => pan(view, extent, shares)),
-      onPinch: (factor, at) => changeView((view, extent) => zoom(view, extent, { time: factor, at })),
-      onTap: (at) => this.select(this.#eventAt(at)),
+      onPinch: (factor, at) => changeView((view, extent) => zoom(view, extent, { time: factor, center: at })),
+      onTap: (at) => this.select(this.#findEvent(at)),
     });
     addWheelGestures(over, {
       onPan: (shares) => changeView((view, extent) => pan(view, extent, shares)),
-      onZoom: (factor, at) => changeView((view, extent) => zoom(view, extent, { time: factor, at })),
-      onZoomRanks: (factor, at) => changeView((view, extent) => zoom(view, extent, { ranks: factor, at })),
+      onZoom: (factor, at) => changeView((view, extent) => zoom(view, extent, { time: factor, center: at })),
+      onZoomRanks: (factor, at) => changeView((view, extent) => zoom(view, extent, { ranks: factor, center: at })),
     });
     over.addEventListener("pointermove", (event) => this.#hover(event));
     this.canvas.addEventListener("keydown", (event) => {
@@ -205,11 +205,11 @@ export class TimelineView {
 
   #hover(event: PointerEvent): void {
     const { over } = this.#plot;
-    const hovered =
+    const hoveredEvent =
       event.buttons === 0
-        ? this.#eventAt([event.offsetX / over.clientWidth, event.offsetY / over.clientHeight])
+        ? this.#findEvent([event.offsetX / over.clientWidth, event.offsetY / over.clientHeight])
         : undefined;
-    over.title = hovered ? this.describeEvent(hovered) : "";
+    over.title = hoveredEvent ? this.describeEvent(hoveredEvent) : "";
   }
 
   /** What a key does; false if nothing. */
@@ -237,36 +237,40 @@ export class TimelineView {
   }
 
   /** Selects the next event of the rank, or the first in sight. */
-  #selectNeighbour(by: 1 | -1): void {
-    const from = this.#selectedEvent ?? { run: this.#shownRuns[0] ?? 0, rank: Math.floor(this.#view.first), event: -1 };
-    const events = this.#runs[from.run]?.ranks[from.rank]?.events;
+  #selectNeighbour(step: 1 | -1): void {
+    const origin = this.#selectedEvent ?? {
+      run: this.#shownRuns[0] ?? 0,
+      rank: Math.floor(this.#view.first),
+      event: -1,
+    };
+    const events = this.#runs[origin.run]?.ranks[origin.rank]?.events;
     if (!events || events.count === 0) return;
-    let event = from.event < 0 ? lowerBound(events.start, this.#view.start) : from.event + by;
-    while (event >= 0 && event < events.count && this.#isKindShown[events.kind[event]!] === 0) event += by;
-    if (event >= 0 && event < events.count) this.select({ ...from, event });
+    let event = origin.event < 0 ? lowerBound(events.start, this.#view.start) : origin.event + step;
+    while (event >= 0 && event < events.count && this.#isKindShown[events.kind[event]!] === 0) event += step;
+    if (event >= 0 && event < events.count) this.select({ ...origin, event });
   }
 
   /** Selects what another rank does at the same time. */
-  #changeRank(by: 1 | -1): void {
+  #changeRank(step: 1 | -1): void {
     if (!this.#selectedEvent) return this.#selectNeighbour(1);
     const { run, rank, event } = this.#selectedEvent;
     const { ranks } = this.#runs[run]!;
-    const nextRank = Math.min(ranks.length - 1, Math.max(0, rank + by));
+    const nextRank = Math.min(ranks.length - 1, Math.max(0, rank + step));
     const { events } = ranks[nextRank]!;
-    const at = lowerBound(events.start, ranks[rank]!.events.start[event]!);
-    if (events.count > 0) this.select({ run, rank: nextRank, event: Math.min(events.count - 1, at) });
+    const nearestEvent = lowerBound(events.start, ranks[rank]!.events.start[event]!);
+    if (events.count > 0) this.select({ run, rank: nextRank, event: Math.min(events.count - 1, nearestEvent) });
   }
 
-  #eventAt([xShare, yShare]: readonly [number, number]): SelectedEvent | undefined {
+  #findEvent([xShare, yShare]: readonly [number, number]): SelectedEvent | undefined {
     const { height } = this.#plot.bbox;
     const y = yShare * height;
     const runs = this.#shownRuns.map((run) => this.#runs[run]!);
-    const row = rowsOf({ view: this.#view, runs }, height, devicePixelRatio).find(
+    const row = layoutSceneRows({ view: this.#view, runs }, height, devicePixelRatio).find(
       ({ top, height: rowHeight }) => y >= top && y < top + rowHeight,
     );
     if (!row) return undefined;
     const { compute, communication } = layoutLanes(row, devicePixelRatio);
-    const lanes =
+    const hitLanes =
       compute[0] === communication[0]
         ? ["compute", "communication"]
         : [y < communication[0] ? "compute" : "communication"];
@@ -274,14 +278,14 @@ export class TimelineView {
     // A pixel to each side.
     const pixelSeconds = (this.#view.end - this.#view.start) / this.#plot.bbox.width;
     const ranks = runs[row.run]!.ranks;
-    for (let rank = row.from; rank < Math.min(row.to, ranks.length); rank++) {
+    for (let rank = row.firstRank; rank < Math.min(row.endRank, ranks.length); rank++) {
       const { events } = ranks[rank]!;
       for (let event = lowerBound(events.start, time + pixelSeconds) - 1; event >= 0; event--) {
         if (events.start[event]! < time - pixelSeconds - events.longestSeconds) break;
         const kind = events.kind[event]!;
         const isInEvent =
           events.end[event]! >= time - pixelSeconds &&
-          lanes.includes(this.#kinds.allKinds[kind]!.lane) &&
+          hitLanes.includes(this.#kinds.allKinds[kind]!.lane) &&
           this.#isKindShown[kind] === 1;
         if (isInEvent) return { run: this.#shownRuns[row.run]!, rank, event };
       }
@@ -297,13 +301,13 @@ export class TimelineView {
     const [start, end] = [events.start[event]!, events.end[event]!];
     const coordinates = Object.entries(at).map(([axis, index]) => `${axis} ${index}`);
     const mergedText = events.merged[event]! > 1 ? ` and others, ${events.merged[event]} merged events` : "";
-    const bytes =
+    const transferText =
       lane === "communication"
         ? `; sent ${bytesText(events.sent[event]!)}, received ${bytesText(events.received[event]!)}`
         : "";
     return [
       `${runName === "" ? "" : `${runName}, `}rank ${rankNumber}${coordinates.length > 0 ? ` (${coordinates.join(", ")})` : ""}: ${label ?? name}${mergedText}`,
-      `${secondsText(start)} to ${secondsText(end)}, ${secondsText(end - start)}${bytes}`,
+      `${secondsText(start)} to ${secondsText(end)}, ${secondsText(end - start)}${transferText}`,
     ].join("; ");
   }
 }

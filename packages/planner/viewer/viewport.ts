@@ -30,9 +30,9 @@ export function pan(
   return { start, end, first, last };
 }
 
-function shiftRange([from, to]: readonly [number, number], share: number, maximum: number): readonly [number, number] {
-  const length = to - from;
-  const start = Math.min(Math.max(0, from + share * length), Math.max(0, maximum - length));
+function shiftRange([low, high]: readonly [number, number], share: number, maximum: number): readonly [number, number] {
+  const length = high - low;
+  const start = Math.min(Math.max(0, low + share * length), Math.max(0, maximum - length));
   return [start, start + length];
 }
 
@@ -43,25 +43,29 @@ export function zoom(
   {
     time = 1,
     ranks = 1,
-    at,
-  }: { readonly time?: number; readonly ranks?: number; readonly at: readonly [number, number] },
+    center,
+  }: { readonly time?: number; readonly ranks?: number; readonly center: readonly [number, number] },
 ): Viewport {
   const [start, end] = scaleRange([view.start, view.end], time, {
-    at: at[0],
+    at: center[0],
     minLength: MIN_VIEW_SECONDS,
     maximum: extent.seconds,
   });
-  const [first, last] = scaleRange([view.first, view.last], ranks, { at: at[1], minLength: 1, maximum: extent.ranks });
+  const [first, last] = scaleRange([view.first, view.last], ranks, {
+    at: center[1],
+    minLength: 1,
+    maximum: extent.ranks,
+  });
   return { start, end, first, last };
 }
 
 function scaleRange(
-  [from, to]: readonly [number, number],
+  [low, high]: readonly [number, number],
   factor: number,
   { at, minLength, maximum }: { readonly at: number; readonly minLength: number; readonly maximum: number },
 ): readonly [number, number] {
-  const length = Math.min(maximum, Math.max(Math.min(minLength, maximum), (to - from) * factor));
-  const start = Math.min(Math.max(0, from + at * (to - from - length)), maximum - length);
+  const length = Math.min(maximum, Math.max(Math.min(minLength, maximum), (high - low) * factor));
+  const start = Math.min(Math.max(0, low + at * (high - low - length)), maximum - length);
   return [start, start + length];
 }
 
@@ -75,17 +79,17 @@ export function reveal(
   const isTimeShown = start >= view.start && start <= view.end - Math.min(end - start, length);
   const xShift = isTimeShown ? 0 : ((start + end) / 2 - (view.start + view.end) / 2) / length;
   const height = view.last - view.first;
-  const down =
+  const yShift =
     rank < view.first ? (rank - view.first) / height : rank + 1 > view.last ? (rank + 1 - view.last) / height : 0;
-  return pan(view, extent, [xShift, down]);
+  return pan(view, extent, [xShift, yShift]);
 }
 
 /** A row of the picture: one rank of one run, or several ranks of one run where there are more than rows. */
 export interface Row {
   readonly run: number;
   /** Indices of ranks. */
-  readonly from: number;
-  readonly to: number;
+  readonly firstRank: number;
+  readonly endRank: number;
   readonly top: number;
   readonly height: number;
 }
@@ -100,14 +104,20 @@ export function layoutRows(
   const ranksPerRow = Math.max(1, Math.ceil((minHeight * runs) / rowsPerRank));
   const rows: Row[] = [];
   const first = Math.floor(view.first / ranksPerRow) * ranksPerRow;
-  for (let from = first; from < view.last; from += ranksPerRow) {
-    const top = (from - view.first) * rowsPerRank;
-    const bottom = (from + ranksPerRow - view.first) * rowsPerRank;
+  for (let firstRank = first; firstRank < view.last; firstRank += ranksPerRow) {
+    const top = (firstRank - view.first) * rowsPerRank;
+    const bottom = (firstRank + ranksPerRow - view.first) * rowsPerRank;
     for (let run = 0; run < runs; run++) {
       const [y0, y1] = [run, run + 1].map((i) => Math.round(top + ((bottom - top) * i) / runs)) as [number, number];
       const [clippedTop, clippedBottom] = [Math.max(0, y0), Math.min(height, y1)];
       if (clippedBottom <= clippedTop) continue;
-      rows.push({ run, from, to: from + ranksPerRow, top: clippedTop, height: clippedBottom - clippedTop });
+      rows.push({
+        run,
+        firstRank,
+        endRank: firstRank + ranksPerRow,
+        top: clippedTop,
+        height: clippedBottom - clippedTop,
+      });
     }
   }
   return rows;

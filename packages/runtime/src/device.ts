@@ -102,12 +102,12 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
       this.handle.native.stopTrace();
     });
     this.handle.begin("stopTrace").number(completionId);
-    const flat = this.handle.native.takeTrace();
-    return Array.from({ length: flat.length / 3 }, (_, i) => ({
+    const traceFields = this.handle.native.takeTrace();
+    return Array.from({ length: traceFields.length / 3 }, (_, i) => ({
       lane: "compute",
-      name: flat[3 * i] as string,
-      start: flat[3 * i + 1] as number,
-      end: flat[3 * i + 2] as number,
+      name: traceFields[3 * i] as string,
+      start: traceFields[3 * i + 1] as number,
+      end: traceFields[3 * i + 2] as number,
     }));
   }
 

@@ -81,14 +81,16 @@ function fieldSource(field: Field, value: string, where: string): string {
       : memberSources;
   }
   if ("tensor" in field) {
-    const [at, dtype] = [JSON.stringify(where), JSON.stringify(field.dtype)];
-    const dtypeCheck = field.dtype ? `if (${value}.dtype !== ${dtype}) rejectDType(${value}, ${dtype}, ${at});` : "";
+    const [whereLiteral, dtype] = [JSON.stringify(where), JSON.stringify(field.dtype)];
+    const dtypeCheck = field.dtype
+      ? `if (${value}.dtype !== ${dtype}) rejectDType(${value}, ${dtype}, ${whereLiteral});`
+      : "";
     if (!field.optional) return `${dtypeCheck} args.view(${value});`;
     return `if (${isAbsent}) args.number(0); else { ${dtypeCheck} args.number(1).view(${value}); }`;
   }
   if ("enum" in field) {
-    const [name, at] = [JSON.stringify(field.enum), JSON.stringify(where)];
-    const code = `args.number(codes[${name}][${value}] ?? rejectValue(${name}, ${value}, ${at}));`;
+    const [name, whereLiteral] = [JSON.stringify(field.enum), JSON.stringify(where)];
+    const code = `args.number(codes[${name}][${value}] ?? rejectValue(${name}, ${value}, ${whereLiteral}));`;
     return field.optional ? `if (${isAbsent}) args.number(0); else { args.number(1); ${code} }` : code;
   }
   if ("list" in field) return `args.${field.list}(${value}${field.optional ? " ?? []" : ""});`;

@@ -65,18 +65,18 @@ export class NativeStorage extends Storage {
     owner.reclaim(block);
   }
 
-  override adoptMemory(from: Storage): void {
-    if (from instanceof NativeStorage && from.#block && this.isReleased && from.byteLength === this.byteLength) {
-      this.#block = from.#block;
-      this.owner = from.owner;
-      this.address = from.address;
-      from.#block = undefined;
-      from.owner = noOwner;
-      from.address = 0;
+  override adoptMemory(source: Storage): void {
+    if (source instanceof NativeStorage && source.#block && this.isReleased && source.byteLength === this.byteLength) {
+      this.#block = source.#block;
+      this.owner = source.owner;
+      this.address = source.address;
+      source.#block = undefined;
+      source.owner = noOwner;
+      source.address = 0;
       return;
     }
     const expected = `${this.byteLength} bytes of memory for a storage with released memory`;
-    expectValue("Storage.adoptMemory", false, expected, from);
+    expectValue("Storage.adoptMemory", false, expected, source);
   }
 
   protected free(): void {

@@ -15,7 +15,7 @@ const name = "mosaic_test";
 const file = join(`${process.platform}-${process.arch}`, `${name}.node`);
 
 /** A directory with an empty addon at each of these paths; gone when the test ends. */
-function directoryWith(...paths: string[]): string {
+function createDirectoryWith(...paths: string[]): string {
   const directory = mkdtempSync(join(tmpdir(), "mosaic-addon-"));
   onTestFinished(() => rmSync(directory, { recursive: true }));
   for (const path of paths) {
@@ -25,7 +25,7 @@ function directoryWith(...paths: string[]): string {
   return directory;
 }
 
-const load = (path: string) =>
+const loadFrom = (path: string) =>
   loadAddon({
     packageName: "@mosaic/test",
     description: "the addon of this test",
@@ -35,30 +35,31 @@ const load = (path: string) =>
   });
 
 /** Makes this process look as if it ran elsewhere. */
-function pretend(platform: string, arch: string, glibc?: string): void {
+function overrideHost(platform: string, arch: string, glibc?: string): void {
   const [ownPlatform, ownArch] = [process.platform, process.arch];
-  const define = (key: string, value: string) => Object.defineProperty(process, key, { value, configurable: true });
-  define("platform", platform);
-  define("arch", arch);
+  const overrideProperty = (key: string, value: string) =>
+    Object.defineProperty(process, key, { value, configurable: true });
+  overrideProperty("platform", platform);
+  overrideProperty("arch", arch);
   onTestFinished(() => {
-    define("platform", ownPlatform);
-    define("arch", ownArch);
+    overrideProperty("platform", ownPlatform);
+    overrideProperty("arch", ownArch);
   });
   vi.spyOn(process.report, "getReport").mockReturnValue({ header: { glibcVersionRuntime: glibc } });
 }
 
 test("an addon is that of the package, or lies beside a bundle", () => {
-  const inPackage = directoryWith(join("prebuilds", file));
+  const packageDirectory = createDirectoryWith(join("prebuilds", file));
   const url = (directory: string) => pathToFileURL(join(directory, "dist/index.js")).href;
-  expect(findAddon(name, url(inPackage))).toBe(join(inPackage, "prebuilds", file));
-  const besideBundle = directoryWith(join("dist/prebuilds", file));
-  expect(findAddon(name, url(besideBundle))).toBe(join(besideBundle, "dist/prebuilds", file));
-  const nowhere = directoryWith();
-  expect(findAddon(name, url(nowhere))).toBe(join(nowhere, "prebuilds", file));
+  expect(findAddon(name, url(packageDirectory))).toBe(join(packageDirectory, "prebuilds", file));
+  const bundleDirectory = createDirectoryWith(join("dist/prebuilds", file));
+  expect(findAddon(name, url(bundleDirectory))).toBe(join(bundleDirectory, "dist/prebuilds", file));
+  const emptyDirectory = createDirectoryWith();
+  expect(findAddon(name, url(emptyDirectory))).toBe(join(emptyDirectory, "prebuilds", file));
 });
 
 test("MOSAIC_PREBUILDS names the directory, and nothing else is looked at", () => {
-  const directory = directoryWith(join("prebuilds", file));
+  const directory = createDirectoryWith(join("prebuilds", file));
   vi.stubEnv("MOSAIC_PREBUILDS", "/elsewhere");
   expect(findAddon(name, pathToFileURL(join(directory, "dist/index.js")).href)).toBe(join("/elsewhere", file));
 });
@@ -72,9 +73,9 @@ test("hosts without an addon get an error that names those that have", () => {
     ["linux", "arm64", "2.17", "linux-arm64 with glibc 2.17"],
   ] as const;
   for (const [platform, arch, glibc, received] of hosts) {
-    pretend(platform, arch, glibc);
-    expect(() => load("/nowhere/addon.node")).toThrow(AddonLoadError);
-    expect(() => load("/nowhere/addon.node")).toThrow(
+    overrideHost(platform, arch, glibc);
+    expect(() => loadFrom("/nowhere/addon.node")).toThrow(AddonLoadError);
+    expect(() => loadFrom("/nowhere/addon.node")).toThrow(
       `expected linux-x64 or linux-arm64 with glibc 2.28 or newer, received ${received}; use a host`,
     );
   }
@@ -82,7 +83,7 @@ test("hosts without an addon get an error that names those that have", () => {
 
 test("on hosts with an addon, the error states why this one did not load", () => {
   for (const glibc of ["2.28", "2.31", "3.0"]) {
-    pretend("linux", "x64", glibc);
-    expect(() => load("/nowhere/addon.node")).toThrow(/does not exist[\s\S]*MOSAIC_PREBUILDS/);
+    overrideHost("linux", "x64", glibc);
+    expect(() => loadFrom("/nowhere/addon.node")).toThrow(/does not exist[\s\S]*MOSAIC_PREBUILDS/);
   }
 });

@@ -6,21 +6,21 @@ import { expect, test } from "vitest";
 const root = fileURLToPath(new URL("..", import.meta.url));
 
 /** The enumerators of `enum class name` in a header, in lower case. */
-function enumerators(header: string, name: string): readonly string[] {
+function parseEnumerators(header: string, name: string): readonly string[] {
   const text = readFileSync(`${root}/${header}`, "utf8");
   const [, list = ""] = new RegExp(`enum class ${name} : \\w+ \\{([^}]*)\\}`).exec(text) ?? [];
   return list.split(",").map((each) => each.trim().toLowerCase());
 }
 
 test.each([
-  ["include/mosaic/view.h", "DType", Object.keys(dtypeCodes).toSorted((a, b) => codeOf(a) - codeOf(b))],
+  ["include/mosaic/view.h", "DType", Object.keys(dtypeCodes).toSorted((a, b) => encodeDType(a) - encodeDType(b))],
   ["include/mosaic/reduction.h", "ReduceOp", reduceOps],
   // A split is no call of the contract: newGroup posts it.
   ["native/collectives/call.h", "OpKind", [...collectiveOps, "split"]],
 ])("%s: %s numbers what @mosaic/core numbers, in the same order", (header, name, expected) => {
-  expect(enumerators(header, name)).toEqual(expected.map((each) => each.toLowerCase()));
+  expect(parseEnumerators(header, name)).toEqual(expected.map((each) => each.toLowerCase()));
 });
 
-function codeOf(dtype: string): number {
+function encodeDType(dtype: string): number {
   return dtypeCodes[dtype as keyof typeof dtypeCodes];
 }

@@ -15,12 +15,12 @@ import { nativeKernels, NativeStorage, ArgumentBuffer } from "../src/index.ts";
 
 const owner = { reclaim() {} };
 const argumentBuffer = new ArgumentBuffer({ bind: () => {} });
-let called: string[] = [];
+let calledKernels: string[] = [];
 let beginCalls: string[] = [];
 
 const host = {
   native: Object.fromEntries(
-    Object.keys(kernelSchema).map((name) => [name, () => void called.push(name)]),
+    Object.keys(kernelSchema).map((name) => [name, () => void calledKernels.push(name)]),
   ) as unknown as Readonly<Record<KernelName, () => void>>,
   begin(where: string): ArgumentBuffer {
     beginCalls.push(where);
@@ -33,7 +33,7 @@ const device: { type: string; index: number; features?: readonly KernelFeature[]
 const kernels = nativeKernels(device, host);
 
 beforeEach(() => {
-  called = [];
+  calledKernels = [];
   beginCalls = [];
   delete device.features;
 });
@@ -69,9 +69,9 @@ class Decoder {
   }
 
   view(): unknown {
-    const [at, dtype, rank] = [this.number(), this.number(), this.number()];
+    const [tensorAddress, dtype, rank] = [this.number(), this.number(), this.number()];
     const [shape, strides] = [this.numbers(rank), this.numbers(rank)];
-    return { at, dtype, shape, strides };
+    return { at: tensorAddress, dtype, shape, strides };
   }
 
   list(kind: string): unknown {
@@ -86,21 +86,26 @@ class Decoder {
   }
 }
 
-function decoded(kernel: KernelName): unknown[] {
+function decodeArguments(kernel: KernelName): unknown[] {
   return new Decoder().fields(kernelSchema[kernel]);
 }
 
 /** What a decoder makes of a tensor. */
-function view({ storage, offset, dtype, shape, strides }: Tensor) {
-  const at = (storage as NativeStorage).address + offset * (dtype === "float32" ? 4 : 2);
-  return { at, dtype: ["float32", "bfloat16", "float16"].indexOf(dtype), shape: [...shape], strides: [...strides] };
+function encodeView({ storage, offset, dtype, shape, strides }: Tensor) {
+  const tensorAddress = (storage as NativeStorage).address + offset * (dtype === "float32" ? 4 : 2);
+  return {
+    at: tensorAddress,
+    dtype: ["float32", "bfloat16", "float16"].indexOf(dtype),
+    shape: [...shape],
+    strides: [...strides],
+  };
 }
 
 const x = tensor([2, 3]);
 const y = tensor([2, 3], "bfloat16");
 const z = tensor([3], "float16");
-const four = tensor([1, 2, 3, 4], "bfloat16");
-const sum = tensor([1, 2, 3, 4]);
+const bfloat16Tensor = tensor([1, 2, 3, 4], "bfloat16");
+const float32Tensor = tensor([1, 2, 3, 4]);
 const rows = tensor([1, 2, 3]);
 const tile = {
   q: [{ start: 1, length: 3, step: 3 }],
@@ -125,57 +130,68 @@ describe("arguments arrive as they were given", () => {
   const calls: { readonly [K in KernelName]?: readonly [args: Parameters<Kernels[K]>, wire: readonly unknown[]] } = {
     fill: [
       [x, -2.5],
-      [view(x), -2.5],
+      [encodeView(x), -2.5],
     ],
     binary: [
       ["max", x, y, z],
-      ["max", view(x), view(y), view(z)],
+      ["max", encodeView(x), encodeView(y), encodeView(z)],
     ],
     unaryBackward: [
       ["gelu", x, y, z],
-      ["gelu", view(x), view(y), view(z)],
+      ["gelu", encodeView(x), encodeView(y), encodeView(z)],
     ],
     matmul: [
       [x, y, z, true],
-      [view(x), view(y), view(z), 1],
+      [encodeView(x), encodeView(y), encodeView(z), 1],
     ],
     linear: [
       [x, y, z, { bias: z, activation: "relu", preActivation: null }],
-      [view(x), view(y), view(z), [view(z), "relu", null]],
+      [encodeView(x), encodeView(y), encodeView(z), [encodeView(z), "relu", null]],
     ],
     attend: [
-      [{ out: sum, lse: rows }, four, { k: four, v: four }, tile],
-      [[view(sum), view(rows)], view(four), [view(four), view(four)], [...wire, null]],
+      [{ out: float32Tensor, lse: rows }, bfloat16Tensor, { k: bfloat16Tensor, v: bfloat16Tensor }, tile],
+      [
+        [encodeView(float32Tensor), encodeView(rows)],
+        encodeView(bfloat16Tensor),
+        [encodeView(bfloat16Tensor), encodeView(bfloat16Tensor)],
+        [...wire, null],
+      ],
     ],
     attendBackward: [
-      [{ dq: sum, dk: sum, dv: sum }, four, { dOut: four, lse: rows, delta: rows }, { k: four, v: four }, tile],
       [
-        [view(sum), view(sum), view(sum)],
-        view(four),
-        [view(four), view(rows), view(rows)],
-        [view(four), view(four)],
+        { dq: float32Tensor, dk: float32Tensor, dv: float32Tensor },
+        bfloat16Tensor,
+        { dOut: bfloat16Tensor, lse: rows, delta: rows },
+        { k: bfloat16Tensor, v: bfloat16Tensor },
+        tile,
+      ],
+      [
+        [encodeView(float32Tensor), encodeView(float32Tensor), encodeView(float32Tensor)],
+        encodeView(bfloat16Tensor),
+        [encodeView(bfloat16Tensor), encodeView(rows), encodeView(rows)],
+        [encodeView(bfloat16Tensor), encodeView(bfloat16Tensor)],
         [...wire, null],
       ],
     ],
     layerNorm: [
       [x, y, { weight: z, bias: null, epsilon: 1e-5 }, { mean: null, rstd: x }],
-      [view(x), view(y), [view(z), null, 1e-5], [null, view(x)]],
+      [encodeView(x), encodeView(y), [encodeView(z), null, 1e-5], [null, encodeView(x)]],
     ],
     rmsNormBackward: [
       [{ dx: y, dWeight: null, dBias: x }, y, y, null, { mean: x, rstd: x }],
-      [[view(y), null, view(x)], view(y), view(y), null, [view(x), view(x)]],
+      [[encodeView(y), null, encodeView(x)], encodeView(y), encodeView(y), null, [encodeView(x), encodeView(x)]],
     ],
     random: [
       [x, { kind: "normal", mean: 1, std: 2, seed: 2 ** 40, stream: 4 }],
-      [view(x), ["normal", 1, 2, 2 ** 40, 4]],
+      [encodeView(x), ["normal", 1, 2, 2 ** 40, 4]],
     ],
     dropout: [
       [x, y, { probability: 0.5, seed: 1, stream: 2, offset: 3, strides: [3, 1] }],
-      [view(x), view(y), [0.5, 1, 2, 3, [3, 1]]],
+      [encodeView(x), encodeView(y), [0.5, 1, 2, 3, [3, 1]]],
     ],
     crossEntropyBackward: [
       [y, { x: y, target: z, lse: x }, x, { smoothing: 0.1, ignored: -100 }],
-      [view(y), [view(y), view(z), view(x)], view(x), [0.1, -100]],
+      [encodeView(y), [encodeView(y), encodeView(z), encodeView(x)], encodeView(x), [0.1, -100]],
     ],
     adam: [
       [
@@ -193,19 +209,19 @@ describe("arguments arrive as they were given", () => {
           mix: 8,
         },
       ],
-      [[view(y), view(x), view(x)], view(y), ["scheduleFree", 1, 2, 3, 4, 5, 6, 7, 8]],
+      [[encodeView(y), encodeView(x), encodeView(x)], encodeView(y), ["scheduleFree", 1, 2, 3, 4, 5, 6, 7, 8]],
     ],
   };
 
   test.each(Object.entries(calls))("%s", (kernel, [args, expected]) => {
     (kernels[kernel as KernelName] as (...all: readonly unknown[]) => void)(...args);
-    expect(called).toEqual([kernel]);
-    expect(decoded(kernel as KernelName)).toEqual(expected);
+    expect(calledKernels).toEqual([kernel]);
+    expect(decodeArguments(kernel as KernelName)).toEqual(expected);
   });
 
   test("random, of the other kind", () => {
     kernels.random(x, { kind: "uniform", low: -1, high: 1, seed: 1, stream: 0 });
-    expect(decoded("random")[1]).toEqual(["uniform", -1, 1, 1, 0]);
+    expect(decodeArguments("random")[1]).toEqual(["uniform", -1, 1, 1, 0]);
   });
 
   test("attend, with all that a device may have", () => {
@@ -219,78 +235,97 @@ describe("arguments arrive as they were given", () => {
       origin: { batch: 1, head: 8 },
     };
     const v = tensor([1, 2, 3, 9], "bfloat16");
-    kernels.attend({ out: sum, lse: rows }, four, { k: four, v }, { ...tile, modifiers });
-    expect(decoded("attend").at(-1)).toEqual([
+    kernels.attend({ out: float32Tensor, lse: rows }, bfloat16Tensor, { k: bfloat16Tensor, v }, { ...tile, modifiers });
+    expect(decodeArguments("attend").at(-1)).toEqual([
       ...wire,
-      [30, view(slopes), [0.25, 5, 6, 7], [[], [[9, 10, 0, 1, 0]]], [1, 8]],
+      [30, encodeView(slopes), [0.25, 5, 6, 7], [[], [[9, 10, 0, 1, 0]]], [1, 8]],
     ]);
-    kernels.attend({ out: sum, lse: rows }, four, { k: four, v }, { ...tile, modifiers: {} });
-    expect(decoded("attend").at(-1)).toEqual([...wire, [0, null, null, [], null]]);
+    kernels.attend(
+      { out: float32Tensor, lse: rows },
+      bfloat16Tensor,
+      { k: bfloat16Tensor, v },
+      { ...tile, modifiers: {} },
+    );
+    expect(decodeArguments("attend").at(-1)).toEqual([...wire, [0, null, null, [], null]]);
   });
 
   test("more of them than the array has room for", () => {
     const q = Array.from({ length: 500 }, (_, i) => ({ start: i, length: 1, step: 1 }));
-    const long = tensor([1, 2, 500, 4]);
-    kernels.attend({ out: long, lse: tensor([1, 2, 500]) }, long, { k: long, v: long }, { ...tile, q, k: q });
-    expect((decoded("attend")[3] as unknown[][])[0]).toHaveLength(500);
+    const longTensor = tensor([1, 2, 500, 4]);
+    kernels.attend(
+      { out: longTensor, lse: tensor([1, 2, 500]) },
+      longTensor,
+      { k: longTensor, v: longTensor },
+      { ...tile, q, k: q },
+    );
+    expect((decodeArguments("attend")[3] as unknown[][])[0]).toHaveLength(500);
   });
 });
 
 describe("what native code would not survive is rejected before it", () => {
-  const refused = (call: () => void, message: string): void => {
+  const expectRefused = (call: () => void, message: string): void => {
     expect(call).toThrow(message);
-    expect(called).toEqual([]);
+    expect(calledKernels).toEqual([]);
   };
 
   test("a dtype that the schema does not allow", () => {
-    refused(
-      () => kernels.attend({ out: four, lse: rows }, four, { k: four, v: four }, tile),
+    expectRefused(
+      () =>
+        kernels.attend(
+          { out: bfloat16Tensor, lse: rows },
+          bfloat16Tensor,
+          { k: bfloat16Tensor, v: bfloat16Tensor },
+          tile,
+        ),
       "attend: state.out: expected float32, received bfloat16; pass a float32 tensor",
     );
-    refused(() => kernels.rowDot(z, x, x), "rowDot: out: expected float32, received float16");
-    refused(
+    expectRefused(() => kernels.rowDot(z, x, x), "rowDot: out: expected float32, received float16");
+    expectRefused(
       () => kernels.layerNormBackward({ dx: y, dWeight: z, dBias: null }, y, y, z, { mean: x, rstd: x }),
       "layerNormBackward: grads.dWeight: expected float32, received float16",
     );
   });
 
   test("an unknown value of an enumeration", () => {
-    refused(() => kernels.binary("pow" as "add", x, x, x), "binary: op: expected one of add, sub, mul, div, max");
+    expectRefused(() => kernels.binary("pow" as "add", x, x, x), "binary: op: expected one of add, sub, mul, div, max");
   });
 
   test("a feature that the device does not have", () => {
-    const asked = { ...tile, modifiers: { softcap: 30 } };
-    const kv = { k: four, v: four };
-    const attend = () => kernels.attend({ out: sum, lse: rows }, four, kv, asked);
-    refused(
-      attend,
+    const unsupportedTile = { ...tile, modifiers: { softcap: 30 } };
+    const kv = { k: bfloat16Tensor, v: bfloat16Tensor };
+    const callAttend = () => kernels.attend({ out: float32Tensor, lse: rows }, bfloat16Tensor, kv, unsupportedTile);
+    expectRefused(
+      callAttend,
       "attention on fake:3: expected a call without softcap, which this device does not support, received softcap 30; " +
         'omit it, or use a device whose `features` include "softcap"',
     );
     device.features = ["softcap"];
-    attend();
-    expect(called).toEqual(["attend"]);
+    callAttend();
+    expect(calledKernels).toEqual(["attend"]);
   });
 
   test("a tensor of another device, and one that was disposed", () => {
     const storage = new NativeStorage({ reclaim() {} }, { address: 64, id: 0, byteLength: 64 }, 64);
     const [shape, strides] = [[2], [1]];
-    const other = { type: "other", index: 0 } as Device;
-    const foreign = new Tensor({ device: other, dtype: "float32", storage, shape, strides, offset: 0 });
-    refused(
-      () => kernels.binary("add", x, x, foreign),
+    const otherDevice = { type: "other", index: 0 } as Device;
+    const foreignTensor = new Tensor({ device: otherDevice, dtype: "float32", storage, shape, strides, offset: 0 });
+    expectRefused(
+      () => kernels.binary("add", x, x, foreignTensor),
       "add: expected a tensor on this device, received a tensor on other:0",
     );
-    const gone = tensor([2]);
-    gone[Symbol.dispose]();
-    refused(() => kernels.unaryBackward("gelu", x, x, gone), "gelu: expected a tensor that is not disposed");
+    const disposedTensor = tensor([2]);
+    disposedTensor[Symbol.dispose]();
+    expectRefused(
+      () => kernels.unaryBackward("gelu", x, x, disposedTensor),
+      "gelu: expected a tensor that is not disposed",
+    );
     expect(beginCalls).toEqual(["add", "gelu"]);
   });
 
   test("more axes than native code has room for", () => {
-    const deep = tensor(new Array<number>(13).fill(1));
-    refused(() => kernels.copy(deep, deep), "copy: expected at most 12 axes, received 13");
+    const rank13Tensor = tensor(new Array<number>(13).fill(1));
+    expectRefused(() => kernels.copy(rank13Tensor, rank13Tensor), "copy: expected at most 12 axes, received 13");
     const spec = { probability: 0, seed: 0, stream: 0, offset: 0, strides: new Array<number>(13).fill(1) };
-    refused(() => kernels.dropout(x, x, spec), "dropout: expected at most 12 axes, received 13");
+    expectRefused(() => kernels.dropout(x, x, spec), "dropout: expected at most 12 axes, received 13");
   });
 });

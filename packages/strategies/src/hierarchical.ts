@@ -61,12 +61,12 @@ export function hierarchical(options: HierarchicalOptions): Strategy {
         remedy: "set intraNodeSize to the number of ranks per node",
       });
     },
-    meshError: (ctx) => gpuAxisError(ctx, gpu),
+    meshError: (ctx) => findGpuAxisError(ctx, gpu),
   });
 }
 
 /** Ranks are numbered node by node: those of one node follow one another. */
-function gpuAxisError({ mesh }: Context, gpu: string): string | undefined {
+function findGpuAxisError({ mesh }: Context, gpu: string): string | undefined {
   const { ranks, hosts } = mesh.group(gpu);
   if (hosts?.every((host) => host === hosts[0]) && new Set(mesh.hosts).size > 1) return undefined;
   if (ranks.every((rank, i) => rank === ranks[0]! + i)) return undefined;

@@ -24,7 +24,12 @@ const checkedContexts = new WeakSet<Context>();
  * Warns, once for each context and on rank 0 alone, where the inner axis crosses hosts and another order of the mesh's axes sends
  * fewer bytes between them in this call. The planner counts both orders, after the call: it is loaded only then.
  */
-export function warnAcrossHosts(ctx: Context, call: AttentionCall, kv: KvShard, strategy: OrderedStrategy): void {
+export function warnIfAxisCrossesHosts(
+  ctx: Context,
+  call: AttentionCall,
+  kv: KvShard,
+  strategy: OrderedStrategy,
+): void {
   if (checkedContexts.has(ctx)) return;
   checkedContexts.add(ctx);
   const { hosts, shape } = ctx.mesh;
@@ -102,12 +107,14 @@ function emitWarning(message: string): void {
 function arrangeHosts(hosts: readonly number[], mesh: Coordinate, axes: readonly string[]): readonly number[] {
   const sortedHosts = hosts.toSorted((a, b) => a - b);
   return hosts.map((_, position) => {
-    const at = coordinateOf(position, mesh);
-    return sortedHosts[axes.reduce((index, axis) => index * mesh[axis]! + at[axis]!, 0)]!;
+    const coordinate = coordinateOf(position, mesh);
+    return sortedHosts[axes.reduce((index, axis) => index * mesh[axis]! + coordinate[axis]!, 0)]!;
   });
 }
 
 function permutations(items: readonly string[]): readonly (readonly string[])[] {
   if (items.length < 2) return [items];
-  return items.flatMap((first) => permutations(items.filter((each) => each !== first)).map((rest) => [first, ...rest]));
+  return items.flatMap((firstItem) =>
+    permutations(items.filter((each) => each !== firstItem)).map((remainingItems) => [firstItem, ...remainingItems]),
+  );
 }

@@ -15,7 +15,7 @@ import {
   type OptionSettings,
   type PresenceOf,
 } from "@mosaic/core";
-import { formatMesh, warnAcrossHosts } from "./mesh-order.ts";
+import { formatMesh, warnIfAxisCrossesHosts } from "./mesh-order.ts";
 
 /** Makes a backend along a mesh axis that leaves what is whole along this axis to `inner`. */
 export type BackendFactory = (axis: string, inner: AttentionBackend) => AttentionBackend;
@@ -43,8 +43,8 @@ const backendFactories = {
  * anew at every step around them, and the result is the same.
  */
 export function nestBackends(where: string, levels: readonly Level[]): AttentionBackend {
-  const headParallel = ({ strategy }: Level) => strategy === "ulysses";
-  const orderedLevels = [...levels.filter(headParallel), ...levels.filter((level) => !headParallel(level))];
+  const isHeadParallel = ({ strategy }: Level) => strategy === "ulysses";
+  const orderedLevels = [...levels.filter(isHeadParallel), ...levels.filter((level) => !isHeadParallel(level))];
   const resolveFactory = (strategy: LevelStrategy): BackendFactory =>
     typeof strategy === "function" ? strategy : backendFactories[strategy];
   return orderedLevels.reduceRight((inner, { axis, strategy }) => {
@@ -96,7 +96,7 @@ export function createStrategy(nestedBackend: AttentionBackend, requirements: Me
     attend(ctx, call, state, kv) {
       checkMesh(ctx, axes, requirements);
       const innerAxis = Object.keys(resolveMesh(ctx, axes, requirements)).at(-1)!;
-      warnAcrossHosts(ctx, call, kv, { name: requirements.name, nested: nestedBackend, innerAxis });
+      warnIfAxisCrossesHosts(ctx, call, kv, { name: requirements.name, nested: nestedBackend, innerAxis });
       nestedBackend.attend(ctx, call, state, kv);
     },
     attendBackward(ctx, call, grads, kv) {

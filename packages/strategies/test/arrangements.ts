@@ -5,34 +5,34 @@ import { ulysses } from "@mosaic/backend-ulysses";
 import type { Arrangement } from "@mosaic/conformance";
 import { composed, hierarchical, type Strategy } from "../src/index.ts";
 
-function arranged(strategy: Strategy, ranks: number): Arrangement {
+function createArrangement(strategy: Strategy, ranks: number): Arrangement {
   return { mesh: strategy.meshFor(ranks), axes: strategy.axes, backend: strategy };
 }
 
 /** The strategies by name, on meshes of 4 to 8 ranks. */
 export const strategies: readonly Arrangement[] = [
-  arranged(composed({ meshShape: { head: 2, seq: 2 } }), 4),
-  arranged(composed({ meshShape: { head: 2, seq: 3 } }), 6),
-  arranged(composed({ meshShape: { head: 3, seq: 2 } }), 6),
-  arranged(composed({ meshShape: { head: 2, seq: 4 }, seqParallel: "mesh2d" }), 8),
-  arranged(composed({ meshShape: { head: 2, seq: 2 }, seqParallel: "ulysses" }), 4),
-  arranged(hierarchical({ intraNodeSize: 2 }), 4),
-  arranged(hierarchical({ intraNodeSize: 3 }), 6),
-  arranged(hierarchical({ intraNodeSize: 2, intraNodeStrategy: "ulysses" }), 6),
-  arranged(hierarchical({ intraNodeSize: 2, intraNodeStrategy: "local" }), 4),
-  arranged(hierarchical({ intraNodeSize: 2, interNodeStrategy: "ulysses" }), 4),
-  arranged(hierarchical({ intraNodeSize: 4, intraNodeStrategy: "mesh2d" }), 8),
-  arranged(hierarchical({ intraNodeSize: 2, interNodeStrategy: "mesh2d", intraNodeStrategy: "ulysses" }), 6),
+  createArrangement(composed({ meshShape: { head: 2, seq: 2 } }), 4),
+  createArrangement(composed({ meshShape: { head: 2, seq: 3 } }), 6),
+  createArrangement(composed({ meshShape: { head: 3, seq: 2 } }), 6),
+  createArrangement(composed({ meshShape: { head: 2, seq: 4 }, seqParallel: "mesh2d" }), 8),
+  createArrangement(composed({ meshShape: { head: 2, seq: 2 }, seqParallel: "ulysses" }), 4),
+  createArrangement(hierarchical({ intraNodeSize: 2 }), 4),
+  createArrangement(hierarchical({ intraNodeSize: 3 }), 6),
+  createArrangement(hierarchical({ intraNodeSize: 2, intraNodeStrategy: "ulysses" }), 6),
+  createArrangement(hierarchical({ intraNodeSize: 2, intraNodeStrategy: "local" }), 4),
+  createArrangement(hierarchical({ intraNodeSize: 2, interNodeStrategy: "ulysses" }), 4),
+  createArrangement(hierarchical({ intraNodeSize: 4, intraNodeStrategy: "mesh2d" }), 8),
+  createArrangement(hierarchical({ intraNodeSize: 2, interNodeStrategy: "mesh2d", intraNodeStrategy: "ulysses" }), 6),
   {
-    ...arranged(composed({ meshShape: { head: 2, seq: 2 }, axes: { seq: "s", head: "h" } }), 4),
+    ...createArrangement(composed({ meshShape: { head: 2, seq: 2 }, axes: { seq: "s", head: "h" } }), 4),
     mesh: { dp: 2, s: 2, h: 2 },
   },
 ];
 
-const around = (axis: string): Arrangement["backend"] => ring({ axis });
+const createOuterRing = (axis: string): Arrangement["backend"] => ring({ axis });
 
 /** Nestings made by hand, as somebody else might. */
-export const nests: readonly Arrangement[] = [
+export const nestedArrangements: readonly Arrangement[] = [
   // Rows are exchanged for heads anew at every step of the ring.
   {
     mesh: { node: 2, gpu: 2 },
@@ -47,12 +47,12 @@ export const nests: readonly Arrangement[] = [
   {
     mesh: { rack: 2, node: 2, gpu: 2 },
     axes: ["rack", "node", "gpu"],
-    backend: ulysses({ axis: "gpu", inner: ring({ axis: "rack", inner: around("node") }) }),
+    backend: ulysses({ axis: "gpu", inner: ring({ axis: "rack", inner: createOuterRing("node") }) }),
   },
   {
     mesh: { rack: 2, node: 2, gpu: 2 },
     axes: ["rack", "node", "gpu"],
-    backend: ring({ axis: "rack", inner: ulysses({ axis: "gpu", inner: around("node") }) }),
+    backend: ring({ axis: "rack", inner: ulysses({ axis: "gpu", inner: createOuterRing("node") }) }),
   },
   {
     mesh: { rack: 2, node: 2, gpu: 2 },
@@ -63,7 +63,7 @@ export const nests: readonly Arrangement[] = [
   {
     mesh: { node: 2, gpu: 3 },
     axes: ["node", "gpu"],
-    backend: flex({ axis: "node", stages: 2, inner: around("gpu") }),
+    backend: flex({ axis: "node", stages: 2, inner: createOuterRing("gpu") }),
   },
   {
     mesh: { node: 3, gpu: 2 },

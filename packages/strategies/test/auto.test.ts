@@ -8,18 +8,18 @@ import { makeWorld, register } from "../../../vitest.world.ts";
 const call = { tokens: 8192, numHeads: 4, numKvHeads: 2, headDim: 32, mask: masks.causal(), gpusPerNode: 4 } as const;
 
 // A ring in a ring, a grid with two channels: what it chooses is right whatever it is.
-const choices: readonly PlanOptions[] = [
+const planChoices: readonly PlanOptions[] = [
   { ...call, nodes: 2, gpusPerNode: 2, profile: "a100-ib200" },
   { ...call, tokens: 131_072, numKvHeads: 4, nodes: 2, gpusPerNode: 2, profile: "a100-ib200" },
 ];
 
-const arrangements = choices.map((options) => {
+const arrangements = planChoices.map((options) => {
   const backend = auto(options);
   return { mesh: backend.meshFor(4), axes: backend.axes, backend };
 });
 
 test("other calls and machines, other choices", () => {
-  expect(new Set(arrangements.map(({ backend }) => backend.plan.best.name)).size).toBe(choices.length);
+  expect(new Set(arrangements.map(({ backend }) => backend.plan.best.name)).size).toBe(planChoices.length);
 });
 
 register(backendSuite({ makeWorld, arrangements, dtypes: ["float32"] }));
@@ -29,23 +29,23 @@ test("it reports what it chose, why, and what else there was", () => {
   const { best, ranking } = strategy.plan;
   expect(strategy.name).toBe("auto");
   expect(strategy.axes).toEqual(best.strategy.axes);
-  const [first, ...others] = strategy.explanation.split("\n");
-  expect(first).toMatch(
+  const [firstLine, ...remainingLines] = strategy.explanation.split("\n");
+  expect(firstLine).toMatch(
     new RegExp(`^auto chose ${best.name} on \\{ .* \\}: .* per step, .* predicted for h100-ib400\\.$`),
   );
-  expect(others.at(-1)).toBe(`${ranking.length} strategies were compared.`);
-  expect(others.length).toBeGreaterThan(2);
-  expect(others[0]).toMatch(/ on \{ .* \}: .* \(.* %.*\), .* sent, .* held\.$/);
+  expect(remainingLines.at(-1)).toBe(`${ranking.length} strategies were compared.`);
+  expect(remainingLines.length).toBeGreaterThan(2);
+  expect(remainingLines[0]).toMatch(/ on \{ .* \}: .* \(.* %.*\), .* sent, .* held\.$/);
 });
 
 test("the profile decides, and all ranks come to the same", () => {
-  const slow = {
+  const slowProfile = {
     ...profiles["h100-ib400"],
     links: { ...profiles["h100-ib400"].links, "intra-node": profiles["cpu-local"].links["inter-node"] },
   };
-  const on = (profile: PlanOptions["profile"]) => auto({ ...call, profile: profile! }).explanation;
-  expect(on(slow)).toBe(on(structuredClone(slow)));
-  expect(on(slow)).not.toBe(on("h100-ib400"));
+  const explainFor = (profile: PlanOptions["profile"]) => auto({ ...call, profile: profile! }).explanation;
+  expect(explainFor(slowProfile)).toBe(explainFor(structuredClone(slowProfile)));
+  expect(explainFor(slowProfile)).not.toBe(explainFor("h100-ib400"));
 });
 
 test("a module takes it as its backend, on the mesh that it asks for", async () => {

@@ -1,5 +1,5 @@
 import { batchSuite } from "@mosaic/conformance";
-import { nests, strategies } from "./arrangements.ts";
+import { nestedArrangements, strategies } from "./arrangements.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-register(batchSuite({ makeWorld, arrangements: [...strategies, ...nests], dtypes: ["float32"] }));
+register(batchSuite({ makeWorld, arrangements: [...strategies, ...nestedArrangements], dtypes: ["float32"] }));

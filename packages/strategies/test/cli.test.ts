@@ -11,7 +11,7 @@ const directory = mkdtempSync(join(tmpdir(), "mosaic-plan-"));
 afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
 /** Runs the command as npm links it. */
-function mosaicPlan(...args: string[]) {
+function runMosaicPlan(...args: string[]) {
   const { status, stdout, stderr } = spawnSync(process.execPath, [bin, ...args], {
     cwd: root,
     encoding: "utf8",
@@ -19,11 +19,11 @@ function mosaicPlan(...args: string[]) {
   return { status, stdout, stderr };
 }
 
-const call = ["--tokens", "16k", "--heads", "8", "--kv-heads", "2", "--head-dim", "64", "--gpus-per-node", "4"];
-const small = [...call, "--simulate", "1"];
+const callOptions = ["--tokens", "16k", "--heads", "8", "--kv-heads", "2", "--head-dim", "64", "--gpus-per-node", "4"];
+const quickOptions = [...callOptions, "--simulate", "1"];
 
 test("--help states what there is", () => {
-  const { status, stdout } = mosaicPlan("--help");
+  const { status, stdout } = runMosaicPlan("--help");
   expect(status).toBe(0);
   for (const option of ["tokens", "kv-heads", "profile", "memory-limit", "backend", "prove", "json"]) {
     expect(stdout).toContain(`--${option}`);
@@ -33,7 +33,7 @@ test("--help states what there is", () => {
 });
 
 test("a table, what its marks mean, and the code to paste", () => {
-  const { status, stdout, stderr } = mosaicPlan(...small, "--simulate", "2", "--top", "4");
+  const { status, stdout, stderr } = runMosaicPlan(...quickOptions, "--simulate", "2", "--top", "4");
   expect(status).toBe(0);
   expect(stderr).toMatch(/^mosaic-plan: estimating \d+\nmosaic-plan: simulating 2\n$/);
   const lines = stdout.split("\n");
@@ -52,7 +52,7 @@ test("a table, what its marks mean, and the code to paste", () => {
 });
 
 test("on several nodes: the axes between nodes, and what is as fast as the best", () => {
-  const { stdout } = mosaicPlan(...small, "--nodes", "2", "--gpus-per-node", "2", "--simulate", "3", "--all");
+  const { stdout } = runMosaicPlan(...quickOptions, "--nodes", "2", "--gpus-per-node", "2", "--simulate", "3", "--all");
   const lines = stdout.split("\n");
   expect(lines[2]).toMatch(/mesh +axes between nodes$/);
   const rows = lines.slice(3, lines.indexOf("", 3));
@@ -64,8 +64,8 @@ test("on several nodes: the axes between nodes, and what is as fast as the best"
 });
 
 test("--json: one object with everything", () => {
-  const { status, stdout } = mosaicPlan(
-    ...small,
+  const { status, stdout } = runMosaicPlan(
+    ...quickOptions,
     "--json",
     "--mask",
     "slidingWindow:1k",
@@ -74,8 +74,8 @@ test("--json: one object with everything", () => {
     "--prove",
   );
   expect(status).toBe(0);
-  const found = JSON.parse(stdout);
-  expect(found).toMatchObject({
+  const planJson = JSON.parse(stdout);
+  expect(planJson).toMatchObject({
     tokens: 16_384,
     numHeads: 8,
     numKvHeads: 2,
@@ -88,8 +88,8 @@ test("--json: one object with everything", () => {
     violations: [],
     violationCount: 0,
   });
-  expect(found.best).toEqual(found.ranking[0]);
-  for (const planned of found.ranking) {
+  expect(planJson.best).toEqual(planJson.ranking[0]);
+  for (const planned of planJson.ranking) {
     expect(planned.seconds).toBeGreaterThan(0);
     expect(Object.values(planned.mesh as Record<string, number>).reduce((a, b) => a * b, 1)).toBe(4);
     expect(planned.code).toContain("mask: mosaic.masks.slidingWindow(1024),");
@@ -103,16 +103,16 @@ test("--prove, --svg, --tiles, --trace and --html are about the best one", () =>
     string,
     string,
   ];
-  const pictures = ["--svg", svg, "--tiles", tiles, "--trace", trace, "--html", html];
-  const { status, stdout } = mosaicPlan(...small, "--prove", ...pictures);
+  const pictureOptions = ["--svg", svg, "--tiles", tiles, "--trace", trace, "--html", html];
+  const { status, stdout } = runMosaicPlan(...quickOptions, "--prove", ...pictureOptions);
   expect(status).toBe(0);
   expect(stdout).toMatch(/is proved on all 4 ranks/);
   expect(readFileSync(svg, "utf8")).toContain("computing");
   expect(readFileSync(tiles, "utf8")).toContain("computed by rank");
   expect(JSON.parse(readFileSync(trace, "utf8")).traceEvents.length).toBeGreaterThan(40);
   const [, data = ""] = /class="viewer-data">(.*?)<\/script>/s.exec(readFileSync(html, "utf8")) ?? [];
-  const { runs, tiles: map, links, load } = JSON.parse(data);
-  expect([runs[0].ranks.length, map.layers.length > 0, links.nodes.length, load.pairs.length > 0]).toEqual([
+  const { runs, tiles: tileMap, links, load } = JSON.parse(data);
+  expect([runs[0].ranks.length, tileMap.layers.length > 0, links.nodes.length, load.pairs.length > 0]).toEqual([
     4,
     true,
     4,
@@ -121,13 +121,13 @@ test("--prove, --svg, --tiles, --trace and --html are about the best one", () =>
 });
 
 test("files that cannot be written are found out before the work", () => {
-  const twice = join(directory, "twice.svg");
+  const duplicatePath = join(directory, "twice.svg");
   for (const [args, message] of [
     [["--svg", join(directory, "nowhere/a.svg")], /--svg .*nowhere.*ENOENT/],
     [["--trace", directory], /--trace .*expected a file, received a directory/],
-    [["--svg", twice, "--tiles", twice], /--tiles .*expected a different file from --svg/],
+    [["--svg", duplicatePath, "--tiles", duplicatePath], /--tiles .*expected a different file from --svg/],
   ] as const) {
-    const { status, stdout, stderr } = mosaicPlan(...small, ...args);
+    const { status, stdout, stderr } = runMosaicPlan(...quickOptions, ...args);
     expect(status).toBe(2);
     expect(stdout).toBe("");
     expect(stderr).toMatch(message);
@@ -136,27 +136,27 @@ test("files that cannot be written are found out before the work", () => {
 });
 
 test("a reader that closes its end is no error; a full disk is", () => {
-  const shell = (redirection: string) =>
-    spawnSync("bash", ["-c", `set -o pipefail; "$@" ${redirection}`, "bash", process.execPath, bin, ...small], {
+  const runShell = (redirection: string) =>
+    spawnSync("bash", ["-c", `set -o pipefail; "$@" ${redirection}`, "bash", process.execPath, bin, ...quickOptions], {
       encoding: "utf8",
     });
-  expect(shell("2>/dev/null | true").status).toBe(0);
-  expect(shell("2>&1 >/dev/null | true").status).toBe(0);
-  const full = shell("> /dev/full");
-  expect(full.stderr).toMatch(/mosaic-plan: cannot write the result: ENOSPC/);
-  expect(full.status).toBe(1);
+  expect(runShell("2>/dev/null | true").status).toBe(0);
+  expect(runShell("2>&1 >/dev/null | true").status).toBe(0);
+  const fullDeviceRun = runShell("> /dev/full");
+  expect(fullDeviceRun.stderr).toMatch(/mosaic-plan: cannot write the result: ENOSPC/);
+  expect(fullDeviceRun.status).toBe(1);
 });
 
 test("a custom profile, and a limit on memory", () => {
   const file = join(directory, "mine.json");
   writeFileSync(file, JSON.stringify({ ...profiles["cpu-local"], name: "mine" }));
-  const run = mosaicPlan(...small, "--profile", file, "--memory-limit", "1GB");
-  expect(run.status).toBe(0);
-  expect(run.stdout).toContain("; 1 × 4 ranks, mine");
-  expect(run.stdout).toContain("await mosaic.init({ mesh:");
-  const tight = mosaicPlan(...small, "--memory-limit", "1MB");
-  expect(tight.status).toBe(1);
-  expect(tight.stderr).toMatch(/memoryLimit of at least \d+ \(.* MB\), received 1000000/);
+  const profileRun = runMosaicPlan(...quickOptions, "--profile", file, "--memory-limit", "1GB");
+  expect(profileRun.status).toBe(0);
+  expect(profileRun.stdout).toContain("; 1 × 4 ranks, mine");
+  expect(profileRun.stdout).toContain("await mosaic.init({ mesh:");
+  const tightMemoryRun = runMosaicPlan(...quickOptions, "--memory-limit", "1MB");
+  expect(tightMemoryRun.status).toBe(1);
+  expect(tightMemoryRun.stderr).toMatch(/memoryLimit of at least \d+ \(.* MB\), received 1000000/);
 });
 
 describe("--backend", () => {
@@ -164,18 +164,25 @@ describe("--backend", () => {
     ["third-party.mjs", "circle (third-party.mjs)"],
     ["third-party.ts", "circle of 8 (third-party.ts)"],
   ])("%s is compared with the others, and its code shown", (module, name) => {
-    const { status, stdout } = mosaicPlan(...small, "--json", "--backend", join(root, "test/programs", module));
+    const { status, stdout } = runMosaicPlan(
+      ...quickOptions,
+      "--json",
+      "--backend",
+      join(root, "test/programs", module),
+    );
     expect(status).toBe(0);
     const { ranking } = JSON.parse(stdout);
-    const own = ranking.find((planned: { name: string }) => planned.name === name);
-    expect(own.mesh).toEqual({ circle: 4 });
-    expect(own.code).toContain(`import makeBackend from ${JSON.stringify(join(root, "test/programs", module))};`);
-    expect(own.code).toContain("await makeBackend({ ranks: 4, nodes: 1, gpusPerNode: 4, tokens: 16384,");
+    const ownStrategy = ranking.find((planned: { name: string }) => planned.name === name);
+    expect(ownStrategy.mesh).toEqual({ circle: 4 });
+    expect(ownStrategy.code).toContain(
+      `import makeBackend from ${JSON.stringify(join(root, "test/programs", module))};`,
+    );
+    expect(ownStrategy.code).toContain("await makeBackend({ ranks: 4, nodes: 1, gpusPerNode: 4, tokens: 16384,");
   });
 
   test("is shown in the table wherever it stands, and rows are numbered as shown", () => {
-    const { status, stdout } = mosaicPlan(
-      ...small,
+    const { status, stdout } = runMosaicPlan(
+      ...quickOptions,
       "--top",
       "1",
       "--backend",
@@ -189,7 +196,12 @@ describe("--backend", () => {
   });
 
   test("one that is wrong may look fast; --prove finds it out", () => {
-    const { status, stdout } = mosaicPlan(...small, "--prove", "--backend", join(root, "test/programs/wrong.mjs"));
+    const { status, stdout } = runMosaicPlan(
+      ...quickOptions,
+      "--prove",
+      "--backend",
+      join(root, "test/programs/wrong.mjs"),
+    );
     expect(status).toBe(1);
     expect(stdout).toMatch(/forgetful \(wrong\.mjs\) has \d+ violations/);
   });
@@ -205,7 +217,7 @@ describe("--backend", () => {
     ["test/programs/misspelt.mjs", /misspelt\.mjs: candidate: expected options among backend, .* received "mehs"/],
     ["src/strategy.ts", /--backend src\/strategy\.ts: expected a default export/],
   ])("%s: reports what is wrong with it", (module, message) => {
-    const { status, stderr } = mosaicPlan(...small, "--backend", module);
+    const { status, stderr } = runMosaicPlan(...quickOptions, "--backend", module);
     expect(status).toBe(2);
     expect(stderr).toMatch(message);
     expect(stderr).not.toContain("    at ");
@@ -219,41 +231,47 @@ test.each([
     ["--tokens", "lots", "--heads", "8"],
     /--tokens: expected an integer ≥ 1, such as 4096, 128k or 1M, received "lots"/,
   ],
-  [[...small, "--kv-heads", "3"], /--kv-heads: expected a divisor of --heads 8, received 3/],
-  [[...small, "--profile", "h100"], /--profile: expected one of h100-ib400, .* received "h100"/],
-  [[...small, "--profile", "missing.json"], /--profile missing\.json: ENOENT/],
-  [[...small, "--mask", "diagonal"], /--mask: expected one of full, causal, .* received "diagonal"/],
-  [[...small, "--mask", "slidingWindow"], /--mask: expected one of .*slidingWindow:N/],
+  [[...quickOptions, "--kv-heads", "3"], /--kv-heads: expected a divisor of --heads 8, received 3/],
+  [[...quickOptions, "--profile", "h100"], /--profile: expected one of h100-ib400, .* received "h100"/],
+  [[...quickOptions, "--profile", "missing.json"], /--profile missing\.json: ENOENT/],
+  [[...quickOptions, "--mask", "diagonal"], /--mask: expected one of full, causal, .* received "diagonal"/],
+  [[...quickOptions, "--mask", "slidingWindow"], /--mask: expected one of .*slidingWindow:N/],
   [
-    [...small, "--mask", "slidingWindow:4:5:6"],
+    [...quickOptions, "--mask", "slidingWindow:4:5:6"],
     /--mask: expected one of .*slidingWindow:LEFT:RIGHT.* "slidingWindow:4:5:6"/,
   ],
-  [[...small, "--mask", "slidingWindow:1k:-1"], /--mask slidingWindow: expected an integer ≥ 0, .* received "-1"/],
-  [[...small, "--mask", "causal:4"], /--mask: expected one of .* received "causal:4"/],
-  [[...small, "--mask", "causal+"], /--mask: expected one of .* received ""/],
-  [[...small, "--mask", "causal&windows:4"], /--mask: expected one of .* received "windows:4"/],
-  [[...small, "--mask", "globalTokens:4:keys"], /--mask: expected one of .* received "globalTokens:4:keys"/],
-  [[...small, "--mask", "documents"], /--mask: expected one of .*documents:LENGTHS:MASK/],
-  [[...small, "--mask", "documents:8k,none"], /--mask documents: expected an integer ≥ 1, .* received "none"/],
   [
-    [...small, "--mask", "documents:2x2x4k"],
+    [...quickOptions, "--mask", "slidingWindow:1k:-1"],
+    /--mask slidingWindow: expected an integer ≥ 0, .* received "-1"/,
+  ],
+  [[...quickOptions, "--mask", "causal:4"], /--mask: expected one of .* received "causal:4"/],
+  [[...quickOptions, "--mask", "causal+"], /--mask: expected one of .* received ""/],
+  [[...quickOptions, "--mask", "causal&windows:4"], /--mask: expected one of .* received "windows:4"/],
+  [[...quickOptions, "--mask", "globalTokens:4:keys"], /--mask: expected one of .* received "globalTokens:4:keys"/],
+  [[...quickOptions, "--mask", "documents"], /--mask: expected one of .*documents:LENGTHS:MASK/],
+  [[...quickOptions, "--mask", "documents:8k,none"], /--mask documents: expected an integer ≥ 1, .* received "none"/],
+  [
+    [...quickOptions, "--mask", "documents:2x2x4k"],
     /--mask documents: expected lengths such as 8k,512,4x2k, received "2x2x4k"/,
   ],
-  [[...small, "--mask", "documents:4kx1"], /a sequence of length 4096, .*received 16384 queries and 16384 keys/],
-  [[...small, "--mask", "documents:1Gx1"], /--mask documents: expected lengths such as .* received "1Gx1"/],
+  [[...quickOptions, "--mask", "documents:4kx1"], /a sequence of length 4096, .*received 16384 queries and 16384 keys/],
+  [[...quickOptions, "--mask", "documents:1Gx1"], /--mask documents: expected lengths such as .* received "1Gx1"/],
   [
-    [...small, "--mask", "documents:8k,4k"],
+    [...quickOptions, "--mask", "documents:8k,4k"],
     /--mask documents:8k,4k: documents\(2, full\): expected a sequence of length 12288/,
   ],
-  [[...small, "--mask", "documents:2x8k:prefix:9k"], /--mask documents:2x8k:prefix:9k: prefix\(9216\): .* 9216 keys/],
-  [[...small, "--mask", "shareQuestion:4k"], /--mask: expected one of .*shareQuestion:N:LENGTHS/],
-  [[...small, "--dtype", "int8"], /--dtype: expected one of float32, bfloat16, float16, received "int8"/],
-  [[...small, "--memory-limit", "80 bananas"], /--memory-limit: expected an amount of memory/],
-  [[...small, "--memory-limit", `${"9".repeat(309)}GB`], /--memory-limit: expected an amount of memory/],
-  [[...small, "--token", "3"], /Unknown option '--token'/],
-  [[...small, "ring"], /Unexpected argument 'ring'/],
+  [
+    [...quickOptions, "--mask", "documents:2x8k:prefix:9k"],
+    /--mask documents:2x8k:prefix:9k: prefix\(9216\): .* 9216 keys/,
+  ],
+  [[...quickOptions, "--mask", "shareQuestion:4k"], /--mask: expected one of .*shareQuestion:N:LENGTHS/],
+  [[...quickOptions, "--dtype", "int8"], /--dtype: expected one of float32, bfloat16, float16, received "int8"/],
+  [[...quickOptions, "--memory-limit", "80 bananas"], /--memory-limit: expected an amount of memory/],
+  [[...quickOptions, "--memory-limit", `${"9".repeat(309)}GB`], /--memory-limit: expected an amount of memory/],
+  [[...quickOptions, "--token", "3"], /Unknown option '--token'/],
+  [[...quickOptions, "ring"], /Unexpected argument 'ring'/],
 ])("%j: exit code 2, and what was expected", (args, message) => {
-  const { status, stdout, stderr } = mosaicPlan(...args);
+  const { status, stdout, stderr } = runMosaicPlan(...args);
   expect(status).toBe(2);
   expect(stdout).toBe("");
   expect(stderr).toMatch(/^mosaic-plan: /);

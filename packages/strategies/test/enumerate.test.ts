@@ -1,22 +1,22 @@
 import { masks } from "@mosaic/core";
 import { prove, record } from "@mosaic/planner";
 import { expect, test } from "vitest";
-import { createCandidates, divisors } from "../src/plan/candidates.ts";
+import { createCandidates, listDivisors } from "../src/plan/candidates.ts";
 import { resolveJob } from "../src/plan/job.ts";
 
 const shape = { tokens: 64, numHeads: 6, numKvHeads: 3, headDim: 8, mask: masks.causal() };
 
-function namesOn(nodes: number, gpusPerNode: number, numHeads = 6): readonly string[] {
+function listNames(nodes: number, gpusPerNode: number, numHeads = 6): readonly string[] {
   const options = { ...shape, numHeads, numKvHeads: numHeads / 2, nodes, gpusPerNode };
   return createCandidates(resolveJob("test", options), options).map(({ name }) => name);
 }
 
 test("one rank attends alone", () => {
-  expect(namesOn(1, 1)).toEqual(["local"]);
+  expect(listNames(1, 1)).toEqual(["local"]);
 });
 
 test("on one node: rings, flex, every grid in both forms, heads shared out, and heads around either", () => {
-  expect(namesOn(1, 4)).toEqual([
+  expect(listNames(1, 4)).toEqual([
     "ring 4",
     "flex 4",
     "mesh2d 1·4 fused",
@@ -36,12 +36,12 @@ test("on one node: rings, flex, every grid in both forms, heads shared out, and 
 });
 
 test("no more ranks share out heads than there are", () => {
-  expect(namesOn(1, 8, 4)).not.toContain("ulysses 8");
-  expect(namesOn(1, 8, 4)).toContain("ulysses 4 × ring 2");
+  expect(listNames(1, 8, 4)).not.toContain("ulysses 8");
+  expect(listNames(1, 8, 4)).toContain("ulysses 4 × ring 2");
 });
 
 test("on several nodes also rings between them, and grids with a channel for each kind of link", () => {
-  const names = namesOn(2, 4);
+  const names = listNames(2, 4);
   for (const name of [
     "ring 2 × ring 4",
     "ring 2 × flex 4",
@@ -55,14 +55,14 @@ test("on several nodes also rings between them, and grids with a channel for eac
 });
 
 test("of many ranks, grids that send much more than the best are left out", () => {
-  const names = namesOn(8, 8);
+  const names = listNames(8, 8);
   expect(names).toContain("mesh2d 16·4 overlapped");
   expect(names).not.toContain("mesh2d 1·64 overlapped");
   expect(names.length).toBeLessThan(110);
 });
 
 test("divisors", () => {
-  expect(divisors(12)).toEqual([1, 2, 3, 4, 6, 12]);
+  expect(listDivisors(12)).toEqual([1, 2, 3, 4, 6, 12]);
 });
 
 test.each([
@@ -71,9 +71,9 @@ test.each([
 ])("every candidate on %i × %i ranks is proved", (nodes, gpusPerNode) => {
   const options = { ...shape, nodes, gpusPerNode };
   const job = resolveJob("test", options);
-  const contenders = createCandidates(job, options);
-  expect(contenders.length).toBeGreaterThanOrEqual(20);
-  for (const { name, backend, mesh } of contenders) {
+  const candidates = createCandidates(job, options);
+  expect(candidates.length).toBeGreaterThanOrEqual(20);
+  for (const { name, backend, mesh } of candidates) {
     expect(prove(record({ ...job.shape, backend, mesh })).violations, name).toEqual([]);
   }
 });

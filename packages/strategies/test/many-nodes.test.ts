@@ -11,7 +11,7 @@ const call = {
   mask: masks.causal(),
 } as const;
 
-function refusal(options: PlanOptions): OptionError {
+function getPlanError(options: PlanOptions): OptionError {
   try {
     plan(options);
   } catch (error) {
@@ -23,14 +23,14 @@ function refusal(options: PlanOptions): OptionError {
 
 test("more than 65 536 ranks are rejected at once", () => {
   const start = performance.now();
-  const { message } = refusal({ ...call, tokens: 1_048_576, nodes: 1e6 });
+  const { message } = getPlanError({ ...call, tokens: 1_048_576, nodes: 1e6 });
   expect(performance.now() - start).toBeLessThan(1000);
   expect(message).toContain("expected at most 65536 ranks, 8192 nodes of 8 ranks, received 1000000 nodes of 8 ranks");
   expect(message).toContain("dp");
 });
 
 test("unequal shares are rejected above 1 024 ranks, before anything is recorded", () => {
-  const { message } = refusal({ ...call, tokens: 524_288, nodes: 256, placement: "contiguous" });
+  const { message } = getPlanError({ ...call, tokens: 524_288, nodes: 256, placement: "contiguous" });
   expect(message).toContain("expected a strategy that runs");
   expect(message).toContain("expected at most 1024 equivalence classes of ranks");
   expect(message).toContain("causal() with zigzag()");

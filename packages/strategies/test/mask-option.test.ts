@@ -27,9 +27,9 @@ test.each<[text: string, mask: Mask]>([
   ["causal&documents:2x1k", and(causal(), documents([1024, 1024]))],
   ["slidingWindow:64+causal&globalTokens:4", or(slidingWindow(64), and(causal(), globalTokens(4)))],
 ])("%s", (text, mask) => {
-  const parsed = parseMask(text);
-  expect(resolveSlices(parsed, 2048, 2048)).toEqual(resolveSlices(mask, 2048, 2048));
-  if (!text.includes("documents:2x1k:documents")) expect(parsed.name).toContain(mask.name.replace(/\(.*/, ""));
+  const parsedMask = parseMask(text);
+  expect(resolveSlices(parsedMask, 2048, 2048)).toEqual(resolveSlices(mask, 2048, 2048));
+  if (!text.includes("documents:2x1k:documents")) expect(parsedMask.name).toContain(mask.name.replace(/\(.*/, ""));
 });
 
 test("every form that the help names is accepted", () => {

@@ -6,24 +6,28 @@ import { afterEach, expect, test } from "vitest";
 import { composed, hierarchical, type Strategy } from "../src/index.ts";
 
 const warnings: (Error & { code?: string })[] = [];
-const collect = (warning: Error): void => void (warning.name === "MosaicWarning" && warnings.push(warning));
-process.on("warning", collect);
+const collectWarning = (warning: Error): void => void (warning.name === "MosaicWarning" && warnings.push(warning));
+process.on("warning", collectWarning);
 afterEach(() => void warnings.splice(0));
 
 const tokens = 60;
 const [numHeads, numKvHeads, headDim] = [8, 2, 4];
 
 /** Runs a strategy `calls` times on ranks of this process that are stated to be on these hosts; what each rank sent along each axis. */
-async function run(strategy: Strategy, mesh: Coordinate, { hosts, calls = 1 }: { hosts: number[]; calls?: number }) {
+async function runOnHosts(
+  strategy: Strategy,
+  mesh: Coordinate,
+  { hosts, calls = 1 }: { hosts: number[]; calls?: number },
+) {
   const contexts = await world(hosts.length, { device: () => cpu({ threads: 1 }), mesh, timeout: 20 });
   const layout = layoutOf({ mesh, axes: strategy.axes, placement: "zigzag", length: tokens });
-  const once = async (ctx: Context): Promise<void> => {
+  const runCall = async (ctx: Context): Promise<void> => {
     const rows = spansLength(layout.spans(ctx.mesh.coordinate));
-    const random = (heads: number) => randn(ctx, [1, heads, rows, headDim]);
-    using q = random(numHeads);
-    using k = random(numKvHeads);
-    using v = random(numKvHeads);
-    for (const each of [q, k, v]) each.requiresGrad = true;
+    const createRandom = (heads: number) => randn(ctx, [1, heads, rows, headDim]);
+    using q = createRandom(numHeads);
+    using k = createRandom(numKvHeads);
+    using v = createRandom(numKvHeads);
+    for (const input of [q, k, v]) input.requiresGrad = true;
     const options = { backend: strategy, mask: masks.causal(), queries: layout, keys: layout };
     using out = attention(ctx, q, k, v, options);
     using dOut = fromArray(
@@ -33,11 +37,11 @@ async function run(strategy: Strategy, mesh: Coordinate, { hosts, calls = 1 }: {
     );
     out.backward(dOut);
     await q.grad!.read();
-    for (const each of [q, k, v]) each.grad![Symbol.dispose]();
+    for (const input of [q, k, v]) input.grad![Symbol.dispose]();
   };
   try {
     for (const ctx of contexts) Object.assign(ctx.mesh, { hosts });
-    for (let call = 0; call < calls; call++) await Promise.all(contexts.map(once));
+    for (let call = 0; call < calls; call++) await Promise.all(contexts.map(runCall));
     return contexts.map(({ mesh: { axes, group } }) => {
       return Object.fromEntries(axes.map((axis) => [axis, group(axis).traffic().bytesSent]));
     });
@@ -47,23 +51,23 @@ async function run(strategy: Strategy, mesh: Coordinate, { hosts, calls = 1 }: {
 }
 
 /** Warnings are emitted once the planner is loaded. */
-async function warned(): Promise<Error & { code?: string }> {
+async function waitForWarning(): Promise<Error & { code?: string }> {
   while (warnings.length === 0) await new Promise((resolve) => process.once("warning", resolve));
   return warnings[0]!;
 }
 
 const strategy = composed({ meshShape: { head: 2, seq: 2 } });
-const total = (sent: readonly Record<string, number>[], axis: string): number =>
-  sent.slice(0, 2).reduce((sum, each) => sum + each[axis]!, 0);
+const sumBytes = (bytesByRank: readonly Record<string, number>[], axis: string): number =>
+  bytesByRank.slice(0, 2).reduce((sum, each) => sum + each[axis]!, 0);
 
 test("an inner axis that crosses hosts: one warning for the context, with the bytes that ranks then do send", async () => {
-  const sent = await run(strategy, { head: 2, seq: 2 }, { hosts: [0, 0, 1, 1], calls: 2 });
-  const { message, code } = await warned();
-  const better = await run(strategy, { seq: 2, head: 2 }, { hosts: [0, 0, 1, 1] });
+  const bytesSent = await runOnHosts(strategy, { head: 2, seq: 2 }, { hosts: [0, 0, 1, 1], calls: 2 });
+  const { message, code } = await waitForWarning();
+  const reorderedBytesSent = await runOnHosts(strategy, { seq: 2, head: 2 }, { hosts: [0, 0, 1, 1] });
   const bytes = [...message.matchAll(/([\d.]+) kB/g)].map(([, number]) => Number(number));
   expect(bytes).toHaveLength(4);
-  expect(bytes[0]! + bytes[1]!).toBeCloseTo(total(sent, "head") / 2 / 1000, 1);
-  expect(bytes[2]! + bytes[3]!).toBeCloseTo(total(better, "seq") / 1000, 1);
+  expect(bytes[0]! + bytes[1]!).toBeCloseTo(sumBytes(bytesSent, "head") / 2 / 1000, 1);
+  expect(bytes[2]! + bytes[3]!).toBeCloseTo(sumBytes(reorderedBytesSent, "seq") / 1000, 1);
   expect(message).toMatch(
     /^composed: the axis "head" crosses hosts in the mesh \{ head: 2, seq: 2 \}: in this attention call, /,
   );
@@ -71,7 +75,7 @@ test("an inner axis that crosses hosts: one warning for the context, with the by
     /with the mesh \{ seq: 2, head: 2 \} it sends .* and .*; pass init\(\{ mesh: \{ seq: 2, head: 2 \} \}\)$/,
   );
   expect(code).toBe("MOSAIC_MESH_ORDER");
-  expect(formatBytes(total(better, "seq"))).toMatch(/kB$/);
+  expect(formatBytes(sumBytes(reorderedBytesSent, "seq"))).toMatch(/kB$/);
   expect(warnings).toHaveLength(1);
 });
 
@@ -80,9 +84,9 @@ test.each([
   ["of one host", { head: 2, seq: 2 }, [0, 0, 0, 0]],
   ["that no order keeps within a host", { seq: 2, head: 2 }, [0, 1, 2, 3]],
 ])("an inner axis %s: no warning", async (_, mesh, hosts) => {
-  await run(strategy, mesh, { hosts });
+  await runOnHosts(strategy, mesh, { hosts });
   await import("@mosaic/planner");
-  for (let turn = 0; turn < 5; turn++) await new Promise((resolve) => setImmediate(resolve));
+  for (let eventLoopTurn = 0; eventLoopTurn < 5; eventLoopTurn++) await new Promise((resolve) => setImmediate(resolve));
   expect(warnings).toEqual([]);
 });
 
@@ -95,15 +99,15 @@ test("hierarchical takes ranks of one host as a node, whatever their numbers", a
     [0, 0],
   ]);
   const { group } = ctx.mesh;
-  const check = (hosts: readonly number[] | undefined): void => {
+  const checkCrossing = (hosts: readonly number[] | undefined): void => {
     const gpu = { ...group("gpu"), ranks: [0, 2], hosts: hosts && [hosts[0]!, hosts[2]!] };
     Object.assign(ctx.mesh, { hosts, group: (axis: string) => (axis === "gpu" ? gpu : group(axis)) });
     backend.check!(ctx);
   };
   try {
-    expect(() => check(undefined)).toThrow(/gpu connects ranks 0, 2, which are on different nodes/);
-    expect(() => check([0, 0, 1, 1])).toThrow(/which are on different nodes/);
-    expect(() => check([0, 1, 0, 1])).not.toThrow();
+    expect(() => checkCrossing(undefined)).toThrow(/gpu connects ranks 0, 2, which are on different nodes/);
+    expect(() => checkCrossing([0, 0, 1, 1])).toThrow(/which are on different nodes/);
+    expect(() => checkCrossing([0, 1, 0, 1])).not.toThrow();
   } finally {
     Object.assign(ctx.mesh, { group });
     await Promise.all(contexts.map((each) => each.close()));

@@ -1,5 +1,5 @@
 import { moduleSuite } from "@mosaic/conformance";
-import { nests, strategies } from "./arrangements.ts";
+import { nestedArrangements, strategies } from "./arrangements.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-register(moduleSuite({ makeWorld, arrangements: [...strategies, ...nests] }));
+register(moduleSuite({ makeWorld, arrangements: [...strategies, ...nestedArrangements] }));

@@ -34,16 +34,16 @@ test("what is nested in what", () => {
 });
 
 test("anything that makes a backend is a strategy", () => {
-  const made: (readonly [string, readonly string[]])[] = [];
-  const tile = composed({
+  const createdLevels: (readonly [string, readonly string[]])[] = [];
+  const tiledStrategy = composed({
     meshShape: { head: 2, seq: 4 },
     seqParallel(axis, inner) {
-      made.push([axis, inner.axes]);
+      createdLevels.push([axis, inner.axes]);
       return mesh2d({ axis, inner, shape: [2, 2] });
     },
   });
-  expect(tile.axes).toEqual(["seq", "head"]);
-  expect(made).toEqual([["seq", []]]);
+  expect(tiledStrategy.axes).toEqual(["seq", "head"]);
+  expect(createdLevels).toEqual([["seq", []]]);
 });
 
 test("the mesh that init needs", () => {
@@ -59,7 +59,7 @@ test("the mesh that init needs", () => {
 });
 
 test("options that do not exist or do not fit", () => {
-  const wrong: [unknown, RegExp][] = [
+  const invalidOptions: [unknown, RegExp][] = [
     [{ meshShape: { head: 2, seq: 2 }, seqParalel: "ring" }, /expected options among .*seqParallel.*"seqParalel"/],
     [
       { meshShape: { head: 2, seq: 2 }, seqParallel: "rings" },
@@ -73,33 +73,33 @@ test("options that do not exist or do not fit", () => {
     [{ meshShape: { head: 2, seq: 2 }, headParallel: false }, /headParallel, or meshShape \{ head: 1, seq \}/],
     [{ meshShape: { head: 2, seq: 2 }, axes: { head: "x", seq: "x" } }, /a separate mesh axis/],
   ];
-  for (const [options, message] of wrong) {
+  for (const [options, message] of invalidOptions) {
     expect(() => composed(options as ComposedOptions)).toThrow(OptionError);
     expect(() => composed(options as ComposedOptions)).toThrow(message);
   }
-  const others: [unknown, RegExp][] = [
+  const otherInvalidOptions: [unknown, RegExp][] = [
     [{ intraNodeSize: 0 }, /intraNodeSize.*received 0/],
     [{ intraNodeSize: 2, intraNodeStrategy: "gather" }, /received "gather"/],
     [{ intraNodeSize: 2, interNodeStrategy: "mesh2d" }, /mesh2d\(node\): .*ring along gpu.*swap the nesting/],
     [{ intraNodeSize: 2, intraNode: "ring" }, /"intraNode"/],
   ];
-  for (const [options, message] of others) {
+  for (const [options, message] of otherInvalidOptions) {
     expect(() => hierarchical(options as HierarchicalOptions)).toThrow(OptionError);
     expect(() => hierarchical(options as HierarchicalOptions)).toThrow(message);
   }
 });
 
 /** The error on each rank of a mesh, after which nothing has been sent. */
-async function refusals(mesh: Coordinate, strategy: Strategy): Promise<string[]> {
+async function collectErrors(mesh: Coordinate, strategy: Strategy): Promise<string[]> {
   const size = Object.values(mesh).reduce((product, length) => product * length, 1);
   return onWorld(makeWorld, { size, mesh }, async (ctx) => {
-    const message = refusal(ctx, strategy);
+    const message = getCallError(ctx, strategy);
     expect(ctx.world.traffic().messagesSent).toBe(0);
     return message;
   });
 }
 
-function refusal(ctx: Context, strategy: Strategy): string {
+function getCallError(ctx: Context, strategy: Strategy): string {
   const axes = strategy.axes.filter((axis) => axis in ctx.mesh.shape);
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes, length: 12 });
   const q = randn(ctx, [1, 2, 3, 4]);
@@ -115,15 +115,18 @@ function refusal(ctx: Context, strategy: Strategy): string {
 }
 
 test("another mesh: the error reports which one to pass to init", async () => {
-  const [lacking] = await refusals({ sp: 4 }, composed({ meshShape: { head: 2, seq: 2 } }));
-  expect(lacking).toBe(
+  const [missingAxisError] = await collectErrors({ sp: 4 }, composed({ meshShape: { head: 2, seq: 2 } }));
+  expect(missingAxisError).toBe(
     "composed, rank 0: expected a mesh with { seq: 2, head: 2 }, received the mesh { sp: 4 }; " +
       "call init({ mesh: { seq: 2, head: 2 } })",
   );
-  const swapped = await refusals({ dp: 2, head: 1, seq: 2 }, composed({ meshShape: { head: 2, seq: 1 } }));
-  expect(swapped[3]).toContain("rank 3: expected a mesh with { seq: 1, head: 2 }");
-  expect(swapped[3]).toContain("init({ mesh: { dp: 2, seq: 1, head: 2 } })");
-  const [sizes] = await refusals({ node: 2, gpu: 2 }, hierarchical({ intraNodeSize: 4 }));
+  const swappedAxesErrors = await collectErrors(
+    { dp: 2, head: 1, seq: 2 },
+    composed({ meshShape: { head: 2, seq: 1 } }),
+  );
+  expect(swappedAxesErrors[3]).toContain("rank 3: expected a mesh with { seq: 1, head: 2 }");
+  expect(swappedAxesErrors[3]).toContain("init({ mesh: { dp: 2, seq: 1, head: 2 } })");
+  const [sizes] = await collectErrors({ node: 2, gpu: 2 }, hierarchical({ intraNodeSize: 4 }));
   expect(sizes).toContain("init({ mesh: { node: 1, gpu: 4 } })");
 });
 
@@ -138,9 +141,9 @@ test("attention calls and module constructors throw the same error, before there
     const q = randn(ctx, [1, 2, 3, 4]);
     const call = () => attention(ctx, q, q, q, { backend: strategy, queries: layout, keys: layout });
     const options = { embedDim: 8, numHeads: 2, attentionAxis: 1, backend: strategy } as const;
-    for (const use of [call, () => new MultiAxisAttention(ctx, options)]) {
-      expect(use).toThrow(`composed, rank ${ctx.rank}: expected a mesh with { seq: 2, head: 2 }`);
-      expect(use).toThrow(remedy);
+    for (const createOrCall of [call, () => new MultiAxisAttention(ctx, options)]) {
+      expect(createOrCall).toThrow(`composed, rank ${ctx.rank}: expected a mesh with { seq: 2, head: 2 }`);
+      expect(createOrCall).toThrow(remedy);
     }
     expect(ctx.world.traffic().messagesSent).toBe(0);
   });
@@ -153,7 +156,7 @@ test("attention calls and module constructors throw the same error, before there
 });
 
 test("rails: a mesh whose node axis joins ranks of different nodes is rejected", async () => {
-  const [message] = await refusals({ gpu: 2, node: 2 }, hierarchical({ intraNodeSize: 2 }));
+  const [message] = await collectErrors({ gpu: 2, node: 2 }, hierarchical({ intraNodeSize: 2 }));
   expect(message).toBe(
     "hierarchical, rank 0: expected a mesh with { node: 2, gpu: 2 }, received a mesh in which gpu connects ranks 0, 2, " +
       "which are on different nodes; call init({ mesh: { node: 2, gpu: 2 } })",
@@ -163,8 +166,8 @@ test("rails: a mesh whose node axis joins ranks of different nodes is rejected",
 test("between nodes, ranks talk to those of the same place in theirs", async () => {
   const strategy = hierarchical({ intraNodeSize: 3 });
   await onWorld(makeWorld, { size: 6, mesh: strategy.meshFor(6) }, async (ctx) => {
-    const place = ctx.rank % 3;
-    expect(ctx.mesh.group("node").ranks).toEqual([place, place + 3]);
+    const rankPosition = ctx.rank % 3;
+    expect(ctx.mesh.group("node").ranks).toEqual([rankPosition, rankPosition + 3]);
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: strategy.axes, length: 12 });
     using x = randn(ctx, [1, 2, 2, 4]);
     using out = attention(ctx, x, x, x, { backend: strategy, queries: layout, keys: layout });

@@ -9,27 +9,29 @@ const call = { tokens: 16_384, numHeads: 8, numKvHeads: 4, headDim: 64, mask: ma
 const machine = { nodes: 2, gpusPerNode: 2, profile: "h100-ib400" } as const;
 
 /** All that can be compared: not the strategies themselves, which are functions. */
-function numbers({ ranking }: Plan): string {
+function formatRanking({ ranking }: Plan): string {
   return JSON.stringify(ranking);
 }
 
 describe("the ranking", () => {
-  const found = plan({ ...call, ...machine });
+  const planResult = plan({ ...call, ...machine });
 
   test("the best is simulated and first; then those simulated, then those estimated, each by time", () => {
-    expect(found.best).toBe(found.ranking[0]);
-    expect(found.best.evaluatedBy).toBe("simulation");
-    const kinds = found.ranking.map(({ evaluatedBy }) => evaluatedBy);
+    expect(planResult.best).toBe(planResult.ranking[0]);
+    expect(planResult.best.evaluatedBy).toBe("simulation");
+    const kinds = planResult.ranking.map(({ evaluatedBy }) => evaluatedBy);
     expect(kinds).toEqual(kinds.toSorted().toReversed());
-    for (const how of ["simulation", "estimate"]) {
-      const times = found.ranking.filter((planned) => planned.evaluatedBy === how).map(({ seconds }) => seconds);
+    for (const evaluationKind of ["simulation", "estimate"]) {
+      const times = planResult.ranking
+        .filter((planned) => planned.evaluatedBy === evaluationKind)
+        .map(({ seconds }) => seconds);
       // Within 1 %, bytes and memory decide.
       for (const [i, time] of times.entries()) expect(time).toBeGreaterThan((times[i - 1] ?? 0) * 0.99);
     }
   });
 
   test("each has its costs", () => {
-    for (const planned of found.ranking) {
+    for (const planned of planResult.ranking) {
       expect(planned.seconds).toBeGreaterThan(planned.forwardSeconds);
       expect(planned.forwardSeconds).toBeGreaterThan(0);
       expect(planned.computeSeconds).toBeGreaterThan(0);
@@ -41,53 +43,54 @@ describe("the ranking", () => {
   });
 
   test("the best is what the planner predicts of it, and is proved", () => {
-    const { best, prediction, job } = found;
-    const again = predict({ ...job.shape, backend: best.strategy, mesh: best.mesh }, job.profile);
-    expect(again.seconds).toBe(best.seconds);
-    expect(again.peakBytes).toBe(best.peakBytes);
+    const { best, prediction, job } = planResult;
+    const repeatedPrediction = predict({ ...job.shape, backend: best.strategy, mesh: best.mesh }, job.profile);
+    expect(repeatedPrediction.seconds).toBe(best.seconds);
+    expect(repeatedPrediction.peakBytes).toBe(best.peakBytes);
     expect(prediction.seconds).toBe(best.seconds);
     expect(prove(prediction.record).violations).toEqual([]);
   });
 
   test("it depends on the options alone", () => {
-    expect(numbers(plan({ ...call, ...machine }))).toBe(numbers(found));
+    expect(formatRanking(plan({ ...call, ...machine }))).toBe(formatRanking(planResult));
   });
 });
 
 test("without a profile, that of the device is meant", () => {
-  const nameOn = (options: object) => plan({ ...call, gpusPerNode: 2, simulate: 1, ...options }).job.profile.name;
-  expect(nameOn({})).toBe("cpu-local");
-  expect(nameOn({ device: "cuda" })).toBe("h100-ib400");
+  const getProfileName = (options: object) =>
+    plan({ ...call, gpusPerNode: 2, simulate: 1, ...options }).job.profile.name;
+  expect(getProfileName({})).toBe("cpu-local");
+  expect(getProfileName({ device: "cuda" })).toBe("h100-ib400");
 });
 
 test("what counts depends on the network: where it is slow, fewer bytes between nodes win", () => {
   const links = profiles["h100-ib400"].links;
-  const slow: Profile = {
+  const slowProfile: Profile = {
     ...profiles["h100-ib400"],
     links: { ...links, "inter-node": { ...links["inter-node"], bandwidth: 1e9 } },
   };
-  const fast = plan({ ...call, ...machine });
-  const found = plan({ ...call, ...machine, profile: slow });
-  const least = Math.min(...found.ranking.map(({ bytesBetweenNodes }) => bytesBetweenNodes));
-  expect(found.best.bytesBetweenNodes).toBeLessThan(1.2 * least);
-  expect(found.best.seconds).toBeGreaterThan(fast.best.seconds);
+  const fastPlan = plan({ ...call, ...machine });
+  const slowPlan = plan({ ...call, ...machine, profile: slowProfile });
+  const minBytesBetweenNodes = Math.min(...slowPlan.ranking.map(({ bytesBetweenNodes }) => bytesBetweenNodes));
+  expect(slowPlan.best.bytesBetweenNodes).toBeLessThan(1.2 * minBytesBetweenNodes);
+  expect(slowPlan.best.seconds).toBeGreaterThan(fastPlan.best.seconds);
 });
 
 test("a narrow window is no reason to gather everything", () => {
-  const found = plan({ ...call, ...machine, mask: masks.slidingWindow(256) });
-  const whole = plan({ ...call, ...machine, mask: masks.full() });
-  expect(found.best.bytesBetweenNodes).toBeLessThan(whole.best.bytesBetweenNodes / 1.5);
+  const windowPlan = plan({ ...call, ...machine, mask: masks.slidingWindow(256) });
+  const fullMaskPlan = plan({ ...call, ...machine, mask: masks.full() });
+  expect(windowPlan.best.bytesBetweenNodes).toBeLessThan(fullMaskPlan.best.bytesBetweenNodes / 1.5);
 });
 
 test("memory: what does not fit is last, and cannot be best", () => {
-  const free = plan({ ...call, ...machine });
-  const least = free.ranking.reduce((a, b) => (b.peakBytes < a.peakBytes ? b : a));
-  const tight = plan({ ...call, ...machine, memoryLimit: least.peakBytes });
-  expect(tight.best.peakBytes).toBe(least.peakBytes);
-  const fits = tight.ranking.map((planned) => planned.fits);
+  const unlimitedPlan = plan({ ...call, ...machine });
+  const leastMemoryStrategy = unlimitedPlan.ranking.reduce((a, b) => (b.peakBytes < a.peakBytes ? b : a));
+  const limitedPlan = plan({ ...call, ...machine, memoryLimit: leastMemoryStrategy.peakBytes });
+  expect(limitedPlan.best.peakBytes).toBe(leastMemoryStrategy.peakBytes);
+  const fits = limitedPlan.ranking.map((planned) => planned.fits);
   expect(fits.indexOf(false)).toBe(fits.lastIndexOf(true) + 1);
-  expect(() => plan({ ...call, ...machine, memoryLimit: least.peakBytes - 1 })).toThrow(
-    new RegExp(`memoryLimit of at least ${least.peakBytes}`),
+  expect(() => plan({ ...call, ...machine, memoryLimit: leastMemoryStrategy.peakBytes - 1 })).toThrow(
+    new RegExp(`memoryLimit of at least ${leastMemoryStrategy.peakBytes}`),
   );
 });
 
@@ -103,14 +106,14 @@ test("only one mesh, if that is what there is", () => {
 });
 
 describe("candidates of the caller's", () => {
-  const slowly: AttentionBackend = {
+  const slowBackend: AttentionBackend = {
     ...ring({ axis: "circle" }),
     name: "slowly",
   };
 
   test("are compared like those built in, on the mesh that they state or seem to need", () => {
     const candidates = [
-      { backend: slowly },
+      { backend: slowBackend },
       { backend: composed({ meshShape: { head: 2, seq: 2 } }), name: "mine" },
       { backend: ring({ axis: "a", inner: ring({ axis: "b" }) }), name: "both" },
       { backend: ring({ axis: "a", inner: ring({ axis: "b" }) }), name: "turned", mesh: { a: 4, b: 1 } },
@@ -121,29 +124,31 @@ describe("candidates of the caller's", () => {
     expect(meshes.get("mine")).toEqual({ seq: 2, head: 2 });
     expect(meshes.get("both")).toEqual({ a: 2, b: 2 });
     expect(meshes.get("turned")).toEqual({ a: 4, b: 1 });
-    const [own, builtIn] = ["slowly", "ring 4"].map((name) => ranking.find((planned) => planned.name === name)!);
-    expect(own!.seconds).toBe(builtIn!.seconds);
+    const [ownStrategy, builtIn] = ["slowly", "ring 4"].map(
+      (name) => ranking.find((planned) => planned.name === name)!,
+    );
+    expect(ownStrategy!.seconds).toBe(builtIn!.seconds);
   });
 
   test("that throw are rejected with their reason, and the others are compared", () => {
-    const broken: AttentionBackend = {
-      ...slowly,
+    const failingBackend: AttentionBackend = {
+      ...slowBackend,
       name: "broken",
       attend() {
         throw new Error("not today");
       },
     };
-    const { refused, best } = plan({ ...call, ...machine, candidates: [{ backend: broken }] });
+    const { refused, best } = plan({ ...call, ...machine, candidates: [{ backend: failingBackend }] });
     expect(refused.map(({ name, error }) => [name, error.message])).toEqual([["broken", "not today"]]);
     expect(best.name).not.toBe("broken");
   });
 
   test("need their mesh where it cannot be guessed", () => {
-    const deep = ring({ axis: "a", inner: ring({ axis: "b", inner: ring({ axis: "c" }) }) });
-    expect(() => plan({ ...call, ...machine, candidates: [{ backend: deep }] })).toThrow(
+    const deeplyNested = ring({ axis: "a", inner: ring({ axis: "b", inner: ring({ axis: "c" }) }) });
+    expect(() => plan({ ...call, ...machine, candidates: [{ backend: deeplyNested }] })).toThrow(
       /a candidate with a mesh.*along a, b, c/,
     );
-    expect(() => plan({ ...call, ...machine, candidates: [{ backend: slowly, mesh: { circle: 8 } }] })).toThrow(
+    expect(() => plan({ ...call, ...machine, candidates: [{ backend: slowBackend, mesh: { circle: 8 } }] })).toThrow(
       /a mesh of 4 ranks, received \{ circle: 8 \}/,
     );
   });
@@ -159,15 +164,15 @@ test("how many are simulated is an option, and progress is reported", () => {
 });
 
 test("events are kept if they are to be drawn", () => {
-  const without = plan({ ...call, ...machine, simulate: 1 });
-  expect(without.prediction.simulation.ranks.every(({ events }) => events.length === 0)).toBe(true);
-  const drawn = plan({ ...call, ...machine, simulate: 1, keepEvents: true });
-  expect(drawn.prediction.simulation.ranks.every(({ events }) => events.length > 0)).toBe(true);
-  expect(drawn.best.seconds).toBe(without.best.seconds);
+  const planWithoutEvents = plan({ ...call, ...machine, simulate: 1 });
+  expect(planWithoutEvents.prediction.simulation.ranks.every(({ events }) => events.length === 0)).toBe(true);
+  const planWithEvents = plan({ ...call, ...machine, simulate: 1, keepEvents: true });
+  expect(planWithEvents.prediction.simulation.ranks.every(({ events }) => events.length > 0)).toBe(true);
+  expect(planWithEvents.best.seconds).toBe(planWithoutEvents.best.seconds);
 });
 
 test("options that do not exist or do not fit", () => {
-  const wrong: [object, RegExp][] = [
+  const invalidOptions: [object, RegExp][] = [
     [{ tokenz: 3 }, /expected options among .*"tokenz"/],
     [{ tokens: 0 }, /tokens: expected an integer ≥ 1, received 0/],
     [{ numHeads: 1.5 }, /numHeads: expected an integer/],
@@ -180,7 +185,7 @@ test("options that do not exist or do not fit", () => {
     [{ simulate: 0 }, /simulate: expected an integer ≥ 1/],
     [{ headDim: 512 }, /a strategy that runs, received/],
   ];
-  for (const [options, message] of wrong) {
+  for (const [options, message] of invalidOptions) {
     expect(() => plan({ ...call, ...machine, ...options }), JSON.stringify(options)).toThrow(message);
   }
 });

@@ -8,7 +8,7 @@ test("one rank of a nested mesh whose mask differs fails all, whichever axes the
   const backend = hierarchical({ intraNodeSize: 2 });
   const mesh = backend.meshFor(4);
   const contexts = await makeWorld(4, { wrapDevice: (device) => device, mesh });
-  const reads = contexts.map(async (ctx) => {
+  const rankErrors = contexts.map(async (ctx) => {
     const layout = layoutOf({ mesh, axes: backend.axes, length: 16 });
     const x = randn(ctx, [1, 2, 4, 8]);
     const mask = ctx.rank === 3 ? masks.causal() : masks.full();
@@ -22,7 +22,7 @@ test("one rank of a nested mesh whose mask differs fails all, whichever axes the
       return error as Error;
     }
   });
-  for (const error of await Promise.all(reads)) {
+  for (const error of await Promise.all(rankErrors)) {
     expect(error).toBeInstanceOf(CollectiveMismatchError);
     expect(error.message).toMatch(/: attention by hierarchical: ring\(node, ring\(gpu\)\): .*mask (full|causal) 0:16/);
     expect(error.message).toContain("mask full 0:16 × 0:16");

@@ -31,10 +31,13 @@ test.each([
   mkdirSync(directory, { recursive: true });
   const file = join(directory, `${name.replace(" ", "-")}.ts`);
   writeFileSync(file, `${program}console.log("done", out.shape.join());\n`);
-  const run = spawnSync(process.execPath, [launcher, "--nproc-per-node", "4", file], { cwd: root, encoding: "utf8" });
-  expect(run.stderr).toBe("");
-  expect(run.status).toBe(0);
-  const shapes = [...run.stdout.matchAll(/done 2,(\d+),32/g)].map(([, rows]) => Number(rows));
+  const snippetRun = spawnSync(process.execPath, [launcher, "--nproc-per-node", "4", file], {
+    cwd: root,
+    encoding: "utf8",
+  });
+  expect(snippetRun.stderr).toBe("");
+  expect(snippetRun.status).toBe(0);
+  const shapes = [...snippetRun.stdout.matchAll(/done 2,(\d+),32/g)].map(([, rows]) => Number(rows));
   expect(shapes).toHaveLength(4);
   expect(shapes.reduce((a, b) => a + b, 0)).toBe(options.tokens);
 });

@@ -4,22 +4,22 @@ import { type AttentionBackend, emptyState, zeros } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { makeWorld } from "../../../vitest.world.ts";
 
-const right = ring();
+const validBackend = ring();
 
 /** Of the suite of a backend, the case that calls it as an inner one is called. */
-function foldingCase(backend: AttentionBackend) {
+function findFoldingCase(backend: AttentionBackend) {
   const cases = backendSuite({ makeWorld, arrangements: alongOneAxis(() => backend, [2]), dtypes: ["float32"] });
   return cases.find(({ name }) => name.includes("folds into an existing state"))!;
 }
 
-const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegExp]>> = {
+const faultyBackends: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegExp]>> = {
   "forgets the state that is there": [
     {
       attend(ctx, call, { out, lse }, kv) {
         const { kernels } = ctx.device;
         kernels.fill(out, 0);
         kernels.fill(lse, Number.NEGATIVE_INFINITY);
-        right.attend(ctx, call, { out, lse }, kv);
+        validBackend.attend(ctx, call, { out, lse }, kv);
       },
     },
     /added to the initial values: out: largest error/,
@@ -32,7 +32,7 @@ const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegEx
         using lse = zeros(ctx, state.lse.shape);
         kernels.copy(out, state.out);
         kernels.copy(lse, state.lse);
-        right.attend(ctx, call, state, kv);
+        validBackend.attend(ctx, call, state, kv);
         kernels.merge(state, { out, lse });
       },
     },
@@ -42,7 +42,7 @@ const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegEx
     {
       attendBackward(ctx, call, grads, kv) {
         for (const grad of [grads.dq, grads.dk, grads.dv]) ctx.device.kernels.fill(grad, 0);
-        right.attendBackward(ctx, call, grads, kv);
+        validBackend.attendBackward(ctx, call, grads, kv);
       },
     },
     /added to the initial values: dq: largest error/,
@@ -50,7 +50,7 @@ const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegEx
   "spoils the caller's keys": [
     {
       attendBackward(ctx, call, grads, kv) {
-        right.attendBackward(ctx, call, grads, kv);
+        validBackend.attendBackward(ctx, call, grads, kv);
         ctx.device.kernels.fill(kv.k, 0);
       },
     },
@@ -59,18 +59,18 @@ const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegEx
   "keeps memory": [
     {
       attend(ctx, call, state, kv) {
-        kept.push(emptyState(call.q));
-        right.attend(ctx, call, state, kv);
+        retainedValues.push(emptyState(call.q));
+        validBackend.attend(ctx, call, state, kv);
       },
     },
     /\d+ bytes are still allocated after the pass/,
   ],
 };
 
-const kept: unknown[] = [];
+const retainedValues: unknown[] = [];
 
-test.each(Object.entries(faulty))("the suite finds out a backend that %s", async (_, [fault, message]) => {
-  await expect(foldingCase({ ...right, ...fault }).run()).rejects.toThrow(message);
+test.each(Object.entries(faultyBackends))("the suite finds out a backend that %s", async (_, [fault, message]) => {
+  await expect(findFoldingCase({ ...validBackend, ...fault }).run()).rejects.toThrow(message);
 });
 
-test("and lets the right one pass", () => foldingCase(right).run());
+test("and lets the right one pass", () => findFoldingCase(validBackend).run());

@@ -9,7 +9,11 @@ import { makeWorld } from "../../../vitest.world.ts";
 // No formula of this package's own: what a strategy sends along an axis is what the nested backend's closed form states.
 
 /** What one forward and backward of each trial sent along some axes, beside what was foretold. */
-async function compared(strategy: Strategy, ranks: number, closedForm: (at: Coordinate, trial: Trial) => object) {
+async function compareTraffic(
+  strategy: Strategy,
+  ranks: number,
+  closedForm: (coordinate: Coordinate, trial: Trial) => object,
+) {
   const mesh = strategy.meshFor(ranks);
   const options = { placement: placements()[1]!, dtype: "bfloat16", seed: 2 } as const;
   const trials = backendTrials({ mesh, axes: strategy.axes }, options).filter(({ numHeads }) => numHeads % 2 === 0);
@@ -17,19 +21,19 @@ async function compared(strategy: Strategy, ranks: number, closedForm: (at: Coor
   await onWorld(makeWorld, { size: ranks, mesh }, async (ctx) => {
     const groups = strategy.axes.map((axis) => [axis, ctx.mesh.group(axis)] as const);
     for (const trial of trials) {
-      const before = groups.map(([, group]) => group.traffic());
+      const trafficBefore = groups.map(([, group]) => group.traffic());
       await attendOn(ctx, strategy, trial);
-      const sent = groups.map(([axis, group], i) => [axis, since(group, before[i]!)] as const);
-      expect(Object.fromEntries(sent), trial.name).toEqual(closedForm(ctx.mesh.coordinate, trial));
+      const trafficByAxis = groups.map(([axis, group], i) => [axis, trafficSince(group, trafficBefore[i]!)] as const);
+      expect(Object.fromEntries(trafficByAxis), trial.name).toEqual(closedForm(ctx.mesh.coordinate, trial));
     }
   });
 }
 
-function since(group: ProcessGroup, before: Traffic): Traffic {
-  return combine(group.traffic(), before, (after, earlier) => after - earlier);
+function trafficSince(group: ProcessGroup, trafficBefore: Traffic): Traffic {
+  return combine(group.traffic(), trafficBefore, (laterValue, earlierValue) => laterValue - earlierValue);
 }
 
-const both = ({ forward, backward }: { forward: Traffic; backward: Traffic }) =>
+const sumForwardAndBackward = ({ forward, backward }: { forward: Traffic; backward: Traffic }) =>
   combine(forward, backward, (a, b) => a + b);
 
 function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): Traffic {
@@ -40,24 +44,39 @@ function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): T
   };
 }
 
-function callOf({ mesh, axes, mask, queries, keys }: Trial, at: Coordinate) {
-  return { at, mask, queries: layoutOf({ mesh, axes, ...queries }), keys: layoutOf({ mesh, axes, ...keys }) };
+function createShardedCall({ mesh, axes, mask, queries, keys }: Trial, coordinate: Coordinate) {
+  return {
+    at: coordinate,
+    mask,
+    queries: layoutOf({ mesh, axes, ...queries }),
+    keys: layoutOf({ mesh, axes, ...keys }),
+  };
 }
 
 test("composed: one exchange of rows for heads, then a ring for half of the heads", async () => {
-  await compared(composed({ meshShape: { head: 2, seq: 2 } }), 4, (at, trial) => {
+  await compareTraffic(composed({ meshShape: { head: 2, seq: 2 } }), 4, (coordinate, trial) => {
     const { mesh, batch, numKvHeads, headDim, dtype } = trial;
     const width = (batch * numKvHeads * headDim) / 2;
-    const inner = ring({ axis: "seq" });
+    const innerBackend = ring({ axis: "seq" });
     return {
-      head: both(ulyssesTraffic({ ...trial, axis: "head", inner, call: callOf(trial, at) })),
-      seq: both(ringTraffic({ axis: "seq", mesh, call: callOf(trial, omitAxes(at, ["head"])), width, dtype })),
+      head: sumForwardAndBackward(
+        ulyssesTraffic({ ...trial, axis: "head", inner: innerBackend, call: createShardedCall(trial, coordinate) }),
+      ),
+      seq: sumForwardAndBackward(
+        ringTraffic({
+          axis: "seq",
+          mesh,
+          call: createShardedCall(trial, omitAxes(coordinate, ["head"])),
+          width,
+          dtype,
+        }),
+      ),
     };
   });
 });
 
 test("hierarchical: between nodes each rank passes its own chunk, or its heads of the node's; the bytes are the same", async () => {
-  const sent: Record<string, number> = {};
+  const bytesByStrategy: Record<string, number> = {};
   for (const intraNodeStrategy of ["ring", "ulysses"] as const) {
     const strategy = hierarchical({ intraNodeSize: 2, intraNodeStrategy });
     const mesh = strategy.meshFor(4);
@@ -70,9 +89,9 @@ test("hierarchical: between nodes each rank passes its own chunk, or its heads o
       return ctx.mesh.group("node").traffic().bytesSent;
     });
     expect(new Set(ranks).size).toBe(1);
-    sent[intraNodeStrategy] = ranks[0]!;
+    bytesByStrategy[intraNodeStrategy] = ranks[0]!;
   }
-  expect(sent["ulysses"]).toBe(sent["ring"]);
+  expect(bytesByStrategy["ulysses"]).toBe(bytesByStrategy["ring"]);
 });
 
 test("inside a ring, rows are exchanged for heads at every step; outside, once", async () => {
@@ -86,8 +105,8 @@ test("inside a ring, rows are exchanged for heads at every step; outside, once",
       return ctx.mesh.group("gpu").traffic().messagesSent;
     });
   const once = 3 + 2 + (6 + 3);
-  const outside = ulysses({ axis: "gpu", inner: ring({ axis: "node" }) });
-  expect(await messages(outside)).toEqual([once, once, once, once]);
-  const inside = ring({ axis: "node", inner: ulysses({ axis: "gpu" }) });
-  expect(await messages(inside)).toEqual([2 * once, 2 * once, 2 * once, 2 * once]);
+  const outerStrategy = ulysses({ axis: "gpu", inner: ring({ axis: "node" }) });
+  expect(await messages(outerStrategy)).toEqual([once, once, once, once]);
+  const innerStrategy = ring({ axis: "node", inner: ulysses({ axis: "gpu" }) });
+  expect(await messages(innerStrategy)).toEqual([2 * once, 2 * once, 2 * once, 2 * once]);
 });

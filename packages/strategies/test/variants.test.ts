@@ -1,5 +1,5 @@
 import { variantSuite } from "@mosaic/conformance";
-import { nests, strategies } from "./arrangements.ts";
+import { nestedArrangements, strategies } from "./arrangements.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-register(variantSuite({ makeWorld, arrangements: [...strategies, ...nests] }));
+register(variantSuite({ makeWorld, arrangements: [...strategies, ...nestedArrangements] }));

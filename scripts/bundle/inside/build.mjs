@@ -17,8 +17,10 @@ if (spawnSync(cxx, ["--version"]).status !== 0) {
   process.exit(1);
 }
 const names = process.argv.slice(2);
-const native = listPackages(root).filter(({ dir }) => existsSync(join(dir, "native-recipe.json")));
-for (const { directory, dir } of native.filter((addon) => names.length === 0 || names.includes(addon.directory))) {
+const nativePackages = listPackages(root).filter(({ dir }) => existsSync(join(dir, "native-recipe.json")));
+for (const { directory, dir } of nativePackages.filter(
+  (addon) => names.length === 0 || names.includes(addon.directory),
+)) {
   const start = performance.now();
   await build(JSON.parse(readFileSync(join(dir, "native-recipe.json"), "utf8")));
   console.log(`${directory}: built in ${((performance.now() - start) / 1000).toFixed(0)} s`);
@@ -29,7 +31,7 @@ async function build({ images, steps }) {
   for (const image of images) extract(image);
   const runningJobs = new Set();
   for (const { directory, command } of steps) {
-    const step = { directory: fill(directory), command: fill(command) };
+    const step = { directory: fillPlaceholders(directory), command: fillPlaceholders(command) };
     const isCompileStep = command.includes(" -c ");
     while (runningJobs.size >= (isCompileStep ? availableParallelism() : 1)) await Promise.race(runningJobs);
     const job = runCommand(step).finally(() => runningJobs.delete(job));
@@ -41,13 +43,13 @@ async function build({ images, steps }) {
 
 /** Takes the kernels' machine code out of the addon that came with the bundle, once: a new addon has it elsewhere. */
 function extract({ image, addon, offset, length }) {
-  const file = fill(image);
+  const file = fillPlaceholders(image);
   if (existsSync(file)) return;
   mkdirSync(dirname(file), { recursive: true });
-  writeFileSync(file, readFileSync(fill(addon)).subarray(offset, offset + length));
+  writeFileSync(file, readFileSync(fillPlaceholders(addon)).subarray(offset, offset + length));
 }
 
-function fill(text) {
+function fillPlaceholders(text) {
   return text.replaceAll("@root@", root).replaceAll("@cxx@", cxx);
 }
 

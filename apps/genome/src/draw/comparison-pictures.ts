@@ -20,7 +20,7 @@ const ZERO_BYTES_X = 92;
 
 /** How well each method does after how much it has moved. */
 export function drawLossAgainstBytes({ methods }: Comparison): string {
-  const points = methods.flatMap(({ curve: entries }) => entries);
+  const points = methods.flatMap(({ curve: curvePoints }) => curvePoints);
   const positiveBytes = points.map(({ bytes }) => bytes).filter((bytes) => bytes > 0);
   const losses = points.map(({ held }) => held!.loss);
   const bytesRange = [Math.min(...positiveBytes) / 1.5, Math.max(...positiveBytes) * 1.5] as const;
@@ -64,19 +64,19 @@ export function drawLossAgainstBytes({ methods }: Comparison): string {
 }
 
 function drawMethod(
-  { name, curve: entries }: MethodResult,
+  { name, curve: curvePoints }: MethodResult,
   i: number,
   { x, y }: { x: (bytes: number) => number; y: (loss: number) => number },
 ): readonly string[] {
-  const at = (bytes: number): number => (bytes > 0 ? x(bytes) : ZERO_BYTES_X);
-  const points = entries.map(({ bytes, held }) => [at(bytes), y(held!.loss)] as const);
+  const bytesX = (bytes: number): number => (bytes > 0 ? x(bytes) : ZERO_BYTES_X);
+  const points = curvePoints.map(({ bytes, held }) => [bytesX(bytes), y(held!.loss)] as const);
   const lastPoint = points.at(-1)!;
-  const { step, bytes, held } = entries.at(-1)!;
-  const formatBytes = `${name}: ${held!.loss.toFixed(3)} after ${step} steps`;
+  const { step, bytes, held } = curvePoints.at(-1)!;
+  const tooltip = `${name}: ${held!.loss.toFixed(3)} after ${step} steps`;
   const legendY = plotArea.top + 12 + i * 34;
   return [
     polyline(points, `stroke="${paletteColor(i)}" stroke-width="1.6" stroke-linejoin="round" opacity="0.85"`),
-    `<circle cx="${lastPoint[0].toFixed(1)}" cy="${lastPoint[1].toFixed(1)}" r="4.5" fill="${paletteColor(i)}"><title>${formatBytes}</title></circle>`,
+    `<circle cx="${lastPoint[0].toFixed(1)}" cy="${lastPoint[1].toFixed(1)}" r="4.5" fill="${paletteColor(i)}"><title>${tooltip}</title></circle>`,
     rect({ x: plotArea.right + 14, y: legendY - 9, width: 10, height: 10 }, `fill="${paletteColor(i)}"`),
     svgText({ x: plotArea.right + 30, y: legendY }, name),
     smallText({ x: plotArea.right + 30, y: legendY + 14 }, `${held!.loss.toFixed(4)}, ${formatMegabytes(bytes)}`),
@@ -104,7 +104,7 @@ export function drawRecall({ methods }: Comparison, { runs }: PlantedResult): st
       title: "Does the router select the chunks with the most attention mass?",
       subtitle: `held-out sequences; planted: ${chunks} chunks of ${chunkLength} bases, ${runs.length} seeds, ${runs[0]!.pairs} pairs each`,
     },
-    [...methodBars(methods, y), ...plantedBars(runs, y)],
+    [...drawMethodBars(methods, y), ...drawPlantedBars(runs, y)],
   );
 }
 
@@ -113,14 +113,14 @@ const seedColor = (i: number): string => paletteColor([0, 1, 4][i % 3]!);
 function drawGrid(y: AxisScale, [left, right]: readonly [number, number], title: string): readonly string[] {
   return [
     svgText({ x: left, y: MARGIN_TOP - 16 }, title, 'font-weight="700"'),
-    ...axisTicks([0, 1]).flatMap((share) => [
-      svgLine([left, y(share), right, y(share)], 'stroke="#e4e8ee"'),
-      smallText({ x: left - 8, y: y(share) + 4 }, share.toFixed(1), 'text-anchor="end"'),
+    ...axisTicks([0, 1]).flatMap((tick) => [
+      svgLine([left, y(tick), right, y(tick)], 'stroke="#e4e8ee"'),
+      smallText({ x: left - 8, y: y(tick) + 4 }, tick.toFixed(1), 'text-anchor="end"'),
     ]),
   ];
 }
 
-function methodBars(methods: readonly MethodResult[], y: AxisScale): readonly string[] {
+function drawMethodBars(methods: readonly MethodResult[], y: AxisScale): readonly string[] {
   const [left, right] = [64, 404];
   const routedMethods = methods.filter(({ recall }) => recall);
   const groupWidth = (right - left) / routedMethods.length;
@@ -129,12 +129,12 @@ function methodBars(methods: readonly MethodResult[], y: AxisScale): readonly st
     ...routedMethods.flatMap(({ name, recall }, i) => {
       const x = left + i * groupWidth + groupWidth / 2;
       const { recall: recallShare, captured, chance } = recall!;
-      const bar = (at: number, value: number, fill: string): string =>
-        rect({ x: at, y: y(value), width: 30, height: MARGIN_BOTTOM - y(value) }, `fill="${fill}"`);
+      const drawBar = (barX: number, value: number, fill: string): string =>
+        rect({ x: barX, y: y(value), width: 30, height: MARGIN_BOTTOM - y(value) }, `fill="${fill}"`);
       return [
-        bar(x - 34, recallShare, paletteColor(0)),
+        drawBar(x - 34, recallShare, paletteColor(0)),
         smallText({ x: x - 19, y: y(recallShare) - 5 }, recallShare.toFixed(2), 'text-anchor="middle"'),
-        bar(x + 4, captured, paletteColor(2)),
+        drawBar(x + 4, captured, paletteColor(2)),
         smallText({ x: x + 19, y: y(captured) - 5 }, captured.toFixed(2), 'text-anchor="middle"'),
         svgLine([x - 40, y(chance), x + 40, y(chance)], 'stroke="#b5446e" stroke-width="1.5" stroke-dasharray="4 3"'),
         svgText({ x, y: MARGIN_BOTTOM + 18 }, name, 'text-anchor="middle"'),
@@ -148,9 +148,9 @@ function methodBars(methods: readonly MethodResult[], y: AxisScale): readonly st
   ];
 }
 
-function plantedBars(runs: readonly PlantedRun[], y: AxisScale): readonly string[] {
+function drawPlantedBars(runs: readonly PlantedRun[], y: AxisScale): readonly string[] {
   const [left, right] = [500, 840];
-  const steps = Math.max(...runs.flatMap(({ curve: entries }) => entries.map(({ step }) => step)));
+  const steps = Math.max(...runs.flatMap(({ curve: curvePoints }) => curvePoints.map(({ step }) => step)));
   const x = linearAxis([0, steps], [left, right]);
   const { chance } = runs[0]!;
   return [
@@ -162,8 +162,8 @@ function plantedBars(runs: readonly PlantedRun[], y: AxisScale): readonly string
     svgLine([left, y(TARGET_RECALL), right, y(TARGET_RECALL)], 'stroke="#2a9d6f" stroke-width="1.2"'),
     smallText({ x: left + 4, y: y(TARGET_RECALL) + 14 }, `goal ${TARGET_RECALL}`),
     svgLine([left, y(chance), right, y(chance)], 'stroke="#b5446e" stroke-width="1.5" stroke-dasharray="4 3"'),
-    ...runs.map(({ curve: entries }, i) => {
-      const points = entries.map(({ step, held }) => [x(step), y(held!.recall!)] as const);
+    ...runs.map(({ curve: curvePoints }, i) => {
+      const points = curvePoints.map(({ step, held }) => [x(step), y(held!.recall!)] as const);
       return polyline(points, `stroke="${seedColor(i)}" stroke-width="1.8"`);
     }),
     ...drawLegend(

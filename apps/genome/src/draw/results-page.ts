@@ -56,9 +56,9 @@ function plantedRows({ runs }: PlantedResult): readonly (readonly string[])[] {
 }
 
 function formatTable(head: readonly string[], rows: readonly (readonly string[])[]): string {
-  const row = (cells: readonly string[], tag: string): string =>
+  const formatRow = (cells: readonly string[], tag: string): string =>
     `<tr>${cells.map((cell) => `<${tag}>${escape(cell)}</${tag}>`).join("")}</tr>`;
-  return `<table>${row(head, "th")}${rows.map((cells) => row(cells, "td")).join("")}</table>`;
+  return `<table>${formatRow(head, "th")}${rows.map((cells) => formatRow(cells, "td")).join("")}</table>`;
 }
 
 function describeOrigin({ date, command }: { readonly date: string; readonly command: string }): string {

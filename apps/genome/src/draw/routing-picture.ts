@@ -14,7 +14,7 @@ const roleColors: Readonly<Record<Role, string>> = {
   other: "#a8b0bb",
 };
 
-const HEIGHT = 13;
+const GENE_HEIGHT = 13;
 const LABEL_STYLE = 'text-anchor="middle" font-size="9.5" fill="#ffffff"';
 
 /** Pixels that the map takes. */
@@ -33,8 +33,8 @@ function drawGeneMap(axis: AxisScale, y: number, bases: number): readonly string
 function drawGene(gene: Gene, axis: AxisScale, middleY: number): string {
   const { name, start, end, complement, role } = gene;
   const [x, width] = [axis(start), axis(end) - axis(start)];
-  const top = complement ? middleY + 2 : middleY - 2 - HEIGHT;
-  const box = rect({ x, y: top, width, height: HEIGHT }, `fill="${roleColors[role]}" rx="1.5"`);
+  const top = complement ? middleY + 2 : middleY - 2 - GENE_HEIGHT;
+  const box = rect({ x, y: top, width, height: GENE_HEIGHT }, `fill="${roleColors[role]}" rx="1.5"`);
   const hasRoom = width > 6.5 * name.length + 2;
   const nameLabel = hasRoom ? [text(x + width / 2, top + 10, name, LABEL_STYLE)] : [];
   return tooltip(`${name}: ${start}–${end}${complement ? ", complement" : ""}, ${role}`, [box, ...nameLabel].join(""));
@@ -100,10 +100,10 @@ function drawCells(map: RoutingMap): readonly string[] {
   const lastShade = COLOR_RAMP.length - 1;
   const logStep = Math.log(maxWeight(map)) / lastShade;
   const paths = COLOR_RAMP.map(() => "");
-  weights.forEach((weight, at) => {
+  weights.forEach((weight, cellIndex) => {
     const shade = Math.min(lastShade, Math.floor(Math.log(Math.max(weight * bins, 1e-9)) / logStep + 1e-9));
     if (shade < 0) return;
-    paths[shade] += `M${at % bins} ${Math.floor(at / bins)}h1v1h-1z`;
+    paths[shade] += `M${cellIndex % bins} ${Math.floor(cellIndex / bins)}h1v1h-1z`;
   });
   const transform = `transform="translate(${MARGIN_LEFT} ${MARGIN_TOP}) scale(${(MAP_SIZE / bins).toFixed(5)})"`;
   return paths.map((path, shade) => `<path ${transform} fill="${COLOR_RAMP[shade]}" d="${path}"/>`);

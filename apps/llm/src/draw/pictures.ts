@@ -16,7 +16,7 @@ import type { TrainSettings } from "../settings.ts";
 import type { LossPoint } from "../train-model.ts";
 
 const [width, height] = [760, 460];
-const area = { left: 72, right: 720, top: 96, bottom: 400 } as const;
+const plotArea = { left: 72, right: 720, top: 96, bottom: 400 } as const;
 
 type Range = readonly [number, number];
 
@@ -30,28 +30,28 @@ function padRange(values: readonly number[]): Range {
 /** Lines and numbers of the vertical axis. */
 function lossAxis(range: Range, y: (loss: number) => number): readonly string[] {
   return axisTicks(range).flatMap((loss) => [
-    svgLine([area.left, y(loss), area.right, y(loss)], 'stroke="#e4e8ee"'),
-    smallText({ x: area.left - 8, y: y(loss) + 4 }, String(loss), 'text-anchor="end"'),
+    svgLine([plotArea.left, y(loss), plotArea.right, y(loss)], 'stroke="#e4e8ee"'),
+    smallText({ x: plotArea.left - 8, y: y(loss) + 4 }, String(loss), 'text-anchor="end"'),
   ]);
 }
 
 const xAxisTitle = (words: string): string =>
-  smallText({ x: (area.left + area.right) / 2, y: area.bottom + 40 }, words, 'text-anchor="middle"');
-const yAxisTitle: string = smallText({ x: area.left - 40, y: area.top - 14 }, "cross-entropy per token (nats)");
+  smallText({ x: (plotArea.left + plotArea.right) / 2, y: plotArea.bottom + 40 }, words, 'text-anchor="middle"');
+const yAxisTitle: string = smallText({ x: plotArea.left - 40, y: plotArea.top - 14 }, "cross-entropy per token (nats)");
 
 /** The loss of every step, and of held-out books where it was measured. */
 export function drawLossCurve(points: readonly LossPoint[], settings: TrainSettings): string {
   const heldOutPoints = points.flatMap(({ step, heldOut }) => (heldOut === undefined ? [] : [{ step, loss: heldOut }]));
   const losses = [...points, ...heldOutPoints].map(({ loss }) => loss);
   const steps = [0, Math.max(1, points.at(-1)?.step ?? 1)] as const;
-  const [range, x] = [padRange(losses), linearAxis(steps, [area.left, area.right])];
-  const y = linearAxis(range, [area.bottom, area.top]);
+  const [range, x] = [padRange(losses), linearAxis(steps, [plotArea.left, plotArea.right])];
+  const y = linearAxis(range, [plotArea.bottom, plotArea.top]);
   const { layers, hidden, length, ranks, backend, seed } = settings;
   const subtitle = `${layers} layers, hidden size ${hidden}, sequence length ${length}, ${backend} on ${ranks} ranks, seed ${seed}`;
   return svg({ width, height, title: "Loss on training and held-out books", subtitle }, [
     ...lossAxis(range, y),
     ...axisTicks(steps).map((step) =>
-      smallText({ x: x(step), y: area.bottom + 18 }, String(step), 'text-anchor="middle"'),
+      smallText({ x: x(step), y: plotArea.bottom + 18 }, String(step), 'text-anchor="middle"'),
     ),
     xAxisTitle("step"),
     yAxisTitle,
@@ -74,17 +74,17 @@ function circle(x: number, y: number, series: number): string {
 
 function drawLegend(names: readonly string[]): readonly string[] {
   return names.flatMap((name, i) => [
-    rect({ x: area.right - 150, y: area.top + 6 + 20 * i, width: 12, height: 4 }, `fill="${paletteColor(i)}"`),
-    svgText({ x: area.right - 130, y: area.top + 12 + 20 * i }, name),
+    rect({ x: plotArea.right - 150, y: plotArea.top + 6 + 20 * i, width: 12, height: 4 }, `fill="${paletteColor(i)}"`),
+    svgText({ x: plotArea.right - 130, y: plotArea.top + 12 + 20 * i }, name),
   ]);
 }
 
 /** Two curves over tokens before a token: by position in a text, and of the same tokens with less before them. */
 export function drawPerplexity({ positions, contexts, length, texts }: PerplexityResult): string {
   const midpoints = positions.map(({ from, to, loss, error }) => ({ at: Math.max(4, (from + to) / 2), loss, error }));
-  const x = logAxis([4, length], [area.left, area.right]);
+  const x = logAxis([4, length], [plotArea.left, plotArea.right]);
   const range = padRange([...midpoints, ...contexts].map(({ loss }) => loss));
-  const y = linearAxis(range, [area.bottom, area.top]);
+  const y = linearAxis(range, [plotArea.bottom, plotArea.top]);
   const ticks = Array.from({ length: 20 }, (_, i) => 4 * 4 ** i).filter((tick) => tick <= length);
   return svg(
     {
@@ -93,7 +93,7 @@ export function drawPerplexity({ positions, contexts, length, texts }: Perplexit
     },
     [
       ...lossAxis(range, y),
-      ...ticks.map((tick) => smallText({ x: x(tick), y: area.bottom + 18 }, String(tick), 'text-anchor="middle"')),
+      ...ticks.map((tick) => smallText({ x: x(tick), y: plotArea.bottom + 18 }, String(tick), 'text-anchor="middle"')),
       xAxisTitle("context length in tokens"),
       yAxisTitle,
       ...midpoints.map(({ at, loss, error }) =>
@@ -116,9 +116,15 @@ export function drawNeedles(result: NeedleResult): string {
   const { cells, trials, seed, facts, values, chance, trainedLength } = result;
   const lengths = [...new Set(cells.map(({ length }) => length))];
   const depths = [...new Set(cells.map(({ depth }) => depth))];
-  const [cellWidth, cellHeight] = [(area.right - area.left) / lengths.length, (area.bottom - area.top) / depths.length];
+  const [cellWidth, cellHeight] = [
+    (plotArea.right - plotArea.left) / lengths.length,
+    (plotArea.bottom - plotArea.top) / depths.length,
+  ];
   const body = cells.flatMap(({ length, depth, accuracy }) => {
-    const [x, y] = [area.left + lengths.indexOf(length) * cellWidth, area.top + depths.indexOf(depth) * cellHeight];
+    const [x, y] = [
+      plotArea.left + lengths.indexOf(length) * cellWidth,
+      plotArea.top + depths.indexOf(depth) * cellHeight,
+    ];
     const center = { x: x + cellWidth / 2, y: y + cellHeight / 2 + 4 };
     return [
       rect({ x, y, width: cellWidth - 2, height: cellHeight - 2 }, `fill="hsl(${Math.round(120 * accuracy)} 55% 78%)"`),
@@ -134,19 +140,19 @@ export function drawNeedles(result: NeedleResult): string {
       ...body,
       ...lengths.map((length, i) =>
         smallText(
-          { x: area.left + (i + 0.5) * cellWidth, y: area.bottom + 18 },
+          { x: plotArea.left + (i + 0.5) * cellWidth, y: plotArea.bottom + 18 },
           length > trainedLength ? `${length} (untrained)` : `${length} tokens`,
           'text-anchor="middle"',
         ),
       ),
       ...depths.map((depth, i) =>
         smallText(
-          { x: area.left - 8, y: area.top + (i + 0.5) * cellHeight + 4 },
+          { x: plotArea.left - 8, y: plotArea.top + (i + 0.5) * cellHeight + 4 },
           `${100 * depth} %`,
           'text-anchor="end"',
         ),
       ),
-      smallText({ x: area.left - 40, y: area.top - 14 }, "depth of the fact in the text"),
+      smallText({ x: plotArea.left - 40, y: plotArea.top - 14 }, "depth of the fact in the text"),
     ],
   );
 }

@@ -29,7 +29,7 @@ export function createLaterRows(length: number): NeedleRows {
  * The curriculum: dense rows of 64 tokens first, then rows of 128 with other text, then rows that double up to `length`, for as many steps each,
  * but for the longest. While rows grow, every other step has one of the shorter ones, so that what is near is still found.
  */
-export function curriculum(
+export function chooseNeedleRows(
   step: number,
   { steps, length }: { readonly steps: number; readonly length: number },
 ): NeedleRows {
@@ -43,12 +43,12 @@ export function curriculum(
   if (step < growingStartStep!) return rowKinds[1]!;
   // Of the lengths between the second and the last one.
   const numBetweenLengths = Math.max(0, rowKinds.length - 3);
-  const stage =
+  const kindIndex =
     step < longestStartStep!
       ? 2 + Math.floor(((step - growingStartStep!) * numBetweenLengths) / (longestStartStep! - growingStartStep!))
       : rowKinds.length - 1;
-  const lastStage = Math.min(stage, rowKinds.length - 1);
-  return step % 2 === 0 ? rowKinds[lastStage]! : rowKinds[((step - 1) / 2) % lastStage]!;
+  const lastKindIndex = Math.min(kindIndex, rowKinds.length - 1);
+  return step % 2 === 0 ? rowKinds[lastKindIndex]! : rowKinds[((step - 1) / 2) % lastKindIndex]!;
 }
 
 /** The kinds of rows, from the first to the longest. */

@@ -50,20 +50,29 @@ export function needleLengths(maxLength: number): readonly number[] {
 /** The texts of a cell: unseen keys in held-out books, one fact at the depth and the others anywhere. */
 export function drawNeedleTexts(
   tokenSource: Readonly<{ tokens: ReturnType<typeof factTokens>; filler: ArrayLike<number> }>,
-  at: Readonly<{ length: number; depth: number; trials: number; seed: number }>,
+  placementOptions: Readonly<{ length: number; depth: number; trials: number; seed: number }>,
 ): readonly NeedleText[] {
   const { tokens, filler } = tokenSource;
-  return Array.from({ length: at.trials }, (_, trial) => {
-    const random = new Random(at.seed, randomStream, at.length, 100 * at.depth, trial);
+  return Array.from({ length: placementOptions.trials }, (_, trial) => {
+    const random = new Random(
+      placementOptions.seed,
+      randomStream,
+      placementOptions.length,
+      100 * placementOptions.depth,
+      trial,
+    );
     const facts = drawFacts(
       factCount,
       { words: tokens.words.length, values: tokens.values.length, onlyUnseen: true },
       random,
     );
-    const start = random.integer(filler.length - at.length);
-    const fillerTokens = Array.from({ length: at.length }, (__, i) => filler[start + i]!);
-    const factDepths = facts.map((__, i) => (i === 0 ? at.depth : random.uniform()));
-    return createNeedleText({ filler: fillerTokens, facts, depths: factDepths, asked: [0], length: at.length }, tokens);
+    const start = random.integer(filler.length - placementOptions.length);
+    const fillerTokens = Array.from({ length: placementOptions.length }, (__, i) => filler[start + i]!);
+    const factDepths = facts.map((__, i) => (i === 0 ? placementOptions.depth : random.uniform()));
+    return createNeedleText(
+      { filler: fillerTokens, facts, depths: factDepths, asked: [0], length: placementOptions.length },
+      tokens,
+    );
   });
 }
 
@@ -87,8 +96,8 @@ export async function measureNeedles(
   for (const length of lengths) {
     for (const depth of depths) {
       const texts = drawNeedleTexts({ tokens, filler }, { length, depth, trials, seed });
-      const numFound = await countFound(ctx, model, { texts, values: tokens.values });
-      cells.push({ length, depth, accuracy: numFound / texts.length });
+      const numCorrect = await countCorrect(ctx, model, { texts, values: tokens.values });
+      cells.push({ length, depth, accuracy: numCorrect / texts.length });
       progress(cells.length / (lengths.length * depths.length));
     }
   }
@@ -96,25 +105,25 @@ export async function measureNeedles(
 }
 
 /** How many of the texts' questions get the right value. */
-async function countFound(
+async function countCorrect(
   ctx: Context,
   model: CausalLM,
   { texts, values }: { readonly texts: readonly NeedleText[]; readonly values: readonly number[] },
 ): Promise<number> {
   const { length } = texts[0]!.tokens;
   const textsPerBatch = Math.max(1, Math.floor(maxBatchTokens / length));
-  let numFound = 0;
-  for (let first = 0; first < texts.length; first += textsPerBatch) {
-    const batch = texts.slice(first, first + textsPerBatch);
+  let numCorrect = 0;
+  for (let firstText = 0; firstText < texts.length; firstText += textsPerBatch) {
+    const batch = texts.slice(firstText, firstText + textsPerBatch);
     const logits = await lastLogits(ctx, model, batch);
     const vocabSize = logits.length / batch.length;
     for (const [i, { answers }] of batch.entries()) {
       const row = logits.subarray(i * vocabSize, (i + 1) * vocabSize);
       const bestToken = values.reduce((bestSoFar, token) => (row[token]! > row[bestSoFar]! ? token : bestSoFar));
-      if (bestToken === answers[0]) numFound++;
+      if (bestToken === answers[0]) numCorrect++;
     }
   }
-  return numFound;
+  return numCorrect;
 }
 
 /** The logits after the last token of texts of one length, [texts,V], on every rank. */

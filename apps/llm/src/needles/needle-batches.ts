@@ -48,15 +48,15 @@ export function drawNeedleRow(
   const start = random.integer(filler.length - length);
   const questions =
     questionMode === "once" ? count : Math.floor((length + factLength - questionLength) / factLength) - count;
-  const rounds = Array.from({ length: Math.ceil(questions / count) }, () => [...random.permutation(count)]);
-  const textParts = {
+  const questionOrders = Array.from({ length: Math.ceil(questions / count) }, () => [...random.permutation(count)]);
+  const needleParts = {
     filler: Array.from({ length }, (_, i) => filler[start + i]!),
     facts,
     depths: facts.map(() => drawDepth(random)),
-    asked: rounds.flat().slice(0, questions),
+    asked: questionOrders.flat().slice(0, questions),
     length,
   };
-  return createNeedleText(textParts, tokens);
+  return createNeedleText(needleParts, tokens);
 }
 
 /** Rows that follow from the seed and the step alone: on every mesh the same, and after a restart. */
@@ -79,17 +79,17 @@ export class NeedleBatches implements Batches<number> {
     const plan = rowsForStep(this.#step);
     const { length } = plan;
     const rows = countRows(plan, batch) / (shape.dp ?? 1);
-    const first = (coordinate.dp ?? 0) * rows;
+    const firstRow = (coordinate.dp ?? 0) * rows;
     const tokens = new Float32Array(rows * length);
     const labels = new Float32Array(rows * length).fill(-100);
     for (let row = 0; row < rows; row++) {
-      const random = new Random(seed, Number(this.#source.onlyUnseen), this.#step, first + row);
+      const random = new Random(seed, Number(this.#source.onlyUnseen), this.#step, firstRow + row);
       const text = drawNeedleRow(this.#source, plan, random);
       tokens.set(text.tokens, row * length);
-      for (const [i, at] of text.questions.entries()) {
+      for (const [i, questionPosition] of text.questions.entries()) {
         // A key's second word follows from the first as a value does from both: the easier match, of one token, comes first.
-        labels[row * length + at - 1] = text.tokens[at]!;
-        labels[row * length + at] = text.answers[i]!;
+        labels[row * length + questionPosition - 1] = text.tokens[questionPosition]!;
+        labels[row * length + questionPosition] = text.answers[i]!;
       }
     }
     this.#step++;

@@ -81,24 +81,27 @@ export interface NeedleParts {
 }
 
 /** A text of `length` tokens: other text, facts in it at their depths, and at the end the questions, one after another. */
-export function createNeedleText({ filler, facts, depths, asked, length }: NeedleParts, from: FactTokens): NeedleText {
-  const { open, close, words, values } = from;
-  const question = ({ key }: Fact): readonly number[] => [open, words[key[0]]!, words[key[1]]!];
-  const statement = (fact: Fact): readonly number[] => [...question(fact), values[fact.value]!, close];
+export function createNeedleText(
+  { filler, facts, depths, asked, length }: NeedleParts,
+  tokenSource: FactTokens,
+): NeedleText {
+  const { open, close, words, values } = tokenSource;
+  const questionTokens = ({ key }: Fact): readonly number[] => [open, words[key[0]]!, words[key[1]]!];
+  const statementTokens = (fact: Fact): readonly number[] => [...questionTokens(fact), values[fact.value]!, close];
   const fillerLength = length - factLength * (facts.length + asked.length - 1) - questionLength;
   const tokens: number[] = [];
   let numFillerUsed = 0;
   for (const index of facts.map((_, i) => i).sort((a, b) => depths[a]! - depths[b]!)) {
     for (const end = Math.round(depths[index]! * fillerLength); numFillerUsed < end; numFillerUsed++)
       tokens.push(filler[numFillerUsed]!);
-    tokens.push(...statement(facts[index]!));
+    tokens.push(...statementTokens(facts[index]!));
   }
   for (; numFillerUsed < fillerLength; numFillerUsed++) tokens.push(filler[numFillerUsed]!);
   const [questions, answers]: [number[], number[]] = [[], []];
   for (const index of asked) {
     questions.push(tokens.length + questionLength - 1);
     answers.push(values[facts[index]!.value]!);
-    tokens.push(...statement(facts[index]!));
+    tokens.push(...statementTokens(facts[index]!));
   }
   return { tokens: tokens.slice(0, length), questions, answers };
 }

@@ -129,13 +129,13 @@ async function sendHealth({ response, engine }: Exchange): Promise<void> {
 
 /** The page runs its own script alone, and reaches this server alone. */
 function sendPage({ response, page }: Exchange): void {
-  const hashInline = (tag: string): string => {
+  const hashInlineBlock = (tag: string): string => {
     const [, text = ""] = new RegExp(`<${tag}>([^]*?)</${tag}>`).exec(page) ?? [];
     return `'sha256-${createHash("sha256").update(text).digest("base64")}'`;
   };
   const policy = [
     ...["default-src 'none'", "connect-src 'self'", "img-src data:", "base-uri 'none'", "form-action 'none'"],
-    ...["frame-ancestors 'none'", `script-src ${hashInline("script")}`, `style-src ${hashInline("style")}`],
+    ...["frame-ancestors 'none'", `script-src ${hashInlineBlock("script")}`, `style-src ${hashInlineBlock("style")}`],
   ];
   response.writeHead(200, {
     "content-type": "text/html; charset=utf-8",
@@ -166,21 +166,21 @@ async function generate(exchange: Exchange, kind: RequestKind): Promise<void> {
           }
           send(result.chunks(piece));
         }
-        if (piece.finishReason !== null) end(resolve);
+        if (piece.finishReason !== null) endExchange(resolve);
       },
-      onError: (error) => end(() => reject(error)),
+      onError: (error) => endExchange(() => reject(error)),
     });
     const timer = setTimeout(() => {
       cancel();
       const message = `generation timed out after ${limits.deadlineMs / 1000} s`;
-      end(() => reject(new ApiError(504, message, { code: "deadline_exceeded" })));
+      endExchange(() => reject(new ApiError(504, message, { code: "deadline_exceeded" })));
     }, limits.deadlineMs);
     const onClose = (): void => {
       cancel();
-      end(resolve);
+      endExchange(resolve);
     };
     response.on("close", onClose);
-    function end(settle: () => void): void {
+    function endExchange(settle: () => void): void {
       clearTimeout(timer);
       response.off("close", onClose);
       settle();

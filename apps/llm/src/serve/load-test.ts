@@ -36,21 +36,25 @@ const json = { "content-type": "application/json" };
 
 /** What is wrong with a request, and the status that it gets. */
 const malformedRequests = (model: string): readonly (readonly [status: number, path: string, init: RequestInit])[] => {
-  const post = (body: unknown): RequestInit => ({ method: "POST", headers: json, body: JSON.stringify(body) });
+  const createPostInit = (body: unknown): RequestInit => ({
+    method: "POST",
+    headers: json,
+    body: JSON.stringify(body),
+  });
   return [
     [400, "/v1/completions", { method: "POST", headers: json, body: '{"model":' }],
-    [400, "/v1/completions", post([])],
-    [400, "/v1/completions", post({ model })],
-    [400, "/v1/completions", post({ model, prompt: "a", n: 2 })],
-    [400, "/v1/completions", post({ model, prompt: "a", temperature: -1 })],
-    [400, "/v1/completions", post({ model, prompt: "a", max_tokens: 1e6 })],
-    [400, "/v1/completions", post({ model, prompt: [1e6] })],
-    [400, "/v1/completions", post({ model, prompt: "a", tempreature: 1 })],
-    [400, "/v1/chat/completions", post({ model, messages: [{ content: "a" }] })],
-    [404, "/v1/completions", post({ model: "another", prompt: "a" })],
-    [404, "/v1/embeddings", post({ model, input: "a" })],
+    [400, "/v1/completions", createPostInit([])],
+    [400, "/v1/completions", createPostInit({ model })],
+    [400, "/v1/completions", createPostInit({ model, prompt: "a", n: 2 })],
+    [400, "/v1/completions", createPostInit({ model, prompt: "a", temperature: -1 })],
+    [400, "/v1/completions", createPostInit({ model, prompt: "a", max_tokens: 1e6 })],
+    [400, "/v1/completions", createPostInit({ model, prompt: [1e6] })],
+    [400, "/v1/completions", createPostInit({ model, prompt: "a", tempreature: 1 })],
+    [400, "/v1/chat/completions", createPostInit({ model, messages: [{ content: "a" }] })],
+    [404, "/v1/completions", createPostInit({ model: "another", prompt: "a" })],
+    [404, "/v1/embeddings", createPostInit({ model, input: "a" })],
     [405, "/v1/completions", {}],
-    [413, "/v1/completions", post({ model, prompt: "a".repeat(2 ** 21) })],
+    [413, "/v1/completions", createPostInit({ model, prompt: "a".repeat(2 ** 21) })],
     [415, "/v1/completions", { method: "POST", headers: { "content-type": "text/plain" }, body: "a" }],
   ];
 };
@@ -60,14 +64,14 @@ type RequestOutcome = "whole" | "stream" | "cancelled" | "malformed";
 /** What each of the requests is: the kinds mixed evenly. */
 function assignKinds({ requests, cancelled, malformed }: LoadSettings): readonly RequestOutcome[] {
   const kinds = Array.from({ length: requests }, (_, i): RequestOutcome => (i % 2 === 0 ? "whole" : "stream"));
-  const assignEvenly = (kind: RequestOutcome, count: number): void => {
+  const assignKindEvenly = (kind: RequestOutcome, count: number): void => {
     const freeIndices = kinds.flatMap((requestKind, i) =>
       requestKind === "whole" || requestKind === "stream" ? [i] : [],
     );
     for (let i = 0; i < count; i++) kinds[freeIndices[Math.floor(((i + 0.5) * freeIndices.length) / count)]!] = kind;
   };
-  assignEvenly("cancelled", cancelled);
-  assignEvenly("malformed", malformed);
+  assignKindEvenly("cancelled", cancelled);
+  assignKindEvenly("malformed", malformed);
   return kinds;
 }
 
@@ -105,19 +109,19 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     ...{ model, prompt: prompts[i % prompts.length], max_tokens: tokens, seed: i % prompts.length },
     ...(i % 3 === 0 ? { temperature: 0 } : { temperature: 1, top_p: 0.95 }),
   });
-  const post = (body: object): Promise<Response> =>
+  const postCompletion = (body: object): Promise<Response> =>
     fetch(`${url}/v1/completions`, { method: "POST", headers: json, body: JSON.stringify(body) });
   const requestWhole = async (i: number): Promise<string> => {
-    const response = await post(createBody(i));
+    const response = await postCompletion(createBody(i));
     if (response.status !== 200) throw new Error(`status ${response.status}: ${await response.text()}`);
     const { choices, usage } = (await response.json()) as CompletionResponse;
     generatedTokens += usage.completion_tokens;
     return `${choices[0]!.text} ${choices[0]!.finish_reason} ${usage.completion_tokens}`;
   };
   /** Leaves after so many events, which closes the connection. */
-  const requestStreamed = async (i: number, events = Infinity): Promise<string> => {
+  const requestStreamed = async (i: number, maxEvents = Infinity): Promise<string> => {
     const startTime = performance.now();
-    const response = await post({ ...createBody(i), stream: true, stream_options: { include_usage: true } });
+    const response = await postCompletion({ ...createBody(i), stream: true, stream_options: { include_usage: true } });
     if (response.status !== 200) throw new Error(`status ${response.status}: ${await response.text()}`);
     let [text, numReceived, finishReason, completionTokens] = ["", 0, "", 0];
     for await (const event of readEvents(response)) {
@@ -126,7 +130,7 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
       text += event.choices![0]?.text ?? "";
       finishReason = event.choices![0]?.finish_reason ?? finishReason;
       completionTokens = event.usage?.completion_tokens ?? completionTokens;
-      if (numReceived >= events) return "cancelled";
+      if (numReceived >= maxEvents) return "cancelled";
     }
     generatedTokens += completionTokens;
     return `${text} ${finishReason} ${completionTokens}`;
@@ -164,16 +168,18 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     if (text !== soloTexts[i % soloTexts.length])
       faults.push(`request ${i}: expected "${soloTexts[i % soloTexts.length]}", received "${text}"`);
   };
-  const kinds = assignKinds(settings);
+  const requestKinds = assignKinds(settings);
   const startTime = performance.now();
   let nextRequest = 0;
-  const client = async (): Promise<void> => {
-    while (nextRequest < kinds.length) {
+  const runClient = async (): Promise<void> => {
+    while (nextRequest < requestKinds.length) {
       const i = nextRequest++;
-      await request(kinds[i]!, i).catch((error: unknown) => faults.push(`request ${i}: ${(error as Error).message}`));
+      await request(requestKinds[i]!, i).catch((error: unknown) =>
+        faults.push(`request ${i}: ${(error as Error).message}`),
+      );
     }
   };
-  await Promise.all(Array.from({ length: clients }, client));
+  await Promise.all(Array.from({ length: clients }, runClient));
   const seconds = (performance.now() - startTime) / 1000;
   return {
     ...{ completed, cancelled, refused, faults, seconds },
@@ -185,6 +191,6 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
 
 function quantiles(values: readonly number[]): LoadReport["latency"] {
   const sorted = values.toSorted((a, b) => a - b);
-  const at = (share: number): number => Math.round(sorted[Math.floor(share * (sorted.length - 1))] ?? 0);
-  return { median: at(0.5), p95: at(0.95), longest: at(1) };
+  const quantileAt = (share: number): number => Math.round(sorted[Math.floor(share * (sorted.length - 1))] ?? 0);
+  return { median: quantileAt(0.5), p95: quantileAt(0.95), longest: quantileAt(1) };
 }

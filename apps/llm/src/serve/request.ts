@@ -70,7 +70,7 @@ export function parseRequest(kind: RequestKind, body: string, model: ServedModel
     throw new ApiError(404, message, { code: "model_not_found", param: "model" });
   }
   fields.rejectUnsupportedFields(kind);
-  const tokens = kind === "chat" ? chatTokens(fields, model) : promptTokens(fields, model);
+  const tokens = kind === "chat" ? parseChatTokens(fields, model) : parsePromptTokens(fields, model);
   const stream = fields.getField("stream_options", isJson, "an object") as Json | undefined;
   return {
     kind,
@@ -122,13 +122,13 @@ class RequestFields {
       ...(max === Infinity ? [] : [`≤ ${max}`]),
     ];
     const expected = `${isInteger ? "an integer" : "a number"} ${bounds.join(" and ")}`;
-    const accepts = (value: unknown): boolean =>
+    const isInBounds = (value: unknown): boolean =>
       typeof value === "number" &&
       (isInteger ? Number.isSafeInteger(value) : Number.isFinite(value)) &&
       value >= (min ?? -Infinity) &&
       value > above &&
       value <= max;
-    return this.getField(name, accepts, expected) as number | undefined;
+    return this.getField(name, isInBounds, expected) as number | undefined;
   }
 
   /** Refuses what the server does not have: a client may depend on it. */
@@ -175,7 +175,7 @@ function parseSamplingOptions(fields: RequestFields): Omit<TextOptions, "tokens"
   const seed = fields.getNumber("seed", { min: 0, isInteger: true }) ?? randomInt(2 ** 32);
   return {
     seed,
-    stopStrings: stopStrings(fields),
+    stopStrings: parseStopStrings(fields),
     ...(temperature !== undefined && (temperature > 0 ? { doSample: true, temperature } : { doSample: false })),
     ...(topP !== undefined && { topP }),
     ...(topK !== undefined && { topK }),
@@ -183,26 +183,26 @@ function parseSamplingOptions(fields: RequestFields): Omit<TextOptions, "tokens"
   };
 }
 
-function stopStrings(fields: RequestFields): readonly string[] {
+function parseStopStrings(fields: RequestFields): readonly string[] {
   const isStopString = (value: unknown): boolean => typeof value === "string" && value !== "";
-  const accepts = (value: unknown): boolean =>
+  const isStopField = (value: unknown): boolean =>
     isStopString(value) || (Array.isArray(value) && value.length <= maxStopStrings && value.every(isStopString));
   const stop = fields.getField(
     "stop",
-    accepts,
+    isStopField,
     `a non-empty string, or an array of at most ${maxStopStrings} non-empty strings`,
   );
   return ([] as string[]).concat((stop as string | string[] | undefined) ?? []);
 }
 
 /** A text or its tokens, or an array with one of either. */
-function promptTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedModel): readonly number[] {
+function parsePromptTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedModel): readonly number[] {
   const isTokenId = (value: unknown): boolean => Number.isSafeInteger(value) && Number(value) >= 0;
   const areTokenIds = (value: unknown): boolean => Array.isArray(value) && value.every(isTokenId);
   const isPromptValue = (value: unknown): boolean => typeof value === "string" || areTokenIds(value);
-  const accepts = (value: unknown): boolean =>
+  const isPromptField = (value: unknown): boolean =>
     isPromptValue(value) || (Array.isArray(value) && value.length === 1 && isPromptValue(value[0]));
-  const promptField = fields.getField("prompt", accepts, "a string, or an array of token ids") as
+  const promptField = fields.getField("prompt", isPromptField, "a string, or an array of token ids") as
     | string
     | number[]
     | [string | number[]];
@@ -219,9 +219,9 @@ function promptTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedMod
   );
 }
 
-function chatTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedModel): readonly number[] {
-  const accepts = (value: unknown): boolean => Array.isArray(value) && value.length > 0;
-  const messagesField = fields.getField("messages", accepts, "a non-empty array of messages") as
+function parseChatTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedModel): readonly number[] {
+  const isNonEmptyArray = (value: unknown): boolean => Array.isArray(value) && value.length > 0;
+  const messagesField = fields.getField("messages", isNonEmptyArray, "a non-empty array of messages") as
     | readonly unknown[]
     | undefined;
   if (messagesField === undefined) throw invalidFieldError("messages", "messages: required");

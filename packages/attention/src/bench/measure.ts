@@ -33,19 +33,19 @@ export interface Measurement {
 
 /** Measures every backend at one length, alternating, so that what else the machine does falls on all alike. */
 export async function measureLength(settings: BenchSettings, seqLength: number): Promise<readonly Measurement[]> {
-  const runs: AttentionBench[] = [];
+  const benches: AttentionBench[] = [];
   try {
-    for (const backend of settings.backends) runs.push(await AttentionBench.open(settings, backend, seqLength));
-    const seconds: number[][] = runs.map(() => []);
+    for (const backend of settings.backends) benches.push(await AttentionBench.open(settings, backend, seqLength));
+    const seconds: number[][] = benches.map(() => []);
     for (let round = 0; round <= settings.repetitions; round++) {
-      for (const [i, run] of runs.entries()) {
-        const elapsedSeconds = await run.measureOnce();
+      for (const [i, bench] of benches.entries()) {
+        const elapsedSeconds = await bench.measureOnce();
         // Round 0 warms up: memory, threads, plans.
         if (round > 0) seconds[i]!.push(elapsedSeconds);
       }
     }
-    return runs.map((run, i) => ({
-      ...{ seqLength, backend: settings.backends[i]!, ranks: run.ranks, bytesSent: run.bytesSent },
+    return benches.map((bench, i) => ({
+      ...{ seqLength, backend: settings.backends[i]!, ranks: bench.ranks, bytesSent: bench.bytesSent },
       seconds: median(seconds[i]!),
       shortest: Math.min(...seconds[i]!),
       longest: Math.max(...seconds[i]!),
@@ -53,7 +53,7 @@ export async function measureLength(settings: BenchSettings, seqLength: number):
       flopsPerSecond: countFlops(settings, seqLength) / median(seconds[i]!),
     }));
   } finally {
-    for (const run of runs) await run[Symbol.asyncDispose]();
+    for (const bench of benches) await bench[Symbol.asyncDispose]();
   }
 }
 
@@ -90,7 +90,7 @@ class AttentionBench implements AsyncDisposable {
     this.#settings = settings;
     this.#backend = backend;
     this.#layout = layout;
-    this.#shards = contexts.map((ctx) => makeShard(ctx, settings, spansLength(layout.spans(ctx.mesh.coordinate))));
+    this.#shards = contexts.map((ctx) => createShard(ctx, settings, spansLength(layout.spans(ctx.mesh.coordinate))));
   }
 
   static async open(settings: BenchSettings, backend: string, length: number): Promise<AttentionBench> {
@@ -155,7 +155,7 @@ class AttentionBench implements AsyncDisposable {
   }
 }
 
-function makeShard(
+function createShard(
   ctx: Context,
   { numHeads, numKvHeads, headDim, dtype, backward }: BenchSettings,
   rows: number,

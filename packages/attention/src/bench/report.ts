@@ -33,8 +33,8 @@ export function formatBenchTable(measurements: readonly Measurement[]): string {
     formatBytes(each.bytesSent),
   ]);
   const widths = columns.map((title, i) => Math.max(title.length, ...cells.map((row) => row[i]!.length)));
-  const pad = (word: string, i: number): string => (i === 1 ? word.padEnd(widths[i]!) : word.padStart(widths[i]!));
-  return [columns, ...cells].map((row) => row.map(pad).join("  ").trimEnd()).join("\n");
+  const padCell = (word: string, i: number): string => (i === 1 ? word.padEnd(widths[i]!) : word.padStart(widths[i]!));
+  return [columns, ...cells].map((row) => row.map(padCell).join("  ").trimEnd()).join("\n");
 }
 
 const CHART_WIDTH = 760;

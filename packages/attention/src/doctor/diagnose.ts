@@ -7,10 +7,10 @@ import {
   memoryCheck,
   networkCheck,
   nodeVersionCheck,
-  os,
+  osCheck,
   cpuCheck,
   environmentCheck,
-  sharedMemory,
+  sharedMemoryCheck,
 } from "./host.ts";
 import {
   type ProbeResult,
@@ -18,9 +18,9 @@ import {
   formatFailure,
   type Finding,
   type FindingLevel,
-  note,
-  ok,
-  problem,
+  createNote,
+  createOk,
+  createProblem,
   type System,
 } from "./system.ts";
 
@@ -40,7 +40,7 @@ const packagesCheck: Check = {
     const version = system.version(UMBRELLA_PACKAGE);
     const installedPackages = OPTIONAL_PACKAGES.filter((name) => system.version(name) !== undefined);
     return [
-      ok(
+      createOk(
         [
           `${UMBRELLA_PACKAGE} ${version ?? "of unknown version"}`,
           ...installedPackages.map((name) => `with ${name}`),
@@ -60,10 +60,10 @@ function checkVersions(
   return names.flatMap((name) => {
     const version = system.version(name);
     if (version === undefined)
-      return [problem(`${name} is missing`, `npm install ${name}@${expectedVersion ?? "latest"}`)];
+      return [createProblem(`${name} is missing`, `npm install ${name}@${expectedVersion ?? "latest"}`)];
     if (version === expectedVersion) return [];
     return [
-      problem(
+      createProblem(
         `${name} has version ${version}`,
         `npm install ${name}@${expectedVersion}: all @mosaic packages need the same version`,
       ),
@@ -74,13 +74,17 @@ function checkVersions(
 /** Two ranks of one process, on the CPU: the addons of the device and of the collectives. */
 async function checkTwoRanks(system: System): Promise<readonly Finding[]> {
   const probeResult = await system.runProbe("ranks");
-  if ("error" in probeResult) return [problem(...formatFailure(probeResult.error))];
+  if ("error" in probeResult) return [createProblem(...formatFailure(probeResult.error))];
   if (probeResult.value !== 12)
-    return [problem(`all-reduce of two CPU ranks returned ${probeResult.value}, expected 12`, "reinstall @mosaic")];
+    return [
+      createProblem(`all-reduce of two CPU ranks returned ${probeResult.value}, expected 12`, "reinstall @mosaic"),
+    ];
   const isLauncherMissing = system.version("@mosaic/launcher") === undefined;
   return [
-    ok("all-reduce of two CPU ranks over shared memory passed"),
-    ...(isLauncherMissing ? [note("multi-process programs require mosaic-run", "npm install @mosaic/launcher")] : []),
+    createOk("all-reduce of two CPU ranks over shared memory passed"),
+    ...(isLauncherMissing
+      ? [createNote("multi-process programs require mosaic-run", "npm install @mosaic/launcher")]
+      : []),
   ];
 }
 
@@ -92,11 +96,11 @@ const selectionCheck: Check = {
       const { device, collectives, warning: detectWarning } = await detectFromProbes(system);
       const reason = system.env["MOSAIC_DEVICE"] ? ", set by MOSAIC_DEVICE" : "";
       return [
-        ok(`device "${device}", collectives "${collectives}"${reason}`),
-        ...(detectWarning === undefined ? [] : [note(detectWarning)]),
+        createOk(`device "${device}", collectives "${collectives}"${reason}`),
+        ...(detectWarning === undefined ? [] : [createNote(detectWarning)]),
       ];
     } catch (error) {
-      return [problem((error as Error).message)];
+      return [createProblem((error as Error).message)];
     }
   },
 };
@@ -124,7 +128,7 @@ async function unwrapProbe<T>(pendingResult: Promise<ProbeResult<T>>): Promise<T
 
 /** In the order in which they are reported. */
 const checks: readonly Check[] = [
-  ...[nodeVersionCheck, os, cpuCheck, memoryCheck, sharedMemory, resourceLimitsCheck],
+  ...[nodeVersionCheck, osCheck, cpuCheck, memoryCheck, sharedMemoryCheck, resourceLimitsCheck],
   ...[packagesCheck, driverCheck, gpusCheck, gpuLinksCheck, ncclCheck, networkCheck],
   ...[jobCheck, environmentCheck, selectionCheck],
 ];
@@ -150,7 +154,7 @@ async function runCheck({ name, run }: Check, system: System): Promise<Section> 
   try {
     return { name, findings: await run(system) };
   } catch (error) {
-    return { name, findings: [problem(`internal error in this check: ${(error as Error).stack}`)] };
+    return { name, findings: [createProblem(`internal error in this check: ${(error as Error).stack}`)] };
   }
 }
 

@@ -2,27 +2,38 @@
 
 import type { CudaGpu } from "@mosaic/kernels-cuda";
 import { hasGpu } from "../detect.ts";
-import { type Check, formatFailure, type Finding, formatGigabytes, note, ok, problem, type System } from "./system.ts";
+import {
+  type Check,
+  formatFailure,
+  type Finding,
+  formatGigabytes,
+  createNote,
+  createOk,
+  createProblem,
+  type System,
+} from "./system.ts";
 
 const DRIVER_VERSION_PATH = "/proc/driver/nvidia/version";
 
 export const driverCheck: Check = {
   name: "GPU driver",
   async run(system) {
-    const module = /Kernel Module.*?\s(\d+\.[\d.]+)/.exec(system.read(DRIVER_VERSION_PATH) ?? "")?.[1];
+    const module = /Kernel Module.*?\s(\d+\.[\d.]+)/.exec(system.readFile(DRIVER_VERSION_PATH) ?? "")?.[1];
     if (system.version("@mosaic/kernels-cuda") === undefined) {
-      if (!hasGpu(system)) return [note("skipped: @mosaic/kernels-cuda is not installed")];
-      return [note("NVIDIA GPU found, but @mosaic/kernels-cuda is not installed", "npm install @mosaic/kernels-cuda")];
+      if (!hasGpu(system)) return [createNote("skipped: @mosaic/kernels-cuda is not installed")];
+      return [
+        createNote("NVIDIA GPU found, but @mosaic/kernels-cuda is not installed", "npm install @mosaic/kernels-cuda"),
+      ];
     }
     const probeResult = await system.runProbe("cuda");
     if ("value" in probeResult) {
       const { driver: cuda, library, cublasLt = "not found: matmul uses the built-in kernel" } = probeResult.value;
-      return [ok(`${module ? `${module}, ` : ""}for CUDA ${cuda}, ${library}`), ok(`cuBLASLt ${cublasLt}`)];
+      return [createOk(`${module ? `${module}, ` : ""}for CUDA ${cuda}, ${library}`), createOk(`cuBLASLt ${cublasLt}`)];
     }
     const [failureText, remedy] = formatFailure(probeResult.error);
     const isGpuBroken = probeResult.error.name !== "DeviceError" || hasGpu(system);
-    if (isGpuBroken) return [problem(failureText, remedy)];
-    return [note("not found, and no NVIDIA GPU detected: everything runs on the CPU")];
+    if (isGpuBroken) return [createProblem(failureText, remedy)];
+    return [createNote("not found, and no NVIDIA GPU detected: everything runs on the CPU")];
   },
 };
 
@@ -35,8 +46,10 @@ export const gpusCheck: Check = {
     const gpus = probeResult.value.gpus;
     return [
       ...gpus.map(describeGpu),
-      ...(gpus.length === 0 ? [note("the driver reports no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES")] : []),
-      ...(visibleDevices === undefined ? [] : [note(`restricted by CUDA_VISIBLE_DEVICES=${visibleDevices}`)]),
+      ...(gpus.length === 0
+        ? [createNote("the driver reports no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES")]
+        : []),
+      ...(visibleDevices === undefined ? [] : [createNote(`restricted by CUDA_VISIBLE_DEVICES=${visibleDevices}`)]),
       ...(gpus.some(({ problem }) => problem === undefined) ? await checkProducts(system, gpus) : []),
     ];
   },
@@ -44,15 +57,15 @@ export const gpusCheck: Check = {
 
 function describeGpu({ name, capability, bytes, problem: gpuProblem }: CudaGpu, index: number): Finding {
   const text = `${index}: ${name}, compute capability ${capability}, ${formatGigabytes(bytes)}`;
-  if (gpuProblem === undefined) return ok(`${text}, ${kernelArchitecture(capability)}`);
-  return problem(
+  if (gpuProblem === undefined) return createOk(`${text}, ${selectKernelArchitecture(capability)}`);
+  return createProblem(
     `${text}: ${gpuProblem}`,
     "exclude it with CUDA_VISIBLE_DEVICES, or build the package where nvcc is installed",
   );
 }
 
 /** Machine code runs on its own generation; what is newer takes PTX. See native/kernels/image.cmake of the package. */
-function kernelArchitecture(capability: string): string {
+function selectKernelArchitecture(capability: string): string {
   if (capability.startsWith("8.")) return "kernels sm_80";
   return capability === "9.0" ? "kernels sm_90a" : "kernels JIT-compiled from PTX by the driver";
 }
@@ -63,11 +76,12 @@ async function checkProducts(
 ): Promise<readonly Finding[]> {
   if (gpus.some(({ problem }) => problem !== undefined)) return [];
   const probeResult = await runProbe("gpus");
-  if ("error" in probeResult) return [problem(...formatFailure(probeResult.error))];
+  if ("error" in probeResult) return [createProblem(...formatFailure(probeResult.error))];
   const failedGpuIndex = probeResult.value.findIndex((product) => product !== 6);
-  if (failedGpuIndex < 0) return [ok(gpus.length === 1 ? "test matmul passed" : "test matmul passed on each GPU")];
+  if (failedGpuIndex < 0)
+    return [createOk(gpus.length === 1 ? "test matmul passed" : "test matmul passed on each GPU")];
   return [
-    problem(
+    createProblem(
       `the test matmul on GPU ${failedGpuIndex} returned ${probeResult.value[failedGpuIndex]}, expected 6`,
       "test the GPU with compute-sanitizer and dcgmi diag",
     ),
@@ -80,17 +94,17 @@ export const gpuLinksCheck: Check = {
   async run(system) {
     const cuda = await system.runProbe("cuda");
     if (!("value" in cuda) || cuda.value.gpus.length < 2) return [];
-    const table = system.run("nvidia-smi", "topo", "-m");
+    const table = system.runCommand("nvidia-smi", "topo", "-m");
     const pairs = parseTopology(table ?? "");
-    if (pairs.length === 0) return [note("unknown: nvidia-smi topo reports no topology")];
+    if (pairs.length === 0) return [createNote("unknown: nvidia-smi topo reports no topology")];
     const slowPairs = pairs.filter(({ link }) => !link.startsWith("NV"));
     if (slowPairs.length === 0)
-      return [ok(`NVLink between all pairs (${[...new Set(pairs.map(({ link }) => link))].join(", ")})`)];
-    const kinds = [...new Set(slowPairs.map(({ link }) => link))].sort().join(", ");
+      return [createOk(`NVLink between all pairs (${[...new Set(pairs.map(({ link }) => link))].join(", ")})`)];
+    const linkKinds = [...new Set(slowPairs.map(({ link }) => link))].sort().join(", ");
     const { a, b } = slowPairs[0]!;
     return [
-      note(
-        `${slowPairs.length} of ${pairs.length} GPU pairs have no NVLink (${kinds}), such as GPUs ${a} and ${b}`,
+      createNote(
+        `${slowPairs.length} of ${pairs.length} GPU pairs have no NVLink (${linkKinds}), such as GPUs ${a} and ${b}`,
         "place the mesh axis with the most communication on NVLink pairs: mosaic-plan accounts for the links",
       ),
     ];
@@ -123,17 +137,17 @@ interface RdmaPort {
   readonly speed: string;
 }
 
-export function rdmaDevices({ list }: System): readonly string[] {
-  return list("/sys/class/infiniband");
+export function listRdmaDevices({ listDirectory }: System): readonly string[] {
+  return listDirectory("/sys/class/infiniband");
 }
 
-export function rdmaPorts(system: System): readonly RdmaPort[] {
-  const { list, read } = system;
-  return rdmaDevices(system).flatMap((device) => {
+export function listRdmaPorts(system: System): readonly RdmaPort[] {
+  const { listDirectory, readFile } = system;
+  return listRdmaDevices(system).flatMap((device) => {
     const directory = `/sys/class/infiniband/${device}/ports`;
-    return list(directory).map((port) => {
+    return listDirectory(directory).map((port) => {
       const readAttribute = (attribute: string): string =>
-        (read(`${directory}/${port}/${attribute}`) ?? "unknown").trim();
+        (readFile(`${directory}/${port}/${attribute}`) ?? "unknown").trim();
       return {
         name: `${device}/${port}`,
         isActive: readAttribute("state").includes("ACTIVE"),
@@ -151,17 +165,20 @@ export const ncclCheck: Check = {
     if (system.version("@mosaic/collectives-nccl") === undefined) {
       if (gpuCount < 2) return [];
       return [
-        note(`${gpuCount} GPUs, but @mosaic/collectives-nccl is not installed`, "npm install @mosaic/collectives-nccl"),
+        createNote(
+          `${gpuCount} GPUs, but @mosaic/collectives-nccl is not installed`,
+          "npm install @mosaic/collectives-nccl",
+        ),
       ];
     }
     const probeResult = await system.runProbe("nccl");
-    if ("value" in probeResult) return [ok(`${probeResult.value.version}, ${probeResult.value.library}`)];
+    if ("value" in probeResult) return [createOk(`${probeResult.value.version}, ${probeResult.value.library}`)];
     const [text, remedy] = formatFailure(probeResult.error);
-    if (gpuCount > 1 || probeResult.error.name === "AddonLoadError") return [problem(text, remedy)];
+    if (gpuCount > 1 || probeResult.error.name === "AddonLoadError") return [createProblem(text, remedy)];
     return [
       gpuCount === 1
-        ? note(`${text}: required only with more than one GPU`, remedy)
-        : note("not required without a GPU"),
+        ? createNote(`${text}: required only with more than one GPU`, remedy)
+        : createNote("not required without a GPU"),
     ];
   },
 };

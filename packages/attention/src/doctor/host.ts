@@ -1,8 +1,16 @@
 // Checks of the host: Node, system, processor, memory, limits, network, job.
 
 import { type LaunchEnvironment, launchEnvironment } from "@mosaic/core";
-import { rdmaDevices, rdmaPorts } from "./gpu.ts";
-import { type Check, type Finding, formatGigabytes, note, ok, problem, type System } from "./system.ts";
+import { listRdmaDevices, listRdmaPorts } from "./gpu.ts";
+import {
+  type Check,
+  type Finding,
+  formatGigabytes,
+  createNote,
+  createOk,
+  createProblem,
+  type System,
+} from "./system.ts";
 
 const MIN_NODE_VERSION = [20, 19] as const;
 
@@ -12,26 +20,26 @@ export const nodeVersionCheck: Check = {
     const [major = 0, minor = 0] = version.split(".").map(Number);
     const text = `${version}, ${platform}, ${glibc === undefined ? "no glibc" : `glibc ${glibc}`}`;
     if (major < MIN_NODE_VERSION[0] || (major === MIN_NODE_VERSION[0] && minor < MIN_NODE_VERSION[1])) {
-      return [problem(text, `install Node ${MIN_NODE_VERSION.join(".")} or newer`)];
+      return [createProblem(text, `install Node ${MIN_NODE_VERSION.join(".")} or newer`)];
     }
     if (platform === "linux-x64" && glibc === undefined) {
       return [
-        problem(
+        createProblem(
           text,
           "the addons require glibc: use an image with glibc (not Alpine), or build the addons in this image",
         ),
       ];
     }
-    return [ok(text)];
+    return [createOk(text)];
   },
 };
 
-export const os: Check = {
+export const osCheck: Check = {
   name: "system",
-  run({ read, release, exists }) {
-    const name = /^PRETTY_NAME="?(.*?)"?$/m.exec(read("/etc/os-release") ?? "")?.[1] ?? "unknown distribution";
+  run({ readFile, release, exists }) {
+    const name = /^PRETTY_NAME="?(.*?)"?$/m.exec(readFile("/etc/os-release") ?? "")?.[1] ?? "unknown distribution";
     const containerText = ["/.dockerenv", "/run/.containerenv", "/singularity"].some(exists) ? ", in a container" : "";
-    return [ok(`${name}, Linux ${release}${containerText}`)];
+    return [createOk(`${name}, Linux ${release}${containerText}`)];
   },
 };
 
@@ -39,20 +47,20 @@ export const os: Check = {
 export const cpuCheck: Check = {
   name: "processor",
   async run(system) {
-    const model = /^model name\s*:\s*(.*)$/m.exec(system.read("/proc/cpuinfo") ?? "")?.[1] ?? "unknown model";
+    const model = /^model name\s*:\s*(.*)$/m.exec(system.readFile("/proc/cpuinfo") ?? "")?.[1] ?? "unknown model";
     const probeResult = await system.runProbe("cpu");
     const kernels = "value" in probeResult ? `, kernels for ${probeResult.value.isa}` : "";
-    const findings = [ok(`${model}, ${system.cores} ${system.cores === 1 ? "core" : "cores"}${kernels}`)];
+    const findings = [createOk(`${model}, ${system.cores} ${system.cores === 1 ? "core" : "cores"}${kernels}`)];
     if ("value" in probeResult && probeResult.value.isa === "scalar") {
       findings.push(
-        note("no AVX2: attention uses scalar kernels, many times slower", "use a processor from 2015 or newer"),
+        createNote("no AVX2: attention uses scalar kernels, many times slower", "use a processor from 2015 or newer"),
       );
     }
-    const limit = cpuLimit(system);
+    const limit = findCpuLimit(system);
     if (limit !== undefined && limit < system.cores) {
       const threads = Math.max(1, Math.floor(limit));
       findings.push(
-        note(
+        createNote(
           `the CPU quota of this container is ${limit} processors`,
           `set MOSAIC_THREADS=${threads}, or raise the quota`,
         ),
@@ -63,7 +71,7 @@ export const cpuCheck: Check = {
 };
 
 /** The memory that this process's control groups allow, in bytes; undefined if they set no limit. */
-function memoryLimit(system: System): number | undefined {
+function findMemoryLimit(system: System): number | undefined {
   const limits = [
     ...readCgroupFiles(system, "", "memory.max"),
     ...readCgroupFiles(system, "memory", "memory.limit_in_bytes"),
@@ -75,7 +83,7 @@ function memoryLimit(system: System): number | undefined {
 }
 
 /** Processors' worth of time that they allow; undefined if they set no limit. */
-function cpuLimit(system: System): number | undefined {
+function findCpuLimit(system: System): number | undefined {
   const cpuShares = readCgroupFiles(system, "", "cpu.max").map((text) => {
     const [quota, period] = text.trim().split(" ").map(Number);
     return quota! / period!;
@@ -90,16 +98,16 @@ function cpuLimit(system: System): number | undefined {
 
 /** The contents of `file` in this process's group and those above it; `controller` is "" for version 2. */
 function readCgroupFiles(system: System, controller: string, file: string): readonly string[] {
-  const group = (system.read("/proc/self/cgroup") ?? "")
+  const group = (system.readFile("/proc/self/cgroup") ?? "")
     .split("\n")
     .map((line) => line.split(":"))
     .find(([, controllers]) => controllers?.split(",").includes(controller))?.[2];
   if (group === undefined) return [];
-  const parts = group.split("/").filter(Boolean);
-  const directories = parts.map((_, depth) => parts.slice(0, depth + 1).join("/"));
+  const cgroupSegments = group.split("/").filter(Boolean);
+  const directories = cgroupSegments.map((_, depth) => cgroupSegments.slice(0, depth + 1).join("/"));
   return ["", ...directories].flatMap((directory) => {
     const path = ["/sys/fs/cgroup", controller, directory, file].filter(Boolean).join("/");
-    return system.read(path) ?? [];
+    return system.readFile(path) ?? [];
   });
 }
 
@@ -109,11 +117,11 @@ export const memoryCheck: Check = {
   name: "memory",
   run(system) {
     const { total, free } = system.memory;
-    const limit = memoryLimit(system);
+    const limit = findMemoryLimit(system);
     const isLimited = limit !== undefined && limit < total;
     const text = `${formatGigabytes(total)}, ${formatGigabytes(free)} free${isLimited ? `, limited to ${formatGigabytes(limit)} by the control group` : ""}`;
-    if (Math.min(total, limit ?? total) >= LOW_MEMORY_BYTES) return [ok(text)];
-    return [note(text, "low: raise the memory limit of the container or the job")];
+    if (Math.min(total, limit ?? total) >= LOW_MEMORY_BYTES) return [createOk(text)];
+    return [createNote(text, "low: raise the memory limit of the container or the job")];
   },
 };
 
@@ -121,19 +129,20 @@ export const memoryCheck: Check = {
 const NCCL_SHARED_MEMORY_BYTES = 1e9;
 
 /** Mosaic's own collectives use none of it: their memory has no name and no file system. NCCL does. */
-export const sharedMemory: Check = {
+export const sharedMemoryCheck: Check = {
   name: "shared memory",
   async run(system) {
-    const disk = system.disk("/dev/shm");
+    const diskSpace = system.getDiskSpace("/dev/shm");
     const remedy = "start the container with --shm-size=8g or --ipc=host; on a host, mount -o remount,size=8g /dev/shm";
     const cuda = await system.runProbe("cuda");
     const isNeeded = "value" in cuda && cuda.value.gpus.length > 1;
-    if (disk === undefined)
-      return [(isNeeded ? problem : note)("/dev/shm does not exist, but NCCL requires it", remedy)];
-    const text = `/dev/shm of ${formatGigabytes(disk.total)}, ${formatGigabytes(disk.free)} free`;
-    if (disk.free >= NCCL_SHARED_MEMORY_BYTES) return [ok(text)];
-    if (isNeeded) return [problem(`${text}: NCCL fails between GPUs of this host with less than about 1 GB`, remedy)];
-    return [note(`${text}: sufficient here, but low for NCCL`, remedy)];
+    if (diskSpace === undefined)
+      return [(isNeeded ? createProblem : createNote)("/dev/shm does not exist, but NCCL requires it", remedy)];
+    const text = `/dev/shm of ${formatGigabytes(diskSpace.total)}, ${formatGigabytes(diskSpace.free)} free`;
+    if (diskSpace.free >= NCCL_SHARED_MEMORY_BYTES) return [createOk(text)];
+    if (isNeeded)
+      return [createProblem(`${text}: NCCL fails between GPUs of this host with less than about 1 GB`, remedy)];
+    return [createNote(`${text}: sufficient here, but low for NCCL`, remedy)];
   },
 };
 
@@ -146,43 +155,45 @@ export const resourceLimitsCheck: Check = {
     const lockedLimit = readLimit(system, "Max locked memory");
     if (files === undefined || lockedLimit === undefined) return [];
     const findings: Finding[] = [
-      ok(`${formatLimit(files)} open files, ${formatLimit(lockedLimit)} bytes of locked memory`),
+      createOk(`${formatLimitValue(files)} open files, ${formatLimitValue(lockedLimit)} bytes of locked memory`),
     ];
     if (files < LOW_FILE_LIMIT)
-      findings.push(note("the limit on open files is low for many ranks", `ulimit -n ${LOW_FILE_LIMIT}`));
-    if (rdmaDevices(system).length > 0 && lockedLimit !== Number.POSITIVE_INFINITY) {
-      findings.push(note("the limit on locked memory is low for RDMA, which registers memory", "ulimit -l unlimited"));
+      findings.push(createNote("the limit on open files is low for many ranks", `ulimit -n ${LOW_FILE_LIMIT}`));
+    if (listRdmaDevices(system).length > 0 && lockedLimit !== Number.POSITIVE_INFINITY) {
+      findings.push(
+        createNote("the limit on locked memory is low for RDMA, which registers memory", "ulimit -l unlimited"),
+      );
     }
     return findings;
   },
 };
 
 /** The soft limit of that name. */
-function readLimit({ read }: System, name: string): number | undefined {
-  const limitText = new RegExp(`^${name}\\s+(\\S+)`, "m").exec(read("/proc/self/limits") ?? "")?.[1];
+function readLimit({ readFile }: System, name: string): number | undefined {
+  const limitText = new RegExp(`^${name}\\s+(\\S+)`, "m").exec(readFile("/proc/self/limits") ?? "")?.[1];
   if (limitText === undefined) return undefined;
   return limitText === "unlimited" ? Number.POSITIVE_INFINITY : Number(limitText);
 }
 
-const formatLimit = (limit: number): string => (limit === Number.POSITIVE_INFINITY ? "unlimited" : String(limit));
+const formatLimitValue = (limit: number): string => (limit === Number.POSITIVE_INFINITY ? "unlimited" : String(limit));
 
 export const networkCheck: Check = {
   name: "network",
   run(system) {
     const { interfaces } = system;
-    const ports = rdmaPorts(system);
+    const ports = listRdmaPorts(system);
     const [activePorts, inactivePorts] = [
       ports.filter(({ isActive }) => isActive),
       ports.filter(({ isActive }) => !isActive),
     ];
     const interfaceText = interfaces.length > 0 ? interfaces.join(", ") : "no interface except the loopback";
     return [
-      ok(interfaceText),
+      createOk(interfaceText),
       ...(activePorts.length > 0
-        ? [ok(`RDMA: ${activePorts.map(({ name, speed }) => `${name} (${speed})`).join("; ")}`)]
+        ? [createOk(`RDMA: ${activePorts.map(({ name, speed }) => `${name} (${speed})`).join("; ")}`)]
         : []),
       ...inactivePorts.map(({ name, speed }) =>
-        note(`RDMA port ${name} is not active (${speed})`, "check its cable and subnet manager"),
+        createNote(`RDMA port ${name} is not active (${speed})`, "check its cable and subnet manager"),
       ),
     ];
   },
@@ -195,19 +206,20 @@ export const jobCheck: Check = {
     const { env } = system;
     const detectedLauncher = detectLauncher(env);
     const findings: Finding[] = [];
-    const { launched, fault } = readLaunchEnvironment(env);
-    if (launched?.launcher !== undefined) {
-      const { rank, worldSize, localRank: local, localWorldSize: ranks = "?" } = launched;
-      const placeText = local === undefined ? "" : `, ${local} of ${ranks} on this host`;
+    const { launched: launchEnv, fault: launchError } = readLaunchEnvironment(env);
+    if (launchEnv?.launcher !== undefined) {
+      const { rank, worldSize, localRank: localRankText, localWorldSize: ranks = "?" } = launchEnv;
+      const placeText = localRankText === undefined ? "" : `, ${localRankText} of ${ranks} on this host`;
       findings.push(
-        ok(`rank ${rank} of ${worldSize}${placeText}, started by ${detectedLauncher ?? launched.launcher}`),
+        createOk(`rank ${rank} of ${worldSize}${placeText}, started by ${detectedLauncher ?? launchEnv.launcher}`),
       );
-    } else if (fault !== undefined) findings.push(problem(fault, "start ranks with mosaic-run, or set both variables"));
+    } else if (launchError !== undefined)
+      findings.push(createProblem(launchError, "start ranks with mosaic-run, or set both variables"));
     else if (detectedLauncher !== undefined)
-      findings.push(ok(`${detectedLauncher}, but this process is not one of its ranks`));
-    if (launched?.launcher === undefined && Number(env["SLURM_NTASKS"] ?? 1) > 1) {
+      findings.push(createOk(`${detectedLauncher}, but this process is not one of its ranks`));
+    if (launchEnv?.launcher === undefined && Number(env["SLURM_NTASKS"] ?? 1) > 1) {
       findings.push(
-        note(
+        createNote(
           "the SLURM job has several tasks, but this process is not one of them",
           "start ranks with srun, or mosaic-run with srun on every node",
         ),
@@ -215,10 +227,10 @@ export const jobCheck: Check = {
     }
     const cuda = await system.runProbe("cuda");
     const gpus = "value" in cuda ? cuda.value.gpus.length : 0;
-    const localRanks = launched?.localWorldSize ?? 1;
+    const localRanks = launchEnv?.localWorldSize ?? 1;
     if (gpus > 0 && localRanks > gpus && !env["MOSAIC_SHARE_GPUS"]) {
       findings.push(
-        note(
+        createNote(
           `${localRanks} ranks on this host, but ${gpus} visible GPUs`,
           "start one rank per GPU with mosaic-run --nproc-per-node gpu; with SLURM, pass --gpus-per-node instead of --gpus-per-task; or set MOSAIC_SHARE_GPUS=1",
         ),
@@ -254,6 +266,6 @@ export const environmentCheck: Check = {
       .filter(([name]) => /^(MOSAIC|NCCL)_/.test(name) && !/TOKEN|STORE/.test(name))
       .map(([name, value]) => `${name}=${value}`)
       .sort();
-    return setVariables.length > 0 ? [ok(setVariables.join(" "))] : [];
+    return setVariables.length > 0 ? [createOk(setVariables.join(" "))] : [];
   },
 };

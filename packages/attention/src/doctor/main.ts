@@ -86,8 +86,8 @@ async function compareHosts(portsText: string | undefined, asJson: boolean): Pro
 }
 
 function parsePorts(text: string): readonly [number, number] {
-  const [first = 0, last = 0] = (/^(\d{1,5})-(\d{1,5})$/.exec(text)?.slice(1) ?? []).map(Number);
-  if (first >= 1 && first <= last && last <= 65_535) return [first, last];
+  const [firstPort = 0, lastPort = 0] = (/^(\d{1,5})-(\d{1,5})$/.exec(text)?.slice(1) ?? []).map(Number);
+  if (firstPort >= 1 && firstPort <= lastPort && lastPort <= 65_535) return [firstPort, lastPort];
   throw new UsageError(`--ports: expected a range from 1 to 65535, such as 30000-30999, received "${text}"`);
 }
 

@@ -72,8 +72,8 @@ async function measureUcxLinks(...[index, count, bandwidth, ports]: Parameters<P
   for (const peers of roundRobinPairs(worldSize)) {
     const peer = peers[rank]!;
     for (const sender of peer < 0 ? [] : [Math.min(rank, peer), Math.max(rank, peer)]) {
-      const measured = await measureUcxLink(ctx, { peer, isSender: sender === rank, numMessages });
-      if (sender === rank) links[peer] = measured;
+      const measuredLink = await measureUcxLink(ctx, { peer, isSender: sender === rank, numMessages });
+      if (sender === rank) links[peer] = measuredLink;
     }
     ctx.world.barrier().wait();
     await ctx.device.stream.synchronize();
@@ -95,10 +95,10 @@ async function measureUcxLink(ctx: Context, { peer, isSender, numMessages }: Ucx
   const receive = (tensor: Tensor): void => ctx.world.sendRecv([{ tensor, from: peer }]).wait();
   const [sendOrReceive, receiveOrSend] = isSender ? [send, receive] : [receive, send];
   const measureSeconds = async (post: () => void): Promise<number> => {
-    const begin = performance.now();
+    const startTime = performance.now();
     post();
     await ctx.device.stream.synchronize();
-    return (performance.now() - begin) / 1000;
+    return (performance.now() - startTime) / 1000;
   };
   const pingPong = (): void => {
     for (let i = 0; i < PING_COUNT; i++) {

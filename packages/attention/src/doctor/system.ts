@@ -31,12 +31,12 @@ export interface System {
   /** Network interfaces other than the loopback, with an address each. */
   readonly interfaces: readonly string[];
   exists(path: string): boolean;
-  read(path: string): string | undefined;
-  list(path: string): readonly string[];
+  readFile(path: string): string | undefined;
+  listDirectory(path: string): readonly string[];
   /** Bytes of the file system that holds `path`. */
-  disk(path: string): { readonly total: number; readonly free: number } | undefined;
+  getDiskSpace(path: string): { readonly total: number; readonly free: number } | undefined;
   /** What a command prints, if it is there and succeeds. */
-  run(command: string, ...args: readonly string[]): string | undefined;
+  runCommand(command: string, ...args: readonly string[]): string | undefined;
   /** Of an installed package. */
   version(packageName: string): string | undefined;
   /** Runs a probe in a process of its own, for native code may crash or hang. */
@@ -49,24 +49,24 @@ const COMMAND_TIMEOUT_MS = 10_000;
 /** The machine that this process runs on. */
 export const currentSystem: System = {
   env: process.env,
-  node: { version: process.versions.node, platform: `${process.platform}-${process.arch}`, glibc: glibcVersion() },
+  node: { version: process.versions.node, platform: `${process.platform}-${process.arch}`, glibc: getGlibcVersion() },
   release: release(),
   cores: availableParallelism(),
   memory: { total: totalmem(), free: freemem() },
-  interfaces: interfacesWithAddress(),
+  interfaces: listInterfaces(),
   exists: existsSync,
-  read: (path) => tryRead(() => readFileSync(path, "utf8")),
-  list: (path) => tryRead(() => readdirSync(path)) ?? [],
-  disk: (path) =>
+  readFile: (path) => tryRead(() => readFileSync(path, "utf8")),
+  listDirectory: (path) => tryRead(() => readdirSync(path)) ?? [],
+  getDiskSpace: (path) =>
     tryRead(() => {
       const { blocks, bavail, bsize } = statfsSync(path);
       return { total: blocks * bsize, free: bavail * bsize };
     }),
-  run(command, ...args) {
+  runCommand(command, ...args) {
     const { status, stdout } = spawnSync(command, args, { encoding: "utf8", timeout: COMMAND_TIMEOUT_MS });
     return status === 0 ? stdout : undefined;
   },
-  version: (packageName) => tryRead(() => packageVersion(packageName)),
+  version: (packageName) => tryRead(() => readPackageVersion(packageName)),
   runProbe,
 };
 
@@ -78,19 +78,19 @@ function tryRead<T>(read: () => T): T | undefined {
   }
 }
 
-function glibcVersion(): string | undefined {
+function getGlibcVersion(): string | undefined {
   const { header } = process.report.getReport() as { header?: { glibcVersionRuntime?: string } };
   return header?.glibcVersionRuntime;
 }
 
-function interfacesWithAddress(): readonly string[] {
+function listInterfaces(): readonly string[] {
   return Object.entries(networkInterfaces()).flatMap(([name, addresses = []]) => {
-    const [first] = addresses.filter(({ internal }) => !internal);
-    return first ? [`${name} (${first.address})`] : [];
+    const [firstAddress] = addresses.filter(({ internal }) => !internal);
+    return firstAddress ? [`${name} (${firstAddress.address})`] : [];
   });
 }
 
-function packageVersion(packageName: string): string {
+function readPackageVersion(packageName: string): string {
   const { version } = createRequire(import.meta.url)(`${packageName}/package.json`) as { version: string };
   return version;
 }
@@ -158,9 +158,13 @@ export interface Check {
   run(system: System): readonly Finding[] | Promise<readonly Finding[]>;
 }
 
-export const ok = (text: string): Finding => ({ level: "ok", text });
-export const note = (text: string, remedy?: string): Finding => ({ level: "note", text, ...(remedy && { remedy }) });
-export const problem = (text: string, remedy?: string): Finding => ({
+export const createOk = (text: string): Finding => ({ level: "ok", text });
+export const createNote = (text: string, remedy?: string): Finding => ({
+  level: "note",
+  text,
+  ...(remedy && { remedy }),
+});
+export const createProblem = (text: string, remedy?: string): Finding => ({
   level: "problem",
   text,
   ...(remedy && { remedy }),

@@ -8,36 +8,51 @@ import { median, type Measurement } from "../../src/bench/measure.ts";
 import { drawBench, formatBenchTable } from "../../src/bench/report.ts";
 
 const bin = fileURLToPath(new URL("../../bin/mosaic-bench.js", import.meta.url));
-const bench = (...args: readonly string[]) => spawnSync(process.execPath, [bin, ...args], { encoding: "utf8" });
-const small = ["--heads", "2", "--head-dim", "8", "--repetitions", "2"];
+const runBench = (...args: readonly string[]) => spawnSync(process.execPath, [bin, ...args], { encoding: "utf8" });
+const smallOptions = ["--heads", "2", "--head-dim", "8", "--repetitions", "2"];
 
 test("measures each backend at each length, with what they must send", () => {
-  const run = bench(...small, "--seq-lengths", "33,64", "--backends", "local,ring,ulysses", "--backward", "--json");
-  expect([run.status, run.stderr]).toEqual([0, ""]);
-  const { measurements, mask, placement, dtype } = JSON.parse(run.stdout);
+  const benchRun = runBench(
+    ...smallOptions,
+    "--seq-lengths",
+    "33,64",
+    "--backends",
+    "local,ring,ulysses",
+    "--backward",
+    "--json",
+  );
+  expect([benchRun.status, benchRun.stderr]).toEqual([0, ""]);
+  const { measurements, mask, placement, dtype } = JSON.parse(benchRun.stdout);
   expect([mask, placement, dtype]).toEqual(["causal", "zigzag", "float32"]);
-  const named = (measurements as Measurement[]).map(
+  const measurementNames = (measurements as Measurement[]).map(
     ({ seqLength, backend, ranks }) => `${seqLength} ${backend} ${ranks}`,
   );
-  expect(named).toEqual(["33 local 1", "33 ring 2", "33 ulysses 2", "64 local 1", "64 ring 2", "64 ulysses 2"]);
+  expect(measurementNames).toEqual([
+    "33 local 1",
+    "33 ring 2",
+    "33 ulysses 2",
+    "64 local 1",
+    "64 ring 2",
+    "64 ulysses 2",
+  ]);
   for (const { backend, seconds, shortest, longest, ratio, bytesSent } of measurements as Measurement[]) {
     expect(shortest <= seconds && seconds <= longest && shortest > 0).toBe(true);
     expect(backend === "local" ? ratio : 1).toBe(1);
     expect(bytesSent > 0).toBe(backend !== "local");
   }
   // Forward k and v once around; backward the same, and their gradients in float32: of 64 rows, 2 heads of 8.
-  const ring = (measurements as Measurement[]).find(
+  const ringMeasurement = (measurements as Measurement[]).find(
     ({ seqLength, backend }) => seqLength === 64 && backend === "ring",
   )!;
-  expect(ring.bytesSent).toBeGreaterThanOrEqual(2 * 2 * 64 * 2 * 8 * 4);
+  expect(ringMeasurement.bytesSent).toBeGreaterThanOrEqual(2 * 2 * 64 * 2 * 8 * 4);
 });
 
 test("prints a table, and draws a bar for each of its lines", () => {
   const directory = mkdtempSync(join(tmpdir(), "mosaic-bench-"));
   try {
-    const svg = join(directory, "chart.svg");
-    const run = bench(
-      ...small,
+    const svgPath = join(directory, "chart.svg");
+    const benchRun = runBench(
+      ...smallOptions,
       "--seq-lengths",
       "64",
       "--mask",
@@ -45,14 +60,14 @@ test("prints a table, and draws a bar for each of its lines", () => {
       "--dtype",
       "bfloat16",
       "--svg",
-      svg,
+      svgPath,
     );
-    expect([run.status, run.stderr]).toEqual([0, ""]);
-    expect(run.stdout).toMatch(
+    expect([benchRun.status, benchRun.stderr]).toEqual([0, ""]);
+    expect(benchRun.stdout).toMatch(
       /^2 ranks, 2 heads of size 8, bfloat16, slidingWindow\(8\), contiguous, forward; \d+ cores\n\ntokens {2}backend/,
     );
-    expect(run.stdout.match(/^ +64 {2}(local|ring)/gm)?.length).toBe(2);
-    expect(readFileSync(svg, "utf8").match(/<title>(local|ring), 64 tokens: /g)?.length).toBe(2);
+    expect(benchRun.stdout.match(/^ +64 {2}(local|ring)/gm)?.length).toBe(2);
+    expect(readFileSync(svgPath, "utf8").match(/<title>(local|ring), 64 tokens: /g)?.length).toBe(2);
   } finally {
     rmSync(directory, { recursive: true, force: true });
   }
@@ -67,19 +82,19 @@ test("rejects what it cannot measure, before it measures", () => {
     [["--svg", "nowhere/a.svg"], /--svg nowhere\/a.svg: ENOENT/],
     [["--bogus"], /Unknown option '--bogus'/],
   ] as const) {
-    const run = bench(...args);
-    expect([run.status, run.stdout]).toEqual([2, ""]);
-    expect(run.stderr).toMatch(message);
+    const benchRun = runBench(...args);
+    expect([benchRun.status, benchRun.stdout]).toEqual([2, ""]);
+    expect(benchRun.stderr).toMatch(message);
   }
-  expect(bench("--help").stdout).toContain("--seq-lengths A,B");
+  expect(runBench("--help").stdout).toContain("--seq-lengths A,B");
 });
 
 test("medians, and the numbers of a table", () => {
   expect([median([3, 1, 2]), median([4, 1, 2, 3]), median([7])]).toEqual([2, 2.5, 7]);
-  const one = { seqLength: 64, backend: "ring", ranks: 2, seconds: 0.002, shortest: 0.001, longest: 0.004 };
-  const measured = [{ ...one, ratio: 1.234, flopsPerSecond: 5.67e9, bytesSent: 4096 }];
-  expect(formatBenchTable(measured).split("\n")[1]).toBe(
+  const baseMeasurement = { seqLength: 64, backend: "ring", ranks: 2, seconds: 0.002, shortest: 0.001, longest: 0.004 };
+  const exampleMeasurements = [{ ...baseMeasurement, ratio: 1.234, flopsPerSecond: 5.67e9, bytesSent: 4096 }];
+  expect(formatBenchTable(exampleMeasurements).split("\n")[1]).toBe(
     "    64  ring       2 ms  1 ms  4 ms  1.23 ×      5.7  4.1 kB",
   );
-  expect(drawBench(measured, "a < b")).toContain("a &lt; b");
+  expect(drawBench(exampleMeasurements, "a < b")).toContain("a &lt; b");
 });

@@ -1,12 +1,12 @@
 import type { ProbeValues } from "../../src/doctor/system.ts";
 import type { ProbeResult, System } from "../../src/doctor/system.ts";
 
-type AnswersGiven = { readonly [Name in keyof ProbeValues]: ProbeResult<ProbeValues[Name]> };
+type ProbeAnswers = { readonly [Name in keyof ProbeValues]: ProbeResult<ProbeValues[Name]> };
 
 /** What differs from the machine below; files and answers are added to its own. */
-export interface Changes extends Partial<Omit<System, "ask">> {
+export interface MachineOverrides extends Partial<Omit<System, "ask">> {
   readonly files?: Readonly<Record<string, string>>;
-  readonly answers?: Partial<AnswersGiven>;
+  readonly answers?: Partial<ProbeAnswers>;
   readonly missing?: readonly string[];
 }
 
@@ -19,28 +19,28 @@ const files: Readonly<Record<string, string>> = {
 };
 
 /** A dlopen that found nothing, as kernels-cuda reports it. */
-export const noDriver = {
+export const noDriverAnswer = {
   error: {
     name: "DeviceError",
     message: "no CUDA driver: cannot load libcuda.so.1 (no such file). Install NVIDIA's driver; start with --gpus all",
   },
 };
 
-const noNccl = {
+const noNcclAnswer = {
   error: { name: "DeviceError", message: "nccl: expected NCCL, received none; install NCCL 2.18 or newer" },
 };
 
-const answers: AnswersGiven = {
+const answers: ProbeAnswers = {
   cpu: { value: { isa: "avx512", supported: ["scalar", "avx2", "avx512"], threads: 8 } },
   ranks: { value: 12 },
-  cuda: noDriver,
-  gpus: noDriver,
-  nccl: noNccl,
+  cuda: noDriverAnswer,
+  gpus: noDriverAnswer,
+  nccl: noNcclAnswer,
   ucx: { error: { name: "AddonLoadError", message: "ucx: no usable UCX library: no file; install UCX 1.13 or newer" } },
 };
 
 /** What cudaSystem() reports of so many H200. */
-export function h200s(count: number, problem?: string): Pick<AnswersGiven, "cuda" | "gpus"> {
+export function createH200Answers(count: number, problem?: string): Pick<ProbeAnswers, "cuda" | "gpus"> {
   const gpu = { name: "NVIDIA H200", capability: "9.0", bytes: 150e9, ...(problem && { problem }) };
   const gpus = Array.from({ length: count }, () => gpu);
   const cuda = { value: { driver: "13.0", library: "libcuda.so.1", gpus } };
@@ -48,11 +48,11 @@ export function h200s(count: number, problem?: string): Pick<AnswersGiven, "cuda
 }
 
 /** A healthy machine without a GPU, everything installed; changed. */
-export function machine(changes: Changes = {}): System {
-  const all = { ...files, ...changes.files };
-  const given = { ...answers, ...changes.answers };
-  const below = (path: string): readonly string[] =>
-    Object.keys(all).flatMap((file) =>
+export function createMachine(overrides: MachineOverrides = {}): System {
+  const allFiles = { ...files, ...overrides.files };
+  const probeAnswers = { ...answers, ...overrides.answers };
+  const listBelow = (path: string): readonly string[] =>
+    Object.keys(allFiles).flatMap((file) =>
       file.startsWith(`${path}/`) ? [file.slice(path.length + 1).split("/")[0]!] : [],
     );
   return {
@@ -62,13 +62,13 @@ export function machine(changes: Changes = {}): System {
     cores: 8,
     memory: { total: 128e9, free: 120e9 },
     interfaces: ["eth0 (192.0.2.1)"],
-    exists: (path) => path in all,
-    read: (path) => all[path],
-    list: (path) => [...new Set(below(path))],
-    disk: () => ({ total: 64e9, free: 64e9 }),
-    run: () => undefined,
-    version: (name) => (changes.missing?.includes(name) ? undefined : "0.1.0"),
-    runProbe: (async (probe) => given[probe]) as System["runProbe"],
-    ...changes,
+    exists: (path) => path in allFiles,
+    readFile: (path) => allFiles[path],
+    listDirectory: (path) => [...new Set(listBelow(path))],
+    getDiskSpace: () => ({ total: 64e9, free: 64e9 }),
+    runCommand: () => undefined,
+    version: (name) => (overrides.missing?.includes(name) ? undefined : "0.1.0"),
+    runProbe: (async (probe) => probeAnswers[probe]) as System["runProbe"],
+    ...overrides,
   };
 }

@@ -10,7 +10,7 @@ export const shiftClock: string = joinPath("shift-clock.mjs");
 const planCommand = joinPath("../../../strategies/bin/mosaic-plan.js");
 
 /** How a command ended. */
-export interface Ended {
+export interface ProcessResult {
   readonly code: number;
   readonly stdout: string;
   readonly stderr: string;
@@ -26,33 +26,51 @@ export interface DoctorJob {
   command?(node: number): readonly string[];
 }
 
-function run(command: readonly string[], env: Readonly<Record<string, string>>): Promise<Ended> {
-  const { MOSAIC_TEST_HOSTS: _, NODE_OPTIONS: __, ...inherited } = process.env;
+function runProcess(command: readonly string[], env: Readonly<Record<string, string>>): Promise<ProcessResult> {
+  const { MOSAIC_TEST_HOSTS: _, NODE_OPTIONS: __, ...inheritedEnv } = process.env;
   const [program, ...args] = command as [string, ...string[]];
   return new Promise((resolve) => {
-    execFile(program, args, { env: { ...inherited, ...env }, timeout: 100_000 }, (error, stdout, stderr) => {
+    execFile(program, args, { env: { ...inheritedEnv, ...env }, timeout: 100_000 }, (error, stdout, stderr) => {
       resolve({ code: error ? Number(error.code ?? -1) : 0, stdout, stderr });
     });
   });
 }
 
 /** Runs the doctor on all nodes; how the launcher of each ended. */
-export async function runDoctor({ nodes, endpoint, ranks = 1, args = [], ...each }: DoctorJob): Promise<Ended[]> {
+export async function runDoctor({
+  nodes,
+  endpoint,
+  ranks = 1,
+  args = [],
+  ...nodeJob
+}: DoctorJob): Promise<ProcessResult[]> {
   const secret = randomBytes(32).toString("hex");
   return await Promise.all(
     Array.from({ length: nodes }, (_, node) => {
-      const several = ["-N", String(nodes), "--node-rank", String(node), "--rdzv-endpoint", endpoint ?? ""];
-      const options = [...(nodes > 1 ? several : []), "-n", String(ranks), "--log-prefix", "", "--threads", "1"];
-      const entry = ["--exec", process.execPath, doctor, "--hosts", ...args];
-      const command = [...(each.command?.(node) ?? []), process.execPath, launcher, ...options, ...entry];
-      return run(command, { MOSAIC_DEVICE: "", ...(nodes > 1 && { MOSAIC_TOKEN: secret }), ...each.env?.(node) });
+      const multiNodeOptions = ["-N", String(nodes), "--node-rank", String(node), "--rdzv-endpoint", endpoint ?? ""];
+      const options = [
+        ...(nodes > 1 ? multiNodeOptions : []),
+        "-n",
+        String(ranks),
+        "--log-prefix",
+        "",
+        "--threads",
+        "1",
+      ];
+      const entryArgs = ["--exec", process.execPath, doctor, "--hosts", ...args];
+      const command = [...(nodeJob.command?.(node) ?? []), process.execPath, launcher, ...options, ...entryArgs];
+      return runProcess(command, {
+        MOSAIC_DEVICE: "",
+        ...(nodes > 1 && { MOSAIC_TOKEN: secret }),
+        ...nodeJob.env?.(node),
+      });
     }),
   );
 }
 
 /** Runs mosaic-plan on a profile. */
-export function planWith(path: string, ranksPerNode: number): Promise<Ended> {
+export function runPlan(path: string, ranksPerNode: number): Promise<ProcessResult> {
   const shape = ["--tokens", "4k", "--heads", "4", "--head-dim", "64", "--nodes", "2", "--simulate", "1", "--json"];
   const options = ["--gpus-per-node", String(ranksPerNode), "--profile", path];
-  return run([process.execPath, planCommand, ...shape, ...options], {});
+  return runProcess([process.execPath, planCommand, ...shape, ...options], {});
 }

@@ -1,25 +1,27 @@
 import { readdirSync, readFileSync } from "node:fs";
 
 /** What the ranks held when the fault began: inodes of sockets and of shared memory segments. */
-export interface Held {
+export interface HeldResources {
   readonly sockets: readonly string[];
   readonly segments: readonly string[];
 }
 
 /** What is still there of a run: processes by the mark in their environment, sockets and segments by their inodes. */
-export function leftovers(mark: string, { sockets, segments }: Held): readonly string[] {
-  const open = new Set(["unix", "tcp", "tcp6"].flatMap(listInodes));
+export function listLeftovers(mark: string, { sockets, segments }: HeldResources): readonly string[] {
+  const openInodes = new Set(["unix", "tcp", "tcp6"].flatMap(listInodes));
   return [
-    ...processes()
-      .filter((pid) => read(`/proc/${pid}/environ`).includes(mark))
-      .map((pid) => `process ${pid}: ${read(`/proc/${pid}/cmdline`).replaceAll("\0", " ")}`),
-    ...sockets.filter((inode) => open.has(inode)).map((inode) => `socket ${inode}`),
-    ...processes().flatMap((pid) => {
-      const maps = read(`/proc/${pid}/maps`)
+    ...listProcessIds()
+      .filter((pid) => readOrEmpty(`/proc/${pid}/environ`).includes(mark))
+      .map((pid) => `process ${pid}: ${readOrEmpty(`/proc/${pid}/cmdline`).replaceAll("\0", " ")}`),
+    ...sockets.filter((inode) => openInodes.has(inode)).map((inode) => `socket ${inode}`),
+    ...listProcessIds().flatMap((pid) => {
+      const memoryMaps = readOrEmpty(`/proc/${pid}/maps`)
         .split("\n")
         .filter((line) => line.includes("memfd:mosaic"))
         .map((line) => line.split(/\s+/)[4]!);
-      return segments.filter((inode) => maps.includes(inode)).map((inode) => `segment ${inode} in process ${pid}`);
+      return segments
+        .filter((inode) => memoryMaps.includes(inode))
+        .map((inode) => `segment ${inode} in process ${pid}`);
     }),
     ...readdirSync("/dev/shm")
       .filter((name) => name.includes(mark) || name.startsWith("mosaic"))
@@ -27,16 +29,16 @@ export function leftovers(mark: string, { sockets, segments }: Held): readonly s
   ];
 }
 
-const processes = (): readonly string[] => readdirSync("/proc").filter((name) => /^\d+$/.test(name));
+const listProcessIds = (): readonly string[] => readdirSync("/proc").filter((name) => /^\d+$/.test(name));
 
 function listInodes(protocol: string): readonly string[] {
   const column = protocol === "unix" ? 6 : 9;
-  const rows = read(`/proc/net/${protocol}`).split("\n").slice(1);
+  const rows = readOrEmpty(`/proc/net/${protocol}`).split("\n").slice(1);
   return rows.map((row) => row.trim().split(/\s+/)[column] ?? "");
 }
 
 /** Empty for a process that ended meanwhile, or of another user. */
-function read(path: string): string {
+function readOrEmpty(path: string): string {
   try {
     return readFileSync(path, "latin1");
   } catch {

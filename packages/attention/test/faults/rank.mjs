@@ -5,11 +5,11 @@ const fault = process.argv[2];
 const isCulprit = process.env.RANK === "1";
 
 /** Printed at once, so that nothing is lost when the process dies: when the fault begins, and what is held by then. */
-function begin() {
-  writeSync(1, `${JSON.stringify({ at: Date.now(), sockets: sockets(), segments: segments() })}\n`);
+function reportFault() {
+  writeSync(1, `${JSON.stringify({ at: Date.now(), sockets: listSockets(), segments: listSegments() })}\n`);
 }
 
-function sockets() {
+function listSockets() {
   return readdirSync("/proc/self/fd").flatMap((fd) => {
     try {
       return /^socket:\[(\d+)\]$/.exec(readlinkSync(`/proc/self/fd/${fd}`))?.[1] ?? [];
@@ -19,22 +19,22 @@ function sockets() {
   });
 }
 
-function segments() {
+function listSegments() {
   const lines = readFileSync("/proc/self/maps", "utf8").split("\n");
   return [...new Set(lines.filter((line) => line.includes("memfd:mosaic")).map((line) => line.split(/\s+/)[4]))];
 }
 
-if (fault === "addon missing") begin();
+if (fault === "addon missing") reportFault();
 const mosaic = await import("@mosaic/attention");
 
 const options = {
   "wrong option": { spsize: 2 },
   "late beyond the deadline": { timeout: 1 },
 };
-if (fault === "wrong option") begin();
+if (fault === "wrong option") reportFault();
 const ctx = await mosaic.init(options[fault] ?? {});
 
-if (fault === "unknown backend") begin();
+if (fault === "unknown backend") reportFault();
 const backend = fault === "unknown backend" ? "star" : "ring";
 const attn = new mosaic.MultiAxisAttention(ctx, { embedDim: 16, numHeads: 2, attentionAxis: 1, backend });
 
@@ -45,7 +45,7 @@ async function step(rows) {
   for (const tensor of [x, out]) tensor.dispose();
 }
 
-const acts = {
+const faultActions = {
   throws() {
     throw new Error("a seeded fault");
   },
@@ -62,8 +62,8 @@ const acts = {
 };
 
 for (let i = 0; i < 3; i++) await step(32);
-begin();
-if (isCulprit) await acts[fault]?.();
+reportFault();
+if (isCulprit) await faultActions[fault]?.();
 if (fault === "mismatched call order") {
   const x = mosaic.ones(ctx, [4]);
   ctx.world.allReduce(x).wait();

@@ -3,12 +3,12 @@ import { randomUUID } from "node:crypto";
 import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
-import type { Held } from "./leftovers.ts";
+import type { HeldResources } from "./leftovers.ts";
 
 const launcher = join(dirname(createRequire(import.meta.url).resolve("@mosaic/launcher/package.json")), "dist/cli.js");
 
 /** How a run under mosaic-run ended. */
-export interface RunResult extends Held {
+export interface RunResult extends HeldResources {
   /** Stands in the environment of the launcher and of every rank. */
   readonly mark: string;
   readonly code: number | null;
@@ -16,7 +16,7 @@ export interface RunResult extends Held {
   /** Both streams together. */
   readonly output: string;
   /** From the beginning of the fault to the end of the launcher, in milliseconds. */
-  readonly took: number;
+  readonly durationMs: number;
 }
 
 export interface RunOptions {
@@ -36,28 +36,28 @@ export async function runRanks({ ranks, entry, args = [], killLauncher = false }
     stdio: ["ignore", "pipe", "pipe"],
   });
   let output = "";
-  const listen = (data: string): void => {
+  const collectOutput = (data: string): void => {
     output += data;
-    if (killLauncher && reports(output).length === ranks) child.kill("SIGKILL");
+    if (killLauncher && parseReports(output).length === ranks) child.kill("SIGKILL");
   };
-  child.stdout.setEncoding("utf8").on("data", listen);
-  child.stderr.setEncoding("utf8").on("data", listen);
+  child.stdout.setEncoding("utf8").on("data", collectOutput);
+  child.stderr.setEncoding("utf8").on("data", collectOutput);
   const { code, signal } = await new Promise<Pick<RunResult, "code" | "signal">>((resolve) => {
     child.on("exit", (code, signal) => resolve({ code, signal }));
   });
   const end = Date.now();
-  const reported = reports(output);
+  const rankReports = parseReports(output);
   return {
     mark,
     code,
     signal,
     output,
-    took: end - Math.min(...reported.map(({ at }) => at)),
-    sockets: reported.flatMap(({ sockets }) => sockets),
-    segments: reported.flatMap(({ segments }) => segments),
+    durationMs: end - Math.min(...rankReports.map(({ at }) => at)),
+    sockets: rankReports.flatMap(({ sockets }) => sockets),
+    segments: rankReports.flatMap(({ segments }) => segments),
   };
 }
 
-function reports(output: string): readonly (Held & { readonly at: number })[] {
-  return [...output.matchAll(/\{"at":.*\}/g)].map(([json]) => JSON.parse(json) as Held & { at: number });
+function parseReports(output: string): readonly (HeldResources & { readonly at: number })[] {
+  return [...output.matchAll(/\{"at":.*\}/g)].map(([json]) => JSON.parse(json) as HeldResources & { at: number });
 }

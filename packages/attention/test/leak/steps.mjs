@@ -34,7 +34,7 @@ async function step() {
   }
 }
 
-function resident() {
+function readResidentBytes() {
   globalThis.gc();
   return process.memoryUsage.rss();
 }
@@ -44,7 +44,7 @@ const samples = [];
 const SAMPLES = 40;
 for (let i = 1; i <= steps; i++) {
   await step();
-  if (i % (steps / SAMPLES) === 0) samples.push(resident());
+  if (i % (steps / SAMPLES) === 0) samples.push(readResidentBytes());
 }
 const [allocated] = contexts.map(({ device }) => device.memory().allocated);
 console.log(JSON.stringify({ samples, allocated }));

@@ -12,27 +12,27 @@ const layout = { mesh: { sp: 1 }, axes: ["sp"], length: 4 } as const;
 const span = { start: 0, length: 4, step: 1 };
 const slice = core.masks.causal().slices(4, 4)[0]!;
 const job = { tokens: 64, numHeads: 2, headDim: 8, gpusPerNode: 2, simulate: 1 };
-const dispatched = { mask: core.masks.causal(), length: 4, ranks: 2, chunkSize: 2 };
-const recorded = { mesh: { sp: 2 }, backend: ring(), batch: 1, numHeads: 2, headDim: 4, tokens: 8 };
+const dispatchOptions = { mask: core.masks.causal(), length: 4, ranks: 2, chunkSize: 2 };
+const recordOptions = { mesh: { sp: 2 }, backend: ring(), batch: 1, numHeads: 2, headDim: 4, tokens: 8 };
 
 const flow = { bytesPerRow: [8, 8], sent: [4, 0], received: [4] };
 
 const sizes = { batch: 1, numHeads: 2, numKvHeads: 2, headDim: 8 };
 
-function call({ ctx }: Fixture): core.AttentionCall {
+function createCall({ ctx }: Fixture): core.AttentionCall {
   const q = core.zeros(ctx, [1, 2, 4, 8]);
   const lengths = core.layoutOf(layout);
   return { q, at: ctx.mesh.coordinate, scale: 1, mask: [slice], queries: lengths, keys: lengths };
 }
 
-const qkv = ({ tensor }: Fixture) => [tensor(1, 2, 4, 8), tensor(1, 2, 4, 8), tensor(1, 2, 4, 8)] as const;
+const createQkv = ({ tensor }: Fixture) => [tensor(1, 2, 4, 8), tensor(1, 2, 4, 8), tensor(1, 2, 4, 8)] as const;
 const kv = (f: Fixture) => ({ k: f.tensor(1, 2, 4, 8), v: f.tensor(1, 2, 4, 8), from: f.ctx.mesh.coordinate });
 const state = (f: Fixture) => core.emptyState(f.tensor(1, 2, 4, 8));
 
 /** By the name of a parameter: what most functions call so. */
 export const byParameter: Readonly<Record<string, (fixture: Fixture) => unknown>> = {
   ctx: ({ ctx }) => ctx,
-  on: ({ ctx }) => ctx,
+  deviceOrContext: ({ ctx }) => ctx,
   device: ({ ctx }) => ctx.device,
   x: ({ tensor }) => tensor(2, 4),
   a: ({ tensor }) => tensor(2, 4),
@@ -76,8 +76,8 @@ export const byName: Readonly<Record<string, Arguments>> = {
   max: ({ tensor }) => [tensor(2, 4), 1, { keepDims: true }],
   concatenate: ({ tensor }) => [[tensor(2, 4), tensor(2, 4)], 0],
   roll: ({ tensor }) => [tensor(2, 4), -1, 1],
-  attention: (f) => [f.ctx, ...qkv(f), { mask: core.masks.causal(), scale: 0.5, returnLse: true }],
-  emptyState: (f) => [qkv(f)[0]],
+  attention: (f) => [f.ctx, ...createQkv(f), { mask: core.masks.causal(), scale: 0.5, returnLse: true }],
+  emptyState: (f) => [createQkv(f)[0]],
   checkpoint: ({ tensor }) => [{ keepAttention: true }, (x: core.Tensor) => core.relu(x), tensor(2, 4)],
   keep: ({ tensor }) => [tensor(2)],
   defineOp: () => [
@@ -144,9 +144,9 @@ export const byName: Readonly<Record<string, Arguments>> = {
   resolveSlices: () => [core.masks.causal(), 4, 4],
   resolveShards: () => [core.zigzag(), 2, 8],
   contiguous: () => [[2, 2]],
-  dispatch: () => [dispatched],
-  dispatchBounds: () => [dispatched],
-  dispatchCandidates: () => [dispatched],
+  dispatch: () => [dispatchOptions],
+  dispatchBounds: () => [dispatchOptions],
+  dispatchCandidates: () => [dispatchOptions],
   crossDispatch: () => [{ mask: core.masks.causal(), queries: 4, keys: 4, ranks: 2, chunkSize: 2 }],
   evaluateDispatch: () => [{ mask: core.masks.causal(), length: 4, ranks: 2, placement: core.zigzag() }],
   documentZigzag: () => [[2, 2]],
@@ -161,9 +161,9 @@ export const byName: Readonly<Record<string, Arguments>> = {
   createMesh: ({ ctx }) => [ctx.world, { sp: 1 }],
   init: ({ ctx }) => [{ device: ctx.device, rank: 0, worldSize: 1, mesh: { dp: 1, sp: 1 }, seed: 2, timeout: 3 }],
   // core: contracts
-  checkFeatures: (f) => [f.ctx.device, kv(f), core.createTile(call(f), kv(f))],
-  checkTile: (f) => [f.tensor(1, 2, 4, 8), kv(f), core.createTile(call(f), kv(f))],
-  createTile: (f) => [call(f), kv(f)],
+  checkFeatures: (f) => [f.ctx.device, kv(f), core.createTile(createCall(f), kv(f))],
+  checkTile: (f) => [f.tensor(1, 2, 4, 8), kv(f), core.createTile(createCall(f), kv(f))],
+  createTile: (f) => [createCall(f), kv(f)],
   blockwise: () => [ring(), [{ sp: 0 }]],
   getOperands: () => ["matmul"],
   getTensor: ({ tensor }) => [core.getOperands("fill")[0], [tensor(2), 1]],
@@ -179,7 +179,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   expectValue: () => ["test", true, "text", 1],
   formatValue: () => [1],
   "initOptions.parse": ({ ctx }) => [{ device: ctx.device, mesh: { sp: 1 } }, "test"],
-  "trafficOptions.parse": (f) => [{ mesh: { sp: 1 }, call: call(f), dtype: "float32" }, "test"],
+  "trafficOptions.parse": (f) => [{ mesh: { sp: 1 }, call: createCall(f), dtype: "float32" }, "test"],
   axisLength: () => ["test", { sp: 2 }, { axis: "sp", from: { sp: 0 } }],
   checkFunction: () => ["test", () => {}],
   checkSlices: () => ["test", [slice]],
@@ -231,16 +231,16 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "ChunkBuffers.narrow": ({ tensor }) => [{ tensors: [], wire: [tensor(3, 1, 2, 8)] }, 1, 2],
   "ChunkBuffers.takeOwnership": ({ tensor }) => [tensor(2)],
   rowsOf: ({ tensor }) => [tensor(1, 2, 4, 8), 1, 3],
-  groupCastMessageRows: () => [noRows, { rank: 0, size: 1, hosts: [0] }],
+  groupCastMessageRows: () => [emptyPlan, { rank: 0, size: 1, hosts: [0] }],
   sharedHosts: () => [[0, 0, 1]],
   LayoutCache: () => [["sp"]],
-  "LayoutCache.getOrCreate": (f) => [call(f), { sp: 0 }, () => 1],
-  dependencyTable: (f) => [{ axis: "sp", size: 1 }, call(f), { sp: 0 }],
+  "LayoutCache.getOrCreate": (f) => [createCall(f), { sp: 0 }, () => 1],
+  dependencyTable: (f) => [{ axis: "sp", size: 1 }, createCall(f), { sp: 0 }],
   dependencyTableCache: () => [{ axis: "sp" }],
   modulo: () => [3, 2],
   reverseFlow: () => [flow, [8]],
   totalTraffic: () => [[flow]],
-  parseTrafficOptions: (f) => [trafficOptions, { mesh: { sp: 1 }, call: call(f), dtype: "float32" }],
+  parseTrafficOptions: (f) => [trafficOptions, { mesh: { sp: 1 }, call: createCall(f), dtype: "float32" }],
   formatSlices: () => [[slice]],
   unionSlices: () => [{ mask: [slice], modifiers: { sampleMasks: [[slice]] } }],
   formatShards: () => [[[span]]],
@@ -283,8 +283,8 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "Group.allToAll": ({ tensor }) => [tensor(2), tensor(2), { send: [2], receive: [2] }],
   "Group.broadcast": ({ tensor }) => [tensor(2), 0, { label: "test" }],
   "Group.barrier": () => [{ label: "test" }],
-  "Group.groupCast": ({ tensor }) => [[tensor(0, 4)], [tensor(2, 4)], noRows, { hierarchical: true, label: "test" }],
-  "Group.groupReduce": ({ tensor }) => [[tensor(2, 4)], [tensor(0, 4)], noRows, { wire: "bfloat16", label: "test" }],
+  "Group.groupCast": ({ tensor }) => [[tensor(0, 4)], [tensor(2, 4)], emptyPlan, { hierarchical: true, label: "test" }],
+  "Group.groupReduce": ({ tensor }) => [[tensor(2, 4)], [tensor(0, 4)], emptyPlan, { wire: "bfloat16", label: "test" }],
   "Group.split": () => [0, "test"],
   "Group.recordCall": () => ["test"],
   "Mesh.group": () => ["sp"],
@@ -337,19 +337,19 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "Backend.check": ({ ctx }) => [ctx],
   "Backend.withShape": () => [[1, 1]],
   "Backend.blockwise": () => [[{ sp: 0 }]],
-  "Backend.attend": (f) => [f.ctx, call(f), state(f), kv(f)],
+  "Backend.attend": (f) => [f.ctx, createCall(f), state(f), kv(f)],
   "Backend.attendBackward": (f) => {
     const { out, lse } = state(f);
-    const rows = { ...call(f), dOut: out, lse, delta: f.tensor(1, 2, 4) };
+    const rows = { ...createCall(f), dOut: out, lse, delta: f.tensor(1, 2, 4) };
     const grads = { dq: f.tensor(1, 2, 4, 8), dk: f.tensor(1, 2, 4, 8), dv: f.tensor(1, 2, 4, 8) };
     return [f.ctx, rows, grads, kv(f)];
   },
-  record: () => [recorded],
-  countHostTraffic: () => [recorded, [[0, 1]]],
-  recordRepresentatives: () => [recorded, { ranksPerNode: 1 }],
-  checkRepresentatives: () => ["test", recorded, 1],
-  predict: ({ profile }) => [recorded, profile, {}],
-  estimate: ({ profile }) => [recorded, profile, [0]],
+  record: () => [recordOptions],
+  countHostTraffic: () => [recordOptions, [[0, 1]]],
+  recordRepresentatives: () => [recordOptions, { ranksPerNode: 1 }],
+  checkRepresentatives: () => ["test", recordOptions, 1],
+  predict: ({ profile }) => [recordOptions, profile, {}],
+  estimate: ({ profile }) => [recordOptions, profile, [0]],
   prove: ({ record }) => [record, { limit: 2 }],
   symbolicWorld: () => [{ mesh: { sp: 2 }, backends: [ring()] }],
   timelineOf: () => [[{ rank: 0, at: { sp: 0 }, events: [] }]],
@@ -369,12 +369,12 @@ export const byName: Readonly<Record<string, Arguments>> = {
   simulate: ({ record, profile }) => [record, profile, { keep: () => true }],
   parseProfile: ({ profile }) => [profile],
   calibrate: ({ ctx }) => [{ contexts: [ctx], dtypes: ["float32"], headDims: [16], repetitions: 1 }],
-  ringTraffic: (f) => [{ mesh: { sp: 1 }, call: call(f), dtype: "float32", width: 8, inner: core.local() }],
-  mesh2dTraffic: (f) => [{ mesh: { sp: 1 }, call: call(f), dtype: "float32", ...sizes }],
+  ringTraffic: (f) => [{ mesh: { sp: 1 }, call: createCall(f), dtype: "float32", width: 8, inner: core.local() }],
+  mesh2dTraffic: (f) => [{ mesh: { sp: 1 }, call: createCall(f), dtype: "float32", ...sizes }],
   flexTraffic: (f) => [
-    { mesh: { sp: 1 }, call: call(f), dtype: "float32", stages: 1, cost: {}, queriesTravel: true, ...sizes },
+    { mesh: { sp: 1 }, call: createCall(f), dtype: "float32", stages: 1, cost: {}, queriesTravel: true, ...sizes },
   ],
-  ulyssesTraffic: (f) => [{ mesh: { sp: 1 }, call: call(f), dtype: "float32", ...sizes }],
+  ulyssesTraffic: (f) => [{ mesh: { sp: 1 }, call: createCall(f), dtype: "float32", ...sizes }],
   perfettoTrace: ({ simulation }) => [simulation],
   timeBreakdown: ({ simulation }) => [simulation],
   countLinks: ({ record, profile }) => [record, profile],
@@ -417,13 +417,13 @@ export const byName: Readonly<Record<string, Arguments>> = {
 };
 
 /** A plan of one rank. */
-const noRows: core.GroupCastPlan = { size: 1, ranges: () => [] };
+const emptyPlan: core.GroupCastPlan = { size: 1, ranges: () => [] };
 
-function sendToSelf(sent: core.Tensor, received: core.Tensor): readonly unknown[] {
+function sendToSelf(sentTensor: core.Tensor, receivedTensor: core.Tensor): readonly unknown[] {
   return [
     [
-      { tensor: sent, to: 0 },
-      { tensor: received, from: 0 },
+      { tensor: sentTensor, to: 0 },
+      { tensor: receivedTensor, from: 0 },
     ],
     { label: "test" },
   ];

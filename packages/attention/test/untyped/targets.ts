@@ -9,7 +9,7 @@ export interface Target {
   /** `nn.AdamW.step` */
   readonly name: string;
   /** The right arguments, made anew. */
-  readonly right: (fixture: Fixture) => readonly unknown[] | Promise<readonly unknown[]>;
+  readonly getValidArgs: (fixture: Fixture) => readonly unknown[] | Promise<readonly unknown[]>;
   /** Calls it with any arguments; a method on an object of its own. */
   call(fixture: Fixture, args: readonly unknown[]): unknown;
 }
@@ -29,12 +29,12 @@ const objects: Readonly<Record<string, (fixture: Fixture) => object>> = {
   Mask: () => core.masks.causal(),
   Backend: ({ ctx }) => ctx.backend("ring"),
   CausalLM: ({ ctx }) => createModel(ctx, languageModel),
-  KvCacheLayer: (fixture) => filledCache(fixture).layer,
-  CacheSequence: (fixture) => filledCache(fixture).sequence,
+  KvCacheLayer: (fixture) => createFilledCache(fixture).layer,
+  CacheSequence: (fixture) => createFilledCache(fixture).sequence,
 };
 
 /** A cache that holds three tokens of a sequence. */
-function filledCache({ ctx }: Fixture): { readonly layer: KvCacheLayer; readonly sequence: CacheSequence } {
+function createFilledCache({ ctx }: Fixture): { readonly layer: KvCacheLayer; readonly sequence: CacheSequence } {
   const cache = new KvCache(ctx, { numKvHeads: 2, headSize: 4, maxTokens: 64, blockSize: 4 });
   const sequence = cache.createSequence();
   const layer = cache.layer(0, [sequence]);
@@ -62,10 +62,12 @@ const instances: Readonly<Record<string, (fixture: Fixture) => object>> = {
 /** Every function, constructor and method that modules export, by their names. */
 export async function listTargets(names: Readonly<Record<string, string>>, fixture: Fixture): Promise<Target[]> {
   const targets = new Map<unknown, Target>();
-  for (const [name, make] of Object.entries(objects)) addMethods(targets, name, { make, sample: make(fixture) });
+  for (const [name, createInstance] of Object.entries(objects))
+    addMethods(targets, name, { createInstance, sample: createInstance(fixture) });
   for (const [name, path] of Object.entries(names)) {
-    const exported = (await import(path)) as Readonly<Record<string, unknown>>;
-    for (const [each, value] of Object.entries(exported)) await addValue(targets, `${name}.${each}`, value, fixture);
+    const moduleExports = (await import(path)) as Readonly<Record<string, unknown>>;
+    for (const [exportName, value] of Object.entries(moduleExports))
+      await addValue(targets, `${name}.${exportName}`, value, fixture);
   }
   return [...targets.values()];
 }
@@ -75,13 +77,18 @@ async function addValue(targets: Map<unknown, Target>, name: string, value: unkn
   if (typeof value === "function" && /^class\b/.test(String(value)))
     await addClass(targets, name, value as Constructor, fixture);
   else if (typeof value === "function") {
-    targets.set(value, { name, right: validArguments(name, value), call: (_, args) => (value as Callable)(...args) });
+    targets.set(value, {
+      name,
+      getValidArgs: findValidArguments(name, value),
+      call: (_, args) => (value as Callable)(...args),
+    });
   } else if (
     typeof value === "object" &&
     value !== null &&
     Object.values(value).some((each) => typeof each === "function")
   ) {
-    for (const [each, member] of Object.entries(value)) await addValue(targets, `${name}.${each}`, member, fixture);
+    for (const [memberName, member] of Object.entries(value))
+      await addValue(targets, `${name}.${memberName}`, member, fixture);
   }
 }
 
@@ -95,57 +102,65 @@ async function addClass(
   Class: Constructor,
   fixture: Fixture,
 ): Promise<void> {
-  const right = validArguments(name, Class);
-  targets.set(Class, { name, right, call: (_, args) => new Class(...args) });
-  const make = (f: Fixture): object => new Class(...(right(f) as readonly unknown[]));
+  const getValidArgs = findValidArguments(name, Class);
+  targets.set(Class, { name, getValidArgs, call: (_, args) => new Class(...args) });
+  const createInstance = (f: Fixture): object => new Class(...(getValidArgs(f) as readonly unknown[]));
   let sample: object | undefined;
   try {
-    sample = make(fixture);
+    sample = createInstance(fixture);
   } catch {
     return; // It stands among those without a right call.
   }
-  addMethods(targets, name, { make, sample });
+  addMethods(targets, name, { createInstance, sample });
 }
 
 function addMethods(
   targets: Map<unknown, Target>,
   name: string,
-  { make, sample }: { make: (fixture: Fixture) => object; sample: object },
+  { createInstance, sample }: { createInstance: (fixture: Fixture) => object; sample: object },
 ): void {
-  for (let level: object = sample; level !== Object.prototype; level = Object.getPrototypeOf(level) as object) {
-    for (const [method, { value }] of Object.entries(Object.getOwnPropertyDescriptors(level))) {
+  for (
+    let prototype: object = sample;
+    prototype !== Object.prototype;
+    prototype = Object.getPrototypeOf(prototype) as object
+  ) {
+    for (const [method, { value }] of Object.entries(Object.getOwnPropertyDescriptors(prototype))) {
       if (typeof value !== "function" || method === "constructor") continue;
-      const full = `${name}.${method}`;
+      const fullName = `${name}.${method}`;
       // What classes inherit is called once; a module's `forward` is its own.
-      const key: unknown = level === sample ? full : value;
+      const key: unknown = prototype === sample ? fullName : value;
       if (targets.has(key)) continue;
       const call = (fixture: Fixture, args: readonly unknown[]): unknown => {
-        const object = (instances[full] ?? make)(fixture) as Readonly<Record<string, Callable>>;
-        return object[method]!(...args);
+        const instance = (instances[fullName] ?? createInstance)(fixture) as Readonly<Record<string, Callable>>;
+        return instance[method]!(...args);
       };
-      targets.set(key, { name: full, right: validArguments(full, value), call });
+      targets.set(key, { name: fullName, getValidArgs: findValidArguments(fullName, value), call });
     }
   }
 }
 
 /** What `byName` has for a name, longest part first, or what parameters are called. */
-function validArguments(name: string, f: unknown): Target["right"] {
-  const parts = name.split(".");
-  const [last, before = ""] = parts.toReversed();
-  const known =
-    byName[parts.slice(-2).join(".")] ??
-    byName[`*.${last}`] ??
-    (before === before.toLowerCase() ? byName[last!] : undefined);
-  if (known && !(parts.length === 3 && byName[`*.${last}`] === known && byName[`${before}.${last}`])) return known;
-  const makers = listParameters(String(f)).map((parameter) => byParameter[parameter]);
-  return (fixture) => makers.map((make) => make?.(fixture));
+function findValidArguments(name: string, f: unknown): Target["getValidArgs"] {
+  const nameParts = name.split(".");
+  const [methodName, ownerName = ""] = nameParts.toReversed();
+  const knownArguments =
+    byName[nameParts.slice(-2).join(".")] ??
+    byName[`*.${methodName}`] ??
+    (ownerName === ownerName.toLowerCase() ? byName[methodName!] : undefined);
+  if (
+    knownArguments &&
+    !(nameParts.length === 3 && byName[`*.${methodName}`] === knownArguments && byName[`${ownerName}.${methodName}`])
+  )
+    return knownArguments;
+  const argumentFactories = listParameters(String(f)).map((parameter) => byParameter[parameter]);
+  return (fixture) => argumentFactories.map((createArgument) => createArgument?.(fixture));
 }
 
 /** Names of the parameters of a function, as its source has them. */
 function listParameters(source: string): string[] {
-  const from = source.startsWith("class") ? source.slice(source.search(/\bconstructor\s*\(/)) : source;
-  const list = /^[^(=]*?(?:\(([^]*?)\)\s*(?:=>|\{)|(\w+)\s*=>)/.exec(from);
-  const text = list?.[1] ?? list?.[2] ?? "";
+  const signatureText = source.startsWith("class") ? source.slice(source.search(/\bconstructor\s*\(/)) : source;
+  const parameterMatch = /^[^(=]*?(?:\(([^]*?)\)\s*(?:=>|\{)|(\w+)\s*=>)/.exec(signatureText);
+  const text = parameterMatch?.[1] ?? parameterMatch?.[2] ?? "";
   return text
     .replaceAll(/=[^,]*|[{}[\]]/g, "")
     .split(",")

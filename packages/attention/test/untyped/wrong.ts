@@ -14,8 +14,8 @@ export function createRandom(seed: number): Random {
   };
 }
 
-export function pick<T>(random: Random, from: readonly T[]): T {
-  return from[Math.floor(random() * from.length)]!;
+export function pick<T>(random: Random, choices: readonly T[]): T {
+  return choices[Math.floor(random() * choices.length)]!;
 }
 
 const primitives: readonly unknown[] = [
@@ -24,9 +24,12 @@ const primitives: readonly unknown[] = [
 ];
 
 /** Any value that might be passed by mistake, made anew where it could be changed. */
-export function wrongValue(random: Random, { ctx, disposed, foreign, closed, tensor }: Fixture): unknown {
+export function createWrongValue(
+  random: Random,
+  { ctx, disposedTensor, foreignTensor, closedContext, tensor }: Fixture,
+): unknown {
   if (random() < 0.5) return pick(random, primitives);
-  const make: readonly (() => unknown)[] = [
+  const valueFactories: readonly (() => unknown)[] = [
     () => ({}),
     () => ({ length: 2 }),
     () => Object.create(null),
@@ -44,60 +47,67 @@ export function wrongValue(random: Random, { ctx, disposed, foreign, closed, ten
     () => () => {},
     () => () => 1,
     () => Promise.resolve(1),
-    () => disposed,
-    () => foreign,
+    () => disposedTensor,
+    () => foreignTensor,
     () => tensor(),
     () => tensor(3, 5),
     () => tensor(1, 2, 3, 4, 5),
     () => tensor(0, 4),
     () => core.zeros(ctx, [2, 4], { dtype: "bfloat16" }),
-    () => closed,
+    () => closedContext,
     () => ctx,
     () => ctx.device,
     () => core.masks.causal(),
     () => core.zigzag(),
     () => core.local(),
   ];
-  return pick(random, make)();
+  return pick(random, valueFactories)();
 }
 
 /** The right arguments with something wrong among them: one of them, a field or an element of one, or how many they are. */
-export function mutated(random: Random, fixture: Fixture, right: readonly unknown[]): unknown[] {
-  const args = [...right];
-  const at = Math.floor(random() * Math.max(1, args.length));
-  const kind = random();
-  if (args.length === 0 || kind < 0.05) return [...args, wrongValue(random, fixture), wrongValue(random, fixture)];
-  if (kind < 0.15) return args.slice(0, at);
-  if (kind < 0.2) return args.map(() => wrongValue(random, fixture));
-  args[at] = kind < 0.6 ? wrongWithin(random, fixture, args[at]) : wrongValue(random, fixture);
+export function mutateArguments(random: Random, fixture: Fixture, validArgs: readonly unknown[]): unknown[] {
+  const args = [...validArgs];
+  const argumentIndex = Math.floor(random() * Math.max(1, args.length));
+  const mutationChoice = random();
+  if (args.length === 0 || mutationChoice < 0.05)
+    return [...args, createWrongValue(random, fixture), createWrongValue(random, fixture)];
+  if (mutationChoice < 0.15) return args.slice(0, argumentIndex);
+  if (mutationChoice < 0.2) return args.map(() => createWrongValue(random, fixture));
+  args[argumentIndex] =
+    mutationChoice < 0.6 ? mutateNested(random, fixture, args[argumentIndex]) : createWrongValue(random, fixture);
   return args;
 }
 
 /** A copy of a plain object or an array with a wrong field or element, at any depth; another value for anything else. */
-function wrongWithin(random: Random, fixture: Fixture, value: unknown, depth = 0): unknown {
+function mutateNested(random: Random, fixture: Fixture, value: unknown, depth = 0): unknown {
   if (Array.isArray(value) && value.length > 0) {
     const copy: unknown[] = [...(value as readonly unknown[])];
-    const at = Math.floor(random() * copy.length);
-    copy[at] = deeper(random, fixture, copy[at], depth);
+    const elementIndex = Math.floor(random() * copy.length);
+    copy[elementIndex] = mutateField(random, fixture, copy[elementIndex], depth);
     return copy;
   }
   if (value instanceof Map && value.size > 0) {
     const [name] = value.keys() as Iterable<unknown>;
-    return new Map(value as ReadonlyMap<unknown, unknown>).set(name, deeper(random, fixture, value.get(name), depth));
+    return new Map(value as ReadonlyMap<unknown, unknown>).set(
+      name,
+      mutateField(random, fixture, value.get(name), depth),
+    );
   }
   // What a function returned has no fields that anybody sets.
   const isOpaque = [fixture.record, fixture.simulation, fixture.meta].includes(value as never);
-  if (isOpaque || !isPlain(value)) return wrongValue(random, fixture);
+  if (isOpaque || !isPlain(value)) return createWrongValue(random, fixture);
   const names = [...Object.keys(value), "unknownOption"];
   const name = pick(random, names);
   const copy: Record<string, unknown> = { ...value };
   if (random() < 0.1) delete copy[name];
-  else copy[name] = deeper(random, fixture, copy[name], depth);
+  else copy[name] = mutateField(random, fixture, copy[name], depth);
   return copy;
 }
 
-function deeper(random: Random, fixture: Fixture, value: unknown, depth: number): unknown {
-  return depth < 3 && random() < 0.5 ? wrongWithin(random, fixture, value, depth + 1) : wrongValue(random, fixture);
+function mutateField(random: Random, fixture: Fixture, value: unknown, depth: number): unknown {
+  return depth < 3 && random() < 0.5
+    ? mutateNested(random, fixture, value, depth + 1)
+    : createWrongValue(random, fixture);
 }
 
 function isPlain(value: unknown): value is Readonly<Record<string, unknown>> {

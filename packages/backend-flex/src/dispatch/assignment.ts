@@ -38,7 +38,7 @@ export function chunkQuota({ ranks }: DispatchProblem, chunks: number, rank: num
   return Math.floor(((rank + 1) * chunks) / ranks) - Math.floor((rank * chunks) / ranks);
 }
 
-export function hostCount({ ranks, model }: DispatchProblem): number {
+export function countHosts({ ranks, model }: DispatchProblem): number {
   return Math.ceil(ranks / model.ranksPerHost);
 }
 
@@ -52,7 +52,7 @@ export function evaluateAssignment(problem: DispatchProblem, assignment: Assignm
     ? countRowTraffic(
         problem,
         assignment.map((rank) => Math.floor(rank / model.ranksPerHost)),
-        hostCount(problem),
+        countHosts(problem),
       )
     : undefined;
   return { pairs, ...rows, hosts, ...computeTime(problem, { pairs, ...rows, hosts }) };
@@ -67,24 +67,24 @@ export function computeTime(
   for (let rank = 0; rank < ranks; rank++) {
     const host = Math.floor(rank / model.ranksPerHost);
     const load = { pairs: pairs[rank]!, received: received[rank]!, sent: sent[rank]! };
-    time = Math.max(time, model.rankTime(load, hosts && hostLoad(hosts, host)));
+    time = Math.max(time, model.rankTime(load, hosts && getHostLoad(hosts, host)));
   }
   const hiddenCost = (rows: Float64Array, level: Level): number =>
     (model.hiddenRowCost(level) * rows.reduce((sum, each) => sum + each, 0)) / rows.length;
   return { time, objective: time + hiddenCost(received, "rank") + (hosts ? hiddenCost(hosts.received, "host") : 0) };
 }
 
-function hostLoad({ received, sent }: RowTraffic, host: number): Load {
+function getHostLoad({ received, sent }: RowTraffic, host: number): Load {
   return { pairs: 0, received: received[host]!, sent: sent[host]! };
 }
 
-function countRowTraffic(problem: DispatchProblem, groupByRank: Int32Array, groups: number): RowTraffic {
+function countRowTraffic(problem: DispatchProblem, groupByRank: Int32Array, numGroups: number): RowTraffic {
   const { queryChunks, atomRows, atomOwner, required } = problem;
-  const [received, sent] = [new Float64Array(groups), new Float64Array(groups)];
-  const chunksByGroup: number[][] = Array.from({ length: groups }, () => []);
+  const [received, sent] = [new Float64Array(numGroups), new Float64Array(numGroups)];
+  const chunksByGroup: number[][] = Array.from({ length: numGroups }, () => []);
   for (let chunk = 0; chunk < queryChunks; chunk++) chunksByGroup[groupByRank[chunk]!]!.push(chunk);
   const numRequiringDeltas = new Int32Array(atomRows.length + 1);
-  for (let group = 0; group < groups; group++) {
+  for (let group = 0; group < numGroups; group++) {
     numRequiringDeltas.fill(0);
     for (const chunk of chunksByGroup[group]!) {
       const intervals = required[chunk]!;

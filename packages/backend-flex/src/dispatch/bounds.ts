@@ -1,7 +1,7 @@
 import { visibleKeyRange, type Slice } from "@mosaic/core";
-import { hostCount } from "./assignment.ts";
+import { countHosts } from "./assignment.ts";
 import type { Level } from "./cost.ts";
-import { type DispatchProblem, documentStarts, requiredRows, type WeightedMask } from "./problem.ts";
+import { type DispatchProblem, findDocumentStarts, countRequiredRows, type WeightedMask } from "./problem.ts";
 
 /** What no placement goes below, of those that cut at multiples of the chunk size and give no rank more than ⌈n/P⌉ chunks. */
 export interface DispatchBounds {
@@ -45,7 +45,7 @@ export function computeBounds(problem: DispatchProblem): DispatchBounds {
   const rankBounds = new RowBounds(problem, "rank");
   const hostBounds = model.isTwoLevel ? new RowBounds(problem, "host") : undefined;
   const minimalMaxPairs = minMaxPairs(problem);
-  const linkTime = (time: number): number => {
+  const computeLinkTime = (time: number): number => {
     const pairs = model.pair > 0 ? time / model.pair : Number.POSITIVE_INFINITY;
     const maxRows = rankBounds.maxRows(pairs, model.maxRows(time, "rank"));
     const minTime = model.minLinkTime(maxRows, rankBounds.meanRows(pairs), "rank");
@@ -54,9 +54,9 @@ export function computeBounds(problem: DispatchProblem): DispatchBounds {
       : minTime;
   };
   let low = model.pair * minimalMaxPairs;
-  const isFeasible = (time: number): boolean => linkTime(time) <= time;
+  const isFeasible = (time: number): boolean => computeLinkTime(time) <= time;
   if (!isFeasible(low)) {
-    let high = linkTime(low);
+    let high = computeLinkTime(low);
     for (let i = 0; i < 25 && high > low * 1.0001; i++) {
       const middle = (low + high) / 2;
       if (isFeasible(middle)) high = middle;
@@ -82,9 +82,9 @@ function minMaxPairs({ pairs, queryChunks, ranks, totalPairs }: DispatchProblem)
     return sum;
   };
   // A rank with the heaviest chunk may have that alone if there are fewer chunks than ranks.
-  const maxRows = Math.max(totalPairs / ranks, (sortedPairs[0] ?? 0) + sumLightest(chunksPerRank - 1));
-  if (queryChunks <= ranks) return maxRows;
-  return Math.max(maxRows, sortedPairs[ranks - 1]! + sortedPairs[ranks]! + sumLightest(chunksPerRank - 2));
+  const minPairs = Math.max(totalPairs / ranks, (sortedPairs[0] ?? 0) + sumLightest(chunksPerRank - 1));
+  if (queryChunks <= ranks) return minPairs;
+  return Math.max(minPairs, sortedPairs[ranks - 1]! + sortedPairs[ranks]! + sumLightest(chunksPerRank - 2));
 }
 
 /** A stretch of rows of which each sees all before it, up to a window, or all. */
@@ -114,13 +114,13 @@ class RowBounds {
     const { masks, isSelfAttention, ranks, chunkSize, queryChunks, chunks, model } = problem;
     this.#problem = problem;
     this.#ranksPerGroup = level === "rank" ? 1 : model.ranksPerHost;
-    this.#numGroups = level === "rank" ? ranks : hostCount(problem);
+    this.#numGroups = level === "rank" ? ranks : countHosts(problem);
     const keyChunks = isSelfAttention ? chunks : chunks - queryChunks;
     this.#rowsPerGroup = Math.ceil(keyChunks / ranks) * chunkSize * this.#ranksPerGroup;
     this.#documents = isSelfAttention ? masks.flatMap(findDocumentSpans) : [];
     const samples = masks.reduce((sum, mask) => sum + mask.samples, 0);
     const maxOwnRows = this.#rowsPerGroup * samples;
-    const sortedRequiredRows = requiredRows(problem).subarray(0, queryChunks).sort();
+    const sortedRequiredRows = countRequiredRows(problem).subarray(0, queryChunks).sort();
     const maxChunks = Math.ceil(queryChunks / ranks) * this.#ranksPerGroup;
     this.#minMaxRows = Math.max(0, (sortedRequiredRows.at(-1) ?? 0) - maxOwnRows);
     let sum = 0;
@@ -150,8 +150,8 @@ class RowBounds {
       const { length, isFull, samples } = document;
       if (length * samples <= maxRows) continue;
       if (isFull) {
-        const own = Math.min(this.#rowsPerGroup, length / this.#ranksPerDocument(document, pairs));
-        maxRows = Math.max(maxRows, (length - own) * samples);
+        const ownRows = Math.min(this.#rowsPerGroup, length / this.#ranksPerDocument(document, pairs));
+        maxRows = Math.max(maxRows, (length - ownRows) * samples);
       } else if (document.window >= length) {
         maxRows = Math.max(maxRows, this.#maxRowsOfDocument(document, maxRows / samples, pairs) * samples);
         if (this.#ranksPerGroup === 1)
@@ -162,7 +162,7 @@ class RowBounds {
   }
 
   /** The maxRows rows of one rank that has a part of a causal document, if that is more than `minTime`. */
-  #maxRowsOfDocument(document: DocumentSpan, minTime: number, pairs: number): number {
+  #maxRowsOfDocument(document: DocumentSpan, minRows: number, pairs: number): number {
     const isAttainable = (rows: number): boolean => {
       let ownedRows = 0;
       for (let j = 0; ownedRows <= document.length; j++) {
@@ -172,8 +172,8 @@ class RowBounds {
       }
       return false;
     };
-    if (isAttainable(minTime)) return minTime;
-    let [low, high] = [minTime, document.length];
+    if (isAttainable(minRows)) return minRows;
+    let [low, high] = [minRows, document.length];
     for (let i = 0; i < 30; i++) {
       const middle = (low + high) / 2;
       if (isAttainable(middle)) high = middle;
@@ -226,8 +226,8 @@ class RowBounds {
 
   /** Ranks that share a full document. */
   #ranksPerDocument({ length, samples }: DocumentSpan, pairs: number): number {
-    const maxRows = (pairs * this.#ranksPerGroup) / samples;
-    return Math.max(1, Math.ceil(Math.max(length / this.#rowsPerGroup, (length * length) / maxRows) - 1e-9));
+    const maxPairs = (pairs * this.#ranksPerGroup) / samples;
+    return Math.max(1, Math.ceil(Math.max(length / this.#rowsPerGroup, (length * length) / maxPairs) - 1e-9));
   }
 }
 
@@ -235,7 +235,7 @@ class RowBounds {
 const MAX_BOUNDED_SLICES = 2048;
 
 function findDocumentSpans({ slices, samples }: WeightedMask): DocumentSpan[] {
-  const starts = documentStarts(slices);
+  const starts = findDocumentStarts(slices);
   const slicesByStart = new Map<number, Slice[]>();
   for (const [i, slice] of slices.entries()) {
     const start = starts ? starts[i]! : 0;

@@ -4,7 +4,7 @@ import type { DispatchProblem } from "./problem.ts";
 // Assignments of the chunks of queries. All but `greedy` give every rank its quota, ⌊n/P⌋ or one more.
 
 /** One stretch after another. */
-export function sequential(problem: DispatchProblem): Assignment {
+export function sequentialAssignment(problem: DispatchProblem): Assignment {
   const assignment = new Int32Array(problem.queryChunks);
   let chunk = 0;
   for (let rank = 0; rank < problem.ranks; rank++) {
@@ -16,32 +16,33 @@ export function sequential(problem: DispatchProblem): Assignment {
 }
 
 /** 2P runs, of which a rank has run r and run 2P − 1 − r. */
-export function zigzag(problem: DispatchProblem): Assignment {
+export function zigzagAssignment(problem: DispatchProblem): Assignment {
   const assignment = new Int32Array(problem.queryChunks);
   let [low, high] = [0, problem.queryChunks];
   for (let rank = 0; rank < problem.ranks; rank++) {
     const count = chunkQuota(problem, problem.queryChunks, rank);
-    const first = Math.ceil(count / 2);
-    assignment.fill(rank, low, low + first);
-    assignment.fill(rank, high - (count - first), high);
-    low += first;
-    high -= count - first;
+    const numLowChunks = Math.ceil(count / 2);
+    assignment.fill(rank, low, low + numLowChunks);
+    assignment.fill(rank, high - (count - numLowChunks), high);
+    low += numLowChunks;
+    high -= count - numLowChunks;
   }
   return assignment;
 }
 
 /** MagiAttention's default: the heaviest chunk first, to the rank with fewest pairs that has less than ⌈n/P⌉ chunks. */
-export function greedy({ queryChunks, pairs, ranks }: DispatchProblem): Assignment {
+export function greedyAssignment({ queryChunks, pairs, ranks }: DispatchProblem): Assignment {
   const assignment = new Int32Array(queryChunks);
-  const [load, count] = [new Float64Array(ranks), new Int32Array(ranks)];
+  const [pairsByRank, chunkCounts] = [new Float64Array(ranks), new Int32Array(ranks)];
   const maxChunks = Math.ceil(queryChunks / ranks);
   for (const chunk of sortByPairs(pairs, queryChunks)) {
     let bestRank = -1;
     for (let rank = 0; rank < ranks; rank++)
-      if (count[rank]! < maxChunks && (bestRank < 0 || load[rank]! < load[bestRank]!)) bestRank = rank;
+      if (chunkCounts[rank]! < maxChunks && (bestRank < 0 || pairsByRank[rank]! < pairsByRank[bestRank]!))
+        bestRank = rank;
     assignment[chunk] = bestRank;
-    load[bestRank]! += pairs[chunk]!;
-    count[bestRank]!++;
+    pairsByRank[bestRank]! += pairs[chunk]!;
+    chunkCounts[bestRank]!++;
   }
   return assignment;
 }
@@ -107,7 +108,7 @@ function countPresentRows(intervals: Int32Array, presentAtoms: Uint8Array, atomR
  * pairs, up to a chunk a level, in about two runs. Of windows whose pairs are within `tolerance` ranks' loads the one is taken
  * whose two cuts separate fewest keys from their queries. `isPeeled`: one rank at a time instead of half of them.
  */
-export function necklace(problem: DispatchProblem, tolerance: number, isRankByRank = false): Assignment {
+export function necklaceAssignment(problem: DispatchProblem, tolerance: number, isRankByRank = false): Assignment {
   const assignment = new Int32Array(problem.queryChunks);
   const bisect = (chunkList: Int32Array, first: number, end: number): void => {
     if (end - first === 1) {
@@ -115,14 +116,14 @@ export function necklace(problem: DispatchProblem, tolerance: number, isRankByRa
       return;
     }
     const middle = first + (isRankByRank ? 1 : (end - first) >> 1);
-    const window = createWindowPredicate(problem, chunkList, { first, middle, end, tolerance });
+    const isInWindow = createWindowPredicate(problem, chunkList, { first, middle, end, tolerance });
     bisect(
-      chunkList.filter((_, i) => window(i)),
+      chunkList.filter((_, i) => isInWindow(i)),
       first,
       middle,
     );
     bisect(
-      chunkList.filter((_, i) => !window(i)),
+      chunkList.filter((_, i) => !isInWindow(i)),
       middle,
       end,
     );
@@ -155,17 +156,17 @@ function createWindowPredicate(
   for (let i = 0; i < 2 * count; i++) prefixPairs[i + 1] = prefixPairs[i]! + problem.pairs[chunkList[i % count]!]!;
   const targetPairs = (prefixPairs[count]! * (middle - first)) / (end - first);
   const maxDeviation = (tolerance * problem.totalPairs * (middle - first)) / problem.ranks;
-  const cutRows = (at: number): number => {
-    const i = at % count;
+  const cutRows = (index: number): number => {
+    const i = index % count;
     return i === 0 || chunkList[i] !== chunkList[i - 1]! + 1 ? 0 : problem.precedingRows[chunkList[i]]!;
   };
   let [start, minError, minCutRows] = [0, Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
-  for (let at = 0; at < count; at++) {
-    const deviation = Math.abs(prefixPairs[at + numWindowChunks]! - prefixPairs[at]! - targetPairs);
+  for (let startIndex = 0; startIndex < count; startIndex++) {
+    const deviation = Math.abs(prefixPairs[startIndex + numWindowChunks]! - prefixPairs[startIndex]! - targetPairs);
     const error = deviation <= maxDeviation ? 0 : deviation;
     if (error > minError) continue;
-    const rows = cutRows(at) + cutRows(at + numWindowChunks);
-    if (error < minError || rows < minCutRows) [start, minError, minCutRows] = [at, error, rows];
+    const rows = cutRows(startIndex) + cutRows(startIndex + numWindowChunks);
+    if (error < minError || rows < minCutRows) [start, minError, minCutRows] = [startIndex, error, rows];
   }
   return (i) => (i - start + count) % count < numWindowChunks;
 }
@@ -174,18 +175,18 @@ function createWindowPredicate(
  * Runs of chunks of one document, heaviest first: one that has the pairs of g ranks, when each is filled to `fill` of the
  * mean, is cut in zigzag over the g least loaded ranks with capacity; others go whole to one rank. What does not fit is split.
  */
-export function documentGroups(problem: DispatchProblem, fillFactor: number): Assignment {
+export function documentGroupAssignment(problem: DispatchProblem, fillFactor: number): Assignment {
   const { queryChunks, ranks, pairs, totalPairs } = problem;
   const assignment = new Int32Array(queryChunks);
-  const load = new Float64Array(ranks);
-  const capacity = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
+  const pairsByRank = new Float64Array(ranks);
+  const chunkCapacities = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
   for (const run of findDocumentRuns(problem)) {
-    const freeRanks = Array.from({ length: ranks }, (_, rank) => rank).filter((rank) => capacity[rank]! > 0);
-    freeRanks.sort((a, b) => load[a]! - load[b]! || capacity[b]! - capacity[a]! || a - b);
+    const freeRanks = Array.from({ length: ranks }, (_, rank) => rank).filter((rank) => chunkCapacities[rank]! > 0);
+    freeRanks.sort((a, b) => pairsByRank[a]! - pairsByRank[b]! || chunkCapacities[b]! - chunkCapacities[a]! || a - b);
     const targetRanks = Math.ceil((run.pairs * ranks) / (fillFactor * (totalPairs || 1)) - 0.02);
-    const chosen = ranksWithCapacity(freeRanks, capacity, { chunks: run.chunks.length, targetRanks });
-    assignZigzag(chosen, run.chunks, { remainingChunks: capacity, assignment });
-    for (const chunk of run.chunks) load[assignment[chunk]!]! += pairs[chunk]!;
+    const chosenRanks = ranksWithCapacity(freeRanks, chunkCapacities, { chunks: run.chunks.length, targetRanks });
+    assignZigzag(chosenRanks, run.chunks, { remainingChunks: chunkCapacities, assignment });
+    for (const chunk of run.chunks) pairsByRank[assignment[chunk]!]! += pairs[chunk]!;
   }
   return assignment;
 }
@@ -210,12 +211,12 @@ function findDocumentRuns({ queryChunks, document, pairs }: DispatchProblem): Do
 /** The first ranks, as few as `targetRanks`, that have capacity for an equal part of the chunks each; all of them if there are none. */
 function ranksWithCapacity(
   freeRanks: readonly number[],
-  capacity: Int32Array,
+  chunkCapacities: Int32Array,
   { chunks, targetRanks }: Readonly<Record<"chunks" | "targetRanks", number>>,
 ): readonly number[] {
   for (let count = Math.min(freeRanks.length, chunks, Math.max(1, targetRanks)); count <= freeRanks.length; count++) {
     const chunksPerRank = Math.ceil(chunks / count);
-    const fittingRanks = freeRanks.filter((rank) => capacity[rank]! >= chunksPerRank).slice(0, count);
+    const fittingRanks = freeRanks.filter((rank) => chunkCapacities[rank]! >= chunksPerRank).slice(0, count);
     if (fittingRanks.length === count) return fittingRanks;
   }
   return freeRanks;
@@ -223,21 +224,21 @@ function ranksWithCapacity(
 
 /** Zigzag of chunks over ranks, each as many as the others, up to its capacity. */
 function assignZigzag(
-  chosen: readonly number[],
+  chosenRanks: readonly number[],
   chunks: readonly number[],
   { remainingChunks, assignment }: { readonly remainingChunks: Int32Array; readonly assignment: Assignment },
 ): void {
-  const counts = new Int32Array(chosen.length);
-  for (let chunksLeft = chunks.length, i = 0; chunksLeft > 0; i = (i + 1) % chosen.length) {
-    if (counts[i]! >= remainingChunks[chosen[i]!]!) continue;
+  const counts = new Int32Array(chosenRanks.length);
+  for (let numRemainingChunks = chunks.length, i = 0; numRemainingChunks > 0; i = (i + 1) % chosenRanks.length) {
+    if (counts[i]! >= remainingChunks[chosenRanks[i]!]!) continue;
     counts[i]!++;
-    chunksLeft--;
+    numRemainingChunks--;
   }
   let [low, high] = [0, chunks.length];
-  for (const [i, rank] of chosen.entries()) {
-    const first = Math.ceil(counts[i]! / 2);
-    for (let k = 0; k < first; k++) assignment[chunks[low++]!] = rank;
-    for (let k = first; k < counts[i]!; k++) assignment[chunks[--high]!] = rank;
+  for (const [i, rank] of chosenRanks.entries()) {
+    const numLowChunks = Math.ceil(counts[i]! / 2);
+    for (let k = 0; k < numLowChunks; k++) assignment[chunks[low++]!] = rank;
+    for (let k = numLowChunks; k < counts[i]!; k++) assignment[chunks[--high]!] = rank;
     remainingChunks[rank]! -= counts[i]!;
   }
 }
@@ -246,28 +247,30 @@ function assignZigzag(
  * Gives the chunks of keys to ranks, if they are separate from those of queries: in order, each to the rank that requires
  * most of its rows among those with capacity; of equal ones to that which has fewest keys.
  */
-export function assignKeys(problem: DispatchProblem, queries: Assignment): Assignment {
+export function assignKeys(problem: DispatchProblem, queryAssignment: Assignment): Assignment {
   const { chunks, queryChunks, ranks, atomRows, required, owned } = problem;
-  if (chunks === queryChunks) return queries;
+  if (chunks === queryChunks) return queryAssignment;
   const presentAtoms = Array.from({ length: ranks }, () => new Uint8Array(atomRows.length));
   for (let chunk = 0; chunk < queryChunks; chunk++) {
     const intervals = required[chunk]!;
-    const rankAtoms = presentAtoms[queries[chunk]!]!;
+    const rankAtoms = presentAtoms[queryAssignment[chunk]!]!;
     for (let i = 0; i < intervals.length; i += 2) rankAtoms.fill(1, intervals[i], intervals[i + 1]);
   }
   const assignment = new Int32Array(chunks);
-  assignment.set(queries);
-  const capacity = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, chunks - queryChunks, rank));
+  assignment.set(queryAssignment);
+  const chunkCapacities = Int32Array.from({ length: ranks }, (_, rank) =>
+    chunkQuota(problem, chunks - queryChunks, rank),
+  );
   for (let chunk = queryChunks; chunk < chunks; chunk++) {
     let [bestRank, maxPresentRows] = [-1, -1];
     for (let rank = 0; rank < ranks; rank++) {
-      if (capacity[rank] === 0) continue;
+      if (chunkCapacities[rank] === 0) continue;
       const rows = countPresentRows(owned[chunk]!, presentAtoms[rank]!, atomRows);
-      if (rows > maxPresentRows || (rows === maxPresentRows && capacity[rank]! > capacity[bestRank]!))
+      if (rows > maxPresentRows || (rows === maxPresentRows && chunkCapacities[rank]! > chunkCapacities[bestRank]!))
         [bestRank, maxPresentRows] = [rank, rows];
     }
     assignment[chunk] = bestRank;
-    capacity[bestRank]!--;
+    chunkCapacities[bestRank]!--;
   }
   return assignment;
 }

@@ -53,7 +53,7 @@ export class CostModel {
   /** Seconds per visible pair, over the passes. */
   readonly pair: number;
   readonly #passes: readonly PassCost[];
-  readonly #localRow: number;
+  readonly #localRowFactor: number;
 
   constructor(cost: ResolvedCost) {
     const { pair, backwardPair, row, gradientRow, latency, forward, backward, ranksPerHost, localRow } = cost;
@@ -69,16 +69,16 @@ export class CostModel {
     this.pair = this.#passes.reduce((sum, pass) => sum + pass.pair, 0);
     this.ranksPerHost = ranksPerHost;
     this.isTwoLevel = ranksPerHost > 1;
-    this.#localRow = this.isTwoLevel ? localRow : 1;
+    this.#localRowFactor = this.isTwoLevel ? localRow : 1;
   }
 
   /** Seconds of a rank: of each pass the greatest of compute, receive and send. `host`: rows of its host, all ranks together. */
   rankTime({ pairs, received, sent }: Load, host?: Load): number {
     let seconds = 0;
     for (const { pair, cast, reduce, latency } of this.#passes) {
-      let rows = linkTime(cast, reduce, { received, sent }) * this.#localRow;
-      if (host) rows = Math.max(rows, linkTime(cast, reduce, host) / this.ranksPerHost);
-      seconds += Math.max(pair * pairs, rows > 0 ? latency + rows : 0);
+      let rowSeconds = linkTime(cast, reduce, { received, sent }) * this.#localRowFactor;
+      if (host) rowSeconds = Math.max(rowSeconds, linkTime(cast, reduce, host) / this.ranksPerHost);
+      seconds += Math.max(pair * pairs, rowSeconds > 0 ? latency + rowSeconds : 0);
     }
     return seconds;
   }
@@ -87,8 +87,8 @@ export class CostModel {
   hostTime({ received, sent }: Omit<Load, "pairs">): number {
     let seconds = 0;
     for (const { cast, reduce, latency } of this.#passes) {
-      const rows = linkTime(cast, reduce, { received, sent }) / this.ranksPerHost;
-      if (rows > 0) seconds += latency + rows;
+      const rowSeconds = linkTime(cast, reduce, { received, sent }) / this.ranksPerHost;
+      if (rowSeconds > 0) seconds += latency + rowSeconds;
     }
     return seconds;
   }
@@ -110,8 +110,8 @@ export class CostModel {
 
   /** Rows that a rank sends at most in so many seconds. */
   maxRows(seconds: number, level: Level): number {
-    const row = this.#passes.reduce((sum, { cast, reduce }) => sum + Math.max(cast, reduce), 0);
-    return seconds / (this.linkShare(level) * row);
+    const secondsPerRow = this.#passes.reduce((sum, { cast, reduce }) => sum + Math.max(cast, reduce), 0);
+    return seconds / (this.linkShare(level) * secondsPerRow);
   }
 
   /** What a row that is received costs in the objective, over the number of those who receive. */
@@ -121,7 +121,7 @@ export class CostModel {
   }
 
   linkShare(level: Level): number {
-    return level === "rank" ? this.#localRow : 1 / this.ranksPerHost;
+    return level === "rank" ? this.#localRowFactor : 1 / this.ranksPerHost;
   }
 }
 

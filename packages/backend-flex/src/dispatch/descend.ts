@@ -13,11 +13,11 @@ export function descend(problem: DispatchProblem, start: Assignment, maxVisits: 
   if (chunks > MAX_EXACT_CHUNKS) return start;
   const assignment = start.slice();
   const visitsPerTrial = ranks * atomRows.length + chunks;
-  const budget = { left: Math.floor(maxVisits / visitsPerTrial) };
+  const budget = { numRemainingTrials: Math.floor(maxVisits / visitsPerTrial) };
   let minObjective = evaluateAssignment(problem, assignment).objective;
   const tryRotation = (rotatedChunks: readonly number[]): boolean => {
     const previousRanks = rotatedChunks.map((chunk) => assignment[chunk]!);
-    budget.left--;
+    budget.numRemainingTrials--;
     for (const [i, chunk] of rotatedChunks.entries())
       assignment[chunk] = previousRanks[(i + 1) % rotatedChunks.length]!;
     const { objective } = evaluateAssignment(problem, assignment);
@@ -30,12 +30,12 @@ export function descend(problem: DispatchProblem, start: Assignment, maxVisits: 
   };
   const canSwap = (a: number, b: number): boolean =>
     assignment[a] !== assignment[b] && a < queryChunks === b < queryChunks;
-  for (let hasImproved = true; hasImproved && budget.left > 0; ) {
+  for (let hasImproved = true; hasImproved && budget.numRemainingTrials > 0; ) {
     hasImproved = false;
     for (let a = 0; a < chunks; a++) {
-      for (let b = a + 1; b < chunks && budget.left > 0; b++) {
+      for (let b = a + 1; b < chunks && budget.numRemainingTrials > 0; b++) {
         if (canSwap(a, b) && tryRotation([a, b])) hasImproved = true;
-        for (let c = b + 1; c < chunks && budget.left > 0; c++) {
+        for (let c = b + 1; c < chunks && budget.numRemainingTrials > 0; c++) {
           if (!canSwap(a, b) || !canSwap(b, c) || !canSwap(a, c)) continue;
           if (tryRotation([a, b, c]) || tryRotation([a, c, b])) hasImproved = true;
         }

@@ -14,8 +14,8 @@ import {
 import type { DispatchCandidate } from "./assignment.ts";
 import { computeBounds, type DispatchBounds } from "./bounds.ts";
 import { CostModel, dispatchCostOptions } from "./cost.ts";
-import { dispatchProblem, type DispatchProblem, type WeightedMask } from "./problem.ts";
-import { solve, createStarts } from "./solve.ts";
+import { createDispatchProblem, type DispatchProblem, type WeightedMask } from "./problem.ts";
+import { solve, createStartCandidates } from "./solve.ts";
 
 const sharedOptions = {
   /** Who sees what; or one mask for each sample of the batch, whose pairs and rows are summed. */
@@ -86,7 +86,7 @@ const MIN_CHUNKS = 8;
  */
 export function dispatch(options: DispatchOptions): Placement {
   const settings = dispatchOptions.parse(options);
-  return solvePlacements(selfAttentionSettings(settings)).queries;
+  return solvePlacements(toSelfAttentionSettings(settings)).queries;
 }
 
 /**
@@ -110,15 +110,18 @@ export function crossDispatch(options: CrossDispatchOptions): {
 
 /** Lower bounds of what `dispatch` minimizes. They hold for every placement in chunks; derivations are in `src/dispatch/bounds.ts`. */
 export function dispatchBounds(options: DispatchOptions): DispatchBounds {
-  return computeBounds(createProblem(selfAttentionSettings(dispatchOptions.parse(options))));
+  return computeBounds(createProblem(toSelfAttentionSettings(dispatchOptions.parse(options))));
 }
 
 /** The starts of `dispatch`, each as a placement: what to compare with. */
 export function dispatchCandidates(
   options: DispatchOptions,
 ): readonly (DispatchCandidate & { placement: Placement })[] {
-  const problem = createProblem(selfAttentionSettings(dispatchOptions.parse(options)));
-  return createStarts(problem).map((each) => ({ ...each, placement: createPlacement(problem, each, "queries") }));
+  const problem = createProblem(toSelfAttentionSettings(dispatchOptions.parse(options)));
+  return createStartCandidates(problem).map((each) => ({
+    ...each,
+    placement: createPlacement(problem, each, "queries"),
+  }));
 }
 
 /** Some hundred bytes are held for each. */
@@ -129,8 +132,11 @@ interface ProblemSettings extends Omit<ResolvedOptionsOf<typeof crossDispatchOpt
   readonly cost?: OptionsOf<typeof dispatchCostOptions> | undefined;
 }
 
-function selfAttentionSettings({ length, ...rest }: ResolvedOptionsOf<typeof dispatchOptions>): ProblemSettings {
-  return { ...rest, queries: length, keys: length, isSelfAttention: true };
+function toSelfAttentionSettings({
+  length,
+  ...otherSettings
+}: ResolvedOptionsOf<typeof dispatchOptions>): ProblemSettings {
+  return { ...otherSettings, queries: length, keys: length, isSelfAttention: true };
 }
 
 export function createProblem(settings: ProblemSettings): DispatchProblem {
@@ -147,7 +153,7 @@ export function createProblem(settings: ProblemSettings): DispatchProblem {
     });
   }
   const model = new CostModel(dispatchCostOptions.parse(settings.cost ?? {}));
-  return dispatchProblem({
+  return createDispatchProblem({
     masks: countEqualMasks(mask, queries, keys),
     queries,
     keys,
@@ -161,8 +167,8 @@ export function createProblem(settings: ProblemSettings): DispatchProblem {
 /** Samples of one mask count together. */
 function countEqualMasks(mask: Mask | readonly Mask[], queries: number, keys: number): WeightedMask[] {
   const sampleCounts = new Map<Mask, number>();
-  for (const each of Array.isArray(mask) ? (mask as readonly Mask[]) : [mask as Mask])
-    sampleCounts.set(each, (sampleCounts.get(each) ?? 0) + 1);
+  for (const sampleMask of Array.isArray(mask) ? (mask as readonly Mask[]) : [mask as Mask])
+    sampleCounts.set(sampleMask, (sampleCounts.get(sampleMask) ?? 0) + 1);
   if (sampleCounts.size === 0) {
     throw new OptionError({ where: "dispatch: mask", expected: "a mask, or one mask per sample", received: "none" });
   }

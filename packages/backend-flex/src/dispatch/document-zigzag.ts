@@ -33,7 +33,8 @@ export function documentZigzag(lengths: readonly number[]): Placement {
       const spans: Span[] = [];
       let start = 0;
       for (const each of documents) {
-        for (const piece of [index, 2 * count - 1 - index]) appendPiece(spans, start, zigzagRange(each, piece, count));
+        for (const pieceIndex of [index, 2 * count - 1 - index])
+          appendSpan(spans, start, zigzagRange(each, pieceIndex, count));
         start += each;
       }
       return spans;
@@ -41,11 +42,11 @@ export function documentZigzag(lengths: readonly number[]): Placement {
   });
 }
 
-function zigzagRange(length: number, piece: number, ranks: number): readonly [start: number, end: number] {
-  return [Math.floor((piece * length) / (2 * ranks)), Math.floor(((piece + 1) * length) / (2 * ranks))];
+function zigzagRange(length: number, pieceIndex: number, ranks: number): readonly [start: number, end: number] {
+  return [Math.floor((pieceIndex * length) / (2 * ranks)), Math.floor(((pieceIndex + 1) * length) / (2 * ranks))];
 }
 
-function appendPiece(spans: Span[], offset: number, [start, end]: readonly [number, number]): void {
+function appendSpan(spans: Span[], offset: number, [start, end]: readonly [number, number]): void {
   if (start === end) return;
   const lastSpan = spans.at(-1);
   if (lastSpan && lastSpan.start + lastSpan.length === offset + start)
@@ -59,7 +60,7 @@ export function documentZigzagCandidate(problem: DispatchProblem): DispatchCandi
   const slices = masks[0]!.slices.toSorted((a, b) => a.q0 - b.q0);
   if (!isSelfAttention || masks.length > 1 || model.isTwoLevel || !arePackedDocuments(slices, problem.queries))
     return undefined;
-  const load = zigzagLoad(problem, slices, masks[0]!.samples);
+  const load = computeZigzagLoad(problem, slices, masks[0]!.samples);
   return {
     name: "documentZigzag",
     assignment: new Int32Array(0),
@@ -77,7 +78,7 @@ function arePackedDocuments(slices: readonly Slice[], length: number): boolean {
   return end === length;
 }
 
-function zigzagLoad(
+function computeZigzagLoad(
   { ranks }: DispatchProblem,
   slices: readonly Slice[],
   samples: number,

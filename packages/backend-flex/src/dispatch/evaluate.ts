@@ -94,14 +94,14 @@ export function evaluateDispatch(options: EvaluateDispatchOptions): DispatchEval
   const pairs = new Float64Array(ranks);
   const rankCounter = new RequiredRowCounter(keyShards);
   const ranksPerHost = model.ranksPerHost;
-  const hostCounter = model.isTwoLevel ? new RequiredRowCounter(hostShards(keyShards, ranksPerHost)) : undefined;
-  const hostQueries = hostCounter ? hostShards(queryShards, ranksPerHost) : [];
+  const hostCounter = model.isTwoLevel ? new RequiredRowCounter(groupShardsByHost(keyShards, ranksPerHost)) : undefined;
+  const hostQueries = hostCounter ? groupShardsByHost(queryShards, ranksPerHost) : [];
   for (const mask of masks) {
     const slices = resolveSlices(mask, length, keys);
     const allKeys = [{ start: 0, length: keys, step: 1 }];
     for (const [rank, spans] of queryShards.entries()) pairs[rank]! += visiblePairsUnchecked(spans, allKeys, slices);
-    rankCounter.count(queryShards, slices);
-    hostCounter?.count(hostQueries, slices);
+    rankCounter.addRequiredRows(queryShards, slices);
+    hostCounter?.addRequiredRows(hostQueries, slices);
   }
   const { received, sent } = rankCounter;
   const { time, objective } = computeTime({ ranks, model }, { pairs, received, sent, hosts: hostCounter });
@@ -109,8 +109,12 @@ export function evaluateDispatch(options: EvaluateDispatchOptions): DispatchEval
     ranks: queryShards.map((spans, rank) => {
       const load = { pairs: pairs[rank]!, received: received[rank]!, sent: sent[rank]! };
       const host = Math.floor(rank / ranksPerHost);
-      const rows = hostCounter && { pairs: 0, received: hostCounter.received[host]!, sent: hostCounter.sent[host]! };
-      return { rows: rowsOf(spans), ...load, time: model.rankTime(load, rows) };
+      const hostLoad = hostCounter && {
+        pairs: 0,
+        received: hostCounter.received[host]!,
+        sent: hostCounter.sent[host]!,
+      };
+      return { rows: countRows(spans), ...load, time: model.rankTime(load, hostLoad) };
     }),
     imbalance: sum(pairs) === 0 ? 1 : (pairs.reduce((max, each) => Math.max(max, each), 0) * ranks) / sum(pairs),
     rows: sum(received),
@@ -131,22 +135,22 @@ class RequiredRowCounter {
     this.sent = new Float64Array(shards.length);
   }
 
-  count(queries: readonly (readonly Span[])[], slices: readonly Slice[]): void {
+  addRequiredRows(queries: readonly (readonly Span[])[], slices: readonly Slice[]): void {
     for (const [rank, spans] of queries.entries()) {
-      const required = this.#owners.rowsOf(visibleKeys(spans, slices), rank);
-      this.received[rank]! += required.count;
-      for (const owner of required.owners(0, required.count)) this.sent[owner]! += required.rowsFrom(owner);
+      const requiredRows = this.#owners.collectRequiredRows(visibleKeys(spans, slices), rank);
+      this.received[rank]! += requiredRows.count;
+      for (const owner of requiredRows.owners(0, requiredRows.count)) this.sent[owner]! += requiredRows.rowsFrom(owner);
     }
   }
 }
 
-function hostShards(shards: readonly (readonly Span[])[], ranksPerHost: number): Span[][] {
+function groupShardsByHost(shards: readonly (readonly Span[])[], ranksPerHost: number): Span[][] {
   const hosts: Span[][] = Array.from({ length: Math.ceil(shards.length / ranksPerHost) }, () => []);
   for (const [rank, spans] of shards.entries()) hosts[Math.floor(rank / ranksPerHost)]!.push(...spans);
   return hosts;
 }
 
-function rowsOf(spans: readonly Span[]): number {
+function countRows(spans: readonly Span[]): number {
   return spans.reduce((total, { length }) => total + length, 0);
 }
 

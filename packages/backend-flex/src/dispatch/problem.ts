@@ -45,29 +45,29 @@ export interface DispatchProblem extends ProblemOptions {
 
 type Interval = [start: number, end: number];
 
-export function dispatchProblem(options: ProblemOptions): DispatchProblem {
+export function createDispatchProblem(options: ProblemOptions): DispatchProblem {
   const { masks, queries, keys, isSelfAttention, chunkSize } = options;
   const queryChunks = Math.ceil(queries / chunkSize);
   const keyChunks = Math.ceil(keys / chunkSize);
   const chunks = queryChunks + (isSelfAttention ? 0 : keyChunks);
   const firstOwner = isSelfAttention ? 0 : queryChunks;
   const pairs = new Float64Array(chunks);
-  const largestArea = new Float64Array(queryChunks);
+  const largestAreas = new Float64Array(queryChunks);
   const precedingRows = new Float64Array(queryChunks);
   const document = Float64Array.from({ length: queryChunks }, (_, chunk) => -1 - chunk);
   const atoms = new AtomBuilder(chunks);
   for (const { slices, samples } of masks) {
     const intervals: Interval[][] = Array.from({ length: queryChunks }, () => []);
-    const starts = documentStarts(slices);
+    const starts = findDocumentStarts(slices);
     for (const [i, slice] of slices.entries()) {
       for (let chunk = Math.floor(slice.q0 / chunkSize); chunk * chunkSize < slice.q1; chunk++) {
         const clippedSlice = clipQueries(slice, chunk * chunkSize, (chunk + 1) * chunkSize);
-        const area = clippedSlice ? visiblePairs(clippedSlice) : 0;
+        const area = clippedSlice ? countVisiblePairs(clippedSlice) : 0;
         if (!clippedSlice || area === 0) continue;
         pairs[chunk]! += area * samples;
         intervals[chunk]!.push([clippedSlice.k0, clippedSlice.k1]);
-        if (area <= largestArea[chunk]!) continue;
-        largestArea[chunk] = area;
+        if (area <= largestAreas[chunk]!) continue;
+        largestAreas[chunk] = area;
         document[chunk] = starts ? starts[i]! : clippedSlice.k0;
       }
     }
@@ -80,17 +80,17 @@ export function dispatchProblem(options: ProblemOptions): DispatchProblem {
     atoms.add(mergedIntervals, { keys, keyChunks, chunkSize, samples, firstOwner });
   }
   const totalPairs = pairs.reduce((sum, each) => sum + each, 0);
-  return { ...options, queryChunks, chunks, pairs, totalPairs, ...atoms.columns(), precedingRows, document };
+  return { ...options, queryChunks, chunks, pairs, totalPairs, ...atoms.build(), precedingRows, document };
 }
 
-function visiblePairs(slice: Slice): number {
+function countVisiblePairs(slice: Slice): number {
   const { q0, q1, k0, k1 } = slice;
   const queries = [{ start: q0, length: q1 - q0, step: 1 }];
   return visiblePairsUnchecked(queries, [{ start: k0, length: k1 - k0, step: 1 }], [slice]);
 }
 
 /** By chunk: rows that it requires. */
-export function requiredRows({
+export function countRequiredRows({
   chunks,
   required,
   atomRows,
@@ -107,22 +107,22 @@ export function requiredRows({
 }
 
 /** By slice: where the document starts that it is of, which no slice reaches beyond; undefined if there is one alone. */
-export function documentStarts(slices: readonly Slice[]): number[] | undefined {
+export function findDocumentStarts(slices: readonly Slice[]): number[] | undefined {
   const firstPosition = ({ q0, k0 }: Slice): number => Math.min(q0, k0);
   const order = slices.map((_, i) => i).sort((a, b) => firstPosition(slices[a]!) - firstPosition(slices[b]!));
   const starts = new Array<number>(slices.length).fill(0);
   let [start, end] = [-1, -1];
-  let documents = 0;
+  let numDocuments = 0;
   for (const i of order) {
     const slice = slices[i]!;
     if (firstPosition(slice) >= end) {
       [start, end] = [firstPosition(slice), -1];
-      documents++;
+      numDocuments++;
     }
     end = Math.max(end, slice.q1, slice.k1);
     starts[i] = start;
   }
-  return documents > 1 ? starts : undefined;
+  return numDocuments > 1 ? starts : undefined;
 }
 
 function mergeIntervals(intervals: Interval[]): Interval[] {
@@ -139,7 +139,7 @@ function mergeIntervals(intervals: Interval[]): Interval[] {
 /** Collects the atoms of one mask after another: each has keys of its own. */
 class AtomBuilder {
   readonly #rows: number[] = [];
-  readonly #owner: number[] = [];
+  readonly #owners: number[] = [];
   readonly #required: number[][];
   readonly #owned: number[][];
 
@@ -155,12 +155,12 @@ class AtomBuilder {
     const atomStarts = new Set<number>([keys]);
     for (let chunk = 0; chunk < keyChunks; chunk++) atomStarts.add(chunk * chunkSize);
     for (const [start, end] of required.flat()) atomStarts.add(start).add(end);
-    const at = [...atomStarts].sort((a, b) => a - b);
+    const boundaries = [...atomStarts].sort((a, b) => a - b);
     const firstAtom = this.#rows.length;
-    const atomByPosition = new Map(at.map((position, i) => [position, firstAtom + i]));
-    for (let i = 0; i + 1 < at.length; i++) {
-      this.#rows.push((at[i + 1]! - at[i]!) * samples);
-      this.#owner.push(firstOwner + Math.floor(at[i]! / chunkSize));
+    const atomByPosition = new Map(boundaries.map((position, i) => [position, firstAtom + i]));
+    for (let i = 0; i + 1 < boundaries.length; i++) {
+      this.#rows.push((boundaries[i + 1]! - boundaries[i]!) * samples);
+      this.#owners.push(firstOwner + Math.floor(boundaries[i]! / chunkSize));
     }
     for (let chunk = 0; chunk < keyChunks; chunk++) {
       const end = Math.min(keys, (chunk + 1) * chunkSize);
@@ -171,10 +171,10 @@ class AtomBuilder {
         this.#required[chunk]!.push(atomByPosition.get(start)!, atomByPosition.get(end)!);
   }
 
-  columns(): Pick<DispatchProblem, "atomRows" | "atomOwner" | "required" | "owned"> {
+  build(): Pick<DispatchProblem, "atomRows" | "atomOwner" | "required" | "owned"> {
     return {
       atomRows: Float64Array.from(this.#rows),
-      atomOwner: Int32Array.from(this.#owner),
+      atomOwner: Int32Array.from(this.#owners),
       required: this.#required.map((each) => Int32Array.from(each)),
       owned: this.#owned.map((each) => Int32Array.from(each)),
     };

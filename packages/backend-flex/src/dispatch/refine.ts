@@ -1,5 +1,5 @@
-import { type Assignment, evaluateAssignment, type RowTraffic, hostCount } from "./assignment.ts";
-import { type DispatchProblem, requiredRows } from "./problem.ts";
+import { type Assignment, evaluateAssignment, type RowTraffic, countHosts } from "./assignment.ts";
+import { type DispatchProblem, countRequiredRows } from "./problem.ts";
 
 export interface RefineOptions {
   /** Seconds that no rank should exceed. */
@@ -44,7 +44,7 @@ const THRESHOLD_DECAY = 0.8;
 export function refine(problem: DispatchProblem, start: Assignment, options: RefineOptions): Assignment {
   const search = new SwapSearch(problem, start, options);
   for (let idleRounds = 0; search.hasBudget() && idleRounds < MAX_IDLE_ROUNDS; ) {
-    idleRounds = search.balanceSlowest() + search.reduceTransfers() > 0 ? 0 : idleRounds + 1;
+    idleRounds = search.balanceSlowestRank() + search.reduceTransfers() > 0 ? 0 : idleRounds + 1;
   }
   return search.assignment;
 }
@@ -54,8 +54,8 @@ class SwapSearch {
   readonly #problem: DispatchProblem;
   readonly #targetTime: number;
   readonly #maxVisits: number;
-  #visits = 0;
-  #random: number;
+  #numVisits = 0;
+  #randomState: number;
   readonly #threshold: number;
   /** What a row received costs in the potential. */
   readonly #hiddenRowCost: number;
@@ -66,7 +66,7 @@ class SwapSearch {
   readonly #ranks: RowTrafficCounter;
   readonly #hosts: RowTrafficCounter | undefined;
   /** Chunks of each rank, those of queries and, if separate, of keys; and where each chunk stands there. */
-  readonly #chunksOf: readonly (readonly number[][])[];
+  readonly #chunksByRank: readonly (readonly number[][])[];
   readonly #chunkIndex: Int32Array;
 
   constructor(
@@ -79,39 +79,39 @@ class SwapSearch {
     this.assignment = start.slice();
     this.#targetTime = targetTime;
     this.#maxVisits = maxVisits;
-    this.#random = seed;
+    this.#randomState = seed;
     this.#hiddenRowCost = model.hiddenRowCost("rank") / ranks / targetTime;
-    this.#hiddenHostRowCost = model.isTwoLevel ? model.hiddenRowCost("host") / hostCount(problem) / targetTime : 0;
+    this.#hiddenHostRowCost = model.isTwoLevel ? model.hiddenRowCost("host") / countHosts(problem) / targetTime : 0;
     this.#threshold = threshold * chunkSize * (this.#hiddenRowCost + this.#hiddenHostRowCost);
-    this.#requiredRows = requiredRows(problem);
+    this.#requiredRows = countRequiredRows(problem);
     const load = evaluateAssignment(problem, start);
     this.#pairsByRank = load.pairs;
     this.#ranks = new RowTrafficCounter(problem, start, { rows: load, groups: ranks, width: 1 });
     if (load.hosts) {
       const width = model.ranksPerHost;
-      this.#hosts = new RowTrafficCounter(problem, start, { rows: load.hosts, groups: hostCount(problem), width });
+      this.#hosts = new RowTrafficCounter(problem, start, { rows: load.hosts, groups: countHosts(problem), width });
     }
-    this.#chunksOf = [0, 1].map(() => Array.from({ length: ranks }, () => []));
+    this.#chunksByRank = [0, 1].map(() => Array.from({ length: ranks }, () => []));
     this.#chunkIndex = new Int32Array(chunks);
     for (let chunk = 0; chunk < chunks; chunk++) {
       const ownChunks = this.#chunkList(chunk, start[chunk]!);
       this.#chunkIndex[chunk] = ownChunks.length;
       ownChunks.push(chunk);
     }
-    this.#ranks.start(this.#rankPotential);
-    this.#hosts?.start(this.#hostPotential);
+    this.#ranks.initializePotentials(this.#rankPotential);
+    this.#hosts?.initializePotentials(this.#hostPotential);
   }
 
   hasBudget(): boolean {
-    return this.#visits < this.#maxVisits;
+    return this.#numVisits < this.#maxVisits;
   }
 
   /** Swaps chunks of the slowest rank, again and again; returns how often that helped. */
-  balanceSlowest(): number {
+  balanceSlowestRank(): number {
     const { ranks } = this.#problem;
-    const visitLimit = Math.min(this.#maxVisits, this.#visits + this.#maxVisits / RELIEVE_BUDGET_DIVISOR);
+    const visitLimit = Math.min(this.#maxVisits, this.#numVisits + this.#maxVisits / RELIEVE_BUDGET_DIVISOR);
     let numImproved = 0;
-    for (let round = 0; round < ranks && this.#visits < visitLimit; round++) {
+    for (let round = 0; round < ranks && this.#numVisits < visitLimit; round++) {
       let slowestRank = 0;
       for (let rank = 1; rank < ranks; rank++)
         if (this.#rankTime(rank) > this.#rankTime(slowestRank)) slowestRank = rank;
@@ -126,14 +126,14 @@ class SwapSearch {
   reduceTransfers(): number {
     const { chunks } = this.#problem;
     let numImproved = 0;
-    const visitLimit = Math.min(this.#maxVisits, this.#visits + this.#maxVisits / ATTRACT_BUDGET_DIVISOR);
-    for (let draw = 0; draw < 2 * chunks && this.#visits < visitLimit; draw++) {
+    const visitLimit = Math.min(this.#maxVisits, this.#numVisits + this.#maxVisits / ATTRACT_BUDGET_DIVISOR);
+    for (let draw = 0; draw < 2 * chunks && this.#numVisits < visitLimit; draw++) {
       const chunk = this.#randomIndex(chunks);
       const rank = this.assignment[this.#neighbourChunk(chunk)]!;
       if (rank === this.assignment[chunk]) continue;
       const rankChunks = this.#chunkList(chunk, rank);
       for (let i = 0; i < rankChunks.length && i < MAX_SWAP_PARTNERS; i++) {
-        this.#visits += TRIAL_VISITS;
+        this.#numVisits += TRIAL_VISITS;
         if (!this.#swapIfBetter(chunk, rankChunks[(i + draw) % rankChunks.length]!)) continue;
         numImproved++;
         break;
@@ -152,8 +152,8 @@ class SwapSearch {
       const rank = (slowestRank + k) % ranks;
       const targetGain = (this.#pairsByRank[slowestRank]! - this.#pairsByRank[rank]!) / 2;
       if (targetGain <= 0) continue;
-      for (const a of this.#chunksOf[0]![slowestRank]!) {
-        for (const b of this.#chunksOf[0]![rank]!) {
+      for (const a of this.#chunksByRank[0]![slowestRank]!) {
+        for (const b of this.#chunksByRank[0]![rank]!) {
           numCompared++;
           const gain = pairs[a]! - pairs[b]!;
           const error = Math.abs(gain - targetGain);
@@ -166,7 +166,7 @@ class SwapSearch {
         }
       }
     }
-    this.#visits += numCompared;
+    this.#numVisits += numCompared;
     swapCandidates.sort((x, y) => x.error - y.error);
     return swapCandidates.slice(0, MAX_LEVELLING_SWAPS).some(({ a, b }) => this.#swapIfBetter(a, b));
   }
@@ -177,9 +177,9 @@ class SwapSearch {
     const maxTime = this.#rankTime(slowestRank);
     const isComputeBound = model.pair * this.#pairsByRank[slowestRank]! >= maxTime * 0.999;
     const maxDraws = Math.min(MAX_RANDOM_DRAWS, 4 * chunks);
-    for (let i = 0, numTried = 0; i < maxDraws && numTried < MAX_TRIED_SWAPS && this.#visits < visitLimit; i++) {
-      this.#visits += 4;
-      const ownChunks = this.#chunksOf[i % numKinds]![slowestRank]!;
+    for (let i = 0, numTried = 0; i < maxDraws && numTried < MAX_TRIED_SWAPS && this.#numVisits < visitLimit; i++) {
+      this.#numVisits += 4;
+      const ownChunks = this.#chunksByRank[i % numKinds]![slowestRank]!;
       if (ownChunks.length === 0) continue;
       const chunk = ownChunks[this.#randomIndex(ownChunks.length)]!;
       const rank = i & 2 ? this.#randomIndex(ranks) : this.assignment[this.#neighbourChunk(chunk)]!;
@@ -189,7 +189,7 @@ class SwapSearch {
       const gain = pairs[chunk]! - pairs[partner]!;
       if ((isComputeBound && gain <= 0) || model.pair * (this.#pairsByRank[rank]! + gain) >= maxTime) continue;
       numTried++;
-      this.#visits += TRIAL_VISITS;
+      this.#numVisits += TRIAL_VISITS;
       if (this.#swapIfBetter(chunk, partner)) return true;
     }
     return false;
@@ -197,8 +197,8 @@ class SwapSearch {
 
   /** Swaps two chunks of different ranks if that lowers the potential, or raises it by little; returns whether it did. */
   #swapIfBetter(a: number, b: number): boolean {
-    const [from, to] = [this.assignment[a]!, this.assignment[b]!];
-    if (from === to || this.#cannotImprove(a, b)) return false;
+    const [fromRank, toRank] = [this.assignment[a]!, this.assignment[b]!];
+    if (fromRank === toRank || this.#cannotImprove(a, b)) return false;
     this.#exchange(a, b);
     const isImprovement =
       this.#ranks.potentialChange(this.#rankPotential) + (this.#hosts?.potentialChange(this.#hostPotential) ?? 0) <
@@ -207,8 +207,8 @@ class SwapSearch {
       this.#ranks.commit();
       this.#hosts?.commit();
       const [indexA, indexB] = [this.#chunkIndex[a]!, this.#chunkIndex[b]!];
-      this.#chunkList(a, from)[indexA] = b;
-      this.#chunkList(b, to)[indexB] = a;
+      this.#chunkList(a, fromRank)[indexA] = b;
+      this.#chunkList(b, toRank)[indexB] = a;
       [this.#chunkIndex[a], this.#chunkIndex[b]] = [indexB, indexA];
       return true;
     }
@@ -220,21 +220,23 @@ class SwapSearch {
 
   /** How much the potential may rise. */
   #maxPotentialRise(): number {
-    return this.#threshold * Math.max(0, 1 - this.#visits / this.#maxVisits / THRESHOLD_DECAY) - MIN_POTENTIAL_GAIN;
+    return this.#threshold * Math.max(0, 1 - this.#numVisits / this.#maxVisits / THRESHOLD_DECAY) - MIN_POTENTIAL_GAIN;
   }
 
   /** Whether the pairs of both ranks alone cost more than all the rows could save. */
   #cannotImprove(a: number, b: number): boolean {
     const { pairs, model } = this.#problem;
-    const [from, to] = [this.assignment[a]!, this.assignment[b]!];
+    const [fromRank, toRank] = [this.assignment[a]!, this.assignment[b]!];
     const gain = pairs[a]! - pairs[b]!;
     const excess =
-      this.#excessCost(model.pair * (this.#pairsByRank[from]! - gain)) +
-      this.#excessCost(model.pair * (this.#pairsByRank[to]! + gain));
+      this.#excessCost(model.pair * (this.#pairsByRank[fromRank]! - gain)) +
+      this.#excessCost(model.pair * (this.#pairsByRank[toRank]! + gain));
     if (excess === 0) return false;
     const { received } = this.#ranks;
     const maxSaving =
-      this.#ranks.potential(from) + this.#ranks.potential(to) - this.#hiddenRowCost * (received[from]! + received[to]!);
+      this.#ranks.potential(fromRank) +
+      this.#ranks.potential(toRank) -
+      this.#hiddenRowCost * (received[fromRank]! + received[toRank]!);
     const maxHiddenSaving =
       (this.#hiddenRowCost + this.#hiddenHostRowCost) * (this.#requiredRows[a]! + this.#requiredRows[b]!);
     return excess - maxSaving - maxHiddenSaving > this.#maxPotentialRise();
@@ -243,13 +245,13 @@ class SwapSearch {
   #exchange(a: number, b: number): void {
     const { assignment } = this;
     const { pairs } = this.#problem;
-    const [from, to] = [assignment[a]!, assignment[b]!];
-    this.#visits += this.#ranks.exchange(assignment, a, b);
-    if (this.#hosts) this.#visits += this.#hosts.exchange(assignment, a, b);
-    this.#pairsByRank[from]! += pairs[b]! - pairs[a]!;
-    this.#pairsByRank[to]! += pairs[a]! - pairs[b]!;
-    assignment[a] = to;
-    assignment[b] = from;
+    const [fromRank, toRank] = [assignment[a]!, assignment[b]!];
+    this.#numVisits += this.#ranks.exchange(assignment, a, b);
+    if (this.#hosts) this.#numVisits += this.#hosts.exchange(assignment, a, b);
+    this.#pairsByRank[fromRank]! += pairs[b]! - pairs[a]!;
+    this.#pairsByRank[toRank]! += pairs[a]! - pairs[b]!;
+    assignment[a] = toRank;
+    assignment[b] = fromRank;
   }
 
   #rankTime(rank: number): number {
@@ -258,8 +260,8 @@ class SwapSearch {
     const load = { pairs: this.#pairsByRank[rank]!, received: received[rank]!, sent: sent[rank]! };
     if (!this.#hosts) return model.rankTime(load);
     const host = Math.floor(rank / model.ranksPerHost);
-    const rows = { pairs: 0, received: this.#hosts.received[host]!, sent: this.#hosts.sent[host]! };
-    return model.rankTime(load, rows);
+    const hostLoad = { pairs: 0, received: this.#hosts.received[host]!, sent: this.#hosts.sent[host]! };
+    return model.rankTime(load, hostLoad);
   }
 
   readonly #rankPotential = (rank: number): number => {
@@ -283,21 +285,21 @@ class SwapSearch {
   }
 
   #chunkList(chunk: number, rank: number): number[] {
-    return this.#chunksOf[chunk < this.#problem.queryChunks ? 0 : 1]![rank]!;
+    return this.#chunksByRank[chunk < this.#problem.queryChunks ? 0 : 1]![rank]!;
   }
 
   /** A chunk near another one: next to it, or a few ranks' chunks away. */
   #neighbourChunk(chunk: number): number {
     const { chunks, ranks } = this.#problem;
-    const side = this.#randomIndex(2) === 0 ? -1 : 1;
+    const direction = this.#randomIndex(2) === 0 ? -1 : 1;
     const distance = 1 + this.#randomIndex(this.#randomIndex(2) === 0 ? 3 * Math.ceil(chunks / ranks) : 2);
-    return Math.max(0, Math.min(chunks - 1, chunk + side * distance));
+    return Math.max(0, Math.min(chunks - 1, chunk + direction * distance));
   }
 
   /** An integer below `count`: Knuth's linear congruential generator, its upper bits. */
   #randomIndex(count: number): number {
-    this.#random = (Math.imul(this.#random, 1664525) + 1013904223) >>> 0;
-    return Math.floor((this.#random / 2 ** 32) * count);
+    this.#randomState = (Math.imul(this.#randomState, 1664525) + 1013904223) >>> 0;
+    return Math.floor((this.#randomState / 2 ** 32) * count);
   }
 }
 
@@ -305,14 +307,14 @@ class SwapSearch {
 class RowTrafficCounter implements RowTraffic {
   readonly received: Float64Array;
   readonly sent: Float64Array;
-  readonly groups: number;
+  readonly numGroups: number;
   readonly #problem: DispatchProblem;
   /** Ranks of a group. */
   readonly #groupSize: number;
   /** By group and atom: of a group all atoms side by side, as a chunk requires whole stretches of them. */
-  readonly #counts: Uint16Array | Int32Array;
+  readonly #requirementCounts: Uint16Array | Int32Array;
   /** By atom: how many groups require it. */
-  readonly #requiringCounts: Int32Array;
+  readonly #numRequiringGroups: Int32Array;
   /** By group: its part of the potential, and what that becomes by the exchange in question. */
   readonly #potentials: Float64Array;
   readonly #proposedPotentials: Float64Array;
@@ -321,7 +323,7 @@ class RowTrafficCounter implements RowTraffic {
   readonly #affectedGroups: Int32Array;
   #numAffectedGroups = 0;
   /** Room for a list of intervals. */
-  readonly #intervals: Int32Array;
+  readonly #intervalBuffer: Int32Array;
 
   // oxlint-disable-next-line max-params -- problem and assignment, as everywhere
   constructor(
@@ -332,7 +334,7 @@ class RowTrafficCounter implements RowTraffic {
     const atoms = problem.atomRows.length;
     this.#problem = problem;
     this.#groupSize = width;
-    this.groups = groups;
+    this.numGroups = groups;
     this.received = rows.received;
     this.sent = rows.sent;
     this.#potentials = new Float64Array(groups);
@@ -340,21 +342,21 @@ class RowTrafficCounter implements RowTraffic {
     this.#isAffected = new Uint8Array(groups);
     this.#affectedGroups = new Int32Array(groups);
     const maxLength = problem.required.reduce((length, each) => Math.max(length, each.length), 0);
-    this.#intervals = new Int32Array(2 * maxLength);
+    this.#intervalBuffer = new Int32Array(2 * maxLength);
     const counts = problem.queryChunks > 0xffff ? new Int32Array(groups * atoms) : new Uint16Array(groups * atoms);
-    this.#counts = counts;
-    this.#requiringCounts = new Int32Array(atoms);
+    this.#requirementCounts = counts;
+    this.#numRequiringGroups = new Int32Array(atoms);
     for (let chunk = 0; chunk < problem.queryChunks; chunk++) {
-      const base = Math.floor(assignment[chunk]! / width) * atoms;
+      const groupOffset = Math.floor(assignment[chunk]! / width) * atoms;
       const intervals = problem.required[chunk]!;
       for (let i = 0; i < intervals.length; i += 2)
         for (let atom = intervals[i]!; atom < intervals[i + 1]!; atom++)
-          if (++counts[base + atom]! === 1) this.#requiringCounts[atom]!++;
+          if (++counts[groupOffset + atom]! === 1) this.#numRequiringGroups[atom]!++;
     }
   }
 
-  start(potential: (group: number) => number): void {
-    for (let group = 0; group < this.groups; group++) this.#potentials[group] = potential(group);
+  initializePotentials(potential: (group: number) => number): void {
+    for (let group = 0; group < this.numGroups; group++) this.#potentials[group] = potential(group);
   }
 
   /** By how much the exchanges since the last `keep` or `forget` change the potential. */
@@ -385,17 +387,20 @@ class RowTrafficCounter implements RowTraffic {
 
   /** Exchanges the ranks of two chunks, of the assignment as it is before; returns how many atoms that visits. */
   exchange(assignment: Assignment, a: number, b: number): number {
-    const [from, to] = [Math.floor(assignment[a]! / this.#groupSize), Math.floor(assignment[b]! / this.#groupSize)];
-    this.#markAffected(from);
-    this.#markAffected(to);
-    if (from === to) return 1;
+    const [fromGroup, toGroup] = [
+      Math.floor(assignment[a]! / this.#groupSize),
+      Math.floor(assignment[b]! / this.#groupSize),
+    ];
+    this.#markAffected(fromGroup);
+    this.#markAffected(toGroup);
+    if (fromGroup === toGroup) return 1;
     const { required, owned } = this.#problem;
     return (
       EXCHANGE_VISITS +
-      this.#moveRequired(assignment, [required[a]!, required[b]!], { from, to }) +
-      this.#moveRequired(assignment, [required[b]!, required[a]!], { from: to, to: from }) +
-      this.#moveOwned(owned[a]!, { from, to }) +
-      this.#moveOwned(owned[b]!, { from: to, to: from })
+      this.#moveRequired(assignment, [required[a]!, required[b]!], { from: fromGroup, to: toGroup }) +
+      this.#moveRequired(assignment, [required[b]!, required[a]!], { from: toGroup, to: fromGroup }) +
+      this.#moveOwned(owned[a]!, { from: fromGroup, to: toGroup }) +
+      this.#moveOwned(owned[b]!, { from: toGroup, to: fromGroup })
     );
   }
 
@@ -407,9 +412,9 @@ class RowTrafficCounter implements RowTraffic {
   ): number {
     const { atomRows, atomOwner } = this.#problem;
     const { received, sent } = this;
-    const [counts, requiringCounts, width] = [this.#counts, this.#requiringCounts, this.#groupSize];
+    const [counts, requiringCounts, groupSize] = [this.#requirementCounts, this.#numRequiringGroups, this.#groupSize];
     const [fromBase, toBase] = [from * atomRows.length, to * atomRows.length];
-    const intervals = this.#intervals;
+    const intervals = this.#intervalBuffer;
     const length = subtractIntervals(required, alsoRequired, intervals);
     let numVisited = 0;
     for (let i = 0; i < length; i += 2) {
@@ -420,7 +425,7 @@ class RowTrafficCounter implements RowTraffic {
         const isFirstRequirement = ++counts[toBase + atom]! === 1;
         if (!isLastRequirement && !isFirstRequirement) continue;
         const ownerRank = assignment[atomOwner[atom]!]!;
-        const owner = width === 1 ? ownerRank : Math.floor(ownerRank / width);
+        const owner = groupSize === 1 ? ownerRank : Math.floor(ownerRank / groupSize);
         const rows = atomRows[atom]!;
         requiringCounts[atom]! += Number(isFirstRequirement) - Number(isLastRequirement);
         if (isLastRequirement && owner !== from) {
@@ -446,11 +451,11 @@ class RowTrafficCounter implements RowTraffic {
     for (let i = 0; i < intervals.length; i += 2) {
       numVisited += intervals[i + 1]! - intervals[i]!;
       for (let atom = intervals[i]!; atom < intervals[i + 1]!; atom++) {
-        const numRequiring = this.#requiringCounts[atom]!;
+        const numRequiring = this.#numRequiringGroups[atom]!;
         const rows = atomRows[atom]!;
         const [isRequiredByFrom, isRequiredByTo] = [
-          this.#counts[fromBase + atom]! > 0,
-          this.#counts[toBase + atom]! > 0,
+          this.#requirementCounts[fromBase + atom]! > 0,
+          this.#requirementCounts[toBase + atom]! > 0,
         ];
         sent[from]! -= rows * (numRequiring - Number(isRequiredByFrom));
         sent[to]! += rows * (numRequiring - Number(isRequiredByTo));

@@ -1,6 +1,14 @@
 import { type Assignment, type DispatchCandidate, evaluateAssignment } from "./assignment.ts";
 import { computeBounds } from "./bounds.ts";
-import { affinity, greedy, documentGroups, necklace, sequential, assignKeys, zigzag } from "./candidates.ts";
+import {
+  affinity,
+  greedyAssignment,
+  documentGroupAssignment,
+  necklaceAssignment,
+  sequentialAssignment,
+  assignKeys,
+  zigzagAssignment,
+} from "./candidates.ts";
 import { descend, MAX_EXACT_CHUNKS } from "./descend.ts";
 import { documentZigzagCandidate } from "./document-zigzag.ts";
 import type { DispatchProblem } from "./problem.ts";
@@ -8,7 +16,7 @@ import { refine, type RefineOptions } from "./refine.ts";
 
 const NECKLACE_TOLERANCES = [0, 0.003, 0.01, 0.03];
 const RANK_BY_RANK_TOLERANCES = [0, 0.01];
-const GROUP_CAPACITIES = [1, 0.9, 0.75, 0.6];
+const GROUP_FILL_FACTORS = [1, 0.9, 0.75, 0.6];
 /** Atoms that swaps visit: some 0.7 s of one core for 512 to 2048 chunks, in proportion for fewer and for more. */
 const SEARCH_MAX_VISITS = 9e7;
 const [SMALL_CHUNK_COUNT, LARGE_CHUNK_COUNT] = [512, 2048];
@@ -24,7 +32,7 @@ export function solve(
   problem: DispatchProblem,
   maxVisits: number = defaultMaxVisits(problem),
 ): { readonly best: DispatchCandidate; readonly candidates: readonly DispatchCandidate[] } {
-  const candidates = createStarts(problem);
+  const candidates = createStartCandidates(problem);
   let best = minimumObjective(candidates);
   if (problem.ranks === 1 || problem.totalPairs === 0) return { best, candidates };
   const { time, objective } = computeBounds(problem);
@@ -32,22 +40,22 @@ export function solve(
   const attainableObjective = objective + targetTime - time;
   const refinableCandidates = candidates.filter(({ placement }) => !placement);
   const results: DispatchCandidate[] = [...refinableCandidates];
-  const search = (from: DispatchCandidate, visitShare: number, options: Omit<RefineOptions, "maxVisits">): void => {
+  const search = (initial: DispatchCandidate, visitShare: number, options: Omit<RefineOptions, "maxVisits">): void => {
     if (best.objective <= attainableObjective) return;
-    const assignment = refine(problem, from.assignment, { ...options, maxVisits: maxVisits * visitShare });
-    const result = evaluateCandidate(problem, `${from.name}, swaps`, assignment);
+    const assignment = refine(problem, initial.assignment, { ...options, maxVisits: maxVisits * visitShare });
+    const result = evaluateCandidate(problem, `${initial.name}, swaps`, assignment);
     results.push(result);
     best = minimumObjective([best, result]);
   };
-  const bestOfFamily = (name: string): DispatchCandidate[] => {
+  const selectBestOfFamily = (name: string): DispatchCandidate[] => {
     const members = refinableCandidates.filter((each) => each.name.startsWith(name));
     return members.length > 0 ? [minimumObjective(members)] : [];
   };
-  const starts = new Set([
+  const searchStarts = new Set([
     minimumObjective(refinableCandidates),
-    ...["groups", "necklace", "greedy", "affinity"].flatMap(bestOfFamily),
+    ...["groups", "necklace", "greedy", "affinity"].flatMap(selectBestOfFamily),
   ]);
-  for (const start of starts) search(start, 1 / 12, { targetTime, seed: 12345, threshold: 3 });
+  for (const start of searchStarts) search(start, 1 / 12, { targetTime, seed: 12345, threshold: 3 });
   const startCandidate = minimumObjective(results);
   for (const targetFactor of TARGET_TIME_FACTORS)
     search(startCandidate, 1 / 6, { targetTime: targetTime * targetFactor, seed: 777, threshold: 10 });
@@ -71,8 +79,8 @@ function defaultMaxVisits({ chunks }: DispatchProblem): number {
   return SEARCH_MAX_VISITS * Math.max(Math.min(1, chunks / SMALL_CHUNK_COUNT), chunks / LARGE_CHUNK_COUNT);
 }
 
-function runDescent(problem: DispatchProblem, from: DispatchCandidate, maxVisits: number): DispatchCandidate {
-  return evaluateCandidate(problem, `${from.name}, descent`, descend(problem, from.assignment, maxVisits));
+function runDescent(problem: DispatchProblem, initial: DispatchCandidate, maxVisits: number): DispatchCandidate {
+  return evaluateCandidate(problem, `${initial.name}, descent`, descend(problem, initial.assignment, maxVisits));
 }
 
 function minimumObjective(candidates: readonly DispatchCandidate[]): DispatchCandidate {
@@ -80,22 +88,28 @@ function minimumObjective(candidates: readonly DispatchCandidate[]): DispatchCan
 }
 
 /** The starts of the search. */
-export function createStarts(problem: DispatchProblem): DispatchCandidate[] {
-  const affinityAssignment = affinity(problem);
-  const starts: (readonly [name: string, queries: Assignment])[] = [
-    ["sequential", sequential(problem)],
-    ["zigzag", zigzag(problem)],
-    ["greedy", greedy(problem)],
-    ...(affinityAssignment ? [["affinity", affinityAssignment] as const] : []),
-    ...NECKLACE_TOLERANCES.map((tolerance) => [`necklace ${tolerance}`, necklace(problem, tolerance)] as const),
-    ...RANK_BY_RANK_TOLERANCES.map(
-      (tolerance) => [`necklace ${tolerance}, peeled`, necklace(problem, tolerance, true)] as const,
+export function createStartCandidates(problem: DispatchProblem): DispatchCandidate[] {
+  const affinityQueries = affinity(problem);
+  const namedAssignments: (readonly [name: string, queries: Assignment])[] = [
+    ["sequential", sequentialAssignment(problem)],
+    ["zigzag", zigzagAssignment(problem)],
+    ["greedy", greedyAssignment(problem)],
+    ...(affinityQueries ? [["affinity", affinityQueries] as const] : []),
+    ...NECKLACE_TOLERANCES.map(
+      (tolerance) => [`necklace ${tolerance}`, necklaceAssignment(problem, tolerance)] as const,
     ),
-    ...GROUP_CAPACITIES.map((fillFactor) => [`groups ${fillFactor}`, documentGroups(problem, fillFactor)] as const),
+    ...RANK_BY_RANK_TOLERANCES.map(
+      (tolerance) => [`necklace ${tolerance}, peeled`, necklaceAssignment(problem, tolerance, true)] as const,
+    ),
+    ...GROUP_FILL_FACTORS.map(
+      (fillFactor) => [`groups ${fillFactor}`, documentGroupAssignment(problem, fillFactor)] as const,
+    ),
   ];
-  const candidates = starts.map(([name, queries]) => evaluateCandidate(problem, name, assignKeys(problem, queries)));
-  const documents = documentZigzagCandidate(problem);
-  return documents ? [...candidates, documents] : candidates;
+  const candidates = namedAssignments.map(([name, queries]) =>
+    evaluateCandidate(problem, name, assignKeys(problem, queries)),
+  );
+  const documentCandidate = documentZigzagCandidate(problem);
+  return documentCandidate ? [...candidates, documentCandidate] : candidates;
 }
 
 function evaluateCandidate(problem: DispatchProblem, name: string, assignment: Assignment): DispatchCandidate {

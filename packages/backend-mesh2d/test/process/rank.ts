@@ -14,24 +14,26 @@ import {
 import { init } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { mesh2d } from "../../src/index.ts";
-import { formatTitle, ways } from "../ways.ts";
+import { formatTitle, scheduleVariants } from "../ways.ts";
 
 const [rows, columns] = process.argv.slice(2, 4).map(Number) as [number, number];
 const mesh = { sp: rows * columns };
 const device = poisoned(cpu({ threads: 1 }));
 await using ctx = await init({ device, collectives: local(), mesh, timeout: 20 });
 const measurements: Measurement[] = [];
-for (const [i, way] of ways.entries()) {
+for (const [i, variant] of scheduleVariants.entries()) {
   // Nothing holds the ranks back: what one waits for, the others may have sent long ago, or not yet posted.
-  const rank = perturbed(ctx, { completion: "soon", seed: 3 });
-  const backend = mesh2d({ shape: [rows, columns], ...way, computeToTransfer: 0.5 });
+  const perturbedCtx = perturbed(ctx, { completion: "soon", seed: 3 });
+  const backend = mesh2d({ shape: [rows, columns], ...variant, computeToTransfer: 0.5 });
   const extents = [{ queries: 41, keys: 41 }];
   for (const trial of backendTrials(
     { mesh, axes: ["sp"] },
     { placement: placements()[i + 1]!, dtype: "float32", seed: 1, extents },
   )) {
-    measurements.push(await measureBackend(rank, backend, { ...trial, name: `${formatTitle(way)}, ${trial.name}` }));
+    measurements.push(
+      await measureBackend(perturbedCtx, backend, { ...trial, name: `${formatTitle(variant)}, ${trial.name}` }),
+    );
   }
-  check(rank.inFlight() === 0, `wait() was not called on ${rank.inFlight()} collectives`);
+  check(perturbedCtx.inFlight() === 0, `wait() was not called on ${perturbedCtx.inFlight()} collectives`);
 }
 writeFileSync(join(process.argv[4]!, `${ctx.rank}.json`), JSON.stringify(measurements));

@@ -6,9 +6,9 @@ import { ring } from "../../src/index.ts";
 import { register } from "../../../../vitest.world.ts";
 
 // Ranks of one process: NCCL takes one rank of it on one GPU, so these are always the stand-ins.
-const built = (path: string) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
-process.env.MOSAIC_CUDA_LIBRARY = built("kernels-cuda/build-emulated/libcuda_emulated.so");
-process.env.MOSAIC_NCCL_LIBRARY = built("collectives-nccl/build-emulated/libnccl_emulated.so");
+const resolveBuildPath = (path: string) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
+process.env.MOSAIC_CUDA_LIBRARY = resolveBuildPath("kernels-cuda/build-emulated/libcuda_emulated.so");
+process.env.MOSAIC_NCCL_LIBRARY = resolveBuildPath("collectives-nccl/build-emulated/libnccl_emulated.so");
 
 register(
   agreementSuite({

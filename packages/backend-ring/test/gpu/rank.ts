@@ -7,26 +7,26 @@ import { ring } from "../../src/index.ts";
 
 const { RANK, WORLD_SIZE, MOSAIC_TEST_GPU } = process.env;
 /** Of the many trials, one in so many: emulated tensor cores take their time. */
-const every = 5;
+const trialStride = 5;
 
 // Where there is a real GPU all ranks share it: NCCL then takes each for a host of its own, on a network of one.
-const shared = MOSAIC_TEST_GPU === "1" ? { hostId: `rank-${RANK}`, netName: "Socket" } : {};
+const hostOverrides = MOSAIC_TEST_GPU === "1" ? { hostId: `rank-${RANK}`, netName: "Socket" } : {};
 process.env.NCCL_SOCKET_IFNAME ??= "lo";
 
 const backend = ring({ axis: "sp" });
 const arrangement = { mesh: { sp: Number(WORLD_SIZE) }, axes: ["sp"], backend };
 await using ctx = await init({
   device: poisoned(cuda({ index: 0 })),
-  collectives: nccl({ ...shared, timeout: 60 }),
+  collectives: nccl({ ...hostOverrides, timeout: 60 }),
   mesh: arrangement.mesh,
 });
-const rank = perturbed(ctx, { completion: "late", seed: 3 });
+const perturbedCtx = perturbed(ctx, { completion: "late", seed: 3 });
 
 const measurements: Measurement[] = [];
 for (const [i, placement] of placements().entries()) {
   const dtype = i % 2 === 0 ? "bfloat16" : "float32";
   for (const [j, trial] of backendTrials(arrangement, { placement, dtype, seed: 100 }).entries()) {
-    if (j % every === 0) measurements.push(await measureBackend(rank, backend, trial));
+    if (j % trialStride === 0) measurements.push(await measureBackend(perturbedCtx, backend, trial));
   }
 }
 console.log(JSON.stringify(measurements));

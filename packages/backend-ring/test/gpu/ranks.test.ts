@@ -4,17 +4,17 @@ import { launch } from "@mosaic/launcher";
 import { expect, test } from "vitest";
 import { bundled } from "../../../../vitest.program.ts";
 
-const built = (path: string) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
+const resolveBuildPath = (path: string) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
 const script = await bundled(new URL("rank.ts", import.meta.url));
 
 // The stand-ins for the driver, which runs the kernels that are shipped under emulation, and for NCCL.
 if (process.env.MOSAIC_TEST_GPU !== "1") {
-  process.env.MOSAIC_CUDA_LIBRARY = built("kernels-cuda/build-emulated/libcuda_emulated.so");
-  process.env.MOSAIC_NCCL_LIBRARY = built("collectives-nccl/build-emulated/libnccl_emulated.so");
+  process.env.MOSAIC_CUDA_LIBRARY = resolveBuildPath("kernels-cuda/build-emulated/libcuda_emulated.so");
+  process.env.MOSAIC_NCCL_LIBRARY = resolveBuildPath("collectives-nccl/build-emulated/libnccl_emulated.so");
 }
 
 /** Runs ring attention on as many processes, as users start them; resolves to what each of them measured. */
-async function attended(size: number): Promise<Measurement[][]> {
+async function runOnRanks(size: number): Promise<Measurement[][]> {
   const lines: { rank: number; text: string }[] = [];
   const { exitCode } = await launch({
     entry: script,
@@ -23,8 +23,8 @@ async function attended(size: number): Promise<Measurement[][]> {
   });
   expect(exitCode, lines.map(({ text }) => text).join("\n")).toBe(0);
   return Array.from({ length: size }, (_, rank) => {
-    const found = lines.find((line) => line.rank === rank && line.text.startsWith("["))!;
-    return JSON.parse(found.text) as Measurement[];
+    const resultLine = lines.find((line) => line.rank === rank && line.text.startsWith("["))!;
+    return JSON.parse(resultLine.text) as Measurement[];
   });
 }
 
@@ -32,10 +32,10 @@ async function attended(size: number): Promise<Measurement[][]> {
  * All trials as one. Tensor cores round weights to 16 bits, with other luck in every hop than in one piece, and the
  * largest error of one small trial is one number's luck; over all of them it is not.
  */
-function pooled(trials: readonly (readonly Measurement[])[]): Measurement {
+function poolMeasurements(trials: readonly (readonly Measurement[])[]): Measurement {
   const first = trials[0]![0]!;
-  const names = Object.keys(first.results);
-  const results = names.map((name) => {
+  const resultNames = Object.keys(first.results);
+  const results = resultNames.map((name) => {
     const found = mergeErrorSums(trials.flatMap((ranks) => ranks.map((rank) => rank.results[name]!.measured)));
     const local = mergeErrorSums(trials.map(([rank]) => rank!.results[name]!.local));
     return [name, { ...first.results[name]!, found, local }] as const;
@@ -44,13 +44,13 @@ function pooled(trials: readonly (readonly Measurement[])[]): Measurement {
 }
 
 test("CUDA devices, 4 processes over NCCL, forward and backward: as exact as one device", async () => {
-  const ranks = await attended(4);
+  const ranks = await runOnRanks(4);
   const trials = ranks[0]!.map((_, i) => ranks.map((measurements) => measurements[i]!));
-  const [exact, rounding] = [/float32$/, /bfloat16$/].map((dtype) =>
+  const [float32Trials, bfloat16Trials] = [/float32$/, /bfloat16$/].map((dtype) =>
     trials.filter(([rank]) => dtype.test(rank!.trial)),
   );
-  expect(exact!.length).toBeGreaterThan(8);
-  expect(rounding!.length).toBeGreaterThan(8);
-  for (const trial of exact!) checkMeasurements("ring", trial);
-  checkMeasurements("ring", [pooled(rounding!)]);
+  expect(float32Trials!.length).toBeGreaterThan(8);
+  expect(bfloat16Trials!.length).toBeGreaterThan(8);
+  for (const trial of float32Trials!) checkMeasurements("ring", trial);
+  checkMeasurements("ring", [poolMeasurements(bfloat16Trials!)]);
 });

@@ -15,20 +15,20 @@ import {
 } from "@mosaic/conformance";
 import { init } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
-import { nests, rings } from "../arrangements.ts";
+import { nestedArrangements, singleAxisArrangements } from "../arrangements.ts";
 
 const [name, directory] = process.argv.slice(2);
-const arrangement = [...rings, ...nests].find(({ mesh }) => formatMesh(mesh) === name)!;
+const arrangement = [...singleAxisArrangements, ...nestedArrangements].find(({ mesh }) => formatMesh(mesh) === name)!;
 const device = poisoned(cpu({ threads: 1 }));
 await using ctx = await init({ device, collectives: local(), mesh: arrangement.mesh, timeout: 20 });
 const measurements = await measureArrangement(ctx, arrangement);
 
-const alone: MakeWorld = async () => [await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 })];
+const makeSingleRankWorld: MakeWorld = async () => [await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 })];
 for (const trial of moduleTrials()) {
-  const singleDevice = await runOnOneDevice(alone, trial, arrangement);
+  const singleDevice = await runOnOneDevice(makeSingleRankWorld, trial, arrangement);
   // A context numbers its random streams: parameters are those of one device on a fresh one.
-  const rank = perturbed(ctx, { completion: "late", seed: 3 });
-  measurements.push(await measureModuleOn(rank, { arrangement, trial, singleDevice }));
-  check(rank.inFlight() === 0, `wait() was not called on ${rank.inFlight()} collectives`);
+  const perturbedCtx = perturbed(ctx, { completion: "late", seed: 3 });
+  measurements.push(await measureModuleOn(perturbedCtx, { arrangement, trial, singleDevice }));
+  check(perturbedCtx.inFlight() === 0, `wait() was not called on ${perturbedCtx.inFlight()} collectives`);
 }
 writeFileSync(join(directory!, `${ctx.rank}.json`), JSON.stringify(measurements));

@@ -5,10 +5,10 @@ import { local } from "@mosaic/collectives-local";
 import { formatMesh, measureArrangement, poisoned } from "@mosaic/conformance";
 import { init } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
-import { nests, worlds } from "../arrangements.ts";
+import { nestedArrangements, singleAxisArrangements } from "../arrangements.ts";
 
 const [name, directory] = process.argv.slice(2);
-const arrangement = [...worlds, ...nests].find(({ mesh }) => formatMesh(mesh) === name)!;
+const arrangement = [...singleAxisArrangements, ...nestedArrangements].find(({ mesh }) => formatMesh(mesh) === name)!;
 const device = poisoned(cpu({ threads: 1 }));
 await using ctx = await init({ device, collectives: local(), mesh: arrangement.mesh, timeout: 20 });
 const measurements = await measureArrangement(ctx, arrangement);

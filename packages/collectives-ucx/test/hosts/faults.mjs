@@ -25,24 +25,24 @@ const HOSTS = 3;
 /** Seconds after which a collective times out, and within which a job ends, from the fault or from the end of its deadline. */
 const TIMEOUT = 3;
 const LIMIT_MS = 5000;
-const work = mkdtempSync(join(tmpdir(), "mosaic-faults-"));
-process.on("exit", () => rmSync(work, { recursive: true, force: true }));
-const secretFile = (name) => {
-  const path = join(work, name);
+const workDirectory = mkdtempSync(join(tmpdir(), "mosaic-faults-"));
+process.on("exit", () => rmSync(workDirectory, { recursive: true, force: true }));
+const writeSecretFile = (name) => {
+  const path = join(workDirectory, name);
   writeFileSync(path, randomBytes(32).toString("hex"), { mode: 0o600 });
   return path;
 };
-const [secret, otherSecret] = [secretFile("secret"), secretFile("other")];
-const otherEntry = join(work, "other-entry.mjs");
+const [secret, otherSecret] = [writeSecretFile("secret"), writeSecretFile("other")];
+const otherEntry = join(workDirectory, "other-entry.mjs");
 writeFileSync(otherEntry, "// not the same program\n");
 
 const ip = (...words) => execFileSync("ip", words);
 const nft = (host, rules) => execFileSync("ip", ["netns", "exec", `n${host}`, "nft", rules]);
-const dropping = (share) => `table inet loss {
+const createDropRules = (share) => `table inet loss {
   chain i { type filter hook input priority 0; iifname eth0 ${share} drop; }
   chain o { type filter hook output priority 0; oifname eth0 ${share} drop; }
 }`;
-const pidsOn = (host) =>
+const listHostPids = (host) =>
   execFileSync("ip", ["netns", "pids", `n${host}`], { encoding: "utf8" })
     .split("\n")
     .filter(Boolean);
@@ -54,7 +54,7 @@ class Job {
     this.nodes = Array.from({ length: HOSTS }, (_, host) => {
       const { nodeRank = host, token = secret, entry = program } = launcherOf(host);
       const options = ["-N", `${HOSTS}`, "--node-rank", `${nodeRank}`, "--rdzv-endpoint", `10.77.0.10:${port}`];
-      const ranks = ["-n", host === 0 ? "2" : "1", "--log-dir", join(work, `logs-${port}-${host}`)];
+      const ranks = ["-n", host === 0 ? "2" : "1", "--log-dir", join(workDirectory, `logs-${port}-${host}`)];
       const command = [process.execPath, launcher, ...options, ...ranks, entry, JSON.stringify(settings)];
       const env = { ...process.env, MOSAIC_TOKEN_FILE: token, UCX_TLS: "tcp,self" };
       const child = spawn("ip", ["netns", "exec", `n${host}`, ...command], { env, stdio: ["ignore", "pipe", "pipe"] });
@@ -71,38 +71,40 @@ class Job {
     return this.nodes.map(({ output }, host) => `--- host ${host}\n${output}`).join("\n");
   }
 
-  async streaming() {
-    for (const until = performance.now() + 20_000; ; await sleep(5)) {
+  async waitForStreaming() {
+    for (const deadline = performance.now() + 20_000; ; await sleep(5)) {
       if ((this.output.match(/streaming/g) ?? []).length === HOSTS + 1) return;
-      if (performance.now() > until) throw new Error(`the job did not start\n${this.output}`);
+      if (performance.now() > deadline) throw new Error(`the job did not start\n${this.output}`);
     }
   }
 
   /** The process of a rank, or of a launcher. */
-  pidOf(what, host) {
-    const [found] = pidsOn(host).filter((pid) => {
+  findPid(processKind, host) {
+    const [foundPid] = listHostPids(host).filter((pid) => {
       const command = execFileSync("cat", [`/proc/${pid}/cmdline`], { encoding: "utf8" }).split("\0");
       const isLauncher = command.includes("--node-rank");
-      return what === "launcher" ? isLauncher && command[0].endsWith("node") : !isLauncher && command.includes(program);
+      return processKind === "launcher"
+        ? isLauncher && command[0].endsWith("node")
+        : !isLauncher && command.includes(program);
     });
-    return Number(found);
+    return Number(foundPid);
   }
 }
 
-const rankOf = { 0: 0, 1: 2, 2: 3 };
-const lost = (host) => new RegExp(`node ${host}\\b.*(was lost|lost)|lost .*node ${host}\\b`, "s");
+const firstRankOfHost = { 0: 0, 1: 2, 2: 3 };
+const lostNodePattern = (host) => new RegExp(`node ${host}\\b.*(was lost|lost)|lost .*node ${host}\\b`, "s");
 
 /** What can happen: how the job is started, what is done while it streams, and what its launchers then exit with and print. */
 const faults = {
   "rank is killed": ({ host }) => ({
     act: (job) => process.kill(job.pidOf("rank", host), "SIGKILL"),
     codes: [137, 137, 137],
-    printed: new RegExp(`rank ${host === 0 ? "[01]" : rankOf[host]} \\(node ${host}.*SIGKILL`, "s"),
+    printed: new RegExp(`rank ${host === 0 ? "[01]" : firstRankOfHost[host]} \\(node ${host}.*SIGKILL`, "s"),
   }),
   "launcher is killed": ({ host }) => ({
     act: (job) => process.kill(job.pidOf("launcher", host), "SIGKILL"),
     codes: [75, 75, 75].map((code, i) => (i === host ? "SIGKILL" : code)),
-    printed: lost(host),
+    printed: lostNodePattern(host),
   }),
   "rank is stopped": ({ host }) => ({
     act: (job) => process.kill(job.pidOf("rank", host), "SIGSTOP"),
@@ -113,19 +115,19 @@ const faults = {
     act: () => ip("-n", `n${host}`, "link", "set", "eth0", "down"),
     heal: () => ip("-n", `n${host}`, "link", "set", "eth0", "up"),
     codes: [75, 75, 75],
-    printed: host === 0 ? /node 0 was lost|lost/ : lost(host),
+    printed: host === 0 ? /node 0 was lost|lost/ : lostNodePattern(host),
   }),
   "cable is cut": ({ host }) => ({
     act: () => ip("link", "set", `v${host}`, "down"),
     heal: () => ip("link", "set", `v${host}`, "up"),
     codes: [75, 75, 75],
-    printed: host === 0 ? /node 0 was lost|lost/ : lost(host),
+    printed: host === 0 ? /node 0 was lost|lost/ : lostNodePattern(host),
   }),
   "packets are dropped": ({ host }) => ({
-    act: () => nft(host, dropping("")),
+    act: () => nft(host, createDropRules("")),
     heal: () => nft(host, "flush ruleset"),
     codes: [75, 75, 75],
-    printed: host === 0 ? /node 0 was lost|lost/ : lost(host),
+    printed: host === 0 ? /node 0 was lost|lost/ : lostNodePattern(host),
   }),
   "rank throws": ({ culprit, at }) => ({
     job: { culprit, at, fault: "throws" },
@@ -159,7 +161,7 @@ const faults = {
     printed: /entry/,
   }),
   "one packet of a hundred is lost": ({ host }) => ({
-    act: () => nft(host, dropping("numgen random mod 100 < 1")),
+    act: () => nft(host, createDropRules("numgen random mod 100 < 1")),
     heal: () => nft(host, "flush ruleset"),
     job: { rounds: 12 },
     completes: true,
@@ -172,7 +174,7 @@ const faults = {
   }),
 };
 
-function randomOf(seed) {
+function createRandom(seed) {
   let state = seed >>> 0;
   return (count) => {
     state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
@@ -180,41 +182,41 @@ function randomOf(seed) {
   };
 }
 
-const digestsOf = (job) => new Set([...job.output.matchAll(/digest (\w+)/g)].map(([, digest]) => digest));
+const parseDigests = (job) => new Set([...job.output.matchAll(/digest (\w+)/g)].map(([, digest]) => digest));
 let port = 30_000;
 let expectedDigests;
 
-function check(isTrue, what, job) {
-  if (!isTrue) throw new Error(`${what}\n${job.output}`);
+function check(isTrue, expectation, job) {
+  if (!isTrue) throw new Error(`${expectation}\n${job.output}`);
 }
 
 async function runWithFault(name, seed) {
-  const random = randomOf(seed);
+  const random = createRandom(seed);
   const fault = faults[name]({ host: random(HOSTS), culprit: random(HOSTS + 1), at: 4 + random(20) });
   const job = new Job(port++, fault);
-  const started = performance.now();
-  const streams = !fault.job?.lateMs && !fault.launcherOf;
+  const startTime = performance.now();
+  const isStreaming = !fault.job?.lateMs && !fault.launcherOf;
   try {
-    if (streams && !fault.completes) await job.streaming();
+    if (isStreaming && !fault.completes) await job.waitForStreaming();
     if (fault.act) await sleep(random(400));
     fault.act?.(job);
-    let began = performance.now();
+    let faultTime = performance.now();
     if (fault.refused !== undefined) {
       // It ends. The others wait: for it where it was rejected alone, or for the first host, where all that were there have ended.
       const { code, at } = await job.nodes[fault.refused].ended;
-      check(at - started < LIMIT_MS, `refused after ${(at - started).toFixed(0)} ms`, job);
+      check(at - startTime < LIMIT_MS, `refused after ${(at - startTime).toFixed(0)} ms`, job);
       check(code === 2, `exit code ${code} of the refused launcher`, job);
       for (const { child } of job.nodes) child.kill("SIGTERM");
     }
-    const ends = await Promise.race([
+    const exits = await Promise.race([
       Promise.all(job.nodes.map(({ ended }) => ended)),
       sleep(30_000).then(() => check(false, "did not end within 30 s", job)),
     ]);
-    if (fault.job?.lateMs) began = started;
-    if (fault.completes) began = Math.max(...ends.map(({ at }) => at));
-    const codes = ends.map(({ code }) => code);
-    const took = Math.max(...ends.map(({ at }) => at)) - began;
-    check(took < LIMIT_MS + 1000 * (fault.deadline ?? 0), `ended after ${took.toFixed(0)} ms`, job);
+    if (fault.job?.lateMs) faultTime = startTime;
+    if (fault.completes) faultTime = Math.max(...exits.map(({ at }) => at));
+    const codes = exits.map(({ code }) => code);
+    const endMs = Math.max(...exits.map(({ at }) => at)) - faultTime;
+    check(endMs < LIMIT_MS + 1000 * (fault.deadline ?? 0), `ended after ${endMs.toFixed(0)} ms`, job);
     check(
       !codes.includes(139) && !codes.includes("SIGSEGV") && !/SIGSEGV|SIGABRT|exit 139/.test(job.output),
       "crashed",
@@ -235,50 +237,50 @@ async function runWithFault(name, seed) {
         job,
       );
     if (fault.completes) {
-      expectedDigests ??= await withoutFault();
-      check(isDeepStrictEqual(digestsOf(job), expectedDigests), "other bits than without the fault", job);
+      expectedDigests ??= await runWithoutFault();
+      check(isDeepStrictEqual(parseDigests(job), expectedDigests), "other bits than without the fault", job);
     } else check(fault.printed.test(job.output), `does not print ${fault.printed}`, job);
     for (let host = 0; host < HOSTS; host++) {
-      for (const until = performance.now() + 3000; pidsOn(host).length > 0 && performance.now() < until; )
+      for (const deadline = performance.now() + 3000; listHostPids(host).length > 0 && performance.now() < deadline; )
         await sleep(20);
-      check(pidsOn(host).length === 0, `processes left on host ${host}: ${pidsOn(host)}`, job);
+      check(listHostPids(host).length === 0, `processes left on host ${host}: ${listHostPids(host)}`, job);
     }
-    return took;
+    return endMs;
   } finally {
     fault.heal?.();
     for (let host = 0; host < HOSTS; host++)
-      for (const pid of pidsOn(host))
+      for (const pid of listHostPids(host))
         try {
           process.kill(Number(pid), "SIGKILL");
         } catch {}
   }
 }
 
-async function withoutFault() {
+async function runWithoutFault() {
   const job = new Job(port++, { job: { rounds: 12 } });
-  const ends = await Promise.all(job.nodes.map(({ ended }) => ended));
+  const exits = await Promise.all(job.nodes.map(({ ended }) => ended));
   check(
-    ends.every(({ code }) => code === 0),
+    exits.every(({ code }) => code === 0),
     "the withoutFault job failed",
     job,
   );
-  return digestsOf(job);
+  return parseDigests(job);
 }
 
 const names = Object.keys(faults).filter((name) => values.only === undefined || name === values.only);
-const [count, first] = [Number(values.count), Number(values.seed)];
-const worst = new Map();
-let failed = 0;
+const [count, firstSeed] = [Number(values.count), Number(values.seed)];
+const maxMsByFault = new Map();
+let numFailed = 0;
 for (let i = 0; i < count; i++) {
   const name = names[i % names.length];
-  const seed = Math.imul(first, 0x9e3779b1) + i;
+  const seed = Math.imul(firstSeed, 0x9e3779b1) + i;
   try {
-    worst.set(name, Math.max(worst.get(name) ?? 0, await runWithFault(name, seed)));
+    maxMsByFault.set(name, Math.max(maxMsByFault.get(name) ?? 0, await runWithFault(name, seed)));
   } catch (error) {
-    failed++;
-    console.error(`FAILED: ${name}, number ${i} of seed ${first}: ${error.message}\n`);
+    numFailed++;
+    console.error(`FAILED: ${name}, number ${i} of seed ${firstSeed}: ${error.message}\n`);
   }
 }
-for (const [name, ms] of worst) if (ms > 0) console.log(`${name}: ${(ms / 1000).toFixed(1)} s at most`);
-console.log(`${count - failed} of ${count} faults ended as they must`);
-process.exitCode = failed > 0 ? 1 : 0;
+for (const [name, ms] of maxMsByFault) if (ms > 0) console.log(`${name}: ${(ms / 1000).toFixed(1)} s at most`);
+console.log(`${count - numFailed} of ${count} faults ended as they must`);
+process.exitCode = numFailed > 0 ? 1 : 0;

@@ -160,9 +160,9 @@ const disagreements: readonly RankDisagreement[] = [
 export function agreementSuite(suiteOptions: AgreementSuiteOptions): Case[] {
   const options = agreementSuiteOptions.parse(suiteOptions);
   return [
-    ...disagreements.map((difference) => ({
-      name: `${difference.title} are reported on every rank`,
-      run: () => checkAtNextCall(options, difference),
+    ...disagreements.map((disagreement) => ({
+      name: `${disagreement.title} are reported on every rank`,
+      run: () => checkAtNextCall(options, disagreement),
     })),
     { name: "mismatched scales are reported at read or close", run: () => checkAtClose(options) },
     {
@@ -174,19 +174,19 @@ export function agreementSuite(suiteOptions: AgreementSuiteOptions): Case[] {
 
 async function checkAtNextCall(
   { makeWorld, backend }: AgreementSuiteOptions,
-  difference: RankDisagreement,
+  disagreement: RankDisagreement,
 ): Promise<void> {
-  const { commonOptions, differingOptions, errorPatterns, requiredFeature } = difference;
+  const { commonOptions, differingOptions, errorPatterns, requiredFeature } = disagreement;
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
   if (requiredFeature !== undefined && !testWorld.contexts[0]!.device.features?.includes(requiredFeature)) {
-    for (const ctx of testWorld.contexts) checkCallRejected(ctx, backend("sp"), difference);
+    for (const ctx of testWorld.contexts) checkCallRejected(ctx, backend("sp"), disagreement);
     return;
   }
   const outcomes = testWorld.contexts.map((ctx) => {
     const options = { ...defaultOptions, ...commonOptions, ...(ctx.rank === 1 && differingOptions) };
     return waitForError(
       ctx.world,
-      () => attend(ctx, backend("sp"), options),
+      () => runAttention(ctx, backend("sp"), options),
       () => ctx.mesh.group("sp").barrier().wait(),
     );
   });
@@ -207,14 +207,14 @@ function checkCallRejected(
 ): void {
   let thrown: unknown;
   try {
-    attend(ctx, backend, { ...defaultOptions, ...differingOptions });
+    runAttention(ctx, backend, { ...defaultOptions, ...differingOptions });
   } catch (error) {
     thrown = error;
   }
   checkMessage(expectError(thrown as Error | undefined, OptionError), `a call without ${requiredFeature}`);
 }
 
-function attend(ctx: Context, backend: AttentionBackend, options: AgreementOptions): Tensor {
+function runAttention(ctx: Context, backend: AttentionBackend, options: AgreementOptions): Tensor {
   const { mask, placement, scale, length, batch, tokens, softcap, hasSinks } = options;
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length, placement });
   const [q, k, v] = [0, 1, 2].map(() => randn(ctx, [batch, 2, 4, 8])) as [Tensor, Tensor, Tensor];
@@ -232,7 +232,7 @@ async function checkAtClose({ makeWorld, backend }: AgreementSuiteOptions): Prom
   const results = await Promise.allSettled(
     contexts.map(async (ctx) => {
       try {
-        await attend(ctx, backend("sp"), { ...defaultOptions, mask, scale: ctx.rank === 1 ? 0.5 : 0.25 }).read();
+        await runAttention(ctx, backend("sp"), { ...defaultOptions, mask, scale: ctx.rank === 1 ? 0.5 : 0.25 }).read();
       } finally {
         await ctx.close();
       }
@@ -250,9 +250,14 @@ async function checkAtClose({ makeWorld, backend }: AgreementSuiteOptions): Prom
 async function checkAgreement({ makeWorld, backend }: AgreementSuiteOptions): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
   for (let call = 0; call < 20; call++) {
-    const mask = () => (call % 2 === 0 ? masks.causal() : masks.documents([3, 1, 2, 1, 1, 4]));
+    const createMask = () => (call % 2 === 0 ? masks.causal() : masks.documents([3, 1, 2, 1, 1, 4]));
     for (const ctx of testWorld.contexts) {
-      attend(ctx, backend("sp"), { ...defaultOptions, mask: mask(), scale: 1 + call, dropsBackward: call % 3 > 0 });
+      runAttention(ctx, backend("sp"), {
+        ...defaultOptions,
+        mask: createMask(),
+        scale: 1 + call,
+        dropsBackward: call % 3 > 0,
+      });
     }
   }
   for (const group of testWorld.groups) group.barrier().wait();

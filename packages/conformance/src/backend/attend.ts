@@ -21,7 +21,7 @@ interface AttendFunctions {
   attend(q: Tensor, state: { out: Tensor; lse: Tensor }, kv: { k: Tensor; v: Tensor }): void;
   attendBackward(
     q: Tensor,
-    saved: { dOut: Tensor; lse: Tensor; delta: Tensor },
+    savedTensors: { dOut: Tensor; lse: Tensor; delta: Tensor },
     grads: { dq: Tensor; dk: Tensor; dv: Tensor },
     kv: { k: Tensor; v: Tensor },
   ): void;
@@ -46,10 +46,10 @@ export function runBackendOnRank(
   const functions: AttendFunctions = {
     initialState,
     attend: (q, state, kv) => backend.attend(ctx, { ...call, q }, state, { ...kv, from: at }),
-    attendBackward: (q, saved, grads, kv) =>
-      backend.attendBackward(ctx, { ...call, q, ...saved }, grads, { ...kv, from: at }),
+    attendBackward: (q, savedTensors, grads, kv) =>
+      backend.attendBackward(ctx, { ...call, q, ...savedTensors }, grads, { ...kv, from: at }),
   };
-  return attendRows(ctx.device, trial, positionsOfRank(trial, at), functions);
+  return attendRows(ctx.device, trial, getRankPositions(trial, at), functions);
 }
 
 /** The whole trial on one device, by its own kernel. */
@@ -59,24 +59,25 @@ export function runLocalAttention(
   initialState: InitialState = emptyState,
 ): Promise<AttentionNumbers> {
   const { queries, keys, mask, modifiers, scale } = trial;
-  const wholeSpan = (length: number) => [{ start: 0, length, step: 1 }];
-  const tile = { q: wholeSpan(queries.length), k: wholeSpan(keys.length), mask, scale, modifiers };
+  const fullSpan = (length: number) => [{ start: 0, length, step: 1 }];
+  const tile = { q: fullSpan(queries.length), k: fullSpan(keys.length), mask, scale, modifiers };
   const functions: AttendFunctions = {
     initialState,
     attend: (q, state, block) => device.kernels.attend(state, q, block, tile),
-    attendBackward: (q, saved, grads, block) => device.kernels.attendBackward(grads, q, saved, block, tile),
+    attendBackward: (q, savedTensors, grads, block) =>
+      device.kernels.attendBackward(grads, q, savedTensors, block, tile),
   };
   const rows = { queries: listPositions(tile.q), keys: listPositions(tile.k) };
   return attendRows(device, trial, rows, functions);
 }
 
-export function positionsOfRank(trial: Trial, coordinate: Coordinate): RankPositions {
+export function getRankPositions(trial: Trial, coordinate: Coordinate): RankPositions {
   const { queries, keys } = trialLayouts(trial);
   return { queries: listPositions(queries.spans(coordinate)), keys: listPositions(keys.spans(coordinate)) };
 }
 
 /** The part of float64's answer that belongs to some rows. */
-export function expectedFor(trial: Trial, rows: RankPositions): AttentionNumbers<Float64Array> {
+export function selectExpected(trial: Trial, rows: RankPositions): AttentionNumbers<Float64Array> {
   return selectRows(getReference(trial), trial, rows);
 }
 
@@ -86,16 +87,16 @@ export function selectRows(
   trial: Trial,
   rows: RankPositions,
 ): AttentionNumbers<Float64Array> {
-  const q = { rows: trial.queries.length, width: trial.headDim };
-  const k = { rows: trial.keys.length, width: trial.headDim };
+  const querySize = { rows: trial.queries.length, width: trial.headDim };
+  const keySize = { rows: trial.keys.length, width: trial.headDim };
   const takeValues = (values: ArrayLike<number>, positions: readonly number[], size: MatrixSize) =>
     takeRows(values, positions, size);
   return {
-    out: takeValues(out, rows.queries, q),
-    lse: takeValues(lse, rows.queries, { ...q, width: 1 }),
-    dq: takeValues(dq, rows.queries, q),
-    dk: takeValues(dk, rows.keys, k),
-    dv: takeValues(dv, rows.keys, k),
+    out: takeValues(out, rows.queries, querySize),
+    lse: takeValues(lse, rows.queries, { ...querySize, width: 1 }),
+    dq: takeValues(dq, rows.queries, querySize),
+    dk: takeValues(dk, rows.keys, keySize),
+    dv: takeValues(dv, rows.keys, keySize),
   };
 }
 
@@ -106,18 +107,18 @@ async function attendRows(
   functions: AttendFunctions,
 ): Promise<AttentionNumbers> {
   const { batch, numHeads, numKvHeads, headDim, dtype } = trial;
-  const { problem, dOut: dOutAll } = getReference(trial);
-  const q = { rows: trial.queries.length, width: headDim };
-  const k = { rows: trial.keys.length, width: headDim };
+  const { problem, dOut: fullDOut } = getReference(trial);
+  const querySize = { rows: trial.queries.length, width: headDim };
+  const keySize = { rows: trial.keys.length, width: headDim };
   const qShape = [batch, numHeads, rows.queries.length, headDim];
   const kShape = [batch, numKvHeads, rows.keys.length, headDim];
   const rowShape = qShape.slice(0, 3);
 
   const inputs = {
-    q: takeRows(problem.q, rows.queries, q),
-    k: takeRows(problem.k, rows.keys, k),
-    v: takeRows(problem.v, rows.keys, k),
-    dOut: takeRows(dOutAll, rows.queries, q),
+    q: takeRows(problem.q, rows.queries, querySize),
+    k: takeRows(problem.k, rows.keys, keySize),
+    v: takeRows(problem.v, rows.keys, keySize),
+    dOut: takeRows(fullDOut, rows.queries, querySize),
   };
   using queries = createHeadsFirst(device, inputs.q, qShape, dtype);
   using keys = createHeadsFirst(device, inputs.k, kShape, dtype);
@@ -133,7 +134,9 @@ async function attendRows(
   using dk = fullTensor(device, kShape, functions.initialState.gradients);
   using dv = fullTensor(device, kShape, functions.initialState.gradients);
   functions.attendBackward(queries, { dOut, lse, delta }, { dq, dk, dv }, { k: keys, v: values });
-  const [outRead, lseRead, dqRead, dkRead, dvRead] = await Promise.all([out, lse, dq, dk, dv].map((x) => x.read()));
+  const [outValues, lseValues, dqValues, dkValues, dvValues] = await Promise.all(
+    [out, lse, dq, dk, dv].map((x) => x.read()),
+  );
   // Inputs are the caller's, and rounded already: read back, not a bit of them may differ.
   for (const [name, tensor] of Object.entries({ q: queries, k: keys, v: values, dOut }))
     checkEqual(
@@ -141,5 +144,5 @@ async function attendRows(
       inputs[name as keyof typeof inputs],
       `${trial.name}: input ${name} must not be modified`,
     );
-  return { out: outRead!, lse: lseRead!, dq: dqRead!, dk: dkRead!, dv: dvRead! };
+  return { out: outValues!, lse: lseValues!, dq: dqValues!, dk: dkValues!, dv: dvValues! };
 }

@@ -59,7 +59,7 @@ const trialCombinations = pairwise({
 type BatchCombination = (typeof trialCombinations)[number];
 
 /** Tokens of each sample: all, some, none, few, and not the same of queries as of keys. */
-function lengthsOf({ padding, masks: maskChoice, size, extent }: BatchCombination): BatchInput["lengths"] {
+function createLengths({ padding, masks: maskChoice, size, extent }: BatchCombination): BatchInput["lengths"] {
   if (padding === "none") return undefined;
   const { queries, keys } = extent;
   const takeBatch = (lengths: readonly number[]): readonly number[] => lengths.slice(0, size.batch);
@@ -70,7 +70,7 @@ function lengthsOf({ padding, masks: maskChoice, size, extent }: BatchCombinatio
 }
 
 /** The masks of the samples, over their own lengths. */
-function masksOf(
+function selectMasks(
   { masks: maskChoice, size, extent }: BatchCombination,
   lengths: BatchInput["lengths"],
 ): readonly MaskTrial[] {
@@ -106,18 +106,18 @@ function resolveBatch(combination: BatchCombination): ResolvedBatch {
 
 function makeBatch(combination: BatchCombination): ResolvedBatch {
   const { size, extent } = combination;
-  const lengths = lengthsOf(combination);
+  const lengths = createLengths(combination);
   const padding = combination.padding === "left" ? "left" : "right";
-  const sampleTrials = masksOf(combination, lengths);
+  const sampleTrials = selectMasks(combination, lengths);
   const mask = combination.masks === "one" ? sampleTrials[0]!.mask : sampleTrials.map((each) => each.mask);
   const batchInput: BatchInput = { mask, lengths, padding };
-  const resolved = resolveBatchMaskUnchecked("batch", batchInput, { batch: size.batch, ...extent });
+  const resolvedMask = resolveBatchMaskUnchecked("batch", batchInput, { batch: size.batch, ...extent });
   const maskMod: MaskMod = (query, key, sample = 0) => {
     const [queries, keys] = [lengths?.queries[sample] ?? extent.queries, lengths?.keys[sample] ?? extent.keys];
     const [q, k] = padding === "left" ? [query - extent.queries + queries, key - extent.keys + keys] : [query, key];
     return q >= 0 && q < queries && k >= 0 && k < keys && sampleTrials[sample]!.maskMod(q, k);
   };
-  return { ...resolved, maskMod };
+  return { ...resolvedMask, maskMod };
 }
 
 /**
@@ -254,7 +254,7 @@ async function attendPadded(
   const positions = listPositions(layout.spans(ctx.mesh.coordinate));
   const isToken = (sample: number, position: number): boolean =>
     padding === "right" ? position < lengths[sample]! : position >= length - lengths[sample]!;
-  const shard = (device: Device, headCount: number, seed: number): Tensor => {
+  const createShard = (device: Device, headCount: number, seed: number): Tensor => {
     const allValues = normals(batch * headCount * length * headDim, seed).map((value, i) => {
       const row = Math.floor(i / headDim);
       return isToken(Math.floor(row / length / headCount), row % length) ? value : paddingValue;
@@ -262,10 +262,10 @@ async function attendPadded(
     const shardValues = takeRows(allValues, positions, { rows: length, width: headDim });
     return createHeadsFirst(device, shardValues, [batch, headCount, positions.length, headDim], "float32");
   };
-  using q = shard(ctx.device, numHeads, 1);
-  using k = shard(ctx.device, numKvHeads, 2);
-  using v = shard(ctx.device, numKvHeads, 3);
-  using dOut = shard(ctx.device, numHeads, 4);
+  using q = createShard(ctx.device, numHeads, 1);
+  using k = createShard(ctx.device, numKvHeads, 2);
+  using v = createShard(ctx.device, numKvHeads, 3);
+  using dOut = createShard(ctx.device, numHeads, 4);
   for (const x of [q, k, v]) x.requiresGrad = true;
   const { out, lse } = attention(ctx, q, k, v, {
     backend,

@@ -23,8 +23,8 @@ import {
  */
 export function broadcastSteps(axis: string, inner: AttentionBackend): AttentionBackend {
   expectValue("broadcastSteps: axis", typeof axis === "string", "the name of an axis", axis);
-  const kind = option.backend();
-  expectValue("broadcastSteps: inner", kind.accepts(inner), kind.expected, inner);
+  const backendOption = option.backend();
+  expectValue("broadcastSteps: inner", backendOption.accepts(inner), backendOption.expected, inner);
   const listCoordinates = (ctx: Context, { from }: KvShard) =>
     ctx.mesh.group(axis).ranks.map((_, source) => ({ ...from, [axis]: source }));
 

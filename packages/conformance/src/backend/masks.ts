@@ -19,9 +19,9 @@ export interface MaskTrial {
  * ```
  */
 export function maskTrials(queries: number, keys: number, seed: number): readonly MaskTrial[] {
-  const name = `${queries} ${keys} ${seed}`;
-  const trials = trialCache.get(name) ?? makeTrials(queries, keys, seed);
-  trialCache.set(name, trials);
+  const key = `${queries} ${keys} ${seed}`;
+  const trials = trialCache.get(key) ?? makeTrials(queries, keys, seed);
+  trialCache.set(key, trials);
   return trials;
 }
 
@@ -30,29 +30,32 @@ const trialCache = new Map<string, readonly MaskTrial[]>();
 
 function makeTrials(queries: number, keys: number, seed: number): readonly MaskTrial[] {
   const queryOffset = keys - queries;
-  const window = 1 + Math.ceil(keys / 5);
-  const first = Math.floor(keys / 3);
-  const random = [1, 2, 3].map((i) => randomSlices(queries, keys, seed + i));
+  const windowSize = 1 + Math.ceil(keys / 5);
+  const prefixLength = Math.floor(keys / 3);
+  const randomSliceLists = [1, 2, 3].map((i) => randomSlices(queries, keys, seed + i));
   return [
     { mask: masks.full(), maskMod: () => true },
     { mask: masks.causal(), maskMod: (q, k) => k <= q + queryOffset },
     { mask: masks.inverseCausal(), maskMod: (q, k) => k >= q },
     { mask: masks.bidirectionalCausal(), maskMod: (q, k) => k >= q && k <= q + queryOffset },
-    { mask: masks.slidingWindow(window), maskMod: (q, k) => k <= q + queryOffset && k > q + queryOffset - window },
-    { mask: masks.prefix(first), maskMod: (q, k) => k < first || k <= q + queryOffset },
     {
-      mask: masks.blockCausal(window),
-      maskMod: (q, k) => q + queryOffset >= 0 && k < nextBlock(q + queryOffset, window),
+      mask: masks.slidingWindow(windowSize),
+      maskMod: (q, k) => k <= q + queryOffset && k > q + queryOffset - windowSize,
     },
-    ...(keys > 0 ? [globalTokensTrial(queries, keys, window)] : []),
+    { mask: masks.prefix(prefixLength), maskMod: (q, k) => k < prefixLength || k <= q + queryOffset },
+    {
+      mask: masks.blockCausal(windowSize),
+      maskMod: (q, k) => q + queryOffset >= 0 && k < nextBlockStart(q + queryOffset, windowSize),
+    },
+    ...(keys > 0 ? [globalTokensTrial(queries, keys, windowSize)] : []),
     ...(queries === keys ? documentTrials(queries) : []),
-    ...random.map((slices) => ({ mask: masks.fromSlices(slices), maskMod: slicesToMaskMod(slices) })),
+    ...randomSliceLists.map((slices) => ({ mask: masks.fromSlices(slices), maskMod: slicesToMaskMod(slices) })),
     { mask: masks.fromSlices([]), maskMod: () => false },
   ];
 }
 
 /** The first position after the block of a position. */
-function nextBlock(position: number, size: number): number {
+function nextBlockStart(position: number, size: number): number {
   return (Math.floor(position / size) + 1) * size;
 }
 
@@ -72,20 +75,20 @@ function globalTokensTrial(queries: number, keys: number, right: number): MaskTr
 function documentTrials(length: number): MaskTrial[] {
   const lengths = [Math.floor(length / 2), 0, Math.min(1, length), 0];
   lengths[3] = length - lengths[0]! - lengths[2]!;
-  const documentOf = (position: number): number => {
+  const getDocument = (position: number): number => {
     let end = 0;
     return lengths.findIndex((documentLength) => position < (end += documentLength));
   };
   return [
-    { mask: masks.documents(lengths), maskMod: (q, k) => documentOf(q) === documentOf(k) },
-    { mask: masks.documents(lengths, "causal"), maskMod: (q, k) => documentOf(q) === documentOf(k) && k <= q },
+    { mask: masks.documents(lengths), maskMod: (q, k) => getDocument(q) === getDocument(k) },
+    { mask: masks.documents(lengths, "causal"), maskMod: (q, k) => getDocument(q) === getDocument(k) && k <= q },
     {
       mask: masks.documents(lengths, masks.slidingWindow({ left: 3, right: 1 })),
-      maskMod: (q, k) => documentOf(q) === documentOf(k) && k >= q - 3 && k <= q + 1,
+      maskMod: (q, k) => getDocument(q) === getDocument(k) && k >= q - 3 && k <= q + 1,
     },
     {
       mask: masks.shareQuestion(lengths[0]!, lengths.slice(1)),
-      maskMod: (q, k) => k <= q && (documentOf(k) === 0 || documentOf(k) === documentOf(q)),
+      maskMod: (q, k) => k <= q && (getDocument(k) === 0 || getDocument(k) === getDocument(q)),
     },
   ];
 }

@@ -8,27 +8,33 @@ import {
   type Measured,
   type Measurement,
 } from "../measure/gate.ts";
-import { expectedFor, runLocalAttention, type AttentionNumbers, runBackendOnRank, positionsOfRank } from "./attend.ts";
+import {
+  selectExpected,
+  runLocalAttention,
+  type AttentionNumbers,
+  runBackendOnRank,
+  getRankPositions,
+} from "./attend.ts";
 import { perturbContext } from "../perturb/group.ts";
 import { type Reference, getReference, type Trial } from "./trial.ts";
 import { backendTrials, placements } from "./trials.ts";
 import type { Arrangement } from "../suite-options.ts";
 
-const names = ["out", "lse", "dq", "dk", "dv"] as const;
+const resultNames = ["out", "lse", "dq", "dk", "dv"] as const;
 
 /** One rank's part of a trial, measured. Every rank of the mesh must call it; ranks may be processes. */
 export async function measureBackend(ctx: Context, backend: AttentionBackend, trial: Trial): Promise<Measurement> {
   const actual = await runBackendOnRank(ctx, backend, trial);
-  const expectedShard = expectedFor(trial, positionsOfRank(trial, ctx.mesh.coordinate));
-  const { errors, extents, lse } = await referenceErrors(ctx.device, trial);
-  const measureResult = (name: (typeof names)[number]): Measured => ({
+  const expectedShard = selectExpected(trial, getRankPositions(trial, ctx.mesh.coordinate));
+  const { errors, extents, lseMagnitude } = await getReferenceErrors(ctx.device, trial);
+  const measureResult = (name: (typeof resultNames)[number]): Measured => ({
     measured: errorSum(actual[name], expectedShard[name]),
     local: errors[name],
     expected: extents[name],
     weights: trial.dtype,
   });
-  const results = Object.fromEntries(names.map((name) => [name, measureResult(name)]));
-  return { trial: trial.name, results, lse: trial.values?.hasSeparatedScores ? 0 : lse };
+  const results = Object.fromEntries(resultNames.map((name) => [name, measureResult(name)]));
+  return { trial: trial.name, results, lse: trial.values?.hasSeparatedScores ? 0 : lseMagnitude };
 }
 
 /**
@@ -36,14 +42,14 @@ export async function measureBackend(ctx: Context, backend: AttentionBackend, tr
  * complete late. For ranks that are processes; within one process `backendSuite` does it.
  */
 export async function measureArrangement(ctx: Context, arrangement: Arrangement): Promise<Measurement[]> {
-  const rank = perturbContext(ctx, { completion: "late", seed: 3 });
+  const perturbedCtx = perturbContext(ctx, { completion: "late", seed: 3 });
   const measurements: Measurement[] = [];
   for (const [i, placement] of placements().entries()) {
     const dtype = i % 2 === 0 ? "float32" : "bfloat16";
     for (const trial of backendTrials(arrangement, { placement, dtype, seed: 100 }))
-      measurements.push(await measureBackend(rank, arrangement.backend, trial));
+      measurements.push(await measureBackend(perturbedCtx, arrangement.backend, trial));
   }
-  check(rank.inFlight() === 0, `wait() was not called on ${rank.inFlight()} collectives`);
+  check(perturbedCtx.inFlight() === 0, `wait() was not called on ${perturbedCtx.inFlight()} collectives`);
   return measurements;
 }
 
@@ -53,13 +59,13 @@ interface ReferenceErrors {
   readonly errors: AttentionNumbers<ErrorSum>;
   readonly extents: AttentionNumbers<Extent>;
   /** The largest |lse|. */
-  readonly lse: number;
+  readonly lseMagnitude: number;
 }
 
 const referenceErrorsCache = new WeakMap<Reference, Map<string, Promise<ReferenceErrors>>>();
 
 /** Measured once: all ranks of one process have the same kernels, and the whole is the same on every mesh and placement. */
-function referenceErrors(device: Device, trial: Trial): Promise<ReferenceErrors> {
+function getReferenceErrors(device: Device, trial: Trial): Promise<ReferenceErrors> {
   const expected = getReference(trial);
   const errorsByKey = referenceErrorsCache.get(expected) ?? new Map<string, Promise<ReferenceErrors>>();
   referenceErrorsCache.set(expected, errorsByKey);
@@ -74,11 +80,11 @@ function referenceErrors(device: Device, trial: Trial): Promise<ReferenceErrors>
 async function measureReference(device: Device, trial: Trial): Promise<ReferenceErrors> {
   const expected = getReference(trial);
   const actual = await runLocalAttention(device, trial);
-  const measureEach = <T>(measure: (name: (typeof names)[number]) => T) =>
-    Object.fromEntries(names.map((name) => [name, measure(name)])) as Record<(typeof names)[number], T>;
+  const measureEach = <T>(measure: (name: (typeof resultNames)[number]) => T) =>
+    Object.fromEntries(resultNames.map((name) => [name, measure(name)])) as Record<(typeof resultNames)[number], T>;
   return {
     errors: measureEach((name) => errorSum(actual[name], expected[name])),
     extents: measureEach((name) => measureExtent(expected[name])),
-    lse: magnitude(expected.lse),
+    lseMagnitude: magnitude(expected.lse),
   };
 }

@@ -12,12 +12,12 @@ export function takeRows(
   positions: readonly number[],
   { rows, width }: MatrixSize,
 ): Float64Array {
-  const matrixCount = rows * width === 0 ? 0 : values.length / (rows * width);
-  const takenRows = new Float64Array(matrixCount * positions.length * width);
-  for (let i = 0, at = 0; i < matrixCount; i++) {
+  const numMatrices = rows * width === 0 ? 0 : values.length / (rows * width);
+  const takenRows = new Float64Array(numMatrices * positions.length * width);
+  for (let i = 0, offset = 0; i < numMatrices; i++) {
     for (const position of positions) {
       const sourceOffset = (i * rows + position) * width;
-      for (let column = 0; column < width; column++) takenRows[at++] = values[sourceOffset + column]!;
+      for (let column = 0; column < width; column++) takenRows[offset++] = values[sourceOffset + column]!;
     }
   }
   return takenRows;

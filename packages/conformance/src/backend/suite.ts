@@ -3,7 +3,7 @@ import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts
 import { type CompletionTime, perturbContext, poisonMemory } from "../perturb/group.ts";
 import { checkTrials, type Measurement } from "../measure/gate.ts";
 import { onWorld } from "../world.ts";
-import { runLocalAttention, runBackendOnRank, type InitialState, selectRows, positionsOfRank } from "./attend.ts";
+import { runLocalAttention, runBackendOnRank, type InitialState, selectRows, getRankPositions } from "./attend.ts";
 import { measureBackend } from "./measure.ts";
 import {
   backendTrials,
@@ -87,7 +87,7 @@ export function backendSuite(suiteOptions: BackendSuiteOptions): Case[] {
         const includesTrial = (trial: number): boolean => !usesHalfOfTrials || (trial + i + j + l) % 2 === 0;
         return {
           name: `${caseTitle(arrangement)}, ${placement.name}, ${dtype}: as accurate as on one device, messages ${completion}`,
-          run: () => checkExact(options, arrangement, { completion, placement, dtype, includes: includesTrial }),
+          run: () => checkExact(options, arrangement, { completion, placement, dtype, includesTrial }),
         };
       }),
     ),
@@ -113,7 +113,7 @@ interface TrialConditions {
   readonly placement: ReturnType<typeof placements>[number];
   readonly dtype: DType;
   /** Which trials are run, by their numbers. */
-  includes(trial: number): boolean;
+  includesTrial(trial: number): boolean;
 }
 
 async function checkExact(
@@ -122,32 +122,36 @@ async function checkExact(
   conditions: TrialConditions,
 ): Promise<void> {
   const { mesh, axes, backend } = arrangement;
-  const { completion, placement, dtype, includes } = conditions;
+  const { completion, placement, dtype, includesTrial: includes } = conditions;
   // Ranks that share no sequence have one of their own each.
   const trials = Array.from({ length: countSequences(mesh, axes) }, (_, i) =>
     backendTrials(arrangement, { placement, dtype, seed: 100 * (i + 1), ...(extents && { extents }) }).filter(
       (_, trial) => includes(trial),
     ),
   );
-  const measured = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisonMemory }, async (ctx) => {
-    const rank = perturbContext(ctx, { completion, seed: 7 });
-    const sequence = sequenceIndex(rank, axes);
-    const measurements: Measurement[] = [];
-    for (const trial of trials[sequence]!) {
-      measurements.push(await measureBackend(rank, backend, trial));
-      const { name } = trial;
-      check(
-        rank.inFlight() === 0,
-        `${name}, rank ${ctx.rank}: wait() was not called on ${rank.inFlight()} collectives`,
-      );
-    }
-    return { sequence, measurements };
-  });
+  const rankResults = await onWorld(
+    makeWorld,
+    { size: meshSize(mesh), mesh, wrapDevice: poisonMemory },
+    async (ctx) => {
+      const perturbedCtx = perturbContext(ctx, { completion, seed: 7 });
+      const sequence = sequenceIndex(perturbedCtx, axes);
+      const measurements: Measurement[] = [];
+      for (const trial of trials[sequence]!) {
+        measurements.push(await measureBackend(perturbedCtx, backend, trial));
+        const { name } = trial;
+        check(
+          perturbedCtx.inFlight() === 0,
+          `${name}, rank ${ctx.rank}: wait() was not called on ${perturbedCtx.inFlight()} collectives`,
+        );
+      }
+      return { sequence, measurements };
+    },
+  );
   for (const sequence of trials.keys()) {
-    const ranks = measured.filter((rank) => rank.sequence === sequence);
+    const sequenceRanks = rankResults.filter((rank) => rank.sequence === sequence);
     checkTrials(
       backend.name,
-      ranks.map(({ measurements }) => measurements),
+      sequenceRanks.map(({ measurements }) => measurements),
     );
   }
 }
@@ -161,12 +165,12 @@ async function checkFolding({ makeWorld, extents }: SuiteContext, arrangement: A
   const options = { placement: placements()[1]!, dtype: "float32", seed: 9, ...(extents && { extents }) } as const;
   const trials = backendTrials(arrangement, options);
   await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
-    const { allocated } = ctx.device.memory();
+    const { allocated: initialBytes } = ctx.device.memory();
     // Of the first, full one, and of the last, in which there may be no keys: then the state stays as it was.
     for (const trial of new Set([trials[0]!, trials.at(-1)!])) {
       const expected = await runLocalAttention(ctx.device, trial, priorState);
       const actual = await runBackendOnRank(ctx, backend, trial, priorState);
-      const expectedShard = selectRows(expected, trial, positionsOfRank(trial, ctx.mesh.coordinate));
+      const expectedShard = selectRows(expected, trial, getRankPositions(trial, ctx.mesh.coordinate));
       for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
         const description = `${backend.name}, ${trial.name}, rank ${ctx.rank}, added to the initial values: ${name}`;
         checkClose(actual[name], expectedShard[name], 1e-4 * Math.max(1, magnitude(expected[name])), description);
@@ -174,7 +178,7 @@ async function checkFolding({ makeWorld, extents }: SuiteContext, arrangement: A
     }
     ctx.world.barrier().wait();
     await ctx.device.stream.synchronize();
-    const leakedBytes = ctx.device.memory().allocated - allocated;
+    const leakedBytes = ctx.device.memory().allocated - initialBytes;
     check(
       leakedBytes === 0,
       `${backend.name}, rank ${ctx.rank}: ${leakedBytes} bytes are still allocated after the pass`,

@@ -23,7 +23,7 @@ export interface ValueTransform {
 }
 
 /** Queries, and so scores, so many times as large. */
-function scaledScores(size: number, hasSeparatedScores: boolean): ValueTransform {
+function createScoreScaling(size: number, hasSeparatedScores: boolean): ValueTransform {
   return {
     name: `scores of ${size}`,
     hasSeparatedScores,
@@ -36,10 +36,10 @@ const minusInfinity: ValueTransform = {
   name: "scores of −Infinity",
   hasSeparatedScores: false,
   transform({ q, k, headDim }) {
-    const first = (i: number) => i % headDim === 0;
+    const isFirstColumn = (i: number) => i % headDim === 0;
     return {
-      q: q.map((x, i) => (first(i) ? 1 : x)),
-      k: k.map((x, i) => (first(i) && Math.floor(i / headDim) % 2 === 0 ? Number.NEGATIVE_INFINITY : x)),
+      q: q.map((x, i) => (isFirstColumn(i) ? 1 : x)),
+      k: k.map((x, i) => (isFirstColumn(i) && Math.floor(i / headDim) % 2 === 0 ? Number.NEGATIVE_INFINITY : x)),
     };
   },
 };
@@ -55,10 +55,10 @@ const denormal: ValueTransform = {
 
 /** What a backend must be as exact on as on normal numbers. */
 export const extremeValues: readonly ValueTransform[] = [
-  scaledScores(1e4, false),
-  scaledScores(1e9, true),
-  scaledScores(1e20, true),
-  scaledScores(1e37, true),
+  createScoreScaling(1e4, false),
+  createScoreScaling(1e9, true),
+  createScoreScaling(1e20, true),
+  createScoreScaling(1e37, true),
   minusInfinity,
   denormal,
 ];
@@ -103,11 +103,11 @@ const referenceCache = new WeakMap<MaskMod, Map<string, Reference>>();
 export function getReference(trial: Trial): Reference {
   const { batch, numHeads, numKvHeads, headDim, dtype, scale, seed, maskMod, queries, keys, values } = trial;
   const sizes = [batch, numHeads, numKvHeads, headDim, scale, seed, queries.length, keys.length];
-  const problem = [...sizes, dtype, values?.name].join();
+  const problemKey = [...sizes, dtype, values?.name].join();
   const referencesByProblem = referenceCache.get(maskMod) ?? new Map<string, Reference>();
   referenceCache.set(maskMod, referencesByProblem);
-  const reference = referencesByProblem.get(problem) ?? computeReference(trial);
-  referencesByProblem.set(problem, reference);
+  const reference = referencesByProblem.get(problemKey) ?? computeReference(trial);
+  referencesByProblem.set(problemKey, reference);
   return reference;
 }
 
@@ -115,8 +115,8 @@ function computeReference(trial: Trial): Reference {
   const { batch, numHeads, numKvHeads, headDim, dtype, scale, seed, maskMod } = trial;
   const queries = trial.queries.length;
   const keys = trial.keys.length;
-  const rows = batch * numHeads * queries * headDim;
-  const keyRows = batch * numKvHeads * keys * headDim;
+  const queryElements = batch * numHeads * queries * headDim;
+  const keyElements = batch * numKvHeads * keys * headDim;
   const normalProblem: AttentionProblem = {
     batch,
     numHeads,
@@ -126,14 +126,14 @@ function computeReference(trial: Trial): Reference {
     headDim,
     scale,
     maskMod,
-    q: normals(rows, 4 * seed, dtype),
-    k: normals(keyRows, 4 * seed + 1, dtype),
-    v: normals(keyRows, 4 * seed + 2, dtype),
+    q: normals(queryElements, 4 * seed, dtype),
+    k: normals(keyElements, 4 * seed + 1, dtype),
+    v: normals(keyElements, 4 * seed + 2, dtype),
   };
   const { values } = trial;
   const problem = values ? { ...normalProblem, ...values.transform(normalProblem, dtype) } : normalProblem;
   const isSeparated = !values?.hasSeparatedScores || smallestTopScoreGap(problem) > 1e-5 * magnitude(problem.q);
   check(isSeparated, `${trial.name}: two scores differ by less than the float32 resolution`);
-  const dOut = normals(rows, 4 * seed + 3, dtype);
+  const dOut = normals(queryElements, 4 * seed + 3, dtype);
   return { problem, dOut, ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
 }

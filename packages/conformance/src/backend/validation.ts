@@ -237,14 +237,14 @@ async function checkViolation(
     using x = randn(ctx, operandShapes.q);
     const placement = shards ? { name: "mine", spans: (index: number) => shards[index]! } : contiguous();
     const mask = slices ? { name: "mine", slices: () => slices } : masks.full();
-    const run = (callPlacement: Placement, callMask: Mask): Tensor => {
+    const runAttention = (callPlacement: Placement, callMask: Mask): Tensor => {
       const layout = layoutOf({ mesh: ctx.mesh.shape, axes: backend.axes, placement: callPlacement, length: 10 });
       return attention(ctx, x, x, x, { backend, mask: callMask, queries: layout, keys: layout });
     };
-    await checkThrows(() => run(placement, mask), "ShapeError", message);
+    await checkThrows(() => runAttention(placement, mask), "ShapeError", message);
     const { messagesSent } = ctx.world.traffic();
     check(messagesSent === 0, `rank ${ctx.rank} sent ${messagesSent} messages before it rejected the call`);
-    using out = run(contiguous(), masks.full());
+    using out = runAttention(contiguous(), masks.full());
     check((await out.read()).every(Number.isFinite), `rank ${ctx.rank}: a valid call failed after a rejected call`);
   });
 }
@@ -252,7 +252,7 @@ async function checkViolation(
 async function checkRejected(makeWorld: MakeWorld, backend: AttentionBackend, invalidCall: InvalidCall): Promise<void> {
   const { pass, invalidate, error, message } = invalidCall;
   await onWorld(makeWorld, { size: 2 }, async (ctx) => {
-    const unmodifiedCall = validCall(ctx, backend);
+    const unmodifiedCall = createValidCall(ctx, backend);
     const modifiedCall = { ...unmodifiedCall, ...invalidate(unmodifiedCall, ctx) };
     await checkThrows(() => callBackend(ctx, modifiedCall, pass), error, message);
     await checkThrows(
@@ -270,7 +270,7 @@ async function checkRejected(makeWorld: MakeWorld, backend: AttentionBackend, in
   });
 }
 
-function validCall(ctx: Context, backend: AttentionBackend): BackendCall {
+function createValidCall(ctx: Context, backend: AttentionBackend): BackendCall {
   const tensorEntries = Object.entries(operandShapes).map(
     ([name, shape]) => [name, ctx.device.empty(shape, "float32")] as const,
   );
@@ -281,9 +281,9 @@ function validCall(ctx: Context, backend: AttentionBackend): BackendCall {
 
 function callBackend(ctx: Context, { backend, tensors, at, from, queryAxes, keyAxes }: BackendCall, pass: Pass): void {
   const { q, k, v, dOut, lse, delta } = tensors;
-  const layout = (axes: readonly string[]) =>
+  const createLayout = (axes: readonly string[]) =>
     layoutOf({ mesh: ctx.mesh.shape, axes, length: axes.length > 0 ? 10 : 5 });
-  const attentionCall = { q, at, scale: 1, mask: [], queries: layout(queryAxes), keys: layout(keyAxes) };
+  const attentionCall = { q, at, scale: 1, mask: [], queries: createLayout(queryAxes), keys: createLayout(keyAxes) };
   if (pass === "attend") backend.attend(ctx, attentionCall, tensors, { k, v, from });
   else backend.attendBackward(ctx, { ...attentionCall, dOut, lse, delta }, tensors, { k, v, from });
 }
@@ -321,21 +321,25 @@ function invalidSequences(name: "queries" | "keys"): InvalidCall[] {
 }
 
 function invalidInputs(): InvalidCall[] {
-  const shape = (name: TensorName, to: Shape, message: RegExp) =>
+  const createShapeCase = (name: TensorName, to: Shape, message: RegExp) =>
     invalidTensor("attend", name, { title: `${name} [${to}]`, shape: to, error: "ShapeError", message });
-  const dtype = (name: TensorName, message: RegExp) =>
+  const createDtypeCase = (name: TensorName, message: RegExp) =>
     invalidTensor("attend", name, { title: `${name} of bfloat16`, dtype: "bfloat16", error: "DTypeError", message });
   return [
-    shape("q", [1, 4, 4, 8], /queries \[B,H,5,D\], as specified by their layout, received \[1,4,4,8\]/),
-    shape("q", [4, 5, 8], /queries \[B,H,5,D\], as specified by their layout, received \[4,5,8\]/),
-    shape("k", [1, 2, 6, 8], /keys \[B,H,5,D\], as specified by their layout, received \[1,2,6,8\]/),
-    shape("k", [1, 3, 5, 8], /keys \[1,Hkv,S,8\] with Hkv a divisor of the 4 query heads, received \[1,3,5,8\]/),
-    shape("k", [2, 2, 5, 8], /keys \[1,Hkv,S,8\] .* received \[2,2,5,8\]/),
-    shape("k", [1, 2, 5, 4], /keys \[1,Hkv,S,8\] .* received \[1,2,5,4\]/),
-    shape("v", [1, 2, 4, 8], /values of the keys' shape \[1,2,5,8\], received \[1,2,4,8\]/),
-    shape("v", [1, 2, 5, 4], /out \[1,4,5,4\], received \[1,4,5,8\]/),
-    dtype("v", /values with the dtype of the keys, float32, received bfloat16/),
-    dtype("q", /queries with the dtype of the keys, float32, received bfloat16/),
+    createShapeCase("q", [1, 4, 4, 8], /queries \[B,H,5,D\], as specified by their layout, received \[1,4,4,8\]/),
+    createShapeCase("q", [4, 5, 8], /queries \[B,H,5,D\], as specified by their layout, received \[4,5,8\]/),
+    createShapeCase("k", [1, 2, 6, 8], /keys \[B,H,5,D\], as specified by their layout, received \[1,2,6,8\]/),
+    createShapeCase(
+      "k",
+      [1, 3, 5, 8],
+      /keys \[1,Hkv,S,8\] with Hkv a divisor of the 4 query heads, received \[1,3,5,8\]/,
+    ),
+    createShapeCase("k", [2, 2, 5, 8], /keys \[1,Hkv,S,8\] .* received \[2,2,5,8\]/),
+    createShapeCase("k", [1, 2, 5, 4], /keys \[1,Hkv,S,8\] .* received \[1,2,5,4\]/),
+    createShapeCase("v", [1, 2, 4, 8], /values of the keys' shape \[1,2,5,8\], received \[1,2,4,8\]/),
+    createShapeCase("v", [1, 2, 5, 4], /out \[1,4,5,4\], received \[1,4,5,8\]/),
+    createDtypeCase("v", /values with the dtype of the keys, float32, received bfloat16/),
+    createDtypeCase("q", /queries with the dtype of the keys, float32, received bfloat16/),
     invalidTensor("attendBackward", "k", {
       title: "k [1,2,6,8]",
       shape: [1, 2, 6, 8],

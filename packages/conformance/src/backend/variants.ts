@@ -75,14 +75,14 @@ interface RandomSource {
 }
 
 /** What a trial adds to plain attention; the random stream is the first of a context. */
-function modifiersOf(
+function createModifiers(
   { variant, size }: VariantTrial,
   { seed, dp }: RandomSource,
 ): OracleModifiers & { readonly hasWideValues: boolean } {
   const hasVariant = (name: VariantTrial["variant"]): boolean => variant === name || variant === "all of them";
   const nextUniform = uniforms(SINK_SEED);
-  const drawPerHead = (from: number, to: number): number[] =>
-    Array.from({ length: size.numHeads }, () => Math.fround(from + (to - from) * nextUniform()));
+  const drawPerHead = (min: number, max: number): number[] =>
+    Array.from({ length: size.numHeads }, () => Math.fround(min + (max - min) * nextUniform()));
   return {
     ...(hasVariant("sinks") && { sinks: drawPerHead(-2, 2) }),
     ...(hasVariant("softcap") && { softcap: 1.5 }),
@@ -98,7 +98,7 @@ interface MaskChoice {
   readonly maskMod: MaskMod;
 }
 
-function maskOf({ mask: name, size, extent: { queries, keys } }: VariantTrial): MaskChoice {
+function selectMask({ mask: name, size, extent: { queries, keys } }: VariantTrial): MaskChoice {
   if (name !== "lengths") {
     const extentTrials = maskTrials(queries, keys, 3);
     const { mask, maskMod }: MaskTrial =
@@ -127,10 +127,10 @@ interface PreparedTrial extends OracleForward, OracleBackward {
 function prepareTrial(trial: VariantTrial, trialIndex: number, randomSource: RandomSource): PreparedTrial {
   const { variant, placement, size, extent, dtype } = trial;
   const { batch, numHeads, numKvHeads, headDim } = size;
-  const { hasWideValues, ...modifiers } = modifiersOf(trial, randomSource);
-  const mask = maskOf(trial);
+  const { hasWideValues, ...modifiers } = createModifiers(trial, randomSource);
+  const mask = selectMask(trial);
   const valueHeadDim = hasWideValues ? [24, 5, 9][headSizes.indexOf(size)]! : headDim;
-  const values = (headCount: number, rows: number, width: number, seedOffset: number): Float64Array =>
+  const createValues = (headCount: number, rows: number, width: number, seedOffset: number): Float64Array =>
     normals(batch * headCount * rows * width, 4 * trialIndex + seedOffset, dtype);
   const problem = {
     ...size,
@@ -139,11 +139,11 @@ function prepareTrial(trial: VariantTrial, trialIndex: number, randomSource: Ran
     scale: 1 / Math.sqrt(headDim),
     maskMod: mask.maskMod,
     modifiers,
-    q: values(numHeads, extent.queries, headDim, 0),
-    k: values(numKvHeads, extent.keys, headDim, 1),
-    v: values(numKvHeads, extent.keys, valueHeadDim, 2),
+    q: createValues(numHeads, extent.queries, headDim, 0),
+    k: createValues(numKvHeads, extent.keys, headDim, 1),
+    v: createValues(numKvHeads, extent.keys, valueHeadDim, 2),
   };
-  const dOut = values(numHeads, extent.queries, valueHeadDim, 3);
+  const dOut = createValues(numHeads, extent.queries, valueHeadDim, 3);
   const heading = `${variant}, ${trial.mask} ${extent.queries}×${extent.keys}, ${numHeads}/${numKvHeads} heads of size ${headDim}`;
   const name = `${heading} and ${valueHeadDim}, batch ${batch}, ${placement.name}, ${dtype}`;
   return {
@@ -158,8 +158,8 @@ function prepareTrial(trial: VariantTrial, trialIndex: number, randomSource: Ran
   };
 }
 
-const names = ["out", "lse", "dq", "dk", "dv", "dSinks"] as const;
-type VariantNumbers<Values> = Readonly<Record<(typeof names)[number], Values>>;
+const resultNames = ["out", "lse", "dq", "dk", "dv", "dSinks"] as const;
+type VariantNumbers<Values> = Readonly<Record<(typeof resultNames)[number], Values>>;
 
 /** How a trial is computed: by what, and which of its rows are here. */
 interface VariantRun {
@@ -168,12 +168,12 @@ interface VariantRun {
 }
 
 /** Rows of queries and keys that are on a rank. */
-function layoutsOf(ctx: Context, { trial }: PreparedTrial, axes: readonly string[]) {
-  const of = (length: number) => {
+function createLayouts(ctx: Context, { trial }: PreparedTrial, axes: readonly string[]) {
+  const createRows = (length: number) => {
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes, length, placement: trial.placement });
     return { layout, rows: listPositions(layout.spans(ctx.mesh.coordinate)) };
   };
-  return { queries: of(trial.extent.queries), keys: of(trial.extent.keys) };
+  return { queries: createRows(trial.extent.queries), keys: createRows(trial.extent.keys) };
 }
 
 /** What belongs to these rows of whole results or tensors. */
@@ -182,14 +182,14 @@ function selectResults(
   fullResults: VariantNumbers<ArrayLike<number>>,
   { queries, keys }: { readonly queries: readonly number[]; readonly keys: readonly number[] },
 ): VariantNumbers<Float64Array> {
-  const [q, k] = [problem.queries, problem.keys];
+  const [numQueries, numKeys] = [problem.queries, problem.keys];
   const { headDim, valueHeadDim } = problem;
   return {
-    out: takeRows(fullResults.out, queries, { rows: q, width: valueHeadDim }),
-    lse: takeRows(fullResults.lse, queries, { rows: q, width: 1 }),
-    dq: takeRows(fullResults.dq, queries, { rows: q, width: headDim }),
-    dk: takeRows(fullResults.dk, keys, { rows: k, width: headDim }),
-    dv: takeRows(fullResults.dv, keys, { rows: k, width: valueHeadDim }),
+    out: takeRows(fullResults.out, queries, { rows: numQueries, width: valueHeadDim }),
+    lse: takeRows(fullResults.lse, queries, { rows: numQueries, width: 1 }),
+    dq: takeRows(fullResults.dq, queries, { rows: numQueries, width: headDim }),
+    dk: takeRows(fullResults.dk, keys, { rows: numKeys, width: headDim }),
+    dv: takeRows(fullResults.dv, keys, { rows: numKeys, width: valueHeadDim }),
     dSinks: Float64Array.from(fullResults.dSinks),
   };
 }
@@ -197,30 +197,35 @@ function selectResults(
 async function runVariant(
   ctx: Context,
   preparedTrial: PreparedTrial,
-  run: VariantRun,
+  variantRun: VariantRun,
 ): Promise<VariantNumbers<Float32Array>> {
   const { problem, trial, mask, modifiers } = preparedTrial;
   const { numHeads, numKvHeads, batch, headDim, valueHeadDim } = problem;
-  const { queries, keys } = layoutsOf(ctx, preparedTrial, run.axes);
-  const shard = (
+  const { queries, keys } = createLayouts(ctx, preparedTrial, variantRun.axes);
+  const createShard = (
     values: Float64Array,
     headCount: number,
-    at: { rows: readonly number[]; length: number; width: number },
+    shardRows: { rows: readonly number[]; length: number; width: number },
   ) => {
-    const shardValues = takeRows(values, at.rows, { rows: at.length, width: at.width });
-    return createHeadsFirst(ctx.device, shardValues, [batch, headCount, at.rows.length, at.width], trial.dtype);
+    const shardValues = takeRows(values, shardRows.rows, { rows: shardRows.length, width: shardRows.width });
+    return createHeadsFirst(
+      ctx.device,
+      shardValues,
+      [batch, headCount, shardRows.rows.length, shardRows.width],
+      trial.dtype,
+    );
   };
   const queryRows = { rows: queries.rows, length: problem.queries };
   const keyRows = { rows: keys.rows, length: problem.keys };
-  using q = shard(problem.q, numHeads, { ...queryRows, width: headDim });
-  using k = shard(problem.k, numKvHeads, { ...keyRows, width: headDim });
-  using v = shard(problem.v, numKvHeads, { ...keyRows, width: valueHeadDim });
-  using dOut = shard(preparedTrial.dOut, numHeads, { ...queryRows, width: valueHeadDim });
+  using q = createShard(problem.q, numHeads, { ...queryRows, width: headDim });
+  using k = createShard(problem.k, numKvHeads, { ...keyRows, width: headDim });
+  using v = createShard(problem.v, numKvHeads, { ...keyRows, width: valueHeadDim });
+  using dOut = createShard(preparedTrial.dOut, numHeads, { ...queryRows, width: valueHeadDim });
   using sinks = fromArray(ctx, modifiers.sinks ?? new Array<number>(numHeads).fill(0), [numHeads]);
   using slopes = fromArray(ctx, modifiers.slopes ?? new Array<number>(numHeads).fill(0), [numHeads]);
   for (const x of [q, k, v, sinks]) x.requiresGrad = true;
   const { out, lse } = attention(ctx, q, k, v, {
-    backend: run.backend,
+    backend: variantRun.backend,
     ...mask.options,
     scale: problem.scale,
     ...(modifiers.sinks && { sinks }),
@@ -233,10 +238,10 @@ async function runVariant(
   });
   out.backward(dOut);
   const results: readonly (Tensor | null)[] = [out, lse, q.grad, k.grad, v.grad, sinks.grad];
-  if (sinks.grad) for (const axis of run.axes) ctx.mesh.group(axis).allReduce(sinks.grad, "sum").wait();
+  if (sinks.grad) for (const axis of variantRun.axes) ctx.mesh.group(axis).allReduce(sinks.grad, "sum").wait();
   const readValues = await Promise.all(results.map(async (x) => (x ? await x.read() : new Float32Array(0))));
   for (const x of results) x?.dispose();
-  return Object.fromEntries(names.map((name, i) => [name, readValues[i]!])) as VariantNumbers<Float32Array>;
+  return Object.fromEntries(resultNames.map((name, i) => [name, readValues[i]!])) as VariantNumbers<Float32Array>;
 }
 
 async function measureVariant(
@@ -248,9 +253,9 @@ async function measureVariant(
   const createContext = (): Context => perturbContext(ctx, { completion: "late", seed: 3 });
   const actual = await runVariant(createContext(), preparedTrial, { backend, axes });
   const local = await runVariant(createContext(), preparedTrial, { backend: "local", axes: [] });
-  const { queries, keys } = layoutsOf(ctx, preparedTrial, axes);
+  const { queries, keys } = createLayouts(ctx, preparedTrial, axes);
   const expectedShard = selectResults(preparedTrial, preparedTrial, { queries: queries.rows, keys: keys.rows });
-  const results = names.map((name) => [
+  const results = resultNames.map((name) => [
     name,
     {
       measured: errorSum(actual[name], expectedShard[name]),
@@ -310,19 +315,23 @@ async function checkVariants(
     preparedTrials.set(key, preparedTrial);
     return preparedTrial;
   };
-  const measured = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisonMemory }, async (ctx) => {
-    const { dp = 0 } = ctx.mesh.coordinate;
-    const measurements: Measurement[] = [];
-    for (const i of trials.keys()) {
-      measurements.push(await measureVariant(ctx, getOrPrepareTrial(i, { seed: ctx.seed, dp }), arrangement));
-    }
-    return { dp, measurements };
-  });
+  const rankResults = await onWorld(
+    makeWorld,
+    { size: meshSize(mesh), mesh, wrapDevice: poisonMemory },
+    async (ctx) => {
+      const { dp = 0 } = ctx.mesh.coordinate;
+      const measurements: Measurement[] = [];
+      for (const i of trials.keys()) {
+        measurements.push(await measureVariant(ctx, getOrPrepareTrial(i, { seed: ctx.seed, dp }), arrangement));
+      }
+      return { dp, measurements };
+    },
+  );
   for (let dp = 0; dp < (mesh.dp ?? 1); dp++) {
-    const ranks = measured.filter((rank) => rank.dp === dp);
+    const sequenceRanks = rankResults.filter((rank) => rank.dp === dp);
     checkTrials(
       backend.name,
-      ranks.map(({ measurements }) => measurements),
+      sequenceRanks.map(({ measurements }) => measurements),
     );
   }
 }

@@ -6,16 +6,19 @@ import { dtypes, groupRanks, makeTensor, runOnRanks } from "./tensors.ts";
 
 /** groupCast and groupReduce, against a reference that copies and adds row by row, to the last bit. */
 export function castCases(makeWorld: MakeWorld, size: number): Case[] {
-  const groupCase = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
+  const createGroupCase = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
     name: `${name}, ${size} ranks`,
     run: () => runOnRanks(makeWorld, size, (ctx) => body(ctx.world)),
   });
   return [
-    groupCase("groupCast with random plans: values, bytes sent and version counters", checkRandomCasts),
-    groupCase("groupCast over hosts", checkCastsOverHosts),
-    groupCase("groupReduce with random plans, in rank order", checkRandomReduces),
-    groupCase("groupReduce after groupCast multiplies each row by its receiver count", checkReduceAfterCast),
-    groupCase("groupCast and groupReduce reject mismatched arguments before posting an operation", checkInvalidPlans),
+    createGroupCase("groupCast with random plans: values, bytes sent and version counters", checkRandomCasts),
+    createGroupCase("groupCast over hosts", checkCastsOverHosts),
+    createGroupCase("groupReduce with random plans, in rank order", checkRandomReduces),
+    createGroupCase("groupReduce after groupCast multiplies each row by its receiver count", checkReduceAfterCast),
+    createGroupCase(
+      "groupCast and groupReduce reject mismatched arguments before posting an operation",
+      checkInvalidPlans,
+    ),
   ];
 }
 
@@ -64,7 +67,7 @@ function randomPlans(size: number): TestPlan[] {
 }
 
 /** Shapes of tensors that travel together: several planes, one, and no leading axis. */
-const shapesOf = (rows: number): Shape[] => [
+const createShapes = (rows: number): Shape[] => [
   [2, 3, rows, 4],
   [2, 3, rows, 1],
   [rows, 5],
@@ -72,7 +75,7 @@ const shapesOf = (rows: number): Shape[] => [
 ];
 
 /** What a rank has of tensor i, in rows of `planes` planes. */
-function valuesOf(rank: number, i: number, shape: Shape, dtype: DType): Float64Array {
+function createValues(rank: number, i: number, shape: Shape, dtype: DType): Float64Array {
   return normals(
     shape.reduce((a, b) => a * b, 1),
     7919 * rank + i,
@@ -91,43 +94,45 @@ interface RowMatrix {
 }
 
 /** The elements of one row, over all planes: where each lies. */
-function elementsOf({ shape }: RowMatrix, row: number): number[] {
+function elementIndices({ shape }: RowMatrix, row: number): number[] {
   const [rows, width] = shape.slice(-2) as [number, number];
-  const planeCount = shape.slice(0, -2).reduce((a, b) => a * b, 1);
+  const numPlanes = shape.slice(0, -2).reduce((a, b) => a * b, 1);
   return Array.from(
-    { length: planeCount * width },
+    { length: numPlanes * width },
     (_, i) => (Math.floor(i / width) * rows + row) * width + (i % width),
   );
 }
 
 /** [sender, its row] of every row that a rank receives, in order. */
-function receivedRows(plan: GroupCastPlan, rank: number): [sender: number, row: number][] {
+function listReceivedRows(plan: GroupCastPlan, rank: number): [sender: number, row: number][] {
   return Array.from({ length: plan.size }, (_, sender) => sender).flatMap((sender) =>
     listRows(plan.ranges(sender, rank)).map((row): [number, number] => [sender, row]),
   );
 }
 
-function expectedCast({ plan, rows }: TestPlan, rank: number, i: number, dtype: DType): RowMatrix {
-  const received = receivedRows(plan, rank);
-  const shape = shapesOf(received.length)[i]!;
+function computeExpectedCast({ plan, rows }: TestPlan, rank: number, i: number, dtype: DType): RowMatrix {
+  const receivedRowList = listReceivedRows(plan, rank);
+  const shape = createShapes(receivedRowList.length)[i]!;
   const out = { shape, values: new Float64Array(shape.reduce((a, b) => a * b, 1)) };
-  for (const [at, [sender, row]] of received.entries()) {
-    const from = { shape: shapesOf(rows[sender]!)[i]!, values: new Float64Array() };
-    const values = valuesOf(sender, i, from.shape, dtype);
-    const elements = elementsOf(from, row);
-    for (const [e, to] of elementsOf(out, at).entries()) out.values[to] = values[elements[e]!]!;
+  for (const [outRow, [sender, row]] of receivedRowList.entries()) {
+    const sourceMatrix = { shape: createShapes(rows[sender]!)[i]!, values: new Float64Array() };
+    const values = createValues(sender, i, sourceMatrix.shape, dtype);
+    const elements = elementIndices(sourceMatrix, row);
+    for (const [e, outIndex] of elementIndices(out, outRow).entries()) out.values[outIndex] = values[elements[e]!]!;
   }
   return out;
 }
 
 /** Rows of a group's tensors, to send. */
-function inputsOf(group: ProcessGroup, rows: number, dtype: DType): Tensor[] {
-  return shapesOf(rows).map((shape, i) => makeTensor(group, valuesOf(group.rank, i, shape, dtype), { dtype, shape }));
+function createInputs(group: ProcessGroup, rows: number, dtype: DType): Tensor[] {
+  return createShapes(rows).map((shape, i) =>
+    makeTensor(group, createValues(group.rank, i, shape, dtype), { dtype, shape }),
+  );
 }
 
 /** Memory to receive into, full of NaN. */
-function outputsOf(group: ProcessGroup, rows: number, dtype: DType): Tensor[] {
-  return shapesOf(rows).map((shape) => {
+function createOutputs(group: ProcessGroup, rows: number, dtype: DType): Tensor[] {
+  return createShapes(rows).map((shape) => {
     const out = group.device.empty(shape, dtype);
     if (out.size > 0) group.device.kernels.fill(out, Number.NaN);
     return out;
@@ -145,14 +150,14 @@ async function checkCast(
   isHierarchical: boolean,
 ): Promise<void> {
   const { rank } = group;
-  const input = inputsOf(group, testPlan.rows[rank]!, dtype);
-  const out = outputsOf(group, receivedRows(testPlan.plan, rank).length, dtype);
+  const input = createInputs(group, testPlan.rows[rank]!, dtype);
+  const out = createOutputs(group, listReceivedRows(testPlan.plan, rank).length, dtype);
   const versions = out.map(({ storage }) => storage.version);
   group.groupCast(out, input, testPlan.plan, { label: "test", hierarchical: isHierarchical }).wait();
   for (const [i, tensor] of out.entries()) {
     checkEqual(
       await tensor.read(),
-      expectedCast(testPlan, rank, i, dtype).values,
+      computeExpectedCast(testPlan, rank, i, dtype).values,
       `tensor ${i}, ${dtype}, rank ${rank}`,
     );
     check(
@@ -165,7 +170,7 @@ async function checkCast(
 
 async function checkRandomCasts(group: ProcessGroup): Promise<void> {
   const bytesPerRow = { float32: 4, bfloat16: 2, float16: 2 };
-  const elementsPerRow = shapesOf(1).reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0);
+  const elementsPerRow = createShapes(1).reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0);
   for (const [i, testPlan] of randomPlans(group.size).entries()) {
     const dtype = dtypes[i % dtypes.length]!;
     await group.device.stream.synchronize();
@@ -173,7 +178,7 @@ async function checkRandomCasts(group: ProcessGroup): Promise<void> {
     await checkCast(group, testPlan, dtype, false);
     const trafficAfter = group.traffic();
     const sentRows = groupRanks(group).flatMap((to) => listRows(testPlan.plan.ranges(group.rank, to))).length;
-    const expected = [sentRows, receivedRows(testPlan.plan, group.rank).length].map(
+    const expected = [sentRows, listReceivedRows(testPlan.plan, group.rank).length].map(
       (rows) => rows * elementsPerRow * bytesPerRow[dtype],
     );
     const measuredBytes = [
@@ -198,24 +203,24 @@ async function checkRandomReduces(group: ProcessGroup): Promise<void> {
   const { rank } = group;
   for (const [planIndex, { plan, rows }] of randomPlans(group.size).entries()) {
     const wireDType = planIndex % 2 === 0 ? "float32" : "bfloat16";
-    const input = inputsOf(group, receivedRows(plan, rank).length, "float32");
-    const sums = shapesOf(rows[rank]!).map((shape, i) => ({
+    const input = createInputs(group, listReceivedRows(plan, rank).length, "float32");
+    const sums = createShapes(rows[rank]!).map((shape, i) => ({
       shape,
-      values: valuesOf(100 + rank, i, shape, "float32"),
+      values: createValues(100 + rank, i, shape, "float32"),
     }));
     const out = sums.map(({ values, shape }) => makeTensor(group, values, { dtype: "float32", shape }));
     group.groupReduce(out, input, plan, wireDType === "float32" ? undefined : { wire: wireDType }).wait();
     // One receiver after the other, in rank order: each addition rounds.
     for (const receiver of groupRanks(group)) {
-      const received = receivedRows(plan, receiver);
+      const received = listReceivedRows(plan, receiver);
       for (const [i, sum] of sums.entries()) {
-        const from = { shape: shapesOf(received.length)[i]!, values: new Float64Array() };
-        const values = valuesOf(receiver, i, from.shape, "float32");
-        for (const [at, [sourceRank, row]] of received.entries()) {
+        const receivedMatrix = { shape: createShapes(received.length)[i]!, values: new Float64Array() };
+        const values = createValues(receiver, i, receivedMatrix.shape, "float32");
+        for (const [receivedRow, [sourceRank, row]] of received.entries()) {
           if (sourceRank !== rank) continue;
-          const elements = elementsOf(from, at);
-          for (const [e, to] of elementsOf(sum, row).entries()) {
-            sum.values[to] = Math.fround(sum.values[to]! + roundTo(values[elements[e]!]!, wireDType));
+          const elements = elementIndices(receivedMatrix, receivedRow);
+          for (const [e, sumIndex] of elementIndices(sum, row).entries()) {
+            sum.values[sumIndex] = Math.fround(sum.values[sumIndex]! + roundTo(values[elements[e]!]!, wireDType));
           }
         }
       }
@@ -230,12 +235,12 @@ async function checkRandomReduces(group: ProcessGroup): Promise<void> {
 async function checkReduceAfterCast(group: ProcessGroup): Promise<void> {
   const { rank } = group;
   for (const { plan, rows } of randomPlans(group.size)) {
-    const count = receivedRows(plan, rank).length;
-    const shapes = shapesOf(rows[rank]!);
+    const numReceived = listReceivedRows(plan, rank).length;
+    const shapes = createShapes(rows[rank]!);
     // Whole numbers: their sums are exact.
-    const values = shapes.map((shape, i) => valuesOf(rank, i, shape, "float32").map((x) => Math.round(16 * x)));
+    const values = shapes.map((shape, i) => createValues(rank, i, shape, "float32").map((x) => Math.round(16 * x)));
     const x = shapes.map((shape, i) => makeTensor(group, values[i]!, { dtype: "float32", shape }));
-    const received = outputsOf(group, count, "float32");
+    const received = createOutputs(group, numReceived, "float32");
     const sums = shapes.map((shape) =>
       makeTensor(group, new Float64Array(shape.reduce((a, b) => a * b, 1)), { dtype: "float32", shape }),
     );
@@ -248,7 +253,7 @@ async function checkReduceAfterCast(group: ProcessGroup): Promise<void> {
       const expected = { shape, values: new Float64Array(values[i]!.length) };
       for (let row = 0; row < rows[rank]!; row++) {
         const receivers = groupRanks(group).filter((to) => listRows(plan.ranges(rank, to)).includes(row)).length;
-        for (const e of elementsOf(expected, row)) expected.values[e] = receivers * values[i]![e]!;
+        for (const e of elementIndices(expected, row)) expected.values[e] = receivers * values[i]![e]!;
       }
       checkEqual(await sums[i]!.read(), expected.values, `tensor ${i}, rank ${rank}`);
     }
@@ -258,31 +263,40 @@ async function checkReduceAfterCast(group: ProcessGroup): Promise<void> {
 
 async function checkInvalidPlans(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
-  const planOf = (ranges: GroupCastPlan["ranges"], ranks = size): GroupCastPlan => ({ size: ranks, ranges });
-  const emptyPlan = planOf(() => []);
+  const createPlan = (ranges: GroupCastPlan["ranges"], ranks = size): GroupCastPlan => ({ size: ranks, ranges });
+  const emptyPlan = createPlan(() => []);
   const planToNextRank = (ranges: readonly RowRange[]): GroupCastPlan =>
-    planOf((sender, receiver) => (receiver === (sender + 1) % size ? ranges : []));
-  const make = (shape: Shape, dtype: DType = "float32"): Tensor =>
+    createPlan((sender, receiver) => (receiver === (sender + 1) % size ? ranges : []));
+  const createTensor = (shape: Shape, dtype: DType = "float32"): Tensor =>
     makeTensor(group, new Float64Array(shape.reduce((a, b) => a * b, 1)), { dtype, shape });
-  const [x, empty, wideTensor, halfTensor] = [make([4, 3]), make([0, 3]), make([0, 4]), make([0, 3], "bfloat16")];
+  const [x, emptyTensor, wideTensor, halfTensor] = [
+    createTensor([4, 3]),
+    createTensor([0, 3]),
+    createTensor([0, 4]),
+    createTensor([0, 3], "bfloat16"),
+  ];
   const checkRejected = async (call: () => unknown, name: string, pattern: RegExp): Promise<void> => {
     await checkThrows(call, name, pattern);
   };
   const operations = ["groupCast", "groupReduce"] as const;
   for (const op of operations) {
-    const [defaultInput, defaultOut] = op === "groupCast" ? [x, empty] : [empty, x];
+    const [defaultInput, defaultOut] = op === "groupCast" ? [x, emptyTensor] : [emptyTensor, x];
     const post = (plan: GroupCastPlan, out = defaultOut, input = defaultInput): unknown =>
       op === "groupCast" ? group.groupCast([out], [input], plan) : group.groupReduce([input], [out], plan);
-    await checkRejected(() => post(planOf(() => [], size + 1)), "OptionError", /expected a plan for \d+ ranks/);
+    await checkRejected(() => post(createPlan(() => [], size + 1)), "OptionError", /expected a plan for \d+ ranks/);
     await checkRejected(
-      () => post(planOf(() => [{ start: 0, length: 1 }])),
+      () => post(createPlan(() => [{ start: 0, length: 1 }])),
       "OptionError",
       /no ranges from a rank to itself/,
     );
     await checkRejected(() => group[op]([], [], emptyPlan), "OptionError", /non-empty arrays of the same length/);
     await checkRejected(() => group[op]([x], [x], emptyPlan), "ShapeError", /rows, as in the plan|overlap/);
-    await checkRejected(() => group[op]([wideTensor], [empty], emptyPlan), "ShapeError", /same shape except for rows/);
-    await checkRejected(() => group[op]([halfTensor], [empty], emptyPlan), "DTypeError", /./);
+    await checkRejected(
+      () => group[op]([wideTensor], [emptyTensor], emptyPlan),
+      "ShapeError",
+      /same shape except for rows/,
+    );
+    await checkRejected(() => group[op]([halfTensor], [emptyTensor], emptyPlan), "DTypeError", /./);
     if (size === 1) continue;
     await checkRejected(() => post(planToNextRank([{ start: 1, length: 0 }])), "OptionError", /length ≥ 1/);
     const overlappingPlan = planToNextRank([
@@ -297,5 +311,5 @@ async function checkInvalidPlans(group: ProcessGroup): Promise<void> {
   using sumTensor = makeTensor(group, [rank], { dtype: "float32" });
   group.allReduce(sumTensor).wait();
   checkEqual(await sumTensor.read(), [(size * (size - 1)) / 2], "the sum after the rejected calls");
-  disposeAll([x, empty, wideTensor, halfTensor]);
+  disposeAll([x, emptyTensor, wideTensor, halfTensor]);
 }

@@ -5,16 +5,18 @@ import { checkTensorValues, dtypes, groupRanks, recvBuffer, runOnRanks, makeTens
 
 /** sendRecv, and the traffic it counts. */
 export function messageCases(makeWorld: MakeWorld, size: number): Case[] {
-  const groupCase = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
+  const createGroupCase = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
     name: `${name}, ${size} ranks`,
     run: () => runOnRanks(makeWorld, size, (ctx) => body(ctx.world)),
   });
   return [
-    ...dtypes.map((dtype) => groupCase(`sendRecv around a ring, ${dtype}`, (group) => checkRingExchange(group, dtype))),
-    groupCase("all-to-all sendRecv, with message sizes from 0", checkAllPairs),
-    groupCase("sendRecv preserves message order between two ranks", checkMessageOrder),
-    groupCase("sendRecv within a subset of the ranks", checkPairwiseExchange),
-    groupCase("traffic counts payloads", checkTraffic),
+    ...dtypes.map((dtype) =>
+      createGroupCase(`sendRecv around a ring, ${dtype}`, (group) => checkRingExchange(group, dtype)),
+    ),
+    createGroupCase("all-to-all sendRecv, with message sizes from 0", checkAllPairs),
+    createGroupCase("sendRecv preserves message order between two ranks", checkMessageOrder),
+    createGroupCase("sendRecv within a subset of the ranks", checkPairwiseExchange),
+    createGroupCase("traffic counts payloads", checkTraffic),
   ];
 }
 
@@ -41,7 +43,7 @@ async function checkRingExchange(group: ProcessGroup, dtype: (typeof dtypes)[num
 /** The message from a to b has a·size + b elements: every size is different, and one is 0. */
 async function checkAllPairs(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
-  const messageLength = (from: number, to: number) => from * size + to;
+  const messageLength = (sender: number, receiver: number) => sender * size + receiver;
   const sendTensors = groupRanks(group).map((to) =>
     makeTensor(group, messageContent(rank, to, messageLength(rank, to)), { dtype: "float32" }),
   );
@@ -51,18 +53,18 @@ async function checkAllPairs(group: ProcessGroup): Promise<void> {
     ...receiveBuffers.map((tensor, from) => ({ tensor, from })),
   ];
   group.sendRecv(transfers).wait();
-  for (const [from, tensor] of receiveBuffers.entries()) {
+  for (const [sender, tensor] of receiveBuffers.entries()) {
     await checkTensorValues(
       tensor,
-      messageContent(from, rank, messageLength(from, rank)),
-      `message from rank ${from} on rank ${rank}`,
+      messageContent(sender, rank, messageLength(sender, rank)),
+      `message from rank ${sender} on rank ${rank}`,
     );
   }
   for (const tensor of [...sendTensors, ...receiveBuffers]) tensor[Symbol.dispose]();
 }
 
-function messageContent(from: number, to: number, length: number): Float64Array {
-  return Float64Array.from({ length }, (_, i) => 10_000 * from + 100 * to + i);
+function messageContent(sender: number, receiver: number, length: number): Float64Array {
+  return Float64Array.from({ length }, (_, i) => 10_000 * sender + 100 * receiver + i);
 }
 
 async function checkMessageOrder(group: ProcessGroup): Promise<void> {

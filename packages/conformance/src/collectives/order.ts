@@ -5,19 +5,22 @@ import { checkTensorValues, groupRanks, recvBuffer, runOnRanks, makeTensor } fro
 
 /** What is promised of the order between collectives and compute, and of memory; and groups within groups. */
 export function orderCases(makeWorld: MakeWorld, size: number): Case[] {
-  const groupCase = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
+  const createGroupCase = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
     name: `${name}, ${size} ranks`,
     run: () => runOnRanks(makeWorld, size, (ctx) => body(ctx.world)),
   });
   return [
-    groupCase("a collective reads the results of earlier kernels", checkPostWaitsForCompute),
-    groupCase("kernels enqueued after wait() read the received values", checkWaitPrecedesCompute),
-    groupCase("a double-buffered pipeline", checkPipeline),
-    groupCase("tensors may be disposed once a collective is posted", checkDisposeAfterPost),
-    groupCase("a collective completes without a call to wait()", checkCloseWithoutWait),
-    groupCase("a collective increments the version counter of its output, not of its input", checkVersionCounters),
-    groupCase("barrier", checkBarriers),
-    groupCase("split, and collectives on several groups between splits", checkSplits),
+    createGroupCase("a collective reads the results of earlier kernels", checkPostWaitsForCompute),
+    createGroupCase("kernels enqueued after wait() read the received values", checkWaitPrecedesCompute),
+    createGroupCase("a double-buffered pipeline", checkPipeline),
+    createGroupCase("tensors may be disposed once a collective is posted", checkDisposeAfterPost),
+    createGroupCase("a collective completes without a call to wait()", checkCloseWithoutWait),
+    createGroupCase(
+      "a collective increments the version counter of its output, not of its input",
+      checkVersionCounters,
+    ),
+    createGroupCase("barrier", checkBarriers),
+    createGroupCase("split, and collectives on several groups between splits", checkSplits),
   ];
 }
 
@@ -79,19 +82,19 @@ async function checkVersionCounters(group: ProcessGroup): Promise<void> {
   };
   using receiveSlice = receiveBuffer.slice(0, 0, 1);
   using sendSlice = sendTensor.slice(0, 0, 1);
-  const [to, from] = [(rank + 1) % size, (rank + size - 1) % size];
+  const [rightRank, leftRank] = [(rank + 1) % size, (rank + size - 1) % size];
   const exchange = [
-    { tensor: sendTensor, to },
-    { tensor: receiveBuffer, from },
+    { tensor: sendTensor, to: rightRank },
+    { tensor: receiveBuffer, from: leftRank },
   ];
   checkVersionIncrease("sendRecv", () => group.sendRecv(exchange));
   checkVersionIncrease("allGather", () => group.allGather(receiveBuffer, sendSlice));
   checkVersionIncrease("reduceScatter", () => group.reduceScatter(receiveSlice, sendTensor));
   checkVersionIncrease("allReduce", () => group.allReduce(receiveBuffer));
   checkVersionIncrease("allToAll", () => group.allToAll(receiveBuffer, sendTensor));
-  const root = rank === 0 ? sendTensor.storage.version : receiveBuffer.storage.version;
+  const versionBefore = rank === 0 ? sendTensor.storage.version : receiveBuffer.storage.version;
   group.broadcast(rank === 0 ? sendTensor : receiveBuffer, 0).wait();
-  const versionIncrease = (rank === 0 ? sendTensor : receiveBuffer).storage.version - root;
+  const versionIncrease = (rank === 0 ? sendTensor : receiveBuffer).storage.version - versionBefore;
   check(
     rank === 0 ? versionIncrease === 0 : versionIncrease > 0,
     `broadcast: the version counter was incremented by ${versionIncrease} on rank ${rank}`,
@@ -107,8 +110,8 @@ async function checkPipeline(group: ProcessGroup): Promise<void> {
     recvBuffer(group, LONG_KERNEL_ELEMENTS, "float32"),
   ];
   using sum = makeTensor(group, new Float64Array(LONG_KERNEL_ELEMENTS), { dtype: "float32" });
-  const rounds = 3 * size;
-  for (let round = 0; round < rounds; round++) {
+  const numRounds = 3 * size;
+  for (let round = 0; round < numRounds; round++) {
     const [currentBuffer, nextBuffer] = [buffers[round % 2]!, buffers[(round + 1) % 2]!];
     const leftRank = (rank + size - 1) % size;
     const work = group.sendRecv([
@@ -191,8 +194,8 @@ async function checkSplits(group: ProcessGroup): Promise<void> {
     halfGroup.allReduce(halfTensor),
   ];
   for (const work of works) work.wait();
-  const sum = (ranks: readonly number[]) => ranks.reduce((a, b) => a + b, 0);
-  await checkTensorValues(halfTensor, [sum(members) * members.length], "the sum of the split group, twice");
-  await checkTensorValues(worldTensor, [sum(groupRanks(group))], "the sum of the world");
+  const sumRanks = (ranks: readonly number[]) => ranks.reduce((a, b) => a + b, 0);
+  await checkTensorValues(halfTensor, [sumRanks(members) * members.length], "the sum of the split group, twice");
+  await checkTensorValues(worldTensor, [sumRanks(groupRanks(group))], "the sum of the world");
   await checkTensorValues(selfTensor, [group.rank], "the sum of the single-rank group");
 }

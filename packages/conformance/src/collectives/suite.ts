@@ -42,7 +42,7 @@ async function checkAllReduce(group: ProcessGroup, op: ReduceOp, dtype: DType): 
     const inputs = groupRanks(group).map((rank) => rankValues(rank, length, dtype));
     using x = makeTensor(group, inputs[group.rank]!, { dtype });
     group.allReduce(x, op).wait();
-    checkEqual(await x.read(), expectedReduction(inputs, op, dtype), `${length} numbers on rank ${group.rank}`);
+    checkEqual(await x.read(), computeReduction(inputs, op, dtype), `${length} numbers on rank ${group.rank}`);
   }
 }
 
@@ -55,14 +55,14 @@ async function checkReduceScatter(group: ProcessGroup, op: ReduceOp, dtype: DTyp
     using out = recvBuffer(group, counts[rank]!, dtype);
     group.reduceScatter(out, input, op, counts === equalCounts ? undefined : { counts }).wait();
     const start = sumOfCounts(counts.slice(0, rank));
-    const expected = expectedReduction(inputs, op, dtype).subarray(start, start + counts[rank]!);
+    const expected = computeReduction(inputs, op, dtype).subarray(start, start + counts[rank]!);
     await checkTensorValues(out, expected, `shares ${counts.join()}, rank ${rank}`);
     await checkTensorValues(input, inputs[rank]!, "the input, which must not be modified");
   }
 }
 
 /** In rank order, float32 all the way, rounded to the dtype once. */
-function expectedReduction(inputs: readonly Float64Array[], op: ReduceOp, dtype: DType): Float64Array {
+function computeReduction(inputs: readonly Float64Array[], op: ReduceOp, dtype: DType): Float64Array {
   return inputs[0]!.map((_, i) => {
     const terms = concatenate(inputs.map((input) => input.subarray(i, i + 1)));
     if (op === "max") return Math.max(...terms);
@@ -116,21 +116,21 @@ function gatherCases(makeWorld: MakeWorld, size: number): Case[] {
 }
 
 async function checkAllGather(group: ProcessGroup, dtype: DType): Promise<void> {
-  const equal = groupRanks(group).map(() => 129);
-  for (const counts of [equal, unevenCounts(group.size)]) {
+  const equalCounts = groupRanks(group).map(() => 129);
+  for (const counts of [equalCounts, unevenCounts(group.size)]) {
     const inputs = counts.map((count, rank) => rankValues(rank, count, dtype));
     using input = makeTensor(group, inputs[group.rank]!, { dtype });
     using out = recvBuffer(group, sumOfCounts(counts), dtype);
-    group.allGather(out, input, counts === equal ? undefined : { counts }).wait();
+    group.allGather(out, input, counts === equalCounts ? undefined : { counts }).wait();
     await checkTensorValues(out, concatenate(inputs), `shares ${counts.join()} on rank ${group.rank}`);
   }
 }
 
 async function checkAllToAll(group: ProcessGroup, dtype: DType): Promise<void> {
   const { rank, size } = group;
-  const equal = (): number => 11;
+  const equalCount = (): number => 11;
   const unevenCount = (from: number, to: number): number => (from + 2 * to) % 4;
-  for (const count of [equal, unevenCount]) {
+  for (const count of [equalCount, unevenCount]) {
     const sendCounts = (from: number) => groupRanks(group).map((to) => count(from, to));
     const sentValues = (from: number) => rankValues(from, sumOfCounts(sendCounts(from)), dtype);
     const sentBlock = (from: number, to: number) => {
@@ -140,7 +140,9 @@ async function checkAllToAll(group: ProcessGroup, dtype: DType): Promise<void> {
     const receiveCounts = groupRanks(group).map((from) => count(from, rank));
     using input = makeTensor(group, sentValues(rank), { dtype });
     using out = recvBuffer(group, sumOfCounts(receiveCounts), dtype);
-    group.allToAll(out, input, count === equal ? undefined : { send: sendCounts(rank), receive: receiveCounts }).wait();
+    group
+      .allToAll(out, input, count === equalCount ? undefined : { send: sendCounts(rank), receive: receiveCounts })
+      .wait();
     await checkTensorValues(
       out,
       concatenate(groupRanks(group).map((from) => sentBlock(from, rank))),

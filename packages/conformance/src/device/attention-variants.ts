@@ -28,8 +28,8 @@ const combinedModifiers: OracleModifiers = { softcap: 2.5, slopes, dropout, orig
 
 /** attend and attendBackward with score modifiers, dropout and values of another head size. */
 export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Record<DType, number>>): Case[] {
-  const run = attentionRunner(make, tolerance);
-  const whereSupported = (features: readonly KernelFeature[], body: () => Promise<void>) => async (): Promise<void> => {
+  const runCase = attentionRunner(make, tolerance);
+  const ifSupported = (features: readonly KernelFeature[], body: () => Promise<void>) => async (): Promise<void> => {
     using device = make();
     if (features.every((feature) => device.features?.includes(feature))) await body();
   };
@@ -40,40 +40,46 @@ export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Rec
     ...variants.flatMap(({ name, modifiers }) =>
       (["float32", "bfloat16", "float16"] as const).map((dtype) => ({
         name: `attention: ${name}, ${dtype}`,
-        run: whereSupported([name], () => run(variantCase({ ...heads, dtype, modifiers }))),
+        run: ifSupported([name], () => runCase(variantCase({ ...heads, dtype, modifiers }))),
       })),
     ),
     ...valueSizes.flatMap(([headDim, valueHeadDim]) =>
       (["float32", "bfloat16"] as const).map((dtype) => ({
         name: `attention: KV head size ${headDim}, value head size ${valueHeadDim}, ${dtype}`,
-        run: whereSupported(["valueHeadSize"], () => run(variantCase({ ...heads, headDim, valueHeadDim, dtype }))),
+        run: ifSupported(["valueHeadSize"], () => runCase(variantCase({ ...heads, headDim, valueHeadDim, dtype }))),
       })),
     ),
     ...(["reversed", "gapped"] as const).map((storageOrder) => ({
       name: `attention: all modifiers combined, strided, ${storageOrder}`,
-      run: whereSupported(allFeatures, () =>
-        run({ ...variantCase({ ...heads, valueHeadDim: 33, modifiers: combinedModifiers }), storageOrder }),
+      run: ifSupported(allFeatures, () =>
+        runCase({ ...variantCase({ ...heads, valueHeadDim: 33, modifiers: combinedModifiers }), storageOrder }),
       ),
     })),
     ...maskTrials(70, 70, 3).map(({ mask, maskMod }) => ({
       name: `attention: all modifiers combined, ${mask.name}`,
-      run: whereSupported(modifierFeatures, () =>
-        checkMask(run, { queries: 70, keys: 70, slices: mask.slices(70, 70), maskMod, modifiers: combinedModifiers }),
+      run: ifSupported(modifierFeatures, () =>
+        checkMask(runCase, {
+          queries: 70,
+          keys: 70,
+          slices: mask.slices(70, 70),
+          maskMod,
+          modifiers: combinedModifiers,
+        }),
       ),
     })),
     ...shortSizes.map((sizes) => ({
       name: `attention: all modifiers combined, ${sizes.queries}×${sizes.keys}, ${sizes.numHeads}/${sizes.numKvHeads} heads`,
-      run: whereSupported(allFeatures, () => run(fullCase(sizes))),
+      run: ifSupported(allFeatures, () => runCase(fullCase(sizes))),
     })),
     {
       name: "attention: softcap of scores that overflow exp",
-      run: whereSupported(["softcap"], () =>
-        run(variantCase({ numHeads: 2, numKvHeads: 2, headDim: 16, size: 1000, modifiers: { softcap: 20 } })),
+      run: ifSupported(["softcap"], () =>
+        runCase(variantCase({ numHeads: 2, numKvHeads: 2, headDim: 16, queryScale: 1000, modifiers: { softcap: 20 } })),
       ),
     },
     {
       name: "attention: the dropped fraction matches the probability, and seed and stream change the dropout mask",
-      run: whereSupported(["dropout"], () => withDevice(make, checkDropoutProbability)),
+      run: ifSupported(["dropout"], () => withDevice(make, checkDropoutProbability)),
     },
   ];
 }
@@ -95,10 +101,10 @@ const shortSizes = [
 ] as const;
 
 function variantCase(sizes: AttentionSizes): AttentionCase {
-  const { size = 1 } = sizes;
+  const { queryScale = 1 } = sizes;
   const problem = makeProblem({ ...sizes, ...causalExtent });
   // Of scores that are cut off derivatives are differences of numbers close to 1, times queries.
-  return { ...causalCase(problem, sizes.dtype), factors: { dq: size, dk: size } };
+  return { ...causalCase(problem, sizes.dtype), factors: { dq: queryScale, dk: queryScale } };
 }
 
 function fullCase({ queries, keys, ...heads }: (typeof shortSizes)[number]): AttentionCase {
@@ -113,10 +119,10 @@ function fullCase({ queries, keys, ...heads }: (typeof shortSizes)[number]): Att
     maskMod: () => true,
     modifiers,
   });
-  const wholeSpan = (length: number) => ({ start: 0, length, step: 1 });
+  const fullSpan = (length: number) => ({ start: 0, length, step: 1 });
   return {
-    queries: [wholeSpan(queries)],
-    keys: [[wholeSpan(keys)]],
+    queries: [fullSpan(queries)],
+    keys: [[fullSpan(keys)]],
     mask: masks.full().slices(queries, keys),
     problem,
     dtype: "float32",
@@ -158,13 +164,13 @@ async function checkDropoutProbability(device: Device): Promise<void> {
   }
   const firstCounts = await countKeptPairs({});
   for (const overrides of [{ seed: 1 }, { stream: 1 }, { batchOffset: 5 }]) {
-    const equalCounts = (await countKeptPairs(overrides)).filter(
+    const numEqualCounts = (await countKeptPairs(overrides)).filter(
       (count, i) => Math.round(count) === Math.round(firstCounts[i]!),
     ).length;
     const name = Object.keys(overrides)[0]!;
     check(
-      equalCounts < firstCounts.length / 4,
-      `${equalCounts} of ${firstCounts.length} rows kept the same number of weights after ${name} changed`,
+      numEqualCounts < firstCounts.length / 4,
+      `${numEqualCounts} of ${firstCounts.length} rows kept the same number of weights after ${name} changed`,
     );
   }
 }

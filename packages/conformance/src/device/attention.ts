@@ -46,33 +46,36 @@ const makeSpan = (start: number, length: number, step = 1): Span => ({ start, le
 
 /** attend and attendBackward; `tolerance` is relative to the largest value, by dtype of the inputs. */
 export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DType, number>> = tolerances): Case[] {
-  const run = attentionRunner(make, tolerance);
+  const runCase = attentionRunner(make, tolerance);
   return [
     ...maskTrials(70, 70, 3).map(({ mask, maskMod }) => ({
       name: `attention: ${mask.name}`,
-      run: () => checkMask(run, { queries: 70, keys: 70, slices: mask.slices(70, 70), maskMod }),
+      run: () => checkMask(runCase, { queries: 70, keys: 70, slices: mask.slices(70, 70), maskMod }),
     })),
     ...maskTrials(33, 140, 4).map(({ mask, maskMod }) => ({
       name: `attention: ${mask.name}, more keys than queries`,
-      run: () => checkMask(run, { queries: 33, keys: 140, slices: mask.slices(33, 140), maskMod }),
+      run: () => checkMask(runCase, { queries: 33, keys: 140, slices: mask.slices(33, 140), maskMod }),
     })),
     ...[1, 2, 3, 5, 8, 15, 16, 17, 32, 40, 64, 80, 96, 100, 128, 192, 255, 256].map((headDim) => ({
       name: `attention: head size ${headDim}`,
-      run: () => run(randomCausalCase({ headDim, numHeads: 3, numKvHeads: 1 })),
+      run: () => runCase(randomCausalCase({ headDim, numHeads: 3, numKvHeads: 1 })),
     })),
     ...(["bfloat16", "float16"] as const).map((dtype) => ({
       name: `attention: ${dtype}`,
-      run: () => run(randomCausalCase({ headDim: 24, numHeads: 4, numKvHeads: 2, dtype })),
+      run: () => runCase(randomCausalCase({ headDim: 24, numHeads: 4, numKvHeads: 2, dtype })),
     })),
     ...(["reversed", "gapped"] as const).map((storageOrder) => ({
       name: `attention: strided, ${storageOrder}`,
-      run: () => run({ ...randomCausalCase({ headDim: 12, numHeads: 4, numKvHeads: 2 }), storageOrder }),
+      run: () => runCase({ ...randomCausalCase({ headDim: 12, numHeads: 4, numKvHeads: 2 }), storageOrder }),
     })),
     ...(["float32", "bfloat16", "float16"] as const).flatMap((dtype) => [
-      { name: `attention: NaN outside all mask slices, ${dtype}`, run: () => run(checkPoisonOutside(dtype)) },
-      { name: `attention: NaN in keys after the last query, ${dtype}`, run: () => run(checkPoisonAfter(dtype)) },
+      { name: `attention: NaN outside all mask slices, ${dtype}`, run: () => runCase(createPoisonOutsideCase(dtype)) },
+      {
+        name: `attention: NaN in keys after the last query, ${dtype}`,
+        run: () => runCase(createPoisonAfterCase(dtype)),
+      },
     ]),
-    ...sampleMaskCases(make, run),
+    ...sampleMaskCases(make, runCase),
     {
       name: "attention: NaN in a key does not propagate to earlier queries, float32",
       run: () => withDevice(make, checkEarlierQueries),
@@ -83,7 +86,7 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
     },
     {
       name: "attention: scores that overflow exp",
-      run: () => run(randomCausalCase({ headDim: 16, numHeads: 2, numKvHeads: 2, size: 30 })),
+      run: () => runCase(randomCausalCase({ headDim: 16, numHeads: 2, numKvHeads: 2, queryScale: 30 })),
     },
   ];
 }
@@ -112,23 +115,23 @@ interface MaskedRows {
 
 /** One mask on rows as every placement gives them, with keys in one piece, in several, and out of order. */
 export async function checkMask(
-  run: (attention: AttentionCase) => Promise<void>,
+  runCase: (attention: AttentionCase) => Promise<void>,
   maskedRows: MaskedRows & Partial<AttentionSizes>,
 ): Promise<void> {
   const { queries, keys, slices } = maskedRows;
   const problem = makeProblem({ numHeads: 2, numKvHeads: 1, headDim: 8, ...maskedRows });
   const thirdOfKeys = Math.floor(keys / 3);
-  const halves = [[makeSpan(thirdOfKeys, keys - thirdOfKeys)], [makeSpan(0, thirdOfKeys)]];
-  const striped = [[makeSpan(1, Math.floor(keys / 2), 2)], [makeSpan(0, Math.ceil(keys / 2), 2)]];
-  const zigzag = [[makeSpan(0, 10), makeSpan(keys - 9, 9)], [makeSpan(10, keys - 19)]];
+  const unequalKeys = [[makeSpan(thirdOfKeys, keys - thirdOfKeys)], [makeSpan(0, thirdOfKeys)]];
+  const stripedKeys = [[makeSpan(1, Math.floor(keys / 2), 2)], [makeSpan(0, Math.ceil(keys / 2), 2)]];
+  const zigzagKeys = [[makeSpan(0, 10), makeSpan(keys - 9, 9)], [makeSpan(10, keys - 19)]];
   const arrangements: AttentionBlocks[] = [
     { queries: [makeSpan(0, queries)], keys: [[makeSpan(0, keys)]] },
-    { queries: [makeSpan(5, 20)], keys: halves },
-    { queries: [makeSpan(2, Math.floor((queries - 2) / 3), 3)], keys: striped },
-    { queries: [makeSpan(queries - 7, 7), makeSpan(0, 7)], keys: zigzag },
+    { queries: [makeSpan(5, 20)], keys: unequalKeys },
+    { queries: [makeSpan(2, Math.floor((queries - 2) / 3), 3)], keys: stripedKeys },
+    { queries: [makeSpan(queries - 7, 7), makeSpan(0, 7)], keys: zigzagKeys },
   ];
   for (const arrangement of arrangements) {
-    await run({ ...arrangement, mask: slices, problem, dtype: "float32" });
+    await runCase({ ...arrangement, mask: slices, problem, dtype: "float32" });
   }
 }
 
@@ -140,7 +143,7 @@ export interface AttentionSizes {
   readonly modifiers?: OracleModifiers;
   readonly dtype?: DType;
   /** Factor on the queries: scores, and with them the relative error of their exponentials, grow with it. */
-  readonly size?: number;
+  readonly queryScale?: number;
 }
 
 export function makeProblem({
@@ -149,7 +152,15 @@ export function makeProblem({
   maskMod,
   ...sizes
 }: AttentionSizes & Omit<MaskedRows, "slices">): AttentionProblem {
-  const { numHeads, numKvHeads, headDim, valueHeadDim = headDim, dtype = "float32", size = 1, modifiers } = sizes;
+  const {
+    numHeads,
+    numKvHeads,
+    headDim,
+    valueHeadDim = headDim,
+    dtype = "float32",
+    queryScale: size = 1,
+    modifiers,
+  } = sizes;
   const batch = 2;
   const q = normals(batch * numHeads * queries * headDim, 1, dtype).map((x) => roundTo(x * size, dtype));
   const k = normals(batch * numKvHeads * keys * headDim, 2, dtype);
@@ -160,7 +171,7 @@ export function makeProblem({
 }
 
 function randomCausalCase(sizes: AttentionSizes): AttentionCase {
-  const { size = 1 } = sizes;
+  const { queryScale: size = 1 } = sizes;
   const factors = { out: size, lse: size, dq: size, dk: size, dv: size };
   return { ...causalCase(makeProblem({ ...sizes, ...causalExtent }), sizes.dtype), factors };
 }
@@ -185,12 +196,12 @@ export function causalCase(problem: AttentionProblem, dtype: DType = "float32"):
 }
 
 /** Samples that see different keys; not of a device without that feature, which must reject them (schema.ts). */
-function sampleMaskCases(make: MakeDevice, run: (attention: AttentionCase) => Promise<void>): Case[] {
+function sampleMaskCases(make: MakeDevice, runCase: (attention: AttentionCase) => Promise<void>): Case[] {
   const runWhereSupported = async (attention: AttentionCase): Promise<void> => {
     const device = make();
     const isSupported = device.features?.includes("sampleMasks") ?? false;
     device[Symbol.dispose]();
-    if (isSupported) await run(attention);
+    if (isSupported) await runCase(attention);
   };
   return [
     ...(["float32", "bfloat16", "float16"] as const).flatMap((dtype) =>
@@ -216,8 +227,9 @@ function sampleMaskCases(make: MakeDevice, run: (attention: AttentionCase) => Pr
 
 /** Two samples, the one padded on the left, the other on the right; the padding is NaN. */
 function paddedSamples(sizes: AttentionSizes): AttentionCase {
-  const range = (sample: number): readonly [number, number] => (sample === 0 ? [11, SEQUENCE_LENGTH] : [0, 25]);
-  const isInSampleRange = (sample: number, at: number): boolean => at >= range(sample)[0] && at < range(sample)[1];
+  const sampleRange = (sample: number): readonly [number, number] => (sample === 0 ? [11, SEQUENCE_LENGTH] : [0, 25]);
+  const isInSampleRange = (sample: number, position: number): boolean =>
+    position >= sampleRange(sample)[0] && position < sampleRange(sample)[1];
   const maskMod: MaskMod = (q, k, sample = 0) => k <= q && isInSampleRange(sample, q) && isInSampleRange(sample, k);
   const problem = makeProblem({ ...sizes, ...causalExtent, maskMod });
   const poison = (x: Float64Array, headCount: number): Float64Array =>
@@ -228,7 +240,7 @@ function paddedSamples(sizes: AttentionSizes): AttentionCase {
   const [q, k] = [poison(problem.q, problem.numHeads), poison(problem.k, problem.numKvHeads)];
   const poisonedProblem = { ...problem, q, k, v: poison(problem.v, problem.numKvHeads) };
   const sampleMasks = [0, 1].map((sample): readonly Slice[] => {
-    const [start, end] = range(sample);
+    const [start, end] = sampleRange(sample);
     return [{ q0: start, q1: end, k0: start, k1: end, type: "causal" }];
   });
   return { ...causalCase(poisonedProblem, sizes.dtype), mask: [], modifiers: { sampleMasks } };
@@ -248,22 +260,22 @@ function randomSamples(seed: number): AttentionCase {
 }
 
 /** One slice in the middle; queries, keys, values and dOut that it leaves out are NaN. */
-function checkPoisonOutside(dtype: DType): AttentionCase {
-  const [first, last] = [5, 30];
-  const isInBlock = (q: number, k: number) => q >= first && q < last && k >= first && k <= q;
+function createPoisonOutsideCase(dtype: DType): AttentionCase {
+  const [start, end] = [5, 30];
+  const isInBlock = (q: number, k: number) => q >= start && q < end && k >= start && k <= q;
   const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod: isInBlock, dtype });
   const poison = (x: Float64Array) =>
     x.map((value, i) => {
       const row = Math.floor(i / problem.headDim) % SEQUENCE_LENGTH;
-      return row >= first && row < last ? value : Number.NaN;
+      return row >= start && row < end ? value : Number.NaN;
     });
   const poisonedProblem = { ...problem, q: poison(problem.q), k: poison(problem.k), v: poison(problem.v) };
-  const mask: readonly Slice[] = [{ q0: first, q1: last, k0: first, k1: last, type: "causal" }];
+  const mask: readonly Slice[] = [{ q0: start, q1: end, k0: start, k1: end, type: "causal" }];
   return { ...causalCase(poisonedProblem, dtype), mask };
 }
 
 /** The first rows of a causal mask: what follows them is NaN, and is visible to none of them. */
-function checkPoisonAfter(dtype: DType): AttentionCase {
+function createPoisonAfterCase(dtype: DType): AttentionCase {
   const rows = 23;
   const maskMod = (q: number, k: number) => q < rows && k <= q;
   const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod, dtype });
@@ -281,33 +293,33 @@ async function checkAttention(
   const { problem, queries, keys, mask, modifiers, dtype, storageOrder = "dense", factors = {} } = attention;
   const { batch, numHeads, numKvHeads, headDim, valueHeadDim = headDim, scale } = problem;
   const rows = listPositions(queries);
-  const qExtent = { rows: problem.queries, width: headDim };
-  const kExtent = { rows: problem.keys, width: headDim };
-  const [outExtent, vExtent] = [qExtent, kExtent].map((extent) => ({ ...extent, width: valueHeadDim })) as [
-    typeof qExtent,
-    typeof qExtent,
+  const qSize = { rows: problem.queries, width: headDim };
+  const kSize = { rows: problem.keys, width: headDim };
+  const [outSize, vSize] = [qSize, kSize].map((extent) => ({ ...extent, width: valueHeadDim })) as [
+    typeof qSize,
+    typeof qSize,
   ];
   const qShape = [batch, numHeads, rows.length, headDim];
   const outShape = qShape.with(3, valueHeadDim);
   const rowOffset = (i: number): number => Math.floor(i / valueHeadDim) * headDim;
-  const dOutAll = normals((problem.q.length / headDim) * valueHeadDim, 4, dtype).map((x, i) =>
+  const fullDOut = normals((problem.q.length / headDim) * valueHeadDim, 4, dtype).map((x, i) =>
     Number.isNaN(problem.q[rowOffset(i)]) ? Number.NaN : x,
   );
   const forward = attentionOracle(problem);
-  const backward = attentionOracleBackward(problem, maskRows(dOutAll, rows, outExtent));
+  const backward = attentionOracleBackward(problem, maskRows(fullDOut, rows, outSize));
   const { softcap, dropout, origin, slopes: headSlopes } = problem.modifiers ?? {};
   using slopes = headSlopes && tensorFrom(device, headSlopes, { shape: [headSlopes.length] });
   const kernelModifiers = problem.modifiers && { softcap, slopes, dropout, ...(origin && { origin }) };
 
-  using q = stridedTensor(device, takeRows(problem.q, rows, qExtent), { shape: qShape, dtype, storageOrder });
-  using dOut = stridedTensor(device, takeRows(dOutAll, rows, outExtent), { shape: outShape, dtype, storageOrder });
+  using q = stridedTensor(device, takeRows(problem.q, rows, qSize), { shape: qShape, dtype, storageOrder });
+  using dOut = stridedTensor(device, takeRows(fullDOut, rows, outSize), { shape: outShape, dtype, storageOrder });
   using out = constantTensor(device, 0, { shape: outShape, storageOrder });
   using lse = constantTensor(device, Number.NEGATIVE_INFINITY, { shape: qShape.slice(0, 3), storageOrder });
   const blocks = keys.map((spans) => {
     const positions = listPositions(spans);
     const tensorOptions = { shape: [batch, numKvHeads, positions.length, headDim], dtype, storageOrder };
-    const k = stridedTensor(device, takeRows(problem.k, positions, kExtent), tensorOptions);
-    const v = stridedTensor(device, takeRows(problem.v, positions, vExtent), {
+    const k = stridedTensor(device, takeRows(problem.k, positions, kSize), tensorOptions);
+    const v = stridedTensor(device, takeRows(problem.v, positions, vSize), {
       ...tensorOptions,
       shape: tensorOptions.shape.with(3, valueHeadDim),
     });
@@ -320,8 +332,8 @@ async function checkAttention(
     if (factor === Infinity) return;
     checkClose(actual, expected, factor * tolerance[dtype] * (1 + magnitude(expected)), description);
   };
-  checkNear(await out.read(), takeRows(forward.out, rows, outExtent), "out");
-  checkNear(await lse.read(), takeRows(forward.lse, rows, { ...qExtent, width: 1 }), "lse");
+  checkNear(await out.read(), takeRows(forward.out, rows, outSize), "out");
+  checkNear(await lse.read(), takeRows(forward.lse, rows, { ...qSize, width: 1 }), "lse");
 
   using delta = constantTensor(device, Number.NaN, { shape: qShape.slice(0, 3), storageOrder });
   device.kernels.rowDot(delta, dOut, out);
@@ -332,16 +344,16 @@ async function checkAttention(
     device.kernels.attendBackward({ dq, dk, dv }, q, { dOut, lse, delta }, { k, v }, tile);
     checkNear(
       await dk.read(),
-      takeRows(backward.dk, positions, kExtent).map((x) => x + 1),
+      takeRows(backward.dk, positions, kSize).map((x) => x + 1),
       "dk, accumulated onto 1",
     );
     checkNear(
       await dv.read(),
-      takeRows(backward.dv, positions, vExtent).map((x) => x + 1),
+      takeRows(backward.dv, positions, vSize).map((x) => x + 1),
       "dv, accumulated onto 1",
     );
   }
-  checkNear(await dq.read(), takeRows(backward.dq, rows, qExtent), "dq");
+  checkNear(await dq.read(), takeRows(backward.dq, rows, qSize), "dq");
   for (const { k, v } of blocks) for (const tensor of [k, v]) tensor[Symbol.dispose]();
 }
 
@@ -377,13 +389,9 @@ function constantTensor(device: Device, value: number, options: StridedOptions):
 }
 
 /** Zero but in some rows: queries that are not there contribute nothing to dk and dv. */
-function maskRows(
-  values: Float64Array,
-  rows: readonly number[],
-  extent: { rows: number; width: number },
-): Float64Array {
+function maskRows(values: Float64Array, rows: readonly number[], size: { rows: number; width: number }): Float64Array {
   const keptRows = new Set(rows);
-  return values.map((x, i) => (keptRows.has(Math.floor(i / extent.width) % extent.rows) ? x : 0));
+  return values.map((x, i) => (keptRows.has(Math.floor(i / size.width) % size.rows) ? x : 0));
 }
 
 /** Queries and keys in one tile, whose later queries see what earlier ones do not. */

@@ -75,7 +75,7 @@ const binaryOps: Readonly<Record<BinaryOp, (a: number, b: number) => number>> = 
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 const shape = [3, 5, 7];
-const SIZE = 105;
+const NUM_ELEMENTS = 105;
 
 /** fill, copy, unary, binary and scalar kernels. */
 export function elementwiseCases(make: MakeDevice): Case[] {
@@ -103,55 +103,55 @@ async function checkFill(device: Device, dtype: DType): Promise<void> {
   for (const storageOrder of storageOrders) {
     using out = allocate(device, shape, { dtype, storageOrder });
     device.kernels.fill(out, 0.3);
-    checkRounded(await out.read(), roundAll(new Float64Array(SIZE).fill(0.3), dtype), {
+    checkRounded(await out.read(), roundAll(new Float64Array(NUM_ELEMENTS).fill(0.3), dtype), {
       description: `fill ${storageOrder}`,
       roundings: 0,
     });
   }
 }
 
-async function checkCopy(device: Device, from: DType): Promise<void> {
-  const values = normals(SIZE, 1, from);
-  for (const to of dtypes) {
+async function checkCopy(device: Device, inputDType: DType): Promise<void> {
+  const values = normals(NUM_ELEMENTS, 1, inputDType);
+  for (const outDType of dtypes) {
     for (const storageOrder of storageOrders) {
-      using x = tensorFrom(device, values, { shape, dtype: from, storageOrder });
+      using x = tensorFrom(device, values, { shape, dtype: inputDType, storageOrder });
       using out = allocate(device, shape, {
-        dtype: to,
+        dtype: outDType,
         storageOrder: storageOrder === "gapped" ? "reversed" : "gapped",
       });
       device.kernels.copy(out, x);
-      checkRounded(await out.read(), roundAll(values, to), {
-        description: `copy ${storageOrder} to ${to}`,
+      checkRounded(await out.read(), roundAll(values, outDType), {
+        description: `copy ${storageOrder} to ${outDType}`,
         roundings: 0,
       });
     }
   }
-  using row = tensorFrom(device, values.subarray(0, 7), { shape: [1, 7], dtype: from });
-  using out = allocate(device, [4, 7], { dtype: from });
+  using row = tensorFrom(device, values.subarray(0, 7), { shape: [1, 7], dtype: inputDType });
+  using out = allocate(device, [4, 7], { dtype: inputDType });
   device.kernels.copy(out, row);
-  const repeated = Float64Array.from({ length: 28 }, (_, i) => values[i % 7]!);
-  checkRounded(await out.read(), repeated, { description: "copy that broadcasts", roundings: 0 });
+  const expectedRows = Float64Array.from({ length: 28 }, (_, i) => values[i % 7]!);
+  checkRounded(await out.read(), expectedRows, { description: "copy that broadcasts", roundings: 0 });
 }
 
 async function checkUnary(device: Device, op: UnaryOp, dtype: DType): Promise<void> {
   const { f, derivative, requiresPositiveInput, tolerance } = unaryOps[op];
-  const values = normals(SIZE, 2, dtype).map((x) => (requiresPositiveInput ? Math.abs(x) : x));
-  const dys = normals(SIZE, 3, dtype);
+  const values = normals(NUM_ELEMENTS, 2, dtype).map((x) => (requiresPositiveInput ? Math.abs(x) : x));
+  const dyValues = normals(NUM_ELEMENTS, 3, dtype);
   for (const storageOrder of storageOrders) {
     using x = tensorFrom(device, values, { shape, dtype, storageOrder });
     using y = allocate(device, shape, { dtype, storageOrder });
     device.kernels.unary(op, y, x);
     checkRounded(await y.read(), values.map(f), { dtype, ...tolerance, description: `${op} ${storageOrder}` });
-    using dy = tensorFrom(device, dys, { shape, dtype, storageOrder });
+    using dy = tensorFrom(device, dyValues, { shape, dtype, storageOrder });
     device.kernels.gate(op, y, x, dy);
     checkRounded(
       await y.read(),
-      values.map((value, i) => f(value) * dys[i]!),
+      values.map((value, i) => f(value) * dyValues[i]!),
       { dtype, roundings: 16, scale: 4, description: `${op} as a gate, ${storageOrder}` },
     );
     using dx = allocate(device, shape, { dtype, storageOrder });
     device.kernels.unaryBackward(op, dx, x, dy);
-    const expected = dys.map((d, i) => d * derivative(values[i]!));
+    const expected = dyValues.map((d, i) => d * derivative(values[i]!));
     checkRounded(await dx.read(), expected, {
       dtype,
       roundings: 16,
@@ -163,8 +163,8 @@ async function checkUnary(device: Device, op: UnaryOp, dtype: DType): Promise<vo
 
 async function checkBinary(device: Device, op: BinaryOp, dtype: DType): Promise<void> {
   const f = binaryOps[op];
-  const a = normals(SIZE, 4, dtype);
-  const b = normals(SIZE, 5, dtype).map((x) => (op === "div" && Math.abs(x) < 0.1 ? 1 : x));
+  const a = normals(NUM_ELEMENTS, 4, dtype);
+  const b = normals(NUM_ELEMENTS, 5, dtype).map((x) => (op === "div" && Math.abs(x) < 0.1 ? 1 : x));
   for (const storageOrder of storageOrders) {
     using x = tensorFrom(device, a, { shape, dtype, storageOrder });
     using y = tensorFrom(device, b, { shape, dtype, storageOrder });
@@ -195,8 +195,8 @@ async function checkBinary(device: Device, op: BinaryOp, dtype: DType): Promise<
 }
 
 async function checkInPlace(device: Device): Promise<void> {
-  const a = normals(SIZE, 6);
-  const b = normals(SIZE, 7);
+  const a = normals(NUM_ELEMENTS, 6);
+  const b = normals(NUM_ELEMENTS, 7);
   using x = tensorFrom(device, a, { shape });
   using y = tensorFrom(device, b, { shape });
   device.kernels.binary("add", x, x, y);

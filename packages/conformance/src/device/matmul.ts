@@ -79,9 +79,9 @@ async function checkLinear(device: Device, epilogue: EpilogueCase, dtype: DType)
     if (preActivation)
       checkRounded(await preActivation.read(), sums, { ...tolerance, description: `sums of ${description}` });
     // A device may round the sums before the activation.
-    const doubleRounding = { ...tolerance, scale: (tolerance.scale * epsilon[dtype]) / epsilon.float32 };
+    const outTolerance = { ...tolerance, scale: (tolerance.scale * epsilon[dtype]) / epsilon.float32 };
     const expected = activation === null ? sums : sums.map(activations[activation]);
-    checkRounded(await out.read(), expected, { ...doubleRounding, description });
+    checkRounded(await out.read(), expected, { ...outTolerance, description });
   }
 }
 
@@ -125,12 +125,12 @@ async function checkBatch(device: Device, dtype: DType): Promise<void> {
   using y = tensorFrom(device, b, { shape: [3, k, n], dtype });
   await checkProduct(device, [x, y], { shape: [2, 3, m, n], expected, dtype });
 
-  const sharedExpected = new Float64Array(6 * m * n);
+  const sharedWeightExpected = new Float64Array(6 * m * n);
   for (let i = 0; i < 6; i++) {
-    sharedExpected.set(matmulOracle(a.subarray(i * m * k, (i + 1) * m * k), b, { m, n, k }), i * m * n);
+    sharedWeightExpected.set(matmulOracle(a.subarray(i * m * k, (i + 1) * m * k), b, { m, n, k }), i * m * n);
   }
   using weight = tensorFrom(device, b.subarray(0, k * n), { shape: [k, n], dtype });
-  await checkProduct(device, [x, weight], { shape: [2, 3, m, n], expected: sharedExpected, dtype });
+  await checkProduct(device, [x, weight], { shape: [2, 3, m, n], expected: sharedWeightExpected, dtype });
 }
 
 async function checkProduct(

@@ -106,12 +106,12 @@ async function checkViews(device: Device): Promise<void> {
 }
 
 async function checkOutOfMemory(device: Device): Promise<void> {
-  const reserved = Array.from({ length: 100 }, () => {
+  const reservedBytes = Array.from({ length: 100 }, () => {
     using x = device.empty([1 << 20], "float32");
     check(x.size === 1 << 20, `expected ${1 << 20} elements, received ${x.size}`);
     return device.memory().reserved;
   });
-  checkEqual(reserved, new Array<number>(100).fill(reserved[0]!), "bytes reserved after each tensor");
+  checkEqual(reservedBytes, new Array<number>(100).fill(reservedBytes[0]!), "bytes reserved after each tensor");
 }
 
 async function checkSmallestAllocation(device: Device): Promise<void> {

@@ -30,16 +30,16 @@ async function checkMerge(device: Device): Promise<void> {
   b.fill(0, 3 * width, 5 * width);
   using out = tensorFrom(device, a, { shape });
   using lse = tensorFrom(device, lseA, { shape: shape.slice(0, 3) });
-  using fromOut = tensorFrom(device, b, { shape, storageOrder: "gapped" });
-  using fromLse = tensorFrom(device, lseB, { shape: shape.slice(0, 3), storageOrder: "gapped" });
-  device.kernels.merge({ out, lse }, { out: fromOut, lse: fromLse });
+  using otherOut = tensorFrom(device, b, { shape, storageOrder: "gapped" });
+  using otherLse = tensorFrom(device, lseB, { shape: shape.slice(0, 3), storageOrder: "gapped" });
+  device.kernels.merge({ out, lse }, { out: otherOut, lse: otherLse });
 
   const expectedLse = lseA.map((x, i) => logAddExp(x, lseB[i]!));
-  const weightOf = (lseOf: Float64Array, i: number) =>
-    expectedLse[i] === minusInfinity ? 0 : Math.exp(lseOf[i]! - expectedLse[i]!);
+  const mergeWeight = (stateLse: Float64Array, i: number) =>
+    expectedLse[i] === minusInfinity ? 0 : Math.exp(stateLse[i]! - expectedLse[i]!);
   const expected = a.map((x, i) => {
     const row = Math.floor(i / width);
-    return weightOf(lseA, row) * x + weightOf(lseB, row) * b[i]!;
+    return mergeWeight(lseA, row) * x + mergeWeight(lseB, row) * b[i]!;
   });
   checkClose(await lse.read(), expectedLse, 90 * 4 * epsilon.float32, "lse");
   checkClose(await out.read(), expected, 64 * epsilon.float32, "out");
@@ -49,9 +49,9 @@ async function checkMergeLarge(device: Device): Promise<void> {
   const [largeLse, largerLse] = [Math.fround(1e20), Math.fround(3e38)];
   using out = tensorFrom(device, [1, 1, 1, 1], { shape: [1, 1, 4, 1] });
   using lse = tensorFrom(device, [largeLse, -largeLse, -largerLse, largerLse], { shape: [1, 1, 4] });
-  using fromOut = tensorFrom(device, [2, 2, 2, 2], { shape: [1, 1, 4, 1] });
-  using fromLse = tensorFrom(device, [largeLse, -largeLse, largerLse, -largerLse], { shape: [1, 1, 4] });
-  device.kernels.merge({ out, lse }, { out: fromOut, lse: fromLse });
+  using otherOut = tensorFrom(device, [2, 2, 2, 2], { shape: [1, 1, 4, 1] });
+  using otherLse = tensorFrom(device, [largeLse, -largeLse, largerLse, -largerLse], { shape: [1, 1, 4] });
+  device.kernels.merge({ out, lse }, { out: otherOut, lse: otherLse });
   checkEqual(await lse.read(), [largeLse, -largeLse, largerLse, largerLse], "lse");
   checkEqual(await out.read(), [1.5, 1.5, 2, 1], "out");
 }
@@ -67,9 +67,9 @@ async function checkMergeBroadcast(device: Device): Promise<void> {
   using lse = tensorFrom(device, lseA, { shape: shape.slice(0, 3) });
   using zeros = tensorFrom(device, new Float64Array(width), { shape: [width] });
   using logits = tensorFrom(device, sinks, { shape: [1, heads, 1] });
-  using fromOut = zeros.expand(shape);
-  using fromLse = logits.expand(shape.slice(0, 3));
-  device.kernels.merge({ out, lse }, { out: fromOut, lse: fromLse });
+  using otherOut = zeros.expand(shape);
+  using otherLse = logits.expand(shape.slice(0, 3));
+  device.kernels.merge({ out, lse }, { out: otherOut, lse: otherLse });
   const expectedLse = lseA.map((x, i) => logAddExp(x, sinks[Math.floor(i / rows)]!));
   checkClose(await lse.read(), expectedLse, 90 * 4 * epsilon.float32, "lse");
   const expected = a.map((x, i) => {

@@ -10,9 +10,9 @@ const epsilon = 1e-3;
 export function normCases(make: MakeDevice): Case[] {
   return dtypes.flatMap((dtype) =>
     (["layerNorm", "rmsNorm"] as const).flatMap((kind) =>
-      [true, false].map((parameters) => ({
-        name: `${kind}${parameters ? "" : " without parameters"}, ${dtype}`,
-        run: () => withDevice(make, (device) => checkNorm(device, { kind, dtype, parameters })),
+      [true, false].map((hasParameters) => ({
+        name: `${kind}${hasParameters ? "" : " without parameters"}, ${dtype}`,
+        run: () => withDevice(make, (device) => checkNorm(device, { kind, dtype, hasParameters })),
       })),
     ),
   );
@@ -21,25 +21,25 @@ export function normCases(make: MakeDevice): Case[] {
 interface NormCase {
   readonly kind: "layerNorm" | "rmsNorm";
   readonly dtype: DType;
-  readonly parameters: boolean;
+  readonly hasParameters: boolean;
 }
 
 const rows = 6;
 const width = 21;
 const shape = [2, 3, width];
 
-async function checkNorm(device: Device, { kind, dtype, parameters }: NormCase): Promise<void> {
+async function checkNorm(device: Device, { kind, dtype, hasParameters }: NormCase): Promise<void> {
   const isCentered = kind === "layerNorm";
   const x = normals(rows * width, 1, dtype).map((value) => roundTo(value + 2, dtype));
   const dOut = normals(rows * width, 2, dtype);
   const weight = normals(width, 3, dtype);
   const bias = normals(width, 4, dtype);
-  const expected = normOracle({ x, dOut, weight: parameters ? weight : undefined, bias, isCentered, parameters });
+  const expected = normOracle({ x, dOut, weight: hasParameters ? weight : undefined, bias, isCentered, hasParameters });
 
   using xTensor = tensorFrom(device, x, { shape, dtype });
   using dOutTensor = tensorFrom(device, dOut, { shape, dtype });
-  using weightTensor = parameters ? tensorFrom(device, weight, { shape: [width], dtype }) : null;
-  using biasTensor = parameters && isCentered ? tensorFrom(device, bias, { shape: [width], dtype }) : null;
+  using weightTensor = hasParameters ? tensorFrom(device, weight, { shape: [width], dtype }) : null;
+  using biasTensor = hasParameters && isCentered ? tensorFrom(device, bias, { shape: [width], dtype }) : null;
   using out = allocate(device, shape, { dtype });
   using mean = isCentered ? allocate(device, [2, 3, 1]) : null;
   using rstd = allocate(device, [2, 3, 1]);
@@ -48,8 +48,8 @@ async function checkNorm(device: Device, { kind, dtype, parameters }: NormCase):
   checkRounded(await out.read(), expected.out, { dtype, roundings: 16, scale: 4, description: kind });
 
   using dx = allocate(device, shape, { dtype });
-  using dWeight = parameters ? gradientTensor(device) : null;
-  using dBias = parameters && isCentered ? gradientTensor(device) : null;
+  using dWeight = hasParameters ? gradientTensor(device) : null;
+  using dBias = hasParameters && isCentered ? gradientTensor(device) : null;
   device.kernels[`${kind}Backward`]({ dx, dWeight, dBias }, xTensor, dOutTensor, weightTensor, stats);
   checkRounded(await dx.read(), expected.dx, { dtype, roundings: 16, scale: 8, description: `${kind} dx` });
   if (dWeight)
@@ -69,29 +69,29 @@ interface NormProblem {
   readonly weight: Float64Array | undefined;
   readonly bias: Float64Array;
   readonly isCentered: boolean;
-  readonly parameters: boolean;
+  readonly hasParameters: boolean;
 }
 
 type NormReference = Readonly<Record<"out" | "dx" | "dWeight" | "dBias", Float64Array>>;
 
-function normOracle({ x, dOut, weight, bias, isCentered, parameters }: NormProblem): NormReference {
+function normOracle({ x, dOut, weight, bias, isCentered, hasParameters: parameters }: NormProblem): NormReference {
   const out = new Float64Array(x.length);
   const dx = new Float64Array(x.length);
   const dWeight = new Float64Array(width).fill(1);
   const dBias = new Float64Array(width).fill(1);
   const average = (values: Float64Array) => values.reduce((sum, value) => sum + value, 0) / width;
-  for (let at = 0; at < x.length; at += width) {
-    const rowValues = x.subarray(at, at + width);
+  for (let rowOffset = 0; rowOffset < x.length; rowOffset += width) {
+    const rowValues = x.subarray(rowOffset, rowOffset + width);
     const mean = isCentered ? average(rowValues) : 0;
     const rstd = 1 / Math.sqrt(average(rowValues.map((value) => (value - mean) ** 2)) + epsilon);
     const normalized = rowValues.map((value) => (value - mean) * rstd);
-    const dOutRow = dOut.subarray(at, at + width);
-    const dNormed = dOutRow.map((value, i) => value * (weight?.[i] ?? 1));
-    const dMean = isCentered ? average(dNormed) : 0;
-    const dScale = average(dNormed.map((value, i) => value * normalized[i]!));
+    const dOutRow = dOut.subarray(rowOffset, rowOffset + width);
+    const dNormalized = dOutRow.map((value, i) => value * (weight?.[i] ?? 1));
+    const dMean = isCentered ? average(dNormalized) : 0;
+    const dScale = average(dNormalized.map((value, i) => value * normalized[i]!));
     for (let i = 0; i < width; i++) {
-      out[at + i] = normalized[i]! * (weight?.[i] ?? 1) + (isCentered && parameters ? bias[i]! : 0);
-      dx[at + i] = rstd * (dNormed[i]! - dMean - normalized[i]! * dScale);
+      out[rowOffset + i] = normalized[i]! * (weight?.[i] ?? 1) + (isCentered && parameters ? bias[i]! : 0);
+      dx[rowOffset + i] = rstd * (dNormalized[i]! - dMean - normalized[i]! * dScale);
       dWeight[i] = dWeight[i]! + dOutRow[i]! * normalized[i]!;
       dBias[i] = dBias[i]! + dOutRow[i]!;
     }

@@ -34,18 +34,18 @@ async function checkDistributions(device: Device): Promise<void> {
 
 function checkMoments(x: Float32Array, expected: { mean: number; std: number; kurtosis: number }): void {
   const mean = x.reduce((sum, value) => sum + value, 0) / x.length;
-  const moment = (power: number) => x.reduce((sum, value) => sum + (value - mean) ** power, 0) / x.length;
+  const computeMoment = (power: number) => x.reduce((sum, value) => sum + (value - mean) ** power, 0) / x.length;
   const { std, kurtosis } = expected;
   const fiveSigma = 5 / Math.sqrt(x.length);
   check(Math.abs(mean - expected.mean) < fiveSigma * std, `expected mean ${expected.mean}, received ${mean}`);
   check(
-    Math.abs(moment(2) - std ** 2) < fiveSigma * std ** 2 * Math.sqrt(kurtosis - 1),
-    `expected variance ${std ** 2}, received ${moment(2)}`,
+    Math.abs(computeMoment(2) - std ** 2) < fiveSigma * std ** 2 * Math.sqrt(kurtosis - 1),
+    `expected variance ${std ** 2}, received ${computeMoment(2)}`,
   );
   // The fourth moment's own deviation is √96 for normal numbers, and less for flat ones.
   check(
-    Math.abs(moment(4) / std ** 4 - kurtosis) < fiveSigma * Math.sqrt(96),
-    `expected kurtosis ${kurtosis}, received ${moment(4) / std ** 4}`,
+    Math.abs(computeMoment(4) / std ** 4 - kurtosis) < fiveSigma * Math.sqrt(96),
+    `expected kurtosis ${kurtosis}, received ${computeMoment(4) / std ** 4}`,
   );
 }
 
@@ -64,10 +64,10 @@ async function checkIndependence(device: Device): Promise<void> {
       { ...spec, seed: 6 },
       { ...spec, stream: 10 },
     ]) {
-      const equal = (await drawSample(device, otherSpec)).filter((x, i) => x === fullSample[i]).length;
+      const numEqual = (await drawSample(device, otherSpec)).filter((x, i) => x === fullSample[i]).length;
       check(
-        equal < SAMPLE_SIZE / 1000,
-        `${equal} of ${SAMPLE_SIZE} numbers are the same for a different seed or stream`,
+        numEqual < SAMPLE_SIZE / 1000,
+        `${numEqual} of ${SAMPLE_SIZE} numbers are the same for a different seed or stream`,
       );
     }
   }

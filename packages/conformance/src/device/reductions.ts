@@ -29,7 +29,7 @@ async function checkReduce(device: Device, dtype: DType): Promise<void> {
     [1, 5, 1],
     [3, 5, 7],
   ]) {
-    const at = (i: number) => {
+    const outIndex = (i: number) => {
       const index = [Math.floor(i / 35), Math.floor(i / 7) % 5, i % 7];
       return index.reduce((flat, j, axis) => flat * outShape[axis]! + (outShape[axis] === 1 ? 0 : j), 0);
     };
@@ -37,7 +37,7 @@ async function checkReduce(device: Device, dtype: DType): Promise<void> {
     for (const kind of ["sum", "max"] as const) {
       const expected = new Float64Array(length).fill(kind === "sum" ? 0 : Number.NEGATIVE_INFINITY);
       for (const [i, x] of values.entries()) {
-        expected[at(i)] = kind === "sum" ? expected[at(i)]! + x : Math.max(expected[at(i)]!, x);
+        expected[outIndex(i)] = kind === "sum" ? expected[outIndex(i)]! + x : Math.max(expected[outIndex(i)]!, x);
       }
       for (const storageOrder of storageOrders) {
         using x = tensorFrom(device, values, { shape, dtype, storageOrder });
@@ -69,8 +69,8 @@ async function checkLongReduce(device: Device, dtype: DType): Promise<void> {
         kind === "sum" ? 0 : Number.NEGATIVE_INFINITY,
       );
       for (const [i, x] of values.entries()) {
-        const at = Math.floor(i / columns) * rowStride + (i % columns) * columnStride;
-        expected[at] = kind === "sum" ? expected[at]! + x : Math.max(expected[at]!, x);
+        const storageIndex = Math.floor(i / columns) * rowStride + (i % columns) * columnStride;
+        expected[storageIndex] = kind === "sum" ? expected[storageIndex]! + x : Math.max(expected[storageIndex]!, x);
       }
       using x = tensorFrom(device, values, { shape: [rows, columns], dtype });
       using out = allocate(device, outShape, { dtype });
@@ -102,7 +102,7 @@ async function checkSoftmax(device: Device, dtype: DType): Promise<void> {
   const values = normals(rows * width, 4, dtype).map((x) => 8 * x);
   values.fill(Number.NEGATIVE_INFINITY, 0, width); // nothing at all
   values[width] = Number.NEGATIVE_INFINITY;
-  const dOuts = normals(rows * width, 5, dtype);
+  const dOutValues = normals(rows * width, 5, dtype);
   const out = new Float64Array(rows * width);
   for (let row = 1; row < rows; row++) {
     const rowValues = values.subarray(row * width, (row + 1) * width);
@@ -120,15 +120,15 @@ async function checkSoftmax(device: Device, dtype: DType): Promise<void> {
     checkRounded(await y.read(), out, { dtype, roundings: 64, description: `softmax ${storageOrder}` });
 
     const storedOut = Float64Array.from(await y.read());
-    using dOut = tensorFrom(device, dOuts, { shape: [2, 3, width], dtype, storageOrder });
+    using dOut = tensorFrom(device, dOutValues, { shape: [2, 3, width], dtype, storageOrder });
     using dx = allocate(device, [2, 3, width], { dtype, storageOrder });
     device.kernels.softmaxBackward(dx, y, dOut);
     const expected = new Float64Array(rows * width);
     for (let row = 0; row < rows; row++) {
-      const at = row * width;
-      let inner = 0;
-      for (let i = at; i < at + width; i++) inner += storedOut[i]! * dOuts[i]!;
-      for (let i = at; i < at + width; i++) expected[i] = storedOut[i]! * (dOuts[i]! - inner);
+      const rowOffset = row * width;
+      let dotProduct = 0;
+      for (let i = rowOffset; i < rowOffset + width; i++) dotProduct += storedOut[i]! * dOutValues[i]!;
+      for (let i = rowOffset; i < rowOffset + width; i++) expected[i] = storedOut[i]! * (dOutValues[i]! - dotProduct);
     }
     checkRounded(await dx.read(), expected, { dtype, scale: 4, description: `softmax backward ${storageOrder}` });
   }

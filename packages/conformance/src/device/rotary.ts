@@ -30,10 +30,10 @@ async function checkRotary(device: Device, dtype: DType): Promise<void> {
       const expected = Float64Array.from(values);
       for (let row = 0; row < heads * rows; row++) {
         for (let pair = 0; pair < pairs; pair++) {
-          const [first, second] = interleaved ? [2 * pair, 2 * pair + 1] : [pair, pair + pairs];
-          const [i, j] = [row * 2 * pairs + first, row * 2 * pairs + second];
-          const at = (row % rows) * pairs + pair;
-          const [c, s] = [cosines[at]!, inverse ? -sines[at]! : sines[at]!];
+          const [firstColumn, secondColumn] = interleaved ? [2 * pair, 2 * pair + 1] : [pair, pair + pairs];
+          const [i, j] = [row * 2 * pairs + firstColumn, row * 2 * pairs + secondColumn];
+          const angleIndex = (row % rows) * pairs + pair;
+          const [c, s] = [cosines[angleIndex]!, inverse ? -sines[angleIndex]! : sines[angleIndex]!];
           expected[i] = values[i]! * c - values[j]! * s;
           expected[j] = values[j]! * c + values[i]! * s;
         }

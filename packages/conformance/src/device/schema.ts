@@ -39,22 +39,22 @@ export function schemaCases(make: MakeDevice): Case[] {
 /** Makes a float32 tensor of these values, or of some numbers. */
 type TensorFactory = (shape: Shape, values?: ArrayLike<number>) => Tensor;
 
-function tensorFactory(device: Device): TensorFactory {
+function createTensorFactory(device: Device): TensorFactory {
   let seed = 0;
   return (shape, values = normals(numel(shape), ++seed)) => tensorFrom(device, values, { shape });
 }
 
-const [rows, width, count] = [3, 4, 5];
+const [rows, width, numKeys] = [3, 4, 5];
 
 /** A call of each kernel whose arguments hold numbers; every optional operand is there. */
 const sampleArguments: { readonly [K in KernelName]: (x: TensorFactory) => KernelArguments<K> } = {
-  attend: (x) => [state(x), x([1, 2, rows, width]), keys(x), tile],
+  attend: (x) => [createState(x), x([1, 2, rows, width]), createKeys(x), tile],
   attendBackward: (x) => {
-    const grads = { dq: x([1, 2, rows, width]), dk: x([1, 1, count, width]), dv: x([1, 1, count, width]) };
-    const saved = { dOut: x([1, 2, rows, width]), lse: x([1, 2, rows]), delta: x([1, 2, rows]) };
-    return [grads, x([1, 2, rows, width]), saved, keys(x), tile];
+    const grads = { dq: x([1, 2, rows, width]), dk: x([1, 1, numKeys, width]), dv: x([1, 1, numKeys, width]) };
+    const savedTensors = { dOut: x([1, 2, rows, width]), lse: x([1, 2, rows]), delta: x([1, 2, rows]) };
+    return [grads, x([1, 2, rows, width]), savedTensors, createKeys(x), tile];
   },
-  merge: (x) => [state(x), state(x)],
+  merge: (x) => [createState(x), createState(x)],
   rowDot: (x) => [x([rows]), x([rows, width]), x([rows, width])],
   fill: (x) => [x([rows]), 7],
   copy: (x) => [x([rows]), x([rows])],
@@ -64,21 +64,26 @@ const sampleArguments: { readonly [K in KernelName]: (x: TensorFactory) => Kerne
   gate: (x) => ["square", x([rows]), x([rows]), x([rows])],
   unaryBackward: (x) => ["gelu", x([rows]), x([rows]), x([rows])],
   reduce: (x) => ["sum", x([rows, 1]), x([rows, width])],
-  matmul: (x) => [x([rows, count]), x([rows, width]), x([width, count]), false],
+  matmul: (x) => [x([rows, numKeys]), x([rows, width]), x([width, numKeys]), false],
   linear: (x) => {
-    const epilogue = { bias: x([count]), activation: "square", preActivation: x([rows, count]) } as const;
-    return [x([rows, count]), x([rows, width]), x([width, count]), epilogue];
+    const epilogue = { bias: x([numKeys]), activation: "square", preActivation: x([rows, numKeys]) } as const;
+    return [x([rows, numKeys]), x([rows, width]), x([width, numKeys]), epilogue];
   },
   softmax: (x) => [x([rows, width]), x([rows, width])],
   softmaxBackward: (x) => [x([rows, width]), x([rows, width]), x([rows, width])],
-  layerNorm: (x) => [x([rows, width]), x([rows, width]), parameters(x), { mean: x([rows, 1]), rstd: x([rows, 1]) }],
+  layerNorm: (x) => [
+    x([rows, width]),
+    x([rows, width]),
+    createParameters(x),
+    { mean: x([rows, 1]), rstd: x([rows, 1]) },
+  ],
   layerNormBackward: (x) => {
     const stats = { mean: x([rows, 1]), rstd: x([rows, 1]) };
-    return [gradients(x), x([rows, width]), x([rows, width]), x([width]), stats];
+    return [createGradients(x), x([rows, width]), x([rows, width]), x([width]), stats];
   },
-  rmsNorm: (x) => [x([rows, width]), x([rows, width]), parameters(x), { mean: null, rstd: x([rows, 1]) }],
+  rmsNorm: (x) => [x([rows, width]), x([rows, width]), createParameters(x), { mean: null, rstd: x([rows, 1]) }],
   rmsNormBackward: (x) => {
-    const grads = { ...gradients(x), dBias: null };
+    const grads = { ...createGradients(x), dBias: null };
     return [grads, x([rows, width]), x([rows, width]), x([width]), { mean: null, rstd: x([rows, 1]) }];
   },
   rotary: (x) => {
@@ -90,34 +95,38 @@ const sampleArguments: { readonly [K in KernelName]: (x: TensorFactory) => Kerne
     const spec = { probability: 0.5, seed: 1, stream: 2, offset: 0, strides: [width, 1] };
     return [x([rows, width]), x([rows, width]), spec];
   },
-  gatherRows: (x) => [x([rows, width]), x([count, width]), x([rows], [4, 0, 4])],
-  scatterAddRows: (x) => [x([count, width]), x([count, width]), x([count], [4, 3, 2, 1, 0])],
+  gatherRows: (x) => [x([rows, width]), x([numKeys, width]), x([rows], [4, 0, 4])],
+  scatterAddRows: (x) => [x([numKeys, width]), x([numKeys, width]), x([numKeys], [4, 3, 2, 1, 0])],
   crossEntropy: (x) => {
-    const each = { loss: x([rows]), lse: x([rows]), counted: x([rows]) };
-    return [each, x([rows, width]), x([rows], [3, 0, 1]), { smoothing: 0.1, ignored: -1 }];
+    const rowStatistics = { loss: x([rows]), lse: x([rows]), counted: x([rows]) };
+    return [rowStatistics, x([rows, width]), x([rows], [3, 0, 1]), { smoothing: 0.1, ignored: -1 }];
   },
   crossEntropyBackward: (x) => {
-    const saved = { x: x([rows, width]), target: x([rows], [3, 0, 1]), lse: x([rows]) };
-    return [x([rows, width]), saved, x([rows]), { smoothing: 0.1, ignored: -1 }];
+    const savedTensors = { x: x([rows, width]), target: x([rows], [3, 0, 1]), lse: x([rows]) };
+    return [x([rows, width]), savedTensors, x([rows]), { smoothing: 0.1, ignored: -1 }];
   },
   adam: (x) => {
-    const second = x([rows], [1, 2, 3]);
+    const secondMoment = x([rows], [1, 2, 3]);
     const step = { rate: 0.1, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, decay: 0.1, correction1: 1, correction2: 1 };
-    return [{ parameter: x([rows]), first: x([rows]), second }, x([rows]), { ...step, kind: "scheduleFree", mix: 0.5 }];
+    return [
+      { parameter: x([rows]), first: x([rows]), second: secondMoment },
+      x([rows]),
+      { ...step, kind: "scheduleFree", mix: 0.5 },
+    ];
   },
 };
 
 const tile: Tile = {
   q: [{ start: 2, length: rows, step: 1 }],
-  k: [{ start: 0, length: count, step: 1 }],
+  k: [{ start: 0, length: numKeys, step: 1 }],
   mask: [{ q0: 0, q1: 9, k0: 0, k1: 9, type: "full" }],
   scale: 0.5,
 };
 
-const state = (x: TensorFactory) => ({ out: x([1, 2, rows, width]), lse: x([1, 2, rows]) });
-const keys = (x: TensorFactory) => ({ k: x([1, 1, count, width]), v: x([1, 1, count, width]) });
-const parameters = (x: TensorFactory) => ({ weight: x([width]), bias: x([width]), epsilon: 1e-5 });
-const gradients = (x: TensorFactory) => ({ dx: x([rows, width]), dWeight: x([width]), dBias: x([width]) });
+const createState = (x: TensorFactory) => ({ out: x([1, 2, rows, width]), lse: x([1, 2, rows]) });
+const createKeys = (x: TensorFactory) => ({ k: x([1, 1, numKeys, width]), v: x([1, 1, numKeys, width]) });
+const createParameters = (x: TensorFactory) => ({ weight: x([width]), bias: x([width]), epsilon: 1e-5 });
+const createGradients = (x: TensorFactory) => ({ dx: x([rows, width]), dWeight: x([width]), dBias: x([width]) });
 
 /** The values of each operand before and after a call whose mutated operands held what `before` makes of them. */
 interface OperandTrace {
@@ -133,24 +142,27 @@ async function checkAccess(device: Device, kernel: KernelName): Promise<void> {
   const flagIndex = parameters.findIndex((field) => "scalar" in field && field.scalar === "boolean");
   for (const isFlagSet of flagIndex < 0 ? [false] : [false, true]) {
     const call = async (valueOffset: number): Promise<OperandTrace[]> => {
-      const args: unknown[] = [...sampleArguments[kernel](tensorFactory(device))];
+      const args: unknown[] = [...sampleArguments[kernel](createTensorFactory(device))];
       if (flagIndex >= 0) args[flagIndex] = isFlagSet;
-      return callKernel(device, kernel, { args, shift: valueOffset });
+      return callKernel(device, kernel, { args, valueOffset });
     };
     const [first, second] = [await call(0), await call(0.5)];
-    for (const [i, { operand, versionIncrease, before, after }] of first.entries()) {
+    for (const [i, { operand, versionIncrease, before: valuesBefore, after: valuesAfter }] of first.entries()) {
       const description = `${kernel}: ${operand.name}`;
       check(
         versionIncrease > 0 === operand.isMutated,
         `${description}: expected a version counter increment ${operand.isMutated ? "> 0" : "of 0"}, received ${versionIncrease}; see \`versionedKernels\``,
       );
       if (!operand.isMutated) {
-        checkEqual(after, before, description);
+        checkEqual(valuesAfter, valuesBefore, description);
         continue;
       }
-      check(!hasSameValues(after, before), `${description}: expected a modified operand, received an unmodified one`);
+      check(
+        !hasSameValues(valuesAfter, valuesBefore),
+        `${description}: expected a modified operand, received an unmodified one`,
+      );
       const expectsRead = operand.isRead || (isFlagSet && operand.readIf === flagIndex);
-      const dependsOnPriorValue = !hasSameValues(after, second[i]!.after);
+      const dependsOnPriorValue = !hasSameValues(valuesAfter, second[i]!.after);
       check(
         dependsOnPriorValue === expectsRead,
         `${description}: expected the operand to be ${expectsRead ? "updated" : "written"}, it was ${expectsRead ? "written" : "updated"}`,
@@ -162,22 +174,22 @@ async function checkAccess(device: Device, kernel: KernelName): Promise<void> {
 async function callKernel(
   device: Device,
   kernel: KernelName,
-  { args, shift: valueOffset }: { readonly args: readonly unknown[]; readonly shift: number },
+  { args, valueOffset }: { readonly args: readonly unknown[]; readonly valueOffset: number },
 ): Promise<OperandTrace[]> {
-  const runs: { operand: Operand; tensor: Tensor; before: Float32Array; version: number }[] = [];
+  const operandRecords: { operand: Operand; tensor: Tensor; before: Float32Array; version: number }[] = [];
   for (const operand of getOperands(kernel)) {
     const tensor = getTensor(operand, args);
     if (tensor === null) continue;
     if (operand.isMutated) device.kernels.scalar("add", tensor, tensor, valueOffset);
-    runs.push({ operand, tensor, before: await tensor.read(), version: tensor.storage.version });
+    operandRecords.push({ operand, tensor, before: await tensor.read(), version: tensor.storage.version });
   }
   (device.kernels[kernel] as (...kernelArgs: readonly unknown[]) => void)(...args);
-  const pendingTraces = runs.map(async ({ operand, tensor, before, version }) => {
+  const pendingTraces = operandRecords.map(async ({ operand, tensor, before, version }) => {
     const versionIncrease = tensor.storage.version - version;
     return { operand, versionIncrease, before, after: await tensor.read() };
   });
   const result = await Promise.all(pendingTraces);
-  for (const { tensor } of runs) tensor[Symbol.dispose]();
+  for (const { tensor } of operandRecords) tensor[Symbol.dispose]();
   return result;
 }
 
@@ -186,24 +198,24 @@ function hasSameValues(a: Float32Array, b: Float32Array): boolean {
 }
 
 async function checkFeatureRefused(device: Device, feature: KernelFeature): Promise<void> {
-  const x = tensorFactory(device);
-  const [[{ out, lse }, q, kv], modifiers] = [sampleArguments.attend(x), modifiersFor[feature](x)];
-  const v = feature === "valueHeadSize" ? x([1, 1, count, width + 2]) : kv.v;
+  const x = createTensorFactory(device);
+  const [[{ out, lse }, q, kv], modifiers] = [sampleArguments.attend(x), createModifiersByFeature[feature](x)];
+  const v = feature === "valueHeadSize" ? x([1, 1, numKeys, width + 2]) : kv.v;
   const wideOut = feature === "valueHeadSize" ? x([1, 2, rows, width + 2]) : out;
   const call = { ...tile, ...(modifiers && { modifiers }) };
   const attend = () => device.kernels.attend({ out: wideOut, lse }, q, { k: kv.k, v }, call);
   if (device.features?.includes(feature)) return attend();
-  const before = await wideOut.read();
+  const outBefore = await wideOut.read();
   const message = new RegExp(`${device.type}:${device.index}.*${feature}.*omit it`);
   await checkThrows(attend, "OptionError", message);
-  const [grads, , saved] = sampleArguments.attendBackward(x);
-  const backward: Kernels["attendBackward"] = device.kernels.attendBackward;
-  await checkThrows(() => backward(grads, q, saved, { k: kv.k, v }, call), "OptionError", message);
-  checkEqual(await wideOut.read(), before, "out after a rejected call");
+  const [grads, , savedTensors] = sampleArguments.attendBackward(x);
+  const attendBackward: Kernels["attendBackward"] = device.kernels.attendBackward;
+  await checkThrows(() => attendBackward(grads, q, savedTensors, { k: kv.k, v }, call), "OptionError", message);
+  checkEqual(await wideOut.read(), outBefore, "out after a rejected call");
 }
 
 /** What uses each feature; `valueHeadSize` is used through shapes. */
-const modifiersFor: Readonly<Record<KernelFeature, (x: TensorFactory) => Tile["modifiers"]>> = {
+const createModifiersByFeature: Readonly<Record<KernelFeature, (x: TensorFactory) => Tile["modifiers"]>> = {
   softcap: () => ({ softcap: 30 }),
   slopes: (x) => ({ slopes: x([2]) }),
   dropout: () => ({ dropout: { probability: 0.5, seed: 1, stream: 2, batchOffset: 0 } }),

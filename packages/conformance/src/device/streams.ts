@@ -5,22 +5,24 @@ import { type MakeDevice, withDevice, tensorFrom } from "./tensors.ts";
 
 /** Order within a stream and between streams, failure, the end of a device. `clockError`: see DeviceSuiteOptions. */
 export function streamCases(make: MakeDevice, clockError: number): Case[] {
-  const streamCase = (name: string, body: (device: Device) => Promise<void>): Case => ({
+  const createStreamCase = (name: string, body: (device: Device) => Promise<void>): Case => ({
     name,
     run: () => withDevice(make, body),
   });
   return [
-    streamCase("fences and synchronize", checkFences),
-    streamCase("waits for a fence of a slower stream", (device) => checkCrossStreamWait(device, make, clockError)),
-    streamCase("does not block on completed fences, its own fences, or fences of closed devices", (device) =>
+    createStreamCase("fences and synchronize", checkFences),
+    createStreamCase("waits for a fence of a slower stream", (device) =>
+      checkCrossStreamWait(device, make, clockError),
+    ),
+    createStreamCase("does not block on completed fences, its own fences, or fences of closed devices", (device) =>
       checkCompletedFences(device, make),
     ),
-    streamCase("rejects a fence of another device type", checkForeignFence),
-    streamCase("concurrent reads", checkConcurrentReads),
-    streamCase("a read returns the values of a tensor that is disposed after the call", checkDisposeAfterEnqueue),
-    streamCase("reports its first failure and executes no further work", checkFirstFailure),
-    streamCase("executes all work enqueued before dispose and rejects later work", checkDisposed),
-    streamCase("rejects disposed operands and operands of another device", (device) =>
+    createStreamCase("rejects a fence of another device type", checkForeignFence),
+    createStreamCase("concurrent reads", checkConcurrentReads),
+    createStreamCase("a read returns the values of a tensor that is disposed after the call", checkDisposeAfterEnqueue),
+    createStreamCase("reports its first failure and executes no further work", checkFirstFailure),
+    createStreamCase("executes all work enqueued before dispose and rejects later work", checkDisposed),
+    createStreamCase("rejects disposed operands and operands of another device", (device) =>
       checkForeignOperands(device, make),
     ),
   ];
@@ -42,16 +44,16 @@ async function checkCrossStreamWait(device: Device, make: MakeDevice, clockError
   device.stream.wait(otherDevice.stream.record());
   device.kernels.fill(x, 2);
   const [otherEvents, deviceEvents] = await Promise.all([otherDevice.stopTrace(), device.stopTrace()]);
-  const [first, last] = [otherEvents[0]!, otherEvents.at(-1)!];
-  const fill = deviceEvents.find(({ name }) => name === "fill");
+  const [firstEvent, lastEvent] = [otherEvents[0]!, otherEvents.at(-1)!];
+  const fillEvent = deviceEvents.find(({ name }) => name === "fill");
   check(
-    fill !== undefined && otherEvents.length === 4,
+    fillEvent !== undefined && otherEvents.length === 4,
     `expected 4 kernels on the other device and fill on this device, received ${eventNames(otherEvents)} and ${eventNames(deviceEvents)}`,
   );
-  const maxOverlap = clockError && Math.max(clockError, (last.end - first.start) / 2);
+  const maxOverlap = clockError && Math.max(clockError, (lastEvent.end - firstEvent.start) / 2);
   check(
-    fill.start >= last.end - maxOverlap,
-    `fill started ${last.end - fill.start} ns before the work of the other stream completed`,
+    fillEvent.start >= lastEvent.end - maxOverlap,
+    `fill started ${lastEvent.end - fillEvent.start} ns before the work of the other stream completed`,
   );
 }
 
@@ -85,14 +87,14 @@ async function checkDisposeAfterEnqueue(device: Device): Promise<void> {
 
 async function checkFirstFailure(device: Device): Promise<void> {
   using table = tensorFrom(device, [1, 2, 3], { shape: [3, 1] });
-  using first = tensorFrom(device, [7], { shape: [1] });
-  using second = tensorFrom(device, [9], { shape: [1] });
+  using firstIndex = tensorFrom(device, [7], { shape: [1] });
+  using secondIndex = tensorFrom(device, [9], { shape: [1] });
   using out = device.empty([1, 1], "float32");
   const failurePattern = /gatherRows: .*received 7/;
-  device.kernels.gatherRows(out, table, first);
+  device.kernels.gatherRows(out, table, firstIndex);
   // Enqueued behind the first, or refused with its failure if that has been noticed.
   try {
-    device.kernels.gatherRows(out, table, second);
+    device.kernels.gatherRows(out, table, secondIndex);
   } catch (error) {
     check(failurePattern.test(String(error)), `expected the first failure, received ${error}`);
   }
@@ -105,11 +107,11 @@ async function checkFirstFailure(device: Device): Promise<void> {
 async function checkDisposed(device: Device): Promise<void> {
   const x = fullTensor(device, 5, 100_000);
   for (let i = 0; i < 5; i++) device.kernels.unary("tanh", x, x);
-  const read = x.read();
+  const readPromise = x.read();
   device[Symbol.dispose]();
   device[Symbol.dispose]();
   const expected = Math.tanh(Math.tanh(Math.tanh(Math.tanh(Math.tanh(5)))));
-  checkClose(await read, new Float64Array(100_000).fill(expected), 5e-6, "work enqueued before dispose");
+  checkClose(await readPromise, new Float64Array(100_000).fill(expected), 5e-6, "work enqueued before dispose");
   const afterDisposePattern = new RegExp(`${device.type}:${device.index} after dispose`);
   await checkThrows(() => device.kernels.fill(x, 1), "ClosedError", afterDisposePattern);
   await checkThrows(() => device.empty([1], "float32"), "ClosedError", afterDisposePattern);
@@ -177,9 +179,9 @@ async function checkTrace(device: Device): Promise<void> {
     events.length === 2,
     `expected 2 recorded kernels, received ${events.length}: ${events.map((event) => event.name).join()}`,
   );
-  const [first, second] = [events[0]!, events[1]!];
+  const [firstEvent, secondEvent] = [events[0]!, events[1]!];
   check(
-    first.start <= first.end && first.end <= second.start && second.start <= second.end,
+    firstEvent.start <= firstEvent.end && firstEvent.end <= secondEvent.start && secondEvent.start <= secondEvent.end,
     "the recorded kernels are out of order",
   );
 }
@@ -197,15 +199,15 @@ async function checkTraceOnRequest(device: Device): Promise<void> {
     `expected recorded kernels unary,scalar, received ${eventNames(events)}`,
   );
   const now = Number(process.hrtime.bigint());
-  let before = 0;
+  let previousEnd = 0;
   for (const { name, lane, start, end } of events) {
     check(lane === "compute", `${name}: expected lane compute, received ${lane}`);
     check(
-      end >= start && start >= before,
-      `${name} ran from ${start} to ${end}, the previous kernel ended at ${before}`,
+      end >= start && start >= previousEnd,
+      `${name} ran from ${start} to ${end}, the previous kernel ended at ${previousEnd}`,
     );
     check(Math.abs(now - start) < 60e9, `${name} ran ${now - start} ns ago`);
-    before = end;
+    previousEnd = end;
   }
   check((await device.stopTrace()).length === 0, "kernels were recorded without startTrace");
   device.startTrace();

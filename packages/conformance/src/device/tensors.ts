@@ -82,10 +82,11 @@ export function checkRounded(
     const e = expected[i]!;
     if (Object.is(actual[i], e) || actual[i] === e || (Number.isNaN(actual[i]) && Number.isNaN(e))) continue;
     const storageRounding = dtype === "float32" ? 0 : epsilon[dtype] * Math.abs(e) + smallestSpacing[dtype];
-    const tolerance = storageRounding + roundings * epsilon.float32 * (Math.abs(e) + scale) + smallestSpacing.float32;
+    const elementTolerance =
+      storageRounding + roundings * epsilon.float32 * (Math.abs(e) + scale) + smallestSpacing.float32;
     check(
-      Math.abs(actual[i]! - e) <= tolerance,
-      `${description}: element ${i} is ${actual[i]}, expected ${e} ± ${tolerance.toExponential(1)}`,
+      Math.abs(actual[i]! - e) <= elementTolerance,
+      `${description}: element ${i} is ${actual[i]}, expected ${e} ± ${elementTolerance.toExponential(1)}`,
     );
   }
 }

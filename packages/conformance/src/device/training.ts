@@ -36,58 +36,58 @@ export function trainingCases(make: MakeDevice): Case[] {
 /** A part of the whole, wherever it lies, has the whole's zeros; what is kept is scaled; in place is legal. */
 async function checkDropout(device: Device, dtype: DType): Promise<void> {
   const [rows, columns] = [6, 70];
-  const random = { probability: 0.3, seed: 11, stream: 4 };
+  const dropoutSpec = { probability: 0.3, seed: 11, stream: 4 };
   const values = normals(2 * rows * columns, 1, dtype);
   using uniform = allocate(device, [values.length]);
-  device.kernels.random(uniform, { kind: "uniform", low: 0, high: 1, ...random });
-  const draws = await uniform.read();
-  const expected = values.map((x, i) => (draws[i]! < Math.fround(0.3) ? 0 : roundTo(x / 0.7, dtype)));
+  device.kernels.random(uniform, { kind: "uniform", low: 0, high: 1, ...dropoutSpec });
+  const uniformValues = await uniform.read();
+  const expected = values.map((x, i) => (uniformValues[i]! < Math.fround(0.3) ? 0 : roundTo(x / 0.7, dtype)));
   for (const storageOrder of storageOrders) {
     using x = tensorFrom(device, values, { shape: [2, rows, columns], dtype, storageOrder });
     using out = allocate(device, [2, rows, columns], { dtype, storageOrder });
-    device.kernels.dropout(out, x, { ...random, offset: 0, strides: [rows * columns, columns, 1] });
+    device.kernels.dropout(out, x, { ...dropoutSpec, offset: 0, strides: [rows * columns, columns, 1] });
     checkRounded(await out.read(), expected, { dtype, description: `dropout ${storageOrder}` });
     // Rows 1, 3 and 5 of the second matrix, as a shard with an offset.
     using matrix = x.slice(0, 1);
     using shardIn = matrix.slice(1, 1, rows, 2);
     using shardOut = allocate(device, [1, 3, columns], { dtype, storageOrder });
     device.kernels.dropout(shardOut, shardIn, {
-      ...random,
+      ...dropoutSpec,
       offset: (rows + 1) * columns,
       strides: [rows * columns, 2 * columns, 1],
     });
     using outSlice = out.slice(0, 1).slice(1, 1, rows, 2);
     checkEqual(await shardOut.read(), await outSlice.read(), `dropout of a shard, ${storageOrder}`);
-    device.kernels.dropout(x, x, { ...random, offset: 0, strides: [rows * columns, columns, 1] });
+    device.kernels.dropout(x, x, { ...dropoutSpec, offset: 0, strides: [rows * columns, columns, 1] });
     checkEqual(await x.read(), await out.read(), `dropout in place, ${storageOrder}`);
   }
 }
 
 /** gatherRows, and scatterAddRows into what is there already. */
 async function checkIndexed(device: Device, dtype: DType): Promise<void> {
-  const [count, width] = [9, 37];
+  const [numRows, width] = [9, 37];
   const nextUniform = uniforms(3);
-  const indices = Array.from({ length: 10 }, () => integer(nextUniform, count));
-  const table = normals(count * width, 4, dtype);
+  const indices = Array.from({ length: 10 }, () => integer(nextUniform, numRows));
+  const table = normals(numRows * width, 4, dtype);
   const rows = normals(10 * width, 5, dtype);
-  const gathered = Float64Array.from(
+  const expectedGather = Float64Array.from(
     { length: 10 * width },
     (_, i) => table[indices[Math.floor(i / width)]! * width + (i % width)]!,
   );
-  const expectedScatter = new Float64Array(count * width).fill(2);
+  const expectedScatter = new Float64Array(numRows * width).fill(2);
   for (const [i, value] of rows.entries()) {
-    const at = indices[Math.floor(i / width)]! * width + (i % width);
-    expectedScatter[at] = expectedScatter[at]! + value;
+    const elementIndex = indices[Math.floor(i / width)]! * width + (i % width);
+    expectedScatter[elementIndex] = expectedScatter[elementIndex]! + value;
   }
   for (const storageOrder of storageOrders) {
     using index = tensorFrom(device, indices, { shape: [2, 5], dtype, storageOrder });
-    using weights = tensorFrom(device, table, { shape: [count, width], dtype, storageOrder });
+    using weights = tensorFrom(device, table, { shape: [numRows, width], dtype, storageOrder });
     using out = allocate(device, [2, 5, width], { dtype, storageOrder });
     device.kernels.gatherRows(out, weights, index);
-    checkRounded(await out.read(), gathered, { description: `gatherRows ${storageOrder}`, roundings: 0 });
+    checkRounded(await out.read(), expectedGather, { description: `gatherRows ${storageOrder}`, roundings: 0 });
     using x = tensorFrom(device, rows, { shape: [2, 5, width], dtype, storageOrder });
-    using scatterOut = tensorFrom(device, new Float64Array(count * width).fill(2), {
-      shape: [count, width],
+    using scatterOut = tensorFrom(device, new Float64Array(numRows * width).fill(2), {
+      shape: [numRows, width],
       storageOrder,
     });
     device.kernels.scatterAddRows(scatterOut, x, index);
@@ -98,38 +98,41 @@ async function checkIndexed(device: Device, dtype: DType): Promise<void> {
   }
 }
 
-const CLASS_COUNT = 21;
+const NUM_CLASSES = 21;
 const IGNORE_INDEX = -100;
 
 async function checkCrossEntropy(device: Device, dtype: DType): Promise<void> {
   const nextUniform = uniforms(6);
-  const x = normals(8 * CLASS_COUNT, 7, dtype).map((value) => roundTo(20 * value, dtype));
-  const targets = Array.from({ length: 8 }, (_, i) => (i === 3 ? IGNORE_INDEX : integer(nextUniform, CLASS_COUNT)));
+  const x = normals(8 * NUM_CLASSES, 7, dtype).map((value) => roundTo(20 * value, dtype));
+  const targets = Array.from({ length: 8 }, (_, i) => (i === 3 ? IGNORE_INDEX : integer(nextUniform, NUM_CLASSES)));
   const dLoss = normals(8, 8);
   for (const smoothing of [0, 0.1]) {
     const expected = lossOracle(x, { targets, dLoss, smoothing });
     for (const storageOrder of storageOrders) {
-      using logits = tensorFrom(device, x, { shape: [2, 4, CLASS_COUNT], dtype, storageOrder });
+      using logits = tensorFrom(device, x, { shape: [2, 4, NUM_CLASSES], dtype, storageOrder });
       using target = tensorFrom(device, targets, { shape: [2, 4], storageOrder });
-      const rows = {
+      const lossOutputs = {
         loss: allocate(device, [2, 4], { storageOrder }),
         lse: allocate(device, [2, 4]),
         counted: allocate(device, [2, 4]),
       };
       const spec = { smoothing, ignored: IGNORE_INDEX };
-      device.kernels.crossEntropy(rows, logits, target, spec);
-      checkRounded(await rows.loss.read(), expected.loss, { scale: 60, description: `crossEntropy ${storageOrder}` });
+      device.kernels.crossEntropy(lossOutputs, logits, target, spec);
+      checkRounded(await lossOutputs.loss.read(), expected.loss, {
+        scale: 60,
+        description: `crossEntropy ${storageOrder}`,
+      });
       checkEqual(
-        await rows.counted.read(),
+        await lossOutputs.counted.read(),
         targets.map((each) => (each === IGNORE_INDEX ? 0 : 1)),
         "rows with a target class",
       );
       using dLossTensor = tensorFrom(device, dLoss, { shape: [2, 4], storageOrder });
-      using dx = allocate(device, [2, 4, CLASS_COUNT], { dtype, storageOrder });
-      device.kernels.crossEntropyBackward(dx, { x: logits, target, lse: rows.lse }, dLossTensor, spec);
+      using dx = allocate(device, [2, 4, NUM_CLASSES], { dtype, storageOrder });
+      device.kernels.crossEntropyBackward(dx, { x: logits, target, lse: lossOutputs.lse }, dLossTensor, spec);
       const description = `crossEntropy backward ${storageOrder}`;
       checkRounded(await dx.read(), expected.dx, { dtype, roundings: 64, scale: 3, description });
-      for (const each of Object.values(rows)) each.dispose();
+      for (const each of Object.values(lossOutputs)) each.dispose();
     }
   }
 }
@@ -148,19 +151,19 @@ function lossOracle(
   const dx = new Float64Array(x.length);
   for (const [row, target] of targets.entries()) {
     if (target === IGNORE_INDEX) continue;
-    const rowLogits = x.subarray(row * CLASS_COUNT, (row + 1) * CLASS_COUNT);
+    const rowLogits = x.subarray(row * NUM_CLASSES, (row + 1) * NUM_CLASSES);
     const maxLogit = Math.max(...rowLogits);
     const lse = maxLogit + Math.log(rowLogits.reduce((sum, value) => sum + Math.exp(value - maxLogit), 0));
     for (const [i, value] of rowLogits.entries()) {
-      const targetProbability = smoothing / CLASS_COUNT + (i === target ? 1 - smoothing : 0);
+      const targetProbability = smoothing / NUM_CLASSES + (i === target ? 1 - smoothing : 0);
       loss[row] = loss[row]! + targetProbability * (lse - value);
-      dx[row * CLASS_COUNT + i] = dLoss[row]! * (Math.exp(value - lse) - targetProbability);
+      dx[row * NUM_CLASSES + i] = dLoss[row]! * (Math.exp(value - lse) - targetProbability);
     }
   }
   return { loss, dx };
 }
 
-const length = 5 * 7 * 3;
+const parameterSize = 5 * 7 * 3;
 
 async function checkAdam(device: Device, kind: AdamStep["kind"], dtype: DType): Promise<void> {
   const step: AdamStep = {
@@ -174,25 +177,25 @@ async function checkAdam(device: Device, kind: AdamStep["kind"], dtype: DType): 
     correction2: 0.05,
     mix: 0.25,
   };
-  const [p, g, m] = [1, 2, 3].map((seed) => normals(length, seed, seed === 3 ? "float32" : dtype));
-  const v = normals(length, 4).map((x) => Math.fround(x * x));
+  const [p, g, m] = [1, 2, 3].map((seed) => normals(parameterSize, seed, seed === 3 ? "float32" : dtype));
+  const v = normals(parameterSize, 4).map((x) => Math.fround(x * x));
   const expected = stepOracle(step, { p: p!, g: g!, m: m!, v });
   const shape = [5, 7, 3];
-  const makeOperand = (values: Float64Array, storageOrder: StorageOrder, of: DType = "float32"): Tensor =>
-    tensorFrom(device, values, { shape, dtype: of, storageOrder });
+  const makeOperand = (values: Float64Array, storageOrder: StorageOrder, operandDType: DType = "float32"): Tensor =>
+    tensorFrom(device, values, { shape, dtype: operandDType, storageOrder });
   for (const storageOrder of storageOrders) {
     using parameter = makeOperand(p!, storageOrder, dtype);
     using gradient = makeOperand(g!, storageOrder, dtype);
-    using first = makeOperand(m!, storageOrder);
-    using second = makeOperand(v, storageOrder);
-    device.kernels.adam({ parameter, first, second }, gradient, step);
+    using firstMoment = makeOperand(m!, storageOrder);
+    using secondMoment = makeOperand(v, storageOrder);
+    device.kernels.adam({ parameter, first: firstMoment, second: secondMoment }, gradient, step);
     checkRounded(await parameter.read(), expected.p, {
       dtype,
       scale: 1,
       description: `${kind} ${storageOrder}: parameter`,
     });
-    checkRounded(await first.read(), expected.m, { scale: 1, description: `${kind} ${storageOrder}: first` });
-    checkRounded(await second.read(), expected.v, { description: `${kind} ${storageOrder}: second` });
+    checkRounded(await firstMoment.read(), expected.m, { scale: 1, description: `${kind} ${storageOrder}: first` });
+    checkRounded(await secondMoment.read(), expected.v, { description: `${kind} ${storageOrder}: second` });
   }
 }
 
@@ -200,16 +203,18 @@ type AdamState = Readonly<Record<"p" | "m" | "v", Float64Array>>;
 
 function stepOracle(step: AdamStep, { p, g, m, v }: AdamState & { g: Float64Array }): AdamState {
   const { rate, beta1, beta2, epsilon, decay, correction1, correction2, mix } = step;
-  const second = v.map((x, i) => beta2 * x + (1 - beta2) * g[i]! ** 2);
-  const root = second.map((x) => Math.sqrt(x / correction2) + epsilon);
+  const secondMoment = v.map((x, i) => beta2 * x + (1 - beta2) * g[i]! ** 2);
+  const denominator = secondMoment.map((x) => Math.sqrt(x / correction2) + epsilon);
   if (step.kind === "adamW") {
-    const first = m.map((x, i) => beta1 * x + (1 - beta1) * g[i]!);
-    const updatedParameter = p.map((x, i) => x * (1 - rate * decay) - ((rate / correction1) * first[i]!) / root[i]!);
-    return { p: updatedParameter, m: first, v: second };
+    const firstMoment = m.map((x, i) => beta1 * x + (1 - beta1) * g[i]!);
+    const updatedParameter = p.map(
+      (x, i) => x * (1 - rate * decay) - ((rate / correction1) * firstMoment[i]!) / denominator[i]!,
+    );
+    return { p: updatedParameter, m: firstMoment, v: secondMoment };
   }
-  const update = g.map((x, i) => x / root[i]! + decay * p[i]!);
-  const next = p.map((x, i) => x + mix * (m[i]! - x) + rate * (beta1 * (1 - mix) - 1) * update[i]!);
-  return { p: next, m: m.map((z, i) => z - rate * update[i]!), v: second };
+  const update = g.map((x, i) => x / denominator[i]! + decay * p[i]!);
+  const nextParameter = p.map((x, i) => x + mix * (m[i]! - x) + rate * (beta1 * (1 - mix) - 1) * update[i]!);
+  return { p: nextParameter, m: m.map((z, i) => z - rate * update[i]!), v: secondMoment };
 }
 
 async function checkOutOfRangeIndex(device: Device): Promise<void> {

@@ -92,16 +92,16 @@ async function checkAfterTimeout(makeWorld: MakeWorld): Promise<void> {
   const x = fromArray(testWorld.devices[0]!, [1], [1]);
   group.allReduce(x).wait();
   expectError(await readOutcome(x), CollectiveTimeoutError);
-  const cause = /timed out after 0\.3 s: rank 0 waits in allReduce #1/;
-  await checkThrows(() => group.allReduce(x), "CollectiveTimeoutError", cause);
-  await checkThrows(() => group.barrier(), "CollectiveTimeoutError", cause);
-  await checkThrows(() => group.split(0), "CollectiveTimeoutError", cause);
+  const causePattern = /timed out after 0\.3 s: rank 0 waits in allReduce #1/;
+  await checkThrows(() => group.allReduce(x), "CollectiveTimeoutError", causePattern);
+  await checkThrows(() => group.barrier(), "CollectiveTimeoutError", causePattern);
+  await checkThrows(() => group.split(0), "CollectiveTimeoutError", causePattern);
 }
 
 async function checkNewWorldAfterTimeout(makeWorld: MakeWorld): Promise<void> {
   for (const timesOut of [true, false]) {
     await using testWorld = await openTestWorld(makeWorld, { size: 2, timeout: timesOut ? 0.3 : 20 });
-    const before = testWorld.devices.map((device) => device.memory().allocated);
+    const allocatedBefore = testWorld.devices.map((device) => device.memory().allocated);
     const xs = testWorld.devices.map((device) => fromArray(device, [1, 2], [2]));
     for (const [rank, group] of testWorld.groups.entries()) {
       if (!timesOut || rank === 0) group.allReduce(xs[rank]!).wait();
@@ -111,7 +111,7 @@ async function checkNewWorldAfterTimeout(makeWorld: MakeWorld): Promise<void> {
     else check(!(outcome instanceof Error) && outcome[1] === 4, `expected [2,4], received ${outcome}`);
     for (const x of xs) x[Symbol.dispose]();
     for (const [rank, device] of testWorld.devices.entries()) {
-      const leakedBytes = device.memory().allocated - before[rank]!;
+      const leakedBytes = device.memory().allocated - allocatedBefore[rank]!;
       check(leakedBytes === 0, `rank ${rank}: ${leakedBytes} bytes are still allocated`);
     }
   }

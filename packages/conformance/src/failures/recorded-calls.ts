@@ -178,10 +178,10 @@ function checkFailedToClose(closeResults: readonly PromiseSettledResult<void>[],
 
 /** A program may end early on one rank, perhaps with an error of its own: that is no other call. */
 async function checkCallCounts(makeWorld: MakeWorld): Promise<void> {
-  for (const extraCalls of [0, 1]) {
+  for (const extraCallRank of [0, 1]) {
     const contexts = await makeWorld(2, { wrapDevice: (device) => device, timeout: 20 });
     for (const { world, rank } of contexts)
-      for (let i = 0; i < (rank === extraCalls ? 40 : 1); i++) recordCall(world, false);
+      for (let i = 0; i < (rank === extraCallRank ? 40 : 1); i++) recordCall(world, false);
     for (const context of contexts) await context.close();
   }
 }
@@ -189,13 +189,13 @@ async function checkCallCounts(makeWorld: MakeWorld): Promise<void> {
 /** The failure was reported: closing must not bring up another one. */
 async function checkCloseAfterFailure(makeWorld: MakeWorld): Promise<void> {
   const contexts = await makeWorld(2, { wrapDevice: (device) => device, timeout: 0.3 });
-  const [first, second] = contexts as [Context, Context];
-  const x = fromArray(first, [1], [1]);
-  first.world.allReduce(x).wait();
+  const [firstContext, secondContext] = contexts as [Context, Context];
+  const x = fromArray(firstContext, [1], [1]);
+  firstContext.world.allReduce(x).wait();
   await checkThrows(() => x.read(), "CollectiveTimeoutError", /rank 0 waits in allReduce #1/);
   // Rank 1 has not noticed it yet, or throws the same.
   try {
-    recordCall(second.world, true);
+    recordCall(secondContext.world, true);
   } catch (error) {
     checkMessage((error as Error).message, "rank 0 waits in allReduce #1");
   }
@@ -204,7 +204,7 @@ async function checkCloseAfterFailure(makeWorld: MakeWorld): Promise<void> {
 
 async function checkAgreement(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 4, mesh: { dp: 2, sp: 2 } });
-  const work = testWorld.contexts.map(async ({ mesh, world, rank, device }) => {
+  const pendingReads = testWorld.contexts.map(async ({ mesh, world, rank, device }) => {
     const x = fromArray(device, [rank], [1]);
     for (let step = 0; step < 50; step++) {
       for (const group of [mesh.group("sp"), mesh.group("dp"), world]) {
@@ -217,7 +217,7 @@ async function checkAgreement(makeWorld: MakeWorld): Promise<void> {
     }
     return x.read();
   });
-  for (const [value] of await Promise.all(work)) check(value === 0, `expected 0, received ${value}`);
+  for (const [value] of await Promise.all(pendingReads)) check(value === 0, `expected 0, received ${value}`);
 }
 
 async function checkInvalidDescription(makeWorld: MakeWorld): Promise<void> {

@@ -60,15 +60,15 @@ async function checkRankExits(makeWorld: MakeWorld, { nextTransfer, isNoticeLate
 
 async function checkOtherGroupsContinue(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 4 });
-  const pairs = await Promise.all(testWorld.groups.map((group) => group.split(group.rank % 2)));
+  const pairGroups = await Promise.all(testWorld.groups.map((group) => group.split(group.rank % 2)));
   await testWorld.groups[3]![Symbol.asyncDispose]();
   const evenRanks = [0, 2].map((rank) => ({
-    pair: pairs[rank]!,
+    pairGroup: pairGroups[rank]!,
     x: fromArray(testWorld.devices[rank]!, [rank + 1], [1]),
   }));
-  for (const { pair, x } of evenRanks) pair.allReduce(x).wait();
+  for (const { pairGroup: pair, x } of evenRanks) pair.allReduce(x).wait();
   for (const { x } of evenRanks) checkEqual(await x.read(), [4], "the sum over the remaining ranks");
-  pairs[1]!.barrier().wait();
+  pairGroups[1]!.barrier().wait();
   await checkThrows(() => testWorld.devices[1]!.stream.synchronize(), "PeerLostError", /rank 3 exited/);
 }
 
@@ -90,16 +90,16 @@ async function checkCloseDrains(makeWorld: MakeWorld): Promise<void> {
 
 async function checkRepeatedClose(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 2 });
-  const pair = await Promise.all(testWorld.groups.map((group) => group.split(7, "pair")));
+  const pairGroups = await Promise.all(testWorld.groups.map((group) => group.split(7, "pair")));
   const x = fromArray(testWorld.devices[0]!, [1], [1]);
-  await pair[0]![Symbol.asyncDispose]();
-  await checkThrows(() => pair[0]!.allReduce(x), "ClosedError", /pair.*expected an open group/);
+  await pairGroups[0]![Symbol.asyncDispose]();
+  await checkThrows(() => pairGroups[0]!.allReduce(x), "ClosedError", /pair.*expected an open group/);
   await testWorld.close();
   await testWorld.close();
-  for (const group of [testWorld.groups[0]!, pair[1]!]) {
+  for (const group of [testWorld.groups[0]!, pairGroups[1]!]) {
     await checkThrows(() => group.barrier(), "ClosedError", /expected an open group/);
   }
-  await checkThrows(() => pair[1]!.split(0), "ClosedError", /expected an open group/);
+  await checkThrows(() => pairGroups[1]!.split(0), "ClosedError", /expected an open group/);
 }
 
 async function checkCloseTimesOut(makeWorld: MakeWorld): Promise<void> {
@@ -108,12 +108,12 @@ async function checkCloseTimesOut(makeWorld: MakeWorld): Promise<void> {
   for (const [rank, x] of xs.entries()) testWorld.groups[rank]!.allReduce(x).wait();
   // Rank 2 never joins them: closing rank 0 waits a while, then gives up.
   await testWorld.groups[0]![Symbol.asyncDispose]();
-  const [first, second] = await Promise.all(xs.map((x) => readOutcome(x)));
-  const errorPattern = [expectError(first, ClosedError), expectError(second, PeerLostError)];
+  const [firstOutcome, secondOutcome] = await Promise.all(xs.map((x) => readOutcome(x)));
+  const messages = [expectError(firstOutcome, ClosedError), expectError(secondOutcome, PeerLostError)];
   const expected = ["rank 0: closed during allReduce #1 (world)", "rank 0 exited during allReduce #1 (world)"];
   check(
-    errorPattern.join() === expected.join(),
-    `expected "${expected.join('" and "')}", received "${errorPattern.join('" and "')}"`,
+    messages.join() === expected.join(),
+    `expected "${expected.join('" and "')}", received "${messages.join('" and "')}"`,
   );
 }
 

@@ -89,12 +89,12 @@ async function checkDeviceFailsBeforePost(makeWorld: MakeWorld): Promise<void> {
 
 async function checkDeviceFailsDuringCollective(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 2 });
-  const [first, second] = testWorld.contexts as [Context, Context];
-  const [a, b] = [fromArray(first, [1], [1]), fromArray(second, [1], [1])];
-  first.world.allReduce(a).wait();
+  const [firstContext, secondContext] = testWorld.contexts as [Context, Context];
+  const [a, b] = [fromArray(firstContext, [1], [1]), fromArray(secondContext, [1], [1])];
+  firstContext.world.allReduce(a).wait();
   const pendingOutcome = readOutcome(a);
-  const cause = await failDevice(second.device);
-  second.world.allReduce(b).wait();
+  const cause = await failDevice(secondContext.device);
+  secondContext.world.allReduce(b).wait();
   expectError(await readOutcome(b), DeviceError);
   checkFailureMessage(expectError(await pendingOutcome, PeerLostError), cause);
 }

@@ -106,10 +106,10 @@ export async function waitForError(group: ProcessGroup, post: () => void, resume
 }
 
 /** The message of an outcome that must be an error of this class. */
-export function expectError(outcome: ReadOutcome | undefined, kind: new (...args: never[]) => Error): string {
+export function expectError(outcome: ReadOutcome | undefined, errorClass: new (...args: never[]) => Error): string {
   const received =
     outcome instanceof Error ? `${outcome.name}: ${outcome.message}` : `values ${outcome?.subarray(0, 6).join()}`;
-  check(outcome instanceof kind, `expected ${kind.name}, received ${received}`);
+  check(outcome instanceof errorClass, `expected ${errorClass.name}, received ${received}`);
   return outcome.message;
 }
 

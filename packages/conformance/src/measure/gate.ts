@@ -27,9 +27,9 @@ export interface Measurement {
 }
 
 /** All ranks together make at most twice the error of one device. */
-export function checkMeasurements(subject: string, ranks: readonly Measurement[]): void {
-  const { trial, results, lse, common } = ranks[0]!;
-  for (const [rank, otherMeasurement] of ranks.entries()) {
+export function checkMeasurements(subject: string, rankMeasurements: readonly Measurement[]): void {
+  const { trial, results, lse, common } = rankMeasurements[0]!;
+  for (const [rank, otherMeasurement] of rankMeasurements.entries()) {
     check(
       otherMeasurement.trial === trial,
       `expected the same trial on all ranks, received ${trial} and ${otherMeasurement.trial}`,
@@ -40,17 +40,21 @@ export function checkMeasurements(subject: string, ranks: readonly Measurement[]
     );
   }
   for (const [name, measured] of Object.entries(results)) {
-    const mergedError = mergeErrorSums(ranks.map((rank) => rank.results[name]!.measured));
-    checkGate({ ...measured, measured: mergedError }, lse * Math.sqrt(ranks.length), `${subject}, ${trial}: ${name}`);
+    const mergedError = mergeErrorSums(rankMeasurements.map((rank) => rank.results[name]!.measured));
+    checkGate(
+      { ...measured, measured: mergedError },
+      lse * Math.sqrt(rankMeasurements.length),
+      `${subject}, ${trial}: ${name}`,
+    );
   }
 }
 
 /** `checkMeasurements` of each trial; every rank ran all of them, in one order. */
-export function checkTrials(subject: string, ranks: readonly (readonly Measurement[])[]): void {
-  const counts = ranks.map(({ length }) => length);
+export function checkTrials(subject: string, measurementsByRank: readonly (readonly Measurement[])[]): void {
+  const counts = measurementsByRank.map(({ length }) => length);
   check(new Set(counts).size === 1, `${subject}: expected the same number of trials on all ranks, received ${counts}`);
-  for (const trial of ranks[0]!.keys()) {
-    const trialMeasurements = ranks.map((measurements) => measurements[trial]!);
+  for (const trial of measurementsByRank[0]!.keys()) {
+    const trialMeasurements = measurementsByRank.map((measurements) => measurements[trial]!);
     checkMeasurements(subject, trialMeasurements);
   }
 }
@@ -76,11 +80,11 @@ function checkGate(measured: Measured, lse: number, description: string): void {
   const rounding = epsilon.float32 * (1 + lse) + epsilon[partial];
   const weightEpsilon = weights === "float32" ? 0 : epsilon[weights];
   const meanRounding = rounding + (local.count < SMALL_COUNT ? weightEpsilon : 0);
-  const limits = {
+  const errorLimits = {
     mean: [rootMeanSquare(mergedError), 2 * rootMeanSquare(local) + (meanRounding / Math.sqrt(3)) * expected.mean],
     largest: [mergedError.largest, 2 * local.largest + (rounding + weightEpsilon) * expected.largest],
   } as const;
-  for (const [name, [error, limit]] of Object.entries(limits)) {
+  for (const [name, [error, limit]] of Object.entries(errorLimits)) {
     check(
       error <= limit,
       `${description}: ${name} error ${error.toExponential(2)} exceeds ${limit.toExponential(2)}; ` +

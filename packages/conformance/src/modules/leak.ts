@@ -40,9 +40,9 @@ export function leakCase(options: LeakOptions): Case {
       const fifthOfSteps = Math.ceil(steps / 5);
       const usageByRank = await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
         await runTrainingSteps(ctx, arrangement, fifthOfSteps);
-        const before = await measureMinMemory(ctx, arrangement, fifthOfSteps);
+        const usageBefore = await measureMinMemory(ctx, arrangement, fifthOfSteps);
         await runTrainingSteps(ctx, arrangement, Math.max(0, steps - 3 * fifthOfSteps));
-        return { before, after: await measureMinMemory(ctx, arrangement, fifthOfSteps) };
+        return { before: usageBefore, after: await measureMinMemory(ctx, arrangement, fifthOfSteps) };
       });
       for (const [rank, { before, after }] of usageByRank.entries()) checkNoGrowth(rank, before, after);
     },
@@ -55,12 +55,12 @@ async function measureMinMemory(ctx: Context, arrangement: Arrangement, steps: n
   for (let sample = 0; sample < NUM_SAMPLES; sample++) {
     await runTrainingSteps(ctx, arrangement, Math.ceil(steps / NUM_SAMPLES));
     const usage = readMemoryUsage(ctx);
-    const before = minUsage ?? usage;
+    const previousUsage = minUsage ?? usage;
     minUsage = {
-      allocated: Math.min(before.allocated, usage.allocated),
-      reserved: Math.min(before.reserved, usage.reserved),
-      resident: Math.min(before.resident, usage.resident),
-      heap: Math.min(before.heap, usage.heap),
+      allocated: Math.min(previousUsage.allocated, usage.allocated),
+      reserved: Math.min(previousUsage.reserved, usage.reserved),
+      resident: Math.min(previousUsage.resident, usage.resident),
+      heap: Math.min(previousUsage.heap, usage.heap),
     };
   }
   return minUsage!;
@@ -76,18 +76,18 @@ function readMemoryUsage({ device }: Context): MemoryUsage {
   return { allocated, reserved, resident: rss, heap: heapUsed };
 }
 
-function checkNoGrowth(rank: number, before: MemoryUsage, after: MemoryUsage): void {
-  const growthOf = (name: keyof MemoryUsage) => after[name] - before[name];
+function checkNoGrowth(rank: number, usageBefore: MemoryUsage, usageAfter: MemoryUsage): void {
+  const getGrowth = (name: keyof MemoryUsage) => usageAfter[name] - usageBefore[name];
   for (const name of ["allocated", "reserved"] as const) {
     check(
-      growthOf(name) <= 0,
-      `rank ${rank}: ${name} device memory grew by ${growthOf(name)} bytes from ${before[name]}`,
+      getGrowth(name) <= 0,
+      `rank ${rank}: ${name} device memory grew by ${getGrowth(name)} bytes from ${usageBefore[name]}`,
     );
   }
   for (const name of ["resident", "heap"] as const) {
     check(
-      growthOf(name) < MAX_RESIDENT_GROWTH_BYTES,
-      `${name} memory grew by ${growthOf(name)} bytes from ${before[name]}`,
+      getGrowth(name) < MAX_RESIDENT_GROWTH_BYTES,
+      `${name} memory grew by ${getGrowth(name)} bytes from ${usageBefore[name]}`,
     );
   }
 }

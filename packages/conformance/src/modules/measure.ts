@@ -42,21 +42,21 @@ export async function runOnOneDevice(
 ): Promise<SingleDeviceResult> {
   const arrangement = { mesh: { sp: 1 }, axes: [], backend: local() };
   const sequences = countSequences(mesh, axes);
-  const steps: { result: ModuleResult; reference: ModuleReference }[] = [];
+  const stepResults: { result: ModuleResult; reference: ModuleReference }[] = [];
   for (let sequence = 0; sequence < sequences; sequence++) {
     const assignment = { arrangement, sequence, sequences };
     const [result] = await onWorld(makeWorld, { size: 1 }, (ctx) => runStep(ctx, trial, assignment));
-    steps.push({ result: result!, reference: computeReference(trial, result!.parameters, assignment) });
+    stepResults.push({ result: result!, reference: computeReference(trial, result!.parameters, assignment) });
   }
   const allPositions = Array.from({ length: trial.sizes.length }, (_, i) => i);
-  const errors = steps.map(({ result, reference }) =>
+  const errors = stepResults.map(({ result, reference }) =>
     computeShardErrors(trial, { result, reference, rows: allPositions }),
   );
-  const gradients = meanGradients(steps.map(({ reference }) => reference.gradients));
-  const measuredGradients = meanGradients(steps.map(({ result }) => result.gradients));
+  const gradients = meanGradients(stepResults.map(({ reference }) => reference.gradients));
+  const measuredGradients = meanGradients(stepResults.map(({ result }) => result.gradients));
   const gradientErrors = gradientNames.map((name) => [name, errorSum(measuredGradients[name], gradients[name])]);
   return {
-    references: steps.map(({ reference }) => reference),
+    references: stepResults.map(({ reference }) => reference),
     gradients,
     local: {
       ...(Object.fromEntries(gradientErrors) as Record<GradientName, ErrorSum>),
@@ -124,11 +124,11 @@ function computeReference(
 }
 
 function meanGradients(gradientSets: readonly ModuleParameters[]): ModuleParameters {
-  const mean = (name: GradientName) =>
+  const meanGradient = (name: GradientName) =>
     gradientSets[0]![name].map(
       (_, i) => gradientSets.reduce((sum, each) => sum + each[name][i]!, 0) / gradientSets.length,
     );
-  return Object.fromEntries(gradientNames.map((name) => [name, mean(name)])) as unknown as ModuleParameters;
+  return Object.fromEntries(gradientNames.map((name) => [name, meanGradient(name)])) as unknown as ModuleParameters;
 }
 
 interface ShardResult {

@@ -44,19 +44,19 @@ export function moduleOracle({ sizes, maskMod, parameters, x, dOut }: ModuleProb
   const rows = batch * length;
   const attentionWidth = numHeads * headDim;
   const qkvWidth = (numHeads + 2 * numKvHeads) * headDim;
-  const qkvSizes: LinearSizes = { rows, from: embed, to: qkvWidth };
-  const outSizes: LinearSizes = { rows, from: attentionWidth, to: embed };
+  const qkvSizes: LinearSizes = { rows, inWidth: embed, outWidth: qkvWidth };
+  const outSizes: LinearSizes = { rows, inWidth: attentionWidth, outWidth: embed };
 
   const qkv = linear(x, parameters["qkv_proj.weight"], parameters["qkv_proj.bias"], qkvSizes);
-  const headRange = (first: number, count: number): HeadRange => ({
+  const createHeadRange = (first: number, count: number): HeadRange => ({
     first,
     count,
     headCount: numHeads + 2 * numKvHeads,
   });
   const headRanges = {
-    q: headRange(0, numHeads),
-    k: headRange(numHeads, numKvHeads),
-    v: headRange(numHeads + numKvHeads, numKvHeads),
+    q: createHeadRange(0, numHeads),
+    k: createHeadRange(numHeads, numKvHeads),
+    v: createHeadRange(numHeads + numKvHeads, numKvHeads),
   };
   const problem: AttentionProblem = {
     batch,
@@ -83,13 +83,13 @@ export function moduleOracle({ sizes, maskMod, parameters, x, dOut }: ModuleProb
   mergeHeads(dQkv, dq, { sizes, range: headRanges.q });
   mergeHeads(dQkv, dk, { sizes, range: headRanges.k });
   mergeHeads(dQkv, dv, { sizes, range: headRanges.v });
-  const first = linearBackward(dQkv, x, parameters["qkv_proj.weight"], qkvSizes);
+  const qkvGradients = linearBackward(dQkv, x, parameters["qkv_proj.weight"], qkvSizes);
   return {
     out,
-    dx: first.dx,
+    dx: qkvGradients.dx,
     gradients: {
-      "qkv_proj.weight": first.dWeight,
-      "qkv_proj.bias": first.dBias,
+      "qkv_proj.weight": qkvGradients.dWeight,
+      "qkv_proj.bias": qkvGradients.dBias,
       "out_proj.weight": outGradients.dWeight,
       "out_proj.bias": outGradients.dBias,
     },
@@ -99,8 +99,8 @@ export function moduleOracle({ sizes, maskMod, parameters, x, dOut }: ModuleProb
 
 interface LinearSizes {
   readonly rows: number;
-  readonly from: number;
-  readonly to: number;
+  readonly inWidth: number;
+  readonly outWidth: number;
 }
 
 // oxlint-disable-next-line max-params -- x · Wᵀ + b
@@ -108,7 +108,7 @@ function linear(
   x: Float64Array,
   weight: Float64Array,
   bias: Float64Array,
-  { rows, from, to }: LinearSizes,
+  { rows, inWidth: from, outWidth: to }: LinearSizes,
 ): Float64Array {
   const out = matmulOracle(x, transpose(weight, to, from), { m: rows, n: to, k: from });
   return out.map((value, i) => value + bias[i % to]!);
@@ -118,7 +118,7 @@ function linearBackward(
   dOut: Float64Array,
   x: Float64Array,
   weight: Float64Array,
-  { rows, from, to }: LinearSizes,
+  { rows, inWidth: from, outWidth: to }: LinearSizes,
 ): { dx: Float64Array; dWeight: Float64Array; dBias: Float64Array } {
   return {
     dx: matmulOracle(dOut, weight, { m: rows, n: from, k: to }),

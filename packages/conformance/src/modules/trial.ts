@@ -61,15 +61,15 @@ export async function runStep(
     useCheckpoint,
   });
   const positions = rankPositions(ctx, trial, arrangement);
-  const shard = (values: Float64Array) => {
+  const createShard = (values: Float64Array) => {
     const valuesPerSequence = values.length / sequences;
     const tensor = ctx.device.empty([sizes.batch, positions.length, embed], dtype);
     const sequenceValues = values.subarray(sequence * valuesPerSequence, (sequence + 1) * valuesPerSequence);
     ctx.device.write(tensor, takeRows(sequenceValues, positions, { rows: length, width: embed }));
     return tensor;
   };
-  using x = shard(makeInput(trial, sequences, 1));
-  using dOut = shard(makeInput(trial, sequences, 2));
+  using x = createShard(makeInput(trial, sequences, 1));
+  using dOut = createShard(makeInput(trial, sequences, 2));
   x.requiresGrad = true;
   using out = attention.forward(x);
   out.backward(dOut);
@@ -108,7 +108,7 @@ export function moduleTrials(): ModuleTrial[] {
   const sizes = { batch: 2, length: 37, embed: 24, numHeads: 4, numKvHeads: 4, headDim: 6 };
   const groupedSizes = { ...sizes, numKvHeads: 2, headDim: 8 };
   const baseTrial = { sizes, dtype: "float32", useCheckpoint: false } as const;
-  const documentOf = (position: number) => (position < 11 ? 0 : 1);
+  const getDocument = (position: number) => (position < 11 ? 0 : 1);
   return [
     { ...baseTrial, name: "full, contiguous", mask: masks.full(), maskMod: () => true, placement: contiguous! },
     { ...baseTrial, name: "causal, zigzag", mask: masks.causal(), maskMod: (q, k) => k <= q, placement: zigzag! },
@@ -126,7 +126,7 @@ export function moduleTrials(): ModuleTrial[] {
       name: "documents, ragged, bfloat16",
       dtype: "bfloat16",
       mask: masks.documents([11, 26]),
-      maskMod: (q, k) => documentOf(q) === documentOf(k),
+      maskMod: (q, k) => getDocument(q) === getDocument(k),
       placement: ragged!,
     },
   ];

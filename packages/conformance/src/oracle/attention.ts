@@ -1,6 +1,6 @@
 import { type Slice, type SliceType, hasDiagonalStart, hasDiagonalEnd } from "@mosaic/core";
 import { integer, uniforms } from "./numbers.ts";
-import { modifyScore, type OracleModifiers, weightFactors } from "./score-modifiers.ts";
+import { modifyScore, type OracleModifiers, createWeightFactor } from "./score-modifiers.ts";
 
 /** Whether the query at one global position sees the key at another, in a sample of the batch if these differ. */
 export type MaskMod = (query: number, key: number, sample?: number) => boolean;
@@ -125,7 +125,7 @@ function forEachRow(problem: AttentionProblem, visit: (row: ScoreRow) => void): 
     const sample = Math.floor(row / queries);
     return Array.from({ length: keys }, (_, key) => key).filter((key) => maskMod(row % queries, key, sample));
   });
-  const factorOf = weightFactors(modifiers);
+  const computeFactor = createWeightFactor(modifiers);
   const [scores, derivatives, factors] = [1, 2, 3].map(() => new Float64Array(keys)) as [
     Float64Array,
     Float64Array,
@@ -140,11 +140,11 @@ function forEachRow(problem: AttentionProblem, visit: (row: ScoreRow) => void): 
     const visibleKeys = visibleKeysByRow[sample * queries + query]!;
     for (let i = 0; i < visibleKeys.length; i++) {
       const pair = { sample, head, query, key: visibleKeys[i]! };
-      const scaled = scale * dot({ x: q, row }, { x: k, row: keyRow + visibleKeys[i]! }, headDim);
-      const { score, derivative } = modifyScore(modifiers, scaled, pair);
+      const scaledScore = scale * dot({ x: q, row }, { x: k, row: keyRow + visibleKeys[i]! }, headDim);
+      const { score, derivative } = modifyScore(modifiers, scaledScore, pair);
       scores[i] = score;
       derivatives[i] = derivative;
-      factors[i] = factorOf(pair);
+      factors[i] = computeFactor(pair);
     }
     const sink = modifiers.sinks?.[head] ?? Number.NEGATIVE_INFINITY;
     visit({ row, head, keyRow, visibleKeys, scores, derivatives, factors, sink });
@@ -179,16 +179,16 @@ function dot(a: MatrixRow, b: MatrixRow, width: number): number {
 }
 
 function addScaled(out: MatrixRow, factor: number, addend: MatrixRow, width: number): void {
-  const [to, from] = [out.row * width, addend.row * width];
-  for (let i = 0; i < width; i++) out.x[to + i] = out.x[to + i]! + factor * addend.x[from + i]!;
+  const [outOffset, addendOffset] = [out.row * width, addend.row * width];
+  for (let i = 0; i < width; i++) out.x[outOffset + i] = out.x[outOffset + i]! + factor * addend.x[addendOffset + i]!;
 }
 
 /** The definition of a slice, pair by pair: the only one in this package, independent of core's code. */
 export function isPairVisible(slice: Slice, query: number, key: number): boolean {
   if (query < slice.q0 || query >= slice.q1) return false;
-  const from = slice.k0 + (hasDiagonalStart(slice.type) ? query - slice.q0 : 0);
-  const to = slice.k1 - (hasDiagonalEnd(slice.type) ? slice.q1 - 1 - query : 0);
-  return key >= from && key < to;
+  const firstKey = slice.k0 + (hasDiagonalStart(slice.type) ? query - slice.q0 : 0);
+  const endKey = slice.k1 - (hasDiagonalEnd(slice.type) ? slice.q1 - 1 - query : 0);
+  return key >= firstKey && key < endKey;
 }
 
 /** What a list of slices lets through. */
@@ -218,8 +218,8 @@ export function randomSlices(queries: number, keys: number, seed: number): Slice
 export function smallestTopScoreGap(problem: AttentionProblem): number {
   let smallestScoreGap = Number.POSITIVE_INFINITY;
   forEachRow(problem, ({ scores, visibleKeys }) => {
-    const [first, second] = scores.slice(0, visibleKeys.length).toSorted((a, b) => b - a);
-    if (second !== undefined) smallestScoreGap = Math.min(smallestScoreGap, first! - second);
+    const [largestScore, secondScore] = scores.slice(0, visibleKeys.length).toSorted((a, b) => b - a);
+    if (secondScore !== undefined) smallestScoreGap = Math.min(smallestScoreGap, largestScore! - secondScore);
   });
   return smallestScoreGap;
 }

@@ -8,15 +8,15 @@ const bitsView = new Uint32Array(floatView.buffer);
 /** The nearest value that the dtype can store, ties to even. */
 export function roundTo(value: number, dtype: DType): number {
   if (dtype === "float32") return Math.fround(value);
-  if (dtype === "bfloat16") return bfloat16(Math.fround(value));
-  return float16(value);
+  if (dtype === "bfloat16") return roundToBfloat16(Math.fround(value));
+  return roundToFloat16(value);
 }
 
 export function roundAll(values: ArrayLike<number>, dtype: DType): Float64Array {
   return Float64Array.from({ length: values.length }, (_, i) => roundTo(values[i]!, dtype));
 }
 
-function bfloat16(value: number): number {
+function roundToBfloat16(value: number): number {
   if (!Number.isFinite(value)) return value;
   floatView[0] = value;
   const word = bitsView[0]!;
@@ -25,7 +25,7 @@ function bfloat16(value: number): number {
 }
 
 /** 11 significant bits down to 2^-14, a spacing of 2^-24 below. */
-function float16(value: number): number {
+function roundToFloat16(value: number): number {
   if (!Number.isFinite(value) || value === 0) return value;
   const exponent = Math.max(-14, Math.floor(Math.log2(Math.abs(value))));
   const spacing = 2 ** (exponent - 10);
@@ -56,13 +56,13 @@ export function uniforms(seed: number): () => number {
 
 /** `length` standard normal numbers (Box and Muller), rounded to a dtype, the same for the same seed. */
 export function normals(length: number, seed: number, dtype: DType = "float32"): Float64Array {
-  const next = uniforms(seed);
+  const nextUniform = uniforms(seed);
   return Float64Array.from({ length }, () =>
-    roundTo(Math.sqrt(-2 * Math.log(1 - next())) * Math.cos(2 * Math.PI * next()), dtype),
+    roundTo(Math.sqrt(-2 * Math.log(1 - nextUniform())) * Math.cos(2 * Math.PI * nextUniform()), dtype),
   );
 }
 
 /** An integer in [0, below). */
-export function integer(next: () => number, limit: number): number {
-  return Math.floor(next() * limit);
+export function integer(nextUniform: () => number, limit: number): number {
+  return Math.floor(nextUniform() * limit);
 }

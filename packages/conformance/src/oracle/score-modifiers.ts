@@ -34,18 +34,21 @@ export function modifyScore(
 }
 
 /** What weights count after dropout, pair by pair: 0 or 1 / (1 − probability). Without dropout 1. */
-export function weightFactors({ dropout, origin = { batch: 0, head: 0 } }: OracleModifiers): (pair: Pair) => number {
+export function createWeightFactor({
+  dropout,
+  origin = { batch: 0, head: 0 },
+}: OracleModifiers): (pair: Pair) => number {
   if (!dropout) return () => 1;
   const { seed, stream, batchOffset } = dropout;
   // As kernels get it.
   const probability = Math.fround(dropout.probability);
-  const limit = probability * 2 ** 24;
+  const dropLimit = probability * 2 ** 24;
   const splitWords = (x: number): [number, number] => [x >>> 0, Math.floor(x / 2 ** 32)];
-  const [first, second] = philox([...splitWords(stream), 0, 0], splitWords(seed));
+  const [firstWord, secondWord] = philox([...splitWords(stream), 0, 0], splitWords(seed));
   return ({ sample, head, query, key }) => {
     const counter = [Math.floor(key / 4), query, batchOffset + origin.batch + sample, origin.head + head];
-    const words = philox(counter, [first!, second!]);
-    return words[key % 4]! >>> 8 < limit ? 0 : 1 / (1 - probability);
+    const words = philox(counter, [firstWord!, secondWord!]);
+    return words[key % 4]! >>> 8 < dropLimit ? 0 : 1 / (1 - probability);
   };
 }
 

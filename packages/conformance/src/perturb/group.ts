@@ -40,20 +40,20 @@ export interface Perturbation {
 export class PerturbedGroup implements ProcessGroup {
   readonly #group: ProcessGroup;
   readonly #perturbation: Perturbation;
-  readonly #nextRandom: () => number;
-  #inFlight = 0;
+  readonly #nextUniform: () => number;
+  #numInFlight = 0;
   readonly hosts?: readonly number[];
 
   constructor(group: ProcessGroup, perturbation: Perturbation) {
     this.#group = group;
     if (group.hosts) this.hosts = group.hosts;
     this.#perturbation = perturbation;
-    this.#nextRandom = uniforms(perturbation.seed + group.rank);
+    this.#nextUniform = uniforms(perturbation.seed + group.rank);
   }
 
   /** Collectives posted and not yet waited for. */
   get inFlight(): number {
-    return this.#inFlight;
+    return this.#numInFlight;
   }
 
   get name(): string {
@@ -73,9 +73,9 @@ export class PerturbedGroup implements ProcessGroup {
   }
 
   sendRecv(transfers: readonly Transfer[], options?: CollectiveOptions): Work {
-    const received = transfers.filter((transfer) => "from" in transfer).map(({ tensor }) => tensor);
-    const shuffledTransfers = shuffleTransfers(transfers, this.#nextRandom);
-    return this.#post(received, () => this.#group.sendRecv(shuffledTransfers, options));
+    const receiveBuffers = transfers.filter((transfer) => "from" in transfer).map(({ tensor }) => tensor);
+    const shuffledTransfers = shuffleTransfers(transfers, this.#nextUniform);
+    return this.#post(receiveBuffers, () => this.#group.sendRecv(shuffledTransfers, options));
   }
 
   allGather(out: Tensor, input: Tensor, options?: GatherOptions): Work {
@@ -142,13 +142,13 @@ export class PerturbedGroup implements ProcessGroup {
     return Promise.resolve(this.#group[Symbol.asyncDispose]());
   }
 
-  #post(received: readonly Tensor[], collective: () => Work): Work {
-    for (const tensor of received) this.device.kernels.fill(tensor, Number.NaN);
+  #post(outputs: readonly Tensor[], collective: () => Work): Work {
+    for (const tensor of outputs) this.device.kernels.fill(tensor, Number.NaN);
     const startedWork = this.#perturbation.completion === "soon" ? collective() : undefined;
-    this.#inFlight++;
+    this.#numInFlight++;
     return {
       wait: () => {
-        this.#inFlight--;
+        this.#numInFlight--;
         (startedWork ?? collective()).wait();
       },
     };
@@ -156,20 +156,20 @@ export class PerturbedGroup implements ProcessGroup {
 }
 
 /** Any order that keeps messages between the same two ranks as they were. */
-function shuffleTransfers(transfers: readonly Transfer[], next: () => number): Transfer[] {
+function shuffleTransfers(transfers: readonly Transfer[], nextUniform: () => number): Transfer[] {
   const transfersByPeer = new Map<string, Transfer[]>();
   for (const transfer of transfers) {
     const peerKey = "to" in transfer ? `to ${transfer.to}` : `from ${transfer.from}`;
     transfersByPeer.set(peerKey, [...(transfersByPeer.get(peerKey) ?? []), transfer]);
   }
-  const shuffled: Transfer[] = [];
+  const shuffledTransfers: Transfer[] = [];
   const remainingQueues = [...transfersByPeer.values()];
-  while (shuffled.length < transfers.length) {
-    const peerTransfers = remainingQueues[integer(next, remainingQueues.length)]!;
-    const first = peerTransfers.shift();
-    if (first) shuffled.push(first);
+  while (shuffledTransfers.length < transfers.length) {
+    const peerTransfers = remainingQueues[integer(nextUniform, remainingQueues.length)]!;
+    const nextTransfer = peerTransfers.shift();
+    if (nextTransfer) shuffledTransfers.push(nextTransfer);
   }
-  return shuffled;
+  return shuffledTransfers;
 }
 
 /** A context whose groups are perturbed, and a count of what they have under way. */
@@ -184,9 +184,9 @@ export interface PerturbedContext extends Context {
 export function perturbContext(ctx: Context, perturbation: Perturbation): PerturbedContext {
   const groups = new Map<ProcessGroup, PerturbedGroup>();
   const wrap = (group: ProcessGroup): PerturbedGroup => {
-    const wrapped = groups.get(group) ?? new PerturbedGroup(group, perturbation);
-    groups.set(group, wrapped);
-    return wrapped;
+    const wrappedGroup = groups.get(group) ?? new PerturbedGroup(group, perturbation);
+    groups.set(group, wrappedGroup);
+    return wrappedGroup;
   };
   const { mesh } = ctx;
   const wrappedMesh: DeviceMesh = {

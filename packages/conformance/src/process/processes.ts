@@ -56,9 +56,9 @@ export class RankProcesses implements AsyncDisposable {
   }
 
   start(scenario: string, env: Environment): RankProcess {
-    const rank = startRank(this.#program.script, scenario, env);
-    this.#startedRanks.push(rank);
-    return rank;
+    const rankProcess = startRank(this.#program.script, scenario, env);
+    this.#startedRanks.push(rankProcess);
+    return rankProcess;
   }
 
   /** All ranks of a job. */
@@ -130,14 +130,14 @@ export function startRank(script: string, scenario: string, env: Readonly<Record
     kill: () => child.kill("SIGKILL"),
     waitForEvent(event) {
       return new Promise((resolve, reject) => {
-        const check = () => {
+        const resolveIfFound = () => {
           const matchingEvent = events.find((each) => each.event === event);
           if (matchingEvent) resolve(matchingEvent);
         };
-        listeners.add(check);
-        check();
+        listeners.add(resolveIfFound);
+        resolveIfFound();
         void exited.then((code) => {
-          check();
+          resolveIfFound();
           reject(
             new Error(`${scenario}: exited with ${code} before event "${event}"; received ${JSON.stringify(events)}`),
           );

@@ -85,18 +85,18 @@ async function checkKilledRank(
   );
 }
 
-const checkEarlyExit =
+const earlyExitPattern =
   /^step 3: rank 1 (exited after barrier #1 \(world\)|\(pid \d+( on \S+)?\) died); rank [02] needed it in allReduce #2 /;
 
 async function checkEarlyClose(processes: RankProcesses, scenario: string): Promise<void> {
   const { ranks, failures } = await failOneRank(processes, scenario);
-  for (const failure of failures) checkRankError(failure, "PeerLostError", checkEarlyExit);
+  for (const failure of failures) checkRankError(failure, "PeerLostError", earlyExitPattern);
   await checkExitStatuses(ranks, [0, 0, 0]);
 }
 
 async function checkThrownError(processes: RankProcesses): Promise<void> {
   const { ranks, failures } = await failOneRank(processes, "throws");
-  for (const failure of failures) checkRankError(failure, "PeerLostError", checkEarlyExit);
+  for (const failure of failures) checkRankError(failure, "PeerLostError", earlyExitPattern);
   checkRankError(await ranks[1]!.waitForEvent("failed"), "Error", /^the loss is NaN$/);
   await checkExitStatuses(ranks, [0, 0, 0]);
 }

@@ -144,7 +144,7 @@ async function recordMismatchedCall(ctx: Context): Promise<void> {
   const { world, device } = ctx;
   const pair = await world.split(Math.floor(ctx.rank / 2), "pair");
   pair.recordCall(`attention of ${isFailingRank(ctx) ? "causal" : "full"}`);
-  for (const limit = performance.now() + 10_000; performance.now() < limit; ) {
+  for (const deadline = performance.now() + 10_000; performance.now() < deadline; ) {
     world.barrier().wait();
     await device.stream.synchronize();
   }

@@ -90,8 +90,8 @@ async function checkMissingRank(processes: RankProcesses): Promise<void> {
   const job = await processes.openJob(4);
   const waitingRank = processes.start("conforms", job.env(2));
   await waitingRank.waitForEvent("connecting");
-  const hostRank = processes.start("conforms", { ...job.env(0), [scenarioVariables.connectTimeout]: "1" });
-  for (const failure of await Promise.all([hostRank, waitingRank].map((rank) => rank.waitForEvent("failed")))) {
+  const rankZero = processes.start("conforms", { ...job.env(0), [scenarioVariables.connectTimeout]: "1" });
+  for (const failure of await Promise.all([rankZero, waitingRank].map((rank) => rank.waitForEvent("failed")))) {
     checkRankError(failure, "CollectiveTimeoutError", /rendezvous timed out after 1 s: ranks 1, 3 of 4 are missing/);
   }
 }
@@ -106,10 +106,10 @@ async function checkRankZeroMissing(processes: RankProcesses, message: RegExp): 
 
 async function checkDuplicateRank(processes: RankProcesses): Promise<void> {
   const job = await processes.openJob(2);
-  const first = processes.start("conforms", job.env(1));
-  await first.waitForEvent("connecting");
-  first.kill();
-  await first.exited;
+  const replacedRank = processes.start("conforms", job.env(1));
+  await replacedRank.waitForEvent("connecting");
+  replacedRank.kill();
+  await replacedRank.exited;
   await checkAllPass([0, 1].map((rank) => processes.start("conforms", job.env(rank))));
 }
 

@@ -14,7 +14,7 @@ import { checkContext, checkTensor } from "../arguments.ts";
 import { backendLabel, checkAttention, checkFeatures } from "./check.ts";
 import { attentionModifierOptions, checkSlopes, resolveModifiers } from "./modifiers.ts";
 import { recordCall } from "./record-call.ts";
-import { checkSinks, mergeSinks, sinkGradient } from "./sinks.ts";
+import { checkSinks, mergeSinks, computeSinkGradient } from "./sinks.ts";
 import type { AttentionModifiers, AttentionState, QkvGrads } from "./tile.ts";
 
 // Shapes: B batch, H heads, Hkv KV heads, Sq and Sk local queries and keys, D head size, Dv that of the values.
@@ -60,7 +60,7 @@ export interface AttentionOutput {
 export function emptyState(q: Tensor, valueHeadDim: number = q?.shape?.[3] ?? 0): AttentionState {
   checkTensor("emptyState", q, 4);
   checkArgument("emptyState: valueHeadDim", valueHeadDim, option.integer({ min: 0 }));
-  const out = emptyBshd(q, "float32", valueHeadDim);
+  const out = allocateBshd(q, "float32", valueHeadDim);
   const lse = q.device.empty(q.shape.slice(0, -1), "float32");
   q.device.kernels.fill(out, 0);
   q.device.kernels.fill(lse, -Infinity);
@@ -68,18 +68,18 @@ export function emptyState(q: Tensor, valueHeadDim: number = q?.shape?.[3] ?? 0)
 }
 
 /** [B,H,S,D] kept in memory as [B,S,H,D], so that merging the heads is a view. */
-function emptyBshd({ device, shape: [b, h, s, d] }: Tensor, dtype: Tensor["dtype"], headDim: number = d!): Tensor {
+function allocateBshd({ device, shape: [b, h, s, d] }: Tensor, dtype: Tensor["dtype"], headDim: number = d!): Tensor {
   using memory = device.empty([b!, s!, h!, headDim], dtype);
   return memory.permute([0, 2, 1, 3]);
 }
 
 /** In memory as x: dense where x is, so that a leaf's gradient needs no copy; else as [B,S,H,D]. */
 function emptyLike(x: Tensor, dtype: Tensor["dtype"]): Tensor {
-  return x.isContiguous ? x.device.empty(x.shape, dtype) : emptyBshd(x, dtype);
+  return x.isContiguous ? x.device.empty(x.shape, dtype) : allocateBshd(x, dtype);
 }
 
 /** Rounds to a dtype once, into memory laid out the same way; takes x. */
-function roundTo(x: Tensor, dtype: Tensor["dtype"]): Tensor {
+function castTo(x: Tensor, dtype: Tensor["dtype"]): Tensor {
   if (x.dtype === dtype) return x;
   const out = emptyLike(x, dtype);
   x.device.kernels.copy(out, x);
@@ -99,22 +99,25 @@ interface AttentionContext {
   readonly lseOutput?: { lse?: Tensor };
 }
 
-function attentionCall({ ctx, scale, mask, modifiers, queries, keys }: AttentionContext, q: Tensor): AttentionCall {
+function createAttentionCall(
+  { ctx, scale, mask, modifiers, queries, keys }: AttentionContext,
+  q: Tensor,
+): AttentionCall {
   return { q, at: ctx.mesh.coordinate, scale, mask, modifiers, queries, keys };
 }
 
-function kvShard({ ctx }: AttentionContext, k: Tensor, v: Tensor): KvShard {
+function createKvShard({ ctx }: AttentionContext, k: Tensor, v: Tensor): KvShard {
   return { k, v, from: ctx.mesh.coordinate };
 }
 
 // oxlint-disable-next-line max-params -- q, k and v are the field's names
 function attend(context: AttentionContext, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | null): AttentionResult {
   const state = emptyState(q, v.shape[3]);
-  const call = attentionCall(context, q);
-  recordCall(context.ctx, context.backend, "forward", { ...call, sinks }, kvShard(context, k, v));
-  context.backend.attend(context.ctx, call, state, kvShard(context, k, v));
+  const call = createAttentionCall(context, q);
+  recordCall(context.ctx, context.backend, "forward", { ...call, sinks }, createKvShard(context, k, v));
+  context.backend.attend(context.ctx, call, state, createKvShard(context, k, v));
   if (sinks) mergeSinks(state, sinks);
-  return { output: roundTo(state.out, q.dtype), lse: state.lse };
+  return { output: castTo(state.out, q.dtype), lse: state.lse };
 }
 
 const attentionOp = defineOp({
@@ -131,17 +134,21 @@ const attentionOp = defineOp({
     using dOut = contiguousRows(dOutput);
     using delta = q.device.empty(lse.shape, "float32");
     q.device.kernels.rowDot(delta, dOut, output);
-    const grads: QkvGrads = { dq: gradientAccumulator(q), dk: gradientAccumulator(k), dv: gradientAccumulator(v) };
+    const grads: QkvGrads = {
+      dq: createGradientAccumulator(q),
+      dk: createGradientAccumulator(k),
+      dv: createGradientAccumulator(v),
+    };
     const modifiers = slopes ? { ...context.modifiers, slopes } : context.modifiers;
-    const call = { ...attentionCall({ ...context, modifiers }, q), dOut, lse, delta };
-    recordCall(context.ctx, context.backend, "backward", { ...call, sinks }, kvShard(context, k, v));
-    context.backend.attendBackward(context.ctx, call, grads, kvShard(context, k, v));
-    const dSinks = sinks && needsInputGrad[3] ? sinkGradient(sinks, lse, delta) : null;
-    return [roundTo(grads.dq, q.dtype), roundTo(grads.dk, k.dtype), roundTo(grads.dv, v.dtype), dSinks];
+    const call = { ...createAttentionCall({ ...context, modifiers }, q), dOut, lse, delta };
+    recordCall(context.ctx, context.backend, "backward", { ...call, sinks }, createKvShard(context, k, v));
+    context.backend.attendBackward(context.ctx, call, grads, createKvShard(context, k, v));
+    const dSinks = sinks && needsInputGrad[3] ? computeSinkGradient(sinks, lse, delta) : null;
+    return [castTo(grads.dq, q.dtype), castTo(grads.dk, k.dtype), castTo(grads.dv, v.dtype), dSinks];
   },
 });
 
-function gradientAccumulator(input: Tensor): Tensor {
+function createGradientAccumulator(input: Tensor): Tensor {
   const zeros = emptyLike(input, "float32");
   input.device.kernels.fill(zeros, 0);
   return zeros;
@@ -226,9 +233,9 @@ export function attention(
   const { mask } = batchMask;
   const context = { ctx, backend, scale, mask, modifiers, queries, keys, ...(returnLse && { lseOutput }) };
   using rows = contiguousRows(q);
-  using keyRows = contiguousRows(k);
-  using valueRows = contiguousRows(v);
-  const out = attentionOp([rows, keyRows, valueRows, sinks], context);
+  using contiguousK = contiguousRows(k);
+  using contiguousV = contiguousRows(v);
+  const out = attentionOp([rows, contiguousK, contiguousV, sinks], context);
   return returnLse ? { out, lse: lseOutput.lse! } : out;
 }
 

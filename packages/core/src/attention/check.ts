@@ -23,7 +23,7 @@ interface AttentionArguments {
 }
 
 /** The largest supported head dimension. */
-const maxHeadSize = 256;
+const MAX_HEAD_DIM = 256;
 
 /** Validates the call of one rank, before any rank waits for a peer. */
 export function checkAttention(
@@ -70,13 +70,13 @@ function checkTensors(where: string, { q, k, v }: { q: Tensor; k: Tensor; v: Ten
   const [b, h, , d] = q.shape;
   const [, numKvHeads] = k.shape;
   const areRank4 = q.rank === 4 && k.rank === 4 && v.rank === 4;
-  const isHeadSize = (size: number): boolean => size >= 1 && size <= maxHeadSize;
+  const isValidHeadDim = (size: number): boolean => size >= 1 && size <= MAX_HEAD_DIM;
   const areCompatibleShapes =
     areRank4 && k.shape[0] === b && k.shape[3] === d && [0, 1, 2].every((i) => k.shape[i] === v.shape[i]);
-  if (!areCompatibleShapes || h! % numKvHeads! !== 0 || !isHeadSize(d!) || !isHeadSize(v.shape[3]!)) {
+  if (!areCompatibleShapes || h! % numKvHeads! !== 0 || !isValidHeadDim(d!) || !isValidHeadDim(v.shape[3]!)) {
     throw new ShapeError({
       where,
-      expected: `q [B,H,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv], H a multiple of Hkv, D and Dv from 1 to ${maxHeadSize}`,
+      expected: `q [B,H,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv], H a multiple of Hkv, D and Dv from 1 to ${MAX_HEAD_DIM}`,
       received: `q ${formatShape(q.shape)}, k ${formatShape(k.shape)}, v ${formatShape(v.shape)}`,
       remedy: "split the heads and shard the sequence before attention",
     });

@@ -35,14 +35,14 @@ export function recordCall(
   for (const axis of backend.axes) {
     // A mesh without the axis, or another one, is the backend's to report.
     if ((ctx.mesh.shape[axis] ?? 1) === 1) continue;
-    description ??= callDescription(ctx, backend, call, kv);
+    description ??= findOrCreateDescription(ctx, backend, call, kv);
     ctx.mesh.group(axis).recordCall(description[pass]);
   }
 }
 
 const descriptionCache = new WeakMap<DeviceMesh, CallDescription[]>();
 
-function callDescription(
+function findOrCreateDescription(
   { mesh }: Context,
   backend: AttentionBackend,
   call: RecordedCall,
@@ -50,7 +50,7 @@ function callDescription(
 ): CallDescription {
   let calls = descriptionCache.get(mesh);
   if (!calls) descriptionCache.set(mesh, (calls = []));
-  for (const each of calls) if (each.matches(backend, call, kv)) return each;
+  for (const cachedDescription of calls) if (cachedDescription.matches(backend, call, kv)) return cachedDescription;
   if (calls.length >= MAX_CACHED_CALLS) calls.shift();
   const description = new CallDescription(mesh.shape, backend, call, kv);
   calls.push(description);
@@ -95,7 +95,7 @@ class CallDescription {
       describedCall.scale === scale &&
       areModifiersEqual(describedCall.modifiers, modifiers) &&
       this.#hasSinks === (sinks !== null) &&
-      equalSlices(describedCall.mask, mask) &&
+      areSlicesEqual(describedCall.mask, mask) &&
       this.#dtype === q.dtype &&
       batch === q.shape[0] &&
       heads === q.shape[1] &&
@@ -122,14 +122,17 @@ class CallDescription {
       ...formatModifiers(modifiers),
       `mask ${formatSlices(mask)}`,
     ];
-    const [queriesAt, keysAt] = [formatShardLayout(queries, this.#mesh), formatShardLayout(keys, this.#mesh)];
-    if (queriesAt === keysAt) return [...fields, `rows ${queriesAt}`].join(", ");
-    return [...fields, `queries ${queriesAt}`, `keys ${keysAt}`].join(", ");
+    const [queryLayoutText, keyLayoutText] = [
+      formatShardLayout(queries, this.#mesh),
+      formatShardLayout(keys, this.#mesh),
+    ];
+    if (queryLayoutText === keyLayoutText) return [...fields, `rows ${queryLayoutText}`].join(", ");
+    return [...fields, `queries ${queryLayoutText}`, `keys ${keyLayoutText}`].join(", ");
   }
 }
 
 /** Masks are often made anew for each call: short lists are compared slice by slice. */
-function equalSlices(a: readonly Slice[], b: readonly Slice[]): boolean {
+function areSlicesEqual(a: readonly Slice[], b: readonly Slice[]): boolean {
   if (a === b) return true;
   if (a.length !== b.length || a.length > MAX_COMPARED_SLICES) return false;
   return a.every((slice, i) => {
@@ -159,7 +162,7 @@ function areModifiersEqual(a: AttentionModifiers | undefined, b: AttentionModifi
 function formatShardLayout(layout: Layout, mesh: Coordinate): string {
   const { axes, length } = layout;
   if (axes.length === 0) return `${length}`;
-  const shards = coordinatesAlong(axes, mesh).map((at) => layout.spans(at));
+  const shards = coordinatesAlong(axes, mesh).map((coordinate) => layout.spans(coordinate));
   return `${length} over ${axes.join(",")}: ${formatShards(shards)}`;
 }
 

@@ -55,7 +55,7 @@ export function mergeSinks({ out, lse }: AttentionState, sinks: Tensor): void {
  * −Σ e^(sink − lse) · delta over the rows of each head, [H] in the sinks' dtype: a sink's value is 0, so that its score's gradient
  * is its weight times −delta. Of this rank's rows alone: the whole gradient is the sum over ranks, as of any replicated parameter.
  */
-export function sinkGradient(sinks: Tensor, lse: Tensor, delta: Tensor): Tensor {
+export function computeSinkGradient(sinks: Tensor, lse: Tensor, delta: Tensor): Tensor {
   const { kernels } = lse.device;
   using clampedLse = lse.device.empty(lse.shape, "float32");
   kernels.scalar("max", clampedLse, lse, MIN_LSE);
@@ -64,8 +64,8 @@ export function sinkGradient(sinks: Tensor, lse: Tensor, delta: Tensor): Tensor 
   kernels.unary("exp", weights, weights);
   kernels.binary("mul", weights, weights, delta);
   kernels.scalar("mul", weights, weights, -1);
-  using headsLast = weights.permute([0, 2, 1]);
-  const sum = sumToSize(headsLast, sinks.shape);
+  using headsLastWeights = weights.permute([0, 2, 1]);
+  const sum = sumToSize(headsLastWeights, sinks.shape);
   if (sum.dtype === sinks.dtype) return sum;
   const gradient = sum.to(sinks.dtype);
   sum.dispose();

@@ -19,11 +19,11 @@ export function backward(root: Tensor, gradient?: Tensor): void {
       remedy: "set requiresGrad on a leaf tensor first, and run the forward outside noGrad",
     });
   }
-  const seed = rootGradient(root, gradient);
+  const seed = resolveRootGradient(root, gradient);
   runUntracked(() => noGrad(() => runBackward(edge, seed)));
 }
 
-function rootGradient(root: Tensor, gradient: Tensor | undefined): Tensor {
+function resolveRootGradient(root: Tensor, gradient: Tensor | undefined): Tensor {
   if (gradient) {
     gradient.assertNotDisposed("backward");
     checkGradient("backward", gradient, root);
@@ -42,11 +42,11 @@ function rootGradient(root: Tensor, gradient: Tensor | undefined): Tensor {
   return ones;
 }
 
-function checkGradient(where: string, gradient: Tensor, of: TensorMetadata): void {
-  if (sameShape(gradient.shape, of.shape) && gradient.dtype === of.dtype) return;
+function checkGradient(where: string, gradient: Tensor, metadata: TensorMetadata): void {
+  if (sameShape(gradient.shape, metadata.shape) && gradient.dtype === metadata.dtype) return;
   throw new AutogradError({
     where,
-    expected: `a gradient of shape ${formatShape(of.shape)} ${of.dtype}`,
+    expected: `a gradient of shape ${formatShape(metadata.shape)} ${metadata.dtype}`,
     received: `${formatShape(gradient.shape)} ${gradient.dtype}`,
   });
 }
@@ -55,8 +55,8 @@ function runBackward(rootEdge: Exclude<Edge, null>, seed: Tensor): void {
   const queue = new GradientQueue();
   try {
     accumulate(rootEdge, seed, queue);
-    for (let entry = queue.pop(); entry !== undefined; entry = queue.pop()) {
-      const { node, gradient } = entry;
+    for (let nodeGradient = queue.pop(); nodeGradient !== undefined; nodeGradient = queue.pop()) {
+      const { node, gradient } = nodeGradient;
       if (addInPlace(node, gradient, queue)) continue;
       accumulateAll(node, runNode(node, gradient), queue);
     }
@@ -94,11 +94,11 @@ function runNode(node: GradNode, dOutput: Tensor): readonly (Tensor | null)[] {
   }
   try {
     const needsInputGrad = node.edges.map((edge) => edge !== null);
-    const seen = new Set([dOutput]);
+    const seenGradients = new Set([dOutput]);
     const inputGradients = definition.backward(dOutput, needsInputGrad).map((gradient) => {
       if (gradient === null) return null;
-      if (seen.has(gradient)) return gradient.detach();
-      seen.add(gradient);
+      if (seenGradients.has(gradient)) return gradient.detach();
+      seenGradients.add(gradient);
       return gradient;
     });
     return checkGradients(node, inputGradients);

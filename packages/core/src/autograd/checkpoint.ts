@@ -76,27 +76,29 @@ export function checkpoint(
 }
 
 function runCheckpoint(body: Body<readonly Tensor[]>, inputs: readonly Tensor[], keepAttention: boolean): Tensor {
-  const runScoped: Body<readonly Tensor[]> = (...each) => scope(() => viewIfInput(runBody(body, each), each));
+  const runScoped: Body<readonly Tensor[]> = (...scopedInputs) =>
+    scope(() => viewIfInput(runBody(body, scopedInputs), scopedInputs));
   if (!isGradEnabled()) return runScoped(...inputs);
   // Recording shows whether the result requires grad, which leaves used only inside the body may cause.
-  const withRngState = preserveRngState();
+  const runWithRngState = preserveRngState();
   const attention = keepAttention ? new SavedAttention() : undefined;
-  const runWithState = (each: () => Tensor): Tensor => withRngState(() => (attention ? attention.run(each) : each()));
-  using forwardOutput = runForwardPass(() => runWithState(() => runScoped(...inputs)), attention);
+  const runWithSavedState = (recompute: () => Tensor): Tensor =>
+    runWithRngState(() => (attention ? attention.run(recompute) : recompute()));
+  using forwardOutput = runForwardPass(() => runWithSavedState(() => runScoped(...inputs)), attention);
   if (!forwardOutput.node) {
     attention?.[Symbol.dispose]();
     return forwardOutput.detach();
   }
   const savedInputs = runUntracked(() => inputs.map((input) => input.detach()));
-  const saved = Object.fromEntries(savedInputs.map((input, i) => [`input ${i}`, input]));
-  const versions = recordVersions(saved);
+  const savedInputsByName = Object.fromEntries(savedInputs.map((input, i) => [`input ${i}`, input]));
+  const versions = recordVersions(savedInputsByName);
   return forwardOutput.detach().record(
     inputs,
     {
       name: "checkpoint",
       backward(dOutput, needsInputGrad) {
-        checkVersions("checkpoint", saved, versions);
-        return recomputeGradients((...each) => runWithState(() => runScoped(...each)), savedInputs, {
+        checkVersions("checkpoint", savedInputsByName, versions);
+        return recomputeGradients((...each) => runWithSavedState(() => runScoped(...each)), savedInputs, {
           dOutput,
           needsInputGrad,
         });
@@ -111,9 +113,9 @@ function runCheckpoint(body: Body<readonly Tensor[]>, inputs: readonly Tensor[],
 }
 
 /** If the body throws, nothing is retained. */
-function runForwardPass(run: () => Tensor, attention: SavedAttention | undefined): Tensor {
+function runForwardPass(computeForward: () => Tensor, attention: SavedAttention | undefined): Tensor {
   try {
-    return run();
+    return computeForward();
   } catch (error) {
     attention?.[Symbol.dispose]();
     throw error;

@@ -24,7 +24,7 @@ export class SavedAttention implements Disposable {
   /** Of a checkpoint around this one, which keeps what is computed here, too. */
   readonly #outerAttention: SavedAttention | undefined = activeAttention;
   /** The result that the next call gets; undefined while the body runs for the first time. */
-  #nextResult: number | undefined;
+  #nextResultIndex: number | undefined;
 
   /** Whether a checkpoint that runs its body now keeps results: one within keeps them, too, or its recomputation would compute them. */
   static get isActive(): boolean {
@@ -36,25 +36,25 @@ export class SavedAttention implements Disposable {
     try {
       return withActiveAttention(this, body);
     } finally {
-      this.#nextResult = 0;
+      this.#nextResultIndex = 0;
     }
   }
 
-  resolve(shape: Shape, compute: () => AttentionResult): AttentionResult {
-    if (this.#nextResult !== undefined) return this.#takeResult(shape);
-    const result = this.#outerAttention ? this.#outerAttention.resolve(shape, compute) : compute();
+  recordOrReplay(shape: Shape, compute: () => AttentionResult): AttentionResult {
+    if (this.#nextResultIndex !== undefined) return this.#takeResult(shape);
+    const result = this.#outerAttention ? this.#outerAttention.recordOrReplay(shape, compute) : compute();
     const savedResult = runUntracked(() => ({ output: result.output.detach(), lse: result.lse.detach() }));
     this.#results.push({ ...savedResult, versions: recordVersions(savedResult) });
     return result;
   }
 
   #takeResult(shape: Shape): AttentionResult {
-    const savedResult = this.#results[this.#nextResult!++];
+    const savedResult = this.#results[this.#nextResultIndex!++];
     if (!savedResult || !sameShape(savedResult.output.shape, shape)) {
       throw new AutogradError({
         where: "checkpoint",
         expected: savedResult
-          ? `attention call ${this.#nextResult} to return shape ${formatShape(savedResult.output.shape)}, as in the original forward`
+          ? `attention call ${this.#nextResultIndex} to return shape ${formatShape(savedResult.output.shape)}, as in the original forward`
           : `at most ${this.#results.length} attention calls, as in the original forward`,
         received: `an attention call that returns shape ${formatShape(shape)}`,
         remedy: "pass a body that makes the same attention calls when it is recomputed, or omit keepAttention",
@@ -85,5 +85,5 @@ function withActiveAttention<T>(attention: SavedAttention, body: () => T): T {
 
 /** The result of a call of attention, of that shape: what a checkpoint that runs its body again has kept, or what `compute` gives. */
 export function getOrComputeAttention(shape: Shape, compute: () => AttentionResult): AttentionResult {
-  return activeAttention ? activeAttention.resolve(shape, compute) : compute();
+  return activeAttention ? activeAttention.recordOrReplay(shape, compute) : compute();
 }

@@ -93,9 +93,9 @@ export function setGradMode(enabled: boolean): boolean {
   return previousMode;
 }
 
-function withGradMode<T>(on: boolean, body: () => T): T {
+function withGradMode<T>(isEnabled: boolean, body: () => T): T {
   const previousMode = gradEnabled;
-  gradEnabled = on;
+  gradEnabled = isEnabled;
   try {
     return body();
   } finally {

@@ -68,6 +68,6 @@ export function preserveVersion<T>(tensors: readonly Tensor[], body: () => T): T
   checkFunction("preserveVersion", body);
   expectValue("preserveVersion", Array.isArray(tensors), "an array of tensors", tensors);
   for (const x of tensors) checkTensor("preserveVersion", x);
-  const [first, ...remainingTensors] = tensors;
-  return first ? first.storage.preserveVersion(() => preserveVersion(remainingTensors, body)) : body();
+  const [firstTensor, ...remainingTensors] = tensors;
+  return firstTensor ? firstTensor.storage.preserveVersion(() => preserveVersion(remainingTensors, body)) : body();
 }

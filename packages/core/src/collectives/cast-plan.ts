@@ -5,9 +5,9 @@ import type { GroupCastPlan, ProcessGroup, RowRange } from "./process-group.ts";
 /** What one rank sends and receives by a plan, verified. */
 export interface RankGroupCast {
   /** By receiver: rows of this rank's input. */
-  readonly sent: readonly (readonly RowRange[])[];
+  readonly sentRanges: readonly (readonly RowRange[])[];
   /** By sender: rows of the sender's input. */
-  readonly received: readonly (readonly RowRange[])[];
+  readonly receivedRanges: readonly (readonly RowRange[])[];
   /** Rows that this rank receives. */
   readonly receivedRows: number;
   /** Rows that this rank's input has at least. */
@@ -40,16 +40,16 @@ function verifyPlan(
   plan: GroupCastPlan,
   { rank, knownCasts }: { readonly rank: number; readonly knownCasts: readonly (RankGroupCast | undefined)[] },
 ): RankGroupCast {
-  const [sent, received]: (readonly RowRange[])[][] = [[], []];
+  const [sentRanges, receivedRanges]: (readonly RowRange[])[][] = [[], []];
   let [receivedRows, minInputRows] = [0, 0];
   for (let peer = 0; peer < plan.size; peer++) {
     const peerCast = knownCasts[peer];
-    sent!.push(peerCast ? peerCast.received[rank]! : checkRanges(where, plan, rank, peer));
-    received!.push(peerCast ? peerCast.sent[rank]! : checkRanges(where, plan, peer, rank));
-    receivedRows += countRows(received![peer]!);
-    minInputRows = Math.max(minInputRows, lastRowEnd(sent![peer]!));
+    sentRanges!.push(peerCast ? peerCast.receivedRanges[rank]! : checkRanges(where, plan, rank, peer));
+    receivedRanges!.push(peerCast ? peerCast.sentRanges[rank]! : checkRanges(where, plan, peer, rank));
+    receivedRows += countRows(receivedRanges![peer]!);
+    minInputRows = Math.max(minInputRows, lastRowEnd(sentRanges![peer]!));
   }
-  return { sent: sent!, received: received!, receivedRows, minInputRows };
+  return { sentRanges: sentRanges!, receivedRanges: receivedRanges!, receivedRows, minInputRows };
 }
 
 // oxlint-disable-next-line max-params -- of which plan, from whom to whom

@@ -4,7 +4,7 @@ import type { GroupCastPlan, ProcessGroup, RowRange } from "./process-group.ts";
 
 /** Rows that come to a rank in one message, and where they belong: ranges of the rows of `out`. */
 interface ReceivedRows {
-  readonly from: number;
+  readonly sender: number;
   readonly destinations: readonly RowRange[];
 }
 
@@ -14,7 +14,7 @@ interface ReceivedRows {
  */
 export interface GroupCastRoute {
   /** First hop: rows of this rank's input. */
-  readonly sends: readonly { readonly to: number; readonly ranges: readonly RowRange[] }[];
+  readonly sends: readonly { readonly receiver: number; readonly ranges: readonly RowRange[] }[];
   /** First hop: what arrives, and the ranks of this host that it is forwarded to, as a whole. */
   readonly receives: readonly (ReceivedRows & { readonly forwardTo: readonly number[] })[];
   /** Second hop: what arrives by other ranks of this host. Absent where no rank has a second hop. */
@@ -23,22 +23,22 @@ export interface GroupCastRoute {
 
 /** All rows come from their owners. Nothing is kept: a thousand ranks in one process have millions of messages. */
 export function directRoute(cast: RankGroupCast, group: Pick<ProcessGroup, "rank" | "size">): GroupCastRoute {
-  const sends: { readonly to: number; readonly ranges: readonly RowRange[] }[] = [];
-  for (const to of peersInRingOrder(group)) {
-    const ranges = cast.sent[to]!;
-    if (ranges.length > 0) sends.push({ to, ranges });
+  const sends: { readonly receiver: number; readonly ranges: readonly RowRange[] }[] = [];
+  for (const receiver of peersInRingOrder(group)) {
+    const ranges = cast.sentRanges[receiver]!;
+    if (ranges.length > 0) sends.push({ receiver, ranges });
   }
   const receives: (ReceivedRows & { readonly forwardTo: readonly number[] })[] = [];
   let start = 0;
-  for (const [from, ranges] of cast.received.entries()) {
+  for (const [sender, ranges] of cast.receivedRanges.entries()) {
     const length = countRows(ranges);
-    if (length > 0) receives.push({ from, destinations: [{ start, length }], forwardTo: noReceivers });
+    if (length > 0) receives.push({ sender, destinations: [{ start, length }], forwardTo: EMPTY_RECEIVERS });
     start += length;
   }
   return { sends, receives };
 }
 
-const noReceivers: readonly number[] = [];
+const EMPTY_RECEIVERS: readonly number[] = [];
 
 /** The ranks after one, then those before it: not all send to rank 0 first. */
 export function* peersInRingOrder({
@@ -49,10 +49,10 @@ export function* peersInRingOrder({
 }
 
 /** By sender: the first of its rows in `out`. */
-function startsOf({ received }: RankGroupCast): number[] {
-  const starts: number[] = [];
-  received.reduce((start, ranges, sender) => (starts[sender] = start) + countRows(ranges), 0);
-  return starts;
+function firstRowBySender({ receivedRanges }: RankGroupCast): number[] {
+  const firstRows: number[] = [];
+  receivedRanges.reduce((start, ranges, sender) => (firstRows[sender] = start) + countRows(ranges), 0);
+  return firstRows;
 }
 
 /** The hosts of ranks, where some share one and some do not: else no row could be shared by ranks of another host. */
@@ -84,7 +84,7 @@ export function hierarchicalRoute(
   if (!routesByHosts) hostRoutes.set(plan, (routesByHosts = new WeakMap()));
   let routes = routesByHosts.get(hosts);
   if (!routes) routesByHosts.set(hosts, (routes = new HostRoutes(plan, hosts)));
-  return routes.of(rank, cast);
+  return routes.getRoute(rank, cast);
 }
 
 /** Rows of a sender that the same ranks of a host require. */
@@ -114,7 +114,7 @@ class HostRoutes {
     });
   }
 
-  of(rank: number, cast: RankGroupCast): GroupCastRoute {
+  getRoute(rank: number, cast: RankGroupCast): GroupCastRoute {
     return (this.#routes[rank] ??= this.#buildRoute(rank, cast));
   }
 
@@ -124,19 +124,19 @@ class HostRoutes {
       for (const { ranges, receivers } of this.#sharedRows(rank, host))
         rangesByReceiver[this.#relayRank(rank, receivers)]!.push(ranges);
     }
-    const sends = [...peersInRingOrder({ rank, size: rangesByReceiver.length })].flatMap((to) =>
-      rangesByReceiver[to]!.map((ranges) => ({ to, ranges })),
+    const sends = [...peersInRingOrder({ rank, size: rangesByReceiver.length })].flatMap((receiver) =>
+      rangesByReceiver[receiver]!.map((ranges) => ({ receiver, ranges })),
     );
     const receives: (ReceivedRows & { forwardTo: number[] })[] = [];
     const forwardedRows: ReceivedRows[] = [];
-    const starts = startsOf(cast);
+    const starts = firstRowBySender(cast);
     for (const sender of this.#hosts.keys()) {
       for (const { ranges, receivers } of this.#sharedRows(sender, this.#hosts[rank]!)) {
         if (!receivers.includes(rank)) continue;
-        const destinations = locateRanges(ranges, cast.received[sender]!, starts[sender]!);
+        const destinations = locateRanges(ranges, cast.receivedRanges[sender]!, starts[sender]!);
         const relay = this.#relayRank(sender, receivers);
-        if (relay !== rank) forwardedRows.push({ from: relay, destinations });
-        else receives.push({ from: sender, destinations, forwardTo: receivers.filter((each) => each !== rank) });
+        if (relay !== rank) forwardedRows.push({ sender: relay, destinations });
+        else receives.push({ sender, destinations, forwardTo: receivers.filter((each) => each !== rank) });
       }
     }
     return { sends, receives, forwardedRows };
@@ -145,9 +145,9 @@ class HostRoutes {
   /** The receiver that has the sender's place in its host, or the next one: ranks of one place have a network port in common. */
   #relayRank(sender: number, receivers: readonly number[]): number {
     const numMembers = this.#ranksByHost.get(this.#hosts[receivers[0]!]!)!.length;
-    const distance = (rank: number): number =>
+    const hostOffset = (rank: number): number =>
       (this.#indexInHost[rank]! - (this.#indexInHost[sender]! % numMembers) + numMembers) % numMembers;
-    return receivers.reduce((nearest, rank) => (distance(rank) < distance(nearest) ? rank : nearest));
+    return receivers.reduce((nearest, rank) => (hostOffset(rank) < hostOffset(nearest) ? rank : nearest));
   }
 
   /** What the ranks of a host require of a sender, by who requires it; of its own host's each rank by itself. */
@@ -174,13 +174,14 @@ function groupByReceivers(requiredRows: readonly SharedRows[]): SharedRows[] {
     requiredRows.flatMap(({ ranges }) => ranges.flatMap(({ start, length }) => [start, start + length])),
   );
   const sortedBoundaries = [...boundaries].toSorted((a, b) => a - b);
-  const nextRanges = requiredRows.map(() => 0);
+  const nextRangeIndices = requiredRows.map(() => 0);
   const groups = new Map<string, { readonly ranges: RowRange[]; readonly receivers: number[] }>();
   for (const [i, start] of sortedBoundaries.slice(0, -1).entries()) {
     const receivers: number[] = [];
     for (const [index, { ranges, receivers: rangeReceivers }] of requiredRows.entries()) {
-      while (nextRanges[index]! < ranges.length && rangeEnd(ranges[nextRanges[index]!]!) <= start) nextRanges[index]!++;
-      const range = ranges[nextRanges[index]!];
+      while (nextRangeIndices[index]! < ranges.length && rangeEnd(ranges[nextRangeIndices[index]!]!) <= start)
+        nextRangeIndices[index]!++;
+      const range = ranges[nextRangeIndices[index]!];
       if (range && range.start <= start) receivers.push(rangeReceivers[0]!);
     }
     if (receivers.length === 0) continue;
@@ -203,12 +204,12 @@ function appendRange(ranges: RowRange[], range: RowRange): void {
 }
 
 /** Where some rows of a sender lie in `out`, which has the rows `received` of it one behind the other, from `firstRow` on. */
-function locateRanges(ranges: readonly RowRange[], received: readonly RowRange[], firstRow: number): RowRange[] {
+function locateRanges(ranges: readonly RowRange[], receivedRanges: readonly RowRange[], firstRow: number): RowRange[] {
   const outRanges: RowRange[] = [];
-  let [nextRange, rowsBefore] = [0, firstRow];
+  let [nextRangeIndex, rowsBefore] = [0, firstRow];
   for (const { start, length } of ranges) {
-    while (rangeEnd(received[nextRange]!) <= start) rowsBefore += received[nextRange++]!.length;
-    appendRange(outRanges, { start: rowsBefore + start - received[nextRange]!.start, length });
+    while (rangeEnd(receivedRanges[nextRangeIndex]!) <= start) rowsBefore += receivedRanges[nextRangeIndex++]!.length;
+    appendRange(outRanges, { start: rowsBefore + start - receivedRanges[nextRangeIndex]!.start, length });
   }
   return outRanges;
 }

@@ -414,16 +414,20 @@ function checkSize(where: string, name: string, x: Tensor, size: number): void {
 /** Tensor i of a groupCast or groupReduce. */
 // oxlint-disable-next-line max-params -- which pair
 function checkCastPair(where: string, i: number, out: Tensor, input: Tensor): void {
-  const at = `${where}: tensor ${i}`;
+  const tensorLabel = `${where}: tensor ${i}`;
   if (out.dtype !== input.dtype) {
-    throw new DTypeError({ where: at, expected: `out with the dtype of input, ${input.dtype}`, received: out.dtype });
+    throw new DTypeError({
+      where: tensorLabel,
+      expected: `out with the dtype of input, ${input.dtype}`,
+      received: out.dtype,
+    });
   }
   const axis = input.shape.length - 2;
   if (axis >= 0 && out.shape.length === input.shape.length) {
     if (input.shape.every((length, each) => each === axis || length === out.shape[each])) return;
   }
   throw new ShapeError({
-    where: at,
+    where: tensorLabel,
     expected: "out and input [..., rows, width] with the same shape except for rows",
     received: `${formatShape(out.shape)} and ${formatShape(input.shape)}`,
   });

@@ -29,7 +29,7 @@ export interface GroupCastContext {
 /** A batch of messages with a tensor for each; `ownedTensors`: those that were made for it. */
 export function toTransfers(messages: readonly RowTransfer[], ownedTensors: Tensor[]): Transfer[] {
   return messages.map(({ tensor: x, rows, peer, isSend }) => {
-    const tensor = rows ? rowsOf(x, rows) : x;
+    const tensor = rows ? viewRows(x, rows) : x;
     if (rows) ownedTensors.push(tensor);
     return isSend ? { tensor, to: peer } : { tensor, from: peer };
   });
@@ -43,25 +43,25 @@ export interface GroupCastOperands {
 }
 
 /** Rows of a tensor [..., rows, width], as a view. */
-function rowsOf(x: Tensor, { start, length }: RowRange): Tensor {
+function viewRows(x: Tensor, { start, length }: RowRange): Tensor {
   const axis = x.shape.length - 2;
   const offset = x.offset + (length > 0 ? start * x.strides[axis]! : 0);
   return x.view({ shape: x.shape.with(axis, length), offset });
 }
 
 /** Uninitialised, like `x` but for rows and dtype. */
-function emptyRows(x: Tensor, rows: number, dtype: DType = x.dtype): Tensor {
+function allocateRows(x: Tensor, rows: number, dtype: DType = x.dtype): Tensor {
   return x.device.empty(x.shape.with(-2, rows), dtype);
 }
 
 /** A copy of some rows, one behind the other. */
 function copyRows(x: Tensor, ranges: readonly RowRange[], dtype: DType = x.dtype): Tensor {
-  const packedRows = emptyRows(x, countRows(ranges), dtype);
+  const packedRows = allocateRows(x, countRows(ranges), dtype);
   let start = 0;
   for (const range of ranges) {
-    using from = rowsOf(x, range);
-    using to = rowsOf(packedRows, { start, length: range.length });
-    if (to.size > 0) x.device.kernels.copy(to, from);
+    using sourceRows = viewRows(x, range);
+    using packedTarget = viewRows(packedRows, { start, length: range.length });
+    if (packedTarget.size > 0) x.device.kernels.copy(packedTarget, sourceRows);
     start += range.length;
   }
   return packedRows;
@@ -82,23 +82,23 @@ class TransferBatch {
   readonly #packedTensors: Tensor[] = [];
 
   // oxlint-disable-next-line max-params -- to whom, of what, which rows, as what
-  send(to: number, x: Tensor, ranges: readonly RowRange[], dtype: DType = x.dtype): void {
+  send(receiver: number, x: Tensor, ranges: readonly RowRange[], dtype: DType = x.dtype): void {
     if (areContiguous(x, ranges, dtype)) {
-      this.#messages.push({ tensor: x, rows: ranges[0]!, peer: to, isSend: true });
+      this.#messages.push({ tensor: x, rows: ranges[0]!, peer: receiver, isSend: true });
       return;
     }
     const tensor = copyRows(x, ranges, dtype);
     this.#packedTensors.push(tensor);
-    this.#messages.push({ tensor, rows: undefined, peer: to, isSend: true });
+    this.#messages.push({ tensor, rows: undefined, peer: receiver, isSend: true });
   }
 
   /** What an earlier batch of the operation receives. */
-  forward(to: number, { tensor, rows }: MessageRows): void {
-    this.#messages.push({ tensor, rows, peer: to, isSend: true });
+  forward(receiver: number, { tensor, rows }: MessageRows): void {
+    this.#messages.push({ tensor, rows, peer: receiver, isSend: true });
   }
 
-  receive(from: number, tensor: Tensor, rows?: RowRange): MessageRows {
-    const message = { tensor, rows, peer: from, isSend: false };
+  receive(sender: number, tensor: Tensor, rows?: RowRange): MessageRows {
+    const message = { tensor, rows, peer: sender, isSend: false };
     this.#messages.push(message);
     return message;
   }
@@ -156,15 +156,18 @@ export function castRows(context: GroupCastContext, { out, input }: GroupCastOpe
   const tracker = new TensorTracker();
   return track(tracker, () => {
     const firstHop = new TransferBatch();
-    for (const { to, ranges } of sends) for (const x of input) firstHop.send(to, x, ranges);
-    const receivedTensors = receives.map(({ from, destinations }) => receiveRows(firstHop, out, from, destinations));
+    for (const { receiver, ranges } of sends) for (const x of input) firstHop.send(receiver, x, ranges);
+    const receivedTensors = receives.map(({ sender, destinations }) =>
+      receiveRows(firstHop, out, sender, destinations),
+    );
     const works = [firstHop.post(context, forwardedRows ? 1 : 0)];
     if (forwardedRows) {
       const secondHop = new TransferBatch();
       for (const [i, { forwardTo }] of receives.entries())
-        for (const to of forwardTo) for (const message of receivedTensors[i]!.messages) secondHop.forward(to, message);
-      for (const { from, destinations: outRanges } of forwardedRows)
-        receivedTensors.push(receiveRows(secondHop, out, from, outRanges));
+        for (const receiver of forwardTo)
+          for (const message of receivedTensors[i]!.messages) secondHop.forward(receiver, message);
+      for (const { sender, destinations: outRanges } of forwardedRows)
+        receivedTensors.push(receiveRows(secondHop, out, sender, outRanges));
       works.push(secondHop.post(context, 2));
     }
     const unplacedTensors = receivedTensors.filter(({ outViews }) => outViews.some((each) => each.length > 0));
@@ -176,14 +179,16 @@ export function castRows(context: GroupCastContext, { out, input }: GroupCastOpe
 function receiveRows(
   batch: TransferBatch,
   out: readonly Tensor[],
-  from: number,
+  sender: number,
   ranges: readonly RowRange[],
 ): ReceivedTensors {
   const messages: MessageRows[] = [];
   const outViews = out.map((x) => {
     const isInPlace = areContiguous(x, ranges, x.dtype);
-    messages.push(isInPlace ? batch.receive(from, x, ranges[0]) : batch.receive(from, emptyRows(x, countRows(ranges))));
-    return isInPlace ? [] : ranges.map((range) => rowsOf(x, range));
+    messages.push(
+      isInPlace ? batch.receive(sender, x, ranges[0]) : batch.receive(sender, allocateRows(x, countRows(ranges))),
+    );
+    return isInPlace ? [] : ranges.map((range) => viewRows(x, range));
   });
   return { messages, outViews };
 }
@@ -191,11 +196,11 @@ function receiveRows(
 function placeRows({ messages, outViews }: ReceivedTensors): void {
   for (const [i, { tensor }] of messages.entries()) {
     let start = 0;
-    for (const to of outViews[i]!) {
-      if (to.size === 0) continue;
-      const length = to.shape.at(-2)!;
-      using rows = rowsOf(tensor, { start, length });
-      to.device.kernels.copy(to, rows);
+    for (const outView of outViews[i]!) {
+      if (outView.size === 0) continue;
+      const length = outView.shape.at(-2)!;
+      using rows = viewRows(tensor, { start, length });
+      outView.device.kernels.copy(outView, rows);
       start += length;
     }
   }
@@ -210,19 +215,19 @@ export function reduceRows(
   const tracker = new TensorTracker();
   return track(tracker, () => {
     const batch = new TransferBatch();
-    const starts: number[] = [];
-    cast.received.reduce((start, ranges, owner) => (starts[owner] = start) + countRows(ranges), 0);
+    const firstPartialRows: number[] = [];
+    cast.receivedRanges.reduce((start, ranges, owner) => (firstPartialRows[owner] = start) + countRows(ranges), 0);
     for (const owner of peersInRingOrder(context.group)) {
-      const length = countRows(cast.received[owner]!);
+      const length = countRows(cast.receivedRanges[owner]!);
       if (length === 0) continue;
-      for (const x of input) batch.send(owner, x, [{ start: starts[owner]!, length }], wireDType);
+      for (const x of input) batch.send(owner, x, [{ start: firstPartialRows[owner]!, length }], wireDType);
     }
-    const rows = cast.sent.reduce((total, ranges) => total + countRows(ranges), 0);
+    const rows = cast.sentRanges.reduce((total, ranges) => total + countRows(ranges), 0);
     const partials = out.map((x) => new ReceivedPartials(x, rows, wireDType));
-    for (const [receiver, ranges] of cast.sent.entries())
-      if (ranges.length > 0) for (const each of partials) each.receive(batch, receiver, ranges);
+    for (const [receiver, ranges] of cast.sentRanges.entries())
+      if (ranges.length > 0) for (const partial of partials) partial.receive(batch, receiver, ranges);
     return new WorkWithEpilogue([batch.post(context, wireDType === "float32" ? 0 : 1)], tracker, () => {
-      for (const each of partials) each.add();
+      for (const partial of partials) partial.add();
     });
   });
 }
@@ -244,9 +249,9 @@ class ReceivedPartials {
   }
 
   /** Receives the rows of one rank. */
-  receive(batch: TransferBatch, from: number, ranges: readonly RowRange[]): void {
+  receive(batch: TransferBatch, sender: number, ranges: readonly RowRange[]): void {
     const length = countRows(ranges) * this.#planeCount;
-    batch.receive(from, this.#receiveBuffer!, { start: this.#rowCount, length });
+    batch.receive(sender, this.#receiveBuffer!, { start: this.#rowCount, length });
     this.#ranges.push(ranges);
     this.#rowCount += length;
   }
@@ -256,23 +261,23 @@ class ReceivedPartials {
     const { kernels } = this.#sum.device;
     if (!this.#receiveBuffer || this.#receiveBuffer.size === 0) return;
     let partialStart = 0;
-    let lastTarget: { readonly range: RowRange; readonly to: Tensor } | undefined;
+    let lastTarget: { readonly range: RowRange; readonly targetRows: Tensor } | undefined;
     for (const ranges of this.#ranges) {
       const rows = countRows(ranges);
       let start = 0;
       for (const range of ranges) {
         // Many ranks return the same rows.
         if (lastTarget?.range.start !== range.start || lastTarget.range.length !== range.length) {
-          lastTarget?.to[Symbol.dispose]();
-          lastTarget = { range, to: rowsOf(this.#sum, range) };
+          lastTarget?.targetRows[Symbol.dispose]();
+          lastTarget = { range, targetRows: viewRows(this.#sum, range) };
         }
-        using from = this.#partialRows(partialStart, rows, { start, length: range.length });
-        kernels.binary("add", lastTarget.to, lastTarget.to, from);
+        using partialRows = this.#partialRows(partialStart, rows, { start, length: range.length });
+        kernels.binary("add", lastTarget.targetRows, lastTarget.targetRows, partialRows);
         start += range.length;
       }
       partialStart += rows * this.#planeCount;
     }
-    lastTarget?.to[Symbol.dispose]();
+    lastTarget?.targetRows[Symbol.dispose]();
     this.#receiveBuffer[Symbol.dispose]();
   }
 

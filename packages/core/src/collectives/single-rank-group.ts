@@ -54,8 +54,8 @@ class SingleRankGroup extends CheckedGroup {
   protected post({ out, input, transfers = [] }: CollectiveCall): Work {
     if (out && input) this.#copy(out, input);
     const sends = transfers.filter((transfer) => "to" in transfer);
-    const received = transfers.filter((transfer) => "from" in transfer);
-    for (const [i, { tensor }] of received.entries()) this.#copy(tensor, sends[i]!.tensor);
+    const receives = transfers.filter((transfer) => "from" in transfer);
+    for (const [i, { tensor }] of receives.entries()) this.#copy(tensor, sends[i]!.tensor);
     return completedWork;
   }
 
@@ -85,8 +85,8 @@ class SingleRankGroup extends CheckedGroup {
 
   #copy(out: Tensor, input: Tensor): void {
     if (out.storage === input.storage && out.offset === input.offset) return;
-    using from = input.view({ shape: [input.size], strides: [1] });
-    using to = out.view({ shape: [out.size], strides: [1] });
-    this.device.kernels.copy(to, from);
+    using flatInput = input.view({ shape: [input.size], strides: [1] });
+    using flatOutput = out.view({ shape: [out.size], strides: [1] });
+    this.device.kernels.copy(flatOutput, flatInput);
   }
 }

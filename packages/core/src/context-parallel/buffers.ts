@@ -168,11 +168,11 @@ export class ChunkBuffers implements Disposable {
     if (into !== undefined) this.#checkTensors(`${where}: into`, into?.tensors);
     const chunk = into ?? this.empty(tensors, tensors[0]?.shape[2] ?? 0);
     for (const [i, tensor] of tensors.entries()) {
-      const to = chunk.tensors[i];
-      const hasSameShape = to !== undefined && sameShape(to.shape, tensor.shape);
+      const target = chunk.tensors[i];
+      const hasSameShape = target !== undefined && sameShape(target.shape, tensor.shape);
       if (!hasSameShape)
-        expectValue(where, false, `a chunk with shape ${formatShape(tensor.shape)} for tensor ${i}`, to?.shape);
-      this.#device.kernels.copy(to!, tensor);
+        expectValue(where, false, `a chunk with shape ${formatShape(tensor.shape)} for tensor ${i}`, target?.shape);
+      this.#device.kernels.copy(target!, tensor);
     }
     return chunk;
   }
@@ -279,10 +279,10 @@ function checkRows(where: string, rows: unknown): void {
 /** Throws an OptionError or ShapeError unless a chunk can be made like these. */
 function checkChunkSpec(where: string, spec: unknown): void {
   expectValue(where, Array.isArray(spec), "an array of { shape, dtype }", spec);
-  for (const each of spec as readonly unknown[]) {
-    const { shape, dtype } = (each ?? {}) as Partial<ChunkSpec[number]>;
+  for (const tensorSpec of spec as readonly unknown[]) {
+    const { shape, dtype } = (tensorSpec ?? {}) as Partial<ChunkSpec[number]>;
     const isChunkShape = Array.isArray(shape) && (shape.length === 3 || shape.length === 4);
-    expectValue(where, isChunkShape, "[B,H,S,D] or [B,H,S]", isChunkShape ? each : (shape ?? each));
+    expectValue(where, isChunkShape, "[B,H,S,D] or [B,H,S]", isChunkShape ? tensorSpec : (shape ?? tensorSpec));
     checkShape(where, shape);
     checkDType(where, dtype);
   }

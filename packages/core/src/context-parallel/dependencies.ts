@@ -83,27 +83,31 @@ export function dependencyTable(
   const { axis, size, inner = local() } = dependencyAxis;
   const { at, queries, keys } = call;
   const mask = unionSlices(call);
-  const [groupAt, groupFrom] = [omitAxes(at, inner.axes), omitAxes(from, inner.axes)];
+  const [groupQueryCoordinate, groupKeyCoordinate] = [omitAxes(at, inner.axes), omitAxes(from, inner.axes)];
   // Queries that are whole along the axis are the same for every rank.
-  const queriesOf = (of: Coordinate) =>
-    memoizeByRank((rank) => queries.spans(axis in at ? { ...of, [axis]: rank } : of));
-  const keysOf = (of: Coordinate) => memoizeByRank((rank) => keys.spans({ ...of, [axis]: rank }));
-  const [keyShard, groupKeys] = [keysOf(from), keysOf(groupFrom)];
-  const [queryShard, groupQueries] = [queriesOf(at), queriesOf(groupAt)];
+  const querySpansByRank = (coordinate: Coordinate) =>
+    memoizeByRank((rank) => queries.spans(axis in at ? { ...coordinate, [axis]: rank } : coordinate));
+  const keySpansByRank = (coordinate: Coordinate) =>
+    memoizeByRank((rank) => keys.spans({ ...coordinate, [axis]: rank }));
+  const [keyShardSpans, groupKeySpans] = [keySpansByRank(from), keySpansByRank(groupKeyCoordinate)];
+  const [queryShardSpans, groupQuerySpans] = [querySpansByRank(at), querySpansByRank(groupQueryCoordinate)];
   const memoizeVisibility = (keySpans: (source: number) => readonly Span[]) =>
-    memoizeByPair(size, (rank, source) => isVisibleUnchecked(groupQueries(rank), keySpans(source), mask));
-  const needsKv = memoizeVisibility(keyShard);
+    memoizeByPair(size, (rank, source) => isVisibleUnchecked(groupQuerySpans(rank), keySpans(source), mask));
+  const needsKv = memoizeVisibility(keyShardSpans);
   let isEmpty: boolean | undefined;
   return {
     axis,
     size,
     get isEmpty() {
-      const [queryCoordinate, keyCoordinate] = [omitAxes(groupAt, [axis]), omitAxes(groupFrom, [axis])];
+      const [queryCoordinate, keyCoordinate] = [
+        omitAxes(groupQueryCoordinate, [axis]),
+        omitAxes(groupKeyCoordinate, [axis]),
+      ];
       return (isEmpty ??= !isVisibleUnchecked(queries.spans(queryCoordinate), keys.spans(keyCoordinate), mask));
     },
-    queryRows: memoizeByRank((rank) => spansLength(queryShard(rank))),
-    keyRows: memoizeByRank((rank) => spansLength(keyShard(rank))),
-    needsCompute: inner.axes.length === 0 ? needsKv : memoizeVisibility(groupKeys),
+    queryRows: memoizeByRank((rank) => spansLength(queryShardSpans(rank))),
+    keyRows: memoizeByRank((rank) => spansLength(keyShardSpans(rank))),
+    needsCompute: inner.axes.length === 0 ? needsKv : memoizeVisibility(groupKeySpans),
     needsKv,
   };
 }
@@ -229,12 +233,12 @@ type RankPredicate = (rank: number, source: number) => boolean;
 
 /** Each pair is needed several times a step, and takes a walk over spans and slices. */
 function memoizeByPair(size: number, predicate: RankPredicate): RankPredicate {
-  const [unknown, no, yes] = [0, 1, 2];
+  const [UNKNOWN, FALSE, TRUE] = [0, 1, 2];
   // By rank: one that is alone in its process needs few of them.
   const cacheByRank: Uint8Array[] = [];
   return (rank, source) => {
     const cachedResults = (cacheByRank[rank] ??= new Uint8Array(size));
-    if (cachedResults[source] === unknown) cachedResults[source] = predicate(rank, source) ? yes : no;
-    return cachedResults[source] === yes;
+    if (cachedResults[source] === UNKNOWN) cachedResults[source] = predicate(rank, source) ? TRUE : FALSE;
+    return cachedResults[source] === TRUE;
   };
 }

@@ -59,9 +59,13 @@ export function axisLength(where: string, mesh: Coordinate, axisRank: { axis: st
   const size = mesh[axis];
   const isValidSize = size !== undefined && Number.isSafeInteger(size) && size >= 1 && size <= 2 ** 16;
   expectValue(`${where}: mesh`, isValidSize, `an axis "${axis}" with 1 to 65536 ranks`, mesh);
-  const at = from[axis];
-  const isInRange = at !== undefined && Number.isSafeInteger(at) && at >= 0 && at < size!;
-  expectValue(`${where}: from`, isInRange, `an integer from 0 to ${size! - 1} for axis "${axis}"`, at);
+  const axisCoordinate = from[axis];
+  const isInRange =
+    axisCoordinate !== undefined &&
+    Number.isSafeInteger(axisCoordinate) &&
+    axisCoordinate >= 0 &&
+    axisCoordinate < size!;
+  expectValue(`${where}: from`, isInRange, `an integer from 0 to ${size! - 1} for axis "${axis}"`, axisCoordinate);
   return size!;
 }
 
@@ -110,11 +114,11 @@ export function totalTraffic(flows: readonly ChunkFlow[]): Traffic {
   };
 }
 
-const areNumbers = option.array(option.number()).accepts;
+const isNumberArray = option.array(option.number()).accepts;
 
 function checkFlow(where: string, flow: ChunkFlow): void {
   const { bytesPerRow, sent, received } = flow ?? {};
-  const isValidFlow = areNumbers(bytesPerRow) && areNumbers(sent) && areNumbers(received);
+  const isValidFlow = isNumberArray(bytesPerRow) && isNumberArray(sent) && isNumberArray(received);
   expectValue(where, isValidFlow, "a flow { bytesPerRow, sent, received } with three arrays of numbers", flow);
 }
 

@@ -94,7 +94,7 @@ class CallValidator implements Validator {
       referenceName: resultReferenceName(call.q, kv.v),
       reference: resultShape(call.q, kv.v),
     });
-    checkStatistic(where, "lse", lse, call.q);
+    checkRowStatistic(where, "lse", lse, call.q);
   }
 
   attendBackward(ctx: Context, call: AttentionCall & SavedRows, grads: QkvGrads, kv: KvShard): void {
@@ -109,8 +109,8 @@ class CallValidator implements Validator {
       referenceName: resultReferenceName(q, kv.v),
       reference: resultShape(q, kv.v),
     });
-    checkStatistic(where, "lse", lse, q);
-    checkStatistic(where, "delta", delta, q);
+    checkRowStatistic(where, "lse", lse, q);
+    checkRowStatistic(where, "delta", delta, q);
     checkAccumulator(where, { name: "dq", x: dq, referenceName: "q", reference: q });
     checkAccumulator(where, { name: "dk", x: dk, referenceName: "k", reference: kv.k });
     checkAccumulator(where, { name: "dv", x: dv, referenceName: "v", reference: kv.v });
@@ -121,8 +121,8 @@ class CallValidator implements Validator {
     const { k, v, from } = kv ?? {};
     const { sharded = ["keys"] } = this.#rules;
     for (const x of [q, k, v]) checkTensor(where, x);
-    for (const each of [at, from]) expectValue(where, isCoordinate(each), "a coordinate", each);
-    for (const each of [queries, keys]) expectValue(where, isLayout(each), "a Layout", each);
+    for (const coordinate of [at, from]) expectValue(where, isCoordinate(coordinate), "a coordinate", coordinate);
+    for (const layout of [queries, keys]) expectValue(where, isLayout(layout), "a Layout", layout);
     expectValue(`${where}: scale`, typeof scale === "number", "a number", scale);
     expectValue(where, Array.isArray(mask), "an array of slices", mask);
     this.#checkMesh(where, ctx);
@@ -249,7 +249,7 @@ function checkAccumulator(where: string, expectation: ShapeExpectation): void {
 }
 
 /** One float32 number for each query and head, [B,H,S]. */
-function checkStatistic(where: string, name: string, x: Tensor, { shape: [batch, heads, rows] }: Tensor): void {
+function checkRowStatistic(where: string, name: string, x: Tensor, { shape: [batch, heads, rows] }: Tensor): void {
   checkTensor(where, x);
   const { shape } = x;
   if (shape.length !== 3 || shape[0] !== batch || shape[1] !== heads || shape[2] !== rows) {

@@ -170,7 +170,7 @@ export function compileKernel<K extends KernelName, Free extends string>(
   const areNames = Array.isArray(freeVariables) && [...freeVariables].every((name) => typeof name === "string");
   expectValue("compileKernel: freeVariables", areNames, "an array of names", freeVariables);
   const parameters = kernelSchema[kernel].map(({ name }) => name).join(", ");
-  const body = `${source}\n${listMutations(kernel)}`;
+  const body = `${source}\n${generateMutationCalls(kernel)}`;
   const method = `return function ${kernel}(${parameters}) {\n${body}\n}\n//# sourceURL=mosaic-kernel-${kernel}`;
   try {
     // oxlint-disable-next-line typescript/no-implied-eval -- of constants; see above
@@ -187,7 +187,7 @@ export function compileKernel<K extends KernelName, Free extends string>(
   }
 }
 
-function listMutations(kernel: KernelName): string {
+function generateMutationCalls(kernel: KernelName): string {
   const mutatedOperands = getOperands(kernel).filter(({ isMutated }) => isMutated);
   const calls = mutatedOperands.map(({ name, isOptional }) => {
     return `${name}${isOptional ? "?" : ""}.storage.recordMutation(${JSON.stringify(kernel)});`;

@@ -1,6 +1,6 @@
 import { expectValue, OptionError, ShapeError } from "../errors.ts";
 import { defineMask, isMask } from "./define.ts";
-import { areaOf, intersectionOf, unionOf } from "./region.ts";
+import { totalArea, intersectSliceLists, mergeIntoDisjoint } from "./region.ts";
 import type { Mask, Slice } from "./slice.ts";
 import { resolveSlices } from "./verify.ts";
 
@@ -21,8 +21,8 @@ export function and(...masks: readonly Mask[]): Mask {
   checkMasks("and", masks);
   return combine("and", masks, (sliceLists) => {
     // A mask of one kind for all documents meets few of their slices: the shortest lists first.
-    const [first, ...remainingLists] = sliceLists.toSorted((a, b) => a.length - b.length);
-    return remainingLists.reduce((commonSlices, list) => intersectionOf(commonSlices, list), first!);
+    const [shortestList, ...remainingLists] = sliceLists.toSorted((a, b) => a.length - b.length);
+    return remainingLists.reduce((commonSlices, list) => intersectSliceLists(commonSlices, list), shortestList!);
   });
 }
 
@@ -39,14 +39,16 @@ export function and(...masks: readonly Mask[]): Mask {
  */
 export function or(...masks: readonly Mask[]): Mask {
   checkMasks("or", masks);
-  return combine("or", masks, (sliceLists) => (sliceLists.length === 1 ? sliceLists[0]! : unionOf(sliceLists.flat())));
+  return combine("or", masks, (sliceLists) =>
+    sliceLists.length === 1 ? sliceLists[0]! : mergeIntoDisjoint(sliceLists.flat()),
+  );
 }
 
 function checkMasks(where: string, masks: readonly unknown[]): void {
   if (masks.length === 0) {
     throw new OptionError({ where, expected: "at least one mask", received: "none" });
   }
-  for (const each of masks) checkMask(where, each);
+  for (const operand of masks) checkMask(where, operand);
 }
 
 function checkMask(where: string, mask: unknown): asserts mask is Mask {
@@ -83,7 +85,7 @@ export function fromDense(rows: readonly (readonly boolean[])[]): Mask {
   expectValue(where, Array.isArray(rows), "an array of rows of booleans", rows);
   const width = Array.isArray(rows[0]) ? rows[0].length : 0;
   for (let q = 0; q < rows.length; q++) checkRow(`${where}: row ${q}`, rows[q], width);
-  const slices = unionOf(rows.flatMap((row, q) => runsOf(row, q)));
+  const slices = mergeIntoDisjoint(rows.flatMap((row, q) => findRuns(row, q)));
   const name = `${where}(${rows.length}×${width})`;
   return defineMask(name, (queries, keys) => {
     // Without rows the width is unknown.
@@ -104,7 +106,7 @@ function checkRow(where: string, row: unknown, width: number): void {
     expectValue(`${where}, key ${k}`, typeof values[k] === "boolean", "a boolean", values[k]);
 }
 
-function runsOf(row: readonly boolean[], q: number): Slice[] {
+function findRuns(row: readonly boolean[], q: number): Slice[] {
   const runs: Slice[] = [];
   for (let k0 = 0; k0 < row.length; k0++) {
     if (!row[k0]) continue;
@@ -128,5 +130,5 @@ function runsOf(row: readonly boolean[], q: number): Slice[] {
  */
 export function maskArea(mask: Mask, queries: number, keys: number): number {
   checkMask("maskArea", mask);
-  return areaOf(resolveSlices(mask, queries, keys));
+  return totalArea(resolveSlices(mask, queries, keys));
 }

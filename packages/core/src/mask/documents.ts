@@ -2,7 +2,7 @@ import { expectValue, formatValue, OptionError, ShapeError } from "../errors.ts"
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import { checkCount, checkLengths, defineMask, isMask } from "./define.ts";
-import { bandOf } from "./region.ts";
+import { createBand } from "./region.ts";
 import type { Mask, Slice } from "./slice.ts";
 import { resolveSlices } from "./verify.ts";
 
@@ -37,16 +37,16 @@ export function documents(lengths: readonly number[], inner: DocumentMask | read
       received: String(masks.length),
     });
   }
-  for (const each of masks ?? [inner as DocumentMask]) checkDocumentMask(each);
+  for (const documentMask of masks ?? [inner as DocumentMask]) checkDocumentMask(documentMask);
   const maskText = masks ? `${masks.length} masks` : formatDocumentMask(inner as DocumentMask);
   const name = `documents(${documentLengths.length}, ${maskText})`;
   const total = documentLengths.reduce((sum, length) => sum + length, 0);
   return defineMask(name, (queries, keys) => {
-    checkTotal(name, { total, of: "the documents' lengths" }, [queries, keys]);
+    checkTotal(name, { total, description: "the documents' lengths" }, [queries, keys]);
     const slices: Slice[] = [];
     let start = 0;
     for (const [i, length] of documentLengths.entries()) {
-      pushShifted(slices, documentSlices(masks?.[i] ?? (inner as DocumentMask), length), [start, start]);
+      appendShifted(slices, documentSlices(masks?.[i] ?? (inner as DocumentMask), length), [start, start]);
       start += length;
     }
     return slices;
@@ -68,7 +68,7 @@ function documentSlices(inner: DocumentMask, length: number): readonly Slice[] {
   return [{ q0: 0, q1: length, k0: 0, k1: length, type: inner }];
 }
 
-function pushShifted(slices: Slice[], addedSlices: readonly Slice[], [q, k]: readonly [q: number, k: number]): void {
+function appendShifted(slices: Slice[], addedSlices: readonly Slice[], [q, k]: readonly [q: number, k: number]): void {
   for (const { q0, q1, k0, k1, type } of addedSlices)
     slices.push({ q0: q0 + q, q1: q1 + q, k0: k0 + k, k1: k1 + k, type });
 }
@@ -76,7 +76,7 @@ function pushShifted(slices: Slice[], addedSlices: readonly Slice[], [q, k]: rea
 // oxlint-disable-next-line max-params -- the parts of a message
 function checkTotal(
   where: string,
-  { total, of: description }: { total: number; of: string },
+  { total, description }: { total: number; description: string },
   lengths: readonly number[],
 ): void {
   if (lengths.every((length) => length === total)) return;
@@ -111,7 +111,7 @@ export function shareQuestion(question: number, answers: readonly number[]): Mas
   const name = `shareQuestion(${question}, ${answerLengths.length} answers)`;
   const total = answerLengths.reduce((sum, length) => sum + length, question);
   return defineMask(name, (queries, keys) => {
-    checkTotal(name, { total, of: "the question and answer lengths" }, [queries, keys]);
+    checkTotal(name, { total, description: "the question and answer lengths" }, [queries, keys]);
     // The first answer goes on where the question ends, as one sequence.
     const firstAnswerEnd = question + (answerLengths[0] ?? 0);
     const slices: Slice[] = [
@@ -178,7 +178,7 @@ export function fromCuSeqlens(
     const slices: Slice[] = [];
     for (let i = 1; i < queryEnds.length; i++) {
       const [q, k] = [queryEnds[i - 1]!, keyEnds[i - 1]!];
-      pushShifted(slices, bandOf(queryEnds[i]! - q, keyEnds[i]! - k, bounds), [q, k]);
+      appendShifted(slices, createBand(queryEnds[i]! - q, keyEnds[i]! - k, bounds), [q, k]);
     }
     return slices;
   });

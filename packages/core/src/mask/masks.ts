@@ -2,7 +2,7 @@ import { expectValue, OptionError, ShapeError } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import { checkCount, defineMask } from "./define.ts";
-import { bandOf, unionOf } from "./region.ts";
+import { createBand, mergeIntoDisjoint } from "./region.ts";
 import type { Mask, Slice, SliceType } from "./slice.ts";
 import { verifySlice, verifySlices } from "./verify.ts";
 
@@ -70,7 +70,7 @@ export function slidingWindow(window: number | SlidingWindowOptions): Mask {
   if (typeof window !== "object" || window === null) {
     checkCount("slidingWindow", window, 1);
     const bounds = { left: window - 1, right: 0 };
-    return defineMask(`slidingWindow(${window})`, (queries, keys) => bandOf(queries, keys, bounds));
+    return defineMask(`slidingWindow(${window})`, (queries, keys) => createBand(queries, keys, bounds));
   }
   const { left, right } = slidingWindowOptions.parse(window);
   if (left === undefined && right === undefined) {
@@ -81,10 +81,10 @@ export function slidingWindow(window: number | SlidingWindowOptions): Mask {
       remedy: "use masks.full() for a window without bounds",
     });
   }
-  const givenBounds = Object.entries({ left, right }).filter(([, value]) => value !== undefined);
-  const name = `slidingWindow({ ${givenBounds.map(([side, value]) => `${side}: ${value}`).join(", ")} })`;
-  const sides = { left: left ?? Number.POSITIVE_INFINITY, right: right ?? Number.POSITIVE_INFINITY };
-  return defineMask(name, (queries, keys) => bandOf(queries, keys, sides));
+  const definedBounds = Object.entries({ left, right }).filter(([, value]) => value !== undefined);
+  const name = `slidingWindow({ ${definedBounds.map(([side, value]) => `${side}: ${value}`).join(", ")} })`;
+  const windowBounds = { left: left ?? Number.POSITIVE_INFINITY, right: right ?? Number.POSITIVE_INFINITY };
+  return defineMask(name, (queries, keys) => createBand(queries, keys, windowBounds));
 }
 
 /**
@@ -99,10 +99,10 @@ export function prefix(count: number): Mask {
     if (count > keys) {
       throw new ShapeError({ where: `prefix(${count})`, expected: `at least ${count} keys`, received: String(keys) });
     }
-    const first = Math.min(queries, Math.max(0, count - (keys - queries)));
+    const firstCausalQuery = Math.min(queries, Math.max(0, count - (keys - queries)));
     return [
       { q0: 0, q1: queries, k0: 0, k1: count, type: "full" },
-      { q0: first, q1: queries, k0: count, k1: keys, type: "causal" },
+      { q0: firstCausalQuery, q1: queries, k0: count, k1: keys, type: "causal" },
     ];
   });
 }
@@ -123,10 +123,10 @@ export function blockCausal(size: number): Mask {
   checkCount("blockCausal", size, 1);
   return defineMask(`blockCausal(${size})`, (queries, keys) => {
     const shift = keys - queries;
-    const first = Math.floor(Math.max(0, shift) / size);
-    const count = Math.max(0, Math.ceil(keys / size) - first);
+    const firstBlock = Math.floor(Math.max(0, shift) / size);
+    const count = Math.max(0, Math.ceil(keys / size) - firstBlock);
     return Array.from({ length: count }, (_, i) => {
-      const [start, end] = [(first + i) * size, Math.min(keys, (first + i + 1) * size)];
+      const [start, end] = [(firstBlock + i) * size, Math.min(keys, (firstBlock + i + 1) * size)];
       return { ...rectangle(end - shift, end, "full"), q0: Math.max(0, start - shift) };
     });
   });
@@ -163,8 +163,8 @@ export function globalTokens(tokens: number | readonly number[], options?: Globa
     "a number or an array of positions",
     tokens,
   );
-  for (const each of positions ?? [tokens]) checkCount(where, each, 0);
-  const ranges = positions ? rangesOf(positions as number[]) : [{ start: 0, end: tokens as number }];
+  for (const position of positions ?? [tokens]) checkCount(where, position, 0);
+  const ranges = positions ? joinPositions(positions as number[]) : [{ start: 0, end: tokens as number }];
   const positionText =
     positions && (positions.length <= 8 ? `[${positions.join(", ")}]` : `${positions.length} positions`);
   const name = `${where}(${positionText ?? String(tokens)}${queriesSeeAll ? ", { queries: true }" : ""})`;
@@ -174,16 +174,16 @@ export function globalTokens(tokens: number | readonly number[], options?: Globa
       throw new ShapeError({ where: name, expected: `at least ${minKeys} keys`, received: String(keys) });
     const columnSlices = ranges.map(({ start, end }): Slice => ({ ...rectangle(queries, end, "full"), k0: start }));
     if (!queriesSeeAll) return columnSlices;
-    const rowOf = (position: number): number => Math.max(0, position + queries - keys);
+    const queryRow = (position: number): number => Math.max(0, position + queries - keys);
     const rowSlices = ranges.map(
-      ({ start, end }): Slice => ({ ...rectangle(rowOf(end), keys, "full"), q0: rowOf(start) }),
+      ({ start, end }): Slice => ({ ...rectangle(queryRow(end), keys, "full"), q0: queryRow(start) }),
     );
-    return unionOf([...columnSlices, ...rowSlices]);
+    return mergeIntoDisjoint([...columnSlices, ...rowSlices]);
   });
 }
 
 /** Positions, in any order, as ascending ranges with gaps between them. */
-function rangesOf(positions: readonly number[]): readonly { start: number; end: number }[] {
+function joinPositions(positions: readonly number[]): readonly { start: number; end: number }[] {
   const ranges: { start: number; end: number }[] = [];
   for (const start of positions.toSorted((a, b) => a - b)) {
     const lastRange = ranges.at(-1);
@@ -205,10 +205,10 @@ function rangesOf(positions: readonly number[]): readonly { start: number; end: 
  * mask.slices(4, 4).length; // => 1
  * ```
  */
-export function fromSlices(list: readonly Slice[]): Mask {
-  expectValue("fromSlices", Array.isArray(list), "an array of slices", list);
-  const name = `fromSlices(${list.length})`;
-  const slices = list.map((slice) => ({ ...slice }));
+export function fromSlices(sliceList: readonly Slice[]): Mask {
+  expectValue("fromSlices", Array.isArray(sliceList), "an array of slices", sliceList);
+  const name = `fromSlices(${sliceList.length})`;
+  const slices = sliceList.map((slice) => ({ ...slice }));
   for (const slice of slices) verifySlice(name, slice);
   return defineMask(name, (queries, keys) => {
     verifySlices(name, slices, { queries, keys });

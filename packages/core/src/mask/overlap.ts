@@ -7,36 +7,40 @@ import { checkSlice, checkSlices, hasDiagonalEnd, hasDiagonalStart, type Slice }
 
 /** A border of the keys, as a function of the row: at + slope · q. */
 export interface BorderLine {
-  readonly at: number;
+  readonly intercept: number;
   readonly slope: 0 | 1;
 }
 
 export function leftBorder(slice: Slice): BorderLine {
-  return hasDiagonalStart(slice.type) ? { at: slice.k0 - slice.q0, slope: 1 } : { at: slice.k0, slope: 0 };
+  return hasDiagonalStart(slice.type)
+    ? { intercept: slice.k0 - slice.q0, slope: 1 }
+    : { intercept: slice.k0, slope: 0 };
 }
 
 export function rightBorder(slice: Slice): BorderLine {
-  return hasDiagonalEnd(slice.type) ? { at: slice.k1 - slice.q1 + 1, slope: 1 } : { at: slice.k1, slope: 0 };
+  return hasDiagonalEnd(slice.type)
+    ? { intercept: slice.k1 - slice.q1 + 1, slope: 1 }
+    : { intercept: slice.k1, slope: 0 };
 }
 
 /** Whether some row of [from, to) has every left border before every right border. */
 function hasCommonRow(
-  from: number,
-  to: number,
+  startRow: number,
+  endRow: number,
   borders: { leftBorders: readonly BorderLine[]; rightBorders: readonly BorderLine[] },
 ): boolean {
-  let [first, last] = [from, to - 1];
+  let [firstRow, lastRow] = [startRow, endRow - 1];
   for (const left of borders.leftBorders) {
     for (const right of borders.rightBorders) {
       // left.at + left.slope·q < right.at + right.slope·q
-      const gap = right.at - left.at;
+      const gap = right.intercept - left.intercept;
       if (left.slope === right.slope) {
         if (gap <= 0) return false;
-      } else if (right.slope > left.slope) first = Math.max(first, 1 - gap);
-      else last = Math.min(last, gap - 1);
+      } else if (right.slope > left.slope) firstRow = Math.max(firstRow, 1 - gap);
+      else lastRow = Math.min(lastRow, gap - 1);
     }
   }
-  return first <= last;
+  return firstRow <= lastRow;
 }
 
 /** Whether two slices share a (query, key) pair. Exact. */
@@ -64,8 +68,8 @@ export function sliceIntersects(slice: Slice, box: Omit<Slice, "type">): boolean
 /** `sliceIntersects`, of what was checked before. */
 export function sliceIntersectsUnchecked(slice: Slice, { q0, q1, k0, k1 }: Omit<Slice, "type">): boolean {
   return hasCommonRow(Math.max(slice.q0, q0), Math.min(slice.q1, q1), {
-    leftBorders: [leftBorder(slice), { at: k0, slope: 0 }],
-    rightBorders: [rightBorder(slice), { at: k1, slope: 0 }],
+    leftBorders: [leftBorder(slice), { intercept: k0, slope: 0 }],
+    rightBorders: [rightBorder(slice), { intercept: k1, slope: 0 }],
   });
 }
 
@@ -92,23 +96,26 @@ export function rangeOfKeys({ k0, k1 }: Slice): Interval {
 }
 
 /** How many pairs of ranges meet: each range meets those that start before its end, from its own start on. */
-export function countIntersectingPairs(slices: readonly Slice[], rangeOf: (slice: Slice) => Interval): number {
-  const starts = slices.map((slice) => rangeOf(slice)[0]).toSorted((a, b) => a - b);
-  const ends = slices.map((slice) => rangeOf(slice)[1]).toSorted((a, b) => a - b);
-  let [numPairs, numClosed] = [0, 0];
-  for (const [numOpened, start] of starts.entries()) {
-    while (ends[numClosed]! <= start) numClosed++;
-    numPairs += numOpened - numClosed;
+export function countIntersectingPairs(slices: readonly Slice[], getRange: (slice: Slice) => Interval): number {
+  const starts = slices.map((slice) => getRange(slice)[0]).toSorted((a, b) => a - b);
+  const ends = slices.map((slice) => getRange(slice)[1]).toSorted((a, b) => a - b);
+  let [pairCount, closedCount] = [0, 0];
+  for (const [openedCount, start] of starts.entries()) {
+    while (ends[closedCount]! <= start) closedCount++;
+    pairCount += openedCount - closedCount;
   }
-  return numPairs;
+  return pairCount;
 }
 
-function sweepLine(slices: readonly Slice[], rangeOf: (slice: Slice) => Interval): readonly [Slice, Slice] | undefined {
+function sweepLine(
+  slices: readonly Slice[],
+  getRange: (slice: Slice) => Interval,
+): readonly [Slice, Slice] | undefined {
   let openSlices: Slice[] = [];
-  for (const slice of slices.toSorted((a, b) => rangeOf(a)[0] - rangeOf(b)[0])) {
-    openSlices = openSlices.filter((other) => rangeOf(other)[1] > rangeOf(slice)[0]);
-    const other = openSlices.find((other) => slicesOverlapUnchecked(other, slice));
-    if (other) return [other, slice];
+  for (const slice of slices.toSorted((a, b) => getRange(a)[0] - getRange(b)[0])) {
+    openSlices = openSlices.filter((openSlice) => getRange(openSlice)[1] > getRange(slice)[0]);
+    const overlappingSlice = openSlices.find((openSlice) => slicesOverlapUnchecked(openSlice, slice));
+    if (overlappingSlice) return [overlappingSlice, slice];
     openSlices.push(slice);
   }
   return undefined;

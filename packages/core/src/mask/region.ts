@@ -19,42 +19,42 @@ interface Trapezoid {
   readonly right: BorderLine;
 }
 
-function valueAt({ at, slope }: BorderLine, q: number): number {
-  return at + slope * q;
+function borderKey({ intercept, slope }: BorderLine, q: number): number {
+  return intercept + slope * q;
 }
 
 /** The first row in which `a` lies beyond `b`, of lines of which it is not so in the first row that matters. */
 function firstRowBeyond(a: BorderLine, b: BorderLine): number {
-  return a.slope > b.slope ? b.at - a.at + 1 : Number.POSITIVE_INFINITY;
+  return a.slope > b.slope ? b.intercept - a.intercept + 1 : Number.POSITIVE_INFINITY;
 }
 
 /** The rows of a slice that see anything, if there are any. */
-function trapezoidsOf(slice: Slice): Trapezoid[] {
+function toTrapezoids(slice: Slice): Trapezoid[] {
   const [left, right] = [leftBorder(slice), rightBorder(slice)];
   return trimEmptyRows({ q0: slice.q0, q1: slice.q1, left, right });
 }
 
 /** Without the rows in which the left border is not before the right one; nothing if these are all. */
 function trimEmptyRows({ q0, q1, left, right }: Trapezoid): Trapezoid[] {
-  const gap = right.at - left.at;
-  const first = right.slope > left.slope ? Math.max(q0, 1 - gap) : q0;
+  const gap = right.intercept - left.intercept;
+  const firstRow = right.slope > left.slope ? Math.max(q0, 1 - gap) : q0;
   const end = right.slope < left.slope ? Math.min(q1, gap) : q1;
-  if (first >= end || (right.slope === left.slope && gap <= 0)) return [];
-  return [{ q0: first, q1: end, left, right }];
+  if (firstRow >= end || (right.slope === left.slope && gap <= 0)) return [];
+  return [{ q0: firstRow, q1: end, left, right }];
 }
 
-function sliceOf({ q0, q1, left, right }: Trapezoid): Slice {
+function toSlice({ q0, q1, left, right }: Trapezoid): Slice {
   // The type of a single row is a matter of taste.
   const type = q1 - q0 === 1 ? "full" : sliceTypeFor(left.slope === 1, right.slope === 1);
-  return { q0, q1, k0: valueAt(left, q0), k1: valueAt(right, q1 - 1), type };
+  return { q0, q1, k0: borderKey(left, q0), k1: borderKey(right, q1 - 1), type };
 }
 
 /**
  * The pairs that any of the slices covers, as disjoint slices: in each row the longest runs of keys, and in each slice as
  * many rows as continue it, from the first on. The same region gives the same slices, however it was described.
  */
-export function unionOf(slices: readonly Slice[]): Slice[] {
-  const pendingTrapezoids = slices.flatMap(trapezoidsOf).toSorted((a, b) => a.q0 - b.q0);
+export function mergeIntoDisjoint(slices: readonly Slice[]): Slice[] {
+  const pendingTrapezoids = slices.flatMap(toTrapezoids).toSorted((a, b) => a.q0 - b.q0);
   const builder = new TrapezoidBuilder();
   let openTrapezoids: Trapezoid[] = [];
   let nextPending = 0;
@@ -63,7 +63,7 @@ export function unionOf(slices: readonly Slice[]): Slice[] {
     while (nextPending < pendingTrapezoids.length && pendingTrapezoids[nextPending]!.q0 === q)
       openTrapezoids.push(pendingTrapezoids[nextPending++]!);
     // Nearly sorted from the rows before.
-    openTrapezoids.sort((a, b) => valueAt(a.left, q) - valueAt(b.left, q) || a.left.slope - b.left.slope);
+    openTrapezoids.sort((a, b) => borderKey(a.left, q) - borderKey(b.left, q) || a.left.slope - b.left.slope);
     const nextBoundary = openTrapezoids.reduce(
       (min, { q1 }) => Math.min(min, q1),
       pendingTrapezoids[nextPending]?.q0 ?? Number.POSITIVE_INFINITY,
@@ -91,20 +91,20 @@ function findKeyRuns(openTrapezoids: readonly Trapezoid[], q: number, limit: num
   let end = limit;
   let { left, right } = openTrapezoids[0]!;
   for (const trapezoid of openTrapezoids) {
-    if (valueAt(trapezoid.left, q) > valueAt(right, q)) {
+    if (borderKey(trapezoid.left, q) > borderKey(right, q)) {
       runs.push({ left, right });
       end = Math.min(end, firstRowBeyond(right, trapezoid.left) - 1); // there they touch
       ({ left, right } = trapezoid);
       continue;
     }
-    const gain = valueAt(trapezoid.right, q) - valueAt(right, q) || trapezoid.right.slope - right.slope;
+    const keyGain = borderKey(trapezoid.right, q) - borderKey(right, q) || trapezoid.right.slope - right.slope;
     end = Math.min(
       end,
       firstRowBeyond(left, trapezoid.left), // this one begins the run
       firstRowBeyond(trapezoid.left, right), // this one leaves the run
-      gain > 0 ? firstRowBeyond(right, trapezoid.right) : firstRowBeyond(trapezoid.right, right), // the other ends the run
+      keyGain > 0 ? firstRowBeyond(right, trapezoid.right) : firstRowBeyond(trapezoid.right, right), // the other ends the run
     );
-    if (gain > 0) right = trapezoid.right;
+    if (keyGain > 0) right = trapezoid.right;
   }
   runs.push({ left, right });
   return { runs, end };
@@ -121,9 +121,9 @@ class TrapezoidBuilder {
     const continuedTrapezoids: Trapezoid[] = [];
     let i = 0;
     for (const run of runs) {
-      const start = valueAt(run.left, q);
+      const start = borderKey(run.left, q);
       // What ended before this run begins is continued by no run: one moves by at most one key with each row.
-      while (i < this.#openTrapezoids.length && valueAt(this.#openTrapezoids[i]!.right, q - 1) < start)
+      while (i < this.#openTrapezoids.length && borderKey(this.#openTrapezoids[i]!.right, q - 1) < start)
         this.#close(this.#openTrapezoids[i++]!);
       const continuation =
         i < this.#openTrapezoids.length ? extendTrapezoid(this.#openTrapezoids[i]!, run, q) : undefined;
@@ -138,7 +138,7 @@ class TrapezoidBuilder {
   }
 
   finish(): Slice[] {
-    for (const each of this.#openTrapezoids) this.#close(each);
+    for (const trapezoid of this.#openTrapezoids) this.#close(trapezoid);
     return this.#finishedSlices.sort((a, b) => a.q0 - b.q0 || a.k0 - b.k0);
   }
 
@@ -151,7 +151,7 @@ class TrapezoidBuilder {
   }
 
   #close(trapezoid: Trapezoid): void {
-    this.#finishedSlices.push(sliceOf(trapezoid));
+    this.#finishedSlices.push(toSlice(trapezoid));
   }
 }
 
@@ -159,8 +159,8 @@ class TrapezoidBuilder {
 function extendTrapezoid(trapezoid: Trapezoid, run: KeyRun, q: number): Trapezoid | undefined {
   if (trapezoid.q1 !== q) return undefined;
   const isSingleRow = trapezoid.q1 - trapezoid.q0 === 1;
-  const left = extendBorder(trapezoid.left, valueAt(run.left, q), { q, isSingleRow });
-  const right = extendBorder(trapezoid.right, valueAt(run.right, q), { q, isSingleRow });
+  const left = extendBorder(trapezoid.left, borderKey(run.left, q), { q, isSingleRow });
+  const right = extendBorder(trapezoid.right, borderKey(run.right, q), { q, isSingleRow });
   return left && right && { q0: trapezoid.q0, q1: q + 1, left, right };
 }
 
@@ -169,19 +169,19 @@ function extendBorder(
   value: number,
   { q, isSingleRow }: { q: number; isSingleRow: boolean },
 ): BorderLine | undefined {
-  if (!isSingleRow) return valueAt(border, q) === value ? border : undefined;
-  const step = value - valueAt(border, q - 1);
-  return step === 0 || step === 1 ? { at: value - step * q, slope: step } : undefined;
+  if (!isSingleRow) return borderKey(border, q) === value ? border : undefined;
+  const step = value - borderKey(border, q - 1);
+  return step === 0 || step === 1 ? { intercept: value - step * q, slope: step } : undefined;
 }
 
 /** The pairs that both of two lists cover, each of disjoint slices, as disjoint slices. */
-export function intersectionOf(a: readonly Slice[], b: readonly Slice[]): Slice[] {
+export function intersectSliceLists(a: readonly Slice[], b: readonly Slice[]): Slice[] {
   const intersections: Slice[] = [];
   forEachIntersectingPair(a, b, (sliceA, sliceB) => {
-    for (const x of trapezoidsOf(sliceA))
-      for (const y of trapezoidsOf(sliceB)) intersections.push(...intersect(x, y).map(sliceOf));
+    for (const x of toTrapezoids(sliceA))
+      for (const y of toTrapezoids(sliceB)) intersections.push(...intersectTrapezoids(x, y).map(toSlice));
   });
-  const mergedSlices = unionOf(intersections);
+  const mergedSlices = mergeIntoDisjoint(intersections);
   return mergedSlices.length <= intersections.length ? mergedSlices : intersections;
 }
 
@@ -194,30 +194,30 @@ function forEachIntersectingPair(a: readonly Slice[], b: readonly Slice[], visit
     ...a.map((slice) => ({ slice, isFirst: true })),
     ...b.map((slice) => ({ slice, isFirst: false })),
   ];
-  const countCrossListPairs = (rangeOf: typeof rangeOfQueries): number =>
-    countIntersectingPairs([...a, ...b], rangeOf) -
-    countIntersectingPairs(a, rangeOf) -
-    countIntersectingPairs(b, rangeOf);
+  const countCrossListPairs = (getRange: typeof rangeOfQueries): number =>
+    countIntersectingPairs([...a, ...b], getRange) -
+    countIntersectingPairs(a, getRange) -
+    countIntersectingPairs(b, getRange);
   const rangeOf =
     countCrossListPairs(rangeOfQueries) <= countCrossListPairs(rangeOfKeys) ? rangeOfQueries : rangeOfKeys;
   let [openA, openB]: [Slice[], Slice[]] = [[], []];
   for (const { slice, isFirst } of taggedSlices.toSorted((x, y) => rangeOf(x.slice)[0] - rangeOf(y.slice)[0])) {
     const start = rangeOf(slice)[0];
-    const isStillOpen = (other: Slice): boolean => rangeOf(other)[1] > start;
+    const reachesStart = (openSlice: Slice): boolean => rangeOf(openSlice)[1] > start;
     if (isFirst) {
-      openB = openB.filter(isStillOpen);
-      for (const other of openB) visit(slice, other);
+      openB = openB.filter(reachesStart);
+      for (const sliceB of openB) visit(slice, sliceB);
       openA.push(slice);
     } else {
-      openA = openA.filter(isStillOpen);
-      for (const other of openA) visit(other, slice);
+      openA = openA.filter(reachesStart);
+      for (const sliceA of openA) visit(sliceA, slice);
       openB.push(slice);
     }
   }
 }
 
 /** Three pieces at most: the left borders cross once, and so do the right ones. */
-function intersect(a: Trapezoid, b: Trapezoid): Trapezoid[] {
+function intersectTrapezoids(a: Trapezoid, b: Trapezoid): Trapezoid[] {
   const q0 = Math.max(a.q0, b.q0);
   const q1 = Math.min(a.q1, b.q1);
   if (q0 >= q1) return [];
@@ -225,11 +225,11 @@ function intersect(a: Trapezoid, b: Trapezoid): Trapezoid[] {
   const crossingRows = [firstRowOfCrossing(a.left, b.left), firstRowOfCrossing(a.right, b.right)].map(clampRow);
   const rows = [q0, Math.min(...crossingRows), Math.max(...crossingRows), q1];
   return [0, 1, 2].flatMap((i) => {
-    const [from, to] = [rows[i]!, rows[i + 1]!];
-    if (from >= to) return [];
-    const left = isRightOf(a.left, b.left, from) ? a.left : b.left;
-    const right = isRightOf(a.right, b.right, from) ? b.right : a.right;
-    return trimEmptyRows({ q0: from, q1: to, left, right });
+    const [startRow, endRow] = [rows[i]!, rows[i + 1]!];
+    if (startRow >= endRow) return [];
+    const left = isRightOf(a.left, b.left, startRow) ? a.left : b.left;
+    const right = isRightOf(a.right, b.right, startRow) ? b.right : a.right;
+    return trimEmptyRows({ q0: startRow, q1: endRow, left, right });
   });
 }
 
@@ -240,26 +240,33 @@ function firstRowOfCrossing(a: BorderLine, b: BorderLine): number {
 
 /** Whether a lies beyond b in row q, or from it on. */
 function isRightOf(a: BorderLine, b: BorderLine, q: number): boolean {
-  return (valueAt(a, q) - valueAt(b, q) || a.slope - b.slope) > 0;
+  return (borderKey(a, q) - borderKey(b, q) || a.slope - b.slope) > 0;
 }
 
 /**
  * The pairs with −left ≤ k − (q + keys − queries) ≤ right, of sequences of these lengths; infinite is unbounded.
  * Bottom-right aligned.
  */
-export function bandOf(queries: number, keys: number, { left, right }: { left: number; right: number }): Slice[] {
+export function createBand(queries: number, keys: number, { left, right }: { left: number; right: number }): Slice[] {
   const shift = keys - queries;
   const start: BorderLine = Number.isFinite(left)
-    ? { at: shift - Math.min(left, queries + keys), slope: 1 }
-    : { at: 0, slope: 0 };
+    ? { intercept: shift - Math.min(left, queries + keys), slope: 1 }
+    : { intercept: 0, slope: 0 };
   const end: BorderLine = Number.isFinite(right)
-    ? { at: shift + Math.min(right, queries + keys) + 1, slope: 1 }
-    : { at: keys, slope: 0 };
-  const fullTrapezoid: Trapezoid = { q0: 0, q1: queries, left: { at: 0, slope: 0 }, right: { at: keys, slope: 0 } };
-  return unionOf(intersect({ q0: 0, q1: queries, left: start, right: end }, fullTrapezoid).map(sliceOf));
+    ? { intercept: shift + Math.min(right, queries + keys) + 1, slope: 1 }
+    : { intercept: keys, slope: 0 };
+  const fullTrapezoid: Trapezoid = {
+    q0: 0,
+    q1: queries,
+    left: { intercept: 0, slope: 0 },
+    right: { intercept: keys, slope: 0 },
+  };
+  return mergeIntoDisjoint(
+    intersectTrapezoids({ q0: 0, q1: queries, left: start, right: end }, fullTrapezoid).map(toSlice),
+  );
 }
 
 /** Pairs of disjoint slices. */
-export function areaOf(slices: readonly Slice[]): number {
+export function totalArea(slices: readonly Slice[]): number {
   return slices.reduce((sum, slice) => sum + sliceArea(slice), 0);
 }

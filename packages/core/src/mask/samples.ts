@@ -72,9 +72,9 @@ export function resolveBatchMaskUnchecked(
     const slices = resolveSlices(sampleMask, sampleQueries, sampleKeys);
     return padding === "right" ? slices : shiftSlices(slices, queries - sampleQueries, keys - sampleKeys);
   });
-  const [first] = samples;
-  if (first === undefined) return { mask: emptySlices, modifiers: undefined };
-  if (samples.every((slices) => slices === first)) return { mask: first, modifiers: undefined };
+  const [firstSample] = samples;
+  if (firstSample === undefined) return { mask: emptySlices, modifiers: undefined };
+  if (samples.every((slices) => slices === firstSample)) return { mask: firstSample, modifiers: undefined };
   return internSamples(samples);
 }
 
@@ -110,12 +110,13 @@ const internedMasks = new WeakMap<readonly Slice[], ResolvedBatchMask[]>();
 
 /** One object for equal samples: caches of backends compare by identity. */
 function internSamples(samples: readonly (readonly Slice[])[]): ResolvedBatchMask {
-  const [first] = samples as [readonly Slice[]];
-  const candidates = internedMasks.get(first) ?? [];
-  internedMasks.set(first, candidates);
-  for (const each of candidates) {
-    const { sampleMasks = [] } = each.modifiers!;
-    if (sampleMasks.length === samples.length && sampleMasks.every((slices, i) => slices === samples[i])) return each;
+  const [firstSample] = samples as [readonly Slice[]];
+  const candidates = internedMasks.get(firstSample) ?? [];
+  internedMasks.set(firstSample, candidates);
+  for (const candidate of candidates) {
+    const { sampleMasks = [] } = candidate.modifiers!;
+    if (sampleMasks.length === samples.length && sampleMasks.every((slices, i) => slices === samples[i]))
+      return candidate;
   }
   const batchMask = { mask: emptySlices, modifiers: { sampleMasks: samples } };
   if (candidates.length >= MAX_INTERNED_MASKS) candidates.shift();

@@ -9,12 +9,12 @@ const MIN_INDEXED_SLICES = 32;
 const indexCache = new WeakMap<readonly Slice[], SliceIndex | null>();
 
 /** From now on `sliceIndexOf` may index the list: it does not change. */
-export function allowIndex(slices: readonly Slice[]): void {
+export function enableIndexing(slices: readonly Slice[]): void {
   if (slices.length >= MIN_INDEXED_SLICES && !indexCache.has(slices)) indexCache.set(slices, null);
 }
 
 /** The index of a list that has many slices and never changes. */
-export function sliceIndexOf(slices: readonly Slice[]): SliceIndex | undefined {
+export function getSliceIndex(slices: readonly Slice[]): SliceIndex | undefined {
   const cachedIndex = indexCache.get(slices);
   if (cachedIndex !== null) return cachedIndex;
   const index = new SliceIndex(slices);
@@ -23,7 +23,7 @@ export function sliceIndexOf(slices: readonly Slice[]): SliceIndex | undefined {
 }
 
 /** A range of queries and one of keys. */
-export type Ranges = Omit<Slice, "type">;
+export type SliceBox = Omit<Slice, "type">;
 
 class SliceIndex {
   readonly #byQuery: IntervalTree;
@@ -46,11 +46,11 @@ class SliceIndex {
    * Visits the slices that meet a range of queries, or a range of keys, whichever are fewer: every slice that meets both, and
    * some that do not, until `visit` returns true. Whether it did.
    */
-  some({ q0, q1, k0, k1 }: Ranges, visit: (slice: Slice) => boolean): boolean {
+  someInBox({ q0, q1, k0, k1 }: SliceBox, visit: (slice: Slice) => boolean): boolean {
     const [rowCount, columnCount] = [this.#byQuery.count(q0, q1), this.#byKey.count(k0, k1)];
     return rowCount <= columnCount
-      ? rowCount > 0 && this.#byQuery.some(q0, q1, visit)
-      : columnCount > 0 && this.#byKey.some(k0, k1, visit);
+      ? rowCount > 0 && this.#byQuery.someOverlapping(q0, q1, visit)
+      : columnCount > 0 && this.#byKey.someOverlapping(k0, k1, visit);
   }
 }
 
@@ -62,10 +62,10 @@ class IntervalTree {
   readonly #sortedEnds: Float64Array;
   readonly #subtreeMaxEnds: Float64Array;
 
-  constructor(slices: readonly Slice[], startOf: (slice: Slice) => number, endOf: (slice: Slice) => number) {
-    this.#slices = slices.filter((slice) => startOf(slice) < endOf(slice)).sort((a, b) => startOf(a) - startOf(b));
-    this.#starts = Float64Array.from(this.#slices, startOf);
-    this.#ends = Float64Array.from(this.#slices, endOf);
+  constructor(slices: readonly Slice[], getStart: (slice: Slice) => number, getEnd: (slice: Slice) => number) {
+    this.#slices = slices.filter((slice) => getStart(slice) < getEnd(slice)).sort((a, b) => getStart(a) - getStart(b));
+    this.#starts = Float64Array.from(this.#slices, getStart);
+    this.#ends = Float64Array.from(this.#slices, getEnd);
     this.#sortedEnds = this.#ends.toSorted();
     this.#subtreeMaxEnds = new Float64Array(this.#slices.length);
     this.#buildTree(0, this.#slices.length);
@@ -84,26 +84,26 @@ class IntervalTree {
   }
 
   /** How many ranges meet [from, to): those that start before its end, but for those that end before its start. */
-  count(from: number, to: number): number {
-    return from < to ? lowerBound(this.#starts, to) - lowerBound(this.#sortedEnds, from + 1) : 0;
+  count(start: number, end: number): number {
+    return start < end ? lowerBound(this.#starts, end) - lowerBound(this.#sortedEnds, start + 1) : 0;
   }
 
   /** Visits those that meet [from, to) until `visit` returns true. */
-  some(from: number, to: number, visit: (slice: Slice) => boolean): boolean {
-    return this.#someInSubtree(0, this.#slices.length, { from, to, visit });
+  someOverlapping(start: number, end: number, visit: (slice: Slice) => boolean): boolean {
+    return this.#someInSubtree(0, this.#slices.length, { start, end, visit });
   }
 
   #someInSubtree(
     low: number,
     high: number,
-    query: { from: number; to: number; visit(slice: Slice): boolean },
+    query: { start: number; end: number; visit(slice: Slice): boolean },
   ): boolean {
     if (low >= high) return false;
     const middle = (low + high) >> 1;
-    if (this.#subtreeMaxEnds[middle]! <= query.from) return false;
+    if (this.#subtreeMaxEnds[middle]! <= query.start) return false;
     if (this.#someInSubtree(low, middle, query)) return true;
-    if (this.#starts[middle]! >= query.to) return false;
-    if (this.#ends[middle]! > query.from && query.visit(this.#slices[middle]!)) return true;
+    if (this.#starts[middle]! >= query.end) return false;
+    if (this.#ends[middle]! > query.start && query.visit(this.#slices[middle]!)) return true;
     return this.#someInSubtree(middle + 1, high, query);
   }
 }

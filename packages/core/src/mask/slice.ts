@@ -106,8 +106,8 @@ export function sliceArea(slice: Slice): number {
   if (slice.type === "bidirectionalCausal") return height * Math.max(0, width - height + 1);
   const rows = Math.min(height, width);
   // A factor is even, so that the product is halved exactly.
-  const sideSum = 2 * width - rows + 1;
-  return rows % 2 === 0 ? (rows / 2) * sideSum : rows * (sideSum / 2);
+  const parallelSidesSum = 2 * width - rows + 1;
+  return rows % 2 === 0 ? (rows / 2) * parallelSidesSum : rows * (parallelSidesSum / 2);
 }
 
 /** The rows of a slice in [from, to), or undefined if there are none. */

@@ -1,7 +1,7 @@
 import { ShapeError, expectValue, formatValue } from "../errors.ts";
 import { isMask } from "./define.ts";
 import { findOverlap } from "./overlap.ts";
-import { allowIndex } from "./slice-index.ts";
+import { enableIndexing } from "./slice-index.ts";
 import { type Mask, type Slice, sliceTypeCodes } from "./slice.ts";
 
 // What a mask promises, verified before anything is sent: once for each pair of lengths.
@@ -10,7 +10,7 @@ import { type Mask, type Slice, sliceTypeCodes } from "./slice.ts";
 const MAX_CACHED_LENGTHS = 64;
 
 /** Lists whose slices are well-formed. */
-const wellFormedLists = new WeakSet<readonly Slice[]>();
+const wellFormedSliceLists = new WeakSet<readonly Slice[]>();
 
 const verifiedMasks = new WeakMap<Mask, Map<string, readonly Slice[]>>();
 
@@ -38,8 +38,8 @@ export function resolveSlices(mask: Mask, queries: number, keys: number): readon
   if (!slices) {
     slices = mask.slices(queries, keys);
     verifySlices(`mask ${mask.name}`, slices, { queries, keys });
-    wellFormedLists.add(slices);
-    allowIndex(slices);
+    wellFormedSliceLists.add(slices);
+    enableIndexing(slices);
     if (cache.size >= MAX_CACHED_LENGTHS) cache.clear();
     cache.set(key, slices);
   }
@@ -47,20 +47,20 @@ export function resolveSlices(mask: Mask, queries: number, keys: number): readon
 }
 
 /** Verified lists moved by some queries and keys, by the move. */
-const shiftedLists = new WeakMap<readonly Slice[], Map<string, readonly Slice[]>>();
+const shiftedSliceLists = new WeakMap<readonly Slice[], Map<string, readonly Slice[]>>();
 
 /** The slices of a verified list, `queries` and `keys` positions further on: the same list for the same move. */
 export function shiftSlices(slices: readonly Slice[], queries: number, keys: number): readonly Slice[] {
   if (queries === 0 && keys === 0) return slices;
-  const cache = shiftedLists.get(slices) ?? new Map<string, readonly Slice[]>();
-  shiftedLists.set(slices, cache);
+  const cache = shiftedSliceLists.get(slices) ?? new Map<string, readonly Slice[]>();
+  shiftedSliceLists.set(slices, cache);
   const key = `${queries},${keys}`;
   let shiftedSlices = cache.get(key);
   if (!shiftedSlices) {
     shiftedSlices = slices.map(({ q0, q1, k0, k1, type }) => {
       return { q0: q0 + queries, q1: q1 + queries, k0: k0 + keys, k1: k1 + keys, type };
     });
-    wellFormedLists.add(shiftedSlices);
+    wellFormedSliceLists.add(shiftedSlices);
     if (cache.size >= MAX_CACHED_LENGTHS) cache.clear();
     cache.set(key, shiftedSlices);
   }
@@ -102,7 +102,7 @@ function verifyDisjoint(where: string, slices: readonly Slice[]): void {
 /** Throws a ShapeError unless each slice is well-formed; what `resolveSlices` returned is not looked at again. */
 export function verifyWellFormed(where: string, slices: readonly Slice[]): void {
   expectValue(where, Array.isArray(slices), "an array of slices", slices);
-  if (wellFormedLists.has(slices)) return;
+  if (wellFormedSliceLists.has(slices)) return;
   for (const slice of slices) verifySlice(where, slice);
 }
 

@@ -1,6 +1,6 @@
 import { checkIntegerSpan, checkIntegerSpans, type Span } from "../placement/span.ts";
 import { sliceIntersectsUnchecked } from "./overlap.ts";
-import { type Ranges, sliceIndexOf } from "./slice-index.ts";
+import { type SliceBox, getSliceIndex } from "./slice-index.ts";
 import { checkSlice, checkSlices, hasDiagonalEnd, hasDiagonalStart, type Slice } from "./slice.ts";
 
 // Exact numbers of visible pairs, for spans of any step, without looking at a single row: the keys that row q sees are
@@ -30,11 +30,11 @@ export function visiblePairsUnchecked(
   keys: readonly Span[],
   slices: readonly Slice[],
 ): number {
-  const index = sliceIndexOf(slices);
+  const index = getSliceIndex(slices);
   let pairs = 0;
   if (index) {
     forEachTile(queries, keys, (q, k, ranges) =>
-      index.some(ranges, (slice) => {
+      index.someInBox(ranges, (slice) => {
         pairs += visiblePairsOfSlice(q, k, slice);
         return false;
       }),
@@ -54,7 +54,7 @@ export function visiblePairsUnchecked(
 function forEachTile(
   queries: readonly Span[],
   keys: readonly Span[],
-  visit: (q: Span, k: Span, ranges: Ranges) => boolean,
+  visit: (q: Span, k: Span, ranges: SliceBox) => boolean,
 ): boolean {
   return queries.some((q) =>
     keys.some((k) => visit(q, k, { q0: q.start, q1: endPosition(q), k0: k.start, k1: endPosition(k) })),
@@ -65,7 +65,7 @@ function forEachTile(
 function visiblePairsOfSlice(q: Span, k: Span, slice: Slice): number {
   if (q.length === 0 || slice.q1 <= q.start || lastPosition(q) < slice.q0) return 0;
   if (k.length === 0 || slice.k1 <= k.start || lastPosition(k) < slice.k0) return 0;
-  if (coversAll(slice, q, k)) return q.length * k.length;
+  if (coversTile(slice, q, k)) return q.length * k.length;
   return isDisjoint(slice, q, k) ? 0 : countPairs(visibleRowsUnchecked(q, slice), k, slice);
 }
 
@@ -85,9 +85,9 @@ export function visibleRowsUnchecked({ start, length, step }: Span, { q0, q1, k0
   } else if (type === "causal") low = Math.max(low, k0 - k1 + q1);
   else if (type === "inverseCausal") high = Math.min(high, k1 - k0 + q0);
   else if (k1 <= k0) high = low;
-  const first = Math.max(0, Math.ceil((low - start) / step));
+  const firstVisibleRow = Math.max(0, Math.ceil((low - start) / step));
   const end = Math.min(length, Math.ceil((high - start) / step));
-  return { start: start + first * step, length: Math.max(0, end - first), step };
+  return { start: start + firstVisibleRow * step, length: Math.max(0, end - firstVisibleRow), step };
 }
 
 function countPairs(rows: Span, keys: Span, { q0, q1, k0, k1, type }: Slice): number {
@@ -104,21 +104,21 @@ function lastPosition({ start, length, step }: Span): number {
 // A border that moves with q is tightest at one end of the rows: there two comparisons decide most tiles.
 
 /** Whether every one of these queries sees every one of these keys. */
-function coversAll({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
-  const last = lastPosition(q);
-  if (q.start < q0 || last >= q1) return false;
-  const left = hasDiagonalStart(type) ? k0 + last - q0 : k0;
-  const right = hasDiagonalEnd(type) ? k1 - (q1 - 1 - q.start) : k1;
-  return left <= k.start && lastPosition(k) < right;
+function coversTile({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
+  const lastQuery = lastPosition(q);
+  if (q.start < q0 || lastQuery >= q1) return false;
+  const firstVisibleKey = hasDiagonalStart(type) ? k0 + lastQuery - q0 : k0;
+  const endVisibleKey = hasDiagonalEnd(type) ? k1 - (q1 - 1 - q.start) : k1;
+  return firstVisibleKey <= k.start && lastPosition(k) < endVisibleKey;
 }
 
 /** Whether all of these keys lie beyond what any of these queries sees. */
 function isDisjoint({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
-  const first = Math.max(q.start, q0);
-  const last = Math.min(lastPosition(q), q1 - 1);
-  const left = hasDiagonalStart(type) ? k0 + first - q0 : k0;
-  const right = hasDiagonalEnd(type) ? k1 - (q1 - 1 - last) : k1;
-  return lastPosition(k) < left || right <= k.start;
+  const firstQuery = Math.max(q.start, q0);
+  const lastQuery = Math.min(lastPosition(q), q1 - 1);
+  const firstVisibleKey = hasDiagonalStart(type) ? k0 + firstQuery - q0 : k0;
+  const endVisibleKey = hasDiagonalEnd(type) ? k1 - (q1 - 1 - lastQuery) : k1;
+  return lastPosition(k) < firstVisibleKey || endVisibleKey <= k.start;
 }
 
 /** Positions of a span before x. */
@@ -129,10 +129,15 @@ function countBelow({ start, length, step }: Span, x: number): number {
 /** Σ over the rows q of the keys before q + shift. */
 function countBelowDiagonal(rows: Span, keys: Span, shift: number): number {
   const gap = rows.start + shift - keys.start; // of row 0; row i has gap + i · step
-  const first = gap > 0 ? 0 : Math.min(rows.length, Math.floor(-gap / rows.step) + 1);
+  const firstPositiveRow = gap > 0 ? 0 : Math.min(rows.length, Math.floor(-gap / rows.step) + 1);
   const firstFullRow = Math.floor(((keys.length - 1) * keys.step - gap) / rows.step) + 1;
-  const end = Math.min(rows.length, Math.max(first, firstFullRow));
-  const partialRowPairs = floorSum(end - first, keys.step, rows.step, gap + first * rows.step + keys.step - 1);
+  const end = Math.min(rows.length, Math.max(firstPositiveRow, firstFullRow));
+  const partialRowPairs = floorSum(
+    end - firstPositiveRow,
+    keys.step,
+    rows.step,
+    gap + firstPositiveRow * rows.step + keys.step - 1,
+  );
   return partialRowPairs + (rows.length - end) * keys.length;
 }
 
@@ -175,11 +180,11 @@ export function isVisible(queries: readonly Span[], keys: readonly Span[], slice
 
 /** `isVisible`, of what was checked before: backends evaluate it for every pair of ranks. */
 export function isVisibleUnchecked(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): boolean {
-  const index = sliceIndexOf(slices);
+  const index = getSliceIndex(slices);
   if (index) {
     return forEachTile(queries, keys, (q, k, ranges) => {
       if (ranges.q0 >= ranges.q1 || ranges.k0 >= ranges.k1) return false;
-      return index.some(ranges, (slice) => isTileVisible(slice, q, k));
+      return index.someInBox(ranges, (slice) => isTileVisible(slice, q, k));
     });
   }
   for (const slice of slices) {
@@ -207,11 +212,11 @@ function isTileVisible(slice: Slice, q: Span, k: Span): boolean {
 function intersects(slice: Slice, box: Omit<Slice, "type">): boolean {
   const { type } = slice;
   if (type === "full" || type === "bidirectionalCausal") return type === "full" || sliceIntersectsUnchecked(slice, box);
-  const first = Math.max(box.q0, slice.q0);
-  const last = Math.min(box.q1, slice.q1) - 1;
-  const left = type === "inverseCausal" ? slice.k0 + first - slice.q0 : slice.k0;
-  const right = type === "causal" ? slice.k1 - (slice.q1 - 1 - last) : slice.k1;
-  return Math.max(box.k0, left) < Math.min(box.k1, right);
+  const firstRow = Math.max(box.q0, slice.q0);
+  const lastRow = Math.min(box.q1, slice.q1) - 1;
+  const firstKey = type === "inverseCausal" ? slice.k0 + firstRow - slice.q0 : slice.k0;
+  const endKey = type === "causal" ? slice.k1 - (slice.q1 - 1 - lastRow) : slice.k1;
+  return Math.max(box.k0, firstKey) < Math.min(box.k1, endKey);
 }
 
 /** The position after the last; no more than the start of a span that has none. */

@@ -32,10 +32,10 @@ export abstract class AttentionModule extends Module {
 /** `attend` of the inputs, in a scope; with `useCheckpoint` the backward computes it again. */
 export function attendInScope<Inputs extends readonly Tensor[]>(
   { useCheckpoint }: ResolvedOptions,
-  attend: (...inputs: Inputs) => Tensor,
+  computeAttention: (...inputs: Inputs) => Tensor,
   ...inputs: Inputs
 ): Tensor {
-  const attendScoped = (...tensors: Inputs) => scope(() => attend(...tensors));
+  const attendScoped = (...tensors: Inputs) => scope(() => computeAttention(...tensors));
   if (!useCheckpoint) return attendScoped(...inputs);
   return checkpoint({ keepAttention: useCheckpoint === "keepAttention" }, attendScoped, ...inputs);
 }

@@ -229,11 +229,11 @@ export type BatchMask = OptionsOf<typeof batchMaskOptions>;
 /** The mask of one call, of queries and keys that are the same rows. */
 export function resolveMask(settings: ResolvedOptions, call: ForwardOptions): BatchMask {
   const { lengths, padding } = call;
-  const mask = maskOf(settings, call);
+  const mask = selectMask(settings, call);
   return { mask, padding, ...(lengths && { lengths: { queries: lengths, keys: lengths } }) };
 }
 
-function maskOf(
+function selectMask(
   { name, causal, mask, hasExplicitMask }: ResolvedOptions,
   call: Pick<ForwardOptions, "mask" | "documents">,
 ): Mask | readonly Mask[] {
@@ -261,7 +261,7 @@ export function rejectCache({ name }: ResolvedOptions, { cache }: Pick<ForwardOp
 /** The one mask of a call with a cache, of as many sequences as the batch has. */
 export function resolveCachedMask(settings: ResolvedOptions, call: ForwardOptions, batch: number): Mask {
   const { name } = settings;
-  const mask = maskOf(settings, call);
+  const mask = selectMask(settings, call);
   if (settings.alibiSlopes) {
     throw new OptionError({
       where: `${name}.forward: cache`,

@@ -84,7 +84,7 @@ interface CrossAxisLayouts {
 export class CrossAxisAttention extends AttentionModule {
   readonly qProjection: Linear;
   readonly kvProjection: Linear;
-  readonly #kv: { readonly axis: number; readonly embed: number; readonly placement: Placement; length?: number };
+  readonly #kv: { readonly axis: number; readonly embedDim: number; readonly placement: Placement; length?: number };
   readonly #axis: number;
 
   constructor(ctx: Context, options: CrossAxisAttentionOptions) {
@@ -101,7 +101,7 @@ export class CrossAxisAttention extends AttentionModule {
     this.#axis = parsed.qAxis;
     this.#kv = {
       axis: parsed.kvAxis,
-      embed: kvEmbedDim,
+      embedDim: kvEmbedDim,
       placement: kvPlacement === undefined ? settings.placement : resolvePlacement(kvPlacement),
       ...(kvSequenceLength !== undefined && { length: kvSequenceLength }),
     };
@@ -113,7 +113,7 @@ export class CrossAxisAttention extends AttentionModule {
     this.ctx.assertOpen(settings.name);
     const call = crossAxisForwardOptions.parse(options);
     checkInput(settings, qSource, settings.embedDim);
-    checkInput(settings, kvSource, this.#kv.embed);
+    checkInput(settings, kvSource, this.#kv.embedDim);
     const queries = toSequence(settings.name, qSource, [this.#axis]);
     const q = queries.rows;
     const kv = toSequence(settings.name, kvSource, [this.#kv.axis]).rows;
@@ -127,8 +127,8 @@ export class CrossAxisAttention extends AttentionModule {
     const layouts = this.#layouts({ queries: q.shape[1]!, keys: kv.shape[1]! }, call);
     const { mask = settings.mask, lengths, padding } = call;
     const batchMask = { mask, padding, ...(lengths && { lengths }) };
-    const attend = (q: Tensor, kv: Tensor) => this.#attend({ q, kv }, batchMask, layouts);
-    return queries.restore(attendInScope(settings, attend, q, kv));
+    const attendQkv = (q: Tensor, kv: Tensor) => this.#attend({ q, kv }, batchMask, layouts);
+    return queries.restore(attendInScope(settings, attendQkv, q, kv));
   }
 
   #layouts(

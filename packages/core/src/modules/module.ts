@@ -58,8 +58,11 @@ export abstract class Module implements Disposable {
       scopeUnlessAsync(() => {
         if (!this.#areFieldsChecked) this.#checkFields();
         if (preHooks.length === 0 && hooks.length === 0) return Reflect.apply(forward, this, args) as unknown;
-        const hookedArgs = preHooks.reduce((each, hook) => hook(each), args);
-        return hooks.reduce((each, hook) => hook(each), Reflect.apply(forward, this, hookedArgs) as unknown);
+        const hookedArgs = preHooks.reduce((hookArgs, hook) => hook(hookArgs), args);
+        return hooks.reduce(
+          (hookOutput, hook) => hook(hookOutput),
+          Reflect.apply(forward, this, hookedArgs) as unknown,
+        );
       });
   }
 
@@ -167,14 +170,14 @@ export abstract class Module implements Disposable {
 
   /** Sets what holds a child to another module; returns whether there is such a thing. For modules that hold children otherwise than in properties. */
   protected replaceReferences(child: Module, module: Module): boolean {
-    const holders = Object.entries(this).filter(([, value]) => value === child);
-    for (const [property] of holders) Reflect.set(this, property, module);
-    return holders.length > 0;
+    const referencingFields = Object.entries(this).filter(([, value]) => value === child);
+    for (const [property] of referencingFields) Reflect.set(this, property, module);
+    return referencingFields.length > 0;
   }
 
   #checkName(name: string): void {
-    const isTaken = [this.#parameters, this.#buffers, this.#children].some((names) => names.has(name));
-    if (typeof name === "string" && !isTaken && name !== "" && !name.includes(".")) return;
+    const isNameUsed = [this.#parameters, this.#buffers, this.#children].some((names) => names.has(name));
+    if (typeof name === "string" && !isNameUsed && name !== "" && !name.includes(".")) return;
     throw new OptionError({
       where: this.constructor.name,
       expected: "a unique name without dots",
@@ -185,8 +188,8 @@ export abstract class Module implements Disposable {
   /** A layer in a field that was not added would compute, but be neither trained nor saved. What a `#field` holds is not looked at. */
   #checkFields(): void {
     for (const [field, value] of Object.entries(this) as [string, unknown][]) {
-      const heldModules = (Array.isArray(value) ? value : [value]).filter((each: unknown) => isModule(each));
-      const unregistered = heldModules.find((module) => !this.#contains(module));
+      const fieldModules = (Array.isArray(value) ? value : [value]).filter((each: unknown) => isModule(each));
+      const unregistered = fieldModules.find((module) => !this.#contains(module));
       if (!unregistered) continue;
       const layers = Array.isArray(value) ? "new ModuleList([…])" : "…";
       throw new OptionError({
@@ -228,8 +231,8 @@ export abstract class Module implements Disposable {
     const childEntries = [...this.#children].flatMap(([name, child]) =>
       childTensors(child).map(([path, tensor]): [string, Tensor] => [`${name}.${path}`, tensor]),
     );
-    const seen = new Set<Tensor>();
-    return [...ownTensors, ...childEntries].filter(([, tensor]) => !seen.has(tensor) && seen.add(tensor));
+    const seenTensors = new Set<Tensor>();
+    return [...ownTensors, ...childEntries].filter(([, tensor]) => !seenTensors.has(tensor) && seenTensors.add(tensor));
   }
 
   parameters(): Tensor[] {

@@ -97,8 +97,8 @@ export abstract class SelfAttention extends AttentionModule {
   /** [1,H,S,D] and [1,Hkv,S,D]; at once where queries and keys have no norm. */
   #encodeQueriesAndKeys(tokens: Tensor, layout: Layout): readonly [q: Tensor, k: Tensor] {
     const { name: where, numHeads, numKvHeads, headDim: size, positions, qNorm, kNorm } = this.settings;
-    const encodeHeadRange = (first: number, count: number, norm: HeadNorm | null) =>
-      encodeHeads(this.ctx, splitHeads(tokens, { first, count, size }), { where, norm, positions, layout });
+    const encodeHeadRange = (firstHead: number, count: number, norm: HeadNorm | null) =>
+      encodeHeads(this.ctx, splitHeads(tokens, { first: firstHead, count, size }), { where, norm, positions, layout });
     if (qNorm || kNorm) return [encodeHeadRange(0, numHeads, qNorm), encodeHeadRange(numHeads, numKvHeads, kNorm)];
     const qkHeads = encodeHeadRange(0, numHeads + numKvHeads, null);
     return [qkHeads.slice(1, 0, numHeads), qkHeads.slice(1, numHeads)];

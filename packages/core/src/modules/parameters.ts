@@ -113,11 +113,11 @@ export function reduceGradients(ctx: Context, module: Module): void {
   checkContext("reduceGradients", ctx);
   checkModule("reduceGradients", module);
   const axes = ctx.mesh.axes.filter((axis) => ctx.mesh.shape[axis]! > 1);
-  const trainable = module.parameters().filter(({ requiresGrad }) => requiresGrad);
-  for (const parameter of trainable) parameter.assertNotDisposed("reduceGradients");
-  const reducers = new Set(trainable.flatMap(({ replication }) => replication?.reducer ?? []));
+  const trainableParameters = module.parameters().filter(({ requiresGrad }) => requiresGrad);
+  for (const parameter of trainableParameters) parameter.assertNotDisposed("reduceGradients");
+  const reducers = new Set(trainableParameters.flatMap(({ replication }) => replication?.reducer ?? []));
   for (const reducer of reducers) reducer.reduceGradients();
-  const parameters = trainable.filter(({ replication }) => !replication?.reducer);
+  const parameters = trainableParameters.filter(({ replication }) => !replication?.reducer);
   for (const parameter of parameters) {
     if (!parameter.grad || parameter.grad.isDisposed)
       parameter.grad = zeros(ctx, parameter.shape, { dtype: parameter.dtype });
@@ -139,17 +139,17 @@ export function reduceGradients(ctx: Context, module: Module): void {
 }
 
 function packBucket(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
-  forEachView(bucket, parameters, (view, parameter) => {
+  forEachBucketView(bucket, parameters, (view, parameter) => {
     ctx.device.kernels.copy(view, parameter.grad!);
   });
 }
 
 function unpackBucket(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
-  forEachView(bucket, parameters, (view, parameter) => ctx.device.kernels.copy(parameter.grad!, view));
+  forEachBucketView(bucket, parameters, (view, parameter) => ctx.device.kernels.copy(parameter.grad!, view));
 }
 
 /** Calls `visit` with each parameter's part of the bucket, in its shape. */
-function forEachView(
+function forEachBucketView(
   bucket: Tensor,
   parameters: readonly Tensor[],
   visit: (view: Tensor, parameter: Tensor) => void,

@@ -41,10 +41,10 @@ export function toSequence(where: string, x: Tensor, axes: readonly number[]): S
   const embedAxis = x.rank - 1;
   const batchAxes = x.shape.map((_, axis) => axis).filter((axis) => axis !== embedAxis && !sequenceAxes.includes(axis));
   const order = [...batchAxes, ...sequenceAxes, embedAxis];
-  const axisLengths = (each: readonly number[]) => each.map((axis) => x.shape[axis]!);
-  const size = (each: readonly number[]) => axisLengths(each).reduce((product, length) => product * length, 1);
+  const axisLengths = (axisList: readonly number[]) => axisList.map((axis) => x.shape[axis]!);
+  const numElements = (each: readonly number[]) => axisLengths(each).reduce((product, length) => product * length, 1);
   return {
-    rows: x.permute(order).reshape([size(batchAxes), size(sequenceAxes), x.shape[embedAxis]!]),
+    rows: x.permute(order).reshape([numElements(batchAxes), numElements(sequenceAxes), x.shape[embedAxis]!]),
     lengths: axisLengths(sequenceAxes),
     restore(result) {
       const unflattened = result.reshape([...axisLengths([...batchAxes, ...sequenceAxes]), result.shape.at(-1)!]);

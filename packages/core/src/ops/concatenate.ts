@@ -12,17 +12,17 @@ const concatenateOp = defineOp({
     const output = inputs[0]!.device.empty(inputs[0]!.shape.with(axis, total), inputs[0]!.dtype);
     let start = 0;
     for (const [i, x] of inputs.entries()) {
-      using part = output.slice(axis, start, (start += lengths[i]!));
-      if (x.size > 0) x.device.kernels.copy(part, x);
+      using outputView = output.slice(axis, start, (start += lengths[i]!));
+      if (x.size > 0) x.device.kernels.copy(outputView, x);
     }
     return { output, saved: { lengths, axis } };
   },
   backward({ lengths, axis }, dOut, needsInputGrad) {
     let start = 0;
     return lengths.map((length, i) => {
-      const from = start;
+      const gradientStart = start;
       start += length;
-      return needsInputGrad[i] ? dOut.slice(axis, from, from + length) : null;
+      return needsInputGrad[i] ? dOut.slice(axis, gradientStart, gradientStart + length) : null;
     });
   },
 });
@@ -45,17 +45,18 @@ export function concatenate(inputs: readonly Tensor[], axis: number): Tensor {
   if (!Array.isArray(inputs)) {
     throw new OptionError({ where: "concatenate", expected: "an array of tensors", received: formatValue(inputs) });
   }
-  const [first] = inputs as readonly Tensor[];
-  if (!first) throw new ShapeError({ where: "concatenate", expected: "at least one tensor", received: "none" });
-  checkOperands("concatenate", first, ...inputs);
-  const normalizedAxis = normalizeAxis(axis, first.rank, "concatenate");
+  const [firstInput] = inputs as readonly Tensor[];
+  if (!firstInput) throw new ShapeError({ where: "concatenate", expected: "at least one tensor", received: "none" });
+  checkOperands("concatenate", firstInput, ...inputs);
+  const normalizedAxis = normalizeAxis(axis, firstInput.rank, "concatenate");
   for (const x of inputs) {
     const isCompatible =
-      x.rank === first.rank && sameShape(x.shape.with(normalizedAxis, 0), first.shape.with(normalizedAxis, 0));
+      x.rank === firstInput.rank &&
+      sameShape(x.shape.with(normalizedAxis, 0), firstInput.shape.with(normalizedAxis, 0));
     if (isCompatible) continue;
     throw new ShapeError({
       where: "concatenate",
-      expected: `shapes that match ${formatShape(first.shape)} except along axis ${normalizedAxis}`,
+      expected: `shapes that match ${formatShape(firstInput.shape)} except along axis ${normalizedAxis}`,
       received: formatShape(x.shape),
     });
   }
@@ -83,7 +84,7 @@ export function roll(x: Tensor, shift: number, axis: number): Tensor {
   expectValue("roll: shift", Number.isSafeInteger(shift), "an integer", shift);
   const length = x.shape[normalizedAxis]!;
   const start = length === 0 ? 0 : ((-shift % length) + length) % length;
-  using tail = x.slice(normalizedAxis, start, length);
+  using tailView = x.slice(normalizedAxis, start, length);
   using head = x.slice(normalizedAxis, 0, start);
-  return concatenateOp([tail, head], normalizedAxis);
+  return concatenateOp([tailView, head], normalizedAxis);
 }

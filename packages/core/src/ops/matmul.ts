@@ -21,22 +21,22 @@ const matmulOp = defineOp({
     return { output: batchedMatmul(a, b), saved: { a, b } };
   },
   backward({ a, b }, dOut, [needA, needB]) {
-    return [needA ? leftGradient(dOut, b, a) : null, needB ? rightGradient(a, dOut, b) : null];
+    return [needA ? computeLeftGradient(dOut, b, a) : null, needB ? computeRightGradient(a, dOut, b) : null];
   },
 });
 
 /** da = dOut · bᵀ. */
-function leftGradient(dOut: Tensor, b: Tensor, a: Tensor): Tensor {
+function computeLeftGradient(dOut: Tensor, b: Tensor, a: Tensor): Tensor {
   using transposed = b.transpose(-2, -1);
-  using full = batchedMatmul(dOut, transposed);
-  return sumToSize(full, a.shape);
+  using broadcastGradient = batchedMatmul(dOut, transposed);
+  return sumToSize(broadcastGradient, a.shape);
 }
 
 /** db = aᵀ · dOut. */
-function rightGradient(a: Tensor, dOut: Tensor, b: Tensor): Tensor {
+function computeRightGradient(a: Tensor, dOut: Tensor, b: Tensor): Tensor {
   using transposed = a.transpose(-2, -1);
-  using full = batchedMatmul(transposed, dOut);
-  return sumToSize(full, b.shape);
+  using broadcastGradient = batchedMatmul(transposed, dOut);
+  return sumToSize(broadcastGradient, b.shape);
 }
 
 /**
@@ -80,8 +80,8 @@ const linearOp = defineOp({
     const output = device.empty(x.shape.with(-1, weight.shape[0]!), x.dtype);
     // The kernel takes leading axes of dense rows for more rows.
     const isFlattenable = x.rank === 2 || (x.rank > 2 && x.isContiguous);
-    using flatRows = isFlattenable ? null : x.reshape([numRows(x), x.shape.at(-1)!]);
-    using flatOutput = isFlattenable ? null : output.reshape([numRows(x), weight.shape[0]!]);
+    using flatRows = isFlattenable ? null : x.reshape([countRows(x), x.shape.at(-1)!]);
+    using flatOutput = isFlattenable ? null : output.reshape([countRows(x), weight.shape[0]!]);
     const [rows, out] = [flatRows ?? x, flatOutput ?? output];
     // relu's derivative at what it is applied to is that at its result.
     const savesPreActivation = isRecorded && activation !== null && activation !== "relu";
@@ -91,22 +91,22 @@ const linearOp = defineOp({
     return { output, saved: { x, weight, activation, activated: activation === "relu" ? output : preActivation } };
   },
   backward({ x, weight, activation, activated }, dOutput, [needX, needWeight, needBias]) {
-    const rows = dOutput.reshape([numRows(dOutput), dOutput.shape.at(-1)!]);
-    using dOut = activated === null ? rows : activationGradient(activation!, activated, rows);
+    const rows = dOutput.reshape([countRows(dOutput), dOutput.shape.at(-1)!]);
+    using dOut = activated === null ? rows : computeActivationGradient(activation!, activated, rows);
     return [
-      needX ? inputGradient(dOut, weight, x) : null,
-      needWeight ? weightGradient(dOut, x, weight) : null,
-      needBias ? biasGradient(dOut) : null,
+      needX ? computeInputGradient(dOut, weight, x) : null,
+      needWeight ? computeWeightGradient(dOut, x, weight) : null,
+      needBias ? computeBiasGradient(dOut) : null,
     ];
   },
 });
 
-function numRows(x: Tensor): number {
+function countRows(x: Tensor): number {
   return numel(x.shape.slice(0, -1));
 }
 
 /** The gradient of what the activation is applied to, which `activated` is, of any shape; takes the gradient. */
-function activationGradient(activation: UnaryOp, activated: Tensor, gradient: Tensor): Tensor {
+function computeActivationGradient(activation: UnaryOp, activated: Tensor, gradient: Tensor): Tensor {
   using dOut = gradient;
   using x = activated.reshape(dOut.shape);
   const dx = dOut.device.empty(dOut.shape, dOut.dtype);
@@ -115,14 +115,14 @@ function activationGradient(activation: UnaryOp, activated: Tensor, gradient: Te
 }
 
 /** dx = dOut · W. */
-function inputGradient(dOut: Tensor, weight: Tensor, x: Tensor): Tensor {
+function computeInputGradient(dOut: Tensor, weight: Tensor, x: Tensor): Tensor {
   using dx = x.device.empty([dOut.shape[0]!, weight.shape[1]!], x.dtype);
   x.device.kernels.matmul(dx, dOut, weight, false);
   return dx.reshape(x.shape);
 }
 
 /** dW = dOutᵀ · x. */
-function weightGradient(dOut: Tensor, x: Tensor, weight: Tensor): Tensor {
+function computeWeightGradient(dOut: Tensor, x: Tensor, weight: Tensor): Tensor {
   using rows = x.reshape([dOut.shape[0]!, x.shape.at(-1)!]);
   using transposed = dOut.transpose(0, 1);
   const dWeight = weight.device.empty(weight.shape, weight.dtype);
@@ -131,7 +131,7 @@ function weightGradient(dOut: Tensor, x: Tensor, weight: Tensor): Tensor {
 }
 
 /** db = Σ of the rows of dOut. */
-function biasGradient(dOut: Tensor): Tensor {
+function computeBiasGradient(dOut: Tensor): Tensor {
   using sum = dOut.device.empty([1, dOut.shape[1]!], dOut.dtype);
   if (dOut.size === 0) dOut.device.kernels.fill(sum, 0);
   else dOut.device.kernels.reduce("sum", sum, dOut);

@@ -11,38 +11,38 @@ import { contiguousRows, hasContiguousRows } from "../views.ts";
 
 type NormInputs = [x: Tensor, weight: Tensor | null, bias: Tensor | null];
 
-function emptyStatistic(x: Tensor): Tensor {
+function allocateStatistic(x: Tensor): Tensor {
   return x.device.empty(x.shape.with(-1, 1), "float32");
 }
 
 /** A float32 accumulator of zeros, if it is needed. */
-function gradientAccumulator(of: Tensor | null, isNeeded: boolean | undefined): Tensor | null {
-  if (!of || !isNeeded) return null;
-  const zeros = of.device.empty(of.shape, "float32");
-  of.device.kernels.fill(zeros, 0);
+function createGradientAccumulator(parameter: Tensor | null, isNeeded: boolean | undefined): Tensor | null {
+  if (!parameter || !isNeeded) return null;
+  const zeros = parameter.device.empty(parameter.shape, "float32");
+  parameter.device.kernels.fill(zeros, 0);
   return zeros;
 }
 
 /** Rounds an accumulator to its parameter's dtype; takes it. */
-function castGradient(gradient: Tensor | null, of: Tensor | null): Tensor | null {
-  if (!gradient || !of) return null;
+function castGradient(gradient: Tensor | null, parameter: Tensor | null): Tensor | null {
+  if (!gradient || !parameter) return null;
   using ownedGradient = gradient;
-  return ownedGradient.to(of.dtype);
+  return ownedGradient.to(parameter.dtype);
 }
 
 const layerNormOp = defineOp({
   name: "layerNorm",
   forward([x, weight, bias]: NormInputs, epsilon: number) {
     const output = x.device.empty(x.shape, x.dtype);
-    const stats = { mean: emptyStatistic(x), rstd: emptyStatistic(x) };
+    const stats = { mean: allocateStatistic(x), rstd: allocateStatistic(x) };
     x.device.kernels.layerNorm(output, x, { weight, bias, epsilon }, stats);
     return { output, saved: { x, weight, bias, ...stats } };
   },
   backward({ x, weight, bias, mean, rstd }, dOutput, [, needWeight, needBias]) {
     using dOut = contiguousRows(dOutput);
     const dx = x.device.empty(x.shape, x.dtype);
-    const dWeight = gradientAccumulator(weight, needWeight);
-    const dBias = gradientAccumulator(bias, needBias);
+    const dWeight = createGradientAccumulator(weight, needWeight);
+    const dBias = createGradientAccumulator(bias, needBias);
     x.device.kernels.layerNormBackward({ dx, dWeight, dBias }, x, dOut, weight, { mean, rstd });
     return [dx, castGradient(dWeight, weight), castGradient(dBias, bias)];
   },
@@ -52,7 +52,7 @@ const rmsNormOp = defineOp({
   name: "rmsNorm",
   forward([x, weight]: [Tensor, Tensor | null], { epsilon, weightOffset }: RmsNormSettings) {
     const output = x.device.empty(x.shape, x.dtype);
-    const rstd = emptyStatistic(x);
+    const rstd = allocateStatistic(x);
     using shiftedWeight = addWeightOffset(weight, weightOffset);
     x.device.kernels.rmsNorm(output, x, { weight: shiftedWeight ?? weight, bias: null, epsilon }, { mean: null, rstd });
     return { output, saved: { x, weight, rstd, weightOffset } };
@@ -60,7 +60,7 @@ const rmsNormOp = defineOp({
   backward({ x, weight, rstd, weightOffset }, dOutput, [, needWeight]) {
     using dOut = contiguousRows(dOutput);
     const dx = x.device.empty(x.shape, x.dtype);
-    const dWeight = gradientAccumulator(weight, needWeight);
+    const dWeight = createGradientAccumulator(weight, needWeight);
     using shiftedWeight = addWeightOffset(weight, weightOffset);
     x.device.kernels.rmsNormBackward({ dx, dWeight, dBias: null }, x, dOut, shiftedWeight ?? weight, {
       mean: null,

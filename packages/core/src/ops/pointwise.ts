@@ -16,7 +16,7 @@ function applyBinary(op: BinaryOp, a: Tensor, b: Tensor, shape: Shape = broadcas
 }
 
 /** x op value, whose derivative is 1. */
-const shiftOp = defineOp({
+const addScalarOp = defineOp({
   name: "add",
   forward([x]: [Tensor], value: number) {
     const output = x.device.empty(x.shape, x.dtype);
@@ -26,9 +26,9 @@ const shiftOp = defineOp({
   backward: (_, dOut) => [dOut.detach()],
 });
 
-function shift(where: string, x: Tensor, value: number): Tensor {
+function addScalar(where: string, x: Tensor, value: number): Tensor {
   checkTensor(where, x);
-  return shiftOp([x], value);
+  return addScalarOp([x], value);
 }
 
 /** x op value, in place: for results of `applyBinary` that no caller holds yet. */
@@ -39,8 +39,8 @@ function scaleInPlace(x: Tensor, value: number): Tensor {
 
 /** Sums a full gradient to an operand's shape; takes the gradient. */
 function reduceGradient(gradient: Tensor, shape: Shape): Tensor {
-  using full = gradient;
-  return sumToSize(full, shape);
+  using fullGradient = gradient;
+  return sumToSize(fullGradient, shape);
 }
 
 const addOp = defineOp({
@@ -56,10 +56,13 @@ const subOp = defineOp({
   forward([a, b]: [Tensor, Tensor]) {
     return { output: applyBinary("sub", a, b), saved: { a: a.shape, b: b.shape } };
   },
-  backward: ({ a, b }, dOut, [needA, needB]) => [needA ? sumToSize(dOut, a) : null, needB ? negatedSum(dOut, b) : null],
+  backward: ({ a, b }, dOut, [needA, needB]) => [
+    needA ? sumToSize(dOut, a) : null,
+    needB ? negateAndReduce(dOut, b) : null,
+  ],
 });
 
-function negatedSum(dOut: Tensor, shape: Shape): Tensor {
+function negateAndReduce(dOut: Tensor, shape: Shape): Tensor {
   using sum = sumToSize(dOut, shape);
   const out = sum.device.empty(shape, sum.dtype);
   sum.device.kernels.scalar("mul", out, sum, -1);
@@ -122,28 +125,28 @@ const scaleOp = defineOp({
  * @throws ShapeError if the shapes do not broadcast; DTypeError if the dtypes differ.
  */
 export function add(a: Tensor, b: Tensor | number): Tensor {
-  if (typeof b === "number") return shift("add", a, b);
+  if (typeof b === "number") return addScalar("add", a, b);
   checkOperands("add", a, b);
   return addOp([a, b], undefined);
 }
 
 /** a − b, with broadcasting; b may be a number. */
 export function sub(a: Tensor, b: Tensor | number): Tensor {
-  if (typeof b === "number") return shift("sub", a, -b);
+  if (typeof b === "number") return addScalar("sub", a, -b);
   checkOperands("sub", a, b);
   return subOp([a, b], undefined);
 }
 
 /** a · b element by element, with broadcasting; b may be a number. */
 export function mul(a: Tensor, b: Tensor | number): Tensor {
-  if (typeof b === "number") return scaleBy(a, { op: "mul", factor: b });
+  if (typeof b === "number") return applyScalarFactor(a, { op: "mul", factor: b });
   checkOperands("mul", a, b);
   return mulOp([a, b], undefined);
 }
 
 /** a / b element by element, with broadcasting; b may be a number. */
 export function div(a: Tensor, b: Tensor | number): Tensor {
-  if (typeof b === "number") return scaleBy(a, { op: "div", factor: b });
+  if (typeof b === "number") return applyScalarFactor(a, { op: "div", factor: b });
   checkOperands("div", a, b);
   return divOp([a, b], undefined);
 }
@@ -155,7 +158,7 @@ export function scale(x: Tensor, factor: number): Tensor {
   return scaleOp([x], { op: "mul", factor });
 }
 
-function scaleBy(x: Tensor, { op, factor }: { op: "mul" | "div"; factor: number }): Tensor {
+function applyScalarFactor(x: Tensor, { op, factor }: { op: "mul" | "div"; factor: number }): Tensor {
   checkTensor(op, x);
   return scaleOp([x], { op, factor });
 }
@@ -163,8 +166,8 @@ function scaleBy(x: Tensor, { op, factor }: { op: "mul" | "div"; factor: number 
 // Of one tensor.
 
 /** f(x) element by element: the kernel that computes it also has its derivative at x. */
-function pointwise(op: UnaryOp): (x: Tensor) => Tensor {
-  const run = defineOp({
+function defineUnary(op: UnaryOp): (x: Tensor) => Tensor {
+  const unaryOp = defineOp({
     name: op,
     forward([x]: [Tensor]) {
       const output = x.device.empty(x.shape, x.dtype);
@@ -179,28 +182,28 @@ function pointwise(op: UnaryOp): (x: Tensor) => Tensor {
   });
   return (x) => {
     checkTensor(op, x);
-    return run([x], undefined);
+    return unaryOp([x], undefined);
   };
 }
 
 /** −x. */
-export const neg: (x: Tensor) => Tensor = pointwise("neg");
+export const neg: (x: Tensor) => Tensor = defineUnary("neg");
 /** eˣ. */
-export const exp: (x: Tensor) => Tensor = pointwise("exp");
+export const exp: (x: Tensor) => Tensor = defineUnary("exp");
 /** Natural logarithm. */
-export const log: (x: Tensor) => Tensor = pointwise("log");
+export const log: (x: Tensor) => Tensor = defineUnary("log");
 /** √x. */
-export const sqrt: (x: Tensor) => Tensor = pointwise("sqrt");
+export const sqrt: (x: Tensor) => Tensor = defineUnary("sqrt");
 /** 1 / √x. */
-export const rsqrt: (x: Tensor) => Tensor = pointwise("rsqrt");
+export const rsqrt: (x: Tensor) => Tensor = defineUnary("rsqrt");
 /** Hyperbolic tangent. */
-export const tanh: (x: Tensor) => Tensor = pointwise("tanh");
+export const tanh: (x: Tensor) => Tensor = defineUnary("tanh");
 /** 1 / (1 + e⁻ˣ). */
-export const sigmoid: (x: Tensor) => Tensor = pointwise("sigmoid");
+export const sigmoid: (x: Tensor) => Tensor = defineUnary("sigmoid");
 /** max(x, 0); the derivative at 0 is 0. */
-export const relu: (x: Tensor) => Tensor = pointwise("relu");
+export const relu: (x: Tensor) => Tensor = defineUnary("relu");
 /** x · sigmoid(x), also called swish: Elfwing et al. 2017. */
-export const silu: (x: Tensor) => Tensor = pointwise("silu");
+export const silu: (x: Tensor) => Tensor = defineUnary("silu");
 
 export const geluOptions = defineOptions("gelu", {
   /** "none": the normal distribution's exact Φ. "tanh": Φ(x) ≈ ½ (1 + tanh(√(2/π) (x + 0.044715 x³))), as in GPT-2 and Gemma. Default "none". */
@@ -209,8 +212,8 @@ export const geluOptions = defineOptions("gelu", {
 /** What `gelu` takes beside x. */
 export type GeluOptions = OptionsOf<typeof geluOptions>;
 
-const geluExact = pointwise("gelu");
-const geluTanh = pointwise("geluTanh");
+const geluExact = defineUnary("gelu");
+const geluTanh = defineUnary("geluTanh");
 
 /**
  * x · Φ(x), with the normal distribution's Φ: Hendrycks and Gimpel 2016. The option is PyTorch's.
@@ -232,4 +235,4 @@ export function gelu(x: Tensor, options?: GeluOptions): Tensor {
   return approximate === "tanh" ? geluTanh(x) : geluExact(x);
 }
 /** x². */
-export const square: (x: Tensor) => Tensor = pointwise("square");
+export const square: (x: Tensor) => Tensor = defineUnary("square");

@@ -53,9 +53,9 @@ const sumOp = defineOp({
     return { output: reduce("sum", x, shapes), saved: { keepdimShape: shapes.keepdimShape, inputShape: x.shape } };
   },
   backward({ keepdimShape, inputShape }, dOut) {
-    using expandable = dOut.reshape(keepdimShape);
+    using keepdimGradient = dOut.reshape(keepdimShape);
     const dx = dOut.device.empty(inputShape, dOut.dtype);
-    if (dx.size > 0) dOut.device.kernels.copy(dx, expandable);
+    if (dx.size > 0) dOut.device.kernels.copy(dx, keepdimGradient);
     return [dx];
   },
 });
@@ -90,9 +90,9 @@ const meanOp = defineOp({
   },
   backward({ keepdimShape, inputShape, factor }, dOut) {
     using expandable = dOut.reshape(keepdimShape);
-    using expanded = expandable.expand(inputShape);
+    using expandedGradient = expandable.expand(inputShape);
     const dx = dOut.device.empty(inputShape, dOut.dtype);
-    if (dx.size > 0) dOut.device.kernels.scalar("mul", dx, expanded, factor);
+    if (dx.size > 0) dOut.device.kernels.scalar("mul", dx, expandedGradient, factor);
     return [dx];
   },
 });
@@ -113,28 +113,28 @@ const maxOp = defineOp({
     const { kernels } = device;
     using maxValues = output.reshape(keepdimShape);
     using dOut = dOutput.reshape(keepdimShape);
-    using isMax = maxMask(x, maxValues);
-    using gradientShare = device.empty(keepdimShape, "float32");
-    if (gradientShare.size === isMax.size) kernels.copy(gradientShare, isMax);
-    else kernels.reduce("sum", gradientShare, isMax);
-    kernels.binary("div", gradientShare, dOut, gradientShare);
+    using maxIndicator = createMaxIndicator(x, maxValues);
+    using tieShare = device.empty(keepdimShape, "float32");
+    if (tieShare.size === maxIndicator.size) kernels.copy(tieShare, maxIndicator);
+    else kernels.reduce("sum", tieShare, maxIndicator);
+    kernels.binary("div", tieShare, dOut, tieShare);
     const dx = device.empty(x.shape, x.dtype);
-    kernels.binary("mul", dx, isMax, gradientShare);
+    kernels.binary("mul", dx, maxIndicator, tieShare);
     return [dx];
   },
 });
 
 /** 1 where x is as large as the largest, which nothing exceeds, else 0; float32, in which no two numbers differ by nothing. */
-function maxMask(x: Tensor, maxValues: Tensor): Tensor {
+function createMaxIndicator(x: Tensor, maxValues: Tensor): Tensor {
   const { device, shape } = x;
-  using belowMaxMask = device.empty(shape, "float32");
+  using notMaxMask = device.empty(shape, "float32");
   using minusOne = device.empty([1], "float32");
   using minusOnes = minusOne.expand(shape);
-  device.kernels.binary("sub", belowMaxMask, maxValues, x);
+  device.kernels.binary("sub", notMaxMask, maxValues, x);
   device.kernels.fill(minusOne, -1);
   const isMax = device.empty(shape, "float32");
   // relu'(0) is 0, and so is it of what infinities leave, NaN.
-  device.kernels.unaryBackward("relu", isMax, belowMaxMask, minusOnes);
+  device.kernels.unaryBackward("relu", isMax, notMaxMask, minusOnes);
   device.kernels.scalar("add", isMax, isMax, 1);
   return isMax;
 }

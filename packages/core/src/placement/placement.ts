@@ -38,10 +38,10 @@ function checkShard(where: string, index: number, count: number, length: number)
 
 /** Piece `index` of `count`, as equal as can be: the first length % count pieces are one longer. */
 function chunkSpan(index: number, count: number, length: number): Span {
-  const base = Math.floor(length / count);
+  const minLength = Math.floor(length / count);
   const remainder = length % count;
-  const start = index * base + Math.min(index, remainder);
-  return { start, length: base + (index < remainder ? 1 : 0), step: 1 };
+  const start = index * minLength + Math.min(index, remainder);
+  return { start, length: minLength + (index < remainder ? 1 : 0), step: 1 };
 }
 
 /**

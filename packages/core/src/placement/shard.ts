@@ -56,7 +56,7 @@ export function shard(ctx: Context, full: Tensor, axis: number, options?: ShardO
   const settings = shardOptions.parse(options);
   const normalizedAxis = normalizeAxis(axis, full.rank, "shard");
   const length = full.shape[normalizedAxis]!;
-  const layout = shardLayout(ctx, { ...settings, length });
+  const layout = createShardLayout(ctx, { ...settings, length });
   if (settings.length !== undefined && settings.length !== length) {
     throw new ShapeError({
       where: `shard, rank ${ctx.rank}`,
@@ -89,8 +89,8 @@ export function unshard(ctx: Context, x: Tensor, axis: number, options?: ShardOp
   const settings = shardOptions.parse(options, "unshard");
   const normalizedAxis = normalizeAxis(axis, x.rank, "unshard");
   const rows = x.shape[normalizedAxis]!;
-  const shards = shardCount(ctx, settings);
-  const layout = shardLayout(ctx, { ...settings, length: settings.length ?? rows * shards });
+  const shards = resolveShardCount(ctx, settings);
+  const layout = createShardLayout(ctx, { ...settings, length: settings.length ?? rows * shards });
   const expected = spansLength(layout.spans(ctx.mesh.coordinate));
   if (rows !== expected) {
     throw new ShapeError({
@@ -108,18 +108,18 @@ export function unshard(ctx: Context, x: Tensor, axis: number, options?: ShardOp
   });
 }
 
-function shardCount(ctx: Context, { axes = sequenceAxes(ctx.mesh.shape) }: ShardSettings): number {
+function resolveShardCount(ctx: Context, { axes = sequenceAxes(ctx.mesh.shape) }: ShardSettings): number {
   return axes.reduce((product, axis) => product * (ctx.mesh.shape[axis] ?? 1), 1);
 }
 
-function shardLayout(ctx: Context, settings: ShardSettings & { length: number }): Layout {
+function createShardLayout(ctx: Context, settings: ShardSettings & { length: number }): Layout {
   const { placement, axes = sequenceAxes(ctx.mesh.shape), length } = settings;
   return layoutOf({ mesh: ctx.mesh.shape, axes, placement, length });
 }
 
 function coversSequence(spans: readonly Span[], length: number): boolean {
-  const [firstSpan, ...otherSpans] = spans;
-  return firstSpan !== undefined && otherSpans.length === 0 && firstSpan.step === 1 && firstSpan.length === length;
+  const [firstSpan, ...remainingSpans] = spans;
+  return firstSpan !== undefined && remainingSpans.length === 0 && firstSpan.step === 1 && firstSpan.length === length;
 }
 
 function sliceSpan(x: Tensor, axis: number, { start, length, step }: Span): Tensor {
@@ -131,12 +131,14 @@ function gatherShards(ctx: Context, rowsFirst: Tensor, layout: Layout): Tensor {
   let gathered = rowsFirst.contiguous();
   const { coordinate, shape } = ctx.mesh;
   const rowSize = rowsFirst.shape.slice(1).reduce((size, length) => size * length, 1);
-  let inner: Coordinate = coordinate;
+  let innerCoordinate: Coordinate = coordinate;
   for (const axis of layout.axes.toReversed()) {
-    const { [axis]: _, ...outer } = inner;
-    inner = outer;
+    const { [axis]: _, ...outerCoordinate } = innerCoordinate;
+    innerCoordinate = outerCoordinate;
     if (shape[axis] === 1) continue;
-    const counts = Array.from({ length: shape[axis]! }, (_, i) => spansLength(layout.spans({ ...outer, [axis]: i })));
+    const counts = Array.from({ length: shape[axis]! }, (_, i) =>
+      spansLength(layout.spans({ ...outerCoordinate, [axis]: i })),
+    );
     const total = counts.reduce((sum, count) => sum + count, 0);
     const out = gathered.device.empty([total, ...rowsFirst.shape.slice(1)], gathered.dtype);
     const options = { counts: counts.map((count) => count * rowSize), label: "unshard" };
@@ -154,9 +156,9 @@ function scatterRows(gathered: Tensor, layout: Layout, axis: number): Tensor {
   const out = device.empty(axisRestored.shape, dtype);
   let row = 0;
   for (const span of layout.spans({})) {
-    using from = axisRestored.slice(axis, row, (row += span.length));
-    using to = sliceSpan(out, axis, span);
-    if (from.size > 0) device.kernels.copy(to, from);
+    using sourceRows = axisRestored.slice(axis, row, (row += span.length));
+    using targetRows = sliceSpan(out, axis, span);
+    if (sourceRows.size > 0) device.kernels.copy(targetRows, sourceRows);
   }
   return out;
 }

@@ -13,8 +13,8 @@ export interface Span {
 /** Throws an OptionError unless `spans` is an array of spans of integers, length ≥ 0, step ≥ 1: called for every tile. */
 export function checkIntegerSpans(where: string, spans: unknown): asserts spans is readonly Span[] {
   if (!Array.isArray(spans)) expectValue(where, false, "an array of spans { start, length, step }", spans);
-  const each = spans as readonly unknown[];
-  for (let i = 0; i < each.length; i++) checkIntegerSpan(where, each[i]);
+  const spanList = spans as readonly unknown[];
+  for (let i = 0; i < spanList.length; i++) checkIntegerSpan(where, spanList[i]);
 }
 
 /** As `checkIntegerSpans`, of one. */
@@ -60,9 +60,9 @@ export function joinSpans(spans: readonly Span[]): Span[] {
   const result: Span[] = [];
   for (const span of spans) {
     if (span.length === 0) continue;
-    const last = result.at(-1);
-    if (last && last.step === span.step && last.start + last.length * last.step === span.start) {
-      result[result.length - 1] = { ...last, length: last.length + span.length };
+    const lastSpan = result.at(-1);
+    if (lastSpan && lastSpan.step === span.step && lastSpan.start + lastSpan.length * lastSpan.step === span.start) {
+      result[result.length - 1] = { ...lastSpan, length: lastSpan.length + span.length };
     } else result.push(span);
   }
   return result;
@@ -77,9 +77,9 @@ export function spansOfRowsUnchecked(
   for (const range of ranges) {
     let row = 0;
     for (const { start, length, step } of spans) {
-      const first = Math.max(0, range.start - row);
+      const firstRow = Math.max(0, range.start - row);
       const end = Math.min(length, range.start + range.length - row);
-      if (first < end) rowSpans.push({ start: start + first * step, length: end - first, step });
+      if (firstRow < end) rowSpans.push({ start: start + firstRow * step, length: end - firstRow, step });
       row += length;
     }
   }
@@ -108,12 +108,12 @@ export function positions(spans: readonly Span[]): Int32Array {
   const result = new Int32Array(count);
   let row = 0;
   for (const { start, length, step } of spans) {
-    const last = start + (length - 1) * step;
-    if (length > 0 && (start < 0 || last > maxPosition)) {
+    const lastPosition = start + (length - 1) * step;
+    if (length > 0 && (start < 0 || lastPosition > maxPosition)) {
       throw new ShapeError({
         where: "positions",
         expected: `positions from 0 to ${maxPosition}`,
-        received: `${start} to ${last}`,
+        received: `${start} to ${lastPosition}`,
       });
     }
     for (let i = 0; i < length; i++) result[row++] = start + i * step;

@@ -24,8 +24,8 @@ const verifiedLayouts = new WeakSet<Layout>();
  * @throws ShapeError that names the shards and a position that two of them hold, or none.
  */
 export function resolveShards(placement: Placement, count: number, length: number): readonly (readonly Span[])[] {
-  const spansOf: unknown = (placement as Partial<Placement> | null)?.spans;
-  const isPlacement = typeof spansOf === "function" && typeof placement.name === "string";
+  const spansMethod: unknown = (placement as Partial<Placement> | null)?.spans;
+  const isPlacement = typeof spansMethod === "function" && typeof placement.name === "string";
   expectValue("resolveShards", isPlacement, "a Placement { name, spans }", placement);
   expectValue(
     "resolveShards",
@@ -50,7 +50,7 @@ export function resolveShards(placement: Placement, count: number, length: numbe
 /** Verifies a layout that was not made by `layoutOf`, once: its shards along its axes hold each position once. */
 export function verifyLayout(where: string, layout: Layout, mesh: Coordinate): void {
   if (verifiedLayouts.has(layout)) return;
-  const shards = coordinatesAlong(layout.axes, mesh).map((at) => layout.spans(at));
+  const shards = coordinatesAlong(layout.axes, mesh).map((coordinate) => layout.spans(coordinate));
   verifyShards(where, shards, layout.length);
   verifiedLayouts.add(layout);
 }
@@ -98,7 +98,9 @@ function verifyShards(where: string, shards: readonly (readonly Span[])[], lengt
       where,
       expected: "every position in exactly one shard, once",
       received:
-        a === b ? `position ${duplicate.at} twice in shard ${a}` : `position ${duplicate.at} in shards ${a} and ${b}`,
+        a === b
+          ? `position ${duplicate.position} twice in shard ${a}`
+          : `position ${duplicate.position} in shards ${a} and ${b}`,
     });
   }
   const total = shardSpans.reduce((sum, span) => sum + span.length, 0);
@@ -134,7 +136,7 @@ interface DuplicatePosition {
   readonly a: ShardSpan;
   readonly b: ShardSpan;
   /** A position that both have. */
-  readonly at: number;
+  readonly position: number;
 }
 
 /** Two spans that share a position, if any. Of one step they can only within one residue class; of others they are compared. */
@@ -151,7 +153,7 @@ function findDuplicate(spans: readonly ShardSpan[]): DuplicatePosition | undefin
     sameStepSpans.sort((a, b) => (a.start % step) - (b.start % step) || a.start - b.start);
     for (let i = 1; i < sameStepSpans.length; i++) {
       const [a, b] = [sameStepSpans[i - 1]!, sameStepSpans[i]!];
-      if (a.start % step === b.start % step && b.start <= lastPosition(a)) return { a, b, at: b.start };
+      if (a.start % step === b.start % step && b.start <= lastPosition(a)) return { a, b, position: b.start };
     }
   }
   return spansByStep.size > 1 ? findDuplicateAcrossSteps(spans) : undefined;
@@ -164,8 +166,8 @@ function findDuplicateAcrossSteps(spans: readonly ShardSpan[]): DuplicatePositio
     openSpans = openSpans.filter((a) => lastPosition(a) >= b.start);
     for (const a of openSpans) {
       if (a.step === b.step && a.length > 1 && b.length > 1) continue;
-      const at = firstCommonPosition(a, b);
-      if (at !== undefined) return { a, b, at };
+      const commonPosition = firstCommonPosition(a, b);
+      if (commonPosition !== undefined) return { a, b, position: commonPosition };
     }
     openSpans.push(b);
   }
@@ -185,8 +187,8 @@ function firstCommonPosition(a: Span, b: Span): number | undefined {
   // b.step · factor ≡ gcd (mod a.step): the first j with b.start + j · b.step on a's progression.
   const period = BigInt(a.step / gcd);
   const j = (((BigInt(-startDifference / gcd) * BigInt(factor)) % period) + period) % period;
-  const at = BigInt(b.start) + j * BigInt(b.step);
-  return at <= BigInt(Math.min(lastPosition(a), lastPosition(b))) ? Number(at) : undefined;
+  const position = BigInt(b.start) + j * BigInt(b.step);
+  return position <= BigInt(Math.min(lastPosition(a), lastPosition(b))) ? Number(position) : undefined;
 }
 
 function lastPosition({ start, length, step }: Span): number {
@@ -201,10 +203,10 @@ function firstMissingPosition(spans: readonly Span[], length: number): number | 
   const end = Math.min(length, MAX_SEARCHED_POSITIONS);
   const isCovered = new Uint8Array(end);
   for (const { start, length: count, step } of spans) {
-    const last = Math.min(end - 1, start + (count - 1) * step);
-    if (step === 1) isCovered.fill(1, Math.min(start, end), last + 1);
-    else for (let at = start; at <= last; at += step) isCovered[at] = 1;
+    const lastCovered = Math.min(end - 1, start + (count - 1) * step);
+    if (step === 1) isCovered.fill(1, Math.min(start, end), lastCovered + 1);
+    else for (let position = start; position <= lastCovered; position += step) isCovered[position] = 1;
   }
-  const at = isCovered.indexOf(0);
-  return at < 0 ? undefined : at;
+  const missingPosition = isCovered.indexOf(0);
+  return missingPosition < 0 ? undefined : missingPosition;
 }

@@ -15,11 +15,11 @@ import { type Shape, numel } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
 
-const open = () => init({ device: new ReferenceDevice({ double: true }) });
+const openContext = () => init({ device: new ReferenceDevice({ double: true }) });
 const rows = (ctx: Context, length: number, axes: readonly string[] = []) =>
   layoutOf({ mesh: ctx.mesh.shape, axes, length });
 
-function leaf(ctx: Context, shape: Shape, seed: number): Tensor {
+function createLeaf(ctx: Context, shape: Shape, seed: number): Tensor {
   const x = fromArray(ctx, values(numel(shape), seed), shape);
   x.requiresGrad = true;
   return x;
@@ -40,12 +40,16 @@ function referenceAttention(q: Tensor, k: Tensor, v: Tensor, { mask, factor }: {
   return matmul(softmax(add(scores, fromArray(q.device, bias, [queries, keys]))), v);
 }
 
-async function compare(mask: Mask, { sq, sk }: { sq: number; sk: number }): Promise<void> {
-  await using ctx = await open();
+async function checkAgainstReference(mask: Mask, { sq, sk }: { sq: number; sk: number }): Promise<void> {
+  await using ctx = await openContext();
   const results = [];
-  for (const textbookToo of [true, false]) {
-    const [q, k, v] = [leaf(ctx, [2, 3, sq, 4], 1), leaf(ctx, [2, 3, sk, 4], 2), leaf(ctx, [2, 3, sk, 4], 3)] as const;
-    const out = textbookToo
+  for (const hasReferenceFirst of [true, false]) {
+    const [q, k, v] = [
+      createLeaf(ctx, [2, 3, sq, 4], 1),
+      createLeaf(ctx, [2, 3, sk, 4], 2),
+      createLeaf(ctx, [2, 3, sk, 4], 3),
+    ] as const;
+    const out = hasReferenceFirst
       ? referenceAttention(q, k, v, { mask, factor: 0.3 })
       : attention(ctx, q, k, v, { mask, scale: 0.3, queries: rows(ctx, sq), keys: rows(ctx, sk) });
     out.backward(fromArray(ctx, values(out.size, 4), out.shape));
@@ -57,34 +61,34 @@ async function compare(mask: Mask, { sq, sk }: { sq: number; sk: number }): Prom
 }
 
 describe("local attention and its gradients are the textbook's", () => {
-  test("full", () => compare(full(), { sq: 5, sk: 5 }));
-  test("causal, with queries that see nothing", () => compare(causal(), { sq: 6, sk: 4 }));
-  test("a window", () => compare(slidingWindow(2), { sq: 5, sk: 7 }));
-  test("documents", () => compare(documents([1, 3, 2], "causal"), { sq: 6, sk: 6 }));
+  test("full", () => checkAgainstReference(full(), { sq: 5, sk: 5 }));
+  test("causal, with queries that see nothing", () => checkAgainstReference(causal(), { sq: 6, sk: 4 }));
+  test("a window", () => checkAgainstReference(slidingWindow(2), { sq: 5, sk: 7 }));
+  test("documents", () => checkAgainstReference(documents([1, 3, 2], "causal"), { sq: 6, sk: 6 }));
 });
 
 test("grouped heads read the KV head of their group, and its gradient is their sum", async () => {
-  await using ctx = await open();
+  await using ctx = await openContext();
   const layout = { queries: rows(ctx, 3), keys: rows(ctx, 3) };
-  const run = async (repeat: boolean) => {
-    const q = leaf(ctx, [1, 4, 3, 2], 1);
-    const [k, v] = [leaf(ctx, [1, 2, 3, 2], 2), leaf(ctx, [1, 2, 3, 2], 3)];
-    const spread = (x: Tensor) => x.reshape([1, 2, 1, 3, 2]).expand([1, 2, 2, 3, 2]).reshape([1, 4, 3, 2]);
-    const out = repeat ? attention(ctx, q, spread(k), spread(v), layout) : attention(ctx, q, k, v, layout);
+  const runAttention = async (repeat: boolean) => {
+    const q = createLeaf(ctx, [1, 4, 3, 2], 1);
+    const [k, v] = [createLeaf(ctx, [1, 2, 3, 2], 2), createLeaf(ctx, [1, 2, 3, 2], 3)];
+    const repeatHeads = (x: Tensor) => x.reshape([1, 2, 1, 3, 2]).expand([1, 2, 2, 3, 2]).reshape([1, 4, 3, 2]);
+    const out = repeat ? attention(ctx, q, repeatHeads(k), repeatHeads(v), layout) : attention(ctx, q, k, v, layout);
     out.backward(fromArray(ctx, values(out.size, 4), out.shape));
     return Promise.all([out, q.grad!, k.grad!, v.grad!].map((x) => x.read()));
   };
-  const [grouped, repeated] = [await run(false), await run(true)];
-  for (const [i, each] of grouped.entries()) {
-    for (const [j, value] of each.entries()) expect(repeated[i]![j]).toBeCloseTo(value, 6);
+  const [groupedResults, repeatedResults] = [await runAttention(false), await runAttention(true)];
+  for (const [i, groupedValues] of groupedResults.entries()) {
+    for (const [j, value] of groupedValues.entries()) expect(repeatedResults[i]![j]).toBeCloseTo(value, 6);
   }
 });
 
 test("a query that sees nothing gives 0, and an empty sequence nothing", async () => {
-  await using ctx = await open();
-  const q = leaf(ctx, [1, 1, 2, 2], 1);
-  const none = zeros(ctx, [1, 1, 0, 2]);
-  const out = attention(ctx, q, none, none, { queries: rows(ctx, 2), keys: rows(ctx, 0) });
+  await using ctx = await openContext();
+  const q = createLeaf(ctx, [1, 1, 2, 2], 1);
+  const emptyRows = zeros(ctx, [1, 1, 0, 2]);
+  const out = attention(ctx, q, emptyRows, emptyRows, { queries: rows(ctx, 2), keys: rows(ctx, 0) });
   expect([...(await out.read())]).toEqual([0, 0, 0, 0]);
   out.backward(out.detach());
   expect([...(await q.grad!.read())]).toEqual([0, 0, 0, 0]);
@@ -92,30 +96,34 @@ test("a query that sees nothing gives 0, and an empty sequence nothing", async (
 });
 
 test("layouts default to whole sequences on this rank, and lse is returned on request", async () => {
-  await using ctx = await open();
+  await using ctx = await openContext();
   for (const dtype of ["float32", "bfloat16"] as const) {
-    const [q, k, v] = [leaf(ctx, [1, 2, 3, 4], 1), leaf(ctx, [1, 2, 5, 4], 2), leaf(ctx, [1, 2, 5, 4], 3)].map((x) =>
-      x.to(dtype),
-    ) as [Tensor, Tensor, Tensor];
-    const placed = { mask: causal(), queries: rows(ctx, 3), keys: rows(ctx, 5) };
-    const expected = await attention(ctx, q, k, v, placed).read();
+    const [q, k, v] = [
+      createLeaf(ctx, [1, 2, 3, 4], 1),
+      createLeaf(ctx, [1, 2, 5, 4], 2),
+      createLeaf(ctx, [1, 2, 5, 4], 3),
+    ].map((x) => x.to(dtype)) as [Tensor, Tensor, Tensor];
+    const layoutOptions = { mask: causal(), queries: rows(ctx, 3), keys: rows(ctx, 5) };
+    const expected = await attention(ctx, q, k, v, layoutOptions).read();
     expect(await attention(ctx, q, k, v, { mask: causal() }).read()).toEqual(expected);
     const { out, lse } = attention(ctx, q, k, v, { mask: causal(), returnLse: true });
     expect(await out.read()).toEqual(expected);
     expect([lse.shape, lse.dtype, lse.requiresGrad]).toEqual([[1, 2, 3], "float32", false]);
     // Values of one key weigh exp(score − lse): with values that are 1, the weights add up to 1.
     const scores = await matmul(q, k.transpose(2, 3)).read();
-    const found = await lse.read();
+    const actualLse = await lse.read();
     for (let row = 0; row < 6; row++) {
-      const seen = Array.from(scores.slice(5 * row, 5 * row + 3 + (row % 3)), (score) => Math.exp(score / 2));
-      const exact = Math.log(seen.reduce((a, b) => a + b));
-      expect(found[row]).toBeCloseTo(exact, dtype === "float32" ? 5 : 1);
+      const visibleExponentials = Array.from(scores.slice(5 * row, 5 * row + 3 + (row % 3)), (score) =>
+        Math.exp(score / 2),
+      );
+      const expectedLse = Math.log(visibleExponentials.reduce((a, b) => a + b));
+      expect(actualLse[row]).toBeCloseTo(expectedLse, dtype === "float32" ? 5 : 1);
     }
   }
 });
 
 test("the result merges its heads without a copy, in the dtype of q", async () => {
-  await using ctx = await open();
+  await using ctx = await openContext();
   const q = zeros(ctx, [1, 2, 3, 4], { dtype: "bfloat16" });
   const out = attention(ctx, q, q, q, { queries: rows(ctx, 3), keys: rows(ctx, 3) });
   expect(out.dtype).toBe("bfloat16");
@@ -123,8 +131,8 @@ test("the result merges its heads without a copy, in the dtype of q", async () =
 });
 
 test("nothing is left behind by forward and backward", async () => {
-  await using ctx = await open();
-  const [q, k, v] = [1, 2, 3].map((seed) => leaf(ctx, [1, 2, 3, 2], seed)) as [Tensor, Tensor, Tensor];
+  await using ctx = await openContext();
+  const [q, k, v] = [1, 2, 3].map((seed) => createLeaf(ctx, [1, 2, 3, 2], seed)) as [Tensor, Tensor, Tensor];
   {
     using out = attention(ctx, q, k, v, { queries: rows(ctx, 3), keys: rows(ctx, 3), mask: causal() });
     using seed = fromArray(ctx, values(out.size), out.shape);
@@ -138,7 +146,7 @@ test("nothing is left behind by forward and backward", async () => {
 });
 
 describe("bad input is rejected on this rank, before anything is sent", () => {
-  const setting = async () => {
+  const createSetup = async () => {
     const ranks = await referenceWorld(4);
     const ctx = ranks[3]!;
     const layout = rows(ctx, 10, ["sp"]);
@@ -147,7 +155,7 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
   };
 
   test("rows that are not this rank's share", async () => {
-    const { ctx, options, x } = await setting();
+    const { ctx, options, x } = await createSetup();
     const k = zeros(ctx, [1, 2, 3, 4]);
     expect(() => attention(ctx, x, k, k, options)).toThrow(ShapeError);
     expect(() => attention(ctx, x, k, k, options)).toThrow(
@@ -156,30 +164,37 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
   });
 
   test("ranks, heads and head sizes that do not fit", async () => {
-    const { ctx, options, x } = await setting();
-    const wrong = [zeros(ctx, [2, 2, 4]), zeros(ctx, [1, 3, 2, 4]), zeros(ctx, [1, 2, 2, 5]), zeros(ctx, [2, 2, 2, 4])];
-    for (const k of wrong)
+    const { ctx, options, x } = await createSetup();
+    const invalidTensors = [
+      zeros(ctx, [2, 2, 4]),
+      zeros(ctx, [1, 3, 2, 4]),
+      zeros(ctx, [1, 2, 2, 5]),
+      zeros(ctx, [2, 2, 2, 4]),
+    ];
+    for (const k of invalidTensors)
       expect(() => attention(ctx, x, k, k, options)).toThrow(/q \[B,H,Sq,D\].*received q \[1,2,2,4\], k/);
-    const wide = zeros(ctx, [1, 1, 2, 257]);
-    expect(() => attention(ctx, wide, wide, wide, options)).toThrow(/D and Dv from 1 to 256/);
+    const oversizedHeads = zeros(ctx, [1, 1, 2, 257]);
+    expect(() => attention(ctx, oversizedHeads, oversizedHeads, oversizedHeads, options)).toThrow(
+      /D and Dv from 1 to 256/,
+    );
   });
 
   test("dtypes", async () => {
-    const { ctx, options, x } = await setting();
+    const { ctx, options, x } = await createSetup();
     expect(() => attention(ctx, x, x, x.to("bfloat16"), options)).toThrow(DTypeError);
   });
 
   test("a sequence cut along other axes than the backend's", async () => {
-    const { ctx, options, layout, x } = await setting();
+    const { ctx, options, layout, x } = await createSetup();
     expect(() => attention(ctx, x, x, x, { ...options, backend: local() })).toThrow(OptionError);
-    const whole = { ...layout, axes: [], spans: () => [{ start: 0, length: 2, step: 1 }] };
-    expect(() => attention(ctx, x, x, x, { ...options, keys: whole })).toThrow(
+    const unshardedLayout = { ...layout, axes: [], spans: () => [{ start: 0, length: 2, step: 1 }] };
+    expect(() => attention(ctx, x, x, x, { ...options, keys: unshardedLayout })).toThrow(
       /backend's axes, \[sp\], received a sequence sharded along \[\]/,
     );
   });
 
   test("a scale, a backend or a mask that makes no sense", async () => {
-    const { ctx, options, x } = await setting();
+    const { ctx, options, x } = await createSetup();
     expect(() => attention(ctx, x, x, x, { ...options, scale: NaN })).toThrow(
       /scale: expected a finite number, received NaN/,
     );
@@ -189,10 +204,10 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
   });
 
   test("a disposed tensor and a closed context", async () => {
-    const { ctx, options, x } = await setting();
-    const gone = x.detach();
-    gone.dispose();
-    expect(() => attention(ctx, x, gone, x, options)).toThrow(DisposedError);
+    const { ctx, options, x } = await createSetup();
+    const disposedTensor = x.detach();
+    disposedTensor.dispose();
+    expect(() => attention(ctx, x, disposedTensor, x, options)).toThrow(DisposedError);
     await ctx.close();
     expect(() => attention(ctx, x, x, x, options)).toThrow(/attention: expected an open context/);
   });

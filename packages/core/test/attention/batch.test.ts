@@ -14,44 +14,50 @@ import { layoutOf } from "../../src/placement/layout.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
 
-const open = () => init({ device: new ReferenceDevice({ double: true }) });
+const openContext = () => init({ device: new ReferenceDevice({ double: true }) });
 
 const [batch, heads, kvHeads, sq, sk, width] = [4, 4, 2, 7, 9, 3];
 const lengths = { queries: [5, 7, 0, 1], keys: [6, 9, 4, 0] };
 
 /** q, dOut [B,H,Sq,D] and k, v [B,Hkv,Sk,D] of a batch, or of the tokens of one of its samples. */
-function inputs(ctx: Context, padding: "left" | "right", only?: number) {
-  const make = (h: number, s: number, own: readonly number[], seed: number): Tensor => {
-    const all = values(batch * h * s * width, seed);
-    if (only === undefined) return fromArray(ctx, all, [batch, h, s, width]);
-    const [length, first] = [own[only]!, padding === "left" ? s - own[only]! : 0];
+function createInputs(ctx: Context, padding: "left" | "right", onlySample?: number) {
+  const createTensor = (h: number, s: number, sampleLengths: readonly number[], seed: number): Tensor => {
+    const batchValues = values(batch * h * s * width, seed);
+    if (onlySample === undefined) return fromArray(ctx, batchValues, [batch, h, s, width]);
+    const [length, firstRow] = [sampleLengths[onlySample]!, padding === "left" ? s - sampleLengths[onlySample]! : 0];
     const rows = Array.from(
       { length: h * length },
-      (_, i) => (only * h + Math.floor(i / length)) * s + first + (i % length),
+      (_, i) => (onlySample * h + Math.floor(i / length)) * s + firstRow + (i % length),
     );
     return fromArray(
       ctx,
-      rows.flatMap((row) => all.slice(row * width, (row + 1) * width)),
+      rows.flatMap((row) => batchValues.slice(row * width, (row + 1) * width)),
       [1, h, length, width],
     );
   };
   const [q, k, v] = [
-    make(heads, sq, lengths.queries, 1),
-    make(kvHeads, sk, lengths.keys, 2),
-    make(kvHeads, sk, lengths.keys, 3),
+    createTensor(heads, sq, lengths.queries, 1),
+    createTensor(kvHeads, sk, lengths.keys, 2),
+    createTensor(kvHeads, sk, lengths.keys, 3),
   ];
   for (const x of [q, k, v]) x.requiresGrad = true;
-  return { q, k, v, dOut: make(heads, sq, lengths.queries, 4) };
+  return { q, k, v, dOut: createTensor(heads, sq, lengths.queries, 4) };
 }
 
-async function results(ctx: Context, { q, k, v, dOut }: ReturnType<typeof inputs>, options: AttentionOptions) {
+async function results(ctx: Context, { q, k, v, dOut }: ReturnType<typeof createInputs>, options: AttentionOptions) {
   const { out, lse } = attention(ctx, q, k, v, { ...options, returnLse: true });
   out.backward(dOut);
-  const read = await Promise.all([out, lse, q.grad!, k.grad!, v.grad!].map((x) => x.read()));
-  return { out: read[0]!, lse: read[1]!, dq: read[2]!, dk: read[3]!, dv: read[4]! };
+  const resultValues = await Promise.all([out, lse, q.grad!, k.grad!, v.grad!].map((x) => x.read()));
+  return {
+    out: resultValues[0]!,
+    lse: resultValues[1]!,
+    dq: resultValues[2]!,
+    dk: resultValues[3]!,
+    dv: resultValues[4]!,
+  };
 }
 
-const ownMasks: readonly Mask[] = [causal(), slidingWindow(3), full(), inverseCausal()];
+const sampleMasks: readonly Mask[] = [causal(), slidingWindow(3), full(), inverseCausal()];
 
 describe.each(["left", "right"] as const)("padded on the %s", (padding) => {
   test.each<[string, Mask | readonly Mask[]]>([
@@ -59,29 +65,34 @@ describe.each(["left", "right"] as const)("padded on the %s", (padding) => {
     ["full", full()],
     ["slidingWindow", slidingWindow(4)],
     ["bidirectionalCausal", bidirectionalCausal()],
-    ["a mask of each sample", ownMasks],
+    ["a mask of each sample", sampleMasks],
   ])("%s: a sample is what it is alone, to the bit, and padding is 0", async (_, mask) => {
-    await using ctx = await open();
-    const together = await results(ctx, inputs(ctx, padding), { mask, lengths, padding });
+    await using ctx = await openContext();
+    const batchResults = await results(ctx, createInputs(ctx, padding), { mask, lengths, padding });
     for (let sample = 0; sample < batch; sample++) {
-      const own = Array.isArray(mask) ? (mask as readonly Mask[])[sample]! : (mask as Mask);
-      const alone = await results(ctx, inputs(ctx, padding, sample), { mask: own });
+      const sampleMask = Array.isArray(mask) ? (mask as readonly Mask[])[sample]! : (mask as Mask);
+      const sampleResults = await results(ctx, createInputs(ctx, padding, sample), { mask: sampleMask });
       for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
         const isKey = name === "dk" || name === "dv";
         const [h, s] = isKey ? [kvHeads, sk] : [heads, sq];
         const length = (isKey ? lengths.keys : lengths.queries)[sample]!;
-        const [size, first] = [name === "lse" ? 1 : width, padding === "left" ? s - length : 0];
+        const [size, firstRow] = [name === "lse" ? 1 : width, padding === "left" ? s - length : 0];
         for (let row = 0; row < h * s; row++) {
-          const [head, at] = [Math.floor(row / s), (row % s) - first];
+          const [head, tokenIndex] = [Math.floor(row / s), (row % s) - firstRow];
           const start = (sample * h * s + row) * size;
-          const found = [...together[name].slice(start, start + size)];
-          const isToken = at >= 0 && at < length;
+          const actual = [...batchResults[name].slice(start, start + size)];
+          const isToken = tokenIndex >= 0 && tokenIndex < length;
           const expected = isToken
-            ? [...alone[name].slice((head * length + at) * size, (head * length + at + 1) * size)]
+            ? [
+                ...sampleResults[name].slice(
+                  (head * length + tokenIndex) * size,
+                  (head * length + tokenIndex + 1) * size,
+                ),
+              ]
             : new Array<number>(size).fill(name === "lse" ? -Infinity : 0);
           // 0 and −0 are equal here.
           expect(
-            found.map((x) => x + 0),
+            actual.map((x) => x + 0),
             `${name}, sample ${sample}, row ${row}`,
           ).toEqual(expected.map((x) => x + 0));
         }
@@ -91,7 +102,7 @@ describe.each(["left", "right"] as const)("padded on the %s", (padding) => {
 });
 
 test("documents of each sample are those of its own tokens", async () => {
-  const resolved = resolveBatchMaskUnchecked(
+  const resolvedMask = resolveBatchMaskUnchecked(
     "test",
     batchMaskOptions.parse({
       mask: [documents([2, 1]), documents([4], "causal")],
@@ -100,8 +111,8 @@ test("documents of each sample are those of its own tokens", async () => {
     }),
     { batch: 2, queries: 5, keys: 5 },
   );
-  expect(resolved.mask).toEqual([]);
-  expect(resolved.modifiers!.sampleMasks).toEqual([
+  expect(resolvedMask.mask).toEqual([]);
+  expect(resolvedMask.modifiers!.sampleMasks).toEqual([
     [
       { q0: 2, q1: 4, k0: 2, k1: 4, type: "full" },
       { q0: 4, q1: 5, k0: 4, k1: 5, type: "full" },
@@ -111,31 +122,31 @@ test("documents of each sample are those of its own tokens", async () => {
 });
 
 test("masks are resolved once for the same masks and lengths, and samples that see the same have one mask", () => {
-  let called = 0;
+  let callCount = 0;
   const mask: Mask = {
     name: "counted",
     slices(queries, keys) {
-      called++;
+      callCount++;
       return causal().slices(queries, keys);
     },
   };
   const size = { batch: 3, queries: 6, keys: 6 };
   const resolve = (options: object) => resolveBatchMaskUnchecked("test", batchMaskOptions.parse(options), size);
   for (const padding of ["left", "right"] as const) {
-    const first = resolve({ mask, lengths: { queries: [2, 6, 2], keys: [2, 6, 2] }, padding });
+    const resolvedByLengths = resolve({ mask, lengths: { queries: [2, 6, 2], keys: [2, 6, 2] }, padding });
     expect(resolve({ mask: [mask, mask, mask], lengths: { queries: [2, 6, 2], keys: [2, 6, 2] }, padding })).toBe(
-      first,
+      resolvedByLengths,
     );
-    expect(first.modifiers!.sampleMasks![0]).toBe(first.modifiers!.sampleMasks![2]);
-    const equal = resolve({ mask: [mask, mask, mask], lengths: { keys: [6, 6, 6] }, padding });
-    expect(equal).toEqual({ mask: causal().slices(6, 6), modifiers: undefined });
+    expect(resolvedByLengths.modifiers!.sampleMasks![0]).toBe(resolvedByLengths.modifiers!.sampleMasks![2]);
+    const resolvedByMasks = resolve({ mask: [mask, mask, mask], lengths: { keys: [6, 6, 6] }, padding });
+    expect(resolvedByMasks).toEqual({ mask: causal().slices(6, 6), modifiers: undefined });
   }
-  expect(called).toBe(2); // for 2 × 2 and for 6 × 6
+  expect(callCount).toBe(2); // for 2 × 2 and for 6 × 6
   expect(resolve({ mask, lengths: { keys: [4, 6, 5] } })).not.toBe(resolve({ mask, lengths: { keys: [4, 5, 6] } }));
 });
 
 describe("bad input is rejected on this rank, before anything is sent", () => {
-  const wrong = async (options: object): Promise<() => unknown> => {
+  const createInvalidCall = async (options: object): Promise<() => unknown> => {
     const ranks = await referenceWorld(4);
     const ctx = ranks[3]!;
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 10 });
@@ -185,9 +196,9 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
       /a sequence of length 10/,
     ],
   ])("%s", async (_, options, kind, message) => {
-    const call = await wrong(options);
-    expect(call).toThrow(kind);
-    expect(call).toThrow(message);
+    const invalidCall = await createInvalidCall(options);
+    expect(invalidCall).toThrow(kind);
+    expect(invalidCall).toThrow(message);
   });
 
   test("a device without the feature", async () => {
@@ -203,24 +214,30 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
 });
 
 test("a tile needs a mask for each sample, disjoint from that of all", async () => {
-  await using ctx = await open();
+  await using ctx = await openContext();
   const x = fromArray(ctx, values(2 * 4), [2, 1, 4, 1]);
   const rows = [{ start: 0, length: 4, step: 1 }];
-  const check = (modifiers: AttentionModifiers) => () =>
+  const createTileCheck = (modifiers: AttentionModifiers) => () =>
     checkTile(x, { k: x, v: x }, { q: rows, k: rows, mask: causal().slices(2, 2), scale: 1, modifiers });
-  const rest = { q0: 2, q1: 4, k0: 0, k1: 4, type: "full" } as const;
-  expect(check({ sampleMasks: [[rest], []] })).not.toThrow();
-  expect(check({ sampleMasks: [[rest], [], []], origin: { batch: 1, head: 0 } })).not.toThrow();
-  expect(check({ sampleMasks: [[rest]] })).toThrow(/sampleMasks: expected 2 masks, one per sample, received 1/);
-  expect(check({ sampleMasks: [[], [rest]], origin: { batch: 1, head: 0 } })).toThrow(
+  const sliceFields = { q0: 2, q1: 4, k0: 0, k1: 4, type: "full" } as const;
+  expect(createTileCheck({ sampleMasks: [[sliceFields], []] })).not.toThrow();
+  expect(createTileCheck({ sampleMasks: [[sliceFields], [], []], origin: { batch: 1, head: 0 } })).not.toThrow();
+  expect(createTileCheck({ sampleMasks: [[sliceFields]] })).toThrow(
+    /sampleMasks: expected 2 masks, one per sample, received 1/,
+  );
+  expect(createTileCheck({ sampleMasks: [[], [sliceFields]], origin: { batch: 1, head: 0 } })).toThrow(
     /expected 3 masks, one per sample, including the samples before origin.batch 1, received 2/,
   );
-  const overlap = { ...rest, q0: 1 };
-  for (let again = 0; again < 2; again++) {
-    expect(check({ sampleMasks: [[], [overlap]] })).toThrow(
+  const overlappingSlice = { ...sliceFields, q0: 1 };
+  for (let repetition = 0; repetition < 2; repetition++) {
+    expect(createTileCheck({ sampleMasks: [[], [overlappingSlice]] })).toThrow(
       /mask of sample 1: expected disjoint slices, received overlapping slices queries \[0,2\) × keys \[0,2\) type "causal" and/,
     );
   }
-  expect(check({ sampleMasks: [[rest, rest], []] })).toThrow(/mask of sample 0: expected disjoint slices/);
-  expect(check({ sampleMasks: [[{ ...rest, q1: 1.5 }], []] })).toThrow(/mask of sample 0: expected integers/);
+  expect(createTileCheck({ sampleMasks: [[sliceFields, sliceFields], []] })).toThrow(
+    /mask of sample 0: expected disjoint slices/,
+  );
+  expect(createTileCheck({ sampleMasks: [[{ ...sliceFields, q1: 1.5 }], []] })).toThrow(
+    /mask of sample 0: expected integers/,
+  );
 });

@@ -15,57 +15,64 @@ import { type Shape, numel } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
 
-const open = () => init({ device: new ReferenceDevice({ double: true }) });
+const openContext = () => init({ device: new ReferenceDevice({ double: true }) });
 const [batch, heads, length, size, valueSize] = [2, 3, 6, 4, 5];
-const perHead = [0.5, 0.25, 0.75];
+const headSlopes = [0.5, 0.25, 0.75];
 
-function leaf(ctx: Context, shape: Shape, seed: number): Tensor {
+function createLeaf(ctx: Context, shape: Shape, seed: number): Tensor {
   const x = fromArray(ctx, values(numel(shape), seed), shape);
   x.requiresGrad = true;
   return x;
 }
 
 const inputs = (ctx: Context) =>
-  [leaf(ctx, [batch, heads, length, size], 1), leaf(ctx, [batch, heads, length, size], 2)].concat(
-    leaf(ctx, [batch, heads, length, valueSize], 3),
+  [createLeaf(ctx, [batch, heads, length, size], 1), createLeaf(ctx, [batch, heads, length, size], 2)].concat(
+    createLeaf(ctx, [batch, heads, length, valueSize], 3),
   ) as [Tensor, Tensor, Tensor];
 
 /** Softcap and slopes as a textbook has them, causal, from operations whose gradients are tested on their own. */
-function textbook([q, k, v]: [Tensor, Tensor, Tensor], { softcap }: { softcap?: number }, slopes?: readonly number[]) {
+function referenceAttention(
+  [q, k, v]: [Tensor, Tensor, Tensor],
+  { softcap }: { softcap?: number },
+  slopes?: readonly number[],
+) {
   const bias = Array.from({ length: heads * length * length }, (_, n) => {
     const [head, i, j] = [Math.floor(n / length ** 2), Math.floor(n / length) % length, n % length];
     return j > i ? -Infinity : -(slopes?.[head] ?? 0) * (i - j);
   });
   const scores = scale(matmul(q, k.transpose(-2, -1)), 2);
-  const capped = softcap === undefined ? scores : scale(scale(scores, 1 / softcap).tanh(), softcap);
-  return matmul(softmax(add(capped, fromArray(q.device, bias, [heads, length, length]))), v);
+  const cappedScores = softcap === undefined ? scores : scale(scale(scores, 1 / softcap).tanh(), softcap);
+  return matmul(softmax(add(cappedScores, fromArray(q.device, bias, [heads, length, length]))), v);
 }
 
-async function results(out: Tensor, qkv: readonly Tensor[]) {
+async function computeResults(out: Tensor, qkv: readonly Tensor[]) {
   out.backward(fromArray(out.device, values(out.size, 4), out.shape));
   return Promise.all([out, ...qkv.map((x) => x.grad!)].map(async (x) => Array.from(await x.read())));
 }
 
 function expectClose(actual: readonly number[][], expected: readonly number[][]): void {
-  for (const [i, each] of expected.entries()) {
-    expect(actual[i]).toHaveLength(each.length);
-    for (const [j, value] of each.entries()) expect(actual[i]![j]).toBeCloseTo(value, 6);
+  for (const [i, expectedValues] of expected.entries()) {
+    expect(actual[i]).toHaveLength(expectedValues.length);
+    for (const [j, value] of expectedValues.entries()) expect(actual[i]![j]).toBeCloseTo(value, 6);
   }
 }
 
 describe("attention and its gradients are the textbook's", () => {
   test.each([
     ["softcap", { softcap: 0.8 }, undefined],
-    ["slopes", {}, perHead],
-    ["softcap before slopes", { softcap: 0.8 }, perHead],
+    ["slopes", {}, headSlopes],
+    ["softcap before slopes", { softcap: 0.8 }, headSlopes],
     ["neither, of values of another head size", {}, undefined],
   ])("%s", async (_, options, slopes) => {
-    await using ctx = await open();
-    const [own, expected] = [inputs(ctx), inputs(ctx)];
+    await using ctx = await openContext();
+    const [qkv, referenceQkv] = [inputs(ctx), inputs(ctx)];
     const alibiSlopes = slopes && fromArray(ctx, slopes, [heads]);
-    const out = attention(ctx, ...own, { mask: causal(), scale: 2, ...options, alibiSlopes });
+    const out = attention(ctx, ...qkv, { mask: causal(), scale: 2, ...options, alibiSlopes });
     expect(out.shape).toEqual([batch, heads, length, valueSize]);
-    expectClose(await results(out, own), await results(textbook(expected, options, slopes), expected));
+    expectClose(
+      await computeResults(out, qkv),
+      await computeResults(referenceAttention(referenceQkv, options, slopes), referenceQkv),
+    );
   });
 });
 
@@ -73,48 +80,51 @@ describe("dropout", () => {
   const options: AttentionOptions = { mask: causal(), dropout: 0.4 };
 
   test("is the same for the same call of a fresh context, another for the next call, and none for 0", async () => {
-    await using ctx = await open();
-    await using other = await open();
-    const run = async (on: Context, probability: number) =>
-      Array.from(await attention(on, ...inputs(on), { ...options, dropout: probability }).read());
-    const first = await run(ctx, 0.4);
-    expect(await run(other, 0.4)).toEqual(first);
-    expect(await run(ctx, 0.4)).not.toEqual(first);
-    const plain = Array.from(await attention(ctx, ...inputs(ctx), { mask: causal() }).read());
-    expect(await run(ctx, 0)).toEqual(plain);
-    expect(first).not.toEqual(plain);
+    await using ctx = await openContext();
+    await using otherContext = await openContext();
+    const attendWithDropout = async (context: Context, probability: number) =>
+      Array.from(await attention(context, ...inputs(context), { ...options, dropout: probability }).read());
+    const firstOutput = await attendWithDropout(ctx, 0.4);
+    expect(await attendWithDropout(otherContext, 0.4)).toEqual(firstOutput);
+    expect(await attendWithDropout(ctx, 0.4)).not.toEqual(firstOutput);
+    const outputWithoutDropout = Array.from(await attention(ctx, ...inputs(ctx), { mask: causal() }).read());
+    expect(await attendWithDropout(ctx, 0)).toEqual(outputWithoutDropout);
+    expect(firstOutput).not.toEqual(outputWithoutDropout);
   });
 
   test("weights that are kept count 1 / (1 − probability), and lse is that of all", async () => {
-    await using ctx = await open();
+    await using ctx = await openContext();
     const [rows, probability] = [40, 0.25];
     const q = fromArray(ctx, new Float64Array(rows * size), [1, 1, rows, size]);
     const v = fromArray(ctx, new Float64Array(rows).fill(1), [1, 1, rows, 1]);
     const { out, lse } = attention(ctx, q, q, v, { dropout: probability, returnLse: true });
     for (const value of await lse.read()) expect(value).toBeCloseTo(Math.log(rows), 5);
     const counts = Array.from(await out.read(), (x) => x * rows * (1 - probability));
-    for (const kept of counts) expect(kept).toBeCloseTo(Math.round(kept), 4);
-    const mean = counts.reduce((sum, kept) => sum + kept, 0) / rows ** 2;
+    for (const keptCount of counts) expect(keptCount).toBeCloseTo(Math.round(keptCount), 4);
+    const mean = counts.reduce((sum, keptCount) => sum + keptCount, 0) / rows ** 2;
     expect(Math.abs(mean - (1 - probability))).toBeLessThan((5 * Math.sqrt(probability * (1 - probability))) / rows);
   });
 
   test.each([true, false])("is the same in a checkpoint's two forwards, keepAttention %s", async (keepAttention) => {
-    await using ctx = await open();
-    await using other = await open();
-    const [own, plain] = [inputs(ctx), inputs(other)];
-    const run = (q: Tensor, k: Tensor, v: Tensor) => attention(ctx, q, k, v, options);
-    const expected = await results(attention(other, ...plain, options), plain);
-    expectClose(await results(checkpoint({ keepAttention }, run, ...own), own), expected);
+    await using ctx = await openContext();
+    await using otherContext = await openContext();
+    const [checkpointedQkv, plainQkv] = [inputs(ctx), inputs(otherContext)];
+    const attendWithDropout = (q: Tensor, k: Tensor, v: Tensor) => attention(ctx, q, k, v, options);
+    const expected = await computeResults(attention(otherContext, ...plainQkv, options), plainQkv);
+    expectClose(
+      await computeResults(checkpoint({ keepAttention }, attendWithDropout, ...checkpointedQkv), checkpointedQkv),
+      expected,
+    );
   });
 
   test("is the same on every rank of a sequence, and counts samples on along dp", async () => {
-    await using one = await open();
-    const whole = inputs(one);
-    const [expected] = await results(attention(one, ...whole, options), whole);
+    await using singleContext = await openContext();
+    const fullQkv = inputs(singleContext);
+    const [expected] = await computeResults(attention(singleContext, ...fullQkv, options), fullQkv);
     const contexts = await referenceWorld(4, { double: true, mesh: { dp: 2, sp: 2 } });
-    const parts = contexts.map(async (ctx) => {
+    const rankOutputs = contexts.map(async (ctx) => {
       const { dp, sp } = ctx.mesh.coordinate as { dp: number; sp: number };
-      const own = inputs(ctx).map((x) =>
+      const qkvShard = inputs(ctx).map((x) =>
         x
           .slice(0, dp, dp + 1)
           .slice(2, 3 * sp, 3 * sp + 3)
@@ -122,67 +132,71 @@ describe("dropout", () => {
       );
       const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length });
       const backend = gather("sp");
-      const [q, k, v] = own as [Tensor, Tensor, Tensor];
+      const [q, k, v] = qkvShard as [Tensor, Tensor, Tensor];
       const out = attention(ctx, q, k, v, { ...options, backend, queries: layout, keys: layout });
       return { dp, sp, out: Array.from(await out.read()) };
     });
-    for (const { dp, sp, out } of await Promise.all(parts)) {
+    for (const { dp, sp, out } of await Promise.all(rankOutputs)) {
       for (const [i, value] of out.entries()) {
-        const [head, rest] = [Math.floor(i / (3 * valueSize)), i % (3 * valueSize)];
-        const at = ((dp * heads + head) * length + 3 * sp) * valueSize + rest;
-        expect(value).toBeCloseTo(expected![at]!, 6);
+        const [head, shardOffset] = [Math.floor(i / (3 * valueSize)), i % (3 * valueSize)];
+        const fullIndex = ((dp * heads + head) * length + 3 * sp) * valueSize + shardOffset;
+        expect(value).toBeCloseTo(expected![fullIndex]!, 6);
       }
     }
   });
 
   test("of a module ends with eval()", async () => {
-    await using ctx = await open();
+    await using ctx = await openContext();
     const attn = new MultiAxisAttention(ctx, { embedDim: 6, numHeads: 3, attentionAxis: 1, dropout: 0.5 });
-    const x = leaf(ctx, [1, 8, 6], 1);
-    const run = async () => Array.from(await attn.forward(x).read());
-    expect(await run()).not.toEqual(await run());
+    const x = createLeaf(ctx, [1, 8, 6], 1);
+    const forwardOutput = async () => Array.from(await attn.forward(x).read());
+    expect(await forwardOutput()).not.toEqual(await forwardOutput());
     attn.eval();
-    expect(await run()).toEqual(await run());
+    expect(await forwardOutput()).toEqual(await forwardOutput());
   });
 });
 
 test("slopes may be disposed before the backward, and are not mutated meanwhile", async () => {
-  await using ctx = await open();
-  const [own, others] = [inputs(ctx), inputs(ctx)];
-  const [disposed, kept] = [fromArray(ctx, perHead, [heads]), fromArray(ctx, perHead, [heads])];
-  const out = attention(ctx, ...own, { mask: causal(), alibiSlopes: disposed });
-  disposed.dispose();
-  const expected = attention(ctx, ...others, { mask: causal(), alibiSlopes: kept });
-  expectClose(await results(out, own), await results(expected, others));
-  const mutated = attention(ctx, ...inputs(ctx), { alibiSlopes: kept });
-  ctx.device.kernels.fill(kept, 0);
-  expect(() => mutated.backward(fromArray(ctx, values(mutated.size, 4), mutated.shape))).toThrow(/mutated|version/);
+  await using ctx = await openContext();
+  const [disposedSlopesQkv, keptSlopesQkv] = [inputs(ctx), inputs(ctx)];
+  const [disposedSlopes, keptSlopes] = [fromArray(ctx, headSlopes, [heads]), fromArray(ctx, headSlopes, [heads])];
+  const out = attention(ctx, ...disposedSlopesQkv, { mask: causal(), alibiSlopes: disposedSlopes });
+  disposedSlopes.dispose();
+  const expected = attention(ctx, ...keptSlopesQkv, { mask: causal(), alibiSlopes: keptSlopes });
+  expectClose(await computeResults(out, disposedSlopesQkv), await computeResults(expected, keptSlopesQkv));
+  const mutatedSlopesOutput = attention(ctx, ...inputs(ctx), { alibiSlopes: keptSlopes });
+  ctx.device.kernels.fill(keptSlopes, 0);
+  expect(() =>
+    mutatedSlopesOutput.backward(fromArray(ctx, values(mutatedSlopesOutput.size, 4), mutatedSlopesOutput.shape)),
+  ).toThrow(/mutated|version/);
 });
 
 test("a module passes softcap and slopes on", async () => {
   const outputs = [];
   for (const name of ["none", "softcap", "alibiSlopes"]) {
-    await using ctx = await open();
+    await using ctx = await openContext();
     const options = {
       none: {},
       softcap: { softcap: 0.01 },
-      alibiSlopes: { alibiSlopes: fromArray(ctx, perHead, [heads]) },
+      alibiSlopes: { alibiSlopes: fromArray(ctx, headSlopes, [heads]) },
     };
-    const own = options[name as keyof typeof options];
-    const attn = new MultiAxisAttention(ctx, { embedDim: 6, numHeads: 3, attentionAxis: 1, ...own });
-    outputs.push(String(await attn.forward(leaf(ctx, [1, 8, 6], 1)).read()));
+    const invalidOption = options[name as keyof typeof options];
+    const attn = new MultiAxisAttention(ctx, { embedDim: 6, numHeads: 3, attentionAxis: 1, ...invalidOption });
+    outputs.push(String(await attn.forward(createLeaf(ctx, [1, 8, 6], 1)).read()));
   }
   expect(new Set(outputs).size).toBe(3);
 });
 
 test("what cannot be is rejected", async () => {
-  await using ctx = await open();
+  await using ctx = await openContext();
   const qkv = inputs(ctx);
-  const run = (options: AttentionOptions) => () => attention(ctx, ...qkv, options);
-  for (const softcap of [0, -1, Number.NaN]) expect(run({ softcap })).toThrow(OptionError);
-  for (const dropout of [-0.1, 1]) expect(run({ dropout })).toThrow(OptionError);
-  expect(run({ alibiSlopes: fromArray(ctx, [1, 2], [2]) })).toThrow(ShapeError);
-  expect(run({ alibiSlopes: fromArray(ctx, [1, 2], [2]) })).toThrow("expected shape [3], one slope per query head");
-  expect(run({ alibiSlopes: fromArray(ctx, [1, 2, 3, 4], [4]) })).toThrow(ShapeError);
-  expect(run({ alibiSlopes: fromArray(ctx, perHead, [heads]).to("bfloat16") })).toThrow(DTypeError);
+  const createCall = (options: AttentionOptions) => () => attention(ctx, ...qkv, options);
+  for (const softcap of [0, -1, Number.NaN]) expect(createCall({ softcap })).toThrow(OptionError);
+  for (const dropout of [-0.1, 1]) expect(createCall({ dropout })).toThrow(OptionError);
+  expect(createCall({ alibiSlopes: fromArray(ctx, [1, 2], [2]) })).toThrow(ShapeError);
+  expect(createCall({ alibiSlopes: fromArray(ctx, [1, 2], [2]) })).toThrow(
+    "expected shape [3], one slope per query head",
+  );
+  expect(createCall({ alibiSlopes: fromArray(ctx, [1, 2, 3, 4], [4]) })).toThrow(ShapeError);
+  expect(createCall({ alibiSlopes: fromArray(ctx, headSlopes, [heads]).to("bfloat16") })).toThrow(DTypeError);
 });

@@ -15,7 +15,7 @@ beforeEach(() => {
   device = new ReferenceDevice();
 });
 
-function leaf(...values: number[]): Tensor {
+function createLeaf(...values: number[]): Tensor {
   const x = fromArray(device, values, [values.length]);
   x.requiresGrad = true;
   return x;
@@ -25,18 +25,18 @@ const readGrad = async (x: Tensor) => [...(await x.grad!.read())];
 
 describe("the tape", () => {
   test("adds the gradients of every way and of every backward", async () => {
-    const x = leaf(1, 2);
+    const x = createLeaf(1, 2);
     using y = add(mul(x, x), scale(x, 3));
     using loss = sum(y);
     loss.backward();
     expect(await readGrad(x)).toEqual([5, 7]);
-    using again = sum(x);
-    again.backward();
+    using secondSum = sum(x);
+    secondSum.backward();
     expect(await readGrad(x)).toEqual([6, 8]);
   });
 
   test("gives no gradient to what requires none", async () => {
-    const x = leaf(1);
+    const x = createLeaf(1);
     const y = full(device, [1], 2);
     using z = mul(x, y);
     z.backward();
@@ -45,13 +45,13 @@ describe("the tape", () => {
   });
 
   test("takes a leaf itself as root", async () => {
-    const x = leaf(5);
+    const x = createLeaf(5);
     x.backward();
     expect(await readGrad(x)).toEqual([1]);
   });
 
   test("passes through intermediate results that were disposed", async () => {
-    const x = leaf(3);
+    const x = createLeaf(3);
     const y = square(x);
     using z = square(y);
     y.dispose();
@@ -60,11 +60,11 @@ describe("the tape", () => {
   });
 
   test("runs to any depth and leaves nothing behind", async () => {
-    const x = leaf(1);
+    const x = createLeaf(1);
     let y = scale(x, 1);
     for (let i = 0; i < 20_000; i++) {
-      using before = y;
-      y = scale(before, 1);
+      using valueBeforeWrite = y;
+      y = scale(valueBeforeWrite, 1);
     }
     y.backward();
     y.dispose();
@@ -75,11 +75,11 @@ describe("the tape", () => {
   });
 
   test("frees a long tape that is dropped without a backward", () => {
-    const x = leaf(1);
+    const x = createLeaf(1);
     let y = square(x);
     for (let i = 0; i < 20_000; i++) {
-      using before = y;
-      y = tanh(before);
+      using valueBeforeWrite = y;
+      y = tanh(valueBeforeWrite);
     }
     y.dispose();
     x.dispose();
@@ -87,18 +87,18 @@ describe("the tape", () => {
   });
 
   test("a leaf's gradient is dense and its own", async () => {
-    const [x, y] = [leaf(1, 2), leaf(3, 4)];
+    const [x, y] = [createLeaf(1, 2), createLeaf(3, 4)];
     using sum = add(x, y);
     using seed = ones(device, [1]);
-    using wide = seed.expand([2]);
-    sum.backward(wide);
+    using expandedSeed = seed.expand([2]);
+    sum.backward(expandedSeed);
     expect(x.grad!.isContiguous && y.grad!.isContiguous).toBe(true);
     expect(x.grad!.storage).not.toBe(y.grad!.storage);
     expect(seed.storage.references).toBe(2);
   });
 
   test("does not write to a gradient that was passed in", async () => {
-    const x = leaf(1, 2);
+    const x = createLeaf(1, 2);
     using seed = fromArray(device, [1, 1], [2]);
     x.backward(seed);
     x.backward(seed);
@@ -107,7 +107,7 @@ describe("the tape", () => {
   });
 
   test("accumulates in place", () => {
-    const x = leaf(1);
+    const x = createLeaf(1);
     for (let i = 0; i < 2; i++) {
       using y = square(x);
       y.backward();
@@ -121,7 +121,7 @@ describe("the tape", () => {
 
 describe("what cannot run reports why", () => {
   test("a second backward", () => {
-    const x = leaf(1);
+    const x = createLeaf(1);
     using y = square(x);
     y.backward();
     expect(() => y.backward()).toThrow(AutogradError);
@@ -133,7 +133,7 @@ describe("what cannot run reports why", () => {
   });
 
   test("many elements without a gradient, or a gradient that does not fit", () => {
-    const x = leaf(1, 2);
+    const x = createLeaf(1, 2);
     using y = square(x);
     expect(() => y.backward()).toThrow(/a scalar, or a gradient argument, received \[2\]; reduce/);
     expect(() => y.backward(ones(device, [3]))).toThrow(/a gradient of shape \[2\] float32, received \[3\] float32/);
@@ -141,21 +141,21 @@ describe("what cannot run reports why", () => {
   });
 
   test("an operation whose backward returns nonsense, without a leak", () => {
-    const wrong = defineOp({
+    const wrongShapeOp = defineOp({
       name: "wrong",
       forward: ([x]: [Tensor]) => ({ output: x.device.empty([1], "float32"), saved: {} }),
       backward: () => [zeros(device, [3])],
     });
     {
-      using x = leaf(1);
-      using y = wrong([x], undefined);
+      using x = createLeaf(1);
+      using y = wrongShapeOp([x], undefined);
       expect(() => y.backward()).toThrow(/backward of wrong, input 0: expected a gradient of shape \[1\]/);
     }
     expect(device.memory().allocated).toBe(0);
   });
 
   test("a disposed input", () => {
-    const x = leaf(1);
+    const x = createLeaf(1);
     x.dispose();
     expect(() => square(x)).toThrow(DisposedError);
   });
@@ -163,7 +163,7 @@ describe("what cannot run reports why", () => {
 
 describe("recording", () => {
   test("noGrad records nothing, enableGrad inside it does; both end with an error", () => {
-    const x = leaf(1);
+    const x = createLeaf(1);
     expect(noGrad(() => square(x)).node).toBeUndefined();
     expect(noGrad(() => enableGrad(() => square(x))).node).toBeDefined();
     expect(() =>
@@ -175,23 +175,23 @@ describe("recording", () => {
   });
 
   test("what is detached has no history", () => {
-    const x = leaf(1);
+    const x = createLeaf(1);
     expect(square(x).detach().requiresGrad).toBe(false);
   });
 });
 
 describe("defineOp", () => {
   test("keeps inputs by a handle of its own and disposes what was saved", async () => {
-    const freed: Tensor[] = [];
+    const freedTensors: Tensor[] = [];
     const cube = defineOp({
       name: "cube",
       forward([x]: [Tensor]) {
         const output = x.device.empty(x.shape, x.dtype);
-        const squared = x.device.empty(x.shape, x.dtype);
-        x.device.kernels.unary("square", squared, x);
-        x.device.kernels.binary("mul", output, squared, x);
-        freed.push(squared);
-        return { output, saved: { squared, x } };
+        const squaredValues = x.device.empty(x.shape, x.dtype);
+        x.device.kernels.unary("square", squaredValues, x);
+        x.device.kernels.binary("mul", output, squaredValues, x);
+        freedTensors.push(squaredValues);
+        return { output, saved: { squared: squaredValues, x } };
       },
       backward({ squared, x }, dOut) {
         expect(x.isDisposed || squared.isDisposed).toBe(false);
@@ -201,30 +201,30 @@ describe("defineOp", () => {
         return [dx];
       },
     });
-    const x = leaf(2);
+    const x = createLeaf(2);
     using y = cube([x], undefined);
-    expect(freed[0]!.isDisposed).toBe(false);
+    expect(freedTensors[0]!.isDisposed).toBe(false);
     y.backward();
     expect(await readGrad(x)).toEqual([12]);
-    expect(freed[0]!.isDisposed).toBe(true);
+    expect(freedTensors[0]!.isDisposed).toBe(true);
     noGrad(() => cube([x], undefined));
-    expect(freed[1]!.isDisposed).toBe(true);
+    expect(freedTensors[1]!.isDisposed).toBe(true);
   });
 
   test("may return the gradient of its output, even for several inputs", async () => {
-    const pass = defineOp({
+    const identityOp = defineOp({
       name: "pass",
       forward: ([a]: [Tensor, Tensor]) => ({ output: scaleCopy(a), saved: {} }),
       backward: (_, dOut) => [dOut, dOut],
     });
-    const [x, y] = [leaf(1), leaf(2)];
-    using z = pass([x, y], undefined);
+    const [x, y] = [createLeaf(1), createLeaf(2)];
+    using z = identityOp([x, y], undefined);
     z.backward();
     expect(await readGrad(x)).toEqual([1]);
     expect(await readGrad(y)).toEqual([1]);
-    for (const each of [x, y]) {
-      each.grad!.dispose();
-      each.dispose();
+    for (const input of [x, y]) {
+      input.grad!.dispose();
+      input.dispose();
     }
     z.dispose();
     expect(device.memory().allocated).toBe(0);
@@ -239,7 +239,7 @@ function scaleCopy(x: Tensor): Tensor {
 
 describe("checkpoint", () => {
   test("leaves an input that the body gives back to whom it belongs", async () => {
-    const x = leaf(1, 2);
+    const x = createLeaf(1, 2);
     using y = checkpoint((each) => each, x);
     using z = noGrad(() => checkpoint((each) => each, x));
     expect([x.isDisposed, y === x, z === x]).toEqual([false, false, false]);
@@ -249,7 +249,7 @@ describe("checkpoint", () => {
   });
 
   test("keeps only its input between forward and backward", () => {
-    const x = leaf(1, 2, 3, 4);
+    const x = createLeaf(1, 2, 3, 4);
     using y = checkpoint((x) => {
       using a = square(x);
       using b = tanh(a);
@@ -268,7 +268,7 @@ describe("checkpoint", () => {
 });
 
 test("10 000 steps leave device memory flat", async () => {
-  const weight = leaf(0.5, -0.5);
+  const weight = createLeaf(0.5, -0.5);
   const x = fromArray(device, [1, 2, 3, 4], [2, 2]);
   for (let step = 0; step < 10_000; step++) {
     using y = mul(x, weight);
@@ -284,15 +284,15 @@ test("10 000 steps leave device memory flat", async () => {
 
 describe("parts of a tensor", () => {
   test("add their gradients where the others' are", async () => {
-    const x = leaf(1, 2, 3, 4);
+    const x = createLeaf(1, 2, 3, 4);
     using y = scale(x, 2);
-    using first = y.slice(0, 0, 3);
-    using last = y.slice(0, 1, 4);
-    using none = y.slice(0, 2, 2);
-    using product = mul(first, last);
-    using squares = square(none);
+    using firstRows = y.slice(0, 0, 3);
+    using lastRows = y.slice(0, 1, 4);
+    using noRows = y.slice(0, 2, 2);
+    using product = mul(firstRows, lastRows);
+    using emptySquares = square(noRows);
     using a = sum(product);
-    using b = sum(squares);
+    using b = sum(emptySquares);
     using loss = add(a, b);
     loss.backward();
     // d/dx of 4 (x0 x1 + x1 x2 + x2 x3)
@@ -300,30 +300,30 @@ describe("parts of a tensor", () => {
   });
 
   test("are gradients of their own where the whole's is another tensor's, too", async () => {
-    const x = leaf(1, 2);
+    const x = createLeaf(1, 2);
     using y = scale(x, 1);
-    using part = y.slice(0, 0, 1);
-    using whole = y.reshape([2]);
+    using firstElement = y.slice(0, 0, 1);
+    using allElements = y.reshape([2]);
     // Both get the gradient of `both` as it is: nothing may be added to it in place.
-    using both = add(y, whole);
-    using a = sum(both);
-    using b = sum(part);
+    using viewSum = add(y, allElements);
+    using a = sum(viewSum);
+    using b = sum(firstElement);
     using loss = add(a, b);
     loss.backward();
     expect(await readGrad(x)).toEqual([3, 2]);
   });
 
   test("cost one gradient of the whole", async () => {
-    const x = leaf(...Array.from({ length: 1000 }, (_, i) => i));
+    const x = createLeaf(...Array.from({ length: 1000 }, (_, i) => i));
     using y = scale(x, 1);
-    using joined = scope(() =>
+    using scopeResult = scope(() =>
       Array.from({ length: 10 }, (_, i) => sum(y.slice(0, 100 * i, 100 * (i + 1)))).reduce(add),
     );
     device.resetPeakMemory();
-    const before = device.memory().allocated;
-    joined.backward();
+    const allocatedBefore = device.memory().allocated;
+    scopeResult.backward();
     expect(await readGrad(x)).toEqual(new Array(1000).fill(1));
     // The gradients of y and x, and what a part's is made of.
-    expect(device.memory().peak - before).toBeLessThan(2.5 * 4000);
+    expect(device.memory().peak - allocatedBefore).toBeLessThan(2.5 * 4000);
   });
 });

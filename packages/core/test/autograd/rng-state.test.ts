@@ -9,7 +9,7 @@ import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice, referenceWorld } from "../reference/index.ts";
 
 /** x times random numbers: the gradient shows which were drawn. */
-function withNoise(ctx: Context, x: Tensor): Tensor {
+function addNoise(ctx: Context, x: Tensor): Tensor {
   using noise = rand(ctx, x.shape, { seed: 1 });
   return mul(x, noise);
 }
@@ -21,35 +21,35 @@ async function gradient(
   const x = ones(ctx, [3]);
   x.requiresGrad = true;
   using y = body(ctx, x);
-  using other = withNoise(ctx, x); // drawn between forward and backward
-  using both = add(y, other);
-  using loss = sum(both);
+  using laterNoise = addNoise(ctx, x); // drawn between forward and backward
+  using noisySum = add(y, laterNoise);
+  using loss = sum(noisySum);
   loss.backward();
   return {
-    output: Array.from(await both.read()),
+    output: Array.from(await noisySum.read()),
     gradient: Array.from(await x.grad!.read()),
     next: ctx.randomStream,
   };
 }
 
-const runTwice = (ctx: Context, x: Tensor): Tensor => withNoise(ctx, withNoise(ctx, x));
+const runTwice = (ctx: Context, x: Tensor): Tensor => addNoise(ctx, addNoise(ctx, x));
 
 test("random tensors in a checkpointed body are the same the second time, and no number is drawn twice", async () => {
-  const plain = await gradient(runTwice);
-  expect(plain.gradient).toEqual(plain.output);
-  expect(plain.next).toBe(3);
-  expect(await gradient((ctx, x) => checkpoint((each) => runTwice(ctx, each), x))).toEqual(plain);
+  const plainResult = await gradient(runTwice);
+  expect(plainResult.gradient).toEqual(plainResult.output);
+  expect(plainResult.next).toBe(3);
+  expect(await gradient((ctx, x) => checkpoint((each) => runTwice(ctx, each), x))).toEqual(plainResult);
 });
 
 test("so they are in bodies within bodies", async () => {
-  const plain = await gradient((ctx, x) => withNoise(ctx, runTwice(ctx, withNoise(ctx, x))));
-  const nested = await gradient((ctx, x) =>
+  const plainResult = await gradient((ctx, x) => addNoise(ctx, runTwice(ctx, addNoise(ctx, x))));
+  const nestedResult = await gradient((ctx, x) =>
     checkpoint((each) => {
-      using inner = checkpoint((again) => runTwice(ctx, again), withNoise(ctx, each));
-      return withNoise(ctx, inner);
+      using innerCheckpoint = checkpoint((innerInput) => runTwice(ctx, innerInput), addNoise(ctx, each));
+      return addNoise(ctx, innerCheckpoint);
     }, x),
   );
-  expect(nested).toEqual(plain);
+  expect(nestedResult).toEqual(plainResult);
 });
 
 test("so they are on a device without a context", async () => {
@@ -60,18 +60,18 @@ test("so they are on a device without a context", async () => {
     using noise = rand(device, [3]);
     return mul(each, noise);
   }, x);
-  using other = rand(device, [3]);
+  using unrelatedDraw = rand(device, [3]);
   using loss = sum(y);
   loss.backward();
   expect(await x.grad!.read()).toEqual(await y.read());
-  expect(await other.read()).not.toEqual(await y.read());
+  expect(await unrelatedDraw.read()).not.toEqual(await y.read());
 });
 
 test("seeds and streams that are no integers are rejected before anything is made", () => {
   const device = new ReferenceDevice();
-  for (const draw of [rand, randn]) {
-    expect(() => draw(device, [2], { seed: -1 })).toThrow(/seed: expected an integer ≥ 0, received -1/);
-    expect(() => draw(device, [2], { stream: 0.5 })).toThrow(/stream: expected an integer ≥ 0, received 0.5/);
+  for (const drawRandom of [rand, randn]) {
+    expect(() => drawRandom(device, [2], { seed: -1 })).toThrow(/seed: expected an integer ≥ 0, received -1/);
+    expect(() => drawRandom(device, [2], { stream: 0.5 })).toThrow(/stream: expected an integer ≥ 0, received 0.5/);
   }
   expect(device.memory().allocated).toBe(0);
 });
@@ -79,12 +79,12 @@ test("seeds and streams that are no integers are rejected before anything is mad
 test("a body that fails leaves no trace", async () => {
   const ctx = (await referenceWorld(1))[0]!;
   using x = ones(ctx, [1]);
-  const failing = () => checkpoint((each: Tensor) => fail(each), x);
-  expect(failing).toThrow("no");
+  const runFailingCheckpoint = () => checkpoint((each: Tensor) => throwInBody(each), x);
+  expect(runFailingCheckpoint).toThrow("no");
   ctx.nextRandomStream();
   expect(ctx.randomStream).toBe(1);
 });
 
-function fail({ shape }: Tensor): Tensor {
+function throwInBody({ shape }: Tensor): Tensor {
   throw new Error(`no [${shape}]`);
 }

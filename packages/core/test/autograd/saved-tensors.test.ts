@@ -20,7 +20,7 @@ beforeEach(() => {
   device = new ReferenceDevice();
 });
 
-function leaf(...values: number[]): Tensor {
+function createLeaf(...values: number[]): Tensor {
   const x = fromArray(device, values, [values.length]);
   x.requiresGrad = true;
   return x;
@@ -28,7 +28,7 @@ function leaf(...values: number[]): Tensor {
 
 describe("a saved tensor that was mutated before its backward is an error", () => {
   test("that names the operation, the tensor and what mutated it", () => {
-    const [x, y] = [leaf(1, 2), leaf(3, 4)];
+    const [x, y] = [createLeaf(1, 2), createLeaf(3, 4)];
     using product = x.mul(y);
     device.kernels.fill(y, 0);
     expect(() => product.backward(ones(device, [2]))).toThrow(
@@ -42,22 +42,22 @@ describe("a saved tensor that was mutated before its backward is an error", () =
   });
 
   test("through a view, by a host write, and of an output", () => {
-    const x = leaf(1, 2);
-    using squared = x.square();
+    const x = createLeaf(1, 2);
+    using squaredInput = x.square();
     {
       using view = x.detach();
-      using part = view.slice(0, 0, 1);
-      device.write(part, [7]);
+      using viewPart = view.slice(0, 0, 1);
+      device.write(viewPart, [7]);
     }
-    expect(() => squared.backward(ones(device, [2]))).toThrow(/backward of square: .*"x".*mutated by "write"/);
-    const z = leaf(1, 2);
+    expect(() => squaredInput.backward(ones(device, [2]))).toThrow(/backward of square: .*"x".*mutated by "write"/);
+    const z = createLeaf(1, 2);
     using y = z.softmax();
     device.kernels.scalar("mul", y, y, 2);
     expect(() => y.backward(ones(device, [2]))).toThrow(/backward of softmax: .*"output".*mutated by "scalar"/);
   });
 
   test("although the graph was built in a scope, and from a leaf that needs no gradient", () => {
-    const x = leaf(1);
+    const x = createLeaf(1);
     using factor = ones(device, [1]);
     using y = x.mul(factor).tanh();
     device.kernels.fill(factor, 2);
@@ -65,14 +65,14 @@ describe("a saved tensor that was mutated before its backward is an error", () =
   });
 
   test("of a checkpoint: its input", () => {
-    const x = leaf(1, 2);
+    const x = createLeaf(1, 2);
     using y = checkpoint((each) => each.square().sum(), x);
     device.kernels.fill(x, 3);
     expect(() => y.backward()).toThrow(/backward of checkpoint: expected "input 0" \[2\].*mutated by "fill"/);
   });
 
   test("of a custom operation: what it saved itself", () => {
-    const scaled = defineOp({
+    const scaleByTableOp = defineOp({
       name: "scaled",
       forward([x]: [Tensor], scratch: Tensor) {
         const output = x.device.empty(x.shape, x.dtype);
@@ -85,32 +85,32 @@ describe("a saved tensor that was mutated before its backward is an error", () =
       backward: ({ table }, dOut) => [dOut.mul(table)],
     });
     const tables: Tensor[] = [];
-    const x = leaf(1, 2);
+    const x = createLeaf(1, 2);
     using scratch = ones(device, [2]);
-    using y = scaled([x], scratch);
+    using y = scaleByTableOp([x], scratch);
     device.kernels.fill(scratch, 5); // not saved: no error
-    using again = scaled([x], scratch);
+    using secondOutput = scaleByTableOp([x], scratch);
     device.kernels.fill(tables[1]!, 5);
-    expect(() => again.backward(ones(device, [2]))).toThrow(/backward of scaled: expected "table"/);
+    expect(() => secondOutput.backward(ones(device, [2]))).toThrow(/backward of scaled: expected "table"/);
     y.backward(ones(device, [2]));
     expect(x.grad).not.toBeNull();
   });
 
   test("by a collective", async () => {
     await using ctx = await init({ device, collectives: singleRankGroup(), rank: 0, worldSize: 1 });
-    const x = leaf(1, 2);
+    const x = createLeaf(1, 2);
     using y = x.square();
     ctx.world.allReduce(x).wait();
     expect(() => y.backward(ones(ctx, [2]))).toThrow(/backward of square: expected "x".*mutated by "allReduce"/);
-    const [sent, received] = [ones(ctx, [2]), ones(ctx, [2])];
+    const [sentTensor, receivedTensor] = [ones(ctx, [2]), ones(ctx, [2])];
     const transfers = [
-      { tensor: sent, to: 0 },
-      { tensor: received, from: 0 },
+      { tensor: sentTensor, to: 0 },
+      { tensor: receivedTensor, from: 0 },
     ];
-    const before = [sent, received].map(({ storage }) => storage.version);
+    const versionsBefore = [sentTensor, receivedTensor].map(({ storage }) => storage.version);
     ctx.world.sendRecv(transfers).wait();
-    expect(sent.storage.version).toBe(before[0]);
-    expect(received.storage.version).toBeGreaterThan(before[1]!);
+    expect(sentTensor.storage.version).toBe(versionsBefore[0]);
+    expect(receivedTensor.storage.version).toBeGreaterThan(versionsBefore[1]!);
   });
 
   test("by an optimizer's step between forward and backward, as in PyTorch", async () => {
@@ -119,7 +119,7 @@ describe("a saved tensor that was mutated before its backward is an error", () =
     using x = randn(ctx, [3, 2]);
     x.requiresGrad = true;
     using y = layer.forward(x).sum();
-    const [first, second] = [ones(device, [1, 2]), ones(device, [1, 2])];
+    const [firstState, secondState] = [ones(device, [1, 2]), ones(device, [1, 2])];
     using gradient = ones(device, [1, 2]);
     const rates = {
       rate: 0.1,
@@ -131,14 +131,17 @@ describe("a saved tensor that was mutated before its backward is an error", () =
       correction2: 1,
       mix: 0,
     };
-    device.kernels.adam({ parameter: layer.weight, first, second }, gradient, { kind: "adamW", ...rates });
+    device.kernels.adam({ parameter: layer.weight, first: firstState, second: secondState }, gradient, {
+      kind: "adamW",
+      ...rates,
+    });
     expect(() => y.backward()).toThrow(/backward of linear: expected "weight" \[1,2\] float32.*mutated by "adam"/);
   });
 });
 
 describe("what is no error", () => {
   test("a mutation of what no operation saved, before the forward, or after the backward", async () => {
-    const x = leaf(1, 2);
+    const x = createLeaf(1, 2);
     device.kernels.fill(x, 2);
     using sum = x.add(x);
     device.kernels.fill(x, 3); // add saves nothing
@@ -150,9 +153,9 @@ describe("what is no error", () => {
   });
 
   test("accumulating gradients over forwards of the same parameters, and stepping between", async () => {
-    const weight = leaf(1, 1);
+    const weight = createLeaf(1, 1);
     for (let step = 0; step < 3; step++) {
-      for (let micro = 0; micro < 2; micro++) {
+      for (let microBatch = 0; microBatch < 2; microBatch++) {
         using loss = weight.square().sum();
         loss.backward();
       }
@@ -195,7 +198,7 @@ describe("every kernel raises the version of what the schema states that it muta
       else parameters[operand.parameter]![operand.field] = tensor;
       return { ...operand, tensor };
     });
-    const method = compileKernel(kernel, "", [])({}) as (...all: readonly unknown[]) => void;
+    const method = compileKernel(kernel, "", [])({}) as (...kernelArgs: readonly unknown[]) => void;
     method(...args);
     for (const { tensor, isMutated } of operands) {
       expect([tensor.storage.version, tensor.storage.mutation]).toEqual(isMutated ? [1, kernel] : [0, ""]);

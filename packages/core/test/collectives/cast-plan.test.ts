@@ -3,48 +3,55 @@ import { groupCastHash, rankGroupCast } from "../../src/collectives/cast-plan.ts
 import type { GroupCastPlan, RowRange } from "../../src/collectives/process-group.ts";
 import type { Tensor } from "../../src/tensor.ts";
 
-const like = (...shape: number[]): Tensor => ({ shape, dtype: "float32" }) as unknown as Tensor;
+const createShapedTensor = (...shape: number[]): Tensor => ({ shape, dtype: "float32" }) as unknown as Tensor;
 
 /** One range between ranks 0 and 1 of three. */
-function planOf(range: RowRange, sender = 0, receiver = 1): GroupCastPlan {
-  return { size: 3, ranges: (from, to) => (from === sender && to === receiver ? [range] : []) };
+function createSingleRangePlan(range: RowRange, sender = 0, receiver = 1): GroupCastPlan {
+  return {
+    size: 3,
+    ranges: (planSender, planReceiver) => (planSender === sender && planReceiver === receiver ? [range] : []),
+  };
 }
 
 test("a hash follows from ranges and tensors, but not from rows", () => {
   const range = { start: 2, length: 3 };
-  const hash = groupCastHash(planOf(range), 0, [like(2, 9, 4)]);
-  expect(groupCastHash(planOf({ ...range }), 0, [like(2, 30, 4)])).toBe(hash);
+  const hash = groupCastHash(createSingleRangePlan(range), 0, [createShapedTensor(2, 9, 4)]);
+  expect(groupCastHash(createSingleRangePlan({ ...range }), 0, [createShapedTensor(2, 30, 4)])).toBe(hash);
   expect(Number.isSafeInteger(hash)).toBe(true);
-  const others = [
-    groupCastHash(planOf({ start: 3, length: 3 }), 0, [like(2, 9, 4)]),
-    groupCastHash(planOf({ start: 2, length: 4 }), 0, [like(2, 9, 4)]),
-    groupCastHash(planOf(range, 1, 0), 0, [like(2, 9, 4)]),
-    groupCastHash(planOf(range, 0, 2), 0, [like(2, 9, 4)]),
-    groupCastHash(planOf(range), 1, [like(2, 9, 4)]),
-    groupCastHash(planOf(range), 0, [like(2, 9, 5)]),
-    groupCastHash(planOf(range), 0, [like(9, 4)]),
-    groupCastHash(planOf(range), 0, [like(2, 9, 4), like(2, 9, 4)]),
-    groupCastHash(planOf(range), 0, [{ ...like(2, 9, 4), dtype: "bfloat16" } as Tensor]),
+  const changedHashes = [
+    groupCastHash(createSingleRangePlan({ start: 3, length: 3 }), 0, [createShapedTensor(2, 9, 4)]),
+    groupCastHash(createSingleRangePlan({ start: 2, length: 4 }), 0, [createShapedTensor(2, 9, 4)]),
+    groupCastHash(createSingleRangePlan(range, 1, 0), 0, [createShapedTensor(2, 9, 4)]),
+    groupCastHash(createSingleRangePlan(range, 0, 2), 0, [createShapedTensor(2, 9, 4)]),
+    groupCastHash(createSingleRangePlan(range), 1, [createShapedTensor(2, 9, 4)]),
+    groupCastHash(createSingleRangePlan(range), 0, [createShapedTensor(2, 9, 5)]),
+    groupCastHash(createSingleRangePlan(range), 0, [createShapedTensor(9, 4)]),
+    groupCastHash(createSingleRangePlan(range), 0, [createShapedTensor(2, 9, 4), createShapedTensor(2, 9, 4)]),
+    groupCastHash(createSingleRangePlan(range), 0, [{ ...createShapedTensor(2, 9, 4), dtype: "bfloat16" } as Tensor]),
   ];
-  expect(new Set([hash, ...others]).size).toBe(others.length + 1);
+  expect(new Set([hash, ...changedHashes]).size).toBe(changedHashes.length + 1);
 });
 
 test("hashes of ten thousand plans differ", () => {
   const hashes = new Set<number>();
   for (let i = 0; i < 10_000; i++) {
-    hashes.add(groupCastHash(planOf({ start: i % 100, length: 1 + Math.floor(i / 100) }), 0, [like(9, 4)]));
+    hashes.add(
+      groupCastHash(createSingleRangePlan({ start: i % 100, length: 1 + Math.floor(i / 100) }), 0, [
+        createShapedTensor(9, 4),
+      ]),
+    );
   }
   expect(hashes.size).toBe(10_000);
 });
 
 test("a plan is verified and hashed once for an object", () => {
-  const ranges = vi.fn<GroupCastPlan["ranges"]>(planOf({ start: 0, length: 1 }).ranges);
+  const ranges = vi.fn<GroupCastPlan["ranges"]>(createSingleRangePlan({ start: 0, length: 1 }).ranges);
   const plan = { size: 3, ranges };
-  const first = rankGroupCast("test", plan, { rank: 0, size: 3 });
-  groupCastHash(plan, 0, [like(9, 4)]);
+  const firstCast = rankGroupCast("test", plan, { rank: 0, size: 3 });
+  groupCastHash(plan, 0, [createShapedTensor(9, 4)]);
   const calls = ranges.mock.calls.length;
-  expect(rankGroupCast("test", plan, { rank: 0, size: 3 })).toBe(first);
-  groupCastHash(plan, 0, [like(9, 5)]);
+  expect(rankGroupCast("test", plan, { rank: 0, size: 3 })).toBe(firstCast);
+  groupCastHash(plan, 0, [createShapedTensor(9, 5)]);
   expect(ranges.mock.calls.length).toBe(calls);
   // Of another rank of this process its own ranges are verified.
   expect(rankGroupCast("test", plan, { rank: 1, size: 3 }).receivedRows).toBe(1);
@@ -54,11 +61,17 @@ test.each<[unknown, string]>([
   [undefined, "test: expected a plan { size, ranges(sender, receiver) }"],
   [{ size: 3 }, "test: expected a plan { size, ranges(sender, receiver) }"],
   [{ size: 2, ranges: () => [] }, "test: expected a plan for 3 ranks, received 2"],
-  [planOf({ start: 0.5, length: 1 }), "test: plan.ranges(0, 1): expected ranges { start, length }, length ≥ 1"],
-  [planOf({ start: -1, length: 1 }), "test: plan.ranges(0, 1): expected ranges { start, length }, length ≥ 1"],
+  [
+    createSingleRangePlan({ start: 0.5, length: 1 }),
+    "test: plan.ranges(0, 1): expected ranges { start, length }, length ≥ 1",
+  ],
+  [
+    createSingleRangePlan({ start: -1, length: 1 }),
+    "test: plan.ranges(0, 1): expected ranges { start, length }, length ≥ 1",
+  ],
   [{ size: 3, ranges: () => undefined }, "test: plan.ranges(0, 0): expected an array of ranges"],
   [
-    { size: 3, ranges: (from: number, to: number) => (from === to ? [] : [null]) },
+    { size: 3, ranges: (sender: number, receiver: number) => (sender === receiver ? [] : [null]) },
     "test: plan.ranges(0, 1): expected ranges",
   ],
 ])("%j is rejected", (plan, message) => {

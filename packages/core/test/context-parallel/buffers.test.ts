@@ -14,12 +14,13 @@ afterEach(() => ctx.close());
 
 /** K and V [2,3,rows,4] as a module makes them, views of [B,S,H,D]; and two that are dense. */
 function createKv(rows: number): { strided: Tensor[]; dense: Tensor[] } {
-  const make = (seed: number) => fromArray(ctx, values(2 * rows * 3 * 4, seed), [2, rows, 3, 4]).permute([0, 2, 1, 3]);
-  const strided = [make(1), make(2)];
+  const createTensor = (seed: number) =>
+    fromArray(ctx, values(2 * rows * 3 * 4, seed), [2, rows, 3, 4]).permute([0, 2, 1, 3]);
+  const strided = [createTensor(1), createTensor(2)];
   return { strided, dense: strided.map((x) => x.contiguous()) };
 }
 
-const held = async () => {
+const allocatedBytes = async () => {
   await ctx.device.stream.synchronize();
   return ctx.device.memory().allocated;
 };
@@ -34,19 +35,19 @@ test("chunks lie as attention sees them, or rows first, and either way messages 
       expect(wire[i]!.shape).toEqual(order === "bhsd" ? [2, 3, 5, 4] : [5, 2, 3, 4]);
       expect(wire[i]!.isContiguous).toBe(true);
       expect(await tensor.read()).toEqual(await strided[i]!.read());
-      using turned = order === "bhsd" ? wire[i]!.detach() : wire[i]!.permute([1, 2, 0, 3]);
-      expect(await turned.read()).toEqual(await strided[i]!.read());
+      using bhsdView = order === "bhsd" ? wire[i]!.detach() : wire[i]!.permute([1, 2, 0, 3]);
+      expect(await bhsdView.read()).toEqual(await strided[i]!.read());
     }
   }
 });
 
 test("statistics [B,H,S] travel beside rows, in their own dtype", () => {
   using buffers = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
-  const like = [
+  const chunkSpec = [
     { shape: [2, 3, 9, 4], dtype: "bfloat16" },
     { shape: [2, 3, 9], dtype: "float32" },
   ] as const;
-  const { tensors, wire } = buffers.empty(like, 5);
+  const { tensors, wire } = buffers.empty(chunkSpec, 5);
   expect(tensors.map(({ shape, dtype }) => [shape, dtype])).toEqual([
     [[2, 3, 5, 4], "bfloat16"],
     [[2, 3, 5], "float32"],
@@ -60,35 +61,35 @@ test("statistics [B,H,S] travel beside rows, in their own dtype", () => {
 test("a slot is one piece of memory, for chunks of any length up to its own", () => {
   using buffers = new ChunkBuffers({ device: ctx.device, slotRows: 7 });
   const { dense } = createKv(5);
-  const first = buffers.slot("even", dense, 5);
-  expect(buffers.slot("even", dense, 5)).toBe(first);
+  const firstSlot = buffers.slot("even", dense, 5);
+  expect(buffers.slot("even", dense, 5)).toBe(firstSlot);
   for (const rows of [7, 0, 2]) {
-    const other = buffers.slot("even", dense, rows);
-    expect(other.wire.map(({ storage }) => storage)).toEqual(first.wire.map(({ storage }) => storage));
-    expect(other.wire.map(({ shape, isContiguous }) => [shape[2], isContiguous])).toEqual([
+    const reusedSlot = buffers.slot("even", dense, rows);
+    expect(reusedSlot.wire.map(({ storage }) => storage)).toEqual(firstSlot.wire.map(({ storage }) => storage));
+    expect(reusedSlot.wire.map(({ shape, isContiguous }) => [shape[2], isContiguous])).toEqual([
       [rows, true],
       [rows, true],
     ]);
   }
-  expect(buffers.slot("odd", dense, 5).wire[0]!.storage).not.toBe(first.wire[0]!.storage);
+  expect(buffers.slot("odd", dense, 5).wire[0]!.storage).not.toBe(firstSlot.wire[0]!.storage);
   expect(() => buffers.slot("even", dense, 8)).toThrow('slot "even": expected at most 7 rows, received 8');
 });
 
 test("memory is allocated when it is first asked for, and all given back in the end", async () => {
   const { dense } = createKv(5);
-  const before = await held();
+  const allocatedBefore = await allocatedBytes();
   const buffers = new ChunkBuffers({ device: ctx.device, slotRows: 10 });
-  expect(await held()).toBe(before);
+  expect(await allocatedBytes()).toBe(allocatedBefore);
   buffers.slot("even", dense, 1);
-  expect((await held()) - before).toBe(2 * (2 * 3 * 10 * 4) * 4);
+  expect((await allocatedBytes()) - allocatedBefore).toBe(2 * (2 * 3 * 10 * 4) * 4);
   buffers.slot("even", dense, 10);
   buffers.contiguous(dense);
-  expect((await held()) - before).toBe(2 * (2 * 3 * 10 * 4) * 4);
+  expect((await allocatedBytes()) - allocatedBefore).toBe(2 * (2 * 3 * 10 * 4) * 4);
   buffers.zeros(dense, 1000);
-  expect((await held()) - before).toBe(2 * (2 * 3 * 10 * 4) * 4 + 2 * 4);
+  expect((await allocatedBytes()) - allocatedBefore).toBe(2 * (2 * 3 * 10 * 4) * 4 + 2 * 4);
   buffers.takeOwnership(dense[0]!.contiguous());
   buffers[Symbol.dispose]();
-  expect(await held()).toBe(before);
+  expect(await allocatedBytes()).toBe(allocatedBefore);
   expect(dense[0]!.isDisposed).toBe(false);
 });
 
@@ -104,50 +105,50 @@ test("zeros of any length", async () => {
 test("what lies as messages do is used as it is; each that does not is copied", async () => {
   const { strided, dense } = createKv(5);
   using heads = new ChunkBuffers({ device: ctx.device });
-  const [kept, copied] = [dense[0]!, strided[1]!];
-  const { tensors, wire } = heads.contiguous([kept, copied]);
-  expect(wire[0]!.storage).toBe(kept.storage);
-  expect(wire[1]!.storage).not.toBe(copied.storage);
+  const [keptTensor, copiedTensor] = [dense[0]!, strided[1]!];
+  const { tensors, wire } = heads.contiguous([keptTensor, copiedTensor]);
+  expect(wire[0]!.storage).toBe(keptTensor.storage);
+  expect(wire[1]!.storage).not.toBe(copiedTensor.storage);
   expect(wire.map(({ isContiguous }) => isContiguous)).toEqual([true, true]);
-  expect(await tensors[1]!.read()).toEqual(await copied.read());
+  expect(await tensors[1]!.read()).toEqual(await copiedTensor.read());
   // For one sequence, a view of [1,S,H,D] has its rows first already.
   using rows = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
-  const one = fromArray(ctx, values(5 * 3 * 4, 1), [1, 5, 3, 4]).permute([0, 2, 1, 3]);
-  expect(rows.contiguous([one]).wire[0]!.storage).toBe(one.storage);
-  expect(rows.contiguous([kept]).wire[0]!.storage).not.toBe(kept.storage);
+  const singleTensor = fromArray(ctx, values(5 * 3 * 4, 1), [1, 5, 3, 4]).permute([0, 2, 1, 3]);
+  expect(rows.contiguous([singleTensor]).wire[0]!.storage).toBe(singleTensor.storage);
+  expect(rows.contiguous([keptTensor]).wire[0]!.storage).not.toBe(keptTensor.storage);
 });
 
 test("rows of a chunk are a chunk, and those of several ranks lie side by side", async () => {
   const { strided } = createKv(5);
   using buffers = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
-  const all = buffers.empty(strided, 7);
-  for (const [first, count] of [
+  const fullChunk = buffers.empty(strided, 7);
+  for (const [firstRow, count] of [
     [0, 5],
     [5, 2],
   ] as const) {
-    const part = buffers.narrow(all, first, count);
-    expect(part.wire.every(({ isContiguous }) => isContiguous)).toBe(true);
+    const rowsView = buffers.narrow(fullChunk, firstRow, count);
+    expect(rowsView.wire.every(({ isContiguous }) => isContiguous)).toBe(true);
     using rows = strided[0]!.slice(2, 0, count);
-    using more = strided[1]!.slice(2, 0, count);
-    buffers.copy([rows, more], part);
+    using sourceRows = strided[1]!.slice(2, 0, count);
+    buffers.copy([rows, sourceRows], rowsView);
   }
-  expect(buffers.narrow(all, 7, 0).tensors[0]!.shape).toEqual([2, 3, 0, 4]);
-  for (const [i, tensor] of all.tensors.entries()) {
-    using five = tensor.slice(2, 0, 5);
-    using two = tensor.slice(2, 5, 7);
-    using first = strided[i]!.slice(2, 0, 2);
-    expect(await five.read()).toEqual(await strided[i]!.read());
-    expect(await two.read()).toEqual(await first.read());
+  expect(buffers.narrow(fullChunk, 7, 0).tensors[0]!.shape).toEqual([2, 3, 0, 4]);
+  for (const [i, tensor] of fullChunk.tensors.entries()) {
+    using firstFiveRows = tensor.slice(2, 0, 5);
+    using lastTwoRows = tensor.slice(2, 5, 7);
+    using sourceRows = strided[i]!.slice(2, 0, 2);
+    expect(await firstFiveRows.read()).toEqual(await strided[i]!.read());
+    expect(await lastTwoRows.read()).toEqual(await sourceRows.read());
   }
 });
 
 test("a chunk that is released gives its memory back, but not what belongs to the caller", async () => {
   const { dense } = createKv(5);
   using buffers = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
-  const before = await held();
+  const allocatedBefore = await allocatedBytes();
   const chunk = buffers.empty(dense, 5);
   buffers.release(chunk);
-  expect(await held()).toBe(before);
+  expect(await allocatedBytes()).toBe(allocatedBefore);
   using heads = new ChunkBuffers({ device: ctx.device });
   heads.release(heads.contiguous(dense));
   expect(dense.map(({ isDisposed }) => isDisposed)).toEqual([false, false]);

@@ -12,16 +12,16 @@ import { layoutOf } from "../../src/placement/layout.ts";
 import { positions } from "../../src/placement/span.ts";
 
 /** Whether any of these queries sees any of these keys, pair by pair. */
-function sees(queries: Iterable<number>, keys: Iterable<number>, slices: readonly Slice[]): boolean {
-  const visible = (q: number, k: number) =>
+function canSee(queries: Iterable<number>, keys: Iterable<number>, slices: readonly Slice[]): boolean {
+  const isPairVisible = (q: number, k: number) =>
     slices.some((slice) => {
       const { start, end } = visibleKeyRange(slice, q);
       return q >= slice.q0 && q < slice.q1 && k >= start && k < end;
     });
-  return [...queries].some((q) => [...keys].some((k) => visible(q, k)));
+  return [...queries].some((q) => [...keys].some((k) => isPairVisible(q, k)));
 }
 
-const at = (layout: Layout, where: Coordinate) => positions(layout.spans(where));
+const listPositions = (layout: Layout, coordinate: Coordinate) => positions(layout.spans(coordinate));
 const masks = [
   full(),
   causal(),
@@ -45,22 +45,24 @@ test("keys are needed where a query sees one of them, and computed on where any 
       const rows = layoutOf({ mesh, axes: ["node", "gpu"], placement, length });
       const slices = mask.slices(length, length);
       const inner = { ...local(), axes: ["gpu"] };
-      const from = { node: 0, gpu: gpu - 1 };
+      const kvCoordinate = { node: 0, gpu: gpu - 1 };
       const call = { at: { node: 0, gpu: 0 }, mask: slices, queries: rows, keys: rows };
-      const table = dependencyTable({ axis: "node", size: node, inner }, call, from);
-      let any = false;
+      const table = dependencyTable({ axis: "node", size: node, inner }, call, kvCoordinate);
+      let hasDependency = false;
       for (let rank = 0; rank < node; rank++) {
-        expect(table.queryRows(rank)).toBe(at(rows, { node: rank, gpu: 0 }).length);
-        expect(table.keyRows(rank)).toBe(at(rows, { node: rank, gpu: gpu - 1 }).length);
+        expect(table.queryRows(rank)).toBe(listPositions(rows, { node: rank, gpu: 0 }).length);
+        expect(table.keyRows(rank)).toBe(listPositions(rows, { node: rank, gpu: gpu - 1 }).length);
         for (let source = 0; source < node; source++) {
-          const group = at(rows, { node: rank });
-          const computes = sees(group, at(rows, { node: source }), slices);
-          expect(table.needsCompute(rank, source)).toBe(computes);
-          expect(table.needsKv(rank, source)).toBe(sees(group, at(rows, { ...from, node: source }), slices));
-          any ||= computes;
+          const group = listPositions(rows, { node: rank });
+          const expectedCompute = canSee(group, listPositions(rows, { node: source }), slices);
+          expect(table.needsCompute(rank, source)).toBe(expectedCompute);
+          expect(table.needsKv(rank, source)).toBe(
+            canSee(group, listPositions(rows, { ...kvCoordinate, node: source }), slices),
+          );
+          hasDependency ||= expectedCompute;
         }
       }
-      expect(table.isEmpty).toBe(!any);
+      expect(table.isEmpty).toBe(!hasDependency);
     }),
   );
 });
@@ -69,8 +71,8 @@ test("without an inner backend that communicates, a rank needs what it computes 
   const rows = layoutOf({ mesh: { sp: 4 }, axes: ["sp"], length: 16 });
   const call = { at: { sp: 1 }, mask: slidingWindow(5).slices(16, 16), queries: rows, keys: rows };
   const { needsCompute, needsKv } = dependencyTable({ axis: "sp", size: 4 }, call, call.at);
-  const needed = [0, 1, 2, 3].map((rank) => [0, 1, 2, 3].filter((source) => needsKv(rank, source)));
-  expect(needed).toEqual([[0], [0, 1], [1, 2], [2, 3]]);
+  const neededSources = [0, 1, 2, 3].map((rank) => [0, 1, 2, 3].filter((source) => needsKv(rank, source)));
+  expect(neededSources).toEqual([[0], [0, 1], [1, 2], [2, 3]]);
   expect(needsCompute(2, 1) && !needsCompute(1, 2)).toBe(true);
 });
 
@@ -86,24 +88,24 @@ test("a rank needs what any of its samples sees", () => {
   const needed = [0, 1, 2, 3].map((rank) => [0, 1, 2, 3].filter((source) => needsKv(rank, source)));
   expect(needed).toEqual([[0], [0, 1], [0, 1, 2], [2, 3]]);
   expect(isEmpty).toBe(false);
-  const nothing = { ...call, modifiers: { sampleMasks: [[], [], []] } };
-  expect(dependencyTable({ axis: "sp", size: 4 }, nothing, call.at).isEmpty).toBe(true);
+  const invisibleCall = { ...call, modifiers: { sampleMasks: [[], [], []] } };
+  expect(dependencyTable({ axis: "sp", size: 4 }, invisibleCall, call.at).isEmpty).toBe(true);
 });
 
 test("what some sample sees is listed once, for the same samples", () => {
-  const [one, other] = [causal().slices(3, 3), causal().slices(5, 5)];
-  const modifiers = { sampleMasks: [one, other, [...one]] };
+  const [shortSlices, longSlices] = [causal().slices(3, 3), causal().slices(5, 5)];
+  const modifiers = { sampleMasks: [shortSlices, longSlices, [...shortSlices]] };
   const call = { mask: full().slices(0, 0), modifiers };
-  expect(unionSlices(call)).toEqual([...one, ...other]);
+  expect(unionSlices(call)).toEqual([...shortSlices, ...longSlices]);
   expect(unionSlices(call)).toBe(unionSlices({ ...call }));
-  expect(unionSlices({ mask: one })).toBe(one);
+  expect(unionSlices({ mask: shortSlices })).toBe(shortSlices);
 });
 
 test("queries that are whole along the axis need the same keys on every rank", () => {
   const mesh = { sp: 3 };
-  const whole = layoutOf({ mesh, axes: [], length: 4 });
+  const unshardedLayout = layoutOf({ mesh, axes: [], length: 4 });
   const keys = layoutOf({ mesh, axes: ["sp"], length: 12 });
-  const call = { at: {}, mask: causal().slices(4, 12), queries: whole, keys };
+  const call = { at: {}, mask: causal().slices(4, 12), queries: unshardedLayout, keys };
   const { needsKv, queryRows } = dependencyTable({ axis: "sp", size: 3 }, call, { sp: 1 });
   for (const rank of [0, 1, 2]) {
     expect(queryRows(rank)).toBe(4);
@@ -117,11 +119,11 @@ test("a backend derives a table once for all ranks along its axis, and once for 
   const call = { at: { node: 0, sp: 0 }, mask: causal().slices(16, 16), queries: rows, keys: rows };
   const createDependencies = dependencyTableCache({ axis: "sp" });
   const ctx = { mesh: { shape: mesh } } as unknown as Context;
-  const first = createDependencies(ctx, call, call.at);
-  expect(first.size).toBe(2);
-  expect(createDependencies(ctx, { ...call, at: { node: 0, sp: 1 } }, { node: 0, sp: 1 })).toBe(first);
-  expect(createDependencies(ctx, call, { node: 1, sp: 0 })).not.toBe(first);
-  expect(createDependencies(ctx, { ...call, mask: full().slices(16, 16) }, call.at)).not.toBe(first);
+  const firstTable = createDependencies(ctx, call, call.at);
+  expect(firstTable.size).toBe(2);
+  expect(createDependencies(ctx, { ...call, at: { node: 0, sp: 1 } }, { node: 0, sp: 1 })).toBe(firstTable);
+  expect(createDependencies(ctx, call, { node: 1, sp: 0 })).not.toBe(firstTable);
+  expect(createDependencies(ctx, { ...call, mask: full().slices(16, 16) }, call.at)).not.toBe(firstTable);
 });
 
 test("ranks in a circle", () => {

@@ -8,41 +8,41 @@ import { findOverlap, slicesOverlap } from "../../src/mask/overlap.ts";
 import { positions } from "../../src/placement/span.ts";
 import { anyRange, anySlice, listPairs } from "./pairs.ts";
 
-const runs = { numRuns: 3000 };
-const keyOf = (pair: string) => Number(pair.split(",")[1]);
-const queryOf = (pair: string) => Number(pair.split(",")[0]);
+const runOptions = { numRuns: 3000 };
+const parseKey = (pair: string) => Number(pair.split(",")[1]);
+const parseQuery = (pair: string) => Number(pair.split(",")[0]);
 
 test("a row's range holds its pairs", () => {
   fc.assert(
     fc.property(anySlice, (slice) => {
       const { start, end } = visibleKeyRange(slice, slice.q0);
-      expect(Math.max(0, end - start)).toBe(listPairs(slice).filter((pair) => queryOf(pair) === slice.q0).length);
+      expect(Math.max(0, end - start)).toBe(listPairs(slice).filter((pair) => parseQuery(pair) === slice.q0).length);
     }),
-    runs,
+    runOptions,
   );
 });
 
 test("clipping queries keeps exactly the pairs of those rows", () => {
   fc.assert(
-    fc.property(anySlice, anyRange, (slice, [from, to]) => {
-      const clipped = clipQueries(slice, from, to);
-      const wanted = listPairs(slice).filter((pair) => queryOf(pair) >= from && queryOf(pair) < to);
-      expect(clipped ? listPairs(clipped) : []).toEqual(wanted);
+    fc.property(anySlice, anyRange, (slice, [start, end]) => {
+      const clippedSlice = clipQueries(slice, start, end);
+      const expectedPairs = listPairs(slice).filter((pair) => parseQuery(pair) >= start && parseQuery(pair) < end);
+      expect(clippedSlice ? listPairs(clippedSlice) : []).toEqual(expectedPairs);
     }),
-    runs,
+    runOptions,
   );
 });
 
 test("clipping keys keeps exactly the pairs of those columns, in at most three slices", () => {
   fc.assert(
-    fc.property(anySlice, anyRange, (slice, [from, to]) => {
-      const clipped = clipKeys(slice, from, to);
-      const wanted = listPairs(slice).filter((pair) => keyOf(pair) >= from && keyOf(pair) < to);
-      expect(listPairs(...clipped)).toEqual(wanted);
+    fc.property(anySlice, anyRange, (slice, [start, end]) => {
+      const clipped = clipKeys(slice, start, end);
+      const expectedPairs = listPairs(slice).filter((pair) => parseKey(pair) >= start && parseKey(pair) < end);
+      expect(listPairs(...clipped)).toEqual(expectedPairs);
       expect(clipped.length).toBeLessThanOrEqual(3);
       expect(clipped.every(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1)).toBe(true);
     }),
-    runs,
+    runOptions,
   );
 });
 
@@ -52,7 +52,7 @@ test("two slices overlap exactly if they share a pair", () => {
       const pairs = listPairs(a, b);
       expect(slicesOverlap(a, b)).toBe(new Set(pairs).size < pairs.length);
     }),
-    runs,
+    runOptions,
   );
 });
 
@@ -62,22 +62,22 @@ test("an overlap is found in a list exactly if there is one", () => {
       const pairs = listPairs(...slices);
       expect(findOverlap(slices) !== undefined).toBe(new Set(pairs).size < pairs.length);
     }),
-    runs,
+    runOptions,
   );
 });
 
 test("visibility of stretches is exact", () => {
   fc.assert(
     fc.property(fc.array(anySlice, { maxLength: 3 }), anyRange, anyRange, (slices, [q0, q1], [k0, k1]) => {
-      const inside = (pair: string) => {
-        const [q, k] = [queryOf(pair), keyOf(pair)];
+      const isInBox = (pair: string) => {
+        const [q, k] = [parseQuery(pair), parseKey(pair)];
         return q >= q0 && q < q1 && k >= k0 && k < k1;
       };
       const queries = [{ start: q0, length: q1 - q0, step: 1 }];
       const keys = [{ start: k0, length: k1 - k0, step: 1 }];
-      expect(isVisible(queries, keys, slices)).toBe(listPairs(...slices).some(inside));
+      expect(isVisible(queries, keys, slices)).toBe(listPairs(...slices).some(isInBox));
     }),
-    runs,
+    runOptions,
   );
 });
 
@@ -85,18 +85,20 @@ test("pairs of spans of any step are counted, and are visible where there are an
   const anySpan = fc
     .tuple(fc.nat(12), fc.nat(6), fc.integer({ min: 1, max: 4 }))
     .map(([start, length, step]) => ({ start, length, step }));
-  let hidden = 0;
+  let numHidden = 0;
   fc.assert(
     fc.property(anySlice, anySpan, anySpan, (slice, q, k) => {
       const [rows, columns] = [positions([q]), positions([k])];
-      const seen = listPairs(slice).filter((pair) => rows.includes(queryOf(pair)) && columns.includes(keyOf(pair)));
-      expect(visiblePairs([q], [k], [slice])).toBe(seen.length);
-      expect(isVisible([q], [k], [slice])).toBe(seen.length > 0);
-      if (seen.length === 0) hidden++;
+      const visiblePairList = listPairs(slice).filter(
+        (pair) => rows.includes(parseQuery(pair)) && columns.includes(parseKey(pair)),
+      );
+      expect(visiblePairs([q], [k], [slice])).toBe(visiblePairList.length);
+      expect(isVisible([q], [k], [slice])).toBe(visiblePairList.length > 0);
+      if (visiblePairList.length === 0) numHidden++;
     }),
-    runs,
+    runOptions,
   );
-  expect(hidden).toBeGreaterThan(runs.numRuns / 10);
+  expect(numHidden).toBeGreaterThan(runOptions.numRuns / 10);
 });
 
 const anySpans = fc.array(
@@ -107,22 +109,22 @@ const anySpans = fc.array(
 );
 
 test("of many slices that a mask gave the same pairs are found as of a list of them", () => {
-  const trials = [
+  const randomTrials = [
     masks.documents(new Array<number>(40).fill(2), "causal"),
     masks.or(masks.documents(new Array<number>(40).fill(2)), masks.globalTokens([3, 40], { queries: true })),
     masks.blockCausal(2),
     masks.fromSlices(Array.from({ length: 40 }, (_, i) => ({ q0: 0, q1: 80, k0: 2 * i, k1: 2 * i + 1, type: "full" }))),
   ];
-  for (const mask of trials) {
-    const resolved = resolveSlices(mask, 80, 80);
-    const copied = [...resolved];
-    expect(resolved.length).toBeGreaterThan(32);
+  for (const mask of randomTrials) {
+    const resolvedSlices = resolveSlices(mask, 80, 80);
+    const copiedSlices = [...resolvedSlices];
+    expect(resolvedSlices.length).toBeGreaterThan(32);
     fc.assert(
       fc.property(anySpans, anySpans, (queries, keys) => {
-        const pairs = visiblePairs(queries, keys, copied);
-        expect(visiblePairs(queries, keys, resolved)).toBe(pairs);
-        expect(isVisible(queries, keys, resolved)).toBe(pairs > 0);
-        expect(isVisible(queries, keys, copied)).toBe(pairs > 0);
+        const pairs = visiblePairs(queries, keys, copiedSlices);
+        expect(visiblePairs(queries, keys, resolvedSlices)).toBe(pairs);
+        expect(isVisible(queries, keys, resolvedSlices)).toBe(pairs > 0);
+        expect(isVisible(queries, keys, copiedSlices)).toBe(pairs > 0);
       }),
       { numRuns: 500 },
     );
@@ -130,42 +132,48 @@ test("of many slices that a mask gave the same pairs are found as of a list of t
 });
 
 test("of ten thousand documents those that a tile does not meet are not looked at", () => {
-  let reads = 0;
-  const watched = masks
+  let readCount = 0;
+  const countingSlices = masks
     .documents(new Array<number>(10_000).fill(10))
     .slices(100_000, 100_000)
     .map((slice) => ({
       ...slice,
       get type() {
-        reads++;
+        readCount++;
         return slice.type;
       },
     }));
-  const slices = resolveSlices({ name: "watched", slices: () => watched }, 100_000, 100_000);
+  const slices = resolveSlices({ name: "watched", slices: () => countingSlices }, 100_000, 100_000);
   const span = (start: number) => [{ start, length: 200, step: 1 }];
   visiblePairs(span(0), span(0), slices); // the index is made
   isVisibleUnchecked(span(0), span(5000), slices);
-  reads = 0;
+  readCount = 0;
   expect(visiblePairsUnchecked(span(500), span(600), slices)).toBe(1000);
   expect(isVisibleUnchecked(span(500), span(5000), slices)).toBe(false);
-  expect(reads).toBeLessThan(200);
+  expect(readCount).toBeLessThan(200);
 });
 
-const square = (at: number, type: Slice["type"]) => ({ q0: at, q1: at + 10, k0: at, k1: at + 10, type });
+const createSquare = (start: number, type: Slice["type"]) => ({
+  q0: start,
+  q1: start + 10,
+  k0: start,
+  k1: start + 10,
+  type,
+});
 
 test.each([
-  ["documents", Array.from({ length: 10_000 }, (_, i) => square(10 * i, "causal"))],
+  ["documents", Array.from({ length: 10_000 }, (_, i) => createSquare(10 * i, "causal"))],
   [
     "bands over the same queries",
-    Array.from({ length: 10_000 }, (_, i) => ({ ...square(10 * i, "full"), q0: 0, q1: 100_000 })),
+    Array.from({ length: 10_000 }, (_, i) => ({ ...createSquare(10 * i, "full"), q0: 0, q1: 100_000 })),
   ],
   [
     "bands over the same keys",
-    Array.from({ length: 10_000 }, (_, i) => ({ ...square(10 * i, "full"), k0: 0, k1: 100_000 })),
+    Array.from({ length: 10_000 }, (_, i) => ({ ...createSquare(10 * i, "full"), k0: 0, k1: 100_000 })),
   ],
 ])("10 000 %s are compared in n log n", (_, slices) => {
-  const compared = countComparisons(slices);
-  expect(compared).toBeLessThan(50 * slices.length);
+  const comparisonCount = countComparisons(slices);
+  expect(comparisonCount).toBeLessThan(50 * slices.length);
 });
 
 /** How often a border of a slice is read: a count, not a clock, so that a busy machine does not matter. */

@@ -6,30 +6,36 @@ import type { Mask } from "../../src/mask/slice.ts";
 import { resolveSlices } from "../../src/mask/verify.ts";
 import { listPairs, pairsWhere } from "./pairs.ts";
 
-type Visible = (q: number, k: number) => boolean;
+type VisibilityPredicate = (q: number, k: number) => boolean;
 
 const length = fc.nat(10);
 const size = fc.integer({ min: 1, max: 6 });
 
 /** A mask beside its definition, pair by pair, for sequences of these lengths. */
-function anyMask(queries: number, keys: number): fc.Arbitrary<[Mask, Visible]> {
+function anyMask(queries: number, keys: number): fc.Arbitrary<[Mask, VisibilityPredicate]> {
   const shift = keys - queries;
   return fc.oneof(
-    fc.constant<[Mask, Visible]>([masks.causal(), (q, k) => k <= q + shift]),
-    fc.constant<[Mask, Visible]>([masks.inverseCausal(), (q, k) => k >= q]),
-    fc.constant<[Mask, Visible]>([masks.bidirectionalCausal(), (q, k) => k >= q && k <= q + shift]),
-    size.map((n): [Mask, Visible] => [masks.slidingWindow(n), (q, k) => k <= q + shift && k > q + shift - n]),
-    size.map((n): [Mask, Visible] => [
+    fc.constant<[Mask, VisibilityPredicate]>([masks.causal(), (q, k) => k <= q + shift]),
+    fc.constant<[Mask, VisibilityPredicate]>([masks.inverseCausal(), (q, k) => k >= q]),
+    fc.constant<[Mask, VisibilityPredicate]>([masks.bidirectionalCausal(), (q, k) => k >= q && k <= q + shift]),
+    size.map((n): [Mask, VisibilityPredicate] => [
+      masks.slidingWindow(n),
+      (q, k) => k <= q + shift && k > q + shift - n,
+    ]),
+    size.map((n): [Mask, VisibilityPredicate] => [
       masks.blockCausal(n),
       (q, k) => q + shift >= 0 && Math.floor(k / n) <= Math.floor((q + shift) / n),
     ]),
     fc
       .array(fc.boolean(), { minLength: queries * keys, maxLength: queries * keys })
-      .map((bits): [Mask, Visible] => [denseOf(bits, queries, keys), (q, k) => bits[q * keys + k]!]),
+      .map((denseBits): [Mask, VisibilityPredicate] => [
+        createDenseMask(denseBits, queries, keys),
+        (q, k) => denseBits[q * keys + k]!,
+      ]),
   );
 }
 
-function denseOf(bits: readonly boolean[], queries: number, keys: number): Mask {
+function createDenseMask(bits: readonly boolean[], queries: number, keys: number): Mask {
   // A matrix without rows has no width.
   if (queries === 0) return masks.fromSlices([]);
   return masks.fromDense(Array.from({ length: queries }, (_, q) => bits.slice(q * keys, (q + 1) * keys)));
@@ -43,15 +49,17 @@ const anyMasks = fc
 
 describe("masks of masks show what their pairs state, each once", () => {
   test.each([
-    ["and", masks.and, (seen: readonly boolean[]) => seen.every(Boolean)],
-    ["or", masks.or, (seen: readonly boolean[]) => seen.some(Boolean)],
-  ] as const)("%s", (_, join, holds) => {
+    ["and", masks.and, (visibilities: readonly boolean[]) => visibilities.every(Boolean)],
+    ["or", masks.or, (visibilities: readonly boolean[]) => visibilities.some(Boolean)],
+  ] as const)("%s", (_, combineMasks, combineVisibility) => {
     fc.assert(
       fc.property(anyMasks, ([[queries, keys], trials]) => {
-        const wanted = pairsWhere(queries, keys, (q, k) => holds(trials.map(([, visible]) => visible(q, k))));
-        const joined = join(...trials.map(([mask]) => mask));
-        expect(listPairs(...resolveSlices(joined, queries, keys))).toEqual(wanted);
-        expect(masks.maskArea(joined, queries, keys)).toBe(wanted.length);
+        const expectedPairs = pairsWhere(queries, keys, (q, k) =>
+          combineVisibility(trials.map(([, visible]) => visible(q, k))),
+        );
+        const combinedMask = combineMasks(...trials.map(([mask]) => mask));
+        expect(listPairs(...resolveSlices(combinedMask, queries, keys))).toEqual(expectedPairs);
+        expect(masks.maskArea(combinedMask, queries, keys)).toBe(expectedPairs.length);
       }),
       { numRuns: 1000 },
     );
@@ -59,23 +67,23 @@ describe("masks of masks show what their pairs state, each once", () => {
 
   test("and of or, as in a window with sinks", () => {
     const sinks = masks.or(masks.slidingWindow(3), masks.and(masks.causal(), masks.globalTokens(2)));
-    const wanted = pairsWhere(9, 9, (q, k) => k <= q && (k > q - 3 || k < 2));
-    expect(listPairs(...sinks.slices(9, 9))).toEqual(wanted);
+    const expectedPairs = pairsWhere(9, 9, (q, k) => k <= q && (k > q - 3 || k < 2));
+    expect(listPairs(...sinks.slices(9, 9))).toEqual(expectedPairs);
     expect(sinks.slices(9, 9)).toHaveLength(3);
   });
 });
 
 test("what is one shape becomes one slice", () => {
   const { and, or, causal, full, inverseCausal, slidingWindow, documents } = masks;
-  const slicesOf = (mask: Mask) => mask.slices(12, 12).length;
-  expect(slicesOf(or(causal(), slidingWindow(4)))).toBe(1);
-  expect(slicesOf(or(causal(), inverseCausal()))).toBe(1);
-  expect(slicesOf(or(documents([5, 7]), full()))).toBe(1);
-  expect(slicesOf(and(causal(), inverseCausal()))).toBe(1);
-  expect(slicesOf(and(causal(), documents([5, 7])))).toBe(2);
-  expect(slicesOf(and(documents([5, 7]), documents([5, 7])))).toBe(2);
-  const diagonal = Array.from({ length: 12 }, (_, q) => Array.from({ length: 12 }, (_, k) => k <= q && k > q - 4));
-  expect(slicesOf(masks.fromDense(diagonal))).toBe(2);
+  const countSlices = (mask: Mask) => mask.slices(12, 12).length;
+  expect(countSlices(or(causal(), slidingWindow(4)))).toBe(1);
+  expect(countSlices(or(causal(), inverseCausal()))).toBe(1);
+  expect(countSlices(or(documents([5, 7]), full()))).toBe(1);
+  expect(countSlices(and(causal(), inverseCausal()))).toBe(1);
+  expect(countSlices(and(causal(), documents([5, 7])))).toBe(2);
+  expect(countSlices(and(documents([5, 7]), documents([5, 7])))).toBe(2);
+  const bandRows = Array.from({ length: 12 }, (_, q) => Array.from({ length: 12 }, (_, k) => k <= q && k > q - 4));
+  expect(countSlices(masks.fromDense(bandRows))).toBe(2);
 });
 
 test("a mask of masks has their names", () => {
@@ -94,9 +102,9 @@ test("a thousand documents and a window over a million tokens take milliseconds"
     masks.and(masks.documents(lengths), masks.slidingWindow(512)),
     masks.documents(lengths, masks.slidingWindow({ left: 100, right: 100 })),
   );
-  const begin = performance.now();
+  const startTime = performance.now();
   const slices = resolveSlices(mask, total, total);
-  expect(performance.now() - begin).toBeLessThan(1000);
+  expect(performance.now() - startTime).toBeLessThan(1000);
   expect(slices.length).toBeLessThan(5000);
 });
 

@@ -8,16 +8,16 @@ import { anySlice, listPairs, pairsWhere } from "./pairs.ts";
 const lengths = fc.nat(9);
 
 /** A mask must cover each pair that its definition shows once, and no other. */
-function defines(
-  make: (size: number) => Mask,
-  visible: (q: number, k: number, at: { shift: number; size: number }) => boolean,
+function checkDefinition(
+  createMask: (size: number) => Mask,
+  isVisible: (q: number, k: number, sizes: { shift: number; size: number }) => boolean,
 ) {
   fc.assert(
     fc.property(lengths, lengths, fc.integer({ min: 1, max: 6 }), (queries, keys, size) => {
       fc.pre(size <= keys);
-      const wanted = pairsWhere(queries, keys, (q, k) => visible(q, k, { shift: keys - queries, size }));
-      const slices = make(size).slices(queries, keys);
-      expect(listPairs(...slices)).toEqual(wanted);
+      const expectedPairs = pairsWhere(queries, keys, (q, k) => isVisible(q, k, { shift: keys - queries, size }));
+      const slices = createMask(size).slices(queries, keys);
+      expect(listPairs(...slices)).toEqual(expectedPairs);
       expect(slices.every(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1 && q1 <= queries && k1 <= keys)).toBe(true);
     }),
     { numRuns: 1000 },
@@ -25,39 +25,40 @@ function defines(
 }
 
 describe("each mask shows what its definition states, for any lengths", () => {
-  test("full", () => defines(masks.full, () => true));
-  test("causal", () => defines(masks.causal, (q, k, { shift }) => k <= q + shift));
-  test("inverseCausal", () => defines(masks.inverseCausal, (q, k) => k >= q));
-  test("bidirectionalCausal", () => defines(masks.bidirectionalCausal, (q, k, { shift }) => k >= q && k <= q + shift));
+  test("full", () => checkDefinition(masks.full, () => true));
+  test("causal", () => checkDefinition(masks.causal, (q, k, { shift }) => k <= q + shift));
+  test("inverseCausal", () => checkDefinition(masks.inverseCausal, (q, k) => k >= q));
+  test("bidirectionalCausal", () =>
+    checkDefinition(masks.bidirectionalCausal, (q, k, { shift }) => k >= q && k <= q + shift));
   test("slidingWindow", () =>
-    defines(masks.slidingWindow, (q, k, { shift, size }) => k <= q + shift && k > q + shift - size));
+    checkDefinition(masks.slidingWindow, (q, k, { shift, size }) => k <= q + shift && k > q + shift - size));
   test("slidingWindow to the left", () =>
-    defines(
+    checkDefinition(
       (left) => masks.slidingWindow({ left }),
       (q, k, { shift, size }) => k >= q + shift - size,
     ));
   test("slidingWindow to the right", () =>
-    defines(
+    checkDefinition(
       (right) => masks.slidingWindow({ right }),
       (q, k, { shift, size }) => k <= q + shift + size,
     ));
   test("slidingWindow to both sides", () =>
-    defines(
+    checkDefinition(
       (left) => masks.slidingWindow({ left, right: 2 }),
       (q, k, { shift, size }) => k >= q + shift - size && k <= q + shift + 2,
     ));
   test("blockCausal", () =>
-    defines(
+    checkDefinition(
       masks.blockCausal,
       (q, k, { shift, size }) => q + shift >= 0 && Math.floor(k / size) <= Math.floor((q + shift) / size),
     ));
-  test("globalTokens", () => defines(masks.globalTokens, (_, k, { size }) => k < size));
+  test("globalTokens", () => checkDefinition(masks.globalTokens, (_, k, { size }) => k < size));
   test("globalTokens that see all", () =>
-    defines(
+    checkDefinition(
       (count) => masks.globalTokens(count, { queries: true }),
       (q, k, { shift, size }) => k < size || (q + shift >= 0 && q + shift < size),
     ));
-  test("prefix", () => defines(masks.prefix, (q, k, { shift, size }) => k < size || k <= q + shift));
+  test("prefix", () => checkDefinition(masks.prefix, (q, k, { shift, size }) => k < size || k <= q + shift));
 });
 
 test("global tokens may lie anywhere", () => {
@@ -65,8 +66,12 @@ test("global tokens may lie anywhere", () => {
     fc.property(fc.array(fc.nat(8), { maxLength: 5 }), lengths, fc.boolean(), (tokens, queries, seeAll) => {
       const mask = masks.globalTokens(tokens, { queries: seeAll });
       const shift = 9 - queries;
-      const wanted = pairsWhere(queries, 9, (q, k) => tokens.includes(k) || (seeAll && tokens.includes(q + shift)));
-      expect(listPairs(...mask.slices(queries, 9))).toEqual(wanted);
+      const expectedPairs = pairsWhere(
+        queries,
+        9,
+        (q, k) => tokens.includes(k) || (seeAll && tokens.includes(q + shift)),
+      );
+      expect(listPairs(...mask.slices(queries, 9))).toEqual(expectedPairs);
     }),
   );
 });
@@ -74,8 +79,10 @@ test("global tokens may lie anywhere", () => {
 const documentLengths = fc.array(fc.nat(5), { maxLength: 6 });
 
 /** To which document each position belongs, and its place there. */
-function ownersOf(sizes: readonly number[]) {
-  return sizes.flatMap((size, document) => Array.from({ length: size }, (_, place) => ({ document, place, size })));
+function listTokenDocuments(sizes: readonly number[]) {
+  return sizes.flatMap((size, document) =>
+    Array.from({ length: size }, (_, indexInDocument) => ({ document, place: indexInDocument, size })),
+  );
 }
 
 test.each<[string, masks.DocumentMask, (q: number, k: number, size: number) => boolean]>([
@@ -87,19 +94,22 @@ test.each<[string, masks.DocumentMask, (q: number, k: number, size: number) => b
 ])("documents see only themselves, %s", (_, inner, visible) => {
   fc.assert(
     fc.property(documentLengths, (sizes) => {
-      const owner = ownersOf(sizes);
-      const wanted = pairsWhere(
-        owner.length,
-        owner.length,
+      const tokenDocuments = listTokenDocuments(sizes);
+      const expectedPairs = pairsWhere(
+        tokenDocuments.length,
+        tokenDocuments.length,
         (q, k) =>
-          owner[q]!.document === owner[k]!.document && visible(owner[q]!.place, owner[k]!.place, owner[q]!.size),
+          tokenDocuments[q]!.document === tokenDocuments[k]!.document &&
+          visible(tokenDocuments[q]!.place, tokenDocuments[k]!.place, tokenDocuments[q]!.size),
       );
-      expect(listPairs(...masks.documents(sizes, inner).slices(owner.length, owner.length))).toEqual(wanted);
-      const each = masks.documents(
+      expect(listPairs(...masks.documents(sizes, inner).slices(tokenDocuments.length, tokenDocuments.length))).toEqual(
+        expectedPairs,
+      );
+      const documentMask = masks.documents(
         sizes,
         sizes.map(() => inner),
       );
-      expect(listPairs(...each.slices(owner.length, owner.length))).toEqual(wanted);
+      expect(listPairs(...documentMask.slices(tokenDocuments.length, tokenDocuments.length))).toEqual(expectedPairs);
     }),
   );
 });
@@ -107,46 +117,52 @@ test.each<[string, masks.DocumentMask, (q: number, k: number, size: number) => b
 test("answers share a question and do not see one another", () => {
   fc.assert(
     fc.property(fc.nat(5), documentLengths, (question, answers) => {
-      const owner = ownersOf([question, ...answers]);
-      const wanted = pairsWhere(owner.length, owner.length, (q, k) => {
+      const owner = listTokenDocuments([question, ...answers]);
+      const expectedPairs = pairsWhere(owner.length, owner.length, (q, k) => {
         return k <= q && (owner[k]!.document === 0 || owner[k]!.document === owner[q]!.document);
       });
       const slices = masks.shareQuestion(question, answers).slices(owner.length, owner.length);
-      expect(listPairs(...slices)).toEqual(wanted);
+      expect(listPairs(...slices)).toEqual(expectedPairs);
       expect(slices.length).toBeLessThanOrEqual(answers.length + 2);
     }),
   );
 });
 
 test("cumulative lengths pair the sequences of queries with those of keys", () => {
-  const anySide = fc.option(fc.nat(4), { nil: undefined });
+  const anyWindowSide = fc.option(fc.nat(4), { nil: undefined });
   const pairsOfLengths = fc.array(fc.tuple(fc.nat(5), fc.nat(5)), { maxLength: 5 });
   fc.assert(
-    fc.property(pairsOfLengths, fc.boolean(), anySide, anySide, (sizes, isCausal, left, right) => {
-      const [queries, keys] = [ownersOf(sizes.map(([q]) => q)), ownersOf(sizes.map(([, k]) => k))];
-      const ends = (side: 0 | 1) => sizes.reduce((sums, each) => [...sums, sums.at(-1)! + each[side]], [0]);
-      const most = isCausal ? 0 : (right ?? Number.POSITIVE_INFINITY);
-      const wanted = pairsWhere(queries.length, keys.length, (q, k) => {
+    fc.property(pairsOfLengths, fc.boolean(), anyWindowSide, anyWindowSide, (sizes, isCausal, left, right) => {
+      const [queries, keys] = [listTokenDocuments(sizes.map(([q]) => q)), listTokenDocuments(sizes.map(([, k]) => k))];
+      const cumulativeLengths = (sideIndex: 0 | 1) =>
+        sizes.reduce((sums, each) => [...sums, sums.at(-1)! + each[sideIndex]], [0]);
+      const rightBound = isCausal ? 0 : (right ?? Number.POSITIVE_INFINITY);
+      const expectedPairs = pairsWhere(queries.length, keys.length, (q, k) => {
         const distance = keys[k]!.place - queries[q]!.place - keys[k]!.size + queries[q]!.size;
-        return queries[q]!.document === keys[k]!.document && distance <= most && -distance <= (left ?? 100);
+        return queries[q]!.document === keys[k]!.document && distance <= rightBound && -distance <= (left ?? 100);
       });
-      const mask = masks.fromCuSeqlens(new Int32Array(ends(0)), ends(1), { causal: isCausal, left, right });
-      expect(listPairs(...mask.slices(queries.length, keys.length))).toEqual(wanted);
+      const mask = masks.fromCuSeqlens(new Int32Array(cumulativeLengths(0)), cumulativeLengths(1), {
+        causal: isCausal,
+        left,
+        right,
+      });
+      expect(listPairs(...mask.slices(queries.length, keys.length))).toEqual(expectedPairs);
     }),
     { numRuns: 1000 },
   );
-  const own = masks.fromCuSeqlens([0, 2, 5], null, { causal: true });
-  expect(own.slices(5, 5)).toEqual(masks.documents([2, 3], "causal").slices(5, 5));
+  const causalMask = masks.fromCuSeqlens([0, 2, 5], null, { causal: true });
+  expect(causalMask.slices(5, 5)).toEqual(masks.documents([2, 3], "causal").slices(5, 5));
 });
 
 test("a list of slices is taken if it lies within the sequence and covers nothing twice", () => {
   fc.assert(
     fc.property(fc.array(anySlice, { maxLength: 4 }), lengths, lengths, (slices, queries, keys) => {
       const pairs = listPairs(...slices);
-      const fits = slices.every(({ q1, k1 }) => q1 <= queries && k1 <= keys) && new Set(pairs).size === pairs.length;
-      const take = () => masks.fromSlices(slices).slices(queries, keys);
-      if (fits) expect(listPairs(...take())).toEqual(pairs);
-      else expect(take).toThrow(ShapeError);
+      const isValidMask =
+        slices.every(({ q1, k1 }) => q1 <= queries && k1 <= keys) && new Set(pairs).size === pairs.length;
+      const resolveMask = () => masks.fromSlices(slices).slices(queries, keys);
+      if (isValidMask) expect(listPairs(...resolveMask())).toEqual(pairs);
+      else expect(resolveMask).toThrow(ShapeError);
     }),
     { numRuns: 1000 },
   );
@@ -155,8 +171,8 @@ test("a list of slices is taken if it lies within the sequence and covers nothin
 const slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: "full" } as const;
 
 test("refusals state what is wrong", () => {
-  const twice = masks.fromSlices([slice, { ...slice, q0: 3, type: "causal" }]);
-  expect(() => twice.slices(4, 4)).toThrow(/overlapping slices queries \[0,4\).*; clip one of them/);
+  const overlappingMask = masks.fromSlices([slice, { ...slice, q0: 3, type: "causal" }]);
+  expect(() => overlappingMask.slices(4, 4)).toThrow(/overlapping slices queries \[0,4\).*; clip one of them/);
   expect(() => masks.fromSlices([slice]).slices(4, 3)).toThrow(/within 4 queries and 3 keys, received queries \[0,4\)/);
   expect(() => masks.fromSlices([{ ...slice, q0: 5 }])).toThrow(ShapeError);
   expect(() => masks.fromSlices([{ ...slice, type: "striped" as "full" }])).toThrow(ShapeError);
@@ -183,8 +199,8 @@ test("refusals of packed sequences state what is wrong", () => {
   expect(() => documents([2, 3], ["full"])).toThrow(/documents: expected 2 masks, one for each document, received 1/);
   expect(() => documents([2, 3], ["full", misspelled])).toThrow(/a Mask, "causal" or "full", received "casual"/);
   expect(() => documents([2, 0.5])).toThrow(/documents: length 1: expected an integer ≥ 0, received 0.5/);
-  const tooWide = { name: "mine", slices: () => [{ ...slice, q1: 1 }] };
-  expect(() => documents([3, 4], tooWide).slices(7, 7)).toThrow(
+  const outOfRangeMask = { name: "mine", slices: () => [{ ...slice, q1: 1 }] };
+  expect(() => documents([3, 4], outOfRangeMask).slices(7, 7)).toThrow(
     /mask mine: expected slices within 3 queries and 3 keys/,
   );
   expect(() => documents([3, 4], masks.prefix(4)).slices(7, 7)).toThrow(/prefix\(4\): expected at least 4 keys/);
@@ -206,9 +222,9 @@ test("refusals of packed sequences state what is wrong", () => {
 });
 
 test("a mask taken from a list does not follow later changes to it", () => {
-  const list = [{ ...slice, q1: 4 as number }];
-  const mask = masks.fromSlices(list);
-  list[0]!.q1 = 100;
+  const mutableSlices = [{ ...slice, q1: 4 as number }];
+  const mask = masks.fromSlices(mutableSlices);
+  mutableSlices[0]!.q1 = 100;
   expect(mask.slices(4, 4)).toEqual([slice]);
 });
 

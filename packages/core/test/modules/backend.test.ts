@@ -10,7 +10,7 @@ import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.
 import { layoutOf } from "../../src/placement/layout.ts";
 import { gather, referenceWorld } from "../reference/index.ts";
 
-const embed = { embedDim: 8, numHeads: 2 };
+const embedOptions = { embedDim: 8, numHeads: 2 };
 
 /** Needs an axis "gpu", and reports so. */
 const strictBackend: AttentionBackend = {
@@ -23,39 +23,46 @@ const strictBackend: AttentionBackend = {
 };
 
 describe("what a backend needs of the mesh", () => {
-  const reported = (rank: number): string => `demanding, rank ${rank}: init({ mesh: { gpu: 2 } })`;
+  const expectedMessage = (rank: number): string => `demanding, rank ${rank}: init({ mesh: { gpu: 2 } })`;
 
   test("is reported by the backend, on every rank, before attention looks at layouts", async () => {
     for (const ctx of await referenceWorld(2)) {
       const rows = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 4 });
       const q = zeros(ctx, [1, 2, 2, 4]);
       const call = () => attention(ctx, q, q, q, { backend: strictBackend, queries: rows, keys: rows });
-      expect(call).toThrow(reported(ctx.rank));
+      expect(call).toThrow(expectedMessage(ctx.rank));
     }
   });
 
   test("is reported when a module is made", async () => {
     const modules: ((ctx: Context, backend: AttentionBackend) => object)[] = [
-      (ctx, backend) => new MultiAxisAttention(ctx, { ...embed, backend, attentionAxis: 1 }),
-      (ctx, backend) => new MultiAxisAttention2D(ctx, { ...embed, backend, axis1: 1, axis2: 2 }),
-      (ctx, backend) => new CrossAxisAttention(ctx, { ...embed, backend, qAxis: 1, kvAxis: 1 }),
+      (ctx, backend) => new MultiAxisAttention(ctx, { ...embedOptions, backend, attentionAxis: 1 }),
+      (ctx, backend) => new MultiAxisAttention2D(ctx, { ...embedOptions, backend, axis1: 1, axis2: 2 }),
+      (ctx, backend) => new CrossAxisAttention(ctx, { ...embedOptions, backend, qAxis: 1, kvAxis: 1 }),
     ];
     for (const ctx of await referenceWorld(2)) {
-      for (const make of modules) expect(() => make(ctx, strictBackend)).toThrow(reported(ctx.rank));
+      for (const createModule of modules)
+        expect(() => createModule(ctx, strictBackend)).toThrow(expectedMessage(ctx.rank));
     }
-    const [fitting] = await referenceWorld(2, { mesh: { gpu: 2 } });
-    for (const make of modules) expect(() => make(fitting!, strictBackend)).not.toThrow();
+    const [matchingContext] = await referenceWorld(2, { mesh: { gpu: 2 } });
+    for (const createModule of modules) expect(() => createModule(matchingContext!, strictBackend)).not.toThrow();
   });
 });
 
 describe("a backend that is left out", () => {
   const modules: readonly [name: string, make: (ctx: Context, backend?: "local") => object][] = [
-    ["MultiAxisAttention", (ctx, backend) => new MultiAxisAttention(ctx, { ...embed, backend, attentionAxis: 1 })],
+    [
+      "MultiAxisAttention",
+      (ctx, backend) => new MultiAxisAttention(ctx, { ...embedOptions, backend, attentionAxis: 1 }),
+    ],
     [
       "MultiAxisAttention2D",
-      (ctx, backend) => new MultiAxisAttention2D(ctx, { ...embed, backend, axis1: 1, axis2: 2 }),
+      (ctx, backend) => new MultiAxisAttention2D(ctx, { ...embedOptions, backend, axis1: 1, axis2: 2 }),
     ],
-    ["CrossAxisAttention", (ctx, backend) => new CrossAxisAttention(ctx, { ...embed, backend, qAxis: 1, kvAxis: 1 })],
+    [
+      "CrossAxisAttention",
+      (ctx, backend) => new CrossAxisAttention(ctx, { ...embedOptions, backend, qAxis: 1, kvAxis: 1 }),
+    ],
     [
       "attention",
       (ctx, backend) => {
@@ -65,56 +72,71 @@ describe("a backend that is left out", () => {
     ],
   ];
 
-  test.each(modules)("is rejected by %s where the mesh cuts sequences; local may be named", async (name, make) => {
-    const meshes = [{ sp: 2 }, { node: 2, gpu: 1 }];
-    for (const mesh of meshes) {
-      const [axis] = Object.keys(mesh);
-      for (const ctx of await referenceWorld(2, { mesh })) {
-        expect(() => make(ctx)).toThrow(OptionError);
-        expect(() => make(ctx)).toThrow(
-          `${name}: backend: expected a backend for the mesh axes ${axis}: 2, received none; pass backend: "ring" (each`,
-        );
-        expect(() => make(ctx, "local")).not.toThrow();
+  test.each(modules)(
+    "is rejected by %s where the mesh cuts sequences; local may be named",
+    async (name, createModule) => {
+      const meshes = [{ sp: 2 }, { node: 2, gpu: 1 }];
+      for (const mesh of meshes) {
+        const [axis] = Object.keys(mesh);
+        for (const ctx of await referenceWorld(2, { mesh })) {
+          expect(() => createModule(ctx)).toThrow(OptionError);
+          expect(() => createModule(ctx)).toThrow(
+            `${name}: backend: expected a backend for the mesh axes ${axis}: 2, received none; pass backend: "ring" (each`,
+          );
+          expect(() => createModule(ctx, "local")).not.toThrow();
+        }
       }
-    }
-  });
+    },
+  );
 
-  test.each(modules)("is local for %s where no sequence is cut", async (_, make) => {
+  test.each(modules)("is local for %s where no sequence is cut", async (_, createModule) => {
     for (const mesh of [{ sp: 1 }, { dp: 2, sp: 1 }]) {
-      for (const ctx of await referenceWorld((mesh.dp ?? 1) * mesh.sp, { mesh })) expect(() => make(ctx)).not.toThrow();
+      for (const ctx of await referenceWorld((mesh.dp ?? 1) * mesh.sp, { mesh }))
+        expect(() => createModule(ctx)).not.toThrow();
     }
   });
 });
 
 describe("meshShape", () => {
   test("asks the backend for a grid of that shape, which then looks at the mesh", async () => {
-    const asked: (readonly number[])[] = [];
-    const checked: string[] = [];
-    const grid: AttentionBackend = {
+    const requestedShapes: (readonly number[])[] = [];
+    const checkedBackends: string[] = [];
+    const gridBackend: AttentionBackend = {
       ...local(),
       name: "grid",
       withShape(shape) {
-        asked.push(shape);
-        return { ...grid, name: "shaped", check: () => void checked.push("shaped") };
+        requestedShapes.push(shape);
+        return { ...gridBackend, name: "shaped", check: () => void checkedBackends.push("shaped") };
       },
-      check: () => void checked.push("grid"),
+      check: () => void checkedBackends.push("grid"),
     };
-    const [ctx] = await referenceWorld(1, { backends: [grid] });
-    const attn = new MultiAxisAttention(ctx!, { ...embed, attentionAxis: 1, backend: "grid", meshShape: [2, 3] });
-    void new MultiAxisAttention2D(ctx!, { ...embed, axis1: 0, axis2: 1, backend: grid, meshShape: [1, 1] });
-    expect(asked).toEqual([
+    const [ctx] = await referenceWorld(1, { backends: [gridBackend] });
+    const attn = new MultiAxisAttention(ctx!, {
+      ...embedOptions,
+      attentionAxis: 1,
+      backend: "grid",
+      meshShape: [2, 3],
+    });
+    void new MultiAxisAttention2D(ctx!, {
+      ...embedOptions,
+      axis1: 0,
+      axis2: 1,
+      backend: gridBackend,
+      meshShape: [1, 1],
+    });
+    expect(requestedShapes).toEqual([
       [2, 3],
       [1, 1],
     ]);
-    expect(checked).toEqual(["shaped", "shaped"]);
+    expect(checkedBackends).toEqual(["shaped", "shaped"]);
     expect((await attn.forward(zeros(ctx!, [1, 2, 8])).read()).length).toBe(16);
-    expect(checked).toEqual(["shaped", "shaped", "shaped"]);
+    expect(checkedBackends).toEqual(["shaped", "shaped", "shaped"]);
   });
 
   test("is rejected where the backend has no grid", async () => {
     const [ctx] = await referenceWorld(1, { backends: [gather()] });
     for (const backend of ["gather", undefined]) {
-      const options = { ...embed, attentionAxis: 1, meshShape: [1, 1] as const, ...(backend && { backend }) };
+      const options = { ...embedOptions, attentionAxis: 1, meshShape: [1, 1] as const, ...(backend && { backend }) };
       expect(() => new MultiAxisAttention(ctx!, options)).toThrow(
         `MultiAxisAttention: meshShape: expected a backend whose ranks form a grid, such as "mesh2d", received "${backend ?? "local"}"`,
       );

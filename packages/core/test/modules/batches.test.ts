@@ -19,40 +19,42 @@ const lengths = [6, 2, 3];
 const module = { embedDim: E, numHeads: 4, numKvHeads: 2 } as const;
 
 /** Numbers of a sample's token, wherever it lies. */
-const feature = (sample: number, token: number, i: number, seed: number): number =>
+const computeFeature = (sample: number, token: number, i: number, seed: number): number =>
   Math.sin(1 + sample * 17 + token * 5 + i * 3 + seed * 29);
 
 /** [B,S,E], tokens of each sample to the left or the right, garbage in the padding. */
-function padded(ctx: Context, padding: "left" | "right", counts: readonly number[], seed = 0): Tensor {
+function createPaddedBatch(ctx: Context, padding: "left" | "right", counts: readonly number[], seed = 0): Tensor {
   const values = counts.flatMap((count, sample) =>
-    Array.from({ length: S * E }, (_, at) => {
-      const token = Math.floor(at / E) - (padding === "left" ? S - count : 0);
-      return token < 0 || token >= count ? 1e6 : feature(sample, token, at % E, seed);
+    Array.from({ length: S * E }, (_, index) => {
+      const token = Math.floor(index / E) - (padding === "left" ? S - count : 0);
+      return token < 0 || token >= count ? 1e6 : computeFeature(sample, token, index % E, seed);
     }),
   );
   return fromArray(ctx, values, [counts.length, S, E]);
 }
 
 /** [1,n,E]: one sample without padding. */
-function single(ctx: Context, sample: number, count: number, seed = 0): Tensor {
-  const values = Array.from({ length: count * E }, (_, at) => feature(sample, Math.floor(at / E), at % E, seed));
+function createSample(ctx: Context, sample: number, count: number, seed = 0): Tensor {
+  const values = Array.from({ length: count * E }, (_, index) =>
+    computeFeature(sample, Math.floor(index / E), index % E, seed),
+  );
   return fromArray(ctx, values, [1, count, E]);
 }
 
 /** Tokens of one sample of [B,S,E]. */
-function tokensOf(x: Tensor, sample: number, padding: "left" | "right", count: number): Tensor {
-  const from = padding === "left" ? S - count : 0;
-  return x.slice(0, sample, sample + 1).slice(1, from, from + count);
+function sliceSampleTokens(x: Tensor, sample: number, padding: "left" | "right", count: number): Tensor {
+  const firstToken = padding === "left" ? S - count : 0;
+  return x.slice(0, sample, sample + 1).slice(1, firstToken, firstToken + count);
 }
 
 async function expectClose(a: Tensor, b: Tensor): Promise<void> {
-  const [left, right] = await Promise.all([a.contiguous().read(), b.contiguous().read()]);
-  expect(left.length).toBe(right.length);
-  for (const [i, value] of left.entries()) expect(value).toBeCloseTo(right[i]!, 4);
+  const [actual, expected] = await Promise.all([a.contiguous().read(), b.contiguous().read()]);
+  expect(actual.length).toBe(expected.length);
+  for (const [i, value] of actual.entries()) expect(value).toBeCloseTo(expected[i]!, 4);
 }
 
 /** A placement that no name has: of unequal shards, in pieces. */
-const uneven: Placement = {
+const unevenPlacement: Placement = {
   name: "uneven",
   spans: (index) =>
     [
@@ -65,7 +67,7 @@ const uneven: Placement = {
 };
 
 /** By position alone: what stands at equal distance turns alike. */
-const byPosition: PositionEncoding = {
+const positionScaling: PositionEncoding = {
   encode(x, spans) {
     const rows = spans.flatMap(({ start, length, step }) => Array.from({ length }, (_, i) => start + i * step));
     const table = rows.flatMap((row) => [1, 0.5].map((slope) => Math.exp(-slope * row)));
@@ -74,36 +76,39 @@ const byPosition: PositionEncoding = {
 };
 
 describe.each(["left", "right"] as const)("a batch padded on the %s", (padding) => {
-  const own: readonly Mask[] = [masks.causal(), masks.slidingWindow(2), masks.documents([1, 2])];
-  const maskChoices: readonly (Mask | readonly Mask[])[] = [masks.causal(), own];
+  const sampleMasks: readonly Mask[] = [masks.causal(), masks.slidingWindow(2), masks.documents([1, 2])];
+  const maskChoices: readonly (Mask | readonly Mask[])[] = [masks.causal(), sampleMasks];
 
   test.each(maskChoices.map((mask) => [Array.isArray(mask) ? "one for each sample" : "one mask", mask] as const))(
     "gives what each sample gives alone, gradients too: %s",
     async (_, mask) => {
       const ctx = (await referenceWorld(1))[0]!;
       const attn = new MultiAxisAttention(ctx, { ...module, attentionAxis: 1 });
-      const x = padded(ctx, padding, lengths);
+      const x = createPaddedBatch(ctx, padding, lengths);
       x.requiresGrad = true;
       const out = attn.forward(x, { mask, lengths, padding });
-      const losses = lengths.map((count, sample) => sum(tokensOf(out, sample, padding, count)));
+      const losses = lengths.map((count, sample) => sum(sliceSampleTokens(out, sample, padding, count)));
       losses.reduce((total, each) => total.add(each)).backward();
       for (const [sample, count] of lengths.entries()) {
-        const alone = single(ctx, sample, count);
-        alone.requiresGrad = true;
-        const maskOf = Array.isArray(mask) ? (mask[sample] as Mask) : (mask as Mask);
-        const expected = attn.forward(alone, { mask: maskOf });
+        const sampleInput = createSample(ctx, sample, count);
+        sampleInput.requiresGrad = true;
+        const sampleMask = Array.isArray(mask) ? (mask[sample] as Mask) : (mask as Mask);
+        const expected = attn.forward(sampleInput, { mask: sampleMask });
         sum(expected).backward();
-        await expectClose(tokensOf(out, sample, padding, count), expected);
-        await expectClose(tokensOf(x.grad!, sample, padding, count), alone.grad!);
+        await expectClose(sliceSampleTokens(out, sample, padding, count), expected);
+        await expectClose(sliceSampleTokens(x.grad!, sample, padding, count), sampleInput.grad!);
       }
     },
   );
 
   test("is the same on two ranks, whose shards a placement of the call cuts", async () => {
-    const [one] = await referenceWorld(1);
+    const [singleContext] = await referenceWorld(1);
     const options = { ...module, attentionAxis: 1 } as const;
-    const call = { mask: own, lengths, padding };
-    const expected = new MultiAxisAttention(one!, options).forward(padded(one!, padding, lengths), call);
+    const call = { mask: sampleMasks, lengths, padding };
+    const expected = new MultiAxisAttention(singleContext!, options).forward(
+      createPaddedBatch(singleContext!, padding, lengths),
+      call,
+    );
     const ranks = await referenceWorld(2, { backends: [gather()] });
     await Promise.all(
       ranks.map(async (ctx) => {
@@ -113,10 +118,10 @@ describe.each(["left", "right"] as const)("a batch padded on the %s", (padding) 
           placement: "zigzag",
           sequenceLength: 99,
         });
-        const cut = { placement: uneven, length: S };
-        const mine = shard(ctx, padded(ctx, padding, lengths), 1, cut);
-        const out = attn.forward(mine, { ...call, placement: uneven, sequenceLength: S });
-        await expectClose(unshard(ctx, out, 1, cut), expected);
+        const shardOptions = { placement: unevenPlacement, length: S };
+        const inputShard = shard(ctx, createPaddedBatch(ctx, padding, lengths), 1, shardOptions);
+        const out = attn.forward(inputShard, { ...call, placement: unevenPlacement, sequenceLength: S });
+        await expectClose(unshard(ctx, out, 1, shardOptions), expected);
       }),
     );
   });
@@ -125,45 +130,59 @@ describe.each(["left", "right"] as const)("a batch padded on the %s", (padding) 
     const ctx = (await referenceWorld(1))[0]!;
     const attn = new CrossAxisAttention(ctx, { ...module, qAxis: 1, kvAxis: 1 });
     const keyLengths = [1, 6, 4];
-    const [q, kv] = [padded(ctx, padding, lengths, 1), padded(ctx, padding, keyLengths, 2)];
+    const [q, kv] = [createPaddedBatch(ctx, padding, lengths, 1), createPaddedBatch(ctx, padding, keyLengths, 2)];
     const out = attn.forward(q, kv, {
-      mask: own.with(2, masks.causal()),
+      mask: sampleMasks.with(2, masks.causal()),
       lengths: { queries: lengths, keys: keyLengths },
       padding,
     });
     for (const [sample, count] of lengths.entries()) {
-      const alone = [single(ctx, sample, count, 1), single(ctx, sample, keyLengths[sample]!, 2)] as const;
-      const expected = attn.forward(...alone, { mask: own.with(2, masks.causal())[sample]! });
-      await expectClose(tokensOf(out, sample, padding, count), expected);
+      const sampleInputs = [
+        createSample(ctx, sample, count, 1),
+        createSample(ctx, sample, keyLengths[sample]!, 2),
+      ] as const;
+      const expected = attn.forward(...sampleInputs, { mask: sampleMasks.with(2, masks.causal())[sample]! });
+      await expectClose(sliceSampleTokens(out, sample, padding, count), expected);
     }
   });
 
   test("over two axes, whose rows are one sequence", async () => {
     // The same seed, and so the same weights.
-    const [one, other] = [await referenceWorld(1), await referenceWorld(1)].map(([ctx]) => ctx!) as [Context, Context];
-    const flat = new MultiAxisAttention(one, { ...module, attentionAxis: 1 });
-    const grid = new MultiAxisAttention2D(other, { ...module, axis1: 1, axis2: 2 });
-    const call = { mask: own, lengths, padding };
-    const out = grid.forward(padded(other, padding, lengths).reshape([B, 3, 2, E]), call);
-    await expectClose(out.reshape([B, S, E]), flat.forward(padded(one, padding, lengths), call));
+    const [flatContext, gridContext] = [await referenceWorld(1), await referenceWorld(1)].map(([ctx]) => ctx!) as [
+      Context,
+      Context,
+    ];
+    const flatAttention = new MultiAxisAttention(flatContext, { ...module, attentionAxis: 1 });
+    const gridAttention = new MultiAxisAttention2D(gridContext, { ...module, axis1: 1, axis2: 2 });
+    const call = { mask: sampleMasks, lengths, padding };
+    const out = gridAttention.forward(createPaddedBatch(gridContext, padding, lengths).reshape([B, 3, 2, E]), call);
+    await expectClose(
+      out.reshape([B, S, E]),
+      flatAttention.forward(createPaddedBatch(flatContext, padding, lengths), call),
+    );
   });
 });
 
 test("placements of a call cut queries and keys, and positions follow them", async () => {
-  const [one] = await referenceWorld(1);
-  const options = { ...module, qAxis: 1, kvAxis: 1, positions: byPosition } as const;
-  const [q, kv] = [single(one!, 0, S, 1), single(one!, 0, 5, 2)];
-  const expected = new CrossAxisAttention(one!, options).forward(q, kv, { mask: masks.slidingWindow(4) });
+  const [singleContext] = await referenceWorld(1);
+  const options = { ...module, qAxis: 1, kvAxis: 1, positions: positionScaling } as const;
+  const [q, kv] = [createSample(singleContext!, 0, S, 1), createSample(singleContext!, 0, 5, 2)];
+  const expected = new CrossAxisAttention(singleContext!, options).forward(q, kv, { mask: masks.slidingWindow(4) });
   const ranks = await referenceWorld(2, { backends: [gather()] });
   await Promise.all(
     ranks.map(async (ctx) => {
       const attn = new CrossAxisAttention(ctx, { ...options, backend: "gather" });
-      const mine = shard(ctx, single(ctx, 0, S, 1), 1, { placement: uneven });
-      const keys = shard(ctx, single(ctx, 0, 5, 2), 1, { placement: "striped" });
-      const lengthsOf = { sequenceLength: S, kvSequenceLength: 5 };
-      const call = { mask: masks.slidingWindow(4), placement: uneven, kvPlacement: "striped", ...lengthsOf } as const;
-      const out = attn.forward(mine, keys, call);
-      await expectClose(unshard(ctx, out, 1, { placement: uneven, length: S }), expected);
+      const localShard = shard(ctx, createSample(ctx, 0, S, 1), 1, { placement: unevenPlacement });
+      const keys = shard(ctx, createSample(ctx, 0, 5, 2), 1, { placement: "striped" });
+      const sequenceLengths = { sequenceLength: S, kvSequenceLength: 5 };
+      const call = {
+        mask: masks.slidingWindow(4),
+        placement: unevenPlacement,
+        kvPlacement: "striped",
+        ...sequenceLengths,
+      } as const;
+      const out = attn.forward(localShard, keys, call);
+      await expectClose(unshard(ctx, out, 1, { placement: unevenPlacement, length: S }), expected);
     }),
   );
 });
@@ -171,7 +190,7 @@ test("placements of a call cut queries and keys, and positions follow them", asy
 test("refusals state what is wrong", async () => {
   const ctx = (await referenceWorld(1))[0]!;
   const attn = new MultiAxisAttention(ctx, { ...module, attentionAxis: 1 });
-  const x = padded(ctx, "right", lengths);
+  const x = createPaddedBatch(ctx, "right", lengths);
   expect(() => attn.forward(x, { mask: [masks.causal()] })).toThrow(
     /mask: expected 3 masks, one for each sample of the batch, received 1/,
   );

@@ -47,13 +47,13 @@ describe("forward hooks", () => {
 
   test("run in the forward's scope, and must be functions", () => {
     const linear = layer();
-    let inner: Tensor | undefined;
+    let innerOutput: Tensor | undefined;
     linear.registerForwardHook((y) => {
-      inner = (y as Tensor).neg();
+      innerOutput = (y as Tensor).neg();
       return y;
     });
     linear.forward(ones(ctx, [1, 2]));
-    expect(inner!.isDisposed).toBe(true);
+    expect(innerOutput!.isDisposed).toBe(true);
     expect(() => linear.registerForwardHook(1 as never)).toThrow(OptionError);
     expect(() => linear.registerForwardPreHook(null as never)).toThrow(OptionError);
   });
@@ -61,11 +61,11 @@ describe("forward hooks", () => {
 
 test("a resource is disposed with its module, once", () => {
   const linear = layer();
-  let disposed = 0;
-  linear.addResource({ [Symbol.dispose]: () => void disposed++ });
+  let numDisposed = 0;
+  linear.addResource({ [Symbol.dispose]: () => void numDisposed++ });
   linear.dispose();
   linear.dispose();
-  expect(disposed).toBe(1);
+  expect(numDisposed).toBe(1);
   expect(() => linear.addResource({} as never)).toThrow(OptionError);
 });
 
@@ -98,14 +98,14 @@ describe("setData", () => {
 
 test("reduceGradients calls each reducer once, and leaves its parameters to it", () => {
   const linear = new Linear(ctx, 2, 1);
-  let [calls, zeroed] = [0, 0];
-  const reducer = { reduceGradients: () => void calls++, zeroGrad: () => void zeroed++ };
+  let [numReductions, numZeroed] = [0, 0];
+  const reducer = { reduceGradients: () => void numReductions++, zeroGrad: () => void numZeroed++ };
   for (const parameter of linear.parameters()) parameter.replication = { ranks: 2, hasLocalGrad: true, reducer };
   reduceGradients(ctx, linear);
-  expect(calls).toBe(1);
+  expect(numReductions).toBe(1);
   expect(linear.weight.grad).toBe(null);
   linear.zeroGrad();
-  expect(zeroed).toBeGreaterThan(0);
+  expect(numZeroed).toBeGreaterThan(0);
 });
 
 test("memory of a device in TypeScript cannot be released", () => {

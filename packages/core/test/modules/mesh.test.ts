@@ -22,82 +22,89 @@ interface Input {
   readonly placement: PlacementName | Placement;
 }
 
-interface Case {
-  readonly make: (ctx: Context, backend: string) => Module;
-  readonly run: (module: Module, inputs: Tensor[]) => Tensor;
+interface ModuleCase {
+  readonly createModule: (ctx: Context, backend: string) => Module;
+  readonly runForward: (module: Module, inputs: Tensor[]) => Tensor;
   readonly inputs: readonly Input[];
 }
 
 /** One rank holds all, however the others share. */
-function shardOn(ctx: Context, placement: Input["placement"]): Input["placement"] {
+function selectPlacement(ctx: Context, placement: Input["placement"]): Input["placement"] {
   return ctx.size > 1 ? placement : "contiguous";
 }
 
 /** Output and gradients of the inputs whole, then the gradients of the parameters. */
-async function run(ctx: Context, { make, run, inputs }: Case): Promise<number[][]> {
+async function computeResults(
+  ctx: Context,
+  { createModule: make, runForward: run, inputs }: ModuleCase,
+): Promise<number[][]> {
   const device = ctx.device as ReferenceDevice;
   using module = make(ctx, ctx.size > 1 ? "gather" : "local");
-  const placed = inputs.map(({ shape, axis, placement }) => ({
+  const placedInputs = inputs.map(({ shape, axis, placement }) => ({
     shape,
     axis,
-    options: { placement: shardOn(ctx, placement), length: shape.at(axis)! },
+    options: { placement: selectPlacement(ctx, placement), length: shape.at(axis)! },
   }));
-  const leaves = placed.map(({ shape, axis, options }, i) => {
-    using whole = fromArray(ctx, values(numel(shape), i + 1), shape);
-    const leaf = shard(ctx, whole, axis, options).detach();
+  const leaves = placedInputs.map(({ shape, axis, options }, i) => {
+    using fullInput = fromArray(ctx, values(numel(shape), i + 1), shape);
+    const leaf = shard(ctx, fullInput, axis, options).detach();
     leaf.requiresGrad = true;
     return leaf;
   });
-  const [first] = placed as [(typeof placed)[0]];
+  const [firstInput] = placedInputs as [(typeof placedInputs)[0]];
   using out = run(module, leaves);
   expect(out.shape).toEqual(leaves[0]!.shape);
   expect(out.isContiguous).toBe(true);
-  using weights = fromArray(ctx, values(numel(first.shape), 99), first.shape);
-  using seed = shard(ctx, weights, first.axis, first.options);
+  using weights = fromArray(ctx, values(numel(firstInput.shape), 99), firstInput.shape);
+  using seed = shard(ctx, weights, firstInput.axis, firstInput.options);
   out.backward(seed);
   reduceGradients(ctx, module);
-  const wholes = [out, ...leaves.map((leaf) => leaf.grad!)].map((x, i) => {
-    const { axis, options } = placed[Math.max(0, i - 1)]!;
+  const fullResults = [out, ...leaves.map((leaf) => leaf.grad!)].map((x, i) => {
+    const { axis, options } = placedInputs[Math.max(0, i - 1)]!;
     return unshard(ctx, x, axis, options);
   });
-  return Promise.all([...wholes, ...module.parameters().map((each) => each.grad!)].map((x) => device.values(x)));
+  return Promise.all([...fullResults, ...module.parameters().map((each) => each.grad!)].map((x) => device.values(x)));
 }
 
-async function compare(size: number, each: Case): Promise<void> {
-  const [alone] = await referenceWorld(1, { double: true });
-  const expected = await run(alone!, each);
+async function compareWithSingleRank(size: number, moduleCase: ModuleCase): Promise<void> {
+  const [singleContext] = await referenceWorld(1, { double: true });
+  const expected = await computeResults(singleContext!, moduleCase);
   const ranks = await referenceWorld(size, { double: true, backends: [gather()] });
-  for (const found of await Promise.all(ranks.map((ctx) => run(ctx, each)))) {
-    expect(found.length).toBe(expected.length);
-    for (const [i, wanted] of expected.entries()) {
-      expect(found[i]!.length).toBe(wanted.length);
-      for (const [j, value] of wanted.entries()) expect(found[i]![j]).toBeCloseTo(value, 9);
+  for (const actual of await Promise.all(ranks.map((ctx) => computeResults(ctx, moduleCase)))) {
+    expect(actual.length).toBe(expected.length);
+    for (const [i, expectedValues] of expected.entries()) {
+      expect(actual[i]!.length).toBe(expectedValues.length);
+      for (const [j, value] of expectedValues.entries()) expect(actual[i]![j]).toBeCloseTo(value, 9);
     }
   }
 }
 
-const embed = { embedDim: 8, numHeads: 4, numKvHeads: 2 };
+const embedOptions = { embedDim: 8, numHeads: 4, numKvHeads: 2 };
 
-interface Along {
+interface AxisCaseOptions {
   readonly mask?: Mask;
   readonly placement?: Input["placement"];
   readonly useCheckpoint?: boolean;
 }
 
-function along(axis: number, shape: Shape, { mask = full(), placement = "contiguous", ...more }: Along = {}): Case {
+function createAxisCase(
+  axis: number,
+  shape: Shape,
+  { mask = full(), placement = "contiguous", ...moduleOptions }: AxisCaseOptions = {},
+): ModuleCase {
   const sequenceLength = shape.at(axis)!;
   return {
-    make: (ctx, backend) =>
+    createModule: (ctx, backend) =>
       new MultiAxisAttention(ctx, {
-        ...embed,
-        ...more,
+        ...embedOptions,
+        ...moduleOptions,
         attentionAxis: axis,
         backend,
         mask,
-        placement: shardOn(ctx, placement),
+        placement: selectPlacement(ctx, placement),
         sequenceLength,
       }),
-    run: (module, [x]) => (module as MultiAxisAttention).forward(x!),
+    runForward: (module, [x]) => (module as MultiAxisAttention).forward(x!),
     inputs: [{ shape, axis, placement }],
   };
 }
@@ -107,12 +114,12 @@ const masks: readonly Mask[] = [full(), causal(), slidingWindow(3), documents([2
 describe("MultiAxisAttention equals one rank's", () => {
   test.each(masks.map((mask) => [mask.name, mask] as const))("%s, every placement", async (_, mask) => {
     for (const placement of ["contiguous", "zigzag", "striped"] as const) {
-      await compare(3, along(1, [2, 7, 8], { mask, placement }));
+      await compareWithSingleRank(3, createAxisCase(1, [2, 7, 8], { mask, placement }));
     }
   });
 
   test.each([1, 2, 4, 5])("%i ranks", (size) =>
-    compare(size, along(1, [1, 6, 8], { mask: causal(), placement: "zigzag" })),
+    compareWithSingleRank(size, createAxisCase(1, [1, 6, 8], { mask: causal(), placement: "zigzag" })),
   );
 
   test.each([
@@ -121,14 +128,15 @@ describe("MultiAxisAttention equals one rank's", () => {
     [1, [2, 5, 3, 8]],
     [-4, [5, 2, 2, 8]],
     [0, [5, 8]],
-  ])("axis %i of %j", (axis, shape) => compare(2, along(axis, shape)));
+  ])("axis %i of %j", (axis, shape) => compareWithSingleRank(2, createAxisCase(axis, shape)));
 
   test("more ranks than rows, and shards of given lengths", async () => {
-    await compare(4, along(1, [1, 3, 8], { mask: causal() }));
-    await compare(3, along(1, [1, 6, 8], { mask: causal(), placement: contiguous([1, 5, 0]) }));
+    await compareWithSingleRank(4, createAxisCase(1, [1, 3, 8], { mask: causal() }));
+    await compareWithSingleRank(3, createAxisCase(1, [1, 6, 8], { mask: causal(), placement: contiguous([1, 5, 0]) }));
   });
 
-  test("recomputed instead of kept", () => compare(2, along(1, [2, 4, 8], { useCheckpoint: true })));
+  test("recomputed instead of kept", () =>
+    compareWithSingleRank(2, createAxisCase(1, [2, 4, 8], { useCheckpoint: true })));
 });
 
 test("MultiAxisAttention2D equals one rank's, for axes apart and in any order", async () => {
@@ -140,10 +148,10 @@ test("MultiAxisAttention2D equals one rank's, for axes apart and in any order", 
       [-2, 0],
     ] as const) {
       const shape = [2, 3, 2, 4, 8];
-      await compare(2, {
-        make: (ctx, backend) =>
+      await compareWithSingleRank(2, {
+        createModule: (ctx, backend) =>
           new MultiAxisAttention2D(ctx, {
-            ...embed,
+            ...embedOptions,
             axis1,
             axis2,
             backend,
@@ -151,7 +159,7 @@ test("MultiAxisAttention2D equals one rank's, for axes apart and in any order", 
             causal: true,
             sequenceLength: shape.at(axis1)!,
           }),
-        run: (module, [x]) => (module as MultiAxisAttention2D).forward(x!),
+        runForward: (module, [x]) => (module as MultiAxisAttention2D).forward(x!),
         inputs: [{ shape, axis: axis1, placement }],
       });
     }
@@ -159,10 +167,10 @@ test("MultiAxisAttention2D equals one rank's, for axes apart and in any order", 
 });
 
 test("CrossAxisAttention equals one rank's, with other lengths, placements and embeddings", () =>
-  compare(3, {
-    make: (ctx, backend) =>
+  compareWithSingleRank(3, {
+    createModule: (ctx, backend) =>
       new CrossAxisAttention(ctx, {
-        ...embed,
+        ...embedOptions,
         qAxis: 1,
         kvAxis: 0,
         kvEmbedDim: 6,
@@ -173,7 +181,7 @@ test("CrossAxisAttention equals one rank's, with other lengths, placements and e
         sequenceLength: 5,
         kvSequenceLength: 7,
       }),
-    run: (module, [q, kv]) => (module as CrossAxisAttention).forward(q!, kv!),
+    runForward: (module, [q, kv]) => (module as CrossAxisAttention).forward(q!, kv!),
     inputs: [
       { shape: [2, 5, 8], axis: 1, placement: "striped" },
       { shape: [7, 2, 1, 6], axis: 0, placement: "zigzag" },

@@ -21,7 +21,7 @@ beforeEach(async () => {
 });
 
 const options: MultiAxisAttentionOptions = { embedDim: 8, numHeads: 2, attentionAxis: 1 };
-const attn = (more: object = {}) => new MultiAxisAttention(ctx, { ...options, ...more });
+const createAttention = (extraOptions: object = {}) => new MultiAxisAttention(ctx, { ...options, ...extraOptions });
 const input = (shape: readonly number[], seed = 1) =>
   fromArray(
     ctx,
@@ -31,11 +31,11 @@ const input = (shape: readonly number[], seed = 1) =>
     ),
     shape,
   );
-const read = async (x: Tensor) => [...(await x.read())];
+const readValues = async (x: Tensor) => [...(await x.read())];
 
 describe("parameters", () => {
   test("are named and shaped as the original's", () => {
-    const shapes = attn({ numHeads: 4, numKvHeads: 2 })
+    const shapes = createAttention({ numHeads: 4, numKvHeads: 2 })
       .namedParameters()
       .map(([name, x]) => [name, x.shape]);
     expect(shapes).toEqual([
@@ -44,8 +44,8 @@ describe("parameters", () => {
       ["out_proj.weight", [8, 8]],
       ["out_proj.bias", [8]],
     ]);
-    expect(attn({ bias: false }).parameters().length).toBe(2);
-    expect(attn({ headDim: 3 }).parameters()[0]!.shape).toEqual([18, 8]);
+    expect(createAttention({ bias: false }).parameters().length).toBe(2);
+    expect(createAttention({ headDim: 3 }).parameters()[0]!.shape).toEqual([18, 8]);
     const cross = new CrossAxisAttention(ctx, { embedDim: 8, numHeads: 2, qAxis: 0, kvAxis: 0, kvEmbedDim: 5 });
     expect(cross.namedParameters().map(([name, x]) => [name, x.shape])).toEqual([
       ["q_proj.weight", [8, 8]],
@@ -58,32 +58,34 @@ describe("parameters", () => {
   });
 
   test("are the same on every rank and every mesh, and others for another seed", async () => {
-    const drawn = async (ranks: readonly Context[]) => {
+    const readInitialWeights = async (ranks: readonly Context[]) => {
       const weights = ranks.map((each) => new Linear(each, 3, 2)).flatMap((each) => each.parameters());
       return new Set(await Promise.all(weights.map(async (each) => String(await each.read()))));
     };
-    const one = await drawn(await referenceWorld(1, { seed: 5 }));
-    expect(one.size).toBe(2);
-    expect(await drawn(await referenceWorld(4, { seed: 5, spSize: 2 }))).toEqual(one);
-    expect((await drawn(await referenceWorld(1, { seed: 6 }))).has([...one][0]!)).toBe(false);
+    const singleRankWeights = await readInitialWeights(await referenceWorld(1, { seed: 5 }));
+    expect(singleRankWeights.size).toBe(2);
+    expect(await readInitialWeights(await referenceWorld(4, { seed: 5, spSize: 2 }))).toEqual(singleRankWeights);
+    expect((await readInitialWeights(await referenceWorld(1, { seed: 6 }))).has([...singleRankWeights][0]!)).toBe(
+      false,
+    );
   });
 
   test("are rank 0's, should another device draw otherwise", async () => {
     const ranks = await referenceWorld(2);
     ranks[1]!.device.kernels.random = (out) => ranks[1]!.device.kernels.fill(out, 7);
-    const [first, second] = ranks.map((each) => new Linear(each, 3, 2));
-    expect(await read(second!.weight)).toEqual(await read(first!.weight));
+    const [rank0Layer, rank1Layer] = ranks.map((each) => new Linear(each, 3, 2));
+    expect(await readValues(rank1Layer!.weight)).toEqual(await readValues(rank0Layer!.weight));
   });
 
   test("are drawn within ±1/√in", async () => {
-    const drawn = await new Linear(ctx, 16, 64).weight.read();
-    expect(Math.max(...drawn)).toBeGreaterThan(0.2);
-    expect(Math.max(...drawn)).toBeLessThan(0.25);
-    expect(Math.min(...drawn)).toBeLessThan(-0.2);
+    const drawnWeights = await new Linear(ctx, 16, 64).weight.read();
+    expect(Math.max(...drawnWeights)).toBeGreaterThan(0.2);
+    expect(Math.max(...drawnWeights)).toBeLessThan(0.25);
+    expect(Math.min(...drawnWeights)).toBeLessThan(-0.2);
   });
 
   test("belong to the module: zeroGrad and dispose free everything", async () => {
-    const module = attn();
+    const module = createAttention();
     {
       using x = input([1, 3, 8]);
       using out = module.forward(x);
@@ -99,9 +101,9 @@ describe("parameters", () => {
 
   test("disposing a module disposes those within, whatever else they hold", () => {
     class Holder extends Module {
-      held = true;
+      moduleOption = true;
       override [Symbol.dispose](): void {
-        this.held = false;
+        this.moduleOption = false;
         super[Symbol.dispose]();
       }
     }
@@ -110,7 +112,7 @@ describe("parameters", () => {
     }
     const outer = new Outer();
     outer.dispose();
-    expect(outer.inner.held).toBe(false);
+    expect(outer.inner.moduleOption).toBe(false);
   });
 
   test("training is a switch for the whole tree, and names are unique", () => {
@@ -132,7 +134,7 @@ describe("parameters", () => {
 
 describe("a layer in a field that is no child", () => {
   class Plain extends Module {
-    attn = attn();
+    attn = createAttention();
     forward(x: Tensor): Tensor {
       return this.attn.forward(x);
     }
@@ -154,34 +156,34 @@ describe("a layer in a field that is no child", () => {
 
   test("is found in an array, among children, and when it replaces one", () => {
     class Blocks extends Module {
-      blocks = [attn(), attn()];
+      blocks = [createAttention(), createAttention()];
     }
     expect(() => new Blocks().parameters()).toThrow(
       /Blocks: .* the field "blocks" \(MultiAxisAttention\[\]\); write blocks = this\.addChild\("blocks", new ModuleList\(\[…\]\)\)/,
     );
-    class Half extends Module {
-      blocks = [this.addChild("first", attn()), attn()];
+    class HalfRegistered extends Module {
+      blocks = [this.addChild("first", createAttention()), createAttention()];
     }
-    expect(() => new Half().parameters()).toThrow(/the field "blocks"/);
-    class Assigned extends Module {
+    expect(() => new HalfRegistered().parameters()).toThrow(/the field "blocks"/);
+    class AssignedField extends Module {
       head = this.addChild("head", new Linear(ctx, 8, 2));
     }
-    const assigned = new Assigned();
-    assigned.head = new Linear(ctx, 8, 3);
-    expect(() => assigned.parameters()).toThrow(/the field "head" \(Linear\)/);
+    const assignedModule = new AssignedField();
+    assignedModule.head = new Linear(ctx, 8, 3);
+    expect(() => assignedModule.parameters()).toThrow(/the field "head" \(Linear\)/);
   });
 
   test("is legal where it is registered within a child, or another module's in a #field", () => {
-    class Shared extends Module {
+    class SharedProjection extends Module {
       readonly #teacher = new Linear(ctx, 8, 8);
-      inner = this.addChild("inner", attn());
+      inner = this.addChild("inner", createAttention());
       projection = this.inner.outProjection;
       layers = [this.inner, this.projection];
       forward(x: Tensor): Tensor {
         return this.projection.forward(this.#teacher.forward(x));
       }
     }
-    const module = new Shared();
+    const module = new SharedProjection();
     expect(module.forward(input([1, 2, 8])).shape).toEqual([1, 2, 8]);
     expect(module.parameters().length).toBe(4);
   });
@@ -189,45 +191,45 @@ describe("a layer in a field that is no child", () => {
 
 describe("forward", () => {
   test("takes a mask or document lengths for one call", async () => {
-    const module = attn();
+    const module = createAttention();
     const x = input([1, 4, 8]);
-    const plain = await read(module.forward(x));
-    expect(await read(module.forward(x, { mask: full() }))).toEqual(plain);
-    expect(await read(module.forward(x, { mask: causal() }))).not.toEqual(plain);
-    const apart = await read(module.forward(x, { documents: [3, 1] }));
-    expect(apart.slice(24)).toEqual(await read(module.forward(x.slice(1, 3))));
+    const plainOutput = await readValues(module.forward(x));
+    expect(await readValues(module.forward(x, { mask: full() }))).toEqual(plainOutput);
+    expect(await readValues(module.forward(x, { mask: causal() }))).not.toEqual(plainOutput);
+    const separateOutput = await readValues(module.forward(x, { documents: [3, 1] }));
+    expect(separateOutput.slice(24)).toEqual(await readValues(module.forward(x.slice(1, 3))));
     expect(() => module.forward(x, { mask: full(), documents: [4] })).toThrow(/mask or documents, received both/);
   });
 
   test("the softmax scale is 1 / √headDim unless given", async () => {
     const outcomes = [];
     for (const scale of [undefined, 0.5, 0.1]) {
-      const fresh = await init({ device: new ReferenceDevice() });
-      const module = new MultiAxisAttention(fresh, { ...options, ...(scale && { scale }) });
-      outcomes.push(await read(module.forward(fromArray(fresh, values(32), [1, 4, 8]))));
+      const freshContext = await init({ device: new ReferenceDevice() });
+      const module = new MultiAxisAttention(freshContext, { ...options, ...(scale && { scale }) });
+      outcomes.push(await readValues(module.forward(fromArray(freshContext, values(32), [1, 4, 8]))));
     }
     expect(outcomes[1]).toEqual(outcomes[0]);
     expect(outcomes[2]).not.toEqual(outcomes[0]);
   });
 
   test("documents are causal in a causal module", async () => {
-    const module = attn({ causal: true });
+    const module = createAttention({ causal: true });
     const x = input([1, 4, 8]);
-    expect((await read(module.forward(x, { documents: [3, 1] }))).slice(0, 24)).toEqual(
-      await read(module.forward(x.slice(1, 0, 3))),
+    expect((await readValues(module.forward(x, { documents: [3, 1] }))).slice(0, 24)).toEqual(
+      await readValues(module.forward(x.slice(1, 0, 3))),
     );
   });
 
   test("all axes but one are batch", async () => {
-    const module = attn({ attentionAxis: 2 });
+    const module = createAttention({ attentionAxis: 2 });
     const x = input([2, 3, 4, 8]);
     const out = module.forward(x);
-    const part = module.forward(x.slice(0, 1).slice(1, 2));
-    expect(await read(out.slice(0, 1).slice(1, 2))).toEqual(await read(part));
+    const partialOutput = module.forward(x.slice(0, 1).slice(1, 2));
+    expect(await readValues(out.slice(0, 1).slice(1, 2))).toEqual(await readValues(partialOutput));
   });
 
   test("in bfloat16 throughout", async () => {
-    const module = attn({ dtype: "bfloat16" });
+    const module = createAttention({ dtype: "bfloat16" });
     const x = input([1, 4, 8]).to("bfloat16");
     x.requiresGrad = true;
     const out = module.forward(x);
@@ -237,21 +239,21 @@ describe("forward", () => {
   });
 
   test("a checkpointed module keeps only its input and the result", () => {
-    const kept = ([false, true, "keepAttention"] as const).map((useCheckpoint) => {
-      const module = attn({ useCheckpoint });
-      const before = ctx.device.memory().allocated;
+    const memoryByMode = ([false, true, "keepAttention"] as const).map((useCheckpoint) => {
+      const module = createAttention({ useCheckpoint });
+      const allocatedBefore = ctx.device.memory().allocated;
       using x = input([1, 4, 8]);
       using out = module.forward(x);
-      return [ctx.device.memory().allocated - before, out.size] as const;
+      return [ctx.device.memory().allocated - allocatedBefore, out.size] as const;
     });
-    expect(kept[1]![0]).toBe(2 * 4 * 4 * 8);
-    expect(kept[1]![0]).toBeLessThan(kept[0]![0]);
+    expect(memoryByMode[1]![0]).toBe(2 * 4 * 4 * 8);
+    expect(memoryByMode[1]![0]).toBeLessThan(memoryByMode[0]![0]);
     // And attention's out and lse, if they are to be kept.
-    expect(kept[2]![0]).toBe(3 * 4 * 4 * 8 + 4 * 4 * options.numHeads);
+    expect(memoryByMode[2]![0]).toBe(3 * 4 * 4 * 8 + 4 * 4 * options.numHeads);
   });
 
   test("many steps leave memory flat", () => {
-    const module = attn({ causal: true });
+    const module = createAttention({ causal: true });
     let level = 0;
     for (let step = 0; step < 100; step++) {
       using x = input([1, 3, 8]);
@@ -268,45 +270,53 @@ describe("forward", () => {
 
 describe("bad input reports what would be right", () => {
   test("options", () => {
-    expect(() => attn({ embedDim: 10, numHeads: 4 })).toThrow(
+    expect(() => createAttention({ embedDim: 10, numHeads: 4 })).toThrow(
       /an integer head size \(headDim or embedDim \/ numHeads\) from 1 to 256, received 10 \/ 4; change numHeads/,
     );
-    expect(() => attn({ numHeads: 4, numKvHeads: 3 })).toThrow(/numHeads divisible by numKvHeads, received 4 and 3/);
-    expect(() => attn({ embedDim: 0 })).toThrow(/embedDim: expected an integer ≥ 1, received 0/);
-    expect(() => attn({ headDim: 300 })).toThrow(/headDim: .* received 300/);
-    expect(() => attn({ causal: true, mask: slidingWindow(2) })).toThrow(/causal or mask, received both/);
-    expect(() => attn({ meshSize: [2, 2] })).toThrow(/options among attentionAxis, embedDim, .*received "meshSize"/);
-    expect(() => attn({ backend: "flash" })).toThrow(/one of "local", received "flash"/);
-    expect(() => attn({ placement: "spiral" })).toThrow(/contiguous, zigzag, striped/);
-    expect(() => attn({ sequenceLength: 1.5 })).toThrow(OptionError);
+    expect(() => createAttention({ numHeads: 4, numKvHeads: 3 })).toThrow(
+      /numHeads divisible by numKvHeads, received 4 and 3/,
+    );
+    expect(() => createAttention({ embedDim: 0 })).toThrow(/embedDim: expected an integer ≥ 1, received 0/);
+    expect(() => createAttention({ headDim: 300 })).toThrow(/headDim: .* received 300/);
+    expect(() => createAttention({ causal: true, mask: slidingWindow(2) })).toThrow(/causal or mask, received both/);
+    expect(() => createAttention({ meshSize: [2, 2] })).toThrow(
+      /options among attentionAxis, embedDim, .*received "meshSize"/,
+    );
+    expect(() => createAttention({ backend: "flash" })).toThrow(/one of "local", received "flash"/);
+    expect(() => createAttention({ placement: "spiral" })).toThrow(/contiguous, zigzag, striped/);
+    expect(() => createAttention({ sequenceLength: 1.5 })).toThrow(OptionError);
     expect(() => new Linear(ctx, 0, 1)).toThrow(OptionError);
-    expect(() => attn().forward(input([1, 2, 8]), { causal: true } as object)).toThrow(
+    expect(() => createAttention().forward(input([1, 2, 8]), { causal: true } as object)).toThrow(
       /MultiAxisAttention.forward: .*"causal"/,
     );
   });
 
   test("shapes and axes", () => {
-    expect(() => attn().forward(input([1, 2, 7]))).toThrow(
+    expect(() => createAttention().forward(input([1, 2, 7]))).toThrow(
       /x \[\.\.,8\] with embedDim as the last axis, received \[1,2,7\]/,
     );
-    expect(() => attn({ attentionAxis: 3 }).forward(input([1, 2, 8]))).toThrow(/an axis from -3 to 2, received 3/);
-    expect(() => attn({ attentionAxis: -1 }).forward(input([1, 2, 8]))).toThrow(/an axis other than the last/);
-    expect(() => attn({ attentionAxis: 0 }).forward(input([8]))).toThrow(/at least two axes/);
-    expect(() => attn({ sequenceLength: 5 }).forward(input([1, 4, 8]))).toThrow(
+    expect(() => createAttention({ attentionAxis: 3 }).forward(input([1, 2, 8]))).toThrow(
+      /an axis from -3 to 2, received 3/,
+    );
+    expect(() => createAttention({ attentionAxis: -1 }).forward(input([1, 2, 8]))).toThrow(
+      /an axis other than the last/,
+    );
+    expect(() => createAttention({ attentionAxis: 0 }).forward(input([8]))).toThrow(/at least two axes/);
+    expect(() => createAttention({ sequenceLength: 5 }).forward(input([1, 4, 8]))).toThrow(
       /MultiAxisAttention, rank 0: expected 5 rows/,
     );
-    const twice = new MultiAxisAttention2D(ctx, { embedDim: 8, numHeads: 2, axis1: 1, axis2: -2 });
-    expect(() => twice.forward(input([2, 3, 8]))).toThrow(/two distinct axes/);
+    const duplicateAxes = new MultiAxisAttention2D(ctx, { embedDim: 8, numHeads: 2, axis1: 1, axis2: -2 });
+    expect(() => duplicateAxes.forward(input([2, 3, 8]))).toThrow(/two distinct axes/);
     const cross = new CrossAxisAttention(ctx, { embedDim: 8, numHeads: 2, qAxis: 1, kvAxis: 1 });
     expect(() => cross.forward(input([2, 3, 8]), input([3, 3, 8]))).toThrow(/the same batch size/);
-    expect(() => attn({}).forward(input([1, 4, 8]), { documents: [2, 3] })).toThrow(ShapeError);
-    expect(() => attn({ mask: slidingWindow(2) }).forward(input([1, 4, 8]), { documents: [2, 2] })).toThrow(
+    expect(() => createAttention({}).forward(input([1, 4, 8]), { documents: [2, 3] })).toThrow(ShapeError);
+    expect(() => createAttention({ mask: slidingWindow(2) }).forward(input([1, 4, 8]), { documents: [2, 2] })).toThrow(
       /expected either mask or documents, received documents in a module with mask slidingWindow\(2\)/,
     );
-    expect(() => attn({ mask: "causal" as unknown as Mask })).toThrow(
+    expect(() => createAttention({ mask: "causal" as unknown as Mask })).toThrow(
       /MultiAxisAttention: mask: expected a Mask, such as masks\.causal\(\).*, received "causal"/,
     );
-    expect(() => attn({}).forward(input([1, 4, 8]), { mask: "causal" as unknown as Mask })).toThrow(
+    expect(() => createAttention({}).forward(input([1, 4, 8]), { mask: "causal" as unknown as Mask })).toThrow(
       /MultiAxisAttention.forward: mask: expected a Mask/,
     );
   });
@@ -334,7 +344,7 @@ describe("bad input reports what would be right", () => {
 
   test("rows that are no shard are reported by the module, before its positions see them", () => {
     const encode = () => expect.unreachable();
-    const module = attn({ sequenceLength: 4, positions: { headDim: 4, encode } });
+    const module = createAttention({ sequenceLength: 4, positions: { headDim: 4, encode } });
     expect(() => module.forward(input([1, 3, 8]))).toThrow(
       /^MultiAxisAttention, rank 0: expected 4 rows along the attention axis, this rank's shard of 4 rows, received 3; pass the placement/,
     );
@@ -345,7 +355,7 @@ describe("bad input reports what would be right", () => {
   });
 
   test("dtype, a disposed tensor, a closed context", async () => {
-    const module = attn();
+    const module = createAttention();
     const x = input([1, 2, 8]);
     expect(() => module.forward(x.to("float16"))).toThrow(DTypeError);
     expect(() => module.forward(x.to("float16"))).toThrow(/MultiAxisAttention: expected float32, received float16/);
@@ -354,7 +364,7 @@ describe("bad input reports what would be right", () => {
     const y = input([1, 2, 8]);
     await ctx.close();
     expect(() => module.forward(y)).toThrow(ClosedError);
-    expect(() => attn()).toThrow(ClosedError);
+    expect(() => createAttention()).toThrow(ClosedError);
     expect(() => reduceGradients(ctx, module)).toThrow(ClosedError);
   });
 });
@@ -363,8 +373,8 @@ test("reduceGradients gives zeros to a parameter without a gradient on one rank,
   const [ctx] = await referenceWorld(1, {});
   const module = new Linear(ctx!, 1, 1);
   reduceGradients(ctx!, module);
-  expect(await read(module.weight.grad!)).toEqual([0]);
-  expect(await read(module.bias!.grad!)).toEqual([0]);
+  expect(await readValues(module.weight.grad!)).toEqual([0]);
+  expect(await readValues(module.bias!.grad!)).toEqual([0]);
   module[Symbol.dispose]();
   expect(() => reduceGradients(ctx!, module)).toThrow(DisposedError);
 });
@@ -378,7 +388,7 @@ test("reduceGradients sums along sp and averages along dp; a missing or disposed
   modules[0]!.bias!.grad.dispose();
   for (const [rank, module] of modules.entries()) reduceGradients(ranks[rank]!, module);
   for (const { weight, bias } of modules) {
-    expect(await read(weight.grad!)).toEqual([(1 + 10 + 100) / 2]);
-    expect(await read(bias!.grad!)).toEqual([0]);
+    expect(await readValues(weight.grad!)).toEqual([(1 + 10 + 100) / 2]);
+    expect(await readValues(bias!.grad!)).toEqual([0]);
   }
 });

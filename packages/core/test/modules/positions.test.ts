@@ -9,12 +9,14 @@ import { sum } from "../../src/ops/reduction.ts";
 import { gather, referenceWorld } from "../reference/index.ts";
 
 /** Zeroes what it is given, and remembers where the rows stood. */
-function recorder(): PositionEncoding & { readonly seen: [shape: readonly number[], spans: readonly Span[]][] } {
-  const seen: [readonly number[], readonly Span[]][] = [];
+function createRecorder(): PositionEncoding & {
+  readonly encodedShapes: [shape: readonly number[], spans: readonly Span[]][];
+} {
+  const encodedShapes: [readonly number[], readonly Span[]][] = [];
   return {
-    seen,
+    encodedShapes,
     encode(x, spans) {
-      seen.push([x.shape, spans]);
+      encodedShapes.push([x.shape, spans]);
       return scale(x, 0);
     },
   };
@@ -26,12 +28,12 @@ test("queries and keys are encoded by the global positions of their rows", async
   const contexts = await referenceWorld(2, { backends: [gather()] });
   await Promise.all(
     contexts.map(async (ctx) => {
-      const positions = recorder();
+      const positions = createRecorder();
       const attn = new MultiAxisAttention(ctx, { ...embed, attentionAxis: 1, sequenceLength: 5, positions });
       const x = zeros(ctx, [3, ctx.rank === 0 ? 3 : 2, 8]);
       await attn.forward(x).read();
       const spans = [{ start: ctx.rank, length: ctx.rank === 0 ? 3 : 2, step: 2 }];
-      expect(positions.seen).toEqual([
+      expect(positions.encodedShapes).toEqual([
         [[3, 4, x.shape[1], 2], spans],
         [[3, 2, x.shape[1], 2], spans],
       ]);
@@ -43,11 +45,11 @@ test("across axes, queries and keys stand at positions of their own", async () =
   const contexts = await referenceWorld(2, { backends: [gather()] });
   await Promise.all(
     contexts.map(async (ctx) => {
-      const positions = recorder();
+      const positions = createRecorder();
       const options = { ...embed, qAxis: 1, kvAxis: 1, kvPlacement: "contiguous", positions } as const;
       const attn = new CrossAxisAttention(ctx, options);
       await attn.forward(zeros(ctx, [1, 2, 8]), zeros(ctx, [1, 3, 8])).read();
-      expect(positions.seen.map(([, spans]) => spans)).toEqual([
+      expect(positions.encodedShapes.map(([, spans]) => spans)).toEqual([
         [{ start: ctx.rank, length: 2, step: 2 }],
         [{ start: 3 * ctx.rank, length: 3, step: 1 }],
       ]);
@@ -58,12 +60,12 @@ test("across axes, queries and keys stand at positions of their own", async () =
 test("an encoding may leave what it is given as it is", async () => {
   const ctx = (await referenceWorld(1))[0]!;
   const options = { embedDim: 8, numHeads: 2, attentionAxis: 1 } as const;
-  const plain = new MultiAxisAttention(ctx, options);
+  const plainAttention = new MultiAxisAttention(ctx, options);
   const attn = new MultiAxisAttention(ctx, { ...options, positions: { encode: (x) => x } });
-  attn.loadStateDict(plain.stateDict());
+  attn.loadStateDict(plainAttention.stateDict());
   using x = ones(ctx, [1, 3, 8]);
   using out = attn.forward(x);
-  using expected = plain.forward(x);
+  using expected = plainAttention.forward(x);
   expect(await out.read()).toEqual(await expected.read());
   using loss = sum(out);
   loss.backward();

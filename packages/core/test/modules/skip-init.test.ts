@@ -8,31 +8,31 @@ import { referenceWorld } from "../reference/index.ts";
 test("without initialization nothing is sent, and no random stream is taken", async () => {
   const contexts = await referenceWorld(2);
   for (const ctx of contexts) {
-    const before = ctx.randomStream;
+    const streamBefore = ctx.randomStream;
     const layer = skipInit(() => new Linear(ctx, 4, 3));
     expect(layer.parameters().map(({ requiresGrad, shape }) => [requiresGrad, shape])).toEqual([
       [true, [3, 4]],
       [true, [3]],
     ]);
-    expect(ctx.randomStream).toBe(before);
+    expect(ctx.randomStream).toBe(streamBefore);
     expect(ctx.world.traffic().messagesSent).toBe(0);
   }
 });
 
 test("it ends with the function, also with one that throws, and nests", async () => {
   const [ctx] = await referenceWorld(1);
-  const streams = () => {
-    const before = ctx!.randomStream;
+  const countStreams = () => {
+    const streamBefore = ctx!.randomStream;
     using _ = new Linear(ctx!, 2, 2);
-    return ctx!.randomStream - before;
+    return ctx!.randomStream - streamBefore;
   };
-  expect(skipInit(() => [skipInit(streams), streams()])).toEqual([0, 0]);
+  expect(skipInit(() => [skipInit(countStreams), countStreams()])).toEqual([0, 0]);
   expect(() =>
     skipInit(() => {
       throw new RangeError("no");
     }),
   ).toThrow(RangeError);
-  expect(streams()).toBe(2);
+  expect(countStreams()).toBe(2);
   expect(() => skipInit(3 as never)).toThrow(/skipInit: expected a function, received 3/);
 });
 

@@ -17,7 +17,7 @@ class Pair extends Module {
   }
 }
 
-async function open(): Promise<Context> {
+async function openContext(): Promise<Context> {
   return (await referenceWorld(1))[0]!;
 }
 
@@ -26,73 +26,75 @@ function host(shape: readonly number[], value: number): HostTensor {
   return { dtype: "float32", shape, values: new Float32Array(size).fill(value) };
 }
 
-const fitting: StateDict = new Map([
+const validState: StateDict = new Map([
   ["first.weight", host([3, 2], 1)],
   ["first.bias", host([3], 2)],
   ["second.weight", host([1, 3], 3)],
 ]);
 
 test("a state dict names every parameter, and one module's loads into another", async () => {
-  const ctx = await open();
-  const [from, to] = [new Pair(ctx), new Pair(ctx)];
-  expect([...from.stateDict().keys()]).toEqual([...fitting.keys()]);
-  expect(to.loadStateDict(from.stateDict())).toEqual({ missing: [], unexpected: [] });
-  expect(await to.second.weight.read()).toEqual(await from.second.weight.read());
-  to.loadStateDict(fitting);
-  expect(Array.from(await to.first.bias!.read())).toEqual([2, 2, 2]);
+  const ctx = await openContext();
+  const [sourcePair, targetPair] = [new Pair(ctx), new Pair(ctx)];
+  expect([...sourcePair.stateDict().keys()]).toEqual([...validState.keys()]);
+  expect(targetPair.loadStateDict(sourcePair.stateDict())).toEqual({ missing: [], unexpected: [] });
+  expect(await targetPair.second.weight.read()).toEqual(await sourcePair.second.weight.read());
+  targetPair.loadStateDict(validState);
+  expect(Array.from(await targetPair.first.bias!.read())).toEqual([2, 2, 2]);
 });
 
 test("tensors of another device, and disposed ones, are rejected before anything is copied", async () => {
-  const ctx = await open();
+  const ctx = await openContext();
   const pair = new Pair(ctx);
-  const before = await pair.first.weight.read();
-  using other = new ReferenceDevice({ index: 5 });
-  const gone = fromArray(ctx, [1, 2, 3], [1, 3]);
-  gone.dispose();
+  const weightBefore = await pair.first.weight.read();
+  using otherDevice = new ReferenceDevice({ index: 5 });
+  const disposedTensor = fromArray(ctx, [1, 2, 3], [1, 3]);
+  disposedTensor.dispose();
   const state = new Map([
     ["first.weight", fromArray(ctx, new Float32Array(6), [3, 2])],
-    ["first.bias", fromArray(other, [1, 2, 3], [3])],
-    ["second.weight", gone],
+    ["first.bias", fromArray(otherDevice, [1, 2, 3], [3])],
+    ["second.weight", disposedTensor],
   ]);
   expect(() => pair.loadStateDict(state)).toThrow(
     /"first.bias" is on reference:5, but its parameter is on reference:0: .*; "second.weight" is disposed; .*no tensor was modified/,
   );
-  expect(await pair.first.weight.read()).toEqual(before);
+  expect(await pair.first.weight.read()).toEqual(weightBefore);
 });
 
 test("what does not fit is rejected whole, and every fault is reported", async () => {
-  const ctx = await open();
+  const ctx = await openContext();
   const pair = new Pair(ctx);
-  const before = await pair.first.weight.read();
-  const state = new Map(fitting);
+  const weightBefore = await pair.first.weight.read();
+  const state = new Map(validState);
   state.delete("second.weight");
   state.set("third.weight", host([1], 0)).set("first.bias", host([4], 0));
   expect(() => pair.loadStateDict(state)).toThrow(StateDictError);
   expect(() => pair.loadStateDict(state)).toThrow(
     /Pair\.loadStateDict: expected the 3 tensors of .*, received missing "second\.weight"; unexpected "third\.weight"; "first\.bias" has shape \[4\] instead of \[3\]; .*no tensor was modified/,
   );
-  expect(() => pair.loadStateDict(new Map(fitting).set("first.bias", { ...host([3], 0), shape: [1, 3] }))).toThrow(
+  expect(() => pair.loadStateDict(new Map(validState).set("first.bias", { ...host([3], 0), shape: [1, 3] }))).toThrow(
     /\[1,3\]/,
   );
-  const short = { ...host([3], 0), values: new Float32Array(2) };
-  expect(() => pair.loadStateDict(new Map(fitting).set("first.bias", short))).toThrow(/shape \[3\] but 2 values/);
-  expect(await pair.first.weight.read()).toEqual(before);
+  const truncatedTensor = { ...host([3], 0), values: new Float32Array(2) };
+  expect(() => pair.loadStateDict(new Map(validState).set("first.bias", truncatedTensor))).toThrow(
+    /shape \[3\] but 2 values/,
+  );
+  expect(await pair.first.weight.read()).toEqual(weightBefore);
 });
 
 test("not strictly, names may differ; dtypes are converted on request only", async () => {
-  const ctx = await open();
+  const ctx = await openContext();
   const pair = new Pair(ctx, "bfloat16");
-  expect(() => pair.loadStateDict(fitting)).toThrow(/float32 instead of bfloat16 \(pass cast: true to convert\)/);
-  const before = await pair.second.weight.read();
-  pair.loadStateDict(fitting, { cast: true, dryRun: true });
-  expect(await pair.second.weight.read()).toEqual(before);
-  pair.loadStateDict(fitting, { cast: true });
+  expect(() => pair.loadStateDict(validState)).toThrow(/float32 instead of bfloat16 \(pass cast: true to convert\)/);
+  const weightBefore = await pair.second.weight.read();
+  pair.loadStateDict(validState, { cast: true, dryRun: true });
+  expect(await pair.second.weight.read()).toEqual(weightBefore);
+  pair.loadStateDict(validState, { cast: true });
   expect(Array.from(await pair.second.weight.read())).toEqual([3, 3, 3]);
-  const part = new Map([
+  const partialState = new Map([
     ["first.bias", host([3], 9)],
     ["other", host([1], 0)],
   ]);
-  const report = pair.loadStateDict(part, { strict: false, cast: true });
+  const report = pair.loadStateDict(partialState, { strict: false, cast: true });
   expect(report).toEqual({ missing: ["first.weight", "second.weight"], unexpected: ["other"] });
   expect(Array.from(await pair.first.bias!.read())).toEqual([9, 9, 9]);
 });

@@ -13,14 +13,14 @@ import { ReferenceDevice } from "../reference/device.ts";
 import { checkGradients, type GradientCase } from "../reference/gradients.ts";
 
 /** Runs an operation on x transposed, and lets go of the view. */
-const turned =
-  (run: (x: Tensor, ...rest: Tensor[]) => Tensor) =>
-  (x: Tensor, ...rest: Tensor[]): Tensor => {
+const transposeInput =
+  (operation: (x: Tensor, ...otherInputs: Tensor[]) => Tensor) =>
+  (x: Tensor, ...otherInputs: Tensor[]): Tensor => {
     using view = x.transpose(0, 1);
-    return run(view, ...rest);
+    return operation(view, ...otherInputs);
   };
 
-const positive = [0.5, 2] as const;
+const positiveRange = [0.5, 2] as const;
 
 const cases: Readonly<Record<string, GradientCase>> = {
   add: {
@@ -52,10 +52,10 @@ const cases: Readonly<Record<string, GradientCase>> = {
       [2, 3],
       [1, 3],
     ],
-    range: positive,
+    range: positiveRange,
     run: div,
   },
-  "div, a scalar by": { shapes: [[], [2, 2]], range: positive, run: div },
+  "div, a scalar by": { shapes: [[], [2, 2]], range: positiveRange, run: div },
   "add, a number": { shapes: [[4]], run: (x) => add(x, 2) },
   "sub, a number": { shapes: [[4]], run: (x) => sub(x, 2) },
   "mul, by a number": { shapes: [[4]], run: (x) => mul(x, -2.5) },
@@ -63,9 +63,9 @@ const cases: Readonly<Record<string, GradientCase>> = {
   scale: { shapes: [[4]], run: (x) => scale(x, -2.5) },
   neg: { shapes: [[4]], run: pointwise.neg },
   exp: { shapes: [[4]], run: pointwise.exp },
-  log: { shapes: [[4]], range: positive, run: pointwise.log },
-  sqrt: { shapes: [[4]], range: positive, run: pointwise.sqrt },
-  rsqrt: { shapes: [[4]], range: positive, run: pointwise.rsqrt },
+  log: { shapes: [[4]], range: positiveRange, run: pointwise.log },
+  sqrt: { shapes: [[4]], range: positiveRange, run: pointwise.sqrt },
+  rsqrt: { shapes: [[4]], range: positiveRange, run: pointwise.rsqrt },
   tanh: { shapes: [[4]], run: pointwise.tanh },
   sigmoid: { shapes: [[4]], run: pointwise.sigmoid },
   relu: { shapes: [[4]], run: pointwise.relu },
@@ -106,7 +106,7 @@ const cases: Readonly<Record<string, GradientCase>> = {
       [3, 2],
       [3, 2],
     ],
-    run: turned((a, b) => matmul(a, b)),
+    run: transposeInput((a, b) => matmul(a, b)),
   },
   linear: { shapes: [[2, 2, 3], [4, 3], [4]], run: (x, weight, bias) => linear(x, weight, bias) },
   "linear, no bias": {
@@ -117,7 +117,10 @@ const cases: Readonly<Record<string, GradientCase>> = {
     run: (x, weight) => linear(x, weight),
   },
   "linear, relu": { shapes: [[2, 2, 3], [4, 3], [4]], run: (x, w, b) => linear(x, w, b, "relu") },
-  "linear, gelu, permuted": { shapes: [[3, 2], [4, 3], [4]], run: turned((x, w, b) => linear(x, w, b, "gelu")) },
+  "linear, gelu, permuted": {
+    shapes: [[3, 2], [4, 3], [4]],
+    run: transposeInput((x, w, b) => linear(x, w, b, "gelu")),
+  },
   "linear, tanh, no bias": {
     shapes: [
       [2, 3],
@@ -125,7 +128,7 @@ const cases: Readonly<Record<string, GradientCase>> = {
     ],
     run: (x, weight) => linear(x, weight, null, "tanh"),
   },
-  "linear, one row, permuted": { shapes: [[3, 2], [4, 3], [4]], run: turned((x, w, b) => linear(x, w, b)) },
+  "linear, one row, permuted": { shapes: [[3, 2], [4, 3], [4]], run: transposeInput((x, w, b) => linear(x, w, b)) },
   "sum, all": { shapes: [[2, 3]], run: (x) => sum(x) },
   "sum, one axis": { shapes: [[2, 3, 2]], run: (x) => sum(x, -2) },
   "sum, axes kept": { shapes: [[2, 3, 2]], run: (x) => sum(x, [0, 2], { keepDims: true }) },
@@ -133,12 +136,12 @@ const cases: Readonly<Record<string, GradientCase>> = {
   "mean of all": { shapes: [[2, 3]], run: (x) => mean(x, undefined, { keepDims: true }) },
   "max, all": { shapes: [[2, 3]], run: (x) => max(x) },
   "max, one axis": { shapes: [[2, 3, 2]], run: (x) => max(x, -2) },
-  "max, axes kept, permuted": { shapes: [[2, 3]], run: turned((x) => max(x, [0], { keepDims: true })) },
+  "max, axes kept, permuted": { shapes: [[2, 3]], run: transposeInput((x) => max(x, [0], { keepDims: true })) },
   "max, of one": { shapes: [[2, 1]], run: (x) => max(x, 1) },
   softmax: { shapes: [[2, 4]], run: (x) => softmax(x) },
   "softmax, inner axis": { shapes: [[2, 3, 2]], run: (x) => softmax(x, 1) },
   layerNorm: { shapes: [[2, 4], [4], [4]], run: (x, weight, bias) => layerNorm(x, weight, bias) },
-  "layerNorm, bare, permuted": { shapes: [[4, 2]], run: turned((x) => layerNorm(x)) },
+  "layerNorm, bare, permuted": { shapes: [[4, 2]], run: transposeInput((x) => layerNorm(x)) },
   rmsNorm: { shapes: [[2, 4], [4]], run: (x, weight) => rmsNorm(x, weight) },
   "rmsNorm, weight + 1": { shapes: [[2, 4], [4]], run: (x, weight) => rmsNorm(x, weight, { weightOffset: 1 }) },
   "rmsNorm, bare": { shapes: [[2, 4]], run: (x) => rmsNorm(x, null, { weightOffset: 1 }) },
@@ -153,12 +156,12 @@ const cases: Readonly<Record<string, GradientCase>> = {
   roll: { shapes: [[2, 5]], run: (x) => roll(x, -2, 1) },
   "roll, by nothing": { shapes: [[3, 2]], run: (x) => roll(x, 4, -1) },
   reshape: { shapes: [[2, 6]], run: (x) => x.reshape([3, -1]) },
-  "reshape, with a copy": { shapes: [[2, 3]], run: turned((x) => x.reshape([6])) },
+  "reshape, with a copy": { shapes: [[2, 3]], run: transposeInput((x) => x.reshape([6])) },
   permute: { shapes: [[2, 3, 2]], run: (x) => x.permute([2, 0, -2]) },
   slice: { shapes: [[3, 5]], run: (x) => x.slice(1, 1, 5, 2) },
   "slice, empty": { shapes: [[3, 2]], run: (x) => x.slice(0, 3) },
   expand: { shapes: [[2, 1]], run: (x) => x.expand([3, 2, 4]) },
-  contiguous: { shapes: [[2, 3]], run: turned((x) => x.contiguous()) },
+  contiguous: { shapes: [[2, 3]], run: transposeInput((x) => x.contiguous()) },
   "a tensor used on many ways": {
     shapes: [[2, 2]],
     run: (x) => {
@@ -204,10 +207,10 @@ test("max shares its gradient evenly among those that are largest, infinities to
   for (const dtype of ["float32", "bfloat16"] as const) {
     using x = fromArray(device, [2, 7, 7, 7, low, low, low, low, 1, high, -3, high], [3, 4], { dtype });
     x.requiresGrad = true;
-    using largest = max(x, 1);
+    using maxValues = max(x, 1);
     using gradient = fromArray(device, [3, 2, 4], [3], { dtype });
-    largest.backward(gradient);
-    expect(await largest.read()).toEqual(Float32Array.of(7, low, high));
+    maxValues.backward(gradient);
+    expect(await maxValues.read()).toEqual(Float32Array.of(7, low, high));
     expect(x.grad!.dtype).toBe(dtype);
     expect(Array.from(await x.grad!.read())).toEqual([0, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0, 2, 0, 2]);
     x.grad!.dispose();
@@ -219,14 +222,14 @@ test("a mean is no larger than what it is the mean of, however many there are", 
   const device = new ReferenceDevice();
   using x = fromArray(device, [60_000, 50_016, 40_000, 30_000], [2, 2], { dtype: "float16" });
   x.requiresGrad = true;
-  using all = mean(x);
+  using meanOfAll = mean(x);
   using rows = mean(x, 1);
   using count = fromArray(device, new Float32Array(70_000).fill(1), [70_000], { dtype: "float16" });
-  using ofMany = mean(count);
-  all.backward();
-  expect([all.dtype, all.shape, await all.item()]).toEqual(["float16", [], 44_992]); // of those in 16 bits the one next to 45 004
+  using meanOfMany = mean(count);
+  meanOfAll.backward();
+  expect([meanOfAll.dtype, meanOfAll.shape, await meanOfAll.item()]).toEqual(["float16", [], 44_992]); // of those in 16 bits the one next to 45 004
   expect(Array.from(await rows.read())).toEqual([55_008, 35_008]);
-  expect(await ofMany.item()).toBe(1);
+  expect(await meanOfMany.item()).toBe(1);
   expect(Array.from(await x.grad!.read())).toEqual([0.25, 0.25, 0.25, 0.25]);
 });
 

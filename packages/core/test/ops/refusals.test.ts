@@ -13,20 +13,26 @@ import { ReferenceDevice } from "../reference/index.ts";
 
 describe("what is written for PyTorch", () => {
   const x = fromArray(new ReferenceDevice(), [1, 2], [2]);
-  const two = 2 as unknown as Tensor;
+  const untypedNumber = 2 as unknown as Tensor;
 
   test.each([
-    [() => mul(two, x), /mul: expected a Tensor first, received 2; write mul\(x, 2\)/],
-    [() => add(two, x), /add: expected a Tensor first, received 2; write add\(x, 2\)/],
-    [() => x.matmul(two), /matmul: expected a Tensor, received 2$/],
+    [() => mul(untypedNumber, x), /mul: expected a Tensor first, received 2; write mul\(x, 2\)/],
+    [() => add(untypedNumber, x), /add: expected a Tensor first, received 2; write add\(x, 2\)/],
+    [() => x.matmul(untypedNumber), /matmul: expected a Tensor, received 2$/],
   ])("a number where a tensor is required, %#", (run, message) => {
     expect(run).toThrow(OptionError);
     expect(run).toThrow(message);
   });
 
   test("operators are rejected, text is not", () => {
-    const number = x as unknown as number;
-    for (const run of [() => number + number, () => number / 2, () => -number, () => number < 1, () => Number(x)]) {
+    const untypedTensor = x as unknown as number;
+    for (const run of [
+      () => untypedTensor + untypedTensor,
+      () => untypedTensor / 2,
+      () => -untypedTensor,
+      () => untypedTensor < 1,
+      () => Number(x),
+    ]) {
       expect(run).toThrow(MosaicError);
       expect(run).toThrow(/operator on a tensor; write x\.add\(y\)/);
     }
@@ -61,9 +67,9 @@ describe("what is written for PyTorch", () => {
 });
 
 describe("numbers that mean nothing are rejected", () => {
-  const odd = [Number.NaN, Number.POSITIVE_INFINITY];
+  const nonFiniteValues = [Number.NaN, Number.POSITIVE_INFINITY];
 
-  test.each([{ low: 2, high: 1 }, ...odd.flatMap((x) => [{ low: x }, { high: x }, { low: -x, high: x }])])(
+  test.each([{ low: 2, high: 1 }, ...nonFiniteValues.flatMap((x) => [{ low: x }, { high: x }, { low: -x, high: x }])])(
     "rand %o",
     (options) => {
       expect(() => rand(new ReferenceDevice(), [2], options)).toThrow(OptionError);
@@ -73,7 +79,7 @@ describe("numbers that mean nothing are rejected", () => {
     },
   );
 
-  test.each([{ std: -1 }, ...odd.flatMap((x) => [{ std: x }, { mean: x }])])("randn %o", (options) => {
+  test.each([{ std: -1 }, ...nonFiniteValues.flatMap((x) => [{ std: x }, { mean: x }])])("randn %o", (options) => {
     expect(() => randn(new ReferenceDevice(), [2], options)).toThrow(OptionError);
     expect(() => randn(new ReferenceDevice(), [2], options)).toThrow(
       /randn: (mean: expected a finite number|std: expected a number ≥ 0), received/,
@@ -82,20 +88,20 @@ describe("numbers that mean nothing are rejected", () => {
 
   test("those of a parameter", async () => {
     await using ctx = await init({ device: new ReferenceDevice(), rank: 0, worldSize: 1 });
-    const make = (initial: Parameters<typeof createParameter>[2]["initial"]) => () =>
+    const createInitialized = (initial: Parameters<typeof createParameter>[2]["initial"]) => () =>
       createParameter(ctx, [2], { initial });
-    expect(make({ kind: "normal", mean: 0, std: Number.NaN })).toThrow(OptionError);
-    expect(make({ kind: "uniform", low: 1, high: 0 })).toThrow(OptionError);
-    make({ kind: "uniform", low: 0, high: 0 })().dispose();
+    expect(createInitialized({ kind: "normal", mean: 0, std: Number.NaN })).toThrow(OptionError);
+    expect(createInitialized({ kind: "uniform", low: 1, high: 0 })).toThrow(OptionError);
+    createInitialized({ kind: "uniform", low: 0, high: 0 })().dispose();
   });
 
-  test.each([-1e-5, ...odd])("epsilon %d", (epsilon) => {
+  test.each([-1e-5, ...nonFiniteValues])("epsilon %d", (epsilon) => {
     using x = fromArray(new ReferenceDevice(), [1, 2], [1, 2]);
     expect(() => layerNorm(x, null, null, { epsilon })).toThrow(/layerNorm: epsilon: expected a number ≥ 0/);
     expect(() => rmsNorm(x, null, { epsilon })).toThrow(/rmsNorm: epsilon: expected a number ≥ 0/);
   });
 
-  const texts: [values: ArrayLike<unknown>, message: RegExp][] = [
+  const textValues: [values: ArrayLike<unknown>, message: RegExp][] = [
     [["a"], /fromArray: values\[0\]: expected a number, received "a"/],
     [[1, "2"], /values\[1\]: .* received "2"/],
     [[1, undefined], /values\[1\]: .* received undefined/],
@@ -106,10 +112,10 @@ describe("numbers that mean nothing are rejected", () => {
     [[1n], /values\[0\]: .* received 1n/],
     [BigInt64Array.of(1n), /values\[0\]: .* received 1n/],
   ];
-  test.each(texts)("fromArray(%o)", (values, message) => {
-    const make = () => fromArray(new ReferenceDevice(), values as ArrayLike<number>, [values.length]);
-    expect(make).toThrow(OptionError);
-    expect(make).toThrow(message);
+  test.each(textValues)("fromArray(%o)", (values, message) => {
+    const createFromValues = () => fromArray(new ReferenceDevice(), values as ArrayLike<number>, [values.length]);
+    expect(createFromValues).toThrow(OptionError);
+    expect(createFromValues).toThrow(message);
   });
 
   test("NaN and infinities are numbers", async () => {

@@ -8,14 +8,14 @@ import { positions, spansLength } from "../../src/placement/span.ts";
 
 const placements: readonly Placement[] = [contiguous(), zigzag(), striped()];
 const anyPlacement = fc.constantFrom(...placements);
-const ascending = (numbers: Iterable<number>) => [...numbers].toSorted((a, b) => a - b);
-const upTo = (length: number) => Array.from({ length }, (_, i) => i);
+const sortAscending = (numbers: Iterable<number>) => [...numbers].toSorted((a, b) => a - b);
+const range = (length: number) => Array.from({ length }, (_, i) => i);
 
 test("shards are disjoint and together hold every position, whatever divides", () => {
   fc.assert(
     fc.property(anyPlacement, fc.integer({ min: 1, max: 9 }), fc.nat(40), (placement, count, length) => {
-      const held = upTo(count).flatMap((index) => [...positions(placement.spans(index, count, length))]);
-      expect(ascending(held)).toEqual(upTo(length));
+      const shardPositions = range(count).flatMap((index) => [...positions(placement.spans(index, count, length))]);
+      expect(sortAscending(shardPositions)).toEqual(range(length));
     }),
   );
 });
@@ -23,7 +23,7 @@ test("shards are disjoint and together hold every position, whatever divides", (
 test("shards differ by at most one row, zigzag's by two", () => {
   fc.assert(
     fc.property(anyPlacement, fc.integer({ min: 1, max: 9 }), fc.nat(40), (placement, count, length) => {
-      const sizes = upTo(count).map((index) => spansLength(placement.spans(index, count, length)));
+      const sizes = range(count).map((index) => spansLength(placement.spans(index, count, length)));
       expect(Math.max(...sizes) - Math.min(...sizes)).toBeLessThanOrEqual(placement.name === "zigzag" ? 2 : 1);
     }),
   );
@@ -60,8 +60,10 @@ test("a layout takes whole lengths, axes of the mesh once, and no unknown option
 });
 
 test("under a causal mask every zigzag shard has the same work", () => {
-  const work = upTo(4).map((index) => [...positions(zigzag().spans(index, 4, 64))].reduce((sum, q) => sum + q + 1, 0));
-  expect(new Set(work).size).toBe(1);
+  const pairsPerRank = range(4).map((index) =>
+    [...positions(zigzag().spans(index, 4, 64))].reduce((sum, q) => sum + q + 1, 0),
+  );
+  expect(new Set(pairsPerRank).size).toBe(1);
 });
 
 describe("a layout", () => {
@@ -77,10 +79,10 @@ describe("a layout", () => {
     fc.assert(
       fc.property(anyPlacement, fc.nat(40), fc.nat(1), fc.nat(2), (placement, length, node, gpu) => {
         const layout = layoutOf({ mesh, axes: ["node", "gpu"], placement, length });
-        const at = (where: Coordinate) => [...positions(layout.spans(where))];
-        expect(at({ node })).toEqual(upTo(3).flatMap((each) => at({ node, gpu: each })));
-        expect(at({ gpu })).toEqual(upTo(2).flatMap((each) => at({ node: each, gpu })));
-        expect(ascending(at({}))).toEqual(upTo(length));
+        const listPositions = (coordinate: Coordinate) => [...positions(layout.spans(coordinate))];
+        expect(listPositions({ node })).toEqual(range(3).flatMap((each) => listPositions({ node, gpu: each })));
+        expect(listPositions({ gpu })).toEqual(range(2).flatMap((each) => listPositions({ node: each, gpu })));
+        expect(sortAscending(listPositions({}))).toEqual(range(length));
       }),
     );
   });
@@ -98,13 +100,13 @@ describe("a layout", () => {
   });
 });
 
-const outside: readonly (readonly [index: number, count: number, length: number])[] = [
+const invalidShards: readonly (readonly [index: number, count: number, length: number])[] = [
   ...[-1, 2, 5, 0.5, Number.NaN, Infinity].map((index) => [index, 2, 8] as const),
   ...[0, -1, 1.5, Number.NaN, Infinity].map((count) => [0, count, 8] as const),
   ...[-1, 1.5, Number.NaN, Infinity].map((length) => [0, 2, length] as const),
 ];
 
-test.each(outside)("shard %d of %d, of a length of %d, is rejected by every placement", (...shard) => {
+test.each(invalidShards)("shard %d of %d, of a length of %d, is rejected by every placement", (...shard) => {
   for (const placement of [...placements, contiguous([4, 4])]) {
     expect(() => placement.spans(...shard)).toThrow(/spans: expected 0 ≤ index < count/);
   }

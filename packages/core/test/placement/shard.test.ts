@@ -27,9 +27,9 @@ describe.each(placements)("unshard is the inverse of shard, %s", (_, placement) 
       const shape = [2, 3, 2].with(axis, length);
       const data = count(shape.reduce((a, b) => a * b));
       const results = ranks.map((ctx) => {
-        using full = fromArray(ctx, data, shape);
-        using mine = shard(ctx, full, axis, { placement });
-        return unshard(ctx, mine, axis, { placement, length });
+        using fullTensor = fromArray(ctx, data, shape);
+        using localShard = shard(ctx, fullTensor, axis, { placement });
+        return unshard(ctx, localShard, axis, { placement, length });
       });
       for (const result of await Promise.all(results.map((each) => each.read()))) expect([...result]).toEqual(data);
       expect(results[0]!.shape).toEqual(shape);
@@ -43,8 +43,8 @@ test("several axes, and none", async () => {
   for (const axes of [["node", "gpu"], ["gpu", "node"], ["gpu"], []]) {
     const options = { placement: "zigzag", axes, length: 11 } as const;
     const results = ranks.map((ctx) => {
-      const full = fromArray(ctx, count(22), [2, 11]);
-      return unshard(ctx, shard(ctx, full, 1, options), 1, options);
+      const fullTensor = fromArray(ctx, count(22), [2, 11]);
+      return unshard(ctx, shard(ctx, fullTensor, 1, options), 1, options);
     });
     for (const result of await Promise.all(results.map((each) => each.read()))) expect([...result]).toEqual(count(22));
   }
@@ -52,21 +52,21 @@ test("several axes, and none", async () => {
 
 test("a shard holds its rows and nothing of the whole", async () => {
   const [ctx] = (await referenceWorld(4)).slice(1);
-  const full = fromArray(ctx!, count(20), [10, 2]);
-  const mine = shard(ctx!, full, 0);
-  full.dispose();
-  expect([...(await mine.read())]).toEqual([6, 7, 8, 9, 10, 11]);
+  const fullTensor = fromArray(ctx!, count(20), [10, 2]);
+  const localShard = shard(ctx!, fullTensor, 0);
+  fullTensor.dispose();
+  expect([...(await localShard.read())]).toEqual([6, 7, 8, 9, 10, 11]);
   expect(ctx!.device.memory().allocated).toBe(24);
 });
 
 test("shard passes gradients to its rows", async () => {
   const [ctx] = await referenceWorld(2);
-  const full = fromArray(ctx!, count(5), [5]);
-  full.requiresGrad = true;
-  using mine = shard(ctx!, full, 0, { placement: "striped" });
-  using total = sum(mine);
+  const fullTensor = fromArray(ctx!, count(5), [5]);
+  fullTensor.requiresGrad = true;
+  using localShard = shard(ctx!, fullTensor, 0, { placement: "striped" });
+  using total = sum(localShard);
   total.backward();
-  expect([...(await full.grad!.read())]).toEqual([1, 0, 1, 0, 1]);
+  expect([...(await fullTensor.grad!.read())]).toEqual([1, 0, 1, 0, 1]);
 });
 
 test("a shard of the wrong size is rejected before anything is sent", async () => {

@@ -58,12 +58,12 @@ describe("a placement that breaks its guarantees is rejected", () => {
     await using ctx = await init({ device: new ReferenceDevice(), rank: 0, worldSize: 1 });
     using x = fromArray(ctx, new Array<number>(16).fill(1), [1, 1, 4, 4]);
     const rows = layoutOf({ mesh: ctx.mesh.shape, axes: [], length: 4 });
-    const keys = (held: Span): Layout => ({ length: 4, axes: [], spans: () => [held] });
-    const call = (layout: unknown) => attention(ctx, x, x, x, { queries: rows, keys: layout as Layout });
-    expect(() => call(keys(span(0, 4, 0)))).toThrow(/keys.*step 0/);
-    expect(() => call(keys(span(1, 4)))).toThrow(/end before position 4/);
-    expect(() => call(null)).toThrow(OptionError);
-    call(keys(span(0, 4))).dispose();
+    const createKeyLayout = (heldSpan: Span): Layout => ({ length: 4, axes: [], spans: () => [heldSpan] });
+    const attendWithLayout = (layout: unknown) => attention(ctx, x, x, x, { queries: rows, keys: layout as Layout });
+    expect(() => attendWithLayout(createKeyLayout(span(0, 4, 0)))).toThrow(/keys.*step 0/);
+    expect(() => attendWithLayout(createKeyLayout(span(1, 4)))).toThrow(/end before position 4/);
+    expect(() => attendWithLayout(null)).toThrow(OptionError);
+    attendWithLayout(createKeyLayout(span(0, 4))).dispose();
   });
 });
 
@@ -76,35 +76,35 @@ const partitions = fc
       maxLength: 8,
     },
   )
-  .map((pieces) => {
+  .map((shardPieces) => {
     const shards: Span[][] = [[], [], [], []];
     let start = 0;
-    for (const { shard, step, blocks } of pieces) {
-      for (let i = 0; i < step; i++) shards[(shard + i) % 4]!.push(span(start + i, blocks, step));
-      start += step * blocks;
+    for (const { shard, step, blocks: numBlocks } of shardPieces) {
+      for (let i = 0; i < step; i++) shards[(shard + i) % 4]!.push(span(start + i, numBlocks, step));
+      start += step * numBlocks;
     }
     return { shards, length: start };
   });
 
 test("every partition is accepted, and every change to one span of it is rejected", () => {
   fc.assert(
-    fc.property(partitions, fc.nat(), fc.integer({ min: -3, max: 3 }), ({ shards, length }, at, by) => {
+    fc.property(partitions, fc.nat(), fc.integer({ min: -3, max: 3 }), ({ shards, length }, spanIndex, change) => {
       expect(resolveShards(placement(...shards), 4, length)).toEqual(shards);
-      const all = shards.flatMap((spans, shard) => spans.map((_, i) => [shard, i] as const));
-      const [shard, i] = all[at % all.length]!;
+      const spanIndices = shards.flatMap((spans, shard) => spans.map((_, i) => [shard, i] as const));
+      const [shard, i] = spanIndices[spanIndex % spanIndices.length]!;
       for (const field of ["start", "length", "step"] as const) {
-        const changed = shards.map((spans) => spans.map((each) => ({ ...each })));
-        const target = changed[shard]![i]!;
-        changed[shard]![i] = { ...target, [field]: target[field] + by };
-        const held = changed
+        const changedShards = shards.map((spans) => spans.map((each) => ({ ...each })));
+        const changedSpan = changedShards[shard]![i]!;
+        changedShards[shard]![i] = { ...changedSpan, [field]: changedSpan[field] + change };
+        const validSpans = changedShards
           .flatMap((spans) => spans)
           .filter((each) => each.length > 0 && each.step > 0 && each.start >= 0);
-        const isRight =
-          changed.flat().every((each) => each.start >= 0 && each.length >= 0 && each.step >= 1) &&
-          [...positions(held)].toSorted((a, b) => a - b).join() === Array.from({ length }, (_, n) => n).join();
-        const resolve = () => resolveShards(placement(...changed), 4, length);
-        if (isRight) expect(resolve()).toEqual(changed);
-        else expect(resolve).toThrow(ShapeError);
+        const isPartition =
+          changedShards.flat().every((each) => each.start >= 0 && each.length >= 0 && each.step >= 1) &&
+          [...positions(validSpans)].toSorted((a, b) => a - b).join() === Array.from({ length }, (_, n) => n).join();
+        const resolveChanged = () => resolveShards(placement(...changedShards), 4, length);
+        if (isPartition) expect(resolveChanged()).toEqual(changedShards);
+        else expect(resolveChanged).toThrow(ShapeError);
       }
     }),
     { numRuns: 500 },
@@ -113,14 +113,14 @@ test("every partition is accepted, and every change to one span of it is rejecte
 
 test("a placement is verified once for each number of shards and length, and used as it was verified", () => {
   let calls = 0;
-  const counted: Placement = {
+  const countingPlacement: Placement = {
     name: "counted",
     spans: (index, count, length) => {
       calls++;
       return contiguous().spans(index, count, length);
     },
   };
-  const options = { mesh: { sp: 3 }, axes: ["sp"], placement: counted };
+  const options = { mesh: { sp: 3 }, axes: ["sp"], placement: countingPlacement };
   for (let i = 0; i < 5; i++) layoutOf({ ...options, length: 10 }).spans({ sp: 1 });
   expect(calls).toBe(3);
   layoutOf({ ...options, length: 11 });
@@ -134,25 +134,25 @@ test("a placement is verified once for each number of shards and length, and use
 
 test("a million positions in thousands of strided shards are verified in no time", () => {
   const [count, length] = [4096, 2 ** 30 + 5];
-  const begin = performance.now();
+  const startTime = performance.now();
   resolveShards({ ...striped() }, count, length);
   resolveShards({ ...zigzag() }, count, length);
-  expect(performance.now() - begin).toBeLessThan(1000);
+  expect(performance.now() - startTime).toBeLessThan(1000);
 });
 
 test("faults of huge sequences are found in no time", () => {
   const begin = performance.now();
-  const fault =
+  const findFault =
     (length: number, ...spans: Span[]) =>
     () =>
       resolveShards(placement(spans), 1, length);
-  expect(fault(2 ** 40, span(0, 2 ** 40 - 1))).toThrow(/all 1099511627776 positions, received 1099511627775$/);
-  expect(fault(2 ** 40, span(1, 2 ** 40 - 1))).toThrow(/position 0 is in no shard/);
+  expect(findFault(2 ** 40, span(0, 2 ** 40 - 1))).toThrow(/all 1099511627776 positions, received 1099511627775$/);
+  expect(findFault(2 ** 40, span(1, 2 ** 40 - 1))).toThrow(/position 0 is in no shard/);
   // 1 000 003 · i and 5 + 999 983 · j
-  expect(fault(2 ** 50, span(0, 1e8, 1_000_003), span(5, 1e8, 999_983))).toThrow(
+  expect(findFault(2 ** 50, span(0, 1e8, 1_000_003), span(5, 1e8, 999_983))).toThrow(
     /position 249996749988 twice in shard 0/,
   );
-  expect(fault(2 ** 50, span(0, 1e8, 1_000_002), span(5, 1e8, 999_984))).toThrow(/position \d+ is in no shard/);
+  expect(findFault(2 ** 50, span(0, 1e8, 1_000_002), span(5, 1e8, 999_984))).toThrow(/position \d+ is in no shard/);
   expect(performance.now() - begin).toBeLessThan(500);
 });
 
@@ -177,5 +177,6 @@ test("a coordinate outside the mesh is rejected, and not taken for another", () 
   for (const rank of [-1, 4, 0.5, Number.NaN]) {
     expect(() => coordinateOf(rank, { dp: 2, sp: 2 })).toThrow(/coordinateOf: expected a rank from 0 to 3/);
   }
-  for (const wrong of [undefined, null, 3, {}]) expect(() => resolvePlacement(wrong as never)).toThrow(OptionError);
+  for (const invalidPlacement of [undefined, null, 3, {}])
+    expect(() => resolvePlacement(invalidPlacement as never)).toThrow(OptionError);
 });

@@ -11,49 +11,49 @@ import { philox } from "./random.ts";
 // Scores are float32, as on any device: of 1e9 the difference to a float32 lse is right only if both were rounded.
 
 /** For each local query of a batch element the local keys it sees; a pair covered by two slices is a fault of the caller. */
-function visible({ q, k, mask: shared, modifiers }: Tile, batch: number): number[][] {
+function listVisibleKeys({ q, k, mask: sharedMask, modifiers }: Tile, batch: number): number[][] {
   const { sampleMasks, origin } = modifiers ?? {};
-  const mask = sampleMasks ? [...shared, ...sampleMasks[(origin?.batch ?? 0) + batch]!] : shared;
+  const mask = sampleMasks ? [...sharedMask, ...sampleMasks[(origin?.batch ?? 0) + batch]!] : sharedMask;
   const keys = [...positions(k)];
-  return [...positions(q)].map((at) => {
-    const seen: number[] = [];
+  return [...positions(q)].map((query) => {
+    const visibleKeys: number[] = [];
     for (const slice of mask) {
-      if (at < slice.q0 || at >= slice.q1) continue;
-      const { start, end } = visibleKeyRange(slice, at);
-      for (const [j, key] of keys.entries()) if (key >= start && key < end) seen.push(j);
+      if (query < slice.q0 || query >= slice.q1) continue;
+      const { start, end } = visibleKeyRange(slice, query);
+      for (const [j, key] of keys.entries()) if (key >= start && key < end) visibleKeys.push(j);
     }
-    if (new Set(seen).size !== seen.length) throw new Error(`query ${at} sees a key twice`);
-    return seen;
+    if (new Set(visibleKeys).size !== visibleKeys.length) throw new Error(`query ${query} sees a key twice`);
+    return visibleKeys;
   });
 }
 
 /** A query and a key by their rows here: of a sample, of a query head. */
-interface Pair {
-  readonly at: readonly number[];
+interface QueryKeyPair {
+  readonly queryIndex: readonly number[];
   readonly query: number;
   readonly key: number;
 }
 
 /** Global positions of a row of queries [b, h, s] and of a row of keys. */
-function pairsOf(tile: Tile): (at: readonly number[], key: number) => Pair {
+function createPairLookup(tile: Tile): (queryIndex: readonly number[], key: number) => QueryKeyPair {
   const [queries, keys] = [[...positions(tile.q)], [...positions(tile.k)]];
-  return (at, key) => ({ at, query: queries[at[2]!]!, key: keys[key]! });
+  return (queryIndex, key) => ({ queryIndex, query: queries[queryIndex[2]!]!, key: keys[key]! });
 }
 
 /** What modifies the scores of a call. */
-function modifierOf({ modifiers = {} }: Tile, memory: Memory) {
+function createScoreModifier({ modifiers = {} }: Tile, memory: Memory) {
   const { softcap, slopes, dropout, origin = { batch: 0, head: 0 } } = modifiers;
-  const perHead = slopes ? memory.load(slopes) : undefined;
-  const words = (x: number): [number, number] => [x >>> 0, Math.floor(x / 2 ** 32)];
-  const callKey = dropout && philox([...words(dropout.stream), 0, 0], words(dropout.seed)).slice(0, 2);
+  const slopesByHead = slopes ? memory.load(slopes) : undefined;
+  const splitWords = (x: number): [number, number] => [x >>> 0, Math.floor(x / 2 ** 32)];
+  const callKey = dropout && philox([...splitWords(dropout.stream), 0, 0], splitWords(dropout.seed)).slice(0, 2);
   return {
-    score(scaled: number, { at, query, key }: Pair): number {
-      const capped = softcap === undefined ? scaled : softcap * Math.tanh(scaled / softcap);
-      return capped - (perHead ? perHead[origin.head + at[1]!]! * Math.abs(query - key) : 0);
+    score(scaledScore: number, { queryIndex: at, query, key }: QueryKeyPair): number {
+      const cappedScore = softcap === undefined ? scaledScore : softcap * Math.tanh(scaledScore / softcap);
+      return cappedScore - (slopesByHead ? slopesByHead[origin.head + at[1]!]! * Math.abs(query - key) : 0);
     },
     derivative: (scaled: number) => (softcap === undefined ? 1 : 1 - Math.tanh(scaled / softcap) ** 2),
     /** What a weight counts. */
-    kept({ at, query, key }: Pair): number {
+    dropoutFactor({ queryIndex: at, query, key }: QueryKeyPair): number {
       if (!dropout) return 1;
       const sample = dropout.batchOffset + origin.batch + at[0]!;
       const word = philox([Math.floor(key / 4), query, sample, origin.head + at[1]!], callKey!)[key % 4]!;
@@ -69,27 +69,27 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
     const [, h, s, d] = x.shape as [number, number, number, number];
     return {
       values,
-      row: (at: readonly number[]) => {
-        const first = ((at[0]! * h + at[1]!) * s + at[2]!) * d;
-        return { first, row: values.slice(first, first + d) };
+      row: (queryIndex: readonly number[]) => {
+        const firstElement = ((queryIndex[0]! * h + queryIndex[1]!) * s + queryIndex[2]!) * d;
+        return { first: firstElement, row: values.slice(firstElement, firstElement + d) };
       },
     };
   };
   const dot = (a: readonly number[], b: readonly number[]) => a.reduce((sum, value, i) => sum + value * b[i]!, 0);
 
   /** Calls `use` with every query row: its KV head, its number in [B,H,S] and what it sees. */
-  function eachQuery(
+  function forEachQuery(
     q: Tensor,
     k: Tensor,
     tile: Tile,
-    use: (at: number[], key: number[], seen: number[]) => void,
+    visit: (queryIndex: number[], key: number[], visibleKeys: number[]) => void,
   ): void {
     const [batch, heads, rows] = q.shape as [number, number, number, number];
     for (let b = 0; b < batch; b++) {
-      const seen = visible(tile, b);
+      const visibleKeys = listVisibleKeys(tile, b);
       for (let h = 0; h < heads; h++) {
-        const keyHead = Math.floor((h * k.shape[1]!) / heads);
-        for (let s = 0; s < rows; s++) use([b, h, s], [b, keyHead], seen[s]!);
+        const kvHead = Math.floor((h * k.shape[1]!) / heads);
+        for (let s = 0; s < rows; s++) visit([b, h, s], [b, kvHead], visibleKeys[s]!);
       }
     }
   }
@@ -97,27 +97,32 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
   return {
     attend(state, q, { k, v }, tile) {
       const [queries, keys, values, out] = [listRows(q), listRows(k), listRows(v), listRows(state.out)];
-      const [lse, modifier, pairOf] = [memory.load(state.lse), modifierOf(tile, memory), pairsOf(tile)];
+      const [lse, modifier, getPair] = [
+        memory.load(state.lse),
+        createScoreModifier(tile, memory),
+        createPairLookup(tile),
+      ];
       let n = -1;
-      eachQuery(q, k, tile, (at, head, seen) => {
+      forEachQuery(q, k, tile, (queryIndex, head, visibleKeys) => {
         n++;
-        if (seen.length === 0) return;
-        const query = queries.row(at).row;
-        const scores = seen.map((j) => {
+        if (visibleKeys.length === 0) return;
+        const query = queries.row(queryIndex).row;
+        const scores = visibleKeys.map((j) => {
           const scaled = memory.float32(tile.scale * dot(query, keys.row([...head, j]).row));
-          return modifier.score(scaled, pairOf(at, j));
+          return modifier.score(scaled, getPair(queryIndex, j));
         });
-        const most = Math.max(lse[n]!, ...scores);
-        if (most === -Infinity) return;
-        const sum = scores.reduce((total, score) => total + Math.exp(score - most), Math.exp(lse[n]! - most));
-        const { first, row } = out.row(at);
-        const before = Math.exp(lse[n]! - most) / sum;
-        for (const d of row.keys()) out.values[first + d] = before === 0 ? 0 : row[d]! * before;
-        for (const [i, j] of seen.entries()) {
-          const weight = (Math.exp(scores[i]! - most) / sum) * modifier.kept(pairOf(at, j));
-          for (const [d, value] of values.row([...head, j]).row.entries()) out.values[first + d]! += weight * value;
+        const maxScore = Math.max(lse[n]!, ...scores);
+        if (maxScore === -Infinity) return;
+        const sum = scores.reduce((total, score) => total + Math.exp(score - maxScore), Math.exp(lse[n]! - maxScore));
+        const { first: firstElement, row } = out.row(queryIndex);
+        const previousWeight = Math.exp(lse[n]! - maxScore) / sum;
+        for (const d of row.keys()) out.values[firstElement + d] = previousWeight === 0 ? 0 : row[d]! * previousWeight;
+        for (const [i, j] of visibleKeys.entries()) {
+          const weight = (Math.exp(scores[i]! - maxScore) / sum) * modifier.dropoutFactor(getPair(queryIndex, j));
+          for (const [d, value] of values.row([...head, j]).row.entries())
+            out.values[firstElement + d]! += weight * value;
         }
-        lse[n] = most + Math.log(sum);
+        lse[n] = maxScore + Math.log(sum);
       });
       memory.store(state.out, out.values);
       memory.store(state.lse, lse);
@@ -127,25 +132,26 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
       const [queries, keys, values, dOuts] = [listRows(q), listRows(k), listRows(v), listRows(saved.dOut)];
       const [dq, dk, dv] = [listRows(grads.dq), listRows(grads.dk), listRows(grads.dv)];
       const [lse, delta] = [memory.load(saved.lse), memory.load(saved.delta)];
-      const [modifier, pairOf] = [modifierOf(tile, memory), pairsOf(tile)];
+      const [modifier, pairOf] = [createScoreModifier(tile, memory), createPairLookup(tile)];
       let n = -1;
-      eachQuery(q, k, tile, (at, head, seen) => {
+      forEachQuery(q, k, tile, (queryIndex, head, visibleKeys) => {
         n++;
-        const { row: query, first } = queries.row(at);
-        const dOut = dOuts.row(at).row;
-        for (const j of seen) {
-          const { row: key, first: firstKey } = keys.row([...head, j]);
-          const { row: value, first: firstValue } = values.row([...head, j]);
+        const { row: query, first: firstElement } = queries.row(queryIndex);
+        const dOut = dOuts.row(queryIndex).row;
+        for (const j of visibleKeys) {
+          const { row: key, first: keyOffset } = keys.row([...head, j]);
+          const { row: value, first: valueOffset } = values.row([...head, j]);
           const scaled = memory.float32(tile.scale * dot(query, key));
-          const score = modifier.score(scaled, pairOf(at, j));
-          const kept = modifier.kept(pairOf(at, j));
+          const score = modifier.score(scaled, pairOf(queryIndex, j));
+          const dropoutFactor = modifier.dropoutFactor(pairOf(queryIndex, j));
           const weight = lse[n] === -Infinity ? 0 : Math.min(1, Math.exp(score - lse[n]!));
-          const dScore = weight * (kept * dot(dOut, value) - delta[n]!) * modifier.derivative(scaled) * tile.scale;
+          const dScore =
+            weight * (dropoutFactor * dot(dOut, value) - delta[n]!) * modifier.derivative(scaled) * tile.scale;
           for (const d of query.keys()) {
-            dq.values[first + d]! += dScore * key[d]!;
-            dk.values[firstKey + d]! += dScore * query[d]!;
+            dq.values[firstElement + d]! += dScore * key[d]!;
+            dk.values[keyOffset + d]! += dScore * query[d]!;
           }
-          for (const d of value.keys()) dv.values[firstValue + d]! += weight * kept * dOut[d]!;
+          for (const d of value.keys()) dv.values[valueOffset + d]! += weight * dropoutFactor * dOut[d]!;
         }
       });
       memory.store(grads.dq, dq.values);
@@ -162,7 +168,7 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
         const [own, other] = [lse, b[i]!].map((each) => (each === most ? 1 : Math.exp(each - most)));
         return { most, own: own!, other: other! };
       });
-      const merged = sums.map(({ most, own, other }) => (most === -Infinity ? most : most + Math.log(own + other)));
+      const mergedLse = sums.map(({ most, own, other }) => (most === -Infinity ? most : most + Math.log(own + other)));
       memory.store(
         into.out,
         x.map((value, i) => {
@@ -173,7 +179,7 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
           return a[row] === -Infinity ? y[i]! : (own * value + other * y[i]!) / (own + other);
         }),
       );
-      memory.store(into.lse, merged);
+      memory.store(into.lse, mergedLse);
     },
   };
 }

@@ -46,18 +46,20 @@ export class ReferenceDevice implements Device {
     this.index = index;
     this.#memory = new Memory(double);
     this.stream = new ReferenceStream(scheduler);
-    const parts = [attend, elementwise, matmul, random, rows, training].map((part) => part(this.#memory));
-    this.kernels = versionedKernels(this.#enqueued(Object.assign({}, ...parts) as Kernels));
+    const kernelGroups = [attend, elementwise, matmul, random, rows, training].map((createKernels) =>
+      createKernels(this.#memory),
+    );
+    this.kernels = versionedKernels(this.#enqueueKernels(Object.assign({}, ...kernelGroups) as Kernels));
   }
 
   /** Kernels that run in stream order; operands must be alive at the call, as on any device. */
-  #enqueued(kernels: Kernels): Kernels {
-    const entries = Object.entries(kernels as Record<string, (...args: unknown[]) => void>).map(([name, run]) => [
+  #enqueueKernels(kernels: Kernels): Kernels {
+    const entries = Object.entries(kernels as Record<string, (...args: unknown[]) => void>).map(([name, kernel]) => [
       name,
       (...args: unknown[]) => {
         if (name.startsWith("attend")) checkFeatures(this, args.at(-2) as KvBlock, args.at(-1) as Tile);
         for (const x of listTensors(args)) x.assertNotDisposed(`kernel ${name}`);
-        this.#submit(name, () => run(...args));
+        this.#submit(name, () => kernel(...args));
       },
     ]);
     return Object.fromEntries(entries) as Kernels;
@@ -99,8 +101,8 @@ export class ReferenceDevice implements Device {
   write(out: Tensor, values: ArrayLike<number>): void {
     out.assertNotDisposed("write");
     if (values.length !== out.size) throw new ShapeError({ where: "write", expected: `${out.size} values` });
-    const taken = Array.from(values);
-    this.#submit("write", () => this.#memory.store(out, taken));
+    const copiedValues = Array.from(values);
+    this.#submit("write", () => this.#memory.store(out, copiedValues));
     out.storage.recordMutation("write");
   }
 
@@ -112,7 +114,7 @@ export class ReferenceDevice implements Device {
   values(x: Tensor): Promise<number[]> {
     x.assertNotDisposed("read");
     x.storage.retain();
-    return this.stream.after(() => this.#memory.load(x)).finally(() => x.storage.release());
+    return this.stream.runWhenReached(() => this.#memory.load(x)).finally(() => x.storage.release());
   }
 
   /** Runs what was enqueued so far, as a device does in its own time. */

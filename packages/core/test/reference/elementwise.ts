@@ -1,7 +1,7 @@
 import type { BinaryOp, Kernels, UnaryOp } from "../../src/kernels/kernels.ts";
 import type { Memory } from "./memory.ts";
 
-const binaries: Readonly<Record<BinaryOp, (a: number, b: number) => number>> = {
+const binaryFunctions: Readonly<Record<BinaryOp, (a: number, b: number) => number>> = {
   add: (a, b) => a + b,
   sub: (a, b) => a - b,
   mul: (a, b) => a * b,
@@ -12,10 +12,10 @@ const binaries: Readonly<Record<BinaryOp, (a: number, b: number) => number>> = {
 const sigmoid = (x: number) => 1 / (1 + Math.exp(-x));
 /** ½ (1 + tanh(√(2/π) (x + 0.044715 x³))). */
 const tanhGate = (x: number) => sigmoid(2 * Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3));
-const density = (x: number) => Math.exp(-(x * x) / 2) / Math.sqrt(2 * Math.PI);
+const normalDensity = (x: number) => Math.exp(-(x * x) / 2) / Math.sqrt(2 * Math.PI);
 
 /** The normal distribution's Φ by its Taylor series, exact to 1e-9 for |x| ≤ 5. */
-function normal(x: number): number {
+function normalCdf(x: number): number {
   if (Math.abs(x) > 5.5) return x > 0 ? 1 : 0;
   let [term, sum] = [x, x];
   for (let n = 1; n < 200; n++) {
@@ -25,7 +25,7 @@ function normal(x: number): number {
   return 0.5 + sum / Math.sqrt(2 * Math.PI);
 }
 
-const unaries: Readonly<Record<UnaryOp, { value(x: number): number; slope(x: number): number }>> = {
+const unaryFunctions: Readonly<Record<UnaryOp, { value(x: number): number; slope(x: number): number }>> = {
   neg: { value: (x) => -x, slope: () => -1 },
   exp: { value: Math.exp, slope: Math.exp },
   log: { value: Math.log, slope: (x) => 1 / x },
@@ -34,7 +34,7 @@ const unaries: Readonly<Record<UnaryOp, { value(x: number): number; slope(x: num
   tanh: { value: Math.tanh, slope: (x) => 1 - Math.tanh(x) ** 2 },
   sigmoid: { value: sigmoid, slope: (x) => sigmoid(x) * (1 - sigmoid(x)) },
   relu: { value: (x) => Math.max(x, 0), slope: (x) => (x > 0 ? 1 : 0) },
-  gelu: { value: (x) => x * normal(x), slope: (x) => normal(x) + x * density(x) },
+  gelu: { value: (x) => x * normalCdf(x), slope: (x) => normalCdf(x) + x * normalDensity(x) },
   geluTanh: {
     value: (x) => x * tanhGate(x),
     slope: (x) => tanhGate(x) * (1 + x * tanhGate(-x) * 2 * Math.sqrt(2 / Math.PI) * (1 + 3 * 0.044715 * x ** 2)),
@@ -44,7 +44,7 @@ const unaries: Readonly<Record<UnaryOp, { value(x: number): number; slope(x: num
 };
 
 export function applyUnary(op: UnaryOp, x: number): number {
-  return unaries[op].value(x);
+  return unaryFunctions[op].value(x);
 }
 
 type Elementwise = Pick<Kernels, "fill" | "copy" | "binary" | "scalar" | "unary" | "gate" | "unaryBackward">;
@@ -54,31 +54,31 @@ export function elementwise(memory: Memory): Elementwise {
     fill: (out, value) => memory.store(out, new Array<number>(out.size).fill(value)),
     copy: (out, x) => memory.store(out, memory.load(x, out.shape)),
     binary(op, out, a, b) {
-      const right = memory.load(b, out.shape);
+      const operandB = memory.load(b, out.shape);
       memory.store(
         out,
-        memory.load(a, out.shape).map((value, i) => binaries[op](value, right[i]!)),
+        memory.load(a, out.shape).map((value, i) => binaryFunctions[op](value, operandB[i]!)),
       );
     },
     scalar(op, out, x, value) {
       memory.store(
         out,
-        memory.load(x, out.shape).map((each) => binaries[op](each, value)),
+        memory.load(x, out.shape).map((each) => binaryFunctions[op](each, value)),
       );
     },
-    unary: (op, out, x) => memory.store(out, memory.load(x, out.shape).map(unaries[op].value)),
+    unary: (op, out, x) => memory.store(out, memory.load(x, out.shape).map(unaryFunctions[op].value)),
     gate(op, out, a, b) {
       const factors = memory.load(b, out.shape);
       memory.store(
         out,
-        memory.load(a, out.shape).map((value, i) => unaries[op].value(value) * factors[i]!),
+        memory.load(a, out.shape).map((value, i) => unaryFunctions[op].value(value) * factors[i]!),
       );
     },
     unaryBackward(op, dx, x, dy) {
       const gradient = memory.load(dy, dx.shape);
       memory.store(
         dx,
-        memory.load(x, dx.shape).map((value, i) => gradient[i]! * unaries[op].slope(value)),
+        memory.load(x, dx.shape).map((value, i) => gradient[i]! * unaryFunctions[op].slope(value)),
       );
     },
   };

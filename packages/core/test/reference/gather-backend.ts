@@ -17,51 +17,51 @@ export function gather(axis = "sp", inner: AttentionBackend = local()): Attentio
       inner.attend(ctx, call, state, { k, v, from: omitAxes(kv.from, [axis]) });
     },
     attendBackward(ctx, call, grads, kv) {
-      const where = { axis, from: kv.from, layout: call.keys };
-      using k = gatherRows(ctx, kv.k, where);
-      using v = gatherRows(ctx, kv.v, where);
+      const shardLocation = { axis, from: kv.from, layout: call.keys };
+      using k = gatherRows(ctx, kv.k, shardLocation);
+      using v = gatherRows(ctx, kv.v, shardLocation);
       using dk = zerosLike(k);
       using dv = zerosLike(v);
       inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from: omitAxes(kv.from, [axis]) });
-      for (const [into, whole] of [
+      for (const [localGrad, fullGrad] of [
         [grads.dk, dk],
         [grads.dv, dv],
       ] as const) {
-        ctx.mesh.group(axis).allReduce(whole).wait();
-        const start = shardsBefore(ctx, where);
-        using own = whole.slice(2, start, start + into.shape[2]!);
-        ctx.device.kernels.binary("add", into, into, own);
+        ctx.mesh.group(axis).allReduce(fullGrad).wait();
+        const start = countRowsBefore(ctx, shardLocation);
+        using ownRows = fullGrad.slice(2, start, start + localGrad.shape[2]!);
+        ctx.device.kernels.binary("add", localGrad, localGrad, ownRows);
       }
     },
   };
 }
 
-interface Where {
+interface ShardLocation {
   readonly axis: string;
   readonly from: Coordinate;
   readonly layout: Layout;
 }
 
-function counts(ctx: Context, { axis, from, layout }: Where): number[] {
+function countShardRows(ctx: Context, { axis, from, layout }: ShardLocation): number[] {
   return Array.from({ length: ctx.mesh.shape[axis]! }, (_, i) => spansLength(layout.spans({ ...from, [axis]: i })));
 }
 
-function shardsBefore(ctx: Context, where: Where): number {
-  return counts(ctx, where)
-    .slice(0, where.from[where.axis])
+function countRowsBefore(ctx: Context, location: ShardLocation): number {
+  return countShardRows(ctx, location)
+    .slice(0, location.from[location.axis])
     .reduce((sum, count) => sum + count, 0);
 }
 
 /** [B,H,S,D] of every rank along the axis, one after another. */
-function gatherRows(ctx: Context, x: Tensor, where: Where): Tensor {
+function gatherRows(ctx: Context, x: Tensor, location: ShardLocation): Tensor {
   const [b, h, , d] = x.shape as [number, number, number, number];
-  const rows = counts(ctx, where);
+  const rows = countShardRows(ctx, location);
   using view = x.permute([2, 0, 1, 3]);
-  using dense = view.contiguous();
-  using all = ctx.device.empty([rows.reduce((sum, count) => sum + count, 0), b, h, d], x.dtype);
-  const elements = rows.map((count) => count * b * h * d);
-  ctx.mesh.group(where.axis).allGather(all, dense, { counts: elements }).wait();
-  return all.permute([1, 2, 0, 3]);
+  using contiguousRows = view.contiguous();
+  using gatheredRows = ctx.device.empty([rows.reduce((sum, count) => sum + count, 0), b, h, d], x.dtype);
+  const elementCounts = rows.map((count) => count * b * h * d);
+  ctx.mesh.group(location.axis).allGather(gatheredRows, contiguousRows, { counts: elementCounts }).wait();
+  return gatheredRows.permute([1, 2, 0, 3]);
 }
 
 function zerosLike(x: Tensor): Tensor {

@@ -30,7 +30,7 @@ export async function checkGradients({ shapes, range, run }: GradientCase): Prom
     const tensors = inputs.map((each, i) => fromArray(device, each, shapes[i]!));
     using out = run(...tensors);
     const result = await device.values(out);
-    for (const each of tensors) each.dispose();
+    for (const tensor of tensors) tensor.dispose();
     const weights = values(result.length, 99);
     return result.reduce((sum, value, i) => sum + value * weights[i]!, 0);
   };
@@ -45,13 +45,13 @@ export async function checkGradients({ shapes, range, run }: GradientCase): Prom
     out.backward(weights);
   }
   for (const [i, leaf] of leaves.entries()) {
-    const found = await device.values(leaf.grad!);
+    const actualGradient = await device.values(leaf.grad!);
     expect(leaf.grad!.isContiguous).toBe(true);
     for (const j of data[i]!.keys()) {
       const step = 1e-5;
-      const moved = (by: number) => data.map((each, n) => (n === i ? each.with(j, each[j]! + by) : each));
-      const slope = ((await loss(moved(step))) - (await loss(moved(-step)))) / (2 * step);
-      expect(found[j], `input ${i}, element ${j}`).toBeCloseTo(slope, 6);
+      const shiftInput = (offset: number) => data.map((each, n) => (n === i ? each.with(j, each[j]! + offset) : each));
+      const slope = ((await loss(shiftInput(step))) - (await loss(shiftInput(-step)))) / (2 * step);
+      expect(actualGradient[j], `input ${i}, element ${j}`).toBeCloseTo(slope, 6);
     }
   }
   for (const leaf of leaves) {

@@ -25,13 +25,13 @@ function addProduct(memory: Memory, result: number[], [out, a, b]: readonly [Ten
   const batch = out.shape.slice(0, -2);
   const [m, n] = out.shape.slice(-2) as [number, number];
   const k = a.shape.at(-1)!;
-  const left = memory.load(a, [...batch, m, k]);
-  const right = memory.load(b, [...batch, k, n]);
+  const leftValues = memory.load(a, [...batch, m, k]);
+  const rightValues = memory.load(b, [...batch, k, n]);
   for (let x = 0; x < numel(batch); x++) {
     for (let i = 0; i < m; i++) {
       for (let j = 0; j < n; j++) {
         for (let l = 0; l < k; l++) {
-          result[(x * m + i) * n + j]! += left[(x * m + i) * k + l]! * right[(x * k + l) * n + j]!;
+          result[(x * m + i) * n + j]! += leftValues[(x * m + i) * k + l]! * rightValues[(x * k + l) * n + j]!;
         }
       }
     }

@@ -3,40 +3,40 @@ import type { Shape } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
 
 /** Keeps a number as a dtype would. */
-export type Round = (value: number) => number;
+export type RoundFunction = (value: number) => number;
 
-const scratch = new Float32Array(1);
-const bits = new Uint32Array(scratch.buffer);
+const scratchFloat = new Float32Array(1);
+const scratchBits = new Uint32Array(scratchFloat.buffer);
 
 /** Nearest even, by adding just under half of what is cut off. */
 export function toBfloat16(value: number): number {
-  scratch[0] = value;
+  scratchFloat[0] = value;
   if (Number.isNaN(value)) return value;
-  bits[0] = (bits[0]! + 0x7fff + ((bits[0]! >>> 16) & 1)) & 0xffff0000;
-  return scratch[0];
+  scratchBits[0] = (scratchBits[0]! + 0x7fff + ((scratchBits[0]! >>> 16) & 1)) & 0xffff0000;
+  return scratchFloat[0];
 }
 
 /** Nearest even on a grid of 2⁻¹⁰ of the value's power of two, or of 2⁻²⁴ below 2⁻¹⁴. */
 export function toFloat16(value: number): number {
   if (!Number.isFinite(value) || value === 0) return value;
   const exponent = Math.max(-14, Math.floor(Math.log2(Math.abs(value))));
-  const grid = 2 ** (exponent - 10);
-  const steps = value / grid;
-  const below = Math.floor(steps);
-  const up = steps - below > 0.5 || (steps - below === 0.5 && below % 2 !== 0);
-  const rounded = (below + (up ? 1 : 0)) * grid;
+  const gridStep = 2 ** (exponent - 10);
+  const steps = value / gridStep;
+  const lowerStep = Math.floor(steps);
+  const roundsUp = steps - lowerStep > 0.5 || (steps - lowerStep === 0.5 && lowerStep % 2 !== 0);
+  const rounded = (lowerStep + (roundsUp ? 1 : 0)) * gridStep;
   return Math.abs(rounded) > 65504 ? Math.sign(value) * Infinity : rounded;
 }
 
 /** Every address in row-major order of `shape`, to which x is broadcast. */
 export function addresses(x: Pick<Tensor, "shape" | "strides" | "offset">, shape: Shape = x.shape): number[] {
-  let at = [x.offset];
+  let elementAddresses = [x.offset];
   for (const [axis, length] of shape.entries()) {
-    const own = axis - shape.length + x.shape.length;
-    const stride = own >= 0 && x.shape[own] === length ? x.strides[own]! : 0;
-    at = at.flatMap((base) => Array.from({ length }, (_, i) => base + i * stride));
+    const inputAxis = axis - shape.length + x.shape.length;
+    const stride = inputAxis >= 0 && x.shape[inputAxis] === length ? x.strides[inputAxis]! : 0;
+    elementAddresses = elementAddresses.flatMap((base) => Array.from({ length }, (_, i) => base + i * stride));
   }
-  return at;
+  return elementAddresses;
 }
 
 /**
@@ -45,15 +45,15 @@ export function addresses(x: Pick<Tensor, "shape" | "strides" | "offset">, shape
  */
 export class Memory {
   readonly #blocks = new Map<bigint, Float64Array>();
-  readonly #round: Readonly<Record<DType, Round>>;
-  #next = 1n;
+  readonly #round: Readonly<Record<DType, RoundFunction>>;
+  #nextHandle = 1n;
 
   constructor(double: boolean) {
     this.#round = { float32: double ? (value) => value : Math.fround, bfloat16: toBfloat16, float16: toFloat16 };
   }
 
   allocate(size: number): bigint {
-    const handle = this.#next++;
+    const handle = this.#nextHandle++;
     this.#blocks.set(handle, new Float64Array(size).fill(NaN));
     return handle;
   }
@@ -71,7 +71,7 @@ export class Memory {
   /** Values in row-major order, broadcast to `shape`. */
   load(x: Tensor, shape: Shape = x.shape): number[] {
     const block = this.block(x);
-    return addresses(x, shape).map((at) => block[at]!);
+    return addresses(x, shape).map((address) => block[address]!);
   }
 
   /** A number as a kernel that computes in float32 has it. */
@@ -82,6 +82,6 @@ export class Memory {
   store(out: Tensor, values: ArrayLike<number>): void {
     const block = this.block(out);
     const round = this.#round[out.dtype];
-    for (const [i, at] of addresses(out).entries()) block[at] = round(values[i]!);
+    for (const [i, address] of addresses(out).entries()) block[address] = round(values[i]!);
   }
 }

@@ -15,27 +15,29 @@ export function philox(counter: readonly number[], key: readonly number[]): numb
 }
 
 /** Which numbers are drawn. */
-type Source = Pick<RandomSpec, "seed" | "stream">;
+type StreamSource = Pick<RandomSpec, "seed" | "stream">;
 
-function words(i: number, { seed, stream }: Source): number[] {
+function drawWords(i: number, { seed, stream }: StreamSource): number[] {
   return philox([i >>> 0, 0, stream >>> 0, 0], [seed >>> 0, 0]);
 }
 
 /** In [0, 1). */
-export function uniform(i: number, source: Source): number {
-  return words(i, source)[0]! / 2 ** 32;
+export function uniform(i: number, source: StreamSource): number {
+  return drawWords(i, source)[0]! / 2 ** 32;
 }
 
 /** In (0, 1]. */
-const unit = (word: number) => (word + 1) / 2 ** 32;
+const toUnitInterval = (word: number) => (word + 1) / 2 ** 32;
 
 export function random(memory: Memory): Pick<Kernels, "random"> {
   return {
     random(out, spec) {
       const values = Array.from({ length: out.size }, (_, i) => {
-        const [a, b] = words(i, spec) as [number, number];
+        const [a, b] = drawWords(i, spec) as [number, number];
         if (spec.kind === "uniform") return spec.low + (spec.high - spec.low) * (a / 2 ** 32);
-        return spec.mean + spec.std * Math.sqrt(-2 * Math.log(unit(a))) * Math.cos(2 * Math.PI * unit(b));
+        return (
+          spec.mean + spec.std * Math.sqrt(-2 * Math.log(toUnitInterval(a))) * Math.cos(2 * Math.PI * toUnitInterval(b))
+        );
       });
       memory.store(out, values);
     },

@@ -28,12 +28,12 @@ export function rows(memory: Memory): Rows {
       values.slice(i * length, (i + 1) * length),
     );
   };
-  const add = (out: Tensor | null, values: readonly number[]) => {
+  const accumulate = (out: Tensor | null, values: readonly number[]) => {
     if (!out) return;
-    const before = memory.load(out);
+    const accumulated = memory.load(out);
     memory.store(
       out,
-      values.map((value, i) => before[i]! + value),
+      values.map((value, i) => accumulated[i]! + value),
     );
   };
 
@@ -63,36 +63,36 @@ export function rows(memory: Memory): Rows {
     const dOuts = listRows(dOut);
     const dx = listRows(x).flatMap((row, n) => {
       const unit = row.map((value) => (value - (means?.[n] ?? 0)) * rstds[n]!);
-      const dUnit = dOuts[n]!.map((value, e) => value * (scale?.[e] ?? 1));
+      const dNormalized = dOuts[n]!.map((value, e) => value * (scale?.[e] ?? 1));
       for (const [e, value] of dOuts[n]!.entries()) {
         dWeight[e]! += value * unit[e]!;
         dBias[e]! += value;
       }
-      const along = dot(dUnit, unit) / row.length;
-      const level = means ? total(dUnit) / row.length : 0;
-      return dUnit.map((value, e) => rstds[n]! * (value - level - unit[e]! * along));
+      const projection = dot(dNormalized, unit) / row.length;
+      const meanGradient = means ? total(dNormalized) / row.length : 0;
+      return dNormalized.map((value, e) => rstds[n]! * (value - meanGradient - unit[e]! * projection));
     });
     memory.store(grads.dx, dx);
-    add(grads.dWeight, dWeight);
-    add(grads.dBias, dBias);
+    accumulate(grads.dWeight, dWeight);
+    accumulate(grads.dBias, dBias);
   };
 
   return {
     rowDot(out, a, b) {
-      const others = listRows(b);
+      const rowsB = listRows(b);
       memory.store(
         out,
-        listRows(a).map((row, i) => dot(row, others[i]!)),
+        listRows(a).map((row, i) => dot(row, rowsB[i]!)),
       );
     },
     reduce(kind, out, x) {
       const result = new Map<number, number>();
       const targets = addresses(out, x.shape);
       for (const [i, value] of memory.load(x).entries()) {
-        const before = result.get(targets[i]!);
+        const partialResult = result.get(targets[i]!);
         result.set(
           targets[i]!,
-          before === undefined ? value : kind === "sum" ? before + value : Math.max(before, value),
+          partialResult === undefined ? value : kind === "sum" ? partialResult + value : Math.max(partialResult, value),
         );
       }
       memory.store(
@@ -102,18 +102,18 @@ export function rows(memory: Memory): Rows {
     },
     softmax(out, x) {
       const result = listRows(x).flatMap((row) => {
-        const most = Math.max(...row);
-        if (most === -Infinity) return row.map(() => 0);
-        const powers = row.map((value) => Math.exp(value - most));
-        return powers.map((value) => value / total(powers));
+        const maxValue = Math.max(...row);
+        if (maxValue === -Infinity) return row.map(() => 0);
+        const exponentials = row.map((value) => Math.exp(value - maxValue));
+        return exponentials.map((value) => value / total(exponentials));
       });
       memory.store(out, result);
     },
     softmaxBackward(dx, out, dOut) {
       const dOuts = listRows(dOut);
       const result = listRows(out).flatMap((row, n) => {
-        const along = dot(row, dOuts[n]!);
-        return row.map((value, e) => value * (dOuts[n]![e]! - along));
+        const projection = dot(row, dOuts[n]!);
+        return row.map((value, e) => value * (dOuts[n]![e]! - projection));
       });
       memory.store(dx, result);
     },
@@ -126,14 +126,14 @@ export function rows(memory: Memory): Rows {
       const result = listRows(x).flatMap((row, n) => {
         const [c, s] = [cosines, sines].map((table) => table[n % table.length]!) as [number[], number[]];
         const pairs = c.length;
-        const turned = [...row];
+        const rotatedRow = [...row];
         for (const i of c.keys()) {
-          const [first, second] = interleaved ? [2 * i, 2 * i + 1] : [i, i + pairs];
-          const [a, b, sine] = [row[first]!, row[second]!, inverse ? -s[i]! : s[i]!];
-          turned[first] = a * c[i]! - b * sine;
-          turned[second] = b * c[i]! + a * sine;
+          const [firstIndex, secondIndex] = interleaved ? [2 * i, 2 * i + 1] : [i, i + pairs];
+          const [a, b, sine] = [row[firstIndex]!, row[secondIndex]!, inverse ? -s[i]! : s[i]!];
+          rotatedRow[firstIndex] = a * c[i]! - b * sine;
+          rotatedRow[secondIndex] = b * c[i]! + a * sine;
         }
-        return turned;
+        return rotatedRow;
       });
       memory.store(out, result);
     },

@@ -1,7 +1,7 @@
 import type { Fence, Stream } from "../../src/device.ts";
 
 /** Runs, and returns true; or returns false if it must wait for something. */
-export type Work = () => boolean;
+export type StreamWork = () => boolean;
 
 /** Runs its streams, each in order, as far as they get: nothing runs before a wait. */
 export class Scheduler {
@@ -12,9 +12,9 @@ export class Scheduler {
   }
 
   run(): void {
-    for (let moved = true; moved; ) {
-      moved = false;
-      for (const stream of this.#streams) moved = stream.advance() || moved;
+    for (let hasProgress = true; hasProgress; ) {
+      hasProgress = false;
+      for (const stream of this.#streams) hasProgress = stream.advance() || hasProgress;
     }
   }
 }
@@ -22,61 +22,61 @@ export class Scheduler {
 export class ReferenceStream implements Stream {
   readonly handle = 0n;
   readonly scheduler: Scheduler;
-  #queue: Work[] = [];
-  #failure: unknown;
-  #marks = 0;
-  #done = 0;
+  #queue: StreamWork[] = [];
+  #firstError: unknown;
+  #numFences = 0;
+  #lastReachedFence = 0;
 
   constructor(scheduler: Scheduler) {
     this.scheduler = scheduler;
     scheduler.add(this);
   }
 
-  submit(work: Work): void {
+  submit(work: StreamWork): void {
     this.#queue.push(work);
   }
 
   /** Runs what can run; true if anything did. */
   advance(): boolean {
-    let done = 0;
-    while (done < this.#queue.length && this.#attempt(this.#queue[done]!)) done++;
-    this.#queue = this.#queue.slice(done);
-    return done > 0;
+    let numCompleted = 0;
+    while (numCompleted < this.#queue.length && this.#attempt(this.#queue[numCompleted]!)) numCompleted++;
+    this.#queue = this.#queue.slice(numCompleted);
+    return numCompleted > 0;
   }
 
-  #attempt(work: Work): boolean {
+  #attempt(work: StreamWork): boolean {
     try {
       return work();
     } catch (error) {
-      this.#failure ??= error;
+      this.#firstError ??= error;
       return true;
     }
   }
 
   record(): Fence {
-    const mark = ++this.#marks;
+    const fenceNumber = ++this.#numFences;
     this.submit(() => {
-      this.#done = mark;
+      this.#lastReachedFence = fenceNumber;
       return true;
     });
-    return { stream: this, reached: () => this.#done >= mark } as Fence;
+    return { stream: this, reached: () => this.#lastReachedFence >= fenceNumber } as Fence;
   }
 
   wait(fence: Fence): void {
-    const { reached } = fence as Fence & { reached(): boolean };
-    this.submit(reached);
+    const { isReached } = fence as Fence & { isReached(): boolean };
+    this.submit(isReached);
   }
 
   synchronize(): Promise<void> {
-    return this.after(() => undefined);
+    return this.runWhenReached(() => undefined);
   }
 
   /** Resolves to what `body` gives once all work so far is done. */
-  after<T>(body: () => T): Promise<T> {
+  runWhenReached<T>(body: () => T): Promise<T> {
     return new Promise((resolve, reject) => {
       this.submit(() => {
-        if (this.#failure === undefined) resolve(body());
-        else reject(this.#failure);
+        if (this.#firstError === undefined) resolve(body());
+        else reject(this.#firstError);
         return true;
       });
       setImmediate(() => this.scheduler.run());

@@ -15,10 +15,10 @@ export function training(memory: Memory): Training {
   return {
     dropout(out, x, { probability, seed, stream, offset, strides }) {
       const index = addresses({ shape: out.shape, strides, offset });
-      const drop = (i: number) => uniform(index[i]!, { seed, stream }) < probability;
+      const isDropped = (i: number) => uniform(index[i]!, { seed, stream }) < probability;
       store(
         out,
-        memory.load(x).map((value, i) => (drop(i) ? 0 : value / (1 - probability))),
+        memory.load(x).map((value, i) => (isDropped(i) ? 0 : value / (1 - probability))),
       );
     },
     gatherRows(out, table, index) {
@@ -29,18 +29,19 @@ export function training(memory: Memory): Training {
       );
     },
     scatterAddRows(into, x, index) {
-      const [width, sums, named] = [into.shape[1]!, memory.load(into), memory.load(index)];
+      const [width, accumulated, indices] = [into.shape[1]!, memory.load(into), memory.load(index)];
       for (const [i, value] of memory.load(x).entries())
-        sums[named[Math.floor(i / width)]! * width + (i % width)]! += value;
-      store(into, sums);
+        accumulated[indices[Math.floor(i / width)]! * width + (i % width)]! += value;
+      store(into, accumulated);
     },
     crossEntropy(rows, x, target, { smoothing, ignored }) {
-      const values = splitLines(memory.load(x), x.shape.at(-1)!);
+      const values = splitRows(memory.load(x), x.shape.at(-1)!);
       const targets = memory.load(target);
       const lses = values.map(logSumExp);
       const computeLoss = (line: readonly number[], row: number) =>
         line.reduce(
-          (sum, value, i) => sum + wanted(i, targets[row]!, { smoothing, count: line.length }) * (lses[row]! - value),
+          (sum, value, i) =>
+            sum + smoothedTarget(i, targets[row]!, { smoothing, count: line.length }) * (lses[row]! - value),
           0,
         );
       store(
@@ -54,12 +55,12 @@ export function training(memory: Memory): Training {
       );
     },
     crossEntropyBackward(dx, { x, target, lse }, dLoss, { smoothing, ignored }) {
-      const [targets, lses, upstream] = [memory.load(target), memory.load(lse), memory.load(dLoss)];
-      const result = splitLines(memory.load(x), x.shape.at(-1)!).flatMap((line, row) =>
+      const [targets, lses, upstreamGradients] = [memory.load(target), memory.load(lse), memory.load(dLoss)];
+      const result = splitRows(memory.load(x), x.shape.at(-1)!).flatMap((line, row) =>
         line.map((value, i) => {
           if (targets[row] === ignored) return 0;
-          const ask = wanted(i, targets[row]!, { smoothing, count: line.length });
-          return upstream[row]! * (Math.exp(value - lses[row]!) - ask);
+          const targetProbability = smoothedTarget(i, targets[row]!, { smoothing, count: line.length });
+          return upstreamGradients[row]! * (Math.exp(value - lses[row]!) - targetProbability);
         }),
       );
       store(dx, result);
@@ -70,19 +71,19 @@ export function training(memory: Memory): Training {
       const root = v.map((x) => Math.sqrt(x / correction2) + epsilon);
       store(state.second, v);
       if (kind === "adamW") {
-        const first = m.map((x, i) => beta1 * x + (1 - beta1) * g[i]!);
-        store(state.first, first);
+        const firstMoment = m.map((x, i) => beta1 * x + (1 - beta1) * g[i]!);
+        store(state.first, firstMoment);
         store(
           state.parameter,
-          p.map((x, i) => x * (1 - rate * decay) - ((rate / correction1) * first[i]!) / root[i]!),
+          p.map((x, i) => x * (1 - rate * decay) - ((rate / correction1) * firstMoment[i]!) / root[i]!),
         );
         return;
       }
       const update = g.map((x, i) => x / root[i]! + decay * p[i]!);
-      const along = rate * (beta1 * (1 - mix) - 1);
+      const directionScale = rate * (beta1 * (1 - mix) - 1);
       store(
         state.parameter,
-        p.map((x, i) => x + mix * (m[i]! - x) + along * update[i]!),
+        p.map((x, i) => x + mix * (m[i]! - x) + directionScale * update[i]!),
       );
       store(
         state.first,
@@ -92,16 +93,16 @@ export function training(memory: Memory): Training {
   };
 }
 
-function splitLines(values: readonly number[], length: number): number[][] {
+function splitRows(values: readonly number[], length: number): number[][] {
   return Array.from({ length: values.length / length }, (_, i) => values.slice(i * length, (i + 1) * length));
 }
 
 function logSumExp(line: readonly number[]): number {
-  const top = Math.max(...line);
-  return top + Math.log(line.reduce((sum, value) => sum + Math.exp(value - top), 0));
+  const maxValue = Math.max(...line);
+  return maxValue + Math.log(line.reduce((sum, value) => sum + Math.exp(value - maxValue), 0));
 }
 
 /** What a target asks of class i. */
-function wanted(i: number, target: number, { smoothing, count }: { smoothing: number; count: number }): number {
+function smoothedTarget(i: number, target: number, { smoothing, count }: { smoothing: number; count: number }): number {
   return smoothing / count + (i === target ? 1 - smoothing : 0);
 }

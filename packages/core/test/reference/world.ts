@@ -20,8 +20,8 @@ interface Contribution {
 /** What the members of one group share. */
 class Rendezvous {
   readonly size: number;
-  readonly done: boolean[] = [];
-  readonly #parts: Contribution[][] = [];
+  readonly isCallDone: boolean[] = [];
+  readonly #contributions: Contribution[][] = [];
   readonly #children = new Map<string, Rendezvous>();
 
   constructor(size: number) {
@@ -29,36 +29,36 @@ class Rendezvous {
   }
 
   /** The last to contribute does the work of all. */
-  contribute(call: number, rank: number, part: Contribution): void {
-    const parts = (this.#parts[call] ??= []);
-    parts[rank] = part;
-    if (Object.keys(parts).length < this.size) return;
-    const labels = [...new Set(parts.map(({ label }) => label))];
+  contribute(call: number, rank: number, contribution: Contribution): void {
+    const contributions = (this.#contributions[call] ??= []);
+    contributions[rank] = contribution;
+    if (Object.keys(contributions).length < this.size) return;
+    const labels = [...new Set(contributions.map(({ label }) => label))];
     if (labels.length > 1) throw new Error(`ranks differ in call ${call}: ${labels.join(", ")}`);
-    const inputs = parts.map(({ device, input }) => (input ? device.load(input) : []));
-    deliver(parts);
-    for (const { finish } of parts) finish?.(inputs);
-    this.done[call] = true;
+    const inputs = contributions.map(({ device, input }) => (input ? device.load(input) : []));
+    deliver(contributions);
+    for (const { finish } of contributions) finish?.(inputs);
+    this.isCallDone[call] = true;
   }
 
   /** The rendezvous of those that name the same key. */
-  splitOff(key: string, size: number): Rendezvous {
-    const known = this.#children.get(key) ?? new Rendezvous(size);
-    this.#children.set(key, known);
-    return known;
+  getSubgroup(key: string, size: number): Rendezvous {
+    const subgroup = this.#children.get(key) ?? new Rendezvous(size);
+    this.#children.set(key, subgroup);
+    return subgroup;
   }
 }
 
 /** Every message read before any is written. */
-function deliver(parts: readonly Contribution[]): void {
-  const messages = parts.map(({ device, transfers = [] }) =>
+function deliver(contributions: readonly Contribution[]): void {
+  const messages = contributions.map(({ device, transfers = [] }) =>
     transfers.flatMap((each) => ("to" in each ? [{ to: each.to, values: device.load(each.tensor) }] : [])),
   );
-  for (const [rank, { device, transfers = [] }] of parts.entries()) {
-    for (const each of transfers) {
-      if (!("from" in each)) continue;
-      const first = messages[each.from]!.findIndex(({ to }) => to === rank);
-      device.store(each.tensor, messages[each.from]!.splice(first, 1)[0]!.values);
+  for (const [rank, { device, transfers = [] }] of contributions.entries()) {
+    for (const transfer of transfers) {
+      if (!("from" in transfer)) continue;
+      const messageIndex = messages[transfer.from]!.findIndex(({ to }) => to === rank);
+      device.store(transfer.tensor, messages[transfer.from]!.splice(messageIndex, 1)[0]!.values);
     }
   }
 }
@@ -69,7 +69,7 @@ const reductions: Readonly<Record<ReduceOp, (values: readonly number[]) => numbe
   max: (values) => Math.max(...values),
 };
 
-function reduced(inputs: readonly (readonly number[])[], op: ReduceOp): number[] {
+function reduceInputs(inputs: readonly (readonly number[])[], op: ReduceOp): number[] {
   return inputs[0]!.map((_, i) => reductions[op](inputs.map((each) => each[i]!)));
 }
 
@@ -81,10 +81,10 @@ class ReferenceGroup implements ProcessGroup {
   readonly hosts?: readonly number[];
   readonly device: ReferenceDevice;
   readonly #rendezvous: Rendezvous;
-  readonly #colors: (color: number, call: number) => Promise<number[]>;
+  readonly #exchangeColors: (color: number, call: number) => Promise<number[]>;
   #calls = 0;
   #splits = 0;
-  sent = 0;
+  elementsSent = 0;
 
   constructor(options: {
     name: string;
@@ -93,7 +93,7 @@ class ReferenceGroup implements ProcessGroup {
     hosts: readonly number[] | undefined;
     device: ReferenceDevice;
     rendezvous: Rendezvous;
-    colors: (color: number, call: number) => Promise<number[]>;
+    exchangeColors: (color: number, call: number) => Promise<number[]>;
   }) {
     this.name = options.name;
     this.rank = options.rank;
@@ -101,37 +101,39 @@ class ReferenceGroup implements ProcessGroup {
     if (options.hosts) this.hosts = options.hosts;
     this.device = options.device;
     this.#rendezvous = options.rendezvous;
-    this.#colors = options.colors;
+    this.#exchangeColors = options.exchangeColors;
   }
 
   get size(): number {
     return this.ranks.length;
   }
 
-  #post(part: Omit<Contribution, "device">): Work {
+  #post(contribution: Omit<Contribution, "device">): Work {
     const call = this.#calls++;
-    const held = [part.input, ...(part.transfers ?? []).map(({ tensor }) => tensor)].filter((x) => x !== undefined);
-    for (const x of held) {
-      x.assertNotDisposed(part.label);
-      if (!x.isContiguous) throw new Error(`${part.label}: tensors must be contiguous`);
+    const heldTensors = [contribution.input, ...(contribution.transfers ?? []).map(({ tensor }) => tensor)].filter(
+      (x) => x !== undefined,
+    );
+    for (const x of heldTensors) {
+      x.assertNotDisposed(contribution.label);
+      if (!x.isContiguous) throw new Error(`${contribution.label}: tensors must be contiguous`);
       x.storage.retain();
     }
     this.device.stream.submit(() => {
-      this.#rendezvous.contribute(call, this.rank, { ...part, device: this.device });
+      this.#rendezvous.contribute(call, this.rank, { ...contribution, device: this.device });
       return true;
     });
     // Freed in stream order, so only once this collective is done.
-    const wait = () => this.#rendezvous.done[call] === true;
+    const isComplete = () => this.#rendezvous.isCallDone[call] === true;
     return {
       wait: () => {
-        this.device.stream.submit(wait);
-        for (const x of held.splice(0)) x.storage.release();
+        this.device.stream.submit(isComplete);
+        for (const x of heldTensors.splice(0)) x.storage.release();
       },
     };
   }
 
   sendRecv(transfers: readonly Transfer[]): Work {
-    for (const each of transfers) if ("to" in each) this.sent += each.tensor.size;
+    for (const transfer of transfers) if ("to" in transfer) this.elementsSent += transfer.tensor.size;
     return this.#post({ label: "sendRecv", transfers });
   }
 
@@ -143,7 +145,7 @@ class ReferenceGroup implements ProcessGroup {
 
   reduceScatter(out: Tensor, input: Tensor, op: ReduceOp = "sum"): Work {
     const finish = (inputs: readonly (readonly number[])[]) =>
-      this.device.store(out, reduced(inputs, op).slice(this.rank * out.size, (this.rank + 1) * out.size));
+      this.device.store(out, reduceInputs(inputs, op).slice(this.rank * out.size, (this.rank + 1) * out.size));
     return this.#post({ label: "reduceScatter", input, finish });
   }
 
@@ -151,7 +153,7 @@ class ReferenceGroup implements ProcessGroup {
     return this.#post({
       label: `allReduce ${op}`,
       input: x,
-      finish: (inputs) => this.device.store(x, reduced(inputs, op)),
+      finish: (inputs) => this.device.store(x, reduceInputs(inputs, op)),
     });
   }
 
@@ -183,7 +185,7 @@ class ReferenceGroup implements ProcessGroup {
 
   async split(color: number, name = "split"): Promise<ProcessGroup> {
     const call = this.#splits++;
-    const colors = await this.#colors(color, call);
+    const colors = await this.#exchangeColors(color, call);
     const members = colors.flatMap((each, rank) => (each === color ? [rank] : []));
     return new ReferenceGroup({
       name,
@@ -191,13 +193,13 @@ class ReferenceGroup implements ProcessGroup {
       ranks: members.map((rank) => this.ranks[rank]!),
       hosts: this.hosts && members.map((rank) => this.hosts![rank]!),
       device: this.device,
-      rendezvous: this.#rendezvous.splitOff(`${call}:${color}`, members.length),
-      colors: () => Promise.reject(new Error("no test splits twice")),
+      rendezvous: this.#rendezvous.getSubgroup(`${call}:${color}`, members.length),
+      exchangeColors: () => Promise.reject(new Error("no test splits twice")),
     });
   }
 
   traffic(): { bytesSent: number; bytesReceived: number; messagesSent: number } {
-    return { bytesSent: this.sent * 4, bytesReceived: 0, messagesSent: 0 };
+    return { bytesSent: this.elementsSent * 4, bytesReceived: 0, messagesSent: 0 };
   }
 
   markStep(): void {}
@@ -211,18 +213,18 @@ class ReferenceGroup implements ProcessGroup {
 }
 
 /** Every rank's color, once all have named theirs. */
-function splitTable(size: number): (rank: number) => (color: number, call: number) => Promise<number[]> {
-  const votes: { colors: number[]; count: number; resolve(): void; all: Promise<void> }[] = [];
+function createColorExchange(size: number): (rank: number) => (color: number, call: number) => Promise<number[]> {
+  const colorVotes: { colors: number[]; count: number; resolve(): void; allVoted: Promise<void> }[] = [];
   return (rank) => async (color, call) => {
-    if (!votes[call]) {
+    if (!colorVotes[call]) {
       let resolve = () => {};
-      const all = new Promise<void>((done) => (resolve = done));
-      votes[call] = { colors: [], count: 0, resolve, all };
+      const allVoted = new Promise<void>((resolveVote) => (resolve = resolveVote));
+      colorVotes[call] = { colors: [], count: 0, resolve, allVoted };
     }
-    const vote = votes[call];
+    const vote = colorVotes[call];
     vote.colors[rank] = color;
     if (++vote.count === size) vote.resolve();
-    await vote.all;
+    await vote.allVoted;
     return vote.colors;
   };
 }
@@ -244,7 +246,7 @@ export function referenceWorld(
 ): Promise<Context[]> {
   const scheduler = new Scheduler();
   const rendezvous = new Rendezvous(size);
-  const collectColors = splitTable(size);
+  const createExchange = createColorExchange(size);
   const ranks = Array.from({ length: size }, (_, rank) => rank);
   return Promise.all(
     ranks.map((rank) => {
@@ -256,7 +258,7 @@ export function referenceWorld(
         hosts,
         device,
         rendezvous,
-        colors: collectColors(rank),
+        exchangeColors: createExchange(rank),
       });
       return init({
         device,

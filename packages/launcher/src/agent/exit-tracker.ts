@@ -17,9 +17,9 @@ class RanksByReason {
 
   /** All of them; none from then on. */
   drainGroups<T>(createEntry: (text: string, ranks: readonly number[]) => T): readonly T[] {
-    const entries = [...this.#groups].map(([text, ranks]) => createEntry(text, ranks));
+    const groupEntries = [...this.#groups].map(([text, ranks]) => createEntry(text, ranks));
     this.#groups.clear();
-    return entries;
+    return groupEntries;
   }
 }
 

@@ -125,7 +125,8 @@ export class Rendezvous {
     if (rank >= size) return `RANK: expected an integer from 0 to ${size - 1}, received ${rank}`;
     const previousMember = this.#members.get(rank);
     if (previousMember === undefined) return undefined;
-    const hostSuffix = (of: string): string => (previousMember.host.agent === host.agent ? "" : ` on ${of}`);
+    const hostSuffix = (hostName: string): string =>
+      previousMember.host.agent === host.agent ? "" : ` on ${hostName}`;
     return `duplicate rank ${rank}: pid ${previousMember.pid}${hostSuffix(previousMember.host.name)} and pid ${pid}${hostSuffix(host.name)}; each process needs a unique RANK`;
   }
 
@@ -164,8 +165,8 @@ export class Rendezvous {
     const unsentMembers = this.#unsentMembers.splice(0);
     for (const size of new Set(unsentMembers.map(({ parameters }) => parameters.size))) {
       const sameSizeMembers = unsentMembers.filter(({ parameters }) => parameters.size === size);
-      for (let at = 0; at < sameSizeMembers.length; at += MEMBERS_PER_FRAME) {
-        const memberBatch = sameSizeMembers.slice(at, at + MEMBERS_PER_FRAME);
+      for (let batchStart = 0; batchStart < sameSizeMembers.length; batchStart += MEMBERS_PER_FRAME) {
+        const memberBatch = sameSizeMembers.slice(batchStart, batchStart + MEMBERS_PER_FRAME);
         const { timeoutMs, deadline } = memberBatch
           .map(({ parameters }) => parameters)
           .reduce((a, b) => (b.deadline < a.deadline ? b : a));

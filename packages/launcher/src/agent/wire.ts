@@ -30,14 +30,14 @@ export class ByteWriter {
 
   /** Room for `count` more bytes; returns where they begin. */
   reserve(count: number): number {
-    const at = this.#size;
+    const offset = this.#size;
     this.#size += count;
     if (this.#size > this.#bytes.length) {
       const grownBuffer = Buffer.allocUnsafe(Math.max(2 * this.#bytes.length, this.#size));
-      this.#bytes.copy(grownBuffer, 0, 0, at);
+      this.#bytes.copy(grownBuffer, 0, 0, offset);
       this.#bytes = grownBuffer;
     }
-    return at;
+    return offset;
   }
 
   get bytes(): Buffer {
@@ -83,31 +83,31 @@ export class ByteReader {
 
 export const u8: Codec<number> = fixedSizeCodec(
   1,
-  (bytes, value, at) => bytes.writeUInt8(value, at),
+  (bytes, value, offset) => bytes.writeUInt8(value, offset),
   (bytes) => bytes.readUInt8(),
 );
 
 export const u32: Codec<number> = fixedSizeCodec(
   4,
-  (bytes, value, at) => bytes.writeUInt32LE(value, at),
+  (bytes, value, offset) => bytes.writeUInt32LE(value, offset),
   (bytes) => bytes.readUInt32LE(),
 );
 
 export const i32: Codec<number> = fixedSizeCodec(
   4,
-  (bytes, value, at) => bytes.writeInt32LE(value, at),
+  (bytes, value, offset) => bytes.writeInt32LE(value, offset),
   (bytes) => bytes.readInt32LE(),
 );
 
 export const u64: Codec<bigint> = fixedSizeCodec(
   8,
-  (bytes, value, at) => bytes.writeBigUInt64LE(value, at),
+  (bytes, value, offset) => bytes.writeBigUInt64LE(value, offset),
   (bytes) => bytes.readBigUInt64LE(),
 );
 
 export const i64: Codec<bigint> = fixedSizeCodec(
   8,
-  (bytes, value, at) => bytes.writeBigInt64LE(value, at),
+  (bytes, value, offset) => bytes.writeBigInt64LE(value, offset),
   (bytes) => bytes.readBigInt64LE(),
 );
 
@@ -116,8 +116,8 @@ export const i64Array: Codec<BigInt64Array> = {
   minBytes: 4,
   write(writer, values) {
     u32.write(writer, values.length);
-    const at = writer.reserve(values.byteLength);
-    Buffer.from(values.buffer, values.byteOffset, values.byteLength).copy(writer.memory, at);
+    const offset = writer.reserve(values.byteLength);
+    Buffer.from(values.buffer, values.byteOffset, values.byteLength).copy(writer.memory, offset);
   },
   read(reader) {
     const count = reader.count(8);
@@ -129,14 +129,14 @@ export const i64Array: Codec<BigInt64Array> = {
 
 function fixedSizeCodec<T>(
   minBytes: number,
-  write: (bytes: Buffer, value: T, at: number) => void,
+  write: (bytes: Buffer, value: T, offset: number) => void,
   read: (bytes: Buffer) => T,
 ): Codec<T> {
   return {
     minBytes,
     write(writer, value) {
-      const at = writer.reserve(minBytes);
-      write(writer.memory, value, at);
+      const offset = writer.reserve(minBytes);
+      write(writer.memory, value, offset);
     },
     read: (reader) => read(reader.readBytes(minBytes)),
   };
@@ -157,8 +157,8 @@ export const bytes: Codec<Buffer> = {
 
 function writeBytes(writer: ByteWriter, value: Buffer): void {
   u32.write(writer, value.length);
-  const at = writer.reserve(value.length);
-  value.copy(writer.memory, at);
+  const offset = writer.reserve(value.length);
+  value.copy(writer.memory, offset);
 }
 
 function readBytes(reader: ByteReader, maxBytes: number): Buffer {

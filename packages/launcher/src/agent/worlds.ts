@@ -91,12 +91,12 @@ export class WorldTable {
   }
 
   #openWorld(key: string, { name, attempt, size }: FrameOf<"join">): World {
-    const up = this.#parent?.openWorldLink();
+    const parentLink = this.#parent?.openWorldLink();
     const leaveGathering = (): void => {
       if (this.#gatheringWorlds.get(key) === world) this.#gatheringWorlds.delete(key);
     };
     const world: World = new World({
-      ...{ name, attempt, size, host: this.#host, parent: up?.send },
+      ...{ name, attempt, size, host: this.#host, parent: parentLink?.send },
       disconnectReason: () => this.#parent?.disconnectReason,
       onComplete: () => {
         leaveGathering();
@@ -106,11 +106,11 @@ export class WorldTable {
       onFinished: () => {
         leaveGathering();
         this.#openWorlds.delete(world);
-        up?.unregisterWorld();
+        parentLink?.unregisterWorld();
       },
       onRemoved: (link, worldNumber) => void (link as Branch).worlds.delete(worldNumber),
     });
-    up?.registerWorld(world);
+    parentLink?.registerWorld(world);
     this.#openWorlds.add(world);
     if (!this.#gatheringWorlds.has(key)) this.#gatheringWorlds.set(key, world);
     return world;

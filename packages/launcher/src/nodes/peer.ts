@@ -84,7 +84,7 @@ export const OUTCOMES = { failed: 0, cancelled: 1, "timed-out": 2 } as const;
 
 /** The name of a signal that came as a number. Throws ProtocolError. */
 export function signalName(number: number): NodeJS.Signals {
-  const entry = Object.entries(constants.signals).find(([, value]) => value === number);
-  if (entry === undefined) throw new ProtocolError(`expected a signal number, received ${number}`);
-  return entry[0] as NodeJS.Signals;
+  const signalEntry = Object.entries(constants.signals).find(([, value]) => value === number);
+  if (signalEntry === undefined) throw new ProtocolError(`expected a signal number, received ${number}`);
+  return signalEntry[0] as NodeJS.Signals;
 }

@@ -267,11 +267,11 @@ export class RootCoordinator implements Coordinator {
     const allReports = [...localReports.map((report) => ({ ...report, from: this.#ownRegistration }))];
     for (const { reports, registration } of this.#members.values())
       allReports.push(...reports.map((report) => ({ ...report, from: registration })));
-    const of = new Map(allReports.map((report) => [report.record.rank, report]));
+    const reportByRank = new Map(allReports.map((report) => [report.record.rank, report]));
     const records = allReports.map(({ record }) => record);
     const attemptFields = { number: this.#attempt, node: this.#plan.node };
-    const failure = diagnose(records, attemptFields, ({ rank }) => of.get(rank)?.hint);
-    const root = of.get(failure?.rank ?? -1);
+    const failure = diagnose(records, attemptFields, ({ rank }) => reportByRank.get(rank)?.hint);
+    const root = reportByRank.get(failure?.rank ?? -1);
     if (failure === undefined || root === undefined) return undefined;
     // What others lost when a node was lost is no cause of it.
     if (this.#lostNode !== undefined && classifyExit(root.record) === "peer-lost") return undefined;
@@ -368,10 +368,10 @@ export class RootCoordinator implements Coordinator {
     throw new ProtocolError(`expected a message type sent by nodes to node 0, received ${frame.kind}`);
   }
 
-  #onFailing(rank: number, from: Registration): void {
+  #onFailing(rank: number, registration: Registration): void {
     if (this.#state !== "running") return;
     this.#firstFailureAt = Math.min(this.#firstFailureAt, performance.now());
-    this.#endRanks(`rank ${rank} of ${nodeName(from)} failed`, from.nodeRank);
+    this.#endRanks(`rank ${rank} of ${nodeName(registration)} failed`, registration.nodeRank);
   }
 
   /** Ends the ranks of all nodes but one. */

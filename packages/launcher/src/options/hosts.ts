@@ -127,14 +127,14 @@ function nodeRange(values: OptionValues, count: number): ReturnType<typeof parse
 }
 
 function formatEndpoint(values: OptionValues, names: readonly string[]): string {
-  const [first = ""] = names;
+  const [firstHost = ""] = names;
   const endpointText = isScheduler(values.source("rdzv-endpoint")) ? undefined : values.text("rdzv-endpoint");
   if (endpointText !== undefined) {
     const endpoint = parseEndpoint(endpointText);
     if (endpoint === undefined || endpoint.host === "") throw values.invalidValue("rdzv-endpoint", "host or host:port");
     return endpointText;
   }
-  const address = values.text("master-addr") ?? first;
+  const address = values.text("master-addr") ?? firstHost;
   if (isLoopback(address) && !names.every(isLoopback))
     throw new UsageError(
       `node 0 is ${address}, which other hosts cannot reach; pass a host name or address that they can reach, or pass ` +

@@ -105,12 +105,12 @@ export function parseRanks(text: string | undefined, worldSize: number): Readonl
   const ranks = new Set<number>();
   for (const rangeText of text.split(",")) {
     const match = /^(\d+)(?:-(\d+))?$/.exec(rangeText);
-    const [first, last] = [Number(match?.[1]), Number(match?.[2] ?? match?.[1])];
-    if (match === null || first > last || last >= worldSize)
+    const [firstRank, lastRank] = [Number(match?.[1]), Number(match?.[2] ?? match?.[1])];
+    if (match === null || firstRank > lastRank || lastRank >= worldSize)
       throw new UsageError(
         `--console-ranks: expected all, none or ranks from 0 to ${worldSize - 1} such as 0,2-3, received "${text}"`,
       );
-    for (let rank = first; rank <= last; rank++) ranks.add(rank);
+    for (let rank = firstRank; rank <= lastRank; rank++) ranks.add(rank);
   }
   return ranks;
 }

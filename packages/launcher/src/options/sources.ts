@@ -103,8 +103,8 @@ export const SLURM_JOB_NODES: readonly string[] = ["SLURM_JOB_NUM_NODES", "SLURM
 
 /** The first host of a list of SLURM's: `n[001-003,7],m1` begins with n001. */
 export function firstHost(nodeList: string): string {
-  const [first = ""] = /^(?:[^,[]|\[[^\]]*\])*/.exec(nodeList) ?? [];
-  return first.replaceAll(/\[(\d+)[^\]]*\]/g, "$1");
+  const [firstHostText = ""] = /^(?:[^,[]|\[[^\]]*\])*/.exec(nodeList) ?? [];
+  return firstHostText.replaceAll(/\[(\d+)[^\]]*\]/g, "$1");
 }
 
 function readConfig(path: string): ReadonlyMap<string, RawValue> {

@@ -24,10 +24,13 @@ export class UncaughtFilter {
     if (this.#isMarkerFound) return { precedingBytes: emptyBuffer, uncaughtBytes: chunk };
     const data = this.#pendingBytes.length === 0 ? chunk : Buffer.concat([this.#pendingBytes, chunk]);
     this.#pendingBytes = emptyBuffer;
-    const at = data.indexOf(this.#marker);
-    this.#isMarkerFound = at >= 0;
+    const markerOffset = data.indexOf(this.#marker);
+    this.#isMarkerFound = markerOffset >= 0;
     if (this.#isMarkerFound)
-      return { precedingBytes: data.subarray(0, at), uncaughtBytes: data.subarray(at + this.#marker.length) };
+      return {
+        precedingBytes: data.subarray(0, markerOffset),
+        uncaughtBytes: data.subarray(markerOffset + this.#marker.length),
+      };
     const partialOffset = this.#partialMarkerOffset(data);
     this.#pendingBytes = data.subarray(partialOffset);
     return { precedingBytes: data.subarray(0, partialOffset), uncaughtBytes: undefined };
@@ -42,11 +45,11 @@ export class UncaughtFilter {
 
   /** Where a mark begins that the next chunk may complete; the length of `data` if there is none. */
   #partialMarkerOffset(data: Buffer): number {
-    const first = this.#marker[0] as number;
-    let at = data.indexOf(first, Math.max(0, data.length - this.#marker.length + 1));
-    while (at >= 0 && !data.subarray(at).equals(this.#marker.subarray(0, data.length - at)))
-      at = data.indexOf(first, at + 1);
-    return at < 0 ? data.length : at;
+    const firstByte = this.#marker[0] as number;
+    let offset = data.indexOf(firstByte, Math.max(0, data.length - this.#marker.length + 1));
+    while (offset >= 0 && !data.subarray(offset).equals(this.#marker.subarray(0, data.length - offset)))
+      offset = data.indexOf(firstByte, offset + 1);
+    return offset < 0 ? data.length : offset;
   }
 }
 

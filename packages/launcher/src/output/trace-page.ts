@@ -52,14 +52,14 @@ async function* generateParts(
   yield tail;
 }
 
-async function writeParts(path: string, parts: AsyncIterable<string>): Promise<void> {
+async function writeParts(path: string, chunks: AsyncIterable<string>): Promise<void> {
   const stream: WriteStream = createWriteStream(path);
   const closeEvent = new Promise<void>((done, fail) => {
     stream.once("close", done);
     stream.once("error", fail);
   });
-  for await (const part of parts) {
-    if (!stream.write(part)) await Promise.race([closeEvent, once(stream, "drain")]);
+  for await (const chunk of chunks) {
+    if (!stream.write(chunk)) await Promise.race([closeEvent, once(stream, "drain")]);
   }
   stream.end();
   await closeEvent;

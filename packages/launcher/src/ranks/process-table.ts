@@ -70,8 +70,8 @@ export function readProcessEnvironments(): readonly Readonly<Record<string, stri
 function environmentContains(pid: number, environmentEntry: Buffer): boolean {
   try {
     const environment = readFileSync(`/proc/${pid}/environ`);
-    const at = environment.indexOf(environmentEntry);
-    return at === 0 || (at > 0 && environment[at - 1] === 0);
+    const entryOffset = environment.indexOf(environmentEntry);
+    return entryOffset === 0 || (entryOffset > 0 && environment[entryOffset - 1] === 0);
   } catch {
     return false;
   }

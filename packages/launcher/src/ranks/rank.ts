@@ -46,7 +46,7 @@ export class Rank {
   readonly #stderrTail: string[] = [];
   /** The first lines of Node's print of what it threw. */
   readonly #uncaughtLines: string[] = [];
-  #exit: { code: number | null; signal: NodeJS.Signals | null; at: number } | undefined;
+  #exit: { code: number | null; signal: NodeJS.Signals | null; exitedAt: number } | undefined;
   #stoppedAt: number | undefined;
   #isKilled = false;
 
@@ -100,7 +100,7 @@ export class Rank {
 
   /** What is known of it; call when done. */
   record(): RankRecord {
-    const { code = null, signal = null, at = Date.now() } = this.#exit ?? {};
+    const { code = null, signal = null, exitedAt: at = Date.now() } = this.#exit ?? {};
     const { rank, local, pid } = this;
     const log = this.#options.log.path("stderr");
     return {
@@ -157,9 +157,9 @@ export class Rank {
     return new Promise((resolve) => {
       const recordExit = (code: number | null, signal: NodeJS.Signals | null): void => {
         if (this.#exit !== undefined) return;
-        this.#exit = { code, signal, at: Date.now() };
+        this.#exit = { code, signal, exitedAt: Date.now() };
         const { rank, pid } = this;
-        const afterMs = this.#exit.at - this.#startedAt;
+        const afterMs = this.#exit.exitedAt - this.#startedAt;
         this.#options.emit({ type: "exit", attempt: this.#options.attempt, rank, pid, code, signal, afterMs });
         this.#options.onExit(this);
         resolve();

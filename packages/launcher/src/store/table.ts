@@ -53,8 +53,8 @@ export class StoreTable {
     const isExpected =
       current === undefined || expected === undefined ? current === expected : current.equals(expected);
     if (isExpected) this.set(key, value);
-    const now = this.get(key);
-    return now === undefined ? { swapped: isExpected } : { swapped: isExpected, current: now };
+    const newValue = this.get(key);
+    return newValue === undefined ? { swapped: isExpected } : { swapped: isExpected, current: newValue };
   }
 
   delete(key: string): boolean {

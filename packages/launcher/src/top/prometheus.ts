@@ -11,15 +11,15 @@ interface Metric {
   value(rank: RankSample): number | null;
 }
 
-const seconds = (ms: number | null): number | null => (ms === null ? null : ms / 1000);
+const toSeconds = (ms: number | null): number | null => (ms === null ? null : ms / 1000);
 
 const METRICS: readonly Metric[] = [
   { name: "steps", help: "Number of steps marked by the rank.", value: ({ steps }) => steps },
-  { name: "step_seconds", help: "Mean step time in the last interval, in seconds.", value: (r) => seconds(r.stepMs) },
+  { name: "step_seconds", help: "Mean step time in the last interval, in seconds.", value: (r) => toSeconds(r.stepMs) },
   {
     name: "since_step_seconds",
     help: "Time since the end of the last step, in seconds.",
-    value: (r) => seconds(r.sinceStepMs),
+    value: (r) => toSeconds(r.sinceStepMs),
   },
   {
     name: "waiting_ratio",
@@ -76,11 +76,11 @@ export function formatPrometheusMetrics(job: string, worlds: readonly WorldSampl
 }
 
 /** Serves a text at http://127.0.0.1:PORT/metrics; resolves to the port. Rejects with RendezvousError where it is taken. */
-export async function servePrometheus(port: number, text: () => string): Promise<number> {
+export async function servePrometheus(port: number, formatMetrics: () => string): Promise<number> {
   const server = createServer(({ method, url }, response) => {
     const isMetricsRequest = method === "GET" && url === "/metrics";
     response.writeHead(isMetricsRequest ? 200 : 404, { "content-type": "text/plain; version=0.0.4; charset=utf-8" });
-    response.end(isMetricsRequest ? text() : "");
+    response.end(isMetricsRequest ? formatMetrics() : "");
   });
   server.listen(port, "127.0.0.1");
   try {

@@ -86,7 +86,7 @@ function computeRates(previous: RankMetrics | undefined, current: RankMetrics | 
   };
   const elapsedNs = previous === undefined ? 0 : Number(current.time - previous.time);
   if (previous === undefined || elapsedNs <= 0) return { ...steps, ...unknownRates };
-  const perSecond = (count: (of: RankMetrics) => bigint): number =>
+  const perSecond = (count: (metrics: RankMetrics) => bigint): number =>
     Math.max(0, Number(count(current) - count(previous))) / (elapsedNs / 1e9);
   const markedSteps = current.steps - previous.steps;
   // The mean of the interval's steps: from its last mark back to the last before it.

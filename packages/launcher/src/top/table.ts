@@ -42,16 +42,16 @@ export function formatTable(sample: WorldSample, style: TableStyle): readonly st
   const widths = columns.map(({ title }, i) =>
     Math.max(title.length, ...cells.map((row) => (row[i] as string).length)),
   );
-  const line = (row: readonly string[], trailingText: string): string =>
+  const formatLine = (row: readonly string[], trailingText: string): string =>
     `${row.map((cell, i) => cell.padStart(widths[i] as number)).join("  ")}  ${trailingText}`.slice(0, width);
   const title = `${sample.world}, attempt ${sample.attempt}, ${sample.size} ranks`;
   const heading = columns.map((column) => column.title);
   const rows = visibleRanks.map((rank, i) =>
-    colorize(rankColor(rank, sample), line(cells[i] as string[], positionText(rank))),
+    colorize(rankColor(rank, sample), formatLine(cells[i] as string[], positionText(rank))),
   );
   return [
     title.slice(0, width),
-    colorize(BOLD, line(heading, "POSITION")),
+    colorize(BOLD, formatLine(heading, "POSITION")),
     ...rows,
     formatSummary(sample, visibleRanks).slice(0, width),
   ];

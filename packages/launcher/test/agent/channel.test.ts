@@ -4,21 +4,21 @@ import { expect, test } from "vitest";
 import { Channel } from "../../src/agent/channel.ts";
 
 /** What a channel reports when its stream fails with an error of this code. */
-async function reasonOf(code: string): Promise<string> {
+async function getEndReason(code: string): Promise<string> {
   const stream = new PassThrough();
   const reasons: string[] = [];
   const channel = new Channel(stream, { onContent: () => {}, onEnd: (reason) => reasons.push(reason) });
-  const closed = once(stream, "close");
+  const closeEvent = once(stream, "close");
   stream.destroy(Object.assign(new Error(`read ${code}`), { code }));
-  await closed.catch(() => {});
+  await closeEvent.catch(() => {});
   expect([channel.isOpen, reasons.length]).toEqual([false, 1]);
   return reasons[0]!;
 }
 
 test.each(["ECONNRESET", "EPIPE"])("%s: a peer's end, as one that closes its connection", async (code) => {
-  expect(await reasonOf(code)).toBe("connection closed");
+  expect(await getEndReason(code)).toBe("connection closed");
 });
 
 test("other errors of a connection are reported as they are", async () => {
-  expect(await reasonOf("ETIMEDOUT")).toBe("read ETIMEDOUT");
+  expect(await getEndReason("ETIMEDOUT")).toBe("read ETIMEDOUT");
 });

@@ -18,13 +18,13 @@ const frames = testFrames();
 const KINDS = 36;
 
 /** A frame as the document writes it. */
-const documented = (frame: Frame): unknown =>
+const toDocumentedJson = (frame: Frame): unknown =>
   JSON.parse(
     JSON.stringify(frame, function (this: Record<string, unknown>, key, value) {
-      const raw = this[key];
-      if (typeof raw === "bigint") return String(raw);
-      if (raw instanceof BigInt64Array) return Array.from(raw, String);
-      return Buffer.isBuffer(raw) ? raw.toString("hex") : value;
+      const rawValue = this[key];
+      if (typeof rawValue === "bigint") return String(rawValue);
+      if (rawValue instanceof BigInt64Array) return Array.from(rawValue, String);
+      return Buffer.isBuffer(rawValue) ? rawValue.toString("hex") : value;
     }),
   );
 
@@ -35,7 +35,7 @@ describe("the frames of the document", () => {
 
   it.each(frames.map((frame) => [frame.json.kind, frame] as const))("%s is read and written", (_, { json, bytes }) => {
     const frame = decode(bytes.subarray(4));
-    expect(documented(frame)).toEqual(json);
+    expect(toDocumentedJson(frame)).toEqual(json);
     expect(encode(frame).toString("hex")).toBe(bytes.toString("hex"));
   });
 
@@ -44,14 +44,14 @@ describe("the frames of the document", () => {
     fc.assert(
       fc.property(fc.array(fc.nat(stream.length), { maxLength: 12 }), (cuts) => {
         const reader = new FrameReader();
-        const read: string[] = [];
-        const edges = [0, ...cuts.toSorted((a, b) => a - b), stream.length];
-        for (let i = 1; i < edges.length; i++) {
-          reader.push(stream.subarray(edges[i - 1], edges[i]));
+        const decodedFrames: string[] = [];
+        const chunkEdges = [0, ...cuts.toSorted((a, b) => a - b), stream.length];
+        for (let i = 1; i < chunkEdges.length; i++) {
+          reader.push(stream.subarray(chunkEdges[i - 1], chunkEdges[i]));
           for (let content = reader.next(); content !== undefined; content = reader.next())
-            read.push(content.toString("hex"));
+            decodedFrames.push(content.toString("hex"));
         }
-        expect(read).toEqual(frames.map(({ bytes }) => bytes.subarray(4).toString("hex")));
+        expect(decodedFrames).toEqual(frames.map(({ bytes }) => bytes.subarray(4).toString("hex")));
       }),
     );
   });
@@ -59,14 +59,19 @@ describe("the frames of the document", () => {
 
 describe("a frame that is none", () => {
   it("is rejected whatever bytes it has", () => {
-    const mutated = fc.tuple(fc.constantFrom(...frames), fc.nat(), fc.integer({ min: 1, max: 255 }), fc.boolean());
+    const frameMutations = fc.tuple(
+      fc.constantFrom(...frames),
+      fc.nat(),
+      fc.integer({ min: 1, max: 255 }),
+      fc.boolean(),
+    );
     fc.assert(
-      fc.property(mutated, ([{ bytes }, at, flip, cut]) => {
+      fc.property(frameMutations, ([{ bytes }, byteIndex, flipMask, isCut]) => {
         const content = Buffer.from(bytes.subarray(4));
-        const place = at % content.length;
-        content[place] = (content[place] as number) ^ flip;
+        const flippedIndex = byteIndex % content.length;
+        content[flippedIndex] = (content[flippedIndex] as number) ^ flipMask;
         try {
-          decode(cut ? content.subarray(0, place) : content);
+          decode(isCut ? content.subarray(0, flippedIndex) : content);
         } catch (error) {
           expect(error).toBeInstanceOf(ProtocolError);
         }
@@ -77,23 +82,23 @@ describe("a frame that is none", () => {
 
   it("is rejected before memory is allocated for it", () => {
     const cancelJoin = encode({ kind: "cancelJoin", world: 0, ranks: [[0, 1]] }).subarray(4);
-    const with32 = (at: number, value: number): Buffer => {
+    const replaceWord = (offset: number, value: number): Buffer => {
       const copy = Buffer.from(cancelJoin);
-      copy.writeUInt32LE(value, at);
+      copy.writeUInt32LE(value, offset);
       return copy;
     };
-    expect(() => decode(with32(5, 2 ** 31))).toThrow(
+    expect(() => decode(replaceWord(5, 2 ** 31))).toThrow(
       /expected a list that fits in its frame, received a list of \d+ elements/,
     );
-    expect(() => decode(with32(13, LIMITS.ranks + 1))).toThrow(/received \d+ ranks starting at rank/);
-    expect(() => decode(with32(13, 0))).toThrow(/received 0 ranks/);
+    expect(() => decode(replaceWord(13, LIMITS.ranks + 1))).toThrow(/received \d+ ranks starting at rank/);
+    expect(() => decode(replaceWord(13, 0))).toThrow(/received 0 ranks/);
     expect(() => decode(Buffer.concat([cancelJoin, Buffer.of(0)]))).toThrow(
       /expected the end of the cancelJoin frame after its last field, received 1 more bytes/,
     );
     expect(() => decode(Buffer.of(99))).toThrow(/expected a known frame type, received 99/);
-    const endless = new FrameReader();
-    endless.push(Buffer.of(0xff, 0xff, 0xff, 0xff));
-    expect(() => endless.next()).toThrow(/expected a frame of 1 to 4096 bytes/);
+    const endlessReader = new FrameReader();
+    endlessReader.push(Buffer.of(0xff, 0xff, 0xff, 0xff));
+    expect(() => endlessReader.next()).toThrow(/expected a frame of 1 to 4096 bytes/);
   });
 
   it("is not written: long texts are cut", () => {
@@ -131,7 +136,7 @@ describe("ranks", () => {
     expect(formatRankRanges([2])).toBe("rank 2");
     expect(formatRankRanges([5, 2])).toBe("ranks 2, 5");
     expect(formatRankRanges([7, 5, 6])).toBe("ranks 5-7");
-    const odd = Array.from({ length: 40 }, (_, i) => 2 * i);
-    expect(formatRankRanges(odd)).toMatch(/^ranks 0, 2, .*, 30 and 24 more$/);
+    const alternatingRanks = Array.from({ length: 40 }, (_, i) => 2 * i);
+    expect(formatRankRanges(alternatingRanks)).toMatch(/^ranks 0, 2, .*, 30 and 24 more$/);
   });
 });

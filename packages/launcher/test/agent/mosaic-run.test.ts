@@ -12,10 +12,10 @@ describe("the agent in mosaic-run", () => {
     );
     expect(code).toBe(0);
     const lines = stdout.trim().split("\n");
-    const joined = (attempt: number): string[] =>
+    const joinedLines = (attempt: number): string[] =>
       lines.filter((line) => line.includes(`attempt ${attempt}:`)).toSorted();
     for (const attempt of [0, 1])
-      expect(joined(attempt)).toEqual([
+      expect(joinedLines(attempt)).toEqual([
         `[0] attempt ${attempt}: true,false,false on ${hostname()}`,
         `[1] attempt ${attempt}: false,true,false on ${hostname()}`,
         `[2] attempt ${attempt}: false,false,true on ${hostname()}`,
@@ -24,14 +24,16 @@ describe("the agent in mosaic-run", () => {
   });
 
   it("listens in a private directory, on a path that fits where TMPDIR is long", async () => {
-    const long = `${temporaryDir()}/${"x".repeat(100)}`;
-    const print =
+    const longTmpdir = `${temporaryDir()}/${"x".repeat(100)}`;
+    const printScript =
       'const { statSync } = require("node:fs"); const { MOSAIC_AGENT: a } = process.env; console.log(a, statSync(require("node:path").dirname(a)).mode.toString(8))';
     for (const [tmpdir, expected] of [
       [temporaryDir(), temporaryDir()],
-      [long, "/tmp"],
+      [longTmpdir, "/tmp"],
     ] as const) {
-      const { stdout } = await run(["-n", "1", "--exec", process.execPath, "-e", print], { env: { TMPDIR: tmpdir } });
+      const { stdout } = await run(["-n", "1", "--exec", process.execPath, "-e", printScript], {
+        env: { TMPDIR: tmpdir },
+      });
       const [path = "", mode] = stdout.trim().replace("[0] ", "").split(" ");
       expect(path).toMatch(new RegExp(`^${expected}/mosaic-run-[^/]+/agent$`));
       expect(mode).toBe("40700");

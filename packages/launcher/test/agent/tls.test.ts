@@ -13,7 +13,7 @@ import { HandshakeError, listeningPort, type Network } from "../../src/agent/net
 import { connectTls, tlsNetwork, TLS_PROTOCOLS, TlsServer } from "../../src/agent/tls.ts";
 import { connectStore } from "../../src/store/client.ts";
 import { StoreServer } from "../../src/store/server.ts";
-import { program, until } from "../harness.ts";
+import { program, waitUntil } from "../harness.ts";
 
 /** How many handshakes are corrupted. */
 const HANDSHAKES = Number(process.env.MOSAIC_TEST_HANDSHAKES ?? 300);
@@ -22,7 +22,7 @@ const GROWTH_MB = 48;
 
 const createSecret = (): string => randomBytes(32).toString("hex");
 
-async function listen(secret: string): Promise<{ server: TlsServer; refused: string[] }> {
+async function startServer(secret: string): Promise<{ server: TlsServer; refused: string[] }> {
   const refused: string[] = [];
   const server = await TlsServer.listen({
     secret,
@@ -38,7 +38,7 @@ const options = (secret: string): Parameters<typeof connectTls>[1] => ({ secret,
 describe("TLS with a pre-shared key", () => {
   it("encrypts with ChaCha20-Poly1305 where both have the secret", async () => {
     const secret = createSecret();
-    const { server, refused } = await listen(secret);
+    const { server, refused } = await startServer(secret);
     const socket = await connectTls(server.address, options(secret));
     expect([socket.getCipher().name, socket.getProtocol()]).toEqual(["ECDHE-PSK-CHACHA20-POLY1305", "TLSv1.2"]);
     socket.write("payload");
@@ -49,9 +49,9 @@ describe("TLS with a pre-shared key", () => {
   });
 
   it("rejects a shared secret mismatch, with an error on both sides that has neither", async () => {
-    const [secret, other] = [createSecret(), createSecret()];
-    const { server, refused } = await listen(secret);
-    const error = await connectTls(server.address, options(other)).catch((reason: unknown) => reason);
+    const [secret, otherSecret] = [createSecret(), createSecret()];
+    const { server, refused } = await startServer(secret);
+    const error = await connectTls(server.address, options(otherSecret)).catch((reason: unknown) => reason);
     expect(error).toBeInstanceOf(HandshakeError);
     expect(error).toMatchObject({
       reason: "secret",
@@ -59,17 +59,17 @@ describe("TLS with a pre-shared key", () => {
     });
     expect(refused).toEqual(["127.0.0.1 the shared secrets do not match"]);
     for (const text of [String((error as Error).stack), ...refused])
-      for (const hidden of [secret, other]) expect(text).not.toContain(hidden);
+      for (const hidden of [secret, otherSecret]) expect(text).not.toContain(hidden);
   });
 
   it("rejects what speaks another protocol, or none", async () => {
     const secret = createSecret();
-    const { server, refused } = await listen(secret);
-    const plain = connect(server.port, "127.0.0.1");
-    plain.on("error", () => {}).end("GET / HTTP/1.0\r\n\r\n");
-    await once(plain.resume(), "close");
-    const browser = rawTls({ port: server.port, host: "127.0.0.1", rejectUnauthorized: false });
-    await expect(once(browser, "secureConnect")).rejects.toThrow(
+    const { server, refused } = await startServer(secret);
+    const plainSocket = connect(server.port, "127.0.0.1");
+    plainSocket.on("error", () => {}).end("GET / HTTP/1.0\r\n\r\n");
+    await once(plainSocket.resume(), "close");
+    const browserSocket = rawTls({ port: server.port, host: "127.0.0.1", rejectUnauthorized: false });
+    await expect(once(browserSocket, "secureConnect")).rejects.toThrow(
       /handshake failure|protocol version|disconnected before secure/,
     );
     expect(refused).toHaveLength(2);
@@ -86,17 +86,17 @@ describe("TLS with a pre-shared key", () => {
   });
 
   it("ends a connection without a handshake after 5 s", { timeout: 10_000 }, async () => {
-    const { server, refused } = await listen(createSecret());
-    const silent = connect(server.port, "127.0.0.1");
-    await until(
+    const { server, refused } = await startServer(createSecret());
+    const silentSocket = connect(server.port, "127.0.0.1");
+    await waitUntil(
       () => server.handshakes === 1,
       () => "no handshake",
     );
-    const started = performance.now();
-    await once(silent.resume(), "close");
-    expect(performance.now() - started).toBeGreaterThan(4500);
+    const startTime = performance.now();
+    await once(silentSocket.resume(), "close");
+    expect(performance.now() - startTime).toBeGreaterThan(4500);
     expect(refused).toEqual(["127.0.0.1 no TLS handshake within 5 s"]);
-    await until(
+    await waitUntil(
       () => server.handshakes === 0,
       () => "the handshake is still counted",
     );
@@ -105,21 +105,25 @@ describe("TLS with a pre-shared key", () => {
   it("carries the control plane between agents, and one with a different secret fails at once", async () => {
     const secret = createSecret();
     const directory = mkdtempSync(join(tmpdir(), "tls-"));
-    const at = (name: string, network: Network): Parameters<typeof Agent.listen>[0] => ({
+    const createAgentOptions = (name: string, network: Network): Parameters<typeof Agent.listen>[0] => ({
       ...{ path: join(directory, name), secret, network, host: name },
     });
-    const root = await Agent.listen({ ...at("n0", tlsNetwork({ secret })), children: true });
+    const root = await Agent.listen({ ...createAgentOptions("n0", tlsNetwork({ secret })), children: true });
     onTestFinished(() => root.close());
-    const join1 = { root: root.address as string, children: false };
-    const child = await Agent.listen({ ...at("n1", tlsNetwork({ secret })), ...join1, index: 1 });
+    const joinOptions = { root: root.address as string, children: false };
+    const child = await Agent.listen({ ...createAgentOptions("n1", tlsNetwork({ secret })), ...joinOptions, index: 1 });
     onTestFinished(() => child.close());
-    await until(
+    await waitUntil(
       () => root.connections === 1 && root.hasConnections,
       () => "the child agent is not connected",
     );
-    const stranger = await Agent.listen({ ...at("n2", tlsNetwork({ secret: createSecret() })), ...join1, index: 2 });
-    onTestFinished(() => stranger.close());
-    const rank = connect({ path: stranger.path });
+    const foreignAgent = await Agent.listen({
+      ...createAgentOptions("n2", tlsNetwork({ secret: createSecret() })),
+      ...joinOptions,
+      index: 2,
+    });
+    onTestFinished(() => foreignAgent.close());
+    const rank = connect({ path: foreignAgent.path });
     const { encode, MAGIC, PROTOCOL_VERSION } = await import("../../src/agent/frames.ts");
     const identity = { magic: MAGIC, version: PROTOCOL_VERSION, secret, role: 0, agent: 0, host: "", address: "" };
     rank.write(encode({ kind: "hello", ...identity }));
@@ -138,12 +142,12 @@ describe("TLS with a pre-shared key", () => {
     await using client = await connectStore({ address: store.address, token, runId: "r", attempt: 0 });
     await client.set("k", "v");
     expect(String(await client.get("k"))).toBe("v");
-    const wrong = { address: store.address, token: createSecret(), runId: "r", attempt: 0 };
-    await expect(connectStore(wrong)).rejects.toMatchObject({
+    const wrongOptions = { address: store.address, token: createSecret(), runId: "r", attempt: 0 };
+    await expect(connectStore(wrongOptions)).rejects.toMatchObject({
       code: "AUTH",
       message: expect.stringMatching(/shared secrets do not match/),
     });
-    await expect(connectStore({ ...wrong, token, runId: "x" })).rejects.toMatchObject({ code: "MISMATCH" });
+    await expect(connectStore({ ...wrongOptions, token, runId: "x" })).rejects.toMatchObject({ code: "MISMATCH" });
   });
 });
 
@@ -153,11 +157,11 @@ async function corruptingProxy(port: number): Promise<Server> {
   const server = createServer((client) => {
     const upstream = connect(port, "127.0.0.1");
     const seed = connections++;
-    const [at, kind, mask] = [seed % 330, seed % 4, 1 + (seed % 255)];
-    let passed = 0;
+    const [corruptOffset, kind, mask] = [seed % 330, seed % 4, 1 + (seed % 255)];
+    let passedBytes = 0;
     client.on("data", (chunk: Buffer) => {
-      const index = at - passed;
-      passed += chunk.length;
+      const index = corruptOffset - passedBytes;
+      passedBytes += chunk.length;
       if (index < 0 || index >= chunk.length) upstream.write(chunk);
       else if (kind === 0) upstream.write(chunk.map((byte, i) => (i === index ? byte ^ mask : byte)));
       else if (kind === 1) upstream.write(chunk.fill(mask, index));
@@ -188,16 +192,16 @@ describe(`${HANDSHAKES} corrupted handshakes`, () => {
     let refusals = "";
     child.stderr.on("data", (text) => (refusals += text));
     const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
-    const next = async (): Promise<string> => (await lines.next()).value as string;
-    const address = await next();
+    const nextLine = async (): Promise<string> => (await lines.next()).value as string;
+    const address = await nextLine();
     const state = async (): Promise<number[]> => {
       child.stdin.write("\n");
-      return (await next()).split(" ").map(Number);
+      return (await nextLine()).split(" ").map(Number);
     };
     const proxy = await corruptingProxy(Number(address.split(":")[1]));
     onTestFinished(() => void proxy.close());
     let left = 0;
-    const attack = async (): Promise<void> => {
+    const runAttack = async (): Promise<void> => {
       while (left-- > 0) {
         const attempt = connectTls(`127.0.0.1:${listeningPort(proxy)}`, options(secret));
         // Where the damage is after the handshake, the connection ends at the first record.
@@ -214,20 +218,20 @@ describe(`${HANDSHAKES} corrupted handshakes`, () => {
         expect(answer).toBe(0);
       }
     };
-    const flood = async (count: number): Promise<void> => {
+    const openConnections = async (count: number): Promise<void> => {
       left = count;
-      await Promise.all(Array.from({ length: AT_ONCE }, attack));
+      await Promise.all(Array.from({ length: AT_ONCE }, runAttack));
     };
-    await flood(HANDSHAKES / 2);
-    const [, before = 0] = await state();
-    await flood(HANDSHAKES);
-    const [, after = 0] = await state();
+    await openConnections(HANDSHAKES / 2);
+    const [, memoryBefore = 0] = await state();
+    await openConnections(HANDSHAKES);
+    const [, memoryAfter = 0] = await state();
     await vi.waitFor(async () => expect((await state())[0]).toBe(0), { timeout: 10_000 });
-    expect(after - before).toBeLessThan(GROWTH_MB);
+    expect(memoryAfter - memoryBefore).toBeLessThan(GROWTH_MB);
     expect(refusals.split("\n").length).toBeGreaterThan(HANDSHAKES / 2);
     expect(refusals).not.toContain(secret);
-    const honest = await connectTls(address, options(secret));
-    honest.destroy();
+    const honestClient = await connectTls(address, options(secret));
+    honestClient.destroy();
     expect(child.exitCode).toBe(null);
   });
 });

@@ -6,8 +6,14 @@ const environment = Object.fromEntries(
   ),
 );
 const store = await connectStore();
-const arrived = await store.add("arrived");
+const arrivalCount = await store.add("arrived");
 await store.barrier("all", Number(environment.WORLD_SIZE), { member: environment.RANK });
 console.log(
-  JSON.stringify({ environment, arrived, args: process.argv.slice(2), execArgv: process.execArgv, cwd: process.cwd() }),
+  JSON.stringify({
+    environment,
+    arrived: arrivalCount,
+    args: process.argv.slice(2),
+    execArgv: process.execArgv,
+    cwd: process.cwd(),
+  }),
 );

@@ -3,9 +3,9 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import process from "node:process";
 
-const [what, culprit = "1"] = process.argv.slice(2);
+const [faultNames, culprit = "1"] = process.argv.slice(2);
 const rank = process.env.RANK;
-const forever = () => new Promise(() => setInterval(() => {}, 60_000));
+const waitForever = () => new Promise(() => setInterval(() => {}, 60_000));
 
 class PeerLostError extends Error {
   name = "PeerLostError";
@@ -17,7 +17,7 @@ const faults = {
   },
   async rejects() {
     void Promise.reject(new RangeError("nobody catches this"));
-    await forever();
+    await waitForever();
   },
   async exits() {
     console.error("the last words of this rank");
@@ -25,18 +25,18 @@ const faults = {
   },
   async "is-killed"() {
     process.kill(process.pid, "SIGKILL");
-    await forever();
+    await waitForever();
   },
   async segfaults() {
     process.kill(process.pid, "SIGSEGV");
-    await forever();
+    await waitForever();
   },
   async aborts() {
     process.abort();
   },
   async "fills-heap"() {
-    const all = [];
-    for (;;) all.push(Array.from({ length: 1000 }, Math.random));
+    const buffers = [];
+    for (;;) buffers.push(Array.from({ length: 1000 }, Math.random));
   },
   async unsettled() {
     await new Promise(() => {});
@@ -48,10 +48,10 @@ const faults = {
   async "port-taken"() {
     const { createServer } = await import("node:net");
     createServer().listen(Number(process.env.MASTER_PORT), "127.0.0.1");
-    await forever();
+    await waitForever();
   },
   async "escapes-then-throws"() {
-    await escapee();
+    await spawnEscapee();
     throw new Error("after the escape");
   },
   async "floods-then-throws"() {
@@ -64,7 +64,7 @@ const faults = {
 };
 
 /** A grandchild in a session of its own, which holds the rank's output open. */
-async function escapee() {
+async function spawnEscapee() {
   const child = spawn(process.execPath, ["-e", 'console.log("escaped"); setInterval(() => {}, 60_000)'], {
     detached: true,
     stdio: ["ignore", "inherit", "inherit"],
@@ -86,19 +86,19 @@ const bystanders = {
 };
 
 /** The failing rank waits for all others, so that no fault finds a rank that is not yet what the test means it to be. */
-async function meet() {
+async function joinBarrier() {
   const { connectStore } = await import(process.env.TEST_INDEX);
   const store = await connectStore();
   await store.barrier("all ranks joined", Number(process.env.WORLD_SIZE));
 }
 
-const [fault, bystander] = what.split("+");
+const [fault, bystander] = faultNames.split("+");
 if (rank === culprit) {
-  await meet();
+  await joinBarrier();
   await faults[fault]();
 } else {
   bystanders[bystander]?.();
-  await meet();
+  await joinBarrier();
   if (fault === "exits-early") console.log(`rank ${rank} goes on`);
-  else await forever();
+  else await waitForever();
 }

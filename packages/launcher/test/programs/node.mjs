@@ -1,6 +1,6 @@
 // A rank of a job on several nodes: `node.mjs <what> [rank] [attempts]`. All ranks meet at the store first, then one does it.
 const { connectStore } = await import(process.env.TEST_INDEX);
-const [what = "ends", culprit = "-1", attempts = "0"] = process.argv.slice(2);
+const [action = "ends", culprit = "-1", attempts = "0"] = process.argv.slice(2);
 const { RANK, WORLD_SIZE, MOSAIC_ATTEMPT, MOSAIC_TOKEN } = process.env;
 const names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR"];
 if (MOSAIC_TOKEN !== undefined) throw new Error("a rank inherits the secret");
@@ -8,10 +8,10 @@ const store = await connectStore();
 await store.barrier("all", Number(WORLD_SIZE), { member: RANK });
 console.log(`attempt ${MOSAIC_ATTEMPT}: ${names.map((name) => process.env[name]).join(" ")}`);
 if (RANK === culprit && attempts.split(",").includes(MOSAIC_ATTEMPT)) {
-  if (what === "throws") throw new TypeError("bad loss");
-  if (what === "exits") process.exit(42);
+  if (action === "throws") throw new TypeError("bad loss");
+  if (action === "exits") process.exit(42);
 }
-if (what !== "ends" && attempts.split(",").includes(MOSAIC_ATTEMPT)) {
+if (action !== "ends" && attempts.split(",").includes(MOSAIC_ATTEMPT)) {
   // What it leaves behind has to be ended, too.
   const { spawn } = await import("node:child_process");
   spawn("sleep", ["600"], { detached: true, stdio: "ignore" });

@@ -2,11 +2,11 @@
 import { spawn } from "node:child_process";
 import process from "node:process";
 
-const [how] = process.argv.slice(2);
+const [mode] = process.argv.slice(2);
 const rank = process.env.RANK;
 setInterval(() => {}, 60_000);
 
-const ways = {
+const modes = {
   "saves-and-ends": () => {
     process.on("SIGTERM", () => {
       console.log(`rank ${rank} saved`);
@@ -25,6 +25,6 @@ const ways = {
     spawn("sleep", ["600"], { ...quiet, detached: true });
   },
 };
-ways[how]?.();
+modes[mode]?.();
 process.stdout.write(`rank ${rank} is ready\n`);
-if (how === "blocked") Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0);
+if (mode === "blocked") Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0);

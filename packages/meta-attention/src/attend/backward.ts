@@ -157,7 +157,7 @@ function exactBackward(
   using dv = zerosLike(keys.v);
   const delta = rows(grads.delta);
   const saved = { dOut: rows(grads.dCombined), lse: rows(attention.combined.lse), delta };
-  keysBackward(attention, chunkRead, { saved, rows, grads, keys, into: { k: sums.k, v: dv } });
+  keysBackward(attention, chunkRead, { saved, rows, grads, keys, kvGradients: { k: sums.k, v: dv } });
   using routerGradient = routerElement(grads.dRouter, chunkRead);
   using rowDots = keys.v.device.empty(keys.v.shape.slice(0, 3), "float32");
   kernels.rowDot(rowDots, dv, keys.v);
@@ -190,7 +190,7 @@ function softBackward(
   kernels.binary("mul", dOut, dCombined, weight);
   kernels.binary("mul", delta, delta, routerWeight);
   using keys = chunkRead.fetch.kv(chunkRead);
-  keysBackward(attention, chunkRead, { saved: { dOut, lse, delta }, rows, grads, keys, into: sums });
+  keysBackward(attention, chunkRead, { saved: { dOut, lse, delta }, rows, grads, keys, kvGradients: sums });
 }
 
 function routerElement(dRouter: Tensor, read: AttendedChunk): Tensor {
@@ -200,13 +200,13 @@ function routerElement(dRouter: Tensor, read: AttendedChunk): Tensor {
 interface KeysBackward extends BackwardContext {
   readonly saved: SavedRows;
   readonly keys: KvBlock;
-  readonly into: KvBlock;
+  readonly kvGradients: KvBlock;
 }
 
 function keysBackward(
   { config, q }: RoutedAttention,
   read: AttendedChunk,
-  { saved, rows, grads, keys, into }: KeysBackward,
+  { saved, rows, grads, keys, kvGradients: into }: KeysBackward,
 ): void {
   const tile = createTile(config, config.chunks.own[read.query]!, read.chunk);
   const stateGradients = { dq: rows(grads.dq), dk: into.k, dv: into.v };

@@ -60,9 +60,11 @@ export class RoutedAttention implements Disposable {
     this.k = trackResource(k.detach());
     this.v = trackResource(v.detach());
     const lse = (): Tensor => trackResource(q.device.empty([batch, numHeads, rows], "float32"));
-    this.#packed = this.#outputs.use(q.device.empty([batch, rows, this.#parts * numHeads * config.headDim], "float32"));
+    this.#packed = this.#outputs.use(
+      q.device.empty([batch, rows, this.#numParts * numHeads * config.headDim], "float32"),
+    );
     this.#ownState = { out: this.#outputPart(0), lse: lse() };
-    this.#combined = { out: this.#outputPart(this.#parts - 1), lse: lse() };
+    this.#combined = { out: this.#outputPart(this.#numParts - 1), lse: lse() };
   }
 
   /** Over own chunks alone; without a gate `out` is that of `combined`. */
@@ -90,19 +92,20 @@ export class RoutedAttention implements Disposable {
    */
   attendChosen(chosen: ChosenChunks): void {
     const { config, k, v } = this;
-    const earlier = [...this.#fetches];
+    const earlierFetches = [...this.#fetches];
     recordAttend(config, chosen);
     const transfers = planTransfers({ chosen, previouslyChosen: this.#chosenByCall }, config.chunks);
     const fetch = this.#resources.use(new ChunkFetch(config, transfers, { k, v }));
-    if (earlier.length === 0) this.#attendOwnChunks();
+    if (earlierFetches.length === 0) this.#attendOwnChunks();
     this.#fetches.push(fetch);
     this.#chosenByCall.push(chosen);
     fetch.wait();
-    const isLocal = (chunk: Chunk, b: number): boolean => earlier.some((each) => each.isFetched(chunk, b));
-    for (const each of this.#fetches) {
-      const isReadFrom = each === fetch ? (chunk: Chunk, b: number) => !isLocal(chunk, b) : each.isFetched.bind(each);
+    const isLocal = (chunk: Chunk, b: number): boolean => earlierFetches.some((each) => each.isFetched(chunk, b));
+    for (const chunkFetch of this.#fetches) {
+      const isReadFrom =
+        chunkFetch === fetch ? (chunk: Chunk, b: number) => !isLocal(chunk, b) : chunkFetch.isFetched.bind(chunkFetch);
       for (const read of chunkReads(chosen, config.chunks, isReadFrom))
-        this.attended.push(this.#attendChunk(read, each));
+        this.attended.push(this.#attendChunk(read, chunkFetch));
     }
   }
 
@@ -123,16 +126,16 @@ export class RoutedAttention implements Disposable {
     this.#packed = this.#outputs.use(q.device.empty(shape, q.dtype));
     q.device.kernels.copy(this.#packed, float32Result);
     this.#ownState = { ...this.#ownState, out: this.#outputPart(0) };
-    this.#combined = { ...this.#combined, out: this.#outputPart(this.#parts - 1) };
+    this.#combined = { ...this.#combined, out: this.#outputPart(this.#numParts - 1) };
     return this.#packed.detach();
   }
 
-  get #parts(): number {
+  get #numParts(): number {
     return this.config.gate ? 2 : 1;
   }
 
-  #outputPart(part: number): Tensor {
-    return this.#outputs.use(headsView(this.#packed, part, this.config));
+  #outputPart(partIndex: number): Tensor {
+    return this.#outputs.use(headsView(this.#packed, partIndex, this.config));
   }
 
   #attendOwnChunks(): void {
@@ -235,9 +238,9 @@ export function attentionMass(attention: RoutedAttention): AttentionMass {
     kernels.scalar("mul", mean, mean, 1 / (mass.shape[1]! * mass.shape[2]!));
     reduceInto("max", peak, mass);
   };
-  using shares = softmaxShare(ownState.lse, combined.lse);
+  using ownShares = softmaxShare(ownState.lse, combined.lse);
   for (const [i, chunk] of chunks.own.entries()) {
-    using rows = chunkRows(shares, chunk);
+    using rows = chunkRows(ownShares, chunk);
     accumulateMass(rows, { b0: 0, b1: batch, i, j: chunk.index });
   }
   for (const read of attention.attended) {

@@ -139,12 +139,12 @@ function requiredChunks(
   { requests: { chosen, previouslyChosen }, chunks: { all } }: { requests: ChunkRequests; chunks: Chunks },
 ): BatchRun[] {
   const queries = all.filter(({ owner }) => owner === rank);
-  const isChosenBy = (by: ChosenChunks, j: number, b: number): boolean =>
-    queries.some(({ index }) => by[b]![index]!.includes(j));
+  const isChosenBy = (selection: ChosenChunks, j: number, b: number): boolean =>
+    queries.some(({ index }) => selection[b]![index]!.includes(j));
   return batchRuns(
     requests,
     chosen.length,
-    (j, b) => isChosenBy(chosen, j, b) && !previouslyChosen.some((by) => isChosenBy(by, j, b)),
+    (j, b) => isChosenBy(chosen, j, b) && !previouslyChosen.some((selection) => isChosenBy(selection, j, b)),
   );
 }
 

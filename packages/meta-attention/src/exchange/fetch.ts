@@ -61,9 +61,9 @@ export class GradientExchange implements Disposable {
     this.#work = undefined;
     for (const { chunk, b0, b1, tensor } of this.#arrivingGradients) {
       using receivedGradients = unpackKv(tensor);
-      for (const part of ["k", "v"] as const) {
-        using ownGradient = chunkRows(this.#ownKv[part], chunk, b0, b1);
-        ownGradient.device.kernels.binary("add", ownGradient, ownGradient, receivedGradients[part]);
+      for (const kvName of ["k", "v"] as const) {
+        using ownGradient = chunkRows(this.#ownKv[kvName], chunk, b0, b1);
+        ownGradient.device.kernels.binary("add", ownGradient, ownGradient, receivedGradients[kvName]);
       }
     }
   }
@@ -121,9 +121,9 @@ export class ChunkFetch implements Disposable {
   /** Own keys and values side by side. */
   #pack(memory: KvChunkBuffers, run: BatchRun): void {
     using block = memory.kv(run);
-    for (const part of ["k", "v"] as const) {
-      using rows = chunkRows(this.#ownKv[part], run.chunk);
-      rows.device.kernels.copy(block[part], rows);
+    for (const kvName of ["k", "v"] as const) {
+      using rows = chunkRows(this.#ownKv[kvName], run.chunk);
+      rows.device.kernels.copy(block[kvName], rows);
     }
   }
 

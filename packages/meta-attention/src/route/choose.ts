@@ -88,8 +88,8 @@ export function chunkVisibility(
   chunks: number,
   { causal, maskAllows = () => true }: { causal: boolean; maskAllows?: (i: number, j: number) => boolean },
 ): ChunkVisibility {
-  const isAllowed = Uint8Array.from({ length: chunks * chunks }, (_, at) => {
-    const [i, j] = [Math.floor(at / chunks), at % chunks];
+  const isAllowed = Uint8Array.from({ length: chunks * chunks }, (_, pairIndex) => {
+    const [i, j] = [Math.floor(pairIndex / chunks), pairIndex % chunks];
     return (causal ? j < i : j !== i) && maskAllows(i, j) ? 1 : 0;
   });
   const allowedCounts = Array.from({ length: chunks }, (_, i) =>
@@ -113,8 +113,8 @@ export function createPairMask(
     valueIfFalse,
   }: { predicate: (i: number, j: number) => boolean; valueIfTrue: number; valueIfFalse: number },
 ): Tensor {
-  const values = Float32Array.from({ length: chunks * chunks }, (_, at) =>
-    predicate(Math.floor(at / chunks), at % chunks) ? valueIfTrue : valueIfFalse,
+  const values = Float32Array.from({ length: chunks * chunks }, (_, pairIndex) =>
+    predicate(Math.floor(pairIndex / chunks), pairIndex % chunks) ? valueIfTrue : valueIfFalse,
   );
   return fromArray(ctx, values, [chunks, chunks]);
 }

@@ -138,9 +138,9 @@ export class MetaAttention extends Module {
   }
 
   /** Part of [q|k|v] as heads [B,H,N,M/H]. */
-  #head(qkv: Tensor, part: number): Tensor {
+  #head(qkv: Tensor, partIndex: number): Tensor {
     const { batch, chunks } = this.#sizes(qkv);
-    const headFeatures = qkv.slice(-1, part * this.#size, (part + 1) * this.#size);
+    const headFeatures = qkv.slice(-1, partIndex * this.#size, (partIndex + 1) * this.#size);
     return headFeatures.reshape([batch, chunks, this.#heads, this.#size / this.#heads]).permute([0, 2, 1, 3]);
   }
 

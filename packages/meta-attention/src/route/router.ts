@@ -132,19 +132,19 @@ export function combineWeights(
 // What is added to the scores [B,c,N] of this rank's chunks: 0 for those that count, −Infinity for the others.
 
 /** [1,c,N]: those of chunks that they may attend to. */
-export function visibilityMask(on: Context | Device, { own, all, visibility }: Chunks): Tensor {
+export function visibilityMask(contextOrDevice: Context | Device, { own, all, visibility }: Chunks): Tensor {
   const values = own.flatMap(({ index }) =>
     all.map((chunk) => (visibility.canAttend(index, chunk.index) ? 0 : -Infinity)),
   );
-  return fromArray(on, values, [1, own.length, all.length]);
+  return fromArray(contextOrDevice, values, [1, own.length, all.length]);
 }
 
 /** [B,c,N]: those of chunks that they chose. */
-export function chosenMask(on: Context | Device, chosen: ChosenChunks, { own, all }: Chunks): Tensor {
-  const values = chosen.flatMap((ofBatch) =>
-    own.flatMap(({ index }) => all.map((chunk) => (ofBatch[index]!.includes(chunk.index) ? 0 : -Infinity))),
+export function chosenMask(contextOrDevice: Context | Device, chosen: ChosenChunks, { own, all }: Chunks): Tensor {
+  const values = chosen.flatMap((chunksByQuery) =>
+    own.flatMap(({ index }) => all.map((chunk) => (chunksByQuery[index]!.includes(chunk.index) ? 0 : -Infinity))),
   );
-  return fromArray(on, values, [chosen.length, own.length, all.length]);
+  return fromArray(contextOrDevice, values, [chosen.length, own.length, all.length]);
 }
 
 // Ranks gather equally much: p·c slots, of which each rank fills the first of its own. Chunks are in the order of the sequence,
@@ -160,10 +160,10 @@ function slotsToChunks(bySlot: Tensor, chunks: Chunks): Tensor {
   if (isOrdered(chunks)) return bySlot.detach();
   const [, batch, width] = bySlot.shape as [number, number, number];
   const chunkRows = bySlot.device.empty([chunks.all.length, batch, width], bySlot.dtype);
-  using from = flattenBatch(bySlot);
-  using to = flattenBatch(chunkRows);
+  using source = flattenBatch(bySlot);
+  using destination = flattenBatch(chunkRows);
   using index = slotIndices(chunks, bySlot);
-  bySlot.device.kernels.gatherRows(to, from, index);
+  bySlot.device.kernels.gatherRows(destination, source, index);
   return chunkRows;
 }
 
@@ -175,10 +175,10 @@ function chunksToSlots(byChunk: Tensor, chunks: Chunks): Tensor {
   const [, batch, width] = rows.shape as [number, number, number];
   const slotSums = rows.device.empty([chunks.ranks * chunks.perRank, batch, width], "float32");
   rows.device.kernels.fill(slotSums, 0);
-  using from = flattenBatch(rows);
-  using to = flattenBatch(slotSums);
+  using source = flattenBatch(rows);
+  using destination = flattenBatch(slotSums);
   using index = slotIndices(chunks, slotSums);
-  rows.device.kernels.scatterAddRows(to, from, index);
+  rows.device.kernels.scatterAddRows(destination, source, index);
   return slotSums;
 }
 

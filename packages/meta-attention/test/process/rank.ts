@@ -9,6 +9,8 @@ import { trial } from "./trial.ts";
 
 await using ctx = await init({ device: cpu({ threads: 1 }), collectives: local(), timeout: 20 });
 const { out, dx, gradients, chosen } = await runStep(ctx, trial);
-const plain = Object.fromEntries(Object.entries(gradients).map(([name, values]) => [name, Array.from(values)]));
-const result = { out: Array.from(out), dx: Array.from(dx), gradients: plain, chosen };
+const gradientArrays = Object.fromEntries(
+  Object.entries(gradients).map(([name, values]) => [name, Array.from(values)]),
+);
+const result = { out: Array.from(out), dx: Array.from(dx), gradients: gradientArrays, chosen };
 writeFileSync(join(process.argv[2]!, `${ctx.rank}.json`), JSON.stringify(result));

@@ -9,9 +9,11 @@ const script = await bundled(new URL("rank.ts", import.meta.url));
 
 test("3 real processes do, to the bit, what 3 ranks of one process do", async () => {
   const expected = await onWorld(makeWorld, { size: 3 }, (ctx) => runStep(ctx, trial));
-  const found = await launched({ script, ranks: 3 });
+  const rankResults = await launched({ script, ranks: 3 });
   for (const [rank, { out, dx, gradients, chosen }] of expected.entries()) {
-    const plain = Object.fromEntries(Object.entries(gradients).map(([name, values]) => [name, Array.from(values)]));
-    expect(found[rank]).toEqual({ out: Array.from(out), dx: Array.from(dx), gradients: plain, chosen });
+    const gradientArrays = Object.fromEntries(
+      Object.entries(gradients).map(([name, values]) => [name, Array.from(values)]),
+    );
+    expect(rankResults[rank]).toEqual({ out: Array.from(out), dx: Array.from(dx), gradients: gradientArrays, chosen });
   }
 });

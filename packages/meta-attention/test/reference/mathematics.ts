@@ -1,4 +1,14 @@
-import { cut, dot, logSumExp, mixed, normalized, plus, type Rows, softmax, total } from "./rows.ts";
+import {
+  splitRows,
+  dot,
+  logSumExp,
+  weightedSum,
+  normalize,
+  addVectors,
+  type Rows,
+  softmax,
+  sumValues,
+} from "./rows.ts";
 
 // The mathematics of docs/algorithms.md for the whole sequence on one machine, in float64, forward only: gradients are taken
 // by differences. What has no derivative there, or is stopped, is given as `frozen`.
@@ -62,30 +72,30 @@ class Layers {
     return this.#values[name]!;
   }
   linear(name: string, x: Rows): number[][] {
-    const weight = cut(this.get(`${name}.weight`), x[0]!.length);
+    const weight = splitRows(this.get(`${name}.weight`), x[0]!.length);
     const bias = this.#values[`${name}.bias`];
     return x.map((row) => weight.map((w, i) => dot(row, w) + (bias ? bias[i]! : 0)));
   }
 }
 
 /** One sequence x [n,E]. */
-export function mathematics(problem: Problem, values: Values, x: Rows, frozen?: FrozenRouting): RoutedReference {
+export function computeReference(problem: Problem, values: Values, x: Rows, frozen?: FrozenRouting): RoutedReference {
   const layers = new Layers(values);
-  const chunkOf = x.map((_, at) => problem.chunks.findIndex((tokens) => tokens.includes(at)));
-  const seen = problem.combine === "exact" && frozen ? frozen.x : x;
+  const chunkByToken = x.map((_, at) => problem.chunks.findIndex((tokens) => tokens.includes(at)));
+  const routerInput = problem.combine === "exact" && frozen ? frozen.x : x;
   const summaries = problem.chunks.map((tokens) =>
-    summary(
+    summarize(
       problem,
       layers,
-      tokens.map((token) => seen[token]!),
+      tokens.map((token) => routerInput[token]!),
     ),
   );
   const { scores, chunkAttention } = route(problem, layers, summaries);
   const routing = scores.map(softmax);
   const logRouting = scores.map((row) => row.map((score) => score - logSumExp(row)));
   const looks = frozen?.chosen ?? scores.map(() => []);
-  const attended = attend(problem, { qkv: layers.linear("qkv_proj", x), chunkOf, looks });
-  const { own, combined, mass, peak, logits } = combine(problem, attended, { scores, logRouting, frozen, looks });
+  const attention = attend(problem, { qkv: layers.linear("qkv_proj", x), chunkOf: chunkByToken, looks });
+  const { own, combined, mass, peak, logits } = combine(problem, attention, { scores, logRouting, frozen, looks });
   const gate = problem.gate
     ? layers
         .linear(
@@ -94,74 +104,76 @@ export function mathematics(problem: Problem, values: Values, x: Rows, frozen?: 
         )
         .map((row) => row.map(sigmoid))
     : own.map((row) => row.map(() => 1));
-  const blended = gate.map((row, i) => row.map((g, e) => g * combined[i]![e]! + (1 - g) * own[i]![e]!));
-  const out = layers.linear("out_proj", blended);
+  const gatedOut = gate.map((row, i) => row.map((g, e) => g * combined[i]![e]! + (1 - g) * own[i]![e]!));
+  const out = layers.linear("out_proj", gatedOut);
   return { out, scores, logRouting, routing, chunkAttention, mass, peak, logits, gate };
 }
 
 const sigmoid = (x: number): number => 1 / (1 + Math.exp(-x));
 
-function summary({ embed, summaryHeads }: Problem, layers: Layers, tokens: Rows): number[] {
-  const queries = cut(layers.get("summary.query"), embed);
+function summarize({ embed, summaryHeads }: Problem, layers: Layers, tokens: Rows): number[] {
+  const queries = splitRows(layers.get("summary.query"), embed);
   const size = embed / summaryHeads;
-  const values = cut(layers.get("summary.value"), embed);
+  const values = splitRows(layers.get("summary.value"), embed);
   const weights = queries.map((query) => softmax(tokens.map((token) => dot(query, token) / Math.sqrt(embed))));
   const content = weights.flatMap((weight, g) => {
-    const pooled = mixed(weight, tokens);
+    const pooled = weightedSum(weight, tokens);
     return values.slice(g * size, (g + 1) * size).map((row) => dot(row, pooled));
   });
-  const pattern = tokens.map((_, s) => total(weights.map((weight) => weight[s]!)) / summaryHeads);
-  const rising = pattern.toSorted((a, b) => a - b);
-  const n = rising.length;
+  const pattern = tokens.map((_, s) => sumValues(weights.map((weight) => weight[s]!)) / summaryHeads);
+  const ascendingPattern = pattern.toSorted((a, b) => a - b);
+  const n = ascendingPattern.length;
   const statistics = [
-    -total(pattern.map((a) => a * Math.log(a + 1e-8))),
-    rising.at(-1)!,
-    total(rising.map((a, i) => ((2 * (i + 1) - n - 1) / n) * a)),
-    total(rising.slice(-5)),
+    -sumValues(pattern.map((a) => a * Math.log(a + 1e-8))),
+    ascendingPattern.at(-1)!,
+    sumValues(ascendingPattern.map((a, i) => ((2 * (i + 1) - n - 1) / n) * a)),
+    sumValues(ascendingPattern.slice(-5)),
   ];
   const hidden = layers.linear("summary.statistics_in", [statistics])[0]!.map((h) => Math.max(0, h));
-  const spread = layers.linear("summary.statistics_out", [hidden])[0]!;
-  return layers.linear("summary.combine", [[...content, ...spread]])[0]!;
+  const statisticsEmbedding = layers.linear("summary.statistics_out", [hidden])[0]!;
+  return layers.linear("summary.combine", [[...content, ...statisticsEmbedding]])[0]!;
 }
 
 function route(problem: Problem, layers: Layers, summaries: Rows): { scores: Rows; chunkAttention: Rows } {
   const { summaryDim, metaHeads, causal } = problem;
-  const normal = summaries.map(normalized);
-  const qkv = layers.linear("meta.qkv_proj", normal);
+  const normalizedSummaries = summaries.map(normalize);
+  const qkv = layers.linear("meta.qkv_proj", normalizedSummaries);
   const size = summaryDim / metaHeads;
   const heads = Array.from({ length: metaHeads }, (_, h) => {
-    const part = (row: readonly number[], which: number): number[] =>
-      row.slice(which * summaryDim + h * size, which * summaryDim + (h + 1) * size);
+    const projectionPart = (row: readonly number[], partIndex: number): number[] =>
+      row.slice(partIndex * summaryDim + h * size, partIndex * summaryDim + (h + 1) * size);
     const weights = qkv.map((row, i) =>
       softmax(
         qkv.map((other, l) =>
-          causal && l > i ? Number.NEGATIVE_INFINITY : dot(part(row, 0), part(other, 1)) / Math.sqrt(size),
+          causal && l > i
+            ? Number.NEGATIVE_INFINITY
+            : dot(projectionPart(row, 0), projectionPart(other, 1)) / Math.sqrt(size),
         ),
       ),
     );
     const found = weights.map((weight) =>
-      mixed(
+      weightedSum(
         weight,
-        qkv.map((row) => part(row, 2)),
+        qkv.map((row) => projectionPart(row, 2)),
       ),
     );
     return { weights, found };
   });
   const update = layers.linear(
     "meta.out_proj",
-    normal.map((_, i) => heads.flatMap(({ found }) => found[i]!)),
+    normalizedSummaries.map((_, i) => heads.flatMap(({ found }) => found[i]!)),
   );
-  const refined = normal.map((row, i) => plus(row, update[i]!));
-  const asking = causal ? [new Array<number>(summaryDim).fill(0), ...refined.slice(0, -1)] : refined;
-  const queries = layers.linear("meta.query_proj", asking);
+  const refined = normalizedSummaries.map((row, i) => addVectors(row, update[i]!));
+  const shiftedSummaries = causal ? [new Array<number>(summaryDim).fill(0), ...refined.slice(0, -1)] : refined;
+  const queries = layers.linear("meta.query_proj", shiftedSummaries);
   const keys = layers.linear("meta.key_proj", refined);
   const scores = queries.map((query, i) =>
     keys.map((key, j) =>
       canAttend(problem, i, j) ? dot(query, key) / Math.sqrt(summaryDim) : Number.NEGATIVE_INFINITY,
     ),
   );
-  const chunkAttention = normal.map((_, i) =>
-    normal.map((_, l) => total(heads.map(({ weights }) => weights[i]![l]!)) / metaHeads),
+  const chunkAttention = normalizedSummaries.map((_, i) =>
+    normalizedSummaries.map((_, l) => sumValues(heads.map(({ weights }) => weights[i]![l]!)) / metaHeads),
   );
   return { scores, chunkAttention };
 }
@@ -184,16 +196,19 @@ function attend(
 ): Attended {
   const rows = qkv.map((row, at) =>
     Array.from({ length: numHeads }, (_, h): HeadState => {
-      const head = (of: readonly number[], number: number): number[] => of.slice(number * size, (number + 1) * size);
+      const sliceHead = (features: readonly number[], number: number): number[] =>
+        features.slice(number * size, (number + 1) * size);
       const kvHead = numHeads + Math.floor((h * numKvHeads) / numHeads);
       const logits = qkv.map((other, token) =>
-        isVisible(at, token) ? dot(head(row, h), head(other, kvHead)) / Math.sqrt(size) : Number.NEGATIVE_INFINITY,
+        isVisible(at, token)
+          ? dot(sliceHead(row, h), sliceHead(other, kvHead)) / Math.sqrt(size)
+          : Number.NEGATIVE_INFINITY,
       );
       const states = [chunkOf[at]!, ...looks[chunkOf[at]!]!].map((chunk) => {
         const tokens = chunks[chunk]!;
         const scores = tokens.map((token) => logits[token]!);
-        const values = tokens.map((token) => head(qkv[token]!, kvHead + numKvHeads));
-        return [chunk, { out: mixed(softmax(scores), values), lse: logSumExp(scores) }] as const;
+        const values = tokens.map((token) => sliceHead(qkv[token]!, kvHead + numKvHeads));
+        return [chunk, { out: weightedSum(softmax(scores), values), lse: logSumExp(scores) }] as const;
       });
       return { states: new Map(states), logits };
     }),
@@ -221,32 +236,32 @@ function combine(
     if (chosen.length === 0) return own[at]!;
     return heads.flatMap(({ states }) => {
       if (problem.combine === "soft") {
-        return mixed(
+        return weightedSum(
           softmax(chosen.map((j) => scores[i]![j]!)),
           chosen.map((j) => states.get(j)!.out),
         );
       }
       const bias = (j: number): number => (j === i ? 0 : logRouting[i]![j]! - frozen!.logRouting[i]![j]!);
-      const all = [i, ...chosen];
-      return mixed(
-        softmax(all.map((j) => states.get(j)!.lse + bias(j))),
-        all.map((j) => states.get(j)!.out),
+      const softmaxChunks = [i, ...chosen];
+      return weightedSum(
+        softmax(softmaxChunks.map((j) => states.get(j)!.lse + bias(j))),
+        softmaxChunks.map((j) => states.get(j)!.out),
       );
     });
   });
-  const shares = (i: number, j: number): number[] =>
+  const pairShares = (i: number, j: number): number[] =>
     rows.flatMap((heads, at) =>
       chunkOf[at] !== i
         ? []
         : heads.map(({ states }) => {
-            const all = logSumExp([...states.values()].map(({ lse }) => lse));
+            const totalLse = logSumExp([...states.values()].map(({ lse }) => lse));
             const lse = states.get(j)?.lse ?? Number.NEGATIVE_INFINITY;
-            return lse === Number.NEGATIVE_INFINITY ? 0 : Math.exp(lse - all);
+            return lse === Number.NEGATIVE_INFINITY ? 0 : Math.exp(lse - totalLse);
           }),
     );
-  const pairs = (pool: (shares: readonly number[]) => number): Rows =>
-    problem.chunks.map((_, i) => problem.chunks.map((_, j) => pool(shares(i, j))));
-  const mass = pairs((of) => total(of) / of.length);
-  const peak = pairs((of) => Math.max(...of));
+  const poolPairs = (pool: (shares: readonly number[]) => number): Rows =>
+    problem.chunks.map((_, i) => problem.chunks.map((_, j) => pool(pairShares(i, j))));
+  const mass = poolPairs((masses) => sumValues(masses) / masses.length);
+  const peak = poolPairs((masses) => Math.max(...masses));
   return { own, combined, mass, peak, logits: rows.map((heads) => heads.map(({ logits }) => logits)) };
 }

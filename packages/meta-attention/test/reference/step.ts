@@ -2,9 +2,9 @@ import { slicesToMaskMod } from "@mosaic/conformance";
 import { masks } from "@mosaic/core";
 import type { ChosenChunks } from "../../src/index.ts";
 import { createInput, type Trial, createUpstream } from "../step.ts";
-import { derivatives } from "./derivatives.ts";
-import { type RoutedReference, type FrozenRouting, mathematics, canAttend, type Problem } from "./mathematics.ts";
-import { cut, softmax, total } from "./rows.ts";
+import { computeDerivatives } from "./derivatives.ts";
+import { type RoutedReference, type FrozenRouting, computeReference, canAttend, type Problem } from "./mathematics.ts";
+import { splitRows, softmax, sumValues } from "./rows.ts";
 
 /** What a step should give, by the mathematics in float64. */
 export interface Expected {
@@ -29,7 +29,9 @@ export function expectedStep(
   },
 ): Expected {
   const problem = createProblem(trial, chunks);
-  const values = Object.fromEntries(Object.entries(parameters).map(([name, of]) => [name, Float64Array.from(of)]));
+  const values = Object.fromEntries(
+    Object.entries(parameters).map(([name, parameterValues]) => [name, Float64Array.from(parameterValues)]),
+  );
   const x = Float64Array.from(createInput(trial));
   const upstream = createUpstream(trial);
   const width = trial.length * trial.options.embedDim;
@@ -38,23 +40,34 @@ export function expectedStep(
       Float64Array,
       Float64Array,
     ];
-    const rows = cut(own, problem.embed);
-    const begin = { chosen: ofBatch, mass: [], peak: [], x: rows };
-    const { logRouting } = mathematics(problem, values, rows, { ...begin, logRouting: zeros(chunks.length) });
-    const { mass, peak } = mathematics(problem, values, rows, { ...begin, logRouting });
-    return { x: own, dOut: cut(dOut, problem.embed), frozen: { chosen: ofBatch, logRouting, mass, peak, x: rows } };
+    const rows = splitRows(own, problem.embed);
+    const initialRouting = { chosen: ofBatch, mass: [], peak: [], x: rows };
+    const { logRouting } = computeReference(problem, values, rows, {
+      ...initialRouting,
+      logRouting: zeros(chunks.length),
+    });
+    const { mass, peak } = computeReference(problem, values, rows, { ...initialRouting, logRouting });
+    return {
+      x: own,
+      dOut: splitRows(dOut, problem.embed),
+      frozen: { chosen: ofBatch, logRouting, mass, peak, x: rows },
+    };
   });
-  const answer = ({ x: own, frozen }: Sequence): RoutedReference =>
-    mathematics(problem, values, cut(own, problem.embed), frozen);
+  const computeAnswer = ({ x: own, frozen }: Sequence): RoutedReference =>
+    computeReference(problem, values, splitRows(own, problem.embed), frozen);
   const computeLoss = (sequence: Sequence): number =>
-    sequenceLoss(trial, problem, { ...sequence, answer: answer(sequence), chosen });
-  const loss = (): number => total(sequences.map(computeLoss));
-  const answers = sequences.map(answer);
+    sequenceLoss(trial, problem, { ...sequence, answer: computeAnswer(sequence), chosen });
+  const loss = (): number => sumValues(sequences.map(computeLoss));
+  const answers = sequences.map(computeAnswer);
   return {
     out: Float64Array.from(answers.flatMap(({ out }) => out.flat())),
     // Sequences do not meet.
-    dx: Float64Array.from(sequences.flatMap((sequence) => [...derivatives(sequence.x, () => computeLoss(sequence))])),
-    gradients: Object.fromEntries(Object.entries(values).map(([name, of]) => [name, derivatives(of, loss)])),
+    dx: Float64Array.from(
+      sequences.flatMap((sequence) => [...computeDerivatives(sequence.x, () => computeLoss(sequence))]),
+    ),
+    gradients: Object.fromEntries(
+      Object.entries(values).map(([name, parameterValues]) => [name, computeDerivatives(parameterValues, loss)]),
+    ),
     answers,
     loss: loss(),
   };
@@ -67,10 +80,10 @@ export function createProblem({ options, length }: Trial, chunks: readonly (read
   const { combine = "soft", gate = true, numKvHeads = numHeads, headDim = embed / numHeads } = options;
   const { mask = options.causal ? masks.causal() : masks.full() } = options;
   const maskMod = slicesToMaskMod(mask.slices(length, length));
-  const everyone = Array.from({ length }, (_, at) => at);
-  const looksBack = everyone.every((query) => everyone.every((key) => key <= query || !maskMod(query, key)));
+  const allPositions = Array.from({ length }, (_, at) => at);
+  const isCausal = allPositions.every((query) => allPositions.every((key) => key <= query || !maskMod(query, key)));
   const sizes = { embed, numHeads, numKvHeads, headDim, summaryDim, metaHeads, summaryHeads };
-  return { ...sizes, combine, gate, causal: looksBack, chunks, isVisible: maskMod };
+  return { ...sizes, combine, gate, causal: isCausal, chunks, isVisible: maskMod };
 }
 
 interface Sequence {
@@ -89,24 +102,27 @@ function sequenceLoss(
   const { chunks } = problem;
   const count = chunks.length;
   const rows = chunks.flatMap((_, i) => (chunks.some((_, j) => canAttend(problem, i, j)) ? [i] : []));
-  const picks = chosen.flat(2);
-  const mean = Math.max(1, rows.length * chosen.length);
-  const balance = total(
+  const chosenChunks = chosen.flat(2);
+  const numRows = Math.max(1, rows.length * chosen.length);
+  const balance = sumValues(
     chunks.map((_, j) => {
-      const share = picks.length === 0 ? 0 : picks.filter((pick) => pick === j).length / picks.length;
-      return count * share * total(rows.map((i) => routing[i]![j]!));
+      const share =
+        chosenChunks.length === 0 ? 0 : chosenChunks.filter((pick) => pick === j).length / chosenChunks.length;
+      return count * share * sumValues(rows.map((i) => routing[i]![j]!));
     }),
   );
-  const finite = (x: number): number => (Number.isFinite(x) ? x : 0);
-  const entropy = -total(rows.map((i) => total(routing[i]!.map((p, j) => p * finite(logRouting[i]![j]!)))));
+  const finiteOrZero = (x: number): number => (Number.isFinite(x) ? x : 0);
+  const entropy = -sumValues(
+    rows.map((i) => sumValues(routing[i]!.map((p, j) => p * finiteOrZero(logRouting[i]![j]!)))),
+  );
   const target = pool === "peak" ? frozen.peak : frozen.mass;
-  const mass = -total(
+  const mass = -sumValues(
     rows.map((i) => {
-      const picked = frozen.chosen[i]!;
-      const weights = softmax(picked.map((j) => scores[i]![j]!));
-      return total(picked.map((j, t) => target[i]![j]! * Math.log(weights[t]!)));
+      const chosenOfRow = frozen.chosen[i]!;
+      const weights = softmax(chosenOfRow.map((j) => scores[i]![j]!));
+      return sumValues(chosenOfRow.map((j, t) => target[i]![j]! * Math.log(weights[t]!)));
     }),
   );
-  const main = total(out.map((row, i) => total(row.map((value, e) => value * dOut[i]![e]!))));
-  return main + (losses[0] * balance + losses[1] * entropy + losses[2] * mass) / mean;
+  const mainLoss = sumValues(out.map((row, i) => sumValues(row.map((value, e) => value * dOut[i]![e]!))));
+  return mainLoss + (losses[0] * balance + losses[1] * entropy + losses[2] * mass) / numRows;
 }

@@ -32,10 +32,10 @@ export interface Architecture {
   layerTypes(fields: Fields, numLayers: number): readonly LayerType[];
 }
 
-const withoutBiases = (): Biases => ({ qkvBias: false, outBias: false, mlpBias: false });
+const createNoBiases = (): Biases => ({ qkvBias: false, outBias: false, mlpBias: false });
 
 /** attention_bias is that of all four projections. */
-function attentionBiases(fields: Fields): Biases {
+function parseAttentionBiases(fields: Fields): Biases {
   const bias = fields.boolean("attention_bias", false);
   return { qkvBias: bias, outBias: bias, mlpBias: false };
 }
@@ -48,16 +48,16 @@ const sharedRopeBase = {
   scalesFullAttentionOnly: false,
 };
 
-const repeatType = (type: LayerType, count: number): LayerType[] => Array.from({ length: count }, () => type);
+const repeatLayerType = (type: LayerType, count: number): LayerType[] => Array.from({ length: count }, () => type);
 
 /** layer_types, or what the older fields make of each layer. */
 function parseLayerTypes(
   fields: Fields,
   numLayers: number,
-  typeOfLayer: (layer: number) => LayerType,
+  getLayerType: (layer: number) => LayerType,
 ): readonly LayerType[] {
   const layerTypes = fields.strings("layer_types", null);
-  if (!layerTypes) return repeatType("full_attention", numLayers).map((_, layer) => typeOfLayer(layer));
+  if (!layerTypes) return repeatLayerType("full_attention", numLayers).map((_, layer) => getLayerType(layer));
   const isLayerType = (type: string): type is LayerType => type === "full_attention" || type === "sliding_attention";
   if (layerTypes.length === numLayers && layerTypes.every(isLayerType)) return layerTypes;
   const expected = `full_attention or sliding_attention for each of ${numLayers} layers`;
@@ -65,13 +65,13 @@ function parseLayerTypes(
 }
 
 /** As Qwen 2 and 3: the layers from max_window_layers on, if use_sliding_window is set. */
-function upperLayerTypes(fields: Fields, numLayers: number): readonly LayerType[] {
+function parseQwenLayerTypes(fields: Fields, numLayers: number): readonly LayerType[] {
   const usesSlidingWindow = fields.boolean("use_sliding_window", false) && !fields.isNull("sliding_window");
   const firstSlidingLayer = fields.count("max_window_layers", 28);
   const layerTypes = parseLayerTypes(fields, numLayers, (layer) =>
     layer >= firstSlidingLayer ? "sliding_attention" : "full_attention",
   );
-  return usesSlidingWindow ? layerTypes : repeatType("full_attention", numLayers);
+  return usesSlidingWindow ? layerTypes : repeatLayerType("full_attention", numLayers);
 }
 
 const llama: Architecture = {
@@ -81,27 +81,27 @@ const llama: Architecture = {
   hasPostNorms: false,
   hasSoftcaps: false,
   rope: sharedRopeBase,
-  biases: (fields) => ({ ...attentionBiases(fields), mlpBias: fields.boolean("mlp_bias", false) }),
-  layerTypes: (_, numLayers) => repeatType("full_attention", numLayers),
+  biases: (fields) => ({ ...parseAttentionBiases(fields), mlpBias: fields.boolean("mlp_bias", false) }),
+  layerTypes: (_, numLayers) => repeatLayerType("full_attention", numLayers),
 };
 
 const mistral: Architecture = {
   ...llama,
   defaults: { maxLength: 131_072, isTied: false },
   numKvHeads: 8,
-  biases: withoutBiases,
+  biases: createNoBiases,
   layerTypes: (fields, numLayers) =>
-    repeatType(fields.isNull("sliding_window") ? "full_attention" : "sliding_attention", numLayers),
+    repeatLayerType(fields.isNull("sliding_window") ? "full_attention" : "sliding_attention", numLayers),
 };
 
 const qwen2: Architecture = {
   ...llama,
   defaults: { maxLength: 32_768, isTied: false },
   biases: () => ({ qkvBias: true, outBias: false, mlpBias: false }),
-  layerTypes: upperLayerTypes,
+  layerTypes: parseQwenLayerTypes,
 };
 
-const qwen3: Architecture = { ...qwen2, headDim: 128, hasHeadNorms: true, biases: attentionBiases };
+const qwen3: Architecture = { ...qwen2, headDim: 128, hasHeadNorms: true, biases: parseAttentionBiases };
 
 const gemma2: Architecture = {
   activationField: "hidden_activation",
@@ -112,7 +112,7 @@ const gemma2: Architecture = {
   hasPostNorms: true,
   hasSoftcaps: true,
   rope: sharedRopeBase,
-  biases: attentionBiases,
+  biases: parseAttentionBiases,
   layerTypes: (fields, numLayers) =>
     parseLayerTypes(fields, numLayers, (layer) => (layer % 2 === 0 ? "sliding_attention" : "full_attention")),
 };

@@ -95,7 +95,7 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
   const rope = { where: path, json, maxLength, ...architecture.rope };
   // One object for all layers of a type.
   const fullAttention = { window: null, rope: parseRope("full_attention", rope) };
-  const slidingAttention = { window: slidingWindow(fields), rope: parseRope("sliding_attention", rope) };
+  const slidingAttention = { window: parseSlidingWindow(fields), rope: parseRope("sliding_attention", rope) };
   const layerConfigs = { full_attention: fullAttention, sliding_attention: slidingAttention };
   const queryPreAttentionScalar = architecture.hasPostNorms ? fields.number("query_pre_attn_scalar", 256) : headDim;
   return {
@@ -121,16 +121,16 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
     logitSoftcap: architecture.hasPostNorms
       ? parseSoftcap(fields, "final_logit_softcapping", architecture.hasSoftcaps ? 30 : null)
       : null,
-    dtype: fields.oneOf("dtype", ["float32", "bfloat16", "float16"], torchDType(fields)),
+    dtype: fields.oneOf("dtype", ["float32", "bfloat16", "float16"], parseTorchDType(fields)),
     eosTokenIds: parseTokenIds(`${path}: eos_token_id`, json.eos_token_id),
   };
 }
 
 /** `dtype` of transformers 5 was `torch_dtype` before. */
-const torchDType = (fields: Fields): DType =>
+const parseTorchDType = (fields: Fields): DType =>
   fields.oneOf("torch_dtype", ["float32", "bfloat16", "float16"], "float32");
 
-const slidingWindow = (fields: Fields): number | null =>
+const parseSlidingWindow = (fields: Fields): number | null =>
   fields.isNull("sliding_window") ? null : fields.size("sliding_window", 4096);
 
 const parseSoftcap = (fields: Fields, name: string, fallback: number | null): number | null =>

@@ -1,15 +1,15 @@
 /** A string, or a number, of a JSON text. */
-const stringOrNumber = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
-const numberMarker = "\u0000number ";
+const STRING_OR_NUMBER_PATTERN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+const NUMBER_MARKER = "\u0000number ";
 
 /**
  * A JSON object's text with some fields set, or removed where undefined. Numbers stay as they were written: transformers distinguishes 4.0 from 4,
  * which JavaScript does not.
  */
 export function editJson(text: string, fields: Readonly<Record<string, unknown>>): string {
-  const markedText = text.replaceAll(stringOrNumber, (literal) => {
+  const markedText = text.replaceAll(STRING_OR_NUMBER_PATTERN, (literal) => {
     const isWholeFloat = /^-?\d/.test(literal) && /[.eE]/.test(literal) && Number.isInteger(Number(literal));
-    return isWholeFloat ? JSON.stringify(numberMarker + literal) : literal;
+    return isWholeFloat ? JSON.stringify(NUMBER_MARKER + literal) : literal;
   });
   const editedFields = { ...(JSON.parse(markedText) as Readonly<Record<string, unknown>>), ...fields };
   const editedText = JSON.stringify(editedFields, null, 2);

@@ -5,7 +5,7 @@ import { type BatchResult, GenerationBatch, type GenerationBatchOptions, resolve
 import { TokenStream } from "./token-stream.ts";
 
 /** Rank 0 without texts sends an empty message after so long, so that what the others wait for is never overdue. */
-const idleMs = 10_000;
+const IDLE_TIMEOUT_MS = 10_000;
 
 /** What changes before a step, the same on all ranks. */
 interface BatchChanges {
@@ -171,7 +171,7 @@ export class BatchScheduler implements Disposable {
   async #waitForWork(): Promise<void> {
     if (this.#batch.size > 0 || this.#waitingRequests.length > 0 || this.#isStopping) return;
     await new Promise<void>((resolve) => {
-      const timer = setTimeout(resolve, idleMs);
+      const timer = setTimeout(resolve, IDLE_TIMEOUT_MS);
       this.#wake = () => {
         clearTimeout(timer);
         resolve();

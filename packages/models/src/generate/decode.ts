@@ -1,6 +1,11 @@
 import { fromArray, layoutOf, noGrad, positions, scope, type Tensor, zeros } from "@mosaic/core";
 import type { ModelForwardOptions } from "../model/decoder-layer.ts";
-import { cacheAxis, type CachedModel, type GenerationCache, type GenerationSequence } from "./generation-cache.ts";
+import {
+  resolveCacheAxis,
+  type CachedModel,
+  type GenerationCache,
+  type GenerationSequence,
+} from "./generation-cache.ts";
 
 /** A model whose texts grow. */
 export interface DecodingModel extends CachedModel {
@@ -29,14 +34,14 @@ export async function prefill(
   { cache, sequence }: CachedText,
   count: number,
 ): Promise<Float32Array | null> {
-  const from = sequence.length;
-  const chunk = prompt.slice(from, from + count);
-  const isLastChunk = from + chunk.length === prompt.length;
+  const chunkStart = sequence.length;
+  const chunk = prompt.slice(chunkStart, chunkStart + count);
+  const isLastChunk = chunkStart + chunk.length === prompt.length;
   const { ctx, settings } = model;
-  const { axis, isSharded } = cacheAxis(model);
+  const { axis, isSharded } = resolveCacheAxis(model);
   if (axis === null || !isSharded) {
     const options = { cache: cache.forCall([sequence]) };
-    if (isLastChunk) return readLogits(() => lastRow(model, [chunk], options));
+    if (isLastChunk) return readLogits(() => forwardLastRow(model, [chunk], options));
     noGrad(() => scope(() => forward(model, [chunk], options))).dispose();
     return null;
   }
@@ -72,12 +77,16 @@ export async function decode(
   { cache, sequences }: CachedTexts,
 ): Promise<readonly Float32Array[]> {
   const rows = tokens.map((token) => [token]);
-  const logits = await readLogits(() => lastRow(model, rows, { cache: cache.forCall(sequences) }));
+  const logits = await readLogits(() => forwardLastRow(model, rows, { cache: cache.forCall(sequences) }));
   const { vocabSize } = model.config;
   return tokens.map((_, i) => logits.subarray(i * vocabSize, (i + 1) * vocabSize));
 }
 
-function lastRow(model: DecodingModel, rows: readonly (readonly number[])[], options: ModelForwardOptions): Tensor {
+function forwardLastRow(
+  model: DecodingModel,
+  rows: readonly (readonly number[])[],
+  options: ModelForwardOptions,
+): Tensor {
   return model.project(forward(model, rows, options).slice(1, -1));
 }
 

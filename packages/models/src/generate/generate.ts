@@ -59,18 +59,18 @@ export interface Generation extends TextPlan {
   readonly cache: GenerationCache | undefined;
 }
 
-const where = "generate";
+const CALL_NAME = "generate";
 
 /** Checks the options of a call; nothing is computed or sent. */
 export function resolveGeneration(model: GenerativeModel, options: GenerateOptions): Generation {
   const parsed = generateOptions.parse(options);
   const { config, generationConfig: defaults, ctx } = model;
-  const prompt = promptTokens(model, parsed);
-  const maxRemaining = config.maxLength - prompt.length;
-  const { maxNewTokens = Math.min(256, Math.max(maxRemaining, 1)), stopStrings = [] } = parsed;
-  if (maxNewTokens > maxRemaining) {
+  const prompt = resolvePromptTokens(model, parsed);
+  const maxRemainingTokens = config.maxLength - prompt.length;
+  const { maxNewTokens = Math.min(256, Math.max(maxRemainingTokens, 1)), stopStrings = [] } = parsed;
+  if (maxNewTokens > maxRemainingTokens) {
     throw new OptionError({
-      where: `${where}: maxNewTokens`,
+      where: `${CALL_NAME}: maxNewTokens`,
       expected: `at most ${config.maxLength} tokens in total, the model's max_position_embeddings`,
       received: `a prompt of ${prompt.length} tokens and maxNewTokens of ${maxNewTokens}`,
       remedy: "shorten the prompt, or generate fewer tokens",
@@ -80,7 +80,7 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
   const { cache } = parsed;
   if (cache && cache.freeTokens < prompt.length + maxNewTokens) {
     throw new OutOfMemoryError({
-      where: `${where}: cache`,
+      where: `${CALL_NAME}: cache`,
       expected: `free memory for ${prompt.length + maxNewTokens} tokens`,
       received: `free memory for ${cache.freeTokens} tokens`,
       remedy: "create the cache with a larger maxTokens, or wait until other generations finish",
@@ -100,11 +100,11 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
   };
 }
 
-function promptTokens(model: GenerativeModel, { prompt, messages, tokens }: ParsedOptions): readonly number[] {
+function resolvePromptTokens(model: GenerativeModel, { prompt, messages, tokens }: ParsedOptions): readonly number[] {
   const givenInputs = Object.entries({ prompt, messages, tokens }).filter(([, value]) => value !== undefined);
   if (givenInputs.length !== 1) {
     throw new OptionError({
-      where,
+      where: CALL_NAME,
       expected: "exactly one of prompt, messages and tokens",
       received: givenInputs.map(([name]) => name).join(" and ") || "none",
     });
@@ -120,7 +120,7 @@ function promptTokens(model: GenerativeModel, { prompt, messages, tokens }: Pars
   const unknownId = ids.find((id) => id >= vocabSize);
   if (ids.length > 0 && unknownId === undefined) return ids;
   throw new OptionError({
-    where: `${where}: ${givenInputs[0]![0]}`,
+    where: `${CALL_NAME}: ${givenInputs[0]![0]}`,
     expected: `at least one token, each below ${vocabSize}, the vocabulary size of the model`,
     received: unknownId === undefined ? "none" : formatValue(unknownId),
     remedy: "use the tokenizer of this model",
@@ -130,7 +130,7 @@ function promptTokens(model: GenerativeModel, { prompt, messages, tokens }: Pars
 function requireTokenizer({ tokenizer }: GenerativeModel, option: string): Tokenizer {
   if (tokenizer) return tokenizer;
   throw new OptionError({
-    where: `${where}: ${option}`,
+    where: `${CALL_NAME}: ${option}`,
     expected: "a model with a tokenizer",
     received: "a folder without tokenizer.json",
     remedy: "pass tokens, or add the file to the folder",
@@ -144,7 +144,7 @@ export async function* generateTokens(model: GenerativeModel, call: Generation):
   using ownCache = call.cache ? null : new GenerationCache(model, { maxTokens, maxSequences: 1 });
   const cache = call.cache ?? ownCache!;
   using sequence = cache.createSequence();
-  const text = await GeneratedText.begin(model, call);
+  const text = await GeneratedText.create(model, call);
   let logits: Float32Array | null = null;
   while (logits === null) logits = await prefill(model, prompt, { cache, sequence }, cache.maxPrefillTokens);
   for (;;) {

@@ -35,31 +35,31 @@ export class GeneratedText {
     this.#tokens = [...plan.prompt];
   }
 
-  static async begin(
+  static async create(
     { ctx, tokenizer }: { readonly ctx: Context; readonly tokenizer: Tokenizer | null },
     plan: TextPlan,
   ): Promise<GeneratedText> {
-    return new GeneratedText(plan, tokenizer, await uniformNumbers(ctx, plan));
+    return new GeneratedText(plan, tokenizer, await drawUniforms(ctx, plan));
   }
 
   /** The token that follows, by the logits [V] after those so far, which it changes. */
   add(logits: Float32Array): GeneratedToken {
     const { prompt, maxNewTokens, settings, eosTokenIds } = this.#plan;
     const step = this.#tokens.length - prompt.length;
-    const sampled = sampleToken(logits, this.#tokens, settings, this.#uniforms?.[step] ?? 0);
-    this.#tokens.push(sampled.token);
-    const isEosToken = eosTokenIds.includes(sampled.token);
-    const piece = isEosToken ? undefined : this.#stream?.push(sampled.token);
-    const isStopped = isEosToken || piece?.isStopped === true;
+    const sampledToken = sampleToken(logits, this.#tokens, settings, this.#uniforms?.[step] ?? 0);
+    this.#tokens.push(sampledToken.token);
+    const isEosToken = eosTokenIds.includes(sampledToken.token);
+    const textPiece = isEosToken ? undefined : this.#stream?.push(sampledToken.token);
+    const isStopped = isEosToken || textPiece?.isStopped === true;
     const isLast = isStopped || step === maxNewTokens - 1;
-    const remainingText = isLast && piece?.isStopped !== true ? (this.#stream?.flush() ?? "") : "";
+    const remainingText = isLast && textPiece?.isStopped !== true ? (this.#stream?.flush() ?? "") : "";
     const finishReason = isStopped ? "stop" : isLast ? "length" : null;
-    return { ...sampled, text: (piece?.text ?? "") + remainingText, finishReason };
+    return { ...sampledToken, text: (textPiece?.text ?? "") + remainingText, finishReason };
   }
 }
 
 /** A number in [0, 1) for each step, the same on every rank and mesh; none without sampling. */
-async function uniformNumbers(ctx: Context, { seed, maxNewTokens, settings }: TextPlan): Promise<Float32Array | null> {
+async function drawUniforms(ctx: Context, { seed, maxNewTokens, settings }: TextPlan): Promise<Float32Array | null> {
   if (!settings.doSample) return null;
   using uniforms = rand(ctx, [maxNewTokens], { seed, stream: 0 });
   return await uniforms.read();

@@ -181,7 +181,7 @@ export class GenerationBatch implements Disposable {
       remainingTokens -= count;
       const logits = await prefill(this.#model, plan.prompt, { cache: this.#cache, sequence }, count);
       if (logits === null) continue;
-      entry.text = await GeneratedText.begin(this.#model, plan);
+      entry.text = await GeneratedText.create(this.#model, plan);
       results.push(this.#addToken(entry, logits));
     }
     return results;

@@ -39,7 +39,7 @@ export interface CachedModel {
 }
 
 /** The mesh axis over which a model's keys are shared out, and whether prompts come in shards along it. */
-export function cacheAxis({ ctx, settings }: CachedModel): { axis: string | null; isSharded: boolean } {
+export function resolveCacheAxis({ ctx, settings }: CachedModel): { axis: string | null; isSharded: boolean } {
   const { axes } = ctx.backend(settings.backend ?? "local");
   // A prompt is cut along one axis; beyond that every rank computes all of it, and the cache is shared out all the same.
   return { axis: axes.find((axis) => ctx.mesh.shape[axis]! > 1) ?? null, isSharded: axes.length === 1 };
@@ -79,7 +79,7 @@ export class GenerationCache implements Disposable {
       const cache = windows.indexOf(window);
       return { cache, index: layerCounts[cache]!++ };
     });
-    const { axis } = cacheAxis(model);
+    const { axis } = resolveCacheAxis(model);
     const ranks = axis === null ? 1 : ctx.mesh.shape[axis]!;
     const numBlocks = Math.ceil(parsed.maxTokens / (blockSize * ranks)) * ranks;
     this.maxSequences = parsed.maxSequences;
@@ -92,7 +92,7 @@ export class GenerationCache implements Disposable {
           numLayers: layerCounts[i]!,
           numKvHeads: config.numKvHeads,
           headSize: config.headDim,
-          maxTokens: Math.min(numBlocks, maxWindowBlocks(window, parsed)) * blockSize,
+          maxTokens: Math.min(numBlocks, countMaxWindowBlocks(window, parsed)) * blockSize,
           ...{ blockSize, axis },
           dtype: dtype ?? (settings.dtype === "bfloat16" ? "bfloat16" : "float32"),
           ...(window !== null && { slidingWindow: window }),
@@ -102,9 +102,9 @@ export class GenerationCache implements Disposable {
 
   /** Tokens for which there is memory that no text uses. A text counts with all its tokens, in whole blocks, whatever windows have dropped. */
   get freeTokens(): number {
-    let blocks = 0;
-    for (const { length } of this.#sequences) blocks += Math.ceil(length / this.blockSize);
-    return this.maxTokens - blocks * this.blockSize;
+    let freeBlocks = 0;
+    for (const { length } of this.#sequences) freeBlocks += Math.ceil(length / this.blockSize);
+    return this.maxTokens - freeBlocks * this.blockSize;
   }
 
   /** Bytes of keys and values that are reserved, over all ranks of the axis. */
@@ -162,7 +162,7 @@ export class GenerationCache implements Disposable {
  * Blocks that the texts of a cache hold at most of a window: the keys that the first token of a prompt's next part sees, and that part. Both
  * may begin and end within a block.
  */
-function maxWindowBlocks(
+function countMaxWindowBlocks(
   window: number | null,
   { blockSize, maxSequences, maxPrefillTokens }: { blockSize: number; maxSequences: number; maxPrefillTokens: number },
 ): number {

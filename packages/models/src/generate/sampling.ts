@@ -54,13 +54,13 @@ function penalizeRepetition(logits: Float32Array, previousTokens: Iterable<numbe
 function argmax(logits: Float32Array): number {
   let bestIndex = 0;
   for (let i = 0; i < logits.length; i++) {
-    if (Number.isNaN(logits[i])) throw nanError(i);
+    if (Number.isNaN(logits[i])) throw createNanError(i);
     if (logits[i]! > logits[bestIndex]!) bestIndex = i;
   }
   return bestIndex;
 }
 
-function nanError(token: number): MosaicError {
+function createNanError(token: number): MosaicError {
   return new MosaicError({
     where: "generate",
     expected: "logits without NaN",
@@ -99,12 +99,12 @@ function keepTopP(weights: Float64Array, topP: number): void {
 /** The token at which the sum of weights exceeds `uniform` of the whole. */
 function drawToken(weights: Float64Array, uniform: number): SampledToken {
   const total = weights.reduce((sum, each) => sum + each, 0);
-  let [remainder, token] = [uniform * total, 0];
+  let [remainingWeight, token] = [uniform * total, 0];
   for (let i = 0; i < weights.length; i++) {
     if (weights[i] === 0) continue;
     token = i;
-    remainder -= weights[i]!;
-    if (remainder < 0) break;
+    remainingWeight -= weights[i]!;
+    if (remainingWeight < 0) break;
   }
   return { token, logProbability: Math.log(weights[token]! / total) };
 }

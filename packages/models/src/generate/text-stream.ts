@@ -11,7 +11,7 @@ export interface TextPiece {
 }
 
 /** Ids before a token that its text depends on: the space before a word, the bytes of a character. */
-const contextSize = 8;
+const MAX_CONTEXT_TOKENS = 8;
 
 /**
  * The text of tokens as they come. A token's text is what it adds to that of the tokens before it, so that pieces one after another are the
@@ -29,7 +29,7 @@ export class TextStream {
   constructor(tokenizer: Decoder, prompt: readonly number[], stopStrings: readonly string[] = []) {
     this.#tokenizer = tokenizer;
     this.#stopStrings = stopStrings;
-    this.#context = prompt.slice(-contextSize);
+    this.#context = prompt.slice(-MAX_CONTEXT_TOKENS);
   }
 
   push(token: number): TextPiece {
@@ -38,7 +38,7 @@ export class TextStream {
     const fullText = this.#tokenizer.decode([...this.#context, ...this.#pendingTokens]);
     // U+FFFD stands for bytes that are no character, perhaps not yet. A character has at most four.
     if (fullText.endsWith("\uFFFD") && this.#pendingTokens.length < 4) return { text: "", isStopped: false };
-    this.#context = [...this.#context, ...this.#pendingTokens].slice(-contextSize);
+    this.#context = [...this.#context, ...this.#pendingTokens].slice(-MAX_CONTEXT_TOKENS);
     this.#pendingTokens = [];
     return this.#release(this.#heldText + fullText.slice(contextText.length));
   }
@@ -58,14 +58,14 @@ export class TextStream {
       this.#heldText = "";
       return { text: text.slice(0, Math.min(...stopIndices)), isStopped: true };
     }
-    const numHeldChars = Math.max(0, ...this.#stopStrings.map((stopString) => stopOverlap(text, stopString)));
-    this.#heldText = text.slice(text.length - numHeldChars);
-    return { text: text.slice(0, text.length - numHeldChars), isStopped: false };
+    const numHeldCharacters = Math.max(0, ...this.#stopStrings.map((stopString) => countStopOverlap(text, stopString)));
+    this.#heldText = text.slice(text.length - numHeldCharacters);
+    return { text: text.slice(0, text.length - numHeldCharacters), isStopped: false };
   }
 }
 
 /** The length of the longest end of `text` that `stop` begins with. */
-function stopOverlap(text: string, stopString: string): number {
+function countStopOverlap(text: string, stopString: string): number {
   for (let length = Math.min(text.length, stopString.length - 1); length > 0; length--) {
     if (text.endsWith(stopString.slice(0, length))) return length;
   }

@@ -50,6 +50,6 @@ export class TokenStream implements AsyncIterableIterator<GeneratedToken, void> 
     this.#endState = firstReader === undefined && error !== undefined ? { error } : {};
     if (error === undefined) firstReader?.resolve({ done: true, value: undefined });
     else firstReader?.reject(error);
-    for (const each of otherReaders) each.resolve({ done: true, value: undefined });
+    for (const reader of otherReaders) reader.resolve({ done: true, value: undefined });
   }
 }

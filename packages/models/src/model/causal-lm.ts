@@ -28,7 +28,7 @@ export class Decoder extends Module {
     const { dtype } = settings;
     const rotary = new RotaryEmbeddings(config.headDim);
     this.#rotary = rotary;
-    this.#embeddingScale = config.scalesEmbeddings ? roundTo(dtype, hiddenSize ** 0.5) : null;
+    this.#embeddingScale = config.scalesEmbeddings ? roundToDType(dtype, hiddenSize ** 0.5) : null;
     this.embedding = this.addChild("embed_tokens", new Embedding(ctx, vocabSize, hiddenSize, { std: 0.02, dtype }));
     const layers = config.layers.map((layer) => new DecoderLayer(ctx, config, { layer, settings, rotary }));
     this.layers = this.addChild("layers", new ModuleList(layers));
@@ -54,7 +54,7 @@ export class Decoder extends Module {
 }
 
 /** Hugging Face's models round the factor of the embeddings to the dtype of these. */
-function roundTo(dtype: ModelSettings["dtype"], value: number): number {
+function roundToDType(dtype: ModelSettings["dtype"], value: number): number {
   const significandBits = { float32: 24, bfloat16: 8, float16: 11 }[dtype];
   const unit = 2 ** (Math.floor(Math.log2(value)) - significandBits + 1);
   return Math.round(value / unit) * unit;

@@ -67,7 +67,7 @@ export class RotaryEmbeddings {
   }
 
   dispose(): void {
-    for (const each of this.#embeddingsByConfig.values()) each.dispose();
+    for (const rotaryEmbedding of this.#embeddingsByConfig.values()) rotaryEmbedding.dispose();
     this.#embeddingsByConfig.clear();
   }
 }
@@ -91,24 +91,26 @@ export class DecoderLayer extends Module {
   ) {
     super();
     const { dtype } = settings;
-    const norm = (dim: number) =>
+    const createNorm = (dim: number) =>
       new RMSNorm(ctx, dim, { epsilon: config.normEpsilon, weightOffset: config.normWeightOffset, dtype });
     const { hiddenSize, headDim, hasPostNorms, hasHeadNorms } = config;
     this.attention = this.addChild(
       "self_attn",
       new MultiAxisAttention(ctx, {
-        ...attentionOptions(config, layer, settings),
+        ...createAttentionOptions(config, layer, settings),
         positions: rotary.get(layer.rope),
-        ...(hasHeadNorms && { qNorm: norm(headDim), kNorm: norm(headDim) }),
+        ...(hasHeadNorms && { qNorm: createNorm(headDim), kNorm: createNorm(headDim) }),
       }),
     );
-    this.mlp = this.addChild("mlp", feedForward(ctx, config, dtype));
-    this.inputNorm = this.addChild("input_layernorm", norm(hiddenSize));
+    this.mlp = this.addChild("mlp", createFeedForward(ctx, config, dtype));
+    this.inputNorm = this.addChild("input_layernorm", createNorm(hiddenSize));
     // The name is that of the norm before the feed-forward layer where there is no other, as in Llama.
-    const firstNorm = this.addChild("post_attention_layernorm", norm(hiddenSize));
-    this.postAttentionNorm = hasPostNorms ? firstNorm : null;
-    this.preMlpNorm = hasPostNorms ? this.addChild("pre_feedforward_layernorm", norm(hiddenSize)) : firstNorm;
-    this.postMlpNorm = hasPostNorms ? this.addChild("post_feedforward_layernorm", norm(hiddenSize)) : null;
+    const postAttentionLayerNorm = this.addChild("post_attention_layernorm", createNorm(hiddenSize));
+    this.postAttentionNorm = hasPostNorms ? postAttentionLayerNorm : null;
+    this.preMlpNorm = hasPostNorms
+      ? this.addChild("pre_feedforward_layernorm", createNorm(hiddenSize))
+      : postAttentionLayerNorm;
+    this.postMlpNorm = hasPostNorms ? this.addChild("post_feedforward_layernorm", createNorm(hiddenSize)) : null;
   }
 
   /** x [B,S,E] → the same shape: this rank's shard. Collective along the backend's axes. */
@@ -120,7 +122,7 @@ export class DecoderLayer extends Module {
   }
 }
 
-function attentionOptions(config: ModelConfig, { window }: LayerConfig, settings: ModelSettings) {
+function createAttentionOptions(config: ModelConfig, { window }: LayerConfig, settings: ModelSettings) {
   const { backend, placement, dtype } = settings;
   const { hiddenSize: embedDim, numHeads, numKvHeads, headDim, attentionScale: scale } = config;
   return {
@@ -133,7 +135,7 @@ function attentionOptions(config: ModelConfig, { window }: LayerConfig, settings
   };
 }
 
-function feedForward(ctx: Context, config: ModelConfig, dtype: DType): SwiGLU | GeGLU {
+function createFeedForward(ctx: Context, config: ModelConfig, dtype: DType): SwiGLU | GeGLU {
   const options = { embedDim: config.hiddenSize, hiddenDim: config.intermediateSize, bias: config.mlpBias, dtype };
   if (config.activation === "silu") return new SwiGLU(ctx, options);
   return new GeGLU(ctx, { ...options, approximate: config.activation === "geluTanh" ? "tanh" : "none" });

@@ -84,9 +84,9 @@ export class Tokenizer {
     expectValue("Tokenizer", areJsonFiles, "{ tokenizer, config } with the parsed JSON of both files", files);
     expectValue("Tokenizer: path", typeof path === "string", "the path of tokenizer.json, used in messages", path);
     this.#path = path;
-    this.#templateText = files.chatTemplate ?? defaultTemplate(files.config.chat_template);
+    this.#templateText = files.chatTemplate ?? selectDefaultTemplate(files.config.chat_template);
     this.#specialTokens = readSpecialTokens(files.config);
-    this.#huggingFaceTokenizer = convertErrors(
+    this.#huggingFaceTokenizer = rethrowAsFileError(
       this.#path,
       "a tokenizer of a supported type",
       () => new HuggingFaceTokenizer(files.tokenizer, files.config),
@@ -168,7 +168,7 @@ export class Tokenizer {
   #parseTemplate(): Template {
     const text = this.#templateText;
     if (typeof text === "string")
-      return convertErrors(this.#path, "a chat template in Jinja", () => new Template(text));
+      return rethrowAsFileError(this.#path, "a chat template in Jinja", () => new Template(text));
     throw new FileError({
       where: `${this.#path}: chat_template`,
       expected: "a template in Jinja",
@@ -189,13 +189,13 @@ function readSpecialTokens(config: Json): Record<string, string> {
 }
 
 /** A template, or the one named "default" of several. */
-function defaultTemplate(value: unknown): unknown {
+function selectDefaultTemplate(value: unknown): unknown {
   if (!Array.isArray(value)) return value;
   const defaultEntry: unknown = value.find((each: unknown) => isJsonObject(each) && each.name === "default");
   return isJsonObject(defaultEntry) ? defaultEntry.template : undefined;
 }
 
-function convertErrors<T>(path: string, expected: string, body: () => T): T {
+function rethrowAsFileError<T>(path: string, expected: string, body: () => T): T {
   try {
     return body();
   } catch (cause) {

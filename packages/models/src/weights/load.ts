@@ -5,7 +5,7 @@ import type { Weight } from "./names.ts";
 import type { OpenShards } from "./shards.ts";
 
 /** Elements that are on the host at a time, 2 MiB of float32, beside the model itself. */
-const chunkSize = 2 ** 19;
+const CHUNK_ELEMENTS = 2 ** 19;
 
 /** Reads the weights of a folder into the parameters of a model, a range of bytes at a time; any float dtype becomes the parameter's. */
 export async function loadWeights(
@@ -27,10 +27,10 @@ async function loadWeight(
   const { name, shape, row } = weight;
   const start = parameter.offset + row * numel(shape.slice(1));
   const size = numel(shape);
-  for (let from = 0; from < size; from += chunkSize) {
-    const to = Math.min(size, from + chunkSize);
-    const values = await file.readRange(name, from, to);
-    using chunkView = parameter.view({ shape: [to - from], strides: [1], offset: start + from });
+  for (let chunkStart = 0; chunkStart < size; chunkStart += CHUNK_ELEMENTS) {
+    const chunkEnd = Math.min(size, chunkStart + CHUNK_ELEMENTS);
+    const values = await file.readRange(name, chunkStart, chunkEnd);
+    using chunkView = parameter.view({ shape: [chunkEnd - chunkStart], strides: [1], offset: start + chunkStart });
     ctx.device.write(chunkView, values);
     // The device holds a copy of the values until it has written them.
     await ctx.device.stream.synchronize();

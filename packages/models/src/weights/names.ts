@@ -13,41 +13,41 @@ export interface Weight {
 }
 
 /** A weight that is a parameter of the same name. */
-const wholeParameter = (name: string, ...shape: number[]): Weight => ({ name, shape, parameter: name, row: 0 });
+const createFullWeight = (name: string, ...shape: number[]): Weight => ({ name, shape, parameter: name, row: 0 });
 
 /** All weights of a model, in the order of its parameters. */
 export function listWeights(config: ModelConfig): readonly Weight[] {
   const { vocabSize, hiddenSize, isTied, layers } = config;
   return [
-    wholeParameter("model.embed_tokens.weight", vocabSize, hiddenSize),
-    ...layers.flatMap((_, layer) => layerWeights(config, `model.layers.${layer}`)),
-    wholeParameter("model.norm.weight", hiddenSize),
-    ...(isTied ? [] : [wholeParameter("lm_head.weight", vocabSize, hiddenSize)]),
+    createFullWeight("model.embed_tokens.weight", vocabSize, hiddenSize),
+    ...layers.flatMap((_, layer) => listLayerWeights(config, `model.layers.${layer}`)),
+    createFullWeight("model.norm.weight", hiddenSize),
+    ...(isTied ? [] : [createFullWeight("lm_head.weight", vocabSize, hiddenSize)]),
   ];
 }
 
-function layerWeights(config: ModelConfig, path: string): Weight[] {
+function listLayerWeights(config: ModelConfig, path: string): Weight[] {
   const { hiddenSize, intermediateSize, mlpBias, hasPostNorms } = config;
   const norms = ["input_layernorm", "post_attention_layernorm"];
   const gemmaNorms = ["pre_feedforward_layernorm", "post_feedforward_layernorm"];
-  const mlpWeights = (name: string, rows: number, columns: number): Weight[] =>
-    linear(`${path}.mlp.${name}`, [rows, columns], mlpBias);
+  const listMlpWeights = (name: string, rows: number, columns: number): Weight[] =>
+    listLinearWeights(`${path}.mlp.${name}`, [rows, columns], mlpBias);
   return [
-    ...attentionWeights(config, `${path}.self_attn`),
-    ...mlpWeights("gate_proj", intermediateSize, hiddenSize),
-    ...mlpWeights("up_proj", intermediateSize, hiddenSize),
-    ...mlpWeights("down_proj", hiddenSize, intermediateSize),
+    ...listAttentionWeights(config, `${path}.self_attn`),
+    ...listMlpWeights("gate_proj", intermediateSize, hiddenSize),
+    ...listMlpWeights("up_proj", intermediateSize, hiddenSize),
+    ...listMlpWeights("down_proj", hiddenSize, intermediateSize),
     ...[...norms, ...(hasPostNorms ? gemmaNorms : [])].map((name) =>
-      wholeParameter(`${path}.${name}.weight`, hiddenSize),
+      createFullWeight(`${path}.${name}.weight`, hiddenSize),
     ),
   ];
 }
 
-function linear(path: string, [rows, columns]: readonly [number, number], bias: boolean): Weight[] {
-  return [wholeParameter(`${path}.weight`, rows, columns), ...(bias ? [wholeParameter(`${path}.bias`, rows)] : [])];
+function listLinearWeights(path: string, [rows, columns]: readonly [number, number], bias: boolean): Weight[] {
+  return [createFullWeight(`${path}.weight`, rows, columns), ...(bias ? [createFullWeight(`${path}.bias`, rows)] : [])];
 }
 
-function attentionWeights(config: ModelConfig, path: string): Weight[] {
+function listAttentionWeights(config: ModelConfig, path: string): Weight[] {
   const { hiddenSize, numHeads, numKvHeads, headDim, qkvBias, outBias, hasHeadNorms } = config;
   const [q, kv] = [numHeads * headDim, numKvHeads * headDim];
   const projections = [
@@ -55,18 +55,18 @@ function attentionWeights(config: ModelConfig, path: string): Weight[] {
     { name: "k_proj", rows: kv, row: q },
     { name: "v_proj", rows: kv, row: q + kv },
   ];
-  const qkvWeights = (kind: string, ...columns: number[]): Weight[] =>
+  const listQkvWeights = (kind: string, ...columns: number[]): Weight[] =>
     projections.map(({ name, rows, row }) => ({
       name: `${path}.${name}.${kind}`,
       shape: [rows, ...columns],
       parameter: `${path}.qkv_proj.${kind}`,
       row,
     }));
-  const outWeights = linear(`${path}.o_proj`, [hiddenSize, q], outBias);
+  const outWeights = listLinearWeights(`${path}.o_proj`, [hiddenSize, q], outBias);
   return [
-    ...qkvWeights("weight", hiddenSize),
-    ...(qkvBias ? qkvWeights("bias") : []),
+    ...listQkvWeights("weight", hiddenSize),
+    ...(qkvBias ? listQkvWeights("bias") : []),
     ...outWeights.map((weight) => ({ ...weight, parameter: weight.name.replace(".o_proj.", ".out_proj.") })),
-    ...(hasHeadNorms ? ["q_norm", "k_norm"].map((name) => wholeParameter(`${path}.${name}.weight`, headDim)) : []),
+    ...(hasHeadNorms ? ["q_norm", "k_norm"].map((name) => createFullWeight(`${path}.${name}.weight`, headDim)) : []),
   ];
 }

@@ -18,7 +18,7 @@ import { writeSafetensors } from "@mosaic/nn";
 import { editJson } from "../config/json-text.ts";
 import type { CachedModel } from "../generate/generation-cache.ts";
 import { type Weight, listWeights } from "./names.ts";
-import { indexName, singleName } from "./shards.ts";
+import { INDEX_FILE_NAME, SINGLE_FILE_NAME } from "./shards.ts";
 
 export const saveModelOptions = defineOptions("saveModel", {
   /** The most bytes of weights in one file; beyond that there are several, and an index. Each is on the host, as float32, while it is written. Default 1000000000. */
@@ -48,7 +48,7 @@ export async function saveModel(model: SavedModel, folder: string, options?: Sav
   expectValue("saveModel: folder", isValidPath, "the path of a folder", folder);
   const { maxShardBytes } = saveModelOptions.parse(options);
   const { ctx } = model;
-  const weights = savedTensors(model);
+  const weights = listSavedTensors(model);
   let failure: unknown;
   if (ctx.rank === 0) {
     try {
@@ -84,7 +84,7 @@ interface SavedTensor {
 }
 
 /** The weights by Hugging Face's names, as views of the parameters. */
-function savedTensors(model: SavedModel): SavedTensor[] {
+function listSavedTensors(model: SavedModel): SavedTensor[] {
   const parameters = new Map(model.namedParameters());
   const weights = listWeights(model.config);
   const missingWeight = weights.find(({ parameter }) => !parameters.has(parameter));
@@ -108,43 +108,45 @@ async function writeFiles({ source, settings }: SavedModel, folder: string): Pro
   await mkdir(folder, { recursive: true });
   const config = editJson(source.configText, { torch_dtype: undefined, dtype: settings.dtype });
   await writeFile(join(folder, "config.json"), config);
-  const { folder: from, files } = source;
-  if (from === null || resolve(folder) === resolve(from)) return;
-  for (const name of files) await copyFile(join(from, name), join(folder, name));
+  const { folder: sourceFolder, files } = source;
+  if (sourceFolder === null || resolve(folder) === resolve(sourceFolder)) return;
+  for (const name of files) await copyFile(join(sourceFolder, name), join(folder, name));
 }
 
 async function writeWeights(folder: string, weights: readonly SavedTensor[], maxShardBytes: number): Promise<void> {
-  const shards = cutIntoShards(weights, maxShardBytes);
+  const shards = splitIntoShards(weights, maxShardBytes);
   const formatNumber = (value: number): string => String(value).padStart(5, "0");
   const fileNames = shards.map((_, i) =>
-    shards.length === 1 ? singleName : `model-${formatNumber(i + 1)}-of-${formatNumber(shards.length)}.safetensors`,
+    shards.length === 1
+      ? SINGLE_FILE_NAME
+      : `model-${formatNumber(i + 1)}-of-${formatNumber(shards.length)}.safetensors`,
   );
   for (const [i, shard] of shards.entries()) {
     const tensors = new Map(shard.map(({ name, tensor }) => [name, tensor]));
     // Transformers refuses files without the format.
     await writeSafetensors(join(folder, fileNames[i]!), tensors, { format: "pt" });
   }
-  const index = join(folder, indexName);
+  const index = join(folder, INDEX_FILE_NAME);
   if (shards.length === 1) {
     await rm(index, { force: true });
     return;
   }
   const weightMap = Object.fromEntries(shards.flatMap((shard, i) => shard.map(({ name }) => [name, fileNames[i]])));
-  const totalBytes = weights.reduce((sum, { tensor }) => sum + bytesOf(tensor), 0);
+  const totalBytes = weights.reduce((sum, { tensor }) => sum + countBytes(tensor), 0);
   await writeFile(
     index,
     `${JSON.stringify({ metadata: { total_size: totalBytes }, weight_map: weightMap }, null, 2)}\n`,
   );
 }
 
-const bytesOf = ({ shape, dtype }: Tensor): number => numel(shape) * dtypeBytes[dtype];
+const countBytes = ({ shape, dtype }: Tensor): number => numel(shape) * dtypeBytes[dtype];
 
 /** Consecutive weights, as many as fit; one that is larger has a shard of its own. */
-function cutIntoShards(weights: readonly SavedTensor[], maxShardBytes: number): readonly SavedTensor[][] {
+function splitIntoShards(weights: readonly SavedTensor[], maxShardBytes: number): readonly SavedTensor[][] {
   const shards: SavedTensor[][] = [];
   let remainingBytes = 0;
   for (const weight of weights) {
-    const bytes = bytesOf(weight.tensor);
+    const bytes = countBytes(weight.tensor);
     if (bytes > remainingBytes || shards.length === 0) {
       shards.push([]);
       remainingBytes = maxShardBytes;

@@ -7,9 +7,9 @@ import { isJsonObject } from "../config/fields.ts";
 import type { Weight } from "./names.ts";
 
 /** The name of an index, which names the file of each tensor. */
-export const indexName = "model.safetensors.index.json";
+export const INDEX_FILE_NAME = "model.safetensors.index.json";
 /** The name of the one file of a folder that has no index. */
-export const singleName = "model.safetensors";
+export const SINGLE_FILE_NAME = "model.safetensors";
 
 /** The open files of a folder, and in which of them each weight is. */
 export interface OpenShards extends AsyncDisposable {
@@ -28,7 +28,7 @@ export async function openShards(folder: string, weights: readonly Weight[], isT
   };
   try {
     const fileNames = await readIndex(folder);
-    for (const name of fileNames ? new Set(fileNames.values()) : [singleName])
+    for (const name of fileNames ? new Set(fileNames.values()) : [SINGLE_FILE_NAME])
       files.push(await openShard(folder, name));
     const fileByTensor = new Map(
       files.flatMap((file) => [...file.tensors.keys()].map((name) => [name, file] as const)),
@@ -44,7 +44,7 @@ export async function openShards(folder: string, weights: readonly Weight[], isT
 
 /** File names by the names of tensors. */
 async function readIndex(folder: string): Promise<ReadonlyMap<string, string> | undefined> {
-  const json = await readJson(folder, indexName, true);
+  const json = await readJson(folder, INDEX_FILE_NAME, true);
   if (!json) return undefined;
   const weightMap = json.weight_map;
   const entries = isJsonObject(weightMap) ? Object.entries(weightMap) : [];
@@ -53,7 +53,7 @@ async function readIndex(folder: string): Promise<ReadonlyMap<string, string> | 
   if (entries.length > 0 && entries.every((entry): entry is [string, string] => isFileName(entry[1])))
     return new Map(entries);
   throw new FileError({
-    where: `${join(folder, indexName)}: weight_map`,
+    where: `${join(folder, INDEX_FILE_NAME)}: weight_map`,
     expected: "an object that maps tensor names to .safetensors file names",
     received: formatValue(weightMap),
     remedy: "download the file again",
@@ -94,7 +94,7 @@ function checkIndex(
     if (fileByTensor.get(name)?.path === path) continue;
     throw new FileError({
       where: path,
-      expected: `tensor "${name}", as specified by ${indexName}`,
+      expected: `tensor "${name}", as specified by ${INDEX_FILE_NAME}`,
       received: fileByTensor.has(name) ? `the tensor in ${fileByTensor.get(name)!.path}` : "no such tensor",
       remedy: "download the folder again; nothing was loaded",
     });
@@ -106,7 +106,7 @@ function isRedundant(name: string, isTied: boolean): boolean {
   return name.endsWith(".rotary_emb.inv_freq") || (isTied && name === "lm_head.weight");
 }
 
-const floatFormats = new Set(["F32", "BF16", "F16", "F64"]);
+const FLOAT_FORMATS = new Set(["F32", "BF16", "F16", "F64"]);
 
 function checkWeights(
   folder: string,
@@ -123,7 +123,7 @@ function checkWeights(
     if (!fileTensor) return [];
     if (!sameShape(fileTensor.shape, shape))
       return [`"${name}" has shape ${formatShape(fileTensor.shape)} instead of ${formatShape(shape)}`];
-    return floatFormats.has(fileTensor.format) ? [] : [`"${name}" has the quantized format ${fileTensor.format}`];
+    return FLOAT_FORMATS.has(fileTensor.format) ? [] : [`"${name}" has the quantized format ${fileTensor.format}`];
   });
   const problems = [...shapeMismatches, ...missingProblems, ...unexpectedProblems];
   if (problems.length === 0) return;

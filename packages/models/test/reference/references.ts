@@ -13,13 +13,13 @@ export interface ReferenceModel {
   readonly errors: { readonly float32: number; readonly bfloat16: number; readonly generated?: number };
 }
 
-export const pathOf = (name: string): string => fileURLToPath(new URL(name, import.meta.url));
+export const resolvePath = (name: string): string => fileURLToPath(new URL(name, import.meta.url));
 
-export const models = JSON.parse(await readFile(pathOf("models.json"), "utf8")) as Readonly<
+export const models = JSON.parse(await readFile(resolvePath("models.json"), "utf8")) as Readonly<
   Record<string, ReferenceModel>
 >;
 
-const { tensors } = await readSafetensors(pathOf("models.safetensors"));
+const { tensors } = await readSafetensors(resolvePath("models.safetensors"));
 
 /** float64 values of a tensor of models.safetensors. */
 export function reference(name: string): Float64Array {

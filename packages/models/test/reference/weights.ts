@@ -6,7 +6,7 @@ import { writeSafetensors } from "@mosaic/nn";
 import type { ReferenceModel } from "./references.ts";
 
 /** Integers from −128 to 127: the finalizer of MurmurHash3 over index plus the FNV-1a hash of the name, as in make.py. */
-function hashed(name: string, count: number): Int32Array {
+function hashToIntegers(name: string, count: number): Int32Array {
   let seed = 2_166_136_261;
   for (const byte of new TextEncoder().encode(name)) seed = Math.imul(seed ^ byte, 16_777_619) >>> 0;
   return Int32Array.from({ length: count }, (_, i) => {
@@ -18,17 +18,17 @@ function hashed(name: string, count: number): Int32Array {
 }
 
 /** The weight of that name, exact in bfloat16. */
-export function weightOf(name: string, shape: readonly number[], hasOffset: boolean): Float32Array {
-  const integers = hashed(name, numel(shape));
+export function generateWeight(name: string, shape: readonly number[], hasOffset: boolean): Float32Array {
+  const integers = hashToIntegers(name, numel(shape));
   if (name.includes("norm")) return Float32Array.from(integers, (k) => Math.floor(k / 8) / 128 + (hasOffset ? 0 : 1));
   return Float32Array.from(integers, (k) => k * 2 ** (name.includes("embed_tokens") ? -10 : -9));
 }
 
 /** All weights of a model by Hugging Face's names. */
-export function weightsOf({ config, shapes }: ReferenceModel, dtype: DType = "float32"): Map<string, HostTensor> {
+export function generateWeights({ config, shapes }: ReferenceModel, dtype: DType = "float32"): Map<string, HostTensor> {
   const hasOffset = String(config.model_type).startsWith("gemma");
   const entries = Object.entries(shapes).map(
-    ([name, shape]) => [name, { dtype, shape, values: weightOf(name, shape, hasOffset) }] as const,
+    ([name, shape]) => [name, { dtype, shape, values: generateWeight(name, shape, hasOffset) }] as const,
   );
   return new Map(entries);
 }
@@ -48,17 +48,17 @@ export async function writeFolder(
   { dtype = "float32", shards = 3, files = {} }: FolderOptions = {},
 ): Promise<{ readonly path: string } & AsyncDisposable> {
   const path = await mkdtemp(join(tmpdir(), "mosaic-models-"));
-  const write = (name: string, json: unknown) => writeFile(join(path, name), JSON.stringify(json));
-  await write("config.json", { ...model.config, dtype });
-  const entries = [...weightsOf(model, dtype)];
-  const map: Record<string, string> = {};
+  const writeJson = (name: string, json: unknown) => writeFile(join(path, name), JSON.stringify(json));
+  await writeJson("config.json", { ...model.config, dtype });
+  const entries = [...generateWeights(model, dtype)];
+  const weightMap: Record<string, string> = {};
   for (let i = 0; i < shards; i++) {
     const name = shards === 1 ? "model.safetensors" : `model-0000${i + 1}-of-0000${shards}.safetensors`;
-    const own = entries.filter((_, index) => index % shards === i);
-    for (const [weight] of own) map[weight] = name;
-    await writeSafetensors(join(path, name), new Map(own), { format: "pt" });
+    const shardEntries = entries.filter((_, index) => index % shards === i);
+    for (const [weight] of shardEntries) weightMap[weight] = name;
+    await writeSafetensors(join(path, name), new Map(shardEntries), { format: "pt" });
   }
-  if (shards > 1) await write("model.safetensors.index.json", { metadata: {}, weight_map: map });
-  for (const [name, json] of Object.entries(files)) await write(name, json);
+  if (shards > 1) await writeJson("model.safetensors.index.json", { metadata: {}, weight_map: weightMap });
+  for (const [name, json] of Object.entries(files)) await writeJson(name, json);
   return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true }) };
 }

@@ -49,20 +49,20 @@ export function attendBlocks(memory: CacheMemory, batch: CacheBatch, call: Atten
   const { kernels } = ctx.device;
   const [batchSize, heads, rows] = q.shape as [number, number, number];
   if (q.size === 0) return ctx.device.empty([batchSize, rows, heads, valueHeadSize], q.dtype).permute([0, 2, 1, 3]);
-  const visible = visibleRows(memory, batch, call.mask);
+  const visibleBlockRows = visibleRows(memory, batch, call.mask);
   group?.recordCall(() => describeCall(batch, q));
   const shape: StateShape = { batch: batchSize, heads, rows, valueSize: valueHeadSize };
-  const foldBlocks = <State extends AttentionState>(state: State, shouldClear: boolean): State => {
+  const foldIntoState = <State extends AttentionState>(state: State, shouldClear: boolean): State => {
     if (shouldClear) kernels.fill(state.out, 0);
     kernels.fill(state.lse, -Infinity);
-    if (visible.count > 0) foldRows(memory, visible, { ...call, state, layer: batch.layer });
+    if (visibleBlockRows.count > 0) foldRows(memory, visibleBlockRows, { ...call, state, layer: batch.layer });
     return state;
   };
   const isSingleRank = group === undefined || group.size === 1;
   // A row that sees a key gets its `out` from the kernel.
   const state = isSingleRank
-    ? foldBlocks(emptyUnpackedState(ctx, shape), visible.seenRows < batchSize * rows)
-    : mergeOverRanks(group, foldBlocks(emptyPackedState(ctx, shape), true), shape);
+    ? foldIntoState(emptyUnpackedState(ctx, shape), visibleBlockRows.seenRows < batchSize * rows)
+    : mergeOverRanks(group, foldIntoState(emptyPackedState(ctx, shape), true), shape);
   if (call.sinks) mergeSinks(state, call.sinks);
   if (isSingleRank && q.dtype === "float32") return state.out;
   const out = ctx.device.empty([batchSize, rows, heads, valueHeadSize], q.dtype).permute([0, 2, 1, 3]);
@@ -71,7 +71,7 @@ export function attendBlocks(memory: CacheMemory, batch: CacheBatch, call: Atten
 }
 
 function describeCall({ layer, tables, counts }: CacheBatch, q: Tensor): string {
-  const lengths = tables.map((table) => table.lengthAt(layer));
+  const lengths = tables.map((table) => table.getLayerLength(layer));
   return `KvCache.attend(layer ${layer}, q [${q.shape.join(",")}] ${q.dtype}, lengths [${lengths.join(",")}], new [${counts.join(",")}])`;
 }
 
@@ -106,7 +106,7 @@ const emptySlices: readonly Slice[] = [];
 const causal = masks.causal();
 const windowMasks = new Map<number, Mask>();
 
-function defaultMask(slidingWindow: number | undefined): Mask {
+function getDefaultMask(slidingWindow: number | undefined): Mask {
   if (slidingWindow === undefined) return causal;
   const mask = windowMasks.get(slidingWindow) ?? masks.slidingWindow(slidingWindow);
   windowMasks.set(slidingWindow, mask);
@@ -133,8 +133,8 @@ function visibleRows(
   { layer, tables, counts }: CacheBatch,
   callMask: Mask | undefined,
 ): VisibleRows {
-  const mask = callMask ?? defaultMask(memory.slidingWindow);
-  const lengths = tables.map((table) => table.lengthAt(layer));
+  const mask = callMask ?? getDefaultMask(memory.slidingWindow);
+  const lengths = tables.map((table) => table.getLayerLength(layer));
   const cachedRows = cachedRowsByMemory.get(memory);
   if (
     cachedRows?.revision === memory.revision &&
@@ -151,18 +151,18 @@ function visibleRows(
     checkCount(count, length);
     const slices = resolveSlices(mask, count, length);
     for (const slice of slices) {
-      checkSlice(slice, { mask, first: length - count, memory });
+      checkSlice(slice, { mask, firstQueryPosition: length - count, memory });
       if (hasDiagonalEnd(slice.type) && slice.k1 === length - count + slice.q1) seenRows += slice.q1 - slice.q0;
     }
-    return visibleRowSlices(slices, table.rowsOn(memory.rank, 0, length));
+    return visibleRowSlices(slices, table.listRankRows(memory.rank, 0, length));
   });
-  const visible = { ...boundingRows(samples), seenRows };
+  const visible = { ...computeBoundingRows(samples), seenRows };
   cachedRowsByMemory.set(memory, { revision: memory.revision, tables, lengths, counts, mask, visible });
   return visible;
 }
 
 /** The rows from the first that a sample sees to the last. */
-function boundingRows(samples: readonly (readonly Slice[])[]): Omit<VisibleRows, "seenRows"> {
+function computeBoundingRows(samples: readonly (readonly Slice[])[]): Omit<VisibleRows, "seenRows"> {
   const allSlices = samples.flat();
   if (allSlices.length === 0) return { row: 0, count: 0, samples };
   let [row, end] = [Number.POSITIVE_INFINITY, 0];
@@ -183,12 +183,16 @@ function checkCount(count: number, length: number): void {
 /** What was dropped cannot be seen, and what a query sees of later tokens would not have been seen one token at a time. */
 function checkSlice(
   slice: Slice,
-  { mask, first, memory: { slidingWindow } }: { mask: Mask; first: number; memory: CacheMemory },
+  {
+    mask,
+    firstQueryPosition,
+    memory: { slidingWindow },
+  }: { mask: Mask; firstQueryPosition: number; memory: CacheMemory },
 ): void {
   const { q0, q1, k0, k1, type } = slice;
   // Of the query that sees least far to either side.
-  const lastPosition = first + (hasDiagonalEnd(type) ? q1 - 1 : q0);
-  const firstPosition = first + (hasDiagonalStart(type) ? q0 : q1 - 1);
+  const lastPosition = firstQueryPosition + (hasDiagonalEnd(type) ? q1 - 1 : q0);
+  const firstPosition = firstQueryPosition + (hasDiagonalStart(type) ? q0 : q1 - 1);
   const isCausal = k1 - 1 <= lastPosition;
   const isInWindow = slidingWindow === undefined || k0 > firstPosition - slidingWindow || k0 >= k1;
   if (isCausal && isInWindow) return;

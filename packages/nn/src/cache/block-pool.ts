@@ -22,7 +22,7 @@ export class BlockPool {
     return this.#freeBlockCounts.reduce((sum, each) => sum + each, 0);
   }
 
-  ownerOf(block: number): number {
+  getOwner(block: number): number {
     return Math.floor(block / this.blocksPerRank);
   }
 
@@ -36,10 +36,10 @@ export class BlockPool {
   }
 
   release(block: number): void {
-    if (--this.#references[block]! === 0) this.#freeBlockCounts[this.ownerOf(block)]!++;
+    if (--this.#references[block]! === 0) this.#freeBlockCounts[this.getOwner(block)]!++;
   }
 
-  freeBlocksOn(rank: number): number {
+  countFreeBlocks(rank: number): number {
     return this.#freeBlockCounts[rank]!;
   }
 
@@ -54,7 +54,7 @@ export class BlockPool {
    */
   allocate(rank: number, previous: number | undefined): number {
     const nextBlock = previous === undefined ? -1 : previous + 1;
-    const isNextFree = nextBlock >= 0 && this.ownerOf(nextBlock) === rank && this.#references[nextBlock] === 0;
+    const isNextFree = nextBlock >= 0 && this.getOwner(nextBlock) === rank && this.#references[nextBlock] === 0;
     const block = isNextFree ? nextBlock : this.#findMiddleOfLargestGap(rank);
     this.#references[block] = 1;
     this.#freeBlockCounts[rank]!--;
@@ -63,16 +63,16 @@ export class BlockPool {
 
   /** The middle of the longest run of free blocks, for the sequence before it may grow into its start. */
   #findMiddleOfLargestGap(rank: number): number {
-    const [first, end] = [rank * this.blocksPerRank, (rank + 1) * this.blocksPerRank];
-    let longestGap = { start: first, length: 0 };
-    for (let block = first; block < end; block++) {
+    const [firstBlock, endBlock] = [rank * this.blocksPerRank, (rank + 1) * this.blocksPerRank];
+    let longestGap = { start: firstBlock, length: 0 };
+    for (let block = firstBlock; block < endBlock; block++) {
       const start = block;
-      while (block < end && this.#references[block] === 0) block++;
+      while (block < endBlock && this.#references[block] === 0) block++;
       if (block - start > longestGap.length) longestGap = { start, length: block - start };
     }
     if (longestGap.length === 0) {
       throw new OutOfMemoryError({ where: "KvCache", expected: `a free block on rank ${rank}`, received: "none" });
     }
-    return longestGap.start === first ? first : longestGap.start + Math.floor(longestGap.length / 2);
+    return longestGap.start === firstBlock ? firstBlock : longestGap.start + Math.floor(longestGap.length / 2);
   }
 }

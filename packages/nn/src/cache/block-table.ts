@@ -9,7 +9,7 @@ export interface CacheBlocks {
   /** Tokens that a query sees at most, itself included; undefined: all. */
   readonly slidingWindow: number | undefined;
   /** Copies what this rank holds of a block, in all layers. */
-  copyBlock(from: number, to: number): void;
+  copyBlock(sourceBlock: number, targetBlock: number): void;
   /** Raised whenever some sequence's blocks change. */
   revision: number;
 }
@@ -30,12 +30,12 @@ export class BlockTable {
   #numDroppedBlocks: number;
   #isReleased = false;
 
-  constructor(cache: CacheBlocks, from?: BlockTable) {
+  constructor(cache: CacheBlocks, sourceTable?: BlockTable) {
     this.cache = cache;
-    const length = from?.length ?? 0;
-    this.#blocks = from === undefined ? [] : from.#blocks.slice(0, Math.ceil(length / cache.blockSize));
+    const length = sourceTable?.length ?? 0;
+    this.#blocks = sourceTable === undefined ? [] : sourceTable.#blocks.slice(0, Math.ceil(length / cache.blockSize));
     this.#lengths = Array.from({ length: cache.numLayers }, () => length);
-    this.#numDroppedBlocks = from === undefined ? 0 : from.#numDroppedBlocks;
+    this.#numDroppedBlocks = sourceTable === undefined ? 0 : sourceTable.#numDroppedBlocks;
     for (const block of this.#blocks.slice(this.#numDroppedBlocks)) cache.pool.retain(block);
   }
 
@@ -53,7 +53,7 @@ export class BlockTable {
     return this.#numDroppedBlocks * this.cache.blockSize;
   }
 
-  lengthAt(layer: number): number {
+  getLayerLength(layer: number): number {
     return this.#lengths[layer]!;
   }
 
@@ -77,7 +77,7 @@ export class BlockTable {
     const sharedBlock = this.sharedBlock(layer, count);
     if (sharedBlock === undefined) return;
     const { pool } = this.cache;
-    const newBlock = pool.allocate(pool.ownerOf(sharedBlock), sharedBlock);
+    const newBlock = pool.allocate(pool.getOwner(sharedBlock), sharedBlock);
     this.cache.copyBlock(sharedBlock, newBlock);
     pool.release(sharedBlock);
     this.#blocks[Math.floor(this.#lengths[layer]! / this.cache.blockSize)] = newBlock;
@@ -95,9 +95,9 @@ export class BlockTable {
   #allocate(): void {
     const { pool } = this.cache;
     const lastBlock = this.#blocks.at(-1);
-    const nextRank = lastBlock === undefined ? pool.emptiestRank : (pool.ownerOf(lastBlock) + 1) % pool.ranks;
-    const rank = pool.freeBlocksOn(nextRank) > 0 ? nextRank : pool.emptiestRank;
-    const previous = this.#blocks.findLast((block) => pool.ownerOf(block) === rank);
+    const nextRank = lastBlock === undefined ? pool.emptiestRank : (pool.getOwner(lastBlock) + 1) % pool.ranks;
+    const rank = pool.countFreeBlocks(nextRank) > 0 ? nextRank : pool.emptiestRank;
+    const previous = this.#blocks.findLast((block) => pool.getOwner(block) === rank);
     this.#blocks.push(pool.allocate(rank, previous));
     this.cache.revision++;
   }
@@ -149,12 +149,12 @@ export class BlockTable {
   }
 
   /** The rank of the axis that holds the token at a position. */
-  ownerAt(position: number): number {
-    return this.cache.pool.ownerOf(this.#blocks[Math.floor(position / this.cache.blockSize)]!);
+  getOwnerAt(position: number): number {
+    return this.cache.pool.getOwner(this.#blocks[Math.floor(position / this.cache.blockSize)]!);
   }
 
   /** Its row in that rank's memory. */
-  rowOf(position: number): number {
+  getRow(position: number): number {
     const { blockSize, pool } = this.cache;
     const block = this.#blocks[Math.floor(position / blockSize)]!;
     return (block % pool.blocksPerRank) * blockSize + (position % blockSize);
@@ -164,21 +164,25 @@ export class BlockTable {
    * Which rows of a rank's memory hold the tokens [start, end), as far as it has them: by ascending position, blocks together that follow one
    * another in both.
    */
-  rowsOn(rank: number, start: number, end: number): BlockRows[] {
+  listRankRows(rank: number, start: number, end: number): BlockRows[] {
     const { blockSize, pool } = this.cache;
-    const first = pool.blocksPerRank * rank;
+    const firstRankBlock = pool.blocksPerRank * rank;
     const blockRows: BlockRows[] = [];
-    let lastRows: { -readonly [Field in keyof BlockRows]: BlockRows[Field] } | undefined;
-    const from = Math.max(start, this.firstKeptPosition);
-    for (let index = Math.floor(from / blockSize); index * blockSize < end; index++) {
-      const localBlock = this.#blocks[index]! - first;
+    let lastRowRange: { -readonly [Field in keyof BlockRows]: BlockRows[Field] } | undefined;
+    const firstPosition = Math.max(start, this.firstKeptPosition);
+    for (let index = Math.floor(firstPosition / blockSize); index * blockSize < end; index++) {
+      const localBlock = this.#blocks[index]! - firstRankBlock;
       if (localBlock < 0 || localBlock >= pool.blocksPerRank) continue;
-      const position = Math.max(from, index * blockSize);
+      const position = Math.max(firstPosition, index * blockSize);
       const length = Math.min(end, (index + 1) * blockSize) - position;
       const row = localBlock * blockSize + (position % blockSize);
-      if (lastRows && lastRows.position + lastRows.length === position && lastRows.row + lastRows.length === row)
-        lastRows.length += length;
-      else blockRows.push((lastRows = { position, row, length }));
+      if (
+        lastRowRange &&
+        lastRowRange.position + lastRowRange.length === position &&
+        lastRowRange.row + lastRowRange.length === row
+      )
+        lastRowRange.length += length;
+      else blockRows.push((lastRowRange = { position, row, length }));
     }
     return blockRows;
   }
@@ -190,14 +194,14 @@ export class BlockTable {
  * @throws OutOfMemoryError before anything has changed.
  */
 export function extendTables(layer: number, tables: readonly BlockTable[], counts: readonly number[]): void {
-  const [first] = tables;
-  if (!first) return;
-  const { pool, blockSize } = first.cache;
+  const [firstTable] = tables;
+  if (!firstTable) return;
+  const { pool, blockSize } = firstTable.cache;
   for (const table of tables) table.dropInvisible();
   const numMissingBlocks = tables.reduce((sum, table, i) => sum + table.countMissingBlocks(layer, counts[i]!), 0);
   const copyCounts = countCopiesByRank(layer, tables, counts);
   const numNeededBlocks = numMissingBlocks + copyCounts.reduce((sum, count) => sum + count, 0);
-  if (numNeededBlocks > pool.free || copyCounts.some((count, rank) => count > pool.freeBlocksOn(rank))) {
+  if (numNeededBlocks > pool.free || copyCounts.some((count, rank) => count > pool.countFreeBlocks(rank))) {
     throw new OutOfMemoryError({
       where: "KvCache: append",
       expected: `${numNeededBlocks} free blocks of ${blockSize} tokens`,
@@ -219,6 +223,6 @@ function countCopiesByRank(layer: number, tables: readonly BlockTable[], counts:
   });
   const copyCounts = Array.from({ length: pool.ranks }, () => 0);
   for (const [block, count] of numWritersByBlock)
-    copyCounts[pool.ownerOf(block)]! += Math.min(count, pool.references(block) - 1);
+    copyCounts[pool.getOwner(block)]! += Math.min(count, pool.references(block) - 1);
   return copyCounts;
 }

@@ -79,7 +79,7 @@ export class KvCacheLayer implements AttentionCache {
 
   /** The position of the next token of each sequence: as many as this layer holds. */
   get starts(): readonly number[] {
-    return this.#tables.map((table) => table.lengthAt(this.#layer));
+    return this.#tables.map((table) => table.getLayerLength(this.#layer));
   }
 
   /**
@@ -97,17 +97,20 @@ export class KvCacheLayer implements AttentionCache {
     extendTables(this.#layer, this.#tables, counts);
     scope(() => {
       for (const [sample, start] of starts.entries()) {
-        const blockRows = this.#tables[sample]!.rowsOn(this.#memory.rank, start, start + counts[sample]!);
+        const blockRows = this.#tables[sample]!.listRankRows(this.#memory.rank, start, start + counts[sample]!);
         for (const { position, row, length } of blockRows) {
-          this.#write({ k, v }, { sample, from: position - start, row, length });
+          this.#write({ k, v }, { sample, sourceRow: position - start, row, length });
         }
       }
     });
   }
 
   /** Writes rows of a batch element to this rank's memory. */
-  #write(kv: { k: Tensor; v: Tensor }, at: { sample: number; from: number; row: number; length: number }): void {
-    const { sample, from, row, length } = at;
+  #write(
+    kv: { k: Tensor; v: Tensor },
+    rowRange: { sample: number; sourceRow: number; row: number; length: number },
+  ): void {
+    const { sample, sourceRow, row, length } = rowRange;
     for (const name of ["k", "v"] as const) {
       const { device, shape, strides, offset } = this.#memory[name];
       const [x, [, heads, , size]] = [kv[name], shape as [number, number, number, number]];
@@ -115,7 +118,7 @@ export class KvCacheLayer implements AttentionCache {
       const source = x.view({
         shape: [heads, length, size],
         strides: [headStride, rowStride, columnStride],
-        offset: x.offset + sample * batchStride + from * rowStride,
+        offset: x.offset + sample * batchStride + sourceRow * rowStride,
       });
       const target = this.#memory[name].view({
         shape: [heads, length, size],
@@ -154,7 +157,7 @@ export class KvCacheLayer implements AttentionCache {
       return this.attend(q, { mask, scale, softcap, sinks: sinks ?? undefined });
     } catch (error) {
       for (const [i, table] of this.#tables.entries()) {
-        if (!table.isReleased && table.lengthAt(this.#layer) > starts[i]!) table.retract(this.#layer, starts[i]!);
+        if (!table.isReleased && table.getLayerLength(this.#layer) > starts[i]!) table.retract(this.#layer, starts[i]!);
       }
       throw error;
     }

@@ -4,7 +4,7 @@ import { BlockTable } from "./block-table.ts";
 const tables = new WeakMap<CacheSequence, BlockTable>();
 
 /** The blocks of a sequence. Throws an OptionError for what is none, a DisposedError for one that was disposed. */
-export function tableOf(where: string, sequence: unknown): BlockTable {
+export function getTable(where: string, sequence: unknown): BlockTable {
   const table = tables.get(sequence as CacheSequence);
   if (!table) {
     throw new OptionError({
@@ -26,7 +26,7 @@ export class CacheSequence implements Disposable {
 
   /** Tokens that every layer holds. */
   get length(): number {
-    return tableOf("CacheSequence.length", this).length;
+    return getTable("CacheSequence.length", this).length;
   }
 
   /**
@@ -48,7 +48,7 @@ export class CacheSequence implements Disposable {
    * ```
    */
   fork(): CacheSequence {
-    const table = tableOf("CacheSequence.fork", this);
+    const table = getTable("CacheSequence.fork", this);
     return new CacheSequence(new BlockTable(table.cache, table));
   }
 
@@ -58,7 +58,7 @@ export class CacheSequence implements Disposable {
    * @throws OptionError for more tokens than there are, and for fewer than the sliding window left.
    */
   truncate(length: number): void {
-    const table = tableOf("CacheSequence.truncate", this);
+    const table = getTable("CacheSequence.truncate", this);
     checkArgument("CacheSequence.truncate: length", length, option.integer({ min: 0 }));
     table.truncate(length);
   }

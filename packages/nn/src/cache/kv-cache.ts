@@ -14,7 +14,7 @@ import { BlockPool } from "./block-pool.ts";
 import { BlockTable } from "./block-table.ts";
 import type { CacheMemory } from "./cache-memory.ts";
 import { KvCacheLayer, type KvCacheLayerOptions } from "./cache-layer.ts";
-import { CacheSequence, tableOf } from "./cache-sequence.ts";
+import { CacheSequence, getTable } from "./cache-sequence.ts";
 
 export const kvCacheOptions = defineOptions("KvCache", {
   /** Attention layers of the model. Default 1. */
@@ -93,7 +93,7 @@ export class KvCache implements Disposable {
       ...{ ctx, group, rank, axis, k, v, numLayers, numKvHeads, headSize, valueHeadSize, blockSize, slidingWindow },
       pool: new BlockPool(ranks, blocksPerRank),
       revision: 0,
-      copyBlock: (from, to) => copyBlock(this.#memory, from, to),
+      copyBlock: (sourceBlock, targetBlock) => copyBlock(this.#memory, sourceBlock, targetBlock),
     };
   }
 
@@ -136,7 +136,7 @@ export class KvCache implements Disposable {
   #tables(sequences: readonly CacheSequence[]): readonly BlockTable[] {
     const where = "KvCache.layer: sequences";
     expectValue(where, Array.isArray(sequences), "an array of sequences from createSequence()", sequences);
-    const tables = sequences.map((sequence) => tableOf(where, sequence));
+    const tables = sequences.map((sequence) => getTable(where, sequence));
     const areOwnSequences = tables.every(({ cache }) => cache === this.#memory);
     expectValue(where, areOwnSequences, "sequences created by this cache", sequences);
     if (new Set(tables).size === tables.length) return tables;
@@ -172,12 +172,12 @@ function resolveAxis({ mesh }: Context, axis: string | null | undefined): string
   return axis;
 }
 
-function copyBlock({ pool, rank, blockSize, k, v }: CacheMemory, from: number, to: number): void {
-  if (pool.ownerOf(from) !== rank) return;
-  const rowOf = (block: number): number => (block - rank * pool.blocksPerRank) * blockSize;
-  for (const each of [k, v]) {
-    using source = each.slice(2, rowOf(from), rowOf(from) + blockSize);
-    using target = each.slice(2, rowOf(to), rowOf(to) + blockSize);
-    each.device.kernels.copy(target, source);
+function copyBlock({ pool, rank, blockSize, k, v }: CacheMemory, sourceBlock: number, targetBlock: number): void {
+  if (pool.getOwner(sourceBlock) !== rank) return;
+  const firstBlockRow = (block: number): number => (block - rank * pool.blocksPerRank) * blockSize;
+  for (const cacheTensor of [k, v]) {
+    using source = cacheTensor.slice(2, firstBlockRow(sourceBlock), firstBlockRow(sourceBlock) + blockSize);
+    using target = cacheTensor.slice(2, firstBlockRow(targetBlock), firstBlockRow(targetBlock) + blockSize);
+    cacheTensor.device.kernels.copy(target, source);
   }
 }

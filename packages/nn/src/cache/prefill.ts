@@ -41,7 +41,7 @@ export function prefill(memory: CacheMemory, { layer, tables }: ShardedBatch, ca
   const { q, k, v, layout, mask, backend } = call;
   const scoreOptions = { scale: call.scale, softcap: call.softcap, sinks: call.sinks ?? undefined };
   checkShards(memory, tables.length, call);
-  const starts = tables.map((table) => table.lengthAt(layer));
+  const starts = tables.map((table) => table.getLayerLength(layer));
   extendTables(
     layer,
     tables,
@@ -63,10 +63,10 @@ export function prefill(memory: CacheMemory, { layer, tables }: ShardedBatch, ca
   }
   return scope(() => {
     const outputs = tables.map((table, sample) => {
-      const cachedKv = cachedKeys(memory, layer, table);
+      const cachedKv = gatherCachedKv(memory, layer, table);
       const [cachedK, cachedV] = [cachedKv.k.to(q.dtype), cachedKv.v.to(q.dtype)];
       const options = { backend, ...scoreOptions, queries: layout, keys: cachedKv.layout };
-      const visibleMask = restrictToKept(mask, { queries: layout.length, length: table.lengthAt(layer), table });
+      const visibleMask = restrictToKept(mask, { queries: layout.length, length: table.getLayerLength(layer), table });
       const sampleQueries = q.slice(0, sample, sample + 1);
       return attention(memory.ctx, sampleQueries, cachedK, cachedV, { ...options, mask: visibleMask });
     });
@@ -112,7 +112,7 @@ interface BlockRows {
 }
 
 /** A shard, cut where blocks end. */
-function piecesOf(spans: readonly Span[], start: number, table: BlockTable): BlockRows[] {
+function listBlockRows(spans: readonly Span[], start: number, table: BlockTable): BlockRows[] {
   const { blockSize } = table.cache;
   const blockRows: BlockRows[] = [];
   let row = 0;
@@ -121,7 +121,7 @@ function piecesOf(spans: readonly Span[], start: number, table: BlockTable): Blo
       const position = start + span.start + i * span.step;
       const end = (Math.floor(position / blockSize) + 1) * blockSize;
       const length = Math.min(span.length - i, Math.ceil((end - position) / span.step));
-      blockRows.push({ row: row + i, position, length, step: span.step, owner: table.ownerAt(position) });
+      blockRows.push({ row: row + i, position, length, step: span.step, owner: table.getOwnerAt(position) });
       i += length;
     }
     row += span.length;
@@ -144,44 +144,48 @@ function sendToBlockOwners(
 ): void {
   const { ctx, group, axis, rank } = memory;
   const ranks = Array.from({ length: group!.size }, (_, i) => i);
-  const rowsBySender = ranks.map((at) => piecesOf(layout.spans({ ...ctx.mesh.coordinate, [axis!]: at }), start, table));
-  const writeRows = (source: { k: Tensor; v: Tensor }, piece: BlockRows): void => {
-    const { position, length, step, row } = piece;
-    const first = table.rowOf(position);
+  const rowsBySender = ranks.map((senderRank) =>
+    listBlockRows(layout.spans({ ...ctx.mesh.coordinate, [axis!]: senderRank }), start, table),
+  );
+  const writeRows = (source: { k: Tensor; v: Tensor }, blockRows: BlockRows): void => {
+    const { position, length, step, row } = blockRows;
+    const firstRow = table.getRow(position);
     for (const name of ["k", "v"] as const) {
-      const target = memory[name].slice(0, layer, layer + 1).slice(2, first, first + (length - 1) * step + 1, step);
+      const target = memory[name]
+        .slice(0, layer, layer + 1)
+        .slice(2, firstRow, firstRow + (length - 1) * step + 1, step);
       ctx.device.kernels.copy(target, source[name].slice(2, row, row + length));
     }
   };
   for (const blockRows of rowsBySender[rank]!) if (blockRows.owner === rank) writeRows(kv, blockRows);
   if (group!.size === 1) return;
-  const plan = castPlan(rowsBySender);
-  const incomingRows = rowsBySender.flatMap((each, sender) =>
-    sender === rank ? [] : each.filter(({ owner }) => owner === rank),
+  const plan = createCastPlan(rowsBySender);
+  const incomingRows = rowsBySender.flatMap((senderRows, sender) =>
+    sender === rank ? [] : senderRows.filter(({ owner }) => owner === rank),
   );
   const count = incomingRows.reduce((sum, { length }) => sum + length, 0);
-  const received = {
+  const receivedKv = {
     k: ctx.device.empty(kv.k.shape.with(2, count), kv.k.dtype),
     v: ctx.device.empty(kv.v.shape.with(2, count), kv.v.dtype),
   };
   const label = `KvCache(${group!.name})`;
-  group!.groupCast([received.k, received.v], [kv.k, kv.v], plan, { label }).wait();
+  group!.groupCast([receivedKv.k, receivedKv.v], [kv.k, kv.v], plan, { label }).wait();
   let row = 0;
   for (const blockRows of incomingRows) {
-    writeRows(received, { ...blockRows, row });
+    writeRows(receivedKv, { ...blockRows, row });
     row += blockRows.length;
   }
 }
 
 /** Which rows of each rank's shard every rank owns. */
-function castPlan(rowsBySender: readonly (readonly BlockRows[])[]): GroupCastPlan {
+function createCastPlan(rowsBySender: readonly (readonly BlockRows[])[]): GroupCastPlan {
   const ranges = rowsBySender.map((senderRows, sender) =>
-    rowsBySender.map((_, receiver) => (receiver === sender ? [] : rangesOf(senderRows, receiver))),
+    rowsBySender.map((_, receiver) => (receiver === sender ? [] : listOwnerRanges(senderRows, receiver))),
   );
   return { size: rowsBySender.length, ranges: (sender, receiver) => ranges[sender]![receiver]! };
 }
 
-function rangesOf(blockRows: readonly BlockRows[], owner: number): RowRange[] {
+function listOwnerRanges(blockRows: readonly BlockRows[], owner: number): RowRange[] {
   const ownerRanges: RowRange[] = [];
   for (const { row, length, owner: blockOwner } of blockRows) {
     if (blockOwner !== owner) continue;
@@ -194,31 +198,33 @@ function rangesOf(blockRows: readonly BlockRows[], owner: number): RowRange[] {
 }
 
 /** What the ranks hold of a sequence: this rank's keys and values [1,Hkv,·,·], by position, and where all of them lie. */
-function cachedKeys(memory: CacheMemory, layer: number, table: BlockTable) {
+function gatherCachedKv(memory: CacheMemory, layer: number, table: BlockTable) {
   const { ctx, axis, rank } = memory;
-  const [first, end] = [table.firstKeptPosition, table.lengthAt(layer)];
+  const [firstPosition, endPosition] = [table.firstKeptPosition, table.getLayerLength(layer)];
   const spans = (index: number): Span[] =>
     joinSpans(
-      table.rowsOn(index, first, end).map(({ position, length }) => ({ start: position - first, length, step: 1 })),
+      table
+        .listRankRows(index, firstPosition, endPosition)
+        .map(({ position, length }) => ({ start: position - firstPosition, length, step: 1 })),
     );
   const layout = layoutOf({
     mesh: ctx.mesh.shape,
     axes: [axis!],
     placement: { name: "blocks", spans },
-    length: end - first,
+    length: endPosition - firstPosition,
   });
-  const rows = joinRows(table.rowsOn(rank, first, end));
+  const rows = joinBlockRows(table.listRankRows(rank, firstPosition, endPosition));
   const gatherRows = (x: Tensor): Tensor => {
     const layerRows = x.slice(0, layer, layer + 1);
-    const parts = rows.map(({ start, length }) => layerRows.slice(2, start, start + length));
-    if (parts.length === 0) return layerRows.slice(2, 0, 0);
-    return parts.length === 1 ? parts[0]! : concatenate(parts, 2);
+    const rowViews = rows.map(({ start, length }) => layerRows.slice(2, start, start + length));
+    if (rowViews.length === 0) return layerRows.slice(2, 0, 0);
+    return rowViews.length === 1 ? rowViews[0]! : concatenate(rowViews, 2);
   };
   return { k: gatherRows(memory.k), v: gatherRows(memory.v), layout };
 }
 
 /** Blocks that lie side by side are one range of rows. */
-function joinRows(blocks: readonly { readonly row: number; readonly length: number }[]): RowRange[] {
+function joinBlockRows(blocks: readonly { readonly row: number; readonly length: number }[]): RowRange[] {
   return joinSpans(blocks.map(({ row, length }) => ({ start: row, length, step: 1 })));
 }
 

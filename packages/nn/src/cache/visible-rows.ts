@@ -7,23 +7,24 @@ export function visibleRowSlices(mask: readonly Slice[], blocks: readonly BlockR
   for (const slice of mask) {
     const lastRowOffset = slice.q1 - slice.q0 - 1;
     // What every query of the slice sees.
-    const from = slice.k0 + (hasDiagonalStart(slice.type) ? lastRowOffset : 0);
-    const to = slice.k1 - (hasDiagonalEnd(slice.type) ? lastRowOffset : 0);
+    const firstKey = slice.k0 + (hasDiagonalStart(slice.type) ? lastRowOffset : 0);
+    const endKey = slice.k1 - (hasDiagonalEnd(slice.type) ? lastRowOffset : 0);
     // Of blocks that lie side by side the kernel reads one slice.
-    let run = { row: 0, end: 0 };
+    let currentRun = { row: 0, end: 0 };
     const endRun = (): void => {
-      if (run.row < run.end) rowSlices.push({ q0: slice.q0, q1: slice.q1, k0: run.row, k1: run.end, type: "full" });
+      if (currentRun.row < currentRun.end)
+        rowSlices.push({ q0: slice.q0, q1: slice.q1, k0: currentRun.row, k1: currentRun.end, type: "full" });
     };
     for (const { position, row, length } of blocks) {
       const end = position + length;
       if (end <= slice.k0) continue;
       if (position >= slice.k1) break;
-      if (position >= from && end <= to) {
-        if (row !== run.end) {
+      if (position >= firstKey && end <= endKey) {
+        if (row !== currentRun.end) {
           endRun();
-          run = { row, end: row };
+          currentRun = { row, end: row };
         }
-        run.end += length;
+        currentRun.end += length;
       } else
         for (const clippedSlice of clipKeys(slice, position, end))
           rowSlices.push(shiftKeys(clippedSlice, row - position));

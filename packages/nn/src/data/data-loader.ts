@@ -168,9 +168,9 @@ export class DataLoader {
     const { rowLength, batchSize, shuffle, seed } = this.#settings;
     const { dp = 1 } = this.#ctx.mesh.shape;
     const rowsPerRank = batchSize / dp;
-    const first = index * batchSize + (this.#ctx.mesh.coordinate.dp ?? 0) * rowsPerRank;
+    const firstRow = index * batchSize + (this.#ctx.mesh.coordinate.dp ?? 0) * rowsPerRank;
     const rows = Array.from({ length: rowsPerRank }, (_, i) => {
-      const row = shuffle ? permute(first + i, { count: this.rows, seed, epoch }) : first + i;
+      const row = shuffle ? permute(firstRow + i, { count: this.rows, seed, epoch }) : firstRow + i;
       return this.#packRow(row * rowLength);
     });
     const mask = batchMask(rows, this.#settings);
@@ -199,16 +199,16 @@ export class DataLoader {
   #packRow(start: number): PackedRow {
     const { rowLength, resetAttentionMask, resetPositionIds } = this.#settings;
     const { tokens, ends } = this.#source.read(start, rowLength + 1);
-    const endsInRow = ends.filter((end) => end < rowLength);
-    const documentEnds = [...endsInRow, rowLength];
-    const documents = documentEnds.map((end, i) => end - (endsInRow[i - 1] ?? 0));
+    const documentEndsInRow = ends.filter((end) => end < rowLength);
+    const documentEnds = [...documentEndsInRow, rowLength];
+    const documents = documentEnds.map((end, i) => end - (documentEndsInRow[i - 1] ?? 0));
     const labels = Float32Array.from({ length: rowLength }, (_, i) => tokens[i + 1]!);
     if (resetAttentionMask) for (const end of ends) if (end <= rowLength) labels[end - 1] = ignoreIndex;
     const positions = new Float32Array(rowLength);
-    let begin = 0;
+    let documentStart = 0;
     for (const end of documentEnds) {
-      for (let i = begin; i < end; i++) positions[i] = resetPositionIds ? i - begin : i;
-      begin = end;
+      for (let i = documentStart; i < end; i++) positions[i] = resetPositionIds ? i - documentStart : i;
+      documentStart = end;
     }
     return { tokens: Array.from({ length: rowLength }, (_, i) => tokens[i]!), labels, positions, documents };
   }
@@ -226,10 +226,10 @@ export class DataLoader {
    * @throws OptionError for a state of other rows, or another order, than this loader has.
    */
   load(state: DataLoaderState): void {
-    const { epoch: _epoch, index: _index, ...rest } = this.state();
+    const { epoch: _epoch, index: _index, ...expectedState } = this.state();
     const givenState = (state ?? {}) as Partial<DataLoaderState>;
-    const differingNames = (Object.keys(rest) as (keyof typeof rest)[]).filter(
-      (name) => givenState[name] !== rest[name],
+    const differingNames = (Object.keys(expectedState) as (keyof typeof expectedState)[]).filter(
+      (name) => givenState[name] !== expectedState[name],
     );
     const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0;
     if (
@@ -238,11 +238,11 @@ export class DataLoader {
       !isCount(givenState.index) ||
       givenState.index! > this.batchesPerEpoch
     ) {
-      const formatFields = (of: Partial<DataLoaderState>): string =>
-        differingNames.map((name) => `${name} ${String(of[name])}`).join(", ");
+      const formatFields = (stateFields: Partial<DataLoaderState>): string =>
+        differingNames.map((name) => `${name} ${String(stateFields[name])}`).join(", ");
       throw new OptionError({
         where: "DataLoader.load",
-        expected: formatFields(rest) || `an epoch and a batch index ≤ ${this.batchesPerEpoch}`,
+        expected: formatFields(expectedState) || `an epoch and a batch index ≤ ${this.batchesPerEpoch}`,
         received: formatFields(givenState) || `epoch ${String(givenState.epoch)}, index ${String(givenState.index)}`,
         remedy: "create the loader with the tokens and options of the saved loader",
       });

@@ -46,29 +46,30 @@ function checkTokens(where: string, tokens: ArrayLike<number>): void {
  */
 export function tokenArrays(documents: readonly ArrayLike<number>[]): TokenSource {
   expectValue("tokenArrays", Array.isArray(documents), "an array of documents", documents);
-  for (const [i, each] of documents.entries()) {
-    const isArrayLike = typeof each === "object" && each !== null && Number.isSafeInteger(each.length);
-    expectValue(`tokenArrays: documents[${i}]`, isArrayLike, "an array of tokens", each);
-    checkTokens(`tokenArrays: documents[${i}]`, each);
+  for (const [i, documentTokens] of documents.entries()) {
+    const isArrayLike =
+      typeof documentTokens === "object" && documentTokens !== null && Number.isSafeInteger(documentTokens.length);
+    expectValue(`tokenArrays: documents[${i}]`, isArrayLike, "an array of tokens", documentTokens);
+    checkTokens(`tokenArrays: documents[${i}]`, documentTokens);
   }
   const length = documents.reduce((sum, each) => sum + each.length, 0);
   const tokens = new Uint32Array(length);
   const ends: number[] = [];
   let end = 0;
-  for (const each of documents) {
-    tokens.set(each, end);
-    end += each.length;
-    if (each.length > 0) ends.push(end);
+  for (const documentTokens of documents) {
+    tokens.set(documentTokens, end);
+    end += documentTokens.length;
+    if (documentTokens.length > 0) ends.push(end);
   }
   return {
     length,
     read(start, count) {
       checkSpan("tokenArrays: read", { start, count }, length);
-      const stop = start + count;
-      const first = lowerBound(ends, start + 1);
+      const endPosition = start + count;
+      const firstDocument = lowerBound(ends, start + 1);
       return {
-        tokens: tokens.subarray(start, stop),
-        ends: ends.slice(first, lowerBound(ends, stop + 1)).map((each) => each - start),
+        tokens: tokens.subarray(start, endPosition),
+        ends: ends.slice(firstDocument, lowerBound(ends, endPosition + 1)).map((each) => each - start),
       };
     },
   };

@@ -81,9 +81,9 @@ export class Sequential extends ModuleList<Layer> {
 
   /** x through every layer in order. */
   forward(x: Tensor): Tensor {
-    const [first, ...remainingLayers] = this;
-    if (!first) throw new ShapeError({ where: "Sequential", expected: "at least one layer", received: "none" });
-    let out = first.forward(x);
+    const [firstLayer, ...remainingLayers] = this;
+    if (!firstLayer) throw new ShapeError({ where: "Sequential", expected: "at least one layer", received: "none" });
+    let out = firstLayer.forward(x);
     for (const layer of remainingLayers) {
       using previousOut = out;
       out = layer.forward(previousOut);

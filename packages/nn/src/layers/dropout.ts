@@ -45,7 +45,7 @@ export type DropoutForwardOptions = OptionsOf<typeof dropoutForwardOptions>;
 /** A stretch of a tensor's rows, and where its elements lie in the whole tensor, counted row-major. */
 interface GlobalRange {
   /** The axis cut into stretches, and the local rows of this one; the whole tensor if undefined. */
-  readonly rows?: { readonly axis: number; readonly from: number; readonly to: number };
+  readonly rows?: { readonly axis: number; readonly start: number; readonly end: number };
   /** Index of its first element in the whole. */
   readonly offset: number;
   /** Distance in the whole between neighbours along each axis. */
@@ -58,17 +58,17 @@ function globalRanges(ctx: Context, x: Tensor, sharding: ResolvedSharding): read
   const normalizedAxis = sequenceAxis === null ? undefined : normalizeAxis(sequenceAxis, x.rank, "sequenceAxis");
   const sequence = normalizedAxis === undefined ? undefined : sequenceSpans(ctx, x.shape[normalizedAxis]!, sharding);
   const shards = ctx.mesh.shape.dp ?? 1;
-  const batched = x.rank > 0 && normalizedAxis !== 0;
+  const isBatched = x.rank > 0 && normalizedAxis !== 0;
   const globalShape = x.shape.map((length, axis) => {
     if (axis === normalizedAxis) return sequence!.length;
-    return axis === 0 && batched ? length * shards : length;
+    return axis === 0 && isBatched ? length * shards : length;
   });
   const strides = contiguousStrides(globalShape);
-  const batchOffset = batched ? (ctx.mesh.coordinate.dp ?? 0) * x.shape[0]! * strides[0]! : 0;
+  const batchOffset = isBatched ? (ctx.mesh.coordinate.dp ?? 0) * x.shape[0]! * strides[0]! : 0;
   if (normalizedAxis === undefined) return [{ offset: batchOffset, strides }];
-  let from = 0;
+  let rangeStart = 0;
   return sequence!.spans.map(({ start, length, step }) => {
-    const rows = { axis: normalizedAxis, from, to: (from += length) };
+    const rows = { axis: normalizedAxis, start: rangeStart, end: (rangeStart += length) };
     return {
       rows,
       offset: batchOffset + start * strides[normalizedAxis]!,
@@ -117,20 +117,20 @@ interface DropoutSpec {
 }
 
 /** x with its zeros, in memory of its own. The mask is drawn, never kept: the backward draws the same again. */
-function applyDropout(x: Tensor, { ranges, ...random }: DropoutSpec): Tensor {
+function applyDropout(x: Tensor, { ranges, ...randomSpec }: DropoutSpec): Tensor {
   const out = x.device.empty(x.shape, x.dtype);
   for (const { rows, offset, strides } of ranges) {
-    using to = rows ? out.slice(rows.axis, rows.from, rows.to) : out.detach();
-    using from = rows ? x.slice(rows.axis, rows.from, rows.to) : x.detach();
-    if (to.size > 0) x.device.kernels.dropout(to, from, { ...random, offset, strides });
+    using outputRange = rows ? out.slice(rows.axis, rows.start, rows.end) : out.detach();
+    using inputRange = rows ? x.slice(rows.axis, rows.start, rows.end) : x.detach();
+    if (outputRange.size > 0) x.device.kernels.dropout(outputRange, inputRange, { ...randomSpec, offset, strides });
   }
   return out;
 }
 
 const dropoutOp = defineOp({
   name: "dropout",
-  forward([x]: [Tensor], draw: DropoutSpec) {
-    return { output: applyDropout(x, draw), saved: { draw } };
+  forward([x]: [Tensor], dropout: DropoutSpec) {
+    return { output: applyDropout(x, dropout), saved: { draw: dropout } };
   },
   backward: ({ draw }, dOut) => [applyDropout(dOut, draw)],
 });

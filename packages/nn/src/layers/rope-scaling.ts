@@ -132,15 +132,15 @@ function yarn(options: YarnScalingOptions): RopeScaling {
   const { factor, originalLength, betaFast, betaSlow, truncate } = parsed;
   const compute = ({ headDim, base }: RopeParameters): Float64Array => {
     // The pair that turns so often within the original length, a real number.
-    const pairWithRotations = (turns: number) =>
+    const findPairIndex = (turns: number) =>
       (headDim * Math.log(originalLength / (turns * 2 * Math.PI))) / (2 * Math.log(base));
-    const [first, last] = [pairWithRotations(betaFast), pairWithRotations(betaSlow)];
-    const low = Math.max(truncate ? Math.floor(first) : first, 0);
-    const high = Math.min(truncate ? Math.ceil(last) : last, headDim - 1);
-    const rampWidth = high === low ? 0.001 : high - low;
-    return unscaledFrequencies({ headDim, base }).map((each, i) => {
-      const interpolated = Math.min(Math.max((i - low) / rampWidth, 0), 1);
-      return (each / factor) * interpolated + each * (1 - interpolated);
+    const [fastPair, slowPair] = [findPairIndex(betaFast), findPairIndex(betaSlow)];
+    const rampStart = Math.max(truncate ? Math.floor(fastPair) : fastPair, 0);
+    const rampEnd = Math.min(truncate ? Math.ceil(slowPair) : slowPair, headDim - 1);
+    const rampWidth = rampEnd === rampStart ? 0.001 : rampEnd - rampStart;
+    return unscaledFrequencies({ headDim, base }).map((frequency, i) => {
+      const interpolatedFraction = Math.min(Math.max((i - rampStart) / rampWidth, 0), 1);
+      return (frequency / factor) * interpolatedFraction + frequency * (1 - interpolatedFraction);
     });
   };
   return createScaling("yarn", compute, yarnAttentionFactor(parsed));
@@ -152,7 +152,7 @@ function yarnAttentionFactor({
   mscale,
   mscaleAllDim,
 }: Pick<YarnScalingOptions, "factor" | "attentionFactor" | "mscale" | "mscaleAllDim">): number {
-  const computeMscale = (by: number) => (factor <= 1 ? 1 : 0.1 * by * Math.log(factor) + 1);
+  const computeMscale = (mscaleFactor: number) => (factor <= 1 ? 1 : 0.1 * mscaleFactor * Math.log(factor) + 1);
   if (attentionFactor !== undefined) return attentionFactor;
   return mscale && mscaleAllDim ? computeMscale(mscale) / computeMscale(mscaleAllDim) : computeMscale(1);
 }
@@ -181,10 +181,10 @@ function llama3(options: Llama3ScalingOptions): RopeScaling {
     });
   }
   return createScaling("llama3", (rope) =>
-    unscaledFrequencies(rope).map((each) => {
-      const turns = (originalLength * each) / (2 * Math.PI);
-      const keptFraction = Math.min(Math.max((turns - lowFreqFactor) / (highFreqFactor - lowFreqFactor), 0), 1);
-      return (1 - keptFraction) * (each / factor) + keptFraction * each;
+    unscaledFrequencies(rope).map((frequency) => {
+      const turns = (originalLength * frequency) / (2 * Math.PI);
+      const unscaledFraction = Math.min(Math.max((turns - lowFreqFactor) / (highFreqFactor - lowFreqFactor), 0), 1);
+      return (1 - unscaledFraction) * (frequency / factor) + unscaledFraction * frequency;
     }),
   );
 }

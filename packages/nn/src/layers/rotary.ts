@@ -79,19 +79,19 @@ function computeAngles(
   try {
     sin = device.empty([rows.length, numPairs], "float32");
     const angles = new Float64Array(Math.min(chunkSize, cos.size));
-    for (let from = 0; from < cos.size; from += chunkSize) {
-      const angleChunk = angles.subarray(0, Math.min(chunkSize, cos.size - from));
+    for (let chunkStart = 0; chunkStart < cos.size; chunkStart += chunkSize) {
+      const angleChunk = angles.subarray(0, Math.min(chunkSize, cos.size - chunkStart));
       for (let i = 0; i < angleChunk.length; i++) {
-        angleChunk[i] = rows[Math.floor((from + i) / numPairs)]! * frequencies[(from + i) % numPairs]!;
+        angleChunk[i] = rows[Math.floor((chunkStart + i) / numPairs)]! * frequencies[(chunkStart + i) % numPairs]!;
       }
       writeAt(
         cos,
-        from,
+        chunkStart,
         angleChunk.map((angle) => attentionFactor * Math.cos(angle)),
       );
       writeAt(
         sin,
-        from,
+        chunkStart,
         angleChunk.map((angle) => attentionFactor * Math.sin(angle)),
       );
     }

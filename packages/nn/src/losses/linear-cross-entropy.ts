@@ -77,8 +77,8 @@ const linearCrossEntropyOp = defineOp({
       dBias: bias && needBias ? zeros(device, bias.shape) : null,
     };
     using buffers = new ChunkBuffers(weight, settings, { rows, dtype: x.dtype });
-    for (let from = 0; from < rows; from += settings.chunkRows) {
-      const range = [from, Math.min(from + settings.chunkRows, rows)] as const;
+    for (let chunkStart = 0; chunkStart < rows; chunkStart += settings.chunkRows) {
+      const range = [chunkStart, Math.min(chunkStart + settings.chunkRows, rows)] as const;
       using chunkInput = flatInput.slice(0, ...range);
       using chunkTargets = targets.slice(0, ...range);
       using result = losses.slice(1, ...range);
@@ -138,7 +138,7 @@ class ChunkBuffers implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    for (const each of [this.logits, this.scaledLogits, this.dLogits, this.lse, this.unitGradient]) each?.dispose();
+    for (const buffer of [this.logits, this.scaledLogits, this.dLogits, this.lse, this.unitGradient]) buffer?.dispose();
   }
 }
 
@@ -170,8 +170,8 @@ function accumulateChunk(
     kernels.scalar("mul", logits, logits, softcap);
   }
   using lse = buffers.lse.slice(0, 0, rows);
-  using loss = rowOf(outputs.losses, 0);
-  using countedRow = rowOf(outputs.losses, 1);
+  using loss = viewRow(outputs.losses, 0);
+  using countedRow = viewRow(outputs.losses, 1);
   kernels.crossEntropy({ loss, lse, counted: countedRow }, logits, target, spec);
   if (!buffers.dLogits) return;
   using dCappedLogits = buffers.dLogits.slice(0, 0, rows);
@@ -196,9 +196,9 @@ function addGradients({ x, weight }: ChunkInputs, { dx, dWeight, dBias }: SumGra
 }
 
 /** Row i of [2,R], as [R]. */
-function rowOf(pair: Tensor, i: number): Tensor {
-  using row = pair.slice(0, i, i + 1);
-  return row.reshape([pair.shape[1]!]);
+function viewRow(lossRows: Tensor, i: number): Tensor {
+  using row = lossRows.slice(0, i, i + 1);
+  return row.reshape([lossRows.shape[1]!]);
 }
 
 /**
@@ -245,10 +245,15 @@ function checkInputs(x: Tensor, head: OutputProjection, targets: Tensor): Output
       remedy: "pass the input of the output projection, and one class index per row",
     });
   }
-  for (const each of [weight, ...(bias ? [bias] : [])]) {
-    if (each.dtype === x.dtype) continue;
+  for (const operand of [weight, ...(bias ? [bias] : [])]) {
+    if (operand.dtype === x.dtype) continue;
     const remedy = "convert one operand with to(dtype)";
-    throw new DTypeError({ where, expected: `operands of the same dtype, ${x.dtype}`, received: each.dtype, remedy });
+    throw new DTypeError({
+      where,
+      expected: `operands of the same dtype, ${x.dtype}`,
+      received: operand.dtype,
+      remedy,
+    });
   }
   return { weight, bias };
 }

@@ -180,7 +180,7 @@ export class ScheduleFreeAdamW extends Optimizer {
   }
 
   override [Symbol.dispose](): void {
-    for (const each of this.#savedParameters ?? []) each.dispose();
+    for (const savedParameter of this.#savedParameters ?? []) savedParameter.dispose();
     this.#savedParameters = undefined;
     super[Symbol.dispose]();
   }

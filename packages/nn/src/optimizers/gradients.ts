@@ -9,7 +9,7 @@ import {
   ShapeError,
   type Tensor,
 } from "@mosaic/core";
-import { shardOf, unitsOf } from "../sharding/flat-parameters.ts";
+import { getShard, listUnits } from "../sharding/flat-parameters.ts";
 
 /**
  * Scales all gradients by one factor so that together they are no longer than `maxNorm` (Pascanu et al. 2013), and
@@ -37,12 +37,12 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
   }
   const parameters = [...new Set(model.parameters())];
   const unshardedGradients = parameters.flatMap((parameter) =>
-    parameter.grad && !shardOf(parameter) ? [parameter.grad] : [],
+    parameter.grad && !getShard(parameter) ? [parameter.grad] : [],
   );
-  const shardedGradients = parameters.flatMap((parameter) => shardOf(parameter)?.tensor.grad ?? []);
+  const shardedGradients = parameters.flatMap((parameter) => getShard(parameter)?.tensor.grad ?? []);
   const gradients = [...unshardedGradients, ...shardedGradients];
-  const [first] = gradients;
-  if (!first) {
+  const [firstGradient] = gradients;
+  if (!firstGradient) {
     throw new OptionError({
       where: "clipGradNorm",
       expected: "gradients",
@@ -50,8 +50,8 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
       remedy: "call clipGradNorm between backward and zeroGrad",
     });
   }
-  const { device } = first;
-  const group = unitsOf(parameters)[0]?.group;
+  const { device } = firstGradient;
+  const group = listUnits(parameters)[0]?.group;
   const norm =
     group && shardedGradients.length > 0 ? shardedNorm(group, unshardedGradients, shardedGradients) : l2Norm(gradients);
   if (maxNorm === Infinity) return norm;
@@ -70,8 +70,12 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
 }
 
 /** Of gradients of which every rank holds the whole, and others of which each holds a part: the parts' squares add over the ranks. */
-function shardedNorm(group: ProcessGroup, unshardedGradients: readonly Tensor[], sharded: readonly Tensor[]): Tensor {
-  const norm = l2Norm(sharded);
+function shardedNorm(
+  group: ProcessGroup,
+  unshardedGradients: readonly Tensor[],
+  shardedGradients: readonly Tensor[],
+): Tensor {
+  const norm = l2Norm(shardedGradients);
   const { kernels } = norm.device;
   kernels.unary("square", norm, norm);
   group.allReduce(norm, "sum", { label: "clipGradNorm" }).wait();
@@ -94,9 +98,9 @@ function l2Norm(gradients: readonly Tensor[]): Tensor {
   const numBlocks = blockCounts.reduce((sum, count) => sum + count, 0);
   using sumsOfSquares = device.empty([Math.max(1, numBlocks)], "float32");
   if (numBlocks === 0) device.kernels.fill(sumsOfSquares, 0);
-  let at = 0;
-  for (const each of gradients) {
-    using gradient = each.contiguous();
+  let blockIndex = 0;
+  for (const inputGradient of gradients) {
+    using gradient = inputGradient.contiguous();
     const numFullBlocks = Math.floor(gradient.size / blockSize);
     for (const [rows, length, offset] of [
       [numFullBlocks, blockSize, 0],
@@ -108,9 +112,9 @@ function l2Norm(gradients: readonly Tensor[]): Tensor {
         strides: [length, 1],
         offset: gradient.offset + offset,
       });
-      using blockSumsOfSquares = sumsOfSquares.view({ shape: [rows], strides: [1], offset: at });
+      using blockSumsOfSquares = sumsOfSquares.view({ shape: [rows], strides: [1], offset: blockIndex });
       device.kernels.rowDot(blockSumsOfSquares, blockRows, blockRows);
-      at += rows;
+      blockIndex += rows;
     }
   }
   const norm = device.empty([], "float32");
@@ -205,8 +209,8 @@ export class FiniteChecker {
     if (!device) return;
     using measuredNorms = device.empty([updatedSlots.length + 1], "float32");
     device.kernels.fill(measuredNorms, 0);
-    const copyToNorms = (at: number, x: Tensor): void => {
-      using target = measuredNorms.view({ shape: x.shape, strides: x.shape.map(() => 1), offset: at });
+    const copyToNorms = (slotIndex: number, x: Tensor): void => {
+      using target = measuredNorms.view({ shape: x.shape, strides: x.shape.map(() => 1), offset: slotIndex });
       device.kernels.copy(target, x);
     };
     for (const [i, { parameter }] of updatedSlots.entries()) {
@@ -215,7 +219,7 @@ export class FiniteChecker {
     }
     if (loss) copyToNorms(updatedSlots.length, loss);
     // Each rank measures its part of a sharded gradient: what is not finite on one is not on any.
-    const group = unitsOf(updatedSlots.map(({ source }) => source))[0]?.group;
+    const group = listUnits(updatedSlots.map(({ source }) => source))[0]?.group;
     group?.allReduce(measuredNorms, "sum", { label: "errorIfNonFinite" }).wait();
     const names = updatedSlots.map(({ name }) => name);
     const checkPromise = measuredNorms.read().then(

@@ -14,7 +14,7 @@ import {
   Tensor,
   checkModule,
 } from "@mosaic/core";
-import { type FlatParameters, gatherShard, shardOf } from "../sharding/flat-parameters.ts";
+import { type FlatParameters, gatherShard, getShard } from "../sharding/flat-parameters.ts";
 import { loadSharded, type PendingHostTensor, type ShardedEntry } from "../sharding/sharded-state.ts";
 import { FiniteChecker } from "./gradients.ts";
 import type { Schedule } from "./schedules.ts";
@@ -133,7 +133,7 @@ export abstract class Optimizer implements Disposable {
     this.lr = settings.lr ?? lr;
     this.#schedule = settings.schedule ?? (() => 1);
     this.slots = createSlots(model, settings.forParameter);
-    const units = this.slots.map(({ source }, i) => [shardOf(source)?.unit, i] as const);
+    const units = this.slots.map(({ source }, i) => [getShard(source)?.unit, i] as const);
     this.#lastSlotByUnit = new Map(units.flatMap(([unit, i]) => (unit ? [[unit, i] as const] : [])));
     this.#allowLocalGradients = settings.allowLocalGradients;
     this.#finiteChecker = settings.errorIfNonFinite ? new FiniteChecker(kind) : undefined;
@@ -167,7 +167,7 @@ export abstract class Optimizer implements Disposable {
     this.#finiteChecker?.postMeasurement(this.steps, this.slots, loss);
     for (const [i, slot] of this.slots.entries()) {
       this.#updateSlot(slot);
-      const unit = shardOf(slot.source)?.unit;
+      const unit = getShard(slot.source)?.unit;
       // The all-gather of a unit runs while the next ones move.
       if (unit && this.#lastSlotByUnit.get(unit) === i) unit.publish();
     }
@@ -266,7 +266,7 @@ export abstract class Optimizer implements Disposable {
   /** Names as PyTorch has them: "fc1.weight.exp_avg". */
   #entries(): readonly ShardedEntry[] {
     return this.slots.flatMap(({ name, source, first, second, master }) => {
-      const shard = shardOf(source);
+      const shard = getShard(source);
       return [
         { name: `${name}.${this.#firstName}`, shard, tensor: first },
         { name: `${name}.exp_avg_sq`, shard, tensor: second },
@@ -292,7 +292,7 @@ export abstract class Optimizer implements Disposable {
 
 /** Slots are those of the parameters as they were when the optimizer was made. */
 function checkSharding(where: string, { parameter, source }: Pick<OptimizerSlot, "parameter" | "source">): void {
-  if (parameter === (shardOf(source)?.tensor ?? source)) return;
+  if (parameter === (getShard(source)?.tensor ?? source)) return;
   throw new OptionError({
     where,
     expected: "parameters with the same sharding as when the optimizer was created",
@@ -307,9 +307,9 @@ function checkReduced(where: string, slots: readonly OptimizerSlot[], allowLocal
     const { requiresGrad, grad, replication } = source;
     // What moves a shard is what was reduced, whatever is allowed.
     const hasLocalGrad =
-      shardOf(source)?.unit.hasLocalGrad ?? (!allowLocal && grad !== null && replication?.hasLocalGrad);
+      getShard(source)?.unit.hasLocalGrad ?? (!allowLocal && grad !== null && replication?.hasLocalGrad);
     if (!requiresGrad || !hasLocalGrad) continue;
-    const isSharded = shardOf(source) !== undefined;
+    const isSharded = getShard(source) !== undefined;
     throw new OptionError({
       where,
       expected: `gradients reduced over the ${replication!.ranks} ranks`,
@@ -327,7 +327,7 @@ function createSlots(model: Module, forParameter: OverridesFunction = () => ({})
     seenParameters.add(parameter);
     const overrides = forParameter(name, parameter);
     const { lrScale, weightDecay } = parameterOverrides.parse(overrides, `forParameter("${name}")`);
-    const updatedTensor = shardOf(parameter)?.tensor ?? parameter;
+    const updatedTensor = getShard(parameter)?.tensor ?? parameter;
     return [
       { name, source: parameter, parameter: updatedTensor, ...createSlotTensors(updatedTensor), lrScale, weightDecay },
     ];
@@ -337,7 +337,7 @@ function createSlots(model: Module, forParameter: OverridesFunction = () => ({})
 function createSlotTensors(parameter: Tensor): Pick<OptimizerSlot, "first" | "second" | "master"> {
   const { device, shape, dtype } = parameter;
   const [first, second] = [keep(device.empty(shape, "float32")), keep(device.empty(shape, "float32"))];
-  for (const each of [first, second]) if (each.size > 0) device.kernels.fill(each, 0);
+  for (const moment of [first, second]) if (moment.size > 0) device.kernels.fill(moment, 0);
   if (dtype === "float32") return { first, second, master: null };
   const master = keep(device.empty(shape, "float32"));
   if (master.size > 0) device.kernels.copy(master, parameter);

@@ -20,10 +20,10 @@ export function constant(): Schedule {
  * [0, 1, 2, 3, 4, 100].map(schedule); // => [0.25, 0.5, 0.75, 1, 1, 1]
  * ```
  */
-export function linearWarmup(steps: number, after: Schedule = constant()): Schedule {
+export function linearWarmup(steps: number, nextSchedule: Schedule = constant()): Schedule {
   checkArgument("linearWarmup: steps", steps, positiveNumber);
-  checkFunction("linearWarmup: after", after);
-  return (step) => (step < steps ? (step + 1) / steps : after(step - steps));
+  checkFunction("linearWarmup: after", nextSchedule);
+  return (step) => (step < steps ? (step + 1) / steps : nextSchedule(step - steps));
 }
 
 export const decayOptions = defineOptions("decay", {

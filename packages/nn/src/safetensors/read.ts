@@ -165,8 +165,8 @@ export async function readHeader(
 }
 
 async function headerLength(path: string, file: ReadableFile, size: number): Promise<number> {
-  const begin = new DataView((await readBytes(file, 0, Math.min(8, size))).buffer);
-  const length = size < 8 ? Number.NaN : Number(begin.getBigUint64(0, true));
+  const lengthPrefix = new DataView((await readBytes(file, 0, Math.min(8, size))).buffer);
+  const length = size < 8 ? Number.NaN : Number(lengthPrefix.getBigUint64(0, true));
   if (length <= maxHeaderBytes && 8 + length <= size) return length;
   throw new FileError({
     where: path,
@@ -188,8 +188,8 @@ function decodeUtf8(path: string, bytes: Uint8Array): string {
 }
 
 /** Bytes [begin, end) in memory of their own: aligned for any element, and no more than one tensor at a time. */
-async function readBytes(file: ReadableFile, begin: number, end: number): Promise<Uint8Array<ArrayBuffer>> {
-  return readInto(new Uint8Array(end - begin), file, begin);
+async function readBytes(file: ReadableFile, start: number, end: number): Promise<Uint8Array<ArrayBuffer>> {
+  return readInto(new Uint8Array(end - start), file, start);
 }
 
 /** Fills `bytes` with those of the file from `begin` on. */

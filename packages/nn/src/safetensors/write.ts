@@ -56,8 +56,8 @@ export async function writeSafetensors(
   tensors: TensorMap,
   metadata: Readonly<Record<string, string>> = {},
 ): Promise<void> {
-  const staged = await stageSafetensors(path, tensors, metadata);
-  await staged.publish();
+  const stagedFile = await stageSafetensors(path, tensors, metadata);
+  await stagedFile.publish();
 }
 
 /** The first half of `writeSafetensors`: whole on the disk under a temporary name. `onWrite` is called with all bytes, in order. */
@@ -69,18 +69,18 @@ export async function stageSafetensors(
 ): Promise<StagedFile> {
   checkPath("writeSafetensors", path);
   checkMetadata(metadata);
-  const parts = collectTensors(tensors);
-  const header = encodeHeader(parts, metadata);
+  const tensorData = collectTensors(tensors);
+  const header = encodeHeader(tensorData, metadata);
   // Waits for every value even if one fails, or the others' failures would be unhandled rejections.
-  const outcomes = await Promise.allSettled(parts.map(({ values }) => values));
-  for (const outcome of outcomes) if (outcome.status === "rejected") throw outcome.reason;
+  const readOutcomes = await Promise.allSettled(tensorData.map(({ values }) => values));
+  for (const outcome of readOutcomes) if (outcome.status === "rejected") throw outcome.reason;
   return stageFile(path, async (append) => {
     const write = (bytes: Uint8Array): Promise<void> => {
       onWrite?.(bytes);
       return append(bytes);
     };
     await write(header);
-    for (const { dtype, values } of parts) await write(toBytes(dtype, await values));
+    for (const { dtype, values } of tensorData) await write(toBytes(dtype, await values));
   });
 }
 
@@ -111,7 +111,7 @@ function isTensorLike(tensor: unknown): boolean {
 /** As the reference implementation orders them: larger elements first, so that all lie aligned; then by name. */
 function collectTensors(tensors: TensorMap): TensorData[] {
   expectValue("writeSafetensors", tensors instanceof Map, "a Map of tensors by name", tensors);
-  const parts = [...tensors].map(([name, tensor]): TensorData => {
+  const tensorData = [...tensors].map(([name, tensor]): TensorData => {
     expectValue(
       `writeSafetensors, "${String(name)}"`,
       isTensorLike(tensor),
@@ -135,14 +135,14 @@ function collectTensors(tensors: TensorMap): TensorData[] {
     const values = tensor instanceof Tensor ? tensor.read() : Promise.resolve(tensor.values);
     return { name, dtype, shape, bytes: numel(shape) * dtypeBytes[dtype], values };
   });
-  return parts.sort((a, b) => dtypeBytes[b.dtype] - dtypeBytes[a.dtype] || (a.name < b.name ? -1 : 1));
+  return tensorData.sort((a, b) => dtypeBytes[b.dtype] - dtypeBytes[a.dtype] || (a.name < b.name ? -1 : 1));
 }
 
 /** The length and the JSON, padded with spaces so that the tensors begin at a multiple of eight bytes. */
-function encodeHeader(parts: readonly TensorData[], metadata: Readonly<Record<string, string>>): Uint8Array {
-  let begin = 0;
-  const entries = parts.map(({ name, dtype, shape, bytes }) => {
-    const offsets = [begin, (begin += bytes)];
+function encodeHeader(tensorData: readonly TensorData[], metadata: Readonly<Record<string, string>>): Uint8Array {
+  let dataStart = 0;
+  const entries = tensorData.map(({ name, dtype, shape, bytes }) => {
+    const offsets = [dataStart, (dataStart += bytes)];
     return [name, { dtype: dtypeNames[dtype], shape, data_offsets: offsets }];
   });
   const metadataEntries = Object.keys(metadata).length > 0 ? [["__metadata__", metadata]] : [];

@@ -10,7 +10,7 @@ import {
   type Work,
 } from "@mosaic/core";
 import { moveInto } from "./flat-tensor.ts";
-import { PostedReduction, reduceOpOf } from "./posted-reduction.ts";
+import { PostedReduction, selectReduceOp } from "./posted-reduction.ts";
 
 // Parameters of one unit, of one dtype, in one buffer [ranks · S]: rank r of the data axis holds elements [r · S, (r + 1) · S).
 
@@ -45,13 +45,13 @@ export interface FlatParametersOptions {
 const shards = new WeakMap<Tensor, ParameterShard>();
 
 /** What this rank holds of a parameter that is sharded; undefined for any other. */
-export function shardOf(parameter: Tensor): ParameterShard | undefined {
+export function getShard(parameter: Tensor): ParameterShard | undefined {
   return shards.get(parameter);
 }
 
 /** The buffers of the sharded among some parameters, each once. */
-export function unitsOf(parameters: readonly Tensor[]): readonly FlatParameters[] {
-  return [...new Set(parameters.flatMap((parameter) => shardOf(parameter)?.unit ?? []))];
+export function listUnits(parameters: readonly Tensor[]): readonly FlatParameters[] {
+  return [...new Set(parameters.flatMap((parameter) => getShard(parameter)?.unit ?? []))];
 }
 
 /** The parameters of a unit that are communicated together. */
@@ -96,7 +96,7 @@ export class FlatParameters implements GradientReducer, Disposable {
     ctx.device.kernels.fill(this.#flatTensor, 0);
     for (const [i, [, parameter]] of parameters.entries()) moveInto(this.#flatTensor, parameter, offsets[i]!);
     const ownShard = keep(this.#flatTensor.slice(0, rank * shardSize, (rank + 1) * shardSize));
-    this.#shard = stage === 3 ? keep(copyOf(ownShard)) : ownShard;
+    this.#shard = stage === 3 ? keep(cloneTensor(ownShard)) : ownShard;
     if (stage === 3) ownShard.dispose();
     this.shards = parameters.map(([name, parameter], i) =>
       this.#addShard(name, parameter, { offset: offsets[i]!, trainable: options.trainable }),
@@ -107,16 +107,16 @@ export class FlatParameters implements GradientReducer, Disposable {
   #addShard(
     name: string,
     parameter: Tensor,
-    at: { readonly offset: number; readonly trainable: boolean },
+    placement: { readonly offset: number; readonly trainable: boolean },
   ): ParameterShard {
     const { rank, size: ranks } = this.group;
     const shardSize = this.#shard.size;
-    const clip = (position: number): number => Math.min(parameter.size, Math.max(0, position - at.offset));
+    const clip = (position: number): number => Math.min(parameter.size, Math.max(0, position - placement.offset));
     const counts = Array.from({ length: ranks }, (_, r) => clip((r + 1) * shardSize) - clip(r * shardSize));
     const start = clip(rank * shardSize);
-    const offset = counts[rank]! > 0 ? at.offset + start - rank * shardSize : 0;
+    const offset = counts[rank]! > 0 ? placement.offset + start - rank * shardSize : 0;
     const tensor = keep(this.#shard.slice(0, offset, offset + counts[rank]!));
-    tensor.requiresGrad = at.trainable;
+    tensor.requiresGrad = placement.trainable;
     const shard = { name, parameter, unit: this, counts, start, tensor };
     shards.set(parameter, shard);
     // A stage shards gradients of parameters that are trained; those of a rank alone have no record yet.
@@ -246,9 +246,9 @@ export class FlatParameters implements GradientReducer, Disposable {
       this.#gradient = keep(device.empty(this.#shard.shape, "float32"));
       device.kernels.fill(this.#gradient, 0);
     } else if (this.#needsReduce) {
-      const otherAxes = mesh.axes.filter((axis) => axis !== this.#axis && mesh.shape[axis]! > 1);
-      for (const axis of otherAxes)
-        mesh.group(axis).allReduce(this.#gradient, reduceOpOf(axis), { label: "gradients" }).wait();
+      const replicaAxes = mesh.axes.filter((axis) => axis !== this.#axis && mesh.shape[axis]! > 1);
+      for (const axis of replicaAxes)
+        mesh.group(axis).allReduce(this.#gradient, selectReduceOp(axis), { label: "gradients" }).wait();
     }
     this.#needsReduce = false;
     for (const { tensor } of this.shards) {
@@ -267,9 +267,9 @@ export class FlatParameters implements GradientReducer, Disposable {
     this.#earlyReduction = undefined;
     this.#numBackwards = 0;
     for (const { tensor, parameter } of this.shards) {
-      for (const each of [tensor, parameter]) {
-        each.grad?.dispose();
-        each.grad = null;
+      for (const shardedTensor of [tensor, parameter]) {
+        shardedTensor.grad?.dispose();
+        shardedTensor.grad = null;
       }
     }
     this.#gradient?.dispose();
@@ -313,7 +313,7 @@ function roundUp(count: number, multiple: number): number {
   return Math.ceil(count / multiple) * multiple;
 }
 
-function copyOf(x: Tensor): Tensor {
+function cloneTensor(x: Tensor): Tensor {
   const copy = x.device.empty(x.shape, x.dtype);
   x.device.kernels.copy(copy, x);
   return copy;

@@ -2,8 +2,8 @@ import type { Tensor } from "@mosaic/core";
 
 /** Elements from `offset` on become those of a tensor. */
 export function copyInto(flat: Tensor, x: Tensor, offset: number): void {
-  using flatRange = flat.slice(0, offset, offset + x.size);
-  using target = flatRange.reshape(x.shape);
+  using targetRange = flat.slice(0, offset, offset + x.size);
+  using target = targetRange.reshape(x.shape);
   if (x.size > 0) x.device.kernels.copy(target, x);
 }
 

@@ -14,7 +14,7 @@ import {
   Tensor,
 } from "@mosaic/core";
 import { ModuleList } from "../layers/containers.ts";
-import { FlatParameters, shardOf, unitsOf, type ZeroStage } from "./flat-parameters.ts";
+import { FlatParameters, getShard, listUnits, type ZeroStage } from "./flat-parameters.ts";
 
 export const fullyShardOptions = defineOptions("fullyShard", {
   /**
@@ -76,7 +76,7 @@ export function fullyShard<M extends Module>(ctx: Context, model: M, options?: F
   const { size } = ctx.mesh.group(axis);
   for (const [name, parameter] of model.namedParameters()) {
     parameter.assertNotDisposed("fullyShard");
-    if (!shardOf(parameter)) continue;
+    if (!getShard(parameter)) continue;
     throw new OptionError({
       where: "fullyShard",
       expected: "a model that is not sharded",
@@ -90,7 +90,7 @@ export function fullyShard<M extends Module>(ctx: Context, model: M, options?: F
     parts: flatten(ctx, parameters, { stage, axis }),
   }));
   for (const flatParameters of flatUnits.flatMap(({ parts }) => parts)) model.addResource(flatParameters);
-  if (stage > 1) addHooks(model, flatUnits);
+  if (stage > 1) addGatherHooks(model, flatUnits);
   else addReduceHooks(flatUnits.slice(0, -1));
   return model;
 }
@@ -141,9 +141,9 @@ function flatten(
   options: { readonly stage: ZeroStage; readonly axis: string },
 ): readonly FlatParameters[] {
   const groups = new Map<string, [string, Tensor][]>();
-  for (const each of parameters) {
-    const key = `${each[1].dtype} ${each[1].requiresGrad}`;
-    groups.set(key, [...(groups.get(key) ?? []), each]);
+  for (const namedParameter of parameters) {
+    const key = `${namedParameter[1].dtype} ${namedParameter[1].requiresGrad}`;
+    groups.set(key, [...(groups.get(key) ?? []), namedParameter]);
   }
   return [...groups.values()].map((group) => {
     const { dtype, requiresGrad } = group[0]![1];
@@ -157,7 +157,7 @@ interface FlatUnit {
 }
 
 /** What a unit's backward ends with: its gradients travel while the next unit computes, and those of the one before have arrived. */
-function unitReducer(): (unit: FlatUnit) => void {
+function createUnitReducer(): (unit: FlatUnit) => void {
   let previousUnit: FlatUnit | undefined;
   return (unit) => {
     if (previousUnit !== unit) for (const flatParameters of previousUnit?.parts ?? []) flatParameters.finishBackward();
@@ -168,7 +168,7 @@ function unitReducer(): (unit: FlatUnit) => void {
 
 /** Stage 1: parameters and gradients are whole, and only the reduction begins in the backward. */
 function addReduceHooks(units: readonly FlatUnit[]): void {
-  const reduce = unitReducer();
+  const reduce = createUnitReducer();
   for (const unit of units) {
     unit.module.registerForwardPreHook(
       (args) => mapTensors(args, (x) => attachBackwardHook(x, () => reduce(unit))) as readonly unknown[],
@@ -177,7 +177,7 @@ function addReduceHooks(units: readonly FlatUnit[]): void {
 }
 
 /** Stages 2 and 3. */
-function addHooks(model: Module, flatUnits: readonly FlatUnit[]): void {
+function addGatherHooks(model: Module, flatUnits: readonly FlatUnit[]): void {
   const units = flatUnits.slice(0, -1);
   const root = flatUnits.at(-1)!;
   model.registerForwardPreHook((args) => {
@@ -187,10 +187,10 @@ function addHooks(model: Module, flatUnits: readonly FlatUnit[]): void {
   // Frozen parameters have no gradients to wait for: they go when those of the others are reduced.
   for (const flatParameters of flatUnits.flatMap(({ parts }) => parts)) {
     flatParameters.afterReduce = () => {
-      for (const each of root.parts) each.release();
+      for (const rootParameters of root.parts) rootParameters.release();
     };
   }
-  const reduce = unitReducer();
+  const reduce = createUnitReducer();
   let [lastUnitIndex, isRecomputing] = [-1, false];
   for (const [i, unit] of units.entries()) {
     const gatherUnit = (nextUnit: FlatUnit | undefined): void => {
@@ -241,7 +241,9 @@ function mapTensors(value: unknown, replace: (x: Tensor) => Tensor): unknown {
   if (value instanceof Tensor) return replace(value);
   if (Array.isArray(value)) return value.map((each) => mapTensors(each, replace));
   if (typeof value !== "object" || value === null || Object.getPrototypeOf(value) !== Object.prototype) return value;
-  return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, mapTensors(each, replace)]));
+  return Object.fromEntries(
+    Object.entries(value).map(([name, nestedValue]) => [name, mapTensors(nestedValue, replace)]),
+  );
 }
 
 /**
@@ -262,12 +264,12 @@ function mapTensors(value: unknown, replace: (x: Tensor) => Tensor): unknown {
 export function summonFullParameters<T>(model: Module, body: () => T): T {
   checkModule("summonFullParameters: model", model);
   checkFunction("summonFullParameters: body", body);
-  const units = unitsOf(model.parameters()).filter((unit) => !unit.isGathered);
+  const units = listUnits(model.parameters()).filter((unit) => !unit.isGathered);
   for (const unit of units) unit.startGather();
   for (const unit of units) unit.gather();
   try {
     const result = noGrad(body);
-    for (const unit of unitsOf(model.parameters())) unit.writeBack();
+    for (const unit of listUnits(model.parameters())) unit.writeBack();
     return result;
   } finally {
     for (const unit of units) unit.release();

@@ -34,16 +34,16 @@ export class PostedReduction implements Disposable {
     this.#packedGradients = parameters.map((parameter) => {
       const { grad } = parameter;
       if (grad && !grad.isDisposed) copyInto(this.#bucket, grad, parameter.offset);
-      return { parameter, grad, version: versionOf(grad) };
+      return { parameter, grad, version: getVersion(grad) };
     });
     this.out = keep(device.empty([elementsPerRank], "float32"));
-    this.#work = group.reduceScatter(this.out, this.#bucket, reduceOpOf(axis), { label: "gradients" });
+    this.#work = group.reduceScatter(this.out, this.#bucket, selectReduceOp(axis), { label: "gradients" });
   }
 
   /** Whether the parameters still have the gradients that were packed. */
   get isCurrent(): boolean {
     return this.#packedGradients.every(
-      ({ parameter, grad, version }) => parameter.grad === grad && versionOf(grad) === version,
+      ({ parameter, grad, version }) => parameter.grad === grad && getVersion(grad) === version,
     );
   }
 
@@ -60,11 +60,11 @@ export class PostedReduction implements Disposable {
   }
 }
 
-function versionOf(grad: Tensor | null): number {
+function getVersion(grad: Tensor | null): number {
   return grad && !grad.isDisposed ? grad.storage.version : -1;
 }
 
 /** Gradients add over sequence axes, and are averaged over samples. */
-export function reduceOpOf(axis: string): "mean" | "sum" {
+export function selectReduceOp(axis: string): "mean" | "sum" {
   return axis === "dp" ? "mean" : "sum";
 }

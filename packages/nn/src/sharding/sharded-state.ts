@@ -12,7 +12,7 @@ import {
   Storage,
   Tensor,
 } from "@mosaic/core";
-import { type ParameterShard, shardOf, unitsOf } from "./flat-parameters.ts";
+import { type ParameterShard, getShard, listUnits } from "./flat-parameters.ts";
 
 /** A tensor of a state: whole, or this rank's elements of one that has the shape of a sharded parameter. */
 export interface ShardedEntry {
@@ -30,10 +30,10 @@ export interface PendingHostTensor {
 
 /** All values, once they are there. Waits for each, so that a failure of one leaves no unhandled rejection of another. */
 export async function awaitHostTensors(
-  pending: ReadonlyMap<string, PendingHostTensor>,
+  pendingTensors: ReadonlyMap<string, PendingHostTensor>,
 ): Promise<Map<string, HostTensor>> {
-  const outcomes = await Promise.allSettled([...pending.values()].map(({ values }) => values));
-  const entries = [...pending].map(([name, { dtype, shape }], i): [string, HostTensor] => {
+  const outcomes = await Promise.allSettled([...pendingTensors.values()].map(({ values }) => values));
+  const entries = [...pendingTensors].map(([name, { dtype, shape }], i): [string, HostTensor] => {
     const outcome = outcomes[i]!;
     if (outcome.status === "rejected") throw outcome.reason;
     return [name, { dtype, shape, values: outcome.value }];
@@ -45,16 +45,16 @@ export async function awaitHostTensors(
 export function hostStateDict(model: Module, isRead: boolean): Map<string, PendingHostTensor> {
   const state = model.stateDict();
   const host = new Map<string, PendingHostTensor>();
-  const read = (name: string, { dtype, shape }: Tensor, values: () => Promise<Float32Array>): void => {
+  const addPendingTensor = (name: string, { dtype, shape }: Tensor, values: () => Promise<Float32Array>): void => {
     host.set(name, { dtype, shape, values: isRead ? values() : Promise.resolve(new Float32Array()) });
   };
-  const releasedUnits = new Set(unitsOf(model.parameters()).filter((unit) => !unit.isGathered));
+  const releasedUnits = new Set(listUnits(model.parameters()).filter((unit) => !unit.isGathered));
   for (const unit of releasedUnits) {
     unit.gather();
-    for (const [name, x] of state) if (shardOf(x)?.unit === unit) read(name, x, () => x.read());
+    for (const [name, x] of state) if (getShard(x)?.unit === unit) addPendingTensor(name, x, () => x.read());
     unit.release();
   }
-  for (const [name, x] of state) if (!host.has(name)) read(name, x, () => x.read());
+  for (const [name, x] of state) if (!host.has(name)) addPendingTensor(name, x, () => x.read());
   return new Map([...state.keys()].map((name) => [name, host.get(name)!]));
 }
 
@@ -64,7 +64,7 @@ export function loadModelState(
   tensors: ReadonlyMap<string, HostTensor>,
   options: Pick<LoadOptions, "dryRun">,
 ): void {
-  const units = unitsOf(model.parameters());
+  const units = listUnits(model.parameters());
   if (units.length === 0) return void model.loadStateDict(tensors, options);
   const where = `${model.constructor.name}.loadStateDict`;
   loadState(where, model.stateDict(), tensors, { dryRun: true });
@@ -72,8 +72,8 @@ export function loadModelState(
   for (const unit of units) unit.release();
   for (const [name, target] of model.stateDict()) {
     const { values } = tensors.get(name)!;
-    const shard = shardOf(target);
-    if (shard && !shard.unit.isGathered) writePart({ name, shard, tensor: shard.tensor }, values);
+    const shard = getShard(target);
+    if (shard && !shard.unit.isGathered) writeShard({ name, shard, tensor: shard.tensor }, values);
     else target.device.write(target, values);
   }
 }
@@ -85,19 +85,21 @@ export function loadSharded(
   state: ReadonlyMap<string, Tensor | HostTensor>,
   options: Pick<LoadOptions, "dryRun">,
 ): void {
-  const targets = new Map(entries.map(({ name, shard, tensor }) => [name, shard ? metaTensor(shard, tensor) : tensor]));
+  const targets = new Map(
+    entries.map(({ name, shard, tensor }) => [name, shard ? createMetaTensor(shard, tensor) : tensor]),
+  );
   const isSharded = entries.some(({ shard }) => shard !== undefined);
   loadState(where, targets, state, isSharded ? { dryRun: true } : options);
   if (!isSharded || options.dryRun) return;
   for (const entry of entries) {
     const source = state.get(entry.name)!;
-    if (!(source instanceof Tensor)) writePart(entry, source.values);
-    else copyPart(entry, source);
+    if (!(source instanceof Tensor)) writeShard(entry, source.values);
+    else copyShard(entry, source);
   }
 }
 
 /** A tensor of the parameter's shape without memory, as PyTorch's of the meta device: what shapes are compared with. */
-function metaTensor({ parameter }: ParameterShard, { dtype, device }: Tensor): Tensor {
+function createMetaTensor({ parameter }: ParameterShard, { dtype, device }: Tensor): Tensor {
   const { shape, strides } = parameter;
   return new Tensor({
     device,
@@ -117,12 +119,12 @@ class MetaStorage extends Storage {
   protected free(): void {}
 }
 
-function writePart({ shard, tensor }: ShardedEntry, values: Float32Array): void {
+function writeShard({ shard, tensor }: ShardedEntry, values: Float32Array): void {
   const start = shard?.start ?? 0;
   if (tensor.size > 0) tensor.device.write(tensor, values.subarray(start, start + tensor.size));
 }
 
-function copyPart({ shard, tensor }: ShardedEntry, source: Tensor): void {
+function copyShard({ shard, tensor }: ShardedEntry, source: Tensor): void {
   if (tensor.size === 0) return;
   noGrad(() => {
     using contiguousSource = source.contiguous();

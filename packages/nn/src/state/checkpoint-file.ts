@@ -36,7 +36,7 @@ function tryParseJson(text: string | undefined): Partial<StateMetadata> | undefi
 }
 
 /** Steps that the optimizer had taken; 0 without one. */
-export function getSteps({ optimizer }: StateMetadata): number {
+export function getStepCount({ optimizer }: StateMetadata): number {
   return optimizer?.numbers.steps ?? 0;
 }
 
@@ -51,7 +51,7 @@ export async function inspectCheckpoint(path: string): Promise<CheckpointFile> {
   try {
     const { metadata, bytes } = await readSafetensorsMetadata(path);
     const state = parseStateMetadata(path, metadata);
-    return { kind: "complete", steps: getSteps(state), trainingId: state.trainingId ?? null, bytes };
+    return { kind: "complete", steps: getStepCount(state), trainingId: state.trainingId ?? null, bytes };
   } catch (error) {
     if (error instanceof FileError) return { kind: "damaged", reason: error.message };
     if (["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "")) return { kind: "absent" };
@@ -85,7 +85,7 @@ export function checkJsonValue(where: string, value: unknown, ancestors: readonl
   const prototype: unknown = Object.getPrototypeOf(value);
   const isPlainObject = prototype === null || Object.getPrototypeOf(prototype) === null;
   if (!isPlainObject) return fail(`a ${value.constructor.name}`);
-  for (const [name, each] of Object.entries(value)) {
-    if (each !== undefined) checkJsonValue(`${where}.${name}`, each, path);
+  for (const [name, nestedValue] of Object.entries(value)) {
+    if (nestedValue !== undefined) checkJsonValue(`${where}.${name}`, nestedValue, path);
   }
 }

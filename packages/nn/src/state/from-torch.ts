@@ -46,8 +46,8 @@ export function fromTorch(state: ReadonlyMap<string, HostTensor>, model: Module)
       result.set(`${path}qkv_proj.${kind}`, tensor);
     else if (projection === "in" && modelState.has(`${path}q_proj.${kind}`)) {
       const rows = modelState.get(`${path}q_proj.${kind}`)!.shape[0]!;
-      result.set(`${path}q_proj.${kind}`, sliceRows(name, tensor, { from: 0, to: rows }));
-      result.set(`${path}kv_proj.${kind}`, sliceRows(name, tensor, { from: rows, to: tensor.shape[0]! }));
+      result.set(`${path}q_proj.${kind}`, sliceRows(name, tensor, { start: 0, end: rows }));
+      result.set(`${path}kv_proj.${kind}`, sliceRows(name, tensor, { start: rows, end: tensor.shape[0]! }));
     } else if (projection === "q" && modelState.has(`${path}q_proj.${kind}`))
       result.set(`${path}q_proj.${kind}`, tensor);
     else if (projection === "k" && modelState.has(`${path}kv_proj.${kind}`)) {
@@ -60,17 +60,17 @@ export function fromTorch(state: ReadonlyMap<string, HostTensor>, model: Module)
 function sliceRows(
   name: string,
   { dtype, shape, values }: HostTensor,
-  { from, to }: { from: number; to: number },
+  { start, end }: { start: number; end: number },
 ): HostTensor {
   const [count = 0, ...rowShape] = shape;
   const width = countElements(rowShape);
-  if (from > count)
+  if (start > count)
     throw new ShapeError({
       where: `fromTorch, "${name}"`,
-      expected: `more than ${from} rows`,
+      expected: `more than ${start} rows`,
       received: String(count),
     });
-  return { dtype, shape: [to - from, ...rowShape], values: values.slice(from * width, to * width) };
+  return { dtype, shape: [end - start, ...rowShape], values: values.slice(start * width, end * width) };
 }
 
 function concatenateKv(name: string, [k, v]: readonly [HostTensor, HostTensor | undefined]): HostTensor {

@@ -126,15 +126,15 @@ function checkSameTraining(
 }
 
 /** `Map.groupBy`, which Node 20 lacks. */
-function groupBy<Key, T>(items: readonly T[], keyOf: (each: T) => Key): ReadonlyMap<Key, readonly T[]> {
-  const keys = new Set(items.map((each) => keyOf(each)));
-  return new Map([...keys].map((key) => [key, items.filter((each) => keyOf(each) === key)]));
+function groupBy<Key, T>(items: readonly T[], getKey: (each: T) => Key): ReadonlyMap<Key, readonly T[]> {
+  const keys = new Set(items.map((each) => getKey(each)));
+  return new Map([...keys].map((key) => [key, items.filter((each) => getKey(each) === key)]));
 }
 
 /** "one on n0, n1 and one on n2". */
 function listHosts(groups: readonly (readonly [what: string, on: readonly { readonly host: HostRanks }[]])[]): string {
   return groups
-    .map(([description, on]) => `${description} on ${on.map(({ host }) => host.name).join(", ")}`)
+    .map(([description, holders]) => `${description} on ${holders.map(({ host }) => host.name).join(", ")}`)
     .join(" and ");
 }
 
@@ -165,33 +165,35 @@ export async function fetchNewest(ctx: Context, call: CheckpointRequest): Promis
   const hostsWithoutCheckpoint = hosts.filter((host) => !replicas.includes(host));
   if (hostsWithoutCheckpoint.length === 0) return { path, async release() {} };
   // The hosts that have it share the work.
-  const rankPairs = hostsWithoutCheckpoint.map((host, i) => ({
+  const transferPairs = hostsWithoutCheckpoint.map((host, i) => ({
     from: replicas[i % replicas.length]!.ranks[0]!,
     to: host.ranks[0]!,
   }));
   const transfer = { path, bytes: newest.bytes, label: where };
-  let staged: StagedFile | undefined;
+  let stagedFile: StagedFile | undefined;
   try {
     const stagedPaths = await runOnAllRanks(ctx, where, async () => {
-      const to = rankPairs.filter(({ from }) => from === ctx.rank).map((pair) => pair.to);
-      if (to.length > 0) await sendFile(ctx, to, transfer);
-      const incomingPair = rankPairs.find((pair) => pair.to === ctx.rank);
-      if (!incomingPair) return null;
-      staged = await receiveFile(ctx, incomingPair.from, transfer, (messages) => stageMessages(call, digest, messages));
-      return staged.path;
+      const receivers = transferPairs.filter(({ from }) => from === ctx.rank).map((pair) => pair.to);
+      if (receivers.length > 0) await sendFile(ctx, receivers, transfer);
+      const incomingTransfer = transferPairs.find((pair) => pair.to === ctx.rank);
+      if (!incomingTransfer) return null;
+      stagedFile = await receiveFile(ctx, incomingTransfer.from, transfer, (messages) =>
+        stageMessages(call, digest, messages),
+      );
+      return stagedFile.path;
     });
     const [firstRank] = hosts.find(({ ranks }) => ranks.includes(ctx.rank))!.ranks;
     // Copies of the host of rank 0 stay its own.
     if (options.copies === "rank0") {
-      return { path: stagedPaths[firstRank!] ?? path, release: async () => void (await staged?.discard()) };
+      return { path: stagedPaths[firstRank!] ?? path, release: async () => void (await stagedFile?.discard()) };
     }
     await runOnAllRanks(ctx, where, async () => {
-      await staged?.publish();
+      await stagedFile?.publish();
       return null;
     });
     return { path, async release() {} };
   } catch (error) {
-    await staged?.discard();
+    await stagedFile?.discard();
     throw error;
   }
 }
@@ -237,15 +239,15 @@ async function stageMessages(
   messages: AsyncIterable<Uint8Array>,
 ): Promise<StagedFile> {
   const hash = createHash("sha256");
-  const staged = await stageFile(path, async (append) => {
+  const stagedFile = await stageFile(path, async (append) => {
     for await (const message of messages) {
       hash.update(message);
       await append(message);
     }
   });
   const receivedDigest = hash.digest("hex");
-  if (receivedDigest === digest) return staged;
-  await staged.discard();
+  if (receivedDigest === digest) return stagedFile;
+  await stagedFile.discard();
   throw new FileError({
     where,
     expected: `a copy with SHA-256 ${digest}`,
@@ -260,14 +262,14 @@ export async function publishOnHosts(
   ctx: Context,
   { where }: CheckpointRequest,
   hosts: readonly HostRanks[],
-  stage: (observe: (bytes: Uint8Array) => void) => Promise<StagedFile>,
+  stageToFile: (observe: (bytes: Uint8Array) => void) => Promise<StagedFile>,
 ): Promise<void> {
   let staged: StagedFile | undefined;
   try {
     const digests = await runOnAllRanks(ctx, where, async () => {
       if (!isFirstOnHost(ctx, hosts)) return null;
       const hash = createHash("sha256");
-      staged = await stage((bytes) => hash.update(bytes));
+      staged = await stageToFile((bytes) => hash.update(bytes));
       return hash.digest("hex");
     });
     checkEqualDigests(

@@ -41,11 +41,11 @@ async function allGatherTexts(ctx: Context, text: string, label: string): Promis
   using allBytes = empty(ctx, [counts.reduce((sum, count) => sum + count)]);
   ctx.world.allGather(allBytes, ownBytes, { label, counts }).wait();
   const packed = await allBytes.read();
-  let begin = 0;
+  let textStart = 0;
   return lengths.map((length, rank) => {
-    const end = begin + counts[rank]!;
-    const bytes = unpackBytes(packed.subarray(begin, end), length);
-    begin = end;
+    const end = textStart + counts[rank]!;
+    const bytes = unpackBytes(packed.subarray(textStart, end), length);
+    textStart = end;
     return new TextDecoder().decode(bytes);
   });
 }
@@ -88,7 +88,7 @@ export interface FileTransfer {
 }
 
 /** Sends a file to ranks that each call `receiveFile`. If it cannot be read, the rest is zeros, and this throws at the end. */
-export async function sendFile(ctx: Context, to: readonly number[], transfer: FileTransfer): Promise<void> {
+export async function sendFile(ctx: Context, receivers: readonly number[], transfer: FileTransfer): Promise<void> {
   const { path, bytes, label } = transfer;
   let failure: unknown;
   const file = await open(path, "r").catch((error: unknown) => void (failure = error));
@@ -105,7 +105,7 @@ export async function sendFile(ctx: Context, to: readonly number[], transfer: Fi
     using tensor = fromArray(ctx, packBytes(message), [Math.ceil(message.length / 3)]);
     ctx.world
       .sendRecv(
-        to.map((rank) => ({ tensor, to: rank })),
+        receivers.map((rank) => ({ tensor, to: rank })),
         { label },
       )
       .wait();
@@ -122,7 +122,7 @@ export async function sendFile(ctx: Context, to: readonly number[], transfer: Fi
  */
 export async function receiveFile<T>(
   ctx: Context,
-  from: number,
+  sender: number,
   { bytes, label }: Omit<FileTransfer, "path">,
   consume: (messages: AsyncIterable<Uint8Array>) => Promise<T>,
 ): Promise<T> {
@@ -131,7 +131,7 @@ export async function receiveFile<T>(
     while (bytesReceived < bytes) {
       const length = Math.min(messageBytes, bytes - bytesReceived);
       using tensor = empty(ctx, [Math.ceil(length / 3)]);
-      ctx.world.sendRecv([{ tensor, from }], { label }).wait();
+      ctx.world.sendRecv([{ tensor, from: sender }], { label }).wait();
       bytesReceived += length;
       yield unpackBytes(await tensor.read(), length);
     }

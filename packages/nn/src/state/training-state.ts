@@ -6,9 +6,9 @@ import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
 import { checkPath, FileError } from "../safetensors/format.ts";
 import { readSafetensors, type SafetensorsFile } from "../safetensors/read.ts";
 import { stageSafetensors, type TensorMap, writeSafetensors } from "../safetensors/write.ts";
-import { unitsOf } from "../sharding/flat-parameters.ts";
+import { listUnits } from "../sharding/flat-parameters.ts";
 import { awaitHostTensors, hostStateDict, loadModelState } from "../sharding/sharded-state.ts";
-import { checkJsonValue, parseStateMetadata, type StateMetadata, getSteps } from "./checkpoint-file.ts";
+import { checkJsonValue, parseStateMetadata, type StateMetadata, getStepCount } from "./checkpoint-file.ts";
 import {
   type CheckpointRequest,
   type CheckpointOptions,
@@ -80,13 +80,13 @@ export async function saveCheckpoint(
   };
   if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, tensors, metadataText });
   await runOnAllRanks(ctx, call.where, async () => {
-    const mosaic = metadataText();
+    const metadataJson = metadataText();
     const rankTensors = ctx.rank === 0 && tensors();
     if (rankTensors) await createFolder(call);
     if (rankTensors)
       await writeSafetensors(path, rankTensors instanceof Promise ? await rankTensors : rankTensors, {
         format: "pt",
-        mosaic,
+        mosaic: metadataJson,
       });
     return null;
   });
@@ -104,15 +104,18 @@ interface CollectedState {
 
 /** What is saved. Of a sharded model all ranks gather, one tensor after the other, and those that write read them. */
 function collectState(ctx: Context, { model, optimizer }: TrainingState, call: CheckpointRequest): CollectedState {
-  if (unitsOf(model.parameters()).length === 0) {
+  if (listUnits(model.parameters()).length === 0) {
     const state = optimizer?.stateDict();
     const tensors = addPrefixes({ "model.": model.stateDict(), "optimizer.": state?.tensors ?? new Map() });
     return { state, tensors: () => tensors };
   }
   const isRead = ctx.rank === 0 || call.options.copies === "perHost";
   const state = optimizer?.hostStateDict(isRead);
-  const pending = addPrefixes({ "model.": hostStateDict(model, isRead), "optimizer.": state?.tensors ?? new Map() });
-  const values = awaitHostTensors(pending);
+  const pendingTensors = addPrefixes({
+    "model.": hostStateDict(model, isRead),
+    "optimizer.": state?.tensors ?? new Map(),
+  });
+  const values = awaitHostTensors(pendingTensors);
   // Where nothing is written a device that fails reports so itself.
   values.catch(() => {});
   return { state, tensors: () => values };
@@ -229,7 +232,7 @@ async function loadFile(
   restoreState(ctx, { path, file: file!, stateMetadata: stateMetadata!, dryRun: false }, training);
   const { trainingId, data } = stateMetadata!;
   if (trainingId !== undefined) trainingIds.set(training.model, trainingId);
-  return { steps: getSteps(stateMetadata!), data };
+  return { steps: getStepCount(stateMetadata!), data };
 }
 
 /**
@@ -283,17 +286,17 @@ function restoreState(
     });
   }
   const options = { dryRun };
-  loadModelState(model, withoutPrefix(file, "model."), options);
+  loadModelState(model, selectByPrefix(file, "model."), options);
   if (optimizer) {
     if (!stateMetadata.optimizer)
       throw new StateDictError({ where: path, expected: "an optimizer's state", received: "none" });
-    optimizer.loadStateDict({ ...stateMetadata.optimizer, tensors: withoutPrefix(file, "optimizer.") }, options);
+    optimizer.loadStateDict({ ...stateMetadata.optimizer, tensors: selectByPrefix(file, "optimizer.") }, options);
   }
   if (!dryRun) ctx.randomStream = stateMetadata.randomStream;
 }
 
 /** The tensors whose names begin with a prefix, without it. */
-function withoutPrefix({ tensors }: SafetensorsFile, prefix: string): SafetensorsFile["tensors"] {
+function selectByPrefix({ tensors }: SafetensorsFile, prefix: string): SafetensorsFile["tensors"] {
   const prefixedTensors = [...tensors].filter(([name]) => name.startsWith(prefix));
   return new Map(prefixedTensors.map(([name, tensor]) => [name.slice(prefix.length), tensor]));
 }

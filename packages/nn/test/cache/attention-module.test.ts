@@ -11,7 +11,7 @@ import {
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { type CacheSequence, KvCache, RMSNorm, RotaryEmbedding } from "../../src/index.ts";
-import { maxDifference, numbers } from "../reference/numbers.ts";
+import { maxDifference, generateNumbers } from "../reference/numbers.ts";
 import { onMesh } from "../reference/world.ts";
 
 // Modules that decode with a cache, beside the same module over the whole sequence at once, on one rank.
@@ -26,7 +26,11 @@ interface Model {
   readonly dtype?: "float32" | "bfloat16";
 }
 
-function makeModule(ctx: Context, model: Model, options: Partial<ConstructorParameters<typeof MultiAxisAttention>[1]>) {
+function createModule(
+  ctx: Context,
+  model: Model,
+  options: Partial<ConstructorParameters<typeof MultiAxisAttention>[1]>,
+) {
   const { embedDim, heads, kvHeads, size, isNormed, slidingWindow, dtype = "float32" } = model;
   const norm = () => new RMSNorm(ctx, size, { dtype });
   return new MultiAxisAttention(ctx, {
@@ -38,14 +42,14 @@ function makeModule(ctx: Context, model: Model, options: Partial<ConstructorPara
   });
 }
 
-const embeddings = (length: number, embedDim: number, seed: number): number[] =>
-  Array.from(numbers(length * embedDim, seed));
+const createEmbeddings = (length: number, embedDim: number, seed: number): number[] =>
+  Array.from(generateNumbers(length * embedDim, seed));
 
 async function attendAtOnce(model: Model, length: number, seed: number): Promise<number[]> {
   const { embedDim, dtype = "float32" } = model;
   const [rows] = await onMesh({ sp: 1 }, async (ctx) => {
-    using attn = makeModule(ctx, model, {});
-    using x = fromArray(ctx, embeddings(length, embedDim, seed), [1, length, embedDim], { dtype });
+    using attn = createModule(ctx, model, {});
+    using x = fromArray(ctx, createEmbeddings(length, embedDim, seed), [1, length, embedDim], { dtype });
     using out = attn.forward(x);
     return Array.from(await out.read());
   });
@@ -66,28 +70,28 @@ describe("a prompt in chunks through the ring, then token by token", () => {
     [8, "zigzag", { ...model, kvHeads: 1 }, 1e-5],
     // A unit in the last place of an output: sums in another order round some to the neighbour.
     [2, "contiguous", { ...model, dtype: "bfloat16" }, 2 ** -7],
-  ] as const)("%d ranks, %s, %o", async (sp, placement, each, tolerance) => {
-    const { embedDim, kvHeads, size, slidingWindow, dtype = "float32" }: Model = each;
+  ] as const)("%d ranks, %s, %o", async (sp, placement, modelCase, tolerance) => {
+    const { embedDim, kvHeads, size, slidingWindow, dtype = "float32" }: Model = modelCase;
     const length = 77;
-    const expected = await attendAtOnce(each, length, 7);
+    const expected = await attendAtOnce(modelCase, length, 7);
     await onMesh({ sp }, async (ctx) => {
-      using attn = makeModule(ctx, each, { backend: "ring", placement });
+      using attn = createModule(ctx, modelCase, { backend: "ring", placement });
       using cache = new KvCache(ctx, {
         ...{ numKvHeads: kvHeads, headSize: size, maxTokens: 1024, blockSize: 4, dtype },
         ...(slidingWindow !== undefined && { slidingWindow }),
       });
       using sequence = cache.createSequence();
-      using x = fromArray(ctx, embeddings(length, embedDim, 7), [1, length, embedDim], { dtype });
-      const found: number[] = [];
+      using x = fromArray(ctx, createEmbeddings(length, embedDim, 7), [1, length, embedDim], { dtype });
+      const actual: number[] = [];
       for (const [i, count] of [33, 31, 1, 1, 3, 1, 7].entries()) {
-        const sharded = i < 2;
+        const isSharded = i < 2;
         using rows = x.slice(1, sequence.length, sequence.length + count);
-        found.push(
-          ...(await forwardChunk(ctx, { attn, cache, sequence, rows, placement: sharded ? placement : null })),
+        actual.push(
+          ...(await forwardChunk(ctx, { attn, cache, sequence, rows, placement: isSharded ? placement : null })),
         );
       }
-      expect(found.length).toBe(length * embedDim);
-      expect(maxDifference(found, expected)).toBeLessThan(tolerance);
+      expect(actual.length).toBe(length * embedDim);
+      expect(maxDifference(actual, expected)).toBeLessThan(tolerance);
     });
   });
 });
@@ -106,14 +110,14 @@ async function forwardChunk(ctx: Context, { attn, cache, sequence, rows, placeme
   const count = rows.shape[1]!;
   const layer = cache.layer(0, [sequence], { sharded: placement !== null });
   if (placement === null) {
-    using dense = rows.contiguous();
-    using out = noGrad(() => attn.forward(dense, { cache: layer }));
+    using contiguousRows = rows.contiguous();
+    using out = noGrad(() => attn.forward(contiguousRows, { cache: layer }));
     return await out.read();
   }
-  using own = shard(ctx, rows, 1, { placement });
-  using out = noGrad(() => attn.forward(own, { cache: layer, sequenceLength: count }));
-  using whole = unshard(ctx, out, 1, { placement, length: count });
-  return await whole.read();
+  using localRows = shard(ctx, rows, 1, { placement });
+  using out = noGrad(() => attn.forward(localRows, { cache: layer, sequenceLength: count }));
+  using fullOutput = unshard(ctx, out, 1, { placement, length: count });
+  return await fullOutput.read();
 }
 
 test.each([1, 2, 3])("a batch of prompts of different lengths, padded, then a step of each: %d ranks", async (sp) => {
@@ -122,31 +126,33 @@ test.each([1, 2, 3])("a batch of prompts of different lengths, padded, then a st
   const steps = 3;
   const expected = await Promise.all(lengths.map((length, i) => attendAtOnce(model, length + steps, 11 + i)));
   await onMesh({ sp }, async (ctx) => {
-    using attn = makeModule(ctx, model, { backend: "local" });
+    using attn = createModule(ctx, model, { backend: "local" });
     using cache = new KvCache(ctx, { numKvHeads: kvHeads, headSize: size, maxTokens: 256, blockSize: 4 });
     const sequences = lengths.map(() => cache.createSequence());
-    const rowsOf = (sample: number, from: number, to: number): number[] =>
-      embeddings(lengths[sample]! + steps, embedDim, 11 + sample).slice(from * embedDim, to * embedDim);
+    const sliceRows = (sample: number, start: number, end: number): number[] =>
+      createEmbeddings(lengths[sample]! + steps, embedDim, 11 + sample).slice(start * embedDim, end * embedDim);
     const longest = Math.max(...lengths);
-    const padded = lengths.flatMap((length, i) => [
-      ...rowsOf(i, 0, length),
+    const paddedPrompts = lengths.flatMap((length, i) => [
+      ...sliceRows(i, 0, length),
       ...new Array<number>((longest - length) * embedDim).fill(9),
     ]);
-    using prompts = fromArray(ctx, padded, [3, longest, embedDim]);
-    using first = noGrad(() => attn.forward(prompts, { cache: cache.layer(0, sequences, { lengths }) }));
-    const values = await first.read();
-    const found = lengths.map((length, i) =>
+    using prompts = fromArray(ctx, paddedPrompts, [3, longest, embedDim]);
+    using promptOutput = noGrad(() => attn.forward(prompts, { cache: cache.layer(0, sequences, { lengths }) }));
+    const values = await promptOutput.read();
+    const actualRows = lengths.map((length, i) =>
       Array.from(values.subarray(i * longest * embedDim, (i * longest + length) * embedDim)),
     );
     expect(sequences.map(({ length }) => length)).toEqual(lengths);
     for (let step = 0; step < steps; step++) {
-      const tokens = lengths.flatMap((length, i) => rowsOf(i, length + step, length + step + 1));
+      const tokens = lengths.flatMap((length, i) => sliceRows(i, length + step, length + step + 1));
       using x = fromArray(ctx, tokens, [3, 1, embedDim]);
       using out = noGrad(() => attn.forward(x, { cache: cache.layer(0, sequences) }));
       const rows = await out.read();
-      for (const [i, each] of found.entries()) each.push(...rows.subarray(i * embedDim, (i + 1) * embedDim));
+      for (const [i, sampleRows] of actualRows.entries())
+        sampleRows.push(...rows.subarray(i * embedDim, (i + 1) * embedDim));
     }
-    for (const [i, each] of found.entries()) expect(maxDifference(each, expected[i]!)).toBeLessThan(1e-5);
+    for (const [i, sampleRows] of actualRows.entries())
+      expect(maxDifference(sampleRows, expected[i]!)).toBeLessThan(1e-5);
   });
 });
 
@@ -154,32 +160,32 @@ test("two prompts of different lengths in shards, the second of them forked", as
   const { embedDim, kvHeads, size } = model;
   const expected = await Promise.all([attendAtOnce(model, 30, 3), attendAtOnce(model, 30, 4)]);
   await onMesh({ sp: 3 }, async (ctx) => {
-    using attn = makeModule(ctx, model, { backend: "ring" });
+    using attn = createModule(ctx, model, { backend: "ring" });
     using cache = new KvCache(ctx, { numKvHeads: kvHeads, headSize: size, maxTokens: 256, blockSize: 4 });
     const sequences = [cache.createSequence(), cache.createSequence()];
-    const whole = [3, 4].map((seed) => fromArray(ctx, embeddings(30, embedDim, seed), [1, 30, embedDim]));
-    const chunk = async (sample: number, from: number, to: number): Promise<Float32Array> => {
-      using rows = whole[sample]!.slice(1, from, to);
+    const fullInputs = [3, 4].map((seed) => fromArray(ctx, createEmbeddings(30, embedDim, seed), [1, 30, embedDim]));
+    const forwardSampleChunk = async (sample: number, start: number, end: number): Promise<Float32Array> => {
+      using rows = fullInputs[sample]!.slice(1, start, end);
       return forwardChunk(ctx, { attn, cache, sequence: sequences[sample]!, rows, placement: "contiguous" });
     };
-    await chunk(0, 0, 10);
-    await chunk(1, 0, 13);
-    using kept = sequences[1]!;
-    sequences[1] = kept.fork();
-    await chunk(0, 10, 20);
-    await chunk(1, 13, 20);
+    await forwardSampleChunk(0, 0, 10);
+    await forwardSampleChunk(1, 0, 13);
+    using remainingSequence = sequences[1]!;
+    sequences[1] = remainingSequence.fork();
+    await forwardSampleChunk(0, 10, 20);
+    await forwardSampleChunk(1, 13, 20);
     // A batch whose samples begin at one position and lie in other blocks.
-    const both = [0, 1].flatMap((i) => embeddings(30, embedDim, 3 + i).slice(20 * embedDim));
-    using rows = fromArray(ctx, both, [2, 10, embedDim]);
-    using own = shard(ctx, rows, 1);
+    const batchValues = [0, 1].flatMap((i) => createEmbeddings(30, embedDim, 3 + i).slice(20 * embedDim));
+    using rows = fromArray(ctx, batchValues, [2, 10, embedDim]);
+    using localRows = shard(ctx, rows, 1);
     const layer = cache.layer(0, sequences, { sharded: true });
-    using out = noGrad(() => attn.forward(own, { cache: layer, sequenceLength: 10 }));
-    using gathered = unshard(ctx, out, 1, { length: 10 });
-    const values = await gathered.read();
-    for (const [i, each] of expected.entries()) {
-      const own = Array.from(values.subarray(i * 10 * embedDim, (i + 1) * 10 * embedDim));
-      expect(maxDifference(own, each.slice(20 * embedDim))).toBeLessThan(1e-5);
+    using out = noGrad(() => attn.forward(localRows, { cache: layer, sequenceLength: 10 }));
+    using fullOutput = unshard(ctx, out, 1, { length: 10 });
+    const values = await fullOutput.read();
+    for (const [i, sampleExpected] of expected.entries()) {
+      const sampleValues = Array.from(values.subarray(i * 10 * embedDim, (i + 1) * 10 * embedDim));
+      expect(maxDifference(sampleValues, sampleExpected.slice(20 * embedDim))).toBeLessThan(1e-5);
     }
-    expect(kept.length).toBe(13);
+    expect(remainingSequence.length).toBe(13);
   });
 });

@@ -16,13 +16,13 @@ import { describe, expect, test } from "vitest";
 import { BlockPool } from "../../src/cache/block-pool.ts";
 import { BlockTable, extendTables } from "../../src/cache/block-table.ts";
 import { type CacheSequence, KvCache, type KvCacheOptions } from "../../src/index.ts";
-import { maxDifference, numbers } from "../reference/numbers.ts";
-import { alone, onMesh } from "../reference/world.ts";
+import { maxDifference, generateNumbers } from "../reference/numbers.ts";
+import { onOneRank, onMesh } from "../reference/world.ts";
 
 const [heads, kvHeads, size] = [4, 2, 8];
 const shape = { numKvHeads: kvHeads, headSize: size, blockSize: 4 } as const;
 
-const make = (ctx: Context, options: Partial<KvCacheOptions> = {}): KvCache =>
+const createCache = (ctx: Context, options: Partial<KvCacheOptions> = {}): KvCache =>
   new KvCache(ctx, { ...shape, maxTokens: 64, ...options });
 // The same on every rank.
 // oxlint-disable-next-line max-params -- where, how many, and which
@@ -32,66 +32,66 @@ const queries = (ctx: Context, rows: number, batch = 1): Tensor =>
   randn(ctx, [batch, heads, rows, size], { seed: 1, stream: 0 });
 
 /** Appends random tokens. */
-function extend(ctx: Context, cache: KvCache, sequence: CacheSequence, rows: number): void {
+function appendRandom(ctx: Context, cache: KvCache, sequence: CacheSequence, rows: number): void {
   scope(() => cache.layer(0, [sequence]).append(keys(ctx, rows), keys(ctx, rows)));
 }
 
 describe("memory", () => {
   test("a fork shares blocks, and copies the last one when it is written to", () =>
-    alone((ctx) => {
-      using cache = make(ctx);
+    onOneRank((ctx) => {
+      using cache = createCache(ctx);
       using prompt = cache.createSequence();
-      extend(ctx, cache, prompt, 10);
+      appendRandom(ctx, cache, prompt, 10);
       expect(cache.freeTokens).toBe(64 - 12);
-      using first = prompt.fork();
-      using second = prompt.fork();
+      using firstFork = prompt.fork();
+      using secondFork = prompt.fork();
       expect(cache.freeTokens).toBe(64 - 12);
-      extend(ctx, cache, first, 1);
+      appendRandom(ctx, cache, firstFork, 1);
       expect(cache.freeTokens).toBe(64 - 16);
-      extend(ctx, cache, second, 1);
+      appendRandom(ctx, cache, secondFork, 1);
       expect(cache.freeTokens).toBe(64 - 20);
       // The block is its own by now.
-      extend(ctx, cache, prompt, 1);
+      appendRandom(ctx, cache, prompt, 1);
       expect(cache.freeTokens).toBe(64 - 20);
-      first.dispose();
-      first.dispose();
+      firstFork.dispose();
+      firstFork.dispose();
       expect(cache.freeTokens).toBe(64 - 16);
-      second.truncate(8);
+      secondFork.truncate(8);
       expect(cache.freeTokens).toBe(64 - 12);
     }));
 
   test("a full cache rejects what has no room, and keeps what it has", () =>
-    alone(async (ctx) => {
-      using cache = make(ctx, { maxTokens: 16 });
+    onOneRank(async (ctx) => {
+      using cache = createCache(ctx, { maxTokens: 16 });
       using sequence = cache.createSequence();
-      using other = cache.createSequence();
+      using otherSequence = cache.createSequence();
       using q = queries(ctx, 1);
-      extend(ctx, cache, sequence, 10);
-      using before = cache.layer(0, [sequence]).attend(q);
+      appendRandom(ctx, cache, sequence, 10);
+      using outputBefore = cache.layer(0, [sequence]).attend(q);
       const error = "KvCache: append: expected 2 free blocks of 4 tokens, received 1 of 4 blocks free";
-      expect(() => extend(ctx, cache, sequence, 7)).toThrow(OutOfMemoryError);
-      expect(() => extend(ctx, cache, sequence, 7)).toThrow(error);
+      expect(() => appendRandom(ctx, cache, sequence, 7)).toThrow(OutOfMemoryError);
+      expect(() => appendRandom(ctx, cache, sequence, 7)).toThrow(error);
       // Of a batch, no sequence gets its tokens.
       using k = keys(ctx, 4, 2);
-      expect(() => cache.layer(0, [sequence, other]).append(k, k)).toThrow(OutOfMemoryError);
-      expect([sequence.length, other.length, cache.freeTokens]).toEqual([10, 0, 4]);
-      using after = cache.layer(0, [sequence]).attend(q);
-      expect(await after.read()).toEqual(await before.read());
-      extend(ctx, cache, sequence, 6);
+      expect(() => cache.layer(0, [sequence, otherSequence]).append(k, k)).toThrow(OutOfMemoryError);
+      expect([sequence.length, otherSequence.length, cache.freeTokens]).toEqual([10, 0, 4]);
+      using outputAfter = cache.layer(0, [sequence]).attend(q);
+      expect(await outputAfter.read()).toEqual(await outputBefore.read());
+      appendRandom(ctx, cache, sequence, 6);
       expect(cache.freeTokens).toBe(0);
       sequence.truncate(4);
-      cache.layer(0, [sequence, other]).append(k, k);
+      cache.layer(0, [sequence, otherSequence]).append(k, k);
       expect(cache.freeTokens).toBe(4);
     }));
 
   test("a sliding window drops blocks, and nothing that a rejected token's successor sees", () =>
-    alone((ctx) => {
-      using cache = make(ctx, { slidingWindow: 6 });
+    onOneRank((ctx) => {
+      using cache = createCache(ctx, { slidingWindow: 6 });
       using sequence = cache.createSequence();
-      for (let i = 0; i < 200; i++) extend(ctx, cache, sequence, 1);
+      for (let i = 0; i < 200; i++) appendRandom(ctx, cache, sequence, 1);
       // The token at 199 sees those from 194 on.
       expect(cache.freeTokens).toBe(64 - 8);
-      extend(ctx, cache, sequence, 9);
+      appendRandom(ctx, cache, sequence, 9);
       sequence.truncate(200);
       expect(() => sequence.truncate(190)).toThrow(
         /at least 197, because the sliding window has dropped the tokens before position 192/,
@@ -113,20 +113,20 @@ describe("memory", () => {
     }
     for (const [i, table] of tables.entries()) {
       const length = 40 * (i + 1);
-      const held = Array.from({ length: ranks }, (_, rank) =>
-        table.rowsOn(rank, 0, length).reduce((sum, { length: rows }) => sum + rows, 0),
+      const blocksByRank = Array.from({ length: ranks }, (_, rank) =>
+        table.listRankRows(rank, 0, length).reduce((sum, { length: rows }) => sum + rows, 0),
       );
-      expect(held.reduce((sum, rows) => sum + rows)).toBe(length);
-      for (const rows of held) expect(Math.abs(rows - length / ranks)).toBeLessThanOrEqual(8);
+      expect(blocksByRank.reduce((sum, rows) => sum + rows)).toBe(length);
+      for (const rows of blocksByRank) expect(Math.abs(rows - length / ranks)).toBeLessThanOrEqual(8);
     }
     // A sequence's blocks lie side by side, for the kernel to read them as one.
-    const rows = tables[4]!.rowsOn(0, 0, 200);
+    const rows = tables[4]!.listRankRows(0, 0, 200);
     for (const [i, { row }] of rows.slice(1).entries()) expect(row).toBe(rows[i]!.row + 8);
   });
 
   test("thousands of steps leave nothing behind", () =>
-    alone(async (ctx) => {
-      using cache = make(ctx, { slidingWindow: 16 });
+    onOneRank(async (ctx) => {
+      using cache = createCache(ctx, { slidingWindow: 16 });
       using sequence = cache.createSequence();
       const step = (): void => {
         using draft = sequence.fork();
@@ -146,62 +146,65 @@ describe("memory", () => {
     }));
 
   test("bytes of a token, and of all", () =>
-    alone((ctx) => {
-      const before = ctx.device.memory().allocated;
-      using cache = make(ctx, { numLayers: 3, maxTokens: 100, blockSize: 8, dtype: "bfloat16" });
+    onOneRank((ctx) => {
+      const allocatedBefore = ctx.device.memory().allocated;
+      using cache = createCache(ctx, { numLayers: 3, maxTokens: 100, blockSize: 8, dtype: "bfloat16" });
       expect(cache.bytesPerToken).toBe(3 * kvHeads * 2 * size * 2);
       expect(cache.maxTokens).toBe(104);
-      expect(ctx.device.memory().allocated - before).toBe(104 * cache.bytesPerToken);
+      expect(ctx.device.memory().allocated - allocatedBefore).toBe(104 * cache.bytesPerToken);
       cache.dispose();
-      expect(ctx.device.memory().allocated).toBe(before);
+      expect(ctx.device.memory().allocated).toBe(allocatedBefore);
     }));
 });
 
 test.each([1, 2, 4])("a step on %d ranks sends each rank's states to the others, and nothing else", async (ranks) => {
   await onMesh({ sp: ranks }, async (ctx) => {
-    using cache = make(ctx);
+    using cache = createCache(ctx);
     using a = cache.createSequence();
     using b = cache.createSequence();
-    extend(ctx, cache, a, 9);
+    appendRandom(ctx, cache, a, 9);
     const layer = cache.layer(0, [a, b]);
     scope(() => layer.append(keys(ctx, 3, 2), keys(ctx, 3, 2)));
     await ctx.device.stream.synchronize();
-    const before = ctx.world.traffic();
+    const trafficBefore = ctx.world.traffic();
     using q = queries(ctx, 3, 2);
     using out = layer.attend(q);
     await out.read();
     const { bytesSent, bytesReceived } = ctx.world.traffic();
     const expected = (ranks - 1) * 2 * 3 * heads * (size + 1) * 4;
-    expect([bytesSent - before.bytesSent, bytesReceived - before.bytesReceived]).toEqual([expected, expected]);
+    expect([bytesSent - trafficBefore.bytesSent, bytesReceived - trafficBefore.bytesReceived]).toEqual([
+      expected,
+      expected,
+    ]);
   });
 });
 
 test.each([1, 3])("sinks join the denominator once, on %d ranks", async (sp) => {
   await onMesh({ sp }, async (ctx) => {
-    using cache = make(ctx);
+    using cache = createCache(ctx);
     using sequence = cache.createSequence();
     const rows = 13;
     const [q, k, v] = [heads, kvHeads, kvHeads].map((count, i) =>
-      fromArray(ctx, numbers(count * rows * size, i + 1), [1, count, rows, size]),
+      fromArray(ctx, generateNumbers(count * rows * size, i + 1), [1, count, rows, size]),
     ) as [Tensor, Tensor, Tensor];
     using sinks = fromArray(ctx, [0.5, -1, 2, 0], [heads]);
     const layer = cache.layer(0, [sequence]);
     layer.append(k, v);
-    using found = layer.attend(q, { sinks });
+    using actualOutput = layer.attend(q, { sinks });
     const { out, lse } = attention(ctx, q, k, v, { backend: local(), mask: masks.causal(), returnLse: true });
-    const [plain, logSums] = [await out.read(), await lse.read()];
-    const expected = Array.from(plain, (value, i) => {
+    const [plainOutput, plainLse] = [await out.read(), await lse.read()];
+    const expected = Array.from(plainOutput, (value, i) => {
       const row = Math.floor(i / size);
-      const sink = [0.5, -1, 2, 0][Math.floor(row / rows)]!;
-      return value / (1 + Math.exp(sink - logSums[row]!));
+      const sinkScore = [0.5, -1, 2, 0][Math.floor(row / rows)]!;
+      return value / (1 + Math.exp(sinkScore - plainLse[row]!));
     });
-    expect(maxDifference(Array.from(await found.read()), expected)).toBeLessThan(1e-6);
+    expect(maxDifference(Array.from(await actualOutput.read()), expected)).toBeLessThan(1e-6);
   });
 });
 
 test.each([1, 2])("sequences of thousands of tokens, whose keys kernels split on their own: %d ranks", async (sp) => {
   await onMesh({ sp }, async (ctx) => {
-    using cache = make(ctx, { maxTokens: 16_384, blockSize: 64 });
+    using cache = createCache(ctx, { maxTokens: 16_384, blockSize: 64 });
     const lengths = [2500, 70, 3100];
     const sequences = lengths.map(() => cache.createSequence());
     using q = queries(ctx, 2, 3);
@@ -210,52 +213,54 @@ test.each([1, 2])("sequences of thousands of tokens, whose keys kernels split on
       using k = keys(ctx, length, 1, 10 + i);
       using v = keys(ctx, length, 1, 20 + i);
       cache.layer(0, [sequences[i]!]).append(k, v);
-      using own = q.slice(0, i, i + 1);
-      using out = attention(ctx, own, k, v, { backend: local(), mask: masks.causal() });
+      using sampleQueries = q.slice(0, i, i + 1);
+      using out = attention(ctx, sampleQueries, k, v, { backend: local(), mask: masks.causal() });
       expected.push(...(await out.read()));
     }
-    using found = cache.layer(0, sequences).attend(q);
-    expect(maxDifference(Array.from(await found.read()), expected)).toBeLessThan(1e-6);
+    using batchOutput = cache.layer(0, sequences).attend(q);
+    expect(maxDifference(Array.from(await batchOutput.read()), expected)).toBeLessThan(1e-6);
   });
 });
 
 describe("rejects", () => {
   test("what is no sequence of its own, and one twice", () =>
-    alone((ctx) => {
-      using cache = make(ctx);
-      using other = make(ctx);
+    onOneRank((ctx) => {
+      using cache = createCache(ctx);
+      using otherCache = createCache(ctx);
       using sequence = cache.createSequence();
-      const gone = cache.createSequence();
-      gone.dispose();
+      const disposedSequence = cache.createSequence();
+      disposedSequence.dispose();
       expect(() => cache.layer(0, [sequence, sequence])).toThrow(
         /distinct sequences, received a duplicate sequence; call fork\(\)/,
       );
       expect(() => cache.layer(1, [sequence])).toThrow(/expected a layer from 0 to 0, received 1/);
-      expect(() => other.layer(0, [sequence])).toThrow(/expected sequences created by this cache/);
-      expect(() => cache.layer(0, [gone])).toThrow(/a disposed sequence/);
+      expect(() => otherCache.layer(0, [sequence])).toThrow(/expected sequences created by this cache/);
+      expect(() => cache.layer(0, [disposedSequence])).toThrow(/a disposed sequence/);
       expect(() => cache.layer(0, [{} as CacheSequence])).toThrow(/a sequence from createSequence\(\) or fork\(\)/);
-      expect(() => gone.length).toThrow(/a disposed sequence/);
+      expect(() => disposedSequence.length).toThrow(/a disposed sequence/);
       const layer = cache.layer(0, [sequence]);
       sequence.dispose();
       using k = keys(ctx, 1);
       expect(() => layer.append(k, k)).toThrow(/a disposed/);
-      const disposed = make(ctx);
-      disposed.dispose();
-      expect(() => disposed.createSequence()).toThrow(/a disposed KvCache/);
+      const disposedCache = createCache(ctx);
+      disposedCache.dispose();
+      expect(() => disposedCache.createSequence()).toThrow(/a disposed KvCache/);
     }));
 
   test("shapes that do not fit, before anything is stored", () =>
-    alone((ctx) => {
-      using cache = make(ctx);
+    onOneRank((ctx) => {
+      using cache = createCache(ctx);
       using sequence = cache.createSequence();
       const layer = cache.layer(0, [sequence]);
       using k = keys(ctx, 2);
-      using two = keys(ctx, 2, 2);
+      using twoHeadKeys = keys(ctx, 2, 2);
       using q = queries(ctx, 3);
-      using narrow = randn(ctx, [1, 3, 2, size]);
-      expect(() => layer.append(two, two)).toThrow(/expected k \[1,2,T,8\] and v \[1,2,T,8\].*received \[2,2,2,8\]/);
-      expect(() => layer.append(k, two)).toThrow(/received \[1,2,2,8\] and \[2,2,2,8\]/);
-      expect(() => layer.attend(narrow)).toThrow(/expected q \[1,H,T,8\], H a multiple of 2/);
+      using wrongHeadQueries = randn(ctx, [1, 3, 2, size]);
+      expect(() => layer.append(twoHeadKeys, twoHeadKeys)).toThrow(
+        /expected k \[1,2,T,8\] and v \[1,2,T,8\].*received \[2,2,2,8\]/,
+      );
+      expect(() => layer.append(k, twoHeadKeys)).toThrow(/received \[1,2,2,8\] and \[2,2,2,8\]/);
+      expect(() => layer.attend(wrongHeadQueries)).toThrow(/expected q \[1,H,T,8\], H a multiple of 2/);
       expect(() => layer.attend(q)).toThrow(/expected q with at most 0 tokens.*received 3; append/);
       expect(() => cache.layer(0, [sequence], { lengths: [1, 2] })).toThrow(/expected 1 lengths/);
       expect(() => cache.layer(0, [sequence], { lengths: [3] }).append(k, k)).toThrow(
@@ -263,8 +268,8 @@ describe("rejects", () => {
       );
       using sinks = randn(ctx, [3]);
       layer.append(k, k);
-      using own = queries(ctx, 2);
-      expect(() => layer.attend(own, { sinks })).toThrow(
+      using newQueries = queries(ctx, 2);
+      expect(() => layer.attend(newQueries, { sinks })).toThrow(
         /sinks: expected shape \[4\], one logit per query head, received \[3\]/,
       );
       expect(() => sequence.truncate(3)).toThrow(/at most 2, the length of the sequence, received 3/);
@@ -272,27 +277,27 @@ describe("rejects", () => {
     }));
 
   test("masks that decoding one token at a time could not have had", () =>
-    alone((ctx) => {
-      using cache = make(ctx);
-      using windowed = make(ctx, { slidingWindow: 3 });
+    onOneRank((ctx) => {
+      using cache = createCache(ctx);
+      using windowedCache = createCache(ctx, { slidingWindow: 3 });
       using k = keys(ctx, 5);
       using q = queries(ctx, 2);
-      for (const each of [cache, windowed]) {
-        using sequence = each.createSequence();
-        const layer = each.layer(0, [sequence]);
+      for (const testedCache of [cache, windowedCache]) {
+        using sequence = testedCache.createSequence();
+        const layer = testedCache.layer(0, [sequence]);
         layer.append(k, k);
         expect(() => layer.attend(q, { mask: masks.full() })).toThrow(/expected a causal mask, received "full"/);
-        using narrower = layer.attend(q, { mask: masks.slidingWindow(2) });
-        expect(narrower.shape).toEqual([1, heads, 2, size]);
-        if (each === windowed) {
+        using narrowWindowOutput = layer.attend(q, { mask: masks.slidingWindow(2) });
+        expect(narrowWindowOutput.shape).toEqual([1, heads, 2, size]);
+        if (testedCache === windowedCache) {
           expect(() => layer.attend(q, { mask: masks.causal() })).toThrow(/within the cache's sliding window of 3/);
         }
       }
     }));
 
   test("a module's call, and then has none of its tokens", () =>
-    alone((ctx) => {
-      using cache = make(ctx, { numKvHeads: 2, headSize: 4, numLayers: 2 });
+    onOneRank((ctx) => {
+      using cache = createCache(ctx, { numKvHeads: 2, headSize: 4, numLayers: 2 });
       using sequence = cache.createSequence();
       using attn = new MultiAxisAttention(ctx, { embedDim: 8, numHeads: 2, attentionAxis: 1 });
       using x = randn(ctx, [1, 9, 8]);
@@ -309,7 +314,7 @@ describe("rejects", () => {
 
   test("lengths of shards", () =>
     onMesh({ sp: 2 }, (ctx) => {
-      using cache = make(ctx, { headSize: 8, numKvHeads: 1 });
+      using cache = createCache(ctx, { headSize: 8, numKvHeads: 1 });
       using sequence = cache.createSequence();
       const options = { embedDim: 8, numHeads: 1, attentionAxis: 1, causal: true, backend: "ring" } as const;
       using attn = new MultiAxisAttention(ctx, options);
@@ -320,7 +325,7 @@ describe("rejects", () => {
 
   test("nothing of an empty batch, and of no tokens", () =>
     onMesh({ sp: 2 }, async (ctx) => {
-      using cache = make(ctx);
+      using cache = createCache(ctx);
       using sequence = cache.createSequence();
       for (const sequences of [[], [sequence]]) {
         const layer = cache.layer(0, sequences);
@@ -334,12 +339,12 @@ describe("rejects", () => {
     }));
 
   test("gradients, and in modules what does not go with a cache", () =>
-    alone((ctx) => {
-      using cache = make(ctx, { numKvHeads: 2, headSize: 4 });
+    onOneRank((ctx) => {
+      using cache = createCache(ctx, { numKvHeads: 2, headSize: 4 });
       using sequence = cache.createSequence();
       const options = { embedDim: 8, numHeads: 2 } as const;
       using attn = new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, causal: true });
-      using grid = new MultiAxisAttention2D(ctx, { ...options, axis1: 1, axis2: 2 });
+      using gridAttention = new MultiAxisAttention2D(ctx, { ...options, axis1: 1, axis2: 2 });
       using x = randn(ctx, [1, 3, 8]);
       using pairs = randn(ctx, [2, 3, 8]);
       using table = randn(ctx, [1, 3, 2, 8]);
@@ -352,7 +357,7 @@ describe("rejects", () => {
           /pass the lengths of padded sequences to cache/,
         );
         expect(() => attn.forward(x, { cache: layer, mask: [masks.causal()] })).toThrow(/a mask for each sample/);
-        expect(() => grid.forward(table, { cache: layer })).toThrow(/use MultiAxisAttention/);
+        expect(() => gridAttention.forward(table, { cache: layer })).toThrow(/use MultiAxisAttention/);
         expect(() => attn.forward(x, { cache: {} as never })).toThrow(/cache: expected an AttentionCache/);
       });
       expect(sequence.length).toBe(0);
@@ -360,7 +365,7 @@ describe("rejects", () => {
 
   test("shards along another axis than its own", () =>
     onMesh({ node: 2, sp: 2 }, (ctx) => {
-      using cache = make(ctx, { axis: "node", headSize: 8, numKvHeads: 1 });
+      using cache = createCache(ctx, { axis: "node", headSize: 8, numKvHeads: 1 });
       using sequence = cache.createSequence();
       const options = { embedDim: 8, numHeads: 1, attentionAxis: 1, causal: true, backend: "ring" } as const;
       using attn = new MultiAxisAttention(ctx, options);
@@ -369,6 +374,6 @@ describe("rejects", () => {
       expect(() => noGrad(() => attn.forward(x, { cache: layer }))).toThrow(
         /sharded along the cache's axis, node, received/,
       );
-      expect(() => make(ctx, { axis: "gpu" })).toThrow(/one of the axes node, sp/);
+      expect(() => createCache(ctx, { axis: "gpu" })).toThrow(/one of the axes node, sp/);
     }));
 });

@@ -25,8 +25,8 @@ await using ctx = await init({
 using model = new Model(ctx);
 using optimizer = new AdamW(model, { lr: 2e-2 });
 
-async function failIfDue(when: "" | "-unpublished"): Promise<void> {
-  const isDue = (kind: string): boolean => faults.includes(`${host}:${kind}${when}:${optimizer.steps}`);
+async function failIfDue(faultSuffix: "" | "-unpublished"): Promise<void> {
+  const isDue = (kind: string): boolean => faults.includes(`${host}:${kind}${faultSuffix}:${optimizer.steps}`);
   if (MOSAIC_ATTEMPT !== "0") return;
   // Between hosts the whole host goes: its launcher first.
   if (isDue("dies") && network) process.kill(process.ppid, "SIGKILL");
@@ -38,30 +38,31 @@ async function failIfDue(when: "" | "-unpublished"): Promise<void> {
 
 /** Whether another host has replaced its copy by that of this step. */
 async function isPublishedElsewhere(): Promise<boolean> {
-  for (const other of await readdir(root)) {
-    if (other === host) continue;
-    const text = await readFile(join(root, other, "training.safetensors"), "latin1").catch(() => "");
+  for (const otherHost of await readdir(root)) {
+    if (otherHost === host) continue;
+    const text = await readFile(join(root, otherHost, "training.safetensors"), "latin1").catch(() => "");
     if (text.includes(`\\"steps\\":${optimizer.steps}`)) return true;
   }
   return false;
 }
 
 const { rename } = fs;
-fs.rename = async (from, to) => {
+fs.rename = async (sourcePath, targetPath) => {
   const isDue = faults.some(
     (fault) => fault.startsWith(`${host}:`) && fault.endsWith(`-unpublished:${optimizer.steps}`),
   );
   if (isDue && MOSAIC_ATTEMPT === "0") while (!(await isPublishedElsewhere()));
   await failIfDue("-unpublished");
-  await rename(from, to);
+  await rename(sourcePath, targetPath);
 };
 syncBuiltinESMExports();
 
 const options = { copies: "perHost", host } as const;
 const losses: number[] = [];
-const found = await findCheckpoint(ctx, path, options);
-console.log(`attempt ${MOSAIC_ATTEMPT}: ${JSON.stringify(found ?? null)}`);
-if (found) losses.push(...((await loadCheckpoint(ctx, path, { model, optimizer }, options)).data as number[]));
+const foundCheckpoint = await findCheckpoint(ctx, path, options);
+console.log(`attempt ${MOSAIC_ATTEMPT}: ${JSON.stringify(foundCheckpoint ?? null)}`);
+if (foundCheckpoint)
+  losses.push(...((await loadCheckpoint(ctx, path, { model, optimizer }, options)).data as number[]));
 while (optimizer.steps < Number(steps)) {
   await failIfDue("");
   losses.push(await trainStep(ctx, { model, optimizer }));

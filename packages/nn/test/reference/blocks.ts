@@ -11,7 +11,7 @@ import {
   summonFullParameters,
   SwiGLU,
 } from "../../src/index.ts";
-import { part, samples } from "./model.ts";
+import { sliceForRank, generateSamples } from "./model.ts";
 
 const [length, vocabulary, embedDim] = [12, 7, 16];
 
@@ -22,12 +22,15 @@ class Block extends Module {
 
   constructor(ctx: Context, dtype: DType) {
     super();
-    const where = { placement: "zigzag", sequenceLength: length } as const;
+    const layoutOptions = { placement: "zigzag", sequenceLength: length } as const;
     const heads = { embedDim, numHeads: 2, attentionAxis: 1, causal: true, backend: "ring", dtype } as const;
     const positions = new RotaryEmbedding(embedDim / 2);
     this.norm = this.addChild("norm", new RMSNorm(ctx, embedDim, { dtype }));
-    this.attention = this.addChild("attention", new MultiAxisAttention(ctx, { ...heads, ...where, positions }));
-    this.mlp = this.addChild("mlp", new SwiGLU(ctx, { embedDim, hiddenDim: 24, dropout: 0.1, sharding: where, dtype }));
+    this.attention = this.addChild("attention", new MultiAxisAttention(ctx, { ...heads, ...layoutOptions, positions }));
+    this.mlp = this.addChild(
+      "mlp",
+      new SwiGLU(ctx, { embedDim, hiddenDim: 24, dropout: 0.1, sharding: layoutOptions, dtype }),
+    );
   }
 
   forward(x: Tensor): Tensor {
@@ -40,7 +43,7 @@ class Block extends Module {
 export interface BlocksOptions {
   readonly dtype?: DType;
   /** How a block is called: by a checkpoint, for instance. */
-  readonly around?: (block: Block, x: Tensor) => Tensor;
+  readonly wrapBlock?: (block: Block, x: Tensor) => Tensor;
 }
 
 /** A transformer of equal blocks in a ModuleList, whose head is its embedding: the output projection is outside of its forward. */
@@ -48,28 +51,31 @@ export class Blocks extends Module {
   readonly embed: Embedding;
   readonly blocks: ModuleList<Block>;
   readonly norm: RMSNorm;
-  readonly #around: (block: Block, x: Tensor) => Tensor;
+  readonly #wrapBlock: (block: Block, x: Tensor) => Tensor;
 
-  constructor(ctx: Context, { dtype = "float32", around = (block, x) => block.forward(x) }: BlocksOptions = {}) {
+  constructor(
+    ctx: Context,
+    { dtype = "float32", wrapBlock: around = (block, x) => block.forward(x) }: BlocksOptions = {},
+  ) {
     super();
     this.embed = this.addChild("embed", new Embedding(ctx, vocabulary, embedDim, { std: 0.5, dtype }));
     this.blocks = this.addChild("blocks", new ModuleList([0, 1, 2].map(() => new Block(ctx, dtype))));
     this.norm = this.addChild("norm", new RMSNorm(ctx, embedDim, { dtype }));
-    this.#around = around;
+    this.#wrapBlock = around;
   }
 
   forward(tokens: Tensor): Tensor {
     let x = this.embed.forward(tokens);
-    for (const block of this.blocks) x = this.#around(block, x);
+    for (const block of this.blocks) x = this.#wrapBlock(block, x);
     return this.norm.forward(x);
   }
 }
 
 /** The loss of a batch. */
 export function forwardStep(ctx: Context, model: Blocks, step: number): Tensor {
-  const { tokens, targets } = samples(step);
-  using x = part(ctx, tokens);
-  using y = part(ctx, targets);
+  const { tokens, targets } = generateSamples(step);
+  using x = sliceForRank(ctx, tokens);
+  using y = sliceForRank(ctx, targets);
   using hidden = model.forward(x);
   return linearCrossEntropy(ctx, hidden, { weight: model.embed.weight }, y);
 }
@@ -99,7 +105,7 @@ export const adamW = (model: Blocks): Optimizer =>
   new AdamW(model, { lr: 2e-2, forParameter: (_, { rank }) => (rank < 2 ? { weightDecay: 0 } : {}) });
 
 /** All elements of all parameters, sharded or not. */
-export async function readAll(model: Blocks): Promise<number[]> {
+export async function readParameters(model: Blocks): Promise<number[]> {
   const values = await summonFullParameters(model, () => Promise.all(model.parameters().map((each) => each.read())));
   return values.flatMap((each) => [...each]);
 }

@@ -9,7 +9,7 @@ import { onMesh } from "./world.ts";
 export type CurveSegment = readonly [ranks: number, untilStep: number];
 
 /** The losses of a training on one mesh after the other, which nothing interrupts, on ranks of one process. */
-export async function lossCurve(...segments: readonly CurveSegment[]): Promise<number[]> {
+export async function computeLossCurve(...segments: readonly CurveSegment[]): Promise<number[]> {
   const path = join(directory(), "training.safetensors");
   const losses: number[] = [];
   for (const [ranks, untilStep] of segments) {
@@ -17,13 +17,13 @@ export async function lossCurve(...segments: readonly CurveSegment[]): Promise<n
       using model = new Model(ctx);
       using optimizer = new AdamW(model, { lr: 2e-2 });
       if (losses.length > 0) await loadCheckpoint(ctx, path, { model, optimizer });
-      const own: number[] = [];
-      while (optimizer.steps < untilStep) own.push(await trainStep(ctx, { model, optimizer }));
+      const rankLosses: number[] = [];
+      while (optimizer.steps < untilStep) rankLosses.push(await trainStep(ctx, { model, optimizer }));
       await saveCheckpoint(ctx, path, { model, optimizer });
-      return own;
+      return rankLosses;
     };
-    const [own] = await onMesh({ sp: ranks }, train);
-    losses.push(...own!);
+    const [firstRankLosses] = await onMesh({ sp: ranks }, train);
+    losses.push(...firstRankLosses!);
   }
   return losses;
 }

@@ -1,6 +1,6 @@
 import { type Context, fromArray, type Module, mul, sum, type Tensor } from "@mosaic/core";
 import { expect } from "vitest";
-import { derivative, numbers, maxDifference } from "./numbers.ts";
+import { numericalDerivative, generateNumbers, maxDifference } from "./numbers.ts";
 
 /** A layer beside what it computes, in float64: values of x and of each parameter, by name, to values of the output. */
 export interface LayerCase {
@@ -12,45 +12,48 @@ export interface LayerCase {
 
 /** Output, and the gradients of Σ output · weights in x and in every parameter, against float64 and its differences. */
 export async function checkLayer(ctx: Context, { module, forward, shape, reference }: LayerCase): Promise<void> {
-  const x = numbers(
+  const x = generateNumbers(
     shape.reduce((a, b) => a * b, 1),
     1,
   ).map((value) => Math.fround(2 * value));
   const parameters: Record<string, number[]> = {};
   for (const [i, [name, parameter]] of module.namedParameters().entries()) {
-    parameters[name] = numbers(parameter.size, 10 + i);
+    parameters[name] = generateNumbers(parameter.size, 10 + i);
     ctx.device.write(parameter, parameters[name]);
   }
   using leaf = fromArray(ctx, x, shape);
   leaf.requiresGrad = true;
   using out = forward(leaf);
-  const weights = numbers(out.size, 5);
+  const weights = generateNumbers(out.size, 5);
   using weight = fromArray(ctx, weights, out.shape);
-  using weighted = mul(out, weight);
-  using loss = sum(weighted);
+  using weightedOutput = mul(out, weight);
+  using loss = sum(weightedOutput);
   loss.backward();
   expect(maxDifference(await out.read(), reference(x, parameters))).toBeLessThan(2e-6);
   const total = (values: readonly number[]) => values.reduce((sum, value, i) => sum + value * weights[i]!, 0);
-  const dx = derivative((each) => total(reference(each, parameters)), x);
+  const dx = numericalDerivative((each) => total(reference(each, parameters)), x);
   expect(maxDifference(await leaf.grad!.read(), dx), "x").toBeLessThan(1e-5);
   for (const [name, parameter] of module.namedParameters()) {
-    const expected = derivative((each) => total(reference(x, { ...parameters, [name]: each })), parameters[name]!);
+    const expected = numericalDerivative(
+      (each) => total(reference(x, { ...parameters, [name]: each })),
+      parameters[name]!,
+    );
     expect(maxDifference(await parameter.grad!.read(), expected), name).toBeLessThan(1e-5);
   }
 }
 
 /** Values of x [..,in] times Wᵀ plus b, in float64. */
 export function linear(x: readonly number[], weight: readonly number[], bias: readonly number[]): number[] {
-  const [outs, ins] = [bias.length, weight.length / bias.length];
-  return Array.from({ length: (x.length / ins) * outs }, (_, i) => {
-    const [row, out] = [Math.floor(i / outs) * ins, i % outs];
+  const [outFeatures, inFeatures] = [bias.length, weight.length / bias.length];
+  return Array.from({ length: (x.length / inFeatures) * outFeatures }, (_, i) => {
+    const [row, out] = [Math.floor(i / outFeatures) * inFeatures, i % outFeatures];
     let value = bias[out]!;
-    for (let k = 0; k < ins; k++) value += x[row + k]! * weight[out * ins + k]!;
+    for (let k = 0; k < inFeatures; k++) value += x[row + k]! * weight[out * inFeatures + k]!;
     return value;
   });
 }
 
 /** Each row of `width` numbers through a function. */
-export function byRow(x: readonly number[], width: number, f: (row: readonly number[]) => number[]): number[] {
+export function mapRows(x: readonly number[], width: number, f: (row: readonly number[]) => number[]): number[] {
   return Array.from({ length: x.length / width }, (_, i) => f(x.slice(i * width, (i + 1) * width))).flat();
 }

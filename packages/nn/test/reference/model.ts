@@ -20,7 +20,7 @@ import {
   type Optimizer,
   RotaryEmbedding,
 } from "../../src/index.ts";
-import { numbers } from "./numbers.ts";
+import { generateNumbers } from "./numbers.ts";
 
 // A small transformer that learns which token came before, on every mesh.
 
@@ -32,12 +32,12 @@ export class Model extends Module {
   readonly mlp: MLP;
   readonly norm: LayerNorm;
   readonly head: Linear;
-  readonly drop: Dropout;
+  readonly dropout: Dropout;
 
   constructor(ctx: Context) {
     super();
     const placement = "zigzag";
-    const where = { placement, sequenceLength: length } as const;
+    const layoutOptions = { placement, sequenceLength: length } as const;
     this.embed = this.addChild("embed", new Embedding(ctx, vocabulary, embedDim, { std: 0.5 }));
     this.attention = this.addChild(
       "attention",
@@ -52,35 +52,35 @@ export class Model extends Module {
         sequenceLength: length,
       }),
     );
-    this.mlp = this.addChild("mlp", new MLP(ctx, { embedDim, hiddenDim: 32, dropout: 0.1, sharding: where }));
+    this.mlp = this.addChild("mlp", new MLP(ctx, { embedDim, hiddenDim: 32, dropout: 0.1, sharding: layoutOptions }));
     this.norm = this.addChild("norm", new LayerNorm(ctx, embedDim));
     this.head = this.addChild("head", new Linear(ctx, embedDim, vocabulary));
-    this.drop = this.addChild("drop", new Dropout(ctx, 0.1, where));
+    this.dropout = this.addChild("drop", new Dropout(ctx, 0.1, layoutOptions));
   }
 
   forward(tokens: Tensor): Tensor {
-    using embedded = this.embed.forward(tokens);
-    using x = this.drop.forward(embedded);
-    using attended = this.attention.forward(x);
-    using y = add(x, attended);
-    using wide = checkpoint((y) => this.mlp.forward(y), y);
-    using z = add(y, wide);
-    using normed = this.norm.forward(z);
-    return this.head.forward(normed);
+    using embeddings = this.embed.forward(tokens);
+    using x = this.dropout.forward(embeddings);
+    using attentionOutput = this.attention.forward(x);
+    using y = add(x, attentionOutput);
+    using mlpOutput = checkpoint((y) => this.mlp.forward(y), y);
+    using z = add(y, mlpOutput);
+    using normOutput = this.norm.forward(z);
+    return this.head.forward(normOutput);
   }
 }
 
 /** This rank's rows of a batch [B,S]. */
-export function part(ctx: Context, whole: readonly number[]): Tensor {
+export function sliceForRank(ctx: Context, fullValues: readonly number[]): Tensor {
   const { dp = 1 } = ctx.mesh.shape;
-  const [own, each] = [ctx.mesh.coordinate.dp ?? 0, batch / dp];
-  const mine = whole.slice(own * each * length, (own + 1) * each * length);
-  using full = fromArray(ctx, mine, [each, length]);
-  return shard(ctx, full, 1, { placement: "zigzag" });
+  const [dpRank, rowsPerRank] = [ctx.mesh.coordinate.dp ?? 0, batch / dp];
+  const rankValues = fullValues.slice(dpRank * rowsPerRank * length, (dpRank + 1) * rowsPerRank * length);
+  using rankBatch = fromArray(ctx, rankValues, [rowsPerRank, length]);
+  return shard(ctx, rankBatch, 1, { placement: "zigzag" });
 }
 
-export function samples(step: number): { tokens: number[]; targets: number[] } {
-  const tokens = numbers(batch * length, step).map((x) => Math.floor(((x + 1) / 2) * vocabulary));
+export function generateSamples(step: number): { tokens: number[]; targets: number[] } {
+  const tokens = generateNumbers(batch * length, step).map((x) => Math.floor(((x + 1) / 2) * vocabulary));
   // Some rows do not count, a different number on every rank.
   const targets = tokens.map((_, i) => (i % length < 1 || i % 11 === 3 ? -100 : tokens[i - 1]!));
   return { tokens, targets };
@@ -91,9 +91,9 @@ export async function trainStep(
   ctx: Context,
   { model, optimizer }: { model: Model; optimizer: Optimizer },
 ): Promise<number> {
-  const { tokens, targets } = samples(optimizer.steps);
-  using x = part(ctx, tokens);
-  using y = part(ctx, targets);
+  const { tokens, targets } = generateSamples(optimizer.steps);
+  using x = sliceForRank(ctx, tokens);
+  using y = sliceForRank(ctx, targets);
   using logits = model.forward(x);
   using loss = crossEntropy(ctx, logits, y);
   loss.backward();

@@ -1,7 +1,7 @@
 import { expect } from "vitest";
 
 /** Reproducible numbers in [-1, 1) (mulberry32). */
-export function numbers(size: number, seed: number): number[] {
+export function generateNumbers(size: number, seed: number): number[] {
   let state = seed >>> 0;
   return Array.from({ length: size }, () => {
     state = (state + 0x6d2b79f5) >>> 0;
@@ -12,19 +12,19 @@ export function numbers(size: number, seed: number): number[] {
 }
 
 /** Largest difference, relative to the largest expected value (or 1e-30). */
-export function maxDifference(found: ArrayLike<number>, expected: ArrayLike<number>): number {
-  expect(found.length).toBe(expected.length);
-  let [difference, size] = [0, 1e-30];
+export function maxDifference(actual: ArrayLike<number>, expected: ArrayLike<number>): number {
+  expect(actual.length).toBe(expected.length);
+  let [difference, maxMagnitude] = [0, 1e-30];
   for (let i = 0; i < expected.length; i++) {
-    if (found[i] === expected[i]) continue;
-    const each = Math.abs(found[i]! - expected[i]!);
-    difference = Math.max(difference, Number.isNaN(each) ? Infinity : each);
-    size = Math.max(size, Math.abs(expected[i]!));
+    if (actual[i] === expected[i]) continue;
+    const absoluteDifference = Math.abs(actual[i]! - expected[i]!);
+    difference = Math.max(difference, Number.isNaN(absoluteDifference) ? Infinity : absoluteDifference);
+    maxMagnitude = Math.max(maxMagnitude, Math.abs(expected[i]!));
   }
-  return difference / size;
+  return difference / maxMagnitude;
 }
 
 /** d f / d x by central differences of a float64 function. */
-export function derivative(f: (x: readonly number[]) => number, x: readonly number[], step = 1e-5): number[] {
+export function numericalDerivative(f: (x: readonly number[]) => number, x: readonly number[], step = 1e-5): number[] {
   return x.map((value, i) => (f(x.with(i, value + step)) - f(x.with(i, value - step))) / (2 * step));
 }

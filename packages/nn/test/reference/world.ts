@@ -15,6 +15,6 @@ export async function onMesh<T>(mesh: Coordinate, body: (ctx: Context) => Promis
 }
 
 /** One rank. */
-export async function alone<T>(body: (ctx: Context) => Promise<T> | T, seed = 3): Promise<T> {
+export async function onOneRank<T>(body: (ctx: Context) => Promise<T> | T, seed = 3): Promise<T> {
   return (await onMesh({ sp: 1 }, body, seed))[0]!;
 }

@@ -20,8 +20,8 @@ export function timeAxis({ seconds, x }: TimeScale, top: number, bottom: number)
   const ticks = Array.from({ length: Math.floor(seconds / step + 1e-9) + 1 }, (_, i) => i * step);
   return ticks
     .map((time) => {
-      const at = formatCoordinate(x(time));
-      const line = `<line x1="${at}" x2="${at}" y1="${formatCoordinate(top)}" y2="${formatCoordinate(bottom)}" stroke="${theme.rule}" stroke-width="1"/>`;
+      const tickX = formatCoordinate(x(time));
+      const line = `<line x1="${tickX}" x2="${tickX}" y1="${formatCoordinate(top)}" y2="${formatCoordinate(bottom)}" stroke="${theme.rule}" stroke-width="1"/>`;
       return (
         line +
         text(x(time), bottom + 18, formatSeconds(time), `text-anchor="middle" font-size="12" fill="${theme.faint}"`)

@@ -10,7 +10,7 @@ const palette = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00", "#56b4e9
 const paletteByLane = {
   compute: ["#0072b2", "#009e73", "#56b4e9", "#332288"],
   communication: ["#d55e00", "#e69f00", "#aa4499", "#7a4b2a"],
-  rest: "#8a93a0",
+  otherColor: "#8a93a0",
 } as const;
 
 /** The color of the i-th of many like things: ranks, for example. */
@@ -34,7 +34,7 @@ function luminance(color: string): number {
 type Rgb = readonly [red: number, green: number, blue: number];
 
 function parseHex(color: string): Rgb {
-  const channel = (at: number): number => Number.parseInt(color.slice(at, at + 2), 16) / 255;
+  const channel = (start: number): number => Number.parseInt(color.slice(start, start + 2), 16) / 255;
   return [channel(1), channel(3), channel(5)];
 }
 
@@ -56,7 +56,7 @@ export interface Style {
 
 /** How every event of a picture is drawn, and what the legend states. */
 export interface ColorScheme {
-  styleOf(event: TimelineEvent): Style;
+  getStyle(event: TimelineEvent): Style;
   readonly compute: readonly Style[];
   readonly communication: readonly Style[];
 }
@@ -89,7 +89,7 @@ export function colorScheme(timelines: readonly Timeline[], group?: (event: Time
     ? stylesByLane(totals)
     : { compute: rankByTime(totals, "compute"), communication: rankByTime(totals, "communication") };
   return {
-    styleOf: (event) => styles[event.lane].get((group ?? eventGroup)(event))!,
+    getStyle: (event) => styles[event.lane].get((group ?? eventGroup)(event))!,
     compute: [...new Set(styles.compute.values())],
     communication: [...new Set(styles.communication.values())],
   };
@@ -103,22 +103,24 @@ function stylesByLane({ compute, communication }: LaneTotals): Readonly<Record<L
   const compareNames = new Intl.Collator("en", { numeric: true }).compare;
   const names = [...new Set([...compute.keys(), ...communication.keys()])].toSorted(compareNames);
   const stylesByName = new Map(names.map((name, i) => [name, { name, fill: paletteColor(i) }]));
-  const of = (lane: ReadonlyMap<string, number>): Styles =>
+  const selectLaneStyles = (lane: ReadonlyMap<string, number>): Styles =>
     new Map([...stylesByName].filter(([name]) => lane.has(name)));
-  return { compute: of(compute), communication: of(communication) };
+  return { compute: selectLaneStyles(compute), communication: selectLaneStyles(communication) };
 }
 
 function rankByTime(totals: LaneTotals, lane: Lane): Styles {
   const palette = paletteByLane[lane];
-  const otherStyle = { name: lane === "compute" ? "other kernels" : "other transfers", fill: paletteByLane.rest };
+  const otherStyle = { name: lane === "compute" ? "other kernels" : "other transfers", fill: paletteByLane.otherColor };
   // Attention's own kernels first: the same colors in every picture.
-  const weight = ([name, seconds]: readonly [string, number]): number =>
+  const sortPriority = ([name, seconds]: readonly [string, number]): number =>
     name === "attend" ? Number.POSITIVE_INFINITY : name.startsWith("attendBackward") ? Number.MAX_VALUE : seconds;
-  const order = [...totals[lane]].toSorted((a, b) => weight(b) - weight(a) || (a[0] < b[0] ? -1 : 1));
-  const totalSeconds = order.reduce((sum, [, seconds]) => sum + seconds, 0);
-  const minSeconds = order.length > palette.length ? 0.002 * totalSeconds : 0;
+  const sortedTotals = [...totals[lane]].toSorted(
+    (a, b) => sortPriority(b) - sortPriority(a) || (a[0] < b[0] ? -1 : 1),
+  );
+  const totalSeconds = sortedTotals.reduce((sum, [, seconds]) => sum + seconds, 0);
+  const minSeconds = sortedTotals.length > palette.length ? 0.002 * totalSeconds : 0;
   return new Map(
-    order.map(([name, seconds], i) => {
+    sortedTotals.map(([name, seconds], i) => {
       const fill = palette[i];
       return [name, fill !== undefined && seconds >= minSeconds ? { name, fill } : otherStyle];
     }),

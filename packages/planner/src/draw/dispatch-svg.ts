@@ -105,17 +105,25 @@ const OWNER_BORDER = 9;
  */
 export function drawDispatch(mask: Mask, options: DrawDispatchOptions): string {
   checkArgument("drawDispatch", mask, option.mask());
-  const { queries, keys = queries, ranks, before, after, bytesPerRow, ...words } = drawDispatchOptions.parse(options);
-  const { title = `${mask.name} on ${formatCount(ranks)} ${ranks === 1 ? "rank" : "ranks"}`, subtitle } = words;
+  const {
+    queries,
+    keys = queries,
+    ranks,
+    before,
+    after,
+    bytesPerRow,
+    ...titleOptions
+  } = drawDispatchOptions.parse(options);
+  const { title = `${mask.name} on ${formatCount(ranks)} ${ranks === 1 ? "rank" : "ranks"}`, subtitle } = titleOptions;
   const slices = resolveSlices(mask, queries, keys);
-  const load = (name: string, placement: Placements): PlacementLoad =>
+  const computePlacementLoad = (name: string, placement: Placements): PlacementLoad =>
     computeLoad(name, placement, { slices, ranks, lengths: { queries, keys } });
-  const columns = [load("before", before), load("after", after)] as const;
+  const columns = [computePlacementLoad("before", before), computePlacementLoad("after", after)] as const;
   const formatRows = (rows: number): string =>
     bytesPerRow === undefined ? formatCount(rows) : formatBytes(rows * bytesPerRow);
   const unit = bytesPerRow === undefined ? " rows" : "";
-  const facts = formatChange(columns, (rows) => formatRows(rows) + unit);
-  const line = subtitle === "" ? facts : `${subtitle} · ${facts}`;
+  const summary = formatChange(columns, (rows) => formatRows(rows) + unit);
+  const subtitleLine = subtitle === "" ? summary : `${subtitle} · ${summary}`;
   const matrixTop = PLANE_TOP + planeScale({ queries, keys }, { left: 0, top: 0, side: PLOT_SIZE }).height + 64;
   const barsTop = matrixTop + matrixCell(ranks).height * ranks + 62;
   const bottom = barsTop + rowHeight(ranks) * ranks;
@@ -127,10 +135,10 @@ export function drawDispatch(mask: Mask, options: DrawDispatchOptions): string {
   const notes = describeUnits({ queries, keys }, slices, bytesPerRow);
   return document({
     title,
-    description: `${line}. ${notes.join(" ")}`,
+    description: `${subtitleLine}. ${notes.join(" ")}`,
     height: bottom + 40 + notes.length * 20,
     body: [
-      heading(truncate(title, 27, page.width - 2 * page.edge), line),
+      heading(truncate(title, 27, page.width - 2 * page.edge), subtitleLine),
       ...columns.flatMap((each, i) => {
         const left = page.edge + i * (COLUMN_WIDTH + COLUMN_GAP);
         const column: PlacementColumn = { ...each, left, maxima, unit, formatRows };
@@ -154,7 +162,7 @@ interface PlacementLoad {
   readonly queryShards: readonly (readonly Span[])[];
   readonly keyShards: readonly (readonly Span[])[];
   /** By rank: the slices of its queries. */
-  readonly pieces: readonly (readonly Slice[])[];
+  readonly shardSlices: readonly (readonly Slice[])[];
   /** By rank: visible pairs. */
   readonly pairs: readonly number[];
   /** By receiver, by sender: rows of keys. */
@@ -188,15 +196,15 @@ function computeLoad(
   ) as [Placement, Placement];
   const queryShards = resolveShards(queryPlacement, ranks, lengths.queries);
   const keyShards = resolveShards(keyPlacement, ranks, lengths.keys);
-  const pieces = slicesByShard("drawDispatch", slices, queryShards);
-  const transfers = transfersOf(pieces, keyShards);
+  const shardSlices = slicesByShard("drawDispatch", slices, queryShards);
+  const transfers = countTransferredRows(shardSlices, keyShards);
   return {
     name,
     placement: isPair ? `queries ${queryPlacement.name}, keys ${keyPlacement.name}` : queryPlacement.name,
     queryShards,
     keyShards,
-    pieces,
-    pairs: pieces.map(totalArea),
+    shardSlices,
+    pairs: shardSlices.map(totalArea),
     transfers,
     received: transfers.map(sum),
     sent: transfers.map((_, sender) => sum(transfers.map((row) => row[sender]!))),
@@ -206,8 +214,8 @@ function computeLoad(
 type Interval = readonly [start: number, end: number];
 
 /** By receiver and sender: keys of the sender that queries of the receiver see, each counted once. */
-function transfersOf(
-  pieces: readonly (readonly Slice[])[],
+function countTransferredRows(
+  shardSlices: readonly (readonly Slice[])[],
   keyShards: readonly (readonly Span[])[],
 ): readonly (readonly number[])[] {
   const ownedIntervals = keyShards
@@ -216,22 +224,22 @@ function transfersOf(
     )
     .filter(({ start, end }) => start < end)
     .sort((a, b) => a.start - b.start);
-  return pieces.map((slices, receiver) => {
-    const rows = keyShards.map(() => 0);
+  return shardSlices.map((slices, receiver) => {
+    const rowCounts = keyShards.map(() => 0);
     let first = 0;
-    for (const [start, end] of mergeIntervals(slices.flatMap(keysOf))) {
+    for (const [start, end] of mergeIntervals(slices.flatMap(visibleKeyIntervals))) {
       while (first < ownedIntervals.length && ownedIntervals[first]!.end <= start) first++;
       for (let i = first; i < ownedIntervals.length && ownedIntervals[i]!.start < end; i++) {
         const { owner, ...span } = ownedIntervals[i]!;
-        if (owner !== receiver) rows[owner]! += Math.min(end, span.end) - Math.max(start, span.start);
+        if (owner !== receiver) rowCounts[owner]! += Math.min(end, span.end) - Math.max(start, span.start);
       }
     }
-    return rows;
+    return rowCounts;
   });
 }
 
 /** The keys that a slice shows: its rows follow one another, and borders move by one a row, so that they are an interval. */
-function keysOf(slice: Slice): Interval[] {
+function visibleKeyIntervals(slice: Slice): Interval[] {
   const { start, length } = visibleRows({ start: slice.q0, length: slice.q1 - slice.q0, step: 1 }, slice);
   if (length === 0) return [];
   return [[visibleKeyRange(slice, start).start, visibleKeyRange(slice, start + length - 1).end]];
@@ -259,12 +267,12 @@ function loadImbalance({ pairs }: PlacementLoad): number {
 
 function formatChange(
   [before, after]: readonly [PlacementLoad, PlacementLoad],
-  amount: (rows: number) => string,
+  formatRows: (rows: number) => string,
 ): string {
   return [
     `most loaded rank ${loadImbalance(before).toFixed(2)} → ${loadImbalance(after).toFixed(2)} × the mean`,
-    `received in total ${amount(sum(before.received))} → ${amount(sum(after.received))}`,
-    `maximum per rank ${amount(Math.max(...before.received))} → ${amount(Math.max(...after.received))}`,
+    `received in total ${formatRows(sum(before.received))} → ${formatRows(sum(after.received))}`,
+    `maximum per rank ${formatRows(Math.max(...before.received))} → ${formatRows(Math.max(...after.received))}`,
   ].join(" · ");
 }
 
@@ -291,21 +299,24 @@ function drawColumnTitle(column: PlacementColumn): string {
 }
 
 /** The mask, pieces in the color of the queries' rank; above and beside it who holds the keys and the queries. */
-function drawPlane({ left, pieces, queryShards, keyShards }: PlacementColumn, lengths: PlaneLengths): string {
+function drawPlane(
+  { left, shardSlices: pieces, queryShards, keyShards }: PlacementColumn,
+  lengths: PlaneLengths,
+): string {
   const scale = planeScale(lengths, { left: left + PLANE_INSET, top: PLANE_TOP, side: PLOT_SIZE });
   const plane: Box = { x: scale.left, y: scale.top, width: scale.width, height: scale.height };
   const groups = pieces.map((each, rank): SliceGroup => {
-    return { name: `rank ${rank}`, owner: `rank ${rank}`, fill: paletteColor(rank), pieces: each };
+    return { name: `rank ${rank}`, owner: `rank ${rank}`, fill: paletteColor(rank), slices: each };
   });
-  const edge = OWNER_BORDER + 3;
+  const borderOffset = OWNER_BORDER + 3;
   const borders = queryShards.flatMap((_, rank) => [
     drawBorder(queryShards[rank]!, rank, ({ start, length }) => {
       const y = scale.y(start);
-      return { x: scale.left - edge, y, width: OWNER_BORDER, height: scale.y(start + length) - y };
+      return { x: scale.left - borderOffset, y, width: OWNER_BORDER, height: scale.y(start + length) - y };
     }),
     drawBorder(keyShards[rank]!, rank, ({ start, length }) => {
       const x = scale.x(start);
-      return { x, y: scale.top - edge, width: scale.x(start + length) - x, height: OWNER_BORDER };
+      return { x, y: scale.top - borderOffset, width: scale.x(start + length) - x, height: OWNER_BORDER };
     }),
   ]);
   return [
@@ -313,13 +324,13 @@ function drawPlane({ left, pieces, queryShards, keyShards }: PlacementColumn, le
     ...drawGroups(groups, scale),
     rect(plane, `fill="none" stroke="${theme.rule}"`),
     ...borders,
-    drawPlaneAxes(lengths, scale, edge + 1),
+    drawPlaneAxes(lengths, scale, borderOffset + 1),
   ].join("\n");
 }
 
 /** The positions of one rank, along a border: one path. */
-function drawBorder(spans: readonly Span[], rank: number, boxOf: (span: Span) => Box): string {
-  const outlines = spans.flatMap(contiguousSpans).map((span) => borderPath(boxOf(span)));
+function drawBorder(spans: readonly Span[], rank: number, toBox: (span: Span) => Box): string {
+  const outlines = spans.flatMap(contiguousSpans).map((span) => borderPath(toBox(span)));
   if (outlines.length === 0) return "";
   return tooltip(`held by rank ${rank}`, `<path d="${outlines.join("")}" fill="${paletteColor(rank)}"/>`);
 }
@@ -353,12 +364,12 @@ function drawMatrix({ left, transfers, maxima, formatRows, unit }: PlacementColu
     if (rows === 0) return "";
     const box = { x: x(sender), y: y(receiver), width, height };
     const shade = shadeAt(rows);
-    const words = formatRows(rows);
-    const fits = textWidth(words, MATRIX_FONT) < width && height >= MATRIX_FONT + 4;
+    const rowsText = formatRows(rows);
+    const isLabelShown = textWidth(rowsText, MATRIX_FONT) < width && height >= MATRIX_FONT + 4;
     const textAttributes = `text-anchor="middle" font-size="${MATRIX_FONT}" fill="${shade > NUM_SHADES / 2 ? "#ffffff" : theme.text}"`;
-    const numberLabel = fits ? text(box.x + width / 2, box.y + height / 2 + 4, words, textAttributes) : "";
+    const numberLabel = isLabelShown ? text(box.x + width / 2, box.y + height / 2 + 4, rowsText, textAttributes) : "";
     return tooltip(
-      `rank ${sender} sends ${words}${unit} to rank ${receiver}`,
+      `rank ${sender} sends ${rowsText}${unit} to rank ${receiver}`,
       rect(box, shadeColor(shade)) + numberLabel,
     );
   };
@@ -367,7 +378,8 @@ function drawMatrix({ left, transfers, maxima, formatRows, unit }: PlacementColu
       ? transfers.flatMap((row, receiver) => row.map((rows, sender) => drawCell(rows, sender, receiver)))
       : drawShades(
           transfers.map((row) => row.map(shadeAt)),
-          ({ row, from, to }) => borderPath({ x: x(from), y: y(row), width: (to - from) * width, height }),
+          ({ row, startColumn: from, endColumn: to }) =>
+            borderPath({ x: x(from), y: y(row), width: (to - from) * width, height }),
         );
   const grid = { x: x(0), y: y(0), width: ranks * width, height: ranks * height };
   return [
@@ -390,17 +402,17 @@ function drawMatrix({ left, transfers, maxima, formatRows, unit }: PlacementColu
 /** Cells of a row, [from, to). */
 interface CellRun {
   readonly row: number;
-  readonly from: number;
-  readonly to: number;
+  readonly startColumn: number;
+  readonly endColumn: number;
 }
 
 /** A path of each shade but 0: cells side by side of one shade are one piece of it. */
 function drawShades(shades: readonly (readonly number[])[], outline: (run: CellRun) => string): readonly string[] {
   const outlines: string[] = Array.from({ length: NUM_SHADES + 1 }, () => "");
   for (const [row, values] of shades.entries()) {
-    for (let from = 0, to = 1; from < values.length; from = to, to++) {
-      while (to < values.length && values[to] === values[from]) to++;
-      outlines[values[from]!] += outline({ row, from, to });
+    for (let startColumn = 0, endColumn = 1; startColumn < values.length; startColumn = endColumn, endColumn++) {
+      while (endColumn < values.length && values[endColumn] === values[startColumn]) endColumn++;
+      outlines[values[startColumn]!] += outline({ row, startColumn, endColumn });
     }
   }
   return outlines.flatMap((each, shade) =>
@@ -440,21 +452,21 @@ function drawBars({ left, pairs, received, sent, maxima, formatRows, unit }: Pla
   ];
   const label = `font-size="12" fill="${theme.faint}"`;
   const [barHeight, width] = [Math.max(1, step - 6 * Math.min(1, step / 22)), columnWidth - NUMBER_LABEL_WIDTH - 8];
-  const bars = metrics.flatMap(({ name, unit: of, values, largest: maxValue, words }, i) => {
+  const bars = metrics.flatMap(({ name, unit: unitText, values, largest: maxValue, words }, i) => {
     const x = left + PLANE_INSET + i * columnWidth;
     return values.map((value, rank) => {
       const box = { x, y: top + rank * step, width: (value / maxValue) * width, height: barHeight };
-      const number =
+      const valueLabel =
         step < 14 ? "" : text(x + width + 6, box.y + barHeight - 4, words(value), `font-size="${MATRIX_FONT}"`);
       const bar = rect({ ...box, width }, `fill="${theme.track}"`) + rect(box, `fill="${paletteColor(rank)}"`);
-      return tooltip(`rank ${rank}: ${name} ${words(value)}${of}`, bar + number);
+      return tooltip(`rank ${rank}: ${name} ${words(value)}${unitText}`, bar + valueLabel);
     });
   });
   const meanX = formatCoordinate(left + PLANE_INSET + (meanPairs / maxima.pairs) * width);
   return [
     text(left, top - 14, "per rank", `font-size="13" font-weight="600"`),
-    ...metrics.map(({ name, unit: of }, i) =>
-      text(left + PLANE_INSET + i * columnWidth, top - 14, `${name}${of && `,${of}`}`, label),
+    ...metrics.map(({ name, unit: unitText }, i) =>
+      text(left + PLANE_INSET + i * columnWidth, top - 14, `${name}${unitText && `,${unitText}`}`, label),
     ),
     ...bars,
     `<line x1="${meanX}" x2="${meanX}" y1="${top - 5}" y2="${formatCoordinate(top + ranks * step)}" stroke="${theme.text}" stroke-dasharray="3 2"/>`,

@@ -9,18 +9,18 @@ export interface Interval {
 /** When a rank had nothing to compute while its transfers were under way. */
 export function waitIntervals(events: readonly TimelineEvent[]): readonly Interval[] {
   const computeIntervals = mergeIntervals(events.filter(({ lane }) => lane === "compute"));
-  const waitIntervalList: Interval[] = [];
-  let from = 0;
+  const waits: Interval[] = [];
+  let firstCompute = 0;
   for (const transfer of mergeIntervals(events.filter(({ lane }) => lane === "communication"))) {
     let { start } = transfer;
-    while (from < computeIntervals.length && computeIntervals[from]!.end <= start) from++;
-    for (let i = from; i < computeIntervals.length && computeIntervals[i]!.start < transfer.end; i++) {
-      if (computeIntervals[i]!.start > start) waitIntervalList.push({ start, end: computeIntervals[i]!.start });
+    while (firstCompute < computeIntervals.length && computeIntervals[firstCompute]!.end <= start) firstCompute++;
+    for (let i = firstCompute; i < computeIntervals.length && computeIntervals[i]!.start < transfer.end; i++) {
+      if (computeIntervals[i]!.start > start) waits.push({ start, end: computeIntervals[i]!.start });
       start = Math.max(start, computeIntervals[i]!.end);
     }
-    if (start < transfer.end) waitIntervalList.push({ start, end: transfer.end });
+    if (start < transfer.end) waits.push({ start, end: transfer.end });
   }
-  return waitIntervalList;
+  return waits;
 }
 
 /** Seconds that one rank spent computing, and waiting for transfers. */

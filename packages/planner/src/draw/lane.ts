@@ -9,13 +9,15 @@ export interface BandHeights {
   readonly band: number;
   readonly compute: number;
   readonly send: number;
-  readonly font: number;
+  readonly fontSize: number;
 }
 
 /** Many bands get thinner rows. */
 export function bandHeights(bands: number): BandHeights {
-  if (bands <= 8) return { band: 62, compute: 28, send: 12, font: 13 };
-  return bands <= 16 ? { band: 40, compute: 18, send: 8, font: 11 } : { band: 24, compute: 11, send: 5, font: 9 };
+  if (bands <= 8) return { band: 62, compute: 28, send: 12, fontSize: 13 };
+  return bands <= 16
+    ? { band: 40, compute: 18, send: 8, fontSize: 11 }
+    : { band: 24, compute: 11, send: 5, fontSize: 9 };
 }
 
 export interface LaneContext {
@@ -41,7 +43,7 @@ export function drawLanes(events: readonly TimelineEvent[], { scale, top, height
     ...visibleWaits.map((wait) => drawWait(wait, barRectangle(wait, scale, { y: top, height: heights.compute }))),
     ...compute.map((run) => drawBar(run, barRectangle(run, scale, { y: top, height: heights.compute }))),
     ...compute.map((run) =>
-      drawLabel(run, barRectangle(run, scale, { y: top, height: heights.compute }), heights.font),
+      drawLabel(run, barRectangle(run, scale, { y: top, height: heights.compute }), heights.fontSize),
     ),
     ...communication.map((run, i) =>
       drawBar(run, barRectangle(run, scale, { y: sendTop + rowIndices[i]! * height, height })),
@@ -73,7 +75,7 @@ function mergeRuns(
 ): readonly EventRun[] {
   const runs: EventRun[] = [];
   for (const event of events.filter((each) => each.lane === lane).toSorted((a, b) => a.start - b.start)) {
-    const style = scheme.styleOf(event);
+    const style = scheme.getStyle(event);
     const last = runs.at(-1);
     const width = scale.x(event.end) - scale.x(event.start);
     const gap = last ? scale.x(event.start) - scale.x(last.end) : Number.POSITIVE_INFINITY;
@@ -85,7 +87,7 @@ function mergeRuns(
       end: event.end,
       events: 1,
       bytes: event.bytesSent ?? 0,
-      name: nameOf(event, style.name),
+      name: getRunName(event, style.name),
     };
     if (last && last.style === style && gap < MIN_VISIBLE_WIDTH && gap > -MIN_BAR_WIDTH && width < MIN_BAR_WIDTH) {
       const end = Math.max(last.end, event.end);
@@ -102,7 +104,7 @@ function mergeRuns(
 }
 
 /** What a tooltip calls an event of a group: by its own name, too, unless the group's is part of that. */
-function nameOf({ lane, name, label }: TimelineEvent, group: string): string {
+function getRunName({ lane, name, label }: TimelineEvent, group: string): string {
   const eventLabel = lane === "compute" ? name : (label ?? name);
   return eventLabel.includes(group) ? eventLabel : `${group}, ${eventLabel}`;
 }

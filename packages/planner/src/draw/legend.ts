@@ -20,17 +20,17 @@ interface LegendEntry {
 
 /** What the colors mean, from `top` on. */
 export function drawLegend({ compute, communication }: ColorScheme, top: number): Fragment {
-  const toEntry = ({ name, fill }: Style): LegendEntry => {
+  const toLegendEntry = ({ name, fill }: Style): LegendEntry => {
     return { name, fills: name.startsWith("attendBackward") ? [fill, "url(#backward)"] : [fill] };
   };
   const haveSharedColors = compute.some(({ fill }) => communication.some((other) => other.fill === fill));
   const waitEntry = { name: "waits for transfers", fills: ["url(#waiting)"] };
   if (haveSharedColors) {
     const styles = [...new Set([...compute, ...communication])];
-    return drawLegendRow("colors", [...styles.map(toEntry), waitEntry], top);
+    return drawLegendRow("colors", [...styles.map(toLegendEntry), waitEntry], top);
   }
-  const computeRow = drawLegendRow("computes", [...compute.map(toEntry), waitEntry], top);
-  const transferRow = drawLegendRow("transfers", communication.map(toEntry), computeRow.bottom);
+  const computeRow = drawLegendRow("computes", [...compute.map(toLegendEntry), waitEntry], top);
+  const transferRow = drawLegendRow("transfers", communication.map(toLegendEntry), computeRow.bottom);
   return { svg: `${computeRow.svg}\n${transferRow.svg}`, bottom: transferRow.bottom };
 }
 
@@ -51,6 +51,6 @@ function drawLegendRow(heading: string, entries: readonly LegendEntry[], top: nu
     x += width;
     return name === fullName ? svg : tooltip(fullName, svg);
   });
-  const head = text(page.edge, top, heading, `font-size="${FONT_SIZE}" fill="${theme.faint}"`);
-  return { svg: [head, ...drawnEntries].join("\n"), bottom: y + 24 };
+  const headingSvg = text(page.edge, top, heading, `font-size="${FONT_SIZE}" fill="${theme.faint}"`);
+  return { svg: [headingSvg, ...drawnEntries].join("\n"), bottom: y + 24 };
 }

@@ -26,7 +26,7 @@ export interface SliceGroup {
   /** What tooltips add to the type. */
   readonly owner?: string;
   readonly fill: string;
-  readonly pieces: readonly Slice[];
+  readonly slices: readonly Slice[];
 }
 
 const typeNames = {
@@ -39,10 +39,10 @@ const typeNames = {
 /** Those of a type are a group. */
 export function groupByType(slices: readonly Slice[]): readonly SliceGroup[] {
   return Object.entries(typeNames).flatMap(([type, name], i) => {
-    const pieces = slices.filter((maskSlice) => maskSlice.type === type);
-    if (pieces.length === 0) return [];
-    const countText = `${name}: ${formatCount(pieces.length)} ${pieces.length === 1 ? "slice" : "slices"}`;
-    return [{ name: countText, fill: paletteColor(i), pieces }];
+    const slicesOfType = slices.filter((maskSlice) => maskSlice.type === type);
+    if (slicesOfType.length === 0) return [];
+    const countText = `${name}: ${formatCount(slicesOfType.length)} ${slicesOfType.length === 1 ? "slice" : "slices"}`;
+    return [{ name: countText, fill: paletteColor(i), slices: slicesOfType }];
   });
 }
 
@@ -56,12 +56,12 @@ export function slicesByShard(
     where,
     shards.flat().reduce((sum, { length, step }) => sum + (step === 1 ? 1 : length), 0),
   );
-  const clipped = shards.map((spans) => spans.flatMap(contiguousSpans).flatMap((span) => clipTo(slices, span)));
+  const shardSlices = shards.map((spans) => spans.flatMap(contiguousSpans).flatMap((span) => clipSlices(slices, span)));
   checkShapeCount(
     where,
-    clipped.reduce((sum, pieces) => sum + pieces.length, 0),
+    shardSlices.reduce((sum, pieces) => sum + pieces.length, 0),
   );
-  return clipped;
+  return shardSlices;
 }
 
 /** Visible pairs of some slices. */
@@ -85,13 +85,13 @@ export function contiguousSpans(span: Span): readonly Span[] {
   return Array.from({ length: span.length }, (_, i) => ({ start: span.start + i * span.step, length: 1, step: 1 }));
 }
 
-function clipTo(slices: readonly Slice[], { start, length }: Span): readonly Slice[] {
+function clipSlices(slices: readonly Slice[], { start, length }: Span): readonly Slice[] {
   const end = start + length;
   return slices.flatMap((slice) => {
     if (slice.q1 <= start || end <= slice.q0) return [];
     // Rows at the end of a slanted border may see no key.
-    const clipped = clipQueries(slice, start, end);
-    return clipped ? [clipped] : [];
+    const clippedSlice = clipQueries(slice, start, end);
+    return clippedSlice ? [clippedSlice] : [];
   });
 }
 
@@ -125,9 +125,9 @@ export function planeScale(
 
 /** The polygons of all groups. */
 export function drawGroups(groups: readonly SliceGroup[], scale: PlaneScale): readonly string[] {
-  const count = groups.reduce((sum, { pieces }) => sum + pieces.length, 0);
-  if (count <= MAX_TOOLTIPS) return groups.flatMap((group) => drawPieces(group, scale));
-  return groups.map(({ pieces, fill, owner }) => {
+  const numSlices = groups.reduce((sum, { slices }) => sum + slices.length, 0);
+  if (numSlices <= MAX_TOOLTIPS) return groups.flatMap((group) => drawSlices(group, scale));
+  return groups.map(({ slices: pieces, fill, owner }) => {
     const outlines = pieces.map((piece) => slicePath(piece, scale)).join("");
     // A stroke closes the seams of one color; of several it would leave the last one of those in a pixel.
     const seams = owner === undefined ? ` stroke="${fill}" stroke-width="0.5"` : "";
@@ -135,7 +135,7 @@ export function drawGroups(groups: readonly SliceGroup[], scale: PlaneScale): re
   });
 }
 
-function drawPieces({ pieces, fill, owner }: SliceGroup, scale: PlaneScale): readonly string[] {
+function drawSlices({ slices: pieces, fill, owner }: SliceGroup, scale: PlaneScale): readonly string[] {
   return pieces.map((piece) => {
     const outline = slicePath(piece, scale);
     if (outline === "") return "";
@@ -157,14 +157,14 @@ function slicePath(slice: Slice, { x, y }: PlaneScale): string {
   const rows = visibleRows({ start: slice.q0, length: slice.q1 - slice.q0, step: 1 }, slice);
   if (rows.length === 0) return "";
   const [first, last] = [rows.start, rows.start + rows.length - 1];
-  const isStepped = y(1) - y(0) >= STEP_PIXELS;
-  const border = (side: "start" | "end"): (readonly [key: number, query: number])[] => {
-    const [from, to] = [visibleKeyRange(slice, first)[side], visibleKeyRange(slice, last)[side]];
-    if (from === to || !isStepped) {
-      const halfStep = from === to ? 0 : 0.5;
+  const areStepsVisible = y(1) - y(0) >= STEP_PIXELS;
+  const borderPoints = (side: "start" | "end"): (readonly [key: number, query: number])[] => {
+    const [startKey, endKey] = [visibleKeyRange(slice, first)[side], visibleKeyRange(slice, last)[side]];
+    if (startKey === endKey || !areStepsVisible) {
+      const halfStep = startKey === endKey ? 0 : 0.5;
       return [
-        [from - halfStep, first],
-        [to + halfStep, last + 1],
+        [startKey - halfStep, first],
+        [endKey + halfStep, last + 1],
       ];
     }
     return Array.from({ length: rows.length }, (_, i) => first + i).flatMap((q) => [
@@ -172,7 +172,7 @@ function slicePath(slice: Slice, { x, y }: PlaneScale): string {
       [visibleKeyRange(slice, q)[side], q + 1] as const,
     ]);
   };
-  const corners = [...border("end"), ...border("start").toReversed()];
+  const corners = [...borderPoints("end"), ...borderPoints("start").toReversed()];
   const points = corners.map(([key, query]) => `${formatCoordinate(x(key))} ${formatCoordinate(y(query))}`);
   return `M${points.join("L")}Z`;
 }
@@ -183,13 +183,13 @@ export function drawPlaneAxes({ queries, keys }: PlaneLengths, scale: PlaneScale
   const [left, top] = [scale.left - gap, scale.top - gap];
   const labelAttributes = `font-size="12" fill="${theme.faint}"`;
   const columns = tickPositions(keys, width / 80).map((key) => {
-    const at = formatCoordinate(x(key));
-    const line = `<line x1="${at}" x2="${at}" y1="${top - 5}" y2="${top}" stroke="${theme.faint}"/>`;
+    const tickX = formatCoordinate(x(key));
+    const line = `<line x1="${tickX}" x2="${tickX}" y1="${top - 5}" y2="${top}" stroke="${theme.faint}"/>`;
     return line + text(x(key), top - 10, formatCount(key), `text-anchor="middle" ${labelAttributes}`);
   });
   const rows = tickPositions(queries, height / 40).map((query) => {
-    const at = formatCoordinate(y(query));
-    const line = `<line x1="${left - 5}" x2="${left}" y1="${at}" y2="${at}" stroke="${theme.faint}"/>`;
+    const tickY = formatCoordinate(y(query));
+    const line = `<line x1="${left - 5}" x2="${left}" y1="${tickY}" y2="${tickY}" stroke="${theme.faint}"/>`;
     return line + text(left - 10, y(query) + 4, formatCount(query), `text-anchor="end" ${labelAttributes}`);
   });
   return [

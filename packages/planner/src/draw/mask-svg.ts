@@ -83,8 +83,8 @@ export function drawMask(mask: Mask, options: DrawMaskOptions): string {
       : groupByShard(slices, resolveShards(resolvePlacement(placement), shards!, queries));
   const scale = planeScale({ queries, keys }, { left: MARGIN_LEFT, top: MARGIN_TOP, side: PLOT_SIZE });
   const area = totalArea(slices);
-  const facts = `${formatCount(area)} visible pairs, ${formatPercent(area / (queries * keys))} of ${formatCount(queries)} × ${formatCount(keys)}`;
-  const line = subtitle === "" ? facts : `${subtitle} · ${facts}`;
+  const summary = `${formatCount(area)} visible pairs, ${formatPercent(area / (queries * keys))} of ${formatCount(queries)} × ${formatCount(keys)}`;
+  const subtitleLine = subtitle === "" ? summary : `${subtitle} · ${summary}`;
   const plane = { x: MARGIN_LEFT, y: MARGIN_TOP, width: scale.width, height: scale.height };
   const bottom = Math.max(
     MARGIN_TOP + scale.height,
@@ -92,11 +92,11 @@ export function drawMask(mask: Mask, options: DrawMaskOptions): string {
   );
   return document({
     title,
-    description: `${line}. ${formatCount(slices.length)} slices.`,
+    description: `${subtitleLine}. ${formatCount(slices.length)} slices.`,
     height: bottom + 36,
     body: [
       // Bold letters are wide.
-      heading(truncate(title, 27, page.width - 2 * page.edge), line),
+      heading(truncate(title, 27, page.width - 2 * page.edge), subtitleLine),
       rect(plane, `fill="${theme.track}"`),
       ...drawGroups(groups, scale),
       rect(plane, `fill="none" stroke="${theme.rule}"`),
@@ -107,25 +107,25 @@ export function drawMask(mask: Mask, options: DrawMaskOptions): string {
 }
 
 function groupByShard(slices: readonly Slice[], shards: readonly (readonly Span[])[]): readonly SliceGroup[] {
-  const pieces = slicesByShard("drawMask", slices, shards);
-  const areas = pieces.map(totalArea);
+  const shardSlices = slicesByShard("drawMask", slices, shards);
+  const areas = shardSlices.map(totalArea);
   const meanArea = areas.reduce((sum, area) => sum + area, 0) / areas.length;
-  return pieces.map((each, i) => {
+  return shardSlices.map((each, i) => {
     const load = meanArea === 0 ? "no pairs" : `${(areas[i]! / meanArea).toFixed(2)} × the mean`;
-    return { name: `shard ${i}: ${load}`, owner: `shard ${i}`, fill: paletteColor(i), pieces: each };
+    return { name: `shard ${i}: ${load}`, owner: `shard ${i}`, fill: paletteColor(i), slices: each };
   });
 }
 
 function drawLegend(groups: readonly SliceGroup[], left: number): string {
-  const entry = (words: string, fill: string, i: number): string => {
+  const drawEntry = (label: string, fill: string, i: number): string => {
     const y = MARGIN_TOP + 12 + i * LINE_HEIGHT;
     const swatch = rect({ x: left, y: y - 11, width: 13, height: 13 }, `fill="${fill}" rx="3"`);
-    return swatch + text(left + 20, y, truncate(words, 13, page.width - left - 24), `font-size="13"`);
+    return swatch + text(left + 20, y, truncate(label, 13, page.width - left - 24), `font-size="13"`);
   };
-  const shownEntries = groups.slice(0, MAX_LEGEND_ENTRIES).map(({ name, fill }, i) => entry(name, fill, i));
+  const shownEntries = groups.slice(0, MAX_LEGEND_ENTRIES).map(({ name, fill }, i) => drawEntry(name, fill, i));
   const numHidden = groups.length - shownEntries.length;
   return [
     ...shownEntries,
-    ...(numHidden > 0 ? [entry(`and ${numHidden} more`, theme.rule, shownEntries.length)] : []),
+    ...(numHidden > 0 ? [drawEntry(`and ${numHidden} more`, theme.rule, shownEntries.length)] : []),
   ].join("\n");
 }

@@ -42,8 +42,8 @@ export function perfettoTrace(timeline: Timeline): string {
   return `{"displayTimeUnit":"ms",${data}"traceEvents":[\n${lines.join(",\n")}\n]}\n`;
 }
 
-function metadataEvents(rank: number, at: Coordinate): readonly TraceEntry[] {
-  const coordinates = Object.entries(at).map(([axis, index]) => `${axis} ${index}`);
+function metadataEvents(rank: number, coordinate: Coordinate): readonly TraceEntry[] {
+  const coordinates = Object.entries(coordinate).map(([axis, index]) => `${axis} ${index}`);
   const name = coordinates.length === 0 ? `rank ${rank}` : `rank ${rank} (${coordinates.join(", ")})`;
   return [
     { ph: "M", name: "process_name", pid: rank, tid: 0, args: { name } },
@@ -57,20 +57,20 @@ function trackEvents(
   lane: TimelineEvent["lane"],
   events: readonly TimelineEvent[],
 ): readonly TraceEntry[] {
-  const ends: number[] = [];
-  const first = lane === "compute" ? 0 : 100;
+  const trackEnds: number[] = [];
+  const firstTrack = lane === "compute" ? 0 : 100;
   const slices: TraceEntry[] = [];
   for (const event of events.filter((each) => each.lane === lane).toSorted((a, b) => a.start - b.start)) {
-    const freeTrack = ends.findIndex((end) => end <= event.start);
-    const track = freeTrack < 0 ? ends.length : freeTrack;
-    ends[track] = event.end;
-    slices.push(sliceEvent(event, pid, first + track));
+    const freeTrack = trackEnds.findIndex((end) => end <= event.start);
+    const track = freeTrack < 0 ? trackEnds.length : freeTrack;
+    trackEnds[track] = event.end;
+    slices.push(sliceEvent(event, pid, firstTrack + track));
   }
-  const names = ends.map((_, track): TraceEntry => {
+  const nameEvents = trackEnds.map((_, track): TraceEntry => {
     const name = track === 0 ? lane : `${lane} ${track + 1}`;
-    return { ph: "M", name: "thread_name", pid, tid: first + track, args: { name } };
+    return { ph: "M", name: "thread_name", pid, tid: firstTrack + track, args: { name } };
   });
-  return [...names, ...slices];
+  return [...nameEvents, ...slices];
 }
 
 function sliceEvent(

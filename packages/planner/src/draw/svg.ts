@@ -22,7 +22,7 @@ export interface Document {
 }
 
 const textOption = option.custom("text", (value): value is string => typeof value === "string");
-const texts = option.array(textOption);
+const textsOption = option.array(textOption);
 
 function checkTexts(where: string, ...values: readonly unknown[]): void {
   for (const value of values) if (typeof value !== "string") checkArgument(where, value, textOption);
@@ -39,7 +39,7 @@ export function document(parts: Document): string {
   const { title, description, height, body, definitions = "" } = parts ?? {};
   checkNumbers("document", height);
   checkTexts("document", title, description, definitions);
-  checkArgument("document: body", body, texts);
+  checkArgument("document: body", body, textsOption);
   const { width } = page;
   const pixelHeight = Math.ceil(height);
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${pixelHeight}" width="${width}" height="${pixelHeight}" role="img" aria-labelledby="title description" font-family="${FONT}" fill="${theme.text}">
@@ -65,8 +65,8 @@ const contentWidth = page.width - 2 * page.edge;
 
 /** Facts at the foot of the page, one a line. */
 export function footnotes(lines: readonly string[], top: number): string {
-  checkArgument("footnotes", lines, texts);
-  return lines.map((fact, i) => text(page.edge, top + i * 20, fact, `font-size="13" fill="${theme.faint}"`)).join("\n");
+  checkArgument("footnotes", lines, textsOption);
+  return lines.map((line, i) => text(page.edge, top + i * 20, line, `font-size="13" fill="${theme.faint}"`)).join("\n");
 }
 
 /** A rectangle in pixels: x to the right, y downward. */

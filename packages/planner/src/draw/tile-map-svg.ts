@@ -54,7 +54,7 @@ export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions)
   const colors = new Map(coloredRanks.map((rank, i) => [rank, paletteColor(i)]));
   const [rows, columns] = [edgePositions(map.queries, MARGIN_TOP), edgePositions(map.keys, MARGIN_LEFT)];
   const cells = map.queries.flatMap((_, query) =>
-    cellRuns(map, query, colors).map(({ from, to, ranks }) => {
+    cellRuns(map, query, colors).map(({ firstKey: from, endKey: to, ranks }) => {
       const box = {
         x: columns[from]!,
         y: rows[query]!,
@@ -91,13 +91,13 @@ export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions)
 
 /** How many tiles each rank computes, by rank. */
 function tileCounts(map: TileMap): ReadonlyMap<number, number> {
-  const tiles = new Map<number, number>();
+  const counts = new Map<number, number>();
   for (const query of map.queries.keys()) {
     for (const key of map.keys.keys()) {
-      for (const rank of map.ranksOf(query, key)) tiles.set(rank, (tiles.get(rank) ?? 0) + 1);
+      for (const rank of map.computingRanks(query, key)) counts.set(rank, (counts.get(rank) ?? 0) + 1);
     }
   }
-  return new Map([...tiles].toSorted(([a], [b]) => a - b));
+  return new Map([...counts].toSorted(([a], [b]) => a - b));
 }
 
 function selectRanks(
@@ -113,15 +113,15 @@ function selectRanks(
 }
 
 /** Where pieces begin and the last one ends, as wide as they are long. */
-function edgePositions(pieces: readonly Span[], from: number): readonly number[] {
-  const totalLength = Math.max(1, spansLength(pieces));
-  let end = from;
-  return [from, ...pieces.map(({ length }) => (end += (length / totalLength) * MAP_SIZE))];
+function edgePositions(spans: readonly Span[], start: number): readonly number[] {
+  const totalLength = Math.max(1, spansLength(spans));
+  let end = start;
+  return [start, ...spans.map(({ length }) => (end += (length / totalLength) * MAP_SIZE))];
 }
 
 interface CellRun {
-  readonly from: number;
-  readonly to: number;
+  readonly firstKey: number;
+  readonly endKey: number;
   readonly ranks: readonly number[];
 }
 
@@ -129,13 +129,13 @@ interface CellRun {
 function cellRuns(map: TileMap, query: number, colors: ReadonlyMap<number, string>): readonly CellRun[] {
   const runs: CellRun[] = [];
   for (const key of map.keys.keys()) {
-    const cellRanks = map.ranksOf(query, key);
+    const cellRanks = map.computingRanks(query, key);
     const ranks = cellRanks.filter((rank) => colors.has(rank));
     const last = runs.at(-1);
     if (cellRanks.length === 0) continue;
-    if (last && last.to === key && String(last.ranks) === String(ranks))
-      runs[runs.length - 1] = { ...last, to: key + 1 };
-    else runs.push({ from: key, to: key + 1, ranks });
+    if (last && last.endKey === key && String(last.ranks) === String(ranks))
+      runs[runs.length - 1] = { ...last, endKey: key + 1 };
+    else runs.push({ firstKey: key, endKey: key + 1, ranks });
   }
   return runs;
 }
@@ -154,9 +154,9 @@ function drawCell(ranks: readonly number[], { x, y, width, height }: Box, { colo
     const label = barHeight >= 16 && width >= 20 ? drawLabel(rank, bar, colors.get(rank)!) : "";
     return rect(bar, `fill="${colors.get(rank)}"`) + label;
   });
-  const computedBy =
+  const ranksText =
     ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranks.join(", ")}, each for its share of the heads`;
-  return tooltip(`${name}: computed by ${computedBy}`, bars.join(""));
+  return tooltip(`${name}: computed by ${ranksText}`, bars.join(""));
 }
 
 function drawLabel(rank: number, { x, y, width, height }: Box, color: string): string {
@@ -182,29 +182,31 @@ function drawLegend(
   colors: ReadonlyMap<number, string>,
 ): string {
   const left = MARGIN_LEFT + MAP_SIZE + 28;
-  const entry = (words: string, fill: string, i: number): string => {
+  const drawEntry = (label: string, fill: string, i: number): string => {
     const y = MARGIN_TOP + 12 + i * LINE_HEIGHT;
     return (
       rect({ x: left, y: y - 11, width: 13, height: 13 }, `fill="${fill}" rx="3"`) +
-      text(left + 20, y, truncate(words, 13, page.width - left - 24), `font-size="13"`)
+      text(left + 20, y, truncate(label, 13, page.width - left - 24), `font-size="13"`)
     );
   };
   const shownEntries = [...colors].map(([rank, fill], i) => {
-    const at = Object.entries(record.ranks[rank]!.at).map(([axis, index]) => `${axis} ${index}`);
-    return entry(`rank ${rank} (${at.join(" · ")}): ${counts.get(rank)} tiles`, fill, i);
+    const coordinateTexts = Object.entries(record.ranks[rank]!.at).map(([axis, index]) => `${axis} ${index}`);
+    return drawEntry(`rank ${rank} (${coordinateTexts.join(" · ")}): ${counts.get(rank)} tiles`, fill, i);
   });
   const numHidden = counts.size - colors.size;
   return [
     ...shownEntries,
-    ...(numHidden > 0 ? [entry(`${numHidden} other ranks`, EMPTY_COLOR, colors.size)] : []),
+    ...(numHidden > 0 ? [drawEntry(`${numHidden} other ranks`, EMPTY_COLOR, colors.size)] : []),
   ].join("\n");
 }
 
-function drawNotes(map: TileMap, numOtherRanks: number): readonly string[] {
-  const hasSharedCells = map.queries.some((_, query) => map.keys.some((__, key) => map.ranksOf(query, key).length > 1));
+function drawNotes(map: TileMap, numUncoloredRanks: number): readonly string[] {
+  const hasSharedCells = map.queries.some((_, query) =>
+    map.keys.some((__, key) => map.computingRanks(query, key).length > 1),
+  );
   return [
     ...(hasSharedCells ? ["Several ranks compute a tile, each for its share of the heads."] : []),
-    ...(numOtherRanks > 0 ? ["Ranks without an assigned color are gray."] : []),
+    ...(numUncoloredRanks > 0 ? ["Ranks without an assigned color are gray."] : []),
   ];
 }
 
@@ -214,7 +216,7 @@ interface TileMap {
   readonly queries: readonly Span[];
   readonly keys: readonly Span[];
   /** Ranks that computed some heads of a tile, by query piece and key piece: none where the mask leaves nothing of it. */
-  ranksOf(query: number, key: number): readonly number[];
+  computingRanks(query: number, key: number): readonly number[];
 }
 
 /** Reads from a record's tapes who computed what. */
@@ -223,11 +225,11 @@ export function tileMap(record: AttentionRecord): TileMap {
   const keys = shardSpans(record, "keys");
   const tiles = new Map<number, number[]>();
   const bandsBySide = { queries: new Map<number, readonly number[]>(), keys: new Map<number, readonly number[]>() };
-  const bandsWithin = (side: "queries" | "keys", rows: number): readonly number[] => {
+  const findBands = (side: "queries" | "keys", rows: number): readonly number[] => {
     const cached = bandsBySide[side].get(rows);
     if (cached) return cached;
-    const pieces = side === "queries" ? queries : keys;
-    const bands = pieces.flatMap((piece, i) => (overlapsPiece(record.interned.rows[rows]!, piece) ? [i] : []));
+    const spans = side === "queries" ? queries : keys;
+    const bands = spans.flatMap((piece, i) => (overlapsSpan(record.interned.rows[rows]!, piece) ? [i] : []));
     bandsBySide[side].set(rows, bands);
     return bands;
   };
@@ -237,8 +239,8 @@ export function tileMap(record: AttentionRecord): TileMap {
     while (event.next()) {
       if (event.op === "mark" && record.interned.strings[event.arg(0)] === "backward") break;
       if (event.op !== "attend") continue;
-      const columns = bandsWithin("keys", event.arg(6));
-      for (const row of bandsWithin("queries", event.arg(5))) {
+      const columns = findBands("keys", event.arg(6));
+      for (const row of findBands("queries", event.arg(5))) {
         for (const column of columns) {
           const cellIndex = row * keys.length + column;
           const ranks = tiles.get(cellIndex);
@@ -248,7 +250,7 @@ export function tileMap(record: AttentionRecord): TileMap {
       }
     }
   }
-  return { queries, keys, ranksOf: (query, key) => tiles.get(query * keys.length + key) ?? [] };
+  return { queries, keys, computingRanks: (query, key) => tiles.get(query * keys.length + key) ?? [] };
 }
 
 /** Whether the mask leaves anything of a tile; of strided pieces, of what lies between their ends. */
@@ -272,7 +274,7 @@ export function shardSpans(record: AttentionRecord, side: "queries" | "keys"): r
 }
 
 /** Whether a tile's rows have a part of a piece: its first, middle or last position. Tiles are made of pieces or more. */
-export function overlapsPiece(rows: readonly Span[], { start, length, step }: Span): boolean {
+export function overlapsSpan(rows: readonly Span[], { start, length, step }: Span): boolean {
   const samples = [0, length >> 1, length - 1].map((i) => start + i * step);
   return samples.some((position) =>
     rows.some((span) => {

@@ -68,19 +68,19 @@ const MARGIN_TOP = 112;
 export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions): string {
   const { title, subtitle, facts, ranks, group } = timelineSvgOptions.parse(options);
   const namedTimelines = toNamedTimelines("timelineSvg", timelines);
-  const runs = namedTimelines.map(({ timeline }) => timeline);
-  const scale = timeScale(Math.max(...runs.map(({ seconds }) => seconds)));
-  const scheme = colorScheme(runs, group);
-  const rows = selectRanks(runs, ranks);
-  const isAggregated = runs.some(({ ranks }) => ranks.length > rows.length);
+  const plottedTimelines = namedTimelines.map(({ timeline }) => timeline);
+  const scale = timeScale(Math.max(...plottedTimelines.map(({ seconds }) => seconds)));
+  const scheme = colorScheme(plottedTimelines, group);
+  const shownRanks = selectRanks(plottedTimelines, ranks);
+  const hasHiddenRanks = plottedTimelines.some(({ ranks }) => ranks.length > shownRanks.length);
   let top = MARGIN_TOP;
-  const aggregates = (isAggregated ? namedTimelines : []).map(({ name, timeline }) => {
+  const aggregates = (hasHiddenRanks ? namedTimelines : []).map(({ name, timeline }) => {
     const aggregate = aggregateUtilization(timeline, name, { scale, scheme, top });
     top = aggregate.bottom;
     return aggregate.svg;
   });
-  const heights = bandHeights(rows.length * namedTimelines.length);
-  const bands = rows.map((rank, i) => {
+  const heights = bandHeights(shownRanks.length * namedTimelines.length);
+  const bands = shownRanks.map((rank, i) => {
     return drawBands(rank, namedTimelines, {
       scale,
       scheme,
@@ -89,7 +89,7 @@ export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions):
       hasLaneLabels: i === 0,
     });
   });
-  const bottom = top + rows.length * namedTimelines.length * heights.band;
+  const bottom = top + shownRanks.length * namedTimelines.length * heights.band;
   const legend = drawLegend(scheme, bottom + 52);
   const notes = [...namedTimelines.map(describeShares), ...describeError(timelines), ...facts];
   return document({
@@ -119,21 +119,21 @@ export function toNamedTimelines(where: string, timelines: Timelines): readonly 
 }
 
 /** Evenly spread ranks, with the last to end among them. */
-function selectRanks(runs: readonly Timeline[], requestedRanks: readonly number[] | undefined): readonly number[] {
-  const recordedRanks = [...new Set(runs.flatMap(({ ranks }) => ranks.map(({ rank }) => rank)))].toSorted(
+function selectRanks(timelines: readonly Timeline[], requestedRanks: readonly number[] | undefined): readonly number[] {
+  const recordedRanks = [...new Set(timelines.flatMap(({ ranks }) => ranks.map(({ rank }) => rank)))].toSorted(
     (a, b) => a - b,
   );
   if (requestedRanks) return requestedRanks.filter((rank) => recordedRanks.includes(rank));
-  if (recordedRanks.length * runs.length <= MAX_RANKS_SHOWN) return recordedRanks;
-  const spreadRanks = Array.from(
+  if (recordedRanks.length * timelines.length <= MAX_RANKS_SHOWN) return recordedRanks;
+  const sampledRanks = Array.from(
     { length: NUM_SAMPLED_RANKS },
     (_, i) => recordedRanks[Math.round((i * (recordedRanks.length - 1)) / (NUM_SAMPLED_RANKS - 1))]!,
   );
-  const ends = runs
+  const ends = timelines
     .flatMap(({ ranks }) => ranks)
     .map(({ rank, events }) => ({ rank, end: events.reduce((end, each) => Math.max(end, each.end), 0) }));
-  const last = ends.reduce((a, b) => (b.end > a.end ? b : a));
-  return [...new Set([...spreadRanks, last.rank])].toSorted((a, b) => a - b);
+  const latestRank = ends.reduce((a, b) => (b.end > a.end ? b : a));
+  return [...new Set([...sampledRanks, latestRank.rank])].toSorted((a, b) => a - b);
 }
 
 interface BandContext {
@@ -147,44 +147,46 @@ interface BandContext {
 
 function drawBands(
   rank: number,
-  namedTimelineList: readonly NamedTimeline[],
-  { heights, top, hasLaneLabels, ...place }: BandContext,
+  namedTimelines: readonly NamedTimeline[],
+  { heights, top, hasLaneLabels, ...laneContext }: BandContext,
 ): string {
-  const labelAttributes = `font-size="${Math.max(9, heights.font - 2)}" fill="${theme.faint}"`;
-  const rankTimelines = namedTimelineList.map(({ timeline }) => timeline.ranks.find((each) => each.rank === rank));
-  const at = Object.entries(rankTimelines.find((each) => each)?.at ?? {}).map(([axis, index]) => `${axis} ${index}`);
+  const labelAttributes = `font-size="${Math.max(9, heights.fontSize - 2)}" fill="${theme.faint}"`;
+  const rankTimelines = namedTimelines.map(({ timeline }) => timeline.ranks.find((each) => each.rank === rank));
+  const coordinateTexts = Object.entries(rankTimelines.find((each) => each)?.at ?? {}).map(
+    ([axis, index]) => `${axis} ${index}`,
+  );
   const coordinateText =
-    heights.band >= 40 ? truncate(at.join(" · "), heights.font - 2, page.left - page.edge - 8) : "";
-  const hasRoom = page.left - page.edge - 76 > textWidth(coordinateText, heights.font - 2);
-  const drawnLanes = namedTimelineList.map(({ name }, i) => {
+    heights.band >= 40 ? truncate(coordinateTexts.join(" · "), heights.fontSize - 2, page.left - page.edge - 8) : "";
+  const hasRoom = page.left - page.edge - 76 > textWidth(coordinateText, heights.fontSize - 2);
+  const drawnLanes = namedTimelines.map(({ name }, i) => {
     const y = top + i * heights.band;
-    const rightAligned = (words: string, at: number) =>
-      text(page.left - 10, at, words, `text-anchor="end" ${labelAttributes}`);
+    const drawLaneLabel = (label: string, baseline: number) =>
+      text(page.left - 10, baseline, label, `text-anchor="end" ${labelAttributes}`);
     return [
       name !== ""
-        ? rightAligned(name, y + heights.compute * 0.72)
+        ? drawLaneLabel(name, y + heights.compute * 0.72)
         : hasLaneLabels
-          ? rightAligned("computes", y + heights.compute * 0.72)
+          ? drawLaneLabel("computes", y + heights.compute * 0.72)
           : "",
       name === "" && hasLaneLabels && hasRoom && heights.send >= 8
-        ? rightAligned("transfers", y + heights.compute + 3 + heights.send * 0.9)
+        ? drawLaneLabel("transfers", y + heights.compute + 3 + heights.send * 0.9)
         : "",
-      drawLanes(rankTimelines[i]?.events ?? [], { ...place, heights, top: y }),
+      drawLanes(rankTimelines[i]?.events ?? [], { ...laneContext, heights, top: y }),
     ].join("\n");
   });
   return [
-    text(page.edge, top + heights.compute * 0.72, `rank ${rank}`, `font-size="${heights.font}" font-weight="600"`),
+    text(page.edge, top + heights.compute * 0.72, `rank ${rank}`, `font-size="${heights.fontSize}" font-weight="600"`),
     coordinateText === ""
       ? ""
-      : text(page.edge, top + heights.compute * 0.72 + heights.font + 3, coordinateText, labelAttributes),
+      : text(page.edge, top + heights.compute * 0.72 + heights.fontSize + 3, coordinateText, labelAttributes),
     ...drawnLanes,
   ].join("\n");
 }
 
 function describeShares({ name, timeline }: NamedTimeline): string {
   const { computing, waiting, idle } = timeBreakdown(timeline);
-  const legendText = name === "" ? "" : `${name[0]!.toUpperCase()}${name.slice(1)}: `;
-  return `${legendText}${formatSeconds(timeline.seconds)}; share of rank time: ${formatPercent(computing)} computing, ${formatPercent(waiting)} waiting for transfers, ${formatPercent(idle)} idle.`;
+  const namePrefix = name === "" ? "" : `${name[0]!.toUpperCase()}${name.slice(1)}: `;
+  return `${namePrefix}${formatSeconds(timeline.seconds)}; share of rank time: ${formatPercent(computing)} computing, ${formatPercent(waiting)} waiting for transfers, ${formatPercent(idle)} idle.`;
 }
 
 function describeError(timelines: Timelines): readonly string[] {
@@ -257,16 +259,16 @@ function utilizationByStyle(
   { layers, waitStyle, scheme, seconds }: UtilizationOptions,
 ): Map<Style, Float64Array> {
   const shares = new Map(layers.map((style) => [style, new Float64Array(NUM_BINS)]));
-  const width = seconds / NUM_BINS;
-  const weight = 1 / (width * ranks.length);
+  const binWidth = seconds / NUM_BINS;
+  const weight = 1 / (binWidth * ranks.length);
   for (const { events } of ranks) {
     const addShare = (style: Style, start: number, end: number): void => {
       const binShares = shares.get(style)!;
-      for (let bin = Math.max(0, Math.floor(start / width)); bin < NUM_BINS && bin * width < end; bin++) {
-        binShares[bin]! += weight * Math.max(0, Math.min(end, (bin + 1) * width) - Math.max(start, bin * width));
+      for (let bin = Math.max(0, Math.floor(start / binWidth)); bin < NUM_BINS && bin * binWidth < end; bin++) {
+        binShares[bin]! += weight * Math.max(0, Math.min(end, (bin + 1) * binWidth) - Math.max(start, bin * binWidth));
       }
     };
-    for (const event of events) if (event.lane === "compute") addShare(scheme.styleOf(event), event.start, event.end);
+    for (const event of events) if (event.lane === "compute") addShare(scheme.getStyle(event), event.start, event.end);
     for (const { start, end } of waitIntervals(events)) addShare(waitStyle, start, end);
   }
   return shares;
@@ -280,12 +282,12 @@ function drawArea(
   const { style, scale, top } = plotContext;
   const x = (bin: number): string => formatCoordinate(scale.x((bin / NUM_BINS) * scale.seconds));
   const y = (share: number): string => formatCoordinate(top + UTILIZATION_HEIGHT * (1 - share));
-  const up = Array.from(upperShares, (share, bin) => `${x(bin)} ${y(share)} ${x(bin + 1)} ${y(share)}`);
+  const upperEdge = Array.from(upperShares, (share, bin) => `${x(bin)} ${y(share)} ${x(bin + 1)} ${y(share)}`);
   const lowerEdge = Array.from(
     baseShares,
     (share, bin) => `${x(bin + 1)} ${y(share)} ${x(bin)} ${y(share)}`,
   ).toReversed();
-  const outline = `M${up.join(" ")} ${lowerEdge.join(" ")}z`;
+  const outline = `M${upperEdge.join(" ")} ${lowerEdge.join(" ")}z`;
   const fills = style.name.startsWith("attendBackward") ? [style.fill, "url(#backward)"] : [style.fill];
   return fills.map((fill) => `<path d="${outline}" fill="${fill}"/>`).join("");
 }

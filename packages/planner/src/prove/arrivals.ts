@@ -19,14 +19,14 @@ export function writeMessages(batch: PostedBatch, writeMessage: WriteMessage): v
   const runs: MessageRun[] = [];
   const writeRun = (run: MessageRun): void => writeMessage(run.storage, run.layout, run.content());
   for (let i = 0; i < batch.viewCount; i++) {
-    if (batch.sends(i)) continue;
-    const storage = batch.storage(i);
-    let at = 0;
-    while (at < runs.length && runs[at]!.storage !== storage) at++;
-    let run = runs[at];
+    if (batch.isSend(i)) continue;
+    const storage = batch.storageId(i);
+    let runIndex = 0;
+    while (runIndex < runs.length && runs[runIndex]!.storage !== storage) runIndex++;
+    let run = runs[runIndex];
     if (run?.end !== batch.low(i)) {
       // What is not one behind the other is written in the order of messages.
-      if (run) writeRun(runs.splice(at, 1)[0]!);
+      if (run) writeRun(runs.splice(runIndex, 1)[0]!);
       else if (runs.length === MAX_OPEN_RUNS) writeRun(runs.shift()!);
       runs.push((run = new MessageRun(storage, batch.layout(i))));
     }
@@ -57,17 +57,17 @@ class MessageRun {
   }
 
   append(batch: PostedBatch, i: number): void {
-    const at = this.end - this.#firstLayout.low;
+    const offset = this.end - this.#firstLayout.low;
     this.end = batch.high(i);
     const content = batch.source(i);
     const low = batch.sourceStart(i);
     const high = low + batch.size(i);
     if (content instanceof Region) {
-      if (isRowRange(content, low, high)) return this.#appendRows(content, { low, high, at });
-      const range = content.rowRange(low, high, at);
+      if (isRowRange(content, low, high)) return this.#appendRows(content, { low, high, offset });
+      const range = content.rowRange(low, high, offset);
       if (range) return this.#appendRegions([range]);
     }
-    this.#appendRegions(content.range(low, high).shiftedRegions(at));
+    this.#appendRegions(content.range(low, high).shiftedRegions(offset));
   }
 
   /** What its messages hold, counted from the first element. */
@@ -81,11 +81,11 @@ class MessageRun {
     for (const region of regions) this.#regions.push(region);
   }
 
-  #appendRows(region: Region, range: { readonly low: number; readonly high: number; readonly at: number }): void {
+  #appendRows(region: Region, range: { readonly low: number; readonly high: number; readonly offset: number }): void {
     let rows = this.#rows;
-    if (!rows?.isContinuedBy(region, range.at)) {
+    if (!rows?.isContinuedBy(region, range.offset)) {
       this.#closeRows();
-      this.#rows = rows = new RowRun(region, range.at);
+      this.#rows = rows = new RowRun(region, range.offset);
     }
     rows.append(region, range.low, range.high);
   }
@@ -128,14 +128,14 @@ class RowRun {
   readonly #ranges: PositionRange[] = [];
   #numRows = 0;
 
-  constructor(first: Region, at: number) {
+  constructor(first: Region, offset: number) {
     this.#first = first;
-    this.#offset = at;
+    this.#offset = offset;
   }
 
-  isContinuedBy({ value, rows, box }: Region, at: number): boolean {
+  isContinuedBy({ value, rows, box }: Region, offset: number): boolean {
     const { value: firstValue, rows: firstRows, box: firstBox } = this.#first;
-    if (value !== firstValue || at !== this.#offset + this.#numRows * rowWidth(firstBox)) return false;
+    if (value !== firstValue || offset !== this.#offset + this.#numRows * rowWidth(firstBox)) return false;
     if (rows.batch !== firstRows.batch || rows.head !== firstRows.head || rows.column !== firstRows.column)
       return false;
     return [0, 1, 3].every(

@@ -11,10 +11,10 @@ export class PostedBatch {
   readonly index: number;
   readonly op: TapeOp;
   readonly phase: string;
-  readonly work: number;
+  readonly workId: number;
   readonly group: number;
   /** Number of the word that messages call it. */
-  readonly label: number;
+  readonly labelId: number;
   /** Views that it reads and writes: those of a batch's messages, or input and output of another collective. */
   readonly viewCount: number;
   /** Messages that have not met their other half, if it is a batch of messages. */
@@ -40,9 +40,9 @@ export class PostedBatch {
     this.index = index;
     this.op = event.op;
     this.phase = phase;
-    this.work = event.arg(0);
+    this.workId = event.arg(0);
     this.group = event.arg(1);
-    this.label = event.arg(2);
+    this.labelId = event.arg(2);
     this.#code = event.code;
     this.#argumentsStart = event.firstArgument + 3;
     this.#end = event.firstArgument + event.count;
@@ -58,22 +58,22 @@ export class PostedBatch {
     return this.#code[this.#argumentsStart + 3 * i]!;
   }
 
-  sends(i: number): boolean {
+  isSend(i: number): boolean {
     return this.#code[this.#argumentsStart + 3 * i + 1] === 1;
   }
 
   /** −1 if a collective has none. */
-  view(i: number): number {
+  viewId(i: number): number {
     return this.#isBatch ? this.#code[this.#argumentsStart + 3 * i + 2]! : this.#code[this.#argumentsStart + 1 + i]!;
   }
 
   /** How it lies in its storage. */
   layout(i: number): StridedLayout {
-    return this.#tape.views[this.view(i)]!.layout;
+    return this.#tape.views[this.viewId(i)]!.layout;
   }
 
-  storage(i: number): number {
-    return this.#tape.storageOf[this.view(i)]!;
+  storageId(i: number): number {
+    return this.#tape.storageOf[this.viewId(i)]!;
   }
 
   /** The first element of its storage that it uses, and the one after the last. */
@@ -91,18 +91,18 @@ export class PostedBatch {
   }
 
   dtype(i: number): DType {
-    return this.#tape.views[this.view(i)]!.dtype;
+    return this.#tape.views[this.viewId(i)]!.dtype;
   }
 
-  writes(i: number): boolean {
-    return this.#isBatch ? !this.sends(i) : i === 0;
+  isWrite(i: number): boolean {
+    return this.#isBatch ? !this.isSend(i) : i === 0;
   }
 
   /** It has its turn: what it sends is what memory holds now. No message is cut out of it until it is placed. */
-  begin(memory: { content(view: number): Content }): void {
+  captureSentContents(memory: { content(view: number): Content }): void {
     this.#contents = new Array<Content | undefined>(this.viewCount);
     this.#receiveOffsets = new Array<number>(this.viewCount);
-    for (let i = 0; i < this.viewCount; i++) if (this.sends(i)) this.#contents[i] = memory.content(this.view(i));
+    for (let i = 0; i < this.viewCount; i++) if (this.isSend(i)) this.#contents[i] = memory.content(this.viewId(i));
   }
 
   /** What a send was cut out of, or what is to be cut out for a receive: the elements from `lowIn(i)` on. */
@@ -115,12 +115,12 @@ export class PostedBatch {
   }
 
   /** What a send carries, counted from its first element. */
-  messageSent(i: number): Content {
+  sentMessage(i: number): Content {
     return this.source(i).range(this.low(i), this.high(i));
   }
 
   /** A receive meets its send: its message begins at an element of what that is cut out of. */
-  receive(i: number, source: Content, low: number): void {
+  setSource(i: number, source: Content, low: number): void {
     this.#contents[i] = source;
     this.#receiveOffsets[i] = low;
   }
@@ -138,11 +138,11 @@ export class PostedBatch {
     return this.#code[this.#argumentsStart]!;
   }
 
-  get output(): number {
+  get outputView(): number {
     return this.#code[this.#argumentsStart + 1]!;
   }
 
-  get input(): number {
+  get inputView(): number {
     return this.#code[this.#argumentsStart + 2]!;
   }
 

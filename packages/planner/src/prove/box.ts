@@ -16,9 +16,9 @@ export function createBox(offset: number, sizes: readonly number[], strides: rea
 }
 
 /** The part of a box at a place in it. */
-export function subBox({ offset, strides }: Box, at: readonly number[], sizes: readonly number[]): Box {
+export function subBox({ offset, strides }: Box, start: readonly number[], sizes: readonly number[]): Box {
   let first = offset;
-  for (let i = 0; i < 4; i++) first += at[i]! * strides[i]!;
+  for (let i = 0; i < 4; i++) first += start[i]! * strides[i]!;
   return createBox(first, sizes, strides);
 }
 
@@ -45,7 +45,7 @@ const maxCoordinate = new Float64Array(4);
 const coordinate = new Float64Array(4);
 
 /** Coordinates of a box's origin in another that it meets; undefined if they share no element or differ in strides. */
-export function originIn(box: Box, container: Box): number[] | undefined {
+export function findOrigin(box: Box, container: Box): number[] | undefined {
   let axes = 0;
   for (let i = 0; i < 4; i++) {
     coordinate[i] = 0;
@@ -55,17 +55,17 @@ export function originIn(box: Box, container: Box): number[] | undefined {
     const step = b > 1 ? container.strides[i]! : box.strides[i]!;
     if (step <= 0) return undefined;
     // Largest stride first.
-    let at = axes++;
-    for (; at > 0 && axisStride[at - 1]! < step; at--) {
-      axisIndex[at] = axisIndex[at - 1]!;
-      axisStride[at] = axisStride[at - 1]!;
-      minCoordinate[at] = minCoordinate[at - 1]!;
-      maxCoordinate[at] = maxCoordinate[at - 1]!;
+    let slot = axes++;
+    for (; slot > 0 && axisStride[slot - 1]! < step; slot--) {
+      axisIndex[slot] = axisIndex[slot - 1]!;
+      axisStride[slot] = axisStride[slot - 1]!;
+      minCoordinate[slot] = minCoordinate[slot - 1]!;
+      maxCoordinate[slot] = maxCoordinate[slot - 1]!;
     }
-    axisIndex[at] = i;
-    axisStride[at] = step;
-    minCoordinate[at] = 1 - a;
-    maxCoordinate[at] = b - 1;
+    axisIndex[slot] = i;
+    axisStride[slot] = step;
+    minCoordinate[slot] = 1 - a;
+    maxCoordinate[slot] = b - 1;
   }
   return solveCoordinates(0, axes, box.offset - container.offset)
     ? [coordinate[0]!, coordinate[1]!, coordinate[2]!, coordinate[3]!]
@@ -101,10 +101,10 @@ export interface Intersection {
 }
 
 /** What a box shares with another in whose coordinates its origin is `from`. */
-export function intersect(first: Box, second: Box, from: readonly number[]): Intersection {
-  const originInFirst = from.map((c) => Math.max(0, -c));
-  const sizes = from.map((c, i) => Math.min(first.sizes[i]!, second.sizes[i]! - c) - originInFirst[i]!);
-  return { originInFirst, originInSecond: originInFirst.map((c, i) => c + from[i]!), sizes };
+export function intersect(first: Box, second: Box, offset: readonly number[]): Intersection {
+  const originInFirst = offset.map((c) => Math.max(0, -c));
+  const sizes = offset.map((c, i) => Math.min(first.sizes[i]!, second.sizes[i]! - c) - originInFirst[i]!);
+  return { originInFirst, originInSecond: originInFirst.map((c, i) => c + offset[i]!), sizes };
 }
 
 /** A place in a box and how much of it. */
@@ -127,11 +127,11 @@ export function clipToRange(box: Box, low: number, high: number): BoxRange[] {
   const ranges: BoxRange[] =
     end > first ? [{ origin: origin.with(outerAxis, first), sizes: box.sizes.with(outerAxis, end - first) }] : [];
   const adjacentIndices = end > first ? [first - 1, end] : [Math.floor((low - box.low) / step), first];
-  for (const slab of new Set(adjacentIndices)) {
-    if (slab < 0 || slab >= count) continue;
-    const slabAt = { at: origin.with(outerAxis, slab), sizes: box.sizes.with(outerAxis, 1) };
-    for (const { origin: at, sizes } of clipToRange(subBox(box, slabAt.at, slabAt.sizes), low, high)) {
-      ranges.push({ origin: at.with(outerAxis, slab), sizes });
+  for (const slabIndex of new Set(adjacentIndices)) {
+    if (slabIndex < 0 || slabIndex >= count) continue;
+    const slabRange = { at: origin.with(outerAxis, slabIndex), sizes: box.sizes.with(outerAxis, 1) };
+    for (const { origin: slabOrigin, sizes } of clipToRange(subBox(box, slabRange.at, slabRange.sizes), low, high)) {
+      ranges.push({ origin: slabOrigin.with(outerAxis, slabIndex), sizes });
     }
   }
   return ranges;

@@ -19,9 +19,9 @@ export interface CollectiveMember {
   readonly input: Content;
   readonly translation: number;
   /** The place, in the representative's group, of the rank that the translation takes to member i. */
-  index(i: number): number;
+  toRepresentativeIndex(i: number): number;
   /** The member that the translation takes the rank at a place of the representative's group to. */
-  member(memberIndex: number): number;
+  fromRepresentativeIndex(memberIndex: number): number;
 }
 
 /** A collective: its members by rank in the group, and those of them that are recorded ranks themselves, who take something. */
@@ -40,14 +40,15 @@ export function createMember(
 ): CollectiveMember {
   const translation = quotient.classes.translationTo(rank);
   if (memberInput.batch.group === group && translation === 0)
-    return { ...memberInput, translation, index: (i) => i, member: (i) => i };
+    return { ...memberInput, translation, toRepresentativeIndex: (i) => i, fromRepresentativeIndex: (i) => i };
   const { classes } = quotient;
   const inverse = classes.inverse(translation);
   return {
     ...memberInput,
     translation,
-    index: (i) => quotient.groupRank(memberInput.batch.group, classes.apply(inverse, quotient.worldRank(group, i))),
-    member: (memberIndex) =>
+    toRepresentativeIndex: (i) =>
+      quotient.groupRank(memberInput.batch.group, classes.apply(inverse, quotient.worldRank(group, i))),
+    fromRepresentativeIndex: (memberIndex) =>
       quotient.groupRank(group, classes.apply(translation, quotient.worldRank(memberInput.batch.group, memberIndex))),
   };
 }
@@ -98,7 +99,7 @@ class CollectiveReplay {
 
   #dtypeMismatch(): string | undefined {
     const dtypeOf = ({ batch, memory }: CollectiveMember): DType | undefined =>
-      batch.output < 0 ? undefined : memory.view(batch.output).dtype;
+      batch.outputView < 0 ? undefined : memory.view(batch.outputView).dtype;
     const first = dtypeOf(this.#members[0]!);
     const mismatch = this.#members.findIndex((member) => dtypeOf(member) !== first);
     return mismatch < 0
@@ -107,7 +108,7 @@ class CollectiveReplay {
   }
 
   #allGather(): string | undefined {
-    const sizes = this.#members.map(({ batch, memory }) => viewSize(memory, batch.input));
+    const sizes = this.#members.map(({ batch, memory }) => viewSize(memory, batch.inputView));
     let content: Content | undefined;
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
@@ -116,7 +117,7 @@ class CollectiveReplay {
         return `allGather: group rank ${receiver} expects ${batch.counts[mismatch]} elements from group rank ${mismatch}, which sends ${sizes[mismatch]}`;
       // All counts are right, so all members get the same.
       content ??= this.#concatenateInputs(sizes);
-      memory.receive(batch.output, content);
+      memory.receive(batch.outputView, content);
     }
     return undefined;
   }
@@ -126,17 +127,17 @@ class CollectiveReplay {
     const regions: Region[] = [];
     let start = 0;
     for (const [j, size] of sizes.entries()) {
-      regions.push(...this.#inputOf(j).shiftedRegions(start));
+      regions.push(...this.#translatedInput(j).shiftedRegions(start));
       start += size;
     }
     return toContent(regions);
   }
 
   /** What member j sends, or a range of it. */
-  #inputOf(j: number, from = 0, end = Number.POSITIVE_INFINITY): Content {
+  #translatedInput(j: number, start = 0, end = Number.POSITIVE_INFINITY): Content {
     const { input, translation } = this.#members[j]!;
-    return this.#context.relabeling.content(
-      from === 0 && end === Infinity ? input : input.range(from, end),
+    return this.#context.relabeling.translateContent(
+      start === 0 && end === Infinity ? input : input.range(start, end),
       translation,
     );
   }
@@ -148,49 +149,49 @@ class CollectiveReplay {
       const { batch, memory } = this.#members[receiver]!;
       const regions: Region[] = [];
       let start = 0;
-      for (const [j, other] of this.#members.entries()) {
-        const memberIndex = other.index(receiver);
-        const sentCount = other.batch.counts[memberIndex]!;
+      for (const [j, sender] of this.#members.entries()) {
+        const memberIndex = sender.toRepresentativeIndex(receiver);
+        const sentCount = sender.batch.counts[memberIndex]!;
         const count = batch.counts[size + j]!;
         if (sentCount !== count) {
           return `allToAll: group rank ${receiver} expects ${count} elements from group rank ${j}, which sends ${sentCount}`;
         }
-        const from = this.#offsetOf(other.batch, memberIndex);
-        regions.push(...this.#inputOf(j, from, from + count).shiftedRegions(start));
+        const offset = this.#memberOffset(sender.batch, memberIndex);
+        regions.push(...this.#translatedInput(j, offset, offset + count).shiftedRegions(start));
         start += count;
       }
-      memory.receive(batch.output, toContent(regions));
+      memory.receive(batch.outputView, toContent(regions));
     }
     return undefined;
   }
 
   #broadcast(): string | undefined {
-    const roots = this.#members.map((member) => member.member(member.batch.root));
+    const roots = this.#members.map((member) => member.fromRepresentativeIndex(member.batch.root));
     const [root] = roots as [number];
     const mismatch = roots.findIndex((each) => each !== root);
     if (mismatch >= 0)
       return `broadcast: root mismatch: group rank ${mismatch} has root ${roots[mismatch]}, group rank 0 has root ${root}`;
     const { batch: rootBatch, memory: rootMemory } = this.#members[root]!;
-    const size = viewSize(rootMemory, rootBatch.output);
+    const size = viewSize(rootMemory, rootBatch.outputView);
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
-      const expected = viewSize(memory, batch.output);
+      const expected = viewSize(memory, batch.outputView);
       if (expected !== size) {
         return `broadcast: group rank ${receiver} expects ${expected} elements from group rank ${root}, which sends ${size}`;
       }
-      if (receiver !== root) memory.receive(batch.output, this.#inputOf(root));
+      if (receiver !== root) memory.receive(batch.outputView, this.#translatedInput(root));
     }
     return undefined;
   }
 
   #reduce(): string | undefined {
     const [{ batch: first, memory: firstMemory }] = this.#members as [CollectiveMember];
-    const nameOf = (member: number): string | undefined => reduceOps[this.#members[member]!.batch.root];
+    const getReduceOpName = (member: number): string | undefined => reduceOps[this.#members[member]!.batch.root];
     const mismatch = this.#members.findIndex(({ batch }) => batch.root !== first.root);
     if (mismatch >= 0)
-      return `${this.#op}: reduction mismatch: group rank ${mismatch} uses ${nameOf(mismatch)}, group rank 0 uses ${nameOf(0)}`;
-    const size = viewSize(firstMemory, first.input);
-    const sizes = this.#members.map(({ batch, memory }) => viewSize(memory, batch.input));
+      return `${this.#op}: reduction mismatch: group rank ${mismatch} uses ${getReduceOpName(mismatch)}, group rank 0 uses ${getReduceOpName(0)}`;
+    const size = viewSize(firstMemory, first.inputView);
+    const sizes = this.#members.map(({ batch, memory }) => viewSize(memory, batch.inputView));
     const sizeMismatch = sizes.findIndex((each) => each !== size);
     if (sizeMismatch >= 0)
       return `${this.#op}: size mismatch: group rank ${sizeMismatch} has ${sizes[sizeMismatch]} elements, group rank 0 has ${size}`;
@@ -198,31 +199,31 @@ class CollectiveReplay {
   }
 
   #allReduce(): undefined {
-    const sum = this.#sumTerms((j) => this.#inputOf(j));
+    const sum = this.#sumTerms((j) => this.#translatedInput(j));
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
-      memory.receive(batch.output, sum);
+      memory.receive(batch.outputView, sum);
     }
   }
 
   #reduceScatter(): string | undefined {
-    const shares = this.#members.map(({ batch, memory }) => viewSize(memory, batch.output));
+    const shares = this.#members.map(({ batch, memory }) => viewSize(memory, batch.outputView));
     // Where no rank is a translation of another, the sum is cut, not the terms.
     const isUntranslated = this.#members.every(({ translation }) => translation === 0);
-    const sum = isUntranslated ? this.#sumTerms((j) => this.#inputOf(j)) : undefined;
+    const sum = isUntranslated ? this.#sumTerms((j) => this.#translatedInput(j)) : undefined;
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
       const mismatch = batch.counts.findIndex((count, j) => count !== shares[j]);
       if (mismatch >= 0) {
         return `reduceScatter: group rank ${receiver} expects an output of ${batch.counts[mismatch]} elements on group rank ${mismatch}, which has ${shares[mismatch]}`;
       }
-      const share = (j: number): Content => {
-        const other = this.#members[j]!;
-        const from = this.#offsetOf(other.batch, other.index(receiver));
-        return this.#inputOf(j, from, from + shares[receiver]!);
+      const readShare = (j: number): Content => {
+        const sender = this.#members[j]!;
+        const senderOffset = this.#memberOffset(sender.batch, sender.toRepresentativeIndex(receiver));
+        return this.#translatedInput(j, senderOffset, senderOffset + shares[receiver]!);
       };
-      const from = this.#offsetOf(batch, receiver);
-      memory.receive(batch.output, sum?.range(from, from + shares[receiver]!) ?? this.#sumTerms(share));
+      const offset = this.#memberOffset(batch, receiver);
+      memory.receive(batch.outputView, sum?.range(offset, offset + shares[receiver]!) ?? this.#sumTerms(readShare));
     }
     return undefined;
   }
@@ -237,7 +238,7 @@ class CollectiveReplay {
       : uninitializedContent;
   }
 
-  #offsetOf(batch: PostedBatch, memberIndex: number): number {
+  #memberOffset(batch: PostedBatch, memberIndex: number): number {
     let offsets = this.#offsets.get(batch);
     if (!offsets) {
       const { counts } = batch;

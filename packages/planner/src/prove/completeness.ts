@@ -12,26 +12,31 @@ const MAX_SPANS = 10_000;
  * Sums are mostly over the shards of one layout, each once. Whether the lists of positions that tiles have are pairwise
  * apart is found out once for all tiles; a sum then only has to have none twice.
  */
-class DisjointTiles {
+class TileDisjointness {
   readonly #context: VerifierContext;
-  readonly #sides: Readonly<Record<RowSide, DisjointnessCheck>>;
-  #sums = 0;
+  readonly #checksBySide: Readonly<Record<RowSide, DisjointnessCheck>>;
+  #numSums = 0;
 
   constructor(context: VerifierContext) {
     this.#context = context;
-    this.#sides = { queries: new DisjointnessCheck(context, "queries"), keys: new DisjointnessCheck(context, "keys") };
+    this.#checksBySide = {
+      queries: new DisjointnessCheck(context, "queries"),
+      keys: new DisjointnessCheck(context, "keys"),
+    };
   }
 
   /** Whether no two tiles of a sum share a position on the other side; if not, they may. */
   areDisjoint({ tiles: ids, side }: CoverageQuery): boolean {
     const { tiles } = this.#context;
-    const keys = side === "queries";
-    const { lastSum, isDisjoint } = keys ? this.#sides.keys : this.#sides.queries;
-    const sum = ++this.#sums;
+    const comparesKeys = side === "queries";
+    const { lastSumByPositionsId: lastSum, isDisjoint } = comparesKeys
+      ? this.#checksBySide.keys
+      : this.#checksBySide.queries;
+    const sumIndex = ++this.#numSums;
     for (const id of ids) {
-      const positionsId = keys ? tiles.keysOf(id) : tiles.queriesOf(id);
-      if (lastSum[positionsId] === sum) return false;
-      lastSum[positionsId] = sum;
+      const positionsId = comparesKeys ? tiles.keysOf(id) : tiles.queriesOf(id);
+      if (lastSum[positionsId] === sumIndex) return false;
+      lastSum[positionsId] = sumIndex;
     }
     return ids.length < 2 || isDisjoint();
   }
@@ -40,7 +45,7 @@ class DisjointTiles {
 /** The positions that tiles have on one side. */
 class DisjointnessCheck {
   /** For each list of positions, the last sum that had it. */
-  readonly lastSum: number[] = [];
+  readonly lastSumByPositionsId: number[] = [];
   readonly #context: VerifierContext;
   readonly #side: RowSide;
   readonly #spans: Span[] = [];
@@ -56,16 +61,17 @@ class DisjointnessCheck {
   readonly isDisjoint = (): boolean => {
     const ids = this.#context.tiles.distinctPositionIds[this.#side];
     for (; this.#areDisjoint && this.#numCompared < ids.length; this.#numCompared++) {
-      const { sorted: spans } = this.#context.positions.byId(ids[this.#numCompared]!);
+      const { sortedSpans: spans } = this.#context.positions.byId(ids[this.#numCompared]!);
       this.#areDisjoint =
-        this.#spans.length < MAX_SPANS && !spans.some((span) => this.#spans.some((other) => intersect(other, span)));
+        this.#spans.length < MAX_SPANS &&
+        !spans.some((span) => this.#spans.some((other) => spansIntersect(other, span)));
       this.#spans.push(...spans);
     }
     return this.#areDisjoint;
   };
 }
 
-function intersect(a: Span, b: Span): boolean {
+function spansIntersect(a: Span, b: Span): boolean {
   const first = Math.max(a.start, b.start);
   const last = Math.min(a.start + (a.length - 1) * a.step, b.start + (b.length - 1) * b.step);
   return first <= last && commonPositions(a, b) !== undefined;
@@ -81,19 +87,19 @@ interface CachedVerdict {
 /** Decides whether sums are complete. Many ranks hold the same sum, so verdicts are kept. */
 export class SumCompleteness implements Completeness {
   readonly #context: VerifierContext;
-  readonly #disjointTiles: DisjointTiles;
+  readonly #disjointTiles: TileDisjointness;
   readonly #verdictsBySum = new Map<number, CachedVerdict[]>();
   readonly #queryHeadsPerKvHead: number;
   readonly #allPositions: Readonly<Record<RowSide, PositionSet>>;
   /** The number of the call's own mask. */
   readonly #mask: number;
-  readonly #submasks = new Map<number, boolean>();
+  readonly #submaskResults = new Map<number, boolean>();
 
   constructor(context: VerifierContext) {
     const { record, positions } = context;
     const { queries, keys, options, slices, interned } = record;
     this.#context = context;
-    this.#disjointTiles = new DisjointTiles(context);
+    this.#disjointTiles = new TileDisjointness(context);
     this.#queryHeadsPerKvHead = options.numHeads / options.numKvHeads;
     const allPositions = (length: number): PositionSet =>
       positions.fromSpans(length > 0 ? [{ start: 0, length, step: 1 }] : []);
@@ -101,17 +107,17 @@ export class SumCompleteness implements Completeness {
     this.#mask = interned.maskId(slices);
   }
 
-  verdictOf(sum: number, side: RowSide, rows: PositionSet): Verdict {
+  evaluateSum(sum: number, side: RowSide, rows: PositionSet): Verdict {
     let cachedVerdicts = this.#verdictsBySum.get(sum);
     if (!cachedVerdicts) this.#verdictsBySum.set(sum, (cachedVerdicts = []));
     for (const entry of cachedVerdicts) if (entry.side === side && entry.rows === rows) return entry.verdict;
-    const verdict = this.#evaluate({ tiles: this.#context.sums.tilesOf(sum), side, rows });
+    const verdict = this.#evaluate({ tiles: this.#context.sums.listTiles(sum), side, rows });
     cachedVerdicts.push({ side, rows, verdict });
     return verdict;
   }
 
   isVisible(queries: PositionSet, keys: PositionSet, mask: number): boolean {
-    return this.#context.visibility.pairs(queries, keys, mask) > 0;
+    return this.#context.visibility.countPairs(queries, keys, mask) > 0;
   }
 
   #evaluate(query: CoverageQuery): Verdict {
@@ -121,14 +127,14 @@ export class SumCompleteness implements Completeness {
     if (outsideMaskTile !== undefined) {
       return {
         kind: "data",
-        message: `${describeTile(tiles.at(outsideMaskTile))} has a mask that is not a subset of the call's mask`,
+        message: `${describeTile(tiles.get(outsideMaskTile))} has a mask that is not a subset of the call's mask`,
       };
     }
     const duplicate = this.#disjointTiles.areDisjoint(query) ? undefined : findDuplicate(this.#context, query);
     if (duplicate) {
       return {
         kind: "duplicate",
-        message: `${describeTile(tiles.at(duplicate[1]))} duplicates pairs of ${describeTile(tiles.at(duplicate[0]))}`,
+        message: `${describeTile(tiles.get(duplicate[1]))} duplicates pairs of ${describeTile(tiles.get(duplicate[0]))}`,
       };
     }
     const expected = this.#expectedPairs(rows, side) * (side === "keys" ? this.#queryHeadsPerKvHead : 1);
@@ -142,28 +148,28 @@ export class SumCompleteness implements Completeness {
   #expectedPairs(rows: PositionSet, side: RowSide): number {
     const { visibility } = this.#context;
     return side === "queries"
-      ? visibility.pairs(rows, this.#allPositions.keys, this.#mask)
-      : visibility.pairs(this.#allPositions.queries, rows, this.#mask);
+      ? visibility.countPairs(rows, this.#allPositions.keys, this.#mask)
+      : visibility.countPairs(this.#allPositions.queries, rows, this.#mask);
   }
 
   /** Pairs of a tile in these rows, counted once for every query head of a KV head's group where rows are keys. */
   #pairsOfTile(id: number, side: RowSide, rows: PositionSet): number {
     const { tiles, positions, visibility } = this.#context;
-    const queries = side === "queries";
-    const heads = queries ? 1 : tiles.headsOf(id);
-    if ((queries ? tiles.queriesOf(id) : tiles.keysOf(id)) === rows.id) return heads * tiles.pairsOf(id);
-    const oppositePositions = positions.byId(queries ? tiles.keysOf(id) : tiles.queriesOf(id));
-    const [q, k] = queries ? [rows, oppositePositions] : [oppositePositions, rows];
-    return heads * visibility.pairs(q, k, tiles.maskOf(id));
+    const isQuerySide = side === "queries";
+    const heads = isQuerySide ? 1 : tiles.headsOf(id);
+    if ((isQuerySide ? tiles.queriesOf(id) : tiles.keysOf(id)) === rows.id) return heads * tiles.pairsOf(id);
+    const oppositePositions = positions.byId(isQuerySide ? tiles.keysOf(id) : tiles.queriesOf(id));
+    const [q, k] = isQuerySide ? [rows, oppositePositions] : [oppositePositions, rows];
+    return heads * visibility.countPairs(q, k, tiles.maskOf(id));
   }
 
   /** Whether every slice of a tile's mask is a slice of the call's, cut to some queries and keys. */
   #isSubmask(mask: number): boolean {
     if (mask === this.#mask) return true;
-    let isPart = this.#submasks.get(mask);
-    if (isPart === undefined)
-      this.#submasks.set(mask, (isPart = isSubmask(this.#context.record.interned, mask, this.#mask)));
-    return isPart;
+    let isSubset = this.#submaskResults.get(mask);
+    if (isSubset === undefined)
+      this.#submaskResults.set(mask, (isSubset = isSubmask(this.#context.record.interned, mask, this.#mask)));
+    return isSubset;
   }
 }
 
@@ -190,15 +196,15 @@ interface TileSpan {
 
 /** The first two tiles of a sum that compute some pair of its rows both, if any: by their numbers. */
 function findDuplicate(context: VerifierContext, query: CoverageQuery): readonly [number, number] | undefined {
-  const spansOfTiles: TileSpan[] = query.tiles.flatMap((id) => {
-    const tile = context.tiles.at(id);
-    const { sorted: spans } = query.side === "queries" ? tile.k : tile.q;
-    const nonEmpty = spans.filter(({ length }) => length > 0);
-    return nonEmpty.map((span) => ({ span, end: span.start + (span.length - 1) * span.step + 1, id, tile }));
+  const tileSpans: TileSpan[] = query.tiles.flatMap((id) => {
+    const tile = context.tiles.get(id);
+    const { sortedSpans: spans } = query.side === "queries" ? tile.k : tile.q;
+    const nonEmptySpans = spans.filter(({ length }) => length > 0);
+    return nonEmptySpans.map((span) => ({ span, end: span.start + (span.length - 1) * span.step + 1, id, tile }));
   });
   // From left to right; the sort keeps the order in which tiles were added where they begin at the same position.
   let activeSpans: TileSpan[] = [];
-  for (const next of spansOfTiles.toSorted((a, b) => a.span.start - b.span.start)) {
+  for (const next of tileSpans.toSorted((a, b) => a.span.start - b.span.start)) {
     activeSpans = activeSpans.filter(({ end }) => end > next.span.start);
     const duplicate = activeSpans.find((other) => shareComputedPairs(context, query, other, next));
     if (duplicate) return [duplicate.id, next.id];
@@ -215,12 +221,13 @@ function shareComputedPairs(
   a: TileSpan,
   b: TileSpan,
 ): boolean {
-  const heads = side === "queries" || (a.tile.firstHead < b.tile.endHead && b.tile.firstHead < a.tile.endHead);
-  const commonSpan = heads ? commonPositions(a.span, b.span) : undefined;
+  const haveCommonHeads =
+    side === "queries" || (a.tile.firstHead < b.tile.endHead && b.tile.firstHead < a.tile.endHead);
+  const commonSpan = haveCommonHeads ? commonPositions(a.span, b.span) : undefined;
   if (!commonSpan) return false;
   const sharedPositions = positions.fromSpans([commonSpan]);
   const [q, k] = side === "queries" ? [rows, sharedPositions] : [sharedPositions, rows];
-  if (visibility.pairs(q, k, a.tile.mask) === 0) return false;
+  if (visibility.countPairs(q, k, a.tile.mask) === 0) return false;
   if (a.tile.mask === b.tile.mask) return true;
   const { masks } = record.interned;
   return masks[a.tile.mask]!.some((sliceA) => masks[b.tile.mask]!.some((sliceB) => slicesOverlap(sliceA, sliceB)));
@@ -235,17 +242,17 @@ function describeMissing(
   const { record, tiles, relabeling } = context;
   const { side } = query;
   const otherSide = side === "queries" ? "keys" : "queries";
-  const group = side === "keys" ? record.options.numHeads / record.options.numKvHeads : 1;
+  const queryHeadsPerKvHead = side === "keys" ? record.options.numHeads / record.options.numKvHeads : 1;
   const shards = relabeling.shards[otherSide];
   const spans = Array.from({ length: shards.count }, (_, shard) => shards.spans(shard)).flat();
   const missingSpans = spans.filter((span) => {
-    let numFound = 0;
+    let numPairs = 0;
     for (const id of query.tiles) {
-      const tileSpans = (side === "queries" ? tiles.at(id).k : tiles.at(id).q).sorted;
+      const tileSpans = (side === "queries" ? tiles.get(id).k : tiles.get(id).q).sortedSpans;
       const commonSpans = tileSpans.map((each) => commonPositions(each, span)).filter((each) => each !== undefined);
-      numFound += (side === "keys" ? tiles.headsOf(id) : 1) * countPairs(context, query, commonSpans, tiles.maskOf(id));
+      numPairs += (side === "keys" ? tiles.headsOf(id) : 1) * countPairs(context, query, commonSpans, tiles.maskOf(id));
     }
-    return numFound < group * countPairs(context, query, [span], mask);
+    return numPairs < queryHeadsPerKvHead * countPairs(context, query, [span], mask);
   });
   const rows = formatPositions(query.rows.spans);
   return `${side} ${rows}, ${otherSide} ${formatPositions(missingSpans)}: ${missingPairs} visible pairs are missing`;
@@ -255,12 +262,12 @@ function describeMissing(
 function countPairs(
   { positions, visibility }: VerifierContext,
   query: CoverageQuery,
-  others: readonly Span[],
+  spans: readonly Span[],
   mask: number,
 ): number {
-  const countedPositions = positions.fromSpans(others);
+  const countedPositions = positions.fromSpans(spans);
   const { side, rows } = query as { side: RowSide; rows: typeof countedPositions };
   return side === "queries"
-    ? visibility.pairs(rows, countedPositions, mask)
-    : visibility.pairs(countedPositions, rows, mask);
+    ? visibility.countPairs(rows, countedPositions, mask)
+    : visibility.countPairs(countedPositions, rows, mask);
 }

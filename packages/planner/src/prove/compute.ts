@@ -9,8 +9,8 @@ import {
   combine,
   intersectEntries,
   reduceMessages,
-  sameRows,
-  sumNumber,
+  haveEqualRows,
+  decodeSum,
 } from "./entries.ts";
 import type { ReplayContext } from "./context.ts";
 import { AttentionOperands } from "./operands.ts";
@@ -37,7 +37,7 @@ const resultSides = { out: "queries", lse: "queries", dq: "queries", dk: "keys",
 >;
 
 /** The rows of what has none: a fill. */
-function placeholderRows(positions: PositionSet): Rows {
+function createPlaceholderRows(positions: PositionSet): Rows {
   return { batch: 0, head: 0, column: 0, positions };
 }
 
@@ -72,7 +72,7 @@ export class ComputeReplay {
     this.#memory = memory;
     this.#operands = new AttentionOperands(context, recorded, memory);
     this.#sinks = new SinkReplay(context, recorded, memory);
-    this.#placeholderRows = placeholderRows(context.positions.fromSpans([]));
+    this.#placeholderRows = createPlaceholderRows(context.positions.fromSpans([]));
   }
 
   /** The phase, and how many tiles were computed in it. */
@@ -84,7 +84,7 @@ export class ComputeReplay {
     return this.#operands.phase;
   }
 
-  begin(phase: string): void {
+  beginPhase(phase: string): void {
     this.#operands.phase = phase;
     this.#operands.tileNumber = 0;
   }
@@ -92,8 +92,8 @@ export class ComputeReplay {
   attend(event: TapeReader): void {
     const operands = this.#operands;
     const [out, lse] = [event.arg(0), event.arg(1)];
-    const tile = operands.tile(event, 5, { q: event.arg(2), k: event.arg(3) });
-    if (tile < 0 || !operands.source("v", event.arg(4), operands.keys)) return;
+    const tile = operands.loadTile(event, 5, { q: event.arg(2), k: event.arg(3) });
+    if (tile < 0 || !operands.readSource("v", event.arg(4), operands.keys)) return;
     this.#accumulate(tile, out, "out", operands.queries);
     this.#accumulate(tile, lse, "lse", operands.queries);
     this.#checkOutMatchesLse(out, lse);
@@ -101,10 +101,10 @@ export class ComputeReplay {
 
   attendBackward(event: TapeReader): void {
     const operands = this.#operands;
-    const tile = operands.tile(event, 9, { q: event.arg(3), k: event.arg(7) });
+    const tile = operands.loadTile(event, 9, { q: event.arg(3), k: event.arg(7) });
     if (tile < 0) return;
     const { queries, keys } = operands;
-    if (!operands.source("dOut", event.arg(4), queries) || !operands.source("v", event.arg(8), keys)) return;
+    if (!operands.readSource("dOut", event.arg(4), queries) || !operands.readSource("v", event.arg(8), keys)) return;
     if (!this.#checkStatistics(event.arg(5), event.arg(6), queries)) return;
     this.#accumulate(tile, event.arg(0), "dq", queries);
     this.#accumulate(tile, event.arg(1), "dk", keys);
@@ -132,9 +132,9 @@ export class ComputeReplay {
   copy(event: TapeReader): void {
     const [out, x] = [event.arg(0), event.arg(1)];
     const { box } = this.#memory.view(out).layout;
-    const from = this.#memory.view(x).layout.box;
+    const sourceBox = this.#memory.view(x).layout.box;
     if (this.#sinks.copy(out, x)) return;
-    const hasSameShape = box.sizes.every((size, i) => size === from.sizes[i]);
+    const hasSameShape = box.sizes.every((size, i) => size === sourceBox.sizes[i]);
     const region = hasSameShape ? this.#memory.singleRegion(x) : undefined;
     if (region) this.#memory.writeSingle(out, region.value, region.rows);
     else if (hasSameShape && this.#memory.isDense(out) && this.#memory.isDense(x))
@@ -164,9 +164,9 @@ export class ComputeReplay {
     const [a, b] = [this.#memory.read(event.arg(1)), this.#memory.read(event.arg(2))];
     const columns = this.#memory.view(event.arg(1)).layout.box.sizes[3];
     for (const [x, y] of intersectEntries(a, b, true)) {
-      const sum = sumNumber(y.value, "out", initialValues);
+      const sum = decodeSum(y.value, "out", initialValues);
       if (x.value !== encodeValue("dOut") || sum === undefined || x.sizes[3] !== columns) continue;
-      if (sum !== emptySum && !sameRows(x.rows, y.rows)) continue;
+      if (sum !== emptySum && !haveEqualRows(x.rows, y.rows)) continue;
       const value = sum === emptySum ? y.value : encodeValue("delta", sum);
       entries.push({ value, rows: y.rows, origin: x.origin.with(3, 0), sizes: x.sizes.with(3, 1) });
     }
@@ -177,10 +177,10 @@ export class ComputeReplay {
   #accumulate(tile: number, view: number, name: SumName, expected: Rows): void {
     const { sums, initialValues } = this.#context;
     const region = this.#memory.singleRegion(view);
-    const sum = region ? sumNumber(region.value, name, initialValues) : undefined;
-    const { splitTiles: tileParts } = this.#operands;
+    const sum = region ? decodeSum(region.value, name, initialValues) : undefined;
+    const { splitTiles } = this.#operands;
     if (
-      !tileParts &&
+      !splitTiles &&
       region &&
       sum !== undefined &&
       (region.rows === expected || isFill(region.value) || hasRows(region, expected))
@@ -188,31 +188,35 @@ export class ComputeReplay {
       this.#memory.writeSingle(view, encodeValue(name, sums.add(sum, tile)), expected);
       return;
     }
-    const read = this.#memory.read(view);
-    const mismatch = read.isComplete
-      ? read.entries.map((entry) => this.#describeMismatch(entry, name, expected)).find((text) => text !== undefined)
+    const readResult = this.#memory.read(view);
+    const mismatch = readResult.isComplete
+      ? readResult.entries
+          .map((entry) => this.#describeMismatch(entry, name, expected))
+          .find((text) => text !== undefined)
       : `${name} is not fully initialized`;
     if (mismatch) {
-      this.#operands.reportViolation("data", `${this.#operands.text}: ${mismatch}`);
+      this.#operands.reportViolation("data", `${this.#operands.description}: ${mismatch}`);
       return;
     }
-    const addTileTo = (entry: ContentEntry, of: number): ContentEntry => {
-      const value = encodeValue(name, sums.add(sumNumber(entry.value, name, initialValues)!, of));
+    const addTileTo = (entry: ContentEntry, addedTile: number): ContentEntry => {
+      const value = encodeValue(name, sums.add(decodeSum(entry.value, name, initialValues)!, addedTile));
       return { ...toEntry(entry), value, rows: isFill(entry.value) ? shiftExpectedRows(entry, expected) : entry.rows };
     };
-    const heads = resultSides[name] === "keys" ? 1 : this.#operands.headsPerKvHead;
-    const entries = tileParts
-      ? tileParts.flatMap((part, i) =>
-          read.entries.flatMap((entry) => selectHeads(entry, i * heads, heads).map((each) => addTileTo(each, part))),
+    const headsPerTile = resultSides[name] === "keys" ? 1 : this.#operands.headsPerKvHead;
+    const entries = splitTiles
+      ? splitTiles.flatMap((part, i) =>
+          readResult.entries.flatMap((entry) =>
+            selectHeads(entry, i * headsPerTile, headsPerTile).map((each) => addTileTo(each, part)),
+          ),
         )
-      : read.entries.map((entry) => addTileTo(entry, tile));
+      : readResult.entries.map((entry) => addTileTo(entry, tile));
     this.#memory.write(view, entries);
   }
 
   /** What is wrong with part of an accumulator, if anything. */
   #describeMismatch(entry: ContentEntry, name: SumName, expected: Rows): string | undefined {
     const { initialValues, record } = this.#context;
-    if (sumNumber(entry.value, name, initialValues) === undefined)
+    if (decodeSum(entry.value, name, initialValues) === undefined)
       return `${name} holds ${describeValue(entry.value, record.interned)}`;
     if (isFill(entry.value) || hasRows(entry, expected)) return undefined;
     return `${name} does not hold rows ${formatPositions(expected.positions.spans)}`;
@@ -231,7 +235,10 @@ export class ComputeReplay {
       }
       if (areConsistent) return;
     }
-    this.#operands.reportViolation("data", `${this.#operands.text}: out and lse were computed over different keys`);
+    this.#operands.reportViolation(
+      "data",
+      `${this.#operands.description}: out and lse were computed over different keys`,
+    );
   }
 
   /** lse must be that of all keys, and delta belong to it. */
@@ -253,7 +260,7 @@ export class ComputeReplay {
     const [a, b] = [this.#memory.read(lse), this.#memory.read(delta)];
     let mismatch = a.isComplete && b.isComplete ? undefined : "lse or delta is not fully initialized";
     for (const [x, y] of intersectEntries(a, b, false)) mismatch ??= this.#statisticsMismatch(x, y, queries);
-    if (mismatch) this.#operands.reportViolation("data", `${this.#operands.text}: ${mismatch}`);
+    if (mismatch) this.#operands.reportViolation("data", `${this.#operands.description}: ${mismatch}`);
     else this.#lastStatistics = statistics;
     return mismatch === undefined;
   }
@@ -261,7 +268,7 @@ export class ComputeReplay {
   #statisticsMismatch(lse: ContentEntry, delta: ContentEntry, queries: Rows): string | undefined {
     const { initialValues, record, sums } = this.#context;
     if (initialValues.isInitial(lse.value, "lse") && initialValues.isInitial(delta.value, "out")) {
-      this.#checkComplete(emptySum, queries.positions.part(lse.origin[2]!, lse.sizes[2]!));
+      this.#checkComplete(emptySum, queries.positions.subset(lse.origin[2]!, lse.sizes[2]!));
       return undefined;
     }
     if (decodeKind(lse.value) !== "lse" || !isDelta(delta.value)) {
@@ -277,11 +284,11 @@ export class ComputeReplay {
   /** Reports, once, that an lse is used that is not of all keys; its backward may be right nonetheless. */
   #checkComplete(sum: number, rows: PositionSet): void {
     if (sum === this.#lastCompleteSum.sum && rows === this.#lastCompleteSum.rows) return;
-    const verdict = this.#context.completeness.verdictOf(sum, "queries", rows) ?? sinkVerdict(this.#context, sum);
+    const verdict = this.#context.completeness.evaluateSum(sum, "queries", rows) ?? sinkVerdict(this.#context, sum);
     if (!verdict) this.#lastCompleteSum = { sum, rows };
     if (!verdict || this.#reportedPartialSums.has(sum)) return;
     this.#reportedPartialSums.add(sum);
-    this.#operands.reportViolation(verdict.kind, `${this.#operands.text}, lse: ${verdict.message}`);
+    this.#operands.reportViolation(verdict.kind, `${this.#operands.description}, lse: ${verdict.message}`);
   }
 
   /** Writes both together, box by box; false, and nothing written, if they do not belong together. */

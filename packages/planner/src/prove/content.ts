@@ -6,7 +6,7 @@ import {
   isDense,
   equalBoxes,
   origin,
-  originIn,
+  findOrigin,
   type BoxRange,
   subBox,
   intersect,
@@ -49,7 +49,7 @@ export interface Content {
   /** What a range of elements holds, counted from its first: what a message carries. */
   range(low: number, high: number): Content;
   /** This, further on by some elements. */
-  shiftedRegions(by: number): readonly Region[];
+  shiftedRegions(delta: number): readonly Region[];
   /** A message in the place of what a dense view showed; `size` is that of the storage. */
   receive(layout: StridedLayout, message: Content, size: number): Content;
 }
@@ -95,15 +95,15 @@ export class Region implements ContentEntry, ReadResult, Content {
     return this.box.sizes;
   }
 
-  part({ origin: at, sizes }: BoxRange): Region {
-    if (at === origin && sizes === this.sizes) return this;
-    return new Region(this.value, shiftRows(this, at, sizes), subBox(this.box, at, sizes));
+  subRegion({ origin: partOrigin, sizes }: BoxRange): Region {
+    if (partOrigin === origin && sizes === this.sizes) return this;
+    return new Region(this.value, shiftRows(this, partOrigin, sizes), subBox(this.box, partOrigin, sizes));
   }
 
   /** The same, further on by some elements. */
-  shiftedBy(by: number): Region {
+  shiftedBy(delta: number): Region {
     const { offset, sizes, strides } = this.box;
-    return by === 0 ? this : new Region(this.value, this.rows, createBox(offset + by, sizes, strides));
+    return delta === 0 ? this : new Region(this.value, this.rows, createBox(offset + delta, sizes, strides));
   }
 
   singleRegion(layout: StridedLayout): Region | undefined {
@@ -125,7 +125,7 @@ export class Region implements ContentEntry, ReadResult, Content {
 
   /** A range of elements as one that begins at `at`, where these are whole rows of all that is here; else undefined. */
   // oxlint-disable-next-line max-params -- a range, and where to; called for each of millions of messages
-  rowRange(low: number, high: number, at: number): Region | undefined {
+  rowRange(low: number, high: number, offset: number): Region | undefined {
     const { box, value, rows } = this;
     const width = rowWidth(box);
     const [first, count] = [(low - box.low) / width, (high - low) / width];
@@ -135,12 +135,18 @@ export class Region implements ContentEntry, ReadResult, Content {
     const [batches, heads, positionCount, columns] = box.sizes as [number, number, number, number];
     const sizes = positionCount === count ? box.sizes : [batches, heads, count, columns];
     const rowsRange =
-      positionCount === count || isFill(value) ? rows : { ...rows, positions: rows.positions.part(first, count) };
-    return new Region(value, rowsRange, { offset: at, sizes, strides: box.strides, low: at, high: at + high - low });
+      positionCount === count || isFill(value) ? rows : { ...rows, positions: rows.positions.subset(first, count) };
+    return new Region(value, rowsRange, {
+      offset: offset,
+      sizes,
+      strides: box.strides,
+      low: offset,
+      high: offset + high - low,
+    });
   }
 
-  shiftedRegions(by: number): readonly Region[] {
-    return [this.shiftedBy(by)];
+  shiftedRegions(delta: number): readonly Region[] {
+    return [this.shiftedBy(delta)];
   }
 
   receive(layout: StridedLayout, message: Content, size: number): Content {
@@ -157,17 +163,17 @@ export function rowWidth({ sizes }: Box): number {
 /** The rows of a part of something. A fill has none: its rows are nowhere, wherever it is cut. */
 export function shiftRows(
   { value, rows }: Pick<ContentEntry, "value" | "rows">,
-  at: readonly number[],
+  start: readonly number[],
   sizes: readonly number[],
 ): Rows {
   if (isFill(value)) return rows;
-  const isAtOrigin = at[0] === 0 && at[1] === 0 && at[2] === 0 && at[3] === 0;
+  const isAtOrigin = start[0] === 0 && start[1] === 0 && start[2] === 0 && start[3] === 0;
   if (isAtOrigin && sizes[2] === rows.positions.length) return rows;
   return {
-    batch: rows.batch + at[0]!,
-    head: rows.head + at[1]!,
-    column: rows.column + at[3]!,
-    positions: rows.positions.part(at[2]!, sizes[2]!),
+    batch: rows.batch + start[0]!,
+    head: rows.head + start[1]!,
+    column: rows.column + start[3]!,
+    positions: rows.positions.subset(start[2]!, sizes[2]!),
   };
 }
 
@@ -183,7 +189,7 @@ function areOrdered(regions: readonly Region[]): boolean {
 class Regions implements Content {
   readonly regions: readonly Region[];
   #cachedIsOrdered: boolean | undefined;
-  #lastRead: { readonly layout: StridedLayout; readonly read: ReadResult } | undefined;
+  #lastRead: { readonly layout: StridedLayout; readonly result: ReadResult } | undefined;
   #readCache: Map<StridedLayout, ReadResult> | undefined;
 
   constructor(regions: readonly Region[]) {
@@ -191,34 +197,35 @@ class Regions implements Content {
   }
 
   singleRegion(layout: StridedLayout): Region | undefined {
-    const index = this.#find(layout);
+    const index = this.#findRegion(layout);
     if (index >= 0) return this.regions[index];
     if (this.regions.length < 2) return undefined;
-    const read = this.read(layout);
-    return read instanceof Region ? read : undefined;
+    const result = this.read(layout);
+    return result instanceof Region ? result : undefined;
   }
 
   read(layout: StridedLayout): ReadResult {
-    const index = this.#find(layout);
+    const index = this.#findRegion(layout);
     if (index >= 0) return this.regions[index]!;
-    if (this.#lastRead?.layout === layout) return this.#lastRead.read;
-    let read = this.#readCache?.get(layout);
-    if (!read) {
-      read = readRegions(layout, this.#regionsNear(layout.low, layout.high));
+    if (this.#lastRead?.layout === layout) return this.#lastRead.result;
+    let result = this.#readCache?.get(layout);
+    if (!result) {
+      result = readRegions(layout, this.#regionsNear(layout.low, layout.high));
       // Most are read through one view only, and need no map.
-      if (this.#lastRead) this.#readCache = (this.#readCache ?? new Map<StridedLayout, ReadResult>()).set(layout, read);
-      else this.#lastRead = { layout, read };
+      if (this.#lastRead)
+        this.#readCache = (this.#readCache ?? new Map<StridedLayout, ReadResult>()).set(layout, result);
+      else this.#lastRead = { layout, result };
     }
-    return read;
+    return result;
   }
 
   write(layout: StridedLayout, entries: readonly ContentEntry[]): Content {
     if (layout.size === 0) return this;
-    const written = entries.map((entry) => toRegion(layout, entry));
-    const index = this.#find(layout);
-    if (index < 0) return toContent([...this.#regionsOutside(layout), ...written]);
-    if (written.length === 1) return toContent(this.regions.with(index, written[0]!));
-    return toContent([...this.regions.slice(0, index), ...this.regions.slice(index + 1), ...written]);
+    const writtenRegions = entries.map((entry) => toRegion(layout, entry));
+    const index = this.#findRegion(layout);
+    if (index < 0) return toContent([...this.#regionsOutside(layout), ...writtenRegions]);
+    if (writtenRegions.length === 1) return toContent(this.regions.with(index, writtenRegions[0]!));
+    return toContent([...this.regions.slice(0, index), ...this.regions.slice(index + 1), ...writtenRegions]);
   }
 
   range(low: number, high: number): Content {
@@ -226,12 +233,13 @@ class Regions implements Content {
     const nearRegions = this.#regionsNear(low, high);
     const rows = nearRegions.length === 1 ? nearRegions[0]!.rowRange(low, high, 0) : undefined;
     if (rows) return rows;
-    const clipped: Region[] = [];
+    const clippedRegions: Region[] = [];
     for (const region of nearRegions) {
       if (region.box.low >= high || low >= region.box.high) continue;
-      for (const range of clipToRange(region.box, low, high)) clipped.push(region.part(range).shiftedBy(-low));
+      for (const range of clipToRange(region.box, low, high))
+        clippedRegions.push(region.subRegion(range).shiftedBy(-low));
     }
-    return toContent(clipped);
+    return toContent(clippedRegions);
   }
 
   #endsBy(high: number): boolean {
@@ -239,20 +247,20 @@ class Regions implements Content {
     return true;
   }
 
-  shiftedRegions(by: number): readonly Region[] {
-    return by === 0 ? this.regions : this.regions.map((region) => region.shiftedBy(by));
+  shiftedRegions(delta: number): readonly Region[] {
+    return delta === 0 ? this.regions : this.regions.map((region) => region.shiftedBy(delta));
   }
 
   receive(layout: StridedLayout, message: Content, size: number): Content {
     if (layout.offset === 0 && layout.size === size) return message;
-    const remaining = this.#regionsOutside(layout);
-    return remaining.length === 0 && layout.offset === 0
+    const remainingRegions = this.#regionsOutside(layout);
+    return remainingRegions.length === 0 && layout.offset === 0
       ? message
-      : toContent([...remaining, ...message.shiftedRegions(layout.offset)]);
+      : toContent([...remainingRegions, ...message.shiftedRegions(layout.offset)]);
   }
 
   /** Where the region is that a view shows, and nothing else; −1 if it shows part of one, or several. */
-  #find({ box }: StridedLayout): number {
+  #findRegion({ box }: StridedLayout): number {
     const isOrdered = this.#isOrdered();
     const first = isOrdered ? this.#firstEndingAfter(box.low) : 0;
     const end = isOrdered ? Math.min(first + 1, this.regions.length) : this.regions.length;
@@ -295,23 +303,23 @@ class Regions implements Content {
     let end = first;
     while (end < this.regions.length && this.regions[end]!.box.low < layout.high) end++;
     if (first === end) return this.regions;
-    const remaining = this.#subtractLayout(this.regions.slice(first, end), layout);
-    return [...this.regions.slice(0, first), ...remaining, ...this.regions.slice(end)];
+    const remainingRegions = this.#subtractLayout(this.regions.slice(first, end), layout);
+    return [...this.regions.slice(0, first), ...remainingRegions, ...this.regions.slice(end)];
   }
 
   #subtractLayout(regions: readonly Region[], layout: StridedLayout): readonly Region[] {
     const isContiguous = layout.high - layout.low === layout.size;
-    const isInside = ({ box: { low, high } }: Region): boolean => layout.low <= low && high <= layout.high;
-    if (isContiguous && regions.every(isInside)) return noRegions;
+    const isInsideLayout = ({ box: { low, high } }: Region): boolean => layout.low <= low && high <= layout.high;
+    if (isContiguous && regions.every(isInsideLayout)) return noRegions;
     // Messages mostly come to where nothing is yet.
     if (regions.every(({ box: { low, high } }) => layout.low >= high || low >= layout.high)) return regions;
-    const remaining: Region[] = [];
-    let elementsLeft = layout.size;
+    const remainingRegions: Region[] = [];
+    let numRemainingElements = layout.size;
     for (const region of regions) {
-      if (elementsLeft > 0) elementsLeft -= addRemainder(remaining, region, layout);
-      else remaining.push(region);
+      if (numRemainingElements > 0) numRemainingElements -= addRemainder(remainingRegions, region, layout);
+      else remainingRegions.push(region);
     }
-    return remaining;
+    return remainingRegions;
   }
 }
 
@@ -346,15 +354,15 @@ function joinRows(entries: readonly ContentEntry[], count: number): readonly Con
   const [first] = entries;
   if (!first || entries.length === 1 || !isInputRow(first.value)) return entries;
   const sortedEntries = entries.toSorted((a, b) => a.origin[2]! - b.origin[2]!);
-  let next = 0;
+  let nextRow = 0;
   for (const { value, rows, origin: at, sizes } of sortedEntries) {
     const haveSameRows = value === first.value && rows.batch === first.rows.batch && rows.head === first.rows.head;
     const startAtOrigin = at[0] === 0 && at[1] === 0 && at[3] === 0 && rows.column === first.rows.column;
     const haveSameSizes = sizes[0] === first.sizes[0] && sizes[1] === first.sizes[1] && sizes[3] === first.sizes[3];
-    if (!haveSameRows || !startAtOrigin || !haveSameSizes || at[2] !== next) return entries;
-    next += sizes[2]!;
+    if (!haveSameRows || !startAtOrigin || !haveSameSizes || at[2] !== nextRow) return entries;
+    nextRow += sizes[2]!;
   }
-  if (next !== count) return entries;
+  if (nextRow !== count) return entries;
   const ranges = sortedEntries.map(({ rows: { positions } }) => ({ positions, first: 0, count: positions.length }));
   const rows = { ...sortedEntries[0]!.rows, positions: PositionSet.concatenate(ranges) };
   return [{ value: first.value, rows, origin, sizes: first.sizes.with(2, count) }];
@@ -369,9 +377,9 @@ function visibleEntry(layout: StridedLayout, region: Region): ContentEntry | und
   if (isFill(value) && isDense(box) && layout.low >= box.low && layout.high <= box.high) {
     return { value, rows, origin, sizes };
   }
-  const from = originIn(layout.box, box);
-  if (!from) return undefined;
-  const intersection = intersect(layout.box, box, from);
+  const offset = findOrigin(layout.box, box);
+  if (!offset) return undefined;
+  const intersection = intersect(layout.box, box, offset);
   return {
     value,
     rows: shiftRows(region, intersection.originInSecond, intersection.sizes),
@@ -401,8 +409,8 @@ function isAdjacentColumns(a: ContentEntry, b: ContentEntry): boolean {
   if (a.value !== b.value || a.origin[3]! + a.sizes[3]! !== b.origin[3]) return false;
   if (isFill(a.value)) return true;
   const [x, y] = [a.rows, b.rows];
-  const follows = y.column === x.column + a.sizes[3]!;
-  return follows && x.batch === y.batch && x.head === y.head && x.positions.equals(y.positions);
+  const isConsecutive = y.column === x.column + a.sizes[3]!;
+  return isConsecutive && x.batch === y.batch && x.head === y.head && x.positions.equals(y.positions);
 }
 
 /**
@@ -418,14 +426,15 @@ function addRemainder(remaining: Region[], region: Region, layout: StridedLayout
   const isContiguous = layout.high - layout.low === layout.size;
   if (isContiguous && layout.low <= box.low && box.high <= layout.high) return volume(box.sizes);
   if (isContiguous && isDense(box)) {
-    for (const range of clipToRange(box, box.low, layout.low)) remaining.push(region.part(range));
-    for (const range of clipToRange(box, layout.high, box.high)) remaining.push(region.part(range));
+    for (const range of clipToRange(box, box.low, layout.low)) remaining.push(region.subRegion(range));
+    for (const range of clipToRange(box, layout.high, box.high)) remaining.push(region.subRegion(range));
     return Math.min(layout.high, box.high) - Math.max(layout.low, box.low);
   }
-  const from = originIn(layout.box, box);
-  if (from) {
-    const { originInSecond, sizes } = intersect(layout.box, box, from);
-    for (const range of complement(box.sizes, { origin: originInSecond, sizes })) remaining.push(region.part(range));
+  const offset = findOrigin(layout.box, box);
+  if (offset) {
+    const { originInSecond, sizes } = intersect(layout.box, box, offset);
+    for (const range of complement(box.sizes, { origin: originInSecond, sizes }))
+      remaining.push(region.subRegion(range));
     return volume(sizes);
   }
   if (!haveDifferentStrides(layout.box, box)) remaining.push(region);

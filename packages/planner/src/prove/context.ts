@@ -74,7 +74,7 @@ export type Verdict = Pick<Violation, "kind" | "message"> | undefined;
 
 /** Decides whether sums are complete. */
 export interface Completeness {
-  verdictOf(sum: number, side: RowSide, rows: PositionSet): Verdict;
+  evaluateSum(sum: number, side: RowSide, rows: PositionSet): Verdict;
   /** Whether any of these queries sees any of these keys. */
   isVisible(queries: PositionSet, keys: PositionSet, mask: number): boolean;
 }

@@ -32,18 +32,18 @@ export class Coverage implements Completeness {
     this.#sumCompleteness = new SumCompleteness(context);
   }
 
-  verdictOf(sum: number, side: RowSide, rows: PositionSet): Verdict {
+  evaluateSum(sum: number, side: RowSide, rows: PositionSet): Verdict {
     const { sums, relabeling } = this.#context;
     const origin = sums.origin(sum);
     if (this.#scope === "class" && origin.translation > 0) {
       // The query is for all ranks of the class, so for the one whose sum it is a translation of.
       const inverse = relabeling.translations.inverse(origin.translation);
-      return this.verdictOf(origin.sum, side, relabeling.positions(rows, side, inverse));
+      return this.evaluateSum(origin.sum, side, relabeling.translatePositions(rows, side, inverse));
     }
     let cachedVerdicts = this.#verdictsBySum.get(sum);
     if (!cachedVerdicts) this.#verdictsBySum.set(sum, (cachedVerdicts = []));
     for (const entry of cachedVerdicts) if (entry.side === side && entry.rows === rows) return entry.verdict;
-    const verdict = this.#evaluate(sums.addendsOf(sum), side, rows);
+    const verdict = this.#evaluate(sums.listAddends(sum), side, rows);
     cachedVerdicts.push({ side, rows, verdict });
     return verdict;
   }
@@ -82,20 +82,20 @@ export class Coverage implements Completeness {
   #rowsNotCoveredOnce(addends: readonly Addend[], side: RowSide): Segment[] {
     const { tiles, record } = this.#context;
     const shards = this.#context.relabeling.shards[oppositeSide(side)];
-    const group = side === "keys" ? record.options.numHeads / record.options.numKvHeads : 1;
-    const bounds = new Set([0, group]);
+    const queryHeadsPerKvHead = side === "keys" ? record.options.numHeads / record.options.numKvHeads : 1;
+    const headBounds = new Set([0, queryHeadsPerKvHead]);
     if (side === "keys") {
       for (const { tile } of addends)
-        bounds.add(tiles.firstHeadOf(tile)).add(tiles.firstHeadOf(tile) + tiles.headsOf(tile));
+        headBounds.add(tiles.firstHeadOf(tile)).add(tiles.firstHeadOf(tile) + tiles.headsOf(tile));
     }
-    const heads = [...bounds].toSorted((a, b) => a - b).slice(0, -1);
-    return heads.flatMap((head) => {
-      const has = (tile: number): boolean => {
-        const from = head - tiles.firstHeadOf(tile);
-        return side === "queries" || (from >= 0 && from < tiles.headsOf(tile));
+    const firstHeads = [...headBounds].toSorted((a, b) => a - b).slice(0, -1);
+    return firstHeads.flatMap((head) => {
+      const coversHead = (tile: number): boolean => {
+        const headIndex = head - tiles.firstHeadOf(tile);
+        return side === "queries" || (headIndex >= 0 && headIndex < tiles.headsOf(tile));
       };
       return this.#segmentsNotCoveredOnce(
-        addends.filter(({ tile }) => has(tile)),
+        addends.filter(({ tile }) => coversHead(tile)),
         oppositeSide(side),
         shards,
       );
@@ -108,38 +108,43 @@ export class Coverage implements Completeness {
     for (const { tile, translation } of addends) {
       const rows = positions.byId(side === "keys" ? tiles.keysOf(tile) : tiles.queriesOf(tile));
       for (const { shard, first, count } of this.#segmentsOf(rows, side)) {
-        intervals.add(relabeling.shard(shard, translation), first, count);
+        intervals.add(relabeling.translateShard(shard, translation), first, count);
       }
     }
-    return intervals.notCoveredOnce();
+    return intervals.segmentsNotCoveredOnce();
   }
 
   #segmentsOf(rows: PositionSet, side: RowSide): readonly Segment[] {
-    let cached = this.#segments.get(rows);
-    let segments = cached?.[side];
+    let cachedSegments = this.#segments.get(rows);
+    let segments = cachedSegments?.[side];
     if (!segments) {
-      segments = this.#context.relabeling.shards[side].segments(rows.spans) ?? [];
-      cached = { ...cached, [side]: segments };
-      this.#segments.set(rows, cached);
+      segments = this.#context.relabeling.shards[side].findSegments(rows.spans) ?? [];
+      cachedSegments = { ...cachedSegments, [side]: segments };
+      this.#segments.set(rows, cachedSegments);
     }
     return segments;
   }
 
   #areWholeShards(segments: readonly Segment[], side: RowSide): boolean {
     const shards = this.#context.relabeling.shards[side];
-    return segments.every(({ shard, first, count }) => first === 0 && count === shards.rows(shard));
+    return segments.every(({ shard, first, count }) => first === 0 && count === shards.numRows(shard));
   }
 
   /** Whether any pair of rows and odd ones is visible, where a translation takes both. */
   // oxlint-disable-next-line max-params -- which rows of which side, which of the other, and where
-  #hasVisiblePair(rows: PositionSet, side: RowSide, irregular: readonly Segment[], translation: number): boolean {
+  #hasVisiblePair(
+    rows: PositionSet,
+    side: RowSide,
+    irregularSegments: readonly Segment[],
+    translation: number,
+  ): boolean {
     const { relabeling, record } = this.#context;
     const shards = relabeling.shards[oppositeSide(side)];
-    const translatedSegments = irregular.flatMap((segment) =>
-      shards.positions({ ...segment, shard: relabeling.shard(segment.shard, translation) }),
+    const translatedSegments = irregularSegments.flatMap((segment) =>
+      shards.segmentSpans({ ...segment, shard: relabeling.translateShard(segment.shard, translation) }),
     );
     const spans = mergeAdjacentSpans(translatedSegments.toSorted((a, b) => a.start - b.start));
-    const translatedSpans = relabeling.positions(rows, side, translation).sorted;
+    const translatedSpans = relabeling.translatePositions(rows, side, translation).sortedSpans;
     return (
       (side === "queries"
         ? visiblePairsUnchecked(translatedSpans, spans, record.slices)
@@ -153,23 +158,23 @@ export class Coverage implements Completeness {
     addends: readonly Addend[],
     side: RowSide,
     rows: PositionSet,
-    irregular: readonly Segment[],
+    irregularSegments: readonly Segment[],
   ): Verdict {
     const { translations } = this.#context.relabeling;
-    if (translations.order * irregular.length * rows.spans.length > MAX_SPAN_PAIRS) {
+    if (translations.order * irregularSegments.length * rows.spans.length > MAX_SPAN_PAIRS) {
       return {
         kind: "class",
         message: "parts of shards are missing; whether the mask hides them is not checked for this many ranks",
       };
     }
     for (const translation of translations.allTranslations()) {
-      if (!this.#hasVisiblePair(rows, side, irregular, translation)) continue;
+      if (!this.#hasVisiblePair(rows, side, irregularSegments, translation)) continue;
       const { relabeling } = this.#context;
-      const translatedAddends = addends.map(({ tile, translation: from }) => ({
+      const translatedAddends = addends.map(({ tile, translation: addendTranslation }) => ({
         tile,
-        translation: translations.apply(translation, from),
+        translation: translations.apply(translation, addendTranslation),
       }));
-      return this.#materializedVerdict(translatedAddends, side, relabeling.positions(rows, side, translation));
+      return this.#materializedVerdict(translatedAddends, side, relabeling.translatePositions(rows, side, translation));
     }
     return undefined;
   }
@@ -183,13 +188,16 @@ export class Coverage implements Completeness {
         sum = sums.add(sum, tile);
         continue;
       }
-      const computedTile = tiles.at(tile);
+      const computedTile = tiles.get(tile);
       const rank = relabeling.translations.apply(translation, computedTile.rank);
-      const q = relabeling.positions(computedTile.q, "queries", translation);
-      const k = relabeling.positions(computedTile.k, "keys", translation);
-      sum = sums.add(sum, tiles.add({ ...computedTile, rank, q, k, pairs: visibility.pairs(q, k, computedTile.mask) }));
+      const q = relabeling.translatePositions(computedTile.q, "queries", translation);
+      const k = relabeling.translatePositions(computedTile.k, "keys", translation);
+      sum = sums.add(
+        sum,
+        tiles.add({ ...computedTile, rank, q, k, pairs: visibility.countPairs(q, k, computedTile.mask) }),
+      );
     }
-    return this.#sumCompleteness.verdictOf(sum, side, rows);
+    return this.#sumCompleteness.evaluateSum(sum, side, rows);
   }
 }
 
@@ -208,7 +216,7 @@ class RowIntervals {
     this.#shards = shards;
     this.#offsets = new Float64Array(shards.count + 1);
     for (let shard = 0; shard < shards.count; shard++) {
-      this.#offsets[shard + 1] = this.#offsets[shard]! + shards.rows(shard);
+      this.#offsets[shard + 1] = this.#offsets[shard]! + shards.numRows(shard);
     }
   }
 
@@ -218,21 +226,21 @@ class RowIntervals {
   }
 
   /** What no interval covers, and what more than one do. */
-  notCoveredOnce(): Segment[] {
+  segmentsNotCoveredOnce(): Segment[] {
     const segments: Segment[] = [];
     let end = 0;
-    for (const [first, last] of this.#intervals.toSorted((a, b) => a[0] - b[0])) {
+    for (const [first, intervalEnd] of this.#intervals.toSorted((a, b) => a[0] - b[0])) {
       if (first !== end)
-        this.#appendSegments(segments, Math.min(first, end), first > end ? first : Math.min(end, last));
-      end = Math.max(end, last);
+        this.#appendSegments(segments, Math.min(first, end), first > end ? first : Math.min(end, intervalEnd));
+      end = Math.max(end, intervalEnd);
     }
     this.#appendSegments(segments, end, this.#offsets.at(-1)!);
     return segments;
   }
 
-  #appendSegments(segments: Segment[], from: number, end: number): void {
-    let shard = this.#shardAt(from);
-    for (let row = from; row < end; shard++) {
+  #appendSegments(segments: Segment[], startRow: number, end: number): void {
+    let shard = this.#shardAt(startRow);
+    for (let row = startRow; row < end; shard++) {
       const begin = this.#offsets[shard]!;
       const count = Math.min(end, this.#offsets[shard + 1]!) - row;
       if (count > 0) segments.push({ shard, first: row - begin, count });

@@ -10,33 +10,33 @@ import type { ReplayStreams } from "./streams.ts";
  * other in a circle; nothing if none are left.
  */
 export function findDeadlock(record: AttentionRecord, streams: ReplayStreams): Violation[] {
-  const heads = streams.queues.map(({ first }) => first).filter((head) => head !== undefined);
-  if (heads.length === 0) return [];
+  const queueHeads = streams.queues.map(({ first }) => first).filter((head) => head !== undefined);
+  if (queueHeads.length === 0) return [];
   const unmatchedViolations = findUnmatched(record);
   if (unmatchedViolations.length > 0) return unmatchedViolations;
-  const headByIndex = new Map(heads.map((head) => [head.index, head]));
-  const cycle = findCycle(heads, (head) => blockingHeads(streams, headByIndex, head));
+  const headByIndex = new Map(queueHeads.map((head) => [head.index, head]));
+  const cycle = findCycle(queueHeads, (head) => blockingHeads(streams, headByIndex, head));
   if (!cycle)
-    return heads
+    return queueHeads
       .filter((head) => blockingHeads(streams, headByIndex, head).length === 0)
       .map((head) => missingPeerViolation(streams, head));
-  const waits = cycle.map((head, i) => {
+  const waitTexts = cycle.map((head, i) => {
     const { index } = cycle[(i + 1) % cycle.length]!;
     const peer = streams.pendingPeers(head).find((rank) => streams.representativeIndex(rank) === index);
     return `${streams.describe(head)} waits for rank ${peer}`;
   });
-  return [{ kind: "cycle", rank: cycle[0]!.rank, message: waits.join("; ") }];
+  return [{ kind: "cycle", rank: cycle[0]!.rank, message: waitTexts.join("; ") }];
 }
 
 /** The collectives whose turn it is on the ranks that one waits for, or on their representatives; none where a rank has none. */
 function blockingHeads(
   streams: ReplayStreams,
-  heads: ReadonlyMap<number, PostedBatch>,
+  headByIndex: ReadonlyMap<number, PostedBatch>,
   head: PostedBatch,
 ): PostedBatch[] {
   return streams
     .pendingPeers(head)
-    .map((rank) => heads.get(streams.representativeIndex(rank)))
+    .map((rank) => headByIndex.get(streams.representativeIndex(rank)))
     .filter((batch) => batch !== undefined);
 }
 
@@ -67,8 +67,8 @@ function findCycle(
         path.pop();
         continue;
       }
-      const from = path.findIndex(({ batch }) => batch === candidate);
-      if (from >= 0) return path.slice(from).map(({ batch }) => batch);
+      const cycleStart = path.findIndex(({ batch }) => batch === candidate);
+      if (cycleStart >= 0) return path.slice(cycleStart).map(({ batch }) => batch);
       if (!visited.has(candidate)) enter(candidate);
     }
   }
@@ -78,9 +78,9 @@ function findCycle(
 interface Channel {
   readonly family: number;
   /** Which cast of the group; 0 for sendRecv. */
-  readonly cast: number;
-  readonly from: number;
-  readonly to: number;
+  readonly castIndex: number;
+  readonly senderRank: number;
+  readonly receiverRank: number;
   sends: number;
   receives: number;
 }
@@ -89,10 +89,10 @@ interface Channel {
 function findUnmatched(record: AttentionRecord): Violation[] {
   const quotient = new Quotient(record);
   const channels = new Map<string, Channel>();
-  forEachTransfer(record, ({ family, cast, from, to, isSend }) => {
-    const { sender, key } = quotient.channel(family, from, to);
-    const name = `${sender},${key},${cast}`;
-    const channel = channels.get(name) ?? { family, cast, from, to, sends: 0, receives: 0 };
+  forEachTransfer(record, ({ family, cast: castIndex, senderRank, receiverRank, isSend }) => {
+    const { sender, key } = quotient.channel(family, senderRank, receiverRank);
+    const name = `${sender},${key},${castIndex}`;
+    const channel = channels.get(name) ?? { family, castIndex, senderRank, receiverRank, sends: 0, receives: 0 };
     channels.set(name, channel);
     channel[isSend ? "sends" : "receives"]++;
     return false;
@@ -105,14 +105,14 @@ function findUnmatched(record: AttentionRecord): Violation[] {
 function unmatchedViolation(record: AttentionRecord, quotient: Quotient, channel: Channel): Violation {
   const { sends, receives } = channel;
   const isSend = sends > receives;
-  const channelInfo = quotient.channel(channel.family, channel.from, channel.to);
+  const channelInfo = quotient.channel(channel.family, channel.senderRank, channel.receiverRank);
   let numMatchedLeft = Math.min(sends, receives);
   let [rank, location, peer] = [0, "", 0];
   forEachTransfer(record, (transfer) => {
-    const { sender, key } = quotient.channel(transfer.family, transfer.from, transfer.to);
-    if (sender !== channelInfo.sender || key !== channelInfo.key || transfer.cast !== channel.cast) return false;
+    const { sender, key } = quotient.channel(transfer.family, transfer.senderRank, transfer.receiverRank);
+    if (sender !== channelInfo.sender || key !== channelInfo.key || transfer.cast !== channel.castIndex) return false;
     if (transfer.isSend !== isSend || numMatchedLeft-- > 0) return false;
-    [rank, peer] = isSend ? [transfer.from, transfer.to] : [transfer.to, transfer.from];
+    [rank, peer] = isSend ? [transfer.senderRank, transfer.receiverRank] : [transfer.receiverRank, transfer.senderRank];
     location = `rank ${rank}, ${transfer.phase}, ${transfer.label} #${transfer.work}`;
     return true;
   });
@@ -125,8 +125,8 @@ function unmatchedViolation(record: AttentionRecord, quotient: Quotient, channel
 interface RecordedTransfer {
   readonly family: number;
   readonly cast: number;
-  readonly from: number;
-  readonly to: number;
+  readonly senderRank: number;
+  readonly receiverRank: number;
   readonly isSend: boolean;
   readonly phase: string;
   readonly label: string;
@@ -147,13 +147,13 @@ function forEachTransfer(
       if (!isBatch(event.op)) continue;
       const group = event.arg(1);
       const { family } = groups[group]!;
-      const cast = event.op === "sendRecv" ? 0 : (castCounts.get(group) ?? 0) + 1;
-      if (cast > 0) castCounts.set(group, cast);
-      const place = { work: event.arg(0), family, cast, label: strings[event.arg(2)]!, phase };
+      const castIndex = event.op === "sendRecv" ? 0 : (castCounts.get(group) ?? 0) + 1;
+      if (castIndex > 0) castCounts.set(group, castIndex);
+      const transferInfo = { work: event.arg(0), family, cast: castIndex, label: strings[event.arg(2)]!, phase };
       for (let i = 3; i < event.count; i += 3) {
         const isSend = event.arg(i + 1) === 1;
-        const [from, to] = isSend ? [tape.rank, event.arg(i)] : [event.arg(i), tape.rank];
-        if (visit({ ...place, from, to, isSend })) return;
+        const [senderRank, receiverRank] = isSend ? [tape.rank, event.arg(i)] : [event.arg(i), tape.rank];
+        if (visit({ ...transferInfo, senderRank, receiverRank, isSend })) return;
       }
     }
   }

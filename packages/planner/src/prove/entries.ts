@@ -1,4 +1,4 @@
-import { isDense, equalBoxes, originIn, intersect, clipToRange } from "./box.ts";
+import { isDense, equalBoxes, findOrigin, intersect, clipToRange } from "./box.ts";
 import { type Content, toContent, type ContentEntry, Region, type ReadResult, shiftRows } from "./content.ts";
 import { emptySum, type SumTable } from "./sums.ts";
 import {
@@ -29,7 +29,7 @@ export function hasRows({ origin, sizes, rows }: ContentEntry, expected: Rows): 
     rows.batch === expected.batch + origin[0]! &&
     rows.head === expected.head + origin[1]! &&
     rows.column === expected.column + origin[3]! &&
-    rows.positions.equals(expected.positions.part(origin[2]!, sizes[2]!))
+    rows.positions.equals(expected.positions.subset(origin[2]!, sizes[2]!))
   );
 }
 
@@ -39,7 +39,7 @@ export function shiftExpectedRows({ origin, sizes }: ContentEntry, expected: Row
 }
 
 /** Whether two things belong to the same sequences, heads, columns and positions. */
-export function sameRows(a: Rows, b: Rows): boolean {
+export function haveEqualRows(a: Rows, b: Rows): boolean {
   return (
     a === b || (a.batch === b.batch && a.head === b.head && a.column === b.column && a.positions.equals(b.positions))
   );
@@ -61,7 +61,7 @@ export function combine(
   const kind: ValueKind = mode === "add" ? "dq" : mode;
   if (initialValues.isInitial(y.value, kind)) return x;
   if (initialValues.isInitial(x.value, kind)) return y;
-  if (!isSum(x.value) || !haveSameKind(x.value, y.value) || !sameRows(x.rows, y.rows)) return undefined;
+  if (!isSum(x.value) || !haveSameKind(x.value, y.value) || !haveEqualRows(x.rows, y.rows)) return undefined;
   const valueKind = decodeKind(x.value);
   if (mode === "add" ? valueKind === "out" || valueKind === "lse" : valueKind !== mode) return undefined;
   const sum = sums.join(decodePayload(x.value), decodePayload(y.value));
@@ -69,7 +69,7 @@ export function combine(
 }
 
 /** The sum that a value is of a kind, nothing for what such sums begin with; undefined for what is no such sum. */
-export function sumNumber(value: MemoryValue, kind: ValueKind, initialValues: InitialValues): number | undefined {
+export function decodeSum(value: MemoryValue, kind: ValueKind, initialValues: InitialValues): number | undefined {
   if (initialValues.isInitial(value, kind)) return emptySum;
   return decodeKind(value) === kind ? decodePayload(value) : undefined;
 }
@@ -78,44 +78,47 @@ export function sumNumber(value: MemoryValue, kind: ValueKind, initialValues: In
 export function* intersectEntries(
   a: ReadResult,
   b: ReadResult,
-  columns: boolean,
+  includeColumns: boolean,
 ): Generator<readonly [ContentEntry, ContentEntry], void, undefined> {
-  const axes = columns ? 4 : 3;
+  const numAxes = includeColumns ? 4 : 3;
   for (const entryA of a.entries) {
     for (const entryB of b.entries) {
-      if (entryA.origin === entryB.origin && equalAxes(entryA.sizes, entryB.sizes, axes)) {
+      if (entryA.origin === entryB.origin && equalAxes(entryA.sizes, entryB.sizes, numAxes)) {
         yield [entryA, entryB];
         continue;
       }
-      if (areDisjointEntries(entryA, entryB, axes)) continue;
-      const at = entryA.origin.map((c, i) => Math.max(c, entryB.origin[i]!));
-      const sizes = at.map(
+      if (areDisjointEntries(entryA, entryB, numAxes)) continue;
+      const intersectionOrigin = entryA.origin.map((c, i) => Math.max(c, entryB.origin[i]!));
+      const sizes = intersectionOrigin.map(
         (c, i) => Math.min(entryA.origin[i]! + entryA.sizes[i]!, entryB.origin[i]! + entryB.sizes[i]!) - c,
       );
-      yield [subEntry(entryA, at, { sizes, axes }), subEntry(entryB, at, { sizes, axes })];
+      yield [
+        subEntry(entryA, intersectionOrigin, { sizes, axes: numAxes }),
+        subEntry(entryB, intersectionOrigin, { sizes, axes: numAxes }),
+      ];
     }
   }
 }
 
-function areDisjointEntries(a: ContentEntry, b: ContentEntry, axes: number): boolean {
-  for (let i = 0; i < axes; i++) {
+function areDisjointEntries(a: ContentEntry, b: ContentEntry, numAxes: number): boolean {
+  for (let i = 0; i < numAxes; i++) {
     if (a.origin[i]! >= b.origin[i]! + b.sizes[i]! || b.origin[i]! >= a.origin[i]! + a.sizes[i]!) return true;
   }
   return false;
 }
 
-function equalAxes(a: readonly number[], b: readonly number[], axes: number): boolean {
-  for (let i = 0; i < axes; i++) if (a[i] !== b[i]) return false;
+function equalAxes(a: readonly number[], b: readonly number[], numAxes: number): boolean {
+  for (let i = 0; i < numAxes; i++) if (a[i] !== b[i]) return false;
   return true;
 }
 
 function subEntry(
   entry: ContentEntry,
-  from: readonly number[],
-  { sizes: to, axes }: { sizes: readonly number[]; axes: number },
+  start: readonly number[],
+  { sizes: subSizes, axes: numAxes }: { sizes: readonly number[]; axes: number },
 ): ContentEntry {
-  const origin = axes === 4 ? from : from.with(3, entry.origin[3]!);
-  const sizes = axes === 4 ? to : to.with(3, entry.sizes[3]!);
+  const origin = numAxes === 4 ? start : start.with(3, entry.origin[3]!);
+  const sizes = numAxes === 4 ? subSizes : subSizes.with(3, entry.sizes[3]!);
   const offset = origin.map((c, i) => c - entry.origin[i]!);
   return { value: entry.value, rows: shiftRows(entry, offset, sizes), origin, sizes };
 }
@@ -124,17 +127,17 @@ function subEntry(
  * The sum, element by element, of messages: of gradients of the same rows, one sum; anything else is unknown after, and so is
  * what one of the messages lacks.
  */
-export function reduceMessages(messages: readonly Content[], tables: CombineContext): Content {
+export function reduceMessages(messages: readonly Content[], context: CombineContext): Content {
   return messages.reduce((total, message) => {
     if (total instanceof Region && message instanceof Region && equalBoxes(total.box, message.box)) {
-      const sum = combine(total, message, "add", tables);
+      const sum = combine(total, message, "add", context);
       return sum ? new Region(sum.value, sum.rows, total.box) : toContent([]);
     }
     const regions: Region[] = [];
     for (const a of total.regions) {
       for (const b of message.regions) {
         for (const [x, y] of intersectRegions(a, b)) {
-          const combined = combine(x, y, "add", tables);
+          const combined = combine(x, y, "add", context);
           if (combined) regions.push(new Region(combined.value, combined.rows, x.box));
         }
       }
@@ -146,16 +149,16 @@ export function reduceMessages(messages: readonly Content[], tables: CombineCont
 /** The parts of two regions that are the same elements. */
 function intersectRegions(a: Region, b: Region): (readonly [Region, Region])[] {
   if (equalBoxes(a.box, b.box)) return [[a, b]];
-  const from = originIn(a.box, b.box);
-  if (from) {
-    const { originInFirst, originInSecond, sizes } = intersect(a.box, b.box, from);
-    return [[a.part({ origin: originInFirst, sizes }), b.part({ origin: originInSecond, sizes })]];
+  const offset = findOrigin(a.box, b.box);
+  if (offset) {
+    const { originInFirst, originInSecond, sizes } = intersect(a.box, b.box, offset);
+    return [[a.subRegion({ origin: originInFirst, sizes }), b.subRegion({ origin: originInSecond, sizes })]];
   }
   // A fill has no rows to be kept apart: what it shares with the other region has the other's shape.
   if (isFill(b.value) && isDense(b.box))
-    return clipToRange(a.box, b.box.low, b.box.high).map((each) => pairWithFill(a.part(each), b));
+    return clipToRange(a.box, b.box.low, b.box.high).map((each) => pairWithFill(a.subRegion(each), b));
   if (isFill(a.value) && isDense(a.box))
-    return clipToRange(b.box, a.box.low, a.box.high).map((each) => pairWithFill(b.part(each), a));
+    return clipToRange(b.box, a.box.low, a.box.high).map((each) => pairWithFill(b.subRegion(each), a));
   return [];
 }
 

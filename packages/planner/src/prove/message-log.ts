@@ -10,8 +10,8 @@ export interface CollectiveInput {
 
 /** From which world rank to which. */
 export interface Endpoints {
-  readonly from: number;
-  readonly to: number;
+  readonly senderRank: number;
+  readonly receiverRank: number;
 }
 
 /**
@@ -28,7 +28,7 @@ export class MessageLog {
   }
 
   /** A message within a group. */
-  addMessage(group: number, { from, to }: Endpoints, message: Content): void {
+  addMessage(group: number, { senderRank: from, receiverRank: to }: Endpoints, message: Content): void {
     const { sender, key } = this.#quotient.channel(this.#quotient.family(group), from, to);
     const channels = (this.#sentContents[sender] ??= new Map<number, Content[]>());
     const messages = channels.get(key);
@@ -37,22 +37,22 @@ export class MessageLog {
   }
 
   /** The messages from one rank of a group to another, in order, as the representative of the one sent them. */
-  messages(group: number, { from, to }: Endpoints): readonly Content[] {
+  messages(group: number, { senderRank: from, receiverRank: to }: Endpoints): readonly Content[] {
     const { sender, key } = this.#quotient.channel(this.#quotient.family(group), from, to);
     return this.#sentContents[sender]?.get(key) ?? NO_MESSAGES;
   }
 
   /** A representative joins a collective of a group. */
   addCollectiveInput(batch: PostedBatch, input: Content): void {
-    this.#collectiveInputs.set(this.#keyOf(batch.index, batch.group, batch.call), { batch, input });
+    this.#collectiveInputs.set(this.#inputKey(batch.index, batch.group, batch.call), { batch, input });
   }
 
   /** What the representative of a rank brought to the call of that number in its group of the same family. */
   collectiveInput(rank: number, group: number, call: number): CollectiveInput | undefined {
-    return this.#collectiveInputs.get(this.#keyOf(this.#quotient.index(rank), group, call));
+    return this.#collectiveInputs.get(this.#inputKey(this.#quotient.representativeIndex(rank), group, call));
   }
 
-  #keyOf(index: number, group: number, call: number): string {
+  #inputKey(index: number, group: number, call: number): string {
     return `${index},${this.#quotient.family(group)},${call}`;
   }
 }

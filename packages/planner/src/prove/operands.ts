@@ -59,23 +59,23 @@ export class AttentionOperands implements Tile {
   }
 
   /** As messages name the last tile. */
-  get text(): string {
+  get description(): string {
     return describeTile(this);
   }
 
   /** The number of the tile that a kernel call computes; −1 if nothing of it is visible, or if its operands are not what they are named. */
-  tile(event: TapeReader, first: number, views: { readonly q: number; readonly k: number }): number {
+  loadTile(event: TapeReader, firstArgument: number, views: { readonly q: number; readonly k: number }): number {
     const { positions, visibility } = this.#context;
-    const q = positions.byId(event.arg(first));
-    const k = positions.byId(event.arg(first + 1));
+    const q = positions.byId(event.arg(firstArgument));
+    const k = positions.byId(event.arg(firstArgument + 1));
     this.q = q;
     this.k = k;
-    this.mask = event.arg(first + 2);
+    this.mask = event.arg(firstArgument + 2);
     this.tileNumber++;
-    this.pairs = visibility.pairs(q, k, this.mask);
+    this.pairs = visibility.countPairs(q, k, this.mask);
     if (this.pairs === 0) return -1;
-    const queries = this.source("q", views.q, { positions: q });
-    const keys = this.source("k", views.k, { positions: k });
+    const queries = this.readSource("q", views.q, { positions: q });
+    const keys = this.readSource("k", views.k, { positions: k });
     if (!queries || !keys) return -1;
     this.queries = queries;
     this.keys = keys;
@@ -83,16 +83,16 @@ export class AttentionOperands implements Tile {
     if (headsPerKvHead === 0) {
       this.reportViolation(
         "data",
-        `${this.text}: the number of query heads is not a multiple of the number of KV heads`,
+        `${this.description}: the number of query heads is not a multiple of the number of KV heads`,
       );
       return -1;
     }
     this.headsPerKvHead = headsPerKvHead;
     this.splitTiles = undefined;
-    const count = this.#memory.view(views.k).layout.box.sizes[1]!;
-    if (count === 1 || headsPerKvHead === this.#queryHeadsPerKvHead) return this.#addTile(0);
+    const numKvHeads = this.#memory.view(views.k).layout.box.sizes[1]!;
+    if (numKvHeads === 1 || headsPerKvHead === this.#queryHeadsPerKvHead) return this.#addTile(0);
     // Shares of heads that begin within a group: each KV head meets others of its own.
-    this.splitTiles = Array.from({ length: count }, (_, head) => this.#addTile(head));
+    this.splitTiles = Array.from({ length: numKvHeads }, (_, head) => this.#addTile(head));
     return this.splitTiles[0]!;
   }
 
@@ -108,20 +108,20 @@ export class AttentionOperands implements Tile {
    * The rows that a view holds, if they are those of an input that are expected, of any heads if none are expected.
    * Keys that no query of the tile sees may be anything.
    */
-  source(name: SourceName, view: number, expected: Pick<Rows, "positions"> & Partial<Rows>): Rows | undefined {
+  readSource(name: SourceName, view: number, expected: Pick<Rows, "positions"> & Partial<Rows>): Rows | undefined {
     const region = this.#memory.singleRegion(view);
     if (region && region.value === encodeValue(name) && region.sizes[3] === this.#columnsBySource[name]) {
       const { rows } = region;
       const matchesHead = expected.head === undefined || (rows.head === expected.head && rows.batch === expected.batch);
       if (matchesHead && rows.column === 0 && rows.positions.equals(expected.positions)) return rows;
     }
-    const read = this.#memory.read(view);
-    const inputRows = this.#inputRows(read, name, expected.positions);
+    const readResult = this.#memory.read(view);
+    const inputRows = this.#findInputRows(readResult, name, expected.positions);
     if (inputRows && this.#checkSource(inputRows, name, expected)) return inputRows.rows;
     const contents =
-      [...new Set(read.entries.map((entry) => this.#describeEntry(entry)))].join(", ") || "unknown contents";
+      [...new Set(readResult.entries.map((entry) => this.#describeEntry(entry)))].join(", ") || "unknown contents";
     const rows = formatPositions(expected.positions.spans);
-    this.reportViolation("data", `${this.text}: ${name}: expected rows ${rows}, received ${contents}`);
+    this.reportViolation("data", `${this.description}: ${name}: expected rows ${rows}, received ${contents}`);
     return undefined;
   }
 
@@ -137,41 +137,44 @@ export class AttentionOperands implements Tile {
     if (expected.head !== undefined && (rows.head !== expected.head || rows.batch !== expected.batch)) return false;
     if (mismatched.length === 0) return true;
     const isVisibleEntry = ({ origin, sizes }: ContentEntry): boolean =>
-      this.#context.completeness.isVisible(this.q, expected.positions.part(origin[2]!, sizes[2]!), this.mask);
+      this.#context.completeness.isVisible(this.q, expected.positions.subset(origin[2]!, sizes[2]!), this.mask);
     return (name === "k" || name === "v") && !mismatched.some(isVisibleEntry);
   }
 
   /** Undefined if no row of the input is there, or if something is not known at all. */
-  #inputRows(read: ReadResult, name: SourceName, positions: PositionSet): InputRows | undefined {
-    const { cachedCheck } = read;
+  #findInputRows(readResult: ReadResult, name: SourceName, positions: PositionSet): InputRows | undefined {
+    const { cachedCheck } = readResult;
     if (cachedCheck?.name === name && cachedCheck.positions === positions)
       return cachedCheck.result as InputRows | undefined;
     const value = encodeValue(name);
-    const first = read.entries.find((entry) => entry.value === value);
+    const first = readResult.entries.find((entry) => entry.value === value);
     let result: InputRows | undefined;
-    if (read.isComplete && first) {
+    if (readResult.isComplete && first) {
       const { origin } = first;
       const rows = { batch: first.rows.batch - origin[0]!, head: first.rows.head - origin[1]!, column: 0, positions };
       const isMismatched = (entry: ContentEntry): boolean =>
         entry.value !== value || entry.sizes[3] !== this.#columnsBySource[name] || !hasRows(entry, rows);
-      result = { rows, mismatchedEntries: read.entries.filter(isMismatched) };
+      result = { rows, mismatchedEntries: readResult.entries.filter(isMismatched) };
     }
-    read.cachedCheck = { name, positions, result };
+    readResult.cachedCheck = { name, positions, result };
     return result;
   }
 
   /** How many query heads each KV head meets, as many each and in order; 0 if some are not of its group. */
   #countHeadsPerKvHead({ q, k }: { readonly q: number; readonly k: number }): number {
-    const a = this.#memory.view(q).layout.box.sizes;
-    const b = this.#memory.view(k).layout.box.sizes;
+    const querySizes = this.#memory.view(q).layout.box.sizes;
+    const keySizes = this.#memory.view(k).layout.box.sizes;
     const { queries, keys } = this;
-    const headsPerKvHead = a[1]! / b[1]!;
+    const headsPerKvHead = querySizes[1]! / keySizes[1]!;
     // Where the first and the last KV head's are, in their groups; those between lie between.
     const first = queries.head - keys.head * this.#queryHeadsPerKvHead;
-    const last = first + (b[1]! - 1) * (headsPerKvHead - this.#queryHeadsPerKvHead);
+    const last = first + (keySizes[1]! - 1) * (headsPerKvHead - this.#queryHeadsPerKvHead);
     const fitInGroups =
       Math.min(first, last) >= 0 && Math.max(first, last) + headsPerKvHead <= this.#queryHeadsPerKvHead;
-    return fitInGroups && Number.isInteger(headsPerKvHead) && queries.batch === keys.batch && a[0] === b[0]
+    return fitInGroups &&
+      Number.isInteger(headsPerKvHead) &&
+      queries.batch === keys.batch &&
+      querySizes[0] === keySizes[0]
       ? headsPerKvHead
       : 0;
   }

@@ -15,17 +15,17 @@ export function overlapsItself(batch: PostedBatch, memory: RankMemory, groupRank
     case "groupReduce":
       return batch.viewCount > MAX_PAIRWISE_MESSAGES ? hasOrderedOverlap(batch) : hasPairwiseOverlap(batch, memory);
     case "allToAll":
-      return viewsOverlap(memory, batch.output, batch.input);
+      return viewsOverlap(memory, batch.outputView, batch.inputView);
     // In place is legal: a rank's own share, where it belongs in the whole.
     case "allGather":
       return (
-        viewsOverlap(memory, batch.output, batch.input) &&
-        !isInPlaceShard(batch, memory, groupRank, batch.output, batch.input)
+        viewsOverlap(memory, batch.outputView, batch.inputView) &&
+        !isInPlaceShard(batch, memory, groupRank, batch.outputView, batch.inputView)
       );
     case "reduceScatter":
       return (
-        viewsOverlap(memory, batch.output, batch.input) &&
-        !isInPlaceShard(batch, memory, groupRank, batch.input, batch.output)
+        viewsOverlap(memory, batch.outputView, batch.inputView) &&
+        !isInPlaceShard(batch, memory, groupRank, batch.inputView, batch.outputView)
       );
     default:
       return false;
@@ -44,18 +44,18 @@ function isInPlaceShard(
   { counts }: PostedBatch,
   memory: RankMemory,
   groupRank: number,
-  totalSize: number,
-  shardSize: number,
+  totalView: number,
+  shardView: number,
 ): boolean {
   const precedingSize = counts.subarray(0, groupRank).reduce((sum, count) => sum + count, 0);
-  return memory.view(shardSize).layout.low === memory.view(totalSize).layout.low + precedingSize;
+  return memory.view(shardView).layout.low === memory.view(totalView).layout.low + precedingSize;
 }
 
 function hasPairwiseOverlap(batch: PostedBatch, memory: RankMemory): boolean {
   for (let i = 0; i < batch.viewCount; i++) {
-    if (!batch.writes(i)) continue;
+    if (!batch.isWrite(i)) continue;
     for (let j = 0; j < batch.viewCount; j++) {
-      if (i !== j && viewsOverlap(memory, batch.view(i), batch.view(j))) return true;
+      if (i !== j && viewsOverlap(memory, batch.viewId(i), batch.viewId(j))) return true;
     }
   }
   return false;
@@ -64,30 +64,30 @@ function hasPairwiseOverlap(batch: PostedBatch, memory: RankMemory): boolean {
 /** Whether what is written to a storage is used twice: mostly one range is written behind the other, and nothing else used there. */
 function hasOrderedOverlap(batch: PostedBatch): boolean {
   const usesByStorage = new Map<number, StorageUse>();
-  let hasSingleRanges = true;
+  let areRangesOrdered = true;
   let last: StorageUse | undefined;
-  for (let i = 0; i < batch.viewCount && hasSingleRanges; i++) {
-    const [storage, low, high] = [batch.storage(i), batch.low(i), batch.high(i)];
+  for (let i = 0; i < batch.viewCount && areRangesOrdered; i++) {
+    const [storage, low, high] = [batch.storageId(i), batch.low(i), batch.high(i)];
     if (low >= high) continue;
     if (last?.storage !== storage) {
       last = usesByStorage.get(storage);
-      if (!last) usesByStorage.set(storage, (last = { storage, writes: batch.writes(i), end: 0 }));
+      if (!last) usesByStorage.set(storage, (last = { storage, isWrite: batch.isWrite(i), end: 0 }));
     }
-    hasSingleRanges = last.writes === batch.writes(i) && (!last.writes || low >= last.end);
+    areRangesOrdered = last.isWrite === batch.isWrite(i) && (!last.isWrite || low >= last.end);
     last.end = high;
   }
-  return !hasSingleRanges && hasOverlapInAnyOrder(batch);
+  return !areRangesOrdered && hasOverlapInAnyOrder(batch);
 }
 
 interface StorageUse {
   readonly storage: number;
-  readonly writes: boolean;
+  readonly isWrite: boolean;
   end: number;
 }
 
 function hasOverlapInAnyOrder(batch: PostedBatch): boolean {
   const uses = Array.from({ length: batch.viewCount }, (_, i) => {
-    return { storage: batch.storage(i), low: batch.low(i), high: batch.high(i), writes: batch.writes(i) };
+    return { storage: batch.storageId(i), low: batch.low(i), high: batch.high(i), writes: batch.isWrite(i) };
   });
   uses.sort((a, b) => a.storage - b.storage || a.low - b.low);
   let [storage, usedEnd, writtenEnd] = [-1, 0, 0];

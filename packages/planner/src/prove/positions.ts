@@ -2,7 +2,7 @@ import { type Span, spansLength } from "@mosaic/core";
 import type { InternPool } from "../symbolic/intern-pool.ts";
 
 /** Of longer lists parts are not kept. */
-const MAX_SPANS_OF_CACHED = 16;
+const MAX_CACHED_SPANS = 16;
 
 /** Some rows of a list of positions. */
 export interface PositionRange {
@@ -19,7 +19,7 @@ export class PositionSet {
   readonly length: number;
   readonly #table: PositionTable;
   /** The same, from left to right, in as few spans as neighbours make: what is counted does not depend on the order. */
-  readonly sorted: readonly Span[];
+  readonly sortedSpans: readonly Span[];
   /** The first position, and the one after the last. */
   readonly first: number;
   readonly end: number;
@@ -32,31 +32,34 @@ export class PositionSet {
     this.id = id;
     this.spans = spans;
     this.length = spansLength(spans);
-    this.sorted = sortedSpans(spans);
-    this.first = this.sorted[0]?.start ?? 0;
-    this.end = this.sorted.reduce((end, { start, length, step }) => Math.max(end, start + (length - 1) * step + 1), 0);
+    this.sortedSpans = sortedSpans(spans);
+    this.first = this.sortedSpans[0]?.start ?? 0;
+    this.end = this.sortedSpans.reduce(
+      (end, { start, length, step }) => Math.max(end, start + (length - 1) * step + 1),
+      0,
+    );
   }
 
   /** `count` of them, from number `first` on. */
-  part(first: number, count: number): PositionSet {
+  subset(first: number, count: number): PositionSet {
     if (first === 0 && count === this.length) return this;
     const key = first * (this.length + 1) + count;
     let subset = this.#subsets?.get(key);
     if (!subset) {
       subset = this.#table.fromSpans(this.#slice(first, count));
       // A rank's share of what it received from a thousand others is cut a thousand times, each part looked at once.
-      if (this.spans.length <= MAX_SPANS_OF_CACHED) (this.#subsets ??= new Map<number, PositionSet>()).set(key, subset);
+      if (this.spans.length <= MAX_CACHED_SPANS) (this.#subsets ??= new Map<number, PositionSet>()).set(key, subset);
     }
     return subset;
   }
 
   /** Rows of several, one after the other. */
-  static concatenate(parts: readonly PositionRange[]): PositionSet {
-    const [{ positions, first, count }] = parts as [PositionRange];
-    if (parts.length === 1) return positions.part(first, count);
+  static concatenate(ranges: readonly PositionRange[]): PositionSet {
+    const [{ positions, first, count }] = ranges as [PositionRange];
+    if (ranges.length === 1) return positions.subset(first, count);
     const spans: Span[] = [];
-    for (const part of parts)
-      for (const span of part.positions.#spansOf(part.first, part.count)) appendSpan(spans, span);
+    for (const range of ranges)
+      for (const span of range.positions.#spansOf(range.first, range.count)) appendSpan(spans, span);
     return positions.#table.fromSpans(spans);
   }
 
@@ -71,9 +74,9 @@ export class PositionSet {
       const { start, length, step } = spans[i]!;
       const row = this.#rowOfSpan(i);
       if (row >= first + count) break;
-      const from = Math.max(first, row);
+      const firstRow = Math.max(first, row);
       const end = Math.min(first + count, row + length);
-      if (from < end) slicedSpans.push({ start: start + (from - row) * step, length: end - from, step });
+      if (firstRow < end) slicedSpans.push({ start: start + (firstRow - row) * step, length: end - firstRow, step });
     }
     return slicedSpans;
   }
@@ -159,17 +162,17 @@ function canonicalRuns(spans: readonly Span[]): string {
     length = 0;
   };
   for (const span of spans) {
-    let [next, remaining] = [span.start, span.length];
+    let [nextPosition, remaining] = [span.start, span.length];
     while (remaining > 0) {
-      if (length === 1 && next > start) step = next - start;
-      else if (length === 0 || next !== start + length * step) {
+      if (length === 1 && nextPosition > start) step = nextPosition - start;
+      else if (length === 0 || nextPosition !== start + length * step) {
         closeRun();
-        start = next;
+        start = nextPosition;
       }
       // One row settles the step; the rest of the span follows at once if it has the same.
       const count = length > 0 && step === span.step ? remaining : 1;
       length += count;
-      next += count * span.step;
+      nextPosition += count * span.step;
       remaining -= count;
     }
   }

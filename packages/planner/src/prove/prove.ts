@@ -50,41 +50,45 @@ export interface Proof {
  * the mesh, are run and replayed alone, on what they receive if all do as their representatives, and must send what those send: a
  * backend that goes wrong on single ranks only, by their number, is found if these are among them.
  */
-export function prove(run: AttentionRecord, options?: ProveOptions): Proof {
-  checkRecord("prove", run);
+export function prove(attentionRecord: AttentionRecord, options?: ProveOptions): Proof {
+  checkRecord("prove", attentionRecord);
   const { limit } = proveOptions.parse(options);
-  if (run.classes.isIdentity) return proveRanks(run, limit);
+  if (attentionRecord.classes.isIdentity) return proveRanks(attentionRecord, limit);
   // Where every rank can be recorded, that is the stronger proof, and takes as long as checking each against its class.
-  return run.classes.ranks > maxRecordedRanks
-    ? proveRepresentatives(run, limit)
-    : proveRanks(record(run.options), limit);
+  return attentionRecord.classes.ranks > maxRecordedRanks
+    ? proveRepresentatives(attentionRecord, limit)
+    : proveRanks(record(attentionRecord.options), limit);
 }
 
-function proveRanks(run: AttentionRecord, limit: number): Proof {
+function proveRanks(attentionRecord: AttentionRecord, limit: number): Proof {
   const violations = new Violations(limit);
-  const context = verifierContext(run);
+  const context = verifierContext(attentionRecord);
   replayAll(context, { violations, completeness: new SumCompleteness(context) });
   return {
     violations: violations.reported,
     total: violations.total,
-    peakBytes: peakBytesByRank(run),
-    replayed: run.ranks.length,
+    peakBytes: peakBytesByRank(attentionRecord),
+    replayed: attentionRecord.ranks.length,
   };
 }
 
 /** As `prove`, by the representatives of classes and `comparedRanks` other ranks, or as many as take some seconds. */
-export function proveRepresentatives(run: AttentionRecord, limit: number, comparedRanks?: readonly number[]): Proof {
-  const { ranks, order } = run.classes;
-  const events = Math.max(...run.ranks.map(({ tape }) => tape.events));
+export function proveRepresentatives(
+  attentionRecord: AttentionRecord,
+  limit: number,
+  comparedRanks?: readonly number[],
+): Proof {
+  const { ranks, order } = attentionRecord.classes;
+  const maxEvents = Math.max(...attentionRecord.ranks.map(({ tape }) => tape.events));
   const violations = new Violations(limit, order);
-  const context = verifierContext(run);
-  const quotient = new Quotient(run);
+  const context = verifierContext(attentionRecord);
+  const quotient = new Quotient(attentionRecord);
   const messageLog = new MessageLog(quotient);
   const memories = replayAll(context, { violations, completeness: new Coverage(context, "class"), messageLog });
-  const proof = { peakBytes: peakBytesByRank(run), replayed: run.ranks.length };
+  const proof = { peakBytes: peakBytesByRank(attentionRecord), replayed: attentionRecord.ranks.length };
   if (violations.total > 0) return { violations: violations.reported, total: violations.total, ...proof };
-  const comparedRankList = (comparedRanks ?? sampledRanks(ranks, events)).filter(
-    (rank) => run.classes.translationTo(rank) > 0,
+  const ranksToCompare = (comparedRanks ?? sampledRanks(ranks, maxEvents)).filter(
+    (rank) => attentionRecord.classes.translationTo(rank) > 0,
   );
   const rankViolations = new Violations(limit);
   const completeness = new Coverage(context, "rank");
@@ -94,15 +98,15 @@ export function proveRepresentatives(run: AttentionRecord, limit: number, compar
     messageLog,
     memories,
   };
-  for (const rank of comparedRankList) {
-    const difference = checkRank(run.recordRank(rank), classProof);
+  for (const rank of ranksToCompare) {
+    const difference = checkRank(attentionRecord.recordRank(rank), classProof);
     if (difference) rankViolations.report({ kind: "class", rank, message: difference });
   }
   return {
     violations: rankViolations.reported,
     total: rankViolations.total,
     ...proof,
-    replayed: run.ranks.length + comparedRankList.length,
+    replayed: attentionRecord.ranks.length + ranksToCompare.length,
   };
 }
 
@@ -114,24 +118,27 @@ interface ReplayChecks {
 
 /** Replays all ranks of a record with one another; their memories in the end. */
 function replayAll(verifier: VerifierContext, checks: ReplayChecks): ReturnType<typeof initialMemory>[] {
-  const { record: run, positions } = verifier;
-  const memories = run.ranks.map((recordedRank) => initialMemory(run, recordedRank, positions));
+  const { record: attentionRecord, positions } = verifier;
+  const memories = attentionRecord.ranks.map((recordedRank) => initialMemory(attentionRecord, recordedRank, positions));
   const context = { ...verifier, ...checks, memories };
   const streams = new ReplayStreams(context);
-  const replays = run.ranks.map((recordedRank, index) => {
+  const replays = attentionRecord.ranks.map((recordedRank, index) => {
     return new Replay(context, recordedRank, { index, memory: memories[index]!, streams });
   });
   for (const index of [...replays.keys()].toReversed()) streams.makeRunnable(index); // the last that becomes runnable runs first
   for (let index = streams.nextRunnable(); index !== undefined; index = streams.nextRunnable()) replays[index]!.run();
-  for (const violation of findDeadlock(run, streams)) checks.violations.report(violation);
-  for (const [index, recordedRank] of run.ranks.entries()) {
+  for (const violation of findDeadlock(attentionRecord, streams)) checks.violations.report(violation);
+  for (const [index, recordedRank] of attentionRecord.ranks.entries()) {
     if (replays[index]!.hasEnded) checkResults(context, recordedRank, memories[index]!);
   }
   return memories;
 }
 
 /** By rank: each holds what its representative does. */
-function peakBytesByRank(run: AttentionRecord): number[] {
-  const quotient = new Quotient(run);
-  return Array.from({ length: run.classes.ranks }, (_, rank) => run.ranks[quotient.index(rank)]!.peakBytes);
+function peakBytesByRank(attentionRecord: AttentionRecord): number[] {
+  const quotient = new Quotient(attentionRecord);
+  return Array.from(
+    { length: attentionRecord.classes.ranks },
+    (_, rank) => attentionRecord.ranks[quotient.representativeIndex(rank)]!.peakBytes,
+  );
 }

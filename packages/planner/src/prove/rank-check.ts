@@ -7,7 +7,7 @@ import { equalBoxes } from "./box.ts";
 import { type Content, uninitializedContent, type Region } from "./content.ts";
 import { SumCompleteness } from "./completeness.ts";
 import { Violations, type ReplayContext, verifierContext } from "./context.ts";
-import { sameRows } from "./entries.ts";
+import { haveEqualRows } from "./entries.ts";
 import { mergeRows } from "./arrivals.ts";
 import { runCollective, createMember } from "./collective.ts";
 import { MessageLog } from "./message-log.ts";
@@ -38,7 +38,7 @@ export function checkRank(recordedRank: RecordedRank, classProof: Representative
   const { context, quotient } = classProof;
   const { record } = context;
   const { rank } = recordedRank.tape;
-  const representative = record.ranks[quotient.index(rank)]!;
+  const representative = record.ranks[quotient.representativeIndex(rank)]!;
   const comparison = { record, translations: quotient.classes, pairs: undefined };
   const rankName = `rank ${rank}`;
   const representativeName = `rank ${representative.tape.rank}, the representative of its equivalence class`;
@@ -69,13 +69,16 @@ export function haveEqualMessages(
   const context = { ...verifier, violations, completeness: new SumCompleteness(verifier) };
   const quotient = new Quotient(record);
   const messageLog = new MessageLog(quotient);
-  const replayRank = (recordedRank: RecordedRank, peers: (memory: RankMemory) => PeerExchange): SingleRankStreams => {
+  const replayRank = (
+    recordedRank: RecordedRank,
+    createExchange: (memory: RankMemory) => PeerExchange,
+  ): SingleRankStreams => {
     const memory = initialMemory(record, recordedRank, context.positions);
     const streams = new SingleRankStreams(
       recordedRank,
       memory,
       { context, quotient, messageLog, memories: [] },
-      peers(memory),
+      createExchange(memory),
     );
     new Replay(context, recordedRank, { index: 0, memory, streams }).run();
     return streams;
@@ -88,10 +91,10 @@ export function haveEqualMessages(
 interface PeerExchange {
   /** Whether what it sends is compared with what was written down; if not, it is given here. */
   readonly comparesSentContents: boolean;
-  send(batch: PostedBatch, to: number, content: Content): void;
+  send(batch: PostedBatch, receiverRank: number, content: Content): void;
   joinCollective(batch: PostedBatch, input: Content): void;
   /** The message of that number from a rank. */
-  receive(batch: PostedBatch, from: number, messageIndex: number): Content;
+  receive(batch: PostedBatch, senderRank: number, messageIndex: number): Content;
   /** Carries a collective out for the rank. */
   runCollective(batch: PostedBatch, memory: RankMemory, input: Content): void;
 }
@@ -114,8 +117,8 @@ class LoggingExchange implements PeerExchange {
     this.#log = messageLog;
   }
 
-  send({ rank, group }: PostedBatch, to: number, content: Content): void {
-    this.#log.addMessage(group, { from: rank, to }, content);
+  send({ rank, group }: PostedBatch, receiverRank: number, content: Content): void {
+    this.#log.addMessage(group, { senderRank: rank, receiverRank }, content);
   }
 
   joinCollective(batch: PostedBatch, input: Content): void {
@@ -142,22 +145,30 @@ class RepresentativeExchange implements PeerExchange {
 
   joinCollective(): void {}
 
-  receive({ rank, group }: PostedBatch, from: number, messageIndex: number): Content {
+  receive({ rank, group }: PostedBatch, senderRank: number, messageIndex: number): Content {
     const { context, messageLog, quotient } = this.#classProof;
-    const message = messageLog.messages(group, { from, to: rank })[messageIndex] ?? uninitializedContent;
-    return context.relabeling.content(message, quotient.classes.translationTo(from));
+    const message =
+      messageLog.messages(group, { senderRank, receiverRank: rank })[messageIndex] ?? uninitializedContent;
+    return context.relabeling.translateContent(message, quotient.classes.translationTo(senderRank));
   }
 
   runCollective(batch: PostedBatch, memory: RankMemory, input: Content): void {
     const { quotient, context, messageLog, memories } = this.#classProof;
     const { group, call, rank } = batch;
-    const me = quotient.groupRank(group, rank);
+    const groupRank = quotient.groupRank(group, rank);
     const members = context.record.groups[group]!.ranks.map((memberRank) => {
       const memberInput = messageLog.collectiveInput(memberRank, group, call)!;
       return createMember(quotient, memberRank, group, { ...memberInput, memory: memories[memberInput.batch.index]! });
     });
-    members[me] = { batch, memory, input, translation: 0, index: (i) => i, member: (i) => i };
-    runCollective({ members, receivers: [me] }, context);
+    members[groupRank] = {
+      batch,
+      memory,
+      input,
+      translation: 0,
+      toRepresentativeIndex: (i) => i,
+      fromRepresentativeIndex: (i) => i,
+    };
+    runCollective({ members, receivers: [groupRank] }, context);
   }
 }
 
@@ -185,7 +196,7 @@ class SingleRankStreams {
   post(_: number, event: TapeReader, phase: string): void {
     const { quotient, context } = this.#classProof;
     const { rank } = this.#recordedRank.tape;
-    const batch = new PostedBatch(this.#recordedRank.tape, quotient.index(rank), event, phase);
+    const batch = new PostedBatch(this.#recordedRank.tape, quotient.representativeIndex(rank), event, phase);
     this.#memory.acquire(batch);
     const groupRank = isBatch(batch.op) ? -1 : quotient.groupRank(batch.group, rank);
     if (overlapsItself(batch, this.#memory, groupRank)) {
@@ -201,25 +212,25 @@ class SingleRankStreams {
     const { context, messageLog, quotient } = this.#classProof;
     const { rank, group } = batch;
     for (let i = 0; i < batch.viewCount; i++) {
-      if (!batch.sends(i)) continue;
-      const to = batch.peer(i);
-      const content = this.#memory.message(batch.view(i));
-      const messageIndex = this.#nextMessageIndex("sent", group, to);
-      this.#peers.send(batch, to, content);
+      if (!batch.isSend(i)) continue;
+      const receiverRank = batch.peer(i);
+      const content = this.#memory.message(batch.viewId(i));
+      const messageIndex = this.#nextMessageIndex("sent", group, receiverRank);
+      this.#peers.send(batch, receiverRank, content);
       if (!this.#peers.comparesSentContents) continue;
-      const expected = messageLog.messages(group, { from: rank, to })[messageIndex];
+      const expected = messageLog.messages(group, { senderRank: rank, receiverRank })[messageIndex];
       this.#compareContents(
         batch,
         content,
-        expected && context.relabeling.content(expected, quotient.classes.translationTo(rank)),
+        expected && context.relabeling.translateContent(expected, quotient.classes.translationTo(rank)),
       );
     }
     for (let i = 0; i < batch.viewCount; i++) {
-      if (batch.sends(i)) continue;
-      const from = batch.peer(i);
+      if (batch.isSend(i)) continue;
+      const senderRank = batch.peer(i);
       this.#memory.receive(
-        batch.view(i),
-        this.#peers.receive(batch, from, this.#nextMessageIndex("received", group, from)),
+        batch.viewId(i),
+        this.#peers.receive(batch, senderRank, this.#nextMessageIndex("received", group, senderRank)),
       );
     }
   }
@@ -236,7 +247,7 @@ class SingleRankStreams {
   #checkCollective(batch: PostedBatch): void {
     const { quotient, context, messageLog, memories } = this.#classProof;
     const { group, call, rank } = batch;
-    const input = batch.input < 0 ? uninitializedContent : this.#memory.message(batch.input);
+    const input = batch.inputView < 0 ? uninitializedContent : this.#memory.message(batch.inputView);
     this.#peers.joinCollective(batch, input);
     const representativeInput = this.#peers.comparesSentContents
       ? messageLog.collectiveInput(rank, group, call)
@@ -247,8 +258,13 @@ class SingleRankStreams {
         ...representativeInput,
         memory: memories[representativeInput.batch.index]!,
       });
-      for (const [from, end, start] of shareRanges(batch, representativeInput.batch, length, expected.index)) {
-        const translatedInput = context.relabeling.content(
+      for (const [from, end, start] of shareRanges(
+        batch,
+        representativeInput.batch,
+        length,
+        expected.toRepresentativeIndex,
+      )) {
+        const translatedInput = context.relabeling.translateContent(
           representativeInput.input.range(from, end),
           expected.translation,
         );
@@ -260,7 +276,7 @@ class SingleRankStreams {
 
   #compareContents(batch: PostedBatch, content: Content, expected: Content | undefined): void {
     if (this.difference !== undefined || (expected && this.#comparison.areEqualContents(content, expected))) return;
-    this.difference = `${batch.phase}, ${this.#classProof.context.record.interned.strings[batch.label]} #${batch.work}`;
+    this.difference = `${batch.phase}, ${this.#classProof.context.record.interned.strings[batch.labelId]} #${batch.workId}`;
   }
 }
 
@@ -276,12 +292,12 @@ function* shareRanges(
     yield [0, Number.POSITIVE_INFINITY, 0];
     return;
   }
-  const starts = new Float64Array(size + 1);
-  for (let i = 0; i < size; i++) starts[i + 1] = starts[i]! + expected.counts[i]!;
+  const shareOffsets = new Float64Array(size + 1);
+  for (let i = 0; i < size; i++) shareOffsets[i + 1] = shareOffsets[i]! + expected.counts[i]!;
   let start = 0;
   for (let i = 0; i < size; i++) {
-    const at = memberIndex(i);
-    yield [starts[at]!, starts[at + 1]!, start];
+    const shareIndex = memberIndex(i);
+    yield [shareOffsets[shareIndex]!, shareOffsets[shareIndex + 1]!, start];
     start += batch.counts[i]!;
   }
 }
@@ -294,7 +310,7 @@ class ContentComparison {
   readonly #context: ReplayContext;
   /** Lists of positions by number, sorted: tiles may have theirs in any order. */
   readonly #sortedIds = new Map<PositionSet, number>();
-  #tilesLeft = MAX_COMPARED_TILES;
+  #numRemainingTiles = MAX_COMPARED_TILES;
 
   constructor(context: ReplayContext) {
     this.#context = context;
@@ -302,26 +318,30 @@ class ContentComparison {
 
   areEqualContents(a: Content, b: Content): boolean {
     if (a === b) return true;
-    if (a.regions.length === 1 && b.regions.length === 1) return this.#sameRegion(a.regions[0]!, b.regions[0]!);
+    if (a.regions.length === 1 && b.regions.length === 1) return this.#areEqualRegions(a.regions[0]!, b.regions[0]!);
     // Rows that came in one batch may have become one region, those of another way to do the same not.
     const [regionsA, regionsB] = [mergeRows(sortByOffset(a.regions)), mergeRows(sortByOffset(b.regions))];
-    return regionsA.length === regionsB.length && regionsA.every((region, i) => this.#sameRegion(region, regionsB[i]!));
-  }
-
-  #sameRegion(a: Region, b: Region): boolean {
     return (
-      equalBoxes(a.box, b.box) && this.#sameValue(a.value, b.value) && (a.rows === b.rows || sameRows(a.rows, b.rows))
+      regionsA.length === regionsB.length && regionsA.every((region, i) => this.#areEqualRegions(region, regionsB[i]!))
     );
   }
 
-  #sameValue(a: MemoryValue, b: MemoryValue): boolean {
+  #areEqualRegions(a: Region, b: Region): boolean {
+    return (
+      equalBoxes(a.box, b.box) &&
+      this.#areEqualValues(a.value, b.value) &&
+      (a.rows === b.rows || haveEqualRows(a.rows, b.rows))
+    );
+  }
+
+  #areEqualValues(a: MemoryValue, b: MemoryValue): boolean {
     if (a === b) return true;
     if (!haveSameKind(a, b) || !(isSum(a) || isDelta(a))) return false;
-    return this.#sameSum(decodePayload(a), decodePayload(b));
+    return this.#areEqualSums(decodePayload(a), decodePayload(b));
   }
 
   /** Most sums are one tile after another, of which all but a few are one sum, translated. */
-  #sameSum(a: number, b: number): boolean {
+  #areEqualSums(a: number, b: number): boolean {
     const { sums, relabeling } = this.#context;
     const { translations } = relabeling;
     const pendingPairs = [{ a, b, ta: 0, tb: 0 }];
@@ -331,38 +351,40 @@ class ContentComparison {
       const tb = translations.apply(next.tb, originB.translation);
       if (originA.sum === originB.sum && (ta === tb || originA.sum === emptySum)) continue;
       const [x, y] = [sums.lastAddition(originA.sum), sums.lastAddition(originB.sum)];
-      if (!x || !y || (x.tile === undefined) !== (y.tile === undefined)) return this.#sameTiles(a, b);
+      if (!x || !y || (x.tile === undefined) !== (y.tile === undefined)) return this.#areEqualTiles(a, b);
       if (x.tile !== undefined) {
         const isSameTile =
-          this.#keyOf({ tile: x.tile, translation: ta }) === this.#keyOf({ tile: y.tile!, translation: tb });
-        if (!isSameTile) return this.#sameTiles(a, b);
+          this.#tileKey({ tile: x.tile, translation: ta }) === this.#tileKey({ tile: y.tile!, translation: tb });
+        if (!isSameTile) return this.#areEqualTiles(a, b);
       } else pendingPairs.push({ a: x.right!, b: y.right!, ta, tb });
       pendingPairs.push({ a: x.left, b: y.left, ta, tb });
     }
     return true;
   }
 
-  #sameTiles(a: number, b: number): boolean {
+  #areEqualTiles(a: number, b: number): boolean {
     const { sums } = this.#context;
-    const [addendsA, addendsB] = [sums.addendsOf(a), sums.addendsOf(b)];
-    this.#tilesLeft -= addendsA.length + addendsB.length;
-    if (addendsA.length !== addendsB.length || this.#tilesLeft < 0) return false;
-    const keys = (addends: readonly Addend[]): string[] => addends.map((addend) => this.#keyOf(addend)).toSorted();
-    const keysB = keys(addendsB);
-    return keys(addendsA).every((key, i) => key === keysB[i]);
+    const [addendsA, addendsB] = [sums.listAddends(a), sums.listAddends(b)];
+    this.#numRemainingTiles -= addendsA.length + addendsB.length;
+    if (addendsA.length !== addendsB.length || this.#numRemainingTiles < 0) return false;
+    const sortedKeys = (addends: readonly Addend[]): string[] =>
+      addends.map((addend) => this.#tileKey(addend)).toSorted();
+    const keysB = sortedKeys(addendsB);
+    return sortedKeys(addendsA).every((key, i) => key === keysB[i]);
   }
 
-  #keyOf({ tile, translation }: Addend): string {
+  #tileKey({ tile, translation }: Addend): string {
     const { tiles, relabeling } = this.#context;
-    const { q, k, mask, firstHead, endHead } = tiles.at(tile);
-    const queries = this.#sortedId(relabeling.positions(q, "queries", translation));
-    const keys = this.#sortedId(relabeling.positions(k, "keys", translation));
+    const { q, k, mask, firstHead, endHead } = tiles.get(tile);
+    const queries = this.#sortedId(relabeling.translatePositions(q, "queries", translation));
+    const keys = this.#sortedId(relabeling.translatePositions(k, "keys", translation));
     return `${queries},${keys},${mask},${firstHead},${endHead}`;
   }
 
   #sortedId(positions: PositionSet): number {
     let id = this.#sortedIds.get(positions);
-    if (id === undefined) this.#sortedIds.set(positions, (id = this.#context.positions.fromSpans(positions.sorted).id));
+    if (id === undefined)
+      this.#sortedIds.set(positions, (id = this.#context.positions.fromSpans(positions.sortedSpans).id));
     return id;
   }
 }

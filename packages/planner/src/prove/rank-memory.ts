@@ -50,7 +50,7 @@ export class RankMemory {
 
   /** What the storage of a view holds. */
   content(id: number): Content {
-    return this.#contentOf(this.#storageOf[id]!);
+    return this.#storageContent(this.#storageOf[id]!);
   }
 
   read(id: number): ReadResult {
@@ -76,7 +76,7 @@ export class RankMemory {
     const { layout } = this.#views[id]!;
     if (layout.size === 0) return;
     const storage = this.#storageOf[id]!;
-    const contents = this.#contentOf(storage);
+    const contents = this.#storageContent(storage);
     const region = new Region(value, rows, layout.box);
     // Nearly always there is nothing else in the storage.
     const coversStorage =
@@ -102,7 +102,7 @@ export class RankMemory {
 
   receive(id: number, message: Content): void {
     const storage = this.#storageOf[id]!;
-    this.#contents[storage] = this.#contentOf(storage).receive(
+    this.#contents[storage] = this.#storageContent(storage).receive(
       this.#views[id]!.layout,
       message,
       this.#storageSizes[storage]!,
@@ -115,9 +115,9 @@ export class RankMemory {
   }
 
   /** All messages of a batch have arrived, each paired with what its sender sends. */
-  addArrived(batch: PostedBatch): void {
+  addArrivedBatch(batch: PostedBatch): void {
     this.#arrivedBatches.push(batch);
-    for (let i = 0; i < batch.viewCount; i++) if (!batch.sends(i)) this.#arrivedCounts[batch.storage(i)]!++;
+    for (let i = 0; i < batch.viewCount; i++) if (!batch.isSend(i)) this.#arrivedCounts[batch.storageId(i)]!++;
   }
 
   /** A collective begins to use views; until `release` compute may not write them, nor read what it writes. */
@@ -133,8 +133,8 @@ export class RankMemory {
   }
 
   /** A collective under way by its number. */
-  pendingBatch(work: number): PostedBatch | undefined {
-    for (const batch of this.#pendingBatches) if (batch.work === work) return batch;
+  pendingBatch(workId: number): PostedBatch | undefined {
+    for (const batch of this.#pendingBatches) if (batch.workId === workId) return batch;
     return undefined;
   }
 
@@ -145,16 +145,16 @@ export class RankMemory {
     const { layout } = this.#views[id]!;
     for (const batch of this.#pendingBatches) {
       for (let i = 0; i < batch.viewCount; i++) {
-        if (!isWritten && !batch.writes(i)) continue;
-        const otherView = batch.view(i);
+        if (!isWritten && !batch.isWrite(i)) continue;
+        const otherView = batch.viewId(i);
         const { low, high } = this.#views[otherView]!.layout;
-        if (this.#storageOf[otherView] === storage && low < layout.high && layout.low < high) return batch.work;
+        if (this.#storageOf[otherView] === storage && low < layout.high && layout.low < high) return batch.workId;
       }
     }
     return undefined;
   }
 
-  #contentOf(storage: number): Content {
+  #storageContent(storage: number): Content {
     if (this.#arrivedCounts[storage]! > 0) this.#placeArrivedMessages();
     return this.#contents[storage]!;
   }
@@ -164,7 +164,7 @@ export class RankMemory {
     const batches = this.#arrivedBatches;
     this.#arrivedBatches = [];
     for (const batch of batches) {
-      for (let i = 0; i < batch.viewCount; i++) if (!batch.sends(i)) this.#arrivedCounts[batch.storage(i)]!--;
+      for (let i = 0; i < batch.viewCount; i++) if (!batch.isSend(i)) this.#arrivedCounts[batch.storageId(i)]!--;
       writeMessages(batch, (storage, layout, message) => {
         this.#contents[storage] = this.#contents[storage]!.receive(layout, message, this.#storageSizes[storage]!);
       });
@@ -182,8 +182,8 @@ export class RankMemory {
 
   #countUses(batch: PostedBatch, delta: number): void {
     for (let i = 0; i < batch.viewCount; i++) {
-      const counts = batch.writes(i) ? this.#writerCounts : this.#readerCounts;
-      counts[this.#storageOf[batch.view(i)]!]! += delta;
+      const counts = batch.isWrite(i) ? this.#writerCounts : this.#readerCounts;
+      counts[this.#storageOf[batch.viewId(i)]!]! += delta;
     }
   }
 }

@@ -30,7 +30,7 @@ export class Relabeling {
   readonly #shardAction: GroupAction;
   readonly #sequenceAction: GroupAction;
   /** Sequences of a rank. */
-  readonly #batch: number;
+  readonly #batchSize: number;
   readonly #cache: Readonly<Record<RowSide, Map<PositionSet, Map<number, PositionSet>>>>;
 
   constructor(record: AttentionRecord, positions: PositionTable, sums: SumTable) {
@@ -43,47 +43,51 @@ export class Relabeling {
     this.#sums = sums;
     this.#shardAction = new GroupAction(classes, mesh, queries.axes);
     this.#sequenceAction = new GroupAction(classes, mesh, Object.keys(omitAxes(mesh, backend.axes)));
-    this.#batch = batch;
+    this.#batchSize = batch;
     this.#cache = { queries: new Map(), keys: new Map() };
   }
 
-  content(content: Content, translation: number): Content {
+  translateContent(content: Content, translation: number): Content {
     if (translation === 0) return content;
-    if (content instanceof Region) return this.#region(content, translation);
-    return toContent(content.regions.map((region) => this.#region(region, translation)));
+    if (content instanceof Region) return this.#translateRegion(content, translation);
+    return toContent(content.regions.map((region) => this.#translateRegion(region, translation)));
   }
 
-  #region({ value, rows, box }: Region, translation: number): Region {
+  #translateRegion({ value, rows, box }: Region, translation: number): Region {
     if (isFill(value)) return new Region(value, rows, box);
-    return new Region(this.value(value, translation), this.rows(rows, valueSide(decodeKind(value)), translation), box);
+    return new Region(
+      this.translateValue(value, translation),
+      this.translateRows(rows, valueSide(decodeKind(value)), translation),
+      box,
+    );
   }
 
-  value(value: MemoryValue, translation: number): MemoryValue {
+  translateValue(value: MemoryValue, translation: number): MemoryValue {
     if (!isSum(value) && !isDelta(value)) return value;
     return encodeValue(decodeKind(value), this.#sums.shiftRanks(decodePayload(value), translation));
   }
 
-  rows({ batch, head, column, positions }: Rows, side: RowSide, translation: number): Rows {
-    const sequence = Math.floor(batch / this.#batch);
+  translateRows({ batch, head, column, positions }: Rows, side: RowSide, translation: number): Rows {
+    const sequence = Math.floor(batch / this.#batchSize);
     const translatedSequence = this.#sequenceAction.apply(translation, sequence);
     return {
-      batch: batch + (translatedSequence - sequence) * this.#batch,
+      batch: batch + (translatedSequence - sequence) * this.#batchSize,
       head,
       column,
-      positions: this.positions(positions, side, translation),
+      positions: this.translatePositions(positions, side, translation),
     };
   }
 
   /** Where a translation takes a shard. */
-  shard(shard: number, translation: number): number {
+  translateShard(shard: number, translation: number): number {
     return this.#shardAction.apply(translation, shard);
   }
 
-  positions(positions: PositionSet, side: RowSide, translation: number): PositionSet {
+  translatePositions(positions: PositionSet, side: RowSide, translation: number): PositionSet {
     if (translation === 0 || positions.length === 0) return positions;
-    const cachedSide = this.#cache[side];
-    let byTranslation = cachedSide.get(positions);
-    if (!byTranslation) cachedSide.set(positions, (byTranslation = new Map<number, PositionSet>()));
+    const sideCache = this.#cache[side];
+    let byTranslation = sideCache.get(positions);
+    if (!byTranslation) sideCache.set(positions, (byTranslation = new Map<number, PositionSet>()));
     let translatedPositions = byTranslation.get(translation);
     if (!translatedPositions)
       byTranslation.set(translation, (translatedPositions = this.#translatePositions(positions, side, translation)));
@@ -92,10 +96,10 @@ export class Relabeling {
 
   #translatePositions(positions: PositionSet, side: RowSide, translation: number): PositionSet {
     const shards = this.shards[side];
-    const segments = shards.segments(positions.spans);
+    const segments = shards.findSegments(positions.spans);
     if (!segments) throw new RangeError("prove: expected rows within shards, received rows outside all shards");
     const spans = segments.flatMap((segment) =>
-      shards.positions({ ...segment, shard: this.shard(segment.shard, translation) }),
+      shards.segmentSpans({ ...segment, shard: this.translateShard(segment.shard, translation) }),
     );
     return this.#positions.fromSpans(mergeAdjacentSpans(spans));
   }

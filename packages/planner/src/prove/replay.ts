@@ -36,24 +36,24 @@ export function initialMemory(record: AttentionRecord, recordedRank: RecordedRan
 /** What the events of a kernel contain: how many views, and how many of them, the first ones, it mutates. */
 interface OperandCounts {
   /** Index of the first argument that is a view; default 0. */
-  readonly first?: number;
+  readonly firstOperand?: number;
   readonly numWritten: number;
-  readonly count: number;
+  readonly numOperands: number;
 }
 
-const operands = {
-  attend: operandCounts("attend"),
-  attendBackward: operandCounts("attendBackward"),
-  merge: operandCounts("merge"),
-  rowDot: operandCounts("rowDot"),
-  fill: operandCounts("fill"),
-  copy: operandCounts("copy"),
-  add: operandCounts("binary"),
+const countsByKernel = {
+  attend: countOperands("attend"),
+  attendBackward: countOperands("attendBackward"),
+  merge: countOperands("merge"),
+  rowDot: countOperands("rowDot"),
+  fill: countOperands("fill"),
+  copy: countOperands("copy"),
+  add: countOperands("binary"),
 };
 
-function operandCounts(kernel: KernelName): OperandCounts {
+function countOperands(kernel: KernelName): OperandCounts {
   const baseOperands = getOperands(kernel).filter(({ feature }) => feature === undefined);
-  return { numWritten: baseOperands.filter(({ isMutated }) => isMutated).length, count: baseOperands.length };
+  return { numWritten: baseOperands.filter(({ isMutated }) => isMutated).length, numOperands: baseOperands.length };
 }
 
 /** Replays one rank's tape as far as it goes without the others. */
@@ -113,34 +113,34 @@ export class Replay {
         this.#hasEnded = phase === "end";
         if (phase === "backward") this.#checkResultsWritten("out");
         if (phase === "end") this.#checkResultsWritten("dq", "dk", "dv");
-        return compute.begin(phase);
+        return compute.beginPhase(phase);
       }
       case "wait":
         this.#awaitedCollective = this.#memory.pendingBatch(event.arg(0));
         return;
       case "attend":
-        this.#checkRace(event, operands.attend);
+        this.#checkRace(event, countsByKernel.attend);
         return compute.attend(event);
       case "attendBackward":
-        this.#checkRace(event, operands.attendBackward);
+        this.#checkRace(event, countsByKernel.attendBackward);
         return compute.attendBackward(event);
       case "merge":
-        this.#checkRace(event, operands.merge);
+        this.#checkRace(event, countsByKernel.merge);
         return compute.merge(event);
       case "rowDot":
-        this.#checkRace(event, operands.rowDot);
+        this.#checkRace(event, countsByKernel.rowDot);
         return compute.rowDot(event);
       case "fill":
-        this.#checkRace(event, operands.fill);
+        this.#checkRace(event, countsByKernel.fill);
         return compute.fill(event);
       case "copy":
-        this.#checkRace(event, operands.copy);
+        this.#checkRace(event, countsByKernel.copy);
         return compute.copy(event);
       case "add":
-        this.#checkRace(event, operands.add);
+        this.#checkRace(event, countsByKernel.add);
         return compute.add(event);
       case "compute":
-        this.#checkRace(event, { first: 2, numWritten: event.arg(1), count: event.count - 2 });
+        this.#checkRace(event, { firstOperand: 2, numWritten: event.arg(1), numOperands: event.count - 2 });
         for (let i = 0; i < event.arg(1); i++) this.#memory.write(event.arg(2 + i), []);
         return;
       default:
@@ -151,26 +151,26 @@ export class Replay {
   /** The caller gets results, to compute on them: no collective may still be writing them. */
   #checkResultsWritten(...names: readonly (keyof RecordedRank["tensorViews"])[]): void {
     for (const name of names) {
-      const conflict = this.#memory.conflictingWork(this.#tensorViews[name], false);
-      if (conflict === undefined) continue;
+      const conflictingWork = this.#memory.conflictingWork(this.#tensorViews[name], false);
+      if (conflictingWork === undefined) continue;
       this.#context.violations.report({
         kind: "race",
         rank: this.rank,
-        message: `rank ${this.rank}, ${this.#compute.location}: ${name} is returned while collective #${conflict}, which writes it, is pending; call wait() on the collective first`,
+        message: `rank ${this.rank}, ${this.#compute.location}: ${name} is returned while collective #${conflictingWork}, which writes it, is pending; call wait() on the collective first`,
       });
     }
   }
 
   /** Compute must not write what a collective under way reads, nor touch what it writes. */
-  #checkRace(event: TapeReader, { first = 0, numWritten, count }: OperandCounts): void {
+  #checkRace(event: TapeReader, { firstOperand: first = 0, numWritten, numOperands: count }: OperandCounts): void {
     for (let i = 0; i < count; i++) {
-      const conflict = this.#memory.conflictingWork(event.arg(first + i), i < numWritten);
-      if (conflict === undefined) continue;
+      const conflictingWork = this.#memory.conflictingWork(event.arg(first + i), i < numWritten);
+      if (conflictingWork === undefined) continue;
       const operation = event.op === "compute" ? this.#interned.strings[event.arg(0)] : event.op;
       this.#context.violations.report({
         kind: "race",
         rank: this.rank,
-        message: `rank ${this.rank}, ${this.#compute.location}: ${operation} accesses memory of pending collective #${conflict}; call wait() on the collective first`,
+        message: `rank ${this.rank}, ${this.#compute.location}: ${operation} accesses memory of pending collective #${conflictingWork}; call wait() on the collective first`,
       });
       return;
     }

@@ -1,6 +1,6 @@
 import type { RecordedRank } from "../record.ts";
 import type { ContentEntry } from "./content.ts";
-import { shiftExpectedRows, hasRows, sumNumber } from "./entries.ts";
+import { shiftExpectedRows, hasRows, decodeSum } from "./entries.ts";
 import type { ReplayContext, Verdict } from "./context.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { sinkVerdict } from "./sinks.ts";
@@ -61,11 +61,11 @@ interface ExpectedResult {
 
 function resultVerdict(entry: ContentEntry, { name, expected, context }: ExpectedResult): Verdict {
   const { initialValues, completeness, record } = context;
-  const sum = sumNumber(entry.value, name, initialValues);
+  const sum = decodeSum(entry.value, name, initialValues);
   if (sum === undefined) return { kind: "data", message: `holds ${describeValue(entry.value, record.interned)}` };
   const rows = isFill(entry.value) ? shiftExpectedRows(entry, expected) : entry.rows;
   if (isFill(entry.value) || hasRows(entry, expected)) {
-    const verdict = completeness.verdictOf(sum, resultSides[name], rows.positions);
+    const verdict = completeness.evaluateSum(sum, resultSides[name], rows.positions);
     return verdict ?? (name === "out" ? sinkVerdict(context, sum) : undefined);
   }
   const [actualPositions, expectedPositions] = [entry.rows, shiftExpectedRows(entry, expected)].map(({ positions }) =>

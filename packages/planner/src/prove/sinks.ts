@@ -2,7 +2,7 @@ import type { RecordedRank } from "../record.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
 import type { ContentEntry } from "./content.ts";
 import type { ReplayContext, Verdict, VerifierContext } from "./context.ts";
-import { hasRows, shiftExpectedRows, sumNumber } from "./entries.ts";
+import { hasRows, shiftExpectedRows, decodeSum } from "./entries.ts";
 import type { AttentionOperands } from "./operands.ts";
 import type { PositionTable } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
@@ -19,11 +19,13 @@ export function writeSinks(memory: RankMemory, view: number, table: PositionTabl
 /** Whether a sum of a state counts the sinks of its call, once. */
 export function sinkVerdict({ record, sums, tiles, positions }: VerifierContext, sum: number): Verdict {
   if (!record.options.sinks) return undefined;
-  const count = sums.addendsOf(sum).filter(({ tile }) => positions.byId(tiles.keysOf(tile)).length === 0).length;
-  if (count === 1) return undefined;
+  const numContributions = sums
+    .listAddends(sum)
+    .filter(({ tile }) => positions.byId(tiles.keysOf(tile)).length === 0).length;
+  if (numContributions === 1) return undefined;
   return {
-    kind: count === 0 ? "missing" : "duplicate",
-    message: `attention sinks: expected one contribution per head, received ${count}`,
+    kind: numContributions === 0 ? "missing" : "duplicate",
+    message: `attention sinks: expected one contribution per head, received ${numContributions}`,
   };
 }
 
@@ -48,27 +50,28 @@ export class SinkReplay {
   copy(out: number, x: number): boolean {
     if (this.#view < 0 || this.#memory.storageOf(x) !== this.#memory.storageOf(this.#view)) return false;
     const { numHeads } = this.#context.record.options;
-    const from = this.#memory.view(x).layout;
+    const sourceLayout = this.#memory.view(x).layout;
     const { sizes } = this.#memory.view(out).layout.box;
-    const isSinkColumn = from.shape.length === 3 && from.shape[1] === numHeads && from.strides[1] === 1;
+    const isSinkColumn =
+      sourceLayout.shape.length === 3 && sourceLayout.shape[1] === numHeads && sourceLayout.strides[1] === 1;
     const sinks = this.#memory.singleRegion(this.#view);
-    if (!isSinkColumn || from.size !== numHeads || sizes[1] !== numHeads || !sinks) return false;
+    if (!isSinkColumn || sourceLayout.size !== numHeads || sizes[1] !== numHeads || !sinks) return false;
     this.#memory.writeSingle(out, sinks.value, sinks.rows);
     return true;
   }
 
   /** into ← into and the state of the sinks; false, and nothing written, if the other state is not theirs. */
-  merge(event: TapeReader, at: Pick<AttentionOperands, "rank" | "phase" | "tileNumber">): boolean {
+  merge(event: TapeReader, location: Pick<AttentionOperands, "rank" | "phase" | "tileNumber">): boolean {
     if (this.#view < 0 || !this.#isSinkState(event.arg(2), event.arg(3))) return false;
-    const [out, lse] = [this.#stateSums(event.arg(0), "out"), this.#stateSums(event.arg(1), "lse")];
+    const [out, lse] = [this.#readStateEntries(event.arg(0), "out"), this.#readStateEntries(event.arg(1), "lse")];
     if (!out || !lse) return false;
     const { positions, record, tiles } = this.#context;
     const { numHeads, numKvHeads } = record.options;
     const heads = { firstHead: 0, endHead: numHeads / numKvHeads };
     const mask = record.interned.maskId(record.slices);
-    const { rank, phase, tileNumber } = at;
-    const range = { q: this.#rows.positions, k: positions.fromSpans([]), mask, pairs: 0 };
-    const tile = tiles.add({ rank, phase, tileNumber, ...range, ...heads });
+    const { rank, phase, tileNumber } = location;
+    const tileFields = { q: this.#rows.positions, k: positions.fromSpans([]), mask, pairs: 0 };
+    const tile = tiles.add({ rank, phase, tileNumber, ...tileFields, ...heads });
     this.#memory.write(event.arg(0), this.#addTile(out, "out", tile));
     this.#memory.write(event.arg(1), this.#addTile(lse, "lse", tile));
     return true;
@@ -82,10 +85,10 @@ export class SinkReplay {
   }
 
   /** What a view holds, if it is a state of the rank's own queries. */
-  #stateSums(view: number, name: "out" | "lse"): readonly ContentEntry[] | undefined {
+  #readStateEntries(view: number, name: "out" | "lse"): readonly ContentEntry[] | undefined {
     const { isComplete, entries } = this.#memory.read(view);
     const isStateEntry = (entry: ContentEntry): boolean =>
-      sumNumber(entry.value, name, this.#context.initialValues) !== undefined &&
+      decodeSum(entry.value, name, this.#context.initialValues) !== undefined &&
       (isFill(entry.value) || hasRows(entry, this.#rows));
     return isComplete && entries.every(isStateEntry) ? entries : undefined;
   }
@@ -93,7 +96,7 @@ export class SinkReplay {
   #addTile(entries: readonly ContentEntry[], name: "out" | "lse", tile: number): ContentEntry[] {
     const { sums, initialValues } = this.#context;
     return entries.map((entry) => {
-      const sum = sums.add(sumNumber(entry.value, name, initialValues)!, tile);
+      const sum = sums.add(decodeSum(entry.value, name, initialValues)!, tile);
       const rows = isFill(entry.value) ? shiftExpectedRows(entry, this.#rows) : entry.rows;
       return { value: encodeValue(name, sum), rows, origin: entry.origin, sizes: entry.sizes };
     });

@@ -135,7 +135,7 @@ export class ReplayStreams {
     const { ranks, family } = this.#record.groups[batch.group]!;
     if (!isBatch(batch.op)) {
       const joinedBatches = this.#pendingCollectives.get(this.#quotient.orbit(batch.group))?.get(batch.call)?.batches;
-      return ranks.filter((rank) => !joinedBatches?.has(this.#quotient.index(rank)));
+      return ranks.filter((rank) => !joinedBatches?.has(this.#quotient.representativeIndex(rank)));
     }
     const peers = new Set<number>();
     for (let i = 0; i < batch.viewCount; i++) if (this.#unmatched.includes(family, batch, i)) peers.add(batch.peer(i));
@@ -144,11 +144,11 @@ export class ReplayStreams {
 
   /** The number of the rank that stands for another. */
   representativeIndex(rank: number): number {
-    return this.#quotient.index(rank);
+    return this.#quotient.representativeIndex(rank);
   }
 
   /** As messages name it. */
-  describe({ rank, phase, label, work }: PostedBatch): string {
+  describe({ rank, phase, labelId: label, workId: work }: PostedBatch): string {
     return `rank ${rank}, ${phase}, ${this.#record.interned.strings[label]} #${work}`;
   }
 
@@ -160,16 +160,20 @@ export class ReplayStreams {
     }
     if (batch.viewCount === 0) this.#finish(batch);
     const memory = this.#context.memories[batch.index]!;
-    batch.begin(memory);
+    batch.captureSentContents(memory);
     const { messageLog } = this.#context;
     const { family } = this.#record.groups[batch.group]!;
     for (const isSend of [true, false]) {
       for (let i = 0; i < batch.viewCount; i++) {
-        if (batch.sends(i) !== isSend) continue;
+        if (batch.isSend(i) !== isSend) continue;
         if (isSend)
-          messageLog?.addMessage(batch.group, { from: batch.rank, to: batch.peer(i) }, memory.message(batch.view(i)));
+          messageLog?.addMessage(
+            batch.group,
+            { senderRank: batch.rank, receiverRank: batch.peer(i) },
+            memory.message(batch.viewId(i)),
+          );
         if (!this.#unmatched.matchMessage(family, batch, i)) continue;
-        const { batch: matchedBatch, message: matchedMessage } = this.#unmatched;
+        const { matchedBatch, matchedMessage } = this.#unmatched;
         if (isSend) this.#deliver(batch, i, matchedBatch, matchedMessage);
         else this.#deliver(matchedBatch, matchedMessage, batch, i);
       }
@@ -183,9 +187,9 @@ export class ReplayStreams {
     const haveEqualSizes = sender.size(i) === receiver.size(j);
     const translation = record.classes.isIdentity ? 0 : record.classes.translationTo(receiver.peer(j));
     // Of a message of another size than what it fills nothing is known.
-    if (!haveEqualSizes) receiver.receive(j, uninitializedContent, 0);
-    else if (translation === 0) receiver.receive(j, sender.source(i), sender.low(i));
-    else receiver.receive(j, relabeling.content(sender.messageSent(i), translation), 0);
+    if (!haveEqualSizes) receiver.setSource(j, uninitializedContent, 0);
+    else if (translation === 0) receiver.setSource(j, sender.source(i), sender.low(i));
+    else receiver.setSource(j, relabeling.translateContent(sender.sentMessage(i), translation), 0);
     if (!haveEqualSizes || sender.dtype(i) !== receiver.dtype(j)) {
       const bytes = (batch: PostedBatch, k: number): string =>
         `${batch.size(k) * dtypeBytes[batch.dtype(k)]} bytes of ${batch.dtype(k)}`;
@@ -210,14 +214,16 @@ export class ReplayStreams {
     if (!pendingByCall) this.#pendingCollectives.set(orbit, (pendingByCall = new Map<number, PendingCollective>()));
     let collective = pendingByCall.get(batch.call);
     if (!collective) {
-      const numMissing = this.#quotient.classesOf(batch.group).length;
+      const numMissing = this.#quotient.groupClasses(batch.group).length;
       pendingByCall.set(batch.call, (collective = { batches: new Map<number, PostedBatch>(), numMissing }));
     }
     collective.batches.set(batch.index, batch);
     if (--collective.numMissing > 0) return;
     pendingByCall.delete(batch.call);
     const { ranks } = this.#record.groups[batch.group]!;
-    const batchList = [...new Set(ranks.map((rank) => collective.batches.get(this.#quotient.index(rank))!))];
+    const batchList = [
+      ...new Set(ranks.map((rank) => collective.batches.get(this.#quotient.representativeIndex(rank))!)),
+    ];
     const mismatchedBatch = batchList.find(({ op }) => op !== batch.op);
     const mismatch = mismatchedBatch
       ? `operation mismatch: ${this.describe(mismatchedBatch)} is ${mismatchedBatch.op}, ${this.describe(batch)} is ${batch.op}`
@@ -233,14 +239,14 @@ export class ReplayStreams {
     const inputs = new Map(
       batchList.map((batch) => [
         batch,
-        batch.input < 0 ? uninitializedContent : memories[batch.index]!.message(batch.input),
+        batch.inputView < 0 ? uninitializedContent : memories[batch.index]!.message(batch.inputView),
       ]),
     );
     for (const [batch, input] of inputs) messageLog?.addCollectiveInput(batch, input);
     for (const group of new Set(batchList.map((each) => each.group))) {
       const { ranks } = this.#record.groups[group]!;
       const members = ranks.map((rank) => {
-        const batch = batches.get(this.#quotient.index(rank))!;
+        const batch = batches.get(this.#quotient.representativeIndex(rank))!;
         return createMember(this.#quotient, rank, group, {
           batch,
           memory: memories[batch.index]!,
@@ -259,7 +265,7 @@ export class ReplayStreams {
   /** The next of the rank has its turn. */
   #finish(batch: PostedBatch): void {
     batch.isDone = true;
-    if (isBatch(batch.op)) this.#context.memories[batch.index]!.addArrived(batch);
+    if (isBatch(batch.op)) this.#context.memories[batch.index]!.addArrivedBatch(batch);
     const queue = this.queues[batch.index]!;
     queue.shift();
     this.makeRunnable(batch.index);

@@ -45,16 +45,16 @@ export class TileTable {
       this.#fields = growCapacity(this.#fields);
       this.#pairsByTile = growCapacity(this.#pairsByTile);
     }
-    const at = id * TILE_FIELDS;
+    const offset = id * TILE_FIELDS;
     const fields = this.#fields;
-    fields[at] = rank;
-    fields[at + 1] = this.#interned.stringId(phase);
-    fields[at + 2] = tileNumber;
-    fields[at + 3] = q.id;
-    fields[at + 4] = k.id;
-    fields[at + 5] = mask;
-    fields[at + 6] = firstHead;
-    fields[at + 7] = endHead;
+    fields[offset] = rank;
+    fields[offset + 1] = this.#interned.stringId(phase);
+    fields[offset + 2] = tileNumber;
+    fields[offset + 3] = q.id;
+    fields[offset + 4] = k.id;
+    fields[offset + 5] = mask;
+    fields[offset + 6] = firstHead;
+    fields[offset + 7] = endHead;
     this.#pairsByTile[id] = pairs;
     if (!this.#hasQueries[q.id]) this.distinctPositionIds.queries.push(q.id);
     if (!this.#hasKeys[k.id]) this.distinctPositionIds.keys.push(k.id);
@@ -63,7 +63,7 @@ export class TileTable {
     return id;
   }
 
-  at(id: number): Tile {
+  get(id: number): Tile {
     const field = (i: number): number => this.#fields[id * TILE_FIELDS + i]!;
     return {
       rank: field(0),
@@ -137,11 +137,11 @@ export interface Addend {
 export class SumTable {
   readonly #translations: Translations;
   /** Of each sum: the one it was made from, and the other one or, below 0, the tile −1 − x; 0 for a translation of the one. */
-  #parts = new Int32Array(128);
+  #operands = new Int32Array(128);
   #numSums = 1;
   readonly #recentMerges = new Int32Array(CACHE_SIZE);
   /** Of translations of sums. */
-  readonly #translationOf = new Map<number, number>();
+  readonly #translationBySum = new Map<number, number>();
   readonly #translationCache = new Map<number, number>();
 
   constructor(translations: Translations) {
@@ -162,13 +162,13 @@ export class SumTable {
   shiftRanks(sum: number, translation: number): number {
     if (sum === emptySum || translation === 0) return sum;
     const origin = this.origin(sum);
-    const by = this.#translations.apply(translation, origin.translation);
-    if (by === 0) return origin.sum;
-    const key = origin.sum * this.#translations.ranks + by;
+    const shift = this.#translations.apply(translation, origin.translation);
+    if (shift === 0) return origin.sum;
+    const key = origin.sum * this.#translations.ranks + shift;
     let translated = this.#translationCache.get(key);
     if (translated === undefined) {
       translated = this.#push(origin.sum, emptySum);
-      this.#translationOf.set(translated, by);
+      this.#translationBySum.set(translated, shift);
       this.#translationCache.set(key, translated);
     }
     return translated;
@@ -176,13 +176,13 @@ export class SumTable {
 
   /** The sum that another is a translation of, and the translation; itself if it is none. */
   origin(sum: number): { readonly sum: number; readonly translation: number } {
-    const translation = this.#translationOf.get(sum);
-    return translation === undefined ? { sum, translation: 0 } : { sum: this.#parts[2 * sum]!, translation };
+    const translation = this.#translationBySum.get(sum);
+    return translation === undefined ? { sum, translation: 0 } : { sum: this.#operands[2 * sum]!, translation };
   }
 
   /** What a sum was made of last: one sum and a tile, or two sums; undefined for nothing and for translations. */
   lastAddition(sum: number): { readonly left: number; readonly right?: number; readonly tile?: number } | undefined {
-    const [left, right] = [this.#parts[2 * sum]!, this.#parts[2 * sum + 1]!];
+    const [left, right] = [this.#operands[2 * sum]!, this.#operands[2 * sum + 1]!];
     if (sum === emptySum || right === emptySum) return undefined;
     return right < 0 ? { left, tile: -1 - right } : { left, right };
   }
@@ -190,29 +190,29 @@ export class SumTable {
   /** Whether two sums are of the same tiles, added in the same order. */
   areEqualSums(a: number, b: number): boolean {
     if (a === b) return true;
-    const [addendsA, addendsB] = [this.addendsOf(a), this.addendsOf(b)];
+    const [addendsA, addendsB] = [this.listAddends(a), this.listAddends(b)];
     const equalAddends = ({ tile, translation }: Addend, i: number): boolean =>
       tile === addendsB[i]!.tile && translation === addendsB[i]!.translation;
     return addendsA.length === addendsB.length && addendsA.every(equalAddends);
   }
 
   /** The tiles of a sum without translations, in the order in which they were added, each as often as it was. */
-  tilesOf(sum: number): number[] {
-    return this.addendsOf(sum).map(({ tile }) => tile);
+  listTiles(sum: number): number[] {
+    return this.listAddends(sum).map(({ tile }) => tile);
   }
 
   /** The tiles of a sum in the order in which they were added, each as often as it was. */
-  addendsOf(sum: number): Addend[] {
+  listAddends(sum: number): Addend[] {
     const addends: Addend[] = [];
     const pendingSums = [{ sum, translation: 0 }];
     for (let next = pendingSums.pop(); next !== undefined; next = pendingSums.pop()) {
       // Right halves first, and chains of left ones without a stack: most sums are one tile after another.
       let { sum: partialSum, translation } = next;
       while (partialSum !== emptySum) {
-        const left = this.#parts[2 * partialSum]!;
-        const right = this.#parts[2 * partialSum + 1]!;
+        const left = this.#operands[2 * partialSum]!;
+        const right = this.#operands[2 * partialSum + 1]!;
         if (right === emptySum)
-          translation = this.#translations.apply(translation, this.#translationOf.get(partialSum)!);
+          translation = this.#translations.apply(translation, this.#translationBySum.get(partialSum)!);
         else if (right > 0) pendingSums.push({ sum: left, translation });
         else addends.push({ tile: -1 - right, translation });
         partialSum = right > 0 ? right : left;
@@ -225,7 +225,7 @@ export class SumTable {
     const hash = Math.imul(Math.imul(left, 0x9e37_79b1) ^ right, 0x85eb_ca6b);
     const slot = (hash ^ (hash >>> 15)) & (CACHE_SIZE - 1);
     const cachedSum = this.#recentMerges[slot]!;
-    if (cachedSum !== 0 && this.#parts[2 * cachedSum] === left && this.#parts[2 * cachedSum + 1] === right)
+    if (cachedSum !== 0 && this.#operands[2 * cachedSum] === left && this.#operands[2 * cachedSum + 1] === right)
       return cachedSum;
     const id = this.#push(left, right);
     this.#recentMerges[slot] = id;
@@ -236,9 +236,9 @@ export class SumTable {
     const id = this.#numSums++;
     if (id >= MAX_SUMS)
       throw new RangeError(`prove: expected at most ${MAX_SUMS} partial sums, received more; use fewer ranks or tiles`);
-    if (2 * id === this.#parts.length) this.#parts = growCapacity(this.#parts);
-    this.#parts[2 * id] = left;
-    this.#parts[2 * id + 1] = right;
+    if (2 * id === this.#operands.length) this.#operands = growCapacity(this.#operands);
+    this.#operands[2 * id] = left;
+    this.#operands[2 * id + 1] = right;
     return id;
   }
 }

@@ -21,8 +21,8 @@ export class UnmatchedMessages {
   /** The first number that is free again. */
   #firstFreeEntry = NO_ENTRY;
   /** The half that `meet` found. */
-  batch!: PostedBatch;
-  message = 0;
+  matchedBatch!: PostedBatch;
+  matchedMessage = 0;
 
   constructor(quotient: Quotient) {
     this.#quotient = quotient;
@@ -30,19 +30,19 @@ export class UnmatchedMessages {
 
   /** Whether the other half of a batch's message waits: it is `message` of `batch` then, and waits no more. If not, this one does. */
   matchMessage(family: number, batch: PostedBatch, i: number): boolean {
-    const [channel, at] = [this.#channel(family, batch, i), this.#channelOffset(batch, i)];
-    const first = channel[at]!;
+    const [channel, offset] = [this.#channel(family, batch, i), this.#channelOffset(batch, i)];
+    const first = channel[offset]!;
     if (
       first !== NO_ENTRY &&
-      this.#batches[first]!.sends(this.#fields[FIELDS_PER_ENTRY * first + 1]!) !== batch.sends(i)
+      this.#batches[first]!.isSend(this.#fields[FIELDS_PER_ENTRY * first + 1]!) !== batch.isSend(i)
     ) {
-      channel[at] = this.#removeEntry(first);
+      channel[offset] = this.#removeEntry(first);
       return true;
     }
     const newEntry = this.#addEntry(batch, i);
-    if (first === NO_ENTRY) channel[at] = newEntry;
-    else this.#fields[FIELDS_PER_ENTRY * channel[at + 1]!] = newEntry;
-    channel[at + 1] = newEntry;
+    if (first === NO_ENTRY) channel[offset] = newEntry;
+    else this.#fields[FIELDS_PER_ENTRY * channel[offset + 1]!] = newEntry;
+    channel[offset + 1] = newEntry;
     return false;
   }
 
@@ -72,8 +72,8 @@ export class UnmatchedMessages {
   /** Frees the number of a half; the next one of its channel. */
   #removeEntry(entry: number): number {
     const next = this.#fields[FIELDS_PER_ENTRY * entry]!;
-    this.batch = this.#batches[entry]!;
-    this.message = this.#fields[FIELDS_PER_ENTRY * entry + 1]!;
+    this.matchedBatch = this.#batches[entry]!;
+    this.matchedMessage = this.#fields[FIELDS_PER_ENTRY * entry + 1]!;
     this.#batches[entry] = undefined;
     this.#fields[FIELDS_PER_ENTRY * entry] = this.#firstFreeEntry;
     this.#firstFreeEntry = entry;
@@ -81,7 +81,7 @@ export class UnmatchedMessages {
   }
 
   #channel(family: number, batch: PostedBatch, i: number): Int32Array {
-    const sender = batch.sends(i) ? batch.index : this.#quotient.index(batch.peer(i));
+    const sender = batch.isSend(i) ? batch.index : this.#quotient.representativeIndex(batch.peer(i));
     const families = (this.#channels[sender] ??= []);
     return (families[family] ??= new Int32Array(2 * this.#quotient.size));
   }
@@ -89,6 +89,6 @@ export class UnmatchedMessages {
   /** Where in the channels of its sender a message is: by the receiver, as the sender's representative has it. */
   #channelOffset(batch: PostedBatch, i: number): number {
     const [sender, peer] = [batch.rank, batch.peer(i)];
-    return 2 * (batch.sends(i) ? this.#quotient.receiver(sender, peer) : this.#quotient.receiver(peer, sender));
+    return 2 * (batch.isSend(i) ? this.#quotient.receiver(sender, peer) : this.#quotient.receiver(peer, sender));
   }
 }

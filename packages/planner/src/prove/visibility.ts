@@ -6,16 +6,20 @@ import type { PositionSet } from "./positions.ts";
 /** How many pairs the masks of a record show, by their numbers. */
 export class Visibility {
   readonly #interned: InternPool;
-  readonly #masks: (SortedSlices | undefined)[] = [];
+  readonly #slicesByMask: (SortedSlices | undefined)[] = [];
 
   constructor(interned: InternPool) {
     this.#interned = interned;
   }
 
-  pairs(queries: PositionSet, keys: PositionSet, mask: number): number {
-    let sortedSlices = this.#masks[mask];
-    if (!sortedSlices) this.#masks[mask] = sortedSlices = new SortedSlices(this.#interned.masks[mask]!);
-    return visiblePairsUnchecked(queries.sorted, keys.sorted, sortedSlices.intersecting(queries.first, queries.end));
+  countPairs(queries: PositionSet, keys: PositionSet, mask: number): number {
+    let sortedSlices = this.#slicesByMask[mask];
+    if (!sortedSlices) this.#slicesByMask[mask] = sortedSlices = new SortedSlices(this.#interned.masks[mask]!);
+    return visiblePairsUnchecked(
+      queries.sortedSpans,
+      keys.sortedSpans,
+      sortedSlices.findIntersecting(queries.first, queries.end),
+    );
   }
 }
 
@@ -23,28 +27,28 @@ export class Visibility {
 export class SortedSlices {
   readonly #slices: readonly Slice[];
   /** The end of the queries of each slice and all before it. */
-  readonly #ends: readonly number[];
+  readonly #maxEnds: readonly number[];
 
   constructor(slices: readonly Slice[]) {
     this.#slices = slices.toSorted((a, b) => a.q0 - b.q0);
     let end = 0;
-    this.#ends = this.#slices.map(({ q1 }) => (end = Math.max(end, q1)));
+    this.#maxEnds = this.#slices.map(({ q1 }) => (end = Math.max(end, q1)));
   }
 
   /** Those that may have a query of [first, end). */
-  intersecting(first: number, end: number): readonly Slice[] {
+  findIntersecting(first: number, end: number): readonly Slice[] {
     if (this.#slices.length === 1) return this.#slices;
     const begin = this.#lowerBound(first);
-    let last = begin;
-    while (last < this.#slices.length && this.#slices[last]!.q0 < end) last++;
-    return this.#slices.slice(begin, last);
+    let endIndex = begin;
+    while (endIndex < this.#slices.length && this.#slices[endIndex]!.q0 < end) endIndex++;
+    return this.#slices.slice(begin, endIndex);
   }
 
   #lowerBound(position: number): number {
     let [low, high] = [0, this.#slices.length];
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (this.#ends[middle]! <= position) low = middle + 1;
+      if (this.#maxEnds[middle]! <= position) low = middle + 1;
       else high = middle;
     }
     return low;

@@ -24,7 +24,7 @@ export class SymbolicContext implements Context {
   readonly seed = 0;
   randomStream = 0;
   readonly #backends: readonly AttentionBackend[];
-  #closed = false;
+  #isClosed = false;
 
   constructor({ device, mesh, backends }: SymbolicContextOptions) {
     this.device = device;
@@ -65,7 +65,7 @@ export class SymbolicContext implements Context {
   }
 
   assertOpen(where: string): void {
-    if (!this.#closed) return;
+    if (!this.#isClosed) return;
     throw new ClosedError({ where, expected: "an open context", received: "a closed context" });
   }
 
@@ -76,7 +76,7 @@ export class SymbolicContext implements Context {
   }
 
   async close(): Promise<void> {
-    this.#closed = true;
+    this.#isClosed = true;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

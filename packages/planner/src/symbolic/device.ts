@@ -51,22 +51,24 @@ const kernelRecorders = (Object.keys(kernelSchema) as KernelName[]).map(
 /** Source that writes an event of a kernel's operands, then of the other fields of the tape. */
 function recorderSource(kernel: KernelName, code: number): string {
   const parameters: readonly { readonly name: string }[] = kernelSchema[kernel];
-  const has = (parameter: string): boolean => parameters.some(({ name }) => name === parameter);
+  const hasParameter = (parameter: string): boolean => parameters.some(({ name }) => name === parameter);
   const views = getOperands(kernel)
     .filter(({ feature }) => feature === undefined) // slopes: constants, of which nothing is moved or summed
     .map(({ name }) => `record.viewOf(${name})`);
-  const rows = has("tile") ? ["interned.rowsId(tile.q)", "interned.rowsId(tile.k)", "interned.tileMaskId(tile)"] : [];
-  const value = kernel === "fill" ? ["interned.stringId(String(value))"] : [];
-  const argumentSources = [...views, ...rows, ...value];
+  const tileArguments = hasParameter("tile")
+    ? ["interned.rowsId(tile.q)", "interned.rowsId(tile.k)", "interned.tileMaskId(tile)"]
+    : [];
+  const fillArguments = kernel === "fill" ? ["interned.stringId(String(value))"] : [];
+  const argumentSources = [...views, ...tileArguments, ...fillArguments];
   return [
-    has("tile") ? "checkFeatures(device, kv, tile);" : "",
+    hasParameter("tile") ? "checkFeatures(device, kv, tile);" : "",
     `const at = record.open(${code}, ${argumentSources.length});`,
     ...argumentSources.map((argument, i) => `record.set(at + ${i}, ${argument});`),
   ].join("\n");
 }
 
 /** Kernels that write down their operands, as the schema lists them. */
-function symbolicKernels(device: FeatureDevice, record: RankRecord): Kernels {
+function createKernels(device: FeatureDevice, record: RankRecord): Kernels {
   const values = { device, record, interned: record.interned, checkFeatures };
   const kernels = Object.fromEntries(
     kernelRecorders.map(([kernel, recorder]) => [kernel, recorder(record)]),
@@ -93,8 +95,8 @@ function createKernelRecorder(kernel: KernelName): (record: RankRecord) => (...a
   const suffix = kernel.endsWith("Backward") ? "Backward" : "";
   return (record) =>
     (...args) => {
-      const listViews = (selected: readonly Operand[]): number[] =>
-        selected.flatMap((operand) => {
+      const listViews = (selectedOperands: readonly Operand[]): number[] =>
+        selectedOperands.flatMap((operand) => {
           const tensor = getTensor(operand, args);
           return tensor === null ? [] : [record.viewOf(tensor)];
         });
@@ -134,7 +136,7 @@ export class SymbolicDevice implements Device {
   constructor(record: RankRecord) {
     this.record = record;
     this.index = record.rank;
-    this.kernels = symbolicKernels(this, record);
+    this.kernels = createKernels(this, record);
     this.stream = new SymbolicStream();
   }
 

@@ -48,14 +48,14 @@ export class SymbolicGroup extends CheckedGroup {
   #bytesSent = 0;
   #bytesReceived = 0;
   #numMessages = 0;
-  #closed = false;
+  #isClosed = false;
 
-  constructor(device: SymbolicDevice, members: GroupInfo) {
+  constructor(device: SymbolicDevice, info: GroupInfo) {
     super();
     this.device = device;
-    this.info = members;
-    this.rank = members.ranks.indexOf(device.record.rank);
-    if (members.hosts) this.hosts = members.hosts;
+    this.info = info;
+    this.rank = info.ranks.indexOf(device.record.rank);
+    if (info.hosts) this.hosts = info.hosts;
   }
 
   get name(): string {
@@ -67,7 +67,7 @@ export class SymbolicGroup extends CheckedGroup {
   }
 
   protected get isClosed(): boolean {
-    return this.#closed;
+    return this.#isClosed;
   }
 
   protected post(call: CollectiveCall, label: string): Work {
@@ -85,8 +85,8 @@ export class SymbolicGroup extends CheckedGroup {
 
   async split(color: number, name: string = this.name): Promise<ProcessGroup> {
     this.checkColor(color);
-    const members = await this.info.split({ parent: this.info, rank: this.rank, color, name });
-    return new SymbolicGroup(this.device, members);
+    const childInfo = await this.info.split({ parent: this.info, rank: this.rank, color, name });
+    return new SymbolicGroup(this.device, childInfo);
   }
 
   /** Point-to-point messages only; `count` counts the collectives too. */
@@ -101,7 +101,7 @@ export class SymbolicGroup extends CheckedGroup {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#closed = true;
+    this.#isClosed = true;
   }
 
   /** Messages of rows: of millions no tensor is made. */
@@ -112,22 +112,22 @@ export class SymbolicGroup extends CheckedGroup {
   // oxlint-disable-next-line max-params -- operation, arguments, label: as in `post`
   #batch(op: CollectiveOp, transfers: readonly RowTransfer[], label: string): Work {
     const { record } = this.device;
-    const work = record.nextWorkId();
-    const at = record.open(opcodes[op], 3 + 3 * transfers.length);
-    record.set(at, work);
-    record.set(at + 1, this.info.id);
-    record.set(at + 2, record.interned.stringId(label));
+    const workId = record.nextWorkId();
+    const offset = record.open(opcodes[op], 3 + 3 * transfers.length);
+    record.set(offset, workId);
+    record.set(offset + 1, this.info.id);
+    record.set(offset + 2, record.interned.stringId(label));
     const storages: Storage[] = [];
-    let next = at + 3;
+    let argumentOffset = offset + 3;
     for (const { tensor, rows, peer, isSend } of transfers) {
       const view = rows ? record.viewOfRows(tensor, rows) : record.viewOf(tensor);
       if (peer !== this.rank) this.#countMessage(isSend, record.views[view]!);
       if (storages.at(-1) !== tensor.storage && storages.at(-2) !== tensor.storage) storages.push(tensor.storage);
-      record.set(next++, this.ranks[peer]!);
-      record.set(next++, isSend ? 1 : 0);
-      record.set(next++, view);
+      record.set(argumentOffset++, this.ranks[peer]!);
+      record.set(argumentOffset++, isSend ? 1 : 0);
+      record.set(argumentOffset++, view);
     }
-    return new SymbolicWork(record, work, storages);
+    return new SymbolicWork(record, workId, storages);
   }
 
   // oxlint-disable-next-line max-params -- operation, arguments, label: as in `post`
@@ -139,12 +139,12 @@ export class SymbolicGroup extends CheckedGroup {
     const tensors = out && input ? [out, input] : [];
     const views = out && input ? tensors.map((tensor) => record.viewOf(tensor)) : [-1, -1];
     const root = call.root ?? (call.reduce ? reduceOps.indexOf(call.reduce) : 0);
-    const work = record.nextWorkId();
-    const args = [work, this.info.id, record.interned.stringId(label), this.#numCalls++, ...views, root, ...counts];
+    const workId = record.nextWorkId();
+    const args = [workId, this.info.id, record.interned.stringId(label), this.#numCalls++, ...views, root, ...counts];
     record.push(opcodes[op], args);
     return new SymbolicWork(
       record,
-      work,
+      workId,
       tensors.map(({ storage }) => storage),
     );
   }
@@ -173,13 +173,13 @@ function checkShardCounts(where: string, counts: readonly number[]): void {
 /** Memory in use by a collective stays allocated until it is waited for: never freed too early, perhaps late. */
 class SymbolicWork implements Work {
   readonly #record: RankRecord;
-  readonly #work: number;
+  readonly #workId: number;
   readonly #storages: readonly Storage[];
   #isWaited = false;
 
-  constructor(record: RankRecord, work: number, storages: readonly Storage[]) {
+  constructor(record: RankRecord, workId: number, storages: readonly Storage[]) {
     this.#record = record;
-    this.#work = work;
+    this.#workId = workId;
     this.#storages = storages;
     for (const storage of storages) storage.retain();
   }
@@ -187,10 +187,10 @@ class SymbolicWork implements Work {
   wait(): void {
     if (this.#isWaited)
       throw new CollectiveMismatchError(
-        `collective #${this.#work}: expected one call to wait(), received a second call`,
+        `collective #${this.#workId}: expected one call to wait(), received a second call`,
       );
     this.#isWaited = true;
-    this.#record.set(this.#record.open(opcodes.wait, 1), this.#work);
+    this.#record.set(this.#record.open(opcodes.wait, 1), this.#workId);
     for (const storage of this.#storages) storage.release();
   }
 }

@@ -11,40 +11,40 @@ export class InternPool {
   readonly strings: string[] = [];
   readonly layouts: LayoutTable = new LayoutTable();
   readonly #rowIds = new WeakMap<readonly Span[], number>();
-  readonly #rows = new InternTable<readonly Span[]>(this.rows, sameRows);
-  readonly #masks = new InternTable<readonly Slice[]>(this.masks, sameMask);
+  readonly #rows = new InternTable<readonly Span[]>(this.rows, areEqualSpans);
+  readonly #masks = new InternTable<readonly Slice[]>(this.masks, areEqualMasks);
   readonly #stringIds = new Map<string, number>();
   readonly #sampleCounts = new Map<number, number>();
   readonly #batchSlices = new WeakMap<readonly (readonly Slice[])[], Map<readonly Slice[], readonly Slice[]>>();
   #lastMask: readonly Slice[] | undefined;
-  #lastMaskNumber = -1;
+  #lastMaskId = -1;
 
   rowsId(spans: readonly Span[]): number {
     if (spans.length <= MAX_HASHED_SPANS) return this.#rows.intern(spans, hashSpans(spans));
     // Layouts return the same list for the same coordinate.
-    let rowsNumber = this.#rowIds.get(spans);
-    if (rowsNumber === undefined) this.#rowIds.set(spans, (rowsNumber = this.#rows.intern(spans, hashSpans(spans))));
-    return rowsNumber;
+    let id = this.#rowIds.get(spans);
+    if (id === undefined) this.#rowIds.set(spans, (id = this.#rows.intern(spans, hashSpans(spans))));
+    return id;
   }
 
   maskId(mask: readonly Slice[]): number {
     // Nearly always that of the call before.
-    if (mask === this.#lastMask) return this.#lastMaskNumber;
+    if (mask === this.#lastMask) return this.#lastMaskId;
     let hash = mask.length;
     for (const { q0, q1, k0, k1 } of mask)
       hash = combineHash(combineHash(combineHash(combineHash(hash, q0), q1), k0), k1);
     this.#lastMask = mask;
-    this.#lastMaskNumber = this.#masks.intern(mask, hash);
-    return this.#lastMaskNumber;
+    this.#lastMaskId = this.#masks.intern(mask, hash);
+    return this.#lastMaskId;
   }
 
   /** The mask of a tile; where samples have masks of their own, that of all samples one after the other. */
   tileMaskId(tile: Pick<Tile, "mask" | "modifiers">): number {
-    const samples = tile.modifiers?.sampleMasks;
-    if (!samples) return this.maskId(tile.mask);
-    const maskNumber = this.maskId(this.tileSlices(tile));
-    this.#sampleCounts.set(maskNumber, samples.length);
-    return maskNumber;
+    const sampleMasks = tile.modifiers?.sampleMasks;
+    if (!sampleMasks) return this.maskId(tile.mask);
+    const maskId = this.maskId(this.tileSlices(tile));
+    this.#sampleCounts.set(maskId, sampleMasks.length);
+    return maskId;
   }
 
   /**
@@ -52,13 +52,13 @@ export class InternPool {
    * follows an empty slice with its number: lists are equal only if their samples are, and pairs are those of all samples.
    */
   tileSlices({ mask, modifiers }: Pick<Tile, "mask" | "modifiers">): readonly Slice[] {
-    const samples = modifiers?.sampleMasks;
-    if (!samples) return mask;
-    const tileSlicesByMask = this.#batchSlices.get(samples) ?? new Map<readonly Slice[], readonly Slice[]>();
-    this.#batchSlices.set(samples, tileSlicesByMask);
+    const sampleMasks = modifiers?.sampleMasks;
+    if (!sampleMasks) return mask;
+    const tileSlicesByMask = this.#batchSlices.get(sampleMasks) ?? new Map<readonly Slice[], readonly Slice[]>();
+    this.#batchSlices.set(sampleMasks, tileSlicesByMask);
     let slices = tileSlicesByMask.get(mask);
     if (!slices) {
-      slices = samples.flatMap((sampleSlices, k) => [
+      slices = sampleMasks.flatMap((sampleSlices, k) => [
         { q0: 0, q1: 0, k0: k, k1: k, type: "full" } as const,
         ...mask,
         ...sampleSlices,
@@ -93,7 +93,7 @@ function hashSpans(spans: readonly Span[]): number {
 class InternTable<T extends object> {
   readonly #values: T[];
   readonly #isEqual: (a: T, b: T) => boolean;
-  readonly #byHash = new Map<number, number[]>();
+  readonly #idsByHash = new Map<number, number[]>();
 
   constructor(values: T[], isEqual: (a: T, b: T) => boolean) {
     this.#values = values;
@@ -101,8 +101,8 @@ class InternTable<T extends object> {
   }
 
   intern(value: T, hash: number): number {
-    let candidates = this.#byHash.get(hash);
-    if (!candidates) this.#byHash.set(hash, (candidates = []));
+    let candidates = this.#idsByHash.get(hash);
+    if (!candidates) this.#idsByHash.set(hash, (candidates = []));
     for (const candidate of candidates) {
       if (this.#values[candidate] === value || this.#isEqual(this.#values[candidate]!, value)) return candidate;
     }
@@ -112,7 +112,7 @@ class InternTable<T extends object> {
   }
 }
 
-function sameRows(a: readonly Span[], b: readonly Span[]): boolean {
+function areEqualSpans(a: readonly Span[], b: readonly Span[]): boolean {
   if (a.length !== b.length) return false;
   for (let i = 0; i < a.length; i++) {
     const [spanA, spanB] = [a[i]!, b[i]!];
@@ -121,7 +121,7 @@ function sameRows(a: readonly Span[], b: readonly Span[]): boolean {
   return true;
 }
 
-function sameMask(a: readonly Slice[], b: readonly Slice[]): boolean {
+function areEqualMasks(a: readonly Slice[], b: readonly Slice[]): boolean {
   const equalSlices = ({ q0, q1, k0, k1, type }: Slice, i: number): boolean => {
     const otherSlice = b[i]!;
     return (

@@ -51,7 +51,7 @@ export class RankRecord {
   /** Storages that were freed, by number and size of elements. */
   readonly #freeLists = new Map<number, SymbolicStorage[]>();
   /** By view: the one of the same storage and offset that was made before; −1 if none. */
-  #sameOffset: number[] = [];
+  #previousViewAtOffset: number[] = [];
   #numWorks = 0;
 
   constructor(rank: number, interned: InternPool) {
@@ -62,7 +62,7 @@ export class RankRecord {
   /** Nothing more will be enqueued: releases what only that would need. */
   close(): void {
     this.#freeLists.clear();
-    this.#sameOffset = [];
+    this.#previousViewAtOffset = [];
   }
 
   /** As `Tape.push`. */
@@ -75,8 +75,8 @@ export class RankRecord {
     return this.#tape.open(code, count);
   }
 
-  set(at: number, arg: number): void {
-    this.#tape.set(at, arg);
+  set(index: number, arg: number): void {
+    this.#tape.set(index, arg);
   }
 
   /** How many events the tape has. */
@@ -96,15 +96,15 @@ export class RankRecord {
   /** Memory for so many elements; `onFree` is called, with its bytes, when no tensor uses it any more. */
   allocate(size: number, dtype: DType, onFree: (bytes: number) => void): SymbolicStorage {
     const bytes = dtypeBytes[dtype];
-    const kind = 8 * size + bytes;
-    let freeList = this.#freeLists.get(kind);
-    if (!freeList) this.#freeLists.set(kind, (freeList = []));
-    const storage = freeList.pop() ?? this.#newStorage(size, size * bytes, { free: freeList, onFree });
+    const freeListKey = 8 * size + bytes;
+    let freeList = this.#freeLists.get(freeListKey);
+    if (!freeList) this.#freeLists.set(freeListKey, (freeList = []));
+    const storage = freeList.pop() ?? this.#newStorage(size, size * bytes, { freeList, onFree });
     this.#tape.set(this.#tape.open(opcodes.empty, 1), storage.id);
     return storage;
   }
 
-  #newStorage(size: number, byteLength: number, { free, onFree }: FreeList): SymbolicStorage {
+  #newStorage(size: number, byteLength: number, { freeList: free, onFree }: FreeList): SymbolicStorage {
     const id = this.storages.push(size) - 1;
     this.storageBytes.push(byteLength);
     return new SymbolicStorage(id, byteLength, (storage) => {
@@ -138,17 +138,17 @@ export class RankRecord {
       for (
         let viewNumber = lastByOffset.get(view.offset) ?? -1;
         viewNumber >= 0;
-        viewNumber = this.#sameOffset[viewNumber]!
+        viewNumber = this.#previousViewAtOffset[viewNumber]!
       )
         if (this.#isView(viewNumber, view)) return viewNumber;
       return this.#addView(view, storage);
     }
     // Views are mostly used again in the same order: the next one is tried first.
-    for (let i = 0, at = nextView; i < views.length; i++, at++) {
-      if (at >= views.length) at -= views.length;
-      if (!this.#isView(views[at]!, view)) continue;
-      storage.nextView = at + 1;
-      return views[at]!;
+    for (let i = 0, viewIndex = nextView; i < views.length; i++, viewIndex++) {
+      if (viewIndex >= views.length) viewIndex -= views.length;
+      if (!this.#isView(views[viewIndex]!, view)) continue;
+      storage.nextView = viewIndex + 1;
+      return views[viewIndex]!;
     }
     return this.#addView(view, storage);
   }
@@ -168,14 +168,14 @@ export class RankRecord {
       storage.views.push(viewNumber);
       if (storage.views.length <= MAX_SEARCHED_VIEWS) return viewNumber;
       storage.lastByOffset = new Map<number, number>();
-      for (const storedView of storage.views) this.#index(storage.lastByOffset, storedView);
-    } else this.#index(storage.lastByOffset, viewNumber);
+      for (const storedView of storage.views) this.#indexView(storage.lastByOffset, storedView);
+    } else this.#indexView(storage.lastByOffset, viewNumber);
     return viewNumber;
   }
 
-  #index(lastByOffset: Map<number, number>, viewNumber: number): void {
+  #indexView(lastByOffset: Map<number, number>, viewNumber: number): void {
     const { offset } = this.views[viewNumber]!.layout;
-    this.#sameOffset[viewNumber] = lastByOffset.get(offset) ?? -1;
+    this.#previousViewAtOffset[viewNumber] = lastByOffset.get(offset) ?? -1;
     lastByOffset.set(offset, viewNumber);
   }
 }
@@ -188,6 +188,6 @@ type ViewInit = Pick<Tensor, "dtype" | "shape" | "strides" | "offset">;
 
 /** Where a storage goes when it is free, and who is notified of it. */
 interface FreeList {
-  readonly free: SymbolicStorage[];
+  readonly freeList: SymbolicStorage[];
   readonly onFree: (bytes: number) => void;
 }

@@ -91,6 +91,6 @@ function padToFourAxes({
 
 /** A hash and one more number, as a hash of both. */
 export function combineHash(hash: number, value: number): number {
-  const high = Math.imul(hash ^ (hash >>> 15) ^ (value | 0), 0x2c1b_3c6d);
-  return (high ^ (high >>> 13)) >>> 2;
+  const mixedHash = Math.imul(hash ^ (hash >>> 15) ^ (value | 0), 0x2c1b_3c6d);
+  return (mixedHash ^ (mixedHash >>> 13)) >>> 2;
 }

@@ -80,29 +80,29 @@ export class Tape {
 
   /** `code` is the operation's: see `opcodes`. */
   push(code: number, args: readonly number[]): void {
-    const at = this.open(code, args.length);
-    for (let i = 0; i < args.length; i++) this.#code[at + i] = args[i]!;
+    const offset = this.open(code, args.length);
+    for (let i = 0; i < args.length; i++) this.#code[offset + i] = args[i]!;
   }
 
   /** An event whose arguments are still to be set: where the first of them goes. */
   open(code: number, count: number): number {
     if (this.#length + 2 + count > this.#code.length) this.#grow(2 + count);
-    const at = this.#length + 2;
-    this.#length = at + count;
+    const offset = this.#length + 2;
+    this.#length = offset + count;
     this.#numEvents++;
-    this.#code[at - 2] = code;
-    this.#code[at - 1] = count;
-    return at;
+    this.#code[offset - 2] = code;
+    this.#code[offset - 1] = count;
+    return offset;
   }
 
   /** Sets an argument of the event that was opened last. */
-  set(at: number, arg: number): void {
-    this.#code[at] = arg;
+  set(offset: number, arg: number): void {
+    this.#code[offset] = arg;
   }
 
-  #grow(event: number): void {
+  #grow(minLength: number): void {
     this.#fullChunks.push(this.#code.subarray(0, this.#length));
-    this.#code = new Int32Array(Math.max(event, Math.min(MAX_CHUNK_LENGTH, 2 * this.#code.length)));
+    this.#code = new Int32Array(Math.max(minLength, Math.min(MAX_CHUNK_LENGTH, 2 * this.#code.length)));
     this.#length = 0;
   }
 
@@ -115,8 +115,8 @@ export class Tape {
 /** Walks along a tape. */
 export class TapeReader implements TapeEvent {
   readonly #chunks: readonly Int32Array[];
-  #chunk = 0;
-  #next = 0;
+  #chunkIndex = 0;
+  #nextOffset = 0;
   code: Int32Array;
   op: TapeOp = "mark";
   firstArgument = 0;
@@ -129,15 +129,15 @@ export class TapeReader implements TapeEvent {
 
   /** Steps to the next event; false at the end. */
   next(): boolean {
-    while (this.#next >= this.code.length) {
-      if (this.#chunk + 1 >= this.#chunks.length) return false;
-      this.code = this.#chunks[++this.#chunk]!;
-      this.#next = 0;
+    while (this.#nextOffset >= this.code.length) {
+      if (this.#chunkIndex + 1 >= this.#chunks.length) return false;
+      this.code = this.#chunks[++this.#chunkIndex]!;
+      this.#nextOffset = 0;
     }
-    this.op = tapeOps[this.code[this.#next]!]!;
-    this.count = this.code[this.#next + 1]!;
-    this.firstArgument = this.#next + 2;
-    this.#next = this.firstArgument + this.count;
+    this.op = tapeOps[this.code[this.#nextOffset]!]!;
+    this.count = this.code[this.#nextOffset + 1]!;
+    this.firstArgument = this.#nextOffset + 2;
+    this.#nextOffset = this.firstArgument + this.count;
     return true;
   }
 

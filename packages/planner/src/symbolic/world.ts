@@ -55,8 +55,8 @@ export const maxRanks: number = 2 ** 16;
  * @throws OptionError for a mesh that `init` would reject, or of more than 65 536 ranks.
  */
 export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
-  const { mesh, ...rest } = symbolicWorldOptions.parse(options);
-  const world = new LazyWorld("symbolicWorld", mesh, rest);
+  const { mesh, ...worldOptions } = symbolicWorldOptions.parse(options);
+  const world = new LazyWorld("symbolicWorld", mesh, worldOptions);
   const contexts = Array.from({ length: world.size }, (_, rank) => world.context(rank));
   return { contexts, groups: world.groups, interned: world.interned };
 }
@@ -86,7 +86,7 @@ export class LazyWorld {
   readonly interned: InternPool = new InternPool();
   readonly #mesh: Coordinate;
   readonly #backends: readonly AttentionBackend[];
-  readonly #axes: readonly RankDigit[];
+  readonly #digits: readonly RankDigit[];
   readonly #registry: GroupRegistry;
   /** By axis and the first rank of the line along it. */
   readonly #groupsByLine = new Map<string, GroupInfo>();
@@ -112,7 +112,7 @@ export class LazyWorld {
     this.#mesh = mesh;
     this.#backends = backends;
     this.#registry = new GroupRegistry(hosts);
-    this.#axes = meshDigits(mesh);
+    this.#digits = meshDigits(mesh);
   }
 
   get groups(): readonly GroupInfo[] {
@@ -124,7 +124,7 @@ export class LazyWorld {
     const device = new SymbolicDevice(new RankRecord(rank, this.interned));
     const world = new SymbolicGroup(device, this.#groupAlong("", { stride: 1, length: this.size }, rank));
     const groups = new Map<string, ProcessGroup>([["", world]]);
-    for (const digit of this.#axes) {
+    for (const digit of this.#digits) {
       // As `init` has it: an axis that joins all ranks is the world.
       const isWholeWorld = digit.length === this.size;
       groups.set(
@@ -139,13 +139,13 @@ export class LazyWorld {
   #groupAlong(axis: string, { stride, length }: Pick<RankDigit, "stride" | "length">, rank: number): GroupInfo {
     const firstRank = rank - (Math.floor(rank / stride) % length) * stride;
     const key = `${axis}:${firstRank}`;
-    let members = this.#groupsByLine.get(key);
-    if (!members) {
+    let info = this.#groupsByLine.get(key);
+    if (!info) {
       const ranks = Array.from({ length }, (_, i) => firstRank + i * stride);
-      members = this.#registry.add(axis === "" ? "world" : axis, axis, ranks);
-      this.#groupsByLine.set(key, members);
+      info = this.#registry.add(axis === "" ? "world" : axis, axis, ranks);
+      this.#groupsByLine.set(key, info);
     }
-    return members;
+    return info;
   }
 }
 
@@ -156,7 +156,7 @@ function appendTo<K, V>(listsByKey: Map<K, V[]>, key: K, value: V): void {
 }
 
 interface PendingSplit extends SplitCall {
-  readonly resolve: (members: GroupInfo) => void;
+  readonly resolve: (info: GroupInfo) => void;
 }
 
 /** Numbers groups, and makes those that ranks split off: when the last member has called, all are notified of it. */
@@ -176,9 +176,9 @@ class GroupRegistry {
     let familyNumber = this.#families.get(family);
     if (familyNumber === undefined) this.#families.set(family, (familyNumber = this.#families.size));
     const hosts = this.#hosts && ranks.map((rank) => this.#hosts![rank]!);
-    const members = { id: this.groups.length, family: familyNumber, name, ranks, ...(hosts && { hosts }), split };
-    this.groups.push(members);
-    return members;
+    const info = { id: this.groups.length, family: familyNumber, name, ranks, ...(hosts && { hosts }), split };
+    this.groups.push(info);
+    return info;
   }
 
   #split(call: SplitCall): Promise<GroupInfo> {
@@ -187,14 +187,14 @@ class GroupRegistry {
       const pendingCalls = this.#pendingSplits.get(call.parent)!;
       if (pendingCalls.length < call.parent.ranks.length) return;
       this.#pendingSplits.delete(call.parent);
-      const colors = new Map<number, PendingSplit[]>();
+      const splitsByColor = new Map<number, PendingSplit[]>();
       for (const pendingCall of pendingCalls.toSorted((a, b) => a.rank - b.rank))
-        appendTo(colors, pendingCall.color, pendingCall);
-      for (const group of colors.values()) {
-        const ranks = group.map(({ rank }) => call.parent.ranks[rank]!);
+        appendTo(splitsByColor, pendingCall.color, pendingCall);
+      for (const splits of splitsByColor.values()) {
+        const ranks = splits.map(({ rank }) => call.parent.ranks[rank]!);
         // A family of its own: no other group has it.
-        const splitGroup = this.add(group[0]!.name, `split ${this.groups.length}`, ranks);
-        for (const { resolve } of group) resolve(splitGroup);
+        const splitGroup = this.add(splits[0]!.name, `split ${this.groups.length}`, ranks);
+        for (const { resolve } of splits) resolve(splitGroup);
       }
     });
   }

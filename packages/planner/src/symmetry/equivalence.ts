@@ -42,11 +42,11 @@ class Equivalence {
     for (;;) {
       const [hasNextA, hasNextB] = [nextOperation(a), nextOperation(b)];
       if (!hasNextA || !hasNextB) return hasNextA === hasNextB;
-      if (a.op !== b.op || a.count !== b.count || !this.#sameOperation(a, b)) return false;
+      if (a.op !== b.op || a.count !== b.count || !this.#areEqualOperations(a, b)) return false;
     }
   }
 
-  #sameOperation(a: TapeReader, b: TapeReader): boolean {
+  #areEqualOperations(a: TapeReader, b: TapeReader): boolean {
     switch (a.op) {
       case "mark":
       case "wait":
@@ -54,29 +54,29 @@ class Equivalence {
       case "sendRecv":
       case "groupCast":
       case "groupReduce":
-        return this.#sameGroup(a, b) && (this.#sameTransfers(a, b) || this.#sameTransfersByPeer(a, b));
+        return this.#areEqualGroups(a, b) && (this.#areEqualTransfers(a, b) || this.#areEqualTransfersByPeer(a, b));
       case "attend":
-        return this.#sameViews(a, b, 0, 5) && this.#sameTile(a, b, { q: 2, k: 3, rows: 5 });
+        return this.#areEqualViews(a, b, 0, 5) && this.#areEqualTiles(a, b, { q: 2, k: 3, rows: 5 });
       case "attendBackward":
-        return this.#sameViews(a, b, 0, 9) && this.#sameTile(a, b, { q: 3, k: 7, rows: 9 });
+        return this.#areEqualViews(a, b, 0, 9) && this.#areEqualTiles(a, b, { q: 3, k: 7, rows: 9 });
       case "fill":
-        return this.#sameViews(a, b, 0, 1) && a.arg(1) === b.arg(1);
+        return this.#areEqualViews(a, b, 0, 1) && a.arg(1) === b.arg(1);
       case "compute":
-        return a.arg(0) === b.arg(0) && a.arg(1) === b.arg(1) && this.#sameViews(a, b, 2, a.count);
+        return a.arg(0) === b.arg(0) && a.arg(1) === b.arg(1) && this.#areEqualViews(a, b, 2, a.count);
       case "merge":
       case "rowDot":
       case "copy":
       case "add":
-        return this.#sameViews(a, b, 0, a.count);
+        return this.#areEqualViews(a, b, 0, a.count);
       default:
-        return this.#sameGroup(a, b) && this.#sameCollective(a, b);
+        return this.#areEqualGroups(a, b) && this.#areEqualCollectives(a, b);
     }
   }
 
   // oxlint-disable-next-line max-params -- two events, and which of their arguments
-  #sameViews(a: TapeReader, b: TapeReader, first: number, end: number): boolean {
+  #areEqualViews(a: TapeReader, b: TapeReader, first: number, end: number): boolean {
     for (let i = first; i < end; i++)
-      if (!sameShape(this.#view(a, i), this.#view(b, i, this.#secondRank))) return false;
+      if (!haveEqualSizes(this.#view(a, i), this.#view(b, i, this.#secondRank))) return false;
     return true;
   }
 
@@ -85,59 +85,64 @@ class Equivalence {
   }
 
   /** Kernels take as long on rows, keys, heads and pairs that are as many, and lie alike. */
-  #sameTile(
+  #areEqualTiles(
     a: TapeReader,
     b: TapeReader,
-    at: { readonly q: number; readonly k: number; readonly rows: number },
+    argumentIndices: { readonly q: number; readonly k: number; readonly rows: number },
   ): boolean {
-    for (const i of [at.q, at.k]) {
+    for (const i of [argumentIndices.q, argumentIndices.k]) {
       const [boxA, boxB] = [this.#view(a, i)!.layout.box, this.#view(b, i, this.#secondRank)!.layout.box];
       for (let axis = 0; axis < 4; axis++) if (boxA.sizes[axis] !== boxB.sizes[axis]) return false;
-      const [width, row] = [boxA.sizes[3]!, 2];
-      if (boxA.strides[row]! > width !== boxB.strides[row]! > width) return false;
+      const [width, rowAxis] = [boxA.sizes[3]!, 2];
+      if (boxA.strides[rowAxis]! > width !== boxB.strides[rowAxis]! > width) return false;
     }
     const { pairs } = this.#comparison;
-    const of = (event: TapeReader) => pairs?.count(event.arg(at.rows), event.arg(at.rows + 1), event.arg(at.rows + 2));
-    return of(a) === of(b);
+    const countTilePairs = (event: TapeReader) =>
+      pairs?.count(
+        event.arg(argumentIndices.rows),
+        event.arg(argumentIndices.rows + 1),
+        event.arg(argumentIndices.rows + 2),
+      );
+    return countTilePairs(a) === countTilePairs(b);
   }
 
   /** Work, family of the group, and label. */
-  #sameGroup(a: TapeReader, b: TapeReader): boolean {
+  #areEqualGroups(a: TapeReader, b: TapeReader): boolean {
     const { groups } = this.#comparison.record;
     return a.arg(0) === b.arg(0) && groups[a.arg(1)]!.family === groups[b.arg(1)]!.family && a.arg(2) === b.arg(2);
   }
 
-  #sameTransfers(a: TapeReader, b: TapeReader): boolean {
-    for (let i = 3; i < a.count; i += 3) if (!this.#sameMessage(a, i, b, i)) return false;
+  #areEqualTransfers(a: TapeReader, b: TapeReader): boolean {
+    for (let i = 3; i < a.count; i += 3) if (!this.#areEqualMessages(a, i, b, i)) return false;
     return true;
   }
 
   // oxlint-disable-next-line max-params -- two messages, each by its event and place
-  #sameMessage(a: TapeReader, i: number, b: TapeReader, j: number): boolean {
+  #areEqualMessages(a: TapeReader, i: number, b: TapeReader, j: number): boolean {
     if (b.arg(j) !== this.#translateRank(a.arg(i)) || a.arg(i + 1) !== b.arg(j + 1)) return false;
-    return sameShape(this.#view(a, i + 2), this.#view(b, j + 2, this.#secondRank));
+    return haveEqualSizes(this.#view(a, i + 2), this.#view(b, j + 2, this.#secondRank));
   }
 
   /** As `sameTransfers`, peer by peer: messages of one way to one peer have an order, those to different peers have none. */
-  #sameTransfersByPeer(a: TapeReader, b: TapeReader): boolean {
+  #areEqualTransfersByPeer(a: TapeReader, b: TapeReader): boolean {
     const transfersByPeer = new Map<number, number[]>();
-    const keyOf = (peer: number, sent: number): number => 2 * peer + sent;
+    const transferKey = (peer: number, direction: number): number => 2 * peer + direction;
     for (let j = 3; j < b.count; j += 3) {
-      const key = keyOf(b.arg(j), b.arg(j + 1));
-      const list = transfersByPeer.get(key);
-      if (list) list.push(j);
+      const key = transferKey(b.arg(j), b.arg(j + 1));
+      const transferIndices = transfersByPeer.get(key);
+      if (transferIndices) transferIndices.push(j);
       else transfersByPeer.set(key, [j]);
     }
     for (let i = 3; i < a.count; i += 3) {
-      const j = transfersByPeer.get(keyOf(this.#translateRank(a.arg(i)), a.arg(i + 1)))?.shift();
-      if (j === undefined || !this.#sameMessage(a, i, b, j)) return false;
+      const j = transfersByPeer.get(transferKey(this.#translateRank(a.arg(i)), a.arg(i + 1)))?.shift();
+      if (j === undefined || !this.#areEqualMessages(a, i, b, j)) return false;
     }
     return true;
   }
 
   /** Number of the call, operands, and what belongs to each member: the root's as the translation has it. */
-  #sameCollective(a: TapeReader, b: TapeReader): boolean {
-    if (a.arg(3) !== b.arg(3) || !this.#sameViews(a, b, 4, 6)) return false;
+  #areEqualCollectives(a: TapeReader, b: TapeReader): boolean {
+    if (a.arg(3) !== b.arg(3) || !this.#areEqualViews(a, b, 4, 6)) return false;
     const { groups } = this.#comparison.record;
     const [ranksA, ranksB] = [groups[a.arg(1)]!.ranks, groups[b.arg(1)]!.ranks];
     const positionsInB = ranksA.map((rank) => ranksB.indexOf(this.#translateRank(rank)));
@@ -161,6 +166,6 @@ function nextOperation(event: TapeReader): boolean {
   return false;
 }
 
-function sameShape(a: View | undefined, b: View | undefined): boolean {
+function haveEqualSizes(a: View | undefined, b: View | undefined): boolean {
   return a === b || (a?.dtype === b?.dtype && a?.layout.size === b?.layout.size);
 }

@@ -16,17 +16,17 @@ export class Invariance {
   readonly #keys: Shards;
   readonly #slices: readonly Slice[];
   /** Of how many samples the slices are. */
-  readonly #samples: number;
+  readonly #numSamples: number;
   readonly #sortedSlices: SortedSlices;
-  #fingerprintsOfIdentity: Fingerprints | undefined;
+  #cachedFingerprints: Fingerprints | undefined;
   #cachedIsUniform: boolean | undefined;
 
   // oxlint-disable-next-line max-params -- who sees whom, and how often
-  constructor(queries: Shards, keys: Shards, slices: readonly Slice[], samples = 1) {
+  constructor(queries: Shards, keys: Shards, slices: readonly Slice[], numSamples = 1) {
     this.#queries = queries;
     this.#keys = keys;
     this.#slices = slices;
-    this.#samples = samples;
+    this.#numSamples = numSamples;
     this.#sortedSlices = new SortedSlices(slices);
   }
 
@@ -34,7 +34,7 @@ export class Invariance {
   preservesRows(permutation: Permutation): boolean {
     return [this.#queries, this.#keys].every((shards) => {
       for (let shard = 0; shard < shards.count; shard++) {
-        if (shards.rows(shard) !== shards.rows(permutation(shard))) return false;
+        if (shards.numRows(shard) !== shards.numRows(permutation(shard))) return false;
       }
       return true;
     });
@@ -42,11 +42,11 @@ export class Invariance {
 
   /** Whether shards see as many pairs of each other as their images do. False where spans have steps that are not followed. */
   preservesPairs(permutation: Permutation): boolean {
-    if (this.#findAllVisible()) return this.preservesRows(permutation);
-    if (!this.#fingerprintsOf().isDefined) return false;
+    if (this.#areAllPairsVisible()) return this.preservesRows(permutation);
+    if (!this.#identityFingerprints().isDefined) return false;
     this.#cachedIsUniform ??= this.#isUniform();
     if (this.#cachedIsUniform) return true;
-    const [ownFingerprints, { count }] = [this.#fingerprintsOf(), this.#keys];
+    const [ownFingerprints, { count }] = [this.#identityFingerprints(), this.#keys];
     const weights = fingerprintWeights(count);
     const permutedWeights = weights.map(() => new Float64Array(count)) as [Float64Array, Float64Array];
     for (const [i, shardWeights] of weights.entries()) {
@@ -74,14 +74,14 @@ export class Invariance {
     const lowerLeft = rectangle([queries.minLast, this.#queries.layout.length], [0, keys.maxFirst + 1]);
     const upperRight = rectangle([0, queries.maxFirst + 1], [keys.minLast, this.#keys.layout.length]);
     return [lowerLeft, upperRight].some(({ q, k }) => {
-      return visiblePairsUnchecked([q], [k], this.#slices) === this.#samples * q.length * k.length;
+      return visiblePairsUnchecked([q], [k], this.#slices) === this.#numSamples * q.length * k.length;
     });
   }
 
   /** Whether every two shards see as many pairs of each other, and each of itself: then every permutation keeps them. */
   #isUniform(): boolean {
     const { count } = this.#keys;
-    const [ownFingerprints, weights] = [this.#fingerprintsOf(), fingerprintWeights(count)];
+    const [ownFingerprints, weights] = [this.#identityFingerprints(), fingerprintWeights(count)];
     const countPairs = (q: number, k: number): number =>
       visiblePairsUnchecked(this.#queries.spans(q), this.#keys.spans(k), this.#slices) % FINGERPRINT_PRIME;
     const [sameShardPairs, otherShardPairs] = [countPairs(0, 0), count > 1 ? countPairs(0, 1) : 0];
@@ -102,22 +102,22 @@ export class Invariance {
     return true;
   }
 
-  #fingerprintsOf(): Fingerprints {
-    return (this.#fingerprintsOfIdentity ??= this.#fingerprints(fingerprintWeights(this.#keys.count)));
+  #identityFingerprints(): Fingerprints {
+    return (this.#cachedFingerprints ??= this.#fingerprints(fingerprintWeights(this.#keys.count)));
   }
 
-  #findAllVisible(): boolean {
+  #areAllPairsVisible(): boolean {
     const [slice, ...otherSlices] = this.#slices;
     if (!slice || otherSlices.length > 0 || slice.type !== "full") return false;
     const { q0, q1, k0, k1 } = slice;
     return q0 <= 0 && k0 <= 0 && q1 >= this.#queries.layout.length && k1 >= this.#keys.layout.length;
   }
 
-  #fingerprints(weight: readonly [Float64Array, Float64Array]): Fingerprints {
+  #fingerprints(weights: readonly [Float64Array, Float64Array]): Fingerprints {
     return new Fingerprints(
       this.#queries,
       this.#sortedSlices,
-      weight.map((each) => new WeightedKeys(this.#keys, each)),
+      weights.map((each) => new WeightedKeys(this.#keys, each)),
     );
   }
 }
@@ -145,7 +145,7 @@ const FINGERPRINT_PRIME = 67_108_859;
 
 /** Two lists of numbers below the prime, the same every time. */
 function fingerprintWeights(count: number): [Float64Array, Float64Array] {
-  const draw = (seed: number): Float64Array => {
+  const drawWeights = (seed: number): Float64Array => {
     let state = seed;
     return Float64Array.from({ length: count }, () => {
       // Marsaglia's xorshift32.
@@ -155,7 +155,7 @@ function fingerprintWeights(count: number): [Float64Array, Float64Array] {
       return (state >>> 0) % FINGERPRINT_PRIME;
     });
   };
-  return [draw(0x9e37_79b9), draw(0x85eb_ca6b)];
+  return [drawWeights(0x9e37_79b9), drawWeights(0x85eb_ca6b)];
 }
 
 /** For each shard of queries, its visible pairs, weighted; computed on first use. */
@@ -182,8 +182,8 @@ class Fingerprints {
       let sum = 0;
       for (const span of this.#queries.spans(shard)) {
         if (span.length === 0) continue;
-        for (const slice of this.#slices.intersecting(span.start, span.start + span.length))
-          sum += keys.pairs(span, slice);
+        for (const slice of this.#slices.findIntersecting(span.start, span.start + span.length))
+          sum += keys.sumPairWeights(span, slice);
       }
       return sum % FINGERPRINT_PRIME;
     }));
@@ -198,30 +198,30 @@ class WeightedKeys {
   readonly #prefixSums: Float64Array;
   readonly #prefixSumsOfSums: Float64Array;
 
-  constructor(keys: Shards, weight: Float64Array) {
-    const pieces = keys.spansWithStep(1) ?? [];
-    const n = pieces.length;
+  constructor(keys: Shards, shardWeights: Float64Array) {
+    const spans = keys.spansWithStep(1) ?? [];
+    const n = spans.length;
     this.#starts = new Float64Array(n + 1);
     this.#weights = new Float64Array(n + 1);
     this.#prefixSums = new Float64Array(n + 1);
     this.#prefixSumsOfSums = new Float64Array(n + 1);
     let end = 0;
     let isContiguous = true;
-    for (const [i, { shard, start, length }] of pieces.entries()) {
+    for (const [i, { shard, start, length }] of spans.entries()) {
       isContiguous &&= start === end;
       end = start + length;
       this.#starts[i] = start;
-      this.#weights[i] = weight[shard]!;
+      this.#weights[i] = shardWeights[shard]!;
       this.#starts[i + 1] = end;
       this.#prefixSums[i + 1] =
         (this.#prefixSums[i]! + this.#weights[i] * (length % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
-      this.#prefixSumsOfSums[i + 1] = this.#sumPiecePrefix(i, length);
+      this.#prefixSumsOfSums[i + 1] = this.#sumSpanPrefix(i, length);
     }
     this.isDefined = isContiguous && n > 0 && end === keys.layout.length;
   }
 
   /** Weighted pairs of these queries in a slice. */
-  pairs(queries: Span, slice: Slice): number {
+  sumPairWeights(queries: Span, slice: Slice): number {
     const { q0, q1, k0, k1, type } = slice;
     const rows = visibleRowsUnchecked(queries, slice);
     if (rows.length === 0) return 0;
@@ -255,18 +255,18 @@ class WeightedKeys {
     }
     const rows = x - this.#starts[low]!;
     const sum = (this.#prefixSums[low]! + this.#weights[low]! * (rows % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
-    return { sum, sumOfSums: this.#sumPiecePrefix(low, rows) };
+    return { sum, sumOfSums: this.#sumSpanPrefix(low, rows) };
   }
 
-  #sumPiecePrefix(piece: number, rows: number): number {
+  #sumSpanPrefix(spanIndex: number, rows: number): number {
     // Of rows and rows − 1 one is even.
     const numRowPairs =
       rows % 2 === 0
         ? ((rows / 2) % FINGERPRINT_PRIME) * ((rows - 1 + FINGERPRINT_PRIME) % FINGERPRINT_PRIME)
         : (rows % FINGERPRINT_PRIME) * (((rows - 1) / 2) % FINGERPRINT_PRIME);
-    const startTerm = (this.#prefixSums[piece]! * (rows % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
+    const startTerm = (this.#prefixSums[spanIndex]! * (rows % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
     return (
-      (this.#prefixSumsOfSums[piece]! + startTerm + this.#weights[piece]! * (numRowPairs % FINGERPRINT_PRIME)) %
+      (this.#prefixSumsOfSums[spanIndex]! + startTerm + this.#weights[spanIndex]! * (numRowPairs % FINGERPRINT_PRIME)) %
       FINGERPRINT_PRIME
     );
   }

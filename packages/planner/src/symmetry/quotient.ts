@@ -14,7 +14,7 @@ export class Quotient {
   readonly #indexes = new Map<number, number>();
   readonly #groups: readonly GroupInfo[];
   readonly #orbits: (number | undefined)[] = [];
-  readonly #members: (readonly number[] | undefined)[] = [];
+  readonly #classesByGroup: (readonly number[] | undefined)[] = [];
   readonly #groupRanks: (ReadonlyMap<number, number> | undefined)[] = [];
 
   constructor({ ranks, classes, groups }: AttentionRecord) {
@@ -25,7 +25,7 @@ export class Quotient {
   }
 
   /** Where in `record.ranks` the representative of a rank stands. */
-  index(rank: number): number {
+  representativeIndex(rank: number): number {
     return this.classes.isIdentity ? rank : this.#indexes.get(this.classes.representative(rank))!;
   }
 
@@ -33,28 +33,33 @@ export class Quotient {
    * Where messages from one rank to another meet within the groups of a family: the sender's number, and the receiver as the
    * sender's representative has it. Equal for a message and all that are translations of it.
    */
-  channel(family: number, from: number, to: number): { readonly sender: number; readonly key: number } {
-    return { sender: this.index(from), key: family * this.size + this.receiver(from, to) };
+  channel(family: number, senderRank: number, receiverRank: number): { readonly sender: number; readonly key: number } {
+    return {
+      sender: this.representativeIndex(senderRank),
+      key: family * this.size + this.receiver(senderRank, receiverRank),
+    };
   }
 
   /** A receiver as the sender's representative has it. */
-  receiver(from: number, to: number): number {
-    return this.classes.isIdentity ? to : this.classes.relativeTo(from, to);
+  receiver(senderRank: number, receiverRank: number): number {
+    return this.classes.isIdentity ? receiverRank : this.classes.relativeTo(senderRank, receiverRank);
   }
 
   /** The number of a group's ranks of different classes, and the same number for groups that are translations of it. */
   orbit(group: number): number {
-    return (this.#orbits[group] ??= this.#orbitOf(this.#groups[group]!));
+    return (this.#orbits[group] ??= this.#computeOrbit(this.#groups[group]!));
   }
 
-  #orbitOf({ family, ranks }: GroupInfo): number {
+  #computeOrbit({ family, ranks }: GroupInfo): number {
     const minRepresentative = ranks.reduce((min, rank) => Math.min(min, this.classes.representative(rank)), this.size);
     return family * this.size + minRepresentative;
   }
 
   /** The numbers of a group's classes, each once. */
-  classesOf(group: number): readonly number[] {
-    return (this.#members[group] ??= [...new Set(this.#groups[group]!.ranks.map((rank) => this.index(rank)))]);
+  groupClasses(group: number): readonly number[] {
+    return (this.#classesByGroup[group] ??= [
+      ...new Set(this.#groups[group]!.ranks.map((rank) => this.representativeIndex(rank))),
+    ]);
   }
 
   /** The place of a rank in a group. */

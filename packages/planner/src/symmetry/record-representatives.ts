@@ -115,12 +115,12 @@ class SymmetrySearch {
     const translations = this.#translations();
     if (!translations.isIdentity) {
       if (translations.classes > maxRecordedRanks) throw this.#tooManyClassesError(translations.classes);
-      const ranks = translations.representatives().map((rank) => this.#rank(rank));
-      const record = this.#recorder.recordOf(ranks, translations);
+      const ranks = translations.representatives().map((rank) => this.#recordRank(rank));
+      const record = this.#recorder.createRecord(ranks, translations);
       if (this.#matchesSamples(record)) return record;
     }
     if (size > maxRecordedRanks) throw this.#tooManyClassesError(size);
-    return this.#recorder.recordOf(Array.from({ length: size }, (_, rank) => this.#rank(rank)));
+    return this.#recorder.createRecord(Array.from({ length: size }, (_, rank) => this.#recordRank(rank)));
   }
 
   /** Of axes without grids: those that a backend forms have no fewer classes. */
@@ -209,21 +209,21 @@ class SymmetrySearch {
 
   /** Whether the backend does on neighbours and opposites what it does on rank 0, and sends what it sends there. */
   #isSymmetry(translations: Translations): boolean {
-    const rankZero = this.#rank(0);
+    const rankZero = this.#recordRank(0);
     const checkedRanks: RecordedRank[] = [];
-    const comparison = { record: this.#recorder.recordOf([]), translations, pairs: this.#pairCounts };
+    const comparison = { record: this.#recorder.createRecord([]), translations, pairs: this.#pairCounts };
     // Inner digits first: neighbours along a row distinguish most grids.
     for (const { stride, length, step } of translations.digits.toReversed()) {
-      const count = length / step;
-      for (const by of new Set([1, count - 1, count >> 1])) {
-        const rank = (by % count) * step * stride;
+      const numTranslations = length / step;
+      for (const shift of new Set([1, numTranslations - 1, numTranslations >> 1])) {
+        const rank = (shift % numTranslations) * step * stride;
         if (rank === 0) continue;
-        const otherRank = this.#rank(rank);
+        const otherRank = this.#recordRank(rank);
         if (!isEquivalent(rankZero, otherRank, comparison)) return false;
         checkedRanks.push(otherRank);
       }
     }
-    return haveEqualMessages(rankZero, checkedRanks, this.#recorder.recordOf([rankZero], translations));
+    return haveEqualMessages(rankZero, checkedRanks, this.#recorder.createRecord([rankZero], translations));
   }
 
   /** Whether ranks all over the mesh do what the representatives of their classes do. */
@@ -231,17 +231,17 @@ class SymmetrySearch {
     const { classes } = record;
     const representatives = new Map(record.ranks.map((each) => [each.tape.rank, each]));
     const comparison = { record, translations: classes, pairs: this.#pairCounts };
-    const events = Math.max(...record.ranks.map(({ tape }) => tape.events));
-    return sampledRanks(classes.ranks, events).every((rank) => {
+    const maxEvents = Math.max(...record.ranks.map(({ tape }) => tape.events));
+    return sampledRanks(classes.ranks, maxEvents).every((rank) => {
       const representative = representatives.get(classes.representative(rank))!;
       if (representative.tape.rank === rank) return true;
-      return isEquivalent(representative, this.#recordedRanks.get(rank) ?? this.#recorder.rank(rank), comparison);
+      return isEquivalent(representative, this.#recordedRanks.get(rank) ?? this.#recorder.recordRank(rank), comparison);
     });
   }
 
-  #rank(rank: number): RecordedRank {
+  #recordRank(rank: number): RecordedRank {
     let recordedRank = this.#recordedRanks.get(rank);
-    if (!recordedRank) this.#recordedRanks.set(rank, (recordedRank = this.#recorder.rank(rank)));
+    if (!recordedRank) this.#recordedRanks.set(rank, (recordedRank = this.#recorder.recordRank(rank)));
     return recordedRank;
   }
 
@@ -249,12 +249,12 @@ class SymmetrySearch {
     const { size, options, queries } = this.#recorder;
     const shards = queries.axes.reduce((product, axis) => product * options.mesh[axis]!, 1);
     const { mask } = options;
-    const masks = "name" in mask ? mask.name : `${mask.length} masks`;
-    const problemName = `${masks}, ${options.placement.name}, ${options.tokens} tokens`;
+    const maskName = "name" in mask ? mask.name : `${mask.length} masks`;
+    const problemDescription = `${maskName}, ${options.placement.name}, ${options.tokens} tokens`;
     return new OptionError({
       where: this.#where,
       expected: `at most ${maxRecordedRanks} equivalence classes of ranks`,
-      received: `${size} ranks in ${classes} equivalence classes (${problemName})`,
+      received: `${size} ranks in ${classes} equivalence classes (${problemDescription})`,
       remedy: differenceRemedies[this.#difference](shards),
     });
   }

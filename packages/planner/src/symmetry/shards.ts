@@ -10,7 +10,7 @@ export interface Segment {
 /** A span of some shard, and the number of its first row there. */
 interface ShardSpan extends Span {
   readonly shard: number;
-  readonly row: number;
+  readonly firstRow: number;
 }
 
 /**
@@ -21,7 +21,7 @@ export class Shards {
   readonly layout: Layout;
   readonly count: number;
   readonly #shape: Coordinate;
-  readonly #rows: number[] = [];
+  readonly #numRows: number[] = [];
   /** Pieces from left to right, by step and by the remainder of their positions. */
   #spansByStep: Map<number, Map<number, ShardSpan[]>> | undefined;
 
@@ -35,30 +35,30 @@ export class Shards {
     return this.layout.spans(coordinateOf(shard, this.#shape));
   }
 
-  rows(shard: number): number {
-    return (this.#rows[shard] ??= spansLength(this.spans(shard)));
+  numRows(shard: number): number {
+    return (this.#numRows[shard] ??= spansLength(this.spans(shard)));
   }
 
   /** All pieces of a step, from left to right; undefined if there are pieces of others. */
   spansWithStep(step: number): readonly (Span & { readonly shard: number })[] | undefined {
-    const index = this.#index();
-    if (index.size !== 1 || !index.has(step)) return undefined;
-    return [...index.get(step)!.values()].flat();
+    const spansByStep = this.#indexSpans();
+    if (spansByStep.size !== 1 || !spansByStep.has(step)) return undefined;
+    return [...spansByStep.get(step)!.values()].flat();
   }
 
   /** The rows of shards that positions are, in their order; undefined if some belong to none. */
-  segments(spans: readonly Span[]): Segment[] | undefined {
+  findSegments(spans: readonly Span[]): Segment[] | undefined {
     const segments: Segment[] = [];
     for (const { start, length, step } of spans) {
       let [position, remaining] = [start, length];
       while (remaining > 0) {
-        const shardSpan = this.#find(position);
+        const shardSpan = this.#findSpan(position);
         if (!shardSpan) return undefined;
         const row = (position - shardSpan.start) / shardSpan.step;
         // Rows of one step go on together; others are looked up one by one.
         const count = step === shardSpan.step ? Math.min(remaining, shardSpan.length - row) : 1;
         const last = segments.at(-1);
-        const first = shardSpan.row + row;
+        const first = shardSpan.firstRow + row;
         if (last?.shard === shardSpan.shard && last.first + last.count === first) {
           segments[segments.length - 1] = { ...last, count: last.count + count };
         } else segments.push({ shard: shardSpan.shard, first, count });
@@ -70,37 +70,37 @@ export class Shards {
   }
 
   /** The positions of some rows of a shard, in order. */
-  positions({ shard, first, count }: Segment): Span[] {
+  segmentSpans({ shard, first, count }: Segment): Span[] {
     const spans: Span[] = [];
     let row = 0;
     for (const { start, length, step } of this.spans(shard)) {
-      const from = Math.max(first, row);
+      const firstRow = Math.max(first, row);
       const end = Math.min(first + count, row + length);
-      if (from < end) spans.push({ start: start + (from - row) * step, length: end - from, step });
+      if (firstRow < end) spans.push({ start: start + (firstRow - row) * step, length: end - firstRow, step });
       row += length;
     }
     return spans;
   }
 
-  #find(position: number): ShardSpan | undefined {
-    for (const [step, byRemainder] of this.#index()) {
-      const pieces = byRemainder.get(position % step);
-      if (!pieces) continue;
-      let [low, high] = [0, pieces.length];
+  #findSpan(position: number): ShardSpan | undefined {
+    for (const [step, spansByRemainder] of this.#indexSpans()) {
+      const spans = spansByRemainder.get(position % step);
+      if (!spans) continue;
+      let [low, high] = [0, spans.length];
       while (high - low > 1) {
         const middle = (low + high) >> 1;
-        if (pieces[middle]!.start <= position) low = middle;
+        if (spans[middle]!.start <= position) low = middle;
         else high = middle;
       }
-      const { start, length } = pieces[low]!;
-      if (start <= position && position <= start + (length - 1) * step) return pieces[low];
+      const { start, length } = spans[low]!;
+      if (start <= position && position <= start + (length - 1) * step) return spans[low];
     }
     return undefined;
   }
 
-  #index(): Map<number, Map<number, ShardSpan[]>> {
+  #indexSpans(): Map<number, Map<number, ShardSpan[]>> {
     if (this.#spansByStep) return this.#spansByStep;
-    const pieces = new Map<number, Map<number, ShardSpan[]>>();
+    const spansByStep = new Map<number, Map<number, ShardSpan[]>>();
     for (let shard = 0; shard < this.count; shard++) {
       let row = 0;
       for (const span of this.spans(shard)) {
@@ -108,17 +108,22 @@ export class Shards {
         // A step of a single position is any.
         const step = length > 1 ? span.step : 1;
         if (length > 0) {
-          const byRemainder = getOrCreate(pieces, step, () => new Map<number, ShardSpan[]>());
-          getOrCreate(byRemainder, span.start % step, (): ShardSpan[] => []).push({ ...span, step, shard, row });
+          const spansByRemainder = getOrCreate(spansByStep, step, () => new Map<number, ShardSpan[]>());
+          getOrCreate(spansByRemainder, span.start % step, (): ShardSpan[] => []).push({
+            ...span,
+            step,
+            shard,
+            firstRow: row,
+          });
         }
         row += length;
       }
     }
-    for (const byRemainder of pieces.values()) {
-      for (const list of byRemainder.values()) list.sort((a, b) => a.start - b.start);
+    for (const spansByRemainder of spansByStep.values()) {
+      for (const list of spansByRemainder.values()) list.sort((a, b) => a.start - b.start);
     }
-    this.#spansByStep = pieces;
-    return pieces;
+    this.#spansByStep = spansByStep;
+    return spansByStep;
   }
 }
 

@@ -88,9 +88,9 @@ export class Translations {
   representatives(): number[] {
     let representatives = [0];
     for (const { stride, length, step } of this.digits) {
-      const values = Math.min(length, step);
+      const numValues = Math.min(length, step);
       representatives = representatives.flatMap((rank) =>
-        Array.from({ length: values }, (_, value) => rank + value * stride),
+        Array.from({ length: numValues }, (_, value) => rank + value * stride),
       );
     }
     return representatives.toSorted((a, b) => a - b);
@@ -167,10 +167,10 @@ export class GroupAction {
   /** Where a translation takes a number. */
   apply(translation: number, index: number): number {
     let translated = index;
-    for (const { meshStride: rank, groupStride: own, length } of this.#digits) {
-      const shift = Math.floor(translation / rank) % length;
-      const value = Math.floor(index / own) % length;
-      translated += (value + shift < length ? shift : shift - length) * own;
+    for (const { meshStride, groupStride, length } of this.#digits) {
+      const shift = Math.floor(translation / meshStride) % length;
+      const value = Math.floor(index / groupStride) % length;
+      translated += (value + shift < length ? shift : shift - length) * groupStride;
     }
     return translated;
   }

@@ -11,12 +11,12 @@ const MAX_CPUS = 8192;
  */
 export async function availableCores(contexts: readonly Context[]): Promise<number> {
   const ownCpus = allowedCpus();
-  const counts = await Promise.all(contexts.map((ctx) => countUnion(ctx, ownCpus)));
+  const cpuCounts = await Promise.all(contexts.map((ctx) => countCpuUnion(ctx, ownCpus)));
   // A quota of the control group limits what a process may use of its cores.
-  return ownCpus.length > 0 ? (availableParallelism() * counts[0]!) / ownCpus.length : availableParallelism();
+  return ownCpus.length > 0 ? (availableParallelism() * cpuCounts[0]!) / ownCpus.length : availableParallelism();
 }
 
-async function countUnion(ctx: Context, cpus: readonly number[]): Promise<number> {
+async function countCpuUnion(ctx: Context, cpus: readonly number[]): Promise<number> {
   const bits = new Float32Array(MAX_CPUS);
   for (const cpu of cpus) bits[cpu] = 1;
   using union = fromArray(ctx, bits, [MAX_CPUS]);

@@ -20,12 +20,12 @@ import { profiles } from "./profiles.ts";
 
 /** An array of one or more, each of which a kind accepts. */
 function nonEmptyArray<Value, const S extends OptionSettings<readonly NoInfer<Value>[]>>(
-  kind: Option<Value>,
+  elementOption: Option<Value>,
   optionSettings?: S,
 ): Option<readonly Value[], PresenceOf<S>> {
-  const arrayOption = option.array(kind);
+  const arrayOption = option.array(elementOption);
   const accepts = (value: unknown): value is readonly Value[] => arrayOption.accepts(value) && value.length > 0;
-  return option.custom(`a non-empty array, each element ${kind.expected}`, accepts, optionSettings);
+  return option.custom(`a non-empty array, each element ${elementOption.expected}`, accepts, optionSettings);
 }
 
 export const calibrateOptions = defineOptions("calibrate", {
@@ -48,7 +48,7 @@ export const calibrateOptions = defineOptions("calibrate", {
 export type CalibrateOptions = OptionsOf<typeof calibrateOptions>;
 
 const KIB = 2 ** 10;
-const CALIBRATION_HEADS = 4;
+const NUM_CALIBRATION_HEADS = 4;
 const HEAD_DIM = 64;
 
 /**
@@ -89,27 +89,29 @@ const tileShapes = [
 export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const { contexts, name, dtypes, headDims, repetitions, threads, cores } = calibrateOptions.parse(options);
   for (const ctx of contexts) checkContext("calibrate: contexts", ctx);
-  const [first] = contexts as readonly [Context, ...Context[]];
+  const [firstContext] = contexts as readonly [Context, ...Context[]];
   // As many ranks as this machine has cores for.
-  const perNode = (cores ?? (await availableCores(contexts))) / threads;
-  const concurrentRanks = Math.max(1, Math.min(first.size, Math.floor(perNode)));
-  const measured: MeasuredRanks = { contexts, repetitions, concurrentRanks };
-  const copies = fitBytes(await timeCopies(measured, [8 * KIB, 1024 * KIB, 8192 * KIB]));
-  const speeds = await measureAttention(measured, { dtypes, headDims, launch: copies.latency });
+  const coresPerNode = (cores ?? (await availableCores(contexts))) / threads;
+  const concurrentRanks = Math.max(1, Math.min(firstContext.size, Math.floor(coresPerNode)));
+  const measuredRanks: MeasuredRanks = { contexts, repetitions, concurrentRanks };
+  const copySpeed = fitBytes(await timeCopies(measuredRanks, [8 * KIB, 1024 * KIB, 8192 * KIB]));
+  const speeds = await measureAttention(measuredRanks, { dtypes, headDims, launch: copySpeed.latency });
   const defaultProfile = profiles["cpu-local"];
-  const link = first.size > 1 ? await measureLink(measured, perNode) : defaultProfile.links["intra-node"];
-  const lockstep = first.size > 1 ? await measureLockstep(measured, { perNode, link, dtype: dtypes[0]! }) : {};
+  const link =
+    firstContext.size > 1 ? await measureLink(measuredRanks, coresPerNode) : defaultProfile.links["intra-node"];
+  const lockstepCosts =
+    firstContext.size > 1 ? await measureLockstep(measuredRanks, { coresPerNode, link, dtype: dtypes[0]! }) : {};
   const profile: Profile = {
     ...defaultProfile,
     name,
-    ranksPerNode: first.size,
-    kernels: { ...defaultProfile.kernels, launch: copies.latency, bandwidth: copies.bandwidth, ...speeds },
+    ranksPerNode: firstContext.size,
+    kernels: { ...defaultProfile.kernels, launch: copySpeed.latency, bandwidth: copySpeed.bandwidth, ...speeds },
     links: { ...defaultProfile.links, "intra-node": link },
-    ...(await timeHost(measured)),
-    cores: { perNode, ...lockstep },
+    ...(await timeHost(measuredRanks)),
+    cores: { perNode: coresPerNode, ...lockstepCosts },
   };
-  const shape = { dtype: dtypes[0]!, headDim: headDims[0]!, numHeads: CALIBRATION_HEADS };
-  const correctedProfile = first.size > 1 ? await fitStepOverheads(measured, profile, shape) : profile;
+  const shape = { dtype: dtypes[0]!, headDim: headDims[0]!, numHeads: NUM_CALIBRATION_HEADS };
+  const correctedProfile = firstContext.size > 1 ? await fitStepOverheads(measuredRanks, profile, shape) : profile;
   return await broadcastProfile(contexts, correctedProfile);
 }
 
@@ -120,27 +122,29 @@ interface KernelCases {
 }
 
 async function measureAttention(
-  measured: MeasuredRanks,
+  measuredRanks: MeasuredRanks,
   { dtypes, headDims, launch }: KernelCases,
 ): Promise<Pick<KernelSpeeds, "attend" | "attendBackward">> {
-  const kinds = dtypes.flatMap((dtype) => (["attend", "attendBackward"] as const).map((kind) => ({ dtype, kind })));
-  const tiles = kinds.flatMap(({ dtype, kind }) =>
+  const kernelCases = dtypes.flatMap((dtype) =>
+    (["attend", "attendBackward"] as const).map((kind) => ({ dtype, kind })),
+  );
+  const tiles = kernelCases.flatMap(({ dtype, kind }) =>
     headDims.flatMap((headDim) =>
-      tileShapes.map(([rows, keys]) => ({ dtype, kind, numHeads: CALIBRATION_HEADS, rows, keys, headDim })),
+      tileShapes.map(([rows, keys]) => ({ dtype, kind, numHeads: NUM_CALIBRATION_HEADS, rows, keys, headDim })),
     ),
   );
   // How much is lost to interleaved heads depends on how many there are; of four, rows are far enough apart.
-  const squareTile = { numHeads: CALIBRATION_HEADS, rows: 1024, keys: 1024, headDim: headDims[0]! };
-  const samples = await timeTiles(measured, tiles);
+  const squareTile = { numHeads: NUM_CALIBRATION_HEADS, rows: 1024, keys: 1024, headDim: headDims[0]! };
+  const samples = await timeTiles(measuredRanks, tiles);
   const interleaving = await timeInterleaving(
-    measured,
-    kinds.map((kind) => ({ ...kind, ...squareTile })),
+    measuredRanks,
+    kernelCases.map((kind) => ({ ...kind, ...squareTile })),
   );
   const speeds = { attend: {}, attendBackward: {} } as Record<
     "attend" | "attendBackward",
     Record<string, AttentionSpeed>
   >;
-  for (const [i, { dtype, kind }] of kinds.entries()) {
+  for (const [i, { dtype, kind }] of kernelCases.entries()) {
     const matchingSamples = samples.filter((_, j) => tiles[j]!.dtype === dtype && tiles[j]!.kind === kind);
     const fittedSpeed = fitAttention(matchingSamples, kind === "attend" ? 4 : 10, launch);
     speeds[kind][dtype] = { ...fittedSpeed, interleaved: Math.max(1, interleaving[i]!) };
@@ -149,31 +153,31 @@ async function measureAttention(
 }
 
 /** In an exchange a rank's thread sends and receives, in turns, and shares the cores with those of all others. */
-async function measureLink(measured: MeasuredRanks, perNode: number): Promise<Link> {
-  const samples = await timeExchanges(measured, [64, 64 * KIB, 512 * KIB, 2048 * KIB]);
-  const coreShare = Math.min(1, perNode / measured.contexts[0]!.size);
+async function measureLink(measuredRanks: MeasuredRanks, coresPerNode: number): Promise<Link> {
+  const samples = await timeExchanges(measuredRanks, [64, 64 * KIB, 512 * KIB, 2048 * KIB]);
+  const coreShare = Math.min(1, coresPerNode / measuredRanks.contexts[0]!.size);
   const { latency, bandwidth } = fitBytes(samples.map(({ bytes, seconds }) => ({ bytes: 2 * bytes, seconds })));
   return { latency, bandwidth: bandwidth / coreShare, sharedBy: 1, duplex: false };
 }
 
 interface LockstepCases {
-  readonly perNode: number;
+  readonly coresPerNode: number;
   readonly link: Link;
   readonly dtype: DType;
 }
 
 /** What is lost where ranks wait for each other, beyond what the work itself takes on the cores that they share. */
 async function measureLockstep(
-  measured: MeasuredRanks,
-  { perNode, link, dtype }: LockstepCases,
+  measuredRanks: MeasuredRanks,
+  { coresPerNode: perNode, link, dtype }: LockstepCases,
 ): Promise<Pick<SharedCores, "efficiency" | "wait">> {
   const tiles = [256, 512, 1024].map((length) => ({
-    ...{ kind: "attend" as const, dtype, numHeads: CALIBRATION_HEADS, headDim: HEAD_DIM },
+    ...{ kind: "attend" as const, dtype, numHeads: NUM_CALIBRATION_HEADS, headDim: HEAD_DIM },
     ...{ rows: length, keys: length },
   }));
-  const samples = await timeLockstep(measured, tiles);
-  const ranksPerCore = measured.contexts[0]!.size / perNode;
-  const workSeconds = samples.map(({ kernel, bytes }) => {
+  const samples = await timeLockstep(measuredRanks, tiles);
+  const ranksPerCore = measuredRanks.contexts[0]!.size / perNode;
+  const workSeconds = samples.map(({ kernelSeconds: kernel, bytes }) => {
     const messageSeconds = (2 * bytes) / link.bandwidth;
     // With cores to spare a message moves beside the kernel.
     return ranksPerCore < 1 ? Math.max(kernel, messageSeconds) : ranksPerCore * (kernel + messageSeconds);

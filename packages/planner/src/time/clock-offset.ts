@@ -81,20 +81,24 @@ async function measureOffset(ctx: Context, { rounds, now }: ClockRounds): Promis
   return bestOffset;
 }
 
-async function replyToRounds(ctx: Context, to: number, { rounds, now }: ClockRounds): Promise<void> {
+async function replyToRounds(ctx: Context, peer: number, { rounds, now }: ClockRounds): Promise<void> {
   using request = fromArray(ctx, [0], [1]);
   for (let round = 0; round < rounds; round++) {
-    ctx.world.sendRecv([{ tensor: request, from: to }]).wait();
+    ctx.world.sendRecv([{ tensor: request, from: peer }]).wait();
     await request.read();
     using time = fromArray(ctx, splitNumber(now()), [3]);
-    ctx.world.sendRecv([{ tensor: time, to }]).wait();
+    ctx.world.sendRecv([{ tensor: time, to: peer }]).wait();
   }
 }
 
 async function broadcastOffset(ctx: Context, { offset, error }: ClockOffset, root: number): Promise<ClockOffset> {
-  using encoded = fromArray(ctx, [...splitNumber(offset), ...splitNumber(Number.isFinite(error) ? error : 0)], [6]);
-  ctx.world.broadcast(encoded, root).wait();
-  const values = await encoded.read();
+  using encodedOffset = fromArray(
+    ctx,
+    [...splitNumber(offset), ...splitNumber(Number.isFinite(error) ? error : 0)],
+    [6],
+  );
+  ctx.world.broadcast(encodedOffset, root).wait();
+  const values = await encodedOffset.read();
   return { offset: joinNumber(values.subarray(0, 3)), error: joinNumber(values.subarray(3)) };
 }
 

@@ -15,7 +15,7 @@ export interface CollectiveArguments {
 
 /** Bytes that move to a world rank, in one stretch. */
 export interface PeerTransfer {
-  readonly to: number;
+  readonly peerRank: number;
   readonly bytes: number;
 }
 
@@ -46,7 +46,7 @@ export function collectiveTraffic(
   const transfers: PeerTransfer[] = [];
   for (let peer = 0; peer < n; peer++) {
     const bytes = peer === rank ? 0 : directBytes(collective, rank, peer, n);
-    if (bytes > 0) transfers.push({ to: ranks[peer]!, bytes });
+    if (bytes > 0) transfers.push({ peerRank: ranks[peer]!, bytes });
   }
   return { transfers, steps: op === "allReduce" ? 2 : 1 };
 }
@@ -78,14 +78,14 @@ function ringTransfer(
   { op, root, counts, size, elementBytes }: CollectiveArguments,
 ): PeerTransfer {
   const n = ranks.length;
-  const next = (rank + 1) % n;
-  const to = ranks[next]!;
-  if (op === "broadcast") return { to, bytes: next === root ? 0 : size * elementBytes };
-  if (op === "allReduce") return { to, bytes: ((2 * (n - 1)) / n) * size * elementBytes };
+  const nextIndex = (rank + 1) % n;
+  const nextRank = ranks[nextIndex]!;
+  if (op === "broadcast") return { peerRank: nextRank, bytes: nextIndex === root ? 0 : size * elementBytes };
+  if (op === "allReduce") return { peerRank: nextRank, bytes: ((2 * (n - 1)) / n) * size * elementBytes };
   const total = counts.reduce((sum, count) => sum + count, 0);
   // A gathered share is not sent on by the rank before its owner; a scattered one is not by its owner.
-  const skippedCount = op === "allGather" ? counts[next]! : counts[rank]!;
-  return { to, bytes: (total - skippedCount) * elementBytes };
+  const skippedCount = op === "allGather" ? counts[nextIndex]! : counts[rank]!;
+  return { peerRank: nextRank, bytes: (total - skippedCount) * elementBytes };
 }
 
 /** Seconds of the longest latency among the links that a collective uses. */

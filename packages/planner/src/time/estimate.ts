@@ -42,7 +42,7 @@ export function estimate(options: RecordOptions, profile: Profile, ranks?: reado
   const kernelTimes = new KernelTimes(parsedProfile, record.interned);
   const context = { profile: parsedProfile, times: kernelTimes, record, rates: sharedRates(parsedProfile, size) };
   const allRankTimes = record.ranks.map((recordedRank) => rankTimes(recordedRank, context));
-  const maxOverRanks = (of: (timesOfRank: RankTimes) => number): number => Math.max(...allRankTimes.map(of));
+  const maxOverRanks = (select: (timesOfRank: RankTimes) => number): number => Math.max(...allRankTimes.map(select));
   return {
     seconds: maxOverRanks(({ seconds }) => seconds),
     forwardSeconds: maxOverRanks(({ forward }) => forward),
@@ -100,10 +100,13 @@ function rankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes 
       collectiveEnds.set(event.arg(0), end);
       lastTransferEnd = Math.max(lastTransferEnd, end);
     } else {
-      const work = times.seconds(event, tape);
-      const overlappedSeconds = Math.min(work / rates.overlappedRate, Math.max(0, lastTransferEnd - totals.seconds));
+      const kernelSeconds = times.seconds(event, tape);
+      const overlappedSeconds = Math.min(
+        kernelSeconds / rates.overlappedRate,
+        Math.max(0, lastTransferEnd - totals.seconds),
+      );
       const elapsedSeconds =
-        overlappedSeconds + (work - overlappedSeconds * rates.overlappedRate) / rates.exclusiveRate;
+        overlappedSeconds + (kernelSeconds - overlappedSeconds * rates.overlappedRate) / rates.exclusiveRate;
       totals.compute += elapsedSeconds;
       totals.seconds += elapsedSeconds;
     }
@@ -115,7 +118,7 @@ function rankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes 
 interface KernelRates {
   readonly exclusiveRate: number;
   readonly overlappedRate: number;
-  readonly transfer: number;
+  readonly transferRate: number;
 }
 
 function sharedRates({ cores, communicationTax, ranksPerNode }: Profile, size: number): KernelRates {
@@ -124,7 +127,7 @@ function sharedRates({ cores, communicationTax, ranksPerNode }: Profile, size: n
   return {
     exclusiveRate: coreShare(ranksPerHost),
     overlappedRate: (1 - communicationTax) * coreShare(2 * ranksPerHost),
-    transfer: coreShare(2 * ranksPerHost),
+    transferRate: coreShare(2 * ranksPerHost),
   };
 }
 
@@ -135,7 +138,7 @@ function transferSeconds(event: TapeReader, tape: RankRecord, { profile, rates, 
     const { sent, received, messages } = bytes[kind];
     if (messages === 0) continue;
     const { latency, bandwidth, duplex, sharedBy } = profile.links[kind];
-    const speed = (bandwidth * rates.transfer) / Math.min(sharedBy, profile.ranksPerNode);
+    const speed = (bandwidth * rates.transferRate) / Math.min(sharedBy, profile.ranksPerNode);
     seconds = Math.max(seconds, latency + (duplex ? Math.max(sent, received) : sent + received) / speed);
   }
   return seconds;
@@ -155,21 +158,21 @@ function linkBytes(
     "intra-node": createLinkTotals(),
     "inter-node": createLinkTotals(),
   };
-  const size = (view: number): number => (view < 0 ? 0 : viewBytes[view]!);
+  const viewSize = (view: number): number => (view < 0 ? 0 : viewBytes[view]!);
   if (isBatch(event.op)) {
     for (let i = 3; i < event.count; i += 3) {
       const linkTotals = bytes[linkClass(profile, rank, event.arg(i))];
       linkTotals.messages++;
-      if (event.arg(i + 1) === 1) linkTotals.sent += size(event.arg(i + 2));
-      else linkTotals.received += size(event.arg(i + 2));
+      if (event.arg(i + 1) === 1) linkTotals.sent += viewSize(event.arg(i + 2));
+      else linkTotals.received += viewSize(event.arg(i + 2));
     }
     return bytes;
   }
   const { ranks } = record.groups[event.arg(1)]!;
   const crossesNodes = ranks.some((other) => linkClass(profile, rank, other) === "inter-node");
-  const tally = bytes[crossesNodes ? "inter-node" : "intra-node"];
-  tally.messages = 1;
-  tally.sent = size(event.arg(5));
-  tally.received = size(event.arg(4));
+  const groupTotals = bytes[crossesNodes ? "inter-node" : "intra-node"];
+  groupTotals.messages = 1;
+  groupTotals.sent = viewSize(event.arg(5));
+  groupTotals.received = viewSize(event.arg(4));
   return bytes;
 }

@@ -24,7 +24,7 @@ export function fitAttention(
   operations: number,
   launchSeconds: number,
 ): AttentionSpeed {
-  const sizes = new Set(samples.map(({ headDim }) => headDim));
+  const headDims = new Set(samples.map(({ headDim }) => headDim));
   const fitWithHalfDim = (halfDim: number): LinearFit => {
     const rows = samples.map(({ numHeads, rows: r, keys, headDim }) => {
       const flopsPerPair = operations * (headDim + halfDim) * numHeads;
@@ -36,7 +36,7 @@ export function fitAttention(
       samples.map(({ seconds }) => seconds),
     );
   };
-  const halfDim = sizes.size > 1 ? minimize((x) => fitWithHalfDim(x).error, [0, 4 * Math.max(...sizes)]) : 0;
+  const halfDim = headDims.size > 1 ? minimize((x) => fitWithHalfDim(x).error, [0, 4 * Math.max(...headDims)]) : 0;
   const [pairFactor, rowFactor, keyFactor] = fitWithHalfDim(halfDim).factors as [number, number, number];
   if (pairFactor === 0) {
     const flopsPerSecond = samples.map(
@@ -78,8 +78,8 @@ export function leastSquares(
   const targets = values.map((value, i) => value / scales[i]!);
   let usedColumns = weightedRows[0]!.map((_, column) => column);
   for (;;) {
-    const columns = weightedRows.map((row) => usedColumns.map((column) => row[column]!));
-    const solution = solveLeastSquares(columns, targets);
+    const restrictedRows = weightedRows.map((row) => usedColumns.map((column) => row[column]!));
+    const solution = solveLeastSquares(restrictedRows, targets);
     const minIndex = solution.reduce((min, x, i) => (x < solution[min]! ? i : min), 0);
     if (solution[minIndex]! < 0 && usedColumns.length > 1) {
       usedColumns = usedColumns.filter((_, i) => i !== minIndex);
@@ -103,7 +103,7 @@ function solveLeastSquares(a: readonly (readonly number[])[], b: readonly number
     scaledRows.reduce((sum, row, k) => sum + row[i]! * b[k]!, 0),
   ]);
   for (let i = 0; i < n; i++) {
-    const pivotIndex = system.findIndex((row, j) => j >= i && Math.abs(row[i]!) === pivotRow(system, i));
+    const pivotIndex = system.findIndex((row, j) => j >= i && Math.abs(row[i]!) === maxAbsValue(system, i));
     [system[i], system[pivotIndex]] = [system[pivotIndex]!, system[i]!];
     const pivotValues = system[i]!;
     for (const [j, row] of system.entries()) {
@@ -115,7 +115,7 @@ function solveLeastSquares(a: readonly (readonly number[])[], b: readonly number
   return system.map((row, i) => (row[i] === 0 ? 0 : row[n]! / row[i]!) / scale[i]!);
 }
 
-function pivotRow(system: readonly (readonly number[])[], column: number): number {
+function maxAbsValue(system: readonly (readonly number[])[], column: number): number {
   return system.slice(column).reduce((max, row) => Math.max(max, Math.abs(row[column]!)), 0);
 }
 

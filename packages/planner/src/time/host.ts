@@ -16,34 +16,40 @@ export class HostThread {
   readonly #machine: MachineSimulator;
   readonly #rank: number;
   readonly #secondsPerOperation: number;
-  readonly #operations: number;
-  #work: Activity | undefined;
+  readonly #numOperations: number;
+  #activity: Activity | undefined;
   /** Seconds of work that follow the stretch under way. */
   #remainingSeconds = 0;
 
   // oxlint-disable-next-line max-params -- where, whose, and how much of what
-  constructor(machine: MachineSimulator, rank: number, operations: number, { stepOverhead = 0, enqueue }: HostCosts) {
+  constructor(
+    machine: MachineSimulator,
+    rank: number,
+    numOperations: number,
+    { stepOverhead = 0, enqueue }: HostCosts,
+  ) {
     this.#machine = machine;
     this.#rank = rank;
-    this.#operations = operations;
+    this.#numOperations = numOperations;
     this.#secondsPerOperation = enqueue;
-    const seconds = stepOverhead + operations * enqueue;
-    if (seconds > 0) this.#work = machine.host(rank, seconds, this);
+    const seconds = stepOverhead + numOperations * enqueue;
+    if (seconds > 0) this.#activity = machine.startHostWork(rank, seconds, this);
   }
 
   /** Whether an operation, counted from 1, is enqueued; if not, the stretch under way ends when it is. */
   hasEnqueued(operation: number): boolean {
-    if (!this.#work) return true;
-    const laterSeconds = (this.#operations - operation) * this.#secondsPerOperation;
-    if (this.#machine.remainingSeconds(this.#work) + this.#remainingSeconds <= laterSeconds) return true;
-    this.#machine.truncate(this.#work, laterSeconds - this.#remainingSeconds);
+    if (!this.#activity) return true;
+    const laterSeconds = (this.#numOperations - operation) * this.#secondsPerOperation;
+    if (this.#machine.remainingSeconds(this.#activity) + this.#remainingSeconds <= laterSeconds) return true;
+    this.#machine.truncate(this.#activity, laterSeconds - this.#remainingSeconds);
     this.#remainingSeconds = laterSeconds;
     return false;
   }
 
   /** A stretch is over. */
   onActivityDone(): void {
-    this.#work = this.#remainingSeconds > 0 ? this.#machine.host(this.#rank, this.#remainingSeconds, this) : undefined;
+    this.#activity =
+      this.#remainingSeconds > 0 ? this.#machine.startHostWork(this.#rank, this.#remainingSeconds, this) : undefined;
     this.#remainingSeconds = 0;
   }
 }
@@ -55,8 +61,8 @@ export function isEnqueuedOp(op: TapeOp): boolean {
 
 /** What a rank's host enqueues until the end. */
 export function countOperations({ tape }: RecordedRank): number {
-  let operations = 0;
+  let numOperations = 0;
   const event = tape.read();
-  while (event.next()) if (isEnqueuedOp(event.op)) operations++;
-  return operations;
+  while (event.next()) if (isEnqueuedOp(event.op)) numOperations++;
+  return numOperations;
 }

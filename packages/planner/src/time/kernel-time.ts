@@ -27,7 +27,7 @@ export function attentionSeconds(
   { dtype, headDim, pairs, rows, keys, numHeads, interleaved = false }: AttentionWork,
 ): number {
   if (pairs === 0 || numHeads === 0) return kernels.launch;
-  const speed = kernels[kind][dtype] ?? missingSpeed(kernels, kind, dtype);
+  const speed = kernels[kind][dtype] ?? throwMissingSpeed(kernels, kind, dtype);
   const { halfRows, halfKeys, halfDim } = speed;
   const flopsPerPair = (kind === "attend" ? 4 : 10) * (headDim + halfDim);
   const flops = flopsPerPair * numHeads * (pairs + halfKeys * rows + halfRows * keys);
@@ -42,7 +42,7 @@ function waveUtilization({ waves }: KernelSpeeds, numHeads: number, rows: number
   return blocks / (Math.ceil(blocks / waves.units) * waves.units);
 }
 
-function missingSpeed(kernels: KernelSpeeds, kind: "attend" | "attendBackward", dtype: DType): AttentionSpeed {
+function throwMissingSpeed(kernels: KernelSpeeds, kind: "attend" | "attendBackward", dtype: DType): AttentionSpeed {
   throw new OptionError({
     where: `profile: kernels.${kind}`,
     expected: dtype,
@@ -65,12 +65,12 @@ export class KernelTimes {
 
   seconds(event: TapeReader, { views, viewBytes }: RankRecord): number {
     const { kernels } = this.#profile;
-    const view = (i: number): View => views[event.arg(i)]!;
+    const getView = (i: number): View => views[event.arg(i)]!;
     switch (event.op) {
       case "attend":
-        return this.#attention(event, "attend", { q: view(2), k: view(3), v: view(4) }, 5);
+        return this.#attentionSeconds(event, "attend", { q: getView(2), k: getView(3), v: getView(4) }, 5);
       case "attendBackward":
-        return this.#attention(event, "attendBackward", { q: view(3), k: view(7), v: view(8) }, 9);
+        return this.#attentionSeconds(event, "attendBackward", { q: getView(3), k: getView(7), v: getView(8) }, 9);
       case "fill":
         return kernels.launch + viewBytes[event.arg(0)]! / kernels.bandwidth;
       case "compute":
@@ -84,19 +84,23 @@ export class KernelTimes {
   }
 
   // oxlint-disable-next-line max-params -- the event, and where its parts lie
-  #attention(
+  #attentionSeconds(
     event: TapeReader,
     kind: "attend" | "attendBackward",
     { q, k, v }: Readonly<Record<"q" | "k" | "v", View>>,
-    first: number,
+    firstArgument: number,
   ): number {
-    const [batch, numHeads, rows, size] = q.layout.box.sizes as [number, number, number, number];
-    const valueSize = v.layout.box.sizes[3]!;
+    const [batch, numHeads, rows, queryDim] = q.layout.box.sizes as [number, number, number, number];
+    const valueDim = v.layout.box.sizes[3]!;
     // Of the products two have the size of keys and values in turn; backward three that of keys, and two that of values.
-    const headDim = kind === "attend" ? (size + valueSize) / 2 : (3 * size + 2 * valueSize) / 5;
-    const pairs = this.#pairCounts.count(event.arg(first), event.arg(first + 1), event.arg(first + 2));
+    const headDim = kind === "attend" ? (queryDim + valueDim) / 2 : (3 * queryDim + 2 * valueDim) / 5;
+    const pairs = this.#pairCounts.count(
+      event.arg(firstArgument),
+      event.arg(firstArgument + 1),
+      event.arg(firstArgument + 2),
+    );
     const { sizes, strides } = k.layout.box;
-    const interleaved = strides[2]! > size;
+    const interleaved = strides[2]! > queryDim;
     const work = { dtype: q.dtype, headDim, pairs, rows, keys: sizes[2]!, numHeads: batch * numHeads, interleaved };
     return attentionSeconds(this.#profile.kernels, kind, work);
   }

@@ -37,7 +37,7 @@ export function exchangedBytes({ tokens, numHeads, headDim }: StepShape): number
 export class LocalSteps implements Disposable {
   readonly #ctx: Context;
   readonly #attentionCalls: number;
-  readonly #rows: Layout;
+  readonly #layout: Layout;
   readonly #inputs: readonly [Tensor, Tensor, Tensor];
   readonly #dOut: Tensor;
   readonly #sendBuffer: Tensor;
@@ -47,10 +47,10 @@ export class LocalSteps implements Disposable {
     const { tokens, numHeads, headDim, dtype, attentionCalls } = shape;
     this.#ctx = ctx;
     this.#attentionCalls = attentionCalls;
-    this.#rows = layoutOf({ mesh: {}, axes: [], placement: contiguous(), length: tokens });
-    const draw = (): Tensor => randn(ctx, [1, numHeads, tokens, headDim], { dtype });
-    this.#inputs = [draw(), draw(), draw()];
-    this.#dOut = draw();
+    this.#layout = layoutOf({ mesh: {}, axes: [], placement: contiguous(), length: tokens });
+    const createRandom = (): Tensor => randn(ctx, [1, numHeads, tokens, headDim], { dtype });
+    this.#inputs = [createRandom(), createRandom(), createRandom()];
+    this.#dOut = createRandom();
     for (const input of this.#inputs) input.requiresGrad = true;
     const elements = exchangedBytes(shape) / 4;
     this.#sendBuffer = full(ctx, [elements], 0);
@@ -58,17 +58,17 @@ export class LocalSteps implements Disposable {
   }
 
   /** Takes a step without exchanges. Milliseconds in which the host enqueues it, and for which it lasts longer than its operations. */
-  async runAlone(): Promise<{ readonly enqueueMs: number; readonly outsideMs: number }> {
+  async runAlone(): Promise<{ readonly enqueueMs: number; readonly overheadMs: number }> {
     const ctx = this.#ctx;
     ctx.startTrace();
     const begin = performance.now();
     const outputs = this.#enqueue(() => {});
-    const enqueue = performance.now() - begin;
+    const enqueueMs = performance.now() - begin;
     await ctx.device.stream.synchronize();
     this.#release(outputs);
     const elapsedMs = performance.now() - begin;
     const { start, end } = eventSpan(await ctx.stopTrace());
-    return { enqueueMs: enqueue, outsideMs: elapsedMs - (end - start) / 1e6 };
+    return { enqueueMs, overheadMs: elapsedMs - (end - start) / 1e6 };
   }
 
   /** From the first operation of several steps to the last; a rank waits for its left neighbour at each attention. */
@@ -85,7 +85,7 @@ export class LocalSteps implements Disposable {
   }
 
   #enqueue(exchange: () => void): readonly Tensor[] {
-    const options = { backend: local(), mask: masks.full(), queries: this.#rows, keys: this.#rows };
+    const options = { backend: local(), mask: masks.full(), queries: this.#layout, keys: this.#layout };
     return Array.from({ length: this.#attentionCalls }, () => {
       exchange();
       const out = attention(this.#ctx, ...this.#inputs, options);

@@ -32,7 +32,7 @@ export class Activity implements Task {
   endTime = 0;
   queueIndex = -1;
   /** Seconds alone, or bytes, still to do at the time `updateTime`. */
-  remaining = 0;
+  remainingWork = 0;
   rate = 0;
   updateTime = 0;
   isRunning = false;
@@ -56,8 +56,8 @@ export class Activity implements Task {
 
 /** What a message is. The link distinguishes ranks that are of one class, and so have one number. */
 export interface Message {
-  readonly from: number;
-  readonly to: number;
+  readonly senderIndex: number;
+  readonly receiverIndex: number;
   readonly link: LinkClass;
   readonly bytes: number;
   readonly owner: unknown;
@@ -87,129 +87,131 @@ export class MachineSimulator {
   /** `ranks`: those of whole nodes, or all there are. */
   constructor(profile: Profile, ranks: number) {
     this.#profile = profile;
-    const nodes = Math.ceil(ranks / profile.ranksPerNode);
+    const numNodes = Math.ceil(ranks / profile.ranksPerNode);
     const idleNode = { transferCount: 0, kernelCount: 0, messageRate: 1, kernelRate: 1, isChanged: false };
-    this.#nodes = Array.from({ length: nodes }, () => ({ ...idleNode, activities: new Set<Activity>() }));
+    this.#nodes = Array.from({ length: numNodes }, () => ({ ...idleNode, activities: new Set<Activity>() }));
     this.#ports = createPorts(profile, ranks);
     this.#activeTransfers = new Int32Array(ranks);
     this.#kernels = Array.from({ length: ranks }, (_, rank) => new Activity("compute", rank, rank, undefined));
   }
 
   /** Runs a kernel that takes `seconds` alone; the rank must not run another. */
-  compute(rank: number, seconds: number): void {
+  startKernel(rank: number, seconds: number): void {
     this.#runActivity(this.#kernels[rank]!, seconds);
   }
 
   /** Keeps a rank's host busy for `seconds`, if it has a core to itself. */
-  host(rank: number, seconds: number, owner: unknown): Activity {
-    const work = new Activity("host", rank, rank, owner);
-    this.#runActivity(work, seconds);
-    return work;
+  startHostWork(rank: number, seconds: number, owner: unknown): Activity {
+    const activity = new Activity("host", rank, rank, owner);
+    this.#runActivity(activity, seconds);
+    return activity;
   }
 
   /** Seconds, at full rate, that are left of something under way. */
-  remainingSeconds(work: Activity): number {
-    return work.isRunning ? Math.max(0, work.remaining - (this.now - work.updateTime) * work.rate) : 0;
+  remainingSeconds(activity: Activity): number {
+    return activity.isRunning
+      ? Math.max(0, activity.remainingWork - (this.now - activity.updateTime) * activity.rate)
+      : 0;
   }
 
   /** Lets something under way end when so many seconds of it would be left. */
-  truncate(work: Activity, removedSeconds: number): void {
-    this.#advance(work);
-    work.remaining = Math.max(0, work.remaining - removedSeconds);
-    this.#markActivity(work);
+  truncate(activity: Activity, removedSeconds: number): void {
+    this.#advance(activity);
+    activity.remainingWork = Math.max(0, activity.remainingWork - removedSeconds);
+    this.#markActivity(activity);
   }
 
   /** Sends a message: after the latency, its bytes move. */
-  send({ from, to, link, bytes, owner }: Message): void {
-    const work = new Activity("flow", from, to, owner);
-    work.remaining = bytes;
-    work.link = link;
-    work.sendPort = this.#ports[portIndex(from, link, 0)]!;
+  send({ senderIndex: from, receiverIndex: to, link, bytes, owner }: Message): void {
+    const activity = new Activity("flow", from, to, owner);
+    activity.remainingWork = bytes;
+    activity.link = link;
+    activity.sendPort = this.#ports[portIndex(from, link, 0)]!;
     const receivePort = this.#ports[portIndex(to, link, 1)]!;
     // What a rank sends to itself passes a port of both ways once.
-    if (receivePort !== work.sendPort || link !== "self") work.receivePort = receivePort;
-    work.isInLatency = true;
-    work.endTime = this.now + this.#profile.links[link].latency;
-    this.#queue.insertOrMove(work);
+    if (receivePort !== activity.sendPort || link !== "self") activity.receivePort = receivePort;
+    activity.isInLatency = true;
+    activity.endTime = this.now + this.#profile.links[link].latency;
+    this.#queue.insertOrMove(activity);
   }
 
   /** Lets time pass; the owner gets it back like anything that ends. */
   startTimer(rank: number, endTime: number, owner: unknown): void {
-    const work = new Activity("timer", rank, rank, owner);
-    work.endTime = endTime;
-    this.#queue.insertOrMove(work);
+    const activity = new Activity("timer", rank, rank, owner);
+    activity.endTime = endTime;
+    this.#queue.insertOrMove(activity);
   }
 
   /** Goes on to when the next kernel, message or timer ends; undefined when nothing is under way. */
   next(): Activity | undefined {
     for (;;) {
       if (this.#queue.first?.endTime !== this.now && this.#updateRates()) continue;
-      const work = this.#queue.pop();
-      if (!work) return undefined;
-      this.now = work.endTime;
-      if (work.isInLatency) {
-        work.isInLatency = false;
-        this.#beginTransfer(work);
+      const activity = this.#queue.pop();
+      if (!activity) return undefined;
+      this.now = activity.endTime;
+      if (activity.isInLatency) {
+        activity.isInLatency = false;
+        this.#beginTransfer(activity);
         continue;
       }
-      if (work.kind === "flow") this.#endTransfer(work);
-      else if (work.kind !== "timer") this.#finish(work);
-      return work;
+      if (activity.kind === "flow") this.#endTransfer(activity);
+      else if (activity.kind !== "timer") this.#finish(activity);
+      return activity;
     }
   }
 
-  #runActivity(work: Activity, seconds: number): void {
-    work.remaining = seconds;
-    this.#adjustActivityCount(work.rank, "kernelCount", 1);
-    this.#startActivity(work);
+  #runActivity(activity: Activity, seconds: number): void {
+    activity.remainingWork = seconds;
+    this.#adjustActivityCount(activity.rank, "kernelCount", 1);
+    this.#startActivity(activity);
   }
 
-  #startActivity(work: Activity): void {
+  #startActivity(activity: Activity): void {
     if (this.#profile.cores) {
-      this.#nodeOf(work.rank).activities.add(work);
-      this.#nodeOf(work.peer).activities.add(work);
+      this.#getNode(activity.rank).activities.add(activity);
+      this.#getNode(activity.peer).activities.add(activity);
     }
-    work.rate = 0;
-    work.updateTime = this.now;
-    work.isRunning = true;
-    this.#markActivity(work);
+    activity.rate = 0;
+    activity.updateTime = this.now;
+    activity.isRunning = true;
+    this.#markActivity(activity);
   }
 
   /** A kernel ends, or a host is done. */
-  #finish(work: Activity): void {
-    this.#cancel(work);
-    this.#adjustActivityCount(work.rank, "kernelCount", -1);
+  #finish(activity: Activity): void {
+    this.#cancel(activity);
+    this.#adjustActivityCount(activity.rank, "kernelCount", -1);
   }
 
   /** A message begins to move. */
-  #beginTransfer(work: Activity): void {
-    const { sendPort, receivePort, rank, peer, link } = work;
-    work.sendPortIndex = sendPort!.flows.push(work) - 1;
-    if (receivePort) work.receivePortIndex = receivePort.flows.push(work) - 1;
+  #beginTransfer(activity: Activity): void {
+    const { sendPort, receivePort, rank, peer, link } = activity;
+    activity.sendPortIndex = sendPort!.flows.push(activity) - 1;
+    if (receivePort) activity.receivePortIndex = receivePort.flows.push(activity) - 1;
     this.#adjustTransferCount(rank, 1);
     if (link !== "self") this.#adjustTransferCount(peer, 1);
-    this.#startActivity(work);
+    this.#startActivity(activity);
     this.#markPort(sendPort!);
     if (receivePort) this.#markPort(receivePort);
   }
 
   /** A message ends. */
-  #endTransfer(work: Activity): void {
-    const { sendPort, receivePort, rank, peer, link } = work;
-    removeFlow(sendPort!, work.sendPortIndex);
-    if (receivePort) removeFlow(receivePort, work.receivePortIndex);
-    this.#cancel(work);
+  #endTransfer(activity: Activity): void {
+    const { sendPort, receivePort, rank, peer, link } = activity;
+    removeFlow(sendPort!, activity.sendPortIndex);
+    if (receivePort) removeFlow(receivePort, activity.receivePortIndex);
+    this.#cancel(activity);
     this.#adjustTransferCount(rank, -1);
     if (link !== "self") this.#adjustTransferCount(peer, -1);
     this.#markPort(sendPort!);
     if (receivePort) this.#markPort(receivePort);
   }
 
-  #cancel(work: Activity): void {
-    work.isRunning = false;
+  #cancel(activity: Activity): void {
+    activity.isRunning = false;
     if (!this.#profile.cores) return;
-    this.#nodeOf(work.rank).activities.delete(work);
-    this.#nodeOf(work.peer).activities.delete(work);
+    this.#getNode(activity.rank).activities.delete(activity);
+    this.#getNode(activity.peer).activities.delete(activity);
   }
 
   /** A rank moves bytes or no longer does: this changes the rate of its kernel, and of all on its cores. */
@@ -222,10 +224,10 @@ export class MachineSimulator {
     if (kernel.isRunning && this.#profile.communicationTax > 0) this.#markActivity(kernel);
   }
 
-  #adjustActivityCount(rank: number, count: "transferCount" | "kernelCount", change: 1 | -1): void {
+  #adjustActivityCount(rank: number, counter: "transferCount" | "kernelCount", change: 1 | -1): void {
     if (!this.#profile.cores) return;
-    const node = this.#nodeOf(rank);
-    node[count] += change;
+    const node = this.#getNode(rank);
+    node[counter] += change;
     if (node.isChanged) return;
     node.isChanged = true;
     this.#changedNodes.push(node);
@@ -238,10 +240,10 @@ export class MachineSimulator {
     this.#changedPorts.push(port);
   }
 
-  #markActivity(work: Activity): void {
-    if (work.isChanged) return;
-    work.isChanged = true;
-    this.#changedActivities.push(work);
+  #markActivity(activity: Activity): void {
+    if (activity.isChanged) return;
+    activity.isChanged = true;
+    this.#changedActivities.push(activity);
   }
 
   /** Works out the rates of all that changed; false if nothing did. */
@@ -251,18 +253,18 @@ export class MachineSimulator {
       return false;
     for (const node of this.#changedNodes) {
       node.isChanged = false;
-      if (this.#updateNodeRates(node)) for (const work of node.activities) this.#updateRate(work);
+      if (this.#updateNodeRates(node)) for (const activity of node.activities) this.#updateRate(activity);
     }
     for (const port of this.#changedPorts) {
       port.isChanged = false;
       for (const flow of port.flows) this.#updateRate(flow);
     }
-    for (const work of changedActivities) {
-      work.isChanged = false;
-      if (!work.isRunning) continue;
-      this.#updateRate(work);
+    for (const activity of changedActivities) {
+      activity.isChanged = false;
+      if (!activity.isRunning) continue;
+      this.#updateRate(activity);
       // Its end may have moved though its rate has not.
-      this.#schedule(work);
+      this.#schedule(activity);
     }
     this.#changedNodes.length = 0;
     this.#changedPorts.length = 0;
@@ -283,39 +285,40 @@ export class MachineSimulator {
   }
 
   /** Advances the activity to now, and sets its new rate. */
-  #updateRate(work: Activity): void {
-    const rate = this.#rateOf(work);
-    if (rate === work.rate) return;
-    this.#advance(work);
-    work.rate = rate;
-    this.#schedule(work);
+  #updateRate(activity: Activity): void {
+    const rate = this.#computeRate(activity);
+    if (rate === activity.rate) return;
+    this.#advance(activity);
+    activity.rate = rate;
+    this.#schedule(activity);
   }
 
-  #advance(work: Activity): void {
-    work.remaining = Math.max(0, work.remaining - (this.now - work.updateTime) * work.rate);
-    work.updateTime = this.now;
+  #advance(activity: Activity): void {
+    activity.remainingWork = Math.max(0, activity.remainingWork - (this.now - activity.updateTime) * activity.rate);
+    activity.updateTime = this.now;
   }
 
   /** A rate of 0 means never, as things stand. */
-  #schedule(work: Activity): void {
-    work.endTime = work.remaining === 0 ? work.updateTime : work.updateTime + work.remaining / work.rate;
-    this.#queue.insertOrMove(work);
+  #schedule(activity: Activity): void {
+    activity.endTime =
+      activity.remainingWork === 0 ? activity.updateTime : activity.updateTime + activity.remainingWork / activity.rate;
+    this.#queue.insertOrMove(activity);
   }
 
-  #rateOf({ kind, rank, peer, sendPort, receivePort }: Activity): number {
+  #computeRate({ kind, rank, peer, sendPort, receivePort }: Activity): number {
     const { cores, communicationTax } = this.#profile;
     if (kind === "flow") {
-      const rateFactor = cores ? Math.min(this.#nodeOf(rank).messageRate, this.#nodeOf(peer).messageRate) : 1;
+      const rateFactor = cores ? Math.min(this.#getNode(rank).messageRate, this.#getNode(peer).messageRate) : 1;
       const linkShare = sendPort!.bandwidth / sendPort!.flows.length;
       return (
         rateFactor * (receivePort ? Math.min(linkShare, receivePort.bandwidth / receivePort.flows.length) : linkShare)
       );
     }
-    const factor = cores ? this.#nodeOf(rank).kernelRate : 1;
+    const factor = cores ? this.#getNode(rank).kernelRate : 1;
     return kind === "compute" && this.#activeTransfers[rank]! > 0 ? factor * (1 - communicationTax) : factor;
   }
 
-  #nodeOf(rank: number): SimulatedNode {
+  #getNode(rank: number): SimulatedNode {
     return this.#nodes[Math.floor(rank / this.#profile.ranksPerNode)]!;
   }
 }
@@ -333,11 +336,12 @@ function createPorts({ links, ranksPerNode }: Profile, ranks: number): LinkPort[
     const { bandwidth, sharedBy, duplex } = links[kind];
     const createPort = (): LinkPort => ({ bandwidth, flows: [], isChanged: false });
     for (let rank = 0; rank < ranks; rank++) {
-      const sharedRank = rank - ((rank % ranksPerNode) % sharedBy);
-      const out = sharedRank === rank ? createPort() : ports[portIndex(sharedRank, kind, 0)]!;
-      const inPort = sharedRank === rank ? (duplex ? createPort() : out) : ports[portIndex(sharedRank, kind, 1)]!;
-      ports[portIndex(rank, kind, 0)] = out;
-      ports[portIndex(rank, kind, 1)] = inPort;
+      const portOwner = rank - ((rank % ranksPerNode) % sharedBy);
+      const sendPort = portOwner === rank ? createPort() : ports[portIndex(portOwner, kind, 0)]!;
+      const receivePort =
+        portOwner === rank ? (duplex ? createPort() : sendPort) : ports[portIndex(portOwner, kind, 1)]!;
+      ports[portIndex(rank, kind, 0)] = sendPort;
+      ports[portIndex(rank, kind, 1)] = receivePort;
     }
   }
   return ports;

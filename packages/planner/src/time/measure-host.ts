@@ -16,26 +16,26 @@ export interface HostTiming {
  * in exchanges between all ranks, too. The kernels are long enough that code and data leave the caches between steps, as they
  * do at work.
  */
-export async function timeHost(measured: MeasuredRanks): Promise<HostTiming> {
-  const { contexts, repetitions, concurrentRanks } = measured;
+export async function timeHost(measuredRanks: MeasuredRanks): Promise<HostTiming> {
+  const { contexts, repetitions, concurrentRanks } = measuredRanks;
   const shape: StepShape = { tokens: 256, numHeads: 4, headDim: 64, dtype: "float32", attentionCalls: 1 };
-  const operations = countOperations(recordStep(shape).ranks[0]!);
-  const exchanges = contexts[0]!.size > 1 ? operations : 0;
-  const rounds = 8 * (repetitions + 1);
-  const [first] = contexts as readonly [Context, ...Context[]];
-  const step = first.rank < concurrentRanks ? new LocalSteps(first, shape) : undefined;
+  const numOperations = countOperations(recordStep(shape).ranks[0]!);
+  const numExchanges = contexts[0]!.size > 1 ? numOperations : 0;
+  const numRounds = 8 * (repetitions + 1);
+  const [firstContext] = contexts as readonly [Context, ...Context[]];
+  const step = firstContext.rank < concurrentRanks ? new LocalSteps(firstContext, shape) : undefined;
   const transferBuffers = contexts.map((ctx) => [full(ctx, [1], 0), full(ctx, [1], 0)] as const);
   const samples: HostTiming[] = [];
   try {
-    for (let round = 0; round < rounds; round++) {
+    for (let round = 0; round < numRounds; round++) {
       for (const { world } of contexts) world.barrier().wait();
       await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
       const stepTimes = await step?.runAlone();
-      const exchangeEnqueueNs = contexts.map((ctx, i) => enqueueExchanges(ctx, exchanges, transferBuffers[i]!));
+      const exchangeEnqueueMs = contexts.map((ctx, i) => enqueueExchanges(ctx, numExchanges, transferBuffers[i]!));
       await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
       if (!stepTimes) continue;
-      const enqueue = (stepTimes.enqueueMs + exchangeEnqueueNs[0]!) / 1e3 / (operations + 2 * exchanges);
-      samples.push({ enqueue, stepOverhead: Math.max(0, stepTimes.outsideMs) / 1e3 });
+      const enqueue = (stepTimes.enqueueMs + exchangeEnqueueMs[0]!) / 1e3 / (numOperations + 2 * numExchanges);
+      samples.push({ enqueue, stepOverhead: Math.max(0, stepTimes.overheadMs) / 1e3 });
     }
   } finally {
     for (const buffer of transferBuffers.flat()) buffer.dispose();
@@ -44,14 +44,21 @@ export async function timeHost(measured: MeasuredRanks): Promise<HostTiming> {
   // Code that runs for the first time is slow, and steps are warm: the first half does not count. Of the rest the median,
   // for what a host does now and then, collecting garbage for one, is in few of them.
   const warmSamples = samples.slice(samples.length / 2);
-  const medianOf = (of: (sample: HostTiming) => number): number =>
-    warmSamples.length > 0 ? median(warmSamples.map(of)) : 0;
-  return { enqueue: medianOf(({ enqueue }) => enqueue), stepOverhead: medianOf(({ stepOverhead }) => stepOverhead) };
+  const computeMedian = (select: (sample: HostTiming) => number): number =>
+    warmSamples.length > 0 ? median(warmSamples.map(select)) : 0;
+  return {
+    enqueue: computeMedian(({ enqueue }) => enqueue),
+    stepOverhead: computeMedian(({ stepOverhead }) => stepOverhead),
+  };
 }
 
 /** Milliseconds in which a rank enqueues so many exchanges of one element with its neighbours. */
-function enqueueExchanges(ctx: Context, exchanges: number, [out, receiveBuffer]: readonly [Tensor, Tensor]): number {
+function enqueueExchanges(
+  ctx: Context,
+  numExchanges: number,
+  [sendBuffer, receiveBuffer]: readonly [Tensor, Tensor],
+): number {
   const begin = performance.now();
-  for (let i = 0; i < exchanges; i++) ctx.world.sendRecv(neighbourTransfers(ctx, out, receiveBuffer)).wait();
+  for (let i = 0; i < numExchanges; i++) ctx.world.sendRecv(neighbourTransfers(ctx, sendBuffer, receiveBuffer)).wait();
   return performance.now() - begin;
 }

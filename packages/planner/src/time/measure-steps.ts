@@ -3,7 +3,7 @@ import { leastSquares } from "./fit.ts";
 import { countOperations } from "./host.ts";
 import { exchangedBytes, LocalSteps, recordStep, type StepShape } from "./local-steps.ts";
 import {
-  hostUnion,
+  spanUnionSeconds,
   type MeasuredRanks,
   median,
   runOnAllRanks,
@@ -18,7 +18,7 @@ import { simulate } from "./simulate.ts";
 const STEPS_PER_RUN = 8;
 
 /** Steps that differ in how long their kernels take, and in how many operations they have. */
-const sizes: readonly Pick<StepShape, "tokens" | "attentionCalls">[] = [
+const stepSizes: readonly Pick<StepShape, "tokens" | "attentionCalls">[] = [
   { tokens: 512, attentionCalls: 1 },
   { tokens: 512, attentionCalls: 3 },
   { tokens: 1024, attentionCalls: 1 },
@@ -31,29 +31,30 @@ const sizes: readonly Pick<StepShape, "tokens" | "attentionCalls">[] = [
  * operation (`enqueue`).
  */
 export async function fitStepOverheads(
-  measured: MeasuredRanks,
+  measuredRanks: MeasuredRanks,
   profile: Profile,
   commonShape: Pick<StepShape, "dtype" | "numHeads" | "headDim">,
 ): Promise<Profile> {
-  const shapes = sizes.map((size): StepShape => ({ ...commonShape, ...size }));
+  const shapes = stepSizes.map((size): StepShape => ({ ...commonShape, ...size }));
   const stepCosts = shapes.map((shape) => estimateStepCosts(shape, profile));
-  const ranksPerCore = Math.max(1, measured.contexts[0]!.size / profile.cores!.perNode);
-  const timings = await timeSteps(measured, shapes);
+  const ranksPerCore = Math.max(1, measuredRanks.contexts[0]!.size / profile.cores!.perNode);
+  const timings = await timeSteps(measuredRanks, shapes);
   const { efficiency = 1 } = profile.cores!;
   const excessSeconds = stepCosts.map(({ otherSeconds, hostSeconds, waitSeconds }, i) =>
     median(
       timings[i]!.map(
-        ({ step, attend }) => step - ranksPerCore * ((attend + otherSeconds) / efficiency + hostSeconds) - waitSeconds,
+        ({ stepSeconds: step, attendSeconds: attend }) =>
+          step - ranksPerCore * ((attend + otherSeconds) / efficiency + hostSeconds) - waitSeconds,
       ),
     ),
   );
   const { factors } = leastSquares(
     stepCosts.map(({ otherSeconds, operations }, i) => {
-      const attend = median(timings[i]!.map((timing) => timing.attend));
-      return [attend + otherSeconds, GAPS_PER_STEP, operations].map((column) => ranksPerCore * column);
+      const attendSeconds = median(timings[i]!.map((timing) => timing.attendSeconds));
+      return [attendSeconds + otherSeconds, GAPS_PER_STEP, operations].map((factor) => ranksPerCore * factor);
     }),
     excessSeconds.map((seconds) => Math.max(0, seconds)),
-    timings.map((each) => median(each.map(({ step }) => step))),
+    timings.map((each) => median(each.map(({ stepSeconds: step }) => step))),
   );
   const [excessShare, secondsPerStep, secondsPerOperation] = factors as [number, number, number];
   return {
@@ -82,14 +83,14 @@ function estimateStepCosts(shape: StepShape, profile: Profile): StepCosts {
   const { enqueue, stepOverhead = 0, cores } = profile;
   const { latency, bandwidth } = profile.links["intra-node"];
   const { attentionCalls } = shape;
-  const [rank] = simulate(stepRecord, { ...profile, cores: undefined }).ranks;
-  const kernels = rank!.events.filter(({ name }) => !name.startsWith("attend"));
-  const message = (2 * exchangedBytes(shape)) / bandwidth;
-  const exchange = 2;
-  const operations = attentionCalls * (countOperations(stepRecord.ranks[0]!) + exchange);
+  const [simulatedRank] = simulate(stepRecord, { ...profile, cores: undefined }).ranks;
+  const kernels = simulatedRank!.events.filter(({ name }) => !name.startsWith("attend"));
+  const messageSeconds = (2 * exchangedBytes(shape)) / bandwidth;
+  const exchangeOperations = 2;
+  const operations = attentionCalls * (countOperations(stepRecord.ranks[0]!) + exchangeOperations);
   return {
     operations,
-    otherSeconds: attentionCalls * (kernels.reduce((sum, { start, end }) => sum + end - start, 0) + message),
+    otherSeconds: attentionCalls * (kernels.reduce((sum, { start, end }) => sum + end - start, 0) + messageSeconds),
     hostSeconds: operations * enqueue + GAPS_PER_STEP * stepOverhead,
     waitSeconds: attentionCalls * (latency + (cores!.wait ?? 0)),
   };
@@ -97,12 +98,12 @@ function estimateStepCosts(shape: StepShape, profile: Profile): StepCosts {
 
 /** Seconds of a step on all ranks at once, and of its attention kernels on a rank that has a core to itself, right before. */
 interface StepTiming {
-  readonly attend: number;
-  readonly step: number;
+  readonly attendSeconds: number;
+  readonly stepSeconds: number;
 }
 
-async function timeSteps(measured: MeasuredRanks, shapes: readonly StepShape[]): Promise<readonly StepTiming[][]> {
-  const { contexts, repetitions } = measured;
+async function timeSteps(measuredRanks: MeasuredRanks, shapes: readonly StepShape[]): Promise<readonly StepTiming[][]> {
+  const { contexts, repetitions } = measuredRanks;
   const tiles = shapes.map(attentionTiles);
   const operands = contexts.map((ctx) => new TileOperands(ctx, tiles.flat()));
   const steps = contexts.map((ctx) => shapes.map((shape) => new LocalSteps(ctx, shape)));
@@ -111,10 +112,10 @@ async function timeSteps(measured: MeasuredRanks, shapes: readonly StepShape[]):
     // The first round warms up.
     for (let round = 0; round <= repetitions; round++) {
       for (const [i, { attentionCalls }] of shapes.entries()) {
-        let attend = 0;
-        for (const tile of tiles[i]!) attend += attentionCalls * (await timeTile(measured, operands, tile));
-        const step = (await timeRun(contexts, (ctx) => steps[contexts.indexOf(ctx)]![i]!)) / STEPS_PER_RUN;
-        if (round > 0) timings[i]!.push({ attend, step });
+        let attendSeconds = 0;
+        for (const tile of tiles[i]!) attendSeconds += attentionCalls * (await timeTile(measuredRanks, operands, tile));
+        const stepSeconds = (await timeRun(contexts, (ctx) => steps[contexts.indexOf(ctx)]![i]!)) / STEPS_PER_RUN;
+        if (round > 0) timings[i]!.push({ attendSeconds, stepSeconds });
       }
     }
     return timings;
@@ -131,9 +132,9 @@ function attentionTiles({ tokens, numHeads, headDim, dtype }: StepShape): readon
   }));
 }
 
-async function timeRun(contexts: readonly Context[], stepsOf: (ctx: Context) => LocalSteps): Promise<number> {
+async function timeRun(contexts: readonly Context[], getSteps: (ctx: Context) => LocalSteps): Promise<number> {
   for (const { world } of contexts) world.barrier().wait();
   await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
-  const spans = await runOnAllRanks(contexts, (ctx) => stepsOf(ctx).runTogether(STEPS_PER_RUN));
-  return await hostUnion(contexts, new Map(contexts.map((ctx, i) => [ctx, spans[i]!])));
+  const spans = await runOnAllRanks(contexts, (ctx) => getSteps(ctx).runTogether(STEPS_PER_RUN));
+  return await spanUnionSeconds(contexts, new Map(contexts.map((ctx, i) => [ctx, spans[i]!])));
 }

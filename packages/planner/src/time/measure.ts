@@ -61,9 +61,9 @@ export function eventSpan(events: readonly TraceEvent[]): TimeSpan {
  * themselves, for they share caches, memory and clock. The same on every process. Chains are longer than ranks differ
  * in when they begin.
  */
-async function timeKernels(measured: MeasuredRanks, chain: CallChain): Promise<number> {
-  const { contexts, concurrentRanks } = measured;
-  const spans = await traceChain(measured, { lane: "compute", ranks: concurrentRanks }, chain);
+async function timeKernels(measuredRanks: MeasuredRanks, chain: CallChain): Promise<number> {
+  const { contexts, concurrentRanks } = measuredRanks;
+  const spans = await traceChain(measuredRanks, { lane: "compute", ranks: concurrentRanks }, chain);
   const maxSeconds = await runOnAllRanks(contexts, async (ctx) => {
     const span = spans.get(ctx);
     return await maxOverRanks(ctx, span ? (span.end - span.start) / 1e9 : 0);
@@ -78,7 +78,10 @@ export interface TimeSpan {
 }
 
 /** Seconds from the first start to the last end, counted from when the first rank began: float32 is too short for clocks. */
-export async function hostUnion(contexts: readonly Context[], spans: ReadonlyMap<Context, TimeSpan>): Promise<number> {
+export async function spanUnionSeconds(
+  contexts: readonly Context[],
+  spans: ReadonlyMap<Context, TimeSpan>,
+): Promise<number> {
   const startTimes = await runOnAllRanks(contexts, (ctx) => broadcastNumber(ctx, spans.get(ctx)?.start ?? 0));
   const maxSpan = await runOnAllRanks(contexts, async (ctx) => {
     const span = spans.get(ctx);
@@ -105,11 +108,11 @@ export async function runOnAllRanks<T>(contexts: readonly Context[], call: (ctx:
 /** The number that rank 0 has, to the last of its 53 bits: in parts that float32 holds. */
 async function broadcastNumber(ctx: Context, value: number): Promise<number> {
   const digitBase = 2 ** 20;
-  const rounded = Math.round(value);
+  const integer = Math.round(value);
   const digits = [
-    Math.floor(rounded / digitBase ** 2),
-    Math.floor(rounded / digitBase) % digitBase,
-    rounded % digitBase,
+    Math.floor(integer / digitBase ** 2),
+    Math.floor(integer / digitBase) % digitBase,
+    integer % digitBase,
   ];
   using digitTensor = fromArray(ctx, digits, [3]);
   ctx.world.broadcast(digitTensor, 0).wait();
@@ -121,11 +124,14 @@ async function broadcastNumber(ctx: Context, value: number): Promise<number> {
  * Runs every timing once more than `repetitions`, in turns, and returns the median of each; the first round only warms up. The
  * best would be of moments that no step as a whole meets.
  */
-async function medianTimes(measured: MeasuredRanks, timings: readonly (() => Promise<number>)[]): Promise<number[]> {
+async function medianTimes(
+  measuredRanks: MeasuredRanks,
+  timings: readonly (() => Promise<number>)[],
+): Promise<number[]> {
   const secondsByTiming = timings.map((): number[] => []);
-  for (let round = 0; round <= measured.repetitions; round++) {
-    for (const [i, timing] of timings.entries()) {
-      const seconds = await timing();
+  for (let round = 0; round <= measuredRanks.repetitions; round++) {
+    for (const [i, measureSeconds] of timings.entries()) {
+      const seconds = await measureSeconds();
       if (round > 0) secondsByTiming[i]!.push(seconds);
     }
   }
@@ -134,10 +140,10 @@ async function medianTimes(measured: MeasuredRanks, timings: readonly (() => Pro
 
 /** Two timings of which one is given as a multiple of the other. */
 interface TimingPair {
-  readonly timing: () => Promise<number>;
-  readonly reference: () => Promise<number>;
+  readonly measureSeconds: () => Promise<number>;
+  readonly measureReference: () => Promise<number>;
   /** How often both run in a round. */
-  readonly runs: number;
+  readonly numRuns: number;
 }
 
 /** Of each pair the median seconds of the reference, and the median of timing / reference. */
@@ -150,12 +156,12 @@ interface RelativeTime {
  * Runs both timings of each pair one right after the other: the clock of a core and the load of a machine change within seconds, and
  * cancel out of the ratio of two neighbours only.
  */
-async function relativeTimes(measured: MeasuredRanks, pairs: readonly TimingPair[]): Promise<RelativeTime[]> {
+async function relativeTimes(measuredRanks: MeasuredRanks, pairs: readonly TimingPair[]): Promise<RelativeTime[]> {
   const samples = pairs.map((): { seconds: number; reference: number }[] => []);
-  for (let round = 0; round <= measured.repetitions; round++) {
-    for (const [i, { timing, reference, runs }] of pairs.entries()) {
-      for (let run = 0; run < runs; run++) {
-        const sample = { seconds: await timing(), reference: await reference() };
+  for (let round = 0; round <= measuredRanks.repetitions; round++) {
+    for (const [i, { measureSeconds, measureReference, numRuns }] of pairs.entries()) {
+      for (let run = 0; run < numRuns; run++) {
+        const sample = { seconds: await measureSeconds(), reference: await measureReference() };
         if (round > 0) samples[i]!.push(sample);
       }
     }
@@ -167,9 +173,11 @@ async function relativeTimes(measured: MeasuredRanks, pairs: readonly TimingPair
 }
 
 export function median(values: readonly number[]): number {
-  const sorted = values.toSorted((a, b) => a - b);
-  const middleIndex = sorted.length >> 1;
-  return sorted.length % 2 === 1 ? sorted[middleIndex]! : (sorted[middleIndex - 1]! + sorted[middleIndex]!) / 2;
+  const sortedValues = values.toSorted((a, b) => a - b);
+  const middleIndex = sortedValues.length >> 1;
+  return sortedValues.length % 2 === 1
+    ? sortedValues[middleIndex]!
+    : (sortedValues[middleIndex - 1]! + sortedValues[middleIndex]!) / 2;
 }
 
 /** An unmasked tile of attention. */
@@ -185,12 +193,12 @@ export interface TileShape {
 }
 
 /** Seconds of one call for each tile. */
-export async function timeTiles(measured: MeasuredRanks, tiles: readonly TileShape[]): Promise<AttentionTiming[]> {
-  const operands = measured.contexts.map((ctx) => new TileOperands(ctx, tiles));
+export async function timeTiles(measuredRanks: MeasuredRanks, tiles: readonly TileShape[]): Promise<AttentionTiming[]> {
+  const operands = measuredRanks.contexts.map((ctx) => new TileOperands(ctx, tiles));
   try {
     const seconds = await medianTimes(
-      measured,
-      tiles.map((tile) => () => timeTile(measured, operands, tile)),
+      measuredRanks,
+      tiles.map((tile) => () => timeTile(measuredRanks, operands, tile)),
     );
     return tiles.map(({ numHeads, rows, keys, headDim }, i) => ({
       numHeads,
@@ -209,20 +217,20 @@ const INTERLEAVING_RUNS = 3;
 
 /** How many times as long each tile takes where the heads of a row lie side by side. */
 export async function timeInterleaving(
-  measured: MeasuredRanks,
+  measuredRanks: MeasuredRanks,
   tiles: readonly TileShape[],
 ): Promise<readonly number[]> {
   const interleavedTiles = tiles.map((tile): TileShape => ({ ...tile, interleaved: true }));
-  const operands = measured.contexts.map((ctx) => new TileOperands(ctx, [...tiles, ...interleavedTiles]));
+  const operands = measuredRanks.contexts.map((ctx) => new TileOperands(ctx, [...tiles, ...interleavedTiles]));
   const pairs = tiles.map(
     (tile, i): TimingPair => ({
-      timing: () => timeTile(measured, operands, interleavedTiles[i]!),
-      reference: () => timeTile(measured, operands, tile),
-      runs: INTERLEAVING_RUNS,
+      measureSeconds: () => timeTile(measuredRanks, operands, interleavedTiles[i]!),
+      measureReference: () => timeTile(measuredRanks, operands, tile),
+      numRuns: INTERLEAVING_RUNS,
     }),
   );
   try {
-    return (await relativeTimes(measured, pairs)).map(({ ratio }) => ratio);
+    return (await relativeTimes(measuredRanks, pairs)).map(({ ratio }) => ratio);
   } finally {
     for (const operandSet of operands) operandSet[Symbol.dispose]();
   }
@@ -230,17 +238,17 @@ export async function timeInterleaving(
 
 /** Seconds of one call. */
 export async function timeTile(
-  measured: MeasuredRanks,
+  measuredRanks: MeasuredRanks,
   operands: readonly TileOperands[],
   tile: TileShape,
 ): Promise<number> {
   // Short ones are repeated until there is something to measure; long ones are measured once.
   const numCalls = Math.max(1, Math.min(256, Math.round(2 ** 22 / (tile.numHeads * tile.rows * tile.keys))));
   const chain: CallChain = (ctx) => {
-    const rankOperands = operands[measured.contexts.indexOf(ctx)]!;
+    const rankOperands = operands[measuredRanks.contexts.indexOf(ctx)]!;
     for (let i = 0; i < numCalls; i++) rankOperands.call(tile);
   };
-  return (await timeKernels(measured, chain)) / numCalls;
+  return (await timeKernels(measuredRanks, chain)) / numCalls;
 }
 
 /** Memory for several tiles, and calls on it. */
@@ -255,19 +263,19 @@ export class TileOperands implements Disposable {
 
   call(tile: TileShape): void {
     const { kernels } = this.#ctx.device;
-    const get = (name: string): Tensor => this.#tensors.get(tensorKey(tile, name))!;
-    const keys = { k: get("k"), v: get("v") };
-    const span = (length: number) => [{ start: 0, length, step: 1 }];
-    const modifiers = {
-      q: span(tile.rows),
-      k: span(tile.keys),
+    const getOperand = (name: string): Tensor => this.#tensors.get(tensorKey(tile, name))!;
+    const keys = { k: getOperand("k"), v: getOperand("v") };
+    const fullSpan = (length: number) => [{ start: 0, length, step: 1 }];
+    const kernelTile = {
+      q: fullSpan(tile.rows),
+      k: fullSpan(tile.keys),
       mask: [{ q0: 0, q1: tile.rows, k0: 0, k1: tile.keys, type: "full" as const }],
       scale: 1 / Math.sqrt(tile.headDim),
     };
-    const [out, lse, q] = [get("out"), get("lse"), get("q")];
-    if (tile.kind === "attend") return kernels.attend({ out, lse }, q, keys, modifiers);
-    const grads = { dq: out, dk: get("dk"), dv: get("dv") };
-    kernels.attendBackward(grads, q, { dOut: get("dOut"), lse, delta: get("delta") }, keys, modifiers);
+    const [out, lse, q] = [getOperand("out"), getOperand("lse"), getOperand("q")];
+    if (tile.kind === "attend") return kernels.attend({ out, lse }, q, keys, kernelTile);
+    const grads = { dq: out, dk: getOperand("dk"), dv: getOperand("dv") };
+    kernels.attendBackward(grads, q, { dOut: getOperand("dOut"), lse, delta: getOperand("delta") }, keys, kernelTile);
   }
 
   /** Inputs are random, as at work: there are machines on which zeros take less time. */
@@ -302,31 +310,31 @@ function tensorKey({ numHeads, rows, keys, headDim, dtype, interleaved }: TileSh
 const LARGE_MESSAGE_BYTES = 16 * 2 ** 20;
 
 /** Seconds of one copy of each size, of ever other memory; its bytes are those read and those written. */
-export async function timeCopies(measured: MeasuredRanks, sizes: readonly number[]): Promise<TransferTiming[]> {
+export async function timeCopies(measuredRanks: MeasuredRanks, sizes: readonly number[]): Promise<TransferTiming[]> {
   const numCalls = 32;
   // Of each of the two, what is read and what is written.
   const maxBytes = Math.max(LARGE_MESSAGE_BYTES, ...sizes) / 2;
-  const from = measured.contexts.map((ctx) => full(ctx, [maxBytes / 4], 1));
-  const to = measured.contexts.map((ctx) => full(ctx, [maxBytes / 4], 1));
+  const sources = measuredRanks.contexts.map((ctx) => full(ctx, [maxBytes / 4], 1));
+  const targets = measuredRanks.contexts.map((ctx) => full(ctx, [maxBytes / 4], 1));
   const timings = sizes.map((bytes) => () => {
     // Half of the bytes are read, half written.
     const length = bytes / 8;
     const chain: CallChain = (ctx) => {
-      const index = measured.contexts.indexOf(ctx);
+      const index = measuredRanks.contexts.indexOf(ctx);
       for (let call = 0; call < numCalls; call++) {
         const copyView = { shape: [length], offset: (call % Math.floor(maxBytes / 4 / length)) * length };
-        using source = from[index]!.view(copyView);
-        using target = to[index]!.view(copyView);
+        using source = sources[index]!.view(copyView);
+        using target = targets[index]!.view(copyView);
         ctx.device.kernels.copy(target, source);
       }
     };
-    return timeKernels(measured, chain);
+    return timeKernels(measuredRanks, chain);
   });
   try {
-    const seconds = await medianTimes(measured, timings);
+    const seconds = await medianTimes(measuredRanks, timings);
     return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / numCalls }));
   } finally {
-    for (const tensor of [...from, ...to]) tensor[Symbol.dispose]();
+    for (const tensor of [...sources, ...targets]) tensor[Symbol.dispose]();
   }
 }
 
@@ -343,33 +351,33 @@ export function neighbourTransfers(
 }
 
 /** Seconds of one exchange in which every rank sends so many bytes to its right neighbour, in a chain of them. */
-export async function timeExchanges(measured: MeasuredRanks, sizes: readonly number[]): Promise<TransferTiming[]> {
-  const out = measured.contexts.map((ctx) => sizes.map((bytes) => full(ctx, [bytes / 4], 1)));
-  const receiveBuffers = measured.contexts.map((ctx) => sizes.map((bytes) => empty(ctx, [bytes / 4])));
+export async function timeExchanges(measuredRanks: MeasuredRanks, sizes: readonly number[]): Promise<TransferTiming[]> {
+  const sendBuffers = measuredRanks.contexts.map((ctx) => sizes.map((bytes) => full(ctx, [bytes / 4], 1)));
+  const receiveBuffers = measuredRanks.contexts.map((ctx) => sizes.map((bytes) => empty(ctx, [bytes / 4])));
   const numCalls = 8;
   const timings = sizes.map((_, i) => () => {
     const chain: CallChain = (ctx) => {
-      const index = measured.contexts.indexOf(ctx);
-      const transfers = neighbourTransfers(ctx, out[index]![i]!, receiveBuffers[index]![i]!);
+      const index = measuredRanks.contexts.indexOf(ctx);
+      const transfers = neighbourTransfers(ctx, sendBuffers[index]![i]!, receiveBuffers[index]![i]!);
       for (let call = 0; call < numCalls; call++) ctx.world.sendRecv(transfers).wait();
     };
-    const ranks = measured.contexts[0]!.size;
-    return traceChain(measured, { lane: "communication", ranks }, chain).then((spans) =>
-      hostUnion(measured.contexts, spans),
+    const ranks = measuredRanks.contexts[0]!.size;
+    return traceChain(measuredRanks, { lane: "communication", ranks }, chain).then((spans) =>
+      spanUnionSeconds(measuredRanks.contexts, spans),
     );
   });
   try {
-    const seconds = await medianTimes(measured, timings);
+    const seconds = await medianTimes(measuredRanks, timings);
     return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / numCalls }));
   } finally {
-    for (const tensor of [...out, ...receiveBuffers].flat()) tensor[Symbol.dispose]();
+    for (const tensor of [...sendBuffers, ...receiveBuffers].flat()) tensor[Symbol.dispose]();
   }
 }
 
 /** An exchange beside a kernel, in a chain. */
 export interface LockstepTiming {
   /** Seconds of the kernel on a rank that waits for none. */
-  readonly kernel: number;
+  readonly kernelSeconds: number;
   /** What every rank sends, and as much is received. */
   readonly bytes: number;
   /** Seconds of one link of the chain, on all ranks. */
@@ -378,13 +386,13 @@ export interface LockstepTiming {
 
 /** Chains in which all ranks send keys to their right neighbour, run a kernel, and wait for both: as steps of a ring do. */
 export async function timeLockstep(
-  measured: MeasuredRanks,
+  measuredRanks: MeasuredRanks,
   tiles: readonly TileShape[],
 ): Promise<readonly LockstepTiming[]> {
-  const { contexts } = measured;
+  const { contexts } = measuredRanks;
   const operands = contexts.map((ctx) => new TileOperands(ctx, tiles));
   const countElements = (tile: TileShape): number => tile.numHeads * tile.keys * tile.headDim;
-  const out = contexts.map((ctx) => tiles.map((tile) => full(ctx, [countElements(tile)], 1)));
+  const sendBuffers = contexts.map((ctx) => tiles.map((tile) => full(ctx, [countElements(tile)], 1)));
   const receiveBuffers = contexts.map((ctx) => tiles.map((tile) => empty(ctx, [countElements(tile)])));
   // Long enough that it makes no difference when a rank begins.
   const callCounts = tiles.map(({ numHeads, rows, keys }) =>
@@ -394,7 +402,7 @@ export async function timeLockstep(
     (tile, i): CallChain =>
       (ctx) => {
         const index = contexts.indexOf(ctx);
-        const transfers = neighbourTransfers(ctx, out[index]![i]!, receiveBuffers[index]![i]!);
+        const transfers = neighbourTransfers(ctx, sendBuffers[index]![i]!, receiveBuffers[index]![i]!);
         for (let call = 0; call < callCounts[i]!; call++) {
           const work = ctx.world.sendRecv(transfers);
           operands[index]!.call(tile);
@@ -406,20 +414,21 @@ export async function timeLockstep(
   const maxRows = Math.max(...tiles.map(({ rows }) => rows));
   const pairs = tiles.map(
     (tile, i): TimingPair => ({
-      timing: async () => hostUnion(contexts, await traceChain(measured, { ranks }, chains[i]!)),
-      reference: () => timeTile(measured, operands, tile),
+      measureSeconds: async () => spanUnionSeconds(contexts, await traceChain(measuredRanks, { ranks }, chains[i]!)),
+      measureReference: () => timeTile(measuredRanks, operands, tile),
       // Of short kernels more: waits are a larger part of their time.
-      runs: maxRows / tile.rows,
+      numRuns: maxRows / tile.rows,
     }),
   );
   try {
-    const pairTimes = await relativeTimes(measured, pairs);
+    const pairTimes = await relativeTimes(measuredRanks, pairs);
     return tiles.map((tile, i) => ({
-      kernel: pairTimes[i]!.reference,
+      kernelSeconds: pairTimes[i]!.reference,
       bytes: 4 * countElements(tile),
       seconds: (pairTimes[i]!.reference * pairTimes[i]!.ratio) / callCounts[i]!,
     }));
   } finally {
-    for (const disposable of [...operands, ...out.flat(), ...receiveBuffers.flat()]) disposable[Symbol.dispose]();
+    for (const disposable of [...operands, ...sendBuffers.flat(), ...receiveBuffers.flat()])
+      disposable[Symbol.dispose]();
   }
 }

@@ -42,12 +42,12 @@ export interface Prediction {
  * near.seconds / far.seconds > 1.8; // => true
  * ```
  */
-export function predict(options: RecordOptions, profile: Profile, simulation?: SimulateOptions): Prediction {
+export function predict(options: RecordOptions, profile: Profile, simulationOptions?: SimulateOptions): Prediction {
   const { ranksPerNode } = parseProfile(profile);
   const { mesh } = recordOptions.parse(options, "predict");
   const attentionRecord =
     meshSize(mesh) > maxRecordedRanks ? recordRepresentatives(options, { ranksPerNode }) : record(options);
-  const simulationResult = simulate(attentionRecord, profile, simulation);
+  const simulationResult = simulate(attentionRecord, profile, simulationOptions);
   const { seconds, forwardSeconds, backwardSeconds, computeSeconds, exposedCommunicationSeconds } = simulationResult;
   return {
     seconds,
@@ -67,9 +67,9 @@ export function maxSent(
   attentionRecord: AttentionRecord,
   profile: Profile,
 ): Readonly<Record<LinkClass, TrafficTotals>> {
-  const ranks = countLinks(attentionRecord, profile);
+  const trafficByRank = countLinks(attentionRecord, profile);
   const maxTotals = (kind: LinkClass, unit: keyof TrafficTotals): number =>
-    ranks.reduce(
+    trafficByRank.reduce(
       (max, { forward, backward }) => Math.max(max, forward[kind].sent[unit] + backward[kind].sent[unit]),
       0,
     );
@@ -116,11 +116,11 @@ export function countLinks(
   return record.ranks.map((recordedRank) => {
     const phases = { forward: emptyTraffic(), backward: emptyTraffic() };
     for (const { phase, peer, sent, elements, bytes } of listMessages(record, recordedRank)) {
-      const addTraffic: MutableTotals =
+      const totals: MutableTotals =
         phases[phase][linkClass(nodes, recordedRank.tape.rank, peer)][sent ? "sent" : "received"];
-      addTraffic.elements += elements;
-      addTraffic.bytes += bytes;
-      addTraffic.messages++;
+      totals.elements += elements;
+      totals.bytes += bytes;
+      totals.messages++;
     }
     return phases;
   });

@@ -53,12 +53,12 @@ export const wavesOptions = defineOptions("Waves", {
 /** How much of a device one call can fill: `units` multiprocessors each take `rows` query rows of a head at a time. */
 export type Waves = OptionsOf<typeof wavesOptions>;
 
-const measuredSpeed = { optional: true, expected: "an AttentionSpeed" } as const;
+const speedSettings = { optional: true, expected: "an AttentionSpeed" } as const;
 const speedsByDType = {
   fields: {
-    float32: option.nested(attentionSpeedOptions, measuredSpeed),
-    bfloat16: option.nested(attentionSpeedOptions, measuredSpeed),
-    float16: option.nested(attentionSpeedOptions, measuredSpeed),
+    float32: option.nested(attentionSpeedOptions, speedSettings),
+    bfloat16: option.nested(attentionSpeedOptions, speedSettings),
+    float16: option.nested(attentionSpeedOptions, speedSettings),
   } satisfies Readonly<Record<DType, unknown>>,
 };
 
@@ -90,12 +90,12 @@ export const sharedCoresOptions = defineOptions("SharedCores", {
 /** Cores that the ranks of a node share: kernels and messages alike slow down when more of them run than there are cores. */
 export type SharedCores = OptionsOf<typeof sharedCoresOptions>;
 
-const link = { expected: "a Link" } as const;
+const linkSettings = { expected: "a Link" } as const;
 const linksByClass = {
   fields: {
-    self: option.nested(linkOptions, link),
-    "intra-node": option.nested(linkOptions, link),
-    "inter-node": option.nested(linkOptions, link),
+    self: option.nested(linkOptions, linkSettings),
+    "intra-node": option.nested(linkOptions, linkSettings),
+    "inter-node": option.nested(linkOptions, linkSettings),
   } satisfies Readonly<Record<LinkClass, unknown>>,
 };
 
@@ -139,10 +139,13 @@ export type Profile = OptionsOf<typeof profileOptions>;
  * @throws OptionError that names the first field that is missing, unknown, or not what it should be.
  */
 export function parseProfile(profile: string | Profile): Profile {
-  const parsed: unknown = typeof profile === "string" ? parseJson(profile) : profile;
-  const { name } = profileName.parse(option.isObject(parsed) ? { name: parsed["name"] } : parsed, "profile");
-  profileOptions.parse(parsed, `profile ${name}`);
-  return parsed as Profile;
+  const parsedProfile: unknown = typeof profile === "string" ? parseJson(profile) : profile;
+  const { name } = profileName.parse(
+    option.isObject(parsedProfile) ? { name: parsedProfile["name"] } : parsedProfile,
+    "profile",
+  );
+  profileOptions.parse(parsedProfile, `profile ${name}`);
+  return parsedProfile as Profile;
 }
 
 /** Messages on all other fields have the name. */
@@ -156,14 +159,14 @@ function parseJson(text: string): unknown {
   }
 }
 
-const ranksPerNodeKind = profileOptions.fields.ranksPerNode;
-const rankKind = option.integer({ min: 0 });
+const ranksPerNodeOption = profileOptions.fields.ranksPerNode;
+const rankOption = option.integer({ min: 0 });
 
 /** The class of the link between two world ranks. */
 export function linkClass(profile: Pick<Profile, "ranksPerNode">, a: number, b: number): LinkClass {
   checkRanksPerNode("linkClass", profile);
-  checkArgument("linkClass: rank", a, rankKind);
-  checkArgument("linkClass: rank", b, rankKind);
+  checkArgument("linkClass: rank", a, rankOption);
+  checkArgument("linkClass: rank", b, rankOption);
   if (a === b) return "self";
   const { ranksPerNode } = profile;
   return Math.floor(a / ranksPerNode) === Math.floor(b / ranksPerNode) ? "intra-node" : "inter-node";
@@ -172,5 +175,5 @@ export function linkClass(profile: Pick<Profile, "ranksPerNode">, a: number, b: 
 /** Throws an OptionError unless a profile, or what matters of it, has the ranks of a node. */
 export function checkRanksPerNode(where: string, profile: Pick<Profile, "ranksPerNode">): void {
   const count: unknown = (profile as Partial<Profile> | null | undefined)?.ranksPerNode;
-  if (!ranksPerNodeKind.accepts(count)) checkArgument(`${where}: ranksPerNode`, count, ranksPerNodeKind);
+  if (!ranksPerNodeOption.accepts(count)) checkArgument(`${where}: ranksPerNode`, count, ranksPerNodeOption);
 }

@@ -80,29 +80,29 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
     return new ComputeStream(record, recordedRank, {
       index,
       machine,
-      times: kernelTimes,
+      kernelTimes: kernelTimes,
       streams,
-      host: parsedProfile,
-      wait: parsedProfile.cores?.wait ?? 0,
+      hostCosts: parsedProfile,
+      waitSeconds: parsedProfile.cores?.wait ?? 0,
       keepEvents,
     });
   });
   for (const computeStream of computeStreams) computeStream.resume();
   for (let activity = machine.next(); activity; activity = machine.next()) {
     if (activity.kind === "compute") computeStreams[activity.rank]!.onKernelDone();
-    else if (activity.kind === "host") computeStreams[activity.rank]!.hostReady();
+    else if (activity.kind === "host") computeStreams[activity.rank]!.onHostReady();
     else if (activity.owner instanceof ComputeStream) activity.owner.onWaitDone();
     else if ("members" in (activity.owner as MessageFlow | RunningCollective))
       streams.endTransfer(activity.owner as RunningCollective);
     else streams.onFlowDone(activity.owner as MessageFlow);
   }
-  const waitingStreams = computeStreams.find(({ hasEnded }) => !hasEnded);
-  if (waitingStreams) {
-    const heads = [...streams.activeCollectives()]
+  const waitingStream = computeStreams.find(({ hasEnded }) => !hasEnded);
+  if (waitingStream) {
+    const blockedCollectives = [...streams.activeCollectives()]
       .slice(0, 3)
-      .map(({ rank, label, work }) => `rank ${rank} waits in ${label} #${work}`);
+      .map(({ rank, label, workId: work }) => `rank ${rank} waits in ${label} #${work}`);
     throw simulationError(
-      heads.join("; ") || `rank ${waitingStreams.rank} waits for a collective that it has not posted`,
+      blockedCollectives.join("; ") || `rank ${waitingStream.rank} waits for a collective that it has not posted`,
     );
   }
   return summarize(computeStreams.map((computeStream) => computeStream.result()));
@@ -120,8 +120,8 @@ function checkNodes({ classes }: AttentionRecord, { name, ranksPerNode }: Profil
 }
 
 function summarize(ranks: readonly SimulatedRank[]): Simulation {
-  const maxOverRanks = (of: (rank: SimulatedRank) => number): number =>
-    ranks.reduce((max, rank) => Math.max(max, of(rank)), 0);
+  const maxOverRanks = (select: (rank: SimulatedRank) => number): number =>
+    ranks.reduce((max, rank) => Math.max(max, select(rank)), 0);
   const seconds = maxOverRanks((rank) => rank.seconds);
   const forwardSeconds = maxOverRanks((rank) => rank.forwardSeconds);
   return {
@@ -138,11 +138,11 @@ interface SimulationState {
   /** The rank's number among those of the record. */
   readonly index: number;
   readonly machine: MachineSimulator;
-  readonly times: KernelTimes;
+  readonly kernelTimes: KernelTimes;
   readonly streams: SimulatedStreams;
-  readonly host: HostCosts;
+  readonly hostCosts: HostCosts;
   /** Seconds that a wait for a collective takes besides. */
-  readonly wait: number;
+  readonly waitSeconds: number;
   readonly keepEvents: boolean;
 }
 
@@ -153,17 +153,17 @@ class ComputeStream {
   readonly #recordedRank: RecordedRank;
   readonly #state: SimulationState;
   readonly #reader: TapeReader;
-  readonly #finishedWorks = new Set<number>();
+  readonly #finishedWorkIds = new Set<number>();
   readonly #events: TimelineEvent[] = [];
   readonly #memory: MemorySample[] = [];
   #allocatedBytes = 0;
   /** The collective that it waits for, since when. */
-  #awaitedWork: number | undefined;
+  #awaitedWorkId: number | undefined;
   #waitStart = 0;
   readonly #host: HostThread;
   /** Operations that it came to, and whether the last of them is still to be run. */
-  #operations = 0;
-  #isPending = false;
+  #numOperations = 0;
+  #isEventPending = false;
   #forwardEnd = 0;
   #endTime = 0;
   #computeSeconds = 0;
@@ -176,7 +176,7 @@ class ComputeStream {
     this.#recordedRank = recordedRank;
     this.#state = state;
     this.#reader = recordedRank.tape.read();
-    this.#host = new HostThread(state.machine, state.index, countOperations(recordedRank), state.host);
+    this.#host = new HostThread(state.machine, state.index, countOperations(recordedRank), state.hostCosts);
   }
 
   get hasEnded(): boolean {
@@ -185,19 +185,19 @@ class ComputeStream {
 
   /** Goes on until a kernel runs, or a collective is not done, or the end. */
   resume(): void {
-    while (!this.#hasEnded && this.#awaitedWork === undefined) {
-      if (!this.#isPending && !this.#step()) return;
-      if (!this.#isPending) continue;
-      if (!this.#host.hasEnqueued(this.#operations)) return;
-      this.#isPending = false;
+    while (!this.#hasEnded && this.#awaitedWorkId === undefined) {
+      if (!this.#isEventPending && !this.#readEvent()) return;
+      if (!this.#isEventPending) continue;
+      if (!this.#host.hasEnqueued(this.#numOperations)) return;
+      this.#isEventPending = false;
       if (this.#runEvent()) return;
     }
   }
 
   /** The host has come to where compute waits for it, or to its end. */
-  hostReady(): void {
+  onHostReady(): void {
     this.#host.onActivityDone();
-    if (this.#isPending) this.resume();
+    if (this.#isEventPending) this.resume();
   }
 
   /** The kernel that ran is done. */
@@ -216,8 +216,8 @@ class ComputeStream {
       const { op: name, start, label, bytesSent, bytesReceived } = batch;
       this.#events.push({ lane: "communication", name, start, end: now, label, bytesSent, bytesReceived });
     }
-    if (this.#awaitedWork !== batch.work) {
-      this.#finishedWorks.add(batch.work);
+    if (this.#awaitedWorkId !== batch.workId) {
+      this.#finishedWorkIds.add(batch.workId);
       return;
     }
     this.#endWait();
@@ -225,7 +225,7 @@ class ComputeStream {
 
   /** The threads of the rank are scheduled again after a wait. */
   onWaitDone(): void {
-    this.#awaitedWork = undefined;
+    this.#awaitedWorkId = undefined;
     this.#exposedSeconds += this.#state.machine.now - this.#waitStart;
     this.resume();
   }
@@ -244,7 +244,7 @@ class ComputeStream {
   }
 
   /** Steps to the next event that takes time; false at the end of the tape. */
-  #step(): boolean {
+  #readEvent(): boolean {
     const event = this.#reader;
     if (!event.next()) return false;
     if (event.op === "empty" || event.op === "free") this.#adjustAllocated(event.op === "empty" ? 1 : -1, event.arg(0));
@@ -253,8 +253,8 @@ class ComputeStream {
       this.#beginPhase(this.#record.interned.strings[event.arg(0)]!);
       return true;
     }
-    this.#operations++;
-    this.#isPending = true;
+    this.#numOperations++;
+    this.#isEventPending = true;
     return true;
   }
 
@@ -281,24 +281,24 @@ class ComputeStream {
 
   /** Runs the event that it stands at; true if that takes time. */
   #runEvent(): boolean {
-    const { index, machine, streams, times } = this.#state;
+    const { index, machine, streams, kernelTimes: times } = this.#state;
     const event = this.#reader;
     if (isCollective(event.op)) {
       streams.post(index, event);
       return false;
     }
-    const isDone = event.op === "wait" && this.#finishedWorks.delete(event.arg(0));
-    if (isDone && this.#state.wait === 0) return false;
+    const isDone = event.op === "wait" && this.#finishedWorkIds.delete(event.arg(0));
+    if (isDone && this.#state.waitSeconds === 0) return false;
     this.#waitStart = machine.now;
-    if (event.op === "wait") this.#awaitedWork = event.arg(0);
-    else machine.compute(index, times.seconds(event, this.#recordedRank.tape));
+    if (event.op === "wait") this.#awaitedWorkId = event.arg(0);
+    else machine.startKernel(index, times.seconds(event, this.#recordedRank.tape));
     if (isDone) this.#endWait();
     return true;
   }
 
   /** The collective that it waits for is done: it stands still for a little longer. */
   #endWait(): void {
-    const { machine, index, wait } = this.#state;
+    const { machine, index, waitSeconds: wait } = this.#state;
     if (wait > 0) machine.startTimer(index, machine.now + wait, this);
     else this.onWaitDone();
   }

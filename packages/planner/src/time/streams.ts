@@ -11,7 +11,7 @@ export class PostedCollective {
   readonly rank: number;
   /** The rank's number among those of the record. */
   readonly index: number;
-  readonly work: number;
+  readonly workId: number;
   readonly op: TapeOp;
   readonly group: number;
   readonly label: string;
@@ -29,7 +29,7 @@ export class PostedCollective {
   constructor(rank: number, index: number, event: TapeReader, labels: readonly string[]) {
     this.rank = rank;
     this.index = index;
-    this.work = event.arg(0);
+    this.workId = event.arg(0);
     this.op = event.op;
     this.group = event.arg(1);
     this.label = labels[event.arg(2)]!;
@@ -39,7 +39,7 @@ export class PostedCollective {
   }
 
   /** How many arguments follow the label, and each of them: see `ops`. */
-  get count(): number {
+  get numArguments(): number {
     return this.#argumentCount;
   }
 
@@ -50,18 +50,18 @@ export class PostedCollective {
 
 /** Messages between two batches that move together. */
 export interface MessageFlow {
-  readonly from: PostedCollective;
-  readonly to: PostedCollective;
+  readonly sender: PostedCollective;
+  readonly receiver: PostedCollective;
   /** The receiver as the sender has it. */
   readonly peer: number;
-  count: number;
+  numMessages: number;
   bytes: number;
 }
 
 /** All ranks of a collective, at once: how many loads are not through. */
 export interface RunningCollective {
   readonly members: readonly PostedCollective[];
-  transfers: number;
+  numPendingTransfers: number;
 }
 
 interface PostedTransfer {
@@ -112,13 +112,13 @@ export class SimulatedStreams {
   post(index: number, event: TapeReader): void {
     const { rank } = this.#record.ranks[index]!.tape;
     const batch = new PostedCollective(rank, index, event, this.#record.interned.strings);
-    const queue = this.#queueOf(batch);
+    const queue = this.#getQueue(batch);
     queue.push(batch);
     if (queue.length === 1) this.#beginBatch(batch);
   }
 
   /** Messages are through. */
-  onFlowDone({ from, to, count, bytes }: MessageFlow): void {
+  onFlowDone({ sender: from, receiver: to, numMessages: count, bytes }: MessageFlow): void {
     from.bytesSent += bytes;
     to.bytesReceived += bytes;
     this.#countDown(from, count);
@@ -127,16 +127,16 @@ export class SimulatedStreams {
 
   /** A load of a collective is through; with the last one it is done everywhere. */
   endTransfer(collective: RunningCollective): void {
-    if (--collective.transfers > 0) return;
+    if (--collective.numPendingTransfers > 0) return;
     for (const member of collective.members) this.#finish(member);
   }
 
   /** Collectives that have their turn and are not done. */
   *activeCollectives(): Generator<PostedCollective, void, undefined> {
-    for (const [head] of this.#queues.values()) if (head) yield head;
+    for (const [collective] of this.#queues.values()) if (collective) yield collective;
   }
 
-  #queueOf({ index, group }: PostedCollective): PostedCollective[] {
+  #getQueue({ index, group }: PostedCollective): PostedCollective[] {
     const key = this.#profile.channels === "group" ? index * this.#record.groups.length + group : index;
     let queue = this.#queues.get(key);
     if (!queue) this.#queues.set(key, (queue = []));
@@ -146,7 +146,7 @@ export class SimulatedStreams {
   #beginBatch(batch: PostedCollective): void {
     batch.start = this.#machine.now;
     if (!isBatch(batch.op)) return this.#joinCollective(batch);
-    const { rank, index, group, count } = batch;
+    const { rank, index, group, numArguments: count } = batch;
     batch.numPendingTransfers = count / 3;
     if (batch.numPendingTransfers === 0) return this.#finish(batch);
     const { family } = this.#record.groups[group]!;
@@ -169,43 +169,43 @@ export class SimulatedStreams {
 
   /** Adds a message whose halves have met to those that move with it: between the same two batches. */
   #addToFlow(channel: Channel, send: PostedTransfer, receive: PostedTransfer): void {
-    if (send.bytes !== receive.bytes) throw sizeMismatch(send, receive);
+    if (send.bytes !== receive.bytes) throw createSizeMismatchError(send, receive);
     const { flow } = channel;
-    if (flow?.from === send.batch && flow.to === receive.batch) {
-      flow.count++;
+    if (flow?.sender === send.batch && flow.receiver === receive.batch) {
+      flow.numMessages++;
       flow.bytes += send.bytes;
       return;
     }
     this.#startFlow(channel);
-    channel.flow = { from: send.batch, to: receive.batch, peer: send.peer, count: 1, bytes: send.bytes };
+    channel.flow = { sender: send.batch, receiver: receive.batch, peer: send.peer, numMessages: 1, bytes: send.bytes };
   }
 
   #startFlow(channel: Channel): void {
     const { flow } = channel;
     if (!flow) return;
     channel.flow = undefined;
-    const { from, to, peer, bytes } = flow;
+    const { sender: from, receiver: to, peer, bytes } = flow;
     const link = linkClass(this.#profile, from.rank, peer);
-    this.#machine.send({ from: from.index, to: to.index, link, bytes, owner: flow });
+    this.#machine.send({ senderIndex: from.index, receiverIndex: to.index, link, bytes, owner: flow });
   }
 
   /** The last to come to a collective sets it going. */
   #joinCollective(batch: PostedCollective): void {
-    const name = `${this.#quotient.orbit(batch.group)},${batch.arg(0)}`;
-    const postedMembers = this.#pendingCollectives.get(name) ?? [];
+    const key = `${this.#quotient.orbit(batch.group)},${batch.arg(0)}`;
+    const postedMembers = this.#pendingCollectives.get(key) ?? [];
     postedMembers.push(batch);
-    this.#pendingCollectives.set(name, postedMembers);
+    this.#pendingCollectives.set(key, postedMembers);
     const group = this.#record.groups[batch.group]!;
-    if (postedMembers.length < this.#quotient.classesOf(batch.group).length) return;
-    this.#pendingCollectives.delete(name);
+    if (postedMembers.length < this.#quotient.groupClasses(batch.group).length) return;
+    this.#pendingCollectives.delete(key);
     const mismatchedMember = postedMembers.find(({ op }) => op !== batch.op);
     if (mismatchedMember) {
       throw simulationError(
-        `rank ${mismatchedMember.rank}, ${mismatchedMember.label} #${mismatchedMember.work} is ${mismatchedMember.op}, rank ${batch.rank} posted ${batch.op}`,
+        `rank ${mismatchedMember.rank}, ${mismatchedMember.label} #${mismatchedMember.workId} is ${mismatchedMember.op}, rank ${batch.rank} posted ${batch.op}`,
       );
     }
     const memberByIndex = new Map(postedMembers.map((postedMember) => [postedMember.index, postedMember]));
-    const runningCollective: RunningCollective = { members: postedMembers, transfers: 1 };
+    const runningCollective: RunningCollective = { members: postedMembers, numPendingTransfers: 1 };
     let steps = 0;
     for (const member of postedMembers) {
       const { ranks } = this.#record.groups[member.group]!;
@@ -216,13 +216,13 @@ export class SimulatedStreams {
         this.#collectiveArguments(member),
       );
       ({ steps } = traffic);
-      for (const { to, bytes } of traffic.transfers) {
-        const index = this.#quotient.index(to);
+      for (const { peerRank, bytes } of traffic.transfers) {
+        const index = this.#quotient.representativeIndex(peerRank);
         member.bytesSent += bytes;
         memberByIndex.get(index)!.bytesReceived += bytes;
-        runningCollective.transfers++;
-        const link = linkClass(this.#profile, member.rank, to);
-        this.#machine.send({ from: member.index, to: index, link, bytes, owner: runningCollective });
+        runningCollective.numPendingTransfers++;
+        const link = linkClass(this.#profile, member.rank, peerRank);
+        this.#machine.send({ senderIndex: member.index, receiverIndex: index, link, bytes, owner: runningCollective });
       }
     }
     // Loads have one latency; a ring has as many as steps.
@@ -234,9 +234,9 @@ export class SimulatedStreams {
   }
 
   #collectiveArguments(batch: PostedCollective): CollectiveArguments {
-    const { index, op, count } = batch;
-    const view = batch.arg(2) >= 0 ? batch.arg(2) : batch.arg(1);
-    const tensorView = view >= 0 ? this.#record.ranks[index]!.tape.views[view]! : undefined;
+    const { index, op, numArguments: count } = batch;
+    const viewId = batch.arg(2) >= 0 ? batch.arg(2) : batch.arg(1);
+    const tensorView = viewId >= 0 ? this.#record.ranks[index]!.tape.views[viewId]! : undefined;
     const counts = Array.from({ length: count - 4 }, (_, i) => batch.arg(4 + i));
     return {
       op,
@@ -254,7 +254,7 @@ export class SimulatedStreams {
 
   /** The next of the rank has its turn. */
   #finish(batch: PostedCollective): void {
-    const queue = this.#queueOf(batch);
+    const queue = this.#getQueue(batch);
     queue.shift();
     const [next] = queue;
     // Before the rank is notified of it: what it posts then comes after.
@@ -262,8 +262,8 @@ export class SimulatedStreams {
     this.#onFinished(batch);
   }
 
-  #channel(family: number, from: number, to: number): Channel {
-    const { sender, key } = this.#quotient.channel(family, from, to);
+  #channel(family: number, senderRank: number, receiverRank: number): Channel {
+    const { sender, key } = this.#quotient.channel(family, senderRank, receiverRank);
     const senderChannels = this.#channels[sender]!;
     let channel = senderChannels.get(key);
     if (!channel) senderChannels.set(key, (channel = { sends: [], receives: [], flow: undefined }));
@@ -271,12 +271,14 @@ export class SimulatedStreams {
   }
 }
 
-function sizeMismatch(
-  { batch: from, bytes }: PostedTransfer,
-  { batch: to, bytes: expectedBytes }: PostedTransfer,
+function createSizeMismatchError(
+  { batch: sender, bytes }: PostedTransfer,
+  { batch: receiver, bytes: expectedBytes }: PostedTransfer,
 ): MosaicError {
-  const transferName = `rank ${from.rank}, ${from.label} #${from.work} sends ${bytes} bytes to rank ${to.rank}`;
-  return simulationError(`${transferName}, but its ${to.label} #${to.work} expects ${expectedBytes} bytes`);
+  const transferName = `rank ${sender.rank}, ${sender.label} #${sender.workId} sends ${bytes} bytes to rank ${receiver.rank}`;
+  return simulationError(
+    `${transferName}, but its ${receiver.label} #${receiver.workId} expects ${expectedBytes} bytes`,
+  );
 }
 
 /** Why a record cannot be timed. */

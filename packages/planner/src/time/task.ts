@@ -11,7 +11,7 @@ export interface Task {
 export class TaskQueue<T extends Task> {
   readonly #heap: T[] = [];
   /** The end of each task of the heap: side by side in memory, where tasks lie far apart. */
-  readonly #ends: number[] = [];
+  readonly #endTimes: number[] = [];
 
   get size(): number {
     return this.#heap.length;
@@ -26,7 +26,7 @@ export class TaskQueue<T extends Task> {
   insertOrMove(task: T): void {
     if (task.queueIndex < 0) {
       task.queueIndex = this.#heap.push(task) - 1;
-      this.#ends.push(task.endTime);
+      this.#endTimes.push(task.endTime);
     }
     this.#siftUp(task);
     this.#siftDown(task);
@@ -37,7 +37,7 @@ export class TaskQueue<T extends Task> {
     const first = this.#heap[0];
     if (first === undefined) return undefined;
     const last = this.#heap.pop()!;
-    this.#ends.pop();
+    this.#endTimes.pop();
     if (last !== first) {
       last.queueIndex = 0;
       this.#siftDown(last);
@@ -47,28 +47,28 @@ export class TaskQueue<T extends Task> {
   }
 
   #siftUp(task: T): void {
-    const ends = this.#ends;
+    const endTimes = this.#endTimes;
     const { endTime } = task;
     let index = task.queueIndex;
     while (index > 0) {
       const parent = (index - 1) >> 1;
-      if (ends[parent]! <= endTime) break;
-      this.#place(this.#heap[parent]!, index, ends[parent]!);
+      if (endTimes[parent]! <= endTime) break;
+      this.#place(this.#heap[parent]!, index, endTimes[parent]!);
       index = parent;
     }
     this.#place(task, index, endTime);
   }
 
   #siftDown(task: T): void {
-    const ends = this.#ends;
+    const endTimes = this.#endTimes;
     const { endTime } = task;
     let index = task.queueIndex;
     for (;;) {
       let child = 2 * index + 1;
-      if (child >= ends.length) break;
-      if (child + 1 < ends.length && ends[child + 1]! < ends[child]!) child++;
-      if (ends[child]! >= endTime) break;
-      this.#place(this.#heap[child]!, index, ends[child]!);
+      if (child >= endTimes.length) break;
+      if (child + 1 < endTimes.length && endTimes[child + 1]! < endTimes[child]!) child++;
+      if (endTimes[child]! >= endTime) break;
+      this.#place(this.#heap[child]!, index, endTimes[child]!);
       index = child;
     }
     this.#place(task, index, endTime);
@@ -76,7 +76,7 @@ export class TaskQueue<T extends Task> {
 
   #place(task: T, index: number, endTime: number): void {
     this.#heap[index] = task;
-    this.#ends[index] = endTime;
+    this.#endTimes[index] = endTime;
     task.queueIndex = index;
   }
 }

@@ -42,23 +42,23 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
   );
   const allEvents = alignedTraces.flatMap(({ events }) => events);
   const startTime = allEvents.reduce((min, { start }) => Math.min(min, start), Number.POSITIVE_INFINITY);
-  const seconds = (nanoseconds: number): number => (nanoseconds - startTime) / 1e9;
+  const toSeconds = (nanoseconds: number): number => (nanoseconds - startTime) / 1e9;
   const ranks = alignedTraces
     .toSorted((a, b) => a.rank - b.rank)
     .map(({ rank, at, events, memory }) => ({
       rank,
       at,
-      ...(memory && { memory: memory.map(({ time, bytes }) => ({ time: seconds(time), bytes })) }),
+      ...(memory && { memory: memory.map(({ time, bytes }) => ({ time: toSeconds(time), bytes })) }),
       events: events
         .filter(({ name }) => !synchronizationEvents.has(name))
-        .map((event) => ({ ...event, start: seconds(event.start), end: seconds(event.end) }))
+        .map((event) => ({ ...event, start: toSeconds(event.start), end: toSeconds(event.end) }))
         .toSorted((a, b) => a.start - b.start),
     }));
   // Two ranks err each on its own; those of one host together.
-  const errorOfOffset = new Map(alignedTraces.map(({ offset, error }) => [offset, error])).values();
-  const [maxError = 0, secondMaxError = 0] = [...errorOfOffset].toSorted((a, b) => b - a);
+  const offsetErrors = new Map(alignedTraces.map(({ offset, error }) => [offset, error])).values();
+  const [maxError = 0, secondMaxError = 0] = [...offsetErrors].toSorted((a, b) => b - a);
   return {
-    seconds: allEvents.reduce((max, { end }) => Math.max(max, seconds(end)), 0),
+    seconds: allEvents.reduce((max, { end }) => Math.max(max, toSeconds(end)), 0),
     ranks,
     ...(maxError > 0 && { clockError: (maxError + secondMaxError) / 1e9 }),
   };

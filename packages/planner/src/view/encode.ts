@@ -27,11 +27,11 @@ interface EventRun {
   kind: number;
   start: number;
   end: number;
-  count: number;
+  numEvents: number;
   /** Time within it that events take; of two at once both. */
   eventSeconds: number;
-  sent: number;
-  received: number;
+  bytesSent: number;
+  bytesReceived: number;
 }
 
 /** Of more than `maxEvents` events runs are merged; `seconds` is the longest that one becomes. */
@@ -39,41 +39,49 @@ export function encodeRank({ events }: Pick<RankTimeline, "events">, maxEvents: 
   const kinds = new KindTable();
   const runs = events.map((event): EventRun => {
     const { start, end, bytesSent = 0, bytesReceived = 0 } = event;
-    const kind = kinds.index(event);
-    return { kind, start, end, count: 1, eventSeconds: end - start, sent: bytesSent, received: bytesReceived };
+    const kind = kinds.getIndex(event);
+    return {
+      kind,
+      start,
+      end,
+      numEvents: 1,
+      eventSeconds: end - start,
+      bytesSent: bytesSent,
+      bytesReceived: bytesReceived,
+    };
   });
   if (runs.length <= maxEvents) return toColumns(runs, kinds.kinds, false);
   const lanes = (["compute", "communication"] as const).map((lane) => {
     return runs.filter(({ kind }) => kinds.kinds[kind]!.lane === lane).sort((a, b) => a.start - b.start);
   });
-  let merged: readonly EventRun[] = runs;
-  for (let quantum = seconds / 65_536; merged.length > maxEvents && quantum <= seconds; quantum *= 1.5) {
-    merged = lanes.flatMap((lane) => mergeShort(lane, quantum));
+  let mergedRuns: readonly EventRun[] = runs;
+  for (let quantum = seconds / 65_536; mergedRuns.length > maxEvents && quantum <= seconds; quantum *= 1.5) {
+    mergedRuns = lanes.flatMap((lane) => mergeShortRuns(lane, quantum));
   }
-  return toColumns(merged, kinds.kinds, true);
+  return toColumns(mergedRuns, kinds.kinds, true);
 }
 
 /** Joins events shorter than the quantum that follow one another within it. The kind that takes the most time names the run. */
-function mergeShort(lane: readonly EventRun[], quantum: number): readonly EventRun[] {
-  const merged: EventRun[] = [];
+function mergeShortRuns(runs: readonly EventRun[], quantum: number): readonly EventRun[] {
+  const mergedRuns: EventRun[] = [];
   let secondsByKind = new Map<number, number>();
-  for (const run of lane) {
-    const last = merged.at(-1);
+  for (const run of runs) {
+    const last = mergedRuns.at(-1);
     const areShort = run.end - run.start < quantum && last !== undefined && last.end - last.start < quantum;
     if (!areShort || run.start - last.end > quantum) {
-      merged.push({ ...run });
+      mergedRuns.push({ ...run });
       secondsByKind = new Map([[run.kind, run.eventSeconds]]);
       continue;
     }
     last.end = Math.max(last.end, run.end);
-    last.count += run.count;
+    last.numEvents += run.numEvents;
     last.eventSeconds += run.eventSeconds;
-    last.sent += run.sent;
-    last.received += run.received;
+    last.bytesSent += run.bytesSent;
+    last.bytesReceived += run.bytesReceived;
     secondsByKind.set(run.kind, (secondsByKind.get(run.kind) ?? 0) + run.eventSeconds);
     if (secondsByKind.get(run.kind)! > (secondsByKind.get(last.kind) ?? 0)) last.kind = run.kind;
   }
-  return merged;
+  return mergedRuns;
 }
 
 /** Kinds by what distinguishes them. */
@@ -81,7 +89,7 @@ class KindTable {
   readonly kinds: EventKind[] = [];
   readonly #indices = new Map<string, number>();
 
-  index({ lane, name, label }: Pick<TimelineEvent, "lane" | "name" | "label">): number {
+  getIndex({ lane, name, label }: Pick<TimelineEvent, "lane" | "name" | "label">): number {
     const key = `${lane}\n${name}\n${label ?? ""}`;
     const kindIndex = this.#indices.get(key);
     if (kindIndex !== undefined) return kindIndex;
@@ -99,19 +107,19 @@ function toColumns(runs: readonly EventRun[], kinds: readonly EventKind[], isMer
     kind: sortedRuns.map(({ kind }) => kind),
     start: deltaEncode(starts),
     duration: sortedRuns.map(({ end }, i) => nanoseconds(end) - starts[i]!),
-    bytes: communication.flatMap(({ sent, received }) => [sent, received]),
+    bytes: communication.flatMap(({ bytesSent: sent, bytesReceived: received }) => [sent, received]),
     ...(isMerged && {
       merged: {
-        count: sortedRuns.map(({ count }) => count),
-        share: sortedRuns.map(({ start, end, eventSeconds: busy }) => shareOf(busy, end - start)),
+        count: sortedRuns.map(({ numEvents: count }) => count),
+        share: sortedRuns.map(({ start, end, eventSeconds: busySeconds }) => computePermille(busySeconds, end - start)),
       },
     }),
   };
 }
 
 /** In thousandths; at least one, so that nothing vanishes. */
-function shareOf(busy: number, length: number): number {
-  return length > 0 ? Math.min(1000, Math.max(1, Math.round((1000 * busy) / length))) : 1000;
+function computePermille(busySeconds: number, totalSeconds: number): number {
+  return totalSeconds > 0 ? Math.min(1000, Math.max(1, Math.round((1000 * busySeconds) / totalSeconds))) : 1000;
 }
 
 /** Of too many samples, the most that was held within each of `maxEvents` equal stretches. */
@@ -130,10 +138,10 @@ function selectPeaks(samples: readonly MemorySample[], numBuckets: number): read
   const peaks: MemorySample[] = [];
   let bucket = -1;
   for (const sample of samples) {
-    const at = Math.min(numBuckets - 1, Math.floor((sample.time - firstTime) / bucketSeconds));
-    if (at !== bucket) peaks.push(sample);
+    const sampleBucket = Math.min(numBuckets - 1, Math.floor((sample.time - firstTime) / bucketSeconds));
+    if (sampleBucket !== bucket) peaks.push(sample);
     else if (sample.bytes > peaks.at(-1)!.bytes) peaks[peaks.length - 1] = { ...sample, time: peaks.at(-1)!.time };
-    bucket = at;
+    bucket = sampleBucket;
   }
   return [...peaks, samples.at(-1)!];
 }

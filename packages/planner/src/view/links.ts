@@ -16,20 +16,21 @@ export function encodeLinks(
   const nodes = Array.from({ length: size }, (_, rank) =>
     ranksPerNode === undefined ? (hosts?.[rank] ?? 0) : Math.floor(rank / ranksPerNode),
   );
-  const byPair = new Map<number, number>();
+  const bytesByPair = new Map<number, number>();
   for (const recordedRank of record.ranks) {
     for (const { peer, sent, bytes } of listMessages(record, recordedRank)) {
       const { rank } = recordedRank.tape;
-      if (sent && peer !== rank) byPair.set(rank * size + peer, (byPair.get(rank * size + peer) ?? 0) + bytes);
+      if (sent && peer !== rank)
+        bytesByPair.set(rank * size + peer, (bytesByPair.get(rank * size + peer) ?? 0) + bytes);
     }
   }
-  if (byPair.size <= maxPairs) return { nodes, between: "ranks", links: listLinks(byPair, size) };
-  const byNodes = new Map<number, number>();
-  for (const [pair, bytes] of byPair) {
+  if (bytesByPair.size <= maxPairs) return { nodes, between: "ranks", links: listLinks(bytesByPair, size) };
+  const bytesByNodePair = new Map<number, number>();
+  for (const [pair, bytes] of bytesByPair) {
     const nodePair = nodes[Math.floor(pair / size)]! * size + nodes[pair % size]!;
-    byNodes.set(nodePair, (byNodes.get(nodePair) ?? 0) + bytes);
+    bytesByNodePair.set(nodePair, (bytesByNodePair.get(nodePair) ?? 0) + bytes);
   }
-  return { nodes, between: "nodes", links: listLinks(byNodes, size) };
+  return { nodes, between: "nodes", links: listLinks(bytesByNodePair, size) };
 }
 
 function listLinks(totals: ReadonlyMap<number, number>, size: number): LinkData["links"] {

@@ -1,5 +1,5 @@
 import type { Slice, Span } from "@mosaic/core";
-import { overlapsPiece, isVisible, shardSpans } from "../draw/tile-map-svg.ts";
+import { overlapsSpan, isVisible, shardSpans } from "../draw/tile-map-svg.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { Band, TileData } from "./data.ts";
 
@@ -10,19 +10,19 @@ const MAX_LAYERS = 8;
 
 /** Which rank of a record computes which tile at which of its steps, forward, for the first sequence. */
 export function encodeTiles(record: AttentionRecord, maxBands: number = MAX_BANDS): TileData {
-  const sides = { queries: bandsOf(record, "queries", maxBands), keys: bandsOf(record, "keys", maxBands) };
+  const sides = { queries: createBands(record, "queries", maxBands), keys: createBands(record, "keys", maxBands) };
   const width = sides.keys.length;
   const grid = new TileGrid(sides.queries.length * width);
-  const isShown = visibility(record.slices, sides);
-  const bandsOfRows = { queries: bandNumbers(sides.queries, record), keys: bandNumbers(sides.keys, record) };
+  const isShown = createVisibilityTest(record.slices, sides);
+  const bandLookups = { queries: createBandLookup(sides.queries, record), keys: createBandLookup(sides.keys, record) };
   let steps = 0;
   for (const recordedRank of record.ranks) {
     if (recordedRank.firstSequence !== 0) continue;
     const tiles = listTiles(recordedRank, record.interned.strings);
     steps = Math.max(steps, tiles.length);
     for (const [step, { queryRows, keyRows }] of tiles.entries()) {
-      const columns = bandsOfRows.keys(keyRows);
-      for (const row of bandsOfRows.queries(queryRows)) {
+      const columns = bandLookups.keys(keyRows);
+      for (const row of bandLookups.queries(queryRows)) {
         for (const column of columns) {
           const cell = row * width + column;
           if (isShown(row, column)) grid.add(cell, recordedRank.tape.rank, step);
@@ -34,9 +34,9 @@ export function encodeTiles(record: AttentionRecord, maxBands: number = MAX_BAND
 }
 
 /** Pieces that shards are made of, or single positions at equal distances where there are too many. */
-function bandsOf(record: AttentionRecord, side: "queries" | "keys", maxBands: number): readonly SampledSpan[] {
-  const pieces = shardSpans(record, side);
-  if (pieces.length <= maxBands) return pieces.map((span) => ({ ...span, sample: span }));
+function createBands(record: AttentionRecord, side: "queries" | "keys", maxBands: number): readonly SampledSpan[] {
+  const spans = shardSpans(record, side);
+  if (spans.length <= maxBands) return spans.map((span) => ({ ...span, sample: span }));
   const length = side === "queries" ? record.options.tokens : record.options.keyTokens;
   return Array.from({ length: maxBands }, (_, i) => {
     const [start, end] = [Math.floor((i * length) / maxBands), Math.floor(((i + 1) * length) / maxBands)];
@@ -55,16 +55,16 @@ function toBand({ start, length, step }: Span): Band {
 }
 
 /** The numbers of the bands that rows have a part of; rows are given by number, and looked up once. */
-function bandNumbers(bands: readonly SampledSpan[], record: AttentionRecord): (rows: number) => readonly number[] {
+function createBandLookup(bands: readonly SampledSpan[], record: AttentionRecord): (rows: number) => readonly number[] {
   const cachedNumbers: (readonly number[] | undefined)[] = [];
   return (rows) =>
     (cachedNumbers[rows] ??= bands.flatMap(({ sample }, i) =>
-      overlapsPiece(record.interned.rows[rows]!, sample) ? [i] : [],
+      overlapsSpan(record.interned.rows[rows]!, sample) ? [i] : [],
     ));
 }
 
 /** Whether the mask leaves anything of a cell. */
-function visibility(
+function createVisibilityTest(
   slices: readonly Slice[],
   { queries, keys }: Readonly<Record<"queries" | "keys", readonly SampledSpan[]>>,
 ): (row: number, column: number) => boolean {
@@ -97,18 +97,18 @@ function listTiles({ tape }: RecordedRank, strings: readonly string[]): readonly
 
 /** Ranks and steps of cells, in layers. */
 class TileGrid {
-  readonly #cells: number;
+  readonly #numCells: number;
   readonly #layers: { readonly rank: Int32Array; readonly step: Int32Array }[] = [];
 
-  constructor(cells: number) {
-    this.#cells = cells;
+  constructor(numCells: number) {
+    this.#numCells = numCells;
   }
 
   add(cell: number, rank: number, step: number): void {
     for (let i = 0; i < MAX_LAYERS; i++) {
       const layer = (this.#layers[i] ??= {
-        rank: new Int32Array(this.#cells).fill(-1),
-        step: new Int32Array(this.#cells),
+        rank: new Int32Array(this.#numCells).fill(-1),
+        step: new Int32Array(this.#numCells),
       });
       if (layer.rank[cell] === rank) return;
       if (layer.rank[cell] !== -1) continue;
@@ -121,12 +121,12 @@ class TileGrid {
   encode(): readonly (readonly number[])[] {
     return this.#layers.map(({ rank, step }) => {
       const runs: number[] = [];
-      for (let from = 0; from < rank.length; ) {
-        const change = rank[from + 1] === rank[from] ? step[from + 1]! - step[from]! : 0;
-        let to = from + 1;
-        while (rank[to] === rank[from] && change === step[to]! - step[to - 1]!) to++;
-        runs.push(to - from, rank[from]!, step[from]!, change);
-        from = to;
+      for (let start = 0; start < rank.length; ) {
+        const change = rank[start + 1] === rank[start] ? step[start + 1]! - step[start]! : 0;
+        let end = start + 1;
+        while (rank[end] === rank[start] && change === step[end]! - step[end - 1]!) end++;
+        runs.push(end - start, rank[start]!, step[start]!, change);
+        start = end;
       }
       return runs;
     });

@@ -2,21 +2,21 @@ import { crossDispatch, dispatch, evaluateDispatch } from "@mosaic/backend-flex"
 import { type Mask, masks, type Placement, type PlacementName } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { drawDispatch, type DrawDispatchOptions } from "../../src/index.ts";
-import { all, type Element, parse } from "./xml.ts";
+import { findElements, type Element, parse } from "./xml.ts";
 
 const lengths = [300, 500, 1, 199];
-const packed = masks.documents(lengths, "causal");
+const packedMask = masks.documents(lengths, "causal");
 
-const textsOf = (svg: Element): readonly string[] => all(svg, "text").map(({ text }) => text);
+const listTexts = (svg: Element): readonly string[] => findElements(svg, "text").map(({ text }) => text);
 
 /** The tooltips of each column, before and after, by what matches. */
-function matchesIn(svg: Element, pattern: RegExp): readonly (readonly string[])[][] {
+function matchTooltips(svg: Element, pattern: RegExp): readonly (readonly string[])[][] {
   const columns: (readonly string[])[][] = [[], []];
-  for (const group of all(svg, "g")) {
-    const found = pattern.exec(group.children[0]!.text);
+  for (const group of findElements(svg, "g")) {
+    const match = pattern.exec(group.children[0]!.text);
     const shape = group.children[1]!;
     const x = Number(shape.attributes["x"] ?? /^M([\d.]+)/.exec(shape.attributes["d"]!)![1]);
-    if (found) columns[x < 560 ? 0 : 1]!.push(found.slice(1));
+    if (match) columns[x < 560 ? 0 : 1]!.push(match.slice(1));
   }
   return columns;
 }
@@ -24,8 +24,8 @@ function matchesIn(svg: Element, pattern: RegExp): readonly (readonly string[])[
 const toNumber = (text: string): number => Number(text.replaceAll(",", ""));
 
 /** Rows by receiver and by sender that the matrix of each column states. */
-function transfersIn(svg: Element, ranks: number): { received: number[]; sent: number[] }[] {
-  return matchesIn(svg, /^rank (\d+) sends ([\d,]+) rows to rank (\d+)$/).map((cells) => {
+function parseTransfers(svg: Element, ranks: number): { received: number[]; sent: number[] }[] {
+  return matchTooltips(svg, /^rank (\d+) sends ([\d,]+) rows to rank (\d+)$/).map((cells) => {
     const totals = { received: Array<number>(ranks).fill(0), sent: Array<number>(ranks).fill(0) };
     for (const [sender, rows, receiver] of cells) {
       totals.received[Number(receiver)]! += toNumber(rows!);
@@ -36,15 +36,15 @@ function transfersIn(svg: Element, ranks: number): { received: number[]; sent: n
 }
 
 /** What the bars of each column state. */
-function barsIn(svg: Element, metric: "load" | "received" | "sent"): number[][] {
-  return matchesIn(svg, new RegExp(`^rank \\d+: ${metric} ([\\d.,]+)`)).map((bars) =>
+function parseBars(svg: Element, metric: "load" | "received" | "sent"): number[][] {
+  return matchTooltips(svg, new RegExp(`^rank \\d+: ${metric} ([\\d.,]+)`)).map((bars) =>
     bars.map(([value]) => toNumber(value!)),
   );
 }
 
 const trials: [mask: Mask, ranks: number, after: (mask: Mask) => Placement | PlacementName][] = [
-  [packed, 4, (mask) => dispatch({ mask, length: 1000, ranks: 4, chunkSize: 16 })],
-  [packed, 3, () => "striped"],
+  [packedMask, 4, (mask) => dispatch({ mask, length: 1000, ranks: 4, chunkSize: 16 })],
+  [packedMask, 3, () => "striped"],
   [masks.full(), 5, () => "zigzag"],
   [masks.slidingWindow({ left: 70, right: 20 }), 7, (mask) => dispatch({ mask, length: 1000, ranks: 7, chunkSize: 8 })],
   [masks.bidirectionalCausal(), 2, () => "striped"],
@@ -55,19 +55,19 @@ const trials: [mask: Mask, ranks: number, after: (mask: Mask) => Placement | Pla
 
 test.each(trials)(
   "%o: transfers, rows and load are those that evaluateDispatch counts",
-  (mask, ranks, placementFor) => {
-    const after = placementFor(mask);
+  (mask, ranks, createPlacement) => {
+    const after = createPlacement(mask);
     const svg = parse(drawDispatch(mask, { queries: 1000, ranks, after }));
-    const drawn = transfersIn(svg, ranks);
+    const drawnTransfers = parseTransfers(svg, ranks);
     for (const [i, placement] of ["contiguous" as const, after].entries()) {
       const { ranks: loads } = evaluateDispatch({ mask, length: 1000, ranks, placement });
       const expected = { received: loads.map(({ received }) => received), sent: loads.map(({ sent }) => sent) };
-      expect(drawn[i]).toEqual(expected);
-      expect(barsIn(svg, "received")[i]).toEqual(expected.received);
-      expect(barsIn(svg, "sent")[i]).toEqual(expected.sent);
+      expect(drawnTransfers[i]).toEqual(expected);
+      expect(parseBars(svg, "received")[i]).toEqual(expected.received);
+      expect(parseBars(svg, "sent")[i]).toEqual(expected.sent);
       const mean = loads.reduce((sum, { pairs }) => sum + pairs, 0) / ranks;
-      const load = loads.map(({ pairs }) => (mean === 0 ? 0 : Number((pairs / mean).toFixed(2))));
-      expect(barsIn(svg, "load")[i]).toEqual(load);
+      const expectedLoad = loads.map(({ pairs }) => (mean === 0 ? 0 : Number((pairs / mean).toFixed(2))));
+      expect(parseBars(svg, "load")[i]).toEqual(expectedLoad);
     }
   },
 );
@@ -75,28 +75,30 @@ test.each(trials)(
 test("states what changes, in rows or in bytes", () => {
   const options = { queries: 1000, ranks: 2, after: "zigzag" } as const;
   const [before, after] = (["contiguous", "zigzag"] as const).map((placement) =>
-    evaluateDispatch({ mask: packed, length: 1000, ranks: 2, placement }),
+    evaluateDispatch({ mask: packedMask, length: 1000, ranks: 2, placement }),
   ) as [ReturnType<typeof evaluateDispatch>, ReturnType<typeof evaluateDispatch>];
-  const most = [before, after].map(({ ranks }) => Math.max(...ranks.map(({ received }) => received)));
-  const svg = parse(drawDispatch(packed, { ...options, title: "<Packed>", subtitle: "four documents" }));
+  const maxReceived = [before, after].map(({ ranks }) => Math.max(...ranks.map(({ received }) => received)));
+  const svg = parse(drawDispatch(packedMask, { ...options, title: "<Packed>", subtitle: "four documents" }));
   expect(svg.children[0]!.text).toBe("<Packed>");
-  const texts = textsOf(svg);
+  const texts = listTexts(svg);
   const imbalance = `most loaded rank ${before.imbalance.toFixed(2)} → ${after.imbalance.toFixed(2)} × the mean`;
   expect(texts.slice(0, 2)).toEqual([
     "<Packed>",
-    `four documents · ${imbalance} · received in total ${before.rows} rows → ${after.rows} rows · maximum per rank ${most[0]} rows → ${most[1]} rows`,
+    `four documents · ${imbalance} · received in total ${before.rows} rows → ${after.rows} rows · maximum per rank ${maxReceived[0]} rows → ${maxReceived[1]} rows`,
   ]);
   expect(texts).toEqual(expect.arrayContaining(["before: contiguous", "after: zigzag", "received, rows"]));
-  const inBytes = textsOf(parse(drawDispatch(packed, { ...options, bytesPerRow: 100 })));
-  expect(inBytes[1]).toContain(`received in total ${before.rows / 10} kB → ${after.rows / 10} kB`);
-  expect(inBytes).toEqual(expect.arrayContaining(["received", expect.stringContaining("A row of k and v is 100 B.")]));
+  const byteTexts = listTexts(parse(drawDispatch(packedMask, { ...options, bytesPerRow: 100 })));
+  expect(byteTexts[1]).toContain(`received in total ${before.rows / 10} kB → ${after.rows / 10} kB`);
+  expect(byteTexts).toEqual(
+    expect.arrayContaining(["received", expect.stringContaining("A row of k and v is 100 B.")]),
+  );
 });
 
 test("each rank has a color of its own: in the mask, along its borders and in its bars", () => {
-  const after = dispatch({ mask: packed, length: 1000, ranks: 4, chunkSize: 50 });
-  const svg = parse(drawDispatch(packed, { queries: 1000, ranks: 4, after }));
+  const after = dispatch({ mask: packedMask, length: 1000, ranks: 4, chunkSize: 50 });
+  const svg = parse(drawDispatch(packedMask, { queries: 1000, ranks: 4, after }));
   for (const rank of [0, 1, 2, 3]) {
-    const fills = all(svg, "g")
+    const fills = findElements(svg, "g")
       .filter(({ children }) => new RegExp(`(: |held by |^)rank ${rank}\\b(?! sends)`).test(children[0]!.text))
       .map(({ children }) => children.findLast(({ name }) => name === "path" || name === "rect")!.attributes["fill"]);
     // 2 borders and 3 bars in 2 columns, and pieces.
@@ -110,9 +112,9 @@ test("queries and keys may be placed apart", () => {
   const after = crossDispatch({ mask, queries: 400, keys: 1000, ranks: 3, chunkSize: 20 });
   const before = { queries: "zigzag", keys: "contiguous" } as const;
   const svg = parse(drawDispatch(mask, { queries: 400, keys: 1000, ranks: 3, before, after }));
-  const drawn = transfersIn(svg, 3);
+  const drawnTransfers = parseTransfers(svg, 3);
   for (const [i, { queries, keys }] of [before, after].entries()) {
-    const evaluated = evaluateDispatch({
+    const evaluation = evaluateDispatch({
       mask,
       length: 400,
       keys: 1000,
@@ -120,9 +122,9 @@ test("queries and keys may be placed apart", () => {
       placement: queries,
       keyPlacement: keys,
     });
-    expect(drawn[i]!.received).toEqual(evaluated.ranks.map(({ received }) => received));
+    expect(drawnTransfers[i]!.received).toEqual(evaluation.ranks.map(({ received }) => received));
   }
-  expect(textsOf(svg)).toContain("before: queries zigzag, keys contiguous");
+  expect(listTexts(svg)).toContain("before: queries zigzag, keys contiguous");
 });
 
 const sizes: DrawDispatchOptions[] = [
@@ -133,26 +135,26 @@ const sizes: DrawDispatchOptions[] = [
 ];
 
 test.each(sizes)("stays on its page, on paper of its own, and is the same each time: %o", (options) => {
-  const drawn = drawDispatch(packed, options);
-  expect(drawDispatch(packed, options)).toBe(drawn);
-  expect(drawn.length).toBeLessThan(1_500_000);
-  const svg = parse(drawn);
+  const svgText = drawDispatch(packedMask, options);
+  expect(drawDispatch(packedMask, options)).toBe(svgText);
+  expect(svgText.length).toBeLessThan(1_500_000);
+  const svg = parse(svgText);
   const [width, height] = [Number(svg.attributes["width"]), Number(svg.attributes["height"])];
   // Read on dark pages, too: everything is on a white sheet.
-  expect(all(svg, "rect")[0]!.attributes).toMatchObject({
+  expect(findElements(svg, "rect")[0]!.attributes).toMatchObject({
     width: String(width),
     height: String(height),
     fill: "#ffffff",
   });
-  for (const { attributes } of all(svg, "rect")) {
+  for (const { attributes } of findElements(svg, "rect")) {
     expect(Number(attributes["x"] ?? 0) + Number(attributes["width"])).toBeLessThanOrEqual(width);
     expect(Number(attributes["y"] ?? 0) + Number(attributes["height"])).toBeLessThanOrEqual(height);
   }
-  for (const { attributes, text } of all(svg, "text")) {
-    const wide = text.length * Number(attributes["font-size"]) * 0.53;
+  for (const { attributes, text } of findElements(svg, "text")) {
+    const textWidth = text.length * Number(attributes["font-size"]) * 0.53;
     const anchor = attributes["text-anchor"];
-    const left = Number(attributes["x"]) - (anchor === "end" ? wide : anchor === "middle" ? wide / 2 : 0);
-    expect([text, left >= 0, left + wide <= width, Number(attributes["y"]) <= height]).toEqual([
+    const left = Number(attributes["x"]) - (anchor === "end" ? textWidth : anchor === "middle" ? textWidth / 2 : 0);
+    expect([text, left >= 0, left + textWidth <= width, Number(attributes["y"]) <= height]).toEqual([
       text,
       true,
       true,
@@ -166,19 +168,25 @@ test("words of a line do not overlap", () => {
     for (const bytesPerRow of [undefined, 98_765]) {
       const options = { queries: 100_000, ranks, after: "zigzag", ...(bytesPerRow && { bytesPerRow }) } as const;
       const svg = parse(drawDispatch(masks.causal(), options));
-      const lines = new Set(all(svg, "text").map(({ attributes }) => attributes["y"]!));
+      const lines = new Set(findElements(svg, "text").map(({ attributes }) => attributes["y"]!));
       for (const y of lines) {
-        const ends = all(svg, "text")
+        const textExtents = findElements(svg, "text")
           .filter(({ attributes }) => attributes["y"] === y)
           .map(({ attributes, text }) => {
-            const wide = text.length * Number(attributes["font-size"]) * 0.5;
+            const textWidth = text.length * Number(attributes["font-size"]) * 0.5;
             const anchor = attributes["text-anchor"];
-            const left = Number(attributes["x"]) - (anchor === "end" ? wide : anchor === "middle" ? wide / 2 : 0);
-            return { text, left, right: left + wide };
+            const left =
+              Number(attributes["x"]) - (anchor === "end" ? textWidth : anchor === "middle" ? textWidth / 2 : 0);
+            return { text, left, right: left + textWidth };
           })
           .sort((a, b) => a.left - b.left);
-        for (const [i, { text, left }] of ends.slice(1).entries())
-          expect([ranks, ends[i]!.text, text, left >= ends[i]!.right]).toEqual([ranks, ends[i]!.text, text, true]);
+        for (const [i, { text, left }] of textExtents.slice(1).entries())
+          expect([ranks, textExtents[i]!.text, text, left >= textExtents[i]!.right]).toEqual([
+            ranks,
+            textExtents[i]!.text,
+            text,
+            true,
+          ]);
       }
     }
   }
@@ -186,22 +194,28 @@ test("words of a line do not overlap", () => {
 
 test("a rank whose queries see no key has no pairs", () => {
   const svg = parse(drawDispatch(masks.causal(), { queries: 64, keys: 8, ranks: 2, after: "zigzag" }));
-  expect(all(svg, "title").length).toBeGreaterThan(0);
+  expect(findElements(svg, "title").length).toBeGreaterThan(0);
 });
 
 test("refusals state what is wrong", () => {
   const options = { queries: 8, ranks: 2, after: "zigzag" } as const;
   expect(() => drawDispatch("causal" as never, options)).toThrow(/drawDispatch: expected a Mask, .* received "causal"/);
-  expect(() => drawDispatch(packed, options)).toThrow(/documents\(4, causal\): expected a sequence of length 1000/);
-  const refused =
-    (change: object): (() => string) =>
+  expect(() => drawDispatch(packedMask, options)).toThrow(/documents\(4, causal\): expected a sequence of length 1000/);
+  const drawWithOptions =
+    (overrides: object): (() => string) =>
     () =>
-      drawDispatch(masks.causal(), { ...options, ...change });
-  expect(refused({ ranks: 257 })).toThrow(/drawDispatch: ranks: expected an integer from 1 to 256, received 257/);
-  expect(refused({ after: undefined })).toThrow(/drawDispatch: after: expected a placement, or \{ queries, keys \}/);
-  expect(refused({ after: { queries: "zigzag" } })).toThrow(/drawDispatch: after: expected a placement/);
-  expect(refused({ bytesPerRow: 0 })).toThrow(/drawDispatch: bytesPerRow: expected a number > 0/);
-  const other = dispatch({ mask: masks.causal(), length: 8, ranks: 4 });
-  expect(refused({ after: other })).toThrow(/dispatch: spans: expected a shard index below 4, 4 shards and length 8/);
-  expect(refused({ queries: 2 ** 18, before: "striped" })).toThrow(/at most 200,000 shapes, received 262,144/);
+      drawDispatch(masks.causal(), { ...options, ...overrides });
+  expect(drawWithOptions({ ranks: 257 })).toThrow(
+    /drawDispatch: ranks: expected an integer from 1 to 256, received 257/,
+  );
+  expect(drawWithOptions({ after: undefined })).toThrow(
+    /drawDispatch: after: expected a placement, or \{ queries, keys \}/,
+  );
+  expect(drawWithOptions({ after: { queries: "zigzag" } })).toThrow(/drawDispatch: after: expected a placement/);
+  expect(drawWithOptions({ bytesPerRow: 0 })).toThrow(/drawDispatch: bytesPerRow: expected a number > 0/);
+  const otherPlacement = dispatch({ mask: masks.causal(), length: 8, ranks: 4 });
+  expect(drawWithOptions({ after: otherPlacement })).toThrow(
+    /dispatch: spans: expected a shard index below 4, 4 shards and length 8/,
+  );
+  expect(drawWithOptions({ queries: 2 ** 18, before: "striped" })).toThrow(/at most 200,000 shapes, received 262,144/);
 });

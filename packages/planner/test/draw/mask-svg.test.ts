@@ -1,28 +1,30 @@
 import { type Mask, masks } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { drawMask, type DrawMaskOptions } from "../../src/index.ts";
-import { all, type Element, parse } from "./xml.ts";
+import { findElements, type Element, parse } from "./xml.ts";
 
 const lengths = [300, 500, 1, 199];
 
 /** Area of all polygons of a picture, in pixels. */
 function drawnArea(svg: Element): number {
-  const outlines = all(svg, "path").flatMap(({ attributes }) => attributes["d"]!.split("Z").filter((d) => d !== ""));
+  const outlines = findElements(svg, "path").flatMap(({ attributes }) =>
+    attributes["d"]!.split("Z").filter((d) => d !== ""),
+  );
   return outlines.reduce((sum, outline) => {
     const points = outline
       .slice(1)
       .split("L")
       .map((point) => point.split(" ").map(Number) as [number, number]);
-    const cross = points.map(([x, y], i) => {
+    const crossProducts = points.map(([x, y], i) => {
       const [nextX, nextY] = points[(i + 1) % points.length]!;
       return x * nextY - nextX * y;
     });
-    return sum + Math.abs(cross.reduce((a, b) => a + b, 0)) / 2;
+    return sum + Math.abs(crossProducts.reduce((a, b) => a + b, 0)) / 2;
   }, 0);
 }
 
 function planeArea(svg: Element): number {
-  const { width, height } = all(svg, "rect")[1]!.attributes;
+  const { width, height } = findElements(svg, "rect")[1]!.attributes;
   return Number(width) * Number(height);
 }
 
@@ -47,15 +49,15 @@ test.each(trials)("the polygons cover as much of the plane as the mask does: %s"
 test("a slice is one polygon, however many pairs it has", () => {
   const mask = masks.documents(lengths, masks.slidingWindow(128));
   const svg = parse(drawMask(mask, { queries: 1000 }));
-  expect(all(svg, "path")).toHaveLength(mask.slices(1000, 1000).length);
-  const many = parse(drawMask(masks.blockCausal(8), { queries: 16_384 }));
-  expect(all(many, "path")).toHaveLength(1);
+  expect(findElements(svg, "path")).toHaveLength(mask.slices(1000, 1000).length);
+  const manySlicesSvg = parse(drawMask(masks.blockCausal(8), { queries: 16_384 }));
+  expect(findElements(manySlicesSvg, "path")).toHaveLength(1);
 });
 
 test("the picture has the name, the area, positions on both axes and a legend", () => {
   const svg = parse(drawMask(masks.prefix(100), { queries: 1000, keys: 1500 }));
   expect(svg.children[0]!.text).toBe("prefix(100)");
-  const texts = all(svg, "text").map(({ text }) => text);
+  const texts = findElements(svg, "text").map(({ text }) => text);
   const area = masks.maskArea(masks.prefix(100), 1000, 1500);
   expect(texts[1]).toBe(`${area.toLocaleString("en-US")} visible pairs, 66.7 % of 1,000 × 1,500`);
   expect(texts.slice(2)).toEqual(expect.arrayContaining(["0", "500", "1,000", "1,500", "keys →", "queries ↓"]));
@@ -63,21 +65,24 @@ test("the picture has the name, the area, positions on both axes and a legend", 
 });
 
 test("title and subtitle are the caller's", () => {
-  const texts = all(parse(drawMask(masks.full(), { queries: 4, title: "<All>", subtitle: "of four" })), "text");
+  const texts = findElements(
+    parse(drawMask(masks.full(), { queries: 4, title: "<All>", subtitle: "of four" })),
+    "text",
+  );
   expect(texts[0]!.text).toBe("<All>");
   expect(texts[1]!.text).toBe("of four · 16 visible pairs, 100 % of 4 × 4");
 });
 
 test("shards have a color each, and their pairs are compared with the mean", () => {
   const svg = parse(drawMask(masks.causal(), { queries: 400, placement: "contiguous", shards: 4 }));
-  const texts = all(svg, "text").map(({ text }) => text);
+  const texts = findElements(svg, "text").map(({ text }) => text);
   const loads = ["0.25", "0.75", "1.25", "1.75"];
   expect(texts.slice(-4)).toEqual(loads.map((load, i) => `shard ${i}: ${load} × the mean`));
-  expect(new Set(all(svg, "path").map(({ attributes }) => attributes["fill"])).size).toBe(4);
-  const tooltips = all(svg, "title").map(({ text }) => text);
+  expect(new Set(findElements(svg, "path").map(({ attributes }) => attributes["fill"])).size).toBe(4);
+  const tooltips = findElements(svg, "title").map(({ text }) => text);
   expect(tooltips).toContain("queries 300 to 399, keys 0 to 399: shard 3, causal");
-  const none = drawMask(masks.fromSlices([]), { queries: 4, placement: "contiguous", shards: 2 });
-  expect(parse(none).text).toContain("shard 1: no pairs");
+  const emptySvg = drawMask(masks.fromSlices([]), { queries: 4, placement: "contiguous", shards: 2 });
+  expect(parse(emptySvg).text).toContain("shard 1: no pairs");
 });
 
 test("a thousand documents of a million tokens are a picture of some kilobytes", () => {

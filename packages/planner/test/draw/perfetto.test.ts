@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { perfettoTrace, predict, profiles, type Timeline } from "../../src/index.ts";
 import { ringTimeline } from "./timelines.ts";
 
-interface Entry {
+interface TraceEntry {
   readonly ph: string;
   readonly name: string;
   readonly pid: number;
@@ -13,8 +13,8 @@ interface Entry {
   readonly args?: Readonly<Record<string, unknown>>;
 }
 
-function parseEntries(timeline: Timeline): readonly Entry[] {
-  const trace = JSON.parse(perfettoTrace(timeline)) as { displayTimeUnit: string; traceEvents: readonly Entry[] };
+function parseEntries(timeline: Timeline): readonly TraceEntry[] {
+  const trace = JSON.parse(perfettoTrace(timeline)) as { displayTimeUnit: string; traceEvents: readonly TraceEntry[] };
   expect(Object.keys(trace).toSorted()).toEqual(["displayTimeUnit", "traceEvents"]);
   expect(trace.displayTimeUnit).toBe("ms");
   return trace.traceEvents;
@@ -39,13 +39,13 @@ test("each event is a complete event of its rank's process, in microseconds", ()
 
 test("processes and tracks have names", () => {
   const names = parseEntries(ringTimeline(2, 1)).filter(({ ph }) => ph === "M");
-  const named = (kind: string) =>
+  const listNames = (kind: string) =>
     names.filter(({ name }) => name === kind).map(({ pid, args }) => [pid, args!["name"]]);
-  expect(named("process_name")).toEqual([
+  expect(listNames("process_name")).toEqual([
     [0, "rank 0 (sp 0)"],
     [1, "rank 1 (sp 1)"],
   ]);
-  expect(named("thread_name")).toEqual([
+  expect(listNames("thread_name")).toEqual([
     [0, "compute"],
     [0, "communication"],
     [1, "compute"],
@@ -54,24 +54,24 @@ test("processes and tracks have names", () => {
 });
 
 test("the slices of a track do not overlap, in a simulation too", () => {
-  const overlapping = ringTimeline(1, 4);
-  const events = overlapping.ranks[0]!.events.map((event) => ({ ...event, end: event.end + 0.002 }));
+  const overlappingTimeline = ringTimeline(1, 4);
+  const events = overlappingTimeline.ranks[0]!.events.map((event) => ({ ...event, end: event.end + 0.002 }));
   const { simulation } = predict(
     { backend: ring(), mesh: { sp: 4 }, tokens: 4096, numHeads: 8, headDim: 64 },
     profiles["h100-ib400"],
   );
-  for (const timeline of [{ ...overlapping, ranks: [{ rank: 0, at: {}, events }] }, simulation]) {
+  for (const timeline of [{ ...overlappingTimeline, ranks: [{ rank: 0, at: {}, events }] }, simulation]) {
     const slices = parseEntries(timeline).filter(({ ph }) => ph === "X");
     expect(slices).toHaveLength(timeline.ranks.reduce((sum, rank) => sum + rank.events.length, 0));
-    const tracks = new Map<string, Entry[]>();
+    const tracks = new Map<string, TraceEntry[]>();
     for (const slice of slices) {
       const name = `${slice.pid} ${slice.tid}`;
       tracks.set(name, [...(tracks.get(name) ?? []), slice]);
     }
     for (const track of tracks.values()) {
       for (const [i, { ts }] of track.entries()) {
-        const before = track[i - 1];
-        if (before) expect(ts!).toBeGreaterThanOrEqual(before.ts! + before.dur! - 1e-3);
+        const previousEntry = track[i - 1];
+        if (previousEntry) expect(ts!).toBeGreaterThanOrEqual(previousEntry.ts! + previousEntry.dur! - 1e-3);
       }
     }
   }

@@ -5,11 +5,11 @@ import { type AttentionBackend, contiguous, type Coordinate, masks, striped, zig
 import { expect, test } from "vitest";
 import { record, tileMapSvg } from "../../src/index.ts";
 import { tileMap } from "../../src/draw/tile-map-svg.ts";
-import { all, parse } from "./xml.ts";
+import { findElements, parse } from "./xml.ts";
 
 const sizes = { tokens: 64, numHeads: 4, headDim: 8 };
 
-function made(backend: AttentionBackend, mesh: Coordinate, placement = zigzag()) {
+function recordBackend(backend: AttentionBackend, mesh: Coordinate, placement = zigzag()) {
   return record({ backend, mesh, placement, mask: masks.causal(), ...sizes });
 }
 
@@ -19,10 +19,10 @@ test.each([
   ["mesh2d, overlapped", mesh2d({ shape: [2, 4], schedule: "overlapped" }), { sp: 8 }],
 ] as const)("%s: one rank computes each tile that is seen, none those that are not", (_, backend, mesh) => {
   for (const placement of [contiguous(), zigzag()]) {
-    const map = tileMap(made(backend, mesh, placement));
+    const map = tileMap(recordBackend(backend, mesh, placement));
     for (const [i, query] of map.queries.entries()) {
       for (const [j, key] of map.keys.entries()) {
-        expect(map.ranksOf(i, j), `${placement.name} ${i} ${j}`).toHaveLength(
+        expect(map.computingRanks(i, j), `${placement.name} ${i} ${j}`).toHaveLength(
           key.start < query.start + query.length ? 1 : 0,
         );
       }
@@ -31,52 +31,54 @@ test.each([
 });
 
 test("a ring's ranks compute the rows of their own queries", () => {
-  const map = tileMap(made(ring(), { sp: 4 }, contiguous()));
+  const map = tileMap(recordBackend(ring(), { sp: 4 }, contiguous()));
   expect(map.queries.map(({ start }) => start)).toEqual([0, 16, 32, 48]);
-  expect(map.keys.map((_, key) => map.ranksOf(3, key))).toEqual([[3], [3], [3], [3]]);
-  expect(map.keys.map((_, key) => map.ranksOf(1, key))).toEqual([[1], [1], [], []]);
+  expect(map.keys.map((_, key) => map.computingRanks(3, key))).toEqual([[3], [3], [3], [3]]);
+  expect(map.keys.map((_, key) => map.computingRanks(1, key))).toEqual([[1], [1], [], []]);
 });
 
 test("where heads are shared out, each tile has as many ranks", () => {
   const backend = ulysses({ axis: "head", inner: ring({ axis: "seq" }) });
-  const run = made(backend, { seq: 2, head: 2 });
-  const map = tileMap(run);
+  const attentionRecord = recordBackend(backend, { seq: 2, head: 2 });
+  const map = tileMap(attentionRecord);
   const last = map.queries.length - 1;
-  expect(map.ranksOf(last, 0)).toHaveLength(2);
-  const svg = tileMapSvg(run);
+  expect(map.computingRanks(last, 0)).toHaveLength(2);
+  const svg = tileMapSvg(attentionRecord);
   parse(svg);
   expect(svg).toContain("each for its share of the heads");
 });
 
 test("striped pieces are in the order of their first rows; ranks with sequences of their own are left out", () => {
-  const map = tileMap(made(mesh2d({ shape: [2, 2] }), { dp: 2, sp: 4 }, striped()));
+  const map = tileMap(recordBackend(mesh2d({ shape: [2, 2] }), { dp: 2, sp: 4 }, striped()));
   expect(map.queries.map(({ start, step }) => [start, step])).toEqual([
     [0, 4],
     [1, 4],
     [2, 4],
     [3, 4],
   ]);
-  const ranks = map.queries.flatMap((_, query) => map.keys.flatMap((__, key) => map.ranksOf(query, key)));
+  const ranks = map.queries.flatMap((_, query) => map.keys.flatMap((__, key) => map.computingRanks(query, key)));
   expect(new Set(ranks)).toEqual(new Set([0, 1, 2, 3]));
 });
 
 test("the picture has a cell for each run of tiles, and a legend that counts them", () => {
-  const run = made(mesh2d({ shape: [2, 2] }), { sp: 4 });
-  const map = tileMap(run);
-  const svg = parse(tileMapSvg(run, { title: "Tiles", subtitle: "of four" }));
+  const attentionRecord = recordBackend(mesh2d({ shape: [2, 2] }), { sp: 4 });
+  const map = tileMap(attentionRecord);
+  const svg = parse(tileMapSvg(attentionRecord, { title: "Tiles", subtitle: "of four" }));
   expect(svg.children[0]!.text).toBe("Tiles");
-  const legend = all(svg, "text").filter(({ text }) => /^rank \d \(sp \d\): \d+ tiles$/.test(text));
+  const legend = findElements(svg, "text").filter(({ text }) => /^rank \d \(sp \d\): \d+ tiles$/.test(text));
   expect(legend).toHaveLength(4);
-  const counted = legend.reduce((sum, { text }) => sum + Number(/: (\d+)/.exec(text)![1]), 0);
-  const tiles = map.queries.flatMap((_, query) => map.keys.filter((__, key) => map.ranksOf(query, key).length > 0));
-  expect(counted).toBe(tiles.length);
-  const cells = all(svg, "title").filter(({ text }) => text.includes("computed by rank"));
+  const numCountedTiles = legend.reduce((sum, { text }) => sum + Number(/: (\d+)/.exec(text)![1]), 0);
+  const tiles = map.queries.flatMap((_, query) =>
+    map.keys.filter((__, key) => map.computingRanks(query, key).length > 0),
+  );
+  expect(numCountedTiles).toBe(tiles.length);
+  const cells = findElements(svg, "title").filter(({ text }) => text.includes("computed by rank"));
   expect(cells.length).toBeGreaterThan(10);
   expect(cells.length).toBeLessThanOrEqual(tiles.length);
 });
 
 test("of many ranks, eight are coloured and the others grey", () => {
-  const run = record({
+  const attentionRecord = record({
     backend: ring(),
     mesh: { sp: 64 },
     tokens: 640,
@@ -84,19 +86,19 @@ test("of many ranks, eight are coloured and the others grey", () => {
     headDim: 8,
     mask: masks.documents([320, 320]),
   });
-  const svg = parse(tileMapSvg(run));
-  const legend = all(svg, "text").map(({ text }) => text);
+  const svg = parse(tileMapSvg(attentionRecord));
+  const legend = findElements(svg, "text").map(({ text }) => text);
   expect(legend.filter((text) => /^rank \d+ \(/.test(text))).toHaveLength(8);
   expect(legend).toContain("56 other ranks");
-  const asked = parse(tileMapSvg(run, { ranks: [7] }));
-  expect(all(asked, "title").filter(({ text }) => text.includes("computed by rank"))).toHaveLength(1);
+  const selectedSvg = parse(tileMapSvg(attentionRecord, { ranks: [7] }));
+  expect(findElements(selectedSvg, "title").filter(({ text }) => text.includes("computed by rank"))).toHaveLength(1);
 });
 
 test("all selected ranks have a line in the legend, on the page", () => {
-  const run = made(ring(), { sp: 32 }, contiguous());
-  const svg = parse(tileMapSvg(run, { ranks: Array.from({ length: 32 }, (_, rank) => rank) }));
-  const lines = all(svg, "text").filter(({ text }) => /^rank \d+ \(/.test(text));
+  const attentionRecord = recordBackend(ring(), { sp: 32 }, contiguous());
+  const svg = parse(tileMapSvg(attentionRecord, { ranks: Array.from({ length: 32 }, (_, rank) => rank) }));
+  const lines = findElements(svg, "text").filter(({ text }) => /^rank \d+ \(/.test(text));
   expect(lines).toHaveLength(32);
   for (const { attributes } of lines) expect(Number(attributes["y"])).toBeLessThan(Number(svg.attributes["height"]));
-  expect(() => tileMapSvg(run, { rank: [1] } as object)).toThrow(/tileMapSvg: expected options/);
+  expect(() => tileMapSvg(attentionRecord, { rank: [1] } as object)).toThrow(/tileMapSvg: expected options/);
 });

@@ -3,11 +3,11 @@ import { expect, test } from "vitest";
 import { type TimelineEvent, type Timeline, timelineSvg, timeBreakdown } from "../../src/index.ts";
 import { waitIntervals } from "../../src/draw/intervals.ts";
 import { ringTimeline } from "./timelines.ts";
-import { all, type Element, parse } from "./xml.ts";
+import { findElements, type Element, parse } from "./xml.ts";
 
 /** The tooltip of each bar. */
-function tips(svg: Element): readonly string[] {
-  return all(svg, "g").flatMap((group) => {
+function listTooltips(svg: Element): readonly string[] {
+  return findElements(svg, "g").flatMap((group) => {
     const [first] = group.children;
     return first?.name === "title" ? [first.text] : [];
   });
@@ -15,15 +15,15 @@ function tips(svg: Element): readonly string[] {
 
 test("every event has a bar that reports name, bytes and time, and every wait is hatched", () => {
   const svg = parse(timelineSvg(ringTimeline(4, 6), { title: "A ring", subtitle: "of four" }));
-  const reported = tips(svg);
-  expect(reported.filter((tip) => tip.startsWith("attend: "))).toHaveLength(4 * 3);
-  expect(reported.filter((tip) => tip.startsWith("attendBackward: "))).toHaveLength(4 * 3);
-  expect(reported.filter((tip) => tip.startsWith("ring(sp), sends 1 MB: "))).toHaveLength(4 * 6);
-  expect(reported.filter((tip) => tip.startsWith("waits for transfers: "))).toHaveLength(4 * 6);
-  expect(reported).toContain("attendBackward: 4 ms to 7 ms, 3 ms");
-  const words = all(svg, "text").map(({ text }) => text);
+  const tooltips = listTooltips(svg);
+  expect(tooltips.filter((tip) => tip.startsWith("attend: "))).toHaveLength(4 * 3);
+  expect(tooltips.filter((tip) => tip.startsWith("attendBackward: "))).toHaveLength(4 * 3);
+  expect(tooltips.filter((tip) => tip.startsWith("ring(sp), sends 1 MB: "))).toHaveLength(4 * 6);
+  expect(tooltips.filter((tip) => tip.startsWith("waits for transfers: "))).toHaveLength(4 * 6);
+  expect(tooltips).toContain("attendBackward: 4 ms to 7 ms, 3 ms");
+  const texts = findElements(svg, "text").map(({ text }) => text);
   for (const expected of ["A ring", "of four", "rank 0", "rank 3", "sp 3", "20 ms", "ring(sp)"]) {
-    expect(words).toContain(expected);
+    expect(texts).toContain(expected);
   }
 });
 
@@ -42,37 +42,37 @@ test("predicted and measured share an axis, one under the other", () => {
   const predicted = ringTimeline(3, 4);
   const measured = { ...ringTimeline(3, 5), seconds: 0.02 };
   const svg = parse(timelineSvg({ predicted, measured }));
-  const words = all(svg, "text").map(({ text }) => text);
-  expect(words.filter((text) => text === "predicted")).toHaveLength(3);
-  expect(words.filter((text) => text === "measured")).toHaveLength(3);
-  expect(words.filter((text) => text === "rank 1")).toHaveLength(1);
-  expect(tips(svg).filter((tip) => tip.startsWith("ring(sp)"))).toHaveLength(3 * 4 + 3 * 5);
-  expect(words).toContain("The prediction is 20 % below the measurement.");
+  const texts = findElements(svg, "text").map(({ text }) => text);
+  expect(texts.filter((text) => text === "predicted")).toHaveLength(3);
+  expect(texts.filter((text) => text === "measured")).toHaveLength(3);
+  expect(texts.filter((text) => text === "rank 1")).toHaveLength(1);
+  expect(listTooltips(svg).filter((tip) => tip.startsWith("ring(sp)"))).toHaveLength(3 * 4 + 3 * 5);
+  expect(texts).toContain("The prediction is 20 % below the measurement.");
 });
 
 test("of many ranks, all together and eight or nine of them are drawn, in a picture of bounded size", () => {
   const text = timelineSvg(ringTimeline(512, 600));
   const svg = parse(text);
-  const rows = all(svg, "text").filter(({ text: words }) => /^rank \d+$/.test(words));
+  const rows = findElements(svg, "text").filter(({ text: words }) => /^rank \d+$/.test(words));
   expect(rows.length).toBeGreaterThanOrEqual(8);
   expect(rows.length).toBeLessThanOrEqual(9);
   expect(rows[0]!.text).toBe("rank 0");
   expect(rows.at(-1)!.text).toBe("rank 511");
-  expect(all(svg, "text").some(({ text: words }) => words === "512 ranks")).toBe(true);
-  expect(all(svg, "path").length).toBeGreaterThanOrEqual(3);
+  expect(findElements(svg, "text").some(({ text: words }) => words === "512 ranks")).toBe(true);
+  expect(findElements(svg, "path").length).toBeGreaterThanOrEqual(3);
   expect(text.length).toBeLessThan(2e6);
 });
 
 test("the selected ranks are drawn", () => {
   const svg = parse(timelineSvg(ringTimeline(64, 4), { ranks: [5, 17, 99] }));
-  const rows = all(svg, "text").filter(({ text }) => /^rank \d+$/.test(text));
+  const rows = findElements(svg, "text").filter(({ text }) => /^rank \d+$/.test(text));
   expect(rows.map(({ text }) => text)).toEqual(["rank 5", "rank 17"]);
 });
 
 test("colours stand for what the caller names, the same in both lanes", () => {
-  const group = ({ start }: TimelineEvent): string => `step ${Math.round(start / 0.004)}`;
-  const svg = parse(timelineSvg(ringTimeline(1, 3), { group }));
-  const bars = all(svg, "g").filter(({ children }) => children[0]?.text.startsWith("step 1"));
+  const getStepName = ({ start }: TimelineEvent): string => `step ${Math.round(start / 0.004)}`;
+  const svg = parse(timelineSvg(ringTimeline(1, 3), { group: getStepName }));
+  const bars = findElements(svg, "g").filter(({ children }) => children[0]?.text.startsWith("step 1"));
   expect(bars).toHaveLength(2);
   expect(new Set(bars.map(({ children }) => children[1]!.attributes["fill"])).size).toBe(1);
 });
@@ -84,7 +84,7 @@ test("transfers at the same time lie beside one another", () => {
     { ...transfer, label: "column" },
   ];
   const svg = parse(timelineSvg({ seconds: 1, ranks: [{ rank: 0, at: {}, events }] }));
-  const boxes = all(svg, "g")
+  const boxes = findElements(svg, "g")
     .filter(({ children }) => /^(row|column),/.test(children[0]?.text ?? ""))
     .map(({ children }) => children[1]!.attributes);
   expect(boxes).toHaveLength(2);
@@ -118,14 +118,15 @@ const events = fc.array(
 
 test("waiting is when transfers are under way and nothing computes", () => {
   fc.assert(
-    fc.property(events, (made) => {
-      const done: TimelineEvent[] = made.map((event) => ({ ...event, end: event.start + event.end }));
-      const within = (time: number) => (event: { start: number; end: number }) =>
+    fc.property(events, (eventSpecs) => {
+      const timelineEvents: TimelineEvent[] = eventSpecs.map((event) => ({ ...event, end: event.start + event.end }));
+      const isActiveAt = (time: number) => (event: { start: number; end: number }) =>
         event.start <= time && time < event.end;
-      const waited = waitIntervals(done);
+      const waits = waitIntervals(timelineEvents);
       for (let time = 0; time < 72; time++) {
-        const busy = (lane: TimelineEvent["lane"]) => done.some((event) => event.lane === lane && within(time)(event));
-        expect(waited.some(within(time))).toBe(busy("communication") && !busy("compute"));
+        const isLaneBusy = (lane: TimelineEvent["lane"]) =>
+          timelineEvents.some((event) => event.lane === lane && isActiveAt(time)(event));
+        expect(waits.some(isActiveAt(time))).toBe(isLaneBusy("communication") && !isLaneBusy("compute"));
       }
     }),
   );
@@ -133,9 +134,9 @@ test("waiting is when transfers are under way and nothing computes", () => {
 
 test("computing, waiting and idling are all of the time", () => {
   fc.assert(
-    fc.property(fc.array(events, { minLength: 1, maxLength: 4 }), (made) => {
-      const ranks = made.map((own, rank) => {
-        return { rank, at: {}, events: own.map((event) => ({ ...event, end: event.start + event.end })) };
+    fc.property(fc.array(events, { minLength: 1, maxLength: 4 }), (eventsByRank) => {
+      const ranks = eventsByRank.map((rankEvents, rank) => {
+        return { rank, at: {}, events: rankEvents.map((event) => ({ ...event, end: event.start + event.end })) };
       });
       const timeline: Timeline = { seconds: 80, ranks };
       const { computing, waiting, idle } = timeBreakdown(timeline);
@@ -148,21 +149,21 @@ test("computing, waiting and idling are all of the time", () => {
 });
 
 test("names of any length stay on the page, and are shown whole", () => {
-  const long = "a name that goes on and on, ".repeat(12);
+  const longName = "a name that goes on and on, ".repeat(12);
   const { seconds, ranks } = ringTimeline(2, 2);
-  const named = ranks.map(({ rank, events }) => ({
+  const namedRanks = ranks.map(({ rank, events }) => ({
     rank,
     at: { ["an_axis_with_a_long_name_".repeat(3)]: rank },
-    events: events.map((event) => ({ ...event, name: `${event.name} ${long}`, label: long })),
+    events: events.map((event) => ({ ...event, name: `${event.name} ${longName}`, label: longName })),
   }));
-  const svg = parse(timelineSvg({ seconds, ranks: named }, { title: long, subtitle: long }));
+  const svg = parse(timelineSvg({ seconds, ranks: namedRanks }, { title: longName, subtitle: longName }));
   const width = Number(svg.attributes["width"]);
-  for (const { text, attributes } of all(svg, "text")) {
+  for (const { text, attributes } of findElements(svg, "text")) {
     if (attributes["text-anchor"]) continue;
     expect(Number(attributes["x"]) + text.length * Number(attributes["font-size"]) * 0.53).toBeLessThanOrEqual(width);
   }
-  expect(svg.children[0]!.text).toBe(long);
-  expect(tips(svg)).toContain(`attend ${long}`);
+  expect(svg.children[0]!.text).toBe(longName);
+  expect(listTooltips(svg)).toContain(`attend ${longName}`);
 });
 
 test("a run in which nothing was measured is drawn without a comparison", () => {

@@ -2,7 +2,7 @@ import type { TimelineEvent, Timeline } from "../../src/index.ts";
 
 /** A ring of so many ranks: computing takes 3 ms a step, the transfer beside it 4 ms. */
 export function ringTimeline(ranks: number, steps: number): Timeline {
-  const made = Array.from({ length: ranks }, (_, rank) => {
+  const rankTimelines = Array.from({ length: ranks }, (_, rank) => {
     const events = Array.from({ length: steps }, (__, step): TimelineEvent[] => {
       const start = step * 0.004;
       const compute = {
@@ -19,5 +19,5 @@ export function ringTimeline(ranks: number, steps: number): Timeline {
     });
     return { rank, at: { sp: rank }, events: events.flat() };
   });
-  return { seconds: steps * 0.004, ranks: made };
+  return { seconds: steps * 0.004, ranks: rankTimelines };
 }

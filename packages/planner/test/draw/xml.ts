@@ -7,7 +7,7 @@ export interface Element {
   readonly text: string;
 }
 
-interface Open {
+interface OpenElement {
   name: string;
   attributes: Record<string, string>;
   children: Element[];
@@ -21,9 +21,9 @@ const CHARACTERS = /^[\t\n\r\u0020-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]*$/u;
 /** Reads an XML document of elements and text; throws where it is not well-formed. */
 export function parse(xml: string): Element {
   if (!CHARACTERS.test(xml)) throw new Error("a character that XML does not have");
-  const root: Open = { name: "", attributes: {}, children: [], text: "" };
+  const root: OpenElement = { name: "", attributes: {}, children: [], text: "" };
   const stack = [root];
-  for (const [all, closing, name, written, empty, text, stray] of xml.matchAll(TOKEN)) {
+  for (const [token, closing, name, attributeText, selfClosing, text, stray] of xml.matchAll(TOKEN)) {
     const top = stack.at(-1)!;
     if (stray !== undefined) throw new Error(`unexpected ${stray} after ${top.name} ${top.text.slice(-40)}`);
     if (text !== undefined) top.text += decode(text);
@@ -33,8 +33,8 @@ export function parse(xml: string): Element {
       stack.at(-1)!.text += top.text;
       stack.at(-1)!.children.push(top);
     } else {
-      const element = { name: name!, attributes: parseAttributes(all, written!), children: [], text: "" };
-      if (empty) top.children.push(element);
+      const element = { name: name!, attributes: parseAttributes(token, attributeText!), children: [], text: "" };
+      if (selfClosing) top.children.push(element);
       else stack.push(element);
     }
   }
@@ -43,8 +43,8 @@ export function parse(xml: string): Element {
   return root.children[0]!;
 }
 
-function parseAttributes(tag: string, written: string): Record<string, string> {
-  const entries = [...written.matchAll(/([\w:-]+)="([^"]*)"/g)].map(
+function parseAttributes(tag: string, attributeText: string): Record<string, string> {
+  const entries = [...attributeText.matchAll(/([\w:-]+)="([^"]*)"/g)].map(
     ([, key, value]) => [key!, decode(value!)] as const,
   );
   if (new Set(entries.map(([key]) => key)).size < entries.length) throw new Error(`an attribute twice: ${tag}`);
@@ -57,6 +57,6 @@ function decode(text: string): string {
 }
 
 /** All elements of a name, at any depth, in document order. */
-export function all(element: Element, name: string): readonly Element[] {
-  return element.children.flatMap((child) => [...(child.name === name ? [child] : []), ...all(child, name)]);
+export function findElements(element: Element, name: string): readonly Element[] {
+  return element.children.flatMap((child) => [...(child.name === name ? [child] : []), ...findElements(child, name)]);
 }

@@ -28,13 +28,13 @@ test.runIf(canBind)("a rank that is bound to one core counts those of the others
   // Stands for a process of its own on each core: the union is taken over what each call reads.
   const [first, second] = contexts;
   const cpus = parseCpuList(list);
-  const bind = (to: string): void => void execFileSync("taskset", ["-pc", to, String(process.pid)]);
+  const bind = (cpuList: string): void => void execFileSync("taskset", ["-pc", cpuList, String(process.pid)]);
   try {
     bind(String(cpus[0]));
-    const one = availableCores([first!]);
+    const firstCount = availableCores([first!]);
     bind(String(cpus[1]));
-    const two = availableCores([second!]);
-    expect(await Promise.all([one, two])).toEqual([2, 2]);
+    const secondCount = availableCores([second!]);
+    expect(await Promise.all([firstCount, secondCount])).toEqual([2, 2]);
   } finally {
     bind(list);
     await Promise.all(contexts.map((ctx) => ctx.close()));

@@ -1,17 +1,17 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { expect, test } from "vitest";
 import { count, predict, type Profile, record } from "../../src/index.ts";
-import { linked, toyProfile } from "./toy.ts";
+import { profileWithLink, toyProfile } from "./toy.ts";
 
 const sizes = { numHeads: 1, headDim: 8, dtype: "float32" } as const;
 
 /** Seconds of a rank's tiles and of its messages, forward and backward, on a machine where both have a rate of 1. */
-function work(shape: readonly [number, number]) {
+function countWork(shape: readonly [number, number]) {
   const [rows, columns] = shape;
   const mesh = { sp: rows * columns };
   const tokens = 16 * mesh.sp;
-  const run = record({ ...sizes, backend: mesh2d({ shape, schedule: "overlapped" }), mesh, tokens });
-  const [{ forward, backward }] = count(run).ranks as [ReturnType<typeof count>["ranks"][number]];
+  const attentionRecord = record({ ...sizes, backend: mesh2d({ shape, schedule: "overlapped" }), mesh, tokens });
+  const [{ forward, backward }] = count(attentionRecord).ranks as [ReturnType<typeof count>["ranks"][number]];
   const pairs = (tokens / rows) * (tokens / columns);
   return {
     mesh,
@@ -28,18 +28,18 @@ const grids = [
 ] as const;
 
 test.each(grids)("a schedule of %d × %d takes at most 1.15 times what no order can beat", (...shape) => {
-  const { mesh, tokens, ...phases } = work(shape);
+  const { mesh, tokens, ...phases } = countWork(shape);
   for (const phase of ["forward", "backward"] as const) {
     for (const ratio of [0.25, 0.5, 1, 2]) {
       const { compute, transfer } = phases[phase];
-      const flops = { flops: 1, halfRows: 0, halfKeys: 0, halfDim: 0 };
+      const speed = { flops: 1, halfRows: 0, halfKeys: 0, halfDim: 0 };
       const profile: Profile = {
-        ...linked({ bandwidth: (ratio * transfer) / compute }),
-        kernels: { ...toyProfile.kernels, attend: { float32: flops }, attendBackward: { float32: flops } },
+        ...profileWithLink({ bandwidth: (ratio * transfer) / compute }),
+        kernels: { ...toyProfile.kernels, attend: { float32: speed }, attendBackward: { float32: speed } },
       };
       const backend = mesh2d({ shape, schedule: "overlapped", computeToTransfer: ratio });
-      const predicted = predict({ ...sizes, backend, mesh, tokens }, profile, { keep: () => false });
-      const seconds = phase === "forward" ? predicted.forwardSeconds : predicted.backwardSeconds;
+      const prediction = predict({ ...sizes, backend, mesh, tokens }, profile, { keep: () => false });
+      const seconds = phase === "forward" ? prediction.forwardSeconds : prediction.backwardSeconds;
       const bound = Math.max(compute, compute / ratio);
       expect(seconds / bound, `${phase}, compute / transfer ${ratio}`).toBeGreaterThan(1 - 1e-9);
       expect(seconds / bound, `${phase}, compute / transfer ${ratio}`).toBeLessThan(1.15);

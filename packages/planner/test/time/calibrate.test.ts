@@ -5,106 +5,123 @@ import { afterEach, expect, test } from "vitest";
 import { calibrate, parseProfile, type Profile, profiles, record, simulate } from "../../src/index.ts";
 import { synthesize } from "./synthetic.ts";
 
-let open: readonly Context[] = [];
+let openContexts: readonly Context[] = [];
 
 afterEach(async () => {
-  await Promise.all(open.map((ctx) => ctx.close()));
-  open = [];
+  await Promise.all(openContexts.map((ctx) => ctx.close()));
+  openContexts = [];
 });
 
-async function ranks(count: number): Promise<readonly Context[]> {
-  open = await world(count, { device: () => cpu({ threads: 1 }) });
-  return open;
+async function openRanks(count: number): Promise<readonly Context[]> {
+  openContexts = await world(count, { device: () => cpu({ threads: 1 }) });
+  return openContexts;
 }
 
-const base = profiles["cpu-local"];
-const truth: Profile = {
-  ...base,
+const baseProfile = profiles["cpu-local"];
+const trueProfile: Profile = {
+  ...baseProfile,
   kernels: {
-    ...base.kernels,
+    ...baseProfile.kernels,
     launch: 2e-6,
     bandwidth: 7e9,
     attend: { float32: { flops: 50e9, halfRows: 12, halfKeys: 30, halfDim: 20, interleaved: 1.25 } },
     attendBackward: { float32: { flops: 40e9, halfRows: 20, halfKeys: 10, halfDim: 8, interleaved: 1.5 } },
   },
-  links: { ...base.links, "intra-node": { latency: 40e-6, bandwidth: 3e9, sharedBy: 1, duplex: false } },
+  links: { ...baseProfile.links, "intra-node": { latency: 40e-6, bandwidth: 3e9, sharedBy: 1, duplex: false } },
   cores: { perNode: 2, efficiency: 0.9, wait: 150e-6 },
 };
 
 test("calibration recovers a machine that is made up", async () => {
-  const contexts = synthesize(await ranks(3), truth);
-  const found = await calibrate({ contexts, dtypes: ["float32"], repetitions: 1, cores: 2, name: "made up" });
-  const { attend, attendBackward, launch, bandwidth } = found.kernels;
-  expect(found).toMatchObject({ name: "made up", ranksPerNode: 3, communicationTax: 0 });
+  const contexts = synthesize(await openRanks(3), trueProfile);
+  const calibrated = await calibrate({ contexts, dtypes: ["float32"], repetitions: 1, cores: 2, name: "made up" });
+  const { attend, attendBackward, launch, bandwidth } = calibrated.kernels;
+  expect(calibrated).toMatchObject({ name: "made up", ranksPerNode: 3, communicationTax: 0 });
   expect(launch * 1e6).toBeCloseTo(2, 3);
   expect(bandwidth / 1e9).toBeCloseTo(7, 3);
-  for (const [speed, right] of [
-    [attend.float32!, truth.kernels.attend.float32!] as const,
-    [attendBackward.float32!, truth.kernels.attendBackward.float32!] as const,
+  for (const [speed, trueSpeed] of [
+    [attend.float32!, trueProfile.kernels.attend.float32!] as const,
+    [attendBackward.float32!, trueProfile.kernels.attendBackward.float32!] as const,
   ]) {
-    expect(speed.flops / right.flops).toBeCloseTo(1, 2);
-    expect(speed.halfKeys).toBeCloseTo(right.halfKeys, 0);
-    expect(speed.halfRows).toBeCloseTo(right.halfRows, 0);
-    expect(speed.halfDim).toBeCloseTo(right.halfDim, 0);
-    expect(speed.interleaved).toBeCloseTo(right.interleaved!, 2);
+    expect(speed.flops / trueSpeed.flops).toBeCloseTo(1, 2);
+    expect(speed.halfKeys).toBeCloseTo(trueSpeed.halfKeys, 0);
+    expect(speed.halfRows).toBeCloseTo(trueSpeed.halfRows, 0);
+    expect(speed.halfDim).toBeCloseTo(trueSpeed.halfDim, 0);
+    expect(speed.interleaved).toBeCloseTo(trueSpeed.interleaved!, 2);
   }
-  expect(found.cores!.perNode).toBe(2);
-  expect(found.cores!.efficiency).toBeCloseTo(0.9, 3);
-  expect(found.cores!.wait! * 1e6).toBeCloseTo(150, 0);
-  expect(found.links["intra-node"].latency * 1e6).toBeCloseTo(40, 3);
-  expect(found.links["intra-node"].bandwidth / 1e9).toBeCloseTo(3, 6);
-  expect(found.enqueue).toBeGreaterThan(0);
-  expect(found.stepOverhead).toBeGreaterThanOrEqual(0);
+  expect(calibrated.cores!.perNode).toBe(2);
+  expect(calibrated.cores!.efficiency).toBeCloseTo(0.9, 3);
+  expect(calibrated.cores!.wait! * 1e6).toBeCloseTo(150, 0);
+  expect(calibrated.links["intra-node"].latency * 1e6).toBeCloseTo(40, 3);
+  expect(calibrated.links["intra-node"].bandwidth / 1e9).toBeCloseTo(3, 6);
+  expect(calibrated.enqueue).toBeGreaterThan(0);
+  expect(calibrated.stepOverhead).toBeGreaterThanOrEqual(0);
 });
 
 test("what steps take beyond kernels, messages and waits is found", async () => {
-  const excess = 5e-3;
-  const contexts = synthesize(await ranks(2), { ...truth, cores: { perNode: 2 } }, excess);
-  const found = await calibrate({ contexts, dtypes: ["float32"], headDims: [64], repetitions: 1, cores: 2 });
+  const excessSeconds = 5e-3;
+  const contexts = synthesize(await openRanks(2), { ...trueProfile, cores: { perNode: 2 } }, excessSeconds);
+  const calibrated = await calibrate({ contexts, dtypes: ["float32"], headDims: [64], repetitions: 1, cores: 2 });
   const step = record({ backend: local(), mesh: { dp: 2 }, tokens: 512, numHeads: 4, headDim: 64, dtype: "float32" });
-  const seconds = (profile: Profile): number => simulate(step, profile).seconds;
-  const free = { ...found, enqueue: 0, stepOverhead: 0, cores: { ...found.cores!, efficiency: 1 } };
+  const simulateSeconds = (profile: Profile): number => simulate(step, profile).seconds;
+  const profileWithoutOverhead = {
+    ...calibrated,
+    enqueue: 0,
+    stepOverhead: 0,
+    cores: { ...calibrated.cores!, efficiency: 1 },
+  };
   // Operations are enqueued beside kernels, which hides a part.
-  const ratio = (seconds(found) - seconds(free)) / excess;
+  const ratio = (simulateSeconds(calibrated) - simulateSeconds(profileWithoutOverhead)) / excessSeconds;
   expect(ratio).toBeGreaterThan(0.7);
   expect(ratio).toBeLessThan(1);
 });
 
 test("kernels are timed on as many ranks at once as have a core", async () => {
-  const shared = { ...truth, cores: { perNode: 1.5 } };
-  const contexts = synthesize(await ranks(3), shared);
-  const found = await calibrate({ contexts, dtypes: ["float32"], headDims: [64], repetitions: 1, cores: 2 });
+  const sharedCoresProfile = { ...trueProfile, cores: { perNode: 1.5 } };
+  const contexts = synthesize(await openRanks(3), sharedCoresProfile);
+  const calibrated = await calibrate({ contexts, dtypes: ["float32"], headDims: [64], repetitions: 1, cores: 2 });
   // Two ranks that together are as fast as one and a half: what each is while the other works, and two of those.
-  expect(found.kernels.launch * 1e6).toBeCloseTo(2 / 0.75, 3);
-  expect(found.kernels.bandwidth / 7e9).toBeCloseTo(0.75, 3);
-  const alone = await calibrate({ contexts, dtypes: ["float32"], headDims: [64], repetitions: 1, cores: 1 });
-  expect(found.kernels.attend.float32!.flops / alone.kernels.attend.float32!.flops).toBeCloseTo(0.75, 3);
-  expect([found.cores!.perNode, alone.cores!.perNode]).toEqual([2, 1]);
+  expect(calibrated.kernels.launch * 1e6).toBeCloseTo(2 / 0.75, 3);
+  expect(calibrated.kernels.bandwidth / 7e9).toBeCloseTo(0.75, 3);
+  const oneCoreProfile = await calibrate({ contexts, dtypes: ["float32"], headDims: [64], repetitions: 1, cores: 1 });
+  expect(calibrated.kernels.attend.float32!.flops / oneCoreProfile.kernels.attend.float32!.flops).toBeCloseTo(0.75, 3);
+  expect([calibrated.cores!.perNode, oneCoreProfile.cores!.perNode]).toEqual([2, 1]);
 });
 
 test("one rank has no links to measure, and reports one core", async () => {
-  const contexts = synthesize(await ranks(1), truth);
-  const found = await calibrate({ contexts, dtypes: ["float32"], headDims: [32], repetitions: 1, cores: 4 });
-  expect(found.links).toEqual(base.links);
-  expect(found.cores).toEqual({ perNode: 4 });
-  expect(found.kernels.attend.float32!.halfDim).toBe(0);
-  const wide = await calibrate({ contexts, dtypes: ["float32"], headDims: [32], repetitions: 1, cores: 8, threads: 4 });
-  expect(wide.cores).toEqual({ perNode: 2 });
+  const contexts = synthesize(await openRanks(1), trueProfile);
+  const calibrated = await calibrate({ contexts, dtypes: ["float32"], headDims: [32], repetitions: 1, cores: 4 });
+  expect(calibrated.links).toEqual(baseProfile.links);
+  expect(calibrated.cores).toEqual({ perNode: 4 });
+  expect(calibrated.kernels.attend.float32!.halfDim).toBe(0);
+  const fourThreadProfile = await calibrate({
+    contexts,
+    dtypes: ["float32"],
+    headDims: [32],
+    repetitions: 1,
+    cores: 8,
+    threads: 4,
+  });
+  expect(fourThreadProfile.cores).toEqual({ perNode: 2 });
 });
 
 test("a real device gives a profile that is one", async () => {
-  const found = await calibrate({ contexts: await ranks(2), dtypes: ["bfloat16"], headDims: [16], repetitions: 1 });
-  expect(found.stepOverhead).toBeGreaterThan(0);
-  expect(parseProfile(JSON.stringify(found))).toEqual(found);
-  expect(Object.keys(found.kernels.attend)).toEqual(["bfloat16"]);
+  const calibrated = await calibrate({
+    contexts: await openRanks(2),
+    dtypes: ["bfloat16"],
+    headDims: [16],
+    repetitions: 1,
+  });
+  expect(calibrated.stepOverhead).toBeGreaterThan(0);
+  expect(parseProfile(JSON.stringify(calibrated))).toEqual(calibrated);
+  expect(Object.keys(calibrated.kernels.attend)).toEqual(["bfloat16"]);
 });
 
 test("no contexts, and options that do not exist, are rejected", async () => {
   await expect(calibrate({ contexts: [] })).rejects.toThrow(
     "calibrate: contexts: expected a non-empty array, each element a Context returned by init, received []",
   );
-  const unknown = { contexts: [], ranks: 2 } as unknown as Parameters<typeof calibrate>[0];
-  await expect(calibrate(unknown)).rejects.toThrow('received "ranks"');
+  const unknownOptions = { contexts: [], ranks: 2 } as unknown as Parameters<typeof calibrate>[0];
+  await expect(calibrate(unknownOptions)).rejects.toThrow('received "ranks"');
 });
 
 test.each([
@@ -117,5 +134,5 @@ test.each([
   [{ cores: Number.NaN }, "cores: expected a number > 0, received NaN"],
   [{ name: "" }, 'name: expected a string, received ""'],
 ])("%j is rejected before anything is measured", async (options, expected) => {
-  await expect(calibrate({ contexts: await ranks(1), ...options })).rejects.toThrow(`calibrate: ${expected}`);
+  await expect(calibrate({ contexts: await openRanks(1), ...options })).rejects.toThrow(`calibrate: ${expected}`);
 });

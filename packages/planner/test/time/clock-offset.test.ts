@@ -6,11 +6,11 @@ import { clockOffset, perfettoTrace, timelineOf } from "../../src/index.ts";
 
 const SECOND = 1e9;
 /** By rank: what its clock is ahead of the real one. Hosts are booted at different times. */
-const ahead = [0, 0, 3 * SECOND, 3 * SECOND, -86_400 * SECOND];
+const clockOffsets = [0, 0, 3 * SECOND, 3 * SECOND, -86_400 * SECOND];
 const hosts = [0, 0, 1, 1, 2];
-const createClock = (rank: number) => (): number => Number(process.hrtime.bigint()) + ahead[rank]!;
+const createClock = (rank: number) => (): number => Number(process.hrtime.bigint()) + clockOffsets[rank]!;
 
-async function onHosts<T>(run: (contexts: readonly Context[]) => Promise<T>): Promise<T> {
+async function runOnHosts<T>(run: (contexts: readonly Context[]) => Promise<T>): Promise<T> {
   const contexts = await world(hosts.length, { device: () => cpu({ threads: 1 }), timeout: 20 });
   for (const ctx of contexts) Object.assign(ctx.world, { hosts });
   try {
@@ -21,7 +21,7 @@ async function onHosts<T>(run: (contexts: readonly Context[]) => Promise<T>): Pr
 }
 
 test("the offset of each host's clock is measured within the error that is stated", async () => {
-  const offsets = await onHosts((contexts) =>
+  const offsets = await runOnHosts((contexts) =>
     Promise.all(contexts.map((ctx) => clockOffset(ctx, { now: createClock(ctx.rank) }))),
   );
   expect(offsets.slice(0, 2)).toEqual([
@@ -32,21 +32,25 @@ test("the offset of each host's clock is measured within the error that is state
   for (const rank of [2, 4]) {
     const { offset, error } = offsets[rank]!;
     // What is broadcast is whole nanoseconds; doubles of a day's have finer steps.
-    expect(Math.abs(offset + ahead[rank]!)).toBeLessThanOrEqual(error + 2);
+    expect(Math.abs(offset + clockOffsets[rank]!)).toBeLessThanOrEqual(error + 2);
     expect(error).toBeGreaterThan(0);
     expect(error).toBeLessThan(0.02 * SECOND);
   }
 });
 
 test("traces of several hosts are aligned: a barrier is over nowhere before it has begun everywhere", async () => {
-  const traces = await onHosts(async (contexts) => {
+  const traces = await runOnHosts(async (contexts) => {
     for (const ctx of contexts) ctx.startTrace();
     for (const ctx of contexts) ctx.world.barrier().wait();
     const events = await Promise.all(contexts.map((ctx) => ctx.stopTrace()));
     const clocks = await Promise.all(contexts.map((ctx) => clockOffset(ctx, { now: createClock(ctx.rank) })));
-    return events.map((own, rank) => ({
+    return events.map((rankEvents, rank) => ({
       ...{ rank, at: { sp: rank }, clock: clocks[rank]! },
-      events: own.map((each) => ({ ...each, start: each.start + ahead[rank]!, end: each.end + ahead[rank]! })),
+      events: rankEvents.map((each) => ({
+        ...each,
+        start: each.start + clockOffsets[rank]!,
+        end: each.end + clockOffsets[rank]!,
+      })),
     }));
   });
   const { ranks, clockError, seconds } = timelineOf(traces);
@@ -57,9 +61,9 @@ test("traces of several hosts are aligned: a barrier is over nowhere before it h
   expect(clockError).toBeLessThan(0.04);
   expect(lastStart - firstEnd).toBeLessThanOrEqual(clockError!);
   expect(seconds).toBeLessThan(10);
-  const unaligned = timelineOf(traces.map(({ rank, at, events }) => ({ rank, at, events })));
-  expect(unaligned.seconds).toBeGreaterThan(86_000);
-  expect(unaligned.clockError).toBeUndefined();
+  const unalignedTimeline = timelineOf(traces.map(({ rank, at, events }) => ({ rank, at, events })));
+  expect(unalignedTimeline.seconds).toBeGreaterThan(86_000);
+  expect(unalignedTimeline.clockError).toBeUndefined();
   const { otherData } = JSON.parse(perfettoTrace({ seconds, ranks, clockError: clockError! })) as {
     otherData: { clockErrorMicroseconds: number };
   };

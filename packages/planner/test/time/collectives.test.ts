@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
 import type { Profile } from "../../src/index.ts";
-import { linked, runScript, type RankStage } from "./toy.ts";
+import { profileWithLink, runScript, type RankStage } from "./toy.ts";
 
-const direct: Profile = linked({ latency: 0.5 });
-const around: Profile = { ...direct, collectives: "ring" };
+const directProfile: Profile = profileWithLink({ latency: 0.5 });
+const ringProfile: Profile = { ...directProfile, collectives: "ring" };
 const n = 4;
 
 const collectives: Readonly<Record<string, (stage: RankStage) => void>> = {
@@ -16,7 +16,7 @@ const collectives: Readonly<Record<string, (stage: RankStage) => void>> = {
 };
 
 /** Seconds on the two machines: an element takes one, a latency half of one. Shares are of 2 elements, ranks are 4. */
-const expected: readonly (readonly [string, number, number])[] = [
+const expectedSeconds: readonly (readonly [string, number, number])[] = [
   ["allGather", 0.5 + 6, Math.max(3 * 0.5, 0.5 + 6)],
   ["reduceScatter", 0.5 + 6, Math.max(3 * 0.5, 0.5 + 6)],
   ["allReduce", 0.5 + 12, Math.max(6 * 0.5, 0.5 + 12)],
@@ -25,21 +25,21 @@ const expected: readonly (readonly [string, number, number])[] = [
   ["barrier", 2 * 0.5, 2 * 0.5],
 ];
 
-test.each(expected)("%s takes %d seconds directly, %d around a ring", (name, straight, circle) => {
-  expect(runScript({ sp: n }, direct, collectives[name]!).seconds).toBeCloseTo(straight, 9);
-  expect(runScript({ sp: n }, around, collectives[name]!).seconds).toBeCloseTo(circle, 9);
+test.each(expectedSeconds)("%s takes %d seconds directly, %d around a ring", (name, directSeconds, ringSeconds) => {
+  expect(runScript({ sp: n }, directProfile, collectives[name]!).seconds).toBeCloseTo(directSeconds, 9);
+  expect(runScript({ sp: n }, ringProfile, collectives[name]!).seconds).toBeCloseTo(ringSeconds, 9);
 });
 
 test("all wait for the last to come", () => {
-  const run = runScript({ sp: 2 }, direct, ({ ctx, rank, compute }) => {
+  const simulation = runScript({ sp: 2 }, directProfile, ({ ctx, rank, compute }) => {
     if (rank === 1) compute();
     ctx.world.barrier().wait();
   });
-  expect(run.ranks.map(({ exposedCommunicationSeconds }) => exposedCommunicationSeconds)).toEqual([1.5, 0.5]);
+  expect(simulation.ranks.map(({ exposedCommunicationSeconds }) => exposedCommunicationSeconds)).toEqual([1.5, 0.5]);
 });
 
 test("a ring crosses nodes on two links only, direct messages on all", () => {
-  const far = (profile: Profile): Profile => {
+  const spreadOverNodes = (profile: Profile): Profile => {
     const { links } = profile;
     return {
       ...profile,
@@ -48,6 +48,12 @@ test("a ring crosses nodes on two links only, direct messages on all", () => {
     };
   };
   // Directly, both ranks of a node send 2 shares of 2 elements each through one port of half an element a second.
-  expect(runScript({ sp: n }, far(direct), collectives["allGather"]!).seconds).toBeCloseTo(0.5 + 16, 9);
-  expect(runScript({ sp: n }, far(around), collectives["allGather"]!).seconds).toBeCloseTo(0.5 + 12, 9);
+  expect(runScript({ sp: n }, spreadOverNodes(directProfile), collectives["allGather"]!).seconds).toBeCloseTo(
+    0.5 + 16,
+    9,
+  );
+  expect(runScript({ sp: n }, spreadOverNodes(ringProfile), collectives["allGather"]!).seconds).toBeCloseTo(
+    0.5 + 12,
+    9,
+  );
 });

@@ -3,7 +3,7 @@ import { fitAttention, fitBytes, leastSquares } from "../../src/time/fit.ts";
 import { attentionSeconds } from "../../src/time/kernel-time.ts";
 import { type AttentionSpeed, profiles } from "../../src/index.ts";
 
-const LAUNCH = 3e-6;
+const LAUNCH_SECONDS = 3e-6;
 const shapes = [
   [64, 64],
   [64, 768],
@@ -14,17 +14,25 @@ const shapes = [
 
 /** What a machine of this speed takes for the shapes, each time off by some share. */
 function createSamples(
-  truth: AttentionSpeed,
+  trueSpeed: AttentionSpeed,
   kind: "attend" | "attendBackward",
   headDims: readonly number[],
-  noise = 0,
+  noiseScale = 0,
 ) {
   const { kernels } = profiles["cpu-local"];
-  const machine = { ...kernels, launch: LAUNCH, attend: { float32: truth }, attendBackward: { float32: truth } };
+  const machine = {
+    ...kernels,
+    launch: LAUNCH_SECONDS,
+    attend: { float32: trueSpeed },
+    attendBackward: { float32: trueSpeed },
+  };
   return headDims.flatMap((headDim) =>
     shapes.map(([rows, keys], i) => {
       const work = { dtype: "float32", numHeads: 2, rows, keys, headDim, pairs: rows * keys } as const;
-      return { ...work, seconds: attentionSeconds(machine, kind, work) * (1 + (i % 2 === 0 ? noise : -noise)) };
+      return {
+        ...work,
+        seconds: attentionSeconds(machine, kind, work) * (1 + (i % 2 === 0 ? noiseScale : -noiseScale)),
+      };
     }),
   );
 }
@@ -35,49 +43,49 @@ const machines: readonly AttentionSpeed[] = [
   { flops: 1e9, halfRows: 0, halfKeys: 0, halfDim: 0 },
 ];
 
-test.each(machines)("the fit recovers a machine of %o", (truth) => {
+test.each(machines)("the fit recovers a machine of %o", (trueSpeed) => {
   for (const [kind, operations] of [
     ["attend", 4],
     ["attendBackward", 10],
   ] as const) {
-    const found = fitAttention(createSamples(truth, kind, [64, 128]), operations, LAUNCH);
-    expect(found.flops / truth.flops).toBeCloseTo(1, 2);
-    expect(found.halfKeys).toBeCloseTo(truth.halfKeys, 0);
-    expect(found.halfRows).toBeCloseTo(truth.halfRows, 0);
-    expect(found.halfDim).toBeCloseTo(truth.halfDim, 0);
+    const fitted = fitAttention(createSamples(trueSpeed, kind, [64, 128]), operations, LAUNCH_SECONDS);
+    expect(fitted.flops / trueSpeed.flops).toBeCloseTo(1, 2);
+    expect(fitted.halfKeys).toBeCloseTo(trueSpeed.halfKeys, 0);
+    expect(fitted.halfRows).toBeCloseTo(trueSpeed.halfRows, 0);
+    expect(fitted.halfDim).toBeCloseTo(trueSpeed.halfDim, 0);
   }
 });
 
 test("noise in the samples moves the fit by as much, not by more", () => {
-  const truth = machines[0]!;
-  const noisy = fitAttention(createSamples(truth, "attend", [64, 128], 0.02), 4, LAUNCH);
-  const [fitted] = createSamples(noisy, "attend", [96]).slice(-1);
-  const [right] = createSamples(truth, "attend", [96]).slice(-1);
-  expect(Math.abs(fitted!.seconds / right!.seconds - 1)).toBeLessThan(0.03);
+  const trueSpeed = machines[0]!;
+  const noisyFit = fitAttention(createSamples(trueSpeed, "attend", [64, 128], 0.02), 4, LAUNCH_SECONDS);
+  const [fittedSample] = createSamples(noisyFit, "attend", [96]).slice(-1);
+  const [trueSample] = createSamples(trueSpeed, "attend", [96]).slice(-1);
+  expect(Math.abs(fittedSample!.seconds / trueSample!.seconds - 1)).toBeLessThan(0.03);
 });
 
 test("of one size of heads, all of their loss is in the flops", () => {
-  const found = fitAttention(createSamples(machines[0]!, "attend", [64]), 4, LAUNCH);
-  expect(found.halfDim).toBe(0);
-  expect(found.flops / 80e9).toBeCloseTo(64 / (64 + 16), 2);
+  const fitted = fitAttention(createSamples(machines[0]!, "attend", [64]), 4, LAUNCH_SECONDS);
+  expect(fitted.halfDim).toBe(0);
+  expect(fitted.flops / 80e9).toBeCloseTo(64 / (64 + 16), 2);
 });
 
 test("latency and bandwidth are those of a line", () => {
-  const line = [1e3, 1e5, 1e7].map((bytes) => ({ bytes, seconds: 20e-6 + bytes / 5e9 }));
-  const { latency, bandwidth } = fitBytes(line);
+  const samples = [1e3, 1e5, 1e7].map((bytes) => ({ bytes, seconds: 20e-6 + bytes / 5e9 }));
+  const { latency, bandwidth } = fitBytes(samples);
   expect(latency * 1e6).toBeCloseTo(20, 6);
   expect(bandwidth / 1e9).toBeCloseTo(5, 6);
 });
 
 test("of samples so noisy that more takes no longer, the fastest counts", () => {
-  const noisy = [
+  const noisySamples = [
     { bytes: 1e3, seconds: 2e-3 },
     { bytes: 1e6, seconds: 1e-3 },
   ];
-  expect(fitBytes(noisy)).toEqual({ latency: 0, bandwidth: 1e9 });
+  expect(fitBytes(noisySamples)).toEqual({ latency: 0, bandwidth: 1e9 });
   const tiles = [64, 128].map((rows) => ({ numHeads: 1, rows, keys: 64, headDim: 16, seconds: 1 / rows }));
-  const fastest = 4 * 16 * 128 * 64 * 128;
-  expect(fitAttention(tiles, 4, 0)).toEqual({ flops: fastest, halfKeys: 0, halfRows: 0, halfDim: 0 });
+  const maxFlops = 4 * 16 * 128 * 64 * 128;
+  expect(fitAttention(tiles, 4, 0)).toEqual({ flops: maxFlops, halfKeys: 0, halfRows: 0, halfDim: 0 });
 });
 
 test("no factor is below zero", () => {

@@ -2,33 +2,33 @@ import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { expect, test } from "vitest";
 import { count, countLinks, predict, profiles, record } from "../../src/index.ts";
-import { gathering } from "../gathering.ts";
+import { gatheringBackend } from "../gathering.ts";
 
 const sizes = { tokens: 48, numHeads: 2, headDim: 4 } as const;
 
 test("of a ring in a ring, the outer one crosses nodes and the inner one does not", () => {
   const backend = ring({ axis: "node", inner: ring({ axis: "gpu" }) });
-  const run = record({ ...sizes, backend, mesh: { node: 3, gpu: 2 } });
-  const counted = count(run);
-  for (const [rank, { forward, backward }] of countLinks(run, { ranksPerNode: 2 }).entries()) {
-    const { forward: there, backward: back } = counted.ranks[rank]!;
-    expect(forward["inter-node"].sent).toEqual(there.groups["node"]!.sent);
-    expect(forward["intra-node"].received).toEqual(there.groups["gpu"]!.received);
-    expect(backward["inter-node"].received).toEqual(back.groups["node"]!.received);
-    expect(backward["intra-node"].sent).toEqual(back.groups["gpu"]!.sent);
+  const attentionRecord = record({ ...sizes, backend, mesh: { node: 3, gpu: 2 } });
+  const traffic = count(attentionRecord);
+  for (const [rank, { forward, backward }] of countLinks(attentionRecord, { ranksPerNode: 2 }).entries()) {
+    const { forward: forwardTraffic, backward: backwardTraffic } = traffic.ranks[rank]!;
+    expect(forward["inter-node"].sent).toEqual(forwardTraffic.groups["node"]!.sent);
+    expect(forward["intra-node"].received).toEqual(forwardTraffic.groups["gpu"]!.received);
+    expect(backward["inter-node"].received).toEqual(backwardTraffic.groups["node"]!.received);
+    expect(backward["intra-node"].sent).toEqual(backwardTraffic.groups["gpu"]!.sent);
     expect(forward.self.sent.messages).toBe(0);
   }
 });
 
 test("classes add up to all, with collectives too", () => {
-  for (const backend of [mesh2d({ shape: [2, 3] }), gathering()]) {
-    const run = record({ ...sizes, numHeads: 1, backend, mesh: { sp: 6 } });
-    const counted = count(run);
-    for (const [rank, phases] of countLinks(run, profiles["h100-ib400"]).entries()) {
+  for (const backend of [mesh2d({ shape: [2, 3] }), gatheringBackend()]) {
+    const attentionRecord = record({ ...sizes, numHeads: 1, backend, mesh: { sp: 6 } });
+    const traffic = count(attentionRecord);
+    for (const [rank, phases] of countLinks(attentionRecord, profiles["h100-ib400"]).entries()) {
       for (const phase of ["forward", "backward"] as const) {
         const links = phases[phase];
-        expect(links["intra-node"].sent).toEqual(counted.ranks[rank]![phase].sent);
-        const nodes = countLinks(run, { ranksPerNode: 2 })[rank]![phase];
+        expect(links["intra-node"].sent).toEqual(traffic.ranks[rank]![phase].sent);
+        const nodes = countLinks(attentionRecord, { ranksPerNode: 2 })[rank]![phase];
         expect(nodes["intra-node"].sent.bytes + nodes["inter-node"].sent.bytes).toBe(links["intra-node"].sent.bytes);
       }
     }
@@ -41,22 +41,22 @@ test("a prediction has the time, the bytes and the memory of a record", () => {
   const {
     sent,
     peakBytes,
-    record: run,
-    ...times
+    record: attentionRecord,
+    ...prediction
   } = predict({ ...call, backend: ring(), mesh }, profiles["h100-ib400"]);
-  const { forward, backward } = count(run).ranks[7]!;
+  const { forward, backward } = count(attentionRecord).ranks[7]!;
   // Rank 7 sends to rank 8, of the next node; others send within theirs.
   expect(sent["inter-node"].bytes).toBe(forward.sent.bytes + backward.sent.bytes);
   expect(sent["intra-node"].messages).toBe(forward.sent.messages + backward.sent.messages);
-  expect(peakBytes).toBe(Math.max(...run.ranks.map((rank) => rank.peakBytes)));
-  expect(times.seconds).toBeCloseTo(times.forwardSeconds + times.backwardSeconds, 12);
-  expect(times.seconds).toBeGreaterThan(times.computeSeconds);
-  expect(times.simulation.ranks.length).toBe(16);
+  expect(peakBytes).toBe(Math.max(...attentionRecord.ranks.map((rank) => rank.peakBytes)));
+  expect(prediction.seconds).toBeCloseTo(prediction.forwardSeconds + prediction.backwardSeconds, 12);
+  expect(prediction.seconds).toBeGreaterThan(prediction.computeSeconds);
+  expect(prediction.simulation.ranks.length).toBe(16);
 });
 
 test("more ranks take less time, slower links more, and events are kept where `keep` selects the rank", () => {
   const call = { tokens: 1_048_576, numHeads: 8, headDim: 128, backend: ring() } as const;
-  const at = (sp: number, bandwidth: number): number => {
+  const predictSeconds = (sp: number, bandwidth: number): number => {
     const { links } = profiles["h100-ib400"];
     const profile = {
       ...profiles["h100-ib400"],
@@ -68,6 +68,6 @@ test("more ranks take less time, slower links more, and events are kept where `k
     );
     return seconds;
   };
-  expect(at(16, 47e9)).toBeLessThan(at(8, 47e9));
-  expect(at(16, 1e9)).toBeGreaterThan(at(16, 47e9));
+  expect(predictSeconds(16, 47e9)).toBeLessThan(predictSeconds(8, 47e9));
+  expect(predictSeconds(16, 1e9)).toBeGreaterThan(predictSeconds(16, 47e9));
 });

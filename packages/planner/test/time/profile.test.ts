@@ -8,15 +8,15 @@ test.each(Object.entries(profiles))("%s survives JSON and bears its name", (name
 });
 
 test("ranks are joined by what lies between them", () => {
-  const nodes = { ranksPerNode: 4 };
-  expect(linkClass(nodes, 5, 5)).toBe("self");
-  expect(linkClass(nodes, 4, 7)).toBe("intra-node");
-  expect(linkClass(nodes, 3, 4)).toBe("inter-node");
+  const topology = { ranksPerNode: 4 };
+  expect(linkClass(topology, 5, 5)).toBe("self");
+  expect(linkClass(topology, 4, 7)).toBe("intra-node");
+  expect(linkClass(topology, 3, 4)).toBe("inter-node");
 });
 
 const h100 = profiles["h100-ib400"];
 const link = h100.links["inter-node"];
-const wrong: readonly (readonly [string, unknown, string])[] = [
+const invalidProfiles: readonly (readonly [string, unknown, string])[] = [
   ["no JSON", "{", "profile: expected JSON"],
   ["no object", "[1]", "profile: expected an options object, received [1]"],
   ["no name", { ...h100, name: 7 }, "profile: name: expected a name, received 7"],
@@ -60,13 +60,13 @@ const wrong: readonly (readonly [string, unknown, string])[] = [
   ],
 ];
 
-test.each(wrong)("%s is rejected with the place", (_, given, message) => {
-  const text = typeof given === "string" ? given : JSON.stringify(given);
+test.each(invalidProfiles)("%s is rejected with the place", (_, invalidProfile, message) => {
+  const text = typeof invalidProfile === "string" ? invalidProfile : JSON.stringify(invalidProfile);
   expect(() => parseProfile(text)).toThrow(message);
 });
 
 /** TFLOP/s of square tiles, 16k tokens in all and 2048 numbers a token, as the FlashAttention papers measure. */
-function throughput(profile: Profile, kind: "attend" | "attendBackward", headDim: number, length: number): number {
+function computeTflops(profile: Profile, kind: "attend" | "attendBackward", headDim: number, length: number): number {
   const numHeads = (16_384 / length) * (2048 / headDim);
   const work = { dtype: "float16", headDim, numHeads, rows: length, keys: length, pairs: length ** 2 } as const;
   const flops = (kind === "attend" ? 4 : 10) * headDim * numHeads * length ** 2;
@@ -74,38 +74,38 @@ function throughput(profile: Profile, kind: "attend" | "attendBackward", headDim
 }
 
 // FlashAttention-3, figures 5 and 6: H100, FP16, no mask.
-const published: readonly (readonly ["attend" | "attendBackward", number, readonly number[]])[] = [
+const publishedTflops: readonly (readonly ["attend" | "attendBackward", number, readonly number[]])[] = [
   ["attend", 128, [467, 565, 625, 638, 646, 648]],
   ["attend", 64, [333, 392, 460, 476, 496, 497]],
   ["attendBackward", 128, [316, 424, 501, 542, 559, 561]],
   ["attendBackward", 64, [272, 363, 422]],
 ];
 
-test.each(published)(
+test.each(publishedTflops)(
   "h100: %s with heads of %d is within 11 %% of FlashAttention-3 at every length",
   (kind, d, speeds) => {
     for (const [i, speed] of speeds.entries()) {
-      expect(Math.abs(throughput(h100, kind, d, 512 * 2 ** i) / speed - 1)).toBeLessThan(0.11);
+      expect(Math.abs(computeTflops(h100, kind, d, 512 * 2 ** i) / speed - 1)).toBeLessThan(0.11);
     }
   },
 );
 
 test("a100: long sequences reach what FlashAttention-2 reports", () => {
   const a100 = profiles["a100-ib200"];
-  expect(throughput(a100, "attend", 128, 16_384)).toBeCloseTo(230, -1);
-  expect(throughput(a100, "attendBackward", 128, 16_384) / 312).toBeCloseTo(0.63, 2);
+  expect(computeTflops(a100, "attend", 128, 16_384)).toBeCloseTo(230, -1);
+  expect(computeTflops(a100, "attendBackward", 128, 16_384) / 312).toBeCloseTo(0.63, 2);
 });
 
 test("interleaved heads take longer where a profile states so", () => {
   const { kernels } = profiles["cpu-local"];
   const tile = { dtype: "float32", headDim: 64, numHeads: 4, rows: 512, keys: 512, pairs: 512 ** 2 } as const;
-  const [dense, interleaved] = [false, true].map((is) =>
-    attentionSeconds(kernels, "attend", { ...tile, interleaved: is }),
+  const [denseSeconds, interleavedSeconds] = [false, true].map((isInterleaved) =>
+    attentionSeconds(kernels, "attend", { ...tile, interleaved: isInterleaved }),
   );
-  expect(interleaved! / dense!).toBeCloseTo(kernels.attend.float32!.interleaved!, 3);
-  const bare = { ...tile, dtype: "bfloat16", interleaved: true } as const;
-  expect(attentionSeconds(h100.kernels, "attend", bare)).toBe(
-    attentionSeconds(h100.kernels, "attend", { ...bare, interleaved: false }),
+  expect(interleavedSeconds! / denseSeconds!).toBeCloseTo(kernels.attend.float32!.interleaved!, 3);
+  const bfloat16Tile = { ...tile, dtype: "bfloat16", interleaved: true } as const;
+  expect(attentionSeconds(h100.kernels, "attend", bfloat16Tile)).toBe(
+    attentionSeconds(h100.kernels, "attend", { ...bfloat16Tile, interleaved: false }),
   );
 });
 
@@ -113,10 +113,10 @@ test("a call that sees nothing costs its launch, one of few rows a whole wave", 
   const { kernels } = h100;
   const tile = { dtype: "bfloat16", headDim: 128, numHeads: 1, rows: 128, keys: 4096, pairs: 128 * 4096 } as const;
   expect(attentionSeconds(kernels, "attend", { ...tile, pairs: 0 })).toBe(kernels.launch);
-  const one = attentionSeconds(kernels, "attend", tile);
-  expect(attentionSeconds(kernels, "attend", { ...tile, numHeads: 132 })).toBeCloseTo(one, 9);
+  const oneHeadSeconds = attentionSeconds(kernels, "attend", tile);
+  expect(attentionSeconds(kernels, "attend", { ...tile, numHeads: 132 })).toBeCloseTo(oneHeadSeconds, 9);
   expect(attentionSeconds(kernels, "attend", { ...tile, numHeads: 133 }) - kernels.launch).toBeCloseTo(
-    2 * (one - kernels.launch),
+    2 * (oneHeadSeconds - kernels.launch),
     9,
   );
 });

@@ -6,46 +6,47 @@ import { interceptedRing } from "../fault-injection.ts";
 import { runScript, toyProfile } from "./toy.ts";
 
 const call = { mesh: { sp: 3 }, tokens: 12, numHeads: 1, headDim: 4, dtype: "float32" } as const;
-const timed = (backend: AttentionBackend) => (): unknown => simulate(record({ backend, ...call }), toyProfile);
+const createSimulation = (backend: AttentionBackend) => (): unknown =>
+  simulate(record({ backend, ...call }), toyProfile);
 
 test("a send without a receive is rejected, with the place", () => {
-  const lose = (group: ProcessGroup, transfers: readonly Transfer[]): readonly Transfer[] =>
+  const dropReceives = (group: ProcessGroup, transfers: readonly Transfer[]): readonly Transfer[] =>
     group.rank === 1 ? transfers.filter((transfer) => "to" in transfer) : transfers;
-  expect(timed(interceptedRing(lose))).toThrow(
+  expect(createSimulation(interceptedRing(dropReceives))).toThrow(
     /simulate: expected a record without deadlocks or mismatched sends, received rank \d waits/,
   );
 });
 
 test("messages of two sizes are rejected", () => {
-  const script = (): unknown =>
+  const simulateScript = (): unknown =>
     runScript({ sp: 2 }, toyProfile, ({ ctx, rank, tensor }) => {
       ctx.world.sendRecv([rank === 0 ? { tensor: tensor(3), to: 1 } : { tensor: tensor(2), from: 0 }]).wait();
     });
-  expect(script).toThrow("sends 12 bytes to rank 1, but its sendRecv #0 expects 8 bytes");
+  expect(simulateScript).toThrow("sends 12 bytes to rank 1, but its sendRecv #0 expects 8 bytes");
 });
 
 test("a circle of waiting ranks is rejected", () => {
-  const script = (): unknown =>
+  const simulateScript = (): unknown =>
     runScript({ sp: 2 }, toyProfile, ({ ctx, rank, tensor }) => {
       // Each sends first and receives after, one after the other: no receive is ever reached.
       ctx.world.sendRecv([{ tensor: tensor(1), to: 1 - rank }]);
       ctx.world.sendRecv([{ tensor: tensor(1), from: 1 - rank }]).wait();
     });
-  expect(script).toThrow("rank 0 waits in sendRecv #0; rank 1 waits in sendRecv #0; call prove(record)");
+  expect(simulateScript).toThrow("rank 0 waits in sendRecv #0; rank 1 waits in sendRecv #0; call prove(record)");
 });
 
 test("different collectives under one number are rejected", () => {
-  const script = (): unknown =>
+  const simulateScript = (): unknown =>
     runScript({ sp: 2 }, toyProfile, ({ ctx, rank, tensor }) => {
       if (rank === 0) ctx.world.barrier().wait();
       else ctx.world.allReduce(tensor(2)).wait();
     });
-  expect(script).toThrow(/is barrier, rank 1 posted allReduce|is allReduce, rank 0 posted barrier/);
+  expect(simulateScript).toThrow(/is barrier, rank 1 posted allReduce|is allReduce, rank 0 posted barrier/);
 });
 
 test("a dtype that the profile lacks is rejected", () => {
-  const run = record({ ...call, backend: ring(), dtype: "float32" });
-  expect(() => simulate(run, profiles["h100-ib400"])).toThrow(
+  const attentionRecord = record({ ...call, backend: ring(), dtype: "float32" });
+  expect(() => simulate(attentionRecord, profiles["h100-ib400"])).toThrow(
     "profile: kernels.attend: expected float32, received bfloat16, float16; measure or set the speed",
   );
 });

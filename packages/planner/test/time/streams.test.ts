@@ -1,13 +1,17 @@
 import { ring } from "@mosaic/backend-ring";
 import { expect, test } from "vitest";
 import { type Profile, record, simulate } from "../../src/index.ts";
-import { HEAD_DIM, linked, runScript, ROWS, times, toyProfile } from "./toy.ts";
+import { HEAD_DIM, profileWithLink, runScript, ROWS, listTimes, toyProfile } from "./toy.ts";
 
 /** A ring of two, ROWS rows each, on links where its K and V take `transfer` seconds, and dK and dV as long. */
-function ringOfTwo(transfer: number): { readonly forward: number; readonly total: number; readonly exposed: number } {
+function simulateRingOfTwo(transferSeconds: number): {
+  readonly forward: number;
+  readonly total: number;
+  readonly exposed: number;
+} {
   const elements = 2 * ROWS * HEAD_DIM;
-  const profile = linked({ bandwidth: (4 * elements) / transfer });
-  const run = record({
+  const profile = profileWithLink({ bandwidth: (4 * elements) / transferSeconds });
+  const attentionRecord = record({
     backend: ring(),
     mesh: { sp: 2 },
     tokens: 2 * ROWS,
@@ -15,59 +19,59 @@ function ringOfTwo(transfer: number): { readonly forward: number; readonly total
     headDim: HEAD_DIM,
     dtype: "float32",
   });
-  const { forwardSeconds, seconds, exposedCommunicationSeconds } = simulate(run, profile);
+  const { forwardSeconds, seconds, exposedCommunicationSeconds } = simulate(attentionRecord, profile);
   return { forward: forwardSeconds, total: seconds, exposed: exposedCommunicationSeconds };
 }
 
 test("a ring hides a transfer behind the tile before it", () => {
   // Forward: own tile, foreign tile. Backward the same, then dK and dV go home, which nothing hides.
-  const { forward, total, exposed } = ringOfTwo(0.25);
+  const { forward, total, exposed } = simulateRingOfTwo(0.25);
   expect(forward).toBeCloseTo(2, 9);
   expect(total).toBeCloseTo(2 + 2 + 0.25, 9);
   expect(exposed).toBeCloseTo(0.25, 9);
 });
 
 test("what takes longer than the tile is exposed", () => {
-  const { forward, total, exposed } = ringOfTwo(3);
+  const { forward, total, exposed } = simulateRingOfTwo(3);
   expect(forward).toBeCloseTo(3 + 1, 9);
   expect(total).toBeCloseTo(3 + 1 + 3 + 1 + 3, 9);
   expect(exposed).toBeCloseTo(2 + 2 + 3, 9);
 });
 
 test("a message moves when both sides have their turn", () => {
-  const run = runScript({ sp: 2 }, toyProfile, ({ ctx, rank, compute, tensor }) => {
+  const simulation = runScript({ sp: 2 }, toyProfile, ({ ctx, rank, compute, tensor }) => {
     if (rank === 1) compute();
     ctx.world.sendRecv([rank === 0 ? { tensor: tensor(3), to: 1 } : { tensor: tensor(3), from: 0 }]).wait();
   });
-  expect(times(run, 0, "sendRecv")).toEqual([[0, 4]]);
-  expect(times(run, 1, "sendRecv")).toEqual([[1, 4]]);
-  expect(run.ranks[0]!.exposedCommunicationSeconds).toBeCloseTo(4, 9);
-  expect(run.ranks[1]!.computeSeconds).toBeCloseTo(1, 9);
-  expect(run.seconds).toBeCloseTo(4, 9);
+  expect(listTimes(simulation, 0, "sendRecv")).toEqual([[0, 4]]);
+  expect(listTimes(simulation, 1, "sendRecv")).toEqual([[1, 4]]);
+  expect(simulation.ranks[0]!.exposedCommunicationSeconds).toBeCloseTo(4, 9);
+  expect(simulation.ranks[1]!.computeSeconds).toBeCloseTo(1, 9);
+  expect(simulation.seconds).toBeCloseTo(4, 9);
 });
 
 test("a rank's collectives run one after the other, beside its kernels", () => {
-  const run = runScript({ sp: 2 }, toyProfile, ({ ctx, rank, compute, tensor }) => {
-    const to = 1 - rank;
-    const first = ctx.world.sendRecv([
-      { tensor: tensor(2), to },
-      { tensor: tensor(2), from: to },
+  const simulation = runScript({ sp: 2 }, toyProfile, ({ ctx, rank, compute, tensor }) => {
+    const peer = 1 - rank;
+    const firstWork = ctx.world.sendRecv([
+      { tensor: tensor(2), to: peer },
+      { tensor: tensor(2), from: peer },
     ]);
-    const second = ctx.world.sendRecv([
-      { tensor: tensor(1), to },
-      { tensor: tensor(1), from: to },
+    const secondWork = ctx.world.sendRecv([
+      { tensor: tensor(1), to: peer },
+      { tensor: tensor(1), from: peer },
     ]);
     compute();
-    first.wait();
+    firstWork.wait();
     compute();
-    second.wait();
+    secondWork.wait();
     compute();
   });
-  expect(times(run, 0, "sendRecv")).toEqual([
+  expect(listTimes(simulation, 0, "sendRecv")).toEqual([
     [0, 2],
     [2, 3],
   ]);
-  expect(times(run, 0, "attend")).toEqual([
+  expect(listTimes(simulation, 0, "attend")).toEqual([
     [0, 1],
     [2, 3],
     [3, 4],
@@ -75,7 +79,7 @@ test("a rank's collectives run one after the other, beside its kernels", () => {
 });
 
 test("groups have channels of their own if the machine states so", () => {
-  const both = (profile: Profile) =>
+  const runBothAxes = (profile: Profile) =>
     runScript({ a: 2, b: 2 }, profile, ({ ctx, tensor }) => {
       const works = ["a", "b"].map((axis) => {
         const group = ctx.mesh.group(axis);
@@ -87,34 +91,34 @@ test("groups have channels of their own if the machine states so", () => {
       });
       for (const work of works) work.wait();
     });
-  expect(both(toyProfile).seconds).toBeCloseTo(4, 9);
+  expect(runBothAxes(toyProfile).seconds).toBeCloseTo(4, 9);
   // Both at once still share the rank's port: they end together, no sooner than if they had waited for each other.
-  expect(times(both({ ...toyProfile, channels: "group" }), 0, "sendRecv")).toEqual([
+  expect(listTimes(runBothAxes({ ...toyProfile, channels: "group" }), 0, "sendRecv")).toEqual([
     [0, 4],
     [0, 4],
   ]);
 });
 
 test("latency comes before the first byte, once for what two batches exchange", () => {
-  const run = runScript({ sp: 2 }, linked({ latency: 0.5 }), ({ ctx, rank, tensor }) => {
-    const half = rank === 0 ? { to: 1 } : { from: 0 };
+  const simulation = runScript({ sp: 2 }, profileWithLink({ latency: 0.5 }), ({ ctx, rank, tensor }) => {
+    const endpoint = rank === 0 ? { to: 1 } : { from: 0 };
     ctx.world
       .sendRecv([
-        { tensor: tensor(1), ...half },
-        { tensor: tensor(2), ...half },
+        { tensor: tensor(1), ...endpoint },
+        { tensor: tensor(2), ...endpoint },
       ])
       .wait();
   });
-  expect(run.seconds).toBeCloseTo(0.5 + 3, 9);
+  expect(simulation.seconds).toBeCloseTo(0.5 + 3, 9);
 });
 
 test("nothing begins before the host has enqueued it", () => {
-  const run = runScript({ sp: 1 }, { ...toyProfile, enqueue: 0.1 }, ({ compute }) => {
+  const simulation = runScript({ sp: 1 }, { ...toyProfile, enqueue: 0.1 }, ({ compute }) => {
     compute();
     compute();
   });
   // out and lse are filled first: operations 1 and 2.
-  expect(times(run, 0, "attend")).toEqual([
+  expect(listTimes(simulation, 0, "attend")).toEqual([
     [0.3, 1.3],
     [1.3, 2.3],
   ]);
@@ -124,12 +128,12 @@ test("a machine with quick kernels is as slow as its hosts", () => {
   const profile = {
     ...toyProfile,
     enqueue: 1,
-    kernels: { ...toyProfile.kernels, bandwidth: 1e30, attend: { float32: fast } },
+    kernels: { ...toyProfile.kernels, bandwidth: 1e30, attend: { float32: fastSpeed } },
   };
-  const run = runScript({ sp: 1 }, profile, ({ compute }) => {
+  const simulation = runScript({ sp: 1 }, profile, ({ compute }) => {
     for (let i = 0; i < 5; i++) compute();
   });
-  expect(times(run, 0, "attend").at(-1)![0]).toBeCloseTo(7, 6);
+  expect(listTimes(simulation, 0, "attend").at(-1)![0]).toBeCloseTo(7, 6);
 });
 
-const fast = { flops: 1e12, halfRows: 0, halfKeys: 0, halfDim: 0 };
+const fastSpeed = { flops: 1e12, halfRows: 0, halfKeys: 0, halfDim: 0 };

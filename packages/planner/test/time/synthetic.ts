@@ -14,26 +14,26 @@ interface KernelDuration {
  * they would take on the machine that a profile describes; each backward, `excess` seconds besides. For contexts that are used for
  * nothing else afterwards.
  */
-export function synthesize(contexts: readonly Context[], profile: Profile, excess = 0): readonly Context[] {
+export function synthesize(contexts: readonly Context[], profile: Profile, excessSeconds = 0): readonly Context[] {
   const logs = contexts.map(() => [] as KernelDuration[]);
   for (const [i, ctx] of contexts.entries()) {
     recordDurations(ctx, profile, logs[i]!);
-    if (excess > 0) {
-      ctx.device.kernels.rowDot = () => void logs[i]!.push({ lane: "compute", seconds: excess, latency: 0 });
+    if (excessSeconds > 0) {
+      ctx.device.kernels.rowDot = () => void logs[i]!.push({ lane: "compute", seconds: excessSeconds, latency: 0 });
     }
     // The first rank is in every measurement, and first.
     ctx.startTrace = () => void (i === 0 ? logs : [logs[i]!]).forEach((log) => log.splice(0));
-    ctx.stopTrace = async () => createEvents(logs[i]!, slowdownOf(logs, profile), profile);
+    ctx.stopTrace = async () => createEvents(logs[i]!, computeSlowdown(logs, profile), profile);
   }
   return contexts;
 }
 
 function recordDurations(ctx: Context, { kernels: speeds, links }: Profile, log: KernelDuration[]): void {
   const { kernels } = ctx.device;
-  const compute = (seconds: number): void => void log.push({ lane: "compute", seconds, latency: 0 });
-  kernels.attend = (_, q, { k }) => compute(attentionSeconds(speeds, "attend", workOf(q, k)));
-  kernels.attendBackward = (_, q, __, { k }) => compute(attentionSeconds(speeds, "attendBackward", workOf(q, k)));
-  kernels.copy = (out) => compute(speeds.launch + (8 * out.size) / speeds.bandwidth);
+  const logKernel = (seconds: number): void => void log.push({ lane: "compute", seconds, latency: 0 });
+  kernels.attend = (_, q, { k }) => logKernel(attentionSeconds(speeds, "attend", createWork(q, k)));
+  kernels.attendBackward = (_, q, __, { k }) => logKernel(attentionSeconds(speeds, "attendBackward", createWork(q, k)));
+  kernels.copy = (out) => logKernel(speeds.launch + (8 * out.size) / speeds.bandwidth);
   const { latency, bandwidth } = links["intra-node"];
   const { world } = ctx;
   const sendRecv = world.sendRecv.bind(world);
@@ -44,14 +44,14 @@ function recordDurations(ctx: Context, { kernels: speeds, links }: Profile, log:
   };
 }
 
-function workOf(q: Tensor, k: Tensor) {
+function createWork(q: Tensor, k: Tensor) {
   const [, numHeads, rows, headDim] = q.shape as [number, number, number, number];
   const keys = k.shape[2]!;
   return { dtype: q.dtype, numHeads, rows, keys, headDim, pairs: rows * keys, interleaved: k.strides[2]! > headDim };
 }
 
 /** When several ranks work at once, all get their share of the cores. */
-function slowdownOf(logs: readonly KernelDuration[][], { cores }: Profile): number {
+function computeSlowdown(logs: readonly KernelDuration[][], { cores }: Profile): number {
   return Math.max(1, logs.filter((log) => log.length > 0).length / cores!.perNode);
 }
 
@@ -62,9 +62,9 @@ function createEvents(log: readonly KernelDuration[], slowdown: number, { cores 
   let now = 0;
   return log.map(({ lane, seconds, latency }) => {
     const start = now;
-    const hindered = isLockstep ? seconds / efficiency : seconds;
-    const still = isLockstep && lane === "communication" ? wait : latency;
-    now += 1e9 * (hindered * slowdown + still);
+    const laneSeconds = isLockstep ? seconds / efficiency : seconds;
+    const fixedSeconds = isLockstep && lane === "communication" ? wait : latency;
+    now += 1e9 * (laneSeconds * slowdown + fixedSeconds);
     return { lane, name: lane, start, end: now };
   });
 }

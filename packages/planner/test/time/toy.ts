@@ -5,21 +5,21 @@ export const ROWS = 8;
 export const HEAD_DIM = 4;
 
 /** A link on which an element of float32 takes a second. */
-export const slowProfile: Link = { latency: 0, bandwidth: 4, sharedBy: 1, duplex: true };
+export const slowLink: Link = { latency: 0, bandwidth: 4, sharedBy: 1, duplex: true };
 
-const second = { flops: 4 * HEAD_DIM * ROWS * ROWS, halfRows: 0, halfKeys: 0, halfDim: 0 };
+const oneSecondSpeed = { flops: 4 * HEAD_DIM * ROWS * ROWS, halfRows: 0, halfKeys: 0, halfDim: 0 };
 
 /** A machine for arithmetic in the head: a tile of ROWS × ROWS takes a second, either way, and memory takes no time. */
 export const toyProfile: Profile = {
   name: "toy",
   ranksPerNode: 1024,
-  links: { self: slowProfile, "intra-node": slowProfile, "inter-node": slowProfile },
+  links: { self: slowLink, "intra-node": slowLink, "inter-node": slowLink },
   kernels: {
     launch: 0,
     bandwidth: 1e30,
     matmul: 1e30,
-    attend: { float32: second },
-    attendBackward: { float32: { ...second, flops: 2.5 * second.flops } },
+    attend: { float32: oneSecondSpeed },
+    attendBackward: { float32: { ...oneSecondSpeed, flops: 2.5 * oneSecondSpeed.flops } },
   },
   enqueue: 0,
   communicationTax: 0,
@@ -28,8 +28,8 @@ export const toyProfile: Profile = {
 };
 
 /** All links of the toy, changed alike. */
-export function linked(change: Partial<Link>): Profile {
-  const link = { ...slowProfile, ...change };
+export function profileWithLink(overrides: Partial<Link>): Profile {
+  const link = { ...slowLink, ...overrides };
   return { ...toyProfile, links: { self: link, "intra-node": link, "inter-node": link } };
 }
 
@@ -44,7 +44,10 @@ export interface RankStage {
 }
 
 /** Records ranks that do in their forward what a script states, and nothing in their backward. */
-export function scripted(mesh: Readonly<Record<string, number>>, script: (stage: RankStage) => void): AttentionRecord {
+export function recordScript(
+  mesh: Readonly<Record<string, number>>,
+  script: (stage: RankStage) => void,
+): AttentionRecord {
   const inner = local();
   const backend: AttentionBackend = {
     name: "scripted",
@@ -69,11 +72,11 @@ export function runScript(
   profile: Profile,
   script: (stage: RankStage) => void,
 ): Simulation {
-  return simulate(scripted(mesh, script), profile);
+  return simulate(recordScript(mesh, script), profile);
 }
 
 /** Start and end of a rank's events of a name, rounded off. */
-export function times(simulation: Simulation, rank: number, name: string): (readonly [number, number])[] {
+export function listTimes(simulation: Simulation, rank: number, name: string): (readonly [number, number])[] {
   const round = (x: number): number => Number(x.toFixed(9));
   return simulation.ranks[rank]!.events.filter((event) => event.name === name).map(({ start, end }) => {
     return [round(start), round(end)] as const;

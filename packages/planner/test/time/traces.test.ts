@@ -6,7 +6,12 @@ import { expect, test } from "vitest";
 import { profiles, record, simulate, timelineOf } from "../../src/index.ts";
 
 test("time begins with the first event of any rank, in seconds; ranks and events are in order", () => {
-  const kernel = (start: number, end: number): TraceEvent => ({ lane: "compute", name: "attend", start, end });
+  const createKernelEvent = (start: number, end: number): TraceEvent => ({
+    lane: "compute",
+    name: "attend",
+    start,
+    end,
+  });
   const message = {
     lane: "communication",
     name: "sendRecv",
@@ -15,8 +20,12 @@ test("time begins with the first event of any rank, in seconds; ranks and events
     bytesReceived: 4,
   } as const;
   const timeline = timelineOf([
-    { rank: 1, at: { sp: 1 }, events: [kernel(4e9, 5e9), { ...message, start: 3e9, end: 6e9 }] },
-    { rank: 0, at: { sp: 0 }, events: [kernel(2e9, 4e9), { ...kernel(4e9, 5e9), name: "collective wait" }] },
+    { rank: 1, at: { sp: 1 }, events: [createKernelEvent(4e9, 5e9), { ...message, start: 3e9, end: 6e9 }] },
+    {
+      rank: 0,
+      at: { sp: 0 },
+      events: [createKernelEvent(2e9, 4e9), { ...createKernelEvent(4e9, 5e9), name: "collective wait" }],
+    },
   ]);
   expect(timeline).toEqual({
     seconds: 4,
@@ -40,30 +49,34 @@ test("a measured run has the events of the predicted one, rank by rank", async (
   const mesh = { sp: 3 };
   const predicted = simulate(record({ ...sizes, backend: ring(), mesh, dtype: "float32" }), profiles["cpu-local"]);
   const contexts = await world(3, { device: () => cpu({ threads: 1 }), mesh });
-  const traces = await traced(contexts, sizes);
+  const traces = await traceRing(contexts, sizes);
   const measured = timelineOf(
     contexts.map(({ rank, mesh: { coordinate: at } }, i) => ({ rank, at, events: traces[i]! })),
   );
   for (const [rank, { at, events }] of predicted.ranks.entries()) {
     expect(measured.ranks[rank]!.at).toEqual(at);
     for (const lane of ["compute", "communication"] as const) {
-      const names = (all: typeof events) => all.filter((event) => event.lane === lane).map(({ name }) => name);
-      expect(names(measured.ranks[rank]!.events)).toEqual(names(events));
+      const listNames = (rankEvents: typeof events) =>
+        rankEvents.filter((event) => event.lane === lane).map(({ name }) => name);
+      expect(listNames(measured.ranks[rank]!.events)).toEqual(listNames(events));
     }
-    const sent = (all: typeof events) => all.reduce((sum, { bytesSent }) => sum + (bytesSent ?? 0), 0);
-    expect(sent(measured.ranks[rank]!.events)).toBe(sent(events));
+    const countBytesSent = (rankEvents: typeof events) =>
+      rankEvents.reduce((sum, { bytesSent }) => sum + (bytesSent ?? 0), 0);
+    expect(countBytesSent(measured.ranks[rank]!.events)).toBe(countBytesSent(events));
   }
   await Promise.all(contexts.map((ctx) => ctx.close()));
 });
 
 /** Attention forward and backward on every rank, as `record` does it. */
-async function traced(
+async function traceRing(
   contexts: readonly Context[],
   { tokens, numHeads, headDim }: { readonly tokens: number; readonly numHeads: number; readonly headDim: number },
 ): Promise<(readonly TraceEvent[])[]> {
   const layout = layoutOf({ mesh: { sp: 3 }, axes: ["sp"], placement: contiguous(), length: tokens });
-  const draw = (ctx: Context) => randn(ctx, [1, numHeads, tokens / 3, headDim]);
-  const operands = contexts.map((ctx) => [draw(ctx), draw(ctx), draw(ctx), draw(ctx)] as const);
+  const createOperand = (ctx: Context) => randn(ctx, [1, numHeads, tokens / 3, headDim]);
+  const operands = contexts.map(
+    (ctx) => [createOperand(ctx), createOperand(ctx), createOperand(ctx), createOperand(ctx)] as const,
+  );
   await Promise.all(contexts.map((ctx) => ctx.device.stream.synchronize()));
   for (const [i, ctx] of contexts.entries()) {
     const [q, k, v, dOut] = operands[i]!;

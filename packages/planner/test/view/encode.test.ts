@@ -39,16 +39,21 @@ test("merged events keep the time that a rank was busy, its bytes, and what it s
   const kinds = new Kinds();
   const data = encodeRun("", simulation, 160);
   const run = decodeRun(data, kinds);
-  const drawn = run.ranks.reduce((sum, { events }) => sum + events.count, 0);
+  const numDrawn = run.ranks.reduce((sum, { events }) => sum + events.count, 0);
   expect(run.events).toBeGreaterThan(400);
-  expect(drawn).toBeLessThanOrEqual(160);
+  expect(numDrawn).toBeLessThanOrEqual(160);
   for (const [i, { events }] of simulation.ranks.entries()) {
     const decoded = run.ranks[i]!.events;
     for (const lane of ["compute", "communication"] as const) {
-      const busy = events.filter((event) => event.lane === lane).reduce((sum, { start, end }) => sum + end - start, 0);
-      const ofLane = [...decoded.kind.keys()].filter((j) => kinds.allKinds[decoded.kind[j]!]!.lane === lane);
-      const kept = ofLane.reduce((sum, j) => sum + (decoded.end[j]! - decoded.start[j]!) * decoded.share[j]!, 0);
-      expect(Math.abs(kept - busy)).toBeLessThan(0.005 * simulation.seconds);
+      const busySeconds = events
+        .filter((event) => event.lane === lane)
+        .reduce((sum, { start, end }) => sum + end - start, 0);
+      const laneEvents = [...decoded.kind.keys()].filter((j) => kinds.allKinds[decoded.kind[j]!]!.lane === lane);
+      const keptSeconds = laneEvents.reduce(
+        (sum, j) => sum + (decoded.end[j]! - decoded.start[j]!) * decoded.share[j]!,
+        0,
+      );
+      expect(Math.abs(keptSeconds - busySeconds)).toBeLessThan(0.005 * simulation.seconds);
     }
     expect(decoded.merged.reduce((sum, count) => sum + count, 0)).toBe(events.length);
     const sent = events.reduce((sum, { bytesSent = 0 }) => sum + bytesSent, 0);
@@ -56,50 +61,50 @@ test("merged events keep the time that a rank was busy, its bytes, and what it s
   }
   const { computing, waiting } = timeBreakdown(simulation);
   const spent = run.ranks.map((rank) => [rank.computing, rank.waiting] as const);
-  const whole = simulation.seconds * 8;
-  expect(spent.reduce((sum, [own]) => sum + own, 0) / whole).toBeCloseTo(computing, 9);
-  expect(spent.reduce((sum, [, own]) => sum + own, 0) / whole).toBeCloseTo(waiting, 9);
+  const totalRankSeconds = simulation.seconds * 8;
+  expect(spent.reduce((sum, [own]) => sum + own, 0) / totalRankSeconds).toBeCloseTo(computing, 9);
+  expect(spent.reduce((sum, [, own]) => sum + own, 0) / totalRankSeconds).toBeCloseTo(waiting, 9);
 });
 
 test("memory over time ends at what is left, and its most is the record's peak", () => {
-  const run = record({ backend: ring(), mesh: { sp: 4 }, ...call });
-  const { ranks } = simulate(run, profile);
+  const attentionRecord = record({ backend: ring(), mesh: { sp: 4 }, ...call });
+  const { ranks } = simulate(attentionRecord, profile);
   for (const [i, { memory, seconds }] of ranks.entries()) {
-    expect(Math.max(...memory!.map(({ bytes }) => bytes))).toBe(run.ranks[i]!.peakBytes);
+    expect(Math.max(...memory!.map(({ bytes }) => bytes))).toBe(attentionRecord.ranks[i]!.peakBytes);
     expect(memory!.every(({ time }, j) => time >= (memory![j - 1]?.time ?? 0) && time <= seconds)).toBe(true);
     expect(memory!.some(({ bytes }) => bytes < 0)).toBe(false);
   }
   expect(
-    simulate(run, profile, { keep: (rank) => rank === 1 }).ranks.map(({ memory }) => memory !== undefined),
+    simulate(attentionRecord, profile, { keep: (rank) => rank === 1 }).ranks.map(({ memory }) => memory !== undefined),
   ).toEqual([false, true, false, false]);
 });
 
 test("tiles are computed by the ranks that the picture names, each at a step of its own", () => {
   for (const backend of [ring(), ulysses()]) {
-    const run = record({ backend, mesh: { sp: 4 }, ...call });
-    const data = encodeTiles(run);
-    const map = tileMap(run);
+    const attentionRecord = record({ backend, mesh: { sp: 4 }, ...call });
+    const data = encodeTiles(attentionRecord);
+    const map = tileMap(attentionRecord);
     const layers = decodeTiles(data);
     expect([data.queries.length, data.keys.length]).toEqual([map.queries.length, map.keys.length]);
     for (const query of map.queries.keys()) {
       for (const key of map.keys.keys()) {
         const cell = query * map.keys.length + key;
         const ranks = layers.map(({ rank }) => rank[cell]!).filter((rank) => rank >= 0);
-        expect(ranks).toEqual(map.ranksOf(query, key));
+        expect(ranks).toEqual(map.computingRanks(query, key));
       }
     }
   }
-  const rings = encodeTiles(record({ backend: ring(), mesh: { sp: 4 }, ...call }));
-  expect(rings.steps).toBe(4);
+  const ringTiles = encodeTiles(record({ backend: ring(), mesh: { sp: 4 }, ...call }));
+  expect(ringTiles.steps).toBe(4);
   // A rank's own keys come first. Of seven pieces: the last rank's two are one.
-  const [layer] = decodeTiles(rings);
+  const [layer] = decodeTiles(ringTiles);
   expect(Array.from({ length: 7 }, (_, i) => layer!.step[i * 7 + i])).toEqual([0, 0, 0, 0, 0, 0, 0]);
 });
 
 test("more pieces than bands are sampled, and nothing that the mask shows is without a rank", () => {
-  const run = record({ backend: ring(), mesh: { sp: 12 }, ...call });
-  expect(encodeTiles(run).queries.length).toBe(23);
-  const data = encodeTiles(run, 16);
+  const attentionRecord = record({ backend: ring(), mesh: { sp: 12 }, ...call });
+  expect(encodeTiles(attentionRecord).queries.length).toBe(23);
+  const data = encodeTiles(attentionRecord, 16);
   expect(data.queries.length).toBe(16);
   const [layer] = decodeTiles(data);
   for (let row = 0; row < 16; row++) {
@@ -108,8 +113,8 @@ test("more pieces than bands are sampled, and nothing that the mask shows is wit
 });
 
 test("links have the bytes that ranks send, by rank or by node", () => {
-  const run = record({ backend: ring(), mesh: { sp: 4 }, ...call });
-  const { links, nodes, between } = encodeLinks(run, 2);
+  const attentionRecord = record({ backend: ring(), mesh: { sp: 4 }, ...call });
+  const { links, nodes, between } = encodeLinks(attentionRecord, 2);
   expect([nodes, between]).toEqual([[0, 0, 1, 1], "ranks"]);
   expect(links.map(({ from, to }) => (from + 1) % 4 === to || (to + 1) % 4 === from)).not.toContain(false);
   const { simulation } = predict({ backend: ring(), mesh: { sp: 4 }, ...call }, profile);
@@ -117,27 +122,27 @@ test("links have the bytes that ranks send, by rank or by node", () => {
     const sent = events.reduce((sum, { bytesSent = 0 }) => sum + bytesSent, 0);
     expect(links.filter(({ from }) => from === rank).reduce((sum, { bytes }) => sum + bytes, 0)).toBe(sent);
   }
-  const byNode = encodeLinks(run, 2, 3);
-  const total = (from: number, to: number): number =>
+  const nodeLinks = encodeLinks(attentionRecord, 2, 3);
+  const sumBytes = (from: number, to: number): number =>
     links
       .filter((link) => nodes[link.from] === from && nodes[link.to] === to)
       .reduce((sum, { bytes }) => sum + bytes, 0);
-  expect(byNode.between).toBe("nodes");
-  expect(byNode.links.map(({ from, to, bytes }) => bytes === total(from, to))).toEqual([true, true, true, true]);
+  expect(nodeLinks.between).toBe("nodes");
+  expect(nodeLinks.links.map(({ from, to, bytes }) => bytes === sumBytes(from, to))).toEqual([true, true, true, true]);
 });
 
 test("load is the visible pairs of each rank's queries", () => {
-  const run = record({ backend: ring(), mesh: { sp: 4 }, ...call, placement: "contiguous" });
-  const pairs = (rank: number): number => 256 * 256 * rank + (256 * 257) / 2;
-  expect(encodeLoad(run)!.pairs).toEqual([0, 1, 2, 3].map(pairs));
+  const attentionRecord = record({ backend: ring(), mesh: { sp: 4 }, ...call, placement: "contiguous" });
+  const countPairs = (rank: number): number => 256 * 256 * rank + (256 * 257) / 2;
+  expect(encodeLoad(attentionRecord)!.pairs).toEqual([0, 1, 2, 3].map(countPairs));
   expect(
     encodeLoad(record({ backend: ring(), mesh: { sp: 2 }, ...call, tokens: 400_000, placement: "striped" })),
   ).toBeUndefined();
 });
 
 test("the page has its data, in scripts that no text of it can end", () => {
-  const { simulation, record: run } = predict({ backend: ring(), mesh: { sp: 2 }, ...call }, profile);
-  const page = viewerHtml(simulation, { title: "a </script><b> & c", record: run, ranksPerNode: 8 });
+  const { simulation, record: attentionRecord } = predict({ backend: ring(), mesh: { sp: 2 }, ...call }, profile);
+  const page = viewerHtml(simulation, { title: "a </script><b> & c", record: attentionRecord, ranksPerNode: 8 });
   const [, text = ""] = /<script type="application\/json" class="viewer-data">(.*?)<\/script>/s.exec(page) ?? [];
   const data = JSON.parse(text) as ViewerData;
   expect(data.title).toBe("a </script><b> & c");

@@ -8,18 +8,24 @@ import { criticalPath } from "../../viewer/critical-path.ts";
 import { decodeRun, decodeTraces, Kinds, listEvents } from "../../viewer/model.ts";
 import { layoutRows, pan, reveal, wholeViewport, zoom } from "../../viewer/viewport.ts";
 
-type Made = readonly [lane: "compute" | "communication", name: string, start: number, end: number, label?: string];
+type EventTuple = readonly [
+  lane: "compute" | "communication",
+  name: string,
+  start: number,
+  end: number,
+  label?: string,
+];
 
-function timelineFrom(ranks: readonly (readonly Made[])[]): Timeline {
-  const made = ranks.map((events, rank) => ({
+function createTimeline(ranks: readonly (readonly EventTuple[])[]): Timeline {
+  const rankTimelines = ranks.map((events, rank) => ({
     rank,
     at: { sp: rank },
     events: events.map(([lane, name, start, end, label]) => ({ lane, name, start, end, ...(label && { label }) })),
   }));
-  return { seconds: Math.max(0, ...ranks.flat().map(([, , , end]) => end)), ranks: made };
+  return { seconds: Math.max(0, ...ranks.flat().map(([, , , end]) => end)), ranks: rankTimelines };
 }
 
-function pathOf(timeline: Timeline): readonly string[] {
+function describeCriticalPath(timeline: Timeline): readonly string[] {
   const kinds = new Kinds();
   const run = decodeRun(encodeRun("", timeline, 1e6), kinds);
   return criticalPath(run, kinds).map(({ rank, event }) => {
@@ -30,8 +36,8 @@ function pathOf(timeline: Timeline): readonly string[] {
 
 test("the critical path follows a rank's events back to its beginning", () => {
   expect(
-    pathOf(
-      timelineFrom([
+    describeCriticalPath(
+      createTimeline([
         [
           ["compute", "a", 0, 1],
           ["compute", "b", 1, 2],
@@ -43,8 +49,8 @@ test("the critical path follows a rank's events back to its beginning", () => {
 });
 
 test("the critical path goes on at the rank that joined a collective last", () => {
-  const path = pathOf(
-    timelineFrom([
+  const path = describeCriticalPath(
+    createTimeline([
       [
         ["compute", "fast", 0, 1],
         ["communication", "allReduce", 1, 4, "sum(sp)"],
@@ -61,31 +67,34 @@ test("the critical path goes on at the rank that joined a collective last", () =
 });
 
 test("collectives of other groups hold nothing up", () => {
-  const events = (late: number): readonly Made[] => [
-    ["compute", "own", 0, late],
-    ["communication", "allReduce", late, 4, "sum(tp)"],
+  const createEvents = (joinTime: number): readonly EventTuple[] => [
+    ["compute", "own", 0, joinTime],
+    ["communication", "allReduce", joinTime, 4, "sum(tp)"],
   ];
-  const base = timelineFrom([events(1), events(3)]);
-  const apart = { ...base, ranks: base.ranks.map((rank, dp) => ({ ...rank, at: { dp, tp: 0 } })) };
-  expect(pathOf(apart)).toEqual(["0 allReduce 1", "0 own 0"]);
-  const together = { ...base, ranks: base.ranks.map((rank, tp) => ({ ...rank, at: { dp: 0, tp } })) };
-  expect(pathOf(together)).toEqual(["0 allReduce 1", "1 own 0"]);
+  const baseTimeline = createTimeline([createEvents(1), createEvents(3)]);
+  const separateGroups = {
+    ...baseTimeline,
+    ranks: baseTimeline.ranks.map((rank, dp) => ({ ...rank, at: { dp, tp: 0 } })),
+  };
+  expect(describeCriticalPath(separateGroups)).toEqual(["0 allReduce 1", "0 own 0"]);
+  const oneGroup = { ...baseTimeline, ranks: baseTimeline.ranks.map((rank, tp) => ({ ...rank, at: { dp: 0, tp } })) };
+  expect(describeCriticalPath(oneGroup)).toEqual(["0 allReduce 1", "1 own 0"]);
 });
 
 test("an empty timeline, and events that take no time, have no critical path", () => {
-  expect(pathOf({ seconds: 0, ranks: [] })).toEqual([]);
-  expect(pathOf(timelineFrom([[["compute", "a", 1, 1]]]))).toEqual([]);
+  expect(describeCriticalPath({ seconds: 0, ranks: [] })).toEqual([]);
+  expect(describeCriticalPath(createTimeline([[["compute", "a", 1, 1]]]))).toEqual([]);
 });
 
 test("coverage is the share of each pixel's time, summed over ranks", () => {
   const kinds = new Kinds();
-  const made: Made[] = Array.from({ length: 200 }, (_, i) => [
+  const eventTuples: EventTuple[] = Array.from({ length: 200 }, (_, i) => [
     "compute",
     i % 3 ? "a" : "b",
     i * 0.37,
     i * 0.37 + 0.05 * (i % 7),
   ]);
-  const [rank] = decodeRun(encodeRun("", timelineFrom([made]), 1e6), kinds).ranks;
+  const [rank] = decodeRun(encodeRun("", createTimeline([eventTuples]), 1e6), kinds).ranks;
   const window = { start: 10, end: 61, pixels: 83 };
   const coverage = new Coverage(window.pixels, 2);
   coverage.add(rank!.events, window, {
@@ -95,10 +104,10 @@ test("coverage is the share of each pixel's time, summed over ranks", () => {
   for (const [style, name] of ["a", "b"].entries()) {
     const width = (window.end - window.start) / window.pixels;
     const expected = Array.from({ length: window.pixels }, (_, pixel) => {
-      const [from, to] = [window.start + pixel * width, window.start + (pixel + 1) * width];
-      const overlap = made
+      const [pixelStart, pixelEnd] = [window.start + pixel * width, window.start + (pixel + 1) * width];
+      const overlap = eventTuples
         .filter((event) => event[1] === name)
-        .map(([, , start, end]) => Math.max(0, Math.min(to, end) - Math.max(from, start)));
+        .map(([, , start, end]) => Math.max(0, Math.min(pixelEnd, end) - Math.max(pixelStart, start)));
       return (0.5 * overlap.reduce((sum, each) => sum + each, 0)) / width;
     });
     const shares = coverage.shares(style);
@@ -108,11 +117,11 @@ test("coverage is the share of each pixel's time, summed over ranks", () => {
 
 test("colors are blended over what is there by their shares, and the sums begin anew", () => {
   const kinds = new Kinds();
-  const events: readonly Made[] = [
+  const events: readonly EventTuple[] = [
     ["compute", "a", 0, 1],
     ["compute", "a", 2, 2.5],
   ];
-  const [rank] = decodeRun(encodeRun("", timelineFrom([events]), 1e6), kinds).ranks;
+  const [rank] = decodeRun(encodeRun("", createTimeline([events]), 1e6), kinds).ranks;
   const coverage = new Coverage(4, 1);
   const row = new Uint32Array(6).fill(0xff000000);
   const paint = { styleOf: Int16Array.from([0]), weight: 1 };
@@ -132,21 +141,21 @@ test("colors are blended over what is there by their shares, and the sums begin 
 
 test("a view stays within what there is", () => {
   const extent = { seconds: 10, ranks: 100 };
-  const whole = wholeViewport(extent);
-  expect(pan(whole, extent, [0.5, 0.5])).toEqual(whole);
-  const near = zoom(whole, extent, { time: 0.1, ranks: 0.25, at: [1, 0] });
-  expect(near).toEqual({ start: 9, end: 10, first: 0, last: 25 });
-  expect(pan(near, extent, [-20, 20])).toEqual({ start: 0, end: 1, first: 75, last: 100 });
-  expect(zoom(near, extent, { time: 1e-30, ranks: 1e-30, at: [0.5, 0.5] }).last).toBe(13);
-  const narrowest = zoom(near, extent, { time: 1e-30, at: [0.5, 0.5] });
-  expect(narrowest.end - narrowest.start).toBeCloseTo(2e-8, 9);
-  const { start, end, first, last } = reveal(near, extent, { start: 2, end: 2.5, rank: 60 });
+  const fullView = wholeViewport(extent);
+  expect(pan(fullView, extent, [0.5, 0.5])).toEqual(fullView);
+  const zoomedView = zoom(fullView, extent, { time: 0.1, ranks: 0.25, center: [1, 0] });
+  expect(zoomedView).toEqual({ start: 9, end: 10, first: 0, last: 25 });
+  expect(pan(zoomedView, extent, [-20, 20])).toEqual({ start: 0, end: 1, first: 75, last: 100 });
+  expect(zoom(zoomedView, extent, { time: 1e-30, ranks: 1e-30, center: [0.5, 0.5] }).last).toBe(13);
+  const narrowestView = zoom(zoomedView, extent, { time: 1e-30, center: [0.5, 0.5] });
+  expect(narrowestView.end - narrowestView.start).toBeCloseTo(2e-8, 9);
+  const { start, end, first, last } = reveal(zoomedView, extent, { start: 2, end: 2.5, rank: 60 });
   expect([start <= 2 && end >= 2.5, first <= 60 && last >= 61]).toEqual([true, true]);
 });
 
 test("rows fill the height, and stand for several ranks where these are too many", () => {
-  const few = layoutRows({ start: 0, end: 1, first: 0, last: 3 }, 2, { height: 60, minHeight: 4 });
-  expect(few.map(({ run, from, to, top, height }) => [run, from, to, top, height])).toEqual([
+  const fewRows = layoutRows({ start: 0, end: 1, first: 0, last: 3 }, 2, { height: 60, minHeight: 4 });
+  expect(fewRows.map(({ run, firstRank: from, endRank: to, top, height }) => [run, from, to, top, height])).toEqual([
     [0, 0, 1, 0, 10],
     [1, 0, 1, 10, 10],
     [0, 1, 2, 20, 10],
@@ -154,10 +163,10 @@ test("rows fill the height, and stand for several ranks where these are too many
     [0, 2, 3, 40, 10],
     [1, 2, 3, 50, 10],
   ]);
-  const many = layoutRows({ start: 0, end: 1, first: 0, last: 1024 }, 1, { height: 500, minHeight: 4 });
-  expect(many.every(({ height }) => height >= 3)).toBe(true);
-  expect(many.reduce((sum, { height }) => sum + height, 0)).toBe(500);
-  expect([many[0]!.from, many.at(-1)!.to >= 1024]).toEqual([0, true]);
+  const manyRows = layoutRows({ start: 0, end: 1, first: 0, last: 1024 }, 1, { height: 500, minHeight: 4 });
+  expect(manyRows.every(({ height }) => height >= 3)).toBe(true);
+  expect(manyRows.reduce((sum, { height }) => sum + height, 0)).toBe(500);
+  expect([manyRows[0]!.firstRank, manyRows.at(-1)!.endRank >= 1024]).toEqual([0, true]);
 });
 
 test("traces on clocks of several hosts are aligned as the planner aligns them", () => {
@@ -166,7 +175,7 @@ test("traces on clocks of several hosts are aligned as the planner aligns them",
     { lane: "compute", name: "collective wait" },
     { lane: "communication", name: "sendRecv", label: "ring(sp)" },
   ];
-  const trace = (rank: number, offset: number): RankTraceData => ({
+  const createTrace = (rank: number, offset: number): RankTraceData => ({
     ...{ format: "mosaic-trace/1", rank, worldSize: 2, host: rank, at: { sp: rank } },
     clock: { offset, error: 100 * rank },
     events: {
@@ -178,9 +187,9 @@ test("traces on clocks of several hosts are aligned as the planner aligns them",
     },
     memory: { time: [5e12 - offset, 900], bytes: [10, 20] },
   });
-  const page = new Kinds();
-  const run = decodeTraces([trace(1, 2e9), trace(0, 0)], page);
-  const events = (rank: number, offset: number) => [
+  const pageKinds = new Kinds();
+  const run = decodeTraces([createTrace(1, 2e9), createTrace(0, 0)], pageKinds);
+  const createEvents = (rank: number, offset: number) => [
     {
       lane: "compute",
       name: "attend",
@@ -199,20 +208,20 @@ test("traces on clocks of several hosts are aligned as the planner aligns them",
       end: 5e12 - offset + 50 * rank + 1000,
     },
   ];
-  const planned = timelineOf(
+  const plannedTimeline = timelineOf(
     [0, 1].map((rank) => ({
       rank,
       at: { sp: rank },
-      events: events(rank, rank * 2e9),
+      events: createEvents(rank, rank * 2e9),
       clock: { offset: rank * 2e9, error: 100 * rank },
     })),
   );
-  expect(run.seconds).toBeCloseTo(planned.seconds, 12);
-  expect(run.clockError).toBeCloseTo(planned.clockError!, 12);
-  for (const [i, { events: expected }] of planned.ranks.entries()) {
-    const listed = listEvents(run.ranks[i]!.events, page);
-    expect(listed.map(({ name }) => name)).toEqual(expected.map(({ name }) => name));
-    for (const [j, event] of expected.entries()) expect(listed[j]!.start).toBeCloseTo(event.start, 12);
+  expect(run.seconds).toBeCloseTo(plannedTimeline.seconds, 12);
+  expect(run.clockError).toBeCloseTo(plannedTimeline.clockError!, 12);
+  for (const [i, { events: expected }] of plannedTimeline.ranks.entries()) {
+    const listedEvents = listEvents(run.ranks[i]!.events, pageKinds);
+    expect(listedEvents.map(({ name }) => name)).toEqual(expected.map(({ name }) => name));
+    for (const [j, event] of expected.entries()) expect(listedEvents[j]!.start).toBeCloseTo(event.start, 12);
   }
   const { most, mean } = memoryOverTime(run.ranks, run.seconds, 3);
   expect([most, mean]).toEqual([

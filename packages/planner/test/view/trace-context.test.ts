@@ -55,17 +55,17 @@ test("each rank writes what it ran, sent and held, and the page beside it", asyn
 test("a program that runs longer is traced until the limit, and its trace states so", async () => {
   const [ctx] = await world(1, { device: () => cpu({ threads: 1 }) });
   const trace = await traceContext(ctx!, { directory, seconds: 0.001 });
-  const written = await new Promise<RankTraceData>((found) => {
-    const look = setInterval(() => {
+  const writtenTrace = await new Promise<RankTraceData>((resolve) => {
+    const pollTimer = setInterval(() => {
       if (!readdirSync(directory).includes("rank-0.json")) return;
-      clearInterval(look);
-      found(readTrace(0));
+      clearInterval(pollTimer);
+      resolve(readTrace(0));
     }, 5);
   });
-  expect(written.note).toBe("Trace truncated after 0.001 s: the program was still running.");
+  expect(writtenTrace.note).toBe("Trace truncated after 0.001 s: the program was still running.");
   await trace.stop();
   await ctx!.close();
-  expect(readTrace(0).note).toBe(written.note);
+  expect(readTrace(0).note).toBe(writtenTrace.note);
 });
 
 test("a context that is closed without stop is left alone, and leaves no trace", async () => {

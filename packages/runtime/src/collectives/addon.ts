@@ -66,22 +66,22 @@ const addonPath = findAddon("mosaic_runtime", import.meta.url);
 
 /** What native code will complete. */
 export const completions: Completions = new Completions();
-let loaded: CollectivesAddon | undefined;
+let cachedAddon: CollectivesAddon | undefined;
 
 /** The addon, loaded when it is first needed. Throws an AddonLoadError that lists likely causes. */
 export function addon(): CollectivesAddon {
-  if (loaded) return loaded;
-  loaded = loadAddon<CollectivesAddon>({
+  if (cachedAddon) return cachedAddon;
+  cachedAddon = loadAddon<CollectivesAddon>({
     packageName: "@mosaic/runtime",
     description: "the collectives engine",
     path: addonPath,
     protocol: 4, // `kBindingVersion` in native/binding/addon.h
     requirements: "g++ and CMake",
   });
-  loaded.bind(completions.complete);
+  cachedAddon.bind(completions.complete);
   // Streams that wait for an operation would otherwise hold up the end of the process, and threads use libraries during it.
-  process.once("exit", loaded.abortAll);
-  return loaded;
+  process.once("exit", cachedAddon.abortAll);
+  return cachedAddon;
 }
 
 /** Runs a native call; what it throws becomes the error class that its code stands for. */

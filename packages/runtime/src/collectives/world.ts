@@ -72,11 +72,11 @@ export async function openWorld(
 }
 
 /** All or none: a rank that cannot begin must not leave the others waiting for it. */
-function openDevices(size: number, collectives: InProcessCollectives, open: (rank: number) => Device): Device[] {
+function openDevices(size: number, collectives: InProcessCollectives, openDevice: (rank: number) => Device): Device[] {
   const devices: Device[] = [];
   try {
     for (let rank = 0; rank < size; rank++) {
-      const device = open(rank);
+      const device = openDevice(rank);
       expectValue(
         "world: device(rank)",
         typeof (device as Partial<Device> | null)?.empty === "function",

@@ -7,16 +7,16 @@ import { dirname, join } from "node:path";
 import { AddonLoadError, MosaicError, OptionError } from "@mosaic/core";
 import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { type AgentAddress, agentAddress as find } from "../../src/collectives/agent.ts";
-import { RankProcess, socketDirectory, startAgent } from "./ranks.ts";
+import { RankProcess, createSocketDirectory, startAgent } from "./ranks.ts";
 
 const SCRIPT = "agent-process.js";
 
 let directory: string;
-let found: AgentAddress[];
+let openAddresses: AgentAddress[];
 
 beforeEach(() => {
-  directory = socketDirectory();
-  found = [];
+  directory = createSocketDirectory();
+  openAddresses = [];
   for (const name of [
     "MOSAIC_AGENT",
     "MOSAIC_TOKEN_FILE",
@@ -29,31 +29,31 @@ beforeEach(() => {
 });
 afterEach(async () => {
   vi.unstubAllEnvs();
-  release();
+  releaseAddresses();
   // Whatever a test did, the agent that it started ends with its last rank and leaves nothing.
-  await vi.waitFor(() => expect(agentsIn(directory)).toEqual([]), { timeout: 5000, interval: 5 });
+  await vi.waitFor(() => expect(listAgentPids(directory)).toEqual([]), { timeout: 5000, interval: 5 });
 });
 
 async function agentAddress(rank: number, name?: string): Promise<AgentAddress> {
   const address = await find(rank, name);
-  found.push(address);
+  openAddresses.push(address);
   return address;
 }
 
 /** As once the ranks have joined. */
-function release(): void {
-  for (const address of found.splice(0)) address[Symbol.dispose]();
+function releaseAddresses(): void {
+  for (const address of openAddresses.splice(0)) address[Symbol.dispose]();
 }
 
 /** Processes of agents whose socket lies below a directory. */
-function agentsIn(path: string): number[] {
+function listAgentPids(path: string): number[] {
   return readdirSync("/proc")
     .filter((pid) => /^\d+$/.test(pid))
-    .filter((pid) => commandOf(pid).includes(`${SCRIPT}\0${path}`))
+    .filter((pid) => readCommand(pid).includes(`${SCRIPT}\0${path}`))
     .map(Number);
 }
 
-function commandOf(pid: string): string {
+function readCommand(pid: string): string {
   try {
     return readFileSync(`/proc/${pid}/cmdline`, "latin1");
   } catch {
@@ -61,7 +61,8 @@ function commandOf(pid: string): string {
   }
 }
 
-const gone = (path: string) => vi.waitFor(() => expect(existsSync(path)).toBe(false), { timeout: 5000, interval: 5 });
+const waitUntilGone = (path: string) =>
+  vi.waitFor(() => expect(existsSync(path)).toBe(false), { timeout: 5000, interval: 5 });
 
 describe("without a launcher", () => {
   test("an agent that does not become ready in time is killed", async () => {
@@ -77,7 +78,7 @@ describe("without a launcher", () => {
       process.execPath = execPath;
     }
     const pid = readFileSync(pidFile, "utf8").trim();
-    await vi.waitFor(() => expect(commandOf(pid)).toBe(""), { interval: 5 });
+    await vi.waitFor(() => expect(readCommand(pid)).toBe(""), { interval: 5 });
   });
 
   test("the first rank of the host starts an agent, which ends with the last rank", async () => {
@@ -86,60 +87,60 @@ describe("without a launcher", () => {
     expect(addresses[1]).toMatchObject({ path, world, attempt, secret });
     expect(dirname(path)).toBe(join(directory, "mosaic"));
     expect(statSync(dirname(path)).mode & 0o777).toBe(0o700);
-    expect(agentsIn(directory)).toHaveLength(1);
+    expect(listAgentPids(directory)).toHaveLength(1);
     const ranks = new RankProcess();
     for (const rank of [0, 1]) ranks.join(`${rank}`, { path, rank, size: 2, world, attempt, secret });
-    for (const rank of [0, 1]) await ranks.delivered(`${rank}`, "joined");
-    release();
+    for (const rank of [0, 1]) await ranks.waitForEvent(`${rank}`, "joined");
+    releaseAddresses();
     ranks.send("leave", "0", "");
-    await ranks.delivered("1", "exited");
-    expect(agentsIn(directory)).toHaveLength(1);
+    await ranks.waitForEvent("1", "exited");
+    expect(listAgentPids(directory)).toHaveLength(1);
     ranks.send("leave", "1", "");
-    await gone(path);
+    await waitUntilGone(path);
   });
 
   test("an agent ends, too, when its ranks are killed", async () => {
     const { path, world } = await agentAddress(0);
     const ranks = new RankProcess();
     ranks.join("0", { path, rank: 0, size: 1, world });
-    await ranks.delivered("0", "joined");
-    release();
+    await ranks.waitForEvent("0", "joined");
+    releaseAddresses();
     ranks.kill("SIGKILL");
-    await gone(path);
+    await waitUntilGone(path);
   });
 
   test("an agent that is held goes on serving", async () => {
     const { path, world } = await agentAddress(0);
-    const agents = agentsIn(directory);
+    const agents = listAgentPids(directory);
     const ranks = new RankProcess();
     for (const id of ["a", "b", "c"]) {
       ranks.join(id, { path, rank: 0, size: 1, world });
-      await ranks.delivered(id, "joined");
+      await ranks.waitForEvent(id, "joined");
       ranks.send("leave", id, "");
-      await ranks.delivered(id, "left");
+      await ranks.waitForEvent(id, "left");
     }
-    expect(agentsIn(directory)).toEqual(agents);
-    release();
-    await gone(path);
+    expect(listAgentPids(directory)).toEqual(agents);
+    releaseAddresses();
+    await waitUntilGone(path);
   });
 
   test("an agent that was killed is replaced, while it is held and later", async () => {
     const { path, world } = await agentAddress(0);
     const ranks = new RankProcess();
-    const kill = () => process.kill(agentsIn(directory)[0]!, "SIGKILL");
-    kill();
+    const killAgent = () => process.kill(listAgentPids(directory)[0]!, "SIGKILL");
+    killAgent();
     ranks.join("a", { path, rank: 0, size: 1, world });
-    await ranks.delivered("a", "joined");
-    release();
-    kill();
-    await ranks.delivered("a", "controlLost");
+    await ranks.waitForEvent("a", "joined");
+    releaseAddresses();
+    killAgent();
+    await ranks.waitForEvent("a", "controlLost");
     expect(existsSync(path)).toBe(true);
     await agentAddress(0);
     ranks.join("b", { path, rank: 0, size: 1, world });
-    await ranks.delivered("b", "joined");
-    release();
+    await ranks.waitForEvent("b", "joined");
+    releaseAddresses();
     ranks.send("leave", "b", "");
-    await gone(path);
+    await waitUntilGone(path);
   });
 
   test("LOCAL_RANK decides which rank is first; the others wait for its agent", async () => {
@@ -150,19 +151,19 @@ describe("without a launcher", () => {
     ranks.join("0", { path, rank: 0, size: 1, world });
     vi.stubEnv("LOCAL_RANK", "0");
     expect((await agentAddress(5)).path).toBe(path);
-    await ranks.delivered("0", "joined");
+    await ranks.waitForEvent("0", "joined");
     ranks.send("drop", "0");
   });
 
   test("one of several that start together serves all", async () => {
     const addresses = await Promise.all(Array.from({ length: 4 }, () => agentAddress(0)));
     expect(new Set(addresses.map(({ path }) => path)).size).toBe(1);
-    await vi.waitFor(() => expect(agentsIn(directory)).toHaveLength(1), { timeout: 5000 });
+    await vi.waitFor(() => expect(listAgentPids(directory)).toHaveLength(1), { timeout: 5000 });
     const [{ path, world }] = addresses as [(typeof addresses)[0]];
     const ranks = new RankProcess();
     ranks.join("0", { path, rank: 0, size: 1, world });
-    await ranks.delivered("0", "joined");
-    release();
+    await ranks.waitForEvent("0", "joined");
+    releaseAddresses();
     ranks.send("drop", "0");
   });
 
@@ -175,8 +176,8 @@ describe("without a launcher", () => {
     const ranks = new RankProcess();
     ranks.join("wrong", { path, rank: 0, size: 1, world });
     ranks.join("right", { path, rank: 0, size: 1, world, secret });
-    await ranks.delivered("wrong", "refused");
-    await ranks.delivered("right", "joined");
+    await ranks.waitForEvent("wrong", "refused");
+    await ranks.waitForEvent("right", "joined");
     ranks.send("drop", "right");
     vi.stubEnv("MOSAIC_TOKEN_FILE", join(directory, "none"));
     await expect(agentAddress(0)).rejects.toThrow(/no secret in MOSAIC_TOKEN_FILE.*has the job ended\?/s);
@@ -185,16 +186,16 @@ describe("without a launcher", () => {
 
 describe("ranks of torchrun, mpirun or srun on several hosts", () => {
   /** As host `host` of two with two ranks each sees it: a directory of sockets of its own. */
-  async function addressOn(host: number, local: number): Promise<AgentAddress> {
-    const own = join(directory, `host${host}`);
-    mkdirSync(own, { recursive: true, mode: 0o700 });
-    vi.stubEnv("XDG_RUNTIME_DIR", own);
+  async function openAddressOn(host: number, local: number): Promise<AgentAddress> {
+    const hostDirectory = join(directory, `host${host}`);
+    mkdirSync(hostDirectory, { recursive: true, mode: 0o700 });
+    vi.stubEnv("XDG_RUNTIME_DIR", hostDirectory);
     const rank = 2 * host + local;
-    const place = { RANK: rank, WORLD_SIZE: 4, LOCAL_RANK: local, LOCAL_WORLD_SIZE: 2 };
-    for (const [name, value] of Object.entries(place)) vi.stubEnv(name, String(value));
+    const rankEnv = { RANK: rank, WORLD_SIZE: 4, LOCAL_RANK: local, LOCAL_WORLD_SIZE: 2 };
+    for (const [name, value] of Object.entries(rankEnv)) vi.stubEnv(name, String(value));
     return await agentAddress(rank);
   }
-  const stub = (env: Readonly<Record<string, string | undefined>>): void => {
+  const stubEnv = (env: Readonly<Record<string, string | undefined>>): void => {
     for (const [name, value] of Object.entries(env)) vi.stubEnv(name, value);
   };
   const secret = "0123456789abcdef".repeat(2);
@@ -207,36 +208,41 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
     await once(server, "listening");
     port = String((server.address() as AddressInfo).port);
     server.close();
-    stub({ MOSAIC_RUN_ID: undefined, MOSAIC_TOKEN_FILE: file, MASTER_ADDR: "127.0.0.1", MASTER_PORT: port });
+    stubEnv({ MOSAIC_RUN_ID: undefined, MOSAIC_TOKEN_FILE: file, MASTER_ADDR: "127.0.0.1", MASTER_PORT: port });
   });
 
   test("the first rank of each host starts an agent, and that of rank 0 is the root", async () => {
-    const places = [await addressOn(0, 0), await addressOn(0, 1), await addressOn(1, 0), await addressOn(1, 1)];
-    const [{ world }] = places as [AgentAddress];
+    const hostAddresses = [
+      await openAddressOn(0, 0),
+      await openAddressOn(0, 1),
+      await openAddressOn(1, 0),
+      await openAddressOn(1, 1),
+    ];
+    const [{ world }] = hostAddresses as [AgentAddress];
     expect(world).toBe(`127.0.0.1:${port}`);
-    expect(new Set(places.map(({ path }) => path)).size).toBe(2);
-    expect(agentsIn(directory)).toHaveLength(2);
+    expect(new Set(hostAddresses.map(({ path }) => path)).size).toBe(2);
+    expect(listAgentPids(directory)).toHaveLength(2);
     const ranks = new RankProcess();
-    places.forEach(({ path }, rank) => ranks.join(`${rank}`, { path, rank, size: 4, world, secret }));
-    for (const rank of [0, 1, 2, 3]) await ranks.delivered(`${rank}`, "joined");
-    release();
+    hostAddresses.forEach(({ path }, rank) => ranks.join(`${rank}`, { path, rank, size: 4, world, secret }));
+    for (const rank of [0, 1, 2, 3]) await ranks.waitForEvent(`${rank}`, "joined");
+    releaseAddresses();
     // Rank 0's host is done first: its agent goes on for the others.
     for (const rank of [0, 1]) ranks.send("leave", `${rank}`, "");
-    await ranks.delivered("3", "exited");
+    await ranks.waitForEvent("3", "exited");
     for (const rank of [2, 3]) ranks.send("leave", `${rank}`, "");
-    for (const { path } of places) await gone(path);
+    for (const { path } of hostAddresses) await waitUntilGone(path);
   });
 
   test("without a secret it is an error on every rank, which names MOSAIC_TOKEN_FILE", async () => {
-    stub({ MOSAIC_TOKEN_FILE: undefined });
+    stubEnv({ MOSAIC_TOKEN_FILE: undefined });
     for (const local of [0, 1])
-      await expect(addressOn(1, local)).rejects.toThrow(
+      await expect(openAddressOn(1, local)).rejects.toThrow(
         "connect: ranks on several hosts: expected the same secret on all hosts, in the file specified by MOSAIC_TOKEN_FILE, received no " +
           "MOSAIC_TOKEN_FILE in the environment; create one with (umask 077; openssl rand -hex 32 > token)",
       );
     writeFileSync(join(directory, "short"), "short", { mode: 0o600 });
-    stub({ MOSAIC_TOKEN_FILE: join(directory, "short") });
-    await expect(addressOn(0, 0)).rejects.toThrow(
+    stubEnv({ MOSAIC_TOKEN_FILE: join(directory, "short") });
+    await expect(openAddressOn(0, 0)).rejects.toThrow(
       /did not start: .*short: expected a secret of 32 to 1024 bytes, received 5/s,
     );
   });
@@ -246,39 +252,39 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
     await once(server, "listening");
     onTestFinished(() => void server.close());
     // The program that listens there may be about to end: that of an attempt before this one does.
-    await expect(addressOn(0, 0)).rejects.toThrow(
+    await expect(openAddressOn(0, 0)).rejects.toThrow(
       new RegExp(
         `port ${port} is in use by .*; set MASTER_PORT or MOSAIC_MASTER_PORT to a different port on all hosts`,
       ),
     );
-    stub({ MASTER_ADDR: "192.0.2.1" });
-    await expect(addressOn(0, 0)).rejects.toThrow(/192\.0\.2\.1 is not an address of this host, which runs rank 0/);
+    stubEnv({ MASTER_ADDR: "192.0.2.1" });
+    await expect(openAddressOn(0, 0)).rejects.toThrow(/192\.0\.2\.1 is not an address of this host, which runs rank 0/);
   }, 30_000);
 
   test("the port is waited for, and torchrun's own store has another", async () => {
     const server = createServer().listen(Number(port), "127.0.0.1");
     await once(server, "listening");
     setTimeout(() => server.close(), 500);
-    await addressOn(0, 0);
-    release();
+    await openAddressOn(0, 0);
+    releaseAddresses();
     expect(server.listening).toBe(false);
     const store = createServer().listen(0, "127.0.0.1");
     await once(store, "listening");
     onTestFinished(() => void store.close());
-    stub({ MASTER_PORT: String((store.address() as AddressInfo).port), TORCHELASTIC_USE_AGENT_STORE: "True" });
-    await addressOn(0, 0);
+    stubEnv({ MASTER_PORT: String((store.address() as AddressInfo).port), TORCHELASTIC_USE_AGENT_STORE: "True" });
+    await openAddressOn(0, 0);
   });
 
   test("what is missing is named", async () => {
-    stub({ MASTER_PORT: undefined });
-    await expect(addressOn(1, 0)).rejects.toThrow(
+    stubEnv({ MASTER_PORT: undefined });
+    await expect(openAddressOn(1, 0)).rejects.toThrow(
       /neither MASTER_PORT nor MOSAIC_RUN_ID|expected MASTER_ADDR and MASTER_PORT/,
     );
-    stub({ MASTER_ADDR: "192.0.2.1", MASTER_PORT: port, LOCAL_RANK: undefined, LOCAL_WORLD_SIZE: undefined });
+    stubEnv({ MASTER_ADDR: "192.0.2.1", MASTER_PORT: port, LOCAL_RANK: undefined, LOCAL_WORLD_SIZE: undefined });
     await expect(agentAddress(2)).rejects.toThrow(
       "expected LOCAL_RANK and LOCAL_WORLD_SIZE in the environment, received neither variable, and MASTER_ADDR 192.0.2.1 on a different host",
     );
-    stub({ RANK: "0", WORLD_SIZE: "4", LOCAL_RANK: "1", LOCAL_WORLD_SIZE: "2" });
+    stubEnv({ RANK: "0", WORLD_SIZE: "4", LOCAL_RANK: "1", LOCAL_WORLD_SIZE: "2" });
     await expect(agentAddress(0)).rejects.toThrow(
       "connect: ranks on several hosts: expected local rank 0 for rank 0, received 1",
     );
@@ -296,20 +302,20 @@ describe("the address", () => {
   });
 
   test("differs by job, attempt and name, and is the same on every rank", async () => {
-    const pathOf = async (env: Record<string, string | undefined>, name?: string): Promise<string> => {
+    const resolveSocketPath = async (env: Record<string, string | undefined>, name?: string): Promise<string> => {
       for (const [key, value] of Object.entries(env)) vi.stubEnv(key, value);
       return (await agentAddress(1, name)).path;
     };
     const jobs = [
-      await pathOf({ MOSAIC_RUN_ID: "a" }),
-      await pathOf({ MOSAIC_RUN_ID: "b" }),
-      await pathOf({ MOSAIC_RUN_ID: "a", MOSAIC_ATTEMPT: "1" }),
-      await pathOf({ MOSAIC_RUN_ID: undefined, MASTER_ADDR: "h", MASTER_PORT: "29500" }),
-      await pathOf({ MASTER_PORT: "29501" }),
-      await pathOf({}, "name"),
+      await resolveSocketPath({ MOSAIC_RUN_ID: "a" }),
+      await resolveSocketPath({ MOSAIC_RUN_ID: "b" }),
+      await resolveSocketPath({ MOSAIC_RUN_ID: "a", MOSAIC_ATTEMPT: "1" }),
+      await resolveSocketPath({ MOSAIC_RUN_ID: undefined, MASTER_ADDR: "h", MASTER_PORT: "29500" }),
+      await resolveSocketPath({ MASTER_PORT: "29501" }),
+      await resolveSocketPath({}, "name"),
     ];
     expect(new Set(jobs).size).toBe(jobs.length);
-    expect(await pathOf({ MASTER_PORT: "29501" })).toBe(jobs[4]);
+    expect(await resolveSocketPath({ MASTER_PORT: "29501" })).toBe(jobs[4]);
   });
 
   test("lies in a directory of mode 700 of this user, within the length of a socket's path", async () => {

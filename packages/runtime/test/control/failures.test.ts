@@ -9,24 +9,24 @@ const startDeepTree = () => startTree(5, { fanOut: 2 });
 describe("a rank that", () => {
   test("is killed is lost for all others within a second, with its process and host", async () => {
     const agents = await startDeepTree();
-    const [ranks, other] = [new RankProcess(), new RankProcess()];
+    const [ranks, otherProcess] = [new RankProcess(), new RankProcess()];
     for (let rank = 0; rank < 10; rank++)
-      (rank === 7 ? other : ranks).join(`${rank}`, { path: agents[rank % 5]!.path, rank, size: 10 });
-    for (let rank = 0; rank < 10; rank++) await (rank === 7 ? other : ranks).delivered(`${rank}`, "joined");
-    const before = performance.now();
-    other.kill("SIGKILL");
+      (rank === 7 ? otherProcess : ranks).join(`${rank}`, { path: agents[rank % 5]!.path, rank, size: 10 });
+    for (let rank = 0; rank < 10; rank++) await (rank === 7 ? otherProcess : ranks).waitForEvent(`${rank}`, "joined");
+    const timeBefore = performance.now();
+    otherProcess.kill("SIGKILL");
     for (const rank of [0, 1, 2, 3, 4, 5, 6, 8, 9])
-      expect(await ranks.delivered(`${rank}`, "lost")).toEqual({
+      expect(await ranks.waitForEvent(`${rank}`, "lost")).toEqual({
         ...{ id: `${rank}`, event: "lost", rank: 7 },
-        process: `rank 7 (pid ${other.pid} on n2)`,
+        process: `rank 7 (pid ${otherProcess.pid} on n2)`,
       });
-    expect(performance.now() - before).toBeLessThan(1000);
+    expect(performance.now() - timeBefore).toBeLessThan(1000);
   });
 
   test("is killed on the only host is named without it", async () => {
     const ranks = await startWorld([await startAgent()], 3);
     ranks.send("drop", "2");
-    expect(await ranks.delivered("0", "lost")).toMatchObject({ process: `rank 2 (pid ${ranks.pid})` });
+    expect(await ranks.waitForEvent("0", "lost")).toMatchObject({ process: `rank 2 (pid ${ranks.pid})` });
   });
 
   test("closes in order has exited, and is not lost when its process ends", async () => {
@@ -34,17 +34,17 @@ describe("a rank that", () => {
     const ranks = await startWorld(agents, 10);
     for (const rank of [3, 4, 9]) ranks.send("leave", `${rank}`, "barrier #1 (world)");
     for (const rank of [3, 4, 9]) ranks.send("drop", `${rank}`);
-    for (const rank of [0, 1, 2, 5, 6, 7, 8]) await ranks.delivered(`${rank}`, "exited", 3);
+    for (const rank of [0, 1, 2, 5, 6, 7, 8]) await ranks.waitForEvent(`${rank}`, "exited", 3);
     ranks.send("drop", "0");
-    await ranks.delivered("8", "lost");
+    await ranks.waitForEvent("8", "lost");
     expect(
       ranks
-        .all("8", "exited")
+        .listEvents("8", "exited")
         .map(({ rank }) => Number(rank))
         .toSorted((a, b) => a - b),
     ).toEqual([3, 4, 9]);
-    expect(ranks.all("8", "lost").map(({ rank }) => rank)).toEqual([0]);
-    expect(ranks.all("3", "controlLost")).toEqual([]);
+    expect(ranks.listEvents("8", "lost").map(({ rank }) => rank)).toEqual([0]);
+    expect(ranks.listEvents("3", "controlLost")).toEqual([]);
   });
 
   test("fails is quoted to all others; neither its end nor a second failure is", async () => {
@@ -52,16 +52,16 @@ describe("a rank that", () => {
     const message = "rank 4 failed before allReduce #2 (world): the device is gone";
     ranks.send("fail", "4", DEVICE, message);
     for (const rank of [0, 1, 2, 3, 5, 6, 7, 8, 9])
-      expect(await ranks.delivered(`${rank}`, "failed")).toMatchObject({ rank: 4, code: DEVICE, message });
+      expect(await ranks.waitForEvent(`${rank}`, "failed")).toMatchObject({ rank: 4, code: DEVICE, message });
     ranks.send("fail", "0", DEVICE, "a consequence");
     ranks.send("drop", "4");
     ranks.send("drop", "8");
     for (const rank of [0, 9]) {
-      await ranks.delivered(`${rank}`, "lost");
-      expect(ranks.all(`${rank}`, "failed")).toHaveLength(1);
-      expect(ranks.all(`${rank}`, "lost").map((each) => each.rank)).toEqual([8]);
+      await ranks.waitForEvent(`${rank}`, "lost");
+      expect(ranks.listEvents(`${rank}`, "failed")).toHaveLength(1);
+      expect(ranks.listEvents(`${rank}`, "lost").map((each) => each.rank)).toEqual([8]);
     }
-    expect(ranks.all("4", "failed")).toEqual([]);
+    expect(ranks.listEvents("4", "failed")).toEqual([]);
   });
 
   test("failed before another one attached is delivered to it", async () => {
@@ -70,14 +70,14 @@ describe("a rank that", () => {
     for (const rank of [0, 1, 2]) ranks.open(`${rank}`, { path: agent.path, rank, size: 3 });
     ranks.send("join", "0", "detached");
     for (const rank of [1, 2]) ranks.send("join", `${rank}`);
-    for (const rank of [0, 1, 2]) await ranks.delivered(`${rank}`, "joined");
+    for (const rank of [0, 1, 2]) await ranks.waitForEvent(`${rank}`, "joined");
     ranks.send("fail", "1", DEVICE, "early");
     ranks.send("drop", "2");
-    await ranks.delivered("1", "lost");
-    expect(ranks.all("0")).toHaveLength(1);
+    await ranks.waitForEvent("1", "lost");
+    expect(ranks.listEvents("0")).toHaveLength(1);
     ranks.send("attach", "0");
-    expect(await ranks.delivered("0", "failed")).toMatchObject({ rank: 1, message: "early" });
-    expect(await ranks.delivered("0", "lost")).toMatchObject({ rank: 2 });
+    expect(await ranks.waitForEvent("0", "failed")).toMatchObject({ rank: 1, message: "early" });
+    expect(await ranks.waitForEvent("0", "lost")).toMatchObject({ rank: 2 });
   });
 
   test("fails and ends at once is quoted all the same, a hundred times of a hundred", async () => {
@@ -86,11 +86,11 @@ describe("a rank that", () => {
     for (let round = 0; round < 100; round++) {
       for (const rank of [0, 1, 2, 3])
         ranks.join(`${round}/${rank}`, { path: agent.path, rank, size: 4, world: `w${round}` });
-      for (const rank of [0, 1, 2, 3]) await ranks.delivered(`${round}/${rank}`, "joined");
+      for (const rank of [0, 1, 2, 3]) await ranks.waitForEvent(`${round}/${rank}`, "joined");
       ranks.send("fail", `${round}/3`, DEVICE, "boom");
       ranks.send("drop", `${round}/3`);
-      for (const rank of [0, 1, 2]) await ranks.delivered(`${round}/${rank}`, "failed");
-      for (const rank of [0, 1, 2]) expect(ranks.all(`${round}/${rank}`, "lost")).toEqual([]);
+      for (const rank of [0, 1, 2]) await ranks.waitForEvent(`${round}/${rank}`, "failed");
+      for (const rank of [0, 1, 2]) expect(ranks.listEvents(`${round}/${rank}`, "lost")).toEqual([]);
       for (const rank of [0, 1, 2]) ranks.send("drop", `${round}/${rank}`);
     }
   });
@@ -102,10 +102,10 @@ describe("ranks that end together", () => {
     const agents = await startDeepTree();
     const ranks = await startWorld(agents, size);
     for (let rank = 1; rank < size; rank++) ranks.send("leave", `${rank}`, `barrier #${rank} (world)`);
-    await ranks.delivered("0", "exited", size - 1);
-    expect(ranks.all("0", "lost")).toEqual([]);
+    await ranks.waitForEvent("0", "exited", size - 1);
+    expect(ranks.listEvents("0", "lost")).toEqual([]);
     ranks.send("positions", "0", 1, "1,59");
-    expect(await ranks.delivered("0", "positions")).toMatchObject({
+    expect(await ranks.waitForEvent("0", "positions")).toMatchObject({
       positions: [
         { rank: 1, activity: 3, last: "barrier #1 (world)" },
         { rank: 59, activity: 3, last: "barrier #59 (world)" },
@@ -115,7 +115,7 @@ describe("ranks that end together", () => {
 });
 
 describe("an agent that", () => {
-  const reasonOfRanks = "the connection to the agent was closed";
+  const rankReason = "the connection to the agent was closed";
 
   test("is killed takes its ranks with it: they lose the control plane, others lose them", async () => {
     const root = await startAgent({ host: "n0", children: true });
@@ -123,9 +123,9 @@ describe("an agent that", () => {
     const ranks = await startWorld([root, { path }], 4);
     child.kill("SIGKILL");
     for (const rank of [1, 3])
-      expect(await ranks.delivered(`${rank}`, "controlLost")).toMatchObject({ reason: reasonOfRanks });
+      expect(await ranks.waitForEvent(`${rank}`, "controlLost")).toMatchObject({ reason: rankReason });
     for (const [i, rank] of [1, 3].entries())
-      expect(await ranks.delivered("0", "lost", i + 1)).toMatchObject({
+      expect(await ranks.waitForEvent("0", "lost", i + 1)).toMatchObject({
         rank,
         process: `rank ${rank} (pid ${ranks.pid} on n1; its agent exited)`,
       });
@@ -136,47 +136,47 @@ describe("an agent that", () => {
     const root = await startAgent({ host: "n0", children: true, ...limits });
     const { child, stop, path } = await spawnAgent({ host: "n1", index: 1, root: root.address!, ...limits });
     const ranks = await startWorld([root, { path }], 4);
-    const before = performance.now();
+    const timeBefore = performance.now();
     await stop();
-    expect(await ranks.delivered("2", "lost")).toMatchObject({
+    expect(await ranks.waitForEvent("2", "lost")).toMatchObject({
       rank: 1,
       process: `rank 1 (pid ${ranks.pid} on n1; no heartbeat for 0.7 s)`,
     });
-    expect(performance.now() - before).toBeGreaterThan(500);
-    expect(performance.now() - before).toBeLessThan(2500);
+    expect(performance.now() - timeBefore).toBeGreaterThan(500);
+    expect(performance.now() - timeBefore).toBeLessThan(2500);
     child.kill("SIGCONT");
     for (const rank of [1, 3])
-      expect(await ranks.delivered(`${rank}`, "controlLost")).toMatchObject({ reason: "the parent agent exited" });
+      expect(await ranks.waitForEvent(`${rank}`, "controlLost")).toMatchObject({ reason: "the parent agent exited" });
   });
 
   test("loses its stopped parent after the limit: the ranks below it lose the control plane", async () => {
     const limits = { heartbeatMs: 100, heartbeatTimeoutMs: 700 };
     const { child, stop, path, address } = await spawnAgent({ host: "n0", children: true, ...limits });
-    const leaf = await startAgent({ host: "n1", index: 1, root: address, ...limits });
-    const ranks = await startWorld([{ path }, leaf], 4);
+    const leafAgent = await startAgent({ host: "n1", index: 1, root: address, ...limits });
+    const ranks = await startWorld([{ path }, leafAgent], 4);
     await stop();
     const reason = "no heartbeat from the parent agent for 0.7 s";
-    for (const rank of [1, 3]) expect(await ranks.delivered(`${rank}`, "controlLost")).toMatchObject({ reason });
-    ranks.join("new", { path: leaf.path, rank: 0, size: 1, world: "v" });
-    expect(await ranks.delivered("new", "refused")).toMatchObject({ code: 2, message: `connect: ${reason}` });
+    for (const rank of [1, 3]) expect(await ranks.waitForEvent(`${rank}`, "controlLost")).toMatchObject({ reason });
+    ranks.join("new", { path: leafAgent.path, rank: 0, size: 1, world: "v" });
+    expect(await ranks.waitForEvent("new", "refused")).toMatchObject({ code: 2, message: `connect: ${reason}` });
     child.kill("SIGCONT");
   });
 
   test("was itself stopped with the whole host goes on, and loses no rank", async () => {
     const limits = { heartbeatMs: 100, heartbeatTimeoutMs: 500 };
     const root = await spawnAgent({ host: "n0", children: true, ...limits });
-    const leaf = await spawnAgent({ host: "n1", index: 1, root: root.address, ...limits });
-    const ranks = await startWorld([root, leaf], 2);
-    for (const agent of [root, leaf]) await agent.stop();
+    const leafAgent = await spawnAgent({ host: "n1", index: 1, root: root.address, ...limits });
+    const ranks = await startWorld([root, leafAgent], 2);
+    for (const agent of [root, leafAgent]) await agent.stop();
     // What is tested is that time passes: longer than the limit.
     await new Promise((resolve) => setTimeout(resolve, 900));
-    for (const { child } of [root, leaf]) child.kill("SIGCONT");
+    for (const { child } of [root, leafAgent]) child.kill("SIGCONT");
     ranks.send("positions", "0", 1, "1");
-    expect(await ranks.delivered("0", "positions")).toMatchObject({ positions: [{ rank: 1 }] });
+    expect(await ranks.waitForEvent("0", "positions")).toMatchObject({ positions: [{ rank: 1 }] });
     ranks.send("leave", "1", "");
-    await ranks.delivered("0", "exited");
-    expect(ranks.all("0", "lost")).toEqual([]);
-    expect(ranks.all("1", "controlLost")).toEqual([]);
+    await ranks.waitForEvent("0", "exited");
+    expect(ranks.listEvents("0", "lost")).toEqual([]);
+    expect(ranks.listEvents("1", "controlLost")).toEqual([]);
   });
 
   test("ends while ranks get, join and leave hangs none of them", async () => {
@@ -187,14 +187,14 @@ describe("an agent that", () => {
     await stop();
     // Returns though the agent does not answer.
     ranks.send("leave", "2", "");
-    await ranks.delivered("2", "left");
+    await ranks.waitForEvent("2", "left");
     child.kill("SIGKILL");
-    expect(await ranks.delivered("0", "refused")).toMatchObject({
+    expect(await ranks.waitForEvent("0", "refused")).toMatchObject({
       message: expect.stringMatching(/closed while connecting|lost the connection to the agent of this host/),
     });
-    expect(await ranks.delivered("1", "controlLost")).toMatchObject({ reason: reasonOfRanks });
-    await ranks.delivered("late", "refused");
+    expect(await ranks.waitForEvent("1", "controlLost")).toMatchObject({ reason: rankReason });
+    await ranks.waitForEvent("late", "refused");
     for (const id of ["0", "1", "2", "late"]) ranks.send("drop", id);
-    for (const id of ["0", "1", "2", "late"]) await ranks.delivered(id, "dropped");
+    for (const id of ["0", "1", "2", "late"]) await ranks.waitForEvent(id, "dropped");
   });
 });

@@ -14,44 +14,54 @@ const frames = testFrames.map(({ bytes, ...frame }) => ({ ...frame, hex: bytes.t
 const program = await compile("control_frames");
 
 /** What the C++ codec makes of frames in hex. */
-function play(hex: readonly string[]): readonly string[] {
+function decodeFrames(hex: readonly string[]): readonly string[] {
   const input = `${hex.join("\n")}\n`;
   return execFileSync(program, { input, encoding: "utf8" }).trimEnd().split("\n");
 }
 
 describe("the frames of docs/control-plane.md, in C++", () => {
-  const ofRanks = frames.filter(({ kind }) => !NOT_OF_RANKS.includes(kind));
-  const played = play(ofRanks.map(({ hex }) => hex));
+  const rankFrames = frames.filter(({ kind }) => !NOT_OF_RANKS.includes(kind));
+  const decodedLines = decodeFrames(rankFrames.map(({ hex }) => hex));
 
-  test("are all there", () => expect(new Set(ofRanks.map(({ kind }) => kind)).size).toBe(22));
+  test("are all there", () => expect(new Set(rankFrames.map(({ kind }) => kind)).size).toBe(22));
 
-  test.each(ofRanks.map((frame, i) => [frame.kind, frame, played[i]!] as const))("%s", (_, { fields, hex }, line) => {
-    const [json = "", written] = line.split("\t");
-    expect(JSON.parse(json)).toEqual(fields);
-    expect(written).toBe(hex);
-  });
+  test.each(rankFrames.map((frame, i) => [frame.kind, frame, decodedLines[i]!] as const))(
+    "%s",
+    (_, { fields, hex }, line) => {
+      const [json = "", written] = line.split("\t");
+      expect(JSON.parse(json)).toEqual(fields);
+      expect(written).toBe(hex);
+    },
+  );
 });
 
 test("a frame cut anywhere, or with a byte more, is rejected", () => {
-  const cut = frames
+  const truncatedFrames = frames
     .filter(({ kind }) => !NOT_OF_RANKS.includes(kind))
     .flatMap(({ hex }) =>
       Array.from({ length: hex.length / 2 - 5 }, (_, i) => hex.slice(0, 10 + 2 * i)).concat(`${hex}00`),
     );
-  const answers = play(cut);
-  expect(answers).toHaveLength(cut.length);
+  const answers = decodeFrames(truncatedFrames);
+  expect(answers).toHaveLength(truncatedFrames.length);
   expect(answers.filter((line) => !line.startsWith("refused "))).toEqual([]);
 });
 
 test("lists and ranges beyond what a frame or a world may hold are rejected", () => {
-  const le = (value: number): string => {
+  const encodeU32 = (value: number): string => {
     const bytes = Buffer.alloc(4);
     bytes.writeUInt32LE(value);
     return bytes.toString("hex");
   };
-  const exited = (list: number, first: number, count: number): string =>
-    `${le(17)}0e${le(0)}${le(list)}${le(first)}${le(count)}`;
-  expect(play([exited(2 ** 31, 0, 1), exited(1, 0, 65_537), exited(1, 65_536, 1), exited(1, 3, 0)])).toEqual([
+  const encodeExited = (list: number, first: number, count: number): string =>
+    `${encodeU32(17)}0e${encodeU32(0)}${encodeU32(list)}${encodeU32(first)}${encodeU32(count)}`;
+  expect(
+    decodeFrames([
+      encodeExited(2 ** 31, 0, 1),
+      encodeExited(1, 0, 65_537),
+      encodeExited(1, 65_536, 1),
+      encodeExited(1, 3, 0),
+    ]),
+  ).toEqual([
     `refused expected a list that fits in its frame, received a list of ${2 ** 31} elements`,
     "refused expected ranks below 65536, received 65537 ranks starting at rank 0",
     "refused expected ranks below 65536, received 1 ranks starting at rank 65536",

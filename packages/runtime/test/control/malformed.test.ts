@@ -4,8 +4,8 @@ import { connect, createServer, type Socket } from "node:net";
 import { join } from "node:path";
 import { encode, type Frame, MAGIC, PROTOCOL_VERSION, ROLES, type RankRanges } from "@mosaic/launcher/agent";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
-import { mutated, randomOf } from "./mutations.ts";
-import { RankProcess, socketDirectory, spawnAgent, startWorld } from "./ranks.ts";
+import { mutateFrame, createRandom } from "./mutations.ts";
+import { RankProcess, createSocketDirectory, spawnAgent, startWorld } from "./ranks.ts";
 
 /** How many frames are malformed. */
 const FRAMES = Number(process.env.MOSAIC_TEST_FRAMES ?? 1000);
@@ -14,60 +14,63 @@ const AT_ONCE = 50;
 /** Of the real program: sanitizers keep shadows of what is allocated. */
 const GROWTH_MB = process.env.MOSAIC_SANITIZE === undefined ? 64 : 256;
 
-const hello = (role: number, agent = 0): Buffer =>
+const encodeHello = (role: number, agent = 0): Buffer =>
   encode({
     ...{ kind: "hello", magic: MAGIC, version: PROTOCOL_VERSION, secret: "", role, agent, host: "x", address: "x:1" },
   });
 
 /** A rank's join, for which no other rank ever comes; or of a world of its own. */
-const joinAs = (rank: number, size: number, world: number): Buffer =>
+const encodeJoin = (rank: number, size: number, world: number): Buffer =>
   encode({
     ...{ kind: "join", world, name: `fuzz ${size}`, attempt: 0, size, timeoutMs: 60_000, remainingMs: 60_000 },
     hosts: [{ agent: 9, name: "x" }],
     members: [{ rank, pid: 1, host: 0 }],
   });
 
-const megabytesOf = (pid: number): number =>
+const readResidentMegabytes = (pid: number): number =>
   Number(/VmRSS:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]) / 1024;
 
 describe("malformed frames leave an agent as it was", { timeout }, () => {
   const sources: readonly (readonly [string, (seed: number) => Buffer[]])[] = [
     ["without a hello", () => []],
-    ["from a rank before it has joined", () => [hello(ROLES.rank)]],
-    ["from a rank that waits", () => [hello(ROLES.rank), joinAs(0, 2, 0)]],
-    ["from a rank of a complete world", () => [hello(ROLES.rank), joinAs(0, 1, 0)]],
-    ["from a child agent", (seed) => [hello(ROLES.agent, 1 + (seed % 16)), joinAs(0, 1, 0), joinAs(1, 4, 1)]],
+    ["from a rank before it has joined", () => [encodeHello(ROLES.rank)]],
+    ["from a rank that waits", () => [encodeHello(ROLES.rank), encodeJoin(0, 2, 0)]],
+    ["from a rank of a complete world", () => [encodeHello(ROLES.rank), encodeJoin(0, 1, 0)]],
+    [
+      "from a child agent",
+      (seed) => [encodeHello(ROLES.agent, 1 + (seed % 16)), encodeJoin(0, 1, 0), encodeJoin(1, 4, 1)],
+    ],
   ];
 
-  test.each(sources)("%s", async (_, opening) => {
+  test.each(sources)("%s", async (_, createOpening) => {
     const { path, child } = await spawnAgent({ host: "n0", children: true });
     const ranks = await startWorld([{ path }], 3);
-    const flood = async (from: number): Promise<void> => {
-      for (let seed = from; seed < from + FRAMES; ) {
-        const random = randomOf(seed);
+    const floodFrom = async (firstSeed: number): Promise<void> => {
+      for (let seed = firstSeed; seed < firstSeed + FRAMES; ) {
+        const random = createRandom(seed);
         const socket = connect({ path });
-        const ended = new Promise((resolve) => socket.on("close", resolve));
+        const closeEvent = new Promise((resolve) => socket.on("close", resolve));
         socket.on("error", () => {}).resume();
-        for (const bytes of opening(seed)) socket.write(bytes);
+        for (const bytes of createOpening(seed)) socket.write(bytes);
         // As many frames as the agent takes; in single file, so that it may close between them.
         for (let i = 0; i < 8 && !socket.destroyed; i++, seed++)
-          await new Promise<void>((written) => socket.write(mutated(random), () => written()));
+          await new Promise<void>((onWritten) => socket.write(mutateFrame(random), () => onWritten()));
         socket.end();
-        await ended;
+        await closeEvent;
       }
     };
-    await flood(0);
-    const before = megabytesOf(child.pid!);
-    await flood(100_000);
-    expect(megabytesOf(child.pid!) - before).toBeLessThan(GROWTH_MB);
+    await floodFrom(0);
+    const megabytesBefore = readResidentMegabytes(child.pid!);
+    await floodFrom(100_000);
+    expect(readResidentMegabytes(child.pid!) - megabytesBefore).toBeLessThan(GROWTH_MB);
     ranks.send("put", "0", "still", "there");
     ranks.send("get", "2", "still");
-    expect(await ranks.delivered("2", "value")).toMatchObject({ value: "there" });
+    expect(await ranks.waitForEvent("2", "value")).toMatchObject({ value: "there" });
     ranks.send("positions", "0", 1, "1,2");
-    expect(await ranks.delivered("0", "positions")).toMatchObject({ positions: [{ rank: 1 }, { rank: 2 }] });
+    expect(await ranks.waitForEvent("0", "positions")).toMatchObject({ positions: [{ rank: 1 }, { rank: 2 }] });
     for (const rank of [0, 1, 2])
       for (const event of ["lost", "failed", "mismatch", "controlLost"])
-        expect(ranks.all(`${rank}`, event)).toEqual([]);
+        expect(ranks.listEvents(`${rank}`, event)).toEqual([]);
   });
 });
 
@@ -80,27 +83,28 @@ describe("malformed frames end a rank's connection at most", { timeout }, () => 
   test.each([
     ["while it joins", [] as Buffer[]],
     ["once it has joined", [memberTable]],
-  ])("%s", async (_, opening) => {
+  ])("%s", async (_, createOpening) => {
     let seed = 0;
     const path = await listen((socket) => {
-      for (const bytes of opening) socket.write(bytes);
-      socket.end(mutated(randomOf(seed++)));
+      for (const bytes of createOpening) socket.write(bytes);
+      socket.end(mutateFrame(createRandom(seed++)));
     });
     const ranks = new RankProcess();
-    let before = 0;
-    for (let from = 0; from < 2 * FRAMES; from += AT_ONCE) {
-      if (from === FRAMES) before = megabytesOf(ranks.pid);
-      const ids = Array.from({ length: AT_ONCE }, (__, i) => `${from + i}`);
+    let megabytesBefore = 0;
+    for (let firstSeed = 0; firstSeed < 2 * FRAMES; firstSeed += AT_ONCE) {
+      if (firstSeed === FRAMES) megabytesBefore = readResidentMegabytes(ranks.pid);
+      const ids = Array.from({ length: AT_ONCE }, (__, i) => `${firstSeed + i}`);
       for (const id of ids) ranks.join(id, { path, rank: 3, size: 8, timeoutMs: 60_000 });
       // Those that joined lose the control plane, in `join` already or later; others try again.
-      if (opening.length === 0) await vi.waitFor(() => expect(seed).toBeGreaterThan(from + AT_ONCE), { interval: 1 });
+      if (createOpening.length === 0)
+        await vi.waitFor(() => expect(seed).toBeGreaterThan(firstSeed + AT_ONCE), { interval: 1 });
       else
         for (const id of ids)
-          await vi.waitFor(() => expect(endsOf(ranks, id)).toHaveLength(1), { timeout: 10_000, interval: 1 });
+          await vi.waitFor(() => expect(listEndEvents(ranks, id)).toHaveLength(1), { timeout: 10_000, interval: 1 });
       for (const id of ids) ranks.send("drop", id);
-      for (const id of ids) await ranks.delivered(id, "dropped");
+      for (const id of ids) await ranks.waitForEvent(id, "dropped");
     }
-    expect(megabytesOf(ranks.pid) - before).toBeLessThan(GROWTH_MB);
+    expect(readResidentMegabytes(ranks.pid) - megabytesBefore).toBeLessThan(GROWTH_MB);
   });
 });
 
@@ -116,7 +120,7 @@ describe("a frame that names more ranks than the world has", () => {
     metrics: [],
   };
   const world = 0;
-  const all = (size: number): RankRanges => [[0, size]];
+  const allRanks = (size: number): RankRanges => [[0, size]];
   // Each list is legal by itself; together they would be gigabytes.
   const frames: readonly (readonly [string, Frame, RegExp])[] = [
     [
@@ -128,18 +132,18 @@ describe("a frame that names more ranks than the world has", () => {
       "positions, again and again",
       {
         ...{ kind: "positions", world, request: 1n },
-        positions: Array.from({ length: 150_000 }, () => ({ ranks: all(8), ...gone })),
+        positions: Array.from({ length: 150_000 }, () => ({ ranks: allRanks(8), ...gone })),
       },
       /more ranks than the world size/,
     ],
     [
       "losses",
-      { kind: "lost", world, losses: [{ ranks: all(65_536), reason: "" }] },
+      { kind: "lost", world, losses: [{ ranks: allRanks(65_536), reason: "" }] },
       /expected (a rank|ranks) below 8/,
     ],
     [
       "losses, again and again",
-      { kind: "lost", world, losses: Array.from({ length: 20_000 }, () => ({ ranks: all(8), reason: "" })) },
+      { kind: "lost", world, losses: Array.from({ length: 20_000 }, () => ({ ranks: allRanks(8), reason: "" })) },
       /more ranks than the world size/,
     ],
     ["exits", { kind: "exited", world, ranks: [[7, 2]] }, /expected (a rank|ranks) below 8/],
@@ -156,22 +160,25 @@ describe("a frame that names more ranks than the world has", () => {
       socket.end(encode(frame));
     });
     const ranks = new RankProcess();
-    const before = megabytesOf(ranks.pid);
+    const megabytesBefore = readResidentMegabytes(ranks.pid);
     ranks.join("0", { path, rank: 3, size: 8, timeoutMs: 60_000 });
-    await vi.waitFor(() => expect(endsOf(ranks, "0")).toHaveLength(1), { timeout: 10_000, interval: 1 });
+    await vi.waitFor(() => expect(listEndEvents(ranks, "0")).toHaveLength(1), { timeout: 10_000, interval: 1 });
     // It loses the control plane in `join` already, or later.
-    const [end] = endsOf(ranks, "0");
+    const [end] = listEndEvents(ranks, "0");
     expect(String(end?.reason ?? end?.message)).toMatch(reason);
-    expect(ranks.all("0", "positions")).toEqual([]);
-    expect(megabytesOf(ranks.pid) - before).toBeLessThan(GROWTH_MB);
+    expect(ranks.listEvents("0", "positions")).toEqual([]);
+    expect(readResidentMegabytes(ranks.pid) - megabytesBefore).toBeLessThan(GROWTH_MB);
   });
 });
 
-const endsOf = (ranks: RankProcess, id: string) => [...ranks.all(id, "refused"), ...ranks.all(id, "controlLost")];
+const listEndEvents = (ranks: RankProcess, id: string) => [
+  ...ranks.listEvents(id, "refused"),
+  ...ranks.listEvents(id, "controlLost"),
+];
 
 /** A server in place of an agent. */
 async function listen(serve: (socket: Socket) => void): Promise<string> {
-  const path = join(socketDirectory(), "agent");
+  const path = join(createSocketDirectory(), "agent");
   const server = createServer((socket) => serve(socket.on("error", () => {}).resume()));
   onTestFinished(() => void server.close());
   server.listen({ path });

@@ -18,7 +18,7 @@ export const testFrames: readonly TestFrame[] = [...document.matchAll(/^```frame
 );
 
 /** Numbers from 0 to 1 that a seed determines (mulberry32). */
-export function randomOf(seed: number): () => number {
+export function createRandom(seed: number): () => number {
   let state = seed;
   return () => {
     state = (state + 0x6d2b79f5) | 0;
@@ -29,30 +29,31 @@ export function randomOf(seed: number): () => number {
 }
 
 /** A frame as it is, with bytes changed, cut, repeated, with another length or type, or noise. */
-export function mutated(random: () => number): Buffer {
-  const pick = (count: number): number => Math.floor(random() * count);
-  const bytes = Buffer.from(testFrames[pick(testFrames.length)]!.bytes);
-  switch (pick(7)) {
+export function mutateFrame(random: () => number): Buffer {
+  const pickInteger = (count: number): number => Math.floor(random() * count);
+  const bytes = Buffer.from(testFrames[pickInteger(testFrames.length)]!.bytes);
+  switch (pickInteger(7)) {
     case 0:
       return bytes;
     case 1:
-      for (let i = pick(4); i >= 0; i--) bytes[4 + pick(bytes.length - 4)] = pick(256);
+      for (let i = pickInteger(4); i >= 0; i--) bytes[4 + pickInteger(bytes.length - 4)] = pickInteger(256);
       return bytes;
     case 2:
-      bytes.writeUInt32LE(pick(3) === 0 ? pick(2 ** 32) : pick(2 * bytes.length));
+      bytes.writeUInt32LE(pickInteger(3) === 0 ? pickInteger(2 ** 32) : pickInteger(2 * bytes.length));
       return bytes;
     case 3:
-      return bytes.subarray(0, pick(bytes.length));
+      return bytes.subarray(0, pickInteger(bytes.length));
     case 4:
-      bytes[4] = pick(32);
+      bytes[4] = pickInteger(32);
       return bytes;
     case 5: {
       // Another 32-bit field somewhere: counts, ranks, numbers of worlds.
-      const at = 5 + pick(Math.max(1, bytes.length - 9));
-      if (at + 4 <= bytes.length) bytes.writeUInt32LE([0, 1, 0xffff_ffff, 0x8000_0000, 65_536][pick(5)]!, at);
+      const offset = 5 + pickInteger(Math.max(1, bytes.length - 9));
+      if (offset + 4 <= bytes.length)
+        bytes.writeUInt32LE([0, 1, 0xffff_ffff, 0x8000_0000, 65_536][pickInteger(5)]!, offset);
       return bytes;
     }
     default:
-      return Buffer.from(Array.from({ length: pick(64) }, () => pick(256)));
+      return Buffer.from(Array.from({ length: pickInteger(64) }, () => pickInteger(256)));
   }
 }

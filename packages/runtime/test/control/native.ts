@@ -4,7 +4,7 @@ import { basename, join } from "node:path";
 import { promisify } from "node:util";
 
 const root = join(import.meta.dirname, "../..");
-const client = ["agent_client", "agent_delivery", "agent_socket", "control_plane"].map(
+const clientSources = ["agent_client", "agent_delivery", "agent_socket", "control_plane"].map(
   (name) => `native/control/${name}.cc`,
 );
 const directories = ["native/control", "native/test", "include/mosaic"];
@@ -20,28 +20,28 @@ export async function compile(name: "control_frames" | "control_ranks" | "contro
   const files = directories.flatMap((directory) =>
     readdirSync(join(root, directory)).map((file) => join(root, directory, file)),
   );
-  const newest = Math.max(...files.map((file) => statSync(file).mtimeMs));
-  const isFresh = (path: string): boolean => existsSync(path) && statSync(path).mtimeMs > newest;
+  const newestMtimeMs = Math.max(...files.map((file) => statSync(file).mtimeMs));
+  const isFresh = (path: string): boolean => existsSync(path) && statSync(path).mtimeMs > newestMtimeMs;
   const program = join(output, name);
   if (isFresh(program)) return program;
   mkdirSync(output, { recursive: true });
-  const sources = [`native/test/${name}.cc`, ...(name === "control_frames" ? [] : client)];
+  const sources = [`native/test/${name}.cc`, ...(name === "control_frames" ? [] : clientSources)];
   const objects = await Promise.all(
     sources.map(async (source) => {
       const object = join(output, `${basename(source, ".cc")}.o`);
       const includes = ["native", "native/test", "include"].map((directory) => `-I${join(root, directory)}`);
       if (!isFresh(object))
-        await into(object, [...flags, "-Wall", "-Wextra", "-Werror", ...includes, "-c", join(root, source)]);
+        await compileInto(object, [...flags, "-Wall", "-Wextra", "-Werror", ...includes, "-c", join(root, source)]);
       return object;
     }),
   );
-  await into(program, [...flags, ...objects]);
+  await compileInto(program, [...flags, ...objects]);
   return program;
 }
 
 /** Made under another name first: test files that run side by side compile the same. */
-async function into(path: string, options: readonly string[]): Promise<void> {
-  const made = `${path}.${process.pid}`;
-  await run(compiler, [...options, "-o", made]);
-  renameSync(made, path);
+async function compileInto(path: string, options: readonly string[]): Promise<void> {
+  const temporaryPath = `${path}.${process.pid}`;
+  await run(compiler, [...options, "-o", temporaryPath]);
+  renameSync(temporaryPath, path);
 }

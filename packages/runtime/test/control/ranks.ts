@@ -46,24 +46,24 @@ export class RankProcess {
     onTestFinished(async () => {
       this.#child.stdin.end();
       this.#child.kill("SIGCONT");
-      const hung = setTimeout(() => this.#child.kill("SIGKILL"), 10_000);
+      const hangTimer = setTimeout(() => this.#child.kill("SIGKILL"), 10_000);
       const { code, signal } = await this.exit;
-      clearTimeout(hung);
-      if (!this.#killed) expect({ code, signal }, "how the ranks' process ended").toEqual({ code: 0, signal: null });
+      clearTimeout(hangTimer);
+      if (!this.#isKilled) expect({ code, signal }, "how the ranks' process ended").toEqual({ code: 0, signal: null });
     });
   }
 
-  #killed = false;
+  #isKilled = false;
 
   kill(signal: NodeJS.Signals): void {
-    this.#killed ||= signal === "SIGKILL";
+    this.#isKilled ||= signal === "SIGKILL";
     this.#child.kill(signal);
   }
 
   /** Stops it; resolves once it is. */
   async stop(): Promise<void> {
     this.#child.kill("SIGSTOP");
-    await stopped(this.pid);
+    await waitUntilStopped(this.pid);
   }
 
   /** Carries out a verb of control_ranks.cc. */
@@ -75,35 +75,36 @@ export class RankProcess {
     this.send("open", id, path, secret, world, attempt, rank, size, timeoutMs);
   }
 
-  join(id: string, joining: JoinOptions): void {
-    this.open(id, joining);
+  join(id: string, options: JoinOptions): void {
+    this.open(id, options);
     this.send("join", id);
   }
 
   /** What has been delivered so far. */
-  all(id: string, event?: string): readonly DeliveredEvent[] {
+  listEvents(id: string, event?: string): readonly DeliveredEvent[] {
     return this.#delivered.filter((each) => each.id === id && (event === undefined || each.event === event));
   }
 
   /** Waits for the n-th event of this kind. */
-  async delivered(id: string, event: string, n = 1): Promise<DeliveredEvent> {
-    const seen = (): string => `${id}: ${event} was not delivered ${n} times: ${JSON.stringify(this.all(id))}`;
-    await vi.waitFor(() => expect(this.all(id, event).length, seen()).toBeGreaterThanOrEqual(n), {
+  async waitForEvent(id: string, event: string, n = 1): Promise<DeliveredEvent> {
+    const describeMissing = (): string =>
+      `${id}: ${event} was not delivered ${n} times: ${JSON.stringify(this.listEvents(id))}`;
+    await vi.waitFor(() => expect(this.listEvents(id, event).length, describeMissing()).toBeGreaterThanOrEqual(n), {
       timeout: 15_000,
       interval: 2,
     });
-    return this.all(id, event)[n - 1]!;
+    return this.listEvents(id, event)[n - 1]!;
   }
 }
 
 /** Waits until a process that was sent SIGSTOP is stopped. */
-export async function stopped(pid: number): Promise<void> {
+export async function waitUntilStopped(pid: number): Promise<void> {
   const state = (): string | undefined => readFileSync(`/proc/${pid}/stat`, "latin1").split(") ").at(-1)?.[0];
   await vi.waitFor(() => expect(state()).toBe("T"), { interval: 1 });
 }
 
 /** A directory of mode 0700 for the sockets of a test. */
-export function socketDirectory(): string {
+export function createSocketDirectory(): string {
   const directory = mkdtempSync(join(tmpdir(), "control-"));
   onTestFinished(() => rmSync(directory, { recursive: true, force: true }));
   return directory;
@@ -111,7 +112,7 @@ export function socketDirectory(): string {
 
 /** An agent of this process. */
 export async function startAgent(options: Partial<AgentOptions> = {}): Promise<Agent> {
-  const agent = await Agent.listen({ path: join(socketDirectory(), "agent"), ...options });
+  const agent = await Agent.listen({ path: join(createSocketDirectory(), "agent"), ...options });
   onTestFinished(() => agent.close());
   return agent;
 }
@@ -119,10 +120,10 @@ export async function startAgent(options: Partial<AgentOptions> = {}): Promise<A
 /** A root and `children` agents below it, on hosts `n0`, `n1`, …; `fanOut` shapes the tree. */
 export async function startTree(count: number, options: Partial<AgentOptions> = {}): Promise<readonly Agent[]> {
   const root = await startAgent({ host: "n0", children: true, ...options });
-  const rest = Array.from({ length: count - 1 }, (_, i) =>
+  const otherAgents = Array.from({ length: count - 1 }, (_, i) =>
     startAgent({ host: `n${i + 1}`, index: i + 1, root: root.address!, ...options }),
   );
-  return [root, ...(await Promise.all(rest))];
+  return [root, ...(await Promise.all(otherAgents))];
 }
 
 /** Ranks `0 … size − 1` of one process, round-robin over the agents, once all have joined. Ids are the ranks. */
@@ -134,7 +135,7 @@ export async function startWorld(
   const ranks = new RankProcess();
   for (let rank = 0; rank < size; rank++)
     ranks.join(`${rank}`, { path: agents[rank % agents.length]!.path, rank, size, ...options });
-  for (let rank = 0; rank < size; rank++) await ranks.delivered(`${rank}`, "joined");
+  for (let rank = 0; rank < size; rank++) await ranks.waitForEvent(`${rank}`, "joined");
   return ranks;
 }
 
@@ -149,20 +150,20 @@ export interface AgentProcess {
 
 /** Starts an agent that can be stopped and killed. */
 export async function spawnAgent(options: Omit<AgentOptions, "path">): Promise<AgentProcess> {
-  const path = join(socketDirectory(), "agent");
+  const path = join(createSocketDirectory(), "agent");
   const script = join(import.meta.dirname, "agent.mjs");
   const child = spawn(process.execPath, [script, JSON.stringify({ path, ...options })], {
     stdio: ["ignore", "pipe", "inherit"],
   });
   onTestFinished(async () => {
-    const gone = child.exitCode === null && child.signalCode === null ? once(child, "exit") : undefined;
+    const exitEvent = child.exitCode === null && child.signalCode === null ? once(child, "exit") : undefined;
     child.kill("SIGKILL");
-    await gone;
+    await exitEvent;
   });
   const [line] = (await once(child.stdout.setEncoding("utf8"), "data")) as [string];
   const stop = (): Promise<void> => {
     child.kill("SIGSTOP");
-    return stopped(child.pid!);
+    return waitUntilStopped(child.pid!);
   };
   return { child, path, address: line.trim(), stop };
 }

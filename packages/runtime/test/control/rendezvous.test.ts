@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { encode, type Frame, FrameReader, decode, MAGIC, PROTOCOL_VERSION, ROLES } from "@mosaic/launcher/agent";
 import { describe, expect, test, vi } from "vitest";
-import { RankProcess, socketDirectory, startAgent, startTree, startWorld } from "./ranks.ts";
+import { RankProcess, createSocketDirectory, startAgent, startTree, startWorld } from "./ranks.ts";
 
 const MISMATCH = 4;
 const TIMEOUT = 3;
@@ -18,16 +18,16 @@ describe("ranks of one host", () => {
     b.join("1", { path, rank: 1, size: 3 });
     b.join("2", { path, rank: 2, size: 3 });
     const members = [a.pid, b.pid, b.pid].map((pid) => [0, pid]);
-    expect(await a.delivered("0", "joined")).toMatchObject({ members });
-    expect(await b.delivered("2", "joined")).toMatchObject({ members });
+    expect(await a.waitForEvent("0", "joined")).toMatchObject({ members });
+    expect(await b.waitForEvent("2", "joined")).toMatchObject({ members });
   });
 
   test("wait for an agent that starts later", async () => {
-    const path = join(socketDirectory(), "late");
+    const path = join(createSocketDirectory(), "late");
     const ranks = new RankProcess();
     ranks.join("0", { path, rank: 0, size: 1 });
     await startAgent({ path });
-    await ranks.delivered("0", "joined");
+    await ranks.waitForEvent("0", "joined");
   });
 
   test("join again once they have left, and side by side in worlds of other names and attempts", async () => {
@@ -41,18 +41,18 @@ describe("ranks of one host", () => {
     ] as const)
       for (const rank of [0, 1])
         ranks.join(`${world}${attempt}${rank}`, { path: agent.path, rank, size: 2, world, attempt });
-    for (const id of ["w00", "w01", "w10", "w11", "v00", "v01"]) await ranks.delivered(id, "joined");
+    for (const id of ["w00", "w01", "w10", "w11", "v00", "v01"]) await ranks.waitForEvent(id, "joined");
   });
 
   test("that end before all are there are as if they had never joined", async () => {
     const { path } = await startAgent();
-    const [lost, ranks] = [new RankProcess(), new RankProcess()];
-    lost.join("1", { path, rank: 1, size: 2 });
+    const [lostProcess, ranks] = [new RankProcess(), new RankProcess()];
+    lostProcess.join("1", { path, rank: 1, size: 2 });
     ranks.join("0", { path, rank: 0, size: 2 });
-    lost.kill("SIGKILL");
-    await lost.exit;
+    lostProcess.kill("SIGKILL");
+    await lostProcess.exit;
     ranks.join("1", { path, rank: 1, size: 2 });
-    expect(await ranks.delivered("0", "joined")).toMatchObject({
+    expect(await ranks.waitForEvent("0", "joined")).toMatchObject({
       members: [
         [0, ranks.pid],
         [0, ranks.pid],
@@ -72,18 +72,18 @@ describe("a rendezvous fails", () => {
     for (const rank of [1, 3, 4, 7]) ranks.join(`${rank}`, { path, rank, size: 8 });
     const message = `connect: rendezvous timed out after 0.3 s: ranks 2, 5-6 of 8 are missing; ${remedy}`;
     for (const rank of [0, 1, 3, 4, 7])
-      expect(await ranks.delivered(`${rank}`, "refused")).toMatchObject({ code: TIMEOUT, message });
+      expect(await ranks.waitForEvent(`${rank}`, "refused")).toMatchObject({ code: TIMEOUT, message });
     ranks.join("again", { path, rank: 2, size: 8, timeoutMs: 100 });
-    expect(await ranks.delivered("again", "refused")).toMatchObject({
+    expect(await ranks.waitForEvent("again", "refused")).toMatchObject({
       message: `connect: rendezvous timed out after 0.1 s: ranks 0-1, 3-7 of 8 are missing; ${remedy}`,
     });
   });
 
   test("where no agent ever listens", async () => {
-    const path = join(socketDirectory(), "none");
+    const path = join(createSocketDirectory(), "none");
     const ranks = new RankProcess();
     ranks.join("0", { path, rank: 0, size: 2, timeoutMs: 50 });
-    expect(await ranks.delivered("0", "refused")).toMatchObject({
+    expect(await ranks.waitForEvent("0", "refused")).toMatchObject({
       code: TIMEOUT,
       message: expect.stringContaining(
         `rendezvous timed out after 0.05 s: no agent listens at ${path}; start the ranks`,
@@ -94,14 +94,14 @@ describe("a rendezvous fails", () => {
   test("waits for as long as a timeout may be", async () => {
     const agents = await startTree(2);
     const ranks = new RankProcess();
-    const join = (rank: number): void =>
+    const joinRank = (rank: number): void =>
       ranks.join(`${rank}`, { path: agents[rank]!.path, rank, size: 2, timeoutMs: 2 ** 31 - 1 });
-    join(1);
+    joinRank(1);
     // Long enough for a timer that has run over.
     await delay(200);
-    expect(ranks.all("1")).toEqual([]);
-    join(0);
-    for (const rank of [0, 1]) await ranks.delivered(`${rank}`, "joined");
+    expect(ranks.listEvents("1")).toEqual([]);
+    joinRank(0);
+    for (const rank of [0, 1]) await ranks.waitForEvent(`${rank}`, "joined");
   });
 
   test("where two processes have one rank: all ranks get the text, also those that come later", async () => {
@@ -114,15 +114,15 @@ describe("a rendezvous fails", () => {
       `connect: duplicate rank 1: pid ${ranks.pid} on n0 and pid ${ranks.pid} on n1; ` +
       "each process needs a unique RANK";
     for (const id of ["1", "duplicate"])
-      expect(await ranks.delivered(id, "refused")).toMatchObject({ code: MISMATCH, message });
+      expect(await ranks.waitForEvent(id, "refused")).toMatchObject({ code: MISMATCH, message });
     ranks.join("0", { path: agents[1]!.path, rank: 0, size: 3 });
-    expect(await ranks.delivered("0", "refused")).toMatchObject({ code: MISMATCH, message });
+    expect(await ranks.waitForEvent("0", "refused")).toMatchObject({ code: MISMATCH, message });
     // A rank that was rejected and tries again starts anew.
     await vi.waitFor(() => expect(agents[0]!.connections).toBe(1));
     ranks.join("new 1", { path: agents[0]!.path, rank: 1, size: 3 });
     await vi.waitFor(() => expect(agents[0]!.connections).toBe(2));
     for (const rank of [0, 2]) ranks.join(`new ${rank}`, { path: agents[1]!.path, rank, size: 3 });
-    await ranks.delivered("new 2", "joined");
+    await ranks.waitForEvent("new 2", "joined");
   });
 
   test.each([
@@ -135,7 +135,7 @@ describe("a rendezvous fails", () => {
     await vi.waitFor(() => expect(agents[0]!.connections).toBe(2));
     ranks.join("odd", { path: agents[1]!.path, rank, size });
     for (const id of ["0", "odd"])
-      expect(await ranks.delivered(id, "refused")).toEqual({
+      expect(await ranks.waitForEvent(id, "refused")).toEqual({
         ...{ id, event: "refused", code: MISMATCH },
         message: `connect: ${message}`,
       });
@@ -152,9 +152,9 @@ describe("a rendezvous fails", () => {
     const message =
       "connect: shared secret mismatch with the agent on n0; pass the same MOSAIC_TOKEN_FILE to all processes of the job";
     for (const id of ["wrong", "none"])
-      expect(await ranks.delivered(id, "refused")).toMatchObject({ code: MISMATCH, message });
+      expect(await ranks.waitForEvent(id, "refused")).toMatchObject({ code: MISMATCH, message });
     ranks.join("right", { path, rank: 0, size: 1, secret: "right" });
-    await ranks.delivered("right", "joined");
+    await ranks.waitForEvent("right", "joined");
   });
 
   test("where a rank has another version, for the ranks that wait, too", async () => {
@@ -172,10 +172,10 @@ describe("a rendezvous fails", () => {
       host: "",
       address: "",
     };
-    const answer = await firstAnswer(path, encode({ kind: "hello", ...greeting }));
+    const answer = await readFirstAnswer(path, encode({ kind: "hello", ...greeting }));
     const versions = "uses version 3, the agent on n0 uses version 2; use the same version of";
     expect(answer).toMatchObject({ kind: "refused", code: MISMATCH, message: expect.stringContaining(versions) });
-    expect(await ranks.delivered("0", "refused")).toMatchObject({ message: expect.stringContaining(versions) });
+    expect(await ranks.waitForEvent("0", "refused")).toMatchObject({ message: expect.stringContaining(versions) });
     expect(PROTOCOL_VERSION).toBe(2);
   });
 
@@ -187,42 +187,42 @@ describe("a rendezvous fails", () => {
     for (const id of ["0", "lost"]) {
       ranks.send("interrupt", id);
       const message = "connect: this rank closed while connecting";
-      expect(await ranks.delivered(id, "refused")).toMatchObject({ code: CLOSED, message });
+      expect(await ranks.waitForEvent(id, "refused")).toMatchObject({ code: CLOSED, message });
     }
   });
 });
 
 describe("the socket", () => {
   test("of an agent that was killed is replaced, that of a living one is not", async () => {
-    const path = join(socketDirectory(), "agent");
-    const dead = await startAgent({ path });
-    dead.unlink();
+    const path = join(createSocketDirectory(), "agent");
+    const deadAgent = await startAgent({ path });
+    deadAgent.unlink();
     expect(existsSync(path)).toBe(false);
-    await dead.restoreSocketFile();
+    await deadAgent.restoreSocketFile();
     await expect(startAgent({ path })).rejects.toMatchObject({ code: "EADDRINUSE" });
-    const { path: other } = await startAgent();
-    const ranks = await startWorld([dead], 1);
-    await dead.close();
+    const { path: otherPath } = await startAgent();
+    const ranks = await startWorld([deadAgent], 1);
+    await deadAgent.close();
     expect(existsSync(path)).toBe(false);
     await startAgent({ path });
     ranks.join("again", { path, rank: 0, size: 1 });
-    await ranks.delivered("again", "joined");
-    expect(other).not.toBe(path);
+    await ranks.waitForEvent("again", "joined");
+    expect(otherPath).not.toBe(path);
   });
 
   test("of a path that is too long is an error with the limit", async () => {
     const ranks = new RankProcess();
     ranks.join("0", { path: `/tmp/${"x".repeat(120)}`, rank: 0, size: 1, timeoutMs: 100 });
-    expect(await ranks.delivered("0", "refused")).toMatchObject({
+    expect(await ranks.waitForEvent("0", "refused")).toMatchObject({
       message: expect.stringMatching(/125 bytes, expected 1 to 107/),
     });
-    const long = join(socketDirectory(), "x".repeat(100));
-    await expect(startAgent({ path: long })).rejects.toThrow(/at most 107 bytes/);
+    const longPath = join(createSocketDirectory(), "x".repeat(100));
+    await expect(startAgent({ path: longPath })).rejects.toThrow(/at most 107 bytes/);
   });
 });
 
 /** The first frame that an agent answers bytes with. */
-async function firstAnswer(path: string, bytes: Buffer): Promise<Frame> {
+async function readFirstAnswer(path: string, bytes: Buffer): Promise<Frame> {
   const socket = connect({ path });
   const reader = new FrameReader();
   socket.write(bytes);

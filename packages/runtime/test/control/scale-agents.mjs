@@ -24,9 +24,9 @@ for (let index = from; index < to; index++) {
 }
 console.log(JSON.stringify({ root }));
 let highest = 0;
-const sampling = setInterval(() => (highest = Math.max(highest, process.memoryUsage.rss())), 20);
+const samplingTimer = setInterval(() => (highest = Math.max(highest, process.memoryUsage.rss())), 20);
 process.stdin.resume().on("end", async () => {
-  clearInterval(sampling);
+  clearInterval(samplingTimer);
   const { user, system } = process.cpuUsage();
   console.log(JSON.stringify({ agents: agents.length, empty, highest, seconds: (user + system) / 1e6 }));
   for (const agent of agents) await agent.close();

@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
 import { compile } from "./native.ts";
-import { measure } from "./scale.ts";
+import { measureScale } from "./scale.ts";
 
 await compile("control_stress");
 
 test("32 agents of 8 ranks rendezvous, exchange and fail like one host", async () => {
-  const measured = await measure({ agents: 32, ranksPerAgent: 8, processes: 2 });
+  const measured = await measureScale({ agents: 32, ranksPerAgent: 8, processes: 2 });
   expect(measured).toMatchObject({ ranks: 256, controlLost: 0 });
   expect(measured.rendezvous).toBeLessThan(10);
   for (const step of ["values", "positions", "storm", "split", "mismatch", "failure", "leave"] as const)

@@ -45,21 +45,21 @@ interface Costs {
   readonly seconds: number;
 }
 
-export async function measure({ agents, ranksPerAgent, processes }: Scale): Promise<ScaleMeasurement> {
+export async function measureScale({ agents, ranksPerAgent, processes }: Scale): Promise<ScaleMeasurement> {
   const directory = mkdtempSync(join(tmpdir(), "scale-"));
   const prefix = join(directory, "a");
-  const shares: Awaited<ReturnType<typeof startAgents>>[] = [];
+  const agentProcesses: Awaited<ReturnType<typeof startAgents>>[] = [];
   try {
     for (let i = 0; i < processes; i++) {
-      const [from, to] = [i, i + 1].map((part) => Math.round((part * agents) / processes));
-      shares.push(await startAgents({ prefix, from, to, root: shares[0]?.root }));
+      const [firstAgent, endAgent] = [i, i + 1].map((processIndex) => Math.round((processIndex * agents) / processes));
+      agentProcesses.push(await startAgents({ prefix, from: firstAgent, to: endAgent, root: agentProcesses[0]?.root }));
     }
     const { stdout } = await promisify(execFile)(await compile("control_stress"), [
       prefix,
       `${agents}`,
       `${ranksPerAgent}`,
     ]);
-    const costs = await Promise.all(shares.map((share) => share.end()));
+    const costs = await Promise.all(agentProcesses.map((agentProcess) => agentProcess.end()));
     const bytes = costs.reduce((sum, { empty, highest }) => sum + highest - empty, 0);
     return {
       ...(JSON.parse(stdout) as ScaleMeasurement),
@@ -67,7 +67,7 @@ export async function measure({ agents, ranksPerAgent, processes }: Scale): Prom
       cpuSecondsOfAgents: costs.reduce((sum, { seconds }) => sum + seconds, 0),
     };
   } finally {
-    for (const share of shares) share.kill();
+    for (const agentProcess of agentProcesses) agentProcess.kill();
     rmSync(directory, { recursive: true, force: true });
   }
 }
@@ -76,16 +76,16 @@ async function startAgents(options: object) {
   const script = join(import.meta.dirname, "scale-agents.mjs");
   const child = spawn(process.execPath, [script, JSON.stringify(options)], { stdio: ["pipe", "pipe", "inherit"] });
   const lines = createInterface(child.stdout)[Symbol.asyncIterator]();
-  const next = async <T>(): Promise<T> => JSON.parse((await lines.next()).value as string) as T;
-  const { root } = await next<{ root: string }>();
+  const nextMessage = async <T>(): Promise<T> => JSON.parse((await lines.next()).value as string) as T;
+  const { root } = await nextMessage<{ root: string }>();
   const end = (): Promise<Costs> => {
     child.stdin.end();
-    return next<Costs>();
+    return nextMessage<Costs>();
   };
   return { root, end, kill: () => child.kill("SIGKILL") };
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? "").href) {
   const [agents = 512, ranksPerAgent = 8, processes = 2] = process.argv.slice(2).map(Number);
-  console.log(JSON.stringify(await measure({ agents, ranksPerAgent, processes }), undefined, 1));
+  console.log(JSON.stringify(await measureScale({ agents, ranksPerAgent, processes }), undefined, 1));
 }

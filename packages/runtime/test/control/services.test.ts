@@ -15,40 +15,40 @@ describe("values", () => {
     for (let rank = 0; rank < 5; rank++) ranks.send("get", `${rank}`, "id");
     ranks.send("put", "9", "id", "größer");
     for (let rank = 0; rank < 5; rank++)
-      expect(await ranks.delivered(`${rank}`, "value")).toMatchObject({ key: "id", value: "größer" });
+      expect(await ranks.waitForEvent(`${rank}`, "value")).toMatchObject({ key: "id", value: "größer" });
     // A key is put once.
     ranks.send("put", "9", "id", "other");
     ranks.send("put", "9", "next", "");
     ranks.send("get", "8", "next");
-    expect(await ranks.delivered("8", "value")).toMatchObject({ key: "next", value: "" });
+    expect(await ranks.waitForEvent("8", "value")).toMatchObject({ key: "next", value: "" });
     for (let rank = 5; rank < 10; rank++) ranks.send("get", `${rank}`, "id");
     for (const rank of [5, 6, 7, 9])
-      expect(await ranks.delivered(`${rank}`, "value")).toMatchObject({ key: "id", value: "größer" });
-    expect(await ranks.delivered("8", "value", 2)).toMatchObject({ key: "id", value: "größer" });
+      expect(await ranks.waitForEvent(`${rank}`, "value")).toMatchObject({ key: "id", value: "größer" });
+    expect(await ranks.waitForEvent("8", "value", 2)).toMatchObject({ key: "id", value: "größer" });
   });
 
   test("that ranks of several hosts put: the first stays, on all hosts", async () => {
     const ranks = await startWorld(await startDeepTree(), 5);
     ranks.send("put", "3", "key", "first");
     ranks.send("get", "3", "key");
-    await ranks.delivered("3", "value");
+    await ranks.waitForEvent("3", "value");
     for (let rank = 0; rank < 5; rank++) {
       ranks.send("put", `${rank}`, "key", `of rank ${rank}`);
       ranks.send("get", `${rank}`, "key");
     }
     for (const rank of [0, 1, 2, 4])
-      expect(await ranks.delivered(`${rank}`, "value")).toMatchObject({ key: "key", value: "first" });
-    expect(await ranks.delivered("3", "value", 2)).toMatchObject({ key: "key", value: "first" });
+      expect(await ranks.waitForEvent(`${rank}`, "value")).toMatchObject({ key: "key", value: "first" });
+    expect(await ranks.waitForEvent("3", "value", 2)).toMatchObject({ key: "key", value: "first" });
   });
 
   test("are of one world", async () => {
     const agent = await startAgent();
     const ranks = await startWorld([agent], 1);
     ranks.join("other", { path: agent.path, rank: 0, size: 1, world: "v", timeoutMs: 100 });
-    await ranks.delivered("other", "joined");
+    await ranks.waitForEvent("other", "joined");
     ranks.send("put", "0", "key", "value");
     ranks.send("get", "other", "key");
-    expect(await ranks.delivered("other", "refused")).toMatchObject({
+    expect(await ranks.waitForEvent("other", "refused")).toMatchObject({
       code: TIMEOUT,
       message: 'connect: timed out after 0.1 s: no rank has set the key "key"',
     });
@@ -58,47 +58,47 @@ describe("values", () => {
     const ranks = await startWorld(await startTree(2), 3);
     ranks.send("get", "0", "key");
     ranks.send("drop", "1");
-    expect(await ranks.delivered("0", "refused")).toMatchObject({
+    expect(await ranks.waitForEvent("0", "refused")).toMatchObject({
       code: 2,
       message: `connect: rank 1 (pid ${ranks.pid} on n1) exited while the ranks were connecting`,
     });
     ranks.send("get", "2", "key");
     ranks.send("interrupt", "2");
-    expect(await ranks.delivered("2", "refused")).toMatchObject({ code: expect.toBeOneOf([2, 5]) });
+    expect(await ranks.waitForEvent("2", "refused")).toMatchObject({ code: expect.toBeOneOf([2, 5]) });
   });
 });
 
 describe("splits", () => {
   test("return the colors by rank in the group, also of groups of groups", async () => {
     const ranks = await startWorld(await startDeepTree(), 12);
-    const all = Array.from({ length: 12 }, (_, rank) => rank);
-    for (const rank of all) ranks.send("split", `${rank}`, WORLD, 1, rank % 3, all.join());
-    for (const rank of all)
-      expect(await ranks.delivered(`${rank}`, "colors")).toMatchObject({
+    const allRanks = Array.from({ length: 12 }, (_, rank) => rank);
+    for (const rank of allRanks) ranks.send("split", `${rank}`, WORLD, 1, rank % 3, allRanks.join());
+    for (const rank of allRanks)
+      expect(await ranks.waitForEvent(`${rank}`, "colors")).toMatchObject({
         ...{ group: "1", index: "1" },
-        colors: all.map((each) => `${each % 3}`),
+        colors: allRanks.map((each) => `${each % 3}`),
       });
-    const part = splitId(WORLD, 1n, 2n);
+    const splitGroupId = splitId(WORLD, 1n, 2n);
     const members = [2, 5, 8, 11];
-    for (const rank of members) ranks.send("split", `${rank}`, part, 1, -rank, members.join());
+    for (const rank of members) ranks.send("split", `${rank}`, splitGroupId, 1, -rank, members.join());
     for (const rank of members)
-      expect(await ranks.delivered(`${rank}`, "colors", 2)).toMatchObject({
-        ...{ group: `${part}`, index: "1" },
+      expect(await ranks.waitForEvent(`${rank}`, "colors", 2)).toMatchObject({
+        ...{ group: `${splitGroupId}`, index: "1" },
         colors: members.map((each) => `${-each}`),
       });
-    expect(ranks.all("0", "colors")).toHaveLength(1);
+    expect(ranks.listEvents("0", "colors")).toHaveLength(1);
   });
 
   test("of one group do not wait for those of another", async () => {
     const ranks = await startWorld([await startAgent()], 2);
     ranks.send("split", "0", 77n, 1, 5, "0");
-    expect(await ranks.delivered("0", "colors")).toMatchObject({ group: "77", colors: ["5"] });
+    expect(await ranks.waitForEvent("0", "colors")).toMatchObject({ group: "77", colors: ["5"] });
   });
 });
 
 describe("calls", () => {
   /** Every rank has called `shared` collectives, then `own`. */
-  function call(ranks: RankProcess, rank: number, group: bigint, history: readonly number[]): void {
+  function postCalls(ranks: RankProcess, rank: number, group: bigint, history: readonly number[]): void {
     for (const [i, value] of history.entries())
       ranks.send("log", `${rank}`, group, i + 1, value, `op${value} #${i + 1} (world)`);
     ranks.send("call", `${rank}`, group, history.length, history.at(-1)!);
@@ -108,9 +108,9 @@ describe("calls", () => {
     const ranks = await startWorld(await startDeepTree(), 10);
     for (let step = 1; step <= 50; step++)
       for (let rank = 0; rank < 10; rank++) ranks.send("call", `${rank}`, WORLD, 16 * step, 1000 + step);
-    for (let rank = 0; rank < 10; rank++) call(ranks, rank, WORLD, rank === 7 ? [1, 2, 9] : [1, 2, 3]);
-    for (let rank = 0; rank < 10; rank++) await ranks.delivered(`${rank}`, "mismatch");
-    expect(ranks.all("0", "mismatch")).toHaveLength(1);
+    for (let rank = 0; rank < 10; rank++) postCalls(ranks, rank, WORLD, rank === 7 ? [1, 2, 9] : [1, 2, 3]);
+    for (let rank = 0; rank < 10; rank++) await ranks.waitForEvent(`${rank}`, "mismatch");
+    expect(ranks.listEvents("0", "mismatch")).toHaveLength(1);
   });
 
   test.each([
@@ -119,27 +119,27 @@ describe("calls", () => {
     ["below different agents", 5],
   ])("that differ %s are found, with the first that does", async (_, hosts) => {
     const ranks = await startWorld(await startTree(hosts, { fanOut: 2 }), 5);
-    for (let rank = 0; rank < 5; rank++) call(ranks, rank, WORLD, rank === 4 ? [1, 7, 8, 9] : [1, 2, 3, 4]);
+    for (let rank = 0; rank < 5; rank++) postCalls(ranks, rank, WORLD, rank === 4 ? [1, 7, 8, 9] : [1, 2, 3, 4]);
     for (let rank = 0; rank < 5; rank++) {
-      const { group, message } = await ranks.delivered(`${rank}`, "mismatch");
+      const { group, message } = await ranks.waitForEvent(`${rank}`, "mismatch");
       expect(group).toBe("1");
       // Whichever rank was compared with rank 4.
       expect(message).toMatch(/^rank [0-3] is at op2 #2 \(world\), rank 4 at op7 #2 \(world\); all ranks/);
       expect(message).toContain(SAME_CALLS);
     }
-    for (let rank = 0; rank < 5; rank++) expect(ranks.all(`${rank}`, "mismatch")).toHaveLength(1);
+    for (let rank = 0; rank < 5; rank++) expect(ranks.listEvents(`${rank}`, "mismatch")).toHaveLength(1);
   });
 
   test("are compared within the group that a split made, and delivered to its members", async () => {
     const ranks = await startWorld(await startDeepTree(), 6);
     for (let rank = 0; rank < 6; rank++) ranks.send("split", `${rank}`, WORLD, 1, rank % 2, "0,1,2,3,4,5");
-    for (let rank = 0; rank < 6; rank++) await ranks.delivered(`${rank}`, "colors");
-    const [even, odd] = [splitId(WORLD, 1n, 0n), splitId(WORLD, 1n, 1n)];
-    for (const rank of [0, 2, 4]) call(ranks, rank, even, [5]);
-    for (const rank of [1, 3, 5]) call(ranks, rank, odd, rank === 5 ? [6] : [5]);
+    for (let rank = 0; rank < 6; rank++) await ranks.waitForEvent(`${rank}`, "colors");
+    const [evenGroup, oddGroup] = [splitId(WORLD, 1n, 0n), splitId(WORLD, 1n, 1n)];
+    for (const rank of [0, 2, 4]) postCalls(ranks, rank, evenGroup, [5]);
+    for (const rank of [1, 3, 5]) postCalls(ranks, rank, oddGroup, rank === 5 ? [6] : [5]);
     for (const rank of [1, 3, 5])
-      expect(await ranks.delivered(`${rank}`, "mismatch")).toMatchObject({ group: `${odd}` });
-    for (const rank of [0, 2, 4]) expect(ranks.all(`${rank}`, "mismatch")).toEqual([]);
+      expect(await ranks.waitForEvent(`${rank}`, "mismatch")).toMatchObject({ group: `${oddGroup}` });
+    for (const rank of [0, 2, 4]) expect(ranks.listEvents(`${rank}`, "mismatch")).toEqual([]);
   });
 
   test("of messages between two ranks are compared, and these two learn of it", async () => {
@@ -153,22 +153,22 @@ describe("calls", () => {
       ranks.send("call", `${rank}`, messages, 1, size, "2,9");
     }
     for (const rank of [2, 9])
-      expect(await ranks.delivered(`${rank}`, "mismatch")).toMatchObject({
+      expect(await ranks.waitForEvent(`${rank}`, "mismatch")).toMatchObject({
         group: `${messages}`,
         message: `rank 2 is at sendRecv #1 (world) float32 [100], rank 9 at sendRecv #1 (world) float32 [128]${SAME_CALLS}`,
       });
     // What the root sends it sends in order.
     ranks.send("put", "0", "key", "value");
     ranks.send("get", "5", "key");
-    await ranks.delivered("5", "value");
-    expect(ranks.all("5", "mismatch")).toEqual([]);
+    await ranks.waitForEvent("5", "value");
+    expect(ranks.listEvents("5", "mismatch")).toEqual([]);
   });
 
   test("of a rank whose log no longer has the difference are called that", async () => {
     const ranks = await startWorld([await startAgent()], 2);
     ranks.send("call", "0", WORLD, 16, 1);
     ranks.send("call", "1", WORLD, 16, 2);
-    expect(await ranks.delivered("0", "mismatch")).toMatchObject({
+    expect(await ranks.waitForEvent("0", "mismatch")).toMatchObject({
       message: `ranks 0 and 1 diverged at a collective that is no longer in the call log${SAME_CALLS}`,
     });
   });
@@ -183,7 +183,7 @@ describe("positions", () => {
     ranks.send("at", "3", 2, 77n, 42, 40, operation, `${operation} float32 [2,8]`, "barrier #41 (sp)");
     ranks.send("at", "8", 1, 77n, 42, 40, operation, "", "");
     ranks.send("positions", "0", 5, "3,4,8");
-    expect(await ranks.delivered("0", "positions")).toMatchObject({
+    expect(await ranks.waitForEvent("0", "positions")).toMatchObject({
       request: "5",
       positions: [
         {
@@ -199,11 +199,11 @@ describe("positions", () => {
   test("of ranks that have exited are their last operations, of lost ones that they failed", async () => {
     const ranks = await startWorld(await startDeepTree(), 6);
     ranks.send("leave", "4", "allReduce #7 (world)");
-    await ranks.delivered("0", "exited");
+    await ranks.waitForEvent("0", "exited");
     ranks.send("drop", "5");
-    await ranks.delivered("0", "lost");
+    await ranks.waitForEvent("0", "lost");
     ranks.send("positions", "0", 1, "1,4,5");
-    expect(await ranks.delivered("0", "positions")).toMatchObject({
+    expect(await ranks.waitForEvent("0", "positions")).toMatchObject({
       positions: [
         { rank: 1, ...idle },
         { rank: 4, ...idle, activity: 3, last: "allReduce #7 (world)" },
@@ -215,40 +215,43 @@ describe("positions", () => {
   test("of ranks whose process is stopped are left out after less than a second", async () => {
     const agents = await startTree(2);
     const ranks = new RankProcess();
-    const stopped = await startMixed(
+    const stoppedProcess = await startMixed(
       agents.map(({ path }) => path),
       ranks,
     );
-    await stopped.stop();
-    const before = performance.now();
+    await stoppedProcess.stop();
+    const timeBefore = performance.now();
     ranks.send("positions", "a0", 9, "1,2");
-    expect(await ranks.delivered("a0", "positions")).toMatchObject({ positions: [{ rank: 1, ...idle }] });
-    expect(performance.now() - before).toBeLessThan(1200);
-    stopped.kill("SIGCONT");
+    expect(await ranks.waitForEvent("a0", "positions")).toMatchObject({ positions: [{ rank: 1, ...idle }] });
+    expect(performance.now() - timeBefore).toBeLessThan(1200);
+    stoppedProcess.kill("SIGCONT");
   });
 
   test("that all ranks request together are gathered together", async () => {
     const size = 24;
     const ranks = await startWorld(await startTree(6, { fanOut: 2 }), size);
-    const all = Array.from({ length: size }, (_, rank) => rank);
-    for (const rank of all) ranks.send("at", `${rank}`, 2, WORLD, rank === 5 ? 8 : 9, 9, "x", "y", "z");
-    for (const rank of all) ranks.send("positions", `${rank}`, 100 + rank, all.filter((each) => each !== rank).join());
-    for (const rank of all) {
-      const { request, positions } = await ranks.delivered(`${rank}`, "positions");
+    const allRanks = Array.from({ length: size }, (_, rank) => rank);
+    for (const rank of allRanks) ranks.send("at", `${rank}`, 2, WORLD, rank === 5 ? 8 : 9, 9, "x", "y", "z");
+    for (const rank of allRanks)
+      ranks.send("positions", `${rank}`, 100 + rank, allRanks.filter((each) => each !== rank).join());
+    for (const rank of allRanks) {
+      const { request, positions } = await ranks.waitForEvent(`${rank}`, "positions");
       expect(request).toBe(`${100 + rank}`);
-      expect((positions as { rank: number }[]).map((each) => each.rank)).toEqual(all.filter((each) => each !== rank));
+      expect((positions as { rank: number }[]).map((each) => each.rank)).toEqual(
+        allRanks.filter((each) => each !== rank),
+      );
     }
   });
 });
 
 /** A world of three ranks, of which rank 2 is alone in a process. */
 async function startMixed(paths: readonly string[], ranks: RankProcess): Promise<RankProcess> {
-  const alone = new RankProcess();
+  const separateRank = new RankProcess();
   for (const rank of [0, 1]) ranks.join(`a${rank}`, { path: paths[rank]!, rank, size: 3 });
-  alone.join("a2", { path: paths[1]!, rank: 2, size: 3 });
-  for (const rank of [0, 1]) await ranks.delivered(`a${rank}`, "joined");
-  await alone.delivered("a2", "joined");
-  return alone;
+  separateRank.join("a2", { path: paths[1]!, rank: 2, size: 3 });
+  for (const rank of [0, 1]) await ranks.waitForEvent(`a${rank}`, "joined");
+  await separateRank.waitForEvent("a2", "joined");
+  return separateRank;
 }
 
 /** As `splitId` of packages/runtime/native/collectives/call.cc. */

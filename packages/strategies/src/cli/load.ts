@@ -58,7 +58,7 @@ async function callFactory(
     if (isCandidate(factoryResult)) candidateOptions.parse(factoryResult);
     return factoryResult;
   } catch (error) {
-    throw loadError(path, error);
+    throw createLoadError(path, error);
   }
 }
 
@@ -66,7 +66,7 @@ function isCandidate(factoryResult: CandidateResult): factoryResult is Candidate
   return typeof factoryResult === "object" && factoryResult !== null && "backend" in factoryResult;
 }
 
-function loadError(path: string, error: unknown): UsageError {
+function createLoadError(path: string, error: unknown): UsageError {
   const reason = error instanceof Error ? error.message : String(error);
   return new UsageError(`--backend ${path}: ${reason}`, { cause: error });
 }
@@ -84,7 +84,7 @@ async function importModule(path: string): Promise<{ readonly default?: unknown 
     return await import(pathToFileURL(resolve(path)).href);
   } catch (error) {
     if (error instanceof UsageError) throw error;
-    throw loadError(path, error);
+    throw createLoadError(path, error);
   }
 }
 
@@ -95,10 +95,10 @@ function supportsTypeStripping(): boolean {
 
 /** Has Node load TypeScript by the user's own tsx, beside the file or in the working directory. */
 async function registerTsx(path: string): Promise<void> {
-  for (const from of [resolve(path), resolve("package.json")]) {
+  for (const importer of [resolve(path), resolve("package.json")]) {
     let tsxPath: string;
     try {
-      tsxPath = createRequire(from).resolve("tsx");
+      tsxPath = createRequire(importer).resolve("tsx");
     } catch {
       continue;
     }

@@ -72,35 +72,35 @@ export const maskUsages: readonly string[] = Object.values(maskRules).flatMap(({
 export function parseMask(text: string): Mask {
   const alternatives = String(text)
     .split("+")
-    .map((part) => {
-      const atomMasks = part.split("&").map((atom) => parseAtom(atom.split(":")));
+    .map((alternativeText) => {
+      const atomMasks = alternativeText.split("&").map((atom) => parseAtom(atom.split(":")));
       return atomMasks.length === 1 ? atomMasks[0]! : masks.and(...atomMasks);
     });
   return alternatives.length === 1 ? alternatives[0]! : masks.or(...alternatives);
 }
 
-function parseAtom(parts: readonly string[]): Mask {
-  const [name, ...args] = parts as readonly [string, ...string[]];
+function parseAtom(nameAndArgs: readonly string[]): Mask {
+  const [name, ...args] = nameAndArgs as readonly [string, ...string[]];
   const mask = Object.hasOwn(maskRules, name) ? maskRules[name]!.create(args) : undefined;
   if (mask) return mask;
-  throw new UsageError(`--mask: expected one of ${maskUsages.join(", ")}, received "${parts.join(":")}"`);
+  throw new UsageError(`--mask: expected one of ${maskUsages.join(", ")}, received "${nameAndArgs.join(":")}"`);
 }
 
 /** 8k,512,4x2k: lengths between commas, one of them several times. */
 function parseLengths(name: string, text: string): readonly number[] {
-  return text.split(",").flatMap((part) => {
-    const [length, count] = part.split("x").toReversed() as [string, string | undefined];
-    if (part.split("x").length > 2) throw lengthsError(name, part);
+  return text.split(",").flatMap((lengthText) => {
+    const [length, count] = lengthText.split("x").toReversed() as [string, string | undefined];
+    if (lengthText.split("x").length > 2) throw createLengthsError(name, lengthText);
     const repeatCount = count === undefined ? 1 : parseCount(name, count);
-    if (repeatCount > MAX_DOCUMENTS) throw lengthsError(name, part);
+    if (repeatCount > MAX_DOCUMENTS) throw createLengthsError(name, lengthText);
     return new Array<number>(repeatCount).fill(parseCount(name, length));
   });
 }
 
 const MAX_DOCUMENTS = 1_000_000;
 
-function lengthsError(name: string, part: string): UsageError {
-  return new UsageError(`--${name}: expected lengths such as 8k,512,4x2k, received "${part}"`);
+function createLengthsError(name: string, lengthText: string): UsageError {
+  return new UsageError(`--${name}: expected lengths such as 8k,512,4x2k, received "${lengthText}"`);
 }
 
 /** Throws a UsageError unless a mask is one for sequences of so many tokens. */

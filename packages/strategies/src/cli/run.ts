@@ -51,7 +51,7 @@ function checkOutputPaths(pathByOption: Readonly<Record<string, string | undefin
     if (otherOption !== undefined)
       throw new UsageError(`--${option} ${path}: expected a different file from --${otherOption}`);
     optionByPath.set(resolve(path), option);
-    withOutputError(option, path, () => {
+    rethrowAsOutputError(option, path, () => {
       const stats = statSync(path, { throwIfNoEntry: false });
       if (stats?.isDirectory()) throw new Error("expected a file, received a directory");
       accessSync(stats ? path : dirname(resolve(path)), constants.W_OK);
@@ -61,10 +61,10 @@ function checkOutputPaths(pathByOption: Readonly<Record<string, string | undefin
 
 /** Writes a file that an option names. */
 function writeOutput(option: string, path: string, text: string): void {
-  withOutputError(option, path, () => writeFileSync(path, text));
+  rethrowAsOutputError(option, path, () => writeFileSync(path, text));
 }
 
-function withOutputError(option: string, path: string, write: () => void): void {
+function rethrowAsOutputError(option: string, path: string, write: () => void): void {
   try {
     write();
   } catch (error) {
@@ -85,15 +85,17 @@ function formatHeader({ job }: Plan): string {
 }
 
 /** The rows of the table: the best of every nesting, or all; with `own` and the plain ring among them, for comparison. */
-function selectRows(
+function selectTableRows(
   { ranking }: Plan,
-  { top, all, own }: { top: number; all: boolean; own: ReadonlySet<string> },
+  { top, all, ownNames }: { top: number; all: boolean; ownNames: ReadonlySet<string> },
 ): readonly RankedStrategy[] {
   const families = new Set<string>();
   const rows = ranking.filter(({ family }) => all || (!families.has(family) && families.add(family)));
   const shownRows = new Set(rows.slice(0, top));
   const isRing = ({ name, mesh }: RankedStrategy) => name.startsWith("ring") && Object.keys(mesh).length === 1;
-  return ranking.filter((each) => shownRows.has(each) || own.has(each.name) || (rows.includes(each) && isRing(each)));
+  return ranking.filter(
+    (each) => shownRows.has(each) || ownNames.has(each.name) || (rows.includes(each) && isRing(each)),
+  );
 }
 
 const tableColumns = [
@@ -128,16 +130,16 @@ function formatTable(rows: readonly RankedStrategy[], job: PlanJob): readonly st
     `${formatBytes(planned.peakBytes)}${planned.fits ? "" : " !"}`,
     planned.name,
     formatMesh(planned.mesh),
-    ...(isMultiNode ? [axesBetweenNodes(planned.mesh, nodes).join(", ")] : []),
+    ...(isMultiNode ? [listAxesBetweenNodes(planned.mesh, nodes).join(", ")] : []),
   ]);
   const widths = titles.map((title, i) => Math.max(title.length, ...cells.map((row) => row[i]!.length)));
   // Numbers stand right, words left.
-  const pad = (text: string, i: number): string => (i < 7 ? text.padStart(widths[i]!) : text.padEnd(widths[i]!));
-  return [titles, ...cells].map((row) => row.map(pad).join("  ").trimEnd());
+  const padCell = (text: string, i: number): string => (i < 7 ? text.padStart(widths[i]!) : text.padEnd(widths[i]!));
+  return [titles, ...cells].map((row) => row.map(padCell).join("  ").trimEnd());
 }
 
 /** The axes of a mesh along which neighbours are on different nodes. `nodes`: by rank. */
-function axesBetweenNodes(mesh: Coordinate, nodes: readonly number[]): readonly string[] {
+function listAxesBetweenNodes(mesh: Coordinate, nodes: readonly number[]): readonly string[] {
   return Object.keys(mesh).filter((axis) => crossesHosts(nodes, mesh, axis));
 }
 
@@ -193,7 +195,7 @@ async function createPlan(settings: Settings): Promise<number> {
   await print(
     settings.json
       ? JSON.stringify(formatJson(planResult, proof))
-      : formatText(planResult, { ...settings, own: new Set(candidates.map(({ name }) => name!)) }, proof),
+      : formatText(planResult, { ...settings, ownNames: new Set(candidates.map(({ name }) => name!)) }, proof),
   );
   return proof?.total ? 1 : 0;
 }
@@ -207,10 +209,10 @@ function proveBest({ prediction }: Plan): Proof {
 
 function formatText(
   planResult: Plan,
-  settings: Settings & { readonly own: ReadonlySet<string> },
+  settings: Settings & { readonly ownNames: ReadonlySet<string> },
   proof: Proof | undefined,
 ): string {
-  const rows = selectRows(planResult, settings);
+  const rows = selectTableRows(planResult, settings);
   return [
     `${formatHeader(planResult)}\n`,
     ...formatTable(rows, planResult.job),

@@ -65,8 +65,8 @@ const options = {
 function wrapWords(words: readonly string[]): string {
   const lines: string[] = [];
   for (const word of words) {
-    const last = lines.at(-1);
-    if (last !== undefined && last.length + word.length < 90) lines[lines.length - 1] = `${last}, ${word}`;
+    const lastLine = lines.at(-1);
+    if (lastLine !== undefined && lastLine.length + word.length < 90) lines[lines.length - 1] = `${lastLine}, ${word}`;
     else lines.push(word);
   }
   return lines.map((line, i) => `${" ".repeat(23)}${line}${i < lines.length - 1 ? "," : ""}`).join("\n");

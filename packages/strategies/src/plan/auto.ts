@@ -15,7 +15,7 @@ function formatExplanation({ best, ranking, job, refused }: Plan): string {
   const alternatives = otherStrategies
     .filter((planned) => planned.fits && addNewFamily(planned))
     .slice(0, MAX_ALTERNATIVES);
-  const oversized = otherStrategies.filter(({ fits }) => !fits);
+  const oversizedStrategies = otherStrategies.filter(({ fits }) => !fits);
   const formatBytesSent = createBytesFormatter(job);
   return [
     `auto chose ${formatStrategy(best)}: ${formatCosts(best, formatBytesSent)}, predicted for ${job.profile.name}.`,
@@ -25,9 +25,11 @@ function formatExplanation({ best, ranking, job, refused }: Plan): string {
     ...(alternatives.some(({ seconds }) => seconds < best.seconds)
       ? ["Times are compared in steps of 1 %; ties are broken by fewer bytes between nodes, then by lower peak memory."]
       : []),
-    ...(oversized.length === 0
+    ...(oversizedStrategies.length === 0
       ? []
-      : [`${oversized.length} more strategies exceed the memory limit of ${formatBytes(job.memoryLimit)} per rank.`]),
+      : [
+          `${oversizedStrategies.length} more strategies exceed the memory limit of ${formatBytes(job.memoryLimit)} per rank.`,
+        ]),
     ...refused.map(({ name, mesh, error }) => `${name} on ${formatMesh(mesh)} cannot run: ${error.message}`),
     `${ranking.length} strategies were compared.`,
   ].join("\n");
@@ -55,8 +57,8 @@ function formatCosts(planned: RankedStrategy, formatBytesSent: FormatBytesSent):
 
 function formatComparison(best: RankedStrategy, planned: RankedStrategy, formatBytesSent: FormatBytesSent): string {
   const relativeExcess = planned.seconds / best.seconds - 1;
-  const by = `${formatPercent(Math.abs(relativeExcess))} ${relativeExcess < 0 ? "less" : "more"}`;
-  return `${formatSeconds(planned.seconds)} (${by}), ${formatBytesSent(planned)}, ${formatBytes(planned.peakBytes)} held`;
+  const differenceText = `${formatPercent(Math.abs(relativeExcess))} ${relativeExcess < 0 ? "less" : "more"}`;
+  return `${formatSeconds(planned.seconds)} (${differenceText}), ${formatBytesSent(planned)}, ${formatBytes(planned.peakBytes)} held`;
 }
 
 /** The strategy that the planner chose, and why. */

@@ -76,7 +76,7 @@ function formatCode({ levels }: NestedLevels, scope: string): string {
 }
 
 /** How many times what the best grid of a length sends another may send, to be worth recording: the more ranks, the less. */
-function maxRelativeVolume(ranks: number): number {
+function getMaxRelativeVolume(ranks: number): number {
   if (ranks > maxRecordedRanks) return 1.25;
   return ranks > 32 ? 2 : Number.POSITIVE_INFINITY;
 }
@@ -102,9 +102,9 @@ const MAX_STEPS = 1024;
 /** Blocks of keys that a rank attends to one after another. */
 function countSteps(levels: readonly NestingLevel[]): number {
   return levels.reduce((steps, level) => {
-    const isOneStep =
+    const isSingleStep =
       level.kind === "ulysses" || level.kind === "flex" || (level.kind === "mesh2d" && level.schedule === "fused");
-    return isOneStep ? steps : steps * level.length;
+    return isSingleStep ? steps : steps * level.length;
   }, 1);
 }
 
@@ -119,15 +119,18 @@ function listNestings({
     nodes,
     gpusPerNode,
     queriesPerKvHead: numHeads / numKvHeads,
-    parts: 1,
-    maxRelativeVolume: maxRelativeVolume(ranks),
+    numKvParts: 1,
+    maxRelativeVolume: getMaxRelativeVolume(ranks),
     isRecorded: ranks <= maxRecordedRanks,
   };
-  const flatLevels = [...sequenceLevels("sp", ranks, node), ...(ranks <= numHeads ? [headLevel("sp", ranks)] : [])];
+  const flatLevels = [
+    ...listSequenceLevels("sp", ranks, node),
+    ...(ranks <= numHeads ? [createHeadLevel("sp", ranks)] : []),
+  ];
   return [
     ...flatLevels.map((level) => createNesting([level], { sp: ranks })),
-    ...composedNestings(ranks, numHeads, node),
-    ...hierarchicalNestings(numHeads, node),
+    ...listComposedNestings(ranks, numHeads, node),
+    ...listHierarchicalNestings(numHeads, node),
   ];
 }
 
@@ -137,49 +140,51 @@ interface SearchSpace {
   /** Query heads for each KV head. */
   readonly queriesPerKvHead: number;
   /** In how many parts the keys come; queries travel once for all. */
-  readonly parts: number;
+  readonly numKvParts: number;
   /** How many times what the best grid sends a grid may send. */
   readonly maxRelativeVolume: number;
   /** Whether every rank is recorded: of flex no two ranks do the same, so that it has no classes. */
   readonly isRecorded: boolean;
 }
 
-function composedNestings(ranks: number, numHeads: number, space: SearchSpace): readonly NestedLevels[] {
-  const headRankCounts = divisors(ranks).filter(
+function listComposedNestings(ranks: number, numHeads: number, space: SearchSpace): readonly NestedLevels[] {
+  const headRankCounts = listDivisors(ranks).filter(
     (headRanks) => headRanks > 1 && headRanks < ranks && headRanks <= numHeads,
   );
   return headRankCounts.flatMap((headRanks) => {
     const seqRanks = ranks / headRanks;
-    const head = headLevel("head", headRanks);
+    const head = createHeadLevel("head", headRanks);
     const neighbourSpace = { ...space, gpusPerNode: Math.max(1, space.gpusPerNode / headRanks) };
-    const neighbourNestings = sequenceLevels("seq", seqRanks, neighbourSpace).map((level) =>
+    const neighbourNestings = listSequenceLevels("seq", seqRanks, neighbourSpace).map((level) =>
       createNesting([head, level], { seq: seqRanks, head: headRanks }),
     );
     if (space.nodes === 1) return neighbourNestings;
-    const separateNestings = sequenceLevels("seq", seqRanks, space).map((level) =>
+    const separateNestings = listSequenceLevels("seq", seqRanks, space).map((level) =>
       createNesting([head, level], { head: headRanks, seq: seqRanks }),
     );
     return [...neighbourNestings, ...separateNestings];
   });
 }
 
-function hierarchicalNestings(numHeads: number, space: SearchSpace): readonly NestedLevels[] {
+function listHierarchicalNestings(numHeads: number, space: SearchSpace): readonly NestedLevels[] {
   const { nodes, gpusPerNode } = space;
   if (nodes === 1 || gpusPerNode === 1) return [];
   const nodeLevel: NestingLevel = { kind: "ring", axis: "node", length: nodes };
-  const headRankCounts = divisors(gpusPerNode).filter((headRanks) => headRanks < gpusPerNode && headRanks <= numHeads);
+  const headRankCounts = listDivisors(gpusPerNode).filter(
+    (headRanks) => headRanks < gpusPerNode && headRanks <= numHeads,
+  );
   return headRankCounts.flatMap((headRanks) => {
     const gpuRanks = gpusPerNode / headRanks;
-    const intraNodeLevels = sequenceLevels("gpu", gpuRanks, {
+    const intraNodeLevels = listSequenceLevels("gpu", gpuRanks, {
       ...space,
       nodes: 1,
       gpusPerNode: gpuRanks,
-      parts: nodes,
+      numKvParts: nodes,
     });
     if (headRanks === 1)
       return intraNodeLevels.map((level) => createNesting([nodeLevel, level], { node: nodes, gpu: gpuRanks }));
     const mesh = { node: nodes, gpu: gpuRanks, head: headRanks };
-    return intraNodeLevels.map((level) => createNesting([headLevel("head", headRanks), nodeLevel, level], mesh));
+    return intraNodeLevels.map((level) => createNesting([createHeadLevel("head", headRanks), nodeLevel, level], mesh));
   });
 }
 
@@ -187,16 +192,16 @@ function createNesting(levels: readonly NestingLevel[], mesh: Coordinate): Neste
   return { levels, mesh };
 }
 
-function headLevel(axis: string, length: number): NestingLevel {
+function createHeadLevel(axis: string, length: number): NestingLevel {
   return { kind: "ulysses", axis, length };
 }
 
 /** What shares out a sequence along an axis: a ring, flex, and every grid by both schedules. */
-function sequenceLevels(axis: string, length: number, space: SearchSpace): readonly NestingLevel[] {
-  const gridShapes = divisors(length).map((rows) => ({ rows, columns: length / rows }));
-  const minVolume = Math.min(...gridShapes.map((shape) => communicationVolume(shape, space)));
+function listSequenceLevels(axis: string, length: number, space: SearchSpace): readonly NestingLevel[] {
+  const gridShapes = listDivisors(length).map((rows) => ({ rows, columns: length / rows }));
+  const minVolume = Math.min(...gridShapes.map((shape) => computeCommunicationVolume(shape, space)));
   const efficientShapes = gridShapes.filter(
-    (shape) => communicationVolume(shape, space) <= space.maxRelativeVolume * minVolume,
+    (shape) => computeCommunicationVolume(shape, space) <= space.maxRelativeVolume * minVolume,
   );
   const grids = efficientShapes.flatMap(({ rows, columns }): readonly NestingLevel[] => {
     const grid = { kind: "mesh2d", axis, length, shape: [rows, columns] } as const;
@@ -217,15 +222,15 @@ function sequenceLevels(axis: string, length: number, space: SearchSpace): reado
  * What a rank of a grid sends with the full mask, forward and backward, in chunks of its queries: q, out, dOut and dq along
  * rows, k, v, dk and dv along columns. The closed form of mesh2d's messages, as if all had one width.
  */
-function communicationVolume(
+function computeCommunicationVolume(
   { rows, columns }: { rows: number; columns: number },
-  { queriesPerKvHead, parts }: SearchSpace,
+  { queriesPerKvHead, numKvParts: parts }: SearchSpace,
 ): number {
   return 5 * (columns - 1) + (6 / queriesPerKvHead) * parts * (rows - 1);
 }
 
 /** All divisors, from 1. */
-export function divisors(n: number): readonly number[] {
+export function listDivisors(n: number): readonly number[] {
   return Array.from({ length: n }, (_, i) => i + 1).filter((d) => n % d === 0);
 }
 
@@ -252,13 +257,13 @@ export function createCandidates(job: PlanJob, { candidates = [], mesh }: PlanOp
   });
   const ownCandidates = candidates.map((candidate) => resolveCandidate(job, candidate));
   const allCandidates = [...ownCandidates, ...builtInCandidates];
-  return mesh === undefined ? allCandidates : allCandidates.filter((strategy) => sameMesh(strategy.mesh, mesh));
+  return mesh === undefined ? allCandidates : allCandidates.filter((strategy) => isSameMesh(strategy.mesh, mesh));
 }
 
 function resolveCandidate(job: PlanJob, candidate: Candidate): StrategyCandidate {
   candidateOptions.parse(candidate, "plan: candidate");
   const { backend, name = backend.name, code = "yourBackend", imports = [] } = candidate;
-  const mesh = candidate.mesh ?? defaultMesh(job, backend);
+  const mesh = candidate.mesh ?? createDefaultMesh(job, backend);
   const ranks = Object.values(mesh).reduce((product, length) => product * length, 1);
   if (ranks === job.ranks) return { name, family: name, backend, mesh, code, imports };
   throw new OptionError({
@@ -268,7 +273,7 @@ function resolveCandidate(job: PlanJob, candidate: Candidate): StrategyCandidate
   });
 }
 
-function defaultMesh({ ranks, nodes, gpusPerNode }: PlanJob, backend: AttentionBackend): Coordinate {
+function createDefaultMesh({ ranks, nodes, gpusPerNode }: PlanJob, backend: AttentionBackend): Coordinate {
   if ("meshFor" in backend) return (backend as Strategy).meshFor(ranks);
   const [firstAxis, secondAxis, ...moreAxes] = backend.axes;
   if (firstAxis === undefined && ranks === 1) return { sp: 1 };
@@ -284,6 +289,6 @@ function defaultMesh({ ranks, nodes, gpusPerNode }: PlanJob, backend: AttentionB
 }
 
 /** The order of the axes states which ranks are neighbours: it counts. */
-function sameMesh(a: Coordinate, b: Coordinate): boolean {
+function isSameMesh(a: Coordinate, b: Coordinate): boolean {
   return JSON.stringify(Object.entries(a)) === JSON.stringify(Object.entries(b));
 }

@@ -102,15 +102,19 @@ export function plan(options: PlanOptions): Plan {
   }
   const sortedCandidates = [...sortByCost(estimatedCandidates, ({ estimate: it }) => it)];
   const fittingCandidates = sortedCandidates.filter(({ estimate: { peakBytes } }) => peakBytes <= job.memoryLimit);
-  if (fittingCandidates.length === 0) throw noStrategyError(job, sortedCandidates.map(toPeakMemory), refused);
-  const finalists = new Set(fittingCandidates.slice(0, options.simulate ?? simulationBudget(job, fittingCandidates)));
+  if (fittingCandidates.length === 0) throw createNoStrategyError(job, sortedCandidates.map(toPeakMemory), refused);
+  const finalists = new Set(
+    fittingCandidates.slice(0, options.simulate ?? computeSimulationBudget(job, fittingCandidates)),
+  );
   const simulatedCandidates: SimulatedCandidate[] = [];
   const addFinalist = (): void => {
-    const nextFinalist = fittingCandidates.find((other) => sortedCandidates.includes(other) && !finalists.has(other));
+    const nextFinalist = fittingCandidates.find(
+      (otherCandidate) => sortedCandidates.includes(otherCandidate) && !finalists.has(otherCandidate),
+    );
     if (nextFinalist) finalists.add(nextFinalist);
   };
-  for (const each of finalists) {
-    const { candidate } = each;
+  for (const finalist of finalists) {
+    const { candidate } = finalist;
     options.onProgress?.({ stage: "simulate", done: simulatedCandidates.length, total: finalists.size });
     try {
       const simulatedCandidate = simulateCandidate(job, candidate, options.keepEvents ?? false);
@@ -121,16 +125,16 @@ export function plan(options: PlanOptions): Plan {
       // Of so many ranks only equivalent ones can be simulated: another candidate takes its place.
       if (job.ranks <= maxRecordedRanks) throw error;
       refused.push({ name: candidate.name, mesh: candidate.mesh, error: error as Error });
-      sortedCandidates.splice(sortedCandidates.indexOf(each), 1);
+      sortedCandidates.splice(sortedCandidates.indexOf(finalist), 1);
       addFinalist();
     }
   }
-  if (simulatedCandidates.length === 0) throw noStrategyError(job, [], refused);
+  if (simulatedCandidates.length === 0) throw createNoStrategyError(job, [], refused);
   const rankedCandidates = sortByCost(simulatedCandidates, ({ prediction }) => prediction).toSorted(compareMemoryFit);
   const [best] = rankedCandidates as [SimulatedCandidate, ...SimulatedCandidate[]];
   const unsimulatedCandidates = sortedCandidates.filter((each) => !finalists.has(each));
   if (!best.planned.fits) {
-    throw noStrategyError(
+    throw createNoStrategyError(
       job,
       [...rankedCandidates.map(({ planned }) => planned), ...unsimulatedCandidates.map(toPeakMemory)],
       refused,
@@ -190,7 +194,7 @@ interface SimulatedCandidate {
   readonly prediction: Prediction;
 }
 
-function simulationBudget({ ranks }: PlanJob, fittingCandidates: readonly EstimatedCandidate[]): number {
+function computeSimulationBudget({ ranks }: PlanJob, fittingCandidates: readonly EstimatedCandidate[]): number {
   // Layouts of thousands of shards take some seconds for each candidate, however few the events are.
   if (ranks > maxRecordedRanks) return 1;
   let events = 0;
@@ -212,8 +216,8 @@ function createRankedStrategy(job: PlanJob, candidate: StrategyCandidate, costEs
   const { name, family, backend, mesh } = candidate;
   const strategy = createStrategy(backend, {
     name,
-    meshFor: (ranks) => meshFor(name, mesh, { ranks, planned: job.ranks }),
-    meshError: ({ mesh: { axes } }) => axisOrderError(Object.keys(mesh), axes),
+    meshFor: (ranks) => meshFor(name, mesh, { ranks, plannedRanks: job.ranks }),
+    meshError: ({ mesh: { axes } }) => findAxisOrderError(Object.keys(mesh), axes),
   });
   return {
     name,
@@ -233,11 +237,15 @@ function createRankedStrategy(job: PlanJob, candidate: StrategyCandidate, costEs
   };
 }
 
-function meshFor(where: string, mesh: Coordinate, { ranks, planned }: { ranks: number; planned: number }): Coordinate {
-  if (ranks === planned) return mesh;
+function meshFor(
+  where: string,
+  mesh: Coordinate,
+  { ranks, plannedRanks }: { ranks: number; plannedRanks: number },
+): Coordinate {
+  if (ranks === plannedRanks) return mesh;
   throw new OptionError({
     where,
-    expected: `${planned} ranks, as in the plan`,
+    expected: `${plannedRanks} ranks, as in the plan`,
     received: String(ranks),
     remedy: "plan for this number of ranks, or put the other ranks on a data-parallel axis, dp",
   });
@@ -249,9 +257,9 @@ function compareMemoryFit(a: SimulatedCandidate, b: SimulatedCandidate): number 
 }
 
 /** The plan depends on the order of ranks, too. */
-function axisOrderError(planned: readonly string[], axes: readonly string[]): string | undefined {
-  const backendAxes = axes.filter((axis) => planned.includes(axis));
-  return backendAxes.every((axis, i) => axis === planned[i])
+function findAxisOrderError(plannedAxes: readonly string[], axes: readonly string[]): string | undefined {
+  const backendAxes = axes.filter((axis) => plannedAxes.includes(axis));
+  return backendAxes.every((axis, i) => axis === plannedAxes[i])
     ? undefined
     : `a mesh with its axes in the order ${backendAxes.join(", ")}`;
 }
@@ -283,7 +291,11 @@ function toPeakMemory({ candidate: { name }, estimate: { peakBytes } }: Estimate
   return { name, peakBytes };
 }
 
-function noStrategyError(job: PlanJob, memoryByCandidate: readonly PeakMemory[], refused: Plan["refused"]): Error {
+function createNoStrategyError(
+  job: PlanJob,
+  memoryByCandidate: readonly PeakMemory[],
+  refused: Plan["refused"],
+): Error {
   const [firstRefusal] = refused;
   if (memoryByCandidate.length === 0) {
     const reason = firstRefusal ? `${firstRefusal.name}: ${firstRefusal.error.message}` : "no candidate on this mesh";

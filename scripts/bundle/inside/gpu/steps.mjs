@@ -39,17 +39,17 @@ export function createSteps(root, out, baseEnvironment = process.env) {
 
 function createHostSteps(root) {
   const skip = findProgram("nvidia-smi") === undefined && "nvidia-smi was not found";
-  const doctor = [process.execPath, join(root, "packages/attention/bin/mosaic-doctor.js")];
+  const doctorCommand = [process.execPath, join(root, "packages/attention/bin/mosaic-doctor.js")];
   return [
     { name: "host", about: "nvidia-smi", seconds: 20, command: ["nvidia-smi"], ...(skip && { skip }) },
-    { name: "doctor", about: "mosaic-doctor", seconds: 90, command: doctor },
+    { name: "doctor", about: "mosaic-doctor", seconds: 90, command: doctorCommand },
   ];
 }
 
 function createTestSteps(root) {
-  const vitest = vitestCommand(root);
+  const vitestArgs = vitestCommand(root);
   const excludeOptions = CPU_ONLY_TESTS.flatMap((name) => ["--exclude", `test/${name}.test.ts`]);
-  const demo = ["--device", "cuda", "--ranks", "4", "--dtype", "bfloat16", "--causal", "--backward", "--svg", ""];
+  const demoArgs = ["--device", "cuda", "--ranks", "4", "--dtype", "bfloat16", "--causal", "--backward", "--svg", ""];
   const [cuda, nccl, ring] = ["kernels-cuda", "collectives-nccl", "backend-ring"].map((name) => `packages/${name}`);
   return [
     {
@@ -57,29 +57,29 @@ function createTestSteps(root) {
       about: "tests of kernels-cuda",
       seconds: 180,
       directory: cuda,
-      command: [...vitest, ...excludeOptions],
+      command: [...vitestArgs, ...excludeOptions],
     },
     {
       name: "portable",
       about: "tensor-core tests without Hopper kernels",
       seconds: 60,
       directory: cuda,
-      command: [...vitest, ...SANITIZER_TESTS],
+      command: [...vitestArgs, ...SANITIZER_TESTS],
       env: { MOSAIC_CUDA_FAMILY: "portable" },
     },
-    { name: "collectives", about: "tests of collectives-nccl", seconds: 180, directory: nccl, command: vitest },
+    { name: "collectives", about: "tests of collectives-nccl", seconds: 180, directory: nccl, command: vitestArgs },
     {
       name: "ring",
       about: "ring attention over four processes",
       seconds: 60,
       directory: ring,
-      command: [...vitest, "test/gpu"],
+      command: [...vitestArgs, "test/gpu"],
     },
     {
       name: "demo",
       about: "attention over a genome on four ranks, compared with one device",
       seconds: 60,
-      command: [process.execPath, join(root, "apps/quickstart/dist/main.js"), ...demo],
+      command: [process.execPath, join(root, "apps/quickstart/dist/main.js"), ...demoArgs],
     },
   ];
 }
@@ -99,11 +99,11 @@ function createSanitizerSteps(root) {
 }
 
 function createBenchmarkStep(root, out) {
-  const peer = hasTorch() ? [] : ["--peer", "none"];
+  const peerOptions = hasTorch() ? [] : ["--peer", "none"];
   return {
     name: "benchmarks",
     about: "benchmarks of attention against PyTorch SDPA, and of ring attention",
-    command: [process.execPath, join(root, "benchmarks/dist/gpu.js"), "--out", out, ...peer],
+    command: [process.execPath, join(root, "benchmarks/dist/gpu.js"), "--out", out, ...peerOptions],
     within: (seconds) => ["--share", Math.min(1, seconds / BENCHMARK_SECONDS).toFixed(2)],
   };
 }

@@ -27,14 +27,14 @@ const COMPARED_PACKAGES = ["attention", "core", "runtime", "kernels-cpu", "launc
 );
 
 /** Looks at this host. */
-export async function collectHostInfo(system: System, at: SocketAddress): Promise<HostInfo> {
-  const { env, node, version, read } = system;
+export async function collectHostInfo(system: System, socketAddress: SocketAddress): Promise<HostInfo> {
+  const { env, node, version, readFile } = system;
   const [cpu, ucx] = await Promise.all([system.runProbe("cpu"), system.runProbe("ucx")]);
   const versions = COMPARED_PACKAGES.map((name) => [name, version(name)] as const).filter(([, each]) => each);
-  const device = findInterface(at.address);
-  const mtu = Number(device && read(`/sys/class/net/${device}/mtu`));
+  const device = findInterface(socketAddress.address);
+  const mtu = Number(device && readFile(`/sys/class/net/${device}/mtu`));
   return {
-    ...at,
+    ...socketAddress,
     label: Number(env["GROUP_WORLD_SIZE"] ?? 1) > 1 ? `n${env["GROUP_RANK"]}` : `rank ${env["RANK"]}`,
     hostname: hostname(),
     ranks: Number(env["LOCAL_WORLD_SIZE"] ?? 1),

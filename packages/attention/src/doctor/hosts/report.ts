@@ -1,5 +1,5 @@
 // What hosts found of one another, as findings with remedies and as matrices.
-import { type Finding, note, ok, problem } from "../system.ts";
+import { type Finding, createNote, createOk, createProblem } from "../system.ts";
 import type { Section } from "../diagnose.ts";
 import type { HostInfo } from "./host-info.ts";
 import type { HostsResult, MeasuredLink } from "./run.ts";
@@ -28,13 +28,13 @@ function describeHost({ label, hostname, address, ranks, node, instructionSet, u
   const version = host.packages["@mosaic/attention"] ?? "unknown";
   const rankText = `${ranks} rank${ranks === 1 ? "" : "s"}`;
   const software = `Node ${node}, Mosaic ${version}, ${ucx === undefined ? "no UCX" : `UCX ${ucx}`}, ${instructionSet}`;
-  return ok(`${label}: ${hostname}, ${address}, ${rankText}, ${software}${mtu}`);
+  return createOk(`${label}: ${hostname}, ${address}, ${rankText}, ${software}${mtu}`);
 }
 
 interface ComparedProperty {
   readonly description: string;
   readonly remedy: string;
-  readonly createFinding: typeof note;
+  readonly createFinding: typeof createNote;
   valueOf(host: HostInfo): string | undefined;
 }
 
@@ -44,7 +44,7 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
     (name): ComparedProperty => ({
       ...{
         description: name,
-        createFinding: problem,
+        createFinding: createProblem,
         remedy: "install the same version on all hosts: npm ci with one package-lock.json",
       },
       valueOf: (host) => host.packages[name],
@@ -52,20 +52,24 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
   );
   const comparedProperties: readonly ComparedProperty[] = [
     {
-      ...{ description: "Node's major version", createFinding: problem, remedy: "install the same Node on all hosts" },
+      ...{
+        description: "Node's major version",
+        createFinding: createProblem,
+        remedy: "install the same Node on all hosts",
+      },
       valueOf: ({ node }) => node.split(".")[0],
     },
     ...packages,
     {
       ...{
         description: "UCX",
-        createFinding: note,
+        createFinding: createNote,
         remedy: "install the same UCX on all hosts that have CPU ranks: apt-get install libucx0",
       },
       valueOf: ({ ucx }) => ucx,
     },
     {
-      ...{ description: "CPU kernel instruction set", createFinding: problem },
+      ...{ description: "CPU kernel instruction set", createFinding: createProblem },
       remedy:
         "set MOSAIC_ISA on all hosts to an instruction set that every host supports; init rejects a mismatch, because results would be rounded differently",
       valueOf: ({ instructionSet }) => instructionSet,
@@ -78,7 +82,7 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
       : [createFinding(`${description} mismatch: ${formatGroups(labelsByValue)}`, remedy)];
   });
   if (differences.length > 0 || hosts.length < 2) return differences;
-  return [ok("Node, Mosaic, UCX and instruction sets match")];
+  return [createOk("Node, Mosaic, UCX and instruction sets match")];
 }
 
 /** Labels by value. */
@@ -97,25 +101,29 @@ function checkNames({ hosts, measured }: HostsResult): readonly Finding[] {
   const duplicateHostnames = [...groupBy(hosts, ({ hostname }) => hostname)].filter(([, labels]) => labels.length > 1);
   if (duplicateHostnames.length > 0) {
     return duplicateHostnames.map(([name, labels]) =>
-      note(
+      createNote(
         `${labels.join(", ")} have the same hostname, ${name}`,
         "give each host a unique hostname: hostnamectl hostname NAME",
       ),
     );
   }
-  const findings = hosts.flatMap((host, to) => {
-    const failingLabels = measured.flatMap(({ names }, from) => {
-      const resolution = names[to]!;
-      if (from === to || (typeof resolution !== "string" && resolution.includes(host.address))) return [];
-      return [`${hosts[from]!.label} (${typeof resolution === "string" ? resolution : resolution.join(", ")})`];
+  const findings = hosts.flatMap((host, targetIndex) => {
+    const failingLabels = measured.flatMap(({ names }, sourceIndex) => {
+      const resolution = names[targetIndex]!;
+      if (sourceIndex === targetIndex || (typeof resolution !== "string" && resolution.includes(host.address)))
+        return [];
+      return [`${hosts[sourceIndex]!.label} (${typeof resolution === "string" ? resolution : resolution.join(", ")})`];
     });
     if (failingLabels.length === 0) return [];
     const text = `${host.hostname} does not resolve to ${host.address} of ${host.label} on ${failingLabels.join(", ")}`;
     return [
-      note(text, `pass the endpoint as an IP address, or add "${host.address} ${host.hostname}" to DNS or /etc/hosts`),
+      createNote(
+        text,
+        `pass the endpoint as an IP address, or add "${host.address} ${host.hostname}" to DNS or /etc/hosts`,
+      ),
     ];
   });
-  return findings.length > 0 ? findings : [ok("all hostnames resolve to the addresses of their hosts")];
+  return findings.length > 0 ? findings : [createOk("all hostnames resolve to the addresses of their hosts")];
 }
 
 /** Against the first host, or against the first that reached both. */
@@ -125,80 +133,89 @@ function checkClocks({ hosts, measured }: HostsResult): readonly Finding[] {
     if (!link) return [];
     const { wallClock, error } = link.clock;
     const minOffsetMs = Math.abs(wallClock) - error;
-    const text = `clock offset of ${label} from ${hosts[0]!.label}: ${formatSigned(wallClock)} ms ± ${error.toFixed(1)} ms`;
+    const text = `clock offset of ${label} from ${hosts[0]!.label}: ${formatSignedNumber(wallClock)} ms ± ${error.toFixed(1)} ms`;
     const remedy = `synchronize it: systemctl enable --now chronyd (or systemd-timesyncd) on ${label} and ${hosts[0]!.label}`;
-    if (minOffsetMs < NOTE_CLOCK_OFFSET_MS) return [ok(text)];
-    return [minOffsetMs < PROBLEM_CLOCK_OFFSET_MS ? note(text, remedy) : problem(text, remedy)];
+    if (minOffsetMs < NOTE_CLOCK_OFFSET_MS) return [createOk(text)];
+    return [minOffsetMs < PROBLEM_CLOCK_OFFSET_MS ? createNote(text, remedy) : createProblem(text, remedy)];
   });
   return findings;
 }
 
-const formatSigned = (value: number): string => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
+const formatSignedNumber = (value: number): string => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
 
 function checkMtu(hosts: readonly HostInfo[]): readonly Finding[] {
   const hostsWithMtu = hosts.filter(({ mtu, interface: name }) => mtu !== undefined && name !== "lo");
   if (hostsWithMtu.length < 2) return [];
   const labelsByValue = groupBy(hostsWithMtu, ({ mtu }) => String(mtu));
-  if (labelsByValue.size === 1) return [ok(`${hostsWithMtu[0]!.mtu} on all hosts`)];
+  if (labelsByValue.size === 1) return [createOk(`${hostsWithMtu[0]!.mtu} on all hosts`)];
   const maxMtu = Math.max(...hostsWithMtu.map(({ mtu }) => mtu!));
   const lowMtuHosts = hostsWithMtu.filter(({ mtu }) => mtu! < maxMtu);
   const remedy = lowMtuHosts
     .map((host) => `on ${host.label}: ip link set dev ${host.interface} mtu ${maxMtu}`)
     .join("; ");
   return [
-    problem(
+    createProblem(
       `mismatch: ${formatGroups(labelsByValue)}`,
       `${remedy}, if the switches support this MTU; otherwise set the smallest MTU on all hosts`,
     ),
   ];
 }
 
-type HostPair<T> = { readonly from: HostInfo; readonly to: HostInfo; readonly value: T };
+type HostPair<T> = { readonly source: HostInfo; readonly destination: HostInfo; readonly value: T };
 
 function listPairs<T>(
   { hosts }: HostsResult,
-  getValue: (from: number, to: number) => T | null | undefined,
+  getValue: (sourceIndex: number, targetIndex: number) => T | null | undefined,
 ): HostPair<T>[] {
-  return hosts.flatMap((from, i) =>
-    hosts.flatMap((to, j) => {
+  return hosts.flatMap((source, i) =>
+    hosts.flatMap((destination, j) => {
       const value = i === j ? null : getValue(i, j);
-      return value === null || value === undefined ? [] : [{ from, to, value }];
+      return value === null || value === undefined ? [] : [{ source, destination, value }];
     }),
   );
 }
 
 function checkSockets(result: HostsResult): readonly Finding[] {
-  const socketPairs = listPairs(result, (from, to) => result.measured[from]!.sockets[to]);
+  const socketPairs = listPairs(
+    result,
+    (sourceIndex, targetIndex) => result.measured[sourceIndex]!.sockets[targetIndex],
+  );
   const failedPairs = socketPairs.filter((pair): pair is HostPair<SocketFailure> => "phase" in pair.value);
   const linkPairs = socketPairs.filter((pair): pair is HostPair<SocketLink> => !("phase" in pair.value));
-  const matrices = formatMatrices(result, (from, to) => toLink(result.measured[from]!.sockets[to]));
+  const matrices = formatMatrices(result, (sourceIndex, targetIndex) =>
+    toLink(result.measured[sourceIndex]!.sockets[targetIndex]),
+  );
   return [
-    ...(linkPairs.length > 0 ? [ok(matrices)] : []),
+    ...(linkPairs.length > 0 ? [createOk(matrices)] : []),
     ...failedPairs.map(describeFailure),
     ...findSlowLinks(linkPairs),
   ];
 }
 
-function describeFailure({ from, to, value: { phase, reason } }: HostPair<SocketFailure>): Finding {
+function describeFailure({
+  source: from,
+  destination: to,
+  value: { phase, reason },
+}: HostPair<SocketFailure>): Finding {
   const pairText = `${from.label} → ${to.label}`;
   if (phase === "transfer") {
-    return problem(
+    return createProblem(
       `${pairText}: small messages arrive, large ones do not (${reason}): packets of the MTU size are dropped along the path`,
       `lower the MTU of ${from.interface ?? "the interface"} on ${from.label} to the MTU of the network, or allow ICMP "fragmentation needed" messages`,
     );
   }
-  const target = `${to.address}:${to.port}`;
+  const targetEndpoint = `${to.address}:${to.port}`;
   if (phase === "ping")
-    return problem(
-      `${pairText}: connected to ${target}, but no data arrives (${reason})`,
+    return createProblem(
+      `${pairText}: connected to ${targetEndpoint}, but no data arrives (${reason})`,
       "check for a proxy or firewall",
     );
   const cause =
     reason === "ECONNREFUSED"
       ? "connection refused by a firewall"
       : `no response (${reason}): a firewall drops packets, or there is no route to the host`;
-  return problem(
-    `${pairText}: blocked: TCP to ${target}: ${cause}`,
+  return createProblem(
+    `${pairText}: blocked: TCP to ${targetEndpoint}: ${cause}`,
     `on ${to.label}, open TCP ports to the hosts of the job: either all ports, or one range such as 30000-30999, set with mosaic-doctor --ports, ucx({ ports }) and UCX_TCP_PORT_RANGE`,
   );
 }
@@ -208,14 +225,14 @@ function findSlowLinks(links: readonly HostPair<MeasuredLink>[]): readonly Findi
   if (links.length < 3) return [];
   const bandwidth = median(links.map(({ value }) => value.bandwidth));
   const latency = median(links.map(({ value }) => value.latency));
-  return links.flatMap(({ from, to, value }) => {
+  return links.flatMap(({ source: from, destination: to, value }) => {
     const pairText = `${from.label} → ${to.label}`;
     const hasLowBandwidth = value.bandwidth < bandwidth / 2;
     const hasHighLatency = value.latency > 3 * latency && value.latency > 100e-6;
     return [
       ...(hasLowBandwidth
         ? [
-            note(
+            createNote(
               `${pairText}: ${formatRate(value.bandwidth)} MB/s, the median of all pairs is ${formatRate(bandwidth)}`,
               `run ethtool ${from.interface ?? "IFACE"} and ethtool ${to.interface ?? "IFACE"} on the two hosts: compare speed, duplex and errors; check for other traffic on both interfaces`,
             ),
@@ -223,7 +240,7 @@ function findSlowLinks(links: readonly HostPair<MeasuredLink>[]): readonly Findi
         : []),
       ...(hasHighLatency
         ? [
-            note(
+            createNote(
               `${pairText}: latency ${formatMicroseconds(value.latency)} µs, the median of all pairs is ${formatMicroseconds(latency)}`,
               "check the route (traceroute), power saving and load",
             ),
@@ -235,33 +252,34 @@ function findSlowLinks(links: readonly HostPair<MeasuredLink>[]): readonly Findi
 
 function checkUcx(result: HostsResult): readonly Finding[] {
   const { hosts, measured } = result;
-  const ucxLink = (from: number, to: number): MeasuredLink | null => {
-    const { ucx } = measured[from]!;
-    return typeof ucx === "string" ? null : ucx[to]!;
+  const getUcxLink = (sourceIndex: number, targetIndex: number): MeasuredLink | null => {
+    const { ucx } = measured[sourceIndex]!;
+    return typeof ucx === "string" ? null : ucx[targetIndex]!;
   };
   const labelsByReason = new Map<string, string[]>();
   for (const [i, { ucx }] of measured.entries()) {
     if (typeof ucx === "string") labelsByReason.set(ucx, [...(labelsByReason.get(ucx) ?? []), hosts[i]!.label]);
   }
   const findings = [...labelsByReason].map(([reason, labels]) => {
-    if (/^not measured/.test(reason)) return note(reason);
+    if (/^not measured/.test(reason)) return createNote(reason);
     if (/^not installed/.test(reason))
-      return note(reason, "run apt-get install libucx0 on these hosts: CPU ranks require UCX between hosts");
-    return problem(
+      return createNote(reason, "run apt-get install libucx0 on these hosts: CPU ranks require UCX between hosts");
+    return createProblem(
       `${labels.join(", ")}: ${reason}`,
       "set UCX_NET_DEVICES to the interface between the hosts, or pass ucx({ network })",
     );
   });
-  const links = listPairs(result, ucxLink);
+  const links = listPairs(result, getUcxLink);
   if (links.length === 0) return findings;
-  const slowerPairs = links.filter(({ from, to, value }) => {
-    const sockets = toLink(measured[hosts.indexOf(from)]!.sockets[hosts.indexOf(to)]);
-    return sockets && value.bandwidth < 0.5 * sockets.bandwidth;
+  const slowerPairs = links.filter(({ source: from, destination: to, value }) => {
+    const socketLink = toLink(measured[hosts.indexOf(from)]!.sockets[hosts.indexOf(to)]);
+    return socketLink && value.bandwidth < 0.5 * socketLink.bandwidth;
   });
-  const pairs = slowerPairs.map(({ from, to }) => `${from.label} → ${to.label}`).join(", ");
+  const pairs = slowerPairs.map(({ source: from, destination: to }) => `${from.label} → ${to.label}`).join(", ");
   const remedy = "check UCX_TLS and UCX_NET_DEVICES: UCX_LOG_LEVEL=info prints what UCX selects";
-  const slowFindings = slowerPairs.length > 0 ? [note(`less than half the socket bandwidth: ${pairs}`, remedy)] : [];
-  return [ok(formatMatrices(result, ucxLink)), ...findings, ...slowFindings, ...findSlowLinks(links)];
+  const slowFindings =
+    slowerPairs.length > 0 ? [createNote(`less than half the socket bandwidth: ${pairs}`, remedy)] : [];
+  return [createOk(formatMatrices(result, getUcxLink)), ...findings, ...slowFindings, ...findSlowLinks(links)];
 }
 
 function toLink(value: SocketLink | SocketFailure | null | undefined): SocketLink | null {
@@ -269,15 +287,18 @@ function toLink(value: SocketLink | SocketFailure | null | undefined): SocketLin
 }
 
 /** Bandwidth and latency from each host, a row, to each other one, a column. */
-function formatMatrices({ hosts }: HostsResult, getLink: (from: number, to: number) => MeasuredLink | null): string {
+function formatMatrices(
+  { hosts }: HostsResult,
+  getLink: (sourceIndex: number, targetIndex: number) => MeasuredLink | null,
+): string {
   const formatMatrix = (title: string, format: (link: MeasuredLink) => string): string[] => {
     const rows = [
       [title, ...hosts.map(({ label }) => `to ${label}`)],
-      ...hosts.map(({ label }, from) => [
+      ...hosts.map(({ label }, sourceIndex) => [
         `from ${label}`,
-        ...hosts.map((_, to) => {
-          const link = from === to ? null : getLink(from, to);
-          return from === to ? "–" : link === null ? "✗" : format(link);
+        ...hosts.map((_, targetIndex) => {
+          const link = sourceIndex === targetIndex ? null : getLink(sourceIndex, targetIndex);
+          return sourceIndex === targetIndex ? "–" : link === null ? "✗" : format(link);
         }),
       ]),
     ];

@@ -5,7 +5,7 @@ import type { Store } from "@mosaic/launcher";
 import { formatFailure, type ProbeResult, runProbeProcess, type System } from "../system.ts";
 import { collectHostInfo, type HostInfo, resolveNames } from "./host-info.ts";
 import { roundRobinPairs } from "./round-robin.ts";
-import { listen, measureSocket, type SocketFailure, type SocketLink } from "./sockets.ts";
+import { startServer, measureSocket, type SocketFailure, type SocketLink } from "./sockets.ts";
 
 /** Latency in seconds and bandwidth in bytes per second, one way. */
 export interface MeasuredLink {
@@ -37,7 +37,7 @@ export interface HostsOptions {
 const EXCHANGE_TIMEOUT_MS = 180_000;
 
 /** The host's place among those that measure, and their number; undefined for ranks that leave it to the first rank of their host. */
-function hostPosition({ env }: System): { readonly index: number; readonly count: number } | undefined {
+function getHostPosition({ env }: System): { readonly index: number; readonly count: number } | undefined {
   const nodes = Number(env["GROUP_WORLD_SIZE"] ?? 1);
   if (nodes === 1) return { index: Number(env["RANK"]), count: Number(env["WORLD_SIZE"]) };
   return Number(env["LOCAL_RANK"]) === 0 ? { index: Number(env["GROUP_RANK"]), count: nodes } : undefined;
@@ -49,14 +49,14 @@ function hostPosition({ env }: System): { readonly index: number; readonly count
  * @throws StoreError where the store of the job cannot be reached, or a host does not come.
  */
 export async function measureHosts(system: System, options: HostsOptions = {}): Promise<HostsResult | undefined> {
-  const position = hostPosition(system);
+  const position = getHostPosition(system);
   if (position === undefined) return undefined;
   const { connectStore } = await import("@mosaic/launcher");
   await using store = await connectStore();
   const exchange = new StoreExchange(store, position);
   const nonce = randomBytes(32).toString("hex");
   const address = system.env["MOSAIC_NODE_ADDR"] || "127.0.0.1";
-  const server = await listen(address, nonce, options.ports);
+  const server = await startServer(address, nonce, options.ports);
   try {
     const { port } = server.address() as AddressInfo;
     const hosts = await exchange.allGather("facts", await collectHostInfo(system, { address, port, nonce }));
@@ -130,6 +130,6 @@ async function measureUcx(
   if (hosts.length < 2) return "not measured on one rank";
   const minBandwidth = Math.min(...socketLinks.map((link) => (link as SocketLink).bandwidth));
   const args = [exchange.index, hosts.length, Math.round(minBandwidth), ports?.join("-") ?? ""].map(String);
-  const answer: ProbeResult<readonly (MeasuredLink | null)[]> = await runProbeProcess(["ucxLinks", ...args]);
-  return "value" in answer ? answer.value : formatFailure(answer.error).filter(Boolean).join("; ");
+  const probeResult: ProbeResult<readonly (MeasuredLink | null)[]> = await runProbeProcess(["ucxLinks", ...args]);
+  return "value" in probeResult ? probeResult.value : formatFailure(probeResult.error).filter(Boolean).join("; ");
 }

@@ -43,10 +43,10 @@ export interface SocketFailure {
 }
 
 /** Answers the measurements of other hosts until it is closed. @throws the system's error where no port of the range is free. */
-export async function listen(address: string, nonce: string, ports?: readonly [number, number]): Promise<Server> {
+export async function startServer(address: string, nonce: string, ports?: readonly [number, number]): Promise<Server> {
   const server = createServer((socket) => serveConnection(socket, nonce));
-  const [first, last] = ports ?? [0, 0];
-  for (let port = first; ; port++) {
+  const [firstPort, lastPort] = ports ?? [0, 0];
+  for (let port = firstPort; ; port++) {
     try {
       await new Promise<void>((resolve, reject) => {
         server.once("error", reject);
@@ -54,7 +54,7 @@ export async function listen(address: string, nonce: string, ports?: readonly [n
       });
       return server;
     } catch (error) {
-      if (port >= last || (error as NodeJS.ErrnoException).code !== "EADDRINUSE") throw error;
+      if (port >= lastPort || (error as NodeJS.ErrnoException).code !== "EADDRINUSE") throw error;
     }
   }
 }
@@ -62,49 +62,49 @@ export async function listen(address: string, nonce: string, ports?: readonly [n
 /** The first bytes are the nonce and the number of bytes that follow; 0: pings. */
 function serveConnection(socket: Socket, nonce: string): void {
   const header = Buffer.alloc(nonce.length + 8);
-  let [read, expected, received] = [0, -1, 0];
+  let [headerBytesRead, expectedPayloadBytes, payloadBytesReceived] = [0, -1, 0];
   socket.setNoDelay(true);
   socket.setTimeout(2 * STALL_TIMEOUT_MS, () => socket.destroy());
   socket.on("error", () => socket.destroy());
   socket.on("data", (data: Buffer) => {
-    const headerBytes = data.copy(header, read);
-    read += headerBytes;
-    if (read < header.length) return;
-    if (expected < 0) {
+    const headerBytes = data.copy(header, headerBytesRead);
+    headerBytesRead += headerBytes;
+    if (headerBytesRead < header.length) return;
+    if (expectedPayloadBytes < 0) {
       if (!timingSafeEqual(header.subarray(0, nonce.length), Buffer.from(nonce))) {
         socket.destroy();
         return;
       }
-      expected = header.readDoubleLE(nonce.length);
+      expectedPayloadBytes = header.readDoubleLE(nonce.length);
     }
     const payloadBytes = data.length - headerBytes;
-    if (expected === 0) {
-      for (let ping = 0; ping < payloadBytes; ping++) socket.write(pong());
+    if (expectedPayloadBytes === 0) {
+      for (let pingIndex = 0; pingIndex < payloadBytes; pingIndex++) socket.write(createPong());
       return;
     }
-    received += payloadBytes;
-    if (received >= expected) socket.end(Buffer.alloc(1));
+    payloadBytesReceived += payloadBytes;
+    if (payloadBytesReceived >= expectedPayloadBytes) socket.end(Buffer.alloc(1));
   });
 }
 
-function pong(): Buffer {
-  const answer = Buffer.alloc(PONG_BYTES);
-  answer.writeBigInt64LE(process.hrtime.bigint());
-  answer.writeDoubleLE(Date.now(), 8);
-  return answer;
+function createPong(): Buffer {
+  const pongMessage = Buffer.alloc(PONG_BYTES);
+  pongMessage.writeBigInt64LE(process.hrtime.bigint());
+  pongMessage.writeDoubleLE(Date.now(), 8);
+  return pongMessage;
 }
 
 /** Measures towards a host that listens; nothing else should run on either meanwhile. */
-export async function measureSocket(to: SocketAddress): Promise<SocketLink | SocketFailure> {
+export async function measureSocket(target: SocketAddress): Promise<SocketLink | SocketFailure> {
   let phase: SocketFailure["phase"] = "connect";
   try {
-    using pings = await ProbeClient.open(to, 0);
+    using pingClient = await ProbeClient.open(target, 0);
     phase = "ping";
-    const { latency, clock } = await ping(pings);
+    const { latency, clock } = await measurePings(pingClient);
     phase = "transfer";
-    const trialSeconds = await transfer(to, TRIAL_BYTES);
+    const trialSeconds = await timeTransfer(target, TRIAL_BYTES);
     const bytes = Math.round(Math.min(MAX_TRANSFER_BYTES, (TRIAL_BYTES / trialSeconds) * TARGET_TRANSFER_SECONDS));
-    const bandwidth = bytes > TRIAL_BYTES ? bytes / (await transfer(to, bytes)) : TRIAL_BYTES / trialSeconds;
+    const bandwidth = bytes > TRIAL_BYTES ? bytes / (await timeTransfer(target, bytes)) : TRIAL_BYTES / trialSeconds;
     return { latency, bandwidth, clock };
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
@@ -112,7 +112,7 @@ export async function measureSocket(to: SocketAddress): Promise<SocketLink | Soc
   }
 }
 
-async function ping(client: ProbeClient): Promise<Pick<SocketLink, "latency" | "clock">> {
+async function measurePings(client: ProbeClient): Promise<Pick<SocketLink, "latency" | "clock">> {
   const samples: { readonly milliseconds: number; readonly wallClock: number }[] = [];
   for (let i = 0; i < PING_COUNT; i++) {
     const [sentTime, sentDate] = [performance.now(), Date.now()];
@@ -130,14 +130,14 @@ async function ping(client: ProbeClient): Promise<Pick<SocketLink, "latency" | "
 }
 
 /** Seconds until a host has received so many bytes. */
-async function transfer(to: SocketAddress, bytes: number): Promise<number> {
-  using client = await ProbeClient.open(to, bytes);
-  const begin = performance.now();
+async function timeTransfer(target: SocketAddress, bytes: number): Promise<number> {
+  using client = await ProbeClient.open(target, bytes);
+  const startTime = performance.now();
   for (let remainingBytes = bytes; remainingBytes > 0; remainingBytes -= payloadChunk.length) {
     await client.write(remainingBytes < payloadChunk.length ? payloadChunk.subarray(0, remainingBytes) : payloadChunk);
   }
   await client.read(1);
-  return (performance.now() - begin) / 1000;
+  return (performance.now() - startTime) / 1000;
 }
 
 /** A connection of which every step has a deadline. */
@@ -145,19 +145,19 @@ class ProbeClient implements Disposable {
   readonly socket: Socket;
   #receivedBytes: Buffer = Buffer.alloc(0);
   #failure: Error | undefined;
-  #wake = (): void => {};
+  #wakeReader = (): void => {};
 
   private constructor(socket: Socket) {
     this.socket = socket.setNoDelay(true);
     const fail = (error: Error): void => {
       this.#failure ??= error;
-      this.#wake();
+      this.#wakeReader();
     };
     socket.on("error", fail).on("close", () => fail(new Error("the connection was closed")));
-    socket.on("drain", () => this.#wake());
+    socket.on("drain", () => this.#wakeReader());
     socket.on("data", (data: Buffer) => {
       this.#receivedBytes = Buffer.concat([this.#receivedBytes, data]);
-      this.#wake();
+      this.#wakeReader();
     });
   }
 
@@ -167,7 +167,7 @@ class ProbeClient implements Disposable {
     let isConnected = false;
     socket.once("connect", () => {
       isConnected = true;
-      client.#wake();
+      client.#wakeReader();
     });
     try {
       await client.#waitUntil(() => isConnected, CONNECT_TIMEOUT_MS);
@@ -201,7 +201,7 @@ class ProbeClient implements Disposable {
       if (remainingMs <= 0) throw new Error(`timed out after ${milliseconds / 1000} s`);
       await new Promise<void>((resolve) => {
         const timer = setTimeout(resolve, remainingMs);
-        this.#wake = () => {
+        this.#wakeReader = () => {
           clearTimeout(timer);
           resolve();
         };
