@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import { chmodSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import { type ProcessOutcome, program, testDir } from "./harness.ts";
+import { type ProcessOutcome, testDir } from "./harness.ts";
 import { type Env, job, listExitCodes, scriptArgs, waitForOutcomes } from "./nodes.ts";
 
 describe("launchers that disagree end within a second", () => {
