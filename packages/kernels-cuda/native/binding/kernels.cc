@@ -253,11 +253,11 @@ int32_t selectOutputsPerLane(const ReduceParameters& p) {
   const bool areOutputsAdjacent =
       keptAxis >= 0 && x.stride[keptAxis] == 1 && p.kept.extent.length[keptAxis] >= kMinOutputsOfLanes;
   if (!areOutputsAdjacent || (innerAxis >= 0 && inner.stride[innerAxis] == 1)) return 0;
-  const auto isWhole = [](int64_t stride) { return stride % kVectorLength == 0; };
+  const auto isVectorStride = [](int64_t stride) { return stride % kVectorLength == 0; };
   const bool areVectors = p.kept.extent.length[keptAxis] % kVectorLength == 0 &&
                           reinterpret_cast<uintptr_t>(x.data) % (kVectorLength * dtypeBytes(x.dtype)) == 0 &&
-                          std::all_of(x.stride, x.stride + keptAxis, isWhole) &&
-                          std::all_of(std::begin(inner.stride), std::end(inner.stride), isWhole);
+                          std::all_of(x.stride, x.stride + keptAxis, isVectorStride) &&
+                          std::all_of(std::begin(inner.stride), std::end(inner.stride), isVectorStride);
   return areVectors ? kVectorLength : 1;
 }
 
@@ -283,23 +283,23 @@ void launchReduce(Device& device, const ReduceParameters& p, int64_t splits) {
 /// Of partial results [splits, outputs] to the outputs, which `kept` walks over.
 ReduceParameters reducePartial(const ReduceParameters& p, float* partial, int64_t splits) {
   const int64_t outputs = p.kept.extent.count;
-  ReduceParameters second = p;
-  Operand& from = second.kept.operand[1];
-  from.data = partial;
-  from.dtype = DType::Float32;
+  ReduceParameters finalReduction = p;
+  Operand& results = finalReduction.kept.operand[1];
+  results.data = partial;
+  results.dtype = DType::Float32;
   int64_t stride = 1;
   for (int axis = p.kept.extent.rank - 1; axis >= 0; axis--) {
-    from.stride[axis] = stride;
+    results.stride[axis] = stride;
     stride *= p.kept.extent.length[axis];
   }
-  second.inner = {};
-  second.inner.extent = {1, splits, {splits}};
-  second.inner.operand[0] = {partial, DType::Float32, {outputs}};
-  second.partial = nullptr;
-  second.splitLength = splits;
-  second.inner.isVectorized = outputs == 1 && splits % kVectorLength == 0;
-  second.outputsPerLane = selectOutputsPerLane(second);
-  return second;
+  finalReduction.inner = {};
+  finalReduction.inner.extent = {1, splits, {splits}};
+  finalReduction.inner.operand[0] = {partial, DType::Float32, {outputs}};
+  finalReduction.partial = nullptr;
+  finalReduction.splitLength = splits;
+  finalReduction.inner.isVectorized = outputs == 1 && splits % kVectorLength == 0;
+  finalReduction.outputsPerLane = selectOutputsPerLane(finalReduction);
+  return finalReduction;
 }
 
 /// Loops over the axes of x that stay, and over those that go.
