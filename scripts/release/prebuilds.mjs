@@ -92,7 +92,7 @@ if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const unknownNames = names.filter((name) => !addonNames.includes(name));
   if (unknownNames.length > 0)
     throw new Error(
-      `prebuilds: expected platforms or packages (${addonNames.join(", ")}), received ${unknownNames.join(", ")}`,
+      `prebuilds: expected platforms (${Object.keys(PLATFORMS).join(", ")}) or packages (${addonNames.join(", ")}), received ${unknownNames.join(", ")}`,
     );
   const faults = buildAll(platforms.length > 0 ? platforms : Object.keys(PLATFORMS), names);
   for (const fault of faults) console.error(fault);

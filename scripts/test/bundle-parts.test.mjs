@@ -186,7 +186,7 @@ describe("mosaic gpu", () => {
   test("rejects unknown arguments", () => {
     expect(runGpuScript(["--only", "nothing"])).toMatchObject({
       status: 2,
-      stderr: expect.stringContaining('unknown step "nothing"'),
+      stderr: expect.stringContaining('received "nothing"'),
     });
     expect(runGpuScript(["--budget", "soon"])).toMatchObject({
       status: 2,

@@ -33,10 +33,10 @@ export class Exchange {
       size,
       ranges: (sender, receiver) => {
         const queries = this.queries(sender);
-        const length = queries.rowsFrom(receiver);
+        const length = queries.numRowsFrom(receiver);
         if (length === 0) return [];
         const earlierOwners = queries.owners(0, queries.count).filter((owner) => owner < receiver);
-        return [{ start: earlierOwners.reduce((rows, owner) => rows + queries.rowsFrom(owner), 0), length }];
+        return [{ start: earlierOwners.reduce((rows, owner) => rows + queries.numRowsFrom(owner), 0), length }];
       },
     };
   }
@@ -68,9 +68,10 @@ export class Exchange {
 
   /** Whether the queries of a rank go to the keys of another. */
   #isExchanged(rank: number, owner: number): boolean {
-    const numKeys = this.#plan.required(rank, 0).rowsFrom(owner);
+    const numKeys = this.#plan.required(rank, 0).numRowsFrom(owner);
     return (
-      numKeys > 0 && this.#plan.requiredQueries(owner).rowsFrom(rank) * this.#bytes.queries < numKeys * this.#bytes.keys
+      numKeys > 0 &&
+      this.#plan.requiredQueries(owner).numRowsFrom(rank) * this.#bytes.queries < numKeys * this.#bytes.keys
     );
   }
 }

@@ -80,7 +80,7 @@ export class HostCuts {
   /** Rows that a rank requires of others on its host. */
   #ownHostRows(rank: number): number {
     const required = this.#rows.required(rank);
-    return this.#orders.members(rank).reduce((rows, owner) => rows + required.rowsFrom(owner), 0);
+    return this.#orders.members(rank).reduce((rows, owner) => rows + required.numRowsFrom(owner), 0);
   }
 
   /** Each rank has a part of what it requires of its own host first; the rest is cut for all of them together. */

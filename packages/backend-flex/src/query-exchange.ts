@@ -149,7 +149,7 @@ export class QueryExchange implements Disposable {
   #countReturnedRows(): number {
     const { rank, size } = this.#pass.group;
     let rows = 0;
-    for (let owner = 0; owner < size; owner++) rows += this.#exchange.queries(owner).rowsFrom(rank);
+    for (let owner = 0; owner < size; owner++) rows += this.#exchange.queries(owner).numRowsFrom(rank);
     return rows;
   }
 

@@ -317,7 +317,7 @@ export class RequiredRows {
   }
 
   /** Rows from one owner. */
-  rowsFrom(owner: number): number {
+  numRowsFrom(owner: number): number {
     const position = this.#order.orderIndex(owner);
     return this.#rowsBefore[position + 1]! - this.#rowsBefore[position]!;
   }

@@ -123,10 +123,12 @@ function checkEnvironment(where: string, env: unknown): void {
 function localLauncher(env: EnvironmentVariables): LauncherVariables | undefined {
   const launcher = findLauncher(env);
   if (launcher !== torchrun || env["LOCAL_RANK"] || env["LOCAL_WORLD_SIZE"]) return launcher;
-  const nativeLauncher = findLauncher({ ...env, RANK: "", WORLD_SIZE: "" });
+  const nonTorchrunLauncher = findLauncher({ ...env, RANK: "", WORLD_SIZE: "" });
   const hasSameRank =
-    nativeLauncher && env[nativeLauncher.rank] === env["RANK"] && env[nativeLauncher.worldSize] === env["WORLD_SIZE"];
-  return hasSameRank ? nativeLauncher : launcher;
+    nonTorchrunLauncher &&
+    env[nonTorchrunLauncher.rank] === env["RANK"] &&
+    env[nonTorchrunLauncher.worldSize] === env["WORLD_SIZE"];
+  return hasSameRank ? nonTorchrunLauncher : launcher;
 }
 
 function findLauncher(env: EnvironmentVariables): LauncherVariables | undefined {

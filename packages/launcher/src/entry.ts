@@ -35,7 +35,7 @@ const STRIPPABLE_EXTENSIONS = [".ts", ".mts", ".cts"];
 const TSX_EXTENSIONS = [".tsx", ".jsx"];
 
 /** The script that every Node rank loads before anything of the user's. It lies beside this module in dist/. */
-const PRELOAD = fileURLToPath(new URL("./preload.cjs", import.meta.url));
+const PRELOAD_PATH = fileURLToPath(new URL("./preload.cjs", import.meta.url));
 
 /** The command that runs a script under this Node. Throws UsageError when the script is missing or of another kind. */
 export function nodeCommand(options: EntryOptions, node: TypeScriptSupport = currentNode): Command {
@@ -43,7 +43,7 @@ export function nodeCommand(options: EntryOptions, node: TypeScriptSupport = cur
   requireFile(path, options.entry);
   const imports = options.imports.flatMap((module) => ["--import", module]);
   const loaderArgs = loaderArguments(path, options, node);
-  const launcherArgs = ["--enable-source-maps", "--require", PRELOAD];
+  const launcherArgs = ["--enable-source-maps", "--require", PRELOAD_PATH];
   return {
     program: process.execPath,
     args: [...launcherArgs, ...loaderArgs, ...imports, ...options.nodeArgs, path, ...options.args],

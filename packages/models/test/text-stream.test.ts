@@ -48,7 +48,7 @@ test("text before a stop string is returned, the string and what follows is not"
 
 test("what may become a stop string is held back until it is not", () => {
   expect(streamPieces("ab stop", ["abc"]).texts).toEqual(["", "", "ab ", "s", "t", "o", "p"]);
-  expect(streamPieces("xab", ["abc"])).toMatchObject({ rest: "ab", isStopped: false });
+  expect(streamPieces("xab", ["abc"])).toMatchObject({ remainingText: "ab", isStopped: false });
 });
 
 test("the first of several stop strings ends the text", () => {

@@ -48,7 +48,7 @@ async function main() {
     console.error(
       unknownName === undefined
         ? "--budget: expected a time, such as 10m or 540s"
-        : `--only: unknown step "${unknownName}"`,
+        : `--only: expected step names (${steps.map(({ name }) => name).join(", ")}), received "${unknownName}"`,
     );
     return 2;
   }

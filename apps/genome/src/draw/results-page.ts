@@ -94,5 +94,5 @@ export function writeResultsPage(): void {
     writeFileSync(new URL(`${name}.png`, RESULTS_URL), renderPng(svg));
   }
   writeFileSync(new URL("index.html", RESULTS_URL), formatPage(comparison, planted, pictures));
-  console.log(`${Object.keys(pictures).join(", ")}: SVG and PNG, and index.html, were written to apps/genome/results`);
+  console.log(`wrote ${Object.keys(pictures).join(", ")} (each as SVG and PNG) and index.html to apps/genome/results`);
 }

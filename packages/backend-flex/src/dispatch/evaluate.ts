@@ -139,7 +139,8 @@ class RequiredRowCounter {
     for (const [rank, spans] of queries.entries()) {
       const requiredRows = this.#owners.collectRequiredRows(visibleKeys(spans, slices), rank);
       this.received[rank]! += requiredRows.count;
-      for (const owner of requiredRows.owners(0, requiredRows.count)) this.sent[owner]! += requiredRows.rowsFrom(owner);
+      for (const owner of requiredRows.owners(0, requiredRows.count))
+        this.sent[owner]! += requiredRows.numRowsFrom(owner);
     }
   }
 }

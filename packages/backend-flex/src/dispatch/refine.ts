@@ -173,13 +173,13 @@ class SwapSearch {
 
   #relieveByRandomSwaps(slowestRank: number, visitLimit: number): boolean {
     const { ranks, chunks, queryChunks, pairs, model } = this.#problem;
-    const numKinds = chunks > queryChunks ? 2 : 1;
+    const numChunkKinds = chunks > queryChunks ? 2 : 1;
     const maxTime = this.#rankTime(slowestRank);
     const isComputeBound = model.pair * this.#pairsByRank[slowestRank]! >= maxTime * 0.999;
     const maxDraws = Math.min(MAX_RANDOM_DRAWS, 4 * chunks);
     for (let i = 0, numTried = 0; i < maxDraws && numTried < MAX_TRIED_SWAPS && this.#numVisits < visitLimit; i++) {
       this.#numVisits += 4;
-      const ownChunks = this.#chunksByRank[i % numKinds]![slowestRank]!;
+      const ownChunks = this.#chunksByRank[i % numChunkKinds]![slowestRank]!;
       if (ownChunks.length === 0) continue;
       const chunk = ownChunks[this.#randomIndex(ownChunks.length)]!;
       const rank = i & 2 ? this.#randomIndex(ranks) : this.assignment[this.#neighbourChunk(chunk)]!;

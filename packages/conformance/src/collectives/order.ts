@@ -66,13 +66,13 @@ async function checkWaitPrecedesCompute(group: ProcessGroup): Promise<void> {
 /** A tensor saved for a backward, and overwritten by a collective before it, is an error: it is found by the version. */
 async function checkVersionCounters(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
-  using sendTensor = recvBuffer(group, size, "float32");
+  using sendBuffer = recvBuffer(group, size, "float32");
   using receiveBuffer = recvBuffer(group, size, "float32");
   const checkVersionIncrease = (name: string, post: () => Work): void => {
-    const versionsBefore = [sendTensor.storage.version, receiveBuffer.storage.version];
+    const versionsBefore = [sendBuffer.storage.version, receiveBuffer.storage.version];
     post().wait();
     check(
-      sendTensor.storage.version === versionsBefore[0],
+      sendBuffer.storage.version === versionsBefore[0],
       `${name}: the version counter of the input tensor was incremented`,
     );
     check(
@@ -81,20 +81,20 @@ async function checkVersionCounters(group: ProcessGroup): Promise<void> {
     );
   };
   using receiveSlice = receiveBuffer.slice(0, 0, 1);
-  using sendSlice = sendTensor.slice(0, 0, 1);
+  using sendSlice = sendBuffer.slice(0, 0, 1);
   const [rightRank, leftRank] = [(rank + 1) % size, (rank + size - 1) % size];
   const exchange = [
-    { tensor: sendTensor, to: rightRank },
+    { tensor: sendBuffer, to: rightRank },
     { tensor: receiveBuffer, from: leftRank },
   ];
   checkVersionIncrease("sendRecv", () => group.sendRecv(exchange));
   checkVersionIncrease("allGather", () => group.allGather(receiveBuffer, sendSlice));
-  checkVersionIncrease("reduceScatter", () => group.reduceScatter(receiveSlice, sendTensor));
+  checkVersionIncrease("reduceScatter", () => group.reduceScatter(receiveSlice, sendBuffer));
   checkVersionIncrease("allReduce", () => group.allReduce(receiveBuffer));
-  checkVersionIncrease("allToAll", () => group.allToAll(receiveBuffer, sendTensor));
-  const versionBefore = rank === 0 ? sendTensor.storage.version : receiveBuffer.storage.version;
-  group.broadcast(rank === 0 ? sendTensor : receiveBuffer, 0).wait();
-  const versionIncrease = (rank === 0 ? sendTensor : receiveBuffer).storage.version - versionBefore;
+  checkVersionIncrease("allToAll", () => group.allToAll(receiveBuffer, sendBuffer));
+  const versionBefore = rank === 0 ? sendBuffer.storage.version : receiveBuffer.storage.version;
+  group.broadcast(rank === 0 ? sendBuffer : receiveBuffer, 0).wait();
+  const versionIncrease = (rank === 0 ? sendBuffer : receiveBuffer).storage.version - versionBefore;
   check(
     rank === 0 ? versionIncrease === 0 : versionIncrease > 0,
     `broadcast: the version counter was incremented by ${versionIncrease} on rank ${rank}`,

@@ -70,7 +70,10 @@ async function checkMemoryReuse(device: Device): Promise<void> {
   }
   checkEqual(await total.read(), [1225], "a sum over reused memory");
   const reserved = device.memory().reserved - reservedBefore;
-  check(reserved < 20 * 4 * size, `${reserved} more bytes are reserved for 50 tensors of ${4 * size} bytes`);
+  check(
+    reserved < 20 * 4 * size,
+    `expected fewer than ${20 * 4 * size} more bytes reserved for 50 tensors of ${4 * size} bytes, received ${reserved}`,
+  );
 }
 
 async function checkAllocationCounts(device: Device): Promise<void> {

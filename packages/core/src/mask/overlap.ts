@@ -82,9 +82,9 @@ type Interval = readonly [start: number, end: number];
 export function findOverlap(slices: readonly Slice[]): readonly [Slice, Slice] | undefined {
   checkSlices("findOverlap", slices);
   const nonEmptySlices = slices.filter(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1);
-  const sweepsQueries =
+  const isQuerySweepCheaper =
     countIntersectingPairs(nonEmptySlices, rangeOfQueries) <= countIntersectingPairs(nonEmptySlices, rangeOfKeys);
-  return sweepLine(nonEmptySlices, sweepsQueries ? rangeOfQueries : rangeOfKeys);
+  return sweepLine(nonEmptySlices, isQuerySweepCheaper ? rangeOfQueries : rangeOfKeys);
 }
 
 export function rangeOfQueries({ q0, q1 }: Slice): Interval {

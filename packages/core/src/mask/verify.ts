@@ -141,6 +141,6 @@ export function verifySlice(where: string, slice: Slice): void {
 }
 
 function formatSlice({ q0, q1, k0, k1, type }: Slice): string {
-  const [fromQ, toQ, fromK, toK, kind] = [q0, q1, k0, k1, type].map((each: unknown) => formatValue(each));
-  return `queries [${fromQ},${toQ}) × keys [${fromK},${toK}) type ${kind}`;
+  const [fromQ, toQ, fromK, keyEndText, kind] = [q0, q1, k0, k1, type].map((each: unknown) => formatValue(each));
+  return `queries [${fromQ},${toQ}) × keys [${fromK},${keyEndText}) type ${kind}`;
 }

@@ -33,7 +33,7 @@ export function visiblePairsUnchecked(
   const index = getSliceIndex(slices);
   let pairs = 0;
   if (index) {
-    forEachTile(queries, keys, (q, k, ranges) =>
+    someSpanPair(queries, keys, (q, k, ranges) =>
       index.someInBox(ranges, (slice) => {
         pairs += visiblePairsOfSlice(q, k, slice);
         return false;
@@ -51,7 +51,7 @@ export function visiblePairsUnchecked(
 }
 
 /** Visits a pair of spans, with the ranges between their ends, until `visit` returns true. Whether it did. */
-function forEachTile(
+function someSpanPair(
   queries: readonly Span[],
   keys: readonly Span[],
   visit: (q: Span, k: Span, ranges: SliceBox) => boolean,
@@ -182,7 +182,7 @@ export function isVisible(queries: readonly Span[], keys: readonly Span[], slice
 export function isVisibleUnchecked(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): boolean {
   const index = getSliceIndex(slices);
   if (index) {
-    return forEachTile(queries, keys, (q, k, ranges) => {
+    return someSpanPair(queries, keys, (q, k, ranges) => {
       if (ranges.q0 >= ranges.q1 || ranges.k0 >= ranges.k1) return false;
       return index.someInBox(ranges, (slice) => isTileVisible(slice, q, k));
     });

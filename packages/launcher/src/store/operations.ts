@@ -160,7 +160,10 @@ function textField(header: Header, field: string): string {
 function textListField(header: Header, field: string): readonly string[] {
   const value = header[field];
   if (Array.isArray(value) && value.every((item) => typeof item === "string")) return value;
-  throw new StoreError("REQUEST", `store: ${header.op}: ${field} must be a list of strings`);
+  throw new StoreError(
+    "REQUEST",
+    `store: ${header.op}: ${field}: expected a list of strings, received ${JSON.stringify(value)}`,
+  );
 }
 
 function integerField(header: Header, field: string): number {

@@ -67,7 +67,7 @@ function sliceRows(
   if (start > count)
     throw new ShapeError({
       where: `fromTorch, "${name}"`,
-      expected: `more than ${start} rows`,
+      expected: `at least ${start} rows`,
       received: String(count),
     });
   return { dtype, shape: [end - start, ...rowShape], values: values.slice(start * width, end * width) };

@@ -86,7 +86,7 @@ const PLOT_SIZE = COLUMN_WIDTH - PLANE_INSET - 8;
 const MARGIN_TOP = 116;
 const PLANE_TOP = 226;
 /** Width of the borders that show who holds the positions. */
-const OWNER_BORDER = 9;
+const OWNER_BORDER_WIDTH = 9;
 
 /**
  * Draws what a dispatch changes, as an SVG document of two columns: a placement before, and one after. In each the mask with its
@@ -308,15 +308,15 @@ function drawPlane(
   const groups = pieces.map((each, rank): SliceGroup => {
     return { name: `rank ${rank}`, owner: `rank ${rank}`, fill: paletteColor(rank), slices: each };
   });
-  const borderOffset = OWNER_BORDER + 3;
+  const borderOffset = OWNER_BORDER_WIDTH + 3;
   const borders = queryShards.flatMap((_, rank) => [
     drawBorder(queryShards[rank]!, rank, ({ start, length }) => {
       const y = scale.y(start);
-      return { x: scale.left - borderOffset, y, width: OWNER_BORDER, height: scale.y(start + length) - y };
+      return { x: scale.left - borderOffset, y, width: OWNER_BORDER_WIDTH, height: scale.y(start + length) - y };
     }),
     drawBorder(keyShards[rank]!, rank, ({ start, length }) => {
       const x = scale.x(start);
-      return { x, y: scale.top - borderOffset, width: scale.x(start + length) - x, height: OWNER_BORDER };
+      return { x, y: scale.top - borderOffset, width: scale.x(start + length) - x, height: OWNER_BORDER_WIDTH };
     }),
   ]);
   return [

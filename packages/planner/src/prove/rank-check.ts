@@ -50,7 +50,7 @@ export function checkRank(recordedRank: RecordedRank, classProof: Representative
   replay.run();
   if (streams.difference)
     return `${rankName}, ${streams.difference}: the rows sent do not match those of ${representativeName}`;
-  if (!replay.hasEnded) return `${rankName} does not run to completion, but ${representativeName}, does`;
+  if (!replay.hasEnded) return `${rankName} does not run to completion, but ${representativeName} does`;
   checkResults(context, recordedRank, memory);
   return undefined;
 }

@@ -10,8 +10,8 @@ export function encodeLoad(record: AttentionRecord): LoadData | undefined {
   const { mask, placement } = record.options;
   const ranks = record.ranks.filter(({ firstSequence }) => firstSequence === 0);
   const shards = ranks.map(({ at }) => record.queries.spans(at));
-  const numShapes = shards.flat().reduce((sum, { length, step }) => sum + (step === 1 ? 1 : length), 0);
-  if (numShapes * record.slices.length > MAX_PIECES) return undefined;
+  const numContiguousRanges = shards.flat().reduce((sum, { length, step }) => sum + (step === 1 ? 1 : length), 0);
+  if (numContiguousRanges * record.slices.length > MAX_PIECES) return undefined;
   return {
     mask: Array.isArray(mask) ? "sample masks" : (mask as { readonly name: string }).name,
     placement: placement.name,

@@ -55,7 +55,7 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
       ...{
         description: "Node's major version",
         createFinding: createProblem,
-        remedy: "install the same Node on all hosts",
+        remedy: "install the same major version of Node on all hosts",
       },
       valueOf: ({ node }) => node.split(".")[0],
     },
