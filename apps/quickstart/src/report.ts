@@ -34,7 +34,7 @@ export interface Summary {
   readonly dim: number;
   readonly seconds: number;
   /** By the planner, if the machine was measured. */
-  readonly predictedSeconds: number | null;
+  readonly secondsPredicted: number | null;
   readonly secondsOneDevice: number;
   readonly totalSeconds: number;
   readonly bytesSent: number;
@@ -74,7 +74,7 @@ export function summarize({
     numHeads,
     dim,
     seconds: elapsedSeconds(reports),
-    predictedSeconds: plan.prediction?.seconds ?? null,
+    secondsPredicted: plan.prediction?.seconds ?? null,
     secondsOneDevice: elapsedSeconds([singleDevice]),
     totalSeconds,
     bytesSent: reports.reduce((sum, report) => sum + report.bytesSent, 0),
@@ -118,7 +118,7 @@ export function formatReport(result: RunResult): string {
       "wall time",
       `${formatSeconds(summary.seconds)} on ${summary.ranks} ranks, ${formatSeconds(summary.secondsOneDevice)} on one ${summary.device === "cuda" ? "GPU" : "CPU device with all cores"}`,
     ],
-    ...(summary.predictedSeconds === null ? [] : [["predicted", describePrediction(summary)] as const]),
+    ...(summary.secondsPredicted === null ? [] : [["predicted", describePrediction(summary)] as const]),
     ...Object.entries(verdict.tensors).map(
       ([name, accuracy]) => [`error of ${name}`, describeAccuracy(accuracy)] as const,
     ),
@@ -139,7 +139,7 @@ export function formatReport(result: RunResult): string {
   ].join("\n");
 }
 
-function describePrediction({ predictedSeconds: secondsPredicted, seconds: measuredSeconds }: Summary): string {
+function describePrediction({ secondsPredicted, seconds: measuredSeconds }: Summary): string {
   const relativeError = secondsPredicted! / measuredSeconds - 1;
   return `${formatSeconds(secondsPredicted!)} by the planner, ${formatPercent(Math.abs(relativeError))} ${relativeError < 0 ? "below" : "above"} the measurement`;
 }
