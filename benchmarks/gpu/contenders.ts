@@ -45,7 +45,7 @@ export async function timeSteps(device: Device, steps: readonly (() => void)[]):
 }
 
 /** Operands take turns, so that no run finds what the one before it left in the cache. */
-const NUM_OPERAND_SETS = 2;
+export const NUM_OPERAND_SETS = 2;
 
 /** Mosaic's attention on one device, through the TypeScript API: from q, k, v in 16 bits to results in 16 bits. */
 export class MosaicImplementation implements Implementation {

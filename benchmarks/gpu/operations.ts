@@ -1,8 +1,8 @@
 import * as mosaic from "@mosaic/attention";
 import { median } from "../src/case.ts";
 import type { Bench, Case, Result, Sample } from "./bench.ts";
-import { timeSteps } from "./contenders.ts";
-import type { Sizes } from "./problem.ts";
+import { NUM_OPERAND_SETS, timeSteps } from "./contenders.ts";
+import { disposeAll, type Sizes } from "./problem.ts";
 
 /** One kernel on operands as large as those of attention, by our kernels and by PyTorch. */
 interface Operation {
@@ -16,13 +16,14 @@ interface Operation {
 type OperationSizes = Sizes & { readonly rowsOfProduct: number };
 /** Standard normal numbers, which are released when the case ends. */
 type DrawTensor = (shape: mosaic.Shape, dtype?: mosaic.DType) => mosaic.Tensor;
-/** Operands take turns, so that no run finds what the one before it left in the cache. */
-const NUM_OPERAND_SETS = 2;
 
-/** Computes `run` of one of two sets of operands, and disposes the result. */
-function alternate<Operands>(draw: () => Operands, run: (operands: Operands) => mosaic.Tensor): (turn: number) => void {
+/** Runs on one of several sets of operands, and disposes the result if there is one. */
+function alternate<Operands>(
+  draw: () => Operands,
+  run: (operands: Operands) => mosaic.Tensor | undefined,
+): (turn: number) => void {
   const operandSets = Array.from({ length: NUM_OPERAND_SETS }, draw);
-  return (turn) => run(operandSets[turn % NUM_OPERAND_SETS]!).dispose();
+  return (turn) => run(operandSets[turn % NUM_OPERAND_SETS]!)?.dispose();
 }
 
 /** Of a bfloat16 matrix [tokens, hidden]. */
@@ -38,13 +39,14 @@ const operations: Readonly<Record<string, Operation>> = {
   copy: {
     work: ({ tokens, hidden }) => 8 * tokens * hidden,
     unit: "bytes/s, read and written",
-    prepare(draw, { tokens, hidden }) {
-      const copies = Array.from({ length: NUM_OPERAND_SETS }, () => [draw([tokens, hidden]), draw([tokens, hidden])]);
-      return (turn) => {
-        const [from, to] = copies[turn % NUM_OPERAND_SETS]!;
-        from!.device.kernels.copy(to!, from!);
-      };
-    },
+    prepare: (draw, { tokens, hidden }) =>
+      alternate(
+        () => [draw([tokens, hidden]), draw([tokens, hidden])] as const,
+        ([from, to]) => {
+          from.device.kernels.copy(to, from);
+          return undefined;
+        },
+      ),
   },
   matmul: {
     work: ({ rowsOfProduct }) => 2 * rowsOfProduct ** 3,
@@ -113,9 +115,12 @@ async function timeOperation(
     tensors.push(x);
     return x;
   };
-  const run = operation.prepare(draw, sizes);
-  const steps = Array.from({ length: numRuns + 1 }, (_, turn) => () => run(turn));
-  const timings = await timeSteps(ctx.device, steps);
-  for (const x of tensors) x.dispose();
-  return timings.slice(1).map(({ seconds }) => seconds);
+  try {
+    const run = operation.prepare(draw, sizes);
+    const steps = Array.from({ length: numRuns + 1 }, (_, turn) => () => run(turn));
+    const timings = await timeSteps(ctx.device, steps);
+    return timings.slice(1).map(({ seconds }) => seconds);
+  } finally {
+    disposeAll(tensors);
+  }
 }

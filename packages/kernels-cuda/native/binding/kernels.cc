@@ -1,14 +1,14 @@
 // One exported function per kernel of the schema: reads its arguments and starts it.
-#include "binding/kernels.h"
+#include "mosaic/kernel_arguments.h"
 
 #include <cmath>
 
 #include "binding/addon.h"
+#include "binding/kernels.h"
 #include "binding/loop.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 #include "kernels/rows.h"
-#include "mosaic/kernel_arguments.h"
 
 namespace mosaic::cuda {
 
@@ -48,11 +48,11 @@ void fillOp(Device& device, const FillArguments& args) {
   launchMap(device, "fill", FillParameters{makeUnorderedLoop<1>({&args.out}), args.value});
 }
 
+}  // namespace
+
 void copyOp(Device& device, const CopyArguments& args) {
   launchMap(device, "copy", CopyParameters{makeUnorderedLoop<2>({&args.out, &args.x})});
 }
-
-}  // namespace
 
 void binaryOp(Device& device, const BinaryArguments& args) {
   launchMap(device, "binary", BinaryParameters{makeUnorderedLoop<3>({&args.out, &args.a, &args.b}), args.op});
@@ -253,11 +253,9 @@ int32_t selectOutputsPerLane(const ReduceParameters& p) {
   const bool areOutputsAdjacent =
       keptAxis >= 0 && x.stride[keptAxis] == 1 && p.kept.extent.length[keptAxis] >= kMinOutputsOfLanes;
   if (!areOutputsAdjacent || (innerAxis >= 0 && inner.stride[innerAxis] == 1)) return 0;
-  const auto isVectorStride = [](int64_t stride) { return stride % kVectorLength == 0; };
   const bool areVectors = p.kept.extent.length[keptAxis] % kVectorLength == 0 &&
-                          reinterpret_cast<uintptr_t>(x.data) % (kVectorLength * dtypeBytes(x.dtype)) == 0 &&
-                          std::all_of(x.stride, x.stride + keptAxis, isVectorStride) &&
-                          std::all_of(std::begin(inner.stride), std::end(inner.stride), isVectorStride);
+                          areVectorsAligned(x.data, x.dtype, x.stride, keptAxis) &&
+                          areVectorsAligned(x.data, x.dtype, inner.stride, p.inner.extent.rank);
   return areVectors ? kVectorLength : 1;
 }
 
@@ -319,9 +317,9 @@ ReduceParameters makeReduceParameters(const ReduceArguments& args) {
   }
   ReduceParameters p{makeLoop<2>({&keptOut, &keptX}), makeLoop<1>({&inner}), kind, 0, 0, nullptr};
   p.outputsPerLane = selectOutputsPerLane(p);
-  const bool areOutputsAligned = std::all_of(std::begin(p.kept.operand[1].stride), std::end(p.kept.operand[1].stride),
-                                             [](int64_t stride) { return stride % kVectorLength == 0; });
-  p.inner.isVectorized = p.inner.isVectorized && areOutputsAligned;
+  const Operand& outputs = p.kept.operand[1];
+  p.inner.isVectorized =
+      p.inner.isVectorized && areVectorsAligned(outputs.data, outputs.dtype, outputs.stride, p.kept.extent.rank);
   return p;
 }
 

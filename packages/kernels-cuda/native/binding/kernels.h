@@ -11,6 +11,7 @@ void matmulOp(Device& device, const MatmulArguments& args);
 /// out ← a · b + bias, added before sums are rounded. False where cuBLASLt does not do so.
 bool matmulWithBias(Device& device, const MatmulArguments& args, const View& bias);
 
+void copyOp(Device& device, const CopyArguments& args);
 void binaryOp(Device& device, const BinaryArguments& args);
 
 void attendOp(Device& device, const AttendArguments& args);

@@ -25,15 +25,19 @@ inline std::array<int, kMaxRank> orderAxes(const View& view, LoopOrder order) {
   return axes;
 }
 
+/// Whether vectors of kVectorLength elements are aligned wherever these `axes` strides lead.
+inline bool areVectorsAligned(const void* data, DType dtype, const int64_t* strides, int axes) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(kVectorLength * dtypeBytes(dtype)) == 0 &&
+         std::all_of(strides, strides + axes, [](int64_t stride) { return stride % kVectorLength == 0; });
+}
+
 /// Whether every operand has kVectorLength elements of the last axis side by side, and aligned, wherever they begin.
 template <int N>
 bool isVectorizable(const Loop<N>& loop) {
   const int last = loop.extent.rank - 1;
   if (last < 0 || loop.extent.length[last] % kVectorLength != 0) return false;
   return std::all_of(std::begin(loop.operand), std::end(loop.operand), [&](const Operand& x) {
-    const auto vectorBytes = static_cast<uintptr_t>(kVectorLength * dtypeBytes(x.dtype));
-    return x.stride[last] == 1 && reinterpret_cast<uintptr_t>(x.data) % vectorBytes == 0 &&
-           std::all_of(x.stride, x.stride + last, [](int64_t stride) { return stride % kVectorLength == 0; });
+    return x.stride[last] == 1 && areVectorsAligned(x.data, x.dtype, x.stride, last);
   });
 }
 
@@ -114,9 +118,7 @@ inline Grid makeRowGrid(const Device& device, int64_t rows) { return makeGrid(de
 /// Whether vectors of kVectorLength elements of a row are dense and aligned.
 inline bool hasVectorRows(const View& view) {
   const int last = view.rank - 1;
-  return view.stride[last] == 1 &&
-         reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(kVectorLength * dtypeBytes(view.dtype)) == 0 &&
-         std::all_of(view.stride, view.stride + last, [](int64_t stride) { return stride % kVectorLength == 0; });
+  return view.stride[last] == 1 && areVectorsAligned(view.data, view.dtype, view.stride, last);
 }
 
 /// Rows of several views: their last axes, of one length, or of 1 where there is one element a row.

@@ -1,8 +1,9 @@
+#include "binding/kernels.h"
+
 #include <algorithm>
 #include <optional>
 #include <vector>
 
-#include "binding/kernels.h"
 #include "binding/loop.h"
 #include "kernels/reduce.h"
 
@@ -139,7 +140,7 @@ MatmulParameters makeMatmulParameters(const MatmulArguments& args) {
   p.n = out.shape[out.rank - 1];
   p.k = a.shape[a.rank - 1];
   p.accumulate = accumulate;
-  const auto copySteps = [](int64_t(&to)[2], const View& view) {
+  const auto copySteps = [](int64_t (&to)[2], const View& view) {
     to[0] = view.stride[view.rank - 2];
     to[1] = view.stride[view.rank - 1];
   };
@@ -150,14 +151,12 @@ MatmulParameters makeMatmulParameters(const MatmulArguments& args) {
   return p;
 }
 
-bool isEmpty(const MatmulParameters& p) { return p.m * p.n * p.batch.extent.count == 0; }
+int64_t countOutputs(const MatmulParameters& p) { return p.m * p.n * p.batch.extent.count; }
 
 /// out += a · b of 16-bit tensors. cuBLASLt rounds the product before it adds: it is kept in float32, and added by our
 /// kernel. False without memory for that.
-bool launchAddedProduct(Device& device, const MatmulArguments& args) {
-  int64_t size = 1;
-  for (int axis = 0; axis < args.out.rank; axis++) size *= args.out.shape[axis];
-  const size_t bytes = static_cast<size_t>(size) * sizeof(float);
+bool launchAddedProduct(Device& device, const MatmulArguments& args, int64_t outputs) {
+  const size_t bytes = static_cast<size_t>(outputs) * sizeof(float);
   const CUdeviceptr memory = device.memory().allocate(bytes);
   if (memory == 0) return false;
   const View product = makeDenseView(memory, args.out);
@@ -171,15 +170,16 @@ bool launchAddedProduct(Device& device, const MatmulArguments& args) {
 
 void matmulOp(Device& device, const MatmulArguments& args) {
   const MatmulParameters p = makeMatmulParameters(args);
-  if (isEmpty(p)) return;
+  const int64_t outputs = countOutputs(p);
+  if (outputs == 0) return;
   const bool roundsTwice = args.accumulate && args.out.dtype != DType::Float32;
-  const bool isStarted = roundsTwice ? launchAddedProduct(device, args) : launchBlas(device, p, nullptr);
+  const bool isStarted = roundsTwice ? launchAddedProduct(device, args, outputs) : launchBlas(device, p, nullptr);
   if (!isStarted) launchKernel(device, p);
 }
 
 bool matmulWithBias(Device& device, const MatmulArguments& args, const View& bias) {
   const MatmulParameters p = makeMatmulParameters(args);
-  return isEmpty(p) || launchBlas(device, p, &bias);
+  return countOutputs(p) == 0 || launchBlas(device, p, &bias);
 }
 
 }  // namespace mosaic::cuda

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "binding/addon.h"
+#include "binding/kernels.h"
 #include "binding/loop.h"
-#include "kernels/elementwise.h"
 #include "mosaic/argument_reader.h"
 
 namespace mosaic::cuda {
@@ -21,11 +21,6 @@ bool isDense(const View& view) {
 }
 
 CUdeviceptr deviceAddress(const View& view) { return reinterpret_cast<uintptr_t>(view.data); }
-
-void copyViews(Device& device, const View& out, const View& x) {
-  const CopyParameters p{makeLoop<2>({&out, &x}, LoopOrder::Memory)};
-  device.launch("copy", makeGrid(device, p.loop.extent.count), p);
-}
 
 /// Memory of the device for the time of a copy.
 class Staging {
@@ -69,13 +64,13 @@ void upload(Device& device, const View& out, const std::shared_ptr<void>& host, 
     return check(driver().memcpyHtoDAsync(deviceAddress(out), host.get(), bytes, device.stream()), "write");
   const Staging staging(device, bytes, "write");
   check(driver().memcpyHtoDAsync(staging.address(), host.get(), bytes, device.stream()), "write");
-  copyViews(device, out, makeDenseView(staging.address(), out));
+  copyOp(device, {out, makeDenseView(staging.address(), out)});
 }
 
 void download(Device& device, const View& x, const std::shared_ptr<void>& host, size_t bytes) {
   if (isDense(x)) return check(driver().memcpyDtoHAsync(host.get(), deviceAddress(x), bytes, device.stream()), "read");
   const Staging staging(device, bytes, "read");
-  copyViews(device, makeDenseView(staging.address(), x), x);
+  copyOp(device, {makeDenseView(staging.address(), x), x});
   check(driver().memcpyDtoHAsync(host.get(), staging.address(), bytes, device.stream()), "read");
 }
 
@@ -126,6 +121,8 @@ napi_value read(napi_env env, napi_callback_info info) {
 
 }  // namespace
 
-void exportTransfers(napi_env env, napi_value exports) { exportAll(env, exports, {{"write", write}, {"read", read}}); }
+void exportTransfers(napi_env env, napi_value exports) {
+  exportAll(env, exports, {{"write", write}, {"read", read}});
+}
 
 }  // namespace mosaic::cuda

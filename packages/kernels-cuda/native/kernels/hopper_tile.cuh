@@ -17,7 +17,7 @@ constexpr int kZeroedBarrier = 4;
 constexpr int kSwizzleRowBytes = 2 * kPanelColumns, kSwizzleAtomBytes = 8 * kSwizzleRowBytes;
 
 template <int ROWS, int D>
-constexpr int kPanelsBytes = ROWS* D * 2;
+constexpr int kPanelsBytes = ROWS * D * 2;
 
 /// Sets up the barrier that the block's own tiles arrive at, and what else `init` does, before any thread goes its way.
 template <class Init>
