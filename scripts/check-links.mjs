@@ -8,9 +8,9 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 import { listFiles, listPackages } from "./workspace.mjs";
 
 const DIRECTORIES = ["packages", "apps", "benchmarks", "docs", "scripts"];
-const LINK = /\]\(([^)\s]+)\)/g;
-const HEADING = /^#{1,6} +(.+?) *#*$/gm;
-const INLINE_CODE_PATH = new RegExp(String.raw`\`((?:${DIRECTORIES.join("|")})/[\w./*-]+)\``, "g");
+const LINK_PATTERN = /\]\(([^)\s]+)\)/g;
+const HEADING_PATTERN = /^#{1,6} +(.+?) *#*$/gm;
+const INLINE_CODE_PATH_PATTERN = new RegExp(String.raw`\`((?:${DIRECTORIES.join("|")})/[\w./*-]+)\``, "g");
 
 /** A sentence for each path named by a document below `root` that is not there. */
 export function checkLinks(root) {
@@ -35,7 +35,7 @@ export function createAnchor(heading) {
 /** Anchors of all headings of a Markdown text; a heading that occurs again has a number behind it. */
 export function listAnchors(text) {
   const anchors = new Set();
-  for (const [, heading] of removeCodeBlocks(text).matchAll(HEADING)) {
+  for (const [, heading] of removeCodeBlocks(text).matchAll(HEADING_PATTERN)) {
     const anchor = createAnchor(heading);
     let uniqueAnchor = anchor;
     for (let i = 1; anchors.has(uniqueAnchor); i++) uniqueAnchor = `${anchor}-${i}`;
@@ -48,7 +48,7 @@ const removeCodeBlocks = (text) => text.replace(/^ *```[\s\S]*?^ *```/gm, "");
 
 /** Links to headings that are not there. */
 function findMissingAnchors(root, document, prose) {
-  return [...prose.matchAll(LINK)]
+  return [...prose.matchAll(LINK_PATTERN)]
     .map(([, link]) => link)
     .filter((link) => !/^[a-z]+:/.test(link) && link.includes("#"))
     .filter((link) => {
@@ -63,11 +63,11 @@ function findMissingAnchors(root, document, prose) {
 
 function findMissingFiles(root, document, text) {
   const prose = removeCodeBlocks(text);
-  const links = [...prose.matchAll(LINK)]
+  const links = [...prose.matchAll(LINK_PATTERN)]
     .map((match) => match[1].split("#")[0])
     .filter((link) => link !== "" && !/^[a-z]+:/.test(link))
     .map((link) => ({ link, at: join(root, dirname(document), link) }));
-  const quotedPaths = [...prose.matchAll(INLINE_CODE_PATH)]
+  const quotedPaths = [...prose.matchAll(INLINE_CODE_PATH_PATTERN)]
     .map((match) => match[1].replace(/\/?\*.*$/, ""))
     .map((link) => ({ link, at: join(root, link) }));
   const paths = [...links, ...quotedPaths]

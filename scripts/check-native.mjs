@@ -7,7 +7,7 @@ import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { requireParts, run, runParts, findUntestedParts } from "./check-parts.mjs";
+import { requireParts, run, runParts, createExcludeArguments } from "./check-parts.mjs";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 const selectedParts = process.argv.slice(2);
@@ -15,9 +15,9 @@ const ADDRESS_SANITIZERS = "address,undefined",
   THREAD_SANITIZER = "thread";
 
 /** Tests that the sanitizer cannot pass, by the beginning of their names, and why. */
-const NOT_SANITIZED = {
+const UNSANITIZED_TESTS = {
   "kernels-cpu": {
-    "a device whose threads cannot all be had": "AddressSanitizer reserves more addresses than the limit allows",
+    "a device whose threads cannot all be created": "AddressSanitizer reserves more addresses than the limit allows",
   },
   "collectives-local": {},
   runtime: {
@@ -27,9 +27,9 @@ const NOT_SANITIZED = {
 
 const packagePath = (name) => join(root, "packages", name);
 
-function build(name, sanitize, cmakeTarget) {
+function build(name, sanitizers, cmakeTarget) {
   const target = cmakeTarget ? ["--cmake-target", cmakeTarget] : [];
-  const args = [join(root, "scripts/native.mjs"), "--sanitize", sanitize, ...target];
+  const args = [join(root, "scripts/native.mjs"), "--sanitize", sanitizers, ...target];
   return run(process.execPath, args, { cwd: packagePath(name) });
 }
 
@@ -43,11 +43,11 @@ function findLibrary(name) {
  * Addons that are loaded from `prebuilds` are taken from the sanitized build instead, in every process of a test. Leaks
  * are not looked for: Node frees little of what it holds when it ends. A small quarantine, for tests that measure memory.
  */
-function addressEnvironment() {
-  const preload = join(root, "build/sanitized.mjs");
+function createSanitizerEnvironment() {
+  const preloadPath = join(root, "build/sanitized.mjs");
   mkdirSync(join(root, "build"), { recursive: true });
   writeFileSync(
-    preload,
+    preloadPath,
     `const open = process.dlopen;
 process.dlopen = (module, path, ...flags) =>
   open.call(process, module, path.replace("/prebuilds/", "/build-cmake/${ADDRESS_SANITIZERS}/prebuilds/"), ...flags);
@@ -55,7 +55,7 @@ process.dlopen = (module, path, ...flags) =>
   );
   return {
     ...process.env,
-    NODE_OPTIONS: `${process.env.NODE_OPTIONS ?? ""} --import=${pathToFileURL(preload).href}`,
+    NODE_OPTIONS: `${process.env.NODE_OPTIONS ?? ""} --import=${pathToFileURL(preloadPath).href}`,
     LD_PRELOAD: `${findLibrary("libasan.so")} ${findLibrary("libubsan.so")}`,
     ASAN_OPTIONS: "detect_leaks=0:quarantine_size_mb=8",
     UBSAN_OPTIONS: "print_stacktrace=1",
@@ -65,25 +65,29 @@ process.dlopen = (module, path, ...flags) =>
 function runSuite(name) {
   const vitest = [join(root, "node_modules/vitest/vitest.mjs"), "run", "--config", join(root, "vitest.config.ts")];
   const slowTestOptions = ["--testTimeout=600000", "--hookTimeout=600000", "--reporter=default"];
-  return run(process.execPath, [...vitest, ...slowTestOptions, ...findUntestedParts(name, NOT_SANITIZED[name])], {
-    cwd: packagePath(name),
-    env: addressEnvironment(),
-  });
+  return run(
+    process.execPath,
+    [...vitest, ...slowTestOptions, ...createExcludeArguments(name, UNSANITIZED_TESTS[name])],
+    {
+      cwd: packagePath(name),
+      env: createSanitizerEnvironment(),
+    },
+  );
 }
 
 /** The client of the control plane, as programs that its tests compile. */
-function checkControlPlane(sanitize) {
+function checkControlPlane(sanitizers) {
   const vitest = [join(root, "node_modules/vitest/vitest.mjs"), "run", "--config", join(root, "vitest.config.ts")];
   const args = [
     ...vitest,
     "--testTimeout=600000",
     "--reporter=default",
-    ...findUntestedParts("runtime", NOT_SANITIZED.runtime),
+    ...createExcludeArguments("runtime", UNSANITIZED_TESTS.runtime),
     "test/control",
   ];
   return run(process.execPath, args, {
     cwd: packagePath("runtime"),
-    env: { ...process.env, MOSAIC_SANITIZE: sanitize },
+    env: { ...process.env, MOSAIC_SANITIZE: sanitizers },
   });
 }
 

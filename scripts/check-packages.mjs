@@ -15,7 +15,7 @@ const INSTALL_HOOKS = ["preinstall", "install", "postinstall", "prepare"];
 
 /** Everything wrong with the packages below `root` as npm would ship them, one sentence each. */
 export async function checkPackages(root) {
-  const packages = listPackages(root).filter((one) => !one.isProgram);
+  const packages = listPackages(root).filter((each) => !each.isProgram);
   const contents = listContents(root, packages);
   const faults = [];
   for (const publicPackage of packages) {
@@ -44,17 +44,22 @@ function listContents(root, packages) {
 function findManifestFaults({ manifest }, version) {
   const faults = [];
   const expect = (condition, fault) => condition || faults.push(fault);
-  expect(manifest.license === "MIT", "expected license MIT");
-  expect(manifest.type === "module", "expected an ES module package");
-  expect(manifest.engines?.node === ">=20.19", 'expected engines.node ">=20.19"');
+  expect(manifest.license === "MIT", `expected license MIT, received ${manifest.license}`);
+  expect(manifest.type === "module", `expected "type": "module", received ${JSON.stringify(manifest.type)}`);
+  const nodeRange = manifest.engines?.node;
+  expect(nodeRange === ">=20.19", `expected engines.node ">=20.19", received ${JSON.stringify(nodeRange)}`);
   expect(manifest.description, "the description is missing");
   const words = manifest.keywords ?? [];
   expect(
     KEYWORDS.every((word) => words.includes(word)) && words.length > KEYWORDS.length,
-    `expected the keywords ${KEYWORDS.join(" and ")} and package-specific keywords`,
+    `expected the keywords ${KEYWORDS.join(" and ")} and package-specific keywords, received ${JSON.stringify(words)}`,
   );
-  expect(new Set(words).size === words.length, "a keyword is duplicated");
-  expect(manifest.version === version, "the version does not match the other packages");
+  const duplicate = words.find((word, i) => words.indexOf(word) < i);
+  expect(duplicate === undefined, `a keyword is duplicated: "${duplicate}"`);
+  expect(
+    manifest.version === version,
+    `expected version ${version} of the other packages, received ${manifest.version}`,
+  );
   // npm 12 does not run the scripts of dependencies: an addon must come built.
   for (const hook of INSTALL_HOOKS) expect(!manifest.scripts?.[hook], `install script "${hook}" is not allowed`);
   return faults;

@@ -10,7 +10,7 @@ export function run(command, args, options = {}) {
 }
 
 /** Arguments of Vitest that leave tests out, given by the beginning of their names with the reason; prints what they leave out. */
-export function findUntestedParts(packageName, reasons) {
+export function createExcludeArguments(packageName, reasons) {
   const names = Object.keys(reasons);
   for (const name of names) console.log(`${packageName}: NOT RUN: "${name} …": ${reasons[name]}`);
   return names.length > 0 ? ["--testNamePattern", `^(?!.*(${names.join("|")}))`] : [];

@@ -8,11 +8,11 @@ import { listFiles } from "./workspace.mjs";
 
 const SOURCE_ENDINGS = [".ts", ".tsx", ".mjs", ".js", ".cc", ".cpp", ".c", ".h", ".hpp", ".cu", ".cuh", ".cmake"];
 const FOLDERS = ["packages", "apps", "benchmarks", "docs", "scripts"];
-const NATIVE_SOURCE = /\.(cc|cpp|c|h|hpp|cu|cuh)$/;
+const NATIVE_SOURCE_PATTERN = /\.(cc|cpp|c|h|hpp|cu|cuh)$/;
 const MAX_FILE_LINES = 500;
 const MAX_COLUMNS = 120;
 const MAX_MEDIAN_LINES = 200;
-const BANNED_NAME = /^(utils?|common|misc|helpers?)$/i;
+const BANNED_NAME_PATTERN = /^(utils?|common|misc|helpers?)$/i;
 
 /** `{ faults, files, median }` of the sources below `root`. */
 export function checkStructure(root) {
@@ -34,15 +34,19 @@ export function checkStructure(root) {
   ];
   // TypeScript is the formatter's business.
   for (const [i, path] of files.entries()) {
-    const wideLineIndex = NATIVE_SOURCE.test(path) ? texts[i].findIndex((line) => [...line].length > MAX_COLUMNS) : -1;
-    if (wideLineIndex >= 0) faults.push(`${path}:${wideLineIndex + 1} is wider than ${MAX_COLUMNS} columns`);
+    const wideLineIndex = NATIVE_SOURCE_PATTERN.test(path)
+      ? texts[i].findIndex((line) => [...line].length > MAX_COLUMNS)
+      : -1;
+    if (wideLineIndex < 0) continue;
+    const columns = [...texts[i][wideLineIndex]].length;
+    faults.push(`${path}:${wideLineIndex + 1} has ${columns} columns, the limit is ${MAX_COLUMNS}`);
   }
   if (medianLines > MAX_MEDIAN_LINES)
     faults.push(`the median file has ${medianLines} lines, the limit is ${MAX_MEDIAN_LINES}`);
   return { faults, files: files.length, median: medianLines };
 }
 
-const isBannedName = (path) => path.split("/").some((part) => BANNED_NAME.test(basename(part).split(".")[0]));
+const isBannedName = (path) => path.split("/").some((part) => BANNED_NAME_PATTERN.test(basename(part).split(".")[0]));
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const root = resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url)));

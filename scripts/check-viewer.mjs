@@ -14,12 +14,12 @@ const root = fileURLToPath(new URL("..", import.meta.url));
 const pictures = join(root, "packages/planner/test/view/pictures");
 const directory = mkdtempSync(join(tmpdir(), "mosaic-check-viewer-"));
 process.on("exit", () => rmSync(directory, { recursive: true, force: true }));
-const updatesPictures = process.argv.includes("--update");
+const isUpdate = process.argv.includes("--update");
 
 /** What a picture may differ in: other fonts, and other versions of the browser, move edges. */
-const MAX_DIFFERENT_SHARE = 0.03;
+const MAX_DIFFERING_PIXEL_SHARE = 0.03;
 const MAX_FRAME_MS = 33;
-const PAN_MS = 5000;
+const PAN_DURATION_MS = 5000;
 
 const faults = [];
 const expect = (condition, fault) => condition || faults.push(fault);
@@ -163,15 +163,15 @@ async function checkPicture(page, name, fullPage = true) {
   );
   const picture = await page.screenshot({ fullPage });
   const path = join(pictures, `${name}.png`);
-  if (updatesPictures || !existsSync(path)) {
+  if (isUpdate || !existsSync(path)) {
     mkdirSync(pictures, { recursive: true });
     writeFileSync(path, picture);
-    expect(updatesPictures, `${name}: no reference picture existed; a new one was written to ${path}`);
+    expect(isUpdate, `${name}: no reference picture existed; a new one was written to ${path}`);
     return;
   }
-  const differingShare = await differingPixelShare(readFileSync(path), picture);
+  const differingShare = await computeDifferingPixelShare(readFileSync(path), picture);
   console.log(`${name}: ${(100 * differingShare).toFixed(2)} % of the pixels differ`);
-  if (differingShare <= MAX_DIFFERENT_SHARE) return;
+  if (differingShare <= MAX_DIFFERING_PIXEL_SHARE) return;
   const picturePath = join(tmpdir(), `mosaic-viewer-${name}.png`);
   writeFileSync(picturePath, picture);
   faults.push(
@@ -180,7 +180,7 @@ async function checkPicture(page, name, fullPage = true) {
 }
 
 /** The browser reads pictures best: in a page of its own, as the viewer's may load none. */
-async function differingPixelShare(before, after) {
+async function computeDifferingPixelShare(before, after) {
   const page = await browser.newPage();
   const differingShare = await page.evaluate(
     async (texts) => {
@@ -197,15 +197,15 @@ async function differingPixelShare(before, after) {
       );
       if (a.width !== b.width || Math.abs(a.height - b.height) > 40) return 1;
       const length = Math.min(a.data.length, b.data.length);
-      let numDifferent = 0;
+      let numDifferentPixels = 0;
       for (let pixelOffset = 0; pixelOffset < length; pixelOffset += 4) {
         const distance = [0, 1, 2].reduce(
           (sum, channel) => sum + Math.abs(a.data[pixelOffset + channel] - b.data[pixelOffset + channel]),
           0,
         );
-        if (distance > 96) numDifferent++;
+        if (distance > 96) numDifferentPixels++;
       }
-      return (4 * numDifferent) / length;
+      return (4 * numDifferentPixels) / length;
     },
     [before, after].map((bytes) => Buffer.from(bytes).toString("base64")),
   );
@@ -224,12 +224,12 @@ async function checkKeys(page) {
     await page.evaluate(() => document.activeElement?.getAttribute("role") === "application"),
     "the Tab key does not focus the timeline",
   );
-  const fullWindow = await readText("output.window");
+  const fullWindowText = await readText("output.window");
   await page.keyboard.press("+");
-  expect((await readText("output.window")) !== fullWindow, "the plus key does not zoom in");
+  expect((await readText("output.window")) !== fullWindowText, "the plus key does not zoom in");
   await page.keyboard.press("ArrowRight");
   await page.keyboard.press("Home");
-  expect((await readText("output.window")) === fullWindow, "the Home key does not show the whole timeline");
+  expect((await readText("output.window")) === fullWindowText, "the Home key does not show the whole timeline");
   await page.keyboard.press("n");
   const firstDetails = await readText(".details");
   expect(/rank 0 \(sp 0\): \w+; 0 s|rank 0 \(sp 0\)/.test(firstDetails), `the N key selects no event: ${firstDetails}`);
@@ -240,7 +240,7 @@ async function checkKeys(page) {
   await page.locator("label:has-text('Critical path') input").press("Space");
   expect(
     /Critical path, predicted: \d+ events on \d+ ranks?/.test(await readText(".details")),
-    "the critical path is not described",
+    `expected "Critical path, predicted: … events on … ranks", received "${await readText(".details")}"`,
   );
   const rows = {};
   for (const details of await page.locator("details").all()) {
@@ -265,7 +265,7 @@ async function checkKeys(page) {
   await page.locator("#tiles input[type=range]").press("Home");
   expect(
     /^Step 1 of 16: 46 tiles computed in this step, 46 of 496 so far/.test((await readText("#tiles output")) ?? ""),
-    `unexpected tile counts of step 1: ${await readText("#tiles output")}`,
+    `expected "Step 1 of 16: 46 tiles computed in this step, 46 of 496 so far", received "${await readText("#tiles output")}"`,
   );
 }
 
@@ -286,27 +286,24 @@ async function checkNames(page) {
   const levels = await page.evaluate(() =>
     [...document.querySelectorAll("h1, h2, h3")].map(({ tagName }) => tagName).join(" "),
   );
-  expect(/^H1( H2)+$/.test(levels), `headings are ${levels}`);
-  const rowOrder = await page.evaluate(
+  expect(/^H1( H2)+$/.test(levels), `expected one h1 followed by h2 headings, received ${levels}`);
+  const numPositiveTabIndices = await page.evaluate(
     () => [...document.querySelectorAll("[tabindex]")].filter(({ tabIndex }) => tabIndex > 0).length,
   );
-  expect(rowOrder === 0, "an element has a tabindex above 0");
+  expect(numPositiveTabIndices === 0, `expected no element with a tabindex > 0, received ${numPositiveTabIndices}`);
   const hidden = await page.evaluate(
     () =>
       [...document.querySelectorAll("#tiles canvas, #links canvas")].filter((each) => !each.getAttribute("aria-label"))
         .length,
   );
-  expect(hidden === 0, "a canvas has no description");
+  expect(hidden === 0, `expected an aria-label on each canvas, received ${hidden} without one`);
 }
 
 /** Ranks' own traces: aligned, without what is no computing, and with those named that are missing. */
 async function checkTraces(page) {
   const factsText = (await page.locator(".facts li").allTextContents()).join(" ");
-  expect(factsText.includes("Measured: 2 ranks, 3.1 ms, 6 events."), `unexpected summary of two traces: ${factsText}`);
-  expect(
-    factsText.includes("1 of 3 ranks wrote no trace."),
-    `the summary does not report the missing rank: ${factsText}`,
-  );
+  for (const fact of ["Measured: 2 ranks, 3.1 ms, 6 events.", "1 of 3 ranks wrote no trace."])
+    expect(factsText.includes(fact), `expected a summary with "${fact}", received "${factsText}"`);
   expect((await page.locator("#memory").count()) === 1, "the page has no memory chart for traces with memory samples");
 }
 
@@ -314,7 +311,10 @@ async function checkTraces(page) {
 async function checkPanning(page) {
   const timeline = page.locator("[role=application]");
   const label = await timeline.getAttribute("aria-label");
-  expect(/1024 ranks, 200704 events/.test(label), `the large page: unexpected label ${label}`);
+  expect(
+    /1024 ranks, 200704 events/.test(label),
+    `the large page: expected a label with "1024 ranks, 200704 events", received "${label}"`,
+  );
   const box = await page.locator(".u-over").first().boundingBox();
   const canvasCenter = [box.x + box.width / 2, box.y + box.height / 2];
   await page.mouse.move(...canvasCenter);
@@ -328,13 +328,13 @@ async function checkPanning(page) {
     return metrics.find(({ name }) => name === "TaskDuration").value;
   };
   const secondsBefore = await readTaskSeconds();
-  const { frames, windows } = await timeline.evaluate(panInEveryFrame, PAN_MS);
-  const processorMs = (1000 * ((await readTaskSeconds()) - secondsBefore)) / frames.length;
-  expect(windows >= 2, `panning showed only ${windows} distinct time windows`);
-  const sorted = frames.toSorted((a, b) => a - b);
-  const quantileAt = (share) => sorted[Math.floor(share * (sorted.length - 1))].toFixed(1);
+  const { frames: frameTimes, windows } = await timeline.evaluate(panInEveryFrame, PAN_DURATION_MS);
+  const processorMs = (1000 * ((await readTaskSeconds()) - secondsBefore)) / frameTimes.length;
+  expect(windows >= 2, `panning: expected at least 2 distinct time windows, received ${windows}`);
+  const sortedFrameTimes = frameTimes.toSorted((a, b) => a - b);
+  const quantileAt = (share) => sortedFrameTimes[Math.floor(share * (sortedFrameTimes.length - 1))].toFixed(1);
   console.log(
-    `panning 200 704 events: ${frames.length} frames, median ${quantileAt(0.5)} ms, 95 % within ${quantileAt(0.95)} ms; ${processorMs.toFixed(1)} ms of processor time per frame`,
+    `panning 200 704 events: ${frameTimes.length} frames, median ${quantileAt(0.5)} ms, 95 % within ${quantileAt(0.95)} ms; ${processorMs.toFixed(1)} ms of processor time per frame`,
   );
   expectFrames(Number(quantileAt(0.5)), processorMs);
   const windowText = await page.textContent("output.window");

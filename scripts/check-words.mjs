@@ -13,7 +13,7 @@ const TEXT_ENDINGS = [
 ];
 const FOLDERS = ["packages", "apps", "benchmarks", "docs", "scripts"];
 /** Records of the past, and the files that hold the list itself. */
-const EXCLUDED_PATH = /^docs\/decisions\/|(^|\/)results\/|^scripts\/(test\/)?check-words|CHANGELOG\.md$/;
+const EXCLUDED_PATH_PATTERN = /^docs\/decisions\/|(^|\/)results\/|^scripts\/(test\/)?check-words|CHANGELOG\.md$/;
 
 /** `word`: as a pattern within a line; `instead`: the field's term; `allow`: the same word where it means something else. */
 const BANNED_WORDS = [
@@ -54,21 +54,23 @@ export function checkWords(root) {
   const paths = [
     ...readdirSync(root).filter((name) => name.endsWith(".md")),
     ...FOLDERS.flatMap((folder) => listFiles(join(root, folder), TEXT_ENDINGS).map((path) => `${folder}/${path}`)),
-  ].filter((path) => !EXCLUDED_PATH.test(path));
+  ].filter((path) => !EXCLUDED_PATH_PATTERN.test(path));
   return paths.flatMap((path) => [
-    ...findBannedWords(path).map(({ found, instead }) => `${path}: the file name contains "${found}"; use: ${instead}`),
+    ...findBannedWords(path).map(
+      ({ found, instead: replacement }) => `${path}: the file name contains "${found}"; use: ${replacement}`,
+    ),
     ...readFileSync(join(root, path), "utf8")
       .split("\n")
       .flatMap((line, i) =>
-        findBannedWords(line).map(({ found, instead }) => `${path}:${i + 1}: "${found}": ${instead}`),
+        findBannedWords(line).map(({ found, instead: replacement }) => `${path}:${i + 1}: "${found}": ${replacement}`),
       ),
   ]);
 }
 
 function findBannedWords(line) {
-  return BANNED_WORDS.flatMap(({ word, instead, allow }) => {
-    const textToCheck = splitIdentifiers(allow ? line.replaceAll(new RegExp(allow, "gi"), "") : line);
-    return [...textToCheck.matchAll(word)].map(([found]) => ({ found, instead }));
+  return BANNED_WORDS.flatMap(({ word, instead: replacement, allow: allowedPattern }) => {
+    const textToCheck = splitIdentifiers(allowedPattern ? line.replaceAll(new RegExp(allowedPattern, "gi"), "") : line);
+    return [...textToCheck.matchAll(word)].map(([found]) => ({ found, instead: replacement }));
   });
 }
 

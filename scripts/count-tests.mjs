@@ -10,7 +10,7 @@ import { listPackages } from "./workspace.mjs";
 
 /** `{ passed, failed, failures }` over all reports below `root`: `failures` has a line for each test that failed. */
 export function countTests(root) {
-  const directories = [...listPackages(root).map((one) => one.path), "scripts", "build/doc-examples"];
+  const directories = [...listPackages(root).map((each) => each.path), "scripts", "build/doc-examples"];
   const reports = directories
     .flatMap((directory) =>
       ["test-report", "test-report-hosts"].map((name) => join(root, directory, `build/${name}.json`)),
@@ -18,8 +18,8 @@ export function countTests(root) {
     .filter((path) => existsSync(path))
     .map((path) => JSON.parse(readFileSync(path, "utf8")));
   return {
-    passed: sumOf(reports, (report) => report.numPassedTests),
-    failed: sumOf(reports, countFailures),
+    passed: sumBy(reports, (report) => report.numPassedTests),
+    failed: sumBy(reports, countFailures),
     failures: reports.flatMap((report) => report.testResults).flatMap((file) => describeFailures(file, root)),
   };
 }
@@ -28,9 +28,9 @@ export function countTests(root) {
 function describeFailures({ name: path, status, message, assertionResults }, root) {
   const firstLine = (text) => text?.trim().split("\n")[0] || "no message";
   const file = relative(root, path);
-  const failedTests = assertionResults.filter((one) => one.status !== "passed" && !NOT_RUN_STATUSES.has(one.status));
+  const failedTests = assertionResults.filter((each) => each.status !== "passed" && !NOT_RUN_STATUSES.has(each.status));
   if (failedTests.length === 0) return status === "failed" ? [`${file}: ${firstLine(message)}`] : [];
-  return failedTests.map((one) => `${file} > ${one.fullName}: ${firstLine(one.failureMessages[0])}`);
+  return failedTests.map((each) => `${file} > ${each.fullName}: ${firstLine(each.failureMessages[0])}`);
 }
 
 /** States of tests that were not to run. */
@@ -38,17 +38,17 @@ const NOT_RUN_STATUSES = new Set(["pending", "skipped", "todo", "disabled"]);
 
 /** What was to run and did not pass: a worker that dies leaves tests without an outcome, a file that fails to load none. */
 function countFailures({ numTotalTests, numPassedTests, numPendingTests, numTodoTests, testResults }) {
-  const failedToLoad = ({ status, assertionResults }) =>
-    status === "failed" && !assertionResults.some((one) => one.status === "failed");
-  return numTotalTests - numPassedTests - numPendingTests - numTodoTests + testResults.filter(failedToLoad).length;
+  const hasFailedToLoad = ({ status, assertionResults }) =>
+    status === "failed" && !assertionResults.some((each) => each.status === "failed");
+  return numTotalTests - numPassedTests - numPendingTests - numTodoTests + testResults.filter(hasFailedToLoad).length;
 }
 
-const sumOf = (items, valueOf) => items.reduce((total, item) => total + valueOf(item), 0);
+const sumBy = (items, getValue) => items.reduce((total, item) => total + getValue(item), 0);
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const root = resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url)));
-  const { passed, failed, failures } = countTests(root);
+  const { passed: numPassed, failed: numFailed, failures } = countTests(root);
   for (const line of failures) console.error(`FAILED: ${line}`);
-  console.log(`${passed} passed, ${failed} failed`);
-  process.exit(failed > 0 || passed === 0 ? 1 : 0);
+  console.log(`${numPassed} passed, ${numFailed} failed`);
+  process.exit(numFailed > 0 || numPassed === 0 ? 1 : 0);
 }

@@ -22,7 +22,7 @@ export function draw() {
   const length = lengths.reduce((sum, each) => sum + each, 0);
   const mask = masks.documents(lengths, "causal");
   const dispatchPlacement = dispatch({ mask, length, ranks, chunkSize: 256 });
-  const title = `${lengths.length} documents of very unequal lengths on ${ranks} ranks`;
+  const title = `${lengths.length} documents of ${Math.min(...lengths)} to ${Math.max(...lengths)} tokens on ${ranks} ranks`;
   return drawDispatch(mask, { queries: length, ranks, after: dispatchPlacement, bytesPerRow: 4096, title });
 }
 

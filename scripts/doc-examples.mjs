@@ -11,15 +11,15 @@ import { listFiles, listPackages } from "./workspace.mjs";
 /** The ```ts blocks of a Markdown text: `{ info, line, code }`, where `line` is that of the code's first line. */
 export function parseBlocks(markdown) {
   const blocks = [];
-  let openBlock;
+  let currentBlock;
   for (const [i, line] of markdown.split("\n").entries()) {
     const fence = /^\s*```(.*)$/.exec(line);
-    if (!fence) openBlock?.lines.push(line);
-    else if (openBlock) {
-      if (/^ts\b/.test(openBlock.info))
-        blocks.push({ info: openBlock.info, line: openBlock.line, code: openBlock.lines.join("\n") });
-      openBlock = undefined;
-    } else openBlock = { info: fence[1].trim(), line: i + 2, lines: [] };
+    if (!fence) currentBlock?.lines.push(line);
+    else if (currentBlock) {
+      if (/^ts\b/.test(currentBlock.info))
+        blocks.push({ info: currentBlock.info, line: currentBlock.line, code: currentBlock.lines.join("\n") });
+      currentBlock = undefined;
+    } else currentBlock = { info: fence[1].trim(), line: i + 2, lines: [] };
   }
   return blocks;
 }
@@ -53,9 +53,9 @@ export function instrument(code) {
 function findStatementStart(lines, end) {
   for (let start = end; start > 0; start--) {
     const text = lines.slice(start, end + 1).join("\n");
-    const numOpened = text.match(/[([{]/g)?.length ?? 0;
-    const numClosed = text.match(/[)\]}]/g)?.length ?? 0;
-    if (numOpened === numClosed && /(^|[;{}]|\/\/.*|\*\/)\s*$/.test(lines[start - 1])) return start;
+    const numOpeningBrackets = text.match(/[([{]/g)?.length ?? 0;
+    const numClosingBrackets = text.match(/[)\]}]/g)?.length ?? 0;
+    if (numOpeningBrackets === numClosingBrackets && /(^|[;{}]|\/\/.*|\*\/)\s*$/.test(lines[start - 1])) return start;
   }
   return 0;
 }
@@ -66,7 +66,7 @@ function createAssertion(statement, kind, expected) {
   const declarationMatch = /^(?:const|let|(?:await )?using) ([\w$]+)\b[^=]*=/.exec(expression);
   if (declarationMatch && kind === "=>") return `${statement} __value(${declarationMatch[1]}, ${expectedText});`;
   if (/^(?:const|let|import|if|for|return|class|function)\b/.test(expression)) {
-    throw new Error(`\`// ${kind}\` must follow an expression or \`const name = …\`, received: ${expression}`);
+    throw new Error(`expected an expression or \`const name = …\` before \`// ${kind}\`, received \`${expression}\``);
   }
   const logMatch = /^console\.log\(([\s\S]*)\)$/.exec(expression);
   if (kind === "throws") return `await __thrown(async () => (${expression}), ${expectedText});`;
@@ -92,7 +92,7 @@ export function generateTests(root, out) {
 /** What becomes one test file: the documents, and each package. */
 function groupExamples(root) {
   const docs = listFiles(join(root, "docs"), [".md"]).map((path) => `docs/${path}`);
-  const packages = listPackages(root).filter((one) => !one.isProgram);
+  const packages = listPackages(root).filter((each) => !each.isProgram);
   return [
     { name: "documents", paths: ["README.md", "CONTRIBUTING.md", ...docs] },
     ...packages.map(({ directory, path, dir }) => ({
@@ -119,17 +119,17 @@ function readIfExists(path) {
 
 function writeTest(dir, examples) {
   mkdirSync(dir, { recursive: true });
-  const helpers = relative(dir, fileURLToPath(new URL("example-value.ts", import.meta.url)));
-  const tests = [`import { test } from "vitest";`, `import { launch } from "${helpers}";`];
+  const helpersPath = relative(dir, fileURLToPath(new URL("example-value.ts", import.meta.url)));
+  const testLines = [`import { test } from "vitest";`, `import { launch } from "${helpersPath}";`];
   for (const { path, file, info, line, code } of examples) {
     // The padding gives every line its number in the document, so that a failure points there.
-    const importLine = `import { expectValue as __value, expectThrown as __thrown } from "${helpers}"; export {};`;
+    const importLine = `import { expectValue as __value, expectThrown as __thrown } from "${helpersPath}"; export {};`;
     writeFileSync(join(dir, file), importLine + "\n".repeat(line - 1) + instrumentBlock(path, line, code));
     const ranks = /\branks=(\d+)\b/.exec(info)?.[1];
     const body = ranks ? `launch(${ranks}, new URL("./${file}", import.meta.url).href)` : `import("./${file}")`;
-    if (!/\bno-run\b/.test(info)) tests.push(`test("${path}:${line}", async () => void (await ${body}));`);
+    if (!/\bno-run\b/.test(info)) testLines.push(`test("${path}:${line}", async () => void (await ${body}));`);
   }
-  if (tests.length > 2) writeFileSync(join(dir, "examples.test.ts"), `${tests.join("\n")}\n`);
+  if (testLines.length > 2) writeFileSync(join(dir, "examples.test.ts"), `${testLines.join("\n")}\n`);
 }
 
 function instrumentBlock(path, line, code) {
@@ -142,5 +142,5 @@ function instrumentBlock(path, line, code) {
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
-  console.log(`doc examples: found ${generateTests(root, join(root, "build/doc-examples"))}`);
+  console.log(`doc examples: ${generateTests(root, join(root, "build/doc-examples"))} in build/doc-examples`);
 }

@@ -35,7 +35,7 @@ export function launch(ranks: number, url: string): void {
     encoding: "utf8",
     cwd: join(dirname(cli), "../../.."),
   });
-  if (status !== 0) throw new Error(`${ranks} ranks exited with ${status}:\n${stdout}${stderr}`);
+  if (status !== 0) throw new Error(`expected exit code 0 of ${ranks} ranks, received ${status}:\n${stdout}${stderr}`);
 }
 
 function matchesExample(actual: unknown, expected: string): boolean {

@@ -1,35 +1,36 @@
 // Finds the imports of TypeScript sources, without a compiler.
 
-const STRING_OR_COMMENT = /("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|\/\/[^\n]*|\/\*[\s\S]*?\*\/|`(?:\\.|[^`\\])*`/g;
+const STRING_OR_COMMENT_PATTERN =
+  /("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|\/\/[^\n]*|\/\*[\s\S]*?\*\/|`(?:\\.|[^`\\])*`/g;
 
-const IMPORTED_NAMES = String.raw`(?:\*(?:\s+as\s+[\w$]+)?|\{[^{}]*\}|[\w$]+(?:\s*,\s*(?:\{[^{}]*\}|\*\s+as\s+[\w$]+))?)`;
-const IMPORT_STATEMENT = new RegExp(
-  String.raw`^[ \t]*(?:import|export)\s+(?:(type)\s+)?(?:(${IMPORTED_NAMES})\s*from\s*)?["']([^"'\n]+)["']`,
+const IMPORTED_NAMES_PATTERN = String.raw`(?:\*(?:\s+as\s+[\w$]+)?|\{[^{}]*\}|[\w$]+(?:\s*,\s*(?:\{[^{}]*\}|\*\s+as\s+[\w$]+))?)`;
+const IMPORT_STATEMENT_PATTERN = new RegExp(
+  String.raw`^[ \t]*(?:import|export)\s+(?:(type)\s+)?(?:(${IMPORTED_NAMES_PATTERN})\s*from\s*)?["']([^"'\n]+)["']`,
   "gm",
 );
-const IMPORT_CALL = /\b(?:import|require(?:\.resolve)?)\s*\(\s*["']([^"'\n]+)["']/g;
+const IMPORT_CALL_PATTERN = /\b(?:import|require(?:\.resolve)?)\s*\(\s*["']([^"'\n]+)["']/g;
 
 /**
  * What `source` imports, statically, dynamically or in a type: `{ specifier, typeOnly }`, each specifier once, in order.
  * Comments and template literals are skipped, so that an example or a fixture is no import.
  */
 export function parseImports(source) {
-  const code = source.replace(STRING_OR_COMMENT, (_, string) => string ?? "");
-  const statements = [...code.matchAll(IMPORT_STATEMENT)].map(({ index, 1: type, 2: names, 3: specifier }) => ({
+  const code = source.replace(STRING_OR_COMMENT_PATTERN, (_, string) => string ?? "");
+  const statements = [...code.matchAll(IMPORT_STATEMENT_PATTERN)].map(({ index, 1: type, 2: names, 3: specifier }) => ({
     index,
     specifier,
     typeOnly: type !== undefined || areTypesOnly(names),
   }));
-  const calls = [...code.matchAll(IMPORT_CALL)].map(({ index, 1: specifier }) => ({
+  const calls = [...code.matchAll(IMPORT_CALL_PATTERN)].map(({ index, 1: specifier }) => ({
     index,
     specifier,
     typeOnly: false,
   }));
-  const typeOnlyBySpecifier = new Map();
+  const isTypeOnlyBySpecifier = new Map();
   for (const { specifier, typeOnly: isTypeOnly } of [...statements, ...calls].sort((a, b) => a.index - b.index)) {
-    typeOnlyBySpecifier.set(specifier, isTypeOnly && (typeOnlyBySpecifier.get(specifier) ?? true));
+    isTypeOnlyBySpecifier.set(specifier, isTypeOnly && (isTypeOnlyBySpecifier.get(specifier) ?? true));
   }
-  return Array.from(typeOnlyBySpecifier, ([specifier, isTypeOnly]) => ({ specifier, typeOnly: isTypeOnly }));
+  return Array.from(isTypeOnlyBySpecifier, ([specifier, isTypeOnly]) => ({ specifier, typeOnly: isTypeOnly }));
 }
 
 /** `{ type A, type B }`, which a compiler drops as a whole. */

@@ -8,7 +8,7 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 import { tsImport } from "tsx/esm/api";
 
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
-const INCLUDE = "packages/runtime/include/mosaic";
+const INCLUDE_DIRECTORY = "packages/runtime/include/mosaic";
 const GENERATED_NOTE =
   "as packages/core/src/kernels/schema.ts states.\n// Written by scripts/kernel-headers.mjs: edit the schema.";
 
@@ -23,7 +23,7 @@ const LIST_TYPES = {
 const capitalize = (name) => name[0].toUpperCase() + name.slice(1);
 
 /** Text by file name, of `{ kernelSchema, kernelStructures, kernelEnumerations }`. */
-export function kernelHeaders(schema) {
+export function formatKernelHeaders(schema) {
   return { "kernel_enums.h": formatEnumsHeader(schema), "kernel_arguments.h": formatArgumentsHeader(schema) };
 }
 
@@ -126,7 +126,10 @@ function describeUsage({ tensor, shape, dtype, updatedIf, optional }) {
 /** Names of the headers below `root` that are not what the schema states. */
 export async function findStaleHeaders(root = ROOT) {
   const schema = await tsImport("../packages/core/src/kernels/schema.ts", import.meta.url);
-  const headers = Object.entries(kernelHeaders(schema)).map(([name, text]) => ({ path: `${INCLUDE}/${name}`, text }));
+  const headers = Object.entries(formatKernelHeaders(schema)).map(([name, text]) => ({
+    path: `${INCLUDE_DIRECTORY}/${name}`,
+    text,
+  }));
   return headers.filter(({ path, text }) => readText(join(root, path)) !== text);
 }
 
@@ -140,12 +143,12 @@ function readText(path) {
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
-  const staleFiles = await findStaleHeaders();
+  const staleHeaders = await findStaleHeaders();
   const isCheck = process.argv.includes("--check");
-  for (const { path, text } of staleFiles) {
+  for (const { path, text } of staleHeaders) {
     if (isCheck) console.error(`${path} does not match the kernel schema: run node scripts/kernel-headers.mjs`);
     else writeFileSync(join(ROOT, path), text);
   }
-  if (isCheck && staleFiles.length > 0) process.exit(1);
-  console.log(`kernel headers: ${isCheck ? "up to date" : `${staleFiles.length} written`}`);
+  if (isCheck && staleHeaders.length > 0) process.exit(1);
+  console.log(`kernel headers: ${isCheck ? "up to date" : `${staleHeaders.length} written`}`);
 }

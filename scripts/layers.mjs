@@ -15,16 +15,16 @@ export const LAYERS = [
 ];
 
 /** Beside the layers: the suites import core and runtime, launcher and create import nothing; only tests and programs import either. */
-export const INDEPENDENT = { conformance: ["core", "runtime"], create: [], launcher: [] };
+export const INDEPENDENT_PACKAGES = { conformance: ["core", "runtime"], create: [], launcher: [] };
 
 /** Independent packages that the umbrella may import: it offers the suites under a subpath, and its doctor uses the job's store. */
-export const RE_EXPORTED = { attention: ["conformance", "launcher"] };
+export const RE_EXPORTED_PACKAGES = { attention: ["conformance", "launcher"] };
 
 /** The directory of `apps/` that holds what programs share: all of them may import it. */
-export const SHARED_PROGRAM = "program";
+export const SHARED_PROGRAM_DIRECTORY = "program";
 
 /** Packages that another one starts as a process: it depends on them, and imports nothing of theirs. */
-export const PROCESSES = { runtime: ["launcher"] };
+export const PROCESS_DEPENDENCIES = { runtime: ["launcher"] };
 
 /**
  * Interfaces that refer to each other: a device makes tensors, a tensor lies on a device. Among the files of one

@@ -26,6 +26,6 @@ export function packAll(root, destination = join(root, "build/packages")) {
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const root = resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url)));
   const archives = packAll(root);
-  console.log(`${archives.length} packages in build/packages; in another project:`);
+  console.log(`${archives.length} packages in build/packages; to install them in another project:`);
   console.log(`  npm install ${join(root, "build/packages")}/*.tgz`);
 }

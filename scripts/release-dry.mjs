@@ -8,7 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { checkPackage, packPackage } from "./release/checks.mjs";
-import { createManagers, tryConsumer } from "./release/consumers.mjs";
+import { createInstallArguments, tryConsumer } from "./release/consumers.mjs";
 import { startRegistry, publish } from "./release/registry.mjs";
 import { buildAll } from "./release/prebuilds.mjs";
 import { formatReport } from "./release/report.mjs";
@@ -30,7 +30,7 @@ const managers = values.managers.split(",");
 const statusBefore = run("git", ["status", "--porcelain"], { cwd: root });
 const faults = [];
 // Outside of the repository: Node looks for packages in every directory above a program, too, and would find those of the work tree.
-const projects = mkdtempSync(join(realpathSync(tmpdir()), "mosaic-release-"));
+const projectsDirectory = mkdtempSync(join(realpathSync(tmpdir()), "mosaic-release-"));
 
 function printHeading(text) {
   console.log(`\n── ${text}`);
@@ -62,15 +62,15 @@ async function preparePackages(toolPaths) {
   return packages;
 }
 
-function tryConsumers(tools, registry) {
+function tryConsumers(toolPaths, registry) {
   const cells = [];
   for (const version of versions) {
-    for (const [manager, install] of Object.entries(createManagers(tools)).filter(([name]) =>
+    for (const [manager, installArguments] of Object.entries(createInstallArguments(toolPaths)).filter(([name]) =>
       managers.includes(name),
     )) {
       printHeading(`Node ${version}, ${manager}`);
-      const directory = join(projects, `${manager}-${version}`);
-      const cell = tryConsumer({ version, manager, install, registry, directory });
+      const directory = join(projectsDirectory, `${manager}-${version}`);
+      const cell = tryConsumer({ version, manager, install: installArguments, registry, directory });
       for (const { step, seconds, fault } of cell.results) {
         console.log(
           `  ${fault === undefined ? "ok    " : "FAILED"}  ${step.padEnd(12)} ${seconds.toFixed(1).padStart(6)} s`,
@@ -93,7 +93,7 @@ try {
   for (const stagedPackage of packages) publish(stagedPackage, registry);
   const cells = tryConsumers(tools, registry);
   const templates = values.templates
-    ? tryTemplates({ version: versions[0], registry, directory: join(projects, "templates") })
+    ? tryTemplates({ version: versions[0], registry, directory: join(projectsDirectory, "templates") })
     : [];
   for (const { template, fault } of templates) if (fault !== undefined) faults.push(`template ${template}: ${fault}`);
   writeFileSync(join(outputDirectory, "report.md"), formatReport({ packages, cells, templates }));
@@ -103,18 +103,18 @@ try {
 const isTreeChanged = run("git", ["status", "--porcelain"], { cwd: root }) !== statusBefore;
 if (isTreeChanged) faults.push("the working tree was modified");
 // What may be published: scripts/release-publish.mjs.
-const listPath = join(outputDirectory, "packages.json");
-rmSync(listPath, { force: true });
+const packageListPath = join(outputDirectory, "packages.json");
+rmSync(packageListPath, { force: true });
 if (faults.length === 0) {
   writeFileSync(
-    listPath,
+    packageListPath,
     JSON.stringify(packages.map(({ name, version, directory }) => ({ name, version, directory }))),
   );
 }
 for (const fault of faults) console.error(`\n${fault}`);
-if (faults.length === 0) rmSync(projects, { recursive: true });
-else console.error(`\nthe projects: ${projects}`);
+if (faults.length === 0) rmSync(projectsDirectory, { recursive: true });
+else console.error(`\nthe projects: ${projectsDirectory}`);
 console.log(
-  `\nrelease: ${faults.length === 0 ? "no faults" : `${faults.length} faults`}; ${join(outputDirectory, "report.md")}`,
+  `\nrelease: ${faults.length === 0 ? "no faults" : `${faults.length} faults`}; report: ${join(outputDirectory, "report.md")}`,
 );
 process.exitCode = faults.length === 0 ? 0 : 1;

@@ -7,9 +7,14 @@ import { join } from "node:path";
 import { spawnSync } from "node:child_process";
 import { outputDirectory, run } from "./release/tools.mjs";
 
-if (process.env.GITHUB_ACTIONS !== "true") throw new Error("release:publish: expected to run in the release workflow");
+const { GITHUB_ACTIONS } = process.env;
+if (GITHUB_ACTIONS !== "true")
+  throw new Error(
+    `release:publish: expected GITHUB_ACTIONS=true, received ${GITHUB_ACTIONS}; run the release workflow`,
+  );
 const listPath = join(outputDirectory, "packages.json");
-if (!existsSync(listPath)) throw new Error(`release:publish: expected ${listPath}; run npm run release:dry`);
+if (!existsSync(listPath))
+  throw new Error(`release:publish: expected ${listPath}, received none; run npm run release:dry`);
 
 for (const { name, version, directory } of JSON.parse(readFileSync(listPath, "utf8"))) {
   if (spawnSync("npm", ["view", `${name}@${version}`, "version"], { encoding: "utf8" }).stdout.trim() === version)

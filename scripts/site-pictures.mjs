@@ -18,11 +18,14 @@ export const PICTURES = {
       queries: 1000,
       placement: "zigzag",
       shards: 4,
-      title: "Packed documents with a window in each",
+      title: "Packed documents with a sliding window each: pairs by shard",
     }),
   "ring-timeline.svg": () => {
     const { simulation } = predict({ backend: ring(), mesh: { sp: 4 }, ...ATTENTION_OPTIONS }, profiles["h100-ib400"]);
-    return timelineSvg(simulation, { title: "A ring of four, forward and backward", subtitle: SUBTITLE });
+    return timelineSvg(simulation, {
+      title: "Ring of 4 ranks: activity over time, forward and backward",
+      subtitle: SUBTITLE,
+    });
   },
   "ring-tiles.svg": () =>
     tileMapSvg(record({ backend: ring(), mesh: { sp: 4 }, ...ATTENTION_OPTIONS }), {

@@ -11,10 +11,12 @@ const isQuiet = args[0] === "--quiet";
 if (isQuiet) args.shift();
 
 /** Turbo hashes sources, not compilers: a new compiler must rebuild the addons all the same. */
-function nativeToolchain() {
+function describeNativeToolchain() {
   const readVersion = (command, ...options) => spawnSync(command, options, { encoding: "utf8" }).stdout?.trim() ?? "";
-  const compilers = [process.env.CXX ?? "c++", "cmake", "nvcc"].map((command) => readVersion(command, "--version"));
-  return [...compilers, process.platform, process.arch].join("; ");
+  const compilerVersions = [process.env.CXX ?? "c++", "cmake", "nvcc"].map((command) =>
+    readVersion(command, "--version"),
+  );
+  return [...compilerVersions, process.platform, process.arch].join("; ");
 }
 
 const defaults = ["--ui=stream", `--output-logs=${isQuiet ? "errors-only" : "new-only"}`];
@@ -25,7 +27,7 @@ const child = spawn(process.execPath, [turbo, "run", ...defaults, ...args], {
   stdio: ["inherit", isQuiet ? process.stderr : "inherit", "inherit"],
   env: {
     ...process.env,
-    NATIVE_TOOLCHAIN: process.env.NATIVE_TOOLCHAIN ?? nativeToolchain(),
+    NATIVE_TOOLCHAIN: process.env.NATIVE_TOOLCHAIN ?? describeNativeToolchain(),
     DO_NOT_TRACK: "1",
     TURBO_NO_UPDATE_NOTIFIER: "1",
   },

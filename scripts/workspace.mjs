@@ -2,7 +2,15 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join, relative } from "node:path";
 
-const GENERATED = new Set(["node_modules", "dist", "build", "build-cmake", "prebuilds", "coverage", "generated"]);
+const GENERATED_DIRECTORIES = new Set([
+  "node_modules",
+  "dist",
+  "build",
+  "build-cmake",
+  "prebuilds",
+  "coverage",
+  "generated",
+]);
 
 /** Every workspace below `root`: `{ name, directory, dir, manifest, isProgram }`. */
 export function listPackages(root) {
@@ -27,7 +35,7 @@ export function listFiles(dir, endings) {
     for (const entry of readdirSync(directory, { withFileTypes: true })) {
       const path = join(directory, entry.name);
       if (entry.isDirectory()) {
-        if (!GENERATED.has(entry.name) && !entry.name.startsWith(".")) walk(path);
+        if (!GENERATED_DIRECTORIES.has(entry.name) && !entry.name.startsWith(".")) walk(path);
       } else if (endings.some((ending) => entry.name.endsWith(ending))) filePaths.push(relative(dir, path));
     }
   };

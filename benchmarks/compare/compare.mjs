@@ -12,7 +12,7 @@ import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 
 const repositoryRoot = fileURLToPath(new URL("../..", import.meta.url));
-const scenarios = fileURLToPath(new URL("scenarios.mjs", import.meta.url));
+const scenariosPath = fileURLToPath(new URL("scenarios.mjs", import.meta.url));
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -24,11 +24,15 @@ const { values, positionals } = parseArgs({
 });
 if (positionals.length !== 1) {
   console.error(
-    "usage: node benchmarks/compare/compare.mjs <baseline checkout> [--pairs 15] [--filter text,…] [--json]",
+    `usage: node benchmarks/compare/compare.mjs <baseline checkout> [--pairs N] [--filter TEXT,…] [--json]
+
+  --pairs N         pairs of runs per scenario (15)
+  --filter TEXT,…   runs only scenarios whose name contains one of the texts
+  --json            prints one JSON object per scenario`,
   );
   process.exit(2);
 }
-const baseline = resolve(positionals[0]);
+const baselineRoot = resolve(positionals[0]);
 const pairs = Number(values.pairs);
 const names = runScenarios(repositoryRoot, "--list").filter((name) =>
   values.filter.split(",").some((text) => name.includes(text)),
@@ -39,7 +43,7 @@ for (const name of names) {
   const times = [[], []];
   for (let pair = 0; pair < pairs; pair++) {
     // The order alternates, so that neither side always runs second.
-    const order = pair % 2 === 0 ? [baseline, repositoryRoot] : [repositoryRoot, baseline];
+    const order = pair % 2 === 0 ? [baselineRoot, repositoryRoot] : [repositoryRoot, baselineRoot];
     const [a, b] = order.map((root) => Number(runScenarios(root, name)[0]));
     const [baselineTime, currentTime] = pair % 2 === 0 ? [a, b] : [b, a];
     times[0].push(baselineTime);
@@ -63,18 +67,18 @@ for (const name of names) {
   else {
     const range = `${low.toFixed(3)} … ${high.toFixed(3)}`;
     console.log(
-      `${name.padEnd(28)} ${mean.toFixed(3)}  [${range}]  ${format(baselineMilliseconds)} → ${format(currentMilliseconds)}`,
+      `${name.padEnd(28)} ${mean.toFixed(3)}  [${range}]  ${formatMilliseconds(baselineMilliseconds)} → ${formatMilliseconds(currentMilliseconds)}`,
     );
   }
 }
 
 /** Lines that the scenarios print, for the packages below `root`. */
 function runScenarios(root, name) {
-  const { status, stdout, stderr } = spawnSync(process.execPath, [scenarios, root, name], {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [scenariosPath, root, name], {
     encoding: "utf8",
     env: { ...process.env, MOSAIC_DEVICE: "cpu" },
   });
-  if (status !== 0) throw new Error(`${name} on ${root}: ${stderr}`);
+  if (status !== 0) throw new Error(`scenario ${name} in ${root}: expected exit code 0, received ${status}: ${stderr}`);
   return stdout.trim().split("\n");
 }
 
@@ -86,10 +90,10 @@ function studentQuantile(degreesOfFreedom) {
   return table[degreesOfFreedom - 1] ?? (degreesOfFreedom <= 30 ? 2.09 : 1.98);
 }
 
-function confidenceInterval(logs) {
-  const n = logs.length;
-  const mean = logs.reduce((a, b) => a + b, 0) / n;
-  const variance = logs.reduce((sum, x) => sum + (x - mean) ** 2, 0) / (n - 1);
+function confidenceInterval(logRatios) {
+  const n = logRatios.length;
+  const mean = logRatios.reduce((a, b) => a + b, 0) / n;
+  const variance = logRatios.reduce((sum, x) => sum + (x - mean) ** 2, 0) / (n - 1);
   const halfWidth = studentQuantile(n - 1) * Math.sqrt(variance / n);
   return { mean: Math.exp(mean), low: Math.exp(mean - halfWidth), high: Math.exp(mean + halfWidth) };
 }
@@ -98,6 +102,6 @@ function median(numbers) {
   return numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length / 2)];
 }
 
-function format(milliseconds) {
+function formatMilliseconds(milliseconds) {
   return milliseconds < 10 ? `${(milliseconds * 1000).toFixed(0)} µs` : `${milliseconds.toFixed(1)} ms`;
 }

@@ -11,7 +11,7 @@ const [root, name] = process.argv.slice(2);
 const importPackage = (directory) => import(pathToFileURL(join(root, "packages", directory, "dist/index.js")).href);
 
 /** The best of some repetitions: other load only slows things down. */
-async function minMillisecondsOf(repetitions, body) {
+async function measureMinMilliseconds(repetitions, body) {
   await body();
   let minMilliseconds = Number.POSITIVE_INFINITY;
   for (let i = 0; i < repetitions; i++) {
@@ -30,7 +30,7 @@ async function timeAttention(isBackward) {
   const [q, k, v] = [0, 1, 2].map((stream) => core.randn(ctx, [1, 8, 2048, 64], { seed: 1, stream }));
   const rows = core.layoutOf({ mesh: ctx.mesh.shape, axes: [], length: 2048 });
   for (const x of [q, k, v]) x.requiresGrad = isBackward;
-  return minMillisecondsOf(7, async () => {
+  return measureMinMilliseconds(7, async () => {
     const outputs = [core.attention(ctx, q, k, v, { queries: rows, keys: rows })];
     if (isBackward) outputs.push(core.sum(outputs[0]));
     if (isBackward) outputs[1].backward();
@@ -40,7 +40,7 @@ async function timeAttention(isBackward) {
 }
 
 /** Ring attention on two ranks of one thread, in one process: [1,4,1024,64] a rank, forward and backward. */
-async function ring() {
+async function timeRing() {
   const core = await importPackage("core");
   const { cpu } = await importPackage("kernels-cpu");
   const { world } = await importPackage("collectives-local");
@@ -54,7 +54,7 @@ async function ring() {
       return x;
     }),
   );
-  const time = await minMillisecondsOf(7, async () => {
+  const time = await measureMinMilliseconds(7, async () => {
     const outs = ranks.map((ctx, i) =>
       core.attention(ctx, ...shards[i], { backend: "ring", queries: rows, keys: rows }),
     );
@@ -75,14 +75,14 @@ async function timeCollective(elements, { repetitions, batches }) {
   const ranks = await world(2, { device: () => cpu({ threads: 1 }) });
   const x = ranks.map((ctx) => core.zeros(ctx, [elements]));
   const y = ranks.map((ctx) => core.zeros(ctx, [elements]));
-  const time = await minMillisecondsOf(batches, async () => {
+  const time = await measureMinMilliseconds(batches, async () => {
     for (let i = 0; i < repetitions; i++) {
       for (const [rank, ctx] of ranks.entries()) {
-        const postExchange = [
+        const exchangeOperations = [
           { tensor: x[rank], to: 1 - rank },
           { tensor: y[rank], from: 1 - rank },
         ];
-        ctx.world.sendRecv(postExchange).wait();
+        ctx.world.sendRecv(exchangeOperations).wait();
         ctx.world.allReduce(x[rank]).wait();
       }
     }
@@ -98,21 +98,21 @@ async function timeSmallOperations() {
   const { cpu } = await importPackage("kernels-cpu");
   const ctx = await core.init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
   const [a, b] = [core.ones(ctx, [16]), core.ones(ctx, [16])];
-  return minMillisecondsOf(5, async () => {
+  return measureMinMilliseconds(5, async () => {
     for (let i = 0; i < 10_000; i++) core.add(a, b)[Symbol.dispose]();
     await ctx.device.stream.synchronize();
   });
 }
 
 /** 1 024 symbolic ranks recorded, proved and counted. */
-async function timeProof(make) {
+async function timeProof(createBackend) {
   const { masks, causal = masks.causal, zigzag } = await importPackage("core");
   const { count, prove, record } = await importPackage("planner");
   const start = performance.now();
   // Before 0.2.0 these were called heads and kvHeads; then masks had no namespace.
   const heads = masks ? { numHeads: 4, numKvHeads: 2 } : { heads: 4, kvHeads: 2 };
   const sizes = { mesh: { sp: 1024 }, tokens: 65_536, ...heads, headDim: 64 };
-  const attentionRecord = record({ backend: await make(), mask: causal(), placement: zigzag(), ...sizes });
+  const attentionRecord = record({ backend: await createBackend(), mask: causal(), placement: zigzag(), ...sizes });
   const { violations } = prove(attentionRecord);
   if (violations.length > 0) throw new Error(violations[0].message);
   count(attentionRecord);
@@ -138,14 +138,14 @@ await ctx.close();
   );
   try {
     let minSeconds = Number.POSITIVE_INFINITY;
-    for (let i = 0; i < 3; i++) minSeconds = Math.min(minSeconds, await firstLine(script));
+    for (let i = 0; i < 3; i++) minSeconds = Math.min(minSeconds, await timeFirstLine(script));
     return minSeconds;
   } finally {
     rmSync(directory, { recursive: true });
   }
 }
 
-async function firstLine(script) {
+async function timeFirstLine(script) {
   const start = performance.now();
   const cli = join(root, "packages/launcher/bin/mosaic-run.js");
   const child = spawn(process.execPath, [cli, "-n", "2", script], { stdio: ["ignore", "pipe", "inherit"] });
@@ -155,14 +155,16 @@ async function firstLine(script) {
     elapsedSeconds = performance.now() - start;
   });
   const [status] = await exitEvent;
-  if (status !== 0 || elapsedSeconds === undefined) throw new Error(`mosaic-run: exit code ${status}`);
+  if (status !== 0 || elapsedSeconds === undefined) {
+    throw new Error(`mosaic-run: expected output and exit code 0, received exit code ${status}`);
+  }
   return elapsedSeconds;
 }
 
 const scenarios = {
   "attention.forward": () => timeAttention(false),
   "attention.backward": () => timeAttention(true),
-  "ring.2x1": ring,
+  "ring.2x1": timeRing,
   "collectives.small": () => timeCollective(16, { repetitions: 100, batches: 100 }),
   "collectives.large": () => timeCollective(1 << 20, { repetitions: 20, batches: 5 }),
   "operations.small": timeSmallOperations,

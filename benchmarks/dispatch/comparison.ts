@@ -14,7 +14,7 @@ import { distributions, drawLengths, createUniformGenerator } from "./lengths.ts
 import { markdownTable } from "./marks.ts";
 
 export const ROWS_PER_RANK = 8192;
-export const heads = { numHeads: 64, numKvHeads: 8, headDim: 128 } as const;
+export const headOptions = { numHeads: 64, numKvHeads: 8, headDim: 128 } as const;
 
 /** H100s of the planner: 8 a node with NVLink between them, or each alone behind its port of 400 Gbit/s. */
 export const linkProfiles: Readonly<Record<"flat" | "two-level", Profile>> = {
@@ -61,7 +61,7 @@ export function* compare(seed: number, rankCounts: readonly number[]): Generator
         const bestRowByFamily = new Map<string, ComparisonRow>();
         for (const strategy of strategies({ mask, lengths, ranks, links })) {
           const { family, name: strategyName, ...run } = strategy;
-          const options = { ...heads, tokens, mask, ...hostAssignment(linkProfiles[links], ranks), ...run };
+          const options = { ...headOptions, tokens, mask, ...hostAssignment(linkProfiles[links], ranks), ...run };
           const { forwardSeconds, backwardSeconds } = predict(options, linkProfiles[links], { keep: () => false });
           const times = { forward: forwardSeconds, backward: backwardSeconds };
           const bestRow = bestRowByFamily.get(family);
@@ -118,7 +118,7 @@ function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generato
     }
     yield {
       ...dispatchPlacement,
-      name: `chunks of ${chunkSize}, flex over nodes around flex of 8`,
+      name: `chunks of ${chunkSize}, flex across nodes, inner flex of 8 ranks`,
       backend: nestedFlex,
       mesh: splitMesh(8),
     };
@@ -192,7 +192,7 @@ function subdivide(placement: Placement, partsPerRank: number): Placement {
 
 /** What `dispatch` compares by, from a profile: its speed on large tiles, and the links between nodes. `share` ranks share the heads. */
 export function dispatchCost({ kernels, links }: Profile, headParallelSize = 1): DispatchCost {
-  const { numHeads, numKvHeads, headDim } = heads;
+  const { numHeads, numKvHeads, headDim } = headOptions;
   const pairSeconds = (kind: "attend" | "attendBackward", operations: number): number => {
     const { flops, halfDim } = kernels[kind].bfloat16!;
     return (operations * (numHeads / headParallelSize) * (headDim + halfDim)) / flops;
@@ -214,7 +214,7 @@ export function stageCost({ kernels, links, enqueue, ranksPerNode }: Profile, ra
   const intraNodeLink = links["intra-node"];
   const [forward, backward] = [kernels.attend.bfloat16!, kernels.attendBackward.bfloat16!];
   const flopsPerSecond = ({ flops, halfDim }: typeof forward): number =>
-    (flops * heads.headDim) / (heads.headDim + halfDim);
+    (flops * headOptions.headDim) / (headOptions.headDim + halfDim);
   return {
     latency,
     bandwidth,

@@ -13,24 +13,24 @@ type UniformGenerator = () => number;
 
 const sampleNormal = (draw: UniformGenerator): number =>
   Math.sqrt(-2 * Math.log(1 - draw())) * Math.cos(2 * Math.PI * draw());
-const sampleLogNormal = (mean: number, deviation: number) => (draw: UniformGenerator) =>
-  Math.exp(mean + deviation * sampleNormal(draw));
+const sampleLogNormal = (mean: number, std: number) => (draw: UniformGenerator) =>
+  Math.exp(mean + std * sampleNormal(draw));
 const samplePareto = (exponent: number, minimum: number) => (draw: UniformGenerator) =>
   minimum / (1 - draw()) ** (1 / exponent);
 
 /** GPT-2 tokens of a byte, over all of the Pile (arXiv 2101.00027, section 3.1). */
 const TOKENS_PER_BYTE = 0.29335;
 /** Standard deviation of the logarithm: ours, the Pile's paper has means only. */
-const PILE_LOG_DEVIATION = 1.2;
+const PILE_LOG_STD = 1.2;
 
 /** Log-normal of a mean in KiB. */
-function pileLengths(meanKib: number): (draw: UniformGenerator) => number {
+function samplePileLengths(meanKib: number): (draw: UniformGenerator) => number {
   const mean = meanKib * 1024 * TOKENS_PER_BYTE;
-  return sampleLogNormal(Math.log(mean) - PILE_LOG_DEVIATION ** 2 / 2, PILE_LOG_DEVIATION);
+  return sampleLogNormal(Math.log(mean) - PILE_LOG_STD ** 2 / 2, PILE_LOG_STD);
 }
 
 const pileSource = (meanKib: number): string =>
-  `mean of ${meanKib} KiB from table 1 of the Pile (arXiv 2101.00027), 0.29335 tokens per byte; assumed log deviation ${PILE_LOG_DEVIATION}`;
+  `mean of ${meanKib} KiB from table 1 of the Pile (arXiv 2101.00027), 0.29335 tokens per byte; assumed log deviation ${PILE_LOG_STD}`;
 const MAGI_SOURCE = "parameters of our simulation of MagiAttention, which samples an unpublished histogram";
 const OWN_SOURCE = "ours";
 
@@ -43,11 +43,11 @@ export interface LengthDistribution {
 /** Lengths of documents in tokens. */
 export const distributions: Readonly<Record<string, LengthDistribution>> = {
   "log-normal 7.2, 1.6": { sample: sampleLogNormal(7.2, 1.6), source: MAGI_SOURCE },
-  "Pile-CC": { sample: pileLengths(4.33), source: pileSource(4.33) },
-  GitHub: { sample: pileLengths(5.25), source: pileSource(5.25) },
-  FreeLaw: { sample: pileLengths(15.06), source: pileSource(15.06) },
-  ArXiv: { sample: pileLengths(46.61), source: pileSource(46.61) },
-  Books3: { sample: pileLengths(538.36), source: pileSource(538.36) },
+  "Pile-CC": { sample: samplePileLengths(4.33), source: pileSource(4.33) },
+  GitHub: { sample: samplePileLengths(5.25), source: pileSource(5.25) },
+  FreeLaw: { sample: samplePileLengths(15.06), source: pileSource(15.06) },
+  ArXiv: { sample: samplePileLengths(46.61), source: pileSource(46.61) },
+  Books3: { sample: samplePileLengths(538.36), source: pileSource(538.36) },
   "log-normal 6, 1.4": { sample: sampleLogNormal(6, 1.4), source: OWN_SOURCE },
   "log-normal 8.5, 1.2": { sample: sampleLogNormal(8.5, 1.2), source: OWN_SOURCE },
   "Pareto 1.1 from 512": { sample: samplePareto(1.1, 512), source: OWN_SOURCE },
@@ -68,14 +68,14 @@ export const distributions: Readonly<Record<string, LengthDistribution>> = {
 /** Documents that fill a sequence: each at least 64 rows and at most a quarter of it, as MagiAttention's benchmark limits them. */
 export function drawLengths(
   total: number,
-  { sample: distribution }: LengthDistribution,
+  { sample: sampleLength }: LengthDistribution,
   draw: UniformGenerator,
 ): number[] {
   const lengths: number[] = [];
-  for (let remaining = total; remaining > 0; ) {
-    const length = Math.min(remaining, Math.floor(total / 4), Math.max(64, Math.floor(distribution(draw))));
+  for (let remainingTokens = total; remainingTokens > 0; ) {
+    const length = Math.min(remainingTokens, Math.floor(total / 4), Math.max(64, Math.floor(sampleLength(draw))));
     lengths.push(length);
-    remaining -= length;
+    remainingTokens -= length;
   }
   return lengths;
 }

@@ -3,7 +3,7 @@ import { parseArgs } from "node:util";
 import { comparisonChart } from "./chart.ts";
 import { compare, comparisonTable } from "./comparison.ts";
 import { distributions } from "./lengths.ts";
-import { type MarksRow, measureMarks, markdownTable, marksSummary, marksTable } from "./marks.ts";
+import { type TargetsRow, measureTargets, markdownTable, targetsSummary, targetsTable } from "./marks.ts";
 import { stageChoices, stagesTable } from "./stages.ts";
 import { optimumGaps, optimumSummary } from "./optimum.ts";
 
@@ -33,13 +33,13 @@ const jsonLines = (rows: readonly unknown[]): string => `${rows.map((row) => JSO
 const partRunners: Readonly<Record<string, () => void>> = {
   marks() {
     const passes = values.passes === "both" ? "both" : "forward";
-    const allRows: MarksRow[] = [];
+    const allRows: TargetsRow[] = [];
     for (const seed of seeds) {
-      const rows = [...measureMarks({ seed, passes })];
+      const rows = [...measureTargets({ seed, passes })];
       allRows.push(...rows);
-      console.log(`Seed ${seed}, ${passes}:\n\n${marksTable(rows)}\n`);
+      console.log(`Seed ${seed}, ${passes}:\n\n${targetsTable(rows)}\n`);
     }
-    console.log(marksSummary(allRows));
+    console.log(targetsSummary(allRows));
     writeFile("-marks.jsonl", jsonLines(allRows));
   },
   optimum() {
@@ -50,7 +50,10 @@ const partRunners: Readonly<Record<string, () => void>> = {
     const rows = [...compare(seeds[0]!, ranks)];
     console.log(comparisonTable(rows));
     writeFile("-comparison.jsonl", jsonLines(rows));
-    writeFile("-comparison.svg", comparisonChart(rows, "Context parallelism on H100s, packed documents"));
+    writeFile(
+      "-comparison.svg",
+      comparisonChart(rows, "Time of attention with context parallelism on H100s, packed documents"),
+    );
   },
   stages() {
     const rows = [...stageChoices(seeds[0]!, values.ranks.split(",").map(Number))];

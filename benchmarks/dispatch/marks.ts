@@ -10,11 +10,11 @@ import { type Mask, masks } from "@mosaic/core";
 import { distributions, drawLengths, createUniformGenerator } from "./lengths.ts";
 
 const ROWS_PER_RANK = 8192;
-const MEBI_POSITIONS = 2 ** 20;
+const MEBI = 2 ** 20;
 /** As in the cost's default: what a visible pair takes. */
 const secondsPerPair = { forward: 6.5536e-11, both: 6.5536e-11 + 1.6384e-10 };
 
-export interface MarksOptions {
+export interface TargetsOptions {
   readonly seed: number;
   readonly passes: "forward" | "both";
 }
@@ -29,7 +29,7 @@ interface ProblemCase {
 }
 
 /** One mask, number of ranks and chunk size: times in seconds, rows as shares of the sequence, mean over ranks. */
-export interface MarksRow extends Omit<ProblemCase, "mask"> {
+export interface TargetsRow extends Omit<ProblemCase, "mask"> {
   readonly seed: number;
   readonly boundBy: "compute" | "links";
   readonly bound: number;
@@ -70,13 +70,13 @@ function createCases(seed: number): ProblemCase[] {
     createCausalCase(64, 512),
     ...Object.keys(distributions).flatMap((name) => [
       ...[8, 64, 256].map((ranks) => createPackedCase(name, [ranks, 512, ranks * ROWS_PER_RANK])),
-      createPackedCase(name, [256, 512, MEBI_POSITIONS]),
+      createPackedCase(name, [256, 512, MEBI]),
     ]),
   ];
 }
 
 /** Ours beside bounds and other placements, of fresh draws by seed. */
-export function* measureMarks({ seed, passes }: MarksOptions): Generator<MarksRow> {
+export function* measureTargets({ seed, passes }: TargetsOptions): Generator<TargetsRow> {
   const cost: DispatchCost = passes === "both" ? {} : { backward: 0 };
   for (const problemCase of createCases(seed)) yield { seed, ...measureRow(problemCase, cost, secondsPerPair[passes]) };
 }
@@ -85,7 +85,7 @@ function measureRow(
   { mask, ...caseFields }: ProblemCase,
   cost: DispatchCost,
   pairSeconds: number,
-): Omit<MarksRow, "seed"> {
+): Omit<TargetsRow, "seed"> {
   const { ranks, chunkSize, length } = caseFields;
   const options = { mask, length, ranks, chunkSize, cost };
   const bounds = dispatchBounds(options);
@@ -96,7 +96,7 @@ function measureRow(
   const { user, system } = process.cpuUsage(start);
   const evaluate = (candidate: typeof placement): DispatchEvaluation =>
     evaluateDispatch({ mask, length, ranks, cost, placement: candidate });
-  const findCandidate = (candidateName: string) => candidates.find((each) => each.name === candidateName);
+  const findCandidate = (candidateName: string) => candidates.find((candidate) => candidate.name === candidateName);
   const dispatchResult = evaluate(placement);
   const [greedyResult, zigzagResult] = [
     evaluate(findCandidate("greedy")!.placement),
@@ -126,14 +126,14 @@ function measureRow(
   } as const;
   const minObjective = candidates.reduce((min, { objective }) => Math.min(min, objective), Number.POSITIVE_INFINITY);
   const missedNames = [
-    ...findMissedMarks(row),
+    ...findMissedTargets(row),
     ...(dispatchResult.objective > minObjective * (1 + 1e-9) ? ["objective"] : []),
   ];
   return { ...row, missed: missedNames };
 }
 
 /** What was aimed at, and not reached. */
-function findMissedMarks(row: Omit<MarksRow, "missed" | "seed">): string[] {
+function findMissedTargets(row: Omit<TargetsRow, "missed" | "seed">): string[] {
   const { name, ranks, time, bound, boundBy, imbalance, imbalanceBound, rows, greedyRows, zigzagRows } = row;
   const missedNames: string[] = [];
   if (time > bound * (boundBy === "compute" ? 1.02 : 1.1)) missedNames.push("time");
@@ -147,9 +147,9 @@ function findMissedMarks(row: Omit<MarksRow, "missed" | "seed">): string[] {
 }
 
 /** A table in Markdown. */
-export function marksTable(rows: readonly MarksRow[]): string {
+export function targetsTable(rows: readonly TargetsRow[]): string {
   const head =
-    "mask|P|chunk|tokens|documents|bound by|bound, ms|ours|/ bound|sequential|zigzag|document zigzag|greedy|imbalance bound|ours|rows bound|ours|zigzag|greedy|solver, s|missed";
+    "mask|P|chunk|tokens|documents|bound by|bound, ms|ours, ms|ours / bound|sequential, ms|zigzag, ms|document zigzag, ms|greedy, ms|imbalance bound|imbalance|rows bound|rows, ours|rows, zigzag|rows, greedy|solver, s|missed";
   const ms = (time: number | undefined): string => (time === undefined ? "–" : (time * 1e3).toFixed(2));
   const lines = rows.map((row) => [
     row.name,
@@ -172,12 +172,12 @@ export function marksTable(rows: readonly MarksRow[]): string {
 }
 
 /** What a run comes to: how many rows meet all marks, the others, and times of the solver. */
-export function marksSummary(rows: readonly MarksRow[]): string {
-  const rows1M = rows.filter(({ length, ranks }) => ranks === 256 && length === MEBI_POSITIONS);
-  const rows2M = rows.filter(({ length, ranks }) => ranks === 256 && length > MEBI_POSITIONS);
-  const formatTimes = (timedRows: readonly MarksRow[]): string => {
-    const sorted = timedRows.map(({ solverSeconds }) => solverSeconds).sort((a, b) => a - b);
-    return `median ${sorted[sorted.length >> 1]!.toFixed(2)} s, maximum ${sorted.at(-1)!.toFixed(2)} s`;
+export function targetsSummary(rows: readonly TargetsRow[]): string {
+  const rows1M = rows.filter(({ length, ranks }) => ranks === 256 && length === MEBI);
+  const rows2M = rows.filter(({ length, ranks }) => ranks === 256 && length > MEBI);
+  const formatTimes = (timedRows: readonly TargetsRow[]): string => {
+    const sortedSeconds = timedRows.map(({ solverSeconds }) => solverSeconds).sort((a, b) => a - b);
+    return `median ${sortedSeconds[sortedSeconds.length >> 1]!.toFixed(2)} s, maximum ${sortedSeconds.at(-1)!.toFixed(2)} s`;
   };
   const numPassed = rows.filter(({ missed }) => missed.length === 0).length;
   return [
@@ -186,9 +186,9 @@ export function marksSummary(rows: readonly MarksRow[]): string {
       .filter(({ missed }) => missed.length > 0)
       .map(
         ({ seed, name, ranks, chunkSize, length, boundBy, time, bound, missed }) =>
-          `- seed ${seed}, ${name}, ${ranks} ranks, chunk ${chunkSize}, ${length / 1024}K tokens, bound by ${boundBy}: ${missed.join(", ")}; time ${(time / bound).toFixed(3)} × the bound`,
+          `- seed ${seed}, ${name}, ${ranks} ranks, chunk ${chunkSize}, ${length / 1024}K tokens, bound by ${boundBy}: missed targets ${missed.join(", ")}; time ${(time / bound).toFixed(3)} × the bound`,
       ),
-    `Solver, 1 M tokens on 256 ranks: ${formatTimes(rows1M)}; 2 M: ${formatTimes(rows2M)}.`,
+    `Time of the solver, 1 M tokens on 256 ranks: ${formatTimes(rows1M)}; 2 M tokens: ${formatTimes(rows2M)}.`,
   ].join("\n");
 }
 

@@ -116,16 +116,16 @@ export function optimumSummary({
 }: OptimumGaps): string {
   const formatPercent = (value: number): string => `${(100 * value).toFixed(2)} %`;
   const describe = (gaps: readonly number[]): string => {
-    const sorted = gaps.toSorted((a, b) => a - b);
+    const sortedGaps = gaps.toSorted((a, b) => a - b);
     const quantileAt = (share: number): string =>
-      formatPercent(sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))]!);
-    const numExact = sorted.filter((value) => value < 1e-9).length;
-    return `${numExact} at the optimum, 95th percentile ${quantileAt(0.95)}, maximum ${formatPercent(sorted.at(-1)!)}`;
+      formatPercent(sortedGaps[Math.min(sortedGaps.length - 1, Math.floor(share * sortedGaps.length))]!);
+    const numExact = sortedGaps.filter((value) => value < 1e-9).length;
+    return `${numExact} at the optimum, 95th percentile ${quantileAt(0.95)}, maximum ${formatPercent(sortedGaps.at(-1)!)}`;
   };
   return [
     `${instances} instances, ${placements} placements compared, ${belowBound} below a lower bound.`,
     `- objective above the optimum: ${describe(objective)}`,
     `- step time above the minimum step time: ${describe(time)}`,
-    `- greedy's objective above the optimum: ${describe(greedyObjective)}`,
+    `- objective of the greedy placement above the optimum: ${describe(greedyObjective)}`,
   ].join("\n");
 }

@@ -3,7 +3,7 @@ import { type Mask, masks } from "@mosaic/core";
 import { predict } from "@mosaic/planner";
 import {
   dispatchCost,
-  heads,
+  headOptions,
   hostAssignment,
   type TopologyName,
   linkProfiles,
@@ -29,8 +29,8 @@ export interface StagesRow {
   readonly ranks: number;
   readonly links: TopologyName;
   readonly pass: "forward" | "backward";
-  readonly chosen: number;
-  readonly fixed: readonly number[];
+  readonly autoSeconds: number;
+  readonly secondsByStageCount: readonly number[];
 }
 
 /** The choice beside fixed numbers of stages, on every mask, number of ranks and kind of links. */
@@ -45,7 +45,7 @@ export function* stageChoices(seed: number, rankCounts: readonly number[]): Gene
         const predictions = [undefined, ...stageCounts].map((stages) => {
           const backend = flex({ cost: stageCost(profile, ranks), ...(stages !== undefined && { stages }) });
           const attentionOptions = {
-            ...heads,
+            ...headOptions,
             tokens,
             mask,
             placement,
@@ -56,8 +56,11 @@ export function* stageChoices(seed: number, rankCounts: readonly number[]): Gene
           return predict(attentionOptions, profile, { keep: () => false });
         });
         for (const pass of ["forward", "backward"] as const) {
-          const [chosen, ...fixed] = predictions.map((result) => result[`${pass}Seconds`]) as [number, ...number[]];
-          yield { mask: name, ranks, links, pass, chosen, fixed };
+          const [autoSeconds, ...secondsByStageCount] = predictions.map((result) => result[`${pass}Seconds`]) as [
+            number,
+            ...number[],
+          ];
+          yield { mask: name, ranks, links, pass, autoSeconds, secondsByStageCount };
         }
       }
     }
@@ -78,14 +81,23 @@ function createMasks(seed: number, tokens: number): [string, Mask][] {
 
 /** A table in Markdown, in ms, and how many choices are near the best fixed number. */
 export function stagesTable(rows: readonly StagesRow[]): string {
-  const ms = (seconds: number): string => (seconds * 1e3).toFixed(2);
-  const chosenToBestRatio = ({ chosen, fixed }: StagesRow): number => chosen / Math.min(...fixed);
+  const toMilliseconds = (seconds: number): string => (seconds * 1e3).toFixed(2);
+  const autoToBestRatio = ({ autoSeconds, secondsByStageCount }: StagesRow): number =>
+    autoSeconds / Math.min(...secondsByStageCount);
   const lines = rows.map((row) => {
-    const { mask, ranks, links, pass, chosen, fixed } = row;
-    return [mask, ranks, links, pass, ms(chosen), ...fixed.map(ms), chosenToBestRatio(row).toFixed(3)];
+    const { mask, ranks, links, pass, autoSeconds, secondsByStageCount } = row;
+    return [
+      mask,
+      ranks,
+      links,
+      pass,
+      toMilliseconds(autoSeconds),
+      ...secondsByStageCount.map(toMilliseconds),
+      autoToBestRatio(row).toFixed(3),
+    ];
   });
   const head = ["mask", "P", "links", "pass", "chosen", ...stageCounts.map(String), "chosen / best fixed"];
-  const numNearOptimal = rows.filter((row) => chosenToBestRatio(row) <= 1.05).length;
-  const maxRatio = rows.reduce((max, row) => Math.max(max, chosenToBestRatio(row)), 0);
+  const numNearOptimal = rows.filter((row) => autoToBestRatio(row) <= 1.05).length;
+  const maxRatio = rows.reduce((max, row) => Math.max(max, autoToBestRatio(row)), 0);
   return `${markdownTable(head, lines)}\n\n${numNearOptimal} of ${rows.length} within 5 % of the best fixed number of stages; largest ratio ${maxRatio.toFixed(3)}.`;
 }

@@ -35,7 +35,7 @@ export interface Result {
 }
 
 /** What cases run with; made when the first one needs it. */
-export interface Bench {
+export interface BenchmarkContext {
   readonly sizes: Sizes;
   readonly effort: Effort;
   readonly device: "cuda" | "cpu";
@@ -51,7 +51,7 @@ export interface Bench {
 export interface Case {
   readonly name: string;
   readonly part: PartName;
-  run(bench: Bench): Promise<Result>;
+  run(bench: BenchmarkContext): Promise<Result>;
 }
 
 /** ‖x − ref‖ / ‖ref‖ of each result, against float64. */

@@ -1,7 +1,7 @@
 import { median, now } from "../src/case.ts";
 import { BaselineUnsupportedError } from "../src/peers.ts";
 import {
-  type Bench,
+  type BenchmarkContext,
   type Case,
   type Implementation,
   type Effort,
@@ -10,9 +10,17 @@ import {
   countRuns,
 } from "./bench.ts";
 import { operationCases } from "./operations.ts";
-import { countBytes, countFlops, formatName, type Problem, createProblem, type Shape, type Sizes } from "./problem.ts";
+import {
+  countBytes,
+  countFlops,
+  formatName,
+  type Problem,
+  createProblem,
+  type ProblemVariant,
+  type Sizes,
+} from "./problem.ts";
 import { tolerances } from "./check-results.ts";
-import { ringCases } from "./ring.ts";
+import { createRingCases } from "./ring.ts";
 
 /** A length that no block size divides. */
 const GATE_LENGTH = 200;
@@ -22,7 +30,7 @@ type GateProblem = Pick<Problem, "dtype" | "mask" | "d">;
 const gateName = ({ dtype, mask, d }: GateProblem): string => `gate.${dtype}.${mask}.d${d}`;
 
 /** Every contender's results on fresh numbers, against float64, before any of its times counts. */
-export function gateCase(gateProblem: GateProblem): Case {
+export function createGateCase(gateProblem: GateProblem): Case {
   const name = gateName(gateProblem);
   const problem: Problem = { ...gateProblem, direction: "backward", n: GATE_LENGTH, numHeads: GATE_HEADS, batch: 1 };
   return {
@@ -54,11 +62,11 @@ export function isCorrect(errors: Errors, { dtype }: Pick<Problem, "dtype">): bo
 
 /** Who may take part in a problem: those that passed its gate, which is run now if it was not before. */
 export async function selectCorrectContenders(
-  bench: Bench,
+  bench: BenchmarkContext,
   kind: GateProblem,
   storedResults: ReadonlyMap<string, Result>,
 ): Promise<ReadonlySet<string>> {
-  const result = storedResults.get(gateName(kind)) ?? (await gateCase(kind).run(bench));
+  const result = storedResults.get(gateName(kind)) ?? (await createGateCase(kind).run(bench));
   const incorrectContenders = result["wrong"] as readonly string[];
   return new Set(
     Object.keys(result["errors"] as object).filter((contenderName) => !incorrectContenders.includes(contenderName)),
@@ -71,8 +79,11 @@ export const lengths: readonly number[] = [16_384, 4096, 65_536, 1024, 8192, 32_
 const reducedLengths: readonly number[] = [16_384, 4096];
 
 /** All problems, in the order in which they are measured. */
-function selectShapes(allLengths: readonly number[], reducedLengthSet: readonly number[]): readonly Shape[] {
-  const of = (dtype: Shape["dtype"], selectedLengths: readonly number[]): readonly Shape[] =>
+function selectVariants(allLengths: readonly number[], reducedLengthSet: readonly number[]): readonly ProblemVariant[] {
+  const createVariants = (
+    dtype: ProblemVariant["dtype"],
+    selectedLengths: readonly number[],
+  ): readonly ProblemVariant[] =>
     selectedLengths.flatMap((n) =>
       ([128, 64] as const).flatMap((d) =>
         (["full", "causal"] as const).flatMap((mask) =>
@@ -81,18 +92,18 @@ function selectShapes(allLengths: readonly number[], reducedLengthSet: readonly 
       ),
     );
   const float16Lengths = allLengths.filter((n) => reducedLengthSet.includes(n));
-  return [...of("bf16", allLengths), ...of("fp16", float16Lengths)];
+  return [...createVariants("bf16", allLengths), ...createVariants("fp16", float16Lengths)];
 }
 
 /** One problem, all contenders in turns. What did not pass the gate is left out. */
-function attentionCase(shape: Shape, storedResults: ReadonlyMap<string, Result>): Case {
-  const name = `attention.${formatName(shape)}`;
+function createAttentionCase(variant: ProblemVariant, storedResults: ReadonlyMap<string, Result>): Case {
+  const name = `attention.${formatName(variant)}`;
   return {
     name,
     part: "attention",
-    async run(bench: Bench): Promise<Result> {
-      const problem = createProblem(shape, bench.sizes);
-      const correctContenders = await selectCorrectContenders(bench, shape, storedResults);
+    async run(bench: BenchmarkContext): Promise<Result> {
+      const problem = createProblem(variant, bench.sizes);
+      const correctContenders = await selectCorrectContenders(bench, variant, storedResults);
       const contenders = (await bench.implementations()).filter((implementation) =>
         correctContenders.has(implementation.name),
       );
@@ -107,7 +118,7 @@ function removeDuplicates({ times, refused }: Comparison): Comparison {
   const { hopper, ...otherTimes } = times;
   const kernelNames = (time: TimingSummary | undefined): string => Object.keys(time?.kernels ?? {}).join();
   if (kernelNames(hopper) !== kernelNames(otherTimes["portable"])) return { times, refused };
-  return { times: otherTimes, refused: hopper ? { ...refused, hopper: "the portable kernels ran" } : refused };
+  return { times: otherTimes, refused: hopper ? { ...refused, hopper: "selected the portable kernels" } : refused };
 }
 
 /** All there is to measure, in the order in which it is. `storedResults` is looked into when a case runs. */
@@ -116,13 +127,13 @@ export function createCases(
   sizes: Sizes,
   storedResults: ReadonlyMap<string, Result>,
 ): readonly Case[] {
-  const shapes = selectShapes(lengths, reducedLengths);
+  const shapes = selectVariants(lengths, reducedLengths);
   const kinds = new Map(shapes.map((shape) => [`${shape.dtype} ${shape.mask} ${shape.d}`, shape]));
   return [
-    ...[...kinds.values()].map(gateCase),
+    ...[...kinds.values()].map(createGateCase),
     ...operationCases,
-    ...shapes.map((shape) => attentionCase(shape, storedResults)),
-    ...ringCases(sizes),
+    ...shapes.map((shape) => createAttentionCase(shape, storedResults)),
+    ...createRingCases(sizes),
   ];
 }
 

@@ -14,7 +14,7 @@ import {
 /** What rounding explains: products of numbers with 8 or 11 bits. */
 export const tolerances = { bf16: 1e-2, fp16: 2e-3 } as const;
 /** A single row, and sums that cancel, vary more than the whole. */
-const SINGLE_ROW_LENGTH = 3;
+const SINGLE_ROW_TOLERANCE_FACTOR = 3;
 
 /** Draws the problem on the host, and compares all results with the definition in float64. */
 export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Problem): Promise<Errors> {
@@ -55,7 +55,7 @@ export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Probl
  */
 export async function checkSamples(ctx: mosaic.Context, operands: Operands, problem: Problem): Promise<void> {
   const { batch, numHeads, n, direction } = problem;
-  const tolerance = SINGLE_ROW_LENGTH * tolerances[problem.dtype];
+  const tolerance = SINGLE_ROW_TOLERANCE_FACTOR * tolerances[problem.dtype];
   using out = attend(ctx, operands, problem);
   if (direction === "backward") out.backward(operands[3]);
   const [dq, dk, dv] = direction === "backward" ? detachGradients(operands) : [];
@@ -68,14 +68,14 @@ export async function checkSamples(ctx: mosaic.Context, operands: Operands, prob
     const row = await readRow(operands, problem, rowPosition);
     checkTolerance(
       `out of row ${rowPosition.i}`,
-      relativeError(await readRowAt(out, rowPosition), attentionRow(row)),
+      relativeError(await readRowAt(out, rowPosition), computeAttentionRow(row)),
       tolerance,
     );
     // The very first of causal rows sees one key: its gradient is 0, and there is nothing to compare with.
     if (dq && row.scores.length > 1) {
       checkTolerance(
         `dq of row ${rowPosition.i}`,
-        relativeError(await readRowAt(dq, rowPosition), gradientRow(row)),
+        relativeError(await readRowAt(dq, rowPosition), computeGradientRow(row)),
         tolerance,
       );
     }
@@ -152,8 +152,12 @@ async function readHead(x: mosaic.Tensor, { b, h }: Omit<RowPosition, "i">, rows
   return readSlice(x, [b, h, 0], [1, 1, rows]);
 }
 
-async function readSlice(x: mosaic.Tensor, from: readonly number[], lengths: readonly number[]): Promise<Float32Array> {
-  const offset = from.reduce((sum, start, axis) => sum + start * x.strides[axis]!, x.offset);
+async function readSlice(
+  x: mosaic.Tensor,
+  starts: readonly number[],
+  lengths: readonly number[],
+): Promise<Float32Array> {
+  const offset = starts.reduce((sum, start, axis) => sum + start * x.strides[axis]!, x.offset);
   using sliceView = x.view({ shape: [...lengths, x.shape[3]!], offset });
   return sliceView.read();
 }
@@ -168,12 +172,12 @@ interface AttentionRow {
 }
 
 /** out of the row, by the definition. */
-export function attentionRow(row: AttentionRow): Float64Array {
+export function computeAttentionRow(row: AttentionRow): Float64Array {
   return weightedSum(softmaxWeights(row), row.v, row.d);
 }
 
 /** dq of the row: scale · Σ pⱼ (dpⱼ − Σ p dp) kⱼ. */
-export function gradientRow(row: AttentionRow): Float64Array {
+export function computeGradientRow(row: AttentionRow): Float64Array {
   const weights = softmaxWeights(row);
   const dWeights = weights.map((_, key) => {
     let sum = 0;
@@ -187,7 +191,7 @@ export function gradientRow(row: AttentionRow): Float64Array {
 
 /** ‖x − ref‖ / ‖ref‖; NaN if anything is NaN. */
 export function relativeError(x: ArrayLike<number>, ref: ArrayLike<number>): number {
-  if (x.length !== ref.length) throw new Error(`expected ${ref.length} numbers, received ${x.length}`);
+  if (x.length !== ref.length) throw new Error(`relativeError: expected ${ref.length} numbers, received ${x.length}`);
   let [difference, size] = [0, 0];
   for (let i = 0; i < ref.length; i++) {
     difference += (x[i]! - ref[i]!) ** 2;

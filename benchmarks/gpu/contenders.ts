@@ -31,7 +31,7 @@ export async function timeSteps(device: Device, steps: readonly (() => void)[]):
   const markIndices = events.flatMap(({ name }, i) => (name === events[0]!.name ? [i] : []));
   if (markIndices.length !== steps.length + 1) {
     throw new Error(
-      `timeSteps: expected ${steps.length + 1} marks in the trace, found ${markIndices.length}; a step must not draw random numbers`,
+      `timeSteps: expected ${steps.length + 1} marks in the trace, received ${markIndices.length}; omit random numbers in steps`,
     );
   }
   return steps.map((_, i) => {
@@ -121,7 +121,7 @@ export class MosaicImplementation implements Implementation {
 export const torchBackends = ["cudnn", "flash", "flash-deterministic", "efficient"] as const;
 
 /** One backend of PyTorch, in the peer's process. */
-export function torchContender(baseline: BaselineProcess, backend: string): Implementation {
+export function createTorchContender(baseline: BaselineProcess, backend: string): Implementation {
   return {
     name: backend,
     check: (problem) => baseline.request<Errors>({ op: "check", backend, problem }),
@@ -149,18 +149,18 @@ export interface Families extends AsyncDisposable {
 /** Opens the device once for each family. On a CPU there is one, and its times are times of a CPU. */
 export async function openFamilies(device: "cuda" | "cpu"): Promise<Families> {
   const contexts: mosaic.Context[] = [];
-  const openImplementation = async (name: string, on: mosaic.Device): Promise<MosaicImplementation> => {
-    const ctx = await mosaic.init({ device: on, rank: 0, worldSize: 1 });
+  const openImplementation = async (name: string, familyDevice: mosaic.Device): Promise<MosaicImplementation> => {
+    const ctx = await mosaic.init({ device: familyDevice, rank: 0, worldSize: 1 });
     contexts.push(ctx);
     return new MosaicImplementation(name, ctx);
   };
   const implementations: MosaicImplementation[] = [];
   if (device === "cpu") implementations.push(await openImplementation("cpu", mosaic.cpu()));
   else {
-    const portableFamily = openFamily("portable");
+    const portableFamily = openFamilyDevice("portable");
     implementations.push(await openImplementation("portable", portableFamily));
     if (portableFamily.capability === HOPPER_CAPABILITY)
-      implementations.push(await openImplementation("hopper", openFamily("hopper")));
+      implementations.push(await openImplementation("hopper", openFamilyDevice("hopper")));
   }
   return {
     implementations,
@@ -170,7 +170,7 @@ export async function openFamilies(device: "cuda" | "cpu"): Promise<Families> {
   };
 }
 
-function openFamily(family: string): ReturnType<typeof cuda> {
+function openFamilyDevice(family: string): ReturnType<typeof cuda> {
   const previousFamily = process.env[FAMILY_VARIABLE];
   process.env[FAMILY_VARIABLE] = family;
   try {

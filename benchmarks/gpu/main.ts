@@ -1,9 +1,9 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { markdown } from "../papers/table.ts";
+import { formatMarkdown } from "../papers/table.ts";
 import { createCases, lengths } from "./cases.ts";
 import { CASE_TIMEOUT_SECONDS } from "./bench.ts";
-import { floorTables, formatReport } from "./report.ts";
+import { lowerBoundTables, formatReport } from "./report.ts";
 import { describeDifference } from "./session.ts";
 import { help, type Options, parseOptions } from "./options.ts";
 import { Results, runCases, WorkerPool } from "./run.ts";
@@ -14,13 +14,15 @@ async function main(args: string[]): Promise<number> {
   const options = parseOptions(args);
   if (options === undefined) return 2;
   if (options.help || options.floors) {
-    console.log(options.help ? help : floorTables(options.sizes, lengths).map(markdown).join("\n\n"));
+    console.log(options.help ? help : lowerBoundTables(options.sizes, lengths).map(formatMarkdown).join("\n\n"));
     return 0;
   }
   const allCases = createCases(options.lengths, options.sizes, new Map());
   const cases = allCases.filter(({ name }) => options.filter.some((text) => name.includes(text)));
   if (cases.length === 0) {
-    console.error(`--filter ${options.filter.join()}: no case matches; --list prints all names`);
+    console.error(
+      `--filter: expected parts of case names, received "${options.filter.join()}"; --list prints all names`,
+    );
     return 2;
   }
   if (options.list) console.log(cases.map(({ name }) => name).join("\n"));

@@ -1,6 +1,6 @@
 import * as mosaic from "@mosaic/attention";
 import { median } from "../src/case.ts";
-import type { Bench, Case, Result, Sample } from "./bench.ts";
+import type { BenchmarkContext, Case, Result, Sample } from "./bench.ts";
 import { NUM_OPERAND_SETS, timeSteps } from "./contenders.ts";
 import { disposeAll, type Sizes } from "./problem.ts";
 
@@ -13,7 +13,7 @@ interface Operation {
   readonly prepare: (draw: DrawTensor, sizes: OperationSizes) => (turn: number) => void;
 }
 
-type OperationSizes = Sizes & { readonly rowsOfProduct: number };
+type OperationSizes = Sizes & { readonly numProductRows: number };
 /** Standard normal numbers, which are released when the case ends. */
 type DrawTensor = (shape: mosaic.Shape, dtype?: mosaic.DType) => mosaic.Tensor;
 
@@ -27,7 +27,7 @@ function alternate<Operands>(
 }
 
 /** Of a bfloat16 matrix [tokens, hidden]. */
-function onMatrix(bytesPerElement: number, run: (x: mosaic.Tensor) => mosaic.Tensor): Operation {
+function createMatrixOperation(bytesPerElement: number, run: (x: mosaic.Tensor) => mosaic.Tensor): Operation {
   return {
     work: ({ tokens, hidden }) => bytesPerElement * tokens * hidden,
     unit: "bytes/s, read and written",
@@ -49,9 +49,9 @@ const operations: Readonly<Record<string, Operation>> = {
       ),
   },
   matmul: {
-    work: ({ rowsOfProduct }) => 2 * rowsOfProduct ** 3,
+    work: ({ numProductRows }) => 2 * numProductRows ** 3,
     unit: "operations/s",
-    prepare(draw, { rowsOfProduct: rows }) {
+    prepare(draw, { numProductRows: rows }) {
       const drawMatrix = (): mosaic.Tensor => draw([rows, rows], "bfloat16");
       return alternate(
         () => [drawMatrix(), drawMatrix()] as const,
@@ -68,13 +68,13 @@ const operations: Readonly<Record<string, Operation>> = {
         (x) => x.to("bfloat16"),
       ),
   },
-  add: onMatrix(6, (x) => x.add(x)),
-  gelu: onMatrix(4, (x) => x.gelu()),
-  layerNorm: onMatrix(4, (x) => x.layerNorm()),
-  softmax: onMatrix(4, (x) => x.softmax()),
-  sum: onMatrix(2, (x) => x.sum()),
-  sumOfRows: onMatrix(2, (x) => x.sum(1)),
-  sumOfColumns: onMatrix(2, (x) => x.sum(0)),
+  add: createMatrixOperation(6, (x) => x.add(x)),
+  gelu: createMatrixOperation(4, (x) => x.gelu()),
+  layerNorm: createMatrixOperation(4, (x) => x.layerNorm()),
+  softmax: createMatrixOperation(4, (x) => x.softmax()),
+  sum: createMatrixOperation(2, (x) => x.sum()),
+  sumOfRows: createMatrixOperation(2, (x) => x.sum(1)),
+  sumOfColumns: createMatrixOperation(2, (x) => x.sum(0)),
 };
 
 const RUNS_PER_SAMPLE = 10;
@@ -83,8 +83,8 @@ const RUNS_PER_SAMPLE = 10;
 export const operationCases: readonly Case[] = Object.entries(operations).map(([name, operation]) => ({
   name: `operation.${name}`,
   part: "operation",
-  async run(bench: Bench): Promise<Result> {
-    const sizes = { ...bench.sizes, rowsOfProduct: rowsOfProduct(bench.sizes) };
+  async run(bench: BenchmarkContext): Promise<Result> {
+    const sizes = { ...bench.sizes, numProductRows: countProductRows(bench.sizes) };
     const numRuns = Math.min(RUNS_PER_SAMPLE, bench.effort.maxRuns);
     const baseline = await bench.baseline()?.request<Sample>({ op: "operation", name, sizes, count: numRuns });
     const workPerSecond = (seconds: readonly number[]): number => operation.work(sizes) / median(seconds);
@@ -98,13 +98,13 @@ export const operationCases: readonly Case[] = Object.entries(operations).map(([
 }));
 
 /** Rows of a square product of about as much work as the smallest attention, at most 8192. */
-function rowsOfProduct({ tokens, hidden }: Sizes): number {
+function countProductRows({ tokens, hidden }: Sizes): number {
   return 2 ** Math.min(13, Math.floor(Math.log2(tokens * hidden) / 2));
 }
 
 async function timeOperation(
   operation: Operation,
-  bench: Bench,
+  bench: BenchmarkContext,
   sizes: OperationSizes,
   numRuns: number,
 ): Promise<number[]> {

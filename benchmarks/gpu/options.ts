@@ -2,7 +2,7 @@ import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { lengths } from "./cases.ts";
 import { type Effort, singleRunEffort, quickEffort, fullEffort } from "./bench.ts";
-import { sdpa } from "../src/peers.ts";
+import { sdpaScriptPath } from "../src/peers.ts";
 import type { Sizes } from "./problem.ts";
 import { torchBackends } from "./contenders.ts";
 
@@ -20,7 +20,13 @@ export const help: string = `Compares Mosaic's attention with PyTorch's scaled_d
   --floors         prints operations, bytes and the minimum time on an H200, without measuring
   -h, --help       show this help
 
-For tests without a GPU: --device cpu, --tokens N, --hidden N, --lengths N,N, --backends NAME,NAME, --once.`;
+For tests without a GPU:
+  --device cpu     measures on the CPU (default cuda)
+  --tokens N       number of tokens in a batch (default 65536)
+  --hidden N       hidden size: number of heads × head size (default 2048)
+  --lengths N,N    sequence lengths (default ${lengths.join()})
+  --backends A,B   backends of PyTorch: ${torchBackends.join()} (default all)
+  --once           runs each contender once`;
 
 /** What the command was given. */
 export interface Options {
@@ -66,7 +72,7 @@ export function parseOptions(args: string[]): Options | undefined {
   try {
     const { values } = parseArgs({ args, options: flags });
     const device = values.device === "cpu" ? "cpu" : "cuda";
-    const baseline = values.peer?.split(" ") ?? ["python3", sdpa, "--device", device];
+    const baseline = values.peer?.split(" ") ?? ["python3", sdpaScriptPath, "--device", device];
     const { tokens, hidden, share } = values;
     return {
       ...values,

@@ -61,20 +61,20 @@ export interface Problem {
 }
 
 /** What distinguishes one problem from another at the same sizes. */
-export type Shape = Pick<Problem, "direction" | "dtype" | "mask" | "d" | "n">;
+export type ProblemVariant = Pick<Problem, "direction" | "dtype" | "mask" | "d" | "n">;
 
-export function createProblem(shape: Shape, { tokens, hidden }: Sizes): Problem {
-  const batch = tokens / shape.n;
-  const numHeads = hidden / shape.d;
+export function createProblem(variant: ProblemVariant, { tokens, hidden }: Sizes): Problem {
+  const batch = tokens / variant.n;
+  const numHeads = hidden / variant.d;
   if (!Number.isInteger(batch) || !Number.isInteger(numHeads)) {
     throw new Error(
-      `expected whole sequences of ${shape.n} tokens with heads of size ${shape.d}, received ${tokens} tokens with hidden size ${hidden}`,
+      `createProblem: expected whole sequences of ${variant.n} tokens with heads of size ${variant.d}, received ${tokens} tokens with hidden size ${hidden}`,
     );
   }
-  return { ...shape, numHeads, batch };
+  return { ...variant, numHeads, batch };
 }
 
-export function formatName({ direction, dtype, mask, d, n }: Shape): string {
+export function formatName({ direction, dtype, mask, d, n }: ProblemVariant): string {
   return `${direction}.${dtype}.${mask}.d${d}.n${n}`;
 }
 

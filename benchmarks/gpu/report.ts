@@ -1,4 +1,4 @@
-import { type Column, markdown, type Table } from "../papers/table.ts";
+import { type Column, formatMarkdown, type Table } from "../papers/table.ts";
 import type { Errors, Result } from "./bench.ts";
 import type { Comparison } from "./cases.ts";
 import { torchBackends } from "./contenders.ts";
@@ -47,11 +47,11 @@ export function formatReport(storedResults: StoredResults): string {
     `# ${host["date"]}, ${host["gpu"]}`,
     `\`\`\`sh\n${((host["commands"] ?? []) as string[]).join("\n")}\n\`\`\``,
     hostLine(host),
-    ...operationTable(storedResults).map(markdown),
-    ...attentionTables(storedResults).map(markdown),
-    ...ringTable(storedResults).map(markdown),
-    ...gateTable(storedResults).map(markdown),
-    unsupportedCases(storedResults),
+    ...operationTable(storedResults).map(formatMarkdown),
+    ...attentionTables(storedResults).map(formatMarkdown),
+    ...ringTable(storedResults).map(formatMarkdown),
+    ...gateTable(storedResults).map(formatMarkdown),
+    formatUnsupportedCases(storedResults),
   ];
   return `${parts.filter((part) => part !== "").join("\n\n")}\n`;
 }
@@ -73,8 +73,12 @@ function hostLine(host: Result): string {
 }
 
 function readCeilings(storedResults: StoredResults): Ceilings {
-  const rate = (name: string): number | undefined => storedResults.get(name)?.["torch"] as number | undefined;
-  return { ...h200, flops: rate("operation.matmul") ?? h200.flops, bytes: rate("operation.copy") ?? h200.bytes };
+  const findRate = (name: string): number | undefined => storedResults.get(name)?.["torch"] as number | undefined;
+  return {
+    ...h200,
+    flops: findRate("operation.matmul") ?? h200.flops,
+    bytes: findRate("operation.copy") ?? h200.bytes,
+  };
 }
 
 function operationTable(storedResults: StoredResults): Table[] {
@@ -82,12 +86,12 @@ function operationTable(storedResults: StoredResults): Table[] {
   if (results.length === 0) return [];
   const rows = results.map((result) => {
     const [mosaicRate, torchRate] = [result["mosaic"], result["torch"]] as (number | undefined)[];
-    const perTera = (rate: number | undefined): number | undefined => (rate === undefined ? undefined : rate / 1e12);
+    const toTera = (rate: number | undefined): number | undefined => (rate === undefined ? undefined : rate / 1e12);
     return {
       operation: result.case.slice("operation.".length),
       unit: (result["unit"] as string).startsWith("bytes") ? "TB/s" : "TFLOP/s",
-      mosaic: perTera(mosaicRate),
-      torch: perTera(torchRate),
+      mosaic: toTera(mosaicRate),
+      torch: toTera(torchRate),
       ratio: mosaicRate !== undefined && torchRate !== undefined ? mosaicRate / torchRate : undefined,
     };
   });
@@ -150,7 +154,7 @@ function attentionRow(
     row[`${name} share`] = lowerBoundSeconds / seconds;
     const kernels = Object.entries(times[name]!.kernels ?? {});
     const kernelShare = (kernelTimes: typeof kernels): number =>
-      kernelTimes.reduce((sum, [, each]) => sum + each, 0) / seconds;
+      kernelTimes.reduce((sum, [, kernelSeconds]) => sum + kernelSeconds, 0) / seconds;
     const otherShare = kernelShare(kernels.filter(([kernel]) => !kernel.startsWith("attend")));
     row["beside"] = Math.max(row["beside"] ?? 0, otherShare);
     row["idle"] = Math.max(row["idle"] ?? 0, 1 - kernelShare(kernels));
@@ -176,7 +180,9 @@ function ringTable(storedResults: StoredResults): Table[] {
     );
     return { case: result.case, ...times, vsOne: result["vsOne"] as number, vsApart: result["vsApart"] as number };
   });
-  return [{ id: "ring", title: "Several ranks on the GPU, compared with one", columns, rows }];
+  return [
+    { id: "ring", title: "Time of attention by several ranks on the GPU, compared with one rank", columns, rows },
+  ];
 }
 
 function gateTable(storedResults: StoredResults): Table[] {
@@ -196,7 +202,7 @@ function gateTable(storedResults: StoredResults): Table[] {
 }
 
 /** Who did not take part in what, in whose words. */
-function unsupportedCases(storedResults: StoredResults): string {
+function formatUnsupportedCases(storedResults: StoredResults): string {
   const reasonCounts = new Map<string, number>();
   for (const { refused = {} } of storedResults.values() as Iterable<Result & { refused?: Record<string, string> }>) {
     for (const [contender, reason] of Object.entries(refused)) {
@@ -208,7 +214,11 @@ function unsupportedCases(storedResults: StoredResults): string {
 }
 
 /** Operations, bytes and exponentials of every size, and the milliseconds that each needs at least. */
-export function floorTables(sizes: Sizes, lengths: readonly number[], ceilings: Ceilings = h200): readonly Table[] {
+export function lowerBoundTables(
+  sizes: Sizes,
+  lengths: readonly number[],
+  ceilings: Ceilings = h200,
+): readonly Table[] {
   return (["forward", "backward"] as const).flatMap((direction) =>
     (["full", "causal"] as const).map((mask) => ({
       id: `floor.${direction}.${mask}`,

@@ -16,13 +16,13 @@ process.env["NCCL_NSOCKS_PERTHREAD"] ??= "4";
 
 const openDevice = (): mosaic.Device => (device === "cuda" ? cuda({ index: 0 }) : mosaic.cpu({ threads: 1 }));
 await using store = await connectStore();
-await using sharded = await mosaic.init({ device: openDevice(), collectives: device === "cuda" ? "nccl" : "local" });
-await using single = await mosaic.init({ device: openDevice(), rank: 0, worldSize: 1 });
+await using shardedCtx = await mosaic.init({ device: openDevice(), collectives: device === "cuda" ? "nccl" : "local" });
+await using singleCtx = await mosaic.init({ device: openDevice(), rank: 0, worldSize: 1 });
 
 const runs: Readonly<Record<RunMode, AttentionRun | undefined>> = {
-  ring: new AttentionRun(sharded, problem, mosaic.ring()),
-  apart: new AttentionRun(single, { ...problem, numHeads: problem.numHeads / ranks }, mosaic.local()),
-  alone: rank === 0 ? new AttentionRun(single, problem, mosaic.local()) : undefined,
+  ring: new AttentionRun(shardedCtx, problem, mosaic.ring()),
+  apart: new AttentionRun(singleCtx, { ...problem, numHeads: problem.numHeads / ranks }, mosaic.local()),
+  alone: rank === 0 ? new AttentionRun(singleCtx, problem, mosaic.local()) : undefined,
 };
 
 // Turn 0 warms up and is not reported.

@@ -1,7 +1,7 @@
 import { type AttentionProblem, countFlops, formatName } from "../src/attention-problem.ts";
 import { median } from "../src/case.ts";
 import { runProcesses } from "../src/processes.ts";
-import type { Bench, Case, Result } from "./bench.ts";
+import type { BenchmarkContext, Case, Result } from "./bench.ts";
 import type { Sizes } from "./problem.ts";
 
 /** How a turn is taken: all ranks with a ring; all ranks, each with its share of the heads and for itself; one process alone. */
@@ -30,24 +30,24 @@ const MAX_HEAD_DIM = 128;
  * One sequence of all tokens on ranks that share one card, against one process that has the card to itself. The card's work
  * is the same, so the ratio is what sharding costs; "apart" reports how much of that is sharing the card, without a ring.
  */
-export function ringCases({ hidden, tokens }: Sizes): readonly Case[] {
+export function createRingCases({ hidden, tokens }: Sizes): readonly Case[] {
   const d = Math.min(MAX_HEAD_DIM, hidden / 4);
   return ([2, 4] as const).flatMap((ranks) =>
     (["full", "causal"] as const).flatMap((mask) =>
       (["forward", "backward"] as const).map((direction) => {
         const problem = { direction, dtype: "bf16", mask, d, n: tokens, numHeads: hidden / d } as const;
-        return ringCase(ranks, problem);
+        return createRingCase(ranks, problem);
       }),
     ),
   );
 }
 
-function ringCase(ranks: number, problem: AttentionProblem): Case {
+function createRingCase(ranks: number, problem: AttentionProblem): Case {
   const name = `ring.${ranks}.${formatName(problem)}`;
   return {
     name,
     part: "ring",
-    async run(bench: Bench): Promise<Result> {
+    async run(bench: BenchmarkContext): Promise<Result> {
       await bench.close();
       const job: RingJob = { problem, ranks, turns: Math.min(3, bench.effort.rounds), device: bench.device };
       const timings = await runProcesses<RingTiming>("./gpu-ring-rank.js", ranks, job);

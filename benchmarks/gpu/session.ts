@@ -2,8 +2,8 @@ import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { cudaSystem } from "@mosaic/kernels-cuda";
 import { BaselineProcess } from "../src/peers.ts";
-import type { Bench, Implementation, Effort, Result } from "./bench.ts";
-import { type Families, openFamilies, torchContender } from "./contenders.ts";
+import type { BenchmarkContext, Implementation, Effort, Result } from "./bench.ts";
+import { type Families, openFamilies, createTorchContender } from "./contenders.ts";
 import type { Sizes } from "./problem.ts";
 
 interface SessionOptions {
@@ -17,7 +17,7 @@ interface SessionOptions {
 }
 
 /** One run of the benchmark: opens card and peer when they are first needed, and closes them. */
-export class Session implements Bench, AsyncDisposable {
+export class Session implements BenchmarkContext, AsyncDisposable {
   readonly sizes: Sizes;
   readonly effort: Effort;
   readonly device: "cuda" | "cpu";
@@ -36,7 +36,7 @@ export class Session implements Bench, AsyncDisposable {
     this.#families ??= await openFamilies(this.device);
     const baseline = this.baseline();
     const baselineImplementations = baseline
-      ? this.#options.backends.map((backend) => torchContender(baseline, backend))
+      ? this.#options.backends.map((backend) => createTorchContender(baseline, backend))
       : [];
     return [...this.#families.implementations, ...baselineImplementations];
   }
@@ -61,19 +61,19 @@ export class Session implements Bench, AsyncDisposable {
 
 /** Where and with what the numbers come to be. */
 export async function describeHost(device: "cuda" | "cpu", baseline: BaselineProcess | undefined): Promise<Result> {
-  const manifest = new URL("../package.json", import.meta.resolve("@mosaic/core"));
+  const manifestUrl = new URL("../package.json", import.meta.resolve("@mosaic/core"));
   return {
     case: "host",
     date: new Date().toISOString().slice(0, 10),
     command: `npm run bench:gpu -- ${process.argv.slice(2).join(" ")}`.trim(),
-    mosaic: (JSON.parse(readFileSync(manifest, "utf8")) as { version: string }).version,
+    mosaic: (JSON.parse(readFileSync(manifestUrl, "utf8")) as { version: string }).version,
     node: process.version.slice(1),
-    ...(device === "cuda" ? gpu() : { gpu: "none (measured on a CPU)" }),
+    ...(device === "cuda" ? describeGpu() : { gpu: "none (measured on a CPU)" }),
     ...(baseline && { peer: await baseline.request<object>({ op: "hello" }) }),
   };
 }
 
-function gpu(): object {
+function describeGpu(): object {
   const { driver, library, gpus, cublasLt } = cudaSystem();
   const { name, capability, bytes } = gpus[0]!;
   // The driver's own number is not to be had through its API.

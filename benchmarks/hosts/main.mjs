@@ -15,8 +15,8 @@ const { values, positionals } = parseArgs({
 const batch = { messages: 8, bytes: 8 * 2 ** 20, rounds: 7 };
 const benchmarkDirectory = import.meta.dirname;
 
-const sockets = join(workDirectory, "sockets");
-execFileSync("g++", ["-O2", "-o", sockets, join(benchmarkDirectory, "sockets.cc")]);
+const socketsPath = join(workDirectory, "sockets");
+execFileSync("g++", ["-O2", "-o", socketsPath, join(benchmarkDirectory, "sockets.cc")]);
 
 /** What a command prints on the first of two hosts, on which it runs at once. */
 async function runOnHosts(createCommand, env = {}) {
@@ -39,7 +39,7 @@ async function timeSockets() {
   const { messages, bytes, rounds } = batch;
   const sharedArguments = [port++, messages * bytes, rounds].map(String);
   const output = await runOnHosts((host) => [
-    sockets,
+    socketsPath,
     hostAddress(0),
     sharedArguments[0],
     `${host}`,
@@ -49,15 +49,15 @@ async function timeSockets() {
 }
 
 async function timeUcx(library) {
-  const command = (host) => [process.execPath, launcher, "-N", "2", "-n", "1", "--node-rank", `${host}`];
-  const rendezvous = ["--rdzv-endpoint", `${hostAddress(0)}:${port++}`, "--log-prefix", ""];
+  const createCommand = (host) => [process.execPath, launcher, "-N", "2", "-n", "1", "--node-rank", `${host}`];
+  const rendezvousArgs = ["--rdzv-endpoint", `${hostAddress(0)}:${port++}`, "--log-prefix", ""];
   const entry = [join(benchmarkDirectory, "rank.mjs"), JSON.stringify(batch)];
   const env = {
     MOSAIC_TOKEN_FILE: tokenFile,
     UCX_TLS: "tcp,self",
     ...(library && { MOSAIC_UCX_LIBRARY: library }),
   };
-  const output = await runOnHosts((host) => [...command(host), ...rendezvous, ...entry], env);
+  const output = await runOnHosts((host) => [...createCommand(host), ...rendezvousArgs, ...entry], env);
   const { batches, waiting } = JSON.parse(/\{.*\}/.exec(output)[0]);
   return { seconds: medianWithoutWarmup(batches), waiting };
 }

@@ -25,6 +25,6 @@ export const median = (numbers) => numbers.toSorted((a, b) => a - b)[numbers.len
 
 /** "0.327 [0.241 … 0.387]": the median, followed by `unit`, the minimum and the maximum. */
 export function formatSpread(numbers, unit) {
-  const [typical, min, max] = [median(numbers), Math.min(...numbers), Math.max(...numbers)].map((x) => x.toFixed(3));
-  return `${typical}${unit} [${min} … ${max}]`;
+  const [medianText, min, max] = [median(numbers), Math.min(...numbers), Math.max(...numbers)].map((x) => x.toFixed(3));
+  return `${medianText}${unit} [${min} … ${max}]`;
 }

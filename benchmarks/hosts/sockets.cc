@@ -47,20 +47,20 @@ int connectTo(const sockaddr_in& address) {
 
 /// Sends all of `out`, and receives as much as `in` holds.
 void exchange(int fd, const std::vector<char>& out, std::vector<char>& in) {
-  size_t sent = 0, received = 0;
-  while (sent < out.size() || received < in.size()) {
-    const int events = (sent < out.size() ? POLLOUT : 0) | (received < in.size() ? POLLIN : 0);
+  size_t sentBytes = 0, receivedBytes = 0;
+  while (sentBytes < out.size() || receivedBytes < in.size()) {
+    const int events = (sentBytes < out.size() ? POLLOUT : 0) | (receivedBytes < in.size() ? POLLIN : 0);
     pollfd poller{fd, static_cast<short>(events), 0};
     if (poll(&poller, 1, 10'000) <= 0) fail("poll");
     if (poller.revents & POLLIN) {
-      const ssize_t count = recv(fd, in.data() + received, in.size() - received, 0);
+      const ssize_t count = recv(fd, in.data() + receivedBytes, in.size() - receivedBytes, 0);
       if (count == 0 || (count < 0 && errno != EAGAIN)) fail("recv");
-      if (count > 0) received += count;
+      if (count > 0) receivedBytes += count;
     }
     if (poller.revents & POLLOUT) {
-      const ssize_t count = send(fd, out.data() + sent, out.size() - sent, MSG_NOSIGNAL);
+      const ssize_t count = send(fd, out.data() + sentBytes, out.size() - sentBytes, MSG_NOSIGNAL);
       if (count < 0 && errno != EAGAIN) fail("send");
-      if (count > 0) sent += count;
+      if (count > 0) sentBytes += count;
     }
   }
 }

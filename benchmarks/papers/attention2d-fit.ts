@@ -26,7 +26,7 @@ export interface NetworkFit {
 }
 
 /** A step: attention, and the layers around it, which all ways have alike. */
-export function attentionStep(
+export function computeStepSeconds(
   attentionSeconds: number,
   { numHeads, headDim }: Model,
   { tokens, ranks, matmul }: Step,
@@ -47,7 +47,7 @@ interface PublishedTimes {
   readonly ring: AttentionRecord;
   readonly mesh: AttentionRecord;
   readonly tokens: number;
-  readonly published: { readonly ring: number; readonly mesh: number };
+  readonly publishedSeconds: { readonly ring: number; readonly mesh: number };
 }
 
 /**
@@ -65,7 +65,10 @@ export function fitNetworks(ranks: 16, tokens: readonly number[] = lengths): rea
       ring: recordProblem(ringStrategy(ranks), problem),
       mesh: recordProblem(tileStrategy([gridSide, gridSide], "fused"), problem),
       tokens: length,
-      published: { ring: stepSeconds.ring[ranks][lengthIndex]!, mesh: stepSeconds.notOverlapped[ranks][lengthIndex]! },
+      publishedSeconds: {
+        ring: stepSeconds.ring[ranks][lengthIndex]!,
+        mesh: stepSeconds.notOverlapped[ranks][lengthIndex]!,
+      },
     };
   });
   return topologies.map((topology) => {
@@ -82,20 +85,21 @@ function evaluateFit(
 ): Omit<NetworkFit, "topology" | "bandwidth"> {
   const profile = createProfile({ gpu: "a100", topology, bandwidth });
   const model = models[stepSeconds.model];
-  const logSpeedup = (strategyName: "ring" | "mesh") =>
-    points.map(({ tokens, published, ...records }) => {
+  const logSpeedups = (strategyName: "ring" | "mesh") =>
+    points.map(({ tokens, publishedSeconds, ...records }) => {
       const step = { tokens, ranks: records[strategyName].ranks.length, matmul: profile.kernels.matmul };
       return Math.log(
-        published[strategyName] / attentionStep(simulateTiming(records[strategyName], profile).seconds, model, step),
+        publishedSeconds[strategyName] /
+          computeStepSeconds(simulateTiming(records[strategyName], profile).seconds, model, step),
       );
     });
-  const [ring, mesh] = [logSpeedup("ring"), logSpeedup("mesh")];
-  const statedLogs = points.map((point) => Math.log(point.published.ring / point.published.mesh));
+  const [ring, mesh] = [logSpeedups("ring"), logSpeedups("mesh")];
+  const statedLogSpeedups = points.map((point) => Math.log(point.publishedSeconds.ring / point.publishedSeconds.mesh));
   return {
     sequences: Math.exp(mean(ring)) / model.layers,
     error: Math.sqrt(mean([...sumOfSquares(ring), ...sumOfSquares(mesh)])),
-    ratio: Math.exp(mean(statedLogs) - mean(ring) + mean(mesh)),
-    statedRatio: Math.exp(mean(statedLogs)),
+    ratio: Math.exp(mean(statedLogSpeedups) - mean(ring) + mean(mesh)),
+    statedRatio: Math.exp(mean(statedLogSpeedups)),
   };
 }
 
@@ -115,12 +119,12 @@ export function fitTable(fits: readonly NetworkFit[]): Table {
     title: "Network models fitted to the growth of step times on 16 GPUs, 2.7B",
     columns: [
       { key: "wiring", head: "topology" },
-      { key: "bandwidth", head: "GB/s a port", format: 2 },
+      { key: "bandwidth", head: "GB/s per port", format: 2 },
       { key: "bytesPerMegaflop", head: "bytes per MFLOP", format: 2 },
-      { key: "error", head: "error left", format: "percent" },
-      { key: "sequences", head: "sequences a step", format: "integer" },
-      { key: "ratio", head: "ring over NO, predicted", format: "times" },
-      { key: "statedRatio", head: "read off", format: "times" },
+      { key: "error", head: "residual error", format: "percent" },
+      { key: "sequences", head: "sequences per step", format: "integer" },
+      { key: "ratio", head: "ring / not overlapped, predicted", format: "times" },
+      { key: "statedRatio", head: "ring / not overlapped, read from the plot", format: "times" },
     ],
     rows: fits.map(({ topology, bandwidth, ...fitFields }) => ({
       ...fitFields,

@@ -1,5 +1,5 @@
 import { formulas, type ChunksPerPass, recordProblem, ringStrategy, tileStrategy, countVolumes } from "./volumes.ts";
-import { type NetworkFit, fitNetworks, fitTable, attentionStep } from "./attention2d-fit.ts";
+import { type NetworkFit, fitNetworks, fitTable, computeStepSeconds } from "./attention2d-fit.ts";
 import { type Cluster, createProfile, simulateTiming, type Topology } from "./clusters.ts";
 import { compare } from "./plans.ts";
 import { attention2d, lengths, type ModelName, models, type Panel, panels } from "./published.ts";
@@ -63,16 +63,16 @@ function barTable(cluster: Cluster, shownPanels: readonly Panel[], tokens: reado
       const step = { tokens: length, ranks: panel.ranks, matmul: profile.kernels.matmul };
       const [ringSeconds, fusedSeconds, overlappedSeconds] = strategies.map((strategy) => {
         const { seconds } = simulateTiming(recordProblem(strategy, { numHeads, headDim, tokens: length }), profile);
-        return attentionStep(seconds, model, step);
+        return computeStepSeconds(seconds, model, step);
       }) as [number, number, number];
       const lengthIndex = lengths.indexOf(length as (typeof lengths)[number]);
       return {
         model: panel.model,
         ranks: panel.ranks,
         tokens: length,
-        stated: panel.notOverlapped[lengthIndex],
+        stated: panel.notOverlappedSpeedups[lengthIndex],
         fused: ringSeconds / fusedSeconds,
-        statedOverlapped: panel.overlapped[lengthIndex],
+        statedOverlapped: panel.overlappedSpeedups[lengthIndex],
         overlapped: ringSeconds / overlappedSeconds,
       };
     });
@@ -101,9 +101,9 @@ function topologyTable(fits: readonly NetworkFit[], panel: Panel, tokens: readon
   });
   return {
     id: "attention2d.wirings",
-    title: `${panel.model} on ${panel.ranks} A100s by wiring, mean over ${tokens.length} lengths`,
+    title: `Step speedup over ring attention, ${panel.model} on ${panel.ranks} A100s, by topology, mean over ${tokens.length} lengths`,
     columns: [
-      { key: "wiring", head: "wiring" },
+      { key: "wiring", head: "topology" },
       { key: "stated", head: "NO, theirs", format: "times" },
       { key: "fused", head: "fused, predicted", format: "times" },
       { key: "statedOverlapped", head: "O, theirs", format: "times" },
@@ -144,10 +144,10 @@ function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): Table {
       const speedups = bandwidths.map((bandwidth) => {
         const profile = createProfile({ gpu: "h100", topology: singleGpuNodes, bandwidth, latency });
         const step = { tokens: length, ranks, matmul: profile.kernels.matmul };
-        const [ring, fused] = records.map((record) =>
-          attentionStep(simulateTiming(record, profile).seconds, model, step),
+        const [ringSeconds, fusedSeconds] = records.map((record) =>
+          computeStepSeconds(simulateTiming(record, profile).seconds, model, step),
         );
-        return [`at${bandwidth / 1e9}`, ring! / fused!] as const;
+        return [`at${bandwidth / 1e9}`, ringSeconds! / fusedSeconds!] as const;
       });
       return { tokens: length, latency: latency * 1e6, ...Object.fromEntries(speedups) };
     });
@@ -222,7 +222,7 @@ export function attention2dTables(): readonly Table[] {
   const bars = barTable(a100, panels, lengths);
   const h100: Cluster = { gpu: "h100", topology: singleGpuNodes, bandwidth: 5e9 };
   const publishedPlans = [tileStrategy([8, 8], "fused"), tileStrategy([8, 8])];
-  const problem = (name: ModelName) => {
+  const createProblem = (name: ModelName) => {
     const { numHeads, headDim } = models[name];
     return { numHeads, headDim, tokens: lengths[4] };
   };
@@ -238,10 +238,10 @@ export function attention2dTables(): readonly Table[] {
       compare({
         ...comparisonOptions,
         title: `${model} on 64 A100s`,
-        problem: problem(model),
+        problem: createProblem(model),
         cluster: a100,
       }),
     ),
-    compare({ ...comparisonOptions, title: "2.7B on 64 H100s", problem: problem("2.7B"), cluster: h100 }),
+    compare({ ...comparisonOptions, title: "2.7B on 64 H100s", problem: createProblem("2.7B"), cluster: h100 }),
   ];
 }

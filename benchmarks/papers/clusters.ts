@@ -64,8 +64,8 @@ export function simulateTiming(record: AttentionRecord, profile: Profile): Timin
 
 /** What a rank computes on large tiles, forward and backward as they come, in operations per second. */
 function attentionFlops({ attend, attendBackward }: KernelSpeeds, headDim: number): number {
-  const seconds = ({ flops, halfDim }: AttentionSpeed) => (headDim + halfDim) / headDim / flops;
-  return 14 / (4 * seconds(attend.bfloat16!) + 10 * seconds(attendBackward.bfloat16!));
+  const secondsPerFlop = ({ flops, halfDim }: AttentionSpeed) => (headDim + halfDim) / headDim / flops;
+  return 14 / (4 * secondsPerFlop(attend.bfloat16!) + 10 * secondsPerFlop(attendBackward.bfloat16!));
 }
 
 /** Bandwidth over kernel speed: all that speedups depend on, where latency does not matter. */

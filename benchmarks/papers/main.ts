@@ -5,7 +5,7 @@ import { attention2dTables } from "./attention2d.ts";
 import { meshAttentionTables } from "./mesh-attention.ts";
 import { rankChart } from "./rank-chart.ts";
 import { rankTables } from "./ranks.ts";
-import { jsonLines, markdown, type Table } from "./table.ts";
+import { formatJsonLines, formatMarkdown, type Table } from "./table.ts";
 
 /** What is printed, by name. */
 const papers: Readonly<Record<string, () => readonly Table[]>> = {
@@ -19,8 +19,8 @@ strategies on 16 to 1 024 ranks.
 
   npm run bench:papers -- [options]
 
-  --only NAME   ${Object.keys(papers).join(", ")}
-  --json        prints one JSON object per row: {"table": …, its cells}
+  --only NAME   prints only one group of tables: ${Object.keys(papers).join(", ")}
+  --json        prints one JSON object per row: the table's name in "table", and the row's cells
   --draw FILE   draws docs/images/strategies-by-ranks.svg from the rows of \`--only ranks --json\`, without predicting
   -h, --help    show this help`;
 
@@ -48,8 +48,8 @@ function main(args: string[]): number {
 }
 
 function print(name: string, tables: readonly Table[], json: boolean): void {
-  if (json) console.log(tables.map(jsonLines).join("\n"));
-  else console.log([`## ${name}`, ...tables.map(markdown)].join("\n\n"), "\n");
+  if (json) console.log(tables.map(formatJsonLines).join("\n"));
+  else console.log([`## ${name}`, ...tables.map(formatMarkdown)].join("\n\n"), "\n");
 }
 
 function parseOptions(args: string[]): { only?: string; draw?: string; json: boolean; help: boolean } | undefined {

@@ -48,9 +48,9 @@ interface Reduction {
 export function meshVolumes(sizes: VolumeSizes): readonly Table[] {
   const { ranks, tiles, groups } = sizes;
   const reductions = groups.flatMap((group) => {
-    const ring = countMeshes(ringStrategy(ranks), sizes, group);
+    const ring = countMeshVolumes(ringStrategy(ranks), sizes, group);
     return tiles.map(([a, b]): Reduction => {
-      const mesh = countMeshes(tileStrategy([a, b]), sizes, group);
+      const mesh = countMeshVolumes(tileStrategy([a, b]), sizes, group);
       return {
         tile: [a, b].join(" × "),
         group: String(group),
@@ -84,7 +84,7 @@ function meanReduction(reductions: readonly Reduction[], shape: readonly [number
   };
 }
 
-function countMeshes(strategy: MeshStrategy, { ranks }: VolumeSizes, group: number): Volumes {
+function countMeshVolumes(strategy: MeshStrategy, { ranks }: VolumeSizes, group: number): Volumes {
   // Zigzag cuts into 2·ranks pieces; volumes in chunks depend on neither the length nor the number of heads.
   const problem = { tokens: 32 * ranks, numHeads: 8, numKvHeads: 8 / group, headDim: 128 };
   return countVolumes(recordProblem(strategy, problem), 8);
@@ -118,18 +118,25 @@ function publishedComparisonTable(ranks: number, rows: readonly Reduction[]): Ta
     forwardBytes: "forward, bytes",
     bothBytes: "both, bytes",
   } as const;
-  const matchingMeasures = (stated: number, name: string) =>
+  const matchingMeasures = (statedReduction: number, name: string) =>
     rows.flatMap((row) =>
       (Object.keys(measures) as (keyof typeof measures)[])
-        .filter((measure) => Math.abs(row[measure] - stated) <= 0.005)
+        .filter((measure) => Math.abs(row[measure] - statedReduction) <= 0.005)
         .map((measure) => {
           const { tile: shape, group } = row;
-          return { stated: name, theirs: stated, ours: row[measure], tile: shape, group, measure: measures[measure] };
+          return {
+            stated: name,
+            theirs: statedReduction,
+            ours: row[measure],
+            tile: shape,
+            group,
+            measure: measures[measure],
+          };
         }),
     );
   return {
     id: "mesh.near",
-    title: `Settings within half a point of the published reductions, ${ranks} ranks`,
+    title: `Settings within half a percentage point of the published reductions of volume, ${ranks} ranks`,
     columns: [
       { key: "stated", head: "stated" },
       { key: "theirs", head: "theirs", format: "percent" },
@@ -151,12 +158,12 @@ const sizes = [
 
 /** All of Mesh-Attention. */
 export function meshAttentionTables(): readonly Table[] {
-  const { tables, bandwidthOf } = meshTimes(meshTimeSizes);
+  const { tables, bandwidthByTopology } = meshTimes(meshTimeSizes);
   const { tokens } = meshTimeSizes.fittedProblem;
   // One port a GPU is what such clusters have today; four for eight is what comes closest to the paper's times.
   const clusters = topologies
     .filter(({ ports, ranksPerNode }) => ranksPerNode === 8 && ports >= 4)
-    .map((topology): Cluster => ({ gpu: "h100", topology, bandwidth: bandwidthOf.get(topology.name)! }));
+    .map((topology): Cluster => ({ gpu: "h100", topology, bandwidth: bandwidthByTopology.get(topology.name)! }));
   const comparisons = clusters.flatMap((cluster) =>
     sizes.map((size): Comparison => {
       const comparisonOptions = { cluster, ranks: meshTimeSizes.ranks, publishedPlans: [tileStrategy([8, 32])] };

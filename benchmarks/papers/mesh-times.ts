@@ -57,12 +57,15 @@ export function fittedBandwidth(ring: AttentionRecord, topology: Topology, state
 export type Bandwidths = ReadonlyMap<string, number>;
 
 /** One network each, fitted to one stated number; the speedups are predicted. */
-export function meshTimes(sizes: TimeSizes): { readonly tables: readonly Table[]; readonly bandwidthOf: Bandwidths } {
+export function meshTimes(sizes: TimeSizes): {
+  readonly tables: readonly Table[];
+  readonly bandwidthByTopology: Bandwidths;
+} {
   const { fittedProblem, ranks, tiles, closestTopology } = sizes;
   const ring = recordProblem(ringStrategy(fittedProblem.ranks), { ...numHeads, tokens: fittedProblem.tokens });
   const bandwidthFor = memoizeByNodeSize((topology) => fittedBandwidth(ring, topology, fittedProblem.share));
   const bandwidthByTopology = new Map(topologies.map((topology) => [topology.name, bandwidthFor(topology)]));
-  const comparisonOptions = { ranks, bandwidthOf: bandwidthByTopology };
+  const comparisonOptions = { ranks, bandwidthByTopology };
   const topologySpeedups = speedups(comparisonOptions, { tokens: fittedProblem.tokens, tiles, topologies });
   const closestOptions = {
     tiles: tiles.slice(0, 1),
@@ -74,12 +77,12 @@ export function meshTimes(sizes: TimeSizes): { readonly tables: readonly Table[]
     speedupTable("mesh.speedup", ranks, topologySpeedups),
     speedupTable("mesh.lengths", ranks, lengthSpeedups),
   ];
-  return { tables, bandwidthOf: bandwidthByTopology };
+  return { tables, bandwidthByTopology };
 }
 
 interface FittedBandwidth {
   readonly ranks: number;
-  readonly bandwidthOf: Bandwidths;
+  readonly bandwidthByTopology: Bandwidths;
 }
 
 interface SpeedupQuery {
@@ -88,16 +91,19 @@ interface SpeedupQuery {
   readonly topologies: readonly Topology[];
 }
 
-function speedups({ ranks, bandwidthOf }: FittedBandwidth, { tokens, tiles, topologies }: SpeedupQuery): Table["rows"] {
+function speedups(
+  { ranks, bandwidthByTopology }: FittedBandwidth,
+  { tokens, tiles, topologies }: SpeedupQuery,
+): Table["rows"] {
   const problem = { ...numHeads, tokens };
   const createTopologyProfile = (topology: Topology) =>
-    createProfile({ gpu: "h100", topology, bandwidth: bandwidthOf.get(topology.name)! });
+    createProfile({ gpu: "h100", topology, bandwidth: bandwidthByTopology.get(topology.name)! });
   const record = recordProblem(ringStrategy(ranks), problem);
-  const ringTiming = memoizeByNodeSize((topology) => simulateTiming(record, createTopologyProfile(topology)));
+  const simulateRing = memoizeByNodeSize((topology) => simulateTiming(record, createTopologyProfile(topology)));
   return tiles.flatMap((shape) => {
     const mesh = recordProblem(tileStrategy(shape), problem);
     return topologies.map((topology) => {
-      const times = { ring: ringTiming(topology), mesh: simulateTiming(mesh, createTopologyProfile(topology)) };
+      const times = { ring: simulateRing(topology), mesh: simulateTiming(mesh, createTopologyProfile(topology)) };
       return { tokens, tile: shape.join(" × "), wiring: topology.name, ...compareTimings(times) };
     });
   });
@@ -105,11 +111,11 @@ function speedups({ ranks, bandwidthOf }: FittedBandwidth, { tokens, tiles, topo
 
 /** A ring crosses the border of a node once each way, however many ports there are: what is known of one wiring is of all. */
 function memoizeByNodeSize<T>(compute: (topology: Topology) => T): (topology: Topology) => T {
-  const cached = new Map<number, T>();
+  const cachedResults = new Map<number, T>();
   return (topology) => {
     const { ranksPerNode } = topology;
-    if (!cached.has(ranksPerNode)) cached.set(ranksPerNode, compute(topology));
-    return cached.get(ranksPerNode)!;
+    if (!cachedResults.has(ranksPerNode)) cachedResults.set(ranksPerNode, compute(topology));
+    return cachedResults.get(ranksPerNode)!;
   };
 }
 
@@ -128,7 +134,7 @@ function fitTable({ fittedProblem: { share, ranks, tokens } }: TimeSizes, bandwi
     title: `Network models in which a ring of ${ranks} ranks waits ${(share * 100).toFixed(1)} % of the time, ${tokens} tokens`,
     columns: [
       { key: "wiring", head: "topology" },
-      { key: "bandwidth", head: "GB/s a port", format: 2 },
+      { key: "bandwidth", head: "GB/s per port", format: 2 },
       { key: "bytesPerMegaflop", head: "bytes per MFLOP", format: 2 },
     ],
     rows: topologies.map((topology) => {
@@ -146,10 +152,10 @@ function fitTable({ fittedProblem: { share, ranks, tokens } }: TimeSizes, bandwi
 function speedupTable(id: string, ranks: number, rows: Table["rows"]): Table {
   const { speedup, waitReduction } = meshAttention;
   const publishedSummary = `${speedup.average} on average, at most ${speedup.maximum}, ${waitReduction * 100} % less waiting`;
-  const titleSuffix = id === "mesh.lengths" ? "by length" : "by wiring";
+  const titleSuffix = id === "mesh.lengths" ? "by length" : "by topology";
   return {
     id,
-    title: `Tiles compared with the ring, ${ranks} ranks, ${titleSuffix} (published: ${publishedSummary})`,
+    title: `Speedup of tiles over the ring, ${ranks} ranks, ${titleSuffix} (published: ${publishedSummary})`,
     columns: [
       { key: "tokens", head: "tokens", format: "integer" },
       { key: "tile", head: "tile" },

@@ -17,7 +17,7 @@ export interface Comparison {
 
 /** Of the planner's estimates, what is not this much slower than the best is simulated whole, of all ways the first few. */
 const maxEstimateRatio = 1.3;
-const simulatedPlans = 3;
+const maxSimulatedPlans = 3;
 
 /**
  * The ring, the paper's own way, the strongest way in common use (ulysses × ring, "USP", over whatever numbers of ranks and in
@@ -49,8 +49,8 @@ export function compare(comparison: Comparison): Table {
       .toSorted((first, second) => first.seconds - second.seconds)[0]!;
   const ring = timeStrategy("ring attention", ringStrategy(ranks));
   const combinedPlans = ranking.filter(({ name }) => /^ulysses \d+( × ring \d+)?$/.test(name));
-  const baseline = selectFastest("strongest ulysses × ring", combinedPlans);
-  const bestStrategy = selectFastest("our best", ranking.slice(0, simulatedPlans));
+  const baseline = selectFastest("fastest ulysses × ring", combinedPlans);
+  const bestStrategy = selectFastest("our best", ranking.slice(0, maxSimulatedPlans));
   const rows = [
     ring,
     ...publishedPlans.map((publishedPlan) => timeStrategy("the paper's", publishedPlan)),
@@ -101,9 +101,9 @@ function createTable({ id, title, problem, cluster: { topology, bandwidth } }: C
       { key: "kind", head: "" },
       { key: "way", head: "way" },
       { key: "mesh", head: "mesh, outer · inner" },
-      { key: "seconds", head: "seconds a layer", format: 3 },
-      { key: "overRing", head: "over ring", format: "times" },
-      { key: "overBaseline", head: "over the strongest baseline", format: "times" },
+      { key: "seconds", head: "seconds per layer", format: 3 },
+      { key: "overRing", head: "speedup over ring", format: "times" },
+      { key: "overBaseline", head: "speedup over the fastest baseline", format: "times" },
       { key: "waits", head: "waits", format: "percent" },
       { key: "sent", head: "GB sent per rank", format: 2 },
       { key: "betweenNodes", head: "between nodes", format: 2 },

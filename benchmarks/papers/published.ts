@@ -27,9 +27,9 @@ export interface Panel {
   readonly model: ModelName;
   readonly ranks: 16 | 64;
   /** At each of `lengths`. Not overlapped: gathers, one kernel call, reduction. */
-  readonly notOverlapped: readonly number[];
+  readonly notOverlappedSpeedups: readonly number[];
   /** Overlapped: rings along columns and rows. */
-  readonly overlapped: readonly number[];
+  readonly overlappedSpeedups: readonly number[];
 }
 
 export const lengths = [8192, 16_384, 32_768, 65_536, 131_072] as const;
@@ -39,24 +39,39 @@ export const panels: readonly Panel[] = [
   {
     model: "760M",
     ranks: 16,
-    notOverlapped: [2.88, 3.15, 2.61, 2.43, 2.66],
-    overlapped: [3.04, 2.48, 3.33, 3.27, 2.91],
+    notOverlappedSpeedups: [2.88, 3.15, 2.61, 2.43, 2.66],
+    overlappedSpeedups: [3.04, 2.48, 3.33, 3.27, 2.91],
   },
   {
     model: "2.7B",
     ranks: 16,
-    notOverlapped: [2.97, 2.88, 2.93, 3.02, 2.54],
-    overlapped: [2.69, 2.57, 2.39, 2.61, 2.6],
+    notOverlappedSpeedups: [2.97, 2.88, 2.93, 3.02, 2.54],
+    overlappedSpeedups: [2.69, 2.57, 2.39, 2.61, 2.6],
   },
-  { model: "13B", ranks: 16, notOverlapped: [2.39, 2.82, 3.24, 2.82, 2.75], overlapped: [2.39, 3.06, 2.3, 2.3, 2.75] },
+  {
+    model: "13B",
+    ranks: 16,
+    notOverlappedSpeedups: [2.39, 2.82, 3.24, 2.82, 2.75],
+    overlappedSpeedups: [2.39, 3.06, 2.3, 2.3, 2.75],
+  },
   {
     model: "760M",
     ranks: 64,
-    notOverlapped: [4.85, 4.5, 4.85, 4.21, 3.86],
-    overlapped: [2.89, 2.85, 2.63, 3.22, 2.96],
+    notOverlappedSpeedups: [4.85, 4.5, 4.85, 4.21, 3.86],
+    overlappedSpeedups: [2.89, 2.85, 2.63, 3.22, 2.96],
   },
-  { model: "2.7B", ranks: 64, notOverlapped: [4.31, 4.1, 4.35, 4.5, 4.24], overlapped: [2.89, 3.46, 2.85, 2.96, 2.68] },
-  { model: "13B", ranks: 64, notOverlapped: [4.0, 3.88, 4.99, 4.85, 4.38], overlapped: [2.85, 2.96, 3.03, 2.78, 2.54] },
+  {
+    model: "2.7B",
+    ranks: 64,
+    notOverlappedSpeedups: [4.31, 4.1, 4.35, 4.5, 4.24],
+    overlappedSpeedups: [2.89, 3.46, 2.85, 2.96, 2.68],
+  },
+  {
+    model: "13B",
+    ranks: 64,
+    notOverlappedSpeedups: [4.0, 3.88, 4.99, 4.85, 4.38],
+    overlappedSpeedups: [2.85, 2.96, 3.03, 2.78, 2.54],
+  },
 ];
 
 /**

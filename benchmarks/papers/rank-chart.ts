@@ -1,6 +1,6 @@
 import { formatBytes, formatSeconds } from "@mosaic/planner";
 import { formatCoordinate, text, tooltip } from "@mosaic/planner/svg";
-import { chartPage, type ColorPair } from "../src/chart-page.ts";
+import { drawChartPage, type ColorPair } from "../src/chart-page.ts";
 
 /** A row of the table `ranks`, as JSON has it. */
 interface RankRow {
@@ -55,14 +55,14 @@ export function rankChart(jsonLines: string): string {
     .filter((line) => line.startsWith("{"))
     .map((line) => JSON.parse(line) as RankRow);
   const strategies = [...new Set(rows.map(({ strategy }) => strategy))];
-  const title = "Context parallelism strategies on 16 to 1 024 ranks";
+  const title = "Time, bytes sent and peak memory of context parallelism on 16 to 1 024 ranks";
   const subtitle =
     "Predictions for one attention call, forward and backward: 1 048 576 tokens, no mask, 32 heads, 8 KV heads of size 128, bfloat16.";
   const panelSvgs = panels.map((panel, i) => {
     const panelPosition = `translate(${EDGE_MARGIN + (i % 2) * PANEL_WIDTH} ${TOP_MARGIN + Math.floor(i / 2) * PANEL_HEIGHT})`;
     return `<g transform="${panelPosition}">\n${drawPanel(panel, rows, strategies)}\n</g>`;
   });
-  return chartPage({
+  return drawChartPage({
     title,
     width: WIDTH,
     height: TOP_MARGIN + 2 * PANEL_HEIGHT,
@@ -100,45 +100,50 @@ function drawPanel({ heading, value, format }: Panel, rows: readonly RankRow[], 
     [LEFT_MARGIN, LEFT_MARGIN + PLOT_WIDTH],
   );
   const y = logScale(visibleRows.map(value), [26 + PLOT_HEIGHT, 26]);
-  const faint = 'font-size="11" class="faint" fill="currentColor"';
+  const faintAttributes = 'font-size="11" class="faint" fill="currentColor"';
   const gridLines = y.ticks.map((tick) => {
-    const tickY = y.at(tick);
+    const tickY = y.toPixel(tick);
     return (
       `<path d="M${LEFT_MARGIN} ${formatCoordinate(tickY)}h${PLOT_WIDTH}" class="rule" stroke="currentColor"/>` +
-      text(LEFT_MARGIN - 8, tickY + 4, format(tick), `text-anchor="end" ${faint}`)
+      text(LEFT_MARGIN - 8, tickY + 4, format(tick), `text-anchor="end" ${faintAttributes}`)
     );
   });
   const rankCounts = [...new Set(visibleRows.map(({ ranks }) => ranks))];
   const rankLabels = rankCounts.map((ranks) =>
-    text(x.at(ranks), PLOT_HEIGHT + 46, `${ranks}`, `text-anchor="middle" ${faint}`),
+    text(x.toPixel(ranks), PLOT_HEIGHT + 46, `${ranks}`, `text-anchor="middle" ${faintAttributes}`),
   );
   const lines = strategies.map((strategy, i) => {
     const points = visibleRows.filter((row) => row.strategy === strategy);
-    const path = points.map((row) => `${formatCoordinate(x.at(row.ranks))} ${formatCoordinate(y.at(value(row)))}`);
+    const path = points.map(
+      (row) => `${formatCoordinate(x.toPixel(row.ranks))} ${formatCoordinate(y.toPixel(value(row)))}`,
+    );
     const marks = points.map((row) =>
-      tooltip(`${strategy}, ${row.ranks} ranks: ${format(value(row))}`, drawMark(i, x.at(row.ranks), y.at(value(row)))),
+      tooltip(
+        `${strategy}, ${row.ranks} ranks: ${format(value(row))}`,
+        drawMark(i, x.toPixel(row.ranks), y.toPixel(value(row))),
+      ),
     );
     const line = `<path d="M${path.join("L")}" fill="none" stroke="currentColor" stroke-width="2"/>`;
     return points.length === 0 ? "" : `<g class="s${i}" fill="currentColor">${line}${marks.join("")}</g>`;
   });
-  const unit = text(LEFT_MARGIN + PLOT_WIDTH, PLOT_HEIGHT + 62, "ranks", `text-anchor="end" ${faint}`);
+  const unit = text(LEFT_MARGIN + PLOT_WIDTH, PLOT_HEIGHT + 62, "ranks", `text-anchor="end" ${faintAttributes}`);
   return [text(0, 12, heading, 'font-size="14" font-weight="600"'), ...gridLines, ...rankLabels, unit, ...lines].join(
     "\n",
   );
 }
 
 interface LogScale {
-  at(value: number): number;
+  toPixel(value: number): number;
   /** 1, 2 and 5 times the powers of ten within the values' range. */
   readonly ticks: readonly number[];
 }
 
-function logScale(values: readonly number[], [pixelFrom, pixelTo]: readonly [number, number]): LogScale {
+function logScale(values: readonly number[], [pixelStart, pixelEnd]: readonly [number, number]): LogScale {
   const [low, high] = [Math.min(...values), Math.max(...values)].map(Math.log10) as [number, number];
   const powers = Array.from({ length: Math.ceil(high) - Math.floor(low) + 1 }, (_, i) => Math.floor(low) + i);
   const ticks = powers.flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
   return {
-    at: (value) => pixelFrom + ((Math.log10(value) - low) / (high - low)) * (pixelTo - pixelFrom),
+    toPixel: (value) => pixelStart + ((Math.log10(value) - low) / (high - low)) * (pixelEnd - pixelStart),
     ticks: ticks.filter((tick) => tick >= 10 ** low * 0.999 && tick <= 10 ** high * 1.001),
   };
 }

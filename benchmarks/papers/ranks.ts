@@ -24,23 +24,28 @@ const networks = {
 export const rankStrategies: Readonly<Record<string, (ranks: number) => MeshStrategy | undefined>> = {
   ring: (ranks) => ringStrategy(ranks),
   "double ring": (ranks) =>
-    createNested("double ring", ring({ axis: "seq", inner: ring({ axis: "gpu" }) }), ranks, "gpu"),
+    createNestedStrategy("double ring", ring({ axis: "seq", inner: ring({ axis: "gpu" }) }), ranks, "gpu"),
   Attention2D: (ranks) => tileStrategy(tileShape(ranks), "fused"),
   "Mesh-Attention": (ranks) => tileStrategy(tileShape(ranks), "overlapped"),
   ulysses: (ranks) =>
     ranks > problem.numHeads ? undefined : { name: "ulysses", mesh: { sp: ranks }, backend: ulysses() },
   "ulysses × ring": (ranks) =>
-    createNested("ulysses × ring", ulysses({ axis: "head", inner: ring({ axis: "seq" }) }), ranks, "head"),
+    createNestedStrategy("ulysses × ring", ulysses({ axis: "head", inner: ring({ axis: "seq" }) }), ranks, "head"),
   "ulysses × mesh2d": (ranks) => {
     const [columns, rows] = tileShape(ranks / RANKS_PER_NODE);
     const innerMesh = mesh2d({ axis: "seq", shape: [rows, columns] });
-    return createNested("ulysses × mesh2d", ulysses({ axis: "head", inner: innerMesh }), ranks, "head");
+    return createNestedStrategy("ulysses × mesh2d", ulysses({ axis: "head", inner: innerMesh }), ranks, "head");
   },
 };
 
 /** One way within nodes, along the axis of that name, and another between them, along `seq`. */
 // oxlint-disable-next-line max-params -- its name, what it is, and on what
-function createNested(name: string, backend: MeshStrategy["backend"], ranks: number, innerAxis: string): MeshStrategy {
+function createNestedStrategy(
+  name: string,
+  backend: MeshStrategy["backend"],
+  ranks: number,
+  innerAxis: string,
+): MeshStrategy {
   return { name, mesh: { seq: ranks / RANKS_PER_NODE, [innerAxis]: RANKS_PER_NODE }, backend };
 }
 
@@ -61,7 +66,7 @@ export function rankTable(rankCounts: readonly number[], sizes: Problem = proble
   const { tokens, numHeads, numKvHeads, headDim } = { numKvHeads: sizes.numHeads, ...sizes };
   return {
     id: "ranks",
-    title: `${tokens} tokens, ${numHeads} heads, ${numKvHeads} KV heads of ${headDim}: one attention call by number of ranks`,
+    title: `Time, bytes sent and peak memory of one attention call by number of ranks: ${tokens} tokens, ${numHeads} heads, ${numKvHeads} KV heads of ${headDim}`,
     columns: [
       { key: "strategy", head: "strategy" },
       { key: "ranks", head: "ranks", format: "integer" },

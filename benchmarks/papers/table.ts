@@ -16,7 +16,7 @@ export interface Table {
 }
 
 /** A heading and a table of GitHub's Markdown. */
-export function markdown({ title, columns, rows }: Table): string {
+export function formatMarkdown({ title, columns, rows }: Table): string {
   const formatLine = (cells: readonly string[]) => `| ${cells.join(" | ")} |`;
   const separators = columns.map(({ format }) => (format === undefined ? "---" : "--:"));
   const body = rows.map((row) => formatLine(columns.map((column) => formatCell(row[column.key], column.format))));
@@ -24,7 +24,7 @@ export function markdown({ title, columns, rows }: Table): string {
 }
 
 /** One JSON object a row; numbers to four digits: more would claim a precision that no model has. */
-export function jsonLines({ id, rows }: Table): string {
+export function formatJsonLines({ id, rows }: Table): string {
   const roundCell = (cell: Cell) => (typeof cell === "number" ? Number(cell.toPrecision(4)) : cell);
   const roundedRows = rows.map((row) =>
     Object.fromEntries(Object.entries(row).map(([key, cell]) => [key, roundCell(cell)])),
@@ -32,11 +32,11 @@ export function jsonLines({ id, rows }: Table): string {
   return roundedRows.map((row) => JSON.stringify({ table: id, ...row })).join("\n");
 }
 
-function formatCell(cell: Cell, formatNumber: Column["format"]): string {
+function formatCell(cell: Cell, numberFormat: Column["format"]): string {
   if (cell === undefined) return "–";
   if (typeof cell === "string") return cell;
-  if (formatNumber === "percent") return `${(cell * 100).toFixed(1)} %`;
-  if (formatNumber === "times") return `${cell.toFixed(2)} ×`;
-  if (formatNumber === "integer") return cell.toFixed(0);
-  return formatNumber === undefined ? String(cell) : cell.toFixed(formatNumber);
+  if (numberFormat === "percent") return `${(cell * 100).toFixed(1)} %`;
+  if (numberFormat === "times") return `${cell.toFixed(2)} ×`;
+  if (numberFormat === "integer") return cell.toFixed(0);
+  return numberFormat === undefined ? String(cell) : cell.toFixed(numberFormat);
 }

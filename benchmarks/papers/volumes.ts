@@ -57,9 +57,9 @@ export const formulas = {
     backward: (2 / g) * (p - 1) + (2 / g) * hops,
   }),
   /** A tile of a chunks of queries and b of keys; Attention2D also transposes the grid, `transpose` 1. */
-  tileStrategy: ([a, b]: readonly [number, number], g: number, transpose: 0 | 1 = 0): ChunksPerPass => ({
-    forward: 2 * (a - 1) + (2 / g) * (b - 1) + (2 / g) * transpose,
-    backward: 3 * (a - 1) + (4 / g) * (b - 1) + (2 / g) * transpose,
+  tileStrategy: ([a, b]: readonly [number, number], g: number, numTransposes: 0 | 1 = 0): ChunksPerPass => ({
+    forward: 2 * (a - 1) + (2 / g) * (b - 1) + (2 / g) * numTransposes,
+    backward: 3 * (a - 1) + (4 / g) * (b - 1) + (2 / g) * numTransposes,
   }),
 } as const;
 

@@ -1,5 +1,5 @@
 import { rect, text, tooltip } from "@mosaic/planner/svg";
-import { chartPage, type ColorPair } from "../src/chart-page.ts";
+import { drawChartPage, type ColorPair } from "../src/chart-page.ts";
 
 /** A bar: a number of a case, from 0 on. */
 export interface Bar {
@@ -23,7 +23,7 @@ export interface ChartOptions {
   readonly format: (value: number) => string;
 }
 
-const [COLUMN, LABEL_WIDTH, BAR_HEIGHT] = [560, 170, 11];
+const [COLUMN_WIDTH, LABEL_WIDTH, BAR_HEIGHT] = [560, 170, 11];
 const colors: Readonly<Record<string, ColorPair>> = {
   met: ["#0072b2", "#4aa8e0"],
   missed: ["#d55e00", "#ff8a4c"],
@@ -40,11 +40,11 @@ export function barChart(groups: readonly Group[], options: ChartOptions): strin
   const columnBottoms = [80, 80];
   for (const group of groups) {
     const column = columnBottoms[0]! <= columnBottoms[1]! ? 0 : 1;
-    body.push(drawGroup(group, { x: column * COLUMN, y: columnBottoms[column]! }, options));
+    body.push(drawGroup(group, { x: column * COLUMN_WIDTH, y: columnBottoms[column]! }, options));
     columnBottoms[column]! += 40 + group.bars.length * (BAR_HEIGHT + 3);
   }
-  const [width, height] = [2 * COLUMN + 20, Math.max(...columnBottoms) + 10];
-  return chartPage({ title, width, height, colors, body });
+  const [width, height] = [2 * COLUMN_WIDTH + 20, Math.max(...columnBottoms) + 10];
+  return drawChartPage({ title, width, height, colors, body });
 }
 
 interface Position {
@@ -57,7 +57,7 @@ function drawGroup(
   { x, y }: Position,
   { maxValue: limit, markedValues: marks, format }: ChartOptions,
 ): string {
-  const scale = (COLUMN - LABEL_WIDTH - 80) / limit;
+  const scale = (COLUMN_WIDTH - LABEL_WIDTH - 80) / limit;
   const top = y + 14,
     height = bars.length * (BAR_HEIGHT + 3);
   const barSvgs = bars.map(({ label, value }, i) => {

@@ -37,9 +37,9 @@ const readRows = (path: string): ResultRow[] =>
     .map((row) => JSON.parse(row) as ResultRow);
 
 /** Finds rows of cases that begin so; what follows are their labels. */
-type GroupOf = (heading: string, prefix: string, field: "vsPeer" | "medianShare") => Group;
+type GroupFactory = (heading: string, prefix: string, field: "vsPeer" | "medianShare") => Group;
 
-function createGroupFactory(rows: readonly ResultRow[]): GroupOf {
+function createGroupFactory(rows: readonly ResultRow[]): GroupFactory {
   return (heading, prefix, field) => {
     const matchingRows = rows.filter((row) => row.case.startsWith(prefix) && row[field] !== undefined);
     return { heading, bars: matchingRows.map((row) => ({ label: row.case.slice(prefix.length), value: row[field]! })) };
@@ -53,7 +53,7 @@ const directions = ["forward", "backward"] as const;
 const dtypes = ["f32", "bf16"] as const;
 const attentionKinds = directions.flatMap((direction) => dtypes.map((dtype) => `${direction}.${dtype}`));
 
-function drawBaselines(createGroup: GroupOf): string {
+function drawBaselines(createGroup: GroupFactory): string {
   const groups = [
     ...attentionKinds.map((kind) => createGroup(`attention ${kind}, warm`, `peer.${kind}.`, "vsPeer")),
     ...dtypes.map((dtype) => createGroup(`decoding ${dtype}`, `peer-decode.${dtype}.`, "vsPeer")),
@@ -76,12 +76,16 @@ function drawBaselines(createGroup: GroupOf): string {
   );
 }
 
-function drawLimits(createGroup: GroupOf): string {
+function drawLimits(createGroup: GroupFactory): string {
   const groups = [
-    ...attentionKinds.map((kind) => createGroup(`attention ${kind}: of the peak`, `local.${kind}.`, "medianShare")),
-    createGroup("attention forward.f32, AVX2: of the AVX2 peak", "avx2.local.forward.f32.", "medianShare"),
-    createGroup("matrix products: of the peak", "gemm.", "medianShare"),
-    ...dtypes.map((dtype) => createGroup(`decoding ${dtype}: of read bandwidth`, `decode.${dtype}.`, "medianShare")),
+    ...attentionKinds.map((kind) =>
+      createGroup(`attention ${kind}: share of the peak`, `local.${kind}.`, "medianShare"),
+    ),
+    createGroup("attention forward.f32, AVX2: share of the AVX2 peak", "avx2.local.forward.f32.", "medianShare"),
+    createGroup("matrix products: share of the peak", "gemm.", "medianShare"),
+    ...dtypes.map((dtype) =>
+      createGroup(`decoding ${dtype}: share of the read bandwidth`, `decode.${dtype}.`, "medianShare"),
+    ),
   ];
   return barChart(
     groups.filter(({ bars }) => bars.length > 0),

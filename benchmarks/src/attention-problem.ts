@@ -9,13 +9,13 @@ const createMask = {
   window: () => mosaic.masks.slidingWindow(1024),
   documents: (n: number) =>
     mosaic.masks.documents(
-      DOCUMENTS.map((share) => (share * n) / 32),
+      DOCUMENT_LENGTHS_IN_32NDS.map((share) => (share * n) / 32),
       "causal",
     ),
 } as const;
 
 /** Lengths of packed documents, in 32nds of the sequence. */
-const DOCUMENTS = [8, 1, 3, 2, 6, 1, 4, 5, 2];
+const DOCUMENT_LENGTHS_IN_32NDS = [8, 1, 3, 2, 6, 1, 4, 5, 2];
 
 /** One attention to time: as many KV heads as heads. */
 export interface AttentionProblem {

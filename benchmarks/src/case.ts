@@ -30,7 +30,9 @@ export interface BenchmarkCase {
 export const now = (): number => Number(process.hrtime.bigint()) / 1e9;
 
 export function median(values: readonly number[]): number {
-  const sorted = values.toSorted((a, b) => a - b);
-  const middleIndex = Math.floor(sorted.length / 2);
-  return sorted.length % 2 === 1 ? sorted[middleIndex]! : (sorted[middleIndex - 1]! + sorted[middleIndex]!) / 2;
+  const sortedValues = values.toSorted((a, b) => a - b);
+  const middleIndex = Math.floor(sortedValues.length / 2);
+  return sortedValues.length % 2 === 1
+    ? sortedValues[middleIndex]!
+    : (sortedValues[middleIndex - 1]! + sortedValues[middleIndex]!) / 2;
 }

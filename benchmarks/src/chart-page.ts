@@ -3,10 +3,10 @@ import { escape, rect } from "@mosaic/planner/svg";
 /** A color by day, and by night. */
 export type ColorPair = readonly [light: string, dark: string];
 
-const ink: ColorPair = ["#1c2430", "#e6eaf0"];
-const paper: ColorPair = ["#ffffff", "#14181f"];
-const faint: ColorPair = ["#5f6875", "#a3adba"];
-const rule: ColorPair = ["#d9dee5", "#343c47"];
+const textColor: ColorPair = ["#1c2430", "#e6eaf0"];
+const backgroundColor: ColorPair = ["#ffffff", "#14181f"];
+const secondaryTextColor: ColorPair = ["#5f6875", "#a3adba"];
+const gridLineColor: ColorPair = ["#d9dee5", "#343c47"];
 
 /** What is drawn on a page. */
 export interface ChartPage {
@@ -19,8 +19,14 @@ export interface ChartPage {
 }
 
 /** A whole SVG document, light or dark as the reader's other pages are. */
-export function chartPage({ title, width, height, colors, body }: ChartPage): string {
-  const classes = Object.entries({ ink, paper, faint, rule, ...colors });
+export function drawChartPage({ title, width, height, colors, body }: ChartPage): string {
+  const classes = Object.entries({
+    ink: textColor,
+    paper: backgroundColor,
+    faint: secondaryTextColor,
+    rule: gridLineColor,
+    ...colors,
+  });
   const styles = (schemeIndex: 0 | 1): string =>
     classes.map(([name, pair]) => `.${name}{color:${pair[schemeIndex]}}`).join("");
   const size = `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"`;

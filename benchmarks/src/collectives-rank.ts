@@ -26,7 +26,7 @@ async function timeAndPrint(operation: Operation, bytes: number, count: number):
   using fullBuffer = mosaic.ones(ctx, [bytes / 4]);
   using receiveBuffer = mosaic.ones(ctx, [bytes / 4]);
   using shardBuffer = mosaic.ones(ctx, [bytes / 4 / world.size]);
-  const post: Readonly<Record<Operation, () => Work>> = {
+  const postByOperation: Readonly<Record<Operation, () => Work>> = {
     sendRecv: () => {
       const rightRank = (world.rank + 1) % world.size;
       const leftRank = (world.rank + world.size - 1) % world.size;
@@ -40,7 +40,7 @@ async function timeAndPrint(operation: Operation, bytes: number, count: number):
     allReduce: () => world.allReduce(fullBuffer, "mean"),
     allToAll: () => world.allToAll(receiveBuffer, fullBuffer),
   };
-  print({ operation, bytes, seconds: await measureMinSeconds(() => post[operation]().wait(), count) });
+  print({ operation, bytes, seconds: await measureMinSeconds(() => postByOperation[operation]().wait(), count) });
 }
 
 /** Seconds per call: `count` calls in a row, the best of several rows; the first only warms up. */

@@ -1,7 +1,15 @@
 import * as mosaic from "@mosaic/attention";
 import { readBandwidth } from "@mosaic/attention/planner";
 import { type BenchmarkCase, median, now } from "./case.ts";
-import { onnxScript, BaselineProcess, baselineRow, type Sample, sampleInTurns, sampleBaseline, sdpa } from "./peers.ts";
+import {
+  onnxScriptPath,
+  BaselineProcess,
+  createBaselineRow,
+  type Sample,
+  sampleInTurns,
+  sampleBaseline,
+  sdpaScriptPath,
+} from "./peers.ts";
 
 /** Few queries against many keys, as decoding has them: heads of 128, without a mask. */
 interface DecodeProblem {
@@ -27,17 +35,17 @@ const problems: readonly DecodeProblem[] = (["f32", "bf16"] as const).flatMap((d
 );
 
 /** Against the time that reading the keys and values takes, at what the cores read of as large a working set. */
-export const decodeCases: readonly BenchmarkCase[] = problems.map(decodeCase);
+export const decodeCases: readonly BenchmarkCase[] = problems.map(createDecodeCase);
 
 /**
  * Beside PyTorch, whose flash backend shares keys among heads by `enable_gqa`; in float32 beside onnxruntime's
  * GroupQueryAttention, whose last queries are causal, and whose cache is updated in place.
  */
 export const baselineDecodeCases: readonly BenchmarkCase[] = [
-  ...problems.map((problem) => baselineComparisonCase(problem, pytorch(problem))),
+  ...problems.map((problem) => createBaselineComparisonCase(problem, createPyTorchBaseline(problem))),
   ...problems
     .filter(({ dtype }) => dtype === "f32")
-    .map((problem) => baselineComparisonCase(problem, onnxRuntime(problem))),
+    .map((problem) => createBaselineComparisonCase(problem, createOnnxRuntimeBaseline(problem))),
 ];
 
 function formatName({ dtype, numHeads, numKvHeads, queries, keys }: DecodeProblem): string {
@@ -61,7 +69,7 @@ function prepare(ctx: mosaic.Context, { dtype, queries, keys, numHeads, numKvHea
   };
 }
 
-function decodeCase(problem: DecodeProblem): BenchmarkCase {
+function createDecodeCase(problem: DecodeProblem): BenchmarkCase {
   const { dtype, queries, keys, numHeads, numKvHeads } = problem;
   const name = `decode.${formatName(problem)}`;
   return {
@@ -100,11 +108,11 @@ interface DecodeBaseline {
   readonly sample: (baseline: BaselineProcess) => (count: number) => Promise<Sample>;
 }
 
-function pytorch({ dtype, queries, keys: n, numHeads, numKvHeads }: DecodeProblem): DecodeBaseline {
+function createPyTorchBaseline({ dtype, queries, keys: n, numHeads, numKvHeads }: DecodeProblem): DecodeBaseline {
   const problem = { batch: 1, numHeads, numKvHeads, queries, n, d: HEAD_DIM };
   return {
     name: "peer-decode",
-    command: (python) => [python, sdpa, "--device", "cpu"],
+    command: (python) => [python, sdpaScriptPath, "--device", "cpu"],
     request: {
       op: "prepare",
       backend: "flash",
@@ -114,16 +122,16 @@ function pytorch({ dtype, queries, keys: n, numHeads, numKvHeads }: DecodeProble
   };
 }
 
-function onnxRuntime({ queries, keys: n, numHeads, numKvHeads }: DecodeProblem): DecodeBaseline {
+function createOnnxRuntimeBaseline({ queries, keys: n, numHeads, numKvHeads }: DecodeProblem): DecodeBaseline {
   return {
     name: "peer-onnx.decode",
-    command: (python) => [python, onnxScript],
+    command: (python) => [python, onnxScriptPath],
     request: { op: "prepare", what: "decode", problem: { numHeads, numKvHeads, queries, n, d: HEAD_DIM } },
     sample: (baseline) => sampleBaseline(baseline),
   };
 }
 
-function baselineComparisonCase(problem: DecodeProblem, baselineProgram: DecodeBaseline): BenchmarkCase {
+function createBaselineComparisonCase(problem: DecodeProblem, baselineProgram: DecodeBaseline): BenchmarkCase {
   const { queries, keys, numHeads } = problem;
   const name = `${baselineProgram.name}.${formatName(problem)}`;
   return {
@@ -136,10 +144,10 @@ function baselineComparisonCase(problem: DecodeProblem, baselineProgram: DecodeB
       await timeOnce();
       const turns = await sampleInTurns(repetitions, await timeOnce(), [timeOnce, baselineProgram.sample(baseline)]);
       const timings = {
-        ownSeconds: turns.map(([ownSample]) => ownSample!.warm),
-        baselineSeconds: turns.map(([, baselineSample]) => baselineSample!.warm),
+        ownSeconds: turns.map(([ownSample]) => ownSample!.warmSeconds),
+        baselineSeconds: turns.map(([, baselineSample]) => baselineSample!.warmSeconds),
       };
-      return [baselineRow(name, 4 * numHeads * queries * keys * HEAD_DIM, timings)];
+      return [createBaselineRow(name, 4 * numHeads * queries * keys * HEAD_DIM, timings)];
     },
   };
 }

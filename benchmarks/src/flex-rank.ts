@@ -25,8 +25,8 @@ for (let round = 0; round <= rounds; round++) {
   const profile = await calibrate({ contexts: [ctx], dtypes: ["float32"], headDims: [HEAD_DIM], repetitions: 3 });
   const intervals = [];
   for (const variant of variants) intervals.push(await runSteps(variant));
-  const reported: FlexRound = { profile, intervals };
-  if (round > 0) console.log(JSON.stringify(reported));
+  const report: FlexRound = { profile, intervals };
+  if (round > 0) console.log(JSON.stringify(report));
 }
 
 /** When two steps began and ended on this rank. */

@@ -10,7 +10,7 @@ export const HEADS = 4;
 export const HEAD_DIM = 64;
 /** Of the log-normal lengths that batches are drawn from: MagiAttention's, in tokens. */
 const LOG_MEAN = 7.2;
-const LOG_DEVIATION = 1.6;
+const LOG_STD = 1.6;
 const BATCHES = 10;
 
 /** A mask as an argument: its kind, and the lengths of documents. */
@@ -57,41 +57,43 @@ export function createStrategy(
  * ten drawn batches of documents, beside what the planner predicts. Ratios are the ring's time divided by flex's.
  */
 export const flexCases: readonly BenchmarkCase[] = [
-  ringComparisonCase(4, { kind: "documents", lengths: drawLengths(1) }),
-  ringComparisonCase(4, { kind: "window", lengths: [] }),
-  ringComparisonCase(4, { kind: "blockCausal", lengths: [] }),
-  ...Array.from({ length: BATCHES }, (_, batch) => packedBatchCase(2, batch)),
+  createRingComparisonCase(4, { kind: "documents", lengths: drawLengths(1) }),
+  createRingComparisonCase(4, { kind: "window", lengths: [] }),
+  createRingComparisonCase(4, { kind: "blockCausal", lengths: [] }),
+  ...Array.from({ length: BATCHES }, (_, batch) => createPackedBatchCase(2, batch)),
 ];
 
-function ringComparisonCase(ranks: number, spec: MaskSpec): BenchmarkCase {
+function createRingComparisonCase(ranks: number, spec: MaskSpec): BenchmarkCase {
   const name = `flex.${ranks}x1.${spec.kind}`;
   const variants = ["ring", "flex", "flexDispatched"] as const;
   return {
     names: [name],
     async run({ repetitions }) {
-      const reported = await runFlexJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: false });
-      const [samePlacementRatio, dispatchedRatio] = [1, 2].map((variant) => measuredRatio(reported, variant));
+      const reportedRounds = await runFlexJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: false });
+      const [samePlacementSpeedup, dispatchedSpeedup] = [1, 2].map((variant) =>
+        computeMeasuredSpeedup(reportedRounds, variant),
+      );
       return [
         {
           case: name,
-          numbers: { vsRing: samePlacementRatio!, dispatchedVsRing: dispatchedRatio! },
-          text: `${samePlacementRatio!.toFixed(3).padStart(7)} × ring with the placement of ring; ${dispatchedRatio!.toFixed(3)} × ring with the placement of flex`,
+          numbers: { vsRing: samePlacementSpeedup!, dispatchedVsRing: dispatchedSpeedup! },
+          text: `${samePlacementSpeedup!.toFixed(3).padStart(7)} × ring with the placement of ring; ${dispatchedSpeedup!.toFixed(3)} × ring with the placement of flex`,
         },
       ];
     },
   };
 }
 
-function packedBatchCase(ranks: number, batch: number): BenchmarkCase {
+function createPackedBatchCase(ranks: number, batch: number): BenchmarkCase {
   const spec: MaskSpec = { kind: "documents", lengths: drawLengths(batch) };
   const name = `flex.${ranks}x1.batch${batch}`;
   const variants = ["ring", "flexDispatched"] as const;
   return {
     names: [name],
     async run({ repetitions }) {
-      const reported = await runFlexJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: true });
-      const measuredSpeedup = measuredRatio(reported, 1);
-      const predictedSpeedup = median(reported[0]!.map(({ profile }) => predictedRatio(spec, ranks, profile)));
+      const reportedRounds = await runFlexJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: true });
+      const measuredSpeedup = computeMeasuredSpeedup(reportedRounds, 1);
+      const predictedSpeedup = median(reportedRounds[0]!.map(({ profile }) => predictSpeedup(spec, ranks, profile)));
       const [maxLength, numDocuments] = [Math.max(...spec.lengths), spec.lengths.length];
       return [
         {
@@ -103,7 +105,7 @@ function packedBatchCase(ranks: number, batch: number): BenchmarkCase {
             documents: numDocuments,
             longest: maxLength,
           },
-          text: `${measuredSpeedup.toFixed(3).padStart(7)} × ring measured, ${predictedSpeedup.toFixed(3)} predicted: ${(measuredSpeedup / predictedSpeedup).toFixed(3)}; ${numDocuments} documents, the longest of ${maxLength}`,
+          text: `${measuredSpeedup.toFixed(3).padStart(7)} × ring measured, ${predictedSpeedup.toFixed(3)} × predicted, ratio ${(measuredSpeedup / predictedSpeedup).toFixed(3)}; ${numDocuments} documents, the longest of ${maxLength} tokens`,
         },
       ];
     },
@@ -117,15 +119,15 @@ function runFlexJob(ranks: number, job: FlexJob): Promise<ReportedRounds> {
 }
 
 /** The time of the first contender divided by that of another, each from the first rank's begin to the last one's end: the median. */
-function measuredRatio(reported: ReportedRounds, variant: number): number {
+function computeMeasuredSpeedup(reportedRounds: ReportedRounds, variant: number): number {
   const stepSeconds = (round: number, variantIndex: number): number => {
-    const intervals = reported.map((rounds) => rounds[round]!.intervals[variantIndex]!);
+    const intervals = reportedRounds.map((rounds) => rounds[round]!.intervals[variantIndex]!);
     return Math.max(...intervals.map(({ end }) => end)) - Math.min(...intervals.map(({ begin }) => begin));
   };
-  return median(reported[0]!.map((_, round) => stepSeconds(round, 0) / stepSeconds(round, variant)));
+  return median(reportedRounds[0]!.map((_, round) => stepSeconds(round, 0) / stepSeconds(round, variant)));
 }
 
-function predictedRatio(spec: MaskSpec, ranks: number, profile: Profile): number {
+function predictSpeedup(spec: MaskSpec, ranks: number, profile: Profile): number {
   const mask = createMask(spec);
   const sizes = { mesh: { sp: ranks }, tokens: TOKENS, numHeads: HEADS, headDim: HEAD_DIM, dtype: "float32" } as const;
   const [ringSeconds, flexSeconds] = (["ring", "flexDispatched"] as const).map(
@@ -144,7 +146,7 @@ function drawLengths(seed: number): number[] {
   const lengths: number[] = [];
   for (let remaining = TOKENS; remaining > 0; remaining -= lengths.at(-1)!) {
     const normal = Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
-    lengths.push(Math.min(remaining, Math.max(1, Math.round(Math.exp(LOG_MEAN + LOG_DEVIATION * normal)))));
+    lengths.push(Math.min(remaining, Math.max(1, Math.round(Math.exp(LOG_MEAN + LOG_STD * normal)))));
   }
   return lengths;
 }

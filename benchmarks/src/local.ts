@@ -9,13 +9,16 @@ const dtypes = { f32: "float32", bf16: "bfloat16" } as const;
 
 /** Attention on one device with every core, against the peak of its products. */
 export const localCases: readonly BenchmarkCase[] = [
-  ...attention("forward", "f32"),
-  ...attention("backward", "f32"),
-  ...attention("forward", "bf16"),
-  ...attention("backward", "bf16"),
+  ...createAttentionCases("forward", "f32"),
+  ...createAttentionCases("backward", "f32"),
+  ...createAttentionCases("forward", "bf16"),
+  ...createAttentionCases("backward", "bf16"),
 ];
 
-function attention(direction: AttentionProblem["direction"], dtype: AttentionProblem["dtype"]): BenchmarkCase[] {
+function createAttentionCases(
+  direction: AttentionProblem["direction"],
+  dtype: AttentionProblem["dtype"],
+): BenchmarkCase[] {
   const shapes = [
     { mask: "full", d: 64, n: 8192 },
     { mask: "full", d: 128, n: 8192 },
@@ -26,10 +29,10 @@ function attention(direction: AttentionProblem["direction"], dtype: AttentionPro
     { mask: "full", d: 64, n: 2048 },
     { mask: "causal", d: 64, n: 1024 },
   ] as const;
-  return shapes.map((shape) => localCase({ direction, dtype, numHeads: HEADS, ...shape }));
+  return shapes.map((shape) => createLocalCase({ direction, dtype, numHeads: HEADS, ...shape }));
 }
 
-function localCase(problem: AttentionProblem): BenchmarkCase {
+function createLocalCase(problem: AttentionProblem): BenchmarkCase {
   const name = `local.${formatName(problem)}`;
   return {
     names: [name],
@@ -40,7 +43,7 @@ function localCase(problem: AttentionProblem): BenchmarkCase {
         const { begin, end } = await run.runOnce();
         return end - begin;
       });
-      return [peakRow(name, countFlops(problem), times)];
+      return [createPeakRow(name, countFlops(problem), times)];
     },
   };
 }
@@ -77,7 +80,7 @@ export const gemmCases: readonly BenchmarkCase[] = products.map(({ dtype, m, n, 
         await ctx.device.stream.synchronize();
         return now() - startTime;
       });
-      return [peakRow(name, 2 * m * n * k, times)];
+      return [createPeakRow(name, 2 * m * n * k, times)];
     },
   };
 });
@@ -106,7 +109,7 @@ async function measureWithPeak(
  * Throughput against the peak of products on vector registers: of bfloat16 of dot products, where the machine has them. `share` compares the best run with the best probe:
  * others' load only ever slows either down. `medianShare` is the median over pairs of a run and the probe before it.
  */
-export function peakRow(name: string, flops: number, times: readonly TimeWithPeak[]): ResultRow {
+export function createPeakRow(name: string, flops: number, times: readonly TimeWithPeak[]): ResultRow {
   const gflops = flops / Math.min(...times.map(({ seconds }) => seconds)) / 1e9;
   const peakGflops = Math.max(...times.map((time) => time.peakGflops));
   const peakShare = gflops / peakGflops;
@@ -114,6 +117,6 @@ export function peakRow(name: string, flops: number, times: readonly TimeWithPea
   return {
     case: name,
     numbers: { gflops, peak: peakGflops, share: peakShare, medianShare },
-    text: `${gflops.toFixed(1).padStart(7)} GFLOP/s   ${(peakShare * 100).toFixed(1).padStart(5)} % of the peak (${peakGflops.toFixed(0)}), median ${(medianShare * 100).toFixed(1)} %`,
+    text: `${gflops.toFixed(1).padStart(7)} GFLOP/s   ${(peakShare * 100).toFixed(1).padStart(5)} % of the peak (${peakGflops.toFixed(0)} GFLOP/s), median ${(medianShare * 100).toFixed(1)} %`,
   };
 }

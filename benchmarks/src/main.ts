@@ -21,7 +21,7 @@ const help = `Measures Mosaic on this machine, relative to the machine's limits 
   --python PATH   Python executable with PyTorch; also runs the cases "peer…", Mosaic and PyTorch in turns
   --filter TEXT   runs only cases with TEXT in the name; separate several by commas
   --quick         runs fewer repetitions: about one minute, less precise
-  --json          prints one JSON object per case: {"case": …, its numbers}
+  --json          prints one JSON object per case: its name in "case", and its numbers
   --list          prints the names of the cases
   -h, --help      show this help`;
 
@@ -61,7 +61,7 @@ async function main(args: string[]): Promise<number> {
   );
   if (selectedCases.length === 0) {
     console.error(
-      `--filter ${options.filter.join()}: no case matches; --list prints all names, with --python also those of PyTorch cases`,
+      `--filter: expected parts of case names, received "${options.filter.join()}"; --list prints all names, with --python also those of PyTorch cases`,
     );
     return 2;
   }
@@ -71,7 +71,7 @@ async function main(args: string[]): Promise<number> {
   const effort: MeasurementEffort = { repetitions: options.quick ? 2 : 7, python: options.python };
   for (const benchmarkCase of selectedCases) {
     for (const row of (await benchmarkCase.run(effort)).filter((resultRow) => matchesFilter(resultRow.case))) {
-      console.log(options.json ? json(row) : `${row.case.padEnd(44)}${row.text}`);
+      console.log(options.json ? formatJson(row) : `${row.case.padEnd(44)}${row.text}`);
     }
   }
   return 0;
@@ -108,7 +108,7 @@ function parseOptions(args: string[]): Options | undefined {
 }
 
 /** Four digits: more would only repeat the noise. */
-function json({ case: name, numbers }: ResultRow): string {
+function formatJson({ case: name, numbers }: ResultRow): string {
   const roundedNumbers = Object.entries(numbers).map(([key, value]) => [key, Number(value.toPrecision(4))]);
   return JSON.stringify({ case: name, ...Object.fromEntries(roundedNumbers) });
 }

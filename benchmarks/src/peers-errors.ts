@@ -1,7 +1,7 @@
 import * as mosaic from "@mosaic/attention";
 import { type AttentionProblem, attentionOracle, attentionOracleBackward, normals } from "@mosaic/conformance";
 import { type BenchmarkCase, type ResultRow } from "./case.ts";
-import { BaselineProcess, BaselineUnsupportedError, sdpa } from "./peers.ts";
+import { BaselineProcess, BaselineUnsupportedError, sdpaScriptPath } from "./peers.ts";
 
 const [ROWS, HEAD_DIM] = [192, 64];
 
@@ -15,15 +15,15 @@ interface ErrorProblem {
 }
 
 const [denormal, hiddenKeys] = [1e-39, [7, 100, 191]];
-const allVisible = (): boolean => true;
+const isAlwaysVisible = (): boolean => true;
 
 const problems: readonly ErrorProblem[] = [
-  { name: "normal", scale: { q: 1, k: 1, v: 1 }, isVisible: allVisible },
+  { name: "normal", scale: { q: 1, k: 1, v: 1 }, isVisible: isAlwaysVisible },
   { name: "causal", scale: { q: 1, k: 1, v: 1 }, isVisible: (query, key) => key <= query },
   // Scores of some ±10⁴.
-  { name: "large-logits", scale: { q: 1e3, k: 4, v: 1 }, isVisible: allVisible },
+  { name: "large-logits", scale: { q: 1e3, k: 4, v: 1 }, isVisible: isAlwaysVisible },
   { name: "empty-rows", scale: { q: 1, k: 1, v: 1 }, isVisible: (query, key) => query % 3 > 0 && key <= query },
-  { name: "denormal", scale: { q: denormal, k: denormal, v: denormal }, isVisible: allVisible },
+  { name: "denormal", scale: { q: denormal, k: denormal, v: denormal }, isVisible: isAlwaysVisible },
   { name: "nan-unseen", scale: { q: 1, k: 1, v: 1 }, isVisible: (_, key) => !hiddenKeys.includes(key), hiddenKeys },
 ];
 
@@ -33,15 +33,15 @@ type Results = Readonly<Record<(typeof results)[number], ArrayLike<number>>>;
 
 /** Errors against float64 beside PyTorch's, of the same numbers. */
 export const baselineErrorCases: readonly BenchmarkCase[] = problems.flatMap((problem) =>
-  (["f32", "bf16"] as const).map((dtype) => errorCase(problem, dtype)),
+  (["f32", "bf16"] as const).map((dtype) => createErrorCase(problem, dtype)),
 );
 
-function errorCase(problem: ErrorProblem, dtype: keyof typeof dtypes): BenchmarkCase {
+function createErrorCase(problem: ErrorProblem, dtype: keyof typeof dtypes): BenchmarkCase {
   const name = `peer-errors.${dtype}.${problem.name}`;
   return {
     names: [name],
     async run({ python }) {
-      using baseline = new BaselineProcess([python!, sdpa, "--device", "cpu"]);
+      using baseline = new BaselineProcess([python!, sdpaScriptPath, "--device", "cpu"]);
       const operands = drawOperands(problem, dtype);
       const expected = computeReference(problem, operands);
       const ownResult = await computeAttention(problem, operands, dtype);
@@ -52,7 +52,7 @@ function errorCase(problem: ErrorProblem, dtype: keyof typeof dtypes): Benchmark
         if (baselineResult !== null)
           numbers[`peer_${result}`] = relativeError(baselineResult[result], expected[result]);
       }
-      return [errorRow(name, numbers)];
+      return [createErrorRow(name, numbers)];
     },
   };
 }
@@ -87,14 +87,14 @@ function roundTo(values: Float64Array, dtype: keyof typeof dtypes): Float64Array
   return Float64Array.from(float32Values);
 }
 
-function computeReference({ isVisible: visible }: ErrorProblem, { q, k, v, dOut }: Operands): Results {
+function computeReference({ isVisible }: ErrorProblem, { q, k, v, dOut }: Operands): Results {
   const sizes = { batch: 1, numHeads: 1, numKvHeads: 1, queries: ROWS, keys: ROWS, headDim: HEAD_DIM };
-  const problem: AttentionProblem = { ...sizes, scale: HEAD_DIM ** -0.5, maskMod: visible, q, k, v };
+  const problem: AttentionProblem = { ...sizes, scale: HEAD_DIM ** -0.5, maskMod: isVisible, q, k, v };
   return { out: attentionOracle(problem).out, ...attentionOracleBackward(problem, dOut) };
 }
 
 async function computeAttention(
-  { isVisible: visible }: ErrorProblem,
+  { isVisible }: ErrorProblem,
   operands: Operands,
   dtype: keyof typeof dtypes,
 ): Promise<Results> {
@@ -108,7 +108,7 @@ async function computeAttention(
   using dOut = tensor(operands.dOut);
   for (const x of [q, k, v]) x.requiresGrad = true;
   const rows = Array.from({ length: ROWS }, (_, query) =>
-    Array.from({ length: ROWS }, (_, key) => visible(query, key)),
+    Array.from({ length: ROWS }, (_, key) => isVisible(query, key)),
   );
   using out = mosaic.attention(ctx, q, k, v, { backend: mosaic.local(), mask: mosaic.masks.fromDense(rows) });
   out.backward(dOut);
@@ -119,20 +119,20 @@ async function computeAttention(
 /** Null if none of PyTorch's backends takes it. */
 async function attendByBaseline(
   baseline: BaselineProcess,
-  { isVisible: visible }: ErrorProblem,
+  { isVisible }: ErrorProblem,
   { q, k, v, dOut, dtype }: Operands & { readonly dtype: string },
 ): Promise<Results | null> {
   const encode = (values: Float64Array): string => Buffer.from(Float32Array.from(values).buffer).toString("base64");
-  const pairs = Uint8Array.from({ length: ROWS * ROWS }, (_, i) => Number(visible(Math.floor(i / ROWS), i % ROWS)));
+  const pairs = Uint8Array.from({ length: ROWS * ROWS }, (_, i) => Number(isVisible(Math.floor(i / ROWS), i % ROWS)));
   const requestFields = { n: ROWS, d: HEAD_DIM, dtype, visible: Buffer.from(pairs).toString("base64") };
   const operands = { q: encode(q), k: encode(k), v: encode(v), dOut: encode(dOut), ...requestFields };
   try {
     const response = await baseline.request<Record<string, string>>({ op: "attend", backend: "flash", operands });
-    const decoded = results.map((result) => {
+    const decodedResults = results.map((result) => {
       const bytes = Buffer.from(response[result]!, "base64");
       return [result, new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4)] as const;
     });
-    return Object.fromEntries(decoded) as unknown as Results;
+    return Object.fromEntries(decodedResults) as unknown as Results;
   } catch (error) {
     if (error instanceof BaselineUnsupportedError) return null;
     throw error;
@@ -149,7 +149,7 @@ function relativeError(x: ArrayLike<number>, reference: ArrayLike<number>): numb
   return Math.sqrt(squaredNorm === 0 ? squaredDifference : squaredDifference / squaredNorm);
 }
 
-function errorRow(name: string, numbers: Record<string, number>): ResultRow {
+function createErrorRow(name: string, numbers: Record<string, number>): ResultRow {
   const formatErrors = (prefix: string): string =>
     results.map((result) => `${result} ${(numbers[`${prefix}${result}`] ?? NaN).toExponential(1)}`).join(", ");
   return { case: name, numbers, text: `ours: ${formatErrors("")}   PyTorch: ${formatErrors("peer_")}` };

@@ -1,6 +1,6 @@
 import * as mosaic from "@mosaic/attention";
 import { type BenchmarkCase } from "./case.ts";
-import { onnxScript, BaselineProcess, baselineRow } from "./peers.ts";
+import { onnxScriptPath, BaselineProcess, createBaselineRow } from "./peers.ts";
 import { runAlternating, script } from "./small-calls.ts";
 
 /** x [m,k] by weight [n,k]; `gelu`: with bias and gelu, which is one kernel of ours. */
@@ -9,7 +9,7 @@ interface LinearProblem {
   readonly m: number;
   readonly n: number;
   readonly k: number;
-  readonly gelu: boolean;
+  readonly hasGelu: boolean;
 }
 
 const shapes = [
@@ -21,17 +21,19 @@ const shapes = [
 /** Linear layers beside PyTorch's, in turns; in float32 and without an epilogue beside onnxruntime's, too. */
 export const baselineLinearCases: readonly BenchmarkCase[] = [
   ...(["f32", "bf16"] as const).flatMap((dtype) =>
-    shapes.flatMap((shape) => [false, true].map((gelu) => linearCase("peer-", { dtype, gelu, ...shape }, script))),
+    shapes.flatMap((shape) =>
+      [false, true].map((hasGelu) => createLinearCase("peer-", { dtype, hasGelu, ...shape }, script)),
+    ),
   ),
-  ...shapes.map((shape) => linearCase("peer-onnx.", { dtype: "f32", gelu: false, ...shape }, onnxScript)),
+  ...shapes.map((shape) => createLinearCase("peer-onnx.", { dtype: "f32", hasGelu: false, ...shape }, onnxScriptPath)),
 ];
 
 /** Runs of a turn: the first finds threads asleep, the best of them is reported. */
 const RUNS_PER_TURN = 5;
 
-function linearCase(prefix: string, problem: LinearProblem, baselineScript: string): BenchmarkCase {
-  const { dtype: shortDType, m, n, k, gelu } = problem;
-  const name = `${prefix}linear${gelu ? "-gelu" : ""}.${shortDType}.m${m}.n${n}.k${k}`;
+function createLinearCase(prefix: string, problem: LinearProblem, baselineScript: string): BenchmarkCase {
+  const { dtype: shortDType, m, n, k, hasGelu } = problem;
+  const name = `${prefix}linear${hasGelu ? "-gelu" : ""}.${shortDType}.m${m}.n${n}.k${k}`;
   return {
     names: [name],
     async run({ repetitions, python }) {
@@ -48,12 +50,12 @@ function linearCase(prefix: string, problem: LinearProblem, baselineScript: stri
         repetitions,
         baseline,
         () => {
-          using _ = gelu ? x.linear(weight, bias, "gelu") : x.linear(weight);
+          using _ = hasGelu ? x.linear(weight, bias, "gelu") : x.linear(weight);
           return ctx.device.stream.synchronize();
         },
         RUNS_PER_TURN,
       );
-      return [baselineRow(name, 2 * m * n * k, timings)];
+      return [createBaselineRow(name, 2 * m * n * k, timings)];
     },
   };
 }

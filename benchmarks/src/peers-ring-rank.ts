@@ -15,8 +15,8 @@ await using store = await connectStore();
 await (rank === ranks ? runBaseline(store) : runMosaic(store));
 
 /** Turn 0 warms up and is not reported. */
-function printTiming(turn: number, reported: RingTiming): void {
-  if (turn > 0) console.log(JSON.stringify(reported));
+function printTiming(turn: number, timing: RingTiming): void {
+  if (turn > 0) console.log(JSON.stringify(timing));
 }
 
 async function runMosaic(sharedStore: Store): Promise<void> {

@@ -1,8 +1,8 @@
 import { type AttentionProblem, countFlops, formatName } from "./attention-problem.ts";
 import type { BenchmarkCase } from "./case.ts";
-import { baselineRow } from "./peers.ts";
+import { createBaselineRow } from "./peers.ts";
 import { runProcesses } from "./processes.ts";
-import { type RingJob, secondsTogether, type RingTiming } from "./ring.ts";
+import { type RingJob, computeTurnSeconds, type RingTiming } from "./ring.ts";
 
 const RANKS = 2;
 const HEADS = 4;
@@ -34,10 +34,10 @@ export const baselineRingCases: readonly BenchmarkCase[] = problems.map((shape) 
     async run({ repetitions, python }) {
       const job: BaselineRingJob = { problem, ranks: RANKS, turns: repetitions, python: python! };
       // One process more than ranks: the last drives PyTorch's.
-      const reported = await runProcesses<RingTiming>("./peers-ring-rank.js", RANKS + 1, job);
-      const baselineSeconds = reported.at(-1)!.map(({ begin, end }) => end - begin);
-      const ownSeconds = secondsTogether(reported.slice(0, -1));
-      return [baselineRow(name, countFlops(problem), { ownSeconds, baselineSeconds })];
+      const reportedTimings = await runProcesses<RingTiming>("./peers-ring-rank.js", RANKS + 1, job);
+      const baselineSeconds = reportedTimings.at(-1)!.map(({ begin, end }) => end - begin);
+      const ownSeconds = computeTurnSeconds(reportedTimings.slice(0, -1));
+      return [createBaselineRow(name, countFlops(problem), { ownSeconds, baselineSeconds })];
     },
   };
 });

@@ -7,10 +7,10 @@ import { type AttentionProblem, AttentionRun, countFlops, formatName } from "./a
 import { type BenchmarkCase, median, waitUntilIdle, type ResultRow } from "./case.ts";
 
 /** The peer as it is run where PyTorch is. */
-export const sdpa: string = fileURLToPath(new URL("../peers/sdpa.py", import.meta.url));
+export const sdpaScriptPath: string = fileURLToPath(new URL("../peers/sdpa.py", import.meta.url));
 
 /** onnxruntime as a peer. */
-export const onnxScript: string = fileURLToPath(new URL("../peers/onnx_runtime.py", import.meta.url));
+export const onnxScriptPath: string = fileURLToPath(new URL("../peers/onnx_runtime.py", import.meta.url));
 
 /** The peer refused a request: it has no such backend for the problem, or no memory. */
 export class BaselineUnsupportedError extends Error {}
@@ -25,9 +25,9 @@ export class BaselineProcess implements Disposable {
   #exitReason: string | undefined;
 
   /** Starts `command`. A question that takes longer than `timeout` seconds ends it. */
-  constructor(command: readonly string[], timeout = 60) {
+  constructor(command: readonly string[], timeoutSeconds = 60) {
     this.#name = command.join(" ");
-    this.#timeout = timeout;
+    this.#timeout = timeoutSeconds;
     this.#process = spawn(command[0]!, command.slice(1), { stdio: ["pipe", "pipe", "inherit"] });
     this.#lines = createInterface({ input: this.#process.stdout });
     this.#lines.on("line", (line) => this.#receiveLine(line));
@@ -99,18 +99,18 @@ const tableRows = { mask: "full", d: 24, n: 5, batch: 100_000, numHeads: 1 } as 
 /** Attention on every core beside PyTorch's scaled_dot_product_attention on the same cores, in turns. */
 export const baselineCases: readonly BenchmarkCase[] = (["forward", "backward"] as const).flatMap((direction) => [
   ...(["f32", "bf16"] as const).flatMap((dtype) =>
-    shapes.map((shape) => baselineCase({ direction, dtype, numHeads: HEADS, ...shape })),
+    shapes.map((shape) => createBaselineCase({ direction, dtype, numHeads: HEADS, ...shape })),
   ),
-  baselineCase({ direction, dtype: "f32", ...tableRows }, ["flash", "math"]),
+  createBaselineCase({ direction, dtype: "f32", ...tableRows }, ["flash", "math"]),
 ]);
 
 /** Beside the fastest of PyTorch's backends. */
-function baselineCase(problem: AttentionProblem, backends: readonly string[] = ["flash"]): BenchmarkCase {
+function createBaselineCase(problem: AttentionProblem, backends: readonly string[] = ["flash"]): BenchmarkCase {
   const name = `peer.${formatName(problem)}`;
   return {
     names: [name],
     async run({ repetitions, python }) {
-      using baseline = new BaselineProcess([python!, sdpa, "--device", "cpu"], TIMEOUT_SECONDS);
+      using baseline = new BaselineProcess([python!, sdpaScriptPath, "--device", "cpu"], TIMEOUT_SECONDS);
       for (const backend of backends) {
         await baseline.request({ op: "prepare", backend, problem: { batch: 1, ...problem } });
       }
@@ -124,28 +124,28 @@ function baselineCase(problem: AttentionProblem, backends: readonly string[] = [
       const turns = await sampleInTurns(repetitions, await timeOnce(), samplers);
       const timings = (sampleKind: keyof Sample): PairedTimings => ({
         ownSeconds: turns.map(([ownSample]) => ownSample![sampleKind]),
-        baselineSeconds: turns.map(([, ...peerSamples]) =>
-          Math.min(...peerSamples.map((sample) => sample[sampleKind])),
+        baselineSeconds: turns.map(([, ...baselineSamples]) =>
+          Math.min(...baselineSamples.map((sample) => sample[sampleKind])),
         ),
       });
-      const row = baselineRow(name, countFlops(problem), timings("warm"));
-      const { vsPeer: coldVsPeer } = baselineRow(name, 1, timings("cold")).numbers;
-      return [{ ...row, numbers: { ...row.numbers, coldVsPeer: coldVsPeer! } }];
+      const row = createBaselineRow(name, countFlops(problem), timings("warmSeconds"));
+      const { vsPeer: coldSpeedRatio } = createBaselineRow(name, 1, timings("coldSeconds")).numbers;
+      return [{ ...row, numbers: { ...row.numbers, coldVsPeer: coldSpeedRatio! } }];
     },
   };
 }
 
 /** Seconds of a side's turn: of the first run, after its threads have gone to sleep, and the median of those after it. */
 export interface Sample {
-  readonly cold: number;
-  readonly warm: number;
+  readonly coldSeconds: number;
+  readonly warmSeconds: number;
 }
 
 /** The peer's turn; PyTorch has several backends. */
 export function sampleBaseline(baseline: BaselineProcess, backend?: string): (count: number) => Promise<Sample> {
   return async (count) => {
     const response = await baseline.request<{ first: number; seconds: number[] }>({ op: "sample", backend, count });
-    return { cold: response.first, warm: median(response.seconds) };
+    return { coldSeconds: response.first, warmSeconds: median(response.seconds) };
   };
 }
 
@@ -156,14 +156,14 @@ const TURN_SECONDS = 0.05;
 export async function sampleInTurns(
   repetitions: number,
   seconds: number,
-  [ownRun, ...baselines]: readonly [() => Promise<number>, ...((count: number) => Promise<Sample>)[]],
+  [runOwn, ...baselines]: readonly [() => Promise<number>, ...((count: number) => Promise<Sample>)[]],
 ): Promise<Sample[][]> {
   const count = Math.max(1, Math.min(20, Math.round(TURN_SECONDS / seconds)));
   const sampleOwn = async (): Promise<Sample> => {
-    const coldSeconds = await ownRun();
+    const coldSeconds = await runOwn();
     const warmSeconds: number[] = [];
-    for (let i = 0; i < count; i++) warmSeconds.push(await ownRun());
-    return { cold: coldSeconds, warm: median(warmSeconds) };
+    for (let i = 0; i < count; i++) warmSeconds.push(await runOwn());
+    return { coldSeconds, warmSeconds: median(warmSeconds) };
   };
   const turns: Sample[][] = [];
   for (let turn = 0; turn <= repetitions; turn++) {
@@ -184,14 +184,18 @@ export interface PairedTimings {
 }
 
 /** How many times as fast we are, as the median over neighbouring turns, and best against best. */
-export function baselineRow(name: string, flops: number, { ownSeconds, baselineSeconds }: PairedTimings): ResultRow {
-  const vsPeer = median(baselineSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
-  const bestVsPeer = Math.min(...baselineSeconds) / Math.min(...ownSeconds);
+export function createBaselineRow(
+  name: string,
+  flops: number,
+  { ownSeconds, baselineSeconds }: PairedTimings,
+): ResultRow {
+  const medianSpeedRatio = median(baselineSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
+  const bestSpeedRatio = Math.min(...baselineSeconds) / Math.min(...ownSeconds);
   const gflops = flops / Math.min(...ownSeconds) / 1e9;
   const baselineGflops = flops / Math.min(...baselineSeconds) / 1e9;
   return {
     case: name,
-    numbers: { vsPeer, bestVsPeer, rate: gflops, peerRate: baselineGflops },
-    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best runs: ${gflops.toFixed(0)} and ${baselineGflops.toFixed(0)} GFLOP/s`,
+    numbers: { vsPeer: medianSpeedRatio, bestVsPeer: bestSpeedRatio, rate: gflops, peerRate: baselineGflops },
+    text: `${medianSpeedRatio.toFixed(2).padStart(6)} × PyTorch   ${bestSpeedRatio.toFixed(2)} × in the best runs: ${gflops.toFixed(0)} and ${baselineGflops.toFixed(0)} GFLOP/s`,
   };
 }

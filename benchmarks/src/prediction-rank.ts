@@ -13,8 +13,8 @@ for (let round = 0; round <= rounds; round++) {
   const profile = await calibrate({ contexts: [ctx], dtypes: [DTYPE], headDims: [HEAD_DIM] });
   const intervals: Round["intervals"] = [];
   for (const problem of problems) intervals.push(await runSteps(problem));
-  const reported: Round = { profile, intervals: intervals };
-  if (round > 0) console.log(JSON.stringify(reported));
+  const report: Round = { profile, intervals };
+  if (round > 0) console.log(JSON.stringify(report));
 }
 
 /** When the steps of a problem began and ended on this rank: attention forward and backward, as `record` writes it down. */

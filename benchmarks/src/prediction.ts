@@ -51,8 +51,8 @@ export const predictionCases: readonly BenchmarkCase[] = [2, 4].flatMap((ranks) 
       names: problems.map((problem) => formatName(ranks, problem)),
       async run({ repetitions }) {
         const job: PredictionJob = { problems, rounds: repetitions, steps: Math.max(3, 16_384 / n) };
-        const reported = await runProcesses<Round>("./prediction-rank.js", ranks, job);
-        return problems.map((problem, i) => createRow(ranks, problem, groupByRound(reported, i, job.steps)));
+        const reportedRounds = await runProcesses<Round>("./prediction-rank.js", ranks, job);
+        return problems.map((problem, i) => createRow(ranks, problem, groupByRound(reportedRounds, i, job.steps)));
       },
     };
   }),
@@ -69,9 +69,9 @@ interface RoundTiming {
 }
 
 /** Steps last from when the first rank begins until the last ends. */
-function groupByRound(reported: readonly (readonly Round[])[], problem: number, steps: number): RoundTiming[] {
-  return reported[0]!.map(({ profile }, round) => {
-    const intervals = reported.map((rounds) => rounds[round]!.intervals[problem]!);
+function groupByRound(reportedRounds: readonly (readonly Round[])[], problem: number, steps: number): RoundTiming[] {
+  return reportedRounds[0]!.map(({ profile }, round) => {
+    const intervals = reportedRounds.map((rounds) => rounds[round]!.intervals[problem]!);
     const seconds = Math.max(...intervals.map(({ end }) => end)) - Math.min(...intervals.map(({ begin }) => begin));
     return { profile, seconds: seconds / steps };
   });
@@ -90,11 +90,11 @@ function createRow(ranks: number, problem: StepProblem, turns: readonly RoundTim
   const predictions = turns.map(({ profile }) => simulate(attentionRecord, profile).seconds);
   const measurements = turns.map(({ seconds }) => seconds);
   const [predictedSeconds, measuredSeconds] = [median(predictions), median(measurements)];
-  const ratio = median(predictions.map((seconds, i) => seconds / measurements[i]!));
-  const milliseconds = (seconds: number): string => `${(1e3 * seconds).toFixed(1).padStart(8)} ms`;
+  const predictedToMeasuredRatio = median(predictions.map((seconds, i) => seconds / measurements[i]!));
+  const formatMilliseconds = (seconds: number): string => `${(1e3 * seconds).toFixed(1).padStart(8)} ms`;
   return {
     case: formatName(ranks, problem),
-    numbers: { predicted: predictedSeconds, measured: measuredSeconds, ratio },
-    text: `${milliseconds(predictedSeconds)} predicted ${milliseconds(measuredSeconds)} measured   ratio ${ratio.toFixed(3)}`,
+    numbers: { predicted: predictedSeconds, measured: measuredSeconds, ratio: predictedToMeasuredRatio },
+    text: `${formatMilliseconds(predictedSeconds)} predicted ${formatMilliseconds(measuredSeconds)} measured   ratio ${predictedToMeasuredRatio.toFixed(3)}`,
   };
 }

@@ -7,18 +7,18 @@ export async function runProcesses<T>(
   ranks: number,
   jobDescription: unknown,
 ): Promise<readonly (readonly T[])[]> {
-  const reported: T[][] = Array.from({ length: ranks }, () => []);
+  const reportedLines: T[][] = Array.from({ length: ranks }, () => []);
   const result = await launch({
     entry: fileURLToPath(new URL(entry, import.meta.url)),
     args: [JSON.stringify(jobDescription)],
     nprocPerNode: ranks,
     onEvent(event) {
       if (event.type !== "line") return;
-      if (event.stream === "stdout") reported[event.rank]!.push(JSON.parse(event.text) as T);
+      if (event.stream === "stdout") reportedLines[event.rank]!.push(JSON.parse(event.text) as T);
       else process.stderr.write(`[${event.rank}] ${event.text}\n`);
     },
   });
-  if (result.outcome === "succeeded") return reported;
+  if (result.outcome === "succeeded") return reportedLines;
   const { failure } = result;
   throw new Error(`${entry}: ${failure?.error?.stack ?? failure?.stderrTail.join("\n") ?? result.outcome}`);
 }

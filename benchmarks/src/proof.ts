@@ -24,7 +24,7 @@ export const TOKENS: number = 2 ** 20;
 export const proofMasks = ["full", "causal", "window", "documents"] as const;
 export type ProofMask = (typeof proofMasks)[number];
 
-const nodes = { node: 128, gpu: 8 };
+const nodeMesh = { node: 128, gpu: 8 };
 const podMesh = { node: 32, gpu: 32 };
 
 /** By name; every one on 1 024 ranks, forward and backward. */
@@ -44,7 +44,7 @@ export const proofs: Readonly<Record<string, ProofProblem>> = {
     mesh: { seq: 128, head: 8 },
     backend: () => composed({ meshShape: { head: 8, seq: 128 }, seqParallel: "mesh2d" }),
   },
-  "ring-in-ring": { mesh: nodes, backend: () => hierarchical({ intraNodeSize: 8 }) },
+  "ring-in-ring": { mesh: nodeMesh, backend: () => hierarchical({ intraNodeSize: 8 }) },
   "mesh2d-in-ring": {
     mesh: podMesh,
     backend: () => hierarchical({ intraNodeSize: 32, intraNodeStrategy: "mesh2d" }),
@@ -93,6 +93,6 @@ function formatName(strategy: string, mask: ProofMask): string {
 function createRow(name: string, { record, prove, count, gigabytes, violations }: ProofTimes): ResultRow {
   const seconds = record + prove + count;
   const secondsText = [record, prove, count].map((partSeconds) => partSeconds.toFixed(1)).join(" + ");
-  const text = `${seconds.toFixed(1).padStart(6)} s of CPU (${secondsText}), ${gigabytes.toFixed(1)} GB, ${violations} faults`;
+  const text = `${seconds.toFixed(1).padStart(6)} s of CPU time (${secondsText}), ${gigabytes.toFixed(1)} GB, ${violations} violations`;
   return { case: name, numbers: { seconds, record, prove, count, gigabytes, faults: violations }, text };
 }

@@ -40,29 +40,30 @@ export const ringCases: readonly BenchmarkCase[] = problems.map((shape) => {
     async run({ repetitions }) {
       const job: RingJob = { problem, ranks: RANKS, turns: repetitions };
       // One process more than ranks: the last is the one device.
-      const reported = await runProcesses<RingTiming>("./ring-rank.js", RANKS + 1, job);
-      return [createRow(name, countFlops(problem), reported)];
+      const reportedTimings = await runProcesses<RingTiming>("./ring-rank.js", RANKS + 1, job);
+      return [createRow(name, countFlops(problem), reportedTimings)];
     },
   };
 });
 
-function createRow(name: string, flops: number, reported: readonly (readonly RingTiming[])[]): ResultRow {
-  const singleSeconds = reported.at(-1)!.map(({ begin, end }) => end - begin);
-  const ringSeconds = secondsTogether(reported.slice(0, -1));
-  const vsLocal = median(singleSeconds.map((seconds, turn) => seconds / ringSeconds[turn]!));
-  const bestVsLocal = Math.min(...singleSeconds) / Math.min(...ringSeconds);
+function createRow(name: string, flops: number, reportedTimings: readonly (readonly RingTiming[])[]): ResultRow {
+  const singleSeconds = reportedTimings.at(-1)!.map(({ begin, end }) => end - begin);
+  const ringSeconds = computeTurnSeconds(reportedTimings.slice(0, -1));
+  const localSpeedRatio = median(singleSeconds.map((seconds, turn) => seconds / ringSeconds[turn]!));
+  const bestLocalSpeedRatio = Math.min(...singleSeconds) / Math.min(...ringSeconds);
   const seconds = Math.min(...ringSeconds);
   const localSeconds = Math.min(...singleSeconds);
-  const peakShare = flops / seconds / 1e9 / Math.max(...reported.at(-1)!.map(({ peakGflops: peak }) => peak ?? 0));
+  const peakShare =
+    flops / seconds / 1e9 / Math.max(...reportedTimings.at(-1)!.map(({ peakGflops: peak }) => peak ?? 0));
   return {
     case: name,
-    numbers: { vsLocal, bestVsLocal, seconds, localSeconds, share: peakShare },
-    text: `${vsLocal.toFixed(3).padStart(7)} × local     ${bestVsLocal.toFixed(3)} × for the fastest runs: ${seconds.toFixed(2)} s and ${localSeconds.toFixed(2)} s; ${(peakShare * 100).toFixed(1)} % of the FMA peak`,
+    numbers: { vsLocal: localSpeedRatio, bestVsLocal: bestLocalSpeedRatio, seconds, localSeconds, share: peakShare },
+    text: `${localSpeedRatio.toFixed(3).padStart(7)} × the speed of one process; fastest runs: ${bestLocalSpeedRatio.toFixed(3)} ×, ring ${seconds.toFixed(2)} s, one process ${localSeconds.toFixed(2)} s; ${(peakShare * 100).toFixed(1)} % of the FMA peak`,
   };
 }
 
 /** Seconds of each turn that all ranks take together, from the first that begins to the last that ends. */
-export function secondsTogether(ranks: readonly (readonly RingTiming[])[]): readonly number[] {
+export function computeTurnSeconds(ranks: readonly (readonly RingTiming[])[]): readonly number[] {
   return ranks[0]!.map((_, turn) => {
     const rankTimings = ranks.map((rank) => rank[turn]!);
     return Math.max(...rankTimings.map(({ end }) => end)) - Math.min(...rankTimings.map(({ begin }) => begin));

@@ -15,20 +15,20 @@ const TIMEOUT_SECONDS = 120;
 
 /** What a call or a step costs beside PyTorch's, in turns. */
 export const smallCallCases: readonly BenchmarkCase[] = [
-  callCase("add", { grad: false, run: (a, b) => mosaic.add(a, b).dispose() }),
-  callCase("add.grad", { grad: true, run: (a, b) => mosaic.add(a, b).dispose() }),
-  callCase("mul.grad", { grad: true, run: (a, b) => mosaic.mul(a, b).dispose() }),
-  stepCase({ embedDim: 128, numLayers: 4, numHeads: 8, batch: 32, tokens: 128 }),
+  createCallCase("add", { requiresGrad: false, run: (a, b) => mosaic.add(a, b).dispose() }),
+  createCallCase("add.grad", { requiresGrad: true, run: (a, b) => mosaic.add(a, b).dispose() }),
+  createCallCase("mul.grad", { requiresGrad: true, run: (a, b) => mosaic.mul(a, b).dispose() }),
+  createStepCase({ embedDim: 128, numLayers: 4, numHeads: 8, batch: 32, tokens: 128 }),
 ];
 
 /** An operation on 16 elements whose result goes at once. */
 interface SmallOperation {
   /** Whether a gradient is recorded. */
-  readonly grad: boolean;
+  readonly requiresGrad: boolean;
   run(a: mosaic.Tensor, b: mosaic.Tensor): void;
 }
 
-function callCase(name: string, { grad, run }: SmallOperation): BenchmarkCase {
+function createCallCase(name: string, { requiresGrad, run }: SmallOperation): BenchmarkCase {
   const caseName = `peer-call.${name}.n16`;
   return {
     names: [caseName],
@@ -38,12 +38,12 @@ function callCase(name: string, { grad, run }: SmallOperation): BenchmarkCase {
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       using a = mosaic.ones(ctx, [16]);
       using b = mosaic.ones(ctx, [16]);
-      a.requiresGrad = grad;
+      a.requiresGrad = requiresGrad;
       const timings = await runAlternating(repetitions, baseline, () => {
         for (let i = 0; i < CALLS_PER_TURN; i++) run(a, b);
         return ctx.device.stream.synchronize();
       });
-      return [callRow(caseName, timings)];
+      return [createCallRow(caseName, timings)];
     },
   };
 }
@@ -74,20 +74,28 @@ export async function runAlternating(
   return { ownSeconds, baselineSeconds };
 }
 
-function computeRatios({ ownSeconds, baselineSeconds }: PairedTimings): { vsPeer: number; bestVsPeer: number } {
-  const vsPeer = median(baselineSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
-  return { vsPeer, bestVsPeer: Math.min(...baselineSeconds) / Math.min(...ownSeconds) };
+function computeRatios({ ownSeconds, baselineSeconds }: PairedTimings): {
+  medianSpeedRatio: number;
+  bestSpeedRatio: number;
+} {
+  const medianSpeedRatio = median(baselineSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
+  return { medianSpeedRatio, bestSpeedRatio: Math.min(...baselineSeconds) / Math.min(...ownSeconds) };
 }
 
-function callRow(name: string, timings: PairedTimings): ResultRow {
-  const { vsPeer, bestVsPeer } = computeRatios(timings);
-  const [microseconds, peerMicroseconds] = [timings.ownSeconds, timings.baselineSeconds].map(
+function createCallRow(name: string, timings: PairedTimings): ResultRow {
+  const { medianSpeedRatio, bestSpeedRatio } = computeRatios(timings);
+  const [microseconds, baselineMicroseconds] = [timings.ownSeconds, timings.baselineSeconds].map(
     (seconds) => (Math.min(...seconds) / CALLS_PER_TURN) * 1e6,
   ) as [number, number];
   return {
     case: name,
-    numbers: { vsPeer, bestVsPeer, microseconds, peerMicroseconds },
-    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best runs: ${microseconds.toFixed(2)} and ${peerMicroseconds.toFixed(2)} µs per call`,
+    numbers: {
+      vsPeer: medianSpeedRatio,
+      bestVsPeer: bestSpeedRatio,
+      microseconds,
+      peerMicroseconds: baselineMicroseconds,
+    },
+    text: `${medianSpeedRatio.toFixed(2).padStart(6)} × PyTorch   ${bestSpeedRatio.toFixed(2)} × in the best runs: ${microseconds.toFixed(2)} and ${baselineMicroseconds.toFixed(2)} µs per call`,
   };
 }
 
@@ -122,7 +130,7 @@ class Block extends mosaic.Module {
 }
 
 /** A training step: forward, backward, AdamW; the model is that of `peers/calls.py`. */
-function stepCase(problem: StepProblem): BenchmarkCase {
+function createStepCase(problem: StepProblem): BenchmarkCase {
   const { embedDim, numLayers, batch, tokens } = problem;
   const name = `peer-step.d${embedDim}.l${numLayers}.b${batch}.n${tokens}`;
   return {
@@ -143,19 +151,24 @@ function stepCase(problem: StepProblem): BenchmarkCase {
         optimizer.zeroGrad();
         return ctx.device.stream.synchronize();
       });
-      return [stepRow(name, timings)];
+      return [createStepRow(name, timings)];
     },
   };
 }
 
-function stepRow(name: string, timings: PairedTimings): ResultRow {
-  const { vsPeer, bestVsPeer } = computeRatios(timings);
-  const [milliseconds, peerMilliseconds] = [timings.ownSeconds, timings.baselineSeconds].map(
+function createStepRow(name: string, timings: PairedTimings): ResultRow {
+  const { medianSpeedRatio, bestSpeedRatio } = computeRatios(timings);
+  const [milliseconds, baselineMilliseconds] = [timings.ownSeconds, timings.baselineSeconds].map(
     (seconds) => Math.min(...seconds) * 1e3,
   ) as [number, number];
   return {
     case: name,
-    numbers: { vsPeer, bestVsPeer, milliseconds, peerMilliseconds },
-    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best runs: ${milliseconds.toFixed(1)} and ${peerMilliseconds.toFixed(1)} ms per step`,
+    numbers: {
+      vsPeer: medianSpeedRatio,
+      bestVsPeer: bestSpeedRatio,
+      milliseconds,
+      peerMilliseconds: baselineMilliseconds,
+    },
+    text: `${medianSpeedRatio.toFixed(2).padStart(6)} × PyTorch   ${bestSpeedRatio.toFixed(2)} × in the best runs: ${milliseconds.toFixed(1)} and ${baselineMilliseconds.toFixed(1)} ms per step`,
   };
 }

@@ -6,14 +6,14 @@ import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
 import { attentionOracle, attentionOracleBackward, normals } from "@mosaic/conformance";
 import { afterAll, describe, expect, it } from "vitest";
-import type { Bench, Case, Implementation, Errors, Result } from "../gpu/bench.ts";
-import { timeContenders, gateCase, isCorrect, selectCorrectContenders } from "../gpu/cases.ts";
+import type { BenchmarkContext, Case, Implementation, Errors, Result } from "../gpu/bench.ts";
+import { timeContenders, createGateCase, isCorrect, selectCorrectContenders } from "../gpu/cases.ts";
 import { lowerBound } from "../gpu/report.ts";
 import { timeSteps, MosaicImplementation } from "../gpu/contenders.ts";
 import { BaselineProcess, BaselineUnsupportedError } from "../src/peers.ts";
 import { countBytes, countExponentials, countFlops, createProblem } from "../gpu/problem.ts";
 import { Results, runCases, WorkerPool } from "../gpu/run.ts";
-import { relativeError, gradientRow, attentionRow } from "../gpu/check-results.ts";
+import { relativeError, computeGradientRow, computeAttentionRow } from "../gpu/check-results.ts";
 
 const directory = mkdtempSync(join(tmpdir(), "mosaic-bench-"));
 afterAll(() => rmSync(directory, { recursive: true }));
@@ -123,7 +123,7 @@ describe("comparing", () => {
   });
 });
 
-function benchOf(contenders: readonly Implementation[]): Bench {
+function benchOf(contenders: readonly Implementation[]): BenchmarkContext {
   return {
     sizes: { tokens: 512, hidden: 128 },
     effort: { rounds: 1, secondsPerRound: 0, maxRuns: 1, limitSeconds: 0 },
@@ -137,7 +137,7 @@ function benchOf(contenders: readonly Implementation[]): Bench {
 describe("the gate", () => {
   it("passes no contender whose numbers are wrong or NaN", async () => {
     const bench = benchOf([contender("right", 1, []), contender("wrong", 1, [])]);
-    expect(await gateCase(shape).run(bench)).toMatchObject({ case: "gate.bf16.full.d64", wrong: ["wrong"] });
+    expect(await createGateCase(shape).run(bench)).toMatchObject({ case: "gate.bf16.full.d64", wrong: ["wrong"] });
     expect(await selectCorrectContenders(bench, shape, new Map())).toEqual(new Set(["right"]));
     const kept = new Map<string, Result>([["gate.bf16.full.d64", { case: "x", errors: { kept: {} }, wrong: [] }]]);
     expect(await selectCorrectContenders(bench, shape, kept)).toEqual(new Set(["kept"]));
@@ -182,7 +182,7 @@ describe("ours", () => {
     await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
     const laps = await timeSteps(ctx.device, [() => mosaic.zeros(ctx, [64]).dispose(), () => {}]);
     expect(laps.map(({ kernels }) => Object.keys(kernels))).toEqual([["fill"], []]);
-    await expect(timeSteps(ctx.device, [() => mosaic.rand(ctx, [64]).dispose()])).rejects.toThrow("found 3");
+    await expect(timeSteps(ctx.device, [() => mosaic.rand(ctx, [64]).dispose()])).rejects.toThrow("received 3");
   });
 });
 
@@ -201,10 +201,10 @@ describe("a row by its definition", () => {
     );
     const f32 = (x: Float64Array, from = 0, to?: number): Float32Array => Float32Array.from(x.subarray(from, to));
     const row = { scores, k: f32(k), v: f32(v), dOut: f32(dOut, 12, 16), d: 4 };
-    expect(relativeError(attentionRow(row), attentionOracle(whole).out.subarray(12, 16))).toBeLessThan(1e-12);
-    expect(relativeError(gradientRow(row), attentionOracleBackward(whole, dOut).dq.subarray(12, 16))).toBeLessThan(
-      1e-12,
-    );
+    expect(relativeError(computeAttentionRow(row), attentionOracle(whole).out.subarray(12, 16))).toBeLessThan(1e-12);
+    expect(
+      relativeError(computeGradientRow(row), attentionOracleBackward(whole, dOut).dq.subarray(12, 16)),
+    ).toBeLessThan(1e-12);
     expect(relativeError([Number.NaN], [1])).toBeNaN();
   });
 });

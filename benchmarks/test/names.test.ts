@@ -3,7 +3,7 @@ import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
 import { countFlops, formatName } from "../src/attention-problem.ts";
 import { median } from "../src/case.ts";
-import { peakRow } from "../src/local.ts";
+import { createPeakRow } from "../src/local.ts";
 
 const main = fileURLToPath(new URL("../dist/main.js", import.meta.url));
 const runBenchmark = (...args: string[]): { status: number | null; stdout: string; stderr: string } =>
@@ -55,7 +55,7 @@ describe("what they count", () => {
   });
 
   it("compares best with best, and pairs in the median", () => {
-    const { numbers } = peakRow("x", 10e9, [
+    const { numbers } = createPeakRow("x", 10e9, [
       { seconds: 0.2, peakGflops: 100 },
       { seconds: 0.1, peakGflops: 125 },
       { seconds: 0.4, peakGflops: 50 },

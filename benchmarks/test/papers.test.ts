@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
 import { meanTable } from "../papers/attention2d.ts";
-import { attentionStep } from "../papers/attention2d-fit.ts";
+import { computeStepSeconds } from "../papers/attention2d-fit.ts";
 import { minimizeScalar, createProfile, simulateTiming, type Topology } from "../papers/clusters.ts";
 import { fittedBandwidth, meshTimes } from "../papers/mesh-times.ts";
 import { meshVolumes } from "../papers/mesh-attention.ts";
@@ -11,7 +11,7 @@ import { compare } from "../papers/plans.ts";
 import { rankChart } from "../papers/rank-chart.ts";
 import { rankTable } from "../papers/ranks.ts";
 import { lengths, models, panels, stepSeconds } from "../papers/published.ts";
-import { jsonLines, markdown, type Table } from "../papers/table.ts";
+import { formatJsonLines, formatMarkdown, type Table } from "../papers/table.ts";
 import { formulas, recordProblem, ringStrategy, tileStrategy, countVolumes } from "../papers/volumes.ts";
 
 const nodesOf2: Topology = { name: "nodes of 2", ranksPerNode: 2, ports: 2, intraNodeSpeedup: 10 };
@@ -58,7 +58,7 @@ describe("networks", () => {
   it("make the ring as slow with one port a node as with many, and the mesh slower", () => {
     const fittedProblem = { ranks: 16, tokens: 65_536, share: 0.9 };
     const { tables } = meshTimes({
-      fittedProblem: fittedProblem,
+      fittedProblem,
       ranks: 16,
       tiles: [[8, 2]],
       tokens: [],
@@ -86,7 +86,7 @@ describe("comparisons", () => {
     expect(rows.map(({ kind }) => kind)).toEqual([
       "ring attention",
       "the paper's",
-      "strongest ulysses × ring",
+      "fastest ulysses × ring",
       "our best",
     ]);
     const seconds = rows.map((row) => Number(row["seconds"]));
@@ -97,8 +97,8 @@ describe("comparisons", () => {
 
 describe("what was read off", () => {
   it("has a number for each length, and steps that belong to the 2.7B panels", () => {
-    for (const { notOverlapped, overlapped } of panels) {
-      expect([notOverlapped.length, overlapped.length]).toEqual([lengths.length, lengths.length]);
+    for (const { notOverlappedSpeedups, overlappedSpeedups } of panels) {
+      expect([notOverlappedSpeedups.length, overlappedSpeedups.length]).toEqual([lengths.length, lengths.length]);
     }
     for (const ranks of [16, 64] as const) {
       const ratios = stepSeconds.ring[ranks].map((seconds, i) => seconds / stepSeconds.notOverlapped[ranks][i]!);
@@ -106,7 +106,7 @@ describe("what was read off", () => {
         bars.reduce((sum, bar, i) => sum + Math.log(ratios[i]! / bar) ** 2, 0);
       const panelsOfRanks = panels.filter((panel) => panel.ranks === ranks);
       const nearestPanel = panelsOfRanks.toSorted(
-        (a, b) => squaredLogError(a.notOverlapped) - squaredLogError(b.notOverlapped),
+        (a, b) => squaredLogError(a.notOverlappedSpeedups) - squaredLogError(b.notOverlappedSpeedups),
       )[0]!;
       expect(nearestPanel.model).toBe(stepSeconds.model);
     }
@@ -114,7 +114,7 @@ describe("what was read off", () => {
 
   it("is of steps: the layers around attention take their time too", () => {
     const width = models["13B"].numHeads * models["13B"].headDim;
-    expect(attentionStep(1, models["13B"], { tokens: 16, ranks: 2, matmul: 72 })).toBe(1 + width ** 2 * 8);
+    expect(computeStepSeconds(1, models["13B"], { tokens: 16, ranks: 2, matmul: 72 })).toBe(1 + width ** 2 * 8);
   });
 });
 
@@ -129,7 +129,7 @@ describe("strategies by ranks", () => {
   it("are predicted as committed", () => {
     const rowsOf16Ranks = rows.filter((row) => JSON.parse(row).ranks === 16);
     expect(rowsOf16Ranks).toHaveLength(7);
-    expect(jsonLines(rankTable([16])).split("\n")).toEqual(rowsOf16Ranks);
+    expect(formatJsonLines(rankTable([16])).split("\n")).toEqual(rowsOf16Ranks);
   });
 });
 
@@ -146,8 +146,10 @@ describe("tables", () => {
   };
 
   it("are Markdown, or JSON lines", () => {
-    expect(markdown(table)).toBe("### A table\n\n| name | share | none |\n| --- | --: | --: |\n| a | 85.4 % | – |");
-    expect(jsonLines(table)).toBe('{"table":"t","name":"a","share":0.8544}');
+    expect(formatMarkdown(table)).toBe(
+      "### A table\n\n| name | share | none |\n| --- | --: | --: |\n| a | 85.4 % | – |",
+    );
+    expect(formatJsonLines(table)).toBe('{"table":"t","name":"a","share":0.8544}');
   });
 
   it("of bars have their geometric means", () => {

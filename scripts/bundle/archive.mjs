@@ -3,7 +3,7 @@ import { mkdirSync } from "node:fs";
 import { dirname } from "node:path";
 
 /** The same contents make the same bytes, on any machine at any time: sorted, owner 0, one timestamp. */
-const REPRODUCIBLE_OPTIONS = [
+const REPRODUCIBLE_TAR_OPTIONS = [
   "--sort=name",
   "--mtime=@1000000000",
   "--owner=0",
@@ -18,7 +18,7 @@ export function archive(parent, name, out) {
   const args = [
     "-C",
     parent,
-    ...REPRODUCIBLE_OPTIONS,
+    ...REPRODUCIBLE_TAR_OPTIONS,
     "--mode=go=rX,u+rw",
     "--use-compress-program=gzip -n6",
     "-cf",

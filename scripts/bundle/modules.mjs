@@ -3,7 +3,7 @@ import { join } from "node:path";
 
 /** Vite loads it only to transform CSS. */
 const UNUSED_MODULES = new Set(["lightningcss"]);
-const EXCLUDED_FILES = /\.(map|d\.[cm]?ts|md)$/;
+const EXCLUDED_FILE_PATTERN = /\.(map|d\.[cm]?ts|md)$/;
 
 /** Directories below node_modules of the named packages and all they need, as the lock file has it. */
 export function collectModules(root, names) {
@@ -41,7 +41,7 @@ function resolve(lock, importerPath, name) {
 export function stageModules(root, directory, modules) {
   for (const path of modules) {
     const nestedModules = join(root, path, "node_modules");
-    const filter = (sourcePath) => !sourcePath.startsWith(nestedModules) && !EXCLUDED_FILES.test(sourcePath);
+    const filter = (sourcePath) => !sourcePath.startsWith(nestedModules) && !EXCLUDED_FILE_PATTERN.test(sourcePath);
     cpSync(join(root, path), join(directory, path), { recursive: true, filter });
   }
 }

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 
 /** What nvcc made. */
-const IMAGE = /@root@[\w./-]+\.fatbin/g;
+const IMAGE_PATTERN = /@root@[\w./-]+\.fatbin/g;
 
 /**
  * Writes `native-recipe.json` into each package with native code: the commands that CMake would run, so that a compiler alone
@@ -15,7 +15,9 @@ export function stageRecipes(root, directory, packages) {
   const nativePackages = packages.filter(({ dir }) => existsSync(join(dir, "CMakeLists.txt")));
   return nativePackages.flatMap(({ path }) => {
     const steps = createRecipe(root, path);
-    const images = [...new Set(JSON.stringify(steps).match(IMAGE) ?? [])].map((image) => copyImage(root, path, image));
+    const images = [...new Set(JSON.stringify(steps).match(IMAGE_PATTERN) ?? [])].map((image) =>
+      copyImage(root, path, image),
+    );
     if (images.includes(undefined))
       return [`${path}: the prebuilt addon contains no fatbin; ./mosaic build will not rebuild this package`];
     writeFileSync(join(directory, path, "native-recipe.json"), JSON.stringify({ images, steps }, null, 1));
@@ -49,7 +51,7 @@ export function createRecipe(root, path) {
     ];
     const replacePaths = (text) =>
       pathReplacements.reduce(
-        (replaced, [actualPath, placeholder]) => replaced.replaceAll(actualPath, placeholder),
+        (replacedText, [actualPath, placeholder]) => replacedText.replaceAll(actualPath, placeholder),
         text,
       );
     return createSteps(build).map(({ directory, command }) => ({

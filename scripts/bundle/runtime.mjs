@@ -3,7 +3,7 @@ import { chmodSync, copyFileSync, mkdirSync, realpathSync } from "node:fs";
 import { join } from "node:path";
 
 /** What Node links and a bare machine may lack; glibc every machine has its own. */
-const LIBRARIES = /^\s*(libstdc\+\+\.so\.6|libgcc_s\.so\.1) => (\S+)/gm;
+const LIBRARY_PATTERN = /^\s*(libstdc\+\+\.so\.6|libgcc_s\.so\.1) => (\S+)/gm;
 
 /** This Node, without symbols, and its C++ libraries for where there are none. */
 export function stageRuntime(directory) {
@@ -15,5 +15,5 @@ export function stageRuntime(directory) {
   // Larger by a tenth where there is no strip.
   spawnSync("strip", [node]);
   const libraries = spawnSync("ldd", [node], { encoding: "utf8" }).stdout ?? "";
-  for (const [, name, path] of libraries.matchAll(LIBRARIES)) copyFileSync(realpathSync(path), join(lib, name));
+  for (const [, name, path] of libraries.matchAll(LIBRARY_PATTERN)) copyFileSync(realpathSync(path), join(lib, name));
 }

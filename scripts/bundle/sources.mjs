@@ -18,8 +18,12 @@ const TOP_LEVEL_FILES = [
 /** Paths of what people wrote, as git lists it: of the packages, and what they share. */
 export function listSources(root, packages) {
   const paths = [...TOP_LEVEL_FILES, ...packages.map(({ path }) => path)];
-  const git = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", ...paths];
-  const { status, stdout, stderr } = spawnSync("git", git, { cwd: root, encoding: "utf8", maxBuffer: 1 << 26 });
+  const gitArguments = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", ...paths];
+  const { status, stdout, stderr } = spawnSync("git", gitArguments, {
+    cwd: root,
+    encoding: "utf8",
+    maxBuffer: 1 << 26,
+  });
   if (status !== 0) throw new Error(`git ls-files failed: ${stderr}`);
   // What was removed and not committed yet is still listed.
   return [...new Set(stdout.split("\0"))].filter((path) => path !== "" && existsSync(join(root, path)));

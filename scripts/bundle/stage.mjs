@@ -31,8 +31,8 @@ export function stage(root, directory) {
   for (const path of listSources(root, packages)) copy(root, directory, path);
   for (const { path } of packages) {
     for (const outputName of BUILD_OUTPUTS)
-      if (existsSync(join(root, path, outputName))) copyBuilt(root, directory, join(path, outputName));
-    link(directory, path, packages.find((one) => one.path === path).name);
+      if (existsSync(join(root, path, outputName))) copyBuildOutput(root, directory, join(path, outputName));
+    link(directory, path, packages.find((each) => each.path === path).name);
   }
   stageModules(root, directory, collectModules(root, TOOLS));
   stageRuntime(directory);
@@ -48,7 +48,7 @@ function copy(root, directory, path) {
 }
 
 /** Source maps are as large as all the rest, and the sources are there. */
-function copyBuilt(root, directory, path) {
+function copyBuildOutput(root, directory, path) {
   rmSync(join(directory, path), { recursive: true, force: true });
   cpSync(join(root, path), join(directory, path), {
     recursive: true,

@@ -8,7 +8,7 @@ import { findPortabilityFaults } from "./elf.mjs";
 import { root, run } from "./tools.mjs";
 
 /** KiB that the tarball of a package may have: about a third above what it has, so that growth is a decision. */
-export const BUDGETS = {
+export const SIZE_BUDGETS_KIB = {
   "@mosaic/attention": 150,
   "@mosaic/backend-flex": 150,
   "@mosaic/backend-mesh2d": 100,
@@ -47,18 +47,18 @@ export function packPackage({ directory }, destination) {
 }
 
 /** Everything wrong with a staged package and its tarball, one sentence each. */
-export async function checkPackage(stagedPackage, packed, { attw, platforms }) {
+export async function checkPackage(stagedPackage, tarball, { attw, platforms }) {
   return [
-    ...findBudgetFaults(stagedPackage.name, packed.size),
+    ...findBudgetFaults(stagedPackage.name, tarball.size),
     ...findLicenceFaults(stagedPackage),
-    ...findAddonFaults(stagedPackage.directory, packed.files, platforms),
+    ...findAddonFaults(stagedPackage.directory, tarball.files, platforms),
     ...findManifestFaults(stagedPackage.manifest),
     ...(await findPublintFaults(stagedPackage)),
-    ...findTypeFaults(stagedPackage, packed, attw),
+    ...findTypeFaults(stagedPackage, tarball, attw),
   ].map((fault) => `${stagedPackage.name}: ${fault}`);
 }
 
-export function findBudgetFaults(name, size, budgets = BUDGETS) {
+export function findBudgetFaults(name, size, budgets = SIZE_BUDGETS_KIB) {
   const limit = budgets[name];
   if (limit === undefined) return ["the package has no size budget in scripts/release/checks.mjs"];
   const kib = Math.ceil(size / 1024);
@@ -70,7 +70,10 @@ export function findLicenceFaults({ directory, manifest }) {
   const file = join(directory, "LICENSE");
   const isMitLicensed =
     manifest.license === "MIT" && existsSync(file) && readFileSync(file, "utf8").startsWith("MIT License");
-  return isMitLicensed ? [] : ["expected license MIT with a LICENSE file"];
+  const received = `license ${manifest.license} ${existsSync(file) ? "with" : "without"} a LICENSE file`;
+  return isMitLicensed
+    ? []
+    : [`expected license MIT and a LICENSE file that begins with "MIT License", received ${received}`];
 }
 
 /** An addon for each platform, or none. */
@@ -95,25 +98,24 @@ export function findManifestFaults(manifest, modules = join(root, "node_modules"
     ...INSTALL_SCRIPTS.filter((hook) => manifest.scripts?.[hook] !== undefined).map(
       (hook) => `install script ${hook} is not allowed`,
     ),
-    ...foreignDependencies.flatMap(([name, version]) => findForeignFaults(name, version, modules)),
+    ...foreignDependencies.flatMap(([name, version]) => findForeignDependencyFaults(name, version, modules)),
   ];
 }
 
 /** What is wrong with a dependency from elsewhere, by the manifest of the one that is installed here. */
-function findForeignFaults(name, version, modules) {
+function findForeignDependencyFaults(name, version, modules) {
   if (FOREIGN_LICENSES[name] === undefined) return [`dependency ${name} is not allowed`];
   const installedManifest = JSON.parse(readFileSync(join(modules, name, "package.json"), "utf8"));
+  const dependencies = Object.keys(installedManifest.dependencies ?? {});
+  const hooks = INSTALL_SCRIPTS.filter((hook) => installedManifest.scripts?.[hook] !== undefined);
   const conditions = [
     [installedManifest.version === version, `the checked version ${installedManifest.version}, received ${version}`],
     [
       installedManifest.license === FOREIGN_LICENSES[name],
       `the license ${FOREIGN_LICENSES[name]}, received ${installedManifest.license}`,
     ],
-    [Object.keys(installedManifest.dependencies ?? {}).length === 0, "a package without dependencies"],
-    [
-      !INSTALL_SCRIPTS.some((hook) => installedManifest.scripts?.[hook] !== undefined),
-      "a package without install scripts",
-    ],
+    [dependencies.length === 0, `a package without dependencies, received ${dependencies.join(", ")}`],
+    [hooks.length === 0, `a package without install scripts, received ${hooks.join(", ")}`],
   ];
   return conditions
     .filter(([condition]) => !condition)

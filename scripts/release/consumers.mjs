@@ -13,8 +13,8 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join, resolve } from "node:path";
-import { INSTALLED_BUDGET, countInstalledBytes, listPrebuilds } from "./installed.mjs";
-import { loopbackEnvironment } from "./registry.mjs";
+import { INSTALLED_BUDGET_MIB, countInstalledBytes, listPrebuilds } from "./installed.mjs";
+import { createLoopbackEnvironment } from "./registry.mjs";
 import { catchFault, installNode, root, run } from "./tools.mjs";
 
 const programs = join(root, "scripts/release/programs");
@@ -38,16 +38,16 @@ export function createBarePath(directory, node) {
 }
 
 /** How each package manager installs what package.json lists: arguments for Node. */
-export function createManagers(tools) {
+export function createInstallArguments(toolPaths) {
   const npm = realpathSync(run("sh", ["-c", "command -v npm"]).trim());
   return {
     npm: [npm, "install", "--no-audit", "--no-fund"],
-    pnpm: [tools.pnpm, "install", "--no-frozen-lockfile"],
-    yarn: [tools.yarn, "install"],
+    pnpm: [toolPaths.pnpm, "install", "--no-frozen-lockfile"],
+    yarn: [toolPaths.yarn, "install"],
   };
 }
 
-const YARN = {
+const YARN_CONFIG = {
   nodeLinker: "node-modules",
   enableTelemetry: false,
   enableGlobalCache: false,
@@ -77,7 +77,7 @@ export function writeProject(directory, registry) {
     devDependencies: Object.fromEntries(tools),
   };
   writeFileSync(join(directory, "package.json"), JSON.stringify(manifest, null, 2));
-  const yarn = { ...YARN, npmRegistryServer: registry.url, unsafeHttpWhitelist: ["127.0.0.1"] };
+  const yarn = { ...YARN_CONFIG, npmRegistryServer: registry.url, unsafeHttpWhitelist: ["127.0.0.1"] };
   writeFileSync(join(directory, ".yarnrc.yml"), JSON.stringify(yarn));
   writeFileSync(join(directory, "yarn.lock"), "");
   for (const name of readdirSync(programs)) cpSync(join(programs, name), join(directory, name));
@@ -85,38 +85,38 @@ export function writeProject(directory, registry) {
 }
 
 /** The steps of a project, each a function that returns what it has to show, or throws. */
-function createSteps(directory, execute, install) {
+function createSteps(directory, execute, installArguments) {
   const node = (...args) => execute("node", args);
-  const installedPath = (path) => join(directory, "node_modules", path);
+  const getInstalledPath = (path) => join(directory, "node_modules", path);
   return {
     install: () => {
-      execute("node", install);
+      execute("node", installArguments);
       for (const name of ["kernels-cuda", "collectives-nccl", "collectives-ucx"]) {
-        if (existsSync(installedPath(`@mosaic/${name}`)))
+        if (existsSync(getInstalledPath(`@mosaic/${name}`)))
           throw new Error(`@mosaic/${name} was installed without being requested`);
       }
       const sizeMib = countInstalledBytes(directory) / 2 ** 20;
-      if (sizeMib > INSTALLED_BUDGET)
-        throw new Error(`the installed packages have ${sizeMib} MiB, the budget is ${INSTALLED_BUDGET} MiB`);
+      if (sizeMib > INSTALLED_BUDGET_MIB)
+        throw new Error(`the installed packages have ${sizeMib} MiB, the budget is ${INSTALLED_BUDGET_MIB} MiB`);
     },
     import: () => expectText(node("module.mjs"), "4096 finite numbers"),
     require: () => expectText(node("required.cjs"), "a step downhill"),
     typescript: () => {
-      node(installedPath("typescript/bin/tsc"), "-p", ".");
+      node(getInstalledPath("typescript/bin/tsc"), "-p", ".");
       expectText(node("out/typed.mjs"), "256 numbers");
       expectText(node("out/typed.cjs"), "7,10,15,22");
     },
     bundle: () => expectText(runBundle(directory, execute), "4096 finite numbers"),
     "mosaic-run": () => {
-      const output = node(installedPath("@mosaic/launcher/bin/mosaic-run.js"), "--nproc-per-node", "4", "train.ts");
+      const output = node(getInstalledPath("@mosaic/launcher/bin/mosaic-run.js"), "--nproc-per-node", "4", "train.ts");
       for (const rank of [0, 1, 2, 3]) expectText(output, `rank ${rank} has 262144 numbers`);
     },
     commands: () => {
-      const binPath = (name) => installedPath(`.bin/${name}`);
-      expectText(execute(binPath("mosaic-run"), ["--help"]), "--nproc-per-node");
-      expectText(execute(binPath("mosaic-doctor"), []), "all installed packages work");
+      const getBinPath = (name) => getInstalledPath(`.bin/${name}`);
+      expectText(execute(getBinPath("mosaic-run"), ["--help"]), "--nproc-per-node");
+      expectText(execute(getBinPath("mosaic-doctor"), []), "all installed packages work");
       const sizes = ["--seq-lengths", "256", "--backends", "local,ring", "--ranks", "2", "--svg", "chart.svg"];
-      expectText(execute(binPath("mosaic-bench"), sizes), "ring");
+      expectText(execute(getBinPath("mosaic-bench"), sizes), "ring");
       expectText(readFileSync(join(directory, "chart.svg"), "utf8"), "</svg>");
     },
   };
@@ -140,10 +140,10 @@ function runBundle(directory, execute) {
 }
 
 /** Tries one Node with one package manager: `{ version, manager, bytes, results }`, of each step its time or its fault. */
-export function tryConsumer({ version, manager, install, registry, directory }) {
+export function tryConsumer({ version, manager, install: installArguments, registry, directory }) {
   const barePath = createBarePath(`${directory}-path`, installNode(version));
   const baseEnvironment = { HOME: `${directory}-home`, PATH: barePath, LANG: "C.UTF-8", MOSAIC_DEVICE: "cpu", CI: "1" };
-  const env = loopbackEnvironment(registry, baseEnvironment);
+  const env = createLoopbackEnvironment(registry, baseEnvironment);
   const execute = (command, args, cwd = directory) => run(resolve(barePath, command), args, { cwd, env });
   // What yarn remembers of packages names the port of the registry.
   rmSync(baseEnvironment.HOME, { recursive: true, force: true });
@@ -151,10 +151,10 @@ export function tryConsumer({ version, manager, install, registry, directory }) 
   writeProject(directory, registry);
   for (const compiler of COMPILERS) {
     const { status } = spawnSync(join(barePath, "sh"), ["-c", `command -v ${compiler}`], { env });
-    if (status === 0) throw new Error(`release: ${compiler} is on the PATH`);
+    if (status === 0) throw new Error(`release: expected a PATH without ${compiler}, received one with it`);
   }
   const results = [];
-  for (const [step, attempt] of Object.entries(createSteps(directory, execute, install))) {
+  for (const [step, attempt] of Object.entries(createSteps(directory, execute, installArguments))) {
     const startTime = performance.now();
     const fault = catchFault(attempt);
     results.push({ step, seconds: (performance.now() - startTime) / 1000, fault });

@@ -5,9 +5,10 @@ import { readFileSync } from "node:fs";
 export const MAX_VERSIONS = { GLIBC: "2.28", GCC: "7.0.0" };
 
 /** What Node itself is linked with, or what belongs to glibc. */
-const ALLOWED_LIBRARIES = /^(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux-x86-64|ld-linux-aarch64)\.so\.\d$/;
+const ALLOWED_LIBRARY_PATTERN =
+  /^(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux-x86-64|ld-linux-aarch64)\.so\.\d$/;
 
-const SECTION_TYPE = { dynamic: 6, versionNeeds: 0x6ffffffe };
+const SECTION_TYPES = { dynamic: 6, versionNeeds: 0x6ffffffe };
 const DT_NEEDED = 1n;
 
 /** `{ machine, libraries, versions }`: "x64" or "arm64", ["libc.so.6"], ["GLIBC_2.17", …]. Sections are read, as of a 64-bit file. */
@@ -17,11 +18,11 @@ export function readRequirements(bytes) {
   }
   const sections = readSections(bytes);
   const createNameReader = (section) => (offset) => readText(bytes, sections[section.link].offset + offset);
-  const dynamic = sections.filter(({ type }) => type === SECTION_TYPE.dynamic);
-  const versionSections = sections.filter(({ type }) => type === SECTION_TYPE.versionNeeds);
+  const dynamicSections = sections.filter(({ type }) => type === SECTION_TYPES.dynamic);
+  const versionSections = sections.filter(({ type }) => type === SECTION_TYPES.versionNeeds);
   return {
     machine: { 62: "x64", 183: "arm64" }[bytes.readUInt16LE(18)],
-    libraries: dynamic.flatMap((section) => readLibraries(bytes, section, createNameReader(section))),
+    libraries: dynamicSections.flatMap((section) => readLibraries(bytes, section, createNameReader(section))),
     versions: versionSections.flatMap((section) => readVersions(bytes, section, createNameReader(section))),
   };
 }
@@ -29,20 +30,22 @@ export function readRequirements(bytes) {
 /** Why the library at `path` would not load on some host of the platform, "linux-x64", one sentence each. */
 export function findPortabilityFaults(path, platform, maxVersions = MAX_VERSIONS) {
   const { machine, libraries, versions } = readRequirements(readFileSync(path));
-  const machineFaults = `linux-${machine}` === platform ? [] : [`the file is for linux-${machine}`];
-  const unexpectedLibraries = libraries
-    .filter((name) => !ALLOWED_LIBRARIES.test(name))
-    .map((name) => `the file links with ${name}`);
-  const tooNewVersions = versions
+  const machineFaults =
+    `linux-${machine}` === platform ? [] : [`expected a file for ${platform}, received one for linux-${machine}`];
+  const libraryFaults = libraries
+    .filter((name) => !ALLOWED_LIBRARY_PATTERN.test(name))
+    .map((name) => `expected libraries of glibc and libgcc_s, received ${name}`);
+  const maxVersionTexts = Object.entries(maxVersions).map(([library, number]) => `${library}_${number}`);
+  const versionFaults = versions
     .filter((version) => !isAtMost(version, maxVersions))
-    .map((version) => `it demands ${version}`);
-  return [...machineFaults, ...unexpectedLibraries, ...tooNewVersions];
+    .map((version) => `expected symbol versions up to ${maxVersionTexts.join(", ")}, received ${version}`);
+  return [...machineFaults, ...libraryFaults, ...versionFaults];
 }
 
 /** Whether a version, "GLIBC_2.17", is among those of its library up to the newest. */
-export function isAtMost(version, maxVersion) {
+export function isAtMost(version, maxVersions) {
   const [, library, versionNumber] = /^(.*?)_([\d.]+)$/.exec(version) ?? [];
-  return maxVersion[library] !== undefined && compareVersions(versionNumber, maxVersion[library]) <= 0;
+  return maxVersions[library] !== undefined && compareVersions(versionNumber, maxVersions[library]) <= 0;
 }
 
 /** As numbers between dots: negative if `a` is older. */

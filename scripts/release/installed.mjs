@@ -3,10 +3,10 @@ import { existsSync, lstatSync, readdirSync, realpathSync } from "node:fs";
 import { join } from "node:path";
 
 /** MiB that the umbrella and the launcher may take with all that they depend on: about a third above what they take. */
-export const INSTALLED_BUDGET = 16;
+export const INSTALLED_BUDGET_MIB = 16;
 
 /** The directories of the installed packages of a scope, "@mosaic", each once. */
-export function packagesOfScope(directory, scope) {
+export function listScopePackages(directory, scope) {
   const packageDirectories = [
     join(directory, "node_modules", scope),
     join(directory, "node_modules/.pnpm/node_modules", scope),
@@ -19,7 +19,7 @@ export function packagesOfScope(directory, scope) {
 
 /** Directories of addons, one for each package that has any. */
 export function listPrebuilds(directory) {
-  return packagesOfScope(directory, "@mosaic")
+  return listScopePackages(directory, "@mosaic")
     .map((path) => join(path, "prebuilds"))
     .filter((prebuilds) => existsSync(prebuilds));
 }
@@ -27,7 +27,7 @@ export function listPrebuilds(directory) {
 /** Bytes of the files of all packages that a program needs to run; the project's development tools are not counted. */
 export function countInstalledBytes(directory) {
   return ["@mosaic", "@huggingface"]
-    .flatMap((scope) => packagesOfScope(directory, scope))
+    .flatMap((scope) => listScopePackages(directory, scope))
     .reduce((sum, path) => sum + countDirectoryBytes(path), 0);
 }
 

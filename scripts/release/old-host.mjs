@@ -8,7 +8,7 @@ import { listPackages } from "../workspace.mjs";
 import { PLATFORMS, createSysroot } from "./sysroot.mjs";
 import { installNode, NODE_VERSIONS, outputDirectory, root, run } from "./tools.mjs";
 
-const PROGRAM = "scripts/release/programs/addons.mjs";
+const PROGRAM_PATH = "scripts/release/programs/addons.mjs";
 
 /** What a host of the platform consists of, in a directory of its own. */
 function createRootDirectory(platform) {
@@ -18,7 +18,7 @@ function createRootDirectory(platform) {
   for (const directory of ["dev/shm", "tmp", "proc", "app"])
     mkdirSync(join(rootDirectory, directory), { recursive: true });
   cpSync(join(installNode(NODE_VERSIONS[0], platform), "node"), join(rootDirectory, "node"));
-  cpSync(join(root, PROGRAM), join(rootDirectory, "app/main.mjs"));
+  cpSync(join(root, PROGRAM_PATH), join(rootDirectory, "app/main.mjs"));
   const stageDirectory = join(outputDirectory, "stage");
   for (const { name, path } of listPackages(stageDirectory)) {
     cpSync(join(stageDirectory, path), join(rootDirectory, "app/node_modules", name), { recursive: true });
@@ -54,6 +54,8 @@ function runOnPlatform(platform) {
 
 const names = process.argv.length > 2 ? process.argv.slice(2) : Object.keys(PLATFORMS);
 if (!existsSync(join(outputDirectory, "stage")) || readdirSync(join(outputDirectory, "stage")).length === 0) {
-  throw new Error("old-host: expected staged packages; run npm run release:dry");
+  throw new Error(
+    `old-host: expected staged packages in ${join(outputDirectory, "stage")}, received none; run npm run release:dry`,
+  );
 }
 for (const platform of names) console.log(`${platform}: ${runOnPlatform(platform).trim()}`);

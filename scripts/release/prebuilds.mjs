@@ -52,7 +52,7 @@ function compileKernels(addon) {
   run("cmake", ["-S", addon.dir, "-B", buildDirectory, "-DCMAKE_BUILD_TYPE=Release"]);
   run("cmake", ["--build", buildDirectory, "--target", `${addon.target}_kernels`]);
   const fatbin = join(buildDirectory, "kernels.fatbin");
-  if (!existsSync(fatbin)) throw new Error("prebuilds: expected nvcc to compile the GPU kernels, found none");
+  if (!existsSync(fatbin)) throw new Error(`prebuilds: expected GPU kernels at ${fatbin}, received none; install nvcc`);
   return fatbin;
 }
 

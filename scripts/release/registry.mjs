@@ -66,12 +66,12 @@ export function publish({ directory }, { url, npmrc }) {
     "public",
   ];
   return JSON.parse(
-    run("npm", [...args, "--tag", "latest"], { cwd: directory, env: loopbackEnvironment({ url, npmrc }) }),
+    run("npm", [...args, "--tag", "latest"], { cwd: directory, env: createLoopbackEnvironment({ url, npmrc }) }),
   );
 }
 
 /** npm's settings from the environment are above those of files: none is left but these. */
-export function loopbackEnvironment({ url, npmrc }, baseEnvironment = process.env) {
+export function createLoopbackEnvironment({ url, npmrc }, baseEnvironment = process.env) {
   const keptVariables = Object.entries(baseEnvironment).filter(([name]) => !/^(npm_|NPM_|YARN_|PNPM_)/i.test(name));
   return {
     ...Object.fromEntries(keptVariables),

@@ -4,14 +4,14 @@ const KIB = 1024;
 
 /** Everything in one document. */
 export function formatReport({ packages, cells, templates }) {
-  const sections = [consumerTable(cells), packageTable(packages)];
-  if (templates.length > 0) sections.splice(1, 0, templateTable(templates));
+  const sections = [formatConsumerTable(cells), formatPackageTable(packages)];
+  if (templates.length > 0) sections.splice(1, 0, formatTemplateTable(templates));
   sections.push(formatContents(packages));
   return `${sections.join("\n\n")}\n`;
 }
 
 /** A row for each Node and package manager, a column for each step: seconds, or that it failed; then what is installed. */
-export function consumerTable(cells) {
+export function formatConsumerTable(cells) {
   const steps = [...new Set(cells.flatMap(({ results }) => results.map(({ step }) => step)))];
   const rows = cells.map(({ version, manager, bytes, results }) => [
     `${version}, ${manager}`,
@@ -21,19 +21,19 @@ export function consumerTable(cells) {
   return formatTable(["Node, package manager", ...steps, "MiB installed"], rows);
 }
 
-function templateTable(templates) {
+function formatTemplateTable(templates) {
   return formatTable(
     ["template", "seconds"],
     templates.map((templateResult) => [templateResult.template, formatResult(templateResult)]),
   );
 }
 
-function packageTable(packages) {
+function formatPackageTable(packages) {
   const rows = packages.map(({ name, version, packed }) => [
     `\`${name}\``,
     version,
-    kib(packed.size),
-    kib(packed.unpackedSize),
+    toKib(packed.size),
+    toKib(packed.unpackedSize),
     packed.files.length,
     packed.files.filter((path) => path.endsWith(".node")).length,
   ]);
@@ -43,7 +43,7 @@ function packageTable(packages) {
 /** By the first part of their paths: declarations are as many as sources. */
 function formatContents(packages) {
   const rows = packages.map(({ name, packed }) => {
-    const filesByDirectory = sumByDirectory(packed.files);
+    const filesByDirectory = groupByDirectory(packed.files);
     return [
       `\`${name}\``,
       [...filesByDirectory].map(([part, files]) => (files.length > 1 ? `${part} (${files.length})` : part)).join(", "),
@@ -52,16 +52,16 @@ function formatContents(packages) {
   return formatTable(["package", "contents"], rows);
 }
 
-const topDirectory = (path) => (path.includes("/") ? `${path.split("/")[0]}/` : path);
+const getTopDirectory = (path) => (path.includes("/") ? `${path.split("/")[0]}/` : path);
 
-function sumByDirectory(files) {
+function groupByDirectory(files) {
   const filesByDirectory = new Map();
   for (const path of files)
-    filesByDirectory.set(topDirectory(path), [...(filesByDirectory.get(topDirectory(path)) ?? []), path]);
+    filesByDirectory.set(getTopDirectory(path), [...(filesByDirectory.get(getTopDirectory(path)) ?? []), path]);
   return filesByDirectory;
 }
 
-const kib = (bytes) => Math.ceil(bytes / KIB);
+const toKib = (bytes) => Math.ceil(bytes / KIB);
 const formatResult = (result) =>
   result === undefined ? "not run" : result.fault === undefined ? result.seconds.toFixed(1) : "**failed**";
 

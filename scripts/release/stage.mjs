@@ -8,7 +8,7 @@ import { PLATFORMS } from "./sysroot.mjs";
 import { run } from "./tools.mjs";
 
 /** What npm ships of any package, besides its `files`. */
-const ALWAYS_PUBLISHED = ["package.json", "README.md", "LICENSE"];
+const ALWAYS_PUBLISHED_FILES = ["package.json", "README.md", "LICENSE"];
 
 /**
  * Stages every package that is published below `directory`; returns `{ name, version, directory }` of each, in the order in
@@ -16,15 +16,15 @@ const ALWAYS_PUBLISHED = ["package.json", "README.md", "LICENSE"];
  */
 export function stageAll(root, directory) {
   rmSync(directory, { recursive: true, force: true });
-  const manifests = nextManifests(root, join(directory, "versions"));
+  const manifests = computeNextManifests(root, join(directory, "versions"));
   const stagedPackages = listPackages(root)
     .filter(({ isProgram, manifest }) => !isProgram && !manifest.private)
-    .map((one) => stagePackage(root, one, manifests.get(one.name), directory));
+    .map((each) => stagePackage(root, each, manifests.get(each.name), directory));
   return sortByDependency(stagedPackages);
 }
 
 /** The manifests of all packages after `changeset version`, which runs in a copy of what it reads and writes. */
-export function nextManifests(root, copy) {
+export function computeNextManifests(root, copy) {
   const paths = ["package.json", ".changeset", ...listPackages(root).map(({ path }) => `${path}/package.json`)];
   for (const path of paths) {
     mkdirSync(dirname(join(copy, path)), { recursive: true });
@@ -46,7 +46,7 @@ function stagePackage(root, { dir, path, name }, { manifest, changelog }, direct
   const stagePath = join(directory, path);
   mkdirSync(stagePath, { recursive: true });
   const listedFiles = manifest.files.filter((file) => !file.startsWith("prebuilds"));
-  for (const file of [...ALWAYS_PUBLISHED, ...listedFiles]) {
+  for (const file of [...ALWAYS_PUBLISHED_FILES, ...listedFiles]) {
     if (existsSync(join(dir, file))) cpSync(join(dir, file), join(stagePath, file), { recursive: true });
   }
   if (existsSync(changelog)) cpSync(changelog, join(stagePath, "CHANGELOG.md"));
@@ -70,7 +70,8 @@ function findRepository(directory) {
 
 function copyAddon(addon, platform, packageDirectory) {
   const prebuild = prebuildPath(addon, platform);
-  if (!existsSync(prebuild)) throw new Error(`release: expected ${prebuild}; run node scripts/release/prebuilds.mjs`);
+  if (!existsSync(prebuild))
+    throw new Error(`release: expected ${prebuild}, received none; run node scripts/release/prebuilds.mjs`);
   cpSync(prebuild, join(packageDirectory, "prebuilds", platform, `${addon.target}.node`));
 }
 

@@ -32,7 +32,7 @@ export function createSysroot(platform, directory = join(root, "build/sysroots")
     rmSync(directoryPath, { recursive: true, force: true });
     mkdirSync(directoryPath, { recursive: true });
   }
-  const options = aptOptions(aptDirectory, PLATFORMS[platform].debian);
+  const options = createAptOptions(aptDirectory, PLATFORMS[platform].debian);
   run("apt-get", [...options, "update"], aptDirectory);
   run("apt-get", [...options, "download", ...PACKAGES], aptDirectory);
   for (const file of readdirSync(aptDirectory).filter((name) => name.endsWith(".deb"))) {
@@ -45,7 +45,7 @@ export function createSysroot(platform, directory = join(root, "build/sysroots")
 }
 
 /** Lets apt keep everything below a directory, for one architecture and one suite; the host's own lists stay as they are. */
-export function aptOptions(directory, architecture) {
+export function createAptOptions(directory, architecture) {
   for (const path of ["state/lists/partial", "cache/archives/partial"]) {
     mkdirSync(join(directory, path), { recursive: true });
   }

@@ -2,7 +2,7 @@
 import { mkdirSync, readdirSync, realpathSync, rmSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { createBarePath } from "./consumers.mjs";
-import { loopbackEnvironment } from "./registry.mjs";
+import { createLoopbackEnvironment } from "./registry.mjs";
 import { catchFault, installNode, outputDirectory, root, run } from "./tools.mjs";
 
 /** What a program must print, and whether it needs a compiler. */
@@ -29,11 +29,11 @@ export function tryTemplates({ version, registry }) {
 }
 
 function tryTemplate({ template, directory, version, registry }) {
-  const { prints, compiles } = EXPECTED_RESULTS[template];
+  const { prints: outputPattern, compiles: needsCompiler } = EXPECTED_RESULTS[template];
   const bin = createBarePath(join(directory, `${template}-path`), installNode(version));
   const npm = realpathSync(run("sh", ["-c", "command -v npm"]).trim());
   symlinkSync(npm, join(bin, "npm"));
-  const path = compiles ? `${bin}:${process.env.PATH}` : bin;
+  const path = needsCompiler ? `${bin}:${process.env.PATH}` : bin;
   const baseEnvironment = {
     HOME: join(directory, `${template}-home`),
     PATH: path,
@@ -42,11 +42,11 @@ function tryTemplate({ template, directory, version, registry }) {
     CI: "1",
   };
   mkdirSync(baseEnvironment.HOME, { recursive: true });
-  const env = loopbackEnvironment(registry, baseEnvironment);
+  const env = createLoopbackEnvironment(registry, baseEnvironment);
   const execute = (args, cwd) => run(join(bin, "node"), [npm, ...args], { cwd, env, timeout: 600_000 });
   execute(["create", "--yes", "@mosaic@latest", template, "--", "--template", template], directory);
   const project = join(directory, template);
   const programOutput = execute(["start"], project);
-  if (!prints.test(programOutput)) throw new Error(`expected ${prints}, received:\n${programOutput}`);
+  if (!outputPattern.test(programOutput)) throw new Error(`expected ${outputPattern}, received:\n${programOutput}`);
   execute(["run", "typecheck"], project);
 }

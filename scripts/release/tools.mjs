@@ -29,8 +29,8 @@ export function run(command, args, options = {}) {
     ...options,
   });
   if (status === 0) return stdout;
-  const failureText = error?.message ?? (signal ? `by ${signal}` : `with status ${status}`);
-  throw new Error(`${command} ${args.join(" ")} failed ${failureText}:\n${stdout ?? ""}${stderr ?? ""}`);
+  const failureText = error?.message ?? (signal ? `killed by ${signal}` : `expected exit code 0, received ${status}`);
+  throw new Error(`${command} ${args.join(" ")}: ${failureText}:\n${stdout ?? ""}${stderr ?? ""}`);
 }
 
 /** Installs the tools if they are not there; returns the paths of their programs. */
@@ -48,12 +48,12 @@ export function installTools() {
       cwd: toolsDirectory,
     });
   }
-  const installedPath = (path) => join(toolsDirectory, "node_modules", path);
+  const getInstalledPath = (path) => join(toolsDirectory, "node_modules", path);
   return {
-    attw: installedPath("@arethetypeswrong/cli/dist/index.js"),
-    pnpm: installedPath("pnpm/bin/pnpm.cjs"),
-    verdaccio: installedPath("verdaccio/bin/verdaccio"),
-    yarn: installedPath("@yarnpkg/cli-dist/bin/yarn.js"),
+    attw: getInstalledPath("@arethetypeswrong/cli/dist/index.js"),
+    pnpm: getInstalledPath("pnpm/bin/pnpm.cjs"),
+    verdaccio: getInstalledPath("verdaccio/bin/verdaccio"),
+    yarn: getInstalledPath("@yarnpkg/cli-dist/bin/yarn.js"),
   };
 }
 

@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { tsImport } from "tsx/esm/api";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { kernelHeaders, findStaleHeaders } from "../kernel-headers.mjs";
+import { formatKernelHeaders, findStaleHeaders } from "../kernel-headers.mjs";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 
@@ -46,7 +46,7 @@ test("a header that is missing or differs is stale", async () => {
 });
 
 test("a structure comes after those that it holds, a row that repeats another is an alias", () => {
-  const text = kernelHeaders(smallSchema)["kernel_arguments.h"];
+  const text = formatKernelHeaders(smallSchema)["kernel_arguments.h"];
   expect(text).not.toContain("Unused");
   expect(text.slice(text.indexOf("struct Inner"), text.indexOf("}  // namespace"))).toBe(`struct Inner {
   float a;  // x: low, y: mean
@@ -81,7 +81,7 @@ using FlipArguments = TurnArguments;
 });
 
 test("enumerators have the names and the order of the values", () => {
-  expect(kernelHeaders(smallSchema)["kernel_enums.h"]).toContain("enum class Op : int32_t { Add, HalfUp };");
+  expect(formatKernelHeaders(smallSchema)["kernel_enums.h"]).toContain("enum class Op : int32_t { Add, HalfUp };");
 });
 
 describe("a kernel that the schema has and a device lacks is an error of its compiler", () => {
@@ -93,7 +93,7 @@ describe("a kernel that the schema has and a device lacks is an error of its com
     const schema = await tsImport("../../packages/core/src/kernels/schema.ts", import.meta.url);
     const kernelSchema = { ...schema.kernelSchema, frobnicate: [{ name: "out", tensor: "write" }] };
     mkdirSync(join(include, "mosaic"));
-    for (const [name, text] of Object.entries(kernelHeaders({ ...schema, kernelSchema }))) {
+    for (const [name, text] of Object.entries(formatKernelHeaders({ ...schema, kernelSchema }))) {
       writeFileSync(join(include, "mosaic", name), text);
     }
   });

@@ -76,7 +76,7 @@ const expectedTable = `**drop**
 | option | accepts | default | |
 |---|---|---|---|
 | \`custom\` | an even \\| odd number | required | Its own test, and \\| in a cell. |
-| \`number\` | a number from 0 to below 1 | \`0.00001\` | Of an element to become 0. |
+| \`number\` | a number ≥ 0 and < 1 | \`0.00001\` | Of an element to become 0. |
 | \`integer\` | an integer ≥ 1 | \`2\` | Over two lines. |
 | \`boolean\` | a boolean | \`false\` | Whether memory is kept. |
 | \`string\` | a string | its kind | What messages call it. |

@@ -5,7 +5,7 @@ import { readLearningCurve, throwIfFailed } from "@mosaic/program";
 import type { CurvePoint } from "./curve.ts";
 import { evaluate, computeRoutingMap, measureRouterRecall, type RoutingMap } from "./evaluation.ts";
 import type { MethodResult, PlantedRun } from "./results.ts";
-import { trainingFiles, loadTrained } from "./run.ts";
+import { trainingFiles, loadTrainer } from "./run.ts";
 import { formatMethodName, type Settings } from "./settings.ts";
 import { type TrainingLaunchOptions, startTraining } from "./training.ts";
 
@@ -13,12 +13,15 @@ import { type TrainingLaunchOptions, startTraining } from "./training.ts";
 const HELD_OUT_SEQUENCES = 64;
 
 /** Trains on planted repeats, and counts how many the router finds in held-out sequences. */
-export async function trainPlanted(settings: Settings, launchOptions: TrainingLaunchOptions): Promise<PlantedRun> {
+export async function trainOnPlantedRepeats(
+  settings: Settings,
+  launchOptions: TrainingLaunchOptions,
+): Promise<PlantedRun> {
   const startTime = performance.now();
   throwIfFailed(await startTraining(settings, launchOptions));
   const seconds = Math.round((performance.now() - startTime) / 1000);
   await using ctx: Context = await init({ seed: settings.seed });
-  using trainer = await loadTrained(ctx, settings);
+  using trainer = await loadTrainer(ctx, settings);
   const { loss, recall } = await evaluate(trainer, HELD_OUT_SEQUENCES);
   const { chunks, topK, outputDir } = settings;
   return {
@@ -71,7 +74,7 @@ export async function compareMethods(
       continue;
     }
     await using ctx: Context = await init({ seed: settings.seed });
-    using trainer = await loadTrained(ctx, result.settings);
+    using trainer = await loadTrainer(ctx, result.settings);
     methods.push({ ...result, recall: await measureRouterRecall(trainer) });
     if (comparedMethod.topK === MAP_TOP_K) map = await computeRoutingMap(ctx, result.settings, trainer.model);
   }

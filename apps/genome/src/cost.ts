@@ -31,7 +31,7 @@ function ringBytes({ layers, batch, chunks, chunkLength, embedDim }: Settings, r
 // What a training costs, by closed form. A multiply-add of a forward counts once more for each of the two products that its
 // backward makes of it.
 
-const TRAINING_FACTOR = 3;
+const TRAINING_TO_FORWARD_RATIO = 3;
 
 /** Chunks that each chunk looks at beside its own, at a step. */
 function countAttendedChunks(step: number, { method, topK, chunks, warmup: warmupSteps }: ModelSettings): number {
@@ -47,7 +47,7 @@ export function multiplyAddsPerStep(step: number, settings: Settings): number {
   const summaryMultiplyAdds = method === "meta" ? 2 * SUMMARY_HEADS * e : 0;
   const multiplyAddsPerToken =
     layers * (projectionAndMlpMultiplyAdds + 2 * attendedKeys * e + summaryMultiplyAdds) + WORDS_PER_TOKEN * e + 4 * e;
-  return TRAINING_FACTOR * batch * chunks * chunkLength * multiplyAddsPerToken;
+  return TRAINING_TO_FORWARD_RATIO * batch * chunks * chunkLength * multiplyAddsPerToken;
 }
 
 /** How many steps a training may take before it has done so many multiply-adds. */

@@ -29,8 +29,8 @@ export async function evaluate(trainer: Trainer, sequences: number = EVALUATION_
     const [lossSum, numMasked] = await summedTerms.read();
     [totalLoss, totalMasked] = [totalLoss + lossSum!, totalMasked + numMasked!];
     if (isPlanted(sample) && output.results.length > 0) {
-      const chosenByRow = selectChosenChunks(output.results, output.results.length - 1);
-      recallCounts.push(plantedRecall(chosenByRow, sample.sources, settings.topK));
+      const chosenChunksByRow = selectChosenChunks(output.results, output.results.length - 1);
+      recallCounts.push(plantedRecall(chosenChunksByRow, sample.sources, settings.topK));
     }
   }
   model.train();
@@ -51,11 +51,13 @@ interface RecallCount {
 
 /** Of how many query chunks the one source is among the first k that were chosen. */
 export function plantedRecall(
-  chosenByRow: readonly (readonly number[])[],
+  chosenChunksByRow: readonly (readonly number[])[],
   sources: ReadonlyMap<number, number>,
   k: number,
 ): RecallCount {
-  const recalledPairs = [...sources].filter(([query, source]) => chosenByRow[query]!.slice(0, k).includes(source));
+  const recalledPairs = [...sources].filter(([query, source]) =>
+    chosenChunksByRow[query]!.slice(0, k).includes(source),
+  );
   return { numRecalled: recalledPairs.length, numPairs: sources.size };
 }
 
@@ -70,7 +72,7 @@ export interface MassRecall {
 /** Row by row of mass [n,N], n query chunks beginning with number `first`; their own chunk does not count. */
 export function massRecall(
   mass: Float32Array,
-  chosenByRow: readonly (readonly number[])[],
+  chosenChunksByRow: readonly (readonly number[])[],
   { k, chunks, first: firstRow = 0 }: { k: number; chunks: number; first?: number },
 ): MassRecall {
   const rows = mass.length / chunks;
@@ -79,7 +81,7 @@ export function massRecall(
     const chunkMass = (chunk: number): number => mass[row * chunks + chunk]!;
     const otherChunks = Array.from({ length: chunks }, (_, chunk) => chunk).filter((chunk) => chunk !== firstRow + row);
     const topChunks = otherChunks.sort((a, b) => chunkMass(b) - chunkMass(a)).slice(0, k);
-    const selectedChunks = chosenByRow[firstRow + row]!.slice(0, k);
+    const selectedChunks = chosenChunksByRow[firstRow + row]!.slice(0, k);
     numHits += topChunks.filter((chunk) => selectedChunks.includes(chunk)).length;
     capturedMass += selectedChunks.reduce((sum, chunk) => sum + chunkMass(chunk), 0);
     maxMass += topChunks.reduce((sum, chunk) => sum + chunkMass(chunk), 0);
@@ -113,15 +115,15 @@ export async function measureRouterRecall(
     // The same weights look everywhere: what they see is exact attention.
     using exactOutput = await model.forward(batch.tokens, { chosen: [otherChunks] });
     const { attentionMass } = exactOutput.results.at(-1)!.meta;
-    const chosenByRow = selectChosenChunks(routedOutput.results, routedOutput.results.length - 1);
-    massRecalls.push(massRecall(await attentionMass.read(), chosenByRow, { k, chunks }));
+    const chosenChunksByRow = selectChosenChunks(routedOutput.results, routedOutput.results.length - 1);
+    massRecalls.push(massRecall(await attentionMass.read(), chosenChunksByRow, { k, chunks }));
   }
   model.train();
-  const mean = (select: (recall: MassRecall) => number): number =>
+  const computeMean = (select: (recall: MassRecall) => number): number =>
     massRecalls.reduce((sum, recall) => sum + select(recall), 0) / sequences;
   return {
-    recall: mean((recall) => recall.recall),
-    captured: mean((recall) => recall.captured),
+    recall: computeMean((recall) => recall.recall),
+    captured: computeMean((recall) => recall.captured),
     chance: k / (chunks - 1),
   };
 }
@@ -149,8 +151,8 @@ export async function computeRoutingMap(
 ): Promise<RoutingMap> {
   const genome = readLambdaGenome();
   const { chunkLength } = settings;
-  const bin = CHUNKS_PER_BIN * chunkLength;
-  const bins = Math.ceil(genome.length / bin);
+  const basesPerBin = CHUNKS_PER_BIN * chunkLength;
+  const bins = Math.ceil(genome.length / basesPerBin);
   const chunks = bins * CHUNKS_PER_BIN;
   const wholeGenomeSettings: Settings = { ...settings, chunks };
   using model = new GenomeModel(ctx, wholeGenomeSettings);
@@ -160,7 +162,7 @@ export async function computeRoutingMap(
   using batch = loadBatch(ctx, [sample], wholeGenomeSettings);
   using output = await model.forward(batch.tokens);
   const routingWeights = await output.results.at(-1)!.meta.routingWeights.read();
-  return { bin, bins, weights: sumIntoBins(routingWeights, chunks) };
+  return { bin: basesPerBin, bins, weights: sumIntoBins(routingWeights, chunks) };
 }
 
 /** Sums over the chunks of a column's bin, means over those of a row's. */

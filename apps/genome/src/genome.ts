@@ -14,7 +14,7 @@ export const WORD_VOCABULARY_SIZE: number = WORDS_PER_TOKEN * VOCABULARY_SIZE;
 export const CONTEXT_RADIUS = 10;
 
 /** For each row of the table 1, or 0 if any of its letters is hidden. */
-export function unmaskedEmbeddingRows(): Float32Array {
+export function createUnmaskedRowIndicators(): Float32Array {
   const hasMask = (word: number): boolean =>
     [25, 5, 1].some((placeValue) => Math.floor(word / placeValue) % NUM_BASE_LETTERS === MASKED_BASE);
   return Float32Array.from({ length: WORD_VOCABULARY_SIZE }, (_, row) => (hasMask(row % VOCABULARY_SIZE) ? 0 : 1));
@@ -84,7 +84,7 @@ export interface Gene {
   readonly start: number;
   readonly end: number;
   /** Read from end to start on the other strand. */
-  readonly complement: boolean;
+  readonly isComplement: boolean;
   readonly role: Role;
 }
 
@@ -150,8 +150,8 @@ const reverseStrandGenes: readonly GeneRow[] = [
   ["bor", 46459, 46752, "other"],
 ];
 
-const createGenes = (rows: readonly GeneRow[], complement: boolean): readonly Gene[] =>
-  rows.map(([name, start, end, role]) => ({ name, start, end, role, complement }));
+const createGenes = (rows: readonly GeneRow[], isComplement: boolean): readonly Gene[] =>
+  rows.map(([name, start, end, role]) => ({ name, start, end, role, isComplement }));
 
 /**
  * λ's main genes in the order of the genome, from the annotation of GenBank record NC_001416.1 (21 April 2009; after J02459,

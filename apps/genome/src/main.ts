@@ -1,6 +1,6 @@
 import { resolve } from "node:path";
 import { help, formatMethodName, parseSettings, type Settings } from "./settings.ts";
-import { compareMethods, trainPlanted } from "./compare.ts";
+import { compareMethods, trainOnPlantedRepeats } from "./compare.ts";
 import { writeResultsPage } from "./draw/results-page.ts";
 import { abortOnSignals, Progress, runCommand, throwIfFailed, withTemporaryDirectory } from "@mosaic/program";
 import { type PlantedRun, RESULTS_URL, writeResult } from "./results.ts";
@@ -15,9 +15,9 @@ const usage = `Trains models of the genome of bacteriophage λ with learned sele
 
 ${help}`;
 
-const abort = abortOnSignals();
+const abortSignal = abortOnSignals();
 const progress = new Progress(process.stderr);
-const commands = { train, compare, planted, draw: writeResultsPage };
+const commands = { train, compare, planted: trainPlantedRuns, draw: writeResultsPage };
 
 try {
   process.exitCode = await runCommand(process.argv.slice(2), usage, commands);
@@ -26,7 +26,7 @@ try {
 }
 
 /** Shows each step of a training of that name. */
-function reportSteps(name: string): (report: StepReport) => void {
+function createStepReporter(name: string): (report: StepReport) => void {
   const showProgress = progress.begin();
   return ({ step, totalSteps, loss }) =>
     showProgress(step / totalSteps, `${name}: step ${step} of ${totalSteps}, loss ${loss.toFixed(3)}`);
@@ -36,7 +36,9 @@ async function train(args: readonly string[]): Promise<void> {
   const settings = parseSettings(args);
   const outputDir = resolve(settings.outputDir);
   const name = `${settings.task}, ${formatMethodName(settings)}, ${settings.ranks} ranks`;
-  throwIfFailed(await startTraining({ ...settings, outputDir }, { progress: reportSteps(name), abort }));
+  throwIfFailed(
+    await startTraining({ ...settings, outputDir }, { onReport: createStepReporter(name), abort: abortSignal }),
+  );
   progress.end();
   console.log(`curve.jsonl and model.safetensors are in ${outputDir}`);
 }
@@ -44,11 +46,14 @@ async function train(args: readonly string[]): Promise<void> {
 async function compare(args: readonly string[]): Promise<void> {
   const settings = parseSettings(args, { task: "genome", method: "meta", "top-k": "2", "output-dir": "" });
   const { methods, map } = await withTemporaryDirectory("mosaic-genome-", (outputDir) => {
-    return compareMethods({ ...settings, outputDir }, (name) => ({ progress: reportSteps(name), abort }));
+    return compareMethods({ ...settings, outputDir }, (name) => ({
+      onReport: createStepReporter(name),
+      abort: abortSignal,
+    }));
   });
   writeResult(new URL("genome.jsonl", RESULTS_URL), {
     ...createOrigin("compare", args),
-    methods: methods.map(removeOutputDir),
+    methods: methods.map(omitOutputDir),
     map,
   });
   progress.end();
@@ -61,26 +66,26 @@ async function compare(args: readonly string[]): Promise<void> {
   }
 }
 
-async function planted(args: readonly string[]): Promise<void> {
+async function trainPlantedRuns(args: readonly string[]): Promise<void> {
   const runs: PlantedRun[] = [];
   const firstSettings = parseSettings(args, { task: "planted", method: "meta", "output-dir": "" });
   for (const seed of [0, 1, 2].map((seedOffset) => firstSettings.seed + seedOffset)) {
-    const seedSettings = (outputDir: string): Settings => ({ ...firstSettings, seed, outputDir });
-    const launchOptions = { progress: reportSteps(`planted, seed ${seed}`), abort };
+    const createSeedSettings = (outputDir: string): Settings => ({ ...firstSettings, seed, outputDir });
+    const launchOptions = { progress: createStepReporter(`planted, seed ${seed}`), abort: abortSignal };
     const plantedRun = await withTemporaryDirectory("mosaic-genome-", (outputDir) =>
-      trainPlanted(seedSettings(outputDir), launchOptions),
+      trainOnPlantedRepeats(createSeedSettings(outputDir), launchOptions),
     );
     progress.end();
     console.log(
       `seed ${seed}: recall@${firstSettings.topK} ${plantedRun.recall.toFixed(3)} of ${plantedRun.pairs} pairs (chance ${plantedRun.chance.toFixed(3)})`,
     );
-    runs.push(removeOutputDir(plantedRun));
+    runs.push(omitOutputDir(plantedRun));
     writeResult(new URL("planted.jsonl", RESULTS_URL), { ...createOrigin("planted", args), runs });
   }
 }
 
 /** Without the output directory, which was temporary. */
-function removeOutputDir<T extends { readonly settings: Settings }>(result: T): T {
+function omitOutputDir<T extends { readonly settings: Settings }>(result: T): T {
   return { ...result, settings: { ...result.settings, outputDir: "" } };
 }
 

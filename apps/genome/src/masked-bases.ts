@@ -57,13 +57,13 @@ export const MOTIF_LENGTH: number = KEY_MARKER.length + KEY_LENGTH + REPEAT_LENG
 const MIN_PAIR_DISTANCE = 2;
 
 /** How a sequence is cut. */
-interface ChunkShape {
+interface ChunkSizes {
   readonly chunks: number;
   readonly chunkLength: number;
 }
 
 /** A stretch of the genome, in each of whose chunks something is planted; every chunk is one of a pair. */
-export function plantRepeats(genome: Bases, { chunks, chunkLength }: ChunkShape, random: Random): PlantedSample {
+export function plantRepeats(genome: Bases, { chunks, chunkLength }: ChunkSizes, random: Random): PlantedSample {
   const length = chunks * chunkLength;
   const genomeStart = random.integer(genome.length);
   const bases = Uint8Array.from({ length }, (_, i) => genome[(genomeStart + i) % genome.length]!);

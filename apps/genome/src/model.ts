@@ -3,7 +3,7 @@ import { type MetaForwardOptions, type MetaResult } from "@mosaic/attention/meta
 import { Embedding, MLP, ModuleList, RMSNorm } from "@mosaic/attention/nn";
 import { type AttentionLayer, createAttentionLayer } from "./attention-layers.ts";
 import type { ModelSettings } from "./settings.ts";
-import { unmaskedEmbeddingRows, WORD_VOCABULARY_SIZE } from "./genome.ts";
+import { createUnmaskedRowIndicators, WORD_VOCABULARY_SIZE } from "./genome.ts";
 
 const NUM_BASES = 4;
 
@@ -37,8 +37,8 @@ class Block extends Module {
   }
 
   async forward(x: Tensor, options: MetaForwardOptions): Promise<{ out: Tensor; result: MetaResult | null }> {
-    using normed = this.#attentionNorm.forward(x);
-    const { out: attentionOut, result } = await this.attention.forward(normed, options);
+    using normalizedInput = this.#attentionNorm.forward(x);
+    const { out: attentionOut, result } = await this.attention.forward(normalizedInput, options);
     const out = scope(() => {
       const attentionResidual = x.add(attentionOut);
       return attentionResidual.add(this.#mlp.forward(this.#mlpNorm.forward(attentionResidual)));
@@ -50,8 +50,8 @@ class Block extends Module {
 
 /** The embedding of hidden tokens is zero at first: so tokens that are alike but for what is hidden begin alike. */
 function zeroMaskedEmbeddings(ctx: Context, { weight }: Embedding): void {
-  using unmaskedRows = fromArray(ctx, unmaskedEmbeddingRows(), [WORD_VOCABULARY_SIZE, 1]);
-  ctx.device.kernels.binary("mul", weight, weight, unmaskedRows);
+  using unmaskedRowIndicators = fromArray(ctx, createUnmaskedRowIndicators(), [WORD_VOCABULARY_SIZE, 1]);
+  ctx.device.kernels.binary("mul", weight, weight, unmaskedRowIndicators);
 }
 
 /**
@@ -82,8 +82,8 @@ export class GenomeModel extends Module {
     let x = scope(() => this.#tokenEmbedding.forward(tokenIds).sum(2).add(this.#positionEmbedding.forward(positions)));
     const results: MetaResult[] = [];
     for (const block of this.blocks) {
-      using previous = x;
-      const { out, result } = await block.forward(previous, options);
+      using previousHidden = x;
+      const { out, result } = await block.forward(previousHidden, options);
       x = out;
       if (result) results.push(result);
     }

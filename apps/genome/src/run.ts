@@ -29,16 +29,16 @@ interface RunningTotals {
 export async function train(
   ctx: Context,
   settings: Settings,
-  progress: (step: number, loss: number) => void,
+  onProgress: (step: number, loss: number) => void,
 ): Promise<Trainer> {
   const { steps, checkpointEvery, evaluateEvery, outputDir } = settings;
-  const { curve: curvePath, checkpoint } = trainingFiles(outputDir);
+  const { curve: curvePath, checkpoint: checkpointPath } = trainingFiles(outputDir);
   const trainer = new Trainer(ctx, settings);
   const { model, optimizer } = trainer;
   let runningTotals: RunningTotals = { bytes: 0, work: 0 };
   if (ctx.rank === 0) createDirectory(outputDir);
-  if (existsSync(checkpoint))
-    runningTotals = (await loadCheckpoint(ctx, checkpoint, { model, optimizer })).data as RunningTotals;
+  if (existsSync(checkpointPath))
+    runningTotals = (await loadCheckpoint(ctx, checkpointPath, { model, optimizer })).data as RunningTotals;
   const curve = ctx.rank === 0 ? new LearningCurve<CurvePoint>(curvePath) : undefined;
   curve?.truncateAfter(optimizer.steps);
   while (optimizer.steps < steps) {
@@ -50,15 +50,15 @@ export async function train(
     const evaluationPoint = isEvaluationStep ? { held: await evaluate(trainer) } : {};
     curve?.append({ step, loss, ...runningTotals, ...evaluationPoint });
     if (step % checkpointEvery === 0 || step === steps) {
-      await saveCheckpoint(ctx, checkpoint, { model, optimizer, data: runningTotals });
+      await saveCheckpoint(ctx, checkpointPath, { model, optimizer, data: runningTotals });
     }
-    progress(step, loss);
+    onProgress(step, loss);
   }
   return trainer;
 }
 
 /** A finished training's model, from its checkpoint, on however many ranks this context has. */
-export async function loadTrained(ctx: Context, settings: Settings): Promise<Trainer> {
+export async function loadTrainer(ctx: Context, settings: Settings): Promise<Trainer> {
   const trainer = new Trainer(ctx, { ...settings, ranks: ctx.size });
   const { model, optimizer } = trainer;
   await loadCheckpoint(ctx, trainingFiles(settings.outputDir).checkpoint, { model, optimizer });

@@ -61,6 +61,24 @@ const integerOptions = [
 ] as const satisfies readonly (keyof Settings)[];
 const numberOptions = ["learningRate", "teacher"] as const satisfies readonly (keyof Settings)[];
 
+const optionTexts: Readonly<Record<(typeof integerOptions | typeof numberOptions)[number], string>> = {
+  topK: "chunks that each chunk attends to beside itself, with --method meta",
+  embedDim: "embedding dimension",
+  heads: "number of attention heads",
+  layers: "number of layers",
+  chunks: "number of chunks in a sequence",
+  chunkLength: "number of bases in a chunk",
+  warmup: "steps over which routing goes from all chunks to --top-k",
+  ranks: "number of ranks",
+  batch: "batch size, in sequences",
+  steps: "number of training steps",
+  seed: "random seed",
+  checkpointEvery: "steps between checkpoints",
+  evaluateEvery: "steps between evaluations",
+  learningRate: "learning rate",
+  teacher: "weight of the loss that trains the router on the attention mass of chunks",
+};
+
 const toFlag = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
 
 /** What each option means, as the help shows it. */
@@ -69,9 +87,9 @@ export const help: string = `  --task genome|planted   predict masked bases of Î
 ${[...integerOptions, ...numberOptions]
   .map(
     (name) =>
-      `  --${toFlag(name)} N   ${Object.values(defaults)
+      `  --${toFlag(name)} N   ${optionTexts[name]} (${Object.values(defaults)
         .map((taskDefaults) => `${taskDefaults.task}: ${taskDefaults[name]}`)
-        .join(", ")}`,
+        .join(", ")})`,
   )
   .join("\n")}
   --output-dir PATH   folder of the curve and the checkpoint; training resumes from a checkpoint found there`;
@@ -83,7 +101,12 @@ type FixedOptions = Readonly<Record<string, string>>;
 export function parseSettings(args: readonly string[], fixedOptions: FixedOptions = {}): Settings {
   const parsedOptions = parseFlags(args);
   const redundantFlag = Object.keys(fixedOptions).find((flag) => parsedOptions[flag] !== undefined);
-  if (redundantFlag !== undefined) throw new UsageError(`--${redundantFlag}: this command sets the option; omit it`);
+  if (redundantFlag !== undefined) {
+    const receivedText = `"${parsedOptions[redundantFlag]}"`;
+    throw new UsageError(
+      `--${redundantFlag}: expected no value, because this command sets the option; received ${receivedText}`,
+    );
+  }
   const values: Readonly<Record<string, string | undefined>> = { ...parsedOptions, ...fixedOptions };
   const task = parseChoice("task", values["task"] ?? "genome", tasks);
   const taskDefaults = defaults[task];

@@ -40,6 +40,8 @@ test("what a command decides is not taken and ignored", () => {
     outputDir: "",
   });
   for (const flag of ["--task", "--method", "--top-k", "--output-dir"]) {
-    expect(() => parseSettings([flag, "1"], fixedOptions)).toThrow(`${flag}: this command sets the option; omit it`);
+    expect(() => parseSettings([flag, "1"], fixedOptions)).toThrow(
+      `${flag}: expected no value, because this command sets the option; received "1"`,
+    );
   }
 });

@@ -11,9 +11,9 @@ import {
 
 const genome = readLambdaGenome();
 
-function splitCodons({ start, end, complement }: Gene): readonly string[] {
+function splitCodons({ start, end, isComplement }: Gene): readonly string[] {
   const strand = genome.slice(start - 1, end);
-  const letters = formatBases(complement ? reverseComplement(strand) : strand);
+  const letters = formatBases(isComplement ? reverseComplement(strand) : strand);
   return letters.match(/.{1,3}/g)!;
 }
 

@@ -110,7 +110,7 @@ describe("a rank that is killed", () => {
         if (event.type === "line") attempts.add(event.attempt);
         if (event.type === "spawn" && !isKilled) pids.set(event.rank, event.pid);
       },
-      progress({ step }) {
+      onReport({ step }) {
         if (isKilled || step < 7) return;
         isKilled = true;
         process.kill(pids.get(1)!, "SIGKILL");

@@ -6,7 +6,7 @@ import type { CausalLM } from "@mosaic/models";
 /** What is measured: tokens of one text, and for each question a label for some of them, the others −100. */
 export interface ScoredText {
   readonly tokens: readonly number[];
-  readonly questions: readonly (readonly number[])[];
+  readonly questionLabels: readonly (readonly number[])[];
 }
 
 /** The mean cross-entropy of each question's labels, nats, on any number of ranks that share the text. Collective. */
@@ -21,7 +21,7 @@ export async function scoreText(ctx: Context, { decoder, settings }: CausalLM, t
     noGrad(() => {
       const hidden = decoder.forward(createRow(text.tokens), { sequenceLength: length });
       const { weight } = decoder.embedding;
-      return text.questions.map((labels) => {
+      return text.questionLabels.map((labels) => {
         const lossTerms = linearCrossEntropyTerms(hidden, { weight }, createRow(labels));
         return meanOverMesh(ctx, lossTerms);
       });

@@ -79,7 +79,7 @@ interface TestedServer {
   readonly url: string;
   readonly process: ChildProcess;
   /** Resolves when ranks are ready again. */
-  ready(): Promise<void>;
+  waitUntilReady(): Promise<void>;
 }
 
 async function startServer(path: string): Promise<TestedServer> {
@@ -87,11 +87,15 @@ async function startServer(path: string): Promise<TestedServer> {
   const args = [main, "serve", "--model", path, "--ranks", String(ranks), "--port", "0"];
   const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "inherit"] });
   const lines = createInterface({ input: child.stdout });
-  const nextReadyUrl = async (): Promise<string> => ((await once(lines, "line")) as [string])[0];
+  const readNextLine = async (): Promise<string> => ((await once(lines, "line")) as [string])[0];
   const exitPromise = once(child, "exit").then(() => Promise.reject(new Error("the server ended")));
   exitPromise.catch(() => {});
-  const readyUrl = await Promise.race([nextReadyUrl(), exitPromise]);
-  return { url: readyUrl.replace(/^.* at /, ""), process: child, ready: async () => void (await nextReadyUrl()) };
+  const readyLine = await Promise.race([readNextLine(), exitPromise]);
+  return {
+    url: readyLine.replace(/^.* at /, ""),
+    process: child,
+    waitUntilReady: async () => void (await readNextLine()),
+  };
 }
 
 interface Memory {
@@ -118,11 +122,11 @@ async function measureMemory(): Promise<Memory> {
     if (running + waiting + stats.running > 0) continue;
     const { freeTokens, maxTokens, allocated } = stats;
     const pids = [server.process.pid!, ...rankPids()];
-    return { freeTokens, maxTokens, allocated, resident: pids.map(residentMiB) };
+    return { freeTokens, maxTokens, allocated, resident: pids.map(readResidentMib) };
   }
 }
 
-function residentMiB(pid: number): number {
+function readResidentMib(pid: number): number {
   const [, kib = "0"] = /VmRSS:\s*(\d+)/.exec(readFileSync(`/proc/${pid}/status`, "utf8")) ?? [];
   return Math.round(Number(kib) / 1024);
 }
@@ -147,7 +151,9 @@ function rankPids(): readonly number[] {
 function compareMemory(before: Memory, after: Memory): string[] {
   const growthFaults = after.resident.flatMap((residentMib, i) =>
     residentMib > before.resident[i]! + maxResidentGrowthMib
-      ? [`process ${i}: resident memory grew from ${before.resident[i]} MiB to ${residentMib} MiB`]
+      ? [
+          `process ${i}: expected at most ${before.resident[i]! + maxResidentGrowthMib} MiB of resident memory after the load, received ${residentMib} MiB`,
+        ]
       : [],
   );
   const hasLeak = after.freeTokens !== after.maxTokens || after.allocated > before.allocated + maxAllocatedGrowthBytes;
@@ -155,7 +161,7 @@ function compareMemory(before: Memory, after: Memory): string[] {
     ...growthFaults,
     ...(hasLeak
       ? [
-          `memory leak in the ranks: free cache tokens or allocated bytes differ from their level before the load: ${JSON.stringify({ before, after })}`,
+          `memory leak in the ranks: expected all ${after.maxTokens} cache tokens to be free, and at most ${maxAllocatedGrowthBytes} more bytes allocated than before the load; received ${JSON.stringify({ before, after })}`,
         ]
       : []),
   ];
@@ -175,24 +181,24 @@ async function killRank(): Promise<object> {
     Array.from({ length: 8 }, () => postCompletion({ max_tokens: 400, stream: true })),
   );
   const wholeResponses = Array.from({ length: 8 }, () => postCompletion({ max_tokens: 400 }));
-  const ready = server.ready();
+  const readyPromise = server.waitUntilReady();
   const startTime = performance.now();
   process.kill(rankPids().at(-1)!, "SIGKILL");
-  const requestEnds: Record<string, number> = {};
-  const countRequestEnd = (end: string): void => void (requestEnds[end] = (requestEnds[end] ?? 0) + 1);
+  const requestEndCounts: Record<string, number> = {};
+  const countRequestEnd = (end: string): void => void (requestEndCounts[end] = (requestEndCounts[end] ?? 0) + 1);
   for (const response of streamResponses) {
     let error: string | undefined;
     for await (const event of readEvents(response)) error = event.error?.message ?? error;
     countRequestEnd(error === undefined ? "stream: complete" : `stream: ${error}`);
   }
   for (const response of await Promise.all(wholeResponses)) countRequestEnd(`whole: status ${response.status}`);
-  await ready;
+  await readyPromise;
   const restartSeconds = (performance.now() - startTime) / 1000;
   const { status } = await postCompletion({ max_tokens: 8 });
   if (status !== 200) faults.push(`expected status 200 after the restart, received ${status}`);
-  if (!Object.keys(requestEnds).some((end) => /503|lost/.test(end)))
-    faults.push(`expected failed requests after a rank was killed, received ${JSON.stringify(requestEnds)}`);
-  return { ends: requestEnds, restartSeconds, statusAfter: status };
+  if (!Object.keys(requestEndCounts).some((end) => /503|lost/.test(end)))
+    faults.push(`expected failed requests after a rank was killed, received ${JSON.stringify(requestEndCounts)}`);
+  return { ends: requestEndCounts, restartSeconds, statusAfter: status };
 }
 
 /** SIGTERM with a text under way, which ends as it should; and so does the server. */
@@ -205,7 +211,9 @@ async function stopServer(): Promise<object> {
   const [exitCode] = await exitPromise;
   const numRanksLeft = rankPids().length;
   if (finishReason === null || exitCode !== 0 || numRanksLeft > 0)
-    faults.push(`SIGTERM: ${finishReason}, ${exitCode}, ${numRanksLeft}`);
+    faults.push(
+      `SIGTERM: expected a finish reason, exit code 0 and no ranks left, received ${finishReason}, ${exitCode} and ${numRanksLeft}`,
+    );
   return { finishReason, exitCode, ranksLeft: numRanksLeft };
 }
 

@@ -29,9 +29,9 @@ const usage = `Trains, evaluates and serves a small language model of the King J
 ${help}`;
 
 const rankEntry = new URL("../dist/rank.js", import.meta.url);
-const abort = abortOnSignals();
+const abortSignal = abortOnSignals();
 const progress = new Progress(process.stderr);
-const commands = { train, perplexity, needle, generate, serve };
+const commands = { train, perplexity: runPerplexity, needle: runNeedle, generate, serve };
 
 try {
   process.exitCode = await runCommand(process.argv.slice(2), usage, commands);
@@ -47,7 +47,7 @@ async function runRanks<Line>(
   options: RankLaunchOptions<Line> = {},
 ): Promise<void> {
   const program = { entry: rankEntry, args: [command, JSON.stringify(settings)], ranks: settings.ranks };
-  throwIfFailed(await startRanks<Line>(program, { abort, progress: onLine, ...options }));
+  throwIfFailed(await startRanks<Line>(program, { abort: abortSignal, onReport: onLine, ...options }));
 }
 
 async function train(args: readonly string[]): Promise<void> {
@@ -67,7 +67,7 @@ async function train(args: readonly string[]): Promise<void> {
   const heldOut = points.findLast((point) => point.heldOut !== undefined)?.heldOut;
   const { step, loss } = points.at(-1)!;
   console.log(
-    `${lastReport ? "trained" : "training already completed"}: step ${step}, loss ${loss.toFixed(3)}, held-out ${heldOut?.toFixed(3)}; the model is in ${settings.out}`,
+    `${lastReport ? "trained" : "training already completed"}: step ${step}, loss ${loss.toFixed(3)}, held-out loss ${heldOut?.toFixed(3)}; the model is in ${settings.out}`,
   );
 }
 
@@ -97,7 +97,7 @@ async function runMeasurement<Result>(
   return measurement!;
 }
 
-async function perplexity(args: readonly string[]): Promise<void> {
+async function runPerplexity(args: readonly string[]): Promise<void> {
   const settings = parseSettings(args);
   const result = await runMeasurement<PerplexityResult>("perplexity", settings, drawPerplexity);
   console.log(`${result.texts} texts of ${result.length} tokens of held-out books`);
@@ -113,7 +113,7 @@ async function perplexity(args: readonly string[]): Promise<void> {
   }
 }
 
-async function needle(args: readonly string[]): Promise<void> {
+async function runNeedle(args: readonly string[]): Promise<void> {
   const settings = parseSettings(args);
   const result = await runMeasurement<NeedleResult>("needle", settings, drawNeedles);
   const { cells, trials, facts, chance, trainedLength } = result;
@@ -149,7 +149,7 @@ async function serve(args: readonly string[]): Promise<void> {
     console.error(`${server.url} accepts requests from the network without a key; set --key`);
   }
   // The first signal lets texts end, the second one does not.
-  abort.addEventListener("abort", () => {
+  abortSignal.addEventListener("abort", () => {
     server.stop();
     for (const name of ["SIGINT", "SIGTERM"] as const) process.on(name, () => server.kill());
   });

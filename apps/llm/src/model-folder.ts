@@ -84,8 +84,8 @@ export function prepareFolder(folder: string, sizes: ModelSizes): void {
   writeAtomically(files.heldOutTokens, new Uint8Array(Uint16Array.from(heldOut.flat()).buffer));
   writeAtomically(files.tokenizer, `${JSON.stringify(tokenizerFiles.tokenizer)}\n`);
   writeAtomically(files.tokenizerConfig, `${JSON.stringify(tokenizerFiles.config, null, 2)}\n`);
-  const generation = { eos_token_id: endTokenId, do_sample: true, temperature: 0.8, top_k: 50, top_p: 0.95 };
-  writeAtomically(files.generation, `${JSON.stringify(generation, null, 2)}\n`);
+  const generationConfig = { eos_token_id: endTokenId, do_sample: true, temperature: 0.8, top_k: 50, top_p: 0.95 };
+  writeAtomically(files.generation, `${JSON.stringify(generationConfig, null, 2)}\n`);
   // The last one: a folder that has it has all.
   writeAtomically(files.config, `${JSON.stringify(config, null, 2)}\n`);
 }

@@ -39,7 +39,7 @@ export function positionBounds(length: number): readonly number[] {
 export async function measurePerplexity(
   ctx: Context,
   settings: ModelSettings,
-  progress: (share: number) => void,
+  onProgress: (share: number) => void,
 ): Promise<PerplexityResult> {
   using model = await openModel(ctx, settings.model, settings.backend);
   const length = settings.length || model.config.maxLength;
@@ -49,27 +49,31 @@ export async function measurePerplexity(
     settings.trials,
   );
   const bounds = positionBounds(length);
-  const spans = bounds.slice(0, -1).map((from, i) => [from, bounds[i + 1]!] as const);
+  const positionRanges = bounds.slice(0, -1).map((from, i) => [from, bounds[i + 1]!] as const);
   const lossesByText: number[][] = [];
   const contexts = contextLengths(length);
   const lossesByContext = contexts.map(() => [] as number[]);
   for (const [i, text] of texts.entries()) {
     const labels = text.slice(1);
-    const spanLabels = spans.map(([from, to]) =>
+    const rangeLabels = positionRanges.map(([from, to]) =>
       labels.map((label, position) => (position >= from && position < to ? label : -100)),
     );
-    lossesByText.push(await scoreText(ctx, model, { tokens: text.slice(0, -1), questions: spanLabels }));
+    lossesByText.push(await scoreText(ctx, model, { tokens: text.slice(0, -1), questionLabels: rangeLabels }));
     for (const [contextIndex, context] of contexts.entries())
       lossesByContext[contextIndex]!.push(await scoreTail(ctx, { model, text, context }));
-    progress((i + 1) / texts.length);
+    onProgress((i + 1) / texts.length);
   }
   return {
     length,
     texts: texts.length,
-    positions: spans.map(([from, to], i) => ({ from, to, ...meanAndError(lossesByText.map((losses) => losses[i]!)) })),
+    positions: positionRanges.map(([from, to], i) => ({
+      from,
+      to,
+      ...estimateMeanLoss(lossesByText.map((losses) => losses[i]!)),
+    })),
     contexts: contexts.map((context, contextIndex) => ({
       context,
-      loss: meanAndError(lossesByContext[contextIndex]!).loss,
+      loss: estimateMeanLoss(lossesByContext[contextIndex]!).loss,
     })),
   };
 }
@@ -89,10 +93,10 @@ async function scoreTail(
 ): Promise<number> {
   const halfLength = Math.floor((text.length - 1) / 2);
   // As many tokens for every context: the first few of the second half.
-  const numScored = Math.min(16, halfLength);
-  const scoredWindow = text.slice(halfLength - context, halfLength + numScored + 1);
+  const numScoredTokens = Math.min(16, halfLength);
+  const scoredWindow = text.slice(halfLength - context, halfLength + numScoredTokens + 1);
   const labels = scoredWindow.slice(1).map((label, position) => (position >= context ? label : -100));
-  const [loss] = await scoreText(ctx, model, { tokens: scoredWindow.slice(0, -1), questions: [labels] });
+  const [loss] = await scoreText(ctx, model, { tokens: scoredWindow.slice(0, -1), questionLabels: [labels] });
   return loss!;
 }
 
@@ -107,8 +111,8 @@ function pickEvenly<T>(items: readonly T[], count: number): readonly T[] {
   return Array.from({ length: count }, (_, i) => items[Math.floor((i * items.length) / count)]!);
 }
 
-function meanAndError(values: readonly number[]): { loss: number; error: number } {
+function estimateMeanLoss(values: readonly number[]): { loss: number; error: number } {
   const loss = values.reduce((sum, value) => sum + value, 0) / values.length;
-  const variance = values.reduce((sum, each) => sum + (each - loss) ** 2, 0) / Math.max(1, values.length - 1);
+  const variance = values.reduce((sum, value) => sum + (value - loss) ** 2, 0) / Math.max(1, values.length - 1);
   return { loss, error: Math.sqrt(variance / values.length) };
 }

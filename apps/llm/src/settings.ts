@@ -219,7 +219,7 @@ export const help: string = `train:\n${formatHelp(trainOptions)}\n  defaults of 
 function parseOptions(
   args: readonly string[],
   options: Readonly<Record<string, OptionHelp>>,
-  defaultsOfTask: Readonly<Record<string, Readonly<Record<string, string | number>>>> = {},
+  defaultsByTask: Readonly<Record<string, Readonly<Record<string, string | number>>>> = {},
 ): Record<string, string | number> {
   let parsedValues: Readonly<Record<string, unknown>>;
   try {
@@ -228,7 +228,7 @@ function parseOptions(
   } catch (error) {
     throw new UsageError((error as Error).message, { cause: error });
   }
-  const defaults = defaultsOfTask[String(parsedValues["task"])] ?? {};
+  const defaults = defaultsByTask[String(parsedValues["task"])] ?? {};
   const parsedEntries = Object.entries(options).map(([name, option]): [string, string | number] => {
     const text = parsedValues[toFlag(name)];
     if (typeof text !== "string") return [name, defaults[name] ?? option.defaultValue];
@@ -256,7 +256,7 @@ export function parseTrainSettings(args: readonly string[]): TrainSettings {
   const { ranks, dp, zero, batch, heads, kvHeads, hidden, minutes, steps, backend, task } = settings;
   const rules: readonly (readonly [boolean, string, string])[] = [
     [tasks.includes(task), "--task", `one of ${tasks.join(", ")}, received "${task}"`],
-    [task === "text" || minutes === 0, "--minutes", "0 with --task needles, whose text lengths depend on --steps"],
+    [task === "text" || minutes === 0, "--minutes", `0 with --task needles, received ${minutes}; use --steps`],
     [ranks % dp === 0, "--dp", `a divisor of the ${ranks} ranks, received ${dp}`],
     [batch % dp === 0, "--batch", `a multiple of --dp, ${dp}, received ${batch}`],
     [zero <= 3, "--zero", `0 to 3, received ${zero}`],

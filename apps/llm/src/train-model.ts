@@ -124,7 +124,7 @@ export interface TrainReport extends LossPoint {
 export async function trainModel(
   ctx: Context,
   settings: TrainSettings,
-  progress: (report: TrainReport) => void,
+  onProgress: (report: TrainReport) => void,
 ): Promise<number> {
   const { out, checkpointEvery, evaluateEvery } = settings;
   const files = folderFiles(out);
@@ -140,21 +140,21 @@ export async function trainModel(
   const curve = ctx.rank === 0 ? new LearningCurve<LossPoint>(files.curve) : undefined;
   curve?.truncateAfter(optimizer.steps);
   const start = performance.now() / 1000 - seconds;
-  const elapsedSeconds = (): number => performance.now() / 1000 - start;
+  const getElapsedSeconds = (): number => performance.now() / 1000 - start;
   const save = (): Promise<void> => {
-    const data: TrainingProgress = { loader: loader.state(), seconds: elapsedSeconds() };
+    const data: TrainingProgress = { loader: loader.state(), seconds: getElapsedSeconds() };
     return saveCheckpoint(ctx, files.checkpoint, { model, optimizer, data });
   };
-  let share = await computeProgress(ctx, settings, { step: optimizer.steps, seconds: elapsedSeconds() });
+  let share = await computeProgress(ctx, settings, { step: optimizer.steps, seconds: getElapsedSeconds() });
   while (share < 1) {
     const loss = await training.step();
     const step = optimizer.steps;
-    share = await computeProgress(ctx, settings, { step, seconds: elapsedSeconds() });
+    share = await computeProgress(ctx, settings, { step, seconds: getElapsedSeconds() });
     const isEvaluationStep = step % evaluateEvery === 0 || share >= 1;
     const point = { step, loss, ...(isEvaluationStep && { heldOut: await training.evaluate() }) };
     curve?.append(point);
     if (step % checkpointEvery === 0 || share >= 1) await save();
-    progress({ ...point, share });
+    onProgress({ ...point, share });
   }
   // Whole, also where the training's own is sharded.
   using savedModel = createModel(ctx, out, settings.backend);
@@ -167,11 +167,11 @@ export async function trainModel(
 async function computeProgress(
   ctx: Context,
   { steps, minutes }: TrainSettings,
-  elapsed: { readonly step: number; readonly seconds: number },
+  trainingProgress: { readonly step: number; readonly seconds: number },
 ): Promise<number> {
-  const stepShare = steps > 0 ? elapsed.step / steps : 0;
+  const stepShare = steps > 0 ? trainingProgress.step / steps : 0;
   if (minutes === 0) return stepShare;
-  const localShare = ctx.rank === 0 ? elapsed.seconds / (60 * minutes) : 0;
+  const localShare = ctx.rank === 0 ? trainingProgress.seconds / (60 * minutes) : 0;
   using shareTensor = ctx.device.empty([1], "float32");
   ctx.device.write(shareTensor, [localShare]);
   if (ctx.size > 1) ctx.world.broadcast(shareTensor, 0, { label: "time" }).wait();

@@ -3,9 +3,9 @@ import { type Context, dispatch } from "@mosaic/attention";
 import { DataLoader, type PlacementFunction, tokenFile } from "@mosaic/attention/nn";
 import type { TrainingData } from "./batches.ts";
 import { endTokenId, folderFiles, choosePlacement, readTokenizer } from "./model-folder.ts";
-import { chooseNeedleRows, createLaterRows, type NeedleRows } from "./needles/curriculum.ts";
+import { chooseNeedleRows, createLaterRows, type NeedleRowOptions } from "./needles/curriculum.ts";
 import { NeedleBatches } from "./needles/needle-batches.ts";
-import { factTokens } from "./needles/needle-text.ts";
+import { findFactTokens } from "./needles/needle-text.ts";
 import type { TrainSettings } from "./settings.ts";
 
 /** Batches of held-out rows that an evaluation takes. */
@@ -20,11 +20,11 @@ export function placementFor(ctx: Context, backend: string): "zigzag" | "contigu
 
 /** The data of a task in a prepared folder. */
 export function openTrainingData(ctx: Context, settings: TrainSettings): TrainingData {
-  return settings.task === "needles" ? openNeedles(ctx, settings) : openText(ctx, settings);
+  return settings.task === "needles" ? openNeedleData(ctx, settings) : openTextData(ctx, settings);
 }
 
 /** Books, packed into rows. */
-function openText(ctx: Context, { out, backend, length, batch, seed }: TrainSettings): TrainingData {
+function openTextData(ctx: Context, { out, backend, length, batch, seed }: TrainSettings): TrainingData {
   const { trainTokens, heldOutTokens } = folderFiles(out);
   const sources = [trainTokens, heldOutTokens].map((path) => tokenFile(path, { separator: endTokenId }));
   const options = { rowLength: length, batchSize: batch, seed, placement: placementFor(ctx, backend) };
@@ -45,16 +45,16 @@ function openText(ctx: Context, { out, backend, length, batch, seed }: TrainSett
 }
 
 /** Facts in the books: in ever longer rows; judged by the longest, with keys of their own in books of their own. */
-function openNeedles(ctx: Context, settings: TrainSettings): TrainingData {
+function openNeedleData(ctx: Context, settings: TrainSettings): TrainingData {
   const { out, backend, length, batch, seed, steps } = settings;
   const { trainTokens, heldOutTokens } = folderFiles(out);
-  const tokens = factTokens(readTokenizer(out));
+  const tokens = findFactTokens(readTokenizer(out));
   const options = { batch, seed, placement: placementFor(ctx, backend) };
-  const rowsForStep = (step: number): NeedleRows => chooseNeedleRows(step, { steps, length });
+  const rowsForStep = (step: number): NeedleRowOptions => chooseNeedleRows(step, { steps, length });
   const sources = [trainTokens, heldOutTokens].map((path, i) => ({
     tokens,
     filler: readTokens(path).filter((token) => token !== endTokenId),
-    onlyUnseen: i === 1,
+    usesUnseenKeysOnly: i === 1,
   }));
   return {
     train: new NeedleBatches(ctx, sources[0]!, { ...options, rowsForStep }),

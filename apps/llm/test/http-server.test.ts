@@ -86,10 +86,10 @@ async function readRefusal(response: Response): Promise<readonly [number, string
 }
 
 test.each([
-  [{ n: 2 }, "n", /n: only n = 1 is supported/],
-  [{ logprobs: 3 }, "logprobs", /logprobs are not supported/],
-  [{ echo: true }, "echo", /echo is not supported/],
-  [{ presence_penalty: 0.5 }, "presence_penalty", /use repetition_penalty/],
+  [{ n: 2 }, "n", /n: expected 1, received 2/],
+  [{ logprobs: 3 }, "logprobs", /logprobs: expected false, received 3/],
+  [{ echo: true }, "echo", /echo: expected false, received true/],
+  [{ presence_penalty: 0.5 }, "presence_penalty", /expected 0, received 0.5; use repetition_penalty/],
   [{ temperature: 3 }, "temperature", /temperature: expected a number ≥ 0 and ≤ 2, received 3/],
   [{ temperature: "1" }, "temperature", /expected a number ≥ 0 and ≤ 2, received "1"/],
   [{ top_p: 0 }, "top_p", /top_p: expected a number > 0 and ≤ 1, received 0/],
@@ -107,9 +107,9 @@ test.each([
     "prompt",
     /the prompt has 128 tokens, and at least 1 more is required/,
   ],
-  [{ prompt: ["a", "b"] }, "prompt", /prompt: expected a string, or an array of token ids/],
-  [{ prompt: [300] }, "prompt", /each below 300, received 300/],
-  [{ prompt: null }, "prompt", /prompt: required/],
+  [{ prompt: ["a", "b"] }, "prompt", /prompt: expected a string, an array of token ids, or an array of one of these/],
+  [{ prompt: [300] }, "prompt", /ids below 300; received 300/],
+  [{ prompt: null }, "prompt", /prompt: expected a string, or an array of token ids, received none/],
   [{ stream: "yes" }, "stream", /stream: expected true or false/],
   [{ messages: [] }, "messages", /"messages": unknown field/],
   [{ prefix: "a" }, "prefix", /"prefix": unknown field/],
@@ -123,11 +123,11 @@ test.each([
 });
 
 test.each([
-  [{}, /messages: required/],
+  [{}, /messages: expected a non-empty array of messages, received none/],
   [{ messages: [] }, /expected a non-empty array of messages/],
   [{ messages: [{ role: "user" }] }, /messages\[0\].content: expected a string, or parts of the type "text"/],
   [{ messages: [{ content: "a" }] }, /messages\[0\]: expected \{ role, content \}/],
-  [{ messages: [{ role: "user", content: "a" }], tools: [{}] }, /tools are not supported/],
+  [{ messages: [{ role: "user", content: "a" }], tools: [{}] }, /tools: expected an empty array/],
   [{ messages: [{ role: "user", content: "a" }], prompt: "a" }, /"prompt": unknown field/],
 ])("of a conversation %j is refused with 400", async (body, message) => {
   await startTestServer();

@@ -8,7 +8,7 @@ import { createModel, folderFiles, prepareFolder, readTokenizer } from "../src/m
 import { drawNeedleTexts, measureNeedles, needleLengths } from "../src/needles/measure-needles.ts";
 import { chooseNeedleRows, countRows } from "../src/needles/curriculum.ts";
 import { drawNeedleRow } from "../src/needles/needle-batches.ts";
-import { createNeedleText, drawFacts, type FactTokens, factTokens, isUnseen } from "../src/needles/needle-text.ts";
+import { createNeedleText, drawFacts, type FactTokens, findFactTokens, isUnseen } from "../src/needles/needle-text.ts";
 import { parseModelSettings, parseTrainSettings, type TrainSettings, UsageError } from "../src/settings.ts";
 import { type LossPoint, createSchedule, trainModel } from "../src/train-model.ts";
 import { openTrainingData } from "../src/training-data.ts";
@@ -26,7 +26,7 @@ const [words, values] = [10, 100].map((firstToken) => Array.from({ length: 64 },
   number[],
   number[],
 ];
-const tokens: FactTokens = { open: 1, close: 2, words, values };
+const tokens: FactTokens = { openTokenId: 1, closeTokenId: 2, words, values };
 const filler = new Array<number>(1000).fill(9);
 
 test("facts stand at their depths, and questions at the end ask for them", () => {
@@ -34,7 +34,7 @@ test("facts stand at their depths, and questions at the end ask for them", () =>
     { key: [0, 1], value: 2 },
     { key: [3, 4], value: 5 },
   ] as const;
-  const text = createNeedleText({ filler, facts, depths: [0.5, 0], asked: [1, 0], length: 24 }, tokens);
+  const text = createNeedleText({ filler, facts, depths: [0.5, 0], askedFactIndices: [1, 0], length: 24 }, tokens);
   const [first, second] = [
     [1, 10, 11, 102, 2],
     [1, 13, 14, 105, 2],
@@ -42,7 +42,7 @@ test("facts stand at their depths, and questions at the end ask for them", () =>
   const halfFiller = [9, 9, 9];
   expect(text.tokens.slice(0, 16)).toEqual([...second, ...halfFiller, ...first, ...halfFiller]);
   expect(text.tokens.slice(16)).toEqual([...second, ...first.slice(0, 3)]);
-  expect(text.questions).toEqual([18, 23]);
+  expect(text.questionPositions).toEqual([18, 23]);
   expect(text.answers).toEqual([105, 102]);
 });
 
@@ -50,16 +50,16 @@ test("a row asks for each fact once, or again and again until it is full, and ev
   for (const questionMode of ["once", "again"] as const) {
     for (const length of [64, 128, 1000]) {
       const rows = { length, maxFacts: 8, questionMode, tokens: length };
-      const source = { tokens, filler: [...filler, ...filler], onlyUnseen: false };
+      const source = { tokens, filler: [...filler, ...filler], usesUnseenKeysOnly: false };
       const row = drawNeedleRow(source, rows, new Random(7, length));
       expect(row.tokens.length).toBe(length);
-      expect(row.questions.at(-1)).toBe(length - 1);
-      const questions = row.questions.map((position) => row.tokens.slice(position - 1, position + 1).join());
+      expect(row.questionPositions.at(-1)).toBe(length - 1);
+      const questions = row.questionPositions.map((position) => row.tokens.slice(position - 1, position + 1).join());
       const facts = new Set(questions).size;
       expect(facts).toBeLessThanOrEqual(8);
       const maxFillerFacts = Math.floor((length + 2) / 5) - facts;
       expect(questions.length).toBe(questionMode === "once" ? facts : maxFillerFacts);
-      const statementPart = row.tokens.slice(0, row.questions[0]! - 2);
+      const statementPart = row.tokens.slice(0, row.questionPositions[0]! - 2);
       const statements = statementPart.flatMap((token, i) =>
         token === 1 ? [statementPart.slice(i + 1, i + 4).join()] : [],
       );
@@ -77,15 +77,15 @@ test("the learning rate of needles falls to nothing at the end", () => {
 });
 
 test("keys of a measurement are none of a training's, for any seed", () => {
-  const drawKeys = (onlyUnseen: boolean, seed: number) =>
-    drawFacts(300, { words: 138, values: 36, onlyUnseen }, new Random(seed)).map(({ key }) => key);
+  const drawKeys = (usesUnseenKeysOnly: boolean, seed: number) =>
+    drawFacts(300, { words: 138, values: 36, usesUnseenKeysOnly }, new Random(seed)).map(({ key }) => key);
   for (const seed of [0, 1, 2]) {
     expect(drawKeys(false, seed).some(isUnseen)).toBe(false);
     expect(drawKeys(true, seed).every(isUnseen)).toBe(true);
   }
   const unseenFlags = Array.from({ length: 138 ** 2 }, (_, i) => isUnseen([i % 138, Math.floor(i / 138)]));
   expect(unseenFlags.filter(Boolean).length / unseenFlags.length).toBeCloseTo(0.25, 1);
-  expect(() => drawFacts(5, { words: 2, values: 36, onlyUnseen: false }, new Random(0))).toThrow(
+  expect(() => drawFacts(5, { words: 2, values: 36, usesUnseenKeysOnly: false }, new Random(0))).toThrow(
     /expected 5 keys.*enlarge/,
   );
   const textOptions = { length: 100, depth: 0.25, trials: 3, seed: 0 };
@@ -173,7 +173,7 @@ test("a few steps reduce the loss, alike on one rank and two, and an untrained m
   const [result] = await onMesh({ dp: 1, sp: 1 }, (ctx) => measureNeedles(ctx, settings, () => {}));
   const { cells, values: count, chance, trainedLength } = result!;
   expect(cells.map(({ length }) => length)).toEqual([64, 64, 64, 64, 64, 128, 128, 128, 128, 128]);
-  expect([count, chance, trainedLength]).toEqual([factTokens(readTokenizer(out)).values.length, 1 / 8, 256]);
+  expect([count, chance, trainedLength]).toEqual([findFactTokens(readTokenizer(out)).values.length, 1 / 8, 256]);
   const meanAccuracy = cells.reduce((sum, { accuracy }) => sum + accuracy, 0) / cells.length;
   expect(meanAccuracy).toBeLessThan(0.3);
   expect(JSON.parse(readFileSync(folderFiles(out).config, "utf8"))).toMatchObject({ rope_theta: 10_000 });

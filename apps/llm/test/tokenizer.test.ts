@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { Tokenizer } from "@mosaic/models";
 import { readCorpus } from "../src/corpus.ts";
 import { byteCharacters, splitWords } from "../src/tokenizer/byte-level.ts";
-import { tokenizeCorpus, wordEncoder } from "../src/tokenizer/corpus-tokens.ts";
+import { tokenizeCorpus, createWordEncoder } from "../src/tokenizer/corpus-tokens.ts";
 import { toTokenizerJson, trainBytePairs } from "../src/tokenizer/train-bpe.ts";
 
 const corpus = readCorpus();
@@ -61,7 +61,7 @@ test("Hugging Face's tokenizer gives the text back, and each word by itself what
   const text = `${corpus.train[20]!.text.slice(0, 3000)} Ünïcode — 漢字 1611; it's  two spaces\n\n\tend `;
   const ids = tokenizer.encode(text);
   expect(tokenizer.decode(ids)).toBe(text);
-  expect(wordEncoder(tokenizer)(text)).toEqual(ids);
+  expect(createWordEncoder(tokenizer)(text)).toEqual(ids);
   expect(ids.length).toBeLessThan(text.length / 2);
 });
 
@@ -71,6 +71,6 @@ test("the same texts give the same file", () => {
     JSON.stringify(toTokenizerJson(trainBytePairs(corpusTexts, 400))),
   );
   expect(a).toBe(b);
-  expect(() => trainBytePairs(texts, 100)).toThrow(/at least 257, received 100/);
+  expect(() => trainBytePairs(texts, 100)).toThrow(/an integer ≥ 257 as the vocabulary size, received 100/);
   expect(new Tokenizer("x", { tokenizer: JSON.parse(a!), config: {} }).tokenId("</s>")).toBe(0);
 });

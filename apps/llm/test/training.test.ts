@@ -121,7 +121,7 @@ test("a rank that is killed is started again with the others, and the curve is t
       if (event.type === "line") attempts.add(event.attempt);
       if (event.type === "spawn" && !isKilled) pids.set(event.rank, event.pid);
     },
-    progress({ step }) {
+    onReport({ step }) {
       if (isKilled || step < 5) return;
       isKilled = true;
       process.kill(pids.get(1)!, "SIGKILL");

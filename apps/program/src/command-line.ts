@@ -11,16 +11,16 @@ export class UsageError extends Error {
 
 /** Aborted by SIGINT and SIGTERM, which end the program at once while nothing listens. */
 export function abortOnSignals(): AbortSignal {
-  const abort = new AbortController();
+  const abortController = new AbortController();
   for (const name of ["SIGINT", "SIGTERM"] as const) {
     process.on(name, () => {
       // The launcher listens while it has ranks to end; else there is nothing to wait for.
-      const hasRanks = getEventListeners(abort.signal, "abort").length > 0;
-      abort.abort();
+      const hasRanks = getEventListeners(abortController.signal, "abort").length > 0;
+      abortController.abort();
       if (!hasRanks) process.exit(128 + constants.signals[name]);
     });
   }
-  return abort.signal;
+  return abortController.signal;
 }
 
 /** The program's exit code: what `body` returns, 2 for a UsageError, that of ranks that failed. Prints either error. */
@@ -47,7 +47,9 @@ export function runCommand(argv: readonly string[], usage: string, commands: Com
       return 0;
     }
     const command = Object.hasOwn(commands, name) ? commands[name] : undefined;
-    if (!command) throw new UsageError(`expected one of ${Object.keys(commands).join(", ")}; received "${name}"`);
+    if (!command) {
+      throw new UsageError(`command: expected one of ${Object.keys(commands).join(", ")}, received "${name}"`);
+    }
     await command(args);
     return 0;
   });

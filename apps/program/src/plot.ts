@@ -40,20 +40,20 @@ export type AxisScale = (value: number) => number;
 /** Evenly, from a range of values to a range of pixels. */
 export function linearAxis(
   [low, high]: readonly [number, number],
-  [pixelFrom, pixelTo]: readonly [number, number],
+  [pixelStart, pixelEnd]: readonly [number, number],
 ): AxisScale {
-  return (value) => pixelFrom + ((value - low) / (high - low)) * (pixelTo - pixelFrom);
+  return (value) => pixelStart + ((value - low) / (high - low)) * (pixelEnd - pixelStart);
 }
 
 /** By orders of magnitude. */
-export function logAxis([low, high]: readonly [number, number], pixels: readonly [number, number]): AxisScale {
-  const axis = linearAxis([Math.log10(low), Math.log10(high)], pixels);
+export function logAxis([low, high]: readonly [number, number], pixelRange: readonly [number, number]): AxisScale {
+  const axis = linearAxis([Math.log10(low), Math.log10(high)], pixelRange);
   return (value) => axis(Math.log10(value));
 }
 
 /** Round values that divide a range into some 5 parts. */
-export function axisTicks([low, high]: readonly [number, number], intervals = 5): readonly number[] {
-  const roughStep = (high - low) / intervals;
+export function axisTicks([low, high]: readonly [number, number], numIntervals = 5): readonly number[] {
+  const roughStep = (high - low) / numIntervals;
   const decade = 10 ** Math.floor(Math.log10(roughStep));
   const step = [1, 2, 5, 10].map((factor) => factor * decade).find((candidate) => candidate >= roughStep)!;
   const firstTick = Math.ceil(low / step - 1e-9);

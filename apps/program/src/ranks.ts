@@ -4,7 +4,7 @@ import { type Failure, type LaunchEvent, type Result, launch } from "@mosaic/lau
 /** How ranks are started. */
 export interface RankLaunchOptions<Report> {
   /** Called with what rank 0 reports: each line of its output that is an object in JSON. */
-  readonly progress?: (report: Report) => void;
+  readonly onReport?: (report: Report) => void;
   /** Called for every event. */
   readonly onEvent?: (event: LaunchEvent) => void;
   readonly maxRestarts?: number;
@@ -23,7 +23,7 @@ export interface RankProgram {
 /** Starts ranks, which are restarted if one dies. Other output than reports goes to stderr. */
 export function startRanks<Report>(
   { entry, args, ranks }: RankProgram,
-  { progress, onEvent, ...options }: RankLaunchOptions<Report> = {},
+  { onReport, onEvent, ...options }: RankLaunchOptions<Report> = {},
 ): Promise<Result> {
   return launch({
     maxRestarts: 3,
@@ -35,7 +35,7 @@ export function startRanks<Report>(
       onEvent?.(event);
       if (event.type !== "line") return;
       const report = event.rank === 0 && event.stream === "stdout" ? parseReport<Report>(event.text) : undefined;
-      if (report) progress?.(report);
+      if (report) onReport?.(report);
       else process.stderr.write(`[${event.rank}] ${event.text}\n`);
     },
   });

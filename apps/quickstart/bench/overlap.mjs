@@ -10,10 +10,12 @@ import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import { overlapFraction } from "../src/timeline.ts";
 
-const number = (value) => ({ type: "string", default: String(value) });
-const { values } = parseArgs({ options: { tokens: number(8192), ranks: number(1), heads: number(2) } });
+const numberOption = (value) => ({ type: "string", default: String(value) });
+const { values } = parseArgs({
+  options: { tokens: numberOption(8192), ranks: numberOption(1), heads: numberOption(2) },
+});
 const [tokens, ranks, numHeads] = [values.tokens, values.ranks, values.heads].map(Number);
-const HOSTS = 2;
+const NUM_HOSTS = 2;
 const resolvePath = (path) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
 const directory = mkdtempSync(join(tmpdir(), "mosaic-overlap-"));
 process.on("exit", () => rmSync(directory, { recursive: true }));
@@ -21,7 +23,7 @@ const token = join(directory, "token");
 writeFileSync(token, randomBytes(32).toString("hex"), { mode: 0o600 });
 
 for (const causal of [false, true]) {
-  const size = HOSTS * ranks;
+  const size = NUM_HOSTS * ranks;
   const settings = {
     ...{
       tokens: tokens * size,
@@ -34,21 +36,30 @@ for (const causal of [false, true]) {
       numHeads,
       dim: 64,
     },
-    ...{ seed: 0, json: false, svg: "", dispatch: "", predict: "" },
+    ...{ seed: 0, json: false, svg: "", dispatchPicturePath: "", predictionPicturePath: "" },
   };
-  const job = { settings, directory, recordEvents: { forward: size, backward: size } };
-  await Promise.all(Array.from({ length: HOSTS }, (_, host) => runOn(host, job)));
+  const job = { settings, directory, totalWork: { forward: size, backward: size } };
+  await Promise.all(Array.from({ length: NUM_HOSTS }, (_, host) => runOn(host, job)));
   const reports = Array.from({ length: size }, (_, rank) =>
     JSON.parse(readFileSync(join(directory, `report.${rank}.json`), "utf8")),
   );
-  const fraction = overlapFraction(reports);
+  const hiddenFraction = overlapFraction(reports);
   console.log(
-    `${HOSTS} hosts × ${ranks}, ${tokens} tokens each${causal ? ", causal" : ""}: ${(100 * fraction).toFixed(1)} % of communication hidden behind compute`,
+    `${NUM_HOSTS} hosts × ${ranks} ranks, ${tokens} tokens per rank${causal ? ", causal" : ""}: ${(100 * hiddenFraction).toFixed(1)} % of communication hidden behind compute`,
   );
 }
 
 function runOn(host, job) {
-  const node = ["-N", `${HOSTS}`, "--node-rank", `${host}`, "--rdzv-endpoint", "10.77.0.10:29400", "-n", `${ranks}`];
+  const nodeArgs = [
+    "-N",
+    `${NUM_HOSTS}`,
+    "--node-rank",
+    `${host}`,
+    "--rdzv-endpoint",
+    "10.77.0.10:29400",
+    "-n",
+    `${ranks}`,
+  ];
   const program = [resolvePath("apps/quickstart/dist/rank.js"), JSON.stringify(job)];
   const args = [
     "netns",
@@ -56,13 +67,15 @@ function runOn(host, job) {
     `n${host}`,
     process.execPath,
     resolvePath("packages/launcher/dist/cli.js"),
-    ...node,
+    ...nodeArgs,
     ...program,
   ];
   // Hosts of one machine; between machines UCX finds by itself that it cannot share memory.
   const env = { ...process.env, MOSAIC_TOKEN_FILE: token, MOSAIC_THREADS: "1", UCX_TLS: "tcp" };
   const child = spawn("ip", args, { env, stdio: ["ignore", "ignore", "inherit"] });
   return new Promise((resolve, reject) =>
-    child.on("close", (code) => (code === 0 ? resolve() : reject(new Error(`host ${host}: exit code ${code}`)))),
+    child.on("close", (code) =>
+      code === 0 ? resolve() : reject(new Error(`host ${host}: expected exit code 0, received ${code}`)),
+    ),
   );
 }

@@ -93,13 +93,15 @@ export function parseSettings(args: readonly string[]): Settings | "help" {
     seed: parseInteger("seed", values.seed, [0, 2 ** 32 - 1]),
     json: values.json,
     svg: checkWritable("svg", values.svg),
-    dispatch: checkWritable("dispatch", values.dispatch),
-    predict: checkWritable("predict", values.predict),
-    html: checkWritable("html", values.html),
+    dispatchPicturePath: checkWritable("dispatch", values.dispatch),
+    predictionPicturePath: checkWritable("predict", values.predict),
+    htmlPath: checkWritable("html", values.html),
     ...readProfile(values),
   };
   if (settings.device === "cuda" && needsProfile(settings)) {
-    throw new UsageError("--backend auto, --predict: expected --device cpu, because they measure the CPU");
+    throw new UsageError(
+      "--backend auto, --predict: expected --device cpu, because both profile the CPU; received cuda",
+    );
   }
   if (settings.backend !== "local" || settings.ranks === 1) return settings;
   throw new UsageError(

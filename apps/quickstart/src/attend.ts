@@ -4,7 +4,7 @@ import { configureBackend, createLayout, getMask } from "./backends.ts";
 import { Embedder, readGenome } from "./embed.ts";
 import type { RankReport, Results, Settings } from "./job.ts";
 import { cotangent } from "./reference.ts";
-import { type ProgressListener, reportProgress } from "./progress.ts";
+import { type ProgressListener, wrapWithProgress } from "./progress.ts";
 
 export interface AttentionRun {
   readonly report: RankReport;
@@ -17,7 +17,7 @@ export interface AttentionRun {
  */
 export async function attend(ctx: mosaic.Context, settings: Settings, onStep: ProgressListener): Promise<AttentionRun> {
   const configuration = configureBackend(settings);
-  const backend = reportProgress(configuration.backend, onStep);
+  const backend = wrapWithProgress(configuration.backend, onStep);
   const layout = createLayout(settings, configuration);
   const coordinate = ctx.mesh.coordinate;
   const spans = layout.spans(coordinate);
@@ -25,11 +25,11 @@ export async function attend(ctx: mosaic.Context, settings: Settings, onStep: Pr
   const { q, k, v, dOut } = shard;
 
   await barrier(ctx);
-  const startTime = currentTime();
+  const startTime = getMonotonicSeconds();
   using out = mosaic.attention(ctx, q, k, v, { backend, mask: getMask(settings), queries: layout, keys: layout });
   if (settings.backward) out.backward(dOut);
   await ctx.device.stream.synchronize();
-  const end = currentTime();
+  const end = getMonotonicSeconds();
 
   const bytesSent = totalBytesSent(ctx, backend.axes);
   const { peak: peakBytes } = ctx.device.memory();
@@ -56,15 +56,15 @@ class Shard implements Disposable {
 
   constructor(ctx: mosaic.Context, settings: Settings, positions: Int32Array) {
     const shape = [1, settings.numHeads, positions.length, settings.dim];
-    const host = new Embedder(readGenome(), settings).projectPositions(positions);
+    const hostProjections = new Embedder(readGenome(), settings).projectPositions(positions);
     const toTensor = (values: Float32Array): mosaic.Tensor => {
       const tensor = mosaic.fromArray(ctx, values, shape, { dtype: settings.dtype });
       tensor.requiresGrad = settings.backward;
       return tensor;
     };
-    this.q = toTensor(host.q);
-    this.k = toTensor(host.k);
-    this.v = toTensor(host.v);
+    this.q = toTensor(hostProjections.q);
+    this.k = toTensor(hostProjections.k);
+    this.v = toTensor(hostProjections.v);
     this.dOut = settings.backward
       ? mosaic.fromArray(ctx, cotangent(settings, positions), shape, { dtype: settings.dtype })
       : mosaic.empty(ctx, [0], { dtype: settings.dtype });
@@ -88,7 +88,7 @@ async function barrier(ctx: mosaic.Context): Promise<void> {
 }
 
 /** Seconds of CLOCK_MONOTONIC, which all processes of a host share. */
-const currentTime = (): number => Number(process.hrtime.bigint()) / 1e9;
+const getMonotonicSeconds = (): number => Number(process.hrtime.bigint()) / 1e9;
 
 async function readTensors(tensors: Readonly<Record<string, mosaic.Tensor | null>>): Promise<Results> {
   const presentTensors = Object.entries(tensors).filter((entry): entry is [string, mosaic.Tensor] => entry[1] !== null);

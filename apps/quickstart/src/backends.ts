@@ -30,8 +30,9 @@ export function planAutomatically(settings: Settings): AutoStrategy {
   if (!profile)
     throw new OptionError({
       where: "auto",
-      expected: "a machine profile; measure a profile with calibrate()",
+      expected: "a machine profile",
       received: "none",
+      remedy: "measure a profile with calibrate()",
     });
   let cachedPlan = cachedPlans.get(settings);
   if (!cachedPlan) {
@@ -162,7 +163,7 @@ function machineSpeed({ device }: Settings): Record<"latency" | "bandwidth" | "l
 }
 
 /** Bytes of k and v of one token. */
-export function keyBytes({ numHeads, dim, dtype }: Pick<Settings, "numHeads" | "dim" | "dtype">): number {
+export function keyValueBytesPerToken({ numHeads, dim, dtype }: Pick<Settings, "numHeads" | "dim" | "dtype">): number {
   return 2 * numHeads * dim * dtypeBytes[dtype];
 }
 
@@ -173,8 +174,8 @@ function dispatchCost(settings: Settings): DispatchCost {
   return {
     pair: (2 * flopsPerProduct) / flops,
     backwardPair: (5 * flopsPerProduct) / flops,
-    row: keyBytes(settings) / bandwidth,
-    gradientRow: keyBytes({ ...settings, dtype: "float32" }) / bandwidth,
+    row: keyValueBytesPerToken(settings) / bandwidth,
+    gradientRow: keyValueBytesPerToken({ ...settings, dtype: "float32" }) / bandwidth,
     latency,
     backward: backward ? 1 : 0,
   };

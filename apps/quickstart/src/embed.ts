@@ -85,12 +85,12 @@ export class Embedder {
   /** q, k and v at the given global positions. */
   projectPositions(positions: Int32Array): Projections {
     const { numHeads, dim } = this.#options;
-    const createTensor = (): Float32Array<ArrayBuffer> => new Float32Array(numHeads * positions.length * dim);
-    const result = { q: createTensor(), k: createTensor(), v: createTensor() };
+    const createArray = (): Float32Array<ArrayBuffer> => new Float32Array(numHeads * positions.length * dim);
+    const result = { q: createArray(), k: createArray(), v: createArray() };
     const rotation = new Float64Array(dim);
     positions.forEach((position, row) => {
       const projections = this.#vocabulary.project(tokenAtPosition(this.#genome, position));
-      rotationAngles(position, rotation);
+      computeRotation(position, rotation);
       for (let head = 0; head < numHeads; head++) {
         const headStart = head * dim;
         const outOffset = (head * positions.length + row) * dim;
@@ -104,7 +104,7 @@ export class Embedder {
 }
 
 /** Cosine and sine of each pair's angle at a position. */
-function rotationAngles(position: number, rotation: Float64Array): void {
+function computeRotation(position: number, rotation: Float64Array): void {
   for (let i = 0; i < rotation.length; i += 2) {
     const angle = position * 10_000 ** (-i / rotation.length);
     rotation[i] = Math.cos(angle);
@@ -112,9 +112,9 @@ function rotationAngles(position: number, rotation: Float64Array): void {
   }
 }
 
-function rotate(out: Float32Array, outOffset: number, x: Float32Array, source: number, rotation: Float64Array): void {
+function rotate(out: Float32Array, outOffset: number, x: Float32Array, xOffset: number, rotation: Float64Array): void {
   for (let i = 0; i < rotation.length; i += 2) {
-    const [a, b] = [x[source + i]!, x[source + i + 1]!];
+    const [a, b] = [x[xOffset + i]!, x[xOffset + i + 1]!];
     out[outOffset + i] = a * rotation[i]! - b * rotation[i + 1]!;
     out[outOffset + i + 1] = a * rotation[i + 1]! + b * rotation[i]!;
   }
@@ -130,19 +130,19 @@ class Vocabulary {
     const width = numHeads * dim;
     const drawNormals = (stream: number, count: number): Float64Array => randomNormals(seed * 8 + stream, count);
     this.#bases = drawNormals(0, TOKEN_LENGTH * 4 * EMBED_DIM);
-    const [wq, keyWeights, wv] = [1, 2, 3].map((stream) => drawNormals(stream, EMBED_DIM * width)) as [
+    const [wq, independentWk, wv] = [1, 2, 3].map((stream) => drawNormals(stream, EMBED_DIM * width)) as [
       Float64Array,
       Float64Array,
       Float64Array,
     ];
-    const wk = wq.map((w, i) => QK_CORRELATION * w + Math.sqrt(1 - QK_CORRELATION ** 2) * keyWeights[i]!);
+    const wk = wq.map((w, i) => QK_CORRELATION * w + Math.sqrt(1 - QK_CORRELATION ** 2) * independentWk[i]!);
     this.#weights = { q: wq, k: wk, v: wv };
   }
 
   /** q, k and v of a token, each [H,D]. */
   project(token: number): Projections {
-    const cached = this.#projectionCache.get(token);
-    if (cached) return cached;
+    const cachedProjections = this.#projectionCache.get(token);
+    if (cachedProjections) return cachedProjections;
     const embedding = embed(token, this.#bases);
     const { q, k, v } = this.#weights;
     const projections = {

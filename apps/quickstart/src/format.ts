@@ -8,8 +8,8 @@ export function groupDigits(value: number): string {
 /** Bytes in decimal units, three digits. */
 export function formatBytes(value: number): string {
   const units = ["B", "kB", "MB", "GB", "TB"];
-  const unit = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
-  return `${Number((value / 1000 ** unit).toPrecision(3))} ${units[unit]}`;
+  const unitIndex = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
+  return `${Number((value / 1000 ** unitIndex).toPrecision(3))} ${units[unitIndex]}`;
 }
 
 /** A time, three digits, in milliseconds below a second. */
@@ -42,7 +42,7 @@ export function formatRankRanges(ranks: readonly number[]): string {
   return runs.map((run) => (run.length > 2 ? `${run[0]}–${run.at(-1)}` : joinRanks(run))).join(", ");
 }
 
-/** What a batch takes where: "K, V of rank 0 to rank 1; out home to ranks 2, 3". */
+/** What a batch takes where: "K, V of rank 0 to rank 1; out returned to ranks 2, 3". */
 export function formatPayloads(payloads: readonly Payload[], rankCount: number): string {
   const mainPayloads = payloads.filter(({ name }) => name !== "statistics");
   const shownPayloads = mainPayloads.length > 0 ? mainPayloads : payloads;
@@ -52,9 +52,9 @@ export function formatPayloads(payloads: readonly Payload[], rankCount: number):
     ({ to, owners }) => `${to} of ${owners}`,
     ({ name }) => name,
   );
-  const subject = ({ to, owners }: Payload): string =>
-    `${namesByTarget.get(`${to} of ${owners}`)!.join(", ")} ${`${owners}` === `${to}` ? "home" : `of ${formatRanks(owners, rankCount)}`}`;
-  const targetsBySource = groupBy(shownPayloads, subject, ({ to }) => to);
+  const formatSource = ({ to, owners }: Payload): string =>
+    `${namesByTarget.get(`${to} of ${owners}`)!.join(", ")} ${`${owners}` === `${to}` ? "returned" : `of ${formatRanks(owners, rankCount)}`}`;
+  const targetsBySource = groupBy(shownPayloads, formatSource, ({ to }) => to);
   return [...targetsBySource]
     .map(
       ([payloadText, to]) =>

@@ -11,7 +11,7 @@ export interface Job {
   /** For what they find. */
   readonly directory: string;
   /** The work of rank 0, which reports how far it is. */
-  readonly recordEvents: WorkUnits;
+  readonly totalWork: WorkUnits;
 }
 
 /** The report of one rank; its tensors lie beside, one file each. */
@@ -75,18 +75,18 @@ export interface Settings {
   /** Where the picture goes; empty for none. */
   readonly svg: string;
   /** Where a picture of load and transfers goes, equal pieces beside the placement that is used; empty for none. */
-  readonly dispatch: string;
+  readonly dispatchPicturePath: string;
   /** Where a picture of the prediction beside the measurement goes; empty for none. */
-  readonly predict: string;
+  readonly predictionPicturePath: string;
   /** Where a page of all that goes, with tiles, bytes by link and load; empty for none. */
-  readonly html: string;
+  readonly htmlPath: string;
   /** The machine, if it was measured: for `auto`, and to predict. */
   readonly profile?: Profile;
 }
 
 /** Whether something is to be predicted, so that this machine has to be measured; which is its processor. */
-export function needsProfile({ backend, predict }: Settings): boolean {
-  return backend === "auto" || predict !== "";
+export function needsProfile({ backend, predictionPicturePath }: Settings): boolean {
+  return backend === "auto" || predictionPicturePath !== "";
 }
 
 /** The masks that this program offers. */

@@ -15,7 +15,7 @@ import { describeMask } from "./mask.ts";
 import { overlapFraction, createTimeline } from "./timeline.ts";
 import { verify } from "./verify.ts";
 
-const abort = abortOnSignals();
+const abortSignal = abortOnSignals();
 
 process.exitCode = await runProgram(help, async () => {
   const settings = parseSettings(process.argv.slice(2));
@@ -40,9 +40,9 @@ async function runDemo(requestedSettings: Settings, directory: string): Promise<
   if (settings.backend === "auto") console.log(`\n${planAutomatically(settings).explanation.replace(/^/gm, "  ")}\n`);
   const plan = predictRun(settings);
   const reports = await runRanks(
-    { settings, directory, recordEvents: countWork(plan.schedules[0]!) },
-    beginStage(`${settings.ranks} ranks attend`),
-    abort,
+    { settings, directory, totalWork: countWork(plan.schedules[0]!) },
+    beginStage(`attention on ${settings.ranks} ranks`),
+    abortSignal,
   );
   const singleDeviceRun = await attendOnOneDevice(settings, beginStage("single-device attention for comparison"));
   const verdict = await verify(
@@ -71,18 +71,21 @@ async function runDemo(requestedSettings: Settings, directory: string): Promise<
     writeFileSync(settings.svg, drawTimeline(lanes, describeRun(runResult)));
     console.log(`  timeline of compute and transfers: ${settings.svg}`);
   }
-  if (settings.dispatch !== "") {
-    writeFileSync(settings.dispatch, drawPlacements(settings));
-    console.log(`  load and transfers, contiguous and chosen placement: ${settings.dispatch}`);
+  if (settings.dispatchPicturePath !== "") {
+    writeFileSync(settings.dispatchPicturePath, drawPlacements(settings));
+    console.log(`  load and transfers, contiguous and chosen placement: ${settings.dispatchPicturePath}`);
   }
   const { prediction, ...planSettings } = plan;
-  if (settings.predict !== "" && prediction) {
-    writeFileSync(settings.predict, drawComparison({ ...planSettings, prediction }, reports, describeRun(runResult)));
-    console.log(`  prediction and measurement: ${settings.predict}`);
+  if (settings.predictionPicturePath !== "" && prediction) {
+    writeFileSync(
+      settings.predictionPicturePath,
+      drawComparison({ ...planSettings, prediction }, reports, describeRun(runResult)),
+    );
+    console.log(`  prediction and measurement: ${settings.predictionPicturePath}`);
   }
-  if (settings.html !== "") {
-    writeFileSync(settings.html, drawPage(plan, reports, describeRun(runResult)));
-    console.log(`  interactive page: ${settings.html}`);
+  if (settings.htmlPath !== "") {
+    writeFileSync(settings.htmlPath, drawPage(plan, reports, describeRun(runResult)));
+    console.log(`  interactive page: ${settings.htmlPath}`);
   }
   if (settings.json) console.log(JSON.stringify(summarize(runResult)));
   return verdict.failures.length === 0 ? 0 : 1;
@@ -100,8 +103,8 @@ async function resolveSettings(settings: Settings): Promise<Settings> {
 }
 
 function countWork({ tiles }: RankSchedule): WorkUnits {
-  const backward = tiles.filter((tile) => tile.backward).length;
-  return { forward: tiles.length - backward, backward };
+  const numBackwardTiles = tiles.filter((tile) => tile.backward).length;
+  return { forward: tiles.length - numBackwardTiles, backward: numBackwardTiles };
 }
 
 function formatTitle(settings: Settings): string {

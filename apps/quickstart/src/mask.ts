@@ -21,12 +21,12 @@ const maskTable: Readonly<Record<MaskName, MaskEntry>> = {
   },
   window: {
     size: { unitName: "tokens", defaultSize: (tokens) => Math.ceil(tokens / 16) },
-    describe: (size) => `causal window of ${size}`,
+    describe: (size) => `causal window of ${size} tokens`,
     create: (_, size) => masks.slidingWindow(size),
   },
   "block-causal": {
     size: { unitName: "tokens", defaultSize: (tokens) => Math.ceil(tokens / 16) },
-    describe: (size) => `block-causal, blocks of ${size}`,
+    describe: (size) => `block-causal, blocks of ${size} tokens`,
     create: (_, size) => masks.blockCausal(size),
   },
 };
@@ -63,11 +63,11 @@ export function createMask({ name, size = 0 }: MaskChoice, tokens: number): Mask
 }
 
 /** The spread of ln(length) that packed corpora have: most documents are short, and most tokens are of long ones. */
-const LOG_LENGTH_DEVIATION = 1.4;
+const LOG_LENGTH_STD = 1.4;
 
 /** Lengths of documents that fill a sequence, very unequal, each at least 1: log-normal draws, the same in every run. */
 export function documentLengths(tokens: number, count: number): readonly number[] {
-  const weights = Array.from(randomNormals(count, count), (x) => Math.exp(LOG_LENGTH_DEVIATION * x));
+  const weights = Array.from(randomNormals(count, count), (x) => Math.exp(LOG_LENGTH_STD * x));
   const totalWeight = weights.reduce((sum, weight) => sum + weight, 0);
   const spareTokens = tokens - count;
   let [cumulativeWeight, filledTokens] = [0, 0];

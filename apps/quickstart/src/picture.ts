@@ -7,7 +7,7 @@ import {
   viewerHtml,
 } from "@mosaic/attention/planner";
 import { escape, rect, text } from "@mosaic/planner/svg";
-import { describeShape, keyBytes, getMask, createPlacement } from "./backends.ts";
+import { describeShape, keyValueBytesPerToken, getMask, createPlacement } from "./backends.ts";
 import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
 import type { RankReport, Settings } from "./job.ts";
 import { describeMask } from "./mask.ts";
@@ -36,7 +36,7 @@ export function describeRun(result: RunResult): Caption {
       ...(placement === "contiguous" || ranks === 1 ? [] : [`${placement} placement`]),
       backward ? "forward and backward" : "forward",
     ].join(" · "),
-    shardDescription: reports.map(describeShard),
+    shardDescriptions: reports.map(describeShard),
     measurements: [
       `${formatSeconds(summary.seconds)} wall time. ${formatBytes(summary.bytesSent)} sent by all ranks; ${overlapText}.`,
       `Peak tensor memory: ${formatBytes(summary.peakBytesPerRank)} per rank, ${formatBytes(summary.peakBytesOneDevice)} on one device. Largest difference from single-device attention: ${summary.errorRatio.toFixed(2)} × the single-device error against float64.`,
@@ -55,7 +55,7 @@ function describeShard({ rank, spans }: RankReport): string {
     ranges.length > MAX_RANGES
       ? [...ranges.slice(0, MAX_RANGES - 1), `${ranges.length - MAX_RANGES + 1} more`]
       : ranges;
-  return `rank ${rank}: ${rangesText.length > 0 ? `positions ${rangesText.join(", ")}` : "nothing"}`;
+  return `rank ${rank}: ${rangesText.length > 0 ? `positions ${rangesText.join(", ")}` : "no positions"}`;
 }
 
 const capitalize = (word: string): string => word.charAt(0).toUpperCase() + word.slice(1);
@@ -65,7 +65,7 @@ interface Caption {
   readonly title: string;
   readonly subtitle: string;
   /** What each rank holds, by rank. */
-  readonly shardDescription: readonly string[];
+  readonly shardDescriptions: readonly string[];
   /** Facts at the foot, one a line. */
   readonly measurements: readonly string[];
 }
@@ -81,12 +81,14 @@ export function drawTimeline(lanes: readonly Lane[], caption: Caption): string {
   const rows = rowHeights(lanes.length);
   const end = Math.max(
     1e-9,
-    ...lanes.flatMap(({ compute, communication }) => [...compute, ...communication].map((block) => block.end)),
+    ...lanes.flatMap(({ computeBlocks, transfers }) => [...computeBlocks, ...transfers].map((block) => block.end)),
   );
   const x = (time: number): number => MARGIN_LEFT + (time / end) * (WIDTH - MARGIN_LEFT - MARGIN_RIGHT);
-  const showQueries = lanes.some(({ rank, compute }) => compute.some(({ queries }) => `${queries}` !== `${rank}`));
-  const bottom = MARGIN_TOP + lanes.length * rows.band;
-  const legend = drawLegend(lanes, { shards: caption.shardDescription, top: bottom + 52, showQueries });
+  const showQueries = lanes.some(({ rank, computeBlocks }) =>
+    computeBlocks.some(({ queries }) => `${queries}` !== `${rank}`),
+  );
+  const bottom = MARGIN_TOP + lanes.length * rows.laneHeight;
+  const legend = drawLegend(lanes, { shards: caption.shardDescriptions, top: bottom + 52, showQueries });
   const height = legend.bottom + caption.measurements.length * 20 + 24;
   const textAttributes = `font-size="13" fill="${GRAY}"`;
   const body = [
@@ -94,7 +96,7 @@ export function drawTimeline(lanes: readonly Lane[], caption: Caption): string {
     text(32, 70, caption.subtitle, `font-size="14" fill="${GRAY}"`),
     drawAxis(end, x, bottom),
     ...lanes.flatMap((lane, index) => {
-      const laneContext = { x, end, top: MARGIN_TOP + index * rows.band, rows, ranks: lanes.length, showQueries };
+      const laneContext = { x, end, top: MARGIN_TOP + index * rows.laneHeight, rows, ranks: lanes.length, showQueries };
       return [drawLaneNames(lane, laneContext), drawLane(lane, laneContext)];
     }),
     legend.svg,
@@ -115,12 +117,12 @@ const BACKWARD_PATTERN = `<defs><pattern id="backward" width="7" height="7" patt
 /** Whose lane it is, and what its rows show. */
 function drawLaneNames({ rank }: Lane, laneContext: LaneContext): string {
   const { top, rows } = laneContext;
-  const size = `font-size="${rows.font}"`;
+  const size = `font-size="${rows.fontSize}"`;
   const row = `text-anchor="end" ${size} fill="${GRAY}"`;
   return [
-    text(32, top + rows.compute * 0.72, `rank ${rank}`, `${size} font-weight="600"`),
-    text(MARGIN_LEFT - 12, top + rows.compute * 0.72, "computes", row),
-    text(MARGIN_LEFT - 12, communicationTop(laneContext) + rows.send * 0.9, "sends", row),
+    text(32, top + rows.computeHeight * 0.72, `rank ${rank}`, `${size} font-weight="600"`),
+    text(MARGIN_LEFT - 12, top + rows.computeHeight * 0.72, "computes", row),
+    text(MARGIN_LEFT - 12, communicationTop(laneContext) + rows.sendHeight * 0.9, "sends", row),
   ].join("\n");
 }
 
@@ -153,7 +155,7 @@ function drawLegend(
   lanes: readonly Lane[],
   { shards, top, showQueries }: LegendOptions,
 ): { readonly svg: string; readonly bottom: number } {
-  const stripesNote = lanes.some(({ compute }) => compute.some(({ backward }) => backward))
+  const stripesNote = lanes.some(({ computeBlocks }) => computeBlocks.some(({ backward }) => backward))
     ? " Stripes: backward."
     : "";
   const maxShardLabelLength = Math.max(...shards.map((shard) => shard.length));
@@ -181,11 +183,11 @@ export function drawComparison(
     ...timeline,
     ranks: timeline.ranks.map((rank) => ({ ...rank, events: labelStages(rank.events, schedules[rank.rank]!) })),
   });
-  const [predicted, measured] = [labelTimeline(prediction), labelTimeline(measuredTimeline(reports))];
+  const [labeledPrediction, labeledMeasurement] = [labelTimeline(prediction), labelTimeline(measuredTimeline(reports))];
   const group = schedules.some(({ tiles }) => tiles.some(({ stage }) => stage !== undefined))
     ? { group: stageLabel }
     : {};
-  return timelineSvg({ predicted, measured }, { title, subtitle, ...group });
+  return timelineSvg({ predicted: labeledPrediction, measured: labeledMeasurement }, { title, subtitle, ...group });
 }
 
 /** Attention by stage, where there are any: the pieces run in the order of the schedule. */
@@ -227,7 +229,7 @@ export function drawPlacements(settings: Settings): string {
     queries: tokens,
     ranks,
     after: createPlacement(settings),
-    bytesPerRow: keyBytes(settings),
+    bytesPerRow: keyValueBytesPerToken(settings),
     title: `${capitalize(describeMask(mask))}, on ${ranks} ${ranks === 1 ? "rank" : "ranks"}`,
   });
 }
@@ -238,8 +240,8 @@ export function drawPage(
   reports: readonly RankReport[],
   { title, subtitle, measurements }: Caption,
 ): string {
-  const measured = measuredTimeline(reports);
-  const timelines = prediction ? { predicted: prediction, measured } : measured;
+  const measurement = measuredTimeline(reports);
+  const timelines = prediction ? { predicted: prediction, measured: measurement } : measurement;
   return viewerHtml(timelines, { title, subtitle, facts: measurements, record });
 }
 

@@ -15,7 +15,7 @@ import {
   ulyssesTraffic,
 } from "@mosaic/attention/planner";
 import { configureBackend, createLayout, getMask, createPlacement } from "./backends.ts";
-import { reportProgress } from "./progress.ts";
+import { wrapWithProgress } from "./progress.ts";
 import { type RankSchedule, rankSchedules } from "./rank-schedule.ts";
 import type { Settings } from "./job.ts";
 
@@ -60,7 +60,7 @@ function recordAttention(settings: Settings): AttentionRecord {
   // Head by head, as the ranks will go.
   const { backend, mesh } = configureBackend(settings);
   return record({
-    backend: reportProgress(backend, () => {}),
+    backend: wrapWithProgress(backend, () => {}),
     mesh,
     tokens,
     numHeads,

@@ -8,15 +8,15 @@ export interface WorkUnits {
 }
 
 /** Backward has five products where forward has two. */
-const BACKWARD_COST = 2.5;
+const BACKWARD_TO_FORWARD_RATIO = 2.5;
 
 /** Turns pieces that are done into the share of all that is. */
-export function createProgressMeter(totalWork: WorkUnits, progress: (share: number) => void): ProgressListener {
-  const totalUnits = totalWork.forward + totalWork.backward * BACKWARD_COST;
-  let workDone = 0;
+export function createProgressMeter(totalWork: WorkUnits, onProgress: (share: number) => void): ProgressListener {
+  const totalUnits = totalWork.forward + totalWork.backward * BACKWARD_TO_FORWARD_RATIO;
+  let completedUnits = 0;
   return ({ backward }) => {
-    workDone += backward ? BACKWARD_COST : 1;
-    progress(Math.min(1, workDone / totalUnits));
+    completedUnits += backward ? BACKWARD_TO_FORWARD_RATIO : 1;
+    onProgress(Math.min(1, completedUnits / totalUnits));
   };
 }
 
@@ -32,7 +32,7 @@ export type ProgressListener = (step: ProgressStep) => void;
  * `backend` on a device whose attention kernels go head by head and report progress. Whatever the backend is made of,
  * this is what it comes to in the end; and as heads are independent, the results are the same bits.
  */
-export function reportProgress(backend: AttentionBackend, onStep: ProgressListener): AttentionBackend {
+export function wrapWithProgress(backend: AttentionBackend, onStep: ProgressListener): AttentionBackend {
   const wrapContext = (ctx: Context): Context => {
     const kernels = kernelsWithProgress(ctx, onStep);
     return withOverrides(ctx, { device: withOverrides(ctx.device, { kernels }) });
@@ -57,17 +57,21 @@ function kernelsWithProgress(ctx: Context, onStep: ProgressListener): Kernels {
     );
   };
   const attend: Kernels["attend"] = ({ out, lse }, q, { k, v }, tile) => {
-    for (const head of viewsByHead(q)) {
-      kernels.attend({ out: head(out), lse: head(lse) }, head(q), { k: head(k), v: head(v) }, tile);
+    for (const viewHead of viewsByHead(q)) {
+      kernels.attend({ out: viewHead(out), lse: viewHead(lse) }, viewHead(q), { k: viewHead(k), v: viewHead(v) }, tile);
       report({ backward: false });
     }
   };
   // oxlint-disable-next-line max-params -- the kernels' contract
   const attendBackward: Kernels["attendBackward"] = ({ dq, dk, dv }, q, savedTensors, { k, v }, tile) => {
-    for (const head of viewsByHead(q)) {
-      const rows = { dOut: head(savedTensors.dOut), lse: head(savedTensors.lse), delta: head(savedTensors.delta) };
-      const grads = { dq: head(dq), dk: head(dk), dv: head(dv) };
-      kernels.attendBackward(grads, head(q), rows, { k: head(k), v: head(v) }, tile);
+    for (const viewHead of viewsByHead(q)) {
+      const rows = {
+        dOut: viewHead(savedTensors.dOut),
+        lse: viewHead(savedTensors.lse),
+        delta: viewHead(savedTensors.delta),
+      };
+      const grads = { dq: viewHead(dq), dk: viewHead(dk), dv: viewHead(dv) };
+      kernels.attendBackward(grads, viewHead(q), rows, { k: viewHead(k), v: viewHead(v) }, tile);
       report({ backward: true });
     }
   };

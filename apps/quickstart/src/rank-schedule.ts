@@ -32,49 +32,51 @@ class StorageHistory {
   }
 
   /** From now on the number means other memory. Times must not decrease from call to call. */
-  recordAllocation(storage: number, time: number): void {
-    const times = this.#allocations.get(storage);
+  recordAllocation(storageId: number, time: number): void {
+    const times = this.#allocations.get(storageId);
     if (times) times.push(time);
-    else this.#allocations.set(storage, [time]);
+    else this.#allocations.set(storageId, [time]);
   }
 
   /** Attention read it, or added to it, as this. */
-  recordUse(storage: number, time: number, value: StoredContent): void {
-    appendEvent(this.#contentHistory, this.#allocationKey(storage, time), { time, value });
+  recordUse(storageId: number, time: number, value: StoredContent): void {
+    appendEvent(this.#contentHistory, this.#allocationKey(storageId, time), { time, value });
   }
 
   /** It was copied from another. */
-  recordCopy(storage: number, time: number, sourceStorage: number): void {
-    appendEvent(this.#copySources, this.#allocationKey(storage, time), { time, value: sourceStorage });
+  recordCopy(storageId: number, time: number, sourceStorageId: number): void {
+    appendEvent(this.#copySources, this.#allocationKey(storageId, time), { time, value: sourceStorageId });
   }
 
   /** A message goes there. */
-  recordReceive(storage: number, time: number): void {
-    appendEvent(this.#receipts, this.#allocationKey(storage, time), { time, value: undefined });
+  recordReceive(storageId: number, time: number): void {
+    appendEvent(this.#receipts, this.#allocationKey(storageId, time), { time, value: undefined });
   }
 
   /**
    * What it held at a time. Attention reports what its operands are: so what it was used as last, if nothing has come in
    * since, or else next, before anything comes in; or else what it was copied from.
    */
-  contentAt(storage: number, time: number): StoredContent {
-    const allocationKey = this.#allocationKey(storage, time);
+  contentAt(storageId: number, time: number): StoredContent {
+    const allocationKey = this.#allocationKey(storageId, time);
     const receipts = this.#receipts.get(allocationKey) ?? [];
     const previousReceipt = receipts.findLast((receipt) => receipt.time < time)?.time ?? -1;
     const nextReceipt = receipts.find((receipt) => receipt.time > time)?.time ?? Number.POSITIVE_INFINITY;
     const uses = this.#contentHistory.get(allocationKey) ?? [];
     const nearestUse =
-      uses.findLast((each) => each.time < time && each.time > previousReceipt) ??
-      uses.find((each) => each.time > time && each.time < nextReceipt);
+      uses.findLast((use) => use.time < time && use.time > previousReceipt) ??
+      uses.find((use) => use.time > time && use.time < nextReceipt);
     if (nearestUse) return nearestUse.value;
-    const copy = this.#copySources.get(allocationKey)?.findLast((each) => each.time < time);
+    const copy = this.#copySources.get(allocationKey)?.findLast((copyEvent) => copyEvent.time < time);
     return copy ? this.contentAt(copy.value, copy.time) : this.#initialContent;
   }
 
   /** Numbers are used again for other memory: which one it is at a time. */
-  #allocationKey(storage: number, time: number): string {
-    const previousAllocations = (this.#allocations.get(storage) ?? []).filter((allocated) => allocated <= time);
-    return `${storage}/${previousAllocations.length}`;
+  #allocationKey(storageId: number, time: number): string {
+    const previousAllocations = (this.#allocations.get(storageId) ?? []).filter(
+      (allocationTime) => allocationTime <= time,
+    );
+    return `${storageId}/${previousAllocations.length}`;
   }
 }
 
@@ -124,23 +126,23 @@ export interface RankSchedule {
 
 /** Reads a record as scripts, one for each rank; with its backward or without. */
 export function rankSchedules(record: AttentionRecord, backward: boolean): readonly RankSchedule[] {
-  const findOwners = rowOwners(record);
+  const findOwners = createOwnerFinder(record);
   return record.ranks.map((rank) => new ScheduleReader(record, rank, findOwners).read(backward));
 }
 
 /** Reports, of rows by their number in `Names.rows`, which ranks hold them. */
-function rowOwners({ ranks, queries, interned }: AttentionRecord): (rows: number) => readonly number[] {
+function createOwnerFinder({ ranks, queries, interned }: AttentionRecord): (rows: number) => readonly number[] {
   const ownerByRow = new Int32Array(queries.length);
   for (const { at, tape } of ranks)
     for (const position of positions(queries.spans(at))) ownerByRow[position] = tape.rank;
-  const cached = new Map<number, readonly number[]>();
+  const cachedOwners = new Map<number, readonly number[]>();
   return (rows) => {
-    let owners = cached.get(rows);
+    let owners = cachedOwners.get(rows);
     if (!owners) {
       const distinctOwners = new Set<number>();
       for (const position of positions(interned.rows[rows]!)) distinctOwners.add(ownerByRow[position]!);
       owners = [...distinctOwners].toSorted((a, b) => a - b);
-      cached.set(rows, owners);
+      cachedOwners.set(rows, owners);
     }
     return owners;
   };
@@ -160,7 +162,7 @@ class ScheduleReader {
     this.#findOwners = findOwners;
     this.#history = new StorageHistory({ name: "statistics", owners: [rank.tape.rank], rows: 0 });
     const inputs = Object.entries({ q: "Q", k: "K, V", v: "K, V", dOut: "dOut" } as const).map(
-      ([end, operandName]) => [this.#storageId(rank.tensorViews[end as "q"]), operandName] as const,
+      ([inputName, operandName]) => [this.#storageId(rank.tensorViews[inputName as "q"]), operandName] as const,
     );
     const unclaimedInputs = new Map<number, string>(inputs);
     this.#forEachEvent((event, time) => {
@@ -172,7 +174,7 @@ class ScheduleReader {
     });
   }
 
-  read(withBackward: boolean): RankSchedule {
+  read(includesBackward: boolean): RankSchedule {
     const { interned } = this.#record;
     const tiles: Tile[] = [];
     const batches: MessageBatch[] = [];
@@ -180,7 +182,7 @@ class ScheduleReader {
     const stages = new StageReader(this.#rank.tape.rank);
     this.#forEachEvent((event, time) => {
       if (event.op === "mark") backward ||= interned.strings[event.arg(0)] === "backward";
-      if (backward && !withBackward) return;
+      if (backward && !includesBackward) return;
       if (event.op === "attend" || event.op === "attendBackward") {
         const [queries, keys] = rowIds(event);
         const owners = this.#findOwners(keys);
@@ -231,9 +233,9 @@ class ScheduleReader {
       const { layout, dtype } = this.#rank.tape.views[view]!;
       const { name, owners, rows } = this.#history.contentAt(this.#storageId(view), time);
       // Part of the rows of several ranks: local rows, or results that return to their owner.
-      const isPartialRows = layout.shape[0] !== rows && layout.shape[2] !== rows;
+      const hasPartialRows = layout.shape[0] !== rows && layout.shape[2] !== rows;
       const resultOwner = resultNames.has(name) ? peer : this.#rank.tape.rank;
-      const senders = isPartialRows && owners.includes(resultOwner) ? [resultOwner] : owners;
+      const senders = hasPartialRows && owners.includes(resultOwner) ? [resultOwner] : owners;
       // One number a row: lse, or delta.
       const payload = { name: layout.shape.length === 3 ? "statistics" : name, owners: senders, to: peer };
       const key = Object.values(payload).join();
@@ -244,7 +246,7 @@ class ScheduleReader {
   }
 
   #storageId(view: number): number {
-    return this.#rank.tape.storageOf[view]!;
+    return this.#rank.tape.storageIdByView[view]!;
   }
 }
 

@@ -5,7 +5,7 @@ import { configureBackend } from "./backends.ts";
 import { type Job, writeResults } from "./job.ts";
 import { createProgressMeter } from "./progress.ts";
 
-const { settings, directory, recordEvents } = JSON.parse(process.argv[2]!) as Job;
+const { settings, directory, totalWork } = JSON.parse(process.argv[2]!) as Job;
 
 const { mesh } = configureBackend(settings);
 await using ctx = await mosaic.init({ mesh, ...(settings.device && { device: settings.device }) });
@@ -13,6 +13,6 @@ const reportShare = (share: number): void => console.log(JSON.stringify({ share 
 const { report, results } = await attend(
   ctx,
   settings,
-  ctx.rank === 0 ? createProgressMeter(recordEvents, reportShare) : () => {},
+  ctx.rank === 0 ? createProgressMeter(totalWork, reportShare) : () => {},
 );
 writeResults(directory, report, results);

@@ -2,11 +2,11 @@ import { type Slice, visibleKeyRange } from "@mosaic/attention/core";
 import type { Settings } from "./job.ts";
 
 /** Query rows that float64 checks, and that the loss of `--backward` reads. */
-const SAMPLED_ROWS = 128;
+const MAX_SAMPLED_ROWS = 128;
 
 /** Rows spread evenly over the sequence; all of them when it is short. */
 export function sampleRows(tokens: number): readonly number[] {
-  const count = Math.min(SAMPLED_ROWS, tokens);
+  const count = Math.min(MAX_SAMPLED_ROWS, tokens);
   return Array.from({ length: count }, (_, i) => Math.floor(((i + 0.5) * tokens) / count));
 }
 
@@ -77,7 +77,7 @@ export interface HeadReference {
   /** Of each row: the natural logarithm of the sum of e^score. */
   readonly lse: Float64Array;
   /** e^entropy of each row's weights: the number of keys that it attends to. */
-  readonly visibleKeyCounts: Float64Array;
+  readonly effectiveKeyCounts: Float64Array;
 }
 
 /**
@@ -100,7 +100,7 @@ export function referenceAttention(
     dk: new Float64Array(gradientSize),
     dv: new Float64Array(gradientSize),
     lse: new Float64Array(rows.length),
-    visibleKeyCounts: new Float64Array(rows.length),
+    effectiveKeyCounts: new Float64Array(rows.length),
   };
   const weights = new Float64Array(tokens);
   const headOffset = head * tokens * dim;
@@ -110,9 +110,9 @@ export function referenceAttention(
     const keys = visibleKeys(problem.mask, row);
     const visibleWeights = weights.subarray(0, keys.length);
     const q = Float64Array.from(problem.q.subarray(headOffset + row * dim, headOffset + (row + 1) * dim));
-    const { lse, visibleKeyCount } = softmaxOfScores(visibleWeights, keys, { q, k });
+    const { lse, effectiveKeyCount } = softmaxOfScores(visibleWeights, keys, { q, k });
     reference.lse[index] = lse;
-    reference.visibleKeyCounts[index] = visibleKeyCount;
+    reference.effectiveKeyCounts[index] = effectiveKeyCount;
     const keyRange = [index * dim, (index + 1) * dim] as const;
     const out = reference.out.subarray(...keyRange);
     for (let i = 0; i < keys.length; i++) addScaled(out, visibleWeights[i]!, v, keys[i]! * dim);
@@ -145,7 +145,7 @@ function softmaxOfScores(
   weights: Float64Array,
   keys: readonly number[],
   { q, k }: { readonly q: Float64Array; readonly k: Float32Array },
-): { readonly lse: number; readonly visibleKeyCount: number } {
+): { readonly lse: number; readonly effectiveKeyCount: number } {
   const scale = 1 / Math.sqrt(q.length);
   let max = -Infinity;
   for (let i = 0; i < keys.length; i++) {
@@ -154,16 +154,16 @@ function softmaxOfScores(
     if (score > max) max = score;
   }
   let sum = 0;
-  let sumOfLogs = 0;
+  let weightedScoreSum = 0;
   for (let i = 0; i < weights.length; i++) {
     const shiftedScore = weights[i]! - max;
     const weight = Math.exp(shiftedScore);
     weights[i] = weight;
     sum += weight;
-    sumOfLogs += weight * shiftedScore;
+    weightedScoreSum += weight * shiftedScore;
   }
   for (let i = 0; i < weights.length; i++) weights[i]! /= sum;
-  return { lse: max + Math.log(sum), visibleKeyCount: sum * Math.exp(-sumOfLogs / sum) };
+  return { lse: max + Math.log(sum), effectiveKeyCount: sum * Math.exp(-weightedScoreSum / sum) };
 }
 
 interface ReferenceRow {

@@ -2,7 +2,7 @@ import { closedFormTraffic, type ExpectedRun } from "./prediction.ts";
 import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
 import type { PlacementChoice, RankReport, Settings, GridShape } from "./job.ts";
 import { formatMask } from "./mask.ts";
-import { type Accuracy, inRoundingUnits, type VerificationResult } from "./verify.ts";
+import { type Accuracy, toRoundingUnits, type VerificationResult } from "./verify.ts";
 
 /** All that one run found out. */
 export interface RunResult {
@@ -87,7 +87,7 @@ export function summarize({
     errorRatio: verdict.errorRatio,
     errors: verdict.tensors,
     sampledRows: verdict.rows,
-    visibleKeys: verdict.visibleKeyCounts,
+    visibleKeys: verdict.meanEffectiveKeyCount,
   };
 }
 
@@ -145,17 +145,17 @@ function describePrediction({ secondsPredicted, seconds: measuredSeconds }: Summ
 }
 
 function describeBytes({ bytesSent, bytesSentClosedForm, bytesSentPlanned }: Summary): string {
-  const formula = bytesSentClosedForm ?? bytesSentPlanned;
-  if (bytesSent === formula && bytesSent === bytesSentPlanned) {
+  const formulaBytes = bytesSentClosedForm ?? bytesSentPlanned;
+  if (bytesSent === formulaBytes && bytesSent === bytesSentPlanned) {
     return bytesSentClosedForm === null ? "as planned" : "equal to the closed form";
   }
-  return `closed form ${groupDigits(formula)}, planned ${groupDigits(bytesSentPlanned)}`;
+  return `closed form ${groupDigits(formulaBytes)}, planned ${groupDigits(bytesSentPlanned)}`;
 }
 
 const placementNames: Readonly<Record<PlacementChoice, string>> = {
   contiguous: "",
   zigzag: ", in two ranges (zigzag)",
-  striped: ", every N-th of N ranks (striped)",
+  striped: ", every N-th position on N ranks (striped)",
   dispatch: ", in ranges chosen for the mask (dispatch)",
 };
 
@@ -166,7 +166,7 @@ export function describeShards({ tokens, ranks, placement }: Settings): string {
 
 function describeAccuracy(accuracy: Accuracy): string {
   const { difference, roundingUnit, error } = accuracy;
-  return `largest difference from single-device attention ${difference.toExponential(1)} = ${formatUnits(inRoundingUnits(difference, roundingUnit))} (unit ${roundingUnit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
+  return `largest difference from single-device attention ${difference.toExponential(1)} = ${formatUnits(toRoundingUnits(difference, roundingUnit))} (unit ${roundingUnit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
 }
 
 const formatUnits = (ratio: number): string => `${ratio.toFixed(2)} units`;

@@ -11,40 +11,45 @@ import type { Problem } from "./reference.ts";
 /** Starts the ranks as processes, reads their progress, and returns the report of each. */
 export async function runRanks(
   job: Job,
-  progress: (share: number) => void,
+  onProgress: (share: number) => void,
   abort: AbortSignal,
 ): Promise<readonly RankReport[]> {
   const { ranks } = job.settings;
   const entry = new URL("./rank.js", import.meta.url);
   const result = await startRanks<{ readonly share: number }>(
     { entry, args: [JSON.stringify(job)], ranks },
-    { abort, maxRestarts: 0, progress: ({ share }) => progress(share) },
+    { abort, maxRestarts: 0, onReport: ({ share }) => onProgress(share) },
   );
   throwIfFailed(result);
   return Array.from({ length: ranks }, (_, rank) => readReport(job.directory, rank));
 }
 
 /** The same attention on one device that holds the whole sequence, with every core of the machine, or its first GPU. */
-export async function attendOnOneDevice(settings: Settings, progress: (share: number) => void): Promise<AttentionRun> {
+export async function attendOnOneDevice(
+  settings: Settings,
+  onProgress: (share: number) => void,
+): Promise<AttentionRun> {
   await using ctx = await initSingleRank(settings);
   const { shape: _, ...singleDeviceSettings } = { ...settings, ranks: 1, backend: "local" };
   const workUnits = { forward: settings.numHeads, backward: settings.backward ? settings.numHeads : 0 };
-  return await attend(ctx, singleDeviceSettings, createProgressMeter(workUnits, progress));
+  return await attend(ctx, singleDeviceSettings, createProgressMeter(workUnits, onProgress));
 }
 
 /** The whole problem as the device sees it: rounded to its dtype. */
 export async function createProblem(settings: Settings): Promise<Problem> {
   await using ctx = await initSingleRank(settings);
   const { numHeads, tokens, dim, dtype } = settings;
-  const host = new Embedder(readGenome(), settings).projectPositions(Int32Array.from({ length: tokens }, (_, i) => i));
+  const hostProjections = new Embedder(readGenome(), settings).projectPositions(
+    Int32Array.from({ length: tokens }, (_, i) => i),
+  );
   const roundToDType = async (values: Float32Array): Promise<Float32Array> => {
     using tensor = mosaic.fromArray(ctx, values, [values.length], { dtype });
     return await tensor.read();
   };
   return {
-    q: await roundToDType(host.q),
-    k: await roundToDType(host.k),
-    v: await roundToDType(host.v),
+    q: await roundToDType(hostProjections.q),
+    k: await roundToDType(hostProjections.k),
+    v: await roundToDType(hostProjections.v),
     numHeads,
     tokens,
     dim,
@@ -60,10 +65,12 @@ function initSingleRank({ device }: Settings): Promise<mosaic.Context> {
 export function gatherResults(directory: string, reports: readonly RankReport[], settings: Settings): Results {
   const { numHeads, tokens, dim, backward } = settings;
   const names = backward ? ["out", "dq", "dk", "dv"] : ["out"];
-  const gathered = names.map((name) => [name, new Float32Array(numHeads * tokens * dim).fill(Number.NaN)] as const);
+  const gatheredTensors = names.map(
+    (name) => [name, new Float32Array(numHeads * tokens * dim).fill(Number.NaN)] as const,
+  );
   for (const { rank, spans } of reports) {
     const rows = positions(spans);
-    for (const [name, tensor] of gathered) {
+    for (const [name, tensor] of gatheredTensors) {
       const shard = readTensor(directory, name, rank);
       for (let head = 0; head < numHeads; head++) {
         rows.forEach((position, row) => {
@@ -73,5 +80,5 @@ export function gatherResults(directory: string, reports: readonly RankReport[],
       }
     }
   }
-  return Object.fromEntries(gathered);
+  return Object.fromEntries(gatheredTensors);
 }

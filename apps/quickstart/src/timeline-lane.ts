@@ -36,16 +36,18 @@ export interface LaneContext {
 /** Heights, and the size of the text within. */
 interface RowHeights {
   /** All of a rank. */
-  readonly band: number;
-  readonly compute: number;
-  readonly send: number;
-  readonly font: number;
+  readonly laneHeight: number;
+  readonly computeHeight: number;
+  readonly sendHeight: number;
+  readonly fontSize: number;
 }
 
 /** Many ranks get thinner rows. */
 export function rowHeights(ranks: number): RowHeights {
-  if (ranks <= 8) return { band: 62, compute: 28, send: 12, font: 13 };
-  return ranks <= 16 ? { band: 40, compute: 18, send: 8, font: 11 } : { band: 24, compute: 11, send: 5, font: 9 };
+  if (ranks <= 8) return { laneHeight: 62, computeHeight: 28, sendHeight: 12, fontSize: 13 };
+  return ranks <= 16
+    ? { laneHeight: 40, computeHeight: 18, sendHeight: 8, fontSize: 11 }
+    : { laneHeight: 24, computeHeight: 11, sendHeight: 5, fontSize: 9 };
 }
 
 /** What one rank computed, and below it what it sent, without the words at its side. */
@@ -54,32 +56,30 @@ export function drawLane(lane: Lane, context: LaneContext): string {
   const sendTop = communicationTop(context);
   const track = { x: x(0), width: x(end) - x(0) };
   return [
-    rect({ ...track, y: top, height: rows.compute }, `fill="${TRACK_COLOR}" rx="3"`),
-    rect({ ...track, y: sendTop, height: rows.send }, `fill="${TRACK_COLOR}" rx="2"`),
-    ...lane.compute.map((block) => drawBlock(block, context)),
-    ...lane.compute.map((block) => blockLabel(block, lane.rank, context)),
-    ...lane.communication.map((transfer) => drawTransfer(transfer, context)),
-    ...lane.communication.map((transfer, i) =>
-      drawTransferSize(transfer, lane.communication[i + 1]?.start ?? end, context),
-    ),
+    rect({ ...track, y: top, height: rows.computeHeight }, `fill="${TRACK_COLOR}" rx="3"`),
+    rect({ ...track, y: sendTop, height: rows.sendHeight }, `fill="${TRACK_COLOR}" rx="2"`),
+    ...lane.computeBlocks.map((block) => drawBlock(block, context)),
+    ...lane.computeBlocks.map((block) => drawBlockLabel(block, lane.rank, context)),
+    ...lane.transfers.map((transfer) => drawTransfer(transfer, context)),
+    ...lane.transfers.map((transfer, i) => drawTransferSize(transfer, lane.transfers[i + 1]?.start ?? end, context)),
   ].join("\n");
 }
 
 export function communicationTop({ top, rows }: LaneContext): number {
-  return top + rows.compute + 3;
+  return top + rows.computeHeight + 3;
 }
 
 /** Keys and values in the colours of their ranks; along the lower edge the queries. */
 function drawBlock(block: Block, context: LaneContext): string {
   const { top, rows, ranks, showQueries } = context;
-  const edgeHeight = showQueries ? rows.compute / 4 : 0;
+  const edgeHeight = showQueries ? rows.computeHeight / 4 : 0;
   const { queries, keys, backward } = block;
   const tooltipText = `${formatStage(block)}queries of ${formatRanks(queries, ranks)} attend to keys and values of ${formatRanks(keys, ranks)}${backward ? ", backward" : ""}: ${formatInterval(block)}`;
-  const keyBarContext = { context, y: top + rows.compute - edgeHeight + 1, height: edgeHeight - 1 };
+  const queryBandContext = { context, y: top + rows.computeHeight - edgeHeight + 1, height: edgeHeight - 1 };
   return tooltip(
     tooltipText,
-    drawBands(block, keys, { context, y: top, height: rows.compute - edgeHeight }) +
-      (edgeHeight > 0 ? drawBands(block, queries, keyBarContext) : ""),
+    drawBands(block, keys, { context, y: top, height: rows.computeHeight - edgeHeight }) +
+      (edgeHeight > 0 ? drawBands(block, queries, queryBandContext) : ""),
   );
 }
 
@@ -89,7 +89,7 @@ function drawTransfer(transfer: Transfer, context: LaneContext): string {
   const tooltipText = `${formatStage(transfer)}sends ${formatBytes(transfer.bytes)}, ${formatPayloads(payloads, context.ranks)}${backward ? ", backward" : ""}: ${formatInterval(transfer)}`;
   return tooltip(
     tooltipText,
-    drawBands(transfer, ownerRanks, { context, y: communicationTop(context), height: context.rows.send }),
+    drawBands(transfer, ownerRanks, { context, y: communicationTop(context), height: context.rows.sendHeight }),
   );
 }
 
@@ -108,12 +108,12 @@ function drawBands(
   const x = context.x(bar.start);
   const width = Math.max(2, context.x(bar.end) - x - 0.8);
   const bandHeight = height / Math.max(1, ranks.length);
-  const round = `rx="${ranks.length > 1 ? 0 : Math.min(3, width / 2, height / 2)}"`;
-  const colours = ranks.map((rank, i) =>
-    rect({ x, y: y + i * bandHeight, width, height: bandHeight }, `fill="${rankColor(rank)}" ${round}`),
+  const radiusAttribute = `rx="${ranks.length > 1 ? 0 : Math.min(3, width / 2, height / 2)}"`;
+  const bandRects = ranks.map((rank, i) =>
+    rect({ x, y: y + i * bandHeight, width, height: bandHeight }, `fill="${rankColor(rank)}" ${radiusAttribute}`),
   );
-  const stripes = bar.backward ? [rect({ x, y, width, height }, `fill="url(#backward)" ${round}`)] : [];
-  return [...colours, ...stripes].join("");
+  const stripes = bar.backward ? [rect({ x, y, width, height }, `fill="url(#backward)" ${radiusAttribute}`)] : [];
+  return [...bandRects, ...stripes].join("");
 }
 
 /** "stage 2: ", or nothing. */
@@ -126,7 +126,7 @@ function formatInterval({ start, end }: Interval): string {
 }
 
 /** The longest of some ways to name the block that fits into it. */
-function blockLabel(block: Block, rank: number, { x, top, rows, ranks, showQueries }: LaneContext): string {
+function drawBlockLabel(block: Block, rank: number, { x, top, rows, ranks, showQueries }: LaneContext): string {
   const { queries, keys, backward, stage } = block;
   const gradientSign = backward ? "∇ " : "";
   const shortLabels = stage === undefined ? [] : [`${gradientSign}stage ${stage}`, `${stage}`];
@@ -145,27 +145,32 @@ function blockLabel(block: Block, rank: number, { x, top, rows, ranks, showQueri
             `${q} · ${kv}`,
           ];
   const width = x(block.end) - x(block.start);
-  const label = labelChoices.find((candidate) => candidate.length * rows.font * 0.58 + rows.font * 0.6 < width);
+  const label = labelChoices.find((candidate) => candidate.length * rows.fontSize * 0.58 + rows.fontSize * 0.6 < width);
   if (label === undefined) return "";
-  const y = top + (showQueries ? rows.compute * 0.375 + rows.font * 0.36 : rows.compute * 0.68);
+  const y = top + (showQueries ? rows.computeHeight * 0.375 + rows.fontSize * 0.36 : rows.computeHeight * 0.68);
   const haloAttributes = `paint-order="stroke" stroke="#1c2430" stroke-opacity="${keys.length > 1 ? 0.5 : 0}" stroke-width="3"`;
-  const textAttributes = `text-anchor="middle" font-size="${rows.font}" fill="#ffffff" font-weight="550" ${haloAttributes}`;
+  const textAttributes = `text-anchor="middle" font-size="${rows.fontSize}" fill="#ffffff" font-weight="550" ${haloAttributes}`;
   return text((x(block.start) + x(block.end)) / 2, y, label, textAttributes);
 }
 
 /** How much of what was sent in what time, behind its bar, if there is room before the next. */
 function drawTransferSize(transfer: Transfer, maxTime: number, context: LaneContext): string {
   const { x, rows } = context;
-  const font = rows.send - 1;
-  if (font < 8) return "";
+  const fontSize = rows.sendHeight - 1;
+  if (fontSize < 8) return "";
   const labelLeft = Math.max(x(transfer.end), x(transfer.start) + 2) + 4;
   const sizeText = `${formatBytes(transfer.bytes)} in ${formatSeconds(transfer.end - transfer.start)}`;
   const kinds = formatPayloadKinds(transfer.payloads);
   const stage = formatStage(transfer);
   const label = [`${stage}${kinds}, ${sizeText}`, `${stage}${kinds}`, `${kinds}, ${sizeText}`, sizeText].find(
-    (candidate) => candidate.length * font * 0.6 < x(maxTime) - labelLeft,
+    (candidate) => candidate.length * fontSize * 0.6 < x(maxTime) - labelLeft,
   );
   return label
-    ? text(labelLeft, communicationTop(context) + rows.send * 0.85, label, `font-size="${font}" fill="${GRAY}"`)
+    ? text(
+        labelLeft,
+        communicationTop(context) + rows.sendHeight * 0.85,
+        label,
+        `font-size="${fontSize}" fill="${GRAY}"`,
+      )
     : "";
 }

@@ -23,8 +23,8 @@ export interface Transfer extends Interval {
 /** The events of one rank. */
 export interface Lane {
   readonly rank: number;
-  readonly compute: readonly Block[];
-  readonly communication: readonly Transfer[];
+  readonly computeBlocks: readonly Block[];
+  readonly transfers: readonly Transfer[];
 }
 
 /**
@@ -42,8 +42,10 @@ export function createTimeline(reports: readonly RankReport[], schedules: readon
     const readBatch = createBatchReader(batches);
     return {
       rank,
-      compute: mergeBlocks(attentionEvents.map((event, i) => ({ ...toInterval(event, startTime), ...tiles[i]! }))),
-      communication: events.filter(isTransfer).map((event) => {
+      computeBlocks: mergeBlocks(
+        attentionEvents.map((event, i) => ({ ...toInterval(event, startTime), ...tiles[i]! })),
+      ),
+      transfers: events.filter(isTransfer).map((event) => {
         const messageBatch = readBatch(event.label ?? event.name);
         checkCount(rank, `bytes in a batch of ${event.label}`, { planned: messageBatch?.bytes, done: event.bytesSent });
         const { label: _, ...batchFields } = messageBatch!;
@@ -69,11 +71,11 @@ function tileEvents(kernels: readonly TraceEvent[], tiles: readonly Tile[]): rea
 
 /** Gives the batches of each sender in order. */
 function createBatchReader(messageBatches: readonly MessageBatch[]): (label: string) => MessageBatch | undefined {
-  const usedCounts = new Map<string, number>();
+  const nextIndexByLabel = new Map<string, number>();
   return (label) => {
-    const startIndex = usedCounts.get(label) ?? 0;
+    const startIndex = nextIndexByLabel.get(label) ?? 0;
     const index = messageBatches.findIndex((messageBatch, i) => i >= startIndex && messageBatch.label === label);
-    usedCounts.set(label, index + 1);
+    nextIndexByLabel.set(label, index + 1);
     return messageBatches[index];
   };
 }
@@ -130,12 +132,12 @@ function isSameTile(a: Tile, b: Tile): boolean {
 
 /** The union of intervals, in order and disjoint. */
 function mergeIntervals(intervals: readonly Interval[]): readonly Interval[] {
-  const merged: Interval[] = [];
+  const mergedIntervals: Interval[] = [];
   for (const { start, end } of intervals.toSorted((a, b) => a.start - b.start)) {
-    const lastInterval = merged.at(-1);
+    const lastInterval = mergedIntervals.at(-1);
     if (lastInterval !== undefined && start <= lastInterval.end)
-      merged[merged.length - 1] = { start: lastInterval.start, end: Math.max(lastInterval.end, end) };
-    else merged.push({ start, end });
+      mergedIntervals[mergedIntervals.length - 1] = { start: lastInterval.start, end: Math.max(lastInterval.end, end) };
+    else mergedIntervals.push({ start, end });
   }
-  return merged;
+  return mergedIntervals;
 }

@@ -28,7 +28,7 @@ export interface VerificationResult {
   /** Query rows that float64 looked at. */
   readonly rows: number;
   /** e^entropy of those rows' weights, averaged: how many keys a query attends to. */
-  readonly visibleKeyCounts: number;
+  readonly meanEffectiveKeyCount: number;
 }
 
 /** Both sets of results, and what they are results of. */
@@ -39,7 +39,7 @@ export interface ComparedResults {
 }
 
 /** A unit means something only if one device is right: its error relative to the largest element is below this. */
-const REFERENCE_LIMIT = { float32: 1e-4, bfloat16: 2e-2, float16: 5e-3 } as const;
+const MAX_REFERENCE_ERROR = { float32: 1e-4, bfloat16: 2e-2, float16: 5e-3 } as const;
 /** A rounding step of float32 relative to the largest element: to be closer than that, as a few numbers may be, is luck. */
 const GRADIENT_ROUNDING_STEP = 2 ** -23;
 /**
@@ -59,16 +59,16 @@ const MAX_WORST_ROWS = 64;
 export async function verify(
   results: ComparedResults,
   settings: Settings,
-  progress: (share: number) => void,
+  onProgress: (share: number) => void,
 ): Promise<VerificationResult> {
   const { ranks, singleDevice, problem } = results;
   const { numHeads } = problem;
   const sampledRowIndices = sampleRows(problem.tokens);
   const rows = [...new Set([...sampledRowIndices, ...findWorstRows(ranks["out"]!, singleDevice["out"]!, problem)])];
   const errorsByTensor = new Map<string, MaxErrors>(
-    Object.keys(ranks).map((name) => [name, { unit: 0, error: 0, size: 0 }]),
+    Object.keys(ranks).map((name) => [name, { singleDeviceError: 0, ranksError: 0, exactMagnitude: 0 }]),
   );
-  let meanVisibleKeyCount = 0;
+  let meanEffectiveKeyCount = 0;
   let lse = 0;
   for (let head = 0; head < numHeads; head++) {
     // A turn for the event loop, so that Ctrl-C is handled.
@@ -82,17 +82,24 @@ export async function verify(
     for (const [name, maxErrors] of errorsByTensor)
       updateMaxErrors(maxErrors, name, results, { head, rows, reference });
     lse = reference.lse.reduce(maxMagnitude, lse);
-    meanVisibleKeyCount += reference.visibleKeyCounts.reduce((a, b) => a + b, 0) / rows.length / numHeads;
-    progress((head + 1) / numHeads);
+    meanEffectiveKeyCount += reference.effectiveKeyCounts.reduce((a, b) => a + b, 0) / rows.length / numHeads;
+    onProgress((head + 1) / numHeads);
   }
   const tensors = Object.fromEntries(
-    [...errorsByTensor].map(([name, { unit: tensorUnit, error, size }]) => {
-      const roundingUnit = Math.max(tensorUnit, GRADIENT_ROUNDING_STEP * size);
+    [...errorsByTensor].map(([name, { singleDeviceError: tensorUnit, ranksError, exactMagnitude }]) => {
+      const roundingUnit = Math.max(tensorUnit, GRADIENT_ROUNDING_STEP * exactMagnitude);
       const limit =
-        2 + (name === "out" ? 0 : inRoundingUnits(gradientRounding(lse, settings.ranks) * size, roundingUnit));
+        2 +
+        (name === "out" ? 0 : toRoundingUnits(gradientRounding(lse, settings.ranks) * exactMagnitude, roundingUnit));
       return [
         name,
-        { roundingUnit, error, size, limit, difference: largestDifference(ranks[name]!, singleDevice[name]!) },
+        {
+          roundingUnit,
+          error: ranksError,
+          size: exactMagnitude,
+          limit,
+          difference: largestDifference(ranks[name]!, singleDevice[name]!),
+        },
       ];
     }),
   );
@@ -100,21 +107,21 @@ export async function verify(
   return {
     tensors,
     errorRatio: Math.max(
-      ...tensorResults.map(({ difference, roundingUnit }) => inRoundingUnits(difference, roundingUnit)),
+      ...tensorResults.map(({ difference, roundingUnit }) => toRoundingUnits(difference, roundingUnit)),
     ),
-    deviceErrorRatio: Math.max(...tensorResults.map(({ error, roundingUnit }) => inRoundingUnits(error, roundingUnit))),
+    deviceErrorRatio: Math.max(...tensorResults.map(({ error, roundingUnit }) => toRoundingUnits(error, roundingUnit))),
     maxError: Math.max(...tensorResults.map(({ difference }) => difference)),
     failures: Object.entries(tensors).flatMap(([name, accuracy]) => checkAccuracy(name, accuracy, settings)),
     rows: rows.length,
-    visibleKeyCounts: meanVisibleKeyCount,
+    meanEffectiveKeyCount,
   };
 }
 
 /** Largest magnitudes so far, over heads: of one device's error, of the ranks', and of the truth itself. */
 interface MaxErrors {
-  unit: number;
-  error: number;
-  size: number;
+  singleDeviceError: number;
+  ranksError: number;
+  exactMagnitude: number;
 }
 
 /** What float64 gives for one head, and of which query rows. */
@@ -138,17 +145,20 @@ function updateMaxErrors(
   for (let i = 0; i < count * dim; i++) {
     const row = isSampledTensor ? rows[Math.floor(i / dim)]! : Math.floor(i / dim);
     const elementIndex = (head * tokens + row) * dim + (i % dim);
-    maxErrors.unit = maxMagnitude(maxErrors.unit, singleDevice[name]![elementIndex]! - exactValues[i]!);
-    maxErrors.size = maxMagnitude(maxErrors.size, exactValues[i]!);
-    maxErrors.error = maxMagnitude(maxErrors.error, ranks[name]![elementIndex]! - exactValues[i]!);
+    maxErrors.singleDeviceError = maxMagnitude(
+      maxErrors.singleDeviceError,
+      singleDevice[name]![elementIndex]! - exactValues[i]!,
+    );
+    maxErrors.exactMagnitude = maxMagnitude(maxErrors.exactMagnitude, exactValues[i]!);
+    maxErrors.ranksError = maxMagnitude(maxErrors.ranksError, ranks[name]![elementIndex]! - exactValues[i]!);
   }
 }
 
 function checkAccuracy(name: string, accuracy: Accuracy, { dtype }: Settings): readonly string[] {
   const { roundingUnit, size, limit } = accuracy;
   const [errorUnits, differenceUnits] = [
-    inRoundingUnits(accuracy.error, roundingUnit),
-    inRoundingUnits(accuracy.difference, roundingUnit),
+    toRoundingUnits(accuracy.error, roundingUnit),
+    toRoundingUnits(accuracy.difference, roundingUnit),
   ];
   const describeLimit = (units: number): string => `expected at most ${Number(units.toPrecision(3))}`;
   return [
@@ -160,10 +170,10 @@ function checkAccuracy(name: string, accuracy: Accuracy, { dtype }: Settings): r
       : [
           `distributed ${name} differs from the single-device result by ${differenceUnits} rounding units, ${describeLimit(limit + 1)}`,
         ]),
-    ...(roundingUnit <= REFERENCE_LIMIT[dtype] * size
+    ...(roundingUnit <= MAX_REFERENCE_ERROR[dtype] * size
       ? []
       : [
-          `the single-device reference is inaccurate: ${name} differs from float64 by ${roundingUnit}; its largest element is ${size}`,
+          `the single-device reference is inaccurate: ${name} differs from float64 by ${roundingUnit}, expected at most ${MAX_REFERENCE_ERROR[dtype] * size}`,
         ]),
   ];
 }
@@ -172,7 +182,7 @@ function checkAccuracy(name: string, accuracy: Accuracy, { dtype }: Settings): r
  * An error in units, three digits: below that, with 16-bit results, lies whether one rounding step is a little less
  * or more than two units.
  */
-export function inRoundingUnits(error: number, unit: number): number {
+export function toRoundingUnits(error: number, unit: number): number {
   return error === 0 ? 0 : Number((error / unit).toPrecision(3));
 }
 

@@ -30,9 +30,9 @@ describe("the command line", () => {
       dim: 32,
       seed: 5,
       svg: "x.svg",
-      dispatch: "z.svg",
-      predict: "y.svg",
-      html: "w.html",
+      dispatchPicturePath: "z.svg",
+      predictionPicturePath: "y.svg",
+      htmlPath: "w.html",
       json: true,
     });
     for (const option of line.match(/--[a-z]+/g) ?? []) expect(help).toContain(option);

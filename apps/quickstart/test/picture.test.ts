@@ -6,12 +6,12 @@ import type { Lane } from "../src/timeline.ts";
 
 const lanes: readonly Lane[] = [0, 1].map((rank) => ({
   rank,
-  compute: [
+  computeBlocks: [
     { start: 0, end: 1, queries: [rank], keys: [rank], backward: false },
     { start: 1, end: 2, queries: [rank], keys: [1 - rank], backward: false },
     { start: 2, end: 4, queries: [rank], keys: [rank], backward: true },
   ],
-  communication: [
+  transfers: [
     {
       start: 0,
       end: 0.25,
@@ -23,13 +23,13 @@ const lanes: readonly Lane[] = [0, 1].map((rank) => ({
 }));
 /** Rank 0 attends with the queries of both to the keys of both. */
 const sharedLanes: readonly Lane[] = [
-  { ...lanes[0]!, compute: [{ start: 0, end: 4, queries: [0, 1], keys: [0, 1], backward: false }] },
+  { ...lanes[0]!, computeBlocks: [{ start: 0, end: 4, queries: [0, 1], keys: [0, 1], backward: false }] },
   lanes[1]!,
 ];
 const caption = {
   title: "Two <ranks> & one ring",
   subtitle: "small",
-  shardDescription: ["rank 0: 0–9", "rank 1: 10–19"],
+  shardDescriptions: ["rank 0: 0–9", "rank 1: 10–19"],
   measurements: ["a fact"],
 };
 
@@ -77,10 +77,10 @@ describe("the picture", () => {
   });
 
   it("names the stage that brought keys, and that of what is sent", () => {
-    const stagedLanes = lanes.map(({ compute, communication, ...lane }) => ({
+    const stagedLanes = lanes.map(({ computeBlocks, transfers, ...lane }) => ({
       ...lane,
-      compute: compute.map((block, i) => (i === 1 ? { ...block, stage: 2 } : block)),
-      communication: communication.map((transfer) => ({ ...transfer, stage: 2 })),
+      computeBlocks: computeBlocks.map((block, i) => (i === 1 ? { ...block, stage: 2 } : block)),
+      transfers: transfers.map((transfer) => ({ ...transfer, stage: 2 })),
     }));
     const stagedSvg = drawTimeline(stagedLanes, caption);
     expect(stagedSvg).toContain(
@@ -93,7 +93,7 @@ describe("the picture", () => {
   });
 
   it("explains its colours and shows the facts", () => {
-    for (const expectedText of [...caption.shardDescription, ...caption.measurements, "rank 1", "computes", "sends"])
+    for (const expectedText of [...caption.shardDescriptions, ...caption.measurements, "rank 1", "computes", "sends"])
       expect(svg).toContain(expectedText);
   });
 
@@ -103,7 +103,7 @@ describe("the picture", () => {
         Array.from({ length: ranks }, (_, rank) => ({ ...lanes[0]!, rank })),
         {
           ...caption,
-          shardDescription: Array.from({ length: ranks }, (_, rank) => `rank ${rank}`),
+          shardDescriptions: Array.from({ length: ranks }, (_, rank) => `rank ${rank}`),
         },
       );
       const [, width, height] = /viewBox="0 0 (\d+) ([\d.]+)"/.exec(manyRanksSvg)!.map(Number) as [

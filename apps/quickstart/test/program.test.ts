@@ -165,9 +165,11 @@ describe("the program", () => {
     const filesBefore = readdirSync(tmpdir());
     const { code, stdout, stderr } = await run([...smallArgs.slice(0, -1), "--ranks", "2", "--svg", ""]);
     expect(code).toBe(0);
-    expect(stderr).toMatch(/ 50 % .*2 ranks attend[^]*100 % .*2 ranks attend[^]*100 % .*single-device[^]*float64/);
+    expect(stderr).toMatch(
+      / 50 % .*attention on 2 ranks[^]*100 % .*attention on 2 ranks[^]*100 % .*single-device[^]*float64/,
+    );
     expect(stdout).toMatch(/bytes moved .*equal to the closed form/);
-    expect(stdout).not.toContain("%  2 ranks attend");
+    expect(stdout).not.toContain("%  attention on 2 ranks");
     const remainingFiles = readdirSync(tmpdir()).filter(
       (name) => name.startsWith("mosaic-quickstart-") && !filesBefore.includes(name),
     );
@@ -176,7 +178,7 @@ describe("the program", () => {
   });
 
   it.each([
-    ["ranks attend", 143, /cancelled/],
+    ["attention on 2 ranks", 143, /cancelled/],
     ["single-device attention", 130, /single-device/],
     ["comparing a sample with float64", 130, /float64/],
   ])("ends at Ctrl-C during: %s, and leaves nothing behind", async (interruptAt, code, expectedText) => {

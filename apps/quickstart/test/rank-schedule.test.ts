@@ -32,7 +32,7 @@ describe("what a rank will do", () => {
         "ring(sp): K, V of rank 1 to rank 2",
         "ring(sp): K, V of rank 0 to rank 2",
         "ring(sp): dK, dV of rank 0 to rank 2",
-        "ring(sp): dK, dV home to rank 2",
+        "ring(sp): dK, dV returned to rank 2",
       ],
     });
   });
@@ -50,16 +50,16 @@ describe("what a rank will do", () => {
       "K, V of rank 0 to rank 2",
       "Q of rank 0 to rank 1",
       "Q, dOut of rank 0 to rank 1",
-      "dK, dV home to rank 2",
-      "dQ home to rank 1",
-      "out home to rank 1",
+      "dK, dV returned to rank 2",
+      "dQ returned to rank 1",
+      "out returned to rank 1",
     ]);
   });
 
   it("by heads: rows go to the rank of each head, and return", () => {
     expect(summarizeSchedule(createSchedules("--backend ulysses --ranks 4", 1))).toEqual({
       attends: ["0,1,2,3 · 0,1,2,3"],
-      sends: ["ulysses(sp): Q, K, V of rank 1 to rank 0", "ulysses(sp): out home to ranks 0, 2, 3"],
+      sends: ["ulysses(sp): Q, K, V of rank 1 to rank 0", "ulysses(sp): out returned to ranks 0, 2, 3"],
     });
     expect(summarizeSchedule(createSchedules("--backend ulysses --ranks 4", 3)).attends).toEqual([]);
   });
@@ -70,7 +70,7 @@ describe("what a rank will do", () => {
       sends: [
         "flex(sp) stage 1: keys: K, V of rank 1 to ranks 0, 2",
         "flex(sp) stage 1: keys: K, V of rank 1 to ranks 0, 2",
-        "flex(sp) stage 1: gradients: dK, dV home to ranks 0, 2",
+        "flex(sp) stage 1: gradients: dK, dV returned to ranks 0, 2",
       ],
     });
   });
@@ -104,11 +104,11 @@ describe("what a rank will do", () => {
       sends: [
         "ulysses(head): Q, K, V of rank 1 to rank 0",
         "ring(seq): K, V of ranks 0, 1 to rank 3",
-        "ulysses(head): out home to rank 0",
+        "ulysses(head): out returned to rank 0",
         expect.stringMatching(/^ulysses\(head\): .*Q.* of rank 1 to rank 0$/),
         "ring(seq): K, V of ranks 0, 1 to rank 3",
         "ring(seq): dK, dV of ranks 2, 3 to rank 3",
-        expect.stringMatching(/^ulysses\(head\): .*dQ.* home to rank 0$/),
+        expect.stringMatching(/^ulysses\(head\): .*dQ.* returned to rank 0$/),
       ],
     });
     expect(summarizeSchedule(createSchedules("--backend hierarchical --mesh 2x2", 3)).sends).toEqual([

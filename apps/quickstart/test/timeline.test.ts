@@ -52,7 +52,7 @@ describe("the timeline", () => {
       [report(0, events)],
       createSchedule([createTile(0), createTile(0), createTile(1), createTile(1, true)]),
     );
-    expect(lane?.compute).toEqual([
+    expect(lane?.computeBlocks).toEqual([
       { start: 0, end: 2, queries: [0], keys: [0], backward: false },
       { start: 2, end: 4, queries: [0], keys: [1], backward: false },
       { start: 4, end: 5, queries: [0], keys: [1], backward: true },
@@ -66,7 +66,7 @@ describe("the timeline", () => {
       [report(0, events)],
       createSchedule([createTile(0), createTile(0, true), createTile(1, true)]),
     );
-    expect(lane?.compute.map(({ start, end, keys }) => [start, end, ...keys])).toEqual([
+    expect(lane?.computeBlocks.map(({ start, end, keys }) => [start, end, ...keys])).toEqual([
       [0, 1, 0],
       [1, 3, 0],
       [3, 5, 1],
@@ -90,7 +90,7 @@ describe("the timeline", () => {
       [report(0, events)],
       createSchedule([], [createBatch(5), createBatch(6, 8, "ring(gpu)"), createBatch(7, 4, "ring(gpu)")]),
     );
-    expect(lane?.communication.map(({ start, payloads }) => [start, payloads[0]?.owners])).toEqual([
+    expect(lane?.transfers.map(({ start, payloads }) => [start, payloads[0]?.owners])).toEqual([
       [0, [6]],
       [1, [5]],
       [2, [7]],

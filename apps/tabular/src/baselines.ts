@@ -5,9 +5,9 @@ export interface ClassificationTask {
   readonly width: number;
   /** Classes are 0 … classCount − 1. */
   readonly classCount: number;
-  readonly train: Float32Array;
+  readonly trainFeatures: Float32Array;
   readonly labels: Uint8Array;
-  readonly test: Float32Array;
+  readonly testFeatures: Float32Array;
 }
 
 /** Probabilities, [test rows × classes]. */
@@ -17,12 +17,18 @@ export type Probabilities = Float64Array;
  * Multinomial logistic regression with a little L2 (½ |w|², none on intercepts), by Newton's method; of two classes it is the
  * usual one, with one vector of weights. Hastie, Tibshirani and Friedman 2009, §4.4.
  */
-export function logisticRegression({ width, classCount, train, labels, test }: ClassificationTask): Probabilities {
+export function logisticRegression({
+  width,
+  classCount,
+  trainFeatures,
+  labels,
+  testFeatures,
+}: ClassificationTask): Probabilities {
   const weightsPerClass = width + 1;
   // Two vectors w and −w that are penalized with 1 each are one, 2 w, penalized with ½.
   const penalty = classCount === 2 ? 2 : 1;
   const weights = new Float64Array(classCount * weightsPerClass);
-  const rows = Array.from(labels, (_, row) => appendBias(train, row, width));
+  const rows = Array.from(labels, (_, row) => appendBias(trainFeatures, row, width));
   for (let step = 0; step < 50; step++) {
     const gradient = new Float64Array(classCount * weightsPerClass);
     const hessian = Array.from(
@@ -57,17 +63,20 @@ export function logisticRegression({ width, classCount, train, labels, test }: C
     addScaled(weights, -1, update);
     if (Math.max(...update.map(Math.abs)) < 1e-9) break;
   }
-  return mapRows(test.length / width, classCount, (row) => classProbabilities(weights, appendBias(test, row, width)));
+  return mapRows(testFeatures.length / width, classCount, (row) =>
+    classProbabilities(weights, appendBias(testFeatures, row, width)),
+  );
 }
 
 /** The shares of the classes among the k nearest rows by Euclidean distance. Cover and Hart 1967. */
 export function nearestNeighbours(task: ClassificationTask, k = 15): Probabilities {
-  const { width, classCount, train, labels, test } = task;
+  const { width, classCount, trainFeatures, labels, testFeatures } = task;
   const numNeighbours = Math.min(k, labels.length);
-  return mapRows(test.length / width, classCount, (row) => {
+  return mapRows(testFeatures.length / width, classCount, (row) => {
     const distances = Array.from(labels, (label, trainRow) => {
       let squaredDistance = 0;
-      for (let i = 0; i < width; i++) squaredDistance += (test[row * width + i]! - train[trainRow * width + i]!) ** 2;
+      for (let i = 0; i < width; i++)
+        squaredDistance += (testFeatures[row * width + i]! - trainFeatures[trainRow * width + i]!) ** 2;
       return { sum: squaredDistance, label };
     });
     const classShares = new Float64Array(classCount);
@@ -100,15 +109,15 @@ export function multiclassAuc(labels: ArrayLike<number>, probabilities: Probabil
 export function rocAuc(labels: ArrayLike<number>, scores: ArrayLike<number>): number {
   const order = Array.from(scores, (_, i) => i).toSorted((a, b) => scores[a]! - scores[b]!);
   let [numPositives, rankSum] = [0, 0];
-  for (let firstTied = 0; firstTied < order.length; ) {
-    let end = firstTied;
-    while (end < order.length && scores[order[end]!] === scores[order[firstTied]!]) end++;
-    for (let i = firstTied; i < end; i++) {
+  for (let tieStart = 0; tieStart < order.length; ) {
+    let end = tieStart;
+    while (end < order.length && scores[order[end]!] === scores[order[tieStart]!]) end++;
+    for (let i = tieStart; i < end; i++) {
       if (labels[order[i]!] !== 1) continue;
       numPositives++;
-      rankSum += (firstTied + 1 + end) / 2; // ties share their mean rank
+      rankSum += (tieStart + 1 + end) / 2; // ties share their mean rank
     }
-    firstTied = end;
+    tieStart = end;
   }
   return (rankSum - (numPositives * (numPositives + 1)) / 2) / (numPositives * (order.length - numPositives));
 }

@@ -26,15 +26,15 @@ export function assignRows(
   knownRows: number,
   { rank, ranks }: { rank: number; ranks: number },
 ): RowAssignment {
-  const targetRows = (rankIndex: number): number =>
+  const countTestRows = (rankIndex: number): number =>
     balancedRange(rows, rankIndex, ranks).count - balancedRange(knownRows, rankIndex, ranks).count;
-  const precedingRows = Array.from({ length: rank }, (_, rankIndex) => targetRows(rankIndex)).reduce(
+  const numPrecedingTestRows = Array.from({ length: rank }, (_, rankIndex) => countTestRows(rankIndex)).reduce(
     (a, b) => a + b,
     0,
   );
   return {
     trainRows: balancedRange(knownRows, rank, ranks),
-    testRows: { first: knownRows + precedingRows, count: targetRows(rank) },
+    testRows: { first: knownRows + numPrecedingTestRows, count: countTestRows(rank) },
   };
 }
 
@@ -85,7 +85,7 @@ export function loadBatch(ctx: Context, tables: readonly Table[], options: Batch
   return {
     ...batchTensors,
     classCount: tables[0]!.classes.length,
-    knownRows: { onThisRank: trainRows.count, onAllRanks: knownRows },
+    knownRows: { localCount: trainRows.count, globalCount: knownRows },
     rows,
     [Symbol.dispose]() {
       for (const tensor of Object.values(batchTensors)) tensor.dispose();

@@ -4,7 +4,7 @@ import { assignRows, type RowAssignment } from "./batch.ts";
 import { type ClassName, encodeLabels, type Table } from "./datasets.ts";
 import { defaultOptions, type TabularModel } from "./model.ts";
 import { predict } from "./predict.ts";
-import { defaultWeights, loadModel } from "./weights.ts";
+import { defaultWeightsPath, loadModel } from "./weights.ts";
 
 export const tabularClassifierOptions = defineOptions("TabularClassifier", {
   /** In how many ways a table is read, whose answers are averaged: classes under other numbers, columns by rank. Default 8. */
@@ -59,7 +59,7 @@ export class TabularClassifier implements Disposable {
     const where = "TabularClassifier.fit";
     const width = checkRows(where, x);
     const { classes } = checkClasses(where, x.length, y);
-    this.#model ??= await loadModel(this.#ctx, this.#options.weights ?? defaultWeights, {
+    this.#model ??= await loadModel(this.#ctx, this.#options.weights ?? defaultWeightsPath, {
       ...defaultOptions,
       rows: ring(),
     });
@@ -150,7 +150,10 @@ function checkRows(where: string, x: Rows, columns?: number): number {
     if (cells?.length !== width || width === 0) {
       throw new MosaicError({
         where: `${where}: x, row ${row}`,
-        expected: `${width || "at least 1"} columns, as in ${columns === undefined ? "the first row" : "fit"}`,
+        expected:
+          width === 0
+            ? "at least 1 column"
+            : `${width} columns, as in ${columns === undefined ? "the first row" : "fit"}`,
         received: cells?.length === undefined ? formatValue(cells) : String(cells.length),
       });
     }
@@ -183,7 +186,8 @@ function checkClasses(where: string, rows: number, y: readonly ClassName[]): Pic
       throw new MosaicError({
         where: `${where}: y, row ${row}`,
         expected: "a string, a number or a boolean, of the same type in all rows",
-        received: row === 0 || !isClassName ? formatValue(name) : `${formatValue(name)} after ${formatValue(y[0])}`,
+        received:
+          row === 0 || !isClassName ? formatValue(name) : `${formatValue(name)}, and ${formatValue(y[0])} in row 0`,
         remedy: "pass rows without a class to predictProba",
       });
     }

@@ -30,7 +30,7 @@ export interface TableSchema {
   /** The class of a record; undefined where it has none. */
   label(record: Readonly<Record<string, Cell>>): ClassName | undefined;
   /** What to do about a row without some number or its class; "refuse" if absent. */
-  readonly missing?: "refuse" | "drop";
+  readonly missingValuePolicy?: "refuse" | "drop";
 }
 
 /**
@@ -39,7 +39,7 @@ export interface TableSchema {
  * @throws MosaicError for a missing or unreadable cell, with its place, unless such rows are to be dropped.
  */
 export function createTable(records: readonly Readonly<Record<string, Cell>>[], schema: TableSchema): Table {
-  const { name, columns, missing = "refuse" } = schema;
+  const { name, columns, missingValuePolicy = "refuse" } = schema;
   const features: number[] = [];
   const labels: ClassName[] = [];
   for (const [row, record] of records.entries()) {
@@ -49,7 +49,7 @@ export function createTable(records: readonly Readonly<Record<string, Cell>>[], 
     if (missingColumn === undefined) {
       features.push(...(numbers as number[]));
       labels.push(label!);
-    } else if (missing === "refuse") {
+    } else if (missingValuePolicy === "refuse") {
       throw new MosaicError({
         where: `table ${name}, row ${row}`,
         expected: "a number in every column, and a class label",
@@ -126,11 +126,11 @@ export function rankColumns(table: Table, trainRows: number): Table {
 }
 
 /** How many of sorted numbers are less than x, or not more. */
-function countBelow(sorted: Float64Array, x: number, includesEqual: boolean): number {
-  let [low, high] = [0, sorted.length];
+function countBelow(sortedValues: Float64Array, x: number, includesEqual: boolean): number {
+  let [low, high] = [0, sortedValues.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (sorted[middle]! < x || (includesEqual && sorted[middle] === x)) low = middle + 1;
+    if (sortedValues[middle]! < x || (includesEqual && sortedValues[middle] === x)) low = middle + 1;
     else high = middle;
   }
   return low;
@@ -159,7 +159,7 @@ const datasetSources: Readonly<Record<DatasetName, DatasetSource>> = {
     file: "penguins.json",
     columns: ["Beak Length (mm)", "Beak Depth (mm)", "Flipper Length (mm)", "Body Mass (g)"],
     label: ({ Sex }) => (Sex === "MALE" || Sex === "FEMALE" ? Sex === "MALE" : undefined),
-    missing: "drop",
+    missingValuePolicy: "drop",
   },
   /** The same penguins: which of three species. */
   species: {
@@ -167,7 +167,7 @@ const datasetSources: Readonly<Record<DatasetName, DatasetSource>> = {
     file: "penguins.json",
     columns: ["Beak Length (mm)", "Beak Depth (mm)", "Flipper Length (mm)", "Body Mass (g)"],
     label: ({ Species }) => (typeof Species === "string" ? Species : undefined),
-    missing: "drop",
+    missingValuePolicy: "drop",
   },
   /** Whether a car of 1970 to 1982 was made in the USA, by what it can do. */
   cars: {
@@ -175,7 +175,7 @@ const datasetSources: Readonly<Record<DatasetName, DatasetSource>> = {
     file: "cars.json",
     columns: ["Miles_per_Gallon", "Cylinders", "Displacement", "Horsepower", "Weight_in_lbs", "Acceleration"],
     label: ({ Origin }) => Origin === "USA",
-    missing: "drop",
+    missingValuePolicy: "drop",
   },
   /** Whether a day in Seattle, 2012 to 2015, was sunny, by temperatures and wind alone. */
   weather: {

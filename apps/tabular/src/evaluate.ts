@@ -53,9 +53,9 @@ export async function compareMethods(
     const task: ClassificationTask = {
       width,
       classCount,
-      train: features.subarray(0, knownRows * width),
+      trainFeatures: features.subarray(0, knownRows * width),
       labels: table.labels.subarray(0, knownRows),
-      test: features.subarray(knownRows * width),
+      testFeatures: features.subarray(knownRows * width),
     };
     scores.logistic.push(computeAuc(logisticRegression(task)));
     scores.neighbours.push(computeAuc(nearestNeighbours(task)));

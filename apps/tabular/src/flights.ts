@@ -9,14 +9,14 @@ import { countRows, loadDataset, selectRows } from "./datasets.ts";
 import { defaultOptions } from "./model.ts";
 import { parseInteger } from "./arguments.ts";
 import { predict } from "./predict.ts";
-import { defaultWeights, loadModel } from "./weights.ts";
+import { defaultWeightsPath, loadModel } from "./weights.ts";
 import { Random } from "./random.ts";
 
 const { values } = parseArgs({
   options: {
     known: { type: "string", default: "20000" },
     rows: { type: "string" },
-    weights: { type: "string", default: defaultWeights },
+    weights: { type: "string", default: defaultWeightsPath },
   },
 });
 

@@ -7,11 +7,11 @@ import { evaluationSets } from "./datasets.ts";
 import { type Comparison, compareMethods, meanGain, mean } from "./evaluate.ts";
 import { parseInteger } from "./arguments.ts";
 import { defaultEnsemble } from "./predict.ts";
-import { defaultWeights, loadModel } from "./weights.ts";
+import { defaultWeightsPath, loadModel } from "./weights.ts";
 
 const { values } = parseArgs({
   options: {
-    weights: { type: "string", default: defaultWeights },
+    weights: { type: "string", default: defaultWeightsPath },
     seeds: { type: "string", default: "5" },
     ensemble: { type: "string", default: String(defaultEnsemble.size) },
     json: { type: "boolean", default: false },
@@ -28,7 +28,7 @@ if (values.json) for (const comparison of comparisons) console.log(JSON.stringif
 else {
   console.log(`ROC AUC, mean and range over seeds ${seeds.join(", ")}\n`);
   console.log(
-    `${"table".padEnd(10)}${"rows".padStart(6)}${"known".padStart(7)}   model                 logistic              15 neighbours`,
+    `${"table".padEnd(10)}${"rows".padStart(6)}${"known".padStart(7)}   model                 logistic              15 nearest neighbors`,
   );
   for (const comparison of comparisons) {
     const { name, rows, knownRows, model: modelScores, logistic, neighbours } = comparison;
@@ -37,7 +37,7 @@ else {
   }
   const minGain = Math.min(...comparisons.map(meanGain));
   console.log(
-    `\nMean gain over the better baseline: at least ${minGain >= 0 ? "+" : "−"}${Math.abs(minGain).toFixed(4)}.`,
+    `\nMean gain in ROC AUC over the better baseline: at least ${minGain >= 0 ? "+" : "−"}${Math.abs(minGain).toFixed(4)} on every table.`,
   );
 }
 

@@ -48,15 +48,15 @@ export const networkTable: Mechanism = (random, { rows, columns, scores }) => {
     let values = drawCauses();
     const allNodes: number[] = [];
     for (const { weights, activation } of layers) {
-      values = matrixVector(weights, values).map((x) => activation(x) + noiseStd * random.normal());
+      values = matrixVectorProduct(weights, values).map((x) => activation(x) + noiseStd * random.normal());
       allNodes.push(...values);
     }
-    const previousLayer = values;
+    const lastLayerValues = values;
     return {
       features: Float64Array.from(featureNodes, (node) => allNodes[node]!),
       scores: usesHiddenNode
-        ? Float64Array.from({ length: scores }, (_, i) => previousLayer[scoreNodes[i]!]!)
-        : matrixVector(outputWeights, previousLayer),
+        ? Float64Array.from({ length: scores }, (_, i) => lastLayerValues[scoreNodes[i]!]!)
+        : matrixVectorProduct(outputWeights, lastLayerValues),
     };
   });
 };
@@ -65,17 +65,17 @@ export const networkTable: Mechanism = (random, { rows, columns, scores }) => {
 function createCauseSampler(random: Random, numCauses: number): () => Float64Array {
   if (random.uniform() < 0.6) return () => Float64Array.from({ length: numCauses }, () => random.normal());
   const centres = randomMatrix(random, random.integer(2, 5), numCauses, 2);
-  const spread = 0.2 + 0.8 * random.uniform();
-  return () => random.choice(centres).map((centre) => centre + spread * random.normal());
+  const clusterStd = 0.2 + 0.8 * random.uniform();
+  return () => random.choice(centres).map((centre) => centre + clusterStd * random.normal());
 }
 
 /** Correlated features, of which the scores are sums. */
 export const linearTable: Mechanism = (random, { rows, columns, scores }) => {
-  const drawRow = correlatedFeatures(random, columns);
+  const drawRow = createFeatureSampler(random, columns);
   const weights = sparseMatrix(random, scores, columns);
   return Array.from({ length: rows }, () => {
     const features = drawRow();
-    return { features, scores: matrixVector(weights, features) };
+    return { features, scores: matrixVectorProduct(weights, features) };
   });
 };
 
@@ -84,7 +84,7 @@ export const groupTable: Mechanism = (random, { rows, columns, scores }) => {
   const numGroups = random.integer(2, 5);
   const distance = 0.5 + 2.5 * random.uniform();
   const centres = randomMatrix(random, numGroups, columns, distance * Math.sqrt(columns));
-  const drawRow = correlatedFeatures(random, columns);
+  const drawRow = createFeatureSampler(random, columns);
   const weights = sparseMatrix(random, scores, columns);
   const noiseShare = random.uniform();
   const offsets = Array.from({ length: numGroups }, () =>
@@ -95,7 +95,7 @@ export const groupTable: Mechanism = (random, { rows, columns, scores }) => {
     const rowFeatures = drawRow();
     return {
       features: rowFeatures.map((x, i) => x + centres[groupIndex]![i]!),
-      scores: matrixVector(weights, rowFeatures).map(
+      scores: matrixVectorProduct(weights, rowFeatures).map(
         (x, i) => (1 - noiseShare) * x + noiseShare * offsets[groupIndex]![i]!,
       ),
     };
@@ -104,7 +104,7 @@ export const groupTable: Mechanism = (random, { rows, columns, scores }) => {
 
 /** The scores are what the leaves of random trees give. */
 export const treeTable: Mechanism = (random, { rows, columns, scores }) => {
-  const drawRow = correlatedFeatures(random, columns);
+  const drawRow = createFeatureSampler(random, columns);
   const forests = Array.from({ length: scores }, () => randomForest(random, columns));
   return Array.from({ length: rows }, () => {
     const features = drawRow();
@@ -116,26 +116,26 @@ function randomForest(random: Random, columns: number): (x: Float64Array) => num
   const trees = Array.from({ length: random.integer(1, 6) }, () => {
     const depth = random.integer(1, 4);
     const nodes = Array.from({ length: 2 ** depth - 1 }, () => {
-      return { column: random.integer(0, columns - 1), at: random.normal() };
+      return { column: random.integer(0, columns - 1), threshold: random.normal() };
     });
     return { nodes, leaves: Array.from({ length: 2 ** depth }, () => random.normal()) };
   });
   return (x) =>
     trees.reduce((sum, { nodes, leaves }) => {
       let node = 0;
-      while (node < nodes.length) node = 2 * node + (x[nodes[node]!.column]! > nodes[node]!.at ? 2 : 1);
+      while (node < nodes.length) node = 2 * node + (x[nodes[node]!.column]! > nodes[node]!.threshold ? 2 : 1);
       return sum + leaves[node - nodes.length]!;
     }, 0);
 }
 
 /** Normal features, independent or mixed with one another. */
-function correlatedFeatures(random: Random, columns: number): () => Float64Array {
+function createFeatureSampler(random: Random, columns: number): () => Float64Array {
   const strength = random.uniform() < 0.2 ? 0 : random.uniform();
   // Few causes: all columns go together.
   const numCauses = random.integer(1, columns);
   const mixingMatrix = randomMatrix(random, columns, numCauses);
   return () => {
-    const correlatedValues = matrixVector(
+    const correlatedValues = matrixVectorProduct(
       mixingMatrix,
       Float64Array.from({ length: numCauses }, () => random.normal()),
     );
@@ -156,7 +156,7 @@ function randomMatrix(random: Random, rows: number, columns: number, gain = 1.5)
   return Array.from({ length: rows }, () => Float64Array.from({ length: columns }, () => scale * random.normal()));
 }
 
-function matrixVector(matrix: readonly Float64Array[], x: Float64Array): Float64Array {
+function matrixVectorProduct(matrix: readonly Float64Array[], x: Float64Array): Float64Array {
   return Float64Array.from(matrix, (row) => {
     let sum = 0;
     for (let i = 0; i < x.length; i++) sum += row[i]! * x[i]!;

@@ -45,7 +45,7 @@ export interface Batch {
   /** How many classes the tables have. */
   readonly classCount: number;
   /** How many of this rank's R rows are known, and of all ranks' rows. */
-  readonly knownRows: { readonly onThisRank: number; readonly onAllRanks: number };
+  readonly knownRows: { readonly localCount: number; readonly globalCount: number };
   /** Rows of all ranks. */
   readonly rows: number;
 }
@@ -75,10 +75,10 @@ class Block extends Module {
   /** Some columns of x, [B, R, c, E], and all of them, [B, R, C + 1, E] → the former. */
   forward(queries: Tensor, x: Tensor, { knownRows, rows }: Batch): Tensor {
     const [featureNorm, rowNorm, mlpNorm] = this.#norms as [LayerNorm, LayerNorm, LayerNorm];
-    const lengths = { sequenceLength: rows, kvSequenceLength: knownRows.onAllRanks };
+    const lengths = { sequenceLength: rows, kvSequenceLength: knownRows.globalCount };
     const a = featureNorm.forward(queries.add(this.#features.forward(queries, x)));
     // Known rows are the keys of all rows, so that no row to be predicted influences another.
-    const b = rowNorm.forward(a.add(this.#rows.forward(a, a.slice(1, 0, knownRows.onThisRank), lengths)));
+    const b = rowNorm.forward(a.add(this.#rows.forward(a, a.slice(1, 0, knownRows.localCount), lengths)));
     return mlpNorm.forward(b.add(this.#mlp.forward(b)));
   }
 }
@@ -111,12 +111,12 @@ export class TabularModel extends Module {
     let x = scope(() => this.#embedTable(batch));
     const [batches, rows, columns, embed] = x.shape as [number, number, number, number];
     for (const [i, block] of [...this.#blocks].entries()) {
-      using previous = x; // released here, not at the end: inference holds one block's cells
+      using previousCells = x; // released here, not at the end: inference holds one block's cells
       // Of the last block's cells only the class is read.
       const isLast = i === this.options.layers - 1;
-      x = block.forward(isLast ? previous.slice(2, columns - 1) : previous, previous, batch);
+      x = block.forward(isLast ? previousCells.slice(2, columns - 1) : previousCells, previousCells, batch);
     }
-    const testCells = x.slice(1, knownRows.onThisRank).reshape([batches, rows - knownRows.onThisRank, embed]);
+    const testCells = x.slice(1, knownRows.localCount).reshape([batches, rows - knownRows.localCount, embed]);
     return this.#decoder.forward(testCells).slice(2, 0, classCount);
   }
 

@@ -24,7 +24,7 @@ interface EnsembleMember {
   /** The model's number of each class. */
   readonly classes: readonly number[];
   /** Columns as they are, or their normal scores. */
-  readonly usesRanks: boolean;
+  readonly usesRankTransform: boolean;
 }
 
 /**
@@ -41,9 +41,9 @@ export async function predict(
   const { table, knownRows, plan } = task;
   const classCount = table.classes.length;
   const meanScores = new Float64Array(plan.testRows.count * classCount);
-  for (const { classes, usesRanks } of createEnsemble(classCount, ensemble)) {
+  for (const { classes, usesRankTransform } of createEnsemble(classCount, ensemble)) {
     const permutedTask = {
-      ...(usesRanks ? rankColumns(table, knownRows) : table),
+      ...(usesRankTransform ? rankColumns(table, knownRows) : table),
       labels: table.labels.map((label) => classes[label]!),
     };
     using batch = loadBatch(ctx, [permutedTask], { knownRows, plan, maxClasses: model.options.maxClasses });
@@ -65,7 +65,7 @@ function createEnsemble(classCount: number, { size, seed }: EnsembleOptions): re
     const shift = i % classCount;
     if (shift === 0) order = random.permutation(classCount);
     const classes = order.map((classIndex) => (classIndex + shift) % classCount);
-    return { classes, usesRanks: Math.floor(i / classCount) % 2 === 1 };
+    return { classes, usesRankTransform: Math.floor(i / classCount) % 2 === 1 };
   });
 }
 

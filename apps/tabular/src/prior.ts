@@ -59,8 +59,8 @@ function addNoise(random: Random, samples: readonly Sample[]): readonly Float64A
   const nodeStatistics = Array.from({ length: numScores }, (_, i) => {
     const values = samples.map(({ scores }) => scores[i]!);
     const mean = values.reduce((a, b) => a + b, 0) / values.length;
-    const deviation = Math.sqrt(values.reduce((sum, x) => sum + (x - mean) ** 2, 0) / values.length);
-    return { mean, scale: 1 / (deviation + 1e-9) };
+    const std = Math.sqrt(values.reduce((sum, x) => sum + (x - mean) ** 2, 0) / values.length);
+    return { mean, scale: 1 / (std + 1e-9) };
   });
   return samples.map(({ scores }) =>
     scores.map((score, i) => (score - nodeStatistics[i]!.mean) * nodeStatistics[i]!.scale + noiseStd * random.normal()),
@@ -73,11 +73,11 @@ const argmax = (scores: Float64Array): number => scores.indexOf(Math.max(...scor
 function assignByThresholds(random: Random, scores: readonly number[], classes: number): readonly number[] {
   const sizes = Array.from({ length: classes }, () => 0.25 + random.uniform());
   const total = sizes.reduce((a, b) => a + b, 0);
-  const sorted = scores.toSorted((a, b) => a - b);
+  const sortedScores = scores.toSorted((a, b) => a - b);
   let sum = 0;
   const thresholds = sizes.slice(0, -1).map((size) => {
     sum += size;
-    return sorted[Math.floor((scores.length * sum) / total)]!;
+    return sortedScores[Math.floor((scores.length * sum) / total)]!;
   });
   return scores.map((score) => thresholds.filter((threshold) => score >= threshold).length);
 }

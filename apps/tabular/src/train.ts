@@ -9,7 +9,7 @@ import { init } from "@mosaic/attention";
 import { TabularModel, defaultOptions } from "./model.ts";
 import { fineTuningOptions, Trainer, defaultTraining } from "./training.ts";
 import { parseInteger } from "./arguments.ts";
-import { defaultWeights, loadModel, saveModel } from "./weights.ts";
+import { defaultWeightsPath, loadModel, saveModel } from "./weights.ts";
 
 const { values } = parseArgs({
   options: {
@@ -18,7 +18,7 @@ const { values } = parseArgs({
     steps: { type: "string" },
     cells: { type: "string" },
     seed: { type: "string" },
-    out: { type: "string", default: defaultWeights },
+    out: { type: "string", default: defaultWeightsPath },
   },
 });
 const initialOptions = values.refine === undefined ? defaultTraining : fineTuningOptions;

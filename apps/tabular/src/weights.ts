@@ -5,12 +5,12 @@ import { readSafetensors, writeSafetensors } from "@mosaic/attention/nn";
 import { defaultOptions, TabularModel, type TabularOptions } from "./model.ts";
 
 /** The weights that this directory ships, made by `train.ts`. */
-export const defaultWeights: string = fileURLToPath(new URL("../weights.safetensors", import.meta.url));
+export const defaultWeightsPath: string = fileURLToPath(new URL("../weights.safetensors", import.meta.url));
 
 /** A model with the weights of a file. */
 export async function loadModel(
   ctx: Context,
-  path: string = defaultWeights,
+  path: string = defaultWeightsPath,
   options: TabularOptions = defaultOptions,
 ): Promise<TabularModel> {
   const model = new TabularModel(ctx, options);

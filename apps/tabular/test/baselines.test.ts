@@ -31,13 +31,19 @@ describe("logisticRegression", () => {
   it("finds the weights that made the classes", () => {
     const random = new Random(2);
     const rows = 4000;
-    const train = Float32Array.from({ length: 2 * rows }, () => random.normal());
+    const trainFeatures = Float32Array.from({ length: 2 * rows }, () => random.normal());
     const labels = Uint8Array.from({ length: rows }, (_, i) => {
-      const p = 1 / (1 + Math.exp(-(2 * train[2 * i]! - train[2 * i + 1]! + 0.5)));
+      const p = 1 / (1 + Math.exp(-(2 * trainFeatures[2 * i]! - trainFeatures[2 * i + 1]! + 0.5)));
       return random.uniform() < p ? 1 : 0;
     });
-    const test = Float32Array.from([0, 0, 1, 0, 0, 1]);
-    const probabilities = logisticRegression({ width: 2, classCount: 2, train, labels, test });
+    const testFeatures = Float32Array.from([0, 0, 1, 0, 0, 1]);
+    const probabilities = logisticRegression({
+      width: 2,
+      classCount: 2,
+      trainFeatures,
+      labels,
+      testFeatures,
+    });
     const logits = [0, 1, 2].map((row) => Math.log(probabilities[2 * row + 1]! / probabilities[2 * row]!));
     expect(logits[0]).toBeCloseTo(0.5, 0);
     expect(logits[1]! - logits[0]!).toBeCloseTo(2, 0);
@@ -47,23 +53,29 @@ describe("logisticRegression", () => {
   it("finds the weights of three classes, from which it may subtract any vector", () => {
     const random = new Random(3);
     const rows = 4000;
-    const train = Float32Array.from({ length: rows }, () => random.normal());
+    const trainFeatures = Float32Array.from({ length: rows }, () => random.normal());
     // Scores 0, x and −x: the odds of class 1 against 2 are e^2x.
-    const labels = Uint8Array.from(train, (x) => {
+    const labels = Uint8Array.from(trainFeatures, (x) => {
       const powers = [1, Math.exp(x), Math.exp(-x)];
       const threshold = random.uniform() * powers.reduce((a, b) => a + b, 0);
       return threshold < powers[0]! ? 0 : threshold < powers[0]! + powers[1]! ? 1 : 2;
     });
-    const probabilities = logisticRegression({ width: 1, classCount: 3, train, labels, test: Float32Array.from([1]) });
+    const probabilities = logisticRegression({
+      width: 1,
+      classCount: 3,
+      trainFeatures,
+      labels,
+      testFeatures: Float32Array.from([1]),
+    });
     expect(Math.log(probabilities[1]! / probabilities[0]!)).toBeCloseTo(1, 0);
     expect(Math.log(probabilities[1]! / probabilities[2]!)).toBeCloseTo(2, 0);
     expect(probabilities.reduce((a, b) => a + b, 0)).toBeCloseTo(1, 12);
   });
 
   it("stays finite where the classes are separable", () => {
-    const train = Float32Array.from([-1, -2, 1, 2]);
-    const task = { width: 1, classCount: 2, train, labels: Uint8Array.from([0, 0, 1, 1]) };
-    const [, low, , high] = logisticRegression({ ...task, test: Float32Array.from([-1.5, 1.5]) });
+    const trainFeatures = Float32Array.from([-1, -2, 1, 2]);
+    const task = { width: 1, classCount: 2, trainFeatures, labels: Uint8Array.from([0, 0, 1, 1]) };
+    const [, low, , high] = logisticRegression({ ...task, testFeatures: Float32Array.from([-1.5, 1.5]) });
     expect(low).toBeLessThan(0.3);
     expect(high).toBeGreaterThan(0.7);
   });
@@ -74,10 +86,15 @@ describe("nearestNeighbours", () => {
     const task = {
       width: 1,
       classCount: 2,
-      train: Float32Array.from([0, 1, 2, 10, 11, 12]),
+      trainFeatures: Float32Array.from([0, 1, 2, 10, 11, 12]),
       labels: Uint8Array.from([0, 0, 1, 1, 1, 1]),
     };
-    expect([...nearestNeighbours({ ...task, test: Float32Array.from([0.5, 11]) }, 3)]).toEqual([2 / 3, 1 / 3, 0, 1]);
+    expect([...nearestNeighbours({ ...task, testFeatures: Float32Array.from([0.5, 11]) }, 3)]).toEqual([
+      2 / 3,
+      1 / 3,
+      0,
+      1,
+    ]);
   });
 });
 

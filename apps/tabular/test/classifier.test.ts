@@ -124,7 +124,7 @@ describe("TabularClassifier", () => {
     [
       "numbers among strings",
       (c) => c.fit([[1], [2]], ["a", 1]),
-      /y, row 1: .* of the same type .* received 1 after "a"/,
+      /y, row 1: .* of the same type .* received 1, and "a" in row 0/,
     ],
     [
       "one class",

@@ -53,7 +53,7 @@ describe("tableOf", () => {
         { a: null, b: 1, y: 0 },
         { a: 5, b: 6, y: 1 },
       ],
-      { ...schema, missing: "drop" },
+      { ...schema, missingValuePolicy: "drop" },
     );
     expect([...table.features]).toEqual([5, 6]);
   });

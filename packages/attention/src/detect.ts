@@ -31,7 +31,7 @@ import {
 } from "./device-factories.ts";
 
 /** The options of `init`. */
-interface RequestedParts {
+interface RequestedHardware {
   readonly device?: Device | DeviceName;
   readonly collectives?: Collectives | CollectivesName;
 }
@@ -45,7 +45,7 @@ interface SelectedDevice {
 }
 
 /** Options first, then MOSAIC_DEVICE and MOSAIC_COLLECTIVES, then what goes with the other, then what is detected. */
-export async function selectDevice(requested: RequestedParts, worldSize: number): Promise<SelectedDevice> {
+export async function selectDevice(requested: RequestedHardware, worldSize: number): Promise<SelectedDevice> {
   const collectives = requested.collectives ?? readCollectivesName();
   const deviceOrName =
     requested.device ?? readDeviceName() ?? selectDeviceName(collectives) ?? (await detectAndWarn(worldSize)).device;

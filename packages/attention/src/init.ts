@@ -74,16 +74,16 @@ export async function init(options?: InitOptions): Promise<Context> {
   } = initOptions.parse(options);
   const size = initSettings.worldSize ?? launchEnvironment().worldSize;
   checkLaunchedSize(initSettings, size);
-  const requestedParts = {
+  const requestedHardware = {
     ...(requestedDevice && { device: requestedDevice }),
     ...(requestedCollectives && { collectives: requestedCollectives }),
   };
-  const { device, isOwned, collectives } = await selectDevice(requestedParts, size);
+  const { device, isOwned, collectives } = await selectDevice(requestedHardware, size);
   try {
     return await initTraced({
       ...initSettings,
       device,
-      backends: withDefaultBackends(backends),
+      backends: addDefaultBackends(backends),
       ...(collectives && { collectives }),
     });
   } catch (error) {
@@ -116,7 +116,7 @@ async function initTraced(options: CoreInitOptions): Promise<Context> {
 }
 
 /** Adds the backends over "sp" whose names are not taken already; `local` core adds itself. */
-function withDefaultBackends(backends: readonly AttentionBackend[]): readonly AttentionBackend[] {
+function addDefaultBackends(backends: readonly AttentionBackend[]): readonly AttentionBackend[] {
   const usedNames = new Set(backends.map(({ name }) => name));
   return [...backends, ...[ring(), mesh2d(), ulysses(), flex()].filter(({ name }) => !usedNames.has(name))];
 }
@@ -129,7 +129,7 @@ function checkLaunchedSize({ spSize, mesh, worldSize }: MeshOptions, size: numbe
   if (requiredRanks <= size || size !== 1 || worldSize !== undefined) return;
   throw new OptionError({
     where: `init: ${spSize === undefined ? "mesh" : "spSize"}`,
-    expected: "1, as no launcher started this process",
+    expected: `${spSize === undefined ? "a mesh of 1 rank" : "1"}, as no launcher started this process`,
     received: spSize === undefined ? JSON.stringify(mesh) : String(spSize),
     remedy: `start it with npx mosaic-run --nproc-per-node ${requiredRanks} <script>`,
   });
@@ -161,7 +161,7 @@ export async function world(size: number, options: WorldOptions = {}): Promise<r
     ...localOptions
   } = options;
   expectValue("world: backends", Array.isArray(backends), "an array of backends", backends);
-  return worldOf(size, { ...localOptions, device, backends: withDefaultBackends(backends) });
+  return worldOf(size, { ...localOptions, device, backends: addDefaultBackends(backends) });
 }
 
 function computeThreadsPerRank(ranks: number): number {

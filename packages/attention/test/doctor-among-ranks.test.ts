@@ -3,13 +3,13 @@ import { parseProfile, profiles } from "@mosaic/planner";
 import { describe, expect, it } from "vitest";
 import { formatReport } from "../src/doctor/diagnose.ts";
 import type { HostInfo } from "../src/doctor/hosts/host-info.ts";
-import { roundRobinPairs } from "../src/doctor/hosts/round-robin.ts";
+import { listRoundRobinPairs } from "../src/doctor/hosts/round-robin.ts";
 import { createProfile } from "../src/doctor/hosts/profile.ts";
 import { reportHosts } from "../src/doctor/hosts/report.ts";
 import type { HostMeasurement, HostsResult } from "../src/doctor/hosts/run.ts";
 import { runDoctor, shiftClock } from "./doctor/nodes.ts";
 
-const exampleLink = { latency: 50e-6, bandwidth: 1e9, clock: { wallClock: 0.2, error: 1.1 } };
+const exampleLink = { latency: 50e-6, bandwidth: 1e9, clock: { wallClockOffsetMs: 0.2, error: 1.1 } };
 
 interface ResultOverrides {
   readonly host?: Partial<HostInfo>;
@@ -28,7 +28,7 @@ function createResult({ host, measured }: ResultOverrides = {}): HostsResult {
   );
   return {
     hosts,
-    measured: hosts.map((_, index) => ({
+    measurements: hosts.map((_, index) => ({
       names: hosts.map(({ address }) => [address]),
       sockets: hosts.map((__, peer) => (peer === index ? null : exampleLink)),
       ucx: hosts.map((__, peer) => (peer === index ? null : { latency: 20e-6, bandwidth: 2e9 })),
@@ -41,7 +41,7 @@ const createReport = (overrides?: ResultOverrides): string =>
   formatReport(reportHosts(createResult(overrides)), "the hosts fit");
 const slowLink = { ...exampleLink, bandwidth: 1e8 };
 const highLatencyLink = { ...exampleLink, latency: 1e-3 };
-const createOffsetLink = (wallClock: number) => ({ ...exampleLink, clock: { wallClock, error: 1.1 } });
+const createOffsetLink = (wallClockOffsetMs: number) => ({ ...exampleLink, clock: { wallClockOffsetMs, error: 1.1 } });
 
 describe("hosts of a job", () => {
   it("that fit together are one line each, and two matrices", () => {
@@ -134,12 +134,12 @@ the hosts fit`);
     [
       "a slow way out",
       { measured: { sockets: [slowLink, null, slowLink] } },
-      /· +n1 → n0: 100 MB\/s, the median of all pairs is 1000\n +→ run ethtool/,
+      /· +n1 → n0: 100 MB\/s, the median of all pairs is 1000 MB\/s\n +→ run ethtool/,
     ],
     [
       "a long way out",
       { measured: { sockets: [highLatencyLink, null, exampleLink] } },
-      /· +n1 → n0: latency 1000 µs, the median of all pairs is 50\n/,
+      /· +n1 → n0: latency 1000 µs, the median of all pairs is 50 µs\n/,
     ],
     ["a UCX that fails", { measured: { ucx: "no network" } }, /✗ +n1: no network\n +→ set UCX_NET_DEVICES/],
     [
@@ -152,24 +152,24 @@ the hosts fit`);
   });
 
   it.each([
-    [-60, /· clocks +clock offset of n1 from n0: −60\.0 ms ± 1\.1 ms\n +→ synchronize it/],
+    [-60, /· clocks +clock offset of n1 from n0: −60\.0 ms ± 1\.1 ms\n +→ synchronize the clocks/],
     [2500, /✗ clocks +clock offset of n1 from n0: \+2500\.0 ms/],
     [50.9, /✓ clocks +clock offset of n1 from n0: \+50\.9 ms/],
   ])("of which one has a clock %d ms off", (milliseconds, expected) => {
     const result = createResult();
-    const [firstMeasurement, ...otherMeasurements] = result.measured as readonly [
+    const [firstMeasurement, ...otherMeasurements] = result.measurements as readonly [
       HostMeasurement,
       ...HostMeasurement[],
     ];
-    const measured = [
+    const measurements = [
       { ...firstMeasurement, sockets: [null, createOffsetLink(milliseconds), exampleLink] },
       ...otherMeasurements,
     ];
-    expect(formatReport(reportHosts({ ...result, measured }))).toMatch(expected);
+    expect(formatReport(reportHosts({ ...result, measurements }))).toMatch(expected);
   });
 
   it.each([1, 2, 3, 4, 5, 8])("meet in rounds of disjoint pairs, each two once: %d", (count) => {
-    const peerPairs = roundRobinPairs(count).flatMap((peers) => {
+    const peerPairs = listRoundRobinPairs(count).flatMap((peers) => {
       for (const [host, peer] of peers.entries()) if (peer >= 0) expect(peers[peer]).toBe(host);
       return peers.flatMap((peer, host) => (host < peer ? [`${host} ${peer}`] : []));
     });
@@ -184,10 +184,10 @@ the hosts fit`);
       ...{ name: "measured-3x4", ranksPerNode: 4 },
       links: { "inter-node": { latency: 20e-6, bandwidth: 2e9, sharedBy: 4, duplex: true } },
     });
-    const { measured, hosts } = createResult();
-    const resultWithoutUcx = measured.map((each) => ({ ...each, ucx: "not installed on n1" }));
+    const { measurements, hosts } = createResult();
+    const resultWithoutUcx = measurements.map((each) => ({ ...each, ucx: "not installed on n1" }));
     expect(
-      createProfile(profiles["cpu-local"], { hosts, measured: resultWithoutUcx }).links["inter-node"].bandwidth,
+      createProfile(profiles["cpu-local"], { hosts, measurements: resultWithoutUcx }).links["inter-node"].bandwidth,
     ).toBe(1e9);
   });
 });

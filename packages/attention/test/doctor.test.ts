@@ -279,7 +279,9 @@ describe("mosaic-doctor", () => {
     expect(await runDoctorProcess(["-V"])).toEqual({ code: 0, output: `${manifest.version}\n` });
     expect(await runDoctorProcess(["--hosts"])).toEqual({
       code: 2,
-      output: expect.stringMatching(/--hosts requires a job: run npx mosaic-run/),
+      output: expect.stringMatching(
+        /--hosts: expected the ranks of a job, received a single process; run npx mosaic-run/,
+      ),
     });
     expect(await runDoctorProcess(["--jsno"])).toEqual({
       code: 2,

@@ -6,7 +6,7 @@ import type { RequiredRows } from "./required-rows.ts";
 interface Requirements {
   readonly size: number;
   /** The rows of others that a member of a rank's group requires. */
-  required(rank: number, member: number): RequiredRows;
+  requiredRows(rank: number, member: number): RequiredRows;
   /** The queries of others that see a key of a rank. */
   requiredQueries(rank: number): RequiredRows;
   /** The positions of a rank's queries. */
@@ -20,16 +20,16 @@ export class Exchange {
   readonly #keys: RequiredRows[] = [];
   readonly #queries: RequiredRows[] = [];
   /** Queries: from those whose they are to those whose keys they see. */
-  readonly queryCast: GroupCastPlan;
+  readonly queryGroupCast: GroupCastPlan;
   /** Their results: back. */
-  readonly resultCast: GroupCastPlan;
+  readonly resultGroupCast: GroupCastPlan;
 
   constructor(plan: Requirements, bytes: Readonly<Record<"keys" | "queries", number>>) {
     this.#plan = plan;
     this.#bytes = bytes;
     const { size } = plan;
-    this.queryCast = { size, ranges: (sender, receiver) => this.queriesFrom(receiver, sender) };
-    this.resultCast = {
+    this.queryGroupCast = { size, ranges: (sender, receiver) => this.queryRangesFrom(receiver, sender) };
+    this.resultGroupCast = {
       size,
       ranges: (sender, receiver) => {
         const queries = this.queries(sender);
@@ -43,7 +43,7 @@ export class Exchange {
 
   /** The keys that are sent to a rank in any case. */
   keys(rank: number): RequiredRows {
-    return (this.#keys[rank] ??= this.#plan.required(rank, 0).filter((owner) => !this.#isExchanged(rank, owner)));
+    return (this.#keys[rank] ??= this.#plan.requiredRows(rank, 0).filter((owner) => !this.#isExchanged(rank, owner)));
   }
 
   /** The queries of others that come to a rank. */
@@ -52,7 +52,7 @@ export class Exchange {
   }
 
   /** The queries of one other that come to a rank, as its local rows. */
-  queriesFrom(rank: number, owner: number): readonly RowRange[] {
+  queryRangesFrom(rank: number, owner: number): readonly RowRange[] {
     const queries = this.queries(rank);
     return queries.ranges(owner, 0, queries.count);
   }
@@ -62,13 +62,13 @@ export class Exchange {
     const queries = this.queries(rank);
     const owners = queries.owners(0, queries.count);
     return joinSpans(
-      owners.flatMap((owner) => spansOfRowsUnchecked(this.#plan.queries(owner), this.queriesFrom(rank, owner))),
+      owners.flatMap((owner) => spansOfRowsUnchecked(this.#plan.queries(owner), this.queryRangesFrom(rank, owner))),
     );
   }
 
   /** Whether the queries of a rank go to the keys of another. */
   #isExchanged(rank: number, owner: number): boolean {
-    const numKeys = this.#plan.required(rank, 0).numRowsFrom(owner);
+    const numKeys = this.#plan.requiredRows(rank, 0).numRowsFrom(owner);
     return (
       numKeys > 0 &&
       this.#plan.requiredQueries(owner).numRowsFrom(rank) * this.#bytes.queries < numKeys * this.#bytes.keys

@@ -52,7 +52,7 @@ interface HostCut {
 /** What cuts follow from. */
 interface StagedRows {
   /** The rows that each rank requires, in the order of its host. */
-  readonly required: (rank: number) => RequiredRows;
+  readonly getRequiredRows: (rank: number) => RequiredRows;
   /** By rank: where its stages would begin and end by itself, from 0 to 1. */
   readonly cuts: readonly (readonly number[])[];
 }
@@ -70,17 +70,17 @@ export class HostCuts {
 
   /** Of the rows that a rank requires, in order: where each stage begins, and the last one ends. */
   stageCuts(rank: number): number[] {
-    const required = this.#rows.required(rank);
+    const required = this.#rows.getRequiredRows(rank);
     const ownHostRows = this.#ownHostRows(rank);
-    return this.#hostCuts(rank).map(({ ownHostShare: part, remoteCut: rest }) =>
-      part < 1 ? Math.round(ownHostRows * part) : required.countBefore(rest),
+    return this.#hostCuts(rank).map(({ ownHostShare, remoteCut }) =>
+      ownHostShare < 1 ? Math.round(ownHostRows * ownHostShare) : required.countBefore(remoteCut),
     );
   }
 
   /** Rows that a rank requires of others on its host. */
   #ownHostRows(rank: number): number {
-    const required = this.#rows.required(rank);
-    return this.#orders.members(rank).reduce((rows, owner) => rows + required.numRowsFrom(owner), 0);
+    const getRequiredRows = this.#rows.getRequiredRows(rank);
+    return this.#orders.members(rank).reduce((rows, owner) => rows + getRequiredRows.numRowsFrom(owner), 0);
   }
 
   /** Each rank has a part of what it requires of its own host first; the rest is cut for all of them together. */
@@ -88,15 +88,17 @@ export class HostCuts {
     const { hosts } = this.#orders;
     let hostCuts = this.#cutCache.get(hosts[rank]!);
     if (!hostCuts) {
-      const { required, cuts } = this.#rows;
+      const { getRequiredRows, cuts } = this.#rows;
       const members = this.#orders.members(rank);
-      const meanOverMembers = (countRows: (member: number) => number): number =>
+      const averageOverMembers = (countRows: (member: number) => number): number =>
         members.reduce((sum, member) => sum + countRows(member), 0) / members.length;
-      const remoteRows = members.map((member) => required(member).filter((owner) => hosts[owner] !== hosts[rank]));
+      const remoteRows = members.map((member) =>
+        getRequiredRows(member).filter((owner) => hosts[owner] !== hosts[rank]),
+      );
       const remoteUnion = RequiredRows.union(this.#orders.order(rank), remoteRows);
-      const meanOwnRows = meanOverMembers((member) => this.#ownHostRows(member));
+      const meanOwnRows = averageOverMembers((member) => this.#ownHostRows(member));
       hostCuts = cuts[rank]!.map((_, stage) => {
-        const rows = meanOverMembers((member) => cuts[member]![stage]!) * (meanOwnRows + remoteUnion.count);
+        const rows = averageOverMembers((member) => cuts[member]![stage]!) * (meanOwnRows + remoteUnion.count);
         return {
           ownHostShare: rows < meanOwnRows ? rows / meanOwnRows : 1,
           remoteCut: remoteUnion.cutAt(Math.max(0, Math.round(rows - meanOwnRows))),

@@ -59,7 +59,7 @@ export interface CallSize {
 /** Rows that a rank attends to at once: some of its own, and those that have arrived in a stage. */
 export interface Step {
   /** The part of the own rows, 0 or 1 of `parts`; absent if none. */
-  readonly own?: 0 | 1;
+  readonly ownPart?: 0 | 1;
   /** The stage in which the others arrive, from 0; absent if none. */
   readonly stage?: number;
 }
@@ -116,7 +116,7 @@ export class FlexPlan {
   }
 
   /** The rows of others that a member of a rank's group requires. */
-  required(rank: number, member: number): RequiredRows {
+  requiredRows(rank: number, member: number): RequiredRows {
     const rankRows = (this.#requiredByRank[rank] ??= []);
     return (rankRows[member] ??= this.#memberOwners(member).collectRequiredRows(
       this.#visiblePositions(rank),
@@ -178,7 +178,9 @@ export class FlexPlan {
   }
 
   #createPassPlan(name: PassName, size: CallSize): PassPlan {
-    const candidateExchange = this.#settings.queriesTravel ? new Exchange(this, bytesPerRow(name, size)) : undefined;
+    const candidateExchange = this.#settings.queriesTravel
+      ? new Exchange(this, computeBytesPerRow(name, size))
+      : undefined;
     const ranks = Array.from({ length: candidateExchange ? this.size : 0 }, (_, rank) => rank);
     const exchange = ranks.some((rank) => candidateExchange!.queries(rank).count > 0) ? candidateExchange : undefined;
     return new PassPlan(this, this.#createSchedule(name, size, exchange), exchange);
@@ -192,11 +194,11 @@ export class FlexPlan {
     const { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement } = size;
     const width = batch * numKvHeads * (headDim + valueHeadDim);
     // Two products of matrices forward, five backward (q·k, dq, dk and dOut·v, dv); 4 bytes of float32.
-    const [matmulDepth, reduceBytes] =
+    const [matmulDepth, groupReduceRowBytes] =
       name === "forward" ? [headDim + valueHeadDim, 0] : [3 * headDim + 2 * valueHeadDim, width * 4];
     const passSize: PassSize = {
-      castBytes: width * bytesPerElement,
-      reduceBytes,
+      groupCastRowBytes: width * bytesPerElement,
+      groupReduceRowBytes,
       pairFlops: 2 * matmulDepth * batch * numHeads,
     };
     const { cost, stages } = this.#settings;
@@ -212,7 +214,7 @@ export class FlexPlan {
     const ranks = Array.from({ length: size }, (_, rank) => rank);
     const busiestMembers = ranks.map((rank) =>
       Array.from({ length: members }, (_, member) => {
-        return { member, rows: exchange ? exchange.keys(rank) : this.required(rank, member) };
+        return { member, rows: exchange ? exchange.keys(rank) : this.requiredRows(rank, member) };
       }).reduce((busiest, each) => (each.rows.count > busiest.rows.count ? each : busiest)),
     );
     const peers = busiestMembers.map(({ rows }) => rows.peers());
@@ -281,7 +283,7 @@ function hostsKey(hosts: readonly number[] | undefined): string {
 }
 
 /** Bytes of a row of keys that travels, gradients included, and of a row of queries, with the results that return. */
-function bytesPerRow(
+function computeBytesPerRow(
   name: PassName,
   { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement }: CallSize,
 ): Readonly<Record<"keys" | "queries", number>> {
@@ -323,8 +325,8 @@ export class PassPlan {
     this.exchange = exchange;
     this.#plan = plan;
     this.#schedule = schedule;
-    const required = (rank: number): RequiredRows => this.#required(rank, 0);
-    this.#hostCuts = schedule && plan.hosts && new HostCuts(plan.hosts, { required, cuts: schedule.cuts });
+    const getRequiredRows = (rank: number): RequiredRows => this.#required(rank, 0);
+    this.#hostCuts = schedule && plan.hosts && new HostCuts(plan.hosts, { getRequiredRows, cuts: schedule.cuts });
     this.steps = createSteps(schedule);
     this.numOwnParts = schedule?.isSplit ? 2 : 1;
     this.numStages = schedule === undefined ? 0 : Math.max(1, schedule.degree);
@@ -348,7 +350,7 @@ export class PassPlan {
   }
 
   /** What travels in a stage between the ranks that are this member of their groups. */
-  castPlan(stage: number, member: number): GroupCastPlan {
+  groupCastPlan(stage: number, member: number): GroupCastPlan {
     const { size, numMembers: members } = this.#plan;
     return (this.#castPlans[stage * members + member] ??= {
       size,
@@ -360,7 +362,7 @@ export class PassPlan {
   }
 
   /** Rows that a member receives in a stage. */
-  receivedRows(stage: number, rank: number, member: number): number {
+  numReceivedRows(stage: number, rank: number, member: number): number {
     const { from, to } = this.#stageRowRange(stage, rank, member);
     return to - from;
   }
@@ -369,7 +371,7 @@ export class PassPlan {
   maxReceivedRows(rank: number, member: number): number {
     let maxRows = 0;
     for (let stage = 0; stage < this.numStages; stage++)
-      maxRows = Math.max(maxRows, this.receivedRows(stage, rank, member));
+      maxRows = Math.max(maxRows, this.numReceivedRows(stage, rank, member));
     return maxRows;
   }
 
@@ -382,7 +384,7 @@ export class PassPlan {
   }
 
   #required(rank: number, member: number): RequiredRows {
-    return this.exchange ? this.exchange.keys(rank) : this.#plan.required(rank, member);
+    return this.exchange ? this.exchange.keys(rank) : this.#plan.requiredRows(rank, member);
   }
 
   /** Of the rows that a member requires those of a stage: [from, to). */
@@ -424,10 +426,10 @@ export class PassPlan {
   /** Positions of the rows that a member attends to, in their order in memory. */
   #memberSpans(position: number, member: number): Span[] {
     const rank = Math.floor(position / this.steps.length);
-    const { own, stage } = this.steps[position % this.steps.length]!;
+    const { ownPart, stage } = this.steps[position % this.steps.length]!;
     const spans: Span[] = [];
-    if (own !== undefined) {
-      const { from, to } = this.ownRowRange(own, rank, member);
+    if (ownPart !== undefined) {
+      const { from, to } = this.ownRowRange(ownPart, rank, member);
       if (from < to)
         spans.push(...spansOfRowsUnchecked(this.#plan.shard(rank, member), [{ start: from, length: to - from }]));
     }
@@ -442,9 +444,9 @@ export class PassPlan {
 }
 
 function createSteps(schedule: StageSchedule | undefined): Step[] {
-  if (schedule === undefined) return [{ own: 0 }];
+  if (schedule === undefined) return [{ ownPart: 0 }];
   const { degree, isSplit } = schedule;
-  if (degree === 0) return [{ own: 0, stage: 0 }];
+  if (degree === 0) return [{ ownPart: 0, stage: 0 }];
   const stages = Array.from({ length: degree }, (_, stage): Step => ({ stage }));
-  return [{ own: 0 }, ...stages, ...(isSplit ? [{ own: 1 } as const] : [])];
+  return [{ ownPart: 0 }, ...stages, ...(isSplit ? [{ ownPart: 1 } as const] : [])];
 }

@@ -42,7 +42,7 @@ export class QueryExchange implements Disposable {
     const sentChunk = this.#buffers.contiguous(rows.map((x) => this.#appendAxis(x)));
     const { group } = this.#pass;
     this.#receivedQueries = this.#buffers.empty(sentChunk.tensors, this.#exchange.queries(group.rank).count);
-    this.#cast(this.#receivedQueries, sentChunk, { plan: this.#exchange.queryCast, name: "queries" });
+    this.#cast(this.#receivedQueries, sentChunk, { plan: this.#exchange.queryGroupCast, name: "queries" });
   }
 
   /** Attends to the queries of others, and sends the states back. */
@@ -57,7 +57,11 @@ export class QueryExchange implements Disposable {
     if (q.size > 0) inner.attend(ctx, this.#createCall(q), { out, lse: this.#removeAxis(lse) }, kv);
     this.#returnedChunk = this.#buffers.empty(spec, this.#countReturnedRows());
     // Every row goes to one rank: one hop.
-    this.#cast(this.#returnedChunk, states, { plan: this.#exchange.resultCast, name: "results", hierarchical: false });
+    this.#cast(this.#returnedChunk, states, {
+      plan: this.#exchange.resultGroupCast,
+      name: "results",
+      hierarchical: false,
+    });
   }
 
   /** Merges what has returned, in the order of ranks. */
@@ -67,13 +71,19 @@ export class QueryExchange implements Disposable {
     const [out, lse] = this.#returnedChunk!.tensors as [Tensor, Tensor];
     let row = 0;
     for (let owner = 0; owner < group.size; owner++) {
-      for (const { start, length } of this.#exchange.queriesFrom(owner, group.rank)) {
-        const [selectReturned, selectOwn] = [
+      for (const { start, length } of this.#exchange.queryRangesFrom(owner, group.rank)) {
+        const [selectReturnedRows, selectOwnRows] = [
           this.#selectRows(row, row + length),
           this.#selectRows(start, start + length),
         ];
-        const target = { out: selectOwn(state.out), lse: this.#removeAxis(selectOwn(this.#appendAxis(state.lse))) };
-        group.device.kernels.merge(target, { out: selectReturned(out), lse: this.#removeAxis(selectReturned(lse)) });
+        const target = {
+          out: selectOwnRows(state.out),
+          lse: this.#removeAxis(selectOwnRows(this.#appendAxis(state.lse))),
+        };
+        group.device.kernels.merge(target, {
+          out: selectReturnedRows(out),
+          lse: this.#removeAxis(selectReturnedRows(lse)),
+        });
         row += length;
       }
     }
@@ -94,7 +104,7 @@ export class QueryExchange implements Disposable {
     q.device.kernels.fill(this.#returnedChunk.tensors[0]!, 0);
     const { group } = this.#pass;
     const label = this.#formatLabel("gradients of queries");
-    this.#work = group.groupReduce(this.#returnedChunk.wire, sums.wire, this.#exchange.queryCast, { label });
+    this.#work = group.groupReduce(this.#returnedChunk.wire, sums.wire, this.#exchange.queryGroupCast, { label });
   }
 
   /** Adds what has returned to the gradients of the own queries. */
@@ -111,7 +121,7 @@ export class QueryExchange implements Disposable {
   #cast(
     out: Chunk,
     input: Chunk,
-    { plan, name, ...castOptions }: GroupCastOptions & { plan: Exchange["queryCast"]; name: string },
+    { plan, name, ...castOptions }: GroupCastOptions & { plan: Exchange["queryGroupCast"]; name: string },
   ): void {
     const { group, castOptions: cast } = this.#pass;
     this.#work = group.groupCast(out.wire, input.wire, plan, {

@@ -217,7 +217,7 @@ export interface OwnerOrder {
 export function ownersBefore(rank: number, size: number): OwnerOrder {
   return {
     size,
-    ownerAt: (place) => (rank - 1 - place + size) % size,
+    ownerAt: (index) => (rank - 1 - index + size) % size,
     orderIndex: (owner) => (rank - 1 - owner + size) % size,
   };
 }
@@ -342,9 +342,9 @@ export class RequiredRows {
     const firstRange = this.#ranges[owner]!;
     if (this.#ranges[owner + 1] === firstRange + 1) {
       const [start, length] = [this.#starts[firstRange]!, this.#lengths[firstRange]!];
-      const numSkipped = Math.max(0, startRow - rowsBefore);
-      const count = Math.min(length, endRow - rowsBefore) - numSkipped;
-      return count > 0 ? singleRange(start + numSkipped, count) : emptyRanges;
+      const numSkippedRows = Math.max(0, startRow - rowsBefore);
+      const count = Math.min(length, endRow - rowsBefore) - numSkippedRows;
+      return count > 0 ? singleRange(start + numSkippedRows, count) : emptyRanges;
     }
     const ranges: RowRange[] = [];
     for (let i = this.#ranges[owner]!; i < this.#ranges[owner + 1]!; i++) {

@@ -3,7 +3,7 @@ import {
   PeerColumns,
   type PassProblem,
   type PassSize,
-  passSeconds,
+  predictPassSeconds,
   type RankLoad,
   type ResolvedStageCost,
   type StageCost,
@@ -52,7 +52,7 @@ export function createStageSchedule(
       // Two schedules that follow each other may differ in the own rows alone.
       if (schedule.cuts !== cachedRows?.cuts)
         cachedRows = { cuts: schedule.cuts, rows: splitIntoStages(peers, schedule) };
-      const seconds = passSeconds(problem, schedule, cachedRows.rows);
+      const seconds = predictPassSeconds(problem, schedule, cachedRows.rows);
       if (!best || seconds < best.seconds) best = { seconds, schedule };
     }
   }
@@ -92,7 +92,7 @@ class StageCutter {
       candidates.push(this.#loads.map((load, rank) => this.#hiddenCuts(load, degree, this.#maxTransferredRows(rank))));
     for (const cuts of candidates) {
       yield { degree, isSplit: false, cuts, ownCuts: cuts.map(() => 1) };
-      if (this.#size.reduceBytes === 0 || degree === 0) continue;
+      if (this.#size.groupReduceRowBytes === 0 || degree === 0) continue;
       yield {
         degree,
         isSplit: true,
@@ -115,7 +115,7 @@ class StageCutter {
     for (let stage = 1; stage < degree; stage++) {
       const numReceivedRows = Math.max(
         0,
-        ((computeSeconds - this.#cost.latency) * this.#cost.bandwidth) / this.#size.castBytes,
+        ((computeSeconds - this.#cost.latency) * this.#cost.bandwidth) / this.#size.groupCastRowBytes,
       );
       const share = Math.max(rows > 0 ? numReceivedRows / rows : 1, (1 - cuts.at(-1)!) / (4 * degree));
       cuts.push(Math.min(1, cuts.at(-1)! + share));
@@ -128,8 +128,8 @@ class StageCutter {
   #ownCut(rows: number, cuts: readonly number[]): number {
     const { latency, bandwidth } = this.#cost;
     const transferSeconds = (bytes: number): number => (bytes > 0 ? latency + bytes / bandwidth : 0);
-    const firstCastSeconds = transferSeconds(rows * cuts[1]! * this.#size.castBytes);
-    const lastReductionSeconds = transferSeconds(rows * (1 - cuts.at(-2)!) * this.#size.reduceBytes);
+    const firstCastSeconds = transferSeconds(rows * cuts[1]! * this.#size.groupCastRowBytes);
+    const lastReductionSeconds = transferSeconds(rows * (1 - cuts.at(-2)!) * this.#size.groupReduceRowBytes);
     return firstCastSeconds + lastReductionSeconds > 0
       ? firstCastSeconds / (firstCastSeconds + lastReductionSeconds)
       : 1;

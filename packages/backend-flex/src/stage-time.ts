@@ -59,9 +59,9 @@ export interface RankLoad {
 /** Bytes and arithmetic of one pass, forward or backward. */
 export interface PassSize {
   /** Bytes of a row of keys and values. */
-  readonly castBytes: number;
+  readonly groupCastRowBytes: number;
   /** Bytes of a row of their gradients; 0 in forward. */
-  readonly reduceBytes: number;
+  readonly groupReduceRowBytes: number;
   /** Floating-point operations per visible pair, over batch and heads. */
   readonly pairFlops: number;
 }
@@ -97,7 +97,7 @@ export class KernelModel {
   constructor({ size, cost }: Pick<PassProblem, "size" | "cost">) {
     this.#size = size;
     this.#cost = cost;
-    const isForward = size.reduceBytes === 0;
+    const isForward = size.groupReduceRowBytes === 0;
     this.#flopsPerSecond = isForward ? cost.flops : cost.backwardFlops;
     this.#halfSpeedKeys = isForward ? cost.halfKeys : cost.backwardHalfKeys;
   }
@@ -120,9 +120,9 @@ class StageRows {
   senders: Int32Array = new Int32Array(0);
   receivers: Int32Array = new Int32Array(0);
   rows: Float64Array = new Float64Array(0);
-  readonly received: Float64Array;
+  readonly receivedRows: Float64Array;
   readonly pairs: Float64Array;
-  readonly sent: Float64Array;
+  readonly sentRows: Float64Array;
   readonly numSources: Int32Array;
   readonly numTargets: Int32Array;
   /** Rows sent in several ranges: their copies. */
@@ -132,9 +132,9 @@ class StageRows {
   readonly addedRanges: Float64Array;
 
   constructor(ranks: number) {
-    this.received = new Float64Array(ranks);
+    this.receivedRows = new Float64Array(ranks);
     this.pairs = new Float64Array(ranks);
-    this.sent = new Float64Array(ranks);
+    this.sentRows = new Float64Array(ranks);
     this.numSources = new Int32Array(ranks);
     this.numTargets = new Int32Array(ranks);
     this.packedRows = new Float64Array(ranks);
@@ -144,8 +144,8 @@ class StageRows {
 
   // oxlint-disable-next-line max-params -- a flow: from which rank to which, how many rows, in how many ranges
   addFlow(sender: number, receiver: number, rows: number, ranges: number): void {
-    this.received[receiver]! += rows;
-    this.sent[sender]! += rows;
+    this.receivedRows[receiver]! += rows;
+    this.sentRows[sender]! += rows;
     this.numSources[receiver]!++;
     this.numTargets[sender]!++;
     this.addedRanges[sender]! += ranges;
@@ -229,14 +229,14 @@ class StageSplitter {
   #takeRows(stage: StageRows, rank: number, end: number): void {
     const { starts, owners, rows, ranges, pairs } = this.#peers;
     const lastPeer = starts[rank + 1]!;
-    let [peer, peerRowsTaken, rowsTaken] = [
+    let [peer, takenPeerRows, totalTakenRows] = [
       this.#nextPeerByRank[rank]!,
       this.#peerRowsTaken[rank]!,
       this.#rowsTaken[rank]!,
     ];
-    while (rowsTaken < end && peer < lastPeer) {
+    while (totalTakenRows < end && peer < lastPeer) {
       const peerRows = rows[peer]!;
-      const takenRows = Math.min(peerRows - peerRowsTaken, end - rowsTaken);
+      const takenRows = Math.min(peerRows - takenPeerRows, end - totalTakenRows);
       if (takenRows > 0) {
         stage.addFlow(owners[peer]!, rank, takenRows, Math.max(1, Math.ceil((ranges[peer]! * takenRows) / peerRows)));
         stage.pairs[rank]! += (pairs[peer]! * takenRows) / peerRows;
@@ -244,15 +244,15 @@ class StageSplitter {
         this.#receivers[this.#numFlows] = rank;
         this.#rows[this.#numFlows++] = takenRows;
       }
-      rowsTaken += takenRows;
-      peerRowsTaken += takenRows;
-      if (peerRowsTaken < peerRows) continue;
+      totalTakenRows += takenRows;
+      takenPeerRows += takenRows;
+      if (takenPeerRows < peerRows) continue;
       peer++;
-      peerRowsTaken = 0;
+      takenPeerRows = 0;
     }
     this.#nextPeerByRank[rank] = peer;
-    this.#peerRowsTaken[rank] = peerRowsTaken;
-    this.#rowsTaken[rank] = rowsTaken;
+    this.#peerRowsTaken[rank] = takenPeerRows;
+    this.#rowsTaken[rank] = totalTakenRows;
   }
 }
 
@@ -270,7 +270,7 @@ export function splitIntoStages(
 }
 
 /** Predicts the seconds of a pass: of its slowest rank. `rows` are those of the schedule's stages. */
-export function passSeconds(
+export function predictPassSeconds(
   problem: PassProblem,
   schedule: StageSchedule,
   rows: readonly StageRows[] = splitIntoStages(new PeerColumns(problem.loads), schedule),
@@ -299,9 +299,9 @@ class PassSimulation {
 
   run(): number {
     const { degree, isSplit } = this.#schedule;
-    const isBackward = this.#problem.size.reduceBytes > 0;
+    const isBackward = this.#problem.size.groupReduceRowBytes > 0;
     let arrivalTimes = degree === 0 ? this.#cast(0) : undefined;
-    let returningStage: { readonly stage: number; readonly done: Float64Array } | undefined;
+    let returningStage: { readonly stage: number; readonly endTimes: Float64Array } | undefined;
     const numSteps = degree === 0 ? 1 : 1 + degree + (isSplit ? 1 : 0);
     for (let step = 0; step < numSteps; step++) {
       const stage = degree === 0 ? 0 : step - 1;
@@ -311,7 +311,7 @@ class PassSimulation {
       this.#attend(step, hasRemoteRows ? stage : undefined);
       if (!isBackward) continue;
       if (returningStage && hasRemoteRows) returningStage = this.#addReturnedRows(returningStage);
-      if (hasRemoteRows) returningStage = { stage, done: this.#reduce(stage) };
+      if (hasRemoteRows) returningStage = { stage, endTimes: this.#reduce(stage) };
     }
     if (returningStage) this.#addReturnedRows(returningStage);
     return this.#computeEndTimes.reduce((max, seconds) => Math.max(max, seconds), 0);
@@ -320,29 +320,33 @@ class PassSimulation {
   /** Packs and posts the keys of a stage: when they have arrived, by rank. */
   #cast(index: number): Float64Array {
     const stage = this.#stages[index]!;
-    const { castBytes } = this.#problem.size;
+    const { groupCastRowBytes } = this.#problem.size;
     for (let rank = 0; rank < this.#hostEndTimes.length; rank++) {
       const operations = 2 * stage.packedRanges[rank]!;
-      this.#enqueue(rank, operations, this.#kernels.memorySeconds(operations, 2 * castBytes * stage.packedRows[rank]!));
+      this.#enqueue(
+        rank,
+        operations,
+        this.#kernels.memorySeconds(operations, 2 * groupCastRowBytes * stage.packedRows[rank]!),
+      );
     }
-    return this.#transfer(stage, stage.senders, stage.receivers, castBytes);
+    return this.#transfer(stage, stage.senders, stage.receivers, groupCastRowBytes);
   }
 
   #reduce(index: number): Float64Array {
     const stage = this.#stages[index]!;
-    return this.#transfer(stage, stage.receivers, stage.senders, this.#problem.size.reduceBytes);
+    return this.#transfer(stage, stage.receivers, stage.senders, this.#problem.size.groupReduceRowBytes);
   }
 
   /** The owner waits for gradients and adds them. */
-  #addReturnedRows({ stage, done }: { readonly stage: number; readonly done: Float64Array }): undefined {
-    this.#waitForTransfer(done);
-    const { addedRanges, sent } = this.#stages[stage]!;
-    const bytes = 3 * this.#problem.size.reduceBytes;
-    for (let rank = 0; rank < done.length; rank++) {
+  #addReturnedRows({ stage, endTimes }: { readonly stage: number; readonly endTimes: Float64Array }): undefined {
+    this.#waitForTransfer(endTimes);
+    const { addedRanges, sentRows } = this.#stages[stage]!;
+    const bytes = 3 * this.#problem.size.groupReduceRowBytes;
+    for (let rank = 0; rank < endTimes.length; rank++) {
       this.#enqueue(
         rank,
         2 * addedRanges[rank]!,
-        this.#kernels.memorySeconds(2 * addedRanges[rank]!, bytes * sent[rank]!),
+        this.#kernels.memorySeconds(2 * addedRanges[rank]!, bytes * sentRows[rank]!),
       );
     }
     return undefined;
@@ -352,12 +356,15 @@ class PassSimulation {
     const { degree, isSplit, ownCuts } = this.#schedule;
     const { loads, size } = this.#problem;
     for (const [rank, load] of loads.entries()) {
-      const received = stage === undefined ? 0 : this.#stages[stage]!.received[rank]!;
+      const numReceivedRows = stage === undefined ? 0 : this.#stages[stage]!.receivedRows[rank]!;
       const ownShare = step === 0 ? (isSplit ? ownCuts[rank]! : 1) : stage === undefined ? 1 - ownCuts[rank]! : 0;
       const pairs = load.ownPairs * ownShare + (stage === undefined ? 0 : this.#stages[stage]!.pairs[rank]!);
-      const copiedBytes = degree === 0 ? 2 * size.castBytes * received + 3 * size.reduceBytes * received : 0;
-      const clearedBytes = received * size.reduceBytes;
-      const operations = (received > 0 && size.reduceBytes > 0 ? 2 : 0) + (degree === 0 ? 4 : 0);
+      const copiedBytes =
+        degree === 0
+          ? 2 * size.groupCastRowBytes * numReceivedRows + 3 * size.groupReduceRowBytes * numReceivedRows
+          : 0;
+      const clearedBytes = numReceivedRows * size.groupReduceRowBytes;
+      const operations = (numReceivedRows > 0 && size.groupReduceRowBytes > 0 ? 2 : 0) + (degree === 0 ? 4 : 0);
       const seconds =
         this.#kernels.attentionSeconds(pairs, load.queries) +
         this.#kernels.memorySeconds(operations, copiedBytes + clearedBytes);
@@ -374,14 +381,14 @@ class PassSimulation {
 
   /** Enqueues kernels of so many seconds altogether. */
   #enqueue(rank: number, operations: number, seconds: number): void {
-    const hostStart = this.#hostEndTimes[rank]!;
-    const hostEnd = hostStart + operations * this.#problem.cost.enqueue;
-    this.#hostEndTimes[rank] = hostEnd;
+    const hostStartTime = this.#hostEndTimes[rank]!;
+    const hostEndTime = hostStartTime + operations * this.#problem.cost.enqueue;
+    this.#hostEndTimes[rank] = hostEndTime;
     const secondsPerOperation = operations > 0 ? seconds / operations : 0;
-    const firstEnqueued = hostStart + (operations > 0 ? this.#problem.cost.enqueue : 0);
+    const firstEnqueueTime = hostStartTime + (operations > 0 ? this.#problem.cost.enqueue : 0);
     this.#computeEndTimes[rank] = Math.max(
-      Math.max(this.#computeEndTimes[rank]!, firstEnqueued) + seconds,
-      hostEnd + secondsPerOperation,
+      Math.max(this.#computeEndTimes[rank]!, firstEnqueueTime) + seconds,
+      hostEndTime + secondsPerOperation,
     );
   }
 
@@ -390,7 +397,9 @@ class PassSimulation {
   #transfer(stage: StageRows, senders: Int32Array, receivers: Int32Array, bytes: number): Float64Array {
     const { hosts, cost } = this.#problem;
     const isForward = senders === stage.senders;
-    const [outgoingRows, incomingRows] = isForward ? [stage.sent, stage.received] : [stage.received, stage.sent];
+    const [outgoingRows, incomingRows] = isForward
+      ? [stage.sentRows, stage.receivedRows]
+      : [stage.receivedRows, stage.sentRows];
     const [numTargets, numSources] = isForward
       ? [stage.numTargets, stage.numSources]
       : [stage.numSources, stage.numTargets];

@@ -41,9 +41,9 @@ export function* stages(pass: PassContext, kv: KvBlock): Generator<Stage, void, 
   const post = (step: number): void => {
     const stage = plan.steps[step]?.stage;
     if (stage === undefined) return;
-    const chunk = buffers.slot(slotName(stage), kvTensors, plan.receivedRows(stage, rank, member));
+    const chunk = buffers.slot(slotName(stage), kvTensors, plan.numReceivedRows(stage, rank, member));
     const options = { ...cast, label: stageLabel(pass, stage, "keys") };
-    const work = group.groupCast(rowMatrices(chunk, buffers), sentRows, plan.castPlan(stage, member), options); // send
+    const work = group.groupCast(rowMatrices(chunk, buffers), sentRows, plan.groupCastPlan(stage, member), options); // send
     pendingCast = { chunk, work };
   };
   const waitForChunk = (): Chunk | undefined => {
@@ -54,7 +54,7 @@ export function* stages(pass: PassContext, kv: KvBlock): Generator<Stage, void, 
   };
   try {
     post(0);
-    for (const [step, { own: ownPart }] of plan.steps.entries()) {
+    for (const [step, { ownPart }] of plan.steps.entries()) {
       const remoteChunk = waitForChunk();
       post(step + 1);
       const rows = ownPart === undefined ? undefined : ownRows(pass, ownChunk, ownPart, buffers);
@@ -98,21 +98,21 @@ export function* gradientStages(
   try {
     // To take the next of `steps` swaps k and v: see stages.
     for (const { step, k, v } of steps) {
-      const { own: ownPart, stage } = plan.steps[step]!;
+      const { ownPart, stage } = plan.steps[step]!;
       const rows = ownPart === undefined ? undefined : ownRows(pass, ownSums, ownPart, buffers);
       const remoteSums =
         stage === undefined
           ? undefined
-          : fillZeros(buffers.slot(slotName(stage), ownSums.tensors, plan.receivedRows(stage, rank, member)));
+          : fillZeros(buffers.slot(slotName(stage), ownSums.tensors, plan.numReceivedRows(stage, rank, member)));
       const combinedSums = rows && remoteSums ? fillZeros(buffers.empty(ownSums.tensors, k.shape[2]!)) : undefined;
       const { tensors } = (combinedSums ?? rows ?? remoteSums)!;
       yield { step, k, v, dk: tensors[0]!, dv: tensors[1]! }; // compute
-      if (combinedSums) splitChunks(combinedSums, { rows: rows!, remote: remoteSums!, buffers });
+      if (combinedSums) splitChunks(combinedSums, { rows: rows!, remoteChunk: remoteSums!, buffers });
       wait();
       if (!remoteSums) continue;
       const label = stageLabel(pass, stage!, "gradients");
       const [sums, contributions] = [returnedSums!, remoteSums].map((chunk) => rowMatrices(chunk, buffers));
-      work = group.groupReduce(sums!, contributions!, plan.castPlan(stage!, member), { label }); // send
+      work = group.groupReduce(sums!, contributions!, plan.groupCastPlan(stage!, member), { label }); // send
     }
   } finally {
     wait();
@@ -143,12 +143,12 @@ function ownRows({ group, member, plan }: PassContext, ownChunk: Chunk, part: 0 
 }
 
 /** Own rows, then those that have arrived, in memory of their own. */
-function concatenateChunks(rows: Chunk, remote: Chunk, buffers: ChunkBuffers): Chunk {
-  const [ownCount, remoteCount] = [rows.tensors[0]!.shape[2]!, remote.tensors[0]!.shape[2]!];
-  const combinedChunk = buffers.empty(rows.tensors, ownCount + remoteCount);
+function concatenateChunks(rows: Chunk, remoteChunk: Chunk, buffers: ChunkBuffers): Chunk {
+  const [numOwnRows, numRemoteRows] = [rows.tensors[0]!.shape[2]!, remoteChunk.tensors[0]!.shape[2]!];
+  const combinedChunk = buffers.empty(rows.tensors, numOwnRows + numRemoteRows);
   for (const [i, x] of combinedChunk.tensors.entries()) {
-    copyRows(rowsOf(x, 0, ownCount), rows.tensors[i]!);
-    copyRows(rowsOf(x, ownCount, ownCount + remoteCount), remote.tensors[i]!);
+    copyRows(rowsOf(x, 0, numOwnRows), rows.tensors[i]!);
+    copyRows(rowsOf(x, numOwnRows, numOwnRows + numRemoteRows), remoteChunk.tensors[i]!);
   }
   return combinedChunk;
 }
@@ -156,14 +156,14 @@ function concatenateChunks(rows: Chunk, remote: Chunk, buffers: ChunkBuffers): C
 /** The sums of both, added to those of the own rows, and copied to those of the others. */
 function splitChunks(
   combinedSums: Chunk,
-  { rows, remote, buffers }: { readonly rows: Chunk; readonly remote: Chunk; readonly buffers: ChunkBuffers },
+  { rows, remoteChunk, buffers }: { readonly rows: Chunk; readonly remoteChunk: Chunk; readonly buffers: ChunkBuffers },
 ): void {
   for (const [i, x] of combinedSums.tensors.entries()) {
-    const [target, ownCount] = [rows.tensors[i]!, rows.tensors[i]!.shape[2]!];
-    using ownView = rowsOf(x, 0, ownCount);
-    if (ownCount > 0) x.device.kernels.binary("add", target, target, ownView);
-    using remoteView = rowsOf(x, ownCount, x.shape[2]!);
-    if (remoteView.shape[2]! > 0) x.device.kernels.copy(remote.tensors[i]!, remoteView);
+    const [target, numOwnRows] = [rows.tensors[i]!, rows.tensors[i]!.shape[2]!];
+    using ownView = rowsOf(x, 0, numOwnRows);
+    if (numOwnRows > 0) x.device.kernels.binary("add", target, target, ownView);
+    using remoteView = rowsOf(x, numOwnRows, x.shape[2]!);
+    if (remoteView.shape[2]! > 0) x.device.kernels.copy(remoteChunk.tensors[i]!, remoteView);
   }
   buffers.release(combinedSums);
 }

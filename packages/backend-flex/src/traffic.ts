@@ -85,11 +85,11 @@ export function flexTraffic(options: FlexTrafficOptions): CallTraffic {
   const plan = new FlexPlan(createFlexSettings(settings), { mesh, hosts }, call, from);
   const [rank, member] = [from[axis]!, plan.memberAt(from)];
   const size = { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement: dtypeBytes[dtype] };
-  const keyWidths = [headDim, valueHeadDim].map((width) => batch * numKvHeads * width);
-  const kvBytesPerRow = keyWidths.map((width) => width * dtypeBytes[dtype]);
-  const gradientBytesPerRow = keyWidths.map((width) => width * dtypeBytes.float32);
+  const kvWidths = [headDim, valueHeadDim].map((width) => batch * numKvHeads * width);
+  const kvBytesPerRow = kvWidths.map((width) => width * dtypeBytes[dtype]);
+  const gradientBytesPerRow = kvWidths.map((width) => width * dtypeBytes.float32);
   const createStagePlans = (pass: PassPlan) =>
-    Array.from({ length: pass.numStages }, (_, stage) => pass.castPlan(stage, member));
+    Array.from({ length: pass.numStages }, (_, stage) => pass.groupCastPlan(stage, member));
   const group = { rank, size: ranks, ...(hierarchical && hosts && { hosts }) };
   const createCastFlows = (pass: PassPlan): ChunkFlow[] =>
     createStagePlans(pass).map((each) => castFlow(each, group, kvBytesPerRow));
@@ -131,6 +131,9 @@ function queryFlows(
 ): ChunkFlow[] {
   if (!exchange) return [];
   const { rank, size } = group;
-  const returnFlow = reverseFlow(castFlow(exchange.queryCast, { rank, size }, sentBytesPerRow), returnedBytesPerRow);
-  return [castFlow(exchange.queryCast, group, sentBytesPerRow), returnFlow];
+  const returnFlow = reverseFlow(
+    castFlow(exchange.queryGroupCast, { rank, size }, sentBytesPerRow),
+    returnedBytesPerRow,
+  );
+  return [castFlow(exchange.queryGroupCast, group, sentBytesPerRow), returnFlow];
 }

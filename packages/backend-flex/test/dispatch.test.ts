@@ -195,8 +195,8 @@ describe("what ranks have to do", () => {
         (_, rank) => [...requiredRows].filter((at) => Math.floor(at / length) === rank).length,
       );
       const sent = pairs.map((_, rank) => [...requiredRows].filter((at) => owner[at % length] === rank).length);
-      expect(evaluation.ranks.map((rank) => rank.received)).toEqual(received);
-      expect(evaluation.ranks.map((rank) => rank.sent)).toEqual(sent);
+      expect(evaluation.ranks.map((rank) => rank.receivedRows)).toEqual(received);
+      expect(evaluation.ranks.map((rank) => rank.sentRows)).toEqual(sent);
     }
   });
 });
@@ -274,10 +274,10 @@ function searchExhaustively(problem: DispatchProblem, chunksPerRank: number): nu
   let optimum = Number.POSITIVE_INFINITY;
   const visit = (chunk: number, numUsedRanks: number): void => {
     if (chunk === chunks) {
-      const { time, objective, pairs, received } = evaluateAssignment(problem, assignment);
+      const { time, objective, pairs, receivedRows } = evaluateAssignment(problem, assignment);
       optimum = Math.min(optimum, objective);
       const imbalance = Math.max(...pairs) / mean;
-      const rows = received.reduce((sum, count) => sum + count, 0) / ranks;
+      const rows = receivedRows.reduce((sum, count) => sum + count, 0) / ranks;
       const isAtLeast = (value: number, bound: number): boolean => value >= bound * (1 - 1e-9);
       const isBalanced = imbalance <= 1.02 * bounds.imbalance;
       const boundsHold =

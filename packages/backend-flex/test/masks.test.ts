@@ -5,7 +5,7 @@ import {
   maskKindsLength,
   slicesToMaskMod,
   measureBackend,
-  onWorld,
+  runOnWorld,
   placements,
   randomSlices,
   type Trial,
@@ -56,7 +56,7 @@ function createTrial(
 
 /** As exact as one device, and all ranks together send the rows that are required, once each: forward, and twice in backward. */
 async function expectExact(size: number, trials: readonly Trial[]): Promise<void> {
-  const rankResults = await onWorld(makeWorld, { size }, async (ctx) => {
+  const rankResults = await runOnWorld(makeWorld, { size }, async (ctx) => {
     const results = [];
     for (const [i, trial] of trials.entries()) {
       const bytesBefore = ctx.world.traffic().bytesSent;

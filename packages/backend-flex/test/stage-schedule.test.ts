@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { createStageSchedule } from "../src/stage-schedule.ts";
-import { type RankLoad, passSeconds, stageCostOptions } from "../src/stage-time.ts";
+import { type RankLoad, predictPassSeconds, stageCostOptions } from "../src/stage-time.ts";
 
 const cost = {
   latency: 0,
@@ -13,8 +13,8 @@ const cost = {
   backwardHalfKeys: 0,
   memoryBandwidth: 1e12,
 };
-const forward = { castBytes: 1, reduceBytes: 0, pairFlops: 1 };
-const backward = { castBytes: 1, reduceBytes: 2, pairFlops: 1 };
+const forward = { groupCastRowBytes: 1, groupReduceRowBytes: 0, pairFlops: 1 };
+const backward = { groupCastRowBytes: 1, groupReduceRowBytes: 2, pairFlops: 1 };
 
 /** Two ranks that need as many rows of each other. */
 function createPairLoads(ownPairs: number, remotePairs: number, rows: number): RankLoad[] {
@@ -92,7 +92,7 @@ test("a rank waits for the later of both sides, and for what else passes their p
   const computeSeconds = (ranks: readonly RankLoad[]): number => {
     const problem = { loads: ranks, size: forward, cost: stageCostOptions.parse(cost), hosts: undefined };
     const cuts = ranks.map(() => [0, 1]);
-    return passSeconds(problem, { degree: 1, isSplit: false, cuts, ownCuts: ranks.map(() => 1) });
+    return predictPassSeconds(problem, { degree: 1, isSplit: false, cuts, ownCuts: ranks.map(() => 1) });
   };
   expect(computeSeconds([senderLoad, createReceiver(0)])).toBeCloseTo(50 + 10);
   // Both receive from the same rank: 100 rows leave by its port.

@@ -1,9 +1,9 @@
 import {
-  attendOn,
+  runBackendOnRank,
   backendTrials,
   batchTrials,
   slicesToMaskMod,
-  onWorld,
+  runOnWorld,
   placements,
   randomSlices,
   type Trial,
@@ -26,11 +26,11 @@ async function measureTraffic(
   exchangeOptions: ExchangeOptions = {},
 ): Promise<Traffic[][]> {
   const openWorld = exchangeOptions.hierarchical ? makeWorldOverHosts : makeWorld;
-  const trafficByRank = await onWorld(openWorld, { size }, async (ctx) => {
+  const trafficByRank = await runOnWorld(openWorld, { size }, async (ctx) => {
     const traffic: Traffic[] = [];
     for (const [i, trial] of trials.entries()) {
       const trafficBefore = ctx.world.traffic();
-      await attendOn(ctx, flex({ stages: stages[i % stages.length], ...exchangeOptions }), trial);
+      await runBackendOnRank(ctx, flex({ stages: stages[i % stages.length], ...exchangeOptions }), trial);
       traffic.push(combine(ctx.world.traffic(), trafficBefore, (after, earlier) => after - earlier));
     }
     return traffic;

@@ -16,9 +16,9 @@ import { dependencyTable, LayoutCache, validator } from "@mosaic/core/context-pa
 import { FusedExecutor } from "./fused.ts";
 import { OverlappedExecutor } from "./overlapped.ts";
 import {
-  backwardPass,
+  createBackwardPass,
   type ExecutionContext,
-  forwardPass,
+  createForwardPass,
   type KvAndGrads,
   type Pass,
   type PassExecutor,
@@ -173,7 +173,7 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
         validate.attend(ctx, call, state, kv);
         checkShape(ctx);
         forward ??= new IncrementalPass(
-          forwardPass(createContext(ctx, call, kv), call, state),
+          createForwardPass(createContext(ctx, call, kv), call, state),
           coordinates,
           createExecutor,
         );
@@ -184,7 +184,7 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
         validate.attendBackward(ctx, call, grads, kv);
         checkShape(ctx);
         backward ??= new IncrementalPass(
-          backwardPass(createContext(ctx, call, kv), call, grads),
+          createBackwardPass(createContext(ctx, call, kv), call, grads),
           coordinates,
           createExecutor,
         );

@@ -30,7 +30,7 @@ export class OverlappedExecutor implements PassExecutor {
     const queries = this.#queries;
     const keys = new TileAxis(tile.keys, buffers);
     for (const step of this.#getSchedule(tile).steps) {
-      if (step.kind === "batch") this.#postMoves(step.moves, tile, keys);
+      if (step.kind === "batch") this.#postMoves(step.chunkTransfers, tile, keys);
       else {
         this.#computeBlock(step.x, step.y, tile, keys);
         if (tile.isLast) queries.completeBlock(step.x, tile.keys.peers);
@@ -41,18 +41,19 @@ export class OverlappedExecutor implements PassExecutor {
   }
 
   /** Queries are received with the first tile, and their sums are sent with the last. */
-  #postMoves(moves: readonly ChunkTransfer[], { isFirst: first, isLast: last }: Tile, keys: TileAxis): void {
+  #postMoves(chunkTransfers: readonly ChunkTransfer[], { isFirst, isLast }: Tile, keys: TileAxis): void {
     const transfers: Transfer[] = [];
     const arrivalCallbacks: (() => void)[] = [];
-    for (const { kind, offset } of moves) {
+    for (const { kind, offset } of chunkTransfers) {
       const axis = rowKinds.includes(kind) ? this.#queries : keys;
-      if (kind === "kv" || (kind === "q" && first)) axis.receiveInputs(offset, transfers);
-      else if (kind === "dkv" || (kind === "out" && last)) arrivalCallbacks.push(axis.reduceToOwner(offset, transfers));
+      if (kind === "kv" || (kind === "q" && isFirst)) axis.receiveInputs(offset, transfers);
+      else if (kind === "dkv" || (kind === "out" && isLast))
+        arrivalCallbacks.push(axis.reduceToOwner(offset, transfers));
     }
     const batch = this.#batches.post(transfers, arrivalCallbacks);
-    for (const { kind, offset } of moves) {
+    for (const { kind, offset } of chunkTransfers) {
       if (kind === "kv") keys.setBatch(offset, batch);
-      if (kind === "q" && first) this.#queries.setBatch(offset, batch);
+      if (kind === "q" && isFirst) this.#queries.setBatch(offset, batch);
     }
   }
 
@@ -100,9 +101,9 @@ class BatchQueue implements Disposable {
   /** Orders later compute after batch `number` and all earlier ones; by default after all posted so far. */
   wait(count: number = this.#postedBatches.length): void {
     while (this.#numWaitedBatches < count) {
-      const { work, arrivalCallbacks: arrivals } = this.#postedBatches[this.#numWaitedBatches++]!;
+      const { work, arrivalCallbacks: callbacks } = this.#postedBatches[this.#numWaitedBatches++]!;
       work?.wait();
-      for (const onArrival of arrivals) onArrival();
+      for (const onArrival of callbacks) onArrival();
     }
   }
 
@@ -174,10 +175,10 @@ class TileAxis {
 
   /** Called after each block of the last tile; releases a chunk once it was combined with every chunk of the other dimension. */
   completeBlock(offset: number, { sources }: TilePeers): void {
-    const numCompleted = (this.#numCompletedBlocks[offset] ?? 0) + 1;
-    this.#numCompletedBlocks[offset] = numCompleted;
+    const numCompletedBlocks = (this.#numCompletedBlocks[offset] ?? 0) + 1;
+    this.#numCompletedBlocks[offset] = numCompletedBlocks;
     const inputs = this.#inputs[offset];
-    if (numCompleted === sources.length && inputs) this.#buffers.release(inputs);
+    if (numCompletedBlocks === sources.length && inputs) this.#buffers.release(inputs);
   }
 
   /** The batch that receives the chunk at an offset; 0 if it is local. */

@@ -82,7 +82,7 @@ export interface ExecutionContext {
 export type KvAndGrads = KvShard & Pick<QkvGrads, "dk" | "dv">;
 
 /** (out, lse) per query, merged; nothing per key. */
-export function forwardPass(
+export function createForwardPass(
   context: ExecutionContext,
   call: AttentionCall,
   { out, lse }: AttentionState,
@@ -105,7 +105,7 @@ export function forwardPass(
 }
 
 /** dq per query, dk and dv per key, added. The global lse and delta travel with the queries: nothing to merge. */
-export function backwardPass(
+export function createBackwardPass(
   context: ExecutionContext,
   call: AttentionCall & SavedRows,
   { dq: ownDq }: Pick<QkvGrads, "dq">,
@@ -177,7 +177,7 @@ function createStateOperations(kernels: Kernels): Pick<Operand, "clear" | "accum
       kernels.fill(out!, 0);
       kernels.fill(lse!, -Infinity);
     },
-    accumulate: (into, from) => kernels.merge(toAttentionState(into), toAttentionState(from)),
+    accumulate: (target, source) => kernels.merge(toAttentionState(target), toAttentionState(source)),
   };
 }
 

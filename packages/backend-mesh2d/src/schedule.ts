@@ -19,8 +19,8 @@ export interface Schedule {
   /** How long it takes with one batch and one block under way at a time, in the unit of the costs. */
   readonly makespan: number;
   /** All moves, by the channels there are, and all blocks. No order takes less than the larger of both. */
-  readonly transfer: number;
-  readonly compute: number;
+  readonly transferTime: number;
+  readonly computeTime: number;
 }
 
 /** Rows first, the peeled order of backward, and what is better where a tile is much longer one way than the other. */
@@ -54,16 +54,16 @@ const maxArrivalOrders = 70;
  * Source: "Mesh-Attention", 2025 (arXiv 2512.20968), figure 1; the orders of blocks and the batches are our own.
  */
 export function greedySchedule(options: ScheduleOptions): Schedule {
-  const { transfer, compute } = totalCosts(options);
-  const optimalTime = Math.max(transfer, compute) * (1 + 1e-9);
+  const { transferTime, computeTime } = totalCosts(options);
+  const timeLowerBound = Math.max(transferTime, computeTime) * (1 + 1e-9);
   let bestTimeline: Timeline | undefined;
   for (const rule of candidateRules(options)) {
     const timeline = simulateSchedule(options, rule);
     if (!bestTimeline || timeline.makespan < bestTimeline.makespan) bestTimeline = timeline;
-    if (bestTimeline.makespan <= optimalTime) break;
+    if (bestTimeline.makespan <= timeLowerBound) break;
   }
   const { batches, blocks, makespan } = bestTimeline!;
-  return { steps: interleaveSteps(batches, blocks, options), makespan, transfer, compute };
+  return { steps: interleaveSteps(batches, blocks, options), makespan, transferTime, computeTime };
 }
 
 function totalCosts({
@@ -72,11 +72,11 @@ function totalCosts({
   backward,
   channels,
   costs,
-}: ScheduleOptions): Pick<Schedule, "transfer" | "compute"> {
+}: ScheduleOptions): Pick<Schedule, "transferTime" | "computeTime"> {
   const rowTime = (queries - 1) * (costs.q + costs.out);
   const columnTime = (keys - 1) * (costs.kv + (backward ? costs.dkv : 0));
-  const transfer = channels === 1 ? rowTime + columnTime : Math.max(rowTime, columnTime);
-  return { transfer, compute: queries * keys * costs.block };
+  const transferTime = channels === 1 ? rowTime + columnTime : Math.max(rowTime, columnTime);
+  return { transferTime, computeTime: queries * keys * costs.block };
 }
 
 /** What to try, the first of equals to be taken. */
@@ -121,20 +121,25 @@ function interleaveSteps(
   { queries, keys }: ScheduleOptions,
 ): Step[] {
   const steps: Step[] = [];
-  const numPostedByRow = new Array<number>(queries).fill(0);
-  const numPostedByColumn = new Array<number>(keys).fill(0);
-  let numPosted = 0;
+  const numPostedBlocksByRow = new Array<number>(queries).fill(0);
+  const numPostedBlocksByColumn = new Array<number>(keys).fill(0);
+  let numPostedBatches = 0;
   const isComplete = ({ kind, offset }: ChunkTransfer) =>
-    (kind !== "out" || numPostedByRow[offset] === keys) && (kind !== "dkv" || numPostedByColumn[offset] === queries);
+    (kind !== "out" || numPostedBlocksByRow[offset] === keys) &&
+    (kind !== "dkv" || numPostedBlocksByColumn[offset] === queries);
   const postBatch = () => {
-    for (; numPosted < batches.length && batches[numPosted]!.moves.every(isComplete); numPosted++)
-      steps.push(batches[numPosted]!);
+    for (
+      ;
+      numPostedBatches < batches.length && batches[numPostedBatches]!.chunkTransfers.every(isComplete);
+      numPostedBatches++
+    )
+      steps.push(batches[numPostedBatches]!);
   };
   postBatch();
   for (const block of blocks) {
     steps.push(block);
-    numPostedByRow[block.x]!++;
-    numPostedByColumn[block.y]!++;
+    numPostedBlocksByRow[block.x]!++;
+    numPostedBlocksByColumn[block.y]!++;
     postBatch();
   }
   return steps;
@@ -161,18 +166,18 @@ export class ScheduleCache {
    * leave it as it is too: what is empty is skipped when it is replayed. So is what does not travel with this tile, and
    * costs nothing.
    */
-  get({ queries, isBackward: backward, grid }: Pass, { keys, isFirst: first, isLast: last }: Tile): Schedule {
+  get({ queries, isBackward, grid }: Pass, { keys, isFirst, isLast }: Tile): Schedule {
     const { rows, columns } = grid;
     const { channels, computeToTransfer, links } = this.#settings;
     const q = links[0] * bytesPerRow(queries.inputs);
     const kv = links[1] * bytesPerRow(keys.inputs);
     const out = links[0] * bytesPerRow(queries.sums);
     const dkv = links[1] * bytesPerRow(keys.sums);
-    const transfer = (columns - 1) * (q + out) + (rows - 1) * (kv + dkv);
+    const transferTime = (columns - 1) * (q + out) + (rows - 1) * (kv + dkv);
     // A grid of one rank moves nothing: any cost will do.
-    const block = ((transfer || 1) * computeToTransfer) / (rows * columns);
-    const costs = { q: first ? q : 0, kv, out: last ? out : 0, dkv, block };
-    return this.#getOrCreate({ queries: columns, keys: rows, backward, channels, costs });
+    const block = ((transferTime || 1) * computeToTransfer) / (rows * columns);
+    const costs = { q: isFirst ? q : 0, kv, out: isLast ? out : 0, dkv, block };
+    return this.#getOrCreate({ queries: columns, keys: rows, backward: isBackward, channels, costs });
   }
 
   #getOrCreate(options: ScheduleOptions): Schedule {
@@ -215,9 +220,10 @@ export interface ScheduleChoice {
 export function chooseSchedule({ schedule, queries, keys, halfSpeedRows }: ScheduleChoice): ScheduleName {
   const computeSlowdown = (n: number, m: number) =>
     (1 + halfSpeedRows / Math.max(1, n)) * (1 + halfSpeedRows / Math.max(1, m));
-  const { transfer, compute, makespan } = schedule;
-  const fusedTime = transfer + compute * computeSlowdown(queries.chunks * queries.rows, keys.chunks * keys.rows);
-  const makespanRatio = makespan / Math.max(transfer, compute);
-  const overlappedTime = makespanRatio * Math.max(transfer, compute * computeSlowdown(queries.rows, keys.rows));
+  const { transferTime, computeTime, makespan } = schedule;
+  const fusedTime =
+    transferTime + computeTime * computeSlowdown(queries.chunks * queries.rows, keys.chunks * keys.rows);
+  const makespanRatio = makespan / Math.max(transferTime, computeTime);
+  const overlappedTime = makespanRatio * Math.max(transferTime, computeTime * computeSlowdown(queries.rows, keys.rows));
   return fusedTime <= overlappedTime ? "fused" : "overlapped";
 }

@@ -112,11 +112,11 @@ interface GridLine {
   isRequired(consumer: number, producer: number): boolean;
 }
 
-function createPeers(rank: number, length: number, { getRank: at, isRequired }: GridLine): Omit<TilePeers, "rows"> {
+function createPeers(rank: number, length: number, { getRank, isRequired }: GridLine): Omit<TilePeers, "rows"> {
   const sources: (number | undefined)[] = [];
   const destinations: (number | undefined)[] = [];
   for (let offset = 0; offset < length; offset++) {
-    const [source, destination] = [at(offset), at(-offset)];
+    const [source, destination] = [getRank(offset), getRank(-offset)];
     sources.push(isRequired(rank, source) ? source : undefined);
     destinations.push(offset > 0 && isRequired(destination, rank) ? destination : undefined);
   }

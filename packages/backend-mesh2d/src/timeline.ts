@@ -50,7 +50,7 @@ export interface SchedulingRule {
 /** Moves that are made in one batch: they begin together and are complete together. */
 export interface Batch {
   readonly kind: "batch";
-  readonly moves: readonly ChunkTransfer[];
+  readonly chunkTransfers: readonly ChunkTransfer[];
 }
 
 export interface Timeline {
@@ -60,9 +60,9 @@ export interface Timeline {
 }
 
 /** How long moves take that are made at once: one after the other on one channel, side by side on two. */
-export function batchTime(moves: readonly ChunkTransfer[], { costs, channels }: ScheduleOptions): number {
+export function batchTime(chunkTransfers: readonly ChunkTransfer[], { costs, channels }: ScheduleOptions): number {
   const sumCosts = (kinds: readonly ChunkTransfer["kind"][]) =>
-    moves.reduce((sum, { kind }) => (kinds.includes(kind) ? sum + costs[kind] : sum), 0);
+    chunkTransfers.reduce((sum, { kind }) => (kinds.includes(kind) ? sum + costs[kind] : sum), 0);
   const [rowTime, columnTime] = [sumCosts(rowKinds), sumCosts(columnKinds)];
   return channels === 1 ? rowTime + columnTime : Math.max(rowTime, columnTime);
 }
@@ -77,11 +77,11 @@ export function simulateSchedule(options: ScheduleOptions, rule: SchedulingRule)
   let block: { readonly item: Block; readonly end: number } | undefined;
   for (;;) {
     if (!batch) {
-      const moves = progress.takeBatch();
-      if (moves.length > 0) {
-        const item = { kind: "batch", moves } as const;
+      const chunkTransfers = progress.takeBatch();
+      if (chunkTransfers.length > 0) {
+        const item = { kind: "batch", chunkTransfers } as const;
         batches.push(item);
-        batch = { item, end: time + batchTime(moves, options) };
+        batch = { item, end: time + batchTime(chunkTransfers, options) };
       }
     }
     if (!block) {
@@ -96,7 +96,7 @@ export function simulateSchedule(options: ScheduleOptions, rule: SchedulingRule)
     // Sums of many costs: what ends at the same time may differ in the last bit.
     const completionTime = time * (1 + 1e-12);
     if (batch && batch.end <= completionTime) {
-      for (const move of batch.item.moves) progress.complete(move);
+      for (const chunkTransfer of batch.item.chunkTransfers) progress.complete(chunkTransfer);
       batch = undefined;
     }
     if (block && block.end <= completionTime) {
@@ -118,7 +118,7 @@ function isReduction(kind: ChunkTransfer["kind"]): kind is "out" | "dkv" {
 /** Moves along one dimension that one batch makes. */
 interface AxisBatch {
   readonly kinds: readonly ChunkTransfer["kind"][];
-  readonly moves: ChunkTransfer[];
+  readonly chunkTransfers: ChunkTransfer[];
   cost: number;
 }
 
@@ -147,20 +147,20 @@ class TileProgress {
   takeBatch(): readonly ChunkTransfer[] {
     const { batches } = this.#rule;
     const kinds = batches === "single" ? [allKinds] : [rowKinds, columnKinds];
-    const axisBatches = kinds.map((each): AxisBatch => ({ kinds: each, moves: [], cost: 0 }));
+    const axisBatches = kinds.map((each): AxisBatch => ({ kinds: each, chunkTransfers: [], cost: 0 }));
     for (const axisBatch of axisBatches) this.#tryAddTransfer(axisBatch, Infinity);
     // Beside a move along one dimension alone nothing is gained by waiting for a second.
     if (batches === "filled" && axisBatches.every(({ cost }) => cost > 0)) {
       const costLimit = Math.max(...axisBatches.map(({ cost }) => cost)) * (1 + 1e-9);
       for (const axisBatch of axisBatches) while (this.#tryAddTransfer(axisBatch, costLimit));
     }
-    return axisBatches.flatMap(({ moves }) => moves);
+    return axisBatches.flatMap(({ chunkTransfers }) => chunkTransfers);
   }
 
   #tryAddTransfer(axisBatch: AxisBatch, costLimit: number): boolean {
     const kind = this.#selectKind(axisBatch.kinds);
     if (kind === undefined || axisBatch.cost + this.#options.costs[kind] > costLimit) return false;
-    axisBatch.moves.push({ kind, offset: this.#nextOffsetByKind[kind]++ });
+    axisBatch.chunkTransfers.push({ kind, offset: this.#nextOffsetByKind[kind]++ });
     axisBatch.cost += this.#options.costs[kind];
     return true;
   }

@@ -112,11 +112,11 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
 
 /** This rank's chunks on their way out along one dimension of the tile, and others' on their way in; bytes not counted. */
 function createChunkFlow({ sources, destinations, rows }: TilePeers, rank: number): ChunkFlow {
-  const receivedRanks = sources.filter((source) => source !== undefined && source !== rank);
-  const sentRanks = destinations.filter((destination) => destination !== undefined);
+  const sourceRanks = sources.filter((source) => source !== undefined && source !== rank);
+  const destinationRanks = destinations.filter((destination) => destination !== undefined);
   return {
     bytesPerRow: [],
-    sent: sentRanks.map(() => rows(rank)),
-    received: receivedRanks.map((source) => rows(source!)),
+    sent: destinationRanks.map(() => rows(rank)),
+    received: sourceRanks.map((source) => rows(source!)),
   };
 }

@@ -1,9 +1,9 @@
 import { createHash } from "node:crypto";
-import { onWorld, placements } from "@mosaic/conformance";
+import { runOnWorld, placements } from "@mosaic/conformance";
 import { type Context, emptyState, layoutOf, local, masks, randn, spansLength } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { dependencyTable } from "@mosaic/core/context-parallel";
-import { backwardPass, type ExecutionContext, forwardPass, type Pass, type Tile } from "../src/pass.ts";
+import { createBackwardPass, type ExecutionContext, createForwardPass, type Pass, type Tile } from "../src/pass.ts";
 import { chooseSchedule, ScheduleCache } from "../src/schedule.ts";
 import { type Grid, createTile } from "../src/tile.ts";
 import { makeWorld } from "../../../vitest.world.ts";
@@ -24,8 +24,8 @@ function listTiles(ctx: Context): { readonly pass: Pass; readonly tile: Tile }[]
   const block = { k: kv, v: kv, from: at };
   const tile = createTile(grid, at.sp!, dependencyTable({ axis: "sp", size: 6 }, call, at));
   const context: ExecutionContext = { ctx, axis: "sp", inner: local(), label: "test", grid, tiles: [tile, tile, tile] };
-  const forward = forwardPass(context, call, { out, lse });
-  const backward = backwardPass(context, { ...call, dOut: q, lse, delta: lse }, { dq: out });
+  const forward = createForwardPass(context, call, { out, lse });
+  const backward = createBackwardPass(context, { ...call, dOut: q, lse, delta: lse }, { dq: out });
   return context.tiles.flatMap((_, i) => [
     { pass: forward, tile: forward.tile(i, block) },
     { pass: backward, tile: backward.tile(i, { ...block, dk: kv, dv: kv }) },
@@ -33,7 +33,7 @@ function listTiles(ctx: Context): { readonly pass: Pass; readonly tile: Tile }[]
 }
 
 test("every rank makes the same schedules, and chooses alike, however unequal the shards", async () => {
-  const digests = await onWorld(makeWorld, { size: 6 }, async (ctx) => {
+  const digests = await runOnWorld(makeWorld, { size: 6 }, async (ctx) => {
     const tiles = listTiles(ctx);
     const lengths = tiles[0]!.pass.queries.inputs.map(({ shape }) => shape[2]);
     const choices = ([1, 2] as const).flatMap((channels) => {

@@ -1,4 +1,4 @@
-import { onWorld, validationSuite } from "@mosaic/conformance";
+import { runOnWorld, validationSuite } from "@mosaic/conformance";
 import { attention, blockwise, layoutOf, OptionError, randn, type Tensor } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { mesh2d } from "../src/index.ts";
@@ -7,7 +7,7 @@ import { makeWorld, register } from "../../../vitest.world.ts";
 register(validationSuite({ makeWorld, backend: (axis) => mesh2d({ axis }) }));
 
 test("a shape of other many ranks", async () => {
-  await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 10 });
     const x = randn(ctx, [1, 2, 5, 4]);
     const call = { q: x, at: ctx.mesh.coordinate, scale: 1, mask: [], queries: layout, keys: layout };
@@ -21,7 +21,7 @@ test("a shape of other many ranks", async () => {
 });
 
 test("parts that come from elsewhere than was declared, or after the last, are rejected", async () => {
-  await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 10 });
     const [q, k, v] = [1, 2, 3].map(() => randn(ctx, [1, 2, 5, 4])) as [Tensor, Tensor, Tensor];
     const at = ctx.mesh.coordinate;

@@ -1,4 +1,4 @@
-import { attendOn, onWorld, type Trial } from "@mosaic/conformance";
+import { runBackendOnRank, runOnWorld, type Trial } from "@mosaic/conformance";
 import type { Context } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type Mesh2DOptions, mesh2d } from "../src/index.ts";
@@ -45,13 +45,13 @@ test("a rank alone makes one call", () => {
 /** Batches that a rank posts in a forward and a backward. */
 async function countBatches(ctx: Context, options: Mesh2DOptions, trial: Trial): Promise<number> {
   ctx.world.startTrace();
-  await attendOn(ctx, mesh2d(options), trial);
+  await runBackendOnRank(ctx, mesh2d(options), trial);
   return (await ctx.world.stopTrace()).length;
 }
 
 test("auto runs the schedule that it chose, by name or by costs, the same on every rank", async () => {
   const trial = createEvenTrial(4, { rows: 8 });
-  await onWorld(makeWorld, { size: 4 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     const numFusedBatches = await countBatches(ctx, { shape: [2, 2], schedule: "fused" }, trial);
     const numOverlappedBatches = await countBatches(ctx, { shape: [2, 2], schedule: "overlapped" }, trial);
     expect([numFusedBatches, numOverlappedBatches]).toEqual([4, 7]);

@@ -1,4 +1,4 @@
-import { backendTrials, checkTrials, measureBackend, onWorld, placements, type Trial } from "@mosaic/conformance";
+import { backendTrials, checkTrials, measureBackend, runOnWorld, placements, type Trial } from "@mosaic/conformance";
 import { test } from "vitest";
 import { mesh2d } from "../src/index.ts";
 import { formatTitle, scheduleVariants } from "./ways.ts";
@@ -16,7 +16,7 @@ test.each(cases)("%s: eight query heads on %d KV heads, as exact as one device",
     (trial): Trial => ({ ...trial, numHeads: 8, numKvHeads, headDim: 8 }),
   );
   const backend = mesh2d({ shape: [2, 3], ...variant });
-  const ranks = await onWorld(makeWorld, { size: 6, mesh }, async (ctx) => {
+  const ranks = await runOnWorld(makeWorld, { size: 6, mesh }, async (ctx) => {
     const measurements = [];
     for (const trial of trials) measurements.push(await measureBackend(ctx, backend, trial));
     return measurements;

@@ -1,5 +1,5 @@
 import { world } from "@mosaic/collectives-local";
-import { type MakeWorld, onWorld } from "@mosaic/conformance";
+import { type MakeWorld, runOnWorld } from "@mosaic/conformance";
 import { type Context, MultiAxisAttention, MultiAxisAttention2D, OptionError, randn, type Tensor } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { describe, expect, test } from "vitest";
@@ -35,7 +35,7 @@ const modules: Record<string, (ctx: Context, options: Options) => Tensor> = {
 describe.each(Object.entries(modules))("%s", (_, runModule) => {
   /** Output and bytes of every rank. */
   const runOnSixRanks = (options: Options) =>
-    onWorld(makeWorld, { size: 6 }, async (ctx) => {
+    runOnWorld(makeWorld, { size: 6 }, async (ctx) => {
       using out = runModule(ctx, options);
       const values = await out.read();
       return { values: Array.from(values), bytesSent: ctx.world.traffic().bytesSent };
@@ -55,7 +55,7 @@ describe.each(Object.entries(modules))("%s", (_, runModule) => {
   });
 
   test("a grid that does not fit, or no grid at all, is rejected on every rank before anything is sent", async () => {
-    await onWorld(makeWorld, { size: 6 }, async (ctx) => {
+    await runOnWorld(makeWorld, { size: 6 }, async (ctx) => {
       const invalidOptions: [Options, string][] = [
         [{ backend: "mesh2d", meshShape: [2, 2] }, `mesh2d(sp), rank ${ctx.rank}: expected a grid of 6 ranks`],
         [{ backend: "mesh2d", meshShape: [6, 0] }, "two integers > 0, [rows, columns], received [6,0]"],

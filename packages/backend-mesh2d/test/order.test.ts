@@ -1,4 +1,4 @@
-import { perturbed, onWorld } from "@mosaic/conformance";
+import { perturbContext, runOnWorld } from "@mosaic/conformance";
 import {
   type AttentionBackend,
   type Context,
@@ -45,7 +45,7 @@ function recordLog(
   numParts = 1,
 ): string[] {
   const log: string[] = [];
-  const rank = perturbed(ctx, { completion: "soon", seed: 1 });
+  const rank = perturbContext(ctx, { completion: "soon", seed: 1 });
   const group = rank.mesh.group("sp");
   let posts = 0;
   const sendRecv: ProcessGroup["sendRecv"] = (...args) => {
@@ -87,7 +87,7 @@ const orders = [
 test.each([1, 2] as const)(
   "transfers are posted ahead of the blocks that they hide behind, the same on every rank, channels: %d",
   async (channels) => {
-    const logs = await onWorld(makeWorld, { size: 6 }, async (ctx) => {
+    const logs = await runOnWorld(makeWorld, { size: 6 }, async (ctx) => {
       const order = recordLog(ctx, {
         shape: [2, 3],
         schedule: "overlapped",
@@ -102,7 +102,7 @@ test.each([1, 2] as const)(
 );
 
 test("the fused schedule computes once, between two batches", async () => {
-  await onWorld(makeWorld, { size: 4 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     const log = recordLog(ctx, { shape: [2, 2], schedule: "fused" });
     await ctx.device.stream.synchronize();
     expect(log).toEqual(["post 1", "wait 1", "block", "post 2", "wait 2"]);
@@ -118,7 +118,7 @@ const twoPartLogs = {
 } as const;
 
 test.each(["fused", "overlapped"] as const)("%s: keys in two parts, queries once", async (schedule) => {
-  await onWorld(makeWorld, { size: 4 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     const log = recordLog(ctx, { shape: [2, 2], schedule }, 2);
     await ctx.device.stream.synchronize();
     expect(log.join(", ")).toBe(twoPartLogs[schedule]);
@@ -132,20 +132,20 @@ for (const options of [
 ] as const) {
   const title = Object.values(options).join(", ");
   test(`${title}: nothing is under way afterwards, and no memory is kept`, async () => {
-    await onWorld(makeWorld, { size: 6 }, async (ctx) => {
-      const rank = perturbed(ctx, { completion: "soon", seed: 1 });
+    await runOnWorld(makeWorld, { size: 6 }, async (ctx) => {
+      const rank = perturbContext(ctx, { completion: "soon", seed: 1 });
       const { allocated } = ctx.device.memory();
       attendOnce(rank, mesh2d({ shape: [3, 2], ...options }), true);
       attendOnce(rank, mesh2d({ shape: [3, 2], ...options }), true, 3);
-      expect(rank.inFlight()).toBe(0);
+      expect(rank.numInFlight()).toBe(0);
       await ctx.device.stream.synchronize();
       expect(ctx.device.memory().allocated).toBe(allocated);
     });
   });
 
   test(`${title}: nor if a kernel throws`, async () => {
-    await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-      const rank = perturbed(ctx, { completion: "late", seed: 1 });
+    await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
+      const rank = perturbContext(ctx, { completion: "late", seed: 1 });
       const { allocated } = ctx.device.memory();
       let [numCalls, failingCall] = [0, 0];
       const inner: AttentionBackend = {
@@ -158,7 +158,7 @@ for (const options of [
         numCalls = 0;
         const backend = mesh2d({ shape: [2, 2], ...options, inner });
         expect(() => attendOnce(rank, backend, false, 2 + failingCall)).toThrow("in the kernel");
-        expect(rank.inFlight()).toBe(0);
+        expect(rank.numInFlight()).toBe(0);
       }
       await ctx.device.stream.synchronize();
       expect(ctx.device.memory().allocated).toBe(allocated);

@@ -22,8 +22,8 @@ function createProblem(queries: number, keys: number, spec: ProblemSpec): Schedu
 }
 
 /** Makespan over what no order can beat. */
-function computeExcess({ makespan, transfer, compute }: Schedule): number {
-  return makespan / Math.max(transfer, compute);
+function computeExcess({ makespan, transferTime, computeTime }: Schedule): number {
+  return makespan / Math.max(transferTime, computeTime);
 }
 
 /** Tiles and how many query heads share a KV head. Smaller tiles are too coarse: no order of a 2 × 2 comes near the bound. */
@@ -73,9 +73,9 @@ test.each([
     [true, backward],
   ] as const) {
     const spec = { g: 1, ratio, backward: isBackward };
-    const { transfer, compute } = greedySchedule(createProblem(16, 16, spec));
+    const { transferTime, computeTime } = greedySchedule(createProblem(16, 16, spec));
     const { makespan } = greedySchedule(createProblem(16, 16, { ...spec, channels: 2 }));
-    expect(makespan / Math.max(transfer, compute)).toBeLessThanOrEqual(maxRatio + 0.01);
+    expect(makespan / Math.max(transferTime, computeTime)).toBeLessThanOrEqual(maxRatio + 0.01);
   }
 });
 
@@ -113,9 +113,9 @@ function replay({ steps }: Schedule, options: ScheduleOptions): number {
         options.costs.block;
       continue;
     }
-    const sendsSums = step.moves.some(({ kind }) => kind === "out" || kind === "dkv");
-    channelTime = Math.max(channelTime, sendsSums ? computeTime : 0) + batchTime(step.moves, options);
-    for (const { kind, offset } of step.moves) arrivalTimes.set(`${kind} ${offset}`, channelTime);
+    const sendsSums = step.chunkTransfers.some(({ kind }) => kind === "out" || kind === "dkv");
+    channelTime = Math.max(channelTime, sendsSums ? computeTime : 0) + batchTime(step.chunkTransfers, options);
+    for (const { kind, offset } of step.chunkTransfers) arrivalTimes.set(`${kind} ${offset}`, channelTime);
   }
   return Math.max(channelTime, computeTime);
 }
@@ -148,9 +148,9 @@ test("every block once after its chunks, every sum once after its blocks, chunks
       };
       for (const step of greedySchedule(options).steps) {
         if (step.kind === "batch") {
-          expect(step.moves.length).toBeGreaterThan(0);
-          if (channels === 1) expect(step.moves.length).toBe(1);
-          step.moves.forEach(checkMove);
+          expect(step.chunkTransfers.length).toBeGreaterThan(0);
+          if (channels === 1) expect(step.chunkTransfers.length).toBe(1);
+          step.chunkTransfers.forEach(checkMove);
           continue;
         }
         expect(step.x < nextOffsets.q && step.y < nextOffsets.kv && !completedBlocks.has(step.x * keys + step.y)).toBe(
@@ -175,7 +175,7 @@ test("a replay takes no longer than was planned", () => {
 
 const listMoves = ({ steps }: Schedule): string[] =>
   steps.flatMap((step) =>
-    step.kind === "block" ? [] : [step.moves.map(({ kind, offset }) => `${kind} ${offset}`).join(" + ")],
+    step.kind === "block" ? [] : [step.chunkTransfers.map(({ kind, offset }) => `${kind} ${offset}`).join(" + ")],
   );
 
 test("three by three, all costs equal: figure 1 in nine steps, the ideal", () => {

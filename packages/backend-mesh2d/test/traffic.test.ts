@@ -1,4 +1,4 @@
-import { attendOn, backendTrials, batchTrials, onWorld, placements, type Trial } from "@mosaic/conformance";
+import { runBackendOnRank, backendTrials, batchTrials, runOnWorld, placements, type Trial } from "@mosaic/conformance";
 import { type Context, layoutOf, type Slice, type Traffic } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { type Mesh2DOptions, mesh2d, mesh2dTraffic } from "../src/index.ts";
@@ -23,7 +23,7 @@ function predictTraffic(trial: Trial, shape: GridShape, sp: number): Traffic {
 async function measureTraffic(ctx: Context, options: Mesh2DOptions, trial: Trial): Promise<Traffic> {
   const group = ctx.mesh.group("sp");
   const trafficBefore = group.traffic();
-  await attendOn(ctx, mesh2d(options), trial);
+  await runBackendOnRank(ctx, mesh2d(options), trial);
   return combineTraffic(group.traffic(), trafficBefore, (x, y) => x - y);
 }
 
@@ -47,7 +47,7 @@ describe.each(listGrids(8))("%d × %d", (rows, columns) => {
       .filter((_, i) => (i + rows + columns) % 4 === 0)
       .map((trial, i) => ({ trial, way: scheduleVariants[(i + rows) % scheduleVariants.length]! }));
     const shape: GridShape = [rows, columns];
-    await onWorld(makeWorld, { size: mesh.sp, mesh }, async (ctx) => {
+    await runOnWorld(makeWorld, { size: mesh.sp, mesh }, async (ctx) => {
       for (const { trial, way } of selectedTrials) {
         const actual = await measureTraffic(ctx, { shape, ...way }, trial);
         expect(actual, `${trial.name}, ${formatTitle(way)}`).toEqual(predictTraffic(trial, shape, ctx.rank));
@@ -82,7 +82,7 @@ test("documents on ranks of their own send nothing", async () => {
   const documents = [0, 1, 2, 3].map(
     (i): Slice => ({ q0: 4 * i, q1: 4 * i + 4, k0: 4 * i, k1: 4 * i + 4, type: "full" }),
   );
-  await onWorld(makeWorld, { size: 4 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     for (const way of scheduleVariants) {
       const traffic = await measureTraffic(ctx, { shape: [2, 2], ...way }, createEvenTrial(4, { mask: documents }));
       expect(traffic).toEqual({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 });

@@ -33,17 +33,17 @@ export function kvTransfers(
   dependencies: DependencyTable,
   rank: number,
   step: number,
-  { own, current, next }: Readonly<Record<"own" | "current" | "next", Chunk>>,
+  { own: ownChunk, current: currentChunk, next: nextChunk }: Readonly<Record<"own" | "current" | "next", Chunk>>,
 ): readonly Transfer[] {
   const { size } = dependencies;
   const right = modulo(rank + 1, size);
   const consumer = modulo(rank + step, size); // who works on this rank's own keys at that step
   const sender = recvPeer(dependencies, rank, step);
   const transfers: Transfer[] = [];
-  if (recvPeer(dependencies, right, step) === rank) transfers.push(...sendTransfers(current, right));
+  if (recvPeer(dependencies, right, step) === rank) transfers.push(...sendTransfers(currentChunk, right));
   if (consumer !== right && recvPeer(dependencies, consumer, step) === rank)
-    transfers.push(...sendTransfers(own, consumer));
-  if (sender !== undefined) transfers.push(...recvTransfers(next, sender));
+    transfers.push(...sendTransfers(ownChunk, consumer));
+  if (sender !== undefined) transfers.push(...recvTransfers(nextChunk, sender));
   return transfers;
 }
 

@@ -18,7 +18,7 @@ export interface BackwardKeys {
   /** Along the axis: 0 … size − 1 are the shards; where the own keys come in two parts, size and size + 1 are these. */
   readonly layout: Layout;
   /** Rows of the own keys in the first part; absent if they come at once. */
-  readonly firstRows: number | undefined;
+  readonly numFirstRows: number | undefined;
 }
 
 /** A part holds a multiple of them: the keys of a block in the backward kernels. */
@@ -34,11 +34,11 @@ export function createBackwardKeysCache(
     cache.getOrCreate(call, from, () => {
       // An inner backend that communicates would do so once more.
       const isKeySplit = inner.axes.length === 0 && hasLastStepTransfer(dependencies, from[axis]!);
-      const firstRows = isKeySplit ? balancedRowCount(call, from) : undefined;
-      if (firstRows === undefined) return { layout: call.keys, firstRows };
-      const splitKeys = splitSpans(call.keys.spans(from), firstRows);
-      const spans = (at: Coordinate) => splitKeys[at[axis]! - dependencies.size] ?? call.keys.spans(at);
-      return { layout: { ...call.keys, spans }, firstRows };
+      const numFirstRows = isKeySplit ? balancedRowCount(call, from) : undefined;
+      if (numFirstRows === undefined) return { layout: call.keys, numFirstRows };
+      const keyParts = splitSpans(call.keys.spans(from), numFirstRows);
+      const spans = (at: Coordinate) => keyParts[at[axis]! - dependencies.size] ?? call.keys.spans(at);
+      return { layout: { ...call.keys, spans }, numFirstRows };
     });
 }
 

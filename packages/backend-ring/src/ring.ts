@@ -79,8 +79,8 @@ export function ring(options?: RingOptions): AttentionBackend {
       const dependencies = getDependencies(ctx, call, kv.from);
       const blocks = visibleCoordinates(group, dependencies, kv.from);
       using blockwiseAttention = blockwise(inner, blocks.filter(isVisible));
-      for (const { step, isVisible: visible, k, v } of rotate(group, kv, dependencies))
-        if (visible) blockwiseAttention.attend(ctx, call, state, { k, v, from: blocks[step]! });
+      for (const { step, isVisible: isStepVisible, k, v } of rotate(group, kv, dependencies))
+        if (isStepVisible) blockwiseAttention.attend(ctx, call, state, { k, v, from: blocks[step]! });
     },
 
     attendBackward(ctx, call, grads, kv) {
@@ -92,11 +92,11 @@ export function ring(options?: RingOptions): AttentionBackend {
       const stagedCall = { ...call, keys: keys.layout };
       const steps = rotate(group, kv, dependencies);
       using blockwiseAttention = blockwise(inner, blocks.filter(isVisible));
-      for (const { step, isVisible: visible, k, v, dk, dv } of rotateGradients(group, steps, grads, {
+      for (const { step, isVisible: isStepVisible, k, v, dk, dv } of rotateGradients(group, steps, grads, {
         dependencies,
         ...keys,
       }))
-        if (visible)
+        if (isStepVisible)
           blockwiseAttention.attendBackward(ctx, stagedCall, { dq: grads.dq, dk, dv }, { k, v, from: blocks[step]! });
     },
   };
@@ -123,7 +123,7 @@ function backwardCoordinates(
   { from, keys }: { readonly from: Coordinate; readonly keys: BackwardKeys },
 ): (Coordinate | undefined)[] {
   const blocks = visibleCoordinates(group, dependencies, from);
-  if (keys.firstRows === undefined) return blocks;
+  if (keys.numFirstRows === undefined) return blocks;
   const { axis, size } = dependencies;
   return [{ ...from, [axis]: size }, ...blocks.slice(1), { ...from, [axis]: size + 1 }];
 }
@@ -193,14 +193,14 @@ export function* rotate(
 export interface GradientStep extends Step, Pick<QkvGrads, "dk" | "dv"> {}
 
 /** What the backward of one rank depends on: peers, and the split of the local keys. */
-export interface BackwardSteps extends Partial<Pick<BackwardKeys, "firstRows">> {
+export interface BackwardSteps extends Partial<Pick<BackwardKeys, "numFirstRows">> {
   readonly dependencies: DependencyTable;
 }
 
 /**
  * Yields the steps with the gradients of K and V. What is added to `dk` and `dv` at a step travels while the next step
  * computes: to the right neighbour, which works on the same keys then, and from the last rank that needs them to their
- * owner, into `grads`. Gradients that a rank computes for its local keys are never sent. With `firstRows`, step 0 has
+ * owner, into `grads`. Gradients that a rank computes for its local keys are never sent. With `numFirstRows`, step 0 has
  * that many rows of the local keys, and one more step, after the last gradients are sent, has the rest.
  *
  * A step computes into a separate buffer, to which the sum of the neighbour is added once both are complete. Accumulating
@@ -211,7 +211,7 @@ export function* rotateGradients(
   group: ProcessGroup,
   steps: Iterable<Step>,
   grads: Pick<QkvGrads, "dk" | "dv">,
-  { dependencies, firstRows }: BackwardSteps,
+  { dependencies, numFirstRows }: BackwardSteps,
 ): Generator<GradientStep, void, undefined> {
   const { rank, size, device } = group;
   const label = `ring(${dependencies.axis})`;
@@ -228,15 +228,15 @@ export function* rotateGradients(
   try {
     // To take the next of `steps` swaps the buffers of k and v (see `rotate`); those of dk and dv take turns by step.
     for (const currentStep of steps) {
-      const { step, source, isVisible: visible } = currentStep;
-      const sums = source !== rank && visible ? createZeroSums(source, step) : ownSums;
+      const { step, source, isVisible: isStepVisible } = currentStep;
+      const sums = source !== rank && isStepVisible ? createZeroSums(source, step) : ownSums;
       const wholeStep = { ...currentStep, dk: sums.tensors[0]!, dv: sums.tensors[1]! };
-      if (step === 0 && firstRows !== undefined) {
+      if (step === 0 && numFirstRows !== undefined) {
         remainingStep = {
-          ...sliceStepRows(wholeStep, { from: firstRows, to: wholeStep.k.shape[2]! }, buffers),
+          ...sliceStepRows(wholeStep, { from: numFirstRows, to: wholeStep.k.shape[2]! }, buffers),
           step: size,
         };
-        yield sliceStepRows(wholeStep, { from: 0, to: firstRows }, buffers); // compute
+        yield sliceStepRows(wholeStep, { from: 0, to: numFirstRows }, buffers); // compute
       } else yield wholeStep; // compute
       work?.wait(); // wait
       work = undefined;

@@ -1,4 +1,4 @@
-import { checkTrials, measureBackend, onWorld, placements, slicesToMaskMod, type Trial } from "@mosaic/conformance";
+import { checkTrials, measureBackend, runOnWorld, placements, slicesToMaskMod, type Trial } from "@mosaic/conformance";
 import { type Context, layoutOf, local, type Mask, masks, randn } from "@mosaic/core";
 import { dependencyTable } from "@mosaic/core/context-parallel";
 import { expect, test } from "vitest";
@@ -20,7 +20,7 @@ function listFirstRows(
   const getKeys = createBackwardKeysCache("sp", inner);
   return Array.from({ length: size }, (_, sp) => {
     const call = { at: { sp }, queries: tokens, keys: tokens, mask: mask.slices(length, length) };
-    return getKeys(call, call.at, dependencyTable({ axis: "sp", size, inner }, call, call.at)).firstRows;
+    return getKeys(call, call.at, dependencyTable({ axis: "sp", size, inner }, call, call.at)).numFirstRows;
   });
 }
 
@@ -44,7 +44,7 @@ test("they stay whole where nothing is sent last, where there are too few, and f
 });
 
 test("the second part is attended to behind the last gradients, before they are waited for", async () => {
-  const logs = await onWorld(makeWorld, { size: 3 }, async (ctx) => {
+  const logs = await runOnWorld(makeWorld, { size: 3 }, async (ctx) => {
     const log: string[] = [];
     const group: Context["world"] = {
       ...ctx.world,
@@ -59,7 +59,7 @@ test("the second part is attended to behind the last gradients, before they are 
     };
     const [k, v, dk, dv] = [0, 1, 2, 3].map(() => randn(ctx, [1, 1, 5, 2]));
     const steps = rotate(ctx.world, { k: k!, v: v! }, createTable(3));
-    const backwardSteps = { dependencies: createTable(3), firstRows: 2 };
+    const backwardSteps = { dependencies: createTable(3), numFirstRows: 2 };
     for (const { step, ...rows } of rotateGradients(group, steps, { dk: dk!, dv: dv! }, backwardSteps))
       log.push(`step ${step}: ${rows.k.shape[2]} of ${rows.dk.shape[2]}`);
     await ctx.device.stream.synchronize();
@@ -94,7 +94,7 @@ test.each([2, 3])("%s ranks: gradients in two parts are as exact as on one devic
       seed: i,
     };
   });
-  const rankMeasurements = await onWorld(makeWorld, { size }, async (ctx) => {
+  const rankMeasurements = await runOnWorld(makeWorld, { size }, async (ctx) => {
     const measurements = [];
     for (const trial of trials) measurements.push(await measureBackend(ctx, ring(), trial));
     return measurements;

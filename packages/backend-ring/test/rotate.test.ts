@@ -1,4 +1,4 @@
-import { perturbed, onWorld } from "@mosaic/conformance";
+import { perturbContext, runOnWorld } from "@mosaic/conformance";
 import { type Context, type KvBlock, type ProcessGroup, randn, type Tensor, type Work } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { rotate, rotateGradients } from "../src/ring.ts";
@@ -36,7 +36,7 @@ function wrapWithLog(group: ProcessGroup, log: string[]): ProcessGroup {
 }
 
 test("the transfer for a step is posted before the work of the step before it, and waited for after it", async () => {
-  const logs = await onWorld(makeWorld, { size: 4 }, async (ctx) => {
+  const logs = await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     const log: string[] = [];
     for (const { step } of rotate(wrapWithLog(ctx.world, log), createKv(ctx), createTable(4))) log.push(`step ${step}`);
     await ctx.device.stream.synchronize();
@@ -47,7 +47,7 @@ test("the transfer for a step is posted before the work of the step before it, a
 });
 
 test("gradients of a step travel while the next one computes", async () => {
-  const logs = await onWorld(makeWorld, { size: 3 }, async (ctx) => {
+  const logs = await runOnWorld(makeWorld, { size: 3 }, async (ctx) => {
     const log: string[] = [];
     const steps = rotate(ctx.world, createKv(ctx), createTable(3));
     const group = wrapWithLog(ctx.world, log);
@@ -61,7 +61,7 @@ test("gradients of a step travel while the next one computes", async () => {
 });
 
 test("keys land in two buffers in turn, beside the local keys", async () => {
-  await onWorld(makeWorld, { size: 5 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 5 }, async (ctx) => {
     const handles: bigint[] = [];
     for (const { k } of rotate(ctx.world, createKv(ctx), createTable(5))) handles.push(k.storage.handle);
     expect(handles[1]).toBe(handles[3]);
@@ -72,7 +72,7 @@ test("keys land in two buffers in turn, beside the local keys", async () => {
 });
 
 test("a full ring's gradients need three buffers: two to compute in and one to receive in", async () => {
-  await onWorld(makeWorld, { size: 4 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     const [kv, grads] = [createKv(ctx), createGrads(ctx)];
     const { allocated } = ctx.device.memory();
     let maxBytes = 0;
@@ -89,28 +89,28 @@ test("a full ring's gradients need three buffers: two to compute in and one to r
 });
 
 test("a loop that is left early leaves nothing under way, and no memory", async () => {
-  await onWorld(makeWorld, { size: 3 }, async (ctx) => {
-    const perturbedCtx = perturbed(ctx, { completion: "soon", seed: 1 });
+  await runOnWorld(makeWorld, { size: 3 }, async (ctx) => {
+    const perturbedCtx = perturbContext(ctx, { completion: "soon", seed: 1 });
     const [kv, grads] = [createKv(ctx), createGrads(ctx)];
     const { allocated } = ctx.device.memory();
     const rotateKeys = () => rotate(perturbedCtx.world, kv, createTable(3));
     const rotateBackward = () =>
       rotateGradients(perturbedCtx.world, rotateKeys(), grads, { dependencies: createTable(3) });
     for (const { step } of rotateKeys()) if (step === 1) break;
-    expect(perturbedCtx.inFlight()).toBe(0);
+    expect(perturbedCtx.numInFlight()).toBe(0);
     for (const { step } of rotateBackward()) if (step === 1) break;
-    expect(perturbedCtx.inFlight()).toBe(0);
+    expect(perturbedCtx.numInFlight()).toBe(0);
     expect(() => {
       for (const { step } of rotateBackward()) if (step === 1) throw new Error("in the loop");
     }).toThrow("in the loop");
-    expect(perturbedCtx.inFlight()).toBe(0);
+    expect(perturbedCtx.numInFlight()).toBe(0);
     await ctx.device.stream.synchronize();
     expect(ctx.device.memory().allocated).toBe(allocated);
   });
 });
 
 test("dense keys are sent as they lie; strided ones are copied once, and only if somebody needs them", async () => {
-  await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     const storedKeys = randn(ctx, [1, 5, 2, 2]);
     const stridedKeys = storedKeys.permute([0, 2, 1, 3]);
     const getFirstHandle = (needs?: () => boolean): bigint => {

@@ -1,4 +1,4 @@
-import { attendOn, backendTrials, batchTrials, onWorld, placements, type Trial } from "@mosaic/conformance";
+import { runBackendOnRank, backendTrials, batchTrials, runOnWorld, placements, type Trial } from "@mosaic/conformance";
 import { dtypeBytes, layoutOf, type Traffic } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ring, ringTraffic } from "../src/index.ts";
@@ -6,9 +6,9 @@ import { makeWorld } from "../../../vitest.world.ts";
 
 /** What one forward and backward of a trial sent, by rank. */
 async function measureTraffic(size: number, trial: Trial): Promise<Traffic[]> {
-  return onWorld(makeWorld, { size, mesh: trial.mesh }, async (ctx) => {
+  return runOnWorld(makeWorld, { size, mesh: trial.mesh }, async (ctx) => {
     const trafficBefore = ctx.mesh.group("sp").traffic();
-    await attendOn(ctx, ring(), trial);
+    await runBackendOnRank(ctx, ring(), trial);
     return subtractTraffic(ctx.mesh.group("sp").traffic(), trafficBefore);
   });
 }
@@ -119,10 +119,10 @@ test("nested rings send along each axis what the closed forms state of it", asyn
     const queries = layoutOf({ mesh, axes, ...trial.queries });
     const keys = layoutOf({ mesh, axes, ...trial.keys });
     const width = trial.batch * trial.numKvHeads * trial.headDim;
-    await onWorld(makeWorld, { size: 6, mesh }, async (ctx) => {
+    await runOnWorld(makeWorld, { size: 6, mesh }, async (ctx) => {
       const getAxisTraffic = (axis: string) => ctx.mesh.group(axis).traffic();
       const trafficBefore = { node: getAxisTraffic("node"), gpu: getAxisTraffic("gpu") };
-      await attendOn(ctx, ring({ axis: "node", inner }), trial);
+      await runBackendOnRank(ctx, ring({ axis: "node", inner }), trial);
 
       const at = ctx.mesh.coordinate;
       const options = { mesh, call: { at, mask: trial.mask, queries, keys }, width, dtype: trial.dtype };

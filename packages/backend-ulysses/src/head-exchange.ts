@@ -53,11 +53,11 @@ export function computeShardSizes(
  */
 export function computeHeadShards({ numHeads, numKvHeads }: HeadCounts, size: number): HeadShard[] {
   const queriesPerKvHead = numHeads / numKvHeads;
-  const baseCount = Math.floor(numHeads / size);
+  const baseHeadCount = Math.floor(numHeads / size);
   const remainder = numHeads % size;
   return Array.from({ length: size }, (_, rank) => {
-    const first = rank * baseCount + Math.min(rank, remainder);
-    const count = baseCount + (rank < remainder ? 1 : 0);
+    const first = rank * baseHeadCount + Math.min(rank, remainder);
+    const count = baseHeadCount + (rank < remainder ? 1 : 0);
     if (count === 0) return { queries: { first: 0, count }, keys: { first: 0, count } };
     const firstKvHead = Math.floor(first / queriesPerKvHead);
     const end = Math.floor((first + count - 1) / queriesPerKvHead) + 1;
@@ -119,7 +119,7 @@ export class AllToAll implements Disposable {
    * Gives every rank its heads of this rank's rows [B,H,S,…]; the result, in `buffers`, has all rows of this rank's heads,
    * [B,h,ΣS,…].
    */
-  toHeads(tensors: readonly Tensor[], { rows, heads }: ShardSizes, buffers: ChunkBuffers): Chunk {
+  exchangeRowsForHeads(tensors: readonly Tensor[], { rows, heads }: ShardSizes, buffers: ChunkBuffers): Chunk {
     const { rank } = this.#group;
     const gatheredChunk = buffers.empty(createHeadSpec(tensors, heads[rank]!), sum(rows));
     let firstRow = 0;
@@ -137,17 +137,17 @@ export class AllToAll implements Disposable {
   }
 
   /** The way back: every rank gets its rows of this rank's heads [B,h,ΣS,…]. The result, in `buffers`, is in rank order. */
-  toRows(chunk: Chunk, { rows, heads }: ShardSizes, buffers: ChunkBuffers): HeadChunk[] {
+  exchangeHeadsForRows(chunk: Chunk, { rows, heads }: ShardSizes, buffers: ChunkBuffers): HeadChunk[] {
     const { rank } = this.#group;
     let firstRow = 0;
     return rows.map((count, peer) => {
       const peerChunk = buffers.narrow(chunk, firstRow, count);
       firstRow += count;
       if (peer === rank) return { heads: heads[rank]!, tensors: peerChunk.tensors };
-      const receiveChunk = buffers.empty(createHeadSpec(chunk.tensors, heads[peer]!), rows[rank]!);
+      const incomingChunk = buffers.empty(createHeadSpec(chunk.tensors, heads[peer]!), rows[rank]!);
       this.#enqueue(sendTransfers(peerChunk, peer));
-      this.#enqueue(recvTransfers(receiveChunk, peer));
-      return { heads: heads[peer]!, tensors: receiveChunk.tensors };
+      this.#enqueue(recvTransfers(incomingChunk, peer));
+      return { heads: heads[peer]!, tensors: incomingChunk.tensors };
     });
   }
 

@@ -59,13 +59,13 @@ export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
   const size = axisLength("ulyssesTraffic", mesh, { axis, from });
   const dependencies = dependencyTable({ axis, size, inner }, call, from);
   if (dependencies.isEmpty) return { forward: totalTraffic([]), backward: totalTraffic([]) };
-  const splits = computeShardSizes(dependencies, settings);
+  const shardSizes = computeShardSizes(dependencies, settings);
   const rank = call.at[axis]!;
   const [rowBytes, valueRowBytes] = [batch * headDim * dtypeBytes[dtype], batch * valueHeadDim * dtypeBytes[dtype]];
   const [sumBytes, valueSumBytes] = [batch * headDim * dtypeBytes.float32, batch * valueHeadDim * dtypeBytes.float32];
   const statisticBytes = batch * dtypeBytes.float32;
-  const createQueryFlow = (...bytes: number[]) => createHeadFlow(splits.queries, rank, bytes);
-  const createKeyFlow = (...bytes: number[]) => createHeadFlow(splits.keys, rank, bytes);
+  const createQueryFlow = (...bytes: number[]) => createHeadFlow(shardSizes.queries, rank, bytes);
+  const createKeyFlow = (...bytes: number[]) => createHeadFlow(shardSizes.keys, rank, bytes);
   return {
     forward: totalTraffic([
       createQueryFlow(rowBytes),

@@ -81,7 +81,7 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
       using results = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
       const states = attendHeads(headCall, call, kv, results);
       using exchange = new AllToAll(headCall.group, headCall.label);
-      const headChunks = exchange.toRows(states, headCall.splits.queries, results);
+      const headChunks = exchange.exchangeHeadsForRows(states, headCall.shardSizes.queries, results);
       exchange.run();
       for (const { heads, tensors } of headChunks) {
         const [out, lse] = tensors as [Tensor, Tensor];
@@ -98,8 +98,8 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
       using results = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
       const gradients = attendHeadsBackward(headCall, call, kv, results);
       using exchange = new AllToAll(headCall.group, headCall.label);
-      const queries = exchange.toRows(gradients.queries, headCall.splits.queries, results);
-      const keys = exchange.toRows(gradients.keys, headCall.splits.keys, results);
+      const queries = exchange.exchangeHeadsForRows(gradients.queries, headCall.shardSizes.queries, results);
+      const keys = exchange.exchangeHeadsForRows(gradients.keys, headCall.shardSizes.keys, results);
       exchange.run();
       accumulate([grads.dq], queries, results);
       accumulate([grads.dk, grads.dv], keys, results);
@@ -112,11 +112,11 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
     if (dependencies.isEmpty) return undefined;
     const group = ctx.mesh.group(axis);
     const counts = { numHeads: call.q.shape[1]!, numKvHeads: k.shape[1]! };
-    const splits = computeShardSizes(dependencies, counts);
-    const headShard = { queries: splits.queries.heads[group.rank]!, keys: splits.keys.heads[group.rank]! };
+    const shardSizes = computeShardSizes(dependencies, counts);
+    const headShard = { queries: shardSizes.queries.heads[group.rank]!, keys: shardSizes.keys.heads[group.rank]! };
     const coordinates = { at: omitAxes(call.at, [axis]), from: omitAxes(from, [axis]) };
     const heads = { parts: groupedQueryParts(counts, headShard), firstHead: headShard.queries.first };
-    return { ctx, inner, group, label: `ulysses(${axis})`, splits, ...heads, ...coordinates };
+    return { ctx, inner, group, label: `ulysses(${axis})`, shardSizes, ...heads, ...coordinates };
   }
 }
 
@@ -127,7 +127,7 @@ interface HeadCall {
   readonly group: ProcessGroup;
   /** The label of collectives in messages and traces. */
   readonly label: string;
-  readonly splits: Record<keyof HeadShard, ShardSizes>;
+  readonly shardSizes: Record<keyof HeadShard, ShardSizes>;
   /** This rank's heads, in parts that kernels can serve; none for a rank without heads. */
   readonly parts: readonly HeadShard[];
   /** The first of its query heads among those of the call. */
@@ -139,12 +139,12 @@ interface HeadCall {
 
 /** Fetches all rows of this rank's heads and attends to them; out and lse [B,h,ΣS,…] lie in `results`. */
 function attendHeads(headCall: HeadCall, call: AttentionCall, kv: KvShard, results: ChunkBuffers): Chunk {
-  const { ctx, inner, parts, splits, at, from } = headCall;
+  const { ctx, inner, parts, shardSizes, at, from } = headCall;
   const { kernels } = ctx.device;
   using inputs = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
   using exchange = new AllToAll(headCall.group, headCall.label);
-  const queries = exchange.toHeads([call.q], splits.queries, inputs);
-  const keys = exchange.toHeads([kv.k, kv.v], splits.keys, inputs);
+  const queries = exchange.exchangeRowsForHeads([call.q], shardSizes.queries, inputs);
+  const keys = exchange.exchangeRowsForHeads([kv.k, kv.v], shardSizes.keys, inputs);
   exchange.run();
   const shape = queries.tensors[0]!.shape.with(3, kv.v.shape[3]!);
   const states = results.empty([float32Spec(shape), float32Spec(shape.slice(0, 3))], shape[2]!);
@@ -170,11 +170,15 @@ function attendHeadsBackward(
   kv: KvShard,
   results: ChunkBuffers,
 ): Record<keyof HeadShard, Chunk> {
-  const { ctx, inner, parts, splits, at, from } = headCall;
+  const { ctx, inner, parts, shardSizes, at, from } = headCall;
   using inputs = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
   using exchange = new AllToAll(headCall.group, headCall.label);
-  const queryRows = exchange.toHeads([call.q, call.dOut, call.lse, call.delta], splits.queries, inputs);
-  const keys = exchange.toHeads([kv.k, kv.v], splits.keys, inputs);
+  const queryRows = exchange.exchangeRowsForHeads(
+    [call.q, call.dOut, call.lse, call.delta],
+    shardSizes.queries,
+    inputs,
+  );
+  const keys = exchange.exchangeRowsForHeads([kv.k, kv.v], shardSizes.keys, inputs);
   exchange.run();
   const createZeros = (templates: readonly Tensor[]): Chunk => {
     const gradients = results.empty(

@@ -1,4 +1,4 @@
-import { onWorld, validationSuite } from "@mosaic/conformance";
+import { runOnWorld, validationSuite } from "@mosaic/conformance";
 import { attention, layoutOf, local, randn } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ulysses } from "../src/index.ts";
@@ -9,7 +9,7 @@ register(
 );
 
 test("an axis of the inner backend that the mesh lacks", async () => {
-  const messageCounts = await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+  const messageCounts = await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     const backend = ulysses({ inner: { ...local(), axes: ["node"] } });
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 10 });
     const x = randn(ctx, [1, 2, 5, 4]);
@@ -24,7 +24,7 @@ test("an axis of the inner backend that the mesh lacks", async () => {
 });
 
 test("axes in another order than the rows are concatenated in", async () => {
-  const messageCounts = await onWorld(makeWorld, { size: 2, mesh: { node: 1, gpu: 2 } }, async (ctx) => {
+  const messageCounts = await runOnWorld(makeWorld, { size: 2, mesh: { node: 1, gpu: 2 } }, async (ctx) => {
     const backend = ulysses({ axis: "gpu", inner: ulysses({ axis: "node" }) });
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["gpu", "node"], length: 10 });
     const x = randn(ctx, [1, 2, 5, 4]);

@@ -1,4 +1,4 @@
-import { batchSuite, onWorld } from "@mosaic/conformance";
+import { batchSuite, runOnWorld } from "@mosaic/conformance";
 import { attention, type AttentionBackend, layoutOf, local, randn } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ulysses } from "../src/index.ts";
@@ -22,7 +22,7 @@ test("the call of a rank's heads has their origin, and the masks of all samples"
       localBackend.attend(ctx, call, state, kv);
     },
   };
-  await onWorld(makeWorld, { size: 3, mesh: { sp: 3 } }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 3, mesh: { sp: 3 } }, async (ctx) => {
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 12 });
     using q = randn(ctx, [2, 5, 4, 8]);
     using out = attention(ctx, q, q, q, {

@@ -1,12 +1,12 @@
 import {
   backendTrials,
   checkTrials,
-  perturbed,
+  perturbContext,
   type Measurement,
   measureBackend,
-  onWorld,
+  runOnWorld,
   placements,
-  poisoned,
+  poisonMemory,
   type Trial,
 } from "@mosaic/conformance";
 import { expect, test } from "vitest";
@@ -44,8 +44,8 @@ test.each(
 )("%s: %s", async (_, __, headCase) => {
   const trials = createTrials(headCase);
   expect(trials.length).toBe(15);
-  const ranks = await onWorld(makeWorld, { size: headCase.size, wrapDevice: poisoned }, async (ctx) => {
-    const perturbedCtx = perturbed(ctx, { completion: "late", seed: 9 });
+  const ranks = await runOnWorld(makeWorld, { size: headCase.size, wrapDevice: poisonMemory }, async (ctx) => {
+    const perturbedCtx = perturbContext(ctx, { completion: "late", seed: 9 });
     const measurements: Measurement[] = [];
     for (const trial of trials) measurements.push(await measureBackend(perturbedCtx, ulysses(), trial));
     return measurements;

@@ -1,11 +1,11 @@
-import { onWorld } from "@mosaic/conformance";
+import { runOnWorld } from "@mosaic/conformance";
 import { masks, MultiAxisAttention, randn } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ulysses } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
 test("every step gives back what it took, at once and not when garbage is collected", async () => {
-  await onWorld(makeWorld, { size: 3 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 3 }, async (ctx) => {
     const options = { embedDim: 16, numHeads: 4, numKvHeads: 2, attentionAxis: 1, mask: masks.causal() };
     using attn = new MultiAxisAttention(ctx, { ...options, backend: ulysses() });
     using x = randn(ctx, [1, 6, 16]);

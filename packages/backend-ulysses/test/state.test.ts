@@ -1,4 +1,4 @@
-import { onWorld } from "@mosaic/conformance";
+import { runOnWorld } from "@mosaic/conformance";
 import {
   attention,
   type AttentionBackend,
@@ -40,11 +40,11 @@ test("keys are folded into what a state holds already", async () => {
     for (const [i, value] of wholeOut.entries()) expect(partsOut[i]).toBeCloseTo(value, 5);
     return wholeOut.length;
   };
-  expect(await onWorld(makeWorld, { size: 3 }, compareFolds)).toEqual([160, 160, 160]);
+  expect(await runOnWorld(makeWorld, { size: 3 }, compareFolds)).toEqual([160, 160, 160]);
 });
 
 test("the inner backend gets all rows of a rank's heads, and is not asked where there are none", async () => {
-  const callsByRank = await onWorld(makeWorld, { size: 4 }, async (ctx) => {
+  const callsByRank = await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     const calls: unknown[] = [];
     const { attend, ...otherFields } = local();
     const inner: AttentionBackend = {

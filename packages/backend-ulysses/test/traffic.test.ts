@@ -1,4 +1,4 @@
-import { attendOn, backendTrials, batchTrials, onWorld, placements, type Trial } from "@mosaic/conformance";
+import { runBackendOnRank, backendTrials, batchTrials, runOnWorld, placements, type Trial } from "@mosaic/conformance";
 import { dtypeBytes, layoutOf, type Traffic } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ulysses, ulyssesTraffic } from "../src/index.ts";
@@ -6,11 +6,11 @@ import { makeWorld } from "../../../vitest.world.ts";
 
 /** What one forward and backward of each trial sent, by trial and rank. */
 async function measureTraffic(size: number, trials: readonly Trial[]): Promise<Traffic[][]> {
-  const trafficByRank = await onWorld(makeWorld, { size }, async (ctx) => {
+  const trafficByRank = await runOnWorld(makeWorld, { size }, async (ctx) => {
     const traffic: Traffic[] = [];
     for (const trial of trials) {
       const trafficBefore = ctx.world.traffic();
-      await attendOn(ctx, ulysses(), trial);
+      await runBackendOnRank(ctx, ulysses(), trial);
       traffic.push(combine(ctx.world.traffic(), trafficBefore, (after, earlier) => after - earlier));
     }
     return traffic;

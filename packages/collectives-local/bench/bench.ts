@@ -15,7 +15,7 @@ interface Rank {
 }
 
 /** Posts `count` operations on these ranks; the best seconds per operation of several rounds. */
-async function timePerOperation(
+async function measureSecondsPerOperation(
   ranks: readonly Rank[],
   operationCount: number,
   post: (rank: Rank) => void,
@@ -44,17 +44,17 @@ async function measureCollectives(ranks: readonly Rank[], description: string): 
   for (const { device } of ranks) device.write(buffers.get(device)![0]!, new Float32Array(elementsPerBuffer));
   const smallBuffers = new Map(ranks.map(({ device }) => [device, device.empty([2], "float32")]));
 
-  const allReduceSeconds = await timePerOperation(ranks, 1000, ({ group, device }) =>
+  const allReduceSeconds = await measureSecondsPerOperation(ranks, 1000, ({ group, device }) =>
     group.allReduce(smallBuffers.get(device)!, "max").wait(),
   );
   report("allReduce.8B", { microseconds: allReduceSeconds * 1e6 });
   const bufferBytes = 4 * elementsPerBuffer;
-  const oneWaySeconds = await timePerOperation(ranks, 40, ({ group, device }) => {
+  const oneWaySeconds = await measureSecondsPerOperation(ranks, 40, ({ group, device }) => {
     const [sendBuffer, receiveBuffer] = buffers.get(device)!;
     group.sendRecv([group.rank === 0 ? { tensor: sendBuffer!, to: 1 } : { tensor: receiveBuffer!, from: 0 }]).wait();
   });
   report("sendRecv.4MiB.oneWay", { gigabytesPerSecond: bufferBytes / oneWaySeconds / 1e9 });
-  const exchangeSeconds = await timePerOperation(ranks, 40, ({ group, device }) => {
+  const exchangeSeconds = await measureSecondsPerOperation(ranks, 40, ({ group, device }) => {
     const [sendBuffer, receiveBuffer] = buffers.get(device)!;
     const peer = 1 - group.rank;
     group
@@ -65,7 +65,7 @@ async function measureCollectives(ranks: readonly Rank[], description: string): 
       .wait();
   });
   report("sendRecv.4MiB.exchange", { gigabytesPerSecondEachWay: bufferBytes / exchangeSeconds / 1e9 });
-  const largeAllReduceSeconds = await timePerOperation(ranks, 40, ({ group, device }) =>
+  const largeAllReduceSeconds = await measureSecondsPerOperation(ranks, 40, ({ group, device }) =>
     group.allReduce(buffers.get(device)![0]!, "max").wait(),
   );
   report("allReduce.4MiB", { milliseconds: largeAllReduceSeconds * 1e3 });

@@ -14,7 +14,7 @@ import {
   checkDeviceType,
   connectProcess,
   findAddon,
-  inProcess,
+  createInProcessCollectives,
   loadAddon,
   openWorld,
   type WorldOptions,
@@ -30,7 +30,7 @@ const addonPath = findAddon("mosaic_collectives_local", import.meta.url);
 let cachedAddon: LocalAddon | undefined;
 
 /** The addon, loaded when it is first needed. Throws an AddonLoadError that lists likely causes. */
-function loadTransport(): LocalAddon {
+function loadLocalAddon(): LocalAddon {
   cachedAddon ??= loadAddon<LocalAddon>({
     packageName: "@mosaic/collectives-local",
     description: "the shared-memory transport",
@@ -43,7 +43,7 @@ function loadTransport(): LocalAddon {
 
 /** Makes a transport over shared memory: the address of a `MosaicTransport`. */
 export function openTransport(): number {
-  return loadTransport().open();
+  return loadLocalAddon().open();
 }
 
 export const localOptions = defineOptions("local", {
@@ -81,7 +81,7 @@ export function local(options?: LocalOptions): Collectives {
       const { device, size } = connectOptions;
       checkDevice(device);
       checkHost(size);
-      loadTransport(); // before an agent is started for nothing
+      loadLocalAddon(); // before an agent is started for nothing
       return connectProcess({ ...connectOptions, kind: "local", name, connectTimeout, openTransport });
     },
   };
@@ -119,7 +119,7 @@ function checkHost(size: number): void {
  */
 export async function world(size: number, options: WorldOptions): Promise<readonly Context[]> {
   checkSize(size);
-  const collectives = inProcess({
+  const collectives = createInProcessCollectives({
     ...{ name: "local", size, check: checkDevice },
     rank: (connectOptions) => {
       checkDevice(connectOptions.device);

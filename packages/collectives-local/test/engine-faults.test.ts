@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { CollectiveMismatchError, type Device, DeviceError, MosaicError, PeerLostError } from "@mosaic/core";
 import { decode, encode, type Frame, type FrameOf, FrameReader } from "@mosaic/launcher/agent";
-import { connectRank, inProcessControl } from "@mosaic/runtime";
+import { connectRank, createInProcessControl } from "@mosaic/runtime";
 import { expect, onTestFinished, test } from "vitest";
 import { openTransport } from "../src/local.ts";
 import { TestDevice } from "./device.ts";
@@ -67,22 +67,22 @@ test("colors that are not one for each rank of their frame end the control plane
   const error = await splitWithColors({ ranks: [[0, 2]], colors: BigInt64Array.of(0n) });
   expect(error).toBeInstanceOf(PeerLostError);
   expect((error as Error).message).toContain(
-    "invalid frame from the agent: expected one color per rank, received 1 colors",
+    "invalid frame from the agent: expected 2 colors, one per rank, received 1",
   );
 });
 
 test("a rank of another size than its world", async () => {
   using device = new TestDevice();
-  const connecting = connectRank({ device, rank: 0, size: 3, openTransport, control: inProcessControl(1) });
+  const connecting = connectRank({ device, rank: 0, size: 3, openTransport, control: createInProcessControl(1) });
   await expect(connecting).rejects.toThrow(CollectiveMismatchError);
   await expect(connecting).rejects.toThrow(/rank 0: expected a world of 3 ranks, received a world of 1 ranks; /);
-  const outOfRangeRank = connectRank({ device, rank: 2, size: 3, openTransport, control: inProcessControl(1) });
+  const outOfRangeRank = connectRank({ device, rank: 2, size: 3, openTransport, control: createInProcessControl(1) });
   await expect(outOfRangeRank).rejects.toThrow(MosaicError);
 });
 
 test("a device with a port is rejected before its handle is taken for a CPU stream", async () => {
   const stream = { handle: 8n, port: 8n };
   const device = { type: "cuda", index: 0, stream } as unknown as Device;
-  const connecting = connectRank({ device, rank: 0, size: 1, openTransport, control: inProcessControl(1) });
+  const connecting = connectRank({ device, rank: 0, size: 1, openTransport, control: createInProcessControl(1) });
   await expect(connecting).rejects.toThrow("collectives: shared memory supports only devices with a CPU stream");
 });

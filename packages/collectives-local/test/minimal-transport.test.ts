@@ -6,7 +6,7 @@ import {
   connectRank,
   type ControlPlane,
   type InProcessCollectives,
-  inProcessControl,
+  createInProcessControl,
   openWorld,
 } from "@mosaic/runtime";
 import { describe, expect, test } from "vitest";
@@ -21,7 +21,7 @@ function minimalCollectives(size: number): InProcessCollectives {
     name: "minimal",
     check() {},
     connect(connecting) {
-      control ??= inProcessControl(size, connecting.timeout);
+      control ??= createInProcessControl(size, connecting.timeout);
       return connectRank({ ...connecting, openTransport, control, drainSeconds: 5 });
     },
   };

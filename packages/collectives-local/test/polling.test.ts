@@ -6,7 +6,7 @@ import {
   connectRank,
   type ControlPlane,
   type InProcessCollectives,
-  inProcessControl,
+  createInProcessControl,
   openWorld,
 } from "@mosaic/runtime";
 import { expect, test } from "vitest";
@@ -18,7 +18,7 @@ function pollingCollectives(size: number): InProcessCollectives {
     name: "polling",
     check() {},
     connect(connecting) {
-      control ??= inProcessControl(size, connecting.timeout);
+      control ??= createInProcessControl(size, connecting.timeout);
       return connectRank({ ...connecting, openTransport: openPolling, control, drainSeconds: 5 });
     },
   };

@@ -26,7 +26,7 @@ describe.each([2, 3, 5, 8])("%i processes", (size) => {
     for (const { files } of workedEvents) expect(files).not.toContainEqual(expect.stringMatching(/memfd|shm/));
     const leftEvents = await Promise.all(ranks.map((rank) => rank.waitForEvent("left")));
     expect(leftEvents.map(({ leaked }) => leaked)).toEqual(leftEvents.map(() => 0));
-    expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual(ranks.map(() => 0));
+    expect(await Promise.all(ranks.map((rank) => rank.exitStatus))).toEqual(ranks.map(() => 0));
   });
 });
 
@@ -36,7 +36,7 @@ test("an agent that a rank started ends with that rank", async () => {
   const rank = processes.start("work", job.env(0));
   while (!existsSync(sockets.at(-1)!)) await setImmediate();
   rank.kill();
-  expect(await rank.exited).toBe("SIGKILL");
+  expect(await rank.exitStatus).toBe("SIGKILL");
 });
 
 test("a rank whose timeout began first names the ranks that are missing, too", async () => {
@@ -94,7 +94,7 @@ test.each([
   sockets.pop();
   const ranks = [0, 1].map((rank) => processes.start("work", { ...emptyVariables, ...env(rank) }));
   for (const rank of ranks) expect((await rank.waitForEvent("worked")).sum).toBe(1);
-  expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual([0, 0]);
+  expect(await Promise.all(ranks.map((rank) => rank.exitStatus))).toEqual([0, 0]);
 });
 
 test("ranks of several hosts are rejected", async () => {
@@ -104,5 +104,5 @@ test("ranks of several hosts are rejected", async () => {
   expect((await rank.waitForEvent("failed")).message).toMatch(
     /expected all ranks on this host, received 1 of 2 ranks.*span hosts, such as @mosaic\/collectives-ucx/,
   );
-  expect(await rank.exited).toBe(0);
+  expect(await rank.exitStatus).toBe(0);
 });

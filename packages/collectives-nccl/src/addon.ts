@@ -35,7 +35,7 @@ const addonPath: string = findAddon("mosaic_collectives_nccl", import.meta.url);
 let cachedAddon: NcclAddon | undefined;
 
 /** The addon, loaded when it is first needed; it needs neither CUDA nor NCCL. */
-function loadTransport(): NcclAddon {
+function loadNcclAddon(): NcclAddon {
   cachedAddon ??= loadAddon<NcclAddon>({
     packageName: "@mosaic/collectives-nccl",
     description: "the NCCL transport",
@@ -48,12 +48,12 @@ function loadTransport(): NcclAddon {
 
 /** Loads NCCL, once for the process: its version, and where it was found. */
 export function loadNccl(): readonly [version: string, path: string] {
-  return translateErrors(() => loadTransport().load(libraryCandidates()));
+  return translateErrors(() => loadNcclAddon().load(libraryCandidates()));
 }
 
 /** Makes the transport of one rank: the address of a `MosaicTransport`. NCCL must have been loaded. */
 export function openTransport(options: TransportOptions): number {
-  return translateErrors(() => loadTransport().open(options));
+  return translateErrors(() => loadNcclAddon().open(options));
 }
 
 /** The NCCL of this machine. */

@@ -13,8 +13,8 @@ import {
 import {
   connectProcess,
   type ConnectRankOptions,
-  inProcess,
-  interfacesIn,
+  createInProcessCollectives,
+  findInterfaces,
   openWorld,
   resolveTimeout,
   type WorldOptions,
@@ -22,8 +22,8 @@ import {
 import { loadNccl, openTransport as openNccl } from "./addon.ts";
 
 /** NCCL has 64 channels at most. */
-const ctaCount = { min: 1, max: 64, optional: true } as const;
-const timeoutSeconds = {
+const ctaCountRange = { min: 1, max: 64, optional: true } as const;
+const timeoutSecondsRange = {
   above: 0,
   max: 1e9,
   expected: "seconds > 0, at most 1e9",
@@ -32,18 +32,18 @@ const timeoutSeconds = {
 
 export const ncclOptions = defineOptions("nccl", {
   /** Seconds that a collective may take. Default: what `init` was given, else MOSAIC_COLLECTIVE_TIMEOUT, else 300. */
-  timeout: option.number(timeoutSeconds),
+  timeout: option.number(timeoutSecondsRange),
   /** Seconds to wait for the other ranks, and for NCCL to connect them. Default: as long as a collective may take. */
-  connectTimeout: option.number(timeoutSeconds),
+  connectTimeout: option.number(timeoutSecondsRange),
   /** Distinguishes worlds that form at the same time in one job. Default: "world". */
   name: option.string({ optional: true }),
   /**
    * Thread blocks that NCCL may use at least. Each takes a multiprocessor from attention while it runs; a ring inside a node
    * needs few, links between nodes more. Default: NCCL decides.
    */
-  minCtas: option.integer(ctaCount),
+  minCtas: option.integer(ctaCountRange),
   /** Thread blocks that NCCL may use at most. Default: NCCL decides. */
-  maxCtas: option.integer(ctaCount),
+  maxCtas: option.integer(ctaCountRange),
   /**
    * The network between the hosts, over which ranks rendezvous in NCCL, and which its sockets use: an interface, "eth1", or a subnet,
    * "10.1.0.0/16"; several are separated by commas. Becomes NCCL_SOCKET_IFNAME, unless the environment has that. Default: NCCL decides.
@@ -110,19 +110,19 @@ export function nccl(options?: NcclOptions): Collectives {
   return {
     name: "nccl",
     async connect(connectOptions) {
-      return connectProcess({ ...rankOptions(connectOptions, settings), kind: "nccl", name: settings.name });
+      return connectProcess({ ...createRankOptions(connectOptions, settings), kind: "nccl", name: settings.name });
     },
   };
 }
 
 /** How a rank is connected over NCCL, which is loaded here. */
-function rankOptions(connectOptions: ConnectOptions, options: NcclSettings): Omit<ConnectRankOptions, "control"> {
+function createRankOptions(connectOptions: ConnectOptions, options: NcclSettings): Omit<ConnectRankOptions, "control"> {
   checkDevice(connectOptions.device);
   const timeout = resolveTimeout(options.timeout ?? connectOptions.timeout);
   const { connectTimeout = timeout, minCtas = 0, maxCtas = 0, network, netName = "", warmUp } = options;
   // NCCL reads these once, when it starts. "=": these interfaces, and none whose name begins alike.
   if (network !== undefined) {
-    process.env.NCCL_SOCKET_IFNAME ??= `=${interfacesIn(network, "nccl: network").join(",")}`;
+    process.env.NCCL_SOCKET_IFNAME ??= `=${findInterfaces(network, "nccl: network").join(",")}`;
   }
   if (options.hostId !== undefined) process.env.NCCL_HOSTID = options.hostId;
   // Likewise; else it would connect the ranks once more when a large operation first takes another of its algorithms.
@@ -155,9 +155,9 @@ export async function world(size: number, worldOptions: NcclWorldOptions): Promi
   process.env.NCCL_P2P_DIRECT_DISABLE ??= "1";
   // Nor may a kernel's first start: to load it then, CUDA waits for the GPU, which may wait for a rank that comes later.
   if (size > 1) process.env.CUDA_MODULE_LOADING ??= "EAGER";
-  const collectives = inProcess({
+  const collectives = createInProcessCollectives({
     ...{ name: "nccl", size, check: checkDevice },
-    rank: (connectOptions) => rankOptions(connectOptions, settings),
+    rank: (connectOptions) => createRankOptions(connectOptions, settings),
   });
   return openWorld(size, collectives, options);
 }

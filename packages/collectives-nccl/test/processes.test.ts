@@ -33,5 +33,5 @@ test("groups along the axes of a mesh, and a trace in their GPU's time", async (
     expect(event!.start).toBeGreaterThan(timeBefore);
     expect(event!.end).toBeGreaterThan(event!.start);
   }
-  expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual([0, 0, 0, 0]);
+  expect(await Promise.all(ranks.map((rank) => rank.exitStatus))).toEqual([0, 0, 0, 0]);
 });

@@ -26,7 +26,7 @@ const addonPath: string = findAddon("mosaic_collectives_ucx", import.meta.url);
 let cachedAddon: UcxAddon | undefined;
 
 /** The addon, loaded when it is first needed; it does not need UCX. */
-function loadTransport(): UcxAddon {
+function loadUcxAddon(): UcxAddon {
   cachedAddon ??= loadAddon<UcxAddon>({
     packageName: "@mosaic/collectives-ucx",
     description: "the UCX transport",
@@ -39,7 +39,7 @@ function loadTransport(): UcxAddon {
 
 /** Loads UCX, once for the process: its version, and where it was found. Throws an AddonLoadError. */
 export function loadUcx(): readonly [version: string, path: string] {
-  const addon = loadTransport();
+  const addon = loadUcxAddon();
   try {
     return addon.load(libraryCandidates());
   } catch (cause) {
@@ -49,7 +49,7 @@ export function loadUcx(): readonly [version: string, path: string] {
 
 /** Makes the transport of one rank: the address of a `MosaicTransport`. UCX must have been loaded; "" leaves it to UCX. */
 export function openTransport(network: string, ports: string): number {
-  return translateErrors(() => loadTransport().open(network, ports));
+  return translateErrors(() => loadUcxAddon().open(network, ports));
 }
 
 /** The UCX of this machine. */

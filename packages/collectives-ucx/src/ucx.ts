@@ -12,8 +12,8 @@ import {
   checkDeviceType,
   connectProcess,
   type ConnectRankOptions,
-  inProcess,
-  interfacesIn,
+  createInProcessCollectives,
+  findInterfaces,
   openWorld,
   type WorldOptions,
 } from "@mosaic/runtime";
@@ -92,7 +92,7 @@ export async function world(size: number, worldOptions: UcxWorldOptions): Promis
   checkWorld(size, worldOptions);
   const { ucx: transportOptions, hosts, ...options } = worldOptions;
   const settings = resolveOptions(ucxOptions.parse(transportOptions));
-  const collectives = inProcess({
+  const collectives = createInProcessCollectives({
     ...{ name: "ucx", size, hosts: hosts ?? Array.from({ length: size }, (_, rank) => rank) },
     check: (device) => checkDeviceType(device, "cpu", "ucx collectives"),
     rank: (connectOptions) => rankOptions(connectOptions, settings),
@@ -133,5 +133,5 @@ function isPortRange(portRange: string): boolean {
 
 /** The devices, by UCX's names, that a part of `network` names: interfaces with an address in a subnet, else itself. */
 function parseNetwork(interfaceText: string): readonly string[] {
-  return interfaceText.includes("/") ? interfacesIn(interfaceText, "ucx: network") : [interfaceText.trim()];
+  return interfaceText.includes("/") ? findInterfaces(interfaceText, "ucx: network") : [interfaceText.trim()];
 }

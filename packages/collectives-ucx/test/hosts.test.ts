@@ -57,7 +57,7 @@ test.each([
   const expected = await digestOverSharedMemory(size);
   expect(digests).toEqual(digests.map(() => expected));
   expect(bytesSent(0) - bytesBefore).toBeGreaterThan(1 << 20);
-  expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual(ranks.map(() => 0));
+  expect(await Promise.all(ranks.map((rank) => rank.exitStatus))).toEqual(ranks.map(() => 0));
 });
 
 test("ranks of one host open no network", async () => {
@@ -79,7 +79,7 @@ test.each([0, 1])("a host of two whose rank %i is killed in the middle of a tran
   expect(name).toBe("PeerLostError");
   expect(message).toMatch(new RegExp(`rank ${killedRank} \\(pid ${ranks[killedRank]!.pid} on n${killedRank}\\) died`));
   expect(performance.now() - startTime).toBeLessThan(2000);
-  expect(await ranks[1 - killedRank]!.exited).toBe(0);
+  expect(await ranks[1 - killedRank]!.exitStatus).toBe(0);
 });
 
 test.each([
@@ -96,7 +96,7 @@ test.each([
       expect(["CollectiveTimeoutError", "PeerLostError"]).toContain(name);
       expect(message).toMatch(/timed out after 3 s: rank \d waits in sendRecv #\d+ \(world\); rank \d |rank \d .*died/);
     }
-    expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual([0, 0, 0]);
+    expect(await Promise.all(ranks.map((rank) => rank.exitStatus))).toEqual([0, 0, 0]);
   } finally {
     execFileSync("ip", [...link, "up"]);
   }

@@ -94,7 +94,7 @@ describe("processes", () => {
       expect(name).toBe("PeerLostError");
       const host = twoRanksPerHost(killedRank);
       expect(message).toContain(`rank ${killedRank} (pid ${ranks[killedRank]!.pid} on n${host}) died`);
-      expect(await rank.exited).toBe(0);
+      expect(await rank.exitStatus).toBe(0);
     }
   });
 });

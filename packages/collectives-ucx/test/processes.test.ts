@@ -22,7 +22,7 @@ describe.each(placements)("processes %s", (_, hostOf) => {
     const digests = await Promise.all(ranks.map(async (rank) => (await rank.waitForEvent("reduced")).digest));
     const expected = await digestOverSharedMemory(size);
     expect(digests).toEqual(digests.map(() => expected));
-    expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual(ranks.map(() => 0));
+    expect(await Promise.all(ranks.map((rank) => rank.exitStatus))).toEqual(ranks.map(() => 0));
   });
 
   test.each([2, 3, 5])("%i processes exchange messages of all sizes at once", async (size) => {

@@ -13,7 +13,7 @@ export async function checkThrows(action: () => unknown, name: string, pattern: 
   } catch (thrownError) {
     error = thrownError;
   }
-  check(error instanceof Error, `expected ${name}, no error was thrown`);
+  check(error instanceof Error, `expected ${name}, received no error`);
   check(error.name === name, `expected ${name}, received ${error.name}: ${error.message}`);
   check(pattern.test(error.message), `expected a message that matches ${pattern}, received "${error.message}"`);
 }
@@ -23,7 +23,7 @@ export async function checkThrows(action: () => unknown, name: string, pattern: 
  * a comparison with NaN must never pass.
  */
 export function maxError(actual: ArrayLike<number>, expected: ArrayLike<number>): number {
-  check(actual.length === expected.length, `expected ${expected.length} numbers, received ${actual.length}`);
+  check(actual.length === expected.length, `maxError: expected ${expected.length} numbers, received ${actual.length}`);
   let maxDifference = 0;
   for (let i = 0; i < actual.length; i++) {
     const difference = actual[i] === expected[i] ? 0 : Math.abs(actual[i]! - expected[i]!);

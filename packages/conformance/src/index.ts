@@ -1,6 +1,6 @@
 export {
-  runLocalAttention as attendLocally,
-  runBackendOnRank as attendOn,
+  runLocalAttention,
+  runBackendOnRank,
   type AttentionNumbers,
 } from "./backend/attend.ts";
 export { agreementSuite, type AgreementSuiteOptions } from "./backend/agreement.ts";
@@ -8,11 +8,11 @@ export {
   checkMeasurements,
   checkTrials,
   type ErrorSum,
-  errorSum,
-  type Extent,
-  measureExtent,
+  computeErrorSum,
+  type ValueMagnitude,
+  measureMagnitude,
   mergeErrorSums,
-  type Measured,
+  type ResultMeasurement,
   type Measurement,
 } from "./measure/gate.ts";
 export { type BatchSuiteOptions, batchSuite, batchTrials } from "./backend/batch.ts";
@@ -36,10 +36,10 @@ export { type Case, check, checkClose, checkEqual, checkThrows, magnitude, maxEr
 export {
   type CompletionTime,
   type Perturbation,
-  perturbContext as perturbed,
+  perturbContext,
   type PerturbedContext,
   PerturbedGroup,
-  poisonMemory as poisoned,
+  poisonMemory,
 } from "./perturb/group.ts";
 export {
   attentionOracle,
@@ -56,7 +56,7 @@ export { type Combination, type Factors, pairwise } from "./pairwise.ts";
 export { epsilon, integer, normals, roundTo, uniforms } from "./oracle/numbers.ts";
 export { type OracleModifiers, philox } from "./oracle/score-modifiers.ts";
 export { variantSuite, type VariantSuiteOptions } from "./backend/variants.ts";
-export { type MakeWorld, onWorld, type WorldOptions } from "./world.ts";
+export { type MakeWorld, runOnWorld, type WorldOptions } from "./world.ts";
 export { type DeviceSuiteOptions, deviceSuite } from "./device/suite.ts";
 export type { MakeDevice } from "./device/tensors.ts";
 export {
@@ -80,7 +80,7 @@ export {
 } from "./modules/oracle.ts";
 export { moduleSuite, type ModuleSuiteOptions } from "./modules/suite.ts";
 export {
-  measureModule as measureModuleOn,
+  measureModule,
   type SingleDeviceResult,
   runOnOneDevice,
 } from "./modules/measure.ts";

@@ -30,25 +30,25 @@ export function pairwise<const F extends Factors>(factors: F): Combination<F>[] 
     const [firstPair] = uncoveredPairs;
     const row = new Map<string, number>(JSON.parse(firstPair!) as [string, number][]);
     for (const name of names)
-      if (!row.has(name)) row.set(name, bestParameterValue(name, factors[name]!.length, { row, uncoveredPairs }));
-    const chosenValues = [...row];
-    for (const [i, chosenValue] of chosenValues.entries())
-      for (const otherValue of chosenValues.slice(i + 1)) uncoveredPairs.delete(pairKey(chosenValue, otherValue));
+      if (!row.has(name)) row.set(name, selectBestLevel(name, factors[name]!.length, { row, uncoveredPairs }));
+    const chosenLevels = [...row];
+    for (const [i, chosenLevel] of chosenLevels.entries())
+      for (const otherLevel of chosenLevels.slice(i + 1)) uncoveredPairs.delete(pairKey(chosenLevel, otherLevel));
     const combinationEntries = names.map((name) => [name, factors[name]![row.get(name)!]]);
     rows.push(Object.fromEntries(combinationEntries) as Combination<F>);
   }
   return rows;
 }
 
-type ParameterValue = readonly [name: string, index: number];
+type FactorLevel = readonly [name: string, index: number];
 
 /** In the order of names, so that a pair has one key. */
-function pairKey(a: ParameterValue, b: ParameterValue): string {
+function pairKey(a: FactorLevel, b: FactorLevel): string {
   return JSON.stringify(a[0] < b[0] ? [a, b] : [b, a]);
 }
 
 /** The level that closes most pairs with those of the row so far. */
-function bestParameterValue(
+function selectBestLevel(
   name: string,
   count: number,
   { row, uncoveredPairs }: { readonly row: ReadonlyMap<string, number>; readonly uncoveredPairs: ReadonlySet<string> },

@@ -3,14 +3,14 @@ import type { MakeWorld } from "./world.ts";
 
 // What suites have in common. Suites check their options when they are called: a case that fails later would not name them.
 
-const MAKE_WORLD = "a function (size, options) that returns a world";
+const MAKE_WORLD_DESCRIPTION = "a function (size, options) that returns a world";
 
 /** Opens the worlds that the cases run on. */
-export const makeWorldOption = option.custom(MAKE_WORLD, option.isFunction<MakeWorld>);
+export const makeWorldOption = option.custom(MAKE_WORLD_DESCRIPTION, option.isFunction<MakeWorld>);
 
 /** Throws an OptionError unless it is a function. */
 export function checkMakeWorld(where: string, makeWorld: unknown): asserts makeWorld is MakeWorld {
-  expectValue(`${where}: makeWorld`, typeof makeWorld === "function", MAKE_WORLD, makeWorld);
+  expectValue(`${where}: makeWorld`, typeof makeWorld === "function", MAKE_WORLD_DESCRIPTION, makeWorld);
 }
 
 /** Makes the backend along an axis. */
@@ -52,4 +52,4 @@ export const arrangementsOption = option.array(arrangementOption);
 export const dtypesOption = option.array(option.dtype(), { default: ["float32", "bfloat16"] });
 
 /** Numbers of ranks. */
-export const worldSizes = option.array(option.integer({ min: 1 }), { optional: true });
+export const worldSizesOption = option.array(option.integer({ min: 1 }), { optional: true });

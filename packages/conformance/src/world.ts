@@ -15,7 +15,7 @@ export interface WorldOptions {
 export type MakeWorld = (size: number, options: WorldOptions) => Promise<readonly Context[]>;
 
 /** Runs `body` on every rank of a fresh world at once, and closes the world whatever comes of it. */
-export async function onWorld<T>(
+export async function runOnWorld<T>(
   makeWorld: MakeWorld,
   { size, wrapDevice = identity, ...options }: Partial<WorldOptions> & { readonly size: number },
   body: (ctx: Context) => Promise<T>,

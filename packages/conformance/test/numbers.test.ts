@@ -4,8 +4,8 @@ import {
   checkEqual,
   checkMeasurements,
   checkThrows,
-  errorSum,
-  measureExtent,
+  computeErrorSum,
+  measureMagnitude,
   mergeErrorSums,
   maxError,
   normals,
@@ -46,15 +46,17 @@ test("an error is expected by name and message", async () => {
   await expect(checkThrows(rejectWithTypeError, "TypeError", /other/)).rejects.toThrow(
     "expected a message that matches",
   );
-  await expect(checkThrows(() => 1, "TypeError", /such/)).rejects.toThrow("no error was thrown");
+  await expect(checkThrows(() => 1, "TypeError", /such/)).rejects.toThrow("expected TypeError, received no error");
 });
 
 test("measurements: ranks together, against twice the error of one device", () => {
   const expected = Float64Array.of(1, 2, 3, 4);
-  const local = errorSum([1, 2, 3, 4 + 2 ** -20], expected);
+  const localError = computeErrorSum([1, 2, 3, 4 + 2 ** -20], expected);
   const createMeasurement = (actual: number[], expectedShard: Float64Array) => ({
     trial: "t",
-    results: { out: { measured: errorSum(actual, expectedShard), local, expected: measureExtent(expected) } },
+    results: {
+      out: { measuredError: computeErrorSum(actual, expectedShard), localError, expected: measureMagnitude(expected) },
+    },
     lse: 0,
   });
   const halves = [expected.subarray(0, 2), expected.subarray(2)] as const;
@@ -62,7 +64,7 @@ test("measurements: ranks together, against twice the error of one device", () =
   checkMeasurements("ring", [goodMeasurement, createMeasurement([3 + 2 ** -20, 4], halves[1])]);
   const badMeasurement = createMeasurement([3 + 2 ** -18, 4], halves[1]);
   expect(() => checkMeasurements("ring", [goodMeasurement, badMeasurement])).toThrow(
-    /ring, t: out: mean error .* exceeds/,
+    /ring, t: out: root mean square error .* exceeds/,
   );
   const poisonedMeasurement = JSON.parse(
     JSON.stringify(createMeasurement([3, Number.NaN], halves[1])),
@@ -71,12 +73,12 @@ test("measurements: ranks together, against twice the error of one device", () =
   expect(() => checkMeasurements("ring", [goodMeasurement, { ...goodMeasurement, trial: "other" }])).toThrow(
     "expected the same trial on all ranks, received t and other",
   );
-  expect(() => checkMeasurements("ring", [goodMeasurement, { ...goodMeasurement, common: "x" }])).toThrow(
-    "rank 1 do not match those of rank 0",
+  expect(() => checkMeasurements("ring", [goodMeasurement, { ...goodMeasurement, commonDigest: "x" }])).toThrow(
+    "expected the parameter gradients of rank 0 (digest undefined) on rank 1, received digest x",
   );
-  expect(mergeErrorSums([errorSum([1], [0]), errorSum([3, 0], [0, 0])])).toEqual({
+  expect(mergeErrorSums([computeErrorSum([1], [0]), computeErrorSum([3, 0], [0, 0])])).toEqual({
     count: 3,
     sumOfSquares: 10,
-    largest: 3,
+    maxError: 3,
   });
 });

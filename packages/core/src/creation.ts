@@ -88,7 +88,7 @@ export function fromArray(
     throw new ShapeError({
       where: "fromArray",
       expected: `a shape with ${values.length} elements, one per value`,
-      received: `${formatShape(shape)} (${numel(shape)})`,
+      received: `${formatShape(shape)} (${numel(shape)} elements)`,
     });
   }
   checkNumbers(values);

@@ -219,8 +219,8 @@ class RankContext implements Context {
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
     this.assertOpen("stopTrace");
-    const laneEvents = await Promise.all([this.device.stopTrace(), this.world.stopTrace()]);
-    return laneEvents.flat().toSorted((a, b) => a.start - b.start);
+    const eventsByLane = await Promise.all([this.device.stopTrace(), this.world.stopTrace()]);
+    return eventsByLane.flat().toSorted((a, b) => a.start - b.start);
   }
 
   close(): Promise<void> {

@@ -83,17 +83,17 @@ const SLURM_PORT_RANGE = { first: 20_000, count: 12_000 } as const;
  */
 export function launchEnvironment(env: EnvironmentVariables = process.env): LaunchEnvironment {
   checkEnvironment("launchEnvironment", env);
-  const variables = findLauncher(env);
-  const [rank, worldSize] = variables === undefined ? [0, 1] : checkRank(variables, env);
-  if (variables === torchrun) checkAgreement(rank, worldSize, env);
+  const launcher = findLauncher(env);
+  const [rank, worldSize] = launcher === undefined ? [0, 1] : checkRank(launcher, env);
+  if (launcher === torchrun) checkAgreement(rank, worldSize, env);
   return {
-    launcher: env["MOSAIC_RUN_ID"] && variables === torchrun ? "mosaic-run" : variables?.launcher,
+    launcher: env["MOSAIC_RUN_ID"] && launcher === torchrun ? "mosaic-run" : launcher?.launcher,
     ...{ rank, worldSize },
     localRank: localRank(env),
     localWorldSize: localWorldSize(env),
     attempt:
       parseInteger("MOSAIC_ATTEMPT", env) ?? parseInteger("TORCHELASTIC_RESTART_COUNT", env) ?? parseSlurmRestarts(env),
-    job: resolveJobId(variables, env),
+    job: resolveJobId(launcher, env),
     endpoint: parseEndpoint(env),
   };
 }
@@ -145,15 +145,12 @@ function isSlurmStep(env: EnvironmentVariables): boolean {
   return Boolean(env["SLURM_STEP_ID"]) && Number(env["SLURM_STEP_ID"]) < FIRST_SPECIAL_STEP;
 }
 
-function checkRank(
-  variables: LauncherVariables,
-  env: EnvironmentVariables,
-): readonly [rank: number, worldSize: number] {
-  const rank = parseInteger(variables.rank, env);
-  const worldSize = parseInteger(variables.worldSize, env, 1);
+function checkRank(launcher: LauncherVariables, env: EnvironmentVariables): readonly [rank: number, worldSize: number] {
+  const rank = parseInteger(launcher.rank, env);
+  const worldSize = parseInteger(launcher.worldSize, env, 1);
   if (rank === undefined || worldSize === undefined) {
     const [missingVariable, presentVariable] =
-      rank === undefined ? [variables.rank, variables.worldSize] : [variables.worldSize, variables.rank];
+      rank === undefined ? [launcher.rank, launcher.worldSize] : [launcher.worldSize, launcher.rank];
     throw new OptionError({
       where: `environment variable ${missingVariable}`,
       expected: `an integer, because ${presentVariable} is set`,
@@ -163,8 +160,8 @@ function checkRank(
   }
   if (rank < worldSize) return [rank, worldSize];
   throw new OptionError({
-    where: `environment variable ${variables.rank}`,
-    expected: `an integer below ${variables.worldSize} = ${worldSize}`,
+    where: `environment variable ${launcher.rank}`,
+    expected: `an integer below ${launcher.worldSize} = ${worldSize}`,
     received: String(rank),
   });
 }
@@ -187,12 +184,12 @@ function checkAgreement(rank: number, worldSize: number, env: EnvironmentVariabl
   });
 }
 
-function resolveJobId(variables: LauncherVariables | undefined, env: EnvironmentVariables): string | undefined {
+function resolveJobId(launcher: LauncherVariables | undefined, env: EnvironmentVariables): string | undefined {
   const { MOSAIC_RUN_ID, MASTER_ADDR = "", MASTER_PORT, PMIX_NAMESPACE } = env;
   if (MOSAIC_RUN_ID) return MOSAIC_RUN_ID;
   if (MASTER_PORT) return `${MASTER_ADDR}:${MASTER_PORT}`;
-  if (variables === slurm) return `slurm ${env["SLURM_JOB_ID"]}.${env["SLURM_STEP_ID"]}`;
-  return variables === openMpi && PMIX_NAMESPACE ? `pmix ${PMIX_NAMESPACE}` : undefined;
+  if (launcher === slurm) return `slurm ${env["SLURM_JOB_ID"]}.${env["SLURM_STEP_ID"]}`;
+  return launcher === openMpi && PMIX_NAMESPACE ? `pmix ${PMIX_NAMESPACE}` : undefined;
 }
 
 function parseEndpoint(env: EnvironmentVariables): LaunchEnvironment["endpoint"] {
@@ -244,7 +241,7 @@ function parseInteger(
   const range = max < Number.MAX_SAFE_INTEGER ? ` from ${min} to ${max}` : ` ≥ ${min}`;
   throw new OptionError({
     where: `environment variable ${name}`,
-    expected: `an integer${min > 0 ? range : ""}`,
+    expected: `an integer${range}`,
     received: JSON.stringify(text),
   });
 }

@@ -60,7 +60,7 @@ function checkMeshShape(shape: Coordinate, size: number): void {
   if (invalidNames.length > 0) {
     throw new OptionError({
       where: "init: mesh",
-      expected: "axis names that begin with a letter",
+      expected: "axis names that begin with a letter or an underscore",
       received: invalidNames.map((axis) => `"${axis}"`).join(", "),
     });
   }
@@ -69,9 +69,9 @@ function checkMeshShape(shape: Coordinate, size: number): void {
   if (lengths.every((n) => Number.isInteger(n) && n > 0) && product === size) return;
   throw new ShapeError({
     where: "init",
-    expected: `a mesh of ${size} ranks`,
-    received: `${JSON.stringify(shape)} (${product})`,
-    remedy: "make the product of the axis lengths equal to the world size",
+    expected: `integer axis lengths ≥ 1 with product ${size}, the world size`,
+    received: `${JSON.stringify(shape)} with product ${product}`,
+    remedy: "correct the mesh, or start a different number of ranks",
   });
 }
 

@@ -78,8 +78,8 @@ export function checkOption(where: string, option: unknown): asserts option is O
 }
 
 /** Whether an option may have that value, undefined if it is absent. */
-export function acceptsAbsent(option: Option<unknown>, value: unknown): boolean {
-  checkOption("acceptsAbsent", option);
+export function acceptsValueOrAbsence(option: Option<unknown>, value: unknown): boolean {
+  checkOption("acceptsValueOrAbsence", option);
   return value === undefined && option.presence !== "required" ? true : option.accepts(value);
 }
 
@@ -141,7 +141,7 @@ function formatRange({ min, max, above, below }: NumberRange): string {
   if (upper === undefined) return min === undefined ? ` > ${lower}` : ` ≥ ${lower}`;
   if (lower === undefined) return max === undefined ? ` < ${upper}` : ` ≤ ${upper}`;
   if (min === undefined) return ` above ${lower} and ${max === undefined ? "below" : "at most"} ${upper}`;
-  return ` from ${lower} to ${max === undefined ? "below " : ""}${upper}`;
+  return max === undefined ? ` ≥ ${lower} and < ${upper}` : ` from ${lower} to ${upper}`;
 }
 
 /** A finite number, within a range. */
@@ -278,7 +278,7 @@ export function nested<F extends Fields, const S extends OptionSettings<OptionsO
   const accepts = (value: unknown): value is OptionsOf<{ fields: F }> =>
     isObject(value) &&
     Object.keys(value).every((name) => Object.hasOwn(fields, name)) &&
-    Object.entries<Option<unknown>>(fields).every(([name, option]) => acceptsAbsent(option, value[name]));
+    Object.entries<Option<unknown>>(fields).every(([name, option]) => acceptsValueOrAbsence(option, value[name]));
   return { ...custom(`{ ${Object.keys(fields).join(", ")} }`, accepts, settings), fields };
 }
 

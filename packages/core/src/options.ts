@@ -1,6 +1,6 @@
 import { expectValue, formatValue, OptionError } from "./errors.ts";
 import {
-  acceptsAbsent,
+  acceptsValueOrAbsence,
   checkFields,
   checkOption,
   type Fields,
@@ -40,7 +40,7 @@ export interface OptionsDeclaration<F extends Fields> {
  * type DropOptions = OptionsOf<typeof dropOptions>; // { readonly probability: number; readonly inPlace?: boolean }
  * const options: DropOptions = { probability: 0.5 };
  * dropOptions.parse(options); // => { probability: 0.5, inPlace: false }
- * dropOptions.parse({ probability: 1 }); // throws drop: probability: expected a number from 0 to below 1, received 1
+ * dropOptions.parse({ probability: 1 }); // throws drop: probability: expected a number ≥ 0 and < 1, received 1
  * dropOptions.parse({ probability: 0, inplace: true }); // throws expected options among probability, inPlace
  * ```
  */
@@ -57,16 +57,16 @@ export function defineOptions<const F extends Fields>(name: string, fields: F): 
       throw new OptionError({ where, expected: "an options object", received: formatValue(userOptions) });
     for (const optionName of Object.keys(userOptions))
       if (!names.includes(optionName)) throw unknownOptionError(where, fields, userOptions);
-    const parsed: Record<string, unknown> = {};
+    const parsedOptions: Record<string, unknown> = {};
     for (let i = 0; i < names.length; i++) {
       const fieldName = names[i]!;
       const option = options[i]!;
       const value = userOptions[fieldName];
-      if (value === undefined && option.presence !== "required") parsed[fieldName] = option.default;
-      else if (option.accepts(value)) parsed[fieldName] = value;
+      if (value === undefined && option.presence !== "required") parsedOptions[fieldName] = option.default;
+      else if (option.accepts(value)) parsedOptions[fieldName] = value;
       else throw createInvalidValueError(`${formatLocation(where)}: ${fieldName}`, option, value);
     }
-    return parsed;
+    return parsedOptions;
   };
   return { name, fields, parse: parse as OptionsDeclaration<F>["parse"] };
 }
@@ -82,9 +82,9 @@ interface CompiledFields {
 function compileFields(fields: Fields): CompiledFields {
   const names = Object.keys(fields);
   const options = Object.values<Option<unknown>>(fields);
-  const hasRequired = options.some(({ presence }) => presence === "required");
+  const hasRequiredOption = options.some(({ presence }) => presence === "required");
   const defaults = Object.fromEntries(names.map((name, i) => [name, options[i]!.default]));
-  return { names, options, defaults: hasRequired ? undefined : Object.freeze(defaults) };
+  return { names, options, defaults: hasRequiredOption ? undefined : Object.freeze(defaults) };
 }
 
 /** Throws an OptionError unless an option of that kind accepts the value: for arguments that are not in an options object. */
@@ -116,7 +116,7 @@ function createInvalidValueError(
   if (fields && isObject(value)) {
     if (Object.keys(value).some((name) => !Object.hasOwn(fields, name)))
       return unknownOptionError(where, fields, value);
-    const invalidField = Object.entries(fields).find(([name, each]) => !acceptsAbsent(each, value[name]));
+    const invalidField = Object.entries(fields).find(([name, each]) => !acceptsValueOrAbsence(each, value[name]));
     if (invalidField)
       return createInvalidValueError(
         `${formatLocation(where)}: ${invalidField[0]}`,

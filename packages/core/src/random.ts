@@ -79,25 +79,22 @@ type Distribution =
 
 /** Throws an OptionError unless mean and std ≥ 0, or low ≤ high, are finite. */
 export function checkDistribution(where: string, spec: Distribution): void {
-  const {
-    isRight: isValid,
-    expected,
-    received,
-  } = spec.kind === "normal"
-    ? {
-        isRight: Number.isFinite(spec.mean) && Number.isFinite(spec.std) && spec.std >= 0,
-        expected: "a finite mean and a finite std ≥ 0",
-        received: `mean ${spec.mean}, std ${spec.std}`,
-      }
-    : {
-        isRight: Number.isFinite(spec.low) && Number.isFinite(spec.high) && spec.low <= spec.high,
-        expected: "finite low and high with low ≤ high",
-        received: `low ${spec.low}, high ${spec.high}`,
-      };
+  const { isValid, expected, received } =
+    spec.kind === "normal"
+      ? {
+          isValid: Number.isFinite(spec.mean) && Number.isFinite(spec.std) && spec.std >= 0,
+          expected: "a finite mean and a finite std ≥ 0",
+          received: `mean ${spec.mean}, std ${spec.std}`,
+        }
+      : {
+          isValid: Number.isFinite(spec.low) && Number.isFinite(spec.high) && spec.low <= spec.high,
+          expected: "finite low and high with low ≤ high",
+          received: `low ${spec.low}, high ${spec.high}`,
+        };
   if (!isValid) throw new OptionError({ where, expected, received });
 }
 
-const nextStreams = new WeakMap<Device, number>();
+const nextStreamByDevice = new WeakMap<Device, number>();
 
 interface RandomStream {
   readonly seed: number | undefined;
@@ -114,8 +111,8 @@ function resolveRandomStream(
 }
 
 function takeNextStream(device: Device): number {
-  const streamNumber = nextStreams.get(device) ?? 0;
-  nextStreams.set(device, streamNumber + 1);
+  const streamNumber = nextStreamByDevice.get(device) ?? 0;
+  nextStreamByDevice.set(device, streamNumber + 1);
   return streamNumber;
 }
 
@@ -126,18 +123,18 @@ function rankSeed(ctx: Context): number {
 
 /** The random stream numbers that a body used, in order. */
 interface RngState {
-  readonly numbers: number[];
+  readonly streamNumbers: number[];
   /** Those of the body around it, when it ran the first time. */
-  readonly outer: RngState | undefined;
+  readonly outerState: RngState | undefined;
   /** Undefined while the body runs the first time; later, the place of the number that comes next. */
-  next: number | undefined;
+  nextNumberIndex: number | undefined;
 }
 
 let activeRngState: RngState | undefined;
 
 /** Runs synchronous bodies: the first run takes new stream numbers for random tensors, later runs repeat them. */
 export function preserveRngState(): <T>(body: () => T) => T {
-  const recordedState: RngState = { numbers: [], outer: activeRngState, next: undefined };
+  const recordedState: RngState = { streamNumbers: [], outerState: activeRngState, nextNumberIndex: undefined };
   return (body) => {
     const previousState = activeRngState;
     activeRngState = recordedState;
@@ -145,7 +142,7 @@ export function preserveRngState(): <T>(body: () => T) => T {
       return body();
     } finally {
       activeRngState = previousState;
-      recordedState.next = 0;
+      recordedState.nextNumberIndex = 0;
     }
   };
 }
@@ -157,8 +154,8 @@ export function nextStreamNumber(createNumber: () => number): number {
 
 function replayStreamNumber(state: RngState | undefined, createNumber: () => number): number {
   if (!state) return createNumber();
-  if (state.next !== undefined) return state.numbers[state.next++] ?? createNumber();
-  const streamNumber = replayStreamNumber(state.outer, createNumber);
-  state.numbers.push(streamNumber);
+  if (state.nextNumberIndex !== undefined) return state.streamNumbers[state.nextNumberIndex++] ?? createNumber();
+  const streamNumber = replayStreamNumber(state.outerState, createNumber);
+  state.streamNumbers.push(streamNumber);
   return streamNumber;
 }

@@ -23,7 +23,8 @@ export abstract class Storage {
   #mutation = "";
 
   constructor(byteLength: number) {
-    if (!Number.isFinite(byteLength) || byteLength < 0) expectValue("Storage", false, "a number of bytes", byteLength);
+    if (!Number.isFinite(byteLength) || byteLength < 0)
+      expectValue("Storage", false, "a finite number of bytes ≥ 0", byteLength);
     this.byteLength = byteLength;
   }
 
@@ -93,7 +94,7 @@ export abstract class Storage {
 
   /** @throws DisposedError if the memory was freed. */
   retain(): void {
-    if (this.#references < 0) rejectFreed();
+    if (this.#references < 0) rejectFreedMemory();
     this.#references++;
   }
 
@@ -130,6 +131,6 @@ export class FinalizedStorage extends Storage {
 /** Frees memory whose tensors were collected without being disposed, late, so do not rely on it. */
 const leakRegistry = new FinalizationRegistry<() => void>((freeMemory) => freeMemory());
 
-function rejectFreed(): never {
+function rejectFreedMemory(): never {
   throw new DisposedError({ where: "Storage.retain", expected: "memory in use", received: "memory that was freed" });
 }

@@ -5,7 +5,7 @@ import type { Device } from "./device.ts";
 import { type DType, dtypeBytes, type Storage } from "./storage.ts";
 import { checkFunction, expectValue, DisposedError, formatValue, MosaicError, ShapeError } from "./errors.ts";
 import { checkViewBounds, formatShape, isContiguous, type Shape, numel, sameShape } from "./shape.ts";
-import { releasedByScope, type TensorTracker, trackTensor } from "./tracking.ts";
+import { releasedTensorOwner, type TensorTracker, trackTensor } from "./tracking.ts";
 
 /** What a tensor shows of its storage. Strides and offset count elements. */
 export interface TensorInit {
@@ -123,7 +123,7 @@ export class Tensor implements Disposable, TensorInit {
   /** Throws a DisposedError that names `where` if the tensor was disposed. */
   assertNotDisposed(where: string): void {
     if (!this.#disposed) return;
-    const isReleasedByScope = this.owner === releasedByScope;
+    const isReleasedByScope = this.owner === releasedTensorOwner;
     const shape = formatShape(this.shape);
     throw new DisposedError({
       where,
@@ -147,17 +147,17 @@ export class Tensor implements Disposable, TensorInit {
    * Puts the operation that made this tensor on the tape, if some input needs a gradient or `force` is true; frees what was
    * saved otherwise. That what was saved was not mutated meanwhile is checked by `defineOp`, the usual way to get here.
    */
-  record(inputs: readonly (Tensor | null)[], definition: BackwardDefinition, force = false): this {
+  record(inputs: readonly (Tensor | null)[], definition: BackwardDefinition, isForced = false): this {
     expectValue(
       "record",
       Array.isArray(inputs) && inputs.every((x) => x === null || isTensor(x)),
-      "an array of tensors",
+      "an array, each element a tensor or null",
       inputs,
     );
     checkFunction("record: backward", definition?.backward);
     checkFunction("record: free", definition?.free);
     const edges = isGradEnabled() ? inputs.map((input) => input?.gradientEdge() ?? null) : [];
-    if (!force && !edges.some((edge) => edge !== null)) {
+    if (!isForced && !edges.some((edge) => edge !== null)) {
       definition.free();
       return this;
     }
@@ -196,10 +196,12 @@ export class Tensor implements Disposable, TensorInit {
     const isCompatible =
       sameShape(other.shape, this.shape) && other.dtype === this.dtype && other.device === this.device;
     if (!isCompatible || !other.isContiguous || !this.isContiguous) {
+      const describe = (x: Tensor): string =>
+        `${formatShape(x.shape)} ${x.dtype} on ${x.device.type}:${x.device.index}${x.isContiguous ? "" : ", not contiguous"}`;
       throw new ShapeError({
         where: "setData",
-        expected: `${formatShape(this.shape)} ${this.dtype}, contiguous, on the same device`,
-        received: `${formatShape(other.shape)} ${other.dtype}`,
+        expected: "contiguous tensors of the same shape and dtype on the same device",
+        received: `${describe(this)} and ${describe(other)}`,
       });
     }
     other.storage.retain();

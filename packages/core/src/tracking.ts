@@ -35,7 +35,7 @@ export class TensorTracker {
       const tensor = this.#tensors[i]!;
       if (tensor.owner !== this || tensor.isDisposed) continue;
       tensor[Symbol.dispose]();
-      tensor.owner = releasedByScope;
+      tensor.owner = releasedTensorOwner;
     }
     this.untrackAll();
   }
@@ -54,7 +54,7 @@ export class TensorTracker {
 }
 
 /** The owner of what a tracker has released, so that a later use of it is reported as such. */
-export const releasedByScope: TensorTracker = new TensorTracker();
+export const releasedTensorOwner: TensorTracker = new TensorTracker();
 
 let activeTracker: TensorTracker | undefined;
 

@@ -45,13 +45,13 @@ export function reshape(x: Tensor, targetShape: Shape): Tensor {
 function inferShape(inputShape: Shape, targetShape: Shape): number[] {
   const size = numel(inputShape);
   const shape = targetShape.slice();
-  let [knownSize, numInferred, inferredAxis] = [1, 0, -1];
+  let [knownSize, numInferredAxes, inferredAxis] = [1, 0, -1];
   for (let axis = 0; axis < targetShape.length; axis++) {
-    if (targetShape[axis] === -1) [numInferred, inferredAxis] = [numInferred + 1, axis];
+    if (targetShape[axis] === -1) [numInferredAxes, inferredAxis] = [numInferredAxes + 1, axis];
     else knownSize *= targetShape[axis]!;
   }
-  if (numInferred === 1) shape[inferredAxis] = size / knownSize;
-  if (numInferred <= 1 && isShape(shape) && numel(shape) === size) return shape;
+  if (numInferredAxes === 1) shape[inferredAxis] = size / knownSize;
+  if (numInferredAxes <= 1 && isShape(shape) && numel(shape) === size) return shape;
   throw new ShapeError({
     where: "reshape",
     expected: `a shape with ${size} elements, as in ${formatShape(inputShape)}`,
@@ -152,10 +152,10 @@ function resolveRange(range: SliceRange, length: number): { start: number; count
 export function expand(x: Tensor, shape: Shape): Tensor {
   x.assertNotDisposed("expand");
   checkNumberArray("expand", shape);
-  const numAdded = shape.length - x.rank;
+  const numAddedAxes = shape.length - x.rank;
   const isValidShape = shape.every((length) => Number.isInteger(length) && length >= 0);
   const isBroadcastable =
-    numAdded >= 0 && x.shape.every((length, axis) => length === 1 || length === shape[axis + numAdded]);
+    numAddedAxes >= 0 && x.shape.every((length, axis) => length === 1 || length === shape[axis + numAddedAxes]);
   if (!isValidShape || !isBroadcastable) {
     throw new ShapeError({
       where: "expand",
@@ -165,7 +165,7 @@ export function expand(x: Tensor, shape: Shape): Tensor {
     });
   }
   const strides = shape.map((length, axis) => {
-    const inputAxis = axis - numAdded;
+    const inputAxis = axis - numAddedAxes;
     return inputAxis >= 0 && x.shape[inputAxis] === length ? x.strides[inputAxis]! : 0;
   });
   const inputShape = x.shape;
@@ -174,9 +174,9 @@ export function expand(x: Tensor, shape: Shape): Tensor {
 
 /** Sums what broadcasting repeated: the gradient of a broadcast operand. Always a handle of its own. */
 export function sumToSize(x: Tensor, shape: Shape): Tensor {
-  const numAdded = x.rank - shape.length;
+  const numAddedAxes = x.rank - shape.length;
   const reducedShape = x.shape.map((length, axis) =>
-    axis < numAdded ? 1 : shape[axis - numAdded] === length ? length : 1,
+    axis < numAddedAxes ? 1 : shape[axis - numAddedAxes] === length ? length : 1,
   );
   if (numel(reducedShape) === x.size) return reshape(x, shape);
   using sum = x.device.empty(reducedShape, x.dtype);

@@ -102,7 +102,7 @@ test("partial and impossible variables are rejected", () => {
   );
   expectRefused(
     { ...openMpiEnv, OMPI_COMM_WORLD_RANK: "-1" },
-    /OMPI_COMM_WORLD_RANK: expected an integer, received "-1"/,
+    /OMPI_COMM_WORLD_RANK: expected an integer ≥ 0, received "-1"/,
   );
   expectRefused(
     { ...torchrunEnv, MASTER_ADDR: "n0", MASTER_PORT: "70000" },

@@ -186,7 +186,7 @@ describe("creation", () => {
 
   test("rejects shapes and dtypes that make no sense", () => {
     expect(() => fromArray(device, [1, 2, 3], [2, 2])).toThrow(
-      /a shape with 3 elements, one per value, received \[2,2\] \(4\)/,
+      /a shape with 3 elements, one per value, received \[2,2\] \(4 elements\)/,
     );
     expect(() => empty(device, [-1])).toThrow(ShapeError);
     expect(() => empty(device, [1.5])).toThrow(ShapeError);

@@ -9,7 +9,12 @@ const options = {
 } as const;
 
 const rows = Object.entries(templates).map(([name, description]) => `  ${name.padEnd(10)} ${description}`);
-const help = `npm create @mosaic <folder> -- [--template <name>] [--no-install]
+const help = `npm create @mosaic <folder> -- [options]
+
+options:
+  -t, --template <name>  template of the project [train]
+  --no-install           create the project without installing its packages
+  -h, --help             show this help
 
 templates (the first is the default):
 ${rows.join("\n")}

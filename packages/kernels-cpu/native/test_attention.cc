@@ -35,7 +35,7 @@ struct Case {
   Layout layout, keyLayout;
   double magnitude;  // of q: large logits
   int poison;        // 0 none; 1 NaN in unseen keys; 2 NaN in some keys; 3 NaN in some rows
-  int folds;         // blocks of keys
+  int numKeyBlocks;
   int64_t rows() const { return static_cast<int64_t>(positions(q).size()); }
   int64_t keys() const { return static_cast<int64_t>(positions(k).size()); }
 
@@ -89,7 +89,7 @@ Case randomCase(Random& random) {
   c.keyLayout = static_cast<Layout>(randomInt(random, 0, 3));
   c.magnitude = randomInt(random, 0, 4) == 0 ? 30 : 1;
   c.poison = static_cast<int>(randomInt(random, 0, 3));
-  c.folds = static_cast<int>(randomInt(random, 1, 4));
+  c.numKeyBlocks = static_cast<int>(randomInt(random, 1, 4));
   c.firstSample = 0;
   if (randomInt(random, 0, 3) == 0) {  // many short sequences
     c.B = randomInt(random, 14, 40);
@@ -147,14 +147,14 @@ struct Tensors {
 
 /// The spans of local keys [first, first + count).
 std::vector<Span> clip(const std::vector<Span>& spans, int64_t first, int64_t count) {
-  std::vector<Span> clipped;
+  std::vector<Span> clippedSpans;
   int64_t offset = 0;
   for (const Span& s : spans) {
     const int64_t from = std::max<int64_t>(0, first - offset), to = std::min(s.length, first + count - offset);
-    if (from < to) clipped.push_back({s.start + from * s.step, to - from, s.step});
+    if (from < to) clippedSpans.push_back({s.start + from * s.step, to - from, s.step});
     offset += s.length;
   }
-  return clipped;
+  return clippedSpans;
 }
 
 /// Largest error relative to the largest value (or sum of terms), over its bound; a NaN on one side alone is a failure.
@@ -200,8 +200,8 @@ void runCase(const Case& c, const Tensors& t, const Reference& r, Results& x, Is
     lse.set(b, h, s, 0, r.lse[i]);
     delta.set(b, h, s, 0, r.delta[i]);
   });
-  for (int64_t f = 0; f < c.folds; ++f) {
-    const int64_t first = c.keys() * f / c.folds, count = c.keys() * (f + 1) / c.folds - first;
+  for (int64_t f = 0; f < c.numKeyBlocks; ++f) {
+    const int64_t first = c.keys() * f / c.numKeyBlocks, count = c.keys() * (f + 1) / c.numKeyBlocks - first;
     const std::vector<Span> k = clip(c.k, first, count);
     Tile tile{c.q, k, c.mask, scale};
     if (!c.samples.empty()) {
@@ -234,8 +234,8 @@ void checkCase(int index, const Case& c, const Tensors& t, const std::vector<Poo
     std::snprintf(context, sizeof context,
                   "case %d (%s: B%ld H%ld/%ld Sq%ld Sk%ld D%ld %s/%s layout %d/%d poison %d folds %d samples %zu)",
                   index, isaName(isa), c.B, c.H, c.Hkv, c.rows(), c.keys(), c.D, dtypeName(c.type),
-                  dtypeName(c.keyType), static_cast<int>(c.layout), static_cast<int>(c.keyLayout), c.poison, c.folds,
-                  c.samples.size());
+                  dtypeName(c.keyType), static_cast<int>(c.layout), static_cast<int>(c.keyLayout), c.poison,
+                  c.numKeyBlocks, c.samples.size());
     Results first(c), second(c);
     runCase(c, t, r, first, isa, *pools[0], scale);
     runCase(c, t, r, second, isa, *pools[static_cast<size_t>(index) % (pools.size() - 1) + 1], scale);

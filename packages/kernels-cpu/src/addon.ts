@@ -5,7 +5,7 @@ import { type DeviceCalls, findAddon, type KernelCall, loadAddon, NativeRuntime 
 export interface CpuAddon extends DeviceCalls {
   features(): string;
   /** Built with AddressSanitizer: blocks of memory must not be reused without a call, or their ends would not be guarded. */
-  readonly guardsEnds: boolean;
+  readonly guardsBlockEnds: boolean;
   /** For tests: makes a stream fail through its handle. */
   injectFailure(stream: bigint, message: string): void;
   readonly record: KernelCall;

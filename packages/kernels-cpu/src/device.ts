@@ -52,20 +52,21 @@ export function memoryLimit(bytes: number | undefined, environment: Environment 
   if (digits === undefined)
     throw optionError("MOSAIC_MEMORY_LIMIT", "a number of bytes, optionally followed by K, M or G", text);
   const scale = { "": 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30 }[unit!.toUpperCase()]!;
-  return checkBytes(Number(digits) * scale, "MOSAIC_MEMORY_LIMIT");
+  return checkPositiveInteger(Number(digits) * scale, "MOSAIC_MEMORY_LIMIT");
 }
 
 function checkThreadCount(value: number | string, where: string): number {
-  const threads = checkBytes(value, where);
+  const threads = checkPositiveInteger(value, where);
   if (threads <= maxThreads) return threads;
   throw optionError(where, `at most ${maxThreads} threads`, String(value));
 }
 
 /** Text is a variable's: a message shows it as it is written there. */
-function checkBytes(byteCount: number | string, where: string): number {
-  const value = typeof byteCount === "number" || typeof byteCount === "string" ? Number(byteCount) : Number.NaN;
+function checkPositiveInteger(requestedValue: number | string, where: string): number {
+  const value =
+    typeof requestedValue === "number" || typeof requestedValue === "string" ? Number(requestedValue) : Number.NaN;
   if (Number.isSafeInteger(value) && value > 0) return value;
-  throw optionError(where, "an integer ≥ 1", formatValue(byteCount));
+  throw optionError(where, "an integer ≥ 1", formatValue(requestedValue));
 }
 
 function optionError(where: string, expected: string, received: string): OptionError {
@@ -146,7 +147,7 @@ export class CpuDevice extends NativeDevice<CpuAddon> {
     const handle = new NativeHandle(addon, {
       name: `cpu:${index}`,
       options: [count, memoryLimit(memoryLimitOption)],
-      ...(addon.native.guardsEnds ? {} : { granularity: 64 }), // kSmallAlignment in native/memory/allocator.cc
+      ...(addon.native.guardsBlockEnds ? {} : { granularity: 64 }), // kSmallAlignment in native/memory/allocator.cc
       remedy: "dispose tensors, shard the sequence over more ranks, or raise MOSAIC_MEMORY_LIMIT",
     });
     super(index, handle);
@@ -229,7 +230,7 @@ export function readBandwidth(bytes: number, threads: number = threadCount(undef
     throw new OutOfMemoryError({
       where: "readBandwidth",
       expected: `${bytes} bytes of memory`,
-      received: "the allocation failed",
+      received: "a failed allocation",
       remedy: "pass fewer bytes",
     });
   }

@@ -108,6 +108,6 @@ test("native code guards itself: spans of more positions than rows end in an err
     };
   });
   forward!();
-  await expect(device.stream.synchronize()).rejects.toThrow(/positions in a tile does not match the rows/);
+  await expect(device.stream.synchronize()).rejects.toThrow(/expected positions of 4 queries and 4 keys/);
   device[Symbol.dispose]();
 });

@@ -34,7 +34,7 @@ test("10 000 small operations leave memory as it was", async () => {
   expect(device.memory().allocated).toBe(64 * 64 * 4);
 });
 
-test("hundreds of devices come and go without a trace", async () => {
+test("hundreds of devices are created and disposed without leaks", async () => {
   const runRound = async (): Promise<void> => {
     const devices = Array.from({ length: 8 }, (_, index) => cpu({ threads: 2, index }));
     const reads = devices.map((device, i) => {
@@ -87,7 +87,7 @@ test("process.exit does not wait for a long queue", () => {
   expect(milliseconds).toBeLessThan(20_000); // the queue is good for minutes
 });
 
-test("a device whose threads cannot all be had is an error that ends nothing, and signals still arrive", () => {
+test("a device whose threads cannot all be created is an error that ends nothing, and signals still arrive", () => {
   const { status, stdout } = run(
     `
     process.on("SIGTERM", () => { console.log("signal"); process.exit(3); });

@@ -200,7 +200,7 @@ test("memory that a storage releases returns to the device, and using it is an e
   expect([x.storage.isReleased, otherTensor.storage.isReleased]).toEqual([false, true]);
   using shortTensor = device.empty([1], "float32");
   expect(() => x.storage.adoptMemory(shortTensor.storage)).toThrow(
-    /256 bytes of memory for a storage with released memory/,
+    /a source with 256 bytes of memory, for a storage whose memory was released/,
   );
 });
 

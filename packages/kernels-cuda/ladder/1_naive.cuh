@@ -13,7 +13,7 @@ DEVICE float dot(const uint16_t* a, const uint16_t* b) {
   return sum;
 }
 
-DEVICE void naive(const Problem& p) {
+DEVICE void naiveAttention(const Problem& p) {
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= p.rows) return;
   const uint16_t* q = p.q + row * kColumns;

@@ -8,16 +8,16 @@
 namespace ladder {
 
 constexpr int kTileRows = 64, kTileKeys = 32;
-constexpr unsigned kTiledBytes = 2 * kTileKeys * kColumns * 4;
+constexpr unsigned kTiledSharedBytes = 2 * kTileKeys * kColumns * 4;
 
-DEVICE SharedAddress elementAt(SharedAddress tile, int key, int c) { return tile + (key * kColumns + c) * 4; }
+DEVICE SharedAddress elementAddress(SharedAddress tile, int key, int c) { return tile + (key * kColumns + c) * 4; }
 
 /// A block has as many threads as rows.
-DEVICE void tiled(const Problem& p) {
+DEVICE void tiledAttention(const Problem& p) {
   const int row = blockIdx.x * kTileRows + threadIdx.x;
   const bool isInBounds = row < p.rows;
   const float scale = p.scale * mosaic::cuda::kLog2e;
-  const SharedAddress k = sharedBase(), v = k + kTiledBytes / 2;
+  const SharedAddress k = sharedBase(), v = k + kTiledSharedBytes / 2;
   float q[kColumns], acc[kColumns] = {}, maxScore = -infinity(), sum = 0.f;
 #pragma unroll
   for (int c = 0; c < kColumns; c++) q[c] = isInBounds ? widen<bf16>(load(p.q + row * kColumns + c)) : 0.f;
@@ -33,13 +33,13 @@ DEVICE void tiled(const Problem& p) {
     for (int key = 0; key < keys; key++) {
       float score = 0.f;
 #pragma unroll
-      for (int c = 0; c < kColumns; c++) score += q[c] * loadShared(elementAt(k, key, c));
+      for (int c = 0; c < kColumns; c++) score += q[c] * loadShared(elementAddress(k, key, c));
       const float newMax = fmaxf(maxScore, scale * score), decay = fastExp2(maxScore - newMax);
       const float weight = fastExp2(scale * score - newMax);
       maxScore = newMax;
       sum = sum * decay + weight;
 #pragma unroll
-      for (int c = 0; c < kColumns; c++) acc[c] = acc[c] * decay + weight * loadShared(elementAt(v, key, c));
+      for (int c = 0; c < kColumns; c++) acc[c] = acc[c] * decay + weight * loadShared(elementAddress(v, key, c));
     }
   }
   if (!isInBounds) return;

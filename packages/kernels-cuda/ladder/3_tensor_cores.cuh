@@ -24,7 +24,7 @@ DEVICE uint32_t columnPairAt(const uint16_t* x, int row, int rows, int c) {
 }
 
 /// A block is one warp and has 16 rows.
-DEVICE void tensorCores(const Problem& p) {
+DEVICE void tensorCoreAttention(const Problem& p) {
   const int lane = threadIdx.x & 31, g = lane >> 2, c0 = (lane & 3) * 2, row = blockIdx.x * 16 + g;
   uint32_t q[kColumns / 16][4];
 #pragma unroll
@@ -47,7 +47,7 @@ DEVICE void tensorCores(const Problem& p) {
         if (key0 + n * 8 + c0 + i % 2 >= p.keys) s[n][i] = -infinity();
       }
     }
-    onlineSoftmax(s, p.scale, maxScore, sum, decay);
+    updateOnlineSoftmax(s, p.scale, maxScore, sum, decay);
     scaleRows(acc, decay);
 #pragma unroll
     for (int k = 0; k < kStepKeys / 16; k++) {

@@ -13,7 +13,7 @@ using namespace mosaic::cuda;
 
 constexpr int kGroupRows = 64, kGroupKeys = 128;
 constexpr int kGroupTileBytes = kPanelsBytes<kGroupKeys, kColumns>, kGroupStageBytes = 2 * kGroupTileBytes;
-constexpr unsigned kGroupBytes = kPanelsBytes<kGroupRows, kColumns> + kStages * (kGroupStageBytes + 16) + 8;
+constexpr unsigned kGroupSharedBytes = kPanelsBytes<kGroupRows, kColumns> + kStages * (kGroupStageBytes + 16) + 8;
 
 struct MappedProblem {
   TensorMap q, k, v;  // boxes of kGroupRows, and of kGroupKeys
@@ -21,12 +21,12 @@ struct MappedProblem {
 };
 
 /// A block is one warpgroup and has 64 rows.
-DEVICE void warpgroups(const MappedProblem& mapped) {
-  const Problem& p = mapped.base;
+DEVICE void warpgroupAttention(const MappedProblem& mappedProblem) {
+  const Problem& p = mappedProblem.base;
   const SharedAddress q = sharedBase(), stages = q + kPanelsBytes<kGroupRows, kColumns>;
-  const SharedAddress ownFull = stages + kStages * kGroupStageBytes;
-  const TmaPipeline<kGroupStageBytes> pipeline{stages, ownFull + 8};
-  initBlockBarrier(ownFull, [&] { pipeline.init(1, 4); });
+  const SharedAddress ownFullBarrier = stages + kStages * kGroupStageBytes;
+  const TmaPipeline<kGroupStageBytes> pipeline{stages, ownFullBarrier + 8};
+  initBlockBarrier(ownFullBarrier, [&] { pipeline.init(1, 4); });
 
   const int row0 = blockIdx.x * kGroupRows, steps = (p.keys + kGroupKeys - 1) / kGroupKeys;
   const auto start = [&](int step) {
@@ -34,15 +34,15 @@ DEVICE void warpgroups(const MappedProblem& mapped) {
     pipeline.producerAcquire(step);
     const SharedAddress fullBarrier = pipeline.fullBarrier(step), k = pipeline.tile(step), v = k + kGroupTileBytes;
     arriveExpectTx(fullBarrier, kGroupStageBytes);
-    loadPanels<kGroupKeys, kColumns>(k, mapped.k, {0, step * kGroupKeys, 0, 0}, fullBarrier);
-    loadPanels<kGroupKeys, kColumns>(v, mapped.v, {0, step * kGroupKeys, 0, 0}, fullBarrier);
+    loadPanels<kGroupKeys, kColumns>(k, mappedProblem.k, {0, step * kGroupKeys, 0, 0}, fullBarrier);
+    loadPanels<kGroupKeys, kColumns>(v, mappedProblem.v, {0, step * kGroupKeys, 0, 0}, fullBarrier);
   };
   if (threadIdx.x == 0) {
-    arriveExpectTx(ownFull, kPanelsBytes<kGroupRows, kColumns>);
-    loadPanels<kGroupRows, kColumns>(q, mapped.q, {0, row0, 0, 0}, ownFull);
+    arriveExpectTx(ownFullBarrier, kPanelsBytes<kGroupRows, kColumns>);
+    loadPanels<kGroupRows, kColumns>(q, mappedProblem.q, {0, row0, 0, 0}, ownFullBarrier);
   }
   for (int step = 0; step < kStages; step++) start(step);
-  awaitPhase(ownFull, 0);
+  awaitPhase(ownFullBarrier, 0);
 
   const int lane = threadIdx.x & 31, c0 = (lane & 3) * 2, row = row0 + (threadIdx.x >> 5) * 16 + (lane >> 2);
   float s[kGroupKeys / 8][4], acc[kColumns / 8][4], maxScore[2] = {-infinity(), -infinity()}, sum[2] = {}, decay[2];
@@ -61,7 +61,7 @@ DEVICE void warpgroups(const MappedProblem& mapped) {
         if (step * kGroupKeys + n * 8 + c0 + i % 2 >= p.keys) s[n][i] = -infinity();
       }
     }
-    onlineSoftmax(s, p.scale, maxScore, sum, decay);
+    updateOnlineSoftmax(s, p.scale, maxScore, sum, decay);
     scaleRows(acc, decay);
     packRows<bf16>(weights, s);
     fenceWgmma();

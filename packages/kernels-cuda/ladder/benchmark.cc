@@ -112,19 +112,20 @@ void runAll(int rows, int keys) {
   Inputs x(rows, keys);
   const ladder::Problem p = makeProblem(x);
   runKernel(1, x, rung1, p, {64, 64, 0});
-  runKernel(2, x, rung2, p, {64, 64, ladder::kTiledBytes});
+  runKernel(2, x, rung2, p, {64, 64, ladder::kTiledSharedBytes});
   runKernel(3, x, rung3, p, {16, 32, 0});
   constexpr cuda::BlockShape shape = cuda::forwardShape(64);
-  runKernel(4, x, rung4, makeParameters(x), {shape.ownTile, shape.threads(), cuda::forwardBytes(64)});
+  runKernel(4, x, rung4, makeParameters(x), {shape.ownTileLength, shape.threads(), cuda::forwardBytes(64)});
   constexpr int kRows = ladder::kGroupRows, kKeys = ladder::kGroupKeys;
   const ladder::MappedProblem mappedProblem{makeTensorMap(x.q, kRows), makeTensorMap(x.k, kKeys),
                                             makeTensorMap(x.v, kKeys), p};
-  runKernel(5, x, rung5, mappedProblem, {kRows, 128, ladder::kGroupBytes});
+  runKernel(5, x, rung5, mappedProblem, {kRows, 128, ladder::kGroupSharedBytes});
   constexpr cuda::HopperShape hopperShape = cuda::forwardHopperShape(64);
-  const cuda::AttendHopperParameters hopperParameters{makeTensorMap(x.q, hopperShape.ownTile),
-                                                      makeTensorMap(x.k, hopperShape.stepTile),
-                                                      makeTensorMap(x.v, hopperShape.stepTile), makeParameters(x)};
-  runKernel(6, x, rung6, hopperParameters, {hopperShape.ownTile, hopperShape.threads(), cuda::forwardHopperBytes(64)});
+  const cuda::AttendHopperParameters hopperParameters{
+      makeTensorMap(x.q, hopperShape.ownTileLength), makeTensorMap(x.k, hopperShape.stepTileLength),
+      makeTensorMap(x.v, hopperShape.stepTileLength), makeParameters(x)};
+  runKernel(6, x, rung6, hopperParameters,
+            {hopperShape.ownTileLength, hopperShape.threads(), cuda::forwardHopperBytes(64)});
 }
 
 }  // namespace

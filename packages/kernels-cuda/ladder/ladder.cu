@@ -6,10 +6,12 @@
 
 using namespace mosaic::cuda;
 
-extern "C" __global__ void rung1(const __grid_constant__ ladder::Problem p) { ladder::naive(p); }
-extern "C" __global__ void __launch_bounds__(64) rung2(const __grid_constant__ ladder::Problem p) { ladder::tiled(p); }
+extern "C" __global__ void rung1(const __grid_constant__ ladder::Problem p) { ladder::naiveAttention(p); }
+extern "C" __global__ void __launch_bounds__(64) rung2(const __grid_constant__ ladder::Problem p) {
+  ladder::tiledAttention(p);
+}
 extern "C" __global__ void __launch_bounds__(32) rung3(const __grid_constant__ ladder::Problem p) {
-  ladder::tensorCores(p);
+  ladder::tensorCoreAttention(p);
 }
 extern "C" __global__ void __launch_bounds__(128) rung4(const __grid_constant__ AttendParameters p) {
   attendTile<bf16, 64>(p);
@@ -21,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(128) rung4(const __grid_constant__ 
 #include "kernels/attend_hopper.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) rung5(const __grid_constant__ ladder::MappedProblem p) {
-  ladder::warpgroups(p);
+  ladder::warpgroupAttention(p);
 }
 extern "C" __global__ void __launch_bounds__(512, 1) rung6(const __grid_constant__ AttendHopperParameters p) {
   attendHopper<bf16, 64>(p);

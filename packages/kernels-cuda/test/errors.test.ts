@@ -57,7 +57,7 @@ const problems: readonly Problem[] = [
     what: "too old a driver",
     env: { MOSAIC_EMULATED_DRIVER: "11080" },
     expected:
-      /^DeviceError: the CUDA driver is too old: it supports CUDA 11\.8, required is 12\.0\. Update NVIDIA's driver/,
+      /^DeviceError: the CUDA driver is too old: expected CUDA 12\.0 or newer, received CUDA 11\.8\. Update NVIDIA's driver/,
   },
   {
     what: "a driver that cannot start",

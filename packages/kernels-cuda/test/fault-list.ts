@@ -91,8 +91,8 @@ export const faults: readonly Fault[] = [
   {
     name: "wrong head of keys",
     file: FORWARD_FILE,
-    original: "headK = head / p.group",
-    replacement: "headK = head % p.group",
+    original: "kvHead = head / p.group",
+    replacement: "kvHead = head % p.group",
   },
   { name: "backward: no barrier, by keys", file: BACKWARD_FILE, original: SYNC_STATEMENT, replacement: ";" },
   {
@@ -212,7 +212,12 @@ export const hopperFaults: readonly Fault[] = [
     original: "  }\n  syncBlock();",
     replacement: "  }",
   },
-  { name: "queries not waited for", file: HOPPER_FORWARD_FILE, original: "awaitPhase(qFull, 0);", replacement: "" },
+  {
+    name: "queries not waited for",
+    file: HOPPER_FORWARD_FILE,
+    original: "awaitPhase(qFullBarrier, 0);",
+    replacement: "",
+  },
   {
     name: "values not waited for",
     file: HOPPER_FORWARD_FILE,
@@ -388,7 +393,7 @@ export const hopperFaults: readonly Fault[] = [
     name: "backward: k and v exchanged",
     file: HOPPER_BACKWARD_FILE,
     original: "startMatmul<T>(dq, ds, pipeline.tile(step))",
-    replacement: "startMatmul<T>(dq, ds, pipeline.tile(step) + kTile)",
+    replacement: "startMatmul<T>(dq, ds, pipeline.tile(step) + kStepTileBytes)",
   },
   {
     name: "backward: no fence before Pᵀ dO",

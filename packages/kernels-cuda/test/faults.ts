@@ -91,7 +91,7 @@ function withFault({ name, file, original: old, replacement: wrong, occurrenceIn
 
 /** A state that is carried, parts that share rows; rows that see nothing, steps, and ends within tiles. */
 const createTrial = ({ keys }: Family): string => `
-import { getReference, attendLocally, checkClose, magnitude } from "@mosaic/conformance";
+import { getReference, runLocalAttention, checkClose, magnitude } from "@mosaic/conformance";
 import { cuda } from ${JSON.stringify(join(root, "dist/index.js"))};
 const slices = [
   { q0: 0, q1: 100, k0: 3, k1: 90, type: "causal" },
@@ -115,7 +115,7 @@ try {
     attend(state, q, keys, { ...tile, mask: others });
     attend(state, q, keys, { ...tile, mask: slices.slice(0, 1) });
   };
-  const found = await attendLocally(device, trial);
+  const found = await runLocalAttention(device, trial);
   const expected = getReference(trial);
   for (const name of ["out", "lse", "dq", "dk", "dv"]) {
     checkClose(found[name], expected[name], 2 ** -6 * (1 + magnitude(expected[name])), name);

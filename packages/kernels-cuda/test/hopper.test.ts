@@ -1,5 +1,5 @@
 import "./hopper.ts";
-import { attendLocally } from "@mosaic/conformance";
+import { runLocalAttention } from "@mosaic/conformance";
 import { expect, test } from "vitest";
 import { cuda } from "../src/index.ts";
 import { checkTrial, createTrial, trials } from "./trials.ts";
@@ -15,7 +15,7 @@ test("takes the portable kernels if asked to, and no family that there is not", 
     using device = cuda();
     delete process.env.MOSAIC_CUDA_FAMILY;
     device.startTrace();
-    await attendLocally(device, createTrial(64, "bfloat16"));
+    await runLocalAttention(device, createTrial(64, "bfloat16"));
     const kernelNames = (await device.stopTrace()).map(({ name }) => name);
     expect(kernelNames).toContain("attend_bfloat16_64");
     process.env.MOSAIC_CUDA_FAMILY = "turing";
@@ -36,7 +36,7 @@ test.each([
 ] as const)("runs the kernels meant for $what", async ({ headDim, dtype, forward, gradients }) => {
   using device = cuda();
   device.startTrace();
-  await attendLocally(device, createTrial(headDim, dtype));
+  await runLocalAttention(device, createTrial(headDim, dtype));
   const kernelNames = (await device.stopTrace()).map(({ name }) => name).filter((name) => name.startsWith("attend"));
   const nameSuffix = gradients ? forward.replace("attendHopper_", "") : `${dtype}_${headDim <= 64 ? 64 : 256}`;
   expect(kernelNames).toEqual([

@@ -4,7 +4,7 @@ import { run } from "./processes.ts";
 
 // Each in a process of its own: what is left is counted when its last context goes.
 const env = { MOSAIC_EMULATED_LEAKS: "1", MOSAIC_CUBLASLT_LIBRARY: emulatedBlas };
-const noLeaksText = "leaked: 0 streams, 0 events, 0 modules, 0 pools, 0 allocations, 0 pinned\n";
+const noLeaksText = "leaked: 0 streams, 0 events, 0 modules, 0 pools, 0 allocations, 0 pinned allocations\n";
 
 const setUpCode = `const device = cuda(); const x = device.empty([8, 8], "float32"); device.kernels.fill(x, 1);`;
 /** Devices close on threads of their own, and fences go with the garbage. */

@@ -1,5 +1,5 @@
 import "./emulated.ts";
-import { attendLocally, type Trial } from "@mosaic/conformance";
+import { runLocalAttention, type Trial } from "@mosaic/conformance";
 import { contiguous, type Slice } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { cuda } from "../src/index.ts";
@@ -62,7 +62,7 @@ test.each([
 test("hundreds of parts take few launches", async () => {
   using device = cuda();
   device.startTrace();
-  await attendLocally(device, trial);
+  await runLocalAttention(device, trial);
   const kernelNames = (await device.stopTrace()).map(({ name }) => name);
   // Cut at the documents' ends, the prefix makes 151 parts of them in rows: 301 in all, 64 a launch. In keys nothing is cut.
   const countLaunches = (kernel: string): number => kernelNames.filter((name) => name.startsWith(kernel)).length;

@@ -1,7 +1,7 @@
 import {
   type AttentionNumbers,
   getReference,
-  attendLocally,
+  runLocalAttention,
   checkClose,
   magnitude,
   type Trial,
@@ -36,7 +36,7 @@ export const trials: readonly Trial[] = [20, 32, 37, 64, 80, 128, 192, 256].flat
 
 /** Forward and backward on the device, against float64. */
 export async function checkTrial(device: Device, trial: Trial): Promise<void> {
-  const results = await attendLocally(device, trial);
+  const results = await runLocalAttention(device, trial);
   const expected = getReference(trial);
   // Probabilities and dS are rounded to the dtype before they are multiplied.
   const tolerance = trial.dtype === "bfloat16" ? 2 ** -6 : 2 ** -9;

@@ -12,7 +12,7 @@ import { type ConsoleSettings, parseRanks, parseSettings, type Settings } from "
 import { isSlurmStep, resolveSources, type SourcedValue } from "./options/sources.ts";
 import { helpText } from "./options/specs.ts";
 import { OptionValues } from "./options/values.ts";
-import { useColor } from "./output/color.ts";
+import { isColorEnabled } from "./output/color.ts";
 import { jsonConsole } from "./output/json-console.ts";
 import { OutputSink } from "./output/sink.ts";
 import { TextConsole } from "./output/text-console.ts";
@@ -37,7 +37,7 @@ async function main(argv: readonly string[]): Promise<number> {
   if (hosts !== undefined) return runHosts(hosts, line, values);
   const { launch, console: settings } =
     agentStdin === undefined ? parseSettings(sources, argv) : await agentSettings(agentStdin, sources);
-  const color = useColor(settings.color);
+  const color = isColorEnabled(settings.color);
   const options: LaunchOptions = { ...launch, ...entryOptions(line), color };
   const plan = resolvePlan(options);
   if (values.flag("dry-run")) {
@@ -83,7 +83,7 @@ async function runHosts(hosts: HostsSettings, line: CommandLine, values: OptionV
   const { entry, args = [] } = entryOptions(line);
   const consolePrefix = values.source("log-prefix") === "default" ? "[{host}:{rank}] " : options.logPrefix;
   const settings = { ...options, logPrefix: consolePrefix };
-  const color = useColor(settings.color);
+  const color = isColorEnabled(settings.color);
   const commands = hosts.sources.map((sources) => [
     ...agentOptions(sources),
     `--color=${color ? "always" : "never"}`,
@@ -128,7 +128,9 @@ function print(text: string): number {
 
 function entryOptions({ entry, args }: CommandLine): Pick<LaunchOptions, "entry" | "args"> {
   if (entry !== undefined) return { entry, args };
-  throw new UsageError("expected an entry to run: mosaic-run [options] <entry> [arguments] (mosaic-run --help)");
+  throw new UsageError(
+    "expected an entry to run, received none; usage: mosaic-run [options] <entry> [arguments] (see mosaic-run --help)",
+  );
 }
 
 function createConsole(settings: ConsoleSettings, worldSize: number, color: boolean): (event: LaunchEvent) => void {

@@ -22,12 +22,12 @@ export interface EntryOptions {
 /** What this Node does with TypeScript by itself; a parameter so that a test can be another Node. */
 export interface TypeScriptSupport {
   readonly version: string;
-  readonly typescript: boolean;
+  readonly stripsTypes: boolean;
 }
 
 const currentNode: TypeScriptSupport = {
   version: process.versions.node,
-  typescript: Boolean((process.features as { typescript?: unknown }).typescript),
+  stripsTypes: Boolean((process.features as { stripsTypes?: unknown }).stripsTypes),
 };
 
 const JAVASCRIPT_EXTENSIONS = [".js", ".mjs", ".cjs"];
@@ -96,7 +96,7 @@ function loaderArguments(path: string, options: EntryOptions, node: TypeScriptSu
   if (STRIPPABLE_EXTENSIONS.includes(extension)) {
     // Stripping types leaves `using` where it is, which Node has from 24 on.
     if (tsx !== undefined && Number.parseInt(node.version, 10) < 24) return ["--import", tsx];
-    if (node.typescript) return [];
+    if (node.stripsTypes) return [];
     if (hasStripFlag(node.version)) return ["--experimental-strip-types"];
   } else if (!TSX_EXTENSIONS.includes(extension)) {
     throw new UsageError(

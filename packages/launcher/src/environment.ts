@@ -1,7 +1,7 @@
 import type { Assignment } from "./coordinator.ts";
 import { UsageError } from "./errors.ts";
 import type { LaunchPlan } from "./launch-plan.ts";
-import { attemptTraces } from "./output/trace-page.ts";
+import { attemptTraceDirectory } from "./output/trace-page.ts";
 import { TOKEN_VARIABLE } from "./secret.ts";
 
 /** The variable that marks every process that one launcher has started: those of other nodes may be on the same machine. */
@@ -40,7 +40,7 @@ export function rankVariables(
     MOSAIC_TOKEN_FILE: assignment.tokenFile,
     MOSAIC_AGENT: assignment.agent,
     MOSAIC_THREADS: plan.threads,
-    ...(plan.traceDir === undefined ? {} : { MOSAIC_TRACE_DIR: attemptTraces(plan.traceDir, assignment) }),
+    ...(plan.traceDir === undefined ? {} : { MOSAIC_TRACE_DIR: attemptTraceDirectory(plan.traceDir, assignment) }),
   };
 }
 
@@ -52,7 +52,7 @@ export function createRankEnvironment(
 ): NodeJS.ProcessEnv {
   const reservedName = Object.keys(plan.env).find((name) => name in launcherVariables && name !== "MOSAIC_THREADS");
   if (reservedName !== undefined)
-    throw new UsageError(`--env ${reservedName}: the launcher sets ${reservedName} itself; leave it out`);
+    throw new UsageError(`--env ${reservedName}: the launcher sets ${reservedName} itself; omit the option`);
   // Ranks read the secret from MOSAIC_TOKEN_FILE; their children need not inherit it.
   const { [TOKEN_VARIABLE]: _, ...inheritedVariables } = launcherEnvironment;
   const color = plan.color && inheritedVariables.NO_COLOR === undefined && inheritedVariables.FORCE_COLOR === undefined;

@@ -97,7 +97,7 @@ export function resolvePlan(options: LaunchOptions, environment: NodeJS.ProcessE
   const nproc = resolveProcesses(options.nprocPerNode ?? "auto", environment);
   const toCommand = options.exec === true ? programCommand : nodeCommand;
   return {
-    runId: `${runName(options.rdzvId)}${randomBytes(5).toString("hex")}`,
+    runId: `${runIdPrefix(options.rdzvId)}${randomBytes(5).toString("hex")}`,
     node: hostname(),
     command: toCommand({ entry, args, cwd, nodeArgs, imports }),
     cwd,
@@ -131,7 +131,7 @@ export interface NodesPlan extends NodeRange {
   readonly endpoint: { readonly host: string; readonly port: number };
   readonly timeoutMs: number;
   readonly lastCallMs: number;
-  readonly bindAny: boolean;
+  readonly bindsAllAddresses: boolean;
   /** The entry and its arguments, for messages, and what they must agree in: a hash of the entry's content and all arguments. */
   readonly commandText: string;
   readonly digest: string;
@@ -157,7 +157,7 @@ function resolveNodes(options: LaunchOptions, cwd: string): NodesPlan | undefine
     endpoint: { host: endpoint.host, port: endpoint.port ?? DEFAULT_RDZV_PORT },
     timeoutMs: checkTime("rdzvTimeoutMs", options.rdzvTimeoutMs ?? 300_000),
     lastCallMs: checkTime("lastCallMs", options.lastCallMs ?? 5000),
-    bindAny: options.bindAny ?? false,
+    bindsAllAddresses: options.bindAny ?? false,
     commandText: [options.entry, ...(options.args ?? [])].join(" ").slice(0, 500),
     digest: computeCommandDigest(options, cwd),
   };
@@ -210,11 +210,11 @@ function availableCpus(environment: NodeJS.ProcessEnv): number {
 }
 
 /** The run id is found again in process environments and file names, so a name is reduced to what is safe in both. */
-function runName(name: string | undefined): string {
+function runIdPrefix(name: string | undefined): string {
   if (name === undefined || name === "none") return "";
   if (/^[A-Za-z0-9._-]{1,64}$/.test(name)) return `${name}-`;
   throw new UsageError(
-    `--rdzv-id: expected up to 64 letters, digits, ".", "_" and "-", received ${JSON.stringify(name)}`,
+    `--rdzv-id: expected 1 to 64 letters, digits, ".", "_" and "-", received ${JSON.stringify(name)}`,
   );
 }
 
@@ -235,7 +235,7 @@ function checkThreads(source: string, text: string): string {
  * How many NVIDIA GPUs a rank started here would see: what CUDA_VISIBLE_DEVICES leaves of the device nodes. No driver is
  * loaded for it, so a machine without one simply has none.
  */
-export function countGpus(env: NodeJS.ProcessEnv, nodes: number = deviceNodes()): number {
+export function countGpus(env: NodeJS.ProcessEnv, nodes: number = countDeviceNodes()): number {
   const visibleDevices = env.CUDA_VISIBLE_DEVICES;
   if (visibleDevices === undefined) return nodes;
   const ids = visibleDevices.split(",").map((id) => id.trim());
@@ -249,7 +249,7 @@ function isInvalidDevice(id: string, nodes: number): boolean {
   return nodes > 0 && /^\d+$/.test(id) && Number(id) >= nodes;
 }
 
-function deviceNodes(): number {
+function countDeviceNodes(): number {
   try {
     return readdirSync("/dev").filter((name) => /^nvidia\d+$/.test(name)).length;
   } catch {

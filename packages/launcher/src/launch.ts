@@ -12,7 +12,7 @@ import { removeExpiredLogs, temporaryLogDirectory } from "./output/log-retention
 import { createDirectory } from "./output/rank-log.ts";
 import { writeTracePage } from "./output/trace-page.ts";
 import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
-import { parentDeathSignal, NodeAgent } from "./ranks/agent.ts";
+import { createDeathSignalWrapper, NodeAgent } from "./ranks/agent.ts";
 import { OrphanGuard } from "./ranks/guard.ts";
 import { SignalProbe } from "./ranks/signal-probe.ts";
 import { classifyExit, type RankRecord } from "./report/diagnose.ts";
@@ -22,7 +22,7 @@ import { explainExit, countOomKills } from "./report/hints.ts";
 /** What schedulers read as "try again": a node was lost. */
 const EX_TEMPFAIL = 75;
 /** As in timeout(1). */
-const EXIT_TIMED_OUT = 124;
+const TIMED_OUT_EXIT_CODE = 124;
 /**
  * Signals within this time count once: systemd sends SIGTERM and SIGHUP together, npm and a process group pass on what they
  * also receive. Ctrl-C is pressed by a person, and counts each time.
@@ -179,7 +179,7 @@ class RunningJob {
     const timer =
       timeoutMs === undefined ? undefined : setTimeout(() => this.#requestStop(timeoutStopRequest), timeoutMs);
     try {
-      const [coordinator, wrapCommand] = await Promise.all([this.#openCoordinator(), parentDeathSignal()]);
+      const [coordinator, wrapCommand] = await Promise.all([this.#openCoordinator(), createDeathSignalWrapper()]);
       this.#coordinator = coordinator;
       if (this.#stopRequest !== undefined) coordinator.stop(this.#stopRequest);
       const orphanGuard = new OrphanGuard(runId, coordinator.privateDir);
@@ -238,7 +238,7 @@ class RunningJob {
     const { coordinator } = components;
     let records: readonly RankRecord[] = [];
     for (let attempts = 1; ; attempts++) {
-      const oomKillsBefore = countOomKills();
+      const initialOomKills = countOomKills();
       const assignment = await coordinator.beginAttempt();
       if (assignment === undefined)
         return this.#createResult(records, Math.max(1, attempts - 1), { stop: this.#stopRequest });
@@ -246,7 +246,7 @@ class RunningJob {
       if (this.#stopRequest !== undefined) return this.#createResult(records, attempts, { stop: this.#stopRequest });
       records = await this.#agent.run(assignment);
       this.#tracedAssignment = assignment;
-      const decision = await coordinator.endAttempt(records, (record) => explainExit(record, oomKillsBefore));
+      const decision = await coordinator.endAttempt(records, (record) => explainExit(record, initialOomKills));
       const reportedDecision = this.#reportDecision(decision);
       if (decision.restartInMs === undefined) return this.#createResult(records, attempts, reportedDecision);
       await this.#backoff(assignment.attempt + 1, decision.restartInMs);
@@ -293,7 +293,7 @@ class RunningJob {
 
   #createResult(records: readonly RankRecord[], attempts: number, { failure, lost, stop }: AttemptResult): Result {
     const outcome = failure === undefined && lost === undefined ? (stop?.outcome ?? "succeeded") : "failed";
-    const exitCodes = { succeeded: 0, failed: failure?.exitCode ?? EX_TEMPFAIL, "timed-out": EXIT_TIMED_OUT };
+    const exitCodes = { succeeded: 0, failed: failure?.exitCode ?? EX_TEMPFAIL, "timed-out": TIMED_OUT_EXIT_CODE };
     const exitCode = outcome === "cancelled" ? 128 + constants.signals[stop?.signal ?? "SIGTERM"] : exitCodes[outcome];
     const areLogsRemoved = outcome === "succeeded" && this.#plan.logDir === undefined;
     return {

@@ -13,14 +13,14 @@
  */
 import { writeFileSync, writeSync } from "node:fs";
 import { isMainThread, Worker } from "node:worker_threads";
-import { uncaughtMark } from "./output/lines.ts";
+import { uncaughtMarker } from "./output/lines.ts";
 import { errorRecord } from "./report/error-record.ts";
 
 const PARENT_PIPE_VARIABLE = "MOSAIC_PARENT_PIPE_FD";
 const RUN_ID_VARIABLE = "MOSAIC_RUN_ID";
 
 /** Runs in its own thread with its own event loop, which terminates at once when the rank exits by itself. */
-const parentWatcher = `
+const parentWatcherScript = `
   const { Socket } = require("node:net");
   const end = () => {
     try { process.kill(-process.pid, "SIGKILL"); } catch { process.kill(process.pid, "SIGKILL"); }
@@ -42,7 +42,7 @@ function recordErrors(path: string, runId: string | undefined): void {
       // A program that handles its uncaught errors goes on, and prints what it likes.
       const nodePrintsError =
         process.listenerCount("uncaughtException") === 0 && !process.hasUncaughtExceptionCaptureCallback();
-      if (nodePrintsError && runId !== undefined) writeSync(2, uncaughtMark(runId));
+      if (nodePrintsError && runId !== undefined) writeSync(2, uncaughtMarker(runId));
     } catch {
       // A full disk must not hide the error itself, which Node prints next.
     }
@@ -52,7 +52,7 @@ function recordErrors(path: string, runId: string | undefined): void {
 function exitWithLauncher(fd: number): void {
   try {
     // No execArgv: the user's loaders have no business in this thread.
-    const watcher = new Worker(parentWatcher, {
+    const watcher = new Worker(parentWatcherScript, {
       eval: true,
       workerData: { fd },
       execArgv: [],
@@ -65,10 +65,10 @@ function exitWithLauncher(fd: number): void {
   }
 }
 
-const parentPipe = process.env[PARENT_PIPE_VARIABLE];
-if (isMainThread && parentPipe !== undefined) {
+const parentPipeFd = process.env[PARENT_PIPE_VARIABLE];
+if (isMainThread && parentPipeFd !== undefined) {
   delete process.env[PARENT_PIPE_VARIABLE];
-  exitWithLauncher(Number(parentPipe));
+  exitWithLauncher(Number(parentPipeFd));
   writeSynchronously(process.stdout);
   writeSynchronously(process.stderr);
   const errorFile = process.env.TORCHELASTIC_ERROR_FILE;

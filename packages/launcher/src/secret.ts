@@ -9,7 +9,7 @@ export const TOKEN_FILE_VARIABLE = "MOSAIC_TOKEN_FILE";
 const MIN_SECRET_BYTES = 32;
 /** It is part of the first frame of a connection, which is short. */
 const MAX_SECRET_BYTES = 1024;
-const CREATE_HINT = "(umask 077; openssl rand -hex 32 > token)";
+const SECRET_CREATION_COMMAND = "(umask 077; openssl rand -hex 32 > token)";
 
 /**
  * The secret of a job on several nodes: the text of the file MOSAIC_TOKEN_FILE, or MOSAIC_TOKEN. Throws UsageError where there
@@ -22,12 +22,12 @@ export function jobSecret(env: NodeJS.ProcessEnv = process.env): string {
   if (!secret)
     throw new UsageError(
       `a job on several nodes requires the same secret of at least ${MIN_SECRET_BYTES} bytes on all nodes; create it with ` +
-        `${CREATE_HINT} and set MOSAIC_TOKEN_FILE=token, or set MOSAIC_TOKEN to its text`,
+        `${SECRET_CREATION_COMMAND} and set MOSAIC_TOKEN_FILE=token, or set MOSAIC_TOKEN to its text`,
     );
   const bytes = Buffer.byteLength(secret);
   if (bytes >= MIN_SECRET_BYTES && bytes <= MAX_SECRET_BYTES) return secret;
   throw new UsageError(
-    `${source}: expected a secret of ${MIN_SECRET_BYTES} to ${MAX_SECRET_BYTES} bytes, received ${bytes} bytes; create one with ${CREATE_HINT}`,
+    `${source}: expected a secret of ${MIN_SECRET_BYTES} to ${MAX_SECRET_BYTES} bytes, received ${bytes} bytes; create one with ${SECRET_CREATION_COMMAND}`,
   );
 }
 

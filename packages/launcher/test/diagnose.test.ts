@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import type { Failure, RankError } from "../src/job.ts";
 import { diagnose, type RankRecord, classifyExit } from "../src/report/diagnose.ts";
 import { errorRecord, parseErrorRecord } from "../src/report/error-record.ts";
-import { failureText } from "../src/report/failure-text.ts";
+import { failureLines } from "../src/report/failure-text.ts";
 
 const createRecord = (rank: number, overrides: Partial<RankRecord>): RankRecord => ({
   ...{ rank, local: rank, pid: 100 + rank, code: 1, signal: null, startedAt: 0, exitedAt: 1000 },
@@ -205,7 +205,7 @@ describe("the report", () => {
       ),
     );
     expect(
-      failureText(failure as Failure).join("\n"),
+      failureLines(failure as Failure).join("\n"),
     ).toBe(`✖ rank 5 (n0, local 5, pid 105) failed 12.4 s into attempt 0: TypeError: bad loss
     at step (train.ts:41:9)
   exit 1 · 5 ranks stopped by launcher · 2 also failed (ranks 1,3: peer lost)
@@ -214,7 +214,7 @@ describe("the report", () => {
 
   it("leaves out what the console has shown, but not why a rank could not be started", () => {
     const formatReport = (overrides: Partial<RankRecord>): readonly string[] =>
-      failureText(diagnoseRecords(createRecord(0, { stderrTail: ["words"], ...overrides })) as Failure, true);
+      failureLines(diagnoseRecords(createRecord(0, { stderrTail: ["words"], ...overrides })) as Failure, true);
     expect(formatReport({})).not.toContain("    │ words");
     expect(formatReport({ pid: 0 })).toContain("    │ words");
   });
@@ -240,7 +240,7 @@ describe("the report", () => {
   it("names where the documentation has causes, and cuts long messages, stacks and many causes", () => {
     const report = (error: Partial<RankError>): string => {
       const root = createRecord(5, { thrown: createThrown(1, error) });
-      return failureText(diagnoseRecords(root) as Failure).join("\n");
+      return failureLines(diagnoseRecords(root) as Failure).join("\n");
     };
     expect(report({ help: "docs/troubleshooting.md#shapeerror" })).toMatch(
       /\n {2}causes and remedies: docs\/troubleshooting\.md#shapeerror\n/,

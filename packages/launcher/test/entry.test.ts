@@ -6,7 +6,7 @@ import { countGpus, resolvePlan } from "../src/launch-plan.ts";
 import { type Command, nodeCommand, programCommand } from "../src/entry.ts";
 import { testDir } from "./harness.ts";
 
-function createCommand(entry: string, node = { version: "20.19.0", typescript: false }): Command {
+function createCommand(entry: string, node = { version: "20.19.0", stripsTypes: false }): Command {
   return nodeCommand({ entry, args: ["a"], cwd: testDir(), nodeArgs: ["--trace"], imports: ["./setup.mjs"] }, node);
 }
 
@@ -30,8 +30,8 @@ describe("an entry for node", () => {
   it("in TypeScript runs as it is, with a flag, or with the project's own tsx, as Node's age demands", () => {
     const entry = file("a.ts");
     const otherArgs = ["--import", "./setup.mjs", "--trace"];
-    expect(loaderArgs(createCommand(entry, { version: "24.1.0", typescript: true }))).toEqual(otherArgs);
-    expect(loaderArgs(createCommand(entry, { version: "22.6.0", typescript: false }))).toEqual([
+    expect(loaderArgs(createCommand(entry, { version: "24.1.0", stripsTypes: true }))).toEqual(otherArgs);
+    expect(loaderArgs(createCommand(entry, { version: "22.6.0", stripsTypes: false }))).toEqual([
       "--experimental-strip-types",
       ...otherArgs,
     ]);
@@ -42,12 +42,12 @@ describe("an entry for node", () => {
     const ownLoaderArgs = ["--import", pathToFileURL(join(tsx, "loader.mjs")).href];
     expect(loaderArgs(createCommand(entry))).toEqual([...ownLoaderArgs, ...otherArgs]);
     // Node 22 strips types, and has no `using`.
-    expect(loaderArgs(createCommand(entry, { version: "22.18.0", typescript: true }))).toEqual([
+    expect(loaderArgs(createCommand(entry, { version: "22.18.0", stripsTypes: true }))).toEqual([
       ...ownLoaderArgs,
       ...otherArgs,
     ]);
-    expect(loaderArgs(createCommand(entry, { version: "24.1.0", typescript: true }))).toEqual(otherArgs);
-    expect(loaderArgs(createCommand(file("a.tsx"), { version: "24.1.0", typescript: true }))).toEqual([
+    expect(loaderArgs(createCommand(entry, { version: "24.1.0", stripsTypes: true }))).toEqual(otherArgs);
+    expect(loaderArgs(createCommand(file("a.tsx"), { version: "24.1.0", stripsTypes: true }))).toEqual([
       ...ownLoaderArgs,
       ...otherArgs,
     ]);

@@ -25,7 +25,7 @@ function createLookup(
 
 const createPlan = (host: string, changes: Partial<NodesPlan> = {}): NodesPlan => ({
   ...{ min: 2, max: 2, nodeRank: 0, endpoint: { host, port: 29_400 }, timeoutMs: 60_000, lastCallMs: 0 },
-  ...{ bindAny: false, commandText: "", digest: "", ...changes },
+  ...{ bindsAllAddresses: false, commandText: "", digest: "", ...changes },
 });
 const v4 = { address: "10.0.0.1", family: 4 };
 const v6 = { address: "fd00::1", family: 6 };
@@ -43,8 +43,8 @@ describe("the address that node 0 listens at", () => {
       resolveBindAddress({ address: "127.0.1.1", family: 4 }, { address: "::1", family: 6 }),
     ).rejects.toThrow(UsageError);
     expect(await bindAddress(createPlan("fd00::2"), resolver)).toBe("fd00::2");
-    expect(await bindAddress(createPlan("fd00::2", { bindAny: true }), resolver)).toBe("::");
-    expect(await bindAddress(createPlan("train-0.train", { bindAny: true }), resolver)).toBe("0.0.0.0");
+    expect(await bindAddress(createPlan("fd00::2", { bindsAllAddresses: true }), resolver)).toBe("::");
+    expect(await bindAddress(createPlan("train-0.train", { bindsAllAddresses: true }), resolver)).toBe("0.0.0.0");
   });
 
   it("is looked up again until the name is there", async () => {

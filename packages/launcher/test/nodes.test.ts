@@ -157,7 +157,7 @@ describe("node 0", () => {
       expect(describeMismatch(other)).toMatch(
         /launcher version mismatch: node 1 \(b\) uses \S+, node 0 \(a\) uses 0\.1\.0; install the same version/,
       );
-    expect(describeMismatch({ nodeRank: 2 })).toMatch(/expected --node-rank 0 to 1/);
+    expect(describeMismatch({ nodeRank: 2 })).toMatch(/--node-rank: expected an integer from 0 to 1/);
     expect(describeMismatch({ minNodes: 1 })).toMatch(/--nnodes mismatch: node 1 \(b\) uses 1:2, node 0 \(a\) uses 2;/);
     expect(waitingMessage(new Set([0, 20]), 21)).toBe("2/21 nodes; missing n1, n2, n3, n4, n5, n6, n7, n8 and 11 more");
   });

@@ -64,7 +64,7 @@ describe("a command line", () => {
     [["-hn"], /unknown option -hn/],
     [["--grace"], /--grace: expected a value \(TIME\)/],
     [["--no-grace"], /--grace takes a value and cannot be switched off/],
-    [["--no-json=1"], /takes no value/],
+    [["--no-json=1"], /--no-json=1: expected no value, received "1"/],
   ])("rejects %j", (argv, message) => {
     expect(() => parseCommandLine(argv)).toThrow(message);
   });

@@ -4,7 +4,7 @@ import { PassThrough, Writable } from "node:stream";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import type { LaunchEvent } from "../src/job.ts";
-import { LineSplitter, MAX_LINE_BYTES, UncaughtFilter, uncaughtMark } from "../src/output/lines.ts";
+import { LineSplitter, MAX_LINE_BYTES, UncaughtFilter, uncaughtMarker } from "../src/output/lines.ts";
 import { OutputSink } from "../src/output/sink.ts";
 import { TextConsole } from "../src/output/text-console.ts";
 import { INDEX, mosaicRun, program, run, testDir, waitUntil } from "./harness.ts";
@@ -78,8 +78,8 @@ describe("the mark before an uncaught error", () => {
         filteredChunks.at(-1)?.uncaughtBytes === undefined ? undefined : Buffer.concat(uncaughtChunks).toString(),
       ];
     };
-    const mark = uncaughtMark("run-1");
-    const textPart = fc.constantFrom("a", "é", "\u001b", "\u001b]", mark.slice(0, 9), uncaughtMark("run-2"));
+    const mark = uncaughtMarker("run-1");
+    const textPart = fc.constantFrom("a", "é", "\u001b", "\u001b]", mark.slice(0, 9), uncaughtMarker("run-2"));
     const text = fc.array(textPart, { maxLength: 9 }).map((parts) => parts.join(""));
     fc.assert(
       fc.property(text, text, fc.boolean(), fc.array(fc.nat(200)), (before, after, isMarked, cuts) => {

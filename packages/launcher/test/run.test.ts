@@ -81,7 +81,7 @@ describe("the environment of a rank", () => {
     expect(rank?.execArgv).toContain("--expose-gc");
     expect(rank?.cwd).toBe(testDir());
     const refusedOutcome = await run(["--env", "RANK=3", program("contract.mjs")]);
-    expect(refusedOutcome.stderr).toBe("mosaic-run: --env RANK: the launcher sets RANK itself; leave it out\n");
+    expect(refusedOutcome.stderr).toBe("mosaic-run: --env RANK: the launcher sets RANK itself; omit the option\n");
     expect(refusedOutcome.code).toBe(2);
   });
 

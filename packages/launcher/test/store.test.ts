@@ -165,7 +165,7 @@ describe("store admission and limits", () => {
     await expect(connectClient({ token: "" })).rejects.toMatchObject({ code: "AUTH" });
     await expect(connectClient({ runId: "other" })).rejects.toMatchObject({ code: "MISMATCH" });
     await expect(connectClient({ attempt: 1 })).rejects.toMatchObject({ code: "MISMATCH" });
-    expect(await sendRaw(encodeFrame({ id: 0, op: "get", key: "k" }))).toMatch(/first frame must be a hello/);
+    expect(await sendRaw(encodeFrame({ id: 0, op: "get", key: "k" }))).toMatch(/expected a hello frame first/);
     expect(await sendRaw(Buffer.from("GET / HTTP/1.1\r\n\r\n"))).toMatch(/exceeds the limit/);
   });
 

@@ -38,17 +38,17 @@ export interface BytesMovedInput {
 /** The closed forms; docs/algorithms.md. */
 export function bytesMoved(call: BytesMovedInput): BytesMoved {
   const { chunks, batch, width, plannedTransfers, dtype } = call;
-  const gatherBytesPerFeature = (chunks.ranks - 1) * chunks.perRank * batch * FLOAT_BYTES;
+  const gatherBytesPerFeature = (chunks.ranks - 1) * chunks.chunksPerRank * batch * FLOAT_BYTES;
   const countElements = (transfers: readonly ChunkTransfer[]): number =>
     transfers.reduce((sum, { chunk, b0, b1 }) => sum + (b1 - b0) * 2 * width * chunk.length, 0);
   const sent = plannedTransfers.reduce((sum, { sends }) => sum + countElements(sends), 0);
   const received = plannedTransfers.reduce((sum, { receives }) => sum + countElements(receives), 0);
   const elementBytes = dtypeBytes[dtype];
-  const gatherBytes = gatherBytesPerFeature * (call.summaryWidth + call.extensionWidth);
+  const gatheredBytes = gatherBytesPerFeature * (call.summaryWidth + call.extensionWidth);
   const backwardGatherBytes = gatherBytesPerFeature * call.summaryDim;
   const recomputedElementBytes = call.useCheckpoint ? elementBytes : 0;
   return {
-    forward: { sent: gatherBytes + elementBytes * sent, received: gatherBytes + elementBytes * received },
+    forward: { sent: gatheredBytes + elementBytes * sent, received: gatheredBytes + elementBytes * received },
     backward: {
       sent: backwardGatherBytes + FLOAT_BYTES * received + recomputedElementBytes * sent,
       received: backwardGatherBytes + FLOAT_BYTES * sent + recomputedElementBytes * received,

@@ -42,12 +42,12 @@ function massLowerBound({ config, q }: RoutedAttention, chosen: ChosenChunks, { 
 }
 
 /** Where the sigmoid is 1 in float32, by far. */
-const MAX_LOG_RATIO = 128;
+const MAX_LOG_MASS_RATIO = 128;
 
 /** out ← sigmoid(ln Σ e^share) over the last axis, a little more, at least `minMass` and at most 1. */
 function writeMassBound(out: Tensor, logMasses: Tensor, minMass: Tensor): void {
   const { kernels } = logMasses.device;
-  clampMax(logMasses, -MAX_LOG_RATIO);
+  clampMax(logMasses, -MAX_LOG_MASS_RATIO);
   using maxLogMass = logMasses.device.empty(logMasses.shape.with(-1, 1), "float32");
   using sum = logMasses.device.empty(maxLogMass.shape, "float32");
   reduceInto("max", maxLogMass, logMasses);
@@ -69,8 +69,8 @@ function maxMissedLogMass(attention: RoutedAttention, chosen: ChosenChunks, stat
   const { config, q } = attention;
   const batch = q.shape[0]!;
   const numChunks = config.chunks.all.length;
-  const maxLogMasses = q.device.empty([batch, config.chunks.perRank, numChunks], "float32");
-  if (config.chunks.own.length < config.chunks.perRank) q.device.kernels.fill(maxLogMasses, -Infinity);
+  const maxLogMasses = q.device.empty([batch, config.chunks.chunksPerRank, numChunks], "float32");
+  if (config.chunks.own.length < config.chunks.chunksPerRank) q.device.kernels.fill(maxLogMasses, -Infinity);
   for (const query of config.chunks.own.keys()) {
     using logMasses = missedLogMass(attention, chosen, { statistics, query });
     using maxLogMassesRow = maxLogMasses.slice(1, query, query + 1);
@@ -101,7 +101,7 @@ function missedLogMass(
   chosen: ChosenChunks,
   { statistics, query }: { statistics: GatheredStatistics; query: number },
 ): Tensor {
-  const { config, q, combined } = attention;
+  const { config, q, combinedState } = attention;
   const { kernels } = q.device;
   const chunk = config.chunks.own[query]!;
   using resources = new ResourceStack();
@@ -110,7 +110,7 @@ function missedLogMass(
   const [batch, headDim] = [q.shape[0]!, config.headDim];
   const rowShape = [batch, config.numKvHeads, config.numHeads / config.numKvHeads, chunk.length];
   const rows = trackResource(trackResource(chunkRows(q, chunk)).reshape([...rowShape, headDim]));
-  const lse = trackResource(trackResource(chunkRows(combined.lse, chunk)).reshape([...rowShape, 1]));
+  const lse = trackResource(trackResource(chunkRows(combinedState.lse, chunk)).reshape([...rowShape, 1]));
   const { centers, radii } = keyBounds(statistics, config, resources);
   const createEmpty = (...shape: number[]): Tensor => trackResource(q.device.empty(shape, "float32"));
 
@@ -235,10 +235,10 @@ function writeStatistics(keys: Tensor, center: Tensor, radius: Tensor): void {
   const { kernels } = device;
   reduceInto("sum", center, keys);
   kernels.scalar("mul", center, center, 1 / shape[2]!);
-  using centered = device.empty(shape, "float32");
+  using centeredKeys = device.empty(shape, "float32");
   using squares = device.empty(shape.slice(0, 3), "float32");
-  kernels.binary("sub", centered, keys, center);
-  kernels.rowDot(squares, centered, centered);
+  kernels.binary("sub", centeredKeys, keys, center);
+  kernels.rowDot(squares, centeredKeys, centeredKeys);
   reduceInto("max", radius, squares);
   sqrtUpperBound(radius, shape[3]!);
 }
@@ -253,7 +253,7 @@ function sqrtUpperBound(x: Tensor, count: number): void {
  * Attends to as many chunks more as it takes so that no row misses more than `epsilon` of its softmax; what was attended to in the
  * end. One small all-gather, and a wait for it: every rank must know what every other one adds.
  */
-export async function extendChosen(
+export async function extendChosenChunks(
   attention: RoutedAttention,
   initialChunks: ChosenChunks,
   { statistics, epsilon }: { statistics: GatheredStatistics; epsilon: number },
@@ -267,13 +267,13 @@ export async function extendChosen(
   const maximaBySlot = await gatheredMaxima.read();
   const rows = (b: number, i: number): Float32Array => {
     const { owner, slot } = chunks.all[i]!;
-    const rowOffset = ((owner * batch + b) * chunks.perRank + (slot % chunks.perRank)) * count;
+    const rowOffset = ((owner * batch + b) * chunks.chunksPerRank + (slot % chunks.chunksPerRank)) * count;
     return maximaBySlot.subarray(rowOffset, rowOffset + count);
   };
   const additionalChunks = selectAdditionalChunks(rows, initialChunks, { epsilon, visibility: chunks.visibility });
   if (additionalChunks.every((chunksByQuery) => chunksByQuery.every(({ length }) => length === 0)))
     return initialChunks;
-  attention.attendChosen(additionalChunks);
+  attention.attendChosenChunks(additionalChunks);
   return initialChunks.map((chunksByQuery, b) =>
     chunksByQuery.map((chosen, i) => [...chosen, ...additionalChunks[b]![i]!]),
   );
@@ -289,18 +289,18 @@ export function selectAdditionalChunks(
   { epsilon, visibility }: { epsilon: number; visibility: ChunkVisibility },
 ): ChosenChunks {
   // A hair less, for the rounding of the bound that is reported.
-  const maxMissedRatio = (epsilon / (1 - epsilon)) * (1 - 2 ** -18);
+  const maxMissedMassRatio = (epsilon / (1 - epsilon)) * (1 - 2 ** -18);
   return chosen.map((chunksByQuery, b) =>
-    chunksByQuery.map((selected, i) => {
+    chunksByQuery.map((selectedChunks, i) => {
       const row = getMissedLogMass(b, i);
       const missedMass = (j: number): number => Math.exp(row[j]!);
       const candidates = Array.from({ length: visibility.chunks }, (_, j) => j)
-        .filter((j) => visibility.canAttend(i, j) && !selected.includes(j))
+        .filter((j) => visibility.canAttend(i, j) && !selectedChunks.includes(j))
         .sort((x, y) => missedMass(x) - missedMass(y) || y - x);
-      let numKept = 0;
-      for (let sum = 0; numKept < candidates.length; numKept++)
-        if (!((sum += missedMass(candidates[numKept]!)) <= maxMissedRatio)) break;
-      return candidates.slice(numKept).reverse();
+      let numOmittedChunks = 0;
+      for (let sum = 0; numOmittedChunks < candidates.length; numOmittedChunks++)
+        if (!((sum += missedMass(candidates[numOmittedChunks]!)) <= maxMissedMassRatio)) break;
+      return candidates.slice(numOmittedChunks).reverse();
     }),
   );
 }

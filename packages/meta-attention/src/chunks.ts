@@ -23,7 +23,7 @@ export interface Chunk extends ShardRange {
   readonly index: number;
   /** The rank, along the axis, that holds it. */
   readonly owner: number;
-  /** Its place where each rank has `perRank` places, rank after rank, and fills the first of its own: as it is gathered. */
+  /** Its place where each rank has `chunksPerRank` places, rank after rank, and fills the first of its own: as it is gathered. */
   readonly slot: number;
 }
 
@@ -31,9 +31,9 @@ export interface Chunk extends ShardRange {
 export interface Chunks {
   /** All of them, in the order of the sequence. */
   readonly all: readonly Chunk[];
-  /** This rank's, in the same order; a short shard has fewer than `perRank`, an empty one none. */
+  /** This rank's, in the same order; a short shard has fewer than `chunksPerRank`, an empty one none. */
   readonly own: readonly Chunk[];
-  readonly perRank: number;
+  readonly chunksPerRank: number;
   /** This rank's place along the axis, and how many there are. */
   readonly rank: number;
   readonly ranks: number;
@@ -51,7 +51,7 @@ interface ChunkingOptions {
   readonly axis: string;
   readonly placement: Placement;
   readonly mask: Mask;
-  readonly perRank: number;
+  readonly chunksPerRank: number;
   /** Tokens of the whole sequence. */
   readonly length: number;
 }
@@ -70,16 +70,24 @@ export function axisSize(where: string, ctx: Context, axis: string): number {
 
 /** The chunks of a sequence. What is wrong with it every rank finds alike. */
 export function createChunks(where: string, ctx: Context, call: ChunkingOptions): Chunks {
-  const { axis, placement, perRank, length } = call;
+  const { axis, placement, chunksPerRank, length } = call;
   const ranks = axisSize(where, ctx, axis);
   const rank = ctx.mesh.coordinate[axis]!;
   const shards = resolveShards(placement, ranks, length);
-  const ranges = shards.flatMap((shard, owner) => splitShard(shard, perRank).map((range) => ({ ...range, owner })));
-  const filledSlots = new Array<number>(ranks).fill(0);
+  const ranges = shards.flatMap((shard, owner) =>
+    splitShard(shard, chunksPerRank).map((range) => ({ ...range, owner })),
+  );
+  const filledSlotCounts = new Array<number>(ranks).fill(0);
   const all = ranges
     .filter((range) => range.length > 0)
     .sort((a, b) => firstPosition(a) - firstPosition(b))
-    .map((range, index): Chunk => ({ ...range, index, slot: range.owner * perRank + filledSlots[range.owner]!++ }));
+    .map(
+      (range, index): Chunk => ({
+        ...range,
+        index,
+        slot: range.owner * chunksPerRank + filledSlotCounts[range.owner]!++,
+      }),
+    );
   const mask = resolveSlices(call.mask, length, length);
   const causal = mask.length > 0 && mask.every(isCausalSlice);
   if (causal) checkOrder(where, all, placement);
@@ -88,26 +96,26 @@ export function createChunks(where: string, ctx: Context, call: ChunkingOptions)
     maskAllows: (i, j) => isVisible(all[i]!.spans, all[j]!.spans, mask),
   });
   const own = all.filter(({ owner }) => owner === rank);
-  return { all, own, perRank, rank, ranks, shards, length, mask, visibility };
+  return { all, own, chunksPerRank, rank, ranks, shards, length, mask, visibility };
 }
 
 /** Whether no query of the slice sees a later key. */
 function isCausalSlice({ q0, q1, k1, type }: Slice): boolean {
-  const isSlantedRight = hasDiagonalEnd(type);
-  return isSlantedRight ? k1 <= q1 : k1 - 1 <= q0;
+  const isEndDiagonal = hasDiagonalEnd(type);
+  return isEndDiagonal ? k1 <= q1 : k1 - 1 <= q0;
 }
 
 /** Throws an OptionError unless each chunk ends before the next begins. */
 function checkOrder(where: string, chunks: readonly Chunk[], placement: Placement): void {
   const [starts, ends] = [chunks.map(firstPosition), chunks.map(lastPosition)];
-  const interleavedChunk = starts.findIndex((start, i) => i > 0 && start <= Math.max(...ends.slice(0, i)));
-  if (interleavedChunk < 0) return;
+  const interleavedIndex = starts.findIndex((start, i) => i > 0 && start <= Math.max(...ends.slice(0, i)));
+  if (interleavedIndex < 0) return;
   const formatChunk = (i: number): string => `chunk ${i} (positions ${starts[i]} to ${ends[i]})`;
   throw new OptionError({
     where,
     expected:
       "chunks that do not interleave: under a causal mask, routing of a chunk depends only on positions before the whole chunk",
-    received: `placement ${placement.name} with interleaved chunks: ${formatChunk(interleavedChunk - 1)} and ${formatChunk(interleavedChunk)}`,
+    received: `placement ${placement.name} with interleaved chunks: ${formatChunk(interleavedIndex - 1)} and ${formatChunk(interleavedIndex)}`,
     remedy: 'use placement "contiguous", or "zigzag" with an even chunksPerRank, which also balances causal work',
   });
 }
@@ -127,7 +135,7 @@ export function checkRows(where: string, rows: number, { shards, rank, length }:
   throw new ShapeError({
     where,
     expected: length > 0 ? `${expected} rows, this rank's shard of ${length} rows` : "a sequence of at least one token",
-    received: String(rows),
+    received: length > 0 ? `${rows} rows` : `a sequence of ${length} tokens`,
     remedy:
       "pass the placement that the sequence was sharded with, and the length of the whole sequence as sequenceLength",
   });
@@ -162,10 +170,10 @@ function splitShard(shard: readonly Span[], count: number): ShardRange[] {
 
 /** Rows [from, to) of some spans. */
 function sliceSpans(spans: readonly Span[], firstRow: number, endRow: number): Span[] {
-  let rowsBefore = 0;
+  let numPrecedingRows = 0;
   return spans.flatMap(({ start, length, step }) => {
-    const [first, end] = [Math.max(0, firstRow - rowsBefore), Math.min(length, endRow - rowsBefore)];
-    rowsBefore += length;
+    const [first, end] = [Math.max(0, firstRow - numPrecedingRows), Math.min(length, endRow - numPrecedingRows)];
+    numPrecedingRows += length;
     return first < end ? [{ start: start + first * step, length: end - first, step }] : [];
   });
 }

@@ -144,10 +144,10 @@ export class ChunkSummaryEncoder extends Module {
    */
   async forward(x: Tensor): Promise<ChunkSummary> {
     const withGradMode = captureGradMode();
-    using pooled = this.pool(x);
-    const values = await pooled.weights.read();
-    const summary = withGradMode(() => this.summarize(pooled, values));
-    return { summary, weights: pooled.weights.detach() };
+    using pooledChunk = this.pool(x);
+    const values = await pooledChunk.weights.read();
+    const summary = withGradMode(() => this.summarize(pooledChunk, values));
+    return { summary, weights: pooledChunk.weights.detach() };
   }
 
   /** The part before the order of the weights is known. x [B,S,E] of any dtype. */
@@ -181,7 +181,7 @@ export class ChunkSummaryEncoder extends Module {
     expectValue(
       "ChunkSummaryEncoder: values",
       hasWeightCount,
-      "a Float32Array with the values of the weights, or null",
+      `a Float32Array of ${weights.size} values, one per weight, or null`,
       values,
     );
     return scope(() => {

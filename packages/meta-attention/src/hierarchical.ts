@@ -126,10 +126,10 @@ export class HierarchicalMetaAttention extends Module {
 
   /** The chunks of a sequence of which this rank holds so many rows. */
   #createChunks(rows: number, sequenceLength: number | undefined): Chunks {
-    const { name, axis, placement, mask, chunksPerRank: perRank, sequenceLength: defaultLength } = this.#settings;
+    const { name, axis, placement, mask, chunksPerRank, sequenceLength: defaultLength } = this.#settings;
     const length = sequenceLength ?? defaultLength ?? rows * this.#ctx.mesh.shape[axis]!;
     if (this.#chunks?.length !== length) {
-      this.#chunks = createChunks(name, this.#ctx, { axis, placement, mask, perRank, length });
+      this.#chunks = createChunks(name, this.#ctx, { axis, placement, mask, chunksPerRank, length });
     }
     checkRows(`${name}, rank ${this.#ctx.rank}`, rows, this.#chunks);
     return this.#chunks;

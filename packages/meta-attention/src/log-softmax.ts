@@ -36,11 +36,11 @@ export function softmaxShare(partLse: Tensor, totalLse: Tensor): Tensor {
 }
 
 /** x ← min(x, −negativeLimit), with broadcasting: the smaller of two is minus the larger of their negatives. */
-export function clampMax(x: Tensor, negativeLimit: Tensor | number): void {
+export function clampMax(x: Tensor, negatedLimit: Tensor | number): void {
   const { kernels } = x.device;
   kernels.scalar("mul", x, x, -1);
-  if (typeof negativeLimit === "number") kernels.scalar("max", x, x, negativeLimit);
-  else kernels.binary("max", x, x, negativeLimit);
+  if (typeof negatedLimit === "number") kernels.scalar("max", x, x, negatedLimit);
+  else kernels.binary("max", x, x, negatedLimit);
   kernels.scalar("mul", x, x, -1);
 }
 

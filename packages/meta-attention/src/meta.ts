@@ -92,18 +92,18 @@ function recordRoutedAttention(attention: RoutedAttention, { q, k, v }: Qkv, com
 
 /** combined ← Σ w·o over chosen chunks; where none was chosen it stays what it is over the own chunk. */
 function applyCombineWeights(attention: RoutedAttention, weights: Tensor): void {
-  const { combined, attended: inputs, config, q } = attention;
+  const { combinedState, attendedChunks: inputs, config, q } = attention;
   const { kernels } = q.device;
   for (const [query, chunk] of config.chunks.own.entries()) {
     for (const [b0, b1] of attention.batchRuns(true, query)) {
-      using rows = chunkRows(combined.out, chunk, b0, b1);
+      using rows = chunkRows(combinedState.out, chunk, b0, b1);
       kernels.fill(rows, 0);
     }
   }
   for (const { query, chunk, b0, b1, state } of inputs) {
     using weight = pairView(weights, { b0, b1, i: query, j: chunk.index }, 4);
     using weightedOut = q.device.empty(state!.out.shape, "float32");
-    using combinedRows = chunkRows(combined.out, config.chunks.own[query]!, b0, b1);
+    using combinedRows = chunkRows(combinedState.out, config.chunks.own[query]!, b0, b1);
     kernels.binary("mul", weightedOut, state!.out, weight);
     kernels.binary("add", combinedRows, combinedRows, weightedOut);
   }
@@ -142,7 +142,7 @@ export function computeOutput(projections: Projections, inputs: OutputInputs): P
     if (!computedOutput) return (computedOutput = projectOutput(projections, attention, { qkv, combineWeights })).out;
     using recomputedQkv = projectQkv(x, projections);
     const recomputedAttention = new RoutedAttention(config, recomputedQkv);
-    recomputedAttention.attendChosen(chosen);
+    recomputedAttention.attendChosenChunks(chosen);
     const { out, gateValues } = projectOutput(projections, recomputedAttention, { qkv: recomputedQkv, combineWeights });
     gateValues?.dispose();
     return out;
@@ -185,9 +185,9 @@ export function projectQkv(x: Tensor, { qkvProjection, settings, chunks }: QkvPr
   const { numHeads, numKvHeads, headDim: size, positions } = settings;
   using qkv = qkvProjection.forward(x);
   const projectHeads = (firstHead: number, count: number): Tensor => splitHeads(qkv, { first: firstHead, count, size });
-  const encodePositions = (numHeads: Tensor): Tensor => {
-    if (!positions) return numHeads;
-    using unencodedHeads = numHeads;
+  const encodePositions = (heads: Tensor): Tensor => {
+    if (!positions) return heads;
+    using unencodedHeads = heads;
     const encodedHeads = positions.encode(unencodedHeads, chunks.shards[chunks.rank]!, chunks.length);
     if (encodedHeads.strides.at(-1) === 1) return encodedHeads;
     using stridedHeads = encodedHeads;
@@ -202,6 +202,6 @@ export function projectQkv(x: Tensor, { qkvProjection, settings, chunks }: QkvPr
 /** Heads `first` to `first + count` of the features: [B,S,n·D] → [B,count,S,D], a view. */
 function splitHeads(x: Tensor, { first, count, size }: { first: number; count: number; size: number }): Tensor {
   using featureSlice = x.slice(-1, first * size, (first + count) * size);
-  using splitFeatures = featureSlice.reshape([x.shape[0]!, x.shape[1]!, count, size]);
-  return splitFeatures.permute([0, 2, 1, 3]);
+  using headFeatures = featureSlice.reshape([x.shape[0]!, x.shape[1]!, count, size]);
+  return headFeatures.permute([0, 2, 1, 3]);
 }

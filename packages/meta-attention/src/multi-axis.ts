@@ -99,8 +99,8 @@ function cloneHandle(x: Tensor): Tensor {
 /** [B,S] in the caller's order. */
 function restoreWithoutLastAxis(restore: FlattenedRows["restore"], x: Tensor): Tensor {
   using column = x.reshape([...x.shape, 1]);
-  using restored = restore(column);
-  return restored.reshape(restored.shape.slice(0, -1));
+  using restoredColumn = restore(column);
+  return restoredColumn.reshape(restoredColumn.shape.slice(0, -1));
 }
 
 /** A tensor seen as a batch of sequences along one axis, and the way back. */

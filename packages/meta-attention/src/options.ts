@@ -174,7 +174,7 @@ function checkCombination(settings: ResolvedOptions): void {
   const invalidCombinations: (readonly [fault: boolean, expected: string, received: unknown])[] = [
     [
       combine === "soft" && !gate,
-      'gate: true with combine "soft", which requires the gate to include the own chunk of each query',
+      `gate: true with combine "soft", which attends to each query's own chunk only through the gate`,
       "gate: false",
     ],
     [headDim > 256, "headDim, or embedDim / numHeads, from 1 to 256", headDim],

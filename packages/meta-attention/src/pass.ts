@@ -12,7 +12,7 @@ import { attentionMass, RoutedAttention } from "./attend/routed-attention.ts";
 import { bytesMoved } from "./bytes.ts";
 import {
   computeCertificate,
-  extendChosen,
+  extendChosenChunks,
   type GatheredStatistics,
   keyStatistics,
   keyStatisticsWidth,
@@ -81,11 +81,13 @@ export class ForwardPass implements Disposable {
     const statistics: GatheredStatistics = { gathered, start: settings.summaryDim };
     const attention = new RoutedAttention(this.#config, qkv);
     this.#attention = attention;
-    attention.attendChosen(initialChunks);
+    attention.attendChosenChunks(initialChunks);
     const { maxMissedMass: epsilon } = settings;
     const canExtend = !call.dryRun && epsilon !== undefined;
-    const chosen = canExtend ? await extendChosen(attention, initialChunks, { statistics, epsilon }) : initialChunks;
-    return this.#gradMode(() => this.#createResult({ call, qkv, chosen, routing, statistics, mayExtend: canExtend }));
+    const chosen = canExtend
+      ? await extendChosenChunks(attention, initialChunks, { statistics, epsilon })
+      : initialChunks;
+    return this.#gradMode(() => this.#createResult({ call, qkv, chosen, routing, statistics, canExtend }));
   }
 
   #track<T extends Disposable>(resource: T): T {
@@ -102,7 +104,7 @@ export class ForwardPass implements Disposable {
     return gatheredRouting;
   }
 
-  #createResult({ call, qkv, chosen, routing, statistics, mayExtend }: ResultInputs): MetaResult {
+  #createResult({ call, qkv, chosen, routing, statistics, canExtend }: ResultInputs): MetaResult {
     const attention = this.#attention!;
     const { ctx, chunks, settings } = this.#parts;
     const plannedTransfers = attention.fetches.map((fetch) => fetch.transfers);
@@ -138,7 +140,7 @@ export class ForwardPass implements Disposable {
         batch,
         width: settings.numKvHeads * settings.headDim,
         summaryWidth: settings.summaryDim + (settings.certificate ? keyStatisticsWidth(this.#config) : 0),
-        extensionWidth: mayExtend ? chunks.all.length : 0,
+        extensionWidth: canExtend ? chunks.all.length : 0,
         plannedTransfers,
       }),
       batchShape: [batch],
@@ -169,7 +171,7 @@ interface ResultInputs {
   readonly routing: Routing;
   readonly statistics: GatheredStatistics;
   /** Whether ranks exchanged what more they attend to. */
-  readonly mayExtend: boolean;
+  readonly canExtend: boolean;
 }
 
 /** x must be [B,S,E] of the module's dtype. */
@@ -178,7 +180,7 @@ export function checkInput(x: Tensor, { name: where, embedDim, dtype }: Resolved
   if (x.rank !== 3 || x.shape[2] !== embedDim || x.shape[0]! < 1) {
     throw new ShapeError({
       where,
-      expected: `x [B,S,${embedDim}] with embedDim as the last axis`,
+      expected: `x [B,S,${embedDim}] with B ≥ 1 and embedDim as the last axis`,
       received: formatShape(x.shape),
       remedy: "use MultiAxisHierarchicalAttention for inputs with a different number of dimensions",
     });
@@ -208,7 +210,7 @@ export function checkSelectedChunks(
   if (isComplete) return;
   throw new OptionError({
     where,
-    expected: `chosen[${batch}][${chunks}] with lists of other${causal ? ", earlier" : ""} chunks visible under the mask, without duplicates`,
+    expected: `chosen[${batch}][${chunks}] with lists of ${causal ? "earlier" : "other"} chunks visible under the mask, without duplicates`,
     received: chosen ? JSON.stringify(chosen).slice(0, 100) : "none",
   });
 }

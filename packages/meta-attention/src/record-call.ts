@@ -31,16 +31,18 @@ export function recordRouting(
     const { topK, noise, chosen, dryRun } = call;
     const { chunks } = config;
     const { numHeads, numKvHeads, headDim, combine, scale } = settings;
-    const choiceText = chosen ? `given chunks ${formatChosen([chosen])}` : `top ${topK} of ${chunks.all.length} chunks`;
+    const choiceText = chosen
+      ? `given chunks ${formatChosenChunks([chosen])}`
+      : `top ${topK} of ${chunks.all.length} chunks`;
     const fields = [
       `${config.label} routing: ${choiceText}`,
-      `${chunks.perRank} chunks per rank`,
+      `${chunks.chunksPerRank} chunks per rank`,
       `${x.dtype} [${x.shape[0]},S,${x.shape[2]}]`,
       `heads ${numHeads}/${numKvHeads} of size ${headDim}`,
       `${combine}, scale ${scale}`,
       formatChunking(chunks),
       ...formatOptions(settings),
-      ...(noise ? [`noise ${noise.std}, stream ${noise.stream}, step ${noise.step}`] : []),
+      ...(noise ? [`noise of std ${noise.std}, stream ${noise.stream}, step ${noise.step}`] : []),
       ...(dryRun ? ["dry run"] : []),
     ];
     return fields.join(", ");
@@ -48,13 +50,13 @@ export function recordRouting(
 }
 
 /** Records which chunks are attended to, before any is sent. */
-export function recordAttend({ group, label }: RoutedAttentionConfig, chosen: ChosenChunks): void {
-  record(group, () => `${label} attends to chunks ${formatChosen([chosen])}`);
+export function recordAttention({ group, label }: RoutedAttentionConfig, chosen: ChosenChunks): void {
+  record(group, () => `${label} attends to chunks ${formatChosenChunks([chosen])}`);
 }
 
 /** Records a backward, which returns gradients for the chunks that each call of `attendChosen` attended to. */
 export function recordBackward({ group, label }: RoutedAttentionConfig, calls: readonly ChosenChunks[]): void {
-  record(group, () => `${label} backward of chunks ${formatChosen(calls)}`);
+  record(group, () => `${label} backward of chunks ${formatChosenChunks(calls)}`);
 }
 
 /** A group of one rank has nothing to compare. */
@@ -87,7 +89,7 @@ function formatChunking(chunks: Chunks): string {
 }
 
 /** `[[1],[0]]`, by batch element and query chunk; of many lists the first ones and a hash of all. */
-function formatChosen(calls: readonly ChosenChunks[]): string {
+function formatChosenChunks(calls: readonly ChosenChunks[]): string {
   const numbers: number[] = [];
   const listedChunks: string[] = [];
   let numLists = 0;

@@ -1,4 +1,4 @@
-import { onWorld } from "@mosaic/conformance";
+import { runOnWorld } from "@mosaic/conformance";
 import {
   type Context,
   contiguous,
@@ -25,7 +25,7 @@ const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2 } as const
 
 /** What a mistake throws on both ranks of a world, which still works afterwards. */
 async function captureError(body: (ctx: Context) => unknown): Promise<unknown> {
-  const errors = await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+  const errors = await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     let thrown: unknown;
     try {
       await body(ctx);

@@ -1,4 +1,4 @@
-import { normals, onWorld, slicesToMaskMod } from "@mosaic/conformance";
+import { normals, runOnWorld, slicesToMaskMod } from "@mosaic/conformance";
 import { type Context, fromArray, init, type Mask, masks, shard } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import fc from "fast-check";
@@ -180,7 +180,7 @@ test.each([undefined, 0.2, 0.01])("the same over 3 ranks, fetching what is neede
         ...(epsilon && { maxMissedMass: epsilon }),
       } as const;
       const testCase: Case = { options, ranks: 3, batch: 2, length: 31, keyScale: 0.8, seed: 3 };
-      const ranks = await onWorld(makeWorld, { size: 3 }, (ctx) => createCertificate(ctx, testCase));
+      const ranks = await runOnWorld(makeWorld, { size: 3 }, (ctx) => createCertificate(ctx, testCase));
       checkBound(testCase, assembleShards(ranks, testCase), computeMissedMass(testCase, ranks[0]!));
       for (const { chosen } of ranks) expect(chosen).toEqual(ranks[0]!.chosen);
       if (epsilon) expect(ranks[0]!.chosen.flat(2).length).toBeGreaterThan(2 * 6);

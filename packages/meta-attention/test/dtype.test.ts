@@ -1,4 +1,11 @@
-import { checkMeasurements, perturbed, errorSum, measureExtent, onWorld, poisoned } from "@mosaic/conformance";
+import {
+  checkMeasurements,
+  perturbContext,
+  computeErrorSum,
+  measureMagnitude,
+  runOnWorld,
+  poisonMemory,
+} from "@mosaic/conformance";
 import { randn } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { HierarchicalMetaAttention } from "../src/index.ts";
@@ -21,8 +28,8 @@ function createTrial(ranks: number, options: Pick<Trial["options"], "combine" | 
 }
 
 async function runTrial(ranks: number, options: Parameters<typeof createTrial>[1]): Promise<readonly RankResult[]> {
-  return onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, (ctx) =>
-    runStep(perturbed(ctx, { completion: "late", seed: 7 }), createTrial(ranks, options)),
+  return runOnWorld(makeWorld, { size: ranks, wrapDevice: poisonMemory }, (ctx) =>
+    runStep(perturbContext(ctx, { completion: "late", seed: 7 }), createTrial(ranks, options)),
   );
 }
 
@@ -47,18 +54,18 @@ test.each([
   const rows = (["out", "dx"] as const).map((name) => [
     name,
     {
-      measured: errorSum(assemble(threeRankResults, name), right[name]),
-      local: errorSum(assemble(oneRankResults, name), right[name]),
-      expected: measureExtent(right[name]),
+      measuredError: computeErrorSum(assemble(threeRankResults, name), right[name]),
+      localError: computeErrorSum(assemble(oneRankResults, name), right[name]),
+      expected: measureMagnitude(right[name]),
     },
   ]);
   const gradients = Object.entries(right.gradients).map(([name, expected]) => [
     name,
     {
-      measured: errorSum(threeRankResults[0]!.gradients[name]!, expected),
-      local: errorSum(firstResult.gradients[name]!, expected),
-      expected: measureExtent(expected),
-      partial: dtype,
+      measuredError: computeErrorSum(threeRankResults[0]!.gradients[name]!, expected),
+      localError: computeErrorSum(firstResult.gradients[name]!, expected),
+      expected: measureMagnitude(expected),
+      partialSumDtype: dtype,
     },
   ]);
   const results = Object.fromEntries([...rows, ...gradients]);
@@ -66,7 +73,7 @@ test.each([
 });
 
 test("projections have the input's dtype, and so has the result; the router stays float32", async () => {
-  await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     using module = new HierarchicalMetaAttention(ctx, { ...smallOptions, dtype: "bfloat16" });
     for (const [name, { dtype }] of module.namedParameters()) {
       expect(dtype, name).toBe(/^(summary|meta)\./.test(name) ? "float32" : "bfloat16");

@@ -1,14 +1,14 @@
 import {
   checkClose,
   checkMeasurements,
-  perturbed,
-  errorSum,
-  measureExtent,
+  perturbContext,
+  computeErrorSum,
+  measureMagnitude,
   type Measurement,
   moduleOracle,
   normals,
-  onWorld,
-  poisoned,
+  runOnWorld,
+  poisonMemory,
   slicesToMaskMod,
 } from "@mosaic/conformance";
 import { fromArray, masks, MultiAxisAttention, type Placement, shard } from "@mosaic/core";
@@ -36,7 +36,7 @@ async function runFullAttention(trial: Trial) {
   const { embedDim: embed, numHeads, numKvHeads = numHeads, headDim = embed / numHeads } = options;
   const { dtype = "float32", mask = options.causal ? masks.causal() : masks.full() } = options;
   const shape = [batch, length, embed];
-  const [actual] = await onWorld(makeWorld, { size: 1 }, async (ctx) => {
+  const [actual] = await runOnWorld(makeWorld, { size: 1 }, async (ctx) => {
     const sharedOptions = { embedDim: embed, numHeads, numKvHeads, headDim, mask, dtype };
     using module = new MultiAxisAttention(ctx, { ...sharedOptions, attentionAxis: 1 });
     using x = fromArray(ctx, createInput(trial), shape, { dtype });
@@ -82,14 +82,14 @@ function measureErrors(
       trial,
     );
   const result = (routedResult: ArrayLike<number>, fullResult: ArrayLike<number>, expected: Float64Array) => ({
-    measured: errorSum(routedResult, expected),
-    local: errorSum(fullResult, expected),
-    expected: measureExtent(expected),
+    measuredError: computeErrorSum(routedResult, expected),
+    localError: computeErrorSum(fullResult, expected),
+    expected: measureMagnitude(expected),
   });
   // Gradients of parameters are summed over ranks, each of which stores its part.
   const gradientErrors = (name: (typeof names)[number]) => ({
     ...result(ranks[0]!.gradients[name]!, found.gradients[name]!, right.gradients[name]),
-    partial: dtype,
+    partialSumDtype: dtype,
   });
   return {
     trial: JSON.stringify(trial.options),
@@ -162,8 +162,8 @@ test.each(worlds)(
     for (const useCheckpoint of [false, true]) {
       const trial: Trial = { options: { ...sizes, ...worldOptions, useCheckpoint }, batch: 2, length, seed: 5 };
       // Memory is full of NaN, and messages come when they like.
-      const results = await onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, (ctx) =>
-        runStep(perturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 }), trial),
+      const results = await runOnWorld(makeWorld, { size: ranks, wrapDevice: poisonMemory }, (ctx) =>
+        runStep(perturbContext(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 }), trial),
       );
       const full = await runFullAttention(trial);
       for (const name of names) expect(results[0]!.parameters[name]).toEqual(full.found.parameters[name]);
@@ -178,7 +178,7 @@ test("positions rotate queries and keys by position, on whichever rank they are"
   const trial: Trial = { options, batch: 2, length: 41, seed: 8 };
   const shape = [2, 41, 32];
   const { embedDim, numHeads, numKvHeads } = options;
-  const [oneRankResult] = await onWorld(makeWorld, { size: 1 }, async (ctx) => {
+  const [oneRankResult] = await runOnWorld(makeWorld, { size: 1 }, async (ctx) => {
     using positions = new RotaryEmbedding(8);
     const sharedOptions = { embedDim, numHeads, numKvHeads, causal: true, attentionAxis: 1, positions };
     using module = new MultiAxisAttention(ctx, sharedOptions);
@@ -191,7 +191,7 @@ test("positions rotate queries and keys by position, on whichever rank they are"
     return { out: await out.read(), dx: await dx.read() };
   });
   for (const useCheckpoint of [false, true]) {
-    const threeRankResults = await onWorld(makeWorld, { size: 3 }, async (ctx) => {
+    const threeRankResults = await runOnWorld(makeWorld, { size: 3 }, async (ctx) => {
       using positions = new RotaryEmbedding(8);
       return await runStep(ctx, { ...trial, options: { ...options, useCheckpoint, positions } });
     });
@@ -209,7 +209,7 @@ test("an open gate lets full attention through", async () => {
   const shape = [1, 24, 32];
   const values = normals(24 * 32, 4);
   const runWithGate = async (gate: boolean) =>
-    onWorld(makeWorld, { size: 2 }, async (ctx) => {
+    runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
       using module = new HierarchicalMetaAttention(ctx, { ...sizes, gate });
       if (module.gateProjection) {
         ctx.device.kernels.fill(module.gateProjection.weight, 0);
@@ -239,7 +239,7 @@ test("the order of a remote chunk's tokens does not matter", async () => {
     const options = { ...sizes, gate: true, combine, topK: 2 };
     const runOnInput = async (values: Float64Array) => {
       const trial: Trial = { options, batch: 1, length, seed: 5, x: values };
-      return onWorld(makeWorld, { size: 4 }, (ctx) => runStep(ctx, trial));
+      return runOnWorld(makeWorld, { size: 4 }, (ctx) => runStep(ctx, trial));
     };
     const [originalResults, shuffledResults] = [await runOnInput(x), await runOnInput(shuffledX)];
     expect(originalResults[0]!.chosen.flat(2)).toContain(2);
@@ -259,7 +259,7 @@ test("causal: a token changes nothing before it, wherever in its chunk it is", a
       const options = { ...sizes, gate: true, combine, topK: 1, causal: true };
       const runOnInput = async (values: Float64Array) => {
         const trial: Trial = { options, batch: 1, length, seed: 5, x: values };
-        const ranks = await onWorld(makeWorld, { size: 4 }, (ctx) => runStep(ctx, trial));
+        const ranks = await runOnWorld(makeWorld, { size: 4 }, (ctx) => runStep(ctx, trial));
         return {
           ranks,
           out: assembleShards(
@@ -286,7 +286,7 @@ test("chunks decide, not ranks: 1 rank of 4, 2 of 2 and 4 of 1 compute the same"
   const runOnRanks = async (ranks: number) => {
     const options = { ...sizes, gate: true, combine: "soft", topK: 2, chunksPerRank: 4 / ranks } as const;
     const trial: Trial = { options, batch: 2, length: 40, seed: 9, losses: [0.1, 0.1, 0.1] };
-    const results = await onWorld(makeWorld, { size: ranks }, (ctx) => runStep(ctx, trial));
+    const results = await runOnWorld(makeWorld, { size: ranks }, (ctx) => runStep(ctx, trial));
     return {
       results,
       out: assembleShards(

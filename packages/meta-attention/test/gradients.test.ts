@@ -1,4 +1,4 @@
-import { check, checkClose, perturbed, magnitude, onWorld, poisoned } from "@mosaic/conformance";
+import { check, checkClose, perturbContext, magnitude, runOnWorld, poisonMemory } from "@mosaic/conformance";
 import { contiguous, type Mask, masks } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { expectedStep } from "./reference/step.ts";
@@ -166,10 +166,13 @@ test.each(trials.map((row) => [row.name, row] as const))(
   async (_, { ranks, trial: trialOptions }) => {
     const trial = { ...trialOptions, seed: 3 };
     // Memory is full of NaN, and messages come when they like.
-    const results = await onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, async (ctx) => {
-      const rank = perturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 });
+    const results = await runOnWorld(makeWorld, { size: ranks, wrapDevice: poisonMemory }, async (ctx) => {
+      const rank = perturbContext(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 });
       const result = await runStep(rank, trial);
-      check(rank.inFlight() === 0, `rank ${ctx.rank}: wait() was not called on ${rank.inFlight()} collectives`);
+      check(
+        rank.numInFlight() === 0,
+        `rank ${ctx.rank}: expected 0 collectives in flight, received ${rank.numInFlight()}; call wait() on each`,
+      );
       return result;
     });
     const [firstResult] = results as [RankResult];

@@ -1,4 +1,4 @@
-import { checkClose, onWorld } from "@mosaic/conformance";
+import { checkClose, runOnWorld } from "@mosaic/conformance";
 import { add, type Context, fromArray, noGrad, randn, reduceGradients, shard, sum, type Tensor } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { HierarchicalMetaAttention, massLoss, type MetaResult, MultiAxisHierarchicalAttention } from "../src/index.ts";
@@ -9,7 +9,7 @@ const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2 } as const
 const readArray = async (x: Tensor) => Array.from(await x.read());
 
 test("any axis is what moving it by hand gives, forward, backward and in what is reported", async () => {
-  await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     const options = { ...sizes, topK: 1, chunksPerRank: 2 };
     const input = () => randn(ctx, [2, 3, 8, 4, 8], { seed: 4, stream: ctx.rank });
     using x = input();
@@ -66,7 +66,7 @@ async function expectSameReport({ meta }: MetaResult, { meta: flatMeta }: MetaRe
 }
 
 test("inference: nothing is recorded, and nothing stays behind", async () => {
-  await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     using module = new MultiAxisHierarchicalAttention(ctx, { ...sizes, attentionAxis: 1, maxMissedMass: 0.1 });
     using x = randn(ctx, [2, 6, 3, 8]);
     const readAllocatedBytes = () => ctx.device.memory().allocated;
@@ -95,7 +95,7 @@ async function train(ctx: Context, module: HierarchicalMetaAttention, x: Tensor)
 test.each([{}, { useCheckpoint: true }, { combine: "exact", maxMissedMass: 0.1 }] as const)(
   "training leaves nothing behind: %j",
   async (options) => {
-    await onWorld(makeWorld, { size: 3 }, async (ctx) => {
+    await runOnWorld(makeWorld, { size: 3 }, async (ctx) => {
       using module = new HierarchicalMetaAttention(ctx, { ...sizes, ...options });
       using x = randn(ctx, [2, 6, 8]);
       await train(ctx, module, x);
@@ -112,7 +112,7 @@ test("dp × sp: gradients are the mean over samples of what each alone gives", a
   const shape = [4, 12, 8];
   const values = Float64Array.from({ length: 4 * 12 * 8 }, (_, i) => Math.sin(i * i));
   const runOnMesh = (mesh: { dp: number; sp: number }) =>
-    onWorld(makeWorld, { size: mesh.dp * mesh.sp, mesh }, async (ctx) => {
+    runOnWorld(makeWorld, { size: mesh.dp * mesh.sp, mesh }, async (ctx) => {
       const options = { ...sizes, topK: 1, chunksPerRank: 4 / mesh.sp, combine: "exact" } as const;
       using module = new HierarchicalMetaAttention(ctx, options);
       using fullInput = fromArray(ctx, values, shape);

@@ -1,4 +1,4 @@
-import { checkClose, onWorld } from "@mosaic/conformance";
+import { checkClose, runOnWorld } from "@mosaic/conformance";
 import { type Context, fromArray, noGrad, randn } from "@mosaic/core";
 import fc from "fast-check";
 import { expect, test } from "vitest";
@@ -7,7 +7,7 @@ import { orderCoefficients } from "../src/encoder.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
 async function runOnSingleRank<T>(body: (ctx: Context) => Promise<T>): Promise<T> {
-  const [result] = await onWorld(makeWorld, { size: 1 }, body);
+  const [result] = await runOnWorld(makeWorld, { size: 1 }, body);
   return result!;
 }
 

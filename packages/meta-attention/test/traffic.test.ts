@@ -1,5 +1,5 @@
 import { ringTraffic } from "@mosaic/backend-ring";
-import { onWorld } from "@mosaic/conformance";
+import { runOnWorld } from "@mosaic/conformance";
 import { type Context, layoutOf, masks, resolvePlacement, type ProcessGroup, randn, shard, zeros } from "@mosaic/core";
 import { symbolicWorld } from "@mosaic/planner";
 import { expect, test } from "vitest";
@@ -72,7 +72,7 @@ const cases: readonly {
 test.each(cases.map((each) => [JSON.stringify(each), each] as const))(
   "bytes are one gather of summaries and the chosen chunks, both ways: %s",
   async (_, { ranks, batch, length, options }) => {
-    const results = await onWorld(makeWorld, { size: ranks }, (ctx) =>
+    const results = await runOnWorld(makeWorld, { size: ranks }, (ctx) =>
       countTraffic(ctx, { options: { ...sizes, ...options }, batch, length }),
     );
     for (const { forward, backward, chosen, bytesMoved } of results) {
@@ -120,7 +120,7 @@ test("what a ring would move is what the ring counts", async () => {
     const { dtype = "float32", placement = "contiguous", numKvHeads = 2 } = options;
     const rows = layoutOf({ mesh, axes: ["sp"], length, placement: resolvePlacement(placement) });
     const mask = options.mask!.slices(length, length);
-    const results = await onWorld(makeWorld, { size: ranks }, (ctx) =>
+    const results = await runOnWorld(makeWorld, { size: ranks }, (ctx) =>
       countTraffic(ctx, { options: { ...sizes, ...options }, batch: 3, length }),
     );
     for (const [sp, { bytesMoved }] of results.entries()) {
@@ -133,7 +133,7 @@ test("what a ring would move is what the ring counts", async () => {
 });
 
 test("64 ranks, two chunks each: under 5 % of what a ring moves, by the transport's count", async () => {
-  const results = await onWorld(makeWorld, { size: 64 }, (ctx) =>
+  const results = await runOnWorld(makeWorld, { size: 64 }, (ctx) =>
     countTraffic(ctx, { options: { ...sizes, topK: 2, combine: "exact" }, batch: 1, length: 64 * 64 }),
   );
   const sumResults = (select: (each: (typeof results)[number]) => number) =>

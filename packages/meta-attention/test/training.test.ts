@@ -1,4 +1,4 @@
-import { onWorld } from "@mosaic/conformance";
+import { runOnWorld } from "@mosaic/conformance";
 import { type Context, randn, reduceGradients, shard, type Tensor } from "@mosaic/core";
 import { AdamW } from "@mosaic/nn";
 import { expect, test } from "vitest";
@@ -21,7 +21,7 @@ async function runForwardCalls(
   options: Partial<HierarchicalMetaAttentionOptions>,
   calls: readonly (MetaForwardOptions & { readonly training?: boolean })[],
 ): Promise<{ chosen: ChosenChunks; topK: number }[]> {
-  const results = await onWorld(makeWorld, { size: ranks }, async (ctx) => {
+  const results = await runOnWorld(makeWorld, { size: ranks }, async (ctx) => {
     using module = new HierarchicalMetaAttention(ctx, { ...sizes, chunksPerRank: 8 / ranks, ...options });
     using fullInput = randn(ctx, [2, 32, 8], { seed: 5, stream: 0 });
     using x = shard(ctx, fullInput, 1);
@@ -73,7 +73,7 @@ async function computeRecall(ctx: Context, module: HierarchicalMetaAttention, x:
 }
 
 test("the mass loss teaches the router where attention looks", async () => {
-  await onWorld(makeWorld, { size: 1 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 1 }, async (ctx) => {
     const options = { ...sizes, topK: "all", combine: "exact", chunksPerRank: 6, scale: 4 } as const;
     using module = new HierarchicalMetaAttention(ctx, options);
     using optimizer = new AdamW(module, { lr: 0.02, weightDecay: 0 });
@@ -94,7 +94,7 @@ test("the mass loss teaches the router where attention looks", async () => {
 });
 
 test("the load-balance loss is 1 where all chunks are chosen equally often", async () => {
-  const rankResults = await onWorld(makeWorld, { size: 4 }, async (ctx) => {
+  const rankResults = await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     using module = new HierarchicalMetaAttention(ctx, { ...sizes, topK: "all" });
     using x = randn(ctx, [3, 5, 8]);
     using result = await module.forward(x);

@@ -94,9 +94,9 @@ export async function loadModel(ctx: Context, folder: string, options?: LoadMode
   const { backend, placement, dtype } = loadModelOptions.parse(options);
   const configText = (await readText(folder, "config.json"))!;
   const config = parseConfig(join(folder, "config.json"), parseJson(join(folder, "config.json"), configText));
-  const generationPath = join(folder, "generation_config.json");
+  const generationConfigPath = join(folder, "generation_config.json");
   const generationConfig = parseGenerationConfig(
-    generationPath,
+    generationConfigPath,
     await readJson(folder, "generation_config.json", true),
     config,
   );

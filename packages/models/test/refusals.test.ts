@@ -132,7 +132,7 @@ describe("a folder is rejected before anything is sent", () => {
       /FOLDER\/tokenizer.json: expected at most 64 tokens, the vocab_size of config.json, received 70; use the tokenizer of this model/,
     );
     expect(await getLoadError(keepFolder, { files: { "tokenizer.json": { model: { type: "Other" } } } })).toMatch(
-      /FOLDER\/tokenizer.json: expected a tokenizer of a supported type, received/,
+      /FOLDER\/tokenizer.json: expected a tokenizer that @huggingface\/tokenizers supports, received/,
     );
   });
 });

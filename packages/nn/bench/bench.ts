@@ -43,20 +43,20 @@ await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
 for (const [name, shapes] of Object.entries(models)) {
   using model = new ParameterSet(ctx, shapes);
   using adamW = new AdamW(model);
-  using scheduleFree = new ScheduleFreeAdamW(model);
+  using scheduleFreeAdamW = new ScheduleFreeAdamW(model);
   const size = model.parameters().reduce((sum, each) => sum + each.size, 0);
   using a = randn(ctx, [size]);
   using b = randn(ctx, [size]);
   const { sum, ...bestStepMs } = await measureBest(ctx, {
     sum: () => ctx.device.kernels.binary("add", a, a, b),
     AdamW: () => adamW.step(),
-    ScheduleFreeAdamW: () => scheduleFree.step(),
+    ScheduleFreeAdamW: () => scheduleFreeAdamW.step(),
     clipGradNorm: () => clipGradNorm(model, 1).dispose(),
   });
   const ratios = Object.entries(bestStepMs).map(
-    ([optimizerName, ms]) => `${optimizerName} ${ms.toFixed(2)} ms = ${(ms / sum).toFixed(2)}`,
+    ([optimizerName, ms]) => `${optimizerName} ${ms.toFixed(2)} ms (${(ms / sum).toFixed(2)} ×)`,
   );
-  console.log(`parameters, ${name}: a += b takes ${sum.toFixed(2)} ms; relative to it: ${ratios.join(", ")}`);
+  console.log(`parameters, ${name}: a += b ${sum.toFixed(2)} ms (1 ×), ${ratios.join(", ")}`);
 }
 
 using x = randn(ctx, [4096, 1024]);
@@ -68,7 +68,7 @@ using targets = fromArray(
 );
 x.requiresGrad = true;
 const dropout = new Dropout(ctx, 0.1);
-const { sum, ...best } = await measureBest(ctx, {
+const { sum, ...bestLayerMs } = await measureBest(ctx, {
   sum: () => ctx.device.kernels.binary("add", y, y, y),
   dropout: () => dropout.forward(x).dispose(),
   "cross-entropy and its gradient": () => {
@@ -78,10 +78,10 @@ const { sum, ...best } = await measureBest(ctx, {
     x.grad = null;
   },
 });
-const ratios = Object.entries(best).map(
-  ([layerName, ms]) => `${layerName} ${ms.toFixed(2)} ms = ${(ms / sum).toFixed(2)}`,
+const ratios = Object.entries(bestLayerMs).map(
+  ([layerName, ms]) => `${layerName} ${ms.toFixed(2)} ms (${(ms / sum).toFixed(2)} ×)`,
 );
-console.log(`[4096, 1024]: a += b takes ${sum.toFixed(2)} ms; relative to it: ${ratios.join(", ")}`);
+console.log(`tensors [4096, 1024]: a += b ${sum.toFixed(2)} ms (1 ×), ${ratios.join(", ")}`);
 
 const [rows, numFeatures, numClasses] = [1024, 256, 32_768];
 for (const dtype of ["float32", "bfloat16"] as const) {
@@ -101,17 +101,17 @@ for (const dtype of ["float32", "bfloat16"] as const) {
     hidden.grad?.dispose();
     hidden.grad = null;
   };
-  const { whole: unfused, ...fusedMs } = await measureBest(ctx, {
-    whole() {
+  const { unfused: unfusedMs, ...fusedMs } = await measureBest(ctx, {
+    unfused() {
       using logits = head.forward(hidden);
       runBackward(crossEntropy(ctx, logits, labels));
     },
-    "chunks of 128": () => runBackward(linearCrossEntropy(ctx, hidden, head, labels, { chunkRows: 128 })),
-    "of 256": () => runBackward(linearCrossEntropy(ctx, hidden, head, labels)),
-    "of 512": () => runBackward(linearCrossEntropy(ctx, hidden, head, labels, { chunkRows: 512 })),
+    "chunks of 128 rows": () => runBackward(linearCrossEntropy(ctx, hidden, head, labels, { chunkRows: 128 })),
+    "chunks of 256 rows": () => runBackward(linearCrossEntropy(ctx, hidden, head, labels)),
+    "chunks of 512 rows": () => runBackward(linearCrossEntropy(ctx, hidden, head, labels, { chunkRows: 512 })),
   });
-  const ratios = Object.entries(fusedMs).map(([lossName, ms]) => `${lossName} ${(ms / unfused).toFixed(2)}`);
+  const ratios = Object.entries(fusedMs).map(([lossName, ms]) => `${lossName} ${(ms / unfusedMs).toFixed(2)} ×`);
   console.log(
-    `linear and cross-entropy, ${rows} × ${numFeatures} × ${numClasses}, ${dtype}: ${unfused.toFixed(0)} ms; relative to it: ${ratios.join(", ")}`,
+    `linear and cross-entropy, ${rows} × ${numFeatures} × ${numClasses}, ${dtype}: separate ${unfusedMs.toFixed(0)} ms (1 ×); fused in ${ratios.join(", ")}`,
   );
 }

@@ -222,7 +222,9 @@ test("rejects what does not fit, and a state of other rows", async () => {
     expect(() => createLoader(ctx, { seed: 8, rowLength: 12 }).load(state)).toThrow(
       /expected seed 8, rowLength 12, received seed 9, rowLength 24/,
     );
-    expect(() => createLoader(ctx).load({ ...state, index: 1000 })).toThrow(/an epoch and a batch index ≤/);
+    expect(() => createLoader(ctx).load({ ...state, index: 1000 })).toThrow(
+      /an integer epoch ≥ 0 and an integer batch index from 0 to/,
+    );
     expect(() => new DataLoader(ctx, [] as never, options)).toThrow(/a TokenSource/);
   });
   expect(() => tokenArrays([[1, -1]])).toThrow(OptionError);

@@ -154,7 +154,7 @@ test("an MLP drops what the placement of the call states", async () => {
 test("reports what does not fit", async () => {
   await onOneRank((ctx) => {
     for (const probability of [1, -0.1, Number.NaN])
-      expect(() => new Dropout(ctx, probability)).toThrow(/from 0 to below 1/);
+      expect(() => new Dropout(ctx, probability)).toThrow(/a number ≥ 0 and < 1/);
     expect(() => new Dropout(ctx, 0.5, { axis: 1 } as never)).toThrow(/options among sequenceAxis/);
     // Without a sequence, every rank would draw the zeros of the first.
     using x = ones(ctx, [4, 2]);

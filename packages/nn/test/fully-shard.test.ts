@@ -244,7 +244,7 @@ describe("rejects", () => {
       expect(() => fullyShard(ctx, model)).toThrow(
         /a model that is not sharded, received a sharded parameter "embed.weight"/,
       );
-      expect(() => earlyOptimizer.step()).toThrow(/call fullyShard\(ctx, model\) before new AdamW/);
+      expect(() => earlyOptimizer.step()).toThrow(/call fullyShard\(ctx, model\) before creating the optimizer/);
     });
   });
 

@@ -50,7 +50,7 @@ interface MutableTraffic {
   readonly received: MutableTotals;
 }
 
-function emptyTraffic(): MutableTraffic {
+function createEmptyTraffic(): MutableTraffic {
   return { sent: { bytes: 0, elements: 0, messages: 0 }, received: { bytes: 0, elements: 0, messages: 0 } };
 }
 
@@ -64,7 +64,7 @@ function countRank(record: AttentionRecord, recordedRank: RecordedRank): Traffic
     if (!isCollective(event.op)) continue;
     const { name } = record.groups[event.arg(1)]!;
     let totals = phases[phase].get(name);
-    if (!totals) phases[phase].set(name, (totals = emptyTraffic()));
+    if (!totals) phases[phase].set(name, (totals = createEmptyTraffic()));
     // Messages are most of what there is: millions, and not worth an object each.
     for (let i = 3; isBatch(event.op) && i < event.count; i += 3) {
       if (event.arg(i) === recordedRank.tape.rank) continue;
@@ -72,8 +72,8 @@ function countRank(record: AttentionRecord, recordedRank: RecordedRank): Traffic
       addTraffic(event.arg(i + 1) === 1 ? totals.sent : totals.received, layout.size, bytes);
     }
     if (isBatch(event.op)) continue;
-    for (const { sent, elements, bytes } of eventTransfers(record, recordedRank, event) ?? []) {
-      addTraffic(sent ? totals.sent : totals.received, elements, bytes);
+    for (const { isSent, elements, bytes } of eventTransfers(record, recordedRank, event) ?? []) {
+      addTraffic(isSent ? totals.sent : totals.received, elements, bytes);
     }
   }
   return { forward: totalTraffic(phases.forward), backward: totalTraffic(phases.backward) };
@@ -92,7 +92,7 @@ export interface Message {
   readonly group: number;
   /** World rank of the other side. */
   readonly peer: number;
-  readonly sent: boolean;
+  readonly isSent: boolean;
   readonly elements: number;
   readonly bytes: number;
 }
@@ -117,11 +117,11 @@ type Transfer = Omit<Message, "phase" | "group">;
 function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: TapeReader): Transfer[] | undefined {
   const createTransfer = (
     view: number,
-    sent: boolean,
+    isSent: boolean,
     peer: number,
     elements = tape.views[view]!.layout.size,
   ): Transfer => {
-    return { sent, peer, elements, bytes: elements * dtypeBytes[tape.views[view]!.dtype] };
+    return { isSent, peer, elements, bytes: elements * dtypeBytes[tape.views[view]!.dtype] };
   };
   if (isBatch(event.op)) {
     const transfers: Transfer[] = [];
@@ -135,9 +135,9 @@ function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: 
   const [out, input, root] = [event.arg(4), event.arg(5), event.arg(6)];
   const elementCounts = Array.from({ length: event.count - 7 }, (_, i) => event.arg(7 + i));
   const otherMembers = ranks.map((_, member) => member).filter((member) => member !== groupRank);
-  const createPeerTransfers = (view: number, sent: boolean, countElements: (member: number) => number): Transfer[] =>
+  const createPeerTransfers = (view: number, isSent: boolean, countElements: (member: number) => number): Transfer[] =>
     otherMembers
-      .map((member) => createTransfer(view, sent, ranks[member]!, countElements(member)))
+      .map((member) => createTransfer(view, isSent, ranks[member]!, countElements(member)))
       .filter(({ elements }) => elements > 0);
   switch (event.op) {
     case "allGather":
@@ -162,14 +162,14 @@ function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: 
     case "allReduce": {
       const { size } = tape.views[out]!.layout;
       // Shares that differ by one element at most, the first ranks' the larger.
-      const shareSize = (member: number): number =>
+      const computeShareSize = (member: number): number =>
         Math.floor(size / ranks.length) + (member < size % ranks.length ? 1 : 0);
-      const [ownShareSize, memberShareSize] = [() => shareSize(groupRank), shareSize];
+      const [getOwnShareSize, getMemberShareSize] = [() => computeShareSize(groupRank), computeShareSize];
       return [
-        ...createPeerTransfers(out, true, memberShareSize),
-        ...createPeerTransfers(out, false, ownShareSize),
-        ...createPeerTransfers(out, true, ownShareSize),
-        ...createPeerTransfers(out, false, memberShareSize),
+        ...createPeerTransfers(out, true, getMemberShareSize),
+        ...createPeerTransfers(out, false, getOwnShareSize),
+        ...createPeerTransfers(out, true, getOwnShareSize),
+        ...createPeerTransfers(out, false, getMemberShareSize),
       ];
     }
     default:
@@ -178,7 +178,7 @@ function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: 
 }
 
 function totalTraffic(trafficByGroup: ReadonlyMap<string, MutableTraffic>): RankTraffic {
-  const total = emptyTraffic();
+  const total = createEmptyTraffic();
   for (const group of trafficByGroup.values()) {
     for (const direction of ["sent", "received"] as const) {
       total[direction].bytes += group[direction].bytes;

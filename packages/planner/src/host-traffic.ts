@@ -31,15 +31,20 @@ export function countHostTraffic(
   const areHostAssignments =
     Array.isArray(hostAssignments) &&
     hostAssignments.every((hosts: unknown) => Array.isArray(hosts) && hosts.length === size);
-  expectValue("countHostTraffic", areHostAssignments, `arrays of ${size} hosts, one host per rank`, hostAssignments);
+  expectValue(
+    "countHostTraffic",
+    areHostAssignments,
+    `an array of arrays of ${size} hosts, one host per rank`,
+    hostAssignments,
+  );
   return hostAssignments.map((hosts) => {
     const recorder = new Recorder("countHostTraffic", { ...options, hosts });
     const total = { forward: 0, backward: 0 };
     for (const [rank, host] of hosts.entries()) {
       if (host !== 0) continue;
       const recordedRank = recorder.recordRank(rank);
-      for (const { phase, peer, sent, bytes } of listMessages(recorder.createRecord([recordedRank]), recordedRank)) {
-        if (sent && hosts[peer] !== 0) total[phase] += bytes;
+      for (const { phase, peer, isSent, bytes } of listMessages(recorder.createRecord([recordedRank]), recordedRank)) {
+        if (isSent && hosts[peer] !== 0) total[phase] += bytes;
       }
     }
     return total;

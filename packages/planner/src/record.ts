@@ -28,8 +28,8 @@ import type { RankRecord } from "./symbolic/rank-record.ts";
 import { opcodes } from "./symbolic/tape.ts";
 import { LazyWorld } from "./symbolic/world.ts";
 
-const positiveCount = { min: 1 } as const;
-const nonNegativeLength = { min: 0 } as const;
+const positiveRange = { min: 1 } as const;
+const nonNegativeRange = { min: 0 } as const;
 
 export const recordOptions = defineOptions("record", {
   /** Any backend: its own code is run. */
@@ -37,17 +37,17 @@ export const recordOptions = defineOptions("record", {
   /** Lengths of the mesh's axes. Ranks that differ along axes that the backend does not use have sequences of their own. */
   mesh: option.meshShape(),
   /** Length of the sequence of queries. */
-  tokens: option.integer(nonNegativeLength),
+  tokens: option.integer(nonNegativeRange),
   /** Length of the sequence of keys. Default: tokens. */
-  keyTokens: option.integer({ ...nonNegativeLength, optional: true }),
+  keyTokens: option.integer({ ...nonNegativeRange, optional: true }),
   /** Query heads. */
-  numHeads: option.integer(positiveCount),
+  numHeads: option.integer(positiveRange),
   /** Key heads; a divisor of numHeads. Default: numHeads. */
-  numKvHeads: option.integer({ ...positiveCount, optional: true }),
+  numKvHeads: option.integer({ ...positiveRange, optional: true }),
   /** Size of a head. */
-  headDim: option.integer(positiveCount),
+  headDim: option.integer(positiveRange),
   /** Size of a head of the values. Default: headDim. */
-  valueHeadDim: option.integer({ ...positiveCount, optional: true }),
+  valueHeadDim: option.integer({ ...positiveRange, optional: true }),
   /** As of `attention`. Costs and messages do not depend on it. Default: none. */
   softcap: option.number({ above: 0, optional: true }),
   /** Whether heads have ALiBi slopes. Default false. */
@@ -57,7 +57,7 @@ export const recordOptions = defineOptions("record", {
   /** Probability of a weight to become 0. Default 0. */
   dropout: option.number({ min: 0, below: 1, default: 0 }),
   /** Sequences on each rank. Default 1. */
-  batch: option.integer({ ...positiveCount, default: 1 }),
+  batch: option.integer({ ...positiveRange, default: 1 }),
   ...batchMaskOptions.fields,
   /** The host of each rank, row-major in the mesh, by number: what `ProcessGroup.hosts` has. Default: not known. */
   hosts: option.array(option.integer({ min: 0 }), { optional: true }),

@@ -26,6 +26,6 @@ test("messages within a host count for nothing, nor do those of other hosts", ()
 
 test("rejects arrangements of another number of ranks", () => {
   expect(() => countHostTraffic(call, [[0, 1]])).toThrow(
-    /countHostTraffic: expected arrays of 6 hosts, one host per rank/,
+    /countHostTraffic: expected an array of arrays of 6 hosts, one host per rank/,
   );
 });

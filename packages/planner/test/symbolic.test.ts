@@ -32,13 +32,13 @@ test("memory that was freed is allocated again, under the same number, and a dis
   const [ctx] = symbolicWorld({ mesh: { sp: 1 } }).contexts;
   const { kernels, record: tape } = ctx!.device;
   const first = zeros(ctx!, [4]);
-  const storages = tape.storages.length;
+  const storages = tape.storageSizes.length;
   first.dispose();
   using second = zeros(ctx!, [2, 2]);
   using bfloat16Tensor = zeros(ctx!, [4], { dtype: "bfloat16" });
   expect(second.storage).toBe(first.storage);
   expect(bfloat16Tensor.storage).not.toBe(first.storage);
-  expect(tape.storages.length).toBe(storages + 1);
+  expect(tape.storageSizes.length).toBe(storages + 1);
   expect(() => kernels.fill(first, 1)).toThrow("a disposed tensor of shape [4]");
 });
 

@@ -13,11 +13,11 @@ const MAX_LINE_POINTS = 1200;
 const RUN_COLORS = ["#0072b2", "#d55e00"];
 
 /** What ranks had allocated: the most of any, and the mean. */
-export function memorySection(runs: readonly Run[]): HTMLElement | undefined {
+export function createMemorySection(runs: readonly Run[]): HTMLElement | undefined {
   const measuredRuns = runs.filter(({ ranks }) => ranks.some(({ memory }) => memory && memory.time.length > 0));
   if (measuredRuns.length === 0) return undefined;
   const seconds = Math.max(...measuredRuns.map((run) => run.seconds));
-  const plotLines = measuredRuns.flatMap((run, i) => {
+  const memoryLines = measuredRuns.flatMap((run, i) => {
     const { time, most: maxBytes, mean } = memoryOverTime(run.ranks, seconds, MAX_LINE_POINTS);
     const prefix = run.name === "" ? "" : `${run.name}, `;
     const stroke = RUN_COLORS[i % 2]!;
@@ -44,7 +44,7 @@ export function memorySection(runs: readonly Run[]): HTMLElement | undefined {
         axes: [createTimeAxis(), bytesAxis],
         series: [
           { value: (_, time) => `${time}` },
-          ...plotLines.map(({ series }) => ({
+          ...memoryLines.map(({ series }) => ({
             ...series,
             points: { show: false },
             value: (_: uPlot, value: number | null) => bytesText(value ?? 0),
@@ -53,7 +53,7 @@ export function memorySection(runs: readonly Run[]): HTMLElement | undefined {
         cursor: { drag: { x: false, y: false } },
         legend: { show: true, live: false },
       },
-      [plotLines[0]!.time, ...plotLines.map(({ values }) => values)],
+      [memoryLines[0]!.time, ...memoryLines.map(({ values }) => values)],
       frame,
     );
   });
@@ -71,11 +71,11 @@ const tickIncrements: number[] = Array.from({ length: 15 }, (_, power) =>
 ).flat();
 
 /** Visible pairs of each rank beside the mean. */
-export function loadSection({ mask, placement, ranks, pairs }: LoadData): HTMLElement {
+export function createLoadSection({ mask, placement, ranks, pairs }: LoadData): HTMLElement {
   const meanPairs = pairs.reduce((sum, each) => sum + each, 0) / Math.max(1, pairs.length) || 1;
   const relativeLoads = pairs.map((each) => each / meanPairs);
-  const maxLoad = Math.max(...relativeLoads);
-  const description = `${mask}, ${placement}: the most loaded rank has ${maxLoad.toFixed(2)} × the mean load.`;
+  const maxRelativeLoad = Math.max(...relativeLoads);
+  const description = `${mask}, ${placement}: the most loaded rank has ${maxRelativeLoad.toFixed(2)} × the mean load.`;
   const frame = createElement("div", { class: "canvas", role: "img", "aria-label": `Load by rank. ${description}` });
   runWhenShown(frame, () => {
     const bars = uPlot.paths.bars!({ size: [0.8, 64], gap: ranks.length > 200 ? 0 : 1 });
@@ -85,7 +85,7 @@ export function loadSection({ mask, placement, ranks, pairs }: LoadData): HTMLEl
         padding: [8, 12, 0, 0],
         scales: {
           x: { time: false, range: [-0.6, ranks.length - 0.4] },
-          y: { range: [0, Math.max(1.2, maxLoad * 1.1)] },
+          y: { range: [0, Math.max(1.2, maxRelativeLoad * 1.1)] },
         },
         axes: [
           createAxis({

@@ -9,7 +9,7 @@ export interface Styles {
 }
 
 /** As in the planner's pictures: those that take most time have colors of their own. */
-export function styleKinds(runs: readonly Run[], kinds: Kinds): Styles {
+export function assignStyles(runs: readonly Run[], kinds: Kinds): Styles {
   const secondsByKind = new Float64Array(kinds.allKinds.length);
   for (const { ranks } of runs) {
     for (const { events } of ranks) {

@@ -1,7 +1,7 @@
 import { type Events, lowerBound } from "./model.ts";
 
 /** A stretch of time, `pixels` wide. */
-export interface Window {
+export interface TimeWindow {
   readonly start: number;
   readonly end: number;
   readonly pixels: number;
@@ -10,7 +10,7 @@ export interface Window {
 /** Which events are drawn in a lane, and how. */
 export interface LanePaint {
   /** By kind: the number of its style, or −1 where it is not drawn. */
-  readonly styleOf: Int16Array;
+  readonly styleIndexByKind: Int16Array;
   /** What an event counts: 1, or a share of it where several ranks are drawn as one row. */
   readonly weight: number;
 }
@@ -33,10 +33,10 @@ export class Coverage {
 
   add(
     { start: starts, end: ends, kind, share, count, longestSeconds }: Events,
-    { start, end, pixels }: Window,
+    { start, end, pixels }: TimeWindow,
     paint: LanePaint,
   ): void {
-    const { styleOf: styleByKind, weight } = paint;
+    const { styleIndexByKind: styleByKind, weight } = paint;
     const scale = pixels / (end - start);
     const differences = this.#differences;
     for (let i = lowerBound(starts, start - longestSeconds); i < count && starts[i]! < end; i++) {

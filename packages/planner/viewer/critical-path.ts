@@ -18,10 +18,10 @@ export function criticalPath(run: Run, kinds: Kinds): readonly EventReference[] 
   const path: EventReference[] = [];
   while (currentEvent) {
     path.push(currentEvent);
-    const lastToJoin: EventReference = collectives.lastToJoin(currentEvent) ?? currentEvent;
-    const { start } = run.ranks[lastToJoin.rank]!.events;
-    const event = endOrders[lastToJoin.rank]!.lastBefore(start[lastToJoin.event]!);
-    currentEvent = event === undefined ? undefined : { rank: lastToJoin.rank, event };
+    const lastMember: EventReference = collectives.findLastMember(currentEvent) ?? currentEvent;
+    const { start } = run.ranks[lastMember.rank]!.events;
+    const event = endOrders[lastMember.rank]!.findLastEndedBefore(start[lastMember.event]!);
+    currentEvent = event === undefined ? undefined : { rank: lastMember.rank, event };
   }
   return path;
 }
@@ -57,7 +57,7 @@ class EndOrder {
   }
 
   /** Of those that ended by a moment, and began before it, the last. */
-  lastBefore(time: number): number | undefined {
+  findLastEndedBefore(time: number): number | undefined {
     for (let orderIndex = lowerBound(this.#ends, time + ROUNDING_TOLERANCE) - 1; orderIndex >= 0; orderIndex--) {
       const event = this.#order[orderIndex]!;
       if (this.#starts[event]! < time) return event;
@@ -78,7 +78,7 @@ class Collectives {
   }
 
   /** The event of the same collective that began last, if that was after this one and before its end. */
-  lastToJoin(eventReference: EventReference): EventReference | undefined {
+  findLastMember(eventReference: EventReference): EventReference | undefined {
     const key = this.#keys[eventReference.rank]![eventReference.event];
     const { start, end } = this.#run.ranks[eventReference.rank]!.events;
     let latestJoinTime = start[eventReference.event]! + ROUNDING_TOLERANCE;

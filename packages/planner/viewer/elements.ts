@@ -18,7 +18,7 @@ export function createButton(label: string, description: string, onClick: () => 
 }
 
 /** A control with its label before it. */
-export function withLabel<T extends HTMLElement>(labelText: string, control: T): HTMLLabelElement {
+export function wrapInLabel<T extends HTMLElement>(labelText: string, control: T): HTMLLabelElement {
   return createElement("label", {}, `${labelText} `, control);
 }
 

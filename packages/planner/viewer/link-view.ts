@@ -1,12 +1,12 @@
 import { bytesText } from "../src/draw/quantity.ts";
 import type { LinkData } from "../src/view/data.ts";
 import { onThemeChange, readTheme, type Theme } from "./colors.ts";
-import { createElement, withLabel, createSection, createTable } from "./elements.ts";
+import { createElement, wrapInLabel, createSection, createTable } from "./elements.ts";
 
 const MAP_WIDTH = 900;
 const MAP_MARGIN = 14;
 
-interface CirclePlacement {
+interface Circle {
   readonly x: number;
   readonly y: number;
 }
@@ -14,8 +14,8 @@ interface CirclePlacement {
 /** Where nodes and ranks are drawn. */
 export interface NodeMap {
   readonly height: number;
-  readonly nodes: ReadonlyMap<number, CirclePlacement & { readonly size: number }>;
-  readonly ranks: readonly (CirclePlacement & { readonly size: number })[];
+  readonly nodes: ReadonlyMap<number, Circle & { readonly size: number }>;
+  readonly ranks: readonly (Circle & { readonly size: number })[];
 }
 
 /** Nodes in a grid, the ranks of each in a square in it. */
@@ -51,7 +51,7 @@ export function layoutNodes(nodeByRank: readonly number[]): NodeMap {
 }
 
 /** Bytes between ranks, or nodes, on a map of the nodes. */
-export function linkSection(data: LinkData): HTMLElement {
+export function createLinkSection(data: LinkData): HTMLElement {
   const map = layoutNodes(data.nodes);
   const ratio = Math.min(2, devicePixelRatio);
   const canvas = createElement("canvas", {
@@ -81,10 +81,10 @@ export function linkSection(data: LinkData): HTMLElement {
     const context = canvas.getContext("2d")!;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     drawMap(context, { data, map, links, isInterNode });
-    const [withinNodes, betweenNodes] = [false, true].map((isInterNodeSum) =>
+    const [intraNodeBytes, interNodeBytes] = [false, true].map((isInterNodeSum) =>
       links.filter((link) => isInterNode(link) === isInterNodeSum).reduce((sum, { bytes }) => sum + bytes, 0),
     );
-    const summary = `${links.length} ${links.length === 1 ? "link" : "links"}; ${bytesText(withinNodes!)} within nodes, ${bytesText(betweenNodes!)} between them.`;
+    const summary = `${links.length} ${links.length === 1 ? "link" : "links"}; ${bytesText(intraNodeBytes!)} within nodes, ${bytesText(interNodeBytes!)} between them.`;
     output.value = summary;
     canvas.setAttribute(
       "aria-label",
@@ -103,7 +103,7 @@ export function linkSection(data: LinkData): HTMLElement {
       {},
       `Bytes sent between ${unitName}s, forward and backward. Wider and darker lines carry more bytes. Collectives are counted as direct sends.`,
     ),
-    createElement("div", { class: "controls" }, withLabel(`Only ${unitName}`, rankInput)),
+    createElement("div", { class: "controls" }, wrapInLabel(`Only ${unitName}`, rankInput)),
     canvas,
     output,
     table,
@@ -149,13 +149,13 @@ function drawMap(context: CanvasRenderingContext2D, { data, map, links, isInterN
 /** Curves to the right of their direction, so that the two ways of a link lie apart. */
 function drawLinks(context: CanvasRenderingContext2D, { data, map, links, isInterNode }: MapScene, theme: Theme): void {
   const maxBytes = links.reduce((max, { bytes }) => Math.max(max, bytes), 1);
-  const getPlacement = (nodeNumber: number): CirclePlacement => {
+  const getCircle = (nodeNumber: number): Circle => {
     if (data.between === "ranks") return map.ranks[nodeNumber]!;
     const { x, y, size } = map.nodes.get(nodeNumber)!;
     return { x: x + size / 2, y: y + size / 2 };
   };
   for (const link of links.toSorted((a, b) => a.bytes - b.bytes)) {
-    const [start, end] = [getPlacement(link.from), getPlacement(link.to)];
+    const [start, end] = [getCircle(link.from), getCircle(link.to)];
     const share = link.bytes / maxBytes;
     const [dx, dy] = [end.x - start.x, end.y - start.y];
     context.strokeStyle = isInterNode(link) ? theme.accent : theme.ink;

@@ -1,13 +1,13 @@
 // What runs in the page: reads its data, and builds the figures that there is data for.
 import { secondsText } from "../src/draw/quantity.ts";
 import type { RankTraceData, ViewerData } from "../src/view/data.ts";
-import { loadSection, memorySection } from "./charts.ts";
-import { styleKinds } from "./colors.ts";
+import { createLoadSection, createMemorySection } from "./charts.ts";
+import { assignStyles } from "./colors.ts";
 import { createElement } from "./elements.ts";
-import { linkSection } from "./link-view.ts";
+import { createLinkSection } from "./link-view.ts";
 import { decodeRun, decodeTraces, Kinds, type Run } from "./model.ts";
-import { tileSection } from "./tile-view.ts";
-import { timelineSection } from "./timeline-section.ts";
+import { createTileSection } from "./tile-view.ts";
+import { createTimelineSection } from "./timeline-section.ts";
 
 function readScripts<T>(kind: string): readonly T[] {
   const scripts = [...document.querySelectorAll(`script.${kind}`)];
@@ -32,14 +32,14 @@ function showPage(): void {
     main.append(createElement("p", { role: "alert" }, "This page has no data: no rank wrote a trace."));
     return;
   }
-  const timeline = timelineSection({ runs, kinds, styles: styleKinds(runs, kinds) });
-  const memory = memorySection(runs);
+  const timeline = createTimelineSection({ runs, kinds, styles: assignStyles(runs, kinds) });
+  const memory = createMemorySection(runs);
   const sections = [
     timeline.section,
-    ...(data?.tiles ? [tileSection(data.tiles)] : []),
-    ...(data?.links ? [linkSection(data.links)] : []),
+    ...(data?.tiles ? [createTileSection(data.tiles)] : []),
+    ...(data?.links ? [createLinkSection(data.links)] : []),
     ...(memory ? [memory] : []),
-    ...(data?.load ? [loadSection(data.load)] : []),
+    ...(data?.load ? [createLoadSection(data.load)] : []),
   ];
   main.append(...sections);
   document
@@ -63,9 +63,13 @@ function describeRuns(runs: readonly Run[], traces: readonly RankTraceData[]): r
     return `${namePrefix}${ranks.length} ranks, ${secondsText(seconds)}, ${events.toLocaleString("en-US")} events${mergedText}${clockErrorText}.`;
   });
   const size = Math.max(0, ...traces.map(({ worldSize }) => worldSize));
-  const numMissing = size - new Set(traces.map(({ rank }) => rank)).size;
+  const numMissingRanks = size - new Set(traces.map(({ rank }) => rank)).size;
   const endNotes = new Set(traces.flatMap(({ note }) => (note === undefined ? [] : [note])));
-  return [...notes, ...(numMissing > 0 ? [`${numMissing} of ${size} ranks wrote no trace.`] : []), ...endNotes];
+  return [
+    ...notes,
+    ...(numMissingRanks > 0 ? [`${numMissingRanks} of ${size} ranks wrote no trace.`] : []),
+    ...endNotes,
+  ];
 }
 
 showPage();

@@ -2,21 +2,21 @@ import { contrastColor, paletteColor } from "../src/draw/color-scheme.ts";
 import type { Band, TileData } from "../src/view/data.ts";
 import { onThemeChange, parseColor, readTheme, type Rgb } from "./colors.ts";
 import { decodeTiles, type Layer } from "./tile-layers.ts";
-import { createButton, createElement, withLabel, createSection, createTable } from "./elements.ts";
+import { createButton, createElement, wrapInLabel, createSection, createTable } from "./elements.ts";
 
-const MAP_PIXELS = 560;
+const MAP_SIZE_PIXELS = 560;
 const FRAME_MS = 500;
 /** Tiles of earlier steps fade, but not out. */
 const PAST_STEP_OPACITY = 0.45;
 
 /** Which rank computes which tile, step by step. */
-export function tileSection(tiles: TileData): HTMLElement {
+export function createTileSection(tiles: TileData): HTMLElement {
   const layers = decodeTiles(tiles);
   const canvas = createElement("canvas", {
     class: "tiles",
     role: "img",
-    width: `${MAP_PIXELS}`,
-    height: `${MAP_PIXELS}`,
+    width: `${MAP_SIZE_PIXELS}`,
+    height: `${MAP_SIZE_PIXELS}`,
   });
   const output = createElement("output", { "aria-live": "polite" });
   const lastStep = Math.max(0, tiles.steps - 1);
@@ -40,7 +40,7 @@ export function tileSection(tiles: TileData): HTMLElement {
       step,
       selectedRank: rankInput.value === "" ? undefined : rankInput.valueAsNumber,
     });
-    const summary = `Step ${step + 1} of ${lastStep + 1}: ${tileCounts.numInStep} ${tileCounts.numInStep === 1 ? "tile" : "tiles"} computed in this step, ${tileCounts.numUntilStep} of ${tileCounts.numTotal} so far.`;
+    const summary = `Step ${step + 1} of ${lastStep + 1}: ${tileCounts.numStepTiles} ${tileCounts.numStepTiles === 1 ? "tile" : "tiles"} computed in this step, ${tileCounts.numTilesUntilStep} of ${tileCounts.numTotalTiles} so far.`;
     output.value = summary;
     slider.setAttribute("aria-valuetext", summary);
     canvas.setAttribute(
@@ -48,7 +48,7 @@ export function tileSection(tiles: TileData): HTMLElement {
       `Map of tiles, colored by rank: queries from top to bottom, keys from left to right. ${summary}`,
     );
   };
-  const playButton = createPlayer(slider, draw);
+  const playButton = createPlayButton(slider, draw);
   slider.addEventListener("input", draw);
   rankInput.addEventListener("input", draw);
   onThemeChange(draw);
@@ -57,8 +57,8 @@ export function tileSection(tiles: TileData): HTMLElement {
     "div",
     { class: "controls" },
     playButton,
-    withLabel("Step", slider),
-    withLabel("Only rank", rankInput),
+    wrapInLabel("Step", slider),
+    wrapInLabel("Only rank", rankInput),
   );
   return createSection(
     "tiles",
@@ -76,7 +76,7 @@ export function tileSection(tiles: TileData): HTMLElement {
 }
 
 /** Steps from the first to the last, twice a second; at once where motion is to be reduced, each press is one step. */
-function createPlayer(slider: HTMLInputElement, draw: () => void): HTMLButtonElement {
+function createPlayButton(slider: HTMLInputElement, draw: () => void): HTMLButtonElement {
   let timer: ReturnType<typeof setInterval> | undefined;
   const prefersReducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const stop = (): void => {
@@ -112,14 +112,14 @@ function drawTiles(
   { queries, keys }: TileData,
   layers: readonly Layer[],
   { step, selectedRank }: TileSelection,
-): { numInStep: number; numUntilStep: number; numTotal: number } {
+): { numStepTiles: number; numTilesUntilStep: number; numTotalTiles: number } {
   const context = canvas.getContext("2d")!;
   const theme = readTheme();
   const track = parseColor(theme.track);
   const [rows, columns] = [bandEdges(queries), bandEdges(keys)];
-  const counts = { numInStep: 0, numUntilStep: 0, numTotal: 0 };
+  const counts = { numStepTiles: 0, numTilesUntilStep: 0, numTotalTiles: 0 };
   context.fillStyle = theme.track;
-  context.fillRect(0, 0, MAP_PIXELS, MAP_PIXELS);
+  context.fillRect(0, 0, MAP_SIZE_PIXELS, MAP_SIZE_PIXELS);
   for (let row = 0; row < queries.length; row++) {
     for (let column = 0; column < keys.length; column++) {
       const cell = row * keys.length + column;
@@ -127,11 +127,11 @@ function drawTiles(
         ({ rank }) => rank[cell]! >= 0 && (selectedRank === undefined || rank[cell] === selectedRank),
       );
       const computedLayers = shownLayers.filter((layer) => layer.step[cell]! <= step);
-      counts.numTotal += shownLayers.length;
-      counts.numUntilStep += computedLayers.length;
+      counts.numTotalTiles += shownLayers.length;
+      counts.numTilesUntilStep += computedLayers.length;
       for (const [i, layer] of computedLayers.entries()) {
         const isInStep = layer.step[cell] === step;
-        if (isInStep) counts.numInStep++;
+        if (isInStep) counts.numStepTiles++;
         const [top, height] = [rows[row]!, (rows[row + 1]! - rows[row]!) / shownLayers.length];
         context.fillStyle = mixColors(
           parseColor(paletteColor(layer.rank[cell]!)),
@@ -170,7 +170,7 @@ function drawNumber(
 function bandEdges(bands: readonly Band[]): readonly number[] {
   const totalLength = bands.reduce((sum, { length }) => sum + length, 0) || 1;
   let position = 0;
-  return [0, ...bands.map(({ length }) => Math.round(((position += length) / totalLength) * MAP_PIXELS))];
+  return [0, ...bands.map(({ length }) => Math.round(((position += length) / totalLength) * MAP_SIZE_PIXELS))];
 }
 
 function mixColors(color: Rgb, background: Rgb, opacity: number): string {
@@ -188,7 +188,7 @@ function createTileTable({ queries, keys }: TileData, layers: readonly Layer[]):
       { name: "queries", text: ({ rows }) => formatBands(queries, rows) },
       { name: "keys", text: ({ columns }) => formatBands(keys, columns) },
     ],
-    () => countByRank(layers, keys.length),
+    () => countTilesByRank(layers, keys.length),
   );
 }
 
@@ -200,7 +200,7 @@ interface RankTiles {
   readonly columns: Set<number>;
 }
 
-function countByRank(layers: readonly Layer[], width: number): readonly RankTiles[] {
+function countTilesByRank(layers: readonly Layer[], width: number): readonly RankTiles[] {
   const ranks = new Map<number, RankTiles>();
   for (const { rank, step } of layers) {
     for (const [cell, tileRank] of rank.entries()) {

@@ -92,7 +92,7 @@ export class TimelinePainter {
       if (!isSingleLane || lane === "communication") pixels.fill(track, offset, offset + width);
       const window = { start: scene.view.start, end: scene.view.end, pixels: width };
       const weight = 1 / Math.max(1, ranks.length);
-      for (const { events } of ranks) this.#coverage!.add(events, window, { styleOf: paint[lane], weight });
+      for (const { events } of ranks) this.#coverage!.add(events, window, { styleIndexByKind: paint[lane], weight });
       this.#coverage!.blend(pixels, offset, paint.colors);
       for (let line = 1; line < height; line++) pixels.copyWithin(offset + line * width, offset, offset + width);
     }
@@ -170,12 +170,12 @@ function drawPaths({ plot, scene, rows, theme, ratio }: OverlayContext): void {
   ctx.strokeStyle = theme.accent;
   ctx.lineWidth = 2 * ratio;
   for (const [run, path] of scene.paths.entries()) {
-    const rowMiddle = createRowMiddle(rows, run, scene);
+    const getRowMiddle = createRowMiddleLookup(rows, run, scene);
     ctx.beginPath();
     let nextMiddle: number | undefined;
     for (const { rank, event } of path) {
       const { events } = scene.runs[run]!.ranks[rank]!;
-      const y = bbox.top + rowMiddle(rank);
+      const y = bbox.top + getRowMiddle(rank);
       if (nextMiddle !== undefined) ctx.lineTo(x(events.end[event]!), y);
       else ctx.moveTo(x(events.end[event]!), y);
       ctx.lineTo(x(events.start[event]!), y);
@@ -188,7 +188,7 @@ function drawPaths({ plot, scene, rows, theme, ratio }: OverlayContext): void {
 }
 
 /** Where the middle of a rank's compute lane is, in sight or not. */
-function createRowMiddle(rows: readonly Row[], run: number, { view }: TimelineScene): (rank: number) => number {
+function createRowMiddleLookup(rows: readonly Row[], run: number, { view }: TimelineScene): (rank: number) => number {
   const visibleRows = new Map(
     rows
       .filter((row) => row.run === run)

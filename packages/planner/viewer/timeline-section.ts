@@ -1,7 +1,7 @@
 import { bytesText, percentText, secondsText } from "../src/draw/quantity.ts";
 import { peakBytes } from "./memory.ts";
 import type { Styles } from "./colors.ts";
-import { createButton, createElement, withLabel, createSection, createTable } from "./elements.ts";
+import { createButton, createElement, wrapInLabel, createSection, createTable } from "./elements.ts";
 import type { Kinds, Rank, Run } from "./model.ts";
 import { type SelectedEvent, TimelineView } from "./timeline-view.ts";
 
@@ -16,7 +16,7 @@ const KEYBOARD_HELP =
   "Arrow keys pan; plus and minus zoom in time, brackets zoom in ranks; Home shows all; N and P step through the events of a rank, J and K through ranks; Escape deselects. With a pointer: drag to pan, Control and wheel to zoom in time, Alt and wheel to zoom in ranks, click to select.";
 
 /** The timeline with its controls, and tables of the same numbers. */
-export function timelineSection(timelines: Timelines): { readonly section: HTMLElement; start(): void } {
+export function createTimelineSection(timelines: Timelines): { readonly section: HTMLElement; start(): void } {
   const { runs, styles } = timelines;
   const frame = createElement("div");
   const details = createElement(
@@ -35,7 +35,7 @@ export function timelineSection(timelines: Timelines): { readonly section: HTMLE
         details.textContent = event ? view.describeEvent(event) : "No event is selected.";
         eventsTable.dispatchEvent(new Event("refresh"));
       },
-      onView({ start, end, first, last }) {
+      onViewChange({ start, end, first, last }) {
         output.value = `${secondsText(start)} to ${secondsText(end)}, ${Math.ceil(last - first)} ranks`;
       },
     });
@@ -89,8 +89,8 @@ function createFilterControls(view: TimelineView, { runs, kinds }: Timelines): r
     view.filter(shownRuns, isKindShown);
   };
   for (const control of [searchInput, laneSelect, runSelect]) control.addEventListener("input", applyFilter);
-  const filters = [withLabel("Filter", searchInput), withLabel("Lanes", laneSelect)];
-  return runs.length > 1 ? [...filters, withLabel("Show", runSelect)] : filters;
+  const filters = [wrapInLabel("Filter", searchInput), wrapInLabel("Lanes", laneSelect)];
+  return runs.length > 1 ? [...filters, wrapInLabel("Show", runSelect)] : filters;
 }
 
 function createSelect(options: readonly string[]): HTMLSelectElement {
@@ -114,7 +114,7 @@ function createPathControl(view: TimelineView, { runs }: Timelines, details: HTM
       })
       .join(" ");
   });
-  return withLabel("Critical path", checkbox);
+  return wrapInLabel("Critical path", checkbox);
 }
 
 function createLegend({ compute, communication }: Styles, runs: readonly Run[]): HTMLElement {
@@ -127,7 +127,7 @@ function createLegend({ compute, communication }: Styles, runs: readonly Run[]):
   const legendText = createElement(
     "p",
     { class: "hint" },
-    `Compute is drawn above communication, and over it in low rows. Paler colors mark pixels that are busy for part of their time.${orderText}`,
+    `Compute is drawn above communication, or over it where rows are too low for both. Paler colors mark pixels whose time is only partly covered by events.${orderText}`,
   );
   return createElement("div", { class: "legend" }, createElement("ul", {}, ...entries), legendText);
 }

@@ -14,7 +14,7 @@ export type SelectedEvent = EventReference & { readonly run: number };
 /** What the timeline notifies the page of. */
 export interface TimelineListener {
   onSelect(selectedEvent: SelectedEvent | undefined): void;
-  onView(view: Viewport): void;
+  onViewChange(view: Viewport): void;
 }
 
 /** Ranks by time, on a canvas: moves by pointer, wheel and keys. */
@@ -80,7 +80,7 @@ export class TimelineView {
       this.#plot.setScale("x", { min: view.start, max: view.end });
       this.#plot.setScale("y", { min: view.first, max: view.last });
     });
-    this.#listener.onView(view);
+    this.#listener.onViewChange(view);
   }
 
   showAll(): void {

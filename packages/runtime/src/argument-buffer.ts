@@ -15,7 +15,7 @@ export interface NativeAddon {
   bind(argumentBuffer: Float64Array, deliver?: (id: number, code: number, message: string) => void): void;
 }
 
-const maxRank = 12;
+const maxAxes = 12;
 
 /**
  * Arguments for native calls, as doubles in one array that both sides see: writing numbers into it is many times cheaper
@@ -52,7 +52,7 @@ export class ArgumentBuffer {
     if (owner !== this.#owner) this.#rejectForeign(x);
     if (x.isDisposed) x.assertNotDisposed(this.#where);
     const rank = shape.length;
-    if (rank > maxRank) this.#rejectRank(rank);
+    if (rank > maxAxes) this.#rejectRank(rank);
     this.#ensureCapacity(3 + 2 * rank);
     const { values } = this;
     let nextIndex = this.#nextIndex;
@@ -104,7 +104,7 @@ export class ArgumentBuffer {
 
   /** One stride for each axis. */
   strides(strides: Shape): this {
-    if (strides.length > maxRank) this.#rejectRank(strides.length);
+    if (strides.length > maxAxes) this.#rejectRank(strides.length);
     this.#ensureCapacity(1 + strides.length);
     this.number(strides.length);
     for (const stride of strides) this.number(stride);
@@ -135,7 +135,7 @@ export class ArgumentBuffer {
   #rejectRank(rank: number): never {
     throw new OptionError({
       where: this.#where,
-      expected: `at most ${maxRank} axes`,
+      expected: `at most ${maxAxes} axes`,
       received: String(rank),
       remedy: "merge adjacent axes with reshape",
     });

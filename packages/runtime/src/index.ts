@@ -13,13 +13,13 @@ export {
   connectRank,
   type ConnectRankOptions,
   type ControlPlane,
-  inProcessControl,
+  createInProcessControl,
   resolveTimeout,
 } from "./collectives/connect.ts";
 export { NativeGroup } from "./collectives/group.ts";
 export { NativeRank } from "./collectives/rank.ts";
 export {
-  inProcess,
+  createInProcessCollectives,
   type InProcessOptions,
   openWorld,
   type InProcessCollectives,
@@ -28,7 +28,7 @@ export {
 export { NativeDevice } from "./device.ts";
 export { type HandleOptions, NativeHandle } from "./handle.ts";
 export { type KernelCall, type KernelCalls, type KernelHost, nativeKernels } from "./kernel-arguments.ts";
-export { interfacesIn } from "./network.ts";
+export { findInterfaces } from "./network.ts";
 export { Completions, type DeviceCalls, type External, NativeRuntime, translateErrors } from "./runtime.ts";
 export { type NativeAddon, ArgumentBuffer } from "./argument-buffer.ts";
 export { type Environment, sitePackages } from "./site-packages.ts";

@@ -70,14 +70,14 @@ function methodSource(kernel: KernelName): string {
 
 /** Source that writes a field; `value` is the expression of it, `where` names it in errors. */
 function fieldSource(field: Field, value: string, where: string): string {
-  const isAbsent = `${value} === null || ${value} === undefined`;
+  const absenceTestSource = `${value} === null || ${value} === undefined`;
   if ("struct" in field) {
     const fields: readonly Field[] = kernelStructures[field.struct];
     const memberSources = fields
       .map((structField) => fieldSource(structField, memberSource(structField, value), `${where}.${structField.name}`))
       .join("\n");
     return field.optional
-      ? `if (${isAbsent}) args.number(0); else { args.number(1);\n${memberSources}\n}`
+      ? `if (${absenceTestSource}) args.number(0); else { args.number(1);\n${memberSources}\n}`
       : memberSources;
   }
   if ("tensor" in field) {
@@ -86,12 +86,12 @@ function fieldSource(field: Field, value: string, where: string): string {
       ? `if (${value}.dtype !== ${dtype}) rejectDType(${value}, ${dtype}, ${whereLiteral});`
       : "";
     if (!field.optional) return `${dtypeCheck} args.view(${value});`;
-    return `if (${isAbsent}) args.number(0); else { ${dtypeCheck} args.number(1).view(${value}); }`;
+    return `if (${absenceTestSource}) args.number(0); else { ${dtypeCheck} args.number(1).view(${value}); }`;
   }
   if ("enum" in field) {
     const [name, whereLiteral] = [JSON.stringify(field.enum), JSON.stringify(where)];
     const code = `args.number(codes[${name}][${value}] ?? rejectValue(${name}, ${value}, ${whereLiteral}));`;
-    return field.optional ? `if (${isAbsent}) args.number(0); else { args.number(1); ${code} }` : code;
+    return field.optional ? `if (${absenceTestSource}) args.number(0); else { args.number(1); ${code} }` : code;
   }
   if ("list" in field) return `args.${field.list}(${value}${field.optional ? " ?? []" : ""});`;
   if (field.scalar === "boolean") return `args.number(${value} ? 1 : 0);`;

@@ -8,14 +8,14 @@ import { expectValue, OptionError } from "@mosaic/core";
  *
  * @example
  * ```ts
- * import { interfacesIn } from "@mosaic/runtime";
- * interfacesIn("127.0.0.0/8", "nccl: network"); // => ["lo"]
- * interfacesIn("10.1.0.0/99", "nccl: network"); // throws nccl: network: expected an interface such as "eth1", or a subnet such as "10.1.0.0/16"
+ * import { findInterfaces } from "@mosaic/runtime";
+ * findInterfaces("127.0.0.0/8", "nccl: network"); // => ["lo"]
+ * findInterfaces("10.1.0.0/99", "nccl: network"); // throws nccl: network: expected an interface such as "eth1", or a subnet such as "10.1.0.0/16"
  * ```
  * @throws OptionError for a part that is no subnet, or that no interface of this host has.
  */
-export function interfacesIn(network: string, where: string): readonly string[] {
-  expectValue(where, typeof network === "string", "a network as a string", network);
+export function findInterfaces(network: string, where: string): readonly string[] {
+  expectValue(where, typeof network === "string", "a string of interfaces or subnets, separated by commas", network);
   const interfaceNames = network.split(",").flatMap((item) => parseInterfaces(item.trim(), where));
   return [...new Set(interfaceNames)];
 }

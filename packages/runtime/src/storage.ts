@@ -75,7 +75,7 @@ export class NativeStorage extends Storage {
       source.address = 0;
       return;
     }
-    const expected = `${this.byteLength} bytes of memory for a storage with released memory`;
+    const expected = `a source with ${this.byteLength} bytes of memory, for a storage whose memory was released`;
     expectValue("Storage.adoptMemory", false, expected, source);
   }
 

@@ -6,15 +6,15 @@ import {
   option,
   type OptionsOf,
 } from "@mosaic/core";
-import { levelStrategy, nestBackends, type Strategy, createStrategy } from "./strategy.ts";
+import { levelStrategyOption, nestBackends, type Strategy, createStrategy } from "./strategy.ts";
 
-const composedMesh = defineOptions("meshShape", {
+const composedMeshOptions = defineOptions("meshShape", {
   /** Ranks that share the heads of a part of the sequence. */
   head: option.integer({ min: 1, expected: "an integer number of ranks ≥ 1" }),
   /** Parts of the sequence. */
   seq: option.integer({ min: 1, expected: "an integer number of ranks ≥ 1" }),
 });
-const composedAxes = defineOptions("axes", {
+const composedAxesOptions = defineOptions("axes", {
   /** The mesh axis of ranks that share heads. Default "head". */
   head: option.string({ default: "head" }),
   /** The mesh axis of the parts of the sequence. Default "seq". */
@@ -22,15 +22,15 @@ const composedAxes = defineOptions("axes", {
 });
 export const composedOptions = defineOptions("composed", {
   /** `head`: ranks that share the heads of a part of the sequence; `seq`: the parts of the sequence. */
-  meshShape: option.nested(composedMesh, {
+  meshShape: option.nested(composedMeshOptions, {
     expected: "{ head, seq }, the number of ranks for heads and for the sequence",
   }),
   /** Whether heads are shared out; if not, `head` must be 1. Default true. */
   headParallel: option.boolean({ default: true }),
   /** How ranks with the same heads reach each other's keys. Default "ring". */
-  seqParallel: levelStrategy({ default: "ring" }),
+  seqParallel: levelStrategyOption({ default: "ring" }),
   /** The mesh axes that are meant. Default: { head: "head", seq: "seq" }. */
-  axes: option.nested(composedAxes, { optional: true }),
+  axes: option.nested(composedAxesOptions, { optional: true }),
 });
 /** What `composed` takes. */
 export type ComposedOptions = OptionsOf<typeof composedOptions>;
@@ -55,7 +55,7 @@ export type ComposedOptions = OptionsOf<typeof composedOptions>;
  */
 export function composed(options: ComposedOptions): Strategy {
   const { meshShape, headParallel, seqParallel, axes } = composedOptions.parse(options);
-  const { head, seq } = composedAxes.parse(axes);
+  const { head, seq } = composedAxesOptions.parse(axes);
   const { head: headRanks, seq: seqRanks } = meshShape;
   checkShape(meshShape, headParallel);
   const sequenceLevel = { axis: seq, strategy: seqParallel };
@@ -82,7 +82,7 @@ function checkShape({ head, seq }: ComposedOptions["meshShape"], headParallel: b
   if (headParallel || head === 1) return;
   throw new OptionError({
     where: "composed",
-    expected: "headParallel, or meshShape { head: 1, seq }",
+    expected: "headParallel true, or meshShape { head: 1, seq }",
     received: `headParallel false and meshShape { head: ${head}, seq: ${seq} }`,
     remedy: "set headParallel, or meshShape { head: 1, seq }; otherwise all ranks compute the same heads",
   });

@@ -1,7 +1,7 @@
 import { type Context, OptionError, defineOptions, option, type OptionsOf } from "@mosaic/core";
-import { levelStrategy, nestBackends, type Strategy, createStrategy } from "./strategy.ts";
+import { levelStrategyOption, nestBackends, type Strategy, createStrategy } from "./strategy.ts";
 
-const hierarchicalAxes = defineOptions("axes", {
+const hierarchicalAxesOptions = defineOptions("axes", {
   /** The mesh axis of nodes. Default "node". */
   node: option.string({ default: "node" }),
   /** The mesh axis of the ranks of a node. Default "gpu". */
@@ -11,11 +11,11 @@ export const hierarchicalOptions = defineOptions("hierarchical", {
   /** Ranks of one node: neighbours, as the launcher numbers them. */
   intraNodeSize: option.integer({ min: 1, expected: "an integer number of ranks ≥ 1" }),
   /** What is done between nodes. Default "ring". */
-  interNodeStrategy: levelStrategy({ default: "ring" }),
+  interNodeStrategy: levelStrategyOption({ default: "ring" }),
   /** What is done within each node; "local" gathers its keys, then attends locally. Default "ring". */
-  intraNodeStrategy: levelStrategy({ default: "ring" }),
+  intraNodeStrategy: levelStrategyOption({ default: "ring" }),
   /** The mesh axes that are meant. Default: { node: "node", gpu: "gpu" }. */
-  axes: option.nested(hierarchicalAxes, { optional: true }),
+  axes: option.nested(hierarchicalAxesOptions, { optional: true }),
 });
 /** What `hierarchical` takes. */
 export type HierarchicalOptions = OptionsOf<typeof hierarchicalOptions>;
@@ -45,7 +45,7 @@ export type HierarchicalOptions = OptionsOf<typeof hierarchicalOptions>;
  */
 export function hierarchical(options: HierarchicalOptions): Strategy {
   const { intraNodeSize, interNodeStrategy, intraNodeStrategy, axes } = hierarchicalOptions.parse(options);
-  const { node, gpu } = hierarchicalAxes.parse(axes);
+  const { node, gpu } = hierarchicalAxesOptions.parse(axes);
   const nestedBackend = nestBackends("hierarchical", [
     { axis: node, strategy: interNodeStrategy },
     { axis: gpu, strategy: intraNodeStrategy },
@@ -61,7 +61,7 @@ export function hierarchical(options: HierarchicalOptions): Strategy {
         remedy: "set intraNodeSize to the number of ranks per node",
       });
     },
-    meshError: (ctx) => findGpuAxisError(ctx, gpu),
+    findMeshError: (ctx) => findGpuAxisError(ctx, gpu),
   });
 }
 
@@ -70,5 +70,5 @@ function findGpuAxisError({ mesh }: Context, gpu: string): string | undefined {
   const { ranks, hosts } = mesh.group(gpu);
   if (hosts?.every((host) => host === hosts[0]) && new Set(mesh.hosts).size > 1) return undefined;
   if (ranks.every((rank, i) => rank === ranks[0]! + i)) return undefined;
-  return `a mesh in which ${gpu} connects ranks ${ranks.join(", ")}, which are on different nodes`;
+  return `a mesh in which ${gpu} connects ranks ${ranks.join(", ")}, which are not consecutive ranks of one node`;
 }

@@ -55,7 +55,7 @@ export function nestBackends(where: string, levels: readonly Level[]): Attention
 }
 
 /** The kind of option that a strategy of one level is. */
-export function levelStrategy<const S extends OptionSettings<LevelStrategy>>(
+export function levelStrategyOption<const S extends OptionSettings<LevelStrategy>>(
   settings: S,
 ): Option<LevelStrategy, PresenceOf<S>> {
   const names = Object.keys(backendFactories) as readonly Exclude<LevelStrategy, BackendFactory>[];
@@ -78,7 +78,7 @@ interface MeshRules {
   /** As `Strategy.meshFor`. */
   meshFor(ranks: number): Coordinate;
   /** What is wrong with a mesh whose lengths are right. */
-  meshError?(ctx: Context): string | undefined;
+  findMeshError?(ctx: Context): string | undefined;
 }
 
 /** The nested backends themselves, after a look at the mesh. */
@@ -111,8 +111,8 @@ function checkMesh(ctx: Context, axes: readonly string[], requirements: MeshRule
   const { shape } = ctx.mesh;
   const mesh = resolveMesh(ctx, axes, requirements);
   const ranks = Object.values(mesh).reduce((product, length) => product * length, 1);
-  const matchesMesh = Object.entries(mesh).every(([axis, length]) => shape[axis] === length);
-  const problem = matchesMesh ? requirements.meshError?.(ctx) : `the mesh ${formatMesh(shape)}`;
+  const hasExpectedMesh = Object.entries(mesh).every(([axis, length]) => shape[axis] === length);
+  const problem = hasExpectedMesh ? requirements.findMeshError?.(ctx) : `the mesh ${formatMesh(shape)}`;
   if (problem === undefined) return;
   throw new OptionError({
     where: `${requirements.name}, rank ${ctx.rank}`,

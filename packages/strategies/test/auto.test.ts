@@ -1,4 +1,4 @@
-import { backendSuite, onWorld } from "@mosaic/conformance";
+import { backendSuite, runOnWorld } from "@mosaic/conformance";
 import { masks, MultiAxisAttention, OptionError, randn } from "@mosaic/core";
 import { profiles } from "@mosaic/planner";
 import { expect, test } from "vitest";
@@ -50,7 +50,7 @@ test("the profile decides, and all ranks come to the same", () => {
 
 test("a module takes it as its backend, on the mesh that it asks for", async () => {
   const strategy = auto({ ...call, profile: "h100-ib400" });
-  await onWorld(makeWorld, { size: 4, mesh: strategy.meshFor(4) }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 4, mesh: strategy.meshFor(4) }, async (ctx) => {
     const options = { embedDim: 16, numHeads: 4, attentionAxis: 1, causal: true, placement: "zigzag" } as const;
     using attn = new MultiAxisAttention(ctx, { ...options, backend: strategy });
     using x = randn(ctx, [1, 8, 16]);
@@ -64,7 +64,7 @@ test("another mesh is rejected before anything is sent, with the one to pass to 
   expect(strategy.meshFor(4)).toEqual({ node: 2, gpu: 2 });
   expect(() => strategy.meshFor(8)).toThrow(/4 ranks, as in the plan, received 8/);
   for (const mesh of [{ sp: 4 }, { gpu: 2, node: 2 }]) {
-    await onWorld(makeWorld, { size: 4, mesh }, async (ctx) => {
+    await runOnWorld(makeWorld, { size: 4, mesh }, async (ctx) => {
       const options = { embedDim: 16, numHeads: 4, attentionAxis: 1, backend: strategy } as const;
       expect(() => new MultiAxisAttention(ctx, options)).toThrow(OptionError);
       expect(() => new MultiAxisAttention(ctx, options)).toThrow("init({ mesh: { node: 2, gpu: 2 } })");

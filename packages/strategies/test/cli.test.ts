@@ -156,7 +156,7 @@ test("a custom profile, and a limit on memory", () => {
   expect(profileRun.stdout).toContain("await mosaic.init({ mesh:");
   const tightMemoryRun = runMosaicPlan(...quickOptions, "--memory-limit", "1MB");
   expect(tightMemoryRun.status).toBe(1);
-  expect(tightMemoryRun.stderr).toMatch(/memoryLimit of at least \d+ \(.* MB\), received 1000000/);
+  expect(tightMemoryRun.stderr).toMatch(/memoryLimit of at least \d+ bytes \(.* MB\), received 1000000 bytes/);
 });
 
 describe("--backend", () => {

@@ -1,12 +1,12 @@
 import {
   backendTrials,
   checkTrials,
-  perturbed,
+  perturbContext,
   type Measurement,
   measureBackend,
-  onWorld,
+  runOnWorld,
   placements,
-  poisoned,
+  poisonMemory,
 } from "@mosaic/conformance";
 import { expect, test } from "vitest";
 import { composed } from "../src/index.ts";
@@ -27,11 +27,11 @@ test.each([
     ),
   );
   expect(trials.length).toBe(15);
-  const ranks = await onWorld(makeWorld, { size: 6, mesh, wrapDevice: poisoned }, async (ctx) => {
-    const rank = perturbed(ctx, { completion: "late", seed: 3 });
+  const ranks = await runOnWorld(makeWorld, { size: 6, mesh, wrapDevice: poisonMemory }, async (ctx) => {
+    const rank = perturbContext(ctx, { completion: "late", seed: 3 });
     const measurements: Measurement[] = [];
     for (const trial of trials) measurements.push(await measureBackend(rank, strategy, trial));
-    expect(rank.inFlight()).toBe(0);
+    expect(rank.numInFlight()).toBe(0);
     return measurements;
   });
   checkTrials("composed", ranks);

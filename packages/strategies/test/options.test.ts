@@ -1,5 +1,5 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
-import { onWorld } from "@mosaic/conformance";
+import { runOnWorld } from "@mosaic/conformance";
 import {
   attention,
   type Context,
@@ -70,7 +70,7 @@ test("options that do not exist or do not fit", () => {
     [{ meshShape: [2, 2] }, /meshShape: expected \{ head, seq \}.*received \[2,2\]/],
     [{ meshShape: 4 }, /meshShape.*received 4/],
     [{ meshShape: { head: 2, seq: 1.5 } }, /received 1.5/],
-    [{ meshShape: { head: 2, seq: 2 }, headParallel: false }, /headParallel, or meshShape \{ head: 1, seq \}/],
+    [{ meshShape: { head: 2, seq: 2 }, headParallel: false }, /headParallel true, or meshShape \{ head: 1, seq \}/],
     [{ meshShape: { head: 2, seq: 2 }, axes: { head: "x", seq: "x" } }, /a separate mesh axis/],
   ];
   for (const [options, message] of invalidOptions) {
@@ -92,7 +92,7 @@ test("options that do not exist or do not fit", () => {
 /** The error on each rank of a mesh, after which nothing has been sent. */
 async function collectErrors(mesh: Coordinate, strategy: Strategy): Promise<string[]> {
   const size = Object.values(mesh).reduce((product, length) => product * length, 1);
-  return onWorld(makeWorld, { size, mesh }, async (ctx) => {
+  return runOnWorld(makeWorld, { size, mesh }, async (ctx) => {
     const message = getCallError(ctx, strategy);
     expect(ctx.world.traffic().messagesSent).toBe(0);
     return message;
@@ -136,7 +136,7 @@ test("attention calls and module constructors throw the same error, before there
     seqParallel: (axis, inner) => mesh2d({ axis, inner, shape: [3, 1] }),
   });
   const remedy = "init({ mesh: { seq: 2, head: 2 } })";
-  await onWorld(makeWorld, { size: 4, mesh: { sp: 4 } }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 4, mesh: { sp: 4 } }, async (ctx) => {
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 12 });
     const q = randn(ctx, [1, 2, 3, 4]);
     const call = () => attention(ctx, q, q, q, { backend: strategy, queries: layout, keys: layout });
@@ -147,7 +147,7 @@ test("attention calls and module constructors throw the same error, before there
     }
     expect(ctx.world.traffic().messagesSent).toBe(0);
   });
-  await onWorld(makeWorld, { size: 4, mesh: { seq: 2, head: 2 } }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 4, mesh: { seq: 2, head: 2 } }, async (ctx) => {
     // What is nested is asked too.
     expect(() => strategy.check?.(ctx)).toThrow(
       /mesh2d\(seq\), rank \d: expected a grid of 2 ranks, received \[3, 1\]/,
@@ -159,13 +159,13 @@ test("rails: a mesh whose node axis joins ranks of different nodes is rejected",
   const [message] = await collectErrors({ gpu: 2, node: 2 }, hierarchical({ intraNodeSize: 2 }));
   expect(message).toBe(
     "hierarchical, rank 0: expected a mesh with { node: 2, gpu: 2 }, received a mesh in which gpu connects ranks 0, 2, " +
-      "which are on different nodes; call init({ mesh: { node: 2, gpu: 2 } })",
+      "which are not consecutive ranks of one node; call init({ mesh: { node: 2, gpu: 2 } })",
   );
 });
 
 test("between nodes, ranks talk to those of the same place in theirs", async () => {
   const strategy = hierarchical({ intraNodeSize: 3 });
-  await onWorld(makeWorld, { size: 6, mesh: strategy.meshFor(6) }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 6, mesh: strategy.meshFor(6) }, async (ctx) => {
     const rankPosition = ctx.rank % 3;
     expect(ctx.mesh.group("node").ranks).toEqual([rankPosition, rankPosition + 3]);
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: strategy.axes, length: 12 });

@@ -1,6 +1,6 @@
 import { ring, ringTraffic } from "@mosaic/backend-ring";
 import { ulysses, ulyssesTraffic } from "@mosaic/backend-ulysses";
-import { attendOn, backendTrials, onWorld, placements, type Trial } from "@mosaic/conformance";
+import { runBackendOnRank, backendTrials, runOnWorld, placements, type Trial } from "@mosaic/conformance";
 import { type Coordinate, layoutOf, omitAxes, type ProcessGroup, type Traffic } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { composed, hierarchical, type Strategy } from "../src/index.ts";
@@ -18,11 +18,11 @@ async function compareTraffic(
   const options = { placement: placements()[1]!, dtype: "bfloat16", seed: 2 } as const;
   const trials = backendTrials({ mesh, axes: strategy.axes }, options).filter(({ numHeads }) => numHeads % 2 === 0);
   expect(trials.length).toBeGreaterThan(5);
-  await onWorld(makeWorld, { size: ranks, mesh }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: ranks, mesh }, async (ctx) => {
     const groups = strategy.axes.map((axis) => [axis, ctx.mesh.group(axis)] as const);
     for (const trial of trials) {
       const trafficBefore = groups.map(([, group]) => group.traffic());
-      await attendOn(ctx, strategy, trial);
+      await runBackendOnRank(ctx, strategy, trial);
       const trafficByAxis = groups.map(([axis, group], i) => [axis, trafficSince(group, trafficBefore[i]!)] as const);
       expect(Object.fromEntries(trafficByAxis), trial.name).toEqual(closedForm(ctx.mesh.coordinate, trial));
     }
@@ -84,8 +84,8 @@ test("hierarchical: between nodes each rank passes its own chunk, or its heads o
       { mesh, axes: strategy.axes },
       { placement: placements()[0]!, dtype: "float32", seed: 1, extents: [{ queries: 24, keys: 24, masks: ["full"] }] },
     );
-    const ranks = await onWorld(makeWorld, { size: 4, mesh }, async (ctx) => {
-      await attendOn(ctx, strategy, trial!);
+    const ranks = await runOnWorld(makeWorld, { size: 4, mesh }, async (ctx) => {
+      await runBackendOnRank(ctx, strategy, trial!);
       return ctx.mesh.group("node").traffic().bytesSent;
     });
     expect(new Set(ranks).size).toBe(1);
@@ -100,8 +100,8 @@ test("inside a ring, rows are exchanged for heads at every step; outside, once",
   const options = { placement: placements()[0]!, dtype: "float32", seed: 1 } as const;
   const [trial] = backendTrials({ mesh, axes }, { ...options, extents: [{ queries: 24, keys: 24, masks: ["full"] }] });
   const messages = async (backend: ReturnType<typeof ring>) =>
-    onWorld(makeWorld, { size: 4, mesh }, async (ctx) => {
-      await attendOn(ctx, backend, trial!);
+    runOnWorld(makeWorld, { size: 4, mesh }, async (ctx) => {
+      await runBackendOnRank(ctx, backend, trial!);
       return ctx.mesh.group("gpu").traffic().messagesSent;
     });
   const once = 3 + 2 + (6 + 3);

@@ -13,15 +13,15 @@ const HELP = `Runs all tests and benchmarks that require a GPU, one step at a ti
 
   --budget TIME   total time, such as 10m or 540s (10m); the benchmarks use the remaining time
   --out DIR       output folder (mosaic-gpu): summary.md, summary.json, log.txt, and the benchmarks' gpu.md and gpu.jsonl
-  --only NAMES    runs only these steps, separated by commas
-  --list          lists the steps
+  --only NAMES    run only these steps, names separated by commas; --list prints the names (all steps)
+  --list          print the steps with their descriptions
   -h, --help      show this help
 
-Exit code: 0 if all steps that ran succeeded.`;
+Exit code: 0 if all steps that ran succeeded, 1 if a step failed, 2 if the command line is invalid.`;
 
 /** Less is not worth a start. */
 const MIN_STEP_SECONDS = 5;
-const TAIL_LINES = 15;
+const NUM_TAIL_LINES = 15;
 
 const { values } = parseArgs({
   options: {
@@ -41,13 +41,15 @@ async function main() {
   const unknownName = selectedNames.find((name) => !steps.some((step) => step.name === name));
   const budget = parseSeconds(values.budget);
   if (values.help || values.list) {
-    console.log(values.help ? HELP : steps.map(({ name, about }) => `${name.padEnd(12)} ${about}`).join("\n"));
+    console.log(
+      values.help ? HELP : steps.map(({ name, about: description }) => `${name.padEnd(12)} ${description}`).join("\n"),
+    );
     return 0;
   }
   if (unknownName !== undefined || budget === undefined) {
     console.error(
       unknownName === undefined
-        ? "--budget: expected a time, such as 10m or 540s"
+        ? `--budget: expected a time, such as 10m or 540s, received "${values.budget}"`
         : `--only: expected step names (${steps.map(({ name }) => name).join(", ")}), received "${unknownName}"`,
     );
     return 2;
@@ -62,32 +64,37 @@ async function main() {
     writeFileSync(join(out, "summary.md"), formatTable(results));
   }
   console.log(`\n${formatTable(results)}\nresults in ${out}`);
-  return results.every(({ outcome, skipped }) => skipped || outcome === "ok") ? 0 : 1;
+  return results.every(({ outcome, skipped: isSkipped }) => isSkipped || outcome === "ok") ? 0 : 1;
 }
 
 /** One step, if there is time and it can run at all; the end of what it printed, if it failed. */
-async function runOrSkip(step, secondsLeft, out) {
-  const { name, about, seconds = secondsLeft, within, skip } = step;
-  if (skip !== undefined) return { name, about, outcome: skip, skipped: true, seconds: 0 };
-  if (secondsLeft < MIN_STEP_SECONDS) return { name, about, outcome: "no time left", seconds: 0 };
-  const limitSeconds = Math.min(seconds, secondsLeft);
-  console.log(`── ${name}: ${about}, at most ${limitSeconds.toFixed(0)} s`);
+async function runOrSkip(step, remainingSeconds, out) {
+  const { name, about: description, seconds = remainingSeconds, within: createLimitOptions, skip: skipReason } = step;
+  if (skipReason !== undefined) return { name, about: description, outcome: skipReason, skipped: true, seconds: 0 };
+  if (remainingSeconds < MIN_STEP_SECONDS) return { name, about: description, outcome: "no time left", seconds: 0 };
+  const limitSeconds = Math.min(seconds, remainingSeconds);
+  console.log(`── ${name}: ${description}, at most ${limitSeconds.toFixed(0)} s`);
   const file = join(out, "log.txt");
-  const command = [...step.command, ...(within?.(limitSeconds) ?? [])];
+  const command = [...step.command, ...(createLimitOptions?.(limitSeconds) ?? [])];
   appendFileSync(file, `\n══ ${name}: ${command.join(" ")}\n`);
   let tail = "";
   const result = await runStep({ ...step, command }, limitSeconds, (data) => {
     appendFileSync(file, data);
-    tail = (tail + data).split("\n").slice(-TAIL_LINES).join("\n");
+    tail = (tail + data).split("\n").slice(-NUM_TAIL_LINES).join("\n");
   });
   console.log(
     result.outcome === "ok" ? `   ok, ${result.seconds.toFixed(1)} s` : `${tail.trimEnd()}\n   ${result.outcome}`,
   );
-  return { name, about, ...result };
+  return { name, about: description, ...result };
 }
 
 function formatTable(results) {
-  const rows = results.map(({ name, about, outcome, seconds }) => [name, about, outcome, `${seconds.toFixed(1)} s`]);
+  const rows = results.map(({ name, about: description, outcome, seconds }) => [
+    name,
+    description,
+    outcome,
+    `${seconds.toFixed(1)} s`,
+  ]);
   const tableRows = [["step", "is", "outcome", "took"], ["---", "---", "---", "--:"], ...rows];
   return `${tableRows.map((cells) => `| ${cells.join(" | ")} |`).join("\n")}\n`;
 }

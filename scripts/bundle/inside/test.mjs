@@ -6,7 +6,7 @@ import { listPackages } from "../../workspace.mjs";
 
 const root = fileURLToPath(new URL("../../..", import.meta.url));
 const vitest = join(root, "node_modules/vitest/vitest.mjs");
-const LIMIT_MS = 10 * 60_000;
+const TEST_TIME_LIMIT_MS = 10 * 60_000;
 
 const testedPackages = listPackages(root).filter(({ manifest }) => manifest.scripts?.test);
 const args = process.argv.slice(2);
@@ -31,7 +31,7 @@ const results = selectedPackages.map(({ directory, dir }) => {
     {
       cwd: dir,
       stdio: "inherit",
-      timeout: LIMIT_MS,
+      timeout: TEST_TIME_LIMIT_MS,
     },
   );
   return { directory, ok: status === 0, seconds: (performance.now() - start) / 1000 };

@@ -20,7 +20,8 @@ const outputs = contexts.map((ctx) => {
 });
 for (const out of outputs) {
   const values = await out.read();
-  if (!values.every(Number.isFinite)) throw new Error("attention returned non-finite values");
+  if (!values.every(Number.isFinite))
+    throw new Error(`attention: expected finite values, received ${values.find((x) => !Number.isFinite(x))}`);
 }
 await Promise.all(contexts.map((ctx) => ctx.close()));
 const { glibcVersionRuntime } = process.report.getReport().header;

@@ -28,7 +28,7 @@ export function drawLossAgainstBytes({ methods }: Comparison): string {
   const x = logAxis(bytesRange, [plotArea.left, plotArea.right]);
   const y = linearAxis(lossRange, [plotArea.bottom, plotArea.top]);
   const byteTicks = Array.from({ length: 39 }, (_, i) => [1, 2, 5][i % 3]! * 10 ** Math.floor(i / 3)).filter(
-    (each) => each >= bytesRange[0] && each <= bytesRange[1],
+    (tick) => tick >= bytesRange[0] && tick <= bytesRange[1],
   );
   const { settings } = methods[0]!;
   return svg(
@@ -89,19 +89,19 @@ const formatMegabytes = (bytes: number): string =>
   bytes === 0 ? "0 MB" : `${Number((bytes / 1e6).toPrecision(3))} MB`;
 
 const [RECALL_WIDTH, RECALL_HEIGHT] = [880, 470];
-const [MARGIN_TOP, MARGIN_BOTTOM] = [110, 390];
+const [RECALL_PLOT_TOP, RECALL_PLOT_BOTTOM] = [110, 390];
 /** What routing is to reach on planted repeats. */
 const TARGET_RECALL = 0.95;
 
 /** On the left λ itself, chosen chunks against exact attention's mass; on the right planted repeats, found ones by steps. */
 export function drawRecall({ methods }: Comparison, { runs }: PlantedResult): string {
-  const y = linearAxis([0, 1], [MARGIN_BOTTOM, MARGIN_TOP]);
+  const y = linearAxis([0, 1], [RECALL_PLOT_BOTTOM, RECALL_PLOT_TOP]);
   const { chunks, chunkLength } = runs[0]!.settings;
   return svg(
     {
       width: RECALL_WIDTH,
       height: RECALL_HEIGHT,
-      title: "Does the router select the chunks with the most attention mass?",
+      title: "Recall of the router: share of the best chunks that it selects",
       subtitle: `held-out sequences; planted: ${chunks} chunks of ${chunkLength} bases, ${runs.length} seeds, ${runs[0]!.pairs} pairs each`,
     },
     [...drawMethodBars(methods, y), ...drawPlantedBars(runs, y)],
@@ -112,7 +112,7 @@ const seedColor = (i: number): string => paletteColor([0, 1, 4][i % 3]!);
 
 function drawGrid(y: AxisScale, [left, right]: readonly [number, number], title: string): readonly string[] {
   return [
-    svgText({ x: left, y: MARGIN_TOP - 16 }, title, 'font-weight="700"'),
+    svgText({ x: left, y: RECALL_PLOT_TOP - 16 }, title, 'font-weight="700"'),
     ...axisTicks([0, 1]).flatMap((tick) => [
       svgLine([left, y(tick), right, y(tick)], 'stroke="#e4e8ee"'),
       smallText({ x: left - 8, y: y(tick) + 4 }, tick.toFixed(1), 'text-anchor="end"'),
@@ -125,19 +125,19 @@ function drawMethodBars(methods: readonly MethodResult[], y: AxisScale): readonl
   const routedMethods = methods.filter(({ recall }) => recall);
   const groupWidth = (right - left) / routedMethods.length;
   return [
-    ...drawGrid(y, [left, right], "λ: selected chunks and exact attention"),
+    ...drawGrid(y, [left, right], "λ: recall, and attention mass on selected chunks"),
     ...routedMethods.flatMap(({ name, recall }, i) => {
       const x = left + i * groupWidth + groupWidth / 2;
       const { recall: recallShare, captured, chance } = recall!;
       const drawBar = (barX: number, value: number, fill: string): string =>
-        rect({ x: barX, y: y(value), width: 30, height: MARGIN_BOTTOM - y(value) }, `fill="${fill}"`);
+        rect({ x: barX, y: y(value), width: 30, height: RECALL_PLOT_BOTTOM - y(value) }, `fill="${fill}"`);
       return [
         drawBar(x - 34, recallShare, paletteColor(0)),
         smallText({ x: x - 19, y: y(recallShare) - 5 }, recallShare.toFixed(2), 'text-anchor="middle"'),
         drawBar(x + 4, captured, paletteColor(2)),
         smallText({ x: x + 19, y: y(captured) - 5 }, captured.toFixed(2), 'text-anchor="middle"'),
         svgLine([x - 40, y(chance), x + 40, y(chance)], 'stroke="#b5446e" stroke-width="1.5" stroke-dasharray="4 3"'),
-        svgText({ x, y: MARGIN_BOTTOM + 18 }, name, 'text-anchor="middle"'),
+        svgText({ x, y: RECALL_PLOT_BOTTOM + 18 }, name, 'text-anchor="middle"'),
       ];
     }),
     ...drawLegend(left, [
@@ -154,11 +154,11 @@ function drawPlantedBars(runs: readonly PlantedRun[], y: AxisScale): readonly st
   const x = linearAxis([0, steps], [left, right]);
   const { chance } = runs[0]!;
   return [
-    ...drawGrid(y, [left, right], "planted repeats: source among the two selected"),
+    ...drawGrid(y, [left, right], "planted repeats: recall of the source chunk"),
     ...axisTicks([0, steps]).map((step) =>
-      smallText({ x: x(step), y: MARGIN_BOTTOM + 18 }, String(step), 'text-anchor="middle"'),
+      smallText({ x: x(step), y: RECALL_PLOT_BOTTOM + 18 }, String(step), 'text-anchor="middle"'),
     ),
-    smallText({ x: right, y: MARGIN_BOTTOM + 34 }, "steps", 'text-anchor="end"'),
+    smallText({ x: right, y: RECALL_PLOT_BOTTOM + 34 }, "steps", 'text-anchor="end"'),
     svgLine([left, y(TARGET_RECALL), right, y(TARGET_RECALL)], 'stroke="#2a9d6f" stroke-width="1.2"'),
     smallText({ x: left + 4, y: y(TARGET_RECALL) + 14 }, `goal ${TARGET_RECALL}`),
     svgLine([left, y(chance), right, y(chance)], 'stroke="#b5446e" stroke-width="1.5" stroke-dasharray="4 3"'),
@@ -177,8 +177,8 @@ function drawPlantedBars(runs: readonly PlantedRun[], y: AxisScale): readonly st
 }
 
 function drawLegend(left: number, entries: readonly (readonly [fill: string, words: string])[]): readonly string[] {
-  return entries.flatMap(([fill, words], i) => [
-    rect({ x: left, y: MARGIN_BOTTOM + 30 + i * 16, width: 10, height: 10 }, `fill="${fill}"`),
-    smallText({ x: left + 16, y: MARGIN_BOTTOM + 39 + i * 16 }, words),
+  return entries.flatMap(([fill, label], i) => [
+    rect({ x: left, y: RECALL_PLOT_BOTTOM + 30 + i * 16, width: 10, height: 10 }, `fill="${fill}"`),
+    smallText({ x: left + 16, y: RECALL_PLOT_BOTTOM + 39 + i * 16 }, label),
   ]);
 }

@@ -21,15 +21,16 @@ export function formatPage(
 <html lang="en"><head><meta charset="utf-8"><title>Bacteriophage λ, modeled by routed attention</title><style>${styleSheet}</style></head>
 <body>
 <h1>Bacteriophage λ, modeled by routed attention</h1>
-<p>Small models predict which bases are hidden in the genome of bacteriophage λ (NC_001416.1, 48 502 bases). They attend to their own
-chunk (local), to it and the few that a learned router chose (meta), or to everything (ring). All have the same multiply-adds.</p>
+<p>Small models predict masked bases of the genome of bacteriophage λ (NC_001416.1, 48 502 bases). Each chunk attends to itself
+(local), to itself and the few chunks that a learned router selects (meta), or to all chunks (ring). All methods use the same number of
+multiply-adds.</p>
 ${pictures["loss-bytes"]}
 ${formatTable(["method", "steps", "held-out loss", "MB sent", "recall", "chance level"], methodRows(comparison))}
 ${describeOrigin(comparison)}
 ${pictures["routing"]}
 <h2>Planted repeats</h2>
-<p>In every chunk stand a marker, a key and a repeat. Two chunks, at least two apart, share key and repeat, and in one of them the
-repeat is hidden: only the other chunk explains it. The router has to choose that one.</p>
+<p>Every chunk contains a marker, a key and a repeat. Two chunks, at least two apart, have the same key and repeat, and in one of them
+the repeat is masked: only the other chunk contains the masked bases. The router is expected to select that chunk.</p>
 ${pictures["recall"]}
 ${formatTable(["seed", "recall@2", "pairs", "chance level", "loss on masked bases"], plantedRows(planted))}
 ${describeOrigin(planted)}

@@ -31,18 +31,21 @@ function drawGeneMap(axis: AxisScale, y: number, bases: number): readonly string
 }
 
 function drawGene(gene: Gene, axis: AxisScale, middleY: number): string {
-  const { name, start, end, complement, role } = gene;
+  const { name, start, end, isComplement, role } = gene;
   const [x, width] = [axis(start), axis(end) - axis(start)];
-  const top = complement ? middleY + 2 : middleY - 2 - GENE_HEIGHT;
+  const top = isComplement ? middleY + 2 : middleY - 2 - GENE_HEIGHT;
   const box = rect({ x, y: top, width, height: GENE_HEIGHT }, `fill="${roleColors[role]}" rx="1.5"`);
   const hasRoom = width > 6.5 * name.length + 2;
   const nameLabel = hasRoom ? [text(x + width / 2, top + 10, name, LABEL_STYLE)] : [];
-  return tooltip(`${name}: ${start}–${end}${complement ? ", complement" : ""}, ${role}`, [box, ...nameLabel].join(""));
+  return tooltip(
+    `${name}: ${start}–${end}${isComplement ? ", complement" : ""}, ${role}`,
+    [box, ...nameLabel].join(""),
+  );
 }
 
 function drawLegend(left: number, y: number): readonly string[] {
-  return Object.entries(roleColors).flatMap(([role, colour], i) => [
-    rect({ x: left + i * 104, y: y - 9, width: 10, height: 10 }, `fill="${colour}" rx="1.5"`),
+  return Object.entries(roleColors).flatMap(([role, color], i) => [
+    rect({ x: left + i * 104, y: y - 9, width: 10, height: 10 }, `fill="${color}" rx="1.5"`),
     smallText({ x: left + i * 104 + 15, y }, role),
   ]);
 }
@@ -89,7 +92,7 @@ export function drawRoutingMap(map: RoutingMap, { name, curve }: MethodResult): 
 }
 
 /** The share, in times of an even one, that few cells exceed: there the darkest shade begins. */
-function maxWeight({ bins, weights }: RoutingMap): number {
+function darkestRelativeWeight({ bins, weights }: RoutingMap): number {
   const relativeWeights = weights.map((weight) => weight * bins).toSorted((a, b) => a - b);
   return Math.max(1.05, relativeWeights[Math.floor(0.99 * (relativeWeights.length - 1))]!);
 }
@@ -98,7 +101,7 @@ function maxWeight({ bins, weights }: RoutingMap): number {
 function drawCells(map: RoutingMap): readonly string[] {
   const { bins, weights } = map;
   const lastShade = COLOR_RAMP.length - 1;
-  const logStep = Math.log(maxWeight(map)) / lastShade;
+  const logStep = Math.log(darkestRelativeWeight(map)) / lastShade;
   const paths = COLOR_RAMP.map(() => "");
   weights.forEach((weight, cellIndex) => {
     const shade = Math.min(lastShade, Math.floor(Math.log(Math.max(weight * bins, 1e-9)) / logStep + 1e-9));
@@ -112,7 +115,7 @@ function drawCells(map: RoutingMap): readonly string[] {
 function drawColorScale(map: RoutingMap): readonly string[] {
   const y = MARGIN_TOP + MAP_SIZE + 58;
   const lastShade = COLOR_RAMP.length - 1;
-  const weightText = (shade: number): string => (maxWeight(map) ** (shade / lastShade)).toFixed(3);
+  const weightText = (shade: number): string => (darkestRelativeWeight(map) ** (shade / lastShade)).toFixed(3);
   return [
     smallText({ x: MARGIN_LEFT, y: y + 11 }, "even shares, from:"),
     ...COLOR_RAMP.flatMap((colour, shade) => [

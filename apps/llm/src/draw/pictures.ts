@@ -28,15 +28,15 @@ function padRange(values: readonly number[]): Range {
 }
 
 /** Lines and numbers of the vertical axis. */
-function lossAxis(range: Range, y: (loss: number) => number): readonly string[] {
+function drawLossAxis(range: Range, y: (loss: number) => number): readonly string[] {
   return axisTicks(range).flatMap((loss) => [
     svgLine([plotArea.left, y(loss), plotArea.right, y(loss)], 'stroke="#e4e8ee"'),
     smallText({ x: plotArea.left - 8, y: y(loss) + 4 }, String(loss), 'text-anchor="end"'),
   ]);
 }
 
-const xAxisTitle = (words: string): string =>
-  smallText({ x: (plotArea.left + plotArea.right) / 2, y: plotArea.bottom + 40 }, words, 'text-anchor="middle"');
+const drawXAxisTitle = (title: string): string =>
+  smallText({ x: (plotArea.left + plotArea.right) / 2, y: plotArea.bottom + 40 }, title, 'text-anchor="middle"');
 const yAxisTitle: string = smallText({ x: plotArea.left - 40, y: plotArea.top - 14 }, "cross-entropy per token (nats)");
 
 /** The loss of every step, and of held-out books where it was measured. */
@@ -49,11 +49,11 @@ export function drawLossCurve(points: readonly LossPoint[], settings: TrainSetti
   const { layers, hidden, length, ranks, backend, seed } = settings;
   const subtitle = `${layers} layers, hidden size ${hidden}, sequence length ${length}, ${backend} on ${ranks} ranks, seed ${seed}`;
   return svg({ width, height, title: "Loss on training and held-out books", subtitle }, [
-    ...lossAxis(range, y),
+    ...drawLossAxis(range, y),
     ...axisTicks(steps).map((step) =>
       smallText({ x: x(step), y: plotArea.bottom + 18 }, String(step), 'text-anchor="middle"'),
     ),
-    xAxisTitle("step"),
+    drawXAxisTitle("step"),
     yAxisTitle,
     polyline(
       points.map(({ step, loss }) => [x(step), y(loss)] as const),
@@ -68,8 +68,8 @@ export function drawLossCurve(points: readonly LossPoint[], settings: TrainSetti
   ]);
 }
 
-function circle(x: number, y: number, series: number): string {
-  return `<circle cx="${x.toFixed(1)}" cy="${y.toFixed(1)}" r="3.5" fill="${paletteColor(series)}"/>`;
+function circle(x: number, y: number, seriesIndex: number): string {
+  return `<circle cx="${x.toFixed(1)}" cy="${y.toFixed(1)}" r="3.5" fill="${paletteColor(seriesIndex)}"/>`;
 }
 
 function drawLegend(names: readonly string[]): readonly string[] {
@@ -88,13 +88,13 @@ export function drawPerplexity({ positions, contexts, length, texts }: Perplexit
   const ticks = Array.from({ length: 20 }, (_, i) => 4 * 4 ** i).filter((tick) => tick <= length);
   return svg(
     {
-      ...{ width, height, title: "Loss by context length" },
+      ...{ width, height, title: "Cross-entropy on held-out books, by context length" },
       subtitle: `${texts} texts of ${length} tokens of held-out books; bars are standard errors`,
     },
     [
-      ...lossAxis(range, y),
+      ...drawLossAxis(range, y),
       ...ticks.map((tick) => smallText({ x: x(tick), y: plotArea.bottom + 18 }, String(tick), 'text-anchor="middle"')),
-      xAxisTitle("context length in tokens"),
+      drawXAxisTitle("context length in tokens"),
       yAxisTitle,
       ...midpoints.map(({ at, loss, error }) =>
         svgLine([x(at), y(loss - error), x(at), y(loss + error)], `stroke="${paletteColor(0)}" opacity="0.5"`),
@@ -133,7 +133,7 @@ export function drawNeedles(result: NeedleResult): string {
   });
   return svg(
     {
-      ...{ width, height, title: "Needles found, by depth and length" },
+      ...{ width, height, title: "Share of needles found, by depth and length" },
       subtitle: `share of ${trials} texts with the correct value out of ${values}; ${facts} facts, unseen keys, chance ${chance.toFixed(3)}, seed ${seed}`,
     },
     [

@@ -1,5 +1,5 @@
 /** What the rows of a step are like. */
-export interface NeedleRows {
+export interface NeedleRowOptions {
   /** Tokens of a row. */
   readonly length: number;
   /** Facts of a row, at most. */
@@ -11,7 +11,7 @@ export interface NeedleRows {
 }
 
 /** The first rows: nothing but few facts and many questions. Keys come to be matched here; later it is done over ever more tokens. */
-const firstRows: NeedleRows = { length: 64, maxFacts: 4, questionMode: "again", tokens: 1024 };
+const firstRowOptions: NeedleRowOptions = { length: 64, maxFacts: 4, questionMode: "again", tokens: 1024 };
 
 /** The shares of the steps after which rows have other text, after which they grow, and after which they are the longest. */
 const stageStartShares = { text: 0.25, growing: 0.4, longest: 0.65 } as const;
@@ -20,7 +20,7 @@ const stageStartShares = { text: 0.25, growing: 0.4, longest: 0.65 } as const;
 const [maxFacts, tokensPerFact] = [32, 12];
 
 /** Rows of `length` tokens after the first ones. */
-export function createLaterRows(length: number): NeedleRows {
+export function createLaterRows(length: number): NeedleRowOptions {
   const facts = Math.max(2, Math.min(maxFacts, Math.floor(length / tokensPerFact)));
   return { length, maxFacts: facts, questionMode: "once", tokens: 4096 };
 }
@@ -32,7 +32,7 @@ export function createLaterRows(length: number): NeedleRows {
 export function chooseNeedleRows(
   step: number,
   { steps, length }: { readonly steps: number; readonly length: number },
-): NeedleRows {
+): NeedleRowOptions {
   const [textStartStep, growingStartStep, longestStartStep] = [
     stageStartShares.text,
     stageStartShares.growing,
@@ -42,24 +42,28 @@ export function chooseNeedleRows(
   if (step < textStartStep! || rowKinds.length === 1) return rowKinds[0]!;
   if (step < growingStartStep!) return rowKinds[1]!;
   // Of the lengths between the second and the last one.
-  const numBetweenLengths = Math.max(0, rowKinds.length - 3);
+  const numIntermediateLengths = Math.max(0, rowKinds.length - 3);
   const kindIndex =
     step < longestStartStep!
-      ? 2 + Math.floor(((step - growingStartStep!) * numBetweenLengths) / (longestStartStep! - growingStartStep!))
+      ? 2 + Math.floor(((step - growingStartStep!) * numIntermediateLengths) / (longestStartStep! - growingStartStep!))
       : rowKinds.length - 1;
   const lastKindIndex = Math.min(kindIndex, rowKinds.length - 1);
   return step % 2 === 0 ? rowKinds[lastKindIndex]! : rowKinds[((step - 1) / 2) % lastKindIndex]!;
 }
 
 /** The kinds of rows, from the first to the longest. */
-function* rowKindsUpTo(length: number): Generator<NeedleRows> {
-  yield { ...firstRows, length: Math.min(length, firstRows.length) };
-  for (let rowLength = 2 * firstRows.length; rowLength < 2 * length && length > firstRows.length; rowLength *= 2) {
+function* rowKindsUpTo(length: number): Generator<NeedleRowOptions> {
+  yield { ...firstRowOptions, length: Math.min(length, firstRowOptions.length) };
+  for (
+    let rowLength = 2 * firstRowOptions.length;
+    rowLength < 2 * length && length > firstRowOptions.length;
+    rowLength *= 2
+  ) {
     yield createLaterRows(Math.min(length, rowLength));
   }
 }
 
 /** Rows of a step, for a `batch` of the longest. */
-export function countRows({ length, tokens }: NeedleRows, batch: number): number {
+export function countRows({ length, tokens }: NeedleRowOptions, batch: number): number {
   return batch * Math.max(1, Math.floor(tokens / length));
 }

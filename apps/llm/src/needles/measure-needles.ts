@@ -5,7 +5,7 @@ import { readCorpus } from "../corpus.ts";
 import { endTokenId, openModel } from "../model-folder.ts";
 import type { ModelSettings } from "../settings.ts";
 import { encodeBooks } from "../tokenizer/corpus-tokens.ts";
-import { createNeedleText, drawFacts, factTokens, type NeedleText } from "./needle-text.ts";
+import { createNeedleText, drawFacts, findFactTokens, type NeedleText } from "./needle-text.ts";
 
 /** How often a model finds what stands at one depth of texts of one length. */
 export interface NeedleCell {
@@ -43,13 +43,13 @@ const randomStream = 2;
 /** Lengths that are measured: the longest, and it halved, down to a sixteenth. */
 export function needleLengths(maxLength: number): readonly number[] {
   return [16, 8, 4, 2, 1]
-    .map((needleLength) => Math.floor(maxLength / needleLength))
+    .map((divisor) => Math.floor(maxLength / divisor))
     .filter((needleLength) => needleLength >= 64);
 }
 
 /** The texts of a cell: unseen keys in held-out books, one fact at the depth and the others anywhere. */
 export function drawNeedleTexts(
-  tokenSource: Readonly<{ tokens: ReturnType<typeof factTokens>; filler: ArrayLike<number> }>,
+  tokenSource: Readonly<{ tokens: ReturnType<typeof findFactTokens>; filler: ArrayLike<number> }>,
   placementOptions: Readonly<{ length: number; depth: number; trials: number; seed: number }>,
 ): readonly NeedleText[] {
   const { tokens, filler } = tokenSource;
@@ -63,14 +63,14 @@ export function drawNeedleTexts(
     );
     const facts = drawFacts(
       factCount,
-      { words: tokens.words.length, values: tokens.values.length, onlyUnseen: true },
+      { words: tokens.words.length, values: tokens.values.length, usesUnseenKeysOnly: true },
       random,
     );
     const start = random.integer(filler.length - placementOptions.length);
     const fillerTokens = Array.from({ length: placementOptions.length }, (__, i) => filler[start + i]!);
     const factDepths = facts.map((__, i) => (i === 0 ? placementOptions.depth : random.uniform()));
     return createNeedleText(
-      { filler: fillerTokens, facts, depths: factDepths, asked: [0], length: placementOptions.length },
+      { filler: fillerTokens, facts, depths: factDepths, askedFactIndices: [0], length: placementOptions.length },
       tokens,
     );
   });
@@ -87,7 +87,7 @@ export async function measureNeedles(
 ): Promise<NeedleResult> {
   const { backend, trials, seed } = settings;
   using model = await openModel(ctx, settings.model, backend);
-  const tokens = factTokens(model.tokenizer!);
+  const tokens = findFactTokens(model.tokenizer!);
   const heldOut = encodeBooks(model.tokenizer!, readCorpus().heldOut);
   const filler = heldOut.flat().filter((token) => token !== endTokenId);
   const trainedLength = model.config.maxLength;

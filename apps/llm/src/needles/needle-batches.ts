@@ -2,7 +2,7 @@ import { type Context, fromArray, masks, shard, type Tensor } from "@mosaic/atte
 import type { PlacementFunction } from "@mosaic/attention/nn";
 import { Random } from "@mosaic/program";
 import type { Batches, TrainingBatch } from "../batches.ts";
-import { type NeedleRows, countRows } from "./curriculum.ts";
+import { type NeedleRowOptions, countRows } from "./curriculum.ts";
 import {
   createNeedleText,
   drawFacts,
@@ -18,11 +18,11 @@ export interface NeedleSource {
   /** Other text, without end tokens. */
   readonly filler: ArrayLike<number>;
   /** Whether keys are those that no training has. */
-  readonly onlyUnseen: boolean;
+  readonly usesUnseenKeysOnly: boolean;
 }
 
 export interface NeedleBatchOptions {
-  readonly rowsForStep: (step: number) => NeedleRows;
+  readonly rowsForStep: (step: number) => NeedleRowOptions;
   /** Rows of a step, where they are long. */
   readonly batch: number;
   readonly seed: number;
@@ -37,23 +37,27 @@ function drawDepth(random: Random): number {
 /** A row: other text from anywhere, facts anywhere in it, and questions at its end, in any order, for each fact equally often. */
 export function drawNeedleRow(
   source: NeedleSource,
-  { length, maxFacts, questionMode }: NeedleRows,
+  { length, maxFacts, questionMode }: NeedleRowOptions,
   random: Random,
 ): NeedleText {
-  const { tokens, filler, onlyUnseen } = source;
+  const { tokens, filler, usesUnseenKeysOnly } = source;
   // As many questions fit as facts; the last one lacks its value.
   const maxRowFacts = Math.min(maxFacts, Math.floor((length + factLength - questionLength) / (2 * factLength)));
   const count = Math.min(maxRowFacts, 2 + random.integer(maxFacts - 1));
-  const facts = drawFacts(count, { words: tokens.words.length, values: tokens.values.length, onlyUnseen }, random);
+  const facts = drawFacts(
+    count,
+    { words: tokens.words.length, values: tokens.values.length, usesUnseenKeysOnly },
+    random,
+  );
   const start = random.integer(filler.length - length);
-  const questions =
+  const numQuestions =
     questionMode === "once" ? count : Math.floor((length + factLength - questionLength) / factLength) - count;
-  const questionOrders = Array.from({ length: Math.ceil(questions / count) }, () => [...random.permutation(count)]);
+  const questionOrders = Array.from({ length: Math.ceil(numQuestions / count) }, () => [...random.permutation(count)]);
   const needleParts = {
     filler: Array.from({ length }, (_, i) => filler[start + i]!),
     facts,
     depths: facts.map(() => drawDepth(random)),
-    asked: questionOrders.flat().slice(0, questions),
+    askedFactIndices: questionOrders.flat().slice(0, numQuestions),
     length,
   };
   return createNeedleText(needleParts, tokens);
@@ -83,10 +87,10 @@ export class NeedleBatches implements Batches<number> {
     const tokens = new Float32Array(rows * length);
     const labels = new Float32Array(rows * length).fill(-100);
     for (let row = 0; row < rows; row++) {
-      const random = new Random(seed, Number(this.#source.onlyUnseen), this.#step, firstRow + row);
+      const random = new Random(seed, Number(this.#source.usesUnseenKeysOnly), this.#step, firstRow + row);
       const text = drawNeedleRow(this.#source, plan, random);
       tokens.set(text.tokens, row * length);
-      for (const [i, questionPosition] of text.questions.entries()) {
+      for (const [i, questionPosition] of text.questionPositions.entries()) {
         // A key's second word follows from the first as a value does from both: the easier match, of one token, comes first.
         labels[row * length + questionPosition - 1] = text.tokens[questionPosition]!;
         labels[row * length + questionPosition] = text.answers[i]!;
@@ -94,11 +98,11 @@ export class NeedleBatches implements Batches<number> {
     }
     this.#step++;
     const batchPlacement = typeof placement === "function" ? placement(this.#mask, length) : placement;
-    const shardRow = (values: Float32Array): Tensor => {
+    const shardRows = (values: Float32Array): Tensor => {
       using fullRows = fromArray(this.#ctx, values, [rows, length]);
       return shard(this.#ctx, fullRows, 1, { placement: batchPlacement });
     };
-    const shards = { tokens: shardRow(tokens), labels: shardRow(labels) };
+    const shards = { tokens: shardRows(tokens), labels: shardRows(labels) };
     return {
       ...{ ...shards, length, mask: this.#mask, placement: batchPlacement },
       [Symbol.dispose]() {

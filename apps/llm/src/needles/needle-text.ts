@@ -5,8 +5,8 @@ import type { Random } from "@mosaic/program";
 
 /** The tokens that facts are made of. */
 export interface FactTokens {
-  readonly open: number;
-  readonly close: number;
+  readonly openTokenId: number;
+  readonly closeTokenId: number;
   /** Tokens of a space and letters: the words of keys. */
   readonly words: readonly number[];
   /** Tokens of one digit or capital. */
@@ -23,12 +23,12 @@ export interface Fact {
 export const [factLength, questionLength] = [5, 3] as const;
 
 /** The tokens that facts are made of, in a tokenizer's vocabulary. */
-export function factTokens(tokenizer: Tokenizer): FactTokens {
+export function findFactTokens(tokenizer: Tokenizer): FactTokens {
   const ids = Array.from({ length: tokenizer.vocabSize() }, (_, id) => id);
   const words = ids.filter((id) => /^ [A-Za-z]+$/.test(tokenizer.decode([id])));
-  const characterToken = (character: string): number => tokenizer.encode(character)[0]!;
-  const values = [..."0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"].map(characterToken);
-  return { open: characterToken("("), close: characterToken(")"), words, values };
+  const encodeCharacter = (character: string): number => tokenizer.encode(character)[0]!;
+  const values = [..."0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"].map(encodeCharacter);
+  return { openTokenId: encodeCharacter("("), closeTokenId: encodeCharacter(")"), words, values };
 }
 
 /** One key of so many is unseen: no text of a training has it. */
@@ -42,7 +42,11 @@ export function isUnseen([firstWord, secondWord]: Fact["key"]): boolean {
 /** So many facts with different keys, either all unseen or none. Values differ as long as there are others. */
 export function drawFacts(
   count: number,
-  { words, values, onlyUnseen }: { readonly words: number; readonly values: number; readonly onlyUnseen: boolean },
+  {
+    words,
+    values,
+    usesUnseenKeysOnly,
+  }: { readonly words: number; readonly values: number; readonly usesUnseenKeysOnly: boolean },
   random: Random,
 ): readonly Fact[] {
   const facts = new Map<number, Fact>();
@@ -53,7 +57,7 @@ export function drawFacts(
         `drawFacts: expected ${count} keys, received ${facts.size} from ${words} words; enlarge the vocabulary`,
       );
     const key = [random.integer(words), random.integer(words)] as const;
-    if (isUnseen(key) === onlyUnseen)
+    if (isUnseen(key) === usesUnseenKeysOnly)
       facts.set(key[0] * words + key[1], { key, value: shuffledValues[facts.size % values]! });
   }
   return [...facts.values()];
@@ -63,7 +67,7 @@ export function drawFacts(
 export interface NeedleText {
   readonly tokens: readonly number[];
   /** Where the answer of each question is due: the index of the question's last token. */
-  readonly questions: readonly number[];
+  readonly questionPositions: readonly number[];
   /** The token that is due there. */
   readonly answers: readonly number[];
 }
@@ -76,32 +80,36 @@ export interface NeedleParts {
   /** Where each fact stands: 0, at the begin of the text, to 1, before the questions. */
   readonly depths: readonly number[];
   /** The facts that are asked for, by their numbers. All but the last are answered. */
-  readonly asked: readonly number[];
+  readonly askedFactIndices: readonly number[];
   readonly length: number;
 }
 
 /** A text of `length` tokens: other text, facts in it at their depths, and at the end the questions, one after another. */
 export function createNeedleText(
-  { filler, facts, depths, asked, length }: NeedleParts,
+  { filler, facts, depths, askedFactIndices, length }: NeedleParts,
   tokenSource: FactTokens,
 ): NeedleText {
-  const { open, close, words, values } = tokenSource;
-  const questionTokens = ({ key }: Fact): readonly number[] => [open, words[key[0]]!, words[key[1]]!];
-  const statementTokens = (fact: Fact): readonly number[] => [...questionTokens(fact), values[fact.value]!, close];
-  const fillerLength = length - factLength * (facts.length + asked.length - 1) - questionLength;
+  const { openTokenId, closeTokenId, words, values } = tokenSource;
+  const questionTokens = ({ key }: Fact): readonly number[] => [openTokenId, words[key[0]]!, words[key[1]]!];
+  const statementTokens = (fact: Fact): readonly number[] => [
+    ...questionTokens(fact),
+    values[fact.value]!,
+    closeTokenId,
+  ];
+  const fillerLength = length - factLength * (facts.length + askedFactIndices.length - 1) - questionLength;
   const tokens: number[] = [];
-  let numFillerUsed = 0;
+  let numUsedFillerTokens = 0;
   for (const index of facts.map((_, i) => i).sort((a, b) => depths[a]! - depths[b]!)) {
-    for (const end = Math.round(depths[index]! * fillerLength); numFillerUsed < end; numFillerUsed++)
-      tokens.push(filler[numFillerUsed]!);
+    for (const end = Math.round(depths[index]! * fillerLength); numUsedFillerTokens < end; numUsedFillerTokens++)
+      tokens.push(filler[numUsedFillerTokens]!);
     tokens.push(...statementTokens(facts[index]!));
   }
-  for (; numFillerUsed < fillerLength; numFillerUsed++) tokens.push(filler[numFillerUsed]!);
-  const [questions, answers]: [number[], number[]] = [[], []];
-  for (const index of asked) {
-    questions.push(tokens.length + questionLength - 1);
+  for (; numUsedFillerTokens < fillerLength; numUsedFillerTokens++) tokens.push(filler[numUsedFillerTokens]!);
+  const [questionPositions, answers]: [number[], number[]] = [[], []];
+  for (const index of askedFactIndices) {
+    questionPositions.push(tokens.length + questionLength - 1);
     answers.push(values[facts[index]!.value]!);
     tokens.push(...statementTokens(facts[index]!));
   }
-  return { tokens: tokens.slice(0, length), questions, answers };
+  return { tokens: tokens.slice(0, length), questionPositions, answers };
 }

@@ -15,14 +15,18 @@ const removePort = (host: string): string => host.replace(/:\d+$/, "").toLowerCa
  *
  * @throws ApiError, 403.
  */
-export function checkSite({ headers }: IncomingMessage, host: string): void {
+export function checkHostAndOrigin({ headers }: IncomingMessage, host: string): void {
   const name = headers.host ?? "";
   if (isLoopback(host) && !loopbackNames.includes(removePort(name))) {
-    throw new ApiError(403, `expected a loopback host name, received "${name}"`, { code: "foreign_host" });
+    throw new ApiError(403, `header Host: expected one of ${loopbackNames.join(", ")}, received "${name}"`, {
+      code: "foreign_host",
+    });
   }
   const { origin } = headers;
   if (origin === undefined || (URL.canParse(origin) && new URL(origin).host === name)) return;
-  throw new ApiError(403, "cross-origin requests are rejected", { code: "foreign_origin" });
+  throw new ApiError(403, `header Origin: expected the host "${name}", received "${origin}"`, {
+    code: "foreign_origin",
+  });
 }
 
 const digest = (text: string): Buffer => createHash("sha256").update(text).digest();
@@ -38,7 +42,7 @@ export function checkKey({ headers }: IncomingMessage, key: string): void {
   if (timingSafeEqual(digest(sentKey), digest(key))) return;
   throw new ApiError(
     401,
-    sentKey === "" ? "an API key is required: Authorization: Bearer KEY" : "the API key is invalid",
+    `API key (Authorization: Bearer KEY): expected the key of the server, received ${sentKey === "" ? "no key" : "a different key"}`,
     {
       code: "invalid_api_key",
       headers: { "www-authenticate": "Bearer" },
@@ -66,6 +70,8 @@ export async function readBody(request: IncomingMessage, maxBytes: number): Prom
   }
   if (!isJson) throw new ApiError(415, `expected content-type: application/json, received "${type}"`);
   if (bytes > maxBytes)
-    throw new ApiError(413, `the request body exceeds ${maxBytes} bytes`, { code: "body_too_large" });
+    throw new ApiError(413, `request body: expected at most ${maxBytes} bytes, received at least ${bytes}`, {
+      code: "body_too_large",
+    });
   return Buffer.concat(chunks).toString("utf8");
 }

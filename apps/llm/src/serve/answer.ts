@@ -65,14 +65,18 @@ export class Answer {
   }
 
   // oxlint-disable-next-line max-params -- the parts of an object, in its order
-  #createObject(choices: readonly object[], objectPart: "whole" | "chunk", fields: object): object {
-    const chat = objectPart === "whole" ? "chat.completion" : "chat.completion.chunk";
-    const object = this.#kind === "chat" ? chat : "text_completion";
+  #createObject(choices: readonly object[], responseForm: "whole" | "chunk", fields: object): object {
+    const chatObjectName = responseForm === "whole" ? "chat.completion" : "chat.completion.chunk";
+    const object = this.#kind === "chat" ? chatObjectName : "text_completion";
     return { id: this.#id, object, created: this.#created, model: this.#model, choices, ...fields };
   }
 
   #countUsage(): object {
-    const [prompt, completion] = [this.#promptTokens, this.#completionTokens];
-    return { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion };
+    const [promptTokens, completionTokens] = [this.#promptTokens, this.#completionTokens];
+    return {
+      prompt_tokens: promptTokens,
+      completion_tokens: completionTokens,
+      total_tokens: promptTokens + completionTokens,
+    };
   }
 }

@@ -29,9 +29,12 @@ export class Engine {
   #isStopping = false;
   #onDrained: () => void = () => {};
 
-  constructor({ maxRunning, maxWaiting }: { readonly maxRunning: number; readonly maxWaiting: number }) {
-    this.#maxRunningRequests = maxRunning;
-    this.#maxWaitingRequests = maxWaiting;
+  constructor({
+    maxRunning: maxRunningRequests,
+    maxWaiting: maxWaitingRequests,
+  }: { readonly maxRunning: number; readonly maxWaiting: number }) {
+    this.#maxRunningRequests = maxRunningRequests;
+    this.#maxWaitingRequests = maxWaitingRequests;
   }
 
   /** Whether ranks are there that generate. */
@@ -59,10 +62,8 @@ export class Engine {
       this.#runningRequests.size >= this.#maxRunningRequests &&
       this.#waitingRequests.size >= this.#maxWaitingRequests
     ) {
-      throw new ApiError(429, `${this.#waitingRequests.size} requests are queued already; try again later`, {
-        code: "queue_full",
-        headers: { "retry-after": "1" },
-      });
+      const message = `the queue is full: ${this.#waitingRequests.size} requests are waiting, the limit is ${this.#maxWaitingRequests}; try again later`;
+      throw new ApiError(429, message, { code: "queue_full", headers: { "retry-after": "1" } });
     }
     const id = this.#nextId++;
     this.#waitingRequests.set(id, { options, listener });

@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
-import { checkKey, checkSite, readBody } from "./access.ts";
+import { checkKey, checkHostAndOrigin, readBody } from "./access.ts";
 import { Answer } from "./answer.ts";
 import { ApiError } from "./api-error.ts";
 import type { Engine } from "./engine.ts";
@@ -62,7 +62,7 @@ async function handleRequest(exchange: Exchange): Promise<void> {
   response.setHeader("x-content-type-options", "nosniff");
   response.setHeader("cache-control", "no-store");
   try {
-    checkSite(request, limits.host);
+    checkHostAndOrigin(request, limits.host);
     const { method, isPublic, handle } = findRoute(request);
     if (request.method !== method) {
       const message = `${request.url ?? ""}: expected method ${method}, received ${request.method ?? ""}`;
@@ -79,7 +79,10 @@ function findRoute({ url = "" }: IncomingMessage): Route {
   const path = url.replace(/\?.*$/s, "");
   if (Object.hasOwn(routes, path)) return routes[path]!;
   if (path.startsWith("/v1/models/")) return { method: "GET", handle: sendModel };
-  throw new ApiError(404, `unknown path ${path.slice(0, 100)}`, { code: "unknown_url" });
+  const expectedPaths = [...Object.keys(routes), "/v1/models/MODEL"].join(", ");
+  throw new ApiError(404, `path: expected one of ${expectedPaths}, received "${path.slice(0, 100)}"`, {
+    code: "unknown_url",
+  });
 }
 
 function sendJson(response: ServerResponse, status: number, body: object): void {
@@ -114,7 +117,7 @@ const listModels = (model: ServedModel): object => ({ object: "list", data: [des
 function sendModel({ request, response, model }: Exchange): void {
   if (request.url === `/v1/models/${encodeURIComponent(model.name)}`)
     return sendJson(response, 200, describeModel(model));
-  throw new ApiError(404, `unknown model; this server has the model "${model.name}"`, {
+  throw new ApiError(404, `${request.url ?? ""}: unknown model; this server has the model "${model.name}"`, {
     code: "model_not_found",
     param: "model",
   });

@@ -32,17 +32,19 @@ export interface LoadReport {
 
 const prompts = ["In the beginning", "And it came to pass", "The LORD", "Blessed", "Verily", "Woe", "Behold", "He"];
 
-const json = { "content-type": "application/json" };
+const jsonHeaders = { "content-type": "application/json" };
 
 /** What is wrong with a request, and the status that it gets. */
-const malformedRequests = (model: string): readonly (readonly [status: number, path: string, init: RequestInit])[] => {
+const createMalformedRequests = (
+  model: string,
+): readonly (readonly [status: number, path: string, init: RequestInit])[] => {
   const createPostInit = (body: unknown): RequestInit => ({
     method: "POST",
-    headers: json,
+    headers: jsonHeaders,
     body: JSON.stringify(body),
   });
   return [
-    [400, "/v1/completions", { method: "POST", headers: json, body: '{"model":' }],
+    [400, "/v1/completions", { method: "POST", headers: jsonHeaders, body: '{"model":' }],
     [400, "/v1/completions", createPostInit([])],
     [400, "/v1/completions", createPostInit({ model })],
     [400, "/v1/completions", createPostInit({ model, prompt: "a", n: 2 })],
@@ -59,12 +61,12 @@ const malformedRequests = (model: string): readonly (readonly [status: number, p
   ];
 };
 
-type RequestOutcome = "whole" | "stream" | "cancelled" | "malformed";
+type LoadRequestKind = "whole" | "stream" | "cancelled" | "malformed";
 
 /** What each of the requests is: the kinds mixed evenly. */
-function assignKinds({ requests, cancelled, malformed }: LoadSettings): readonly RequestOutcome[] {
-  const kinds = Array.from({ length: requests }, (_, i): RequestOutcome => (i % 2 === 0 ? "whole" : "stream"));
-  const assignKindEvenly = (kind: RequestOutcome, count: number): void => {
+function assignKinds({ requests, cancelled, malformed }: LoadSettings): readonly LoadRequestKind[] {
+  const kinds = Array.from({ length: requests }, (_, i): LoadRequestKind => (i % 2 === 0 ? "whole" : "stream"));
+  const assignKindEvenly = (kind: LoadRequestKind, count: number): void => {
     const freeIndices = kinds.flatMap((requestKind, i) =>
       requestKind === "whole" || requestKind === "stream" ? [i] : [],
     );
@@ -77,10 +79,10 @@ function assignKinds({ requests, cancelled, malformed }: LoadSettings): readonly
 
 /** The JSON of each event of a stream, without [DONE]. */
 export async function* readEvents(response: Response): AsyncGenerator<StreamEvent> {
-  let buffered = "";
+  let bufferedText = "";
   for await (const value of response.body!.pipeThrough(new TextDecoderStream())) {
-    const events = (buffered + value).split("\n\n");
-    buffered = events.pop()!;
+    const events = (bufferedText + value).split("\n\n");
+    bufferedText = events.pop()!;
     for (const eventText of events)
       if (eventText !== "data: [DONE]") yield JSON.parse(eventText.slice("data: ".length)) as StreamEvent;
   }
@@ -102,6 +104,10 @@ interface CompletionResponse {
   readonly usage: { readonly completion_tokens: number };
 }
 
+async function throwStatus(response: Response): Promise<never> {
+  throw new Error(`expected status 200, received ${response.status}: ${await response.text()}`);
+}
+
 /** Sends requests of all kinds, and compares each text with what the same request gives when the server has nothing else to do. */
 export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
   const { url, model, clients, tokens } = settings;
@@ -110,27 +116,27 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     ...(i % 3 === 0 ? { temperature: 0 } : { temperature: 1, top_p: 0.95 }),
   });
   const postCompletion = (body: object): Promise<Response> =>
-    fetch(`${url}/v1/completions`, { method: "POST", headers: json, body: JSON.stringify(body) });
-  const requestWhole = async (i: number): Promise<string> => {
+    fetch(`${url}/v1/completions`, { method: "POST", headers: jsonHeaders, body: JSON.stringify(body) });
+  const requestWholeText = async (i: number): Promise<string> => {
     const response = await postCompletion(createBody(i));
-    if (response.status !== 200) throw new Error(`status ${response.status}: ${await response.text()}`);
+    if (response.status !== 200) await throwStatus(response);
     const { choices, usage } = (await response.json()) as CompletionResponse;
     generatedTokens += usage.completion_tokens;
     return `${choices[0]!.text} ${choices[0]!.finish_reason} ${usage.completion_tokens}`;
   };
   /** Leaves after so many events, which closes the connection. */
-  const requestStreamed = async (i: number, maxEvents = Infinity): Promise<string> => {
+  const requestStreamedText = async (i: number, maxEvents = Infinity): Promise<string> => {
     const startTime = performance.now();
     const response = await postCompletion({ ...createBody(i), stream: true, stream_options: { include_usage: true } });
-    if (response.status !== 200) throw new Error(`status ${response.status}: ${await response.text()}`);
-    let [text, numReceived, finishReason, completionTokens] = ["", 0, "", 0];
+    if (response.status !== 200) await throwStatus(response);
+    let [text, numReceivedEvents, finishReason, completionTokens] = ["", 0, "", 0];
     for await (const event of readEvents(response)) {
       if (event.error) throw new Error(event.error.message);
-      if (numReceived++ === 0) firstTokenTimes.push(performance.now() - startTime);
+      if (numReceivedEvents++ === 0) firstTokenTimes.push(performance.now() - startTime);
       text += event.choices![0]?.text ?? "";
       finishReason = event.choices![0]?.finish_reason ?? finishReason;
       completionTokens = event.usage?.completion_tokens ?? completionTokens;
-      if (numReceived >= maxEvents) return "cancelled";
+      if (numReceivedEvents >= maxEvents) return "cancelled";
     }
     generatedTokens += completionTokens;
     return `${text} ${finishReason} ${completionTokens}`;
@@ -140,10 +146,10 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
   let [generatedTokens, completed, cancelled] = [0, 0, 0];
   // Prompts and temperatures repeat after so many requests.
   const soloTexts: string[] = [];
-  for (let i = 0; i < 3 * prompts.length; i++) soloTexts.push(await requestWhole(i));
+  for (let i = 0; i < 3 * prompts.length; i++) soloTexts.push(await requestWholeText(i));
   [generatedTokens, firstTokenTimes.length] = [0, 0];
-  const malformedCases = malformedRequests(model);
-  const request = async (kind: RequestOutcome, i: number): Promise<void> => {
+  const malformedCases = createMalformedRequests(model);
+  const request = async (kind: LoadRequestKind, i: number): Promise<void> => {
     if (kind === "malformed") {
       const [status, path, init] =
         malformedCases[Object.values(refused).reduce((sum, count) => sum + count, 0) % malformedCases.length]!;
@@ -151,18 +157,23 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
       const response = await fetch(url + path, init);
       const { error } = (await response.json()) as { readonly error?: { readonly message: string } };
       if (response.status !== status || !error?.message)
-        faults.push(`${path}: expected status ${status}, received ${response.status}`);
+        faults.push(
+          `${path}: expected status ${status} and an error message, received ${response.status} and ${JSON.stringify(error)}`,
+        );
       return;
     }
     if (kind === "cancelled") {
-      const streamOutcome = await requestStreamed(i, tokens / 2);
+      const streamOutcome = await requestStreamedText(i, tokens / 2);
       // A text may end before its half, by an end token.
       if (streamOutcome === "cancelled" || streamOutcome === soloTexts[i % soloTexts.length]) cancelled++;
-      else faults.push(`cancelled request ${i}: ${streamOutcome}`);
+      else
+        faults.push(
+          `cancelled request ${i}: expected "cancelled" or "${soloTexts[i % soloTexts.length]}", received "${streamOutcome}"`,
+        );
       return;
     }
     const startTime = performance.now();
-    const text = await (kind === "whole" ? requestWhole(i) : requestStreamed(i));
+    const text = await (kind === "whole" ? requestWholeText(i) : requestStreamedText(i));
     latencies.push(performance.now() - startTime);
     completed++;
     if (text !== soloTexts[i % soloTexts.length])
@@ -170,10 +181,10 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
   };
   const requestKinds = assignKinds(settings);
   const startTime = performance.now();
-  let nextRequest = 0;
+  let nextRequestIndex = 0;
   const runClient = async (): Promise<void> => {
-    while (nextRequest < requestKinds.length) {
-      const i = nextRequest++;
+    while (nextRequestIndex < requestKinds.length) {
+      const i = nextRequestIndex++;
       await request(requestKinds[i]!, i).catch((error: unknown) =>
         faults.push(`request ${i}: ${(error as Error).message}`),
       );
@@ -190,7 +201,8 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
 }
 
 function quantiles(values: readonly number[]): LoadReport["latency"] {
-  const sorted = values.toSorted((a, b) => a - b);
-  const quantileAt = (share: number): number => Math.round(sorted[Math.floor(share * (sorted.length - 1))] ?? 0);
+  const sortedValues = values.toSorted((a, b) => a - b);
+  const quantileAt = (share: number): number =>
+    Math.round(sortedValues[Math.floor(share * (sortedValues.length - 1))] ?? 0);
   return { median: quantileAt(0.5), p95: quantileAt(0.95), longest: quantileAt(1) };
 }

@@ -26,24 +26,24 @@ const maxStopStrings = 4;
 
 /** Fields that the server ignores or takes in one value only, which means the same as their absence. */
 const ignoredFields: Readonly<
-  Record<string, { readonly accepts: (value: unknown) => boolean; readonly text: string }>
+  Record<string, { readonly accepts: (value: unknown) => boolean; readonly expected: string; readonly remedy?: string }>
 > = {
-  n: { accepts: (value) => value === 1, text: "only n = 1 is supported" },
-  best_of: { accepts: (value) => value === 1, text: "only best_of = 1 is supported" },
-  echo: { accepts: (value) => value === false, text: "echo is not supported" },
-  suffix: { accepts: () => false, text: "suffix is not supported" },
-  logprobs: { accepts: (value) => value === false, text: "logprobs are not supported" },
-  top_logprobs: { accepts: (value) => value === 0, text: "logprobs are not supported" },
-  logit_bias: { accepts: isEmptyValue, text: "logit_bias is not supported" },
-  presence_penalty: { accepts: (value) => value === 0, text: "use repetition_penalty" },
-  frequency_penalty: { accepts: (value) => value === 0, text: "use repetition_penalty" },
-  tools: { accepts: isEmptyValue, text: "tools are not supported" },
-  tool_choice: { accepts: (value) => value === "none", text: "tools are not supported" },
+  n: { accepts: (value) => value === 1, expected: "1" },
+  best_of: { accepts: (value) => value === 1, expected: "1" },
+  echo: { accepts: (value) => value === false, expected: "false" },
+  suffix: { accepts: () => false, expected: "no value" },
+  logprobs: { accepts: (value) => value === false, expected: "false" },
+  top_logprobs: { accepts: (value) => value === 0, expected: "0" },
+  logit_bias: { accepts: isEmptyValue, expected: "an empty object" },
+  presence_penalty: { accepts: (value) => value === 0, expected: "0", remedy: "use repetition_penalty" },
+  frequency_penalty: { accepts: (value) => value === 0, expected: "0", remedy: "use repetition_penalty" },
+  tools: { accepts: isEmptyValue, expected: "an empty array" },
+  tool_choice: { accepts: (value) => value === "none", expected: '"none"' },
   response_format: {
     accepts: (value) => isJson(value) && value["type"] === "text",
-    text: 'only the type "text" is supported',
+    expected: 'an object with the type "text"',
   },
-  user: { accepts: (value) => typeof value === "string", text: "expected a string" },
+  user: { accepts: (value) => typeof value === "string", expected: "a string" },
 };
 
 const supportedFields: readonly string[] = [
@@ -63,20 +63,23 @@ function isEmptyValue(value: unknown): boolean {
 export function parseRequest(kind: RequestKind, body: string, model: ServedModel): TextRequest {
   const fields = new RequestFields(parseBody(body));
   const name = fields.getField("model", (value) => typeof value === "string", "a string");
-  if (name === undefined)
-    throw invalidFieldError("model", `model: required; this server has the model "${model.name}"`);
+  if (name === undefined) throw invalidFieldError("model", `model: expected "${model.name}", received none`);
   if (name !== model.name) {
     const message = `the model "${String(name)}" does not exist; this server has the model "${model.name}"`;
     throw new ApiError(404, message, { code: "model_not_found", param: "model" });
   }
   fields.rejectUnsupportedFields(kind);
   const tokens = kind === "chat" ? parseChatTokens(fields, model) : parsePromptTokens(fields, model);
-  const stream = fields.getField("stream_options", isJson, "an object") as Json | undefined;
+  const streamOptions = fields.getField("stream_options", isJson, "an object") as Json | undefined;
   return {
     kind,
-    options: { tokens, maxNewTokens: parseNewTokens(kind, fields, { tokens, model }), ...parseSamplingOptions(fields) },
+    options: {
+      tokens,
+      maxNewTokens: parseMaxNewTokens(kind, fields, { tokens, model }),
+      ...parseSamplingOptions(fields),
+    },
     isStreamed: fields.getField("stream", isBoolean, "true or false") === true,
-    includesUsage: stream?.["include_usage"] === true,
+    includesUsage: streamOptions?.["include_usage"] === true,
   };
 }
 
@@ -87,10 +90,10 @@ function parseBody(body: string): Json {
   try {
     json = JSON.parse(body);
   } catch (error) {
-    throw new ApiError(400, `the body is not valid JSON: ${(error as Error).message}`, { code: "invalid_json" });
+    throw new ApiError(400, `body: expected valid JSON: ${(error as Error).message}`, { code: "invalid_json" });
   }
   if (isJson(json)) return json;
-  throw new ApiError(400, "the body must be a JSON object", { code: "invalid_json" });
+  throw new ApiError(400, `body: expected a JSON object, received ${shorten(json)}`, { code: "invalid_json" });
 }
 
 /** Fields of a body by name, each checked when it is read. */
@@ -112,13 +115,13 @@ class RequestFields {
     {
       min,
       max = Infinity,
-      above = -Infinity,
+      exclusiveMin = -Infinity,
       isInteger = false,
-    }: { min?: number; max?: number; above?: number; isInteger?: boolean },
+    }: { min?: number; max?: number; exclusiveMin?: number; isInteger?: boolean },
   ): number | undefined {
     const bounds = [
       ...(min === undefined ? [] : [`≥ ${min}`]),
-      ...(above === -Infinity ? [] : [`> ${above}`]),
+      ...(exclusiveMin === -Infinity ? [] : [`> ${exclusiveMin}`]),
       ...(max === Infinity ? [] : [`≤ ${max}`]),
     ];
     const expected = `${isInteger ? "an integer" : "a number"} ${bounds.join(" and ")}`;
@@ -126,7 +129,7 @@ class RequestFields {
       typeof value === "number" &&
       (isInteger ? Number.isSafeInteger(value) : Number.isFinite(value)) &&
       value >= (min ?? -Infinity) &&
-      value > above &&
+      value > exclusiveMin &&
       value <= max;
     return this.getField(name, isInBounds, expected) as number | undefined;
   }
@@ -137,7 +140,12 @@ class RequestFields {
       if (value === null) continue;
       const ignoredField = Object.hasOwn(ignoredFields, name) ? ignoredFields[name] : undefined;
       if (ignoredField?.accepts(value) === true) continue;
-      if (ignoredField) throw invalidFieldError(name, `${name}: ${ignoredField.text}`, "unsupported_value");
+      if (ignoredField) {
+        const { expected, remedy } = ignoredField;
+        const remedyText = remedy === undefined ? "" : `; ${remedy}`;
+        const message = `${name}: expected ${expected}, received ${shorten(value)}${remedyText}`;
+        throw invalidFieldError(name, message, "unsupported_value");
+      }
       const isOfOtherEndpoint = name === (kind === "chat" ? "prompt" : "messages");
       if (!supportedFields.includes(name) || isOfOtherEndpoint) {
         throw invalidFieldError(name, `${shorten(name)}: unknown field`, "unknown_parameter");
@@ -151,7 +159,7 @@ const shorten = (value: unknown): string => {
   return text.length > 60 ? `${text.slice(0, 57)}…` : text;
 };
 
-function parseNewTokens(
+function parseMaxNewTokens(
   kind: RequestKind,
   fields: RequestFields,
   { tokens, model }: { tokens: readonly number[]; model: ServedModel },
@@ -169,9 +177,9 @@ function parseNewTokens(
 
 function parseSamplingOptions(fields: RequestFields): Omit<TextOptions, "tokens" | "maxNewTokens"> {
   const temperature = fields.getNumber("temperature", { min: 0, max: 2 });
-  const topP = fields.getNumber("top_p", { above: 0, max: 1 });
+  const topP = fields.getNumber("top_p", { exclusiveMin: 0, max: 1 });
   const topK = fields.getNumber("top_k", { min: 0, isInteger: true });
-  const repetitionPenalty = fields.getNumber("repetition_penalty", { above: 0 });
+  const repetitionPenalty = fields.getNumber("repetition_penalty", { exclusiveMin: 0 });
   const seed = fields.getNumber("seed", { min: 0, isInteger: true }) ?? randomInt(2 ** 32);
   return {
     seed,
@@ -202,11 +210,14 @@ function parsePromptTokens(fields: RequestFields, { tokenizer, vocabSize }: Serv
   const isPromptValue = (value: unknown): boolean => typeof value === "string" || areTokenIds(value);
   const isPromptField = (value: unknown): boolean =>
     isPromptValue(value) || (Array.isArray(value) && value.length === 1 && isPromptValue(value[0]));
-  const promptField = fields.getField("prompt", isPromptField, "a string, or an array of token ids") as
-    | string
-    | number[]
-    | [string | number[]];
-  if (promptField === undefined) throw invalidFieldError("prompt", "prompt: required");
+  const promptField = fields.getField(
+    "prompt",
+    isPromptField,
+    "a string, an array of token ids, or an array of one of these",
+  ) as string | number[] | [string | number[]];
+  if (promptField === undefined) {
+    throw invalidFieldError("prompt", "prompt: expected a string, or an array of token ids, received none");
+  }
   const isBatchOfOne = Array.isArray(promptField) && promptField.length === 1 && typeof promptField[0] !== "number";
   const prompt = (isBatchOfOne ? promptField[0] : promptField) as string | readonly number[];
   const tokens = typeof prompt === "string" ? tokenizer.encode(prompt) : prompt;
@@ -215,7 +226,7 @@ function parsePromptTokens(fields: RequestFields, { tokenizer, vocabSize }: Serv
   const receivedText = unknownToken === undefined ? "none" : String(unknownToken);
   throw invalidFieldError(
     "prompt",
-    `prompt: expected at least one token, each below ${vocabSize}, received ${receivedText}`,
+    `prompt: expected at least one token, with ids below ${vocabSize}; received ${receivedText}`,
   );
 }
 
@@ -224,7 +235,9 @@ function parseChatTokens(fields: RequestFields, { tokenizer, vocabSize }: Served
   const messagesField = fields.getField("messages", isNonEmptyArray, "a non-empty array of messages") as
     | readonly unknown[]
     | undefined;
-  if (messagesField === undefined) throw invalidFieldError("messages", "messages: required");
+  if (messagesField === undefined) {
+    throw invalidFieldError("messages", "messages: expected a non-empty array of messages, received none");
+  }
   const messages = messagesField.map(toMessage);
   if (!tokenizer.hasChatTemplate) {
     throw invalidFieldError("messages", "this model has no chat template; use /v1/completions", "no_chat_template");
@@ -235,8 +248,12 @@ function parseChatTokens(fields: RequestFields, { tokenizer, vocabSize }: Served
   } catch (error) {
     throw invalidFieldError("messages", (error as Error).message);
   }
-  if (tokens.length > 0 && tokens.every((token) => token < vocabSize)) return tokens;
-  throw invalidFieldError("messages", "messages: expected text whose tokens are in the model's vocabulary");
+  const unknownToken = tokens.find((token) => token >= vocabSize);
+  if (tokens.length > 0 && unknownToken === undefined) return tokens;
+  throw invalidFieldError(
+    "messages",
+    `messages: expected at least one token, with ids below ${vocabSize}; received ${unknownToken ?? "none"}`,
+  );
 }
 
 /** Parts of a content are one text. */
@@ -252,5 +269,9 @@ function toMessage(value: unknown, index: number): ChatMessage {
   if (Array.isArray(content) && content.every(isTextPart)) {
     return { role: value["role"], content: content.map(({ text }) => text).join("") };
   }
-  throw invalidFieldError("messages", `${fieldName}.content: expected a string, or parts of the type "text"`);
+  const receivedText = content === undefined ? "none" : shorten(content);
+  throw invalidFieldError(
+    "messages",
+    `${fieldName}.content: expected a string, or parts of the type "text", received ${receivedText}`,
+  );
 }

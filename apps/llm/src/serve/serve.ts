@@ -54,18 +54,18 @@ export async function serve(settings: ServeSettings, options: ServeOptions): Pro
   // Only this user may connect: the directory has mode 0700.
   const directory = mkdtempSync(join(tmpdir(), "mosaic-serve-"));
   const socket = join(directory, "socket");
-  const ranks = acceptRanks(engine, options.onReady ?? (() => {}));
+  const ranks = createRankServer(engine, options.onReady ?? (() => {}));
   ranks.listen(socket);
   await once(ranks, "listening");
-  let closingHttp: Promise<void> | undefined;
+  let httpClosePromise: Promise<void> | undefined;
   const closeHttp = (): Promise<void> => {
-    closingHttp ??= new Promise((resolve) => http.close(() => resolve()));
+    httpClosePromise ??= new Promise((resolve) => http.close(() => resolve()));
     http.closeIdleConnections();
-    return closingHttp;
+    return httpClosePromise;
   };
-  const forceController = new AbortController();
+  const abortController = new AbortController();
   let isStopping = false;
-  const done = runRanks(settings, { engine, socket, options, signal: forceController.signal })
+  const done = runRanks(settings, { engine, socket, options, signal: abortController.signal })
     .catch((error: unknown) => {
       if (!isStopping) throw error;
     })
@@ -77,7 +77,7 @@ export async function serve(settings: ServeSettings, options: ServeOptions): Pro
     });
   const kill = (): void => {
     isStopping = true;
-    forceController.abort();
+    abortController.abort();
   };
   const stop = (): void => {
     if (isStopping) return;
@@ -100,13 +100,13 @@ async function listen(http: HttpServer, host: string, port: number): Promise<voi
     await once(http, "listening");
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
-    const reason = code === "EADDRINUSE" ? `${host}:${port} is in use` : message;
-    throw new UsageError(`--port: cannot listen on the address: ${reason}`, { cause: error });
+    const reason = code === "EADDRINUSE" ? "the port is in use; pass a different one" : message;
+    throw new UsageError(`--port: cannot listen on ${host}:${port}: ${reason}`, { cause: error });
   }
 }
 
 /** Where rank 0 of each attempt connects. */
-function acceptRanks(engine: Engine, onReady: () => void): Server {
+function createRankServer(engine: Engine, onReady: () => void): Server {
   let readyChannel: Channel<ServerMessage, RankMessage> | undefined;
   return createServer((socket) => {
     const channel = new Channel<ServerMessage, RankMessage>(socket, {

@@ -24,13 +24,13 @@ export function tokenizeCorpus({ train, heldOut }: Corpus, vocabulary: number): 
 
 /** Books as tokens; every book ends with the end token. */
 export function encodeBooks(tokenizer: Tokenizer, books: readonly Book[]): readonly (readonly number[])[] {
-  const encode = wordEncoder(tokenizer);
+  const encode = createWordEncoder(tokenizer);
   const end = tokenizer.tokenId(endToken)!;
   return books.map(({ text }) => [...encode(text), end]);
 }
 
 /** As `tokenizer.encode`, where each distinct word is encoded once: tokens never cross the bounds of words. */
-export function wordEncoder(tokenizer: Tokenizer): (text: string) => number[] {
+export function createWordEncoder(tokenizer: Tokenizer): (text: string) => number[] {
   const cachedWords = new Map<string, readonly number[]>();
   return (text) =>
     splitWords(text).flatMap((word) => {

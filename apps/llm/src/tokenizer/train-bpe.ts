@@ -25,7 +25,9 @@ const pairKey = (a: number, b: number): number => a * 2 ** 20 + b;
 export function trainBytePairs(texts: readonly string[], vocabSize: number): BytePairs {
   const tokens = [endToken, ...alphabet];
   if (!(Number.isSafeInteger(vocabSize) && vocabSize >= tokens.length)) {
-    throw new RangeError(`trainBytePairs: expected a vocabulary of at least ${tokens.length}, received ${vocabSize}`);
+    throw new RangeError(
+      `trainBytePairs: expected an integer ≥ ${tokens.length} as the vocabulary size, received ${vocabSize}`,
+    );
   }
   const tokenIds = new Map(tokens.map((token, id) => [token, id]));
   const words = countWords(texts, tokenIds);
@@ -88,9 +90,9 @@ class PairCounts {
       this.#addWord(word, -1);
       const ids: number[] = [];
       for (let i = 0; i < word.ids.length; i++) {
-        const matchesPair = word.ids[i] === a && word.ids[i + 1] === b;
-        ids.push(matchesPair ? mergedToken : word.ids[i]!);
-        if (matchesPair) i++;
+        const isPairMatch = word.ids[i] === a && word.ids[i + 1] === b;
+        ids.push(isPairMatch ? mergedToken : word.ids[i]!);
+        if (isPairMatch) i++;
       }
       word.ids = ids;
       this.#addWord(word, 1);

@@ -22,15 +22,15 @@ const columns = ["tokens", "backend", "median", "from", "to", "ratio", "GFLOP/s"
 
 /** A head, then a line for each measurement. */
 export function formatBenchTable(measurements: readonly Measurement[]): string {
-  const cells = measurements.map((each) => [
-    `${each.seqLength}`,
-    each.ranks === 1 ? `${each.backend} (one device)` : each.backend,
-    formatSeconds(each.seconds),
-    formatSeconds(each.shortest),
-    formatSeconds(each.longest),
-    `${each.ratio.toFixed(2)} ×`,
-    (each.flopsPerSecond / 1e9).toFixed(1),
-    formatBytes(each.bytesSent),
+  const cells = measurements.map((measurement) => [
+    `${measurement.seqLength}`,
+    measurement.ranks === 1 ? `${measurement.backend} (one device)` : measurement.backend,
+    formatSeconds(measurement.seconds),
+    formatSeconds(measurement.shortest),
+    formatSeconds(measurement.longest),
+    `${measurement.ratio.toFixed(2)} ×`,
+    (measurement.flopsPerSecond / 1e9).toFixed(1),
+    formatBytes(measurement.bytesSent),
   ]);
   const widths = columns.map((title, i) => Math.max(title.length, ...cells.map((row) => row[i]!.length)));
   const padCell = (word: string, i: number): string => (i === 1 ? word.padEnd(widths[i]!) : word.padStart(widths[i]!));
@@ -46,23 +46,23 @@ const COLORS = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00"];
 export function drawBench(measurements: readonly Measurement[], title: string): string {
   const names = [...new Set(measurements.map(({ backend }) => backend))];
   const barWidth = CHART_WIDTH - LABEL_WIDTH - 190;
-  const bars = measurements.map((each, i) => {
+  const bars = measurements.map((measurement, i) => {
     const maxSeconds = Math.max(
-      ...measurements.filter(({ seqLength }) => seqLength === each.seqLength).map(({ seconds }) => seconds),
+      ...measurements.filter(({ seqLength }) => seqLength === measurement.seqLength).map(({ seconds }) => seconds),
     );
     const y = 60 + i * LINE_HEIGHT;
-    const width = Math.max(1, (each.seconds / maxSeconds) * barWidth);
-    const valueText = `${formatSeconds(each.seconds)}, ${each.ratio.toFixed(2)} ×`;
+    const width = Math.max(1, (measurement.seconds / maxSeconds) * barWidth);
+    const valueText = `${formatSeconds(measurement.seconds)}, ${measurement.ratio.toFixed(2)} ×`;
     const bar = rect(
       { x: LABEL_WIDTH, y, width, height: LINE_HEIGHT - 8 },
-      `fill="${COLORS[names.indexOf(each.backend) % COLORS.length]}"`,
+      `fill="${COLORS[names.indexOf(measurement.backend) % COLORS.length]}"`,
     );
-    const rangeText = `${each.backend}, ${each.seqLength} tokens: ${formatSeconds(each.shortest)} to ${formatSeconds(each.longest)}`;
+    const rangeText = `${measurement.backend}, ${measurement.seqLength} tokens: ${formatSeconds(measurement.shortest)} to ${formatSeconds(measurement.longest)}`;
     return [
       text(
         LABEL_WIDTH - 10,
         y + 13,
-        `${each.seqLength} · ${each.backend}`,
+        `${measurement.seqLength} · ${measurement.backend}`,
         `text-anchor="end" font-size="13" fill="#1c2430"`,
       ),
       tooltip(rangeText, bar),

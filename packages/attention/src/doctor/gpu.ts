@@ -18,7 +18,7 @@ const DRIVER_VERSION_PATH = "/proc/driver/nvidia/version";
 export const driverCheck: Check = {
   name: "GPU driver",
   async run(system) {
-    const module = /Kernel Module.*?\s(\d+\.[\d.]+)/.exec(system.readFile(DRIVER_VERSION_PATH) ?? "")?.[1];
+    const moduleVersion = /Kernel Module.*?\s(\d+\.[\d.]+)/.exec(system.readFile(DRIVER_VERSION_PATH) ?? "")?.[1];
     if (system.version("@mosaic/kernels-cuda") === undefined) {
       if (!hasGpu(system)) return [createNote("skipped: @mosaic/kernels-cuda is not installed")];
       return [
@@ -28,7 +28,10 @@ export const driverCheck: Check = {
     const probeResult = await system.runProbe("cuda");
     if ("value" in probeResult) {
       const { driver: cuda, library, cublasLt = "not found: matmul uses the built-in kernel" } = probeResult.value;
-      return [createOk(`${module ? `${module}, ` : ""}for CUDA ${cuda}, ${library}`), createOk(`cuBLASLt ${cublasLt}`)];
+      return [
+        createOk(`${moduleVersion ? `${moduleVersion}, ` : ""}for CUDA ${cuda}, ${library}`),
+        createOk(`cuBLASLt ${cublasLt}`),
+      ];
     }
     const [failureText, remedy] = formatFailure(probeResult.error);
     const isGpuBroken = probeResult.error.name !== "DeviceError" || hasGpu(system);
@@ -57,7 +60,7 @@ export const gpusCheck: Check = {
 
 function describeGpu({ name, capability, bytes, problem: gpuProblem }: CudaGpu, index: number): Finding {
   const text = `${index}: ${name}, compute capability ${capability}, ${formatGigabytes(bytes)}`;
-  if (gpuProblem === undefined) return createOk(`${text}, ${selectKernelArchitecture(capability)}`);
+  if (gpuProblem === undefined) return createOk(`${text}, ${describeKernelCode(capability)}`);
   return createProblem(
     `${text}: ${gpuProblem}`,
     "exclude it with CUDA_VISIBLE_DEVICES, or build the package where nvcc is installed",
@@ -65,7 +68,7 @@ function describeGpu({ name, capability, bytes, problem: gpuProblem }: CudaGpu, 
 }
 
 /** Machine code runs on its own generation; what is newer takes PTX. See native/kernels/image.cmake of the package. */
-function selectKernelArchitecture(capability: string): string {
+function describeKernelCode(capability: string): string {
   if (capability.startsWith("8.")) return "kernels sm_80";
   return capability === "9.0" ? "kernels sm_90a" : "kernels JIT-compiled from PTX by the driver";
 }

@@ -84,15 +84,15 @@ function findMemoryLimit(system: System): number | undefined {
 
 /** Processors' worth of time that they allow; undefined if they set no limit. */
 function findCpuLimit(system: System): number | undefined {
-  const cpuShares = readCgroupFiles(system, "", "cpu.max").map((text) => {
+  const cpuLimits = readCgroupFiles(system, "", "cpu.max").map((text) => {
     const [quota, period] = text.trim().split(" ").map(Number);
     return quota! / period!;
   });
   const periods = readCgroupFiles(system, "cpu", "cpu.cfs_period_us");
   readCgroupFiles(system, "cpu", "cpu.cfs_quota_us").forEach((text, i) =>
-    cpuShares.push(Number(text) / Number(periods[i])),
+    cpuLimits.push(Number(text) / Number(periods[i])),
   );
-  const limits = cpuShares.filter((share) => share > 0);
+  const limits = cpuLimits.filter((share) => share > 0);
   return limits.length > 0 ? Math.min(...limits) : undefined;
 }
 
@@ -151,15 +151,17 @@ const LOW_FILE_LIMIT = 4096;
 export const resourceLimitsCheck: Check = {
   name: "limits",
   run(system) {
-    const files = readLimit(system, "Max open files");
-    const lockedLimit = readLimit(system, "Max locked memory");
-    if (files === undefined || lockedLimit === undefined) return [];
+    const openFileLimit = readLimit(system, "Max open files");
+    const lockedMemoryLimit = readLimit(system, "Max locked memory");
+    if (openFileLimit === undefined || lockedMemoryLimit === undefined) return [];
     const findings: Finding[] = [
-      createOk(`${formatLimitValue(files)} open files, ${formatLimitValue(lockedLimit)} bytes of locked memory`),
+      createOk(
+        `${formatLimitValue(openFileLimit)} open files, ${formatLimitValue(lockedMemoryLimit)} bytes of locked memory`,
+      ),
     ];
-    if (files < LOW_FILE_LIMIT)
+    if (openFileLimit < LOW_FILE_LIMIT)
       findings.push(createNote("the limit on open files is low for many ranks", `ulimit -n ${LOW_FILE_LIMIT}`));
-    if (listRdmaDevices(system).length > 0 && lockedLimit !== Number.POSITIVE_INFINITY) {
+    if (listRdmaDevices(system).length > 0 && lockedMemoryLimit !== Number.POSITIVE_INFINITY) {
       findings.push(
         createNote("the limit on locked memory is low for RDMA, which registers memory", "ulimit -l unlimited"),
       );
@@ -206,7 +208,7 @@ export const jobCheck: Check = {
     const { env } = system;
     const detectedLauncher = detectLauncher(env);
     const findings: Finding[] = [];
-    const { launched: launchEnv, fault: launchError } = readLaunchEnvironment(env);
+    const { environment: launchEnv, error: launchError } = readLaunchEnvironment(env);
     if (launchEnv?.launcher !== undefined) {
       const { rank, worldSize, localRank: localRankText, localWorldSize: ranks = "?" } = launchEnv;
       const placeText = localRankText === undefined ? "" : `, ${localRankText} of ${ranks} on this host`;
@@ -214,7 +216,7 @@ export const jobCheck: Check = {
         createOk(`rank ${rank} of ${worldSize}${placeText}, started by ${detectedLauncher ?? launchEnv.launcher}`),
       );
     } else if (launchError !== undefined)
-      findings.push(createProblem(launchError, "start ranks with mosaic-run, or set both variables"));
+      findings.push(createProblem(launchError, "start ranks with mosaic-run, or correct the environment variables"));
     else if (detectedLauncher !== undefined)
       findings.push(createOk(`${detectedLauncher}, but this process is not one of its ranks`));
     if (launchEnv?.launcher === undefined && Number(env["SLURM_NTASKS"] ?? 1) > 1) {
@@ -242,13 +244,13 @@ export const jobCheck: Check = {
 
 /** Half of a rank's variables are a finding, and so is what contradicts itself. */
 function readLaunchEnvironment(env: NodeJS.ProcessEnv): {
-  readonly launched?: LaunchEnvironment;
-  readonly fault?: string;
+  readonly environment?: LaunchEnvironment;
+  readonly error?: string;
 } {
   try {
-    return { launched: launchEnvironment(env) };
+    return { environment: launchEnvironment(env) };
   } catch (error) {
-    return { fault: (error as Error).message };
+    return { error: (error as Error).message };
   }
 }
 
@@ -262,10 +264,10 @@ function detectLauncher(env: NodeJS.ProcessEnv): string | undefined {
 export const environmentCheck: Check = {
   name: "settings",
   run({ env }) {
-    const setVariables = Object.entries(env)
+    const environmentSettings = Object.entries(env)
       .filter(([name]) => /^(MOSAIC|NCCL)_/.test(name) && !/TOKEN|STORE/.test(name))
       .map(([name, value]) => `${name}=${value}`)
       .sort();
-    return setVariables.length > 0 ? [createOk(setVariables.join(" "))] : [];
+    return environmentSettings.length > 0 ? [createOk(environmentSettings.join(" "))] : [];
   },
 };

@@ -51,12 +51,12 @@ function parseArguments(args: readonly string[]) {
   }
 }
 
-async function compareHosts(portsText: string | undefined, asJson: boolean): Promise<number> {
+async function compareHosts(portsText: string | undefined, isJsonOutput: boolean): Promise<number> {
   const ports = portsText === undefined ? undefined : parsePorts(portsText);
   const { env } = currentSystem;
   if (!env["MOSAIC_STORE"] || env["RANK"] === undefined) {
     throw new UsageError(
-      "--hosts requires a job: run npx mosaic-run -N 2 --node-rank … --exec npx mosaic-doctor --hosts",
+      "--hosts: expected the ranks of a job, received a single process; run npx mosaic-run -N 2 --node-rank … --exec npx mosaic-doctor --hosts",
     );
   }
   const { measureHosts } = await import("./hosts/run.ts");
@@ -66,7 +66,7 @@ async function compareHosts(portsText: string | undefined, asJson: boolean): Pro
   const sections = reportHosts(result);
   const report = formatReport(sections, "the hosts of this job are compatible");
   const status = countFindings(sections, "problem") > 0 ? 1 : 0;
-  if (!asJson) {
+  if (!isJsonOutput) {
     console.log(report);
     return status;
   }

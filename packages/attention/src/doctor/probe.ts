@@ -4,7 +4,7 @@ import { cpu, features } from "@mosaic/kernels-cpu";
 import { importCuda, importNccl } from "../device-factories.ts";
 import { calibrate, type Profile } from "@mosaic/planner";
 import { world } from "../init.ts";
-import { roundRobinPairs } from "./hosts/round-robin.ts";
+import { listRoundRobinPairs } from "./hosts/round-robin.ts";
 import type { MeasuredLink } from "./hosts/run.ts";
 import type { ProbeResult, ProbeValues } from "./system.ts";
 
@@ -69,7 +69,7 @@ async function measureUcxLinks(...[index, count, bandwidth, ports]: Parameters<P
     Math.min(32, Math.round((Number(bandwidth) * TARGET_TRANSFER_SECONDS) / LARGE_MESSAGE_BYTES)),
   );
   const links: (MeasuredLink | null)[] = Array.from({ length: worldSize }, () => null);
-  for (const peers of roundRobinPairs(worldSize)) {
+  for (const peers of listRoundRobinPairs(worldSize)) {
     const peer = peers[rank]!;
     for (const sender of peer < 0 ? [] : [Math.min(rank, peer), Math.max(rank, peer)]) {
       const measuredLink = await measureUcxLink(ctx, { peer, isSender: sender === rank, numMessages });
@@ -100,7 +100,7 @@ async function measureUcxLink(ctx: Context, { peer, isSender, numMessages }: Ucx
     await ctx.device.stream.synchronize();
     return (performance.now() - startTime) / 1000;
   };
-  const pingPong = (): void => {
+  const runPingPong = (): void => {
     for (let i = 0; i < PING_COUNT; i++) {
       sendOrReceive(smallMessage);
       receiveOrSend(smallMessage);
@@ -111,8 +111,8 @@ async function measureUcxLink(ctx: Context, { peer, isSender, numMessages }: Ucx
     receiveOrSend(smallMessage);
   };
   // The first of each connects and faults pages in.
-  await measureSeconds(pingPong);
-  const latency = (await measureSeconds(pingPong)) / PING_COUNT / 2;
+  await measureSeconds(runPingPong);
+  const latency = (await measureSeconds(runPingPong)) / PING_COUNT / 2;
   await measureSeconds(stream);
   return { latency, bandwidth: (numMessages * LARGE_MESSAGE_BYTES) / (await measureSeconds(stream)) };
 }

@@ -118,8 +118,8 @@ export async function runProbeProcess<T>(
   // A process that could not be started, as where no process may be added, has no "close" to wait for.
   const exitReason = await new Promise<string>((resolve) => {
     child.on("error", ({ message }) => resolve(message));
-    child.on("close", (_, signal) =>
-      resolve(signal === null ? "the process exited" : `the process was killed by ${signal}`),
+    child.on("close", (code, signal) =>
+      resolve(signal === null ? `the process exited with code ${code}` : `the process was killed by ${signal}`),
     );
   });
   const parsedResult = tryRead(() => JSON.parse(resultText) as ProbeResult<T>);

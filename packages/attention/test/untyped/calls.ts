@@ -201,7 +201,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "option.checkFields": () => ["test", { a: core.option.integer() }],
   Storage: () => [8],
   FinalizedStorage: () => [1n, 8, () => {}],
-  "option.acceptsAbsent": () => [core.option.integer(), 1],
+  "option.acceptsValueOrAbsence": () => [core.option.integer(), 1],
   createParameter: ({ ctx }) => [ctx, [2, 2], { initial: { kind: "normal", mean: 0, std: 1 }, dtype: "float32" }],
   loadState: ({ tensor }) => ["test", new Map([["x", tensor(2)]]), new Map([["x", tensor(2)]]), { strict: false }],
   reduceGradients: (f) => [f.ctx, linearModel(f)],

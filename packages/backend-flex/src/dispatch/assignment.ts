@@ -19,8 +19,8 @@ export interface DispatchCandidate {
 
 /** Rows by group: a rank, or a host. */
 export interface RowTraffic {
-  readonly received: Float64Array;
-  readonly sent: Float64Array;
+  readonly receivedRows: Float64Array;
+  readonly sentRows: Float64Array;
 }
 
 /** What ranks have to do, and the time it takes. */
@@ -61,47 +61,51 @@ export function evaluateAssignment(problem: DispatchProblem, assignment: Assignm
 /** The slowest rank's time, and the objective. */
 export function computeTime(
   { ranks, model }: Pick<DispatchProblem, "ranks" | "model">,
-  { pairs, received, sent, hosts }: Pick<AssignmentLoad, "pairs" | "received" | "sent" | "hosts">,
+  { pairs, receivedRows, sentRows, hosts }: Pick<AssignmentLoad, "pairs" | "receivedRows" | "sentRows" | "hosts">,
 ): { readonly time: number; readonly objective: number } {
   let time = 0;
   for (let rank = 0; rank < ranks; rank++) {
     const host = Math.floor(rank / model.ranksPerHost);
-    const load = { pairs: pairs[rank]!, received: received[rank]!, sent: sent[rank]! };
+    const load = { pairs: pairs[rank]!, receivedRows: receivedRows[rank]!, sentRows: sentRows[rank]! };
     time = Math.max(time, model.rankTime(load, hosts && getHostLoad(hosts, host)));
   }
-  const hiddenCost = (rows: Float64Array, level: Level): number =>
+  const computeHiddenCost = (rows: Float64Array, level: Level): number =>
     (model.hiddenRowCost(level) * rows.reduce((sum, each) => sum + each, 0)) / rows.length;
-  return { time, objective: time + hiddenCost(received, "rank") + (hosts ? hiddenCost(hosts.received, "host") : 0) };
+  return {
+    time,
+    objective:
+      time + computeHiddenCost(receivedRows, "rank") + (hosts ? computeHiddenCost(hosts.receivedRows, "host") : 0),
+  };
 }
 
-function getHostLoad({ received, sent }: RowTraffic, host: number): Load {
-  return { pairs: 0, received: received[host]!, sent: sent[host]! };
+function getHostLoad({ receivedRows, sentRows }: RowTraffic, host: number): Load {
+  return { pairs: 0, receivedRows: receivedRows[host]!, sentRows: sentRows[host]! };
 }
 
 function countRowTraffic(problem: DispatchProblem, groupByRank: Int32Array, numGroups: number): RowTraffic {
-  const { queryChunks, atomRows, atomOwner, required } = problem;
-  const [received, sent] = [new Float64Array(numGroups), new Float64Array(numGroups)];
+  const { queryChunks, atomRows, atomOwner, requiredAtoms } = problem;
+  const [receivedRows, sentRows] = [new Float64Array(numGroups), new Float64Array(numGroups)];
   const chunksByGroup: number[][] = Array.from({ length: numGroups }, () => []);
   for (let chunk = 0; chunk < queryChunks; chunk++) chunksByGroup[groupByRank[chunk]!]!.push(chunk);
-  const numRequiringDeltas = new Int32Array(atomRows.length + 1);
+  const requiringGroupDeltas = new Int32Array(atomRows.length + 1);
   for (let group = 0; group < numGroups; group++) {
-    numRequiringDeltas.fill(0);
+    requiringGroupDeltas.fill(0);
     for (const chunk of chunksByGroup[group]!) {
-      const intervals = required[chunk]!;
+      const intervals = requiredAtoms[chunk]!;
       for (let i = 0; i < intervals.length; i += 2) {
-        numRequiringDeltas[intervals[i]!]!++;
-        numRequiringDeltas[intervals[i + 1]!]!--;
+        requiringGroupDeltas[intervals[i]!]!++;
+        requiringGroupDeltas[intervals[i + 1]!]!--;
       }
     }
-    let numRequiring = 0;
+    let numRequiringChunks = 0;
     for (let atom = 0; atom < atomRows.length; atom++) {
-      numRequiring += numRequiringDeltas[atom]!;
-      if (numRequiring === 0) continue;
+      numRequiringChunks += requiringGroupDeltas[atom]!;
+      if (numRequiringChunks === 0) continue;
       const owner = groupByRank[atomOwner[atom]!]!;
       if (owner === group) continue;
-      received[group]! += atomRows[atom]!;
-      sent[owner]! += atomRows[atom]!;
+      receivedRows[group]! += atomRows[atom]!;
+      sentRows[owner]! += atomRows[atom]!;
     }
   }
-  return { received, sent };
+  return { receivedRows, sentRows };
 }

@@ -44,16 +44,16 @@ export function computeBounds(problem: DispatchProblem): DispatchBounds {
   const { model, totalPairs, ranks } = problem;
   const rankBounds = new RowBounds(problem, "rank");
   const hostBounds = model.isTwoLevel ? new RowBounds(problem, "host") : undefined;
-  const minimalMaxPairs = minMaxPairs(problem);
+  const minimalMaxPairs = computeMinMaxPairs(problem);
   const computeLinkTime = (time: number): number => {
-    const pairs = model.pair > 0 ? time / model.pair : Number.POSITIVE_INFINITY;
+    const pairs = model.secondsPerPair > 0 ? time / model.secondsPerPair : Number.POSITIVE_INFINITY;
     const maxRows = rankBounds.maxRows(pairs, model.maxRows(time, "rank"));
     const minTime = model.minLinkTime(maxRows, rankBounds.meanRows(pairs), "rank");
     return hostBounds
       ? Math.max(minTime, model.minLinkTime(hostBounds.maxRows(pairs), hostBounds.meanRows(pairs), "host"))
       : minTime;
   };
-  let low = model.pair * minimalMaxPairs;
+  let low = model.secondsPerPair * minimalMaxPairs;
   const isFeasible = (time: number): boolean => computeLinkTime(time) <= time;
   if (!isFeasible(low)) {
     let high = computeLinkTime(low);
@@ -73,7 +73,7 @@ export function computeBounds(problem: DispatchProblem): DispatchBounds {
   };
 }
 
-function minMaxPairs({ pairs, queryChunks, ranks, totalPairs }: DispatchProblem): number {
+function computeMinMaxPairs({ pairs, queryChunks, ranks, totalPairs }: DispatchProblem): number {
   const sortedPairs = pairs.slice(0, queryChunks).sort().reverse();
   const chunksPerRank = Math.floor(queryChunks / ranks);
   const sumLightest = (count: number): number => {
@@ -137,14 +137,14 @@ class RowBounds {
       const { length, isFull, samples } = document;
       if (isFull) rows += (this.#ranksPerDocument(document, pairs) - 1) * length * samples;
       else
-        for (let j = 1, rowsRead = 0; (rowsRead = this.#visibleRows(document, j, pairs)) > 0; j++)
-          rows += rowsRead * samples;
+        for (let j = 1, visibleRows = 0; (visibleRows = this.#visibleRows(document, j, pairs)) > 0; j++)
+          rows += visibleRows * samples;
     }
     return Math.max(this.#minMeanRows, rows / this.#numGroups);
   }
 
   /** The maxRows rows that one of them receives at minTime, if no one has more pairs, or sends more rows. */
-  maxRows(pairs: number, sent = Number.POSITIVE_INFINITY): number {
+  maxRows(pairs: number, sentRows = Number.POSITIVE_INFINITY): number {
     let maxRows = Math.max(this.#minMaxRows, this.meanRows(pairs));
     for (const document of this.#documents) {
       const { length, isFull, samples } = document;
@@ -155,7 +155,7 @@ class RowBounds {
       } else if (document.window >= length) {
         maxRows = Math.max(maxRows, this.#maxRowsOfDocument(document, maxRows / samples, pairs) * samples);
         if (this.#ranksPerGroup === 1)
-          maxRows = Math.max(maxRows, (length - this.#maxOwnedRows(document, pairs, sent)) * samples);
+          maxRows = Math.max(maxRows, (length - this.#maxOwnedRows(document, pairs, sentRows)) * samples);
       }
     }
     return maxRows;
@@ -166,9 +166,9 @@ class RowBounds {
     const isAttainable = (rows: number): boolean => {
       let ownedRows = 0;
       for (let j = 0; ownedRows <= document.length; j++) {
-        const rowsRead = j === 0 ? document.length : this.#visibleRows(document, j, pairs);
-        if (rowsRead <= rows) return true;
-        ownedRows += rowsRead - rows;
+        const visibleRows = j === 0 ? document.length : this.#visibleRows(document, j, pairs);
+        if (visibleRows <= rows) return true;
+        ownedRows += visibleRows - rows;
       }
       return false;
     };
@@ -183,12 +183,12 @@ class RowBounds {
   }
 
   /** Rows of a causal document that the rank of its last chunk owns at maxRows. */
-  #maxOwnedRows({ start, length, samples }: DocumentSpan, pairs: number, sent: number): number {
+  #maxOwnedRows({ start, length, samples }: DocumentSpan, pairs: number, sentRows: number): number {
     const { masks, chunkSize, pairs: chunkPairs } = this.#problem;
     const [first, last] = [Math.floor(start / chunkSize), Math.floor((start + length - 1) / chunkSize)];
-    const maxOwned = Math.min(length, this.#rowsPerGroup);
+    const maxOwnedRows = Math.min(length, this.#rowsPerGroup);
     // Pairs are counted over all samples.
-    if (masks.length > 1 || last - first < 2 || !(pairs > 0) || !(sent > 0)) return maxOwned;
+    if (masks.length > 1 || last - first < 2 || !(pairs > 0) || !(sentRows > 0)) return maxOwnedRows;
     const [pairCosts, sentCosts] = [new Float64Array(last - first), new Float64Array(last - first)];
     for (let chunk = first; chunk < last; chunk++) {
       const [begin, end] = [Math.max(0, chunk * chunkSize - start), (chunk + 1) * chunkSize - start];
@@ -198,14 +198,14 @@ class RowBounds {
         Math.ceil(Math.max(laterPairs / pairs, (length - end) / this.#rowsPerGroup) - 1e-9) - 1,
       );
       pairCosts[chunk - first] = chunkPairs[chunk]! / pairs;
-      sentCosts[chunk - first] = (receivers * (end - begin) * samples) / sent;
+      sentCosts[chunk - first] = (receivers * (end - begin) * samples) / sentRows;
     }
-    const remainingShare = 1 - chunkPairs[last]! / pairs;
-    let maxRows = maxOwned;
+    const remainingPairShare = 1 - chunkPairs[last]! / pairs;
+    let maxRows = maxOwnedRows;
     for (let step = 0; step <= NUM_WEIGHT_STEPS; step++) {
       const weight = step / NUM_WEIGHT_STEPS;
       const costs = pairCosts.map((cost, i) => weight * cost + (1 - weight) * sentCosts[i]!).sort();
-      let [remainingCost, chunks] = [weight * remainingShare + 1 - weight, 1];
+      let [remainingCost, chunks] = [weight * remainingPairShare + 1 - weight, 1];
       for (let i = 0; i < costs.length && remainingCost > 0; i++) {
         chunks += costs[i]! > remainingCost ? remainingCost / costs[i]! : 1;
         remainingCost -= costs[i]!;
@@ -259,14 +259,14 @@ function toDocumentSpan(slices: readonly Slice[], samples: number): DocumentSpan
   const rows = new Set([start, end - 1, ...slices.flatMap((slice) => [slice.q0, slice.q1 - 1])]);
   let window = Number.POSITIVE_INFINITY;
   for (const row of rows) {
-    const numVisible = visibleKeysBefore(slices, row);
-    if (numVisible < row - start + 1) window = Math.min(window, numVisible);
+    const numVisibleKeys = countVisibleKeysUpTo(slices, row);
+    if (numVisibleKeys < row - start + 1) window = Math.min(window, numVisibleKeys);
   }
   return window < 2 ? [] : [{ start, length, isFull: false, window, samples }];
 }
 
 /** How many keys a row sees up to itself, without a gap. */
-function visibleKeysBefore(slices: readonly Slice[], row: number): number {
+function countVisibleKeysUpTo(slices: readonly Slice[], row: number): number {
   const ranges = slices
     .filter(({ q0, q1 }) => q0 <= row && row < q1)
     .map((slice) => visibleKeyRange(slice, row))

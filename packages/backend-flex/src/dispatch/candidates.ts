@@ -60,9 +60,9 @@ const AFFINITY_MAX_RELATIVE_LOAD = 1.05;
  * The heaviest chunk first, to the rank that requires or owns most of its keys and has capacity for its pairs. Undefined for
  * masks of which it would take too long.
  */
-export function affinity(problem: DispatchProblem): Assignment | undefined {
-  const { queryChunks, ranks, pairs, atomRows, required, owned, totalPairs } = problem;
-  const visits = required.reduce((sum, intervals) => sum + countAtoms(intervals), 0) * ranks;
+export function affinityAssignment(problem: DispatchProblem): Assignment | undefined {
+  const { queryChunks, ranks, pairs, atomRows, requiredAtoms, ownedAtoms, totalPairs } = problem;
+  const visits = requiredAtoms.reduce((sum, intervals) => sum + countAtoms(intervals), 0) * ranks;
   if (visits > MAX_AFFINITY_VISITS) return undefined;
   const assignment = new Int32Array(queryChunks);
   const [pairsByRank, chunkCounts] = [new Float64Array(ranks), new Int32Array(ranks)];
@@ -75,7 +75,7 @@ export function affinity(problem: DispatchProblem): Assignment | undefined {
       if (chunkCounts[rank]! >= chunkQuotas[rank]!) continue;
       if (lightestRank < 0 || pairsByRank[rank]! < pairsByRank[lightestRank]!) lightestRank = rank;
       if (pairsByRank[rank]! + pairs[chunk]! > maxPairs) continue;
-      const rows = countPresentRows(required[chunk]!, presentAtoms[rank]!, atomRows);
+      const rows = countPresentRows(requiredAtoms[chunk]!, presentAtoms[rank]!, atomRows);
       if (rows > maxPresentRows || (rows === maxPresentRows && pairsByRank[rank]! < pairsByRank[bestRank]!))
         [bestRank, maxPresentRows] = [rank, rows];
     }
@@ -83,7 +83,7 @@ export function affinity(problem: DispatchProblem): Assignment | undefined {
     assignment[chunk] = rank;
     pairsByRank[rank]! += pairs[chunk]!;
     chunkCounts[rank]!++;
-    for (const intervals of [required[chunk]!, owned[chunk]!])
+    for (const intervals of [requiredAtoms[chunk]!, ownedAtoms[chunk]!])
       for (let i = 0; i < intervals.length; i += 2) presentAtoms[rank]!.fill(1, intervals[i], intervals[i + 1]);
   }
   return assignment;
@@ -156,17 +156,17 @@ function createWindowPredicate(
   for (let i = 0; i < 2 * count; i++) prefixPairs[i + 1] = prefixPairs[i]! + problem.pairs[chunkList[i % count]!]!;
   const targetPairs = (prefixPairs[count]! * (middle - first)) / (end - first);
   const maxDeviation = (tolerance * problem.totalPairs * (middle - first)) / problem.ranks;
-  const cutRows = (index: number): number => {
+  const countCutRows = (index: number): number => {
     const i = index % count;
     return i === 0 || chunkList[i] !== chunkList[i - 1]! + 1 ? 0 : problem.precedingRows[chunkList[i]]!;
   };
-  let [start, minError, minCutRows] = [0, Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
+  let [start, minDeviation, minCutRows] = [0, Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
   for (let startIndex = 0; startIndex < count; startIndex++) {
     const deviation = Math.abs(prefixPairs[startIndex + numWindowChunks]! - prefixPairs[startIndex]! - targetPairs);
     const error = deviation <= maxDeviation ? 0 : deviation;
-    if (error > minError) continue;
-    const rows = cutRows(startIndex) + cutRows(startIndex + numWindowChunks);
-    if (error < minError || rows < minCutRows) [start, minError, minCutRows] = [startIndex, error, rows];
+    if (error > minDeviation) continue;
+    const rows = countCutRows(startIndex) + countCutRows(startIndex + numWindowChunks);
+    if (error < minDeviation || rows < minCutRows) [start, minDeviation, minCutRows] = [startIndex, error, rows];
   }
   return (i) => (i - start + count) % count < numWindowChunks;
 }
@@ -183,8 +183,11 @@ export function documentGroupAssignment(problem: DispatchProblem, fillFactor: nu
   for (const run of findDocumentRuns(problem)) {
     const freeRanks = Array.from({ length: ranks }, (_, rank) => rank).filter((rank) => chunkCapacities[rank]! > 0);
     freeRanks.sort((a, b) => pairsByRank[a]! - pairsByRank[b]! || chunkCapacities[b]! - chunkCapacities[a]! || a - b);
-    const targetRanks = Math.ceil((run.pairs * ranks) / (fillFactor * (totalPairs || 1)) - 0.02);
-    const chosenRanks = ranksWithCapacity(freeRanks, chunkCapacities, { chunks: run.chunks.length, targetRanks });
+    const numTargetRanks = Math.ceil((run.pairs * ranks) / (fillFactor * (totalPairs || 1)) - 0.02);
+    const chosenRanks = selectRanksWithCapacity(freeRanks, chunkCapacities, {
+      chunks: run.chunks.length,
+      numTargetRanks,
+    });
     assignZigzag(chosenRanks, run.chunks, { remainingChunks: chunkCapacities, assignment });
     for (const chunk of run.chunks) pairsByRank[assignment[chunk]!]! += pairs[chunk]!;
   }
@@ -208,13 +211,17 @@ function findDocumentRuns({ queryChunks, document, pairs }: DispatchProblem): Do
   return runs.sort((a, b) => b.pairs - a.pairs || a.chunks[0]! - b.chunks[0]!);
 }
 
-/** The first ranks, as few as `targetRanks`, that have capacity for an equal part of the chunks each; all of them if there are none. */
-function ranksWithCapacity(
+/** The first ranks, as few as `numTargetRanks`, that have capacity for an equal part of the chunks each; all of them if there are none. */
+function selectRanksWithCapacity(
   freeRanks: readonly number[],
   chunkCapacities: Int32Array,
-  { chunks, targetRanks }: Readonly<Record<"chunks" | "targetRanks", number>>,
+  { chunks, numTargetRanks }: Readonly<Record<"chunks" | "numTargetRanks", number>>,
 ): readonly number[] {
-  for (let count = Math.min(freeRanks.length, chunks, Math.max(1, targetRanks)); count <= freeRanks.length; count++) {
+  for (
+    let count = Math.min(freeRanks.length, chunks, Math.max(1, numTargetRanks));
+    count <= freeRanks.length;
+    count++
+  ) {
     const chunksPerRank = Math.ceil(chunks / count);
     const fittingRanks = freeRanks.filter((rank) => chunkCapacities[rank]! >= chunksPerRank).slice(0, count);
     if (fittingRanks.length === count) return fittingRanks;
@@ -248,11 +255,11 @@ function assignZigzag(
  * most of its rows among those with capacity; of equal ones to that which has fewest keys.
  */
 export function assignKeys(problem: DispatchProblem, queryAssignment: Assignment): Assignment {
-  const { chunks, queryChunks, ranks, atomRows, required, owned } = problem;
+  const { chunks, queryChunks, ranks, atomRows, requiredAtoms, ownedAtoms } = problem;
   if (chunks === queryChunks) return queryAssignment;
   const presentAtoms = Array.from({ length: ranks }, () => new Uint8Array(atomRows.length));
   for (let chunk = 0; chunk < queryChunks; chunk++) {
-    const intervals = required[chunk]!;
+    const intervals = requiredAtoms[chunk]!;
     const rankAtoms = presentAtoms[queryAssignment[chunk]!]!;
     for (let i = 0; i < intervals.length; i += 2) rankAtoms.fill(1, intervals[i], intervals[i + 1]);
   }
@@ -265,7 +272,7 @@ export function assignKeys(problem: DispatchProblem, queryAssignment: Assignment
     let [bestRank, maxPresentRows] = [-1, -1];
     for (let rank = 0; rank < ranks; rank++) {
       if (chunkCapacities[rank] === 0) continue;
-      const rows = countPresentRows(owned[chunk]!, presentAtoms[rank]!, atomRows);
+      const rows = countPresentRows(ownedAtoms[chunk]!, presentAtoms[rank]!, atomRows);
       if (rows > maxPresentRows || (rows === maxPresentRows && chunkCapacities[rank]! > chunkCapacities[bestRank]!))
         [bestRank, maxPresentRows] = [rank, rows];
     }

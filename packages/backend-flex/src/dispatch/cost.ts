@@ -31,19 +31,19 @@ export type ResolvedCost = ResolvedOptionsOf<typeof dispatchCostOptions>;
 const HIDDEN_TRANSFER_WEIGHT = 0.1;
 
 interface PassCost {
-  readonly pair: number;
+  readonly secondsPerPair: number;
   /** Of a row that is sent to the ranks that require it. */
-  readonly cast: number;
+  readonly secondsPerCastRow: number;
   /** Of the gradient of that row, on its way back. */
-  readonly reduce: number;
+  readonly secondsPerReducedRow: number;
   readonly latency: number;
 }
 
 /** Visible pairs, and rows by link: of a rank, and of its host where ranks share one. */
 export interface Load {
   readonly pairs: number;
-  readonly received: number;
-  readonly sent: number;
+  readonly receivedRows: number;
+  readonly sentRows: number;
 }
 
 /** The time that loads take. */
@@ -51,43 +51,61 @@ export class CostModel {
   readonly ranksPerHost: number;
   readonly isTwoLevel: boolean;
   /** Seconds per visible pair, over the passes. */
-  readonly pair: number;
+  readonly secondsPerPair: number;
   readonly #passes: readonly PassCost[];
   readonly #localRowFactor: number;
 
   constructor(cost: ResolvedCost) {
-    const { pair, backwardPair, row, gradientRow, latency, forward, backward, ranksPerHost, localRow } = cost;
+    const {
+      pair: secondsPerPair,
+      backwardPair,
+      row,
+      gradientRow,
+      latency,
+      forward,
+      backward,
+      ranksPerHost,
+      localRow,
+    } = cost;
     this.#passes = [
-      { pair: pair * forward, cast: row * forward, reduce: 0, latency: latency * forward },
       {
-        pair: backwardPair * backward,
-        cast: row * backward,
-        reduce: gradientRow * backward,
+        secondsPerPair: secondsPerPair * forward,
+        secondsPerCastRow: row * forward,
+        secondsPerReducedRow: 0,
+        latency: latency * forward,
+      },
+      {
+        secondsPerPair: backwardPair * backward,
+        secondsPerCastRow: row * backward,
+        secondsPerReducedRow: gradientRow * backward,
         latency: latency * backward,
       },
     ].filter((_, i) => [forward, backward][i]! > 0);
-    this.pair = this.#passes.reduce((sum, pass) => sum + pass.pair, 0);
+    this.secondsPerPair = this.#passes.reduce((sum, pass) => sum + pass.secondsPerPair, 0);
     this.ranksPerHost = ranksPerHost;
     this.isTwoLevel = ranksPerHost > 1;
     this.#localRowFactor = this.isTwoLevel ? localRow : 1;
   }
 
   /** Seconds of a rank: of each pass the greatest of compute, receive and send. `host`: rows of its host, all ranks together. */
-  rankTime({ pairs, received, sent }: Load, host?: Load): number {
+  rankTime({ pairs, receivedRows, sentRows }: Load, host?: Load): number {
     let seconds = 0;
-    for (const { pair, cast, reduce, latency } of this.#passes) {
-      let rowSeconds = linkTime(cast, reduce, { received, sent }) * this.#localRowFactor;
-      if (host) rowSeconds = Math.max(rowSeconds, linkTime(cast, reduce, host) / this.ranksPerHost);
-      seconds += Math.max(pair * pairs, rowSeconds > 0 ? latency + rowSeconds : 0);
+    for (const { secondsPerPair, secondsPerCastRow, secondsPerReducedRow, latency } of this.#passes) {
+      let rowSeconds =
+        linkTime(secondsPerCastRow, secondsPerReducedRow, { receivedRows, sentRows }) * this.#localRowFactor;
+      if (host)
+        rowSeconds = Math.max(rowSeconds, linkTime(secondsPerCastRow, secondsPerReducedRow, host) / this.ranksPerHost);
+      seconds += Math.max(secondsPerPair * pairs, rowSeconds > 0 ? latency + rowSeconds : 0);
     }
     return seconds;
   }
 
   /** Seconds of the links of a host. */
-  hostTime({ received, sent }: Omit<Load, "pairs">): number {
+  hostTime({ receivedRows, sentRows }: Omit<Load, "pairs">): number {
     let seconds = 0;
-    for (const { cast, reduce, latency } of this.#passes) {
-      const rowSeconds = linkTime(cast, reduce, { received, sent }) / this.ranksPerHost;
+    for (const { secondsPerCastRow, secondsPerReducedRow, latency } of this.#passes) {
+      const rowSeconds =
+        linkTime(secondsPerCastRow, secondsPerReducedRow, { receivedRows, sentRows }) / this.ranksPerHost;
       if (rowSeconds > 0) seconds += latency + rowSeconds;
     }
     return seconds;
@@ -101,22 +119,28 @@ export class CostModel {
     if (maxRows === 0 && meanRows === 0) return 0;
     const share = this.linkShare(level);
     let [maxRowsTime, meanRowsTime] = [0, 0];
-    for (const { cast, reduce, latency } of this.#passes) {
-      maxRowsTime += latency + share * Math.max(cast, reduce) * maxRows;
-      meanRowsTime += latency + share * (cast + reduce) * meanRows;
+    for (const { secondsPerCastRow, secondsPerReducedRow, latency } of this.#passes) {
+      maxRowsTime += latency + share * Math.max(secondsPerCastRow, secondsPerReducedRow) * maxRows;
+      meanRowsTime += latency + share * (secondsPerCastRow + secondsPerReducedRow) * meanRows;
     }
     return Math.max(maxRowsTime, meanRowsTime);
   }
 
   /** Rows that a rank sends at most in so many seconds. */
   maxRows(seconds: number, level: Level): number {
-    const secondsPerRow = this.#passes.reduce((sum, { cast, reduce }) => sum + Math.max(cast, reduce), 0);
+    const secondsPerRow = this.#passes.reduce(
+      (sum, { secondsPerCastRow, secondsPerReducedRow }) => sum + Math.max(secondsPerCastRow, secondsPerReducedRow),
+      0,
+    );
     return seconds / (this.linkShare(level) * secondsPerRow);
   }
 
   /** What a row that is received costs in the objective, over the number of those who receive. */
   hiddenRowCost(level: Level): number {
-    const rowSeconds = this.#passes.reduce((sum, { cast, reduce }) => sum + cast + reduce, 0);
+    const rowSeconds = this.#passes.reduce(
+      (sum, { secondsPerCastRow, secondsPerReducedRow }) => sum + secondsPerCastRow + secondsPerReducedRow,
+      0,
+    );
     return HIDDEN_TRANSFER_WEIGHT * this.linkShare(level) * rowSeconds;
   }
 
@@ -129,6 +153,13 @@ export class CostModel {
 export type Level = "rank" | "host";
 
 // A gradient travels the other way: who receives a row sends its gradient.
-function linkTime(cast: number, reduce: number, { received, sent }: Omit<Load, "pairs">): number {
-  return Math.max(cast * received + reduce * sent, cast * sent + reduce * received);
+function linkTime(
+  secondsPerCastRow: number,
+  secondsPerReducedRow: number,
+  { receivedRows, sentRows }: Omit<Load, "pairs">,
+): number {
+  return Math.max(
+    secondsPerCastRow * receivedRows + secondsPerReducedRow * sentRows,
+    secondsPerCastRow * sentRows + secondsPerReducedRow * receivedRows,
+  );
 }

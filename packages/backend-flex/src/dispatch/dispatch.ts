@@ -154,7 +154,7 @@ export function createProblem(settings: ProblemSettings): DispatchProblem {
   }
   const model = new CostModel(dispatchCostOptions.parse(settings.cost ?? {}));
   return createDispatchProblem({
-    masks: countEqualMasks(mask, queries, keys),
+    masks: groupEqualMasks(mask, queries, keys),
     queries,
     keys,
     isSelfAttention,
@@ -165,7 +165,7 @@ export function createProblem(settings: ProblemSettings): DispatchProblem {
 }
 
 /** Samples of one mask count together. */
-function countEqualMasks(mask: Mask | readonly Mask[], queries: number, keys: number): WeightedMask[] {
+function groupEqualMasks(mask: Mask | readonly Mask[], queries: number, keys: number): WeightedMask[] {
   const sampleCounts = new Map<Mask, number>();
   for (const sampleMask of Array.isArray(mask) ? (mask as readonly Mask[]) : [mask as Mask])
     sampleCounts.set(sampleMask, (sampleCounts.get(sampleMask) ?? 0) + 1);

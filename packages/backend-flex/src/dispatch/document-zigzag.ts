@@ -26,7 +26,7 @@ export function documentZigzag(lengths: readonly number[]): Placement {
       if (length !== total || !Number.isSafeInteger(count) || !(index >= 0 && index < count)) {
         throw new ShapeError({
           where: "documentZigzag: spans",
-          expected: `a shard of a sequence of length ${total}, the sum of the document lengths`,
+          expected: `a shard index from 0 to the number of shards − 1, and length ${total}, the sum of the document lengths`,
           received: `shard ${formatValue(index)} of ${formatValue(count)} of a sequence of length ${formatValue(length)}`,
         });
       }
@@ -83,7 +83,7 @@ function computeZigzagLoad(
   slices: readonly Slice[],
   samples: number,
 ): Omit<AssignmentLoad, "time" | "objective"> {
-  const [pairs, received, sent] = [new Float64Array(ranks), new Float64Array(ranks), new Float64Array(ranks)];
+  const [pairs, receivedRows, sentRows] = [new Float64Array(ranks), new Float64Array(ranks), new Float64Array(ranks)];
   // Ranks whose last row is in a piece from this one on.
   const numLaterRanks = new Int32Array(2 * ranks + 1);
   for (const { q0, q1, type } of slices) {
@@ -105,10 +105,10 @@ function computeZigzagLoad(
         visibleRows = type === "full" ? length : end;
         pairs[rank]! += samples * (type === "full" ? (end - start) * length : ((end - start) * (start + 1 + end)) / 2);
         // Those that have a row behind, or in, the piece; the rank is one of them.
-        sent[rank]! += samples * (end - start) * (numLaterRanks[i]! - 1);
+        sentRows[rank]! += samples * (end - start) * (numLaterRanks[i]! - 1);
       }
-      received[rank]! += samples * (visibleRows - ownRows);
+      receivedRows[rank]! += samples * (visibleRows - ownRows);
     }
   }
-  return { pairs, received, sent, hosts: undefined };
+  return { pairs, receivedRows, sentRows, hosts: undefined };
 }

@@ -40,8 +40,8 @@ export interface RankDispatchLoad {
   /** Visible (query, key) pairs. */
   readonly pairs: number;
   /** Rows of keys that it receives, each once, and that it sends, once to each rank that requires them. */
-  readonly received: number;
-  readonly sent: number;
+  readonly receivedRows: number;
+  readonly sentRows: number;
   /** Predicted seconds. */
   readonly time: number;
 }
@@ -103,44 +103,44 @@ export function evaluateDispatch(options: EvaluateDispatchOptions): DispatchEval
     rankCounter.addRequiredRows(queryShards, slices);
     hostCounter?.addRequiredRows(hostQueries, slices);
   }
-  const { received, sent } = rankCounter;
-  const { time, objective } = computeTime({ ranks, model }, { pairs, received, sent, hosts: hostCounter });
+  const { receivedRows, sentRows } = rankCounter;
+  const { time, objective } = computeTime({ ranks, model }, { pairs, receivedRows, sentRows, hosts: hostCounter });
   return {
     ranks: queryShards.map((spans, rank) => {
-      const load = { pairs: pairs[rank]!, received: received[rank]!, sent: sent[rank]! };
+      const load = { pairs: pairs[rank]!, receivedRows: receivedRows[rank]!, sentRows: sentRows[rank]! };
       const host = Math.floor(rank / ranksPerHost);
       const hostLoad = hostCounter && {
         pairs: 0,
-        received: hostCounter.received[host]!,
-        sent: hostCounter.sent[host]!,
+        receivedRows: hostCounter.receivedRows[host]!,
+        sentRows: hostCounter.sentRows[host]!,
       };
       return { rows: countRows(spans), ...load, time: model.rankTime(load, hostLoad) };
     }),
     imbalance: sum(pairs) === 0 ? 1 : (pairs.reduce((max, each) => Math.max(max, each), 0) * ranks) / sum(pairs),
-    rows: sum(received),
-    hostRows: hostCounter && sum(hostCounter.received),
+    rows: sum(receivedRows),
+    hostRows: hostCounter && sum(hostCounter.receivedRows),
     time,
     objective,
   };
 }
 
 class RequiredRowCounter {
-  readonly received: Float64Array;
-  readonly sent: Float64Array;
+  readonly receivedRows: Float64Array;
+  readonly sentRows: Float64Array;
   readonly #owners: RowOwners;
 
   constructor(shards: readonly (readonly Span[])[]) {
     this.#owners = new RowOwners(shards);
-    this.received = new Float64Array(shards.length);
-    this.sent = new Float64Array(shards.length);
+    this.receivedRows = new Float64Array(shards.length);
+    this.sentRows = new Float64Array(shards.length);
   }
 
   addRequiredRows(queries: readonly (readonly Span[])[], slices: readonly Slice[]): void {
     for (const [rank, spans] of queries.entries()) {
       const requiredRows = this.#owners.collectRequiredRows(visibleKeys(spans, slices), rank);
-      this.received[rank]! += requiredRows.count;
+      this.receivedRows[rank]! += requiredRows.count;
       for (const owner of requiredRows.owners(0, requiredRows.count))
-        this.sent[owner]! += requiredRows.numRowsFrom(owner);
+        this.sentRows[owner]! += requiredRows.numRowsFrom(owner);
     }
   }
 }

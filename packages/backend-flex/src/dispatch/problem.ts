@@ -35,8 +35,8 @@ export interface DispatchProblem extends ProblemOptions {
   readonly atomRows: Float64Array;
   readonly atomOwner: Int32Array;
   /** By chunk: [start, end) of atoms, alternating. */
-  readonly required: readonly Int32Array[];
-  readonly owned: readonly Int32Array[];
+  readonly requiredAtoms: readonly Int32Array[];
+  readonly ownedAtoms: readonly Int32Array[];
   /** By chunk of queries: rows before its own that it requires; which is 0 if queries and keys are separate. */
   readonly precedingRows: Float64Array;
   /** By chunk of queries: the number of the document that most of its pairs are of. */
@@ -92,14 +92,14 @@ function countVisiblePairs(slice: Slice): number {
 /** By chunk: rows that it requires. */
 export function countRequiredRows({
   chunks,
-  required,
+  requiredAtoms,
   atomRows,
-}: Pick<DispatchProblem, "chunks" | "required" | "atomRows">): Float64Array {
+}: Pick<DispatchProblem, "chunks" | "requiredAtoms" | "atomRows">): Float64Array {
   const prefixRows = new Float64Array(atomRows.length + 1);
   for (const [atom, rows] of atomRows.entries()) prefixRows[atom + 1] = prefixRows[atom]! + rows;
   const rowCounts = new Float64Array(chunks);
   for (let chunk = 0; chunk < chunks; chunk++) {
-    const intervals = required[chunk]!;
+    const intervals = requiredAtoms[chunk]!;
     for (let i = 0; i < intervals.length; i += 2)
       rowCounts[chunk]! += prefixRows[intervals[i + 1]!]! - prefixRows[intervals[i]!]!;
   }
@@ -149,12 +149,12 @@ class AtomBuilder {
   }
 
   add(
-    required: readonly (readonly Interval[])[],
+    requiredIntervals: readonly (readonly Interval[])[],
     { keys, keyChunks, chunkSize, samples, firstOwner }: KeyChunks,
   ): void {
     const atomStarts = new Set<number>([keys]);
     for (let chunk = 0; chunk < keyChunks; chunk++) atomStarts.add(chunk * chunkSize);
-    for (const [start, end] of required.flat()) atomStarts.add(start).add(end);
+    for (const [start, end] of requiredIntervals.flat()) atomStarts.add(start).add(end);
     const boundaries = [...atomStarts].sort((a, b) => a - b);
     const firstAtom = this.#rows.length;
     const atomByPosition = new Map(boundaries.map((position, i) => [position, firstAtom + i]));
@@ -166,17 +166,17 @@ class AtomBuilder {
       const end = Math.min(keys, (chunk + 1) * chunkSize);
       this.#owned[firstOwner + chunk]!.push(atomByPosition.get(chunk * chunkSize)!, atomByPosition.get(end)!);
     }
-    for (const [chunk, intervals] of required.entries())
+    for (const [chunk, intervals] of requiredIntervals.entries())
       for (const [start, end] of intervals)
         this.#required[chunk]!.push(atomByPosition.get(start)!, atomByPosition.get(end)!);
   }
 
-  build(): Pick<DispatchProblem, "atomRows" | "atomOwner" | "required" | "owned"> {
+  build(): Pick<DispatchProblem, "atomRows" | "atomOwner" | "requiredAtoms" | "ownedAtoms"> {
     return {
       atomRows: Float64Array.from(this.#rows),
       atomOwner: Int32Array.from(this.#owners),
-      required: this.#required.map((each) => Int32Array.from(each)),
-      owned: this.#owned.map((each) => Int32Array.from(each)),
+      requiredAtoms: this.#required.map((each) => Int32Array.from(each)),
+      ownedAtoms: this.#owned.map((each) => Int32Array.from(each)),
     };
   }
 }

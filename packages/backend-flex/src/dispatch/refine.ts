@@ -22,8 +22,8 @@ const MAX_TRIED_SWAPS = 128;
 /** Chunks of a rank that a chunk which should go there is compared with. */
 const MAX_SWAP_PARTNERS = 8;
 /** A round takes at most these shares of all work: many rounds, in which each of the two does what the other one cannot. */
-const RELIEVE_BUDGET_DIVISOR = 20;
-const ATTRACT_BUDGET_DIVISOR = 30;
+const BALANCE_BUDGET_DIVISOR = 20;
+const TRANSFER_BUDGET_DIVISOR = 30;
 /** Rounds without a swap after which nothing is expected of more. */
 const MAX_IDLE_ROUNDS = 3;
 const MIN_POTENTIAL_GAIN = 1e-12;
@@ -32,7 +32,7 @@ const EXCHANGE_VISITS = 32;
 /** What the choice of a swap takes. */
 const TRIAL_VISITS = 6;
 /** Share of the work at whose end the potential may rise no more. */
-const THRESHOLD_DECAY = 0.8;
+const THRESHOLD_DECAY_SHARE = 0.8;
 
 /**
  * Swaps chunks between ranks while that lowers a potential: the squared excess of every rank over the goal, and the price of
@@ -109,24 +109,24 @@ class SwapSearch {
   /** Swaps chunks of the slowest rank, again and again; returns how often that helped. */
   balanceSlowestRank(): number {
     const { ranks } = this.#problem;
-    const visitLimit = Math.min(this.#maxVisits, this.#numVisits + this.#maxVisits / RELIEVE_BUDGET_DIVISOR);
-    let numImproved = 0;
+    const visitLimit = Math.min(this.#maxVisits, this.#numVisits + this.#maxVisits / BALANCE_BUDGET_DIVISOR);
+    let numImprovements = 0;
     for (let round = 0; round < ranks && this.#numVisits < visitLimit; round++) {
       let slowestRank = 0;
       for (let rank = 1; rank < ranks; rank++)
         if (this.#rankTime(rank) > this.#rankTime(slowestRank)) slowestRank = rank;
       if (this.#rankTime(slowestRank) <= this.#targetTime) break;
       if (!this.#equalizePairs(slowestRank) && !this.#relieveByRandomSwaps(slowestRank, visitLimit)) break;
-      numImproved++;
+      numImprovements++;
     }
-    return numImproved;
+    return numImprovements;
   }
 
   /** Moves drawn chunks to ranks that own a neighbour of theirs; returns how often that helped. */
   reduceTransfers(): number {
     const { chunks } = this.#problem;
-    let numImproved = 0;
-    const visitLimit = Math.min(this.#maxVisits, this.#numVisits + this.#maxVisits / ATTRACT_BUDGET_DIVISOR);
+    let numImprovements = 0;
+    const visitLimit = Math.min(this.#maxVisits, this.#numVisits + this.#maxVisits / TRANSFER_BUDGET_DIVISOR);
     for (let draw = 0; draw < 2 * chunks && this.#numVisits < visitLimit; draw++) {
       const chunk = this.#randomIndex(chunks);
       const rank = this.assignment[this.#neighbourChunk(chunk)]!;
@@ -135,26 +135,26 @@ class SwapSearch {
       for (let i = 0; i < rankChunks.length && i < MAX_SWAP_PARTNERS; i++) {
         this.#numVisits += TRIAL_VISITS;
         if (!this.#swapIfBetter(chunk, rankChunks[(i + draw) % rankChunks.length]!)) continue;
-        numImproved++;
+        numImprovements++;
         break;
       }
     }
-    return numImproved;
+    return numImprovements;
   }
 
   /** If compute binds the rank: the swap with another one that comes nearest to giving both as much, if it helps. */
   #equalizePairs(slowestRank: number): boolean {
     const { ranks, pairs, model } = this.#problem;
-    if (model.pair * this.#pairsByRank[slowestRank]! < this.#rankTime(slowestRank) * 0.999) return false;
+    if (model.secondsPerPair * this.#pairsByRank[slowestRank]! < this.#rankTime(slowestRank) * 0.999) return false;
     const swapCandidates: { readonly error: number; readonly a: number; readonly b: number }[] = [];
-    let [maxError, numCompared] = [Number.POSITIVE_INFINITY, 0];
-    for (let k = 0; k < ranks && numCompared < MAX_COMPARED_PAIRS; k++) {
+    let [maxError, numComparedPairs] = [Number.POSITIVE_INFINITY, 0];
+    for (let k = 0; k < ranks && numComparedPairs < MAX_COMPARED_PAIRS; k++) {
       const rank = (slowestRank + k) % ranks;
       const targetGain = (this.#pairsByRank[slowestRank]! - this.#pairsByRank[rank]!) / 2;
       if (targetGain <= 0) continue;
       for (const a of this.#chunksByRank[0]![slowestRank]!) {
         for (const b of this.#chunksByRank[0]![rank]!) {
-          numCompared++;
+          numComparedPairs++;
           const gain = pairs[a]! - pairs[b]!;
           const error = Math.abs(gain - targetGain);
           if (gain <= 0 || error >= maxError) continue;
@@ -166,7 +166,7 @@ class SwapSearch {
         }
       }
     }
-    this.#numVisits += numCompared;
+    this.#numVisits += numComparedPairs;
     swapCandidates.sort((x, y) => x.error - y.error);
     return swapCandidates.slice(0, MAX_LEVELLING_SWAPS).some(({ a, b }) => this.#swapIfBetter(a, b));
   }
@@ -175,9 +175,9 @@ class SwapSearch {
     const { ranks, chunks, queryChunks, pairs, model } = this.#problem;
     const numChunkKinds = chunks > queryChunks ? 2 : 1;
     const maxTime = this.#rankTime(slowestRank);
-    const isComputeBound = model.pair * this.#pairsByRank[slowestRank]! >= maxTime * 0.999;
+    const isComputeBound = model.secondsPerPair * this.#pairsByRank[slowestRank]! >= maxTime * 0.999;
     const maxDraws = Math.min(MAX_RANDOM_DRAWS, 4 * chunks);
-    for (let i = 0, numTried = 0; i < maxDraws && numTried < MAX_TRIED_SWAPS && this.#numVisits < visitLimit; i++) {
+    for (let i = 0, numSwaps = 0; i < maxDraws && numSwaps < MAX_TRIED_SWAPS && this.#numVisits < visitLimit; i++) {
       this.#numVisits += 4;
       const ownChunks = this.#chunksByRank[i % numChunkKinds]![slowestRank]!;
       if (ownChunks.length === 0) continue;
@@ -187,8 +187,9 @@ class SwapSearch {
       if (rank === slowestRank || rankChunks.length === 0) continue;
       const partner = rankChunks[this.#randomIndex(rankChunks.length)]!;
       const gain = pairs[chunk]! - pairs[partner]!;
-      if ((isComputeBound && gain <= 0) || model.pair * (this.#pairsByRank[rank]! + gain) >= maxTime) continue;
-      numTried++;
+      if ((isComputeBound && gain <= 0) || model.secondsPerPair * (this.#pairsByRank[rank]! + gain) >= maxTime)
+        continue;
+      numSwaps++;
       this.#numVisits += TRIAL_VISITS;
       if (this.#swapIfBetter(chunk, partner)) return true;
     }
@@ -220,7 +221,9 @@ class SwapSearch {
 
   /** How much the potential may rise. */
   #maxPotentialRise(): number {
-    return this.#threshold * Math.max(0, 1 - this.#numVisits / this.#maxVisits / THRESHOLD_DECAY) - MIN_POTENTIAL_GAIN;
+    return (
+      this.#threshold * Math.max(0, 1 - this.#numVisits / this.#maxVisits / THRESHOLD_DECAY_SHARE) - MIN_POTENTIAL_GAIN
+    );
   }
 
   /** Whether the pairs of both ranks alone cost more than all the rows could save. */
@@ -229,14 +232,14 @@ class SwapSearch {
     const [fromRank, toRank] = [this.assignment[a]!, this.assignment[b]!];
     const gain = pairs[a]! - pairs[b]!;
     const excess =
-      this.#excessCost(model.pair * (this.#pairsByRank[fromRank]! - gain)) +
-      this.#excessCost(model.pair * (this.#pairsByRank[toRank]! + gain));
+      this.#excessCost(model.secondsPerPair * (this.#pairsByRank[fromRank]! - gain)) +
+      this.#excessCost(model.secondsPerPair * (this.#pairsByRank[toRank]! + gain));
     if (excess === 0) return false;
-    const { received } = this.#ranks;
+    const { receivedRows } = this.#ranks;
     const maxSaving =
       this.#ranks.potential(fromRank) +
       this.#ranks.potential(toRank) -
-      this.#hiddenRowCost * (received[fromRank]! + received[toRank]!);
+      this.#hiddenRowCost * (receivedRows[fromRank]! + receivedRows[toRank]!);
     const maxHiddenSaving =
       (this.#hiddenRowCost + this.#hiddenHostRowCost) * (this.#requiredRows[a]! + this.#requiredRows[b]!);
     return excess - maxSaving - maxHiddenSaving > this.#maxPotentialRise();
@@ -255,28 +258,28 @@ class SwapSearch {
   }
 
   #rankTime(rank: number): number {
-    const { received, sent } = this.#ranks;
+    const { receivedRows, sentRows } = this.#ranks;
     const { model } = this.#problem;
-    const load = { pairs: this.#pairsByRank[rank]!, received: received[rank]!, sent: sent[rank]! };
+    const load = { pairs: this.#pairsByRank[rank]!, receivedRows: receivedRows[rank]!, sentRows: sentRows[rank]! };
     if (!this.#hosts) return model.rankTime(load);
     const host = Math.floor(rank / model.ranksPerHost);
-    const hostLoad = { pairs: 0, received: this.#hosts.received[host]!, sent: this.#hosts.sent[host]! };
+    const hostLoad = { pairs: 0, receivedRows: this.#hosts.receivedRows[host]!, sentRows: this.#hosts.sentRows[host]! };
     return model.rankTime(load, hostLoad);
   }
 
   readonly #rankPotential = (rank: number): number => {
     const { model } = this.#problem;
-    const [received, sent] = [this.#ranks.received[rank]!, this.#ranks.sent[rank]!];
-    const time = model.rankTime({ pairs: this.#pairsByRank[rank]!, received, sent });
-    return this.#excessCost(time) + this.#hiddenRowCost * received;
+    const [receivedRows, sentRows] = [this.#ranks.receivedRows[rank]!, this.#ranks.sentRows[rank]!];
+    const time = model.rankTime({ pairs: this.#pairsByRank[rank]!, receivedRows, sentRows });
+    return this.#excessCost(time) + this.#hiddenRowCost * receivedRows;
   };
 
   /** The links of a host count as a rank of their own. */
   readonly #hostPotential = (host: number): number => {
     const { model } = this.#problem;
-    const { received, sent } = this.#hosts!;
-    const time = model.hostTime({ received: received[host]!, sent: sent[host]! });
-    return this.#excessCost(time) + this.#hiddenHostRowCost * received[host]!;
+    const { receivedRows, sentRows } = this.#hosts!;
+    const time = model.hostTime({ receivedRows: receivedRows[host]!, sentRows: sentRows[host]! });
+    return this.#excessCost(time) + this.#hiddenHostRowCost * receivedRows[host]!;
   };
 
   #excessCost(time: number): number {
@@ -305,8 +308,8 @@ class SwapSearch {
 
 /** How many chunks of each group require each atom, and the rows that follow. */
 class RowTrafficCounter implements RowTraffic {
-  readonly received: Float64Array;
-  readonly sent: Float64Array;
+  readonly receivedRows: Float64Array;
+  readonly sentRows: Float64Array;
   readonly numGroups: number;
   readonly #problem: DispatchProblem;
   /** Ranks of a group. */
@@ -335,20 +338,20 @@ class RowTrafficCounter implements RowTraffic {
     this.#problem = problem;
     this.#groupSize = width;
     this.numGroups = groups;
-    this.received = rows.received;
-    this.sent = rows.sent;
+    this.receivedRows = rows.receivedRows;
+    this.sentRows = rows.sentRows;
     this.#potentials = new Float64Array(groups);
     this.#proposedPotentials = new Float64Array(groups);
     this.#isAffected = new Uint8Array(groups);
     this.#affectedGroups = new Int32Array(groups);
-    const maxLength = problem.required.reduce((length, each) => Math.max(length, each.length), 0);
+    const maxLength = problem.requiredAtoms.reduce((length, each) => Math.max(length, each.length), 0);
     this.#intervalBuffer = new Int32Array(2 * maxLength);
     const counts = problem.queryChunks > 0xffff ? new Int32Array(groups * atoms) : new Uint16Array(groups * atoms);
     this.#requirementCounts = counts;
     this.#numRequiringGroups = new Int32Array(atoms);
     for (let chunk = 0; chunk < problem.queryChunks; chunk++) {
       const groupOffset = Math.floor(assignment[chunk]! / width) * atoms;
-      const intervals = problem.required[chunk]!;
+      const intervals = problem.requiredAtoms[chunk]!;
       for (let i = 0; i < intervals.length; i += 2)
         for (let atom = intervals[i]!; atom < intervals[i + 1]!; atom++)
           if (++counts[groupOffset + atom]! === 1) this.#numRequiringGroups[atom]!++;
@@ -394,32 +397,32 @@ class RowTrafficCounter implements RowTraffic {
     this.#markAffected(fromGroup);
     this.#markAffected(toGroup);
     if (fromGroup === toGroup) return 1;
-    const { required, owned } = this.#problem;
+    const { requiredAtoms, ownedAtoms } = this.#problem;
     return (
       EXCHANGE_VISITS +
-      this.#moveRequired(assignment, [required[a]!, required[b]!], { from: fromGroup, to: toGroup }) +
-      this.#moveRequired(assignment, [required[b]!, required[a]!], { from: toGroup, to: fromGroup }) +
-      this.#moveOwned(owned[a]!, { from: fromGroup, to: toGroup }) +
-      this.#moveOwned(owned[b]!, { from: toGroup, to: fromGroup })
+      this.#moveRequired(assignment, [requiredAtoms[a]!, requiredAtoms[b]!], { from: fromGroup, to: toGroup }) +
+      this.#moveRequired(assignment, [requiredAtoms[b]!, requiredAtoms[a]!], { from: toGroup, to: fromGroup }) +
+      this.#moveOwned(ownedAtoms[a]!, { from: fromGroup, to: toGroup }) +
+      this.#moveOwned(ownedAtoms[b]!, { from: toGroup, to: fromGroup })
     );
   }
 
   /** What the first chunk requires and the second does not: chunks of one document differ in few atoms. */
   #moveRequired(
     assignment: Assignment,
-    [required, alsoRequired]: readonly [Int32Array, Int32Array],
-    { from, to }: Readonly<Record<"from" | "to", number>>,
+    [requiredAtoms, retainedAtoms]: readonly [Int32Array, Int32Array],
+    { from: fromGroup, to: toGroup }: Readonly<Record<"from" | "to", number>>,
   ): number {
     const { atomRows, atomOwner } = this.#problem;
-    const { received, sent } = this;
+    const { receivedRows, sentRows } = this;
     const [counts, requiringCounts, groupSize] = [this.#requirementCounts, this.#numRequiringGroups, this.#groupSize];
-    const [fromBase, toBase] = [from * atomRows.length, to * atomRows.length];
+    const [fromBase, toBase] = [fromGroup * atomRows.length, toGroup * atomRows.length];
     const intervals = this.#intervalBuffer;
-    const length = subtractIntervals(required, alsoRequired, intervals);
-    let numVisited = 0;
+    const length = subtractIntervals(requiredAtoms, retainedAtoms, intervals);
+    let numVisitedAtoms = 0;
     for (let i = 0; i < length; i += 2) {
       const end = intervals[i + 1]!;
-      numVisited += end - intervals[i]!;
+      numVisitedAtoms += end - intervals[i]!;
       for (let atom = intervals[i]!; atom < end; atom++) {
         const isLastRequirement = --counts[fromBase + atom]! === 0;
         const isFirstRequirement = ++counts[toBase + atom]! === 1;
@@ -428,42 +431,42 @@ class RowTrafficCounter implements RowTraffic {
         const owner = groupSize === 1 ? ownerRank : Math.floor(ownerRank / groupSize);
         const rows = atomRows[atom]!;
         requiringCounts[atom]! += Number(isFirstRequirement) - Number(isLastRequirement);
-        if (isLastRequirement && owner !== from) {
-          received[from]! -= rows;
-          sent[owner]! -= rows;
+        if (isLastRequirement && owner !== fromGroup) {
+          receivedRows[fromGroup]! -= rows;
+          sentRows[owner]! -= rows;
           this.#markAffected(owner);
         }
-        if (isFirstRequirement && owner !== to) {
-          received[to]! += rows;
-          sent[owner]! += rows;
+        if (isFirstRequirement && owner !== toGroup) {
+          receivedRows[toGroup]! += rows;
+          sentRows[owner]! += rows;
           this.#markAffected(owner);
         }
       }
     }
-    return numVisited;
+    return numVisitedAtoms;
   }
 
-  #moveOwned(intervals: Int32Array, { from, to }: Readonly<Record<"from" | "to", number>>): number {
+  #moveOwned(intervals: Int32Array, { from: fromGroup, to: toGroup }: Readonly<Record<"from" | "to", number>>): number {
     const { atomRows } = this.#problem;
-    const { received, sent } = this;
-    const [fromBase, toBase] = [from * atomRows.length, to * atomRows.length];
-    let numVisited = 0;
+    const { receivedRows, sentRows } = this;
+    const [fromBase, toBase] = [fromGroup * atomRows.length, toGroup * atomRows.length];
+    let numVisitedAtoms = 0;
     for (let i = 0; i < intervals.length; i += 2) {
-      numVisited += intervals[i + 1]! - intervals[i]!;
+      numVisitedAtoms += intervals[i + 1]! - intervals[i]!;
       for (let atom = intervals[i]!; atom < intervals[i + 1]!; atom++) {
-        const numRequiring = this.#numRequiringGroups[atom]!;
+        const numRequiringGroups = this.#numRequiringGroups[atom]!;
         const rows = atomRows[atom]!;
-        const [isRequiredByFrom, isRequiredByTo] = [
+        const [isRequiredByFromGroup, isRequiredByToGroup] = [
           this.#requirementCounts[fromBase + atom]! > 0,
           this.#requirementCounts[toBase + atom]! > 0,
         ];
-        sent[from]! -= rows * (numRequiring - Number(isRequiredByFrom));
-        sent[to]! += rows * (numRequiring - Number(isRequiredByTo));
-        if (isRequiredByFrom) received[from]! += rows;
-        if (isRequiredByTo) received[to]! -= rows;
+        sentRows[fromGroup]! -= rows * (numRequiringGroups - Number(isRequiredByFromGroup));
+        sentRows[toGroup]! += rows * (numRequiringGroups - Number(isRequiredByToGroup));
+        if (isRequiredByFromGroup) receivedRows[fromGroup]! += rows;
+        if (isRequiredByToGroup) receivedRows[toGroup]! -= rows;
       }
     }
-    return numVisited;
+    return numVisitedAtoms;
   }
 
   #markAffected(group: number): void {

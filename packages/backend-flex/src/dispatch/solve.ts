@@ -1,7 +1,7 @@
 import { type Assignment, type DispatchCandidate, evaluateAssignment } from "./assignment.ts";
 import { computeBounds } from "./bounds.ts";
 import {
-  affinity,
+  affinityAssignment,
   greedyAssignment,
   documentGroupAssignment,
   necklaceAssignment,
@@ -30,44 +30,48 @@ const TARGET_GAP_SHARES = [0.5, 0.8];
 /** The best placement, and what it was found from. */
 export function solve(
   problem: DispatchProblem,
-  maxVisits: number = defaultMaxVisits(problem),
+  maxVisits: number = computeDefaultMaxVisits(problem),
 ): { readonly best: DispatchCandidate; readonly candidates: readonly DispatchCandidate[] } {
   const candidates = createStartCandidates(problem);
-  let best = minimumObjective(candidates);
+  let best = findBestCandidate(candidates);
   if (problem.ranks === 1 || problem.totalPairs === 0) return { best, candidates };
   const { time, objective } = computeBounds(problem);
   const targetTime = time * TARGET_SLACK;
   const attainableObjective = objective + targetTime - time;
   const refinableCandidates = candidates.filter(({ placement }) => !placement);
   const results: DispatchCandidate[] = [...refinableCandidates];
-  const search = (initial: DispatchCandidate, visitShare: number, options: Omit<RefineOptions, "maxVisits">): void => {
+  const search = (
+    initialCandidate: DispatchCandidate,
+    visitShare: number,
+    options: Omit<RefineOptions, "maxVisits">,
+  ): void => {
     if (best.objective <= attainableObjective) return;
-    const assignment = refine(problem, initial.assignment, { ...options, maxVisits: maxVisits * visitShare });
-    const result = evaluateCandidate(problem, `${initial.name}, swaps`, assignment);
+    const assignment = refine(problem, initialCandidate.assignment, { ...options, maxVisits: maxVisits * visitShare });
+    const result = evaluateCandidate(problem, `${initialCandidate.name}, swaps`, assignment);
     results.push(result);
-    best = minimumObjective([best, result]);
+    best = findBestCandidate([best, result]);
   };
   const selectBestOfFamily = (name: string): DispatchCandidate[] => {
     const members = refinableCandidates.filter((each) => each.name.startsWith(name));
-    return members.length > 0 ? [minimumObjective(members)] : [];
+    return members.length > 0 ? [findBestCandidate(members)] : [];
   };
   const searchStarts = new Set([
-    minimumObjective(refinableCandidates),
+    findBestCandidate(refinableCandidates),
     ...["groups", "necklace", "greedy", "affinity"].flatMap(selectBestOfFamily),
   ]);
   for (const start of searchStarts) search(start, 1 / 12, { targetTime, seed: 12345, threshold: 3 });
-  const startCandidate = minimumObjective(results);
+  const startCandidate = findBestCandidate(results);
   for (const targetFactor of TARGET_TIME_FACTORS)
     search(startCandidate, 1 / 6, { targetTime: targetTime * targetFactor, seed: 777, threshold: 10 });
   // Ranks that cannot reach the goal: aims near what there is, so that the slowest of them count and not their sum.
-  for (const targetShare of TARGET_GAP_SHARES) {
-    search(minimumObjective(results), 1 / 6 / TARGET_GAP_SHARES.length, {
-      targetTime: targetTime + targetShare * Math.max(0, best.time - targetTime),
+  for (const gapShare of TARGET_GAP_SHARES) {
+    search(findBestCandidate(results), 1 / 6 / TARGET_GAP_SHARES.length, {
+      targetTime: targetTime + gapShare * Math.max(0, best.time - targetTime),
       seed: 777,
     });
   }
   if (problem.chunks <= MAX_EXACT_CHUNKS && best.objective > attainableObjective) {
-    best = minimumObjective([
+    best = findBestCandidate([
       best,
       ...results.map((each) => runDescent(problem, each, DESCENT_MAX_VISITS / results.length)),
     ]);
@@ -75,26 +79,34 @@ export function solve(
   return { best, candidates };
 }
 
-function defaultMaxVisits({ chunks }: DispatchProblem): number {
+function computeDefaultMaxVisits({ chunks }: DispatchProblem): number {
   return SEARCH_MAX_VISITS * Math.max(Math.min(1, chunks / SMALL_CHUNK_COUNT), chunks / LARGE_CHUNK_COUNT);
 }
 
-function runDescent(problem: DispatchProblem, initial: DispatchCandidate, maxVisits: number): DispatchCandidate {
-  return evaluateCandidate(problem, `${initial.name}, descent`, descend(problem, initial.assignment, maxVisits));
+function runDescent(
+  problem: DispatchProblem,
+  initialCandidate: DispatchCandidate,
+  maxVisits: number,
+): DispatchCandidate {
+  return evaluateCandidate(
+    problem,
+    `${initialCandidate.name}, descent`,
+    descend(problem, initialCandidate.assignment, maxVisits),
+  );
 }
 
-function minimumObjective(candidates: readonly DispatchCandidate[]): DispatchCandidate {
+function findBestCandidate(candidates: readonly DispatchCandidate[]): DispatchCandidate {
   return candidates.reduce((best, each) => (each.objective < best.objective ? each : best));
 }
 
 /** The starts of the search. */
 export function createStartCandidates(problem: DispatchProblem): DispatchCandidate[] {
-  const affinityQueries = affinity(problem);
+  const affinityQueryAssignment = affinityAssignment(problem);
   const namedAssignments: (readonly [name: string, queries: Assignment])[] = [
     ["sequential", sequentialAssignment(problem)],
     ["zigzag", zigzagAssignment(problem)],
     ["greedy", greedyAssignment(problem)],
-    ...(affinityQueries ? [["affinity", affinityQueries] as const] : []),
+    ...(affinityQueryAssignment ? [["affinity", affinityQueryAssignment] as const] : []),
     ...NECKLACE_TOLERANCES.map(
       (tolerance) => [`necklace ${tolerance}`, necklaceAssignment(problem, tolerance)] as const,
     ),

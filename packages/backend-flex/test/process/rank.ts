@@ -2,7 +2,7 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { local } from "@mosaic/collectives-local";
-import { formatMesh, measureArrangement, poisoned } from "@mosaic/conformance";
+import { formatMesh, measureArrangement, poisonMemory } from "@mosaic/conformance";
 import { init } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { exchangeArrangements, nestedArrangements, singleAxisArrangements } from "../arrangements.ts";
@@ -11,7 +11,7 @@ const [name, directory] = process.argv.slice(2);
 const arrangement = [...exchangeArrangements, ...singleAxisArrangements, ...nestedArrangements].find(
   ({ mesh }) => formatMesh(mesh) === name,
 )!;
-const device = poisoned(cpu({ threads: 1 }));
+const device = poisonMemory(cpu({ threads: 1 }));
 await using ctx = await init({ device, collectives: local(), mesh: arrangement.mesh, timeout: 20 });
 const measurements = await measureArrangement(ctx, arrangement);
 writeFileSync(join(directory!, `${ctx.rank}.json`), JSON.stringify(measurements));

@@ -5,11 +5,11 @@ import { local } from "@mosaic/collectives-local";
 import {
   backendTrials,
   check,
-  perturbed,
+  perturbContext,
   type Measurement,
   measureBackend,
   placements,
-  poisoned,
+  poisonMemory,
 } from "@mosaic/conformance";
 import { init } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
@@ -18,12 +18,12 @@ import { formatTitle, scheduleVariants } from "../ways.ts";
 
 const [rows, columns] = process.argv.slice(2, 4).map(Number) as [number, number];
 const mesh = { sp: rows * columns };
-const device = poisoned(cpu({ threads: 1 }));
+const device = poisonMemory(cpu({ threads: 1 }));
 await using ctx = await init({ device, collectives: local(), mesh, timeout: 20 });
 const measurements: Measurement[] = [];
 for (const [i, variant] of scheduleVariants.entries()) {
   // Nothing holds the ranks back: what one waits for, the others may have sent long ago, or not yet posted.
-  const perturbedCtx = perturbed(ctx, { completion: "soon", seed: 3 });
+  const perturbedCtx = perturbContext(ctx, { completion: "soon", seed: 3 });
   const backend = mesh2d({ shape: [rows, columns], ...variant, computeToTransfer: 0.5 });
   const extents = [{ queries: 41, keys: 41 }];
   for (const trial of backendTrials(
@@ -34,6 +34,9 @@ for (const [i, variant] of scheduleVariants.entries()) {
       await measureBackend(perturbedCtx, backend, { ...trial, name: `${formatTitle(variant)}, ${trial.name}` }),
     );
   }
-  check(perturbedCtx.inFlight() === 0, `wait() was not called on ${perturbedCtx.inFlight()} collectives`);
+  check(
+    perturbedCtx.numInFlight() === 0,
+    `expected 0 collectives in flight, received ${perturbedCtx.numInFlight()}; call wait() on each`,
+  );
 }
 writeFileSync(join(process.argv[4]!, `${ctx.rank}.json`), JSON.stringify(measurements));

@@ -1,5 +1,12 @@
 // One rank of a job on CUDA devices: measures ring attention, forward and backward, against float64, and reports what it found.
-import { backendTrials, perturbed, type Measurement, measureBackend, placements, poisoned } from "@mosaic/conformance";
+import {
+  backendTrials,
+  perturbContext,
+  type Measurement,
+  measureBackend,
+  placements,
+  poisonMemory,
+} from "@mosaic/conformance";
 import { nccl } from "@mosaic/collectives-nccl";
 import { init } from "@mosaic/core";
 import { cuda } from "@mosaic/kernels-cuda";
@@ -16,11 +23,11 @@ process.env.NCCL_SOCKET_IFNAME ??= "lo";
 const backend = ring({ axis: "sp" });
 const arrangement = { mesh: { sp: Number(WORLD_SIZE) }, axes: ["sp"], backend };
 await using ctx = await init({
-  device: poisoned(cuda({ index: 0 })),
+  device: poisonMemory(cuda({ index: 0 })),
   collectives: nccl({ ...hostOverrides, timeout: 60 }),
   mesh: arrangement.mesh,
 });
-const perturbedCtx = perturbed(ctx, { completion: "late", seed: 3 });
+const perturbedCtx = perturbContext(ctx, { completion: "late", seed: 3 });
 
 const measurements: Measurement[] = [];
 for (const [i, placement] of placements().entries()) {

@@ -7,10 +7,10 @@ import {
   formatMesh,
   type MakeWorld,
   measureArrangement,
-  measureModuleOn,
+  measureModule,
   moduleTrials,
-  perturbed,
-  poisoned,
+  perturbContext,
+  poisonMemory,
   runOnOneDevice,
 } from "@mosaic/conformance";
 import { init } from "@mosaic/core";
@@ -19,7 +19,7 @@ import { nestedArrangements, singleAxisArrangements } from "../arrangements.ts";
 
 const [name, directory] = process.argv.slice(2);
 const arrangement = [...singleAxisArrangements, ...nestedArrangements].find(({ mesh }) => formatMesh(mesh) === name)!;
-const device = poisoned(cpu({ threads: 1 }));
+const device = poisonMemory(cpu({ threads: 1 }));
 await using ctx = await init({ device, collectives: local(), mesh: arrangement.mesh, timeout: 20 });
 const measurements = await measureArrangement(ctx, arrangement);
 
@@ -27,8 +27,11 @@ const makeSingleRankWorld: MakeWorld = async () => [await init({ device: cpu({ t
 for (const trial of moduleTrials()) {
   const singleDevice = await runOnOneDevice(makeSingleRankWorld, trial, arrangement);
   // A context numbers its random streams: parameters are those of one device on a fresh one.
-  const perturbedCtx = perturbed(ctx, { completion: "late", seed: 3 });
-  measurements.push(await measureModuleOn(perturbedCtx, { arrangement, trial, singleDevice }));
-  check(perturbedCtx.inFlight() === 0, `wait() was not called on ${perturbedCtx.inFlight()} collectives`);
+  const perturbedCtx = perturbContext(ctx, { completion: "late", seed: 3 });
+  measurements.push(await measureModule(perturbedCtx, { arrangement, trial, singleDevice }));
+  check(
+    perturbedCtx.numInFlight() === 0,
+    `expected 0 collectives in flight, received ${perturbedCtx.numInFlight()}; call wait() on each`,
+  );
 }
 writeFileSync(join(directory!, `${ctx.rank}.json`), JSON.stringify(measurements));

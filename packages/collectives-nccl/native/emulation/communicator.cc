@@ -11,7 +11,7 @@ namespace {
 
 using LaunchHostFunc = int (*)(void* stream, void (*function)(void*), void* data);
 
-LaunchHostFunc launchHostFunc() {
+LaunchHostFunc getLaunchHostFunc() {
   static const auto function = [] {
     const std::string configuredPath = getSetting("MOSAIC_CUDA_LIBRARY");
     void* driver = dlopen(configuredPath.empty() ? "libcuda.so.1" : configuredPath.c_str(), RTLD_NOW);
@@ -35,7 +35,7 @@ void execute(void* data) {
     communicator.state = ncclRemoteError;
     communicator.waitUntil([] { return false; });
   }
-  communicator.pendingLaunches--;
+  communicator.pendingLaunchCount--;
 }
 
 }  // namespace
@@ -100,20 +100,20 @@ ncclResult_t Communicator::attach() {
 }
 
 ncclResult_t Communicator::launch(Work work, void* stream) {
-  if (!launchHostFunc()) return ncclUnhandledCudaError;
-  const int launchNumber = ++launches;
+  if (!getLaunchHostFunc()) return ncclUnhandledCudaError;
+  const int launchNumber = ++launchCount;
   // An error of the system is one host's.
   const bool isFailing = launchNumber == failingLaunchNumber() && (rank == 0 || !isSystemErrorConfigured());
   auto* launch = new Launch{shared_from_this(), std::move(work), launchNumber == hangingLaunchNumber(), isFailing};
-  pendingLaunches++;
-  if (launchHostFunc()(stream, execute, launch) != 0) return ncclUnhandledCudaError;
+  pendingLaunchCount++;
+  if (getLaunchHostFunc()(stream, execute, launch) != 0) return ncclUnhandledCudaError;
   return ncclSuccess;
 }
 
 void Communicator::stop() {
   isStopped = true;
   if (asyncThread.joinable()) asyncThread.join();
-  while (pendingLaunches > 0) sched_yield();
+  while (pendingLaunchCount > 0) sched_yield();
 }
 
 }  // namespace emulated_nccl

@@ -45,10 +45,10 @@ struct Communicator : std::enable_shared_from_this<Communicator> {
   std::string name;
   uint32_t size = 1, rank = 0;
   bool isBlocking = true;
-  int launches = 0, splits = 0;
+  int launchCount = 0, splitCount = 0;
   std::atomic<ncclResult_t> state{ncclSuccess};
   std::atomic<bool> isStopped{false};
-  std::atomic<int> pendingLaunches{0};  // on streams, and not over
+  std::atomic<int> pendingLaunchCount{0};  // on streams, and not over
   std::thread asyncThread;
 
   /// Runs on a thread of its own if calls shall not block; `state` is ncclInProgress meanwhile.

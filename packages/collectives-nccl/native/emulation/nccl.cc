@@ -117,9 +117,9 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newc
   if (parent.state != ncclSuccess || color < 0) return ncclInvalidArgument;
   if (config && checkConfig(*config) != ncclSuccess) return ncclInvalidArgument;
   // NCCL may deadlock then.
-  if (parent.pendingLaunches > 0) return ncclInvalidUsage;
+  if (parent.pendingLaunchCount > 0) return ncclInvalidUsage;
   auto communicator = std::make_shared<Communicator>();
-  const int splitNumber = parent.splits++;
+  const int splitNumber = parent.splitCount++;
   auto& split = parent.region->header().splits[splitNumber % emulated_nccl::kMaxSplits];
   split.color[parent.rank] = color;
   split.key[parent.rank] = key;
@@ -158,7 +158,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     auto& finalizedRankCount = communicator->region->header().finalizedRankCount;
     finalizedRankCount++;
     return communicator->waitUntil(
-               [&] { return finalizedRankCount >= communicator->size && communicator->pendingLaunches == 0; })
+               [&] { return finalizedRankCount >= communicator->size && communicator->pendingLaunchCount == 0; })
                ? ncclSuccess
                : ncclInProgress;
   });

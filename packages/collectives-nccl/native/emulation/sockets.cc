@@ -109,15 +109,15 @@ bool transferAll(int fd, size_t bytes, short events, const std::atomic<bool>& is
 }
 
 bool sendAll(int fd, const void* data, size_t bytes, const std::atomic<bool>& isStopped) {
-  const auto* at = static_cast<const uint8_t*>(data);
+  const auto* sourceBytes = static_cast<const uint8_t*>(data);
   return transferAll(fd, bytes, POLLOUT, isStopped,
-                     [&](size_t offset) { return send(fd, at + offset, bytes - offset, MSG_NOSIGNAL); });
+                     [&](size_t offset) { return send(fd, sourceBytes + offset, bytes - offset, MSG_NOSIGNAL); });
 }
 
 bool receiveAll(int fd, void* data, size_t bytes, const std::atomic<bool>& isStopped) {
-  auto* at = static_cast<uint8_t*>(data);
+  auto* targetBytes = static_cast<uint8_t*>(data);
   return transferAll(fd, bytes, POLLIN, isStopped,
-                     [&](size_t offset) { return recv(fd, at + offset, bytes - offset, 0); });
+                     [&](size_t offset) { return recv(fd, targetBytes + offset, bytes - offset, 0); });
 }
 
 /// The next connection; -1 if there is none yet.

@@ -22,20 +22,20 @@ constexpr size_t kRegionHeaderBytes = (sizeof(RegionHeader) + 4095) / 4096 * 409
 }  // namespace
 
 uint64_t Channel::push(const uint8_t* from, uint64_t bytes) {
-  const uint64_t at = writtenBytes.load(std::memory_order_relaxed);
-  const uint64_t n = std::min(
-      {bytes, kCapacityBytes - (at - readBytes.load(std::memory_order_acquire)), kCapacityBytes - at % kCapacityBytes});
-  std::memcpy(data + at % kCapacityBytes, from, n);
-  writtenBytes.store(at + n, std::memory_order_release);
+  const uint64_t position = writtenByteCount.load(std::memory_order_relaxed);
+  const uint64_t n = std::min({bytes, kCapacityBytes - (position - readByteCount.load(std::memory_order_acquire)),
+                               kCapacityBytes - position % kCapacityBytes});
+  std::memcpy(data + position % kCapacityBytes, from, n);
+  writtenByteCount.store(position + n, std::memory_order_release);
   return n;
 }
 
 uint64_t Channel::pop(uint8_t* to, uint64_t bytes) {
-  const uint64_t at = readBytes.load(std::memory_order_relaxed);
-  const uint64_t n =
-      std::min({bytes, writtenBytes.load(std::memory_order_acquire) - at, kCapacityBytes - at % kCapacityBytes});
-  std::memcpy(to, data + at % kCapacityBytes, n);
-  readBytes.store(at + n, std::memory_order_release);
+  const uint64_t position = readByteCount.load(std::memory_order_relaxed);
+  const uint64_t n = std::min({bytes, writtenByteCount.load(std::memory_order_acquire) - position,
+                               kCapacityBytes - position % kCapacityBytes});
+  std::memcpy(to, data + position % kCapacityBytes, n);
+  readByteCount.store(position + n, std::memory_order_release);
   return n;
 }
 

@@ -15,8 +15,8 @@ namespace emulated_nccl {
 /// A ring of bytes with one writer and one reader.
 struct Channel {
   static constexpr uint64_t kCapacityBytes = 32 << 10;
-  alignas(64) std::atomic<uint64_t> writtenBytes;
-  alignas(64) std::atomic<uint64_t> readBytes;
+  alignas(64) std::atomic<uint64_t> writtenByteCount;
+  alignas(64) std::atomic<uint64_t> readByteCount;
   alignas(64) uint8_t data[kCapacityBytes];
 
   /// Moves what fits, and reports how much that was.

@@ -80,7 +80,7 @@ const Library& load(const std::vector<std::string>& candidates) {
 
 const Library& library() {
   const std::lock_guard lock(mutex);
-  if (!loadedLibrary) throw Failure(MOSAIC_FAILURE_DEVICE, "NCCL was not loaded");
+  if (!loadedLibrary) throw Failure(MOSAIC_FAILURE_DEVICE, "nccl: expected a loaded NCCL library, received none");
   return *loadedLibrary;
 }
 

@@ -125,12 +125,12 @@ void freeTransport(void* self) { delete &toTransport(self); }
 
 }  // namespace
 
-const MosaicTransport* openTransport(const Settings& settings, bool warmUp) {
+const MosaicTransport* openTransport(const Settings& settings, bool shouldWarmUp) {
   library();  // throws if none was loaded
   auto* transport = new Transport{};
   transport->settings = settings;
-  transport->functions = {transport, warmUp,   kConnectHint, connect,  split,        state,
-                          enqueue,   finalize, destroy,      abortAll, freeTransport};
+  transport->functions = {transport, shouldWarmUp, kConnectHint, connect,  split,        state,
+                          enqueue,   finalize,     destroy,      abortAll, freeTransport};
   transport->table = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_STREAM, "nccl", nullptr, &transport->functions};
   return &transport->table;
 }

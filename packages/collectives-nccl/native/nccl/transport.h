@@ -6,8 +6,8 @@
 
 namespace mosaic::nccl {
 
-/// A transport for one rank, over the library that was loaded; its `free` frees it. `warmUp`: see `warm_up` in
+/// A transport for one rank, over the library that was loaded; its `free` frees it. `shouldWarmUp`: see `warm_up` in
 /// mosaic/transport.h.
-const MosaicTransport* openTransport(const Settings& settings, bool warmUp);
+const MosaicTransport* openTransport(const Settings& settings, bool shouldWarmUp);
 
 }  // namespace mosaic::nccl

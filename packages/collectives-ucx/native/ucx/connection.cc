@@ -245,13 +245,13 @@ bool Connection::progressUntil(int64_t deadline, Condition condition) {
 
 // ── closing
 
-void Connection::close(const std::vector<uint64_t>& sentCounts) {
+void Connection::close(const std::vector<uint64_t>& sentMessageCounts) {
   if (!worker_ || isAbandoned_) return;
   const auto isCloseExpected = [](const Peer& peer) {
     return peer.endpoint && !peer.isLost && !peer.messagesSentBeforeClose && !peer.hasReceivedClose;
   };
   for (Peer& peer : peers_) {
-    if (isCloseExpected(peer)) sendNotice(peer, MessageKind::Close, sentCounts[peer.rank]);
+    if (isCloseExpected(peer)) sendNotice(peer, MessageKind::Close, sentMessageCounts[peer.rank]);
   }
   const bool isDone = progressUntil(monotonicNs() + kCloseTimeoutNs, [&] {
     return unsentNoticeCount_ == 0 && std::none_of(peers_.begin(), peers_.end(), isCloseExpected);

@@ -54,8 +54,8 @@ class Connection {
   /// UCX is not called any more, so that nothing moves in or out of any memory; what it has under way stays there
   /// until the process ends. Cancelling it instead has crashed versions of UCX.
   void abandon() { isAbandoned_ = true; }
-  /// Closes in order; `sentCounts`: messages to each rank.
-  void close(const std::vector<uint64_t>& sentCounts);
+  /// Closes in order; `sentMessageCounts`: messages to each rank.
+  void close(const std::vector<uint64_t>& sentMessageCounts);
   /// Whether UCX may still use the memory of requests.
   bool isInUse() const { return worker_ != nullptr; }
 

@@ -38,17 +38,17 @@ class GlobalSettings {
     for (const auto& [name, value] : kGlobalSettings) {
       if (getenv(name)) continue;
       setenv(name, value, 0);
-      setVariables_.push_back(name);
+      variableNames_.push_back(name);
     }
   }
   ~GlobalSettings() {
-    for (const char* name : setVariables_) unsetenv(name);
+    for (const char* name : variableNames_) unsetenv(name);
   }
   GlobalSettings(const GlobalSettings&) = delete;
   GlobalSettings& operator=(const GlobalSettings&) = delete;
 
  private:
-  std::vector<const char*> setVariables_;
+  std::vector<const char*> variableNames_;
 };
 
 std::string firstLine(const char* text) {
@@ -117,7 +117,7 @@ const Library& load(const std::vector<std::string>& candidates) {
 
 const Library& library() {
   const std::lock_guard lock(mutex);
-  if (!loadedLibrary) throw Failure(MOSAIC_FAILURE_DEVICE, "UCX was not loaded");
+  if (!loadedLibrary) throw Failure(MOSAIC_FAILURE_DEVICE, "ucx: expected a loaded UCX library, received none");
   return *loadedLibrary;
 }
 

@@ -39,8 +39,8 @@ void Messages::completeRequest(Request& request, ucs_status_t status) {
 
 void Messages::connect(MosaicBootstrap& bootstrap) {
   matches_ = bootstrap.matches;
-  sentCounts_.assign(bootstrap.size, 0);
-  receivedCounts_.assign(bootstrap.size, 0);
+  sentMessageCounts_.assign(bootstrap.size, 0);
+  receivedMessageCounts_.assign(bootstrap.size, 0);
   connection_.connect(bootstrap);
 }
 
@@ -71,7 +71,7 @@ void Messages::endTransfer(Transfer& transfer) {
 // ── sending
 
 void Messages::send(MosaicMessage& message) {
-  const uint64_t number = sentCounts_[message.peer]++, bytes = message.signature.bytes;
+  const uint64_t number = sentMessageCounts_[message.peer]++, bytes = message.signature.bytes;
   if (connection_.messagesSentBeforeClose(message.peer)) {
     message.state = MOSAIC_MESSAGE_CLOSED;
     return;
@@ -95,7 +95,7 @@ void Messages::onSent(Transfer& transfer, ucs_status_t status) {
 // ── receiving
 
 void Messages::receive(MosaicMessage& message) {
-  const uint64_t number = receivedCounts_[message.peer]++;
+  const uint64_t number = receivedMessageCounts_[message.peer]++;
   Transfer& transfer = beginTransfer(message, number, false);
   transfer.onComplete = completeRequest<&Messages::onHeader>;
   // A header that is too short is that of no signature.

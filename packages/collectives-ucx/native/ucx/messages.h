@@ -36,7 +36,7 @@ class Messages {
 
   bool isLost(uint32_t rank) const { return connection_.isLost(rank); }
   void abandon() { connection_.abandon(); }
-  void close() { connection_.close(sentCounts_); }
+  void close() { connection_.close(sentMessageCounts_); }
   /// Whether UCX may still use memory of this.
   bool isInUse() const { return connection_.isInUse(); }
 
@@ -54,7 +54,7 @@ class Messages {
 
   MosaicMatches matches_ = nullptr;
   Connection connection_;
-  std::vector<uint64_t> sentCounts_, receivedCounts_;  // messages to and from each rank
+  std::vector<uint64_t> sentMessageCounts_, receivedMessageCounts_;  // messages to and from each rank
   std::vector<Transfer*> activeTransfers_;
   std::vector<std::unique_ptr<Transfer>> transfers_;
   std::vector<Transfer*> freeTransfers_;

@@ -36,7 +36,7 @@ interface AgreementOptions {
   readonly placement: Placement;
   readonly scale: number;
   readonly length: number;
-  readonly dropsBackward: boolean;
+  readonly isBackwardDropped: boolean;
   /** Samples, and the tokens of each. */
   readonly batch: number;
   readonly tokens: readonly number[] | undefined;
@@ -49,7 +49,7 @@ const defaultOptions: AgreementOptions = {
   placement: contiguous(),
   scale: 0.25,
   length: 12,
-  dropsBackward: true,
+  isBackwardDropped: true,
   batch: 1,
   tokens: undefined,
   softcap: undefined,
@@ -133,8 +133,8 @@ const disagreements: readonly RankDisagreement[] = [
   },
   {
     title: "backward calls missing on one rank",
-    commonOptions: { dropsBackward: false },
-    differingOptions: { dropsBackward: true },
+    commonOptions: { isBackwardDropped: false },
+    differingOptions: { isBackwardDropped: true },
     errorPatterns: ["attention backward by ", "at barrier #"],
   },
 ];
@@ -162,9 +162,9 @@ export function agreementSuite(suiteOptions: AgreementSuiteOptions): Case[] {
   return [
     ...disagreements.map((disagreement) => ({
       name: `${disagreement.title} are reported on every rank`,
-      run: () => checkAtNextCall(options, disagreement),
+      run: () => checkMismatchAtNextCall(options, disagreement),
     })),
-    { name: "mismatched scales are reported at read or close", run: () => checkAtClose(options) },
+    { name: "mismatched scales are reported at read or close", run: () => checkMismatchAtClose(options) },
     {
       name: "matching calls with separately created masks and layouts are accepted",
       run: () => checkAgreement(options),
@@ -172,7 +172,7 @@ export function agreementSuite(suiteOptions: AgreementSuiteOptions): Case[] {
   ];
 }
 
-async function checkAtNextCall(
+async function checkMismatchAtNextCall(
   { makeWorld, backend }: AgreementSuiteOptions,
   disagreement: RankDisagreement,
 ): Promise<void> {
@@ -205,13 +205,13 @@ function checkCallRejected(
   backend: AttentionBackend,
   { differingOptions, requiredFeature }: RankDisagreement,
 ): void {
-  let thrown: unknown;
+  let thrownError: unknown;
   try {
     runAttention(ctx, backend, { ...defaultOptions, ...differingOptions });
   } catch (error) {
-    thrown = error;
+    thrownError = error;
   }
-  checkMessage(expectError(thrown as Error | undefined, OptionError), `a call without ${requiredFeature}`);
+  checkMessage(expectError(thrownError as Error | undefined, OptionError), `a call without ${requiredFeature}`);
 }
 
 function runAttention(ctx: Context, backend: AttentionBackend, options: AgreementOptions): Tensor {
@@ -222,11 +222,11 @@ function runAttention(ctx: Context, backend: AttentionBackend, options: Agreemen
   const lengths = tokens && { queries: tokens, keys: tokens };
   const modifiers = { softcap, ...(hasSinks && { sinks: zeros(ctx, [2]) }) };
   const out = attention(ctx, q, k, v, { backend, mask, lengths, scale, ...modifiers, queries: layout, keys: layout });
-  if (!options.dropsBackward) out.sum().backward();
+  if (!options.isBackwardDropped) out.sum().backward();
   return out;
 }
 
-async function checkAtClose({ makeWorld, backend }: AgreementSuiteOptions): Promise<void> {
+async function checkMismatchAtClose({ makeWorld, backend }: AgreementSuiteOptions): Promise<void> {
   const contexts = await makeWorld(3, { wrapDevice: (device) => device, timeout: 20 });
   const mask = masks.documents([4, 4, 4]);
   const results = await Promise.allSettled(
@@ -256,7 +256,7 @@ async function checkAgreement({ makeWorld, backend }: AgreementSuiteOptions): Pr
         ...defaultOptions,
         mask: createMask(),
         scale: 1 + call,
-        dropsBackward: call % 3 > 0,
+        isBackwardDropped: call % 3 > 0,
       });
     }
   }

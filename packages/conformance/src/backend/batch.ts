@@ -19,7 +19,7 @@ import { checkTrials, type Measurement } from "../measure/gate.ts";
 import { type MaskMod } from "../oracle/attention.ts";
 import { normals } from "../oracle/numbers.ts";
 import { pairwise } from "../pairwise.ts";
-import { onWorld } from "../world.ts";
+import { runOnWorld } from "../world.ts";
 import { type MaskTrial, maskTrials } from "./masks.ts";
 import { measureBackend } from "./measure.ts";
 import { createHeadsFirst, listPositions, takeRows } from "./shard.ts";
@@ -65,8 +65,8 @@ function createLengths({ padding, masks: maskChoice, size, extent }: BatchCombin
   const takeBatch = (lengths: readonly number[]): readonly number[] => lengths.slice(0, size.batch);
   const sampleQueries = takeBatch([Math.floor(queries / 2), queries, 0, 1]);
   const sampleKeys = takeBatch([Math.floor((2 * keys) / 3), keys, keys, Math.min(2, keys)]);
-  const sameLengths = maskChoice === "documents" && queries === keys;
-  return { queries: sampleQueries, keys: sameLengths ? sampleQueries : sampleKeys };
+  const hasSameLengths = maskChoice === "documents" && queries === keys;
+  return { queries: sampleQueries, keys: hasSameLengths ? sampleQueries : sampleKeys };
 }
 
 /** The masks of the samples, over their own lengths. */
@@ -185,17 +185,17 @@ export function batchSuite(options: BatchSuiteOptions): Case[] {
     return [
       {
         name: `${title}: per-sample masks and lengths, as accurate as on one device`,
-        run: () => checkExact(parsedOptions, arrangement),
+        run: () => checkExactness(parsedOptions, arrangement),
       },
       { name: `${title}: NaN in the padding has no effect`, run: () => checkPadding(parsedOptions, arrangement) },
     ];
   });
 }
 
-async function checkExact({ makeWorld, dtypes }: BatchSuiteOptions, arrangement: Arrangement): Promise<void> {
+async function checkExactness({ makeWorld, dtypes }: BatchSuiteOptions, arrangement: Arrangement): Promise<void> {
   const { mesh, backend } = arrangement;
   const trials = batchTrials(arrangement, dtypes);
-  const measurementsByRank = await onWorld(
+  const measurementsByRank = await runOnWorld(
     makeWorld,
     { size: meshSize(mesh), mesh, wrapDevice: poisonMemory },
     async (ctx) => {
@@ -212,7 +212,7 @@ const paddedBatchSizes = { batch: 3, numHeads: 4, numKvHeads: 2, length: 19, hea
 /** Through `attention` and its backward: what lies in the padding, NaN or 0, makes no difference. */
 async function checkPadding({ makeWorld }: BatchSuiteOptions, arrangement: Arrangement): Promise<void> {
   const { mesh, backend } = arrangement;
-  await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
     for (const padding of ["left", "right"] as const) {
       const [cleanRun, nanPaddedRun] = [
         await attendPadded(ctx, arrangement, 0, padding),
@@ -278,11 +278,11 @@ async function attendPadded(
   });
   out.backward(dOut);
   const tensors = { out, lse, dq: q.grad!, dk: k.grad!, dv: v.grad! };
-  const readValues = await Promise.all(Object.values(tensors).map((x) => x.read()));
+  const resultValues = await Promise.all(Object.values(tensors).map((x) => x.read()));
   const names = Object.keys(tensors);
   for (const x of Object.values(tensors)) x[Symbol.dispose]();
   return {
-    values: Object.fromEntries(names.map((name, i) => [name, readValues[i]!])) as PaddedNumbers["values"],
+    values: Object.fromEntries(names.map((name, i) => [name, resultValues[i]!])) as PaddedNumbers["values"],
     isPadding(row, name) {
       const headCount = name === "dk" || name === "dv" ? numKvHeads : numHeads;
       return !isToken(Math.floor(row / positions.length / headCount), positions[row % positions.length]!);

@@ -25,7 +25,7 @@ const documentRanges: readonly (readonly [number, number])[] = [
 ];
 
 /** Blocks of 8: a query sees its own block and all before it, within its document. */
-const blockCausal = ([start, end]: readonly [number, number]): Slice[] =>
+const createBlockCausalSlices = ([start, end]: readonly [number, number]): Slice[] =>
   Array.from({ length: Math.ceil((end - start) / 8) }, (_, i) => {
     const q1 = Math.min(end, start + 8 * i + 8);
     return createSlice("full", [start + 8 * i, q1], [start, q1]);
@@ -48,8 +48,8 @@ export const maskKinds: Readonly<Record<string, readonly Slice[]>> = {
   "bidirectional causal": [createSlice("bidirectionalCausal", [0, 50], [3, 61])],
   "documents, full": masks.documents([3, 20, 1, 30, 7]).slices(maskKindsLength, maskKindsLength),
   "documents, causal": masks.documents([3, 20, 1, 30, 7], "causal").slices(maskKindsLength, maskKindsLength),
-  "block causal": blockCausal([0, maskKindsLength]),
-  "documents, block causal": documentRanges.flatMap(blockCausal),
+  "block causal": createBlockCausalSlices([0, maskKindsLength]),
+  "documents, block causal": documentRanges.flatMap(createBlockCausalSlices),
   "sliding window": masks.slidingWindow(9).slices(maskKindsLength, maskKindsLength),
   "two-sided window": [
     createSlice("causal", [0, 7], [0, 11]),

@@ -2,10 +2,10 @@ import type { AttentionBackend, Context, Device } from "@mosaic/core";
 import { check, magnitude } from "../check.ts";
 import {
   type ErrorSum,
-  errorSum,
-  type Extent,
-  measureExtent,
-  type Measured,
+  computeErrorSum,
+  type ValueMagnitude,
+  measureMagnitude,
+  type ResultMeasurement,
   type Measurement,
 } from "../measure/gate.ts";
 import {
@@ -26,12 +26,12 @@ const resultNames = ["out", "lse", "dq", "dk", "dv"] as const;
 export async function measureBackend(ctx: Context, backend: AttentionBackend, trial: Trial): Promise<Measurement> {
   const actual = await runBackendOnRank(ctx, backend, trial);
   const expectedShard = selectExpected(trial, getRankPositions(trial, ctx.mesh.coordinate));
-  const { errors, extents, lseMagnitude } = await getReferenceErrors(ctx.device, trial);
-  const measureResult = (name: (typeof resultNames)[number]): Measured => ({
-    measured: errorSum(actual[name], expectedShard[name]),
-    local: errors[name],
-    expected: extents[name],
-    weights: trial.dtype,
+  const { errors, magnitudes, lseMagnitude } = await getReferenceErrors(ctx.device, trial);
+  const measureResult = (name: (typeof resultNames)[number]): ResultMeasurement => ({
+    measuredError: computeErrorSum(actual[name], expectedShard[name]),
+    localError: errors[name],
+    expected: magnitudes[name],
+    weightDtype: trial.dtype,
   });
   const results = Object.fromEntries(resultNames.map((name) => [name, measureResult(name)]));
   return { trial: trial.name, results, lse: trial.values?.hasSeparatedScores ? 0 : lseMagnitude };
@@ -49,7 +49,10 @@ export async function measureArrangement(ctx: Context, arrangement: Arrangement)
     for (const trial of backendTrials(arrangement, { placement, dtype, seed: 100 }))
       measurements.push(await measureBackend(perturbedCtx, arrangement.backend, trial));
   }
-  check(perturbedCtx.inFlight() === 0, `wait() was not called on ${perturbedCtx.inFlight()} collectives`);
+  check(
+    perturbedCtx.numInFlight() === 0,
+    `${arrangement.backend.name}, rank ${ctx.rank}: expected 0 collectives in flight after the pass, received ${perturbedCtx.numInFlight()}; call wait() on each`,
+  );
   return measurements;
 }
 
@@ -57,7 +60,7 @@ export async function measureArrangement(ctx: Context, arrangement: Arrangement)
 interface ReferenceErrors {
   /** What the device's own kernel makes of the whole. */
   readonly errors: AttentionNumbers<ErrorSum>;
-  readonly extents: AttentionNumbers<Extent>;
+  readonly magnitudes: AttentionNumbers<ValueMagnitude>;
   /** The largest |lse|. */
   readonly lseMagnitude: number;
 }
@@ -83,8 +86,8 @@ async function measureReference(device: Device, trial: Trial): Promise<Reference
   const measureEach = <T>(measure: (name: (typeof resultNames)[number]) => T) =>
     Object.fromEntries(resultNames.map((name) => [name, measure(name)])) as Record<(typeof resultNames)[number], T>;
   return {
-    errors: measureEach((name) => errorSum(actual[name], expected[name])),
-    extents: measureEach((name) => measureExtent(expected[name])),
+    errors: measureEach((name) => computeErrorSum(actual[name], expected[name])),
+    magnitudes: measureEach((name) => measureMagnitude(expected[name])),
     lseMagnitude: magnitude(expected.lse),
   };
 }

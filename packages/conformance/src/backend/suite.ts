@@ -2,7 +2,7 @@ import { type AttentionBackend, type DType, expectValue, defineOptions, option, 
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
 import { type CompletionTime, perturbContext, poisonMemory } from "../perturb/group.ts";
 import { checkTrials, type Measurement } from "../measure/gate.ts";
-import { onWorld } from "../world.ts";
+import { runOnWorld } from "../world.ts";
 import { runLocalAttention, runBackendOnRank, type InitialState, selectRows, getRankPositions } from "./attend.ts";
 import { measureBackend } from "./measure.ts";
 import {
@@ -21,7 +21,7 @@ import {
   makeBackend,
   makeBackendOption,
   makeWorldOption,
-  worldSizes,
+  worldSizesOption,
 } from "../suite-options.ts";
 
 const isExtents = (value: unknown): value is Extents =>
@@ -52,7 +52,7 @@ export function alongOneAxis(
   sizes: readonly number[] = [1, 2, 3, 4, 5, 6, 7, 8],
 ): Arrangement[] {
   expectValue("alongOneAxis: backend", makeBackendOption.accepts(backend), makeBackendOption.expected, backend);
-  expectValue("alongOneAxis: sizes", worldSizes.accepts(sizes), worldSizes.expected, sizes);
+  expectValue("alongOneAxis: sizes", worldSizesOption.accepts(sizes), worldSizesOption.expected, sizes);
   return sizes.map((sp) => ({ mesh: { sp }, axes: ["sp"], backend: makeBackend("alongOneAxis", backend, "sp") }));
 }
 
@@ -83,11 +83,11 @@ export function backendSuite(suiteOptions: BackendSuiteOptions): Case[] {
         // Every rule is met under either perturbation, without multiplying the cases by two: not in step with the half.
         const completion: CompletionTime = (Math.floor(i / 2) + j + l) % 2 === 0 ? "late" : "soon";
         // One arrangement alone has half of the placements for a mask: then all are tried.
-        const usesHalfOfTrials = coverage === "pairs" && options.arrangements.length > 1;
-        const includesTrial = (trial: number): boolean => !usesHalfOfTrials || (trial + i + j + l) % 2 === 0;
+        const isHalfOfTrialsUsed = coverage === "pairs" && options.arrangements.length > 1;
+        const includesTrial = (trial: number): boolean => !isHalfOfTrialsUsed || (trial + i + j + l) % 2 === 0;
         return {
           name: `${caseTitle(arrangement)}, ${placement.name}, ${dtype}: as accurate as on one device, messages ${completion}`,
-          run: () => checkExact(options, arrangement, { completion, placement, dtype, includesTrial }),
+          run: () => checkExactness(options, arrangement, { completion, placement, dtype, includesTrial }),
         };
       }),
     ),
@@ -97,7 +97,7 @@ export function backendSuite(suiteOptions: BackendSuiteOptions): Case[] {
     },
     {
       name: `${caseTitle(arrangement)}: bitwise-identical results in two runs and for any message arrival order`,
-      run: () => checkReproducible(options, arrangement),
+      run: () => checkReproducibility(options, arrangement),
     },
   ]);
 }
@@ -116,20 +116,20 @@ interface TrialConditions {
   includesTrial(trial: number): boolean;
 }
 
-async function checkExact(
+async function checkExactness(
   { makeWorld, extents }: SuiteContext,
   arrangement: Arrangement,
   conditions: TrialConditions,
 ): Promise<void> {
   const { mesh, axes, backend } = arrangement;
-  const { completion, placement, dtype, includesTrial: includes } = conditions;
+  const { completion, placement, dtype, includesTrial: isTrialIncluded } = conditions;
   // Ranks that share no sequence have one of their own each.
   const trials = Array.from({ length: countSequences(mesh, axes) }, (_, i) =>
     backendTrials(arrangement, { placement, dtype, seed: 100 * (i + 1), ...(extents && { extents }) }).filter(
-      (_, trial) => includes(trial),
+      (_, trial) => isTrialIncluded(trial),
     ),
   );
-  const rankResults = await onWorld(
+  const rankResults = await runOnWorld(
     makeWorld,
     { size: meshSize(mesh), mesh, wrapDevice: poisonMemory },
     async (ctx) => {
@@ -140,8 +140,8 @@ async function checkExact(
         measurements.push(await measureBackend(perturbedCtx, backend, trial));
         const { name } = trial;
         check(
-          perturbedCtx.inFlight() === 0,
-          `${name}, rank ${ctx.rank}: wait() was not called on ${perturbedCtx.inFlight()} collectives`,
+          perturbedCtx.numInFlight() === 0,
+          `${name}, rank ${ctx.rank}: expected 0 collectives in flight after the pass, received ${perturbedCtx.numInFlight()}; call wait() on each`,
         );
       }
       return { sequence, measurements };
@@ -164,7 +164,7 @@ async function checkFolding({ makeWorld, extents }: SuiteContext, arrangement: A
   const { mesh, backend } = arrangement;
   const options = { placement: placements()[1]!, dtype: "float32", seed: 9, ...(extents && { extents }) } as const;
   const trials = backendTrials(arrangement, options);
-  await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
     const { allocated: initialBytes } = ctx.device.memory();
     // Of the first, full one, and of the last, in which there may be no keys: then the state stays as it was.
     for (const trial of new Set([trials[0]!, trials.at(-1)!])) {
@@ -181,16 +181,16 @@ async function checkFolding({ makeWorld, extents }: SuiteContext, arrangement: A
     const leakedBytes = ctx.device.memory().allocated - initialBytes;
     check(
       leakedBytes === 0,
-      `${backend.name}, rank ${ctx.rank}: ${leakedBytes} bytes are still allocated after the pass`,
+      `${backend.name}, rank ${ctx.rank}: expected 0 more bytes allocated after the pass, received ${leakedBytes}`,
     );
   });
 }
 
-async function checkReproducible({ makeWorld, extents }: SuiteContext, arrangement: Arrangement): Promise<void> {
+async function checkReproducibility({ makeWorld, extents }: SuiteContext, arrangement: Arrangement): Promise<void> {
   const { mesh, backend } = arrangement;
   const options = { placement: placements()[1]!, dtype: "float32", seed: 5, ...(extents && { extents }) } as const;
   const trial = backendTrials(arrangement, options)[1]!;
-  await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
     const expected = await runBackendOnRank(ctx, backend, trial);
     const contexts = [
       ctx,

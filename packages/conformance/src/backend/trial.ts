@@ -32,7 +32,7 @@ function createScoreScaling(size: number, hasSeparatedScores: boolean): ValueTra
 }
 
 /** Every other key is one that no query takes notice of. */
-const minusInfinity: ValueTransform = {
+const minusInfinityScores: ValueTransform = {
   name: "scores of −Infinity",
   hasSeparatedScores: false,
   transform({ q, k, headDim }) {
@@ -59,7 +59,7 @@ export const extremeValues: readonly ValueTransform[] = [
   createScoreScaling(1e9, true),
   createScoreScaling(1e20, true),
   createScoreScaling(1e37, true),
-  minusInfinity,
+  minusInfinityScores,
   denormal,
 ];
 
@@ -132,8 +132,12 @@ function computeReference(trial: Trial): Reference {
   };
   const { values } = trial;
   const problem = values ? { ...normalProblem, ...values.transform(normalProblem, dtype) } : normalProblem;
-  const isSeparated = !values?.hasSeparatedScores || smallestTopScoreGap(problem) > 1e-5 * magnitude(problem.q);
-  check(isSeparated, `${trial.name}: two scores differ by less than the float32 resolution`);
+  const minGap = 1e-5 * magnitude(problem.q);
+  const gap = values?.hasSeparatedScores ? smallestTopScoreGap(problem) : Number.POSITIVE_INFINITY;
+  check(
+    gap > minGap,
+    `${trial.name}: expected the two largest scores to differ by more than ${minGap}, received ${gap}`,
+  );
   const dOut = normals(queryElements, 4 * seed + 3, dtype);
   return { problem, dOut, ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
 }

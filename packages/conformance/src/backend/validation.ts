@@ -22,10 +22,10 @@ import {
   type OptionsOf,
 } from "@mosaic/core";
 import { type Case, check, checkThrows } from "../check.ts";
-import { type MakeWorld, onWorld } from "../world.ts";
+import { type MakeWorld, runOnWorld } from "../world.ts";
 import { makeBackend, makeBackendOption, makeWorldOption } from "../suite-options.ts";
 
-type Nest = (axis: string, inner: AttentionBackend) => AttentionBackend;
+type NestFunction = (axis: string, inner: AttentionBackend) => AttentionBackend;
 
 export const validationSuiteOptions = defineOptions("validationSuite", {
   /** Opens the worlds. */
@@ -33,7 +33,9 @@ export const validationSuiteOptions = defineOptions("validationSuite", {
   /** Makes the backend along an axis. */
   backend: makeBackendOption,
   /** Makes it around an inner backend. Default: it takes none. */
-  nest: option.custom("a function (axis, inner) that returns a backend", option.isFunction<Nest>, { optional: true }),
+  nest: option.custom("a function (axis, inner) that returns a backend", option.isFunction<NestFunction>, {
+    optional: true,
+  }),
   /** The sequences that must be sharded along the axis. Default ["queries", "keys"]. */
   sharded: option.array(option.oneOf(["queries", "keys"]), { default: ["queries", "keys"] }),
 });
@@ -130,7 +132,7 @@ function contextCases({ makeWorld, backend }: ValidationSuiteOptions): Case[] {
     {
       name: `${name}: a closed context is rejected`,
       run: () =>
-        onWorld(makeWorld, { size: 1 }, async (ctx) => {
+        runOnWorld(makeWorld, { size: 1 }, async (ctx) => {
           const x = randn(ctx, operandShapes.q);
           const layout = layoutOf({ mesh: ctx.mesh.shape, axes: backend("sp").axes, length: 5 });
           await ctx.close();
@@ -141,7 +143,7 @@ function contextCases({ makeWorld, backend }: ValidationSuiteOptions): Case[] {
     {
       name: `${name}: creating a module is rejected on a mesh without its axis`,
       run: () =>
-        onWorld(makeWorld, { size: 1, mesh: { tp: 1 } }, (ctx) => {
+        runOnWorld(makeWorld, { size: 1, mesh: { tp: 1 } }, (ctx) => {
           const module = { embedDim: 4, numHeads: 1, attentionAxis: 1, backend: backend("sp") };
           const message = /rank 0: expected one of the mesh's axes tp, received "sp"; add the axis to init/;
           return checkThrows(() => new MultiAxisAttention(ctx, module), "OptionError", message);
@@ -166,7 +168,7 @@ function nestingCases({ makeWorld, backend, nest }: ValidationSuiteOptions): Cas
     {
       name: `${name}: a mesh is rejected if the inner backend rejects it`,
       run: () =>
-        onWorld(makeWorld, { size: 1 }, async (ctx) => {
+        runOnWorld(makeWorld, { size: 1 }, async (ctx) => {
           const check = (): never => {
             throw new OptionError({ where: "inner", received: "this mesh" });
           };
@@ -233,7 +235,7 @@ async function checkViolation(
   backend: AttentionBackend,
   { shards, slices, message }: ContractViolation,
 ): Promise<void> {
-  await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     using x = randn(ctx, operandShapes.q);
     const placement = shards ? { name: "mine", spans: (index: number) => shards[index]! } : contiguous();
     const mask = slices ? { name: "mine", slices: () => slices } : masks.full();
@@ -243,15 +245,19 @@ async function checkViolation(
     };
     await checkThrows(() => runAttention(placement, mask), "ShapeError", message);
     const { messagesSent } = ctx.world.traffic();
-    check(messagesSent === 0, `rank ${ctx.rank} sent ${messagesSent} messages before it rejected the call`);
+    check(
+      messagesSent === 0,
+      `rank ${ctx.rank}: expected 0 messages sent by a rejected call, received ${messagesSent}`,
+    );
     using out = runAttention(contiguous(), masks.full());
-    check((await out.read()).every(Number.isFinite), `rank ${ctx.rank}: a valid call failed after a rejected call`);
+    const isFiniteOut = (await out.read()).every(Number.isFinite);
+    check(isFiniteOut, `rank ${ctx.rank}: expected finite values from a call after the rejected one, received others`);
   });
 }
 
 async function checkRejected(makeWorld: MakeWorld, backend: AttentionBackend, invalidCall: InvalidCall): Promise<void> {
   const { pass, invalidate, error, message } = invalidCall;
-  await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+  await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     const unmodifiedCall = createValidCall(ctx, backend);
     const modifiedCall = { ...unmodifiedCall, ...invalidate(unmodifiedCall, ctx) };
     await checkThrows(() => callBackend(ctx, modifiedCall, pass), error, message);
@@ -261,12 +267,16 @@ async function checkRejected(makeWorld: MakeWorld, backend: AttentionBackend, in
       new RegExp(`\\(\\w+\\).*, rank ${ctx.rank}: `),
     );
     const { messagesSent } = ctx.world.traffic();
-    check(messagesSent === 0, `rank ${ctx.rank} sent ${messagesSent} messages before it rejected the call`);
+    check(
+      messagesSent === 0,
+      `rank ${ctx.rank}: expected 0 messages sent by a rejected call, received ${messagesSent}`,
+    );
     for (const tensor of Object.values(modifiedCall.tensors)) tensor.dispose();
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: backend.axes, length: 10 });
     using x = randn(ctx, operandShapes.q);
     using out = attention(ctx, x, x, x, { backend, queries: layout, keys: layout });
-    check((await out.read()).every(Number.isFinite), `rank ${ctx.rank}: a valid call failed after a rejected call`);
+    const isFiniteOut = (await out.read()).every(Number.isFinite);
+    check(isFiniteOut, `rank ${ctx.rank}: expected finite values from a call after the rejected one, received others`);
   });
 }
 

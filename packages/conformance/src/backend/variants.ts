@@ -12,7 +12,7 @@ import {
 } from "@mosaic/core";
 import { type Case, magnitude } from "../check.ts";
 import { perturbContext, poisonMemory } from "../perturb/group.ts";
-import { checkTrials, errorSum, measureExtent, type Measurement } from "../measure/gate.ts";
+import { checkTrials, computeErrorSum, measureMagnitude, type Measurement } from "../measure/gate.ts";
 import {
   attentionOracle,
   attentionOracleBackward,
@@ -24,7 +24,7 @@ import {
 import { normals, uniforms } from "../oracle/numbers.ts";
 import type { OracleModifiers } from "../oracle/score-modifiers.ts";
 import { pairwise } from "../pairwise.ts";
-import { type MakeWorld, onWorld } from "../world.ts";
+import { type MakeWorld, runOnWorld } from "../world.ts";
 import { type MaskTrial, maskTrials } from "./masks.ts";
 import { createHeadsFirst, listPositions, takeRows } from "./shard.ts";
 import { formatMesh, meshSize, placements } from "./trials.ts";
@@ -258,10 +258,10 @@ async function measureVariant(
   const results = resultNames.map((name) => [
     name,
     {
-      measured: errorSum(actual[name], expectedShard[name]),
-      local: errorSum(local[name], preparedTrial[name]),
-      expected: measureExtent(name === "dSinks" ? preparedTrial.dSinkTerms : preparedTrial[name]),
-      weights: preparedTrial.trial.dtype,
+      measuredError: computeErrorSum(actual[name], expectedShard[name]),
+      localError: computeErrorSum(local[name], preparedTrial[name]),
+      expected: measureMagnitude(name === "dSinks" ? preparedTrial.dSinkMagnitudeSums : preparedTrial[name]),
+      weightDtype: preparedTrial.trial.dtype,
     },
   ]);
   return { trial: preparedTrial.name, results: Object.fromEntries(results), lse: magnitude(preparedTrial.lse) };
@@ -315,7 +315,7 @@ async function checkVariants(
     preparedTrials.set(key, preparedTrial);
     return preparedTrial;
   };
-  const rankResults = await onWorld(
+  const rankResults = await runOnWorld(
     makeWorld,
     { size: meshSize(mesh), mesh, wrapDevice: poisonMemory },
     async (ctx) => {

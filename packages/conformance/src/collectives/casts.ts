@@ -5,16 +5,16 @@ import type { MakeWorld } from "../world.ts";
 import { dtypes, groupRanks, makeTensor, runOnRanks } from "./tensors.ts";
 
 /** groupCast and groupReduce, against a reference that copies and adds row by row, to the last bit. */
-export function castCases(makeWorld: MakeWorld, size: number): Case[] {
+export function groupCastCases(makeWorld: MakeWorld, size: number): Case[] {
   const createGroupCase = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
     name: `${name}, ${size} ranks`,
     run: () => runOnRanks(makeWorld, size, (ctx) => body(ctx.world)),
   });
   return [
-    createGroupCase("groupCast with random plans: values, bytes sent and version counters", checkRandomCasts),
-    createGroupCase("groupCast over hosts", checkCastsOverHosts),
-    createGroupCase("groupReduce with random plans, in rank order", checkRandomReduces),
-    createGroupCase("groupReduce after groupCast multiplies each row by its receiver count", checkReduceAfterCast),
+    createGroupCase("groupCast with random plans: values, bytes sent and version counters", checkRandomGroupCasts),
+    createGroupCase("groupCast over hosts", checkGroupCastsOverHosts),
+    createGroupCase("groupReduce with random plans, in rank order", checkRandomGroupReduces),
+    createGroupCase("groupReduce after groupCast multiplies each row by its receiver count", checkGroupReduceAfterCast),
     createGroupCase(
       "groupCast and groupReduce reject mismatched arguments before posting an operation",
       checkInvalidPlans,
@@ -110,7 +110,7 @@ function listReceivedRows(plan: GroupCastPlan, rank: number): [sender: number, r
   );
 }
 
-function computeExpectedCast({ plan, rows }: TestPlan, rank: number, i: number, dtype: DType): RowMatrix {
+function computeExpectedGroupCast({ plan, rows }: TestPlan, rank: number, i: number, dtype: DType): RowMatrix {
   const receivedRowList = listReceivedRows(plan, rank);
   const shape = createShapes(receivedRowList.length)[i]!;
   const out = { shape, values: new Float64Array(shape.reduce((a, b) => a * b, 1)) };
@@ -143,7 +143,7 @@ function disposeAll(...lists: readonly (readonly Tensor[])[]): void {
   for (const tensor of lists.flat()) tensor[Symbol.dispose]();
 }
 
-async function checkCast(
+async function checkGroupCast(
   group: ProcessGroup,
   testPlan: TestPlan,
   dtype: DType,
@@ -157,25 +157,25 @@ async function checkCast(
   for (const [i, tensor] of out.entries()) {
     checkEqual(
       await tensor.read(),
-      computeExpectedCast(testPlan, rank, i, dtype).values,
+      computeExpectedGroupCast(testPlan, rank, i, dtype).values,
       `tensor ${i}, ${dtype}, rank ${rank}`,
     );
     check(
       tensor.storage.version > versions[i]!,
-      "groupCast: the version counter of the output tensor was not incremented",
+      `groupCast: expected a version counter > ${versions[i]} of output tensor ${i}, received ${tensor.storage.version}`,
     );
   }
   disposeAll(input, out);
 }
 
-async function checkRandomCasts(group: ProcessGroup): Promise<void> {
+async function checkRandomGroupCasts(group: ProcessGroup): Promise<void> {
   const bytesPerRow = { float32: 4, bfloat16: 2, float16: 2 };
   const elementsPerRow = createShapes(1).reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0);
   for (const [i, testPlan] of randomPlans(group.size).entries()) {
     const dtype = dtypes[i % dtypes.length]!;
     await group.device.stream.synchronize();
     const trafficBefore = group.traffic();
-    await checkCast(group, testPlan, dtype, false);
+    await checkGroupCast(group, testPlan, dtype, false);
     const trafficAfter = group.traffic();
     const sentRows = groupRanks(group).flatMap((to) => listRows(testPlan.plan.ranges(group.rank, to))).length;
     const expected = [sentRows, listReceivedRows(testPlan.plan, group.rank).length].map(
@@ -190,16 +190,16 @@ async function checkRandomCasts(group: ProcessGroup): Promise<void> {
 }
 
 /** Ranks that pass for those of several hosts: what arrives is the same. */
-async function checkCastsOverHosts(group: ProcessGroup): Promise<void> {
+async function checkGroupCastsOverHosts(group: ProcessGroup): Promise<void> {
   for (const hosts of [2, 3]) {
     const subgroup = await group.split(0, `${hosts} hosts`);
     Object.defineProperty(subgroup, "hosts", { value: groupRanks(subgroup).map((rank) => rank % hosts) });
-    for (const testPlan of randomPlans(subgroup.size)) await checkCast(subgroup, testPlan, "float32", true);
+    for (const testPlan of randomPlans(subgroup.size)) await checkGroupCast(subgroup, testPlan, "float32", true);
   }
-  for (const testPlan of randomPlans(group.size)) await checkCast(group, testPlan, "bfloat16", true);
+  for (const testPlan of randomPlans(group.size)) await checkGroupCast(group, testPlan, "bfloat16", true);
 }
 
-async function checkRandomReduces(group: ProcessGroup): Promise<void> {
+async function checkRandomGroupReduces(group: ProcessGroup): Promise<void> {
   const { rank } = group;
   for (const [planIndex, { plan, rows }] of randomPlans(group.size).entries()) {
     const wireDType = planIndex % 2 === 0 ? "float32" : "bfloat16";
@@ -232,7 +232,7 @@ async function checkRandomReduces(group: ProcessGroup): Promise<void> {
   }
 }
 
-async function checkReduceAfterCast(group: ProcessGroup): Promise<void> {
+async function checkGroupReduceAfterCast(group: ProcessGroup): Promise<void> {
   const { rank } = group;
   for (const { plan, rows } of randomPlans(group.size)) {
     const numReceived = listReceivedRows(plan, rank).length;
@@ -265,11 +265,11 @@ async function checkInvalidPlans(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
   const createPlan = (ranges: GroupCastPlan["ranges"], ranks = size): GroupCastPlan => ({ size: ranks, ranges });
   const emptyPlan = createPlan(() => []);
-  const planToNextRank = (ranges: readonly RowRange[]): GroupCastPlan =>
+  const createPlanToNextRank = (ranges: readonly RowRange[]): GroupCastPlan =>
     createPlan((sender, receiver) => (receiver === (sender + 1) % size ? ranges : []));
   const createTensor = (shape: Shape, dtype: DType = "float32"): Tensor =>
     makeTensor(group, new Float64Array(shape.reduce((a, b) => a * b, 1)), { dtype, shape });
-  const [x, emptyTensor, wideTensor, halfTensor] = [
+  const [x, emptyTensor, wideTensor, bfloat16Tensor] = [
     createTensor([4, 3]),
     createTensor([0, 3]),
     createTensor([0, 4]),
@@ -296,20 +296,28 @@ async function checkInvalidPlans(group: ProcessGroup): Promise<void> {
       "ShapeError",
       /same shape except for rows/,
     );
-    await checkRejected(() => group[op]([halfTensor], [emptyTensor], emptyPlan), "DTypeError", /./);
+    await checkRejected(() => group[op]([bfloat16Tensor], [emptyTensor], emptyPlan), "DTypeError", /./);
     if (size === 1) continue;
-    await checkRejected(() => post(planToNextRank([{ start: 1, length: 0 }])), "OptionError", /length ≥ 1/);
-    const overlappingPlan = planToNextRank([
+    await checkRejected(() => post(createPlanToNextRank([{ start: 1, length: 0 }])), "OptionError", /length ≥ 1/);
+    const overlappingPlan = createPlanToNextRank([
       { start: 1, length: 2 },
       { start: 2, length: 1 },
     ]);
     await checkRejected(() => post(overlappingPlan), "OptionError", /ascending and disjoint/);
-    await checkRejected(() => post(planToNextRank([{ start: 3, length: 2 }])), "ShapeError", /rows, as in the plan/);
+    await checkRejected(
+      () => post(createPlanToNextRank([{ start: 3, length: 2 }])),
+      "ShapeError",
+      /rows, as in the plan/,
+    );
   }
-  await checkRejected(() => group.groupReduce([halfTensor], [halfTensor.view({})], emptyPlan), "DTypeError", /float32/);
+  await checkRejected(
+    () => group.groupReduce([bfloat16Tensor], [bfloat16Tensor.view({})], emptyPlan),
+    "DTypeError",
+    /float32/,
+  );
   // Nothing was posted: the group is as it was.
   using sumTensor = makeTensor(group, [rank], { dtype: "float32" });
   group.allReduce(sumTensor).wait();
   checkEqual(await sumTensor.read(), [(size * (size - 1)) / 2], "the sum after the rejected calls");
-  disposeAll([x, emptyTensor, wideTensor, halfTensor]);
+  disposeAll([x, emptyTensor, wideTensor, bfloat16Tensor]);
 }

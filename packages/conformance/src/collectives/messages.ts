@@ -24,16 +24,16 @@ async function checkRingExchange(group: ProcessGroup, dtype: (typeof dtypes)[num
   const { rank, size } = group;
   for (const length of [1, 7, 1024, 100_003]) {
     using out = makeTensor(group, rankValues(rank, length, dtype), { dtype });
-    using inFlight = recvBuffer(group, length, dtype);
+    using receiveBuffer = recvBuffer(group, length, dtype);
     const leftRank = (rank + size - 1) % size;
     group
       .sendRecv([
-        { tensor: inFlight, from: leftRank },
+        { tensor: receiveBuffer, from: leftRank },
         { tensor: out, to: (rank + 1) % size },
       ])
       .wait();
     await checkTensorValues(
-      inFlight,
+      receiveBuffer,
       rankValues(leftRank, length, dtype),
       `${length} numbers from rank ${leftRank} on rank ${rank}`,
     );
@@ -44,12 +44,12 @@ async function checkRingExchange(group: ProcessGroup, dtype: (typeof dtypes)[num
 async function checkAllPairs(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
   const messageLength = (sender: number, receiver: number) => sender * size + receiver;
-  const sendTensors = groupRanks(group).map((to) =>
+  const sendBuffers = groupRanks(group).map((to) =>
     makeTensor(group, messageContent(rank, to, messageLength(rank, to)), { dtype: "float32" }),
   );
   const receiveBuffers = groupRanks(group).map((from) => recvBuffer(group, messageLength(from, rank), "float32"));
   const transfers: Transfer[] = [
-    ...sendTensors.map((tensor, to) => ({ tensor, to })),
+    ...sendBuffers.map((tensor, to) => ({ tensor, to })),
     ...receiveBuffers.map((tensor, from) => ({ tensor, from })),
   ];
   group.sendRecv(transfers).wait();
@@ -60,7 +60,7 @@ async function checkAllPairs(group: ProcessGroup): Promise<void> {
       `message from rank ${sender} on rank ${rank}`,
     );
   }
-  for (const tensor of [...sendTensors, ...receiveBuffers]) tensor[Symbol.dispose]();
+  for (const tensor of [...sendBuffers, ...receiveBuffers]) tensor[Symbol.dispose]();
 }
 
 function messageContent(sender: number, receiver: number, length: number): Float64Array {
@@ -123,6 +123,6 @@ async function checkTraffic(group: ProcessGroup): Promise<void> {
   const expected = [400 + (rank === 0 ? 60 : 0), 400 + (rank === 1 ? 60 : 0), rank === 0 ? 2 : 1];
   check(
     measuredTraffic.join() === expected.join(),
-    `rank ${rank}: traffic ${measuredTraffic.join()}, expected ${expected.join()}`,
+    `rank ${rank}: expected bytes sent, bytes received and messages sent of ${expected.join()}, received ${measuredTraffic.join()}`,
   );
 }

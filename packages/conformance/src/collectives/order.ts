@@ -44,18 +44,18 @@ async function checkWaitPrecedesCompute(group: ProcessGroup): Promise<void> {
   using delay = makeTensor(group, new Float64Array(LONG_KERNEL_ELEMENTS), { dtype: "float32" });
   for (let round = 0; round < size; round++) {
     using x = makeTensor(group, new Float64Array(LONG_KERNEL_ELEMENTS).fill(rank + round), { dtype: "float32" });
-    using inFlight = recvBuffer(group, LONG_KERNEL_ELEMENTS, "float32");
+    using receiveBuffer = recvBuffer(group, LONG_KERNEL_ELEMENTS, "float32");
     if (rank === round) for (let i = 0; i < 50; i++) kernels.unary("exp", delay, delay);
     const leftRank = (rank + size - 1) % size;
     group
       .sendRecv([
         { tensor: x, to: (rank + 1) % size },
-        { tensor: inFlight, from: leftRank },
+        { tensor: receiveBuffer, from: leftRank },
       ])
       .wait();
-    kernels.scalar("add", inFlight, inFlight, 0.5);
+    kernels.scalar("add", receiveBuffer, receiveBuffer, 0.5);
     await checkTensorValues(
-      inFlight,
+      receiveBuffer,
       new Float64Array(LONG_KERNEL_ELEMENTS).fill(leftRank + round + 0.5),
       `round ${round} on rank ${rank}`,
     );
@@ -73,11 +73,11 @@ async function checkVersionCounters(group: ProcessGroup): Promise<void> {
     post().wait();
     check(
       sendBuffer.storage.version === versionsBefore[0],
-      `${name}: the version counter of the input tensor was incremented`,
+      `${name}: expected version ${versionsBefore[0]} of the input tensor, received ${sendBuffer.storage.version}`,
     );
     check(
       receiveBuffer.storage.version > versionsBefore[1]!,
-      `${name}: the version counter of the output tensor was not incremented`,
+      `${name}: expected a version > ${versionsBefore[1]} of the output tensor, received ${receiveBuffer.storage.version}`,
     );
   };
   using receiveSlice = receiveBuffer.slice(0, 0, 1);
@@ -97,7 +97,7 @@ async function checkVersionCounters(group: ProcessGroup): Promise<void> {
   const versionIncrease = (rank === 0 ? sendBuffer : receiveBuffer).storage.version - versionBefore;
   check(
     rank === 0 ? versionIncrease === 0 : versionIncrease > 0,
-    `broadcast: the version counter was incremented by ${versionIncrease} on rank ${rank}`,
+    `broadcast, rank ${rank}: expected a version counter increment ${rank === 0 ? "of 0" : "> 0"}, received ${versionIncrease}`,
   );
   await checkTensorValues(sendSlice, [Number.NaN], "the input");
 }
@@ -167,7 +167,7 @@ async function checkBarriers(group: ProcessGroup): Promise<void> {
   for (let i = 0; i < 20; i++) group.barrier().wait();
   await group.device.stream.synchronize();
   const bytesSent = group.traffic().bytesSent - bytesSentBefore;
-  check(bytesSent === 0, `expected barriers without payload, received a count of ${bytesSent} bytes sent`);
+  check(bytesSent === 0, `expected 0 bytes sent by 20 barriers, received ${bytesSent}`);
 }
 
 /** Even and odd ranks, each pair of halves again; ranks in a part keep their order. */
@@ -180,9 +180,13 @@ async function checkSplits(group: ProcessGroup): Promise<void> {
     members.map((rank) => group.ranks[rank]!),
     "members",
   );
-  check(halfGroup.rank === members.indexOf(group.rank) && halfGroup.size === members.length, "rank in the split group");
+  const expectedRank = members.indexOf(group.rank);
+  check(
+    halfGroup.rank === expectedRank && halfGroup.size === members.length,
+    `expected rank ${expectedRank} of ${members.length} in the split group, received ${halfGroup.rank} of ${halfGroup.size}`,
+  );
   const selfGroup = await halfGroup.split(halfGroup.rank, "alone");
-  check(selfGroup.size === 1, `size of a split group of one rank: ${selfGroup.size}`);
+  check(selfGroup.size === 1, `expected a split group of 1 rank, received ${selfGroup.size}`);
 
   using halfTensor = makeTensor(group, [group.rank], { dtype: "float32" });
   using worldTensor = makeTensor(group, [group.rank], { dtype: "float32" });

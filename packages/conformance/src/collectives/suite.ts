@@ -3,7 +3,7 @@ import { concatenate } from "../backend/shard.ts";
 import { type Case, checkEqual } from "../check.ts";
 import { roundTo } from "../oracle/numbers.ts";
 import type { MakeWorld } from "../world.ts";
-import { castCases } from "./casts.ts";
+import { groupCastCases } from "./casts.ts";
 import { messageCases } from "./messages.ts";
 import { orderCases } from "./order.ts";
 import {
@@ -17,7 +17,7 @@ import {
   sumOfCounts,
   rankValues,
 } from "./tensors.ts";
-import { checkMakeWorld, worldSizes } from "../suite-options.ts";
+import { checkMakeWorld, worldSizesOption } from "../suite-options.ts";
 
 const reduceOps: readonly ReduceOp[] = ["sum", "mean", "max"];
 
@@ -57,7 +57,7 @@ async function checkReduceScatter(group: ProcessGroup, op: ReduceOp, dtype: DTyp
     const start = sumOfCounts(counts.slice(0, rank));
     const expected = computeReduction(inputs, op, dtype).subarray(start, start + counts[rank]!);
     await checkTensorValues(out, expected, `shares ${counts.join()}, rank ${rank}`);
-    await checkTensorValues(input, inputs[rank]!, "the input, which must not be modified");
+    await checkTensorValues(input, inputs[rank]!, `shares ${counts.join()}, rank ${rank}: the input after the call`);
   }
 }
 
@@ -73,7 +73,7 @@ function computeReduction(inputs: readonly Float64Array[], op: ReduceOp, dtype: 
 
 export const collectivesSuiteOptions = defineOptions("collectivesSuite", {
   /** Numbers of ranks to try. Default: 1, 2, 3, 4 and 7; of groupCast and groupReduce 1 to 8. */
-  sizes: worldSizes,
+  sizes: worldSizesOption,
 });
 /** How much is tried. */
 export type CollectivesSuiteOptions = OptionsOf<typeof collectivesSuiteOptions>;
@@ -101,7 +101,7 @@ export function collectivesSuite(makeWorld: MakeWorld, options?: CollectivesSuit
     ...reductionCollectiveCases(makeWorld, size),
     ...orderCases(makeWorld, size),
   ]);
-  return [...collectives, ...(sizes ?? [1, 2, 3, 4, 5, 6, 7, 8]).flatMap((size) => castCases(makeWorld, size))];
+  return [...collectives, ...(sizes ?? [1, 2, 3, 4, 5, 6, 7, 8]).flatMap((size) => groupCastCases(makeWorld, size))];
 }
 
 /** allGather, allToAll and broadcast: equal shares and given ones. */

@@ -1,7 +1,7 @@
 import type { Context, DType, ProcessGroup, Shape, Tensor } from "@mosaic/core";
 import { checkEqual } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
-import { onWorld, type MakeWorld } from "../world.ts";
+import { runOnWorld, type MakeWorld } from "../world.ts";
 
 export const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 
@@ -11,7 +11,7 @@ export async function runOnRanks(
   size: number,
   body: (ctx: Context) => Promise<void>,
 ): Promise<void> {
-  await onWorld(makeWorld, { size }, body);
+  await runOnWorld(makeWorld, { size }, body);
 }
 
 /** What a rank holds: different on every rank, representable in the dtype. */

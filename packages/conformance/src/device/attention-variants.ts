@@ -29,7 +29,7 @@ const combinedModifiers: OracleModifiers = { softcap: 2.5, slopes, dropout, orig
 /** attend and attendBackward with score modifiers, dropout and values of another head size. */
 export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Record<DType, number>>): Case[] {
   const runCase = attentionRunner(make, tolerance);
-  const ifSupported = (features: readonly KernelFeature[], body: () => Promise<void>) => async (): Promise<void> => {
+  const runIfSupported = (features: readonly KernelFeature[], body: () => Promise<void>) => async (): Promise<void> => {
     using device = make();
     if (features.every((feature) => device.features?.includes(feature))) await body();
   };
@@ -40,24 +40,24 @@ export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Rec
     ...variants.flatMap(({ name, modifiers }) =>
       (["float32", "bfloat16", "float16"] as const).map((dtype) => ({
         name: `attention: ${name}, ${dtype}`,
-        run: ifSupported([name], () => runCase(variantCase({ ...heads, dtype, modifiers }))),
+        run: runIfSupported([name], () => runCase(variantCase({ ...heads, dtype, modifiers }))),
       })),
     ),
-    ...valueSizes.flatMap(([headDim, valueHeadDim]) =>
+    ...headDimPairs.flatMap(([headDim, valueHeadDim]) =>
       (["float32", "bfloat16"] as const).map((dtype) => ({
         name: `attention: KV head size ${headDim}, value head size ${valueHeadDim}, ${dtype}`,
-        run: ifSupported(["valueHeadSize"], () => runCase(variantCase({ ...heads, headDim, valueHeadDim, dtype }))),
+        run: runIfSupported(["valueHeadSize"], () => runCase(variantCase({ ...heads, headDim, valueHeadDim, dtype }))),
       })),
     ),
     ...(["reversed", "gapped"] as const).map((storageOrder) => ({
       name: `attention: all modifiers combined, strided, ${storageOrder}`,
-      run: ifSupported(allFeatures, () =>
+      run: runIfSupported(allFeatures, () =>
         runCase({ ...variantCase({ ...heads, valueHeadDim: 33, modifiers: combinedModifiers }), storageOrder }),
       ),
     })),
     ...maskTrials(70, 70, 3).map(({ mask, maskMod }) => ({
       name: `attention: all modifiers combined, ${mask.name}`,
-      run: ifSupported(modifierFeatures, () =>
+      run: runIfSupported(modifierFeatures, () =>
         checkMask(runCase, {
           queries: 70,
           keys: 70,
@@ -69,23 +69,23 @@ export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Rec
     })),
     ...shortSizes.map((sizes) => ({
       name: `attention: all modifiers combined, ${sizes.queries}×${sizes.keys}, ${sizes.numHeads}/${sizes.numKvHeads} heads`,
-      run: ifSupported(allFeatures, () => runCase(fullCase(sizes))),
+      run: runIfSupported(allFeatures, () => runCase(fullCase(sizes))),
     })),
     {
       name: "attention: softcap of scores that overflow exp",
-      run: ifSupported(["softcap"], () =>
+      run: runIfSupported(["softcap"], () =>
         runCase(variantCase({ numHeads: 2, numKvHeads: 2, headDim: 16, queryScale: 1000, modifiers: { softcap: 20 } })),
       ),
     },
     {
       name: "attention: the dropped fraction matches the probability, and seed and stream change the dropout mask",
-      run: ifSupported(["dropout"], () => withDevice(make, checkDropoutProbability)),
+      run: runIfSupported(["dropout"], () => withDevice(make, checkDropoutProbability)),
     },
   ];
 }
 
 /** Keys and values: of multi-head latent attention (DeepSeek-V2), and such as fit no vector. */
-const valueSizes = [
+const headDimPairs = [
   [192, 128],
   [128, 192],
   [5, 9],
@@ -159,7 +159,7 @@ async function checkDropoutProbability(device: Device): Promise<void> {
     const expected = pairs * (1 - probability);
     check(
       Math.abs(total - expected) < maxDeviation,
-      `${total} of ${pairs} weights were kept, expected ${expected} ± ${maxDeviation}`,
+      `expected ${expected} ± ${maxDeviation} of ${pairs} weights kept, received ${total}`,
     );
   }
   const firstCounts = await countKeptPairs({});
@@ -170,7 +170,7 @@ async function checkDropoutProbability(device: Device): Promise<void> {
     const name = Object.keys(overrides)[0]!;
     check(
       numEqualCounts < firstCounts.length / 4,
-      `${numEqualCounts} of ${firstCounts.length} rows kept the same number of weights after ${name} changed`,
+      `expected fewer than ${firstCounts.length / 4} rows with the same number of kept weights after ${name} changed, received ${numEqualCounts}`,
     );
   }
 }

@@ -69,10 +69,10 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
       run: () => runCase({ ...randomCausalCase({ headDim: 12, numHeads: 4, numKvHeads: 2 }), storageOrder }),
     })),
     ...(["float32", "bfloat16", "float16"] as const).flatMap((dtype) => [
-      { name: `attention: NaN outside all mask slices, ${dtype}`, run: () => runCase(createPoisonOutsideCase(dtype)) },
+      { name: `attention: NaN outside all mask slices, ${dtype}`, run: () => runCase(createPoisonedMarginCase(dtype)) },
       {
         name: `attention: NaN in keys after the last query, ${dtype}`,
-        run: () => runCase(createPoisonAfterCase(dtype)),
+        run: () => runCase(createPoisonedSuffixCase(dtype)),
       },
     ]),
     ...sampleMaskCases(make, runCase),
@@ -152,17 +152,9 @@ export function makeProblem({
   maskMod,
   ...sizes
 }: AttentionSizes & Omit<MaskedRows, "slices">): AttentionProblem {
-  const {
-    numHeads,
-    numKvHeads,
-    headDim,
-    valueHeadDim = headDim,
-    dtype = "float32",
-    queryScale: size = 1,
-    modifiers,
-  } = sizes;
+  const { numHeads, numKvHeads, headDim, valueHeadDim = headDim, dtype = "float32", queryScale = 1, modifiers } = sizes;
   const batch = 2;
-  const q = normals(batch * numHeads * queries * headDim, 1, dtype).map((x) => roundTo(x * size, dtype));
+  const q = normals(batch * numHeads * queries * headDim, 1, dtype).map((x) => roundTo(x * queryScale, dtype));
   const k = normals(batch * numKvHeads * keys * headDim, 2, dtype);
   const v = normals(batch * numKvHeads * keys * valueHeadDim, 3, dtype);
   const scale = 1 / Math.sqrt(headDim);
@@ -171,8 +163,8 @@ export function makeProblem({
 }
 
 function randomCausalCase(sizes: AttentionSizes): AttentionCase {
-  const { queryScale: size = 1 } = sizes;
-  const factors = { out: size, lse: size, dq: size, dk: size, dv: size };
+  const { queryScale = 1 } = sizes;
+  const factors = { out: queryScale, lse: queryScale, dq: queryScale, dk: queryScale, dv: queryScale };
   return { ...causalCase(makeProblem({ ...sizes, ...causalExtent }), sizes.dtype), factors };
 }
 
@@ -260,7 +252,7 @@ function randomSamples(seed: number): AttentionCase {
 }
 
 /** One slice in the middle; queries, keys, values and dOut that it leaves out are NaN. */
-function createPoisonOutsideCase(dtype: DType): AttentionCase {
+function createPoisonedMarginCase(dtype: DType): AttentionCase {
   const [start, end] = [5, 30];
   const isInBlock = (q: number, k: number) => q >= start && q < end && k >= start && k <= q;
   const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod: isInBlock, dtype });
@@ -275,7 +267,7 @@ function createPoisonOutsideCase(dtype: DType): AttentionCase {
 }
 
 /** The first rows of a causal mask: what follows them is NaN, and is visible to none of them. */
-function createPoisonAfterCase(dtype: DType): AttentionCase {
+function createPoisonedSuffixCase(dtype: DType): AttentionCase {
   const rows = 23;
   const maskMod = (q: number, k: number) => q < rows && k <= q;
   const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod, dtype });
@@ -327,13 +319,13 @@ async function checkAttention(
     return { k, v, positions, tile: { q: queries, k: spans, mask, scale, modifiers: tileModifiers } };
   });
   for (const { k, v, tile } of blocks) device.kernels.attend({ out, lse }, q, { k, v }, tile);
-  const checkNear = (actual: Float32Array, expected: Float64Array, description: string) => {
+  const checkResult = (actual: Float32Array, expected: Float64Array, description: string) => {
     const factor = factors[description.split(",")[0] as AttentionResult] ?? 1;
     if (factor === Infinity) return;
     checkClose(actual, expected, factor * tolerance[dtype] * (1 + magnitude(expected)), description);
   };
-  checkNear(await out.read(), takeRows(forward.out, rows, outSize), "out");
-  checkNear(await lse.read(), takeRows(forward.lse, rows, { ...qSize, width: 1 }), "lse");
+  checkResult(await out.read(), takeRows(forward.out, rows, outSize), "out");
+  checkResult(await lse.read(), takeRows(forward.lse, rows, { ...qSize, width: 1 }), "lse");
 
   using delta = constantTensor(device, Number.NaN, { shape: qShape.slice(0, 3), storageOrder });
   device.kernels.rowDot(delta, dOut, out);
@@ -342,18 +334,18 @@ async function checkAttention(
     using dk = constantTensor(device, 1, { shape: k.shape, storageOrder });
     using dv = constantTensor(device, 1, { shape: v.shape, storageOrder });
     device.kernels.attendBackward({ dq, dk, dv }, q, { dOut, lse, delta }, { k, v }, tile);
-    checkNear(
+    checkResult(
       await dk.read(),
       takeRows(backward.dk, positions, kSize).map((x) => x + 1),
       "dk, accumulated onto 1",
     );
-    checkNear(
+    checkResult(
       await dv.read(),
       takeRows(backward.dv, positions, vSize).map((x) => x + 1),
       "dv, accumulated onto 1",
     );
   }
-  checkNear(await dq.read(), takeRows(backward.dq, rows, qSize), "dq");
+  checkResult(await dq.read(), takeRows(backward.dq, rows, qSize), "dq");
   for (const { k, v } of blocks) for (const tensor of [k, v]) tensor[Symbol.dispose]();
 }
 
@@ -421,10 +413,10 @@ async function checkEarlierQueries(device: Device): Promise<void> {
   }
   for (const [i, resultName] of ["out", "dq"].entries()) {
     const [finiteResult, poisonedResult] = resultsByValue.map((results) => results[i]!);
-    const [tolerance, elementsBefore] = [tolerances.float32 * (1 + magnitude(finiteResult!)), nanRow * width];
+    const [tolerance, numElementsBefore] = [tolerances.float32 * (1 + magnitude(finiteResult!)), nanRow * width];
     checkClose(
-      poisonedResult!.slice(0, elementsBefore),
-      finiteResult!.slice(0, elementsBefore),
+      poisonedResult!.slice(0, numElementsBefore),
+      finiteResult!.slice(0, numElementsBefore),
       tolerance,
       `${resultName} of queries before the NaN key`,
     );

@@ -95,7 +95,7 @@ export function elementwiseCases(make: MakeDevice): Case[] {
       })),
     ]),
     { name: "in place", run: () => withDevice(make, checkInPlace) },
-    { name: "empty tensors", run: () => withDevice(make, checkEmpty) },
+    { name: "empty tensors", run: () => withDevice(make, checkEmptyTensor) },
   ];
 }
 
@@ -209,7 +209,7 @@ async function checkInPlace(device: Device): Promise<void> {
   );
 }
 
-async function checkEmpty(device: Device): Promise<void> {
+async function checkEmptyTensor(device: Device): Promise<void> {
   using emptyTensor = device.empty([2, 0, 3], "float32");
   device.kernels.fill(emptyTensor, 1);
   device.kernels.copy(emptyTensor, emptyTensor);

@@ -53,7 +53,8 @@ function largeScores(dtype: DType, size: number): AttentionCase {
 /** Scores so far apart that no rounding changes which is the largest: that key takes all. */
 function separatedScores(dtype: DType, size: number, headDim = sizes.headDim): AttentionCase {
   const problem = makeProblem({ ...sizes, headDim, ...causalExtent, dtype, queryScale: size });
-  check(smallestTopScoreGap(problem) > 1e-5 * size, "two scores differ by less than the float32 resolution");
+  const [gap, minGap] = [smallestTopScoreGap(problem), 1e-5 * size];
+  check(gap > minGap, `expected the two largest scores of a query to differ by more than ${minGap}, received ${gap}`);
   // What a score gets is 0 but for rounding, times a query.
   return { ...causalCase(problem, dtype), factors: { dk: size } };
 }

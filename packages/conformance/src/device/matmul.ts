@@ -40,7 +40,7 @@ export function matmulCases(make: MakeDevice): Case[] {
       run: () => withDevice(make, (device) => checkMatmul(device, { m, n, k, dtype })),
     })),
     ...epilogues.map((epilogue) => ({
-      name: `linear: ${epilogue.hasBias ? "bias" : "no bias"}, ${epilogue.activation ?? "no activation"}${epilogue.savesPreActivation ? ", saves the pre-activation" : ""}, ${dtype}`,
+      name: `linear: ${epilogue.hasBias ? "bias" : "no bias"}, ${epilogue.activation ?? "no activation"}${epilogue.isPreActivationSaved ? ", saves the pre-activation" : ""}, ${dtype}`,
       run: () => withDevice(make, (device) => checkLinear(device, epilogue, dtype)),
     })),
     { name: `batched matmul, ${dtype}`, run: () => withDevice(make, (device) => checkBatch(device, dtype)) },
@@ -50,21 +50,21 @@ export function matmulCases(make: MakeDevice): Case[] {
 interface EpilogueCase {
   readonly hasBias: boolean;
   readonly activation: "relu" | "tanh" | null;
-  readonly savesPreActivation: boolean;
+  readonly isPreActivationSaved: boolean;
 }
 
 const epilogues: readonly EpilogueCase[] = [
-  { hasBias: true, activation: null, savesPreActivation: false },
-  { hasBias: true, activation: "relu", savesPreActivation: false },
-  { hasBias: true, activation: "tanh", savesPreActivation: true },
-  { hasBias: false, activation: "tanh", savesPreActivation: false },
-  { hasBias: false, activation: null, savesPreActivation: true },
+  { hasBias: true, activation: null, isPreActivationSaved: false },
+  { hasBias: true, activation: "relu", isPreActivationSaved: false },
+  { hasBias: true, activation: "tanh", isPreActivationSaved: true },
+  { hasBias: false, activation: "tanh", isPreActivationSaved: false },
+  { hasBias: false, activation: null, isPreActivationSaved: true },
 ];
 
 const activations = { relu: (x: number) => Math.max(x, 0), tanh: Math.tanh } as const;
 
 async function checkLinear(device: Device, epilogue: EpilogueCase, dtype: DType): Promise<void> {
-  const { hasBias, activation, savesPreActivation } = epilogue;
+  const { hasBias, activation, isPreActivationSaved } = epilogue;
   for (const [m, n, k] of sizes) {
     const [a, b, c] = [normals(m * k, 1, dtype), normals(k * n, 2, dtype), normals(n, 3, dtype)];
     const sums = matmulOracle(a, b, { m, n, k }).map((value, i) => value + (hasBias ? c[i % n]! : 0));
@@ -72,7 +72,7 @@ async function checkLinear(device: Device, epilogue: EpilogueCase, dtype: DType)
     using y = tensorFrom(device, b, { shape: [k, n], dtype, storageOrder: "reversed" });
     using bias = hasBias ? tensorFrom(device, c, { shape: [n], dtype }) : null;
     using out = allocate(device, [m, n], { dtype });
-    using preActivation = savesPreActivation ? allocate(device, [m, n], { dtype }) : null;
+    using preActivation = isPreActivationSaved ? allocate(device, [m, n], { dtype }) : null;
     device.kernels.linear(out, x, y, { bias, activation, preActivation });
     const tolerance = { dtype, roundings: 4 + Math.sqrt(k), scale: Math.sqrt(k) + 1 };
     const description = `${m}×${k} · ${k}×${n}`;
@@ -90,7 +90,7 @@ async function checkMatmul(device: Device, { m, n, k, dtype }: MatmulCase): Prom
   const b = normals(k * n, 2, dtype);
   const c = normals(m * n, 3, dtype);
   const expected = matmulOracle(a, b, { m, n, k });
-  const accumulatedExpected = expected.map((value, i) => value + c[i]!);
+  const expectedAccumulation = expected.map((value, i) => value + c[i]!);
   for (const storageOrder of storageOrders) {
     using x = tensorFrom(device, a, { shape: [m, k], dtype, storageOrder });
     using y = tensorFrom(device, b, { shape: [k, n], dtype, storageOrder: nextStorageOrder(storageOrder) });
@@ -100,7 +100,7 @@ async function checkMatmul(device: Device, { m, n, k, dtype }: MatmulCase): Prom
     checkRounded(await out.read(), expected, { ...tolerance, description: `product ${storageOrder}` });
     using sum = tensorFrom(device, c, { shape: [m, n], dtype });
     device.kernels.matmul(sum, x, y, true);
-    checkRounded(await sum.read(), accumulatedExpected, {
+    checkRounded(await sum.read(), expectedAccumulation, {
       ...tolerance,
       description: `product added, ${storageOrder}`,
     });
@@ -125,12 +125,12 @@ async function checkBatch(device: Device, dtype: DType): Promise<void> {
   using y = tensorFrom(device, b, { shape: [3, k, n], dtype });
   await checkProduct(device, [x, y], { shape: [2, 3, m, n], expected, dtype });
 
-  const sharedWeightExpected = new Float64Array(6 * m * n);
+  const expectedWithSharedWeight = new Float64Array(6 * m * n);
   for (let i = 0; i < 6; i++) {
-    sharedWeightExpected.set(matmulOracle(a.subarray(i * m * k, (i + 1) * m * k), b, { m, n, k }), i * m * n);
+    expectedWithSharedWeight.set(matmulOracle(a.subarray(i * m * k, (i + 1) * m * k), b, { m, n, k }), i * m * n);
   }
   using weight = tensorFrom(device, b.subarray(0, k * n), { shape: [k, n], dtype });
-  await checkProduct(device, [x, weight], { shape: [2, 3, m, n], expected: sharedWeightExpected, dtype });
+  await checkProduct(device, [x, weight], { shape: [2, 3, m, n], expected: expectedWithSharedWeight, dtype });
 }
 
 async function checkProduct(

@@ -36,8 +36,8 @@ async function checkWriteCopies(device: Device): Promise<void> {
   device.write(x, values);
   values.fill(9);
   checkEqual(await x.read(), [1, 2, 3, 4], "written before the values changed");
-  using transposed = x.transpose(0, 1);
-  device.write(transposed, [5, 6, 7, 8]);
+  using transposedTensor = x.transpose(0, 1);
+  device.write(transposedTensor, [5, 6, 7, 8]);
   checkEqual(await x.read(), [5, 7, 6, 8], "written through a transpose");
   check(
     x.storage.version === 2,
@@ -47,11 +47,11 @@ async function checkWriteCopies(device: Device): Promise<void> {
 
 async function checkReadReturnsLatest(device: Device): Promise<void> {
   using x = tensorFrom(device, [1, 2, 3], { shape: [3] });
-  const readBefore = x.read();
+  const earlierRead = x.read();
   device.kernels.fill(x, 7);
-  const readAfter = x.read();
-  checkEqual(await readBefore, [1, 2, 3], "read before");
-  checkEqual(await readAfter, [7, 7, 7], "read after");
+  const laterRead = x.read();
+  checkEqual(await earlierRead, [1, 2, 3], "read before");
+  checkEqual(await laterRead, [7, 7, 7], "read after");
 }
 
 /** What was freed may be handed out at once, while work on the old tensor is still to run: order must keep them apart. */
@@ -60,7 +60,7 @@ async function checkMemoryReuse(device: Device): Promise<void> {
   using total = tensorFrom(device, [0], { shape: [1] });
   // A driver may reserve far more than the first tensor needs.
   device.empty([size], "float32").dispose();
-  const { reserved: reservedBefore } = device.memory();
+  const { reserved: reservedBytesBefore } = device.memory();
   for (let i = 0; i < 50; i++) {
     using x = device.empty([size], "float32");
     device.kernels.fill(x, i);
@@ -69,33 +69,39 @@ async function checkMemoryReuse(device: Device): Promise<void> {
     device.kernels.binary("add", total, total, sum);
   }
   checkEqual(await total.read(), [1225], "a sum over reused memory");
-  const reserved = device.memory().reserved - reservedBefore;
+  const reservedGrowthBytes = device.memory().reserved - reservedBytesBefore;
   check(
-    reserved < 20 * 4 * size,
-    `expected fewer than ${20 * 4 * size} more bytes reserved for 50 tensors of ${4 * size} bytes, received ${reserved}`,
+    reservedGrowthBytes < 20 * 4 * size,
+    `expected fewer than ${20 * 4 * size} more bytes reserved for 50 tensors of ${4 * size} bytes, received ${reservedGrowthBytes}`,
   );
 }
 
 async function checkAllocationCounts(device: Device): Promise<void> {
-  const allocatedBefore = device.memory().allocated;
+  const allocatedBytesBefore = device.memory().allocated;
   const x = device.empty([1000, 100], "float32");
   const { allocated, reserved, peak } = device.memory();
   check(
-    allocated - allocatedBefore >= 400_000,
-    `expected at least 400000 bytes allocated, received ${allocated - allocatedBefore}`,
+    allocated - allocatedBytesBefore >= 400_000,
+    `expected at least 400000 bytes allocated, received ${allocated - allocatedBytesBefore}`,
   );
-  check(reserved >= allocated && peak >= allocated, `reserved ${reserved}, peak ${peak}, allocated ${allocated}`);
+  check(
+    reserved >= allocated && peak >= allocated,
+    `expected at least ${allocated} bytes reserved and at the peak, received ${reserved} and ${peak}`,
+  );
   x[Symbol.dispose]();
   await device.stream.synchronize();
   check(
-    device.memory().allocated === allocatedBefore,
-    `${device.memory().allocated - allocatedBefore} bytes are still allocated`,
+    device.memory().allocated === allocatedBytesBefore,
+    `expected ${allocatedBytesBefore} bytes allocated after the disposal, received ${device.memory().allocated}`,
   );
-  check(device.memory().peak >= allocated, "the peak decreased after the tensor was disposed");
+  check(
+    device.memory().peak >= allocated,
+    `expected a peak of at least ${allocated} bytes after the disposal, received ${device.memory().peak}`,
+  );
   device.resetPeakMemory();
   check(
-    device.memory().peak === allocatedBefore,
-    `peak after a reset: expected ${allocatedBefore} bytes, received ${device.memory().peak}`,
+    device.memory().peak === allocatedBytesBefore,
+    `peak after a reset: expected ${allocatedBytesBefore} bytes, received ${device.memory().peak}`,
   );
 }
 

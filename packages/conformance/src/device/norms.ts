@@ -74,7 +74,7 @@ interface NormProblem {
 
 type NormReference = Readonly<Record<"out" | "dx" | "dWeight" | "dBias", Float64Array>>;
 
-function normOracle({ x, dOut, weight, bias, isCentered, hasParameters: parameters }: NormProblem): NormReference {
+function normOracle({ x, dOut, weight, bias, isCentered, hasParameters }: NormProblem): NormReference {
   const out = new Float64Array(x.length);
   const dx = new Float64Array(x.length);
   const dWeight = new Float64Array(width).fill(1);
@@ -84,15 +84,15 @@ function normOracle({ x, dOut, weight, bias, isCentered, hasParameters: paramete
     const rowValues = x.subarray(rowOffset, rowOffset + width);
     const mean = isCentered ? average(rowValues) : 0;
     const rstd = 1 / Math.sqrt(average(rowValues.map((value) => (value - mean) ** 2)) + epsilon);
-    const normalized = rowValues.map((value) => (value - mean) * rstd);
+    const normalizedRow = rowValues.map((value) => (value - mean) * rstd);
     const dOutRow = dOut.subarray(rowOffset, rowOffset + width);
-    const dNormalized = dOutRow.map((value, i) => value * (weight?.[i] ?? 1));
-    const dMean = isCentered ? average(dNormalized) : 0;
-    const dScale = average(dNormalized.map((value, i) => value * normalized[i]!));
+    const dNormalizedRow = dOutRow.map((value, i) => value * (weight?.[i] ?? 1));
+    const dMean = isCentered ? average(dNormalizedRow) : 0;
+    const dScale = average(dNormalizedRow.map((value, i) => value * normalizedRow[i]!));
     for (let i = 0; i < width; i++) {
-      out[rowOffset + i] = normalized[i]! * (weight?.[i] ?? 1) + (isCentered && parameters ? bias[i]! : 0);
-      dx[rowOffset + i] = rstd * (dNormalized[i]! - dMean - normalized[i]! * dScale);
-      dWeight[i] = dWeight[i]! + dOutRow[i]! * normalized[i]!;
+      out[rowOffset + i] = normalizedRow[i]! * (weight?.[i] ?? 1) + (isCentered && hasParameters ? bias[i]! : 0);
+      dx[rowOffset + i] = rstd * (dNormalizedRow[i]! - dMean - normalizedRow[i]! * dScale);
+      dWeight[i] = dWeight[i]! + dOutRow[i]! * normalizedRow[i]!;
       dBias[i] = dBias[i]! + dOutRow[i]!;
     }
   }

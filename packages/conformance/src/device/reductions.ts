@@ -31,7 +31,7 @@ async function checkReduce(device: Device, dtype: DType): Promise<void> {
   ]) {
     const outIndex = (i: number) => {
       const index = [Math.floor(i / 35), Math.floor(i / 7) % 5, i % 7];
-      return index.reduce((flat, j, axis) => flat * outShape[axis]! + (outShape[axis] === 1 ? 0 : j), 0);
+      return index.reduce((flatIndex, j, axis) => flatIndex * outShape[axis]! + (outShape[axis] === 1 ? 0 : j), 0);
     };
     const length = outShape.reduce((a, b) => a * b, 1);
     for (const kind of ["sum", "max"] as const) {

@@ -161,11 +161,11 @@ async function checkAccess(device: Device, kernel: KernelName): Promise<void> {
         !hasSameValues(valuesAfter, valuesBefore),
         `${description}: expected a modified operand, received an unmodified one`,
       );
-      const expectsRead = operand.isRead || (isFlagSet && operand.readIf === flagIndex);
-      const dependsOnPriorValue = !hasSameValues(valuesAfter, second[i]!.after);
+      const isReadExpected = operand.isRead || (isFlagSet && operand.readFlagIndex === flagIndex);
+      const isPriorValueUsed = !hasSameValues(valuesAfter, second[i]!.after);
       check(
-        dependsOnPriorValue === expectsRead,
-        `${description}: expected the operand to be ${expectsRead ? "updated" : "written"}, it was ${expectsRead ? "written" : "updated"}`,
+        isPriorValueUsed === isReadExpected,
+        `${description}: expected an operand that is ${isReadExpected ? "read and written" : "only written"}, received the opposite`,
       );
     }
   }
@@ -199,7 +199,7 @@ function hasSameValues(a: Float32Array, b: Float32Array): boolean {
 
 async function checkFeatureRefused(device: Device, feature: KernelFeature): Promise<void> {
   const x = createTensorFactory(device);
-  const [[{ out, lse }, q, kv], modifiers] = [sampleArguments.attend(x), createModifiersByFeature[feature](x)];
+  const [[{ out, lse }, q, kv], modifiers] = [sampleArguments.attend(x), modifierFactoriesByFeature[feature](x)];
   const v = feature === "valueHeadSize" ? x([1, 1, numKeys, width + 2]) : kv.v;
   const wideOut = feature === "valueHeadSize" ? x([1, 2, rows, width + 2]) : out;
   const call = { ...tile, ...(modifiers && { modifiers }) };
@@ -215,7 +215,7 @@ async function checkFeatureRefused(device: Device, feature: KernelFeature): Prom
 }
 
 /** What uses each feature; `valueHeadSize` is used through shapes. */
-const createModifiersByFeature: Readonly<Record<KernelFeature, (x: TensorFactory) => Tile["modifiers"]>> = {
+const modifierFactoriesByFeature: Readonly<Record<KernelFeature, (x: TensorFactory) => Tile["modifiers"]>> = {
   softcap: () => ({ softcap: 30 }),
   slopes: (x) => ({ slopes: x([2]) }),
   dropout: () => ({ dropout: { probability: 0.5, seed: 1, stream: 2, batchOffset: 0 } }),

@@ -53,7 +53,7 @@ async function checkCrossStreamWait(device: Device, make: MakeDevice, clockError
   const maxOverlap = clockError && Math.max(clockError, (lastEvent.end - firstEvent.start) / 2);
   check(
     fillEvent.start >= lastEvent.end - maxOverlap,
-    `fill started ${lastEvent.end - fillEvent.start} ns before the work of the other stream completed`,
+    `expected fill to start at most ${maxOverlap} ns before the other stream completed, received ${lastEvent.end - fillEvent.start} ns`,
   );
 }
 
@@ -112,12 +112,12 @@ async function checkDisposed(device: Device): Promise<void> {
   device[Symbol.dispose]();
   const expected = Math.tanh(Math.tanh(Math.tanh(Math.tanh(Math.tanh(5)))));
   checkClose(await readPromise, new Float64Array(100_000).fill(expected), 5e-6, "work enqueued before dispose");
-  const afterDisposePattern = new RegExp(`${device.type}:${device.index} after dispose`);
-  await checkThrows(() => device.kernels.fill(x, 1), "ClosedError", afterDisposePattern);
-  await checkThrows(() => device.empty([1], "float32"), "ClosedError", afterDisposePattern);
-  await checkThrows(() => device.stream.record(), "ClosedError", afterDisposePattern);
-  await checkThrows(() => x.read(), "ClosedError", afterDisposePattern);
-  await checkThrows(() => device.stream.synchronize(), "ClosedError", afterDisposePattern);
+  const disposedDevicePattern = new RegExp(`${device.type}:${device.index} after dispose`);
+  await checkThrows(() => device.kernels.fill(x, 1), "ClosedError", disposedDevicePattern);
+  await checkThrows(() => device.empty([1], "float32"), "ClosedError", disposedDevicePattern);
+  await checkThrows(() => device.stream.record(), "ClosedError", disposedDevicePattern);
+  await checkThrows(() => x.read(), "ClosedError", disposedDevicePattern);
+  await checkThrows(() => device.stream.synchronize(), "ClosedError", disposedDevicePattern);
   x[Symbol.dispose]();
 }
 
@@ -142,7 +142,10 @@ async function checkFences(device: Device): Promise<void> {
   device.kernels.scalar("mul", x, x, 10);
   await device.stream.synchronize();
   checkEqual(await x.read(), [20], "work before and after a fence");
-  check(fence.stream === device.stream, "fence.stream is not the stream that recorded the fence");
+  check(
+    fence.stream === device.stream,
+    "fence.stream: expected the stream that recorded the fence, received a different one",
+  );
 }
 
 async function checkConcurrentReads(device: Device): Promise<void> {
@@ -182,7 +185,7 @@ async function checkTrace(device: Device): Promise<void> {
   const [firstEvent, secondEvent] = [events[0]!, events[1]!];
   check(
     firstEvent.start <= firstEvent.end && firstEvent.end <= secondEvent.start && secondEvent.start <= secondEvent.end,
-    "the recorded kernels are out of order",
+    `expected kernels in order of time, received ${firstEvent.start} to ${firstEvent.end} ns, ${secondEvent.start} to ${secondEvent.end} ns`,
   );
 }
 
@@ -204,12 +207,16 @@ async function checkTraceOnRequest(device: Device): Promise<void> {
     check(lane === "compute", `${name}: expected lane compute, received ${lane}`);
     check(
       end >= start && start >= previousEnd,
-      `${name} ran from ${start} to ${end}, the previous kernel ended at ${previousEnd}`,
+      `${name}: expected a start ≥ ${previousEnd} ns, the end of the previous kernel, received ${start} to ${end} ns`,
     );
-    check(Math.abs(now - start) < 60e9, `${name} ran ${now - start} ns ago`);
+    check(
+      Math.abs(now - start) < 60e9,
+      `${name}: expected a start within 60 s of now, received a difference of ${now - start} ns`,
+    );
     previousEnd = end;
   }
-  check((await device.stopTrace()).length === 0, "kernels were recorded without startTrace");
+  const extraEvents = await device.stopTrace();
+  check(extraEvents.length === 0, `expected 0 kernels recorded without startTrace, received ${extraEvents.length}`);
   device.startTrace();
   device.kernels.fill(x, 1);
   const lengths = (await Promise.all([device.stopTrace(), device.stopTrace()])).map(({ length }) => length);

@@ -55,22 +55,22 @@ export type DeviceSuiteOptions = OptionsOf<typeof deviceSuiteOptions>;
 export function deviceSuite(make: MakeDevice, options?: DeviceSuiteOptions): Case[] {
   expectValue("deviceSuite: make", typeof make === "function", "a function that returns a device", make);
   const { attentionTolerance, clockError } = deviceSuiteOptions.parse(options);
-  const makePoisoned = () => poisonMemory(make());
+  const makePoisonedDevice = () => poisonMemory(make());
   return [
     ...memoryCases(make),
     ...streamCases(make, clockError),
     ...traceCases(make),
     ...schemaCases(make),
-    ...elementwiseCases(makePoisoned),
-    ...reductionCases(makePoisoned),
-    ...normCases(makePoisoned),
-    ...rotaryCases(makePoisoned),
-    ...matmulCases(makePoisoned),
-    ...rngCases(makePoisoned),
-    ...trainingCases(makePoisoned),
-    ...mergeCases(makePoisoned),
-    ...attentionCases(makePoisoned, attentionTolerance),
-    ...attentionVariantCases(makePoisoned, attentionTolerance),
-    ...extremeScoreCases(makePoisoned, attentionTolerance),
+    ...elementwiseCases(makePoisonedDevice),
+    ...reductionCases(makePoisonedDevice),
+    ...normCases(makePoisonedDevice),
+    ...rotaryCases(makePoisonedDevice),
+    ...matmulCases(makePoisonedDevice),
+    ...rngCases(makePoisonedDevice),
+    ...trainingCases(makePoisonedDevice),
+    ...mergeCases(makePoisonedDevice),
+    ...attentionCases(makePoisonedDevice, attentionTolerance),
+    ...attentionVariantCases(makePoisonedDevice, attentionTolerance),
+    ...extremeScoreCases(makePoisonedDevice, attentionTolerance),
   ];
 }

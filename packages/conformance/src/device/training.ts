@@ -20,7 +20,7 @@ export function trainingCases(make: MakeDevice): Case[] {
       { name: `dropout, ${dtype}`, run: () => withDevice(make, (device) => checkDropout(device, dtype)) },
       {
         name: `gatherRows and scatterAddRows, ${dtype}`,
-        run: () => withDevice(make, (device) => checkIndexed(device, dtype)),
+        run: () => withDevice(make, (device) => checkIndexedRows(device, dtype)),
       },
       { name: `crossEntropy, ${dtype}`, run: () => withDevice(make, (device) => checkCrossEntropy(device, dtype)) },
       { name: `adamW, ${dtype}`, run: () => withDevice(make, (device) => checkAdam(device, "adamW", dtype)) },
@@ -49,49 +49,49 @@ async function checkDropout(device: Device, dtype: DType): Promise<void> {
     checkRounded(await out.read(), expected, { dtype, description: `dropout ${storageOrder}` });
     // Rows 1, 3 and 5 of the second matrix, as a shard with an offset.
     using matrix = x.slice(0, 1);
-    using shardIn = matrix.slice(1, 1, rows, 2);
-    using shardOut = allocate(device, [1, 3, columns], { dtype, storageOrder });
-    device.kernels.dropout(shardOut, shardIn, {
+    using shardInput = matrix.slice(1, 1, rows, 2);
+    using shardOutput = allocate(device, [1, 3, columns], { dtype, storageOrder });
+    device.kernels.dropout(shardOutput, shardInput, {
       ...dropoutSpec,
       offset: (rows + 1) * columns,
       strides: [rows * columns, 2 * columns, 1],
     });
     using outSlice = out.slice(0, 1).slice(1, 1, rows, 2);
-    checkEqual(await shardOut.read(), await outSlice.read(), `dropout of a shard, ${storageOrder}`);
+    checkEqual(await shardOutput.read(), await outSlice.read(), `dropout of a shard, ${storageOrder}`);
     device.kernels.dropout(x, x, { ...dropoutSpec, offset: 0, strides: [rows * columns, columns, 1] });
     checkEqual(await x.read(), await out.read(), `dropout in place, ${storageOrder}`);
   }
 }
 
 /** gatherRows, and scatterAddRows into what is there already. */
-async function checkIndexed(device: Device, dtype: DType): Promise<void> {
+async function checkIndexedRows(device: Device, dtype: DType): Promise<void> {
   const [numRows, width] = [9, 37];
   const nextUniform = uniforms(3);
   const indices = Array.from({ length: 10 }, () => integer(nextUniform, numRows));
   const table = normals(numRows * width, 4, dtype);
   const rows = normals(10 * width, 5, dtype);
-  const expectedGather = Float64Array.from(
+  const expectedGatheredRows = Float64Array.from(
     { length: 10 * width },
     (_, i) => table[indices[Math.floor(i / width)]! * width + (i % width)]!,
   );
-  const expectedScatter = new Float64Array(numRows * width).fill(2);
+  const expectedScatteredSums = new Float64Array(numRows * width).fill(2);
   for (const [i, value] of rows.entries()) {
     const elementIndex = indices[Math.floor(i / width)]! * width + (i % width);
-    expectedScatter[elementIndex] = expectedScatter[elementIndex]! + value;
+    expectedScatteredSums[elementIndex] = expectedScatteredSums[elementIndex]! + value;
   }
   for (const storageOrder of storageOrders) {
     using index = tensorFrom(device, indices, { shape: [2, 5], dtype, storageOrder });
     using weights = tensorFrom(device, table, { shape: [numRows, width], dtype, storageOrder });
     using out = allocate(device, [2, 5, width], { dtype, storageOrder });
     device.kernels.gatherRows(out, weights, index);
-    checkRounded(await out.read(), expectedGather, { description: `gatherRows ${storageOrder}`, roundings: 0 });
+    checkRounded(await out.read(), expectedGatheredRows, { description: `gatherRows ${storageOrder}`, roundings: 0 });
     using x = tensorFrom(device, rows, { shape: [2, 5, width], dtype, storageOrder });
     using scatterOut = tensorFrom(device, new Float64Array(numRows * width).fill(2), {
       shape: [numRows, width],
       storageOrder,
     });
     device.kernels.scatterAddRows(scatterOut, x, index);
-    checkRounded(await scatterOut.read(), expectedScatter, {
+    checkRounded(await scatterOut.read(), expectedScatteredSums, {
       description: `scatterAddRows ${storageOrder}`,
       scale: 10,
     });

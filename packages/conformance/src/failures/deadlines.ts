@@ -7,7 +7,10 @@ import { checkMessage, expectError, openTestWorld, readOutcome } from "./test-wo
 export function deadlineCases(makeWorld: MakeWorld): Case[] {
   return [
     { name: "a late rank: the error lists the position of each rank", run: () => checkLateRank(makeWorld) },
-    { name: "one rank without calls, and one in a different collective", run: () => checkAxisGroups(makeWorld) },
+    {
+      name: "the timeout error lists a rank without calls, and one in a different collective",
+      run: () => checkAxisGroups(makeWorld),
+    },
     {
       name: "the timeout error lists a rank without calls since its groups were created, and one in a different collective",
       run: () => checkAxisGroups(makeWorld, { dp: 1, sp: 3 }),
@@ -82,7 +85,10 @@ async function checkLateAfterMessages(makeWorld: MakeWorld): Promise<void> {
   setTimeout(release, 400);
   for (const x of xs) {
     const outcome = await readOutcome(x);
-    check(!(outcome instanceof Error) && outcome[0] === 6, `expected 6, received ${outcome}`);
+    check(
+      !(outcome instanceof Error) && outcome[0] === 6,
+      `allReduce with a late rank: expected 6, received ${outcome}`,
+    );
   }
 }
 
@@ -99,20 +105,24 @@ async function checkAfterTimeout(makeWorld: MakeWorld): Promise<void> {
 }
 
 async function checkNewWorldAfterTimeout(makeWorld: MakeWorld): Promise<void> {
-  for (const timesOut of [true, false]) {
-    await using testWorld = await openTestWorld(makeWorld, { size: 2, timeout: timesOut ? 0.3 : 20 });
-    const allocatedBefore = testWorld.devices.map((device) => device.memory().allocated);
+  for (const isTimeoutReached of [true, false]) {
+    await using testWorld = await openTestWorld(makeWorld, { size: 2, timeout: isTimeoutReached ? 0.3 : 20 });
+    const allocatedBytesBefore = testWorld.devices.map((device) => device.memory().allocated);
     const xs = testWorld.devices.map((device) => fromArray(device, [1, 2], [2]));
     for (const [rank, group] of testWorld.groups.entries()) {
-      if (!timesOut || rank === 0) group.allReduce(xs[rank]!).wait();
+      if (!isTimeoutReached || rank === 0) group.allReduce(xs[rank]!).wait();
     }
     const outcome = await readOutcome(xs[0]!);
-    if (timesOut) expectError(outcome, CollectiveTimeoutError);
-    else check(!(outcome instanceof Error) && outcome[1] === 4, `expected [2,4], received ${outcome}`);
+    if (isTimeoutReached) expectError(outcome, CollectiveTimeoutError);
+    else
+      check(
+        !(outcome instanceof Error) && outcome[1] === 4,
+        `allReduce without a timeout: expected [2,4], received ${outcome}`,
+      );
     for (const x of xs) x[Symbol.dispose]();
     for (const [rank, device] of testWorld.devices.entries()) {
-      const leakedBytes = device.memory().allocated - allocatedBefore[rank]!;
-      check(leakedBytes === 0, `rank ${rank}: ${leakedBytes} bytes are still allocated`);
+      const leakedBytes = device.memory().allocated - allocatedBytesBefore[rank]!;
+      check(leakedBytes === 0, `rank ${rank}: expected 0 more bytes allocated than before, received ${leakedBytes}`);
     }
   }
 }

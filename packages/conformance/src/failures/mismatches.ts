@@ -89,13 +89,13 @@ const mismatchedCalls: readonly MismatchCase[] = [
   },
   {
     title: "mismatched plans with the same byte count",
-    call: (group, { x }, isMismatchedRank) => castToNextRank(group, x, isMismatchedRank ? 1 : 0),
+    call: (group, { x }, isMismatchedRank) => groupCastToNextRank(group, x, isMismatchedRank ? 1 : 0),
     expectedText:
       /groupCast #1 \(world\) float32 \[6,1\], plan [0-9a-f]{8}, rank [12] at groupCast #1 \(world\) float32 \[6,1\], plan [0-9a-f]{8};/,
   },
   {
     title: "a plan without transfers",
-    call: (group, { x }, isMismatchedRank) => castToNextRank(group, x, isMismatchedRank ? undefined : 0),
+    call: (group, { x }, isMismatchedRank) => groupCastToNextRank(group, x, isMismatchedRank ? undefined : 0),
     expectedText: "groupCast #1 (world) float32 [6,1], plan",
   },
   {
@@ -109,7 +109,7 @@ const mismatchedCalls: readonly MismatchCase[] = [
 ];
 
 /** Two rows from `start` on to the next rank, or none. */
-function castToNextRank(group: ProcessGroup, x: Tensor, start: number | undefined): void {
+function groupCastToNextRank(group: ProcessGroup, x: Tensor, start: number | undefined): void {
   const { size } = group;
   const rows = start === undefined ? 0 : 2;
   const plan: GroupCastPlan = {

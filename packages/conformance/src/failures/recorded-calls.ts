@@ -6,11 +6,14 @@ import { checkMessage, waitForError, expectError, openTestWorld, type ReadOutcom
 /** Calls that ranks record in the history of a group, and that differ between them though no message does. */
 export function recordedCallCases(makeWorld: MakeWorld): Case[] {
   return [
-    { name: "mismatched recorded calls are reported at the next message", run: () => checkAtMessage(makeWorld) },
-    { name: "mismatched recorded calls are reported at a barrier", run: () => checkAtBarrier(makeWorld) },
+    {
+      name: "mismatched recorded calls are reported at the next message",
+      run: () => checkMismatchAtMessage(makeWorld),
+    },
+    { name: "mismatched recorded calls are reported at a barrier", run: () => checkMismatchAtBarrier(makeWorld) },
     {
       name: "mismatched recorded calls of a subgroup are reported at a barrier of the world",
-      run: () => checkAtWorldBarrier(makeWorld),
+      run: () => checkMismatchAtWorldBarrier(makeWorld),
     },
     {
       name: "a call recorded on one rank only is reported at a barrier, with the calls of the other ranks",
@@ -18,7 +21,7 @@ export function recordedCallCases(makeWorld: MakeWorld): Case[] {
     },
     {
       name: "mismatched recorded calls are reported on a rank that receives no message",
-      run: () => checkWithoutMessage(makeWorld),
+      run: () => checkMismatchWithoutMessage(makeWorld),
     },
     {
       name: "mismatched recorded calls are reported after many matching calls",
@@ -26,11 +29,11 @@ export function recordedCallCases(makeWorld: MakeWorld): Case[] {
     },
     {
       name: "mismatched recorded calls are reported when ranks close at the same time",
-      run: () => checkAtClose(makeWorld, "together"),
+      run: () => checkMismatchAtClose(makeWorld, "together"),
     },
     {
       name: "mismatched recorded calls are reported when ranks close one after the other",
-      run: () => checkAtClose(makeWorld, "one after the other"),
+      run: () => checkMismatchAtClose(makeWorld, "one after the other"),
     },
     {
       name: "mismatched recorded calls of a split group are reported at close",
@@ -68,14 +71,14 @@ function recordCall(group: ProcessGroup, isMismatchedRank: boolean): void {
   group.recordCall(`attention of ${isMismatchedRank ? "causal" : "full"}`);
 }
 
-async function checkAtMessage(makeWorld: MakeWorld): Promise<void> {
+async function checkMismatchAtMessage(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 2 });
   const outcomes = testWorld.groups.map((group) => {
-    const [sendTensor, receiveBuffer] = [fromArray(group.device, [1], [1]), fromArray(group.device, [0], [1])];
+    const [sendBuffer, receiveBuffer] = [fromArray(group.device, [1], [1]), fromArray(group.device, [0], [1])];
     const exchange = (): void =>
       group
         .sendRecv([
-          { tensor: sendTensor, to: 1 - group.rank },
+          { tensor: sendBuffer, to: 1 - group.rank },
           { tensor: receiveBuffer, from: 1 - group.rank },
         ])
         .wait();
@@ -91,7 +94,7 @@ async function checkAtMessage(makeWorld: MakeWorld): Promise<void> {
   for (const outcome of await Promise.all(outcomes)) checkMismatchMessage(outcome);
 }
 
-async function checkAtBarrier(makeWorld: MakeWorld): Promise<void> {
+async function checkMismatchAtBarrier(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
   const outcomes = testWorld.groups.map((group) => {
     recordCall(group, group.rank === 1);
@@ -101,7 +104,7 @@ async function checkAtBarrier(makeWorld: MakeWorld): Promise<void> {
 }
 
 /** Ranks 0 and 1 differ in their part; the other part agrees, and fails with them because it meets them at barriers. */
-async function checkAtWorldBarrier(makeWorld: MakeWorld): Promise<void> {
+async function checkMismatchAtWorldBarrier(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 4, mesh: { dp: 2, sp: 2 } });
   const outcomes = testWorld.contexts.map(({ mesh, world, rank }) => {
     recordCall(mesh.group("sp"), rank === 1);
@@ -124,7 +127,7 @@ async function checkExtraCall(makeWorld: MakeWorld): Promise<void> {
 }
 
 /** As under a causal mask: rank 0 sends, and needs nothing of rank 1. */
-async function checkWithoutMessage(makeWorld: MakeWorld): Promise<void> {
+async function checkMismatchWithoutMessage(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 2 });
   const outcomes = testWorld.groups.map((group) => {
     const x = fromArray(group.device, [1], [1]);
@@ -153,24 +156,27 @@ async function checkEarlierMismatch(makeWorld: MakeWorld): Promise<void> {
   for (const { reason } of failedResults) expectError(reason as Error, CollectiveMismatchError);
 }
 
-async function checkAtClose(makeWorld: MakeWorld, closeOrder: "together" | "one after the other"): Promise<void> {
+async function checkMismatchAtClose(
+  makeWorld: MakeWorld,
+  closeOrder: "together" | "one after the other",
+): Promise<void> {
   const contexts = await makeWorld(3, { wrapDevice: (device) => device, timeout: 20 });
   for (const { world, rank } of contexts) recordCall(world, rank === 1);
   const closeResults: PromiseSettledResult<void>[] = [];
   if (closeOrder === "together")
     closeResults.push(...(await Promise.allSettled(contexts.map((context) => context.close()))));
   else for (const context of contexts) closeResults.push(...(await Promise.allSettled([context.close()])));
-  checkFailedToClose(closeResults, "world");
+  checkCloseFailures(closeResults, "world");
 }
 
 async function checkSplitGroupAtClose(makeWorld: MakeWorld): Promise<void> {
   const contexts = await makeWorld(4, { wrapDevice: (device) => device, timeout: 20, mesh: { dp: 2, sp: 2 } });
   for (const { mesh, rank } of contexts) recordCall(mesh.group("sp"), rank === 1);
-  checkFailedToClose(await Promise.allSettled(contexts.map((context) => context.close())), "sp");
+  checkCloseFailures(await Promise.allSettled(contexts.map((context) => context.close())), "sp");
 }
 
 /** The rank that closes last has what the others called; those that closed before it have nothing to compare with. */
-function checkFailedToClose(closeResults: readonly PromiseSettledResult<void>[], group: string): void {
+function checkCloseFailures(closeResults: readonly PromiseSettledResult<void>[], group: string): void {
   const failedResults = closeResults.filter((each) => each.status === "rejected");
   check(failedResults.length > 0, "expected close to fail on at least one rank, received no failure");
   for (const { reason } of failedResults) checkMismatchMessage(reason as Error, group);
@@ -217,7 +223,8 @@ async function checkAgreement(makeWorld: MakeWorld): Promise<void> {
     }
     return x.read();
   });
-  for (const [value] of await Promise.all(pendingReads)) check(value === 0, `expected 0, received ${value}`);
+  for (const [value] of await Promise.all(pendingReads))
+    check(value === 0, `value sent by rank 0: expected 0, received ${value}`);
 }
 
 async function checkInvalidDescription(makeWorld: MakeWorld): Promise<void> {

@@ -8,11 +8,12 @@ export function shutdownCases(makeWorld: MakeWorld, isNoticeLate: boolean): Case
   return [
     {
       name: "after a rank exits, its messages arrive and collectives that need it fail",
-      run: () => checkRankExits(makeWorld, { nextTransfer: (tensor) => ({ tensor, from: 0 }), isNoticeLate: false }),
+      run: () =>
+        checkRankExits(makeWorld, { createNextTransfer: (tensor) => ({ tensor, from: 0 }), isNoticeLate: false }),
     },
     {
       name: "after a rank exits, its messages arrive and messages to it fail",
-      run: () => checkRankExits(makeWorld, { nextTransfer: (tensor) => ({ tensor, to: 0 }), isNoticeLate }),
+      run: () => checkRankExits(makeWorld, { createNextTransfer: (tensor) => ({ tensor, to: 0 }), isNoticeLate }),
     },
     { name: "groups without the rank that exited continue", run: () => checkOtherGroupsContinue(makeWorld) },
     {
@@ -33,12 +34,12 @@ export function shutdownCases(makeWorld: MakeWorld, isNoticeLate: boolean): Case
 
 interface ExitOptions {
   /** What rank 1 needs of rank 0 once that has left. */
-  readonly nextTransfer: (tensor: Tensor) => Transfer;
+  readonly createNextTransfer: (tensor: Tensor) => Transfer;
   /** Whether rank 1 may be notified of it only after it has gone on. */
   readonly isNoticeLate: boolean;
 }
 
-async function checkRankExits(makeWorld: MakeWorld, { nextTransfer, isNoticeLate }: ExitOptions): Promise<void> {
+async function checkRankExits(makeWorld: MakeWorld, { createNextTransfer, isNoticeLate }: ExitOptions): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
   const [sender, receiver] = [testWorld.groups[0]!, testWorld.groups[1]!];
   const sendTensor = fromArray(sender.device, [1, 2], [2]);
@@ -47,7 +48,7 @@ async function checkRankExits(makeWorld: MakeWorld, { nextTransfer, isNoticeLate
   receiver.sendRecv([{ tensor: receiveBuffer, from: 0 }]).wait();
   await sender[Symbol.asyncDispose]();
   checkEqual(await receiveBuffer.read(), [1, 2], "the received values");
-  const post = (): void => receiver.sendRecv([nextTransfer(receiveBuffer)], { label: "ring(sp)" }).wait();
+  const post = (): void => receiver.sendRecv([createNextTransfer(receiveBuffer)], { label: "ring(sp)" }).wait();
   if (!isNoticeLate) post();
   const message = expectError(
     await (isNoticeLate ? waitForError(receiver, post) : readOutcome(receiveBuffer)),
@@ -123,5 +124,5 @@ async function checkSequentialClose(makeWorld: MakeWorld): Promise<void> {
   const startTime = performance.now();
   for (const context of testWorld.contexts) await context.close();
   const seconds = (performance.now() - startTime) / 1000;
-  check(seconds < 15, `expected closing to take less than 15 s, took ${seconds} s`);
+  check(seconds < 15, `expected closing to take less than 15 s, received ${seconds} s`);
 }

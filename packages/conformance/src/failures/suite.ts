@@ -83,7 +83,10 @@ async function checkDeviceFailsBeforePost(makeWorld: MakeWorld): Promise<void> {
   const cause = await failDevice(testWorld.devices[1]!);
   for (const [rank, group] of testWorld.groups.entries()) group.allReduce(xs[rank]!).wait();
   const outcomes = await Promise.all(xs.map((x) => readOutcome(x)));
-  check(expectError(outcomes[1], DeviceError) === cause, `expected the device error, received ${outcomes[1]}`);
+  check(
+    expectError(outcomes[1], DeviceError) === cause,
+    `rank 1: expected the device error "${cause}", received ${outcomes[1]}`,
+  );
   for (const rank of [0, 2]) checkFailureMessage(expectError(outcomes[rank], PeerLostError), cause);
 }
 
@@ -110,13 +113,11 @@ async function checkDeviceFailureReachesOtherGroups(makeWorld: MakeWorld): Promi
   const outcomes = await Promise.all([0, 1].map((rank) => readOutcome(xs[rank]!)));
   for (const outcome of outcomes) {
     const message = expectError(outcome, PeerLostError);
-    check(
-      message === `rank 3 failed before allReduce #1 (node): ${cause}`,
-      `expected the failure of rank 3, received ${message}`,
-    );
+    const expected = `rank 3 failed before allReduce #1 (node): ${cause}`;
+    check(message === expected, `expected "${expected}", received "${message}"`);
   }
   const seconds = (performance.now() - startTime) / 1e3;
-  check(seconds < 10, `expected an error long before the timeout, received it after ${seconds} s`);
+  check(seconds < 10, `expected the error of rank 3 in less than 10 s, received it after ${seconds} s`);
 }
 
 /** The error of rank 1. */

@@ -114,6 +114,6 @@ export function expectError(outcome: ReadOutcome | undefined, errorClass: new (.
 }
 
 export function checkMessage(message: string, expected: string | RegExp): void {
-  const matches = typeof expected === "string" ? message.includes(expected) : expected.test(message);
-  check(matches, `expected a message that contains ${expected}, received "${message}"`);
+  const isMatch = typeof expected === "string" ? message.includes(expected) : expected.test(message);
+  check(isMatch, `expected a message that contains ${expected}, received "${message}"`);
 }

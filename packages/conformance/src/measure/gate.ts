@@ -3,46 +3,46 @@ import { check, magnitude } from "../check.ts";
 import { epsilon } from "../oracle/numbers.ts";
 
 /** One rank's part of a result, measured. */
-export interface Measured {
-  readonly measured: ErrorSum;
+export interface ResultMeasurement {
+  readonly measuredError: ErrorSum;
   /** What one device's own kernel makes of the whole of the same data. */
-  readonly local: ErrorSum;
+  readonly localError: ErrorSum;
   /** Of the whole result. */
-  readonly expected: Extent;
+  readonly expected: ValueMagnitude;
   /** The dtype in which each rank stores its part of a sum before ranks add theirs; float32 if absent. */
-  readonly partial?: DType;
+  readonly partialSumDtype?: DType;
   /** The dtype to which kernels may round the weights of attention; float32 if absent. */
-  readonly weights?: DType;
+  readonly weightDtype?: DType;
 }
 
 /** What one rank measured of one trial. Survives JSON: ranks may be processes. */
 export interface Measurement {
   readonly trial: string;
   /** By the name of the result: out, dq, … */
-  readonly results: Readonly<Record<string, Measured>>;
+  readonly results: Readonly<Record<string, ResultMeasurement>>;
   /** The largest |lse|; 0 where its rounding does not show in the results. */
   readonly lse: number;
   /** A digest of what all ranks must have in common to the last bit. */
-  readonly common?: string;
+  readonly commonDigest?: string;
 }
 
 /** All ranks together make at most twice the error of one device. */
 export function checkMeasurements(subject: string, rankMeasurements: readonly Measurement[]): void {
-  const { trial, results, lse, common } = rankMeasurements[0]!;
+  const { trial, results, lse, commonDigest } = rankMeasurements[0]!;
   for (const [rank, otherMeasurement] of rankMeasurements.entries()) {
     check(
       otherMeasurement.trial === trial,
-      `expected the same trial on all ranks, received ${trial} and ${otherMeasurement.trial}`,
+      `${subject}: expected the same trial on all ranks, received ${trial} and ${otherMeasurement.trial}`,
     );
     check(
-      otherMeasurement.common === common,
-      `${subject}, ${trial}: parameter gradients of rank ${rank} do not match those of rank 0`,
+      otherMeasurement.commonDigest === commonDigest,
+      `${subject}, ${trial}: expected the parameter gradients of rank 0 (digest ${commonDigest}) on rank ${rank}, received digest ${otherMeasurement.commonDigest}`,
     );
   }
   for (const [name, measured] of Object.entries(results)) {
-    const mergedError = mergeErrorSums(rankMeasurements.map((rank) => rank.results[name]!.measured));
+    const mergedError = mergeErrorSums(rankMeasurements.map((rank) => rank.results[name]!.measuredError));
     checkGate(
-      { ...measured, measured: mergedError },
+      { ...measured, measuredError: mergedError },
       lse * Math.sqrt(rankMeasurements.length),
       `${subject}, ${trial}: ${name}`,
     );
@@ -60,7 +60,7 @@ export function checkTrials(subject: string, measurementsByRank: readonly (reado
 }
 
 /** The mean error of fewer numbers than this varies with the data by a tenth or more. */
-const SMALL_COUNT = 64;
+const SMALL_SAMPLE_SIZE = 64;
 
 /**
  * At most twice the error of the device's own kernel on the same data: in the root of the mean square, and the largest.
@@ -75,20 +75,29 @@ const SMALL_COUNT = 64;
  * an error; in pieces it may be off by half a unit, of which the result is a mean. That is allowed for the largest error, and for
  * the mean of a few numbers, such as the gradient of a sink for each head: it is as much chance as the largest.
  */
-function checkGate(measured: Measured, lse: number, description: string): void {
-  const { measured: mergedError, local, expected, partial = "float32", weights = "float32" } = measured;
-  const rounding = epsilon.float32 * (1 + lse) + epsilon[partial];
-  const weightEpsilon = weights === "float32" ? 0 : epsilon[weights];
-  const meanRounding = rounding + (local.count < SMALL_COUNT ? weightEpsilon : 0);
+function checkGate(measured: ResultMeasurement, lse: number, description: string): void {
+  const {
+    measuredError: mergedError,
+    localError,
+    expected,
+    partialSumDtype = "float32",
+    weightDtype = "float32",
+  } = measured;
+  const rounding = epsilon.float32 * (1 + lse) + epsilon[partialSumDtype];
+  const weightEpsilon = weightDtype === "float32" ? 0 : epsilon[weightDtype];
+  const meanRounding = rounding + (localError.count < SMALL_SAMPLE_SIZE ? weightEpsilon : 0);
   const errorLimits = {
-    mean: [rootMeanSquare(mergedError), 2 * rootMeanSquare(local) + (meanRounding / Math.sqrt(3)) * expected.mean],
-    largest: [mergedError.largest, 2 * local.largest + (rounding + weightEpsilon) * expected.largest],
+    "root mean square": [
+      rootMeanSquare(mergedError),
+      2 * rootMeanSquare(localError) + (meanRounding / Math.sqrt(3)) * expected.mean,
+    ],
+    largest: [mergedError.maxError, 2 * localError.maxError + (rounding + weightEpsilon) * expected.maxMagnitude],
   } as const;
   for (const [name, [error, limit]] of Object.entries(errorLimits)) {
     check(
       error <= limit,
       `${description}: ${name} error ${error.toExponential(2)} exceeds ${limit.toExponential(2)}; ` +
-        `single-device error: mean ${rootMeanSquare(local).toExponential(2)}, largest ${local.largest.toExponential(2)}`,
+        `single-device error: root mean square ${rootMeanSquare(localError).toExponential(2)}, largest ${localError.maxError.toExponential(2)}`,
     );
   }
 }
@@ -99,27 +108,30 @@ function checkGate(measured: Measured, lse: number, description: string): void {
 export interface ErrorSum {
   readonly count: number;
   readonly sumOfSquares: number;
-  readonly largest: number;
+  readonly maxError: number;
 }
 
 /** How large numbers are. */
-export interface Extent {
+export interface ValueMagnitude {
   readonly mean: number;
-  readonly largest: number;
+  readonly maxMagnitude: number;
 }
 
 /** NaN, and an infinity that should not be there or is missing, count as the largest number there is. */
-export function errorSum(actual: ArrayLike<number>, expected: ArrayLike<number>): ErrorSum {
-  check(actual.length === expected.length, `expected ${expected.length} numbers, received ${actual.length}`);
+export function computeErrorSum(actual: ArrayLike<number>, expected: ArrayLike<number>): ErrorSum {
+  check(
+    actual.length === expected.length,
+    `computeErrorSum: expected ${expected.length} numbers, received ${actual.length}`,
+  );
   let sumOfSquares = 0;
-  let largest = 0;
+  let maxError = 0;
   for (let i = 0; i < actual.length; i++) {
     const difference = actual[i] === expected[i] ? 0 : Math.abs(actual[i]! - expected[i]!);
     const error = difference < Number.MAX_VALUE ? difference : Number.MAX_VALUE;
     sumOfSquares = Math.min(sumOfSquares + error * error, Number.MAX_VALUE);
-    largest = Math.max(largest, error);
+    maxError = Math.max(maxError, error);
   }
-  return { count: actual.length, sumOfSquares, largest };
+  return { count: actual.length, sumOfSquares, maxError };
 }
 
 /** The errors of several ranks as one. */
@@ -127,7 +139,7 @@ export function mergeErrorSums(sums: readonly ErrorSum[]): ErrorSum {
   return {
     count: sums.reduce((total, { count }) => total + count, 0),
     sumOfSquares: sums.reduce((total, { sumOfSquares }) => Math.min(total + sumOfSquares, Number.MAX_VALUE), 0),
-    largest: Math.max(0, ...sums.map(({ largest }) => largest)),
+    maxError: Math.max(0, ...sums.map(({ maxError }) => maxError)),
   };
 }
 
@@ -137,12 +149,12 @@ function rootMeanSquare({ count, sumOfSquares }: Pick<ErrorSum, "count" | "sumOf
 }
 
 /** Of the finite numbers. */
-export function measureExtent(values: Float64Array): Extent {
+export function measureMagnitude(values: Float64Array): ValueMagnitude {
   let [count, sumOfSquares] = [0, 0];
   for (const x of values) {
     if (!Number.isFinite(x)) continue;
     count++;
     sumOfSquares += x * x;
   }
-  return { mean: rootMeanSquare({ count, sumOfSquares }), largest: magnitude(values) };
+  return { mean: rootMeanSquare({ count, sumOfSquares }), maxMagnitude: magnitude(values) };
 }

@@ -12,7 +12,7 @@ import {
 import { formatMesh, meshSize } from "../backend/trials.ts";
 import { type Case, check } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
-import { onWorld } from "../world.ts";
+import { runOnWorld } from "../world.ts";
 import { type Arrangement, arrangementOption, makeWorldOption } from "../suite-options.ts";
 
 export const leakOptions = defineOptions("leakCase", {
@@ -38,7 +38,7 @@ export function leakCase(options: LeakOptions): Case {
     name: `${steps} forward and backward steps of ${backend.name} on ${formatMesh(mesh)} release all memory`,
     async run() {
       const fifthOfSteps = Math.ceil(steps / 5);
-      const usageByRank = await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
+      const usageByRank = await runOnWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
         await runTrainingSteps(ctx, arrangement, fifthOfSteps);
         const usageBefore = await measureMinMemory(ctx, arrangement, fifthOfSteps);
         await runTrainingSteps(ctx, arrangement, Math.max(0, steps - 3 * fifthOfSteps));
@@ -55,12 +55,12 @@ async function measureMinMemory(ctx: Context, arrangement: Arrangement, steps: n
   for (let sample = 0; sample < NUM_SAMPLES; sample++) {
     await runTrainingSteps(ctx, arrangement, Math.ceil(steps / NUM_SAMPLES));
     const usage = readMemoryUsage(ctx);
-    const previousUsage = minUsage ?? usage;
+    const previousMinUsage = minUsage ?? usage;
     minUsage = {
-      allocated: Math.min(previousUsage.allocated, usage.allocated),
-      reserved: Math.min(previousUsage.reserved, usage.reserved),
-      resident: Math.min(previousUsage.resident, usage.resident),
-      heap: Math.min(previousUsage.heap, usage.heap),
+      allocated: Math.min(previousMinUsage.allocated, usage.allocated),
+      reserved: Math.min(previousMinUsage.reserved, usage.reserved),
+      resident: Math.min(previousMinUsage.resident, usage.resident),
+      heap: Math.min(previousMinUsage.heap, usage.heap),
     };
   }
   return minUsage!;
@@ -81,13 +81,13 @@ function checkNoGrowth(rank: number, usageBefore: MemoryUsage, usageAfter: Memor
   for (const name of ["allocated", "reserved"] as const) {
     check(
       getGrowth(name) <= 0,
-      `rank ${rank}: ${name} device memory grew by ${getGrowth(name)} bytes from ${usageBefore[name]}`,
+      `rank ${rank}: expected at most ${usageBefore[name]} bytes of ${name} device memory, received ${usageAfter[name]}`,
     );
   }
   for (const name of ["resident", "heap"] as const) {
     check(
       getGrowth(name) < MAX_RESIDENT_GROWTH_BYTES,
-      `${name} memory grew by ${getGrowth(name)} bytes from ${usageBefore[name]}`,
+      `expected ${name} memory to grow by less than ${MAX_RESIDENT_GROWTH_BYTES} bytes, received ${getGrowth(name)} from ${usageBefore[name]}`,
     );
   }
 }

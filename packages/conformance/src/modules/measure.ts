@@ -4,13 +4,13 @@ import { concatenate, takeRows } from "../backend/shard.ts";
 import { sequenceIndex, countSequences } from "../backend/trials.ts";
 import {
   type ErrorSum,
-  errorSum,
-  measureExtent,
+  computeErrorSum,
+  measureMagnitude,
   mergeErrorSums,
-  type Measured,
+  type ResultMeasurement,
   type Measurement,
 } from "../measure/gate.ts";
-import { type MakeWorld, onWorld } from "../world.ts";
+import { type MakeWorld, runOnWorld } from "../world.ts";
 import { type ModuleReference, moduleOracle, type ModuleParameters } from "./oracle.ts";
 import {
   makeInput,
@@ -45,16 +45,16 @@ export async function runOnOneDevice(
   const stepResults: { result: ModuleResult; reference: ModuleReference }[] = [];
   for (let sequence = 0; sequence < sequences; sequence++) {
     const assignment = { arrangement, sequence, sequences };
-    const [result] = await onWorld(makeWorld, { size: 1 }, (ctx) => runStep(ctx, trial, assignment));
+    const [result] = await runOnWorld(makeWorld, { size: 1 }, (ctx) => runStep(ctx, trial, assignment));
     stepResults.push({ result: result!, reference: computeReference(trial, result!.parameters, assignment) });
   }
   const allPositions = Array.from({ length: trial.sizes.length }, (_, i) => i);
   const errors = stepResults.map(({ result, reference }) =>
     computeShardErrors(trial, { result, reference, rows: allPositions }),
   );
-  const gradients = meanGradients(stepResults.map(({ reference }) => reference.gradients));
-  const measuredGradients = meanGradients(stepResults.map(({ result }) => result.gradients));
-  const gradientErrors = gradientNames.map((name) => [name, errorSum(measuredGradients[name], gradients[name])]);
+  const gradients = averageGradients(stepResults.map(({ reference }) => reference.gradients));
+  const measuredGradients = averageGradients(stepResults.map(({ result }) => result.gradients));
+  const gradientErrors = gradientNames.map((name) => [name, computeErrorSum(measuredGradients[name], gradients[name])]);
   return {
     references: stepResults.map(({ reference }) => reference),
     gradients,
@@ -80,26 +80,26 @@ export async function measureModule(
   const result = await runStep(ctx, trial, assignment);
   const reference = singleDevice.references[assignment.sequence]!;
   const errors = computeShardErrors(trial, { result, reference, rows: rankPositions(ctx, trial, arrangement) });
-  const measureSequenceExtents = (name: "out" | "dx") =>
-    measureExtent(concatenate(singleDevice.references.map((each) => each[name])));
-  const gradientMeasurements = gradientNames.map((name): [string, Measured] => [
+  const measureSequenceMagnitude = (name: "out" | "dx") =>
+    measureMagnitude(concatenate(singleDevice.references.map((each) => each[name])));
+  const gradientMeasurements = gradientNames.map((name): [string, ResultMeasurement] => [
     name,
     {
-      measured: errorSum(result.gradients[name], singleDevice.gradients[name]),
-      local: singleDevice.local[name],
-      expected: measureExtent(singleDevice.gradients[name]),
-      partial: trial.dtype,
+      measuredError: computeErrorSum(result.gradients[name], singleDevice.gradients[name]),
+      localError: singleDevice.local[name],
+      expected: measureMagnitude(singleDevice.gradients[name]),
+      partialSumDtype: trial.dtype,
     },
   ]);
   return {
     trial: trial.name,
     results: {
-      out: { measured: errors.out, local: singleDevice.local.out, expected: measureSequenceExtents("out") },
-      dx: { measured: errors.dx, local: singleDevice.local.dx, expected: measureSequenceExtents("dx") },
+      out: { measuredError: errors.out, localError: singleDevice.local.out, expected: measureSequenceMagnitude("out") },
+      dx: { measuredError: errors.dx, localError: singleDevice.local.dx, expected: measureSequenceMagnitude("dx") },
       ...Object.fromEntries(gradientMeasurements),
     },
     lse: Math.max(...singleDevice.references.map(({ lse }) => lse)),
-    common: hashGradients(result.gradients),
+    commonDigest: hashGradients(result.gradients),
   };
 }
 
@@ -123,12 +123,12 @@ function computeReference(
   return moduleOracle({ sizes, maskMod, parameters, x, dOut: takeSequence(makeInput(trial, sequences, 2)) });
 }
 
-function meanGradients(gradientSets: readonly ModuleParameters[]): ModuleParameters {
-  const meanGradient = (name: GradientName) =>
+function averageGradients(gradientSets: readonly ModuleParameters[]): ModuleParameters {
+  const averageGradient = (name: GradientName) =>
     gradientSets[0]![name].map(
       (_, i) => gradientSets.reduce((sum, each) => sum + each[name][i]!, 0) / gradientSets.length,
     );
-  return Object.fromEntries(gradientNames.map((name) => [name, meanGradient(name)])) as unknown as ModuleParameters;
+  return Object.fromEntries(gradientNames.map((name) => [name, averageGradient(name)])) as unknown as ModuleParameters;
 }
 
 interface ShardResult {
@@ -143,7 +143,7 @@ function computeShardErrors(
 ): Record<"out" | "dx", ErrorSum> {
   const takeShardRows = (values: Float64Array) => takeRows(values, rows, { rows: sizes.length, width: sizes.embed });
   return {
-    out: errorSum(result.out, takeShardRows(reference.out)),
-    dx: errorSum(result.dx, takeShardRows(reference.dx)),
+    out: computeErrorSum(result.out, takeShardRows(reference.out)),
+    dx: computeErrorSum(result.dx, takeShardRows(reference.dx)),
   };
 }

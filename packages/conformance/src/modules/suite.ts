@@ -3,7 +3,7 @@ import { formatMesh, meshSize } from "../backend/trials.ts";
 import type { Case } from "../check.ts";
 import { poisonMemory } from "../perturb/group.ts";
 import { checkMeasurements } from "../measure/gate.ts";
-import { type MakeWorld, onWorld } from "../world.ts";
+import { type MakeWorld, runOnWorld } from "../world.ts";
 import { measureModule, runOnOneDevice } from "./measure.ts";
 import { type ModuleTrial, moduleTrials } from "./trial.ts";
 import { type Arrangement, arrangementsOption, makeWorldOption } from "../suite-options.ts";
@@ -51,7 +51,7 @@ async function checkMatchesOneDevice(
 ): Promise<void> {
   const { mesh, backend } = arrangement;
   const singleDevice = await runOnOneDevice(makeWorld, trial, arrangement);
-  const ranks = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisonMemory }, (ctx) =>
+  const ranks = await runOnWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisonMemory }, (ctx) =>
     measureModule(ctx, { arrangement, trial, singleDevice }),
   );
   checkMeasurements(`MultiAxisAttention over ${backend.name}`, ranks);

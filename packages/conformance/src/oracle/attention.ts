@@ -38,7 +38,7 @@ export interface OracleBackward {
   /** [H] if there are sinks, else empty. */
   readonly dSinks: Float64Array;
   /** Σ over rows of the absolute values that dSinks adds up, [H]: what the rounding of terms that cancel is relative to. */
-  readonly dSinkTerms: Float64Array;
+  readonly dSinkMagnitudeSums: Float64Array;
 }
 
 /**
@@ -74,7 +74,7 @@ export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64
   const dk = new Float64Array(k.length);
   const dv = new Float64Array(v.length);
   const dSinks = new Float64Array(modifiers?.sinks?.length ?? 0);
-  const dSinkTerms = new Float64Array(dSinks.length);
+  const dSinkMagnitudeSums = new Float64Array(dSinks.length);
   const weights = new Float64Array(keys);
   const dWeights = new Float64Array(keys);
   forEachRow(problem, ({ row, head, keyRow, visibleKeys, scores, derivatives, factors, sink }) => {
@@ -87,7 +87,7 @@ export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64
     if (dSinks.length > 0) {
       const term = Math.exp(sink - lse) * delta;
       dSinks[head]! -= term;
-      dSinkTerms[head]! += Math.abs(term);
+      dSinkMagnitudeSums[head]! += Math.abs(term);
     }
     for (let i = 0; i < visibleKeys.length; i++) {
       const key = keyRow + visibleKeys[i]!;
@@ -98,7 +98,7 @@ export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64
       addScaled({ x: dv, row: key }, weight * factors[i]!, { x: dOut, row }, valueHeadDim);
     }
   });
-  return { dq, dk, dv, dSinks, dSinkTerms };
+  return { dq, dk, dv, dSinks, dSinkMagnitudeSums };
 }
 
 interface ScoreRow {
@@ -218,8 +218,9 @@ export function randomSlices(queries: number, keys: number, seed: number): Slice
 export function smallestTopScoreGap(problem: AttentionProblem): number {
   let smallestScoreGap = Number.POSITIVE_INFINITY;
   forEachRow(problem, ({ scores, visibleKeys }) => {
-    const [largestScore, secondScore] = scores.slice(0, visibleKeys.length).toSorted((a, b) => b - a);
-    if (secondScore !== undefined) smallestScoreGap = Math.min(smallestScoreGap, largestScore! - secondScore);
+    const [largestScore, secondLargestScore] = scores.slice(0, visibleKeys.length).toSorted((a, b) => b - a);
+    if (secondLargestScore !== undefined)
+      smallestScoreGap = Math.min(smallestScoreGap, largestScore! - secondLargestScore);
   });
   return smallestScoreGap;
 }

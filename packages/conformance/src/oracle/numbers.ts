@@ -29,8 +29,8 @@ function roundToFloat16(value: number): number {
   if (!Number.isFinite(value) || value === 0) return value;
   const exponent = Math.max(-14, Math.floor(Math.log2(Math.abs(value))));
   const spacing = 2 ** (exponent - 10);
-  const nearest = roundHalfEven(value / spacing) * spacing;
-  return Math.abs(nearest) > 65504 ? Math.sign(value) * Number.POSITIVE_INFINITY : nearest;
+  const nearestValue = roundHalfEven(value / spacing) * spacing;
+  return Math.abs(nearestValue) > 65504 ? Math.sign(value) * Number.POSITIVE_INFINITY : nearestValue;
 }
 
 function roundHalfEven(value: number): number {

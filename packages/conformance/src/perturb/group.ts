@@ -52,7 +52,7 @@ export class PerturbedGroup implements ProcessGroup {
   }
 
   /** Collectives posted and not yet waited for. */
-  get inFlight(): number {
+  get numInFlight(): number {
     return this.#numInFlight;
   }
 
@@ -142,14 +142,14 @@ export class PerturbedGroup implements ProcessGroup {
     return Promise.resolve(this.#group[Symbol.asyncDispose]());
   }
 
-  #post(outputs: readonly Tensor[], collective: () => Work): Work {
+  #post(outputs: readonly Tensor[], startCollective: () => Work): Work {
     for (const tensor of outputs) this.device.kernels.fill(tensor, Number.NaN);
-    const startedWork = this.#perturbation.completion === "soon" ? collective() : undefined;
+    const startedWork = this.#perturbation.completion === "soon" ? startCollective() : undefined;
     this.#numInFlight++;
     return {
       wait: () => {
         this.#numInFlight--;
-        (startedWork ?? collective()).wait();
+        (startedWork ?? startCollective()).wait();
       },
     };
   }
@@ -174,7 +174,7 @@ function shuffleTransfers(transfers: readonly Transfer[], nextUniform: () => num
 
 /** A context whose groups are perturbed, and a count of what they have under way. */
 export interface PerturbedContext extends Context {
-  inFlight(): number;
+  numInFlight(): number;
 }
 
 /**
@@ -213,7 +213,7 @@ export function perturbContext(ctx: Context, perturbation: Perturbation): Pertur
     startTrace: () => ctx.startTrace(),
     stopTrace: () => ctx.stopTrace(),
     close: () => ctx.close(),
-    inFlight: () => [...groups.values()].reduce((sum, group) => sum + group.inFlight, 0),
+    numInFlight: () => [...groups.values()].reduce((sum, group) => sum + group.numInFlight, 0),
     [Symbol.asyncDispose]: () => Promise.resolve(ctx[Symbol.asyncDispose]()),
   };
 }
@@ -224,9 +224,9 @@ export function perturbContext(ctx: Context, perturbation: Perturbation): Pertur
  *
  * @example
  * ```ts
- * import { poisoned } from "@mosaic/conformance";
+ * import { poisonMemory } from "@mosaic/conformance";
  * import { cpu } from "@mosaic/kernels-cpu";
- * using device = poisoned(cpu({ threads: 1 }));
+ * using device = poisonMemory(cpu({ threads: 1 }));
  * using x = device.empty([2], "float32");
  * Array.from(await x.read()); // => [NaN, NaN]
  * ```

@@ -69,7 +69,7 @@ export class RankProcesses implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     for (const each of this.#startedRanks) each.kill();
-    await Promise.all(this.#startedRanks.map((each) => each.exited));
+    await Promise.all(this.#startedRanks.map((each) => each.exitStatus));
     for (const job of this.#jobs) await job[Symbol.asyncDispose]();
   }
 }
@@ -105,7 +105,7 @@ export interface RankProcess {
   proceed(): void;
   kill(): void;
   /** Its exit code, or the signal that ended it. */
-  readonly exited: Promise<number | string>;
+  readonly exitStatus: Promise<number | string>;
 }
 
 /**
@@ -122,10 +122,10 @@ export function startRank(script: string, scenario: string, env: Readonly<Record
     events.push(JSON.parse(line) as RankEvent);
     for (const listener of listeners) listener();
   });
-  const exited = once(child, "close").then(([code, signal]) => (code as number | null) ?? (signal as string));
+  const exitStatus = once(child, "close").then(([code, signal]) => (code as number | null) ?? (signal as string));
   return {
     pid: child.pid!,
-    exited,
+    exitStatus,
     proceed: () => child.stdin.write("go\n"),
     kill: () => child.kill("SIGKILL"),
     waitForEvent(event) {
@@ -136,7 +136,7 @@ export function startRank(script: string, scenario: string, env: Readonly<Record
         };
         listeners.add(resolveIfFound);
         resolveIfFound();
-        void exited.then((code) => {
+        void exitStatus.then((code) => {
           resolveIfFound();
           reject(
             new Error(`${scenario}: exited with ${code} before event "${event}"; received ${JSON.stringify(events)}`),

@@ -146,7 +146,7 @@ async function checkMismatchAtClose(processes: RankProcesses): Promise<void> {
   const [firstRank, mismatchedRank, lastRank] = ranks as [RankProcess, RankProcess, RankProcess];
   firstRank.proceed();
   await firstRank.waitForEvent("closed");
-  await firstRank.exited;
+  await firstRank.exitStatus;
   mismatchedRank.proceed();
   const mismatchFailure = checkRankError(
     await mismatchedRank.waitForEvent("failed"),
@@ -169,7 +169,7 @@ export function checkRankError(failure: RankEvent, name: string, pattern: RegExp
 
 /** Exit codes, or the signals that ended them. */
 async function checkExitStatuses(ranks: readonly RankProcess[], expected: readonly (number | string)[]): Promise<void> {
-  const exitStatuses = await Promise.all(ranks.map((rank) => rank.exited));
+  const exitStatuses = await Promise.all(ranks.map((rank) => rank.exitStatus));
   check(
     exitStatuses.join() === expected.join(),
     `expected exit codes or signals ${expected}, received ${exitStatuses}`,

@@ -47,17 +47,25 @@ export type ProcessSuiteOptions = OptionsOf<typeof processSuiteOptions>;
  * ```
  */
 export function processSuite(options: ProcessSuiteOptions): Case[] {
-  const { sizes, noticeSeconds, withoutRankZero, ...program } = processSuiteOptions.parse(options);
-  return [...rendezvousCases(program, { sizes, withoutRankZero }), ...rankFailureCases(program, { noticeSeconds })];
+  const {
+    sizes,
+    noticeSeconds,
+    withoutRankZero: missingRankZeroPattern,
+    ...program
+  } = processSuiteOptions.parse(options);
+  return [
+    ...rendezvousCases(program, { sizes, missingRankZeroPattern }),
+    ...rankFailureCases(program, { noticeSeconds }),
+  ];
 }
 
 interface RendezvousOptions {
   readonly sizes: readonly number[];
-  readonly withoutRankZero: RegExp;
+  readonly missingRankZeroPattern: RegExp;
 }
 
 /** A rendezvous that succeeds, and ones that do not. */
-function rendezvousCases(program: RankProgram, { sizes, withoutRankZero }: RendezvousOptions): Case[] {
+function rendezvousCases(program: RankProgram, { sizes, missingRankZeroPattern }: RendezvousOptions): Case[] {
   return [
     ...sizes.map((size) =>
       processCase(program, `${size} processes: all collectives and all ordering guarantees`, async (processes) =>
@@ -66,7 +74,7 @@ function rendezvousCases(program: RankProgram, { sizes, withoutRankZero }: Rende
     ),
     processCase(program, "ranks that do not connect are reported by the connected ranks", checkMissingRank),
     processCase(program, "a rank 0 that does not connect is reported", (processes) =>
-      checkRankZeroMissing(processes, withoutRankZero),
+      checkRankZeroMissing(processes, missingRankZeroPattern),
     ),
     processCase(program, "a rank that exits during the rendezvous can be replaced", checkDuplicateRank),
     processCase(program, "mismatched world sizes are reported", checkWorldSizeMismatch),
@@ -76,10 +84,10 @@ function rendezvousCases(program: RankProgram, { sizes, withoutRankZero }: Rende
 async function checkAllPass(ranks: readonly RankProcess[]): Promise<void> {
   for (const rank of ranks) {
     const { cases } = await rank.waitForEvent("conforms");
-    check((cases as number) > 40, `expected more than 40 cases, ran ${cases}`);
+    check((cases as number) > 40, `expected more than 40 cases, received ${cases}`);
   }
   for (const rank of ranks) await rank.waitForEvent("closed");
-  const exitStatuses = await Promise.all(ranks.map((rank) => rank.exited));
+  const exitStatuses = await Promise.all(ranks.map((rank) => rank.exitStatus));
   check(
     exitStatuses.every((end) => end === 0),
     `expected exit code 0 on all ranks, received ${exitStatuses}`,
@@ -109,7 +117,7 @@ async function checkDuplicateRank(processes: RankProcesses): Promise<void> {
   const replacedRank = processes.start("conforms", job.env(1));
   await replacedRank.waitForEvent("connecting");
   replacedRank.kill();
-  await replacedRank.exited;
+  await replacedRank.exitStatus;
   await checkAllPass([0, 1].map((rank) => processes.start("conforms", job.env(rank))));
 }
 

@@ -9,7 +9,7 @@ import type { Layout } from "../placement/placement.ts";
 import { layoutOf } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
 import { contiguousRows } from "../views.ts";
-import { type AttentionBackend, type AttentionCall, backendOrLocal, type KvShard } from "./backend.ts";
+import { type AttentionBackend, type AttentionCall, resolveBackendOrLocal, type KvShard } from "./backend.ts";
 import { checkContext, checkTensor } from "../arguments.ts";
 import { backendLabel, checkAttention, checkFeatures } from "./check.ts";
 import { attentionModifierOptions, checkSlopes, resolveModifiers } from "./modifiers.ts";
@@ -218,24 +218,24 @@ export function attention(
   for (const x of [q, k, v]) checkTensor("attention", x);
   const { scale = (q.shape[3] ?? 1) ** -0.5, sinks = null, returnLse } = parsedOptions;
   const { queries = unshardedLayout(ctx, q), keys = unshardedLayout(ctx, k) } = parsedOptions;
-  const backend = backendOrLocal("attention", ctx, parsedOptions.backend);
+  const backend = resolveBackendOrLocal("attention", ctx, parsedOptions.backend);
   backend.check?.(ctx);
   const where = `${backendLabel(backend)}, rank ${ctx.rank}`;
   checkAttention(where, { ctx, backend, scale, queries, keys }, { q, k, v });
-  const batchShape = { batch: q.shape[0]!, queries: queries.length, keys: keys.length };
+  const batchSizes = { batch: q.shape[0]!, queries: queries.length, keys: keys.length };
   if (sinks) checkSinks(where, sinks, q);
   if (parsedOptions.alibiSlopes)
     checkSlopes(`${where}: alibiSlopes`, parsedOptions.alibiSlopes, { q, heads: q.shape[1]!, hasAllHeads: true });
-  const batchMask = resolveBatchMaskUnchecked(where, parsedOptions, batchShape);
+  const batchMask = resolveBatchMaskUnchecked(where, parsedOptions, batchSizes);
   const modifiers = resolveModifiers(ctx, parsedOptions, { q, maskModifiers: batchMask.modifiers });
   checkFeatures(ctx.device, { k, v }, { q: [], k: [], scale, mask: batchMask.mask, modifiers });
   const lseOutput: { lse?: Tensor } = {};
   const { mask } = batchMask;
   const context = { ctx, backend, scale, mask, modifiers, queries, keys, ...(returnLse && { lseOutput }) };
-  using rows = contiguousRows(q);
+  using contiguousQ = contiguousRows(q);
   using contiguousK = contiguousRows(k);
   using contiguousV = contiguousRows(v);
-  const out = attentionOp([rows, contiguousK, contiguousV, sinks], context);
+  const out = attentionOp([contiguousQ, contiguousK, contiguousV, sinks], context);
   return returnLse ? { out, lse: lseOutput.lse! } : out;
 }
 

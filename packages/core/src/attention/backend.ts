@@ -150,7 +150,7 @@ export function local(): AttentionBackend {
  * The requested backend; "local" if none is named and the mesh cuts no sequence. Where it does, "local" would take every shard
  * for a whole sequence, so it must be named.
  */
-export function backendOrLocal(
+export function resolveBackendOrLocal(
   where: string,
   ctx: Context,
   backend: string | AttentionBackend | undefined,

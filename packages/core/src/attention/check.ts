@@ -165,7 +165,7 @@ function checkSampleMasks(
   if (end <= sampleMasks.length) return;
   throw new ShapeError({
     where: "attention: sampleMasks",
-    expected: `${end} masks, one per sample${origin ? `, including the samples before origin.batch ${origin.batch}` : ""}`,
+    expected: `at least ${end} masks, one per sample${origin ? `, including the samples before origin.batch ${origin.batch}` : ""}`,
     received: String(sampleMasks.length),
   });
 }

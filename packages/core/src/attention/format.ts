@@ -30,7 +30,7 @@ export function formatSlices(slices: readonly Slice[]): string {
   for (const { q0, q1, k0, k1, type } of slices) {
     for (const each of [q0, q1, k0, k1, sliceTypeCodes[type]]) hash.add(each);
   }
-  return `${listedSlices} + … (${slices.length} slices, hash ${hash.hex()})`;
+  return `${listedSlices} + … (${slices.length} slices, hash ${hash.hexDigest()})`;
 }
 
 /** `causal 0:5 × 0:5 | causal 0:8 × 0:8`, sample by sample; of many samples the first ones and a hash of all. */
@@ -44,7 +44,7 @@ export function formatSampleMasks(sampleMasks: readonly (readonly Slice[])[]): s
     }
     hash.add(-1);
   }
-  return `${listedSamples} | … (${sampleMasks.length} samples, hash ${hash.hex()})`;
+  return `${listedSamples} | … (${sampleMasks.length} samples, hash ${hash.hexDigest()})`;
 }
 
 /**
@@ -70,7 +70,7 @@ export function formatShards(shards: readonly (readonly Span[])[]): string {
   const isComplete = shards.length <= MAX_LISTED_ITEMS && listedShards.every((each) => !each.endsWith("…"));
   return isComplete
     ? listedShards.join(" | ")
-    : `${listedShards.join(" | ")} | … (${shards.length} shards, hash ${hash.hex()})`;
+    : `${listedShards.join(" | ")} | … (${shards.length} shards, hash ${hash.hexDigest()})`;
 }
 
 function formatSpans(spans: readonly Span[]): string {
@@ -94,13 +94,13 @@ function formatSpans(spans: readonly Span[]): string {
  */
 export function hashNumbers(numbers: Iterable<number>): string {
   const isIterable = typeof (numbers as Partial<Iterable<number>> | null | undefined)?.[Symbol.iterator] === "function";
-  expectValue("hashNumbers", isIterable && typeof numbers === "object", "an array of integers", numbers);
+  expectValue("hashNumbers", isIterable && typeof numbers === "object", "an iterable of integers", numbers);
   const hash = new Hash();
   for (const each of numbers) {
     if (!Number.isSafeInteger(each)) expectValue("hashNumbers", false, "integers", each);
     hash.add(each);
   }
-  return hash.hex();
+  return hash.hexDigest();
 }
 
 /** 64 bits over integers: MurmurHash3 of 32 bits (Appleby), from two seeds. */
@@ -115,7 +115,7 @@ class Hash {
     this.#high = murmurMix(murmurMix(this.#high, lowWord), highWord);
   }
 
-  hex(): string {
+  hexDigest(): string {
     return [murmurFinalize(this.#high), murmurFinalize(this.#low)]
       .map((word) => word.toString(16).padStart(8, "0"))
       .join("");
@@ -125,8 +125,8 @@ class Hash {
 function murmurMix(hash: number, word: number): number {
   let k = Math.imul(word, 0xcc9e2d51);
   k = Math.imul((k << 15) | (k >>> 17), 0x1b873593);
-  const mixed = hash ^ k;
-  return (Math.imul((mixed << 13) | (mixed >>> 19), 5) + 0xe6546b64) | 0;
+  const mixedHash = hash ^ k;
+  return (Math.imul((mixedHash << 13) | (mixedHash >>> 19), 5) + 0xe6546b64) | 0;
 }
 
 function murmurFinalize(hash: number): number {

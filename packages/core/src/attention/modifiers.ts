@@ -58,7 +58,7 @@ export function checkSlopes(
   if (slopes.rank !== 1 || !hasSlopePerHead) {
     throw new ShapeError({
       where,
-      expected: `shape [${heads}], one slope per query head`,
+      expected: `shape [${heads}]${hasAllHeads ? "" : " or longer"}, one slope per query head`,
       received: formatShape(slopes.shape),
     });
   }

@@ -69,10 +69,10 @@ function runBackward(rootEdge: Exclude<Edge, null>, seed: Tensor): void {
 function addInPlace(node: GradNode, dOutput: Tensor, queue: GradientQueue): boolean {
   const [edge] = node.edges;
   if (!node.definition?.addGradient || !edge || !("node" in edge)) return false;
-  const accumulated = queue.get(edge.node);
-  if (!accumulated || !isSoleOwner(accumulated)) return false;
+  const accumulatedGradient = queue.get(edge.node);
+  if (!accumulatedGradient || !isSoleOwner(accumulatedGradient)) return false;
   try {
-    node.definition.addGradient(dOutput, accumulated);
+    node.definition.addGradient(dOutput, accumulatedGradient);
   } finally {
     node.free();
     dOutput.dispose();
@@ -124,16 +124,16 @@ function checkGradients(node: GradNode, gradients: readonly (Tensor | null)[]): 
 
 /** The gradients of a node's inputs, one after the other; if one cannot be delivered, the others are disposed. */
 function accumulateAll(node: GradNode, gradients: readonly (Tensor | null)[], queue: GradientQueue): void {
-  let numDelivered = 0;
+  let numDeliveredGradients = 0;
   try {
     for (const gradient of gradients) {
-      const edge = node.edges[numDelivered++] ?? null;
+      const edge = node.edges[numDeliveredGradients++] ?? null;
       if (gradient === null) continue;
       if (edge === null) gradient.dispose();
       else accumulate(edge, gradient, queue);
     }
   } catch (error) {
-    for (const gradient of gradients.slice(numDelivered)) gradient?.dispose();
+    for (const gradient of gradients.slice(numDeliveredGradients)) gradient?.dispose();
     throw error;
   }
 }
@@ -188,7 +188,7 @@ class GradientQueue {
   add(node: GradNode, gradient: Tensor): void {
     const accumulated = this.#gradients.get(node);
     this.#gradients.set(node, accumulated ? addGradients(accumulated, gradient) : gradient);
-    if (!accumulated) this.#nodes.splice(this.#findInsertIndex(node.sequence), 0, node);
+    if (!accumulated) this.#nodes.splice(this.#findInsertIndex(node.sequenceNumber), 0, node);
   }
 
   get(node: GradNode): Tensor | undefined {
@@ -208,11 +208,11 @@ class GradientQueue {
     this.#gradients.clear();
   }
 
-  #findInsertIndex(sequence: number): number {
+  #findInsertIndex(sequenceNumber: number): number {
     let [low, high] = [0, this.#nodes.length];
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (this.#nodes[middle]!.sequence < sequence) low = middle + 1;
+      if (this.#nodes[middle]!.sequenceNumber < sequenceNumber) low = middle + 1;
       else high = middle;
     }
     return low;

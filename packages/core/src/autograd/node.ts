@@ -24,7 +24,7 @@ export interface BackwardDefinition {
 /** Shape and dtype of a tensor. */
 export type TensorMetadata = Pick<Tensor, "shape" | "dtype">;
 
-let nextSequence = 0;
+let nextSequenceNumber = 0;
 
 /**
  * One operation on the tape. It is held by the tensor it made and by the operations that used that tensor; when the
@@ -32,7 +32,7 @@ let nextSequence = 0;
  */
 export class GradNode {
   /** Order of creation: running backward in falling order is a topological order, and the same on every rank. */
-  readonly sequence: number = nextSequence++;
+  readonly sequenceNumber: number = nextSequenceNumber++;
   readonly name: string;
   readonly edges: readonly Edge[];
   /** Shape and dtype of what the operation made, and so of its gradient. */
@@ -74,32 +74,32 @@ export class GradNode {
   }
 }
 
-let gradEnabled = true;
+let isRecordingEnabled = true;
 
 /** Whether operations are being recorded. */
 export function isGradEnabled(): boolean {
-  return gradEnabled;
+  return isRecordingEnabled;
 }
 
 /** Whether an operation on x is put on the tape. */
 export function isRecorded(x: Tensor): boolean {
-  return gradEnabled && (x.requiresGrad || x.node !== undefined);
+  return isRecordingEnabled && (x.requiresGrad || x.node !== undefined);
 }
 
 /** Switches recording on or off; returns what it was. */
-export function setGradMode(enabled: boolean): boolean {
-  const previousMode = gradEnabled;
-  gradEnabled = enabled;
+export function setGradMode(isEnabled: boolean): boolean {
+  const previousMode = isRecordingEnabled;
+  isRecordingEnabled = isEnabled;
   return previousMode;
 }
 
 function withGradMode<T>(isEnabled: boolean, body: () => T): T {
-  const previousMode = gradEnabled;
-  gradEnabled = isEnabled;
+  const previousMode = isRecordingEnabled;
+  isRecordingEnabled = isEnabled;
   try {
     return body();
   } finally {
-    gradEnabled = previousMode;
+    isRecordingEnabled = previousMode;
   }
 }
 

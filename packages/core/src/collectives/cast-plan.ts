@@ -68,7 +68,8 @@ function checkRanges(where: string, plan: GroupCastPlan, sender: number, receive
   let end = 0;
   for (const range of ranges) {
     const { start, length } = (range ?? {}) as Partial<RowRange>;
-    if (!isSafeCount(start) || !isSafeCount(length) || length === 0) fail("ranges { start, length }, length ≥ 1");
+    if (!isSafeCount(start) || !isSafeCount(length) || length === 0)
+      fail("ranges { start, length } of integers, start ≥ 0, length ≥ 1");
     if (start! < end) fail("ranges that are ascending and disjoint");
     end = start! + length!;
   }

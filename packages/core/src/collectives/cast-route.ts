@@ -16,7 +16,7 @@ export interface GroupCastRoute {
   /** First hop: rows of this rank's input. */
   readonly sends: readonly { readonly receiver: number; readonly ranges: readonly RowRange[] }[];
   /** First hop: what arrives, and the ranks of this host that it is forwarded to, as a whole. */
-  readonly receives: readonly (ReceivedRows & { readonly forwardTo: readonly number[] })[];
+  readonly receives: readonly (ReceivedRows & { readonly forwardReceivers: readonly number[] })[];
   /** Second hop: what arrives by other ranks of this host. Absent where no rank has a second hop. */
   readonly forwardedRows?: readonly ReceivedRows[];
 }
@@ -28,11 +28,11 @@ export function directRoute(cast: RankGroupCast, group: Pick<ProcessGroup, "rank
     const ranges = cast.sentRanges[receiver]!;
     if (ranges.length > 0) sends.push({ receiver, ranges });
   }
-  const receives: (ReceivedRows & { readonly forwardTo: readonly number[] })[] = [];
+  const receives: (ReceivedRows & { readonly forwardReceivers: readonly number[] })[] = [];
   let start = 0;
   for (const [sender, ranges] of cast.receivedRanges.entries()) {
     const length = countRows(ranges);
-    if (length > 0) receives.push({ sender, destinations: [{ start, length }], forwardTo: EMPTY_RECEIVERS });
+    if (length > 0) receives.push({ sender, destinations: [{ start, length }], forwardReceivers: EMPTY_RECEIVERS });
     start += length;
   }
   return { sends, receives };
@@ -127,7 +127,7 @@ class HostRoutes {
     const sends = [...peersInRingOrder({ rank, size: rangesByReceiver.length })].flatMap((receiver) =>
       rangesByReceiver[receiver]!.map((ranges) => ({ receiver, ranges })),
     );
-    const receives: (ReceivedRows & { forwardTo: number[] })[] = [];
+    const receives: (ReceivedRows & { forwardReceivers: number[] })[] = [];
     const forwardedRows: ReceivedRows[] = [];
     const starts = firstRowBySender(cast);
     for (const sender of this.#hosts.keys()) {
@@ -136,7 +136,7 @@ class HostRoutes {
         const destinations = locateRanges(ranges, cast.receivedRanges[sender]!, starts[sender]!);
         const relay = this.#relayRank(sender, receivers);
         if (relay !== rank) forwardedRows.push({ sender: relay, destinations });
-        else receives.push({ sender, destinations, forwardTo: receivers.filter((each) => each !== rank) });
+        else receives.push({ sender, destinations, forwardReceivers: receivers.filter((each) => each !== rank) });
       }
     }
     return { sends, receives, forwardedRows };
@@ -223,11 +223,11 @@ export function groupCastMessageRows(
   expectValue("groupCastMessageRows", isValidGroup, "a group { rank, size, hosts }", group);
   const cast = rankGroupCast("groupCastMessageRows", plan, group);
   const { sends, receives, forwardedRows = [] } = hierarchicalRoute(plan, cast, group) ?? directRoute(cast, group);
-  const forwardedCounts = receives.flatMap(({ destinations, forwardTo }) =>
-    forwardTo.map(() => countRows(destinations)),
+  const forwardedRowCounts = receives.flatMap(({ destinations, forwardReceivers }) =>
+    forwardReceivers.map(() => countRows(destinations)),
   );
   return {
-    sent: [...sends.map(({ ranges }) => countRows(ranges)), ...forwardedCounts],
+    sent: [...sends.map(({ ranges }) => countRows(ranges)), ...forwardedRowCounts],
     received: [...receives, ...forwardedRows].map(({ destinations }) => countRows(destinations)),
   };
 }

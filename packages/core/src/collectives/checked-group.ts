@@ -8,8 +8,8 @@ import { directRoute, hierarchicalRoute } from "./cast-route.ts";
 import {
   type GroupCastContext,
   type GroupCastOperands,
-  castRows,
-  reduceRows,
+  groupCastRows,
+  groupReduceRows,
   type RowTransfer,
   toTransfers,
 } from "./group-cast.ts";
@@ -216,7 +216,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     const { hierarchical = false } = options;
     expectValue(`${where}: hierarchical`, typeof hierarchical === "boolean", "true or false", hierarchical);
     const operands = this.#checkCast(where, { out, input }, plan);
-    checkCastRows(
+    checkGroupCastRows(
       where,
       "input",
       input,
@@ -224,13 +224,13 @@ export abstract class CheckedGroup implements ProcessGroup {
       `at least ${operands.cast.minInputRows}`,
     );
     const { receivedRows } = operands.cast;
-    checkCastRows(where, "out", out, (rows) => rows === receivedRows, String(receivedRows));
+    checkGroupCastRows(where, "out", out, (rows) => rows === receivedRows, String(receivedRows));
     const { cast } = operands;
     const route = (hierarchical && hierarchicalRoute(plan, cast, this)) || directRoute(cast, this);
     return this.#raiseVersions(
       "groupCast",
       out,
-      castRows(this.#castGroup("groupCast", operands, plan, options), operands, route),
+      groupCastRows(this.#castGroup("groupCast", operands, plan, options), operands, route),
     );
   }
 
@@ -249,12 +249,12 @@ export abstract class CheckedGroup implements ProcessGroup {
       if (dtype !== "float32") throw new DTypeError({ where, expected: "tensors of float32", received: dtype });
     }
     const { receivedRows, minInputRows } = operands.cast;
-    checkCastRows(where, "input", input, (rows) => rows === receivedRows, String(receivedRows));
-    checkCastRows(where, "out", out, (rows) => rows >= minInputRows, `at least ${minInputRows}`);
+    checkGroupCastRows(where, "input", input, (rows) => rows === receivedRows, String(receivedRows));
+    checkGroupCastRows(where, "out", out, (rows) => rows >= minInputRows, `at least ${minInputRows}`);
     return this.#raiseVersions(
       "groupReduce",
       out,
-      reduceRows(this.#castGroup("groupReduce", operands, plan, options), operands, wire),
+      groupReduceRows(this.#castGroup("groupReduce", operands, plan, options), operands, wire),
     );
   }
 
@@ -305,13 +305,14 @@ export abstract class CheckedGroup implements ProcessGroup {
 
   /** Pairs of tensors [..., rows, width] that differ in rows only, and share no memory. */
   #checkCast(where: string, { out, input }: Omit<GroupCastOperands, "cast">, plan: GroupCastPlan): GroupCastOperands {
-    const areArrays = Array.isArray(out) && Array.isArray(input) && out.length > 0 && out.length === input.length;
-    expectValue(where, areArrays, "out and input as non-empty arrays of the same length", [out, input]);
+    const areMatchingArrays =
+      Array.isArray(out) && Array.isArray(input) && out.length > 0 && out.length === input.length;
+    expectValue(where, areMatchingArrays, "out and input as non-empty arrays of the same length", [out, input]);
     const cast = rankGroupCast(where, plan, this);
     for (const [i, x] of input.entries()) {
       this.#checkOperand(where, x);
       this.#checkOperand(where, out[i]!);
-      checkCastPair(where, i, out[i]!, x);
+      checkGroupCastPair(where, i, out[i]!, x);
     }
     checkBatchOverlap(where, [
       ...out.map((tensor) => ({ tensor, from: this.rank })),
@@ -413,7 +414,7 @@ function checkSize(where: string, name: string, x: Tensor, size: number): void {
 
 /** Tensor i of a groupCast or groupReduce. */
 // oxlint-disable-next-line max-params -- which pair
-function checkCastPair(where: string, i: number, out: Tensor, input: Tensor): void {
+function checkGroupCastPair(where: string, i: number, out: Tensor, input: Tensor): void {
   const tensorLabel = `${where}: tensor ${i}`;
   if (out.dtype !== input.dtype) {
     throw new DTypeError({
@@ -434,7 +435,7 @@ function checkCastPair(where: string, i: number, out: Tensor, input: Tensor): vo
 }
 
 // oxlint-disable-next-line max-params -- the parts of one sentence
-function checkCastRows(
+function checkGroupCastRows(
   where: string,
   name: string,
   tensors: readonly Tensor[],

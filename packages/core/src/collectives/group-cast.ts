@@ -151,7 +151,11 @@ interface ReceivedTensors {
  * Sends rows to their receivers, and places what arrives when the work is waited for. A second hop is posted behind the first: it
  * begins when this is done, as collectives do, and passes on whole messages, so that no kernel is needed between them.
  */
-export function castRows(context: GroupCastContext, { out, input }: GroupCastOperands, route: GroupCastRoute): Work {
+export function groupCastRows(
+  context: GroupCastContext,
+  { out, input }: GroupCastOperands,
+  route: GroupCastRoute,
+): Work {
   const { sends, receives, forwardedRows } = route;
   const tracker = new TensorTracker();
   return track(tracker, () => {
@@ -163,8 +167,8 @@ export function castRows(context: GroupCastContext, { out, input }: GroupCastOpe
     const works = [firstHop.post(context, forwardedRows ? 1 : 0)];
     if (forwardedRows) {
       const secondHop = new TransferBatch();
-      for (const [i, { forwardTo }] of receives.entries())
-        for (const receiver of forwardTo)
+      for (const [i, { forwardReceivers }] of receives.entries())
+        for (const receiver of forwardReceivers)
           for (const message of receivedTensors[i]!.messages) secondHop.forward(receiver, message);
       for (const { sender, destinations: outRanges } of forwardedRows)
         receivedTensors.push(receiveRows(secondHop, out, sender, outRanges));
@@ -207,7 +211,7 @@ function placeRows({ messages, outViews }: ReceivedTensors): void {
 }
 
 /** Sends back what was received by a cast, and adds what arrives to `out`, in the order of ranks, when it is waited for. */
-export function reduceRows(
+export function groupReduceRows(
   context: GroupCastContext,
   { out, input, cast }: GroupCastOperands,
   wireDType: DType = "float32",

@@ -1,7 +1,7 @@
 import type { Transfer } from "../collectives/process-group.ts";
 import { checkDType, checkShape, checkTensor } from "../arguments.ts";
 import type { Device } from "../device.ts";
-import { expectValue, formatValue, ShapeError } from "../errors.ts";
+import { expectValue, formatValue, OptionError, ShapeError } from "../errors.ts";
 import { contiguousStrides, formatShape, isContiguous, numel, sameShape, type Shape } from "../shape.ts";
 import { Tensor } from "../tensor.ts";
 
@@ -93,7 +93,8 @@ export class ChunkBuffers implements Disposable {
     const { device, order = "bhsd", slotRows = 0 } = options ?? {};
     const isValidDevice = typeof device?.empty === "function";
     const isValidOrder = order === "bhsd" || order === "sbhd";
-    expectValue("ChunkBuffers", isValidDevice && isValidOrder, "{ device, order } with order bhsd or sbhd", options);
+    expectValue("ChunkBuffers: device", isValidDevice, "a Device, such as cpu()", device);
+    expectValue("ChunkBuffers: order", isValidOrder, '"bhsd" or "sbhd"', order);
     checkRows("ChunkBuffers: slotRows", slotRows);
     this.#device = device;
     this.#order = order;
@@ -119,19 +120,20 @@ export class ChunkBuffers implements Disposable {
     checkRows("ChunkBuffers.slot", rows);
     if (rows > this.#slotRows) {
       throw new ShapeError({
-        where: `slot ${formatValue(name)}`,
+        where: `ChunkBuffers.slot ${formatValue(name)}`,
         expected: `at most ${this.#slotRows} rows`,
         received: `${rows}`,
       });
     }
     const layouts = this.#memoryLayouts(spec, rows);
     const memory = previousSlot?.memory ?? spec.map((each) => this.#allocateSlot(each));
-    expectValue(
-      "ChunkBuffers.slot",
-      memory.length === layouts.length,
-      "the same number of tensors as in earlier chunks of this name",
-      spec,
-    );
+    if (memory.length !== layouts.length) {
+      throw new ShapeError({
+        where: `ChunkBuffers.slot ${formatValue(name)}`,
+        expected: `${memory.length} tensors, as in earlier chunks of this name`,
+        received: String(layouts.length),
+      });
+    }
     const wire = memory.map((tensor, i) => createView(tensor, layouts[i]!.wire));
     const slot = this.#track({ memory, rows, wire, tensors: this.#attentionViews(wire, layouts) });
     this.#slots.set(name, slot);
@@ -242,8 +244,13 @@ export class ChunkBuffers implements Disposable {
     expectValue(where, Array.isArray(tensors), "an array of tensors", tensors);
     for (let i = 0; i < tensors.length; i++) {
       checkTensor(where, tensors[i]);
-      const isOnDevice = tensors[i]!.device === this.#device;
-      if (!isOnDevice) expectValue(where, false, "tensors on the same device as the buffers", tensors[i]);
+      const { device } = tensors[i]!;
+      if (device === this.#device) continue;
+      throw new OptionError({
+        where,
+        expected: `tensors on the device of the buffers, ${this.#device.type}:${this.#device.index}`,
+        received: `a tensor on ${device.type}:${device.index}${device.type === this.#device.type ? " of a different Device instance" : ""}`,
+      });
     }
     checkChunkSpec(where, tensors);
   }

@@ -220,7 +220,7 @@ export function modulo(rank: number, size: number): number {
 
 function moduloError(rank: unknown, size: unknown): OptionError {
   const received = `${formatValue(rank)} and ${formatValue(size)}`;
-  return new OptionError({ where: "modulo", expected: "a rank and a size above 0", received });
+  return new OptionError({ where: "modulo", expected: "a finite rank and a finite size > 0", received });
 }
 
 /** What belongs to each rank, derived once. */

@@ -46,10 +46,15 @@ export function parseTrafficOptions<F extends Fields>(
 }
 
 /** The length of the axis of a backend's traffic. Throws an OptionError for one that the mesh lacks, or a place that does. */
-export function axisLength(where: string, mesh: Coordinate, axisRank: { axis: string; from: Coordinate }): number {
-  const { axis, from } = axisRank ?? {};
-  const isAxisRank = typeof axis === "string" && typeof from === "object" && from !== null;
-  expectValue("axisLength", isAxisRank && typeof where === "string", "a name, a mesh, and { axis, from }", axisRank);
+export function axisLength(where: string, mesh: Coordinate, axisLocation: { axis: string; from: Coordinate }): number {
+  const { axis, from } = axisLocation ?? {};
+  const isAxisLocation = typeof axis === "string" && typeof from === "object" && from !== null;
+  expectValue(
+    "axisLength",
+    isAxisLocation && typeof where === "string",
+    "a name, a mesh, and { axis, from }",
+    axisLocation,
+  );
   expectValue(
     `${where}: mesh`,
     option.meshShape().accepts(mesh),
@@ -58,7 +63,7 @@ export function axisLength(where: string, mesh: Coordinate, axisRank: { axis: st
   );
   const size = mesh[axis];
   const isValidSize = size !== undefined && Number.isSafeInteger(size) && size >= 1 && size <= 2 ** 16;
-  expectValue(`${where}: mesh`, isValidSize, `an axis "${axis}" with 1 to 65536 ranks`, mesh);
+  expectValue(`${where}: mesh`, isValidSize, `1 to 65536 ranks along axis "${axis}"`, size);
   const axisCoordinate = from[axis];
   const isInRange =
     axisCoordinate !== undefined &&

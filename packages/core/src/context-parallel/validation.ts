@@ -202,12 +202,12 @@ function checkHeads(where: string, { q, k, v }: Record<"q" | "k" | "v", Tensor>)
       remedy: "reshape q to [B,H,S,D] and k to [B,Hkv,S,D], with the same B and D, and H divisible by Hkv",
     });
   }
-  const expectedValues = { shape: k.shape.with(3, v.rank === 4 ? v.shape[3]! : k.shape[3]!) };
+  const valuesReference = { shape: k.shape.with(3, v.rank === 4 ? v.shape[3]! : k.shape[3]!) };
   checkSameShape(where, {
     name: "values of the keys' shape",
     x: v,
     referenceName: "k, except for the head size",
-    reference: expectedValues,
+    reference: valuesReference,
   });
   for (const [name, { dtype }] of [["values", v] as const, ["queries", q] as const]) {
     if (dtype === k.dtype) continue;

@@ -15,7 +15,7 @@ export interface Operand {
   /** Whether the kernel reads the elements that are there before the call. */
   readonly isRead: boolean;
   /** The boolean argument that makes the kernel read them, although `isRead` is false. */
-  readonly readIf: number | undefined;
+  readonly readFlagIndex: number | undefined;
   /** Whether the kernel changes its elements. */
   readonly isMutated: boolean;
   readonly isOptional: boolean;
@@ -33,8 +33,9 @@ function collectOperands(parameters: readonly Field[]): Operand[] {
   return parameters.flatMap((field, parameter) => {
     if ("tensor" in field) {
       const { updatedIf } = field;
-      const readIf = updatedIf === undefined ? undefined : parameters.findIndex(({ name }) => name === updatedIf);
-      return [createOperand(field, field.tensor, { parameter, readIf })];
+      const readFlagIndex =
+        updatedIf === undefined ? undefined : parameters.findIndex(({ name }) => name === updatedIf);
+      return [createOperand(field, field.tensor, { parameter, readFlagIndex })];
     }
     if (!("struct" in field)) return [];
     const structFields: readonly Field[] = kernelStructures[field.struct];
@@ -48,20 +49,20 @@ function collectOperands(parameters: readonly Field[]): Operand[] {
 interface OperandLocation {
   readonly parameter: number;
   readonly containingStruct?: string;
-  readonly readIf?: number | undefined;
+  readonly readFlagIndex?: number | undefined;
 }
 
 function createOperand(
   field: TensorField,
   access: Access,
-  { parameter, containingStruct, readIf }: OperandLocation,
+  { parameter, containingStruct, readFlagIndex }: OperandLocation,
 ): Operand {
   return {
     name: containingStruct === undefined ? field.name : `${containingStruct}.${field.name}`,
     parameter,
     field: containingStruct === undefined ? undefined : field.name,
     isRead: access !== "write",
-    readIf,
+    readFlagIndex,
     isMutated: access !== "read",
     isOptional: field.optional ?? false,
     shape: field.shape,

@@ -92,7 +92,7 @@ function checkTotal(
  * and not the other answers: their scores are those of as many sequences that share a prefix. For self-attention; several of
  * them are packed by `documents`.
  *
- * @param question Rows of the question.
+ * @param questionLength Rows of the question.
  * @param answers Rows of each answer, in order.
  * @throws ShapeError, when applied, if the lengths' sum is not the sequence's; OptionError for what are no lengths.
  *
@@ -104,19 +104,19 @@ function checkTotal(
  * masks.documents([150, 150], group).slices(300, 300).length; // => 6
  * ```
  */
-export function shareQuestion(question: number, answers: readonly number[]): Mask {
+export function shareQuestion(questionLength: number, answers: readonly number[]): Mask {
   const where = "shareQuestion";
-  checkCount(`${where}: question`, question, 0);
+  checkCount(`${where}: question`, questionLength, 0);
   const answerLengths = checkLengths(`${where}: answers`, answers);
-  const name = `shareQuestion(${question}, ${answerLengths.length} answers)`;
-  const total = answerLengths.reduce((sum, length) => sum + length, question);
+  const name = `shareQuestion(${questionLength}, ${answerLengths.length} answers)`;
+  const total = answerLengths.reduce((sum, length) => sum + length, questionLength);
   return defineMask(name, (queries, keys) => {
     checkTotal(name, { total, description: "the question and answer lengths" }, [queries, keys]);
     // The first answer goes on where the question ends, as one sequence.
-    const firstAnswerEnd = question + (answerLengths[0] ?? 0);
+    const firstAnswerEnd = questionLength + (answerLengths[0] ?? 0);
     const slices: Slice[] = [
       { q0: 0, q1: firstAnswerEnd, k0: 0, k1: firstAnswerEnd, type: "causal" },
-      { q0: firstAnswerEnd, q1: total, k0: 0, k1: question, type: "full" },
+      { q0: firstAnswerEnd, q1: total, k0: 0, k1: questionLength, type: "full" },
     ];
     let start = firstAnswerEnd;
     for (const length of answerLengths.slice(1)) {

@@ -57,16 +57,16 @@ export function mergeIntoDisjoint(slices: readonly Slice[]): Slice[] {
   const pendingTrapezoids = slices.flatMap(toTrapezoids).toSorted((a, b) => a.q0 - b.q0);
   const builder = new TrapezoidBuilder();
   let openTrapezoids: Trapezoid[] = [];
-  let nextPending = 0;
-  for (let q = 0; openTrapezoids.length > 0 || nextPending < pendingTrapezoids.length; ) {
-    if (openTrapezoids.length === 0) q = pendingTrapezoids[nextPending]!.q0;
-    while (nextPending < pendingTrapezoids.length && pendingTrapezoids[nextPending]!.q0 === q)
-      openTrapezoids.push(pendingTrapezoids[nextPending++]!);
+  let nextPendingIndex = 0;
+  for (let q = 0; openTrapezoids.length > 0 || nextPendingIndex < pendingTrapezoids.length; ) {
+    if (openTrapezoids.length === 0) q = pendingTrapezoids[nextPendingIndex]!.q0;
+    while (nextPendingIndex < pendingTrapezoids.length && pendingTrapezoids[nextPendingIndex]!.q0 === q)
+      openTrapezoids.push(pendingTrapezoids[nextPendingIndex++]!);
     // Nearly sorted from the rows before.
     openTrapezoids.sort((a, b) => borderKey(a.left, q) - borderKey(b.left, q) || a.left.slope - b.left.slope);
     const nextBoundary = openTrapezoids.reduce(
       (min, { q1 }) => Math.min(min, q1),
-      pendingTrapezoids[nextPending]?.q0 ?? Number.POSITIVE_INFINITY,
+      pendingTrapezoids[nextPendingIndex]?.q0 ?? Number.POSITIVE_INFINITY,
     );
     const { runs, end } = findKeyRuns(openTrapezoids, q, nextBoundary);
     builder.addRuns(runs, q, end);
@@ -97,14 +97,15 @@ function findKeyRuns(openTrapezoids: readonly Trapezoid[], q: number, limit: num
       ({ left, right } = trapezoid);
       continue;
     }
-    const keyGain = borderKey(trapezoid.right, q) - borderKey(right, q) || trapezoid.right.slope - right.slope;
+    const rightBorderDifference =
+      borderKey(trapezoid.right, q) - borderKey(right, q) || trapezoid.right.slope - right.slope;
     end = Math.min(
       end,
       firstRowBeyond(left, trapezoid.left), // this one begins the run
       firstRowBeyond(trapezoid.left, right), // this one leaves the run
-      keyGain > 0 ? firstRowBeyond(right, trapezoid.right) : firstRowBeyond(trapezoid.right, right), // the other ends the run
+      rightBorderDifference > 0 ? firstRowBeyond(right, trapezoid.right) : firstRowBeyond(trapezoid.right, right), // the other ends the run
     );
-    if (keyGain > 0) right = trapezoid.right;
+    if (rightBorderDifference > 0) right = trapezoid.right;
   }
   runs.push({ left, right });
   return { runs, end };
@@ -198,20 +199,22 @@ function forEachIntersectingPair(a: readonly Slice[], b: readonly Slice[], visit
     countIntersectingPairs([...a, ...b], getRange) -
     countIntersectingPairs(a, getRange) -
     countIntersectingPairs(b, getRange);
-  const rangeOf =
+  const getSweepRange =
     countCrossListPairs(rangeOfQueries) <= countCrossListPairs(rangeOfKeys) ? rangeOfQueries : rangeOfKeys;
-  let [openA, openB]: [Slice[], Slice[]] = [[], []];
-  for (const { slice, isFirst } of taggedSlices.toSorted((x, y) => rangeOf(x.slice)[0] - rangeOf(y.slice)[0])) {
-    const start = rangeOf(slice)[0];
-    const reachesStart = (openSlice: Slice): boolean => rangeOf(openSlice)[1] > start;
+  let [openSlicesA, openSlicesB]: [Slice[], Slice[]] = [[], []];
+  for (const { slice, isFirst } of taggedSlices.toSorted(
+    (x, y) => getSweepRange(x.slice)[0] - getSweepRange(y.slice)[0],
+  )) {
+    const start = getSweepRange(slice)[0];
+    const reachesStart = (openSlice: Slice): boolean => getSweepRange(openSlice)[1] > start;
     if (isFirst) {
-      openB = openB.filter(reachesStart);
-      for (const sliceB of openB) visit(slice, sliceB);
-      openA.push(slice);
+      openSlicesB = openSlicesB.filter(reachesStart);
+      for (const sliceB of openSlicesB) visit(slice, sliceB);
+      openSlicesA.push(slice);
     } else {
-      openA = openA.filter(reachesStart);
-      for (const sliceA of openA) visit(sliceA, slice);
-      openB.push(slice);
+      openSlicesA = openSlicesA.filter(reachesStart);
+      for (const sliceA of openSlicesA) visit(sliceA, slice);
+      openSlicesB.push(slice);
     }
   }
 }

@@ -96,7 +96,7 @@ function checkLengths(where: string, lengths: readonly number[] | undefined, bat
   if (sample < 0) return;
   throw new ShapeError({
     where: `${where}[${sample}]`,
-    expected: `at most ${positions}, the length of the padded sequence`,
+    expected: `at most ${positions} tokens, the length of the padded sequence`,
     received: String(lengths[sample]),
     remedy: "pass the number of tokens in each sample, without padding",
   });

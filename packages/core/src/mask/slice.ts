@@ -157,20 +157,20 @@ interface ClipRange {
 }
 
 /** Rows [a, b) lie on one side of both `left` and `right`; rows that see nothing are dropped. */
-function clipBand(slice: Slice, { a, b }: { a: number; b: number }, clip: ClipRange): Slice | undefined {
-  const keepsDiagonalStart = hasDiagonalStart(slice.type) && a >= clip.left;
-  const keepsDiagonalEnd = hasDiagonalEnd(slice.type) && a < clip.right;
-  const k0 = keepsDiagonalStart ? slice.k0 + a - slice.q0 : Math.max(slice.k0, clip.from);
-  const k1 = keepsDiagonalEnd ? slice.k1 - (slice.q1 - b) : Math.min(slice.k1, clip.to);
+function clipBand(slice: Slice, { a, b }: { a: number; b: number }, clipRange: ClipRange): Slice | undefined {
+  const isDiagonalStartKept = hasDiagonalStart(slice.type) && a >= clipRange.left;
+  const isDiagonalEndKept = hasDiagonalEnd(slice.type) && a < clipRange.right;
+  const k0 = isDiagonalStartKept ? slice.k0 + a - slice.q0 : Math.max(slice.k0, clipRange.from);
+  const k1 = isDiagonalEndKept ? slice.k1 - (slice.q1 - b) : Math.min(slice.k1, clipRange.to);
   const width = k1 - k0;
-  if (width <= 0 || (keepsDiagonalStart && keepsDiagonalEnd && width < b - a)) return undefined;
-  const q1 = keepsDiagonalStart && !keepsDiagonalEnd ? Math.min(b, a + width) : b;
-  const q0 = keepsDiagonalEnd && !keepsDiagonalStart ? Math.max(a, b - width) : a;
-  return { q0, q1, k0, k1, type: sliceTypeFor(keepsDiagonalStart, keepsDiagonalEnd) };
+  if (width <= 0 || (isDiagonalStartKept && isDiagonalEndKept && width < b - a)) return undefined;
+  const q1 = isDiagonalStartKept && !isDiagonalEndKept ? Math.min(b, a + width) : b;
+  const q0 = isDiagonalEndKept && !isDiagonalStartKept ? Math.max(a, b - width) : a;
+  return { q0, q1, k0, k1, type: sliceTypeFor(isDiagonalStartKept, isDiagonalEndKept) };
 }
 
 /** The type of a slice whose borders move as stated. */
-export function sliceTypeFor(diagonalStart: boolean, diagonalEnd: boolean): SliceType {
-  if (diagonalStart) return diagonalEnd ? "bidirectionalCausal" : "inverseCausal";
-  return diagonalEnd ? "causal" : "full";
+export function sliceTypeFor(isStartDiagonal: boolean, isEndDiagonal: boolean): SliceType {
+  if (isStartDiagonal) return isEndDiagonal ? "bidirectionalCausal" : "inverseCausal";
+  return isEndDiagonal ? "causal" : "full";
 }

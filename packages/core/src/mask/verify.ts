@@ -74,7 +74,7 @@ export function verifySlices(
   lengths: { queries: number; keys: number },
 ): void {
   if (!Array.isArray(slices)) {
-    throw new ShapeError({ where, expected: "a list of slices", received: typeof slices });
+    throw new ShapeError({ where, expected: "an array of slices", received: formatValue(slices) });
   }
   for (const slice of slices) {
     verifySlice(where, slice);
@@ -115,7 +115,7 @@ export function verifySampleMasks(
   mask: readonly Slice[],
   sampleMasks: readonly (readonly Slice[])[],
 ): void {
-  expectValue(where, Array.isArray(sampleMasks), "a list of slices for each sample", sampleMasks);
+  expectValue(where, Array.isArray(sampleMasks), "an array of slices for each sample", sampleMasks);
   if (verifiedSamples.get(sampleMasks)?.has(mask)) return;
   for (const [sample, slices] of sampleMasks.entries()) {
     verifyWellFormed(`${where} ${sample}`, slices);
@@ -141,6 +141,8 @@ export function verifySlice(where: string, slice: Slice): void {
 }
 
 function formatSlice({ q0, q1, k0, k1, type }: Slice): string {
-  const [fromQ, toQ, fromK, keyEndText, kind] = [q0, q1, k0, k1, type].map((each: unknown) => formatValue(each));
-  return `queries [${fromQ},${toQ}) × keys [${fromK},${keyEndText}) type ${kind}`;
+  const [queryStartText, queryEndText, keyStartText, keyEndText, kind] = [q0, q1, k0, k1, type].map((each: unknown) =>
+    formatValue(each),
+  );
+  return `queries [${queryStartText},${queryEndText}) × keys [${keyStartText},${keyEndText}) type ${kind}`;
 }

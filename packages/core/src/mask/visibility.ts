@@ -65,7 +65,7 @@ function someSpanPair(
 function visiblePairsOfSlice(q: Span, k: Span, slice: Slice): number {
   if (q.length === 0 || slice.q1 <= q.start || lastPosition(q) < slice.q0) return 0;
   if (k.length === 0 || slice.k1 <= k.start || lastPosition(k) < slice.k0) return 0;
-  if (coversTile(slice, q, k)) return q.length * k.length;
+  if (coversSpanPair(slice, q, k)) return q.length * k.length;
   return isDisjoint(slice, q, k) ? 0 : countPairs(visibleRowsUnchecked(q, slice), k, slice);
 }
 
@@ -104,7 +104,7 @@ function lastPosition({ start, length, step }: Span): number {
 // A border that moves with q is tightest at one end of the rows: there two comparisons decide most tiles.
 
 /** Whether every one of these queries sees every one of these keys. */
-function coversTile({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
+function coversSpanPair({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
   const lastQuery = lastPosition(q);
   if (q.start < q0 || lastQuery >= q1) return false;
   const firstVisibleKey = hasDiagonalStart(type) ? k0 + lastQuery - q0 : k0;
@@ -184,7 +184,7 @@ export function isVisibleUnchecked(queries: readonly Span[], keys: readonly Span
   if (index) {
     return someSpanPair(queries, keys, (q, k, ranges) => {
       if (ranges.q0 >= ranges.q1 || ranges.k0 >= ranges.k1) return false;
-      return index.someInBox(ranges, (slice) => isTileVisible(slice, q, k));
+      return index.someInBox(ranges, (slice) => isSpanPairVisible(slice, q, k));
     });
   }
   for (const slice of slices) {
@@ -192,14 +192,14 @@ export function isVisibleUnchecked(queries: readonly Span[], keys: readonly Span
     for (const q of queries) {
       const [q0, q1] = [q.start, endPosition(q)];
       if (q0 >= q1 || slice.q0 >= q1 || q0 >= slice.q1) continue;
-      for (const k of keys) if (isTileVisible(slice, q, k)) return true;
+      for (const k of keys) if (isSpanPairVisible(slice, q, k)) return true;
     }
   }
   return false;
 }
 
 /** Whether a slice shows any pair of two spans, the first of which meets the slice's queries. */
-function isTileVisible(slice: Slice, q: Span, k: Span): boolean {
+function isSpanPairVisible(slice: Slice, q: Span, k: Span): boolean {
   const [q0, q1, k0, k1] = [q.start, endPosition(q), k.start, endPosition(k)];
   // Boxes first: of 10 000 documents nearly all lie elsewhere, and of a sequence of one nearly all are within.
   if (slice.q0 >= q1 || q0 >= slice.q1 || k0 >= k1 || slice.k0 >= k1 || k0 >= slice.k1) return false;

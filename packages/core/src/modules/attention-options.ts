@@ -1,5 +1,5 @@
 import type { AttentionOptions } from "../attention/attention.ts";
-import { type AttentionBackend, backendOrLocal } from "../attention/backend.ts";
+import { type AttentionBackend, resolveBackendOrLocal } from "../attention/backend.ts";
 import { attentionModifierOptions } from "../attention/modifiers.ts";
 import { checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
@@ -164,7 +164,7 @@ export function resolveOptions(name: string, ctx: Context, options: ParsedModule
       where: name,
       expected: "either causal or mask",
       received: "both",
-      remedy: "pass one mask: masks.and(mask, masks.documents(lengths))",
+      remedy: "pass one mask: masks.and(masks.causal(), mask)",
     });
   }
   return {
@@ -197,16 +197,16 @@ export function resolveOptions(name: string, ctx: Context, options: ParsedModule
 /** The requested backend, in the requested shape, after its own check of the mesh. */
 function resolveBackend(name: string, ctx: Context, options: ParsedModuleOptions): AttentionBackend {
   const { backend: requestedBackend, meshShape } = options;
-  const defaultedBackend = backendOrLocal(name, ctx, requestedBackend);
-  if (meshShape !== undefined && !defaultedBackend.withShape) {
+  const resolvedBackend = resolveBackendOrLocal(name, ctx, requestedBackend);
+  if (meshShape !== undefined && !resolvedBackend.withShape) {
     throw new OptionError({
       where: `${name}: meshShape`,
       expected: 'a backend whose ranks form a grid, such as "mesh2d"',
-      received: `"${defaultedBackend.name}"`,
+      received: `"${resolvedBackend.name}"`,
       remedy: 'set backend: "mesh2d" with meshShape, or omit meshShape',
     });
   }
-  const backend = meshShape === undefined ? defaultedBackend : defaultedBackend.withShape!(meshShape);
+  const backend = meshShape === undefined ? resolvedBackend : resolvedBackend.withShape!(meshShape);
   backend.check?.(ctx);
   return backend;
 }

@@ -89,18 +89,18 @@ export class CrossAxisAttention extends AttentionModule {
 
   constructor(ctx: Context, options: CrossAxisAttentionOptions) {
     checkContext("CrossAxisAttention", ctx);
-    const parsed = crossAxisAttentionOptions.parse(options);
-    const settings = resolveOptions("CrossAxisAttention", ctx, parsed);
+    const parsedOptions = crossAxisAttentionOptions.parse(options);
+    const settings = resolveOptions("CrossAxisAttention", ctx, parsedOptions);
     const { embedDim, numHeads, numKvHeads, headDim, bias, dtype } = settings;
-    const { kvEmbedDim = embedDim, kvPlacement, kvSequenceLength } = parsed;
+    const { kvEmbedDim = embedDim, kvPlacement, kvSequenceLength } = parsedOptions;
     const qProjection = new Linear(ctx, embedDim, numHeads * headDim, { bias, dtype });
     const kvProjection = new Linear(ctx, kvEmbedDim, 2 * numKvHeads * headDim, { bias, dtype });
     super(ctx, settings, { q_proj: qProjection, kv_proj: kvProjection });
     this.qProjection = qProjection;
     this.kvProjection = kvProjection;
-    this.#axis = parsed.qAxis;
+    this.#axis = parsedOptions.qAxis;
     this.#kv = {
-      axis: parsed.kvAxis,
+      axis: parsedOptions.kvAxis,
       embedDim: kvEmbedDim,
       placement: kvPlacement === undefined ? settings.placement : resolvePlacement(kvPlacement),
       ...(kvSequenceLength !== undefined && { length: kvSequenceLength }),
@@ -161,9 +161,9 @@ export class CrossAxisAttention extends AttentionModule {
   #attend(rows: { q: Tensor; kv: Tensor }, mask: BatchMask, layouts: CrossAxisLayouts): Tensor {
     const { numHeads, numKvHeads, headDim: size, backend, positions, qNorm, kNorm } = this.settings;
     const where = this.settings.name;
-    const qProjected = this.qProjection.forward(rows.q);
+    const projectedQ = this.qProjection.forward(rows.q);
     const kv = this.kvProjection.forward(rows.kv);
-    const queryHeads = splitHeads(qProjected, { first: 0, count: numHeads, size });
+    const queryHeads = splitHeads(projectedQ, { first: 0, count: numHeads, size });
     const keyHeads = splitHeads(kv, { first: 0, count: numKvHeads, size });
     const q = encodeHeads(this.ctx, queryHeads, { where, norm: qNorm, positions, layout: layouts.queries });
     const k = encodeHeads(this.ctx, keyHeads, { where, norm: kNorm, positions, layout: layouts.keys });

@@ -180,7 +180,7 @@ export abstract class Module implements Disposable {
     if (typeof name === "string" && !isNameUsed && name !== "" && !name.includes(".")) return;
     throw new OptionError({
       where: this.constructor.name,
-      expected: "a unique name without dots",
+      expected: "a unique, non-empty name without dots",
       received: formatValue(name),
     });
   }
@@ -189,13 +189,13 @@ export abstract class Module implements Disposable {
   #checkFields(): void {
     for (const [field, value] of Object.entries(this) as [string, unknown][]) {
       const fieldModules = (Array.isArray(value) ? value : [value]).filter((each: unknown) => isModule(each));
-      const unregistered = fieldModules.find((module) => !this.#contains(module));
-      if (!unregistered) continue;
+      const unregisteredModule = fieldModules.find((module) => !this.#contains(module));
+      if (!unregisteredModule) continue;
       const layers = Array.isArray(value) ? "new ModuleList([…])" : "…";
       throw new OptionError({
         where: this.constructor.name,
         expected: "every layer to be a registered child",
-        received: `the field "${field}" (${unregistered.constructor.name}${Array.isArray(value) ? "[]" : ""})`,
+        received: `the field "${field}" (${unregisteredModule.constructor.name}${Array.isArray(value) ? "[]" : ""})`,
         remedy: `write ${field} = this.addChild("${field}", ${layers}), or keep a layer of another module in a #field`,
       });
     }
@@ -226,10 +226,10 @@ export abstract class Module implements Disposable {
 
   #collectNamed(
     ownTensors: ReadonlyMap<string, Tensor>,
-    childTensors: (child: Module) => [string, Tensor][],
+    getChildTensors: (child: Module) => [string, Tensor][],
   ): [string, Tensor][] {
     const childEntries = [...this.#children].flatMap(([name, child]) =>
-      childTensors(child).map(([path, tensor]): [string, Tensor] => [`${name}.${path}`, tensor]),
+      getChildTensors(child).map(([path, tensor]): [string, Tensor] => [`${name}.${path}`, tensor]),
     );
     const seenTensors = new Set<Tensor>();
     return [...ownTensors, ...childEntries].filter(([, tensor]) => !seenTensors.has(tensor) && seenTensors.add(tensor));

@@ -51,9 +51,9 @@ export class MultiAxisAttention2D extends SelfAttention {
 
   constructor(ctx: Context, options: MultiAxisAttention2DOptions) {
     checkContext("MultiAxisAttention2D", ctx);
-    const parsed = multiAxisAttention2DOptions.parse(options);
-    super(ctx, resolveOptions("MultiAxisAttention2D", ctx, parsed));
-    this.#axes = [parsed.axis1, parsed.axis2];
+    const parsedOptions = multiAxisAttention2DOptions.parse(options);
+    super(ctx, resolveOptions("MultiAxisAttention2D", ctx, parsedOptions));
+    this.#axes = [parsedOptions.axis1, parsedOptions.axis2];
   }
 
   /**
@@ -67,26 +67,26 @@ export class MultiAxisAttention2D extends SelfAttention {
     checkInput(settings, x, settings.embedDim);
     rejectCache(settings, call);
     const sequence = toSequence(settings.name, x, this.#axes);
-    const [outer, inner] = sequence.lengths as [number, number];
-    const axisLayout = this.layout(outer, { ...call, axisName: "axis1" });
-    const layout = repeatRows(axisLayout, inner);
+    const [outerLength, innerLength] = sequence.lengths as [number, number];
+    const axisLayout = this.layout(outerLength, { ...call, axisName: "axis1" });
+    const layout = repeatRows(axisLayout, innerLength);
     return sequence.restore(this.attend(sequence.rows, resolveMask(settings, call), layout));
   }
 }
 
 /** The layout in which every row of `outer` stands for `inner` rows one after another. */
-function repeatRows(outer: Layout, inner: number): Layout {
+function repeatRows(outerLayout: Layout, repeatCount: number): Layout {
   const repeatSpan = ({ start, length, step }: Span): Span[] =>
     step === 1
-      ? [{ start: start * inner, length: length * inner, step: 1 }]
-      : Array.from({ length }, (_, i) => ({ start: (start + i * step) * inner, length: inner, step: 1 }));
+      ? [{ start: start * repeatCount, length: length * repeatCount, step: 1 }]
+      : Array.from({ length }, (_, i) => ({ start: (start + i * step) * repeatCount, length: repeatCount, step: 1 }));
   const cachedSpans = new Map<readonly Span[], readonly Span[]>();
   // What was verified of the outer layout holds for this one.
   return markVerified({
-    length: outer.length * inner,
-    axes: outer.axes,
+    length: outerLayout.length * repeatCount,
+    axes: outerLayout.axes,
     spans(at) {
-      const outerSpans = outer.spans(at);
+      const outerSpans = outerLayout.spans(at);
       const repeatedSpans = cachedSpans.get(outerSpans) ?? outerSpans.flatMap(repeatSpan);
       cachedSpans.set(outerSpans, repeatedSpans);
       return repeatedSpans;

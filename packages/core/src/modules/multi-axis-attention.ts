@@ -155,9 +155,9 @@ export class MultiAxisAttention extends SelfAttention {
 
   constructor(ctx: Context, options: MultiAxisAttentionOptions) {
     checkContext("MultiAxisAttention", ctx);
-    const parsed = multiAxisAttentionOptions.parse(options);
-    super(ctx, resolveOptions("MultiAxisAttention", ctx, parsed));
-    this.#axis = parsed.attentionAxis;
+    const parsedOptions = multiAxisAttentionOptions.parse(options);
+    super(ctx, resolveOptions("MultiAxisAttention", ctx, parsedOptions));
+    this.#axis = parsedOptions.attentionAxis;
   }
 
   /**

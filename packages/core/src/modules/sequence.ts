@@ -47,8 +47,8 @@ export function toSequence(where: string, x: Tensor, axes: readonly number[]): S
     rows: x.permute(order).reshape([numElements(batchAxes), numElements(sequenceAxes), x.shape[embedAxis]!]),
     lengths: axisLengths(sequenceAxes),
     restore(result) {
-      const unflattened = result.reshape([...axisLengths([...batchAxes, ...sequenceAxes]), result.shape.at(-1)!]);
-      return unflattened.permute(order.map((_, axis) => order.indexOf(axis))).contiguous();
+      const unflattenedResult = result.reshape([...axisLengths([...batchAxes, ...sequenceAxes]), result.shape.at(-1)!]);
+      return unflattenedResult.permute(order.map((_, axis) => order.indexOf(axis))).contiguous();
     },
   };
 }

@@ -120,6 +120,6 @@ function entryMismatch(
 /** The first few, in quotes. */
 function formatNames(names: readonly string[]): string {
   const shownNames = names.slice(0, 8).map((name) => `"${name}"`);
-  const numOmitted = names.length - shownNames.length;
-  return `${shownNames.join(", ")}${numOmitted > 0 ? ` and ${numOmitted} more` : ""}`;
+  const numOmittedNames = names.length - shownNames.length;
+  return `${shownNames.join(", ")}${numOmittedNames > 0 ? ` and ${numOmittedNames} more` : ""}`;
 }

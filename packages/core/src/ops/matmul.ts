@@ -20,22 +20,22 @@ const matmulOp = defineOp({
   forward([a, b]: [Tensor, Tensor]) {
     return { output: batchedMatmul(a, b), saved: { a, b } };
   },
-  backward({ a, b }, dOut, [needA, needB]) {
-    return [needA ? computeLeftGradient(dOut, b, a) : null, needB ? computeRightGradient(a, dOut, b) : null];
+  backward({ a, b }, dOut, [needsGradA, needsGradB]) {
+    return [needsGradA ? computeLeftGradient(dOut, b, a) : null, needsGradB ? computeRightGradient(a, dOut, b) : null];
   },
 });
 
 /** da = dOut · bᵀ. */
 function computeLeftGradient(dOut: Tensor, b: Tensor, a: Tensor): Tensor {
-  using transposed = b.transpose(-2, -1);
-  using broadcastGradient = batchedMatmul(dOut, transposed);
+  using transposedB = b.transpose(-2, -1);
+  using broadcastGradient = batchedMatmul(dOut, transposedB);
   return sumToSize(broadcastGradient, a.shape);
 }
 
 /** db = aᵀ · dOut. */
 function computeRightGradient(a: Tensor, dOut: Tensor, b: Tensor): Tensor {
-  using transposed = a.transpose(-2, -1);
-  using broadcastGradient = batchedMatmul(transposed, dOut);
+  using transposedA = a.transpose(-2, -1);
+  using broadcastGradient = batchedMatmul(transposedA, dOut);
   return sumToSize(broadcastGradient, b.shape);
 }
 
@@ -76,7 +76,7 @@ const linearOp = defineOp({
   name: "linear",
   forward([x, weight, bias]: [Tensor, Tensor, Tensor | null], activation: UnaryOp | null, isRecorded) {
     const { device } = x;
-    using transposed = weight.transpose(0, 1);
+    using transposedWeight = weight.transpose(0, 1);
     const output = device.empty(x.shape.with(-1, weight.shape[0]!), x.dtype);
     // The kernel takes leading axes of dense rows for more rows.
     const isFlattenable = x.rank === 2 || (x.rank > 2 && x.isContiguous);
@@ -86,17 +86,21 @@ const linearOp = defineOp({
     // relu's derivative at what it is applied to is that at its result.
     const savesPreActivation = isRecorded && activation !== null && activation !== "relu";
     const preActivation = savesPreActivation ? device.empty(out.shape, out.dtype) : null;
-    if (bias === null && activation === null) device.kernels.matmul(out, rows, transposed, false);
-    else device.kernels.linear(out, rows, transposed, { bias, activation, preActivation });
+    if (bias === null && activation === null) device.kernels.matmul(out, rows, transposedWeight, false);
+    else device.kernels.linear(out, rows, transposedWeight, { bias, activation, preActivation });
     return { output, saved: { x, weight, activation, activated: activation === "relu" ? output : preActivation } };
   },
-  backward({ x, weight, activation, activated }, dOutput, [needX, needWeight, needBias]) {
+  backward(
+    { x, weight, activation, activated: activationArgument },
+    dOutput,
+    [needsGradX, needsGradWeight, needsGradBias],
+  ) {
     const rows = dOutput.reshape([countRows(dOutput), dOutput.shape.at(-1)!]);
-    using dOut = activated === null ? rows : computeActivationGradient(activation!, activated, rows);
+    using dOut = activationArgument === null ? rows : computeActivationGradient(activation!, activationArgument, rows);
     return [
-      needX ? computeInputGradient(dOut, weight, x) : null,
-      needWeight ? computeWeightGradient(dOut, x, weight) : null,
-      needBias ? computeBiasGradient(dOut) : null,
+      needsGradX ? computeInputGradient(dOut, weight, x) : null,
+      needsGradWeight ? computeWeightGradient(dOut, x, weight) : null,
+      needsGradBias ? computeBiasGradient(dOut) : null,
     ];
   },
 });
@@ -124,9 +128,9 @@ function computeInputGradient(dOut: Tensor, weight: Tensor, x: Tensor): Tensor {
 /** dW = dOutᵀ · x. */
 function computeWeightGradient(dOut: Tensor, x: Tensor, weight: Tensor): Tensor {
   using rows = x.reshape([dOut.shape[0]!, x.shape.at(-1)!]);
-  using transposed = dOut.transpose(0, 1);
+  using transposedGradient = dOut.transpose(0, 1);
   const dWeight = weight.device.empty(weight.shape, weight.dtype);
-  weight.device.kernels.matmul(dWeight, transposed, rows, false);
+  weight.device.kernels.matmul(dWeight, transposedGradient, rows, false);
   return dWeight;
 }
 

@@ -38,11 +38,11 @@ const layerNormOp = defineOp({
     x.device.kernels.layerNorm(output, x, { weight, bias, epsilon }, stats);
     return { output, saved: { x, weight, bias, ...stats } };
   },
-  backward({ x, weight, bias, mean, rstd }, dOutput, [, needWeight, needBias]) {
+  backward({ x, weight, bias, mean, rstd }, dOutput, [, needsGradWeight, needsGradBias]) {
     using dOut = contiguousRows(dOutput);
     const dx = x.device.empty(x.shape, x.dtype);
-    const dWeight = createGradientAccumulator(weight, needWeight);
-    const dBias = createGradientAccumulator(bias, needBias);
+    const dWeight = createGradientAccumulator(weight, needsGradWeight);
+    const dBias = createGradientAccumulator(bias, needsGradBias);
     x.device.kernels.layerNormBackward({ dx, dWeight, dBias }, x, dOut, weight, { mean, rstd });
     return [dx, castGradient(dWeight, weight), castGradient(dBias, bias)];
   },
@@ -57,10 +57,10 @@ const rmsNormOp = defineOp({
     x.device.kernels.rmsNorm(output, x, { weight: shiftedWeight ?? weight, bias: null, epsilon }, { mean: null, rstd });
     return { output, saved: { x, weight, rstd, weightOffset } };
   },
-  backward({ x, weight, rstd, weightOffset }, dOutput, [, needWeight]) {
+  backward({ x, weight, rstd, weightOffset }, dOutput, [, needsGradWeight]) {
     using dOut = contiguousRows(dOutput);
     const dx = x.device.empty(x.shape, x.dtype);
-    const dWeight = createGradientAccumulator(weight, needWeight);
+    const dWeight = createGradientAccumulator(weight, needsGradWeight);
     using shiftedWeight = addWeightOffset(weight, weightOffset);
     x.device.kernels.rmsNormBackward({ dx, dWeight, dBias: null }, x, dOut, shiftedWeight ?? weight, {
       mean: null,

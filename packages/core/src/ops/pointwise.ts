@@ -48,7 +48,10 @@ const addOp = defineOp({
   forward([a, b]: [Tensor, Tensor]) {
     return { output: applyBinary("add", a, b), saved: { a: a.shape, b: b.shape } };
   },
-  backward: ({ a, b }, dOut, [needA, needB]) => [needA ? sumToSize(dOut, a) : null, needB ? sumToSize(dOut, b) : null],
+  backward: ({ a, b }, dOut, [needsGradA, needsGradB]) => [
+    needsGradA ? sumToSize(dOut, a) : null,
+    needsGradB ? sumToSize(dOut, b) : null,
+  ],
 });
 
 const subOp = defineOp({
@@ -56,9 +59,9 @@ const subOp = defineOp({
   forward([a, b]: [Tensor, Tensor]) {
     return { output: applyBinary("sub", a, b), saved: { a: a.shape, b: b.shape } };
   },
-  backward: ({ a, b }, dOut, [needA, needB]) => [
-    needA ? sumToSize(dOut, a) : null,
-    needB ? negateAndReduce(dOut, b) : null,
+  backward: ({ a, b }, dOut, [needsGradA, needsGradB]) => [
+    needsGradA ? sumToSize(dOut, a) : null,
+    needsGradB ? negateAndReduce(dOut, b) : null,
   ],
 });
 
@@ -74,9 +77,9 @@ const mulOp = defineOp({
   forward([a, b]: [Tensor, Tensor]) {
     return { output: applyBinary("mul", a, b), saved: { a, b } };
   },
-  backward: ({ a, b }, dOut, [needA, needB]) => [
-    needA ? reduceGradient(applyBinary("mul", dOut, b), a.shape) : null,
-    needB ? reduceGradient(applyBinary("mul", dOut, a), b.shape) : null,
+  backward: ({ a, b }, dOut, [needsGradA, needsGradB]) => [
+    needsGradA ? reduceGradient(applyBinary("mul", dOut, b), a.shape) : null,
+    needsGradB ? reduceGradient(applyBinary("mul", dOut, a), b.shape) : null,
   ],
 });
 
@@ -86,11 +89,11 @@ const divOp = defineOp({
     const output = applyBinary("div", a, b);
     return { output, saved: { a: a.shape, b, output } };
   },
-  backward({ a, b, output }, dOut, [needA, needB]) {
+  backward({ a, b, output }, dOut, [needsGradA, needsGradB]) {
     using da = applyBinary("div", dOut, b);
     return [
-      needA ? sumToSize(da, a) : null,
-      needB ? reduceGradient(scaleInPlace(applyBinary("mul", da, output), -1), b.shape) : null,
+      needsGradA ? sumToSize(da, a) : null,
+      needsGradB ? reduceGradient(scaleInPlace(applyBinary("mul", da, output), -1), b.shape) : null,
     ];
   },
 });

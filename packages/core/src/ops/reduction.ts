@@ -89,8 +89,8 @@ const meanOp = defineOp({
     return { output, saved: { keepdimShape: shapes.keepdimShape, inputShape: x.shape, factor } };
   },
   backward({ keepdimShape, inputShape, factor }, dOut) {
-    using expandable = dOut.reshape(keepdimShape);
-    using expandedGradient = expandable.expand(inputShape);
+    using keepdimGradient = dOut.reshape(keepdimShape);
+    using expandedGradient = keepdimGradient.expand(inputShape);
     const dx = dOut.device.empty(inputShape, dOut.dtype);
     if (dx.size > 0) dOut.device.kernels.scalar("mul", dx, expandedGradient, factor);
     return [dx];
@@ -114,12 +114,12 @@ const maxOp = defineOp({
     using maxValues = output.reshape(keepdimShape);
     using dOut = dOutput.reshape(keepdimShape);
     using maxIndicator = createMaxIndicator(x, maxValues);
-    using tieShare = device.empty(keepdimShape, "float32");
-    if (tieShare.size === maxIndicator.size) kernels.copy(tieShare, maxIndicator);
-    else kernels.reduce("sum", tieShare, maxIndicator);
-    kernels.binary("div", tieShare, dOut, tieShare);
+    using gradientPerMaximum = device.empty(keepdimShape, "float32");
+    if (gradientPerMaximum.size === maxIndicator.size) kernels.copy(gradientPerMaximum, maxIndicator);
+    else kernels.reduce("sum", gradientPerMaximum, maxIndicator);
+    kernels.binary("div", gradientPerMaximum, dOut, gradientPerMaximum);
     const dx = device.empty(x.shape, x.dtype);
-    kernels.binary("mul", dx, maxIndicator, tieShare);
+    kernels.binary("mul", dx, maxIndicator, gradientPerMaximum);
     return [dx];
   },
 });
@@ -127,16 +127,16 @@ const maxOp = defineOp({
 /** 1 where x is as large as the largest, which nothing exceeds, else 0; float32, in which no two numbers differ by nothing. */
 function createMaxIndicator(x: Tensor, maxValues: Tensor): Tensor {
   const { device, shape } = x;
-  using notMaxMask = device.empty(shape, "float32");
+  using distanceToMax = device.empty(shape, "float32");
   using minusOne = device.empty([1], "float32");
   using minusOnes = minusOne.expand(shape);
-  device.kernels.binary("sub", notMaxMask, maxValues, x);
+  device.kernels.binary("sub", distanceToMax, maxValues, x);
   device.kernels.fill(minusOne, -1);
-  const isMax = device.empty(shape, "float32");
+  const maxIndicator = device.empty(shape, "float32");
   // relu'(0) is 0, and so is it of what infinities leave, NaN.
-  device.kernels.unaryBackward("relu", isMax, notMaxMask, minusOnes);
-  device.kernels.scalar("add", isMax, isMax, 1);
-  return isMax;
+  device.kernels.unaryBackward("relu", maxIndicator, distanceToMax, minusOnes);
+  device.kernels.scalar("add", maxIndicator, maxIndicator, 1);
+  return maxIndicator;
 }
 
 /**

@@ -32,7 +32,7 @@ function checkShard(where: string, index: number, count: number, length: number)
   const isValidIndex = Number.isSafeInteger(count) && Number.isSafeInteger(index) && index >= 0 && index < count;
   const isValidLength = Number.isSafeInteger(length) && length >= 0;
   if (isValidIndex && isValidLength) return;
-  const expected = "0 ≤ index < count and length ≥ 0";
+  const expected = "[index, count, length] of integers with 0 ≤ index < count and length ≥ 0";
   expectValue(`${where}: spans`, false, expected, [index, count, length]);
 }
 

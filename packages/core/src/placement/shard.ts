@@ -101,10 +101,10 @@ export function unshard(ctx: Context, x: Tensor, axis: number, options?: ShardOp
     });
   }
   return releaseOnError(() => {
-    using detached = x.detach();
-    using rowsFirst = detached.transpose(0, normalizedAxis);
-    using gathered = gatherShards(ctx, rowsFirst, layout);
-    return scatterRows(gathered, layout, normalizedAxis);
+    using detachedShard = x.detach();
+    using rowsFirstView = detachedShard.transpose(0, normalizedAxis);
+    using gatheredRows = gatherShards(ctx, rowsFirstView, layout);
+    return scatterRows(gatheredRows, layout, normalizedAxis);
   });
 }
 
@@ -127,10 +127,10 @@ function sliceSpan(x: Tensor, axis: number, { start, length, step }: Span): Tens
 }
 
 /** All shards, rows first, one after another in the order of their numbers: gathers along the innermost axis first. */
-function gatherShards(ctx: Context, rowsFirst: Tensor, layout: Layout): Tensor {
-  let gathered = rowsFirst.contiguous();
+function gatherShards(ctx: Context, rowsFirstShard: Tensor, layout: Layout): Tensor {
+  let gatheredRows = rowsFirstShard.contiguous();
   const { coordinate, shape } = ctx.mesh;
-  const rowSize = rowsFirst.shape.slice(1).reduce((size, length) => size * length, 1);
+  const rowSize = rowsFirstShard.shape.slice(1).reduce((size, length) => size * length, 1);
   let innerCoordinate: Coordinate = coordinate;
   for (const axis of layout.axes.toReversed()) {
     const { [axis]: _, ...outerCoordinate } = innerCoordinate;
@@ -140,23 +140,23 @@ function gatherShards(ctx: Context, rowsFirst: Tensor, layout: Layout): Tensor {
       spansLength(layout.spans({ ...outerCoordinate, [axis]: i })),
     );
     const total = counts.reduce((sum, count) => sum + count, 0);
-    const out = gathered.device.empty([total, ...rowsFirst.shape.slice(1)], gathered.dtype);
+    const out = gatheredRows.device.empty([total, ...rowsFirstShard.shape.slice(1)], gatheredRows.dtype);
     const options = { counts: counts.map((count) => count * rowSize), label: "unshard" };
-    ctx.mesh.group(axis).allGather(out, gathered, options).wait();
-    gathered.dispose();
-    gathered = out;
+    ctx.mesh.group(axis).allGather(out, gatheredRows, options).wait();
+    gatheredRows.dispose();
+    gatheredRows = out;
   }
-  return gathered;
+  return gatheredRows;
 }
 
 /** Puts gathered rows at their global positions and the axis back in its place. */
-function scatterRows(gathered: Tensor, layout: Layout, axis: number): Tensor {
-  const { device, dtype } = gathered;
-  using axisRestored = gathered.transpose(0, axis);
-  const out = device.empty(axisRestored.shape, dtype);
+function scatterRows(gatheredRows: Tensor, layout: Layout, axis: number): Tensor {
+  const { device, dtype } = gatheredRows;
+  using restoredView = gatheredRows.transpose(0, axis);
+  const out = device.empty(restoredView.shape, dtype);
   let row = 0;
   for (const span of layout.spans({})) {
-    using sourceRows = axisRestored.slice(axis, row, (row += span.length));
+    using sourceRows = restoredView.slice(axis, row, (row += span.length));
     using targetRows = sliceSpan(out, axis, span);
     if (sourceRows.size > 0) device.kernels.copy(targetRows, sourceRows);
   }

@@ -110,7 +110,9 @@ function verifyShards(where: string, shards: readonly (readonly Span[])[], lengt
     where,
     expected: `shards that cover all ${length} positions`,
     received:
-      missingPosition === undefined ? String(total) : `${total} positions; position ${missingPosition} is in no shard`,
+      missingPosition === undefined
+        ? `${total} positions`
+        : `${total} positions; position ${missingPosition} is in no shard`,
   });
 }
 
@@ -203,9 +205,9 @@ function firstMissingPosition(spans: readonly Span[], length: number): number | 
   const end = Math.min(length, MAX_SEARCHED_POSITIONS);
   const isCovered = new Uint8Array(end);
   for (const { start, length: count, step } of spans) {
-    const lastCovered = Math.min(end - 1, start + (count - 1) * step);
-    if (step === 1) isCovered.fill(1, Math.min(start, end), lastCovered + 1);
-    else for (let position = start; position <= lastCovered; position += step) isCovered[position] = 1;
+    const lastCoveredPosition = Math.min(end - 1, start + (count - 1) * step);
+    if (step === 1) isCovered.fill(1, Math.min(start, end), lastCoveredPosition + 1);
+    else for (let position = start; position <= lastCoveredPosition; position += step) isCovered[position] = 1;
   }
   const missingPosition = isCovered.indexOf(0);
   return missingPosition < 0 ? undefined : missingPosition;

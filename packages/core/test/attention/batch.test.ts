@@ -174,7 +174,7 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
       "lengths beyond the sequence",
       { lengths: { keys: [10, 11] } },
       ShapeError,
-      /rank 3: lengths\.keys\[1\]: expected at most 10, the length of the padded sequence, received 11/,
+      /rank 3: lengths\.keys\[1\]: expected at most 10 tokens, the length of the padded sequence, received 11/,
     ],
     [
       "negative lengths",
@@ -223,10 +223,10 @@ test("a tile needs a mask for each sample, disjoint from that of all", async () 
   expect(createTileCheck({ sampleMasks: [[sliceFields], []] })).not.toThrow();
   expect(createTileCheck({ sampleMasks: [[sliceFields], [], []], origin: { batch: 1, head: 0 } })).not.toThrow();
   expect(createTileCheck({ sampleMasks: [[sliceFields]] })).toThrow(
-    /sampleMasks: expected 2 masks, one per sample, received 1/,
+    /sampleMasks: expected at least 2 masks, one per sample, received 1/,
   );
   expect(createTileCheck({ sampleMasks: [[], [sliceFields]], origin: { batch: 1, head: 0 } })).toThrow(
-    /expected 3 masks, one per sample, including the samples before origin.batch 1, received 2/,
+    /expected at least 3 masks, one per sample, including the samples before origin.batch 1, received 2/,
   );
   const overlappingSlice = { ...sliceFields, q0: 1 };
   for (let repetition = 0; repetition < 2; repetition++) {

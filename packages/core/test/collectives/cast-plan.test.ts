@@ -63,11 +63,11 @@ test.each<[unknown, string]>([
   [{ size: 2, ranges: () => [] }, "test: expected a plan for 3 ranks, received 2"],
   [
     createSingleRangePlan({ start: 0.5, length: 1 }),
-    "test: plan.ranges(0, 1): expected ranges { start, length }, length ≥ 1",
+    "test: plan.ranges(0, 1): expected ranges { start, length } of integers, start ≥ 0, length ≥ 1",
   ],
   [
     createSingleRangePlan({ start: -1, length: 1 }),
-    "test: plan.ranges(0, 1): expected ranges { start, length }, length ≥ 1",
+    "test: plan.ranges(0, 1): expected ranges { start, length } of integers, start ≥ 0, length ≥ 1",
   ],
   [{ size: 3, ranges: () => undefined }, "test: plan.ranges(0, 0): expected an array of ranges"],
   [

@@ -58,10 +58,10 @@ function deliverMessages(routes: readonly GroupCastRoute[]) {
       hops[0].push({ hopSender, hopReceiver, sender: hopSender, rows: listRows(ranges) });
   const [firstHop, secondHop] = [[...hops[0]], hops[1]];
   for (const [rank, { receives }] of routes.entries()) {
-    for (const { sender: hopSender, destinations, forwardTo } of receives) {
+    for (const { sender: hopSender, destinations, forwardReceivers } of receives) {
       const message = takeMessage(hops[0], hopSender, rank);
       placeRows(rank, destinations, message);
-      for (const hopReceiver of forwardTo) secondHop.push({ ...message, hopSender: rank, hopReceiver });
+      for (const hopReceiver of forwardReceivers) secondHop.push({ ...message, hopSender: rank, hopReceiver });
     }
   }
   const allMessages = [...firstHop, ...secondHop];

@@ -83,8 +83,8 @@ test("a structure that is only read mutates nothing", () => {
 
 test("a flag may decide whether an output is read", () => {
   const [out, a] = getOperands("matmul");
-  expect(out).toMatchObject({ isRead: false, isMutated: true, readIf: 3, shape: "[..,M,N]" });
-  expect(a).toMatchObject({ isRead: true, isMutated: false, readIf: undefined });
+  expect(out).toMatchObject({ isRead: false, isMutated: true, readFlagIndex: 3, shape: "[..,M,N]" });
+  expect(a).toMatchObject({ isRead: true, isMutated: false, readFlagIndex: undefined });
 });
 
 test("an operand is found among the arguments, or is absent", () => {

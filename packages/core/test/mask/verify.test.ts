@@ -41,7 +41,7 @@ describe("a mask that breaks its guarantees is rejected by attention, before any
       /a type among full, causal, .* type "striped"/,
     ],
     ["a type by number", mask({ ...fullSlice, type: 1 as never }), /type 1/],
-    ["no list", { name: "mine", slices: () => undefined as never }, /a list of slices, received undefined/],
+    ["no list", { name: "mine", slices: () => undefined as never }, /an array of slices, received undefined/],
   ];
   test.each(cases)("%s", async (_, invalidMask, message) => {
     await using ctx = await init({ device: new ReferenceDevice(), rank: 0, worldSize: 1 });

@@ -196,7 +196,7 @@ test("refusals state what is wrong", async () => {
   );
   expect(() => attn.forward(x, { lengths: [1, 2] })).toThrow(/lengths.queries: expected 3 lengths, .* received 2/);
   expect(() => attn.forward(x, { lengths: [1, 2, 7] })).toThrow(
-    /lengths.queries\[2\]: expected at most 6, .* received 7/,
+    /lengths.queries\[2\]: expected at most 6 tokens, .* received 7/,
   );
   expect(() => attn.forward(x, { padding: "top" as never })).toThrow(
     /MultiAxisAttention.forward: padding: expected "left" or "right"/,

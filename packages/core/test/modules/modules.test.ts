@@ -127,7 +127,7 @@ describe("parameters", () => {
     expect([pair.training, pair.left.training]).toEqual([false, false]);
     expect(pair.train().left.training).toBe(true);
     expect(pair.children().map(([name]) => name)).toEqual(["left"]);
-    expect(() => pair.add("left")).toThrow(/Pair: expected a unique name without dots, received "left"/);
+    expect(() => pair.add("left")).toThrow(/Pair: expected a unique, non-empty name without dots, received "left"/);
     expect(() => pair.add("a.b")).toThrow(OptionError);
   });
 });

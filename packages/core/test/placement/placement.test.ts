@@ -108,7 +108,9 @@ const invalidShards: readonly (readonly [index: number, count: number, length: n
 
 test.each(invalidShards)("shard %d of %d, of a length of %d, is rejected by every placement", (...shard) => {
   for (const placement of [...placements, contiguous([4, 4])]) {
-    expect(() => placement.spans(...shard)).toThrow(/spans: expected 0 ≤ index < count/);
+    expect(() => placement.spans(...shard)).toThrow(
+      /spans: expected \[index, count, length\] of integers with 0 ≤ index < count/,
+    );
   }
 });
 

@@ -3,8 +3,8 @@ import { type AttentionCall, type KvShard } from "@mosaic/attention/core";
 import { ChunkBuffers, dependencyTableCache, validator } from "@mosaic/attention/context-parallel";
 import { alongOneAxis, backendSuite, type MakeWorld, validationSuite } from "@mosaic/conformance";
 
-function broadcasting(axis: string, inner = local()): AttentionBackend {
-  const validate = validator({ name: "broadcasting", axis, inner });
+function broadcastBackend(axis: string, inner = local()): AttentionBackend {
+  const validate = validator({ name: "broadcast", axis, inner });
   const dependenciesOf = dependencyTableCache({ axis, inner });
 
   function* blocks(ctx: Context, call: AttentionCall, { k, v, from }: KvShard): Generator<KvShard> {
@@ -18,7 +18,7 @@ function broadcasting(axis: string, inner = local()): AttentionBackend {
     }
   }
   return {
-    name: "broadcasting",
+    name: "broadcast",
     axes: [axis, ...inner.axes],
     check: (ctx) => validate.context(ctx),
     attend(ctx, call, state, kv) {
@@ -43,10 +43,10 @@ function broadcasting(axis: string, inner = local()): AttentionBackend {
 // Every mask, placement and gradient, ragged shards, NaN-poisoned buffers, delayed messages; then wrong calls. Ours pass the same.
 const makeWorld: MakeWorld = (ranks, { wrapDevice, ...options }) =>
   world(ranks, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
-const arrangements = alongOneAxis(broadcasting, [3]);
+const arrangements = alongOneAxis(broadcastBackend, [3]);
 const cases = [
   ...backendSuite({ makeWorld, arrangements, dtypes: ["float32"] }),
-  ...validationSuite({ makeWorld, backend: broadcasting, sharded: ["keys"] }),
+  ...validationSuite({ makeWorld, backend: broadcastBackend, sharded: ["keys"] }),
 ];
 for (const { run } of cases) await run(); // rejects if the backend is wrong
 console.log(`${cases.length} cases passed`);

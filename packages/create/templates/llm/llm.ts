@@ -19,9 +19,9 @@ using model = createModel(ctx, config, { backend: "ring" });
 using optimizer = new AdamW(model, { lr: 5e-3, schedule: linearWarmup(10, cosine(steps)) });
 
 /** Row r of a step's batch begins at any byte; every rank makes all of the batch, and keeps its half of each row. */
-const startOf = (step: number, row: number) => (7919 * (rows * step + row)) % (text.length - length);
+const getRowStart = (step: number, row: number) => (7919 * (rows * step + row)) % (text.length - length);
 const batch = (step: number, shift: number) => {
-  const at = (i: number) => text[startOf(step, Math.floor(i / length)) + (i % length) + shift]!;
+  const at = (i: number) => text[getRowStart(step, Math.floor(i / length)) + (i % length) + shift]!;
   const tokens = Array.from({ length: rows * length }, (_, i) => at(i));
   return shard(ctx, fromArray(ctx, tokens, [rows, length]), 1);
 };

@@ -5,10 +5,18 @@ import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
 
 const require = createRequire(import.meta.url);
-const mosaic = join(dirname(require.resolve("@mosaic/runtime/package.json")), "include");
-const node = require("node-api-headers").include_dir;
+const mosaicIncludeDirectory = join(dirname(require.resolve("@mosaic/runtime/package.json")), "include");
+const nodeIncludeDirectory = require("node-api-headers").include_dir;
 mkdirSync("build", { recursive: true });
-const flags = ["-std=c++20", "-O2", "-shared", "-fPIC", `-I${mosaic}`, `-I${node}`, "-DNODE_GYP_MODULE_NAME=transport"];
+const flags = [
+  "-std=c++20",
+  "-O2",
+  "-shared",
+  "-fPIC",
+  `-I${mosaicIncludeDirectory}`,
+  `-I${nodeIncludeDirectory}`,
+  "-DNODE_GYP_MODULE_NAME=transport",
+];
 const compiler = process.env.CXX ?? "c++";
 const { status, error } = spawnSync(compiler, [...flags, "transport.cc", "-o", "build/transport.node"], {
   stdio: "inherit",

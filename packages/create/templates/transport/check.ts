@@ -6,26 +6,26 @@ import {
   connectRank,
   type ControlPlane,
   type InProcessCollectives,
-  inProcessControl,
+  createInProcessControl,
   openWorld,
 } from "@mosaic/runtime";
 
 const openTransport = createRequire(import.meta.url)("./build/transport.node") as () => number;
 
-function overTransport(size: number): InProcessCollectives {
+function createTransportCollectives(size: number): InProcessCollectives {
   let control: ControlPlane | undefined;
   return {
     name: "transport",
     check() {},
-    connect(connecting) {
-      control ??= inProcessControl(size, connecting.timeout);
-      return connectRank({ ...connecting, openTransport, control, drainSeconds: 5 });
+    connect(connectOptions) {
+      control ??= createInProcessControl(size, connectOptions.timeout);
+      return connectRank({ ...connectOptions, openTransport, control, drainSeconds: 5 });
     },
   };
 }
 
 const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
-  openWorld(size, overTransport(size), { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
+  openWorld(size, createTransportCollectives(size), { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
 const cases = [...collectivesSuite(makeWorld), ...failureSuite(makeWorld)];
 for (const { run } of cases) await run(); // rejects if the transport is wrong
 console.log(`${cases.length} cases passed`);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <deque>
 #include <string>
 #include <vector>
@@ -20,7 +21,7 @@ struct Minimal {
   MosaicTransport table{MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_HOST, "minimal", &host, nullptr};
   MosaicHostTransport host{};
   MosaicMatches matches = nullptr;
-  int wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  int wakeFd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   std::vector<int> sockets;  // by rank; −1: this one
   std::vector<std::deque<MosaicMessage*>> sends, receives;
 
@@ -36,7 +37,8 @@ struct Minimal {
     for (uint32_t peer = bootstrap.rank + 1; peer < bootstrap.size; peer++) {
       int pair[2];
       if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) {
-        return *failure = mosaic::failureRecord(MOSAIC_FAILURE_DEVICE, "minimal: cannot create a socket pair"), 1;
+        const std::string message = std::string("minimal: cannot create a socket pair: ") + std::strerror(errno);
+        return *failure = mosaic::failureRecord(MOSAIC_FAILURE_DEVICE, message), 1;
       }
       sockets[peer] = pair[0];
       bootstrap.put(&bootstrap, key(bootstrap.rank, peer).c_str(), &pair[1], sizeof pair[1]);
@@ -55,51 +57,51 @@ struct Minimal {
     if (queue.empty() || queue.front()->state != MOSAIC_MESSAGE_PENDING) return false;
     MosaicMessage& m = *queue.front();
     uint64_t& headerBytesMoved = m.transport[0];
-    bool moved = false;
+    bool hasMoved = false;
     const auto move = [&](uint8_t* data, uint64_t& done, uint64_t bytes) {
       while (done < bytes) {
         const ssize_t count = transfer(data + done, bytes - done);
         if (count == 0 || (count < 0 && (errno == EPIPE || errno == ECONNRESET))) m.state = MOSAIC_MESSAGE_CLOSED;
         if (count <= 0) return false;
         done += static_cast<uint64_t>(count);
-        moved = true;
+        hasMoved = true;
       }
       return true;
     };
     auto* header = reinterpret_cast<uint8_t*>(isSend ? &m.signature : &m.received);
-    if (!move(header, headerBytesMoved, sizeof m.signature)) return moved;
+    if (!move(header, headerBytesMoved, sizeof m.signature)) return hasMoved;
     if (!isSend && !matches(&m.signature, &m.received)) return (m.state = MOSAIC_MESSAGE_MISMATCH);
-    if (!move(m.data, m.moved, m.signature.bytes)) return moved;
+    if (!move(m.data, m.moved, m.signature.bytes)) return hasMoved;
     m.state = MOSAIC_MESSAGE_DONE;
     queue.pop_front();
     return true;
   }
 
   bool progress() {
-    bool moved = false;
+    bool hasMoved = false;
     for (size_t peer = 0; peer < sockets.size(); peer++) {
       const int fd = sockets[peer];
       const auto put = [fd](uint8_t* data, uint64_t bytes) { return ::send(fd, data, bytes, MSG_NOSIGNAL); };
       const auto take = [fd](uint8_t* data, uint64_t bytes) { return ::recv(fd, data, bytes, 0); };
-      while (step(sends[peer], true, put)) moved = true;
-      while (step(receives[peer], false, take)) moved = true;
+      while (step(sends[peer], true, put)) hasMoved = true;
+      while (step(receives[peer], false, take)) hasMoved = true;
     }
-    return moved;
+    return hasMoved;
   }
 
   /// Wakes when a socket is ready for what is queued, or `interrupt` wrote to the eventfd: that stays readable until
   /// here.
   void wait(int64_t nanoseconds, int (*ready)(void*), void* arg) {
     eventfd_t count;
-    eventfd_read(wake, &count);
+    eventfd_read(wakeFd, &count);
     if (ready(arg)) return;
-    std::vector<pollfd> polled{{wake, POLLIN, 0}};
+    std::vector<pollfd> pollFds{{wakeFd, POLLIN, 0}};
     for (size_t peer = 0; peer < sockets.size(); peer++) {
       const int events = (receives[peer].empty() ? 0 : POLLIN) | (sends[peer].empty() ? 0 : POLLOUT);
-      if (events) polled.push_back({sockets[peer], static_cast<short>(events), 0});
+      if (events) pollFds.push_back({sockets[peer], static_cast<short>(events), 0});
     }
     const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
-    ppoll(polled.data(), polled.size(), &limit, nullptr);
+    ppoll(pollFds.data(), pollFds.size(), &limit, nullptr);
   }
 
   void cancel() {
@@ -112,16 +114,16 @@ struct Minimal {
   }
   ~Minimal() {
     for (const int fd : sockets) ::close(fd);
-    ::close(wake);
+    ::close(wakeFd);
   }
 };
 
 napi_value open(napi_env env, napi_callback_info) {
-  auto* made = new Minimal;
-  made->host = {
-      made,
+  auto* transport = new Minimal;
+  transport->host = {
+      transport,
       [](void* self, MosaicBootstrap* b, MosaicFailure* failure) { return Minimal::of(self).connect(*b, failure); },
-      [](void* self) { eventfd_write(Minimal::of(self).wake, 1); },
+      [](void* self) { eventfd_write(Minimal::of(self).wakeFd, 1); },
       [](void* self, MosaicMessage* message) { Minimal::of(self).sends[message->peer].push_back(message); },
       [](void* self, MosaicMessage* message) { Minimal::of(self).receives[message->peer].push_back(message); },
       nullptr,
@@ -133,7 +135,7 @@ napi_value open(napi_env env, napi_callback_info) {
       [](void* self) { delete &Minimal::of(self); },
   };
   napi_value address;
-  napi_create_double(env, static_cast<double>(reinterpret_cast<uintptr_t>(&made->table)), &address);
+  napi_create_double(env, static_cast<double>(reinterpret_cast<uintptr_t>(&transport->table)), &address);
   return address;
 }
 

@@ -145,16 +145,16 @@ struct AttentionKernels {
                        const ScoreModifiers& modifiers);
 
   /// p, ds and dq of a block that every row sees in full.
-  void (*gradient)(const BackwardPanel& panel, const KvRows& keys);
+  void (*computeGradients)(const BackwardPanel& panel, const KvRows& keys);
   /// The same where rows see parts; p and ds are 0 elsewhere.
-  void (*gradientMasked)(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible);
+  void (*computeMaskedGradients)(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible);
   /// The same of modified scores; p is left as dv needs it, with what was dropped. Only float32 products have it.
-  void (*gradientModified)(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
-                           const ScoreModifiers& modifiers, const ModifiedScratch& scratch);
+  void (*computeModifiedGradients)(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
+                                   const ScoreModifiers& modifiers, const ModifiedScratch& scratch);
   /// Adds a term to dk or dv.
-  void (*keyGradient)(const KeyGradient& term);
+  void (*addKeyGradient)(const KeyGradient& term);
   /// The same, skipping pairs that do not see each other, so that NaN in a row reaches only the keys it sees.
-  void (*keyGradientMasked)(const KeyGradient& term, int32_t firstKey, const VisibleKeys& visible);
+  void (*addMaskedKeyGradient)(const KeyGradient& term, int32_t firstKey, const VisibleKeys& visible);
 };
 
 }  // namespace mosaic

@@ -159,11 +159,11 @@ struct StepGuard {
 void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
   if (isEmpty(args.q) || isEmpty(args.kv.k)) return;
   const DType dtype = args.q.dtype;
-  const bool sameDType = args.kv.k.dtype == dtype && args.kv.v.dtype == dtype && args.saved.dOut.dtype == dtype;
+  const bool hasSameDType = args.kv.k.dtype == dtype && args.kv.v.dtype == dtype && args.saved.dOut.dtype == dtype;
   const CallModifiers modifiers(args.tile);
   // As in the forward: weights must come out as they did there.
-  const bool usesInputDType = sameDType && !modifiers.modifiesScores();
-  const AttentionKernels& kernels = microKernels(isa, usesInputDType ? dtype : DType::Float32).attention;
+  const bool isInputDTypeUsed = hasSameDType && !modifiers.modifiesScores();
+  const AttentionKernels& kernels = microKernels(isa, isInputDTypeUsed ? dtype : DType::Float32).attention;
   const BackwardCall call{args, kernels, modifiers};
   throwIfPositionsMismatch(args.tile, args.q.shape[2], args.kv.k.shape[2]);
   if (attendBackwardShortSequences(args, isa, pool)) return;

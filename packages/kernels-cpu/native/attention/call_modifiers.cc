@@ -3,6 +3,7 @@
 #include <cmath>
 #include <span>
 #include <stdexcept>
+#include <string>
 
 namespace mosaic {
 namespace {
@@ -11,8 +12,10 @@ namespace {
 std::vector<int32_t> expandPositions(std::span<const Span> spans) {
   std::vector<int32_t> positions;
   for (const Span& span : spans) {
-    if (span.length > 0 && span.start + (span.length - 1) * span.step > INT32_MAX) {
-      throw std::invalid_argument("attention: slopes and dropout require positions below 2147483648");
+    const int64_t last = span.start + (span.length - 1) * span.step;
+    if (span.length > 0 && last > INT32_MAX) {
+      throw std::invalid_argument("attention: expected positions below 2147483648 with slopes or dropout, received " +
+                                  std::to_string(last));
     }
     for (int64_t i = 0; i < span.length; ++i) positions.push_back(static_cast<int32_t>(span.start + i * span.step));
   }

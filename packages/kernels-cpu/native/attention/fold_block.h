@@ -86,9 +86,9 @@ struct FoldBlock {
 
   /// Whether some row has seen nothing and has no m yet.
   MOSAIC_INLINE bool isEmpty(const ForwardPanel& panel) {
-    bool anyUnseen = false;
-    for (int n = 0; n < N; ++n) anyUnseen |= V::any(V::lessThan(V::load(panel.sum + n * L), V::set1(kMinSum)));
-    return anyUnseen;
+    bool hasEmptyRow = false;
+    for (int n = 0; n < N; ++n) hasEmptyRow |= V::any(V::lessThan(V::load(panel.sum + n * L), V::set1(kMinSum)));
+    return hasEmptyRow;
   }
 
   /// (s − m) · log2 e of a score as the products gave it.
@@ -309,16 +309,16 @@ struct FoldBlock {
     for (int n = 0; n < N; ++n) {
       const Vec maxScore = V::load(blockMax + n * L), oldSum = V::load(panel.sum + n * L);
       const Vec oldNegMax = V::load(panel.negMax + n * L);
-      const auto unseenRows = V::lessThan(oldSum, V::set1(kMinSum)),
+      const auto emptyRows = V::lessThan(oldSum, V::set1(kMinSum)),
                  laggingRows =
                      V::lessThan(V::set1(kRescaleThreshold), scaledDifference<isLargeMode>(maxScore, oldNegMax));
       const Vec nextNegMax = V::sub(V::zero(), newMax<isLargeMode>(maxScore));
-      const Vec negMax = V::select(unseenRows, nextNegMax, V::select(laggingRows, nextNegMax, oldNegMax));
+      const Vec negMax = V::select(emptyRows, nextNegMax, V::select(laggingRows, nextNegMax, oldNegMax));
       V::store(panel.negMax + n * L, negMax);
       if (V::any(laggingRows)) {
         const Vec maxIncrease = V::sub(negMax, oldNegMax);
         const Vec decay = V::exp2(isLargeMode ? V::mul(maxIncrease, V::set1(kLog2e)) : maxIncrease);
-        const Vec scaleFactor = V::select(unseenRows, V::zero(), decay);
+        const Vec scaleFactor = V::select(emptyRows, V::zero(), decay);
         scaleSums(panel, n, scaleFactor);
         scaleRows(panel.out + n * L, panel.valueDepth, scaleFactor);
         scaleWeights(panel, n, from, scaleFactor);
@@ -340,17 +340,17 @@ struct FoldBlock {
 
   /// Whether the m of some row is about to be large.
   MOSAIC_INLINE bool needsLargeMode(const ForwardPanel& panel, const float* blockMax) {
-    bool anyLarge = false;
+    bool hasLargeMax = false;
     for (int n = 0; n < N; ++n) {
       const Vec maxScore = V::load(blockMax + n * L);
-      const auto unseenRows = V::lessThan(V::load(panel.sum + n * L), V::set1(kMinSum));
+      const auto emptyRows = V::lessThan(V::load(panel.sum + n * L), V::set1(kMinSum));
       const auto laggingRows =
           V::lessThan(V::set1(kRescaleThreshold), scaledDifference<false>(maxScore, V::load(panel.negMax + n * L)));
-      const Vec nextMax = V::select(unseenRows, newMax<true>(maxScore), V::select(laggingRows, maxScore, V::zero()));
-      anyLarge |= V::any(V::lessThan(V::set1(kLargeThreshold), nextMax)) ||
-                  V::any(V::lessThan(nextMax, V::set1(-kLargeThreshold)));
+      const Vec nextMax = V::select(emptyRows, newMax<true>(maxScore), V::select(laggingRows, maxScore, V::zero()));
+      hasLargeMax |= V::any(V::lessThan(V::set1(kLargeThreshold), nextMax)) ||
+                     V::any(V::lessThan(nextMax, V::set1(-kLargeThreshold)));
     }
-    return anyLarge;
+    return hasLargeMax;
   }
 
   /// Holds every m as it is from now on. The sums, relative to what it was rounded to, change by the difference.

@@ -48,16 +48,16 @@ struct FoldQuery {
 
   /// columns[d][j …] ← k[j …][d] for a vector of keys; of those past the last, whatever is there.
   MOSAIC_INLINE void transposeKeys(const QueryFold& f, const KvRows& kv, int32_t j) {
-    const int32_t present = kv.count - j;
-    if (present <= 0) return;
-    for (int32_t i = 0; i < L && i < present; ++i) prefetch(kv.v, j + i, f.valueDepth);
+    const int32_t remainingKeys = kv.count - j;
+    if (remainingKeys <= 0) return;
+    for (int32_t i = 0; i < L && i < remainingKeys; ++i) prefetch(kv.v, j + i, f.valueDepth);
     for (int32_t d = 0; d < f.depth; d += L) {
       float* to = f.columns + d * keys + j;
-      if (present >= L) {
+      if (remainingKeys >= L) {
         V::transpose(rowOf(kv.k, j) + d, kv.k.rowStride, to, keys);
       } else {
         float block[L * L] = {};
-        for (int32_t i = 0; i < present; ++i) V::store(block + i * L, V::load(rowOf(kv.k, j + i) + d));
+        for (int32_t i = 0; i < remainingKeys; ++i) V::store(block + i * L, V::load(rowOf(kv.k, j + i) + d));
         V::transpose(block, L, to, keys);
       }
     }

@@ -55,8 +55,8 @@ class Forward {
       arena.reset();
       const std::vector<int64_t>& groups = groups_[visibility_.indexOf(sample.batch)];
       const int64_t groupsPerHead = static_cast<int64_t>(groups.size()), taskInSample = task - sample.firstTask;
-      group(sample.batch, taskInSample / groupsPerHead, groups[static_cast<size_t>(taskInSample % groupsPerHead)],
-            arena);
+      foldGroup(sample.batch, taskInSample / groupsPerHead, groups[static_cast<size_t>(taskInSample % groupsPerHead)],
+                arena);
     });
   }
 
@@ -91,7 +91,7 @@ class Forward {
     }
   }
 
-  void group(int64_t batch, int64_t h, int64_t first, Arena& arena) const {
+  void foldGroup(int64_t batch, int64_t h, int64_t first, Arena& arena) const {
     const PanelSegments& panelSegments = panelSegments_[visibility_.indexOf(batch)];
     QueryPanels panels(call_, static_cast<size_t>(groupPanels_), false, arena);
     for (int64_t p = first / kernels_.width; p < first / kernels_.width + groupPanels_; ++p) {
@@ -123,11 +123,11 @@ void attend(const AttendArguments& args, Isa isa, Pool& pool) {
   throwIfPositionsMismatch(args.tile, args.q.shape[2], args.kv.k.shape[2]);
   if (attendShortSequences(args, isa, pool)) return;
   pool.sharedArena().reset();
-  const bool sameDType = args.q.dtype == args.kv.k.dtype && args.q.dtype == args.kv.v.dtype;
+  const bool hasSameDType = args.q.dtype == args.kv.k.dtype && args.q.dtype == args.kv.v.dtype;
   const CallModifiers modifiers(args.tile);
   // Scores that are modified go through memory as float32, whatever the operands are.
-  const bool usesInputDType = sameDType && !modifiers.modifiesScores();
-  const ForwardCall call{args, microKernels(isa, usesInputDType ? args.q.dtype : DType::Float32), modifiers};
+  const bool isInputDTypeUsed = hasSameDType && !modifiers.modifiesScores();
+  const ForwardCall call{args, microKernels(isa, isInputDTypeUsed ? args.q.dtype : DType::Float32), modifiers};
   if (areQueriesShort(args, call.kernels)) return attendShortQueries(call, pool);
   Forward(call, pool.sharedArena()).run(pool);
 }

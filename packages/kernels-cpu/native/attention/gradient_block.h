@@ -23,50 +23,52 @@ struct GradientBlock {
   static constexpr int N = Shape::vectors, R = Shape::rows, L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int width = N * L;
 
-  MOSAIC_NOINLINE void gradient(const BackwardPanel& panel, const KvRows& keys) {
+  MOSAIC_NOINLINE void computeGradients(const BackwardPanel& panel, const KvRows& keys) {
     const MatrixUnit<V> unit;
     computeWeights(panel, keys, nullptr);
-    queryGradients(panel, keys);
+    addQueryGradients(panel, keys);
   }
 
-  MOSAIC_NOINLINE void gradientMasked(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
+  MOSAIC_NOINLINE void computeMaskedGradients(const BackwardPanel& panel, const KvRows& keys,
+                                              const VisibleKeys& visible) {
     const MatrixUnit<V> unit;
     computeWeights(panel, keys, &visible);
-    queryGradientsVisible(panel, keys, visible);
+    addVisibleQueryGradients(panel, keys, visible);
   }
 
-  MOSAIC_NOINLINE void gradientModified(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
-                                        const ScoreModifiers& modifiers, const ModifiedScratch& scratch) {
+  MOSAIC_NOINLINE void computeModifiedGradients(const BackwardPanel& panel, const KvRows& keys,
+                                                const VisibleKeys* visible, const ScoreModifiers& modifiers,
+                                                const ModifiedScratch& scratch) {
     static_assert(valuesPerElement == 1, "scores are kept as float32");
-    panel.isLargeMode ? modifiedWeights<true>(panel, keys, visible, modifiers, scratch)
-                      : modifiedWeights<false>(panel, keys, visible, modifiers, scratch);
+    panel.isLargeMode ? computeModifiedWeights<true>(panel, keys, visible, modifiers, scratch)
+                      : computeModifiedWeights<false>(panel, keys, visible, modifiers, scratch);
     float* dropoutMask = scratch.scores;  // no longer needed
     if (modifiers.dropoutThreshold > 0)
       ScoreBlock<V, N>::drawDropoutMask(modifiers, keys.first, keys.count, dropoutMask);
-    modifiedScoreGradients(panel, keys, visible, modifiers, scratch);
+    computeModifiedScoreGradients(panel, keys, visible, modifiers, scratch);
     if (modifiers.dropoutThreshold > 0) {
       forEachVector(keys.count, [&](int32_t j, int n) {
         float* p = static_cast<float*>(panel.p) + j * panel.stride + n * L;
         V::store(p, V::mul(V::load(p), V::load(dropoutMask + j * width + n * L)));
       });
     }
-    visible ? queryGradientsVisible(panel, keys, *visible) : queryGradients(panel, keys);
+    visible ? addVisibleQueryGradients(panel, keys, *visible) : addQueryGradients(panel, keys);
   }
 
-  MOSAIC_NOINLINE void keyGradient(const KeyGradient& term) {
+  MOSAIC_NOINLINE void addKeyGradient(const KeyGradient& term) {
     const MatrixUnit<V> unit;
     constexpr int wideVectors = Shape::wideVectors;
     int32_t column = 0;
     for (; column + wideVectors * L <= term.depth; column += wideVectors * L)
-      keyGradientColumns<wideVectors>(term, column);
+      addKeyGradientColumns<wideVectors>(term, column);
     if constexpr (Shape::wideRows == 32) {
-      if (column < term.depth) keyGradientColumns<wideVectors>(term, column);
+      if (column < term.depth) addKeyGradientColumns<wideVectors>(term, column);
     } else {
-      for (; column < term.depth; column += L) keyGradientColumns<1>(term, column);
+      for (; column < term.depth; column += L) addKeyGradientColumns<1>(term, column);
     }
   }
 
-  MOSAIC_NOINLINE void keyGradientMasked(const KeyGradient& term, int32_t firstKey, const VisibleKeys& visible) {
+  MOSAIC_NOINLINE void addMaskedKeyGradient(const KeyGradient& term, int32_t firstKey, const VisibleKeys& visible) {
     for (int32_t j = 0; j < term.keyCount; ++j) {
       for (int32_t i = 0; i < term.rowCount; ++i) {
         if (firstKey + j < visible.lo[i] || firstKey + j >= visible.hi[i]) continue;
@@ -87,11 +89,11 @@ struct GradientBlock {
 
   MOSAIC_INLINE void computeWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
     if (visible != nullptr) {
-      panel.isLargeMode ? weightTiles<true, true>(panel, keys, visible)
-                        : weightTiles<true, false>(panel, keys, visible);
+      panel.isLargeMode ? computeWeightTiles<true, true>(panel, keys, visible)
+                        : computeWeightTiles<true, false>(panel, keys, visible);
     } else {
-      panel.isLargeMode ? weightTiles<false, true>(panel, keys, visible)
-                        : weightTiles<false, false>(panel, keys, visible);
+      panel.isLargeMode ? computeWeightTiles<false, true>(panel, keys, visible)
+                        : computeWeightTiles<false, false>(panel, keys, visible);
     }
   }
 
@@ -111,14 +113,14 @@ struct GradientBlock {
   }
 
   template <bool isMasked, bool isLargeMode>
-  MOSAIC_NOINLINE void weightTiles(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
-    keyWeights<isMasked, isLargeMode>(panel, keys, visible);
-    scoreGradients<isMasked>(panel, keys, visible);
+  MOSAIC_NOINLINE void computeWeightTiles(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
+    computeKeyWeights<isMasked, isLargeMode>(panel, keys, visible);
+    computeScoreGradients<isMasked>(panel, keys, visible);
   }
 
   /// p ← e^(s − lse), 0 where a mask excludes the pair.
   template <bool isMasked, bool isLargeMode>
-  MOSAIC_INLINE void keyWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
+  MOSAIC_INLINE void computeKeyWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
     const Vec scale = exponentScale<isLargeMode>(panel);
     const auto exponentiateTile =
         [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
@@ -149,10 +151,10 @@ struct GradientBlock {
     }
   }
 
-  /// `keyWeights` of modified scores, by way of memory.
+  /// `computeKeyWeights` of modified scores, by way of memory.
   template <bool isLargeMode>
-  MOSAIC_INLINE void modifiedWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
-                                     const ScoreModifiers& modifiers, const ModifiedScratch& scratch) {
+  MOSAIC_INLINE void computeModifiedWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
+                                            const ScoreModifiers& modifiers, const ModifiedScratch& scratch) {
     const auto storeScores = [&]<int rows>(const RegisterTile<V, E, rows, N>& c,
                                            int32_t j) __attribute__((always_inline)) {
       for (int n = 0; n < N; ++n) {
@@ -174,9 +176,10 @@ struct GradientBlock {
 
   /// ds ← p (mask · dOut · v − delta) · derivative, 0 where a mask excludes the pair. `scratch.scores` holds the
   /// dropout mask.
-  MOSAIC_INLINE void modifiedScoreGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
-                                            const ScoreModifiers& modifiers, const ModifiedScratch& scratch) {
-    const auto scoreGradientTile = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j)
+  MOSAIC_INLINE void computeModifiedScoreGradients(const BackwardPanel& panel, const KvRows& keys,
+                                                   const VisibleKeys* visible, const ScoreModifiers& modifiers,
+                                                   const ModifiedScratch& scratch) {
+    const auto storeScoreGradientTile = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j)
         __attribute__((always_inline)) {
       for (int n = 0; n < N; ++n) {
         const Vec negDelta = V::load(panel.negDelta + n * L);
@@ -194,15 +197,15 @@ struct GradientBlock {
         }
       }
     };
-    forEachProductTile<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, scoreGradientTile);
+    forEachProductTile<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, storeScoreGradientTile);
   }
 
   /// ds ← p (dOut · v − delta), 0 where a mask excludes the pair.
   template <bool isMasked>
-  MOSAIC_INLINE void scoreGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
+  MOSAIC_INLINE void computeScoreGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
     const float* weights = valuesPerElement == 1 ? static_cast<const float*>(panel.p) : panel.weights;
     const int64_t stride = valuesPerElement == 1 ? panel.stride : width;
-    const auto scoreGradientTile = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j)
+    const auto storeScoreGradientTile = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j)
         __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
 #pragma GCC unroll 8
@@ -220,7 +223,7 @@ struct GradientBlock {
         }
       }
     };
-    forEachProductTile<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, scoreGradientTile);
+    forEachProductTile<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, storeScoreGradientTile);
   }
 
   /// ds of `valuesPerElement` keys from key j on, in both layouts that products of pairs need.
@@ -247,16 +250,17 @@ struct GradientBlock {
     }
   }
 
-  MOSAIC_INLINE void queryGradientsVisible(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
+  MOSAIC_INLINE void addVisibleQueryGradients(const BackwardPanel& panel, const KvRows& keys,
+                                              const VisibleKeys& visible) {
     if (isFinite(keys, panel.depth)) {
-      queryGradients(panel, keys);
+      addQueryGradients(panel, keys);
     } else {
-      queryGradientsMasked(panel, keys, visible);
+      addMaskedQueryGradients(panel, keys, visible);
     }
   }
 
   /// dq += k · ds
-  MOSAIC_INLINE void queryGradients(const BackwardPanel& panel, const KvRows& keys) {
+  MOSAIC_INLINE void addQueryGradients(const BackwardPanel& panel, const KvRows& keys) {
     forEachTile<R>(0, panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
       RegisterTile<V, E, rows, N>::addProduct(panel.dq + d * width, width, fromRow<E>(keys.columns, d), panel.dsPanel,
                                               panel.dsPanelStride, keys.count);
@@ -264,8 +268,8 @@ struct GradientBlock {
   }
 
   /// The same, but a key adds nothing at all to rows that do not see it: 0 · NaN is NaN.
-  MOSAIC_NOINLINE void queryGradientsMasked(const BackwardPanel& panel, const KvRows& keys,
-                                            const VisibleKeys& visible) {
+  MOSAIC_NOINLINE void addMaskedQueryGradients(const BackwardPanel& panel, const KvRows& keys,
+                                               const VisibleKeys& visible) {
     for (int32_t d = 0; d < panel.depth; ++d) {
       for (int n = 0; n < N; ++n) {
         Vec dq = V::load(panel.dq + d * width + n * L);
@@ -288,7 +292,7 @@ struct GradientBlock {
 
   /// All keys of `wideVectors` vectors of columns: lanes are columns here, and the sum runs over rows.
   template <int wideVectors>
-  MOSAIC_INLINE void keyGradientColumns(const KeyGradient& term, int32_t column) {
+  MOSAIC_INLINE void addKeyGradientColumns(const KeyGradient& term, int32_t column) {
     forEachTile<Shape::wideRows>(0, term.keyCount, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, wideVectors>;
       const Operand a{static_cast<const Scalar*>(term.coefficients) + j * term.coefficientStride,

@@ -88,13 +88,13 @@ class GradientGroup {
 
   /// The group that starts at row `first`.
   void run(int64_t first, const PanelSegments& segments) {
-    bool anyPanelLoaded = false;
+    bool isAnyPanelLoaded = false;
     areOperandsFinite_ = areSegmentsDisjoint_ = true;
     for (Panel& panel : panels_) {
-      anyPanelLoaded |= loadPanel(panel, first, segments);
+      isAnyPanelLoaded |= loadPanel(panel, first, segments);
       first += kernels_.width;
     }
-    if (!anyPanelLoaded) return;
+    if (!isAnyPanelLoaded) return;
     for (int64_t begin = task_.keys.begin; begin < task_.keys.end; begin += kernels_.gradientBlock) {
       computeBlock(static_cast<int32_t>(begin),
                    static_cast<int32_t>(std::min(begin + kernels_.gradientBlock, task_.keys.end)));
@@ -211,11 +211,11 @@ class GradientGroup {
     buffers.ds = static_cast<char*>(buffers.ds) + offset * buffers.stride * elementBytes_;
     if (!isPaired()) buffers.dsPanel = buffers.ds;
     if (modifiers_.modifiesScores()) {
-      kernels_.gradientModified(buffers, keys, visible, panel.modifiers, scratch_);
+      kernels_.computeModifiedGradients(buffers, keys, visible, panel.modifiers, scratch_);
     } else if (visible == nullptr) {
-      kernels_.gradient(buffers, keys);
+      kernels_.computeGradients(buffers, keys);
     } else {
-      kernels_.gradientMasked(buffers, keys, *visible);
+      kernels_.computeMaskedGradients(buffers, keys, *visible);
     }
     if (isPaired()) clearPadding(panel, buffers, keys.count);
     if (defersKeyGradients()) return;
@@ -223,9 +223,9 @@ class GradientGroup {
     for (const KeyGradient& term :
          {valueGradientTerm(panel, offset, rows, keys), keyGradientTerm(panel, offset, rows, keys)}) {
       if (visible == nullptr || areOperandsFinite_) {
-        kernels_.keyGradient(term);
+        kernels_.addKeyGradient(term);
       } else {
-        kernels_.keyGradientMasked(term, keys.first, *visible);
+        kernels_.addMaskedKeyGradient(term, keys.first, *visible);
       }
     }
   }
@@ -249,8 +249,8 @@ class GradientGroup {
                            + panels_[static_cast<size_t>(range.last)].rows.count;
       const int32_t begin = strip * keysPerStrip_, end = std::min(next * keysPerStrip_, keys.count);
       const KvRows stripKeys = subBlock(kernels_, keys, keys.first + begin, keys.first + end);
-      kernels_.keyGradient(valueGradientTerm(panel, begin, rows, stripKeys));
-      kernels_.keyGradient(keyGradientTerm(panel, begin, rows, stripKeys));
+      kernels_.addKeyGradient(valueGradientTerm(panel, begin, rows, stripKeys));
+      kernels_.addKeyGradient(keyGradientTerm(panel, begin, rows, stripKeys));
     }
   }
 

@@ -47,13 +47,13 @@ class KvReader {
   /// Keys [first, first + count), count at most that of a block and a multiple of `keyMultiple` of the table, unless
   /// they are the last. Valid until the next call.
   KvRows read(int32_t first, int32_t count) const {
-    const int32_t present = static_cast<int32_t>(std::min<int64_t>(count, keys_ - first));
+    const int32_t presentKeys = static_cast<int32_t>(std::min<int64_t>(count, keys_ - first));
     count = static_cast<int32_t>(roundUp(count, kernels_.keyMultiple));
-    const Operand k = rows(k_, first, present, count), v = rows(v_, first, present, count);
+    const Operand k = rows(k_, first, presentKeys, count), v = rows(v_, first, presentKeys, count);
     const Operand& columnOperand = use_ == KvUse::Backward ? k : v;
     if (!isPaired()) return {k, v, {columnOperand.data, columnOperand.step, columnOperand.rowStride}, first, count};
     const int64_t depth = (use_ == KvUse::Backward ? k_ : v_).view.shape[3];
-    kernels_.transpose(columnOperand.data, columnOperand.rowStride, present, roundUp(depth, 16), columns_,
+    kernels_.transpose(columnOperand.data, columnOperand.rowStride, presentKeys, roundUp(depth, 16), columns_,
                        columnStride_);
     return {k, v, {columns_, columnStride_, 1}, first, count};
   }
@@ -69,23 +69,23 @@ class KvReader {
   bool isPaired() const { return kernels_.products == DType::BFloat16; }
 
   Source source(const TensorView& view, Arena& arena) const {
-    const bool hasNearRows = use_ == KvUse::NarrowForward || view.stride[2] < 128;
+    const bool canReadFloat32InPlace = use_ == KvUse::NarrowForward || view.stride[2] < 128;
     const int64_t depth = view.shape[3];
-    const bool areRowsClose = isPaired() ? depth % kernels_.depthMultiple == 0 : hasNearRows;
-    const bool isReadInPlace = view.dtype == kernels_.products && view.stride[3] == 1 && areRowsClose;
+    const bool canReadRowsInPlace = isPaired() ? depth % kernels_.depthMultiple == 0 : canReadFloat32InPlace;
+    const bool isReadInPlace = view.dtype == kernels_.products && view.stride[3] == 1 && canReadRowsInPlace;
     const bool isAlwaysInPlace = isReadInPlace && keys_ % kernels_.keyMultiple == 0;
     const int64_t stride = paddedStride(roundUp(depth, kernels_.depthMultiple), bytes_);
     char* copy = isAlwaysInPlace ? nullptr : arena.allocate<char>(blockKeys_ * stride * bytes_);
     return {view, copy, stride, isReadInPlace};
   }
 
-  Operand rows(const Source& source, int32_t first, int32_t present, int32_t count) const {
+  Operand rows(const Source& source, int32_t first, int32_t presentKeys, int32_t count) const {
     const Rows rows = rowsOf(source.view, {batch_, head_, first});
-    if (source.isReadInPlace && present == count) return {rows.data, rows.rowStride, 1};
+    if (source.isReadInPlace && presentKeys == count) return {rows.data, rows.rowStride, 1};
     const int64_t stride = source.copyRowStride;
-    kernels_.unpack(rows, present, source.view.shape[3], source.copy, stride);
-    const auto paddingBytes = static_cast<size_t>((count - present) * stride * bytes_);
-    std::memset(source.copy + present * stride * bytes_, 0, paddingBytes);
+    kernels_.unpack(rows, presentKeys, source.view.shape[3], source.copy, stride);
+    const auto paddingBytes = static_cast<size_t>((count - presentKeys) * stride * bytes_);
+    std::memset(source.copy + presentKeys * stride * bytes_, 0, paddingBytes);
     return {source.copy, stride, 1};
   }
 

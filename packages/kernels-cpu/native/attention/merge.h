@@ -8,31 +8,33 @@
 namespace mosaic {
 
 struct MergeWeights {
-  float into, from, lse;
-  bool isIntoEmpty;  // whether the row merged into has seen no key: its `out` may hold anything
+  float targetWeight, sourceWeight, lse;
+  bool isTargetEmpty;  // whether the row merged into has seen no key: its `out` may hold anything
 };
 
 /// exp(lse − merged lse) of both sides. The larger side has weight 1 without a difference, which of infinities is NaN.
-inline MergeWeights mergeWeights(double into, double from) {
-  const double maxLse = std::fmax(into, from);
-  if (std::isnan(into) || std::isnan(from)) return {NAN, NAN, NAN, false};
+inline MergeWeights mergeWeights(double targetLse, double sourceLse) {
+  const double maxLse = std::fmax(targetLse, sourceLse);
+  if (std::isnan(targetLse) || std::isnan(sourceLse)) return {NAN, NAN, NAN, false};
   if (maxLse == -INFINITY) return {1, 0, -INFINITY, false};
-  const double a = into == maxLse ? 1 : std::exp(into - maxLse), b = from == maxLse ? 1 : std::exp(from - maxLse);
+  const double a = targetLse == maxLse ? 1 : std::exp(targetLse - maxLse),
+               b = sourceLse == maxLse ? 1 : std::exp(sourceLse - maxLse);
   const auto normalize = [&](double x) { return static_cast<float>(x / (a + b)); };
-  return {normalize(a), normalize(b), static_cast<float>(maxLse + std::log(a + b)), into == -INFINITY};
+  return {normalize(a), normalize(b), static_cast<float>(maxLse + std::log(a + b)), targetLse == -INFINITY};
 }
 
-/// into ← into · weight.into + from · weight.from
-inline void mergeRow(const MergeWeights& weight, const FloatRow& into, const FloatRow& from, int64_t depth) {
-  if (into.stride != 1 || from.stride != 1) {
+/// target ← target · weight.targetWeight + source · weight.sourceWeight
+inline void mergeRow(const MergeWeights& weight, const FloatRow& target, const FloatRow& source, int64_t depth) {
+  if (target.stride != 1 || source.stride != 1) {
     for (int64_t d = 0; d < depth; ++d) {
-      float& x = into.data[d * into.stride];
-      x = (weight.isIntoEmpty ? 0 : weight.into * x) + weight.from * from.data[d * from.stride];
+      float& x = target.data[d * target.stride];
+      x = (weight.isTargetEmpty ? 0 : weight.targetWeight * x) + weight.sourceWeight * source.data[d * source.stride];
     }
-  } else if (weight.isIntoEmpty) {
-    for (int64_t d = 0; d < depth; ++d) into.data[d] = weight.from * from.data[d];
+  } else if (weight.isTargetEmpty) {
+    for (int64_t d = 0; d < depth; ++d) target.data[d] = weight.sourceWeight * source.data[d];
   } else {
-    for (int64_t d = 0; d < depth; ++d) into.data[d] = weight.into * into.data[d] + weight.from * from.data[d];
+    for (int64_t d = 0; d < depth; ++d)
+      target.data[d] = weight.targetWeight * target.data[d] + weight.sourceWeight * source.data[d];
   }
 }
 

@@ -23,12 +23,12 @@ struct ResultPanel {
     for (int64_t r = 0; r < width; r += L) {
       for (int64_t d = 0; d < depth; d += L) {
         float block[L * L];
-        const int64_t present = count - r;
-        if (present >= L) {
+        const int64_t remainingRows = count - r;
+        if (remainingRows >= L) {
           V::transpose(rows + r * stride + d, stride, block, L);
         } else {
           for (int i = 0; i < L * L; ++i) block[i] = 0;
-          for (int64_t i = 0; i < present; ++i) {
+          for (int64_t i = 0; i < remainingRows; ++i) {
             for (int k = 0; k < L; ++k) block[k * L + i] = rows[(r + i) * stride + d + k];
           }
         }
@@ -45,8 +45,8 @@ struct ResultPanel {
       for (int64_t d = 0; d < depth; d += L) {
         float block[L * L];
         for (int64_t k = 0; k < L; ++k) {
-          const bool present = d + k < depth;
-          V::store(block + k * L, present ? V::mul(V::load(panel + (d + k) * width + r), scale) : V::zero());
+          const bool isPresent = d + k < depth;
+          V::store(block + k * L, isPresent ? V::mul(V::load(panel + (d + k) * width + r), scale) : V::zero());
         }
         V::transpose(block, L, rows + r * stride + d, stride);
       }

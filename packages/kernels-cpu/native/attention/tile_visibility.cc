@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 
 namespace mosaic {
 namespace {
@@ -33,8 +34,11 @@ void throwIfPositionsMismatch(const Tile& tile, int64_t rows, int64_t keys) {
     for (const Span& span : spans) sum += span.length;
     return sum;
   };
-  if (count(tile.q) == rows && count(tile.k) == keys) return;
-  throw std::invalid_argument("attention: the number of positions in a tile does not match the rows of its tensors");
+  const int64_t numQueries = count(tile.q), numKeys = count(tile.k);
+  if (numQueries == rows && numKeys == keys) return;
+  throw std::invalid_argument("attention: expected positions of " + std::to_string(rows) + " queries and " +
+                              std::to_string(keys) + " keys, as in the tensors, received " +
+                              std::to_string(numQueries) + " and " + std::to_string(numKeys));
 }
 
 TileVisibility::TileVisibility(const Tile& tile, std::span<const Slice> sampleSlices) : q_(tile.q) {
@@ -77,9 +81,9 @@ void TileVisibility::forEachRun(Range rows, Fn fn) const {
 template <class Fn>
 void TileVisibility::forEachSlice(const RowRun& run, Fn fn) const {
   const int64_t lastPosition = run.position + (run.end - run.first - 1) * run.step;
-  auto firstAfter = std::upper_bound(slices_.begin(), slices_.end(), lastPosition,
-                                     [](int64_t position, const SortedSlice& s) { return position < s.slice.q0; });
-  for (auto i = firstAfter; i != slices_.begin() && (i - 1)->maxEnd > run.position; --i) {
+  auto firstSliceAfter = std::upper_bound(slices_.begin(), slices_.end(), lastPosition,
+                                          [](int64_t position, const SortedSlice& s) { return position < s.slice.q0; });
+  for (auto i = firstSliceAfter; i != slices_.begin() && (i - 1)->maxEnd > run.position; --i) {
     if ((i - 1)->slice.q1 > run.position) fn(static_cast<size_t>(i - 1 - slices_.begin()));
   }
 }
@@ -174,7 +178,9 @@ BatchVisibility::BatchVisibility(const Tile& tile, int64_t batch) {
   const std::vector<std::vector<Slice>>& masks = modifiers->sampleMasks;
   const int64_t first = modifiers->origin ? modifiers->origin->batch : 0;
   if (first < 0 || first + batch > static_cast<int64_t>(masks.size())) {
-    throw std::invalid_argument("attention: expected one mask per sample, received fewer masks");
+    throw std::invalid_argument("attention: expected masks of samples " + std::to_string(first) + " to " +
+                                std::to_string(first + batch - 1) + ", received " + std::to_string(masks.size()) +
+                                " masks");
   }
   std::vector<const std::vector<Slice>*> distinctMasks;
   for (int64_t b = 0; b < batch; ++b) {

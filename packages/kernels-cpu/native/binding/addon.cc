@@ -34,7 +34,7 @@ napi_value bind(napi_env env, napi_callback_info info) {
   void* data;
   if (napi_get_typedarray_info(env, arguments[0], &type, nullptr, &data, nullptr, nullptr) != napi_ok ||
       type != napi_float64_array) {
-    return throwError(env, "bind: expected a Float64Array");
+    return throwError(env, "bind: expected a Float64Array, received a value of another type");
   }
   if (addon.argumentsReference) napi_delete_reference(env, addon.argumentsReference);
   napi_create_reference(env, arguments[0], 1, &addon.argumentsReference);

@@ -150,20 +150,22 @@ napi_value write(napi_env env, napi_callback_info info) {
   Device& device = addon.device();
   float* data;
   size_t length;
-  if (!getFloatArray(env, info, &data, &length)) return throwError(env, "write: expected a Float32Array");
+  if (!getFloatArray(env, info, &data, &length))
+    return throwError(env, "write: expected a Float32Array, received a value of another type");
   if (device.stream.failure()) {
     addon.arguments[0] = 1;
     return nullptr;
   }
   const View out = ArgumentReader(addon.arguments + 1).view();
-  std::unique_ptr<float[]> staging(new (std::nothrow) float[length]);
-  if (!staging) {
-    napi_throw_error(env, std::to_string(MOSAIC_FAILURE_OUT_OF_MEMORY).c_str(),
-                     "write: out of memory for the staging buffer; write fewer values at a time");
+  std::unique_ptr<float[]> stagingBuffer(new (std::nothrow) float[length]);
+  if (!stagingBuffer) {
+    const std::string message = "write: cannot allocate a staging buffer of " +
+                                std::to_string(length * sizeof(float)) + " bytes; write fewer values at a time";
+    napi_throw_error(env, std::to_string(MOSAIC_FAILURE_OUT_OF_MEMORY).c_str(), message.c_str());
     return nullptr;
   }
-  if (length > 0) std::memcpy(staging.get(), data, length * sizeof(float));
-  enqueue(device.stream, "write", [out, &device, values = std::move(staging)] {
+  if (length > 0) std::memcpy(stagingBuffer.get(), data, length * sizeof(float));
+  enqueue(device.stream, "write", [out, &device, values = std::move(stagingBuffer)] {
     device.kernels.copy({out, denseView(values.get(), out)}, device.pool());
   });
   addon.arguments[0] = 0;
@@ -176,7 +178,8 @@ napi_value read(napi_env env, napi_callback_info info) {
   Device& device = addon.device();
   float* data;
   size_t length;
-  if (!getFloatArray(env, info, &data, &length)) return throwError(env, "read: expected a Float32Array");
+  if (!getFloatArray(env, info, &data, &length))
+    return throwError(env, "read: expected a Float32Array, received a value of another type");
   ArgumentReader args(addon.arguments + 1);
   const double completion = args.number();
   const View x = args.view();
@@ -262,7 +265,11 @@ napi_value stopTrace(napi_env env, napi_callback_info) {
 napi_value takeTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   const auto trace = addon.traces.find(addon.arguments[1]);
-  if (trace == addon.traces.end()) return throwError(env, "takeTrace: no trace was recorded for this completion");
+  if (trace == addon.traces.end()) {
+    const std::string message = "takeTrace: expected a completion with a recorded trace, received completion " +
+                                std::to_string(static_cast<int64_t>(addon.arguments[1]));
+    return throwError(env, message.c_str());
+  }
   const std::vector<TraceEntry> entries = std::move(*trace->second);
   addon.traces.erase(trace);
   napi_value list;
@@ -329,7 +336,7 @@ napi_value readBandwidth(napi_env env, napi_callback_info) {
   try {
     Pool pool(static_cast<int>(addon.arguments[0]));
     const auto bytes = static_cast<int64_t>(addon.arguments[1]);
-    addon.arguments[0] = readGigabytes(bytes, chooseIsa(std::getenv("MOSAIC_ISA")).isa, pool);
+    addon.arguments[0] = measureReadBandwidth(bytes, chooseIsa(std::getenv("MOSAIC_ISA")).isa, pool);
     return nullptr;
   } catch (...) {
     return throwCurrentException(env);
@@ -359,8 +366,8 @@ void exportDevice(napi_env env, napi_value exports) {
     napi_set_named_property(env, exports, entry.name, function);
   }
   napi_value guards;
-  napi_get_boolean(env, kGuardsEnds, &guards);
-  napi_set_named_property(env, exports, "guardsEnds", guards);
+  napi_get_boolean(env, kGuardsBlockEnds, &guards);
+  napi_set_named_property(env, exports, "guardsBlockEnds", guards);
 }
 
 }  // namespace mosaic

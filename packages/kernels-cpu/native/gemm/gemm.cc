@@ -44,7 +44,7 @@ class Gemm {
   }
 
   int64_t packedBytes() const {
-    if (arePanelsTasks()) return 0;
+    if (isParallelOverPanels()) return 0;
     return columns_ * roundUp(std::min(product_.k, kMaxPackedDepth), kernels_.depthMultiple) * bytes_;
   }
   int64_t taskPanelBytes() const { return panelBytes(std::min<int64_t>(kernels_.blockDepth, product_.k)); }
@@ -58,9 +58,9 @@ class Gemm {
 
   /// parallelLoop(tasks, fn) runs a loop of tasks, on one worker or on all.
   template <class ParallelLoop>
-  void run(const Product& product, void* packed, float* wideOut, int64_t rowsPerTask, const WorkerMemory* workers,
+  void run(const Product& product, void* packedB, float* wideOut, int64_t rowsPerTask, const WorkerMemory* workers,
            const ParallelLoop& parallelLoop) const {
-    if (storesDirectly()) return multiply(product, packed, rowsPerTask, workers, parallelLoop);
+    if (storesDirectly()) return multiply(product, packedB, rowsPerTask, workers, parallelLoop);
     for (int64_t first = 0; first < product.m; first += wideRows()) {
       Product strip = product;
       strip.m = std::min(wideRows(), product.m - first);
@@ -68,7 +68,7 @@ class Gemm {
       strip.out = {reinterpret_cast<char*>(wideOut), DType::Float32, product.n, 1};
       strip.accumulate = false;
       strip.epilogue = nullptr;
-      multiply(strip, packed, rowsPerTask, workers, parallelLoop);
+      multiply(strip, packedB, rowsPerTask, workers, parallelLoop);
       parallelLoop(strip.m, [&](int64_t row, int) {
         Matrix out = product.out;
         out.data = at(out, first + row, 0);
@@ -88,24 +88,24 @@ class Gemm {
     return product_.out.columnStride == 1 && (!isOutputNarrow() || product_.k <= kMaxPackedDepth);
   }
   /// Whether one block holds all rows, so that each panel is read once, and there are enough panels for all workers.
-  bool arePanelsTasks() const {
+  bool isParallelOverPanels() const {
     return product_.m <= kBlockRows && ceilDiv(product_.n, kernels_.tileColumns) >= 4 * threads_;
   }
   int64_t wideRows() const { return std::min(product_.m, std::max(kBlockRows, kMaxWideFloats / product_.n)); }
 
   template <class ParallelLoop>
-  void multiply(const Product& p, void* packed, int64_t rowsPerTask, const WorkerMemory* workers,
+  void multiply(const Product& p, void* packedB, int64_t rowsPerTask, const WorkerMemory* workers,
                 const ParallelLoop& parallelLoop) const {
-    if (arePanelsTasks()) return multiplyPanels(p, workers, parallelLoop);
+    if (isParallelOverPanels()) return multiplyPanels(p, workers, parallelLoop);
     for (int64_t j = 0; j < p.n; j += columns_) {
       for (int64_t k = 0; k < p.k; k += kMaxPackedDepth) {
         const MatrixPart part{k, std::min(kMaxPackedDepth, p.k - k), j, std::min(columns_, p.n - j)};
         parallelLoop(ceilDiv(part.columns, kernels_.tileColumns), [&](int64_t panel, int) { pack(p, part, panel,
-            packed); });
+            packedB); });
         parallelLoop(ceilDiv(p.m, rowsPerTask), [&](int64_t task, int worker) {
           const int64_t i = task * rowsPerTask;
           multiplyRows(p, part, {i, std::min(rowsPerTask, p.m - i)}, workers[worker],
-                       [&](int64_t depth) { return panelAt(packed, part, depth, 0); });
+                       [&](int64_t depth) { return panelAt(packedB, part, depth, 0); });
         });
       }
     }
@@ -131,15 +131,16 @@ class Gemm {
   int64_t panelBytes(int64_t depth) const {
     return roundUp(depth, kernels_.depthMultiple) * kernels_.tileColumns * bytes_;
   }
-  char* panelAt(void* packed, const MatrixPart& b, int64_t depth, int64_t panel) const {
+  char* panelAt(void* packedB, const MatrixPart& b, int64_t depth, int64_t panel) const {
     const int64_t panels = ceilDiv(b.columns, kernels_.tileColumns),
                   blockDepth = std::min<int64_t>(kernels_.blockDepth, b.rows - depth);
-    return static_cast<char*>(packed) + panels * depth * kernels_.tileColumns * bytes_ + panel * panelBytes(blockDepth);
+    return static_cast<char*>(packedB) + panels * depth * kernels_.tileColumns * bytes_ +
+           panel * panelBytes(blockDepth);
   }
 
-  void pack(const Product& p, const MatrixPart& b, int64_t panel, void* packed) const {
+  void pack(const Product& p, const MatrixPart& b, int64_t panel, void* packedB) const {
     for (int64_t depth = 0; depth < b.rows; depth += kernels_.blockDepth) {
-      packBlock(p, b, {depth, panel}, panelAt(packed, b, depth, panel));
+      packBlock(p, b, {depth, panel}, panelAt(packedB, b, depth, panel));
     }
   }
 
@@ -147,11 +148,11 @@ class Gemm {
     int64_t depth, panel;
   };
 
-  void packBlock(const Product& p, const MatrixPart& b, PanelBlock block, void* packed) const {
+  void packBlock(const Product& p, const MatrixPart& b, PanelBlock block, void* packedB) const {
     const int64_t first = block.panel * kernels_.tileColumns;
     const MatrixPart part{b.row + block.depth, std::min<int64_t>(kernels_.blockDepth, b.rows - block.depth),
                           b.column + first, std::min<int64_t>(kernels_.tileColumns, b.columns - first)};
-    kernels_.packColumns(p.b, part, packed);
+    kernels_.packColumns(p.b, part, packedB);
   }
 
   struct RowRange {
@@ -170,7 +171,7 @@ class Gemm {
     for (int64_t depth = 0; depth < b.rows; depth += kernels_.blockDepth) {
       const int64_t blockDepth = std::min<int64_t>(kernels_.blockDepth, b.rows - depth);
       const bool isLastBlock = depth + blockDepth == b.rows, isFinished = b.row + depth + blockDepth == p.k;
-      const bool storesToSums = isOutputNarrow() && storesDirectly() && !isLastBlock;
+      const bool isStoredToSums = isOutputNarrow() && storesDirectly() && !isLastBlock;
       GemmBlock block;
       const MatrixPart part{rows.first, rows.count, b.row + depth, blockDepth};
       block.a = kernels_.packRows(p.a, part, ceilDiv(b.columns, kernels_.tileColumns), memory.rows);
@@ -181,9 +182,9 @@ class Gemm {
       block.depth = static_cast<int32_t>(blockDepth);
       block.sum = isOutputNarrow() && storesDirectly() && isLastBlock && depth > 0 ? memory.sums : nullptr;
       block.sumStride = b.columns;
-      block.out = storesToSums ? sums : out;
+      block.out = isStoredToSums ? sums : out;
       const bool isContinuation = p.accumulate || b.row + depth > 0;
-      block.add = storesToSums ? depth > 0 : isOutputNarrow() && storesDirectly() ? p.accumulate : isContinuation;
+      block.add = isStoredToSums ? depth > 0 : isOutputNarrow() && storesDirectly() ? p.accumulate : isContinuation;
       block.epilogue = p.epilogue && isFinished ? &epilogue : nullptr;
       kernels_.multiply(block);
     }
@@ -209,10 +210,10 @@ Product productAt(const ProductBatch& batch, int64_t index, GemmEpilogue& epilog
 /// A product of few rows: its columns, in parts, are the tasks.
 void multiplyFewRows(const Product& p, const GemmKernels& kernels, Pool& pool) {
   const int64_t stride = roundUp(p.k, 16), tasks = ceilDiv(p.n, kDotColumnsPerTask);
-  Arena& shared = pool.sharedArena();
-  shared.reset();
-  float* a = shared.allocate<float>(p.m * stride);
-  float* sums = shared.allocate<float>(p.m * tasks * kDotColumnsPerTask);
+  Arena& sharedArena = pool.sharedArena();
+  sharedArena.reset();
+  float* a = sharedArena.allocate<float>(p.m * stride);
+  float* sums = sharedArena.allocate<float>(p.m * tasks * kDotColumnsPerTask);
   for (int64_t row = 0; row < p.m; row++) kernels.widenRow(p.a, row, p.k, a + row * stride);
   const auto task = [&](int64_t index, int) {
     const int64_t first = index * kDotColumnsPerTask, columns = std::min(kDotColumnsPerTask, p.n - first);
@@ -236,11 +237,11 @@ void multiplyFewRows(const Product& p, const GemmKernels& kernels, Pool& pool) {
 /// `batch` is not empty, nor are its sums.
 void multiply(const ProductBatch& batch, Isa isa, Pool& pool) {
   const Product& p = batch.product;
-  const bool sameDType = p.a.dtype == p.b.dtype;
-  const MicroKernels& micro = microKernels(isa, sameDType ? p.a.dtype : DType::Float32);
-  if (batch.hasFewRows) return multiplyFewRows(p, micro.gemm, pool);
+  const bool hasSameDType = p.a.dtype == p.b.dtype;
+  const MicroKernels& selectedKernels = microKernels(isa, hasSameDType ? p.a.dtype : DType::Float32);
+  if (batch.hasFewRows) return multiplyFewRows(p, selectedKernels.gemm, pool);
   const int threads = pool.threads();
-  const Gemm gemm(micro.gemm, p, dtypeBytes(micro.products), threads);
+  const Gemm gemm(selectedKernels.gemm, p, dtypeBytes(selectedKernels.products), threads);
   for (int worker = 0; worker < threads; worker++) pool.arena(worker).reset();
   std::vector<WorkerMemory> workers;
   for (int worker = 0; worker < threads; worker++) {
@@ -250,36 +251,36 @@ void multiply(const ProductBatch& batch, Isa isa, Pool& pool) {
   }
   const bool isSmallProduct = p.m * p.n * p.k < kMinParallelProducts;
   if (threads == 1 || (isSmallProduct && batch.count == 1) || batch.count < threads) {
-    void* packed = pool.arena(0).allocate<char>(gemm.packedBytes());
+    void* packedB = pool.arena(0).allocate<char>(gemm.packedBytes());
     float* wideOut = pool.arena(0).allocate<float>(gemm.wideFloats());
     const int64_t tasks = roundUp(std::max<int64_t>(4 * threads, ceilDiv(p.m, kBlockRows)), threads);
-    const int64_t rowsPerTask = roundUp(ceilDiv(p.m, tasks), micro.gemm.tileRows);
+    const int64_t rowsPerTask = roundUp(ceilDiv(p.m, tasks), selectedKernels.gemm.tileRows);
     const int64_t rows = std::min(kBlockRows, threads == 1 || isSmallProduct ? p.m : rowsPerTask);
     for (int64_t index = 0; index < batch.count; index++) {
       GemmEpilogue epilogue;
       const Product product = productAt(batch, index, epilogue);
       if (threads == 1 || isSmallProduct) {
-        gemm.run(product, packed, wideOut, rows, workers.data(), [](int64_t tasks, const auto& fn) {
+        gemm.run(product, packedB, wideOut, rows, workers.data(), [](int64_t tasks, const auto& fn) {
           for (int64_t task = 0; task < tasks; task++) fn(task, 0);
         });
       } else {
-        gemm.run(product, packed, wideOut, rows, workers.data(),
+        gemm.run(product, packedB, wideOut, rows, workers.data(),
                  [&](int64_t tasks, const auto& fn) { pool.parallelFor(tasks, fn); });
       }
     }
     return;
   }
   // Many products: one worker each, with separate scratch memory.
-  std::vector<void*> packed;
+  std::vector<void*> packedB;
   std::vector<float*> wideOut;
   for (int worker = 0; worker < threads; worker++) {
-    packed.push_back(pool.arena(worker).allocate<char>(gemm.packedBytes()));
+    packedB.push_back(pool.arena(worker).allocate<char>(gemm.packedBytes()));
     wideOut.push_back(pool.arena(worker).allocate<float>(gemm.wideFloats()));
   }
   pool.parallelFor(batch.count, [&](int64_t index, int worker) {
     const auto workerIndex = static_cast<size_t>(worker);
     GemmEpilogue epilogue;
-    gemm.run(productAt(batch, index, epilogue), packed[workerIndex], wideOut[workerIndex], std::min(kBlockRows, p.m),
+    gemm.run(productAt(batch, index, epilogue), packedB[workerIndex], wideOut[workerIndex], std::min(kBlockRows, p.m),
              workers.data(), [worker](int64_t tasks, const auto& fn) {
                for (int64_t task = 0; task < tasks; task++) fn(task, worker);
              });

@@ -80,9 +80,9 @@ struct BlockProduct {
   /// Of a, `count` rows from `first` on, into the L2 cache: those of the next tile, which no panel has read before.
   MOSAIC_INLINE void prefetchRows(const GemmBlock& block, int64_t first, int64_t count) {
     if (block.a.step != 1) return;
-    const int64_t element = sizeof(typename E::Scalar), bytes = block.depth * element;
+    const int64_t elementBytes = sizeof(typename E::Scalar), bytes = block.depth * elementBytes;
     for (int64_t r = first; r < first + count; r++) {
-      const char* row = static_cast<const char*>(block.a.data) + r * block.a.rowStride * element;
+      const char* row = static_cast<const char*>(block.a.data) + r * block.a.rowStride * elementBytes;
       for (int64_t b = 0; b < bytes; b += kCacheLineBytes) __builtin_prefetch(row + b, 0, 2);
     }
   }

@@ -25,22 +25,22 @@ struct GemmPack<V, Float32Operands> {
 
   /// [depth][width], padded with zeros.
   MOSAIC_NOINLINE void packColumns(const Matrix& b, const MatrixPart& part, void* panel) {
-    auto* packed = static_cast<float*>(panel);
+    auto* packedPanel = static_cast<float*>(panel);
     if (b.dtype == DType::Float32 && b.columnStride == 1 && part.columns == width) {
       const auto* from = reinterpret_cast<const float*>(at(b, part.row, part.column));
       for (int64_t d = 0; d < part.rows; d++, from += b.rowStride) {
-        for (int64_t i = 0; i < width; i += L) V::store(packed + d * width + i, V::load(from + i));
+        for (int64_t i = 0; i < width; i += L) V::store(packedPanel + d * width + i, V::load(from + i));
       }
     } else if (b.columnStride == 1 || b.rowStride != 1) {
       for (int64_t d = 0; d < part.rows; d++) {
-        float* row = packed + d * width;
+        float* row = packedPanel + d * width;
         const char* data = at(b, part.row + d, part.column);
         const float* from = fetch<V>(b.dtype, data, b.columnStride, part.columns, row);
         if (from != row) __builtin_memcpy(row, from, static_cast<size_t>(part.columns) * sizeof(float));
         for (int64_t i = part.columns; i < width; i++) row[i] = 0;
       }
     } else {
-      transposeColumns(b, part, packed);
+      transposeColumns(b, part, packedPanel);
     }
   }
 
@@ -63,20 +63,20 @@ struct GemmPack<V, Float32Operands> {
 
  private:
   /// b lies along depth: squares of it are transposed.
-  MOSAIC_NOINLINE void transposeColumns(const Matrix& b, const MatrixPart& part, float* packed) {
+  MOSAIC_NOINLINE void transposeColumns(const Matrix& b, const MatrixPart& part, float* packedPanel) {
     float square[L][L], transposed[L][L];
     for (int64_t d = 0; d < part.rows; d += L) {
       const int64_t count = minOf(L, part.rows - d);
       for (int64_t i = 0; i < width; i += L) {
         for (int64_t lane = 0; lane < L; lane++) {
           float* row = square[lane];
-          const bool present = i + lane < part.columns;
+          const bool isPresent = i + lane < part.columns;
           const char* data = at(b, part.row + d, part.column + i + lane);
-          const float* from = present ? fetch<V>(b.dtype, data, 1, count, row) : nullptr;
+          const float* from = isPresent ? fetch<V>(b.dtype, data, 1, count, row) : nullptr;
           for (int64_t e = 0; e < L; e++) row[e] = from && e < count ? from[e] : 0.0f;
         }
         V::transpose(square[0], L, transposed[0], L);
-        for (int64_t e = 0; e < count; e++) V::store(packed + (d + e) * width + i, V::load(transposed[e]));
+        for (int64_t e = 0; e < count; e++) V::store(packedPanel + (d + e) * width + i, V::load(transposed[e]));
       }
     }
   }
@@ -91,22 +91,22 @@ struct GemmPack<V, Bf16Operands> {
 
   /// Pairs: [depth / 2][width], padded with zeros to `depthMultiple`.
   MOSAIC_NOINLINE void packColumns(const Matrix& b, const MatrixPart& part, void* panel) {
-    auto* packed = static_cast<uint32_t*>(panel);
-    if (b.columnStride != 1 && b.rowStride == 1) return transposeColumns(b, part, packed);
+    auto* packedPanel = static_cast<uint32_t*>(panel);
+    if (b.columnStride != 1 && b.rowStride == 1) return transposeColumns(b, part, packedPanel);
     for (int64_t d = 0; d < ceilDiv(part.rows, depthMultiple) * depthMultiple; d += 2) {
       uint16_t copy[2][width];
       const uint16_t* rows[2];
       for (int64_t i = 0; i < 2; i++) {
-        const bool present = d + i < part.rows;
+        const bool isPresent = d + i < part.rows;
         const auto* from = reinterpret_cast<const uint16_t*>(at(b, part.row + d + i, part.column));
-        if (present && b.columnStride == 1 && part.columns == width) {
+        if (isPresent && b.columnStride == 1 && part.columns == width) {
           rows[i] = from;
           continue;
         }
-        for (int64_t c = 0; c < width; c++) copy[i][c] = present && c < part.columns ? from[c * b.columnStride] : 0;
+        for (int64_t c = 0; c < width; c++) copy[i][c] = isPresent && c < part.columns ? from[c * b.columnStride] : 0;
         rows[i] = copy[i];
       }
-      PairPacking<V>::pairRows(rows[0], rows[1], packed + d / 2 * width, width);
+      PairPacking<V>::pairRows(rows[0], rows[1], packedPanel + d / 2 * width, width);
     }
   }
 
@@ -133,7 +133,7 @@ struct GemmPack<V, Bf16Operands> {
 
  private:
   /// b lies along depth.
-  MOSAIC_NOINLINE void transposeColumns(const Matrix& b, const MatrixPart& part, uint32_t* packed) {
+  MOSAIC_NOINLINE void transposeColumns(const Matrix& b, const MatrixPart& part, uint32_t* packedPanel) {
     for (int64_t d = 0; d < part.rows; d += depthMultiple) {
       const int64_t count = minOf(depthMultiple, part.rows - d);
       for (int64_t i = 0; i < width; i += L) {
@@ -143,7 +143,7 @@ struct GemmPack<V, Bf16Operands> {
               return readLine(at(b, part.row + d, part.column + i + lane), i + lane < part.columns, count,
                               copies[lane]);
             },
-            packed + d / 2 * width + i, width);
+            packedPanel + d / 2 * width + i, width);
       }
     }
   }

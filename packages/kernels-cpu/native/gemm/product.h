@@ -54,14 +54,14 @@ MOSAIC_INLINE void foldRows(ProductBatch& batch) {
   Loop<3>& loop = batch.loop;
   Product& p = batch.product;
   while (batch.count > 1) {
-    const int inner = loop.rank - 1;
-    if (loop.stride[2][inner] != 0 || loop.stride[0][inner] != p.m * p.out.rowStride ||
-        loop.stride[1][inner] != p.m * p.a.rowStride) {
+    const int innerAxis = loop.rank - 1;
+    if (loop.stride[2][innerAxis] != 0 || loop.stride[0][innerAxis] != p.m * p.out.rowStride ||
+        loop.stride[1][innerAxis] != p.m * p.a.rowStride) {
       return;
     }
-    p.m *= loop.shape[inner];
-    batch.count /= loop.shape[inner];
-    if (inner == 0) return;
+    p.m *= loop.shape[innerAxis];
+    batch.count /= loop.shape[innerAxis];
+    if (innerAxis == 0) return;
     loop.rank--;
   }
 }
@@ -96,12 +96,12 @@ MOSAIC_INLINE ProductBatch makeBatch(const MatmulOperands& operands) {
   const bool isOutTransposed = p.out.columnStride != 1 && (p.out.rowStride == 1 || p.n == 1);
   // Packing b is not worth its while for few rows: with a long sum, pack the smaller operand. Still less where packing
   // turns b, as a weight [out, in] is: its rows are read where they lie instead.
-  const bool packingTransposes = p.b.rowStride == 1 && p.b.columnStride != 1 && p.a.columnStride == 1;
-  const bool hasLongSum = 2 * p.n <= p.k || (packingTransposes && p.k >= 512 && p.k >= 16 * p.m);
-  const bool packsSmallerOperand = 2 * p.m <= p.n && hasLongSum;
-  batch.hasFewRows = batch.count == 1 && !isOutTransposed && packingTransposes && p.m <= kMaxFewRows && p.m < p.n;
+  const bool doesPackingTransposeB = p.b.rowStride == 1 && p.b.columnStride != 1 && p.a.columnStride == 1;
+  const bool hasLongSum = 2 * p.n <= p.k || (doesPackingTransposeB && p.k >= 512 && p.k >= 16 * p.m);
+  const bool isSmallerOperandPacked = 2 * p.m <= p.n && hasLongSum;
+  batch.hasFewRows = batch.count == 1 && !isOutTransposed && doesPackingTransposeB && p.m <= kMaxFewRows && p.m < p.n;
   if (batch.hasFewRows) return batch;
-  batch.isTransposed = isOutTransposed || packsSmallerOperand;
+  batch.isTransposed = isOutTransposed || isSmallerOperandPacked;
   if (batch.isTransposed) transposeBatch(batch);
   return batch;
 }

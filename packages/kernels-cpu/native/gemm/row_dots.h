@@ -12,7 +12,7 @@ template <class V>
 struct RowProduct {
   using Vec = typename V::Vec;
   static constexpr int L = V::lanes;
-  static constexpr int accumulators =
+  static constexpr int numAccumulators =
       L >= 16 || V::isa == Isa::Neon || V::isa == Isa::NeonBf16 ? 16 : 8;  // in registers
   // At a time. Scalar vectors are loops that compilers unroll: more rows would be a tenth of the addon's code.
   static constexpr int maxRows = V::isa == Isa::Scalar ? 1 : 8;
@@ -53,24 +53,24 @@ struct RowProduct {
   MOSAIC_NOINLINE void multiplyByRows(const RowDots& dots) {
     for (int64_t row = 0; row < dots.rows; row += maxRows) {
       const int64_t count = minOf(maxRows, dots.rows - row);
-      forRows<Load, maxRows>(dots, row, count);
+      dispatchByRowCount<Load, maxRows>(dots, row, count);
     }
   }
 
   /// `multiplyByColumns` of `count` ≤ `rows` rows.
   template <class Load, int rows>
-  MOSAIC_INLINE void forRows(const RowDots& dots, int64_t row, int64_t count) {
+  MOSAIC_INLINE void dispatchByRowCount(const RowDots& dots, int64_t row, int64_t count) {
     if (count == rows) return multiplyByColumns<Load, rows>(dots, row);
-    if constexpr (rows > 1) forRows<Load, rows - 1>(dots, row, count);
+    if constexpr (rows > 1) dispatchByRowCount<Load, rows - 1>(dots, row, count);
   }
 
   /// Each element is added up in the same way, whichever tile it is in.
   template <class Load, int rows>
   MOSAIC_NOINLINE void multiplyByColumns(const RowDots& dots, int64_t row) {
-    constexpr int columns = rows == 1                 ? 8
-                            : accumulators / rows < 1 ? 1
-                            : accumulators / rows > 4 ? 4
-                                                      : accumulators / rows;
+    constexpr int columns = rows == 1                    ? 8
+                            : numAccumulators / rows < 1 ? 1
+                            : numAccumulators / rows > 4 ? 4
+                                                         : numAccumulators / rows;
     int64_t column = 0;
     for (; column + columns <= dots.columns; column += columns) computeTile<Load, rows, columns>(dots, row, column);
     for (; column < dots.columns; column++) computeTile<Load, rows, 1>(dots, row, column);

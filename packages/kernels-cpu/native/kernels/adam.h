@@ -78,19 +78,19 @@ MOSAIC_INLINE void stepRow(const UpdateRule& updateRule, float* const (&to)[3], 
 template <class T, class UpdateRule>
 MOSAIC_INLINE void stepAll(const AdamState& state, const View& gradient, const UpdateRule& updateRule, Pool& pool) {
   const Loop<4> loop = makeLoop<4>({&state.parameter, &state.first, &state.second, &gradient});
-  const int inner = loop.rank - 1;
+  const int innerAxis = loop.rank - 1;
   forEachChunk(loop, pool, [&](const Chunk<4>& chunk) {
     float buffers[4][kChunkElements];
     const float* from[4];
     float* to[3];
     for (int i = 0; i < 4; i++) {
-      const int64_t stride = loop.stride[i][inner];
+      const int64_t stride = loop.stride[i][innerAxis];
       from[i] = fetch<T>(loop.dtype[i], chunk.data[i], stride, chunk.length, buffers[i]);
       if (i < 3) to[i] = target(loop.dtype[i], chunk.data[i], stride, buffers[i]);
     }
     stepRow<T>(updateRule, to, from, chunk.length);
     for (int i = 0; i < 3; i++) {
-      flush<T>(loop.dtype[i], chunk.data[i], loop.stride[i][inner], chunk.length, to[i]);
+      flush<T>(loop.dtype[i], chunk.data[i], loop.stride[i][innerAxis], chunk.length, to[i]);
     }
   });
 }

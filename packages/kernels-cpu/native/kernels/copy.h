@@ -20,22 +20,22 @@ void fill(const FillArguments& args, Pool& pool) {
 }
 
 /// Side of the square blocks of a transposing copy.
-constexpr int64_t kTransposeTile = 32;
+constexpr int64_t kTransposeTileSide = 32;
 
 /// One square block: reads along x's dense axis, transposes in cache, writes along out's dense axis.
 template <class T>
 MOSAIC_INLINE void transposeTile(const Loop<2>& loop, char* const data[2], int denseAxis, const int64_t size[2]) {
-  const int inner = loop.rank - 1;
-  float rows[kTransposeTile][kTransposeTile], transposed[kTransposeTile][kTransposeTile];
+  const int innerAxis = loop.rank - 1;
+  float rows[kTransposeTileSide][kTransposeTileSide], transposed[kTransposeTileSide][kTransposeTileSide];
   for (int64_t i = 0; i < size[1]; i++) {
-    const char* from = data[1] + i * loop.stride[1][inner] * dtypeBytes(loop.dtype[1]);
+    const char* from = data[1] + i * loop.stride[1][innerAxis] * dtypeBytes(loop.dtype[1]);
     const float* row = fetch<T>(loop.dtype[1], from, 1, size[0], rows[i]);
     if (row != rows[i]) __builtin_memcpy(rows[i], row, static_cast<size_t>(size[0]) * sizeof(float));
   }
-  if (size[0] == kTransposeTile && size[1] == kTransposeTile) {
-    for (int64_t r = 0; r < kTransposeTile; r += T::lanes) {
-      for (int64_t c = 0; c < kTransposeTile; c += T::lanes)
-        T::transpose(&rows[r][c], kTransposeTile, &transposed[c][r], kTransposeTile);
+  if (size[0] == kTransposeTileSide && size[1] == kTransposeTileSide) {
+    for (int64_t r = 0; r < kTransposeTileSide; r += T::lanes) {
+      for (int64_t c = 0; c < kTransposeTileSide; c += T::lanes)
+        T::transpose(&rows[r][c], kTransposeTileSide, &transposed[c][r], kTransposeTileSide);
     }
   } else {
     for (int64_t r = 0; r < size[1]; r++) {
@@ -44,20 +44,20 @@ MOSAIC_INLINE void transposeTile(const Loop<2>& loop, char* const data[2], int d
   }
   for (int64_t j = 0; j < size[0]; j++) {
     char* to = data[0] + j * loop.stride[0][denseAxis] * dtypeBytes(loop.dtype[0]);
-    flush<T>(loop.dtype[0], to, loop.stride[0][inner], size[1], transposed[j]);
+    flush<T>(loop.dtype[0], to, loop.stride[0][innerAxis], size[1], transposed[j]);
   }
 }
 
 /// x is dense along axis `denseAxis`, out along the innermost one: copies in square blocks over the two axes.
 template <class T>
 MOSAIC_NOINLINE void copyTransposed(const Loop<2>& loop, int denseAxis, Pool& pool) {
-  const int inner = loop.rank - 1;
-  const int64_t tileRows = ceilDiv(loop.shape[denseAxis], kTransposeTile),
-                tileColumns = ceilDiv(loop.shape[inner], kTransposeTile);
-  const int64_t planeCount = loop.size / (loop.shape[denseAxis] * loop.shape[inner]);
+  const int innerAxis = loop.rank - 1;
+  const int64_t tileRows = ceilDiv(loop.shape[denseAxis], kTransposeTileSide),
+                tileColumns = ceilDiv(loop.shape[innerAxis], kTransposeTileSide);
+  const int64_t planeCount = loop.size / (loop.shape[denseAxis] * loop.shape[innerAxis]);
   auto copyStrip = [&](int64_t task, int) {
     int64_t plane = task / tileRows;
-    const int64_t j = task % tileRows * kTransposeTile;
+    const int64_t j = task % tileRows * kTransposeTileSide;
     char* data[2] = {loop.data[0], loop.data[1]};
     for (int axis = loop.rank - 2; axis >= 0; axis--) {
       if (axis == denseAxis) continue;
@@ -68,17 +68,17 @@ MOSAIC_NOINLINE void copyTransposed(const Loop<2>& loop, int denseAxis, Pool& po
     }
     for (int i = 0; i < 2; i++) data[i] += j * loop.stride[i][denseAxis] * dtypeBytes(loop.dtype[i]);
     for (int64_t square = 0; square < tileColumns; square++) {
-      const int64_t i0 = square * kTransposeTile;
-      const int64_t size[2] = {minOf(kTransposeTile, loop.shape[denseAxis] - j),
-                               minOf(kTransposeTile, loop.shape[inner] - i0)};
+      const int64_t i0 = square * kTransposeTileSide;
+      const int64_t size[2] = {minOf(kTransposeTileSide, loop.shape[denseAxis] - j),
+                               minOf(kTransposeTileSide, loop.shape[innerAxis] - i0)};
       char* tileData[2];
       for (int i = 0; i < 2; i++) {
-        tileData[i] = data[i] + i0 * loop.stride[i][inner] * dtypeBytes(loop.dtype[i]);
+        tileData[i] = data[i] + i0 * loop.stride[i][innerAxis] * dtypeBytes(loop.dtype[i]);
       }
       transposeTile<T>(loop, tileData, denseAxis, size);
     }
   };
-  if (loop.size <= kParallelElements) {
+  if (loop.size <= kMinParallelElements) {
     for (int64_t task = 0; task < planeCount * tileRows; task++) copyStrip(task, 0);
   } else {
     pool.parallelFor(planeCount * tileRows, copyStrip);
@@ -87,9 +87,9 @@ MOSAIC_NOINLINE void copyTransposed(const Loop<2>& loop, int denseAxis, Pool& po
 
 /// The axis along which x is dense while out is dense along another, or −1.
 MOSAIC_INLINE int transposedAxis(const Loop<2>& loop) {
-  const int inner = loop.rank - 1;
-  if (magnitude(loop.stride[1][inner]) <= 1 || loop.shape[inner] < 8) return -1;
-  for (int axis = 0; axis < inner; axis++) {
+  const int innerAxis = loop.rank - 1;
+  if (magnitude(loop.stride[1][innerAxis]) <= 1 || loop.shape[innerAxis] < 8) return -1;
+  for (int axis = 0; axis < innerAxis; axis++) {
     if (loop.stride[1][axis] == 1 && loop.shape[axis] >= 8) return axis;
   }
   return -1;

@@ -49,15 +49,15 @@ MOSAIC_NOINLINE void applyBinary(BinaryOp op, float* out, const float* a, const 
 template <class T, class Fn>
 MOSAIC_INLINE void zipChunks(const View& out, const View& a, const View& b, Pool& pool, Fn fn) {
   const Loop<3> loop = makeLoop<3>({&out, &a, &b});
-  const int inner = loop.rank - 1;
+  const int innerAxis = loop.rank - 1;
   forEachChunk(loop, pool, [&](const Chunk<3>& chunk) {
     float buffers[3][kChunkElements];
     const int64_t n = chunk.length;
-    const float* x = fetch<T>(loop.dtype[1], chunk.data[1], loop.stride[1][inner], n, buffers[1]);
-    const float* y = fetch<T>(loop.dtype[2], chunk.data[2], loop.stride[2][inner], n, buffers[2]);
-    float* to = target(loop.dtype[0], chunk.data[0], loop.stride[0][inner], buffers[0]);
+    const float* x = fetch<T>(loop.dtype[1], chunk.data[1], loop.stride[1][innerAxis], n, buffers[1]);
+    const float* y = fetch<T>(loop.dtype[2], chunk.data[2], loop.stride[2][innerAxis], n, buffers[2]);
+    float* to = target(loop.dtype[0], chunk.data[0], loop.stride[0][innerAxis], buffers[0]);
     fn(to, x, y, n);
-    flush<T>(loop.dtype[0], chunk.data[0], loop.stride[0][inner], n, to);
+    flush<T>(loop.dtype[0], chunk.data[0], loop.stride[0][innerAxis], n, to);
   });
 }
 
@@ -72,13 +72,13 @@ void binary(const BinaryArguments& args, Pool& pool) {
 template <class T, class Fn>
 MOSAIC_INLINE void mapChunks(const View& out, const View& x, Pool& pool, Fn fn) {
   const Loop<2> loop = makeLoop<2>({&out, &x});
-  const int inner = loop.rank - 1;
+  const int innerAxis = loop.rank - 1;
   forEachChunk(loop, pool, [&](const Chunk<2>& chunk) {
     float buffers[2][kChunkElements];
-    const float* from = fetch<T>(loop.dtype[1], chunk.data[1], loop.stride[1][inner], chunk.length, buffers[1]);
-    float* to = target(loop.dtype[0], chunk.data[0], loop.stride[0][inner], buffers[0]);
+    const float* from = fetch<T>(loop.dtype[1], chunk.data[1], loop.stride[1][innerAxis], chunk.length, buffers[1]);
+    float* to = target(loop.dtype[0], chunk.data[0], loop.stride[0][innerAxis], buffers[0]);
     fn(to, from, chunk.length);
-    flush<T>(loop.dtype[0], chunk.data[0], loop.stride[0][inner], chunk.length, to);
+    flush<T>(loop.dtype[0], chunk.data[0], loop.stride[0][innerAxis], chunk.length, to);
   });
 }
 

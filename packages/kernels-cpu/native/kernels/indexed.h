@@ -21,15 +21,15 @@ struct ValidIndices {
 
 /// Fails the kernel's work at the first element of `index` that is not a valid index.
 template <class T>
-MOSAIC_NOINLINE void throwIfIndexInvalid(const char* kernel, const View& index, const ValidIndices& valid) {
-  const auto& [count, ignored] = valid;
+MOSAIC_NOINLINE void throwIfIndexInvalid(const char* kernel, const View& index, const ValidIndices& validIndices) {
+  const auto& [count, ignored] = validIndices;
   const Loop<1> loop = makeLoop<1>({&index});
   if (loop.size == 0) return;
-  const int inner = loop.rank - 1;
+  const int innerAxis = loop.rank - 1;
   const float end = static_cast<float>(count);
-  visitRows(loop, 0, loop.size / loop.shape[inner], [&](const Chunk<1>& chunk) {
+  visitRows(loop, 0, loop.size / loop.shape[innerAxis], [&](const Chunk<1>& chunk) {
     float buffer[kChunkElements];
-    const float* values = fetch<T>(loop.dtype[0], chunk.data[0], loop.stride[0][inner], chunk.length, buffer);
+    const float* values = fetch<T>(loop.dtype[0], chunk.data[0], loop.stride[0][innerAxis], chunk.length, buffer);
     for (int64_t i = 0; i < chunk.length; i++) {
       const float value = values[i];
       const bool isValidIndex = value >= 0 && value < end && value == static_cast<float>(static_cast<int64_t>(value));
@@ -38,12 +38,12 @@ MOSAIC_NOINLINE void throwIfIndexInvalid(const char* kernel, const View& index, 
   });
 }
 
-constexpr float kIgnoreNone = __builtin_nanf("");
+constexpr float kNoIgnoredIndex = __builtin_nanf("");
 
 template <class T>
 void gatherRows(const GatherRowsArguments& args, Pool& pool) {
   const auto& [out, table, index] = args;
-  throwIfIndexInvalid<T>("gatherRows", index, {table.shape[0], kIgnoreNone});
+  throwIfIndexInvalid<T>("gatherRows", index, {table.shape[0], kNoIgnoredIndex});
   const View outerView = dropLastAxis(out);
   const Loop<2> loop = makeLoop<2>({&outerView, &index});
   const Row rowOut = rowOf(out), rowTable = rowOf(table);
@@ -59,15 +59,16 @@ void gatherRows(const GatherRowsArguments& args, Pool& pool) {
 template <class T>
 void scatterAddRows(const ScatterAddRowsArguments& args, Pool& pool) {
   const auto& [into, x, index] = args;
-  throwIfIndexInvalid<T>("scatterAddRows", index, {into.shape[0], kIgnoreNone});
+  throwIfIndexInvalid<T>("scatterAddRows", index, {into.shape[0], kNoIgnoredIndex});
   using V = typename T::Vec;
   const View outerView = dropLastAxis(x);
   const Loop<2> loop = makeLoop<2>({&outerView, &index});
   const Row rowInto = rowOf(into), rowX = rowOf(x);
-  const int inner = loop.rank - 1;
-  const int64_t columns = rowX.length, width = loop.shape[inner];
+  const int innerAxis = loop.rank - 1;
+  const int64_t columns = rowX.length, width = loop.shape[innerAxis];
   if (loop.size == 0 || columns == 0) return;
-  const int64_t minTasks = loop.size * columns <= kParallelElements ? 1 : minOf(pool.threads(), ceilDiv(columns, 64));
+  const int64_t minTasks =
+      loop.size * columns <= kMinParallelElements ? 1 : minOf(pool.threads(), ceilDiv(columns, 64));
   const int64_t columnsPerTask = minOf(kChunkElements, ceilDiv(columns, minTasks));
   pool.parallelFor(ceilDiv(columns, columnsPerTask), [&](int64_t task, int) {
     const int64_t start = task * columnsPerTask, n = minOf(columnsPerTask, columns - start);
@@ -75,9 +76,9 @@ void scatterAddRows(const ScatterAddRowsArguments& args, Pool& pool) {
     Cursor<2> cursor = cursorAt(loop, 0);
     for (int64_t row = 0; row < loop.size / width; row++) {
       for (int64_t column = 0; column < width; column++) {
-        const char* indexData = cursor.data[1] + column * loop.stride[1][inner] * dtypeBytes(loop.dtype[1]);
+        const char* indexData = cursor.data[1] + column * loop.stride[1][innerAxis] * dtypeBytes(loop.dtype[1]);
         const auto rowIndex = static_cast<int64_t>(loadScalar<T>(loop.dtype[1], indexData));
-        const int64_t readOffset = column * loop.stride[0][inner] + start * rowX.stride;
+        const int64_t readOffset = column * loop.stride[0][innerAxis] + start * rowX.stride;
         const int64_t writeOffset = rowIndex * into.stride[0] + start * rowInto.stride;
         const char* from = cursor.data[0] + readOffset * dtypeBytes(rowX.dtype);
         char* to = static_cast<char*>(into.data) + writeOffset * dtypeBytes(into.dtype);

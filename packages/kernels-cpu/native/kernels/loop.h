@@ -13,7 +13,7 @@ namespace {
 /// Elements of a chunk: three float32 buffers of this length lie in 24 KiB.
 constexpr int64_t kChunkElements = 2048;
 /// Work below this many elements is not worth waking another thread for.
-constexpr int64_t kParallelElements = 32768;
+constexpr int64_t kMinParallelElements = 32768;
 
 MOSAIC_INLINE int64_t minOf(int64_t a, int64_t b) { return a < b ? a : b; }
 MOSAIC_INLINE int64_t maxOf(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -25,8 +25,8 @@ template <int N>
 struct Loop {
   int rank;
   int64_t size;  // elements
-  int64_t shape[kMaxRank];
-  int64_t stride[N][kMaxRank];
+  int64_t shape[kMaxAxes];
+  int64_t stride[N][kMaxAxes];
   char* data[N];
   DType dtype[N];
 };
@@ -54,9 +54,9 @@ MOSAIC_NOINLINE void mergeAxes(Loop<N>& loop) {
   }
   int last = 0;
   for (int axis = 1; axis < loop.rank; axis++) {
-    bool dense = true;
-    for (int i = 0; i < N; i++) dense &= loop.stride[i][last] == loop.stride[i][axis] * loop.shape[axis];
-    if (dense) {
+    bool isDense = true;
+    for (int i = 0; i < N; i++) isDense &= loop.stride[i][last] == loop.stride[i][axis] * loop.shape[axis];
+    if (isDense) {
       loop.shape[last] *= loop.shape[axis];
     } else {
       loop.shape[++last] = loop.shape[axis];
@@ -82,8 +82,8 @@ MOSAIC_INLINE Loop<N> makeLoop(const View* const (&operands)[N]) {
     loop.shape[loop.rank] = out.shape[axis];
     for (int i = 0; i < N; i++) {
       const int axisIndex = axis - out.rank + operands[i]->rank;
-      const bool broadcast = axisIndex < 0 || operands[i]->shape[axisIndex] == 1;
-      loop.stride[i][loop.rank] = broadcast ? 0 : operands[i]->stride[axisIndex];
+      const bool isBroadcast = axisIndex < 0 || operands[i]->shape[axisIndex] == 1;
+      loop.stride[i][loop.rank] = isBroadcast ? 0 : operands[i]->stride[axisIndex];
     }
     loop.rank++;
   }
@@ -106,7 +106,7 @@ struct Chunk {
 /// The outer axes of a loop as a counter, with the operands' pointers kept in step.
 template <int N>
 struct Cursor {
-  int64_t index[kMaxRank];
+  int64_t index[kMaxAxes];
   char* data[N];
 };
 
@@ -125,10 +125,10 @@ MOSAIC_INLINE Cursor<N> cursorAt(const Loop<N>& loop, int64_t row) {
 template <int N>
 MOSAIC_INLINE void advance(const Loop<N>& loop, Cursor<N>& cursor) {
   for (int axis = loop.rank - 2; axis >= 0; axis--) {
-    const bool wraps = ++cursor.index[axis] == loop.shape[axis];
-    const int64_t steps = wraps ? 1 - loop.shape[axis] : 1;
+    const bool isWrapped = ++cursor.index[axis] == loop.shape[axis];
+    const int64_t steps = isWrapped ? 1 - loop.shape[axis] : 1;
     for (int i = 0; i < N; i++) cursor.data[i] += steps * loop.stride[i][axis] * dtypeBytes(loop.dtype[i]);
-    if (!wraps) return;
+    if (!isWrapped) return;
     cursor.index[axis] = 0;
   }
 }
@@ -136,12 +136,12 @@ MOSAIC_INLINE void advance(const Loop<N>& loop, Cursor<N>& cursor) {
 /// Calls visit(chunk, worker) for rows [from, to), each cut into chunks of the inner axis.
 template <int N, class Visit>
 MOSAIC_INLINE void visitRows(const Loop<N>& loop, int64_t from, int64_t to, Visit&& visit) {
-  const int64_t inner = loop.shape[loop.rank - 1];
+  const int64_t innerLength = loop.shape[loop.rank - 1];
   Cursor<N> cursor = cursorAt(loop, from);
   for (int64_t row = from; row < to; row++) {
-    for (int64_t start = 0; start < inner; start += kChunkElements) {
+    for (int64_t start = 0; start < innerLength; start += kChunkElements) {
       Chunk<N> chunk;
-      chunk.length = minOf(kChunkElements, inner - start);
+      chunk.length = minOf(kChunkElements, innerLength - start);
       for (int i = 0; i < N; i++) {
         chunk.data[i] = cursor.data[i] + start * loop.stride[i][loop.rank - 1] * dtypeBytes(loop.dtype[i]);
       }
@@ -155,21 +155,21 @@ MOSAIC_INLINE void visitRows(const Loop<N>& loop, int64_t from, int64_t to, Visi
 template <int N, class Visit>
 MOSAIC_INLINE void forEachChunk(const Loop<N>& loop, Pool& pool, Visit&& visit) {
   if (loop.size == 0) return;
-  const int64_t inner = loop.shape[loop.rank - 1];
-  const int64_t rows = loop.size / inner;
-  if (loop.size <= kParallelElements || pool.threads() == 1) {
+  const int64_t innerLength = loop.shape[loop.rank - 1];
+  const int64_t rows = loop.size / innerLength;
+  if (loop.size <= kMinParallelElements || pool.threads() == 1) {
     visitRows(loop, 0, rows, visit);
-  } else if (inner > 4 * kParallelElements) {  // long rows: cut them, too
-    const int64_t partsPerRow = ceilDiv(inner, kParallelElements);
+  } else if (innerLength > 4 * kMinParallelElements) {  // long rows: cut them, too
+    const int64_t partsPerRow = ceilDiv(innerLength, kMinParallelElements);
     pool.parallelFor(rows * partsPerRow, [&](int64_t task, int) {
       Loop<N> part = loop;
-      const int64_t start = task % partsPerRow * kParallelElements;
-      part.shape[loop.rank - 1] = minOf(kParallelElements, inner - start);
+      const int64_t start = task % partsPerRow * kMinParallelElements;
+      part.shape[loop.rank - 1] = minOf(kMinParallelElements, innerLength - start);
       for (int i = 0; i < N; i++) part.data[i] += start * loop.stride[i][loop.rank - 1] * dtypeBytes(loop.dtype[i]);
       visitRows(part, task / partsPerRow, task / partsPerRow + 1, visit);
     });
   } else {
-    const int64_t grainSize = maxOf(1, kParallelElements / inner);
+    const int64_t grainSize = maxOf(1, kMinParallelElements / innerLength);
     pool.parallelFor(ceilDiv(rows, grainSize), [&](int64_t task, int) {
       visitRows(loop, task * grainSize, minOf(rows, (task + 1) * grainSize), visit);
     });

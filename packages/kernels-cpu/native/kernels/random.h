@@ -84,17 +84,17 @@ void random(const RandomArguments& args, Pool& pool) {
     stride *= out.shape[axis];
   }
   const Loop<2> loop = makeLoop<2>({&out, &index});
-  const int inner = loop.rank - 1;
+  const int innerAxis = loop.rank - 1;
   forEachChunk(loop, pool, [&](const Chunk<2>& chunk) {
     const uint64_t first = reinterpret_cast<uintptr_t>(chunk.data[1]) / 2;
-    const int64_t step = loop.stride[1][inner];
+    const int64_t step = loop.stride[1][innerAxis];
     float values[kChunkElements];
     if (step == 1) {
       draw<T>(first, chunk.length, spec, values);
     } else {
       for (int64_t i = 0; i < chunk.length; i++) draw<T>(first + static_cast<uint64_t>(i * step), 1, spec, values + i);
     }
-    flush<T>(loop.dtype[0], chunk.data[0], loop.stride[0][inner], chunk.length, values);
+    flush<T>(loop.dtype[0], chunk.data[0], loop.stride[0][innerAxis], chunk.length, values);
   });
 }
 
@@ -111,21 +111,21 @@ void dropout(const DropoutArguments& args, Pool& pool) {
   const RandomSpec random{RandomKind::Uniform, 0, 1, spec.seed, spec.stream};
   const V probability = T::set1(spec.probability), scale = T::set1(1.0f / (1.0f - spec.probability));
   const Loop<3> loop = makeLoop<3>({&out, &x, &index});
-  const int inner = loop.rank - 1;
+  const int innerAxis = loop.rank - 1;
   forEachChunk(loop, pool, [&](const Chunk<3>& chunk) {
     const uint64_t first = reinterpret_cast<uintptr_t>(chunk.data[2]) / 2;
-    const int64_t step = loop.stride[2][inner], n = chunk.length;
+    const int64_t step = loop.stride[2][innerAxis], n = chunk.length;
     float randomValues[kChunkElements], buffers[2][kChunkElements];
     if (step == 1) {
       draw<T>(first, n, random, randomValues);
     } else {
       for (int64_t i = 0; i < n; i++) draw<T>(first + static_cast<uint64_t>(i * step), 1, random, randomValues + i);
     }
-    const float* from = fetch<T>(loop.dtype[1], chunk.data[1], loop.stride[1][inner], n, buffers[1]);
-    float* to = target(loop.dtype[0], chunk.data[0], loop.stride[0][inner], buffers[0]);
+    const float* from = fetch<T>(loop.dtype[1], chunk.data[1], loop.stride[1][innerAxis], n, buffers[1]);
+    float* to = target(loop.dtype[0], chunk.data[0], loop.stride[0][innerAxis], buffers[0]);
     map2<T>(to, from, randomValues, n,
             [&](V v, V u) { return blend<T>(lessThan<T>(u, probability), T::zero(), v * scale); });
-    flush<T>(loop.dtype[0], chunk.data[0], loop.stride[0][inner], n, to);
+    flush<T>(loop.dtype[0], chunk.data[0], loop.stride[0][innerAxis], n, to);
   });
 }
 

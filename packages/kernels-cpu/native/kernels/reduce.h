@@ -84,13 +84,13 @@ MOSAIC_INLINE void combineInto(ReduceKind kind, float* to, const float* from, in
 template <class T>
 MOSAIC_NOINLINE float reduceChunks(ReduceKind kind, const Loop<1>& loop, int64_t from, int64_t to) {
   using V = typename T::Vec;
-  const int64_t inner = loop.shape[loop.rank - 1], stride = loop.stride[0][loop.rank - 1];
-  const int64_t chunksPerRow = ceilDiv(inner, kChunkElements);
+  const int64_t innerLength = loop.shape[loop.rank - 1], stride = loop.stride[0][loop.rank - 1];
+  const int64_t chunksPerRow = ceilDiv(innerLength, kChunkElements);
   float buffer[kChunkElements];
   double sum = 0;
   float maxValue = -__builtin_inff();
   for (int64_t chunk = from; chunk < to; chunk++) {
-    const int64_t start = chunk % chunksPerRow * kChunkElements, n = minOf(kChunkElements, inner - start);
+    const int64_t start = chunk % chunksPerRow * kChunkElements, n = minOf(kChunkElements, innerLength - start);
     const char* data = cursorAt(loop, chunk / chunksPerRow).data[0] + start * stride * dtypeBytes(loop.dtype[0]);
     const float* values = fetch<T>(loop.dtype[0], data, stride, n, buffer);
     if (kind == ReduceKind::Sum) {
@@ -105,10 +105,10 @@ MOSAIC_NOINLINE float reduceChunks(ReduceKind kind, const Loop<1>& loop, int64_t
 
 /// Where output element `index` and its part of x lie.
 MOSAIC_INLINE Cursor<2> elementAt(const Loop<2>& kept, int64_t index) {
-  const int inner = kept.rank - 1;
-  Cursor<2> cursor = cursorAt(kept, index / kept.shape[inner]);
+  const int innerAxis = kept.rank - 1;
+  Cursor<2> cursor = cursorAt(kept, index / kept.shape[innerAxis]);
   for (int i = 0; i < 2; i++) {
-    cursor.data[i] += index % kept.shape[inner] * kept.stride[i][inner] * dtypeBytes(kept.dtype[i]);
+    cursor.data[i] += index % kept.shape[innerAxis] * kept.stride[i][innerAxis] * dtypeBytes(kept.dtype[i]);
   }
   return cursor;
 }
@@ -120,10 +120,10 @@ constexpr int64_t kChunksPerGroup = 16;
 template <class T>
 MOSAIC_NOINLINE void reduceRuns(ReduceKind kind, const Reduction& axes, Pool& pool) {
   const Loop<1>& loop = axes.reduced;
-  const int64_t inner = loop.shape[loop.rank - 1];
-  const int64_t chunks = loop.size / inner * ceilDiv(inner, kChunkElements);
+  const int64_t innerLength = loop.shape[loop.rank - 1];
+  const int64_t chunks = loop.size / innerLength * ceilDiv(innerLength, kChunkElements);
   const int64_t groups = ceilDiv(chunks, kChunksPerGroup);
-  const int64_t grainSize = groups > 1 ? 1 : maxOf(1, kParallelElements / loop.size);
+  const int64_t grainSize = groups > 1 ? 1 : maxOf(1, kMinParallelElements / loop.size);
   const ScratchBuffer partials(axes.kept.size * groups);
   pool.parallelFor(ceilDiv(axes.kept.size * groups, grainSize), [&](int64_t task, int) {
     const int64_t end = minOf(axes.kept.size * groups, (task + 1) * grainSize);
@@ -147,10 +147,10 @@ MOSAIC_NOINLINE void reduceRuns(ReduceKind kind, const Reduction& axes, Pool& po
 template <class T>
 MOSAIC_NOINLINE void reduceColumns(ReduceKind kind, const Reduction& axes, Pool& pool) {
   const Loop<2>& kept = axes.kept;
-  const int inner = kept.rank - 1;
-  const int64_t width = minOf(kept.shape[inner], kChunkElements);
-  const int64_t stripsPerRow = ceilDiv(kept.shape[inner], width);
-  const int64_t strips = kept.size / kept.shape[inner] * stripsPerRow;
+  const int innerAxis = kept.rank - 1;
+  const int64_t width = minOf(kept.shape[innerAxis], kChunkElements);
+  const int64_t stripsPerRow = ceilDiv(kept.shape[innerAxis], width);
+  const int64_t strips = kept.size / kept.shape[innerAxis] * stripsPerRow;
   Loop<1> rows = axes.reduced;  // with an inner axis of length 1: every row is visited on its own
   rows.shape[rows.rank] = 1;
   rows.stride[0][rows.rank++] = 1;
@@ -158,28 +158,28 @@ MOSAIC_NOINLINE void reduceColumns(ReduceKind kind, const Reduction& axes, Pool&
   const ScratchBuffer partials(strips * chunks * width);
   pool.parallelFor(strips * chunks, [&](int64_t task, int) {
     const int64_t strip = task / chunks, chunk = task % chunks, start = strip % stripsPerRow * width;
-    const int64_t n = minOf(width, kept.shape[inner] - start), bytes = dtypeBytes(kept.dtype[0]);
+    const int64_t n = minOf(width, kept.shape[innerAxis] - start), bytes = dtypeBytes(kept.dtype[0]);
     Loop<1> keptLoop = rows;
-    keptLoop.data[0] = cursorAt(kept, strip / stripsPerRow).data[0] + start * kept.stride[0][inner] * bytes;
+    keptLoop.data[0] = cursorAt(kept, strip / stripsPerRow).data[0] + start * kept.stride[0][innerAxis] * bytes;
     float* sum = partials.data + task * width;
     for (int64_t i = 0; i < n; i++) sum[i] = kind == ReduceKind::Sum ? 0.0f : -__builtin_inff();
     float buffer[kChunkElements];
     visitRows(keptLoop, chunk * kChunkRows, minOf(rows.size, (chunk + 1) * kChunkRows), [&](const Chunk<1>& span) {
-      combineInto<T>(kind, sum, fetch<T>(kept.dtype[0], span.data[0], kept.stride[0][inner], n, buffer), n);
+      combineInto<T>(kind, sum, fetch<T>(kept.dtype[0], span.data[0], kept.stride[0][innerAxis], n, buffer), n);
     });
   });
   pool.parallelFor(strips, [&](int64_t strip, int) {
     float* partial = partials.data + strip * chunks * width;
-    const int64_t start = strip % stripsPerRow * width, n = minOf(width, kept.shape[inner] - start);
+    const int64_t start = strip % stripsPerRow * width, n = minOf(width, kept.shape[innerAxis] - start);
     combineChunks(partial, chunks, width, [&](float* to, const float* from, int64_t) {
       combineInto<T>(kind, to, from, n);
     });
     char* data = cursorAt(kept, strip / stripsPerRow).data[1];
-    data += start * kept.stride[1][inner] * dtypeBytes(kept.dtype[1]);
-    if (kept.dtype[1] == DType::Float32 && kept.stride[1][inner] == 1) {
+    data += start * kept.stride[1][innerAxis] * dtypeBytes(kept.dtype[1]);
+    if (kept.dtype[1] == DType::Float32 && kept.stride[1][innerAxis] == 1) {
       __builtin_memcpy(data, partial, static_cast<size_t>(n) * sizeof(float));
     } else {
-      flush<T>(kept.dtype[1], data, kept.stride[1][inner], n, partial);
+      flush<T>(kept.dtype[1], data, kept.stride[1][innerAxis], n, partial);
     }
   });
 }
@@ -194,8 +194,8 @@ void reduce(const ReduceArguments& args, Pool& pool) {
   const Loop<2>& kept = axes.kept;
   const int64_t reducedStride = magnitude(reduced.stride[0][reduced.rank - 1]);
   const int64_t keptStride = kept.size > 1 ? magnitude(kept.stride[0][kept.rank - 1]) : reducedStride + 1;
-  const bool reducesRuns = reducedStride <= keptStride || kept.shape[kept.rank - 1] == 1;
-  if (reducesRuns) {
+  const bool isReducedByRuns = reducedStride <= keptStride || kept.shape[kept.rank - 1] == 1;
+  if (isReducedByRuns) {
     reduceRuns<T>(kind, axes, pool);
   } else {
     reduceColumns<T>(kind, axes, pool);

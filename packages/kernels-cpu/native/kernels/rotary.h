@@ -26,10 +26,10 @@ void rotary(const RotaryArguments& args, Pool& pool) {
   const Loop<4> outerLoop = makeLoop<4>({&views[0], &views[1], &views[2], &views[3]});
   const Row rows[4] = {rowOf(out), rowOf(x), rowOf(cos), rowOf(sin)};
   const int64_t pairs = rows[2].length, step = interleaved ? 2 : 1, secondHalfStep = interleaved ? 1 : pairs;
-  const auto firstHalf = [=](const Row& row) { return Row{row.dtype, step * row.stride, pairs}; };
-  const auto secondHalfOffset = [=](const Row& row) { return secondHalfStep * row.stride * dtypeBytes(row.dtype); };
-  const Row to = firstHalf(rows[0]), from = firstHalf(rows[1]);
-  const int64_t outSecondOffset = secondHalfOffset(rows[0]), inSecondOffset = secondHalfOffset(rows[1]);
+  const auto getFirstHalf = [=](const Row& row) { return Row{row.dtype, step * row.stride, pairs}; };
+  const auto getSecondHalfOffset = [=](const Row& row) { return secondHalfStep * row.stride * dtypeBytes(row.dtype); };
+  const Row to = getFirstHalf(rows[0]), from = getFirstHalf(rows[1]);
+  const int64_t outSecondOffset = getSecondHalfOffset(rows[0]), inSecondOffset = getSecondHalfOffset(rows[1]);
   const float sign = inverse ? -1.0f : 1.0f;
   forEachRow<6>(outerLoop, pairs, pool, [&](char* const(&data)[4], float* const(&buffers)[6]) {
     const float* a = fetchRow<T>(from, data[1], buffers[0]);

@@ -46,9 +46,9 @@ MOSAIC_INLINE void flushRow(const Row& row, char* data, const float* values) {
 /// Calls visit(data, buffers) for each row: data[i] is where operand i's row begins; B buffers hold a row each.
 template <int B, int N, class Visit>
 MOSAIC_INLINE void forEachRow(const Loop<N>& outerLoop, int64_t length, Pool& pool, Visit visit) {
-  const int64_t grainSize = maxOf(1, kParallelElements / 2 / maxOf(length, 1));
-  const int inner = outerLoop.rank - 1;
-  const int64_t width = outerLoop.shape[inner];
+  const int64_t grainSize = maxOf(1, kMinParallelElements / 2 / maxOf(length, 1));
+  const int innerAxis = outerLoop.rank - 1;
+  const int64_t width = outerLoop.shape[innerAxis];
   pool.parallelFor(ceilDiv(outerLoop.size, grainSize), [&](int64_t task, int worker) {
     Arena& arena = pool.arena(worker);
     arena.reset();
@@ -60,7 +60,7 @@ MOSAIC_INLINE void forEachRow(const Loop<N>& outerLoop, int64_t length, Pool& po
     for (int64_t row = from; row < to; row++) {
       char* data[N];
       for (int i = 0; i < N; i++)
-        data[i] = cursor.data[i] + column * outerLoop.stride[i][inner] * dtypeBytes(outerLoop.dtype[i]);
+        data[i] = cursor.data[i] + column * outerLoop.stride[i][innerAxis] * dtypeBytes(outerLoop.dtype[i]);
       visit(data, buffers);
       if (++column < width) continue;
       column = 0;

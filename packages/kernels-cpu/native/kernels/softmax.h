@@ -11,12 +11,12 @@ namespace {
 template <class T>
 MOSAIC_NOINLINE void softmaxRow(float* y, const float* x, int64_t n) {
   using V = typename T::Vec;
-  const float top = maxOver<T>(x, n);
-  if (top == -__builtin_inff()) {
+  const float rowMax = maxOver<T>(x, n);
+  if (rowMax == -__builtin_inff()) {
     for (int64_t i = 0; i < n; i++) y[i] = 0;
     return;
   }
-  map1<T>(y, x, n, [&](V v) { return expOf<T>(v - T::set1(top)); });
+  map1<T>(y, x, n, [&](V v) { return expOf<T>(v - T::set1(rowMax)); });
   const float scale = 1.0f / sumRow<T>(y, y, n, [](V v, V) { return v; });
   map1<T>(y, y, n, [&](V v) { return v * T::set1(scale); });
 }

@@ -52,9 +52,9 @@ void poisonEnd(std::byte* data, size_t bytes, size_t size);
 
 /// Whether `poisonEnd` does something. Then no block may be reused without a call: its end would be that of before.
 #if defined(__SANITIZE_ADDRESS__)
-constexpr bool kGuardsEnds = true;
+constexpr bool kGuardsBlockEnds = true;
 #else
-constexpr bool kGuardsEnds = false;
+constexpr bool kGuardsBlockEnds = false;
 #endif
 
 /// Best fit over segments of at least 2 MiB (small blocks) or 32 MiB (blocks above 1 MiB), aligned to 2 MiB and backed

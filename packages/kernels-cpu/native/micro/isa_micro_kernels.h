@@ -74,11 +74,11 @@ constexpr AttentionKernels makeAttentionKernels() {
   table.foldMasked = FoldBlock<V, E, N>::foldMasked;
   if constexpr (!isPaired) table.foldModified = FoldBlock<V, E, N>::foldModified;
   if constexpr (N == E::template Shape<V>::vectors) {
-    table.gradient = GradientBlock<V, E>::gradient;
-    table.gradientMasked = GradientBlock<V, E>::gradientMasked;
-    table.keyGradient = GradientBlock<V, E>::keyGradient;
-    table.keyGradientMasked = GradientBlock<V, E>::keyGradientMasked;
-    if constexpr (!isPaired) table.gradientModified = GradientBlock<V, E>::gradientModified;
+    table.computeGradients = GradientBlock<V, E>::computeGradients;
+    table.computeMaskedGradients = GradientBlock<V, E>::computeMaskedGradients;
+    table.addKeyGradient = GradientBlock<V, E>::addKeyGradient;
+    table.addMaskedKeyGradient = GradientBlock<V, E>::addMaskedKeyGradient;
+    if constexpr (!isPaired) table.computeModifiedGradients = GradientBlock<V, E>::computeModifiedGradients;
   }
   if constexpr (isPaired) {
     table.transpose = Packing::transpose;

@@ -15,6 +15,6 @@ double peakGflops(Isa isa, DType dtype, Pool& pool);
 
 /// Billions of bytes per second that all threads of the pool read of a working set of so many bytes, over and over: the
 /// other roof. Throws std::bad_alloc.
-double readGigabytes(int64_t bytes, Isa isa, Pool& pool);
+double measureReadBandwidth(int64_t bytes, Isa isa, Pool& pool);
 
 }  // namespace mosaic

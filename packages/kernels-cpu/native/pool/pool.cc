@@ -81,14 +81,14 @@ void Pool::run(int64_t tasks, TaskFunction call, void* context) {
   context_ = context;
   tasks_ = tasks;
   nextTask_.store(0, std::memory_order_relaxed);
-  const bool runsAlone = workers_.empty() || tasks <= 1;
-  if (!runsAlone) {
+  const bool isSerial = workers_.empty() || tasks <= 1;
+  if (!isSerial) {
     state_.store((state_.load() & ~(kGenerationUnit - 1)) + kGenerationUnit + kOpenBit);
     wakeups_.fetch_add(1);
     wakeups_.notify_all();
   }
   runTasks(0);
-  if (!runsAlone) {
+  if (!isSerial) {
     uint64_t observedState = state_.fetch_and(~kOpenBit) & ~kOpenBit;  // no thread enters any more
     while ((observedState & kWorkerCountMask) != 0) {
       const auto hasNoWorkers = [&] { return ((observedState = state_.load()) & kWorkerCountMask) == 0; };

@@ -392,8 +392,9 @@ struct ShortSequenceAttention {
 
 template <class V>
 constexpr ShortSequenceKernels makeShortSequenceKernels() {
-  using Of = ShortSequenceAttention<V>;
-  return {V::lanes, Of::forwardScratchFloats, Of::backwardScratchFloats, Of::forward, Of::backward};
+  using Attention = ShortSequenceAttention<V>;
+  return {V::lanes, Attention::forwardScratchFloats, Attention::backwardScratchFloats, Attention::forward,
+          Attention::backward};
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #pragma once
 
 #if !defined(__AMX_BF16__)
-#error "amx.h must be included only in files compiled for AMX-BF16"
+#error "amx.h: expected a file compiled for AMX-BF16, received one without __AMX_BF16__"
 #endif
 
 #include "simd/avx512_bf16.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #ifndef __AVX2__
-#error "avx2.h must be included only in files compiled for AVX2"
+#error "avx2.h: expected a file compiled for AVX2, received one without __AVX2__"
 #endif
 
 #include <immintrin.h>

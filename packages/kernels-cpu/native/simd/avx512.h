@@ -2,7 +2,7 @@
 #pragma once
 
 #ifndef __AVX512F__
-#error "avx512.h must be included only in files compiled for AVX-512"
+#error "avx512.h: expected a file compiled for AVX-512, received one without __AVX512F__"
 #endif
 
 #include <immintrin.h>

@@ -2,7 +2,7 @@
 #pragma once
 
 #ifndef __AVX512BF16__
-#error "avx512_bf16.h must be included only in files compiled for AVX-512 with BF16"
+#error "avx512_bf16.h: expected a file compiled for AVX-512 with BF16, received one without __AVX512BF16__"
 #endif
 
 #include "simd/avx512.h"

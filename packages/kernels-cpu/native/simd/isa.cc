@@ -53,18 +53,19 @@ bool requestTileRegisters() {
 bool supports(Isa isa) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  const bool pairs = avx512 && (extendedFeatures().eax71 & 1u << 5) != 0;
+  const bool hasAvx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool hasAvx512 = hasAvx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  const bool hasBf16Dot = hasAvx512 && (extendedFeatures().eax71 & 1u << 5) != 0;
   constexpr uint32_t kTileFeatures = 1u << 24 | 1u << 22;  // AMX-TILE, AMX-BF16
   switch (isa) {
     case Isa::Scalar: return true;
-    case Isa::Avx2: return avx2;
-    case Isa::Avx512: return avx512;
-    case Isa::Avx512Bf16: return pairs;
+    case Isa::Avx2: return hasAvx2;
+    case Isa::Avx512: return hasAvx512;
+    case Isa::Avx512Bf16: return hasBf16Dot;
     case Isa::Amx:
-      return pairs && (extendedFeatures().edx70 & kTileFeatures) == kTileFeatures && requestTileRegisters();
+      return hasBf16Dot && (extendedFeatures().edx70 & kTileFeatures) == kTileFeatures && requestTileRegisters();
     default: return false;
   }
 #elif defined(__aarch64__)
@@ -123,7 +124,7 @@ IsaChoice chooseIsa(const char* request) {
     if (std::string(request) == isaName(isa)) return {isa, ""};
   }
   return {Isa::Scalar, "MOSAIC_ISA: expected one of " + joinNames(isas) + " (supported on this machine), received \"" +
-                           request + "\"; unset it to use the fastest."};
+                           request + "\"; unset it to use the fastest"};
 }
 
 }  // namespace mosaic

@@ -3,7 +3,7 @@
 #pragma once
 
 #ifndef __aarch64__
-#error "neon.h must be included only in files compiled for 64-bit Arm"
+#error "neon.h: expected a file compiled for 64-bit Arm, received one without __aarch64__"
 #endif
 
 #include <arm_neon.h>

@@ -87,10 +87,10 @@ struct Scalar {
   }
   MOSAIC_INLINE void storeBf16(uint16_t* p, Vec v) {
     const Bits bits = Bits(v);
-    const Bits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const Bits roundedBits = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     const Bits quietNan = (bits >> 16) | 0x40u;
-    const Bits nan = Bits(v != v);
-    const Half h = __builtin_convertvector((nan & quietNan) | (~nan & rounded), Half);
+    const Bits nanMask = Bits(v != v);
+    const Half h = __builtin_convertvector((nanMask & quietNan) | (~nanMask & roundedBits), Half);
     std::memcpy(p, &h, sizeof h);
   }
   MOSAIC_INLINE Vec loadF16(const uint16_t* p) {

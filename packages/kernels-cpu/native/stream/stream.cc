@@ -35,15 +35,16 @@ std::atomic<int> spinningStreamCount{0};
 
 const MosaicFailure& closedFailure() {
   static const MosaicFailure failure =
-      failureRecord(MOSAIC_FAILURE_CLOSED, "stream: the device was disposed; dispose it after all work has completed");
+      failureRecord(MOSAIC_FAILURE_CLOSED, "stream: expected an open device, received a disposed device; dispose the "
+                                           "device after all work has completed");
   return failure;
 }
 
 void submitTo(MosaicStream* stream, const MosaicWork* work) { static_cast<Stream*>(stream)->append(*work); }
 
 void runOnClosedStream(const MosaicWork& work) {
-  MosaicFailure ignored{};
-  work.run(work.arg, &closedFailure(), &ignored);
+  MosaicFailure ignoredFailure{};
+  work.run(work.arg, &closedFailure(), &ignoredFailure);
   if (work.drop) work.drop(work.arg);
 }
 

@@ -85,8 +85,8 @@ class Stream : public MosaicStream {
 /// Submits a call of `(*callable)()`, which may throw, and which is skipped once the stream has failed.
 template <class Callable>
 void enqueueOwned(Stream& stream, const char* name, std::unique_ptr<Callable> callable) {
-  auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure* failure) -> int {
-    if (upstream) return 0;
+  auto run = [](void* arg, const MosaicFailure* upstreamFailure, MosaicFailure* failure) -> int {
+    if (upstreamFailure) return 0;
     try {
       (*static_cast<Callable*>(arg))();
       return 0;
@@ -106,12 +106,12 @@ void enqueue(Stream& stream, const char* name, Body&& body) {
   enqueueOwned(stream, name, std::unique_ptr<Callable>(new Callable(std::forward<Body>(body))));
 }
 
-/// Submits a call of `body(upstream)` that happens even on a failed stream: to notify waiting threads.
+/// Submits a call of `body(upstreamFailure)` that happens even on a failed stream: to notify waiting threads.
 template <class Body>
 void enqueueEvenIfFailed(Stream& stream, const char* name, Body&& body) {
   using Callable = std::decay_t<Body>;
-  auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure*) -> int {
-    (*static_cast<Callable*>(arg))(upstream);
+  auto run = [](void* arg, const MosaicFailure* upstreamFailure, MosaicFailure*) -> int {
+    (*static_cast<Callable*>(arg))(upstreamFailure);
     return 0;
   };
   auto drop = [](void* arg) { delete static_cast<Callable*>(arg); };

@@ -117,7 +117,7 @@ void attendSubgrid(Device& device, const AttendArguments& args, const GridOrigin
   const BlockShape shape = usesTensorCores ? forwardShape(paddedHeadDim) : floatShape(paddedHeadDim);
   const unsigned sharedBytes = usesTensorCores ? forwardBytes(paddedHeadDim) : floatBytes(paddedHeadDim, 3, 1);
   const Kernel& kernel = kForwardKernels[size][usesTensorCores ? static_cast<int>(q.dtype) : 0];
-  for (const PartLaunch& launch : makeLaunches(tileParts, Owner::Rows, shape.ownTile)) {
+  for (const PartLaunch& launch : makeLaunches(tileParts, Owner::Rows, shape.ownTileLength)) {
     launchParts(device, kernel, makePartGrid(launch, q, shape.threads(), sharedBytes), launch, p, modifiers);
   }
 }
@@ -146,8 +146,8 @@ void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args, 
   const TileParts tileParts = makeParts(tile, {origin.batch, q.shape[0]});
   if (tileParts.isEmpty()) return;
   const std::optional<ScoreModifiers> modifiers = makeScoreModifiers(tile, origin);
-  const bool suitsHopper = scale > 0 && !modifiers && headDim <= kMaxHopperGradientHeadDim;
-  if (suitsHopper && supportsHopper(device, {&q, &k, &v, &dOut})) {
+  const bool isHopperEligible = scale > 0 && !modifiers && headDim <= kMaxHopperGradientHeadDim;
+  if (isHopperEligible && supportsHopper(device, {&q, &k, &v, &dOut})) {
     return attendBackwardOnHopper(device, {q, k, v, dOut}, tileParts, p);
   }
 
@@ -160,12 +160,12 @@ void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args, 
   const BlockShape queryShape = usesTensorCores ? queriesShape(paddedHeadDim) : floatShape(paddedHeadDim);
   const unsigned keySharedBytes = usesTensorCores ? keysBytes(paddedHeadDim) : floatBytes(paddedHeadDim, 4, 2);
   const unsigned querySharedBytes = usesTensorCores ? queriesBytes(paddedHeadDim) : floatBytes(paddedHeadDim, 4, 1);
-  for (PartLaunch& launch : makeLaunches(tileParts, Owner::Keys, keyShape.ownTile)) {
+  for (PartLaunch& launch : makeLaunches(tileParts, Owner::Keys, keyShape.ownTileLength)) {
     launch.blocks *= static_cast<unsigned>(keyShape.parts);
     const Grid grid = makePartGrid(launch, k, keyShape.threads(), keySharedBytes);
     launchParts(device, kKeyGradientKernels[size][column], grid, launch, p, modifiers);
   }
-  for (const PartLaunch& launch : makeLaunches(tileParts, Owner::Rows, queryShape.ownTile)) {
+  for (const PartLaunch& launch : makeLaunches(tileParts, Owner::Rows, queryShape.ownTileLength)) {
     const Grid grid = makePartGrid(launch, q, queryShape.threads(), querySharedBytes);
     launchParts(device, kQueryGradientKernels[size][column], grid, launch, p, modifiers);
   }

@@ -80,9 +80,9 @@ void attendOnHopper(Device& device, const Inputs& inputs, const TileParts& parts
   const auto& [q, k, v] = inputs;
   const int size = headDimIndex(std::max(p.headDim, p.valueHeadDim)), paddedHeadDim = kHeadDims[size];
   const HopperShape shape = forwardHopperShape(paddedHeadDim);
-  AttendHopperParameters parameters{encodeTensorMap(q, shape.ownTile), encodeTensorMap(k, shape.stepTile),
-                                    encodeTensorMap(v, shape.stepTile), p};
-  for (const PartLaunch& launch : makeLaunches(parts, Owner::Rows, shape.ownTile)) {
+  AttendHopperParameters parameters{encodeTensorMap(q, shape.ownTileLength), encodeTensorMap(k, shape.stepTileLength),
+                                    encodeTensorMap(v, shape.stepTileLength), p};
+  for (const PartLaunch& launch : makeLaunches(parts, Owner::Rows, shape.ownTileLength)) {
     parameters.base.parts = launch.parts;
     const Grid grid = makePartGrid(launch, q, shape.threads(), forwardHopperBytes(paddedHeadDim));
     device.launch(kForwardKernels[size][dtypeColumn(q.dtype)], grid, parameters);
@@ -95,17 +95,17 @@ void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const 
   const int size = headDimIndex(std::max(p.headDim, p.valueHeadDim)), paddedHeadDim = kHeadDims[size];
   const int column = dtypeColumn(q.dtype);
   const HopperShape keyShape = keysHopperShape(paddedHeadDim), queryShape = queriesHopperShape(paddedHeadDim);
-  AttendBackwardHopperParameters parameters{encodeTensorMap(q, keyShape.stepTile), encodeTensorMap(k, keyShape.ownTile),
-                                            encodeTensorMap(v, keyShape.ownTile),
-                                            encodeTensorMap(dOut, keyShape.stepTile), p};
-  for (const PartLaunch& launch : makeLaunches(parts, Owner::Keys, keyShape.ownTile)) {
+  AttendBackwardHopperParameters parameters{
+      encodeTensorMap(q, keyShape.stepTileLength), encodeTensorMap(k, keyShape.ownTileLength),
+      encodeTensorMap(v, keyShape.ownTileLength), encodeTensorMap(dOut, keyShape.stepTileLength), p};
+  for (const PartLaunch& launch : makeLaunches(parts, Owner::Keys, keyShape.ownTileLength)) {
     parameters.base.parts = launch.parts;
     device.launch(kKeyGradientKernels[size][column],
                   makePartGrid(launch, k, keyShape.threads(), keysHopperBytes(paddedHeadDim)), parameters);
   }
-  parameters = {encodeTensorMap(q, queryShape.ownTile), encodeTensorMap(k, queryShape.stepTile),
-                encodeTensorMap(v, queryShape.stepTile), encodeTensorMap(dOut, queryShape.ownTile), p};
-  for (const PartLaunch& launch : makeLaunches(parts, Owner::Rows, queryShape.ownTile)) {
+  parameters = {encodeTensorMap(q, queryShape.ownTileLength), encodeTensorMap(k, queryShape.stepTileLength),
+                encodeTensorMap(v, queryShape.stepTileLength), encodeTensorMap(dOut, queryShape.ownTileLength), p};
+  for (const PartLaunch& launch : makeLaunches(parts, Owner::Rows, queryShape.ownTileLength)) {
     parameters.base.parts = launch.parts;
     device.launch(kQueryGradientKernels[size][column],
                   makePartGrid(launch, q, queryShape.threads(), queriesHopperBytes(paddedHeadDim)), parameters);

@@ -39,9 +39,9 @@ void launchRows(Device& device, const char* kernel, const Parameters& parameters
 
 /// For what is absent: no memory, all strides 0.
 View makeAbsentView(const View& view) {
-  View absent = view;
-  absent.data = nullptr;
-  return absent;
+  View absentView = view;
+  absentView.data = nullptr;
+  return absentView;
 }
 
 void fillOp(Device& device, const FillArguments& args) {
@@ -74,13 +74,13 @@ void gateOp(Device& device, const GateArguments& args) {
 
 /// The first or the second features of pairs.
 View selectHalf(const View& x, bool interleaved, int64_t index) {
-  View half = x;
+  View halfView = x;
   const int last = x.rank - 1;
-  half.shape[last] = x.shape[last] / 2;
-  half.stride[last] = x.stride[last] * (interleaved ? 2 : 1);
-  const int64_t step = x.stride[last] * (interleaved ? 1 : half.shape[last]);
-  half.data = static_cast<char*>(x.data) + index * step * dtypeBytes(x.dtype);
-  return half;
+  halfView.shape[last] = x.shape[last] / 2;
+  halfView.stride[last] = x.stride[last] * (interleaved ? 2 : 1);
+  const int64_t step = x.stride[last] * (interleaved ? 1 : halfView.shape[last]);
+  halfView.data = static_cast<char*>(x.data) + index * step * dtypeBytes(x.dtype);
+  return halfView;
 }
 
 void rotaryOp(Device& device, const RotaryArguments& args) {
@@ -243,7 +243,7 @@ void crossEntropyBackwardOp(Device& device, const CrossEntropyBackwardArguments&
 /// Warps that keep a GPU busy, and how many elements are worth one; constants, so that sums are the same on every GPU.
 constexpr int64_t kReduceWarps = 8192, kMaxReduceSplits = 2048, kMinSplitElements = 2048, kMinSplitRows = 64;
 /// Outputs side by side for which lanes of their own pay.
-constexpr int64_t kMinOutputsOfLanes = 16;
+constexpr int64_t kMinAdjacentOutputs = 16;
 
 /// Where neighbouring outputs are of neighbouring elements, and those of one output are not, each lane has outputs of
 /// its own; 0 where a warp has one.
@@ -251,12 +251,12 @@ int32_t selectOutputsPerLane(const ReduceParameters& p) {
   const int keptAxis = p.kept.extent.rank - 1, innerAxis = p.inner.extent.rank - 1;
   const Operand &x = p.kept.operand[1], &inner = p.inner.operand[0];
   const bool areOutputsAdjacent =
-      keptAxis >= 0 && x.stride[keptAxis] == 1 && p.kept.extent.length[keptAxis] >= kMinOutputsOfLanes;
+      keptAxis >= 0 && x.stride[keptAxis] == 1 && p.kept.extent.length[keptAxis] >= kMinAdjacentOutputs;
   if (!areOutputsAdjacent || (innerAxis >= 0 && inner.stride[innerAxis] == 1)) return 0;
-  const bool areVectors = p.kept.extent.length[keptAxis] % kVectorLength == 0 &&
-                          areVectorsAligned(x.data, x.dtype, x.stride, keptAxis) &&
-                          areVectorsAligned(x.data, x.dtype, inner.stride, p.inner.extent.rank);
-  return areVectors ? kVectorLength : 1;
+  const bool canLoadVectors = p.kept.extent.length[keptAxis] % kVectorLength == 0 &&
+                              areVectorsAligned(x.data, x.dtype, x.stride, keptAxis) &&
+                              areVectorsAligned(x.data, x.dtype, inner.stride, p.inner.extent.rank);
+  return canLoadVectors ? kVectorLength : 1;
 }
 
 int64_t countReduceWarps(const ReduceParameters& p) {
@@ -279,7 +279,7 @@ void launchReduce(Device& device, const ReduceParameters& p, int64_t splits) {
 }
 
 /// Of partial results [splits, outputs] to the outputs, which `kept` walks over.
-ReduceParameters reducePartial(const ReduceParameters& p, float* partial, int64_t splits) {
+ReduceParameters makeFinalReduction(const ReduceParameters& p, float* partial, int64_t splits) {
   const int64_t outputs = p.kept.extent.count;
   ReduceParameters finalReduction = p;
   Operand& results = finalReduction.kept.operand[1];
@@ -334,7 +334,7 @@ void reduceOp(Device& device, const ReduceArguments& args) {
   p.partial = reinterpret_cast<float*>(static_cast<uintptr_t>(partial));
   launchReduce(device, p, splits);
   if (partial == 0) return;
-  launchReduce(device, reducePartial(p, p.partial, splits), 1);
+  launchReduce(device, makeFinalReduction(p, p.partial, splits), 1);
   device.memory().free(partial, partialBytes);
 }
 

@@ -16,8 +16,8 @@ namespace mosaic::cuda {
 enum class LoopOrder { Index, Memory };
 
 /// The axes of a view; for memory order by falling stride, so that those of a dense view merge however it is permuted.
-inline std::array<int, kMaxRank> orderAxes(const View& view, LoopOrder order) {
-  std::array<int, kMaxRank> axes{};
+inline std::array<int, kMaxAxes> orderAxes(const View& view, LoopOrder order) {
+  std::array<int, kMaxAxes> axes{};
   std::iota(axes.begin(), axes.end(), 0);
   if (order == LoopOrder::Memory)
     std::stable_sort(axes.begin(), axes.begin() + view.rank,
@@ -46,7 +46,7 @@ template <int N>
 Loop<N> makeLoop(const View* const (&views)[N], LoopOrder order = LoopOrder::Index) {
   Loop<N> loop{};
   const View& out = *views[0];
-  const std::array<int, kMaxRank> axes = orderAxes(out, order);
+  const std::array<int, kMaxAxes> axes = orderAxes(out, order);
   Extent& extent = loop.extent;
   extent.count = 1;
   for (int i = 0; i < N; i++) {

@@ -17,11 +17,11 @@ BlasType toBlasType(DType dtype) {
 
 /// The last two axes, without memory; `steps` are their strides. Nothing if neither axis is dense, or rows overlap.
 std::optional<BlasMatrix> makeBlasMatrix(DType dtype, int64_t rows, int64_t columns, const int64_t (&steps)[2]) {
-  const auto isColumnMajor = [](int64_t along, int64_t step, int64_t across, int64_t leadingDimension) {
-    return (along == 1 || step == 1) && (across == 1 || leadingDimension >= along);
+  const auto isColumnMajor = [](int64_t columnLength, int64_t step, int64_t numColumns, int64_t leadingDimension) {
+    return (columnLength == 1 || step == 1) && (numColumns == 1 || leadingDimension >= columnLength);
   };
-  const auto chooseLeadingDimension = [](int64_t along, int64_t across, int64_t leadingDimension) {
-    return across == 1 ? along : leadingDimension;
+  const auto chooseLeadingDimension = [](int64_t columnLength, int64_t numColumns, int64_t leadingDimension) {
+    return numColumns == 1 ? columnLength : leadingDimension;
   };
   // One dense row is a column that is read transposed: it has a leading dimension of its own length.
   const bool isDenseRow = rows == 1 && columns > 1 && steps[1] == 1;
@@ -121,7 +121,7 @@ bool launchBlas(Device& device, const MatmulParameters& p, const View* bias) {
 }
 
 void launchKernel(Device& device, const MatmulParameters& p) {
-  const auto tiles = [](int64_t length) { return (length + kMatmulTile - 1) / kMatmulTile; };
+  const auto tiles = [](int64_t length) { return (length + kMatmulTileSide - 1) / kMatmulTileSide; };
   const auto blocks = static_cast<unsigned>(tiles(p.m) * tiles(p.n));
   const auto batch = static_cast<unsigned>(std::min<int64_t>(p.batch.extent.count, device.maxGridDim()));
   device.launch("matmul", {{blocks, batch}, {kMatmulThreads}, kMatmulSharedBytes}, p);
@@ -172,8 +172,8 @@ void matmulOp(Device& device, const MatmulArguments& args) {
   const MatmulParameters p = makeMatmulParameters(args);
   const int64_t outputs = countOutputs(p);
   if (outputs == 0) return;
-  const bool roundsTwice = args.accumulate && args.out.dtype != DType::Float32;
-  const bool isStarted = roundsTwice ? launchAddedProduct(device, args, outputs) : launchBlas(device, p, nullptr);
+  const bool isRoundedTwice = args.accumulate && args.out.dtype != DType::Float32;
+  const bool isStarted = isRoundedTwice ? launchAddedProduct(device, args, outputs) : launchBlas(device, p, nullptr);
   if (!isStarted) launchKernel(device, p);
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <span>
 #include <stdexcept>
+#include <string>
 
 namespace mosaic::cuda {
 
@@ -10,8 +11,10 @@ namespace {
 
 void throwIfPositionsTooLarge(std::span<const Span> spans) {
   for (const Span& span : spans) {
-    if (span.length > 0 && span.start + (span.length - 1) * span.step > INT32_MAX) {
-      throw std::invalid_argument("attention: slopes and dropout require positions below 2147483648");
+    const int64_t last = span.start + (span.length - 1) * span.step;
+    if (span.length > 0 && last > INT32_MAX) {
+      throw std::invalid_argument("attention: expected positions below 2147483648 with slopes or dropout, received " +
+                                  std::to_string(last));
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
+#include <string>
 
 namespace mosaic::cuda {
 
@@ -39,23 +40,26 @@ std::optional<PositionedPart> makePart(const SpanPair& pair, const Slice& slice)
   if (rows <= 0 || keys <= 0) return std::nullopt;
   constexpr int64_t kMaxOverrun = 512;  // kernels ask of rows and keys that far beyond the last
   if ((rows + kMaxOverrun) * q.step > kMaxPosition || (keys + kMaxOverrun) * k.step > kMaxPosition) {
-    throw std::invalid_argument(
-        "attend: expected spans of fewer than 2^30 positions, received a longer span; split the span");
+    throw std::invalid_argument("attend: expected spans with (length + 512) * step below 2^30, received " +
+                                std::to_string(rows) + " queries with step " + std::to_string(q.step) + " and " +
+                                std::to_string(keys) + " keys with step " + std::to_string(k.step) +
+                                "; split the spans");
   }
   if (row + firstRow + rows > INT32_MAX || key + firstKey + keys > INT32_MAX) {
-    throw std::invalid_argument(
-        "attend: expected fewer than 2^31 rows and keys per rank, received more; shard the sequence over more ranks");
+    throw std::invalid_argument("attend: expected fewer than 2^31 queries and keys per rank, received at least " +
+                                std::to_string(row + firstRow + rows) + " queries and " +
+                                std::to_string(key + firstKey + keys) + " keys; shard the sequence over more ranks");
   }
   const int64_t rowPosition = q.start + firstRow * q.step, keyPosition = k.start + firstKey * k.step;
-  const bool movesBegin = (slice.type & 2) != 0, movesEnd = (slice.type & 1) != 0;
+  const bool isBeginDiagonal = (slice.type & 2) != 0, isEndDiagonal = (slice.type & 1) != 0;
   PositionedPart part{{static_cast<int32_t>(row + firstRow), static_cast<int32_t>(key + firstKey), {}, 0},
                       rowPosition,
                       q.step,
                       keyPosition};
   part.visible.begin =
-      makeEdge(slice.k0 - keyPosition + (movesBegin ? rowPosition - slice.q0 : 0), movesBegin ? q.step : 0);
+      makeEdge(slice.k0 - keyPosition + (isBeginDiagonal ? rowPosition - slice.q0 : 0), isBeginDiagonal ? q.step : 0);
   part.visible.end =
-      makeEdge(slice.k1 - keyPosition - (movesEnd ? slice.q1 - 1 - rowPosition : 0), movesEnd ? q.step : 0);
+      makeEdge(slice.k1 - keyPosition - (isEndDiagonal ? slice.q1 - 1 - rowPosition : 0), isEndDiagonal ? q.step : 0);
   part.visible.step = static_cast<int32_t>(k.step);
   part.visible.rows = static_cast<int32_t>(rows);
   part.visible.keys = static_cast<int32_t>(keys);
@@ -149,7 +153,9 @@ std::span<const std::vector<Slice>> selectSampleMasks(const Tile& tile, const Ra
   const std::vector<std::vector<Slice>>& masks = tile.modifiers->sampleMasks;
   const int64_t first = batches.first + (tile.modifiers->origin ? tile.modifiers->origin->batch : 0);
   if (first < 0 || first + batches.count > static_cast<int64_t>(masks.size())) {
-    throw std::invalid_argument("attend: expected one mask per sample, received fewer masks");
+    throw std::invalid_argument("attend: expected masks of samples " + std::to_string(first) + " to " +
+                                std::to_string(first + batches.count - 1) + ", received " +
+                                std::to_string(masks.size()) + " masks");
   }
   return std::span(masks).subspan(static_cast<size_t>(first), static_cast<size_t>(batches.count));
 }
@@ -158,10 +164,10 @@ std::span<const std::vector<Slice>> selectSampleMasks(const Tile& tile, const Ra
 
 TileParts makeParts(const Tile& tile, const Range& batches) {
   const std::span<const std::vector<Slice>> samples = selectSampleMasks(tile, batches);
-  const bool sameMasks = std::all_of(samples.begin(), samples.end(),
-                                     [&](const auto& mask) { return areSlicesEqual(mask, samples.front()); });
-  TileParts tileParts{std::vector<std::vector<PositionedPart>>(sameMasks ? 1 : samples.size()),
-                      sameMasks ? static_cast<unsigned>(batches.count) : 1};
+  const bool areMasksEqual = std::all_of(samples.begin(), samples.end(),
+                                         [&](const auto& mask) { return areSlicesEqual(mask, samples.front()); });
+  TileParts tileParts{std::vector<std::vector<PositionedPart>>(areMasksEqual ? 1 : samples.size()),
+                      areMasksEqual ? static_cast<unsigned>(batches.count) : 1};
   for (size_t i = 0; i < tileParts.samples.size(); i++) {
     addParts(tile, tile.mask, tileParts.samples[i]);
     if (!samples.empty()) addParts(tile, samples[i], tileParts.samples[i]);

@@ -1,6 +1,7 @@
 // Exports of the copies between JavaScript's memory and the device's: through pinned memory, and where the tensor is
 // not dense float32, through some of the device's, so that a kernel converts.
 #include <cstring>
+#include <string>
 
 #include "binding/addon.h"
 #include "binding/kernels.h"
@@ -48,14 +49,16 @@ struct FloatArray {
   size_t length;
   size_t bytes() const { return length * sizeof(float); }
 };
-FloatArray getFloatArray(napi_env env, napi_callback_info info) {
+FloatArray getFloatArray(napi_env env, napi_callback_info info, const char* operation) {
   size_t count = 1, length = 0;
   napi_value array;
   napi_typedarray_type type;
   void* data = nullptr;
   napi_get_cb_info(env, info, &count, &array, nullptr, nullptr);
   const napi_status status = napi_get_typedarray_info(env, array, &type, &length, &data, nullptr, nullptr);
-  if (status != napi_ok || type != napi_float32_array) throw std::runtime_error("expected a Float32Array");
+  if (status != napi_ok || type != napi_float32_array) {
+    throw std::runtime_error(std::string(operation) + ": expected a Float32Array, received a value of another type");
+  }
   return {static_cast<float*>(data), length};
 }
 
@@ -79,7 +82,7 @@ napi_value write(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   return rethrowAsJsError(env, &device, [&]() -> napi_value {
-    const FloatArray values = getFloatArray(env, info);
+    const FloatArray values = getFloatArray(env, info, "write");
     addon.arguments[0] = device.failure() ? 1 : 0;
     if (device.failure() || values.length == 0) return nullptr;
     const View out = ArgumentReader(addon.arguments + 1).view();
@@ -96,7 +99,7 @@ napi_value read(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   return rethrowAsJsError(env, &device, [&]() -> napi_value {
-    const FloatArray values = getFloatArray(env, info);
+    const FloatArray values = getFloatArray(env, info, "read");
     ArgumentReader args(addon.arguments + 1);
     const double completion = args.number();
     const View x = args.view();

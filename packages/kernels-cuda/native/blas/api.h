@@ -86,7 +86,7 @@ struct BlasHeuristicResult {
     (BlasPreference preference, int attribute, const void* value, size_t bytes))                                     \
   X(select, cublasLtMatmulAlgoGetHeuristic, BlasStatus,                                                              \
     (BlasHandle handle, BlasMatmulDesc product, BlasLayout a, BlasLayout b, BlasLayout c, BlasLayout d,              \
-     BlasPreference preference, int wanted, mosaic::cuda::BlasHeuristicResult* choices, int* found))                 \
+     BlasPreference preference, int requestedCount, mosaic::cuda::BlasHeuristicResult* choices, int* returnedCount)) \
   X(multiply, cublasLtMatmul, BlasStatus,                                                                            \
     (BlasHandle handle, BlasMatmulDesc product, const void* alpha, const void* a, BlasLayout aLayout, const void* b, \
      BlasLayout bLayout, const void* beta, const void* c, BlasLayout cLayout, void* d, BlasLayout dLayout,           \

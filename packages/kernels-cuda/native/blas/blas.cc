@@ -107,8 +107,8 @@ size_t recommendedWorkspaceBytes(int capability) { return capability >= 90 ? siz
 /// Plans that are kept; a program with more kinds of products than that makes them anew now and then.
 constexpr size_t kMaxAlgorithms = 1024;
 
-BlasCompute selectComputeType(const BlasProblem& problem, bool tf32) {
-  return tf32 && problem.a.type == BLAS_FLOAT32 ? BLAS_COMPUTE_TF32 : BLAS_COMPUTE_FLOAT32;
+BlasCompute selectComputeType(const BlasProblem& problem, bool isTf32Allowed) {
+  return isTf32Allowed && problem.a.type == BLAS_FLOAT32 ? BLAS_COMPUTE_TF32 : BLAS_COMPUTE_FLOAT32;
 }
 
 }  // namespace

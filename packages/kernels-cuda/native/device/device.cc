@@ -81,11 +81,13 @@ Device::Device(const DeviceOptions& options)
       name_("cuda:" + std::to_string(options.ordinal) + " (" + context_->name() + ")"),
       hasHopperKernels_(selectsHopperKernels(context_->capability())) {
   const CUdeviceptr badIndexAddress = memory_->allocatePersistent(sizeof(BadIndex));
-  if (badIndexAddress == 0)
-    throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY, name_ + ": out of memory; end other processes that use the GPU");
+  if (badIndexAddress == 0) {
+    throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY, name_ + ": cannot allocate " + std::to_string(sizeof(BadIndex)) +
+                                                    " bytes of GPU memory; end other processes that use the GPU");
+  }
   badIndex_ = reinterpret_cast<BadIndex*>(static_cast<uintptr_t>(badIndexAddress));
   check(driver().memsetD8Async(badIndexAddress, 0, sizeof(BadIndex), stream()), "clearing memory");
-  reduceRanks_ = module_.function("reduceRanks", 0);
+  reduceRanksKernel_ = module_.function("reduceRanks", 0);
   eventWatcher_ = std::make_unique<EventWatcher>(context_);
 }
 
@@ -147,9 +149,9 @@ void Device::fail(MosaicFailureCode code, const std::string& message) {
 }
 
 void Device::failWith(CUresult code) {
-  const std::string pendingKernels = history_.describePending();
+  const std::string pendingKernelNames = history_.describePending();
   fail(MOSAIC_FAILURE_DEVICE,
-       name_ + ": " + (pendingKernels.empty() ? "work" : pendingKernels) + " failed: " + describeError(code) +
+       name_ + ": " + (pendingKernelNames.empty() ? "work" : pendingKernelNames) + " failed: " + describeError(code) +
            "; the CUDA context is unusable: restart the process, with CUDA_LAUNCH_BLOCKING=1 to identify the kernel, "
            "or under compute-sanitizer");
 }

@@ -89,7 +89,7 @@ class Device {
   /// For native code of other packages.
   MosaicDevicePort& port() { return port_; }
   /// A kernel that any thread may start on any stream.
-  CUfunction reduceRanks() const { return reduceRanks_; }
+  CUfunction reduceRanksKernel() const { return reduceRanksKernel_; }
 
   /// Starts a kernel with its one argument, a struct. Throws CallError.
   template <class Parameters>
@@ -153,7 +153,7 @@ class Device {
   PinnedCache pinnedCache_;
   std::unique_ptr<Blas> blas_;
   BadIndex* badIndex_ = nullptr;
-  CUfunction reduceRanks_ = nullptr;
+  CUfunction reduceRanksKernel_ = nullptr;
   Port port_{*this};
   LaunchHistory history_;
   std::shared_ptr<Trace> trace_;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <mutex>
 #include <set>
+#include <string>
 
 #include "driver/driver.h"
 
@@ -172,7 +173,10 @@ std::shared_ptr<void> PinnedCache::acquire(size_t bytes) {
       freeBlocks_.erase(entry);
     }
   }
-  if (!block) check(driver().memAllocHost(&block, size), "pinning host memory");
+  if (!block) {
+    const std::string operation = "pinning " + std::to_string(size) + " bytes of host memory";
+    check(driver().memAllocHost(&block, size), operation.c_str());
+  }
   return {block, [this, size](void* allocation) { recycle(allocation, size); }};
 }
 

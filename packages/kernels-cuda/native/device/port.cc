@@ -59,8 +59,8 @@ void destroyStream(MosaicDevicePort* port, void* stream) {
   driver().streamDestroy(streamOf(stream));
 }
 
-int recordEvent(MosaicDevicePort* port, void* stream, int timed, void** event, MosaicFailure* failure) {
-  return captureFailure(port, failure, [&] { *event = portOf(port).record(streamOf(stream), timed != 0).release(); });
+int recordEvent(MosaicDevicePort* port, void* stream, int isTimed, void** event, MosaicFailure* failure) {
+  return captureFailure(port, failure, [&] { *event = portOf(port).record(streamOf(stream), isTimed != 0).release(); });
 }
 
 int waitEvent(MosaicDevicePort* port, void* stream, void* event, MosaicFailure* failure) {
@@ -122,7 +122,7 @@ int reduce(MosaicDevicePort* port, const MosaicRankReduction* r, void* stream, M
   const int64_t blocks = std::min((r->count + kThreads - 1) / kThreads, int64_t{device.multiprocessors()} * 16);
   void* arguments[] = {&p};
   return captureFailure(port, failure, [&] {
-    check(driver().launchKernel(device.reduceRanks(), static_cast<unsigned>(blocks), 1, 1, kThreads, 1, 1, 0,
+    check(driver().launchKernel(device.reduceRanksKernel(), static_cast<unsigned>(blocks), 1, 1, kThreads, 1, 1, 0,
                                 streamOf(stream), arguments, nullptr),
           "reduceRanks");
   });
@@ -172,7 +172,7 @@ std::shared_ptr<const Timeline> Port::getTimeline(CUstream stream) {
   const std::lock_guard lock(mutex_);
   TimelineOrigin& origin = origins_[stream];
   const int64_t now = monotonicNs();
-  if (!origin.timeline || now - origin.createdAt > kMaxOriginAgeNs) {
+  if (!origin.timeline || now - origin.creationTimeNs > kMaxOriginAgeNs) {
     origin = {std::make_shared<const Timeline>(device_.context(), stream), now};
   }
   return origin.timeline;

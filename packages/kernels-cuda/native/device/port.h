@@ -32,7 +32,7 @@ class Port : public MosaicDevicePort {
  private:
   struct TimelineOrigin {
     std::shared_ptr<const Timeline> timeline;
-    int64_t createdAt;
+    int64_t creationTimeNs;
   };
   std::unique_ptr<PooledEvent> acquireEvent(bool isTimed);
   std::shared_ptr<const Timeline> getTimeline(CUstream stream);

@@ -50,15 +50,15 @@ Driver loadFunctions(void* handle, const std::string& library) {
 }
 
 LoadedDriver loadDriver() {
-  LoadedDriver loaded;
-  loaded.library = libraryName();
-  void* handle = openLibrary(loaded.library);
-  loaded.functions = loadFunctions(handle, loaded.library);
-  loaded.encodeTiled = reinterpret_cast<TensorMapEncodeTiled>(dlsym(handle, "cuTensorMapEncodeTiled"));
+  LoadedDriver loadedDriver;
+  loadedDriver.library = libraryName();
+  void* handle = openLibrary(loadedDriver.library);
+  loadedDriver.functions = loadFunctions(handle, loadedDriver.library);
+  loadedDriver.encodeTiled = reinterpret_cast<TensorMapEncodeTiled>(dlsym(handle, "cuTensorMapEncodeTiled"));
   const auto image = reinterpret_cast<const void* (*)()>(dlsym(handle, "mosaicEmulatedImage"));
-  loaded.image = image ? image() : nullptr;
-  loaded.isEmulated = image != nullptr;
-  const Driver& cuda = loaded.functions;
+  loadedDriver.image = image ? image() : nullptr;
+  loadedDriver.isEmulated = image != nullptr;
+  const Driver& cuda = loadedDriver.functions;
   if (const CUresult code = cuda.init(0); code != CUDA_SUCCESS) {
     const char* text = nullptr;
     cuda.getErrorString(code, &text);
@@ -70,12 +70,13 @@ LoadedDriver loadDriver() {
     throw DriverError("the CUDA driver cannot be initialized (" + reason +
                       "). Check nvidia-smi; after an update of the driver, reboot or reload its kernel module");
   }
-  cuda.driverGetVersion(&loaded.version);
-  if (loaded.version < kMinDriverVersion) {
-    throw DriverError("the CUDA driver is too old: it supports CUDA " + versionText(loaded.version) + ", required is " +
-                      versionText(kMinDriverVersion) + ". Update NVIDIA's driver to 525 or newer");
+  cuda.driverGetVersion(&loadedDriver.version);
+  if (loadedDriver.version < kMinDriverVersion) {
+    throw DriverError("the CUDA driver is too old: expected CUDA " + versionText(kMinDriverVersion) +
+                      " or newer, received CUDA " + versionText(loadedDriver.version) +
+                      ". Update NVIDIA's driver to 525 or newer");
   }
-  return loaded;
+  return loadedDriver;
 }
 
 /// Tried again after a failure: a driver may be installed meanwhile, a variable set.

@@ -50,9 +50,9 @@ struct AttendBackwardParameters {
   Parts parts;
 };
 
-/// A block owns `ownTile` rows (or keys) and walks over the others `stepTile` at a time.
+/// A block owns `ownTileLength` rows (or keys) and walks over the others `stepTileLength` at a time.
 struct BlockShape {
-  int ownTile, stepTile, warps;
+  int ownTileLength, stepTileLength, warps;
   /// Into how many parts its columns are split, a block each.
   int parts = 1;
 
@@ -74,29 +74,30 @@ HOST_AND_DEVICE constexpr BlockShape queriesShape(int headDim) {
 
 HOST_AND_DEVICE constexpr unsigned forwardBytes(int headDim) {
   const BlockShape shape = forwardShape(headDim);
-  return static_cast<unsigned>((shape.ownTile + 2 * shape.stepTile) * headDim * 2);
+  return static_cast<unsigned>((shape.ownTileLength + 2 * shape.stepTileLength) * headDim * 2);
 }
 /// k and v; q and dOut twice; three numbers of each row (gradients.cuh) twice.
 HOST_AND_DEVICE constexpr unsigned keysBytes(int headDim) {
   const BlockShape shape = keysShape(headDim);
-  return static_cast<unsigned>((2 * shape.ownTile + 4 * shape.stepTile) * headDim * 2 + 24 * shape.stepTile);
+  return static_cast<unsigned>((2 * shape.ownTileLength + 4 * shape.stepTileLength) * headDim * 2 +
+                               24 * shape.stepTileLength);
 }
 /// q and dOut; k and v twice.
 HOST_AND_DEVICE constexpr unsigned queriesBytes(int headDim) {
   const BlockShape shape = queriesShape(headDim);
-  return static_cast<unsigned>((2 * shape.ownTile + 4 * shape.stepTile) * headDim * 2);
+  return static_cast<unsigned>((2 * shape.ownTileLength + 4 * shape.stepTileLength) * headDim * 2);
 }
 
-// ── float32, or a mixture: every thread has floatMicroTile(D)² products of 8 × 8 threads
+// ── float32, or a mixture: every thread has floatMicroTileSide(D)² products of 8 × 8 threads
 
-HOST_AND_DEVICE constexpr int floatMicroTile(int headDim) { return headDim <= 128 ? 4 : 2; }
+HOST_AND_DEVICE constexpr int floatMicroTileSide(int headDim) { return headDim <= 128 ? 4 : 2; }
 HOST_AND_DEVICE constexpr BlockShape floatShape(int headDim) {
-  const int tile = 8 * floatMicroTile(headDim);
+  const int tile = 8 * floatMicroTileSide(headDim);
   return {tile, tile, 2};
 }
 /// `tiles` of rows, and `squares` of products, each row one longer against bank conflicts; 2 numbers a row.
 HOST_AND_DEVICE constexpr unsigned floatBytes(int headDim, int tiles, int squares) {
-  const int tile = floatShape(headDim).ownTile;
+  const int tile = floatShape(headDim).ownTileLength;
   return static_cast<unsigned>((tiles * tile * (headDim + 1) + squares * tile * (tile + 1) + 2 * tile) * 4);
 }
 

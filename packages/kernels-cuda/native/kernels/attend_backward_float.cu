@@ -23,14 +23,14 @@ DEVICE void differentiate(float& s, float& dp, bool isPairVisible, float2 lseAnd
 template <int D, class Scores = PlainScores>
 DEVICE void attendKeysFloat(const AttendBackwardParameters& p, const Scores& scores = {}) {
   using Tile = FloatTile<D>;
-  constexpr int R = Tile::kMicroTile;
-  const int headK = blockIdx.y;
+  constexpr int R = Tile::kMicroTileSide;
+  const int kvHead = blockIdx.y;
   const WorkTile work = findWorkTile(p.parts, blockIdx.x);
   const Part& firstPart = p.parts.part[work.first];
   const int batch = batchIndex(p.parts);
-  const RowRange ownRange{batch, headK, firstPart.key, firstPart.visible.keys};
+  const RowRange ownRange{batch, kvHead, firstPart.key, firstPart.visible.keys};
   const int key0 = work.tile * Tile::kSide;
-  QueryTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, key0, headK * p.group, p.group);
+  QueryTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, key0, kvHead * p.group, p.group);
   if (!at.isValid()) return;
   const SharedAddress k = sharedBase(), v = k + Tile::kBytes, q = v + Tile::kBytes, g = q + Tile::kBytes;
   const SharedAddress square = g + Tile::kBytes, scoreGradientSquare = square + Tile::kSquareBytes;
@@ -53,7 +53,7 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p, const Scores& sco
     float s[R][R], dp[R][R];
     dotRows<D>(s, k, q, p.headDim);
     dotRows<D>(dp, v, g, p.valueHeadDim);
-    const auto modifiers = scores.forPart(at.part, batch, at.head);
+    const auto modifiers = scores.createPartModifiers(at.part, batch, at.head);
     typename Scores::template Changes<R, R> changes;
     modifiers.modify(s, p.scale, changes, FloatRowsOfKeys{key0, at.row0});
     modifiers.applyDropout(dp, changes);
@@ -82,8 +82,8 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p, const Scores& sco
 template <int D, class Scores = PlainScores>
 DEVICE void attendQueriesFloat(const AttendBackwardParameters& p, const Scores& scores = {}) {
   using Tile = FloatTile<D>;
-  constexpr int R = Tile::kMicroTile;
-  const int head = blockIdx.y, headK = head / p.group;
+  constexpr int R = Tile::kMicroTileSide;
+  const int head = blockIdx.y, kvHead = head / p.group;
   const WorkTile work = findWorkTile(p.parts, blockIdx.x);
   const Part& firstPart = p.parts.part[work.first];
   const int batch = batchIndex(p.parts);
@@ -104,7 +104,7 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p, const Scores& 
   }
   float dq[R][D / 8] = {};
   for (; at.isValid(); at.next()) {
-    const RowRange keys = at.range(batch, headK);
+    const RowRange keys = at.range(batch, kvHead);
     syncBlock();
     loadFloatTile<D>(k, p.k, keys, at.key0, p.headDim);
     loadFloatTile<D>(v, p.v, keys, at.key0, p.valueHeadDim);
@@ -112,7 +112,7 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p, const Scores& 
     float s[R][R], dp[R][R];
     dotRows<D>(s, q, k, p.headDim);
     dotRows<D>(dp, g, v, p.valueHeadDim);
-    const auto modifiers = scores.forPart(at.part, batch, head);
+    const auto modifiers = scores.createPartModifiers(at.part, batch, head);
     typename Scores::template Changes<R, R> changes;
     modifiers.modify(s, p.scale, changes, FloatRowsOfQueries{row0, at.key0});
     modifiers.applyDropout(dp, changes);

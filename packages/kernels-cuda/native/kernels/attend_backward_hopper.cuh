@@ -15,8 +15,8 @@ namespace mosaic::cuda {
 template <int D>
 struct HopperKeys {
   static constexpr HopperShape kShape = keysHopperShape(D);
-  static constexpr int kKeys = kShape.ownTile, kRows = kShape.stepTile, kGroups = kShape.groups;
-  static constexpr int kTile = kPanelsBytes<kRows, D>, kStageBytes = 2 * kTile;  // q and dOut
+  static constexpr int kKeys = kShape.ownTileLength, kRows = kShape.stepTileLength, kGroups = kShape.groups;
+  static constexpr int kStepTileBytes = kPanelsBytes<kRows, D>, kStageBytes = 2 * kStepTileBytes;  // q and dOut
   using Tiles = QueryTileIterator<kKeys, kRows>;
   using RowStatistics = ColumnStatistics<kRows>;
 
@@ -24,36 +24,37 @@ struct HopperKeys {
   RowRange ownRange;
   int key0;
   SharedAddress k = sharedBase(), v = k + kPanelsBytes<kKeys, D>, stages = v + kPanelsBytes<kKeys, D>;
-  SharedAddress statistics = stages + kStages * kStageBytes, ownFull = statistics + kStages * RowStatistics::kBytes;
-  TmaPipeline<kStageBytes> pipeline{stages, ownFull + 8};
+  SharedAddress statistics = stages + kStages * kStageBytes;
+  SharedAddress ownFullBarrier = statistics + kStages * RowStatistics::kBytes;
+  TmaPipeline<kStageBytes> pipeline{stages, ownFullBarrier + 8};
 
   DEVICE RowStatistics statisticsAt(int step) const { return {statistics + step % kStages * RowStatistics::kBytes}; }
 
   /// The thread that loads tiles.
   DEVICE void load(Tiles at) const {
     const TmaCoordinates coordinates{0, ownRange.first + key0, ownRange.head, ownRange.batch};
-    arriveExpectTx(ownFull, 2 * kPanelsBytes<kKeys, D>);
-    loadPanels<kKeys, D>(k, p.k, coordinates, ownFull);
-    loadPanels<kKeys, D>(v, p.v, coordinates, ownFull);
+    arriveExpectTx(ownFullBarrier, 2 * kPanelsBytes<kKeys, D>);
+    loadPanels<kKeys, D>(k, p.k, coordinates, ownFullBarrier);
+    loadPanels<kKeys, D>(v, p.v, coordinates, ownFullBarrier);
     for (int step = 0; at.isValid(); at.next(), step++) {
       const RowRange rows = at.range(ownRange.batch);
       const TmaCoordinates from{0, rows.first + at.row0, rows.head, rows.batch};
       pipeline.producerAcquire(step);
       arriveExpectTx(pipeline.fullBarrier(step), kStageBytes);
       loadPanels<kRows, D>(pipeline.tile(step), p.q, from, pipeline.fullBarrier(step));
-      loadPanels<kRows, D>(pipeline.tile(step) + kTile, p.dOut, from, pipeline.fullBarrier(step));
+      loadPanels<kRows, D>(pipeline.tile(step) + kStepTileBytes, p.dOut, from, pipeline.fullBarrier(step));
     }
   }
 
-  /// A warp that loads one of the numbers of each query, to where `to` is. One warp for each, for two need more
-  /// registers than a loader keeps.
-  template <class To, class NumberOf>
-  DEVICE void loadStatistics(Tiles at, To to, NumberOf numberOf) const {
+  /// A warp that loads one of the numbers of each query, to where `getDestination` points. One warp for each, for two
+  /// need more registers than a loader keeps.
+  template <class GetDestination, class GetRowValue>
+  DEVICE void loadStatistics(Tiles at, GetDestination getDestination, GetRowValue getRowValue) const {
     for (int step = 0; at.isValid(); at.next(), step++) {
       const RowRange rows = at.range(ownRange.batch);
       pipeline.producerAcquire(step);
       for (int i = threadIdx.x & 31; i < kRows; i += 32) {
-        storeShared(to(statisticsAt(step)) + i * 4, numberOf(rows, at.row0 + i));
+        storeShared(getDestination(statisticsAt(step)) + i * 4, getRowValue(rows, at.row0 + i));
       }
       arrive(pipeline.fullBarrier(step));
     }
@@ -63,8 +64,8 @@ struct HopperKeys {
   DEVICE void zeroInvalidRows(int step, int validRows) const {
     if (validRows >= kRows) return;
     zeroRowsFrom<kRows, D, kGroups>(pipeline.tile(step), validRows);
-    zeroRowsFrom<kRows, D, kGroups>(pipeline.tile(step) + kTile, validRows);
-    syncZeroed<kGroups>();
+    zeroRowsFrom<kRows, D, kGroups>(pipeline.tile(step) + kStepTileBytes, validRows);
+    syncAfterZeroing<kGroups>();
   }
 
   /// A warpgroup that computes: 64 keys, of which this lane holds `key` and key + 8.
@@ -76,20 +77,20 @@ struct HopperKeys {
     clear(dk);
     clear(dv);
 
-    awaitPhase(ownFull, 0);
+    awaitPhase(ownFullBarrier, 0);
     pipeline.consumerWait(0);
-    zeroInvalidRows(0, at.validCount());
+    zeroInvalidRows(0, at.validRowCount());
     fenceWgmma();
     startMatmulTransposed<T, D, kKeys>(s, k, group * 64, pipeline.tile(0));
     commitWgmma();
     waitWgmma<0>(s);
     for (int step = 0; at.isValid(); step++) {
-      const SharedAddress q = pipeline.tile(step), g = q + kTile;
+      const SharedAddress q = pipeline.tile(step), g = q + kStepTileBytes;
       fenceWgmma();
       startMatmulTransposed<T, D, kKeys>(dp, v, group * 64, g);
       commitWgmma();
 
-      probabilitiesByColumn(s, p.base.scale, statisticsAt(step));
+      computeProbabilitiesByColumn(s, p.base.scale, statisticsAt(step));
       if (at.needsMask()) maskRows(at.visible(), s, key, at.row0);
       packRows<T>(weights, s);
       fenceWgmma();
@@ -97,7 +98,7 @@ struct HopperKeys {
       commitWgmma();
 
       waitWgmma<1>(dp);
-      scoreGradientsByColumn(s, dp, statisticsAt(step));
+      computeScoreGradientsByColumn(s, dp, statisticsAt(step));
       if (at.needsMask()) maskRows(at.visible(), s, key, at.row0);
       packRows<T>(ds, s);
       fenceWgmma();
@@ -107,7 +108,7 @@ struct HopperKeys {
       at.next();
       const int next = at.isValid() ? step + 1 : step;
       pipeline.consumerWait(next);
-      if (at.isValid()) zeroInvalidRows(next, at.validCount());
+      if (at.isValid()) zeroInvalidRows(next, at.validRowCount());
       fenceWgmma();
       startMatmulTransposed<T, D, kKeys>(s, k, group * 64, pipeline.tile(next));
       commitWgmma();
@@ -123,29 +124,29 @@ struct HopperKeys {
 template <int D>
 struct HopperQueries {
   static constexpr HopperShape kShape = queriesHopperShape(D);
-  static constexpr int kRows = kShape.ownTile, kKeys = kShape.stepTile, kGroups = kShape.groups;
-  static constexpr int kTile = kPanelsBytes<kKeys, D>, kStageBytes = 2 * kTile;  // k and v
+  static constexpr int kRows = kShape.ownTileLength, kKeys = kShape.stepTileLength, kGroups = kShape.groups;
+  static constexpr int kStepTileBytes = kPanelsBytes<kKeys, D>, kStageBytes = 2 * kStepTileBytes;  // k and v
   using Tiles = KeyTileIterator<kRows, kKeys>;
 
   const AttendBackwardHopperParameters& p;
   RowRange ownRange;
-  int headK, row0;
+  int kvHead, row0;
   SharedAddress q = sharedBase(), g = q + kPanelsBytes<kRows, D>, stages = g + kPanelsBytes<kRows, D>;
-  SharedAddress ownFull = stages + kStages * kStageBytes;
-  TmaPipeline<kStageBytes> pipeline{stages, ownFull + 8};
+  SharedAddress ownFullBarrier = stages + kStages * kStageBytes;
+  TmaPipeline<kStageBytes> pipeline{stages, ownFullBarrier + 8};
 
   /// The thread that loads.
   DEVICE void load(Tiles at) const {
     const TmaCoordinates coordinates{0, ownRange.first + row0, ownRange.head, ownRange.batch};
-    arriveExpectTx(ownFull, 2 * kPanelsBytes<kRows, D>);
-    loadPanels<kRows, D>(q, p.q, coordinates, ownFull);
-    loadPanels<kRows, D>(g, p.dOut, coordinates, ownFull);
+    arriveExpectTx(ownFullBarrier, 2 * kPanelsBytes<kRows, D>);
+    loadPanels<kRows, D>(q, p.q, coordinates, ownFullBarrier);
+    loadPanels<kRows, D>(g, p.dOut, coordinates, ownFullBarrier);
     for (int step = 0; at.isValid(); at.next(), step++) {
-      const TmaCoordinates from{0, at.firstKey(), headK, ownRange.batch};
+      const TmaCoordinates from{0, at.firstKey(), kvHead, ownRange.batch};
       pipeline.producerAcquire(step);
       arriveExpectTx(pipeline.fullBarrier(step), kStageBytes);
       loadPanels<kKeys, D>(pipeline.tile(step), p.k, from, pipeline.fullBarrier(step));
-      loadPanels<kKeys, D>(pipeline.tile(step) + kTile, p.v, from, pipeline.fullBarrier(step));
+      loadPanels<kKeys, D>(pipeline.tile(step) + kStepTileBytes, p.v, from, pipeline.fullBarrier(step));
     }
   }
 
@@ -153,8 +154,8 @@ struct HopperQueries {
   DEVICE void zeroInvalidRows(int step, int validRows) const {
     if (validRows >= kKeys) return;
     zeroRowsFrom<kKeys, D, kGroups>(pipeline.tile(step), validRows);
-    zeroRowsFrom<kKeys, D, kGroups>(pipeline.tile(step) + kTile, validRows);
-    syncZeroed<kGroups>();
+    zeroRowsFrom<kKeys, D, kGroups>(pipeline.tile(step) + kStepTileBytes, validRows);
+    syncAfterZeroing<kGroups>();
   }
 
   /// A warpgroup that computes: 64 rows, of which this lane holds `row` and row + 8.
@@ -170,21 +171,21 @@ struct HopperQueries {
       delta[h] = loadDelta(p.base.delta, ownRange, row + h * 8);
     }
 
-    awaitPhase(ownFull, 0);
+    awaitPhase(ownFullBarrier, 0);
     pipeline.consumerWait(0);
-    zeroInvalidRows(0, at.validCount());
+    zeroInvalidRows(0, at.validRowCount());
     fenceWgmma();
     startMatmulTransposed<T, D, kRows>(s, q, group * 64, pipeline.tile(0));
     commitWgmma();
     waitWgmma<0>(s);
     for (int step = 0; at.isValid(); step++) {
       fenceWgmma();
-      startMatmulTransposed<T, D, kRows>(dp, g, group * 64, pipeline.tile(step) + kTile);
+      startMatmulTransposed<T, D, kRows>(dp, g, group * 64, pipeline.tile(step) + kStepTileBytes);
       commitWgmma();
 
-      probabilitiesByRow(s, p.base.scale, lse);
+      computeProbabilitiesByRow(s, p.base.scale, lse);
       waitWgmma<0>(dp);
-      scoreGradientsByRow(s, dp, delta);
+      computeScoreGradientsByRow(s, dp, delta);
       if (at.needsMask()) maskKeys(at.visible(), s, row, at.key0, 0.f);
       packRows<T>(ds, s);
       fenceWgmma();
@@ -194,7 +195,7 @@ struct HopperQueries {
       at.next();
       const int next = at.isValid() ? step + 1 : step;
       pipeline.consumerWait(next);
-      if (at.isValid()) zeroInvalidRows(next, at.validCount());
+      if (at.isValid()) zeroInvalidRows(next, at.validRowCount());
       fenceWgmma();
       startMatmulTransposed<T, D, kRows>(s, q, group * 64, pipeline.tile(next));
       commitWgmma();
@@ -218,8 +219,8 @@ DEVICE void attendKeysHopper(const AttendBackwardHopperParameters& p) {
   if (!at.isValid()) return;
 
   const Keys keys{p, ownRange, key0};
-  initBlockBarrier(keys.ownFull, [&] { keys.pipeline.init(1 + 3 * 32, 4 * Keys::kGroups); });
-  const int group = warpgroup(), warp = static_cast<int>(threadIdx.x) / 32;
+  initBlockBarrier(keys.ownFullBarrier, [&] { keys.pipeline.init(1 + 3 * 32, 4 * Keys::kGroups); });
+  const int group = warpgroupIndex(), warp = static_cast<int>(threadIdx.x) / 32;
   if (group == 0) {
     releaseRegisters<Keys::kShape.producerRegisters()>();
     if (threadIdx.x == 0) keys.load(at);
@@ -249,8 +250,8 @@ DEVICE void attendQueriesHopper(const AttendBackwardHopperParameters& p) {
   if (!at.isValid()) return;
 
   const Queries queries{p, ownRange, ownRange.head / p.base.group, row0};
-  initBlockBarrier(queries.ownFull, [&] { queries.pipeline.init(1, 4 * Queries::kGroups); });
-  const int group = warpgroup();
+  initBlockBarrier(queries.ownFullBarrier, [&] { queries.pipeline.init(1, 4 * Queries::kGroups); });
+  const int group = warpgroupIndex();
   if (group == 0) {
     releaseRegisters<Queries::kShape.producerRegisters()>();
     if (threadIdx.x == 0) queries.load(at);

@@ -37,18 +37,18 @@ DEVICE void differentiate(float (&ds)[K][4], const Modifiers& modifiers, const C
 template <class T, int D, class Scores = PlainScores>
 DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scores = {}) {
   constexpr BlockShape kShape = keysShape(D);
-  constexpr int kKeys = kShape.ownTile, kRows = kShape.stepTile, kThreads = kShape.threads(),
+  constexpr int kKeys = kShape.ownTileLength, kRows = kShape.stepTileLength, kThreads = kShape.threads(),
                 kColumns = D / kShape.parts;
   constexpr int M = kKeys / (16 * kShape.warps), K = kRows / 8, N = kColumns / 8;
   static_assert(M >= 1 && kKeys == M * 16 * kShape.warps && kRows <= kThreads);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int headK = blockIdx.y, column0 = static_cast<int>(blockIdx.x) % kShape.parts * kColumns;
+  const int kvHead = blockIdx.y, column0 = static_cast<int>(blockIdx.x) % kShape.parts * kColumns;
   const WorkTile work = findWorkTile(p.parts, static_cast<int>(blockIdx.x) / kShape.parts);
   const Part& firstPart = p.parts.part[work.first];
   const int batch = batchIndex(p.parts);
-  const RowRange ownRange{batch, headK, firstPart.key, firstPart.visible.keys};
+  const RowRange ownRange{batch, kvHead, firstPart.key, firstPart.visible.keys};
   const int key0 = work.tile * kKeys;
-  QueryTileIterator<kKeys, kRows> at(p.parts, work, key0, headK * p.group, p.group);
+  QueryTileIterator<kKeys, kRows> at(p.parts, work, key0, kvHead * p.group, p.group);
   if (!at.isValid() || column0 >= max(p.headDim, p.valueHeadDim)) return;
 
   const SharedAddress kTile = sharedBase(), vTile = kTile + kTileBytes<kKeys, D>;
@@ -57,12 +57,12 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scor
   const auto dOutTile = [&](int step) { return qTile(step) + kTileBytes<kRows, D>; };
   using RowStatistics = ColumnStatistics<kRows>;
   const auto statisticsAt = [&](int step) { return RowStatistics{statistics + (step & 1) * RowStatistics::kBytes}; };
-  const auto loadStep = [&](int step, const QueryTileIterator<kKeys, kRows>& of) {
-    const RowRange rows = of.range(batch);
-    loadTile<kRows, D, kThreads>(qTile(step), makeSource(p.q, rows, p.headDim), of.row0);
-    loadTile<kRows, D, kThreads>(dOutTile(step), makeSource(p.dOut, rows, p.valueHeadDim), of.row0);
+  const auto loadStep = [&](int step, const QueryTileIterator<kKeys, kRows>& iterator) {
+    const RowRange rows = iterator.range(batch);
+    loadTile<kRows, D, kThreads>(qTile(step), makeSource(p.q, rows, p.headDim), iterator.row0);
+    loadTile<kRows, D, kThreads>(dOutTile(step), makeSource(p.dOut, rows, p.valueHeadDim), iterator.row0);
     if (threadIdx.x < kRows) {
-      const int r = of.row0 + static_cast<int>(threadIdx.x);
+      const int r = iterator.row0 + static_cast<int>(threadIdx.x);
       const RowStatistics to = statisticsAt(step);
       const float lse = loadLse(p.lse, rows, r);
       storeShared(to.lseLog2() + threadIdx.x * 4, lse * kLog2e);
@@ -90,13 +90,13 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scor
     float s[M][K][4], dp[M][K][4];
     clear(s);
     multiplyTransposed<T, D>(s, kTile, warp * M * 16, qTile(step));
-    const auto modifiers = scores.forPart(currentTile.part, batch, currentTile.head);
+    const auto modifiers = scores.createPartModifiers(currentTile.part, batch, currentTile.head);
     typename Scores::template Changes<K, 4> changes[M];
     float weights[M][K][4];  // as they count
 #pragma unroll
     for (int m = 0; m < M; m++) {
       modifiers.modify(s[m], p.scale, changes[m], RowsOfKeys{key(m), currentTile.row0});
-      probabilitiesByColumn(s[m], modifiers.scale(p.scale), statisticsAt(step));
+      computeProbabilitiesByColumn(s[m], modifiers.scale(p.scale), statisticsAt(step));
       if (currentTile.needsMask()) maskRows(currentTile.visible(), s[m], key(m), currentTile.row0);
       copy(weights[m], s[m]);
       modifiers.applyDropout(weights[m], changes[m]);
@@ -107,7 +107,7 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scor
 #pragma unroll
     for (int m = 0; m < M; m++) {
       modifiers.applyDropout(dp[m], changes[m]);
-      scoreGradientsByColumn(s[m], dp[m], statisticsAt(step));
+      computeScoreGradientsByColumn(s[m], dp[m], statisticsAt(step));
       differentiate(s[m], modifiers, changes[m]);
       if (currentTile.needsMask()) maskRows(currentTile.visible(), s[m], key(m), currentTile.row0);
     }
@@ -124,11 +124,11 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scor
 template <class T, int D, class Scores = PlainScores>
 DEVICE void attendQueriesTile(const AttendBackwardParameters& p, const Scores& scores = {}) {
   constexpr BlockShape kShape = queriesShape(D);
-  constexpr int kRows = kShape.ownTile, kKeys = kShape.stepTile, kThreads = kShape.threads();
+  constexpr int kRows = kShape.ownTileLength, kKeys = kShape.stepTileLength, kThreads = kShape.threads();
   constexpr int M = kRows / (16 * kShape.warps), K = kKeys / 8, N = D / 8;
   static_assert(M >= 1 && kRows == M * 16 * kShape.warps);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int head = blockIdx.y, headK = head / p.group;
+  const int head = blockIdx.y, kvHead = head / p.group;
   const WorkTile work = findWorkTile(p.parts, blockIdx.x);
   const Part& firstPart = p.parts.part[work.first];
   const int batch = batchIndex(p.parts);
@@ -142,7 +142,7 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p, const Scores& s
   const auto kTile = [&](int step) { return stages + (step & 1) * 2 * kTileBytes<kKeys, D>; };
   const auto vTile = [&](int step) { return kTile(step) + kTileBytes<kKeys, D>; };
   const auto loadStep = [&](int step) {
-    const RowRange keys = at.range(batch, headK);
+    const RowRange keys = at.range(batch, kvHead);
     loadTile<kKeys, D, kThreads>(kTile(step), makeSource(p.k, keys, p.headDim), at.key0);
     loadTile<kKeys, D, kThreads>(vTile(step), makeSource(p.v, keys, p.valueHeadDim), at.key0);
   };
@@ -176,14 +176,14 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p, const Scores& s
     clear(dp);
     multiplyTransposed<T, D>(s, qTile, warp * M * 16, kTile(step));
     multiplyTransposed<T, D>(dp, dOutTile, warp * M * 16, vTile(step));
-    const auto modifiers = scores.forPart(currentTile.part, batch, head);
+    const auto modifiers = scores.createPartModifiers(currentTile.part, batch, head);
 #pragma unroll
     for (int m = 0; m < M; m++) {
       typename Scores::template Changes<K, 4> changes;
       modifiers.modify(s[m], p.scale, changes, RowsOfQueries{row(m), currentTile.key0});
-      probabilitiesByRow(s[m], modifiers.scale(p.scale), lse[m]);
+      computeProbabilitiesByRow(s[m], modifiers.scale(p.scale), lse[m]);
       modifiers.applyDropout(dp[m], changes);
-      scoreGradientsByRow(s[m], dp[m], delta[m]);
+      computeScoreGradientsByRow(s[m], dp[m], delta[m]);
       differentiate(s[m], modifiers, changes);
       if (currentTile.needsMask()) maskKeys(currentTile.visible(), s[m], row(m), currentTile.key0, 0.f);
     }

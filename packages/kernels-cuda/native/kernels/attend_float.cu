@@ -40,8 +40,8 @@ DEVICE void loadState(const AttendParameters& p, const RowRange& ownRange, int r
 
 /// `s`: products of queries row0… and keys key0… on entry, probabilities relative to m on return.
 template <int R, int N>
-DEVICE void onlineSoftmax(const VisibleInterval& visible, float scale, int row0, int key0, float (&s)[R][R],
-                          State<R, N>& state) {
+DEVICE void updateOnlineSoftmax(const VisibleInterval& visible, float scale, int row0, int key0, float (&s)[R][R],
+                                State<R, N>& state) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
     const int r = row0 + threadY() + 8 * i;
@@ -94,7 +94,7 @@ DEVICE void storeState(const AttendParameters& p, const WorkTile& work, const Ro
 template <int D, class Scores = PlainScores>
 DEVICE void attendFloat(const AttendParameters& p, const Scores& scores = {}) {
   using Tile = FloatTile<D>;
-  const int head = blockIdx.y, headK = head / p.group;
+  const int head = blockIdx.y, kvHead = head / p.group;
   const WorkTile work = findWorkTile(p.parts, blockIdx.x);
   const Part& firstPart = p.parts.part[work.first];
   const int batch = batchIndex(p.parts);
@@ -105,20 +105,20 @@ DEVICE void attendFloat(const AttendParameters& p, const Scores& scores = {}) {
   const SharedAddress q = sharedBase(), k = q + Tile::kBytes, v = k + Tile::kBytes, square = v + Tile::kBytes;
 
   loadFloatTile<D>(q, p.q, ownRange, row0, p.headDim);
-  State<Tile::kMicroTile, Tile::kColumns> state;
+  State<Tile::kMicroTileSide, Tile::kColumns> state;
   loadState(p, ownRange, row0, state);
   for (; at.isValid(); at.next()) {
-    const RowRange keys = at.range(batch, headK);
+    const RowRange keys = at.range(batch, kvHead);
     syncBlock();  // nobody reads the last keys any more
     loadFloatTile<D>(k, p.k, keys, at.key0, p.headDim);
     loadFloatTile<D>(v, p.v, keys, at.key0, p.valueHeadDim);
     syncBlock();
-    float s[Tile::kMicroTile][Tile::kMicroTile];
+    float s[Tile::kMicroTileSide][Tile::kMicroTileSide];
     dotRows<D>(s, q, k, p.headDim);
-    const auto modifiers = scores.forPart(at.part, batch, head);
-    typename Scores::template Changes<Tile::kMicroTile, Tile::kMicroTile> changes;
+    const auto modifiers = scores.createPartModifiers(at.part, batch, head);
+    typename Scores::template Changes<Tile::kMicroTileSide, Tile::kMicroTileSide> changes;
     modifiers.modify(s, p.scale, changes, FloatRowsOfQueries{row0, at.key0});
-    onlineSoftmax(at.visible(), modifiers.scale(p.scale), row0, at.key0, s, state);
+    updateOnlineSoftmax(at.visible(), modifiers.scale(p.scale), row0, at.key0, s, state);
     modifiers.applyDropout(s, changes);
     storeSquare<D>(square, s);
     syncWarp();

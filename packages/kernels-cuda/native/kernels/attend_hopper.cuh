@@ -13,24 +13,25 @@ namespace mosaic::cuda {
 template <int D>
 struct HopperForward {
   static constexpr HopperShape kShape = forwardHopperShape(D);
-  static constexpr int kRows = kShape.ownTile, kKeys = kShape.stepTile, kGroups = kShape.groups;
+  static constexpr int kRows = kShape.ownTileLength, kKeys = kShape.stepTileLength, kGroups = kShape.groups;
   using Tiles = KeyTileIterator<kRows, kKeys>;
   using KvPipeline = TmaPipeline<kPanelsBytes<kKeys, D>>;
 
   const AttendHopperParameters& p;
   WorkTile work;
   RowRange ownRange;
-  int headK, row0;
+  int kvHead, row0;
   SharedAddress q = sharedBase(), stages = q + kPanelsBytes<kRows, D>;
-  SharedAddress qFull = stages + 2 * kStages * kPanelsBytes<kKeys, D>;
-  KvPipeline keys{stages, qFull + 8}, values{stages + kStages * kPanelsBytes<kKeys, D>, qFull + 8 + 16 * kStages};
+  SharedAddress qFullBarrier = stages + 2 * kStages * kPanelsBytes<kKeys, D>;
+  KvPipeline keys{stages, qFullBarrier + 8};
+  KvPipeline values{stages + kStages * kPanelsBytes<kKeys, D>, qFullBarrier + 8 + 16 * kStages};
 
   /// The thread that loads: queries once, then keys and values as room becomes free.
   DEVICE void load(Tiles at) const {
-    arriveExpectTx(qFull, kPanelsBytes<kRows, D>);
-    loadPanels<kRows, D>(q, p.q, {0, ownRange.first + row0, ownRange.head, ownRange.batch}, qFull);
+    arriveExpectTx(qFullBarrier, kPanelsBytes<kRows, D>);
+    loadPanels<kRows, D>(q, p.q, {0, ownRange.first + row0, ownRange.head, ownRange.batch}, qFullBarrier);
     for (int step = 0; at.isValid(); at.next(), step++) {
-      const TmaCoordinates coordinates{0, at.firstKey(), headK, ownRange.batch};
+      const TmaCoordinates coordinates{0, at.firstKey(), kvHead, ownRange.batch};
       keys.producerAcquire(step);
       arriveExpectTx(keys.fullBarrier(step), kPanelsBytes<kKeys, D>);
       loadPanels<kKeys, D>(keys.tile(step), p.k, coordinates, keys.fullBarrier(step));
@@ -45,7 +46,7 @@ struct HopperForward {
     if (validRows >= kKeys) return;
     values.consumerWait(step);
     zeroRowsFrom<kKeys, D, kGroups>(values.tile(step), validRows);
-    syncZeroed<kGroups>();
+    syncAfterZeroing<kGroups>();
   }
 
   /// A warpgroup that computes: 64 rows, of which this lane holds `row` and row + 8.
@@ -59,7 +60,7 @@ struct HopperForward {
     loadState(p.base, ownRange, row, acc, maxScore, sum);
     order.init();
 
-    awaitPhase(qFull, 0);
+    awaitPhase(qFullBarrier, 0);
     keys.consumerWait(0);
     fenceWgmma();
     startMatmulTransposed<T, D, kRows>(s, q, group * 64, keys.tile(0));
@@ -67,14 +68,14 @@ struct HopperForward {
     waitWgmma<0>(s);
     keys.consumerRelease(0);
     if (at.needsMask()) maskKeys(at.visible(), s, row, at.key0, -infinity());
-    onlineSoftmax(s, scale, maxScore, sum, decay);
+    updateOnlineSoftmax(s, scale, maxScore, sum, decay);
     scaleRows(acc, decay);
     packRows<T>(weights, s);
 
-    int step = 0, validRows = at.validCount();
+    int step = 0, validRows = at.validRowCount();
     for (at.next(); at.isValid(); at.next()) {
       zeroInvalidValues(step, validRows);
-      validRows = at.validCount();
+      validRows = at.validRowCount();
       step++;
       keys.consumerWait(step);
       order.wait();
@@ -90,7 +91,7 @@ struct HopperForward {
       waitWgmma<1>(s);  // the scores are here, the values still under way
       keys.consumerRelease(step);
       if (at.needsMask()) maskKeys(at.visible(), s, row, at.key0, -infinity());
-      onlineSoftmax(s, scale, maxScore, sum, decay);
+      updateOnlineSoftmax(s, scale, maxScore, sum, decay);
 
       waitWgmma<0>(acc);
       values.consumerRelease(step - 1);
@@ -120,11 +121,11 @@ DEVICE void attendHopper(const AttendHopperParameters& p) {
   if (!at.isValid()) return;  // the state stays as it is
 
   const Forward forward{p, work, ownRange, ownRange.head / p.base.group, row0};
-  initBlockBarrier(forward.qFull, [&] {
+  initBlockBarrier(forward.qFullBarrier, [&] {
     forward.keys.init(1, 4 * Forward::kGroups);
     forward.values.init(1, 4 * Forward::kGroups);
   });
-  const int group = warpgroup();
+  const int group = warpgroupIndex();
   if (group == 0) {
     releaseRegisters<Forward::kShape.producerRegisters()>();
     if (threadIdx.x == 0) forward.load(at);

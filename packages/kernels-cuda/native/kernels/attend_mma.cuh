@@ -11,11 +11,11 @@ namespace mosaic::cuda {
 template <class T, int D, class Scores = PlainScores>
 DEVICE void attendTile(const AttendParameters& p, const Scores& scores = {}) {
   constexpr BlockShape kShape = forwardShape(D);
-  constexpr int kRows = kShape.ownTile, kKeys = kShape.stepTile, kThreads = kShape.threads();
+  constexpr int kRows = kShape.ownTileLength, kKeys = kShape.stepTileLength, kThreads = kShape.threads();
   constexpr int M = kRows / (16 * kShape.warps), K = kKeys / 8, N = D / 8;
   static_assert(M >= 1 && kRows == M * 16 * kShape.warps);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int head = blockIdx.y, headK = head / p.group;
+  const int head = blockIdx.y, kvHead = head / p.group;
   const WorkTile work = findWorkTile(p.parts, blockIdx.x);
   const Part& firstPart = p.parts.part[work.first];
   const int batch = batchIndex(p.parts);
@@ -24,7 +24,7 @@ DEVICE void attendTile(const AttendParameters& p, const Scores& scores = {}) {
   KeyTileIterator<kRows, kKeys> at(p.parts, work, row0);
   if (!at.isValid()) return;  // the state stays as it is
 
-  const auto source = [&](const Matrix& x, int columns) { return makeSource(x, at.range(batch, headK), columns); };
+  const auto source = [&](const Matrix& x, int columns) { return makeSource(x, at.range(batch, kvHead), columns); };
   const SharedAddress qTile = sharedBase(), kTile = qTile + kTileBytes<kRows, D>, vTile = kTile + kTileBytes<kKeys, D>;
   loadTile<kRows, D, kThreads>(qTile, makeSource(p.q, ownRange, p.headDim), row0);
   loadTile<kKeys, D, kThreads>(kTile, source(p.k, p.headDim), at.key0);
@@ -44,7 +44,7 @@ DEVICE void attendTile(const AttendParameters& p, const Scores& scores = {}) {
     float s[M][K][4];
     clear(s);
     multiplyTransposed<T, D>(s, qTile, warp * M * 16, kTile);
-    const auto modifiers = scores.forPart(at.part, batch, head);
+    const auto modifiers = scores.createPartModifiers(at.part, batch, head);
     typename Scores::template Changes<K, 4> changes[M];
 #pragma unroll
     for (int m = 0; m < M; m++) modifiers.modify(s[m], p.scale, changes[m], RowsOfQueries{row(m), at.key0});
@@ -62,7 +62,7 @@ DEVICE void attendTile(const AttendParameters& p, const Scores& scores = {}) {
 #pragma unroll
     for (int m = 0; m < M; m++) {
       float decay[2];
-      onlineSoftmax(s[m], modifiers.scale(p.scale), maxScore[m], sum[m], decay);
+      updateOnlineSoftmax(s[m], modifiers.scale(p.scale), maxScore[m], sum[m], decay);
       scaleRows(acc[m], decay);
       modifiers.applyDropout(s[m], changes[m]);
     }

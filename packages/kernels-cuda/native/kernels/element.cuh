@@ -155,7 +155,7 @@ DEVICE void mapElements(const Loop<N>& loop, Function function) {
 
 /// Calls body(i) for each element of a vector.
 template <int WIDTH, class Body>
-DEVICE void forEachOf(const float (&)[WIDTH], Body body) {
+DEVICE void forEachIndex(const float (&)[WIDTH], Body body) {
 #pragma unroll
   for (int i = 0; i < WIDTH; i++) body(i);
 }

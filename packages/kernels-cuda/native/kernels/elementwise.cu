@@ -137,34 +137,34 @@ DEVICE AdamElement adamStep(const AdamParameters& p, AdamElement x, float g) {
 extern "C" {
 
 __global__ void fill(const __grid_constant__ FillParameters p) {
-  mapElements(p.loop, [&](auto& x) { forEachOf(x[0], [&](int i) { x[0][i] = p.value; }); });
+  mapElements(p.loop, [&](auto& x) { forEachIndex(x[0], [&](int i) { x[0][i] = p.value; }); });
 }
 
 __global__ void copy(const __grid_constant__ CopyParameters p) {
-  mapElements(p.loop, [](auto& x) { forEachOf(x[0], [&](int i) { x[0][i] = x[1][i]; }); });
+  mapElements(p.loop, [](auto& x) { forEachIndex(x[0], [&](int i) { x[0][i] = x[1][i]; }); });
 }
 
 __global__ void binary(const __grid_constant__ BinaryParameters p) {
   mapElements(p.loop, [&](auto& x) {
-    withBinary(p.op, [&](auto op) { forEachOf(x[0], [&](int i) { x[0][i] = op(x[1][i], x[2][i]); }); });
+    withBinary(p.op, [&](auto op) { forEachIndex(x[0], [&](int i) { x[0][i] = op(x[1][i], x[2][i]); }); });
   });
 }
 
 __global__ void scalar(const __grid_constant__ ScalarParameters p) {
   mapElements(p.loop, [&](auto& x) {
-    withBinary(p.op, [&](auto op) { forEachOf(x[0], [&](int i) { x[0][i] = op(x[1][i], p.value); }); });
+    withBinary(p.op, [&](auto op) { forEachIndex(x[0], [&](int i) { x[0][i] = op(x[1][i], p.value); }); });
   });
 }
 
 __global__ void unary(const __grid_constant__ UnaryParameters p) {
   mapElements(p.loop, [&](auto& x) {
-    withUnary(p.op, [&](auto op) { forEachOf(x[0], [&](int i) { x[0][i] = op(x[1][i]); }); });
+    withUnary(p.op, [&](auto op) { forEachIndex(x[0], [&](int i) { x[0][i] = op(x[1][i]); }); });
   });
 }
 
 __global__ void gate(const __grid_constant__ GateParameters p) {
   mapElements(p.loop, [&](auto& x) {
-    withUnary(p.op, [&](auto op) { forEachOf(x[0], [&](int i) { x[0][i] = op(x[1][i]) * x[2][i]; }); });
+    withUnary(p.op, [&](auto op) { forEachIndex(x[0], [&](int i) { x[0][i] = op(x[1][i]) * x[2][i]; }); });
   });
 }
 
@@ -180,7 +180,7 @@ __global__ void rotary(const __grid_constant__ RotaryParameters p) {
 
 __global__ void unaryBackward(const __grid_constant__ UnaryBackwardParameters p) {
   mapElements(p.loop, [&](auto& x) {
-    withUnary(p.op, [&](auto op) { forEachOf(x[0], [&](int i) { x[0][i] = x[2][i] * op.derivative(x[1][i]); }); });
+    withUnary(p.op, [&](auto op) { forEachIndex(x[0], [&](int i) { x[0][i] = x[2][i] * op.derivative(x[1][i]); }); });
   });
 }
 

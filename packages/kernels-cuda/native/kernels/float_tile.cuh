@@ -13,7 +13,7 @@ constexpr int kFloatThreads = 64;
 
 template <int D>
 struct FloatTile {
-  static constexpr int kMicroTile = floatMicroTile(D), kSide = 8 * kMicroTile, kColumns = D / 8;
+  static constexpr int kMicroTileSide = floatMicroTileSide(D), kSide = 8 * kMicroTileSide, kColumns = D / 8;
   /// Rows one element longer: 8 rows of one column lie in 8 banks.
   static constexpr int kBytes = kSide * (D + 1) * 4, kSquareBytes = kSide * (kSide + 1) * 4;
 
@@ -57,7 +57,7 @@ DEVICE void loadFloatTile(SharedAddress tile, const Matrix& x, const RowRange& r
 }
 
 /// s[i][j] = Σ over columns of a[y + 8i] · b[x + 8j].
-template <int D, int R = floatMicroTile(D)>
+template <int D, int R = floatMicroTileSide(D)>
 DEVICE void dotRows(float (&s)[R][R], SharedAddress a, SharedAddress b, int columns) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
@@ -79,7 +79,7 @@ DEVICE void dotRows(float (&s)[R][R], SharedAddress a, SharedAddress b, int colu
 }
 
 /// Leaves a product in a square; its rows are read by the 8 lanes that wrote them, after syncWarp.
-template <int D, int R = floatMicroTile(D)>
+template <int D, int R = floatMicroTileSide(D)>
 DEVICE void storeSquare(SharedAddress square, const float (&s)[R][R]) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
@@ -94,7 +94,7 @@ DEVICE float maskedWeight() { return -0.f; }
 DEVICE bool isMasked(float weight) { return bitsOf(weight) == 0x80000000u; }
 
 /// acc[i][n] += Σ over the first `length` columns of square[y + 8i] · tile[…][x + 8n], but for hidden pairs.
-template <int D, int R = floatMicroTile(D)>
+template <int D, int R = floatMicroTileSide(D)>
 DEVICE void addProduct(float (&acc)[R][D / 8], SharedAddress square, SharedAddress tile, int length) {
   for (int k = 0; k < length; k++) {
     float weight[R];
@@ -110,7 +110,7 @@ DEVICE void addProduct(float (&acc)[R][D / 8], SharedAddress square, SharedAddre
 }
 
 /// Adds scale · acc to rows row0 + y + 8i.
-template <int D, int R = floatMicroTile(D)>
+template <int D, int R = floatMicroTileSide(D)>
 DEVICE void addFloatRows(const Accumulator& into, const RowRange& ownRange, int row0, int columns,
                          const float (&acc)[R][D / 8], float scale) {
 #pragma unroll

@@ -67,14 +67,14 @@ struct ColumnStatistics {
 
 // P from scores, then dS = P ∘ (dP − delta) in its place. What is hidden becomes 0 in both, for it may be NaN.
 
-/// `of` are the columns'.
+/// `statistics` are the columns'.
 template <int K>
-DEVICE void probabilitiesByColumn(float (&s)[K][4], float scale, const ColumnStatistics<K * 8>& of) {
+DEVICE void computeProbabilitiesByColumn(float (&s)[K][4], float scale, const ColumnStatistics<K * 8>& statistics) {
   const int first = (threadIdx.x & 3) * 2;
-  if (of.anyLarge()) {
+  if (statistics.anyLarge()) {
 #pragma unroll
     for (int n = 0; n < K; n++) {
-      const float2 pair = loadShared2(of.lse() + (n * 8 + first) * 4);
+      const float2 pair = loadShared2(statistics.lse() + (n * 8 + first) * 4);
 #pragma unroll
       for (int i = 0; i < 4; i++) s[n][i] = scaledExp(s[n][i], scale, i & 1 ? pair.y : pair.x);
     }
@@ -83,18 +83,19 @@ DEVICE void probabilitiesByColumn(float (&s)[K][4], float scale, const ColumnSta
   const float scaleLog2 = scale * kLog2e;
 #pragma unroll
   for (int n = 0; n < K; n++) {
-    const float2 pair = loadShared2(of.lseLog2() + (n * 8 + first) * 4);
+    const float2 pair = loadShared2(statistics.lseLog2() + (n * 8 + first) * 4);
 #pragma unroll
     for (int i = 0; i < 4; i++) s[n][i] = fastExp2(fmaf(s[n][i], scaleLog2, -(i & 1 ? pair.y : pair.x)));
   }
 }
 
-/// `of` are the columns'.
+/// `statistics` are the columns'.
 template <int K>
-DEVICE void scoreGradientsByColumn(float (&s)[K][4], const float (&dp)[K][4], const ColumnStatistics<K * 8>& of) {
+DEVICE void computeScoreGradientsByColumn(float (&s)[K][4], const float (&dp)[K][4],
+                                          const ColumnStatistics<K * 8>& statistics) {
 #pragma unroll
   for (int n = 0; n < K; n++) {
-    const float2 pair = loadShared2(of.delta() + (n * 8 + (threadIdx.x & 3) * 2) * 4);
+    const float2 pair = loadShared2(statistics.delta() + (n * 8 + (threadIdx.x & 3) * 2) * 4);
 #pragma unroll
     for (int i = 0; i < 4; i++) s[n][i] *= dp[n][i] - (i & 1 ? pair.y : pair.x);
   }
@@ -102,7 +103,7 @@ DEVICE void scoreGradientsByColumn(float (&s)[K][4], const float (&dp)[K][4], co
 
 /// `lse` is that of the rows.
 template <int K>
-DEVICE void probabilitiesByRow(float (&s)[K][4], float scale, const float (&lse)[2]) {
+DEVICE void computeProbabilitiesByRow(float (&s)[K][4], float scale, const float (&lse)[2]) {
   if (anyLane(isLarge(lse[0]) || isLarge(lse[1]))) {
 #pragma unroll
     for (int n = 0; n < K; n++) {
@@ -121,7 +122,7 @@ DEVICE void probabilitiesByRow(float (&s)[K][4], float scale, const float (&lse)
 
 /// `delta` is that of the rows.
 template <int K>
-DEVICE void scoreGradientsByRow(float (&s)[K][4], const float (&dp)[K][4], const float (&delta)[2]) {
+DEVICE void computeScoreGradientsByRow(float (&s)[K][4], const float (&dp)[K][4], const float (&delta)[2]) {
 #pragma unroll
   for (int n = 0; n < K; n++) {
 #pragma unroll

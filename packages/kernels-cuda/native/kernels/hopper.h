@@ -11,9 +11,10 @@ namespace mosaic::cuda {
 /// Registers of a multiprocessor.
 constexpr int kRegisterFileSize = 65536;
 
-/// `groups` warpgroups compute, with 64 rows each; one more loads. Both walk over `stepTile` keys (or rows) at a time.
+/// `groups` warpgroups compute, with 64 rows each; one more loads. Both walk over `stepTileLength` keys (or rows) at a
+/// time.
 struct HopperShape {
-  int ownTile, stepTile, groups;
+  int ownTileLength, stepTileLength, groups;
 
   HOST_AND_DEVICE constexpr int threads() const { return (groups + 1) * 128; }
   /// What a thread has when the block starts: what ptxas gives it at most, in eights, so that one block fits.
@@ -38,11 +39,12 @@ HOST_AND_DEVICE constexpr HopperShape forwardHopperShape(int headDim) {
 
 HOST_AND_DEVICE constexpr unsigned forwardHopperBytes(int headDim) {
   const HopperShape shape = forwardHopperShape(headDim);
-  return static_cast<unsigned>((shape.ownTile + 2 * kStages * shape.stepTile) * headDim * 2 + kBarrierBytes);
+  return static_cast<unsigned>((shape.ownTileLength + 2 * kStages * shape.stepTileLength) * headDim * 2 +
+                               kBarrierBytes);
 }
 
 struct AttendHopperParameters {
-  TensorMap q, k, v;  // boxes of `ownTile` rows, and of `stepTile`
+  TensorMap q, k, v;  // boxes of `ownTileLength` rows, and of `stepTileLength`
   AttendParameters base;
 };
 static_assert(sizeof(AttendHopperParameters) <= kMaxArgumentBytes);
@@ -56,16 +58,17 @@ HOST_AND_DEVICE constexpr HopperShape queriesHopperShape(int) { return {128, 128
 /// k and v; q and dOut twice; three numbers of each row (gradients.cuh) twice.
 HOST_AND_DEVICE constexpr unsigned keysHopperBytes(int headDim) {
   const HopperShape shape = keysHopperShape(headDim);
-  return static_cast<unsigned>((2 * shape.ownTile + 2 * kStages * shape.stepTile) * headDim * 2 +
-                               12 * kStages * shape.stepTile + kBarrierBytes);
+  return static_cast<unsigned>((2 * shape.ownTileLength + 2 * kStages * shape.stepTileLength) * headDim * 2 +
+                               12 * kStages * shape.stepTileLength + kBarrierBytes);
 }
 /// q and dOut; k and v twice.
 HOST_AND_DEVICE constexpr unsigned queriesHopperBytes(int headDim) {
   const HopperShape shape = queriesHopperShape(headDim);
-  return static_cast<unsigned>((2 * shape.ownTile + 2 * kStages * shape.stepTile) * headDim * 2 + kBarrierBytes);
+  return static_cast<unsigned>((2 * shape.ownTileLength + 2 * kStages * shape.stepTileLength) * headDim * 2 +
+                               kBarrierBytes);
 }
 
-/// Boxes of as many rows as tiles have: of `ownTile` where a block owns them, else of `stepTile`.
+/// Boxes of as many rows as tiles have: of `ownTileLength` where a block owns them, else of `stepTileLength`.
 struct AttendBackwardHopperParameters {
   TensorMap q, k, v, dOut;
   AttendBackwardParameters base;

@@ -12,7 +12,7 @@
 namespace mosaic::cuda {
 
 /// Named barriers: 0 is the block's, warpgroups take turns by 1 to 3.
-constexpr int kZeroedBarrier = 4;
+constexpr int kZeroedBarrierId = 4;
 
 constexpr int kSwizzleRowBytes = 2 * kPanelColumns, kSwizzleAtomBytes = 8 * kSwizzleRowBytes;
 
@@ -21,10 +21,10 @@ constexpr int kPanelsBytes = ROWS * D * 2;
 
 /// Sets up the barrier that the block's own tiles arrive at, and what else `init` does, before any thread goes its way.
 template <class Init>
-DEVICE void initBlockBarrier(SharedAddress ownFull, Init init) {
+DEVICE void initBlockBarrier(SharedAddress ownFullBarrier, Init init) {
   if (threadIdx.x == 0) {
     if (sharedBase() % kSwizzleAtomBytes) trap();  // the permutation repeats there
-    initBarrier(ownFull, 1);
+    initBarrier(ownFullBarrier, 1);
     init();
     fenceBarriers();
   }
@@ -32,7 +32,7 @@ DEVICE void initBlockBarrier(SharedAddress ownFull, Init init) {
 }
 
 /// 0 loads, the others compute. Taken from one lane, for the compiler to know that all have the same.
-DEVICE int warpgroup() { return shuffle(static_cast<int>(threadIdx.x) / 128, 0); }
+DEVICE int warpgroupIndex() { return shuffle(static_cast<int>(threadIdx.x) / 128, 0); }
 
 /// Starts loading rows [row, row + ROWS) of a head; for one thread, after `bar` expects their bytes.
 template <int ROWS, int D>
@@ -44,7 +44,7 @@ DEVICE void loadPanels(SharedAddress tile, const TensorMap& map, TmaCoordinates 
 }
 
 /// Rows [seen, ROWS) of a tile become 0: TMA brings whatever lies beyond those that a block sees, and 0 · NaN is NaN.
-/// For all threads that compute, which are GROUPS warpgroups; then syncZeroed.
+/// For all threads that compute, which are GROUPS warpgroups; then syncAfterZeroing.
 template <int ROWS, int D, int GROUPS>
 DEVICE void zeroRowsFrom(SharedAddress tile, int validRows) {
   constexpr int kWordsPerRow = kSwizzleRowBytes / 4;  // a row is a line of each panel, however permuted
@@ -58,9 +58,9 @@ DEVICE void zeroRowsFrom(SharedAddress tile, int validRows) {
   }
 }
 template <int GROUPS>
-DEVICE void syncZeroed() {
+DEVICE void syncAfterZeroing() {
   fenceAsyncProxy();
-  syncNamed(kZeroedBarrier, GROUPS * 128);
+  syncNamedBarrier(kZeroedBarrierId, GROUPS * 128);
 }
 
 /// Tiles of BYTES in turn, one for each step: one is filled while another is used.
@@ -94,10 +94,10 @@ struct OrderBarrier {
   int group;
 
   DEVICE void init() const {
-    if (group == 0) arriveNamed(1, 256);
+    if (group == 0) arriveNamedBarrier(1, 256);
   }
-  DEVICE void wait() const { syncNamed(1 + group, 256); }
-  DEVICE void arrive() const { arriveNamed(1 + (group + 1 == GROUPS ? 0 : group + 1), 256); }
+  DEVICE void wait() const { syncNamedBarrier(1 + group, 256); }
+  DEVICE void arrive() const { arriveNamedBarrier(1 + (group + 1 == GROUPS ? 0 : group + 1), 256); }
 };
 
 /// Starts s = A · Bᵀ: 64 rows of a tile of ROWS_A, from rowA on, and all N · 8 of another.

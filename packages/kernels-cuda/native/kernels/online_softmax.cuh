@@ -67,7 +67,7 @@ DEVICE void maskKeys(const VisibleInterval& visible, float (&s)[K][4], int row, 
 /// `s`: scores on entry, probabilities relative to m on return. `scale` is positive. What was summed so far is to be
 /// multiplied by `decay`.
 template <int K>
-DEVICE void onlineSoftmax(float (&s)[K][4], float scale, float (&m)[2], float (&l)[2], float (&decay)[2]) {
+DEVICE void updateOnlineSoftmax(float (&s)[K][4], float scale, float (&m)[2], float (&l)[2], float (&decay)[2]) {
   float baseMax[2], sum[2] = {};
 #pragma unroll
   for (int h = 0; h < 2; h++) {

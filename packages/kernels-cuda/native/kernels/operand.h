@@ -11,14 +11,14 @@ namespace mosaic::cuda {
 struct Extent {
   int32_t rank;
   int64_t count;
-  int64_t length[kMaxRank];
+  int64_t length[kMaxAxes];
 };
 
 /// Memory and how an element's index leads into it; strides count elements and belong to an Extent.
 struct Operand {
   void* data;
   DType dtype;
-  int64_t stride[kMaxRank];
+  int64_t stride[kMaxAxes];
 };
 
 /// Threads of a block, but of attention's.

@@ -160,8 +160,12 @@ DEVICE float widen<fp16>(uint16_t bits) {
 
 DEVICE void syncBlock() { __syncthreads(); }
 DEVICE void syncWarp() { __syncwarp(); }
-DEVICE void syncNamed(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-DEVICE void arriveNamed(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+DEVICE void syncNamedBarrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+DEVICE void arriveNamedBarrier(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 template <class T>
 DEVICE T shuffleXor(T v, int mask) {
   return __shfl_xor_sync(kAllLanes, v, mask);
@@ -171,7 +175,7 @@ DEVICE T shuffle(T v, int lane) {
   return __shfl_sync(kAllLanes, v, lane);
 }
 /// Whether it holds in some lane of the warp.
-DEVICE bool anyLane(bool holds) { return __any_sync(kAllLanes, holds); }
+DEVICE bool anyLane(bool condition) { return __any_sync(kAllLanes, condition); }
 
 // ── tensor cores: lane t of a warp holds rows t/4 and t/4+8 and columns t%4*2, +1 (and +8) of what it takes part in
 

@@ -27,7 +27,8 @@ DEVICE int64_t innerOffset(const Loop<1>& inner, int64_t i) {
 /// Calls use(v) with WIDTH elements from each of first, first + stride, … before `end` of inner; several loads are
 /// under way. What lies beyond the end is loaded again, not used.
 template <int WIDTH, class Use>
-DEVICE void forEachInner(const ReduceParameters& p, int64_t x, int64_t first, int64_t end, int64_t stride, Use use) {
+DEVICE void forEachInnerElement(const ReduceParameters& p, int64_t x, int64_t first, int64_t end, int64_t stride,
+                                Use use) {
   constexpr int kLoads = 4;
   const Operand& operand = p.kept.operand[1];
   const int64_t last = first + (end - 1 - first) / stride * stride;
@@ -48,7 +49,7 @@ DEVICE void forEachInner(const ReduceParameters& p, int64_t x, int64_t first, in
   }
 }
 
-DEVICE void storeReduced(const ReduceParameters& p, int64_t index, int64_t out, float value) {
+DEVICE void storeReducedValue(const ReduceParameters& p, int64_t index, int64_t out, float value) {
   if (p.partial)
     store(p.partial + blockIdx.y * p.kept.extent.count + index, value);
   else
@@ -75,12 +76,12 @@ DEVICE void reduceOutput(const ReduceParameters& p, int64_t index) {
   const auto [begin, end] = splitOf(p);
   const Reduction reduction{p.kind};
   float value = reduction.identity();
-  forEachInner<WIDTH>(p, at[1], begin + lane * WIDTH, end, 32 * WIDTH, [&](const float(&v)[WIDTH]) {
+  forEachInnerElement<WIDTH>(p, at[1], begin + lane * WIDTH, end, 32 * WIDTH, [&](const float(&v)[WIDTH]) {
 #pragma unroll
     for (const float element : v) value = reduction.combine(value, element);
   });
   for (int lanes = 16; lanes > 0; lanes /= 2) value = reduction.combine(value, shuffleXor(value, lanes));
-  if (lane == 0) storeReduced(p, index, at[0], value);
+  if (lane == 0) storeReducedValue(p, index, at[0], value);
 }
 
 /// This lane's WIDTH outputs from `index` on.
@@ -93,14 +94,14 @@ DEVICE void reduceOwnOutputs(const ReduceParameters& p, int64_t index) {
   float value[WIDTH];
 #pragma unroll
   for (float& element : value) element = reduction.identity();
-  forEachInner<WIDTH>(p, at[1], begin, end, 1, [&](const float(&v)[WIDTH]) {
+  forEachInnerElement<WIDTH>(p, at[1], begin, end, 1, [&](const float(&v)[WIDTH]) {
 #pragma unroll
     for (int w = 0; w < WIDTH; w++) value[w] = reduction.combine(value[w], v[w]);
   });
   const int last = p.kept.extent.rank - 1;
 #pragma unroll
   for (int w = 0; w < WIDTH; w++) {
-    storeReduced(p, index + w, at[0] + w * (last < 0 ? 0 : p.kept.operand[0].stride[last]), value[w]);
+    storeReducedValue(p, index + w, at[0] + w * (last < 0 ? 0 : p.kept.operand[0].stride[last]), value[w]);
   }
 }
 
@@ -109,17 +110,18 @@ DEVICE void multiplyTile(const MatmulParameters& p, int64_t index) {
   const auto& [out, a, b] = p.batch.operand;
   int64_t at[3];
   offsetsOf(p.batch.extent, p.batch.operand, index, at);
-  const int64_t columnTiles = (p.n + kMatmulTile - 1) / kMatmulTile;
-  const int64_t row0 = blockIdx.x / columnTiles * kMatmulTile, column0 = blockIdx.x % columnTiles * kMatmulTile;
+  const int64_t columnTiles = (p.n + kMatmulTileSide - 1) / kMatmulTileSide;
+  const int64_t row0 = blockIdx.x / columnTiles * kMatmulTileSide, column0 = blockIdx.x % columnTiles * kMatmulTileSide;
   const int y = threadIdx.x / 16, x = threadIdx.x % 16;
-  const SharedAddress aTile = sharedBase(), bTile = aTile + kMatmulDepth * (kMatmulTile + 1) * 4;
+  const SharedAddress aTile = sharedBase(), bTile = aTile + kMatmulDepth * (kMatmulTileSide + 1) * 4;
   const auto elementAddress = [](SharedAddress tile, int depth, int i) {
-    return tile + (depth * (kMatmulTile + 1) + i) * 4;
+    return tile + (depth * (kMatmulTileSide + 1) + i) * 4;
   };
   float sum[4][4] = {};
   for (int64_t k0 = 0; k0 < p.k; k0 += kMatmulDepth) {
-    for (int i = threadIdx.x; i < kMatmulDepth * kMatmulTile; i += kMatmulThreads) {
-      const int depthA = i % kMatmulDepth, rowA = i / kMatmulDepth, depthB = i / kMatmulTile, columnB = i % kMatmulTile;
+    for (int i = threadIdx.x; i < kMatmulDepth * kMatmulTileSide; i += kMatmulThreads) {
+      const int depthA = i % kMatmulDepth, rowA = i / kMatmulDepth;
+      const int depthB = i / kMatmulTileSide, columnB = i % kMatmulTileSide;
       const bool isInBoundsA = row0 + rowA < p.m && k0 + depthA < p.k,
                  isInBoundsB = column0 + columnB < p.n && k0 + depthB < p.k;
       const int64_t offsetA = at[1] + (row0 + rowA) * p.aStep[0] + (k0 + depthA) * p.aStep[1];

@@ -30,8 +30,8 @@ struct MatmulParameters {
   int64_t outStep[2], aStep[2], bStep[2];
   int32_t accumulate;
 };
-constexpr int kMatmulTile = 64, kMatmulDepth = 16, kMatmulThreads = 256;
-constexpr int kMatmulSharedBytes = 2 * kMatmulDepth * (kMatmulTile + 1) * 4;
+constexpr int kMatmulTileSide = 64, kMatmulDepth = 16, kMatmulThreads = 256;
+constexpr int kMatmulSharedBytes = 2 * kMatmulDepth * (kMatmulTileSide + 1) * 4;
 
 // Reductions over ranks.
 

@@ -30,12 +30,12 @@ DEVICE void storeRow(const Operand& x, int64_t row, int64_t step, int i, const f
   else
     storeVector(x, row + i, v);
 }
-/// Of what each column has one of, `missing` where that is absent.
+/// Of what each column has one of, `defaultValue` where that is absent.
 template <int WIDTH>
-DEVICE void loadColumns(const Operand& x, int i, float missing, float (&v)[WIDTH]) {
+DEVICE void loadColumns(const Operand& x, int i, float defaultValue, float (&v)[WIDTH]) {
   if (x.data) return loadRow<WIDTH>(x, 0, x.stride[0], i).decode(x.dtype, v);
 #pragma unroll
-  for (float& element : v) element = missing;
+  for (float& element : v) element = defaultValue;
 }
 
 /// Calls use(i, load(i)) for the places i, i + 1, … i + WIDTH − 1 of a row that fall to this lane; several loads are
@@ -45,12 +45,12 @@ DEVICE void forEachInRow(int length, Load load, Use use) {
   constexpr int kLoads = 2, kStride = 32 * WIDTH;
 #pragma unroll 1
   for (int i = threadIdx.x % 32 * WIDTH; i < length; i += kLoads * kStride) {
-    decltype(load(i)) loaded[kLoads];
+    decltype(load(i)) loadedValues[kLoads];
 #pragma unroll
-    for (int j = 0; j < kLoads; j++) loaded[j] = load(min(i + j * kStride, length - WIDTH));
+    for (int j = 0; j < kLoads; j++) loadedValues[j] = load(min(i + j * kStride, length - WIDTH));
 #pragma unroll
     for (int j = 0; j < kLoads; j++) {
-      if (i + j * kStride < length) use(i + j * kStride, loaded[j]);
+      if (i + j * kStride < length) use(i + j * kStride, loadedValues[j]);
     }
   }
 }
@@ -59,9 +59,9 @@ DEVICE void forEachInRow(int length, Load load, Use use) {
 template <int WIDTH, class Load, class Value>
 DEVICE float sumOverRow(int length, Load load, Value value) {
   float sum = 0;
-  forEachInRow<WIDTH>(length, load, [&](int i, const auto& loaded) {
+  forEachInRow<WIDTH>(length, load, [&](int i, const auto& loadedValue) {
     float v[WIDTH];
-    value(i, loaded, v);
+    value(i, loadedValue, v);
 #pragma unroll
     for (const float element : v) sum += element;
   });
@@ -71,9 +71,9 @@ DEVICE float sumOverRow(int length, Load load, Value value) {
 template <int WIDTH, class Load, class Value>
 DEVICE float maxOverRow(int length, Load load, Value value) {
   float maxValue = -infinity();
-  forEachInRow<WIDTH>(length, load, [&](int i, const auto& loaded) {
+  forEachInRow<WIDTH>(length, load, [&](int i, const auto& loadedValue) {
     float v[WIDTH];
-    value(i, loaded, v);
+    value(i, loadedValue, v);
 #pragma unroll
     for (const float element : v) maxValue = fmaxf(maxValue, element);
   });
@@ -222,31 +222,31 @@ DEVICE void normalizeBackwardRows(const NormBackwardParameters& p) {
     const auto load = [&](int i) {
       return RawPair<WIDTH>{loadRow<WIDTH>(x, at[1], step[1], i), loadRow<WIDTH>(dOut, at[2], step[2], i)};
     };
-    const auto weighted = [&](int i, const RawPair<WIDTH>& raw, float(&g)[WIDTH]) {
+    const auto loadWeightedGradient = [&](int i, const RawPair<WIDTH>& raw, float(&g)[WIDTH]) {
       float weight[WIDTH];
       raw.b.decode(dOut.dtype, g);
       loadColumns(p.weight, i, 1.f, weight);
 #pragma unroll
       for (int w = 0; w < WIDTH; w++) g[w] *= weight[w];
     };
-    const auto normalized = [&](const RawPair<WIDTH>& raw, float(&v)[WIDTH]) {
+    const auto loadNormalized = [&](const RawPair<WIDTH>& raw, float(&v)[WIDTH]) {
       raw.a.decode(x.dtype, v);
 #pragma unroll
       for (float& element : v) element = (element - center) * scale;
     };
-    const float gradientMean = mean.data ? sumOverRow<WIDTH>(n, load, weighted) * inverseLength : 0.f;
+    const float gradientMean = mean.data ? sumOverRow<WIDTH>(n, load, loadWeightedGradient) * inverseLength : 0.f;
     const auto project = [&](int i, const RawPair<WIDTH>& raw, float(&v)[WIDTH]) {
       float g[WIDTH];
-      normalized(raw, v);
-      weighted(i, raw, g);
+      loadNormalized(raw, v);
+      loadWeightedGradient(i, raw, g);
 #pragma unroll
       for (int w = 0; w < WIDTH; w++) v[w] *= g[w];
     };
     const float xProjection = sumOverRow<WIDTH>(n, load, project) * inverseLength;
     forEachInRow<WIDTH>(n, load, [&](int i, const RawPair<WIDTH>& raw) {
       float v[WIDTH], g[WIDTH];
-      normalized(raw, v);
-      weighted(i, raw, g);
+      loadNormalized(raw, v);
+      loadWeightedGradient(i, raw, g);
 #pragma unroll
       for (int w = 0; w < WIDTH; w++) v[w] = scale * (g[w] - gradientMean - v[w] * xProjection);
       storeRow(dx, at[0], step[0], i, v);

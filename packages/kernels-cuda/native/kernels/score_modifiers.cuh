@@ -149,7 +149,7 @@ struct ModifiedScores {
   using Changes = TileChanges<N, W>;
 
   /// `batch` counts from the tensors' first, `head` is that of queries.
-  DEVICE TileModifiers<Tanh> forPart(int part, int batch, int head) const {
+  DEVICE TileModifiers<Tanh> createPartModifiers(int part, int batch, int head) const {
     const float slope = modifiers.slopes ? load(modifiers.slopes + head * modifiers.slopeStride) : 0.f;
     const uint64_t headWord = uint64_t{modifiers.head + static_cast<uint32_t>(head)} << 32;
     return {modifiers,
@@ -165,7 +165,7 @@ struct PlainScores {
   template <int N, int W>
   struct Changes {};
 
-  DEVICE PlainScores forPart(int, int, int) const { return {}; }
+  DEVICE PlainScores createPartModifiers(int, int, int) const { return {}; }
   DEVICE float scale(float scale) const { return scale; }
   template <int N, int W, class PairOf>
   DEVICE void modify(float (&)[N][W], float, Changes<N, W>&, PairOf) const {}

@@ -9,7 +9,7 @@
 namespace mosaic::cuda {
 
 template <int D>
-DEVICE SharedAddress tileAt(SharedAddress tile, int row, int chunk) {
+DEVICE SharedAddress chunkAddress(SharedAddress tile, int row, int chunk) {
   const int swizzledChunk = D == 32 ? chunk ^ (row >> 1 & 3) : chunk ^ (row & 7);  // two rows of 32 share the banks
   return tile + row * (D * 2) + (swizzledChunk << 4);
 }
@@ -49,7 +49,7 @@ DEVICE void loadTile(SharedAddress tile, const Source& source, int row0) {
     const int n = i * THREADS + threadIdx.x, r = n / kChunksPerRow, column = n % kChunksPerRow * 8;
     const bool isInBounds = row0 + r < source.length && column < source.columns;
     const uint16_t* from = source.data + (isInBounds ? (row0 + r) * source.stride + column : 0);
-    const SharedAddress to = tileAt<D>(tile, r, n % kChunksPerRow);
+    const SharedAddress to = chunkAddress<D>(tile, r, n % kChunksPerRow);
     if (source.isAligned) copyAsync16(to, from, isInBounds);
     else copyElements(to, from, isInBounds ? source.columns - column : 0);
   }
@@ -81,12 +81,12 @@ DEVICE void multiplyTransposed(float (&c)[M][N][4], SharedAddress tileA, int row
     uint32_t a[M][4];
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      loadMatrix(a[m], tileAt<D>(tileA, rowA + m * 16 + (lane & 15), k * 2 + (lane >> 4)));
+      loadMatrix(a[m], chunkAddress<D>(tileA, rowA + m * 16 + (lane & 15), k * 2 + (lane >> 4)));
     }
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
       uint32_t b[4];
-      loadMatrix(b, tileAt<D>(tileB, n * 8 + (lane & 7) + (lane >> 4 << 3), k * 2 + (lane >> 3 & 1)));
+      loadMatrix(b, chunkAddress<D>(tileB, n * 8 + (lane & 7) + (lane >> 4 << 3), k * 2 + (lane >> 3 & 1)));
 #pragma unroll
       for (int m = 0; m < M; m++) {
         mma16x8x16<T>(c[m][n], a[m], b[0], b[1]);
@@ -113,7 +113,7 @@ DEVICE void multiply(float (&c)[M][N][4], const float (&p)[M][K][4], SharedAddre
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
       uint32_t b[4];
-      loadMatrixTransposed(b, tileAt<D>(tileB, k * 8 + (lane & 15), chunk0 + n + (lane >> 4)));
+      loadMatrixTransposed(b, chunkAddress<D>(tileB, k * 8 + (lane & 15), chunk0 + n + (lane >> 4)));
 #pragma unroll
       for (int m = 0; m < M; m++) {
         mma16x8x16<T>(c[m][n], a[m], b[0], b[1]);

@@ -58,7 +58,7 @@ struct KeyTileIterator {
   /// NaN.
   DEVICE RowRange range(int batch, int head) const { return {batch, head, parts.part[part].key, end}; }
   /// How many keys of the tile that leaves.
-  DEVICE int validCount() const { return end - key0; }
+  DEVICE int validRowCount() const { return end - key0; }
 
  private:
   DEVICE void seek() {
@@ -107,7 +107,7 @@ struct QueryTileIterator {
   /// KeyTileIterator.
   DEVICE RowRange range(int batch) const { return {batch, head, parts.part[part].row, end}; }
   /// How many rows of the tile that leaves.
-  DEVICE int validCount() const { return end - row0; }
+  DEVICE int validRowCount() const { return end - row0; }
 
  private:
   DEVICE void seek() {

@@ -180,7 +180,7 @@ export class Agent implements AsyncDisposable {
   async #start(): Promise<void> {
     const { root, children = this.#index > 0, network = tcpNetwork(), secret = "" } = this.#options;
     if (this.#index > 0 && root === undefined)
-      throw new TypeError(`Agent: agent ${this.#index} requires the address of the root agent`);
+      throw new TypeError(`Agent: root: expected the root agent's address for agent ${this.#index}, received none`);
     if (children) this.#listener = await network.listen((stream) => this.#accept(stream));
     if (root !== undefined && this.#index > 0) {
       const agentFields = { agent: this.#index, host: this.#host, address: this.#listener?.address ?? "" };
@@ -213,7 +213,7 @@ export class Agent implements AsyncDisposable {
       },
     });
     const timer = setTimeout(
-      () => this.#reject(channel, "timed out waiting for the hello frame"),
+      () => this.#reject(channel, `timed out after ${HANDSHAKE_TIMEOUT_MS / 1000} s waiting for the hello frame`),
       HANDSHAKE_TIMEOUT_MS,
     ).unref();
     this.#connections.add(channel);
@@ -293,9 +293,9 @@ export class Agent implements AsyncDisposable {
     this.#parent?.tick(now, wasPaused, this.#heartbeatTimeoutMs);
     for (const branch of [...this.#children.keys()]) {
       const { channel } = branch;
-      if (wasPaused) channel.receivedAt = now;
+      if (wasPaused) channel.lastReceivedAt = now;
       channel.send({ kind: "heartbeat" });
-      if (now - channel.receivedAt < this.#heartbeatTimeoutMs) continue;
+      if (now - channel.lastReceivedAt < this.#heartbeatTimeoutMs) continue;
       channel.destroy();
       this.#onBranchLost(branch, `no heartbeat for ${this.#heartbeatTimeoutMs / 1000} s`);
       this.#removeConnection(channel);

@@ -4,7 +4,7 @@ import { countRanks, includesRank, toRankRanges } from "./rank-ranges.ts";
 import type { RankRanges } from "./wire.ts";
 
 /** Collects what happens within a window: the first at once, everything after it together. */
-export class DebouncedFlush {
+export class ThrottledFlush {
   readonly #windowMs: number;
   readonly #flush: () => void;
   #lastFlushAt = Number.NEGATIVE_INFINITY;
@@ -172,12 +172,12 @@ export class Branches {
 
   /** The same of an encoded frame. */
   forward(encoded: Buffer, links: Iterable<Link> = this.#branchOfLink.keys()): void {
-    const copyByWorldNumber = new Map<number, Buffer>();
+    const frameByWorldNumber = new Map<number, Buffer>();
     for (const link of links) {
       const worldNumber = this.worldNumberOf(link);
       if (worldNumber === undefined) continue;
-      let copy = copyByWorldNumber.get(worldNumber);
-      if (copy === undefined) copyByWorldNumber.set(worldNumber, (copy = withWorldNumber(encoded, worldNumber)));
+      let copy = frameByWorldNumber.get(worldNumber);
+      if (copy === undefined) frameByWorldNumber.set(worldNumber, (copy = withWorldNumber(encoded, worldNumber)));
       link.channel.write(copy);
     }
   }

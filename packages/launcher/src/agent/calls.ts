@@ -31,10 +31,10 @@ export function mismatchMessage(a: number, callsOfA: CallLog, b: number, callsOf
       : [[callA.description, callB.description] as const];
   });
   const mismatch = mismatches.find(([callA, callB]) => callA !== callB) ?? mismatches[0];
-  const divergence = mismatch
+  const divergenceText = mismatch
     ? `rank ${a} is at ${mismatch[0]}, rank ${b} at ${mismatch[1]}`
     : `ranks ${a} and ${b} diverged at a collective that is no longer in the call log`;
-  return `${divergence}; all ranks of a group must call the same collectives in the same order, with the same shapes`;
+  return `${divergenceText}; all ranks of a group must call the same collectives in the same order, with the same shapes`;
 }
 
 /** Compares what the ranks of a group have called: each agent forwards one report once all below it agree. */

@@ -13,17 +13,17 @@ export interface ChannelEvents {
 /** A peer with more unread bytes than this is disconnected. */
 const MAX_UNREAD_BYTES = 64 * 1024 * 1024;
 
-const CONNECTION_ENDED = "connection closed";
+const CONNECTION_END_REASON = "connection closed";
 
 /** The system resets a connection where a process ends with bytes unread, and closes it otherwise: the peer's end all the same. */
 function endReason({ code, message }: NodeJS.ErrnoException): string {
-  return code === "ECONNRESET" || code === "EPIPE" ? CONNECTION_ENDED : message;
+  return code === "ECONNRESET" || code === "EPIPE" ? CONNECTION_END_REASON : message;
 }
 
 /** One end of a connection that carries frames, over any stream of bytes. */
 export class Channel {
   /** When something was last received, on the clock of `performance.now()`. */
-  receivedAt: number = performance.now();
+  lastReceivedAt: number = performance.now();
   readonly #stream: Duplex;
   readonly #events: ChannelEvents;
   readonly #reader = new FrameReader();
@@ -37,8 +37,8 @@ export class Channel {
     this.#events = events;
     stream.on("data", (chunk: Buffer) => this.#receive(chunk));
     stream.on("error", (error) => this.#end(endReason(error)));
-    stream.on("end", () => this.#end(CONNECTION_ENDED));
-    stream.on("close", () => this.#end(CONNECTION_ENDED));
+    stream.on("end", () => this.#end(CONNECTION_END_REASON));
+    stream.on("close", () => this.#end(CONNECTION_END_REASON));
   }
 
   /** Whether frames may still be sent. */
@@ -94,7 +94,7 @@ export class Channel {
   }
 
   #receive(chunk: Buffer): void {
-    this.receivedAt = performance.now();
+    this.lastReceivedAt = performance.now();
     this.#reader.push(chunk);
     try {
       while (this.isOpen) {

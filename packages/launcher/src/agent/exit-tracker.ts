@@ -1,4 +1,4 @@
-import { DebouncedFlush, type Branches } from "./branches.ts";
+import { ThrottledFlush, type Branches } from "./branches.ts";
 import type { FrameOf } from "./frames.ts";
 import { expandRankRanges, toRankRanges } from "./rank-ranges.ts";
 
@@ -31,7 +31,7 @@ export class ExitTracker {
   readonly #branches: Branches;
   readonly #pendingExits = new RanksByReason();
   readonly #pendingLosses = new RanksByReason();
-  readonly #batch: DebouncedFlush;
+  readonly #batch: ThrottledFlush;
   // What follows is kept at the root.
   readonly #exitedRanks = new Map<number, string>();
   readonly #lostRanks = new Set<number>();
@@ -40,7 +40,7 @@ export class ExitTracker {
 
   constructor(branches: Branches) {
     this.#branches = branches;
-    this.#batch = new DebouncedFlush(branches.isRoot ? CHILDREN_FLUSH_MS : PARENT_FLUSH_MS, () => this.#flush());
+    this.#batch = new ThrottledFlush(branches.isRoot ? CHILDREN_FLUSH_MS : PARENT_FLUSH_MS, () => this.#flush());
   }
 
   /** At the root: ranks that have closed in order, and their last operations. */
@@ -68,7 +68,7 @@ export class ExitTracker {
   }
 
   /** Ranks below are gone without notice. */
-  recordLost(ranks: readonly number[], reason: string): void {
+  recordLosses(ranks: readonly number[], reason: string): void {
     for (const rank of ranks) this.#branches.release(rank);
     if (this.#branches.isRoot) for (const rank of ranks) this.#lostRanks.add(rank);
     const unreportedRanks = ranks.filter((rank) => rank !== this.#failedRank);

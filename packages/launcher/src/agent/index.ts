@@ -6,7 +6,7 @@
  */
 export { Agent, type AgentOptions } from "./agent.ts";
 export {
-  FAILURE_CODES as CODES,
+  FAILURE_CODES,
   decode,
   encode,
   type Frame,
@@ -20,7 +20,7 @@ export {
 export { HandshakeError, type Listener, type Network, tcpNetwork } from "./network.ts";
 export {
   connectTls,
-  sharedTls,
+  sharedTlsNetwork,
   tlsNetwork,
   TLS_PROTOCOLS,
   type TlsClientOptions,

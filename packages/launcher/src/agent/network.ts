@@ -64,6 +64,7 @@ export function parseAddress(address: string): { readonly host: string; readonly
 /** The port of a server that listens. */
 export function listeningPort(server: Server): number {
   const address = server.address();
-  if (address === null || typeof address === "string") throw new Error("the server is closed");
+  if (address === null || typeof address === "string")
+    throw new Error(`listeningPort: expected a server on a TCP port, received ${address ?? "a closed server"}`);
   return address.port;
 }

@@ -65,9 +65,9 @@ export class Parent {
   /** Sends a heartbeat, and looks whether the parent has sent one. */
   tick(now: number, wasPaused: boolean, heartbeatTimeoutMs: number): void {
     if (!this.#isAccepted || this.#channel === undefined) return;
-    if (wasPaused) this.#channel.receivedAt = now;
+    if (wasPaused) this.#channel.lastReceivedAt = now;
     this.#channel.send({ kind: "heartbeat" });
-    if (now - this.#channel.receivedAt < heartbeatTimeoutMs) return;
+    if (now - this.#channel.lastReceivedAt < heartbeatTimeoutMs) return;
     this.#channel.destroy();
     this.#fail(FAILURE_CODES.peerLost, `no heartbeat from the parent agent for ${heartbeatTimeoutMs / 1000} s`);
   }

@@ -1,4 +1,4 @@
-import { DebouncedFlush, type Branches, type Link } from "./branches.ts";
+import { ThrottledFlush, type Branches, type Link } from "./branches.ts";
 import type { ExitTracker } from "./exit-tracker.ts";
 import type { FrameOf, RankPosition } from "./frames.ts";
 import {
@@ -31,13 +31,13 @@ interface Requester {
   readonly link: Link;
   readonly request: bigint;
   readonly ranks: RankRanges;
-  readonly metrics: boolean;
+  readonly includesMetrics: boolean;
 }
 
 /** Which ranks are requested, and whether with metrics. */
 interface PositionSelection {
   readonly ranks: RankRanges;
-  readonly metrics: boolean;
+  readonly includesMetrics: boolean;
 }
 
 interface PendingQuery {
@@ -57,7 +57,7 @@ interface PendingGather extends PositionSelection {
 export class PositionCollector {
   readonly #branches: Branches;
   readonly #exitTracker: Pick<ExitTracker, "exited" | "lost">;
-  readonly #batch = new DebouncedFlush(BATCH_WINDOW_MS, () => this.#flush());
+  readonly #batch = new ThrottledFlush(BATCH_WINDOW_MS, () => this.#flush());
   #requesters: Requester[] = [];
   readonly #pendingRequests = new Map<bigint, readonly Requester[]>();
   readonly #queries = new Map<number, PendingQuery>();
@@ -72,7 +72,7 @@ export class PositionCollector {
 
   /** From below. */
   request(link: Link, { request, metrics, ranks }: FrameOf<"positionsRequest">): void {
-    this.#requesters.push({ link, request, ranks: unionRankRanges([ranks]), metrics: metrics !== 0 });
+    this.#requesters.push({ link, request, ranks: unionRankRanges([ranks]), includesMetrics: metrics !== 0 });
     this.#batch.schedule();
   }
 
@@ -80,7 +80,7 @@ export class PositionCollector {
   query({ query, timeoutMs, metrics, ranks }: FrameOf<"positionsQuery">): void {
     const onQueryReply = (positions: readonly RankPosition[]): void =>
       this.#branches.sendToParent({ kind: "positionsReply", query, positions });
-    this.#queryBranches({ ranks: unionRankRanges([ranks]), metrics: metrics !== 0 }, timeoutMs, onQueryReply);
+    this.#queryBranches({ ranks: unionRankRanges([ranks]), includesMetrics: metrics !== 0 }, timeoutMs, onQueryReply);
   }
 
   /** From below. */
@@ -108,30 +108,35 @@ export class PositionCollector {
     const requesters = this.#requesters;
     this.#requesters = [];
     const ranks = unionRankRanges(requesters.map((requester) => requester.ranks));
-    const metrics = requesters.some((requester) => requester.metrics);
-    if (this.#branches.isRoot) return this.#serveRequesters(requesters, { ranks, metrics });
+    const includesMetrics = requesters.some((requester) => requester.includesMetrics);
+    if (this.#branches.isRoot) return this.#serveRequesters(requesters, { ranks, includesMetrics });
     const request = this.#nextRequest++;
     this.#pendingRequests.set(request, requesters);
     // What the root never answers, because it is gone, is forgotten.
     if (this.#pendingRequests.size > MAX_PENDING_REQUESTS)
       this.#pendingRequests.delete(this.#pendingRequests.keys().next().value as bigint);
-    this.#branches.sendToParent({ kind: "positionsRequest", request, metrics: Number(metrics), ranks });
+    this.#branches.sendToParent({ kind: "positionsRequest", request, metrics: Number(includesMetrics), ranks });
   }
 
   /** At the root: by the gather that is under way if it covers these ranks, else by another one. */
-  #serveRequesters(requesters: readonly Requester[], { ranks, metrics }: PositionSelection): void {
+  #serveRequesters(requesters: readonly Requester[], { ranks, includesMetrics }: PositionSelection): void {
     const pendingGather = this.#pendingGather;
     const isShareable = pendingGather !== undefined && performance.now() - pendingGather.startedAt <= MAX_SHARED_AGE_MS;
     if (
       isShareable &&
-      (pendingGather.metrics || !metrics) &&
+      (pendingGather.includesMetrics || !includesMetrics) &&
       countRanks(intersectRankRanges(pendingGather.ranks, ranks)) === countRanks(ranks)
     )
       return void pendingGather.requesters.push(...requesters);
     // A request for most of the world is one of many: a gather of all ranks answers the others, too.
     const allRanks: RankRanges = [[0, this.#branches.size]];
     const requestedRanks = 2 * countRanks(ranks) > this.#branches.size ? allRanks : ranks;
-    const gather = { ranks: requestedRanks, metrics, startedAt: performance.now(), requesters: [...requesters] };
+    const gather = {
+      ranks: requestedRanks,
+      includesMetrics,
+      startedAt: performance.now(),
+      requesters: [...requesters],
+    };
     this.#pendingGather = gather;
     this.#queryBranches(gather, ROOT_TIMEOUT_MS, (positions) => {
       if (this.#pendingGather === gather) this.#pendingGather = undefined;
@@ -146,7 +151,7 @@ export class PositionCollector {
   ): void {
     const table = new PositionTable();
     const ranksByLink = this.#branches.partition(selection.ranks);
-    const metrics = Number(selection.metrics);
+    const metrics = Number(selection.includesMetrics);
     const query = this.#nextQuery++;
     const finish = (): void => {
       clearTimeout(timer);
@@ -177,9 +182,9 @@ export class PositionCollector {
 
   /** To each what it requested. */
   #deliver(requesters: readonly Requester[], positions: readonly RankPosition[]): void {
-    for (const { link, request, ranks, metrics } of requesters) {
+    for (const { link, request, ranks, includesMetrics } of requesters) {
       const table = new PositionTable();
-      const replyPositions = metrics ? positions : positions.map((position) => ({ ...position, metrics: [] }));
+      const replyPositions = includesMetrics ? positions : positions.map((position) => ({ ...position, metrics: [] }));
       table.addSubset(replyPositions, ranks);
       this.#branches.send(link, { kind: "positions", request, positions: table.positions });
     }

@@ -12,7 +12,7 @@ import { jobSecret } from "../secret.ts";
 import { findPortOwner } from "../report/port-owner.ts";
 import { Agent, type AgentOptions } from "./agent.ts";
 import { parseAddress } from "./network.ts";
-import { sharedTls, tlsNetwork, TlsServer } from "./tls.ts";
+import { sharedTlsNetwork, tlsNetwork, TlsServer } from "./tls.ts";
 
 /** Until the first hello of a rank, this process ends after so long, or with the process that started it. */
 const HELLO_TIMEOUT_MS = 60_000;
@@ -66,14 +66,19 @@ function singleHostOptions(): Partial<AgentOptions> {
 async function multiHostOptions(index: number, endpoint: string): Promise<Partial<AgentOptions>> {
   const secret = jobSecret();
   if (index > 0) return { secret, index, root: endpoint, children: false, network: tlsNetwork({ secret }) };
-  return { secret, children: true, fanOut: STAR_FAN_OUT, network: sharedTls(await listenAt(endpoint, secret), secret) };
+  return {
+    secret,
+    children: true,
+    fanOut: STAR_FAN_OUT,
+    network: sharedTlsNetwork(await listenAt(endpoint, secret), secret),
+  };
 }
 
 async function listenAt(address: string, secret: string): Promise<TlsServer> {
   const endpoint = parseAddress(address);
   const hasTimedOut = startDeadline(BIND_TIMEOUT_MS);
-  const bindAny = ["1", "true"].includes(process.env.MOSAIC_BIND_ANY ?? "");
-  const bindOptions = { endpoint, bindAny, timeoutMs: BIND_TIMEOUT_MS, name: "MASTER_ADDR" };
+  const bindsAllAddresses = ["1", "true"].includes(process.env.MOSAIC_BIND_ANY ?? "");
+  const bindOptions = { endpoint, bindsAllAddresses, timeoutMs: BIND_TIMEOUT_MS, name: "MASTER_ADDR" };
   const onWaiting = (message: string): void => console.error(message);
   const host = await bindAddress(bindOptions, { isEnding: hasTimedOut, onWaiting });
   for (;;) {
@@ -103,7 +108,7 @@ function startDeadline(ms: number): () => boolean {
 
 const [path, index, endpoint] = process.argv.slice(2);
 try {
-  if (path === undefined) throw new TypeError("expected a socket path as the first argument");
+  if (path === undefined) throw new TypeError("expected a socket path as the first argument, received none");
   await serveAgent(
     path,
     endpoint === undefined ? singleHostOptions() : await multiHostOptions(Number(index), endpoint),
@@ -114,6 +119,6 @@ try {
     // The port of another agent's host, of which this one has no use.
     process.stdout.write("in-use\n", () => process.exit(0));
   } else {
-    process.stderr.write(`agent at ${path}: ${message}\n`, () => process.exit(1));
+    process.stderr.write(`agent${path === undefined ? "" : ` at ${path}`}: ${message}\n`, () => process.exit(1));
   }
 }

@@ -1,4 +1,4 @@
-import { DebouncedFlush, type Branches, type Link } from "./branches.ts";
+import { ThrottledFlush, type Branches, type Link } from "./branches.ts";
 import { FAILURE_CODES, type FrameOf } from "./frames.ts";
 import { formatRankRanges, toRankRanges } from "./rank-ranges.ts";
 import { LIMITS } from "./wire.ts";
@@ -31,7 +31,7 @@ export interface RendezvousRefusal {
 const BATCH_WINDOW_MS = 5;
 const MEMBERS_PER_FRAME = 8192;
 /** The root names the ranks that are missing, so it answers first. */
-const ROOT_EXPIRES_EARLIER_MS = 1500;
+const NON_ROOT_EXTRA_TIMEOUT_MS = 1500;
 /** What Node's timers take; for anything longer they take 1 ms. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
 
@@ -54,7 +54,7 @@ export class Rendezvous {
   readonly #members = new Map<number, Member>();
   /** Not yet sent towards the root. */
   readonly #unsentMembers: { readonly member: Member; readonly parameters: JoinParameters }[] = [];
-  readonly #batch = new DebouncedFlush(BATCH_WINDOW_MS, () => this.#flush());
+  readonly #batch = new ThrottledFlush(BATCH_WINDOW_MS, () => this.#flush());
   #parameters: JoinParameters | undefined;
   #timer: NodeJS.Timeout | undefined;
 
@@ -125,9 +125,9 @@ export class Rendezvous {
     if (rank >= size) return `RANK: expected an integer from 0 to ${size - 1}, received ${rank}`;
     const previousMember = this.#members.get(rank);
     if (previousMember === undefined) return undefined;
-    const hostSuffix = (hostName: string): string =>
+    const formatHostSuffix = (hostName: string): string =>
       previousMember.host.agent === host.agent ? "" : ` on ${hostName}`;
-    return `duplicate rank ${rank}: pid ${previousMember.pid}${hostSuffix(previousMember.host.name)} and pid ${pid}${hostSuffix(host.name)}; each process needs a unique RANK`;
+    return `duplicate rank ${rank}: pid ${previousMember.pid}${formatHostSuffix(previousMember.host.name)} and pid ${pid}${formatHostSuffix(host.name)}; each process needs a unique RANK`;
   }
 
   /** The earliest deadline counts. */
@@ -135,7 +135,7 @@ export class Rendezvous {
     if (this.#parameters !== undefined && this.#parameters.deadline <= parameters.deadline) return;
     this.#parameters = { ...parameters, size: this.#parameters?.size ?? parameters.size };
     clearTimeout(this.#timer);
-    const extraDelayMs = this.#options.branches.isRoot ? 0 : ROOT_EXPIRES_EARLIER_MS;
+    const extraDelayMs = this.#options.branches.isRoot ? 0 : NON_ROOT_EXTRA_TIMEOUT_MS;
     const remainingMs = Math.max(0, parameters.deadline + extraDelayMs - performance.now());
     this.#timer = setTimeout(() => this.#expire(), Math.min(remainingMs, MAX_TIMER_MS));
   }

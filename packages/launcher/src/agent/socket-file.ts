@@ -17,7 +17,7 @@ export interface SocketFile {
   release(): void;
 }
 
-let temporaryCount = 0;
+let temporaryPathCount = 0;
 
 /**
  * Listens at `path`, in place of a socket whose process is gone. Rejects with EADDRINUSE where a process listens.
@@ -28,7 +28,7 @@ let temporaryCount = 0;
 export async function bindSocketFile(server: Server, path: string): Promise<SocketFile> {
   if (Buffer.byteLength(path) > MAX_PATH_BYTES)
     throw new RangeError(`expected an agent socket path of at most ${MAX_PATH_BYTES} bytes, received ${path}`);
-  const temporaryPath = join(dirname(path), `.${process.pid}-${temporaryCount++}`);
+  const temporaryPath = join(dirname(path), `.${process.pid}-${temporaryPathCount++}`);
   server.listen({ path: temporaryPath, backlog: 4096 });
   await once(server, "listening");
   const { ino } = statSync(temporaryPath);

@@ -230,7 +230,7 @@ export function tlsNetwork(options: TlsOptions): Network {
 }
 
 /** The network of an agent that shares a port with other protocols. */
-export function sharedTls(server: TlsServer, secret: string): Network {
+export function sharedTlsNetwork(server: TlsServer, secret: string): Network {
   return {
     async listen(accept: (stream: Duplex) => void): Promise<Listener> {
       return { address: server.address, close: server.serve(TLS_PROTOCOLS.agent, accept) };

@@ -76,7 +76,10 @@ export class ByteReader {
   count(minBytes: number): number {
     const count = this.readBytes(4).readUInt32LE();
     if (count * minBytes > this.remainingBytes)
-      throw new ProtocolError(`expected a list that fits in its frame, received a list of ${count} elements`);
+      throw new ProtocolError(
+        `expected a list that fits in its frame, received a list of ${count} elements of ${minBytes} or more bytes ` +
+          `in a frame with ${this.remainingBytes} more bytes`,
+      );
     return count;
   }
 }
@@ -184,7 +187,8 @@ export const rankRanges: Codec<RankRanges> = {
       total += count;
       if (count === 0 || first + count > LIMITS.ranks || total > LIMITS.ranks)
         throw new ProtocolError(
-          `expected ranks below ${LIMITS.ranks}, received ${count} ranks starting at rank ${first}`,
+          `expected non-empty ranges of ranks below ${LIMITS.ranks}, ${LIMITS.ranks} ranks or fewer in total, ` +
+            `received ${count} ranks starting at rank ${first}, ${total} ranks in total`,
         );
       return [first, count] as const;
     });

@@ -4,7 +4,7 @@ import { ExitTracker } from "./exit-tracker.ts";
 import { FAILURE_CODES, encode, type FrameOf, type Kind, withLengthPrefix, type WorldFrame } from "./frames.ts";
 import { PositionCollector } from "./positions.ts";
 import { type Host, type RendezvousRefusal, Rendezvous } from "./rendezvous.ts";
-import { countRanks, expandRankRanges, toRankRanges } from "./rank-ranges.ts";
+import { countRanks, expandRankRanges, formatRankRanges, toRankRanges } from "./rank-ranges.ts";
 import { GroupTable, SplitCollector } from "./splits.ts";
 import { LIMITS, ProtocolError } from "./wire.ts";
 
@@ -31,7 +31,10 @@ class WorldStore {
     if (!this.#branches.isRoot) return void this.#branches.sendToParent({ kind: "put", key, value });
     if (this.#values.has(key)) return undefined;
     if (this.#values.size >= MAX_STORE_KEYS || this.#bytes + value.length > MAX_STORE_BYTES)
-      return `a world stores at most ${MAX_STORE_KEYS} values with ${MAX_STORE_BYTES} bytes in total`;
+      return (
+        `store of the world: expected at most ${MAX_STORE_KEYS} values and ${MAX_STORE_BYTES} bytes, ` +
+        `received ${this.#values.size + 1} values and ${this.#bytes + value.length} bytes`
+      );
     this.#store(key, value);
     return undefined;
   }
@@ -60,7 +63,7 @@ class WorldStore {
 }
 
 /** Frames towards the ranks that no agent on the way looks into. */
-const FORWARDED_FRAMES: ReadonlySet<Kind> = new Set(["memberTable", "exited", "lost", "failed"]);
+const FORWARDED_FRAME_KINDS: ReadonlySet<Kind> = new Set(["memberTable", "exited", "lost", "failed"]);
 
 /** What a world needs of its agent. */
 interface WorldOptions {
@@ -149,7 +152,7 @@ export class World {
       case "lost":
         if (!link.isAgent) break;
         for (const { ranks, reason } of frame.losses)
-          this.#exitTracker.recordLost(this.#ranksOfLink(link, expandRankRanges(ranks)), reason);
+          this.#exitTracker.recordLosses(this.#ranksOfLink(link, expandRankRanges(ranks)), reason);
         return this.#closeIfEmpty(link);
       case "failed":
         if (this.#branches.routesTo(link, frame.rank)) this.#exitTracker.recordFailure(frame);
@@ -173,7 +176,7 @@ export class World {
 
   /** Hands a frame of the parent agent on as it is; false for one that this agent must read itself. */
   forwardUndecoded(kind: Kind, content: Buffer): boolean {
-    if (!FORWARDED_FRAMES.has(kind) || this.#state === "over") return false;
+    if (!FORWARDED_FRAME_KINDS.has(kind) || this.#state === "over") return false;
     if (kind === "memberTable") this.#completeRendezvous(withLengthPrefix(content));
     else this.#branches.forward(withLengthPrefix(content));
     return true;
@@ -207,7 +210,7 @@ export class World {
   removeLink(link: Link, reason: string): void {
     const ranks = this.#branches.ranksOf(link);
     if (this.#state === "gathering") this.#rendezvous.cancelJoin(ranks);
-    else if (this.#state === "complete" && !link.isObserver) this.#exitTracker.recordLost(ranks, reason);
+    else if (this.#state === "complete" && !link.isObserver) this.#exitTracker.recordLosses(ranks, reason);
     this.#remove(link);
     this.#closeIfEmpty(link);
   }
@@ -249,7 +252,7 @@ export class World {
     const ranks = this.#ranksOfLink(link, expandRankRanges(frame.ranks));
     if (this.#state === "gathering") this.#rendezvous.cancelJoin(ranks);
     // The world has become complete meanwhile.
-    else this.#exitTracker.recordLost(ranks, "");
+    else this.#exitTracker.recordLosses(ranks, "");
     this.#closeIfEmpty(link);
   }
 
@@ -258,7 +261,8 @@ export class World {
     const exitedRanks = exits.flatMap(({ ranks }) => this.#ranksOfLink(link, expandRankRanges(ranks)));
     if (exitedRanks.length !== exitedCount)
       throw new ProtocolError(
-        "expected a leave frame for a rank of this connection, received a leave frame for a different rank",
+        `expected a leave frame for ${formatRankRanges(this.#branches.ranksOf(link))} of this connection, ` +
+          `received one for ${formatRankRanges(exits.flatMap(({ ranks }) => [...expandRankRanges(ranks)]))}`,
       );
     this.#exitTracker.recordExits(exits);
     if (!link.isAgent) link.channel.finish();

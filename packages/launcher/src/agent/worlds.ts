@@ -47,7 +47,7 @@ export class WorldTable {
       throw new ProtocolError(`expected a join frame as the first frame of a world, received ${frame.kind}`);
     if (!branch.isAgent && (frame.world !== 0 || frame.members.length !== 1))
       throw new ProtocolError(
-        "expected a join frame for one rank of world 0, received a different world or number of ranks",
+        `expected a join frame for 1 rank of world 0, received ${frame.members.length} ranks of world ${frame.world}`,
       );
     branch.maxWorldNumber = frame.world;
     this.#join(branch, frame);

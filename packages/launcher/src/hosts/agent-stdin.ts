@@ -38,7 +38,8 @@ export class AgentStdin {
         if (header === undefined)
           reject(
             new UsageError(
-              "--agent-stdin: expected a header on standard input; this option is set internally by --hosts",
+              "--agent-stdin: expected a header as the first line of standard input, received a different line; " +
+                "this option is set internally by --hosts",
             ),
           );
         else resolve(header);

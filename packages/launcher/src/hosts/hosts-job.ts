@@ -244,7 +244,7 @@ export class HostsJob {
       runningChannels.includes(this.#channels[rank] as Channel),
     );
     this.#console.printMessage(
-      `closing the connection to ${runningHosts.map(({ name }) => name).join(", ")}: its agent is still running and exits when it detects the disconnect`,
+      `closing the connection to ${runningHosts.map(({ name }) => name).join(", ")}; an agent that is still running exits when it detects the disconnect`,
     );
     for (const channel of runningChannels) channel.kill();
   }

@@ -10,18 +10,18 @@ const SSH_OPTIONS = ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=
 const QUIET_OPTION = "LogLevel=ERROR";
 
 /** What the script below writes where it cannot start the agent; `failureOf` has the words for it. */
-const NO_DIRECTORY = "mosaic-run-host: no-directory";
-const NO_NODE = "mosaic-run-host: no-node";
-const NO_LAUNCHER = "mosaic-run-host: no-launcher";
+const NO_DIRECTORY_MARKER = "mosaic-run-host: no-directory";
+const NO_NODE_MARKER = "mosaic-run-host: no-node";
+const NO_LAUNCHER_MARKER = "mosaic-run-host: no-launcher";
 
 /**
  * Starts the agent on another host: $1 is the working directory, $2 Node, $3 the launcher; the rest are options. Node of the same path
  * comes first, for PATH of a shell that is not interactive often lacks it.
  */
 const REMOTE_SCRIPT = [
-  `cd "$1" 2>/dev/null || { echo "${NO_DIRECTORY}" >&2; exit 2; }`,
-  `node=$2; [ -x "$node" ] || node=$(command -v node) || { echo "${NO_NODE}" >&2; exit 2; }`,
-  `cli=$3; [ -f "$cli" ] || { echo "${NO_LAUNCHER}" >&2; exit 2; }`,
+  `cd "$1" 2>/dev/null || { echo "${NO_DIRECTORY_MARKER}" >&2; exit 2; }`,
+  `node=$2; [ -x "$node" ] || node=$(command -v node) || { echo "${NO_NODE_MARKER}" >&2; exit 2; }`,
+  `cli=$3; [ -f "$cli" ] || { echo "${NO_LAUNCHER_MARKER}" >&2; exit 2; }`,
   `shift 3; exec "$node" "$cli" "$@"`,
 ].join("; ");
 
@@ -82,19 +82,19 @@ interface FailurePattern {
 
 const FAILURE_PATTERNS: readonly FailurePattern[] = [
   {
-    pattern: new RegExp(NO_DIRECTORY),
+    pattern: new RegExp(NO_DIRECTORY_MARKER),
     error: "the working directory does not exist",
     remedy: (_, { cwd }) => `the agent must start in ${cwd}: share the file system, or copy the project to that path`,
     exitCode: 2,
   },
   {
-    pattern: new RegExp(NO_NODE),
+    pattern: new RegExp(NO_NODE_MARKER),
     error: "Node is missing",
     remedy: () => `install Node there as ${process.execPath}, or add it to PATH for non-interactive shells`,
     exitCode: 2,
   },
   {
-    pattern: new RegExp(NO_LAUNCHER),
+    pattern: new RegExp(NO_LAUNCHER_MARKER),
     error: "@mosaic/launcher is missing",
     remedy: () => `expected ${CLI_PATH}: share the file system, or run npm ci there in the same directory`,
     exitCode: 2,

@@ -22,7 +22,7 @@ export interface Resolver {
 export interface BindOptions {
   readonly endpoint: { readonly host: string };
   /** At all interfaces. */
-  readonly bindAny: boolean;
+  readonly bindsAllAddresses: boolean;
   /** How long a name may be unknown. */
   readonly timeoutMs: number;
   /** Of the option or the variable that names the endpoint. */
@@ -30,14 +30,14 @@ export interface BindOptions {
 }
 
 /**
- * The address that the first host listens at: the endpoint's own, or all interfaces with `bindAny`. A name is resolved until the
+ * The address that the first host listens at: the endpoint's own, or all interfaces with `bindsAllAddresses`. A name is resolved until the
  * deadline, for the names of services and pods appear late. Rejects with UsageError where the name is one of the loopback interface:
  * /etc/hosts often has the host's own name there, and no other node would reach it.
  */
 export async function bindAddress(options: BindOptions, resolver: Resolver): Promise<string> {
-  const { endpoint, bindAny, timeoutMs, name = "--rdzv-endpoint" } = options;
+  const { endpoint, bindsAllAddresses, timeoutMs, name = "--rdzv-endpoint" } = options;
   const { host } = endpoint;
-  if (bindAny) return isIP(host) === 6 ? "::" : "0.0.0.0";
+  if (bindsAllAddresses) return isIP(host) === 6 ? "::" : "0.0.0.0";
   if (isIP(host) > 0) return host;
   if (host === "localhost") return "127.0.0.1";
   const addresses = await resolveName(`${name} ${host}`, host, timeoutMs, resolver);

@@ -98,7 +98,7 @@ export class MemberCoordinator implements Coordinator {
       fanOut: AGENT_FAN_OUT,
       network: tlsNetwork({ secret: this.#secret, host: localAddress }),
     });
-    if (this.#lostNode !== undefined) throw new RendezvousError(lostText(this.#lostNode));
+    if (this.#lostNode !== undefined) throw new RendezvousError(describeLostNode(this.#lostNode));
     this.#isStarting = false;
     // Once the ranks are there.
     for (const stopFrame of this.#earlyStopFrames.splice(0)) setImmediate(() => this.#onStop(stopFrame));
@@ -258,9 +258,9 @@ export class MemberCoordinator implements Coordinator {
     if (this.#attempt < 0) return void this.#connect();
     const { nodeRank, node } = { nodeRank: 0, node: this.#endpoint };
     this.#lostNode = { attempt: this.#attempt, nodeRank, node, reason, afterMs: Date.now() - this.#startTime };
-    if (!this.#isRunning) return this.#fail(new RendezvousError(lostText(this.#lostNode)));
+    if (!this.#isRunning) return this.#fail(new RendezvousError(describeLostNode(this.#lostNode)));
     this.#outcome.resolve({ lost: this.#lostNode });
-    this.#control.stopRanks(lostText(this.#lostNode));
+    this.#control.stopRanks(describeLostNode(this.#lostNode));
   }
 
   #fail(error: Error): void {
@@ -270,4 +270,5 @@ export class MemberCoordinator implements Coordinator {
   }
 }
 
-const lostText = ({ nodeRank, node, reason }: LostNode): string => `node ${nodeRank} (${node}) was lost: ${reason}`;
+const describeLostNode = ({ nodeRank, node, reason }: LostNode): string =>
+  `node ${nodeRank} (${node}) was lost: ${reason}`;

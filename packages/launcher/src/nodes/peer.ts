@@ -56,13 +56,13 @@ export class Peer {
   #tick(): void {
     const now = performance.now();
     // After a pause of this process itself, what the peer sent meanwhile has not been read yet.
-    if (now - this.#lastTickAt > CLOCK_INTERVAL_MS) this.#channel.receivedAt = now;
+    if (now - this.#lastTickAt > CLOCK_INTERVAL_MS) this.#channel.lastReceivedAt = now;
     this.#lastTickAt = now;
     if (now - this.#lastSentAt >= CLOCK_INTERVAL_MS) {
       this.#lastSentAt = now;
       this.#channel.send({ kind: "clock", time: BigInt(Date.now()) });
     }
-    if (now - this.#channel.receivedAt < LOSS_TIMEOUT_MS) return;
+    if (now - this.#channel.lastReceivedAt < LOSS_TIMEOUT_MS) return;
     this.#channel.destroy();
     this.#reportLoss(`no heartbeat for ${LOSS_TIMEOUT_MS / 1000} s`);
   }

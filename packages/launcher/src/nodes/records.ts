@@ -17,22 +17,24 @@ const MAX_STACK_LENGTH = 8000;
 
 /** A report as JSON that fits into a frame: long texts are cut, of deep causes the deepest are left out. */
 export function encodeReport({ record, hint }: RankReport): Buffer {
+  let byteCount = 0;
   for (const [lines, depth] of [
     [MAX_REPORT_LINES, 4],
     [10, 1],
     [0, 0],
   ] as const) {
     const { thrown } = record;
-    const truncatedFailure = {
+    const truncatedRecord = {
       ...record,
       stderrTail: truncateLines(record.stderrTail, lines),
       uncaught: truncateLines(record.uncaught, lines),
       thrown: thrown === undefined ? undefined : { ...thrown, error: truncateError(thrown.error, depth) },
     };
-    const json = Buffer.from(JSON.stringify({ record: truncatedFailure, hint }));
-    if (json.length <= LIMITS.value) return json;
+    const json = Buffer.from(JSON.stringify({ record: truncatedRecord, hint }));
+    byteCount = json.length;
+    if (byteCount <= LIMITS.value) return json;
   }
-  throw new Error("the failure report of a rank is too large");
+  throw new Error(`failure report of a rank: expected at most ${LIMITS.value} bytes, received ${byteCount} bytes`);
 }
 
 /** Reads a report of another node, whose clock is `offsetMs` behind this one. Throws ProtocolError. */

@@ -50,7 +50,9 @@ export function findMismatch(
       `command mismatch: ${otherName} runs ${JSON.stringify(other.command)}, ${rootName} runs ${JSON.stringify(root.command)}; use the same script and arguments on all nodes`,
     );
   if (other.nodeRank >= root.maxNodes)
-    return reject(`${otherName} is out of range; expected --node-rank 0 to ${root.maxNodes - 1}`);
+    return reject(
+      `--node-rank: expected an integer from 0 to ${root.maxNodes - 1}, received ${other.nodeRank} from ${otherName}`,
+    );
   return undefined;
 }
 

@@ -5,7 +5,7 @@ import type { TLSSocket } from "node:tls";
 import { Agent as ControlAgent } from "../agent/agent.ts";
 import { FAILURE_CODES, type Frame, type FrameOf } from "../agent/frames.ts";
 import { formatAddress } from "../agent/network.ts";
-import { sharedTls, TLS_PROTOCOLS, TlsServer } from "../agent/tls.ts";
+import { sharedTlsNetwork, TLS_PROTOCOLS, TlsServer } from "../agent/tls.ts";
 import { ProtocolError } from "../agent/wire.ts";
 import { type AttemptDecision, RestartPolicy, type StopRequest } from "../restart-policy.ts";
 import {
@@ -28,7 +28,7 @@ import { decodeReport, encodeDecision, type RankReport } from "./records.ts";
 import { findMismatch, waitingMessage, nodeName, type Registration, createRegistration } from "./registration.ts";
 
 /** While nodes are missing, who is reported so often. */
-const WAITING_NOTICE_MS = 5000;
+const WAITING_NOTICE_INTERVAL_MS = 5000;
 const CHECK_INTERVAL_MS = 100;
 /** A launcher that has connected registers at once. */
 const REGISTER_TIMEOUT_MS = 5000;
@@ -143,7 +143,7 @@ export class RootCoordinator implements Coordinator {
       await this.#agent?.close();
       this.#agent = await ControlAgent.listen({
         ...{ path: join(this.privateDir, "agent"), secret: this.#secret, host: this.#plan.node, children: true },
-        network: sharedTls(this.#server, this.#secret),
+        network: sharedTlsNetwork(this.#server, this.#secret),
       });
       // Nodes that are lost or come meanwhile: once more.
       if (
@@ -203,7 +203,7 @@ export class RootCoordinator implements Coordinator {
     this.#state = "gathering";
     const startedAt = Date.now();
     this.#joinedAt = startedAt;
-    let lastReportedAt = startedAt - WAITING_NOTICE_MS + 1000;
+    let lastReportedAt = startedAt - WAITING_NOTICE_INTERVAL_MS + 1000;
     await this.#waitUntil(() => {
       if (this.#error !== undefined || this.#stopRequest !== undefined) return true;
       const now = Date.now();
@@ -213,7 +213,7 @@ export class RootCoordinator implements Coordinator {
       if (now - startedAt >= timeoutMs) {
         const text = `rendezvous timed out after ${timeoutMs / 1000} s: ${message}; check the output of the other nodes, and their --rdzv-endpoint`;
         this.#fail(new RendezvousError(text), FAILURE_CODES.timeout);
-      } else if (now - lastReportedAt >= WAITING_NOTICE_MS) {
+      } else if (now - lastReportedAt >= WAITING_NOTICE_INTERVAL_MS) {
         lastReportedAt = now;
         this.#control.emit({ type: "rendezvous", message });
         this.#broadcast({ kind: "rendezvousStatus", message });

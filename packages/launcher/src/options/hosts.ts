@@ -114,12 +114,12 @@ function splitWords(text: string): readonly string[] {
 }
 
 /** SLURM's numbers are those of an allocation; the hosts count. */
-const isScheduler = (source: string): boolean => source.startsWith("SLURM_");
+const isSchedulerSource = (source: string): boolean => source.startsWith("SLURM_");
 
 /** The hosts give the number of nodes; `MIN:MAX` adds how few of them suffice. */
 function nodeRange(values: OptionValues, count: number): ReturnType<typeof parseNodeRange> {
   const source = values.source("nnodes");
-  if (source === "default" || isScheduler(source)) return undefined;
+  if (source === "default" || isSchedulerSource(source)) return undefined;
   const range = parseNodeRange(values.text("nnodes") ?? "");
   if (range?.max !== count)
     throw values.invalidValue("nnodes", `${count} or MIN:${count} for ${count} hosts, or no value`);
@@ -128,7 +128,7 @@ function nodeRange(values: OptionValues, count: number): ReturnType<typeof parse
 
 function formatEndpoint(values: OptionValues, names: readonly string[]): string {
   const [firstHost = ""] = names;
-  const endpointText = isScheduler(values.source("rdzv-endpoint")) ? undefined : values.text("rdzv-endpoint");
+  const endpointText = isSchedulerSource(values.source("rdzv-endpoint")) ? undefined : values.text("rdzv-endpoint");
   if (endpointText !== undefined) {
     const endpoint = parseEndpoint(endpointText);
     if (endpoint === undefined || endpoint.host === "") throw values.invalidValue("rdzv-endpoint", "host or host:port");
@@ -156,7 +156,9 @@ function hostSources(
 ): ReadonlyMap<string, SourcedValue> {
   const source = sources.get("hostfile")?.value === undefined ? "--hosts" : "--hostfile";
   const hostOptions = new Map(
-    [...sources].filter(([name, sourcedValue]) => !LOCAL_OPTIONS.includes(name) && !isScheduler(sourcedValue.source)),
+    [...sources].filter(
+      ([name, sourcedValue]) => !LOCAL_OPTIONS.includes(name) && !isSchedulerSource(sourcedValue.source),
+    ),
   );
   for (const name of ["nproc-per-node", "master-port"])
     if (!hostOptions.has(name)) hostOptions.set(name, { value: findOption(name)?.default, source: "default" });

@@ -58,12 +58,12 @@ function parseMultiNode(values: OptionValues, { min, max }: NodeRange, argv: rea
   if (endpoint === undefined || endpoint.host === "")
     throw values.invalidValue("rdzv-endpoint", `the address of node 0, host or host:port (port ${DEFAULT_RDZV_PORT})`);
   const host = endpoint.host.includes(":") ? `[${endpoint.host}]` : endpoint.host;
-  const timeout = values.duration("rdzv-timeout");
-  const lastCall = values.duration("last-call");
+  const timeoutMs = values.duration("rdzv-timeout");
+  const lastCallMs = values.duration("last-call");
   return {
     ...{ nnodes: count, nodeRank, rdzvEndpoint: `${host}:${endpoint.port ?? DEFAULT_RDZV_PORT}` },
-    ...(timeout === undefined ? {} : { rdzvTimeoutMs: timeout }),
-    ...(lastCall === undefined ? {} : { lastCallMs: lastCall }),
+    ...(timeoutMs === undefined ? {} : { rdzvTimeoutMs: timeoutMs }),
+    ...(lastCallMs === undefined ? {} : { lastCallMs }),
     bindAny: values.flag("bind-any"),
   };
 }

@@ -45,12 +45,13 @@ export function parseCommandLine(argv: readonly string[], command: CommandSpec =
     argIndex++;
     const { spec, inlineValue, isNegated } = recognizeOption(word, command);
     if (spec.kind === "flag" || isNegated) {
-      if (inlineValue !== undefined && isNegated) throw new UsageError(`${word}: --no-… takes no value`);
+      if (inlineValue !== undefined && isNegated)
+        throw new UsageError(`${word}: expected no value, received ${JSON.stringify(inlineValue)}`);
       options.set(spec.name, isNegated ? (spec.negatedName ?? false) : (inlineValue ?? true));
       continue;
     }
     const value = inlineValue ?? argv[argIndex++];
-    if (value === undefined) throw new UsageError(`${word}: expected a value (${spec.value})`);
+    if (value === undefined) throw new UsageError(`${word}: expected a value (${spec.value}), received none`);
     const previousValue = options.get(spec.name);
     options.set(
       spec.name,

@@ -122,7 +122,9 @@ function readConfig(path: string): ReadonlyMap<string, RawValue> {
     throw new UsageError(`${path}: invalid JSON: ${(error as Error).message}`);
   }
   if (typeof parsed !== "object" || parsed === null || Array.isArray(parsed))
-    throw new UsageError(`${path}: expected an options object, such as { "nproc-per-node": 4 }`);
+    throw new UsageError(
+      `${path}: expected an options object, such as { "nproc-per-node": 4 }, received ${JSON.stringify(parsed).slice(0, 80)}`,
+    );
   return new Map(Object.entries(parsed).map(([key, value]) => configEntry(path, key, value)));
 }
 

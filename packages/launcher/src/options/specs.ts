@@ -43,7 +43,7 @@ export const OPTIONS: readonly OptionSpec[] = [
     value: "N|auto|cpu|gpu",
     default: "auto",
     isTorchElastic: true,
-    helpText: "number of ranks per node; auto: one per GPU, 1 without GPUs",
+    helpText: "ranks per node; gpu: one per GPU; auto: one per GPU, else 1; cpu: one per core",
   },
   { name: "exec", kind: "flag", helpText: "run <entry> as a program instead of with Node" },
   { name: "node-arg", kind: "list", value: "ARG", helpText: "option passed to node, such as --node-arg=--inspect-brk" },
@@ -173,14 +173,14 @@ export const OPTIONS: readonly OptionSpec[] = [
     kind: "value",
     value: "NAME",
     isTorchElastic: true,
-    helpText: "name of the job, must be the same on all nodes",
+    helpText: "name of the job, the same on all nodes",
   },
   {
     name: "rdzv-backend",
     kind: "value",
     value: "static|c10d",
     isTorchElastic: true,
-    helpText: "both select the launcher's own store",
+    helpText: "rendezvous backend; both values select the launcher's own",
   },
   {
     name: "rdzv-endpoint",
@@ -234,7 +234,7 @@ export const OPTIONS: readonly OptionSpec[] = [
   },
   { name: "agent-stdin", kind: "flag", helpText: "internal, set by --hosts: read the secret and signals from stdin" },
   { name: "help", kind: "flag", shortName: "h", helpText: "show this help" },
-  { name: "version", kind: "flag", shortName: "V", helpText: "the launcher's version" },
+  { name: "version", kind: "flag", shortName: "V", helpText: "show the versions of mosaic-run and Node" },
 ];
 
 /** The option a user may have meant: by name, in kebab-case or snake_case. */

@@ -5,7 +5,7 @@ import type { LineEvent } from "../job.ts";
  * print from the rank's own output: the report has the same error. A terminal ignores the sequence; it names the run, so that an
  * outer launcher passes it on.
  */
-export const uncaughtMark = (runId: string): string => `\u001b]mosaic-uncaught;${runId}\u0007`;
+export const uncaughtMarker = (runId: string): string => `\u001b]mosaic-uncaught;${runId}\u0007`;
 
 /** Takes the mark out of a stream of bytes, wherever chunks end. */
 export class UncaughtFilter {
@@ -15,7 +15,7 @@ export class UncaughtFilter {
   #isMarkerFound = false;
 
   constructor(runId: string) {
-    this.#marker = Buffer.from(uncaughtMark(runId));
+    this.#marker = Buffer.from(uncaughtMarker(runId));
   }
 
   /** The bytes before the mark, and those behind it; `uncaught` is undefined as long as there was none. */

@@ -12,7 +12,7 @@ import {
 import { tmpdir, userInfo } from "node:os";
 import { join } from "node:path";
 
-const LOG_PREFIX = "mosaic-logs-";
+const LOG_DIRECTORY_PREFIX = "mosaic-logs-";
 /** In a directory whose job has ended: a job under way has none, and keeps its logs however old they are. */
 const ENDED_MARKER = "ended";
 const RETENTION_MS = 7 * 24 * 3_600_000;
@@ -24,7 +24,7 @@ const RETENTION_BYTES = 1_000_000_000;
 export const RETENTION_TEXT = "kept for a week";
 
 /** The temporary log directory of a run. */
-export const temporaryLogDirectory = (runId: string): string => join(tmpdir(), `${LOG_PREFIX}${runId}`);
+export const temporaryLogDirectory = (runId: string): string => join(tmpdir(), `${LOG_DIRECTORY_PREFIX}${runId}`);
 
 /** How much is kept; a parameter so that a test needs neither a week nor a gigabyte. */
 export interface RetentionLimits {
@@ -51,10 +51,10 @@ export function removeExpiredLogs(directory: string, retention: RetentionLimits 
 export function removeOldLogs({ now = Date.now(), bytes = RETENTION_BYTES }: RetentionLimits = {}): void {
   let remainingBytes = bytes;
   for (const directory of logDirectoriesByAge()) {
-    const age = now - directory.modifiedAt;
-    if (!directory.hasEnded && age < ABANDONED_AFTER_MS) continue;
+    const ageMs = now - directory.modifiedAt;
+    if (!directory.hasEnded && ageMs < ABANDONED_AFTER_MS) continue;
     remainingBytes -= directory.bytes;
-    if (age < RETENTION_MS && remainingBytes >= 0) continue;
+    if (ageMs < RETENTION_MS && remainingBytes >= 0) continue;
     ignoreErrors(() => rmSync(directory.path, { recursive: true, force: true }));
   }
 }
@@ -71,7 +71,7 @@ function logDirectoriesByAge(): readonly LogDirectory[] {
   const { uid } = userInfo();
   const names = ignoreErrors(() => readdirSync(tmpdir())) ?? [];
   const directories = names
-    .filter((name) => name.startsWith(LOG_PREFIX))
+    .filter((name) => name.startsWith(LOG_DIRECTORY_PREFIX))
     .flatMap((name) => {
       const path = join(tmpdir(), name);
       const stat = ignoreErrors(() => lstatSync(path));

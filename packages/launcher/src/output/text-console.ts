@@ -1,5 +1,5 @@
 import type { LaunchEvent, LineEvent } from "../job.ts";
-import { failureText, lostNodeText } from "../report/failure-text.ts";
+import { failureLines, lostNodeLines } from "../report/failure-text.ts";
 import type { OutputSink } from "./sink.ts";
 
 /** Writes to a terminal, or to a stream in its place. */
@@ -19,7 +19,7 @@ const RANK_COLORS = [36, 33, 35, 32, 34, 96];
 /** The most lines of Node's print of an error, and characters of each, that are shown where the report is of another. */
 const MAX_UNCAUGHT_LINES = 100;
 const MAX_UNCAUGHT_LENGTH = 2000;
-const CLEAR_LINE = "\r\u001b[K";
+const CLEAR_LINE_SEQUENCE = "\r\u001b[K";
 
 /** Shows a job as people read it: whole lines behind their rank, stderr on stderr, the launcher's own words last. */
 export class TextConsole {
@@ -47,13 +47,13 @@ export class TextConsole {
       this.#flushUncaught(error === undefined ? undefined : rank);
       if (error !== undefined) this.#lastReport = `${rank} ${attempt}`;
     }
-    if (event.type === "node-lost") this.#printReport(lostNodeText(event.lost));
+    if (event.type === "node-lost") this.#printReport(lostNodeLines(event.lost));
     if (event.type === "end") this.#flushUncaught(undefined);
     const message = formatEvent(event);
     if (message !== undefined) this.#print(this.#stderr, `mosaic-run: ${message}\n`);
     if (event.type === "failure" && event.remote !== true) {
       const { rank, nodeRank = 0 } = event.failure;
-      this.#printReport(failureText(event.failure, nodeRank === 0 && this.#style.shownRanks.has(rank)));
+      this.#printReport(failureLines(event.failure, nodeRank === 0 && this.#style.shownRanks.has(rank)));
     }
   }
 
@@ -101,7 +101,7 @@ export class TextConsole {
   }
 
   #erase(): void {
-    if (this.#progressLine !== "") this.#stdout.write(CLEAR_LINE);
+    if (this.#progressLine !== "") this.#stdout.write(CLEAR_LINE_SEQUENCE);
     this.#progressLine = "";
   }
 

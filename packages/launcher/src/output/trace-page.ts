@@ -6,7 +6,10 @@ import type { Assignment } from "../coordinator.ts";
 import type { EventBody } from "../job.ts";
 
 /** Where the ranks of an attempt leave their traces. */
-export function attemptTraces(traceDir: string, { runId, attempt }: Pick<Assignment, "runId" | "attempt">): string {
+export function attemptTraceDirectory(
+  traceDir: string,
+  { runId, attempt }: Pick<Assignment, "runId" | "attempt">,
+): string {
   return join(traceDir, runId, `attempt_${attempt}`);
 }
 
@@ -18,12 +21,12 @@ const DATA_MARKER = "<!-- data -->";
  * What they hold is for the page to read. Of nodes that share the directory, the last to end writes the page of all.
  */
 export async function writeTracePage(traceDir: string, assignment: Assignment): Promise<EventBody> {
-  const directory = attemptTraces(traceDir, assignment);
+  const directory = attemptTraceDirectory(traceDir, assignment);
   try {
     const names = (await readdir(directory)).filter((name) => /^rank-\d+\.json$/.test(name));
     if (names.length === 0) throw new Error("no rank wrote a trace");
     const [head = "", tail] = (await readFile(join(directory, "viewer.html"), "utf8")).split(DATA_MARKER);
-    if (tail === undefined) throw new Error("viewer.html has no placeholder for trace data");
+    if (tail === undefined) throw new Error(`${join(directory, "viewer.html")} has no placeholder ${DATA_MARKER}`);
     const pagePath = join(traceDir, assignment.runId, "index.html");
     await writeParts(`${pagePath}.${process.pid}.partial`, generateParts(directory, { names, head, tail }));
     await rename(`${pagePath}.${process.pid}.partial`, pagePath);

@@ -11,7 +11,7 @@ import type { EventListener } from "../job.ts";
 import { RankLog } from "../output/rank-log.ts";
 import type { LaunchPlan } from "../launch-plan.ts";
 import type { RankRecord } from "../report/diagnose.ts";
-import { TOO_MANY_FILES } from "../report/hints.ts";
+import { TOO_MANY_FILES_HINT } from "../report/hints.ts";
 import type { OrphanGuard } from "./guard.ts";
 import { listJobProcesses, sendSignal } from "./process-table.ts";
 import { Rank } from "./rank.ts";
@@ -75,7 +75,8 @@ export class NodeAgent implements Agent {
     clearTimeout(this.#deadline);
     this.#deadline = undefined;
     await this.#killOrphans();
-    if (isTooManyOpenFiles(spawnError)) throw new UsageError(`--nproc-per-node ${this.#plan.nproc}: ${TOO_MANY_FILES}`);
+    if (isTooManyOpenFiles(spawnError))
+      throw new UsageError(`--nproc-per-node ${this.#plan.nproc}: ${TOO_MANY_FILES_HINT}`);
     if (spawnError !== undefined) throw spawnError;
     return ranks.map((rank) => rank.record());
   }
@@ -184,7 +185,7 @@ function isTooManyOpenFiles(error: unknown): boolean {
  * The signal comes at the death of the thread that spawned, so only the main thread may arm it. A launcher that dies
  * before the child is armed is seen by the parent pipe and the guard.
  */
-export async function parentDeathSignal(): Promise<(command: Command) => Command> {
+export async function createDeathSignalWrapper(): Promise<(command: Command) => Command> {
   const setpriv = process.platform === "linux" && isMainThread ? findProgram("setpriv") : undefined;
   const setprivArgs = ["--pdeathsig", "KILL", "--"];
   if (setpriv === undefined || !(await exitsWithZero(setpriv, [...setprivArgs, "true"]))) return (command) => command;

@@ -7,7 +7,7 @@ import { LineSplitter, UncaughtFilter } from "../output/lines.ts";
 import type { RankLog } from "../output/rank-log.ts";
 import type { RankRecord } from "../report/diagnose.ts";
 import { type ErrorRecord, parseErrorRecord } from "../report/error-record.ts";
-import { EXIT_CANNOT_EXECUTE } from "../report/hints.ts";
+import { CANNOT_EXECUTE_EXIT_CODE } from "../report/hints.ts";
 import { sendSignal } from "./process-table.ts";
 
 /** What one rank needs to start. */
@@ -66,8 +66,8 @@ export class Rank {
     });
     this.pid = this.#child.pid ?? 0;
     this.#parentPipe?.on("error", () => {});
-    const outputClosed = Promise.all([this.#readStream("stdout"), this.#readStream("stderr")]);
-    this.completed = this.#waitForExit().then(() => this.#drainOutput(outputClosed));
+    const outputClosePromise = Promise.all([this.#readStream("stdout"), this.#readStream("stderr")]);
+    this.completed = this.#waitForExit().then(() => this.#drainOutput(outputClosePromise));
   }
 
   get isRunning(): boolean {
@@ -171,18 +171,18 @@ export class Rank {
         const { cwd, command } = this.#options;
         const missingDirectoryText = existsSync(cwd) ? "" : ` (the working directory ${cwd} has been deleted)`;
         this.#stderrTail.push(`cannot start ${command.program}: ${error.message}${missingDirectoryText}`);
-        recordExit(EXIT_CANNOT_EXECUTE, null);
+        recordExit(CANNOT_EXECUTE_EXIT_CODE, null);
       });
     });
   }
 
   /** Reads what the rank still had to report, then ends whatever it left in its group. */
-  async #drainOutput(outputClosed: Promise<unknown>): Promise<void> {
-    const finishedPromise = outputClosed.then(() => true);
+  async #drainOutput(outputClosePromise: Promise<unknown>): Promise<void> {
+    const finishedPromise = outputClosePromise.then(() => true);
     if (!(await this.#waitUntilIdle(finishedPromise))) {
       this.kill();
       if (!(await this.#waitUntilIdle(finishedPromise))) for (const stream of this.#outputs()) stream.destroy();
-      await outputClosed;
+      await outputClosePromise;
     }
     this.kill();
     this.#parentPipe?.destroy();

@@ -12,7 +12,7 @@ const MAX_DETAIL_LINES = 80;
  * The report of a first failure, the last thing a failed job prints; what the rank printed is left out where that was
  * shown; why a rank could not be started (pid 0) was not. Lines without ends.
  */
-export function failureText(failure: Failure, isOutputShown = false): readonly string[] {
+export function failureLines(failure: Failure, isOutputShown = false): readonly string[] {
   const { rank, local, pid, afterMs, attempt, error } = failure;
   const node = failure.nodeRank === undefined ? failure.node : `node ${failure.nodeRank}: ${failure.node}`;
   const failureSummary = error === undefined ? formatExit(failure) : truncate(formatHeading(error), failure.log);
@@ -25,7 +25,7 @@ export function failureText(failure: Failure, isOutputShown = false): readonly s
     error === undefined
       ? stderrLines
       : [...source, ...stackFrames(error), ...formatCauses(error, failure.log), ...stderrLines];
-  const omittedText = `    … ${detailLines.length - MAX_DETAIL_LINES} more lines in ${displayPath(failure.log)}`;
+  const omittedText = `    … ${detailLines.length - MAX_DETAIL_LINES} more lines in ${formatPath(failure.log)}`;
   const shownLines =
     detailLines.length <= MAX_DETAIL_LINES ? detailLines : [...detailLines.slice(0, MAX_DETAIL_LINES), omittedText];
   const code = failure.exitCode;
@@ -35,23 +35,23 @@ export function failureText(failure: Failure, isOutputShown = false): readonly s
     ...(failure.hint === undefined ? [] : [`  hint: ${failure.hint}`]),
     ...(error?.help === undefined ? [] : [`  causes and remedies: ${truncate(error.help, failure.log)}`]),
     ...(failure.noRestartReason === undefined ? [] : [`  not restarted: ${failure.noRestartReason}`]),
-    `  ${[formatExit(failure), ...formatSecondary(failure)].join(" · ")}`,
+    `  ${[formatExit(failure), ...formatSecondaryFailures(failure)].join(" · ")}`,
     ...(failure.logDir === undefined ? [] : [formatLogDir(failure.logDir, failure.areLogsTemporary === true)]),
-    `  logs ${displayPath(failure.log)}   exit code ${code}`,
+    `  logs ${formatPath(failure.log)}   exit code ${code}`,
   ];
 }
 
 /** The report of a node's loss. Lines without ends. */
-export function lostNodeText({ nodeRank, node, reason, afterMs, attempt }: LostNode): readonly string[] {
+export function lostNodeLines({ nodeRank, node, reason, afterMs, attempt }: LostNode): readonly string[] {
   return [`✖ node ${nodeRank} (${node}) was lost ${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}: ${reason}`];
 }
 
 const formatLogDir = (dir: string, areLogsTemporary: boolean): string =>
-  `  log directory of all ranks: ${displayPath(dir)}${areLogsTemporary ? `, ${RETENTION_TEXT}; see --log-dir` : ""}`;
+  `  log directory of all ranks: ${formatPath(dir)}${areLogsTemporary ? `, ${RETENTION_TEXT}; see --log-dir` : ""}`;
 
 const formatExit = ({ code, signal }: Failure): string => (signal === null ? `exit ${code}` : `killed by ${signal}`);
 
-function formatSecondary({ stopped, secondary }: Failure): readonly string[] {
+function formatSecondaryFailures({ stopped, secondary }: Failure): readonly string[] {
   const ranks = stopped.length === 1 ? "1 rank" : `${stopped.length} ranks`;
   const groups = groupByReason(secondary);
   const reasonTexts = [...groups].map(
@@ -76,7 +76,7 @@ function truncate(text: string, log: string): string {
   const lines = text.split("\n", MAX_MESSAGE_LINES).join("\n");
   const truncatedText = lines.slice(0, MAX_MESSAGE_LENGTH).replace(/[\ud800-\udbff]$/, "");
   if (truncatedText.length === text.length) return text;
-  return `${truncatedText} … (${text.length - truncatedText.length} more characters in ${displayPath(log)})`;
+  return `${truncatedText} … (${text.length - truncatedText.length} more characters in ${formatPath(log)})`;
 }
 
 /** The frames of a stack, without the lines that repeat name and message. */
@@ -99,7 +99,7 @@ function formatCauses(error: RankError, log: string): readonly string[] {
 }
 
 /** A path as a user in this directory would type it, when that is shorter. */
-function displayPath(path: string): string {
+function formatPath(path: string): string {
   const relativePath = relative(process.cwd(), path);
   return relativePath.startsWith("..") ? path : `./${relativePath}`;
 }

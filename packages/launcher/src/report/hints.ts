@@ -4,20 +4,21 @@ import type { RankRecord } from "./diagnose.ts";
 import { findPortOwner } from "./port-owner.ts";
 
 /** What to do where the launcher itself has no descriptors left: each rank takes five. */
-export const TOO_MANY_FILES = "too many open files; raise the limit (ulimit -n 4096), or start fewer ranks";
+export const TOO_MANY_FILES_HINT = "too many open files; raise the limit (ulimit -n 4096), or start fewer ranks";
 /** As a shell means "found, but could not be started". */
-export const EXIT_CANNOT_EXECUTE = 126;
+export const CANNOT_EXECUTE_EXIT_CODE = 126;
 
 /** What a rank's end means and what to do about it; undefined when the exit needs no explanation. */
-export function explainExit(record: RankRecord, oomKillsBefore: number): string | undefined {
+export function explainExit(record: RankRecord, initialOomKills: number): string | undefined {
   const { code, signal, stderrTail, thrown } = record;
   if ((signal === "SIGABRT" || code === 134) && stderrTail.some((line) => line.includes("heap out of memory")))
     return "the JavaScript heap is full; increase its limit: --node-arg=--max-old-space-size=8192 (MB)";
   if (signal === "SIGKILL" || code === 137)
-    return countOomKills() > oomKillsBefore
+    return countOomKills() > initialOomKills
       ? "the kernel ran out of memory and killed the rank (cgroup oom_kill); use fewer ranks or smaller shards"
       : "killed by another process, not by the launcher; check the kernel log (dmesg) for an out-of-memory kill";
-  if (code === EXIT_CANNOT_EXECUTE && stderrTail.some((line) => /\bE[MN]FILE\b/.test(line))) return TOO_MANY_FILES;
+  if (code === CANNOT_EXECUTE_EXIT_CODE && stderrTail.some((line) => /\bE[MN]FILE\b/.test(line)))
+    return TOO_MANY_FILES_HINT;
   if (code === 13) return "a top-level await never settled, and the event loop is empty";
   if (signal === "SIGSEGV" || signal === "SIGBUS" || signal === "SIGILL" || signal === "SIGFPE")
     return `a native addon crashed (${signal}); run this rank under gdb, or rebuild the addon for this Node`;

@@ -165,13 +165,13 @@ export class Store implements AsyncDisposable {
     const id = this.#nextId++;
     const frame = encodeRequest({ ...header, id }, payload);
     // The server would end the connection, as it must with a stranger's, and every other request with it.
-    if (
-      frame.length - (payload?.byteLength ?? 0) > STORE_LIMITS.header ||
-      (payload?.byteLength ?? 0) > 2 * STORE_LIMITS.value
-    )
+    const payloadBytes = payload?.byteLength ?? 0;
+    const headerBytes = frame.length - payloadBytes;
+    if (headerBytes > STORE_LIMITS.header || payloadBytes > 2 * STORE_LIMITS.value)
       throw new StoreError(
         "LIMIT",
-        `store: ${String(header.op)} request of ${frame.length} bytes exceeds the limit of ${STORE_LIMITS.value} bytes`,
+        `store: ${String(header.op)}: expected a header of at most ${STORE_LIMITS.header} bytes and a payload of ` +
+          `at most ${2 * STORE_LIMITS.value} bytes, received ${headerBytes} and ${payloadBytes} bytes`,
       );
     if (this.#pending.size === 0) this.#socket.ref();
     const reply = new Promise<Frame>((resolve, reject) => this.#pending.set(id, { resolve, reject }));
@@ -235,11 +235,15 @@ function resolveOptions(options: StoreOptions): { address: string; token: string
   const address = options.address ?? env.MOSAIC_STORE;
   const token = options.token ?? (env.MOSAIC_TOKEN_FILE === undefined ? undefined : readToken(env.MOSAIC_TOKEN_FILE));
   const run = options.runId ?? env.MOSAIC_RUN_ID;
-  if (address === undefined || token === undefined || run === undefined)
+  if (address === undefined || token === undefined || run === undefined) {
+    const variables = Object.entries({ MOSAIC_STORE: address, MOSAIC_TOKEN_FILE: token, MOSAIC_RUN_ID: run });
+    const missingVariables = variables.filter(([, value]) => value === undefined).map(([name]) => name);
     throw new StoreError(
       "CLOSED",
-      "connectStore: MOSAIC_STORE, MOSAIC_TOKEN_FILE and MOSAIC_RUN_ID are not set; start this program with mosaic-run",
+      `connectStore: expected the environment variables MOSAIC_STORE, MOSAIC_TOKEN_FILE and MOSAIC_RUN_ID, received no ` +
+        `${missingVariables.join(" and no ")}; start this program with mosaic-run, or pass address, token and runId`,
     );
+  }
   const attempt = options.attempt ?? Number(env.MOSAIC_ATTEMPT ?? 0);
   checkArgument("address", addressKind, address);
   checkArgument("token", argument.string, token);
@@ -252,6 +256,6 @@ function readToken(path: string): string {
     return readFileSync(path, "utf8").trim();
   } catch (error) {
     const { message } = error as Error;
-    throw new StoreError("CLOSED", `connectStore: no token in MOSAIC_TOKEN_FILE: ${message}; has the job ended?`);
+    throw new StoreError("CLOSED", `connectStore: MOSAIC_TOKEN_FILE cannot be read: ${message}; has the job ended?`);
   }
 }

@@ -18,12 +18,12 @@ class BarrierTable {
   /** Arrives; `release` is called when `count` have. The cancel withdraws the arrival. */
   addArrival(key: string, count: number, arrival: BarrierArrival): CancelCallback {
     if (!Number.isInteger(count) || count < 1)
-      throw new StoreError("REQUEST", `store: barrier "${key}": count must be a positive integer, received ${count}`);
+      throw new StoreError("REQUEST", `store: barrier "${key}": count: expected an integer ≥ 1, received ${count}`);
     const barrier = this.#barriers.get(key) ?? { count, arrivals: new Set() };
     if (barrier.count !== count)
       throw new StoreError(
         "REQUEST",
-        `store: barrier "${key}" expects ${barrier.count} callers, received count ${count}`,
+        `store: barrier "${key}": count: expected ${barrier.count}, as in earlier calls, received ${count}`,
       );
     this.#barriers.set(key, barrier);
     barrier.arrivals.add(arrival);
@@ -54,7 +54,7 @@ export interface StoreState {
 }
 
 /** The state of a new attempt. */
-export const emptyStoreState = (): StoreState => ({ table: new StoreTable(), barriers: new BarrierTable() });
+export const createStoreState = (): StoreState => ({ table: new StoreTable(), barriers: new BarrierTable() });
 
 /** One request and how to reply to its client. */
 interface StoreRequest {
@@ -93,7 +93,10 @@ export function runRequest({ table, barriers }: StoreState, request: StoreReques
       return waitWithTimeout(request, startWait, () => `barrier "${key}": ${barriers.describe(key)}`);
     }
     default:
-      throw new StoreError("REQUEST", `store: unknown op ${JSON.stringify(header.op)}`);
+      throw new StoreError(
+        "REQUEST",
+        `store: op: expected set, get, add, cas, delete, wait or barrier, received ${JSON.stringify(header.op)}`,
+      );
   }
 }
 
@@ -117,7 +120,8 @@ function handleCompareAndSet(table: StoreTable, { header, payload, reply }: Stor
   if (expectedLength < 0 || expectedLength > payload.length)
     throw new StoreError(
       "REQUEST",
-      `store: compare-and-set "${key}": "expected" has ${expectedLength} bytes, but the payload has only ${payload.length} bytes`,
+      `store: cas "${key}": field "expected": expected a length from 0 to ${payload.length} bytes, as in the payload, ` +
+        `received ${expectedLength} bytes`,
     );
   const expected = header.expected === null ? undefined : payload.subarray(0, expectedLength);
   const { swapped, current } = table.compareAndSet(key, expected, payload.subarray(expectedLength));
@@ -134,7 +138,7 @@ function waitWithTimeout(
   if (typeof timeout !== "number" || !(timeout >= 0))
     throw new StoreError(
       "REQUEST",
-      `store: timeout must be a number of milliseconds ≥ 0, received ${JSON.stringify(timeout)}`,
+      `store: timeout: expected a number of milliseconds ≥ 0, received ${JSON.stringify(timeout)}`,
     );
   const cancel = startWait();
   const timer = setTimeout(
@@ -154,7 +158,10 @@ function waitWithTimeout(
 function textField(header: Header, field: string): string {
   const value = header[field];
   if (typeof value === "string") return value;
-  throw new StoreError("REQUEST", `store: ${header.op}: ${field} must be a string, received ${JSON.stringify(value)}`);
+  throw new StoreError(
+    "REQUEST",
+    `store: ${header.op}: ${field}: expected a string, received ${JSON.stringify(value)}`,
+  );
 }
 
 function textListField(header: Header, field: string): readonly string[] {
@@ -171,6 +178,6 @@ function integerField(header: Header, field: string): number {
   if (typeof value === "number" && Number.isSafeInteger(value)) return value;
   throw new StoreError(
     "REQUEST",
-    `store: ${header.op}: ${field} must be an integer, received ${JSON.stringify(value)}`,
+    `store: ${header.op}: ${field}: expected an integer, received ${JSON.stringify(value)}`,
   );
 }

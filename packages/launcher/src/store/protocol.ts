@@ -134,18 +134,24 @@ function parseHeader(json: Buffer): Header {
   } catch {
     throw new StoreError(
       "PROTOCOL",
-      "store: a frame's header is not JSON; connect only Mosaic store clients to this port",
+      "store: frame header: expected JSON, received other data; connect only Mosaic store clients to this port",
     );
   }
   if (typeof value !== "object" || value === null || Array.isArray(value))
-    throw new StoreError("PROTOCOL", "store: a frame's header must be a JSON object");
+    throw new StoreError(
+      "PROTOCOL",
+      `store: frame header: expected a JSON object, received ${JSON.stringify(value).slice(0, 40)}`,
+    );
   return value as Header;
 }
 
 function payloadLength(header: Header, max: number): number {
   const bytes = header.bytes ?? 0;
   if (typeof bytes !== "number" || !Number.isInteger(bytes) || bytes < 0)
-    throw new StoreError("PROTOCOL", `store: header.bytes must be an integer ≥ 0, received ${JSON.stringify(bytes)}`);
+    throw new StoreError(
+      "PROTOCOL",
+      `store: frame header: bytes: expected an integer ≥ 0, received ${JSON.stringify(bytes)}`,
+    );
   if (bytes > max) throw lengthError("payload", bytes, max);
   return bytes;
 }

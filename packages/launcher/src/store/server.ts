@@ -5,7 +5,7 @@ import { argument, type ArgumentKind, mismatch } from "../arguments.ts";
 import { formatAddress, listeningPort } from "../agent/network.ts";
 import { TLS_PROTOCOLS, type TlsServer } from "../agent/tls.ts";
 import { isSameSecret } from "../secret.ts";
-import { emptyStoreState, runRequest, type StoreState } from "./operations.ts";
+import { createStoreState, runRequest, type StoreState } from "./operations.ts";
 import {
   encodeFrame,
   type Frame,
@@ -59,7 +59,7 @@ export class StoreServer implements AsyncDisposable {
   readonly #connections = new Set<Connection>();
   #stopServing: () => void = () => {};
   #attempt = 0;
-  #state: StoreState = emptyStoreState();
+  #state: StoreState = createStoreState();
 
   private constructor(runId: string, sharedOptions?: SharedStoreOptions) {
     this.#runId = runId;
@@ -103,7 +103,7 @@ export class StoreServer implements AsyncDisposable {
   /** Starts an attempt: an empty table, and clients of the last attempt are disconnected. */
   beginAttempt(attempt: number): void {
     this.#attempt = attempt;
-    this.#state = emptyStoreState();
+    this.#state = createStoreState();
     for (const connection of this.#connections) if (!connection.isServing(this.#state)) connection.close();
   }
 
@@ -128,7 +128,8 @@ export class StoreServer implements AsyncDisposable {
   }
 
   #authenticate(hello: Header): StoreState {
-    if (hello.op !== "hello") throw new StoreError("AUTH", "store: the first frame must be a hello frame");
+    if (hello.op !== "hello")
+      throw new StoreError("AUTH", `store: expected a hello frame first, received op ${JSON.stringify(hello.op)}`);
     if (!isSameSecret(hello.token, this.token))
       throw new StoreError("AUTH", "store: invalid token; send the content of the MOSAIC_TOKEN_FILE file");
     if (hello.version !== PROTOCOL_VERSION)
@@ -178,7 +179,10 @@ class Connection {
     this.#reader.maxPayloadBytes = 0;
     const timer = setTimeout(() => {
       if (this.#state === undefined)
-        this.#endWithError(0, new StoreError("AUTH", "store: timed out waiting for the hello frame"));
+        this.#endWithError(
+          0,
+          new StoreError("AUTH", `store: timed out after ${STORE_LIMITS.handshakeMs} ms waiting for the hello frame`),
+        );
     }, STORE_LIMITS.handshakeMs);
     socket.setNoDelay(true);
     socket.on("data", (chunk: Buffer) => this.#receive(chunk));
@@ -222,7 +226,8 @@ class Connection {
 
   #handleRequest(state: StoreState, { header, payload }: Frame): void {
     const { id } = header;
-    if (this.#pending.has(id)) throw new StoreError("PROTOCOL", `store: request ${id} is still pending`);
+    if (this.#pending.has(id))
+      throw new StoreError("PROTOCOL", `store: id: expected one of no pending request, received ${JSON.stringify(id)}`);
     const sendReply = (reply: Header, bytes?: Buffer): void => {
       this.#pending.get(id)?.();
       this.#pending.delete(id);

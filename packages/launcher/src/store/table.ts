@@ -36,12 +36,14 @@ export class StoreTable {
 
   /** Adds to a counter that starts at 0, and returns what it is now. */
   add(key: string, delta: number): number {
-    if (!Number.isSafeInteger(delta)) throw createRequestError(`add: delta must be a safe integer, received ${delta}`);
+    if (!Number.isSafeInteger(delta))
+      throw createRequestError(`add: delta: expected a safe integer, received ${delta}`);
     const previousValue = this.get(key)?.toString() ?? "0";
     const sum = Number(previousValue) + delta;
     if (!/^-?\d+$/.test(previousValue) || !Number.isSafeInteger(sum))
       throw createRequestError(
-        `add: cannot add ${delta} to the value ${JSON.stringify(previousValue.slice(0, 40))} of "${key}"`,
+        `add "${key}": expected an integer whose sum with ${delta} is a safe integer, ` +
+          `received ${JSON.stringify(previousValue.slice(0, 40))}`,
       );
     this.set(key, Buffer.from(String(sum)));
     return sum;
@@ -97,7 +99,7 @@ export class StoreTable {
 
 function checkKey(key: string): string {
   const bytes = Buffer.byteLength(key);
-  if (bytes === 0) throw createRequestError("a key must not be empty");
+  if (bytes === 0) throw createRequestError(`key: expected 1 to ${STORE_LIMITS.key} bytes, received 0 bytes`);
   if (bytes > STORE_LIMITS.key) throw limitError(`key of ${bytes} bytes`, `${STORE_LIMITS.key} bytes`);
   return key;
 }

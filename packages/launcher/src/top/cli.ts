@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 import { setTimeout as delay } from "node:timers/promises";
 import { RendezvousError, UsageError } from "../errors.ts";
-import { useColor } from "../output/color.ts";
+import { isColorEnabled } from "../output/color.ts";
 import { launcherVersion } from "../version.ts";
 import { findJob, type RunningJob, readJobSecret } from "./find-job.ts";
 import { Observer } from "./observer.ts";
@@ -74,7 +74,7 @@ async function createOutput(
   job: RunningJob,
   { json, prometheusPort, color, intervalMs }: TopSettings,
 ): Promise<(worlds: readonly WorldSample[]) => void> {
-  const jsonLine = (worlds: readonly WorldSample[]): void =>
+  const printJsonLine = (worlds: readonly WorldSample[]): void =>
     void print(`${JSON.stringify({ time: new Date().toISOString(), job: job.id, intervalMs, worlds })}\n`);
   if (prometheusPort !== undefined) {
     let latestSamples: readonly WorldSample[] = [];
@@ -82,14 +82,14 @@ async function createOutput(
     process.stderr.write(`mosaic-top: job ${job.id} at http://127.0.0.1:${port}/metrics\n`);
     return (worlds) => {
       latestSamples = worlds;
-      if (json) jsonLine(worlds);
+      if (json) printJsonLine(worlds);
     };
   }
-  return json ? jsonLine : tableOutput(job, useColor(color));
+  return json ? printJsonLine : createTableOutput(job, isColorEnabled(color));
 }
 
 /** Draws over what was drawn before, where that is a terminal; else one table below the other. */
-function tableOutput(job: RunningJob, color: boolean): (worlds: readonly WorldSample[]) => void {
+function createTableOutput(job: RunningJob, color: boolean): (worlds: readonly WorldSample[]) => void {
   let drawnLineCount = 0;
   return (worlds) => {
     const { isTTY, columns, rows } = process.stdout;

@@ -86,7 +86,7 @@ function computeRates(previous: RankMetrics | undefined, current: RankMetrics | 
   };
   const elapsedNs = previous === undefined ? 0 : Number(current.time - previous.time);
   if (previous === undefined || elapsedNs <= 0) return { ...steps, ...unknownRates };
-  const perSecond = (count: (metrics: RankMetrics) => bigint): number =>
+  const ratePerSecond = (count: (metrics: RankMetrics) => bigint): number =>
     Math.max(0, Number(count(current) - count(previous))) / (elapsedNs / 1e9);
   const markedSteps = current.steps - previous.steps;
   // The mean of the interval's steps: from its last mark back to the last before it.
@@ -96,9 +96,9 @@ function computeRates(previous: RankMetrics | undefined, current: RankMetrics | 
     ...(markedSteps > 0n && previous.steps > 0n
       ? { stepMs: toMilliseconds(markIntervalNs) / Number(markedSteps) }
       : {}),
-    waitingShare: Math.min(1, perSecond(({ waiting }) => waiting) / 1e9),
-    sentBytesPerSecond: perSecond(({ bytesSent }) => bytesSent),
-    receivedBytesPerSecond: perSecond(({ bytesReceived }) => bytesReceived),
+    waitingShare: Math.min(1, ratePerSecond(({ waiting }) => waiting) / 1e9),
+    sentBytesPerSecond: ratePerSecond(({ bytesSent }) => bytesSent),
+    receivedBytesPerSecond: ratePerSecond(({ bytesReceived }) => bytesReceived),
   };
 }
 

@@ -29,7 +29,7 @@ const COLUMNS: readonly Column[] = [
 
 const [YELLOW, RED, GREY, BOLD] = [33, 31, 90, 1];
 /** Title, headings, and the line below. */
-const FIXED_LINES = 3;
+const FIXED_LINE_COUNT = 3;
 
 /** The lines of a world: a row for each rank, the slowest marked and named below. */
 export function formatTable(sample: WorldSample, style: TableStyle): readonly string[] {
@@ -59,7 +59,7 @@ export function formatTable(sample: WorldSample, style: TableStyle): readonly st
 
 /** All ranks, or as many as there are lines: those that wait least, and those that are gone, first. */
 function shownRanks({ ranks, slowestRank }: WorldSample, rows = Number.POSITIVE_INFINITY): readonly RankSample[] {
-  const maxRows = Math.max(1, rows - FIXED_LINES - 1);
+  const maxRows = Math.max(1, rows - FIXED_LINE_COUNT - 1);
   if (ranks.length <= maxRows) return ranks;
   const sortKey = (rank: RankSample): number => (rank.rank === slowestRank ? -2 : (rank.waitingShare ?? -1));
   return ranks

@@ -19,7 +19,7 @@ import { type AttendedChunk, chunkMass, type RoutedAttention, createTile } from 
  * owed travels home while the own chunk's turn comes.
  */
 export function routedBackward(attention: RoutedAttention, router: Tensor, dOutput: Tensor): Tensor[] {
-  const { config, q, k, v, combined, fetches, attended } = attention;
+  const { config, q, k, v, combinedState, fetches, attendedChunks } = attention;
   config.ctx.assertOpen(`${config.label} backward`);
   recordBackward(config, attention.chosen);
   const { device } = q;
@@ -28,15 +28,15 @@ export function routedBackward(attention: RoutedAttention, router: Tensor, dOutp
   const dPacked = use(dOutput.contiguous());
   const gradientHeads = (partIndex: number): Tensor => use(headsView(dPacked, partIndex, config));
   const dRouter = zerosLike(router);
-  const delta = use(device.empty(combined.lse.shape, "float32"));
+  const delta = use(device.empty(combinedState.lse.shape, "float32"));
   const dCombined = gradientHeads(config.gate ? 1 : 0);
-  device.kernels.rowDot(delta, dCombined, combined.out);
+  device.kernels.rowDot(delta, dCombined, combinedState.out);
   const [dq, dk, dv] = [zeroHeads(q), zeroHeads(k), zeroHeads(v)];
   const grads = { dCombined, dOwn: config.gate ? gradientHeads(0) : null, delta, dq, dk, dv, dRouter };
   const exchanges = new Map(
     fetches.map((fetch) => [fetch, use(new GradientExchange(config, fetch.transfers, { k: dk, v: dv }))]),
   );
-  for (const chunkRead of attended) {
+  for (const chunkRead of attendedChunks) {
     using sums = exchanges.get(chunkRead.fetch)!.gradientSums(chunkRead);
     chunkBackward(attention, { chunkRead, router, sums }, grads);
   }
@@ -76,25 +76,25 @@ function computeOwnGradients(
   grads: BackwardOperands,
   resources: ResourceStack,
 ): OwnGradients {
-  const { config, ownState, combined } = attention;
+  const { config, ownState, combinedState } = attention;
   const { dCombined, dOwn, delta } = grads;
   const { device } = dCombined;
   const { kernels } = device;
   // Without a gate these keys are some among all: the global rule.
-  if (!dOwn) return { dOut: dCombined, lse: combined.lse, delta };
+  if (!dOwn) return { dOut: dCombined, lse: combinedState.lse, delta };
   const dOut = resources.use(device.empty(dOwn.shape, "float32"));
   const sums = resources.use(device.empty(delta.shape, "float32"));
   if (config.combine === "exact") {
     // o_i feeds the gate and, with its share a of the softmax, the combined output:
     // dOut = dOwn + a·dC, and rowsum(dOut·o_i) − dlse = rowsum(dOwn·o_i) + a·delta.
-    const ownShare = resources.use(softmaxShare(ownState.lse, combined.lse));
+    const ownShare = resources.use(softmaxShare(ownState.lse, combinedState.lse));
     const shareColumn = resources.use(ownShare.reshape([...ownShare.shape, 1]));
-    const sharedDelta = resources.use(device.empty(delta.shape, "float32"));
+    const weightedDelta = resources.use(device.empty(delta.shape, "float32"));
     kernels.binary("mul", dOut, dCombined, shareColumn);
     kernels.binary("add", dOut, dOut, dOwn);
     kernels.rowDot(sums, dOwn, ownState.out);
-    kernels.binary("mul", sharedDelta, ownShare, delta);
-    kernels.binary("add", sums, sums, sharedDelta);
+    kernels.binary("mul", weightedDelta, ownShare, delta);
+    kernels.binary("add", sums, sums, weightedDelta);
     return { dOut, lse: ownState.lse, delta: sums };
   }
   kernels.copy(dOut, dOwn);
@@ -124,7 +124,7 @@ interface ChunkBackward {
 /** Adds what a read of a chosen chunk contributes to dq, to the gradients of its keys, and to the router's. */
 function chunkBackward(attention: RoutedAttention, chunkGradient: ChunkBackward, grads: BackwardOperands): void {
   using resources = new ResourceStack();
-  const rows: RowsView = (x) =>
+  const rows: RowSelector = (x) =>
     resources.use(
       chunkRows(
         x,
@@ -138,11 +138,11 @@ function chunkBackward(attention: RoutedAttention, chunkGradient: ChunkBackward,
 }
 
 /** The rows of the read's queries. */
-type RowsView = (x: Tensor) => Tensor;
+type RowSelector = (x: Tensor) => Tensor;
 
 interface BackwardContext {
   readonly grads: BackwardOperands;
-  readonly rows: RowsView;
+  readonly rows: RowSelector;
 }
 
 /** The keys are some among all of one softmax; the bias on their logits has the derivative Σ dv·v − Σ mass·delta. */
@@ -156,7 +156,7 @@ function exactBackward(
   using keys = chunkRead.fetch.kv(chunkRead);
   using dv = zerosLike(keys.v);
   const delta = rows(grads.delta);
-  const saved = { dOut: rows(grads.dCombined), lse: rows(attention.combined.lse), delta };
+  const saved = { dOut: rows(grads.dCombined), lse: rows(attention.combinedState.lse), delta };
   keysBackward(attention, chunkRead, { saved, rows, grads, keys, kvGradients: { k: sums.k, v: dv } });
   using routerGradient = routerElement(grads.dRouter, chunkRead);
   using rowDots = keys.v.device.empty(keys.v.shape.slice(0, 3), "float32");

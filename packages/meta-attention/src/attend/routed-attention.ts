@@ -4,7 +4,7 @@ import { type ChunkRead, chunkReads, planTransfers } from "../exchange/chunk-tra
 import { ChunkFetch } from "../exchange/fetch.ts";
 import { chunkRows, headsView, pairView, reduceInto, ResourceStack, zerosLike } from "../tensor-views.ts";
 import { logAddExp, softmaxShare } from "../log-softmax.ts";
-import { recordAttend } from "../record-call.ts";
+import { recordAttention } from "../record-call.ts";
 import type { RoutedAttentionConfig } from "../options.ts";
 import type { ChosenChunks } from "../route/choose.ts";
 
@@ -30,7 +30,7 @@ export interface AttendedChunk extends ChunkRead {
 }
 
 /**
- * The attention of one forward, as it comes to be: first over own chunks, then over chosen ones, in one or more calls of `attendChosen`. Kernels
+ * The attention of one forward, as it comes to be: first over own chunks, then over chosen ones, in one or more calls of `attendChosenChunks`. Kernels
  * only; `recordRoutedAttention` makes the result part of the tape. Holds what the backward needs.
  */
 export class RoutedAttention implements Disposable {
@@ -38,7 +38,7 @@ export class RoutedAttention implements Disposable {
   readonly q: Tensor;
   readonly k: Tensor;
   readonly v: Tensor;
-  readonly attended: AttendedChunk[] = [];
+  readonly attendedChunks: AttendedChunk[] = [];
   /** What comes out, [B,S,parts·H·D]: over own chunks alone if there is a gate, then combined. */
   #packed: Tensor;
   #ownState: AttentionState;
@@ -48,7 +48,7 @@ export class RoutedAttention implements Disposable {
   readonly #resources = new ResourceStack();
   /** The results, in float32 until they are rounded. */
   #outputs = new ResourceStack();
-  /** One for each call of `attendChosen`, and its chunks. */
+  /** One for each call of `attendChosenChunks`, and its chunks. */
   readonly #fetches: ChunkFetch[] = [];
   readonly #chosenByCall: ChosenChunks[] = [];
 
@@ -73,11 +73,11 @@ export class RoutedAttention implements Disposable {
   }
 
   /** Combined; its lse is that over everything attended to. */
-  get combined(): AttentionState {
+  get combinedState(): AttentionState {
     return this.#combined;
   }
 
-  /** The chosen chunks of each call of `attendChosen`. */
+  /** The chosen chunks of each call of `attendChosenChunks`. */
   get chosen(): readonly ChosenChunks[] {
     return this.#chosenByCall;
   }
@@ -90,10 +90,10 @@ export class RoutedAttention implements Disposable {
    * Attends to the chosen chunks; the first call also to the own ones, while chosen ones travel. What came for an earlier call
    * is not sent again.
    */
-  attendChosen(chosen: ChosenChunks): void {
+  attendChosenChunks(chosen: ChosenChunks): void {
     const { config, k, v } = this;
     const earlierFetches = [...this.#fetches];
-    recordAttend(config, chosen);
+    recordAttention(config, chosen);
     const transfers = planTransfers({ chosen, previouslyChosen: this.#chosenByCall }, config.chunks);
     const fetch = this.#resources.use(new ChunkFetch(config, transfers, { k, v }));
     if (earlierFetches.length === 0) this.#attendOwnChunks();
@@ -105,7 +105,7 @@ export class RoutedAttention implements Disposable {
       const isReadFrom =
         chunkFetch === fetch ? (chunk: Chunk, b: number) => !isLocal(chunk, b) : chunkFetch.isFetched.bind(chunkFetch);
       for (const read of chunkReads(chosen, config.chunks, isReadFrom))
-        this.attended.push(this.#attendChunk(read, chunkFetch));
+        this.attendedChunks.push(this.#attendChunk(read, chunkFetch));
     }
   }
 
@@ -139,7 +139,7 @@ export class RoutedAttention implements Disposable {
   }
 
   #attendOwnChunks(): void {
-    const { config, ownState, combined, q } = this;
+    const { config, ownState, combinedState, q } = this;
     const { kernels } = q.device;
     kernels.fill(ownState.out, 0);
     kernels.fill(ownState.lse, -Infinity);
@@ -149,14 +149,14 @@ export class RoutedAttention implements Disposable {
       using v = chunkRows(this.v, chunk);
       kernels.attend(rows, rows.q, { k, v }, createTile(config, chunk, chunk));
     }
-    kernels.copy(combined.lse, ownState.lse);
-    if (config.gate) kernels.copy(combined.out, ownState.out);
+    kernels.copy(combinedState.lse, ownState.lse);
+    if (config.gate) kernels.copy(combinedState.out, ownState.out);
   }
 
   #attendChunk(read: ChunkRead, fetch: ChunkFetch): AttendedChunk {
     const { config } = this;
     const { kernels } = this.q.device;
-    using rows = this.#viewQueryRows(this.combined, read);
+    using rows = this.#viewQueryRows(this.combinedState, read);
     using keys = fetch.kv(read);
     const tile = createTile(config, config.chunks.own[read.query]!, read.chunk);
     for (let { b0 } = read; b0 < read.b1; b0++) this.#attendedRows.add(read.query * this.q.shape[0]! + b0);
@@ -204,10 +204,10 @@ interface ChunkRows extends AttentionState, Disposable {
 
 /** The share of the softmax over everything attended to that lies on the chunk of a read, for each of its rows [b,H,S]. */
 export function chunkMass(
-  { combined, config }: RoutedAttention,
+  { combinedState, config }: RoutedAttention,
   { query, b0, b1, lseBefore, lseAfter, state }: AttendedChunk,
 ): Tensor {
-  using lse = chunkRows(combined.lse, config.chunks.own[query]!, b0, b1);
+  using lse = chunkRows(combinedState.lse, config.chunks.own[query]!, b0, b1);
   if (state) return softmaxShare(state.lse, lse);
   const mass = softmaxShare(lseAfter!, lse);
   using massBefore = softmaxShare(lseBefore!, lse);
@@ -225,7 +225,7 @@ export interface AttentionMass {
 
 /** Where attention fell, from what was computed anyway: the lse of each part beside that of the whole. */
 export function attentionMass(attention: RoutedAttention): AttentionMass {
-  const { ownState, combined, config, q } = attention;
+  const { ownState, combinedState, config, q } = attention;
   const { kernels } = q.device;
   const { chunks } = config;
   const batch = q.shape[0]!;
@@ -238,12 +238,12 @@ export function attentionMass(attention: RoutedAttention): AttentionMass {
     kernels.scalar("mul", mean, mean, 1 / (mass.shape[1]! * mass.shape[2]!));
     reduceInto("max", peak, mass);
   };
-  using ownShares = softmaxShare(ownState.lse, combined.lse);
+  using ownShares = softmaxShare(ownState.lse, combinedState.lse);
   for (const [i, chunk] of chunks.own.entries()) {
     using rows = chunkRows(ownShares, chunk);
     accumulateMass(rows, { b0: 0, b1: batch, i, j: chunk.index });
   }
-  for (const read of attention.attended) {
+  for (const read of attention.attendedChunks) {
     using mass = chunkMass(attention, read);
     accumulateMass(mass, { b0: read.b0, b1: read.b1, i: read.query, j: read.chunk.index });
   }

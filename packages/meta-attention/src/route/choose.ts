@@ -88,17 +88,17 @@ export function chunkVisibility(
   chunks: number,
   { causal, maskAllows = () => true }: { causal: boolean; maskAllows?: (i: number, j: number) => boolean },
 ): ChunkVisibility {
-  const isAllowed = Uint8Array.from({ length: chunks * chunks }, (_, pairIndex) => {
+  const allowedFlags = Uint8Array.from({ length: chunks * chunks }, (_, pairIndex) => {
     const [i, j] = [Math.floor(pairIndex / chunks), pairIndex % chunks];
     return (causal ? j < i : j !== i) && maskAllows(i, j) ? 1 : 0;
   });
   const allowedCounts = Array.from({ length: chunks }, (_, i) =>
-    isAllowed.subarray(i * chunks, (i + 1) * chunks).reduce((sum, allowed) => sum + allowed, 0),
+    allowedFlags.subarray(i * chunks, (i + 1) * chunks).reduce((sum, flag) => sum + flag, 0),
   );
   return {
     chunks,
     causal,
-    canAttend: (i, j) => isAllowed[i * chunks + j] === 1,
+    canAttend: (i, j) => allowedFlags[i * chunks + j] === 1,
     count: (i) => allowedCounts[i]!,
   };
 }

@@ -145,17 +145,17 @@ export class MetaAttention extends Module {
   }
 
   /** Every chunk's query against every chunk's key. */
-  #scores(refined: Tensor, { causal }: ChunkVisibility): Tensor {
-    const queries = this.queryProjection.forward(causal ? this.#shiftScores(refined) : refined);
-    const keys = this.keyProjection.forward(refined);
+  #scores(refinedSummaries: Tensor, { causal }: ChunkVisibility): Tensor {
+    const queries = this.queryProjection.forward(causal ? this.#shiftScores(refinedSummaries) : refinedSummaries);
+    const keys = this.keyProjection.forward(refinedSummaries);
     return queries.matmul(keys.transpose(-2, -1)).scale(this.#size ** -0.5);
   }
 
   /** Each chunk's query is the summary of the one before: its own has seen tokens that its first queries must not. */
-  #shiftScores(refined: Tensor): Tensor {
-    const { batch, chunks } = this.#sizes(refined);
+  #shiftScores(refinedSummaries: Tensor): Tensor {
+    const { batch, chunks } = this.#sizes(refinedSummaries);
     const zeroSummary = zeros(this.#ctx, [batch, 1, this.#size]);
-    return concatenate([zeroSummary, refined.slice(1, 0, chunks - 1)], 1);
+    return concatenate([zeroSummary, refinedSummaries.slice(1, 0, chunks - 1)], 1);
   }
 
   #route(

@@ -36,7 +36,7 @@ const gatherOp = defineOp({
   name: "gatherSummaries",
   forward([own, keyStatistics]: readonly (Tensor | null)[], { chunks, group, label }: GatherContext) {
     using packed = packSlots(own!, keyStatistics ?? null, chunks);
-    using gatheredSlots = packed.device.empty(packed.shape.with(0, group.size * chunks.perRank), packed.dtype);
+    using gatheredSlots = packed.device.empty(packed.shape.with(0, group.size * chunks.chunksPerRank), packed.dtype);
     if (group.size === 1) packed.device.kernels.copy(gatheredSlots, packed);
     else group.allGather(gatheredSlots, packed, { label }).wait();
     return { output: slotsToChunks(gatheredSlots, chunks), saved: { shape: own!.shape, chunks, group, label } };
@@ -45,7 +45,7 @@ const gatherOp = defineOp({
     const [count, , size] = shape as [number, number, number];
     using summaryGradient = dOut.slice(2, 0, size);
     using slotGradients = chunksToSlots(summaryGradient, chunks);
-    using ownSlotGradients = dOut.device.empty(slotGradients.shape.with(0, chunks.perRank), dOut.dtype);
+    using ownSlotGradients = dOut.device.empty(slotGradients.shape.with(0, chunks.chunksPerRank), dOut.dtype);
     if (group.size === 1) dOut.device.kernels.copy(ownSlotGradients, slotGradients);
     else group.reduceScatter(ownSlotGradients, slotGradients, "sum", { label }).wait();
     return [ownSlotGradients.slice(0, 0, count)];
@@ -53,11 +53,11 @@ const gatherOp = defineOp({
 });
 
 /** Summaries and statistics side by side, [c,B,M+W]; zeros where there is no chunk, as these places are sent as well. */
-function packSlots(summaries: Tensor, keyStatistics: Tensor | null, { perRank }: Chunks): Tensor {
+function packSlots(summaries: Tensor, keyStatistics: Tensor | null, { chunksPerRank }: Chunks): Tensor {
   const { device, dtype } = summaries;
   const [count, batch, size] = summaries.shape as [number, number, number];
-  const packed = device.empty([perRank, batch, size + (keyStatistics?.shape[2] ?? 0)], dtype);
-  if (count < perRank) device.kernels.fill(packed, 0);
+  const packed = device.empty([chunksPerRank, batch, size + (keyStatistics?.shape[2] ?? 0)], dtype);
+  if (count < chunksPerRank) device.kernels.fill(packed, 0);
   if (count === 0) return packed;
   using usedSlots = packed.slice(0, 0, count);
   using summarySlots = usedSlots.slice(2, 0, size);
@@ -151,29 +151,29 @@ export function chosenMask(contextOrDevice: Context | Device, chosen: ChosenChun
 // and fewer than slots where shards are short.
 
 /** Whether slots are chunks already. */
-function isOrdered({ all, ranks, perRank }: Chunks): boolean {
-  return all.length === ranks * perRank && all.every(({ index, slot }) => index === slot);
+function isOrdered({ all, ranks, chunksPerRank }: Chunks): boolean {
+  return all.length === ranks * chunksPerRank && all.every(({ index, slot }) => index === slot);
 }
 
 /** Slots [p·c,B,W] → chunks [N,B,W]. */
-function slotsToChunks(bySlot: Tensor, chunks: Chunks): Tensor {
-  if (isOrdered(chunks)) return bySlot.detach();
-  const [, batch, width] = bySlot.shape as [number, number, number];
-  const chunkRows = bySlot.device.empty([chunks.all.length, batch, width], bySlot.dtype);
-  using source = flattenBatch(bySlot);
+function slotsToChunks(slotRows: Tensor, chunks: Chunks): Tensor {
+  if (isOrdered(chunks)) return slotRows.detach();
+  const [, batch, width] = slotRows.shape as [number, number, number];
+  const chunkRows = slotRows.device.empty([chunks.all.length, batch, width], slotRows.dtype);
+  using source = flattenBatch(slotRows);
   using destination = flattenBatch(chunkRows);
-  using index = slotIndices(chunks, bySlot);
-  bySlot.device.kernels.gatherRows(destination, source, index);
+  using index = slotIndices(chunks, slotRows);
+  slotRows.device.kernels.gatherRows(destination, source, index);
   return chunkRows;
 }
 
 /** The way back: chunks [N,B,W] → slots [p·c,B,W], float32, 0 where there is no chunk. */
-function chunksToSlots(byChunk: Tensor, chunks: Chunks): Tensor {
-  const contiguousChunks = byChunk.contiguous();
+function chunksToSlots(chunkRows: Tensor, chunks: Chunks): Tensor {
+  const contiguousChunks = chunkRows.contiguous();
   if (isOrdered(chunks)) return contiguousChunks;
   using rows = contiguousChunks;
   const [, batch, width] = rows.shape as [number, number, number];
-  const slotSums = rows.device.empty([chunks.ranks * chunks.perRank, batch, width], "float32");
+  const slotSums = rows.device.empty([chunks.ranks * chunks.chunksPerRank, batch, width], "float32");
   rows.device.kernels.fill(slotSums, 0);
   using source = flattenBatch(rows);
   using destination = flattenBatch(slotSums);

@@ -1,4 +1,4 @@
-import { onWorld } from "@mosaic/conformance";
+import { runOnWorld } from "@mosaic/conformance";
 import { expect, test } from "vitest";
 import { bundled, launched } from "../../../../vitest.program.ts";
 import { makeWorld } from "../../../../vitest.world.ts";
@@ -8,7 +8,7 @@ import { trial } from "./trial.ts";
 const script = await bundled(new URL("rank.ts", import.meta.url));
 
 test("3 real processes do, to the bit, what 3 ranks of one process do", async () => {
-  const expected = await onWorld(makeWorld, { size: 3 }, (ctx) => runStep(ctx, trial));
+  const expected = await runOnWorld(makeWorld, { size: 3 }, (ctx) => runStep(ctx, trial));
   const rankResults = await launched({ script, ranks: 3 });
   for (const [rank, { out, dx, gradients, chosen }] of expected.entries()) {
     const gradientArrays = Object.fromEntries(

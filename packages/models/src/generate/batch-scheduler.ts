@@ -1,7 +1,12 @@
 import { broadcastText } from "./broadcast-text.ts";
 import { ClosedError, OptionError, OutOfMemoryError } from "@mosaic/core";
 import type { GenerateOptions, GenerativeModel } from "./generate.ts";
-import { type BatchResult, GenerationBatch, type GenerationBatchOptions, resolveBatched } from "./generation-batch.ts";
+import {
+  type BatchResult,
+  GenerationBatch,
+  type GenerationBatchOptions,
+  resolveBatchedGeneration,
+} from "./generation-batch.ts";
 import { TokenStream } from "./token-stream.ts";
 
 /** Rank 0 without texts sends an empty message after so long, so that what the others wait for is never overdue. */
@@ -10,8 +15,8 @@ const IDLE_TIMEOUT_MS = 10_000;
 /** What changes before a step, the same on all ranks. */
 interface BatchChanges {
   /** Numbers of texts that leave. */
-  readonly remove: readonly number[];
-  readonly add: readonly Omit<GenerateOptions, "cache">[];
+  readonly removedIds: readonly number[];
+  readonly addedOptions: readonly Omit<GenerateOptions, "cache">[];
   readonly isLast: boolean;
 }
 
@@ -95,7 +100,7 @@ export class BatchScheduler implements Disposable {
     if (this.#isStopping || this.#state === "ended") {
       throw new ClosedError({ where, expected: "an open scheduler", received: "a stopped scheduler" });
     }
-    const { prompt, maxNewTokens } = resolveBatched(this.#model, options);
+    const { prompt, maxNewTokens } = resolveBatchedGeneration(this.#model, options);
     const tokens = prompt.length + maxNewTokens;
     if (tokens > this.maxTokens) {
       throw new OutOfMemoryError({
@@ -153,14 +158,14 @@ export class BatchScheduler implements Disposable {
     ctx.assertOpen("BatchScheduler.run");
     if (ctx.rank === 0) {
       const changes = this.#collectChanges();
-      const hasNoChanges = changes.remove.length === 0 && changes.add.length === 0 && !changes.isLast;
+      const hasNoChanges = changes.removedIds.length === 0 && changes.addedOptions.length === 0 && !changes.isLast;
       await broadcastText(ctx, hasNoChanges ? "" : JSON.stringify(changes), "BatchScheduler");
       if (changes.isLast) return false;
     } else {
       const text = await broadcastText(ctx, "", "BatchScheduler");
-      const { remove, add, isLast } = (text === "" ? noChanges : JSON.parse(text)) as BatchChanges;
-      for (const id of remove) this.#batch.remove(id);
-      for (const options of add) this.#batch.add(options);
+      const { removedIds, addedOptions, isLast } = (text === "" ? noChanges : JSON.parse(text)) as BatchChanges;
+      for (const id of removedIds) this.#batch.remove(id);
+      for (const options of addedOptions) this.#batch.add(options);
       if (isLast) return false;
     }
     for (const result of await this.#batch.step()) this.#deliver(result);
@@ -182,13 +187,13 @@ export class BatchScheduler implements Disposable {
 
   /** Changes rank 0's batch, and returns what the others change. */
   #collectChanges(): BatchChanges {
-    const remove = [...this.#streams].filter(([, stream]) => this.#cancelledStreams.has(stream)).map(([id]) => id);
+    const removedIds = [...this.#streams].filter(([, stream]) => this.#cancelledStreams.has(stream)).map(([id]) => id);
     this.#cancelledStreams.clear();
-    for (const id of remove) {
+    for (const id of removedIds) {
       this.#streams.delete(id);
       this.#batch.remove(id);
     }
-    const add: Omit<GenerateOptions, "cache">[] = [];
+    const addedOptions: Omit<GenerateOptions, "cache">[] = [];
     for (
       let nextRequest = this.#waitingRequests[0];
       nextRequest && this.#batch.hasRoomFor(nextRequest.numTokens);
@@ -196,9 +201,13 @@ export class BatchScheduler implements Disposable {
     ) {
       this.#waitingRequests.shift();
       this.#streams.set(this.#batch.add(nextRequest.options), nextRequest.stream);
-      add.push(nextRequest.options);
+      addedOptions.push(nextRequest.options);
     }
-    return { remove, add, isLast: this.#isStopping && this.#batch.size === 0 && this.#waitingRequests.length === 0 };
+    return {
+      removedIds,
+      addedOptions,
+      isLast: this.#isStopping && this.#batch.size === 0 && this.#waitingRequests.length === 0,
+    };
   }
 
   #deliver({ id, token, error }: BatchResult): void {
@@ -231,4 +240,4 @@ export class BatchScheduler implements Disposable {
   }
 }
 
-const noChanges: BatchChanges = { remove: [], add: [], isLast: false };
+const noChanges: BatchChanges = { removedIds: [], addedOptions: [], isLast: false };

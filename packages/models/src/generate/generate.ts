@@ -73,7 +73,7 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
       where: `${CALL_NAME}: maxNewTokens`,
       expected: `at most ${config.maxLength} tokens in total, the model's max_position_embeddings`,
       received: `a prompt of ${prompt.length} tokens and maxNewTokens of ${maxNewTokens}`,
-      remedy: "shorten the prompt, or generate fewer tokens",
+      remedy: "shorten the prompt, or lower maxNewTokens",
     });
   }
   if (stopStrings.length > 0) requireTokenizer(model, "stopStrings");

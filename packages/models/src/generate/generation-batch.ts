@@ -112,7 +112,7 @@ export class GenerationBatch implements Disposable {
    */
   add(options: Omit<GenerateOptions, "cache">): number {
     this.#assertUsable("GenerationBatch.add");
-    const plan = resolveBatched(this.#model, options);
+    const plan = resolveBatchedGeneration(this.#model, options);
     const tokens = plan.prompt.length + plan.maxNewTokens;
     if (!this.hasRoomFor(tokens)) {
       throw new OutOfMemoryError({
@@ -241,7 +241,7 @@ export class GenerationBatch implements Disposable {
 }
 
 /** `resolveGeneration` of a text whose memory is the batch's. */
-export function resolveBatched(model: GenerativeModel, options: Omit<GenerateOptions, "cache">): Generation {
+export function resolveBatchedGeneration(model: GenerativeModel, options: Omit<GenerateOptions, "cache">): Generation {
   const plan = resolveGeneration(model, options);
   if (plan.cache === undefined) return plan;
   throw new OptionError({

@@ -102,9 +102,9 @@ export class GenerationCache implements Disposable {
 
   /** Tokens for which there is memory that no text uses. A text counts with all its tokens, in whole blocks, whatever windows have dropped. */
   get freeTokens(): number {
-    let freeBlocks = 0;
-    for (const { length } of this.#sequences) freeBlocks += Math.ceil(length / this.blockSize);
-    return this.maxTokens - freeBlocks * this.blockSize;
+    let numUsedBlocks = 0;
+    for (const { length } of this.#sequences) numUsedBlocks += Math.ceil(length / this.blockSize);
+    return this.maxTokens - numUsedBlocks * this.blockSize;
   }
 
   /** Bytes of keys and values that are reserved, over all ranks of the axis. */

@@ -88,7 +88,7 @@ export class Tokenizer {
     this.#specialTokens = readSpecialTokens(files.config);
     this.#huggingFaceTokenizer = rethrowAsFileError(
       this.#path,
-      "a tokenizer of a supported type",
+      "a tokenizer that @huggingface/tokenizers supports",
       () => new HuggingFaceTokenizer(files.tokenizer, files.config),
     );
   }

@@ -66,6 +66,7 @@ export async function saveModel(model: SavedModel, folder: string, options?: Sav
       where: `saveModel, rank ${ctx.rank}`,
       expected: "success of rank 0, which writes the folder",
       received: "a failure of rank 0",
+      remedy: "see the error on rank 0",
     });
   }
 }

@@ -39,7 +39,7 @@ interface VisibleRows {
   readonly count: number;
   readonly samples: readonly (readonly Slice[])[];
   /** How many queries, of all samples, see their own key. */
-  readonly seenRows: number;
+  readonly numSelfAttendingQueries: number;
 }
 
 /** Attention of a batch's last tokens to the blocks of all ranks; for a scope. */
@@ -61,7 +61,7 @@ export function attendBlocks(memory: CacheMemory, batch: CacheBatch, call: Atten
   const isSingleRank = group === undefined || group.size === 1;
   // A row that sees a key gets its `out` from the kernel.
   const state = isSingleRank
-    ? foldIntoState(emptyUnpackedState(ctx, shape), visibleBlockRows.seenRows < batchSize * rows)
+    ? foldIntoState(emptyUnpackedState(ctx, shape), visibleBlockRows.numSelfAttendingQueries < batchSize * rows)
     : mergeOverRanks(group, foldIntoState(emptyPackedState(ctx, shape), true), shape);
   if (call.sinks) mergeSinks(state, call.sinks);
   if (isSingleRank && q.dtype === "float32") return state.out;
@@ -125,7 +125,7 @@ interface CachedRows {
 /** Those of the last call of a cache: all layers of a step see the same rows. */
 const cachedRowsByMemory = new WeakMap<CacheMemory, CachedRows>();
 
-const sameElements = <T>(a: readonly T[], b: readonly T[]): boolean =>
+const haveSameElements = <T>(a: readonly T[], b: readonly T[]): boolean =>
   a.length === b.length && a.every((each, i) => each === b[i]);
 
 function visibleRows(
@@ -139,30 +139,31 @@ function visibleRows(
   if (
     cachedRows?.revision === memory.revision &&
     cachedRows.mask === mask &&
-    sameElements(cachedRows.tables, tables) &&
-    sameElements(cachedRows.lengths, lengths) &&
-    sameElements(cachedRows.counts, counts)
+    haveSameElements(cachedRows.tables, tables) &&
+    haveSameElements(cachedRows.lengths, lengths) &&
+    haveSameElements(cachedRows.counts, counts)
   ) {
     return cachedRows.visible;
   }
-  let seenRows = 0;
+  let numSelfAttendingQueries = 0;
   const samples = tables.map((table, i) => {
     const [count, length] = [counts[i]!, lengths[i]!];
     checkCount(count, length);
     const slices = resolveSlices(mask, count, length);
     for (const slice of slices) {
       checkSlice(slice, { mask, firstQueryPosition: length - count, memory });
-      if (hasDiagonalEnd(slice.type) && slice.k1 === length - count + slice.q1) seenRows += slice.q1 - slice.q0;
+      if (hasDiagonalEnd(slice.type) && slice.k1 === length - count + slice.q1)
+        numSelfAttendingQueries += slice.q1 - slice.q0;
     }
     return visibleRowSlices(slices, table.listRankRows(memory.rank, 0, length));
   });
-  const visible = { ...computeBoundingRows(samples), seenRows };
+  const visible = { ...computeBoundingRows(samples), numSelfAttendingQueries };
   cachedRowsByMemory.set(memory, { revision: memory.revision, tables, lengths, counts, mask, visible });
   return visible;
 }
 
 /** The rows from the first that a sample sees to the last. */
-function computeBoundingRows(samples: readonly (readonly Slice[])[]): Omit<VisibleRows, "seenRows"> {
+function computeBoundingRows(samples: readonly (readonly Slice[])[]): Omit<VisibleRows, "numSelfAttendingQueries"> {
   const allSlices = samples.flat();
   if (allSlices.length === 0) return { row: 0, count: 0, samples };
   let [row, end] = [Number.POSITIVE_INFINITY, 0];

@@ -64,7 +64,7 @@ export class BlockTable {
   }
 
   /** The block to which the next token of a layer is written, if other sequences share it. */
-  sharedBlock(layer: number, count: number): number | undefined {
+  findSharedBlock(layer: number, count: number): number | undefined {
     const { blockSize, pool } = this.cache;
     const length = this.#lengths[layer]!;
     if (count === 0 || length % blockSize === 0) return undefined;
@@ -74,7 +74,7 @@ export class BlockTable {
 
   /** Copy-on-write: replaces a shared block by a private copy before the next token is written. */
   copySharedBlock(layer: number, count: number): void {
-    const sharedBlock = this.sharedBlock(layer, count);
+    const sharedBlock = this.findSharedBlock(layer, count);
     if (sharedBlock === undefined) return;
     const { pool } = this.cache;
     const newBlock = pool.allocate(pool.getOwner(sharedBlock), sharedBlock);
@@ -103,7 +103,7 @@ export class BlockTable {
   }
 
   /** Releases the blocks that no later token sees. */
-  dropInvisible(): void {
+  dropInvisibleBlocks(): void {
     const { slidingWindow, blockSize, pool } = this.cache;
     if (slidingWindow === undefined) return;
     const end = Math.max(this.#numDroppedBlocks, Math.floor(Math.max(0, this.length - slidingWindow + 1) / blockSize));
@@ -197,15 +197,21 @@ export function extendTables(layer: number, tables: readonly BlockTable[], count
   const [firstTable] = tables;
   if (!firstTable) return;
   const { pool, blockSize } = firstTable.cache;
-  for (const table of tables) table.dropInvisible();
+  for (const table of tables) table.dropInvisibleBlocks();
   const numMissingBlocks = tables.reduce((sum, table, i) => sum + table.countMissingBlocks(layer, counts[i]!), 0);
   const copyCounts = countCopiesByRank(layer, tables, counts);
   const numNeededBlocks = numMissingBlocks + copyCounts.reduce((sum, count) => sum + count, 0);
-  if (numNeededBlocks > pool.free || copyCounts.some((count, rank) => count > pool.countFreeBlocks(rank))) {
+  const isPoolFull = numNeededBlocks > pool.free;
+  const fullRank = copyCounts.findIndex((count, rank) => count > pool.countFreeBlocks(rank));
+  if (isPoolFull || fullRank >= 0) {
     throw new OutOfMemoryError({
       where: "KvCache: append",
-      expected: `${numNeededBlocks} free blocks of ${blockSize} tokens`,
-      received: `${pool.free} of ${pool.ranks * pool.blocksPerRank} blocks free`,
+      expected: isPoolFull
+        ? `${numNeededBlocks} free blocks of ${blockSize} tokens`
+        : `${copyCounts[fullRank]} free blocks of ${blockSize} tokens on rank ${fullRank}`,
+      received: isPoolFull
+        ? `${pool.free} of ${pool.ranks * pool.blocksPerRank} blocks free`
+        : `${pool.countFreeBlocks(fullRank)} of ${pool.blocksPerRank} blocks free`,
       remedy: "dispose or truncate sequences, or raise maxTokens; the cache is unchanged",
     });
   }
@@ -218,7 +224,7 @@ function countCopiesByRank(layer: number, tables: readonly BlockTable[], counts:
   const { pool } = tables[0]!.cache;
   const numWritersByBlock = new Map<number, number>();
   tables.forEach((table, i) => {
-    const block = table.sharedBlock(layer, counts[i]!);
+    const block = table.findSharedBlock(layer, counts[i]!);
     if (block !== undefined) numWritersByBlock.set(block, (numWritersByBlock.get(block) ?? 0) + 1);
   });
   const copyCounts = Array.from({ length: pool.ranks }, () => 0);

@@ -66,7 +66,11 @@ export function prefill(memory: CacheMemory, { layer, tables }: ShardedBatch, ca
       const cachedKv = gatherCachedKv(memory, layer, table);
       const [cachedK, cachedV] = [cachedKv.k.to(q.dtype), cachedKv.v.to(q.dtype)];
       const options = { backend, ...scoreOptions, queries: layout, keys: cachedKv.layout };
-      const visibleMask = restrictToKept(mask, { queries: layout.length, length: table.getLayerLength(layer), table });
+      const visibleMask = restrictToKeptKeys(mask, {
+        queries: layout.length,
+        length: table.getLayerLength(layer),
+        table,
+      });
       const sampleQueries = q.slice(0, sample, sample + 1);
       return attention(memory.ctx, sampleQueries, cachedK, cachedV, { ...options, mask: visibleMask });
     });
@@ -229,7 +233,7 @@ function joinBlockRows(blocks: readonly { readonly row: number; readonly length:
 }
 
 /** The mask over the keys that were not dropped. */
-function restrictToKept(
+function restrictToKeptKeys(
   mask: Mask,
   { queries, length, table }: { queries: number; length: number; table: BlockTable },
 ): Mask {

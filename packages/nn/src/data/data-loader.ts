@@ -242,7 +242,9 @@ export class DataLoader {
         differingNames.map((name) => `${name} ${String(stateFields[name])}`).join(", ");
       throw new OptionError({
         where: "DataLoader.load",
-        expected: formatFields(expectedState) || `an epoch and a batch index ≤ ${this.batchesPerEpoch}`,
+        expected:
+          formatFields(expectedState) ||
+          `an integer epoch ≥ 0 and an integer batch index from 0 to ${this.batchesPerEpoch}`,
         received: formatFields(givenState) || `epoch ${String(givenState.epoch)}, index ${String(givenState.index)}`,
         remedy: "create the loader with the tokens and options of the saved loader",
       });

@@ -38,15 +38,15 @@ export interface PermutationKey {
 export function permute(index: number, { count, seed, epoch }: PermutationKey): number {
   const halfBits = Math.max(1, Math.ceil(Math.log2(Math.max(2, count)) / 2));
   const halfRange = 2 ** halfBits;
-  let permuted = index;
+  let permutedIndex = index;
   do {
-    let [left, right] = [Math.floor(permuted / halfRange), permuted % halfRange];
+    let [left, right] = [Math.floor(permutedIndex / halfRange), permutedIndex % halfRange];
     for (let round = 0; round < numRounds; round++) {
       // Streams of a round: those of the epochs, one after another.
       const word = philoxWord(right, seed, epoch * numRounds + round);
       [left, right] = [right, left ^ (word % halfRange)];
     }
-    permuted = left * halfRange + right;
-  } while (permuted >= count);
-  return permuted;
+    permutedIndex = left * halfRange + right;
+  } while (permutedIndex >= count);
+  return permutedIndex;
 }

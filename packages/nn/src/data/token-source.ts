@@ -129,8 +129,8 @@ export function tokenFile(path: string, options?: TokenFileOptions): TokenSource
     closeSync(file);
     throw new OptionError({
       where: `tokenFile: ${path}`,
-      expected: `a multiple of ${bytes} bytes`,
-      received: String(size),
+      expected: `a file size that is a multiple of ${bytes} bytes`,
+      received: `${size} bytes`,
     });
   }
   const length = size / bytes;
@@ -139,7 +139,7 @@ export function tokenFile(path: string, options?: TokenFileOptions): TokenSource
     read(start, count) {
       checkSpan(`tokenFile: ${path}`, { start, count }, length);
       const buffer = Buffer.alloc(count * bytes);
-      readFully(file, buffer, start * bytes);
+      readFully({ path, file }, buffer, start * bytes);
       const tokens = Uint32Array.from({ length: count }, (_, i) =>
         bytes === 2 ? buffer.readUInt16LE(2 * i) : buffer.readUInt32LE(4 * i),
       );
@@ -154,10 +154,10 @@ export function tokenFile(path: string, options?: TokenFileOptions): TokenSource
   };
 }
 
-function readFully(file: number, buffer: Buffer, position: number): void {
-  for (let bytesDone = 0; bytesDone < buffer.length; ) {
-    const count = readSync(file, buffer, bytesDone, buffer.length - bytesDone, position + bytesDone);
-    expectValue("tokenFile", count > 0, `${buffer.length} bytes at offset ${position}`, bytesDone);
-    bytesDone += count;
+function readFully({ path, file }: { path: string; file: number }, buffer: Buffer, position: number): void {
+  for (let numBytesRead = 0; numBytesRead < buffer.length; ) {
+    const count = readSync(file, buffer, numBytesRead, buffer.length - numBytesRead, position + numBytesRead);
+    expectValue(`tokenFile: ${path}`, count > 0, `${buffer.length} bytes at byte offset ${position}`, numBytesRead);
+    numBytesRead += count;
   }
 }

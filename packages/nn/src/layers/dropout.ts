@@ -107,7 +107,7 @@ function contiguousStrides(shape: readonly number[]): number[] {
 }
 
 /** Of an element to become 0. */
-export const dropoutProbability = option.number({ min: 0, below: 1, default: 0 });
+export const dropoutProbabilityOption = option.number({ min: 0, below: 1, default: 0 });
 
 interface DropoutSpec {
   readonly probability: number;
@@ -167,7 +167,7 @@ export class Dropout extends Module {
   constructor(ctx: Context, probability = 0.5, options?: ShardingOptions) {
     super();
     checkContext("Dropout", ctx);
-    checkArgument("Dropout: probability", probability, dropoutProbability);
+    checkArgument("Dropout: probability", probability, dropoutProbabilityOption);
     this.#ctx = ctx;
     this.#sharding = shardingOptions.parse(options);
     this.probability = probability;

@@ -11,7 +11,7 @@ import {
   type Tensor,
   type UnaryOp,
 } from "@mosaic/core";
-import { Dropout, type DropoutForwardOptions, dropoutProbability, shardingOptions } from "./dropout.ts";
+import { Dropout, type DropoutForwardOptions, dropoutProbabilityOption, shardingOptions } from "./dropout.ts";
 
 // E features in, F features between.
 
@@ -24,17 +24,17 @@ const gatedOp = defineOp({
     if (output.size > 0) device.kernels.gate(activation, output, gate, up);
     return { output, saved: { gate, up, activation } };
   },
-  backward({ gate, up, activation }, dOut, [needGate, needUp]) {
+  backward({ gate, up, activation }, dOut, [needsGradGate, needsGradUp]) {
     const { device } = gate;
     const emptyLikeGate = () => device.empty(gate.shape, gate.dtype);
-    const [dGate, dUp] = [needGate ? emptyLikeGate() : null, needUp ? emptyLikeGate() : null];
+    const [dGate, dUp] = [needsGradGate ? emptyLikeGate() : null, needsGradUp ? emptyLikeGate() : null];
     if (gate.size === 0) return [dGate, dUp];
     if (dUp) device.kernels.gate(activation, dUp, gate, dOut);
     if (dGate) {
       // float32, so that the product is rounded once.
-      using dActivated = device.empty(gate.shape, "float32");
-      device.kernels.binary("mul", dActivated, dOut, up);
-      device.kernels.unaryBackward(activation, dGate, gate, dActivated);
+      using dActivation = device.empty(gate.shape, "float32");
+      device.kernels.binary("mul", dActivation, dOut, up);
+      device.kernels.unaryBackward(activation, dGate, gate, dActivation);
     }
     return [dGate, dUp];
   },
@@ -46,7 +46,7 @@ export const swiGLUOptions = defineOptions("SwiGLU", {
   /** Features between; Llama's are about 8/3 · embedDim, as many parameters as an MLP has. */
   hiddenDim: option.integer({ min: 1 }),
   /** Probability of dropout after the gate and after the last layer. Default 0. */
-  dropout: dropoutProbability,
+  dropout: dropoutProbabilityOption,
   /** How the tensor is cut over the ranks; only dropout uses it. Default: as Dropout's. */
   sharding: option.nested(shardingOptions, { optional: true }),
   /** Whether the three layers have biases. Default false. */
@@ -60,7 +60,7 @@ export type SwiGLUOptions = OptionsOf<typeof swiGLUOptions>;
 export const geGLUOptions = defineOptions("GeGLU", {
   ...swiGLUOptions.fields,
   /** Probability of dropout after the gate and after the last layer. Default 0. */
-  dropout: dropoutProbability,
+  dropout: dropoutProbabilityOption,
   /** How the gate's GELU is computed, as in `gelu`: exactly ("none"), or by tanh, as in Gemma. Default "none". */
   approximate: option.oneOf(["none", "tanh"], { default: "none" }),
 });

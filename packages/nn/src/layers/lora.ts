@@ -15,7 +15,7 @@ import {
   type OptionsOf,
   type Tensor,
 } from "@mosaic/core";
-import { Dropout, type DropoutForwardOptions, dropoutProbability, shardingOptions } from "./dropout.ts";
+import { Dropout, type DropoutForwardOptions, dropoutProbabilityOption, shardingOptions } from "./dropout.ts";
 
 // W [out,in] of the base, A [rank,in], B [out,rank].
 
@@ -25,7 +25,7 @@ export const loraOptions = defineOptions("LoRA", {
   /** What is added is scaled by alpha / rank. Default: rank, a scale of 1. */
   alpha: option.number({ above: 0, optional: true }),
   /** Probability of dropout on what A receives. Default 0. */
-  dropout: dropoutProbability,
+  dropout: dropoutProbabilityOption,
   /** How the tensor is cut over the ranks; only dropout uses it. Default: as Dropout's. */
   sharding: option.nested(shardingOptions, { optional: true }),
 });
@@ -209,7 +209,7 @@ export type AddLoRAOptions = OptionsOf<typeof addLoRAOptions>;
 export function addLoRA(ctx: Context, model: Module, options: AddLoRAOptions): readonly string[] {
   checkContext("addLoRA", ctx);
   checkModule("addLoRA", model);
-  const { targets, ...lora } = addLoRAOptions.parse(options);
+  const { targets, ...adapterOptions } = addLoRAOptions.parse(options);
   const layers = findLinears(model);
   const matches = (path: string, target: string) => path === target || path.endsWith(`.${target}`);
   for (const target of targets) {
@@ -227,7 +227,7 @@ export function addLoRA(ctx: Context, model: Module, options: AddLoRAOptions): r
   const adapters = new Map<Linear, LoRA>();
   for (const { parent, name, layer } of targetLayers) {
     // A layer that two modules share gets one adapter, which they share.
-    const adapter = adapters.get(layer) ?? new LoRA(ctx, layer, lora).train(layer.training);
+    const adapter = adapters.get(layer) ?? new LoRA(ctx, layer, adapterOptions).train(layer.training);
     adapters.set(layer, adapter);
     parent.replaceChild(name, adapter);
   }

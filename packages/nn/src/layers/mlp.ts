@@ -16,7 +16,7 @@ import {
   tanh,
   type Tensor,
 } from "@mosaic/core";
-import { Dropout, type DropoutForwardOptions, dropoutProbability, shardingOptions } from "./dropout.ts";
+import { Dropout, type DropoutForwardOptions, dropoutProbabilityOption, shardingOptions } from "./dropout.ts";
 
 /** Functions of one element that layers take by name. */
 export type ActivationName = "gelu" | "geluTanh" | "relu" | "tanh" | "sigmoid" | "silu";
@@ -40,7 +40,7 @@ const activationNames = Object.keys(activations) as readonly ActivationName[];
 function selectFusion(name: ActivationName) {
   const fusedActivation = fusedActivations.find((each) => each === name);
   return {
-    inLinear: fusedActivation ?? "identity",
+    linearActivation: fusedActivation ?? "identity",
     unfusedActivation: fusedActivation ? null : activations[name],
   } as const;
 }
@@ -106,7 +106,7 @@ export const mlpOptions = defineOptions("MLP", {
   /** The function between the layers. Default "gelu". */
   activation: option.oneOf(activationNames, { default: "gelu" }),
   /** Probability of dropout after the activation and after the second layer. Default 0. */
-  dropout: dropoutProbability,
+  dropout: dropoutProbabilityOption,
   /** How the tensor is cut over the ranks; only dropout uses it. Default: as Dropout's. */
   sharding: option.nested(shardingOptions, { optional: true }),
   /** Whether both layers have biases. Default true. */
@@ -145,7 +145,7 @@ export class MLP extends Module {
     checkContext("MLP", ctx);
     const parsed = mlpOptions.parse(options);
     const { embedDim, hiddenDim = 4 * embedDim, outDim = embedDim, dropout, sharding, bias, dtype } = parsed;
-    const { inLinear: activation, unfusedActivation } = selectFusion(parsed.activation);
+    const { linearActivation: activation, unfusedActivation } = selectFusion(parsed.activation);
     this.#activation = unfusedActivation;
     this.fc1 = this.addChild("fc1", new Linear(ctx, embedDim, hiddenDim, { activation, bias, dtype }));
     this.fc2 = this.addChild("fc2", new Linear(ctx, hiddenDim, outDim, { bias, dtype }));

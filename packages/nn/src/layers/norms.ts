@@ -34,7 +34,7 @@ export const rmsNormOptions = defineOptions("RMSNorm", {
 /** What RMSNorm takes beside its size. */
 export type RMSNormOptions = OptionsOf<typeof rmsNormOptions>;
 
-function createConstant(ctx: Context, dim: number, { value, dtype }: { value: number; dtype: DType }): Tensor {
+function createConstantParameter(ctx: Context, dim: number, { value, dtype }: { value: number; dtype: DType }): Tensor {
   return createParameter(ctx, [dim], { initial: { kind: "constant", value }, dtype });
 }
 
@@ -66,8 +66,8 @@ export class LayerNorm extends Module {
     checkArgument("LayerNorm: dim", dim, option.integer({ min: 1 }));
     const { epsilon, bias, dtype } = layerNormOptions.parse(options);
     this.epsilon = epsilon;
-    this.weight = this.addParameter("weight", createConstant(ctx, dim, { value: 1, dtype }));
-    this.bias = bias ? this.addParameter("bias", createConstant(ctx, dim, { value: 0, dtype })) : null;
+    this.weight = this.addParameter("weight", createConstantParameter(ctx, dim, { value: 1, dtype }));
+    this.bias = bias ? this.addParameter("bias", createConstantParameter(ctx, dim, { value: 0, dtype })) : null;
   }
 
   /** x [..,dim] → the same shape. */
@@ -110,7 +110,7 @@ export class RMSNorm extends Module {
     const { epsilon, weightOffset, dtype } = rmsNormOptions.parse(options);
     this.epsilon = epsilon;
     this.weightOffset = weightOffset;
-    this.weight = this.addParameter("weight", createConstant(ctx, dim, { value: 1 - weightOffset, dtype }));
+    this.weight = this.addParameter("weight", createConstantParameter(ctx, dim, { value: 1 - weightOffset, dtype }));
   }
 
   /** x [..,dim] → the same shape. */

@@ -134,9 +134,9 @@ function yarn(options: YarnScalingOptions): RopeScaling {
     // The pair that turns so often within the original length, a real number.
     const findPairIndex = (turns: number) =>
       (headDim * Math.log(originalLength / (turns * 2 * Math.PI))) / (2 * Math.log(base));
-    const [fastPair, slowPair] = [findPairIndex(betaFast), findPairIndex(betaSlow)];
-    const rampStart = Math.max(truncate ? Math.floor(fastPair) : fastPair, 0);
-    const rampEnd = Math.min(truncate ? Math.ceil(slowPair) : slowPair, headDim - 1);
+    const [fastPairIndex, slowPairIndex] = [findPairIndex(betaFast), findPairIndex(betaSlow)];
+    const rampStart = Math.max(truncate ? Math.floor(fastPairIndex) : fastPairIndex, 0);
+    const rampEnd = Math.min(truncate ? Math.ceil(slowPairIndex) : slowPairIndex, headDim - 1);
     const rampWidth = rampEnd === rampStart ? 0.001 : rampEnd - rampStart;
     return unscaledFrequencies({ headDim, base }).map((frequency, i) => {
       const interpolatedFraction = Math.min(Math.max((i - rampStart) / rampWidth, 0), 1);

@@ -79,7 +79,7 @@ export function crossEntropyTerms(logits: Tensor, targets: Tensor, options?: Cro
   if (logits.rank < 1 || !sameShape(logits.shape.slice(0, -1), targets.shape) || logits.shape.at(-1) === 0) {
     throw new ShapeError({
       where: "crossEntropy",
-      expected: "logits [..,C] and targets [..]",
+      expected: "logits [..,C] with C ≥ 1 and targets [..]",
       received: `${formatShape(logits.shape)} and ${formatShape(targets.shape)}`,
       remedy: "put the classes on the last axis, and pass one class index per row",
     });

@@ -70,11 +70,11 @@ const linearCrossEntropyOp = defineOp({
     using flatInput = x.reshape([rows, numFeatures]);
     using targets = settings.targets.reshape([rows]);
     using losses = device.empty([2, rows], "float32");
-    const [needX, needWeight, needBias] = settings.needsInputGrad;
+    const [needsGradX, needsGradWeight, needsGradBias] = settings.needsInputGrad;
     const gradients: SumGradients = {
-      dx: needX ? device.empty([rows, numFeatures], "float32") : null,
-      dWeight: needWeight ? zeros(device, weight.shape) : null,
-      dBias: bias && needBias ? zeros(device, bias.shape) : null,
+      dx: needsGradX ? device.empty([rows, numFeatures], "float32") : null,
+      dWeight: needsGradWeight ? zeros(device, weight.shape) : null,
+      dBias: bias && needsGradBias ? zeros(device, bias.shape) : null,
     };
     using buffers = new ChunkBuffers(weight, settings, { rows, dtype: x.dtype });
     for (let chunkStart = 0; chunkStart < rows; chunkStart += settings.chunkRows) {
@@ -240,7 +240,7 @@ function checkInputs(x: Tensor, head: OutputProjection, targets: Tensor): Output
     const shapes = [x, weight, ...(bias ? [bias] : []), targets].map(({ shape }) => formatShape(shape));
     throw new ShapeError({
       where,
-      expected: "x [..,E], weight [C,E], bias [C] and targets [..]",
+      expected: "x [..,E], weight [C,E] with C ≥ 1, bias [C] and targets [..]",
       received: shapes.join(", "),
       remedy: "pass the input of the output projection, and one class index per row",
     });

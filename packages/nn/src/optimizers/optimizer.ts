@@ -15,7 +15,7 @@ import {
   checkModule,
 } from "@mosaic/core";
 import { type FlatParameters, gatherShard, getShard } from "../sharding/flat-parameters.ts";
-import { loadSharded, type PendingHostTensor, type ShardedEntry } from "../sharding/sharded-state.ts";
+import { loadShardedState, type PendingHostTensor, type ShardedEntry } from "../sharding/sharded-state.ts";
 import { FiniteChecker } from "./gradients.ts";
 import type { Schedule } from "./schedules.ts";
 
@@ -157,7 +157,7 @@ export abstract class Optimizer implements Disposable {
       source.assertNotDisposed(where);
       checkSharding(where, { parameter, source });
     }
-    checkReduced(where, this.slots, this.#allowLocalGradients);
+    checkGradientsReduced(where, this.slots, this.#allowLocalGradients);
     const rate: unknown = this.learningRate;
     if (!(Number.isFinite(rate) && (rate as number) >= 0)) {
       const expected = "a finite learning rate lr · schedule(step) ≥ 0";
@@ -219,13 +219,13 @@ export abstract class Optimizer implements Disposable {
     return { kind: this.#kind, tensors, numbers: { steps: this.steps, ...this.numbers() } };
   }
 
-  /** As `stateDict`, with values on the host where `isRead`; sharded ones are gathered one after the other. */
-  hostStateDict(isRead: boolean): HostOptimizerState {
+  /** As `stateDict`, with values on the host where `shouldReadValues`; sharded ones are gathered one after the other. */
+  hostStateDict(shouldReadValues: boolean): HostOptimizerState {
     this.#finiteChecker?.throwIfFailed();
     const tensors = new Map(
       this.#entries().map(({ name, shard, tensor }): [string, PendingHostTensor] => {
         const fullTensor = shard ? gatherShard(shard, tensor) : tensor;
-        const values = isRead ? fullTensor.read() : Promise.resolve(new Float32Array());
+        const values = shouldReadValues ? fullTensor.read() : Promise.resolve(new Float32Array());
         if (shard) fullTensor.dispose();
         return [name, { dtype: fullTensor.dtype, shape: fullTensor.shape, values }];
       }),
@@ -242,7 +242,7 @@ export abstract class Optimizer implements Disposable {
     const where = `${this.#kind}.loadStateDict`;
     const { dryRun } = optimizerLoadOptions.parse(options, where);
     this.checkState(where, state);
-    loadSharded(where, this.#entries(), state.tensors, { dryRun });
+    loadShardedState(where, this.#entries(), state.tensors, { dryRun });
     if (dryRun) return;
     this.steps = state.numbers.steps!;
     this.setNumbers(state.numbers);
@@ -297,17 +297,17 @@ function checkSharding(where: string, { parameter, source }: Pick<OptimizerSlot,
     where,
     expected: "parameters with the same sharding as when the optimizer was created",
     received: "a model that was sharded after the optimizer was created",
-    remedy: "call fullyShard(ctx, model) before new AdamW(model)",
+    remedy: "call fullyShard(ctx, model) before creating the optimizer",
   });
 }
 
 /** Ranks that step with gradients of their own diverge in silence: each of them has a plausible loss. */
-function checkReduced(where: string, slots: readonly OptimizerSlot[], allowLocal: boolean): void {
+function checkGradientsReduced(where: string, slots: readonly OptimizerSlot[], allowLocalGradients: boolean): void {
   for (const { name, source } of slots) {
     const { requiresGrad, grad, replication } = source;
     // What moves a shard is what was reduced, whatever is allowed.
     const hasLocalGrad =
-      getShard(source)?.unit.hasLocalGrad ?? (!allowLocal && grad !== null && replication?.hasLocalGrad);
+      getShard(source)?.unit.hasLocalGrad ?? (!allowLocalGradients && grad !== null && replication?.hasLocalGrad);
     if (!requiresGrad || !hasLocalGrad) continue;
     const isSharded = getShard(source) !== undefined;
     throw new OptionError({
@@ -320,12 +320,12 @@ function checkReduced(where: string, slots: readonly OptimizerSlot[], allowLocal
 }
 
 /** A slot for each parameter that requires a gradient now; tied ones have one, under their first name. */
-function createSlots(model: Module, forParameter: OverridesFunction = () => ({})): OptimizerSlot[] {
+function createSlots(model: Module, getOverrides: OverridesFunction = () => ({})): OptimizerSlot[] {
   const seenParameters = new Set<Tensor>();
   return model.namedParameters().flatMap(([name, parameter]) => {
     if (!parameter.requiresGrad || seenParameters.has(parameter)) return [];
     seenParameters.add(parameter);
-    const overrides = forParameter(name, parameter);
+    const overrides = getOverrides(name, parameter);
     const { lrScale, weightDecay } = parameterOverrides.parse(overrides, `forParameter("${name}")`);
     const updatedTensor = getShard(parameter)?.tensor ?? parameter;
     return [

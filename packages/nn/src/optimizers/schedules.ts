@@ -3,7 +3,7 @@ import { checkArgument, checkFunction, defineOptions, option, type OptionsOf } f
 /** A factor on the learning rate for each step, counted from 0. A function of the step alone, so that a resumed run continues it. */
 export type Schedule = (step: number) => number;
 
-const positiveNumber = option.number({ above: 0 });
+const positiveNumberOption = option.number({ above: 0 });
 
 /** Always 1. */
 export function constant(): Schedule {
@@ -21,7 +21,7 @@ export function constant(): Schedule {
  * ```
  */
 export function linearWarmup(steps: number, nextSchedule: Schedule = constant()): Schedule {
-  checkArgument("linearWarmup: steps", steps, positiveNumber);
+  checkArgument("linearWarmup: steps", steps, positiveNumberOption);
   checkFunction("linearWarmup: after", nextSchedule);
   return (step) => (step < steps ? (step + 1) / steps : nextSchedule(step - steps));
 }
@@ -44,27 +44,27 @@ export type DecayOptions = OptionsOf<typeof decayOptions>;
  * ```
  */
 export function cosine(steps: number, options?: DecayOptions): Schedule {
-  checkArgument("cosine: steps", steps, positiveNumber);
+  checkArgument("cosine: steps", steps, positiveNumberOption);
   const { end } = decayOptions.parse(options, "cosine");
   return (step) => end + ((1 - end) / 2) * (1 + Math.cos(Math.PI * Math.min(1, step / steps)));
 }
 
 /** From 1 to `end` on a straight line in `steps` steps, and `end` thereafter. */
 export function linearDecay(steps: number, options?: DecayOptions): Schedule {
-  checkArgument("linearDecay: steps", steps, positiveNumber);
+  checkArgument("linearDecay: steps", steps, positiveNumberOption);
   const { end } = decayOptions.parse(options, "linearDecay");
   return (step) => 1 + (end - 1) * Math.min(1, step / steps);
 }
 
 /** 1 / √(1 + step / steps): 1 at first, 1/√2 after `steps` steps (Vaswani et al. 2017, without their warm-up). */
 export function inverseSquareRoot(steps: number): Schedule {
-  checkArgument("inverseSquareRoot: steps", steps, positiveNumber);
+  checkArgument("inverseSquareRoot: steps", steps, positiveNumberOption);
   return (step) => 1 / Math.sqrt(1 + step / steps);
 }
 
 /** 1, and `factor` times as much after each of the milestones, in steps. */
 export function multiStep(milestones: readonly number[], factor = 0.1): Schedule {
-  checkArgument("multiStep: milestones", milestones, option.array(positiveNumber));
+  checkArgument("multiStep: milestones", milestones, option.array(positiveNumberOption));
   checkArgument("multiStep: factor", factor, option.number({ min: 0 }));
   return (step) => factor ** milestones.filter((each) => step >= each).length;
 }

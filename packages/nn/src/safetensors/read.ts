@@ -20,6 +20,12 @@ export interface ReadableFile {
   close(): Promise<void>;
 }
 
+/** An open file, and the path that errors name. */
+interface NamedFile {
+  readonly path: string;
+  readonly file: ReadableFile;
+}
+
 const scratchFloat = new Float32Array(1);
 const scratchWord = new Uint32Array(scratchFloat.buffer);
 
@@ -132,7 +138,8 @@ export async function readSafetensors(path: string): Promise<SafetensorsFile> {
     const { header, start } = await readHeader(path, file);
     const tensors = new Map<string, FileTensor>();
     for (const entry of header.entries) {
-      tensors.set(entry.name, createTensor(path, entry, await readBytes(file, start + entry.begin, start + entry.end)));
+      const bytes = await readBytes({ path, file }, start + entry.begin, start + entry.end);
+      tensors.set(entry.name, createTensor(path, entry, bytes));
     }
     return { tensors, metadata: header.metadata };
   } finally {
@@ -159,18 +166,18 @@ export async function readHeader(
   file: ReadableFile,
 ): Promise<{ readonly header: Header; readonly start: number; readonly bytes: number }> {
   const { size } = await file.stat();
-  const start = 8 + (await headerLength(path, file, size));
-  const header = parseHeader(path, decodeUtf8(path, await readBytes(file, 8, start)), size - start);
+  const start = 8 + (await readHeaderLength(path, file, size));
+  const header = parseHeader(path, decodeUtf8(path, await readBytes({ path, file }, 8, start)), size - start);
   return { header, start, bytes: size };
 }
 
-async function headerLength(path: string, file: ReadableFile, size: number): Promise<number> {
-  const lengthPrefix = new DataView((await readBytes(file, 0, Math.min(8, size))).buffer);
+async function readHeaderLength(path: string, file: ReadableFile, size: number): Promise<number> {
+  const lengthPrefix = new DataView((await readBytes({ path, file }, 0, Math.min(8, size))).buffer);
   const length = size < 8 ? Number.NaN : Number(lengthPrefix.getBigUint64(0, true));
   if (length <= maxHeaderBytes && 8 + length <= size) return length;
   throw new FileError({
     where: path,
-    expected: "a safetensors file: an 8-byte header length, then a header that ends within the file",
+    expected: `a safetensors file: an 8-byte header length ≤ ${maxHeaderBytes}, then a header that ends within the file`,
     received: size < 8 ? `${size} bytes` : `a header of ${length} bytes in a file of ${size} bytes`,
     remedy: "pass a file in safetensors format, or restore it from a copy; nothing was loaded",
   });
@@ -181,39 +188,44 @@ function decodeUtf8(path: string, bytes: Uint8Array): string {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch (cause) {
     throw new FileError(
-      { where: path, expected: "a header in UTF-8", remedy: "restore the file from a copy" },
+      {
+        where: path,
+        expected: "a header in UTF-8",
+        received: "bytes that are not valid UTF-8",
+        remedy: "restore the file from a copy; nothing was loaded",
+      },
       { cause },
     );
   }
 }
 
 /** Bytes [begin, end) in memory of their own: aligned for any element, and no more than one tensor at a time. */
-async function readBytes(file: ReadableFile, start: number, end: number): Promise<Uint8Array<ArrayBuffer>> {
-  return readInto(new Uint8Array(end - start), file, start);
+async function readBytes(source: NamedFile, start: number, end: number): Promise<Uint8Array<ArrayBuffer>> {
+  return readInto(new Uint8Array(end - start), source, start);
 }
 
 /** Fills `bytes` with those of the file from `begin` on. */
 export async function readInto(
   bytes: Uint8Array<ArrayBuffer>,
-  file: ReadableFile,
+  { path, file }: NamedFile,
   begin: number,
 ): Promise<Uint8Array<ArrayBuffer>> {
   const maxReadBytes = 2 ** 30;
-  for (let bytesDone = 0; bytesDone < bytes.length; ) {
+  for (let numBytesRead = 0; numBytesRead < bytes.length; ) {
     const { bytesRead } = await file.read(
       bytes,
-      bytesDone,
-      Math.min(maxReadBytes, bytes.length - bytesDone),
-      begin + bytesDone,
+      numBytesRead,
+      Math.min(maxReadBytes, bytes.length - numBytesRead),
+      begin + numBytesRead,
     );
     if (bytesRead === 0)
       throw new FileError({
-        where: "readSafetensors",
+        where: path,
         expected: `a file of at least ${begin + bytes.length} bytes`,
-        received: `${begin + bytesDone} bytes`,
+        received: `${begin + numBytesRead} bytes`,
         remedy: "do not modify the file while it is read; nothing was loaded",
       });
-    bytesDone += bytesRead;
+    numBytesRead += bytesRead;
   }
   return bytes;
 }

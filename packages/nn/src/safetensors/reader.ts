@@ -89,7 +89,7 @@ class FileReader implements SafetensorsReader {
     const length = (to - from) * bytesPerElement;
     if (this.#buffer.byteLength < length) this.#buffer = new ArrayBuffer(length);
     const bytes = new Uint8Array(this.#buffer, 0, length);
-    await readInto(bytes, this.#file, this.#start + begin + from * bytesPerElement);
+    await readInto(bytes, { path: this.path, file: this.#file }, this.#start + begin + from * bytesPerElement);
     return toNumbers(`${this.path}, tensor "${name}"`, dtype, bytes);
   }
 

@@ -82,9 +82,13 @@ function isBeingWritten(pid: number, path: string): boolean {
 
 async function append(file: FileHandle, bytes: Uint8Array): Promise<void> {
   const maxWriteBytes = 2 ** 30;
-  for (let bytesDone = 0; bytesDone < bytes.length; ) {
-    const { bytesWritten } = await file.write(bytes, bytesDone, Math.min(maxWriteBytes, bytes.length - bytesDone));
-    bytesDone += bytesWritten;
+  for (let numBytesWritten = 0; numBytesWritten < bytes.length; ) {
+    const { bytesWritten } = await file.write(
+      bytes,
+      numBytesWritten,
+      Math.min(maxWriteBytes, bytes.length - numBytesWritten),
+    );
+    numBytesWritten += bytesWritten;
   }
 }
 

@@ -72,8 +72,8 @@ export async function stageSafetensors(
   const tensorData = collectTensors(tensors);
   const header = encodeHeader(tensorData, metadata);
   // Waits for every value even if one fails, or the others' failures would be unhandled rejections.
-  const readOutcomes = await Promise.allSettled(tensorData.map(({ values }) => values));
-  for (const outcome of readOutcomes) if (outcome.status === "rejected") throw outcome.reason;
+  const valueOutcomes = await Promise.allSettled(tensorData.map(({ values }) => values));
+  for (const outcome of valueOutcomes) if (outcome.status === "rejected") throw outcome.reason;
   return stageFile(path, async (append) => {
     const write = (bytes: Uint8Array): Promise<void> => {
       onWrite?.(bytes);

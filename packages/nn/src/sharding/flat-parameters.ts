@@ -39,7 +39,7 @@ export interface FlatParametersOptions {
   /** The mesh axis along which it is cut. */
   readonly axis: string;
   readonly dtype: DType;
-  readonly trainable: boolean;
+  readonly isTrainable: boolean;
 }
 
 const shards = new WeakMap<Tensor, ParameterShard>();
@@ -60,7 +60,7 @@ export class FlatParameters implements GradientReducer, Disposable {
   readonly shards: readonly ParameterShard[];
   readonly group: ProcessGroup;
   /** Runs at the end of `reduceGradients`. */
-  afterReduce: () => void = () => {};
+  onReduceEnd: () => void = () => {};
   readonly #ctx: Context;
   readonly #axis: string;
   /** All parameters [ranks · S]. Of stage 3 its memory is there only while they are used. */
@@ -99,7 +99,7 @@ export class FlatParameters implements GradientReducer, Disposable {
     this.#shard = stage === 3 ? keep(cloneTensor(ownShard)) : ownShard;
     if (stage === 3) ownShard.dispose();
     this.shards = parameters.map(([name, parameter], i) =>
-      this.#addShard(name, parameter, { offset: offsets[i]!, trainable: options.trainable }),
+      this.#addShard(name, parameter, { offset: offsets[i]!, trainable: options.isTrainable }),
     );
     if (stage === 3) this.#flatTensor.storage.releaseMemory();
   }
@@ -257,7 +257,7 @@ export class FlatParameters implements GradientReducer, Disposable {
       tensor.grad = this.#gradient.view({ shape: tensor.shape, strides: [1], offset: tensor.size > 0 ? offset : 0 });
     }
     this.release();
-    this.afterReduce();
+    this.onReduceEnd();
   }
 
   /** Disposes this rank's gradients, and what the parameters have. */

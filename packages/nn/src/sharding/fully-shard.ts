@@ -147,7 +147,7 @@ function flatten(
   }
   return [...groups.values()].map((group) => {
     const { dtype, requiresGrad } = group[0]![1];
-    return new FlatParameters(ctx, group, { ...options, dtype, trainable: requiresGrad });
+    return new FlatParameters(ctx, group, { ...options, dtype, isTrainable: requiresGrad });
   });
 }
 
@@ -186,7 +186,7 @@ function addGatherHooks(model: Module, flatUnits: readonly FlatUnit[]): void {
   });
   // Frozen parameters have no gradients to wait for: they go when those of the others are reduced.
   for (const flatParameters of flatUnits.flatMap(({ parts }) => parts)) {
-    flatParameters.afterReduce = () => {
+    flatParameters.onReduceEnd = () => {
       for (const rootParameters of root.parts) rootParameters.release();
     };
   }

@@ -41,12 +41,12 @@ export async function awaitHostTensors(
   return new Map(entries);
 }
 
-/** A model's state dict with values on the host where `isRead`. Released parameters are gathered unit by unit: collective. */
-export function hostStateDict(model: Module, isRead: boolean): Map<string, PendingHostTensor> {
+/** A model's state dict with values on the host where `shouldReadValues`. Released parameters are gathered unit by unit: collective. */
+export function hostStateDict(model: Module, shouldReadValues: boolean): Map<string, PendingHostTensor> {
   const state = model.stateDict();
   const host = new Map<string, PendingHostTensor>();
   const addPendingTensor = (name: string, { dtype, shape }: Tensor, values: () => Promise<Float32Array>): void => {
-    host.set(name, { dtype, shape, values: isRead ? values() : Promise.resolve(new Float32Array()) });
+    host.set(name, { dtype, shape, values: shouldReadValues ? values() : Promise.resolve(new Float32Array()) });
   };
   const releasedUnits = new Set(listUnits(model.parameters()).filter((unit) => !unit.isGathered));
   for (const unit of releasedUnits) {
@@ -79,7 +79,7 @@ export function loadModelState(
 }
 
 /** As `loadState` of core, where each rank writes its part of what is sharded. */
-export function loadSharded(
+export function loadShardedState(
   where: string,
   entries: readonly ShardedEntry[],
   state: ReadonlyMap<string, Tensor | HostTensor>,

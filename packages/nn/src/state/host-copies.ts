@@ -71,7 +71,7 @@ export interface FoundCheckpoint {
 /** What the hosts have: the newest complete checkpoint, and who has it. */
 interface CheckpointReplicas {
   readonly hosts: readonly HostRanks[];
-  readonly newest: Extract<CheckpointFile, { kind: "complete" }> | undefined;
+  readonly newestCheckpoint: Extract<CheckpointFile, { kind: "complete" }> | undefined;
   readonly replicas: readonly HostRanks[];
 }
 
@@ -107,7 +107,7 @@ export async function inspectHosts(
   }
   const steps = Math.max(...completeCopies.map(({ file }) => file.steps));
   const newestCopies = completeCopies.filter(({ file }) => file.steps === steps);
-  return { hosts, newest: newestCopies[0]?.file, replicas: newestCopies.map(({ host }) => host) };
+  return { hosts, newestCheckpoint: newestCopies[0]?.file, replicas: newestCopies.map(({ host }) => host) };
 }
 
 /** Step 90 of a training that was given up must not win over step 3 of the one that goes on. */
@@ -120,7 +120,7 @@ function checkSameTraining(
   throw new FileError({
     where,
     expected: "checkpoints of the same training run on all hosts",
-    received: `checkpoints of ${copiesByTrainingId.size} training runs: ${listHosts([...copiesByTrainingId].map(([, group]) => ["one", group]))}`,
+    received: `checkpoints of ${copiesByTrainingId.size} training runs: ${formatHostGroups([...copiesByTrainingId].map(([, group]) => ["one", group]))}`,
     remedy: "delete the files of all training runs except the one to resume",
   });
 }
@@ -132,7 +132,9 @@ function groupBy<Key, T>(items: readonly T[], getKey: (each: T) => Key): Readonl
 }
 
 /** "one on n0, n1 and one on n2". */
-function listHosts(groups: readonly (readonly [what: string, on: readonly { readonly host: HostRanks }[]])[]): string {
+function formatHostGroups(
+  groups: readonly (readonly [what: string, on: readonly { readonly host: HostRanks }[]])[],
+): string {
   return groups
     .map(([description, holders]) => `${description} on ${holders.map(({ host }) => host.name).join(", ")}`)
     .join(" and ");
@@ -150,11 +152,11 @@ export interface LocalCopy {
  *
  * @throws FileError where no host has one, or where hosts that have it hold different bytes.
  */
-export async function fetchNewest(ctx: Context, call: CheckpointRequest): Promise<LocalCopy> {
+export async function fetchNewestCheckpoint(ctx: Context, call: CheckpointRequest): Promise<LocalCopy> {
   const { where, path, options } = call;
   const checkpointReplicas = await inspectHosts(ctx, call);
-  const { hosts, newest, replicas } = checkpointReplicas;
-  if (newest === undefined) {
+  const { hosts, newestCheckpoint, replicas } = checkpointReplicas;
+  if (newestCheckpoint === undefined) {
     throw new FileError({
       where,
       expected: "a checkpoint on at least one host",
@@ -169,7 +171,7 @@ export async function fetchNewest(ctx: Context, call: CheckpointRequest): Promis
     from: replicas[i % replicas.length]!.ranks[0]!,
     to: host.ranks[0]!,
   }));
-  const transfer = { path, bytes: newest.bytes, label: where };
+  const transfer = { path, bytes: newestCheckpoint.bytes, label: where };
   let stagedFile: StagedFile | undefined;
   try {
     const stagedPaths = await runOnAllRanks(ctx, where, async () => {
@@ -204,13 +206,13 @@ async function agreeOnDigest(
   { where, path }: CheckpointRequest,
   checkpointReplicas: CheckpointReplicas,
 ): Promise<string> {
-  const { replicas, newest } = checkpointReplicas;
-  const computesDigest = isFirstOnHost(ctx, replicas);
-  const digests = await runOnAllRanks(ctx, where, () => (computesDigest ? computeDigest(path) : null));
+  const { replicas, newestCheckpoint } = checkpointReplicas;
+  const shouldComputeDigest = isFirstOnHost(ctx, replicas);
+  const digests = await runOnAllRanks(ctx, where, () => (shouldComputeDigest ? computeDigest(path) : null));
   const hostDigests = replicas.map((host) => ({ host, digest: digests[host.ranks[0]!]! }));
   return checkEqualDigests(hostDigests, {
     where,
-    expected: `the same contents on all hosts that have step ${newest!.steps}`,
+    expected: `the same contents on all hosts that have step ${newestCheckpoint!.steps}`,
     remedy: "delete the file on the hosts with an invalid copy",
   });
 }
@@ -223,7 +225,7 @@ export function checkEqualDigests(
   const groups = groupBy(hostDigests, ({ digest }) => digest);
   if (groups.size < 2) return hostDigests[0]!.digest;
   const formattedGroups = [...groups].map(([digest, group]) => [`SHA-256 ${digest.slice(0, 12)}…`, group] as const);
-  throw new FileError({ ...details, received: listHosts(formattedGroups) });
+  throw new FileError({ ...details, received: formatHostGroups(formattedGroups) });
 }
 
 async function computeDigest(path: string): Promise<string> {
@@ -264,12 +266,12 @@ export async function publishOnHosts(
   hosts: readonly HostRanks[],
   stageToFile: (observe: (bytes: Uint8Array) => void) => Promise<StagedFile>,
 ): Promise<void> {
-  let staged: StagedFile | undefined;
+  let stagedFile: StagedFile | undefined;
   try {
     const digests = await runOnAllRanks(ctx, where, async () => {
       if (!isFirstOnHost(ctx, hosts)) return null;
       const hash = createHash("sha256");
-      staged = await stageToFile((bytes) => hash.update(bytes));
+      stagedFile = await stageToFile((bytes) => hash.update(bytes));
       return hash.digest("hex");
     });
     checkEqualDigests(
@@ -281,11 +283,11 @@ export async function publishOnHosts(
       },
     );
     await runOnAllRanks(ctx, where, async () => {
-      await staged?.publish();
+      await stagedFile?.publish();
       return null;
     });
   } catch (error) {
-    await staged?.discard();
+    await stagedFile?.discard();
     throw error;
   }
 }

@@ -17,14 +17,14 @@ function packBytes(bytes: Uint8Array): Float32Array {
 }
 
 function unpackBytes(packed: Float32Array, bytes: number): Uint8Array {
-  const unpacked = new Uint8Array(packed.length * 3);
+  const unpackedBytes = new Uint8Array(packed.length * 3);
   for (let i = 0; i < packed.length; i++) {
     const word = packed[i]!;
-    unpacked[3 * i] = word & 255;
-    unpacked[3 * i + 1] = (word >> 8) & 255;
-    unpacked[3 * i + 2] = word >> 16;
+    unpackedBytes[3 * i] = word & 255;
+    unpackedBytes[3 * i + 1] = (word >> 8) & 255;
+    unpackedBytes[3 * i + 2] = word >> 16;
   }
-  return unpacked.subarray(0, bytes);
+  return unpackedBytes.subarray(0, bytes);
 }
 
 /** Every rank's text, by rank. */

@@ -13,7 +13,7 @@ import {
   type CheckpointRequest,
   type CheckpointOptions,
   checkpointOptions,
-  fetchNewest,
+  fetchNewestCheckpoint,
   type FoundCheckpoint,
   groupByHost,
   hostName,
@@ -61,7 +61,7 @@ export async function saveCheckpoint(
   options?: CheckpointOptions,
 ): Promise<void> {
   checkTrainingState("saveCheckpoint", ctx, { path, training });
-  const call = checkpointRequest("saveCheckpoint", path, options);
+  const call = createCheckpointRequest("saveCheckpoint", path, options);
   const { model, data = null } = training;
   const { state, tensors } = collectState(ctx, training, call);
   const stateMetadata: StateMetadata = {
@@ -71,16 +71,16 @@ export async function saveCheckpoint(
     optimizer: state ? { kind: state.kind, numbers: state.numbers } : null,
     data,
   };
-  const metadataText = (): string => {
+  const formatMetadata = (): string => {
     checkJsonValue("saveCheckpoint: data", data);
     if (call.options.copies === "shared") return JSON.stringify(stateMetadata);
     const trainingId = trainingIds.get(model) ?? randomUUID();
     trainingIds.set(model, trainingId);
     return JSON.stringify({ ...stateMetadata, trainingId });
   };
-  if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, tensors, metadataText });
+  if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, tensors, formatMetadata });
   await runOnAllRanks(ctx, call.where, async () => {
-    const metadataJson = metadataText();
+    const metadataJson = formatMetadata();
     const rankTensors = ctx.rank === 0 && tensors();
     if (rankTensors) await createFolder(call);
     if (rankTensors)
@@ -92,7 +92,11 @@ export async function saveCheckpoint(
   });
 }
 
-function checkpointRequest(name: string, path: string, options: CheckpointOptions | undefined): CheckpointRequest {
+function createCheckpointRequest(
+  name: string,
+  path: string,
+  options: CheckpointOptions | undefined,
+): CheckpointRequest {
   return { where: `${name}: ${path}`, path, options: checkpointOptions.parse(options, name) };
 }
 
@@ -109,10 +113,10 @@ function collectState(ctx: Context, { model, optimizer }: TrainingState, call: C
     const tensors = addPrefixes({ "model.": model.stateDict(), "optimizer.": state?.tensors ?? new Map() });
     return { state, tensors: () => tensors };
   }
-  const isRead = ctx.rank === 0 || call.options.copies === "perHost";
-  const state = optimizer?.hostStateDict(isRead);
+  const shouldReadValues = ctx.rank === 0 || call.options.copies === "perHost";
+  const state = optimizer?.hostStateDict(shouldReadValues);
   const pendingTensors = addPrefixes({
-    "model.": hostStateDict(model, isRead),
+    "model.": hostStateDict(model, shouldReadValues),
     "optimizer.": state?.tensors ?? new Map(),
   });
   const values = awaitHostTensors(pendingTensors);
@@ -124,16 +128,16 @@ function collectState(ctx: Context, { model, optimizer }: TrainingState, call: C
 interface SavedCheckpoint {
   readonly model: Module;
   readonly tensors: CollectedState["tensors"];
-  readonly metadataText: () => string;
+  readonly formatMetadata: () => string;
 }
 
 async function saveOnHosts(
   ctx: Context,
   call: CheckpointRequest,
-  { model, tensors, metadataText }: SavedCheckpoint,
+  { model, tensors, formatMetadata }: SavedCheckpoint,
 ): Promise<void> {
   const descriptions = await runOnAllRanks(ctx, call.where, () => {
-    const text = metadataText();
+    const text = formatMetadata();
     return { host: hostName(call.options), text: ctx.rank === 0 ? text : "" };
   });
   const mosaic = descriptions[0]!.text;
@@ -196,9 +200,9 @@ export async function loadCheckpoint(
   options?: CheckpointOptions,
 ): Promise<LoadedCheckpoint> {
   checkTrainingState("loadCheckpoint", ctx, { path, training });
-  const call = checkpointRequest("loadCheckpoint", path, options);
+  const call = createCheckpointRequest("loadCheckpoint", path, options);
   if (call.options.copies === "shared") return loadFile(ctx, call, training);
-  const localCopy = await fetchNewest(ctx, call);
+  const localCopy = await fetchNewestCheckpoint(ctx, call);
   try {
     return await loadFile(ctx, { ...call, path: localCopy.path }, training);
   } finally {
@@ -260,8 +264,11 @@ export async function findCheckpoint(
 ): Promise<FoundCheckpoint | undefined> {
   checkContext("findCheckpoint", ctx);
   checkPath("findCheckpoint", path);
-  const { newest, replicas } = await inspectHosts(ctx, checkpointRequest("findCheckpoint", path, options));
-  return newest && { steps: newest.steps, hosts: replicas.map(({ name }) => name) };
+  const { newestCheckpoint, replicas } = await inspectHosts(
+    ctx,
+    createCheckpointRequest("findCheckpoint", path, options),
+  );
+  return newestCheckpoint && { steps: newestCheckpoint.steps, hosts: replicas.map(({ name }) => name) };
 }
 
 interface OpenCheckpoint {

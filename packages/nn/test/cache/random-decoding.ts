@@ -2,16 +2,16 @@ import {
   attentionOracle,
   checkMeasurements,
   type ErrorSum,
-  errorSum,
-  type Extent,
+  computeErrorSum,
+  type ValueMagnitude,
   integer,
-  measureExtent,
+  measureMagnitude,
   type Measurement,
   mergeErrorSums,
   normals,
-  onWorld,
-  perturbed,
-  poisoned,
+  runOnWorld,
+  perturbContext,
+  poisonMemory,
   uniforms,
 } from "@mosaic/conformance";
 import { world } from "@mosaic/collectives-local";
@@ -45,31 +45,38 @@ interface Sequence {
 }
 
 interface StepErrors {
-  readonly measured: ErrorSum;
-  readonly local: ErrorSum;
-  readonly expected: Extent;
+  readonly measuredError: ErrorSum;
+  readonly localError: ErrorSum;
+  readonly expected: ValueMagnitude;
   readonly lse: number;
   readonly values: Float32Array;
 }
 
 /** Every rank makes the same choices. Throws if an error is too large, or ranks differ in a bit. */
 export async function checkDecoding(trial: DecodingTrial): Promise<void> {
-  const createWorld = (size: number, { wrapDevice, ...options }: Parameters<Parameters<typeof onWorld>[0]>[1]) =>
+  const createWorld = (size: number, { wrapDevice, ...options }: Parameters<Parameters<typeof runOnWorld>[0]>[1]) =>
     world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
-  const stepsByRank = await onWorld(createWorld, { size: trial.ranks, wrapDevice: poisoned }, (ctx) =>
-    decode(perturbed(ctx, { completion: trial.seed % 2 === 0 ? "late" : "soon", seed: trial.seed }), trial),
+  const stepsByRank = await runOnWorld(createWorld, { size: trial.ranks, wrapDevice: poisonMemory }, (ctx) =>
+    decode(perturbContext(ctx, { completion: trial.seed % 2 === 0 ? "late" : "soon", seed: trial.seed }), trial),
   );
   const { dtype } = trial;
   const ranks = stepsByRank.map((steps): Measurement => {
-    const mergeErrors = (name: "measured" | "local") => mergeErrorSums(steps.map((step) => step[name]));
-    const extents = steps.map(({ expected }) => expected);
-    const mean = Math.sqrt(extents.reduce((sum, each) => sum + each.mean ** 2, 0) / extents.length);
-    const expected = { mean, largest: Math.max(...extents.map(({ largest }) => largest)) };
+    const mergeErrors = (name: "measuredError" | "localError") => mergeErrorSums(steps.map((step) => step[name]));
+    const magnitudes = steps.map(({ expected }) => expected);
+    const mean = Math.sqrt(magnitudes.reduce((sum, each) => sum + each.mean ** 2, 0) / magnitudes.length);
+    const expected = { mean, maxMagnitude: Math.max(...magnitudes.map(({ maxMagnitude }) => maxMagnitude)) };
     return {
       trial: JSON.stringify(trial),
-      results: { out: { measured: mergeErrors("measured"), local: mergeErrors("local"), expected, weights: dtype } },
+      results: {
+        out: {
+          measuredError: mergeErrors("measuredError"),
+          localError: mergeErrors("localError"),
+          expected,
+          weightDtype: dtype,
+        },
+      },
       lse: Math.max(...steps.map(({ lse }) => lse)),
-      common: steps
+      commonDigest: steps
         .map(({ values }) => Buffer.from(values.buffer, values.byteOffset, values.byteLength).toString("base64"))
         .join(),
     };
@@ -239,9 +246,9 @@ async function attendCachedAndLocal(
         return attention(ctx, qTensor, kTensor!, vTensor!, { backend: local(), mask });
       });
       steps.push({
-        measured: errorSum(validRows, expected.out),
-        local: errorSum(await localOut.read(), expected.out),
-        expected: measureExtent(expected.out),
+        measuredError: computeErrorSum(validRows, expected.out),
+        localError: computeErrorSum(await localOut.read(), expected.out),
+        expected: measureMagnitude(expected.out),
         lse: expected.lse.reduce((largest, value) => Math.max(largest, Math.abs(value)), 0),
         values: validRows,
       });

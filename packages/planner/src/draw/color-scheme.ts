@@ -86,8 +86,8 @@ export function colorScheme(timelines: readonly Timeline[], group?: (event: Time
     }
   }
   const styles = group
-    ? stylesByLane(totals)
-    : { compute: rankByTime(totals, "compute"), communication: rankByTime(totals, "communication") };
+    ? createLaneStyles(totals)
+    : { compute: assignStylesByTime(totals, "compute"), communication: assignStylesByTime(totals, "communication") };
   return {
     getStyle: (event) => styles[event.lane].get((group ?? eventGroup)(event))!,
     compute: [...new Set(styles.compute.values())],
@@ -99,7 +99,7 @@ type Lane = TimelineEvent["lane"];
 type LaneTotals = Readonly<Record<Lane, ReadonlyMap<string, number>>>;
 type Styles = ReadonlyMap<string, Style>;
 
-function stylesByLane({ compute, communication }: LaneTotals): Readonly<Record<Lane, Styles>> {
+function createLaneStyles({ compute, communication }: LaneTotals): Readonly<Record<Lane, Styles>> {
   const compareNames = new Intl.Collator("en", { numeric: true }).compare;
   const names = [...new Set([...compute.keys(), ...communication.keys()])].toSorted(compareNames);
   const stylesByName = new Map(names.map((name, i) => [name, { name, fill: paletteColor(i) }]));
@@ -108,7 +108,7 @@ function stylesByLane({ compute, communication }: LaneTotals): Readonly<Record<L
   return { compute: selectLaneStyles(compute), communication: selectLaneStyles(communication) };
 }
 
-function rankByTime(totals: LaneTotals, lane: Lane): Styles {
+function assignStylesByTime(totals: LaneTotals, lane: Lane): Styles {
   const palette = paletteByLane[lane];
   const otherStyle = { name: lane === "compute" ? "other kernels" : "other transfers", fill: paletteByLane.otherColor };
   // Attention's own kernels first: the same colors in every picture.

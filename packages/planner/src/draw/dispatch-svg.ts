@@ -99,7 +99,7 @@ const OWNER_BORDER_WIDTH = 9;
  * import { masks } from "@mosaic/core";
  * import { drawDispatch } from "@mosaic/planner";
  * const svg = drawDispatch(masks.causal(), { queries: 64, ranks: 2, after: "zigzag" });
- * svg.includes("most loaded rank 1.49 → 1.00 × the mean"); // => true
+ * svg.includes("maximum load 1.49 → 1.00 × the mean"); // => true
  * ```
  * @throws What the mask and the placements throw for the lengths; OptionError for what would be more than 200 000 polygons.
  */
@@ -125,7 +125,7 @@ export function drawDispatch(mask: Mask, options: DrawDispatchOptions): string {
   const summary = formatChange(columns, (rows) => formatRows(rows) + unit);
   const subtitleLine = subtitle === "" ? summary : `${subtitle} · ${summary}`;
   const matrixTop = PLANE_TOP + planeScale({ queries, keys }, { left: 0, top: 0, side: PLOT_SIZE }).height + 64;
-  const barsTop = matrixTop + matrixCell(ranks).height * ranks + 62;
+  const barsTop = matrixTop + matrixCellSize(ranks).height * ranks + 62;
   const bottom = barsTop + rowHeight(ranks) * ranks;
   const maxima = {
     pairs: Math.max(1, ...columns.flatMap(({ pairs }) => pairs)),
@@ -270,9 +270,9 @@ function formatChange(
   formatRows: (rows: number) => string,
 ): string {
   return [
-    `most loaded rank ${loadImbalance(before).toFixed(2)} → ${loadImbalance(after).toFixed(2)} × the mean`,
+    `maximum load ${loadImbalance(before).toFixed(2)} → ${loadImbalance(after).toFixed(2)} × the mean`,
     `received in total ${formatRows(sum(before.received))} → ${formatRows(sum(after.received))}`,
-    `maximum per rank ${formatRows(Math.max(...before.received))} → ${formatRows(Math.max(...after.received))}`,
+    `maximum received per rank ${formatRows(Math.max(...before.received))} → ${formatRows(Math.max(...after.received))}`,
   ].join(" · ");
 }
 
@@ -291,7 +291,7 @@ function describeUnits(
 
 function drawColumnTitle(column: PlacementColumn): string {
   const { left, name, placement, received, formatRows, unit } = column;
-  const line = `most loaded rank ${loadImbalance(column).toFixed(2)} × the mean, ${formatRows(sum(received))}${unit} received in total`;
+  const line = `maximum load ${loadImbalance(column).toFixed(2)} × the mean, ${formatRows(sum(received))}${unit} received in total`;
   return [
     text(left, MARGIN_TOP, truncate(`${name}: ${placement}`, 17, COLUMN_WIDTH), `font-size="16" font-weight="600"`),
     text(left, MARGIN_TOP + 22, truncate(line, 13, COLUMN_WIDTH), `font-size="13" fill="${theme.faint}"`),
@@ -300,12 +300,12 @@ function drawColumnTitle(column: PlacementColumn): string {
 
 /** The mask, pieces in the color of the queries' rank; above and beside it who holds the keys and the queries. */
 function drawPlane(
-  { left, shardSlices: pieces, queryShards, keyShards }: PlacementColumn,
+  { left, shardSlices: slicesByRank, queryShards, keyShards }: PlacementColumn,
   lengths: PlaneLengths,
 ): string {
   const scale = planeScale(lengths, { left: left + PLANE_INSET, top: PLANE_TOP, side: PLOT_SIZE });
   const plane: Box = { x: scale.left, y: scale.top, width: scale.width, height: scale.height };
-  const groups = pieces.map((each, rank): SliceGroup => {
+  const groups = slicesByRank.map((each, rank): SliceGroup => {
     return { name: `rank ${rank}`, owner: `rank ${rank}`, fill: paletteColor(rank), slices: each };
   });
   const borderOffset = OWNER_BORDER_WIDTH + 3;
@@ -341,11 +341,11 @@ function borderPath({ x, y, width, height }: Box): string {
 }
 
 /** Few ranks have room for numbers. */
-function matrixCell(ranks: number): { readonly width: number; readonly height: number } {
+function matrixCellSize(ranks: number): { readonly width: number; readonly height: number } {
   return { width: Math.min(64, PLOT_SIZE / ranks), height: Math.min(26, PLOT_SIZE / ranks) };
 }
 
-const MATRIX_FONT = 11;
+const MATRIX_FONT_SIZE = 11;
 /** Shades of what travels, from next to nothing to the most of both columns. */
 const NUM_SHADES = 10;
 /** More are a path of each shade: without tooltips. */
@@ -354,19 +354,19 @@ const MAX_CELLS = 1024;
 /** Rows between each pair of ranks: senders from the left, receivers from the top; darker is more. */
 function drawMatrix({ left, transfers, maxima, formatRows, unit }: PlacementColumn, top: number): string {
   const ranks = transfers.length;
-  const { width, height } = matrixCell(ranks);
+  const { width, height } = matrixCellSize(ranks);
   const x = (sender: number): number => left + PLANE_INSET + sender * width;
   const y = (receiver: number): number => top + receiver * height;
   const label = `font-size="12" fill="${theme.faint}"`;
-  const shadeAt = (rows: number): number =>
+  const computeShade = (rows: number): number =>
     rows === 0 ? 0 : Math.max(1, Math.round((rows / maxima.transfer) * NUM_SHADES));
   const drawCell = (rows: number, sender: number, receiver: number): string => {
     if (rows === 0) return "";
     const box = { x: x(sender), y: y(receiver), width, height };
-    const shade = shadeAt(rows);
+    const shade = computeShade(rows);
     const rowsText = formatRows(rows);
-    const isLabelShown = textWidth(rowsText, MATRIX_FONT) < width && height >= MATRIX_FONT + 4;
-    const textAttributes = `text-anchor="middle" font-size="${MATRIX_FONT}" fill="${shade > NUM_SHADES / 2 ? "#ffffff" : theme.text}"`;
+    const isLabelShown = textWidth(rowsText, MATRIX_FONT_SIZE) < width && height >= MATRIX_FONT_SIZE + 4;
+    const textAttributes = `text-anchor="middle" font-size="${MATRIX_FONT_SIZE}" fill="${shade > NUM_SHADES / 2 ? "#ffffff" : theme.text}"`;
     const numberLabel = isLabelShown ? text(box.x + width / 2, box.y + height / 2 + 4, rowsText, textAttributes) : "";
     return tooltip(
       `rank ${sender} sends ${rowsText}${unit} to rank ${receiver}`,
@@ -377,7 +377,7 @@ function drawMatrix({ left, transfers, maxima, formatRows, unit }: PlacementColu
     ranks * ranks <= MAX_CELLS
       ? transfers.flatMap((row, receiver) => row.map((rows, sender) => drawCell(rows, sender, receiver)))
       : drawShades(
-          transfers.map((row) => row.map(shadeAt)),
+          transfers.map((row) => row.map(computeShade)),
           ({ row, startColumn: from, endColumn: to }) =>
             borderPath({ x: x(from), y: y(row), width: (to - from) * width, height }),
         );
@@ -446,20 +446,22 @@ function drawBars({ left, pairs, received, sent, maxima, formatRows, unit }: Pla
   const meanPairs = sum(pairs) / ranks;
   const formatLoad = (value: number): string => (meanPairs === 0 ? "0" : (value / meanPairs).toFixed(2));
   const metrics = [
-    { name: "load", unit: " × the mean", values: pairs, largest: maxima.pairs, words: formatLoad },
-    { name: "received", unit, values: received, largest: maxima.rows, words: formatRows },
-    { name: "sent", unit, values: sent, largest: maxima.rows, words: formatRows },
+    { name: "load", unit: " × the mean", values: pairs, largest: maxima.pairs, formatValue: formatLoad },
+    { name: "received", unit, values: received, largest: maxima.rows, formatValue: formatRows },
+    { name: "sent", unit, values: sent, largest: maxima.rows, formatValue: formatRows },
   ];
   const label = `font-size="12" fill="${theme.faint}"`;
   const [barHeight, width] = [Math.max(1, step - 6 * Math.min(1, step / 22)), columnWidth - NUMBER_LABEL_WIDTH - 8];
-  const bars = metrics.flatMap(({ name, unit: unitText, values, largest: maxValue, words }, i) => {
+  const bars = metrics.flatMap(({ name, unit: unitText, values, largest: maxValue, formatValue }, i) => {
     const x = left + PLANE_INSET + i * columnWidth;
     return values.map((value, rank) => {
       const box = { x, y: top + rank * step, width: (value / maxValue) * width, height: barHeight };
       const valueLabel =
-        step < 14 ? "" : text(x + width + 6, box.y + barHeight - 4, words(value), `font-size="${MATRIX_FONT}"`);
+        step < 14
+          ? ""
+          : text(x + width + 6, box.y + barHeight - 4, formatValue(value), `font-size="${MATRIX_FONT_SIZE}"`);
       const bar = rect({ ...box, width }, `fill="${theme.track}"`) + rect(box, `fill="${paletteColor(rank)}"`);
-      return tooltip(`rank ${rank}: ${name} ${words(value)}${unitText}`, bar + valueLabel);
+      return tooltip(`rank ${rank}: ${name} ${formatValue(value)}${unitText}`, bar + valueLabel);
     });
   });
   const meanX = formatCoordinate(left + PLANE_INSET + (meanPairs / maxima.pairs) * width);

@@ -10,11 +10,12 @@ export interface Interval {
 export function waitIntervals(events: readonly TimelineEvent[]): readonly Interval[] {
   const computeIntervals = mergeIntervals(events.filter(({ lane }) => lane === "compute"));
   const waits: Interval[] = [];
-  let firstCompute = 0;
+  let firstComputeIndex = 0;
   for (const transfer of mergeIntervals(events.filter(({ lane }) => lane === "communication"))) {
     let { start } = transfer;
-    while (firstCompute < computeIntervals.length && computeIntervals[firstCompute]!.end <= start) firstCompute++;
-    for (let i = firstCompute; i < computeIntervals.length && computeIntervals[i]!.start < transfer.end; i++) {
+    while (firstComputeIndex < computeIntervals.length && computeIntervals[firstComputeIndex]!.end <= start)
+      firstComputeIndex++;
+    for (let i = firstComputeIndex; i < computeIntervals.length && computeIntervals[i]!.start < transfer.end; i++) {
       if (computeIntervals[i]!.start > start) waits.push({ start, end: computeIntervals[i]!.start });
       start = Math.max(start, computeIntervals[i]!.end);
     }

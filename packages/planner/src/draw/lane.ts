@@ -134,8 +134,8 @@ function drawBar({ style, name, backward, start, end, events, bytes, lane }: Eve
   const countText = events > 1 ? ` (${events} events)` : "";
   const sentText = lane === "communication" ? `, sends ${formatBytes(bytes)}` : "";
   const tooltipText = `${name}${countText}${sentText}: ${formatSeconds(start)} to ${formatSeconds(end)}, ${formatSeconds(end - start)}`;
-  const corner = box.width > 2 * MIN_BAR_WIDTH ? ` rx="${Math.min(3, box.height / 3).toFixed(1)}"` : "";
-  const fillBar = (fill: string): string => rect(box, `fill="${fill}"${corner}`);
+  const cornerAttribute = box.width > 2 * MIN_BAR_WIDTH ? ` rx="${Math.min(3, box.height / 3).toFixed(1)}"` : "";
+  const fillBar = (fill: string): string => rect(box, `fill="${fill}"${cornerAttribute}`);
   return tooltip(tooltipText, fillBar(style.fill) + (backward ? fillBar("url(#backward)") : ""));
 }
 

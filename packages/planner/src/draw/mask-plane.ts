@@ -9,9 +9,9 @@ import { formatCoordinate, text, theme, tooltip } from "./svg.ts";
 const MIN_PLOT_SIZE = 48;
 /** More are one path of each color: without tooltips, and without gaps between them. */
 const MAX_TOOLTIPS = 1000;
-const MAX_SHAPES = 200_000;
+const MAX_POLYGONS = 200_000;
 /** Rows that are at least as high are drawn as steps; lower ones as a line through their middles. */
-const STEP_PIXELS = 4;
+const MIN_STEP_HEIGHT = 4;
 
 /** How many queries and keys a plane has. */
 export interface PlaneLengths {
@@ -52,12 +52,12 @@ export function slicesByShard(
   slices: readonly Slice[],
   shards: readonly (readonly Span[])[],
 ): readonly (readonly Slice[])[] {
-  checkShapeCount(
+  checkPolygonCount(
     where,
     shards.flat().reduce((sum, { length, step }) => sum + (step === 1 ? 1 : length), 0),
   );
   const shardSlices = shards.map((spans) => spans.flatMap(contiguousSpans).flatMap((span) => clipSlices(slices, span)));
-  checkShapeCount(
+  checkPolygonCount(
     where,
     shardSlices.reduce((sum, pieces) => sum + pieces.length, 0),
   );
@@ -69,11 +69,11 @@ export function totalArea(slices: readonly Slice[]): number {
   return slices.reduce((sum, slice) => sum + sliceArea(slice), 0);
 }
 
-function checkShapeCount(where: string, count: number): void {
-  if (count <= MAX_SHAPES) return;
+function checkPolygonCount(where: string, count: number): void {
+  if (count <= MAX_POLYGONS) return;
   throw new OptionError({
     where,
-    expected: `at most ${formatCount(MAX_SHAPES)} shapes`,
+    expected: `at most ${formatCount(MAX_POLYGONS)} shapes`,
     received: formatCount(count),
     remedy: "draw fewer queries, or use a placement with longer spans",
   });
@@ -130,8 +130,8 @@ export function drawGroups(groups: readonly SliceGroup[], scale: PlaneScale): re
   return groups.map(({ slices: pieces, fill, owner }) => {
     const outlines = pieces.map((piece) => slicePath(piece, scale)).join("");
     // A stroke closes the seams of one color; of several it would leave the last one of those in a pixel.
-    const seams = owner === undefined ? ` stroke="${fill}" stroke-width="0.5"` : "";
-    return outlines === "" ? "" : `<path d="${outlines}" fill="${fill}"${seams}/>`;
+    const seamStroke = owner === undefined ? ` stroke="${fill}" stroke-width="0.5"` : "";
+    return outlines === "" ? "" : `<path d="${outlines}" fill="${fill}"${seamStroke}/>`;
   });
 }
 
@@ -142,8 +142,8 @@ function drawSlices({ slices: pieces, fill, owner }: SliceGroup, scale: PlaneSca
     const minExtent = Math.min(scale.x(piece.k1) - scale.x(piece.k0), scale.y(piece.q1) - scale.y(piece.q0));
     // A gap shows where slices meet, unless it would hide them; of what is thinner than a pixel one is drawn.
     const [color, width] = minExtent < 1 ? [fill, 1 - minExtent] : [theme.paper, Math.min(1, minExtent / 8)];
-    const stroke = `stroke="${color}" stroke-width="${formatCoordinate(width)}"`;
-    return tooltip(describeSlice(piece, owner), `<path d="${outline}" fill="${fill}" ${stroke}/>`);
+    const strokeAttributes = `stroke="${color}" stroke-width="${formatCoordinate(width)}"`;
+    return tooltip(describeSlice(piece, owner), `<path d="${outline}" fill="${fill}" ${strokeAttributes}/>`);
   });
 }
 
@@ -157,7 +157,7 @@ function slicePath(slice: Slice, { x, y }: PlaneScale): string {
   const rows = visibleRows({ start: slice.q0, length: slice.q1 - slice.q0, step: 1 }, slice);
   if (rows.length === 0) return "";
   const [first, last] = [rows.start, rows.start + rows.length - 1];
-  const areStepsVisible = y(1) - y(0) >= STEP_PIXELS;
+  const areStepsVisible = y(1) - y(0) >= MIN_STEP_HEIGHT;
   const borderPoints = (side: "start" | "end"): (readonly [key: number, query: number])[] => {
     const [startKey, endKey] = [visibleKeyRange(slice, first)[side], visibleKeyRange(slice, last)[side]];
     if (startKey === endKey || !areStepsVisible) {
@@ -207,9 +207,9 @@ function tickPositions(length: number, maxTicks: number): readonly number[] {
   return [...multiples.filter((position) => length - position >= 0.7 * step), length];
 }
 
-const groupedDigits = new Intl.NumberFormat("en-US");
+const groupedNumberFormat = new Intl.NumberFormat("en-US");
 
 /** A count with its thousands apart. */
 export function formatCount(count: number): string {
-  return groupedDigits.format(count);
+  return groupedNumberFormat.format(count);
 }

@@ -123,9 +123,9 @@ function drawLegend(groups: readonly SliceGroup[], left: number): string {
     return swatch + text(left + 20, y, truncate(label, 13, page.width - left - 24), `font-size="13"`);
   };
   const shownEntries = groups.slice(0, MAX_LEGEND_ENTRIES).map(({ name, fill }, i) => drawEntry(name, fill, i));
-  const numHidden = groups.length - shownEntries.length;
+  const numHiddenEntries = groups.length - shownEntries.length;
   return [
     ...shownEntries,
-    ...(numHidden > 0 ? [drawEntry(`and ${numHidden} more`, theme.rule, shownEntries.length)] : []),
+    ...(numHiddenEntries > 0 ? [drawEntry(`and ${numHiddenEntries} more`, theme.rule, shownEntries.length)] : []),
   ].join("\n");
 }

@@ -9,7 +9,7 @@ export function bytesText(value: number): string {
 
 /** A time in the unit that suits it. */
 export function secondsText(value: number): string {
-  const roundToDigits = (scaled: number): number => Number(scaled.toPrecision(3));
+  const roundToDigits = (scaledValue: number): number => Number(scaledValue.toPrecision(3));
   if (value === 0) return "0 s";
   if (value < 0.9995e-3) return `${roundToDigits(value * 1e6)} µs`;
   return value < 0.9995 ? `${roundToDigits(value * 1000)} ms` : `${roundToDigits(value)} s`;

@@ -172,7 +172,8 @@ function drawLabel(rank: number, { x, y, width, height }: Box, color: string): s
 
 function cellTitle(map: TileMap, query: number, firstKey: number, lastKey: number): string {
   const [q, a, b] = [map.queries[query]!, map.keys[firstKey]!, map.keys[lastKey]!];
-  return `queries from ${q.start}, keys from ${a.start} to ${b.start + (b.length - 1) * b.step}`;
+  const lastPosition = ({ start, length, step }: Span): number => start + (length - 1) * step;
+  return `queries ${q.start} to ${lastPosition(q)}, keys ${a.start} to ${lastPosition(b)}`;
 }
 
 /** Ranks, their colors and how many tiles each computes, beside the map. */

@@ -74,7 +74,7 @@ export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions):
   const shownRanks = selectRanks(plottedTimelines, ranks);
   const hasHiddenRanks = plottedTimelines.some(({ ranks }) => ranks.length > shownRanks.length);
   let top = MARGIN_TOP;
-  const aggregates = (hasHiddenRanks ? namedTimelines : []).map(({ name, timeline }) => {
+  const aggregateSvgs = (hasHiddenRanks ? namedTimelines : []).map(({ name, timeline }) => {
     const aggregate = aggregateUtilization(timeline, name, { scale, scheme, top });
     top = aggregate.bottom;
     return aggregate.svg;
@@ -100,7 +100,7 @@ export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions):
     body: [
       heading(title, subtitle),
       timeAxis(scale, MARGIN_TOP - 12, bottom + 2),
-      ...aggregates,
+      ...aggregateSvgs,
       ...bands,
       legend.svg,
       footnotes(notes, legend.bottom + 16),
@@ -211,16 +211,16 @@ function aggregateUtilization(
   const { scale, scheme, top } = plotContext;
   const waitStyle = { name: "waits for transfers", fill: "url(#waiting)" };
   const layers = [...scheme.compute, waitStyle];
-  const shares = utilizationByStyle(timeline, { layers, waitStyle, scheme, seconds: scale.seconds });
+  const sharesByStyle = utilizationByStyle(timeline, { layers, waitStyle, scheme, seconds: scale.seconds });
   const stackedShares = new Float64Array(NUM_BINS);
   const areas = layers.map((style) => {
-    const binShares = shares.get(style)!;
-    const baseShares = Float64Array.from(stackedShares);
-    for (let bin = 0; bin < NUM_BINS; bin++) stackedShares[bin] = Math.min(1, baseShares[bin]! + binShares[bin]!);
+    const binShares = sharesByStyle.get(style)!;
+    const lowerShares = Float64Array.from(stackedShares);
+    for (let bin = 0; bin < NUM_BINS; bin++) stackedShares[bin] = Math.min(1, lowerShares[bin]! + binShares[bin]!);
     const mean = binShares.reduce((sum, each) => sum + each, 0) / NUM_BINS;
     return tooltip(
-      `${style.name}: ${formatPercent(mean)} on average`,
-      drawArea(baseShares, stackedShares, { style, scale, top }),
+      `${style.name}: ${formatPercent(mean)} of the ranks, averaged over time`,
+      drawArea(lowerShares, stackedShares, { style, scale, top }),
     );
   });
   const labelAttributes = `font-size="12" fill="${theme.faint}"`;
@@ -258,12 +258,12 @@ function utilizationByStyle(
   { ranks }: Timeline,
   { layers, waitStyle, scheme, seconds }: UtilizationOptions,
 ): Map<Style, Float64Array> {
-  const shares = new Map(layers.map((style) => [style, new Float64Array(NUM_BINS)]));
+  const sharesByStyle = new Map(layers.map((style) => [style, new Float64Array(NUM_BINS)]));
   const binWidth = seconds / NUM_BINS;
   const weight = 1 / (binWidth * ranks.length);
   for (const { events } of ranks) {
     const addShare = (style: Style, start: number, end: number): void => {
-      const binShares = shares.get(style)!;
+      const binShares = sharesByStyle.get(style)!;
       for (let bin = Math.max(0, Math.floor(start / binWidth)); bin < NUM_BINS && bin * binWidth < end; bin++) {
         binShares[bin]! += weight * Math.max(0, Math.min(end, (bin + 1) * binWidth) - Math.max(start, bin * binWidth));
       }
@@ -271,11 +271,11 @@ function utilizationByStyle(
     for (const event of events) if (event.lane === "compute") addShare(scheme.getStyle(event), event.start, event.end);
     for (const { start, end } of waitIntervals(events)) addShare(waitStyle, start, end);
   }
-  return shares;
+  return sharesByStyle;
 }
 
 function drawArea(
-  baseShares: Float64Array,
+  lowerShares: Float64Array,
   upperShares: Float64Array,
   plotContext: { style: Style; scale: TimeScale; top: number },
 ): string {
@@ -284,7 +284,7 @@ function drawArea(
   const y = (share: number): string => formatCoordinate(top + UTILIZATION_HEIGHT * (1 - share));
   const upperEdge = Array.from(upperShares, (share, bin) => `${x(bin)} ${y(share)} ${x(bin + 1)} ${y(share)}`);
   const lowerEdge = Array.from(
-    baseShares,
+    lowerShares,
     (share, bin) => `${x(bin + 1)} ${y(share)} ${x(bin)} ${y(share)}`,
   ).toReversed();
   const outline = `M${upperEdge.join(" ")} ${lowerEdge.join(" ")}z`;

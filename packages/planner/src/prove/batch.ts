@@ -18,7 +18,7 @@ export class PostedBatch {
   /** Views that it reads and writes: those of a batch's messages, or input and output of another collective. */
   readonly viewCount: number;
   /** Messages that have not met their other half, if it is a batch of messages. */
-  numUnmatched: number;
+  numUnmatchedMessages: number;
   isDone = false;
   /** Of a groupCast or groupReduce: its number among those of its group, on this rank. */
   castIndex = 0;
@@ -47,8 +47,8 @@ export class PostedBatch {
     this.#argumentsStart = event.firstArgument + 3;
     this.#end = event.firstArgument + event.count;
     this.#isBatch = isBatch(this.op);
-    this.numUnmatched = this.#isBatch ? (event.count - 3) / 3 : 0;
-    this.viewCount = this.#isBatch ? this.numUnmatched : this.op === "barrier" ? 0 : 2;
+    this.numUnmatchedMessages = this.#isBatch ? (event.count - 3) / 3 : 0;
+    this.viewCount = this.#isBatch ? this.numUnmatchedMessages : this.op === "barrier" ? 0 : 2;
   }
 
   // Of the messages of a batch, by number; and of the views that another collective uses, its output first.
@@ -73,7 +73,7 @@ export class PostedBatch {
   }
 
   storageId(i: number): number {
-    return this.#tape.storageOf[this.viewId(i)]!;
+    return this.#tape.storageIdByView[this.viewId(i)]!;
   }
 
   /** The first element of its storage that it uses, and the one after the last. */

@@ -28,7 +28,7 @@ export function isDense({ low, high, sizes }: Box): boolean {
 }
 
 /** Whether two boxes are one. */
-export function equalBoxes(a: Box, b: Box): boolean {
+export function areEqualBoxes(a: Box, b: Box): boolean {
   if (a === b) return true;
   if (a.offset !== b.offset) return false;
   for (let i = 0; i < 4; i++) {
@@ -138,12 +138,12 @@ export function clipToRange(box: Box, low: number, high: number): BoxRange[] {
 }
 
 /** The parts of a box around the one at a place in it. */
-export function complement(sizes: readonly number[], excluded: BoxRange): BoxRange[] {
+export function complement(sizes: readonly number[], excludedRange: BoxRange): BoxRange[] {
   const slabs: BoxRange[] = [];
   let remaining: BoxRange = { origin, sizes };
   for (let axisIndex = 0; axisIndex < 4; axisIndex++) {
-    const first = excluded.origin[axisIndex]!;
-    const end = first + excluded.sizes[axisIndex]!;
+    const first = excludedRange.origin[axisIndex]!;
+    const end = first + excludedRange.sizes[axisIndex]!;
     if (first > 0) slabs.push(sliceAxis(remaining, axisIndex, 0, first));
     if (end < sizes[axisIndex]!) slabs.push(sliceAxis(remaining, axisIndex, end, sizes[axisIndex]!));
     remaining = sliceAxis(remaining, axisIndex, first, end);

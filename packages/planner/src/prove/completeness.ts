@@ -28,15 +28,15 @@ class TileDisjointness {
   /** Whether no two tiles of a sum share a position on the other side; if not, they may. */
   areDisjoint({ tiles: ids, side }: CoverageQuery): boolean {
     const { tiles } = this.#context;
-    const comparesKeys = side === "queries";
-    const { lastSumByPositionsId: lastSum, isDisjoint } = comparesKeys
+    const isQuerySide = side === "queries";
+    const { lastSumByPositionsId: lastSums, isDisjoint } = isQuerySide
       ? this.#checksBySide.keys
       : this.#checksBySide.queries;
     const sumIndex = ++this.#numSums;
     for (const id of ids) {
-      const positionsId = comparesKeys ? tiles.keysOf(id) : tiles.queriesOf(id);
-      if (lastSum[positionsId] === sumIndex) return false;
-      lastSum[positionsId] = sumIndex;
+      const positionsId = isQuerySide ? tiles.keysOf(id) : tiles.queriesOf(id);
+      if (lastSums[positionsId] === sumIndex) return false;
+      lastSums[positionsId] = sumIndex;
     }
     return ids.length < 2 || isDisjoint();
   }
@@ -61,7 +61,7 @@ class DisjointnessCheck {
   readonly isDisjoint = (): boolean => {
     const ids = this.#context.tiles.distinctPositionIds[this.#side];
     for (; this.#areDisjoint && this.#numCompared < ids.length; this.#numCompared++) {
-      const { sortedSpans: spans } = this.#context.positions.byId(ids[this.#numCompared]!);
+      const { sortedSpans: spans } = this.#context.positions.getById(ids[this.#numCompared]!);
       this.#areDisjoint =
         this.#spans.length < MAX_SPANS &&
         !spans.some((span) => this.#spans.some((other) => spansIntersect(other, span)));
@@ -123,11 +123,11 @@ export class SumCompleteness implements Completeness {
   #evaluate(query: CoverageQuery): Verdict {
     const { side, rows, tiles: ids } = query;
     const { tiles } = this.#context;
-    const outsideMaskTile = ids.find((id) => !this.#isSubmask(tiles.maskOf(id)));
-    if (outsideMaskTile !== undefined) {
+    const tileOutsideMask = ids.find((id) => !this.#isSubmask(tiles.maskOf(id)));
+    if (tileOutsideMask !== undefined) {
       return {
         kind: "data",
-        message: `${describeTile(tiles.get(outsideMaskTile))} has a mask that is not a subset of the call's mask`,
+        message: `${describeTile(tiles.get(tileOutsideMask))} has a mask that is not a subset of the call's mask`,
       };
     }
     const duplicate = this.#disjointTiles.areDisjoint(query) ? undefined : findDuplicate(this.#context, query);
@@ -141,8 +141,8 @@ export class SumCompleteness implements Completeness {
     let numPairs = 0;
     for (const id of ids) numPairs += this.#pairsOfTile(id, side, rows);
     if (numPairs === expected) return undefined;
-    const missingPairs = expected - numPairs;
-    return { kind: "missing", message: describeMissing(this.#context, query, { missingPairs, mask: this.#mask }) };
+    const numMissingPairs = expected - numPairs;
+    return { kind: "missing", message: describeMissing(this.#context, query, { numMissingPairs, mask: this.#mask }) };
   }
 
   #expectedPairs(rows: PositionSet, side: RowSide): number {
@@ -158,7 +158,7 @@ export class SumCompleteness implements Completeness {
     const isQuerySide = side === "queries";
     const heads = isQuerySide ? 1 : tiles.headsOf(id);
     if ((isQuerySide ? tiles.queriesOf(id) : tiles.keysOf(id)) === rows.id) return heads * tiles.pairsOf(id);
-    const oppositePositions = positions.byId(isQuerySide ? tiles.keysOf(id) : tiles.queriesOf(id));
+    const oppositePositions = positions.getById(isQuerySide ? tiles.keysOf(id) : tiles.queriesOf(id));
     const [q, k] = isQuerySide ? [rows, oppositePositions] : [oppositePositions, rows];
     return heads * visibility.countPairs(q, k, tiles.maskOf(id));
   }
@@ -174,14 +174,14 @@ export class SumCompleteness implements Completeness {
 }
 
 function isSubmask({ masks }: InternPool, mask: number, fullMask: number): boolean {
-  const equalSlices = (a: Slice, b: Slice): boolean =>
+  const areEqualSlices = (a: Slice, b: Slice): boolean =>
     a.q0 === b.q0 && a.q1 === b.q1 && a.k0 === b.k0 && a.k1 === b.k1 && a.type === b.type;
   return masks[mask]!.every((partSlice) =>
     masks[fullMask]!.some((slice) => {
       const rows = clipQueries(slice, partSlice.q0, partSlice.q1);
       return (
         rows !== undefined &&
-        clipKeys(rows, partSlice.k0, partSlice.k1).some((clipped) => equalSlices(clipped, partSlice))
+        clipKeys(rows, partSlice.k0, partSlice.k1).some((clipped) => areEqualSlices(clipped, partSlice))
       );
     }),
   );
@@ -206,7 +206,7 @@ function findDuplicate(context: VerifierContext, query: CoverageQuery): readonly
   let activeSpans: TileSpan[] = [];
   for (const next of tileSpans.toSorted((a, b) => a.span.start - b.span.start)) {
     activeSpans = activeSpans.filter(({ end }) => end > next.span.start);
-    const duplicate = activeSpans.find((other) => shareComputedPairs(context, query, other, next));
+    const duplicate = activeSpans.find((other) => haveCommonPairs(context, query, other, next));
     if (duplicate) return [duplicate.id, next.id];
     activeSpans.push(next);
   }
@@ -215,7 +215,7 @@ function findDuplicate(context: VerifierContext, query: CoverageQuery): readonly
 
 /** Whether two tiles compute some pair of the sum's rows and the positions that these spans share. */
 // oxlint-disable-next-line max-params -- of what sum, and what with what
-function shareComputedPairs(
+function haveCommonPairs(
   { record, positions, visibility }: VerifierContext,
   { side, rows }: CoverageQuery,
   a: TileSpan,
@@ -237,7 +237,7 @@ function shareComputedPairs(
 function describeMissing(
   context: VerifierContext,
   query: CoverageQuery,
-  { missingPairs, mask }: { readonly missingPairs: number; readonly mask: number },
+  { numMissingPairs, mask }: { readonly numMissingPairs: number; readonly mask: number },
 ): string {
   const { record, tiles, relabeling } = context;
   const { side } = query;
@@ -255,7 +255,7 @@ function describeMissing(
     return numPairs < queryHeadsPerKvHead * countPairs(context, query, [span], mask);
   });
   const rows = formatPositions(query.rows.spans);
-  return `${side} ${rows}, ${otherSide} ${formatPositions(missingSpans)}: ${missingPairs} visible pairs are missing`;
+  return `${side} ${rows}, ${otherSide} ${formatPositions(missingSpans)}: ${numMissingPairs} visible pairs are missing`;
 }
 
 // oxlint-disable-next-line max-params -- of what sum, and what with what

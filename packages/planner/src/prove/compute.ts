@@ -4,7 +4,7 @@ import { origin, volume } from "./box.ts";
 import { type Content, type ContentEntry, shiftRows } from "./content.ts";
 import {
   shiftExpectedRows,
-  hasRows,
+  hasExpectedRows,
   type CombineMode,
   combine,
   intersectEntries,
@@ -16,7 +16,7 @@ import type { ReplayContext } from "./context.ts";
 import { AttentionOperands } from "./operands.ts";
 import type { PositionSet } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
-import { SinkReplay, sinkVerdict } from "./sinks.ts";
+import { SinkReplay, evaluateSinks } from "./sinks.ts";
 import { emptySum } from "./sums.ts";
 import {
   describeValue,
@@ -67,11 +67,11 @@ export class ComputeReplay {
   /** The statistics that were found right last: for which queries, the views, and what their storages held. */
   #lastStatistics: readonly unknown[] = [];
 
-  constructor(context: ReplayContext, recorded: RecordedRank, memory: RankMemory) {
+  constructor(context: ReplayContext, recordedRank: RecordedRank, memory: RankMemory) {
     this.#context = context;
     this.#memory = memory;
-    this.#operands = new AttentionOperands(context, recorded, memory);
-    this.#sinks = new SinkReplay(context, recorded, memory);
+    this.#operands = new AttentionOperands(context, recordedRank, memory);
+    this.#sinks = new SinkReplay(context, recordedRank, memory);
     this.#placeholderRows = createPlaceholderRows(context.positions.fromSpans([]));
   }
 
@@ -178,12 +178,12 @@ export class ComputeReplay {
     const { sums, initialValues } = this.#context;
     const region = this.#memory.singleRegion(view);
     const sum = region ? decodeSum(region.value, name, initialValues) : undefined;
-    const { splitTiles } = this.#operands;
+    const { tilesByKvHead } = this.#operands;
     if (
-      !splitTiles &&
+      !tilesByKvHead &&
       region &&
       sum !== undefined &&
-      (region.rows === expected || isFill(region.value) || hasRows(region, expected))
+      (region.rows === expected || isFill(region.value) || hasExpectedRows(region, expected))
     ) {
       this.#memory.writeSingle(view, encodeValue(name, sums.add(sum, tile)), expected);
       return;
@@ -203,8 +203,8 @@ export class ComputeReplay {
       return { ...toEntry(entry), value, rows: isFill(entry.value) ? shiftExpectedRows(entry, expected) : entry.rows };
     };
     const headsPerTile = resultSides[name] === "keys" ? 1 : this.#operands.headsPerKvHead;
-    const entries = splitTiles
-      ? splitTiles.flatMap((part, i) =>
+    const entries = tilesByKvHead
+      ? tilesByKvHead.flatMap((part, i) =>
           readResult.entries.flatMap((entry) =>
             selectHeads(entry, i * headsPerTile, headsPerTile).map((each) => addTileTo(each, part)),
           ),
@@ -218,8 +218,8 @@ export class ComputeReplay {
     const { initialValues, record } = this.#context;
     if (decodeSum(entry.value, name, initialValues) === undefined)
       return `${name} holds ${describeValue(entry.value, record.interned)}`;
-    if (isFill(entry.value) || hasRows(entry, expected)) return undefined;
-    return `${name} does not hold rows ${formatPositions(expected.positions.spans)}`;
+    if (isFill(entry.value) || hasExpectedRows(entry, expected)) return undefined;
+    return `${name}: expected rows ${formatPositions(expected.positions.spans)} of the query block, received rows ${formatPositions(entry.rows.positions.spans)}, or those of another sample or head`;
   }
 
   /** out and lse must have seen the same keys. */
@@ -274,7 +274,8 @@ export class ComputeReplay {
     if (decodeKind(lse.value) !== "lse" || !isDelta(delta.value)) {
       return `lse holds ${describeValue(lse.value, record.interned)}, delta holds ${describeValue(delta.value, record.interned)}`;
     }
-    if (!hasRows(lse, queries) || !hasRows(delta, queries)) return "lse or delta belongs to different queries";
+    if (!hasExpectedRows(lse, queries) || !hasExpectedRows(delta, queries))
+      return "lse or delta belongs to different queries";
     if (!sums.areEqualSums(decodePayload(lse.value), decodePayload(delta.value)))
       return "delta and lse belong to different outputs";
     this.#checkComplete(decodePayload(lse.value), lse.rows.positions);
@@ -284,7 +285,7 @@ export class ComputeReplay {
   /** Reports, once, that an lse is used that is not of all keys; its backward may be right nonetheless. */
   #checkComplete(sum: number, rows: PositionSet): void {
     if (sum === this.#lastCompleteSum.sum && rows === this.#lastCompleteSum.rows) return;
-    const verdict = this.#context.completeness.evaluateSum(sum, "queries", rows) ?? sinkVerdict(this.#context, sum);
+    const verdict = this.#context.completeness.evaluateSum(sum, "queries", rows) ?? evaluateSinks(this.#context, sum);
     if (!verdict) this.#lastCompleteSum = { sum, rows };
     if (!verdict || this.#reportedPartialSums.has(sum)) return;
     this.#reportedPartialSums.add(sum);

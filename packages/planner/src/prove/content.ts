@@ -4,7 +4,7 @@ import {
   createBox,
   haveDifferentStrides,
   isDense,
-  equalBoxes,
+  areEqualBoxes,
   origin,
   findOrigin,
   type BoxRange,
@@ -101,17 +101,17 @@ export class Region implements ContentEntry, ReadResult, Content {
   }
 
   /** The same, further on by some elements. */
-  shiftedBy(delta: number): Region {
+  shiftedRegion(delta: number): Region {
     const { offset, sizes, strides } = this.box;
     return delta === 0 ? this : new Region(this.value, this.rows, createBox(offset + delta, sizes, strides));
   }
 
   singleRegion(layout: StridedLayout): Region | undefined {
-    return equalBoxes(this.box, layout.box) ? this : undefined;
+    return areEqualBoxes(this.box, layout.box) ? this : undefined;
   }
 
   read(layout: StridedLayout): ReadResult {
-    return equalBoxes(this.box, layout.box) ? this : readRegions(layout, [this]);
+    return areEqualBoxes(this.box, layout.box) ? this : readRegions(layout, [this]);
   }
 
   write(layout: StridedLayout, entries: readonly ContentEntry[]): Content {
@@ -137,7 +137,7 @@ export class Region implements ContentEntry, ReadResult, Content {
     const rowsRange =
       positionCount === count || isFill(value) ? rows : { ...rows, positions: rows.positions.subset(first, count) };
     return new Region(value, rowsRange, {
-      offset: offset,
+      offset,
       sizes,
       strides: box.strides,
       low: offset,
@@ -146,7 +146,7 @@ export class Region implements ContentEntry, ReadResult, Content {
   }
 
   shiftedRegions(delta: number): readonly Region[] {
-    return [this.shiftedBy(delta)];
+    return [this.shiftedRegion(delta)];
   }
 
   receive(layout: StridedLayout, message: Content, size: number): Content {
@@ -178,7 +178,7 @@ export function shiftRows(
 }
 
 /** Among so many regions one is looked for by walking along them. */
-const MAX_LINEAR_SEARCH = 8;
+const MAX_LINEAR_SEARCH_REGIONS = 8;
 
 function areOrdered(regions: readonly Region[]): boolean {
   for (let i = 1; i < regions.length; i++) if (regions[i]!.box.low < regions[i - 1]!.box.high) return false;
@@ -237,7 +237,7 @@ class Regions implements Content {
     for (const region of nearRegions) {
       if (region.box.low >= high || low >= region.box.high) continue;
       for (const range of clipToRange(region.box, low, high))
-        clippedRegions.push(region.subRegion(range).shiftedBy(-low));
+        clippedRegions.push(region.subRegion(range).shiftedRegion(-low));
     }
     return toContent(clippedRegions);
   }
@@ -248,7 +248,7 @@ class Regions implements Content {
   }
 
   shiftedRegions(delta: number): readonly Region[] {
-    return delta === 0 ? this.regions : this.regions.map((region) => region.shiftedBy(delta));
+    return delta === 0 ? this.regions : this.regions.map((region) => region.shiftedRegion(delta));
   }
 
   receive(layout: StridedLayout, message: Content, size: number): Content {
@@ -266,7 +266,7 @@ class Regions implements Content {
     const end = isOrdered ? Math.min(first + 1, this.regions.length) : this.regions.length;
     for (let i = first; i < end; i++) {
       const regionBox = this.regions[i]!.box;
-      if (regionBox.offset === box.offset && equalBoxes(regionBox, box)) return i;
+      if (regionBox.offset === box.offset && areEqualBoxes(regionBox, box)) return i;
     }
     return -1;
   }
@@ -293,7 +293,7 @@ class Regions implements Content {
 
   /** Whether there are many, one behind the other, so that a search finds one sooner than a walk. */
   #isOrdered(): boolean {
-    return (this.#cachedIsOrdered ??= this.regions.length > MAX_LINEAR_SEARCH && areOrdered(this.regions));
+    return (this.#cachedIsOrdered ??= this.regions.length > MAX_LINEAR_SEARCH_REGIONS && areOrdered(this.regions));
   }
 
   #regionsOutside(layout: StridedLayout): readonly Region[] {
@@ -357,9 +357,9 @@ function joinRows(entries: readonly ContentEntry[], count: number): readonly Con
   let nextRow = 0;
   for (const { value, rows, origin: at, sizes } of sortedEntries) {
     const haveSameRows = value === first.value && rows.batch === first.rows.batch && rows.head === first.rows.head;
-    const startAtOrigin = at[0] === 0 && at[1] === 0 && at[3] === 0 && rows.column === first.rows.column;
+    const isAtOrigin = at[0] === 0 && at[1] === 0 && at[3] === 0 && rows.column === first.rows.column;
     const haveSameSizes = sizes[0] === first.sizes[0] && sizes[1] === first.sizes[1] && sizes[3] === first.sizes[3];
-    if (!haveSameRows || !startAtOrigin || !haveSameSizes || at[2] !== nextRow) return entries;
+    if (!haveSameRows || !isAtOrigin || !haveSameSizes || at[2] !== nextRow) return entries;
     nextRow += sizes[2]!;
   }
   if (nextRow !== count) return entries;
@@ -373,7 +373,7 @@ function visibleEntry(layout: StridedLayout, region: Region): ContentEntry | und
   const { value, rows, box } = region;
   if (layout.low >= box.high || box.low >= layout.high) return undefined;
   const { sizes } = layout.box;
-  if (equalBoxes(layout.box, box)) return { value, rows, origin, sizes };
+  if (areEqualBoxes(layout.box, box)) return { value, rows, origin, sizes };
   if (isFill(value) && isDense(box) && layout.low >= box.low && layout.high <= box.high) {
     return { value, rows, origin, sizes };
   }
@@ -393,7 +393,7 @@ function joinColumns(entries: ContentEntry[], columns: number): ContentEntry[] {
   if (entries.every(({ sizes }) => sizes[3] === columns)) return entries;
   const result: ContentEntry[] = [];
   for (const entry of entries.toSorted((a, b) => a.origin[3]! - b.origin[3]!)) {
-    const leftIndex = result.findIndex((other) => isAdjacentColumns(other, entry));
+    const leftIndex = result.findIndex((other) => areAdjacentColumns(other, entry));
     if (leftIndex < 0) result.push(entry);
     else
       result[leftIndex] = {
@@ -404,7 +404,7 @@ function joinColumns(entries: ContentEntry[], columns: number): ContentEntry[] {
   return result;
 }
 
-function isAdjacentColumns(a: ContentEntry, b: ContentEntry): boolean {
+function areAdjacentColumns(a: ContentEntry, b: ContentEntry): boolean {
   for (let i = 0; i < 3; i++) if (a.origin[i] !== b.origin[i] || a.sizes[i] !== b.sizes[i]) return false;
   if (a.value !== b.value || a.origin[3]! + a.sizes[3]! !== b.origin[3]) return false;
   if (isFill(a.value)) return true;

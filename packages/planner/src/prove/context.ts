@@ -79,7 +79,7 @@ export interface Completeness {
   isVisible(queries: PositionSet, keys: PositionSet, mask: number): boolean;
 }
 
-export function verifierContext(record: AttentionRecord): VerifierContext {
+export function createVerifierContext(record: AttentionRecord): VerifierContext {
   const { interned, classes } = record;
   const positions = new PositionTable(interned);
   const sums = new SumTable(classes);

@@ -52,10 +52,10 @@ export class Coverage implements Completeness {
     if (this.#sumCompleteness.isVisible(queries, keys, mask)) return true;
     if (this.#scope === "rank") return false;
     // Of whole shards that none of this rank's sees, no other rank of the class sees any.
-    const coversWholeShards =
+    const areWholeShards =
       this.#areWholeShards(this.#segmentsOf(queries, "queries"), "queries") &&
       this.#areWholeShards(this.#segmentsOf(keys, "keys"), "keys");
-    return !coversWholeShards || mask !== this.#mask;
+    return !areWholeShards || mask !== this.#mask;
   }
 
   #evaluate(addends: readonly Addend[], side: RowSide, rows: PositionSet): Verdict {
@@ -106,7 +106,7 @@ export class Coverage implements Completeness {
     const { tiles, positions, relabeling } = this.#context;
     const intervals = new RowIntervals(shards);
     for (const { tile, translation } of addends) {
-      const rows = positions.byId(side === "keys" ? tiles.keysOf(tile) : tiles.queriesOf(tile));
+      const rows = positions.getById(side === "keys" ? tiles.keysOf(tile) : tiles.queriesOf(tile));
       for (const { shard, first, count } of this.#segmentsOf(rows, side)) {
         intervals.add(relabeling.translateShard(shard, translation), first, count);
       }

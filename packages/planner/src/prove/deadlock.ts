@@ -42,10 +42,11 @@ function blockingHeads(
 
 function missingPeerViolation(streams: ReplayStreams, head: PostedBatch): Violation {
   const peers = streams.pendingPeers(head);
+  const missingText = peers.length === 1 ? `rank ${peers[0]} never joins` : `ranks ${peers.join(", ")} never join`;
   return {
     kind: "message",
     rank: head.rank,
-    message: `${streams.describe(head)}: rank ${peers.join(", ")} never joins this collective`,
+    message: `${streams.describe(head)}: ${missingText} this collective`,
   };
 }
 
@@ -77,22 +78,29 @@ function findCycle(
 
 interface Channel {
   readonly family: number;
-  /** Which cast of the group; 0 for sendRecv. */
-  readonly castIndex: number;
+  /** Which group-cast or group-reduce of the group, from 1; 0 for sendRecv. */
+  readonly groupCollectiveIndex: number;
   readonly senderRank: number;
   readonly receiverRank: number;
   sends: number;
   receives: number;
 }
 
-/** The first message of every pair of ranks whose other half no tape has. Messages of a cast meet those of the same cast, others in order, so counting suffices. */
+/** The first message of every pair of ranks whose other half no tape has. Messages of a group-cast meet those of the same group-cast, others in order, so counting suffices. */
 function findUnmatched(record: AttentionRecord): Violation[] {
   const quotient = new Quotient(record);
   const channels = new Map<string, Channel>();
-  forEachTransfer(record, ({ family, cast: castIndex, senderRank, receiverRank, isSend }) => {
+  forEachTransfer(record, ({ family, groupCollectiveIndex, senderRank, receiverRank, isSend }) => {
     const { sender, key } = quotient.channel(family, senderRank, receiverRank);
-    const name = `${sender},${key},${castIndex}`;
-    const channel = channels.get(name) ?? { family, castIndex, senderRank, receiverRank, sends: 0, receives: 0 };
+    const name = `${sender},${key},${groupCollectiveIndex}`;
+    const channel = channels.get(name) ?? {
+      family,
+      groupCollectiveIndex,
+      senderRank,
+      receiverRank,
+      sends: 0,
+      receives: 0,
+    };
     channels.set(name, channel);
     channel[isSend ? "sends" : "receives"]++;
     return false;
@@ -110,7 +118,12 @@ function unmatchedViolation(record: AttentionRecord, quotient: Quotient, channel
   let [rank, location, peer] = [0, "", 0];
   forEachTransfer(record, (transfer) => {
     const { sender, key } = quotient.channel(transfer.family, transfer.senderRank, transfer.receiverRank);
-    if (sender !== channelInfo.sender || key !== channelInfo.key || transfer.cast !== channel.castIndex) return false;
+    if (
+      sender !== channelInfo.sender ||
+      key !== channelInfo.key ||
+      transfer.groupCollectiveIndex !== channel.groupCollectiveIndex
+    )
+      return false;
     if (transfer.isSend !== isSend || numMatchedLeft-- > 0) return false;
     [rank, peer] = isSend ? [transfer.senderRank, transfer.receiverRank] : [transfer.receiverRank, transfer.senderRank];
     location = `rank ${rank}, ${transfer.phase}, ${transfer.label} #${transfer.work}`;
@@ -124,7 +137,7 @@ function unmatchedViolation(record: AttentionRecord, quotient: Quotient, channel
 
 interface RecordedTransfer {
   readonly family: number;
-  readonly cast: number;
+  readonly groupCollectiveIndex: number;
   readonly senderRank: number;
   readonly receiverRank: number;
   readonly isSend: boolean;
@@ -140,16 +153,16 @@ function forEachTransfer(
 ): void {
   for (const { tape } of ranks) {
     const event = tape.read();
-    const castCounts = new Map<number, number>();
+    const groupCollectiveCounts = new Map<number, number>();
     let phase = "";
     while (event.next()) {
       if (event.op === "mark") phase = strings[event.arg(0)]!;
       if (!isBatch(event.op)) continue;
       const group = event.arg(1);
       const { family } = groups[group]!;
-      const castIndex = event.op === "sendRecv" ? 0 : (castCounts.get(group) ?? 0) + 1;
-      if (castIndex > 0) castCounts.set(group, castIndex);
-      const transferInfo = { work: event.arg(0), family, cast: castIndex, label: strings[event.arg(2)]!, phase };
+      const groupCollectiveIndex = event.op === "sendRecv" ? 0 : (groupCollectiveCounts.get(group) ?? 0) + 1;
+      if (groupCollectiveIndex > 0) groupCollectiveCounts.set(group, groupCollectiveIndex);
+      const transferInfo = { work: event.arg(0), family, groupCollectiveIndex, label: strings[event.arg(2)]!, phase };
       for (let i = 3; i < event.count; i += 3) {
         const isSend = event.arg(i + 1) === 1;
         const [senderRank, receiverRank] = isSend ? [tape.rank, event.arg(i)] : [event.arg(i), tape.rank];

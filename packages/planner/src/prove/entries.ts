@@ -1,4 +1,4 @@
-import { isDense, equalBoxes, findOrigin, intersect, clipToRange } from "./box.ts";
+import { isDense, areEqualBoxes, findOrigin, intersect, clipToRange } from "./box.ts";
 import { type Content, toContent, type ContentEntry, Region, type ReadResult, shiftRows } from "./content.ts";
 import { emptySum, type SumTable } from "./sums.ts";
 import {
@@ -24,7 +24,7 @@ export interface CombineContext {
 }
 
 /** Whether an entry's rows are those that its place in a view requires: all of the columns of rows that begin at `expected`. */
-export function hasRows({ origin, sizes, rows }: ContentEntry, expected: Rows): boolean {
+export function hasExpectedRows({ origin, sizes, rows }: ContentEntry, expected: Rows): boolean {
   return (
     rows.batch === expected.batch + origin[0]! &&
     rows.head === expected.head + origin[1]! &&
@@ -83,7 +83,7 @@ export function* intersectEntries(
   const numAxes = includeColumns ? 4 : 3;
   for (const entryA of a.entries) {
     for (const entryB of b.entries) {
-      if (entryA.origin === entryB.origin && equalAxes(entryA.sizes, entryB.sizes, numAxes)) {
+      if (entryA.origin === entryB.origin && areEqualOnAxes(entryA.sizes, entryB.sizes, numAxes)) {
         yield [entryA, entryB];
         continue;
       }
@@ -107,7 +107,7 @@ function areDisjointEntries(a: ContentEntry, b: ContentEntry, numAxes: number): 
   return false;
 }
 
-function equalAxes(a: readonly number[], b: readonly number[], numAxes: number): boolean {
+function areEqualOnAxes(a: readonly number[], b: readonly number[], numAxes: number): boolean {
   for (let i = 0; i < numAxes; i++) if (a[i] !== b[i]) return false;
   return true;
 }
@@ -129,7 +129,7 @@ function subEntry(
  */
 export function reduceMessages(messages: readonly Content[], context: CombineContext): Content {
   return messages.reduce((total, message) => {
-    if (total instanceof Region && message instanceof Region && equalBoxes(total.box, message.box)) {
+    if (total instanceof Region && message instanceof Region && areEqualBoxes(total.box, message.box)) {
       const sum = combine(total, message, "add", context);
       return sum ? new Region(sum.value, sum.rows, total.box) : toContent([]);
     }
@@ -148,7 +148,7 @@ export function reduceMessages(messages: readonly Content[], context: CombineCon
 
 /** The parts of two regions that are the same elements. */
 function intersectRegions(a: Region, b: Region): (readonly [Region, Region])[] {
-  if (equalBoxes(a.box, b.box)) return [[a, b]];
+  if (areEqualBoxes(a.box, b.box)) return [[a, b]];
   const offset = findOrigin(a.box, b.box);
   if (offset) {
     const { originInFirst, originInSecond, sizes } = intersect(a.box, b.box, offset);

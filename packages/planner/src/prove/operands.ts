@@ -2,7 +2,7 @@ import type { RecordedRank } from "../record.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
 import type { Violation, ReplayContext } from "./context.ts";
 import type { ContentEntry, ReadResult } from "./content.ts";
-import { hasRows } from "./entries.ts";
+import { hasExpectedRows } from "./entries.ts";
 import type { PositionSet } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { type Tile, describeTile } from "./sums.ts";
@@ -37,7 +37,7 @@ export class AttentionOperands implements Tile {
   /** Query heads that each KV head of the call meets. */
   headsPerKvHead = 1;
   /** Where KV heads meet different heads of their groups, a tile for each of them; else one is that of all. */
-  splitTiles: readonly number[] | undefined;
+  tilesByKvHead: readonly number[] | undefined;
   pairs = 0;
   /** Its queries and keys as memory has them. */
   queries!: Rows;
@@ -64,13 +64,13 @@ export class AttentionOperands implements Tile {
   }
 
   /** The number of the tile that a kernel call computes; −1 if nothing of it is visible, or if its operands are not what they are named. */
-  loadTile(event: TapeReader, firstArgument: number, views: { readonly q: number; readonly k: number }): number {
+  loadTile(event: TapeReader, firstArgumentIndex: number, views: { readonly q: number; readonly k: number }): number {
     const { positions, visibility } = this.#context;
-    const q = positions.byId(event.arg(firstArgument));
-    const k = positions.byId(event.arg(firstArgument + 1));
+    const q = positions.getById(event.arg(firstArgumentIndex));
+    const k = positions.getById(event.arg(firstArgumentIndex + 1));
     this.q = q;
     this.k = k;
-    this.mask = event.arg(firstArgument + 2);
+    this.mask = event.arg(firstArgumentIndex + 2);
     this.tileNumber++;
     this.pairs = visibility.countPairs(q, k, this.mask);
     if (this.pairs === 0) return -1;
@@ -81,19 +81,23 @@ export class AttentionOperands implements Tile {
     this.keys = keys;
     const headsPerKvHead = this.#countHeadsPerKvHead(views);
     if (headsPerKvHead === 0) {
-      this.reportViolation(
-        "data",
-        `${this.description}: the number of query heads is not a multiple of the number of KV heads`,
-      );
+      const expected = `query heads in the groups of the KV heads, ${this.#queryHeadsPerKvHead} for each, of the same samples`;
+      const received = `q with ${this.#describeHeads(views.q, queries)} and k with ${this.#describeHeads(views.k, keys)}`;
+      this.reportViolation("data", `${this.description}: expected ${expected}, received ${received}`);
       return -1;
     }
     this.headsPerKvHead = headsPerKvHead;
-    this.splitTiles = undefined;
+    this.tilesByKvHead = undefined;
     const numKvHeads = this.#memory.view(views.k).layout.box.sizes[1]!;
     if (numKvHeads === 1 || headsPerKvHead === this.#queryHeadsPerKvHead) return this.#addTile(0);
     // Shares of heads that begin within a group: each KV head meets others of its own.
-    this.splitTiles = Array.from({ length: numKvHeads }, (_, head) => this.#addTile(head));
-    return this.splitTiles[0]!;
+    this.tilesByKvHead = Array.from({ length: numKvHeads }, (_, head) => this.#addTile(head));
+    return this.tilesByKvHead[0]!;
+  }
+
+  #describeHeads(view: number, { batch, head }: Rows): string {
+    const { sizes } = this.#memory.view(view).layout.box;
+    return `heads ${head} to ${head + sizes[1]! - 1} of samples ${batch} to ${batch + sizes[0]! - 1}`;
   }
 
   /** A tile of the heads that meet one of the call's KV heads, and of as many for all others if it is the only one. */
@@ -112,8 +116,9 @@ export class AttentionOperands implements Tile {
     const region = this.#memory.singleRegion(view);
     if (region && region.value === encodeValue(name) && region.sizes[3] === this.#columnsBySource[name]) {
       const { rows } = region;
-      const matchesHead = expected.head === undefined || (rows.head === expected.head && rows.batch === expected.batch);
-      if (matchesHead && rows.column === 0 && rows.positions.equals(expected.positions)) return rows;
+      const hasExpectedHead =
+        expected.head === undefined || (rows.head === expected.head && rows.batch === expected.batch);
+      if (hasExpectedHead && rows.column === 0 && rows.positions.equals(expected.positions)) return rows;
     }
     const readResult = this.#memory.read(view);
     const inputRows = this.#findInputRows(readResult, name, expected.positions);
@@ -130,15 +135,15 @@ export class AttentionOperands implements Tile {
   }
 
   #checkSource(
-    { rows, mismatchedEntries: mismatched }: InputRows,
+    { rows, mismatchedEntries: mismatches }: InputRows,
     name: SourceName,
     expected: Pick<Rows, "positions"> & Partial<Rows>,
   ): boolean {
     if (expected.head !== undefined && (rows.head !== expected.head || rows.batch !== expected.batch)) return false;
-    if (mismatched.length === 0) return true;
+    if (mismatches.length === 0) return true;
     const isVisibleEntry = ({ origin, sizes }: ContentEntry): boolean =>
       this.#context.completeness.isVisible(this.q, expected.positions.subset(origin[2]!, sizes[2]!), this.mask);
-    return (name === "k" || name === "v") && !mismatched.some(isVisibleEntry);
+    return (name === "k" || name === "v") && !mismatches.some(isVisibleEntry);
   }
 
   /** Undefined if no row of the input is there, or if something is not known at all. */
@@ -153,7 +158,7 @@ export class AttentionOperands implements Tile {
       const { origin } = first;
       const rows = { batch: first.rows.batch - origin[0]!, head: first.rows.head - origin[1]!, column: 0, positions };
       const isMismatched = (entry: ContentEntry): boolean =>
-        entry.value !== value || entry.sizes[3] !== this.#columnsBySource[name] || !hasRows(entry, rows);
+        entry.value !== value || entry.sizes[3] !== this.#columnsBySource[name] || !hasExpectedRows(entry, rows);
       result = { rows, mismatchedEntries: readResult.entries.filter(isMismatched) };
     }
     readResult.cachedCheck = { name, positions, result };
@@ -169,9 +174,9 @@ export class AttentionOperands implements Tile {
     // Where the first and the last KV head's are, in their groups; those between lie between.
     const first = queries.head - keys.head * this.#queryHeadsPerKvHead;
     const last = first + (keySizes[1]! - 1) * (headsPerKvHead - this.#queryHeadsPerKvHead);
-    const fitInGroups =
+    const areHeadsInGroups =
       Math.min(first, last) >= 0 && Math.max(first, last) + headsPerKvHead <= this.#queryHeadsPerKvHead;
-    return fitInGroups &&
+    return areHeadsInGroups &&
       Number.isInteger(headsPerKvHead) &&
       queries.batch === keys.batch &&
       querySizes[0] === keySizes[0]

@@ -122,11 +122,11 @@ export class PositionTable {
   }
 
   fromSpans(spans: readonly Span[]): PositionSet {
-    return this.byId(this.#interned.rowsId(spans));
+    return this.getById(this.#interned.rowsId(spans));
   }
 
   /** By number. */
-  byId(id: number): PositionSet {
+  getById(id: number): PositionSet {
     let positions = this.#cache[id];
     if (!positions) this.#cache[id] = positions = new PositionSet(this, id, this.#interned.rows[id]!);
     return positions;
@@ -148,8 +148,8 @@ export function mergeAdjacentSpans(spans: readonly Span[]): readonly Span[] {
 function appendSpan(spans: Span[], span: Span): void {
   if (span.length === 0) return;
   const last = spans.at(-1);
-  const follows = last?.step === span.step && last.start + last.length * last.step === span.start;
-  if (follows) spans[spans.length - 1] = { ...last, length: last.length + span.length };
+  const isAdjacent = last?.step === span.step && last.start + last.length * last.step === span.start;
+  if (isAdjacent) spans[spans.length - 1] = { ...last, length: last.length + span.length };
   else spans.push(span);
 }
 

@@ -1,14 +1,20 @@
 import { defineOptions, option, type OptionsOf } from "@mosaic/core";
 import { Quotient } from "../symmetry/quotient.ts";
-import { sampledRanks } from "../symmetry/translations.ts";
+import { sampleRanks } from "../symmetry/translations.ts";
 import { type AttentionRecord, checkRecord, maxRecordedRanks, record } from "../record.ts";
 import { SumCompleteness } from "./completeness.ts";
-import { type Completeness, type Violation, Violations, type VerifierContext, verifierContext } from "./context.ts";
+import {
+  type Completeness,
+  type Violation,
+  Violations,
+  type VerifierContext,
+  createVerifierContext,
+} from "./context.ts";
 import { Coverage } from "./coverage.ts";
 import { findDeadlock } from "./deadlock.ts";
 import { MessageLog } from "./message-log.ts";
 import { checkRank } from "./rank-check.ts";
-import { initialMemory, Replay } from "./replay.ts";
+import { createInitialMemory, Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
 import { ReplayStreams } from "./streams.ts";
 
@@ -62,7 +68,7 @@ export function prove(attentionRecord: AttentionRecord, options?: ProveOptions):
 
 function proveRanks(attentionRecord: AttentionRecord, limit: number): Proof {
   const violations = new Violations(limit);
-  const context = verifierContext(attentionRecord);
+  const context = createVerifierContext(attentionRecord);
   replayAll(context, { violations, completeness: new SumCompleteness(context) });
   return {
     violations: violations.reported,
@@ -81,13 +87,13 @@ export function proveRepresentatives(
   const { ranks, order } = attentionRecord.classes;
   const maxEvents = Math.max(...attentionRecord.ranks.map(({ tape }) => tape.events));
   const violations = new Violations(limit, order);
-  const context = verifierContext(attentionRecord);
+  const context = createVerifierContext(attentionRecord);
   const quotient = new Quotient(attentionRecord);
   const messageLog = new MessageLog(quotient);
   const memories = replayAll(context, { violations, completeness: new Coverage(context, "class"), messageLog });
   const proof = { peakBytes: peakBytesByRank(attentionRecord), replayed: attentionRecord.ranks.length };
   if (violations.total > 0) return { violations: violations.reported, total: violations.total, ...proof };
-  const ranksToCompare = (comparedRanks ?? sampledRanks(ranks, maxEvents)).filter(
+  const ranksToCompare = (comparedRanks ?? sampleRanks(ranks, maxEvents)).filter(
     (rank) => attentionRecord.classes.translationTo(rank) > 0,
   );
   const rankViolations = new Violations(limit);
@@ -117,16 +123,19 @@ interface ReplayChecks {
 }
 
 /** Replays all ranks of a record with one another; their memories in the end. */
-function replayAll(verifier: VerifierContext, checks: ReplayChecks): ReturnType<typeof initialMemory>[] {
+function replayAll(verifier: VerifierContext, checks: ReplayChecks): ReturnType<typeof createInitialMemory>[] {
   const { record: attentionRecord, positions } = verifier;
-  const memories = attentionRecord.ranks.map((recordedRank) => initialMemory(attentionRecord, recordedRank, positions));
+  const memories = attentionRecord.ranks.map((recordedRank) =>
+    createInitialMemory(attentionRecord, recordedRank, positions),
+  );
   const context = { ...verifier, ...checks, memories };
   const streams = new ReplayStreams(context);
   const replays = attentionRecord.ranks.map((recordedRank, index) => {
     return new Replay(context, recordedRank, { index, memory: memories[index]!, streams });
   });
   for (const index of [...replays.keys()].toReversed()) streams.makeRunnable(index); // the last that becomes runnable runs first
-  for (let index = streams.nextRunnable(); index !== undefined; index = streams.nextRunnable()) replays[index]!.run();
+  for (let index = streams.takeRunnableRank(); index !== undefined; index = streams.takeRunnableRank())
+    replays[index]!.run();
   for (const violation of findDeadlock(attentionRecord, streams)) checks.violations.report(violation);
   for (const [index, recordedRank] of attentionRecord.ranks.entries()) {
     if (replays[index]!.hasEnded) checkResults(context, recordedRank, memories[index]!);

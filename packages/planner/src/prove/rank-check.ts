@@ -3,10 +3,10 @@ import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import { isBatch, type TapeReader } from "../symbolic/tape.ts";
 import { PostedBatch } from "./batch.ts";
-import { equalBoxes } from "./box.ts";
+import { areEqualBoxes } from "./box.ts";
 import { type Content, uninitializedContent, type Region } from "./content.ts";
 import { SumCompleteness } from "./completeness.ts";
-import { Violations, type ReplayContext, verifierContext } from "./context.ts";
+import { Violations, type ReplayContext, createVerifierContext } from "./context.ts";
 import { haveEqualRows } from "./entries.ts";
 import { mergeRows } from "./arrivals.ts";
 import { runCollective, createMember } from "./collective.ts";
@@ -14,7 +14,7 @@ import { MessageLog } from "./message-log.ts";
 import { overlapsItself } from "./overlaps.ts";
 import type { PositionSet } from "./positions.ts";
 import { RankMemory } from "./rank-memory.ts";
-import { initialMemory, Replay } from "./replay.ts";
+import { createInitialMemory, Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
 import { type Addend, emptySum } from "./sums.ts";
 import { haveSameKind, isDelta, isSum, decodePayload, type MemoryValue } from "./values.ts";
@@ -44,13 +44,13 @@ export function checkRank(recordedRank: RecordedRank, classProof: Representative
   const representativeName = `rank ${representative.tape.rank}, the representative of its equivalence class`;
   if (!isEquivalent(representative, recordedRank, comparison))
     return `${rankName}: the operations do not match those of ${representativeName}`;
-  const memory = initialMemory(record, recordedRank, context.positions);
+  const memory = createInitialMemory(record, recordedRank, context.positions);
   const streams = new SingleRankStreams(recordedRank, memory, classProof, new RepresentativeExchange(classProof));
   const replay = new Replay(context, recordedRank, { index: 0, memory, streams });
   replay.run();
   if (streams.difference)
     return `${rankName}, ${streams.difference}: the rows sent do not match those of ${representativeName}`;
-  if (!replay.hasEnded) return `${rankName} does not run to completion, but ${representativeName} does`;
+  if (!replay.hasEnded) return `${rankName} does not run to completion, unlike ${representativeName}`;
   checkResults(context, recordedRank, memory);
   return undefined;
 }
@@ -65,7 +65,7 @@ export function haveEqualMessages(
   record: AttentionRecord,
 ): boolean {
   const violations = new Violations(0);
-  const verifier = verifierContext(record);
+  const verifier = createVerifierContext(record);
   const context = { ...verifier, violations, completeness: new SumCompleteness(verifier) };
   const quotient = new Quotient(record);
   const messageLog = new MessageLog(quotient);
@@ -73,7 +73,7 @@ export function haveEqualMessages(
     recordedRank: RecordedRank,
     createExchange: (memory: RankMemory) => PeerExchange,
   ): SingleRankStreams => {
-    const memory = initialMemory(record, recordedRank, context.positions);
+    const memory = createInitialMemory(record, recordedRank, context.positions);
     const streams = new SingleRankStreams(
       recordedRank,
       memory,
@@ -328,7 +328,7 @@ class ContentComparison {
 
   #areEqualRegions(a: Region, b: Region): boolean {
     return (
-      equalBoxes(a.box, b.box) &&
+      areEqualBoxes(a.box, b.box) &&
       this.#areEqualValues(a.value, b.value) &&
       (a.rows === b.rows || haveEqualRows(a.rows, b.rows))
     );
@@ -367,10 +367,10 @@ class ContentComparison {
     const [addendsA, addendsB] = [sums.listAddends(a), sums.listAddends(b)];
     this.#numRemainingTiles -= addendsA.length + addendsB.length;
     if (addendsA.length !== addendsB.length || this.#numRemainingTiles < 0) return false;
-    const sortedKeys = (addends: readonly Addend[]): string[] =>
+    const sortTileKeys = (addends: readonly Addend[]): string[] =>
       addends.map((addend) => this.#tileKey(addend)).toSorted();
-    const keysB = sortedKeys(addendsB);
-    return sortedKeys(addendsA).every((key, i) => key === keysB[i]);
+    const keysB = sortTileKeys(addendsB);
+    return sortTileKeys(addendsA).every((key, i) => key === keysB[i]);
   }
 
   #tileKey({ tile, translation }: Addend): string {

@@ -23,15 +23,15 @@ export class RankMemory {
   /** By storage: how many messages of these it will hold. */
   readonly #arrivedCounts: Int32Array;
 
-  constructor({ interned, views, storageOf, storages }: RankRecord) {
+  constructor({ interned, views, storageIdByView, storageSizes }: RankRecord) {
     this.#interned = interned;
     this.#views = views;
-    this.#storageOf = storageOf;
-    this.#storageSizes = storages;
-    this.#contents = storages.map(() => uninitializedContent);
-    this.#readerCounts = new Int32Array(storages.length);
-    this.#writerCounts = new Int32Array(storages.length);
-    this.#arrivedCounts = new Int32Array(storages.length);
+    this.#storageOf = storageIdByView;
+    this.#storageSizes = storageSizes;
+    this.#contents = storageSizes.map(() => uninitializedContent);
+    this.#readerCounts = new Int32Array(storageSizes.length);
+    this.#writerCounts = new Int32Array(storageSizes.length);
+    this.#arrivedCounts = new Int32Array(storageSizes.length);
   }
 
   view(id: number): View {
@@ -79,9 +79,9 @@ export class RankMemory {
     const contents = this.#storageContent(storage);
     const region = new Region(value, rows, layout.box);
     // Nearly always there is nothing else in the storage.
-    const coversStorage =
+    const isWholeStorage =
       contents instanceof Region ? contents.singleRegion(layout) !== undefined : contents.regions.length === 0;
-    this.#contents[storage] = coversStorage ? region : contents.write(layout, [region]);
+    this.#contents[storage] = isWholeStorage ? region : contents.write(layout, [region]);
   }
 
   /** Elements of a view. */

@@ -86,11 +86,14 @@ export class Relabeling {
   translatePositions(positions: PositionSet, side: RowSide, translation: number): PositionSet {
     if (translation === 0 || positions.length === 0) return positions;
     const sideCache = this.#cache[side];
-    let byTranslation = sideCache.get(positions);
-    if (!byTranslation) sideCache.set(positions, (byTranslation = new Map<number, PositionSet>()));
-    let translatedPositions = byTranslation.get(translation);
+    let positionsByTranslation = sideCache.get(positions);
+    if (!positionsByTranslation) sideCache.set(positions, (positionsByTranslation = new Map<number, PositionSet>()));
+    let translatedPositions = positionsByTranslation.get(translation);
     if (!translatedPositions)
-      byTranslation.set(translation, (translatedPositions = this.#translatePositions(positions, side, translation)));
+      positionsByTranslation.set(
+        translation,
+        (translatedPositions = this.#translatePositions(positions, side, translation)),
+      );
     return translatedPositions;
   }
 

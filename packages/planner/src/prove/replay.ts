@@ -19,7 +19,11 @@ export interface ReplayState {
 }
 
 /** A rank's memory with its inputs in it. */
-export function initialMemory(record: AttentionRecord, recordedRank: RecordedRank, table: PositionTable): RankMemory {
+export function createInitialMemory(
+  record: AttentionRecord,
+  recordedRank: RecordedRank,
+  table: PositionTable,
+): RankMemory {
   const { tape, at, firstSequence, tensorViews } = recordedRank;
   const memory = new RankMemory(tape);
   const createRows = (side: RowSide): Rows => {
@@ -36,8 +40,8 @@ export function initialMemory(record: AttentionRecord, recordedRank: RecordedRan
 /** What the events of a kernel contain: how many views, and how many of them, the first ones, it mutates. */
 interface OperandCounts {
   /** Index of the first argument that is a view; default 0. */
-  readonly firstOperand?: number;
-  readonly numWritten: number;
+  readonly firstOperandIndex?: number;
+  readonly numWrittenOperands: number;
   readonly numOperands: number;
 }
 
@@ -53,7 +57,10 @@ const countsByKernel = {
 
 function countOperands(kernel: KernelName): OperandCounts {
   const baseOperands = getOperands(kernel).filter(({ feature }) => feature === undefined);
-  return { numWritten: baseOperands.filter(({ isMutated }) => isMutated).length, numOperands: baseOperands.length };
+  return {
+    numWrittenOperands: baseOperands.filter(({ isMutated }) => isMutated).length,
+    numOperands: baseOperands.length,
+  };
 }
 
 /** Replays one rank's tape as far as it goes without the others. */
@@ -140,7 +147,11 @@ export class Replay {
         this.#checkRace(event, countsByKernel.add);
         return compute.add(event);
       case "compute":
-        this.#checkRace(event, { firstOperand: 2, numWritten: event.arg(1), numOperands: event.count - 2 });
+        this.#checkRace(event, {
+          firstOperandIndex: 2,
+          numWrittenOperands: event.arg(1),
+          numOperands: event.count - 2,
+        });
         for (let i = 0; i < event.arg(1); i++) this.#memory.write(event.arg(2 + i), []);
         return;
       default:
@@ -162,9 +173,12 @@ export class Replay {
   }
 
   /** Compute must not write what a collective under way reads, nor touch what it writes. */
-  #checkRace(event: TapeReader, { firstOperand: first = 0, numWritten, numOperands: count }: OperandCounts): void {
+  #checkRace(
+    event: TapeReader,
+    { firstOperandIndex: first = 0, numWrittenOperands, numOperands: count }: OperandCounts,
+  ): void {
     for (let i = 0; i < count; i++) {
-      const conflictingWork = this.#memory.conflictingWork(event.arg(first + i), i < numWritten);
+      const conflictingWork = this.#memory.conflictingWork(event.arg(first + i), i < numWrittenOperands);
       if (conflictingWork === undefined) continue;
       const operation = event.op === "compute" ? this.#interned.strings[event.arg(0)] : event.op;
       this.#context.violations.report({

@@ -1,9 +1,9 @@
 import type { RecordedRank } from "../record.ts";
 import type { ContentEntry } from "./content.ts";
-import { shiftExpectedRows, hasRows, decodeSum } from "./entries.ts";
+import { shiftExpectedRows, hasExpectedRows, decodeSum } from "./entries.ts";
 import type { ReplayContext, Verdict } from "./context.ts";
 import type { RankMemory } from "./rank-memory.ts";
-import { sinkVerdict } from "./sinks.ts";
+import { evaluateSinks } from "./sinks.ts";
 import {
   describeValue,
   isFill,
@@ -37,7 +37,7 @@ export function checkResults(context: ReplayContext, recordedRank: RecordedRank,
     const expected = { batch: firstSequence, head: 0, column: 0, positions: ownPositions };
     const { entries, isComplete } = memory.read(tensorViews[name]);
     let violation: Verdict = isComplete ? undefined : { kind: "data", message: "the tensor is not fully initialized" };
-    for (const entry of entries) violation ??= resultVerdict(entry, { name, expected, context });
+    for (const entry of entries) violation ??= evaluateResult(entry, { name, expected, context });
     if (violation)
       violations.report({ ...violation, rank: tape.rank, message: `rank ${tape.rank}, ${name}: ${violation.message}` });
   }
@@ -46,7 +46,10 @@ export function checkResults(context: ReplayContext, recordedRank: RecordedRank,
     if (ownPositions.length === 0) continue;
     const expected = { batch: firstSequence, head: 0, column: 0, positions: ownPositions };
     const { entries, isComplete: isInitialized } = memory.read(tensorViews[name]);
-    if (isInitialized && entries.every((entry) => entry.value === encodeValue(name) && hasRows(entry, expected)))
+    if (
+      isInitialized &&
+      entries.every((entry) => entry.value === encodeValue(name) && hasExpectedRows(entry, expected))
+    )
       continue;
     const message = `rank ${tape.rank}, ${name}: an input of the caller was overwritten`;
     violations.report({ kind: "data", rank: tape.rank, message });
@@ -59,14 +62,14 @@ interface ExpectedResult {
   readonly context: ReplayContext;
 }
 
-function resultVerdict(entry: ContentEntry, { name, expected, context }: ExpectedResult): Verdict {
+function evaluateResult(entry: ContentEntry, { name, expected, context }: ExpectedResult): Verdict {
   const { initialValues, completeness, record } = context;
   const sum = decodeSum(entry.value, name, initialValues);
   if (sum === undefined) return { kind: "data", message: `holds ${describeValue(entry.value, record.interned)}` };
   const rows = isFill(entry.value) ? shiftExpectedRows(entry, expected) : entry.rows;
-  if (isFill(entry.value) || hasRows(entry, expected)) {
+  if (isFill(entry.value) || hasExpectedRows(entry, expected)) {
     const verdict = completeness.evaluateSum(sum, resultSides[name], rows.positions);
-    return verdict ?? (name === "out" ? sinkVerdict(context, sum) : undefined);
+    return verdict ?? (name === "out" ? evaluateSinks(context, sum) : undefined);
   }
   const [actualPositions, expectedPositions] = [entry.rows, shiftExpectedRows(entry, expected)].map(({ positions }) =>
     formatPositions(positions.spans),

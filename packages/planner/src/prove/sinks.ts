@@ -2,7 +2,7 @@ import type { RecordedRank } from "../record.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
 import type { ContentEntry } from "./content.ts";
 import type { ReplayContext, Verdict, VerifierContext } from "./context.ts";
-import { hasRows, shiftExpectedRows, decodeSum } from "./entries.ts";
+import { hasExpectedRows, shiftExpectedRows, decodeSum } from "./entries.ts";
 import type { AttentionOperands } from "./operands.ts";
 import type { PositionTable } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
@@ -17,11 +17,11 @@ export function writeSinks(memory: RankMemory, view: number, table: PositionTabl
 }
 
 /** Whether a sum of a state counts the sinks of its call, once. */
-export function sinkVerdict({ record, sums, tiles, positions }: VerifierContext, sum: number): Verdict {
+export function evaluateSinks({ record, sums, tiles, positions }: VerifierContext, sum: number): Verdict {
   if (!record.options.sinks) return undefined;
   const numContributions = sums
     .listAddends(sum)
-    .filter(({ tile }) => positions.byId(tiles.keysOf(tile)).length === 0).length;
+    .filter(({ tile }) => positions.getById(tiles.keysOf(tile)).length === 0).length;
   if (numContributions === 1) return undefined;
   return {
     kind: numContributions === 0 ? "missing" : "duplicate",
@@ -89,7 +89,7 @@ export class SinkReplay {
     const { isComplete, entries } = this.#memory.read(view);
     const isStateEntry = (entry: ContentEntry): boolean =>
       decodeSum(entry.value, name, this.#context.initialValues) !== undefined &&
-      (isFill(entry.value) || hasRows(entry, this.#rows));
+      (isFill(entry.value) || hasExpectedRows(entry, this.#rows));
     return isComplete && entries.every(isStateEntry) ? entries : undefined;
   }
 

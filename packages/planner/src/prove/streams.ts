@@ -41,7 +41,7 @@ class Queue<T> {
 /** The ranks of a group that have come to one of its collectives, by number. */
 interface PendingCollective {
   readonly batches: Map<number, PostedBatch>;
-  numMissing: number;
+  numMissingRanks: number;
 }
 
 /**
@@ -121,7 +121,7 @@ export class ReplayStreams {
   }
 
   /** A runnable rank, of the same block as the last one if there is one; undefined if there is none. */
-  nextRunnable(): number | undefined {
+  takeRunnableRank(): number | undefined {
     for (let i = 0; i < this.#runnableRanks.length; i++) {
       const index = this.#runnableRanks[this.#currentBlock]!.pop();
       if (index !== undefined) return index;
@@ -203,23 +203,24 @@ export class ReplayStreams {
         `which receives it in ${this.describe(receiver)}, a different ${receiver.op}`;
       this.#context.violations.report({ kind: "message", rank: receiver.rank, message: text });
     }
-    if (--sender.numUnmatched === 0) this.#finish(sender);
-    if (--receiver.numUnmatched === 0) this.#finish(receiver);
+    if (--sender.numUnmatchedMessages === 0) this.#finish(sender);
+    if (--receiver.numUnmatchedMessages === 0) this.#finish(receiver);
   }
 
   /** The last to come to a collective carries it out. */
   #joinCollective(batch: PostedBatch): void {
     const orbit = this.#quotient.orbit(batch.group);
-    let pendingByCall = this.#pendingCollectives.get(orbit);
-    if (!pendingByCall) this.#pendingCollectives.set(orbit, (pendingByCall = new Map<number, PendingCollective>()));
-    let collective = pendingByCall.get(batch.call);
+    let collectivesByCall = this.#pendingCollectives.get(orbit);
+    if (!collectivesByCall)
+      this.#pendingCollectives.set(orbit, (collectivesByCall = new Map<number, PendingCollective>()));
+    let collective = collectivesByCall.get(batch.call);
     if (!collective) {
-      const numMissing = this.#quotient.groupClasses(batch.group).length;
-      pendingByCall.set(batch.call, (collective = { batches: new Map<number, PostedBatch>(), numMissing }));
+      const numMissingRanks = this.#quotient.groupClasses(batch.group).length;
+      collectivesByCall.set(batch.call, (collective = { batches: new Map<number, PostedBatch>(), numMissingRanks }));
     }
     collective.batches.set(batch.index, batch);
-    if (--collective.numMissing > 0) return;
-    pendingByCall.delete(batch.call);
+    if (--collective.numMissingRanks > 0) return;
+    collectivesByCall.delete(batch.call);
     const { ranks } = this.#record.groups[batch.group]!;
     const batchList = [
       ...new Set(ranks.map((rank) => collective.batches.get(this.#quotient.representativeIndex(rank))!)),

@@ -20,13 +20,13 @@ export interface Tile {
   readonly pairs: number;
 }
 
-const TILE_FIELDS = 8;
+const FIELDS_PER_TILE = 8;
 
 /** The tiles of all ranks, by number: a thousand ranks compute millions, in memory of a few numbers each. */
 export class TileTable {
   readonly #positions: PositionTable;
   readonly #interned: InternPool;
-  #fields = new Int32Array(TILE_FIELDS * 64);
+  #fields = new Int32Array(FIELDS_PER_TILE * 64);
   #pairsByTile = new Float64Array(64);
   #numTiles = 0;
   /** Numbers of the queries, and of the keys, that tiles have, each once. */
@@ -45,7 +45,7 @@ export class TileTable {
       this.#fields = growCapacity(this.#fields);
       this.#pairsByTile = growCapacity(this.#pairsByTile);
     }
-    const offset = id * TILE_FIELDS;
+    const offset = id * FIELDS_PER_TILE;
     const fields = this.#fields;
     fields[offset] = rank;
     fields[offset + 1] = this.#interned.stringId(phase);
@@ -64,13 +64,13 @@ export class TileTable {
   }
 
   get(id: number): Tile {
-    const field = (i: number): number => this.#fields[id * TILE_FIELDS + i]!;
+    const field = (i: number): number => this.#fields[id * FIELDS_PER_TILE + i]!;
     return {
       rank: field(0),
       phase: this.#interned.strings[field(1)]!,
       tileNumber: field(2),
-      q: this.#positions.byId(field(3)),
-      k: this.#positions.byId(field(4)),
+      q: this.#positions.getById(field(3)),
+      k: this.#positions.getById(field(4)),
       mask: field(5),
       firstHead: field(6),
       endHead: field(7),
@@ -79,23 +79,23 @@ export class TileTable {
   }
 
   queriesOf(id: number): number {
-    return this.#fields[id * TILE_FIELDS + 3]!;
+    return this.#fields[id * FIELDS_PER_TILE + 3]!;
   }
 
   keysOf(id: number): number {
-    return this.#fields[id * TILE_FIELDS + 4]!;
+    return this.#fields[id * FIELDS_PER_TILE + 4]!;
   }
 
   maskOf(id: number): number {
-    return this.#fields[id * TILE_FIELDS + 5]!;
+    return this.#fields[id * FIELDS_PER_TILE + 5]!;
   }
 
   firstHeadOf(id: number): number {
-    return this.#fields[id * TILE_FIELDS + 6]!;
+    return this.#fields[id * FIELDS_PER_TILE + 6]!;
   }
 
   headsOf(id: number): number {
-    return this.#fields[id * TILE_FIELDS + 7]! - this.#fields[id * TILE_FIELDS + 6]!;
+    return this.#fields[id * FIELDS_PER_TILE + 7]! - this.#fields[id * FIELDS_PER_TILE + 6]!;
   }
 
   pairsOf(id: number): number {
@@ -165,13 +165,13 @@ export class SumTable {
     const shift = this.#translations.apply(translation, origin.translation);
     if (shift === 0) return origin.sum;
     const key = origin.sum * this.#translations.ranks + shift;
-    let translated = this.#translationCache.get(key);
-    if (translated === undefined) {
-      translated = this.#push(origin.sum, emptySum);
-      this.#translationBySum.set(translated, shift);
-      this.#translationCache.set(key, translated);
+    let translatedSum = this.#translationCache.get(key);
+    if (translatedSum === undefined) {
+      translatedSum = this.#push(origin.sum, emptySum);
+      this.#translationBySum.set(translatedSum, shift);
+      this.#translationCache.set(key, translatedSum);
     }
-    return translated;
+    return translatedSum;
   }
 
   /** The sum that another is a translation of, and the translation; itself if it is none. */
@@ -191,9 +191,9 @@ export class SumTable {
   areEqualSums(a: number, b: number): boolean {
     if (a === b) return true;
     const [addendsA, addendsB] = [this.listAddends(a), this.listAddends(b)];
-    const equalAddends = ({ tile, translation }: Addend, i: number): boolean =>
+    const isEqualAddend = ({ tile, translation }: Addend, i: number): boolean =>
       tile === addendsB[i]!.tile && translation === addendsB[i]!.translation;
-    return addendsA.length === addendsB.length && addendsA.every(equalAddends);
+    return addendsA.length === addendsB.length && addendsA.every(isEqualAddend);
   }
 
   /** The tiles of a sum without translations, in the order in which they were added, each as often as it was. */
@@ -235,7 +235,9 @@ export class SumTable {
   #push(left: number, right: number): number {
     const id = this.#numSums++;
     if (id >= MAX_SUMS)
-      throw new RangeError(`prove: expected at most ${MAX_SUMS} partial sums, received more; use fewer ranks or tiles`);
+      throw new RangeError(
+        `prove: expected at most ${MAX_SUMS} partial sums, received ${id + 1}; use fewer ranks or tiles`,
+      );
     if (2 * id === this.#operands.length) this.#operands = growCapacity(this.#operands);
     this.#operands[2 * id] = left;
     this.#operands[2 * id + 1] = right;
@@ -244,7 +246,7 @@ export class SumTable {
 }
 
 function growCapacity<T extends Int32Array | Float64Array>(array: T): T {
-  const larger = new (array.constructor as new (length: number) => T)(2 * array.length);
-  larger.set(array);
-  return larger;
+  const largerArray = new (array.constructor as new (length: number) => T)(2 * array.length);
+  largerArray.set(array);
+  return largerArray;
 }

@@ -16,7 +16,7 @@ export type SumName = "out" | "lse" | "dq" | "dk" | "dv";
 
 const KIND_BITS = 4;
 const KIND_MASK = (1 << KIND_BITS) - 1;
-const [OUT_CODE, DV, DELTA_CODE, FILL_CODE] = [4, 8, 9, 10];
+const [OUT_CODE, DV_CODE, DELTA_CODE, FILL_CODE] = [4, 8, 9, 10];
 
 const kindCodes = Object.fromEntries(valueKinds.map((kind, code) => [kind, code])) as Readonly<
   Record<ValueKind, number>
@@ -41,7 +41,7 @@ export function isInputRow(value: MemoryValue): boolean {
 
 export function isSum(value: MemoryValue): boolean {
   const code = value & KIND_MASK;
-  return code >= OUT_CODE && code <= DV;
+  return code >= OUT_CODE && code <= DV_CODE;
 }
 
 export function isDelta(value: MemoryValue): boolean {

@@ -18,7 +18,7 @@ export class Visibility {
     return visiblePairsUnchecked(
       queries.sortedSpans,
       keys.sortedSpans,
-      sortedSlices.findIntersecting(queries.first, queries.end),
+      sortedSlices.findIntersectingSlices(queries.first, queries.end),
     );
   }
 }
@@ -36,7 +36,7 @@ export class SortedSlices {
   }
 
   /** Those that may have a query of [first, end). */
-  findIntersecting(first: number, end: number): readonly Slice[] {
+  findIntersectingSlices(first: number, end: number): readonly Slice[] {
     if (this.#slices.length === 1) return this.#slices;
     const begin = this.#lowerBound(first);
     let endIndex = begin;

@@ -102,7 +102,7 @@ function createKernelRecorder(kernel: KernelName): (record: RankRecord) => (...a
         });
       const outputs = listViews(mutatedOperands);
       const readWriteOperands = mutatedOperands.filter(
-        ({ isRead, readIf }) => isRead || (readIf !== undefined && args[readIf] === true),
+        ({ isRead, readFlagIndex }) => isRead || (readFlagIndex !== undefined && args[readFlagIndex] === true),
       );
       const name = record.interned.stringId(isEnumKernel ? `${args[0] as string}${suffix}` : kernel);
       record.push(opcodes.compute, [

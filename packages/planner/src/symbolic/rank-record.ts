@@ -9,13 +9,13 @@ export class SymbolicStorage extends Storage {
   readonly #onRelease: (storage: SymbolicStorage) => void;
   /** The tensor that an event used last, which the next one mostly uses too, and the number of its view. */
   lastTensor: Tensor | undefined;
-  lastView = -1;
+  lastViewId = -1;
   /** Where among its views to look first. */
-  nextView = 0;
+  nextViewIndex = 0;
   /** Numbers of the views of it that events used: mostly few, so that a walk finds one sooner than a map would. */
   readonly views: number[] = [];
   /** Of many views, by offset: the one that was made last. */
-  lastByOffset: Map<number, number> | undefined;
+  lastViewByOffset: Map<number, number> | undefined;
 
   constructor(id: number, byteLength: number, onRelease: (storage: SymbolicStorage) => void) {
     super(byteLength);
@@ -41,10 +41,10 @@ export class RankRecord {
   readonly interned: InternPool;
   /** Views that events used, the storage of each, and its bytes once more: side by side in memory, where views lie far apart. */
   readonly views: View[] = [];
-  readonly storageOf: number[] = [];
+  readonly storageIdByView: number[] = [];
   readonly viewBytes: number[] = [];
   /** Elements of every storage, by number. What is freed is allocated again, as on a device, so that a few numbers do. */
-  readonly storages: number[] = [];
+  readonly storageSizes: number[] = [];
   /** Bytes of every storage, by number. */
   readonly storageBytes: number[] = [];
   readonly #tape = new Tape();
@@ -104,8 +104,8 @@ export class RankRecord {
     return storage;
   }
 
-  #newStorage(size: number, byteLength: number, { freeList: free, onFree }: FreeList): SymbolicStorage {
-    const id = this.storages.push(size) - 1;
+  #newStorage(size: number, byteLength: number, { freeList: free, onFree }: FreeOptions): SymbolicStorage {
+    const id = this.storageSizes.push(size) - 1;
     this.storageBytes.push(byteLength);
     return new SymbolicStorage(id, byteLength, (storage) => {
       this.#tape.set(this.#tape.open(opcodes.free, 1), id);
@@ -119,10 +119,10 @@ export class RankRecord {
   viewOf(tensor: Tensor): number {
     if (tensor.isDisposed) tensor.assertNotDisposed("symbolic device");
     const storage = tensor.storage as SymbolicStorage;
-    if (storage.lastTensor === tensor) return storage.lastView;
+    if (storage.lastTensor === tensor) return storage.lastViewId;
     storage.lastTensor = tensor;
-    storage.lastView = this.#findView(tensor, storage);
-    return storage.lastView;
+    storage.lastViewId = this.#findView(tensor, storage);
+    return storage.lastViewId;
   }
 
   /** The number of the view that some rows of a tensor [..., rows, width] are. */
@@ -133,50 +133,50 @@ export class RankRecord {
   }
 
   #findView(view: ViewInit, storage: SymbolicStorage): number {
-    const { views, nextView, lastByOffset } = storage;
-    if (lastByOffset) {
+    const { views, nextViewIndex, lastViewByOffset } = storage;
+    if (lastViewByOffset) {
       for (
-        let viewNumber = lastByOffset.get(view.offset) ?? -1;
-        viewNumber >= 0;
-        viewNumber = this.#previousViewAtOffset[viewNumber]!
+        let viewId = lastViewByOffset.get(view.offset) ?? -1;
+        viewId >= 0;
+        viewId = this.#previousViewAtOffset[viewId]!
       )
-        if (this.#isView(viewNumber, view)) return viewNumber;
+        if (this.#isView(viewId, view)) return viewId;
       return this.#addView(view, storage);
     }
     // Views are mostly used again in the same order: the next one is tried first.
-    for (let i = 0, viewIndex = nextView; i < views.length; i++, viewIndex++) {
+    for (let i = 0, viewIndex = nextViewIndex; i < views.length; i++, viewIndex++) {
       if (viewIndex >= views.length) viewIndex -= views.length;
       if (!this.#isView(views[viewIndex]!, view)) continue;
-      storage.nextView = viewIndex + 1;
+      storage.nextViewIndex = viewIndex + 1;
       return views[viewIndex]!;
     }
     return this.#addView(view, storage);
   }
 
-  #isView(viewNumber: number, { dtype, shape, strides, offset }: ViewInit): boolean {
-    const view = this.views[viewNumber]!;
+  #isView(viewId: number, { dtype, shape, strides, offset }: ViewInit): boolean {
+    const view = this.views[viewId]!;
     return view.dtype === dtype && matchesLayout(view.layout, shape, strides, offset);
   }
 
   #addView({ dtype, shape, strides, offset }: ViewInit, storage: SymbolicStorage): number {
     const { layouts } = this.interned;
     const view = layouts.view(layouts.layout(shape, strides, offset), dtype);
-    const viewNumber = this.views.push(view) - 1;
-    this.storageOf.push(storage.id);
+    const viewId = this.views.push(view) - 1;
+    this.storageIdByView.push(storage.id);
     this.viewBytes.push(view.bytes);
-    if (!storage.lastByOffset) {
-      storage.views.push(viewNumber);
-      if (storage.views.length <= MAX_SEARCHED_VIEWS) return viewNumber;
-      storage.lastByOffset = new Map<number, number>();
-      for (const storedView of storage.views) this.#indexView(storage.lastByOffset, storedView);
-    } else this.#indexView(storage.lastByOffset, viewNumber);
-    return viewNumber;
+    if (!storage.lastViewByOffset) {
+      storage.views.push(viewId);
+      if (storage.views.length <= MAX_SEARCHED_VIEWS) return viewId;
+      storage.lastViewByOffset = new Map<number, number>();
+      for (const storedViewId of storage.views) this.#indexView(storage.lastViewByOffset, storedViewId);
+    } else this.#indexView(storage.lastViewByOffset, viewId);
+    return viewId;
   }
 
-  #indexView(lastByOffset: Map<number, number>, viewNumber: number): void {
-    const { offset } = this.views[viewNumber]!.layout;
-    this.#previousViewAtOffset[viewNumber] = lastByOffset.get(offset) ?? -1;
-    lastByOffset.set(offset, viewNumber);
+  #indexView(lastViewByOffset: Map<number, number>, viewId: number): void {
+    const { offset } = this.views[viewId]!.layout;
+    this.#previousViewAtOffset[viewId] = lastViewByOffset.get(offset) ?? -1;
+    lastViewByOffset.set(offset, viewId);
   }
 }
 
@@ -187,7 +187,7 @@ const MAX_SEARCHED_VIEWS = 32;
 type ViewInit = Pick<Tensor, "dtype" | "shape" | "strides" | "offset">;
 
 /** Where a storage goes when it is free, and who is notified of it. */
-interface FreeList {
+interface FreeOptions {
   readonly freeList: SymbolicStorage[];
   readonly onFree: (bytes: number) => void;
 }

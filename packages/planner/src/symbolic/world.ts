@@ -67,7 +67,7 @@ function checkMesh(where: string, mesh: Coordinate): void {
   if (Object.entries(mesh).every(([axis, length]) => /^[A-Za-z_]/.test(axis) && isValidLength(length))) return;
   throw new OptionError({
     where,
-    expected: "a mesh with axis names that begin with a letter and integer axis sizes ≥ 1",
+    expected: "a mesh with axis names that begin with a letter or an underscore, and integer axis sizes ≥ 1",
     received: JSON.stringify(mesh),
   });
 }
@@ -193,8 +193,8 @@ class GroupRegistry {
       for (const splits of splitsByColor.values()) {
         const ranks = splits.map(({ rank }) => call.parent.ranks[rank]!);
         // A family of its own: no other group has it.
-        const splitGroup = this.add(splits[0]!.name, `split ${this.groups.length}`, ranks);
-        for (const { resolve } of splits) resolve(splitGroup);
+        const childInfo = this.add(splits[0]!.name, `split ${this.groups.length}`, ranks);
+        for (const { resolve } of splits) resolve(childInfo);
       }
     });
   }

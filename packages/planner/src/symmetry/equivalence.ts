@@ -40,7 +40,7 @@ class Equivalence {
   areTapesEqual(): boolean {
     const [a, b] = [this.#firstRank.tape.read(), this.#secondRank.tape.read()];
     for (;;) {
-      const [hasNextA, hasNextB] = [nextOperation(a), nextOperation(b)];
+      const [hasNextA, hasNextB] = [advanceToOperation(a), advanceToOperation(b)];
       if (!hasNextA || !hasNextB) return hasNextA === hasNextB;
       if (a.op !== b.op || a.count !== b.count || !this.#areEqualOperations(a, b)) return false;
     }
@@ -145,12 +145,12 @@ class Equivalence {
     if (a.arg(3) !== b.arg(3) || !this.#areEqualViews(a, b, 4, 6)) return false;
     const { groups } = this.#comparison.record;
     const [ranksA, ranksB] = [groups[a.arg(1)]!.ranks, groups[b.arg(1)]!.ranks];
-    const positionsInB = ranksA.map((rank) => ranksB.indexOf(this.#translateRank(rank)));
+    const indicesInB = ranksA.map((rank) => ranksB.indexOf(this.#translateRank(rank)));
     const isRooted = a.op === "broadcast";
-    if (isRooted ? positionsInB[a.arg(6)] !== b.arg(6) : a.arg(6) !== b.arg(6)) return false;
+    if (isRooted ? indicesInB[a.arg(6)] !== b.arg(6) : a.arg(6) !== b.arg(6)) return false;
     for (let i = 7; i < a.count; i++) {
       const [side, member] = [Math.floor((i - 7) / ranksA.length), (i - 7) % ranksA.length];
-      if (a.arg(i) !== b.arg(7 + side * ranksA.length + positionsInB[member]!)) return false;
+      if (a.arg(i) !== b.arg(7 + side * ranksA.length + indicesInB[member]!)) return false;
     }
     return true;
   }
@@ -161,7 +161,7 @@ class Equivalence {
 }
 
 /** The next event that is an operation: memory is had and given back in ways of its own. */
-function nextOperation(event: TapeReader): boolean {
+function advanceToOperation(event: TapeReader): boolean {
   while (event.next()) if (event.op !== "empty" && event.op !== "free") return true;
   return false;
 }

@@ -71,9 +71,9 @@ export class Invariance {
   get isEveryShardVisible(): boolean {
     const [queries, keys] = [shardPositionBounds(this.#queries), shardPositionBounds(this.#keys)];
     if (!queries || !keys) return false;
-    const lowerLeft = rectangle([queries.minLast, this.#queries.layout.length], [0, keys.maxFirst + 1]);
-    const upperRight = rectangle([0, queries.maxFirst + 1], [keys.minLast, this.#keys.layout.length]);
-    return [lowerLeft, upperRight].some(({ q, k }) => {
+    const lowerLeftRectangle = rectangle([queries.minLast, this.#queries.layout.length], [0, keys.maxFirst + 1]);
+    const upperRightRectangle = rectangle([0, queries.maxFirst + 1], [keys.minLast, this.#keys.layout.length]);
+    return [lowerLeftRectangle, upperRightRectangle].some(({ q, k }) => {
       return visiblePairsUnchecked([q], [k], this.#slices) === this.#numSamples * q.length * k.length;
     });
   }
@@ -89,10 +89,10 @@ export class Invariance {
     for (let shard = 0; shard < count; shard++) {
       const counts = ownFingerprints.pairCounts(shard);
       for (const [i, shardWeights] of weights.entries()) {
-        const otherWeights = (totals[i]! - shardWeights[shard]! + FINGERPRINT_PRIME) % FINGERPRINT_PRIME;
+        const otherWeightSum = (totals[i]! - shardWeights[shard]! + FINGERPRINT_PRIME) % FINGERPRINT_PRIME;
         if (
           counts[i] !==
-          (((otherShardPairs * otherWeights) % FINGERPRINT_PRIME) +
+          (((otherShardPairs * otherWeightSum) % FINGERPRINT_PRIME) +
             ((sameShardPairs * shardWeights[shard]!) % FINGERPRINT_PRIME)) %
             FINGERPRINT_PRIME
         )
@@ -182,7 +182,7 @@ class Fingerprints {
       let sum = 0;
       for (const span of this.#queries.spans(shard)) {
         if (span.length === 0) continue;
-        for (const slice of this.#slices.findIntersecting(span.start, span.start + span.length))
+        for (const slice of this.#slices.findIntersectingSlices(span.start, span.start + span.length))
           sum += keys.sumPairWeights(span, slice);
       }
       return sum % FINGERPRINT_PRIME;

@@ -42,7 +42,7 @@ export class Quotient {
 
   /** A receiver as the sender's representative has it. */
   receiver(senderRank: number, receiverRank: number): number {
-    return this.classes.isIdentity ? receiverRank : this.classes.relativeTo(senderRank, receiverRank);
+    return this.classes.isIdentity ? receiverRank : this.classes.relativeRank(senderRank, receiverRank);
   }
 
   /** The number of a group's ranks of different classes, and the same number for groups that are translations of it. */

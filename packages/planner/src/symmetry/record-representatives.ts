@@ -13,7 +13,7 @@ import { type AttentionRecord, maxRecordedRanks, type RecordedRank, Recorder, ty
 import { isEquivalent } from "./equivalence.ts";
 import { Invariance } from "./invariance.ts";
 import { Shards } from "./shards.ts";
-import { GroupAction, type RankDigit, meshDigits, sampledRanks, stepsOverNodes, Translations } from "./translations.ts";
+import { GroupAction, type RankDigit, meshDigits, sampleRanks, stepsOverNodes, Translations } from "./translations.ts";
 
 export const recordRepresentativesOptions = defineOptions("recordRepresentatives", {
   /**
@@ -167,8 +167,8 @@ class SymmetrySearch {
   #alignsWithNodes(digit: RankDigit): boolean {
     const { step, length } = digit;
     if (step === length) return true;
-    const alignsWithNodes = this.#ranksPerNode === undefined || stepsOverNodes(digit, this.#ranksPerNode);
-    return alignsWithNodes && this.#preservesHosts(digit);
+    const isAlignedWithNodes = this.#ranksPerNode === undefined || stepsOverNodes(digit, this.#ranksPerNode);
+    return isAlignedWithNodes && this.#preservesHosts(digit);
   }
 
   /** Whether ranks that share a host still do where a step of the digit takes them: backends may use it. */
@@ -232,7 +232,7 @@ class SymmetrySearch {
     const representatives = new Map(record.ranks.map((each) => [each.tape.rank, each]));
     const comparison = { record, translations: classes, pairs: this.#pairCounts };
     const maxEvents = Math.max(...record.ranks.map(({ tape }) => tape.events));
-    return sampledRanks(classes.ranks, maxEvents).every((rank) => {
+    return sampleRanks(classes.ranks, maxEvents).every((rank) => {
       const representative = representatives.get(classes.representative(rank))!;
       if (representative.tape.rank === rank) return true;
       return isEquivalent(representative, this.#recordedRanks.get(rank) ?? this.#recorder.recordRank(rank), comparison);

@@ -60,13 +60,13 @@ export class Translations {
 
   /** Where a translation takes a rank. */
   apply(translation: number, rank: number): number {
-    let translated = rank;
+    let translatedRank = rank;
     for (const { stride, length } of this.#translatedDigits) {
       const shift = Math.floor(translation / stride) % length;
       const value = Math.floor(rank / stride) % length;
-      translated += (value + shift < length ? shift : shift - length) * stride;
+      translatedRank += (value + shift < length ? shift : shift - length) * stride;
     }
-    return translated;
+    return translatedRank;
   }
 
   /** What undoes a translation. */
@@ -80,7 +80,7 @@ export class Translations {
   }
 
   /** A rank as the representative of `of`'s class has it: moved back by the translation that leads to `of`. */
-  relativeTo(reference: number, rank: number): number {
+  relativeRank(reference: number, rank: number): number {
     return this.apply(this.inverse(this.translationTo(reference)), rank);
   }
 
@@ -166,13 +166,13 @@ export class GroupAction {
 
   /** Where a translation takes a number. */
   apply(translation: number, index: number): number {
-    let translated = index;
+    let translatedIndex = index;
     for (const { meshStride, groupStride, length } of this.#digits) {
       const shift = Math.floor(translation / meshStride) % length;
       const value = Math.floor(index / groupStride) % length;
-      translated += (value + shift < length ? shift : shift - length) * groupStride;
+      translatedIndex += (value + shift < length ? shift : shift - length) * groupStride;
     }
-    return translated;
+    return translatedIndex;
   }
 }
 
@@ -182,7 +182,7 @@ const MAX_COMPARED_EVENTS = 600_000;
 const [MIN_COMPARED_RANKS, MAX_COMPARED_RANKS] = [4, 16];
 
 /** Ranks spread over a mesh of so many, as many as can be compared in some seconds if each has so many events. */
-export function sampledRanks(size: number, events: number): number[] {
+export function sampleRanks(size: number, events: number): number[] {
   return spreadRanks(
     size,
     Math.min(MAX_COMPARED_RANKS, Math.max(MIN_COMPARED_RANKS, Math.floor(MAX_COMPARED_EVENTS / events))),

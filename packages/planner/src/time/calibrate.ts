@@ -92,8 +92,8 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const [firstContext] = contexts as readonly [Context, ...Context[]];
   // As many ranks as this machine has cores for.
   const coresPerNode = (cores ?? (await availableCores(contexts))) / threads;
-  const concurrentRanks = Math.max(1, Math.min(firstContext.size, Math.floor(coresPerNode)));
-  const measuredRanks: MeasuredRanks = { contexts, repetitions, concurrentRanks };
+  const numConcurrentRanks = Math.max(1, Math.min(firstContext.size, Math.floor(coresPerNode)));
+  const measuredRanks: MeasuredRanks = { contexts, repetitions, numConcurrentRanks };
   const copySpeed = fitBytes(await timeCopies(measuredRanks, [8 * KIB, 1024 * KIB, 8192 * KIB]));
   const speeds = await measureAttention(measuredRanks, { dtypes, headDims, launch: copySpeed.latency });
   const defaultProfile = profiles["cpu-local"];
@@ -136,7 +136,7 @@ async function measureAttention(
   // How much is lost to interleaved heads depends on how many there are; of four, rows are far enough apart.
   const squareTile = { numHeads: NUM_CALIBRATION_HEADS, rows: 1024, keys: 1024, headDim: headDims[0]! };
   const samples = await timeTiles(measuredRanks, tiles);
-  const interleaving = await timeInterleaving(
+  const interleavingSlowdowns = await timeInterleaving(
     measuredRanks,
     kernelCases.map((kind) => ({ ...kind, ...squareTile })),
   );
@@ -147,7 +147,7 @@ async function measureAttention(
   for (const [i, { dtype, kind }] of kernelCases.entries()) {
     const matchingSamples = samples.filter((_, j) => tiles[j]!.dtype === dtype && tiles[j]!.kind === kind);
     const fittedSpeed = fitAttention(matchingSamples, kind === "attend" ? 4 : 10, launch);
-    speeds[kind][dtype] = { ...fittedSpeed, interleaved: Math.max(1, interleaving[i]!) };
+    speeds[kind][dtype] = { ...fittedSpeed, interleaved: Math.max(1, interleavingSlowdowns[i]!) };
   }
   return speeds;
 }
@@ -169,14 +169,14 @@ interface LockstepCases {
 /** What is lost where ranks wait for each other, beyond what the work itself takes on the cores that they share. */
 async function measureLockstep(
   measuredRanks: MeasuredRanks,
-  { coresPerNode: perNode, link, dtype }: LockstepCases,
+  { coresPerNode: nodeCores, link, dtype }: LockstepCases,
 ): Promise<Pick<SharedCores, "efficiency" | "wait">> {
   const tiles = [256, 512, 1024].map((length) => ({
     ...{ kind: "attend" as const, dtype, numHeads: NUM_CALIBRATION_HEADS, headDim: HEAD_DIM },
     ...{ rows: length, keys: length },
   }));
   const samples = await timeLockstep(measuredRanks, tiles);
-  const ranksPerCore = measuredRanks.contexts[0]!.size / perNode;
+  const ranksPerCore = measuredRanks.contexts[0]!.size / nodeCores;
   const workSeconds = samples.map(({ kernelSeconds: kernel, bytes }) => {
     const messageSeconds = (2 * bytes) / link.bandwidth;
     // With cores to spare a message moves beside the kernel.

@@ -91,6 +91,6 @@ function ringTransfer(
 /** Seconds of the longest latency among the links that a collective uses. */
 export function maxLatency(profile: Profile, ranks: readonly number[]): number {
   const [first] = ranks as [number];
-  const crossesNodes = ranks.some((rank) => linkClass(profile, first, rank) === "inter-node");
-  return profile.links[crossesNodes ? "inter-node" : "intra-node"].latency;
+  const hasInterNodeLink = ranks.some((rank) => linkClass(profile, first, rank) === "inter-node");
+  return profile.links[hasInterNodeLink ? "inter-node" : "intra-node"].latency;
 }

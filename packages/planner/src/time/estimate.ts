@@ -5,7 +5,7 @@ import { type AttentionRecord, type RecordedRank, type RecordOptions, recordOpti
 import type { RankRecord } from "../symbolic/rank-record.ts";
 import { isBatch, isCollective, type TapeReader } from "../symbolic/tape.ts";
 import { KernelTimes } from "./kernel-time.ts";
-import { maxSent } from "./predict.ts";
+import { maxSentTraffic } from "./predict.ts";
 import { type LinkClass, linkClass, linkClasses, parseProfile, type Profile } from "./profile.ts";
 
 /** A prediction from a few ranks: the most that any of them takes, sends and holds. */
@@ -45,10 +45,10 @@ export function estimate(options: RecordOptions, profile: Profile, ranks?: reado
   const maxOverRanks = (select: (timesOfRank: RankTimes) => number): number => Math.max(...allRankTimes.map(select));
   return {
     seconds: maxOverRanks(({ seconds }) => seconds),
-    forwardSeconds: maxOverRanks(({ forward }) => forward),
-    computeSeconds: maxOverRanks(({ compute }) => compute),
-    exposedCommunicationSeconds: maxOverRanks(({ exposed }) => exposed),
-    sent: maxSent(record, parsedProfile),
+    forwardSeconds: maxOverRanks(({ forwardSeconds }) => forwardSeconds),
+    computeSeconds: maxOverRanks(({ computeSeconds }) => computeSeconds),
+    exposedCommunicationSeconds: maxOverRanks(({ exposedSeconds }) => exposedSeconds),
+    sent: maxSentTraffic(record, parsedProfile),
     peakBytes: Math.max(...record.ranks.map(({ peakBytes }) => peakBytes)),
     events: maxOverRanks(({ events }) => events),
   };
@@ -58,9 +58,9 @@ const rankListOption = option.array(option.integer({ min: 0 }));
 
 interface RankTimes {
   seconds: number;
-  forward: number;
-  compute: number;
-  exposed: number;
+  forwardSeconds: number;
+  computeSeconds: number;
+  exposedSeconds: number;
   events: number;
 }
 
@@ -75,7 +75,7 @@ interface EstimateContext {
 function rankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes {
   const { profile, times, rates } = context;
   const { strings } = context.record.interned;
-  const totals = { seconds: 0, forward: 0, compute: 0, exposed: 0, events: 0 };
+  const totals = { seconds: 0, forwardSeconds: 0, computeSeconds: 0, exposedSeconds: 0, events: 0 };
   const collectiveEnds = new Map<number, number>();
   const streamFreeTimes = new Map<number, number>();
   let [enqueuedTime, lastTransferEnd] = [0, 0];
@@ -84,14 +84,14 @@ function rankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes 
     totals.events++;
     if (event.op === "empty" || event.op === "free") continue;
     if (event.op === "mark") {
-      if (strings[event.arg(0)] === "backward") totals.forward = totals.seconds;
+      if (strings[event.arg(0)] === "backward") totals.forwardSeconds = totals.seconds;
       continue;
     }
     enqueuedTime += profile.enqueue;
     totals.seconds = Math.max(totals.seconds, enqueuedTime);
     if (event.op === "wait") {
       const waitSeconds = Math.max(0, collectiveEnds.get(event.arg(0))! - totals.seconds);
-      totals.exposed += waitSeconds;
+      totals.exposedSeconds += waitSeconds;
       totals.seconds += waitSeconds;
     } else if (isCollective(event.op)) {
       const channel = profile.channels === "group" ? event.arg(1) : -1;
@@ -107,7 +107,7 @@ function rankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes 
       );
       const elapsedSeconds =
         overlappedSeconds + (kernelSeconds - overlappedSeconds * rates.overlappedRate) / rates.exclusiveRate;
-      totals.compute += elapsedSeconds;
+      totals.computeSeconds += elapsedSeconds;
       totals.seconds += elapsedSeconds;
     }
   }
@@ -169,8 +169,8 @@ function linkBytes(
     return bytes;
   }
   const { ranks } = record.groups[event.arg(1)]!;
-  const crossesNodes = ranks.some((other) => linkClass(profile, rank, other) === "inter-node");
-  const groupTotals = bytes[crossesNodes ? "inter-node" : "intra-node"];
+  const hasInterNodeLink = ranks.some((other) => linkClass(profile, rank, other) === "inter-node");
+  const groupTotals = bytes[hasInterNodeLink ? "inter-node" : "intra-node"];
   groupTotals.messages = 1;
   groupTotals.sent = viewSize(event.arg(5));
   groupTotals.received = viewSize(event.arg(4));

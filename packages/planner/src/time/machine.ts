@@ -323,10 +323,10 @@ export class MachineSimulator {
   }
 }
 
-const linkIndex: Readonly<Record<LinkClass, number>> = { self: 0, "intra-node": 1, "inter-node": 2 };
+const linkClassIndices: Readonly<Record<LinkClass, number>> = { self: 0, "intra-node": 1, "inter-node": 2 };
 
 function portIndex(rank: number, kind: LinkClass, direction: 0 | 1): number {
-  return (rank * 3 + linkIndex[kind]) * 2 + direction;
+  return (rank * 3 + linkClassIndices[kind]) * 2 + direction;
 }
 
 /** Every rank's ports of each class, out and in: one and the same where ranks, or ways, share it. */

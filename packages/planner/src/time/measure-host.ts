@@ -17,13 +17,13 @@ export interface HostTiming {
  * do at work.
  */
 export async function timeHost(measuredRanks: MeasuredRanks): Promise<HostTiming> {
-  const { contexts, repetitions, concurrentRanks } = measuredRanks;
+  const { contexts, repetitions, numConcurrentRanks } = measuredRanks;
   const shape: StepShape = { tokens: 256, numHeads: 4, headDim: 64, dtype: "float32", attentionCalls: 1 };
   const numOperations = countOperations(recordStep(shape).ranks[0]!);
   const numExchanges = contexts[0]!.size > 1 ? numOperations : 0;
   const numRounds = 8 * (repetitions + 1);
   const [firstContext] = contexts as readonly [Context, ...Context[]];
-  const step = firstContext.rank < concurrentRanks ? new LocalSteps(firstContext, shape) : undefined;
+  const step = firstContext.rank < numConcurrentRanks ? new LocalSteps(firstContext, shape) : undefined;
   const transferBuffers = contexts.map((ctx) => [full(ctx, [1], 0), full(ctx, [1], 0)] as const);
   const samples: HostTiming[] = [];
   try {

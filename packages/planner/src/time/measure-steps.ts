@@ -3,7 +3,7 @@ import { leastSquares } from "./fit.ts";
 import { countOperations } from "./host.ts";
 import { exchangedBytes, LocalSteps, recordStep, type StepShape } from "./local-steps.ts";
 import {
-  spanUnionSeconds,
+  totalSpanSeconds,
   type MeasuredRanks,
   median,
   runOnAllRanks,
@@ -86,8 +86,8 @@ function estimateStepCosts(shape: StepShape, profile: Profile): StepCosts {
   const [simulatedRank] = simulate(stepRecord, { ...profile, cores: undefined }).ranks;
   const kernels = simulatedRank!.events.filter(({ name }) => !name.startsWith("attend"));
   const messageSeconds = (2 * exchangedBytes(shape)) / bandwidth;
-  const exchangeOperations = 2;
-  const operations = attentionCalls * (countOperations(stepRecord.ranks[0]!) + exchangeOperations);
+  const numExchangeOperations = 2;
+  const operations = attentionCalls * (countOperations(stepRecord.ranks[0]!) + numExchangeOperations);
   return {
     operations,
     otherSeconds: attentionCalls * (kernels.reduce((sum, { start, end }) => sum + end - start, 0) + messageSeconds),
@@ -136,5 +136,5 @@ async function timeRun(contexts: readonly Context[], getSteps: (ctx: Context) =>
   for (const { world } of contexts) world.barrier().wait();
   await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
   const spans = await runOnAllRanks(contexts, (ctx) => getSteps(ctx).runTogether(STEPS_PER_RUN));
-  return await spanUnionSeconds(contexts, new Map(contexts.map((ctx, i) => [ctx, spans[i]!])));
+  return await totalSpanSeconds(contexts, new Map(contexts.map((ctx, i) => [ctx, spans[i]!])));
 }

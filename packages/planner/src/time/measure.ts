@@ -20,7 +20,7 @@ export interface MeasuredRanks {
   /** How often each measurement is repeated. */
   readonly repetitions: number;
   /** How many ranks run kernels at once: those that have a core to themselves. */
-  readonly concurrentRanks: number;
+  readonly numConcurrentRanks: number;
 }
 
 /** A chain of calls on a rank: enqueues them. */
@@ -62,8 +62,8 @@ export function eventSpan(events: readonly TraceEvent[]): TimeSpan {
  * in when they begin.
  */
 async function timeKernels(measuredRanks: MeasuredRanks, chain: CallChain): Promise<number> {
-  const { contexts, concurrentRanks } = measuredRanks;
-  const spans = await traceChain(measuredRanks, { lane: "compute", ranks: concurrentRanks }, chain);
+  const { contexts, numConcurrentRanks } = measuredRanks;
+  const spans = await traceChain(measuredRanks, { lane: "compute", ranks: numConcurrentRanks }, chain);
   const maxSeconds = await runOnAllRanks(contexts, async (ctx) => {
     const span = spans.get(ctx);
     return await maxOverRanks(ctx, span ? (span.end - span.start) / 1e9 : 0);
@@ -78,7 +78,7 @@ export interface TimeSpan {
 }
 
 /** Seconds from the first start to the last end, counted from when the first rank began: float32 is too short for clocks. */
-export async function spanUnionSeconds(
+export async function totalSpanSeconds(
   contexts: readonly Context[],
   spans: ReadonlyMap<Context, TimeSpan>,
 ): Promise<number> {
@@ -124,7 +124,7 @@ async function broadcastNumber(ctx: Context, value: number): Promise<number> {
  * Runs every timing once more than `repetitions`, in turns, and returns the median of each; the first round only warms up. The
  * best would be of moments that no step as a whole meets.
  */
-async function medianTimes(
+async function measureMedianTimes(
   measuredRanks: MeasuredRanks,
   timings: readonly (() => Promise<number>)[],
 ): Promise<number[]> {
@@ -156,7 +156,10 @@ interface RelativeTime {
  * Runs both timings of each pair one right after the other: the clock of a core and the load of a machine change within seconds, and
  * cancel out of the ratio of two neighbours only.
  */
-async function relativeTimes(measuredRanks: MeasuredRanks, pairs: readonly TimingPair[]): Promise<RelativeTime[]> {
+async function measureRelativeTimes(
+  measuredRanks: MeasuredRanks,
+  pairs: readonly TimingPair[],
+): Promise<RelativeTime[]> {
   const samples = pairs.map((): { seconds: number; reference: number }[] => []);
   for (let round = 0; round <= measuredRanks.repetitions; round++) {
     for (const [i, { measureSeconds, measureReference, numRuns }] of pairs.entries()) {
@@ -196,7 +199,7 @@ export interface TileShape {
 export async function timeTiles(measuredRanks: MeasuredRanks, tiles: readonly TileShape[]): Promise<AttentionTiming[]> {
   const operands = measuredRanks.contexts.map((ctx) => new TileOperands(ctx, tiles));
   try {
-    const seconds = await medianTimes(
+    const seconds = await measureMedianTimes(
       measuredRanks,
       tiles.map((tile) => () => timeTile(measuredRanks, operands, tile)),
     );
@@ -213,7 +216,7 @@ export async function timeTiles(measuredRanks: MeasuredRanks, tiles: readonly Ti
 }
 
 /** How often a pair of long kernels runs in a round of `timeInterleaving`. */
-const INTERLEAVING_RUNS = 3;
+const PAIR_RUNS_PER_ROUND = 3;
 
 /** How many times as long each tile takes where the heads of a row lie side by side. */
 export async function timeInterleaving(
@@ -226,11 +229,11 @@ export async function timeInterleaving(
     (tile, i): TimingPair => ({
       measureSeconds: () => timeTile(measuredRanks, operands, interleavedTiles[i]!),
       measureReference: () => timeTile(measuredRanks, operands, tile),
-      numRuns: INTERLEAVING_RUNS,
+      numRuns: PAIR_RUNS_PER_ROUND,
     }),
   );
   try {
-    return (await relativeTimes(measuredRanks, pairs)).map(({ ratio }) => ratio);
+    return (await measureRelativeTimes(measuredRanks, pairs)).map(({ ratio }) => ratio);
   } finally {
     for (const operandSet of operands) operandSet[Symbol.dispose]();
   }
@@ -331,7 +334,7 @@ export async function timeCopies(measuredRanks: MeasuredRanks, sizes: readonly n
     return timeKernels(measuredRanks, chain);
   });
   try {
-    const seconds = await medianTimes(measuredRanks, timings);
+    const seconds = await measureMedianTimes(measuredRanks, timings);
     return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / numCalls }));
   } finally {
     for (const tensor of [...sources, ...targets]) tensor[Symbol.dispose]();
@@ -363,11 +366,11 @@ export async function timeExchanges(measuredRanks: MeasuredRanks, sizes: readonl
     };
     const ranks = measuredRanks.contexts[0]!.size;
     return traceChain(measuredRanks, { lane: "communication", ranks }, chain).then((spans) =>
-      spanUnionSeconds(measuredRanks.contexts, spans),
+      totalSpanSeconds(measuredRanks.contexts, spans),
     );
   });
   try {
-    const seconds = await medianTimes(measuredRanks, timings);
+    const seconds = await measureMedianTimes(measuredRanks, timings);
     return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / numCalls }));
   } finally {
     for (const tensor of [...sendBuffers, ...receiveBuffers].flat()) tensor[Symbol.dispose]();
@@ -414,14 +417,14 @@ export async function timeLockstep(
   const maxRows = Math.max(...tiles.map(({ rows }) => rows));
   const pairs = tiles.map(
     (tile, i): TimingPair => ({
-      measureSeconds: async () => spanUnionSeconds(contexts, await traceChain(measuredRanks, { ranks }, chains[i]!)),
+      measureSeconds: async () => totalSpanSeconds(contexts, await traceChain(measuredRanks, { ranks }, chains[i]!)),
       measureReference: () => timeTile(measuredRanks, operands, tile),
       // Of short kernels more: waits are a larger part of their time.
       numRuns: maxRows / tile.rows,
     }),
   );
   try {
-    const pairTimes = await relativeTimes(measuredRanks, pairs);
+    const pairTimes = await measureRelativeTimes(measuredRanks, pairs);
     return tiles.map((tile, i) => ({
       kernelSeconds: pairTimes[i]!.reference,
       bytes: 4 * countElements(tile),

@@ -55,7 +55,7 @@ export function predict(options: RecordOptions, profile: Profile, simulationOpti
     backwardSeconds,
     computeSeconds,
     exposedCommunicationSeconds,
-    sent: maxSent(attentionRecord, profile),
+    sent: maxSentTraffic(attentionRecord, profile),
     peakBytes: Math.max(...attentionRecord.ranks.map(({ peakBytes }) => peakBytes)),
     simulation: simulationResult,
     record: attentionRecord,
@@ -63,7 +63,7 @@ export function predict(options: RecordOptions, profile: Profile, simulationOpti
 }
 
 /** The most that any rank of a record, or of some of its ranks, sends over each class of links. */
-export function maxSent(
+export function maxSentTraffic(
   attentionRecord: AttentionRecord,
   profile: Profile,
 ): Readonly<Record<LinkClass, TrafficTotals>> {
@@ -114,10 +114,10 @@ export function countLinks(
   checkRecord("countLinks", record);
   checkRanksPerNode("countLinks", nodes);
   return record.ranks.map((recordedRank) => {
-    const phases = { forward: emptyTraffic(), backward: emptyTraffic() };
-    for (const { phase, peer, sent, elements, bytes } of listMessages(record, recordedRank)) {
+    const phases = { forward: createEmptyTraffic(), backward: createEmptyTraffic() };
+    for (const { phase, peer, isSent, elements, bytes } of listMessages(record, recordedRank)) {
       const totals: MutableTotals =
-        phases[phase][linkClass(nodes, recordedRank.tape.rank, peer)][sent ? "sent" : "received"];
+        phases[phase][linkClass(nodes, recordedRank.tape.rank, peer)][isSent ? "sent" : "received"];
       totals.elements += elements;
       totals.bytes += bytes;
       totals.messages++;
@@ -126,9 +126,9 @@ export function countLinks(
   });
 }
 
-function emptyTraffic(): Record<LinkClass, { readonly sent: MutableTotals; readonly received: MutableTotals }> {
+function createEmptyTraffic(): Record<LinkClass, { readonly sent: MutableTotals; readonly received: MutableTotals }> {
   const createTotals = (): MutableTotals => ({ bytes: 0, elements: 0, messages: 0 });
   return Object.fromEntries(
     linkClasses.map((kind) => [kind, { sent: createTotals(), received: createTotals() }]),
-  ) as ReturnType<typeof emptyTraffic>;
+  ) as ReturnType<typeof createEmptyTraffic>;
 }

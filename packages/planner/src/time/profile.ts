@@ -4,15 +4,15 @@ import { checkArgument, defineOptions, type DType, option, OptionError, type Opt
 export const linkClasses = ["self", "intra-node", "inter-node"] as const;
 export type LinkClass = (typeof linkClasses)[number];
 
-const positiveNumber = { above: 0 } as const;
-const nonNegative = { min: 0 } as const;
+const positiveNumberRange = { above: 0 } as const;
+const nonNegativeRange = { min: 0 } as const;
 const positiveRange = { min: 1 } as const;
 
 export const linkOptions = defineOptions("Link", {
   /** Seconds from when both sides have come until the first byte moves. */
-  latency: option.number(nonNegative),
+  latency: option.number(nonNegativeRange),
   /** Bytes per second of one port: each way if it is duplex, else both ways together. */
-  bandwidth: option.number(positiveNumber),
+  bandwidth: option.number(positiveNumberRange),
   /** Ranks of a node that share a port; 1 where each has its own. */
   sharedBy: option.integer(positiveRange),
   /** Whether what a port sends leaves what it receives alone. */
@@ -26,15 +26,15 @@ export type Link = OptionsOf<typeof linkOptions>;
 
 export const attentionSpeedOptions = defineOptions("AttentionSpeed", {
   /** Floating-point operations per second reached on large tiles. */
-  flops: option.number(positiveNumber),
+  flops: option.number(positiveNumberRange),
   /** Query rows of a tile (of many keys) at which it runs at half of full speed. */
-  halfRows: option.number(nonNegative),
+  halfRows: option.number(nonNegativeRange),
   /** Keys of a tile (of many rows) at which it runs at half of full speed. */
-  halfKeys: option.number(nonNegative),
+  halfKeys: option.number(nonNegativeRange),
   /** Size of a head at which it runs at half of full speed. */
-  halfDim: option.number(nonNegative),
+  halfDim: option.number(nonNegativeRange),
   /** How many times as long it takes where the rows of a head do not lie side by side, but the heads of a row. Default: 1. */
-  interleaved: option.number({ ...positiveNumber, optional: true }),
+  interleaved: option.number({ ...positiveNumberRange, optional: true }),
 });
 /**
  * Speed of an attention kernel for one dtype. Of P visible pairs of a query and a key, counted over all heads of size D,
@@ -64,11 +64,11 @@ const speedsByDType = {
 
 export const kernelSpeedsOptions = defineOptions("KernelSpeeds", {
   /** Seconds that every kernel takes besides. */
-  launch: option.number(nonNegative),
+  launch: option.number(nonNegativeRange),
   /** Bytes per second, read and written, of copies, sums, merges and all that only moves memory. */
-  bandwidth: option.number(positiveNumber),
+  bandwidth: option.number(positiveNumberRange),
   /** Floating-point operations per second of matrix products. */
-  matmul: option.number(positiveNumber),
+  matmul: option.number(positiveNumberRange),
   /** An AttentionSpeed for each dtype that is simulated: of the forward. */
   attend: option.nested(speedsByDType),
   /** An AttentionSpeed for each dtype that is simulated: of the backward. */
@@ -81,11 +81,11 @@ export type KernelSpeeds = OptionsOf<typeof kernelSpeedsOptions>;
 
 export const sharedCoresOptions = defineOptions("SharedCores", {
   /** What all cores together achieve, in units of one rank alone: 2 on two cores, less where memory limits them. */
-  perNode: option.number(positiveNumber),
+  perNode: option.number(positiveNumberRange),
   /** Share of that speed which ranks keep that wait for each other: threads are not scheduled evenly, and the last counts. Default: 1. */
   efficiency: option.number({ above: 0, max: 1, optional: true }),
   /** Seconds besides for which a rank stands still at each wait for a collective: until its threads are scheduled again. Default: 0. */
-  wait: option.number({ ...nonNegative, optional: true }),
+  wait: option.number({ ...nonNegativeRange, optional: true }),
 });
 /** Cores that the ranks of a node share: kernels and messages alike slow down when more of them run than there are cores. */
 export type SharedCores = OptionsOf<typeof sharedCoresOptions>;
@@ -109,9 +109,9 @@ export const profileOptions = defineOptions("Profile", {
   /** How long kernels take: a KernelSpeeds. */
   kernels: option.nested(kernelSpeedsOptions),
   /** Seconds that the host takes to enqueue one operation; nothing begins before it is enqueued. */
-  enqueue: option.number(nonNegative),
+  enqueue: option.number(nonNegativeRange),
   /** Seconds between the end of a step and the first operation of the next: the host is notified, releases, checks and plans. Default: 0. */
-  stepOverhead: option.number({ ...nonNegative, optional: true }),
+  stepOverhead: option.number({ ...nonNegativeRange, optional: true }),
   /** Share of a rank's compute that its communication takes while bytes move: multiprocessors lent to it. */
   communicationTax: option.number({ min: 0, below: 1 }),
   /** Which algorithm collectives follow; allToAll is always direct. sendRecv, groupCast and groupReduce state their own transfers. */
@@ -140,7 +140,7 @@ export type Profile = OptionsOf<typeof profileOptions>;
  */
 export function parseProfile(profile: string | Profile): Profile {
   const parsedProfile: unknown = typeof profile === "string" ? parseJson(profile) : profile;
-  const { name } = profileName.parse(
+  const { name } = profileNameOptions.parse(
     option.isObject(parsedProfile) ? { name: parsedProfile["name"] } : parsedProfile,
     "profile",
   );
@@ -149,7 +149,7 @@ export function parseProfile(profile: string | Profile): Profile {
 }
 
 /** Messages on all other fields have the name. */
-const profileName = defineOptions("profile", { name: profileOptions.fields.name });
+const profileNameOptions = defineOptions("profile", { name: profileOptions.fields.name });
 
 function parseJson(text: string): unknown {
   try {

@@ -16,7 +16,7 @@ function attentionSpeed(flops: number, halfSize: number, halfDim: number): Atten
  * Backward, 128: 316, 424, 501, 542, 559, 561; of 64, 512 to 2k: 272, 363, 422. Here: 481, 556, 603, 630, 644, 652 and
  * 367 to 498 forward; 330 to 566 backward. For heads of 256 the paper has 642 where this has 770: that kernel lacks registers.
  */
-const flashAttention3 = {
+const flashAttention3Speeds = {
   attend: { bfloat16: attentionSpeed(982e12, 190, 57), float16: attentionSpeed(982e12, 190, 57) },
   attendBackward: { bfloat16: attentionSpeed(744e12, 390, 31), float16: attentionSpeed(744e12, 390, 31) },
 };
@@ -25,7 +25,7 @@ const flashAttention3 = {
  * FlashAttention-2 (Dao 2023, arXiv 2307.08691): on A100 SXM up to 230 TFLOP/s forward, and 63 % of the peak of 312
  * backward. How speed falls with lengths and heads, from the same kernels in FlashAttention-3's figures.
  */
-const flashAttention2 = {
+const flashAttention2Speeds = {
   attend: { bfloat16: attentionSpeed(268e12, 100, 21), float16: attentionSpeed(268e12, 100, 21) },
   attendBackward: { bfloat16: attentionSpeed(228e12, 265, 18), float16: attentionSpeed(228e12, 265, 18) },
 };
@@ -64,7 +64,7 @@ const h100: Profile = {
     bandwidth: 2.57e12,
     // 70 % of the data sheet's 989 TFLOP/s: a guess, and attention makes no use of it.
     matmul: 690e12,
-    ...flashAttention3,
+    ...flashAttention3Speeds,
     // Multiprocessors of the data sheet; FlashAttention-3 takes 128 rows at a time.
     waves: { units: 132, rows: 128 },
   },
@@ -98,7 +98,7 @@ const a100: Profile = {
     bandwidth: 1.56e12,
     // 70 % of the data sheet's 312 TFLOP/s, as on H100: a guess.
     matmul: 220e12,
-    ...flashAttention2,
+    ...flashAttention2Speeds,
     waves: { units: 108, rows: 128 },
   },
 };

@@ -80,7 +80,7 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
     return new ComputeStream(record, recordedRank, {
       index,
       machine,
-      kernelTimes: kernelTimes,
+      kernelTimes,
       streams,
       hostCosts: parsedProfile,
       waitSeconds: parsedProfile.cores?.wait ?? 0,
@@ -113,7 +113,7 @@ function checkNodes({ classes }: AttentionRecord, { name, ranksPerNode }: Profil
   if (preservesNodes(classes, ranksPerNode)) return;
   throw new OptionError({
     where: "simulate",
-    expected: `equivalence classes of ranks with the same local rank, for the ranksPerNode of profile ${name}, ${ranksPerNode}`,
+    expected: `equivalence classes of ranks with the same local rank, for ${ranksPerNode} ranks per node as in profile ${name}`,
     received: `equivalence classes that mix local ranks: ${classes.classes} classes of ${classes.order} ranks`,
     remedy: `call recordRepresentatives(options, { ranksPerNode: ${ranksPerNode} })`,
   });

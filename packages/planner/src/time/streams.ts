@@ -201,7 +201,7 @@ export class SimulatedStreams {
     const mismatchedMember = postedMembers.find(({ op }) => op !== batch.op);
     if (mismatchedMember) {
       throw simulationError(
-        `rank ${mismatchedMember.rank}, ${mismatchedMember.label} #${mismatchedMember.workId} is ${mismatchedMember.op}, rank ${batch.rank} posted ${batch.op}`,
+        `rank ${mismatchedMember.rank} posted ${mismatchedMember.op} as ${mismatchedMember.label} #${mismatchedMember.workId}, but rank ${batch.rank} posted ${batch.op}`,
       );
     }
     const memberByIndex = new Map(postedMembers.map((postedMember) => [postedMember.index, postedMember]));
@@ -285,7 +285,7 @@ function createSizeMismatchError(
 export function simulationError(reason: string): MosaicError {
   return new MosaicError({
     where: "simulate",
-    expected: "a record without deadlocks or mismatched sends",
+    expected: "a record without deadlocks, mismatched sends or mismatched collectives",
     received: reason,
     remedy: "call prove(record) to list the violations",
   });

@@ -46,8 +46,8 @@ export function encodeRank({ events }: Pick<RankTimeline, "events">, maxEvents: 
       end,
       numEvents: 1,
       eventSeconds: end - start,
-      bytesSent: bytesSent,
-      bytesReceived: bytesReceived,
+      bytesSent,
+      bytesReceived,
     };
   });
   if (runs.length <= maxEvents) return toColumns(runs, kinds.kinds, false);
@@ -55,20 +55,25 @@ export function encodeRank({ events }: Pick<RankTimeline, "events">, maxEvents: 
     return runs.filter(({ kind }) => kinds.kinds[kind]!.lane === lane).sort((a, b) => a.start - b.start);
   });
   let mergedRuns: readonly EventRun[] = runs;
-  for (let quantum = seconds / 65_536; mergedRuns.length > maxEvents && quantum <= seconds; quantum *= 1.5) {
-    mergedRuns = lanes.flatMap((lane) => mergeShortRuns(lane, quantum));
+  for (
+    let quantumSeconds = seconds / 65_536;
+    mergedRuns.length > maxEvents && quantumSeconds <= seconds;
+    quantumSeconds *= 1.5
+  ) {
+    mergedRuns = lanes.flatMap((lane) => mergeShortRuns(lane, quantumSeconds));
   }
   return toColumns(mergedRuns, kinds.kinds, true);
 }
 
 /** Joins events shorter than the quantum that follow one another within it. The kind that takes the most time names the run. */
-function mergeShortRuns(runs: readonly EventRun[], quantum: number): readonly EventRun[] {
+function mergeShortRuns(runs: readonly EventRun[], quantumSeconds: number): readonly EventRun[] {
   const mergedRuns: EventRun[] = [];
   let secondsByKind = new Map<number, number>();
   for (const run of runs) {
     const last = mergedRuns.at(-1);
-    const areShort = run.end - run.start < quantum && last !== undefined && last.end - last.start < quantum;
-    if (!areShort || run.start - last.end > quantum) {
+    const areShort =
+      run.end - run.start < quantumSeconds && last !== undefined && last.end - last.start < quantumSeconds;
+    if (!areShort || run.start - last.end > quantumSeconds) {
       mergedRuns.push({ ...run });
       secondsByKind = new Map([[run.kind, run.eventSeconds]]);
       continue;

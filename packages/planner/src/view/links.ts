@@ -18,9 +18,9 @@ export function encodeLinks(
   );
   const bytesByPair = new Map<number, number>();
   for (const recordedRank of record.ranks) {
-    for (const { peer, sent, bytes } of listMessages(record, recordedRank)) {
+    for (const { peer, isSent, bytes } of listMessages(record, recordedRank)) {
       const { rank } = recordedRank.tape;
-      if (sent && peer !== rank)
+      if (isSent && peer !== rank)
         bytesByPair.set(rank * size + peer, (bytesByPair.get(rank * size + peer) ?? 0) + bytes);
     }
   }

@@ -3,7 +3,7 @@ import type { AttentionRecord } from "../record.ts";
 import type { LoadData } from "./data.ts";
 
 /** More slices than these, of striped shards of long sequences, are not cut: the page then has no load. */
-const MAX_PIECES = 200_000;
+const MAX_RANGE_SLICE_PAIRS = 200_000;
 
 /** The pairs that the queries of each rank see. */
 export function encodeLoad(record: AttentionRecord): LoadData | undefined {
@@ -11,7 +11,7 @@ export function encodeLoad(record: AttentionRecord): LoadData | undefined {
   const ranks = record.ranks.filter(({ firstSequence }) => firstSequence === 0);
   const shards = ranks.map(({ at }) => record.queries.spans(at));
   const numContiguousRanges = shards.flat().reduce((sum, { length, step }) => sum + (step === 1 ? 1 : length), 0);
-  if (numContiguousRanges * record.slices.length > MAX_PIECES) return undefined;
+  if (numContiguousRanges * record.slices.length > MAX_RANGE_SLICE_PAIRS) return undefined;
   return {
     mask: Array.isArray(mask) ? "sample masks" : (mask as { readonly name: string }).name,
     placement: placement.name,

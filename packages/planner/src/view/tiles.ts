@@ -56,9 +56,9 @@ function toBand({ start, length, step }: Span): Band {
 
 /** The numbers of the bands that rows have a part of; rows are given by number, and looked up once. */
 function createBandLookup(bands: readonly SampledSpan[], record: AttentionRecord): (rows: number) => readonly number[] {
-  const cachedNumbers: (readonly number[] | undefined)[] = [];
+  const cachedBandNumbers: (readonly number[] | undefined)[] = [];
   return (rows) =>
-    (cachedNumbers[rows] ??= bands.flatMap(({ sample }, i) =>
+    (cachedBandNumbers[rows] ??= bands.flatMap(({ sample }, i) =>
       overlapsSpan(record.interned.rows[rows]!, sample) ? [i] : [],
     ));
 }

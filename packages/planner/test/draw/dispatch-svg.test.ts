@@ -61,7 +61,10 @@ test.each(trials)(
     const drawnTransfers = parseTransfers(svg, ranks);
     for (const [i, placement] of ["contiguous" as const, after].entries()) {
       const { ranks: loads } = evaluateDispatch({ mask, length: 1000, ranks, placement });
-      const expected = { received: loads.map(({ received }) => received), sent: loads.map(({ sent }) => sent) };
+      const expected = {
+        received: loads.map(({ receivedRows }) => receivedRows),
+        sent: loads.map(({ sentRows }) => sentRows),
+      };
       expect(drawnTransfers[i]).toEqual(expected);
       expect(parseBars(svg, "received")[i]).toEqual(expected.received);
       expect(parseBars(svg, "sent")[i]).toEqual(expected.sent);
@@ -77,14 +80,14 @@ test("states what changes, in rows or in bytes", () => {
   const [before, after] = (["contiguous", "zigzag"] as const).map((placement) =>
     evaluateDispatch({ mask: packedMask, length: 1000, ranks: 2, placement }),
   ) as [ReturnType<typeof evaluateDispatch>, ReturnType<typeof evaluateDispatch>];
-  const maxReceived = [before, after].map(({ ranks }) => Math.max(...ranks.map(({ received }) => received)));
+  const maxReceived = [before, after].map(({ ranks }) => Math.max(...ranks.map(({ receivedRows }) => receivedRows)));
   const svg = parse(drawDispatch(packedMask, { ...options, title: "<Packed>", subtitle: "four documents" }));
   expect(svg.children[0]!.text).toBe("<Packed>");
   const texts = listTexts(svg);
-  const imbalance = `most loaded rank ${before.imbalance.toFixed(2)} → ${after.imbalance.toFixed(2)} × the mean`;
+  const imbalance = `maximum load ${before.imbalance.toFixed(2)} → ${after.imbalance.toFixed(2)} × the mean`;
   expect(texts.slice(0, 2)).toEqual([
     "<Packed>",
-    `four documents · ${imbalance} · received in total ${before.rows} rows → ${after.rows} rows · maximum per rank ${maxReceived[0]} rows → ${maxReceived[1]} rows`,
+    `four documents · ${imbalance} · received in total ${before.rows} rows → ${after.rows} rows · maximum received per rank ${maxReceived[0]} rows → ${maxReceived[1]} rows`,
   ]);
   expect(texts).toEqual(expect.arrayContaining(["before: contiguous", "after: zigzag", "received, rows"]));
   const byteTexts = listTexts(parse(drawDispatch(packedMask, { ...options, bytesPerRow: 100 })));
@@ -122,7 +125,7 @@ test("queries and keys may be placed apart", () => {
       placement: queries,
       keyPlacement: keys,
     });
-    expect(drawnTransfers[i]!.received).toEqual(evaluation.ranks.map(({ received }) => received));
+    expect(drawnTransfers[i]!.received).toEqual(evaluation.ranks.map(({ receivedRows }) => receivedRows));
   }
   expect(listTexts(svg)).toContain("before: queries zigzag, keys contiguous");
 });

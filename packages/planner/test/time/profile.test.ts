@@ -40,7 +40,7 @@ const invalidProfiles: readonly (readonly [string, unknown, string])[] = [
   [
     "all compute taxed away",
     { ...h100, communicationTax: 1 },
-    "communicationTax: expected a number from 0 to below 1, received 1",
+    "communicationTax: expected a number ≥ 0 and < 1, received 1",
   ],
   [
     "an unknown algorithm",

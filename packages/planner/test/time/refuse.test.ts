@@ -13,7 +13,7 @@ test("a send without a receive is rejected, with the place", () => {
   const dropReceives = (group: ProcessGroup, transfers: readonly Transfer[]): readonly Transfer[] =>
     group.rank === 1 ? transfers.filter((transfer) => "to" in transfer) : transfers;
   expect(createSimulation(interceptedRing(dropReceives))).toThrow(
-    /simulate: expected a record without deadlocks or mismatched sends, received rank \d waits/,
+    /simulate: expected a record without deadlocks, mismatched sends or mismatched collectives, received rank \d waits/,
   );
 });
 
@@ -41,7 +41,9 @@ test("different collectives under one number are rejected", () => {
       if (rank === 0) ctx.world.barrier().wait();
       else ctx.world.allReduce(tensor(2)).wait();
     });
-  expect(simulateScript).toThrow(/is barrier, rank 1 posted allReduce|is allReduce, rank 0 posted barrier/);
+  expect(simulateScript).toThrow(
+    /rank 0 posted barrier as barrier #0, but rank 1 posted allReduce|rank 1 posted allReduce as .*, but rank 0 posted barrier/,
+  );
 });
 
 test("a dtype that the profile lacks is rejected", () => {

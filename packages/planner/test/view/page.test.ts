@@ -98,7 +98,7 @@ test("coverage is the share of each pixel's time, summed over ranks", () => {
   const window = { start: 10, end: 61, pixels: 83 };
   const coverage = new Coverage(window.pixels, 2);
   coverage.add(rank!.events, window, {
-    styleOf: Int16Array.from(kinds.allKinds, ({ name }) => (name === "a" ? 0 : 1)),
+    styleIndexByKind: Int16Array.from(kinds.allKinds, ({ name }) => (name === "a" ? 0 : 1)),
     weight: 0.5,
   });
   for (const [style, name] of ["a", "b"].entries()) {
@@ -124,7 +124,7 @@ test("colors are blended over what is there by their shares, and the sums begin 
   const [rank] = decodeRun(encodeRun("", createTimeline([events]), 1e6), kinds).ranks;
   const coverage = new Coverage(4, 1);
   const row = new Uint32Array(6).fill(0xff000000);
-  const paint = { styleOf: Int16Array.from([0]), weight: 1 };
+  const paint = { styleIndexByKind: Int16Array.from([0]), weight: 1 };
   coverage.add(rank!.events, { start: 0, end: 4, pixels: 4 }, paint);
   coverage.blend(row, 1, Float32Array.from([200, 100, 50]));
   expect([...row].map((pixel) => [pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255])).toEqual([

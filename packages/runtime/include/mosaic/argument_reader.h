@@ -88,16 +88,19 @@ class ArgumentReader {
     const int64_t maxOffset = kMaxPosition - span.start;
     const bool isEndInRange = span.length <= 1 || (span.step >= 1 && span.step <= maxOffset / (span.length - 1));
     if (span.start >= 0 && span.start <= kMaxPosition && span.length >= 0 && span.step >= 1 && isEndInRange) return;
-    throw std::invalid_argument("expected a span of start ≥ 0, length ≥ 0 and step ≥ 1, received start " +
-                                std::to_string(span.start) + ", length " + std::to_string(span.length) + ", step " +
-                                std::to_string(span.step));
+    throw std::invalid_argument(
+        "expected a span of start ≥ 0, length ≥ 0 and step ≥ 1 with positions up to 2^53, received start " +
+        std::to_string(span.start) + ", length " + std::to_string(span.length) + ", step " + std::to_string(span.step));
   }
   void read(Slice& slice) {
     (*this)(slice.q0, slice.q1, slice.k0, slice.k1, slice.type);
     const bool hasOrderedRanges = slice.q0 >= 0 && slice.q0 <= slice.q1 && slice.k0 >= 0 && slice.k0 <= slice.k1;
     if (hasOrderedRanges && slice.q1 <= kMaxPosition && slice.k1 <= kMaxPosition && slice.type >= 0 && slice.type <= 3)
       return;
-    throw std::invalid_argument("expected a slice with 0 ≤ q0 ≤ q1, 0 ≤ k0 ≤ k1 and a type from 0 to 3");
+    throw std::invalid_argument(
+        "expected a slice with 0 ≤ q0 ≤ q1 ≤ 2^53, 0 ≤ k0 ≤ k1 ≤ 2^53 and a type from 0 to 3, received q0 " +
+        std::to_string(slice.q0) + ", q1 " + std::to_string(slice.q1) + ", k0 " + std::to_string(slice.k0) + ", k1 " +
+        std::to_string(slice.k1) + ", type " + std::to_string(slice.type));
   }
 
   template <class T>

@@ -14,7 +14,7 @@ constexpr const char* dtypeName(DType dtype) {
   return dtype == DType::Float32 ? "float32" : dtype == DType::BFloat16 ? "bfloat16" : "float16";
 }
 
-constexpr int kMaxRank = 12;
+constexpr int kMaxAxes = 12;
 
 /// A strided view of up to 12 axes, outermost first; strides count elements and may be 0 (broadcast) for an input.
 /// Plain data: files compiled for one instruction set must not share functions with others (simd/isa.h).
@@ -22,8 +22,8 @@ struct View {
   void* data;
   DType dtype;
   int32_t rank;
-  int64_t shape[kMaxRank];
-  int64_t stride[kMaxRank];
+  int64_t shape[kMaxAxes];
+  int64_t stride[kMaxAxes];
 };
 
 /// A view that may be absent: its data is then null, and its rank 0.
@@ -32,7 +32,7 @@ struct OptionalView : View {};
 /// One stride for each of `rank` axes.
 struct Strides {
   int32_t rank;
-  int64_t stride[kMaxRank];
+  int64_t stride[kMaxAxes];
 };
 
 /// A strided 4-d view, of attention's tensors. Strides count elements and may be anything for an input (0 broadcasts);

@@ -23,7 +23,7 @@ void Addon::shutDown() {
 
 std::shared_ptr<Engine> getEngine(const Napi::CallbackInfo& info) {
   if (auto engine = findEngine(info)) return engine;
-  throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has closed its groups");
+  throw Failure(MOSAIC_FAILURE_CLOSED, "expected open groups, received closed groups");
 }
 
 namespace {

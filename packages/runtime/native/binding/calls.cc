@@ -57,7 +57,7 @@ Napi::Value splitResult(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto engine = getEngine(info);
     const uint32_t index = engine->splitGroupNumber(operationNumberArgument(info));
-    const auto group = engine->groupOf(index);
+    const auto group = engine->getGroup(index);
     const auto ranks = Napi::Array::New(info.Env(), group->size());
     for (uint32_t i = 0; i < group->size(); i++) ranks.Set(i, group->ranks[i]);
     const auto result = Napi::Object::New(info.Env());

@@ -18,7 +18,7 @@ class CallReader {
   CallReader(const double* data, size_t length) : next_(data), end_(data + length) {}
 
   uint64_t readNumber() {
-    if (next_ == end_) throw std::out_of_range("truncated call: expected more arguments");
+    if (next_ == end_) throw std::out_of_range("truncated call: expected another argument, received the end");
     return static_cast<uint64_t>(*next_++);
   }
   uint8_t* readAddress() { return reinterpret_cast<uint8_t*>(readNumber()); }
@@ -103,9 +103,9 @@ uint64_t elementCount(const std::vector<uint64_t>& shape) {
 void setShape(Signature& signature, const std::vector<uint64_t>& shape) {
   signature.axes = static_cast<uint8_t>(std::min<size_t>(shape.size(), MOSAIC_MAX_AXES));
   // Of more axes than fit, the outermost become one.
-  const size_t leadingAxes = shape.size() - signature.axes;
-  for (uint32_t axis = 0; axis < signature.axes; axis++) signature.shape[axis] = shape[axis + leadingAxes];
-  for (size_t axis = 0; axis < leadingAxes; axis++) signature.shape[0] *= shape[axis];
+  const size_t numLeadingAxes = shape.size() - signature.axes;
+  for (uint32_t axis = 0; axis < signature.axes; axis++) signature.shape[axis] = shape[axis + numLeadingAxes];
+  for (size_t axis = 0; axis < numLeadingAxes; axis++) signature.shape[0] *= shape[axis];
 }
 
 Signature makeSignature(const Group& group, const CollectiveCall& call) {

@@ -21,7 +21,7 @@ enum class OpKind : uint8_t {
 constexpr uint8_t kNoDType = 3;
 
 using Signature = MosaicSignature;
-static_assert(sizeof(Signature) == 128, "a signature must fill whole cache lines");
+static_assert(sizeof(Signature) == 128, "expected a signature of 128 bytes, two cache lines");
 
 /// What operations move: bytes, and messages sent.
 struct Payload {

@@ -184,7 +184,7 @@ uint64_t CallLog::groupOf(uint64_t sequence) const {
   return entry == sequences_.end() ? sequence : entry->second.group;
 }
 
-std::string CallLog::prefixOf(uint64_t sequence, const std::string& message) const {
+std::string CallLog::messagePrefix(uint64_t sequence, const std::string& message) const {
   const auto entry = sequences_.find(sequence);
   if (entry == sequences_.end()) return "";
   for (const LoggedCall& call : entry->second.calls) {

@@ -43,7 +43,7 @@ class CallLog {
   /// The group whose ranks form the sequence; the sequence itself if this rank is not part of it.
   uint64_t groupOf(uint64_t sequence) const;
   /// `ring(sp): `: what precedes a message about a call of the sequence that the message describes.
-  std::string prefixOf(uint64_t sequence, const std::string& message) const;
+  std::string messagePrefix(uint64_t sequence, const std::string& message) const;
   /// How many calls this rank has made in each sequence, for `CallCounts`.
   std::string serializeCounts() const;
   /// The last calls of its groups, in at most so many bytes, for ranks that compare them after this one has exited.

@@ -80,7 +80,7 @@ MosaicFailure Engine::peerLostFailure(const Operation& op, const std::string& ev
                        op.prefix() + eventText + "; " + rankName(options_.rank) + " needed it in " + op.name());
 }
 
-Engine::Diagnosis Engine::peerExitedFailure(const Operation& op, uint32_t rank) {
+Engine::Diagnosis Engine::peerExitFailure(const Operation& op, uint32_t rank) {
   const auto positions = positionsOf({rank});
   // For a rank that failed and then exited, the failure is reported as the cause.
   if (const auto failure = peerFailure(op)) return *failure;
@@ -89,7 +89,7 @@ Engine::Diagnosis Engine::peerExitedFailure(const Operation& op, uint32_t rank) 
   return {failure, failure};
 }
 
-std::optional<Engine::Diagnosis> Engine::exitedFailure(const Operation& op) {
+std::optional<Engine::Diagnosis> Engine::exitFailure(const Operation& op) {
   std::vector<uint32_t> exitedRanks;
   {
     const std::lock_guard lock(mutex_);
@@ -102,7 +102,7 @@ std::optional<Engine::Diagnosis> Engine::exitedFailure(const Operation& op) {
     const auto isMissing = [&](const SequencedCall& call) {
       return call.peer.value_or(rank) == rank && !counts.contains(call.sequence, call.index);
     };
-    if (std::any_of(op.calls.begin(), op.calls.end(), isMissing)) return peerExitedFailure(op, rank);
+    if (std::any_of(op.calls.begin(), op.calls.end(), isMissing)) return peerExitFailure(op, rank);
   }
   return std::nullopt;
 }

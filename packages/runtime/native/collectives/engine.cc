@@ -78,7 +78,7 @@ uint64_t Engine::enqueue(std::shared_ptr<Operation> op, uint32_t groupNumber, co
   try {
     const std::lock_guard lock(mutex_);
     if (failure_) throw Failure(*failure_);
-    if (isClosing_ || isStopped_) throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has closed its groups");
+    if (isClosing_ || isStopped_) throw Failure(MOSAIC_FAILURE_CLOSED, "expected open groups, received closed groups");
     Group& group = *(op->group = groups_.at(groupNumber));
     op->groupNumber = groupNumber;
     op->signature = makeSignature(group, call);
@@ -105,7 +105,7 @@ void Engine::record(uint32_t groupNumber, std::string description) {
   {
     const std::lock_guard lock(mutex_);
     if (failure_) throw Failure(*failure_);
-    if (isClosing_ || isStopped_) throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has closed its groups");
+    if (isClosing_ || isStopped_) throw Failure(MOSAIC_FAILURE_CLOSED, "expected open groups, received closed groups");
     Group& group = *groups_.at(groupNumber);
     group.recordedCount++;
     group.history = extendHistory(group.history, description);
@@ -114,7 +114,7 @@ void Engine::record(uint32_t groupNumber, std::string description) {
   sendReports(reports);
 }
 
-std::shared_ptr<Group> Engine::groupOf(uint32_t number) {
+std::shared_ptr<Group> Engine::getGroup(uint32_t number) {
   const std::lock_guard lock(mutex_);
   return groups_.at(number);
 }
@@ -249,7 +249,7 @@ void Engine::leave(bool isConnected) {
     counts = log_.serializeCounts();
   }
   // Before the transport closes, which may take a while: others may need this rank.
-  if (comparesMessages()) ExitCounts::publish(*control_, options_.rank, counts);
+  if (hasUnsignedMessages()) ExitCounts::publish(*control_, options_.rank, counts);
   control_->leave(lastOperation);
   closeTransport();
   control_->detach();
@@ -426,11 +426,11 @@ void Engine::throwIfBehindSplit(uint64_t number) {
 // ── what the control plane delivers
 
 void Engine::onPeerLost(uint32_t rank, const std::string& process) {
-  recordEvent([&] { events_.addLost(rank, process); });
+  recordEvent([&] { events_.addLostRank(rank, process); });
 }
 
 void Engine::onPeerFailed(uint32_t rank, const MosaicFailure& cause) {
-  recordEvent([&] { events_.addFailed(rank, cause); });
+  recordEvent([&] { events_.addFailedRank(rank, cause); });
 }
 
 void Engine::onPeerExited(uint32_t rank) {
@@ -438,7 +438,7 @@ void Engine::onPeerExited(uint32_t rank) {
 }
 
 void Engine::onMismatch(uint64_t group, const std::string& message) {
-  recordEvent([&] { events_.mismatches.try_emplace(log_.groupOf(group), log_.prefixOf(group, message) + message); });
+  recordEvent([&] { events_.mismatches.emplace(log_.groupOf(group), log_.messagePrefix(group, message) + message); });
 }
 
 void Engine::onColors(uint64_t group, uint64_t index, std::vector<int64_t> colors) {

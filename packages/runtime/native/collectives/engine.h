@@ -66,7 +66,7 @@ class Engine : private ControlListener {
   /// Adds a call that every rank of the group makes, though it is no operation, to the history of the group.
   void record(uint32_t group, std::string description);
   /// The group of this number and, for one that came of a split, its number.
-  std::shared_ptr<Group> groupOf(uint32_t number);
+  std::shared_ptr<Group> getGroup(uint32_t number);
   uint32_t splitGroupNumber(uint64_t splitNumber);
   /// What the operations of a group moved that are done by now.
   Payload getPayload(uint32_t group);
@@ -163,7 +163,7 @@ class Engine : private ControlListener {
   std::optional<Diagnosis> peerFailure(const Operation& op);
   std::optional<Diagnosis> indirectFailure(const Operation& op) const;
   /// A rank exited without the calls that the operation needs of it. Where messages carry no signature.
-  std::optional<Diagnosis> exitedFailure(const Operation& op);
+  std::optional<Diagnosis> exitFailure(const Operation& op);
   /// Where another rank has inquired: reports what was not compared yet.
   void reportIfRequested();
   void fail(const Diagnosis& diagnosis);
@@ -181,7 +181,7 @@ class Engine : private ControlListener {
   std::string describeLocation(const Operation& op) const;
   MosaicFailure peerLostFailure(const Operation& op, const std::string& eventText) const;
   /// A peer closed in order although the operation needs it.
-  Diagnosis peerExitedFailure(const Operation& op, uint32_t rank);
+  Diagnosis peerExitFailure(const Operation& op, uint32_t rank);
   std::string describeProcess(uint32_t rank) const { return control_->describeProcess(rank); }
   /// Blocks for some seconds at most where the calls before the operation differ, and the control plane must name them.
   Diagnosis mismatchFailure(const Operation& op, const MosaicMessage& message);
@@ -212,7 +212,7 @@ class Engine : private ControlListener {
   std::optional<Diagnosis> diagnoseTimeout(Operation& op, int64_t now);
   void requestPositionsIfStalled(const Operation& op, int64_t now);
   /// Whether messages carry no signature, so that the control plane compares them.
-  bool comparesMessages() const { return transport_->ordering == MOSAIC_ORDER_STREAM; }
+  bool hasUnsignedMessages() const { return transport_->ordering == MOSAIC_ORDER_STREAM; }
   std::optional<Diagnosis> findDivergenceBefore(const Operation& op, uint32_t peer);
   std::optional<std::string> reportedMismatch() const;
   std::optional<std::string> findDivergenceFromExited(uint32_t peer);
@@ -258,11 +258,11 @@ class Engine : private ControlListener {
     std::map<uint64_t, std::vector<Position>> positions;  // by request
     std::optional<std::string> controlLostReason;
 
-    void addLost(uint32_t rank, const std::string& process) {
+    void addLostRank(uint32_t rank, const std::string& process) {
       lostRanks.try_emplace(rank, process);
       recordFailureTime();
     }
-    void addFailed(uint32_t rank, const MosaicFailure& cause) {
+    void addFailedRank(uint32_t rank, const MosaicFailure& cause) {
       failedRanks.try_emplace(rank, cause);
       recordFailureTime();
     }

@@ -25,16 +25,26 @@ std::shared_ptr<Engine> Engine::open(TransportPtr transport, const ComputeStream
   const std::string name = transport->name;
   if (transport->ordering == MOSAIC_ORDER_HOST) {
     // The handle of a device with a port is its own, not a MosaicStream.
-    if (!compute.stream || compute.port) throwFailure(name + " supports only devices with a CPU stream");
+    if (!compute.stream || compute.port) {
+      throwFailure(name + " supports only devices with a CPU stream, received a device " +
+                   (compute.port ? "with a device port" : "without a stream"));
+    }
     if (compute.stream->abi != MOSAIC_STREAM_ABI) {
-      throwFailure("stream ABI version mismatch with the device; install the same version of all @mosaic packages");
+      throwFailure("stream ABI version mismatch: the device uses version " + std::to_string(compute.stream->abi) +
+                   ", this runtime uses version " + std::to_string(MOSAIC_STREAM_ABI) +
+                   "; install the same version of all @mosaic packages");
     }
     return std::make_shared<HostEngine>(std::move(transport), compute.stream, std::move(control), options,
                                         std::move(onConnected));
   }
-  if (!compute.port) throwFailure(name + " supports only devices with a device port (mosaic/device_port.h)");
+  if (!compute.port) {
+    throwFailure(name + " supports only devices with a device port (mosaic/device_port.h), received a device "
+                      "without one");
+  }
   if (compute.port->abi != MOSAIC_DEVICE_PORT_ABI) {
-    throwFailure("port ABI version mismatch with the device; install the same version of all @mosaic packages");
+    throwFailure("port ABI version mismatch: the device uses version " + std::to_string(compute.port->abi) +
+                 ", this runtime uses version " + std::to_string(MOSAIC_DEVICE_PORT_ABI) +
+                 "; install the same version of all @mosaic packages");
   }
   return std::make_shared<StreamEngine>(std::move(transport), compute, std::move(control), options,
                                         std::move(onConnected));

@@ -65,7 +65,7 @@ void StageExecution::prepareReduction(const Operation& op, const Reduction& redu
                 reduction.count,
                 op.signature.dtype,
                 op.signature.reduce,
-                static_cast<uint8_t>(reduction.afterSends),
+                static_cast<uint8_t>(reduction.isAfterSends),
                 op.group->size(),
                 op.group->rank,
                 receives_.data(),
@@ -315,7 +315,7 @@ bool HostEngine::runStage(HostOperation& op, StageExecution& execution) {
     bool hasProgressed = execution.progress();
     if (const MosaicMessage* message = execution.failedMessage()) {
       if (message->state == MOSAIC_MESSAGE_CLOSED) {
-        fail(peerExitedFailure(op, message->peer));
+        fail(peerExitFailure(op, message->peer));
       } else {
         fail(mismatchFailure(op, *message));
       }
@@ -357,8 +357,8 @@ std::optional<MosaicFailure> HostEngine::deviceFailure(Operation& operation) {
 
 std::optional<Engine::Diagnosis> HostEngine::transportFailure(Operation& op) {
   const int64_t now = monotonicNs();
-  if (now - probedAt_ < kPollIntervalNs) return std::nullopt;
-  probedAt_ = now;
+  if (now - lastPeerCheckNs_ < kPollIntervalNs) return std::nullopt;
+  lastPeerCheckNs_ = now;
   for (const uint32_t rank : op.group->ranks) {
     if (rank == options().rank || !transport_.lost(transport_.self, rank)) continue;
     const int64_t lostAt = pendingPeerLoss_.try_emplace(rank, now).first->second;

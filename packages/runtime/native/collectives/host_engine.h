@@ -40,7 +40,7 @@ class HostEngine final : public Engine {
   const MosaicHostTransport& transport_;
   MosaicStream* const stream_;
   std::map<uint32_t, int64_t> pendingPeerLoss_;  // by rank: since when the transport observes that it is gone
-  int64_t probedAt_ = 0;
+  int64_t lastPeerCheckNs_ = 0;
 };
 
 }  // namespace mosaic

@@ -37,19 +37,19 @@ class HostReceivers {
  public:
   explicit HostReceivers(const std::vector<uint32_t>& hosts) {
     for (uint32_t rank = 0; rank < hosts.size(); rank++) {
-      std::vector<uint32_t>& ranks = ranksOn_[hosts[rank]];
+      std::vector<uint32_t>& ranks = ranksByHost_[hosts[rank]];
       localRanks_.push_back(ranks.size());
       ranks.push_back(rank);
     }
   }
-  const std::vector<uint32_t>& ranksOn(uint32_t host) const { return ranksOn_.at(host); }
+  const std::vector<uint32_t>& hostRanks(uint32_t host) const { return ranksByHost_.at(host); }
   uint32_t of(uint32_t owner, uint32_t host) const {
-    const std::vector<uint32_t>& ranks = ranksOn(host);
+    const std::vector<uint32_t>& ranks = hostRanks(host);
     return ranks[localRanks_[owner] % ranks.size()];
   }
 
  private:
-  std::map<uint32_t, std::vector<uint32_t>> ranksOn_;
+  std::map<uint32_t, std::vector<uint32_t>> ranksByHost_;
   std::vector<size_t> localRanks_;  // by rank
 };
 
@@ -90,7 +90,7 @@ class ScheduleBuilder {
       receive(stage, peer, out + offsets[peer] * elementSize_, counts[peer]);
     }
     if (size_ > 1 && ownBytes > 0 && areCountsEqual(counts)) {
-      stage.nativeCollective = NativeCollective{MOSAIC_STREAM_ALL_GATHER, in, out, ownBytes, 0};
+      stage.transportCollective = TransportCollective{MOSAIC_STREAM_ALL_GATHER, in, out, ownBytes, 0};
     }
   }
 
@@ -143,7 +143,7 @@ class ScheduleBuilder {
       if (hosts_[owner] == host) continue;
       const uint32_t receiver = receivers.of(owner, host);
       if (receiver != rank_) receive(forwardStage, receiver, dataOf(owner), counts[owner]);
-      for (const uint32_t peer : receivers.ranksOn(host)) {
+      for (const uint32_t peer : receivers.hostRanks(host)) {
         if (receiver == rank_ && peer != rank_) send(forwardStage, peer, dataOf(owner), counts[owner]);
       }
     }
@@ -167,8 +167,8 @@ class ScheduleBuilder {
     else
       for (const uint32_t peer : peersInOrder()) send(stage, peer, call_.out, count);
     if (size_ > 1 && count > 0) {
-      stage.nativeCollective =
-          NativeCollective{MOSAIC_STREAM_BROADCAST, call_.out, call_.out, count * elementSize_, call_.root};
+      stage.transportCollective =
+          TransportCollective{MOSAIC_STREAM_BROADCAST, call_.out, call_.out, count * elementSize_, call_.root};
     }
   }
 
@@ -180,8 +180,11 @@ class ScheduleBuilder {
         (transfer.isSend ? selfSends : selfReceives).push_back(&transfer);
       else appendTransfer(stage, transfer);
     }
-    if (selfSends.size() != selfReceives.size())
-      throw std::invalid_argument("the number of sends to self does not match the number of receives from self");
+    if (selfSends.size() != selfReceives.size()) {
+      throw std::invalid_argument("expected " + std::to_string(selfSends.size()) +
+                                  " receives from self, as many as sends to self, received " +
+                                  std::to_string(selfReceives.size()));
+    }
     for (size_t i = 0; i < selfSends.size(); i++) {
       if (selfSends[i]->dtype != selfReceives[i]->dtype || selfSends[i]->shape != selfReceives[i]->shape) {
         throw std::invalid_argument("shape or dtype mismatch between a send to self and the receive from self");

@@ -33,11 +33,11 @@ struct Reduction {
   const uint8_t* own;
   uint64_t count;
   /// `out` overlaps what is being sent.
-  bool afterSends;
+  bool isAfterSends;
 };
 
 /// What a transport may do as one operation instead of messages: an equal all-gather, or a broadcast.
-struct NativeCollective {
+struct TransportCollective {
   MosaicStreamCollective kind;
   const uint8_t* in;
   uint8_t* out;
@@ -49,7 +49,7 @@ struct Stage {
   std::vector<Copy> copies;
   std::vector<Message> sends, receives;  // receives of a reduction are in rank order
   std::optional<Reduction> reduction;
-  std::optional<NativeCollective> nativeCollective;
+  std::optional<TransportCollective> transportCollective;
 };
 
 struct MessageSchedule {

@@ -31,7 +31,7 @@ void StreamEngine::connect(MosaicBootstrap& bootstrap) {
   communicators_.push_back(world);
   connectDeadline_ = monotonicNs() + options().connectTimeoutNs;
   waitUntilReady(world);
-  warmUp(world, *groupOf(0));
+  warmUp(world, *getGroup(0));
   isConnected_ = true;
 }
 
@@ -163,7 +163,7 @@ void StreamEngine::flush() {
   const auto isFlushing = [&](uint32_t number) {
     MosaicFailure ignored;
     if (transport_.state(transport_.self, communicators_[number], &ignored) != MOSAIC_COMMUNICATOR_BUSY) return false;
-    const auto group = groupOf(number);
+    const auto group = getGroup(number);
     const std::lock_guard lock(mutex_);
     return std::ranges::none_of(group->ranks, [&](uint32_t rank) {
       return events_.lostRanks.contains(rank) || events_.failedRanks.contains(rank);
@@ -171,9 +171,10 @@ void StreamEngine::flush() {
   };
   const int64_t deadline = monotonicNs() + kFlushTimeoutNs;
   for (; monotonicNs() < deadline && !isStopped(); sleepFor(kPollIntervalNs)) {
-    bool anyFlushing = false;
-    for (uint32_t number = 0; number < communicators_.size(); number++) anyFlushing = anyFlushing || isFlushing(number);
-    if (!anyFlushing) return;
+    bool isAnyFlushing = false;
+    for (uint32_t number = 0; number < communicators_.size(); number++)
+      isAnyFlushing = isAnyFlushing || isFlushing(number);
+    if (!isAnyFlushing) return;
   }
 }
 

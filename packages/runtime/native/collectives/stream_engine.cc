@@ -34,22 +34,22 @@ uint64_t scratchBytes(const Operation& op) {
 }
 
 /// What a transport does as one operation: an equal gather, a broadcast, and a barrier, a gather of one byte each.
-std::optional<MosaicStreamStage> makeNativeStage(const Operation& op, const Stage& stage, uint64_t memory) {
-  MosaicStreamStage nativeStage{};
+std::optional<MosaicStreamStage> makeCollectiveStage(const Operation& op, const Stage& stage, uint64_t memory) {
+  MosaicStreamStage collectiveStage{};
   if (op.op() == OpKind::Barrier) {
-    nativeStage.collective = MOSAIC_STREAM_ALL_GATHER;
-    nativeStage.in = memory + op.group->rank;
-    nativeStage.out = memory;
-    nativeStage.bytes = 1;
-    return nativeStage;
+    collectiveStage.collective = MOSAIC_STREAM_ALL_GATHER;
+    collectiveStage.in = memory + op.group->rank;
+    collectiveStage.out = memory;
+    collectiveStage.bytes = 1;
+    return collectiveStage;
   }
-  if (!stage.nativeCollective) return std::nullopt;
-  nativeStage.collective = stage.nativeCollective->kind;
-  nativeStage.root = stage.nativeCollective->root;
-  nativeStage.in = deviceAddress(stage.nativeCollective->in);
-  nativeStage.out = deviceAddress(stage.nativeCollective->out);
-  nativeStage.bytes = stage.nativeCollective->bytes;
-  return nativeStage;
+  if (!stage.transportCollective) return std::nullopt;
+  collectiveStage.collective = stage.transportCollective->kind;
+  collectiveStage.root = stage.transportCollective->root;
+  collectiveStage.in = deviceAddress(stage.transportCollective->in);
+  collectiveStage.out = deviceAddress(stage.transportCollective->out);
+  collectiveStage.bytes = stage.transportCollective->bytes;
+  return collectiveStage;
 }
 
 }  // namespace
@@ -182,7 +182,7 @@ bool StreamEngine::poll() {
   auto diagnosis = diagnose(*first);
   if (!diagnosis && hasEvents) {
     for (const auto& op : queuedOperations()) {
-      if ((diagnosis = peerFailure(*op)) || (diagnosis = exitedFailure(*op))) break;
+      if ((diagnosis = peerFailure(*op)) || (diagnosis = exitFailure(*op))) break;
     }
   }
   if (diagnosis) fail(*diagnosis);
@@ -227,7 +227,7 @@ std::shared_ptr<StreamEngine::StreamOperation> StreamEngine::next() {
 
 void StreamEngine::launch(const std::shared_ptr<StreamOperation>& op) {
   if (const auto diagnosis = peerFailure(*op)) return fail(*diagnosis);
-  if (const auto diagnosis = exitedFailure(*op)) return fail(*diagnosis);
+  if (const auto diagnosis = exitFailure(*op)) return fail(*diagnosis);
   try {
     if (op->op() == OpKind::Split) return launchSplit(op);
     if (!enqueue(*op)) return;
@@ -264,7 +264,8 @@ bool StreamEngine::enqueue(StreamOperation& op) {
 
 bool StreamEngine::enqueueStage(const StreamOperation& op, const Stage& stage, uint64_t memory) {
   MosaicCommunicator* const communicator = communicators_.at(op.groupNumber);
-  if (const auto nativeStage = makeNativeStage(op, stage, memory)) return enqueueOn(communicator, *nativeStage);
+  if (const auto collectiveStage = makeCollectiveStage(op, stage, memory))
+    return enqueueOn(communicator, *collectiveStage);
   for (const Copy& copy : stage.copies) {
     throwIfFailed([&](auto* failure) {
       return port_.copy(&port_, deviceAddress(copy.to), deviceAddress(copy.from), copy.bytes, stream_, failure);
@@ -313,7 +314,7 @@ std::optional<MosaicFailure> StreamEngine::deviceFailure(Operation&) {
 }
 
 std::optional<Engine::Diagnosis> StreamEngine::transportFailure(Operation& op) {
-  if (auto diagnosis = exitedFailure(op)) return diagnosis;
+  if (auto diagnosis = exitFailure(op)) return diagnosis;
   for (MosaicCommunicator* const communicator : communicators_) {
     MosaicFailure failure{};
     if (transportError_ || transport_.state(transport_.self, communicator, &failure) != MOSAIC_COMMUNICATOR_FAILED)

@@ -76,8 +76,10 @@ void AgentClient::handleFrame(const AgentSocket::FrameContent& content) {
     }
     case Colors::kType: {
       auto frame = MOSAIC_READ(Colors);
-      if (RankRangeDecoder(options_.size).decode(frame.ranks).size() != frame.colors.size()) {
-        throw ProtocolError("expected one color per rank, received " + std::to_string(frame.colors.size()) + " colors");
+      const size_t numRanks = RankRangeDecoder(options_.size).decode(frame.ranks).size();
+      if (numRanks != frame.colors.size()) {
+        throw ProtocolError("expected " + std::to_string(numRanks) + " colors, one per rank, received " +
+                            std::to_string(frame.colors.size()));
       }
       return deliver([frame = std::move(frame)](ControlListener& listener) mutable {
         listener.onColors(frame.group, frame.index, std::move(frame.colors));

@@ -33,9 +33,11 @@ bool AgentSocket::connect(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path) {
-    throw Failure(MOSAIC_FAILURE_DEVICE, "connect: the path of the agent's socket has " + std::to_string(path.size()) +
-                                             " bytes, expected 1 to " + std::to_string(sizeof address.sun_path - 1) +
-                                             ": " + path + "; set TMPDIR or XDG_RUNTIME_DIR to a shorter path");
+    throw Failure(MOSAIC_FAILURE_DEVICE, "connect: expected a path of 1 to " +
+                                             std::to_string(sizeof address.sun_path - 1) +
+                                             " bytes for the agent's socket, received " +
+                                             std::to_string(path.size()) + " bytes: " + path +
+                                             "; set TMPDIR or XDG_RUNTIME_DIR to a shorter path");
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -46,9 +48,10 @@ bool AgentSocket::connect(const std::string& path) {
     close();
     return false;
   }
-  if (getPeerUid(fd_) != getuid()) {
+  if (const uid_t uid = getPeerUid(fd_); uid != getuid()) {
     close();
-    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: the agent at " + path + " belongs to another user");
+    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: expected an agent of uid " + std::to_string(getuid()) + " at " +
+                                               path + ", received an agent of uid " + std::to_string(uid));
   }
   return true;
 }

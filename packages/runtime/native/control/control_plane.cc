@@ -53,8 +53,9 @@ void ControlPlane::throwIfValueTooLong(const std::string& key, const std::string
   if (key.size() <= kMaxTextBytes && value.size() <= kMaxValueBytes) return;
   throw Failure(MOSAIC_FAILURE_DEVICE, "connect: put(" + key.substr(0, 64) + "): expected a key of at most " +
                                            std::to_string(kMaxTextBytes) + " bytes and a value of at most " +
-                                           std::to_string(kMaxValueBytes) + ", received " +
-                                           std::to_string(key.size()) + " and " + std::to_string(value.size()));
+                                           std::to_string(kMaxValueBytes) + " bytes, received " +
+                                           std::to_string(key.size()) + " and " + std::to_string(value.size()) +
+                                           " bytes");
 }
 
 }  // namespace mosaic

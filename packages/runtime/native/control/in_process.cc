@@ -32,7 +32,8 @@ InProcessControl::InProcessControl(std::shared_ptr<InProcessWorld> world, uint32
                                                std::to_string(world_->size_) + ", received " + rankName(rank));
   }
   if (world_->ranks_[rank].hasJoined) {
-    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: " + rankName(rank) + " has already joined");
+    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: expected each rank once, received " + rankName(rank) +
+                                               " a second time");
   }
   world_->ranks_[rank].hasJoined = true;
 }

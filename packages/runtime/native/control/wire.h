@@ -125,10 +125,14 @@ class FieldReader {
       read(range.first);
       read(range.count);
       totalRanks += range.count;
-      if (range.count == 0 || uint64_t{range.first} + range.count > kMaxRanks || totalRanks > kMaxRanks) {
-        throw ProtocolError("expected ranks below " + std::to_string(kMaxRanks) + ", received " +
-                            std::to_string(range.count) + " ranks starting at rank " + std::to_string(range.first));
-      }
+      const std::string received = ", received " + std::to_string(range.count) + " ranks starting at rank " +
+                                   std::to_string(range.first);
+      if (range.count == 0) throw ProtocolError("expected at least 1 rank per range" + received);
+      if (uint64_t{range.first} + range.count > kMaxRanks)
+        throw ProtocolError("expected ranks below " + std::to_string(kMaxRanks) + received);
+      if (totalRanks > kMaxRanks)
+        throw ProtocolError("expected at most " + std::to_string(kMaxRanks) + " ranks in total, received " +
+                            std::to_string(totalRanks));
     }
   }
   template <typename T>
@@ -161,7 +165,8 @@ class FieldReader {
   }
   const char* consume(size_t length) {
     if (length > static_cast<size_t>(end_ - next_)) {
-      throw ProtocolError("expected " + std::to_string(length) + " more bytes, received a truncated frame");
+      throw ProtocolError("truncated frame: expected a field of " + std::to_string(length) + " bytes, received " +
+                          std::to_string(end_ - next_) + " bytes");
     }
     return std::exchange(next_, next_ + length);
   }

@@ -24,7 +24,7 @@ class MessageQueues {
   }
   /// Calls `step` for each peer that has messages. Whether any returned true.
   template <typename Step>
-  bool forEachActivePeer(Step step) {
+  bool progressActivePeers(Step step) {
     bool hasProgressed = false;
     std::erase_if(activePeers_, [&](uint32_t peer) {
       hasProgressed |= step(peer);

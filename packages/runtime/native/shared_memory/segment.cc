@@ -76,7 +76,9 @@ std::shared_ptr<Segment> Segment::create(uint32_t size) {
   if (fd < 0) throw makeSystemError("cannot create shared memory");
   uint8_t* base = nullptr;
   try {
-    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw makeSystemError("cannot resize shared memory");
+    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+      throw makeSystemError("cannot resize shared memory to " + std::to_string(bytes) + " bytes");
+    }
     // No rank can shrink it while another uses it.
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     base = map(bytes, fd);
@@ -106,7 +108,7 @@ std::shared_ptr<Segment> Segment::open(const std::string& path, uint32_t size) {
   ::close(fd);
   auto segment = std::shared_ptr<Segment>(new Segment(base, bytes, -1));
   if (segment->header().magic != kSegmentMagic || segment->size() != size) throw std::runtime_error(kLayoutMismatch);
-  segment->header().mappedRanks++;
+  segment->header().mappedRankCount++;
   return segment;
 }
 

@@ -24,7 +24,7 @@ struct alignas(4096) SegmentHeader {
   uint32_t size;
   uint64_t capacity;  // bytes of a ring buffer
   uint64_t bytes;
-  std::atomic<uint32_t> mappedRanks;  // ranks that have mapped it, but for the one that created it
+  std::atomic<uint32_t> mappedRankCount;  // ranks that have mapped it, but for the one that created it
 };
 
 class Segment {
@@ -43,7 +43,7 @@ class Segment {
   /// Of the memfd: `/proc/<pid>/fd/<number>`.
   std::string path() const;
   /// All ranks have mapped it.
-  bool isMappedByAll() const { return header().mappedRanks + 1 == size(); }
+  bool isMappedByAll() const { return header().mappedRankCount + 1 == size(); }
   /// The mapping stays, the descriptor goes.
   void closeFile();
   RankPage& page(uint32_t rank) const { return reinterpret_cast<RankPage*>(base_ + sizeof(SegmentHeader))[rank]; }

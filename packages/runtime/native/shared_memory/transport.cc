@@ -166,8 +166,8 @@ bool SharedMemory::isLost(uint32_t rank) const {
 // ── messages
 
 bool SharedMemory::progress() {
-  bool hasProgressed = sends_.forEachActivePeer([this](uint32_t peer) { return sendTo(peer); });
-  hasProgressed |= receives_.forEachActivePeer([this](uint32_t peer) { return receiveFrom(peer); });
+  bool hasProgressed = sends_.progressActivePeers([this](uint32_t peer) { return sendTo(peer); });
+  hasProgressed |= receives_.progressActivePeers([this](uint32_t peer) { return receiveFrom(peer); });
   if (reduction_) hasProgressed |= computeReduction(*reduction_);
   return hasProgressed;
 }

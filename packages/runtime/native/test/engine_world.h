@@ -231,7 +231,7 @@ void testSplits(uint32_t n) {
     });
     while (!over) std::this_thread::yield();
     const uint32_t part = rank.engine->splitGroupNumber(number), size = (n + 1 - r % 2) / 2;
-    check(rank.engine->groupOf(part)->size() == size, "the part has the ranks of one color");
+    check(rank.engine->getGroup(part)->size() == size, "the part has the ranks of one color");
     Floats ones(3000, 1);
     rank.postAndWait(allReduce(ones), part);
     check(!rank.device->synchronize(), "a part does not fail");

@@ -53,7 +53,9 @@ export interface CollectivesAddon {
   record(engine: EngineHandle, group: number, description: string): void;
   wait(engine: EngineHandle, operation: number): void;
   completed(engine: EngineHandle): number;
-  split(...splitting: [engine: EngineHandle, group: number, color: number, name: string, completion: number]): number;
+  split(
+    ...splitArguments: [engine: EngineHandle, group: number, color: number, name: string, completion: number]
+  ): number;
   splitResult(engine: EngineHandle, operation: number): SplitResult;
   traffic(engine: EngineHandle, group: number): readonly [number, number, number];
   markStep(engine: EngineHandle, reserved: number, peak: number): void;

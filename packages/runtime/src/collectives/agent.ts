@@ -32,7 +32,7 @@ const START_TIMEOUT_SECONDS = 60;
  * @throws OptionError where nothing names the job, or something is missing that several hosts need; AddonLoadError where the agent
  * cannot be found, and MosaicError where it does not start, within `timeout` s if that is less than a minute.
  */
-export async function agentAddress(
+export async function resolveAgentAddress(
   rank: number,
   name?: string,
   timeout: number = START_TIMEOUT_SECONDS,
@@ -60,9 +60,9 @@ export async function agentAddress(
     });
   }
   const treePosition = endpoint === undefined ? undefined : { index: rank, endpoint };
-  const keepAlive = new AgentConnection(path, treePosition, Math.min(timeout, START_TIMEOUT_SECONDS));
-  if (isFirstLocalRank) await keepAlive.ensureAgent();
-  return { path, secret, world, attempt, [Symbol.dispose]: () => keepAlive.release() };
+  const agentConnection = new AgentConnection(path, treePosition, Math.min(timeout, START_TIMEOUT_SECONDS));
+  if (isFirstLocalRank) await agentConnection.ensureAgent();
+  return { path, secret, world, attempt, [Symbol.dispose]: () => agentConnection.release() };
 }
 
 /** What distinguishes this job from any other. */
@@ -103,14 +103,14 @@ function resolveEndpoint({ launcher, worldSize, localWorldSize, endpoint }: Laun
   if (isLocalSizeUnknown) {
     throw missingError(
       "LOCAL_RANK and LOCAL_WORLD_SIZE in the environment",
-      `neither variable, and MASTER_ADDR ${endpoint?.host} on a different host`,
+      `no LOCAL_WORLD_SIZE, and MASTER_ADDR ${endpoint?.host} on a different host`,
       "set them on all ranks, or start the ranks with mosaic-run",
     );
   }
   if (endpoint === undefined) {
     throw missingError(
       "MASTER_ADDR and MASTER_PORT in the environment",
-      `neither variable, and ${localWorldSize} of ${worldSize} ranks on this host`,
+      `at most one of the two, and ${localWorldSize} of ${worldSize} ranks on this host`,
       `set MASTER_ADDR to an address of rank 0's host, and MASTER_PORT to a free port there${launcher === "Open MPI" ? ": mpirun -x MASTER_ADDR=… -x MASTER_PORT=29400" : ""}`,
     );
   }
@@ -138,7 +138,10 @@ function readSecret(file: string): string {
     return readFileSync(file, "utf8").trim();
   } catch (cause) {
     const reason = (cause as Error).message;
-    throw new MosaicError(`connect: no secret in MOSAIC_TOKEN_FILE: ${reason}; has the job ended?`, { cause });
+    throw new MosaicError(
+      `connect: cannot read the secret in MOSAIC_TOKEN_FILE: ${reason}; check the path, and that the job is running`,
+      { cause },
+    );
   }
 }
 
@@ -162,7 +165,7 @@ async function socketPath(job: string): Promise<string> {
   throw new OptionError({
     where: `connect: ${directory}`,
     expected: `a directory with mode 700, owned by uid ${uid}`,
-    received: `mode ${(stat.mode & 0o777).toString(8)}, uid ${stat.uid}`,
+    received: `a ${stat.isDirectory() ? "directory" : "file"} with mode ${(stat.mode & 0o777).toString(8)}, owned by uid ${stat.uid}`,
     remedy: "remove the directory, or set XDG_RUNTIME_DIR or TMPDIR to a different directory",
   });
 }

@@ -1,6 +1,6 @@
 import { type ConnectOptions, type Device, expectValue, OptionError, type ProcessGroup } from "@mosaic/core";
 import { callNative, type OpenOptions } from "./addon.ts";
-import { agentAddress } from "./agent.ts";
+import { resolveAgentAddress } from "./agent.ts";
 import { NativeGroup } from "./group.ts";
 import { NativeRank } from "./rank.ts";
 
@@ -70,11 +70,11 @@ export async function connectProcess(options: ConnectProcessOptions): Promise<Pr
   if (connectOptions.size === 1) {
     return connectRank({
       ...connectOptions,
-      control: inProcessControl(1, connectOptions.connectTimeout ?? connectOptions.timeout),
+      control: createInProcessControl(1, connectOptions.connectTimeout ?? connectOptions.timeout),
     });
   }
   const timeout = resolveTimeout(connectOptions.connectTimeout ?? connectOptions.timeout);
-  using address = await agentAddress(connectOptions.rank, name, timeout);
+  using address = await resolveAgentAddress(connectOptions.rank, name, timeout);
   const { path, secret, world, attempt } = address;
   return await connectRank({
     ...connectOptions,
@@ -88,7 +88,7 @@ export async function connectProcess(options: ConnectProcessOptions): Promise<Pr
  *
  * @throws OptionError unless `hosts` has the number of a host for each rank.
  */
-export function inProcessControl(size: number, timeout?: number, hosts: readonly number[] = []): ControlPlane {
+export function createInProcessControl(size: number, timeout?: number, hosts: readonly number[] = []): ControlPlane {
   const isHostIndex = (host: unknown): boolean =>
     Number.isInteger(host) && (host as number) >= 0 && (host as number) < size;
   const areValidHosts =
@@ -102,7 +102,7 @@ export function checkRank({ rank = 0, size }: { readonly rank?: number; readonly
   if (Number.isInteger(size) && size >= 1 && Number.isInteger(rank) && rank >= 0 && rank < size) return;
   throw new OptionError({
     where: "collectives",
-    expected: "a rank below the world size",
+    expected: "integers with 0 ≤ rank < world size",
     received: `rank ${rank} with world size ${size}`,
   });
 }

@@ -151,8 +151,8 @@ export class NativeRank {
   /** Releases the operands of operations that are over. Most were released by `wait` already. */
   #releaseCompleted(): void {
     if (this.#pending.length === 0) return;
-    const lastCompleted = callNative((addon) => addon.completed(this.#engine));
-    const firstPendingIndex = this.#pending.findIndex(({ number }) => number > lastCompleted);
+    const lastCompletedNumber = callNative((addon) => addon.completed(this.#engine));
+    const firstPendingIndex = this.#pending.findIndex(({ number }) => number > lastCompletedNumber);
     for (const completedOperation of this.#pending.splice(
       0,
       firstPendingIndex < 0 ? this.#pending.length : firstPendingIndex,

@@ -8,7 +8,13 @@ import {
   checkFunction,
   expectValue,
 } from "@mosaic/core";
-import { checkRank, connectRank, type ConnectRankOptions, type ControlPlane, inProcessControl } from "./connect.ts";
+import {
+  checkRank,
+  connectRank,
+  type ConnectRankOptions,
+  type ControlPlane,
+  createInProcessControl,
+} from "./connect.ts";
 
 /** What a world of one process takes. */
 export interface WorldOptions extends Omit<InitOptions, "device" | "collectives" | "rank" | "worldSize"> {
@@ -35,14 +41,14 @@ export interface InProcessOptions extends Pick<InProcessCollectives, "name" | "c
 }
 
 /** Collectives of one process: rank r of the world is whichever connects as r. */
-export function inProcess({ name, size, hosts, check, rank }: InProcessOptions): InProcessCollectives {
+export function createInProcessCollectives({ name, size, hosts, check, rank }: InProcessOptions): InProcessCollectives {
   let control: ControlPlane | undefined;
   return {
     name,
     check,
     async connect(connectOptions) {
       const options = rank(connectOptions);
-      control ??= inProcessControl(size, options.connectTimeout ?? options.timeout, hosts);
+      control ??= createInProcessControl(size, options.connectTimeout ?? options.timeout, hosts);
       return connectRank({ ...options, control, drainSeconds: DRAIN_SECONDS });
     },
   };

@@ -6,7 +6,7 @@ import { tmpdir, userInfo } from "node:os";
 import { dirname, join } from "node:path";
 import { AddonLoadError, MosaicError, OptionError } from "@mosaic/core";
 import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
-import { type AgentAddress, agentAddress as find } from "../../src/collectives/agent.ts";
+import { type AgentAddress, resolveAgentAddress as find } from "../../src/collectives/agent.ts";
 import { RankProcess, createSocketDirectory, startAgent } from "./ranks.ts";
 
 const SCRIPT = "agent-process.js";
@@ -180,7 +180,9 @@ describe("without a launcher", () => {
     await ranks.waitForEvent("right", "joined");
     ranks.send("drop", "right");
     vi.stubEnv("MOSAIC_TOKEN_FILE", join(directory, "none"));
-    await expect(agentAddress(0)).rejects.toThrow(/no secret in MOSAIC_TOKEN_FILE.*has the job ended\?/s);
+    await expect(agentAddress(0)).rejects.toThrow(
+      /cannot read the secret in MOSAIC_TOKEN_FILE.*check the path, and that the job is running/s,
+    );
   });
 });
 
@@ -282,7 +284,7 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
     );
     stubEnv({ MASTER_ADDR: "192.0.2.1", MASTER_PORT: port, LOCAL_RANK: undefined, LOCAL_WORLD_SIZE: undefined });
     await expect(agentAddress(2)).rejects.toThrow(
-      "expected LOCAL_RANK and LOCAL_WORLD_SIZE in the environment, received neither variable, and MASTER_ADDR 192.0.2.1 on a different host",
+      "expected LOCAL_RANK and LOCAL_WORLD_SIZE in the environment, received no LOCAL_WORLD_SIZE, and MASTER_ADDR 192.0.2.1 on a different host",
     );
     stubEnv({ RANK: "0", WORLD_SIZE: "4", LOCAL_RANK: "1", LOCAL_WORLD_SIZE: "2" });
     await expect(agentAddress(0)).rejects.toThrow(
@@ -327,7 +329,9 @@ describe("the address", () => {
     mkdirSync(join(directory, "mosaic"));
     chmodSync(join(directory, "mosaic"), 0o755);
     await expect(agentAddress(1)).rejects.toThrow(OptionError);
-    await expect(agentAddress(1)).rejects.toThrow(/expected a directory with mode 700, .*, received mode 755/);
+    await expect(agentAddress(1)).rejects.toThrow(
+      /expected a directory with mode 700, .*, received a directory with mode 755/,
+    );
   });
 
   test("is rejected at once where the system has no place for it, and elsewhere where the directory is gone", async () => {

@@ -65,6 +65,6 @@ test("lists and ranges beyond what a frame or a world may hold are rejected", ()
     `refused expected a list that fits in its frame, received a list of ${2 ** 31} elements`,
     "refused expected ranks below 65536, received 65537 ranks starting at rank 0",
     "refused expected ranks below 65536, received 1 ranks starting at rank 65536",
-    "refused expected ranks below 65536, received 0 ranks starting at rank 3",
+    "refused expected at least 1 rank per range, received 0 ranks starting at rank 3",
   ]);
 });

@@ -1,7 +1,7 @@
 import { createRequire } from "node:module";
 import { basename, extname, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
-import type { AttentionBackend } from "@mosaic/core";
+import { type AttentionBackend, formatValue } from "@mosaic/core";
 import { type Candidate, candidateOptions, type PlanOptions } from "../plan/job.ts";
 
 /** The command line cannot be understood; the message reports what would be. */
@@ -39,7 +39,7 @@ export async function loadCandidate(path: string, options: PlanOptions): Promise
   const { backend } = candidate;
   if (!Array.isArray(backend?.axes) || typeof backend.attend !== "function") {
     throw new UsageError(
-      `--backend ${path}: expected its default export to return a backend, or { backend, mesh, name }`,
+      `--backend ${path}: expected its default export to return a backend, or { backend, mesh, name }, received ${formatValue(factoryResult)}`,
     );
   }
   const imports = [`import makeBackend from ${JSON.stringify(path)};`];

@@ -30,5 +30,5 @@ export function parseBytes(name: string, text: string): number {
   const match = /^(\d+(?:\.\d+)?) ?([kKMGT]?i?B)?$/.exec(text);
   const value = match ? Number(match[1]) * (factorByByteUnit[match[2] ?? "B"] ?? Number.NaN) : Number.NaN;
   if (value > 0 && Number.isFinite(value)) return value;
-  throw new UsageError(`--${name}: expected an amount of memory, such as 80GB or 512MiB, received "${text}"`);
+  throw new UsageError(`--${name}: expected an amount of memory > 0, such as 80GB or 512MiB, received "${text}"`);
 }

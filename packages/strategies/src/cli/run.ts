@@ -120,17 +120,17 @@ function formatTable(rows: readonly RankedStrategy[], job: PlanJob): readonly st
   const isMultiNode = job.nodes > 1;
   const nodes = Array.from({ length: job.ranks }, (_, rank) => Math.floor(rank / job.gpusPerNode));
   const titles = [...tableColumns, ...(isMultiNode ? ["axes between nodes"] : [])];
-  const cells = rows.map((planned, i) => [
+  const cells = rows.map((rankedStrategy, i) => [
     `${i + 1}`,
-    `${formatTimeMark(planned)}${formatSeconds(planned.seconds)}`,
-    formatSeconds(planned.forwardSeconds),
-    formatSeconds(planned.exposedSeconds),
-    formatBytes(planned.bytesWithinNodes),
-    formatBytes(planned.bytesBetweenNodes),
-    `${formatBytes(planned.peakBytes)}${planned.fits ? "" : " !"}`,
-    planned.name,
-    formatMesh(planned.mesh),
-    ...(isMultiNode ? [listAxesBetweenNodes(planned.mesh, nodes).join(", ")] : []),
+    `${formatTimeMark(rankedStrategy)}${formatSeconds(rankedStrategy.seconds)}`,
+    formatSeconds(rankedStrategy.forwardSeconds),
+    formatSeconds(rankedStrategy.exposedSeconds),
+    formatBytes(rankedStrategy.bytesWithinNodes),
+    formatBytes(rankedStrategy.bytesBetweenNodes),
+    `${formatBytes(rankedStrategy.peakBytes)}${rankedStrategy.fits ? "" : " !"}`,
+    rankedStrategy.name,
+    formatMesh(rankedStrategy.mesh),
+    ...(isMultiNode ? [listAxesBetweenNodes(rankedStrategy.mesh, nodes).join(", ")] : []),
   ]);
   const widths = titles.map((title, i) => Math.max(title.length, ...cells.map((row) => row[i]!.length)));
   // Numbers stand right, words left.
@@ -251,7 +251,7 @@ function writePictures({ best, job, prediction }: Plan, { svg, tiles, trace, htm
 function formatJson({ job, best, ranking, refused }: Plan, proof: Proof | undefined): object {
   const { mask, placement, ...shape } = job.shape;
   const { nodes, gpusPerNode, ranks, profile } = job;
-  const toPlainObject = (planned: RankedStrategy): object => ({ ...planned, strategy: undefined });
+  const toPlainObject = (rankedStrategy: RankedStrategy): object => ({ ...rankedStrategy, strategy: undefined });
   return {
     ...shape,
     mask: mask.name,

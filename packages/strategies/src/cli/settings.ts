@@ -92,11 +92,11 @@ ${wrapWords(maskUsages)}
 Cluster
   --nodes N          number of nodes (1)
   --gpus-per-node N  number of ranks per node (8)
-  --profile NAME     ${Object.keys(profiles).join(", ")}, or a file.json written by calibrate() (h100-ib400)
-  --memory-limit N   memory limit per rank, such as 80GB; includes inputs, results and gradients of the attention
+  --profile NAME     ${Object.keys(profiles).join(", ")}, or a .json file from calibrate() (h100-ib400)
+  --memory-limit N   memory limit per rank, such as 80GB or 512MiB; includes inputs, results and gradients (no limit)
 
 Candidates
-  --backend FILE     a module with a default export that creates a custom backend: ({ ranks, nodes, … }) => backend, or
+  --backend FILE     a module whose default export creates a backend: ({ ranks, nodes, … }) => backend, or
                      => { backend, mesh, name }; may be repeated
   --simulate N       number of best strategies to simulate in full (as many as take some seconds)
 
@@ -190,7 +190,7 @@ function parseProfileOption(text: string): Profile {
   if (Object.hasOwn(profiles, text)) return profiles[text as keyof typeof profiles];
   if (!text.endsWith(".json")) {
     throw new UsageError(
-      `--profile: expected one of ${Object.keys(profiles).join(", ")}, or a file.json, received "${text}"`,
+      `--profile: expected one of ${Object.keys(profiles).join(", ")}, or the path of a .json file, received "${text}"`,
     );
   }
   try {

@@ -9,18 +9,19 @@ const MAX_ALTERNATIVES = 4;
 
 /** What was chosen and why, a sentence a line. */
 function formatExplanation({ best, ranking, job, refused }: Plan): string {
-  const otherStrategies = ranking.filter((planned) => planned !== best);
+  const otherStrategies = ranking.filter((rankedStrategy) => rankedStrategy !== best);
   const families = new Set([best.family]);
   const addNewFamily = ({ family }: RankedStrategy): boolean => !families.has(family) && families.add(family).size > 0;
   const alternatives = otherStrategies
-    .filter((planned) => planned.fits && addNewFamily(planned))
+    .filter((rankedStrategy) => rankedStrategy.fits && addNewFamily(rankedStrategy))
     .slice(0, MAX_ALTERNATIVES);
   const oversizedStrategies = otherStrategies.filter(({ fits }) => !fits);
   const formatBytesSent = createBytesFormatter(job);
   return [
     `auto chose ${formatStrategy(best)}: ${formatCosts(best, formatBytesSent)}, predicted for ${job.profile.name}.`,
     ...alternatives.map(
-      (planned) => `${formatStrategy(planned)}: ${formatComparison(best, planned, formatBytesSent)}.`,
+      (rankedStrategy) =>
+        `${formatStrategy(rankedStrategy)}: ${formatComparison(best, rankedStrategy, formatBytesSent)}.`,
     ),
     ...(alternatives.some(({ seconds }) => seconds < best.seconds)
       ? ["Times are compared in steps of 1 %; ties are broken by fewer bytes between nodes, then by lower peak memory."]
@@ -35,7 +36,7 @@ function formatExplanation({ best, ranking, job, refused }: Plan): string {
   ].join("\n");
 }
 
-type FormatBytesSent = (planned: RankedStrategy) => string;
+type FormatBytesSent = (rankedStrategy: RankedStrategy) => string;
 
 /** A single node has no bytes between nodes. */
 function createBytesFormatter({ nodes }: PlanJob): FormatBytesSent {
@@ -49,16 +50,20 @@ function formatStrategy({ name, mesh }: RankedStrategy): string {
   return `${name} on ${formatMesh(mesh)}`;
 }
 
-function formatCosts(planned: RankedStrategy, formatBytesSent: FormatBytesSent): string {
-  const { seconds, exposedSeconds, peakBytes } = planned;
+function formatCosts(rankedStrategy: RankedStrategy, formatBytesSent: FormatBytesSent): string {
+  const { seconds, exposedSeconds, peakBytes } = rankedStrategy;
   const exposedText = `${formatSeconds(exposedSeconds)} of it exposed communication`;
-  return `${formatSeconds(seconds)} per step, ${exposedText}, ${formatBytesSent(planned)}, ${formatBytes(peakBytes)} peak memory`;
+  return `${formatSeconds(seconds)} per step, ${exposedText}, ${formatBytesSent(rankedStrategy)}, ${formatBytes(peakBytes)} peak memory`;
 }
 
-function formatComparison(best: RankedStrategy, planned: RankedStrategy, formatBytesSent: FormatBytesSent): string {
-  const relativeExcess = planned.seconds / best.seconds - 1;
+function formatComparison(
+  best: RankedStrategy,
+  rankedStrategy: RankedStrategy,
+  formatBytesSent: FormatBytesSent,
+): string {
+  const relativeExcess = rankedStrategy.seconds / best.seconds - 1;
   const differenceText = `${formatPercent(Math.abs(relativeExcess))} ${relativeExcess < 0 ? "less" : "more"}`;
-  return `${formatSeconds(planned.seconds)} (${differenceText}), ${formatBytesSent(planned)}, ${formatBytes(planned.peakBytes)} held`;
+  return `${formatSeconds(rankedStrategy.seconds)} (${differenceText}), ${formatBytesSent(rankedStrategy)}, ${formatBytes(rankedStrategy.peakBytes)} held`;
 }
 
 /** The strategy that the planner chose, and why. */

@@ -121,7 +121,7 @@ function listNestings({
     queriesPerKvHead: numHeads / numKvHeads,
     numKvParts: 1,
     maxRelativeVolume: getMaxRelativeVolume(ranks),
-    isRecorded: ranks <= maxRecordedRanks,
+    isEveryRankRecorded: ranks <= maxRecordedRanks,
   };
   const flatLevels = [
     ...listSequenceLevels("sp", ranks, node),
@@ -144,7 +144,7 @@ interface SearchSpace {
   /** How many times what the best grid sends a grid may send. */
   readonly maxRelativeVolume: number;
   /** Whether every rank is recorded: of flex no two ranks do the same, so that it has no classes. */
-  readonly isRecorded: boolean;
+  readonly isEveryRankRecorded: boolean;
 }
 
 function listComposedNestings(ranks: number, numHeads: number, space: SearchSpace): readonly NestedLevels[] {
@@ -206,15 +206,15 @@ function listSequenceLevels(axis: string, length: number, space: SearchSpace): r
   const grids = efficientShapes.flatMap(({ rows, columns }): readonly NestingLevel[] => {
     const grid = { kind: "mesh2d", axis, length, shape: [rows, columns] } as const;
     // Rows within nodes and columns across them have links of their own, which two channels keep busy at once.
-    const usesSeparateLinks = space.nodes > 1 && rows > 1 && columns > 1 && columns <= space.gpusPerNode;
+    const hasSeparateLinks = space.nodes > 1 && rows > 1 && columns > 1 && columns <= space.gpusPerNode;
     const overlappedGrid = { ...grid, schedule: "overlapped" } as const;
     return [
       { ...grid, schedule: "fused" },
       overlappedGrid,
-      ...(usesSeparateLinks ? [{ ...overlappedGrid, channels: 2 } as const] : []),
+      ...(hasSeparateLinks ? [{ ...overlappedGrid, channels: 2 } as const] : []),
     ];
   });
-  const nonGridKinds = space.isRecorded ? (["ring", "flex"] as const) : (["ring"] as const);
+  const nonGridKinds = space.isEveryRankRecorded ? (["ring", "flex"] as const) : (["ring"] as const);
   return [...nonGridKinds.map((kind): NestingLevel => ({ kind, axis, length })), ...grids];
 }
 

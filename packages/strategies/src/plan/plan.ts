@@ -120,7 +120,7 @@ export function plan(options: PlanOptions): Plan {
       const simulatedCandidate = simulateCandidate(job, candidate, options.keepEvents ?? false);
       simulatedCandidates.push(simulatedCandidate);
       // The estimate from two ranks may have been too low.
-      if (!simulatedCandidate.planned.fits) addFinalist();
+      if (!simulatedCandidate.rankedStrategy.fits) addFinalist();
     } catch (error) {
       // Of so many ranks only equivalent ones can be simulated: another candidate takes its place.
       if (job.ranks <= maxRecordedRanks) throw error;
@@ -133,19 +133,19 @@ export function plan(options: PlanOptions): Plan {
   const rankedCandidates = sortByCost(simulatedCandidates, ({ prediction }) => prediction).toSorted(compareMemoryFit);
   const [best] = rankedCandidates as [SimulatedCandidate, ...SimulatedCandidate[]];
   const unsimulatedCandidates = sortedCandidates.filter((each) => !finalists.has(each));
-  if (!best.planned.fits) {
+  if (!best.rankedStrategy.fits) {
     throw createNoStrategyError(
       job,
-      [...rankedCandidates.map(({ planned }) => planned), ...unsimulatedCandidates.map(toPeakMemory)],
+      [...rankedCandidates.map(({ rankedStrategy }) => rankedStrategy), ...unsimulatedCandidates.map(toPeakMemory)],
       refused,
     );
   }
   return {
     job,
-    best: best.planned,
+    best: best.rankedStrategy,
     prediction: best.prediction,
     ranking: [
-      ...rankedCandidates.map(({ planned }) => planned),
+      ...rankedCandidates.map(({ rankedStrategy }) => rankedStrategy),
       ...unsimulatedCandidates.map(({ candidate, estimate: it }) =>
         createRankedStrategy(job, candidate, { evaluatedBy: "estimate", ...it }),
       ),
@@ -190,7 +190,7 @@ interface EstimatedCandidate {
 }
 
 interface SimulatedCandidate {
-  readonly planned: RankedStrategy;
+  readonly rankedStrategy: RankedStrategy;
   readonly prediction: Prediction;
 }
 
@@ -198,16 +198,19 @@ function computeSimulationBudget({ ranks }: PlanJob, fittingCandidates: readonly
   // Layouts of thousands of shards take some seconds for each candidate, however few the events are.
   if (ranks > maxRecordedRanks) return 1;
   let events = 0;
-  const firstOverBudget = fittingCandidates.findIndex(
+  const firstIndexOverBudget = fittingCandidates.findIndex(
     ({ estimate: it }) => (events += it.events * ranks) > MAX_SIMULATED_EVENTS,
   );
-  return firstOverBudget < 0 ? fittingCandidates.length : Math.max(1, firstOverBudget);
+  return firstIndexOverBudget < 0 ? fittingCandidates.length : Math.max(1, firstIndexOverBudget);
 }
 
 function simulateCandidate(job: PlanJob, candidate: StrategyCandidate, keepEvents: boolean): SimulatedCandidate {
   const { backend, mesh } = candidate;
   const prediction = predict({ ...job.shape, backend, mesh }, job.profile, { keep: () => keepEvents });
-  return { planned: createRankedStrategy(job, candidate, { evaluatedBy: "simulation", ...prediction }), prediction };
+  return {
+    rankedStrategy: createRankedStrategy(job, candidate, { evaluatedBy: "simulation", ...prediction }),
+    prediction,
+  };
 }
 
 type CostEstimate = Pick<RankedStrategy, "evaluatedBy"> & Omit<Estimate, "events">;
@@ -217,7 +220,7 @@ function createRankedStrategy(job: PlanJob, candidate: StrategyCandidate, costEs
   const strategy = createStrategy(backend, {
     name,
     meshFor: (ranks) => meshFor(name, mesh, { ranks, plannedRanks: job.ranks }),
-    meshError: ({ mesh: { axes } }) => findAxisOrderError(Object.keys(mesh), axes),
+    findMeshError: ({ mesh: { axes } }) => findAxisOrderError(Object.keys(mesh), axes),
   });
   return {
     name,
@@ -253,7 +256,7 @@ function meshFor(
 
 /** Those that fit first. */
 function compareMemoryFit(a: SimulatedCandidate, b: SimulatedCandidate): number {
-  return Number(b.planned.fits) - Number(a.planned.fits);
+  return Number(b.rankedStrategy.fits) - Number(a.rankedStrategy.fits);
 }
 
 /** The plan depends on the order of ranks, too. */
@@ -275,10 +278,10 @@ function sortByCost<T>(items: readonly T[], getCost: (item: T) => StrategyCost):
     (minimum, item) => Math.min(minimum, getCost(item).seconds),
     Number.POSITIVE_INFINITY,
   );
-  const timeBucket = ({ seconds }: StrategyCost): number =>
+  const getTimeBucket = ({ seconds }: StrategyCost): number =>
     Math.floor(Math.log(seconds / minSeconds) / Math.log1p(TIME_RESOLUTION));
   const compare = (a: StrategyCost, b: StrategyCost): number =>
-    timeBucket(a) - timeBucket(b) ||
+    getTimeBucket(a) - getTimeBucket(b) ||
     a.sent["inter-node"].bytes - b.sent["inter-node"].bytes ||
     a.peakBytes - b.peakBytes ||
     a.seconds - b.seconds;
@@ -304,8 +307,8 @@ function createNoStrategyError(
   const leastMemoryCandidate = memoryByCandidate.reduce((a, b) => (b.peakBytes < a.peakBytes ? b : a));
   return new OptionError({
     where: "plan",
-    expected: `memoryLimit of at least ${leastMemoryCandidate.peakBytes} (${formatBytes(leastMemoryCandidate.peakBytes)})`,
-    received: String(job.memoryLimit),
+    expected: `memoryLimit of at least ${leastMemoryCandidate.peakBytes} bytes (${formatBytes(leastMemoryCandidate.peakBytes)})`,
+    received: `${job.memoryLimit} bytes`,
     remedy: `${leastMemoryCandidate.name} needs the least memory; use more ranks, or fewer tokens`,
   });
 }

@@ -61,14 +61,14 @@ function formatOptions(shape: CallShape): readonly string[] {
 const masksWithoutParameters: ReadonlySet<string> = new Set(["causal", "inverseCausal", "bidirectionalCausal"]);
 
 /** Names that are calls as they stand. */
-const maskCode =
+const maskCodePattern =
   /^(slidingWindow|prefix|blockCausal|globalTokens)\((\d+|\[[\d, ]*\])?(, )?(\{ \w+: \w+(, \w+: \w+)* \})?\)$/;
 
 /** The name of a mask is the expression that creates it, except for masks with lists and custom masks. */
 function formatMask({ name }: Mask): readonly string[] {
   if (name === "full") return [];
   if (masksWithoutParameters.has(name)) return [`mask: ${UMBRELLA_NAMESPACE}masks.${name}()`];
-  if (maskCode.test(name)) return [`mask: ${UMBRELLA_NAMESPACE}masks.${name}`];
+  if (maskCodePattern.test(name)) return [`mask: ${UMBRELLA_NAMESPACE}masks.${name}`];
   return [`// mask: ${name}`];
 }
 

@@ -38,10 +38,16 @@ export function createSteps(root, out, baseEnvironment = process.env) {
 }
 
 function createHostSteps(root) {
-  const skip = findProgram("nvidia-smi") === undefined && "nvidia-smi was not found";
+  const skipReason = findProgram("nvidia-smi") === undefined && "nvidia-smi was not found";
   const doctorCommand = [process.execPath, join(root, "packages/attention/bin/mosaic-doctor.js")];
   return [
-    { name: "host", about: "nvidia-smi", seconds: 20, command: ["nvidia-smi"], ...(skip && { skip }) },
+    {
+      name: "host",
+      about: "nvidia-smi",
+      seconds: 20,
+      command: ["nvidia-smi"],
+      ...(skipReason && { skip: skipReason }),
+    },
     { name: "doctor", about: "mosaic-doctor", seconds: 90, command: doctorCommand },
   ];
 }

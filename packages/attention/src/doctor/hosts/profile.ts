@@ -7,11 +7,11 @@ import { median } from "./report.ts";
  * A calibrated profile of one host, with the measured link between hosts: over UCX where all hosts have it, else over sockets. The
  * median of all pairs counts. Ranks of a host share the port. On one host the link between hosts stays that of the profile.
  */
-export function createProfile(calibrated: Profile, { hosts, measured }: HostsResult): Profile {
+export function createProfile(calibratedProfile: Profile, { hosts, measurements }: HostsResult): Profile {
   const isMultiNode = hosts[0]!.label.startsWith("n");
   const ranksPerNode = isMultiNode ? hosts[0]!.ranks : hosts.length;
   const name = isMultiNode ? `measured-${hosts.length}x${ranksPerNode}` : `measured-${ranksPerNode}`;
-  const measuredLinks = measured.flatMap(({ ucx, sockets }) => {
+  const measuredLinks = measurements.flatMap(({ ucx, sockets }) => {
     const links: readonly unknown[] = typeof ucx === "string" ? sockets : ucx;
     return links.filter((link): link is MeasuredLink => link !== null && "bandwidth" in (link as object));
   });
@@ -24,6 +24,9 @@ export function createProfile(calibrated: Profile, { hosts, measured }: HostsRes
           duplex: true,
         }
       : undefined;
-  const links = { ...calibrated.links, "inter-node": linkBetweenHosts ?? profiles["cpu-local"].links["inter-node"] };
-  return { ...calibrated, name, ranksPerNode, links };
+  const links = {
+    ...calibratedProfile.links,
+    "inter-node": linkBetweenHosts ?? profiles["cpu-local"].links["inter-node"],
+  };
+  return { ...calibratedProfile, name, ranksPerNode, links };
 }

@@ -96,7 +96,7 @@ const formatGroups = (labelsByValue: ReadonlyMap<string, readonly string[]>): st
   [...labelsByValue].map(([value, labels]) => `${value} on ${labels.join(", ")}`).join("; ");
 
 /** Only the endpoint needs a name; but addresses that change are better named. */
-function checkNames({ hosts, measured }: HostsResult): readonly Finding[] {
+function checkNames({ hosts, measurements }: HostsResult): readonly Finding[] {
   if (new Set(hosts.map(({ address }) => address)).size < 2) return [];
   const duplicateHostnames = [...groupBy(hosts, ({ hostname }) => hostname)].filter(([, labels]) => labels.length > 1);
   if (duplicateHostnames.length > 0) {
@@ -108,7 +108,7 @@ function checkNames({ hosts, measured }: HostsResult): readonly Finding[] {
     );
   }
   const findings = hosts.flatMap((host, targetIndex) => {
-    const failingLabels = measured.flatMap(({ names }, sourceIndex) => {
+    const failingLabels = measurements.flatMap(({ names }, sourceIndex) => {
       const resolution = names[targetIndex]!;
       if (sourceIndex === targetIndex || (typeof resolution !== "string" && resolution.includes(host.address)))
         return [];
@@ -127,14 +127,14 @@ function checkNames({ hosts, measured }: HostsResult): readonly Finding[] {
 }
 
 /** Against the first host, or against the first that reached both. */
-function checkClocks({ hosts, measured }: HostsResult): readonly Finding[] {
+function checkClocks({ hosts, measurements }: HostsResult): readonly Finding[] {
   const findings = hosts.slice(1).flatMap(({ label }, i) => {
-    const link = toLink(measured[0]!.sockets[i + 1]);
+    const link = toLink(measurements[0]!.sockets[i + 1]);
     if (!link) return [];
-    const { wallClock, error } = link.clock;
-    const minOffsetMs = Math.abs(wallClock) - error;
-    const text = `clock offset of ${label} from ${hosts[0]!.label}: ${formatSignedNumber(wallClock)} ms ± ${error.toFixed(1)} ms`;
-    const remedy = `synchronize it: systemctl enable --now chronyd (or systemd-timesyncd) on ${label} and ${hosts[0]!.label}`;
+    const { wallClockOffsetMs, error } = link.clock;
+    const minOffsetMs = Math.abs(wallClockOffsetMs) - error;
+    const text = `clock offset of ${label} from ${hosts[0]!.label}: ${formatSignedNumber(wallClockOffsetMs)} ms ± ${error.toFixed(1)} ms`;
+    const remedy = `synchronize the clocks: systemctl enable --now chronyd (or systemd-timesyncd) on ${label} and ${hosts[0]!.label}`;
     if (minOffsetMs < NOTE_CLOCK_OFFSET_MS) return [createOk(text)];
     return [minOffsetMs < PROBLEM_CLOCK_OFFSET_MS ? createNote(text, remedy) : createProblem(text, remedy)];
   });
@@ -178,12 +178,12 @@ function listPairs<T>(
 function checkSockets(result: HostsResult): readonly Finding[] {
   const socketPairs = listPairs(
     result,
-    (sourceIndex, targetIndex) => result.measured[sourceIndex]!.sockets[targetIndex],
+    (sourceIndex, targetIndex) => result.measurements[sourceIndex]!.sockets[targetIndex],
   );
   const failedPairs = socketPairs.filter((pair): pair is HostPair<SocketFailure> => "phase" in pair.value);
   const linkPairs = socketPairs.filter((pair): pair is HostPair<SocketLink> => !("phase" in pair.value));
   const matrices = formatMatrices(result, (sourceIndex, targetIndex) =>
-    toLink(result.measured[sourceIndex]!.sockets[targetIndex]),
+    toLink(result.measurements[sourceIndex]!.sockets[targetIndex]),
   );
   return [
     ...(linkPairs.length > 0 ? [createOk(matrices)] : []),
@@ -192,19 +192,15 @@ function checkSockets(result: HostsResult): readonly Finding[] {
   ];
 }
 
-function describeFailure({
-  source: from,
-  destination: to,
-  value: { phase, reason },
-}: HostPair<SocketFailure>): Finding {
-  const pairText = `${from.label} → ${to.label}`;
+function describeFailure({ source, destination, value: { phase, reason } }: HostPair<SocketFailure>): Finding {
+  const pairText = `${source.label} → ${destination.label}`;
   if (phase === "transfer") {
     return createProblem(
       `${pairText}: small messages arrive, large ones do not (${reason}): packets of the MTU size are dropped along the path`,
-      `lower the MTU of ${from.interface ?? "the interface"} on ${from.label} to the MTU of the network, or allow ICMP "fragmentation needed" messages`,
+      `lower the MTU of ${source.interface ?? "the interface"} on ${source.label} to the MTU of the network, or allow ICMP "fragmentation needed" messages`,
     );
   }
-  const targetEndpoint = `${to.address}:${to.port}`;
+  const targetEndpoint = `${destination.address}:${destination.port}`;
   if (phase === "ping")
     return createProblem(
       `${pairText}: connected to ${targetEndpoint}, but no data arrives (${reason})`,
@@ -216,7 +212,7 @@ function describeFailure({
       : `no response (${reason}): a firewall drops packets, or there is no route to the host`;
   return createProblem(
     `${pairText}: blocked: TCP to ${targetEndpoint}: ${cause}`,
-    `on ${to.label}, open TCP ports to the hosts of the job: either all ports, or one range such as 30000-30999, set with mosaic-doctor --ports, ucx({ ports }) and UCX_TCP_PORT_RANGE`,
+    `on ${destination.label}, open TCP ports to the hosts of the job: either all ports, or one range such as 30000-30999, set with mosaic-doctor --ports, ucx({ ports }) and UCX_TCP_PORT_RANGE`,
   );
 }
 
@@ -225,23 +221,23 @@ function findSlowLinks(links: readonly HostPair<MeasuredLink>[]): readonly Findi
   if (links.length < 3) return [];
   const bandwidth = median(links.map(({ value }) => value.bandwidth));
   const latency = median(links.map(({ value }) => value.latency));
-  return links.flatMap(({ source: from, destination: to, value }) => {
-    const pairText = `${from.label} → ${to.label}`;
+  return links.flatMap(({ source, destination, value }) => {
+    const pairText = `${source.label} → ${destination.label}`;
     const hasLowBandwidth = value.bandwidth < bandwidth / 2;
     const hasHighLatency = value.latency > 3 * latency && value.latency > 100e-6;
     return [
       ...(hasLowBandwidth
         ? [
             createNote(
-              `${pairText}: ${formatRate(value.bandwidth)} MB/s, the median of all pairs is ${formatRate(bandwidth)}`,
-              `run ethtool ${from.interface ?? "IFACE"} and ethtool ${to.interface ?? "IFACE"} on the two hosts: compare speed, duplex and errors; check for other traffic on both interfaces`,
+              `${pairText}: ${formatMegabytesPerSecond(value.bandwidth)} MB/s, the median of all pairs is ${formatMegabytesPerSecond(bandwidth)} MB/s`,
+              `run ethtool ${source.interface ?? "IFACE"} and ethtool ${destination.interface ?? "IFACE"} on the two hosts: compare speed, duplex and errors; check for other traffic on both interfaces`,
             ),
           ]
         : []),
       ...(hasHighLatency
         ? [
             createNote(
-              `${pairText}: latency ${formatMicroseconds(value.latency)} µs, the median of all pairs is ${formatMicroseconds(latency)}`,
+              `${pairText}: latency ${formatMicroseconds(value.latency)} µs, the median of all pairs is ${formatMicroseconds(latency)} µs`,
               "check the route (traceroute), power saving and load",
             ),
           ]
@@ -251,13 +247,13 @@ function findSlowLinks(links: readonly HostPair<MeasuredLink>[]): readonly Findi
 }
 
 function checkUcx(result: HostsResult): readonly Finding[] {
-  const { hosts, measured } = result;
+  const { hosts, measurements } = result;
   const getUcxLink = (sourceIndex: number, targetIndex: number): MeasuredLink | null => {
-    const { ucx } = measured[sourceIndex]!;
+    const { ucx } = measurements[sourceIndex]!;
     return typeof ucx === "string" ? null : ucx[targetIndex]!;
   };
   const labelsByReason = new Map<string, string[]>();
-  for (const [i, { ucx }] of measured.entries()) {
+  for (const [i, { ucx }] of measurements.entries()) {
     if (typeof ucx === "string") labelsByReason.set(ucx, [...(labelsByReason.get(ucx) ?? []), hosts[i]!.label]);
   }
   const findings = [...labelsByReason].map(([reason, labels]) => {
@@ -271,11 +267,11 @@ function checkUcx(result: HostsResult): readonly Finding[] {
   });
   const links = listPairs(result, getUcxLink);
   if (links.length === 0) return findings;
-  const slowerPairs = links.filter(({ source: from, destination: to, value }) => {
-    const socketLink = toLink(measured[hosts.indexOf(from)]!.sockets[hosts.indexOf(to)]);
+  const slowerPairs = links.filter(({ source, destination, value }) => {
+    const socketLink = toLink(measurements[hosts.indexOf(source)]!.sockets[hosts.indexOf(destination)]);
     return socketLink && value.bandwidth < 0.5 * socketLink.bandwidth;
   });
-  const pairs = slowerPairs.map(({ source: from, destination: to }) => `${from.label} → ${to.label}`).join(", ");
+  const pairs = slowerPairs.map(({ source, destination }) => `${source.label} → ${destination.label}`).join(", ");
   const remedy = "check UCX_TLS and UCX_NET_DEVICES: UCX_LOG_LEVEL=info prints what UCX selects";
   const slowFindings =
     slowerPairs.length > 0 ? [createNote(`less than half the socket bandwidth: ${pairs}`, remedy)] : [];
@@ -308,12 +304,13 @@ function formatMatrices(
     );
   };
   return [
-    ...formatMatrix("bandwidth, MB/s", ({ bandwidth }) => formatRate(bandwidth)),
+    ...formatMatrix("bandwidth, MB/s", ({ bandwidth }) => formatMegabytesPerSecond(bandwidth)),
     ...formatMatrix("latency, µs", ({ latency }) => formatMicroseconds(latency)),
   ].join("\n");
 }
 
-const formatRate = (bytesPerSecond: number): string => String(Number((bytesPerSecond / 1e6).toPrecision(3)));
+const formatMegabytesPerSecond = (bytesPerSecond: number): string =>
+  String(Number((bytesPerSecond / 1e6).toPrecision(3)));
 const formatMicroseconds = (seconds: number): string => (seconds * 1e6).toFixed(0);
 
 export function median(numbers: readonly number[]): number {

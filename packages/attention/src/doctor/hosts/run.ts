@@ -4,7 +4,7 @@ import type { AddressInfo, Server } from "node:net";
 import type { Store } from "@mosaic/launcher";
 import { formatFailure, type ProbeResult, runProbeProcess, type System } from "../system.ts";
 import { collectHostInfo, type HostInfo, resolveNames } from "./host-info.ts";
-import { roundRobinPairs } from "./round-robin.ts";
+import { listRoundRobinPairs } from "./round-robin.ts";
 import { startServer, measureSocket, type SocketFailure, type SocketLink } from "./sockets.ts";
 
 /** Latency in seconds and bandwidth in bytes per second, one way. */
@@ -24,7 +24,7 @@ export interface HostMeasurement {
 /** What all hosts found. */
 export interface HostsResult {
   readonly hosts: readonly HostInfo[];
-  readonly measured: readonly HostMeasurement[];
+  readonly measurements: readonly HostMeasurement[];
 }
 
 /** How hosts are measured. */
@@ -64,7 +64,7 @@ export async function measureHosts(system: System, options: HostsOptions = {}): 
     const sockets = await measureSockets(exchange, hosts);
     const ucx = await measureUcx(exchange, { hosts, sockets, ...options });
     const measurements = await exchange.allGather<HostMeasurement>("measured", { names, sockets, ucx });
-    return position.index === 0 ? { hosts, measured: measurements } : undefined;
+    return position.index === 0 ? { hosts, measurements } : undefined;
   } finally {
     closeServer(server);
   }
@@ -105,7 +105,7 @@ async function measureSockets(
   hosts: readonly HostInfo[],
 ): Promise<(SocketLink | SocketFailure | null)[]> {
   const links: (SocketLink | SocketFailure | null)[] = hosts.map(() => null);
-  for (const [round, peers] of roundRobinPairs(hosts.length).entries()) {
+  for (const [round, peers] of listRoundRobinPairs(hosts.length).entries()) {
     const peer = peers[exchange.index]!;
     for (const direction of [0, 1]) {
       const isClient = peer >= 0 && exchange.index < peer === (direction === 0);

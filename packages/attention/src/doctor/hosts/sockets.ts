@@ -23,7 +23,7 @@ export interface SocketAddress {
 /** How far the clocks of a peer are ahead of this host's, each within `error`: half of the shortest round trip. */
 export interface ClockDifference {
   /** Milliseconds, of the time of day. */
-  readonly wallClock: number;
+  readonly wallClockOffsetMs: number;
   readonly error: number;
 }
 
@@ -113,19 +113,19 @@ export async function measureSocket(target: SocketAddress): Promise<SocketLink |
 }
 
 async function measurePings(client: ProbeClient): Promise<Pick<SocketLink, "latency" | "clock">> {
-  const samples: { readonly milliseconds: number; readonly wallClock: number }[] = [];
+  const samples: { readonly milliseconds: number; readonly wallClockOffsetMs: number }[] = [];
   for (let i = 0; i < PING_COUNT; i++) {
     const [sentTime, sentDate] = [performance.now(), Date.now()];
     client.socket.write(Buffer.alloc(1));
     const pongBytes = await client.read(PONG_BYTES);
     const milliseconds = performance.now() - sentTime;
-    samples.push({ milliseconds, wallClock: pongBytes.readDoubleLE(8) - sentDate - milliseconds / 2 });
+    samples.push({ milliseconds, wallClockOffsetMs: pongBytes.readDoubleLE(8) - sentDate - milliseconds / 2 });
   }
   samples.sort((a, b) => a.milliseconds - b.milliseconds);
   const [fastestPing] = samples as [(typeof samples)[0]];
   const median = samples[PING_COUNT / 2]!.milliseconds;
   // Date.now counts whole milliseconds, on both sides.
-  const clock = { wallClock: fastestPing.wallClock, error: fastestPing.milliseconds / 2 + 1 };
+  const clock = { wallClockOffsetMs: fastestPing.wallClockOffsetMs, error: fastestPing.milliseconds / 2 + 1 };
   return { latency: median / 2 / 1000, clock };
 }
 
@@ -184,9 +184,9 @@ class ProbeClient implements Disposable {
 
   async read(bytes: number): Promise<Buffer> {
     await this.#waitUntil(() => this.#receivedBytes.length >= bytes, STALL_TIMEOUT_MS);
-    const readBytes = this.#receivedBytes.subarray(0, bytes);
+    const requestedBytes = this.#receivedBytes.subarray(0, bytes);
     this.#receivedBytes = this.#receivedBytes.subarray(bytes);
-    return readBytes;
+    return requestedBytes;
   }
 
   async write(data: Buffer): Promise<void> {

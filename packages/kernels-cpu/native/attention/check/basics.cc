@@ -20,7 +20,7 @@ void expect(bool ok, const char* what) {
   std::printf("failed: %s\n", what);
 }
 
-void simd() {
+void checkSimd() {
   for (Isa isa : supportedIsas()) {
 #if defined(__x86_64__)
     const SimdReport report = isa >= Isa::Avx512Bf16 ? checkAvx512Bf16()
@@ -31,7 +31,7 @@ void simd() {
     const SimdReport report = checkScalar();
 #endif
     std::printf("%-9s exp2 error %.1e\n", isaName(isa), report.exp2Error);
-    expect(report.failures == 0, report.first);
+    expect(report.failures == 0, report.firstFailure);
   }
 }
 
@@ -45,20 +45,20 @@ void checkIsaChoice() {
          "the error lists the requested and the supported instruction sets");
 }
 
-void pool(int threads) {
+void checkPool(int threads) {
   Pool pool(threads);
   expect(pool.threads() == threads, "threads() includes the calling thread");
   for (int64_t tasks : {0, 1, 2, 3, 100, 1000}) {
-    for (int repeat = 0; repeat < 100; ++repeat) {
+    for (int repetition = 0; repetition < 100; ++repetition) {
       std::vector<std::atomic<int>> calls(static_cast<size_t>(tasks));
       std::atomic<bool> hasStrayTask{false};
       pool.parallelFor(tasks, [&](int64_t task, int worker) {
         calls[static_cast<size_t>(task)]++;
         if (worker < 0 || worker >= threads) hasStrayTask = true;
       });
-      bool once = !hasStrayTask;
-      for (const auto& c : calls) once &= c == 1;
-      expect(once, "each task runs once, on a worker of the pool");
+      bool isEachTaskRunOnce = !hasStrayTask;
+      for (const auto& c : calls) isEachTaskRunOnce &= c == 1;
+      expect(isEachTaskRunOnce, "each task runs once, on a worker of the pool");
     }
   }
   bool hasThrown = false;
@@ -75,7 +75,7 @@ void pool(int threads) {
   expect(after == 10, "the pool is usable after an exception");
 }
 
-void arena() {
+void checkArena() {
   Arena arena;
   size_t held = 0;
   for (int step = 0; step < 100; ++step) {
@@ -91,10 +91,10 @@ void arena() {
 }
 
 /// Two rows of every kind: seen by both, by one, by none; a NaN.
-void merge() {
+void checkMerge() {
   Pool pool(1);
-  const auto tensor = [](int64_t columns) { return Tensor(DType::Float32, {1, 1, 5, columns}, Layout::Padded); };
-  Tensor out = tensor(2), lse = tensor(1), otherOut = tensor(2), otherLse = tensor(1);
+  const auto createTensor = [](int64_t columns) { return Tensor(DType::Float32, {1, 1, 5, columns}, Layout::Padded); };
+  Tensor out = createTensor(2), lse = createTensor(1), otherOut = createTensor(2), otherLse = createTensor(1);
   const double a[] = {1.5, 2, -INFINITY, -INFINITY, NAN}, b[] = {0.5, -INFINITY, 3, -INFINITY, 1};
   for (int64_t i = 0; i < 5; ++i) {
     lse.set(0, 0, i, 0, a[i]);
@@ -119,17 +119,18 @@ void merge() {
 /// Attention in a loop holds no more memory after many steps than after the first.
 void checkSteadyMemory() {
   Pool pool(1);
-  const auto tensor = [](int64_t columns) {
+  const auto createTensor = [](int64_t columns) {
     Tensor x(DType::BFloat16, {1, 2, 500, columns}, Layout::BSHD);
     x.fill(0.5);
     return x;
   };
-  const auto floats = [](int64_t columns) {
+  const auto createFloatTensor = [](int64_t columns) {
     Tensor x(DType::Float32, {1, 2, 500, columns}, Layout::Dense);
     x.fill(0);
     return x;
   };
-  const Tensor q = tensor(64), out = floats(64), lse = floats(1), delta = floats(1), dq = floats(64), dk = dq, dv = dq;
+  const Tensor q = createTensor(64), out = createFloatTensor(64), lse = createFloatTensor(1),
+               delta = createFloatTensor(1), dq = createFloatTensor(64), dk = dq, dv = dq;
   const std::vector<Span> spans{{0, 500, 1}};
   const std::vector<Slice> mask{{0, 500, 0, 500, 1}};
   const Tile tile{spans, spans, mask, 0.125f};
@@ -148,11 +149,11 @@ void checkSteadyMemory() {
 }  // namespace
 
 int checkBasics() {
-  simd();
+  checkSimd();
   checkIsaChoice();
-  for (int threads : {1, 2, 5}) pool(threads);
-  arena();
-  merge();
+  for (int threads : {1, 2, 5}) checkPool(threads);
+  checkArena();
+  checkMerge();
   checkSteadyMemory();
   return failures;
 }

@@ -18,7 +18,9 @@ inline int64_t randomInt(Random& random, int64_t from, int64_t to) {
 /// A shard of n positions: all, a contiguous part, zigzag, striped, or scattered chunks in any order.
 inline std::vector<Span> randomSpans(Random& random, int64_t n) {
   const int64_t ranks = randomInt(random, 1, 4), rank = randomInt(random, 0, ranks - 1);
-  const auto chunk = [&](int64_t i, int64_t of) { return Span{n * i / of, n * (i + 1) / of - n * i / of, 1}; };
+  const auto chunk = [&](int64_t i, int64_t chunkCount) {
+    return Span{n * i / chunkCount, n * (i + 1) / chunkCount - n * i / chunkCount, 1};
+  };
   switch (randomInt(random, 0, 4)) {
     case 0: return {{0, n, 1}};
     case 1: return {chunk(rank, ranks)};

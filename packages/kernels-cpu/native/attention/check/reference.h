@@ -58,19 +58,19 @@ struct Reference {
     delta = lse;
     dk.resize(static_cast<size_t>(B * Hkv * Sk * D));
     dv = dk;
-    dqAbsolute_ = dq;
-    dkAbsolute_ = dk;
+    dqTermSums_ = dq;
+    dkTermSums_ = dk;
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t h = 0; h < H; ++h) {
         for (int64_t i = 0; i < Sq; ++i) computeRow(q, k, v, dOut, b, h, i, scale);
       }
     }
-    for (double x : dqAbsolute_) maxDqTermSum = std::isfinite(x) ? std::max(maxDqTermSum, x) : maxDqTermSum;
-    for (double x : dkAbsolute_) maxDkTermSum = std::isfinite(x) ? std::max(maxDkTermSum, x) : maxDkTermSum;
+    for (double x : dqTermSums_) maxDqTermSum = std::isfinite(x) ? std::max(maxDqTermSum, x) : maxDqTermSum;
+    for (double x : dkTermSums_) maxDkTermSum = std::isfinite(x) ? std::max(maxDkTermSum, x) : maxDkTermSum;
   }
 
  private:
-  std::vector<double> dqAbsolute_, dkAbsolute_;
+  std::vector<double> dqTermSums_, dkTermSums_;
 
   void computeRow(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& dOut, int64_t b, int64_t h,
                   int64_t i, double scale) {
@@ -109,10 +109,10 @@ struct Reference {
       for (int64_t d = 0; d < D; ++d) {
         dv[keyOffset + static_cast<size_t>(d)] += p[t] * dOut.get(b, h, i, d);
         dk[keyOffset + static_cast<size_t>(d)] += ds * q.get(b, h, i, d);
-        dkAbsolute_[keyOffset + static_cast<size_t>(d)] += absolute * std::fabs(q.get(b, h, i, d));
+        dkTermSums_[keyOffset + static_cast<size_t>(d)] += absolute * std::fabs(q.get(b, h, i, d));
         const size_t rowOffset = static_cast<size_t>(((b * H + h) * Sq + i) * D + d);
         dq[rowOffset] += ds * k.get(b, kv, keys[t], d);
-        dqAbsolute_[rowOffset] += absolute * std::fabs(k.get(b, kv, keys[t], d));
+        dqTermSums_[rowOffset] += absolute * std::fabs(k.get(b, kv, keys[t], d));
       }
     }
   }

@@ -5,7 +5,7 @@ namespace mosaic::check {
 
 struct SimdReport {
   int failures = 0;
-  char first[128] = "";  // what failed first
+  char firstFailure[128] = "";
   double exp2Error = 0;  // largest relative error
 };
 

@@ -19,7 +19,8 @@ struct SimdCheck {
   float a[L], b[L], c[L], got[L];
 
   void expect(bool ok, const char* name, int lane) {
-    if (!ok && report.failures++ == 0) std::snprintf(report.first, sizeof report.first, "%s, lane %d", name, lane);
+    if (!ok && report.failures++ == 0)
+      std::snprintf(report.firstFailure, sizeof report.firstFailure, "%s, lane %d", name, lane);
   }
   static uint32_t bitsOf(float x) {
     uint32_t bits;
@@ -35,36 +36,36 @@ struct SimdCheck {
   uint32_t next() { return state = state * 1664525u + 1013904223u; }
 
   /// Mostly ordinary numbers, some of any bit pattern: infinities, NaNs, denormals.
-  float number() {
-    const float ordinary = static_cast<float>(static_cast<int32_t>(next())) * 0x1p-29f;
-    return next() >> 29 == 0 ? fromBits(next()) : ordinary;
+  float randomNumber() {
+    const float boundedNumber = static_cast<float>(static_cast<int32_t>(next())) * 0x1p-29f;
+    return next() >> 29 == 0 ? fromBits(next()) : boundedNumber;
   }
   void randomizeInputs() {
-    for (int i = 0; i < L; ++i) a[i] = number(), b[i] = number(), c[i] = number();
+    for (int i = 0; i < L; ++i) a[i] = randomNumber(), b[i] = randomNumber(), c[i] = randomNumber();
   }
 
   template <class Expected>
-  void lanes(const char* name, Vec v, Expected expectedLane) {
+  void checkLanes(const char* name, Vec v, Expected expectedLane) {
     V::store(got, v);
     for (int i = 0; i < L; ++i) expect(isSame(got[i], expectedLane(i)), name, i);
   }
 
-  void arithmetic() {
+  void checkArithmetic() {
     randomizeInputs();
     const Vec x = V::load(a), y = V::load(b), z = V::load(c);
-    lanes("load", x, [&](int i) { return a[i]; });
-    lanes("zero", V::zero(), [&](int) { return 0.0f; });
-    lanes("set1", V::set1(a[0]), [&](int) { return a[0]; });
-    lanes("add", V::add(x, y), [&](int i) { return a[i] + b[i]; });
-    lanes("sub", V::sub(x, y), [&](int i) { return a[i] - b[i]; });
-    lanes("mul", V::mul(x, y), [&](int i) { return a[i] * b[i]; });
-    lanes("div", V::div(x, y), [&](int i) { return a[i] / b[i]; });
-    lanes("max", V::max(x, y), [&](int i) { return a[i] > b[i] ? a[i] : b[i]; });
-    lanes("min", V::min(x, y), [&](int i) { return a[i] < b[i] ? a[i] : b[i]; });
-    lanes("fma", V::fma(x, y, z), [&](int i) {
+    checkLanes("load", x, [&](int i) { return a[i]; });
+    checkLanes("zero", V::zero(), [&](int) { return 0.0f; });
+    checkLanes("set1", V::set1(a[0]), [&](int) { return a[0]; });
+    checkLanes("add", V::add(x, y), [&](int i) { return a[i] + b[i]; });
+    checkLanes("sub", V::sub(x, y), [&](int i) { return a[i] - b[i]; });
+    checkLanes("mul", V::mul(x, y), [&](int i) { return a[i] * b[i]; });
+    checkLanes("div", V::div(x, y), [&](int i) { return a[i] / b[i]; });
+    checkLanes("max", V::max(x, y), [&](int i) { return a[i] > b[i] ? a[i] : b[i]; });
+    checkLanes("min", V::min(x, y), [&](int i) { return a[i] < b[i] ? a[i] : b[i]; });
+    checkLanes("fma", V::fma(x, y, z), [&](int i) {
       return V::isa == Isa::Scalar ? a[i] * b[i] + c[i] : __builtin_fmaf(a[i], b[i], c[i]);
     });
-    lanes("select(less)", V::select(V::lessThan(x, y), x, z), [&](int i) { return a[i] < b[i] ? a[i] : c[i]; });
+    checkLanes("select(less)", V::select(V::lessThan(x, y), x, z), [&](int i) { return a[i] < b[i] ? a[i] : c[i]; });
     bool any = false;
     for (int i = 0; i < L; ++i) any |= a[i] < b[i];
     expect(V::any(V::lessThan(x, y)) == any, "any", 0);
@@ -72,28 +73,28 @@ struct SimdCheck {
     expect(!V::any(V::lessThan(V::set1(1), V::zero())), "any of all-false lanes", 0);
   }
 
-  void masks() {
+  void checkMasks() {
     int32_t lo[L], hi[L];
     for (int i = 0; i < L; ++i) lo[i] = static_cast<int32_t>(next() >> 28), hi[i] = static_cast<int32_t>(next() >> 28);
     for (int32_t j = -1; j < 17; ++j) {
-      lanes("inRange", V::select(V::inRange(lo, hi, j), V::set1(1), V::zero()),
-            [&](int i) { return lo[i] <= j && j < hi[i] ? 1.0f : 0.0f; });
+      checkLanes("inRange", V::select(V::inRange(lo, hi, j), V::set1(1), V::zero()),
+                 [&](int i) { return lo[i] <= j && j < hi[i] ? 1.0f : 0.0f; });
     }
     for (int n = 0; n <= L; ++n) {
       randomizeInputs();
-      lanes("loadPart", V::loadPartial(a, n), [&](int i) { return i < n ? a[i] : 0.0f; });
+      checkLanes("loadPartial", V::loadPartial(a, n), [&](int i) { return i < n ? a[i] : 0.0f; });
       V::storePartial(b, V::load(c), n);
-      for (int i = 0; i < n; ++i) expect(isSame(b[i], c[i]), "storePart", i);
+      for (int i = 0; i < n; ++i) expect(isSame(b[i], c[i]), "storePartial", i);
     }
     const float before = b[L - 1];
     V::storePartial(b, V::load(a), L - 1);
-    expect(isSame(b[L - 1], before), "storePart writes past its end", L - 1);
+    expect(isSame(b[L - 1], before), "storePartial writes past its end", L - 1);
     float ones[L];
     for (int i = 0; i < L; ++i) ones[i] = static_cast<float>(i + 1);
     expect(V::sum(V::load(ones)) == L * (L + 1) / 2, "sum", 0);
   }
 
-  void transposes() {
+  void checkTransposes() {
     constexpr int lds = L + 3, ldd = L + 5;
     float src[L * lds], dst[L * ldd];
     for (float& x : src) x = static_cast<float>(next() >> 8);
@@ -106,13 +107,13 @@ struct SimdCheck {
   /// Round to nearest even, by looking at the three candidates.
   template <class Decode>
   static bool isNearest(float x, uint16_t h, Decode decode) {
-    const double here = decode(h) - static_cast<double>(x);
-    const double error = here < 0 ? -here : here;
+    const double difference = decode(h) - static_cast<double>(x);
+    const double error = difference < 0 ? -difference : difference;
     for (int step : {-1, 1}) {
       const uint16_t other = static_cast<uint16_t>(h + step);
-      const double there = decode(other) - static_cast<double>(x);
-      if (!(there == there) || ((other ^ h) & 0x8000) != 0) continue;
-      const double otherError = there < 0 ? -there : there;
+      const double otherDifference = decode(other) - static_cast<double>(x);
+      if (!(otherDifference == otherDifference) || ((other ^ h) & 0x8000) != 0) continue;
+      const double otherError = otherDifference < 0 ? -otherDifference : otherDifference;
       if (otherError < error || (otherError == error && (h & 1) != 0)) return false;
     }
     return true;
@@ -129,15 +130,15 @@ struct SimdCheck {
     return h >> 15 ? -x : x;
   }
 
-  void conversions() {
+  void checkConversions() {
     uint16_t half[L];
     for (uint32_t h = 0; h < 65536; h += L) {
       for (int i = 0; i < L; ++i) half[i] = static_cast<uint16_t>(h + static_cast<uint32_t>(i));
-      lanes("loadBf16", V::loadBf16(half), [&](int i) { return static_cast<float>(bf16ToDouble(half[i])); });
-      lanes("loadF16", V::loadF16(half), [&](int i) {
-        const bool infinite = (half[i] & 0x7fff) == 0x7c00;
-        return infinite ? (half[i] >> 15 ? -__builtin_inff() : __builtin_inff())
-                        : static_cast<float>(f16ToDouble(half[i]));
+      checkLanes("loadBf16", V::loadBf16(half), [&](int i) { return static_cast<float>(bf16ToDouble(half[i])); });
+      checkLanes("loadF16", V::loadF16(half), [&](int i) {
+        const bool isInfinite = (half[i] & 0x7fff) == 0x7c00;
+        return isInfinite ? (half[i] >> 15 ? -__builtin_inff() : __builtin_inff())
+                          : static_cast<float>(f16ToDouble(half[i]));
       });
     }
     for (int t = 0; t < 20'000; ++t) {
@@ -164,7 +165,7 @@ struct SimdCheck {
     }
   }
 
-  void exponential() {
+  void checkExponential() {
     report.exp2Error = checkExp2([](auto x) { return V::exp2(x); });
     expect(report.exp2Error < 1e-7, "exp2: error of 1e-7 or more", 0);
     if constexpr (requires { V::exp2Bf16(V::zero()); }) {
@@ -186,15 +187,15 @@ struct SimdCheck {
       }
     }
     const float small[] = {-__builtin_inff(), -1e30f, -1000.0f, -127.0f, -125.6f};
-    for (float x : small) lanes("exp2 underflow", exp2(V::set1(x)), [](int) { return 0.0f; });
+    for (float x : small) checkLanes("exp2 underflow", exp2(V::set1(x)), [](int) { return 0.0f; });
     const uint32_t nans[] = {0x7fc00000u, 0xffffffffu, 0x7f800001u, 0xffc00123u};
-    for (uint32_t x : nans) lanes("exp2 of NaN", exp2(V::set1(fromBits(x))), [&](int) { return fromBits(x); });
-    lanes("exp2(0)", exp2(V::zero()), [](int) { return 1.0f; });
+    for (uint32_t x : nans) checkLanes("exp2 of NaN", exp2(V::set1(fromBits(x))), [&](int) { return fromBits(x); });
+    checkLanes("exp2(0)", exp2(V::zero()), [](int) { return 1.0f; });
     return maxError;
   }
 
   /// Products of bfloat16 pairs, of the traits that have them.
-  void pairs() {
+  void checkPairs() {
     if constexpr (requires { typename V::Pairs; }) {
       uint32_t x[L], y[L], words[L];
       uint16_t low[L], high[L], lowBack[L], highBack[L];
@@ -209,8 +210,8 @@ struct SimdCheck {
           const double first = bf16ToDouble(lowHalf(x[i])) * bf16ToDouble(lowHalf(y[i]));
           const double second = bf16ToDouble(highHalf(x[i])) * bf16ToDouble(highHalf(y[i]));
           const double error = got[i] - (first + second + static_cast<double>(c[i]));
-          const double size = absolute(first) + absolute(second) + absolute(static_cast<double>(c[i]));
-          expect(absolute(error) <= 0x1p-22 * size, "dot", i);
+          const double size = absoluteValue(first) + absoluteValue(second) + absoluteValue(static_cast<double>(c[i]));
+          expect(absoluteValue(error) <= 0x1p-22 * size, "dot", i);
         }
         V::storePairs(words, V::setPairs(x[0]));
         for (int i = 0; i < L; ++i) expect(words[i] == x[0], "setPairs", i);
@@ -218,13 +219,13 @@ struct SimdCheck {
         for (int i = 0; i < L; ++i) expect(words[i] == (low[i] | uint32_t{high[i]} << 16), "interleave", i);
         V::storeRows(lowBack, highBack, V::joinRows(low, high));
         for (int i = 0; i < L; ++i) expect(lowBack[i] == low[i] && highBack[i] == high[i], "storeRows", i);
-        for (int i = 0; i < L; ++i) a[i] = normalNumber(), b[i] = normalNumber();
+        for (int i = 0; i < L; ++i) a[i] = randomNormalNumber(), b[i] = randomNormalNumber();
         V::storeRows(lowBack, highBack, V::roundToPairs(V::load(a), V::load(b)));
         for (int i = 0; i < L; ++i) {
           expect(isNearest(a[i], lowBack[i], bf16ToDouble) && isNearest(b[i], highBack[i], bf16ToDouble), "round", i);
         }
       }
-      lanes("rounded", V::roundToBf16(V::load(a)), [&](int i) { return a[i]; });
+      checkLanes("rounded", V::roundToBf16(V::load(a)), [&](int i) { return a[i]; });
       const uint32_t nan = 0x7fc00000u, one = 0x3f803f80u;
       V::store(got, V::dot(V::setPairs(nan), V::setPairs(one), V::zero()));
       for (int i = 0; i < L; ++i) expect(got[i] != got[i], "dot of NaN", i);
@@ -234,17 +235,17 @@ struct SimdCheck {
   uint32_t ordinaryPair() { return (next() & 0x83ff83ffu) | 0x3c003c00u; }
   static uint16_t lowHalf(uint32_t pair) { return static_cast<uint16_t>(pair); }
   static uint16_t highHalf(uint32_t pair) { return static_cast<uint16_t>(pair >> 16); }
-  static double absolute(double x) { return x < 0 ? -x : x; }
+  static double absoluteValue(double x) { return x < 0 ? -x : x; }
   /// Neither denormal, infinite nor NaN, and not as large as to round to infinity.
-  float normalNumber() { return fromBits((next() & 0xbfffffffu) | 0x20000000u); }
+  float randomNormalNumber() { return fromBits((next() & 0xbfffffffu) | 0x20000000u); }
 
   SimdReport run() {
-    for (int t = 0; t < 2000; ++t) arithmetic();
-    for (int t = 0; t < 20; ++t) masks();
-    transposes();
-    conversions();
-    exponential();
-    pairs();
+    for (int t = 0; t < 2000; ++t) checkArithmetic();
+    for (int t = 0; t < 20; ++t) checkMasks();
+    checkTransposes();
+    checkConversions();
+    checkExponential();
+    checkPairs();
     return report;
   }
 };

@@ -5,7 +5,7 @@
 namespace check {
 
 /// For the version of a function that the header's macros link.
-constexpr bool equal(const char* a, const char* b) {
+constexpr bool areEqual(const char* a, const char* b) {
   while (*a && *a == *b) a++, b++;
   return *a == *b;
 }
@@ -88,6 +88,6 @@ MOSAIC_CUDA_DRIVER(CHECK_SIGNATURE)
 
 // And is the version that the toolkit would link, but for one that it renamed in 12.8 while the old one stays.
 #define CHECK_VERSION(name, symbol, parameters)                                                                  \
-  static_assert(check::equal(#symbol, "cuEventElapsedTime") || check::equal(#symbol, CHECK_LINKED(symbol)), \
+  static_assert(check::areEqual(#symbol, "cuEventElapsedTime") || check::areEqual(#symbol, CHECK_LINKED(symbol)), \
                 #symbol " is not the current version of the function");
 MOSAIC_CUDA_DRIVER(CHECK_VERSION)

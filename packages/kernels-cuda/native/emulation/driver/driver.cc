@@ -27,7 +27,7 @@ struct Function {
   std::atomic<unsigned> maxDynamicSharedBytes{48 * 1024};
 };
 
-Function* functionNamed(const char* name) {
+Function* findFunction(const char* name) {
   static auto& mutex = *new std::mutex;
   static auto& functions = *new std::map<std::string, Function>;
   const auto found = kernels().find(name);
@@ -136,10 +136,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
   if (--liveResources().contexts > 0 || !reportsLeaks()) return CUDA_SUCCESS;
   const LiveResourceCounts& remaining = liveResources();
-  std::fprintf(stderr, "leaked: %ld streams, %ld events, %ld modules, %ld pools, %ld allocations, %ld pinned\n",
+  std::fprintf(stderr,
+               "leaked: %ld streams, %ld events, %ld modules, %ld pools, %ld allocations, %ld pinned allocations\n",
                remaining.streams.load(), remaining.events.load(), remaining.modules.load(), remaining.pools.load(),
-                remaining.allocations.load(),
-               remaining.pinned.load());
+               remaining.allocations.load(), remaining.pinned.load());
   return CUDA_SUCCESS;
 }
 
@@ -161,7 +161,7 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
 CUresult cuModuleUnload(CUmodule) { return liveResources().modules--, contextStatus().get(); }
 
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
-  *function = reinterpret_cast<CUfunction>(functionNamed(name));
+  *function = reinterpret_cast<CUfunction>(findFunction(name));
   return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
@@ -187,7 +187,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gridX, unsigned gridY, uns
   if (number == rejectedLaunch()) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   auto arguments = kernelFunction.kernel.copyParameters(parameters[0]);
   streamOf(stream).enqueue([=, run = kernelFunction.kernel.run, name = kernelFunction.name] {
-    if (number == failingLaunch()) return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, name + ": injected failure");
+    if (number == failingLaunchNumber()) return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, name + ": injected failure");
     if (number == endlessLaunchNumber()) std::promise<void>().get_future().wait();
     try {
       run({grid, block, sharedBytes, arguments.get()});
@@ -219,9 +219,9 @@ extern "C" CUresult cuTensorMapEncodeTiled(void* map, int type, unsigned rank, v
     isSupported = isSupported && (axis == 3 || (strides[axis] % 16 == 0 && strides[axis] < uint64_t{1} << 40));
   }
   if (!isSupported) return CUDA_ERROR_INVALID_VALUE;
-  EncodedTensorMap encoded{static_cast<const char*>(base), {}, {2}, static_cast<int>(box[1])};
-  for (int axis = 0; axis < 4; axis++) encoded.length[axis] = static_cast<int64_t>(lengths[axis]);
-  for (int axis = 0; axis < 3; axis++) encoded.stride[axis + 1] = static_cast<int64_t>(strides[axis]);
-  std::memcpy(map, &encoded, sizeof encoded);
+  EncodedTensorMap encodedMap{static_cast<const char*>(base), {}, {2}, static_cast<int>(box[1])};
+  for (int axis = 0; axis < 4; axis++) encodedMap.length[axis] = static_cast<int64_t>(lengths[axis]);
+  for (int axis = 0; axis < 3; axis++) encodedMap.stride[axis + 1] = static_cast<int64_t>(strides[axis]);
+  std::memcpy(map, &encodedMap, sizeof encodedMap);
   return CUDA_SUCCESS;
 }

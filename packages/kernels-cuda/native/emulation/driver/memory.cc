@@ -125,17 +125,21 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void* value) {
   if (attribute != MEMPOOL_RELEASE_THRESHOLD) return CUDA_ERROR_INVALID_VALUE;
-  return gpuMemory().withPool(pool, [&](Pool& it) { it.maxKeptBytes = *static_cast<uint64_t*>(value); });
+  return gpuMemory().withPool(
+      pool, [&](Pool& lockedPool) { lockedPool.maxKeptBytes = *static_cast<uint64_t*>(value); });
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void* value) {
   if (attribute != MEMPOOL_RESERVED_MEM_CURRENT) return CUDA_ERROR_INVALID_VALUE;
-  return gpuMemory().withPool(pool, [&](Pool& it) { *static_cast<uint64_t*>(value) = it.usedBytes + it.keptBytes; });
+  return gpuMemory().withPool(pool, [&](Pool& lockedPool) {
+    *static_cast<uint64_t*>(value) = lockedPool.usedBytes + lockedPool.keptBytes;
+  });
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
-  return gpuMemory().withPool(
-      pool, [&](Pool& it) { it.keptBytes = std::min(it.keptBytes, keep - std::min(keep, it.usedBytes)); });
+  return gpuMemory().withPool(pool, [&](Pool& lockedPool) {
+    lockedPool.keptBytes = std::min(lockedPool.keptBytes, keep - std::min(keep, lockedPool.usedBytes));
+  });
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream) {
@@ -146,7 +150,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
   void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!gpuMemory().allocate(pool, memory, bytes)) return std::free(memory), CUDA_ERROR_OUT_OF_MEMORY;
-  std::memset(memory, kPoison, bytes);
+  std::memset(memory, kPoisonByte, bytes);
   deviceMemory().add(memory, bytes);
   *address = reinterpret_cast<uintptr_t>(memory);
   return liveResources().allocations++, CUDA_SUCCESS;
@@ -157,7 +161,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   if (!gpuMemory().release(memory)) return CUDA_ERROR_INVALID_VALUE;
   liveResources().allocations--;
   const auto release = [memory] {
-    std::memset(memory, kPoison, deviceMemory().remove(memory));
+    std::memset(memory, kPoisonByte, deviceMemory().remove(memory));
     std::free(memory);
   };
   streamOf(stream).enqueue(release, true);
@@ -199,7 +203,10 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
   if (const CUresult code = checkReady()) return code;
   streamOf(stream).enqueue([memory = pointer<void>(to), value, bytes] {
     const bool isInside = deviceMemory().contains(memory, bytes);
-    if (!isInside) return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, "memset is out of bounds of its allocation");
+    if (!isInside) {
+      return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS,
+                            "a memset of " + std::to_string(bytes) + " bytes is out of bounds of its allocation");
+    }
     std::memset(memory, value, bytes);
   });
   return CUDA_SUCCESS;

@@ -35,7 +35,7 @@ inline bool hasKernels() { return setting("MOSAIC_EMULATED_KERNELS", 1) != 0; }
 /// What loading kernels returns.
 inline int moduleLoadResult() { return static_cast<int>(setting("MOSAIC_EMULATED_MODULE", 0)); }
 /// The number, from 1, of the launch that fails, as an illegal access would make it; 0: none.
-inline long failingLaunch() { return setting("MOSAIC_EMULATED_FAILING_LAUNCH", 0); }
+inline long failingLaunchNumber() { return setting("MOSAIC_EMULATED_FAILING_LAUNCH", 0); }
 /// The number, from 1, of the launch that is refused by the driver; 0: none.
 inline long rejectedLaunch() { return setting("MOSAIC_EMULATED_REFUSED_LAUNCH", 0); }
 /// The number, from 1, of the launch that never ends; 0: none.
@@ -63,7 +63,7 @@ CUresult checkReady();
 void setStickyError(CUresult code, const std::string& message);
 
 /// Poison of fresh memory and of memory that was given back: NaN in every floating-point type.
-constexpr int kPoison = 0xff;
+constexpr int kPoisonByte = 0xff;
 
 template <class T>
 T* pointer(CUdeviceptr address) {

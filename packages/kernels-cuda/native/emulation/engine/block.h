@@ -119,7 +119,7 @@ struct Block {
   /// Parks the current fiber until another fiber wakes it.
   void wait(const char* state) {
     current->state = state;
-    const int next = popReady();
+    const int next = popReadyThread();
     if (next != current->thread) switchTo(next);
     current->state = "ready";
   }
@@ -130,7 +130,7 @@ struct Block {
     readyThreads.insert(isQueuedFirst ? readyThreads.begin() : readyThreads.end(), threads, threads + count);
   }
 
-  int popReady() {
+  int popReadyThread() {
     while (readyThreads.empty()) {
       if (!asyncUnit || !asyncUnit->completeCopy()) failWithDeadlock();
     }
@@ -145,7 +145,7 @@ struct Block {
       const bool hasExited = fiber.state[0] == 'e';
       threadCounts[std::string(fiber.state) + ":" + std::to_string(hasExited ? 0 : fiber.site.line())]++;
     }
-    std::string report = "deadlock (divergent barrier or collective?):";
+    std::string report = "deadlock, possibly at a divergent barrier or collective:";
     for (const auto& [place, count] : threadCounts) report += " " + std::to_string(count) + " threads " + place + ";";
     fail(report);
   }
@@ -157,7 +157,7 @@ struct Block {
       if (!current->uncommittedCopies.empty()) fail("cp.async was not committed before exit");
       if (self.asyncUnit) self.asyncUnit->onThreadExit();
       current->state = "exited";
-      if (--self.liveThreadCount) self.readyThreads.push_front(self.popReady());
+      if (--self.liveThreadCount) self.readyThreads.push_front(self.popReadyThread());
     } catch (...) {
       self.error = std::current_exception();
     }
@@ -171,7 +171,7 @@ struct Block {
     index = at;
     reset();
     block = this;
-    current = &fibers[static_cast<size_t>(popReady())];
+    current = &fibers[static_cast<size_t>(popReadyThread())];
     switchStacks(&mainStack, &current->stack);
     if (error) std::rethrow_exception(error);
     const char* pendingReport = asyncUnit ? asyncUnit->describePending() : "";
@@ -285,8 +285,8 @@ struct Block {
 
   [[noreturn, gnu::noinline]] void failAddress(uint32_t address, uint32_t bytes, uint32_t alignment) {
     if (address % alignment) fail("misaligned shared address");
-    fail("shared address out of bounds: " + std::to_string(int64_t{address} - kSharedBase) + "+" +
-         std::to_string(bytes) + " of " + std::to_string(shared.size()));
+    fail("shared address out of bounds: " + std::to_string(bytes) + " bytes at offset " +
+         std::to_string(int64_t{address} - kSharedBase) + " of " + std::to_string(shared.size()) + " bytes");
   }
 
   [[noreturn, gnu::noinline]] void failRead(uint32_t word) {

@@ -36,12 +36,14 @@ inline void barrier(int id, int expectedThreadCount, bool isBlocking, CallSite s
   Block& thisBlock = *block;
   current->site = site;
   if (id < 0 || id >= 16 || expectedThreadCount <= 0 || expectedThreadCount % 32)
-    fail("a barrier requires an index below 16 and whole warps");
+    fail("barrier: expected an index from 0 to 15 and a positive multiple of 32 threads, received index " +
+         std::to_string(id) + " and " + std::to_string(expectedThreadCount) + " threads");
   Barrier& bar = thisBlock.barriers[static_cast<size_t>(id)];
   const auto me = static_cast<size_t>(current->warp);
   Clocks& clocks = thisBlock.warps[me].clocks;
   if (bar.arrivedThreadCount && bar.expectedThreadCount != expectedThreadCount)
-    fail("barrier used with different thread counts");
+    fail("barrier " + std::to_string(id) + ": expected " + std::to_string(bar.expectedThreadCount) +
+         " threads, as in its first arrival, received " + std::to_string(expectedThreadCount));
   bar.expectedThreadCount = expectedThreadCount;
   join(bar.clocks, clocks);
   if (isBlocking) bar.waitingThreads.push_back(current->thread);

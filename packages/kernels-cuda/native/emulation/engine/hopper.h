@@ -46,7 +46,9 @@ class HopperUnit : public AsyncUnit {
 
   void init(SharedAddress bar, int count) {
     block->at(bar, 8, 8);
-    if (count < 1 || count > kMaxPendingArrivals) fail("mbarrier.init with a count out of range");
+    if (count < 1 || count > kMaxPendingArrivals)
+      fail("mbarrier.init: expected a count from 1 to " + std::to_string(kMaxPendingArrivals) + ", received " +
+           std::to_string(count));
     Mbarrier newBarrier;
     newBarrier.count = newBarrier.pending = count;
     newBarrier.initWarp = static_cast<size_t>(current->warp);
@@ -62,9 +64,11 @@ class HopperUnit : public AsyncUnit {
   void arrive(SharedAddress at, int bytes) {
     Mbarrier& bar = barrierAt(at);
     Clocks& clocks = block->warps[static_cast<size_t>(current->warp)].clocks;
-    if (bar.pending == 0) fail("more arrivals than the mbarrier's count");
+    if (bar.pending == 0) fail("mbarrier: expected at most " + std::to_string(bar.count) + " arrivals, received more");
     bar.bytes += bytes;
-    if (bytes < 0 || bar.bytes > kMaxPendingArrivals) fail("the byte count of the mbarrier is out of range");
+    if (bytes < 0 || bar.bytes > kMaxPendingArrivals)
+      fail("mbarrier: expected 0 or more bytes and a total of at most " + std::to_string(kMaxPendingArrivals) +
+           " bytes, received " + std::to_string(bytes) + " and a total of " + std::to_string(bar.bytes));
     bar.pending--;
     join(bar.clocks, clocks);
     clocks[static_cast<size_t>(current->warp)]++;

@@ -170,8 +170,8 @@ DEVICE uint32_t pack2(float low, float high) {
 DEVICE void syncBlock(CALL_SITE_ONLY) {
   emulated::barrier(0, static_cast<int>(emulated::block->fibers.size()), true, site);
 }
-DEVICE void syncNamed(int id, int threads CALL_SITE) { emulated::barrier(id, threads, true, site); }
-DEVICE void arriveNamed(int id, int threads CALL_SITE) { emulated::barrier(id, threads, false, site); }
+DEVICE void syncNamedBarrier(int id, int threads CALL_SITE) { emulated::barrier(id, threads, true, site); }
+DEVICE void arriveNamedBarrier(int id, int threads CALL_SITE) { emulated::barrier(id, threads, false, site); }
 DEVICE void syncWarp(CALL_SITE_ONLY) {
   struct Lane {
   } ownLane;
@@ -207,14 +207,14 @@ DEVICE T shuffle(T v, int lane CALL_SITE) {
 }
 DEVICE bool anyLane(bool condition CALL_SITE) {
   struct Vote {
-    bool condition, anyHolds;
+    bool condition, isAnyLaneTrue;
   } ownLane{condition, false};
   emulated::collective("vote.any", site, ownLane, [](Vote** lanes) {
-    bool anyHolds = false;
-    for (int i = 0; i < 32; i++) anyHolds = anyHolds || lanes[i]->condition;
-    for (int i = 0; i < 32; i++) lanes[i]->anyHolds = anyHolds;
+    bool isAnyLaneTrue = false;
+    for (int i = 0; i < 32; i++) isAnyLaneTrue = isAnyLaneTrue || lanes[i]->condition;
+    for (int i = 0; i < 32; i++) lanes[i]->isAnyLaneTrue = isAnyLaneTrue;
   });
-  return ownLane.anyHolds;
+  return ownLane.isAnyLaneTrue;
 }
 
 // ── tensor cores

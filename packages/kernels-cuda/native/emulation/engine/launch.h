@@ -18,8 +18,11 @@ void launch(KernelFunction kernel, const Launch& at, const Parameters& parameter
   const dim3 grid(at.grid.x, at.grid.y, at.grid.z), shape(at.block.x, at.block.y, at.block.z);
   const unsigned threads = shape.x * shape.y * shape.z;
   if (threads % 32 || threads < 32 || threads > 1024)
-    throw KernelError("a block requires 32 to 1024 threads in whole warps");
-  if (at.sharedBytes > kMaxSharedBytes) throw KernelError("more than 227 KiB of shared memory");
+    throw KernelError("launch: expected blocks of 32 to 1024 threads, a multiple of 32, received " +
+                      std::to_string(threads));
+  if (at.sharedBytes > kMaxSharedBytes)
+    throw KernelError("launch: expected at most " + std::to_string(kMaxSharedBytes) +
+                      " bytes of shared memory, received " + std::to_string(at.sharedBytes));
   const int64_t blockCount = int64_t{grid.x} * grid.y * grid.z;
   std::atomic<int64_t> nextBlock{0};
   std::exception_ptr error;
@@ -54,8 +57,11 @@ void launch(KernelFunction kernel, const Launch& at, const Parameters& parameter
 
 /// Global memory that a kernel touches must be allocated on the device.
 inline void checkGlobal(const void* pointer, size_t bytes, size_t alignment, const char* access) {
-  if (reinterpret_cast<uintptr_t>(pointer) % alignment) fail(std::string("misaligned global ") + access);
-  if (!deviceMemory().contains(pointer, bytes)) fail(std::string("global ") + access + " out of bounds");
+  if (reinterpret_cast<uintptr_t>(pointer) % alignment) 
+    fail(std::string("misaligned global ") + access + ": expected an address that is a multiple of " + std::to_string(alignment) +
+         ", received remainder " + std::to_string(reinterpret_cast<uintptr_t>(pointer) % alignment));
+  if (!deviceMemory().contains(pointer, bytes))
+    fail(std::string("global ") + access + " of " + std::to_string(bytes) + " bytes out of bounds of its allocation");
   block->globalBytes += bytes;
 }
 

@@ -36,11 +36,12 @@ struct WgmmaOperation {
 };
 
 struct WgmmaLane {
-  std::vector<std::vector<WgmmaOperation>> committed;
-  std::vector<WgmmaOperation> uncommitted;
+  std::vector<std::vector<WgmmaOperation>> committedGroups;
+  std::vector<WgmmaOperation> uncommittedOperations;
   std::map<float*, std::vector<float>> results;  // values of accumulators of pending products
   bool isFenced = false;
-  std::map<const void*, std::vector<uint32_t>> atFence;  // what registers held there that products have used so far
+  /// What registers held there that products have used so far.
+  std::map<const void*, std::vector<uint32_t>> registersAtFence;
 };
 
 class Warpgroups {
@@ -53,13 +54,13 @@ class Warpgroups {
 
   void fence() {
     currentLane().isFenced = true;
-    for (auto& [registers, heldRegisters] : currentLane().atFence)
+    for (auto& [registers, heldRegisters] : currentLane().registersAtFence)
       std::memcpy(heldRegisters.data(), registers, heldRegisters.size() * 4);
   }
 
   void commit() {
-    currentLane().committed.push_back(std::move(currentLane().uncommitted));
-    currentLane().uncommitted.clear();
+    currentLane().committedGroups.push_back(std::move(currentLane().uncommittedOperations));
+    currentLane().uncommittedOperations.clear();
   }
 
   void start(WgmmaOperation product, CallSite site) {
@@ -81,12 +82,12 @@ class Warpgroups {
     }
     std::fill(accumulators, accumulators + count, NAN);
     if (product.registers) std::copy(product.registers, product.registers + 4, product.heldRegisters);
-    lane.uncommitted.push_back(product);
+    lane.uncommittedOperations.push_back(product);
   }
 
-  /// Until at most `maxPending` groups are pending; `completed` are the accumulators that it completes, which the
+  /// Until at most `maxPendingGroups` groups are pending; `completed` are the accumulators that it completes, which the
   /// compiler may use again.
-  void wait(size_t maxPending, std::initializer_list<const float*> completed, CallSite site) {
+  void wait(size_t maxPendingGroups, std::initializer_list<const float*> completed, CallSite site) {
     WgmmaLane& lane = currentLane();
     lane.isFenced = false;
     for (const float* accumulators : completed) {
@@ -95,14 +96,15 @@ class Warpgroups {
       }
     }
     const size_t oldResultCount = lane.results.size();
-    collective("wgmma.wait_group", site, lane, [this, maxPending](WgmmaLane** lanes) {
+    collective("wgmma.wait_group", site, lane, [this, maxPendingGroups](WgmmaLane** lanes) {
       for (int i = 1; i < 32; i++) {
-        if (lanes[i]->committed.size() != lanes[0]->committed.size())
+        if (lanes[i]->committedGroups.size() != lanes[0]->committedGroups.size())
           fail("wgmma: lanes committed different numbers of groups");
       }
-      const size_t total = lanes[0]->committed.size(), doneGroupCount = total > maxPending ? total - maxPending : 0;
+      const size_t total = lanes[0]->committedGroups.size(),
+                   doneGroupCount = total > maxPendingGroups ? total - maxPendingGroups : 0;
       for (size_t group = 0; group < doneGroupCount; group++) {
-        for (size_t i = 0; i < lanes[0]->committed[group].size(); i++) run(lanes, group, i);
+        for (size_t i = 0; i < lanes[0]->committedGroups[group].size(); i++) run(lanes, group, i);
       }
       for (int i = 0; i < 32; i++) retireGroups(*lanes[i], doneGroupCount);
     });
@@ -122,7 +124,9 @@ class Warpgroups {
     } nothing;
     collective("setmaxnreg.inc", site, nothing, [this, registers](NoOperand**) {
       int& ownRegisters = registerCounts_[static_cast<size_t>(current->warp)];
-      if (registers < ownRegisters) fail("setmaxnreg.inc below the current register count");
+      if (registers < ownRegisters)
+        fail("setmaxnreg.inc: expected at least the current " + std::to_string(ownRegisters) + " registers, received " +
+             std::to_string(registers));
       while (freeRegisterCount_ < (registers - ownRegisters) * 32) {
         waitingForRegisters_.push_back(current->thread);
         block->wait("setmaxnreg.inc");
@@ -138,7 +142,9 @@ class Warpgroups {
     } nothing;
     collective("setmaxnreg.dec", site, nothing, [this, registers](NoOperand**) {
       int& ownRegisters = registerCounts_[static_cast<size_t>(current->warp)];
-      if (registers > ownRegisters) fail("setmaxnreg.dec above the current register count");
+      if (registers > ownRegisters)
+        fail("setmaxnreg.dec: expected at most the current " + std::to_string(ownRegisters) + " registers, received " +
+             std::to_string(registers));
       freeRegisterCount_ += (ownRegisters - registers) * 32;
       ownRegisters = registers;
       block->wake(waitingForRegisters_.data(), waitingForRegisters_.size());
@@ -147,8 +153,8 @@ class Warpgroups {
   }
 
   void onThreadExit() {
-    if (!currentLane().uncommitted.empty()) fail("wgmma was never committed");
-    if (!currentLane().committed.empty()) fail("wgmma was never waited for");
+    if (!currentLane().uncommittedOperations.empty()) fail("wgmma was never committed");
+    if (!currentLane().committedGroups.empty()) fail("wgmma was never waited for");
   }
 
   const char* describePending() {
@@ -166,7 +172,7 @@ class Warpgroups {
 
   /// Of registers that no product has used before, the contents at the fence are unknown.
   static void failIfUnfenced(WgmmaLane& lane, const void* registers, size_t words) {
-    const auto [entry, isNew] = lane.atFence.try_emplace(registers, words);
+    const auto [entry, isNew] = lane.registersAtFence.try_emplace(registers, words);
     if (isNew) std::memcpy(entry->second.data(), registers, words * 4);
     if (std::memcmp(entry->second.data(), registers, words * 4) == 0) return;
     fail("wgmma uses registers that were written since wgmma.fence");
@@ -207,7 +213,7 @@ class Warpgroups {
   };
 
   static void readOperands(WgmmaLane** lanes, size_t group, size_t index, Operands& x) {
-    const WgmmaOperation& op = lanes[0]->committed[group][index];
+    const WgmmaOperation& op = lanes[0]->committedGroups[group][index];
     const int row0 = current->warp % 4 * 16;
     uint16_t bits[8];
     for (int i = 0; i < 16 && !op.registers; i++) {
@@ -217,7 +223,7 @@ class Warpgroups {
       }
     }
     for (int t = 0; t < 32 && op.registers; t++) {
-      const WgmmaOperation& laneOp = lanes[t]->committed[group][index];
+      const WgmmaOperation& laneOp = lanes[t]->committedGroups[group][index];
       if (!std::equal(laneOp.heldRegisters, laneOp.heldRegisters + 4, laneOp.registers))
         fail("registers of A changed while wgmma was pending");
       for (int i = 0; i < 4; i++) {
@@ -238,7 +244,7 @@ class Warpgroups {
   /// A warp's 16 rows of one product.
   void run(WgmmaLane** lanes, size_t group, size_t index) {
     readOperands(lanes, group, index, operands_);
-    const WgmmaOperation& op = lanes[0]->committed[group][index];
+    const WgmmaOperation& op = lanes[0]->committedGroups[group][index];
     float sums[16][256] = {};
     for (int r = 0; r < 16; r++) {
       for (int k = 0; k < 16; k++) {
@@ -246,7 +252,7 @@ class Warpgroups {
       }
     }
     for (int t = 0; t < 32; t++) {
-      std::vector<float>& results = lanes[t]->results.at(lanes[t]->committed[group][index].accumulators);
+      std::vector<float>& results = lanes[t]->results.at(lanes[t]->committedGroups[group][index].accumulators);
       for (int i = 0; i < op.columns / 2; i++) {
         const float sum = sums[t / 4 + i / 2 % 2 * 8][i / 4 * 8 + t % 4 * 2 + i % 2];
         results[static_cast<size_t>(i)] = op.add ? results[static_cast<size_t>(i)] + sum : sum;
@@ -257,14 +263,15 @@ class Warpgroups {
   /// Removes the first `doneGroupCount` groups, and gives the accumulators that
   /// no later one uses their values.
   static void retireGroups(WgmmaLane& lane, size_t doneGroupCount) {
-    lane.committed.erase(lane.committed.begin(), lane.committed.begin() + static_cast<long>(doneGroupCount));
+    lane.committedGroups.erase(lane.committedGroups.begin(),
+                               lane.committedGroups.begin() + static_cast<long>(doneGroupCount));
     const auto isInUse = [&](const float* accumulators) {
       const auto usesAccumulators = [&](const auto& group) {
         const auto writesAccumulators = [&](const WgmmaOperation& op) { return op.accumulators == accumulators; };
         return std::any_of(group.begin(), group.end(), writesAccumulators);
       };
-      return usesAccumulators(lane.uncommitted) ||
-             std::any_of(lane.committed.begin(), lane.committed.end(), usesAccumulators);
+      return usesAccumulators(lane.uncommittedOperations) ||
+             std::any_of(lane.committedGroups.begin(), lane.committedGroups.end(), usesAccumulators);
     };
     std::erase_if(lane.results, [&](const auto& entry) {
       const auto& [accumulators, values] = entry;
