@@ -175,3 +175,21 @@ test("tables in several chunks are those of one", () =>
       }
     }
   }));
+
+test("a single row is turned as in a sequence, by a table that its neighbours share", () =>
+  onOneRank(async (ctx) => {
+    using rotary = new RotaryEmbedding(4);
+    const values = generateNumbers(300 * 4, 3);
+    using x = fromArray(ctx, values, [1, 1, 300, 4]);
+    using whole = rotary.encode(x, [{ start: 0, length: 300, step: 1 }]);
+    const expected = await whole.read();
+    for (const start of [0, 1, 255, 256, 299]) {
+      using row = fromArray(ctx, values.slice(4 * start, 4 * start + 4), [1, 1, 1, 4]);
+      using turned = rotary.encode(row, [{ start, length: 1, step: 1 }]);
+      expect(await turned.read()).toEqual(expected.slice(4 * start, 4 * start + 4));
+    }
+    const { allocated } = ctx.device.memory();
+    using row = fromArray(ctx, values.slice(0, 4), [1, 1, 1, 4]);
+    for (let start = 0; start < 256; start++) rotary.encode(row, [{ start, length: 1, step: 1 }]).dispose();
+    expect(ctx.device.memory().allocated - allocated).toBeLessThanOrEqual(64);
+  }));

@@ -116,6 +116,9 @@ function isEven(value: unknown): value is number {
 /** Tables kept, of the layouts used last. */
 const maxCachedTables = 4;
 
+/** Positions of a table that single rows share: a decoded token needs none of its own. */
+const blockLength = 256;
+
 /**
  * Rotary position embedding (Su et al. 2021): turns pairs of features of queries and keys by angles that grow with the
  * *global* position, so that q·k depends on how far apart the two stand, wherever in the mesh they lie. Give it to an
@@ -187,10 +190,26 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
     const areIntegers = spans.every((span) => Object.values(span).every((each) => Number.isSafeInteger(each)));
     expectValue("RotaryEmbedding: spans", areIntegers, "spans of integers", spans);
     const table = this.#getAngles(x.device, spans, sequenceLength);
-    return rotaryOp([x], { ...table, interleaved: this.#interleaved });
+    using cos = table.cos;
+    using sin = table.sin;
+    return rotaryOp([x], { cos, sin, interleaved: this.#interleaved });
   }
 
+  /** Views of a table, for the caller to dispose. */
   #getAngles(device: Device, spans: readonly Span[], sequenceLength: number | undefined): RotaryTable {
+    const [{ start, length } = { start: 0, length: 0 }, ...otherSpans] = spans;
+    const isOnePosition = length === 1 && otherSpans.length === 0 && start >= 0;
+    if (!isOnePosition || this.#scaling?.dependsOnLength) {
+      const { cos, sin } = this.#getTable(device, spans, sequenceLength);
+      return { cos: cos.detach(), sin: sin.detach() };
+    }
+    const row = start % blockLength;
+    const blockSpan = { start: start - row, length: blockLength, step: 1 };
+    const { cos, sin } = this.#getTable(device, [blockSpan], sequenceLength);
+    return { cos: cos.slice(0, row, row + 1), sin: sin.slice(0, row, row + 1) };
+  }
+
+  #getTable(device: Device, spans: readonly Span[], sequenceLength: number | undefined): RotaryTable {
     const length = this.#scaling?.dependsOnLength ? String(sequenceLength) : "";
     const key = `${device.type}:${device.index} ${length} ${JSON.stringify(spans)}`;
     const cachedTable = this.#tables.get(key);
