@@ -77,10 +77,10 @@ function execute(name, program, ...args) {
 }
 
 function runSuite(name) {
-  const pattern = createExcludeArguments(name, UNEMULATED_TESTS[name]);
+  const excludeArguments = createExcludeArguments(name, UNEMULATED_TESTS[name]);
   const slowTestOptions = ["--testTimeout=1200000", "--hookTimeout=1200000", "--reporter=default"];
   const vitest = join(root, "node_modules/vitest/vitest.mjs");
-  const args = [vitest, "run", "--config", join(root, "vitest.config.ts"), ...slowTestOptions, ...pattern];
+  const args = [vitest, "run", "--config", join(root, "vitest.config.ts"), ...slowTestOptions, ...excludeArguments];
   return run(process.execPath, args, { cwd: join(root, "packages", name), env: createEmulatedEnvironment() });
 }
 

@@ -17,7 +17,7 @@ import {
 } from "./layers.mjs";
 import { listFiles, listPackages } from "./workspace.mjs";
 
-const SOURCE_ENDINGS = [".ts", ".tsx", ".mts", ".mjs", ".js"];
+const SOURCE_FILE_EXTENSIONS = [".ts", ".tsx", ".mts", ".mjs", ".js"];
 const BUILTINS = new Set(builtinModules);
 
 /** Everything wrong with the imports below `root`, one sentence each; empty when all is well. */
@@ -89,7 +89,7 @@ function findPackageCycles(packages) {
 function checkSources(importer, workspace) {
   const graph = new Map();
   const faults = [];
-  for (const file of listFiles(importer.dir, SOURCE_ENDINGS)) {
+  for (const file of listFiles(importer.dir, SOURCE_FILE_EXTENSIONS)) {
     const edges = [];
     for (const { specifier, typeOnly: isTypeOnly } of parseImports(readFileSync(join(importer.dir, file), "utf8"))) {
       const location = `${importer.path}/${file} imports "${specifier}"`;

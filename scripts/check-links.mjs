@@ -17,7 +17,7 @@ export function checkLinks(root) {
   const documents = [
     ...readdirSync(root).filter((name) => name.endsWith(".md")),
     ...listFiles(join(root, "docs"), [".md"]).map((path) => `docs/${path}`),
-    ...listPackages(root).flatMap((one) => listFiles(one.dir, [".md"]).map((path) => `${one.path}/${path}`)),
+    ...listPackages(root).flatMap((each) => listFiles(each.dir, [".md"]).map((path) => `${each.path}/${path}`)),
   ];
   return documents.flatMap((path) => findMissingFiles(root, path, readFileSync(join(root, path), "utf8")));
 }

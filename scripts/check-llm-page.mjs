@@ -103,7 +103,7 @@ async function withPage(name, options, check) {
   await context.close();
 }
 
-async function enterKey(page) {
+async function enterApiKey(page) {
   await page.fill("#key", apiKey);
   await page.press("#key", "Tab");
   await page.waitForFunction(() => document.querySelector("#model").textContent === "tiny");
@@ -116,7 +116,7 @@ async function sendMessage(page, text) {
 
 /** One answer, no wider than the page, in colours that can be read. */
 async function checkAppearance(page, name) {
-  await enterKey(page);
+  await enterApiKey(page);
   await page.fill("#tokens", "60");
   await sendMessage(page, `In the beginning ${"w".repeat(120)}`);
   await page.waitForSelector(".assistant small", { timeout: 30_000 });
@@ -170,7 +170,7 @@ async function checkAppearance(page, name) {
 
 /** Two turns, of which the second is sent with the first; a text that is stopped; a new conversation. */
 async function checkConversation(page, name) {
-  await enterKey(page);
+  await enterApiKey(page);
   const requestBodies = [];
   page.on("request", (request) => request.method() === "POST" && requestBodies.push(request.postDataJSON()));
   await page.fill("#tokens", "20");
@@ -229,7 +229,7 @@ async function checkKey(page, name) {
   await page.fill("#key", "wrong");
   await page.press("#key", "Tab");
   await page.waitForFunction(() => /received a different key$/.test(document.querySelector("#state").textContent));
-  await enterKey(page);
+  await enterApiKey(page);
   expect(
     /at most 2048 tokens/.test(await page.textContent("#state")),
     `${name}: expected a status with "at most 2048 tokens", received "${await page.textContent("#state")}"`,

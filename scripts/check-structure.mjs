@@ -6,7 +6,20 @@ import { basename, join, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { listFiles } from "./workspace.mjs";
 
-const SOURCE_ENDINGS = [".ts", ".tsx", ".mjs", ".js", ".cc", ".cpp", ".c", ".h", ".hpp", ".cu", ".cuh", ".cmake"];
+const SOURCE_FILE_EXTENSIONS = [
+  ".ts",
+  ".tsx",
+  ".mjs",
+  ".js",
+  ".cc",
+  ".cpp",
+  ".c",
+  ".h",
+  ".hpp",
+  ".cu",
+  ".cuh",
+  ".cmake",
+];
 const FOLDERS = ["packages", "apps", "benchmarks", "docs", "scripts"];
 const NATIVE_SOURCE_PATTERN = /\.(cc|cpp|c|h|hpp|cu|cuh)$/;
 const MAX_FILE_LINES = 500;
@@ -17,7 +30,7 @@ const BANNED_NAME_PATTERN = /^(utils?|common|misc|helpers?)$/i;
 /** `{ faults, files, median }` of the sources below `root`. */
 export function checkStructure(root) {
   const files = FOLDERS.flatMap((directory) =>
-    listFiles(join(root, directory), SOURCE_ENDINGS).map((path) => `${directory}/${path}`),
+    listFiles(join(root, directory), SOURCE_FILE_EXTENSIONS).map((path) => `${directory}/${path}`),
   );
   const texts = files.map((path) => readFileSync(join(root, path), "utf8").trimEnd().split("\n"));
   const lineCounts = texts.map((lines) => lines.length);

@@ -358,16 +358,16 @@ function expectFrames(median, processorMs) {
 /** In the page: a tenth of the width to one side or the other at each frame. */
 function panInEveryFrame(timeline, milliseconds) {
   const output = document.querySelector("output.window");
-  const frames = [];
+  const frameTimes = [];
   const windows = new Set();
   return new Promise((resolve) => {
     const startTime = performance.now();
     let lastFrameTime = startTime;
     const onFrame = (now) => {
-      if (frames.length > 0 || now - startTime > 0) frames.push(now - lastFrameTime);
+      if (frameTimes.length > 0 || now - startTime > 0) frameTimes.push(now - lastFrameTime);
       lastFrameTime = now;
-      if (now - startTime > milliseconds) return resolve({ frames: frames.slice(1), windows: windows.size });
-      const key = Math.floor(frames.length / 2) % 2 === 0 ? "ArrowRight" : "ArrowLeft";
+      if (now - startTime > milliseconds) return resolve({ frames: frameTimes.slice(1), windows: windows.size });
+      const key = Math.floor(frameTimes.length / 2) % 2 === 0 ? "ArrowRight" : "ArrowLeft";
       timeline.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
       windows.add(output.value);
       requestAnimationFrame(onFrame);

@@ -7,7 +7,7 @@ import { join, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { listFiles } from "./workspace.mjs";
 
-const TEXT_ENDINGS = [
+const TEXT_FILE_EXTENSIONS = [
   ...[".ts", ".tsx", ".mjs", ".js", ".cc", ".cpp", ".c", ".h", ".hpp", ".cu", ".cuh", ".cmake"],
   ...[".md", ".py", ".sh", ".txt"],
 ];
@@ -53,7 +53,9 @@ const splitIdentifiers = (line) => line.replaceAll(/([a-z\d])([A-Z])/g, "$1 $2")
 export function checkWords(root) {
   const paths = [
     ...readdirSync(root).filter((name) => name.endsWith(".md")),
-    ...FOLDERS.flatMap((folder) => listFiles(join(root, folder), TEXT_ENDINGS).map((path) => `${folder}/${path}`)),
+    ...FOLDERS.flatMap((folder) =>
+      listFiles(join(root, folder), TEXT_FILE_EXTENSIONS).map((path) => `${folder}/${path}`),
+    ),
   ].filter((path) => !EXCLUDED_PATH_PATTERN.test(path));
   return paths.flatMap((path) => [
     ...findBannedWords(path).map(

@@ -28,7 +28,7 @@ export function formatKernelHeaders(schema) {
 }
 
 function formatEnumsHeader({ kernelEnumerations }) {
-  const enums = Object.entries(kernelEnumerations).map(
+  const enumDeclarations = Object.entries(kernelEnumerations).map(
     ([name, values]) => `enum class ${name} : int32_t { ${values.map(capitalize).join(", ")} };`,
   );
   return `// Enumerations among the arguments of kernels, ${GENERATED_NOTE}
@@ -38,7 +38,7 @@ function formatEnumsHeader({ kernelEnumerations }) {
 
 namespace mosaic {
 
-${enums.join("\n")}
+${enumDeclarations.join("\n")}
 
 }  // namespace mosaic
 `;
@@ -50,8 +50,8 @@ function formatArgumentsHeader({ kernelSchema, kernelStructures }) {
     fields,
     type: `${capitalize(name)}Arguments`,
   }));
-  const usedStructures = kernels.flatMap(({ fields }) => collectStructures(fields, kernelStructures));
-  const structures = [...new Set(usedStructures)].map((name) => formatStruct(name, kernelStructures[name]));
+  const usedStructNames = kernels.flatMap(({ fields }) => collectStructures(fields, kernelStructures));
+  const structDeclarations = [...new Set(usedStructNames)].map((name) => formatStruct(name, kernelStructures[name]));
   const typeByFields = new Map();
   const declarations = kernels.map(({ fields, type }) => {
     const sharedType = typeByFields.get(JSON.stringify(fields));
@@ -73,7 +73,7 @@ function formatArgumentsHeader({ kernelSchema, kernelStructures }) {
 
 namespace mosaic {
 
-${[...structures, ...declarations].join("\n")}
+${[...structDeclarations, ...declarations].join("\n")}
 }  // namespace mosaic
 
 /// Every kernel: X(name, type of its arguments).

@@ -83,15 +83,15 @@ function tryConsumers(toolPaths, registry) {
   return cells;
 }
 
-const tools = installTools();
-const packages = await preparePackages(tools);
+const installedToolPaths = installTools();
+const packages = await preparePackages(installedToolPaths);
 const directory = join(outputDirectory, "registry");
 rmSync(directory, { recursive: true, force: true });
-const registry = await startRegistry(tools.verdaccio, directory);
+const registry = await startRegistry(installedToolPaths.verdaccio, directory);
 try {
   printHeading(`publish to ${registry.url}`);
   for (const stagedPackage of packages) publish(stagedPackage, registry);
-  const cells = tryConsumers(tools, registry);
+  const cells = tryConsumers(installedToolPaths, registry);
   const templates = values.templates
     ? tryTemplates({ version: versions[0], registry, directory: join(projectsDirectory, "templates") })
     : [];

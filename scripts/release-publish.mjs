@@ -12,11 +12,11 @@ if (GITHUB_ACTIONS !== "true")
   throw new Error(
     `release:publish: expected GITHUB_ACTIONS=true, received ${GITHUB_ACTIONS}; run the release workflow`,
   );
-const listPath = join(outputDirectory, "packages.json");
-if (!existsSync(listPath))
-  throw new Error(`release:publish: expected ${listPath}, received none; run npm run release:dry`);
+const packageListPath = join(outputDirectory, "packages.json");
+if (!existsSync(packageListPath))
+  throw new Error(`release:publish: expected ${packageListPath}, received none; run npm run release:dry`);
 
-for (const { name, version, directory } of JSON.parse(readFileSync(listPath, "utf8"))) {
+for (const { name, version, directory } of JSON.parse(readFileSync(packageListPath, "utf8"))) {
   if (spawnSync("npm", ["view", `${name}@${version}`, "version"], { encoding: "utf8" }).stdout.trim() === version)
     continue;
   run("npm", ["publish", directory, "--provenance", "--access", "public", "--ignore-scripts"]);

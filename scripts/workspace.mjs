@@ -28,15 +28,15 @@ export function listPackages(root) {
     .map((one) => ({ ...one, name: one.manifest.name }));
 }
 
-/** Paths, relative to `dir`, of the hand-written files below it whose name ends with one of `endings`. */
-export function listFiles(dir, endings) {
+/** Paths, relative to `dir`, of the hand-written files below it whose name ends with one of `extensions`. */
+export function listFiles(dir, extensions) {
   const filePaths = [];
   const walk = (directory) => {
     for (const entry of readdirSync(directory, { withFileTypes: true })) {
       const path = join(directory, entry.name);
       if (entry.isDirectory()) {
         if (!GENERATED_DIRECTORIES.has(entry.name) && !entry.name.startsWith(".")) walk(path);
-      } else if (endings.some((ending) => entry.name.endsWith(ending))) filePaths.push(relative(dir, path));
+      } else if (extensions.some((extension) => entry.name.endsWith(extension))) filePaths.push(relative(dir, path));
     }
   };
   if (existsSync(dir)) walk(dir);

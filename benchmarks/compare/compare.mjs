@@ -45,10 +45,10 @@ for (const name of names) {
     // The order alternates, so that neither side always runs second.
     const order = pair % 2 === 0 ? [baselineRoot, repositoryRoot] : [repositoryRoot, baselineRoot];
     const [a, b] = order.map((root) => Number(runScenarios(root, name)[0]));
-    const [baselineTime, currentTime] = pair % 2 === 0 ? [a, b] : [b, a];
-    times[0].push(baselineTime);
-    times[1].push(currentTime);
-    logRatios.push(Math.log(baselineTime / currentTime));
+    const [baselineRunMilliseconds, currentRunMilliseconds] = pair % 2 === 0 ? [a, b] : [b, a];
+    times[0].push(baselineRunMilliseconds);
+    times[1].push(currentRunMilliseconds);
+    logRatios.push(Math.log(baselineRunMilliseconds / currentRunMilliseconds));
   }
   const { mean, low, high } = confidenceInterval(logRatios);
   const [baselineMilliseconds, currentMilliseconds] = times.map(median);
@@ -65,9 +65,9 @@ for (const name of names) {
       }),
     );
   else {
-    const range = `${low.toFixed(3)} … ${high.toFixed(3)}`;
+    const rangeText = `${low.toFixed(3)} … ${high.toFixed(3)}`;
     console.log(
-      `${name.padEnd(28)} ${mean.toFixed(3)}  [${range}]  ${formatMilliseconds(baselineMilliseconds)} → ${formatMilliseconds(currentMilliseconds)}`,
+      `${name.padEnd(28)} ${mean.toFixed(3)}  [${rangeText}]  ${formatMilliseconds(baselineMilliseconds)} → ${formatMilliseconds(currentMilliseconds)}`,
     );
   }
 }

@@ -28,10 +28,10 @@ async function timeAttention(isBackward) {
   const { cpu } = await importPackage("kernels-cpu");
   const ctx = await core.init({ device: cpu({ threads: 2 }), rank: 0, worldSize: 1 });
   const [q, k, v] = [0, 1, 2].map((stream) => core.randn(ctx, [1, 8, 2048, 64], { seed: 1, stream }));
-  const rows = core.layoutOf({ mesh: ctx.mesh.shape, axes: [], length: 2048 });
+  const layout = core.layoutOf({ mesh: ctx.mesh.shape, axes: [], length: 2048 });
   for (const x of [q, k, v]) x.requiresGrad = isBackward;
   return measureMinMilliseconds(7, async () => {
-    const outputs = [core.attention(ctx, q, k, v, { queries: rows, keys: rows })];
+    const outputs = [core.attention(ctx, q, k, v, { queries: layout, keys: layout })];
     if (isBackward) outputs.push(core.sum(outputs[0]));
     if (isBackward) outputs[1].backward();
     await ctx.device.stream.synchronize();
@@ -45,26 +45,26 @@ async function timeRing() {
   const { cpu } = await importPackage("kernels-cpu");
   const { world } = await importPackage("collectives-local");
   const { ring: backend } = await importPackage("backend-ring");
-  const ranks = await world(2, { device: () => cpu({ threads: 1 }), backends: [backend()] });
-  const rows = core.layoutOf({ mesh: ranks[0].mesh.shape, axes: ["sp"], length: 2048 });
-  const shards = ranks.map((ctx) =>
+  const contexts = await world(2, { device: () => cpu({ threads: 1 }), backends: [backend()] });
+  const layout = core.layoutOf({ mesh: contexts[0].mesh.shape, axes: ["sp"], length: 2048 });
+  const shards = contexts.map((ctx) =>
     [0, 1, 2].map((stream) => {
       const x = core.randn(ctx, [1, 4, 1024, 64], { seed: 1, stream });
       x.requiresGrad = true;
       return x;
     }),
   );
-  const time = await measureMinMilliseconds(7, async () => {
-    const outs = ranks.map((ctx, i) =>
-      core.attention(ctx, ...shards[i], { backend: "ring", queries: rows, keys: rows }),
+  const milliseconds = await measureMinMilliseconds(7, async () => {
+    const outs = contexts.map((ctx, i) =>
+      core.attention(ctx, ...shards[i], { backend: "ring", queries: layout, keys: layout }),
     );
     const sums = outs.map((out) => core.sum(out));
     for (const sum of sums) sum.backward();
-    await Promise.all(ranks.map((ctx) => ctx.device.stream.synchronize()));
+    await Promise.all(contexts.map((ctx) => ctx.device.stream.synchronize()));
     for (const x of [...outs, ...sums]) x[Symbol.dispose]();
   });
-  for (const ctx of ranks) await ctx.close();
-  return time;
+  for (const ctx of contexts) await ctx.close();
+  return milliseconds;
 }
 
 /** Collectives of two ranks in one process, posted in batches; milliseconds for one. */
@@ -72,12 +72,12 @@ async function timeCollective(elements, { repetitions, batches }) {
   const core = await importPackage("core");
   const { cpu } = await importPackage("kernels-cpu");
   const { world } = await importPackage("collectives-local");
-  const ranks = await world(2, { device: () => cpu({ threads: 1 }) });
-  const x = ranks.map((ctx) => core.zeros(ctx, [elements]));
-  const y = ranks.map((ctx) => core.zeros(ctx, [elements]));
-  const time = await measureMinMilliseconds(batches, async () => {
+  const contexts = await world(2, { device: () => cpu({ threads: 1 }) });
+  const x = contexts.map((ctx) => core.zeros(ctx, [elements]));
+  const y = contexts.map((ctx) => core.zeros(ctx, [elements]));
+  const milliseconds = await measureMinMilliseconds(batches, async () => {
     for (let i = 0; i < repetitions; i++) {
-      for (const [rank, ctx] of ranks.entries()) {
+      for (const [rank, ctx] of contexts.entries()) {
         const exchangeOperations = [
           { tensor: x[rank], to: 1 - rank },
           { tensor: y[rank], from: 1 - rank },
@@ -86,10 +86,10 @@ async function timeCollective(elements, { repetitions, batches }) {
         ctx.world.allReduce(x[rank]).wait();
       }
     }
-    await Promise.all(ranks.map((ctx) => ctx.device.stream.synchronize()));
+    await Promise.all(contexts.map((ctx) => ctx.device.stream.synchronize()));
   });
-  for (const ctx of ranks) await ctx.close();
-  return time / repetitions / 2;
+  for (const ctx of contexts) await ctx.close();
+  return milliseconds / repetitions / 2;
 }
 
 /** 10 000 additions of 16 elements, each result disposed. */
@@ -110,8 +110,8 @@ async function timeProof(createBackend) {
   const { count, prove, record } = await importPackage("planner");
   const start = performance.now();
   // Before 0.2.0 these were called heads and kvHeads; then masks had no namespace.
-  const heads = masks ? { numHeads: 4, numKvHeads: 2 } : { heads: 4, kvHeads: 2 };
-  const sizes = { mesh: { sp: 1024 }, tokens: 65_536, ...heads, headDim: 64 };
+  const headOptions = masks ? { numHeads: 4, numKvHeads: 2 } : { heads: 4, kvHeads: 2 };
+  const sizes = { mesh: { sp: 1024 }, tokens: 65_536, ...headOptions, headDim: 64 };
   const attentionRecord = record({ backend: await createBackend(), mask: causal(), placement: zigzag(), ...sizes });
   const { violations } = prove(attentionRecord);
   if (violations.length > 0) throw new Error(violations[0].message);
@@ -123,12 +123,13 @@ async function timeProof(createBackend) {
 async function timeLaunch() {
   const directory = mkdtempSync(join(tmpdir(), "compare-"));
   const script = join(directory, "rank.mjs");
-  const url = (packageName) => JSON.stringify(pathToFileURL(join(root, "packages", packageName, "dist/index.js")).href);
+  const quotedPackageUrl = (packageName) =>
+    JSON.stringify(pathToFileURL(join(root, "packages", packageName, "dist/index.js")).href);
   writeFileSync(
     script,
-    `import { init } from ${url("core")};
-import { cpu } from ${url("kernels-cpu")};
-import { local } from ${url("collectives-local")};
+    `import { init } from ${quotedPackageUrl("core")};
+import { cpu } from ${quotedPackageUrl("kernels-cpu")};
+import { local } from ${quotedPackageUrl("collectives-local")};
 const ctx = await init({ device: cpu({ threads: 1 }), collectives: local() });
 ctx.world.barrier().wait();
 await ctx.device.stream.synchronize();
@@ -137,9 +138,9 @@ await ctx.close();
 `,
   );
   try {
-    let minSeconds = Number.POSITIVE_INFINITY;
-    for (let i = 0; i < 3; i++) minSeconds = Math.min(minSeconds, await timeFirstLine(script));
-    return minSeconds;
+    let minMilliseconds = Number.POSITIVE_INFINITY;
+    for (let i = 0; i < 3; i++) minMilliseconds = Math.min(minMilliseconds, await timeFirstLine(script));
+    return minMilliseconds;
   } finally {
     rmSync(directory, { recursive: true });
   }
@@ -149,16 +150,16 @@ async function timeFirstLine(script) {
   const start = performance.now();
   const cli = join(root, "packages/launcher/bin/mosaic-run.js");
   const child = spawn(process.execPath, [cli, "-n", "2", script], { stdio: ["ignore", "pipe", "inherit"] });
-  const exitEvent = once(child, "exit");
-  let elapsedSeconds;
+  const exitPromise = once(child, "exit");
+  let elapsedMilliseconds;
   child.stdout.once("data", () => {
-    elapsedSeconds = performance.now() - start;
+    elapsedMilliseconds = performance.now() - start;
   });
-  const [status] = await exitEvent;
-  if (status !== 0 || elapsedSeconds === undefined) {
+  const [status] = await exitPromise;
+  if (status !== 0 || elapsedMilliseconds === undefined) {
     throw new Error(`mosaic-run: expected output and exit code 0, received exit code ${status}`);
   }
-  return elapsedSeconds;
+  return elapsedMilliseconds;
 }
 
 const scenarios = {

@@ -1,5 +1,5 @@
 import { rect, text, tooltip } from "@mosaic/planner/svg";
-import { drawChartPage, type ColorPair } from "../src/chart-page.ts";
+import { drawChartSvg, type ColorPair } from "../src/chart-page.ts";
 import { type ComparisonRow, groupRows, usesDispatch } from "./comparison.ts";
 
 const WIDTH = 1120;
@@ -38,7 +38,7 @@ export function comparisonChart(rows: readonly ComparisonRow[], title: string): 
     }
     y += 20;
   }
-  return drawChartPage({ title, width: WIDTH, height: y, colors, body });
+  return drawChartSvg({ title, width: WIDTH, height: y, colors, body });
 }
 
 function drawBars(row: ComparisonRow, y: number, scale: number): string {

@@ -60,8 +60,14 @@ export function* compare(seed: number, rankCounts: readonly number[]): Generator
       for (const links of ["flat", "two-level"] as const) {
         const bestRowByFamily = new Map<string, ComparisonRow>();
         for (const strategy of strategies({ mask, lengths, ranks, links })) {
-          const { family, name: strategyName, ...run } = strategy;
-          const options = { ...headOptions, tokens, mask, ...hostAssignment(linkProfiles[links], ranks), ...run };
+          const { family, name: strategyName, ...runOptions } = strategy;
+          const options = {
+            ...headOptions,
+            tokens,
+            mask,
+            ...hostAssignment(linkProfiles[links], ranks),
+            ...runOptions,
+          };
           const { forwardSeconds, backwardSeconds } = predict(options, linkProfiles[links], { keep: () => false });
           const times = { forward: forwardSeconds, backward: backwardSeconds };
           const bestRow = bestRowByFamily.get(family);
@@ -82,45 +88,45 @@ export function* compare(seed: number, rankCounts: readonly number[]): Generator
   }
 }
 
-interface DispatchProblem {
+interface ComparisonProblem {
   readonly mask: Mask;
   readonly lengths: readonly number[];
   readonly ranks: number;
   readonly links: TopologyName;
 }
 
-function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generator<Strategy> {
+function* strategies({ mask, lengths, ranks, links }: ComparisonProblem): Generator<Strategy> {
   const profile = linkProfiles[links];
-  const [cost, stages] = [dispatchCost(profile), stageCost(profile, ranks)];
+  const [cost, flexCost] = [dispatchCost(profile), stageCost(profile, ranks)];
   const length = ranks * ROWS_PER_RANK;
   const flatMesh = { sp: ranks };
-  const splitMesh = (inner: number): Coordinate => ({ node: ranks / inner, gpu: inner });
+  const createNestedMesh = (inner: number): Coordinate => ({ node: ranks / inner, gpu: inner });
   const createNestedRing = (head?: string): AttentionBackend => {
     const nestedRing = ring({ axis: "node", inner: ring({ axis: "gpu" }) });
     return head === undefined ? nestedRing : ulysses({ axis: head, inner: nestedRing });
   };
   for (const chunkSize of [512, 1024]) {
-    const dispatchPlacement = {
+    const dispatchStrategy = {
       family: "flex, dispatch",
       placement: dispatch({ mask, length, ranks, chunkSize, cost }),
     };
-    const innerFlex = flex({ axis: "gpu", cost: stages });
-    const nestedFlex = flex({ axis: "node", cost: stages, inner: innerFlex });
+    const innerFlex = flex({ axis: "gpu", cost: flexCost });
+    const nestedFlex = flex({ axis: "node", cost: flexCost, inner: innerFlex });
     yield {
-      ...dispatchPlacement,
+      ...dispatchStrategy,
       name: `chunks of ${chunkSize}, flex`,
-      backend: flex({ cost: stages }),
+      backend: flex({ cost: flexCost }),
       mesh: flatMesh,
     };
     for (const degree of [1, 2, 4]) {
       const name = `chunks of ${chunkSize}, flex of ${degree} stages`;
-      yield { ...dispatchPlacement, name, backend: flex({ stages: degree, cost: stages }), mesh: flatMesh };
+      yield { ...dispatchStrategy, name, backend: flex({ stages: degree, cost: flexCost }), mesh: flatMesh };
     }
     yield {
-      ...dispatchPlacement,
+      ...dispatchStrategy,
       name: `chunks of ${chunkSize}, flex across nodes, inner flex of 8 ranks`,
       backend: nestedFlex,
-      mesh: splitMesh(8),
+      mesh: createNestedMesh(8),
     };
   }
   for (const hp of [2, 4, 8]) {
@@ -129,7 +135,7 @@ function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generato
       dispatch({ mask, length, ranks: ranks / hp, chunkSize: 512, cost: headParallelCost }),
       hp,
     );
-    const backend = ulysses({ axis: "hp", inner: flex({ axis: "sp", cost: stages }) });
+    const backend = ulysses({ axis: "hp", inner: flex({ axis: "sp", cost: flexCost }) });
     const mesh = { sp: ranks / hp, hp };
     yield { family: "Ulysses × flex, dispatch", name: `ulysses ${hp} × flex ${ranks / hp}`, backend, mesh, placement };
   }
@@ -142,7 +148,7 @@ function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generato
     yield {
       ...magiStrategy,
       name: `degree ${degree}`,
-      backend: flex({ stages: degree, cost: stages }),
+      backend: flex({ stages: degree, cost: flexCost }),
       mesh: flatMesh,
     };
   }
@@ -198,12 +204,12 @@ export function dispatchCost({ kernels, links }: Profile, headParallelSize = 1):
     return (operations * (numHeads / headParallelSize) * (headDim + halfDim)) / flops;
   };
   const { latency, bandwidth } = links["inter-node"];
-  const row = (2 * (numKvHeads / headParallelSize) * headDim * 2) / bandwidth;
+  const rowSeconds = (2 * (numKvHeads / headParallelSize) * headDim * 2) / bandwidth;
   return {
     pair: pairSeconds("attend", 4),
     backwardPair: pairSeconds("attendBackward", 10),
-    row,
-    gradientRow: 2 * row,
+    row: rowSeconds,
+    gradientRow: 2 * rowSeconds,
     latency,
   };
 }
@@ -237,7 +243,7 @@ export function hostAssignment({ ranksPerNode }: Profile, ranks: number): { read
     : { hosts: Array.from({ length: ranks }, (_, rank) => Math.floor(rank / ranksPerNode)) };
 }
 
-const ms = (seconds: number): string => (seconds * 1e3).toFixed(2);
+const formatMilliseconds = (seconds: number): string => (seconds * 1e3).toFixed(2);
 
 /** A table in Markdown: forward + backward of each family, in ms, and ours over the best of the others. */
 export function comparisonTable(rows: readonly ComparisonRow[]): string {
@@ -246,7 +252,7 @@ export function comparisonTable(rows: readonly ComparisonRow[]): string {
     const { mask, documents, ranks, links } = group[0]!;
     const cells = families.map((family) => {
       const row = group.find((candidate) => candidate.family === family);
-      return row ? `${ms(row.forward)} + ${ms(row.backward)}` : "–";
+      return row ? `${formatMilliseconds(row.forward)} + ${formatMilliseconds(row.backward)}` : "–";
     });
     return [mask, documents, ranks, links, ...cells, speedupOverBaselines(group).toFixed(2)];
   });

@@ -13,9 +13,9 @@ type UniformGenerator = () => number;
 
 const sampleNormal = (draw: UniformGenerator): number =>
   Math.sqrt(-2 * Math.log(1 - draw())) * Math.cos(2 * Math.PI * draw());
-const sampleLogNormal = (mean: number, std: number) => (draw: UniformGenerator) =>
+const createLogNormalSampler = (mean: number, std: number) => (draw: UniformGenerator) =>
   Math.exp(mean + std * sampleNormal(draw));
-const samplePareto = (exponent: number, minimum: number) => (draw: UniformGenerator) =>
+const createParetoSampler = (exponent: number, minimum: number) => (draw: UniformGenerator) =>
   minimum / (1 - draw()) ** (1 / exponent);
 
 /** GPT-2 tokens of a byte, over all of the Pile (arXiv 2101.00027, section 3.1). */
@@ -24,9 +24,9 @@ const TOKENS_PER_BYTE = 0.29335;
 const PILE_LOG_STD = 1.2;
 
 /** Log-normal of a mean in KiB. */
-function samplePileLengths(meanKib: number): (draw: UniformGenerator) => number {
+function createPileSampler(meanKib: number): (draw: UniformGenerator) => number {
   const mean = meanKib * 1024 * TOKENS_PER_BYTE;
-  return sampleLogNormal(Math.log(mean) - PILE_LOG_STD ** 2 / 2, PILE_LOG_STD);
+  return createLogNormalSampler(Math.log(mean) - PILE_LOG_STD ** 2 / 2, PILE_LOG_STD);
 }
 
 const pileSource = (meanKib: number): string =>
@@ -42,16 +42,16 @@ export interface LengthDistribution {
 
 /** Lengths of documents in tokens. */
 export const distributions: Readonly<Record<string, LengthDistribution>> = {
-  "log-normal 7.2, 1.6": { sample: sampleLogNormal(7.2, 1.6), source: MAGI_SOURCE },
-  "Pile-CC": { sample: samplePileLengths(4.33), source: pileSource(4.33) },
-  GitHub: { sample: samplePileLengths(5.25), source: pileSource(5.25) },
-  FreeLaw: { sample: samplePileLengths(15.06), source: pileSource(15.06) },
-  ArXiv: { sample: samplePileLengths(46.61), source: pileSource(46.61) },
-  Books3: { sample: samplePileLengths(538.36), source: pileSource(538.36) },
-  "log-normal 6, 1.4": { sample: sampleLogNormal(6, 1.4), source: OWN_SOURCE },
-  "log-normal 8.5, 1.2": { sample: sampleLogNormal(8.5, 1.2), source: OWN_SOURCE },
-  "Pareto 1.1 from 512": { sample: samplePareto(1.1, 512), source: OWN_SOURCE },
-  "Pareto 1.5 from 1024": { sample: samplePareto(1.5, 1024), source: OWN_SOURCE },
+  "log-normal 7.2, 1.6": { sample: createLogNormalSampler(7.2, 1.6), source: MAGI_SOURCE },
+  "Pile-CC": { sample: createPileSampler(4.33), source: pileSource(4.33) },
+  GitHub: { sample: createPileSampler(5.25), source: pileSource(5.25) },
+  FreeLaw: { sample: createPileSampler(15.06), source: pileSource(15.06) },
+  ArXiv: { sample: createPileSampler(46.61), source: pileSource(46.61) },
+  Books3: { sample: createPileSampler(538.36), source: pileSource(538.36) },
+  "log-normal 6, 1.4": { sample: createLogNormalSampler(6, 1.4), source: OWN_SOURCE },
+  "log-normal 8.5, 1.2": { sample: createLogNormalSampler(8.5, 1.2), source: OWN_SOURCE },
+  "Pareto 1.1 from 512": { sample: createParetoSampler(1.1, 512), source: OWN_SOURCE },
+  "Pareto 1.5 from 1024": { sample: createParetoSampler(1.5, 1024), source: OWN_SOURCE },
   "uniform 64 to 16064": { sample: (draw) => 64 + draw() * 16_000, source: OWN_SOURCE },
   "exponential 4096": { sample: (draw) => -4096 * Math.log(1 - draw()), source: OWN_SOURCE },
   "equal 4096": { sample: () => 4096, source: OWN_SOURCE },
@@ -60,7 +60,7 @@ export const distributions: Readonly<Record<string, LengthDistribution>> = {
     source: OWN_SOURCE,
   },
   "mixed 0.7K, 36K": {
-    sample: (draw) => (draw() < 0.97 ? sampleLogNormal(6.5, 1)(draw) : sampleLogNormal(10.5, 0.8)(draw)),
+    sample: (draw) => (draw() < 0.97 ? createLogNormalSampler(6.5, 1)(draw) : createLogNormalSampler(10.5, 0.8)(draw)),
     source: OWN_SOURCE,
   },
 };

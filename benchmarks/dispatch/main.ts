@@ -4,8 +4,8 @@ import { comparisonChart } from "./chart.ts";
 import { compare, comparisonTable } from "./comparison.ts";
 import { distributions } from "./lengths.ts";
 import { type TargetsRow, measureTargets, markdownTable, targetsSummary, targetsTable } from "./marks.ts";
-import { stageChoices, stagesTable } from "./stages.ts";
-import { optimumGaps, optimumSummary } from "./optimum.ts";
+import { predictStageTimes, stagesTable } from "./stages.ts";
+import { measureOptimumGaps, optimumSummary } from "./optimum.ts";
 
 // Predicted step times of placements beside lower bounds and optima, and beside other ways of context parallelism:
 //
@@ -43,7 +43,7 @@ const partRunners: Readonly<Record<string, () => void>> = {
     writeFile("-marks.jsonl", jsonLines(allRows));
   },
   optimum() {
-    console.log(optimumSummary(optimumGaps(200, seeds[0]!)));
+    console.log(optimumSummary(measureOptimumGaps(200, seeds[0]!)));
   },
   comparison() {
     const ranks = values.ranks.split(",").map(Number);
@@ -56,7 +56,7 @@ const partRunners: Readonly<Record<string, () => void>> = {
     );
   },
   stages() {
-    const rows = [...stageChoices(seeds[0]!, values.ranks.split(",").map(Number))];
+    const rows = [...predictStageTimes(seeds[0]!, values.ranks.split(",").map(Number))];
     console.log(stagesTable(rows));
     writeFile("-stages.jsonl", jsonLines(rows));
   },

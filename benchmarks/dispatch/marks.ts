@@ -62,11 +62,11 @@ function createCases(seed: number): ProblemCase[] {
   const createCausalCase = (ranks: number, chunkSize: number): ProblemCase => {
     return { name: "causal", ranks, chunkSize, length: ranks * ROWS_PER_RANK, documents: 1, mask: masks.causal() };
   };
-  const firstDistribution = Object.keys(distributions)[0]!;
+  const firstDistributionName = Object.keys(distributions)[0]!;
   return [
     createCausalCase(8, 2048),
-    createPackedCase(firstDistribution, [8, 2048, 8 * ROWS_PER_RANK]),
-    createPackedCase(firstDistribution, [64, 2048, 64 * ROWS_PER_RANK]),
+    createPackedCase(firstDistributionName, [8, 2048, 8 * ROWS_PER_RANK]),
+    createPackedCase(firstDistributionName, [64, 2048, 64 * ROWS_PER_RANK]),
     createCausalCase(64, 512),
     ...Object.keys(distributions).flatMap((name) => [
       ...[8, 64, 256].map((ranks) => createPackedCase(name, [ranks, 512, ranks * ROWS_PER_RANK])),
@@ -91,9 +91,9 @@ function measureRow(
   const bounds = dispatchBounds(options);
   const candidates = dispatchCandidates(options);
   // Of one core's time, whatever else the machine does.
-  const start = process.cpuUsage();
+  const startUsage = process.cpuUsage();
   const placement = dispatch(options);
-  const { user, system } = process.cpuUsage(start);
+  const { user, system } = process.cpuUsage(startUsage);
   const evaluate = (candidate: typeof placement): DispatchEvaluation =>
     evaluateDispatch({ mask, length, ranks, cost, placement: candidate });
   const findCandidate = (candidateName: string) => candidates.find((candidate) => candidate.name === candidateName);
@@ -140,9 +140,9 @@ function findMissedTargets(row: Omit<TargetsRow, "missed" | "seed">): string[] {
   if (boundBy === "compute" && imbalance > Math.max(1.05, 1.02 * imbalanceBound)) missedNames.push("balance");
   const baselineRows = name === "causal" ? zigzagRows : greedyRows;
   const maxRatio = name === "causal" ? 1 : ranks >= 64 ? 0.5 : 0.75;
-  const minRatio = (row.balancedRowsBound / baselineRows).toFixed(2);
+  const minRatioText = (row.balancedRowsBound / baselineRows).toFixed(2);
   if (rows > baselineRows * maxRatio)
-    missedNames.push(`rows (${(rows / baselineRows).toFixed(2)}; balanced ≥ ${minRatio})`);
+    missedNames.push(`rows (${(rows / baselineRows).toFixed(2)}; balanced ≥ ${minRatioText})`);
   return missedNames;
 }
 
@@ -150,7 +150,7 @@ function findMissedTargets(row: Omit<TargetsRow, "missed" | "seed">): string[] {
 export function targetsTable(rows: readonly TargetsRow[]): string {
   const head =
     "mask|P|chunk|tokens|documents|bound by|bound, ms|ours, ms|ours / bound|sequential, ms|zigzag, ms|document zigzag, ms|greedy, ms|imbalance bound|imbalance|rows bound|rows, ours|rows, zigzag|rows, greedy|solver, s|missed";
-  const ms = (time: number | undefined): string => (time === undefined ? "–" : (time * 1e3).toFixed(2));
+  const formatMilliseconds = (time: number | undefined): string => (time === undefined ? "–" : (time * 1e3).toFixed(2));
   const lines = rows.map((row) => [
     row.name,
     row.ranks,
@@ -158,10 +158,10 @@ export function targetsTable(rows: readonly TargetsRow[]): string {
     `${row.length / 1024}K`,
     row.documents,
     row.boundBy,
-    ms(row.bound),
-    ms(row.time),
+    formatMilliseconds(row.bound),
+    formatMilliseconds(row.time),
     (row.time / row.bound).toFixed(3),
-    ...[row.others.sequential, row.others.zigzag, row.others.documentZigzag, row.others.greedy].map(ms),
+    ...[row.others.sequential, row.others.zigzag, row.others.documentZigzag, row.others.greedy].map(formatMilliseconds),
     row.imbalanceBound.toFixed(3),
     row.imbalance.toFixed(3),
     ...[row.rowsBound, row.rows, row.zigzagRows, row.greedyRows].map((rowShare) => rowShare.toFixed(4)),
@@ -173,8 +173,8 @@ export function targetsTable(rows: readonly TargetsRow[]): string {
 
 /** What a run comes to: how many rows meet all marks, the others, and times of the solver. */
 export function targetsSummary(rows: readonly TargetsRow[]): string {
-  const rows1M = rows.filter(({ length, ranks }) => ranks === 256 && length === MEBI);
-  const rows2M = rows.filter(({ length, ranks }) => ranks === 256 && length > MEBI);
+  const rowsOf1MTokens = rows.filter(({ length, ranks }) => ranks === 256 && length === MEBI);
+  const rowsOf2MTokens = rows.filter(({ length, ranks }) => ranks === 256 && length > MEBI);
   const formatTimes = (timedRows: readonly TargetsRow[]): string => {
     const sortedSeconds = timedRows.map(({ solverSeconds }) => solverSeconds).sort((a, b) => a - b);
     return `median ${sortedSeconds[sortedSeconds.length >> 1]!.toFixed(2)} s, maximum ${sortedSeconds.at(-1)!.toFixed(2)} s`;
@@ -188,7 +188,7 @@ export function targetsSummary(rows: readonly TargetsRow[]): string {
         ({ seed, name, ranks, chunkSize, length, boundBy, time, bound, missed }) =>
           `- seed ${seed}, ${name}, ${ranks} ranks, chunk ${chunkSize}, ${length / 1024}K tokens, bound by ${boundBy}: missed targets ${missed.join(", ")}; time ${(time / bound).toFixed(3)} × the bound`,
       ),
-    `Time of the solver, 1 M tokens on 256 ranks: ${formatTimes(rows1M)}; 2 M tokens: ${formatTimes(rows2M)}.`,
+    `Time of the solver, 1 M tokens on 256 ranks: ${formatTimes(rowsOf1MTokens)}; 2 M tokens: ${formatTimes(rowsOf2MTokens)}.`,
   ].join("\n");
 }
 

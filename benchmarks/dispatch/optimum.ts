@@ -7,18 +7,18 @@ export interface OptimumGaps {
   readonly instances: number;
   /** Placements that were compared. */
   readonly placements: number;
-  readonly objective: readonly number[];
+  readonly objectiveGaps: readonly number[];
   /** Step time beside the least step time of any placement. */
-  readonly time: readonly number[];
-  readonly greedyObjective: readonly number[];
+  readonly timeGaps: readonly number[];
+  readonly greedyObjectiveGaps: readonly number[];
   /** Placements below a bound: 0 unless a bound is wrong. */
-  readonly belowBound: number;
+  readonly numBelowBound: number;
 }
 
 const CHUNK_SIZE = 16;
 
 /** Two or three ranks with three to five, or two to three, chunks each: every placement with as many chunks a rank. */
-export function optimumGaps(instances: number, seed: number): OptimumGaps {
+export function measureOptimumGaps(instances: number, seed: number): OptimumGaps {
   const draw = createUniformGenerator(seed);
   const [objectiveGaps, timeGaps, greedyObjectiveGaps]: number[][] = [[], [], []];
   let [numPlacements, numBelowBound] = [0, 0];
@@ -26,8 +26,15 @@ export function optimumGaps(instances: number, seed: number): OptimumGaps {
     const ranks = instance % 2 === 0 ? 2 : 3;
     const chunksPerRank = ranks === 2 ? 3 + Math.floor(draw() * 3) : 2 + Math.floor(draw() * 2);
     const length = ranks * chunksPerRank * CHUNK_SIZE;
-    const row = [4, 16, 64][instance % 3]!;
-    const cost = { pair: 1, backwardPair: 2.5, row, gradientRow: 2 * row, latency: 0, backward: instance % 2 };
+    const rowCost = [4, 16, 64][instance % 3]!;
+    const cost = {
+      pair: 1,
+      backwardPair: 2.5,
+      row: rowCost,
+      gradientRow: 2 * rowCost,
+      latency: 0,
+      backward: instance % 2,
+    };
     const options = { mask: drawMask(length, draw), length, ranks, cost };
     const bounds = dispatchBounds({ ...options, chunkSize: CHUNK_SIZE });
     let [minObjective, minTime] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
@@ -50,10 +57,10 @@ export function optimumGaps(instances: number, seed: number): OptimumGaps {
   return {
     instances,
     placements: numPlacements,
-    objective: objectiveGaps!,
-    time: timeGaps!,
-    greedyObjective: greedyObjectiveGaps!,
-    belowBound: numBelowBound,
+    objectiveGaps: objectiveGaps!,
+    timeGaps: timeGaps!,
+    greedyObjectiveGaps: greedyObjectiveGaps!,
+    numBelowBound,
   };
 }
 
@@ -70,8 +77,8 @@ function drawMask(length: number, draw: () => number): Mask {
   if (kind === 1) return masks.slidingWindow(size);
   if (kind === 2) return masks.blockCausal(size);
   const lengths: number[] = [];
-  for (let remaining = length; remaining > 0; remaining -= lengths.at(-1)!) {
-    lengths.push(Math.min(remaining, 1 + Math.floor(length * draw() ** 3)));
+  for (let remainingTokens = length; remainingTokens > 0; remainingTokens -= lengths.at(-1)!) {
+    lengths.push(Math.min(remainingTokens, 1 + Math.floor(length * draw() ** 3)));
   }
   return masks.documents(lengths, kind === 3 ? "full" : "causal");
 }
@@ -109,10 +116,10 @@ function createPlacement(ownerOfChunk: readonly number[]): Placement {
 export function optimumSummary({
   instances,
   placements,
-  objective,
-  time,
-  greedyObjective,
-  belowBound,
+  objectiveGaps,
+  timeGaps,
+  greedyObjectiveGaps,
+  numBelowBound,
 }: OptimumGaps): string {
   const formatPercent = (value: number): string => `${(100 * value).toFixed(2)} %`;
   const describe = (gaps: readonly number[]): string => {
@@ -123,9 +130,9 @@ export function optimumSummary({
     return `${numExact} at the optimum, 95th percentile ${quantileAt(0.95)}, maximum ${formatPercent(sortedGaps.at(-1)!)}`;
   };
   return [
-    `${instances} instances, ${placements} placements compared, ${belowBound} below a lower bound.`,
-    `- objective above the optimum: ${describe(objective)}`,
-    `- step time above the minimum step time: ${describe(time)}`,
-    `- objective of the greedy placement above the optimum: ${describe(greedyObjective)}`,
+    `${instances} instances, ${placements} placements compared, ${numBelowBound} below a lower bound.`,
+    `- objective above the optimum: ${describe(objectiveGaps)}`,
+    `- step time above the minimum step time: ${describe(timeGaps)}`,
+    `- objective of the greedy placement above the optimum: ${describe(greedyObjectiveGaps)}`,
   ].join("\n");
 }

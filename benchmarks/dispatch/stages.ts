@@ -34,7 +34,7 @@ export interface StagesRow {
 }
 
 /** The choice beside fixed numbers of stages, on every mask, number of ranks and kind of links. */
-export function* stageChoices(seed: number, rankCounts: readonly number[]): Generator<StagesRow> {
+export function* predictStageTimes(seed: number, rankCounts: readonly number[]): Generator<StagesRow> {
   for (const ranks of rankCounts) {
     const tokens = ranks * ROWS_PER_RANK;
     for (const [name, mask] of createMasks(seed, tokens)) {
@@ -69,19 +69,20 @@ export function* stageChoices(seed: number, rankCounts: readonly number[]): Gene
 
 function createMasks(seed: number, tokens: number): [string, Mask][] {
   const draw = createUniformGenerator(seed);
-  const documents = (name: string): Mask => masks.documents(drawLengths(tokens, distributions[name]!, draw), "causal");
+  const createDocumentMask = (name: string): Mask =>
+    masks.documents(drawLengths(tokens, distributions[name]!, draw), "causal");
   return [
     ["full", masks.full()],
     ["causal", masks.causal()],
     ["window of 4096", masks.slidingWindow(4096)],
     ["blocks of 4096, causal", masks.blockCausal(4096)],
-    ...packedDistributions.map((name): [string, Mask] => [name, documents(name)]),
+    ...packedDistributions.map((name): [string, Mask] => [name, createDocumentMask(name)]),
   ];
 }
 
 /** A table in Markdown, in ms, and how many choices are near the best fixed number. */
 export function stagesTable(rows: readonly StagesRow[]): string {
-  const toMilliseconds = (seconds: number): string => (seconds * 1e3).toFixed(2);
+  const formatMilliseconds = (seconds: number): string => (seconds * 1e3).toFixed(2);
   const autoToBestRatio = ({ autoSeconds, secondsByStageCount }: StagesRow): number =>
     autoSeconds / Math.min(...secondsByStageCount);
   const lines = rows.map((row) => {
@@ -91,8 +92,8 @@ export function stagesTable(rows: readonly StagesRow[]): string {
       ranks,
       links,
       pass,
-      toMilliseconds(autoSeconds),
-      ...secondsByStageCount.map(toMilliseconds),
+      formatMilliseconds(autoSeconds),
+      ...secondsByStageCount.map(formatMilliseconds),
       autoToBestRatio(row).toFixed(3),
     ];
   });

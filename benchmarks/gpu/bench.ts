@@ -61,7 +61,7 @@ export type Errors = Readonly<Record<"out" | "dq" | "dk" | "dv", number>>;
 export interface Sample {
   readonly seconds: readonly number[];
   /** Seconds of each kernel in one run, on the mean, if they are known. */
-  readonly kernels?: Readonly<Record<string, number>>;
+  readonly secondsByKernel?: Readonly<Record<string, number>>;
 }
 
 /** An implementation of attention. What it does not support it refuses with a PeerUnsupportedError. */

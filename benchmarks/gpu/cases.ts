@@ -63,10 +63,10 @@ export function isCorrect(errors: Errors, { dtype }: Pick<Problem, "dtype">): bo
 /** Who may take part in a problem: those that passed its gate, which is run now if it was not before. */
 export async function selectCorrectContenders(
   bench: BenchmarkContext,
-  kind: GateProblem,
+  gateProblem: GateProblem,
   storedResults: ReadonlyMap<string, Result>,
 ): Promise<ReadonlySet<string>> {
-  const result = storedResults.get(gateName(kind)) ?? (await createGateCase(kind).run(bench));
+  const result = storedResults.get(gateName(gateProblem)) ?? (await createGateCase(gateProblem).run(bench));
   const incorrectContenders = result["wrong"] as readonly string[];
   return new Set(
     Object.keys(result["errors"] as object).filter((contenderName) => !incorrectContenders.includes(contenderName)),
@@ -76,10 +76,13 @@ export async function selectCorrectContenders(
 /** The longest that a FlashAttention paper has comes first, then far ones: a run cut short has seen a bit of everything. */
 export const lengths: readonly number[] = [16_384, 4096, 65_536, 1024, 8192, 32_768, 2048];
 /** float16 is the same kernels with another instruction: a few sizes suffice. */
-const reducedLengths: readonly number[] = [16_384, 4096];
+const lengthsForFloat16: readonly number[] = [16_384, 4096];
 
 /** All problems, in the order in which they are measured. */
-function selectVariants(allLengths: readonly number[], reducedLengthSet: readonly number[]): readonly ProblemVariant[] {
+function createAllVariants(
+  allLengths: readonly number[],
+  allowedFloat16Lengths: readonly number[],
+): readonly ProblemVariant[] {
   const createVariants = (
     dtype: ProblemVariant["dtype"],
     selectedLengths: readonly number[],
@@ -91,7 +94,7 @@ function selectVariants(allLengths: readonly number[], reducedLengthSet: readonl
         ),
       ),
     );
-  const float16Lengths = allLengths.filter((n) => reducedLengthSet.includes(n));
+  const float16Lengths = allLengths.filter((n) => allowedFloat16Lengths.includes(n));
   return [...createVariants("bf16", allLengths), ...createVariants("fp16", float16Lengths)];
 }
 
@@ -115,10 +118,10 @@ function createAttentionCase(variant: ProblemVariant, storedResults: ReadonlyMap
 
 /** Where Hopper has no kernels of its own, its column shall not show the portable ones under another name. */
 function removeDuplicates({ times, refused }: Comparison): Comparison {
-  const { hopper, ...otherTimes } = times;
-  const kernelNames = (time: TimingSummary | undefined): string => Object.keys(time?.kernels ?? {}).join();
-  if (kernelNames(hopper) !== kernelNames(otherTimes["portable"])) return { times, refused };
-  return { times: otherTimes, refused: hopper ? { ...refused, hopper: "selected the portable kernels" } : refused };
+  const { hopper: hopperTime, ...otherTimes } = times;
+  const joinKernelNames = (time: TimingSummary | undefined): string => Object.keys(time?.kernels ?? {}).join();
+  if (joinKernelNames(hopperTime) !== joinKernelNames(otherTimes["portable"])) return { times, refused };
+  return { times: otherTimes, refused: hopperTime ? { ...refused, hopper: "selected the portable kernels" } : refused };
 }
 
 /** All there is to measure, in the order in which it is. `storedResults` is looked into when a case runs. */
@@ -127,12 +130,12 @@ export function createCases(
   sizes: Sizes,
   storedResults: ReadonlyMap<string, Result>,
 ): readonly Case[] {
-  const shapes = selectVariants(lengths, reducedLengths);
-  const kinds = new Map(shapes.map((shape) => [`${shape.dtype} ${shape.mask} ${shape.d}`, shape]));
+  const variants = createAllVariants(lengths, lengthsForFloat16);
+  const variantByGate = new Map(variants.map((variant) => [`${variant.dtype} ${variant.mask} ${variant.d}`, variant]));
   return [
-    ...[...kinds.values()].map(createGateCase),
+    ...[...variantByGate.values()].map(createGateCase),
     ...operationCases,
-    ...shapes.map((shape) => createAttentionCase(shape, storedResults)),
+    ...variants.map((variant) => createAttentionCase(variant, storedResults)),
     ...createRingCases(sizes),
   ];
 }
@@ -167,7 +170,7 @@ export async function timeContenders(
   effort: Effort,
 ): Promise<Comparison> {
   const timedContenders: TimedContender[] = [];
-  const refused: Record<string, string> = {};
+  const refusalReasons: Record<string, string> = {};
   try {
     for (const implementation of implementations) {
       try {
@@ -175,12 +178,12 @@ export async function timeContenders(
         timedContenders.push({ implementation, runs: countRuns(seconds, effort), seconds: [], kernels: [] });
       } catch (error) {
         if (!(error instanceof BaselineUnsupportedError)) throw error;
-        refused[implementation.name] = error.message;
+        refusalReasons[implementation.name] = error.message;
       }
     }
-    const begin = now();
+    const startSeconds = now();
     for (let round = 0; round < effort.rounds; round++) {
-      if (round >= 3 && now() - begin > effort.limitSeconds) break;
+      if (round >= 3 && now() - startSeconds > effort.limitSeconds) break;
       for (const timedContender of timedContenders) await runSample(timedContender);
     }
   } finally {
@@ -190,14 +193,14 @@ export async function timeContenders(
     times: Object.fromEntries(
       timedContenders.map((timedContender) => [timedContender.implementation.name, summarizeTimes(timedContender)]),
     ),
-    refused,
+    refused: refusalReasons,
   };
 }
 
 async function runSample(timedContender: TimedContender): Promise<void> {
-  const { seconds, kernels } = await timedContender.implementation.sample(timedContender.runs);
+  const { seconds, secondsByKernel } = await timedContender.implementation.sample(timedContender.runs);
   timedContender.seconds.push(...seconds);
-  if (kernels !== undefined) timedContender.kernels.push(kernels);
+  if (secondsByKernel !== undefined) timedContender.kernels.push(secondsByKernel);
 }
 
 function summarizeTimes({ seconds, kernels }: TimedContender): TimingSummary {

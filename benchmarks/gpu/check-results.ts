@@ -85,14 +85,14 @@ export async function checkSamples(ctx: mosaic.Context, operands: Operands, prob
 }
 
 async function checkSums(dOut: mosaic.Tensor, dk: mosaic.Tensor, dv: mosaic.Tensor, tolerance: number): Promise<void> {
-  const [valueSum, outSum, keySum, size] = await Promise.all([
-    columnSums(dv),
-    columnSums(dOut),
-    columnSums(dk),
-    sumOfSquares(dk),
+  const [dvSum, dOutSum, dkSum, dkSquareSum] = await Promise.all([
+    sumOverSequence(dv),
+    sumOverSequence(dOut),
+    sumOverSequence(dk),
+    computeSumOfSquares(dk),
   ]);
-  checkTolerance("the sum of dv over keys", relativeError(valueSum, outSum), tolerance);
-  checkTolerance("the sum of dk over keys", norm(keySum) / Math.sqrt(size), tolerance);
+  checkTolerance("the sum of dv over keys", relativeError(dvSum, dOutSum), tolerance);
+  checkTolerance("the sum of dk over keys", norm(dkSum) / Math.sqrt(dkSquareSum), tolerance);
 }
 
 function checkTolerance(quantity: string, error: number, tolerance: number): void {
@@ -109,7 +109,7 @@ function norm(x: Float32Array): number {
 }
 
 /** Σ over the sequence, in float32: [batch, heads, 1, d]. */
-async function columnSums(x: mosaic.Tensor): Promise<Float32Array> {
+async function sumOverSequence(x: mosaic.Tensor): Promise<Float32Array> {
   const float32Sums = x.device.empty(x.shape.toSpliced(2, 1, 1), "float32");
   x.device.kernels.reduce("sum", float32Sums, x);
   const sums = await float32Sums.read();
@@ -117,7 +117,7 @@ async function columnSums(x: mosaic.Tensor): Promise<Float32Array> {
   return sums;
 }
 
-async function sumOfSquares(x: mosaic.Tensor): Promise<number> {
+async function computeSumOfSquares(x: mosaic.Tensor): Promise<number> {
   using rowDots = x.device.empty(x.shape.slice(0, 3), "float32");
   x.device.kernels.rowDot(rowDots, x, x);
   return (await rowDots.read()).reduce((sum, rowDot) => sum + rowDot, 0);
@@ -192,19 +192,19 @@ export function computeGradientRow(row: AttentionRow): Float64Array {
 /** ‖x − ref‖ / ‖ref‖; NaN if anything is NaN. */
 export function relativeError(x: ArrayLike<number>, ref: ArrayLike<number>): number {
   if (x.length !== ref.length) throw new Error(`relativeError: expected ${ref.length} numbers, received ${x.length}`);
-  let [difference, size] = [0, 0];
+  let [squaredDifference, squaredNorm] = [0, 0];
   for (let i = 0; i < ref.length; i++) {
-    difference += (x[i]! - ref[i]!) ** 2;
-    size += ref[i]! ** 2;
+    squaredDifference += (x[i]! - ref[i]!) ** 2;
+    squaredNorm += ref[i]! ** 2;
   }
-  return Math.sqrt(difference / size);
+  return Math.sqrt(squaredDifference / squaredNorm);
 }
 
 function softmaxWeights({ scores }: AttentionRow): number[] {
-  const max = scores.reduce((largest, score) => Math.max(largest, score), -Infinity);
-  const exps = scores.map((score) => Math.exp(score - max));
-  const sum = exps.reduce((total, x) => total + x, 0);
-  return exps.map((x) => x / sum);
+  const max = scores.reduce((maxSoFar, score) => Math.max(maxSoFar, score), -Infinity);
+  const exponentials = scores.map((score) => Math.exp(score - max));
+  const sum = exponentials.reduce((total, x) => total + x, 0);
+  return exponentials.map((x) => x / sum);
 }
 
 function weightedSum(weights: readonly number[], rows: Float32Array, d: number): Float64Array {

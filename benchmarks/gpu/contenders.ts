@@ -10,7 +10,7 @@ import { checkAgainstDefinition, checkSamples } from "./check-results.ts";
 interface StepTiming {
   readonly seconds: number;
   /** Seconds of each kernel, by name. What is not in them are launches, and waiting for the host if it was late. */
-  readonly kernels: Readonly<Record<string, number>>;
+  readonly secondsByKernel: Readonly<Record<string, number>>;
 }
 
 /**
@@ -35,12 +35,12 @@ export async function timeSteps(device: Device, steps: readonly (() => void)[]):
     );
   }
   return steps.map((_, i) => {
-    const [from, to] = [markIndices[i]!, markIndices[i + 1]!];
-    const kernels: Record<string, number> = {};
-    for (const { name, start, end } of events.slice(from + 1, to)) {
-      kernels[name] = (kernels[name] ?? 0) + (end - start) / 1e9;
+    const [startIndex, endIndex] = [markIndices[i]!, markIndices[i + 1]!];
+    const secondsByKernel: Record<string, number> = {};
+    for (const { name, start, end } of events.slice(startIndex + 1, endIndex)) {
+      secondsByKernel[name] = (secondsByKernel[name] ?? 0) + (end - start) / 1e9;
     }
-    return { seconds: (events[to]!.start - events[from]!.end) / 1e9, kernels };
+    return { seconds: (events[endIndex]!.start - events[startIndex]!.end) / 1e9, secondsByKernel };
   });
 }
 
@@ -81,12 +81,12 @@ export class MosaicImplementation implements Implementation {
       operandSets.flatMap((operands) => (isForward ? [this.#forward(operands)] : this.#backward(operands))),
     );
     const reportedTimings = timings.slice(isForward ? 1 : 2).filter((_, i) => isForward || i % 2 === 1);
-    const kernelNames = Object.keys(reportedTimings[0]!.kernels);
-    const mean = (name: string): number =>
-      reportedTimings.reduce((sum, { kernels }) => sum + kernels[name]!, 0) / reportedTimings.length;
+    const kernelNames = Object.keys(reportedTimings[0]!.secondsByKernel);
+    const meanSeconds = (name: string): number =>
+      reportedTimings.reduce((sum, { secondsByKernel }) => sum + secondsByKernel[name]!, 0) / reportedTimings.length;
     return {
       seconds: reportedTimings.map(({ seconds }) => seconds),
-      kernels: Object.fromEntries(kernelNames.map((name) => [name, mean(name)])),
+      secondsByKernel: Object.fromEntries(kernelNames.map((name) => [name, meanSeconds(name)])),
     };
   }
 

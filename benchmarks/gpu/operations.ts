@@ -42,8 +42,8 @@ const operations: Readonly<Record<string, Operation>> = {
     prepare: (draw, { tokens, hidden }) =>
       alternate(
         () => [draw([tokens, hidden]), draw([tokens, hidden])] as const,
-        ([from, to]) => {
-          from.device.kernels.copy(to, from);
+        ([source, target]) => {
+          source.device.kernels.copy(target, source);
           return undefined;
         },
       ),

@@ -47,24 +47,24 @@ export interface Options {
   readonly help: boolean;
 }
 
-const flag = { type: "boolean", default: false } as const;
-const text = <T extends string>(value: T) => ({ type: "string", default: value }) as const;
+const booleanOption = { type: "boolean", default: false } as const;
+const stringOption = <T extends string>(value: T) => ({ type: "string", default: value }) as const;
 const flags = {
-  filter: text(""),
-  out: text("build/gpu"),
-  device: text("cuda"),
+  filter: stringOption(""),
+  out: stringOption("build/gpu"),
+  device: stringOption("cuda"),
   peer: { type: "string" },
-  backends: text(torchBackends.join()),
-  lengths: text(lengths.join()),
-  tokens: text("65536"),
-  hidden: text("2048"),
-  share: text("1"),
-  again: flag,
-  quick: flag,
-  once: flag,
-  list: flag,
-  floors: flag,
-  help: { ...flag, short: "h" },
+  backends: stringOption(torchBackends.join()),
+  lengths: stringOption(lengths.join()),
+  tokens: stringOption("65536"),
+  hidden: stringOption("2048"),
+  share: stringOption("1"),
+  again: booleanOption,
+  quick: booleanOption,
+  once: booleanOption,
+  list: booleanOption,
+  floors: booleanOption,
+  help: { ...booleanOption, short: "h" },
 } as const;
 
 /** Undefined, with a word on stderr, if they make no sense. */
@@ -72,7 +72,7 @@ export function parseOptions(args: string[]): Options | undefined {
   try {
     const { values } = parseArgs({ args, options: flags });
     const device = values.device === "cpu" ? "cpu" : "cuda";
-    const baseline = values.peer?.split(" ") ?? ["python3", sdpaScriptPath, "--device", device];
+    const baselineCommand = values.peer?.split(" ") ?? ["python3", sdpaScriptPath, "--device", device];
     const { tokens, hidden, share } = values;
     return {
       ...values,
@@ -81,7 +81,7 @@ export function parseOptions(args: string[]): Options | undefined {
       share: Number(share),
       file: join(values.out, "gpu.jsonl"),
       device,
-      peer: values.peer === "none" ? undefined : baseline,
+      peer: values.peer === "none" ? undefined : baselineCommand,
       filter: values.filter.split(","),
       backends: values.backends.split(","),
       lengths: values.lengths.split(",").map(Number),

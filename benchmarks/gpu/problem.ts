@@ -19,11 +19,11 @@ export function setRequiresGrad(operands: Operands, { direction }: Pick<Problem,
 
 /** Through the public API. */
 export function attend(ctx: mosaic.Context, [q, k, v]: Operands, { mask, n }: Problem): mosaic.Tensor {
-  const rows = mosaic.layoutOf({ mesh: ctx.mesh.shape, axes: [], length: n });
+  const layout = mosaic.layoutOf({ mesh: ctx.mesh.shape, axes: [], length: n });
   return mosaic.attention(ctx, q, k, v, {
     mask: mask === "causal" ? mosaic.masks.causal() : mosaic.masks.full(),
-    queries: rows,
-    keys: rows,
+    queries: layout,
+    keys: layout,
   });
 }
 

@@ -7,15 +7,15 @@ import { countBytes, countExponentials, countFlops, type Problem, createProblem,
 /** What a card can do at most, each a second. */
 interface Ceilings {
   /** Operations of a large bfloat16 product. */
-  readonly flops: number;
+  readonly flopsPerSecond: number;
   /** Bytes read and written. */
-  readonly bytes: number;
+  readonly bytesPerSecond: number;
   /** Exponentials: 16 a clock of each multiprocessor (CUDA C++ Programming Guide, throughput of native instructions). */
-  readonly exponentials: number;
+  readonly exponentialsPerSecond: number;
 }
 
 /** Of an NVIDIA H200, measured elsewhere: a product of 8192³ on random data, a copy of gigabytes, 132 · 16 · 1.755 GHz. */
-const h200: Ceilings = { flops: 790e12, bytes: 4.3e12, exponentials: 3.7e12 };
+const h200Ceilings: Ceilings = { flopsPerSecond: 790e12, bytesPerSecond: 4.3e12, exponentialsPerSecond: 3.7e12 };
 
 /** Seconds that each kind of work takes at its ceiling. No version runs much faster than the longest. */
 interface LowerBound {
@@ -26,9 +26,9 @@ interface LowerBound {
 }
 
 export function lowerBound(problem: Problem, ceilings: Ceilings): LowerBound {
-  const productSeconds = countFlops(problem) / ceilings.flops;
-  const memorySeconds = countBytes(problem) / ceilings.bytes;
-  const exponentialSeconds = countExponentials(problem) / ceilings.exponentials;
+  const productSeconds = countFlops(problem) / ceilings.flopsPerSecond;
+  const memorySeconds = countBytes(problem) / ceilings.bytesPerSecond;
+  const exponentialSeconds = countExponentials(problem) / ceilings.exponentialsPerSecond;
   return {
     productSeconds,
     memorySeconds,
@@ -57,9 +57,9 @@ export function formatReport(storedResults: StoredResults): string {
 }
 
 function hostLine(host: Result): string {
-  const { peer = {}, sizes, ...rest } = host as Result & { peer?: object; sizes?: object };
+  const { peer = {}, sizes, ...hostFields } = host as Result & { peer?: object; sizes?: object };
   const hostFacts = ["capability", "driver", "cuda", "cublasLt", "mosaic", "node"].flatMap((key) =>
-    rest[key] === undefined ? [] : [`${key} ${String(rest[key])}`],
+    hostFields[key] === undefined ? [] : [`${key} ${String(hostFields[key])}`],
   );
   const baselineFacts = Object.entries(peer).map(([key, value]) => `${key} ${String(value)}`);
   const sizeFacts = Object.entries(sizes ?? {}).map(([key, value]) => `${key} ${String(value)}`);
@@ -75,9 +75,9 @@ function hostLine(host: Result): string {
 function readCeilings(storedResults: StoredResults): Ceilings {
   const findRate = (name: string): number | undefined => storedResults.get(name)?.["torch"] as number | undefined;
   return {
-    ...h200,
-    flops: findRate("operation.matmul") ?? h200.flops,
-    bytes: findRate("operation.copy") ?? h200.bytes,
+    ...h200Ceilings,
+    flopsPerSecond: findRate("operation.matmul") ?? h200Ceilings.flopsPerSecond,
+    bytesPerSecond: findRate("operation.copy") ?? h200Ceilings.bytesPerSecond,
   };
 }
 
@@ -174,11 +174,16 @@ function ringTable(storedResults: StoredResults): Table[] {
     { key: "vsApart", head: "ring / apart", format: 2 },
   ];
   const rows = results.map((result) => {
-    const seconds = result["seconds"] as Record<string, number>;
-    const times = Object.fromEntries(
-      Object.entries(seconds).map(([runMode, runSeconds]) => [runMode, runSeconds * 1e3]),
+    const secondsByMode = result["seconds"] as Record<string, number>;
+    const millisecondsByMode = Object.fromEntries(
+      Object.entries(secondsByMode).map(([runMode, runSeconds]) => [runMode, runSeconds * 1e3]),
     );
-    return { case: result.case, ...times, vsOne: result["vsOne"] as number, vsApart: result["vsApart"] as number };
+    return {
+      case: result.case,
+      ...millisecondsByMode,
+      vsOne: result["vsOne"] as number,
+      vsApart: result["vsApart"] as number,
+    };
   });
   return [
     { id: "ring", title: "Time of attention by several ranks on the GPU, compared with one rank", columns, rows },
@@ -217,7 +222,7 @@ function formatUnsupportedCases(storedResults: StoredResults): string {
 export function lowerBoundTables(
   sizes: Sizes,
   lengths: readonly number[],
-  ceilings: Ceilings = h200,
+  ceilings: Ceilings = h200Ceilings,
 ): readonly Table[] {
   return (["forward", "backward"] as const).flatMap((direction) =>
     (["full", "causal"] as const).map((mask) => ({
@@ -235,8 +240,8 @@ export function lowerBoundTables(
       rows: lengths
         .toSorted((a, b) => a - b)
         .map((n) => {
-          const shape = { direction, dtype: "bf16", mask, n } as const;
-          const problem = createProblem({ ...shape, d: 128 }, sizes);
+          const variantFields = { direction, dtype: "bf16", mask, n } as const;
+          const problem = createProblem({ ...variantFields, d: 128 }, sizes);
           const { productSeconds, memorySeconds, exponentialSeconds } = lowerBound(problem, ceilings);
           return {
             n,
@@ -245,7 +250,7 @@ export function lowerBoundTables(
             products: productSeconds * 1e3,
             memory: memorySeconds * 1e3,
             exp128: exponentialSeconds * 1e3,
-            exp64: lowerBound(createProblem({ ...shape, d: 64 }, sizes), ceilings).exponentialSeconds * 1e3,
+            exp64: lowerBound(createProblem({ ...variantFields, d: 64 }, sizes), ceilings).exponentialSeconds * 1e3,
           };
         }),
     })),

@@ -139,7 +139,7 @@ export async function runCases(
       remainingCases.push(benchmarkCase.name);
       continue;
     }
-    const begin = now();
+    const startSeconds = now();
     try {
       const result = await run(benchmarkCase);
       results.add(result);
@@ -149,7 +149,7 @@ export async function runCases(
     } catch (error) {
       failures[benchmarkCase.name] = (error as Error).message;
     }
-    const seconds = now() - begin;
+    const seconds = now() - startSeconds;
     spentSecondsByPart.set(benchmarkCase.part, spentPartSeconds + seconds);
     console.error(
       `${benchmarkCase.name.padEnd(48)}${seconds.toFixed(1).padStart(6)} s${benchmarkCase.name in failures ? "  FAILED" : ""}`,

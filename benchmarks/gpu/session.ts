@@ -77,11 +77,19 @@ function describeGpu(): object {
   const { driver, library, gpus, cublasLt } = cudaSystem();
   const { name, capability, bytes } = gpus[0]!;
   // The driver's own number is not to be had through its API.
-  const query = spawnSync("nvidia-smi", ["--query-gpu=driver_version", "--format=csv,noheader"], {
+  const queryResult = spawnSync("nvidia-smi", ["--query-gpu=driver_version", "--format=csv,noheader"], {
     encoding: "utf8",
   });
-  const version = query.status === 0 ? { driver: query.stdout.split("\n")[0]!.trim() } : {};
-  return { gpu: name, capability, gibibytes: Math.round(bytes / 2 ** 30), ...version, cuda: driver, library, cublasLt };
+  const driverFields = queryResult.status === 0 ? { driver: queryResult.stdout.split("\n")[0]!.trim() } : {};
+  return {
+    gpu: name,
+    capability,
+    gibibytes: Math.round(bytes / 2 ** 30),
+    ...driverFields,
+    cuda: driver,
+    library,
+    cublasLt,
+  };
 }
 
 /** What must not change between runs that fill one file. */

@@ -30,7 +30,7 @@ async function runCase(name: string): Promise<WorkerReply> {
     storedResults.set(name, result);
     return { result };
   } catch (error) {
-    const { name: kind, message } = error as Error;
-    return { error: message, isSessionLost: kind === "DeviceError" };
+    const { name: errorName, message } = error as Error;
+    return { error: message, isSessionLost: errorName === "DeviceError" };
   }
 }

@@ -5,7 +5,7 @@ import { execFile } from "node:child_process";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import { formatSpread, hostAddress, launcher, tokenFile, workDirectory } from "./setup.mjs";
+import { formatSpread, hostAddress, launcherPath, tokenFile, workDirectory } from "./setup.mjs";
 
 const { values } = parseArgs({ options: { turns: { type: "string", default: "11" } } });
 const entry = join(workDirectory, "entry.mjs");
@@ -14,27 +14,27 @@ writeFileSync(entry, 'console.log("ready");\n');
 /** Seconds until the program prints its first line on stdout, of any of the commands; resolves when all have exited. */
 async function timeFirstLine(commands) {
   const startTime = performance.now();
-  let firstLine;
+  let firstLineTime;
   const runs = commands.map(
     ([program, ...args]) =>
       new Promise((resolve, reject) => {
         const env = { ...process.env, MOSAIC_TOKEN_FILE: tokenFile };
         const child = execFile(program, args, { env, timeout: 60_000 }, (error) => (error ? reject(error) : resolve()));
-        child.stdout.once("data", () => (firstLine ??= performance.now()));
+        child.stdout.once("data", () => (firstLineTime ??= performance.now()));
       }),
   );
   await Promise.all(runs);
-  return (firstLine - startTime) / 1e3;
+  return (firstLineTime - startTime) / 1e3;
 }
 
 let port = 29_700;
 const createCommandsByCase = {
   "Node.js alone": () => [[process.execPath, entry]],
-  "4 ranks on one host": () => [[process.execPath, launcher, "-n", "4", entry]],
+  "4 ranks on one host": () => [[process.execPath, launcherPath, "-n", "4", entry]],
   "2 hosts of 2 ranks": () => {
     const endpoint = `${hostAddress(0)}:${port++}`;
     return [0, 1].map((host) => [
-      ...["ip", "netns", "exec", `n${host}`, process.execPath, launcher, "-N", "2", "-n", "2"],
+      ...["ip", "netns", "exec", `n${host}`, process.execPath, launcherPath, "-N", "2", "-n", "2"],
       ...["--node-rank", `${host}`, "--rdzv-endpoint", endpoint, entry],
     ]);
   },

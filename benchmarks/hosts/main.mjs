@@ -5,7 +5,7 @@
 import { execFile, execFileSync } from "node:child_process";
 import { join } from "node:path";
 import { parseArgs, promisify } from "node:util";
-import { formatSpread, hostAddress, launcher, median, tokenFile, workDirectory } from "./setup.mjs";
+import { formatSpread, hostAddress, launcherPath, median, tokenFile, workDirectory } from "./setup.mjs";
 
 const run = promisify(execFile);
 const { values, positionals } = parseArgs({
@@ -49,35 +49,37 @@ async function timeSockets() {
 }
 
 async function timeUcx(library) {
-  const createCommand = (host) => [process.execPath, launcher, "-N", "2", "-n", "1", "--node-rank", `${host}`];
+  const createCommand = (host) => [process.execPath, launcherPath, "-N", "2", "-n", "1", "--node-rank", `${host}`];
   const rendezvousArgs = ["--rdzv-endpoint", `${hostAddress(0)}:${port++}`, "--log-prefix", ""];
-  const entry = [join(benchmarkDirectory, "rank.mjs"), JSON.stringify(batch)];
+  const entryArgs = [join(benchmarkDirectory, "rank.mjs"), JSON.stringify(batch)];
   const env = {
     MOSAIC_TOKEN_FILE: tokenFile,
     UCX_TLS: "tcp,self",
     ...(library && { MOSAIC_UCX_LIBRARY: library }),
   };
-  const output = await runOnHosts((host) => [...createCommand(host), ...rendezvousArgs, ...entry], env);
-  const { batches, waiting } = JSON.parse(/\{.*\}/.exec(output)[0]);
-  return { seconds: medianWithoutWarmup(batches), waiting };
+  const output = await runOnHosts((host) => [...createCommand(host), ...rendezvousArgs, ...entryArgs], env);
+  const { batches: batchSeconds, waiting: waitingCpuShare } = JSON.parse(/\{.*\}/.exec(output)[0]);
+  return { seconds: medianWithoutWarmup(batchSeconds), waiting: waitingCpuShare };
 }
 
 const libraries = positionals.length > 0 ? positionals : [""];
-const turns = new Map(libraries.map((library) => [library, []]));
+const turnsByLibrary = new Map(libraries.map((library) => [library, []]));
 for (let turn = 0; turn < Number(values.turns); turn++) {
   const socketSeconds = await timeSockets();
   for (const library of libraries) {
-    const { seconds, waiting } = await timeUcx(library);
-    turns
-      .get(library)
-      .push({ ratio: socketSeconds / seconds, waiting, rate: (batch.messages * batch.bytes) / seconds / 1e9 });
+    const { seconds, waiting: waitingCpuShare } = await timeUcx(library);
+    turnsByLibrary.get(library).push({
+      ratio: socketSeconds / seconds,
+      waiting: waitingCpuShare,
+      gigabytesPerSecond: (batch.messages * batch.bytes) / seconds / 1e9,
+    });
   }
 }
-for (const [library, libraryTurns] of turns) {
+for (const [library, libraryTurns] of turnsByLibrary) {
   const ratios = libraryTurns.map(({ ratio }) => ratio);
   console.log(
     `${library || "UCX"}: ${formatSpread(ratios, " × plain sockets")}, ` +
-      `${median(libraryTurns.map(({ rate }) => rate)).toFixed(2)} GB/s each way; ` +
+      `${median(libraryTurns.map(({ gigabytesPerSecond }) => gigabytesPerSecond)).toFixed(2)} GB/s each way; ` +
       `CPU use of a waiting rank: ${(100 * median(libraryTurns.map(({ waiting }) => waiting))).toFixed(2)} % of a core`,
   );
 }

@@ -16,14 +16,14 @@ const transfers = Array.from({ length: messages }, () => [
   { tensor: empty(ctx, [length]), from: 1 - rank },
 ]).flat();
 
-const batches = [];
+const batchSeconds = [];
 for (let round = 0; round < rounds; round++) {
   world.barrier().wait();
   await device.stream.synchronize();
   const startTime = performance.now();
   world.sendRecv(transfers).wait();
   await device.stream.synchronize();
-  batches.push((performance.now() - startTime) / 1e3);
+  batchSeconds.push((performance.now() - startTime) / 1e3);
 }
 
 world.barrier().wait();
@@ -35,5 +35,5 @@ world.barrier().wait();
 await device.stream.synchronize();
 const { user, system } = process.cpuUsage(cpuUsageBefore);
 const waitingCpuShare = (user + system) / 1e3 / (performance.now() - waitStartTime);
-if (rank === 0) console.log(JSON.stringify({ batches, waiting: waitingCpuShare }));
+if (rank === 0) console.log(JSON.stringify({ batches: batchSeconds, waiting: waitingCpuShare }));
 await ctx.close();

@@ -5,7 +5,7 @@ import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 
-export const launcher = join(
+export const launcherPath = join(
   dirname(createRequire(import.meta.url).resolve("@mosaic/launcher/package.json")),
   "bin/mosaic-run.js",
 );
@@ -25,6 +25,8 @@ export const median = (numbers) => numbers.toSorted((a, b) => a - b)[numbers.len
 
 /** "0.327 [0.241 … 0.387]": the median, followed by `unit`, the minimum and the maximum. */
 export function formatSpread(numbers, unit) {
-  const [medianText, min, max] = [median(numbers), Math.min(...numbers), Math.max(...numbers)].map((x) => x.toFixed(3));
-  return `${medianText}${unit} [${min} … ${max}]`;
+  const [medianText, minText, maxText] = [median(numbers), Math.min(...numbers), Math.max(...numbers)].map((x) =>
+    x.toFixed(3),
+  );
+  return `${medianText}${unit} [${minText} … ${maxText}]`;
 }

@@ -43,7 +43,7 @@ export interface Step {
   readonly matmul: number;
 }
 
-interface PublishedTimes {
+interface FitPoint {
   readonly ring: AttentionRecord;
   readonly mesh: AttentionRecord;
   readonly tokens: number;
@@ -58,7 +58,7 @@ interface PublishedTimes {
 export function fitNetworks(ranks: 16, tokens: readonly number[] = lengths): readonly NetworkFit[] {
   const gridSide = Math.sqrt(ranks);
   const { numHeads, headDim } = models[stepSeconds.model];
-  const points = tokens.map((length): PublishedTimes => {
+  const points = tokens.map((length): FitPoint => {
     const problem = { numHeads, headDim, tokens: length };
     const lengthIndex = lengths.indexOf(length as (typeof lengths)[number]);
     return {
@@ -79,13 +79,13 @@ export function fitNetworks(ranks: 16, tokens: readonly number[] = lengths): rea
 }
 
 function evaluateFit(
-  points: readonly PublishedTimes[],
+  points: readonly FitPoint[],
   topology: Topology,
   bandwidth: number,
 ): Omit<NetworkFit, "topology" | "bandwidth"> {
   const profile = createProfile({ gpu: "a100", topology, bandwidth });
   const model = models[stepSeconds.model];
-  const logSpeedups = (strategyName: "ring" | "mesh") =>
+  const computeLogTimeRatios = (strategyName: "ring" | "mesh") =>
     points.map(({ tokens, publishedSeconds, ...records }) => {
       const step = { tokens, ranks: records[strategyName].ranks.length, matmul: profile.kernels.matmul };
       return Math.log(
@@ -93,7 +93,7 @@ function evaluateFit(
           computeStepSeconds(simulateTiming(records[strategyName], profile).seconds, model, step),
       );
     });
-  const [ring, mesh] = [logSpeedups("ring"), logSpeedups("mesh")];
+  const [ring, mesh] = [computeLogTimeRatios("ring"), computeLogTimeRatios("mesh")];
   const statedLogSpeedups = points.map((point) => Math.log(point.publishedSeconds.ring / point.publishedSeconds.mesh));
   return {
     sequences: Math.exp(mean(ring)) / model.layers,

@@ -5,25 +5,25 @@ import { compare } from "./plans.ts";
 import { attention2d, lengths, type ModelName, models, type Panel, panels } from "./published.ts";
 import type { Table } from "./table.ts";
 
-const totalSeconds = ({ forward, backward }: ChunksPerPass): number => forward + backward;
+const totalChunks = ({ forward, backward }: ChunksPerPass): number => forward + backward;
 
 /** What each way sends: by the paper's analysis, and what ours does. */
-function gridVolumes(sizes: readonly number[]): Table {
+function gridVolumeTable(sizes: readonly number[]): Table {
   const rows = sizes.map((ranks) => {
     const gridSide = Math.sqrt(ranks);
     const problem = { tokens: 32 * ranks, numHeads: 8, headDim: 128 };
     const [ring, mesh] = [ringStrategy(ranks), tileStrategy([gridSide, gridSide], "fused")].map((strategy) =>
       countVolumes(recordProblem(strategy, problem), 1),
     );
-    const publishedTimes = {
-      ring: totalSeconds(formulas.ring(ranks, 1, ranks)),
-      mesh: totalSeconds(formulas.tileStrategy([gridSide, gridSide], 1, 1)),
+    const publishedChunks = {
+      ring: totalChunks(formulas.ring(ranks, 1, ranks)),
+      mesh: totalChunks(formulas.tile([gridSide, gridSide], 1, 1)),
     };
     return {
       ranks,
-      theirRing: publishedTimes.ring,
-      theirMesh: publishedTimes.mesh,
-      theirRatio: publishedTimes.ring / publishedTimes.mesh,
+      theirRing: publishedChunks.ring,
+      theirMesh: publishedChunks.mesh,
+      theirRatio: publishedChunks.ring / publishedChunks.mesh,
       ring: ring!.both.chunks,
       mesh: mesh!.both.chunks,
       ratio: ring!.both.chunks / mesh!.both.chunks,
@@ -228,7 +228,7 @@ export function attention2dTables(): readonly Table[] {
   };
   const comparisonOptions = { id: "attention2d.plans", ranks: 64, publishedPlans };
   return [
-    gridVolumes([16, 64]),
+    gridVolumeTable([16, 64]),
     fitTable(fits),
     meanTable(bars),
     bars,

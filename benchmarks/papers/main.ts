@@ -8,7 +8,7 @@ import { rankTables } from "./ranks.ts";
 import { formatJsonLines, formatMarkdown, type Table } from "./table.ts";
 
 /** What is printed, by name. */
-const papers: Readonly<Record<string, () => readonly Table[]>> = {
+const tableGroups: Readonly<Record<string, () => readonly Table[]>> = {
   "mesh-attention": meshAttentionTables,
   attention2d: attention2dTables,
   ranks: rankTables,
@@ -19,7 +19,7 @@ strategies on 16 to 1 024 ranks.
 
   npm run bench:papers -- [options]
 
-  --only NAME   prints only one group of tables: ${Object.keys(papers).join(", ")}
+  --only NAME   prints only one group of tables: ${Object.keys(tableGroups).join(", ")}
   --json        prints one JSON object per row: the table's name in "table", and the row's cells
   --draw FILE   draws docs/images/strategies-by-ranks.svg from the rows of \`--only ranks --json\`, without predicting
   -h, --help    show this help`;
@@ -38,12 +38,14 @@ function main(args: string[]): number {
     writeFileSync(picturePath, rankChart(readFileSync(options.draw, "utf8")));
     return 0;
   }
-  const selectedPapers = Object.entries(papers).filter(([name]) => options.only === undefined || name === options.only);
-  if (selectedPapers.length === 0) {
-    console.error(`--only: expected one of ${Object.keys(papers).join(", ")}, received ${options.only}`);
+  const selectedGroups = Object.entries(tableGroups).filter(
+    ([name]) => options.only === undefined || name === options.only,
+  );
+  if (selectedGroups.length === 0) {
+    console.error(`--only: expected one of ${Object.keys(tableGroups).join(", ")}, received ${options.only}`);
     return 2;
   }
-  for (const [name, tables] of selectedPapers) print(name, tables(), options.json);
+  for (const [name, tables] of selectedGroups) print(name, tables(), options.json);
   return 0;
 }
 

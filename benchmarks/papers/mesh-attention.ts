@@ -1,5 +1,5 @@
 import type { Cluster } from "./clusters.ts";
-import { meshTimes, meshTimeSizes, topologies } from "./mesh-times.ts";
+import { fitMeshTimes, meshTimeSettings, topologies } from "./mesh-times.ts";
 import { compare, type Comparison } from "./plans.ts";
 import { meshAttention } from "./published.ts";
 import type { Table } from "./table.ts";
@@ -16,13 +16,13 @@ import {
 } from "./volumes.ts";
 
 /** What is counted: on how many ranks, which tiles, how many query heads to a KV head. */
-interface VolumeSizes {
+interface MeshVolumeSettings {
   readonly ranks: number;
   readonly tiles: readonly (readonly [number, number])[];
   readonly groups: readonly number[];
 }
 
-const meshVolumeSizes: VolumeSizes = {
+const meshVolumeSettings: MeshVolumeSettings = {
   ranks: meshAttention.ranks,
   tiles: [
     [16, 16],
@@ -45,7 +45,7 @@ interface Reduction {
 }
 
 /** Volumes of tiles against the ring's, from records, beside the formulas. */
-export function meshVolumes(sizes: VolumeSizes): readonly Table[] {
+export function meshVolumeTables(sizes: MeshVolumeSettings): readonly Table[] {
   const { ranks, tiles, groups } = sizes;
   const reductions = groups.flatMap((group) => {
     const ring = countMeshVolumes(ringStrategy(ranks), sizes, group);
@@ -58,7 +58,7 @@ export function meshVolumes(sizes: VolumeSizes): readonly Table[] {
         both: computeSaving(mesh.both.chunks, ring.both.chunks),
         forwardBytes: computeSaving(mesh.forward.bytes, ring.forward.bytes),
         bothBytes: computeSaving(mesh.both.bytes, ring.both.bytes),
-        formula: computeSaving(total(formulas.tileStrategy([a, b], group)), total(formulas.ring(ranks, group))),
+        formula: computeSaving(total(formulas.tile([a, b], group)), total(formulas.ring(ranks, group))),
       };
     });
   });
@@ -84,7 +84,7 @@ function meanReduction(reductions: readonly Reduction[], shape: readonly [number
   };
 }
 
-function countMeshVolumes(strategy: MeshStrategy, { ranks }: VolumeSizes, group: number): Volumes {
+function countMeshVolumes(strategy: MeshStrategy, { ranks }: MeshVolumeSettings, group: number): Volumes {
   // Zigzag cuts into 2·ranks pieces; volumes in chunks depend on neither the length nor the number of heads.
   const problem = { tokens: 32 * ranks, numHeads: 8, numKvHeads: 8 / group, headDim: 128 };
   return countVolumes(recordProblem(strategy, problem), 8);
@@ -118,7 +118,7 @@ function publishedComparisonTable(ranks: number, rows: readonly Reduction[]): Ta
     forwardBytes: "forward, bytes",
     bothBytes: "both, bytes",
   } as const;
-  const matchingMeasures = (statedReduction: number, name: string) =>
+  const findMatchingRows = (statedReduction: number, name: string) =>
     rows.flatMap((row) =>
       (Object.keys(measures) as (keyof typeof measures)[])
         .filter((measure) => Math.abs(row[measure] - statedReduction) <= 0.005)
@@ -145,7 +145,7 @@ function publishedComparisonTable(ranks: number, rows: readonly Reduction[]): Ta
       { key: "group", head: "query heads per KV head" },
       { key: "measure", head: "counted" },
     ],
-    rows: [...matchingMeasures(maximum, "maximum"), ...matchingMeasures(average, "average")],
+    rows: [...findMatchingRows(maximum, "maximum"), ...findMatchingRows(average, "average")],
   };
 }
 
@@ -158,17 +158,17 @@ const sizes = [
 
 /** All of Mesh-Attention. */
 export function meshAttentionTables(): readonly Table[] {
-  const { tables, bandwidthByTopology } = meshTimes(meshTimeSizes);
-  const { tokens } = meshTimeSizes.fittedProblem;
+  const { tables, bandwidthByTopology } = fitMeshTimes(meshTimeSettings);
+  const { tokens } = meshTimeSettings.fittedProblem;
   // One port a GPU is what such clusters have today; four for eight is what comes closest to the paper's times.
   const clusters = topologies
     .filter(({ ports, ranksPerNode }) => ranksPerNode === 8 && ports >= 4)
     .map((topology): Cluster => ({ gpu: "h100", topology, bandwidth: bandwidthByTopology.get(topology.name)! }));
   const comparisons = clusters.flatMap((cluster) =>
     sizes.map((size): Comparison => {
-      const comparisonOptions = { cluster, ranks: meshTimeSizes.ranks, publishedPlans: [tileStrategy([8, 32])] };
+      const comparisonOptions = { cluster, ranks: meshTimeSettings.ranks, publishedPlans: [tileStrategy([8, 32])] };
       return { id: "mesh.plans", title: "256 ranks", problem: { ...size, tokens }, ...comparisonOptions };
     }),
   );
-  return [...meshVolumes(meshVolumeSizes), ...tables, ...comparisons.map(compare)];
+  return [...meshVolumeTables(meshVolumeSettings), ...tables, ...comparisons.map(compare)];
 }

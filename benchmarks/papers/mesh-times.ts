@@ -16,7 +16,7 @@ export const topologies: readonly Topology[] = [
   { name: "nodes of 8 GPUs, 1 port", ranksPerNode: 8, ports: 1, intraNodeSpeedup: 10 },
 ];
 
-export interface TimeSizes {
+export interface MeshTimeSettings {
   /** Where the network is fitted. */
   readonly fittedProblem: { readonly ranks: number; readonly tokens: number; readonly share: number };
   /** Where it is predicted. */
@@ -27,7 +27,7 @@ export interface TimeSizes {
   readonly closestTopology: string;
 }
 
-export const meshTimeSizes: TimeSizes = {
+export const meshTimeSettings: MeshTimeSettings = {
   fittedProblem: meshAttention.ringWaits,
   ranks: meshAttention.ranks,
   tiles: [
@@ -39,7 +39,7 @@ export const meshTimeSizes: TimeSizes = {
 };
 
 /** The bandwidth of a port at which the ring waits for so much of its time as stated. */
-export function fittedBandwidth(ring: AttentionRecord, topology: Topology, statedWaitShare: number): number {
+export function fitBandwidth(ring: AttentionRecord, topology: Topology, statedWaitShare: number): number {
   let bandwidth = 10e9;
   // Where nearly all is waiting, time is as one over bandwidth: each step of this lands ten times closer.
   for (let step = 0; step < 8; step++) {
@@ -57,13 +57,13 @@ export function fittedBandwidth(ring: AttentionRecord, topology: Topology, state
 export type Bandwidths = ReadonlyMap<string, number>;
 
 /** One network each, fitted to one stated number; the speedups are predicted. */
-export function meshTimes(sizes: TimeSizes): {
+export function fitMeshTimes(sizes: MeshTimeSettings): {
   readonly tables: readonly Table[];
   readonly bandwidthByTopology: Bandwidths;
 } {
   const { fittedProblem, ranks, tiles, closestTopology } = sizes;
   const ring = recordProblem(ringStrategy(fittedProblem.ranks), { ...numHeads, tokens: fittedProblem.tokens });
-  const bandwidthFor = memoizeByNodeSize((topology) => fittedBandwidth(ring, topology, fittedProblem.share));
+  const bandwidthFor = memoizeByNodeSize((topology) => fitBandwidth(ring, topology, fittedProblem.share));
   const bandwidthByTopology = new Map(topologies.map((topology) => [topology.name, bandwidthFor(topology)]));
   const comparisonOptions = { ranks, bandwidthByTopology };
   const topologySpeedups = speedups(comparisonOptions, { tokens: fittedProblem.tokens, tiles, topologies });
@@ -80,19 +80,19 @@ export function meshTimes(sizes: TimeSizes): {
   return { tables, bandwidthByTopology };
 }
 
-interface FittedBandwidth {
+interface FittedNetworks {
   readonly ranks: number;
   readonly bandwidthByTopology: Bandwidths;
 }
 
 interface SpeedupQuery {
   readonly tokens: number;
-  readonly tiles: TimeSizes["tiles"];
+  readonly tiles: MeshTimeSettings["tiles"];
   readonly topologies: readonly Topology[];
 }
 
 function speedups(
-  { ranks, bandwidthByTopology }: FittedBandwidth,
+  { ranks, bandwidthByTopology }: FittedNetworks,
   { tokens, tiles, topologies }: SpeedupQuery,
 ): Table["rows"] {
   const problem = { ...numHeads, tokens };
@@ -128,7 +128,10 @@ function compareTimings({ ring, mesh }: { readonly ring: Timing; readonly mesh: 
   };
 }
 
-function fitTable({ fittedProblem: { share, ranks, tokens } }: TimeSizes, bandwidthByTopology: Bandwidths): Table {
+function fitTable(
+  { fittedProblem: { share, ranks, tokens } }: MeshTimeSettings,
+  bandwidthByTopology: Bandwidths,
+): Table {
   return {
     id: "mesh.fit",
     title: `Network models in which a ring of ${ranks} ranks waits ${(share * 100).toFixed(1)} % of the time, ${tokens} tokens`,

@@ -27,19 +27,19 @@ export function compare(comparison: Comparison): Table {
   const { problem, cluster, ranks, publishedPlans } = comparison;
   const profile = createProfile(cluster);
   const { ranksPerNode } = profile;
-  const nodeSizes = { nodes: ranks / ranksPerNode, gpusPerNode: ranksPerNode };
-  const { ranking } = plan({ ...problem, ...nodeSizes, mask: masks.causal(), profile, simulate: 1 });
+  const clusterSize = { nodes: ranks / ranksPerNode, gpusPerNode: ranksPerNode };
+  const { ranking } = plan({ ...problem, ...clusterSize, mask: masks.causal(), profile, simulate: 1 });
   const timeStrategy = (kind: string, meshStrategy: MeshStrategy): TimedStrategy => {
     const record = recordProblem(meshStrategy, problem);
-    const { both, betweenNodes } = countVolumes(record, ranksPerNode);
+    const { both, betweenNodes: interNodeBytes } = countVolumes(record, ranksPerNode);
     const maxPeakBytes = Math.max(...record.ranks.map(({ peakBytes }) => peakBytes));
     return {
       kind,
       ...meshStrategy,
       ...simulateTiming(record, profile),
-      sent: both.bytes,
-      betweenNodes: betweenNodes.bytes,
-      peak: maxPeakBytes,
+      sentBytes: both.bytes,
+      interNodeBytes: interNodeBytes.bytes,
+      peakBytes: maxPeakBytes,
     };
   };
   const selectFastest = (kind: string, rankedStrategies: readonly RankedStrategy[]): TimedStrategy =>
@@ -65,9 +65,9 @@ export function compare(comparison: Comparison): Table {
 
 interface TimedStrategy extends MeshStrategy, Timing {
   readonly kind: string;
-  readonly sent: number;
-  readonly betweenNodes: number;
-  readonly peak: number;
+  readonly sentBytes: number;
+  readonly interNodeBytes: number;
+  readonly peakBytes: number;
 }
 
 function createRow(
@@ -85,9 +85,9 @@ function createRow(
     overRing: ring.seconds / row.seconds,
     overBaseline: baseline.seconds / row.seconds,
     waits: row.waitShare,
-    sent: row.sent / 1e9,
-    betweenNodes: row.betweenNodes / 1e9,
-    peak: row.peak / 1e9,
+    sent: row.sentBytes / 1e9,
+    betweenNodes: row.interNodeBytes / 1e9,
+    peak: row.peakBytes / 1e9,
   };
 }
 

@@ -1,6 +1,6 @@
 import { formatBytes, formatSeconds } from "@mosaic/planner";
 import { formatCoordinate, text, tooltip } from "@mosaic/planner/svg";
-import { drawChartPage, type ColorPair } from "../src/chart-page.ts";
+import { drawChartSvg, type ColorPair } from "../src/chart-page.ts";
 
 /** A row of the table `ranks`, as JSON has it. */
 interface RankRow {
@@ -62,7 +62,7 @@ export function rankChart(jsonLines: string): string {
     const panelPosition = `translate(${EDGE_MARGIN + (i % 2) * PANEL_WIDTH} ${TOP_MARGIN + Math.floor(i / 2) * PANEL_HEIGHT})`;
     return `<g transform="${panelPosition}">\n${drawPanel(panel, rows, strategies)}\n</g>`;
   });
-  return drawChartPage({
+  return drawChartSvg({
     title,
     width: WIDTH,
     height: TOP_MARGIN + 2 * PANEL_HEIGHT,
@@ -70,14 +70,14 @@ export function rankChart(jsonLines: string): string {
     body: [
       text(EDGE_MARGIN, 40, title, 'font-size="20" font-weight="650"'),
       text(EDGE_MARGIN, 62, subtitle, 'font-size="13" class="faint" fill="currentColor"'),
-      ...strategies.map((strategy, i) => drawKey(strategy, i)),
+      ...strategies.map((strategy, i) => drawLegendEntry(strategy, i)),
       ...panelSvgs,
     ],
   });
 }
 
 /** What a color and a mark stand for. */
-function drawKey(strategy: string, i: number): string {
+function drawLegendEntry(strategy: string, i: number): string {
   const [x, y] = [EDGE_MARGIN + i * 150, 92];
   return `<g class="s${i}" stroke="currentColor" fill="currentColor"><path d="M${x} ${y}h24" stroke-width="2"/>${drawMark(i, x + 12, y)}</g>${text(x + 30, y + 4, strategy, 'font-size="12"')}`;
 }

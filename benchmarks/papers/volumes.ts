@@ -4,35 +4,35 @@ import { type AttentionBackend, type Coordinate, masks, zigzag } from "@mosaic/c
 import { type AttentionRecord, count, countLinks, type TrafficTotals, linkClasses, record } from "@mosaic/planner";
 
 /** What the mean rank sends in one attention. */
-interface SentChunks {
+interface SentVolume {
   /** In chunks of queries, the papers' unit: B·H·(n/p)·D numbers, of whatever width. */
   readonly chunks: number;
   readonly bytes: number;
 }
 
 export interface Volumes {
-  readonly forward: SentChunks;
-  readonly backward: SentChunks;
-  readonly both: SentChunks;
+  readonly forward: SentVolume;
+  readonly backward: SentVolume;
+  readonly both: SentVolume;
   /** Of `both`, what goes to ranks of other nodes. */
-  readonly betweenNodes: SentChunks;
+  readonly betweenNodes: SentVolume;
 }
 
 /** Counts a record: neighbours, `ranksPerNode` at a time, are a node. */
 export function countVolumes(record: AttentionRecord, ranksPerNode: number): Volumes {
   const { chunk } = count(record);
   const ranks = countLinks(record, { ranksPerNode });
-  const meanSent = (flows: readonly TrafficTotals[]): SentChunks => ({
+  const computeMeanVolume = (flows: readonly TrafficTotals[]): SentVolume => ({
     chunks: flows.reduce((sum, { elements }) => sum + elements, 0) / ranks.length / chunk,
     bytes: flows.reduce((sum, { bytes }) => sum + bytes, 0) / ranks.length,
   });
-  const forward = meanSent(ranks.flatMap((rank) => linkClasses.map((kind) => rank.forward[kind].sent)));
-  const backward = meanSent(ranks.flatMap((rank) => linkClasses.map((kind) => rank.backward[kind].sent)));
+  const forward = computeMeanVolume(ranks.flatMap((rank) => linkClasses.map((kind) => rank.forward[kind].sent)));
+  const backward = computeMeanVolume(ranks.flatMap((rank) => linkClasses.map((kind) => rank.backward[kind].sent)));
   return {
     forward,
     backward,
     both: { chunks: forward.chunks + backward.chunks, bytes: forward.bytes + backward.bytes },
-    betweenNodes: meanSent(
+    betweenNodes: computeMeanVolume(
       ranks.flatMap((rank) => [rank.forward["inter-node"].sent, rank.backward["inter-node"].sent]),
     ),
   };
@@ -57,7 +57,7 @@ export const formulas = {
     backward: (2 / g) * (p - 1) + (2 / g) * hops,
   }),
   /** A tile of a chunks of queries and b of keys; Attention2D also transposes the grid, `transpose` 1. */
-  tileStrategy: ([a, b]: readonly [number, number], g: number, numTransposes: 0 | 1 = 0): ChunksPerPass => ({
+  tile: ([a, b]: readonly [number, number], g: number, numTransposes: 0 | 1 = 0): ChunksPerPass => ({
     forward: 2 * (a - 1) + (2 / g) * (b - 1) + (2 / g) * numTransposes,
     backward: 3 * (a - 1) + (4 / g) * (b - 1) + (2 / g) * numTransposes,
   }),

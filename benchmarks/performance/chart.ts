@@ -1,5 +1,5 @@
 import { rect, text, tooltip } from "@mosaic/planner/svg";
-import { drawChartPage, type ColorPair } from "../src/chart-page.ts";
+import { drawChartSvg, type ColorPair } from "../src/chart-page.ts";
 
 /** A bar: a number of a case, from 0 on. */
 export interface Bar {
@@ -44,7 +44,7 @@ export function barChart(groups: readonly Group[], options: ChartOptions): strin
     columnBottoms[column]! += 40 + group.bars.length * (BAR_HEIGHT + 3);
   }
   const [width, height] = [2 * COLUMN_WIDTH + 20, Math.max(...columnBottoms) + 10];
-  return drawChartPage({ title, width, height, colors, body });
+  return drawChartSvg({ title, width, height, colors, body });
 }
 
 interface Position {

@@ -53,7 +53,7 @@ const directions = ["forward", "backward"] as const;
 const dtypes = ["f32", "bf16"] as const;
 const attentionKinds = directions.flatMap((direction) => dtypes.map((dtype) => `${direction}.${dtype}`));
 
-function drawBaselines(createGroup: GroupFactory): string {
+function drawBaselineSpeedups(createGroup: GroupFactory): string {
   const groups = [
     ...attentionKinds.map((kind) => createGroup(`attention ${kind}, warm`, `peer.${kind}.`, "vsPeer")),
     ...dtypes.map((dtype) => createGroup(`decoding ${dtype}`, `peer-decode.${dtype}.`, "vsPeer")),
@@ -102,6 +102,6 @@ function drawLimits(createGroup: GroupFactory): string {
 
 for (const { path, name } of machines) {
   const createGroup = createGroupFactory(readRows(path));
-  writeFileSync(`${root}docs/images/performance-peers-${name}.svg`, drawBaselines(createGroup));
+  writeFileSync(`${root}docs/images/performance-peers-${name}.svg`, drawBaselineSpeedups(createGroup));
   writeFileSync(`${root}docs/images/performance-limits-${name}.svg`, drawLimits(createGroup));
 }

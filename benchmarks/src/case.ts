@@ -14,7 +14,7 @@ export interface ResultRow {
 }
 
 /** How hard to try: the machine is noisy, and more repetitions see more of its quiet moments. */
-export interface MeasurementEffort {
+export interface MeasurementOptions {
   readonly repetitions: number;
   /** A Python that has PyTorch. */
   readonly python?: string | undefined;
@@ -23,7 +23,7 @@ export interface MeasurementEffort {
 /** Something to measure. One run may give several rows, but all their names are known before. */
 export interface BenchmarkCase {
   readonly names: readonly string[];
-  run(effort: MeasurementEffort): Promise<readonly ResultRow[]>;
+  run(effort: MeasurementOptions): Promise<readonly ResultRow[]>;
 }
 
 /** Seconds of CLOCK_MONOTONIC, which all processes of a host share. */

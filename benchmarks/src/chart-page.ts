@@ -19,7 +19,7 @@ export interface ChartPage {
 }
 
 /** A whole SVG document, light or dark as the reader's other pages are. */
-export function drawChartPage({ title, width, height, colors, body }: ChartPage): string {
+export function drawChartSvg({ title, width, height, colors, body }: ChartPage): string {
   const classes = Object.entries({
     ink: textColor,
     paper: backgroundColor,
@@ -27,13 +27,13 @@ export function drawChartPage({ title, width, height, colors, body }: ChartPage)
     rule: gridLineColor,
     ...colors,
   });
-  const styles = (schemeIndex: 0 | 1): string =>
+  const formatStyles = (schemeIndex: 0 | 1): string =>
     classes.map(([name, pair]) => `.${name}{color:${pair[schemeIndex]}}`).join("");
   const size = `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"`;
-  const style = `font-family="system-ui, sans-serif" class="ink" fill="currentColor" role="img" aria-label="${escape(title)}"`;
+  const rootAttributes = `font-family="system-ui, sans-serif" class="ink" fill="currentColor" role="img" aria-label="${escape(title)}"`;
   return `${[
-    `<svg xmlns="http://www.w3.org/2000/svg" ${size} ${style}>`,
-    `<style>${styles(0)}@media (prefers-color-scheme:dark){${styles(1)}}</style>`,
+    `<svg xmlns="http://www.w3.org/2000/svg" ${size} ${rootAttributes}>`,
+    `<style>${formatStyles(0)}@media (prefers-color-scheme:dark){${formatStyles(1)}}</style>`,
     rect({ x: 0, y: 0, width, height }, 'class="paper" fill="currentColor"'),
     ...body,
     "</svg>",

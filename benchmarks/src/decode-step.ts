@@ -18,7 +18,7 @@ const problems: readonly DecodeModelProblem[] = [
 ];
 
 /** Steps of a turn. */
-const STEPS = 50;
+const STEPS_PER_TURN = 50;
 
 function formatName({ embedDim, numLayers, numHeads, numKvHeads, batch, length, dtype }: DecodeModelProblem): string {
   const heads = `h${numHeads}on${numKvHeads}`;
@@ -42,7 +42,7 @@ export const baselineDecodeStepCases: readonly BenchmarkCase[] = problems.map((p
         run.step();
         await run.synchronize();
       };
-      const { ownSeconds, baselineSeconds } = await runAlternating(repetitions, baseline, step, STEPS);
+      const { ownSeconds, baselineSeconds } = await runAlternating(repetitions, baseline, step, STEPS_PER_TURN);
       const baselineSpeedRatio = median(baselineSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
       const [milliseconds, baselineMilliseconds] = [ownSeconds, baselineSeconds].map(
         (seconds) => Math.min(...seconds) * 1e3,
@@ -76,7 +76,7 @@ export const decodeRanksCases: readonly BenchmarkCase[] = [
   {
     names: [`decode-ranks.${formatName(ranksProblem)}`],
     async run({ repetitions }) {
-      const job: DecodeJob = { problem: ranksProblem, steps: STEPS };
+      const job: DecodeJob = { problem: ranksProblem, steps: STEPS_PER_TURN };
       const [rankSeconds, threadSeconds]: [number[], number[]] = [[], []];
       for (let i = 0; i < repetitions; i++) {
         const reportedRows = await runProcesses<{ seconds: number }>("decode-rank.js", 2, job);

@@ -48,14 +48,14 @@ function createLocalCase(problem: AttentionProblem): BenchmarkCase {
   };
 }
 
-interface GemmShape {
+interface GemmProblem {
   readonly m: number;
   readonly n: number;
   readonly k: number;
   readonly dtype: AttentionProblem["dtype"];
 }
 
-const products: readonly GemmShape[] = [
+const gemmProblems: readonly GemmProblem[] = [
   { dtype: "f32", m: 2048, n: 2048, k: 2048 },
   { dtype: "f32", m: 8192, n: 512, k: 512 },
   { dtype: "f32", m: 8192, n: 384, k: 128 },
@@ -65,7 +65,7 @@ const products: readonly GemmShape[] = [
 ];
 
 /** Matrix products, as linear layers call them. */
-export const gemmCases: readonly BenchmarkCase[] = products.map(({ dtype, m, n, k }) => {
+export const gemmCases: readonly BenchmarkCase[] = gemmProblems.map(({ dtype, m, n, k }) => {
   const name = `gemm.${dtype}.m${m}.n${n}.k${k}`;
   return {
     names: [name],

@@ -1,5 +1,5 @@
 import { parseArgs } from "node:util";
-import type { BenchmarkCase, MeasurementEffort, ResultRow } from "./case.ts";
+import type { BenchmarkCase, MeasurementOptions, ResultRow } from "./case.ts";
 import { collectiveCases } from "./collectives.ts";
 import { decodeCases, baselineDecodeCases } from "./decode.ts";
 import { decodeRanksCases, baselineDecodeStepCases } from "./decode-step.ts";
@@ -68,7 +68,7 @@ async function main(args: string[]): Promise<number> {
   if (options.list)
     for (const name of selectedCases.flatMap(({ names }) => names).filter(matchesFilter)) console.log(name);
   if (options.list) return 0;
-  const effort: MeasurementEffort = { repetitions: options.quick ? 2 : 7, python: options.python };
+  const effort: MeasurementOptions = { repetitions: options.quick ? 2 : 7, python: options.python };
   for (const benchmarkCase of selectedCases) {
     for (const row of (await benchmarkCase.run(effort)).filter((resultRow) => matchesFilter(resultRow.case))) {
       console.log(options.json ? formatJson(row) : `${row.case.padEnd(44)}${row.text}`);

@@ -31,13 +31,13 @@ export const baselineLinearCases: readonly BenchmarkCase[] = [
 /** Runs of a turn: the first finds threads asleep, the best of them is reported. */
 const RUNS_PER_TURN = 5;
 
-function createLinearCase(prefix: string, problem: LinearProblem, baselineScript: string): BenchmarkCase {
+function createLinearCase(prefix: string, problem: LinearProblem, baselineScriptPath: string): BenchmarkCase {
   const { dtype: shortDType, m, n, k, hasGelu } = problem;
   const name = `${prefix}linear${hasGelu ? "-gelu" : ""}.${shortDType}.m${m}.n${n}.k${k}`;
   return {
     names: [name],
     async run({ repetitions, python }) {
-      using baseline = new BaselineProcess([python!, baselineScript]);
+      using baseline = new BaselineProcess([python!, baselineScriptPath]);
       await baseline.request({ op: "prepare", what: "linear", problem });
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       const dtype = shortDType === "f32" ? "float32" : "bfloat16";

@@ -53,14 +53,14 @@ export class BaselineProcess implements Disposable {
     if (this.#exitReason !== undefined) return Promise.reject(this.#exitError());
     return new Promise((resolve, reject) => {
       const killTimer = setTimeout(() => this.#process.kill("SIGKILL"), this.#timeout * 1000);
-      const settleRequest = <T>(callback: (value: T) => void) => {
+      const createSettler = <T>(callback: (value: T) => void) => {
         return (value: T) => {
           clearTimeout(killTimer);
           this.#pendingRequest = undefined;
           callback(value);
         };
       };
-      this.#pendingRequest = { resolve: settleRequest(resolve), reject: settleRequest(reject) };
+      this.#pendingRequest = { resolve: createSettler(resolve), reject: createSettler(reject) };
       this.#process.stdin.write(`${message}\n`);
     });
   }
@@ -94,14 +94,14 @@ const shapes = [512, 1024, 2048, 4096, 8192].flatMap((n) =>
 );
 
 /** The features of each row of a table: short sequences, many of them. */
-const tableRows = { mask: "full", d: 24, n: 5, batch: 100_000, numHeads: 1 } as const;
+const tabularProblem = { mask: "full", d: 24, n: 5, batch: 100_000, numHeads: 1 } as const;
 
 /** Attention on every core beside PyTorch's scaled_dot_product_attention on the same cores, in turns. */
 export const baselineCases: readonly BenchmarkCase[] = (["forward", "backward"] as const).flatMap((direction) => [
   ...(["f32", "bf16"] as const).flatMap((dtype) =>
     shapes.map((shape) => createBaselineCase({ direction, dtype, numHeads: HEADS, ...shape })),
   ),
-  createBaselineCase({ direction, dtype: "f32", ...tableRows }, ["flash", "math"]),
+  createBaselineCase({ direction, dtype: "f32", ...tabularProblem }, ["flash", "math"]),
 ]);
 
 /** Beside the fastest of PyTorch's backends. */
@@ -156,19 +156,19 @@ const TURN_SECONDS = 0.05;
 export async function sampleInTurns(
   repetitions: number,
   seconds: number,
-  [runOwn, ...baselines]: readonly [() => Promise<number>, ...((count: number) => Promise<Sample>)[]],
+  [timeOwnRun, ...baselineSamplers]: readonly [() => Promise<number>, ...((count: number) => Promise<Sample>)[]],
 ): Promise<Sample[][]> {
   const count = Math.max(1, Math.min(20, Math.round(TURN_SECONDS / seconds)));
-  const sampleOwn = async (): Promise<Sample> => {
-    const coldSeconds = await runOwn();
+  const sampleOwnRuns = async (): Promise<Sample> => {
+    const coldSeconds = await timeOwnRun();
     const warmSeconds: number[] = [];
-    for (let i = 0; i < count; i++) warmSeconds.push(await runOwn());
+    for (let i = 0; i < count; i++) warmSeconds.push(await timeOwnRun());
     return { coldSeconds, warmSeconds: median(warmSeconds) };
   };
   const turns: Sample[][] = [];
   for (let turn = 0; turn <= repetitions; turn++) {
     const samples: Sample[] = [];
-    for (const takeSample of [sampleOwn, ...baselines]) {
+    for (const takeSample of [sampleOwnRuns, ...baselineSamplers]) {
       await waitUntilIdle();
       samples.push(await takeSample(count));
     }

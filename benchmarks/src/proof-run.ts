@@ -2,10 +2,10 @@
 import { dispatch } from "@mosaic/backend-flex";
 import { contiguous, type Mask, masks, type Placement, zigzag } from "@mosaic/core";
 import { count, prove, record } from "@mosaic/planner";
-import { HEAD_DIM, HEADS, KV_HEADS, type ProofMask, type ProofTimes, proofs, TOKENS } from "./proof.ts";
+import { HEAD_DIM, HEADS, KV_HEADS, type ProofMask, type ProofCosts, proofProblems, TOKENS } from "./proof.ts";
 
 const [strategy, mask, ranks] = process.argv.slice(2);
-const { mesh: fullMesh, backend } = proofs[strategy!]!;
+const { mesh: fullMesh, backend } = proofProblems[strategy!]!;
 const mesh = ranks === undefined ? fullMesh : { sp: Number(ranks) };
 const sizes = { tokens: TOKENS, numHeads: HEADS, numKvHeads: KV_HEADS, headDim: HEAD_DIM };
 const maskAndPlacement = createMaskAndPlacement(mask as ProofMask);
@@ -16,7 +16,7 @@ const [attentionRecord, recordSeconds] = timeCpu(() =>
 const [{ total: violations }, proveSeconds] = timeCpu(() => prove(attentionRecord));
 const [, countSeconds] = timeCpu(() => count(attentionRecord));
 const gigabytes = process.resourceUsage().maxRSS / 2 ** 20;
-const times: ProofTimes = { record: recordSeconds, prove: proveSeconds, count: countSeconds, gigabytes, violations };
+const times: ProofCosts = { record: recordSeconds, prove: proveSeconds, count: countSeconds, gigabytes, violations };
 console.log(JSON.stringify(times));
 
 function createMaskAndPlacement(name: ProofMask): { readonly mask: Mask; readonly placement: Placement } {

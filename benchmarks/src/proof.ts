@@ -28,7 +28,7 @@ const nodeMesh = { node: 128, gpu: 8 };
 const podMesh = { node: 32, gpu: 32 };
 
 /** By name; every one on 1 024 ranks, forward and backward. */
-export const proofs: Readonly<Record<string, ProofProblem>> = {
+export const proofProblems: Readonly<Record<string, ProofProblem>> = {
   ring: { mesh: { sp: 1024 }, backend: () => ring() },
   "mesh2d-32x32": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [32, 32], schedule: "overlapped" }) },
   "mesh2d-32x32-fused": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [32, 32], schedule: "fused" }) },
@@ -56,7 +56,7 @@ export const proofs: Readonly<Record<string, ProofProblem>> = {
 const garbageCollectorOptions = ["--max-semi-space-size=128", "--single-threaded-gc"];
 
 /** Seconds of CPU, of all threads, and the most memory that the process had. */
-export interface ProofTimes {
+export interface ProofCosts {
   readonly record: number;
   readonly prove: number;
   readonly count: number;
@@ -68,7 +68,7 @@ export interface ProofTimes {
  * The planner on 1 024 ranks of every strategy: seconds of CPU that it takes to record, prove and count them, each in a
  * process of its own. These are no ratios: compare them only on one machine.
  */
-export const proofCases: readonly BenchmarkCase[] = Object.keys(proofs).flatMap((strategy) =>
+export const proofCases: readonly BenchmarkCase[] = Object.keys(proofProblems).flatMap((strategy) =>
   proofMasks
     .filter((mask) => strategy === "flex" || mask === "full" || mask === "causal")
     .map((mask) => ({
@@ -81,7 +81,7 @@ export const proofCases: readonly BenchmarkCase[] = Object.keys(proofs).flatMap(
           strategy,
           mask,
         ]);
-        return [createRow(formatName(strategy, mask), JSON.parse(stdout) as ProofTimes)];
+        return [createRow(formatName(strategy, mask), JSON.parse(stdout) as ProofCosts)];
       },
     })),
 );
@@ -90,7 +90,7 @@ function formatName(strategy: string, mask: ProofMask): string {
   return `proof.1024.${strategy}.${mask}`;
 }
 
-function createRow(name: string, { record, prove, count, gigabytes, violations }: ProofTimes): ResultRow {
+function createRow(name: string, { record, prove, count, gigabytes, violations }: ProofCosts): ResultRow {
   const seconds = record + prove + count;
   const secondsText = [record, prove, count].map((partSeconds) => partSeconds.toFixed(1)).join(" + ");
   const text = `${seconds.toFixed(1).padStart(6)} s of CPU time (${secondsText}), ${gigabytes.toFixed(1)} GB, ${violations} violations`;

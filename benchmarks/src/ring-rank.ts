@@ -22,7 +22,7 @@ using run = new AttentionRun(ctx, problem, isSingleProcess ? mosaic.local() : mo
 
 // Turn 0 warms up and is not reported.
 for (let turn = 0; turn <= turns; turn++) {
-  const timing = isSingleProcess ? await runSingle(store, turn) : await runRing(store, turn);
+  const timing = isSingleProcess ? await runSingleProcess(store, turn) : await runRing(store, turn);
   if (turn > 0) console.log(JSON.stringify(timing));
 }
 
@@ -34,7 +34,7 @@ async function runRing(store: Store, turn: number): Promise<RingTiming> {
   return timing;
 }
 
-async function runSingle(store: Store, turn: number): Promise<RingTiming> {
+async function runSingleProcess(store: Store, turn: number): Promise<RingTiming> {
   await store.wait(Array.from({ length: ranks }, (_, rank) => `ring ${turn} ${rank}`));
   const peakGflops = fmaPeak(ranks);
   const timing = await run.runOnce();

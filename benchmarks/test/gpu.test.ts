@@ -36,9 +36,9 @@ describe("what is counted", () => {
 
   it("makes the longest of three times the floor", () => {
     const rates = {
-      flops: countFlops(problem),
-      bytes: countBytes(problem) / 3,
-      exponentials: countExponentials(problem) / 2,
+      flopsPerSecond: countFlops(problem),
+      bytesPerSecond: countBytes(problem) / 3,
+      exponentialsPerSecond: countExponentials(problem) / 2,
     };
     expect(lowerBound(problem, rates)).toEqual({
       productSeconds: 1,
@@ -87,7 +87,10 @@ function contender(name: string, seconds: number, log: string[], refuses = false
     },
     async sample(count) {
       log.push(name);
-      return { seconds: Array.from({ length: count }, (_, i) => seconds * (1 + i)), kernels: { attend: seconds } };
+      return {
+        seconds: Array.from({ length: count }, (_, i) => seconds * (1 + i)),
+        secondsByKernel: { attend: seconds },
+      };
     },
     async release() {
       log.push(`${name} released`);
@@ -155,13 +158,13 @@ describe("ours", () => {
     expect(isCorrect(errors, small)).toBe(true);
     for (const direction of ["forward", "backward"] as const) {
       expect(await ours.prepare({ ...small, direction })).toBeGreaterThan(0);
-      const { seconds, kernels } = await ours.sample(3);
+      const { seconds, secondsByKernel } = await ours.sample(3);
       expect(seconds).toHaveLength(3);
       expect(Math.min(...seconds)).toBeGreaterThan(0);
-      const names = Object.keys(kernels!);
+      const names = Object.keys(secondsByKernel!);
       expect(names.filter((name) => name.startsWith("attend"))).toHaveLength(1);
       expect(names.includes("rowDot")).toBe(direction === "backward");
-      expect(Object.values(kernels!).reduce((a, b) => a + b)).toBeLessThan(1.01 * Math.max(...seconds));
+      expect(Object.values(secondsByKernel!).reduce((a, b) => a + b)).toBeLessThan(1.01 * Math.max(...seconds));
     }
     await ours.release();
     await ctx.device.stream.synchronize();
@@ -181,7 +184,7 @@ describe("ours", () => {
   it("cannot be timed with steps that draw random numbers", async () => {
     await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
     const laps = await timeSteps(ctx.device, [() => mosaic.zeros(ctx, [64]).dispose(), () => {}]);
-    expect(laps.map(({ kernels }) => Object.keys(kernels))).toEqual([["fill"], []]);
+    expect(laps.map(({ secondsByKernel }) => Object.keys(secondsByKernel))).toEqual([["fill"], []]);
     await expect(timeSteps(ctx.device, [() => mosaic.rand(ctx, [64]).dispose()])).rejects.toThrow("received 3");
   });
 });

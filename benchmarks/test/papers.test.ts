@@ -5,8 +5,8 @@ import { describe, expect, it } from "vitest";
 import { meanTable } from "../papers/attention2d.ts";
 import { computeStepSeconds } from "../papers/attention2d-fit.ts";
 import { minimizeScalar, createProfile, simulateTiming, type Topology } from "../papers/clusters.ts";
-import { fittedBandwidth, meshTimes } from "../papers/mesh-times.ts";
-import { meshVolumes } from "../papers/mesh-attention.ts";
+import { fitBandwidth, fitMeshTimes } from "../papers/mesh-times.ts";
+import { meshVolumeTables } from "../papers/mesh-attention.ts";
 import { compare } from "../papers/plans.ts";
 import { rankChart } from "../papers/rank-chart.ts";
 import { rankTable } from "../papers/ranks.ts";
@@ -25,7 +25,7 @@ describe("volumes", () => {
     // Four nodes in a circle: one rank in two sends across a border.
     expect(ring.betweenNodes.chunks).toBeCloseTo(ring.both.chunks / 2, 12);
     const mesh = countVolumes(recordProblem(tileStrategy([2, 4]), problem), 2);
-    const { forward, backward } = formulas.tileStrategy([2, 4], 2);
+    const { forward, backward } = formulas.tile([2, 4], 2);
     expect(mesh.forward.chunks).toBeCloseTo(forward + 1 / 32, 12);
     expect(mesh.backward.chunks).toBeCloseTo(backward + 2 / 32, 12);
     // Rows lie within nodes; keys, and dk and dv, cross.
@@ -33,14 +33,14 @@ describe("volumes", () => {
   });
 
   it("are below the ring's by as much as the formulas state, to a few tenths", () => {
-    const [reductions] = meshVolumes({ ranks: 16, tiles: [[4, 4]], groups: [1, 2] });
+    const [reductions] = meshVolumeTables({ ranks: 16, tiles: [[4, 4]], groups: [1, 2] });
     for (const row of reductions!.rows)
       expect(Math.abs(Number(row["both"]) - Number(row["formula"]))).toBeLessThan(0.005);
     expect(reductions!.rows).toHaveLength(2);
   });
 
   it("of Attention2D count the transposes too", () => {
-    expect(formulas.tileStrategy([4, 4], 1, 1)).toEqual({ forward: 14, backward: 23 });
+    expect(formulas.tile([4, 4], 1, 1)).toEqual({ forward: 14, backward: 23 });
     expect(formulas.ring(16, 1, 16)).toEqual({ forward: 30, backward: 62 });
   });
 });
@@ -48,7 +48,7 @@ describe("volumes", () => {
 describe("networks", () => {
   it("are fitted to how long the ring waits", () => {
     const ring = recordProblem(ringStrategy(8), { tokens: 65_536, numHeads: 8, headDim: 128 });
-    const bandwidth = fittedBandwidth(ring, nodesOf2, 0.9);
+    const bandwidth = fitBandwidth(ring, nodesOf2, 0.9);
     expect(simulateTiming(ring, createProfile({ gpu: "h100", topology: nodesOf2, bandwidth })).waitShare).toBeCloseTo(
       0.9,
       3,
@@ -57,7 +57,7 @@ describe("networks", () => {
 
   it("make the ring as slow with one port a node as with many, and the mesh slower", () => {
     const fittedProblem = { ranks: 16, tokens: 65_536, share: 0.9 };
-    const { tables } = meshTimes({
+    const { tables } = fitMeshTimes({
       fittedProblem,
       ranks: 16,
       tiles: [[8, 2]],

@@ -16,7 +16,7 @@ export function stageRecipes(root, directory, packages) {
   return nativePackages.flatMap(({ path }) => {
     const steps = createRecipe(root, path);
     const images = [...new Set(JSON.stringify(steps).match(IMAGE_PATTERN) ?? [])].map((image) =>
-      copyImage(root, path, image),
+      locateImage(root, path, image),
     );
     if (images.includes(undefined))
       return [`${path}: the prebuilt addon contains no fatbin; ./mosaic build will not rebuild this package`];
@@ -26,7 +26,7 @@ export function stageRecipes(root, directory, packages) {
 }
 
 /** Where the addons of the package at `path` hold that image: `{ image, addon, offset, length }`. */
-function copyImage(root, path, image) {
+function locateImage(root, path, image) {
   const file = join(root, image.slice("@root@/".length));
   const prebuilds = join(root, path, "prebuilds");
   if (!existsSync(file) || !existsSync(prebuilds)) return undefined;

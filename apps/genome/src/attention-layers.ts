@@ -75,9 +75,9 @@ class LocalAttentionLayer extends AttentionLayer {
   }
 
   async forward(x: Tensor): Promise<AttentionOutput> {
-    const [batch, rows, embed] = x.shape as [number, number, number];
-    const chunks = [batch, rows / this.#chunkLength, this.#chunkLength, embed];
-    return { out: scope(() => this.#attention.forward(x.reshape(chunks)).reshape(x.shape)), result: null };
+    const [batch, rows, embedDim] = x.shape as [number, number, number];
+    const chunkedShape = [batch, rows / this.#chunkLength, this.#chunkLength, embedDim];
+    return { out: scope(() => this.#attention.forward(x.reshape(chunkedShape)).reshape(x.shape)), result: null };
   }
 }
 
@@ -121,10 +121,10 @@ export function createAttentionLayer(ctx: Context, settings: ModelSettings): Att
  * Queries and keys begin equal, so that a base looks at first at bases with surroundings like its own: what repeats, it
  * finds thousands of steps sooner than from nothing.
  */
-function initializeQkEqual(ctx: Context, { weight, bias }: Linear, embed: number): void {
+function initializeQkEqual(ctx: Context, { weight, bias }: Linear, embedDim: number): void {
   scope(() => {
     for (const parameter of [weight, bias!]) {
-      ctx.device.kernels.copy(parameter.slice(0, embed, 2 * embed), parameter.slice(0, 0, embed));
+      ctx.device.kernels.copy(parameter.slice(0, embedDim, 2 * embedDim), parameter.slice(0, 0, embedDim));
     }
   });
 }

@@ -5,9 +5,9 @@ import { readLearningCurve, throwIfFailed } from "@mosaic/program";
 import type { CurvePoint } from "./curve.ts";
 import { evaluate, computeRoutingMap, measureRouterRecall, type RoutingMap } from "./evaluation.ts";
 import type { MethodResult, PlantedRun } from "./results.ts";
-import { trainingFiles, loadTrainer } from "./run.ts";
+import { trainingFilePaths, loadTrainer } from "./run.ts";
 import { formatMethodName, type Settings } from "./settings.ts";
-import { type TrainingLaunchOptions, startTraining } from "./training.ts";
+import { type TrainingLaunchOptions, launchTraining } from "./training.ts";
 
 /** Held-out sequences that the trained model is evaluated on. */
 const HELD_OUT_SEQUENCES = 64;
@@ -18,7 +18,7 @@ export async function trainOnPlantedRepeats(
   launchOptions: TrainingLaunchOptions,
 ): Promise<PlantedRun> {
   const startTime = performance.now();
-  throwIfFailed(await startTraining(settings, launchOptions));
+  throwIfFailed(await launchTraining(settings, launchOptions));
   const seconds = Math.round((performance.now() - startTime) / 1000);
   await using ctx: Context = await init({ seed: settings.seed });
   using trainer = await loadTrainer(ctx, settings);
@@ -27,7 +27,7 @@ export async function trainOnPlantedRepeats(
   return {
     settings: { ...settings, outputDir: "" },
     seconds,
-    curve: readLearningCurve<CurvePoint>(trainingFiles(outputDir).curve).flatMap(({ step, loss, held }) =>
+    curve: readLearningCurve<CurvePoint>(trainingFilePaths(outputDir).curve).flatMap(({ step, loss, held }) =>
       held ? [{ step, loss, held }] : [],
     ),
     recall: recall!,
@@ -83,8 +83,8 @@ export async function compareMethods(
 
 async function trainMethod(settings: Settings, launchOptions: TrainingLaunchOptions): Promise<MethodResult> {
   const startTime = performance.now();
-  throwIfFailed(await startTraining(settings, launchOptions));
+  throwIfFailed(await launchTraining(settings, launchOptions));
   const seconds = Math.round((performance.now() - startTime) / 1000);
-  const curve = readLearningCurve<CurvePoint>(trainingFiles(settings.outputDir).curve).filter(({ held }) => held);
+  const curve = readLearningCurve<CurvePoint>(trainingFilePaths(settings.outputDir).curve).filter(({ held }) => held);
   return { name: formatMethodName(settings), settings, seconds, curve };
 }

@@ -7,7 +7,7 @@ import type { ModelSettings, Settings } from "./settings.ts";
 const FLOAT_BYTES = 4;
 
 /** Bytes that attention sends in a step, forward and backward, all ranks together. Collective. */
-export async function attentionBytesSent(
+export async function sumAttentionBytesSent(
   ctx: Context,
   settings: Settings,
   results: readonly MetaResult[],
@@ -18,9 +18,9 @@ export async function attentionBytesSent(
     return sum + meta.bytesMoved.forward.sent + meta.bytesMoved.backward.sent;
   }, 0);
   // In floats, so that a float32 holds the number exactly.
-  using bytesTensor = fromArray(ctx, [sentBytes / FLOAT_BYTES], [1]);
-  ctx.world.allReduce(bytesTensor, "sum", { label: "bytes" }).wait();
-  return (await bytesTensor.item()) * FLOAT_BYTES;
+  using numFloatsTensor = fromArray(ctx, [sentBytes / FLOAT_BYTES], [1]);
+  ctx.world.allReduce(numFloatsTensor, "sum", { label: "bytes" }).wait();
+  return (await numFloatsTensor.item()) * FLOAT_BYTES;
 }
 
 /** Keys and values to all other ranks, forward and again backward, and their gradients home. */

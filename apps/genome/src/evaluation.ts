@@ -11,10 +11,10 @@ import type { Settings } from "./settings.ts";
 import type { Trainer } from "./trainer.ts";
 
 /** Sequences that are evaluated at once. */
-const EVALUATION_BATCH_SIZE = 8;
+const EVALUATION_SEQUENCES = 8;
 
 /** How a model does on sequences that it never trains on. Collective; the same on every rank. */
-export async function evaluate(trainer: Trainer, sequences: number = EVALUATION_BATCH_SIZE): Promise<Evaluation> {
+export async function evaluate(trainer: Trainer, sequences: number = EVALUATION_SEQUENCES): Promise<Evaluation> {
   const { ctx, model, settings, samples } = trainer;
   model.eval();
   const recallCounts: RecallCount[] = [];
@@ -29,8 +29,8 @@ export async function evaluate(trainer: Trainer, sequences: number = EVALUATION_
     const [lossSum, numMasked] = await summedTerms.read();
     [totalLoss, totalMasked] = [totalLoss + lossSum!, totalMasked + numMasked!];
     if (isPlanted(sample) && output.results.length > 0) {
-      const chosenChunksByRow = selectChosenChunks(output.results, output.results.length - 1);
-      recallCounts.push(plantedRecall(chosenChunksByRow, sample.sources, settings.topK));
+      const chosenChunksByRow = getChosenChunks(output.results, output.results.length - 1);
+      recallCounts.push(countRecalledPairs(chosenChunksByRow, sample.sources, settings.topK));
     }
   }
   model.train();
@@ -50,7 +50,7 @@ interface RecallCount {
 }
 
 /** Of how many query chunks the one source is among the first k that were chosen. */
-export function plantedRecall(
+export function countRecalledPairs(
   chosenChunksByRow: readonly (readonly number[])[],
   sources: ReadonlyMap<number, number>,
   k: number,
@@ -90,7 +90,7 @@ export function massRecall(
 }
 
 /** The chunks of one sequence that each chunk chose, with the first layer's router or another's. */
-function selectChosenChunks(
+function getChosenChunks(
   results: readonly MetaResult[],
   layer: number,
   sequenceIndex = 0,
@@ -106,16 +106,16 @@ export async function measureRouterRecall(
   const { ctx, model, settings, samples } = trainer;
   const { chunks, topK: k } = settings;
   const allChunks = Array.from({ length: chunks }, (_, i) => i);
-  const otherChunks = allChunks.map((i) => allChunks.filter((j) => j !== i));
+  const otherChunksByRow = allChunks.map((i) => allChunks.filter((j) => j !== i));
   const massRecalls: MassRecall[] = [];
   model.eval();
   for (let i = 0; i < sequences; i++) {
     using batch = loadBatch(ctx, [samples.heldOutSample(i)], settings);
     using routedOutput = await model.forward(batch.tokens);
     // The same weights look everywhere: what they see is exact attention.
-    using exactOutput = await model.forward(batch.tokens, { chosen: [otherChunks] });
+    using exactOutput = await model.forward(batch.tokens, { chosen: [otherChunksByRow] });
     const { attentionMass } = exactOutput.results.at(-1)!.meta;
-    const chosenChunksByRow = selectChosenChunks(routedOutput.results, routedOutput.results.length - 1);
+    const chosenChunksByRow = getChosenChunks(routedOutput.results, routedOutput.results.length - 1);
     massRecalls.push(massRecall(await attentionMass.read(), chosenChunksByRow, { k, chunks }));
   }
   model.train();

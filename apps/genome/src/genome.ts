@@ -9,7 +9,7 @@ const WORD_OFFSETS = [-9, -6, -3, 0, 3, 6, 9] as const;
 /** Words that make a token. */
 export const WORDS_PER_TOKEN: number = WORD_OFFSETS.length;
 /** Rows of the table that words are looked up in: each place around the base has its own. */
-export const WORD_VOCABULARY_SIZE: number = WORDS_PER_TOKEN * VOCABULARY_SIZE;
+export const NUM_EMBEDDINGS: number = WORDS_PER_TOKEN * VOCABULARY_SIZE;
 /** Letters on either side that a token embeds. */
 export const CONTEXT_RADIUS = 10;
 
@@ -17,11 +17,11 @@ export const CONTEXT_RADIUS = 10;
 export function createUnmaskedRowIndicators(): Float32Array {
   const hasMask = (word: number): boolean =>
     [25, 5, 1].some((placeValue) => Math.floor(word / placeValue) % NUM_BASE_LETTERS === MASKED_BASE);
-  return Float32Array.from({ length: WORD_VOCABULARY_SIZE }, (_, row) => (hasMask(row % VOCABULARY_SIZE) ? 0 : 1));
+  return Float32Array.from({ length: NUM_EMBEDDINGS }, (_, row) => (hasMask(row % VOCABULARY_SIZE) ? 0 : 1));
 }
 
 /**
- * The tokens of positions [start, end), each as `WORDS` rows of the table, row-major. Beyond the ends of the sequence
+ * The tokens of positions [start, end), each as `WORDS_PER_TOKEN` rows of the table, row-major. Beyond the ends of the sequence
  * nothing is known, as under a mask.
  */
 export function tokenize(bases: Uint8Array, start: number, end: number): Int32Array {

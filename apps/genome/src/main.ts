@@ -4,7 +4,7 @@ import { compareMethods, trainOnPlantedRepeats } from "./compare.ts";
 import { writeResultsPage } from "./draw/results-page.ts";
 import { abortOnSignals, Progress, runCommand, throwIfFailed, withTemporaryDirectory } from "@mosaic/program";
 import { type PlantedRun, RESULTS_URL, writeResult } from "./results.ts";
-import { startTraining, type StepReport } from "./training.ts";
+import { launchTraining, type StepReport } from "./training.ts";
 
 const usage = `Trains models of the genome of bacteriophage λ with learned selection of the attended chunks.
 
@@ -37,7 +37,7 @@ async function train(args: readonly string[]): Promise<void> {
   const outputDir = resolve(settings.outputDir);
   const name = `${settings.task}, ${formatMethodName(settings)}, ${settings.ranks} ranks`;
   throwIfFailed(
-    await startTraining({ ...settings, outputDir }, { onReport: createStepReporter(name), abort: abortSignal }),
+    await launchTraining({ ...settings, outputDir }, { onReport: createStepReporter(name), abort: abortSignal }),
   );
   progress.end();
   console.log(`curve.jsonl and model.safetensors are in ${outputDir}`);
@@ -61,7 +61,7 @@ async function compare(args: readonly string[]): Promise<void> {
     const { step, bytes, held } = curve.at(-1)!;
     const recallText = recall ? `, recall ${recall.recall.toFixed(3)} (chance ${recall.chance.toFixed(3)})` : "";
     console.log(
-      `${name}: ${step} steps, loss ${held!.loss.toFixed(4)}, ${(bytes / 1e6).toFixed(1)} MB sent${recallText}`,
+      `${name}: ${step} steps, held-out loss ${held!.loss.toFixed(4)}, ${(bytes / 1e6).toFixed(1)} MB sent${recallText}`,
     );
   }
 }
@@ -71,7 +71,7 @@ async function trainPlantedRuns(args: readonly string[]): Promise<void> {
   const firstSettings = parseSettings(args, { task: "planted", method: "meta", "output-dir": "" });
   for (const seed of [0, 1, 2].map((seedOffset) => firstSettings.seed + seedOffset)) {
     const createSeedSettings = (outputDir: string): Settings => ({ ...firstSettings, seed, outputDir });
-    const launchOptions = { progress: createStepReporter(`planted, seed ${seed}`), abort: abortSignal };
+    const launchOptions = { onReport: createStepReporter(`planted, seed ${seed}`), abort: abortSignal };
     const plantedRun = await withTemporaryDirectory("mosaic-genome-", (outputDir) =>
       trainOnPlantedRepeats(createSeedSettings(outputDir), launchOptions),
     );

@@ -6,7 +6,7 @@ export const IGNORE_INDEX = -100;
 
 /** One sequence: inputs and targets of a model. */
 export interface Sample {
-  /** Bases 0 to 3, `MASKED` where hidden [S]. */
+  /** Bases 0 to 3, `MASKED_BASE` where hidden [S]. */
   readonly bases: Uint8Array;
   /** The hidden bases, `IGNORE_INDEX` elsewhere [S]. */
   readonly targets: Float32Array;
@@ -57,13 +57,13 @@ export const MOTIF_LENGTH: number = KEY_MARKER.length + KEY_LENGTH + REPEAT_LENG
 const MIN_PAIR_DISTANCE = 2;
 
 /** How a sequence is cut. */
-interface ChunkSizes {
+interface Chunking {
   readonly chunks: number;
   readonly chunkLength: number;
 }
 
 /** A stretch of the genome, in each of whose chunks something is planted; every chunk is one of a pair. */
-export function plantRepeats(genome: Bases, { chunks, chunkLength }: ChunkSizes, random: Random): PlantedSample {
+export function plantRepeats(genome: Bases, { chunks, chunkLength }: Chunking, random: Random): PlantedSample {
   const length = chunks * chunkLength;
   const genomeStart = random.integer(genome.length);
   const bases = Uint8Array.from({ length }, (_, i) => genome[(genomeStart + i) % genome.length]!);

@@ -3,7 +3,7 @@ import { type MetaForwardOptions, type MetaResult } from "@mosaic/attention/meta
 import { Embedding, MLP, ModuleList, RMSNorm } from "@mosaic/attention/nn";
 import { type AttentionLayer, createAttentionLayer } from "./attention-layers.ts";
 import type { ModelSettings } from "./settings.ts";
-import { createUnmaskedRowIndicators, WORD_VOCABULARY_SIZE } from "./genome.ts";
+import { createUnmaskedRowIndicators, NUM_EMBEDDINGS } from "./genome.ts";
 
 const NUM_BASES = 4;
 
@@ -50,7 +50,7 @@ class Block extends Module {
 
 /** The embedding of hidden tokens is zero at first: so tokens that are alike but for what is hidden begin alike. */
 function zeroMaskedEmbeddings(ctx: Context, { weight }: Embedding): void {
-  using unmaskedRowIndicators = fromArray(ctx, createUnmaskedRowIndicators(), [WORD_VOCABULARY_SIZE, 1]);
+  using unmaskedRowIndicators = fromArray(ctx, createUnmaskedRowIndicators(), [NUM_EMBEDDINGS, 1]);
   ctx.device.kernels.binary("mul", weight, weight, unmaskedRowIndicators);
 }
 
@@ -68,7 +68,7 @@ export class GenomeModel extends Module {
   constructor(ctx: Context, settings: ModelSettings) {
     super();
     const { embedDim, layers, chunkLength } = settings;
-    this.#tokenEmbedding = this.addChild("words", new Embedding(ctx, WORD_VOCABULARY_SIZE, embedDim, { std: 0.5 }));
+    this.#tokenEmbedding = this.addChild("words", new Embedding(ctx, NUM_EMBEDDINGS, embedDim, { std: 0.5 }));
     zeroMaskedEmbeddings(ctx, this.#tokenEmbedding);
     this.#positionEmbedding = this.addChild("places", new Embedding(ctx, chunkLength, embedDim, { std: 0.02 }));
     const blocks = Array.from({ length: layers }, () => new Block(ctx, settings));
@@ -92,7 +92,7 @@ export class GenomeModel extends Module {
     return {
       logits,
       results,
-      [Symbol.dispose]: () => [logits, ...results].forEach((each) => each[Symbol.dispose]()),
+      [Symbol.dispose]: () => [logits, ...results].forEach((disposable) => disposable[Symbol.dispose]()),
     };
   }
 }

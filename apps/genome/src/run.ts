@@ -11,7 +11,7 @@ import type { Settings } from "./settings.ts";
 import { Trainer } from "./trainer.ts";
 
 /** Files of a training's output directory. */
-export const trainingFiles = (directory: string): { curve: string; checkpoint: string } => ({
+export const trainingFilePaths = (directory: string): { curve: string; checkpoint: string } => ({
   curve: join(directory, "curve.jsonl"),
   checkpoint: join(directory, "model.safetensors"),
 });
@@ -32,7 +32,7 @@ export async function train(
   onProgress: (step: number, loss: number) => void,
 ): Promise<Trainer> {
   const { steps, checkpointEvery, evaluateEvery, outputDir } = settings;
-  const { curve: curvePath, checkpoint: checkpointPath } = trainingFiles(outputDir);
+  const { curve: curvePath, checkpoint: checkpointPath } = trainingFilePaths(outputDir);
   const trainer = new Trainer(ctx, settings);
   const { model, optimizer } = trainer;
   let runningTotals: RunningTotals = { bytes: 0, work: 0 };
@@ -47,8 +47,8 @@ export async function train(
     runningTotals = { bytes: runningTotals.bytes + bytes, work };
     const step = optimizer.steps;
     const isEvaluationStep = step % evaluateEvery === 0 || step === steps;
-    const evaluationPoint = isEvaluationStep ? { held: await evaluate(trainer) } : {};
-    curve?.append({ step, loss, ...runningTotals, ...evaluationPoint });
+    const evaluationFields = isEvaluationStep ? { held: await evaluate(trainer) } : {};
+    curve?.append({ step, loss, ...runningTotals, ...evaluationFields });
     if (step % checkpointEvery === 0 || step === steps) {
       await saveCheckpoint(ctx, checkpointPath, { model, optimizer, data: runningTotals });
     }
@@ -61,6 +61,6 @@ export async function train(
 export async function loadTrainer(ctx: Context, settings: Settings): Promise<Trainer> {
   const trainer = new Trainer(ctx, { ...settings, ranks: ctx.size });
   const { model, optimizer } = trainer;
-  await loadCheckpoint(ctx, trainingFiles(settings.outputDir).checkpoint, { model, optimizer });
+  await loadCheckpoint(ctx, trainingFilePaths(settings.outputDir).checkpoint, { model, optimizer });
   return trainer;
 }

@@ -26,7 +26,7 @@ export class SampleSource {
   }
 
   /** Those of one step. */
-  trainingBatch(step: number): readonly Sample[] {
+  trainingSamples(step: number): readonly Sample[] {
     const { batch } = this.#settings;
     return Array.from({ length: batch }, (_, i) => this.#drawSample("training", step * batch + i));
   }
@@ -71,13 +71,13 @@ export function loadBatch(
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length });
   const { start, length: rows } = layout.spans(ctx.mesh.coordinate)[0]!;
   const end = start + rows;
-  const count = samples.length;
+  const numSamples = samples.length;
   const tokenIds = samples.flatMap(({ bases }) => Array.from(tokenize(bases, start, end)));
   const targets = samples.flatMap((sample) => Array.from(sample.targets.subarray(start, end)));
   const positions = Array.from({ length: rows }, (_, row) => (start + row) % chunkLength);
   const tensors = {
-    tokenIds: fromArray(ctx, tokenIds, [count, rows, WORDS_PER_TOKEN]),
-    targets: fromArray(ctx, targets, [count, rows]),
+    tokenIds: fromArray(ctx, tokenIds, [numSamples, rows, WORDS_PER_TOKEN]),
+    targets: fromArray(ctx, targets, [numSamples, rows]),
     positions: fromArray(ctx, positions, [rows]),
   };
   return {

@@ -2,7 +2,7 @@ import { parseArgs } from "node:util";
 import { UsageError } from "@mosaic/program";
 import { HELD_OUT_RANGE, MOTIF_LENGTH } from "./masked-bases.ts";
 
-const sharedOptions = {
+const sharedDefaults = {
   method: "meta",
   topK: 2,
   ranks: 4,
@@ -13,9 +13,9 @@ const sharedOptions = {
 } as const;
 
 /** What each task does by default. */
-const defaults: Readonly<Record<Settings["task"], Settings>> = {
+const defaultsByTask: Readonly<Record<Settings["task"], Settings>> = {
   genome: {
-    ...sharedOptions,
+    ...sharedDefaults,
     task: "genome",
     embedDim: 64,
     heads: 2,
@@ -29,7 +29,7 @@ const defaults: Readonly<Record<Settings["task"], Settings>> = {
     teacher: 0.1,
   },
   planted: {
-    ...sharedOptions,
+    ...sharedDefaults,
     task: "planted",
     embedDim: 128,
     heads: 1,
@@ -87,7 +87,7 @@ export const help: string = `  --task genome|planted   predict masked bases of Î
 ${[...integerOptions, ...numberOptions]
   .map(
     (name) =>
-      `  --${toFlag(name)} N   ${optionTexts[name]} (${Object.values(defaults)
+      `  --${toFlag(name)} N   ${optionTexts[name]} (${Object.values(defaultsByTask)
         .map((taskDefaults) => `${taskDefaults.task}: ${taskDefaults[name]}`)
         .join(", ")})`,
   )
@@ -109,7 +109,7 @@ export function parseSettings(args: readonly string[], fixedOptions: FixedOption
   }
   const values: Readonly<Record<string, string | undefined>> = { ...parsedOptions, ...fixedOptions };
   const task = parseChoice("task", values["task"] ?? "genome", tasks);
-  const taskDefaults = defaults[task];
+  const taskDefaults = defaultsByTask[task];
   const parsedNumbers: Record<string, number> = {};
   for (const name of [...integerOptions, ...numberOptions]) {
     const text = values[toFlag(name)];
@@ -123,7 +123,7 @@ export function parseSettings(args: readonly string[], fixedOptions: FixedOption
   return checkSettings({ ...settings, outputDir });
 }
 
-/** The command line that `readSettings` understands as these settings. */
+/** The command line that `parseSettings` parses into these settings. */
 export function formatArgs(settings: Settings): readonly string[] {
   return Object.entries(settings).flatMap(([name, value]) => [`--${toFlag(name)}`, String(value)]);
 }

@@ -5,19 +5,19 @@ import { loadBatch, SampleSource } from "./samples.ts";
 import { GenomeModel } from "./model.ts";
 import { IGNORE_INDEX } from "./masked-bases.ts";
 import type { Settings } from "./settings.ts";
-import { attentionBytesSent } from "./cost.ts";
+import { sumAttentionBytesSent } from "./cost.ts";
 
 /** Steps in which the learning rate rises. */
 const WARMUP_STEPS = 20;
 
 /** What matches words with words begins right, and must not be unlearned while nothing yet reads what it finds. */
-const EMBEDDING_LR_SCALE = 0.05;
+const QK_PATH_LR_SCALE = 0.05;
 /** Routers learn from few numbers, one for each chunk and not for each base, and so may take longer steps. */
 const ROUTER_LR_SCALE = 3;
 
 const plantedOverrides = (name: string): ParameterOverrides => {
   if (/\.(summary|meta)\./.test(name)) return { lrScale: ROUTER_LR_SCALE };
-  return /^(words|places)\.|norm1|qkv_proj/.test(name) ? { lrScale: EMBEDDING_LR_SCALE } : {};
+  return /^(words|places)\.|norm1|qkv_proj/.test(name) ? { lrScale: QK_PATH_LR_SCALE } : {};
 };
 
 /** A model in training: any number of ranks, each with its part of every sequence. */
@@ -52,7 +52,7 @@ export class Trainer implements Disposable {
   async step(): Promise<{ loss: number; bytes: number }> {
     const { ctx, model, optimizer, settings } = this;
     const step = optimizer.steps;
-    using batch = loadBatch(ctx, this.samples.trainingBatch(step), settings);
+    using batch = loadBatch(ctx, this.samples.trainingSamples(step), settings);
     using output = await model.forward(batch.tokens, { step });
     using loss = crossEntropy(ctx, output.logits, batch.targets, { ignoreIndex: IGNORE_INDEX });
     scope(() => {
@@ -62,7 +62,7 @@ export class Trainer implements Disposable {
     });
     optimizer.step();
     optimizer.zeroGrad();
-    return { loss: await loss.item(), bytes: await attentionBytesSent(ctx, settings, output.results) };
+    return { loss: await loss.item(), bytes: await sumAttentionBytesSent(ctx, settings, output.results) };
   }
 
   /** The loss with that of the routers, which learn where attention found something. */

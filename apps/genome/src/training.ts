@@ -1,5 +1,5 @@
 import type { Result } from "@mosaic/launcher";
-import { type RankLaunchOptions, startRanks } from "@mosaic/program";
+import { type RankLaunchOptions, launchRanks } from "@mosaic/program";
 import { formatArgs, type Settings } from "./settings.ts";
 
 /** What a rank reports while it trains. */
@@ -16,7 +16,7 @@ export type TrainingLaunchOptions = RankLaunchOptions<StepReport>;
  * Trains on `settings.ranks` processes. If one dies all are started again, and go on from the last checkpoint. Resolves to how
  * that ended.
  */
-export function startTraining(settings: Settings, options: TrainingLaunchOptions = {}): Promise<Result> {
+export function launchTraining(settings: Settings, options: TrainingLaunchOptions = {}): Promise<Result> {
   const entry = new URL("../dist/rank.js", import.meta.url);
-  return startRanks({ entry, args: formatArgs(settings), ranks: settings.ranks }, options);
+  return launchRanks({ entry, args: formatArgs(settings), ranks: settings.ranks }, options);
 }

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { massRecall, plantedRecall } from "../src/evaluation.ts";
+import { massRecall, countRecalledPairs } from "../src/evaluation.ts";
 
 test("a planted source counts if it is among the first k that were chosen", () => {
   const chosenByRow = [
@@ -13,8 +13,8 @@ test("a planted source counts if it is among the first k that were chosen", () =
     [1, 3],
     [2, 1],
   ]);
-  expect(plantedRecall(chosenByRow, sources, 2)).toEqual({ numRecalled: 2, numPairs: 3 });
-  expect(plantedRecall(chosenByRow, sources, 1)).toEqual({ numRecalled: 1, numPairs: 3 });
+  expect(countRecalledPairs(chosenByRow, sources, 2)).toEqual({ numRecalled: 2, numPairs: 3 });
+  expect(countRecalledPairs(chosenByRow, sources, 1)).toEqual({ numRecalled: 1, numPairs: 3 });
 });
 
 test("mass on chosen chunks is compared with that on the best others, the own one left out", () => {

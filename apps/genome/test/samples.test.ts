@@ -6,7 +6,7 @@ import {
   MASKED_BASE,
   readLambdaGenome,
   tokenize,
-  WORD_VOCABULARY_SIZE,
+  NUM_EMBEDDINGS,
   WORDS_PER_TOKEN,
 } from "../src/genome.ts";
 import {
@@ -83,11 +83,11 @@ describe("planted repeats", () => {
       new SampleSource(parseSettings(["--task", "planted", "--seed", seed]));
     const source = createSource("3");
     const formatSample = (sample: { bases: Uint8Array }): string => formatBases(sample.bases);
-    expect(source.trainingBatch(4).map(formatSample)).toEqual(createSource("3").trainingBatch(4).map(formatSample));
+    expect(source.trainingSamples(4).map(formatSample)).toEqual(createSource("3").trainingSamples(4).map(formatSample));
     const sampleTexts = [
-      ...source.trainingBatch(4),
-      ...source.trainingBatch(5),
-      ...createSource("4").trainingBatch(4),
+      ...source.trainingSamples(4),
+      ...source.trainingSamples(5),
+      ...createSource("4").trainingSamples(4),
       source.heldOutSample(16),
     ].map(formatSample);
     expect(new Set(sampleTexts).size).toBe(sampleTexts.length);
@@ -99,7 +99,7 @@ describe("words", () => {
     const { bases } = maskBases(genome, { start: 0, length: 60 }, new Random(0));
     const genomeTokens = tokenize(bases, 0, 60);
     expect(genomeTokens.length).toBe(60 * WORDS_PER_TOKEN);
-    expect(Math.max(...genomeTokens)).toBeLessThan(WORD_VOCABULARY_SIZE);
+    expect(Math.max(...genomeTokens)).toBeLessThan(NUM_EMBEDDINGS);
     // A rank that makes only its own rows makes the same.
     expect(tokenize(bases, 20, 40)).toEqual(genomeTokens.slice(20 * WORDS_PER_TOKEN, 40 * WORDS_PER_TOKEN));
     const changedBases = bases.slice();

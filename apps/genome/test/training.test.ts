@@ -8,8 +8,8 @@ import { afterAll, describe, expect, it } from "vitest";
 import { parseSettings, type Settings } from "../src/settings.ts";
 import { stepsForBudget, multiplyAddsPerStep } from "../src/cost.ts";
 import type { CurvePoint } from "../src/curve.ts";
-import { trainingFiles, train } from "../src/run.ts";
-import { startTraining } from "../src/training.ts";
+import { trainingFilePaths, train } from "../src/run.ts";
+import { launchTraining } from "../src/training.ts";
 
 const directory = mkdtempSync(join(tmpdir(), "genome-test-"));
 afterAll(() => rmSync(directory, { recursive: true, force: true }));
@@ -40,7 +40,7 @@ async function trainOnRanks(ranks: number, settings: Settings): Promise<readonly
     await ctx.close();
   };
   await Promise.all(contexts.map(trainRank));
-  return readLearningCurve<CurvePoint>(trainingFiles(settings.outputDir).curve);
+  return readLearningCurve<CurvePoint>(trainingFilePaths(settings.outputDir).curve);
 }
 
 describe("training", () => {
@@ -99,11 +99,11 @@ describe("training", () => {
 describe("a rank that is killed", () => {
   it("is started again with the others, and the curve is that of an undisturbed run, to the last bit", async () => {
     const [undisturbed, disturbed] = [createSettings("calm", "--ranks", "2"), createSettings("killed", "--ranks", "2")];
-    expect(await startTraining(undisturbed)).toMatchObject({ outcome: "succeeded" });
+    expect(await launchTraining(undisturbed)).toMatchObject({ outcome: "succeeded" });
     const pids = new Map<number, number>();
     const attempts = new Set<number>();
     let isKilled = false;
-    const result = await startTraining(disturbed, {
+    const result = await launchTraining(disturbed, {
       restartBackoffMs: 10,
       minUptimeMs: 0,
       onEvent(event) {
@@ -119,11 +119,11 @@ describe("a rank that is killed", () => {
     expect(result).toMatchObject({ outcome: "succeeded" });
     expect(isKilled).toBe(true);
     expect(attempts.size).toBe(2);
-    const readCurve = (settings: Settings): string => readFileSync(trainingFiles(settings.outputDir).curve, "utf8");
+    const readCurve = (settings: Settings): string => readFileSync(trainingFilePaths(settings.outputDir).curve, "utf8");
     expect(readCurve(disturbed)).toBe(readCurve(undisturbed));
-    expect(readLearningCurve<CurvePoint>(trainingFiles(undisturbed.outputDir).curve).map(({ step }) => step)).toEqual(
-      Array.from({ length: 12 }, (_, i) => i + 1),
-    );
+    expect(
+      readLearningCurve<CurvePoint>(trainingFilePaths(undisturbed.outputDir).curve).map(({ step }) => step),
+    ).toEqual(Array.from({ length: 12 }, (_, i) => i + 1));
   });
 
   it.each(["/proc/x", "/dev/null/x"])(

@@ -24,5 +24,5 @@ export interface TrainingData extends Disposable {
   readonly train: Batches<unknown>;
   readonly heldOut: Batches<unknown>;
   /** Batches of an evaluation: at most all there are. */
-  readonly evaluationBatches: number;
+  readonly numEvaluationBatches: number;
 }

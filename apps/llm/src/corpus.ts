@@ -15,7 +15,7 @@ export interface Corpus {
 }
 
 /** Books that no model is trained on: a story, a longer one, prophecy with stories, a letter. No other book has their stories. */
-const heldOutBooks: readonly string[] = ["Ruth", "Est", "Dan", "Jas"];
+const heldOutBookNames: readonly string[] = ["Ruth", "Est", "Dan", "Jas"];
 
 const referencePattern = /^(\d?[A-Za-z]+)(\d+):(\d+) (.*)$/;
 
@@ -35,7 +35,7 @@ export function readCorpus(path: URL = new URL("../data/kjv.txt.gz", import.meta
   }
   const books = [...texts].map(([name, text]) => ({ name, text }));
   return {
-    train: books.filter(({ name }) => !heldOutBooks.includes(name)),
-    heldOut: books.filter(({ name }) => heldOutBooks.includes(name)),
+    train: books.filter(({ name }) => !heldOutBookNames.includes(name)),
+    heldOut: books.filter(({ name }) => heldOutBookNames.includes(name)),
   };
 }

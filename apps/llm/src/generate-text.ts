@@ -11,6 +11,7 @@ export async function generateText(
   using model = await openModel(ctx, folder, backend);
   const ids = model.tokenizer!.encode(prompt);
   const maxNewTokens = Math.min(tokens, model.config.maxLength - ids.length);
-  const sampling = temperature > 0 ? { doSample: true, temperature } : { doSample: false };
-  for await (const { text } of model.generate({ tokens: ids, maxNewTokens, seed, ...sampling })) onText({ text });
+  const samplingOptions = temperature > 0 ? { doSample: true, temperature } : { doSample: false };
+  for await (const { text } of model.generate({ tokens: ids, maxNewTokens, seed, ...samplingOptions }))
+    onText({ text });
 }

@@ -12,7 +12,7 @@ import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import { world } from "@mosaic/attention";
 import { createModel } from "@mosaic/models";
-import { folderFiles, prepareFolder } from "./model-folder.ts";
+import { folderFilePaths, prepareFolder } from "./model-folder.ts";
 import { type LoadReport, readEvents, runLoad } from "./serve/load-test.ts";
 import { parseTrainSettings } from "./settings.ts";
 
@@ -42,13 +42,13 @@ try {
   const loadSettings = { url: server.url, model, clients: clients!, tokens: maxTokens! };
   const [numCancelled, numMalformed] = [Math.round(requests! / 10), Math.round(requests! / 50)];
   // Memory has its working size after a load.
-  await runLoad({ ...loadSettings, requests: 2 * clients!, cancelled: 0, malformed: 0 });
+  await runLoad({ ...loadSettings, requests: 2 * clients!, numCancelled: 0, numMalformed: 0 });
   const memoryBefore = await measureMemory();
   const report = await runLoad({
     ...loadSettings,
     requests: requests!,
-    cancelled: numCancelled,
-    malformed: numMalformed,
+    numCancelled,
+    numMalformed,
   });
   const memoryAfter = await measureMemory();
   faults.push(...report.faults, ...compareMemory(memoryBefore, memoryAfter));
@@ -69,7 +69,7 @@ async function writeModel(path: string): Promise<void> {
   prepareFolder(path, parseTrainSettings(["--out", path]));
   const [ctx] = await world(1, { seed: 0 });
   {
-    using randomModel = createModel(ctx!, JSON.parse(readFileSync(folderFiles(path).config, "utf8")) as object);
+    using randomModel = createModel(ctx!, JSON.parse(readFileSync(folderFilePaths(path).config, "utf8")) as object);
     await randomModel.save(path);
   }
   await ctx!.close();
@@ -83,8 +83,8 @@ interface TestedServer {
 }
 
 async function startServer(path: string): Promise<TestedServer> {
-  const main = fileURLToPath(new URL("../dist/main.js", import.meta.url));
-  const args = [main, "serve", "--model", path, "--ranks", String(ranks), "--port", "0"];
+  const mainPath = fileURLToPath(new URL("../dist/main.js", import.meta.url));
+  const args = [mainPath, "serve", "--model", path, "--ranks", String(ranks), "--port", "0"];
   const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "inherit"] });
   const lines = createInterface({ input: child.stdout });
   const readNextLine = async (): Promise<string> => ((await once(lines, "line")) as [string])[0];
@@ -121,7 +121,7 @@ async function measureMemory(): Promise<Memory> {
     };
     if (running + waiting + stats.running > 0) continue;
     const { freeTokens, maxTokens, allocated } = stats;
-    const pids = [server.process.pid!, ...rankPids()];
+    const pids = [server.process.pid!, ...findRankPids()];
     return { freeTokens, maxTokens, allocated, resident: pids.map(readResidentMib) };
   }
 }
@@ -132,7 +132,7 @@ function readResidentMib(pid: number): number {
 }
 
 /** By rank. */
-function rankPids(): readonly number[] {
+function findRankPids(): readonly number[] {
   const pids: number[] = [];
   for (const name of readdirSync("/proc").filter((entryName) => /^\d+$/.test(entryName))) {
     try {
@@ -183,7 +183,7 @@ async function killRank(): Promise<object> {
   const wholeResponses = Array.from({ length: 8 }, () => postCompletion({ max_tokens: 400 }));
   const readyPromise = server.waitUntilReady();
   const startTime = performance.now();
-  process.kill(rankPids().at(-1)!, "SIGKILL");
+  process.kill(findRankPids().at(-1)!, "SIGKILL");
   const requestEndCounts: Record<string, number> = {};
   const countRequestEnd = (end: string): void => void (requestEndCounts[end] = (requestEndCounts[end] ?? 0) + 1);
   for (const response of streamResponses) {
@@ -209,7 +209,7 @@ async function stopServer(): Promise<object> {
   let finishReason: string | null = null;
   for await (const event of readEvents(response)) finishReason = event.choices?.[0]?.finish_reason ?? finishReason;
   const [exitCode] = await exitPromise;
-  const numRanksLeft = rankPids().length;
+  const numRanksLeft = findRankPids().length;
   if (finishReason === null || exitCode !== 0 || numRanksLeft > 0)
     faults.push(
       `SIGTERM: expected a finish reason, exit code 0 and no ranks left, received ${finishReason}, ${exitCode} and ${numRanksLeft}`,

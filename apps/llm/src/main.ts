@@ -6,11 +6,11 @@ import {
   type RankLaunchOptions,
   readLearningCurve,
   runCommand,
-  startRanks,
+  launchRanks,
   throwIfFailed,
 } from "@mosaic/program";
 import { drawLossCurve, drawNeedles, drawPerplexity } from "./draw/pictures.ts";
-import { folderFiles, prepareFolder } from "./model-folder.ts";
+import { folderFilePaths, prepareFolder } from "./model-folder.ts";
 import type { NeedleResult } from "./needles/measure-needles.ts";
 import type { PerplexityResult } from "./perplexity.ts";
 import { isLoopback } from "./serve/access.ts";
@@ -47,7 +47,7 @@ async function runRanks<Line>(
   options: RankLaunchOptions<Line> = {},
 ): Promise<void> {
   const program = { entry: rankEntry, args: [command, JSON.stringify(settings)], ranks: settings.ranks };
-  throwIfFailed(await startRanks<Line>(program, { abort: abortSignal, onReport: onLine, ...options }));
+  throwIfFailed(await launchRanks<Line>(program, { abort: abortSignal, onReport: onLine, ...options }));
 }
 
 async function train(args: readonly string[]): Promise<void> {
@@ -61,13 +61,13 @@ async function train(args: readonly string[]): Promise<void> {
     showProgress(Math.min(1, report.share), `step ${report.step}, loss ${report.loss.toFixed(3)}`);
   });
   progress.end();
-  const { curve, picture } = folderFiles(settings.out);
-  const points = readLearningCurve<LossPoint>(curve);
-  writeFileSync(picture, drawLossCurve(points, settings));
-  const heldOut = points.findLast((point) => point.heldOut !== undefined)?.heldOut;
+  const { curve: curvePath, picture: picturePath } = folderFilePaths(settings.out);
+  const points = readLearningCurve<LossPoint>(curvePath);
+  writeFileSync(picturePath, drawLossCurve(points, settings));
+  const heldOutLoss = points.findLast((point) => point.heldOut !== undefined)?.heldOut;
   const { step, loss } = points.at(-1)!;
   console.log(
-    `${lastReport ? "trained" : "training already completed"}: step ${step}, loss ${loss.toFixed(3)}, held-out loss ${heldOut?.toFixed(3)}; the model is in ${settings.out}`,
+    `${lastReport ? "trained" : "training already completed"}: step ${step}, loss ${loss.toFixed(3)}, held-out loss ${heldOutLoss?.toFixed(3)}; the model is in ${settings.out}`,
   );
 }
 
@@ -153,5 +153,5 @@ async function serve(args: readonly string[]): Promise<void> {
     server.stop();
     for (const name of ["SIGINT", "SIGTERM"] as const) process.on(name, () => server.kill());
   });
-  await server.done;
+  await server.completion;
 }

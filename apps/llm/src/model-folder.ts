@@ -3,11 +3,11 @@ import { join } from "node:path";
 import type { Context } from "@mosaic/attention";
 import { type CausalLM, createModel as createCausalLM, loadModel, Tokenizer } from "@mosaic/models";
 import { readCorpus } from "./corpus.ts";
-import { type ModelSizes, UsageError } from "./settings.ts";
+import { type ArchitectureSettings, UsageError } from "./settings.ts";
 import { tokenizeCorpus } from "./tokenizer/corpus-tokens.ts";
 
 /** What a folder of this program holds: a Hugging Face folder, and what its training goes on from. */
-export const folderFiles = (folder: string) =>
+export const folderFilePaths = (folder: string) =>
   ({
     config: join(folder, "config.json"),
     generation: join(folder, "generation_config.json"),
@@ -24,8 +24,8 @@ export const folderFiles = (folder: string) =>
 export const endTokenId = 0;
 
 /** config.json of Llama with these sizes. */
-export function createConfig(sizes: ModelSizes): Readonly<Record<string, unknown>> {
-  const { vocabulary, hidden, layers, heads, kvHeads, length, ropeBase, embeddingStd } = sizes;
+export function createConfig(architecture: ArchitectureSettings): Readonly<Record<string, unknown>> {
+  const { vocabulary, hidden, layers, heads, kvHeads, length, ropeBase, embeddingStd } = architecture;
   return {
     architectures: ["LlamaForCausalLM"],
     model_type: "llama",
@@ -62,11 +62,11 @@ function writeAtomically(path: string, contents: string | Uint8Array): void {
  *
  * @throws UsageError for a folder that holds a model of other sizes.
  */
-export function prepareFolder(folder: string, sizes: ModelSizes): void {
-  const files = folderFiles(folder);
-  const config = createConfig(sizes);
-  if (existsSync(files.config)) {
-    const storedConfig = readJson(files.config);
+export function prepareFolder(folder: string, architecture: ArchitectureSettings): void {
+  const paths = folderFilePaths(folder);
+  const config = createConfig(architecture);
+  if (existsSync(paths.config)) {
+    const storedConfig = readJson(paths.config);
     const differingFields = Object.keys(config).filter(
       (name) => name !== "torch_dtype" && String(storedConfig[name]) !== String(config[name]),
     );
@@ -79,26 +79,26 @@ export function prepareFolder(folder: string, sizes: ModelSizes): void {
     );
   }
   mkdirSync(join(folder, "training"), { recursive: true });
-  const { tokenizerFiles, train, heldOut } = tokenizeCorpus(readCorpus(), sizes.vocabulary);
-  writeAtomically(files.trainTokens, new Uint8Array(Uint16Array.from(train.flat()).buffer));
-  writeAtomically(files.heldOutTokens, new Uint8Array(Uint16Array.from(heldOut.flat()).buffer));
-  writeAtomically(files.tokenizer, `${JSON.stringify(tokenizerFiles.tokenizer)}\n`);
-  writeAtomically(files.tokenizerConfig, `${JSON.stringify(tokenizerFiles.config, null, 2)}\n`);
+  const { tokenizerFiles, train, heldOut } = tokenizeCorpus(readCorpus(), architecture.vocabulary);
+  writeAtomically(paths.trainTokens, new Uint8Array(Uint16Array.from(train.flat()).buffer));
+  writeAtomically(paths.heldOutTokens, new Uint8Array(Uint16Array.from(heldOut.flat()).buffer));
+  writeAtomically(paths.tokenizer, `${JSON.stringify(tokenizerFiles.tokenizer)}\n`);
+  writeAtomically(paths.tokenizerConfig, `${JSON.stringify(tokenizerFiles.config, null, 2)}\n`);
   const generationConfig = { eos_token_id: endTokenId, do_sample: true, temperature: 0.8, top_k: 50, top_p: 0.95 };
-  writeAtomically(files.generation, `${JSON.stringify(generationConfig, null, 2)}\n`);
+  writeAtomically(paths.generation, `${JSON.stringify(generationConfig, null, 2)}\n`);
   // The last one: a folder that has it has all.
-  writeAtomically(files.config, `${JSON.stringify(config, null, 2)}\n`);
+  writeAtomically(paths.config, `${JSON.stringify(config, null, 2)}\n`);
 }
 
 /** The standard deviation of the embeddings that @mosaic/models creates. */
-const embeddingInitStd = 0.02;
+const defaultEmbeddingStd = 0.02;
 
 /** A model of a prepared folder, as it is before training. Collective. */
 export function createModel(ctx: Context, folder: string, backend: string): CausalLM {
-  const config = readJson(folderFiles(folder).config);
+  const config = readJson(folderFilePaths(folder).config);
   const model = createCausalLM(ctx, config, { backend, placement: "zigzag", dtype: "float32" });
   const { weight } = model.decoder.embedding;
-  ctx.device.kernels.scalar("mul", weight, weight, Number(config["initializer_range"]) / embeddingInitStd);
+  ctx.device.kernels.scalar("mul", weight, weight, Number(config["initializer_range"]) / defaultEmbeddingStd);
   return model;
 }
 
@@ -113,8 +113,8 @@ export function openModel(ctx: Context, folder: string, backend: string): Promis
 
 /** The tokenizer of a prepared folder. */
 export function readTokenizer(folder: string): Tokenizer {
-  const { tokenizer, tokenizerConfig } = folderFiles(folder);
-  return new Tokenizer(tokenizer, { tokenizer: readJson(tokenizer), config: readJson(tokenizerConfig) });
+  const { tokenizer: tokenizerPath, tokenizerConfig: tokenizerConfigPath } = folderFilePaths(folder);
+  return new Tokenizer(tokenizerPath, { tokenizer: readJson(tokenizerPath), config: readJson(tokenizerConfigPath) });
 }
 
 function readJson(path: string): Record<string, unknown> {

@@ -60,7 +60,7 @@ export async function measurePerplexity(
     );
     lossesByText.push(await scoreText(ctx, model, { tokens: text.slice(0, -1), questionLabels: rangeLabels }));
     for (const [contextIndex, context] of contexts.entries())
-      lossesByContext[contextIndex]!.push(await scoreTail(ctx, { model, text, context }));
+      lossesByContext[contextIndex]!.push(await scoreWithContext(ctx, { model, text, context }));
     onProgress((i + 1) / texts.length);
   }
   return {
@@ -87,7 +87,7 @@ function contextLengths(length: number): readonly number[] {
 }
 
 /** The mean loss of tokens in the second half of a text, taken in pieces, with `context` tokens before each piece. */
-async function scoreTail(
+async function scoreWithContext(
   ctx: Context,
   { model, text, context }: { model: CausalLM; text: readonly number[]; context: number },
 ): Promise<number> {

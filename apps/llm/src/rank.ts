@@ -7,8 +7,8 @@ import { serveModel, type ServeRankSettings } from "./serve/serve-rank.ts";
 import type { ModelSettings, TrainSettings } from "./settings.ts";
 import { trainModel } from "./train-model.ts";
 
-const [command, json] = process.argv.slice(2) as [string, string];
-const settings = JSON.parse(json) as Omit<TrainSettings, "dp"> &
+const [command, settingsJson] = process.argv.slice(2) as [string, string];
+const settings = JSON.parse(settingsJson) as Omit<TrainSettings, "dp"> &
   Partial<Pick<TrainSettings, "dp">> &
   ModelSettings &
   ServeRankSettings;

@@ -4,7 +4,7 @@ import { UsageError } from "@mosaic/program";
 export { UsageError };
 
 /** Sizes of a model, and of its tokenizer. */
-export interface ModelSizes {
+export interface ArchitectureSettings {
   readonly vocabulary: number;
   readonly hidden: number;
   readonly layers: number;
@@ -27,7 +27,7 @@ export const backendNames = ["ring", "flex", "ulysses", "local"] as const;
 export type BackendName = (typeof backendNames)[number];
 
 /** What a training does. */
-export interface TrainSettings extends ModelSizes {
+export interface TrainSettings extends ArchitectureSettings {
   readonly task: Task;
   /** Where the model goes; a training found there is continued. */
   readonly out: string;

@@ -14,7 +14,7 @@ import {
 import type { CausalLM } from "@mosaic/models";
 import { LearningCurve } from "@mosaic/program";
 import type { TrainingBatch, TrainingData } from "./batches.ts";
-import { createModel, folderFiles } from "./model-folder.ts";
+import { createModel, folderFilePaths } from "./model-folder.ts";
 import type { TrainSettings } from "./settings.ts";
 import { openTrainingData } from "./training-data.ts";
 
@@ -47,7 +47,7 @@ export function createSchedule({ task, steps }: Pick<TrainSettings, "task" | "st
 }
 
 /** A loss of a batch: the same on every rank and mesh. */
-export function batchLoss(ctx: Context, { decoder }: CausalLM, batch: TrainingBatch): Tensor {
+export function computeBatchLoss(ctx: Context, { decoder }: CausalLM, batch: TrainingBatch): Tensor {
   const { tokens, labels, mask, placement, length } = batch;
   return scope(() => {
     const hidden = decoder.forward(tokens, { mask, placement, sequenceLength: length });
@@ -83,7 +83,7 @@ class Training implements Disposable {
   async step(): Promise<number> {
     const { model, optimizer } = this;
     using batch = this.data.train.next();
-    using loss = batchLoss(this.#ctx, model, batch);
+    using loss = computeBatchLoss(this.#ctx, model, batch);
     loss.backward();
     reduceGradients(this.#ctx, model);
     clipGradNorm(model, 1).dispose();
@@ -94,16 +94,16 @@ class Training implements Disposable {
 
   /** The mean loss of the same held-out rows each time. */
   async evaluate(): Promise<number> {
-    const { heldOut, evaluationBatches: count } = this.data;
-    const start = heldOut.state();
+    const { heldOut, numEvaluationBatches: numBatches } = this.data;
+    const initialState = heldOut.state();
     let lossSum = 0;
-    for (let i = 0; i < count; i++) {
+    for (let i = 0; i < numBatches; i++) {
       using batch = heldOut.next();
-      using loss = noGrad(() => batchLoss(this.#ctx, this.model, batch));
+      using loss = noGrad(() => computeBatchLoss(this.#ctx, this.model, batch));
       lossSum += await loss.item();
     }
-    heldOut.load(start);
-    return lossSum / count;
+    heldOut.load(initialState);
+    return lossSum / numBatches;
   }
 
   [Symbol.dispose](): void {
@@ -127,23 +127,23 @@ export async function trainModel(
   onProgress: (report: TrainReport) => void,
 ): Promise<number> {
   const { out, checkpointEvery, evaluateEvery } = settings;
-  const files = folderFiles(out);
+  const paths = folderFilePaths(out);
   using training = new Training(ctx, settings);
   const { model, optimizer } = training;
   const loader = training.data.train;
   let seconds = 0;
-  if (await findCheckpoint(ctx, files.checkpoint)) {
-    const data = (await loadCheckpoint(ctx, files.checkpoint, { model, optimizer })).data as TrainingProgress;
+  if (await findCheckpoint(ctx, paths.checkpoint)) {
+    const data = (await loadCheckpoint(ctx, paths.checkpoint, { model, optimizer })).data as TrainingProgress;
     loader.load(data.loader);
     seconds = data.seconds;
   }
-  const curve = ctx.rank === 0 ? new LearningCurve<LossPoint>(files.curve) : undefined;
+  const curve = ctx.rank === 0 ? new LearningCurve<LossPoint>(paths.curve) : undefined;
   curve?.truncateAfter(optimizer.steps);
-  const start = performance.now() / 1000 - seconds;
-  const getElapsedSeconds = (): number => performance.now() / 1000 - start;
+  const startSeconds = performance.now() / 1000 - seconds;
+  const getElapsedSeconds = (): number => performance.now() / 1000 - startSeconds;
   const save = (): Promise<void> => {
     const data: TrainingProgress = { loader: loader.state(), seconds: getElapsedSeconds() };
-    return saveCheckpoint(ctx, files.checkpoint, { model, optimizer, data });
+    return saveCheckpoint(ctx, paths.checkpoint, { model, optimizer, data });
   };
   let share = await computeProgress(ctx, settings, { step: optimizer.steps, seconds: getElapsedSeconds() });
   while (share < 1) {
@@ -158,7 +158,7 @@ export async function trainModel(
   }
   // Whole, also where the training's own is sharded.
   using savedModel = createModel(ctx, out, settings.backend);
-  await loadCheckpoint(ctx, files.checkpoint, { model: savedModel });
+  await loadCheckpoint(ctx, paths.checkpoint, { model: savedModel });
   await savedModel.save(out);
   return optimizer.steps;
 }

@@ -2,14 +2,14 @@ import { readFileSync } from "node:fs";
 import { type Context, dispatch } from "@mosaic/attention";
 import { DataLoader, type PlacementFunction, tokenFile } from "@mosaic/attention/nn";
 import type { TrainingData } from "./batches.ts";
-import { endTokenId, folderFiles, choosePlacement, readTokenizer } from "./model-folder.ts";
-import { chooseNeedleRows, createLaterRows, type NeedleRowOptions } from "./needles/curriculum.ts";
+import { endTokenId, folderFilePaths, choosePlacement, readTokenizer } from "./model-folder.ts";
+import { chooseNeedleRowOptions, createLaterRowOptions, type NeedleRowOptions } from "./needles/curriculum.ts";
 import { NeedleBatches } from "./needles/needle-batches.ts";
 import { findFactTokens } from "./needles/needle-text.ts";
 import type { TrainSettings } from "./settings.ts";
 
 /** Batches of held-out rows that an evaluation takes. */
-const evaluationBatches = 4;
+const maxEvaluationBatches = 4;
 
 /** How rows are cut: zigzag, or for flex as suits the documents of the batch. */
 export function placementFor(ctx: Context, backend: string): "zigzag" | "contiguous" | PlacementFunction {
@@ -25,8 +25,8 @@ export function openTrainingData(ctx: Context, settings: TrainSettings): Trainin
 
 /** Books, packed into rows. */
 function openTextData(ctx: Context, { out, backend, length, batch, seed }: TrainSettings): TrainingData {
-  const { trainTokens, heldOutTokens } = folderFiles(out);
-  const sources = [trainTokens, heldOutTokens].map((path) => tokenFile(path, { separator: endTokenId }));
+  const { trainTokens: trainTokensPath, heldOutTokens: heldOutTokensPath } = folderFilePaths(out);
+  const sources = [trainTokensPath, heldOutTokensPath].map((path) => tokenFile(path, { separator: endTokenId }));
   const options = { rowLength: length, batchSize: batch, seed, placement: placementFor(ctx, backend) };
   const loaders = [true, false].map((shuffle, i) => new DataLoader(ctx, sources[i]!, { ...options, shuffle }));
   const [train, heldOut] = loaders.map((loader) => ({
@@ -37,7 +37,7 @@ function openTextData(ctx: Context, { out, backend, length, batch, seed }: Train
   return {
     train: train!,
     heldOut: heldOut!,
-    evaluationBatches: Math.min(evaluationBatches, loaders[1]!.batchesPerEpoch),
+    numEvaluationBatches: Math.min(maxEvaluationBatches, loaders[1]!.batchesPerEpoch),
     [Symbol.dispose]() {
       for (const source of sources) source[Symbol.dispose]();
     },
@@ -47,19 +47,22 @@ function openTextData(ctx: Context, { out, backend, length, batch, seed }: Train
 /** Facts in the books: in ever longer rows; judged by the longest, with keys of their own in books of their own. */
 function openNeedleData(ctx: Context, settings: TrainSettings): TrainingData {
   const { out, backend, length, batch, seed, steps } = settings;
-  const { trainTokens, heldOutTokens } = folderFiles(out);
+  const { trainTokens: trainTokensPath, heldOutTokens: heldOutTokensPath } = folderFilePaths(out);
   const tokens = findFactTokens(readTokenizer(out));
   const options = { batch, seed, placement: placementFor(ctx, backend) };
-  const rowsForStep = (step: number): NeedleRowOptions => chooseNeedleRows(step, { steps, length });
-  const sources = [trainTokens, heldOutTokens].map((path, i) => ({
+  const rowOptionsForStep = (step: number): NeedleRowOptions => chooseNeedleRowOptions(step, { steps, length });
+  const sources = [trainTokensPath, heldOutTokensPath].map((path, i) => ({
     tokens,
     filler: readTokens(path).filter((token) => token !== endTokenId),
     usesUnseenKeysOnly: i === 1,
   }));
   return {
-    train: new NeedleBatches(ctx, sources[0]!, { ...options, rowsForStep }),
-    heldOut: new NeedleBatches(ctx, sources[1]!, { ...options, rowsForStep: () => createLaterRows(length) }),
-    evaluationBatches,
+    train: new NeedleBatches(ctx, sources[0]!, { ...options, rowOptionsForStep }),
+    heldOut: new NeedleBatches(ctx, sources[1]!, {
+      ...options,
+      rowOptionsForStep: () => createLaterRowOptions(length),
+    }),
+    numEvaluationBatches: maxEvaluationBatches,
     [Symbol.dispose]() {},
   };
 }

@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
 import { Engine } from "../src/serve/engine.ts";
-import { createHttpServer, type HttpLimits } from "../src/serve/http-server.ts";
+import { createHttpServer, type RequestRules } from "../src/serve/http-server.ts";
 import { Channel, type RankMessage, type ServerMessage } from "../src/serve/messages.ts";
 import { readServedModel, type ServedModel } from "../src/serve/served-model.ts";
 import { writeServedFolder } from "./served-folder.ts";
@@ -26,11 +26,11 @@ class TestServer {
   readonly #http: Server;
   #notifySent: () => void = () => {};
 
-  constructor(limits: Partial<HttpLimits> = {}, sizes = { maxRunning: 2, maxWaiting: 1 }) {
+  constructor(limits: Partial<RequestRules> = {}, sizes = { maxRunning: 2, maxWaiting: 1 }) {
     this.engine = new Engine(sizes);
     const page = readFileSync(new URL("../page/chat.html", import.meta.url), "utf8");
     const allLimits = { host: "127.0.0.1", key: "", maxBodyBytes: 2000, deadlineMs: 60_000, ...limits };
-    this.#http = createHttpServer({ engine: this.engine, model, page, limits: allLimits });
+    this.#http = createHttpServer({ engine: this.engine, model, page, rules: allLimits });
   }
 
   async listen(): Promise<void> {

@@ -4,9 +4,9 @@ import { join } from "node:path";
 import { type Context, world } from "@mosaic/attention";
 import { Random, readLearningCurve } from "@mosaic/program";
 import { afterAll, expect, test } from "vitest";
-import { createModel, folderFiles, prepareFolder, readTokenizer } from "../src/model-folder.ts";
-import { drawNeedleTexts, measureNeedles, needleLengths } from "../src/needles/measure-needles.ts";
-import { chooseNeedleRows, countRows } from "../src/needles/curriculum.ts";
+import { createModel, folderFilePaths, prepareFolder, readTokenizer } from "../src/model-folder.ts";
+import { drawNeedleTexts, measureNeedles, textLengths } from "../src/needles/measure-needles.ts";
+import { chooseNeedleRowOptions, countRows } from "../src/needles/curriculum.ts";
 import { drawNeedleRow } from "../src/needles/needle-batches.ts";
 import { createNeedleText, drawFacts, type FactTokens, findFactTokens, isUnseen } from "../src/needles/needle-text.ts";
 import { parseModelSettings, parseTrainSettings, type TrainSettings, UsageError } from "../src/settings.ts";
@@ -49,7 +49,7 @@ test("facts stand at their depths, and questions at the end ask for them", () =>
 test("a row asks for each fact once, or again and again until it is full, and every answer stands in the text", () => {
   for (const questionMode of ["once", "again"] as const) {
     for (const length of [64, 128, 1000]) {
-      const rows = { length, maxFacts: 8, questionMode, tokens: length };
+      const rows = { length, maxFacts: 8, questionMode, tokensPerStep: length };
       const source = { tokens, filler: [...filler, ...filler], usesUnseenKeysOnly: false };
       const row = drawNeedleRow(source, rows, new Random(7, length));
       expect(row.tokens.length).toBe(length);
@@ -78,14 +78,14 @@ test("the learning rate of needles falls to nothing at the end", () => {
 
 test("keys of a measurement are none of a training's, for any seed", () => {
   const drawKeys = (usesUnseenKeysOnly: boolean, seed: number) =>
-    drawFacts(300, { words: 138, values: 36, usesUnseenKeysOnly }, new Random(seed)).map(({ key }) => key);
+    drawFacts(300, { numWords: 138, numValues: 36, usesUnseenKeysOnly }, new Random(seed)).map(({ key }) => key);
   for (const seed of [0, 1, 2]) {
     expect(drawKeys(false, seed).some(isUnseen)).toBe(false);
     expect(drawKeys(true, seed).every(isUnseen)).toBe(true);
   }
   const unseenFlags = Array.from({ length: 138 ** 2 }, (_, i) => isUnseen([i % 138, Math.floor(i / 138)]));
   expect(unseenFlags.filter(Boolean).length / unseenFlags.length).toBeCloseTo(0.25, 1);
-  expect(() => drawFacts(5, { words: 2, values: 36, usesUnseenKeysOnly: false }, new Random(0))).toThrow(
+  expect(() => drawFacts(5, { numWords: 2, numValues: 36, usesUnseenKeysOnly: false }, new Random(0))).toThrow(
     /expected 5 keys.*enlarge/,
   );
   const textOptions = { length: 100, depth: 0.25, trials: 3, seed: 0 };
@@ -96,7 +96,7 @@ test("keys of a measurement are none of a training's, for any seed", () => {
 });
 
 test("dense rows come first, then rows that double in stages of as many steps, and every other step has shorter ones", () => {
-  const rowsAtStep = (step: number) => chooseNeedleRows(step, { steps: 100, length: 3000 });
+  const rowsAtStep = (step: number) => chooseNeedleRowOptions(step, { steps: 100, length: 3000 });
   expect([0, 24, 25].map((step) => rowsAtStep(step).questionMode)).toEqual(["again", "again", "once"]);
   expect([0, 24, 25, 39, 40, 46, 48, 52, 54, 58, 60, 64, 66, 98].map((step) => rowsAtStep(step).length)).toEqual([
     ...[64, 64, 128, 128, 256, 256, 512, 512, 1024, 1024, 2048, 2048],
@@ -107,11 +107,11 @@ test("dense rows come first, then rows that double in stages of as many steps, a
     ...[1024, 2048, 64, 128, 256, 512, 1024],
   ]);
   expect([0, 40, 98].map((step) => countRows(rowsAtStep(step), 2))).toEqual([32, 32, 2]);
-  expect([25, 40, 81, 99].map((step) => chooseNeedleRows(step, { steps: 100, length: 128 }).length)).toEqual([
+  expect([25, 40, 81, 99].map((step) => chooseNeedleRowOptions(step, { steps: 100, length: 128 }).length)).toEqual([
     128, 128, 64, 64,
   ]);
-  expect(chooseNeedleRows(99, { steps: 100, length: 20 }).length).toBe(20);
-  expect(needleLengths(4096)).toEqual([256, 512, 1024, 2048, 4096]);
+  expect(chooseNeedleRowOptions(99, { steps: 100, length: 20 }).length).toBe(20);
+  expect(textLengths(4096)).toEqual([256, 512, 1024, 2048, 4096]);
   expect(() => createSettings("--minutes", "1")).toThrow(UsageError);
   expect(() => parseTrainSettings(["--task", "sums"])).toThrow(
     /--task: expected one of text, needles, received "sums"/,
@@ -150,7 +150,7 @@ test("a few steps reduce the loss, alike on one rank and two, and an untrained m
   const train = async (settings: TrainSettings) => {
     prepareFolder(out, settings);
     const { ranks } = settings;
-    const files = folderFiles(out);
+    const files = folderFilePaths(out);
     for (const path of [files.checkpoint, files.curve]) rmSync(path, { recursive: true, force: true });
     await onMesh({ dp: 1, sp: ranks }, (ctx) => trainModel(ctx, settings, () => {}));
     return readLearningCurve<LossPoint>(files.curve).map(({ loss }) => loss);
@@ -176,5 +176,5 @@ test("a few steps reduce the loss, alike on one rank and two, and an untrained m
   expect([count, chance, trainedLength]).toEqual([findFactTokens(readTokenizer(out)).values.length, 1 / 8, 256]);
   const meanAccuracy = cells.reduce((sum, { accuracy }) => sum + accuracy, 0) / cells.length;
   expect(meanAccuracy).toBeLessThan(0.3);
-  expect(JSON.parse(readFileSync(folderFiles(out).config, "utf8"))).toMatchObject({ rope_theta: 10_000 });
+  expect(JSON.parse(readFileSync(folderFilePaths(out).config, "utf8"))).toMatchObject({ rope_theta: 10_000 });
 });

@@ -50,17 +50,17 @@ describe("a server on two ranks", () => {
       entry: new URL("../dist/rank.js", import.meta.url),
       page: new URL("../page/chat.html", import.meta.url),
       onReady: () => onReady(),
-      launch: {
+      launchOptions: {
         restartBackoffMs: 300,
         minUptimeMs: 0,
         onEvent: (event) => void (event.type === "spawn" && pids.set(event.rank, event.pid)),
       },
     });
-    await Promise.race([readyPromise, server.done]);
+    await Promise.race([readyPromise, server.completion]);
   });
   afterAll(async () => {
     server?.stop();
-    await server?.done;
+    await server?.completion;
   });
 
   test("describes its model, and has a page", async () => {
@@ -115,7 +115,15 @@ describe("a server on two ranks", () => {
 
   test("bears load: nothing is lost, nothing leaks, and texts are as they are alone", async () => {
     const healthBefore = await waitUntilIdle();
-    const loadSettings = { url: server.url, model, clients: 16, requests: 80, cancelled: 16, malformed: 14, tokens: 8 };
+    const loadSettings = {
+      url: server.url,
+      model,
+      clients: 16,
+      requests: 80,
+      numCancelled: 16,
+      numMalformed: 14,
+      tokens: 8,
+    };
     const report = await runLoad(loadSettings);
     expect(report.faults).toEqual([]);
     expect([report.completed, report.cancelled]).toEqual([50, 16]);
@@ -149,7 +157,7 @@ describe("a server on two ranks", () => {
     let lastEvent: StreamEvent | undefined;
     for await (const event of readEvents(response)) lastEvent = event;
     expect(lastEvent?.choices?.[0]?.finish_reason).toMatch(/stop|length/);
-    await server.done;
+    await server.completion;
     await expect(fetch(server.url)).rejects.toThrow(/fetch failed/);
   });
 });

@@ -2,7 +2,7 @@ import { mkdirSync, writeFileSync } from "node:fs";
 import { world } from "@mosaic/attention";
 import { createModel } from "@mosaic/models";
 import { readCorpus } from "../src/corpus.ts";
-import { createConfig, endTokenId, folderFiles } from "../src/model-folder.ts";
+import { createConfig, endTokenId, folderFilePaths } from "../src/model-folder.ts";
 import { tokenizeCorpus } from "../src/tokenizer/corpus-tokens.ts";
 
 const sizes = {
@@ -22,7 +22,7 @@ export async function writeServedFolder(folder: string): Promise<void> {
   mkdirSync(folder, { recursive: true });
   const book = readCorpus().train.find(({ name }) => name === "Jude")!;
   const { tokenizerFiles } = tokenizeCorpus({ train: [book], heldOut: [] }, sizes.vocabulary);
-  const { tokenizer, tokenizerConfig, generation } = folderFiles(folder);
+  const { tokenizer, tokenizerConfig, generation } = folderFilePaths(folder);
   writeFileSync(tokenizer, JSON.stringify(tokenizerFiles.tokenizer));
   writeFileSync(tokenizerConfig, JSON.stringify({ ...tokenizerFiles.config, chat_template: chatTemplate }));
   writeFileSync(generation, JSON.stringify({ eos_token_id: endTokenId, do_sample: true, top_p: 0.95 }));

@@ -4,9 +4,9 @@ import { join } from "node:path";
 import { type Context, world } from "@mosaic/attention";
 import { loadModel } from "@mosaic/models";
 import { afterAll, describe, expect, test } from "vitest";
-import { readLearningCurve, startRanks } from "@mosaic/program";
+import { readLearningCurve, launchRanks } from "@mosaic/program";
 import { generateText } from "../src/generate-text.ts";
-import { createConfig, folderFiles, prepareFolder } from "../src/model-folder.ts";
+import { createConfig, folderFilePaths, prepareFolder } from "../src/model-folder.ts";
 import { measureNeedles } from "../src/needles/measure-needles.ts";
 import { measurePerplexity } from "../src/perplexity.ts";
 import { parseModelSettings, parseTrainSettings, type TrainSettings } from "../src/settings.ts";
@@ -36,7 +36,7 @@ async function onMesh<T>(mesh: Readonly<Record<string, number>>, body: (ctx: Con
 }
 
 const readCurve = ({ out }: TrainSettings): readonly LossPoint[] =>
-  readLearningCurve<LossPoint>(folderFiles(out).curve);
+  readLearningCurve<LossPoint>(folderFilePaths(out).curve);
 
 async function train(settings: TrainSettings): Promise<readonly LossPoint[]> {
   const { ranks, dp } = settings;
@@ -110,11 +110,11 @@ test("a rank that is killed is started again with the others, and the curve is t
   const [undisturbed, disturbed] = [createSettings("calm", "--ranks", "2"), createSettings("killed", "--ranks", "2")];
   const entry = new URL("../dist/rank.js", import.meta.url);
   const program = (settings: TrainSettings) => ({ entry, args: ["train", JSON.stringify(settings)], ranks: 2 });
-  expect(await startRanks(program(undisturbed))).toMatchObject({ outcome: "succeeded" });
+  expect(await launchRanks(program(undisturbed))).toMatchObject({ outcome: "succeeded" });
   const pids = new Map<number, number>();
   const attempts = new Set<number>();
   let isKilled = false;
-  const result = await startRanks<LossPoint>(program(disturbed), {
+  const result = await launchRanks<LossPoint>(program(disturbed), {
     restartBackoffMs: 10,
     minUptimeMs: 0,
     onEvent(event) {

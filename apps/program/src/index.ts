@@ -3,4 +3,4 @@ export { LearningCurve, type LogLine, readLearningCurve } from "./learning-curve
 export * from "./plot.ts";
 export { Progress } from "./progress.ts";
 export { Random } from "./random.ts";
-export { type RankLaunchOptions, type RankProgram, RanksFailedError, startRanks, throwIfFailed } from "./ranks.ts";
+export { type RankLaunchOptions, type RankProgram, RanksFailedError, launchRanks, throwIfFailed } from "./ranks.ts";

@@ -56,9 +56,9 @@ export function axisTicks([low, high]: readonly [number, number], numIntervals =
   const roughStep = (high - low) / numIntervals;
   const decade = 10 ** Math.floor(Math.log10(roughStep));
   const step = [1, 2, 5, 10].map((factor) => factor * decade).find((candidate) => candidate >= roughStep)!;
-  const firstTick = Math.ceil(low / step - 1e-9);
-  return Array.from({ length: Math.floor(high / step + 1e-9) - firstTick + 1 }, (_, i) =>
-    Number(((firstTick + i) * step).toPrecision(6)),
+  const firstTickIndex = Math.ceil(low / step - 1e-9);
+  return Array.from({ length: Math.floor(high / step + 1e-9) - firstTickIndex + 1 }, (_, i) =>
+    Number(((firstTickIndex + i) * step).toPrecision(6)),
   );
 }
 

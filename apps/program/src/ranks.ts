@@ -21,7 +21,7 @@ export interface RankProgram {
 }
 
 /** Starts ranks, which are restarted if one dies. Other output than reports goes to stderr. */
-export function startRanks<Report>(
+export function launchRanks<Report>(
   { entry, args, ranks }: RankProgram,
   { onReport, onEvent, ...options }: RankLaunchOptions<Report> = {},
 ): Promise<Result> {

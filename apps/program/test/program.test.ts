@@ -7,7 +7,7 @@ import {
   LearningCurve,
   Progress,
   readLearningCurve,
-  startRanks,
+  launchRanks,
   throwIfFailed,
   RanksFailedError,
 } from "../src/index.ts";
@@ -38,10 +38,10 @@ test("ranks report lines of JSON, and a failure has its rank and message", async
   writeFileSync(path, "console.log(JSON.stringify({ step: Number(process.env.RANK) + Number(process.argv[2]) }));");
   const reports: unknown[] = [];
   const program = { entry: pathToFileURL(path), args: ["7"], ranks: 2 };
-  throwIfFailed(await startRanks(program, { onReport: (report) => reports.push(report) }));
+  throwIfFailed(await launchRanks(program, { onReport: (report) => reports.push(report) }));
   expect(reports).toEqual([{ step: 7 }]);
   writeFileSync(path, 'if (process.env.RANK === "1") throw new Error("no data"); setInterval(() => {}, 1000);');
-  const failedRun = await startRanks(program, { maxRestarts: 0 });
+  const failedRun = await launchRanks(program, { maxRestarts: 0 });
   expect(() => throwIfFailed(failedRun)).toThrow(RanksFailedError);
   expect(() => throwIfFailed(failedRun)).toThrow(/rank 1 failed \(exit 1\): .*no data/s);
 });

@@ -19,37 +19,37 @@ const NUM_HOSTS = 2;
 const resolvePath = (path) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
 const directory = mkdtempSync(join(tmpdir(), "mosaic-overlap-"));
 process.on("exit", () => rmSync(directory, { recursive: true }));
-const token = join(directory, "token");
-writeFileSync(token, randomBytes(32).toString("hex"), { mode: 0o600 });
+const tokenPath = join(directory, "token");
+writeFileSync(tokenPath, randomBytes(32).toString("hex"), { mode: 0o600 });
 
-for (const causal of [false, true]) {
-  const size = NUM_HOSTS * ranks;
+for (const isCausal of [false, true]) {
+  const worldSize = NUM_HOSTS * ranks;
   const settings = {
     ...{
-      tokens: tokens * size,
-      ranks: size,
+      tokens: tokens * worldSize,
+      ranks: worldSize,
       backend: "ring",
-      mask: { name: causal ? "causal" : "full" },
-      placement: causal ? "zigzag" : "contiguous",
+      mask: { name: isCausal ? "causal" : "full" },
+      placement: isCausal ? "zigzag" : "contiguous",
       dtype: "float32",
       backward: true,
       numHeads,
-      dim: 64,
+      headDim: 64,
     },
-    ...{ seed: 0, json: false, svg: "", dispatchPicturePath: "", predictionPicturePath: "" },
+    ...{ seed: 0, json: false, svgPath: "", dispatchPicturePath: "", predictionPicturePath: "" },
   };
-  const job = { settings, directory, totalWork: { forward: size, backward: size } };
-  await Promise.all(Array.from({ length: NUM_HOSTS }, (_, host) => runOn(host, job)));
-  const reports = Array.from({ length: size }, (_, rank) =>
+  const job = { settings, directory, totalWork: { forward: worldSize, backward: worldSize } };
+  await Promise.all(Array.from({ length: NUM_HOSTS }, (_, host) => runOnHost(host, job)));
+  const reports = Array.from({ length: worldSize }, (_, rank) =>
     JSON.parse(readFileSync(join(directory, `report.${rank}.json`), "utf8")),
   );
   const hiddenFraction = overlapFraction(reports);
   console.log(
-    `${NUM_HOSTS} hosts × ${ranks} ranks, ${tokens} tokens per rank${causal ? ", causal" : ""}: ${(100 * hiddenFraction).toFixed(1)} % of communication hidden behind compute`,
+    `${NUM_HOSTS} hosts × ${ranks} ranks, ${tokens} tokens per rank${isCausal ? ", causal" : ""}: ${(100 * hiddenFraction).toFixed(1)} % of communication hidden behind compute`,
   );
 }
 
-function runOn(host, job) {
+function runOnHost(host, job) {
   const nodeArgs = [
     "-N",
     `${NUM_HOSTS}`,
@@ -71,7 +71,7 @@ function runOn(host, job) {
     ...program,
   ];
   // Hosts of one machine; between machines UCX finds by itself that it cannot share memory.
-  const env = { ...process.env, MOSAIC_TOKEN_FILE: token, MOSAIC_THREADS: "1", UCX_TLS: "tcp" };
+  const env = { ...process.env, MOSAIC_TOKEN_FILE: tokenPath, MOSAIC_THREADS: "1", UCX_TLS: "tcp" };
   const child = spawn("ip", args, { env, stdio: ["ignore", "ignore", "inherit"] });
   return new Promise((resolve, reject) =>
     child.on("close", (code) =>

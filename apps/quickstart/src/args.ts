@@ -89,10 +89,10 @@ export function parseSettings(args: readonly string[]): Settings | "help" {
     dtype: parseChoice("dtype", values.dtype, dtypes),
     backward: values.backward,
     numHeads: heads,
-    dim: checkEven("dim", parseInteger("dim", values.dim, [2, 256])),
+    headDim: checkEven("dim", parseInteger("dim", values.dim, [2, 256])),
     seed: parseInteger("seed", values.seed, [0, 2 ** 32 - 1]),
     json: values.json,
-    svg: checkWritable("svg", values.svg),
+    svgPath: checkWritable("svg", values.svg),
     dispatchPicturePath: checkWritable("dispatch", values.dispatch),
     predictionPicturePath: checkWritable("predict", values.predict),
     htmlPath: checkWritable("html", values.html),
@@ -128,9 +128,11 @@ function parseRanks(
     throw new UsageError(`--mesh: expected ${dimensions.names.join(" × ")}, as in 2x4; received "${mesh}"`);
   }
   const numMeshRanks = shape[0] * shape[1];
-  const count = parseInteger("ranks", ranks ?? String(numMeshRanks), [1, MAX_RANKS]);
-  if (count === numMeshRanks) return { ranks: count, shape };
-  throw new UsageError(`--mesh: expected a shape of ${count} ranks, received "${mesh}" with ${numMeshRanks} ranks`);
+  const requestedRanks = parseInteger("ranks", ranks ?? String(numMeshRanks), [1, MAX_RANKS]);
+  if (requestedRanks === numMeshRanks) return { ranks: requestedRanks, shape };
+  throw new UsageError(
+    `--mesh: expected a shape of ${requestedRanks} ranks, received "${mesh}" with ${numMeshRanks} ranks`,
+  );
 }
 
 function parseStages({ stages }: { readonly stages?: string }, backend: string): Pick<Settings, "stages"> {

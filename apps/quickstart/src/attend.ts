@@ -24,19 +24,19 @@ export async function attend(ctx: mosaic.Context, settings: Settings, onStep: Pr
   using shard = new Shard(ctx, settings, positions(spans));
   const { q, k, v, dOut } = shard;
 
-  await barrier(ctx);
+  await startMeasurement(ctx);
   const startTime = getMonotonicSeconds();
   using out = mosaic.attention(ctx, q, k, v, { backend, mask: getMask(settings), queries: layout, keys: layout });
   if (settings.backward) out.backward(dOut);
   await ctx.device.stream.synchronize();
-  const end = getMonotonicSeconds();
+  const endTime = getMonotonicSeconds();
 
   const bytesSent = totalBytesSent(ctx, backend.axes);
   const { peak: peakBytes } = ctx.device.memory();
   const events = await ctx.stopTrace();
   const results = await readTensors({ out, dq: q.grad, dk: k.grad, dv: v.grad });
   return {
-    report: { rank: ctx.rank, at: coordinate, spans, begin: startTime, end, bytesSent, peakBytes, events },
+    report: { rank: ctx.rank, coordinate, spans, begin: startTime, end: endTime, bytesSent, peakBytes, events },
     results,
   };
 }
@@ -55,7 +55,7 @@ class Shard implements Disposable {
   readonly dOut: mosaic.Tensor;
 
   constructor(ctx: mosaic.Context, settings: Settings, positions: Int32Array) {
-    const shape = [1, settings.numHeads, positions.length, settings.dim];
+    const shape = [1, settings.numHeads, positions.length, settings.headDim];
     const hostProjections = new Embedder(readGenome(), settings).projectPositions(positions);
     const toTensor = (values: Float32Array): mosaic.Tensor => {
       const tensor = mosaic.fromArray(ctx, values, shape, { dtype: settings.dtype });
@@ -79,7 +79,7 @@ class Shard implements Disposable {
 }
 
 /** Every rank has its shard: the clock and the trace begin together, and memory counts from what is held now. */
-async function barrier(ctx: mosaic.Context): Promise<void> {
+async function startMeasurement(ctx: mosaic.Context): Promise<void> {
   await ctx.device.stream.synchronize();
   ctx.device.resetPeakMemory();
   ctx.startTrace();

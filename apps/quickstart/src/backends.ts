@@ -26,7 +26,7 @@ const cachedPlans = new WeakMap<Settings, AutoStrategy>();
 
 /** What the planner chooses for these settings, whose profile it needs: computed once. The same on every rank. */
 export function planAutomatically(settings: Settings): AutoStrategy {
-  const { tokens, numHeads, dim, dtype, ranks, profile } = settings;
+  const { tokens, numHeads, headDim, dtype, ranks, profile } = settings;
   if (!profile)
     throw new OptionError({
       where: "auto",
@@ -36,15 +36,15 @@ export function planAutomatically(settings: Settings): AutoStrategy {
     });
   let cachedPlan = cachedPlans.get(settings);
   if (!cachedPlan) {
-    const shape = {
+    const problem = {
       tokens,
       numHeads,
-      headDim: dim,
+      headDim,
       dtype,
       mask: getMask(settings),
       placement: createPlacement(settings),
     };
-    cachedPlan = auto({ ...shape, gpusPerNode: ranks, profile, simulate: 3 });
+    cachedPlan = auto({ ...problem, gpusPerNode: ranks, profile, simulate: 3 });
     cachedPlans.set(settings, cachedPlan);
   }
   return cachedPlan;
@@ -131,7 +131,7 @@ export function createLayout(settings: Settings, { backend, mesh }: BackendConfi
   return layoutOf({ mesh, axes: backend.axes, placement: createPlacement(settings), length: settings.tokens });
 }
 
-const placements: Readonly<Record<PlacementChoice, (settings: Settings) => Placement>> = {
+const placementFactories: Readonly<Record<PlacementChoice, (settings: Settings) => Placement>> = {
   contiguous: () => contiguous(),
   zigzag,
   striped,
@@ -143,7 +143,7 @@ const placements: Readonly<Record<PlacementChoice, (settings: Settings) => Place
 
 /** How the sequence is cut. The same on every rank. */
 export function createPlacement(settings: Settings): Placement {
-  return placements[settings.placement](settings);
+  return placementFactories[settings.placement](settings);
 }
 
 const maskCache = new WeakMap<Settings, Mask>();
@@ -163,14 +163,18 @@ function machineSpeed({ device }: Settings): Record<"latency" | "bandwidth" | "l
 }
 
 /** Bytes of k and v of one token. */
-export function keyValueBytesPerToken({ numHeads, dim, dtype }: Pick<Settings, "numHeads" | "dim" | "dtype">): number {
-  return 2 * numHeads * dim * dtypeBytes[dtype];
+export function keyValueBytesPerToken({
+  numHeads,
+  headDim,
+  dtype,
+}: Pick<Settings, "numHeads" | "headDim" | "dtype">): number {
+  return 2 * numHeads * headDim * dtypeBytes[dtype];
 }
 
 function dispatchCost(settings: Settings): DispatchCost {
-  const { numHeads, dim, backward } = settings;
+  const { numHeads, headDim, backward } = settings;
   const { latency, bandwidth, flops } = machineSpeed(settings);
-  const flopsPerProduct = 2 * numHeads * dim;
+  const flopsPerProduct = 2 * numHeads * headDim;
   return {
     pair: (2 * flopsPerProduct) / flops,
     backwardPair: (5 * flopsPerProduct) / flops,

@@ -18,11 +18,11 @@ export function parseFasta(text: string): Bases {
   const lines = text.split(/\r?\n/);
   const bases = new Uint8Array(text.length);
   let length = 0;
-  for (const [number, line] of lines.entries()) {
+  for (const [lineIndex, line] of lines.entries()) {
     if (line.startsWith(">") || line.startsWith(";")) continue;
     for (const letter of line.trim().toUpperCase()) {
       const base = "ACGT".indexOf(letter);
-      if (base < 0) throw new Error(`genome, line ${number + 1}: expected A, C, G or T, received "${letter}"`);
+      if (base < 0) throw new Error(`genome, line ${lineIndex + 1}: expected A, C, G or T, received "${letter}"`);
       bases[length++] = base;
     }
   }
@@ -54,7 +54,7 @@ interface Projections {
 
 interface EmbedOptions {
   readonly numHeads: number;
-  readonly dim: number;
+  readonly headDim: number;
   readonly seed: number;
 }
 
@@ -84,19 +84,19 @@ export class Embedder {
 
   /** q, k and v at the given global positions. */
   projectPositions(positions: Int32Array): Projections {
-    const { numHeads, dim } = this.#options;
-    const createArray = (): Float32Array<ArrayBuffer> => new Float32Array(numHeads * positions.length * dim);
+    const { numHeads, headDim } = this.#options;
+    const createArray = (): Float32Array<ArrayBuffer> => new Float32Array(numHeads * positions.length * headDim);
     const result = { q: createArray(), k: createArray(), v: createArray() };
-    const rotation = new Float64Array(dim);
+    const rotation = new Float64Array(headDim);
     positions.forEach((position, row) => {
       const projections = this.#vocabulary.project(tokenAtPosition(this.#genome, position));
       computeRotation(position, rotation);
       for (let head = 0; head < numHeads; head++) {
-        const headStart = head * dim;
-        const outOffset = (head * positions.length + row) * dim;
+        const headStart = head * headDim;
+        const outOffset = (head * positions.length + row) * headDim;
         rotate(result.q, outOffset, projections.q, headStart, rotation);
         rotate(result.k, outOffset, projections.k, headStart, rotation);
-        for (let d = 0; d < dim; d++) result.v[outOffset + d] = projections.v[headStart + d]!;
+        for (let d = 0; d < headDim; d++) result.v[outOffset + d] = projections.v[headStart + d]!;
       }
     });
     return result;
@@ -126,8 +126,8 @@ class Vocabulary {
   readonly #weights: { readonly q: Float64Array; readonly k: Float64Array; readonly v: Float64Array };
   readonly #projectionCache = new Map<number, Projections>();
 
-  constructor({ numHeads, dim, seed }: EmbedOptions) {
-    const width = numHeads * dim;
+  constructor({ numHeads, headDim, seed }: EmbedOptions) {
+    const width = numHeads * headDim;
     const drawNormals = (stream: number, count: number): Float64Array => randomNormals(seed * 8 + stream, count);
     this.#bases = drawNormals(0, TOKEN_LENGTH * 4 * EMBED_DIM);
     const [wq, independentWk, wv] = [1, 2, 3].map((stream) => drawNormals(stream, EMBED_DIM * width)) as [
@@ -156,12 +156,12 @@ class Vocabulary {
 }
 
 /** [E]: the sum of six vectors, one for each place and base, with unit variance. */
-function embed(token: number, bases: Float64Array): Float64Array {
+function embed(token: number, baseEmbeddings: Float64Array): Float64Array {
   const out = new Float64Array(EMBED_DIM);
   for (let letterIndex = 0; letterIndex < TOKEN_LENGTH; letterIndex++) {
     const base = (token >> (2 * (TOKEN_LENGTH - 1 - letterIndex))) & 3;
-    const weightRow = (letterIndex * 4 + base) * EMBED_DIM;
-    for (let e = 0; e < EMBED_DIM; e++) out[e]! += bases[weightRow + e]! / Math.sqrt(TOKEN_LENGTH);
+    const vectorOffset = (letterIndex * 4 + base) * EMBED_DIM;
+    for (let e = 0; e < EMBED_DIM; e++) out[e]! += baseEmbeddings[vectorOffset + e]! / Math.sqrt(TOKEN_LENGTH);
   }
   return out;
 }

@@ -47,19 +47,19 @@ export function formatPayloads(payloads: readonly Payload[], rankCount: number):
   const mainPayloads = payloads.filter(({ name }) => name !== "statistics");
   const shownPayloads = mainPayloads.length > 0 ? mainPayloads : payloads;
   // What goes to one rank of one rank's rows is named together, and so are all who get the same.
-  const namesByTarget = groupBy(
+  const namesByReceiverAndOwners = groupBy(
     shownPayloads,
-    ({ to, owners }) => `${to} of ${owners}`,
+    ({ receiver, owners }) => `${receiver} of ${owners}`,
     ({ name }) => name,
   );
-  const formatSource = ({ to, owners }: Payload): string =>
-    `${namesByTarget.get(`${to} of ${owners}`)!.join(", ")} ${`${owners}` === `${to}` ? "returned" : `of ${formatRanks(owners, rankCount)}`}`;
-  const targetsBySource = groupBy(shownPayloads, formatSource, ({ to }) => to);
+  const formatSource = ({ receiver, owners }: Payload): string =>
+    `${namesByReceiverAndOwners.get(`${receiver} of ${owners}`)!.join(", ")} ${`${owners}` === `${receiver}` ? "returned" : `of ${formatRanks(owners, rankCount)}`}`;
+  const targetsBySource = groupBy(shownPayloads, formatSource, ({ receiver }) => receiver);
   return [...targetsBySource]
     .map(
-      ([payloadText, to]) =>
+      ([payloadText, receivers]) =>
         `${payloadText} to ${formatRanks(
-          to.toSorted((a, b) => a - b),
+          receivers.toSorted((a, b) => a - b),
           rankCount,
         )}`,
     )

@@ -18,7 +18,7 @@ export interface Job {
 export interface RankReport {
   readonly rank: number;
   /** Its place in the mesh. */
-  readonly at: Coordinate;
+  readonly coordinate: Coordinate;
   /** Global positions of its rows, in order. */
   readonly spans: readonly Span[];
   /** Seconds of the host's monotonic clock. */
@@ -34,21 +34,21 @@ export type Results = Readonly<Record<string, Float32Array>>;
 
 /** Leaves a rank's findings in the job's directory. */
 export function writeResults(directory: string, report: RankReport, results: Results): void {
-  for (const [name, values] of Object.entries(results)) writeFileSync(tensorFile(directory, name, report.rank), values);
-  writeFileSync(reportFile(directory, report.rank), JSON.stringify(report));
+  for (const [name, values] of Object.entries(results)) writeFileSync(tensorPath(directory, name, report.rank), values);
+  writeFileSync(reportPath(directory, report.rank), JSON.stringify(report));
 }
 
 export function readReport(directory: string, rank: number): RankReport {
-  return JSON.parse(readFileSync(reportFile(directory, rank), "utf8")) as RankReport;
+  return JSON.parse(readFileSync(reportPath(directory, rank), "utf8")) as RankReport;
 }
 
 export function readTensor(directory: string, name: string, rank: number): Float32Array {
-  const file = readFileSync(tensorFile(directory, name, rank));
+  const file = readFileSync(tensorPath(directory, name, rank));
   return new Float32Array(file.buffer.slice(file.byteOffset, file.byteOffset + file.byteLength));
 }
 
-const tensorFile = (directory: string, name: string, rank: number): string => join(directory, `${name}.${rank}.f32`);
-const reportFile = (directory: string, rank: number): string => join(directory, `report.${rank}.json`);
+const tensorPath = (directory: string, name: string, rank: number): string => join(directory, `${name}.${rank}.f32`);
+const reportPath = (directory: string, rank: number): string => join(directory, `report.${rank}.json`);
 
 /** What one run of the program does. */
 export interface Settings {
@@ -69,11 +69,11 @@ export interface Settings {
   readonly backward: boolean;
   readonly numHeads: number;
   /** Size of one head. */
-  readonly dim: number;
+  readonly headDim: number;
   readonly seed: number;
   readonly json: boolean;
   /** Where the picture goes; empty for none. */
-  readonly svg: string;
+  readonly svgPath: string;
   /** Where a picture of load and transfers goes, equal pieces beside the placement that is used; empty for none. */
   readonly dispatchPicturePath: string;
   /** Where a picture of the prediction beside the measurement goes; empty for none. */
@@ -96,7 +96,7 @@ export type MaskName = (typeof maskNames)[number];
 /** What each position sees: a mask's name, with its number where it has one. */
 export interface MaskChoice {
   readonly name: MaskName;
-  readonly size?: number;
+  readonly argument?: number;
 }
 
 /** The placements that this program offers. */

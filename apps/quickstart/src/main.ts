@@ -28,7 +28,7 @@ process.exitCode = await runProgram(help, async () => {
 async function runDemo(requestedSettings: Settings, directory: string): Promise<number> {
   const startTime = performance.now();
   const progress = new Progress(process.stderr);
-  const beginStage = (label: string): ((share: number) => void) => {
+  const beginPhase = (label: string): ((share: number) => void) => {
     const updateProgress = progress.begin();
     const showProgress = (share: number): void =>
       updateProgress(share, `${String(Math.round(share * 100)).padStart(3)} %  ${label}`);
@@ -41,18 +41,18 @@ async function runDemo(requestedSettings: Settings, directory: string): Promise<
   const plan = predictRun(settings);
   const reports = await runRanks(
     { settings, directory, totalWork: countWork(plan.schedules[0]!) },
-    beginStage(`attention on ${settings.ranks} ranks`),
+    beginPhase(`attention on ${settings.ranks} ranks`),
     abortSignal,
   );
-  const singleDeviceRun = await attendOnOneDevice(settings, beginStage("single-device attention for comparison"));
+  const singleDeviceRun = await attendOnOneDevice(settings, beginPhase("single-device attention for comparison"));
   const verdict = await verify(
     {
-      ranks: gatherResults(directory, reports, settings),
-      singleDevice: singleDeviceRun.results,
+      distributedResults: gatherResults(directory, reports, settings),
+      singleDeviceResults: singleDeviceRun.results,
       problem: await createProblem(settings),
     },
     settings,
-    beginStage("comparing a sample with float64"),
+    beginPhase("comparing a sample with float64"),
   );
   progress.end();
 
@@ -62,24 +62,24 @@ async function runDemo(requestedSettings: Settings, directory: string): Promise<
     plan,
     reports,
     overlap: overlapFraction(reports),
-    singleDevice: singleDeviceRun.report,
+    singleDeviceReport: singleDeviceRun.report,
     verdict,
     totalSeconds: (performance.now() - startTime) / 1000,
   };
   console.log(`\n${formatReport(runResult)}`);
-  if (settings.svg !== "") {
-    writeFileSync(settings.svg, drawTimeline(lanes, describeRun(runResult)));
-    console.log(`  timeline of compute and transfers: ${settings.svg}`);
+  if (settings.svgPath !== "") {
+    writeFileSync(settings.svgPath, drawTimeline(lanes, describeRun(runResult)));
+    console.log(`  timeline of compute and transfers: ${settings.svgPath}`);
   }
   if (settings.dispatchPicturePath !== "") {
     writeFileSync(settings.dispatchPicturePath, drawPlacements(settings));
     console.log(`  load and transfers, contiguous and chosen placement: ${settings.dispatchPicturePath}`);
   }
-  const { prediction, ...planSettings } = plan;
+  const { prediction, ...planWithoutPrediction } = plan;
   if (settings.predictionPicturePath !== "" && prediction) {
     writeFileSync(
       settings.predictionPicturePath,
-      drawComparison({ ...planSettings, prediction }, reports, describeRun(runResult)),
+      drawComparison({ ...planWithoutPrediction, prediction }, reports, describeRun(runResult)),
     );
     console.log(`  prediction and measurement: ${settings.predictionPicturePath}`);
   }
@@ -103,11 +103,11 @@ async function resolveSettings(settings: Settings): Promise<Settings> {
 }
 
 function countWork({ tiles }: RankSchedule): WorkUnits {
-  const numBackwardTiles = tiles.filter((tile) => tile.backward).length;
+  const numBackwardTiles = tiles.filter((tile) => tile.isBackward).length;
   return { forward: tiles.length - numBackwardTiles, backward: numBackwardTiles };
 }
 
 function formatTitle(settings: Settings): string {
-  const { tokens, numHeads, dim, dtype, mask } = settings;
-  return `Exact attention (${describeBackend(settings)}) over bacteriophage λ (NC_001416.1): ${groupDigits(tokens)} tokens, ${numHeads} heads × ${dim}, ${dtype}${mask.name === "full" ? "" : `, ${describeMask(mask)}`}${settings.device === "cuda" ? ", on GPUs" : ""}`;
+  const { tokens, numHeads, headDim, dtype, mask } = settings;
+  return `Exact attention (${describeBackend(settings)}) over bacteriophage λ (NC_001416.1): ${groupDigits(tokens)} tokens, ${numHeads} heads × ${headDim}, ${dtype}${mask.name === "full" ? "" : `, ${describeMask(mask)}`}${settings.device === "cuda" ? ", on GPUs" : ""}`;
 }

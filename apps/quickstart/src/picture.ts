@@ -11,7 +11,7 @@ import { describeShape, keyValueBytesPerToken, getMask, createPlacement } from "
 import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
 import type { RankReport, Settings } from "./job.ts";
 import { describeMask } from "./mask.ts";
-import { rankColor, GRAY, drawLane, type LaneContext, rowHeights, communicationTop } from "./timeline-lane.ts";
+import { rankColor, GRAY, drawLane, type LaneContext, getLaneSizes, communicationTop } from "./timeline-lane.ts";
 import type { ExpectedRun } from "./prediction.ts";
 import type { RankSchedule } from "./rank-schedule.ts";
 import { type RunResult, summarize } from "./report.ts";
@@ -20,7 +20,7 @@ import type { Lane } from "./timeline.ts";
 /** The words of the picture. */
 export function describeRun(result: RunResult): Caption {
   const { settings, reports } = result;
-  const { tokens, ranks, numHeads, dim, dtype, mask, placement, backward } = settings;
+  const { tokens, ranks, numHeads, headDim, dtype, mask, placement, backward } = settings;
   const summary = summarize(result);
   const overlapText =
     summary.overlap === null ? "no bytes were sent" : `${formatPercent(summary.overlap)} of it hidden behind compute`;
@@ -30,7 +30,7 @@ export function describeRun(result: RunResult): Caption {
       "bacteriophage λ (NC_001416.1)",
       ...describeShape(settings),
       `${groupDigits(tokens)} tokens`,
-      `${numHeads} heads × ${dim}`,
+      `${numHeads} heads × ${headDim}`,
       dtype,
       describeMask(mask),
       ...(placement === "contiguous" || ranks === 1 ? [] : [`${placement} placement`]),
@@ -51,11 +51,11 @@ function describeShard({ rank, spans }: RankReport): string {
   const ranges = spans
     .filter(({ length }) => length > 0)
     .map(({ start, length, step }) => `${groupDigits(start)}–${groupDigits(start + (length - 1) * step)}`);
-  const rangesText =
+  const rangeTexts =
     ranges.length > MAX_RANGES
       ? [...ranges.slice(0, MAX_RANGES - 1), `${ranges.length - MAX_RANGES + 1} more`]
       : ranges;
-  return `rank ${rank}: ${rangesText.length > 0 ? `positions ${rangesText.join(", ")}` : "no positions"}`;
+  return `rank ${rank}: ${rangeTexts.length > 0 ? `positions ${rangeTexts.join(", ")}` : "no positions"}`;
 }
 
 const capitalize = (word: string): string => word.charAt(0).toUpperCase() + word.slice(1);
@@ -78,17 +78,21 @@ const TEXT_COLOR = "#1c2430";
 
 /** Who computed with, and sent, whose rows when: one pair of rows per rank, as an SVG document. */
 export function drawTimeline(lanes: readonly Lane[], caption: Caption): string {
-  const rows = rowHeights(lanes.length);
+  const sizes = getLaneSizes(lanes.length);
   const end = Math.max(
     1e-9,
     ...lanes.flatMap(({ computeBlocks, transfers }) => [...computeBlocks, ...transfers].map((block) => block.end)),
   );
   const x = (time: number): number => MARGIN_LEFT + (time / end) * (WIDTH - MARGIN_LEFT - MARGIN_RIGHT);
-  const showQueries = lanes.some(({ rank, computeBlocks }) =>
+  const shouldShowQueries = lanes.some(({ rank, computeBlocks }) =>
     computeBlocks.some(({ queries }) => `${queries}` !== `${rank}`),
   );
-  const bottom = MARGIN_TOP + lanes.length * rows.laneHeight;
-  const legend = drawLegend(lanes, { shards: caption.shardDescriptions, top: bottom + 52, showQueries });
+  const bottom = MARGIN_TOP + lanes.length * sizes.laneHeight;
+  const legend = drawLegend(lanes, {
+    shardDescriptions: caption.shardDescriptions,
+    top: bottom + 52,
+    shouldShowQueries,
+  });
   const height = legend.bottom + caption.measurements.length * 20 + 24;
   const textAttributes = `font-size="13" fill="${GRAY}"`;
   const body = [
@@ -96,7 +100,14 @@ export function drawTimeline(lanes: readonly Lane[], caption: Caption): string {
     text(32, 70, caption.subtitle, `font-size="14" fill="${GRAY}"`),
     drawAxis(end, x, bottom),
     ...lanes.flatMap((lane, index) => {
-      const laneContext = { x, end, top: MARGIN_TOP + index * rows.laneHeight, rows, ranks: lanes.length, showQueries };
+      const laneContext = {
+        x,
+        end,
+        top: MARGIN_TOP + index * sizes.laneHeight,
+        sizes,
+        ranks: lanes.length,
+        shouldShowQueries,
+      };
       return [drawLaneNames(lane, laneContext), drawLane(lane, laneContext)];
     }),
     legend.svg,
@@ -116,13 +127,13 @@ const BACKWARD_PATTERN = `<defs><pattern id="backward" width="7" height="7" patt
 
 /** Whose lane it is, and what its rows show. */
 function drawLaneNames({ rank }: Lane, laneContext: LaneContext): string {
-  const { top, rows } = laneContext;
-  const size = `font-size="${rows.fontSize}"`;
-  const row = `text-anchor="end" ${size} fill="${GRAY}"`;
+  const { top, sizes } = laneContext;
+  const fontSizeAttribute = `font-size="${sizes.fontSize}"`;
+  const rowLabelAttributes = `text-anchor="end" ${fontSizeAttribute} fill="${GRAY}"`;
   return [
-    text(32, top + rows.computeHeight * 0.72, `rank ${rank}`, `${size} font-weight="600"`),
-    text(MARGIN_LEFT - 12, top + rows.computeHeight * 0.72, "computes", row),
-    text(MARGIN_LEFT - 12, communicationTop(laneContext) + rows.sendHeight * 0.9, "sends", row),
+    text(32, top + sizes.computeHeight * 0.72, `rank ${rank}`, `${fontSizeAttribute} font-weight="600"`),
+    text(MARGIN_LEFT - 12, top + sizes.computeHeight * 0.72, "computes", rowLabelAttributes),
+    text(MARGIN_LEFT - 12, communicationTop(laneContext) + sizes.sendHeight * 0.9, "sends", rowLabelAttributes),
   ].join("\n");
 }
 
@@ -146,31 +157,37 @@ function roundTickStep(minStep: number): number {
 }
 
 interface LegendOptions {
-  readonly shards: readonly string[];
+  readonly shardDescriptions: readonly string[];
   readonly top: number;
-  readonly showQueries: boolean;
+  readonly shouldShowQueries: boolean;
 }
 
 function drawLegend(
   lanes: readonly Lane[],
-  { shards, top, showQueries }: LegendOptions,
+  { shardDescriptions, top, shouldShowQueries }: LegendOptions,
 ): { readonly svg: string; readonly bottom: number } {
-  const stripesNote = lanes.some(({ computeBlocks }) => computeBlocks.some(({ backward }) => backward))
+  const stripesNote = lanes.some(({ computeBlocks }) => computeBlocks.some(({ isBackward }) => isBackward))
     ? " Stripes: backward."
     : "";
-  const maxShardLabelLength = Math.max(...shards.map((shard) => shard.length));
-  const columns = Math.max(1, Math.min(4, shards.length, Math.floor((WIDTH - 64) / (maxShardLabelLength * 7.6 + 36))));
-  const width = (WIDTH - 64) / columns;
-  const legendEntries = shards.map((shard, rank) => {
-    const [x, y] = [32 + (rank % columns) * width, top + 24 + Math.floor(rank / columns) * 22];
+  const maxShardLabelLength = Math.max(...shardDescriptions.map((shard) => shard.length));
+  const columns = Math.max(
+    1,
+    Math.min(4, shardDescriptions.length, Math.floor((WIDTH - 64) / (maxShardLabelLength * 7.6 + 36))),
+  );
+  const columnWidth = (WIDTH - 64) / columns;
+  const legendEntries = shardDescriptions.map((shard, rank) => {
+    const [x, y] = [32 + (rank % columns) * columnWidth, top + 24 + Math.floor(rank / columns) * 22];
     const swatch = rect({ x, y: y - 11, width: 13, height: 13 }, `fill="${rankColor(rank)}" rx="3"`);
     return swatch + text(x + 20, y, shard, `font-size="13"`);
   });
-  const colorMeaning = showQueries
+  const colorMeaning = shouldShowQueries
     ? "Color: rank that owns the keys and values; lower edge: rank that owns the queries; in transfers: rank that owns the rows."
     : "Color: rank that owns the attended or sent keys and values.";
   const head = text(32, top, `${colorMeaning}${stripesNote}`, `font-size="13" fill="${GRAY}"`);
-  return { svg: [head, ...legendEntries].join("\n"), bottom: top + 24 + Math.ceil(shards.length / columns) * 22 };
+  return {
+    svg: [head, ...legendEntries].join("\n"),
+    bottom: top + 24 + Math.ceil(shardDescriptions.length / columns) * 22,
+  };
 }
 
 /** What was predicted beside what was measured, rank by rank on one clock: the planner's own picture. */
@@ -184,36 +201,40 @@ export function drawComparison(
     ranks: timeline.ranks.map((rank) => ({ ...rank, events: labelStages(rank.events, schedules[rank.rank]!) })),
   });
   const [labeledPrediction, labeledMeasurement] = [labelTimeline(prediction), labelTimeline(measuredTimeline(reports))];
-  const group = schedules.some(({ tiles }) => tiles.some(({ stage }) => stage !== undefined))
+  const groupOption = schedules.some(({ tiles }) => tiles.some(({ stage }) => stage !== undefined))
     ? { group: stageLabel }
     : {};
-  return timelineSvg({ predicted: labeledPrediction, measured: labeledMeasurement }, { title, subtitle, ...group });
+  return timelineSvg(
+    { predicted: labeledPrediction, measured: labeledMeasurement },
+    { title, subtitle, ...groupOption },
+  );
 }
 
 /** Attention by stage, where there are any: the pieces run in the order of the schedule. */
 function labelStages(events: readonly TimelineEvent[], { tiles }: RankSchedule): readonly TimelineEvent[] {
   if (tiles.every(({ stage }) => stage === undefined)) return events;
   const numAttentionEvents = events.filter(isAttention).length;
-  const numForwardTiles = tiles.filter(({ backward }) => !backward).length;
+  const numForwardTiles = tiles.filter(({ isBackward }) => !isBackward).length;
   // A device may take several kernels for a piece of backward.
-  const kernelsPerTile =
+  const kernelsPerBackwardTile =
     tiles.length > numForwardTiles ? (numAttentionEvents - numForwardTiles) / (tiles.length - numForwardTiles) : 1;
   let numKernels = 0;
   return events.map((event) => {
     if (!isAttention(event)) return event;
     const i = numKernels++;
-    const tile = tiles[i < numForwardTiles ? i : numForwardTiles + Math.floor((i - numForwardTiles) / kernelsPerTile)];
+    const tile =
+      tiles[i < numForwardTiles ? i : numForwardTiles + Math.floor((i - numForwardTiles) / kernelsPerBackwardTile)];
     if (!tile) return event;
-    const kernel = tile.backward ? "attendBackward" : "attend";
-    return { ...event, name: `${kernel} ${tile.stage === undefined ? "own rows" : `stage ${tile.stage}`}` };
+    const kernelName = tile.isBackward ? "attendBackward" : "attend";
+    return { ...event, name: `${kernelName} ${tile.stage === undefined ? "own rows" : `stage ${tile.stage}`}` };
   });
 }
 
 /** What a color stands for where there are stages: attention and transfers of one stage are alike. */
 function stageLabel(event: TimelineEvent): string {
   const { lane, name, label = "" } = event;
-  const [stage] = /\bstage \d+\b/.exec(lane === "compute" ? name : label) ?? [];
-  if (stage !== undefined) return stage;
+  const [stageText] = /\bstage \d+\b/.exec(lane === "compute" ? name : label) ?? [];
+  if (stageText !== undefined) return stageText;
   if (lane === "communication") return "other transfers";
   return isAttention(event) ? "own rows" : "other kernels";
 }
@@ -248,9 +269,9 @@ export function drawPage(
 /** From the start that all waited for; time in which compute stands still for collectives is no compute. */
 function measuredTimeline(reports: readonly RankReport[]): Timeline {
   const startTime = Math.min(...reports.map((report) => report.begin));
-  const traces = reports.map(({ rank, at, events }) => {
+  const traces = reports.map(({ rank, coordinate, events }) => {
     const measuredEvents = events.filter(({ start }) => start / 1e9 >= startTime);
-    return { rank, at, events: measuredEvents.filter(({ name }) => !name.startsWith("collective ")) };
+    return { rank, at: coordinate, events: measuredEvents.filter(({ name }) => !name.startsWith("collective ")) };
   });
   return timelineOf(traces);
 }

@@ -35,11 +35,11 @@ export interface ExpectedRun {
 export function predictRun(settings: Settings): ExpectedRun {
   const { backward, profile } = settings;
   const attentionRecord = recordAttention(settings);
-  const bytesSent = count(attentionRecord).ranks.map(
+  const bytesSentByRank = count(attentionRecord).ranks.map(
     (rank) => rank.forward.sent.bytes + (backward ? rank.backward.sent.bytes : 0),
   );
   return {
-    bytesSent: bytesSent.reduce((a, b) => a + b, 0),
+    bytesSent: bytesSentByRank.reduce((a, b) => a + b, 0),
     record: attentionRecord,
     schedules: rankSchedules(attentionRecord, backward),
     ...(profile && { prediction: predictTimeline(simulate(attentionRecord, profile), backward) }),
@@ -47,8 +47,8 @@ export function predictRun(settings: Settings): ExpectedRun {
 }
 
 /** The planner always predicts forward and backward. */
-function predictTimeline(simulation: Simulation, backward: boolean): Timeline {
-  if (backward) return simulation;
+function predictTimeline(simulation: Simulation, includesBackward: boolean): Timeline {
+  if (includesBackward) return simulation;
   const ranks = simulation.ranks.map(({ rank, at, events, forwardSeconds }) => {
     return { rank, at, events: events.filter(({ start }) => start < forwardSeconds) };
   });
@@ -56,7 +56,7 @@ function predictTimeline(simulation: Simulation, backward: boolean): Timeline {
 }
 
 function recordAttention(settings: Settings): AttentionRecord {
-  const { tokens, numHeads, dim, dtype } = settings;
+  const { tokens, numHeads, headDim, dtype } = settings;
   // Head by head, as the ranks will go.
   const { backend, mesh } = configureBackend(settings);
   return record({
@@ -64,7 +64,7 @@ function recordAttention(settings: Settings): AttentionRecord {
     mesh,
     tokens,
     numHeads,
-    headDim: dim,
+    headDim,
     mask: getMask(settings),
     placement: createPlacement(settings),
     dtype,
@@ -72,10 +72,10 @@ function recordAttention(settings: Settings): AttentionRecord {
 }
 
 /** Measures this machine for a few seconds, with as many ranks as will run: what the planner predicts times from. */
-export async function measureProfile({ ranks, dtype, dim }: Settings): Promise<Profile> {
+export async function measureProfile({ ranks, dtype, headDim }: Settings): Promise<Profile> {
   const contexts = await world(ranks);
   try {
-    return await calibrate({ contexts, name: "this machine", dtypes: [dtype], headDims: [dim], repetitions: 3 });
+    return await calibrate({ contexts, name: "this machine", dtypes: [dtype], headDims: [headDim], repetitions: 3 });
   } finally {
     await Promise.all(contexts.map((ctx) => ctx.close()));
   }
@@ -100,7 +100,7 @@ interface PassTraffic {
 
 const formulas: Readonly<Record<string, (input: FormulaInput) => readonly PassTraffic[]>> = {
   local: () => [],
-  ring: (input) => [ringTraffic({ ...input, ...elementsPerRow(input, input.settings.numHeads) })],
+  ring: (input) => [ringTraffic({ ...input, ...getRowFormat(input, input.settings.numHeads) })],
   mesh2d: (input) => [mesh2dTraffic({ ...input, ...attentionSizes(input.settings), shape: input.settings.shape! })],
   ulysses: (input) => [ulyssesTraffic({ ...input, ...attentionSizes(input.settings) })],
   flex: (input) => [flexTraffic({ ...input, ...attentionSizes(input.settings) })],
@@ -138,27 +138,27 @@ function ulyssesRingTraffic(input: FormulaInput): readonly PassTraffic[] {
   const inner = ring({ axis: "seq" });
   return [
     ulyssesTraffic({ ...input, ...attentionSizes(settings), axis: "head", inner }),
-    ringTraffic({ ...input, ...elementsPerRow(input, headsOnRank), axis: "seq", call: { ...call, at } }),
+    ringTraffic({ ...input, ...getRowFormat(input, headsOnRank), axis: "seq", call: { ...call, at } }),
   ];
 }
 
 /** A ring of nodes, and at each of its steps a ring within the node, of what is there then. */
 function hierarchicalTraffic(input: FormulaInput): readonly PassTraffic[] {
-  const rowSize = elementsPerRow(input, input.settings.numHeads);
+  const rowFormat = getRowFormat(input, input.settings.numHeads);
   const nodes = Array.from({ length: input.mesh["node"]! }, (_, node) => ({ ...input.call.at, node }));
   return [
-    ringTraffic({ ...input, ...rowSize, axis: "node", inner: ring({ axis: "gpu" }) }),
-    ...nodes.map((sourceNode) => ringTraffic({ ...input, ...rowSize, axis: "gpu", from: sourceNode })),
+    ringTraffic({ ...input, ...rowFormat, axis: "node", inner: ring({ axis: "gpu" }) }),
+    ...nodes.map((sourceNode) => ringTraffic({ ...input, ...rowFormat, axis: "gpu", from: sourceNode })),
   ];
 }
 
-function elementsPerRow(
-  { settings: { dim, dtype } }: FormulaInput,
+function getRowFormat(
+  { settings: { headDim, dtype } }: FormulaInput,
   numHeads: number,
 ): Pick<Settings, "dtype"> & { width: number } {
-  return { width: numHeads * dim, dtype };
+  return { width: numHeads * headDim, dtype };
 }
 
-function attentionSizes({ numHeads, dim, dtype }: Settings) {
-  return { batch: 1, numHeads, numKvHeads: numHeads, headDim: dim, dtype } as const;
+function attentionSizes({ numHeads, headDim, dtype }: Settings) {
+  return { batch: 1, numHeads, numKvHeads: numHeads, headDim, dtype } as const;
 }

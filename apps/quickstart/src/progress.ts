@@ -14,15 +14,15 @@ const BACKWARD_TO_FORWARD_RATIO = 2.5;
 export function createProgressMeter(totalWork: WorkUnits, onProgress: (share: number) => void): ProgressListener {
   const totalUnits = totalWork.forward + totalWork.backward * BACKWARD_TO_FORWARD_RATIO;
   let completedUnits = 0;
-  return ({ backward }) => {
-    completedUnits += backward ? BACKWARD_TO_FORWARD_RATIO : 1;
+  return ({ isBackward }) => {
+    completedUnits += isBackward ? BACKWARD_TO_FORWARD_RATIO : 1;
     onProgress(Math.min(1, completedUnits / totalUnits));
   };
 }
 
 /** A piece of attention: one head of one block. */
 interface ProgressStep {
-  readonly backward: boolean;
+  readonly isBackward: boolean;
 }
 
 /** Called for every step that the device did. */
@@ -59,20 +59,20 @@ function kernelsWithProgress(ctx: Context, onStep: ProgressListener): Kernels {
   const attend: Kernels["attend"] = ({ out, lse }, q, { k, v }, tile) => {
     for (const viewHead of viewsByHead(q)) {
       kernels.attend({ out: viewHead(out), lse: viewHead(lse) }, viewHead(q), { k: viewHead(k), v: viewHead(v) }, tile);
-      report({ backward: false });
+      report({ isBackward: false });
     }
   };
   // oxlint-disable-next-line max-params -- the kernels' contract
   const attendBackward: Kernels["attendBackward"] = ({ dq, dk, dv }, q, savedTensors, { k, v }, tile) => {
     for (const viewHead of viewsByHead(q)) {
-      const rows = {
+      const headTensors = {
         dOut: viewHead(savedTensors.dOut),
         lse: viewHead(savedTensors.lse),
         delta: viewHead(savedTensors.delta),
       };
       const grads = { dq: viewHead(dq), dk: viewHead(dk), dv: viewHead(dv) };
-      kernels.attendBackward(grads, viewHead(q), rows, { k: viewHead(k), v: viewHead(v) }, tile);
-      report({ backward: true });
+      kernels.attendBackward(grads, viewHead(q), headTensors, { k: viewHead(k), v: viewHead(v) }, tile);
+      report({ isBackward: true });
     }
   };
   return withOverrides(kernels, { attend, attendBackward });

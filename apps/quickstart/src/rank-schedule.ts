@@ -81,13 +81,13 @@ class StorageHistory {
 }
 
 function appendEvent<T>(
-  lists: Map<string, TimestampedValue<T>[]>,
+  eventsByAllocation: Map<string, TimestampedValue<T>[]>,
   allocationKey: string,
   event: TimestampedValue<T>,
 ): void {
-  const events = lists.get(allocationKey);
+  const events = eventsByAllocation.get(allocationKey);
   if (events) events.push(event);
-  else lists.set(allocationKey, [event]);
+  else eventsByAllocation.set(allocationKey, [event]);
 }
 
 /** A block of attention: whose queries meet whose keys and values. */
@@ -95,14 +95,14 @@ export interface Tile {
   /** Ranks, in order. */
   readonly queries: readonly number[];
   readonly keys: readonly number[];
-  readonly backward: boolean;
+  readonly isBackward: boolean;
   /** The stage that brought the keys, from 1, of a backend that has stages; absent for the own keys. */
   readonly stage?: number;
 }
 
 /** Rows that one batch of messages takes to one rank. */
 export interface Payload extends TensorContent {
-  readonly to: number;
+  readonly receiver: number;
   readonly bytes: number;
 }
 
@@ -111,7 +111,7 @@ export interface MessageBatch {
   /** Who sends, e.g. "ring(sp)". */
   readonly label: string;
   readonly bytes: number;
-  readonly backward: boolean;
+  readonly isBackward: boolean;
   /** Of which stage it is, from 1, of a backend that has stages. */
   readonly stage?: number;
   readonly payloads: readonly Payload[];
@@ -125,24 +125,24 @@ export interface RankSchedule {
 }
 
 /** Reads a record as scripts, one for each rank; with its backward or without. */
-export function rankSchedules(record: AttentionRecord, backward: boolean): readonly RankSchedule[] {
+export function rankSchedules(record: AttentionRecord, includesBackward: boolean): readonly RankSchedule[] {
   const findOwners = createOwnerFinder(record);
-  return record.ranks.map((rank) => new ScheduleReader(record, rank, findOwners).read(backward));
+  return record.ranks.map((rank) => new ScheduleReader(record, rank, findOwners).read(includesBackward));
 }
 
 /** Reports, of rows by their number in `Names.rows`, which ranks hold them. */
-function createOwnerFinder({ ranks, queries, interned }: AttentionRecord): (rows: number) => readonly number[] {
+function createOwnerFinder({ ranks, queries, interned }: AttentionRecord): (rowsId: number) => readonly number[] {
   const ownerByRow = new Int32Array(queries.length);
   for (const { at, tape } of ranks)
     for (const position of positions(queries.spans(at))) ownerByRow[position] = tape.rank;
   const cachedOwners = new Map<number, readonly number[]>();
-  return (rows) => {
-    let owners = cachedOwners.get(rows);
+  return (rowsId) => {
+    let owners = cachedOwners.get(rowsId);
     if (!owners) {
       const distinctOwners = new Set<number>();
-      for (const position of positions(interned.rows[rows]!)) distinctOwners.add(ownerByRow[position]!);
+      for (const position of positions(interned.rows[rowsId]!)) distinctOwners.add(ownerByRow[position]!);
       owners = [...distinctOwners].toSorted((a, b) => a - b);
-      cachedOwners.set(rows, owners);
+      cachedOwners.set(rowsId, owners);
     }
     return owners;
   };
@@ -152,11 +152,11 @@ function createOwnerFinder({ ranks, queries, interned }: AttentionRecord): (rows
 class ScheduleReader {
   readonly #record: AttentionRecord;
   readonly #rank: RecordedRank;
-  readonly #findOwners: (rows: number) => readonly number[];
+  readonly #findOwners: (rowsId: number) => readonly number[];
   readonly #history: StorageHistory;
 
   // oxlint-disable-next-line max-params -- the record, one rank of it, and what was found out about all
-  constructor(record: AttentionRecord, rank: RecordedRank, findOwners: (rows: number) => readonly number[]) {
+  constructor(record: AttentionRecord, rank: RecordedRank, findOwners: (rowsId: number) => readonly number[]) {
     this.#record = record;
     this.#rank = rank;
     this.#findOwners = findOwners;
@@ -178,22 +178,22 @@ class ScheduleReader {
     const { interned } = this.#record;
     const tiles: Tile[] = [];
     const batches: MessageBatch[] = [];
-    let backward = false;
+    let isBackward = false;
     const stages = new StageReader(this.#rank.tape.rank);
     this.#forEachEvent((event, time) => {
-      if (event.op === "mark") backward ||= interned.strings[event.arg(0)] === "backward";
-      if (backward && !includesBackward) return;
+      if (event.op === "mark") isBackward ||= interned.strings[event.arg(0)] === "backward";
+      if (isBackward && !includesBackward) return;
       if (event.op === "attend" || event.op === "attendBackward") {
         const [queries, keys] = rowIds(event);
         const owners = this.#findOwners(keys);
-        tiles.push({ queries: this.#findOwners(queries), keys: owners, backward, ...stages.findStage(owners) });
+        tiles.push({ queries: this.#findOwners(queries), keys: owners, isBackward, ...stages.findStage(owners) });
       }
       if (event.op === "wait") stages.wait(event.arg(0));
       const label = isBatch(event) ? interned.strings[event.arg(2)]! : "";
       const stage = isBatch(event) ? stages.post(event.arg(0), label) : {};
       const payloads = isBatch(event) ? this.#readPayloads(event, time) : [];
       const bytes = payloads.reduce((sum, payload) => sum + payload.bytes, 0);
-      if (bytes > 0) batches.push({ label, bytes, backward, payloads, ...stage });
+      if (bytes > 0) batches.push({ label, bytes, isBackward, payloads, ...stage });
     });
     return { rank: this.#rank.tape.rank, tiles, batches };
   }
@@ -207,9 +207,13 @@ class ScheduleReader {
   /** What an event states about what memory holds: attention names its operands, copies and messages move them. */
   #recordContent(event: TapeReader, time: number): void {
     const history = this.#history;
-    const recordOperand = (view: number, name: string, rows: number): void => {
-      const length = positions(this.#record.interned.rows[rows]!).length;
-      history.recordUse(this.#storageId(event.arg(view)), time, { name, owners: this.#findOwners(rows), rows: length });
+    const recordOperand = (argIndex: number, name: string, rowsId: number): void => {
+      const length = positions(this.#record.interned.rows[rowsId]!).length;
+      history.recordUse(this.#storageId(event.arg(argIndex)), time, {
+        name,
+        owners: this.#findOwners(rowsId),
+        rows: length,
+      });
     };
     if (event.op === "empty") history.recordAllocation(event.arg(0), time);
     else if (event.op === "attend" || event.op === "attendBackward") {
@@ -237,7 +241,7 @@ class ScheduleReader {
       const resultOwner = resultNames.has(name) ? peer : this.#rank.tape.rank;
       const senders = hasPartialRows && owners.includes(resultOwner) ? [resultOwner] : owners;
       // One number a row: lse, or delta.
-      const payload = { name: layout.shape.length === 3 ? "statistics" : name, owners: senders, to: peer };
+      const payload = { name: layout.shape.length === 3 ? "statistics" : name, owners: senders, receiver: peer };
       const key = Object.values(payload).join();
       const bytes = layout.size * dtypeBytes[dtype] + (payloads.get(key)?.bytes ?? 0);
       payloads.set(key, { ...payload, bytes });

@@ -11,21 +11,21 @@ export function sampleRows(tokens: number): readonly number[] {
 }
 
 /** The gradient that the loss sends into `out` at one sampled row, [H,D]: numbers that every dtype holds exactly. */
-export function cotangentAt({ seed, numHeads, dim }: Settings, row: number): Float32Array {
-  const cotangents = randomNormals(seed * 8 + 7 + (row + 1) * 1_000_003, numHeads * dim);
+export function cotangentAt({ seed, numHeads, headDim }: Settings, row: number): Float32Array {
+  const cotangents = randomNormals(seed * 8 + 7 + (row + 1) * 1_000_003, numHeads * headDim);
   return Float32Array.from(cotangents, (x) => Math.round(Math.max(-4, Math.min(4, x)) * 16) / 16);
 }
 
 /** dOut [H,S,D] at the given positions: zero but at the sampled rows. */
 export function cotangent(settings: Settings, positions: Int32Array): Float32Array<ArrayBuffer> {
-  const { numHeads, dim } = settings;
+  const { numHeads, headDim } = settings;
   const sampledRowSet = new Set(sampleRows(settings.tokens));
-  const dOut = new Float32Array(numHeads * positions.length * dim);
+  const dOut = new Float32Array(numHeads * positions.length * headDim);
   positions.forEach((position, row) => {
     if (!sampledRowSet.has(position)) return;
     const values = cotangentAt(settings, position);
     for (let head = 0; head < numHeads; head++) {
-      dOut.set(values.subarray(head * dim, (head + 1) * dim), (head * positions.length + row) * dim);
+      dOut.set(values.subarray(head * headDim, (head + 1) * headDim), (head * positions.length + row) * headDim);
     }
   });
   return dOut;
@@ -63,7 +63,7 @@ export interface Problem {
   readonly v: Float32Array;
   readonly numHeads: number;
   readonly tokens: number;
-  readonly dim: number;
+  readonly headDim: number;
   /** Who sees what. */
   readonly mask: readonly Slice[];
 }
@@ -92,10 +92,10 @@ export function referenceAttention(
   rows: readonly number[],
   dOut?: Float64Array,
 ): HeadReference {
-  const { tokens, dim } = problem;
-  const gradientSize = dOut === undefined ? 0 : tokens * dim;
+  const { tokens, headDim } = problem;
+  const gradientSize = dOut === undefined ? 0 : tokens * headDim;
   const reference: HeadReference = {
-    out: new Float64Array(rows.length * dim),
+    out: new Float64Array(rows.length * headDim),
     dq: new Float64Array(dOut?.length ?? 0),
     dk: new Float64Array(gradientSize),
     dv: new Float64Array(gradientSize),
@@ -103,24 +103,24 @@ export function referenceAttention(
     effectiveKeyCounts: new Float64Array(rows.length),
   };
   const weights = new Float64Array(tokens);
-  const headOffset = head * tokens * dim;
-  const k = problem.k.subarray(headOffset, headOffset + tokens * dim);
-  const v = problem.v.subarray(headOffset, headOffset + tokens * dim);
+  const headOffset = head * tokens * headDim;
+  const k = problem.k.subarray(headOffset, headOffset + tokens * headDim);
+  const v = problem.v.subarray(headOffset, headOffset + tokens * headDim);
   rows.forEach((row, index) => {
     const keys = visibleKeys(problem.mask, row);
     const visibleWeights = weights.subarray(0, keys.length);
-    const q = Float64Array.from(problem.q.subarray(headOffset + row * dim, headOffset + (row + 1) * dim));
+    const q = Float64Array.from(problem.q.subarray(headOffset + row * headDim, headOffset + (row + 1) * headDim));
     const { lse, effectiveKeyCount } = softmaxOfScores(visibleWeights, keys, { q, k });
     reference.lse[index] = lse;
     reference.effectiveKeyCounts[index] = effectiveKeyCount;
-    const keyRange = [index * dim, (index + 1) * dim] as const;
-    const out = reference.out.subarray(...keyRange);
-    for (let i = 0; i < keys.length; i++) addScaled(out, visibleWeights[i]!, v, keys[i]! * dim);
+    const rowRange = [index * headDim, (index + 1) * headDim] as const;
+    const out = reference.out.subarray(...rowRange);
+    for (let i = 0; i < keys.length; i++) addScaled(out, visibleWeights[i]!, v, keys[i]! * headDim);
     if (dOut === undefined) return;
     addGradients(
-      { q, k, v, out, keys, weights: visibleWeights, dOut: dOut.subarray(...keyRange) },
+      { q, k, v, out, keys, weights: visibleWeights, dOut: dOut.subarray(...rowRange) },
       {
-        dq: reference.dq.subarray(...keyRange),
+        dq: reference.dq.subarray(...rowRange),
         dk: reference.dk,
         dv: reference.dv,
       },
@@ -182,14 +182,14 @@ function addGradients(
   row: ReferenceRow,
   { dq, dk, dv }: { dq: Float64Array; dk: Float64Array; dv: Float64Array },
 ): void {
-  const dim = row.q.length;
-  const scale = 1 / Math.sqrt(dim);
+  const headDim = row.q.length;
+  const scale = 1 / Math.sqrt(headDim);
   const delta = row.dOut.reduce((sum, d, i) => sum + d * row.out[i]!, 0);
   for (let i = 0; i < row.keys.length; i++) {
-    const keyOffset = row.keys[i]! * dim;
+    const keyOffset = row.keys[i]! * headDim;
     const weight = row.weights[i]!;
     const dScore = weight * (dot(row.dOut, row.v, keyOffset) - delta) * scale;
-    for (let d = 0; d < dim; d++) {
+    for (let d = 0; d < headDim; d++) {
       dq[d]! += dScore * row.k[keyOffset + d]!;
       dk[keyOffset + d]! += dScore * row.q[d]!;
       dv[keyOffset + d]! += weight * row.dOut[d]!;

@@ -11,7 +11,7 @@ export interface RunResult {
   readonly reports: readonly RankReport[];
   /** Share of communication hidden behind compute; undefined when nothing was sent. */
   readonly overlap: number | undefined;
-  readonly singleDevice: RankReport;
+  readonly singleDeviceReport: RankReport;
   readonly verdict: VerificationResult;
   /** Seconds from the start of the program. */
   readonly totalSeconds: number;
@@ -56,11 +56,23 @@ export function summarize({
   plan,
   reports,
   overlap,
-  singleDevice,
+  singleDeviceReport,
   verdict,
   totalSeconds,
 }: RunResult): Summary {
-  const { tokens, ranks, device = "cpu", backend, shape, dtype, mask, placement, backward, numHeads, dim } = settings;
+  const {
+    tokens,
+    ranks,
+    device = "cpu",
+    backend,
+    shape,
+    dtype,
+    mask,
+    placement,
+    backward,
+    numHeads,
+    headDim,
+  } = settings;
   return {
     tokens,
     ranks,
@@ -72,17 +84,17 @@ export function summarize({
     placement,
     backward,
     numHeads,
-    dim,
+    dim: headDim,
     seconds: elapsedSeconds(reports),
     secondsPredicted: plan.prediction?.seconds ?? null,
-    secondsOneDevice: elapsedSeconds([singleDevice]),
+    secondsOneDevice: elapsedSeconds([singleDeviceReport]),
     totalSeconds,
     bytesSent: reports.reduce((sum, report) => sum + report.bytesSent, 0),
     bytesSentClosedForm: closedFormTraffic(settings) ?? null,
     bytesSentPlanned: plan.bytesSent,
     overlap: overlap ?? null,
     peakBytesPerRank: Math.max(...reports.map(({ peakBytes }) => peakBytes)),
-    peakBytesOneDevice: singleDevice.peakBytes,
+    peakBytesOneDevice: singleDeviceReport.peakBytes,
     maxError: verdict.maxError,
     errorRatio: verdict.errorRatio,
     errors: verdict.tensors,
@@ -133,7 +145,7 @@ export function formatReport(result: RunResult): string {
     "",
     ...(verdict.failures.length === 0
       ? [
-          `  ✓ as accurate as one device: ${formatUnits(verdict.deviceErrorRatio)} from float64, limit ${formatLimits(verdict)}`,
+          `  ✓ as accurate as one device: ${formatUnits(verdict.ranksErrorRatio)} from float64, limit ${formatLimits(verdict)}`,
         ]
       : verdict.failures.map((failure) => `  ✗ ${failure}`)),
   ].join("\n");
@@ -152,7 +164,7 @@ function describeBytes({ bytesSent, bytesSentClosedForm, bytesSentPlanned }: Sum
   return `closed form ${groupDigits(formulaBytes)}, planned ${groupDigits(bytesSentPlanned)}`;
 }
 
-const placementNames: Readonly<Record<PlacementChoice, string>> = {
+const placementDescriptions: Readonly<Record<PlacementChoice, string>> = {
   contiguous: "",
   zigzag: ", in two ranges (zigzag)",
   striped: ", every N-th position on N ranks (striped)",
@@ -161,7 +173,7 @@ const placementNames: Readonly<Record<PlacementChoice, string>> = {
 
 export function describeShards({ tokens, ranks, placement }: Settings): string {
   const tokensPerRank = groupDigits(Math.ceil(tokens / ranks));
-  return `${ranks > 1 ? "at most " : ""}${tokensPerRank} tokens${ranks > 1 ? placementNames[placement] : ""}`;
+  return `${ranks > 1 ? "at most " : ""}${tokensPerRank} tokens${ranks > 1 ? placementDescriptions[placement] : ""}`;
 }
 
 function describeAccuracy(accuracy: Accuracy): string {
@@ -172,19 +184,19 @@ function describeAccuracy(accuracy: Accuracy): string {
 const formatUnits = (ratio: number): string => `${ratio.toFixed(2)} units`;
 
 function formatLimits({ tensors }: VerificationResult): string {
-  const { out, ...gradients } = tensors;
-  const limitTexts = Object.entries(gradients).map(([name, { limit }]) => `${limit.toFixed(1)} for ${name}`);
+  const { out, ...gradientAccuracies } = tensors;
+  const limitTexts = Object.entries(gradientAccuracies).map(([name, { limit }]) => `${limit.toFixed(1)} for ${name}`);
   return limitTexts.length > 0
     ? `${out!.limit} for out, ${limitTexts.join(", ")} (lse is rounded once per rank)`
     : `${out!.limit}`;
 }
 
 function describeSample({ settings, verdict }: RunResult): string {
-  const keys = settings.mask.name === "full" ? `all ${groupDigits(settings.tokens)} keys` : "all visible keys";
-  const rows = `${verdict.rows} query rows per head over ${keys}: evenly spaced rows, and the rows with the largest difference`;
+  const keysText = settings.mask.name === "full" ? `all ${groupDigits(settings.tokens)} keys` : "all visible keys";
+  const rowsText = `${verdict.rows} query rows per head over ${keysText}: evenly spaced rows, and the rows with the largest difference`;
   return settings.backward
-    ? `${rows}; the loss is computed from the evenly spaced rows, so dk and dv are checked for every key`
-    : rows;
+    ? `${rowsText}; the loss is computed from the evenly spaced rows, so dk and dv are checked for every key`
+    : rowsText;
 }
 
 function wrapText(text: string): readonly string[] {

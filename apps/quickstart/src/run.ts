@@ -1,6 +1,6 @@
 import * as mosaic from "@mosaic/attention";
 import { positions, resolveSlices } from "@mosaic/attention/core";
-import { startRanks, throwIfFailed } from "@mosaic/program";
+import { launchRanks, throwIfFailed } from "@mosaic/program";
 import { attend, type AttentionRun } from "./attend.ts";
 import { getMask } from "./backends.ts";
 import { Embedder, readGenome } from "./embed.ts";
@@ -12,13 +12,13 @@ import type { Problem } from "./reference.ts";
 export async function runRanks(
   job: Job,
   onProgress: (share: number) => void,
-  abort: AbortSignal,
+  abortSignal: AbortSignal,
 ): Promise<readonly RankReport[]> {
   const { ranks } = job.settings;
   const entry = new URL("./rank.js", import.meta.url);
-  const result = await startRanks<{ readonly share: number }>(
+  const result = await launchRanks<{ readonly share: number }>(
     { entry, args: [JSON.stringify(job)], ranks },
-    { abort, maxRestarts: 0, onReport: ({ share }) => onProgress(share) },
+    { abort: abortSignal, maxRestarts: 0, onReport: ({ share }) => onProgress(share) },
   );
   throwIfFailed(result);
   return Array.from({ length: ranks }, (_, rank) => readReport(job.directory, rank));
@@ -38,7 +38,7 @@ export async function attendOnOneDevice(
 /** The whole problem as the device sees it: rounded to its dtype. */
 export async function createProblem(settings: Settings): Promise<Problem> {
   await using ctx = await initSingleRank(settings);
-  const { numHeads, tokens, dim, dtype } = settings;
+  const { numHeads, tokens, headDim, dtype } = settings;
   const hostProjections = new Embedder(readGenome(), settings).projectPositions(
     Int32Array.from({ length: tokens }, (_, i) => i),
   );
@@ -52,7 +52,7 @@ export async function createProblem(settings: Settings): Promise<Problem> {
     v: await roundToDType(hostProjections.v),
     numHeads,
     tokens,
-    dim,
+    headDim,
     mask: resolveSlices(getMask(settings), tokens, tokens),
   };
 }
@@ -63,10 +63,10 @@ function initSingleRank({ device }: Settings): Promise<mosaic.Context> {
 
 /** What the ranks left in the directory, in the order of the sequence: each tensor [H,n,D]; NaN where no rank wrote. */
 export function gatherResults(directory: string, reports: readonly RankReport[], settings: Settings): Results {
-  const { numHeads, tokens, dim, backward } = settings;
+  const { numHeads, tokens, headDim, backward } = settings;
   const names = backward ? ["out", "dq", "dk", "dv"] : ["out"];
   const gatheredTensors = names.map(
-    (name) => [name, new Float32Array(numHeads * tokens * dim).fill(Number.NaN)] as const,
+    (name) => [name, new Float32Array(numHeads * tokens * headDim).fill(Number.NaN)] as const,
   );
   for (const { rank, spans } of reports) {
     const rows = positions(spans);
@@ -74,8 +74,8 @@ export function gatherResults(directory: string, reports: readonly RankReport[],
       const shard = readTensor(directory, name, rank);
       for (let head = 0; head < numHeads; head++) {
         rows.forEach((position, row) => {
-          const rowStart = (head * rows.length + row) * dim;
-          tensor.set(shard.subarray(rowStart, rowStart + dim), (head * tokens + position) * dim);
+          const rowStart = (head * rows.length + row) * headDim;
+          tensor.set(shard.subarray(rowStart, rowStart + headDim), (head * tokens + position) * headDim);
         });
       }
     }

@@ -26,15 +26,15 @@ export interface LaneContext {
   /** When the picture ends. */
   readonly end: number;
   readonly top: number;
-  readonly rows: RowHeights;
+  readonly sizes: LaneSizes;
   /** How many ranks there are. */
   readonly ranks: number;
   /** Whether ranks attend for others, so that it must be shown for whom. */
-  readonly showQueries: boolean;
+  readonly shouldShowQueries: boolean;
 }
 
 /** Heights, and the size of the text within. */
-interface RowHeights {
+interface LaneSizes {
   /** All of a rank. */
   readonly laneHeight: number;
   readonly computeHeight: number;
@@ -43,7 +43,7 @@ interface RowHeights {
 }
 
 /** Many ranks get thinner rows. */
-export function rowHeights(ranks: number): RowHeights {
+export function getLaneSizes(ranks: number): LaneSizes {
   if (ranks <= 8) return { laneHeight: 62, computeHeight: 28, sendHeight: 12, fontSize: 13 };
   return ranks <= 16
     ? { laneHeight: 40, computeHeight: 18, sendHeight: 8, fontSize: 11 }
@@ -52,12 +52,12 @@ export function rowHeights(ranks: number): RowHeights {
 
 /** What one rank computed, and below it what it sent, without the words at its side. */
 export function drawLane(lane: Lane, context: LaneContext): string {
-  const { x, end, top, rows } = context;
+  const { x, end, top, sizes } = context;
   const sendTop = communicationTop(context);
   const track = { x: x(0), width: x(end) - x(0) };
   return [
-    rect({ ...track, y: top, height: rows.computeHeight }, `fill="${TRACK_COLOR}" rx="3"`),
-    rect({ ...track, y: sendTop, height: rows.sendHeight }, `fill="${TRACK_COLOR}" rx="2"`),
+    rect({ ...track, y: top, height: sizes.computeHeight }, `fill="${TRACK_COLOR}" rx="3"`),
+    rect({ ...track, y: sendTop, height: sizes.sendHeight }, `fill="${TRACK_COLOR}" rx="2"`),
     ...lane.computeBlocks.map((block) => drawBlock(block, context)),
     ...lane.computeBlocks.map((block) => drawBlockLabel(block, lane.rank, context)),
     ...lane.transfers.map((transfer) => drawTransfer(transfer, context)),
@@ -65,31 +65,31 @@ export function drawLane(lane: Lane, context: LaneContext): string {
   ].join("\n");
 }
 
-export function communicationTop({ top, rows }: LaneContext): number {
-  return top + rows.computeHeight + 3;
+export function communicationTop({ top, sizes }: LaneContext): number {
+  return top + sizes.computeHeight + 3;
 }
 
 /** Keys and values in the colours of their ranks; along the lower edge the queries. */
 function drawBlock(block: Block, context: LaneContext): string {
-  const { top, rows, ranks, showQueries } = context;
-  const edgeHeight = showQueries ? rows.computeHeight / 4 : 0;
-  const { queries, keys, backward } = block;
-  const tooltipText = `${formatStage(block)}queries of ${formatRanks(queries, ranks)} attend to keys and values of ${formatRanks(keys, ranks)}${backward ? ", backward" : ""}: ${formatInterval(block)}`;
-  const queryBandContext = { context, y: top + rows.computeHeight - edgeHeight + 1, height: edgeHeight - 1 };
+  const { top, sizes, ranks, shouldShowQueries } = context;
+  const edgeHeight = shouldShowQueries ? sizes.computeHeight / 4 : 0;
+  const { queries, keys, isBackward } = block;
+  const tooltipText = `${formatStage(block)}queries of ${formatRanks(queries, ranks)} attend to keys and values of ${formatRanks(keys, ranks)}${isBackward ? ", backward" : ""}: ${formatInterval(block)}`;
+  const queryBandContext = { context, y: top + sizes.computeHeight - edgeHeight + 1, height: edgeHeight - 1 };
   return tooltip(
     tooltipText,
-    drawBands(block, keys, { context, y: top, height: rows.computeHeight - edgeHeight }) +
+    drawBands(block, keys, { context, y: top, height: sizes.computeHeight - edgeHeight }) +
       (edgeHeight > 0 ? drawBands(block, queries, queryBandContext) : ""),
   );
 }
 
 function drawTransfer(transfer: Transfer, context: LaneContext): string {
-  const { payloads, backward } = transfer;
+  const { payloads, isBackward } = transfer;
   const ownerRanks = [...new Set(payloads.flatMap(({ owners }) => owners))].toSorted((a, b) => a - b);
-  const tooltipText = `${formatStage(transfer)}sends ${formatBytes(transfer.bytes)}, ${formatPayloads(payloads, context.ranks)}${backward ? ", backward" : ""}: ${formatInterval(transfer)}`;
+  const tooltipText = `${formatStage(transfer)}sends ${formatBytes(transfer.bytes)}, ${formatPayloads(payloads, context.ranks)}${isBackward ? ", backward" : ""}: ${formatInterval(transfer)}`;
   return tooltip(
     tooltipText,
-    drawBands(transfer, ownerRanks, { context, y: communicationTop(context), height: context.rows.sendHeight }),
+    drawBands(transfer, ownerRanks, { context, y: communicationTop(context), height: context.sizes.sendHeight }),
   );
 }
 
@@ -101,7 +101,7 @@ interface BandContext {
 
 /** A bar in the colours of several ranks, one above the other; striped in backward. */
 function drawBands(
-  bar: Interval & { readonly backward: boolean },
+  bar: Interval & { readonly isBackward: boolean },
   ranks: readonly number[],
   { context, y, height }: BandContext,
 ): string {
@@ -112,7 +112,7 @@ function drawBands(
   const bandRects = ranks.map((rank, i) =>
     rect({ x, y: y + i * bandHeight, width, height: bandHeight }, `fill="${rankColor(rank)}" ${radiusAttribute}`),
   );
-  const stripes = bar.backward ? [rect({ x, y, width, height }, `fill="url(#backward)" ${radiusAttribute}`)] : [];
+  const stripes = bar.isBackward ? [rect({ x, y, width, height }, `fill="url(#backward)" ${radiusAttribute}`)] : [];
   return [...bandRects, ...stripes].join("");
 }
 
@@ -126,9 +126,9 @@ function formatInterval({ start, end }: Interval): string {
 }
 
 /** The longest of some ways to name the block that fits into it. */
-function drawBlockLabel(block: Block, rank: number, { x, top, rows, ranks, showQueries }: LaneContext): string {
-  const { queries, keys, backward, stage } = block;
-  const gradientSign = backward ? "∇ " : "";
+function drawBlockLabel(block: Block, rank: number, { x, top, sizes, ranks, shouldShowQueries }: LaneContext): string {
+  const { queries, keys, isBackward, stage } = block;
+  const gradientSign = isBackward ? "∇ " : "";
   const shortLabels = stage === undefined ? [] : [`${gradientSign}stage ${stage}`, `${stage}`];
   const [q, kv] = [formatRankRanges(queries), formatRankRanges(keys)];
   const labelChoices =
@@ -145,30 +145,36 @@ function drawBlockLabel(block: Block, rank: number, { x, top, rows, ranks, showQ
             `${q} · ${kv}`,
           ];
   const width = x(block.end) - x(block.start);
-  const label = labelChoices.find((candidate) => candidate.length * rows.fontSize * 0.58 + rows.fontSize * 0.6 < width);
+  const label = labelChoices.find(
+    (candidate) => candidate.length * sizes.fontSize * 0.58 + sizes.fontSize * 0.6 < width,
+  );
   if (label === undefined) return "";
-  const y = top + (showQueries ? rows.computeHeight * 0.375 + rows.fontSize * 0.36 : rows.computeHeight * 0.68);
+  const y =
+    top + (shouldShowQueries ? sizes.computeHeight * 0.375 + sizes.fontSize * 0.36 : sizes.computeHeight * 0.68);
   const haloAttributes = `paint-order="stroke" stroke="#1c2430" stroke-opacity="${keys.length > 1 ? 0.5 : 0}" stroke-width="3"`;
-  const textAttributes = `text-anchor="middle" font-size="${rows.fontSize}" fill="#ffffff" font-weight="550" ${haloAttributes}`;
+  const textAttributes = `text-anchor="middle" font-size="${sizes.fontSize}" fill="#ffffff" font-weight="550" ${haloAttributes}`;
   return text((x(block.start) + x(block.end)) / 2, y, label, textAttributes);
 }
 
 /** How much of what was sent in what time, behind its bar, if there is room before the next. */
 function drawTransferSize(transfer: Transfer, maxTime: number, context: LaneContext): string {
-  const { x, rows } = context;
-  const fontSize = rows.sendHeight - 1;
+  const { x, sizes } = context;
+  const fontSize = sizes.sendHeight - 1;
   if (fontSize < 8) return "";
   const labelLeft = Math.max(x(transfer.end), x(transfer.start) + 2) + 4;
   const sizeText = `${formatBytes(transfer.bytes)} in ${formatSeconds(transfer.end - transfer.start)}`;
-  const kinds = formatPayloadKinds(transfer.payloads);
-  const stage = formatStage(transfer);
-  const label = [`${stage}${kinds}, ${sizeText}`, `${stage}${kinds}`, `${kinds}, ${sizeText}`, sizeText].find(
-    (candidate) => candidate.length * fontSize * 0.6 < x(maxTime) - labelLeft,
-  );
+  const kindsText = formatPayloadKinds(transfer.payloads);
+  const stageText = formatStage(transfer);
+  const label = [
+    `${stageText}${kindsText}, ${sizeText}`,
+    `${stageText}${kindsText}`,
+    `${kindsText}, ${sizeText}`,
+    sizeText,
+  ].find((candidate) => candidate.length * fontSize * 0.6 < x(maxTime) - labelLeft);
   return label
     ? text(
         labelLeft,
-        communicationTop(context) + rows.sendHeight * 0.85,
+        communicationTop(context) + sizes.sendHeight * 0.85,
         label,
         `font-size="${fontSize}" fill="${GRAY}"`,
       )

@@ -15,7 +15,7 @@ export interface Block extends Interval, Tile {}
 export interface Transfer extends Interval {
   /** Payload that this rank sent. */
   readonly bytes: number;
-  readonly backward: boolean;
+  readonly isBackward: boolean;
   readonly stage?: number;
   readonly payloads: readonly Payload[];
 }
@@ -37,7 +37,7 @@ export function createTimeline(reports: readonly RankReport[], schedules: readon
   const startTime = Math.min(...reports.map((report) => report.begin));
   return reports.map(({ rank, events }) => {
     const { tiles, batches } = schedules[rank]!;
-    const attentionEvents = tileEvents(events.filter(isAttention), tiles);
+    const attentionEvents = mergeTileKernels(events.filter(isAttention), tiles);
     checkCount(rank, "attention events", { planned: tiles.length, done: attentionEvents.length });
     const readBatch = createBatchReader(batches);
     return {
@@ -56,17 +56,18 @@ export function createTimeline(reports: readonly RankReport[], schedules: readon
 }
 
 /** Forward is one kernel a piece; for a piece of backward a device may take several, one after the other. */
-function tileEvents(kernels: readonly TraceEvent[], tiles: readonly Tile[]): readonly TraceEvent[] {
-  const numBackwardTiles = tiles.filter((tile) => tile.backward).length;
+function mergeTileKernels(kernels: readonly TraceEvent[], tiles: readonly Tile[]): readonly TraceEvent[] {
+  const numBackwardTiles = tiles.filter((tile) => tile.isBackward).length;
   const numForwardTiles = tiles.length - numBackwardTiles;
-  const kernelsPerTile = (kernels.length - numForwardTiles) / numBackwardTiles;
+  const kernelsPerBackwardTile = (kernels.length - numForwardTiles) / numBackwardTiles;
   // As it is, or for the caller to find that something else was done than planned.
-  if (kernelsPerTile === 1 || !Number.isInteger(kernelsPerTile) || kernelsPerTile < 1) return kernels;
-  const backwardTiles = Array.from({ length: numBackwardTiles }, (_, i) => {
-    const firstKernel = kernels[numForwardTiles + i * kernelsPerTile]!;
-    return { ...firstKernel, end: kernels[numForwardTiles + (i + 1) * kernelsPerTile - 1]!.end };
+  if (kernelsPerBackwardTile === 1 || !Number.isInteger(kernelsPerBackwardTile) || kernelsPerBackwardTile < 1)
+    return kernels;
+  const backwardEvents = Array.from({ length: numBackwardTiles }, (_, i) => {
+    const firstKernel = kernels[numForwardTiles + i * kernelsPerBackwardTile]!;
+    return { ...firstKernel, end: kernels[numForwardTiles + (i + 1) * kernelsPerBackwardTile - 1]!.end };
   });
-  return [...kernels.slice(0, numForwardTiles), ...backwardTiles];
+  return [...kernels.slice(0, numForwardTiles), ...backwardEvents];
 }
 
 /** Gives the batches of each sender in order. */
@@ -126,7 +127,10 @@ function mergeBlocks(blocks: readonly Block[]): readonly Block[] {
 
 function isSameTile(a: Tile, b: Tile): boolean {
   return (
-    a.backward === b.backward && a.stage === b.stage && `${a.queries}` === `${b.queries}` && `${a.keys}` === `${b.keys}`
+    a.isBackward === b.isBackward &&
+    a.stage === b.stage &&
+    `${a.queries}` === `${b.queries}` &&
+    `${a.keys}` === `${b.keys}`
   );
 }
 

@@ -21,7 +21,7 @@ export interface VerificationResult {
   /** The largest difference of ranks and single device in units, over all tensors. Both err, so two right ones may be 3 apart. */
   readonly errorRatio: number;
   /** The ranks' own largest error against float64 in units: what is checked. */
-  readonly deviceErrorRatio: number;
+  readonly ranksErrorRatio: number;
   readonly maxError: number;
   /** What is wrong, in words; empty when nothing is. */
   readonly failures: readonly string[];
@@ -33,8 +33,8 @@ export interface VerificationResult {
 
 /** Both sets of results, and what they are results of. */
 export interface ComparedResults {
-  readonly ranks: Results;
-  readonly singleDevice: Results;
+  readonly distributedResults: Results;
+  readonly singleDeviceResults: Results;
   readonly problem: Problem;
 }
 
@@ -61,12 +61,17 @@ export async function verify(
   settings: Settings,
   onProgress: (share: number) => void,
 ): Promise<VerificationResult> {
-  const { ranks, singleDevice, problem } = results;
+  const { distributedResults, singleDeviceResults, problem } = results;
   const { numHeads } = problem;
   const sampledRowIndices = sampleRows(problem.tokens);
-  const rows = [...new Set([...sampledRowIndices, ...findWorstRows(ranks["out"]!, singleDevice["out"]!, problem)])];
+  const rows = [
+    ...new Set([
+      ...sampledRowIndices,
+      ...findWorstRows(distributedResults["out"]!, singleDeviceResults["out"]!, problem),
+    ]),
+  ];
   const errorsByTensor = new Map<string, MaxErrors>(
-    Object.keys(ranks).map((name) => [name, { singleDeviceError: 0, ranksError: 0, exactMagnitude: 0 }]),
+    Object.keys(distributedResults).map((name) => [name, { singleDeviceError: 0, ranksError: 0, exactMagnitude: 0 }]),
   );
   let meanEffectiveKeyCount = 0;
   let lse = 0;
@@ -86,8 +91,8 @@ export async function verify(
     onProgress((head + 1) / numHeads);
   }
   const tensors = Object.fromEntries(
-    [...errorsByTensor].map(([name, { singleDeviceError: tensorUnit, ranksError, exactMagnitude }]) => {
-      const roundingUnit = Math.max(tensorUnit, GRADIENT_ROUNDING_STEP * exactMagnitude);
+    [...errorsByTensor].map(([name, { singleDeviceError, ranksError, exactMagnitude }]) => {
+      const roundingUnit = Math.max(singleDeviceError, GRADIENT_ROUNDING_STEP * exactMagnitude);
       const limit =
         2 +
         (name === "out" ? 0 : toRoundingUnits(gradientRounding(lse, settings.ranks) * exactMagnitude, roundingUnit));
@@ -98,7 +103,7 @@ export async function verify(
           error: ranksError,
           size: exactMagnitude,
           limit,
-          difference: largestDifference(ranks[name]!, singleDevice[name]!),
+          difference: largestDifference(distributedResults[name]!, singleDeviceResults[name]!),
         },
       ];
     }),
@@ -109,7 +114,7 @@ export async function verify(
     errorRatio: Math.max(
       ...tensorResults.map(({ difference, roundingUnit }) => toRoundingUnits(difference, roundingUnit)),
     ),
-    deviceErrorRatio: Math.max(...tensorResults.map(({ error, roundingUnit }) => toRoundingUnits(error, roundingUnit))),
+    ranksErrorRatio: Math.max(...tensorResults.map(({ error, roundingUnit }) => toRoundingUnits(error, roundingUnit))),
     maxError: Math.max(...tensorResults.map(({ difference }) => difference)),
     failures: Object.entries(tensors).flatMap(([name, accuracy]) => checkAccuracy(name, accuracy, settings)),
     rows: rows.length,
@@ -135,22 +140,25 @@ interface ReferenceRows {
 function updateMaxErrors(
   maxErrors: MaxErrors,
   name: string,
-  { ranks, singleDevice, problem }: ComparedResults,
+  { distributedResults, singleDeviceResults, problem }: ComparedResults,
   { head, rows, reference }: ReferenceRows,
 ): void {
-  const { tokens, dim } = problem;
+  const { tokens, headDim } = problem;
   const isSampledTensor = name === "out" || name === "dq";
   const exactValues = reference[name as "out"];
-  const count = isSampledTensor ? rows.length : tokens;
-  for (let i = 0; i < count * dim; i++) {
-    const row = isSampledTensor ? rows[Math.floor(i / dim)]! : Math.floor(i / dim);
-    const elementIndex = (head * tokens + row) * dim + (i % dim);
+  const numRows = isSampledTensor ? rows.length : tokens;
+  for (let i = 0; i < numRows * headDim; i++) {
+    const row = isSampledTensor ? rows[Math.floor(i / headDim)]! : Math.floor(i / headDim);
+    const elementIndex = (head * tokens + row) * headDim + (i % headDim);
     maxErrors.singleDeviceError = maxMagnitude(
       maxErrors.singleDeviceError,
-      singleDevice[name]![elementIndex]! - exactValues[i]!,
+      singleDeviceResults[name]![elementIndex]! - exactValues[i]!,
     );
     maxErrors.exactMagnitude = maxMagnitude(maxErrors.exactMagnitude, exactValues[i]!);
-    maxErrors.ranksError = maxMagnitude(maxErrors.ranksError, ranks[name]![elementIndex]! - exactValues[i]!);
+    maxErrors.ranksError = maxMagnitude(
+      maxErrors.ranksError,
+      distributedResults[name]![elementIndex]! - exactValues[i]!,
+    );
   }
 }
 
@@ -188,20 +196,20 @@ export function toRoundingUnits(error: number, unit: number): number {
 
 /** dOut [rows,D] of one head: the loss reads the evenly spread rows only. */
 function cotangents(settings: Settings, rows: readonly number[], head: number): Float64Array {
-  const { dim, tokens } = settings;
+  const { headDim, tokens } = settings;
   const sampledRowSet = new Set(sampleRows(tokens));
-  const dOut = new Float64Array(rows.length * dim);
+  const dOut = new Float64Array(rows.length * headDim);
   rows.forEach((row, index) => {
     if (sampledRowSet.has(row))
-      dOut.set(cotangentAt(settings, row).subarray(head * dim, (head + 1) * dim), index * dim);
+      dOut.set(cotangentAt(settings, row).subarray(head * headDim, (head + 1) * headDim), index * headDim);
   });
   return dOut;
 }
 
-function findWorstRows(a: Float32Array, b: Float32Array, { numHeads, tokens, dim }: Problem): readonly number[] {
+function findWorstRows(a: Float32Array, b: Float32Array, { numHeads, tokens, headDim }: Problem): readonly number[] {
   const maxRowErrors = new Float64Array(tokens);
-  for (let i = 0; i < numHeads * tokens * dim; i++) {
-    const row = Math.floor(i / dim) % tokens;
+  for (let i = 0; i < numHeads * tokens * headDim; i++) {
+    const row = Math.floor(i / headDim) % tokens;
     maxRowErrors[row] = maxMagnitude(maxRowErrors[row]!, a[i]! - b[i]!);
   }
   const rowsByError = Array.from({ length: tokens }, (_, row) => row).sort(
@@ -217,7 +225,7 @@ function largestDifference(a: Float32Array, b: Float32Array): number {
 }
 
 /** The larger magnitude; what is not a number is infinitely wrong. */
-function maxMagnitude(largest: number, difference: number): number {
-  const size = Math.abs(difference);
-  return Number.isNaN(size) ? Number.POSITIVE_INFINITY : Math.max(largest, size);
+function maxMagnitude(maxSoFar: number, difference: number): number {
+  const magnitude = Math.abs(difference);
+  return Number.isNaN(magnitude) ? Number.POSITIVE_INFINITY : Math.max(maxSoFar, magnitude);
 }

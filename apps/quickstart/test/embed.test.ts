@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { Embedder, readGenome } from "../src/embed.ts";
 
-const options = { numHeads: 2, dim: 8, seed: 3 };
+const options = { numHeads: 2, headDim: 8, seed: 3 };
 
 describe("queries, keys and values of the genome", () => {
   const embedder = new Embedder(readGenome(), options);

@@ -7,23 +7,23 @@ import type { Lane } from "../src/timeline.ts";
 const lanes: readonly Lane[] = [0, 1].map((rank) => ({
   rank,
   computeBlocks: [
-    { start: 0, end: 1, queries: [rank], keys: [rank], backward: false },
-    { start: 1, end: 2, queries: [rank], keys: [1 - rank], backward: false },
-    { start: 2, end: 4, queries: [rank], keys: [rank], backward: true },
+    { start: 0, end: 1, queries: [rank], keys: [rank], isBackward: false },
+    { start: 1, end: 2, queries: [rank], keys: [1 - rank], isBackward: false },
+    { start: 2, end: 4, queries: [rank], keys: [rank], isBackward: true },
   ],
   transfers: [
     {
       start: 0,
       end: 0.25,
       bytes: 12_000_000,
-      backward: false,
-      payloads: [{ name: "K, V", owners: [rank], to: 1 - rank, bytes: 12_000_000 }],
+      isBackward: false,
+      payloads: [{ name: "K, V", owners: [rank], receiver: 1 - rank, bytes: 12_000_000 }],
     },
   ],
 }));
 /** Rank 0 attends with the queries of both to the keys of both. */
 const sharedLanes: readonly Lane[] = [
-  { ...lanes[0]!, computeBlocks: [{ start: 0, end: 4, queries: [0, 1], keys: [0, 1], backward: false }] },
+  { ...lanes[0]!, computeBlocks: [{ start: 0, end: 4, queries: [0, 1], keys: [0, 1], isBackward: false }] },
   lanes[1]!,
 ];
 const caption = {
@@ -55,7 +55,7 @@ describe("the picture", () => {
 
   it("has a bar for every block, coloured by source, with a legend", () => {
     expect(svg.match(/queries of rank \d attend to keys and values of rank \d/g)).toHaveLength(6);
-    expect(svg).toContain("queries of rank 1 attend to keys and values of rank 1, backward: 2 s to 4 s");
+    expect(svg).toContain("queries of rank 1 attend to keys and values of rank 1, isBackward: 2 s to 4 s");
     expect(svg).toContain("sends 12 MB, K, V of rank 0 to rank 1: 0 s to 250 ms");
     expect(svg).toContain("K, V, 12 MB in 250 ms");
   });
@@ -138,10 +138,10 @@ describe("the prediction beside the measurement", () => {
     event("groupCast", 0, "flex(sp) stage 1: keys"),
     event("groupReduce", 7, "flex(sp) stage 1: gradients"),
   ];
-  const tile = { queries: [0], keys: [0], backward: false };
+  const tile = { queries: [0], keys: [0], isBackward: false };
   const remoteTile = { ...tile, keys: [1], stage: 1 };
   const drawTilesComparison = (tiles: readonly Tile[]): string => {
-    const report = { rank: 0, at: { sp: 0 }, spans: [], begin: 0, end: 8, bytesSent: 0, peakBytes: 0, events };
+    const report = { rank: 0, coordinate: { sp: 0 }, spans: [], begin: 0, end: 8, bytesSent: 0, peakBytes: 0, events };
     const predicted = events.map((each) => ({ ...each, start: each.start / 1e9, end: each.end / 1e9 }));
     const prediction = { seconds: 8, ranks: [{ rank: 0, at: { sp: 0 }, events: predicted }] };
     const schedules = [{ rank: 0, tiles, batches: [] }];
@@ -153,7 +153,12 @@ describe("the prediction beside the measurement", () => {
     );
 
   it("names attention by its stage, in the color of what travels for it", () => {
-    const svg = drawTilesComparison([tile, remoteTile, { ...tile, backward: true }, { ...remoteTile, backward: true }]);
+    const svg = drawTilesComparison([
+      tile,
+      remoteTile,
+      { ...tile, isBackward: true },
+      { ...remoteTile, isBackward: true },
+    ]);
     const [ownColor, stageColor, otherColor] = ["#d55e00", "#009e73", "#0072b2"];
     const bars = [
       ["attend own rows", ownColor],
@@ -175,8 +180,8 @@ describe("the prediction beside the measurement", () => {
     const svg = drawTilesComparison([
       tile,
       tileWithoutStage,
-      { ...tile, backward: true },
-      { ...tileWithoutStage, backward: true },
+      { ...tile, isBackward: true },
+      { ...tileWithoutStage, isBackward: true },
     ]);
     expect(findBars(svg).map(([name]) => name)).toEqual(expect.arrayContaining(["attend", "attendKeys"]));
     expect(svg).not.toContain("own rows");

@@ -15,7 +15,7 @@ function createSchedules(line: string, rank: number): RankSchedule {
 
 /** What a rank attends to in order, heads as one, and what it sends. */
 function summarizeSchedule({ tiles, batches }: RankSchedule): { attends: readonly string[]; sends: readonly string[] } {
-  const attends = tiles.map(({ queries, keys, backward }) => `${backward ? "∇ " : ""}${queries} · ${keys}`);
+  const attends = tiles.map(({ queries, keys, isBackward }) => `${isBackward ? "∇ " : ""}${queries} · ${keys}`);
   return {
     attends: attends.filter((each, i) => each !== attends[i - 1]),
     sends: batches.map(({ label, payloads }) => `${label}: ${formatPayloads(payloads, 4)}`),
@@ -41,7 +41,7 @@ describe("what a rank will do", () => {
     // Block by block or all at once, whichever the backend chooses for so few tokens.
     const { tiles, batches } = createSchedules("--backend mesh2d --mesh 2x2 --backward", 0);
     for (const phase of [false, true]) {
-      const blocks = tiles.filter(({ backward }) => backward === phase);
+      const blocks = tiles.filter(({ isBackward }) => isBackward === phase);
       expect(new Set(blocks.flatMap(({ queries }) => queries))).toEqual(new Set([0, 1]));
       expect(new Set(blocks.flatMap(({ keys }) => keys))).toEqual(new Set([0, 2]));
     }
@@ -78,12 +78,12 @@ describe("what a rank will do", () => {
   it("of a backend with stages: in which one keys come, and gradients go", () => {
     const line = "--backend flex --ranks 2 --stages 3 --heads 1 --backward --placement contiguous";
     const { tiles, batches } = createSchedules(line, 0);
-    const stages = tiles.map(({ keys, stage, backward }) => `${backward ? "∇ " : ""}${keys}: ${stage ?? "own"}`);
+    const stages = tiles.map(({ keys, stage, isBackward }) => `${isBackward ? "∇ " : ""}${keys}: ${stage ?? "own"}`);
     const count = Math.max(...batches.map(({ stage }) => stage!));
     expect(count).toBe(3);
     const remoteStages = (sign: string, degree: number): string[] =>
       Array.from({ length: degree }, (_, i) => `${sign}1: ${i + 1}`);
-    const forward = batches.filter(({ backward }) => !backward).length;
+    const forward = batches.filter(({ isBackward }) => !isBackward).length;
     const backward = batches.filter(({ label }) => label.endsWith("gradients")).length;
     expect(stages.slice(0, forward + 1)).toEqual(["0: own", ...remoteStages("", forward)]);
     const ownBackward = stages.length > forward + 2 + backward ? ["∇ 0: own"] : [];

@@ -21,7 +21,7 @@ const sendEvent = (start: number, end: number, bytesSent = 8, label = "ring(sp)"
 });
 const report = (rank: number, events: readonly TraceEvent[]): RankReport => ({
   rank,
-  at: { sp: rank },
+  coordinate: { sp: rank },
   spans: [],
   begin: 10,
   end: 20,
@@ -29,12 +29,12 @@ const report = (rank: number, events: readonly TraceEvent[]): RankReport => ({
   peakBytes: 0,
   events,
 });
-const createTile = (keys: number, backward = false): Tile => ({ queries: [0], keys: [keys], backward });
+const createTile = (keys: number, isBackward = false): Tile => ({ queries: [0], keys: [keys], isBackward });
 const createBatch = (owner: number, bytes = 8, label = "ring(sp)"): MessageBatch => ({
   label,
   bytes,
-  backward: false,
-  payloads: [{ name: "K, V", owners: [owner], to: 1, bytes }],
+  isBackward: false,
+  payloads: [{ name: "K, V", owners: [owner], receiver: 1, bytes }],
 });
 const createSchedule = (tiles: readonly Tile[], batches: readonly MessageBatch[] = []): readonly RankSchedule[] => [
   { rank: 0, tiles, batches },

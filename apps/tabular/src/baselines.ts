@@ -77,10 +77,10 @@ export function nearestNeighbours(task: ClassificationTask, k = 15): Probabiliti
       let squaredDistance = 0;
       for (let i = 0; i < width; i++)
         squaredDistance += (testFeatures[row * width + i]! - trainFeatures[trainRow * width + i]!) ** 2;
-      return { sum: squaredDistance, label };
+      return { squaredDistance, label };
     });
     const classShares = new Float64Array(classCount);
-    for (const { label } of distances.toSorted((a, b) => a.sum - b.sum).slice(0, numNeighbours))
+    for (const { label } of distances.toSorted((a, b) => a.squaredDistance - b.squaredDistance).slice(0, numNeighbours))
       classShares[label]! += 1 / numNeighbours;
     return classShares;
   });

@@ -47,15 +47,15 @@ export interface LoadedBatch extends Batch, Disposable {
 export interface BatchOptions {
   readonly knownRows: number;
   readonly maxClasses: number;
-  readonly plan: RowAssignment;
+  readonly assignment: RowAssignment;
 }
 
 /** Puts this rank's rows of `tables`, which have one size and as many classes, on the device. */
 export function loadBatch(ctx: Context, tables: readonly Table[], options: BatchOptions): LoadedBatch {
-  const { knownRows, maxClasses, plan } = options;
+  const { knownRows, maxClasses, assignment } = options;
   const rows = countRows(tables[0]!);
   const width = tables[0]!.columns.length;
-  const { trainRows, testRows } = plan;
+  const { trainRows, testRows } = assignment;
   const numLocalRows = trainRows.count + testRows.count;
   const features = new Float32Array(tables.length * numLocalRows * width);
   const classes = new Float32Array(tables.length * numLocalRows * maxClasses);
@@ -85,7 +85,7 @@ export function loadBatch(ctx: Context, tables: readonly Table[], options: Batch
   return {
     ...batchTensors,
     classCount: tables[0]!.classes.length,
-    knownRows: { localCount: trainRows.count, globalCount: knownRows },
+    knownRowCounts: { localCount: trainRows.count, globalCount: knownRows },
     rows,
     [Symbol.dispose]() {
       for (const tensor of Object.values(batchTensors)) tensor.dispose();

@@ -61,7 +61,7 @@ export class TabularClassifier implements Disposable {
     const { classes } = checkClasses(where, x.length, y);
     this.#model ??= await loadModel(this.#ctx, this.#options.weights ?? defaultWeightsPath, {
       ...defaultOptions,
-      rows: ring(),
+      rowBackend: ring(),
     });
     this.#knownRows = { x, width, y, classes };
     return this;
@@ -76,14 +76,19 @@ export class TabularClassifier implements Disposable {
     const task = { table: createTable(knownRows, x), knownRows: knownRows.x.length };
     const rows = knownRows.x.length + x.length;
     const { ranks, rank } = this.#sequenceRank();
-    const plans = Array.from({ length: ranks }, (_, rankIndex) =>
+    const assignments = Array.from({ length: ranks }, (_, rankIndex) =>
       assignRows(rows, task.knownRows, { rank: rankIndex, ranks }),
     );
     const { ensembleSize: size, seed } = this.#options;
-    const localProbabilities = await predict(this.#ctx, this.#model!, { ...task, plan: plans[rank]! }, { size, seed });
-    const allProbabilities = await this.#gatherProbabilities(localProbabilities, plans, knownRows.classes.length);
-    const width = knownRows.classes.length;
-    return x.map((_, row) => Array.from(allProbabilities.subarray(row * width, (row + 1) * width)));
+    const localProbabilities = await predict(
+      this.#ctx,
+      this.#model!,
+      { ...task, assignment: assignments[rank]! },
+      { size, seed },
+    );
+    const allProbabilities = await this.#gatherProbabilities(localProbabilities, assignments, knownRows.classes.length);
+    const numClasses = knownRows.classes.length;
+    return x.map((_, row) => Array.from(allProbabilities.subarray(row * numClasses, (row + 1) * numClasses)));
   }
 
   /** x [rows × columns] → the most probable class of each row. Collective. */
@@ -107,12 +112,12 @@ export class TabularClassifier implements Disposable {
   /** What each rank has, to all ranks, in the order of rows. */
   async #gatherProbabilities(
     localProbabilities: Float64Array,
-    plans: readonly RowAssignment[],
+    assignments: readonly RowAssignment[],
     classCount: number,
   ): Promise<ArrayLike<number> & Float32Array> {
     const localValues = Float32Array.from(localProbabilities);
-    if (plans.length === 1) return localValues;
-    const counts = plans.map(({ testRows }) => testRows.count * classCount);
+    if (assignments.length === 1) return localValues;
+    const counts = assignments.map(({ testRows }) => testRows.count * classCount);
     using input = fromArray(this.#ctx, localValues, [localValues.length]);
     using out = this.#ctx.device.empty([counts.reduce((a, b) => a + b, 0)], "float32");
     this.#ctx.mesh.group("sp").allGather(out, input, { counts, label: "TabularClassifier" }).wait();

@@ -43,21 +43,21 @@ export function createTable(records: readonly Readonly<Record<string, Cell>>[], 
   const features: number[] = [];
   const labels: ClassName[] = [];
   for (const [row, record] of records.entries()) {
-    const numbers = columns.map((column) => parseCell(record[column]));
+    const cellValues = columns.map((column) => parseCell(record[column]));
     const label = schema.label(record);
-    const missingColumn = label === undefined ? "its class" : columns.find((_, i) => numbers[i] === undefined);
-    if (missingColumn === undefined) {
-      features.push(...(numbers as number[]));
+    const missingField = label === undefined ? "its class" : columns.find((_, i) => cellValues[i] === undefined);
+    if (missingField === undefined) {
+      features.push(...(cellValues as number[]));
       labels.push(label!);
     } else if (missingValuePolicy === "refuse") {
       throw new MosaicError({
         where: `table ${name}, row ${row}`,
         expected: "a number in every column, and a class label",
         received:
-          missingColumn === "its class"
+          missingField === "its class"
             ? "no class"
-            : `${JSON.stringify(record[missingColumn]) ?? "nothing"} in ${missingColumn}`,
-        remedy: 'complete the row, or drop incomplete rows with missing: "drop"',
+            : `${JSON.stringify(record[missingField]) ?? "nothing"} in ${missingField}`,
+        remedy: 'complete the row, or drop incomplete rows with missingValuePolicy: "drop"',
       });
     }
   }
@@ -67,8 +67,8 @@ export function createTable(records: readonly Readonly<Record<string, Cell>>[], 
 /** Names of classes, in order, and by row which of them. */
 export function encodeLabels(names: readonly ClassName[]): Pick<Table, "classes" | "labels"> {
   const classes = [...new Set(names)].toSorted((a, b) => (a < b ? -1 : 1));
-  const numbers = new Map(classes.map((name, i) => [name, i]));
-  return { classes, labels: Uint8Array.from(names, (name) => numbers.get(name)!) };
+  const classNumbers = new Map(classes.map((name, i) => [name, i]));
+  return { classes, labels: Uint8Array.from(names, (name) => classNumbers.get(name)!) };
 }
 
 function parseCell(cell: Cell): number | undefined {
@@ -89,15 +89,15 @@ export function selectRows(table: Table, rows: readonly number[]): Table {
  * Centres and scales every column by the mean and standard deviation of the first `trainRows` rows, and cuts off at ±`limit`
  * of those: nothing is learnt of the others, not even their spread.
  */
-export function standardize(table: Table, trainRows: number, maxMagnitude = 10): Float32Array {
+export function standardize(table: Table, numTrainRows: number, maxMagnitude = 10): Float32Array {
   const width = table.columns.length;
   const out = new Float32Array(table.features.length);
   for (let column = 0; column < width; column++) {
     const valueAt = (row: number): number => table.features[row * width + column]!;
     let mean = 0;
-    for (let row = 0; row < trainRows; row++) mean += valueAt(row) / trainRows;
+    for (let row = 0; row < numTrainRows; row++) mean += valueAt(row) / numTrainRows;
     let variance = 0;
-    for (let row = 0; row < trainRows; row++) variance += (valueAt(row) - mean) ** 2 / trainRows;
+    for (let row = 0; row < numTrainRows; row++) variance += (valueAt(row) - mean) ** 2 / numTrainRows;
     const scale = variance > 0 ? 1 / Math.sqrt(variance) : 1;
     for (let row = 0; row < countRows(table); row++) {
       out[row * width + column] = Math.max(-maxMagnitude, Math.min(maxMagnitude, (valueAt(row) - mean) * scale));
@@ -110,16 +110,16 @@ export function standardize(table: Table, trainRows: number, maxMagnitude = 10):
  * Every column by normal scores: what a cell would be if the known rows' cells of its column were normal (van der Waerden
  * 1952). Cells between two known ones lie between their scores; none lies beyond the outermost.
  */
-export function rankColumns(table: Table, trainRows: number): Table {
+export function computeNormalScores(table: Table, numTrainRows: number): Table {
   const width = table.columns.length;
   const features = new Float32Array(table.features.length);
   for (let column = 0; column < width; column++) {
     const valueAt = (row: number): number => table.features[row * width + column]!;
-    const trainValues = Float64Array.from({ length: trainRows }, (_, row) => valueAt(row)).toSorted();
+    const trainValues = Float64Array.from({ length: numTrainRows }, (_, row) => valueAt(row)).toSorted();
     for (let row = 0; row < countRows(table); row++) {
       // Ties have their mean rank, and so has what lies between two.
       const meanRank = (countBelow(trainValues, valueAt(row), false) + countBelow(trainValues, valueAt(row), true)) / 2;
-      features[row * width + column] = normalQuantile((meanRank + 0.5) / (trainRows + 1));
+      features[row * width + column] = normalQuantile((meanRank + 0.5) / (numTrainRows + 1));
     }
   }
   return { ...table, features };
@@ -144,7 +144,7 @@ function normalQuantile(p: number): number {
 }
 
 // Tables of the npm package vega-datasets (BSD-3-Clause); its page states where each comes from.
-const directory = join(dirname(createRequire(import.meta.url).resolve("vega-datasets/package.json")), "data");
+const datasetDirectory = join(dirname(createRequire(import.meta.url).resolve("vega-datasets/package.json")), "data");
 
 export type DatasetName = "penguins" | "species" | "cars" | "weather" | "flights";
 
@@ -198,7 +198,7 @@ export const evaluationSets: readonly DatasetName[] = ["penguins", "cars", "weat
 
 export function loadDataset(name: DatasetName): Table {
   const source = datasetSources[name];
-  return createTable(readRecords(join(directory, source.file)), source);
+  return createTable(readRecords(join(datasetDirectory, source.file)), source);
 }
 
 function readRecords(path: string): readonly Readonly<Record<string, Cell>>[] {

@@ -40,14 +40,14 @@ export async function compareMethods(
   const fullTable = loadDataset(name);
   const rows = countRows(fullTable);
   const knownRows = Math.min(500, Math.floor(rows / 2));
-  const scores = { model: [] as number[], logistic: [] as number[], neighbours: [] as number[] };
+  const aucs = { model: [] as number[], logistic: [] as number[], neighbours: [] as number[] };
   for (const seed of seeds) {
     const table = selectRows(fullTable, new Random(seed).permutation(rows));
     const classCount = table.classes.length;
     const computeAuc = (probabilities: Float64Array): number =>
       multiclassAuc(table.labels.subarray(knownRows), probabilities, classCount);
-    const plan = assignRows(rows, knownRows, { rank: 0, ranks: 1 });
-    scores.model.push(computeAuc(await predict(ctx, model, { table, knownRows, plan }, ensemble)));
+    const assignment = assignRows(rows, knownRows, { rank: 0, ranks: 1 });
+    aucs.model.push(computeAuc(await predict(ctx, model, { table, knownRows, assignment }, ensemble)));
     const features = standardize(table, knownRows);
     const width = table.columns.length;
     const task: ClassificationTask = {
@@ -57,8 +57,8 @@ export async function compareMethods(
       labels: table.labels.subarray(0, knownRows),
       testFeatures: features.subarray(knownRows * width),
     };
-    scores.logistic.push(computeAuc(logisticRegression(task)));
-    scores.neighbours.push(computeAuc(nearestNeighbours(task)));
+    aucs.logistic.push(computeAuc(logisticRegression(task)));
+    aucs.neighbours.push(computeAuc(nearestNeighbours(task)));
   }
-  return { name, rows, knownRows, ...scores };
+  return { name, rows, knownRows, ...aucs };
 }

@@ -26,8 +26,8 @@ const knownRows = parseInteger("--known", values.known, [1, rows - 1]);
 const table = selectRows(flights, new Random(0).permutation(countRows(flights)).slice(0, rows));
 
 await using ctx = await init({});
-using model = await loadModel(ctx, values.weights, { ...defaultOptions, rows: ring() });
-const plan = assignRows(rows, knownRows, { rank: ctx.rank, ranks: ctx.size });
+using model = await loadModel(ctx, values.weights, { ...defaultOptions, rowBackend: ring() });
+const assignment = assignRows(rows, knownRows, { rank: ctx.rank, ranks: ctx.size });
 
 ctx.world.barrier({ label: "start" }).wait();
 await ctx.device.stream.synchronize();
@@ -35,16 +35,16 @@ ctx.device.resetPeakMemory();
 const group = ctx.mesh.group("sp");
 const bytesSentBefore = group.traffic().bytesSent;
 const startTime = performance.now();
-const scores = await predict(ctx, model, { table, knownRows, plan }, { size: 2, seed: 0 });
+const scores = await predict(ctx, model, { table, knownRows, assignment }, { size: 2, seed: 0 });
 const seconds = (performance.now() - startTime) / 1000;
 const bytesSent = group.traffic().bytesSent - bytesSentBefore;
-const labels = table.labels.subarray(plan.testRows.first, plan.testRows.first + plan.testRows.count);
+const labels = table.labels.subarray(assignment.testRows.first, assignment.testRows.first + assignment.testRows.count);
 console.log(
   JSON.stringify({
     rank: ctx.rank,
     rows,
     knownRows,
-    rowsHere: plan.trainRows.count + plan.testRows.count,
+    rowsHere: assignment.trainRows.count + assignment.testRows.count,
     seconds: Number(seconds.toFixed(1)),
     bytesSent,
     peakDeviceBytes: ctx.device.memory().peak,

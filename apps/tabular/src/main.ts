@@ -32,8 +32,8 @@ else {
   );
   for (const comparison of comparisons) {
     const { name, rows, knownRows, model: modelScores, logistic, neighbours } = comparison;
-    const numbers = [modelScores, logistic, neighbours].map((scores) => describeScores(scores).padEnd(22)).join("");
-    console.log(`${name.padEnd(10)}${String(rows).padStart(6)}${String(knownRows).padStart(7)}   ${numbers}`);
+    const scoresText = [modelScores, logistic, neighbours].map((scores) => describeScores(scores).padEnd(22)).join("");
+    console.log(`${name.padEnd(10)}${String(rows).padStart(6)}${String(knownRows).padStart(7)}   ${scoresText}`);
   }
   const minGain = Math.min(...comparisons.map(meanGain));
   console.log(

@@ -28,7 +28,7 @@ const activations: readonly ((x: number) => number)[] = [
 ];
 
 /** Features and scores are nodes of one random network, as effects of the same causes, some of which are categories. */
-export const networkTable: Mechanism = (random, { rows, columns, scores }) => {
+export const sampleNetworkTable: Mechanism = (random, { rows, columns, scores }) => {
   const numCauses = random.integer(1, 6);
   const numHiddenNodes = random.integer(columns + 2, 2 * columns + 8);
   const layers = Array.from({ length: random.integer(1, 3) }, (_, i) => {
@@ -46,14 +46,14 @@ export const networkTable: Mechanism = (random, { rows, columns, scores }) => {
   const drawCauses = createCauseSampler(random, numCauses);
   return Array.from({ length: rows }, () => {
     let values = drawCauses();
-    const allNodes: number[] = [];
+    const allNodeValues: number[] = [];
     for (const { weights, activation } of layers) {
       values = matrixVectorProduct(weights, values).map((x) => activation(x) + noiseStd * random.normal());
-      allNodes.push(...values);
+      allNodeValues.push(...values);
     }
     const lastLayerValues = values;
     return {
-      features: Float64Array.from(featureNodes, (node) => allNodes[node]!),
+      features: Float64Array.from(featureNodes, (node) => allNodeValues[node]!),
       scores: usesHiddenNode
         ? Float64Array.from({ length: scores }, (_, i) => lastLayerValues[scoreNodes[i]!]!)
         : matrixVectorProduct(outputWeights, lastLayerValues),
@@ -70,7 +70,7 @@ function createCauseSampler(random: Random, numCauses: number): () => Float64Arr
 }
 
 /** Correlated features, of which the scores are sums. */
-export const linearTable: Mechanism = (random, { rows, columns, scores }) => {
+export const sampleLinearTable: Mechanism = (random, { rows, columns, scores }) => {
   const drawRow = createFeatureSampler(random, columns);
   const weights = sparseMatrix(random, scores, columns);
   return Array.from({ length: rows }, () => {
@@ -80,13 +80,13 @@ export const linearTable: Mechanism = (random, { rows, columns, scores }) => {
 };
 
 /** Kinds of rows, each around its own centre; scores are sums of what a row differs from its kind, and of the kind. */
-export const groupTable: Mechanism = (random, { rows, columns, scores }) => {
+export const sampleGroupTable: Mechanism = (random, { rows, columns, scores }) => {
   const numGroups = random.integer(2, 5);
   const distance = 0.5 + 2.5 * random.uniform();
   const centres = randomMatrix(random, numGroups, columns, distance * Math.sqrt(columns));
   const drawRow = createFeatureSampler(random, columns);
   const weights = sparseMatrix(random, scores, columns);
-  const noiseShare = random.uniform();
+  const offsetShare = random.uniform();
   const offsets = Array.from({ length: numGroups }, () =>
     Float64Array.from({ length: scores }, () => 2 * random.normal()),
   );
@@ -96,23 +96,23 @@ export const groupTable: Mechanism = (random, { rows, columns, scores }) => {
     return {
       features: rowFeatures.map((x, i) => x + centres[groupIndex]![i]!),
       scores: matrixVectorProduct(weights, rowFeatures).map(
-        (x, i) => (1 - noiseShare) * x + noiseShare * offsets[groupIndex]![i]!,
+        (x, i) => (1 - offsetShare) * x + offsetShare * offsets[groupIndex]![i]!,
       ),
     };
   });
 };
 
 /** The scores are what the leaves of random trees give. */
-export const treeTable: Mechanism = (random, { rows, columns, scores }) => {
+export const sampleTreeTable: Mechanism = (random, { rows, columns, scores }) => {
   const drawRow = createFeatureSampler(random, columns);
-  const forests = Array.from({ length: scores }, () => randomForest(random, columns));
+  const treeEnsembles = Array.from({ length: scores }, () => createTreeEnsemble(random, columns));
   return Array.from({ length: rows }, () => {
     const features = drawRow();
-    return { features, scores: Float64Array.from(forests, (forest) => forest(features)) };
+    return { features, scores: Float64Array.from(treeEnsembles, (treeEnsemble) => treeEnsemble(features)) };
   });
 };
 
-function randomForest(random: Random, columns: number): (x: Float64Array) => number {
+function createTreeEnsemble(random: Random, columns: number): (x: Float64Array) => number {
   const trees = Array.from({ length: random.integer(1, 6) }, () => {
     const depth = random.integer(1, 4);
     const nodes = Array.from({ length: 2 ** depth - 1 }, () => {
@@ -122,15 +122,16 @@ function randomForest(random: Random, columns: number): (x: Float64Array) => num
   });
   return (x) =>
     trees.reduce((sum, { nodes, leaves }) => {
-      let node = 0;
-      while (node < nodes.length) node = 2 * node + (x[nodes[node]!.column]! > nodes[node]!.threshold ? 2 : 1);
-      return sum + leaves[node - nodes.length]!;
+      let nodeIndex = 0;
+      while (nodeIndex < nodes.length)
+        nodeIndex = 2 * nodeIndex + (x[nodes[nodeIndex]!.column]! > nodes[nodeIndex]!.threshold ? 2 : 1);
+      return sum + leaves[nodeIndex - nodes.length]!;
     }, 0);
 }
 
 /** Normal features, independent or mixed with one another. */
 function createFeatureSampler(random: Random, columns: number): () => Float64Array {
-  const strength = random.uniform() < 0.2 ? 0 : random.uniform();
+  const correlationStrength = random.uniform() < 0.2 ? 0 : random.uniform();
   // Few causes: all columns go together.
   const numCauses = random.integer(1, columns);
   const mixingMatrix = randomMatrix(random, columns, numCauses);
@@ -139,7 +140,7 @@ function createFeatureSampler(random: Random, columns: number): () => Float64Arr
       mixingMatrix,
       Float64Array.from({ length: numCauses }, () => random.normal()),
     );
-    return correlatedValues.map((x) => strength * x + (1 - strength) * random.normal());
+    return correlatedValues.map((x) => correlationStrength * x + (1 - correlationStrength) * random.normal());
   };
 }
 

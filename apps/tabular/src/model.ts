@@ -24,7 +24,7 @@ export interface TabularOptions {
   /** Of parameters and activations; losses, sums and the optimizer are float32 in any case. */
   readonly dtype?: DType;
   /** How ranks share the rows of a table; each has whole tables if absent. */
-  readonly rows?: AttentionBackend;
+  readonly rowBackend?: AttentionBackend;
 }
 
 /** The model whose weights this directory holds: nanoTabPFN's size, and as many classes as TabPFN's. */
@@ -45,7 +45,7 @@ export interface Batch {
   /** How many classes the tables have. */
   readonly classCount: number;
   /** How many of this rank's R rows are known, and of all ranks' rows. */
-  readonly knownRows: { readonly localCount: number; readonly globalCount: number };
+  readonly knownRowCounts: { readonly localCount: number; readonly globalCount: number };
   /** Rows of all ranks. */
   readonly rows: number;
 }
@@ -57,7 +57,10 @@ class Block extends Module {
   readonly #mlp: MLP;
   readonly #norms: readonly LayerNorm[];
 
-  constructor(ctx: Context, { embedDim, numHeads, hiddenDim, rows = local(), dtype = "float32" }: TabularOptions) {
+  constructor(
+    ctx: Context,
+    { embedDim, numHeads, hiddenDim, rowBackend = local(), dtype = "float32" }: TabularOptions,
+  ) {
     super();
     const attentionOptions = { embedDim, numHeads, dtype };
     this.#features = this.addChild(
@@ -66,19 +69,25 @@ class Block extends Module {
     );
     this.#rows = this.addChild(
       "rows",
-      new CrossAxisAttention(ctx, { ...attentionOptions, qAxis: 1, kvAxis: 1, backend: rows, placement: contiguous() }),
+      new CrossAxisAttention(ctx, {
+        ...attentionOptions,
+        qAxis: 1,
+        kvAxis: 1,
+        backend: rowBackend,
+        placement: contiguous(),
+      }),
     );
     this.#mlp = this.addChild("mlp", new MLP(ctx, { embedDim, hiddenDim, dtype }));
     this.#norms = [1, 2, 3].map((i) => this.addChild(`norm${i}`, new LayerNorm(ctx, embedDim, { dtype })));
   }
 
   /** Some columns of x, [B, R, c, E], and all of them, [B, R, C + 1, E] → the former. */
-  forward(queries: Tensor, x: Tensor, { knownRows, rows }: Batch): Tensor {
+  forward(queries: Tensor, x: Tensor, { knownRowCounts, rows }: Batch): Tensor {
     const [featureNorm, rowNorm, mlpNorm] = this.#norms as [LayerNorm, LayerNorm, LayerNorm];
-    const lengths = { sequenceLength: rows, kvSequenceLength: knownRows.globalCount };
+    const lengths = { sequenceLength: rows, kvSequenceLength: knownRowCounts.globalCount };
     const a = featureNorm.forward(queries.add(this.#features.forward(queries, x)));
     // Known rows are the keys of all rows, so that no row to be predicted influences another.
-    const b = rowNorm.forward(a.add(this.#rows.forward(a, a.slice(1, 0, knownRows.localCount), lengths)));
+    const b = rowNorm.forward(a.add(this.#rows.forward(a, a.slice(1, 0, knownRowCounts.localCount), lengths)));
     return mlpNorm.forward(b.add(this.#mlp.forward(b)));
   }
 }
@@ -107,16 +116,18 @@ export class TabularModel extends Module {
 
   /** Logits [B, R − known.here, classes] of this rank's rows to be predicted. Collective along the axes of `rows`. */
   forward(batch: Batch): Tensor {
-    const { classCount, knownRows } = batch;
+    const { classCount, knownRowCounts } = batch;
     let x = scope(() => this.#embedTable(batch));
-    const [batches, rows, columns, embed] = x.shape as [number, number, number, number];
+    const [batchSize, rows, columns, embedDim] = x.shape as [number, number, number, number];
     for (const [i, block] of [...this.#blocks].entries()) {
       using previousCells = x; // released here, not at the end: inference holds one block's cells
       // Of the last block's cells only the class is read.
       const isLast = i === this.options.layers - 1;
       x = block.forward(isLast ? previousCells.slice(2, columns - 1) : previousCells, previousCells, batch);
     }
-    const testCells = x.slice(1, knownRows.localCount).reshape([batches, rows - knownRows.localCount, embed]);
+    const testCells = x
+      .slice(1, knownRowCounts.localCount)
+      .reshape([batchSize, rows - knownRowCounts.localCount, embedDim]);
     return this.#decoder.forward(testCells).slice(2, 0, classCount);
   }
 
@@ -124,8 +135,8 @@ export class TabularModel extends Module {
   #embedTable({ features, classes }: Batch): Tensor {
     const { dtype = "float32" } = this.options;
     const cells = this.#feature.forward(features.reshape([...features.shape, 1]).to(dtype));
-    const [batches, rows, maxClasses] = classes.shape as [number, number, number];
-    const classCells = this.#classEmbedding.forward(classes.reshape([batches, rows, 1, maxClasses]).to(dtype));
+    const [batchSize, rows, maxClasses] = classes.shape as [number, number, number];
+    const classCells = this.#classEmbedding.forward(classes.reshape([batchSize, rows, 1, maxClasses]).to(dtype));
     return concatenate([cells, classCells], 2);
   }
 }

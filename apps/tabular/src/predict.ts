@@ -1,6 +1,6 @@
 import { type Context, noGrad } from "@mosaic/attention";
 import { loadBatch, type RowAssignment } from "./batch.ts";
-import { rankColumns, type Table } from "./datasets.ts";
+import { computeNormalScores, type Table } from "./datasets.ts";
 import type { TabularModel } from "./model.ts";
 import { Random } from "./random.ts";
 
@@ -8,7 +8,7 @@ import { Random } from "./random.ts";
 export interface Task {
   readonly table: Table;
   readonly knownRows: number;
-  readonly plan: RowAssignment;
+  readonly assignment: RowAssignment;
 }
 
 /** How many ways a table is read in, and what draws them. */
@@ -22,9 +22,9 @@ export const defaultEnsemble: EnsembleOptions = { size: 8, seed: 0 };
 /** One way to read a table. */
 interface EnsembleMember {
   /** The model's number of each class. */
-  readonly classes: readonly number[];
+  readonly classNumbers: readonly number[];
   /** Columns as they are, or their normal scores. */
-  readonly usesRankTransform: boolean;
+  readonly usesNormalScores: boolean;
 }
 
 /**
@@ -38,20 +38,20 @@ export async function predict(
   task: Task,
   ensemble: EnsembleOptions = defaultEnsemble,
 ): Promise<Float64Array> {
-  const { table, knownRows, plan } = task;
+  const { table, knownRows, assignment } = task;
   const classCount = table.classes.length;
-  const meanScores = new Float64Array(plan.testRows.count * classCount);
-  for (const { classes, usesRankTransform } of createEnsemble(classCount, ensemble)) {
-    const permutedTask = {
-      ...(usesRankTransform ? rankColumns(table, knownRows) : table),
-      labels: table.labels.map((label) => classes[label]!),
+  const meanScores = new Float64Array(assignment.testRows.count * classCount);
+  for (const { classNumbers, usesNormalScores } of createEnsemble(classCount, ensemble)) {
+    const permutedTable = {
+      ...(usesNormalScores ? computeNormalScores(table, knownRows) : table),
+      labels: table.labels.map((label) => classNumbers[label]!),
     };
-    using batch = loadBatch(ctx, [permutedTask], { knownRows, plan, maxClasses: model.options.maxClasses });
+    using batch = loadBatch(ctx, [permutedTable], { knownRows, assignment, maxClasses: model.options.maxClasses });
     using logits = noGrad(() => model.forward(batch));
     const scores = await logits.read();
     for (let i = 0; i < meanScores.length; i++) {
       const [row, label] = [Math.floor(i / classCount), i % classCount];
-      meanScores[i]! += scores[row * classCount + classes[label]!]! / ensemble.size;
+      meanScores[i]! += scores[row * classCount + classNumbers[label]!]! / ensemble.size;
     }
   }
   return softmaxRows(meanScores, classCount);
@@ -64,8 +64,8 @@ function createEnsemble(classCount: number, { size, seed }: EnsembleOptions): re
   return Array.from({ length: size }, (_, i) => {
     const shift = i % classCount;
     if (shift === 0) order = random.permutation(classCount);
-    const classes = order.map((classIndex) => (classIndex + shift) % classCount);
-    return { classes, usesRankTransform: Math.floor(i / classCount) % 2 === 1 };
+    const classNumbers = order.map((classIndex) => (classIndex + shift) % classCount);
+    return { classNumbers, usesNormalScores: Math.floor(i / classCount) % 2 === 1 };
   });
 }
 

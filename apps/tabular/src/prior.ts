@@ -1,4 +1,11 @@
-import { groupTable, linearTable, type Mechanism, networkTable, type Sample, treeTable } from "./mechanisms.ts";
+import {
+  sampleGroupTable,
+  sampleLinearTable,
+  type Mechanism,
+  sampleNetworkTable,
+  type Sample,
+  sampleTreeTable,
+} from "./mechanisms.ts";
 import type { Random } from "./random.ts";
 import type { Table } from "./datasets.ts";
 
@@ -14,10 +21,10 @@ export interface TableSize {
 
 /** Each as often as it stands here. */
 const mechanisms: readonly Mechanism[] = [
-  ...[networkTable, networkTable],
-  ...[linearTable, linearTable],
-  ...[groupTable, groupTable],
-  treeTable,
+  ...[sampleNetworkTable, sampleNetworkTable],
+  ...[sampleLinearTable, sampleLinearTable],
+  ...[sampleGroupTable, sampleGroupTable],
+  sampleTreeTable,
 ];
 
 /** A table that depends on `random` alone. At least two of its classes occur. */
@@ -26,16 +33,16 @@ export function sampleTable(random: Random, size: TableSize): Table {
   // Two classes by the larger of two scores are two classes by a threshold of their difference.
   const usesArgmax = classes > 2 && random.uniform() < 0.6;
   const samples = random.choice(mechanisms)(random, { rows, columns, scores: usesArgmax ? classes : 1 });
-  const noisySamples = addNoise(random, samples);
-  const classScores = usesArgmax
-    ? noisySamples.map(argmax)
+  const noisyScores = addNoise(random, samples);
+  const classIndices = usesArgmax
+    ? noisyScores.map(argmax)
     : assignByThresholds(
         random,
-        noisySamples.map((scores) => scores[0]!),
+        noisyScores.map((scores) => scores[0]!),
         classes,
       );
   const classNumbers = random.permutation(classes);
-  const labels = Uint8Array.from(classScores, (label) => classNumbers[label]!);
+  const labels = Uint8Array.from(classIndices, (label) => classNumbers[label]!);
   if (labels.every((label) => label === labels[0])) labels[0] = (labels[0]! + 1) % classes;
   const features = new Float32Array(rows * columns);
   for (let column = 0; column < columns; column++) {
@@ -56,14 +63,16 @@ export function sampleTable(random: Random, size: TableSize): Table {
 function addNoise(random: Random, samples: readonly Sample[]): readonly Float64Array[] {
   const noiseStd = 1.5 * random.uniform() ** 2;
   const numScores = samples[0]!.scores.length;
-  const nodeStatistics = Array.from({ length: numScores }, (_, i) => {
+  const scoreStatistics = Array.from({ length: numScores }, (_, i) => {
     const values = samples.map(({ scores }) => scores[i]!);
     const mean = values.reduce((a, b) => a + b, 0) / values.length;
     const std = Math.sqrt(values.reduce((sum, x) => sum + (x - mean) ** 2, 0) / values.length);
     return { mean, scale: 1 / (std + 1e-9) };
   });
   return samples.map(({ scores }) =>
-    scores.map((score, i) => (score - nodeStatistics[i]!.mean) * nodeStatistics[i]!.scale + noiseStd * random.normal()),
+    scores.map(
+      (score, i) => (score - scoreStatistics[i]!.mean) * scoreStatistics[i]!.scale + noiseStd * random.normal(),
+    ),
   );
 }
 
@@ -93,6 +102,6 @@ function drawFeatureTransform(random: Random): (x: number) => number {
   const numSteps = random.integer(2, 8);
   const quantize = (x: number): number => Math.round(Math.max(-2, Math.min(2, x)) * (numSteps / 4));
   if (kindDraw < 0.93) return quantize;
-  const numbers = random.permutation(2 * numSteps + 3);
-  return (x) => numbers[quantize(x) + numSteps + 1]!;
+  const categoryNumbers = random.permutation(2 * numSteps + 3);
+  return (x) => categoryNumbers[quantize(x) + numSteps + 1]!;
 }

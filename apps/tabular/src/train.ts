@@ -7,7 +7,7 @@ import { existsSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
 import { TabularModel, defaultOptions } from "./model.ts";
-import { fineTuningOptions, Trainer, defaultTraining } from "./training.ts";
+import { fineTuningOptions, Trainer, defaultTrainingOptions } from "./training.ts";
 import { parseInteger } from "./arguments.ts";
 import { defaultWeightsPath, loadModel, saveModel } from "./weights.ts";
 
@@ -21,7 +21,7 @@ const { values } = parseArgs({
     out: { type: "string", default: defaultWeightsPath },
   },
 });
-const initialOptions = values.refine === undefined ? defaultTraining : fineTuningOptions;
+const initialOptions = values.refine === undefined ? defaultTrainingOptions : fineTuningOptions;
 const options = {
   ...initialOptions,
   steps: parseInteger("--steps", values.steps ?? String(initialOptions.steps), [1, Number.MAX_SAFE_INTEGER]),

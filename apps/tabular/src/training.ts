@@ -14,32 +14,32 @@ export interface TrainingOptions {
   readonly seed: number;
   readonly learningRate: number;
   /** Least and most rows of a table. */
-  readonly rows: readonly [least: number, most: number];
+  readonly rowCountRange: readonly [least: number, most: number];
   /** Least and most columns of features. */
-  readonly columns: readonly [least: number, most: number];
+  readonly columnCountRange: readonly [least: number, most: number];
   /** Most classes of a table. */
   readonly maxClasses: number;
 }
 
 /** From random weights: nanoTabPFN's optimizer. */
-export const defaultTraining: TrainingOptions = {
+export const defaultTrainingOptions: TrainingOptions = {
   steps: 6000,
   cells: 8192,
   seed: 0,
   learningRate: 4e-3,
-  rows: [40, 400],
-  columns: [2, 8],
+  rowCountRange: [40, 400],
+  columnCountRange: [2, 8],
   maxClasses: 10,
 };
 
 /** From trained ones: larger tables, more of them, and smaller steps. */
 export const fineTuningOptions: TrainingOptions = {
-  ...defaultTraining,
+  ...defaultTrainingOptions,
   steps: 1000,
   cells: 16_384,
   seed: 3,
   learningRate: 3e-4,
-  rows: [64, 800],
+  rowCountRange: [64, 800],
 };
 
 /** Tables of one size, of which as many rows are known. */
@@ -51,15 +51,15 @@ interface StepTables {
 /** The tables of one step: all of one size, which the step's seed decides on every rank alike; at least `ranks` of them. */
 export function sampleTables(step: number, options: TrainingOptions, ranks = 1): StepTables {
   const random = new Random(options.seed * 1_000_003 + step);
-  const [minRows, maxRows] = options.rows;
+  const [minRows, maxRows] = options.rowCountRange;
   const size = {
     rows: Math.round(minRows * (maxRows / minRows) ** random.uniform()),
-    columns: random.integer(...options.columns),
+    columns: random.integer(...options.columnCountRange),
     classes: random.uniform() < 0.6 ? 2 : random.integer(2, random.integer(2, options.maxClasses)),
   };
-  const count = Math.max(ranks, Math.round(options.cells / (size.rows * (size.columns + 1))));
+  const numTables = Math.max(ranks, Math.round(options.cells / (size.rows * (size.columns + 1))));
   const knownRows = Math.floor(size.rows * (0.3 + 0.5 * random.uniform()));
-  return { allTables: Array.from({ length: count }, () => sampleTable(random, size)), knownRows };
+  return { allTables: Array.from({ length: numTables }, () => sampleTable(random, size)), knownRows };
 }
 
 /** Steps over which the learning rate rises. */
@@ -88,8 +88,8 @@ export class Trainer implements Disposable {
       Math.floor((rank * allTables.length) / ranks),
       Math.floor(((rank + 1) * allTables.length) / ranks),
     );
-    const plan = assignRows(allTables[0]!.labels.length, knownRows, { rank: 0, ranks: 1 });
-    using batch = loadBatch(ctx, rankTables, { knownRows, plan, maxClasses: this.#model.options.maxClasses });
+    const assignment = assignRows(allTables[0]!.labels.length, knownRows, { rank: 0, ranks: 1 });
+    using batch = loadBatch(ctx, rankTables, { knownRows, assignment, maxClasses: this.#model.options.maxClasses });
     using loss = scope(() => {
       const loss = crossEntropy(ctx, this.#model.forward(batch), batch.targets);
       this.#model.zeroGrad();

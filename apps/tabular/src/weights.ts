@@ -21,9 +21,9 @@ export async function loadModel(
 
 /** Writes a model's weights in bfloat16, half the size: what they are rounded by moves no answer by much. */
 export async function saveModel(model: TabularModel, path: string): Promise<void> {
-  const roundedTensors = new Map<string, HostTensor>();
+  const bfloat16Tensors = new Map<string, HostTensor>();
   for (const [name, tensor] of model.stateDict()) {
-    roundedTensors.set(name, { dtype: "bfloat16", shape: tensor.shape, values: await tensor.read() });
+    bfloat16Tensors.set(name, { dtype: "bfloat16", shape: tensor.shape, values: await tensor.read() });
   }
-  await writeSafetensors(path, roundedTensors);
+  await writeSafetensors(path, bfloat16Tensors);
 }

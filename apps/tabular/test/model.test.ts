@@ -6,7 +6,7 @@ import { predict } from "../src/predict.ts";
 import { sampleTable } from "../src/prior.ts";
 import { Random } from "../src/random.ts";
 import { selectRows, type Table } from "../src/datasets.ts";
-import { Trainer, defaultTraining, type TrainingOptions } from "../src/training.ts";
+import { Trainer, defaultTrainingOptions, type TrainingOptions } from "../src/training.ts";
 
 const smallOptions = { ...defaultOptions, embedDim: 32, hiddenDim: 64, layers: 2 };
 const table = sampleTable(new Random(3), { rows: 61, columns: 4, classes: 3 });
@@ -24,9 +24,9 @@ async function runOnRanks<T>(ranks: number, body: (ctx: Context) => Promise<T>, 
 /** Probabilities of all target rows and classes, in the table's order. */
 async function computeLogits(inputTable: Table, ranks = 1): Promise<number[]> {
   const rankLogits = await runOnRanks(ranks, async (ctx) => {
-    using model = new TabularModel(ctx, { ...smallOptions, rows: ring() });
-    const plan = assignRows(inputTable.labels.length, knownRows, { rank: ctx.rank, ranks });
-    return await predict(ctx, model, { table: inputTable, knownRows, plan }, { size: 3, seed: 0 });
+    using model = new TabularModel(ctx, { ...smallOptions, rowBackend: ring() });
+    const assignment = assignRows(inputTable.labels.length, knownRows, { rank: ctx.rank, ranks });
+    return await predict(ctx, model, { table: inputTable, knownRows, assignment }, { size: 3, seed: 0 });
   });
   return rankLogits.flatMap((localLogits) => [...localLogits]);
 }
@@ -95,8 +95,8 @@ describe("assignRows", () => {
 describe("training", () => {
   const tinyOptions = { maxClasses: 3, embedDim: 16, numHeads: 2, hiddenDim: 32, layers: 1 };
   const options: TrainingOptions = {
-    ...{ ...defaultTraining, steps: 30, learningRate: 1e-2 },
-    ...{ cells: 1600, rows: [40, 80], columns: [2, 4], maxClasses: 2 },
+    ...{ ...defaultTrainingOptions, steps: 30, learningRate: 1e-2 },
+    ...{ cells: 1600, rowCountRange: [40, 80], columnCountRange: [2, 4], maxClasses: 2 },
   };
 
   const trainLosses = (ranks: number, steps: number): Promise<number[][]> =>

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { sampleTable } from "../src/prior.ts";
 import { Random } from "../src/random.ts";
-import { sampleTables, defaultTraining } from "../src/training.ts";
+import { sampleTables, defaultTrainingOptions } from "../src/training.ts";
 
 describe("the prior", () => {
   it("draws complete tables of any size and of 2 to 10 classes, the same for the same seed", () => {
@@ -20,16 +20,16 @@ describe("the prior", () => {
 
   it("gives all tables of a step one size, as many as make the step's cells, and every rank one", () => {
     for (let step = 1; step <= 8; step++) {
-      const { allTables, knownRows } = sampleTables(step, defaultTraining);
+      const { allTables, knownRows } = sampleTables(step, defaultTrainingOptions);
       const sizes = allTables.map(({ labels, columns, classes }) => [labels.length, columns.length, classes.length]);
       expect(new Set(sizes.map(String)).size).toBe(1);
       const [rows, columns] = sizes[0] as [number, number];
-      expect(Math.abs(allTables.length * rows * (columns + 1) - defaultTraining.cells)).toBeLessThanOrEqual(
+      expect(Math.abs(allTables.length * rows * (columns + 1) - defaultTrainingOptions.cells)).toBeLessThanOrEqual(
         (rows * (columns + 1)) / 2,
       );
       expect(knownRows).toBeLessThan(rows);
     }
-    expect(sampleTables(7, { ...defaultTraining, cells: 1 }, 3).allTables).toHaveLength(3);
+    expect(sampleTables(7, { ...defaultTrainingOptions, cells: 1 }, 3).allTables).toHaveLength(3);
   });
 
   it("gathers every class among the rows of most tables", () => {

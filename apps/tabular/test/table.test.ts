@@ -4,7 +4,7 @@ import {
   countRows,
   createTable,
   loadDataset,
-  rankColumns,
+  computeNormalScores,
   type DatasetName,
   selectRows,
   standardize,
@@ -44,7 +44,7 @@ describe("tableOf", () => {
     const createInvalidTable = () => createTable([{ a: 1, b: 1, y: 0 }, record], schema);
     expect(createInvalidTable).toThrow(MosaicError);
     expect(createInvalidTable).toThrow(message);
-    expect(createInvalidTable).toThrow(/missing: "drop"/);
+    expect(createInvalidTable).toThrow(/missingValuePolicy: "drop"/);
   });
 
   it("leaves such rows out if the option is set", () => {
@@ -77,7 +77,7 @@ describe("standardize", () => {
 describe("rankColumns", () => {
   it("gives normal scores, by the known rows alone", () => {
     const records = [5, 1, 1, 1000, 2, -7, 4000].map((a) => ({ a, b: 0, y: 0 }));
-    const { features } = rankColumns(createTable(records, schema), 4);
+    const { features } = computeNormalScores(createTable(records, schema), 4);
     const readColumn = (i: number): number[] => [...features].filter((_, at) => at % 2 === i);
     // Of 5, 2.5, 1, 1 and 3.5 of the known rows, in the middle of a step each; 2 between two of them, below and above.
     const scores = [0, -0.524, -0.524, 0.842, 0, -1.282, 1.282];

@@ -37,7 +37,7 @@ interface RequestedHardware {
 }
 
 /** What it works with. */
-interface SelectedDevice {
+interface SelectedHardware {
   readonly device: Device;
   /** Whether `device` was made here, to be closed if nothing else becomes its owner. */
   readonly isOwned: boolean;
@@ -45,10 +45,16 @@ interface SelectedDevice {
 }
 
 /** Options first, then MOSAIC_DEVICE and MOSAIC_COLLECTIVES, then what goes with the other, then what is detected. */
-export async function selectDevice(requested: RequestedHardware, worldSize: number): Promise<SelectedDevice> {
-  const collectives = requested.collectives ?? readCollectivesName();
+export async function selectHardware(
+  requestedHardware: RequestedHardware,
+  worldSize: number,
+): Promise<SelectedHardware> {
+  const collectives = requestedHardware.collectives ?? readCollectivesName();
   const deviceOrName =
-    requested.device ?? readDeviceName() ?? selectDeviceName(collectives) ?? (await detectAndWarn(worldSize)).device;
+    requestedHardware.device ??
+    readDeviceName() ??
+    selectDeviceName(collectives) ??
+    (await detectAndWarn(worldSize)).device;
   if (typeof deviceOrName === "string" && typeof collectives === "string") checkCompatible(deviceOrName, collectives);
   const collectivesOrName = collectives ?? (worldSize > 1 ? selectCollectives(deviceOrName, worldSize) : undefined);
   const device = typeof deviceOrName === "string" ? await createDevice(deviceOrName) : deviceOrName;
@@ -122,16 +128,16 @@ export type DetectOptions = OptionsOf<typeof detectOptions>;
 export interface DetectionSystem {
   readonly env: Environment;
   exists(path: string): boolean;
-  cuda(): Promise<VisibleGpus>;
+  queryGpus(): Promise<VisibleGpus>;
   /** Throws if NCCL cannot be used. */
-  nccl(): Promise<unknown>;
+  checkNccl(): Promise<unknown>;
 }
 
 const currentSystem: DetectionSystem = {
   env: process.env,
   exists: existsSync,
-  cuda: async () => (await importCuda()).cudaSystem(),
-  nccl: async () => (await importNccl()).ncclSystem(),
+  queryGpus: async () => (await importCuda()).cudaSystem(),
+  checkNccl: async () => (await importNccl()).ncclSystem(),
 };
 
 /**
@@ -154,11 +160,11 @@ export async function detect(options?: DetectOptions): Promise<DetectedHardware>
 
 /** `detect` for a system. */
 export async function detectOn(system: DetectionSystem, options: DetectOptions): Promise<DetectedHardware> {
-  const requested = readCollectivesName(system.env);
-  const device = readDeviceName(system.env) ?? (requested && deviceForCollectives(requested));
+  const requestedCollectives = readCollectivesName(system.env);
+  const device = readDeviceName(system.env) ?? (requestedCollectives && deviceForCollectives(requestedCollectives));
   const createResult = (name: DeviceName): DetectedHardware => ({
     device: name,
-    collectives: requested ?? getDefaultCollectives(name, spansHosts(system, options)),
+    collectives: requestedCollectives ?? getDefaultCollectives(name, spansHosts(system, options)),
   });
   if (device !== undefined) return createResult(device);
   const problem = await findGpuProblem(system, options);
@@ -181,13 +187,13 @@ async function findGpuProblem(system: DetectionSystem, options: DetectOptions): 
   const { env } = system;
   try {
     const { worldSize = launchEnvironment(env).worldSize, localRanks = getLocalRank(env).ranks } = options;
-    const { gpus } = await system.cuda();
+    const { gpus } = await system.queryGpus();
     for (let rank = 0; rank < localRanks; rank++) {
       const index = selectGpuIndex({ rank, ranks: localRanks }, gpus.length, sharesGpus(env));
       const { name, problem } = gpus[index]!;
       if (problem !== undefined) return `GPU ${index}, ${name}: ${problem}`;
     }
-    if (worldSize > 1) await system.nccl();
+    if (worldSize > 1) await system.checkNccl();
     return undefined;
   } catch (error) {
     return (error as Error).message;

@@ -152,13 +152,13 @@ function isModuleNotFound(error: unknown, packageName: string): boolean {
 }
 
 /** This process among those of its host, as the launcher numbers them. */
-interface LocalRank {
+interface LocalRankInfo {
   readonly rank: number;
   readonly ranks: number;
 }
 
 /** As the launcher sets it; without one, alone. */
-export function getLocalRank(env: Environment = process.env): LocalRank {
+export function getLocalRank(env: Environment = process.env): LocalRankInfo {
   const rank = localRank(env) ?? 0;
   return { rank, ranks: localWorldSize(env) ?? rank + 1 };
 }
@@ -180,7 +180,7 @@ export function sharesGpus(env: Environment = process.env): boolean {
  *
  * @throws OptionError if there are more ranks than GPUs and they may not share.
  */
-export function selectGpuIndex({ rank, ranks }: LocalRank, gpus: number, isShared: boolean): number {
+export function selectGpuIndex({ rank, ranks }: LocalRankInfo, gpus: number, isShared: boolean): number {
   if (isShared && gpus > 0) return rank % gpus;
   if (ranks <= gpus) return rank;
   throw new OptionError({
@@ -192,7 +192,7 @@ export function selectGpuIndex({ rank, ranks }: LocalRank, gpus: number, isShare
   });
 }
 
-/** This rank's GPU. Throws what `gpuIndex` does, an OptionError without the package, and what `cuda()` throws. */
+/** This rank's GPU. Throws what `selectGpuIndex` does, an OptionError without the package, and what `cuda()` throws. */
 async function createCuda(): Promise<Device> {
   const { cuda, cudaSystem } = await importCuda();
   return cuda({ index: selectGpuIndex(getLocalRank(), cudaSystem().gpus.length, sharesGpus()) });

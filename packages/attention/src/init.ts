@@ -21,7 +21,7 @@ import {
 } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import type { ContextTrace } from "@mosaic/planner";
-import { selectDevice } from "./detect.ts";
+import { selectHardware } from "./detect.ts";
 import { collectivesNames, deviceNames, quoteNames } from "./device-factories.ts";
 
 export const initOptions = defineOptions("init", {
@@ -78,7 +78,7 @@ export async function init(options?: InitOptions): Promise<Context> {
     ...(requestedDevice && { device: requestedDevice }),
     ...(requestedCollectives && { collectives: requestedCollectives }),
   };
-  const { device, isOwned, collectives } = await selectDevice(requestedHardware, size);
+  const { device, isOwned, collectives } = await selectHardware(requestedHardware, size);
   try {
     return await initTraced({
       ...initSettings,

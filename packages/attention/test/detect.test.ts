@@ -15,11 +15,11 @@ function createSystem(gpus: readonly object[] | Error, overrides: Partial<Detect
   return {
     env: {},
     exists: (path) => path === "/dev/nvidiactl",
-    cuda: async () => {
+    queryGpus: async () => {
       if (gpus instanceof Error) throw gpus;
       return { driver: "13.0", library: "libcuda.so.1", gpus: gpus as [typeof gpu] };
     },
-    nccl: async () => {},
+    checkNccl: async () => {},
     ...overrides,
   };
 }
@@ -33,7 +33,7 @@ describe("detection", () => {
     const gpuResult = { device: "cuda", collectives: "nccl" };
     expect(await detectOn(createSystem([gpu]), {})).toEqual(gpuResult);
     expect(await detectOn(createSystem([gpu, gpu]), { worldSize: 2, localRanks: 2 })).toEqual(gpuResult);
-    expect(await detectOn(createSystem([gpu], { nccl: throwNoNccl }), { worldSize: 1 })).toEqual(gpuResult);
+    expect(await detectOn(createSystem([gpu], { checkNccl: throwNoNccl }), { worldSize: 1 })).toEqual(gpuResult);
     const env = { RANK: "0", WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "4", MOSAIC_SHARE_GPUS: "1" };
     expect(await detectOn(createSystem([gpu], { env }), {})).toEqual(gpuResult);
   });
@@ -95,7 +95,7 @@ describe("detection", () => {
       {},
       /on the CPU: the driver is too old\./,
     ],
-    ["no NCCL", createSystem([gpu, gpu], { nccl: throwNoNccl }), { worldSize: 2, localRanks: 2 }, /: no libnccl/],
+    ["no NCCL", createSystem([gpu, gpu], { checkNccl: throwNoNccl }), { worldSize: 2, localRanks: 2 }, /: no libnccl/],
     [
       "more ranks than GPUs",
       createSystem([gpu]),

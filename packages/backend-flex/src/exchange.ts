@@ -20,16 +20,16 @@ export class Exchange {
   readonly #keys: RequiredRows[] = [];
   readonly #queries: RequiredRows[] = [];
   /** Queries: from those whose they are to those whose keys they see. */
-  readonly queryGroupCast: GroupCastPlan;
+  readonly queryGroupCastPlan: GroupCastPlan;
   /** Their results: back. */
-  readonly resultGroupCast: GroupCastPlan;
+  readonly resultGroupCastPlan: GroupCastPlan;
 
   constructor(plan: Requirements, bytes: Readonly<Record<"keys" | "queries", number>>) {
     this.#plan = plan;
     this.#bytes = bytes;
     const { size } = plan;
-    this.queryGroupCast = { size, ranges: (sender, receiver) => this.queryRangesFrom(receiver, sender) };
-    this.resultGroupCast = {
+    this.queryGroupCastPlan = { size, ranges: (sender, receiver) => this.queryRangesFrom(receiver, sender) };
+    this.resultGroupCastPlan = {
       size,
       ranges: (sender, receiver) => {
         const queries = this.queries(sender);

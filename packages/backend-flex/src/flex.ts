@@ -135,14 +135,14 @@ export function flex(options?: FlexOptions): AttentionBackend {
       group,
       member: plan.memberAt(kv.from),
       plan: plan.pass(pass, { batch, numHeads, numKvHeads, headDim, valueHeadDim: kv.v.shape[3]!, bytesPerElement }),
-      castOptions: { label: `flex(${axis})`, hierarchical: settings.hierarchical },
+      groupCastOptions: { label: `flex(${axis})`, hierarchical: settings.hierarchical },
     };
   }
 
   /** By step: where, in the keys of the plan, the rows are that this rank attends to; nothing where it attends to none. */
   function memberCoordinates({ group: { rank }, plan }: PassContext, from: Coordinate): (Coordinate | undefined)[] {
     return plan.steps.map((_, step) =>
-      plan.isVisible(rank, step) ? { ...from, [axis]: plan.peerIndex(rank, step) } : undefined,
+      plan.isVisible(rank, step) ? { ...from, [axis]: plan.stepCoordinate(rank, step) } : undefined,
     );
   }
 

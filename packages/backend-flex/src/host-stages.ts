@@ -1,4 +1,4 @@
-import { type OwnerOrder, ownersBefore, RequiredRows, type RowCut } from "./required-rows.ts";
+import { type OwnerOrder, descendingOwnerOrder, RequiredRows, type RowCut } from "./required-rows.ts";
 
 // Where rows cross to another host once: what several ranks of a host require must come to all of them in the same stage, or it would
 // cross once for each stage. So they receive in one order, and are cut alike.
@@ -32,7 +32,7 @@ export class HostOrders {
   #makeOrder(host: number, firstRank: number): OwnerOrder {
     const { hosts } = this;
     const size = hosts.length;
-    const precedingOwners = hosts.map((_, position) => ownersBefore(firstRank, size).ownerAt(position));
+    const precedingOwners = hosts.map((_, position) => descendingOwnerOrder(firstRank, size).ownerAt(position));
     const owners = [
       ...precedingOwners.filter((each) => hosts[each] === host),
       ...precedingOwners.filter((each) => hosts[each] !== host),
@@ -70,17 +70,17 @@ export class HostCuts {
 
   /** Of the rows that a rank requires, in order: where each stage begins, and the last one ends. */
   stageCuts(rank: number): number[] {
-    const required = this.#rows.getRequiredRows(rank);
+    const requiredRows = this.#rows.getRequiredRows(rank);
     const ownHostRows = this.#ownHostRows(rank);
     return this.#hostCuts(rank).map(({ ownHostShare, remoteCut }) =>
-      ownHostShare < 1 ? Math.round(ownHostRows * ownHostShare) : required.countBefore(remoteCut),
+      ownHostShare < 1 ? Math.round(ownHostRows * ownHostShare) : requiredRows.countBefore(remoteCut),
     );
   }
 
   /** Rows that a rank requires of others on its host. */
   #ownHostRows(rank: number): number {
-    const getRequiredRows = this.#rows.getRequiredRows(rank);
-    return this.#orders.members(rank).reduce((rows, owner) => rows + getRequiredRows.numRowsFrom(owner), 0);
+    const requiredRows = this.#rows.getRequiredRows(rank);
+    return this.#orders.members(rank).reduce((rows, owner) => rows + requiredRows.numRowsFrom(owner), 0);
   }
 
   /** Each rank has a part of what it requires of its own host first; the rest is cut for all of them together. */
@@ -96,12 +96,12 @@ export class HostCuts {
         getRequiredRows(member).filter((owner) => hosts[owner] !== hosts[rank]),
       );
       const remoteUnion = RequiredRows.union(this.#orders.order(rank), remoteRows);
-      const meanOwnRows = averageOverMembers((member) => this.#ownHostRows(member));
+      const meanOwnHostRows = averageOverMembers((member) => this.#ownHostRows(member));
       hostCuts = cuts[rank]!.map((_, stage) => {
-        const rows = averageOverMembers((member) => cuts[member]![stage]!) * (meanOwnRows + remoteUnion.count);
+        const rows = averageOverMembers((member) => cuts[member]![stage]!) * (meanOwnHostRows + remoteUnion.count);
         return {
-          ownHostShare: rows < meanOwnRows ? rows / meanOwnRows : 1,
-          remoteCut: remoteUnion.cutAt(Math.max(0, Math.round(rows - meanOwnRows))),
+          ownHostShare: rows < meanOwnHostRows ? rows / meanOwnHostRows : 1,
+          remoteCut: remoteUnion.cutAt(Math.max(0, Math.round(rows - meanOwnHostRows))),
         };
       });
       this.#cutCache.set(hosts[rank]!, hostCuts);

@@ -18,7 +18,7 @@ import {
   unionSlices,
   visiblePairsUnchecked,
 } from "@mosaic/core/context-parallel";
-import { type RequiredRows, RowOwners, queriesVisibleTo, type VisiblePositions, visibleKeys } from "./required-rows.ts";
+import { type RequiredRows, RowOwners, attendingQueries, type VisiblePositions, visibleKeys } from "./required-rows.ts";
 import { Exchange } from "./exchange.ts";
 import { HostCuts, HostOrders } from "./host-stages.ts";
 import { createStageSchedule } from "./stage-schedule.ts";
@@ -130,7 +130,7 @@ export class FlexPlan {
     const shards = () => Array.from({ length: this.size }, (_, each) => this.queries(each));
     this.#queryOwners ??= new RowOwners(shards());
     return (this.#requiredQueries[rank] ??= this.#queryOwners.collectRequiredRows(
-      queriesVisibleTo(this.shard(rank, 0), this.mask),
+      attendingQueries(this.shard(rank, 0), this.mask),
       rank,
     ));
   }
@@ -315,7 +315,7 @@ export class PassPlan {
   readonly exchange: Exchange | undefined;
   readonly #plan: FlexPlan;
   readonly #schedule: StageSchedule | undefined;
-  readonly #castPlans: GroupCastPlan[] = [];
+  readonly #groupCastPlans: GroupCastPlan[] = [];
   readonly #cutsByRank: (readonly number[])[] = [];
   readonly #hostCuts: HostCuts | undefined;
   readonly #spans = new Map<number, readonly Span[]>();
@@ -335,16 +335,16 @@ export class PassPlan {
   }
 
   /** The coordinate along the axis, in `keys`, of what a rank attends to in a step. */
-  peerIndex(rank: number, step: number): number {
+  stepCoordinate(rank: number, step: number): number {
     return rank * this.steps.length + step;
   }
 
   /** Whether the group of a rank sees anything in a step. */
   isVisible(rank: number, step: number): boolean {
-    const peerRank = this.peerIndex(rank, step);
-    return (this.#isVisibleCache[peerRank] ??= isVisibleUnchecked(
+    const coordinate = this.stepCoordinate(rank, step);
+    return (this.#isVisibleCache[coordinate] ??= isVisibleUnchecked(
       this.#plan.queries(rank),
-      this.#spansAtCoordinate({ [this.#plan.axis]: peerRank }),
+      this.#spansAtCoordinate({ [this.#plan.axis]: coordinate }),
       this.#plan.mask,
     ));
   }
@@ -352,7 +352,7 @@ export class PassPlan {
   /** What travels in a stage between the ranks that are this member of their groups. */
   groupCastPlan(stage: number, member: number): GroupCastPlan {
     const { size, numMembers: members } = this.#plan;
-    return (this.#castPlans[stage * members + member] ??= {
+    return (this.#groupCastPlans[stage * members + member] ??= {
       size,
       ranges: (sender, receiver) => {
         const { from, to } = this.#stageRowRange(stage, receiver, member);

@@ -42,7 +42,7 @@ export class QueryExchange implements Disposable {
     const sentChunk = this.#buffers.contiguous(rows.map((x) => this.#appendAxis(x)));
     const { group } = this.#pass;
     this.#receivedQueries = this.#buffers.empty(sentChunk.tensors, this.#exchange.queries(group.rank).count);
-    this.#cast(this.#receivedQueries, sentChunk, { plan: this.#exchange.queryGroupCast, name: "queries" });
+    this.#postGroupCast(this.#receivedQueries, sentChunk, { plan: this.#exchange.queryGroupCastPlan, name: "queries" });
   }
 
   /** Attends to the queries of others, and sends the states back. */
@@ -57,8 +57,8 @@ export class QueryExchange implements Disposable {
     if (q.size > 0) inner.attend(ctx, this.#createCall(q), { out, lse: this.#removeAxis(lse) }, kv);
     this.#returnedChunk = this.#buffers.empty(spec, this.#countReturnedRows());
     // Every row goes to one rank: one hop.
-    this.#cast(this.#returnedChunk, states, {
-      plan: this.#exchange.resultGroupCast,
+    this.#postGroupCast(this.#returnedChunk, states, {
+      plan: this.#exchange.resultGroupCastPlan,
       name: "results",
       hierarchical: false,
     });
@@ -104,7 +104,7 @@ export class QueryExchange implements Disposable {
     q.device.kernels.fill(this.#returnedChunk.tensors[0]!, 0);
     const { group } = this.#pass;
     const label = this.#formatLabel("gradients of queries");
-    this.#work = group.groupReduce(this.#returnedChunk.wire, sums.wire, this.#exchange.queryGroupCast, { label });
+    this.#work = group.groupReduce(this.#returnedChunk.wire, sums.wire, this.#exchange.queryGroupCastPlan, { label });
   }
 
   /** Adds what has returned to the gradients of the own queries. */
@@ -118,21 +118,21 @@ export class QueryExchange implements Disposable {
     this.#buffers[Symbol.dispose]();
   }
 
-  #cast(
+  #postGroupCast(
     out: Chunk,
     input: Chunk,
-    { plan, name, ...castOptions }: GroupCastOptions & { plan: Exchange["queryGroupCast"]; name: string },
+    { plan, name, ...groupCastOptions }: GroupCastOptions & { plan: Exchange["queryGroupCastPlan"]; name: string },
   ): void {
-    const { group, castOptions: cast } = this.#pass;
+    const { group, groupCastOptions: passOptions } = this.#pass;
     this.#work = group.groupCast(out.wire, input.wire, plan, {
-      ...cast,
-      ...castOptions,
+      ...passOptions,
+      ...groupCastOptions,
       label: this.#formatLabel(name),
     });
   }
 
   #formatLabel(name: string): string {
-    return `${this.#pass.castOptions.label}: ${name}`;
+    return `${this.#pass.groupCastOptions.label}: ${name}`;
   }
 
   #wait(): void {

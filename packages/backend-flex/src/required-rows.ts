@@ -50,7 +50,7 @@ export function visibleKeys(queries: readonly Span[], mask: readonly Slice[]): V
  * The queries that see any of these keys, as `visibleKeys` states it of keys; exact where the keys' spans have step 1. Of others
  * some queries between may see none.
  */
-export function queriesVisibleTo(keys: readonly Span[], mask: readonly Slice[]): VisiblePositions {
+export function attendingQueries(keys: readonly Span[], mask: readonly Slice[]): VisiblePositions {
   const intervals: [number, number][] = [];
   for (const { q0, q1, k0, k1, type } of mask) {
     if (k0 >= k1 || q0 >= q1 || (type === "bidirectionalCausal" && k1 - k0 < q1 - q0)) continue;
@@ -71,13 +71,13 @@ export function queriesVisibleTo(keys: readonly Span[], mask: readonly Slice[]):
 
 function mergeIntervals(intervals: [number, number][]): [number, number][] {
   intervals.sort((a, b) => a[0] - b[0]);
-  const merged: [number, number][] = [];
+  const mergedIntervals: [number, number][] = [];
   for (const [start, end] of intervals) {
-    const last = merged.at(-1);
+    const last = mergedIntervals.at(-1);
     if (last && start <= last[1]) last[1] = Math.max(last[1], end);
-    else merged.push([start, end]);
+    else mergedIntervals.push([start, end]);
   }
-  return merged;
+  return mergedIntervals;
 }
 
 /** A span of a rank's shard, and the local row of its first position. */
@@ -121,7 +121,7 @@ export class RowOwners {
       this.#collectDense(collector, band);
       for (const span of this.#stridedSpans) collectStrided(collector, band, span);
     }
-    return collector.finish(order ?? ownersBefore(rank, this.size));
+    return collector.finish(order ?? descendingOwnerOrder(rank, this.size));
   }
 
   #collectInterval(collector: RowCollector, start: number, end: number): void {
@@ -214,7 +214,7 @@ export interface OwnerOrder {
 }
 
 /** The rank before this one first, then the one before that, around the axis: no rank is asked by all others at once. */
-export function ownersBefore(rank: number, size: number): OwnerOrder {
+export function descendingOwnerOrder(rank: number, size: number): OwnerOrder {
   return {
     size,
     ownerAt: (index) => (rank - 1 - index + size) % size,

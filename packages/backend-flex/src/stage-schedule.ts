@@ -44,15 +44,15 @@ export function createStageSchedule(
   const cutter = new StageCutter(problem);
   const peers = new PeerColumns(loads);
   let best: { readonly seconds: number; readonly schedule: StageSchedule } | undefined;
-  let cachedRows:
+  let cachedSplit:
     | { readonly cuts: StageSchedule["cuts"]; readonly rows: ReturnType<typeof splitIntoStages> }
     | undefined;
   for (const degree of fixedDegree === undefined ? candidateDegrees(loads) : [fixedDegree]) {
     for (const schedule of cutter.schedules(degree)) {
       // Two schedules that follow each other may differ in the own rows alone.
-      if (schedule.cuts !== cachedRows?.cuts)
-        cachedRows = { cuts: schedule.cuts, rows: splitIntoStages(peers, schedule) };
-      const seconds = predictPassSeconds(problem, schedule, cachedRows.rows);
+      if (schedule.cuts !== cachedSplit?.cuts)
+        cachedSplit = { cuts: schedule.cuts, rows: splitIntoStages(peers, schedule) };
+      const seconds = predictPassSeconds(problem, schedule, cachedSplit.rows);
       if (!best || seconds < best.seconds) best = { seconds, schedule };
     }
   }
@@ -111,15 +111,15 @@ class StageCutter {
   // oxlint-disable-next-line max-params -- what is to be done, in how many stages, with how many rows
   #hiddenCuts({ ownPairs, remotePairs, queries }: RankLoad, degree: number, rows: number): number[] {
     const cuts = [0];
-    let computeSeconds = this.#kernels.attentionSeconds(ownPairs, queries);
+    let previousStageSeconds = this.#kernels.attentionSeconds(ownPairs, queries);
     for (let stage = 1; stage < degree; stage++) {
       const numReceivedRows = Math.max(
         0,
-        ((computeSeconds - this.#cost.latency) * this.#cost.bandwidth) / this.#size.groupCastRowBytes,
+        ((previousStageSeconds - this.#cost.latency) * this.#cost.bandwidth) / this.#size.groupCastRowBytes,
       );
       const share = Math.max(rows > 0 ? numReceivedRows / rows : 1, (1 - cuts.at(-1)!) / (4 * degree));
       cuts.push(Math.min(1, cuts.at(-1)! + share));
-      computeSeconds = this.#kernels.attentionSeconds(remotePairs * (cuts.at(-1)! - cuts.at(-2)!), queries);
+      previousStageSeconds = this.#kernels.attentionSeconds(remotePairs * (cuts.at(-1)! - cuts.at(-2)!), queries);
     }
     return [...cuts, 1];
   }
@@ -128,10 +128,10 @@ class StageCutter {
   #ownCut(rows: number, cuts: readonly number[]): number {
     const { latency, bandwidth } = this.#cost;
     const transferSeconds = (bytes: number): number => (bytes > 0 ? latency + bytes / bandwidth : 0);
-    const firstCastSeconds = transferSeconds(rows * cuts[1]! * this.#size.groupCastRowBytes);
+    const firstGroupCastSeconds = transferSeconds(rows * cuts[1]! * this.#size.groupCastRowBytes);
     const lastReductionSeconds = transferSeconds(rows * (1 - cuts.at(-2)!) * this.#size.groupReduceRowBytes);
-    return firstCastSeconds + lastReductionSeconds > 0
-      ? firstCastSeconds / (firstCastSeconds + lastReductionSeconds)
+    return firstGroupCastSeconds + lastReductionSeconds > 0
+      ? firstGroupCastSeconds / (firstGroupCastSeconds + lastReductionSeconds)
       : 1;
   }
 }

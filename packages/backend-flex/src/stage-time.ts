@@ -1,7 +1,7 @@
 import { defineOptions, option, type OptionsOf } from "@mosaic/core";
 
 // What a pass takes, by a model of all ranks: a host that enqueues, a compute stream, a communication stream whose transfers
-// begin in order, and a port each way. It is what `stageSchedule` compares schedules by.
+// begin in order, and a port each way. It is what `createStageSchedule` compares schedules by.
 
 const nonNegativeRange = { min: 0 } as const;
 const positiveRange = { above: 0 } as const;
@@ -123,8 +123,8 @@ class StageRows {
   readonly receivedRows: Float64Array;
   readonly pairs: Float64Array;
   readonly sentRows: Float64Array;
-  readonly numSources: Int32Array;
-  readonly numTargets: Int32Array;
+  readonly sourceCounts: Int32Array;
+  readonly targetCounts: Int32Array;
   /** Rows sent in several ranges: their copies. */
   readonly packedRows: Float64Array;
   readonly packedRanges: Float64Array;
@@ -135,8 +135,8 @@ class StageRows {
     this.receivedRows = new Float64Array(ranks);
     this.pairs = new Float64Array(ranks);
     this.sentRows = new Float64Array(ranks);
-    this.numSources = new Int32Array(ranks);
-    this.numTargets = new Int32Array(ranks);
+    this.sourceCounts = new Int32Array(ranks);
+    this.targetCounts = new Int32Array(ranks);
     this.packedRows = new Float64Array(ranks);
     this.packedRanges = new Float64Array(ranks);
     this.addedRanges = new Float64Array(ranks);
@@ -146,8 +146,8 @@ class StageRows {
   addFlow(sender: number, receiver: number, rows: number, ranges: number): void {
     this.receivedRows[receiver]! += rows;
     this.sentRows[sender]! += rows;
-    this.numSources[receiver]!++;
-    this.numTargets[sender]!++;
+    this.sourceCounts[receiver]!++;
+    this.targetCounts[sender]!++;
     this.addedRanges[sender]! += ranges;
     if (ranges <= 1) return;
     this.packedRanges[sender]! += ranges;
@@ -228,13 +228,13 @@ class StageSplitter {
 
   #takeRows(stage: StageRows, rank: number, end: number): void {
     const { starts, owners, rows, ranges, pairs } = this.#peers;
-    const lastPeer = starts[rank + 1]!;
+    const endPeer = starts[rank + 1]!;
     let [peer, takenPeerRows, totalTakenRows] = [
       this.#nextPeerByRank[rank]!,
       this.#peerRowsTaken[rank]!,
       this.#rowsTaken[rank]!,
     ];
-    while (totalTakenRows < end && peer < lastPeer) {
+    while (totalTakenRows < end && peer < endPeer) {
       const peerRows = rows[peer]!;
       const takenRows = Math.min(peerRows - takenPeerRows, end - totalTakenRows);
       if (takenRows > 0) {
@@ -300,14 +300,14 @@ class PassSimulation {
   run(): number {
     const { degree, isSplit } = this.#schedule;
     const isBackward = this.#problem.size.groupReduceRowBytes > 0;
-    let arrivalTimes = degree === 0 ? this.#cast(0) : undefined;
+    let arrivalTimes = degree === 0 ? this.#groupCast(0) : undefined;
     let returningStage: { readonly stage: number; readonly endTimes: Float64Array } | undefined;
     const numSteps = degree === 0 ? 1 : 1 + degree + (isSplit ? 1 : 0);
     for (let step = 0; step < numSteps; step++) {
       const stage = degree === 0 ? 0 : step - 1;
       const hasRemoteRows = stage >= 0 && stage < Math.max(1, degree);
       if (hasRemoteRows) this.#waitForTransfer(arrivalTimes!);
-      if (degree > 0 && stage + 1 < degree) arrivalTimes = this.#cast(stage + 1);
+      if (degree > 0 && stage + 1 < degree) arrivalTimes = this.#groupCast(stage + 1);
       this.#attend(step, hasRemoteRows ? stage : undefined);
       if (!isBackward) continue;
       if (returningStage && hasRemoteRows) returningStage = this.#addReturnedRows(returningStage);
@@ -318,7 +318,7 @@ class PassSimulation {
   }
 
   /** Packs and posts the keys of a stage: when they have arrived, by rank. */
-  #cast(index: number): Float64Array {
+  #groupCast(index: number): Float64Array {
     const stage = this.#stages[index]!;
     const { groupCastRowBytes } = this.#problem.size;
     for (let rank = 0; rank < this.#hostEndTimes.length; rank++) {
@@ -400,9 +400,9 @@ class PassSimulation {
     const [outgoingRows, incomingRows] = isForward
       ? [stage.sentRows, stage.receivedRows]
       : [stage.receivedRows, stage.sentRows];
-    const [numTargets, numSources] = isForward
-      ? [stage.numTargets, stage.numSources]
-      : [stage.numSources, stage.numTargets];
+    const [targetCounts, sourceCounts] = isForward
+      ? [stage.targetCounts, stage.sourceCounts]
+      : [stage.sourceCounts, stage.targetCounts];
     const ranks = this.#hostEndTimes.length;
     const startTimes = new Float64Array(ranks);
     for (let rank = 0; rank < ranks; rank++) {
@@ -424,8 +424,8 @@ class PassSimulation {
         Math.max(startTimes[sender]!, startTimes[receiver]!) +
         secondsPerRow *
           Math.max(
-            Math.min(outgoingRows[sender]!, numTargets[sender]! * rows),
-            Math.min(incomingRows[receiver]!, numSources[receiver]! * rows),
+            Math.min(outgoingRows[sender]!, targetCounts[sender]! * rows),
+            Math.min(incomingRows[receiver]!, sourceCounts[receiver]! * rows),
           );
       if (end > endTimes[sender]!) endTimes[sender] = end;
       if (end > endTimes[receiver]!) endTimes[receiver] = end;

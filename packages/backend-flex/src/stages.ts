@@ -9,12 +9,12 @@ export interface PassContext {
   readonly member: number;
   readonly plan: PassPlan;
   /** How rows travel, and the label of collectives in messages and traces. */
-  readonly castOptions: GroupCastOptions & { readonly label: string };
+  readonly groupCastOptions: GroupCastOptions & { readonly label: string };
 }
 
 /** "flex(sp) stage 2: keys". */
-function stageLabel({ castOptions: cast }: PassContext, stage: number, kind: "keys" | "gradients"): string {
-  return `${cast.label} stage ${stage + 1}: ${kind}`;
+function stageLabel({ groupCastOptions: passOptions }: PassContext, stage: number, kind: "keys" | "gradients"): string {
+  return `${passOptions.label} stage ${stage + 1}: ${kind}`;
 }
 
 /** The keys and values [B,Hkv,S,D] of one step: own rows, rows that have arrived, or both, in this order. */
@@ -31,26 +31,26 @@ export interface Stage extends KvBlock {
  * overwrites nothing in use. If the loop is left early, nothing remains under way.
  */
 export function* stages(pass: PassContext, kv: KvBlock): Generator<Stage, void, undefined> {
-  const { group, member, plan, castOptions: cast } = pass;
+  const { group, member, plan, groupCastOptions: passOptions } = pass;
   const { rank, device } = group;
   using buffers = new ChunkBuffers({ device, order: "sbhd", slotRows: plan.maxReceivedRows(rank, member) });
   const kvTensors = [kv.k, kv.v];
   const ownChunk: Chunk = { tensors: kvTensors, wire: [] };
   const sentRows = plan.numStages > 0 ? rowMatrices(buffers.contiguous(kvTensors), buffers) : [];
-  let pendingCast: { readonly chunk: Chunk; readonly work: Work } | undefined;
+  let pendingGroupCast: { readonly chunk: Chunk; readonly work: Work } | undefined;
   const post = (step: number): void => {
     const stage = plan.steps[step]?.stage;
     if (stage === undefined) return;
     const chunk = buffers.slot(slotName(stage), kvTensors, plan.numReceivedRows(stage, rank, member));
-    const options = { ...cast, label: stageLabel(pass, stage, "keys") };
+    const options = { ...passOptions, label: stageLabel(pass, stage, "keys") };
     const work = group.groupCast(rowMatrices(chunk, buffers), sentRows, plan.groupCastPlan(stage, member), options); // send
-    pendingCast = { chunk, work };
+    pendingGroupCast = { chunk, work };
   };
   const waitForChunk = (): Chunk | undefined => {
-    const completedCast = pendingCast;
-    pendingCast = undefined;
-    completedCast?.work.wait(); // wait
-    return completedCast?.chunk;
+    const completedGroupCast = pendingGroupCast;
+    pendingGroupCast = undefined;
+    completedGroupCast?.work.wait(); // wait
+    return completedGroupCast?.chunk;
   };
   try {
     post(0);
@@ -107,7 +107,7 @@ export function* gradientStages(
       const combinedSums = rows && remoteSums ? fillZeros(buffers.empty(ownSums.tensors, k.shape[2]!)) : undefined;
       const { tensors } = (combinedSums ?? rows ?? remoteSums)!;
       yield { step, k, v, dk: tensors[0]!, dv: tensors[1]! }; // compute
-      if (combinedSums) splitChunks(combinedSums, { rows: rows!, remoteChunk: remoteSums!, buffers });
+      if (combinedSums) splitCombinedSums(combinedSums, { rows: rows!, remoteChunk: remoteSums!, buffers });
       wait();
       if (!remoteSums) continue;
       const label = stageLabel(pass, stage!, "gradients");
@@ -154,7 +154,7 @@ function concatenateChunks(rows: Chunk, remoteChunk: Chunk, buffers: ChunkBuffer
 }
 
 /** The sums of both, added to those of the own rows, and copied to those of the others. */
-function splitChunks(
+function splitCombinedSums(
   combinedSums: Chunk,
   { rows, remoteChunk, buffers }: { readonly rows: Chunk; readonly remoteChunk: Chunk; readonly buffers: ChunkBuffers },
 ): void {

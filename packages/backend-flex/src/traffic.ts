@@ -91,49 +91,51 @@ export function flexTraffic(options: FlexTrafficOptions): CallTraffic {
   const createStagePlans = (pass: PassPlan) =>
     Array.from({ length: pass.numStages }, (_, stage) => pass.groupCastPlan(stage, member));
   const group = { rank, size: ranks, ...(hierarchical && hosts && { hosts }) };
-  const createCastFlows = (pass: PassPlan): ChunkFlow[] =>
-    createStagePlans(pass).map((each) => castFlow(each, group, kvBytesPerRow));
+  const createGroupCastFlows = (pass: PassPlan): ChunkFlow[] =>
+    createStagePlans(pass).map((each) => groupCastFlow(each, group, kvBytesPerRow));
   const [forward, backward] = [plan.pass("forward", size), plan.pass("backward", size)];
   const gradientFlows = createStagePlans(backward).map((each) =>
-    reverseFlow(castFlow(each, { rank, size: ranks }, kvBytesPerRow), gradientBytesPerRow),
+    reverseFlow(groupCastFlow(each, { rank, size: ranks }, kvBytesPerRow), gradientBytesPerRow),
   );
-  const statisticBytes = batch * numHeads * dtypeBytes.float32;
-  const [qBytes, dOutBytes] = [headDim, valueHeadDim].map((width) => batch * numHeads * width * dtypeBytes[dtype]) as [
-    number,
-    number,
-  ];
-  const [dqBytes, outBytes] = [statisticBytes * headDim, statisticBytes * valueHeadDim];
+  const statisticBytesPerRow = batch * numHeads * dtypeBytes.float32;
+  const [qBytesPerRow, dOutBytesPerRow] = [headDim, valueHeadDim].map(
+    (width) => batch * numHeads * width * dtypeBytes[dtype],
+  ) as [number, number];
+  const [dqBytesPerRow, outBytesPerRow] = [statisticBytesPerRow * headDim, statisticBytesPerRow * valueHeadDim];
   return {
     forward: totalTraffic([
-      ...createCastFlows(forward),
-      ...queryFlows(forward, group, { there: [qBytes], back: [outBytes, statisticBytes] }),
+      ...createGroupCastFlows(forward),
+      ...queryFlows(forward, group, { there: [qBytesPerRow], back: [outBytesPerRow, statisticBytesPerRow] }),
     ]),
     backward: totalTraffic([
-      ...createCastFlows(backward),
+      ...createGroupCastFlows(backward),
       ...gradientFlows,
-      ...queryFlows(backward, group, { there: [qBytes, dOutBytes, statisticBytes, statisticBytes], back: [dqBytes] }),
+      ...queryFlows(backward, group, {
+        there: [qBytesPerRow, dOutBytesPerRow, statisticBytesPerRow, statisticBytesPerRow],
+        back: [dqBytesPerRow],
+      }),
     ]),
   };
 }
 
 /** Which rank, of how many, on which hosts: where rows cross to a host once. */
-type CastMember = Pick<ProcessGroup, "rank" | "size" | "hosts">;
+type GroupCastMember = Pick<ProcessGroup, "rank" | "size" | "hosts">;
 
 /** Rows that one rank sends and receives in a cast. */
-function castFlow(plan: GroupCastPlan, group: CastMember, bytesPerRow: readonly number[]): ChunkFlow {
+function groupCastFlow(plan: GroupCastPlan, group: GroupCastMember, bytesPerRow: readonly number[]): ChunkFlow {
   return { bytesPerRow, ...groupCastMessageRows(plan, group) };
 }
 
 function queryFlows(
   { exchange }: PassPlan,
-  group: CastMember,
+  group: GroupCastMember,
   { there: sentBytesPerRow, back: returnedBytesPerRow }: Readonly<Record<"there" | "back", readonly number[]>>,
 ): ChunkFlow[] {
   if (!exchange) return [];
   const { rank, size } = group;
   const returnFlow = reverseFlow(
-    castFlow(exchange.queryGroupCast, { rank, size }, sentBytesPerRow),
+    groupCastFlow(exchange.queryGroupCastPlan, { rank, size }, sentBytesPerRow),
     returnedBytesPerRow,
   );
-  return [castFlow(exchange.queryGroupCast, group, sentBytesPerRow), returnFlow];
+  return [groupCastFlow(exchange.queryGroupCastPlan, group, sentBytesPerRow), returnFlow];
 }

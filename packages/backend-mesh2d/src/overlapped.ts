@@ -52,8 +52,8 @@ export class OverlappedExecutor implements PassExecutor {
     }
     const batch = this.#batches.post(transfers, arrivalCallbacks);
     for (const { kind, offset } of chunkTransfers) {
-      if (kind === "kv") keys.setBatch(offset, batch);
-      if (kind === "q" && isFirst) this.#queries.setBatch(offset, batch);
+      if (kind === "kv") keys.setBatchIndex(offset, batch);
+      if (kind === "q" && isFirst) this.#queries.setBatchIndex(offset, batch);
     }
   }
 
@@ -149,7 +149,7 @@ class TileAxis {
   }
 
   /** Sets the batch that receives the chunk at an offset. */
-  setBatch(offset: number, batchIndex: number): void {
+  setBatchIndex(offset: number, batchIndex: number): void {
     this.#batchIndexByOffset[offset] = batchIndex;
   }
 

@@ -147,7 +147,7 @@ function createPass<Kv extends KvShard>(
     createChunkLayout(call.keys, axis),
   ];
   const peers = unionOfPeers(tiles.map(({ queries }) => queries));
-  const meanKeys = meanRows(ctx, call.keys);
+  const meanKeyRows = meanRows(ctx, call.keys);
   return {
     group: ctx.mesh.group(axis),
     label,
@@ -158,7 +158,7 @@ function createPass<Kv extends KvShard>(
       needsCompute: tiles[i]!.needsCompute,
       isFirst: i === 0,
       isLast: i === tiles.length - 1,
-      keys: { ...definition.keys(kv), peers: tiles[i]!.keys, meanRows: meanKeys },
+      keys: { ...definition.keys(kv), peers: tiles[i]!.keys, meanRows: meanKeyRows },
       compute(queries, keys) {
         definition.compute(
           { queries: createQueryLayout(queries.ranks), keys: createKeyLayout(keys.ranks) },

@@ -54,7 +54,7 @@ const maxArrivalOrders = 70;
  * Source: "Mesh-Attention", 2025 (arXiv 2512.20968), figure 1; the orders of blocks and the batches are our own.
  */
 export function greedySchedule(options: ScheduleOptions): Schedule {
-  const { transferTime, computeTime } = totalCosts(options);
+  const { transferTime, computeTime } = computeTotalTimes(options);
   const timeLowerBound = Math.max(transferTime, computeTime) * (1 + 1e-9);
   let bestTimeline: Timeline | undefined;
   for (const rule of candidateRules(options)) {
@@ -66,7 +66,7 @@ export function greedySchedule(options: ScheduleOptions): Schedule {
   return { steps: interleaveSteps(batches, blocks, options), makespan, transferTime, computeTime };
 }
 
-function totalCosts({
+function computeTotalTimes({
   queries,
   keys,
   backward,
@@ -200,7 +200,7 @@ function bytesPerRow(tensors: readonly Tensor[]): number {
 export type ScheduleName = "fused" | "overlapped";
 
 /** What the choice of a schedule rests on: equal on all ranks, so that they choose alike. */
-export interface ScheduleChoice {
+export interface ScheduleChoiceInputs {
   /** The one by which the tile would be overlapped. */
   readonly schedule: Schedule;
   /** The tile in chunks, and what a chunk holds on the average over ranks. */
@@ -217,7 +217,7 @@ export interface ScheduleChoice {
  * busy. The fused schedule computes the whole tile in one call, after its transfers and before those of its sums; the overlapped
  * one computes chunk by chunk, behind its transfers as well as it can.
  */
-export function chooseSchedule({ schedule, queries, keys, halfSpeedRows }: ScheduleChoice): ScheduleName {
+export function chooseSchedule({ schedule, queries, keys, halfSpeedRows }: ScheduleChoiceInputs): ScheduleName {
   const computeSlowdown = (n: number, m: number) =>
     (1 + halfSpeedRows / Math.max(1, n)) * (1 + halfSpeedRows / Math.max(1, m));
   const { transferTime, computeTime, makespan } = schedule;

@@ -94,12 +94,12 @@ export function simulateSchedule(options: ScheduleOptions, rule: SchedulingRule)
     if (!batch && !block) return { batches, blocks, makespan: time };
     time = Math.min(batch?.end ?? Infinity, block?.end ?? Infinity);
     // Sums of many costs: what ends at the same time may differ in the last bit.
-    const completionTime = time * (1 + 1e-12);
-    if (batch && batch.end <= completionTime) {
+    const maxEndTime = time * (1 + 1e-12);
+    if (batch && batch.end <= maxEndTime) {
       for (const chunkTransfer of batch.item.chunkTransfers) progress.complete(chunkTransfer);
       batch = undefined;
     }
-    if (block && block.end <= completionTime) {
+    if (block && block.end <= maxEndTime) {
       progress.complete(block.item);
       block = undefined;
     }
@@ -232,10 +232,10 @@ class TileProgress {
 
 /** All blocks in order of preference: those of the most distant ranks first, because their sums travel furthest; local ones last. */
 function sortBlocks({ queries, keys }: ScheduleOptions, rule: SchedulingRule): Block[] {
-  const lateIndex = (offset: number, length: number) => (offset + length - 1) % length;
+  const rotatedIndex = (offset: number, length: number) => (offset + length - 1) % length;
   const sortedBlocks = Array.from({ length: queries * keys }, (_, i) => {
     const [x, y] = [Math.floor(i / keys), i % keys];
-    return { x, y, key: sortKey(rule, { u: lateIndex(x, queries) / queries, v: lateIndex(y, keys) / keys }) };
+    return { x, y, key: sortKey(rule, { u: rotatedIndex(x, queries) / queries, v: rotatedIndex(y, keys) / keys }) };
   }).toSorted((a, b) => a.key[0] - b.key[0] || a.key[1] - b.key[1]);
   return sortedBlocks.map(({ x, y }) => ({ kind: "block", x, y }));
 }

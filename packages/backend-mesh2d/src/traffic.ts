@@ -94,17 +94,17 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
   const statisticBytesPerRow = countBytes(numHeads, 1, "float32");
   const keyBytesPerRow = [headDim, valueHeadDim].map((width) => countBytes(numKvHeads, width, dtype));
   const keySumBytesPerRow = [headDim, valueHeadDim].map((width) => countBytes(numKvHeads, width, "float32"));
-  const keyTransfers = keyFlows.map((kv) => ({ ...kv, bytesPerRow: keyBytesPerRow }));
+  const keyValueFlows = keyFlows.map((kv) => ({ ...kv, bytesPerRow: keyBytesPerRow }));
   return {
     forward: totalTraffic([
       { ...queryFlow, bytesPerRow: [queryBytesPerRow] },
       reverseFlow(queryFlow, [outBytesPerRow, statisticBytesPerRow]),
-      ...keyTransfers,
+      ...keyValueFlows,
     ]),
     backward: totalTraffic([
       { ...queryFlow, bytesPerRow: [queryBytesPerRow, valueBytesPerRow, statisticBytesPerRow, statisticBytesPerRow] },
       reverseFlow(queryFlow, [dqBytesPerRow]),
-      ...keyTransfers,
+      ...keyValueFlows,
       ...keyFlows.map((kv) => reverseFlow(kv, keySumBytesPerRow)),
     ]),
   };

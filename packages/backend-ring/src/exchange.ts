@@ -61,22 +61,26 @@ export function gradientTransfers(
   dependencies: DependencyTable,
   rank: number,
   step: number,
-  { own, current, buffers }: { readonly own: Chunk; readonly current: Chunk; readonly buffers: ChunkBuffers },
+  {
+    own: ownSums,
+    current: currentSums,
+    buffers,
+  }: { readonly own: Chunk; readonly current: Chunk; readonly buffers: ChunkBuffers },
 ): GradientTransfers {
   const { size, keyRows } = dependencies;
   const left = modulo(rank - 1, size);
   const consumer = modulo(rank + step, size); // who worked on this rank's own keys at that step
   const receiver = sendPeer(dependencies, rank, step);
-  const transfers: Transfer[] = receiver === undefined ? [] : sendTransfers(current, receiver);
+  const transfers: Transfer[] = receiver === undefined ? [] : sendTransfers(currentSums, receiver);
   let nextStepSums: Chunk | undefined;
   let ownerSums: Chunk | undefined;
   if (left !== consumer && sendPeer(dependencies, left, step) === rank) {
-    nextStepSums = buffers.slot("arriving", own.tensors, keyRows(modulo(left - step, size)));
+    nextStepSums = buffers.slot("arriving", ownSums.tensors, keyRows(modulo(left - step, size)));
     transfers.push(...recvTransfers(nextStepSums, left));
   }
   if (sendPeer(dependencies, consumer, step) === rank) {
     // Both arrive at once under masks with gaps only: in a full ring owners receive after the last step, when nothing goes on.
-    ownerSums = buffers.slot(nextStepSums ? "receive buffer" : "arriving", own.tensors, keyRows(rank));
+    ownerSums = buffers.slot(nextStepSums ? "receive buffer" : "arriving", ownSums.tensors, keyRows(rank));
     transfers.push(...recvTransfers(ownerSums, consumer));
   }
   return { transfers, nextStepSums, ownerSums };

@@ -161,7 +161,7 @@ export function* rotate(
   const kvTensors = [kv.k, kv.v];
   const ownChunk: Chunk = isSent(dependencies, rank) ? buffers.contiguous(kvTensors) : { tensors: kvTensors, wire: [] };
   // Zeros where this rank needs none of a chunk, but ranks that its inner backend gathers from need theirs.
-  const slotForStep = (source: number, step: number): Chunk => {
+  const getStepChunk = (source: number, step: number): Chunk => {
     if (needsKv(rank, source)) return buffers.slot(slotName(step), kvTensors, keyRows(source));
     return needsCompute(rank, source) ? buffers.zeros(kvTensors, keyRows(source)) : ownChunk;
   };
@@ -171,7 +171,7 @@ export function* rotate(
     for (let step = 0; step < size; step++) {
       const source = modulo(rank - step, size);
       const isLastStep = step === size - 1;
-      const nextChunk = isLastStep ? ownChunk : slotForStep(modulo(source - 1, size), step + 1);
+      const nextChunk = isLastStep ? ownChunk : getStepChunk(modulo(source - 1, size), step + 1);
       if (!isLastStep)
         work = postTransfers(
           group,

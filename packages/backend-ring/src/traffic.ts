@@ -57,7 +57,7 @@ export function ringTraffic(options: RingTrafficOptions): CallTraffic {
   const size = axisLength("ringTraffic", mesh, { axis, from });
   const dependencies = dependencyTable({ axis, size, inner }, call, from);
   const rank = from[axis]!;
-  const received = receivedRows(dependencies, rank);
+  const receivedRowCounts = receivedRows(dependencies, rank);
   const ownSentRows = originatedRows(dependencies, rank);
   const kvBytesPerRow = [width * dtypeBytes[dtype], valueWidth * dtypeBytes[dtype]];
   const sumBytesPerRow = [width * dtypeBytes.float32, valueWidth * dtypeBytes.float32];
@@ -65,11 +65,11 @@ export function ringTraffic(options: RingTrafficOptions): CallTraffic {
   const forward: ChunkFlow = {
     bytesPerRow: kvBytesPerRow,
     sent: [...forwardedRows(dependencies, rank), ...ownSentRows],
-    received,
+    received: receivedRowCounts,
   };
   const gradients = {
     bytesPerRow: sumBytesPerRow,
-    sent: received,
+    sent: receivedRowCounts,
     received: [...forwardedRows(dependencies, left), ...ownSentRows],
   };
   return { forward: totalTraffic([forward]), backward: totalTraffic([forward, gradients]) };

@@ -61,22 +61,28 @@ export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
   if (dependencies.isEmpty) return { forward: totalTraffic([]), backward: totalTraffic([]) };
   const shardSizes = computeShardSizes(dependencies, settings);
   const rank = call.at[axis]!;
-  const [rowBytes, valueRowBytes] = [batch * headDim * dtypeBytes[dtype], batch * valueHeadDim * dtypeBytes[dtype]];
-  const [sumBytes, valueSumBytes] = [batch * headDim * dtypeBytes.float32, batch * valueHeadDim * dtypeBytes.float32];
-  const statisticBytes = batch * dtypeBytes.float32;
+  const [bytesPerRow, valueBytesPerRow] = [
+    batch * headDim * dtypeBytes[dtype],
+    batch * valueHeadDim * dtypeBytes[dtype],
+  ];
+  const [sumBytesPerRow, valueSumBytesPerRow] = [
+    batch * headDim * dtypeBytes.float32,
+    batch * valueHeadDim * dtypeBytes.float32,
+  ];
+  const statisticBytesPerRow = batch * dtypeBytes.float32;
   const createQueryFlow = (...bytes: number[]) => createHeadFlow(shardSizes.queries, rank, bytes);
   const createKeyFlow = (...bytes: number[]) => createHeadFlow(shardSizes.keys, rank, bytes);
   return {
     forward: totalTraffic([
-      createQueryFlow(rowBytes),
-      createKeyFlow(rowBytes, valueRowBytes),
-      reverseFlow(createQueryFlow(), [valueSumBytes, statisticBytes]),
+      createQueryFlow(bytesPerRow),
+      createKeyFlow(bytesPerRow, valueBytesPerRow),
+      reverseFlow(createQueryFlow(), [valueSumBytesPerRow, statisticBytesPerRow]),
     ]),
     backward: totalTraffic([
-      createQueryFlow(rowBytes, valueRowBytes, statisticBytes, statisticBytes),
-      createKeyFlow(rowBytes, valueRowBytes),
-      reverseFlow(createQueryFlow(), [sumBytes]),
-      reverseFlow(createKeyFlow(), [sumBytes, valueSumBytes]),
+      createQueryFlow(bytesPerRow, valueBytesPerRow, statisticBytesPerRow, statisticBytesPerRow),
+      createKeyFlow(bytesPerRow, valueBytesPerRow),
+      reverseFlow(createQueryFlow(), [sumBytesPerRow]),
+      reverseFlow(createKeyFlow(), [sumBytesPerRow, valueSumBytesPerRow]),
     ]),
   };
 }

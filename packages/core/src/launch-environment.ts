@@ -124,11 +124,11 @@ function localLauncher(env: EnvironmentVariables): LauncherVariables | undefined
   const launcher = findLauncher(env);
   if (launcher !== torchrun || env["LOCAL_RANK"] || env["LOCAL_WORLD_SIZE"]) return launcher;
   const nonTorchrunLauncher = findLauncher({ ...env, RANK: "", WORLD_SIZE: "" });
-  const hasSameRank =
+  const hasSameRankAndSize =
     nonTorchrunLauncher &&
     env[nonTorchrunLauncher.rank] === env["RANK"] &&
     env[nonTorchrunLauncher.worldSize] === env["WORLD_SIZE"];
-  return hasSameRank ? nonTorchrunLauncher : launcher;
+  return hasSameRankAndSize ? nonTorchrunLauncher : launcher;
 }
 
 function findLauncher(env: EnvironmentVariables): LauncherVariables | undefined {
@@ -206,8 +206,8 @@ function resolveEndpointPort(env: EnvironmentVariables): number | undefined {
   if (masterPort !== undefined) return env["TORCHELASTIC_USE_AGENT_STORE"] === "True" ? masterPort + 1 : masterPort;
   if (!isSlurmStep(env)) return undefined;
   // Steps of one job, and jobs in a row, that share a host get different ports.
-  const stepNumber = 64 * (parseInteger("SLURM_JOB_ID", env) ?? 0) + (parseInteger("SLURM_STEP_ID", env) ?? 0);
-  return SLURM_PORT_RANGE.first + (stepNumber % SLURM_PORT_RANGE.count);
+  const jobStepNumber = 64 * (parseInteger("SLURM_JOB_ID", env) ?? 0) + (parseInteger("SLURM_STEP_ID", env) ?? 0);
+  return SLURM_PORT_RANGE.first + (jobStepNumber % SLURM_PORT_RANGE.count);
 }
 
 function parseSlurmRestarts(env: EnvironmentVariables): number {

@@ -45,10 +45,10 @@ type ValueOf<O> = O extends Option<infer Value> ? Value : never;
 type NamesOf<F, P extends Presence> = { [Name in keyof F]: F[Name] extends Option<unknown, P> ? Name : never }[keyof F];
 
 /** One object type of an intersection: where all options are optional, TypeScript refuses what has none of them, such as a number. */
-type Flattened<T> = T extends infer Members ? { readonly [Name in keyof Members]: Members[Name] } : never;
+type FlattenedObject<T> = T extends infer Members ? { readonly [Name in keyof Members]: Members[Name] } : never;
 
 /** The type of an options object, as callers write it; undefined is as good as absent. */
-export type OptionsOf<D extends { readonly fields: Fields }> = Flattened<RequiredOf<D> & OptionalOf<D>>;
+export type OptionsOf<D extends { readonly fields: Fields }> = FlattenedObject<RequiredOf<D> & OptionalOf<D>>;
 
 type RequiredOf<D extends { readonly fields: Fields }> = {
   readonly [Name in keyof D["fields"] as Extract<Name, NamesOf<D["fields"], "required">>]: ValueOf<D["fields"][Name]>;
@@ -301,12 +301,12 @@ export function mask<const S extends OptionSettings<Mask>>(settings?: S): Option
 export function placement<const S extends OptionSettings<PlacementName | Placement>>(
   settings?: S,
 ): Option<PlacementName | Placement, PresenceOf<S>> {
-  const placementName = oneOf(["contiguous", "zigzag", "striped"]);
+  const placementNameOption = oneOf(["contiguous", "zigzag", "striped"]);
   const hasSpans = hasMethods<Placement>("spans");
   const expected = "contiguous, zigzag, striped or a Placement";
-  const isPlacement = (value: unknown): value is PlacementName | Placement =>
-    placementName.accepts(value) || hasSpans(value);
-  return custom(expected, isPlacement, settings);
+  const isPlacementOrName = (value: unknown): value is PlacementName | Placement =>
+    placementNameOption.accepts(value) || hasSpans(value);
+  return custom(expected, isPlacementOrName, settings);
 }
 
 /** Where a sequence lies. */

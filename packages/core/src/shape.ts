@@ -10,20 +10,20 @@ function checkNumbers(where: string, shape: unknown): void {
     while (i < shape.length && typeof shape[i] === "number") i++;
     if (i === shape.length) return;
   }
-  throw createNumbersError(where, shape);
+  throw createNumberArrayError(where, shape);
 }
 
-function createNumbersError(where: string, shape: unknown): ShapeError {
+function createNumberArrayError(where: string, shape: unknown): ShapeError {
   return new ShapeError({ where, expected: "an array of numbers", received: formatValue(shape) });
 }
 
 /** Number of elements: 1 for the empty shape (a scalar). */
 export function numel(shape: Shape): number {
   let size = 1;
-  if (!Array.isArray(shape)) throw createNumbersError("numel", shape);
+  if (!Array.isArray(shape)) throw createNumberArrayError("numel", shape);
   for (let axis = 0; axis < shape.length; axis++) {
     const length: unknown = shape[axis];
-    if (typeof length !== "number") throw createNumbersError("numel", shape);
+    if (typeof length !== "number") throw createNumberArrayError("numel", shape);
     size *= length;
   }
   return size;
@@ -81,8 +81,8 @@ function equalNumbers(a: Shape, b: Shape): boolean {
 /** Counts a negative axis from the end; throws a ShapeError that names the legal range. */
 export function normalizeAxis(axis: number, rank: number, where: string): number {
   if (!Number.isInteger(axis) || typeof rank !== "number") throw createAxisError(axis, rank, where);
-  const positiveAxis = axis < 0 ? axis + rank : axis;
-  if (positiveAxis >= 0 && positiveAxis < rank) return positiveAxis;
+  const nonNegativeAxis = axis < 0 ? axis + rank : axis;
+  if (nonNegativeAxis >= 0 && nonNegativeAxis < rank) return nonNegativeAxis;
   throw createAxisError(axis, rank, where);
 }
 

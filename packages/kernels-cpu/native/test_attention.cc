@@ -16,7 +16,7 @@ namespace mosaic::check {
 namespace {
 
 int failures = 0;
-std::map<std::string, double> worstErrors;  // error / bound
+std::map<std::string, double> worstErrorRatios;  // error / bound
 
 #define EXPECT(condition, ...)                       \
   do {                                               \
@@ -173,7 +173,7 @@ void compare(const char* name, const Tensor& actual, const std::vector<double>& 
     }
   });
   error /= maxValue * bound;
-  worstErrors[name] = std::max(worstErrors[name], error);
+  worstErrorRatios[name] = std::max(worstErrorRatios[name], error);
   EXPECT(nonFiniteMismatches == 0, "%s: %s: %ld elements are NaN or infinite in one result only\n", context, name,
          nonFiniteMismatches);
   EXPECT(error <= 1, "%s: %s: error is %.2f times the bound\n", context, name, error);
@@ -265,7 +265,7 @@ int main(int argc, char** argv) {
     const Case c = randomCase(random);
     checkCase(i, c, Tensors(c, random), {&pool1, &pool2, &pool5});
   }
-  for (const auto& [name, error] : worstErrors)
+  for (const auto& [name, error] : worstErrorRatios)
     std::printf("%-4s largest error is %.2f times the bound\n", name.c_str(), error);
   std::printf("%d cases, %d failures\n", cases, failures);
   return failures == 0 ? 0 : 1;

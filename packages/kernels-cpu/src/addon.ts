@@ -18,7 +18,7 @@ export interface CpuAddon extends DeviceCalls {
 export const addonPath: string = findAddon("mosaic_kernels_cpu", import.meta.url);
 
 /** Loads the addon at `path`; every failure becomes an AddonLoadError that reports what to do. */
-export function loadCpu(path: string = addonPath): CpuAddon {
+export function loadCpuAddon(path: string = addonPath): CpuAddon {
   return loadAddon<CpuAddon>({
     packageName: "@mosaic/kernels-cpu",
     description: "the native CPU device",
@@ -32,7 +32,7 @@ let cachedAddon: NativeRuntime<CpuAddon> | undefined;
 
 /** What all CPU devices of this JavaScript environment share; loads the addon on first use. */
 export function getAddon(): NativeRuntime<CpuAddon> {
-  cachedAddon ??= new NativeRuntime(loadCpu());
+  cachedAddon ??= new NativeRuntime(loadCpuAddon());
   return cachedAddon;
 }
 

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { AddonLoadError, OptionError, OutOfMemoryError } from "@mosaic/core";
 import { afterEach, expect, test, vi } from "vitest";
-import { addonPath, loadCpu } from "../src/addon.ts";
+import { addonPath, loadCpuAddon } from "../src/addon.ts";
 import { cpu, features, fmaPeak, readBandwidth } from "../src/index.ts";
 import { memoryLimit, threadCount } from "../src/device.ts";
 
@@ -11,8 +11,10 @@ afterEach(() => vi.unstubAllEnvs());
 
 test("a missing addon reports where it looked, why it may be missing, and what to do", () => {
   const missingPath = join(tmpdir(), "nowhere", "mosaic_kernels_cpu.node");
-  expect(() => loadCpu(missingPath)).toThrow(AddonLoadError);
-  expect(() => loadCpu(missingPath)).toThrow(/nowhere.*does not exist[\s\S]*Likely causes:[\s\S]*npm run build:native/);
+  expect(() => loadCpuAddon(missingPath)).toThrow(AddonLoadError);
+  expect(() => loadCpuAddon(missingPath)).toThrow(
+    /nowhere.*does not exist[\s\S]*Likely causes:[\s\S]*npm run build:native/,
+  );
 });
 
 test("a file that is no addon reports so", () => {
@@ -20,10 +22,12 @@ test("a file that is no addon reports so", () => {
   try {
     const brokenPath = join(directory, "mosaic_kernels_cpu.node");
     writeFileSync(brokenPath, "not an addon");
-    expect(() => loadCpu(brokenPath)).toThrow(/cannot load the native CPU device[\s\S]*built for a different platform/);
+    expect(() => loadCpuAddon(brokenPath)).toThrow(
+      /cannot load the native CPU device[\s\S]*built for a different platform/,
+    );
     const foreignPath = join(directory, "foreign.cjs");
     writeFileSync(foreignPath, "exports.protocol = 0;");
-    expect(() => loadCpu(foreignPath)).toThrow(/the addon uses version 0[\s\S]*rebuild it/);
+    expect(() => loadCpuAddon(foreignPath)).toThrow(/the addon uses version 0[\s\S]*rebuild it/);
   } finally {
     rmSync(directory, { recursive: true });
   }

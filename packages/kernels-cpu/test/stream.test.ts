@@ -1,11 +1,11 @@
 import { type Tensor, DeviceError, errorFromFailure } from "@mosaic/core";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { loadCpu } from "../src/addon.ts";
+import { loadCpuAddon } from "../src/addon.ts";
 import { type CpuDevice, cpu } from "../src/index.ts";
 
 /** Makes the stream of a device fail, through the ABI that other packages' native code uses. */
 function failStream(device: CpuDevice, message: string): void {
-  loadCpu().injectFailure(device.stream.handle, message);
+  loadCpuAddon().injectFailure(device.stream.handle, message);
 }
 
 describe("a stream", () => {

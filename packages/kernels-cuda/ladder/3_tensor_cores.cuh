@@ -10,7 +10,7 @@ namespace ladder {
 
 using namespace mosaic::cuda;
 
-constexpr int kStepKeys = 64;
+constexpr int kKeysPerStep = 64;
 
 /// Columns c and c + 1 of a row; zeros past the end.
 DEVICE uint32_t pairAt(const uint16_t* x, int row, int rows, int c) {
@@ -33,10 +33,10 @@ DEVICE void tensorCoreAttention(const Problem& p) {
     for (int i = 0; i < 4; i++) q[k][i] = pairAt(p.q, row + i % 2 * 8, p.rows, k * 16 + i / 2 * 8 + c0);
   }
   float acc[kColumns / 8][4] = {}, maxScore[2] = {-infinity(), -infinity()}, sum[2] = {}, decay[2];
-  for (int key0 = 0; key0 < p.keys; key0 += kStepKeys) {
-    float s[kStepKeys / 8][4] = {};
+  for (int key0 = 0; key0 < p.keys; key0 += kKeysPerStep) {
+    float s[kKeysPerStep / 8][4] = {};
 #pragma unroll
-    for (int n = 0; n < kStepKeys / 8; n++) {
+    for (int n = 0; n < kKeysPerStep / 8; n++) {
 #pragma unroll
       for (int k = 0; k < kColumns / 16; k++) {
         const int key = key0 + n * 8 + g, c = k * 16 + c0;
@@ -50,7 +50,7 @@ DEVICE void tensorCoreAttention(const Problem& p) {
     updateOnlineSoftmax(s, p.scale, maxScore, sum, decay);
     scaleRows(acc, decay);
 #pragma unroll
-    for (int k = 0; k < kStepKeys / 16; k++) {
+    for (int k = 0; k < kKeysPerStep / 16; k++) {
       const uint32_t weights[4] = {pack2<bf16>(s[2 * k][0], s[2 * k][1]), pack2<bf16>(s[2 * k][2], s[2 * k][3]),
                                    pack2<bf16>(s[2 * k + 1][0], s[2 * k + 1][1]),
                                    pack2<bf16>(s[2 * k + 1][2], s[2 * k + 1][3])};

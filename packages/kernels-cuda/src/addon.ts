@@ -4,7 +4,7 @@ let cachedAddon: NativeRuntime<CudaAddon> | undefined;
 
 /** What all CUDA devices of this JavaScript environment share; loads the addon on first use. */
 export function getAddon(): NativeRuntime<CudaAddon> {
-  cachedAddon ??= new NativeRuntime(loadCuda());
+  cachedAddon ??= new NativeRuntime(loadCudaAddon());
   return cachedAddon;
 }
 
@@ -23,7 +23,7 @@ export interface CudaAddon extends DeviceCalls {
 const addonPath: string = findAddon("mosaic_kernels_cuda", import.meta.url);
 
 /** Loads the addon at `path`; every failure becomes an AddonLoadError that reports what to do. It needs no driver. */
-function loadCuda(path: string = addonPath): CudaAddon {
+function loadCudaAddon(path: string = addonPath): CudaAddon {
   return loadAddon<CudaAddon>({
     packageName: "@mosaic/kernels-cuda",
     description: "the native CUDA device",

@@ -31,7 +31,7 @@ export async function run({ code, env = {}, entry = defaultEntry }: Program): Pr
   return await promisify(execFile)(process.execPath, node, { env: fullEnv, timeout: 60_000 });
 }
 
-/** The errors that the statements of `tries` throw, each on its own; "none" for one that throws nothing. */
+/** The errors that `statements` throw, each on its own; "none" for one that throws nothing. */
 export async function collectErrors(
   program: Omit<Program, "code">,
   setUpCode: string,

@@ -6,14 +6,14 @@ import type { LaunchEvent, LaunchOptions } from "./job.ts";
 import { type LaunchPlan, resolvePlan, workingDirectory } from "./launch-plan.ts";
 import { type Job, placeholderAssignment, start } from "./launch.ts";
 import { launcherVersion } from "./version.ts";
-import { agentOptions, type HostsSettings, parseHosts } from "./options/hosts.ts";
+import { formatAgentOptions, type HostsSettings, parseHosts } from "./options/hosts.ts";
 import { type CommandLine, parseCommandLine } from "./options/parse.ts";
 import { type ConsoleSettings, parseRanks, parseSettings, type Settings } from "./options/settings.ts";
 import { isSlurmStep, resolveSources, type SourcedValue } from "./options/sources.ts";
 import { helpText } from "./options/specs.ts";
 import { OptionValues } from "./options/values.ts";
 import { isColorEnabled } from "./output/color.ts";
-import { jsonConsole } from "./output/json-console.ts";
+import { createJsonConsole } from "./output/json-console.ts";
 import { OutputSink } from "./output/sink.ts";
 import { TextConsole } from "./output/text-console.ts";
 import { jobSecret, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE } from "./secret.ts";
@@ -36,7 +36,7 @@ async function main(argv: readonly string[]): Promise<number> {
   const hosts = agentStdin === undefined ? parseHosts(values, sources) : undefined;
   if (hosts !== undefined) return runHosts(hosts, line, values);
   const { launch, console: settings } =
-    agentStdin === undefined ? parseSettings(sources, argv) : await agentSettings(agentStdin, sources);
+    agentStdin === undefined ? parseSettings(sources, argv) : await readAgentSettings(agentStdin, sources);
   const color = isColorEnabled(settings.color);
   const options: LaunchOptions = { ...launch, ...entryOptions(line), color };
   const plan = resolvePlan(options);
@@ -52,7 +52,8 @@ async function main(argv: readonly string[]): Promise<number> {
     stderr.write(
       "mosaic-run: npx, started by srun, may not forward SLURM's signals to the ranks; start node_modules/.bin/mosaic-run directly\n",
     );
-  const onEvent = plan.nodes === undefined ? createConsole(settings, plan.nproc, color) : nodeConsole(settings, color);
+  const onEvent =
+    plan.nodes === undefined ? createConsole(settings, plan.nproc, color) : createNodeConsole(settings, color);
   const job = start({ ...options, nprocPerNode: plan.nproc, onEvent });
   agentStdin?.onSignal((name) => job.signal(name));
   const cleanups = [forwardSignals(job), stopWithNpm(job)];
@@ -65,7 +66,7 @@ async function main(argv: readonly string[]): Promise<number> {
 }
 
 /** An agent has its secret and the ranks' variables from the launcher that has started it, and writes events for it. */
-async function agentSettings(stdin: AgentStdin, sources: ReadonlyMap<string, SourcedValue>): Promise<Settings> {
+async function readAgentSettings(stdin: AgentStdin, sources: ReadonlyMap<string, SourcedValue>): Promise<Settings> {
   const { launch, console: settings } = parseSettings(sources);
   const { env, secret } = await stdin.header();
   if (secret !== undefined) {
@@ -85,7 +86,7 @@ async function runHosts(hosts: HostsSettings, line: CommandLine, values: OptionV
   const settings = { ...options, logPrefix: consolePrefix };
   const color = isColorEnabled(settings.color);
   const commands = hosts.sources.map((sources) => [
-    ...agentOptions(sources),
+    ...formatAgentOptions(sources),
     `--color=${color ? "always" : "never"}`,
     ...["--", entry, ...args],
   ]);
@@ -108,7 +109,7 @@ async function runHosts(hosts: HostsSettings, line: CommandLine, values: OptionV
     { ...plan, secret },
     {
       // Agents leave out what is not to be shown; a line may come before the event that has the number of ranks.
-      printEvent: nodeConsole(settings, color, "all"),
+      printEvent: createNodeConsole(settings, color, "all"),
       printLine: (host, text) => stderr.write(`[${host}] ${text}\n`),
       printMessage: (text) => stderr.write(`mosaic-run: ${text}\n`),
     },
@@ -135,14 +136,14 @@ function entryOptions({ entry, args }: CommandLine): Pick<LaunchOptions, "entry"
 
 function createConsole(settings: ConsoleSettings, worldSize: number, color: boolean): (event: LaunchEvent) => void {
   const shownRanks = parseRanks(settings.consoleRanks, worldSize);
-  if (settings.json) return jsonConsole(stdout, shownRanks);
+  if (settings.json) return createJsonConsole(stdout, shownRanks);
   const columns = process.stdout.isTTY ? process.stdout.columns : undefined;
   const console = new TextConsole(stdout, stderr, { shownRanks, prefix: settings.logPrefix, color, columns });
   return (event) => console.writeEvent(event);
 }
 
 /** On several nodes the ranks are numbered once all are there; before that, no line comes from any. */
-function nodeConsole(
+function createNodeConsole(
   settings: ConsoleSettings,
   color: boolean,
   earlyConsoleRanks: "all" | "none" = "none",
@@ -151,8 +152,8 @@ function nodeConsole(
   let printEvent = createConsole({ ...settings, consoleRanks: earlyConsoleRanks }, MAX_RANKS, color);
   return (event) => {
     if (event.type === "start") {
-      const shownWorldSize = settings.consoleRanks === undefined ? event.worldSize : MAX_RANKS;
-      printEvent = createConsole(settings, shownWorldSize, color);
+      const rankLimit = settings.consoleRanks === undefined ? event.worldSize : MAX_RANKS;
+      printEvent = createConsole(settings, rankLimit, color);
     }
     printEvent(event);
   };
@@ -247,11 +248,13 @@ function formatDryRun({ options, command, cwd, ranks }: DryRun): string {
   const rows = Object.entries(options)
     .filter(([name]) => !["help", "version", "dry-run", "agent-stdin"].includes(name))
     .map(([name, { value, source }]) => `  ${name.padEnd(18)} ${formatValue(value).padEnd(20)} ${source}`);
-  const environments = ranks.map((env, rank) => {
+  const environmentTexts = ranks.map((env, rank) => {
     const pairs = Object.entries(env).map(([name, value]) => `  ${name}=${value}`);
     return [`rank ${rank}`, ...pairs].join("\n");
   });
-  return ["options", ...rows, "command", `  ${formatCommand(command)}`, `  in ${cwd}`, ...environments, ""].join("\n");
+  return ["options", ...rows, "command", `  ${formatCommand(command)}`, `  in ${cwd}`, ...environmentTexts, ""].join(
+    "\n",
+  );
 }
 
 const formatCommand = (command: readonly string[]): string =>

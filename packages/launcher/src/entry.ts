@@ -25,7 +25,7 @@ export interface TypeScriptSupport {
   readonly stripsTypes: boolean;
 }
 
-const currentNode: TypeScriptSupport = {
+const currentTypeScriptSupport: TypeScriptSupport = {
   version: process.versions.node,
   stripsTypes: Boolean((process.features as { stripsTypes?: unknown }).stripsTypes),
 };
@@ -38,7 +38,7 @@ const TSX_EXTENSIONS = [".tsx", ".jsx"];
 const PRELOAD_PATH = fileURLToPath(new URL("./preload.cjs", import.meta.url));
 
 /** The command that runs a script under this Node. Throws UsageError when the script is missing or of another kind. */
-export function nodeCommand(options: EntryOptions, node: TypeScriptSupport = currentNode): Command {
+export function nodeCommand(options: EntryOptions, node: TypeScriptSupport = currentTypeScriptSupport): Command {
   const path = resolve(options.cwd, options.entry);
   requireFile(path, options.entry);
   const imports = options.imports.flatMap((module) => ["--import", module]);

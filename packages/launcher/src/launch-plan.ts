@@ -43,7 +43,7 @@ export interface LaunchPlan {
   readonly nodes: NodesPlan | undefined;
 }
 
-const processKinds = ["auto", "cpu", "gpu"];
+const nprocKeywords = ["auto", "cpu", "gpu"];
 
 /** What each option may be. Numbers are checked further where they are resolved. */
 const optionKinds: Readonly<Record<keyof LaunchOptions, ArgumentKind>> = {
@@ -51,7 +51,7 @@ const optionKinds: Readonly<Record<keyof LaunchOptions, ArgumentKind>> = {
   ...{ env: argument.stringRecord, nodeArgs: argument.strings, imports: argument.strings, threads: argument.number },
   nprocPerNode: {
     expected: "a positive integer, auto, cpu or gpu",
-    accepts: (value) => typeof value === "number" || processKinds.includes(value as string),
+    accepts: (value) => typeof value === "number" || nprocKeywords.includes(value as string),
   },
   ...{ role: argument.string, rdzvId: argument.string, masterPort: argument.number, graceMs: argument.number },
   ...{ failureGraceMs: argument.number, timeoutMs: argument.number, maxRestarts: argument.number },

@@ -8,7 +8,7 @@ import type { Command } from "./entry.ts";
 import { rankVariables, createRankEnvironment } from "./environment.ts";
 import { UsageError } from "./errors.ts";
 import type { EventListener, Failure, LaunchOptions, LostNode, Result } from "./job.ts";
-import { removeExpiredLogs, temporaryLogDirectory } from "./output/log-retention.ts";
+import { applyLogRetention, temporaryLogDirectory } from "./output/log-retention.ts";
 import { createDirectory } from "./output/rank-log.ts";
 import { writeTracePage } from "./output/trace-page.ts";
 import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
@@ -155,7 +155,7 @@ class RunningJob {
     try {
       const result = await this.#runGuarded();
       if (result.outcome === "succeeded") this.#removeLogs();
-      else if (this.#plan.logDir === undefined) removeExpiredLogs(this.#logDir);
+      else if (this.#plan.logDir === undefined) applyLogRetention(this.#logDir);
       const { traceDir } = this.#plan;
       if (traceDir !== undefined && this.#tracedAssignment)
         this.#emit(await writeTracePage(traceDir, this.#tracedAssignment));

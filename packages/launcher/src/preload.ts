@@ -29,7 +29,7 @@ const parentWatcherScript = `
   new Socket({ fd, readable: true, writable: false }).on("end", end).on("error", end).resume();
 `;
 
-function writeSynchronously(stream: NodeJS.WriteStream): void {
+function makeSynchronous(stream: NodeJS.WriteStream): void {
   // A private handle: where it is missing, Node writes as it always did.
   const { _handle: handle } = stream as { _handle?: { setBlocking?(blocking: boolean): void } };
   handle?.setBlocking?.(true);
@@ -40,9 +40,9 @@ function recordErrors(path: string, runId: string | undefined): void {
     try {
       writeFileSync(path, JSON.stringify(errorRecord(error)));
       // A program that handles its uncaught errors goes on, and prints what it likes.
-      const nodePrintsError =
+      const doesNodePrintError =
         process.listenerCount("uncaughtException") === 0 && !process.hasUncaughtExceptionCaptureCallback();
-      if (nodePrintsError && runId !== undefined) writeSync(2, uncaughtMarker(runId));
+      if (doesNodePrintError && runId !== undefined) writeSync(2, uncaughtMarker(runId));
     } catch {
       // A full disk must not hide the error itself, which Node prints next.
     }
@@ -69,8 +69,8 @@ const parentPipeFd = process.env[PARENT_PIPE_VARIABLE];
 if (isMainThread && parentPipeFd !== undefined) {
   delete process.env[PARENT_PIPE_VARIABLE];
   exitWithLauncher(Number(parentPipeFd));
-  writeSynchronously(process.stdout);
-  writeSynchronously(process.stderr);
+  makeSynchronous(process.stdout);
+  makeSynchronous(process.stderr);
   const errorFile = process.env.TORCHELASTIC_ERROR_FILE;
   if (errorFile !== undefined) recordErrors(errorFile, process.env[RUN_ID_VARIABLE]);
 }

@@ -42,13 +42,13 @@ export class RestartPolicy {
 
   decide({ attempt, uptimeMs, failure, lost, stop }: AttemptSummary): AttemptDecision {
     const restartInMs = Math.min(this.#plan.restartBackoffMs * 2 ** attempt, MAX_BACKOFF_MS);
-    const hasRestartsLeft = attempt < this.#plan.maxRestarts && stop === undefined;
-    if (lost !== undefined) return { lost, ...(hasRestartsLeft ? { restartInMs } : {}) };
+    const canRestart = attempt < this.#plan.maxRestarts && stop === undefined;
+    if (lost !== undefined) return { lost, ...(canRestart ? { restartInMs } : {}) };
     // A rank that died of the very signal that ends the job was signalled by another process first: no failure.
     const isCancelled = failure !== undefined && failure.signal !== null && failure.signal === stop?.signal;
     if (failure === undefined || isCancelled) return stop === undefined ? {} : { stop };
     this.#earlyFailures = uptimeMs < this.#plan.minUptimeMs ? this.#earlyFailures + 1 : 0;
-    if (!hasRestartsLeft) return { failure };
+    if (!canRestart) return { failure };
     const noRestartReason = this.#findNoRestartReason(failure);
     return noRestartReason === undefined ? { failure, restartInMs } : { failure: { ...failure, noRestartReason } };
   }

@@ -3,7 +3,7 @@ import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { hostname, networkInterfaces } from "node:os";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import { agentOptions, type HostsSettings, isLocal, parseHosts } from "../src/options/hosts.ts";
+import { formatAgentOptions, type HostsSettings, isLocal, parseHosts } from "../src/options/hosts.ts";
 import { parseCommandLine } from "../src/options/parse.ts";
 import { resolveSources } from "../src/options/sources.ts";
 import { OptionValues } from "../src/options/values.ts";
@@ -302,7 +302,7 @@ describe("the options for hosts", () => {
     return parseHosts(new OptionValues(sources), sources);
   };
   const listAgentOptions = (argv: readonly string[], env: Env = {}): (readonly string[])[] =>
-    parseHostSettings(argv, env)?.sources.map((one) => agentOptions(one)) ?? [];
+    parseHostSettings(argv, env)?.sources.map((one) => formatAgentOptions(one)) ?? [];
 
   it("name hosts, users, ranks, and addresses of IPv6", () => {
     expect(parseHostSettings(["a.js"])).toBeUndefined();

@@ -10,7 +10,7 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { beforeEach, describe, expect, it, onTestFinished, vi } from "vitest";
-import { removeExpiredLogs, removeOldLogs, temporaryLogDirectory } from "../src/output/log-retention.ts";
+import { applyLogRetention, removeOldLogs, temporaryLogDirectory } from "../src/output/log-retention.ts";
 import { run, temporaryDir } from "./harness.ts";
 
 const DAY = 24 * 3_600_000;
@@ -78,7 +78,7 @@ describe("temporary logs", () => {
     writeFileSync(join(dir, "attempt_0/0/stderr.log"), "short");
     writeFileSync(join(dir, "attempt_0/0/stdout.log"), `${"x".repeat(5000)}the end`);
     createLogs("older", 1, 100);
-    removeExpiredLogs(dir, { now, bytes: 1000 });
+    applyLogRetention(dir, { now, bytes: 1000 });
     const text = readFileSync(join(dir, "attempt_0/0/stdout.log"), "utf8");
     expect(text).toHaveLength(995);
     expect(text).toMatch(/^\[the first 4012 bytes were removed: logs are limited to 1 GB\]\nx+the end$/);

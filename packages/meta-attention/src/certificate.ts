@@ -36,8 +36,8 @@ export function computeCertificate(
 
 /** [B,1,1,1]: what float32 cannot distinguish from 0 is not 0, unless nothing was left out. */
 function massLowerBound({ config, q }: RoutedAttention, chosen: ChosenChunks, { index }: Chunk): Tensor {
-  const numVisible = config.chunks.visibility.count(index);
-  const minMasses = chosen.map((chunksByQuery) => (chunksByQuery[index]!.length < numVisible ? 2 ** -126 : 0));
+  const numVisibleChunks = config.chunks.visibility.count(index);
+  const minMasses = chosen.map((chunksByQuery) => (chunksByQuery[index]!.length < numVisibleChunks ? 2 ** -126 : 0));
   return fromArray(q.device, minMasses, [chosen.length, 1, 1, 1]);
 }
 
@@ -85,7 +85,7 @@ function maxMissedLogMass(attention: RoutedAttention, chosen: ChosenChunks, stat
 
 /** What is known of the keys of all chunks: the gathered [N,B,W], in which the statistics begin at `start`. */
 export interface GatheredStatistics {
-  readonly gathered: Tensor;
+  readonly gatheredFeatures: Tensor;
   readonly start: number;
 }
 
@@ -123,28 +123,28 @@ function missedLogMass(
   kernels.rowDot(norms, rows, rows);
   sqrtUpperBound(norms, headDim);
   const radius = paddedRadii({ centers, radii }, (headDim + 16) * 2 ** -22, resources);
-  const maxScores = createEmpty(...rowShape, numChunks);
-  kernels.binary("mul", maxScores, trackResource(norms.reshape([...rowShape, 1])), radius);
-  kernels.binary("add", bound, bound, maxScores);
+  const maxScoreDeviations = createEmpty(...rowShape, numChunks);
+  kernels.binary("mul", maxScoreDeviations, trackResource(norms.reshape([...rowShape, 1])), radius);
+  kernels.binary("add", bound, bound, maxScoreDeviations);
   kernels.scalar("mul", bound, bound, config.scale);
 
   // + ln n_j − l + 2⁻²⁰·(1 + |l|), where j was left out
   kernels.binary("add", bound, bound, trackResource(chunkLogLengths(attention)));
   kernels.binary("sub", bound, bound, lse);
   kernels.binary("add", bound, bound, trackResource(roundingMargin(lse)));
-  clampMax(bound, trackResource(negatedMask(attention, chosen, chunk)));
+  clampMax(bound, trackResource(negatedBoundLimits(attention, chosen, chunk)));
   return bound.reshape([batch, config.numHeads, chunk.length, numChunks]);
 }
 
 /** Centres [B,Hkv,1,D,N] and radii [B,Hkv,1,1,N], views of what was gathered. */
 function keyBounds(
-  { gathered, start }: GatheredStatistics,
+  { gatheredFeatures, start }: GatheredStatistics,
   { numKvHeads, headDim: size }: RoutedAttention["config"],
   resources: ResourceStack,
 ): { centers: Tensor; radii: Tensor } {
-  const [count, batch] = gathered.shape as [number, number];
-  const [chunkStride, batchStride] = gathered.strides as [number, number];
-  const offset = gathered.offset + start;
+  const [count, batch] = gatheredFeatures.shape as [number, number];
+  const [chunkStride, batchStride] = gatheredFeatures.strides as [number, number];
+  const offset = gatheredFeatures.offset + start;
   const centers = {
     shape: [batch, numKvHeads, 1, size, count],
     strides: [batchStride, size, 0, 1, chunkStride],
@@ -155,7 +155,7 @@ function keyBounds(
     strides: [batchStride, 1, 0, 0, chunkStride],
     offset: offset + numKvHeads * size,
   };
-  return { centers: resources.use(gathered.view(centers)), radii: resources.use(gathered.view(radii)) };
+  return { centers: resources.use(gatheredFeatures.view(centers)), radii: resources.use(gatheredFeatures.view(radii)) };
 }
 
 /** r + slack·(‖μ‖ + r), [B,Hkv,1,1,N]. */
@@ -183,15 +183,15 @@ function chunkLogLengths({ config, q }: RoutedAttention): Tensor {
 }
 
 /** [B,1,1,1,N]: minus what the bound is at most; −Infinity, no limit, where chunk j might have been attended to and was not. */
-function negatedMask({ config, q }: RoutedAttention, chosen: ChosenChunks, query: Chunk): Tensor {
-  const { all, visibility } = config.chunks;
+function negatedBoundLimits({ config, q }: RoutedAttention, chosen: ChosenChunks, query: Chunk): Tensor {
+  const { all: allChunks, visibility } = config.chunks;
   const values = chosen.flatMap((chunksByQuery) =>
-    all.map(({ index }) => {
+    allChunks.map(({ index }) => {
       const isUnrouted = visibility.canAttend(query.index, index) && !chunksByQuery[query.index]!.includes(index);
       return isUnrouted ? -Infinity : Infinity;
     }),
   );
-  return fromArray(q.device, values, [chosen.length, 1, 1, 1, all.length]);
+  return fromArray(q.device, values, [chosen.length, 1, 1, 1, allChunks.length]);
 }
 
 /** 2⁻²⁰·(1 + |l|). */
@@ -280,7 +280,7 @@ export async function extendChosenChunks(
 }
 
 /**
- * For each query chunk, those with the largest bound, until the sum over the rest is at most ε/(1 − ε). `worst(b, i)`: for each
+ * For each query chunk, those with the largest bound, until the sum over the rest is at most ε/(1 − ε). `getMissedLogMass(b, i)`: for each
  * chunk the largest `missedLogMass` over the rows of query chunk i.
  */
 export function selectAdditionalChunks(

@@ -161,8 +161,8 @@ export class ChunkSummaryEncoder extends Module {
         .matmul(x.transpose(1, 2))
         .scale(this.embedDim ** -0.5)
         .softmax();
-      const pooled = attention.matmul(x).reshape([x.shape[0]!, numHeads!, 1, this.embedDim]);
-      const values = pooled.matmul(this.value.transpose(-2, -1));
+      const pooledTokens = attention.matmul(x).reshape([x.shape[0]!, numHeads!, 1, this.embedDim]);
+      const values = pooledTokens.matmul(this.value.transpose(-2, -1));
       return { content: values.reshape([x.shape[0]!, this.embedDim]), weights: attention.mean(1) };
     });
     return {
@@ -173,14 +173,14 @@ export class ChunkSummaryEncoder extends Module {
   }
 
   /** The part after: [B,summaryDim]. `values` are those of the weights; null, on a device without values, counts them as unordered. */
-  summarize(pooled: PooledChunk, values: Float32Array | null): Tensor {
-    const { content, weights } = (pooled ?? {}) as Partial<PooledChunk>;
+  summarize(pooledChunk: PooledChunk, values: Float32Array | null): Tensor {
+    const { content, weights } = (pooledChunk ?? {}) as Partial<PooledChunk>;
     checkTensor("ChunkSummaryEncoder: content", content, 2);
     checkTensor("ChunkSummaryEncoder: weights", weights, 2);
-    const hasWeightCount = values === null || (values instanceof Float32Array && values.length === weights.size);
+    const areValuesValid = values === null || (values instanceof Float32Array && values.length === weights.size);
     expectValue(
       "ChunkSummaryEncoder: values",
-      hasWeightCount,
+      areValuesValid,
       `a Float32Array of ${weights.size} values, one per weight, or null`,
       values,
     );

@@ -9,7 +9,7 @@ import { reduceInto } from "./tensor-views.ts";
  */
 export const LOWEST_FLOAT32: number = -(2 - 2 ** -23) * 2 ** 127;
 
-/** into ← ln(e^into + e^from). */
+/** target ← ln(e^target + e^source). */
 export function logAddExp(target: Tensor, source: Tensor): void {
   const { kernels } = target.device;
   using maximum = target.device.empty(target.shape, "float32");
@@ -35,7 +35,7 @@ export function softmaxShare(partLse: Tensor, totalLse: Tensor): Tensor {
   return share;
 }
 
-/** x ← min(x, −negativeLimit), with broadcasting: the smaller of two is minus the larger of their negatives. */
+/** x ← min(x, −negatedLimit), with broadcasting: the smaller of two is minus the larger of their negatives. */
 export function clampMax(x: Tensor, negatedLimit: Tensor | number): void {
   const { kernels } = x.device;
   kernels.scalar("mul", x, x, -1);

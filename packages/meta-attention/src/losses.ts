@@ -11,7 +11,7 @@ import {
 } from "@mosaic/core";
 import type { Meta } from "./meta.ts";
 import { logSoftmax } from "./log-softmax.ts";
-import { chosenMask, visibilityMask } from "./route/router.ts";
+import { chosenChunksMask, visibilityMask } from "./route/router.ts";
 
 // Each loss is a mean over all query chunks that have somewhere to attend, and each function returns this rank's part of it:
 // the parts add up over the ranks of the sequence, as gradients do in `reduceGradients`.
@@ -50,10 +50,10 @@ export function loadBalanceLoss(meta: Meta): Tensor {
   const numChunks = chunks.all.length;
   const counts = new Float32Array(numChunks);
   for (const chunksByQuery of meta.chosen)
-    for (const chosenKeys of chunksByQuery) for (const j of chosenKeys) counts[j]!++;
+    for (const chosenIndices of chunksByQuery) for (const j of chosenIndices) counts[j]!++;
   const total = counts.reduce((a, b) => a + b, 0);
-  const loadShares = counts.map((n) => (total === 0 ? 0 : (numChunks * n) / total / countRoutedRows(meta)));
-  return scope(() => routing.mul(fromArray(routing.device, loadShares, [numChunks])).sum());
+  const loadCoefficients = counts.map((n) => (total === 0 ? 0 : (numChunks * n) / total / countRoutedRows(meta)));
+  return scope(() => routing.mul(fromArray(routing.device, loadCoefficients, [numChunks])).sum());
 }
 
 /**
@@ -92,7 +92,7 @@ export function massLoss(meta: Meta, options?: MassLossOptions): Tensor {
   const { pool } = massLossOptions.parse(options);
   // 0 where a chunk was not chosen: what the mass there is does not count.
   return scope(() =>
-    logSoftmax(scores, chosenMask(scores.device, meta.chosen, chunks))
+    logSoftmax(scores, chosenChunksMask(scores.device, meta.chosen, chunks))
       .mul(mass[pool])
       .sum()
       .neg()

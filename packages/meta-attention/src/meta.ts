@@ -157,13 +157,13 @@ function projectOutput(
   attention: RoutedAttention,
   { qkv, combineWeights }: { qkv: Qkv; combineWeights: Tensor },
 ): ProjectedOutput {
-  using packed = recordRoutedAttention(attention, qkv, combineWeights);
-  if (!gateProjection) return { out: outProjection.forward(packed), gateValues: null };
-  const width = packed.shape[2]! / 2;
+  using packedOutput = recordRoutedAttention(attention, qkv, combineWeights);
+  if (!gateProjection) return { out: outProjection.forward(packedOutput), gateValues: null };
+  const width = packedOutput.shape[2]! / 2;
   return scope(() => {
-    const gate = gateProjection.forward(packed).sigmoid();
-    const ownOutput = packed.slice(2, 0, width);
-    const combinedOutput = packed.slice(2, width, 2 * width);
+    const gate = gateProjection.forward(packedOutput).sigmoid();
+    const ownOutput = packedOutput.slice(2, 0, width);
+    const combinedOutput = packedOutput.slice(2, width, 2 * width);
     const gatedOutput = ownOutput.add(gate.mul(combinedOutput.sub(ownOutput)));
     // The gate's values leave a checkpoint's body, too, which returns the output alone.
     return { out: outProjection.forward(gatedOutput), gateValues: keep(noGrad(() => gate.mean(-1))) };

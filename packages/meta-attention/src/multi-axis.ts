@@ -133,9 +133,9 @@ function flattenToRows(where: string, x: Tensor, axis: number): FlattenedRows {
     rows: permutedX.reshape([batchShape.reduce((a, b) => a * b, 1), x.shape[normalizedAxis]!, x.shape[embedAxis]!]),
     batchShape,
     restore(result) {
-      using unflattened = result.reshape([...batchShape, ...result.shape.slice(1)]);
-      using restoredOrder = unflattened.permute(order.map((_, each) => order.indexOf(each)));
-      return restoredOrder.contiguous();
+      using unflattenedResult = result.reshape([...batchShape, ...result.shape.slice(1)]);
+      using restoredResult = unflattenedResult.permute(order.map((_, each) => order.indexOf(each)));
+      return restoredResult.contiguous();
     },
   };
 }

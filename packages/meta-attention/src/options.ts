@@ -171,7 +171,7 @@ function resolveTopK(where: string, topK: number | "all" | undefined, chunks: nu
 
 function checkCombination(settings: ResolvedOptions): void {
   const { name: where, combine, gate, headDim, certificate, maxMissedMass } = settings;
-  const invalidCombinations: (readonly [fault: boolean, expected: string, received: unknown])[] = [
+  const combinationChecks: (readonly [fault: boolean, expected: string, received: unknown])[] = [
     [
       combine === "soft" && !gate,
       `gate: true with combine "soft", which attends to each query's own chunk only through the gate`,
@@ -180,7 +180,7 @@ function checkCombination(settings: ResolvedOptions): void {
     [headDim > 256, "headDim, or embedDim / numHeads, from 1 to 256", headDim],
     [maxMissedMass !== undefined && !certificate, "certificate: true with maxMissedMass", "certificate: false"],
   ];
-  const invalidCombination = invalidCombinations.find(([isInvalid]) => isInvalid);
+  const invalidCombination = combinationChecks.find(([isInvalid]) => isInvalid);
   if (invalidCombination)
     throw new OptionError({ where, expected: invalidCombination[1], received: String(invalidCombination[2]) });
 }

@@ -74,11 +74,11 @@ export class ForwardPass implements Disposable {
     const qkv = this.#track(settings.useCheckpoint ? noGrad(projectInput) : projectInput());
     const keys = settings.certificate ? this.#track(keyStatistics(qkv.k, chunks.own)) : null;
     const values = pendingWeights && (await Promise.all(pendingWeights));
-    const { routing, gathered } = this.#gradMode(() =>
+    const { routing, gatheredFeatures } = this.#gradMode(() =>
       this.#route(call, { pending: pendingSummaries, values, keys, routerInput }),
     );
     const initialChunks = call.chosen ?? chooseTopK(await routing.scores.read(), call.topK, chunks.visibility);
-    const statistics: GatheredStatistics = { gathered, start: settings.summaryDim };
+    const statistics: GatheredStatistics = { gatheredFeatures, start: settings.summaryDim };
     const attention = new RoutedAttention(this.#config, qkv);
     this.#attention = attention;
     attention.attendChosenChunks(initialChunks);
@@ -99,7 +99,7 @@ export class ForwardPass implements Disposable {
     using summaries = pending.finish(values);
     const ownInputs = { summaries, keyStatistics: keys, dependencies: [routerInput, ...summary.parameters()] };
     const gatheredRouting = gatherAndRoute(metaAttention, ownInputs, { plan: this.#config, noise });
-    this.#track(gatheredRouting.gathered);
+    this.#track(gatheredRouting.gatheredFeatures);
     this.#track(gatheredRouting.routing);
     return gatheredRouting;
   }

@@ -54,7 +54,7 @@ export function recordAttention({ group, label }: RoutedAttentionConfig, chosen:
   record(group, () => `${label} attends to chunks ${formatChosenChunks([chosen])}`);
 }
 
-/** Records a backward, which returns gradients for the chunks that each call of `attendChosen` attended to. */
+/** Records a backward, which returns gradients for the chunks that each call of `attendChosenChunks` attended to. */
 export function recordBackward({ group, label }: RoutedAttentionConfig, calls: readonly ChosenChunks[]): void {
   record(group, () => `${label} backward of chunks ${formatChosenChunks(calls)}`);
 }
@@ -91,17 +91,17 @@ function formatChunking(chunks: Chunks): string {
 /** `[[1],[0]]`, by batch element and query chunk; of many lists the first ones and a hash of all. */
 function formatChosenChunks(calls: readonly ChosenChunks[]): string {
   const numbers: number[] = [];
-  const listedChunks: string[] = [];
+  const listTexts: string[] = [];
   let numLists = 0;
   for (const chosen of calls) {
     numbers.push(-chosen.length - 1);
     for (const chunksByQuery of chosen) {
       for (const chunks of chunksByQuery) {
-        if (numLists++ < MAX_LISTED_CHUNKS) listedChunks.push(`[${chunks.join(",")}]`);
+        if (numLists++ < MAX_LISTED_CHUNKS) listTexts.push(`[${chunks.join(",")}]`);
         numbers.push(-1);
         for (const chunk of chunks) numbers.push(chunk);
       }
     }
   }
-  return `${listedChunks.join(" ")}${numLists > MAX_LISTED_CHUNKS ? " …" : ""} (${numLists} lists, ${hashNumbers(numbers)})`;
+  return `${listTexts.join(" ")}${numLists > MAX_LISTED_CHUNKS ? " …" : ""} (${numLists} lists, ${hashNumbers(numbers)})`;
 }

@@ -130,12 +130,12 @@ async function loadModelTokenizer(folder: string, config: ModelConfig): Promise<
 }
 
 /** What belongs to a folder beside its config and weights, and is copied when the model is saved. */
-const copiedFiles = [
+const copiedFileNames = [
   ...["generation_config.json", "chat_template.jinja", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"],
   ...["special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"],
 ];
 
 async function listFiles(folder: string): Promise<readonly string[]> {
   const fileNames = new Set(await readdir(folder));
-  return copiedFiles.filter((name) => fileNames.has(name));
+  return copiedFileNames.filter((name) => fileNames.has(name));
 }

@@ -101,8 +101,8 @@ for (const dtype of ["float32", "bfloat16"] as const) {
     hidden.grad?.dispose();
     hidden.grad = null;
   };
-  const { unfused: unfusedMs, ...fusedMs } = await measureBest(ctx, {
-    unfused() {
+  const { runUnfused: unfusedMs, ...fusedMs } = await measureBest(ctx, {
+    runUnfused() {
       using logits = head.forward(hidden);
       runBackward(crossEntropy(ctx, logits, labels));
     },

@@ -377,7 +377,7 @@ test("options that do not exist or are out of range are rejected", () =>
 /** Signed gradients: Adam that forgets at once. Written as a user would, with what the package exports. */
 class SignDescent extends Optimizer {
   constructor(model: Module, options: OptimizerOptions = {}) {
-    super(model, options, { kind: "SignDescent", firstName: "exp_avg", lr: 0.5 });
+    super(model, options, { kind: "SignDescent", firstTensorName: "exp_avg", lr: 0.5 });
   }
 
   protected numbers(): Readonly<Record<string, number>> {

@@ -35,7 +35,7 @@ export function count(record: AttentionRecord): TrafficCount {
   checkRecord("count", record);
   const { batch, numHeads, headDim, backend, mesh } = record.options;
   const groupSize = backend.axes.reduce((product, axis) => product * mesh[axis]!, 1);
-  const ranks = record.ranks.map((recordedRank) => countRank(record, recordedRank));
+  const ranks = record.ranks.map((recordedRank) => countRankTraffic(record, recordedRank));
   return { ranks, chunk: (batch * numHeads * record.queries.length * headDim) / groupSize };
 }
 
@@ -54,8 +54,8 @@ function createEmptyTraffic(): MutableTraffic {
   return { sent: { bytes: 0, elements: 0, messages: 0 }, received: { bytes: 0, elements: 0, messages: 0 } };
 }
 
-function countRank(record: AttentionRecord, recordedRank: RecordedRank): TrafficCount["ranks"][number] {
-  const phases = { forward: new Map<string, MutableTraffic>(), backward: new Map<string, MutableTraffic>() };
+function countRankTraffic(record: AttentionRecord, recordedRank: RecordedRank): TrafficCount["ranks"][number] {
+  const trafficByPhase = { forward: new Map<string, MutableTraffic>(), backward: new Map<string, MutableTraffic>() };
   const { views } = recordedRank.tape;
   let phase: Message["phase"] = "forward";
   const event = recordedRank.tape.read();
@@ -63,8 +63,8 @@ function countRank(record: AttentionRecord, recordedRank: RecordedRank): Traffic
     if (event.op === "mark" && record.interned.strings[event.arg(0)] === "backward") phase = "backward";
     if (!isCollective(event.op)) continue;
     const { name } = record.groups[event.arg(1)]!;
-    let totals = phases[phase].get(name);
-    if (!totals) phases[phase].set(name, (totals = createEmptyTraffic()));
+    let totals = trafficByPhase[phase].get(name);
+    if (!totals) trafficByPhase[phase].set(name, (totals = createEmptyTraffic()));
     // Messages are most of what there is: millions, and not worth an object each.
     for (let i = 3; isBatch(event.op) && i < event.count; i += 3) {
       if (event.arg(i) === recordedRank.tape.rank) continue;
@@ -76,7 +76,7 @@ function countRank(record: AttentionRecord, recordedRank: RecordedRank): Traffic
       addTraffic(isSent ? totals.sent : totals.received, elements, bytes);
     }
   }
-  return { forward: totalTraffic(phases.forward), backward: totalTraffic(phases.backward) };
+  return { forward: totalTraffic(trafficByPhase.forward), backward: totalTraffic(trafficByPhase.backward) };
 }
 
 function addTraffic(totals: MutableTotals, elements: number, bytes: number): void {

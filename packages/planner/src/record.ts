@@ -281,6 +281,6 @@ function recordAttention(ctx: SymbolicContext, { options, queries, keys }: Recor
 
 /** Number of the sequence among those of the mesh: ranks along the backend's axes share one. */
 function sequenceIndex(at: Coordinate, { backend, mesh }: RecordOptions): number {
-  const localAxes = Object.entries(omitAxes(at, backend.axes));
-  return localAxes.reduce((index, [axis, coordinate]) => index * mesh[axis]! + coordinate, 0);
+  const otherCoordinates = Object.entries(omitAxes(at, backend.axes));
+  return otherCoordinates.reduce((index, [axis, coordinate]) => index * mesh[axis]! + coordinate, 0);
 }

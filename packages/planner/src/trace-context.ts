@@ -9,9 +9,9 @@ import {
   type OptionsOf,
   type TraceEvent,
 } from "@mosaic/core";
-import { computeAndWaitSeconds } from "./draw/intervals.ts";
+import { sumComputeAndWaitSeconds } from "./draw/intervals.ts";
 import { type ClockOffset, clockOffset } from "./time/clock-offset.ts";
-import { synchronizationEvents } from "./time/synchronization.ts";
+import { synchronizationEventNames } from "./time/synchronization.ts";
 import type { MemorySample } from "./time/timeline.ts";
 import { type RankTraceData, traceFormat } from "./view/data.ts";
 import { encodeMemory, encodeRank } from "./view/encode.ts";
@@ -112,7 +112,7 @@ interface RecordedTrace {
 
 function encodeTrace(ctx: Context, { events: traceEvents, memory, clock, note }: RecordedTrace): RankTraceData {
   const events = traceEvents
-    .filter(({ name }) => !synchronizationEvents.has(name))
+    .filter(({ name }) => !synchronizationEventNames.has(name))
     .map((event) => ({ ...event, start: event.start / 1e9, end: event.end / 1e9 }));
   const [first, last] = [events[0]?.start ?? 0, events.reduce((end, event) => Math.max(end, event.end), 0)];
   const maxEvents = Math.max(MIN_RANK_EVENTS, Math.floor(MAX_PAGE_EVENTS / ctx.size));
@@ -121,7 +121,7 @@ function encodeTrace(ctx: Context, { events: traceEvents, memory, clock, note }:
     host: ctx.world.hosts?.[ctx.rank] ?? 0,
     events: encodeRank({ events }, maxEvents, Math.max(1e-6, last - first)),
     memory: encodeMemory(memory, maxEvents),
-    spent: computeAndWaitSeconds(events),
+    spent: sumComputeAndWaitSeconds(events),
     ...(note !== undefined && { note }),
   };
 }

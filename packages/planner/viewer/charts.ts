@@ -14,10 +14,10 @@ const RUN_COLORS = ["#0072b2", "#d55e00"];
 
 /** What ranks had allocated: the most of any, and the mean. */
 export function createMemorySection(runs: readonly Run[]): HTMLElement | undefined {
-  const measuredRuns = runs.filter(({ ranks }) => ranks.some(({ memory }) => memory && memory.time.length > 0));
-  if (measuredRuns.length === 0) return undefined;
-  const seconds = Math.max(...measuredRuns.map((run) => run.seconds));
-  const memoryLines = measuredRuns.flatMap((run, i) => {
+  const runsWithMemory = runs.filter(({ ranks }) => ranks.some(({ memory }) => memory && memory.time.length > 0));
+  if (runsWithMemory.length === 0) return undefined;
+  const seconds = Math.max(...runsWithMemory.map((run) => run.seconds));
+  const memoryLines = runsWithMemory.flatMap((run, i) => {
     const { time, most: maxBytes, mean } = memoryOverTime(run.ranks, seconds, MAX_LINE_POINTS);
     const prefix = run.name === "" ? "" : `${run.name}, `;
     const stroke = RUN_COLORS[i % 2]!;
@@ -26,7 +26,7 @@ export function createMemorySection(runs: readonly Run[]): HTMLElement | undefin
       { time, values: mean, series: { label: `${prefix}mean`, stroke, width: 1.5, dash: [5, 4] } },
     ];
   });
-  const peaks = measuredRuns.map(
+  const peaks = runsWithMemory.map(
     (run) => `${run.name === "" ? "" : `${run.name}: `}${bytesText(Math.max(...run.ranks.map(peakBytes)))}`,
   );
   const frame = createElement("div", {

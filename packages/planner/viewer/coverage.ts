@@ -36,11 +36,11 @@ export class Coverage {
     { start, end, pixels }: TimeWindow,
     paint: LanePaint,
   ): void {
-    const { styleIndexByKind: styleByKind, weight } = paint;
+    const { styleIndexByKind, weight } = paint;
     const scale = pixels / (end - start);
     const differences = this.#differences;
     for (let i = lowerBound(starts, start - longestSeconds); i < count && starts[i]! < end; i++) {
-      const style = styleByKind[kind[i]!]!;
+      const style = styleIndexByKind[kind[i]!]!;
       if (style < 0 || ends[i]! <= start) continue;
       const startPixel = Math.max(0, (starts[i]! - start) * scale);
       const endPixel = Math.min(pixels, (ends[i]! - start) * scale);

@@ -40,7 +40,7 @@ function findLastEvent({ ranks }: Run): EventReference | undefined {
 }
 
 /** Times are rounded to nanoseconds: an event may begin this much before the one ends that it waited for. */
-const ROUNDING_TOLERANCE = 1.5e-9;
+const ROUNDING_TOLERANCE_SECONDS = 1.5e-9;
 
 /** The events of a rank by their ends. Those that take no time are left out: they hold nothing up. */
 class EndOrder {
@@ -51,14 +51,18 @@ class EndOrder {
   constructor(start: Float64Array, end: Float64Array) {
     this.#starts = start;
     this.#order = Array.from(start.keys())
-      .filter((i) => end[i]! - start[i]! > ROUNDING_TOLERANCE)
+      .filter((i) => end[i]! - start[i]! > ROUNDING_TOLERANCE_SECONDS)
       .sort((a, b) => end[a]! - end[b]!);
     this.#ends = Float64Array.from(this.#order, (i) => end[i]!);
   }
 
   /** Of those that ended by a moment, and began before it, the last. */
   findLastEndedBefore(time: number): number | undefined {
-    for (let orderIndex = lowerBound(this.#ends, time + ROUNDING_TOLERANCE) - 1; orderIndex >= 0; orderIndex--) {
+    for (
+      let orderIndex = lowerBound(this.#ends, time + ROUNDING_TOLERANCE_SECONDS) - 1;
+      orderIndex >= 0;
+      orderIndex--
+    ) {
       const event = this.#order[orderIndex]!;
       if (this.#starts[event]! < time) return event;
     }
@@ -81,7 +85,7 @@ class Collectives {
   findLastMember(eventReference: EventReference): EventReference | undefined {
     const key = this.#keys[eventReference.rank]![eventReference.event];
     const { start, end } = this.#run.ranks[eventReference.rank]!.events;
-    let latestJoinTime = start[eventReference.event]! + ROUNDING_TOLERANCE;
+    let latestJoinTime = start[eventReference.event]! + ROUNDING_TOLERANCE_SECONDS;
     let lastMember: EventReference | undefined;
     for (const member of key === undefined ? [] : this.#members.get(key)!) {
       const joinTime = this.#run.ranks[member.rank]!.events.start[member.event]!;

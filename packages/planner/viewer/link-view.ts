@@ -32,13 +32,13 @@ export function layoutNodes(nodeByRank: readonly number[]): NodeMap {
       return [nodeNumber, { x, y: MAP_MARGIN + Math.floor(i / nodesPerRow) * rowPitch, size }];
     }),
   );
-  const placedCounts = new Map<number, number>();
-  const memberCounts = new Map<number, number>();
-  for (const node of nodeByRank) memberCounts.set(node, (memberCounts.get(node) ?? 0) + 1);
+  const placedCountByNode = new Map<number, number>();
+  const rankCountByNode = new Map<number, number>();
+  for (const node of nodeByRank) rankCountByNode.set(node, (rankCountByNode.get(node) ?? 0) + 1);
   const ranks = nodeByRank.map((node) => {
-    const i = placedCounts.get(node) ?? 0;
-    placedCounts.set(node, i + 1);
-    const side = Math.ceil(Math.sqrt(memberCounts.get(node)!));
+    const i = placedCountByNode.get(node) ?? 0;
+    placedCountByNode.set(node, i + 1);
+    const side = Math.ceil(Math.sqrt(rankCountByNode.get(node)!));
     const cellSize = size / side;
     const { x, y } = nodes.get(node)!;
     return {
@@ -149,9 +149,9 @@ function drawMap(context: CanvasRenderingContext2D, { data, map, links, isInterN
 /** Curves to the right of their direction, so that the two ways of a link lie apart. */
 function drawLinks(context: CanvasRenderingContext2D, { data, map, links, isInterNode }: MapScene, theme: Theme): void {
   const maxBytes = links.reduce((max, { bytes }) => Math.max(max, bytes), 1);
-  const getCircle = (nodeNumber: number): Circle => {
-    if (data.between === "ranks") return map.ranks[nodeNumber]!;
-    const { x, y, size } = map.nodes.get(nodeNumber)!;
+  const getCircle = (endpointNumber: number): Circle => {
+    if (data.between === "ranks") return map.ranks[endpointNumber]!;
+    const { x, y, size } = map.nodes.get(endpointNumber)!;
     return { x: x + size / 2, y: y + size / 2 };
   };
   for (const link of links.toSorted((a, b) => a.bytes - b.bytes)) {

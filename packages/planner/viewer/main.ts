@@ -64,11 +64,11 @@ function describeRuns(runs: readonly Run[], traces: readonly RankTraceData[]): r
   });
   const size = Math.max(0, ...traces.map(({ worldSize }) => worldSize));
   const numMissingRanks = size - new Set(traces.map(({ rank }) => rank)).size;
-  const endNotes = new Set(traces.flatMap(({ note }) => (note === undefined ? [] : [note])));
+  const traceNotes = new Set(traces.flatMap(({ note }) => (note === undefined ? [] : [note])));
   return [
     ...notes,
     ...(numMissingRanks > 0 ? [`${numMissingRanks} of ${size} ranks wrote no trace.`] : []),
-    ...endNotes,
+    ...traceNotes,
   ];
 }
 

@@ -9,8 +9,8 @@ export function memoryOverTime(
   const time = Array.from({ length: points }, (_, i) => (seconds * i) / (points - 1));
   const maxBytes = new Array<number>(points).fill(0);
   const meanBytes = new Array<number>(points).fill(0);
-  const tracedRanks = ranks.filter(({ memory }) => memory && memory.time.length > 0);
-  for (const { memory } of tracedRanks) {
+  const ranksWithMemory = ranks.filter(({ memory }) => memory && memory.time.length > 0);
+  for (const { memory } of ranksWithMemory) {
     const { time: changeTimes, bytes } = memory!;
     for (const [i, sampleTime] of time.entries()) {
       // The most within a point's stretch, so that no peak falls between two.
@@ -24,7 +24,7 @@ export function memoryOverTime(
           ? bytes.subarray(firstIndex, endIndex).reduce((max, each) => Math.max(max, each), 0)
           : 0;
       maxBytes[i] = Math.max(maxBytes[i]!, heldBytes);
-      meanBytes[i]! += heldBytes / tracedRanks.length;
+      meanBytes[i]! += heldBytes / ranksWithMemory.length;
     }
   }
   return { time, most: maxBytes, mean: meanBytes };

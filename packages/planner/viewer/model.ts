@@ -1,6 +1,6 @@
 import type { Coordinate } from "@mosaic/core";
-import { computeAndWaitSeconds } from "../src/draw/intervals.ts";
-import { synchronizationEvents } from "../src/time/synchronization.ts";
+import { sumComputeAndWaitSeconds } from "../src/draw/intervals.ts";
+import { synchronizationEventNames } from "../src/time/synchronization.ts";
 import type { TimelineEvent } from "../src/time/timeline.ts";
 import type { EventColumns, EventKind, RankData, RankTraceData, RunData } from "../src/view/data.ts";
 
@@ -82,14 +82,14 @@ export function decodeTraces(traces: readonly RankTraceData[], kinds: Kinds): Ru
 
 function removeSynchronization(trace: RankTraceData): RankTraceData {
   const { kinds, kind, start, duration, bytes } = trace.events;
-  if (!kinds.some(({ name }) => synchronizationEvents.has(name))) return trace;
+  if (!kinds.some(({ name }) => synchronizationEventNames.has(name))) return trace;
   let [time, numTransfers, previousTime] = [0, 0, 0];
   const keptColumns = { kind: [] as number[], start: [] as number[], duration: [] as number[], bytes: [] as number[] };
   for (const [i, kindNumber] of kind.entries()) {
     time += start[i]!;
     const { name, lane } = kinds[kindNumber]!;
     const transferIndex = lane === "communication" ? numTransfers++ : -1;
-    if (synchronizationEvents.has(name)) continue;
+    if (synchronizationEventNames.has(name)) continue;
     keptColumns.kind.push(kindNumber);
     keptColumns.start.push(time - previousTime);
     keptColumns.duration.push(duration[i]!);
@@ -107,7 +107,7 @@ function decodeRank(data: RankData & { readonly note?: string }, kinds: Kinds, o
     at,
     events,
     ...(memory && { memory: { time: cumulativeSum(memory.time, offset), bytes: Float64Array.from(memory.bytes) } }),
-    ...(data.spent ?? computeAndWaitSeconds(listEvents(events, kinds))),
+    ...(data.spent ?? sumComputeAndWaitSeconds(listEvents(events, kinds))),
     ...(note !== undefined && { note }),
   };
 }

@@ -111,12 +111,12 @@ interface PaintContext {
 
 /** By kind the number of its style, where it is shown in a lane. */
 function styleIndices(
-  { kinds, styles, isKindShown: isShown }: TimelineScene,
+  { kinds, styles, isKindShown }: TimelineScene,
   lane: string,
   styleList: readonly Style[],
 ): Int16Array {
   return Int16Array.from(kinds.allKinds, (kind, i) =>
-    kind.lane === lane && isShown[i] === 1 ? styleList.indexOf(styles.stylesByKind[i]!) : -1,
+    kind.lane === lane && isKindShown[i] === 1 ? styleList.indexOf(styles.stylesByKind[i]!) : -1,
   );
 }
 

@@ -257,8 +257,8 @@ export class TimelineView {
     const { ranks } = this.#runs[run]!;
     const nextRank = Math.min(ranks.length - 1, Math.max(0, rank + step));
     const { events } = ranks[nextRank]!;
-    const nearestEvent = lowerBound(events.start, ranks[rank]!.events.start[event]!);
-    if (events.count > 0) this.select({ run, rank: nextRank, event: Math.min(events.count - 1, nearestEvent) });
+    const firstEventAtOrAfter = lowerBound(events.start, ranks[rank]!.events.start[event]!);
+    if (events.count > 0) this.select({ run, rank: nextRank, event: Math.min(events.count - 1, firstEventAtOrAfter) });
   }
 
   #findEvent([xShare, yShare]: readonly [number, number]): SelectedEvent | undefined {

@@ -16,11 +16,11 @@ import { expectValue, OptionError } from "@mosaic/core";
  */
 export function findInterfaces(network: string, where: string): readonly string[] {
   expectValue(where, typeof network === "string", "a string of interfaces or subnets, separated by commas", network);
-  const interfaceNames = network.split(",").flatMap((item) => parseInterfaces(item.trim(), where));
+  const interfaceNames = network.split(",").flatMap((item) => resolveInterfaceNames(item.trim(), where));
   return [...new Set(interfaceNames)];
 }
 
-function parseInterfaces(item: string, where: string): readonly string[] {
+function resolveInterfaceNames(item: string, where: string): readonly string[] {
   const interfaces = Object.entries(networkInterfaces());
   const isSubnet = item.includes("/");
   const subnet = isSubnet ? parseSubnet(item) : undefined;

@@ -56,12 +56,12 @@ function createRecordOptions(ctx: Context, call: AttentionCall, kv: KvShard, bac
   return {
     ...{ backend, mesh: shape, tokens: queries.length, keyTokens: keys.length, numHeads, headDim, batch },
     ...{ numKvHeads: kv.k.shape[1]!, dtype: q.dtype, mask: { name: "of the call", slices: () => mask } },
-    placement: detectPlacement([queries, keys], shape),
+    placement: createLayoutPlacement([queries, keys], shape),
   };
 }
 
 /** The placement that these layouts come of. */
-function detectPlacement(layouts: readonly Layout[], mesh: Coordinate): Placement {
+function createLayoutPlacement(layouts: readonly Layout[], mesh: Coordinate): Placement {
   return {
     name: "of the call",
     spans(index, _, length) {

@@ -14,7 +14,7 @@ code { background: #f3f5f8; padding: 1px 4px }`;
 /** One page that needs nothing else: pictures and tables of all results, and how they came about. */
 export function formatPage(
   comparison: Comparison,
-  planted: PlantedResult,
+  plantedResult: PlantedResult,
   pictures: Readonly<Record<string, string>>,
 ): string {
   return `<!doctype html>
@@ -32,8 +32,8 @@ ${pictures["routing"]}
 <p>Every chunk contains a marker, a key and a repeat. Two chunks, at least two apart, have the same key and repeat, and in one of them
 the repeat is masked: only the other chunk contains the masked bases. The router is expected to select that chunk.</p>
 ${pictures["recall"]}
-${formatTable(["seed", "recall@2", "pairs", "chance level", "loss on masked bases"], plantedRows(planted))}
-${describeOrigin(planted)}
+${formatTable(["seed", "recall@2", "pairs", "chance level", "loss on masked bases"], plantedRows(plantedResult))}
+${describeOrigin(plantedResult)}
 </body></html>
 `;
 }
@@ -56,10 +56,10 @@ function plantedRows({ runs }: PlantedResult): readonly (readonly string[])[] {
   ]);
 }
 
-function formatTable(head: readonly string[], rows: readonly (readonly string[])[]): string {
+function formatTable(headerCells: readonly string[], rows: readonly (readonly string[])[]): string {
   const formatRow = (cells: readonly string[], tag: string): string =>
     `<tr>${cells.map((cell) => `<${tag}>${escape(cell)}</${tag}>`).join("")}</tr>`;
-  return `<table>${formatRow(head, "th")}${rows.map((cells) => formatRow(cells, "td")).join("")}</table>`;
+  return `<table>${formatRow(headerCells, "th")}${rows.map((cells) => formatRow(cells, "td")).join("")}</table>`;
 }
 
 function describeOrigin({ date, command }: { readonly date: string; readonly command: string }): string {
@@ -70,12 +70,12 @@ function describeOrigin({ date, command }: { readonly date: string; readonly com
 const PIXEL_RATIO = 2;
 
 /** The pictures of some results by name, each an SVG. */
-export function drawPictures(comparison: Comparison, planted: PlantedResult): Readonly<Record<string, string>> {
+export function drawPictures(comparison: Comparison, plantedResult: PlantedResult): Readonly<Record<string, string>> {
   const mapMethod = comparison.methods.find(({ name }) => name === "meta 2")!;
   return {
     routing: drawRoutingMap(comparison.map, mapMethod),
     "loss-bytes": drawLossAgainstBytes(comparison),
-    recall: drawRecall(comparison, planted),
+    recall: drawRecall(comparison, plantedResult),
   };
 }
 
@@ -88,12 +88,12 @@ export function renderPng(svg: string): Uint8Array {
 /** Draws all results: SVG and PNG of each picture, and a page of all. */
 export function writeResultsPage(): void {
   const comparison = readResult<Comparison>(new URL("genome.jsonl", RESULTS_URL));
-  const planted = readResult<PlantedResult>(new URL("planted.jsonl", RESULTS_URL));
-  const pictures = drawPictures(comparison, planted);
+  const plantedResult = readResult<PlantedResult>(new URL("planted.jsonl", RESULTS_URL));
+  const pictures = drawPictures(comparison, plantedResult);
   for (const [name, svg] of Object.entries(pictures)) {
     writeFileSync(new URL(`${name}.svg`, RESULTS_URL), svg);
     writeFileSync(new URL(`${name}.png`, RESULTS_URL), renderPng(svg));
   }
-  writeFileSync(new URL("index.html", RESULTS_URL), formatPage(comparison, planted, pictures));
+  writeFileSync(new URL("index.html", RESULTS_URL), formatPage(comparison, plantedResult, pictures));
   console.log(`wrote ${Object.keys(pictures).join(", ")} (each as SVG and PNG) and index.html to apps/genome/results`);
 }

@@ -21,10 +21,10 @@ const LABEL_STYLE = 'text-anchor="middle" font-size="9.5" fill="#ffffff"';
 const GENE_MAP_HEIGHT = 64;
 
 /** λ's genes along an axis of bases, from y down: rightward ones above the line, leftward ones below. */
-function drawGeneMap(axis: AxisScale, y: number, bases: number): readonly string[] {
+function drawGeneMap(axis: AxisScale, y: number, numBases: number): readonly string[] {
   const middleY = y + 26;
   return [
-    svgLine([axis(0), middleY, axis(bases), middleY], 'stroke="#69727f" stroke-width="1"'),
+    svgLine([axis(0), middleY, axis(numBases), middleY], 'stroke="#69727f" stroke-width="1"'),
     ...genes.map((gene) => drawGene(gene, axis, middleY)),
     ...drawLegend(axis(0), y + GENE_MAP_HEIGHT - 4),
   ];
@@ -59,9 +59,9 @@ const GENOME_LENGTH = 48_502;
 /** Where each stretch of λ is routed: row by row the stretch that looks, column by column where it looks. */
 export function drawRoutingMap(map: RoutingMap, { name, curve }: MethodResult): string {
   const size = { width: MARGIN_LEFT + MAP_SIZE + 40, height: MARGIN_TOP + MAP_SIZE + 92 };
-  const bases = map.bin * map.bins;
-  const xAxis = linearAxis([0, bases], [MARGIN_LEFT, MARGIN_LEFT + MAP_SIZE]);
-  const yAxis = linearAxis([0, bases], [MARGIN_TOP, MARGIN_TOP + MAP_SIZE]);
+  const numBases = map.bin * map.bins;
+  const xAxis = linearAxis([0, numBases], [MARGIN_LEFT, MARGIN_LEFT + MAP_SIZE]);
+  const yAxis = linearAxis([0, numBases], [MARGIN_TOP, MARGIN_TOP + MAP_SIZE]);
   const heldOutLoss = curve.at(-1)!.held!.loss.toFixed(3);
   const title = "Chunks that the router selects along the genome of bacteriophage λ";
   const subtitle = `${name}, last layer, ${map.bins} bins of ${map.bin} bases (4 chunks each); loss on held-out bases ${heldOutLoss}`;
@@ -108,19 +108,19 @@ function drawCells(map: RoutingMap): readonly string[] {
     if (shade < 0) return;
     paths[shade] += `M${cellIndex % bins} ${Math.floor(cellIndex / bins)}h1v1h-1z`;
   });
-  const transform = `transform="translate(${MARGIN_LEFT} ${MARGIN_TOP}) scale(${(MAP_SIZE / bins).toFixed(5)})"`;
-  return paths.map((path, shade) => `<path ${transform} fill="${COLOR_RAMP[shade]}" d="${path}"/>`);
+  const transformAttribute = `transform="translate(${MARGIN_LEFT} ${MARGIN_TOP}) scale(${(MAP_SIZE / bins).toFixed(5)})"`;
+  return paths.map((path, shade) => `<path ${transformAttribute} fill="${COLOR_RAMP[shade]}" d="${path}"/>`);
 }
 
 function drawColorScale(map: RoutingMap): readonly string[] {
   const y = MARGIN_TOP + MAP_SIZE + 58;
   const lastShade = COLOR_RAMP.length - 1;
-  const weightText = (shade: number): string => (darkestRelativeWeight(map) ** (shade / lastShade)).toFixed(3);
+  const formatShadeWeight = (shade: number): string => (darkestRelativeWeight(map) ** (shade / lastShade)).toFixed(3);
   return [
     smallText({ x: MARGIN_LEFT, y: y + 11 }, "even shares, from:"),
-    ...COLOR_RAMP.flatMap((colour, shade) => [
-      rect({ x: MARGIN_LEFT + 130 + shade * 70, y, width: 14, height: 14 }, `fill="${colour}"`),
-      smallText({ x: MARGIN_LEFT + 149 + shade * 70, y: y + 11 }, weightText(shade)),
+    ...COLOR_RAMP.flatMap((color, shade) => [
+      rect({ x: MARGIN_LEFT + 130 + shade * 70, y, width: 14, height: 14 }, `fill="${color}"`),
+      smallText({ x: MARGIN_LEFT + 149 + shade * 70, y: y + 11 }, formatShadeWeight(shade)),
     ]),
   ];
 }

@@ -43,14 +43,14 @@ const yAxisTitle: string = smallText({ x: plotArea.left - 40, y: plotArea.top - 
 export function drawLossCurve(points: readonly LossPoint[], settings: TrainSettings): string {
   const heldOutPoints = points.flatMap(({ step, heldOut }) => (heldOut === undefined ? [] : [{ step, loss: heldOut }]));
   const losses = [...points, ...heldOutPoints].map(({ loss }) => loss);
-  const steps = [0, Math.max(1, points.at(-1)?.step ?? 1)] as const;
-  const [range, x] = [padRange(losses), linearAxis(steps, [plotArea.left, plotArea.right])];
+  const stepRange = [0, Math.max(1, points.at(-1)?.step ?? 1)] as const;
+  const [range, x] = [padRange(losses), linearAxis(stepRange, [plotArea.left, plotArea.right])];
   const y = linearAxis(range, [plotArea.bottom, plotArea.top]);
   const { layers, hidden, length, ranks, backend, seed } = settings;
   const subtitle = `${layers} layers, hidden size ${hidden}, sequence length ${length}, ${backend} on ${ranks} ranks, seed ${seed}`;
   return svg({ width, height, title: "Loss on training and held-out books", subtitle }, [
     ...drawLossAxis(range, y),
-    ...axisTicks(steps).map((step) =>
+    ...axisTicks(stepRange).map((step) =>
       smallText({ x: x(step), y: plotArea.bottom + 18 }, String(step), 'text-anchor="middle"'),
     ),
     drawXAxisTitle("step"),
@@ -81,7 +81,11 @@ function drawLegend(names: readonly string[]): readonly string[] {
 
 /** Two curves over tokens before a token: by position in a text, and of the same tokens with less before them. */
 export function drawPerplexity({ positions, contexts, length, texts }: PerplexityResult): string {
-  const midpoints = positions.map(({ from, to, loss, error }) => ({ at: Math.max(4, (from + to) / 2), loss, error }));
+  const midpoints = positions.map(({ from, to, loss, error }) => ({
+    numPrecedingTokens: Math.max(4, (from + to) / 2),
+    loss,
+    error,
+  }));
   const x = logAxis([4, length], [plotArea.left, plotArea.right]);
   const range = padRange([...midpoints, ...contexts].map(({ loss }) => loss));
   const y = linearAxis(range, [plotArea.bottom, plotArea.top]);
@@ -96,16 +100,21 @@ export function drawPerplexity({ positions, contexts, length, texts }: Perplexit
       ...ticks.map((tick) => smallText({ x: x(tick), y: plotArea.bottom + 18 }, String(tick), 'text-anchor="middle"')),
       drawXAxisTitle("context length in tokens"),
       yAxisTitle,
-      ...midpoints.map(({ at, loss, error }) =>
-        svgLine([x(at), y(loss - error), x(at), y(loss + error)], `stroke="${paletteColor(0)}" opacity="0.5"`),
-      ),
-      ...[midpoints, contexts.map(({ context, loss }) => ({ at: context, loss }))].flatMap((series, i) => [
-        polyline(
-          series.map(({ at, loss }) => [x(at), y(loss)] as const),
-          `stroke="${paletteColor(i)}" stroke-width="1.8"`,
+      ...midpoints.map(({ numPrecedingTokens, loss, error }) =>
+        svgLine(
+          [x(numPrecedingTokens), y(loss - error), x(numPrecedingTokens), y(loss + error)],
+          `stroke="${paletteColor(0)}" opacity="0.5"`,
         ),
-        ...series.map(({ at, loss }) => circle(x(at), y(loss), i)),
-      ]),
+      ),
+      ...[midpoints, contexts.map(({ context, loss }) => ({ numPrecedingTokens: context, loss }))].flatMap(
+        (series, i) => [
+          polyline(
+            series.map(({ numPrecedingTokens, loss }) => [x(numPrecedingTokens), y(loss)] as const),
+            `stroke="${paletteColor(i)}" stroke-width="1.8"`,
+          ),
+          ...series.map(({ numPrecedingTokens, loss }) => circle(x(numPrecedingTokens), y(loss), i)),
+        ],
+      ),
       ...drawLegend(["by position", "the same tokens"]),
     ],
   );

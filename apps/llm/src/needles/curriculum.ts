@@ -7,35 +7,35 @@ export interface NeedleRowOptions {
   /** How often each fact is asked for: once, or again and again until the row is full. */
   readonly questionMode: "once" | "again";
   /** Tokens of all rows of a step, unless one row has more. */
-  readonly tokens: number;
+  readonly tokensPerStep: number;
 }
 
 /** The first rows: nothing but few facts and many questions. Keys come to be matched here; later it is done over ever more tokens. */
-const firstRowOptions: NeedleRowOptions = { length: 64, maxFacts: 4, questionMode: "again", tokens: 1024 };
+const firstRowOptions: NeedleRowOptions = { length: 64, maxFacts: 4, questionMode: "again", tokensPerStep: 1024 };
 
 /** The shares of the steps after which rows have other text, after which they grow, and after which they are the longest. */
-const stageStartShares = { text: 0.25, growing: 0.4, longest: 0.65 } as const;
+const stageStartShares = { text: 0.25, growth: 0.4, longest: 0.65 } as const;
 
 /** Facts of longer rows, at most, and tokens of a row for each. */
 const [maxFacts, tokensPerFact] = [32, 12];
 
 /** Rows of `length` tokens after the first ones. */
-export function createLaterRows(length: number): NeedleRowOptions {
+export function createLaterRowOptions(length: number): NeedleRowOptions {
   const facts = Math.max(2, Math.min(maxFacts, Math.floor(length / tokensPerFact)));
-  return { length, maxFacts: facts, questionMode: "once", tokens: 4096 };
+  return { length, maxFacts: facts, questionMode: "once", tokensPerStep: 4096 };
 }
 
 /**
  * The curriculum: dense rows of 64 tokens first, then rows of 128 with other text, then rows that double up to `length`, for as many steps each,
  * but for the longest. While rows grow, every other step has one of the shorter ones, so that what is near is still found.
  */
-export function chooseNeedleRows(
+export function chooseNeedleRowOptions(
   step: number,
   { steps, length }: { readonly steps: number; readonly length: number },
 ): NeedleRowOptions {
   const [textStartStep, growingStartStep, longestStartStep] = [
     stageStartShares.text,
-    stageStartShares.growing,
+    stageStartShares.growth,
     stageStartShares.longest,
   ].map((stageShare) => Math.round(stageShare * steps));
   const rowKinds = [...rowKindsUpTo(length)];
@@ -59,11 +59,11 @@ function* rowKindsUpTo(length: number): Generator<NeedleRowOptions> {
     rowLength < 2 * length && length > firstRowOptions.length;
     rowLength *= 2
   ) {
-    yield createLaterRows(Math.min(length, rowLength));
+    yield createLaterRowOptions(Math.min(length, rowLength));
   }
 }
 
 /** Rows of a step, for a `batch` of the longest. */
-export function countRows({ length, tokens }: NeedleRowOptions, batch: number): number {
-  return batch * Math.max(1, Math.floor(tokens / length));
+export function countRows({ length, tokensPerStep }: NeedleRowOptions, batch: number): number {
+  return batch * Math.max(1, Math.floor(tokensPerStep / length));
 }

@@ -41,36 +41,28 @@ const maxBatchTokens = 8192;
 const randomStream = 2;
 
 /** Lengths that are measured: the longest, and it halved, down to a sixteenth. */
-export function needleLengths(maxLength: number): readonly number[] {
-  return [16, 8, 4, 2, 1]
-    .map((divisor) => Math.floor(maxLength / divisor))
-    .filter((needleLength) => needleLength >= 64);
+export function textLengths(maxLength: number): readonly number[] {
+  return [16, 8, 4, 2, 1].map((divisor) => Math.floor(maxLength / divisor)).filter((textLength) => textLength >= 64);
 }
 
 /** The texts of a cell: unseen keys in held-out books, one fact at the depth and the others anywhere. */
 export function drawNeedleTexts(
   tokenSource: Readonly<{ tokens: ReturnType<typeof findFactTokens>; filler: ArrayLike<number> }>,
-  placementOptions: Readonly<{ length: number; depth: number; trials: number; seed: number }>,
+  cellOptions: Readonly<{ length: number; depth: number; trials: number; seed: number }>,
 ): readonly NeedleText[] {
   const { tokens, filler } = tokenSource;
-  return Array.from({ length: placementOptions.trials }, (_, trial) => {
-    const random = new Random(
-      placementOptions.seed,
-      randomStream,
-      placementOptions.length,
-      100 * placementOptions.depth,
-      trial,
-    );
+  return Array.from({ length: cellOptions.trials }, (_, trial) => {
+    const random = new Random(cellOptions.seed, randomStream, cellOptions.length, 100 * cellOptions.depth, trial);
     const facts = drawFacts(
       factCount,
-      { words: tokens.words.length, values: tokens.values.length, usesUnseenKeysOnly: true },
+      { numWords: tokens.words.length, numValues: tokens.values.length, usesUnseenKeysOnly: true },
       random,
     );
-    const start = random.integer(filler.length - placementOptions.length);
-    const fillerTokens = Array.from({ length: placementOptions.length }, (__, i) => filler[start + i]!);
-    const factDepths = facts.map((__, i) => (i === 0 ? placementOptions.depth : random.uniform()));
+    const start = random.integer(filler.length - cellOptions.length);
+    const fillerTokens = Array.from({ length: cellOptions.length }, (__, i) => filler[start + i]!);
+    const factDepths = facts.map((__, i) => (i === 0 ? cellOptions.depth : random.uniform()));
     return createNeedleText(
-      { filler: fillerTokens, facts, depths: factDepths, askedFactIndices: [0], length: placementOptions.length },
+      { filler: fillerTokens, facts, depths: factDepths, askedFactIndices: [0], length: cellOptions.length },
       tokens,
     );
   });
@@ -83,7 +75,7 @@ export function drawNeedleTexts(
 export async function measureNeedles(
   ctx: Context,
   settings: ModelSettings,
-  progress: (share: number) => void,
+  onProgress: (share: number) => void,
 ): Promise<NeedleResult> {
   const { backend, trials, seed } = settings;
   using model = await openModel(ctx, settings.model, backend);
@@ -91,14 +83,14 @@ export async function measureNeedles(
   const heldOut = encodeBooks(model.tokenizer!, readCorpus().heldOut);
   const filler = heldOut.flat().filter((token) => token !== endTokenId);
   const trainedLength = model.config.maxLength;
-  const lengths = needleLengths(settings.length || 2 * trainedLength);
+  const lengths = textLengths(settings.length || 2 * trainedLength);
   const cells: NeedleCell[] = [];
   for (const length of lengths) {
     for (const depth of depths) {
       const texts = drawNeedleTexts({ tokens, filler }, { length, depth, trials, seed });
       const numCorrect = await countCorrect(ctx, model, { texts, values: tokens.values });
       cells.push({ length, depth, accuracy: numCorrect / texts.length });
-      progress(cells.length / (lengths.length * depths.length));
+      onProgress(cells.length / (lengths.length * depths.length));
     }
   }
   return { cells, trials, seed, facts: factCount, values: tokens.values.length, chance: 1 / factCount, trainedLength };
@@ -113,13 +105,15 @@ async function countCorrect(
   const { length } = texts[0]!.tokens;
   const textsPerBatch = Math.max(1, Math.floor(maxBatchTokens / length));
   let numCorrect = 0;
-  for (let firstText = 0; firstText < texts.length; firstText += textsPerBatch) {
-    const batch = texts.slice(firstText, firstText + textsPerBatch);
-    const logits = await lastLogits(ctx, model, batch);
+  for (let firstTextIndex = 0; firstTextIndex < texts.length; firstTextIndex += textsPerBatch) {
+    const batch = texts.slice(firstTextIndex, firstTextIndex + textsPerBatch);
+    const logits = await computeLastLogits(ctx, model, batch);
     const vocabSize = logits.length / batch.length;
     for (const [i, { answers }] of batch.entries()) {
       const row = logits.subarray(i * vocabSize, (i + 1) * vocabSize);
-      const bestToken = values.reduce((bestSoFar, token) => (row[token]! > row[bestSoFar]! ? token : bestSoFar));
+      const bestToken = values.reduce((bestTokenSoFar, token) =>
+        row[token]! > row[bestTokenSoFar]! ? token : bestTokenSoFar,
+      );
       if (bestToken === answers[0]) numCorrect++;
     }
   }
@@ -127,7 +121,7 @@ async function countCorrect(
 }
 
 /** The logits after the last token of texts of one length, [texts,V], on every rank. */
-async function lastLogits(ctx: Context, model: CausalLM, texts: readonly NeedleText[]): Promise<Float32Array> {
+async function computeLastLogits(ctx: Context, model: CausalLM, texts: readonly NeedleText[]): Promise<Float32Array> {
   const { length } = texts[0]!.tokens;
   const { placement } = model.settings;
   using logits = scope(() =>

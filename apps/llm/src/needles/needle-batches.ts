@@ -22,7 +22,7 @@ export interface NeedleSource {
 }
 
 export interface NeedleBatchOptions {
-  readonly rowsForStep: (step: number) => NeedleRowOptions;
+  readonly rowOptionsForStep: (step: number) => NeedleRowOptions;
   /** Rows of a step, where they are long. */
   readonly batch: number;
   readonly seed: number;
@@ -43,16 +43,18 @@ export function drawNeedleRow(
   const { tokens, filler, usesUnseenKeysOnly } = source;
   // As many questions fit as facts; the last one lacks its value.
   const maxRowFacts = Math.min(maxFacts, Math.floor((length + factLength - questionLength) / (2 * factLength)));
-  const count = Math.min(maxRowFacts, 2 + random.integer(maxFacts - 1));
+  const numFacts = Math.min(maxRowFacts, 2 + random.integer(maxFacts - 1));
   const facts = drawFacts(
-    count,
-    { words: tokens.words.length, values: tokens.values.length, usesUnseenKeysOnly },
+    numFacts,
+    { numWords: tokens.words.length, numValues: tokens.values.length, usesUnseenKeysOnly },
     random,
   );
   const start = random.integer(filler.length - length);
   const numQuestions =
-    questionMode === "once" ? count : Math.floor((length + factLength - questionLength) / factLength) - count;
-  const questionOrders = Array.from({ length: Math.ceil(numQuestions / count) }, () => [...random.permutation(count)]);
+    questionMode === "once" ? numFacts : Math.floor((length + factLength - questionLength) / factLength) - numFacts;
+  const questionOrders = Array.from({ length: Math.ceil(numQuestions / numFacts) }, () => [
+    ...random.permutation(numFacts),
+  ]);
   const needleParts = {
     filler: Array.from({ length }, (_, i) => filler[start + i]!),
     facts,
@@ -78,17 +80,17 @@ export class NeedleBatches implements Batches<number> {
   }
 
   next(): TrainingBatch {
-    const { rowsForStep, batch, seed, placement } = this.#options;
+    const { rowOptionsForStep, batch, seed, placement } = this.#options;
     const { shape, coordinate } = this.#ctx.mesh;
-    const plan = rowsForStep(this.#step);
-    const { length } = plan;
-    const rows = countRows(plan, batch) / (shape.dp ?? 1);
+    const rowOptions = rowOptionsForStep(this.#step);
+    const { length } = rowOptions;
+    const rows = countRows(rowOptions, batch) / (shape.dp ?? 1);
     const firstRow = (coordinate.dp ?? 0) * rows;
     const tokens = new Float32Array(rows * length);
     const labels = new Float32Array(rows * length).fill(-100);
     for (let row = 0; row < rows; row++) {
       const random = new Random(seed, Number(this.#source.usesUnseenKeysOnly), this.#step, firstRow + row);
-      const text = drawNeedleRow(this.#source, plan, random);
+      const text = drawNeedleRow(this.#source, rowOptions, random);
       tokens.set(text.tokens, row * length);
       for (const [i, questionPosition] of text.questionPositions.entries()) {
         // A key's second word follows from the first as a value does from both: the easier match, of one token, comes first.

@@ -43,22 +43,22 @@ export function isUnseen([firstWord, secondWord]: Fact["key"]): boolean {
 export function drawFacts(
   count: number,
   {
-    words,
-    values,
+    numWords,
+    numValues,
     usesUnseenKeysOnly,
-  }: { readonly words: number; readonly values: number; readonly usesUnseenKeysOnly: boolean },
+  }: { readonly numWords: number; readonly numValues: number; readonly usesUnseenKeysOnly: boolean },
   random: Random,
 ): readonly Fact[] {
   const facts = new Map<number, Fact>();
-  const shuffledValues = random.permutation(values);
+  const shuffledValues = random.permutation(numValues);
   for (let attempt = 0; facts.size < count; attempt++) {
     if (attempt > 1000 * count)
       throw new Error(
-        `drawFacts: expected ${count} keys, received ${facts.size} from ${words} words; enlarge the vocabulary`,
+        `drawFacts: expected ${count} keys, received ${facts.size} from ${numWords} words; enlarge the vocabulary`,
       );
-    const key = [random.integer(words), random.integer(words)] as const;
+    const key = [random.integer(numWords), random.integer(numWords)] as const;
     if (isUnseen(key) === usesUnseenKeysOnly)
-      facts.set(key[0] * words + key[1], { key, value: shuffledValues[facts.size % values]! });
+      facts.set(key[0] * numWords + key[1], { key, value: shuffledValues[facts.size % numValues]! });
   }
   return [...facts.values()];
 }
@@ -87,9 +87,9 @@ export interface NeedleParts {
 /** A text of `length` tokens: other text, facts in it at their depths, and at the end the questions, one after another. */
 export function createNeedleText(
   { filler, facts, depths, askedFactIndices, length }: NeedleParts,
-  tokenSource: FactTokens,
+  factTokens: FactTokens,
 ): NeedleText {
-  const { openTokenId, closeTokenId, words, values } = tokenSource;
+  const { openTokenId, closeTokenId, words, values } = factTokens;
   const questionTokens = ({ key }: Fact): readonly number[] => [openTokenId, words[key[0]]!, words[key[1]]!];
   const statementTokens = (fact: Fact): readonly number[] => [
     ...questionTokens(fact),

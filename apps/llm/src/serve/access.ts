@@ -16,15 +16,15 @@ const removePort = (host: string): string => host.replace(/:\d+$/, "").toLowerCa
  * @throws ApiError, 403.
  */
 export function checkHostAndOrigin({ headers }: IncomingMessage, host: string): void {
-  const name = headers.host ?? "";
-  if (isLoopback(host) && !loopbackNames.includes(removePort(name))) {
-    throw new ApiError(403, `header Host: expected one of ${loopbackNames.join(", ")}, received "${name}"`, {
+  const hostHeader = headers.host ?? "";
+  if (isLoopback(host) && !loopbackNames.includes(removePort(hostHeader))) {
+    throw new ApiError(403, `header Host: expected one of ${loopbackNames.join(", ")}, received "${hostHeader}"`, {
       code: "foreign_host",
     });
   }
   const { origin } = headers;
-  if (origin === undefined || (URL.canParse(origin) && new URL(origin).host === name)) return;
-  throw new ApiError(403, `header Origin: expected the host "${name}", received "${origin}"`, {
+  if (origin === undefined || (URL.canParse(origin) && new URL(origin).host === hostHeader)) return;
+  throw new ApiError(403, `header Origin: expected the host "${hostHeader}", received "${origin}"`, {
     code: "foreign_origin",
   });
 }
@@ -59,8 +59,8 @@ const maxDiscardedBytes = 64 * 2 ** 20;
  * @throws ApiError, 413 beyond `maxBytes` and 415 for another type: a page of another site can send that one without a preflight request.
  */
 export async function readBody(request: IncomingMessage, maxBytes: number): Promise<string> {
-  const type = request.headers["content-type"] ?? "";
-  const isJson = /^application\/json\s*(;|$)/i.test(type);
+  const contentType = request.headers["content-type"] ?? "";
+  const isJson = /^application\/json\s*(;|$)/i.test(contentType);
   const chunks: Buffer[] = [];
   let bytes = 0;
   for await (const chunk of request as AsyncIterable<Buffer>) {
@@ -68,7 +68,7 @@ export async function readBody(request: IncomingMessage, maxBytes: number): Prom
     if (isJson && bytes <= maxBytes) chunks.push(chunk);
     else if (bytes > maxBytes + maxDiscardedBytes) break;
   }
-  if (!isJson) throw new ApiError(415, `expected content-type: application/json, received "${type}"`);
+  if (!isJson) throw new ApiError(415, `expected content-type: application/json, received "${contentType}"`);
   if (bytes > maxBytes)
     throw new ApiError(413, `request body: expected at most ${maxBytes} bytes, received at least ${bytes}`, {
       code: "body_too_large",

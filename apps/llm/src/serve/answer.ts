@@ -32,9 +32,11 @@ export class Answer {
 
   /** The whole answer. */
   toResponse(): object {
-    const content = { role: "assistant", content: this.#text, refusal: null };
-    const text = this.#kind === "chat" ? { message: content } : { text: this.#text };
-    return this.#createObject([this.#createChoice(text, this.#finishReason)], "whole", { usage: this.#countUsage() });
+    const message = { role: "assistant", content: this.#text, refusal: null };
+    const choiceContent = this.#kind === "chat" ? { message } : { text: this.#text };
+    return this.#createObject([this.#createChoice(choiceContent, this.#finishReason)], "whole", {
+      usage: this.#countUsage(),
+    });
   }
 
   /** The chunk before the first piece; a completion has none. */
@@ -46,10 +48,10 @@ export class Answer {
   chunks({ text, finishReason }: TextPiece): readonly object[] {
     const content = this.#kind === "chat" ? { delta: { content: text } } : { text };
     if (finishReason === null) return text === "" ? [] : [this.#createChunk(content, null)];
-    const usage = this.#includesUsage ? [this.#createObject([], "chunk", { usage: this.#countUsage() })] : [];
-    if (this.#kind === "completion") return [this.#createChunk(content, finishReason), ...usage];
+    const usageChunks = this.#includesUsage ? [this.#createObject([], "chunk", { usage: this.#countUsage() })] : [];
+    if (this.#kind === "completion") return [this.#createChunk(content, finishReason), ...usageChunks];
     const lastChunk = this.#createChunk({ delta: {} }, finishReason);
-    return [...(text === "" ? [] : [this.#createChunk(content, null)]), lastChunk, ...usage];
+    return [...(text === "" ? [] : [this.#createChunk(content, null)]), lastChunk, ...usageChunks];
   }
 
   #createChunk(content: object, finishReason: FinishReason): object {

@@ -8,7 +8,7 @@ import { parseRequest, type RequestKind } from "./request.ts";
 import type { ServedModel } from "./served-model.ts";
 
 /** What requests may. */
-export interface HttpLimits {
+export interface RequestRules {
   /** The address that the server listens on. */
   readonly host: string;
   /** Empty: none is required. */
@@ -23,7 +23,7 @@ export interface HttpServerOptions {
   readonly model: ServedModel;
   /** The page at /, which requires no key: it asks for it. */
   readonly page: string;
-  readonly limits: HttpLimits;
+  readonly rules: RequestRules;
 }
 
 interface Exchange extends HttpServerOptions {
@@ -58,17 +58,17 @@ export function createHttpServer(options: HttpServerOptions): Server {
 }
 
 async function handleRequest(exchange: Exchange): Promise<void> {
-  const { request, response, limits } = exchange;
+  const { request, response, rules } = exchange;
   response.setHeader("x-content-type-options", "nosniff");
   response.setHeader("cache-control", "no-store");
   try {
-    checkHostAndOrigin(request, limits.host);
+    checkHostAndOrigin(request, rules.host);
     const { method, isPublic, handle } = findRoute(request);
     if (request.method !== method) {
       const message = `${request.url ?? ""}: expected method ${method}, received ${request.method ?? ""}`;
       throw new ApiError(405, message, { code: "method_not_allowed", headers: { allow: method } });
     }
-    if (isPublic !== true) checkKey(request, limits.key);
+    if (isPublic !== true) checkKey(request, rules.key);
     await handle(exchange);
   } catch (error) {
     sendError(exchange, error);
@@ -149,25 +149,25 @@ function sendPage({ response, page }: Exchange): void {
 }
 
 async function generate(exchange: Exchange, kind: RequestKind): Promise<void> {
-  const { request, response, engine, model, limits } = exchange;
-  const body = await readBody(request, limits.maxBodyBytes);
+  const { request, response, engine, model, rules } = exchange;
+  const body = await readBody(request, rules.maxBodyBytes);
   if (response.destroyed) return;
-  const text = parseRequest(kind, body, model);
-  const result = new Answer(text, model.name);
+  const textRequest = parseRequest(kind, body, model);
+  const answer = new Answer(textRequest, model.name);
   const send = (chunks: readonly object[]): void => {
     for (const chunk of chunks) response.write(`data: ${JSON.stringify(chunk)}\n\n`);
   };
   await new Promise<void>((resolve, reject) => {
-    const cancel = engine.submit(text.options, {
+    const cancel = engine.submit(textRequest.options, {
       onPiece(piece) {
-        result.append(piece);
-        if (text.isStreamed) {
+        answer.append(piece);
+        if (textRequest.isStreamed) {
           // Until the first token the status is open: a rank that is lost before gives 503.
           if (!response.headersSent) {
             response.writeHead(200, { "content-type": "text/event-stream" });
-            send(result.openingChunks());
+            send(answer.openingChunks());
           }
-          send(result.chunks(piece));
+          send(answer.chunks(piece));
         }
         if (piece.finishReason !== null) endExchange(resolve);
       },
@@ -175,9 +175,9 @@ async function generate(exchange: Exchange, kind: RequestKind): Promise<void> {
     });
     const timer = setTimeout(() => {
       cancel();
-      const message = `generation timed out after ${limits.deadlineMs / 1000} s`;
+      const message = `generation timed out after ${rules.deadlineMs / 1000} s`;
       endExchange(() => reject(new ApiError(504, message, { code: "deadline_exceeded" })));
-    }, limits.deadlineMs);
+    }, rules.deadlineMs);
     const onClose = (): void => {
       cancel();
       endExchange(resolve);
@@ -190,6 +190,6 @@ async function generate(exchange: Exchange, kind: RequestKind): Promise<void> {
     }
   });
   if (response.destroyed) return;
-  if (text.isStreamed) response.end("data: [DONE]\n\n");
-  else sendJson(response, 200, result.toResponse());
+  if (textRequest.isStreamed) response.end("data: [DONE]\n\n");
+  else sendJson(response, 200, answer.toResponse());
 }

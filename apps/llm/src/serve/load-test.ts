@@ -7,8 +7,8 @@ export interface LoadSettings {
   /** All of them, those that are cancelled and those that are malformed included. */
   readonly requests: number;
   /** So many are cancelled when half of their tokens have come. */
-  readonly cancelled: number;
-  readonly malformed: number;
+  readonly numCancelled: number;
+  readonly numMalformed: number;
   /** Tokens of each text. */
   readonly tokens: number;
 }
@@ -64,7 +64,7 @@ const createMalformedRequests = (
 type LoadRequestKind = "whole" | "stream" | "cancelled" | "malformed";
 
 /** What each of the requests is: the kinds mixed evenly. */
-function assignKinds({ requests, cancelled, malformed }: LoadSettings): readonly LoadRequestKind[] {
+function assignKinds({ requests, numCancelled, numMalformed }: LoadSettings): readonly LoadRequestKind[] {
   const kinds = Array.from({ length: requests }, (_, i): LoadRequestKind => (i % 2 === 0 ? "whole" : "stream"));
   const assignKindEvenly = (kind: LoadRequestKind, count: number): void => {
     const freeIndices = kinds.flatMap((requestKind, i) =>
@@ -72,8 +72,8 @@ function assignKinds({ requests, cancelled, malformed }: LoadSettings): readonly
     );
     for (let i = 0; i < count; i++) kinds[freeIndices[Math.floor(((i + 0.5) * freeIndices.length) / count)]!] = kind;
   };
-  assignKindEvenly("cancelled", cancelled);
-  assignKindEvenly("malformed", malformed);
+  assignKindEvenly("cancelled", numCancelled);
+  assignKindEvenly("malformed", numMalformed);
   return kinds;
 }
 
@@ -142,18 +142,20 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     return `${text} ${finishReason} ${completionTokens}`;
   };
   const [latencies, firstTokenTimes, faults]: [number[], number[], string[]] = [[], [], []];
-  const refused: Record<string, number> = {};
-  let [generatedTokens, completed, cancelled] = [0, 0, 0];
+  const refusalCountsByStatus: Record<string, number> = {};
+  let [generatedTokens, numCompleted, numCancelled] = [0, 0, 0];
   // Prompts and temperatures repeat after so many requests.
   const soloTexts: string[] = [];
   for (let i = 0; i < 3 * prompts.length; i++) soloTexts.push(await requestWholeText(i));
   [generatedTokens, firstTokenTimes.length] = [0, 0];
   const malformedCases = createMalformedRequests(model);
-  const request = async (kind: LoadRequestKind, i: number): Promise<void> => {
+  const runRequest = async (kind: LoadRequestKind, i: number): Promise<void> => {
     if (kind === "malformed") {
       const [status, path, init] =
-        malformedCases[Object.values(refused).reduce((sum, count) => sum + count, 0) % malformedCases.length]!;
-      refused[status] = (refused[status] ?? 0) + 1;
+        malformedCases[
+          Object.values(refusalCountsByStatus).reduce((sum, count) => sum + count, 0) % malformedCases.length
+        ]!;
+      refusalCountsByStatus[status] = (refusalCountsByStatus[status] ?? 0) + 1;
       const response = await fetch(url + path, init);
       const { error } = (await response.json()) as { readonly error?: { readonly message: string } };
       if (response.status !== status || !error?.message)
@@ -165,7 +167,7 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     if (kind === "cancelled") {
       const streamOutcome = await requestStreamedText(i, tokens / 2);
       // A text may end before its half, by an end token.
-      if (streamOutcome === "cancelled" || streamOutcome === soloTexts[i % soloTexts.length]) cancelled++;
+      if (streamOutcome === "cancelled" || streamOutcome === soloTexts[i % soloTexts.length]) numCancelled++;
       else
         faults.push(
           `cancelled request ${i}: expected "cancelled" or "${soloTexts[i % soloTexts.length]}", received "${streamOutcome}"`,
@@ -175,7 +177,7 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     const startTime = performance.now();
     const text = await (kind === "whole" ? requestWholeText(i) : requestStreamedText(i));
     latencies.push(performance.now() - startTime);
-    completed++;
+    numCompleted++;
     if (text !== soloTexts[i % soloTexts.length])
       faults.push(`request ${i}: expected "${soloTexts[i % soloTexts.length]}", received "${text}"`);
   };
@@ -185,7 +187,7 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
   const runClient = async (): Promise<void> => {
     while (nextRequestIndex < requestKinds.length) {
       const i = nextRequestIndex++;
-      await request(requestKinds[i]!, i).catch((error: unknown) =>
+      await runRequest(requestKinds[i]!, i).catch((error: unknown) =>
         faults.push(`request ${i}: ${(error as Error).message}`),
       );
     }
@@ -193,7 +195,7 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
   await Promise.all(Array.from({ length: clients }, runClient));
   const seconds = (performance.now() - startTime) / 1000;
   return {
-    ...{ completed, cancelled, refused, faults, seconds },
+    ...{ completed: numCompleted, cancelled: numCancelled, refused: refusalCountsByStatus, faults, seconds },
     tokensPerSecond: generatedTokens / seconds,
     latency: quantiles(latencies),
     firstToken: quantiles(firstTokenTimes),

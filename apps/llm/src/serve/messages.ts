@@ -46,20 +46,20 @@ export type RankMessage =
   | { readonly type: "stats"; readonly id: number; readonly stats: RankStats };
 
 /** Messages over a local socket, a line of JSON each. */
-export class Channel<Sent, Received> {
+export class Channel<SentMessage, ReceivedMessage> {
   readonly #socket: Socket;
 
-  constructor(socket: Socket, handlers: { onMessage(message: Received): void; onClose(): void }) {
+  constructor(socket: Socket, handlers: { onMessage(message: ReceivedMessage): void; onClose(): void }) {
     this.#socket = socket;
     // What ends a connection with an error ends it, too.
     socket.on("error", () => {});
     socket.on("close", () => handlers.onClose());
     createInterface({ input: socket, crlfDelay: Infinity }).on("line", (line) =>
-      handlers.onMessage(JSON.parse(line) as Received),
+      handlers.onMessage(JSON.parse(line) as ReceivedMessage),
     );
   }
 
-  send(message: Sent): void {
+  send(message: SentMessage): void {
     if (this.#socket.writable) this.#socket.write(`${JSON.stringify(message)}\n`);
   }
 

@@ -15,9 +15,10 @@ export interface TextRequest {
 
 export type RequestKind = "completion" | "chat";
 
-type Json = Readonly<Record<string, unknown>>;
+type JsonObject = Readonly<Record<string, unknown>>;
 
-const isJson = (value: unknown): value is Json => typeof value === "object" && value !== null && !Array.isArray(value);
+const isJsonObject = (value: unknown): value is JsonObject =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
 
 /** Completions end after so many tokens unless the request names another number, as OpenAI's do. */
 const defaultCompletionTokens = 16;
@@ -25,7 +26,7 @@ const defaultChatTokens = 256;
 const maxStopStrings = 4;
 
 /** Fields that the server ignores or takes in one value only, which means the same as their absence. */
-const ignoredFields: Readonly<
+const restrictedFields: Readonly<
   Record<string, { readonly accepts: (value: unknown) => boolean; readonly expected: string; readonly remedy?: string }>
 > = {
   n: { accepts: (value) => value === 1, expected: "1" },
@@ -40,7 +41,7 @@ const ignoredFields: Readonly<
   tools: { accepts: isEmptyValue, expected: "an empty array" },
   tool_choice: { accepts: (value) => value === "none", expected: '"none"' },
   response_format: {
-    accepts: (value) => isJson(value) && value["type"] === "text",
+    accepts: (value) => isJsonObject(value) && value["type"] === "text",
     expected: 'an object with the type "text"',
   },
   user: { accepts: (value) => typeof value === "string", expected: "a string" },
@@ -70,7 +71,7 @@ export function parseRequest(kind: RequestKind, body: string, model: ServedModel
   }
   fields.rejectUnsupportedFields(kind);
   const tokens = kind === "chat" ? parseChatTokens(fields, model) : parsePromptTokens(fields, model);
-  const streamOptions = fields.getField("stream_options", isJson, "an object") as Json | undefined;
+  const streamOptions = fields.getField("stream_options", isJsonObject, "an object") as JsonObject | undefined;
   return {
     kind,
     options: {
@@ -85,22 +86,22 @@ export function parseRequest(kind: RequestKind, body: string, model: ServedModel
 
 const isBoolean = (value: unknown): boolean => typeof value === "boolean";
 
-function parseBody(body: string): Json {
+function parseBody(body: string): JsonObject {
   let json: unknown;
   try {
     json = JSON.parse(body);
   } catch (error) {
     throw new ApiError(400, `body: expected valid JSON: ${(error as Error).message}`, { code: "invalid_json" });
   }
-  if (isJson(json)) return json;
+  if (isJsonObject(json)) return json;
   throw new ApiError(400, `body: expected a JSON object, received ${shorten(json)}`, { code: "invalid_json" });
 }
 
 /** Fields of a body by name, each checked when it is read. */
 class RequestFields {
-  readonly #json: Json;
+  readonly #json: JsonObject;
 
-  constructor(json: Json) {
+  constructor(json: JsonObject) {
     this.#json = json;
   }
 
@@ -119,12 +120,12 @@ class RequestFields {
       isInteger = false,
     }: { min?: number; max?: number; exclusiveMin?: number; isInteger?: boolean },
   ): number | undefined {
-    const bounds = [
+    const boundTexts = [
       ...(min === undefined ? [] : [`≥ ${min}`]),
       ...(exclusiveMin === -Infinity ? [] : [`> ${exclusiveMin}`]),
       ...(max === Infinity ? [] : [`≤ ${max}`]),
     ];
-    const expected = `${isInteger ? "an integer" : "a number"} ${bounds.join(" and ")}`;
+    const expected = `${isInteger ? "an integer" : "a number"} ${boundTexts.join(" and ")}`;
     const isInBounds = (value: unknown): boolean =>
       typeof value === "number" &&
       (isInteger ? Number.isSafeInteger(value) : Number.isFinite(value)) &&
@@ -138,10 +139,10 @@ class RequestFields {
   rejectUnsupportedFields(kind: RequestKind): void {
     for (const [name, value] of Object.entries(this.#json)) {
       if (value === null) continue;
-      const ignoredField = Object.hasOwn(ignoredFields, name) ? ignoredFields[name] : undefined;
-      if (ignoredField?.accepts(value) === true) continue;
-      if (ignoredField) {
-        const { expected, remedy } = ignoredField;
+      const restrictedField = Object.hasOwn(restrictedFields, name) ? restrictedFields[name] : undefined;
+      if (restrictedField?.accepts(value) === true) continue;
+      if (restrictedField) {
+        const { expected, remedy } = restrictedField;
         const remedyText = remedy === undefined ? "" : `; ${remedy}`;
         const message = `${name}: expected ${expected}, received ${shorten(value)}${remedyText}`;
         throw invalidFieldError(name, message, "unsupported_value");
@@ -259,13 +260,13 @@ function parseChatTokens(fields: RequestFields, { tokenizer, vocabSize }: Served
 /** Parts of a content are one text. */
 function toMessage(value: unknown, index: number): ChatMessage {
   const fieldName = `messages[${index}]`;
-  if (!isJson(value) || typeof value["role"] !== "string") {
+  if (!isJsonObject(value) || typeof value["role"] !== "string") {
     throw invalidFieldError("messages", `${fieldName}: expected { role, content }, received ${shorten(value)}`);
   }
   const { content } = value;
   if (typeof content === "string") return { role: value["role"], content };
   const isTextPart = (part: unknown): part is { text: string } =>
-    isJson(part) && part["type"] === "text" && typeof part["text"] === "string";
+    isJsonObject(part) && part["type"] === "text" && typeof part["text"] === "string";
   if (Array.isArray(content) && content.every(isTextPart)) {
     return { role: value["role"], content: content.map(({ text }) => text).join("") };
   }

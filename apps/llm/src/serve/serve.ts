@@ -4,7 +4,7 @@ import type { Server as HttpServer } from "node:http";
 import { type AddressInfo, createServer, type Server } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type RankLaunchOptions, startRanks, throwIfFailed } from "@mosaic/program";
+import { type RankLaunchOptions, launchRanks, throwIfFailed } from "@mosaic/program";
 import { type ServeSettings, UsageError } from "../settings.ts";
 import { Engine } from "./engine.ts";
 import { createHttpServer } from "./http-server.ts";
@@ -20,14 +20,14 @@ export interface ServeOptions {
   readonly page: URL;
   /** Called when ranks are ready, at first and after each restart. */
   readonly onReady?: () => void;
-  readonly launch?: Pick<RankLaunchOptions<never>, "onEvent" | "restartBackoffMs" | "minUptimeMs">;
+  readonly launchOptions?: Pick<RankLaunchOptions<never>, "onEvent" | "restartBackoffMs" | "minUptimeMs">;
 }
 
 /** A server that listens. */
 export interface RunningServer {
   readonly url: string;
   /** Resolves when it was stopped; rejects with a RanksFailedError when its ranks failed for good. */
-  readonly done: Promise<void>;
+  readonly completion: Promise<void>;
   /** Finishes the texts under way, at most for the grace period; the others get 503. */
   stop(): void;
   /** Ends everything now. */
@@ -48,30 +48,30 @@ export async function serve(settings: ServeSettings, options: ServeOptions): Pro
   const model = await readServedModel(settings.model, cacheTokens);
   const page = readFileSync(options.page, "utf8");
   const engine = new Engine({ maxRunning: batch, maxWaiting: queue });
-  const limits = { host, key, maxBodyBytes: maxBody, deadlineMs: deadline * 1000 };
-  const http = createHttpServer({ engine, model, page, limits });
-  await listen(http, host, port);
+  const rules = { host, key, maxBodyBytes: maxBody, deadlineMs: deadline * 1000 };
+  const httpServer = createHttpServer({ engine, model, page, rules });
+  await listen(httpServer, host, port);
   // Only this user may connect: the directory has mode 0700.
   const directory = mkdtempSync(join(tmpdir(), "mosaic-serve-"));
-  const socket = join(directory, "socket");
-  const ranks = createRankServer(engine, options.onReady ?? (() => {}));
-  ranks.listen(socket);
-  await once(ranks, "listening");
+  const socketPath = join(directory, "socket");
+  const rankServer = createRankServer(engine, options.onReady ?? (() => {}));
+  rankServer.listen(socketPath);
+  await once(rankServer, "listening");
   let httpClosePromise: Promise<void> | undefined;
   const closeHttp = (): Promise<void> => {
-    httpClosePromise ??= new Promise((resolve) => http.close(() => resolve()));
-    http.closeIdleConnections();
+    httpClosePromise ??= new Promise((resolve) => httpServer.close(() => resolve()));
+    httpServer.closeIdleConnections();
     return httpClosePromise;
   };
   const abortController = new AbortController();
   let isStopping = false;
-  const done = runRanks(settings, { engine, socket, options, signal: abortController.signal })
+  const completion = runRanks(settings, { engine, socketPath, options, signal: abortController.signal })
     .catch((error: unknown) => {
       if (!isStopping) throw error;
     })
     .finally(async () => {
       engine.fail("the ranks have exited");
-      ranks.close();
+      rankServer.close();
       await closeHttp();
       rmSync(directory, { recursive: true });
     });
@@ -83,21 +83,21 @@ export async function serve(settings: ServeSettings, options: ServeOptions): Pro
     if (isStopping) return;
     isStopping = true;
     const timer = setTimeout(kill, grace * 1000);
-    void done.catch(() => {}).finally(() => clearTimeout(timer));
+    void completion.catch(() => {}).finally(() => clearTimeout(timer));
     void closeHttp();
     // Ranks that are being started have no text to finish.
     if (engine.isReady) void engine.stop().then((hasRanks) => hasRanks || kill());
     else kill();
   };
-  const { address, family, port: boundPort } = http.address() as AddressInfo;
+  const { address, family, port: boundPort } = httpServer.address() as AddressInfo;
   const url = `http://${family === "IPv6" ? `[${address}]` : address}:${boundPort}`;
-  return { url, done, stop, kill };
+  return { url, completion, stop, kill };
 }
 
-async function listen(http: HttpServer, host: string, port: number): Promise<void> {
-  http.listen(port, host);
+async function listen(httpServer: HttpServer, host: string, port: number): Promise<void> {
+  httpServer.listen(port, host);
   try {
-    await once(http, "listening");
+    await once(httpServer, "listening");
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
     const reason = code === "EADDRINUSE" ? "the port is in use; pass a different one" : message;
@@ -125,21 +125,24 @@ function createRankServer(engine: Engine, onReady: () => void): Server {
 
 interface RankRunOptions {
   readonly engine: Engine;
-  readonly socket: string;
+  readonly socketPath: string;
   readonly options: ServeOptions;
   readonly signal: AbortSignal;
 }
 
-async function runRanks(settings: ServeSettings, { engine, socket, options, signal }: RankRunOptions): Promise<void> {
+async function runRanks(
+  settings: ServeSettings,
+  { engine, socketPath, options, signal }: RankRunOptions,
+): Promise<void> {
   const { model, backend, ranks, batch, cacheTokens, seed } = settings;
-  const rankSettings: ServeRankSettings = { model, backend, ranks, batch, cacheTokens, seed, socket };
+  const rankSettings: ServeRankSettings = { model, backend, ranks, batch, cacheTokens, seed, socket: socketPath };
   const program = { entry: options.entry, args: ["serve", JSON.stringify(rankSettings)], ranks };
-  const result = await startRanks(program, {
+  const result = await launchRanks(program, {
     maxRestarts,
-    ...options.launch,
+    ...options.launchOptions,
     abort: signal,
     onEvent(event) {
-      options.launch?.onEvent?.(event);
+      options.launchOptions?.onEvent?.(event);
       if (event.type !== "exit" || event.code === 0) return;
       // Sooner than by the socket of rank 0, which may not be the one that died.
       engine.detach(`rank ${event.rank} was lost; restarting all ranks`);

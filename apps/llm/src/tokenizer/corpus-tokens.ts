@@ -25,17 +25,17 @@ export function tokenizeCorpus({ train, heldOut }: Corpus, vocabulary: number): 
 /** Books as tokens; every book ends with the end token. */
 export function encodeBooks(tokenizer: Tokenizer, books: readonly Book[]): readonly (readonly number[])[] {
   const encode = createWordEncoder(tokenizer);
-  const end = tokenizer.tokenId(endToken)!;
-  return books.map(({ text }) => [...encode(text), end]);
+  const endTokenId = tokenizer.tokenId(endToken)!;
+  return books.map(({ text }) => [...encode(text), endTokenId]);
 }
 
 /** As `tokenizer.encode`, where each distinct word is encoded once: tokens never cross the bounds of words. */
 export function createWordEncoder(tokenizer: Tokenizer): (text: string) => number[] {
-  const cachedWords = new Map<string, readonly number[]>();
+  const idsByWord = new Map<string, readonly number[]>();
   return (text) =>
     splitWords(text).flatMap((word) => {
-      let ids = cachedWords.get(word);
-      if (!ids) cachedWords.set(word, (ids = tokenizer.encode(word)));
+      let ids = idsByWord.get(word);
+      if (!ids) idsByWord.set(word, (ids = tokenizer.encode(word)));
       return ids;
     });
 }

@@ -31,15 +31,15 @@ export function trainBytePairs(texts: readonly string[], vocabSize: number): Byt
   }
   const tokenIds = new Map(tokens.map((token, id) => [token, id]));
   const words = countWords(texts, tokenIds);
-  const pairs = new PairCounts(words);
+  const pairCounts = new PairCounts(words);
   const merges: [string, string][] = [];
   while (tokens.length < vocabSize) {
-    const bestPair = pairs.findMostFrequent();
+    const bestPair = pairCounts.findMostFrequent();
     if (!bestPair) break;
     const [a, b] = bestPair;
     merges.push([tokens[a]!, tokens[b]!]);
     tokens.push(tokens[a]! + tokens[b]!);
-    pairs.merge(bestPair, tokens.length - 1);
+    pairCounts.merge(bestPair, tokens.length - 1);
   }
   return { vocabulary: new Map(tokens.map((token, id) => [token, id])), merges };
 }
@@ -85,13 +85,13 @@ class PairCounts {
   }
 
   /** Puts the new token in the place of the pair, in every word. */
-  merge([a, b]: readonly [number, number], mergedToken: number): void {
+  merge([a, b]: readonly [number, number], mergedTokenId: number): void {
     for (const word of [...(this.#wordsByPair.get(pairKey(a, b)) ?? [])]) {
       this.#addWord(word, -1);
       const ids: number[] = [];
       for (let i = 0; i < word.ids.length; i++) {
         const isPairMatch = word.ids[i] === a && word.ids[i + 1] === b;
-        ids.push(isPairMatch ? mergedToken : word.ids[i]!);
+        ids.push(isPairMatch ? mergedTokenId : word.ids[i]!);
         if (isPairMatch) i++;
       }
       word.ids = ids;

@@ -64,9 +64,11 @@ function countFlops({ mask, numHeads, headDim, backward }: BenchSettings, length
 
 /** The middle one, or the mean of the two. */
 export function median(values: readonly number[]): number {
-  const sorted = values.toSorted((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+  const sortedValues = values.toSorted((a, b) => a - b);
+  const middle = sortedValues.length >> 1;
+  return sortedValues.length % 2 === 1
+    ? sortedValues[middle]!
+    : (sortedValues[middle - 1]! + sortedValues[middle]!) / 2;
 }
 
 interface Shard {

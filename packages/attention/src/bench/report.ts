@@ -45,13 +45,13 @@ const COLORS = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00"];
 /** A bar for each measurement, as long as its median beside the longest of its length; each has its number. */
 export function drawBench(measurements: readonly Measurement[], title: string): string {
   const names = [...new Set(measurements.map(({ backend }) => backend))];
-  const barWidth = CHART_WIDTH - LABEL_WIDTH - 190;
+  const maxBarWidth = CHART_WIDTH - LABEL_WIDTH - 190;
   const bars = measurements.map((measurement, i) => {
     const maxSeconds = Math.max(
       ...measurements.filter(({ seqLength }) => seqLength === measurement.seqLength).map(({ seconds }) => seconds),
     );
     const y = 60 + i * LINE_HEIGHT;
-    const width = Math.max(1, (measurement.seconds / maxSeconds) * barWidth);
+    const width = Math.max(1, (measurement.seconds / maxSeconds) * maxBarWidth);
     const valueText = `${formatSeconds(measurement.seconds)}, ${measurement.ratio.toFixed(2)} ×`;
     const bar = rect(
       { x: LABEL_WIDTH, y, width, height: LINE_HEIGHT - 8 },

@@ -113,8 +113,8 @@ async function detectFromProbes({ env, exists, runProbe }: System): Promise<Dete
   const detectionSystem = {
     env,
     exists,
-    cuda: () => unwrapProbe(runProbe("cuda")),
-    nccl: () => unwrapProbe(runProbe("nccl")),
+    queryGpus: () => unwrapProbe(runProbe("cuda")),
+    checkNccl: () => unwrapProbe(runProbe("nccl")),
   };
   return detectOn(detectionSystem, ranks);
 }
@@ -177,11 +177,11 @@ export function formatReport(sections: readonly Section[], summary = "all instal
 }
 
 function formatSummary(sections: readonly Section[], okText: string): string {
-  const problems = countFindings(sections, "problem");
-  const notes = countFindings(sections, "note");
+  const numProblems = countFindings(sections, "problem");
+  const numNotes = countFindings(sections, "note");
   const formatCount = (number: number, word: string): string => `${number} ${word}${number === 1 ? "" : "s"}`;
-  if (problems > 0) return `${formatCount(problems, "problem")}, ${formatCount(notes, "note")}`;
-  return `${okText}${notes > 0 ? `; ${formatCount(notes, "note")}` : ""}`;
+  if (numProblems > 0) return `${formatCount(numProblems, "problem")}, ${formatCount(numNotes, "note")}`;
+  return `${okText}${numNotes > 0 ? `; ${formatCount(numNotes, "note")}` : ""}`;
 }
 
 export function countFindings(sections: readonly Section[], level: FindingLevel): number {

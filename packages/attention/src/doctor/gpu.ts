@@ -100,14 +100,14 @@ export const gpuLinksCheck: Check = {
     const table = system.runCommand("nvidia-smi", "topo", "-m");
     const pairs = parseTopology(table ?? "");
     if (pairs.length === 0) return [createNote("unknown: nvidia-smi topo reports no topology")];
-    const slowPairs = pairs.filter(({ link }) => !link.startsWith("NV"));
-    if (slowPairs.length === 0)
+    const pairsWithoutNvlink = pairs.filter(({ link }) => !link.startsWith("NV"));
+    if (pairsWithoutNvlink.length === 0)
       return [createOk(`NVLink between all pairs (${[...new Set(pairs.map(({ link }) => link))].join(", ")})`)];
-    const linkKinds = [...new Set(slowPairs.map(({ link }) => link))].sort().join(", ");
-    const { a, b } = slowPairs[0]!;
+    const linkKindsText = [...new Set(pairsWithoutNvlink.map(({ link }) => link))].sort().join(", ");
+    const { a, b } = pairsWithoutNvlink[0]!;
     return [
       createNote(
-        `${slowPairs.length} of ${pairs.length} GPU pairs have no NVLink (${linkKinds}), such as GPUs ${a} and ${b}`,
+        `${pairsWithoutNvlink.length} of ${pairs.length} GPU pairs have no NVLink (${linkKindsText}), such as GPUs ${a} and ${b}`,
         "place the mesh axis with the most communication on NVLink pairs: mosaic-plan accounts for the links",
       ),
     ];

@@ -74,14 +74,14 @@ async function compareHosts(portsText: string | undefined, isJsonOutput: boolean
   const { createProfile } = await import("./hosts/profile.ts");
   const ranks = env["LOCAL_WORLD_SIZE"] ?? "1";
   const threads = env["MOSAIC_THREADS"] ?? "1";
-  const calibrated = await runProbeProcess<Profile>(["profile", ranks, threads], CALIBRATION_TIMEOUT_MS);
-  if ("error" in calibrated) {
+  const calibrationResult = await runProbeProcess<Profile>(["profile", ranks, threads], CALIBRATION_TIMEOUT_MS);
+  if ("error" in calibrationResult) {
     console.error(
-      `mosaic-doctor: cannot create the profile: ${formatFailure(calibrated.error).filter(Boolean).join("; ")}`,
+      `mosaic-doctor: cannot create the profile: ${formatFailure(calibrationResult.error).filter(Boolean).join("; ")}`,
     );
     return 1;
   }
-  console.log(JSON.stringify(createProfile(calibrated.value, result), null, 2));
+  console.log(JSON.stringify(createProfile(calibrationResult.value, result), null, 2));
   return status;
 }
 

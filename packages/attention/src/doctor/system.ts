@@ -102,12 +102,12 @@ function runProbe<Name extends keyof ProbeValues>(probe: Name): Promise<ProbeRes
 /** Runs the probe of that name, with what else it takes, in a process of its own. */
 export async function runProbeProcess<T>(
   args: readonly string[],
-  timeout: number = PROBE_TIMEOUT_MS,
+  timeoutMs: number = PROBE_TIMEOUT_MS,
 ): Promise<ProbeResult<T>> {
   const entry = fileURLToPath(new URL("./doctor-probe.js", import.meta.url));
   const child = spawn(process.execPath, [entry, ...args], {
     stdio: ["ignore", "pipe", "ignore", "pipe"],
-    timeout,
+    timeout: timeoutMs,
     killSignal: "SIGKILL",
   });
   // Without descriptors to spare, Node gives a child without streams, whatever its types state.
@@ -124,7 +124,7 @@ export async function runProbeProcess<T>(
   });
   const parsedResult = tryRead(() => JSON.parse(resultText) as ProbeResult<T>);
   if (parsedResult !== undefined) return parsedResult;
-  const message = child.killed ? `timed out after ${timeout / 1000} s` : exitReason;
+  const message = child.killed ? `timed out after ${timeoutMs / 1000} s` : exitReason;
   return { error: { name: "Crash", message } };
 }
 

@@ -82,29 +82,29 @@ function getHostLoad({ receivedRows, sentRows }: RowTraffic, host: number): Load
   return { pairs: 0, receivedRows: receivedRows[host]!, sentRows: sentRows[host]! };
 }
 
-function countRowTraffic(problem: DispatchProblem, groupByRank: Int32Array, numGroups: number): RowTraffic {
+function countRowTraffic(problem: DispatchProblem, groupByChunk: Int32Array, numGroups: number): RowTraffic {
   const { queryChunks, atomRows, atomOwner, requiredAtoms } = problem;
   const [receivedRows, sentRows] = [new Float64Array(numGroups), new Float64Array(numGroups)];
   const chunksByGroup: number[][] = Array.from({ length: numGroups }, () => []);
-  for (let chunk = 0; chunk < queryChunks; chunk++) chunksByGroup[groupByRank[chunk]!]!.push(chunk);
-  const requiringGroupDeltas = new Int32Array(atomRows.length + 1);
+  for (let chunk = 0; chunk < queryChunks; chunk++) chunksByGroup[groupByChunk[chunk]!]!.push(chunk);
+  const requiringChunkDeltas = new Int32Array(atomRows.length + 1);
   for (let group = 0; group < numGroups; group++) {
-    requiringGroupDeltas.fill(0);
+    requiringChunkDeltas.fill(0);
     for (const chunk of chunksByGroup[group]!) {
       const intervals = requiredAtoms[chunk]!;
       for (let i = 0; i < intervals.length; i += 2) {
-        requiringGroupDeltas[intervals[i]!]!++;
-        requiringGroupDeltas[intervals[i + 1]!]!--;
+        requiringChunkDeltas[intervals[i]!]!++;
+        requiringChunkDeltas[intervals[i + 1]!]!--;
       }
     }
     let numRequiringChunks = 0;
     for (let atom = 0; atom < atomRows.length; atom++) {
-      numRequiringChunks += requiringGroupDeltas[atom]!;
+      numRequiringChunks += requiringChunkDeltas[atom]!;
       if (numRequiringChunks === 0) continue;
-      const owner = groupByRank[atomOwner[atom]!]!;
-      if (owner === group) continue;
+      const ownerGroup = groupByChunk[atomOwner[atom]!]!;
+      if (ownerGroup === group) continue;
       receivedRows[group]! += atomRows[atom]!;
-      sentRows[owner]! += atomRows[atom]!;
+      sentRows[ownerGroup]! += atomRows[atom]!;
     }
   }
   return { receivedRows, sentRows };

@@ -44,7 +44,7 @@ export function computeBounds(problem: DispatchProblem): DispatchBounds {
   const { model, totalPairs, ranks } = problem;
   const rankBounds = new RowBounds(problem, "rank");
   const hostBounds = model.isTwoLevel ? new RowBounds(problem, "host") : undefined;
-  const minimalMaxPairs = computeMinMaxPairs(problem);
+  const minMaxPairs = computeMinMaxPairs(problem);
   const computeLinkTime = (time: number): number => {
     const pairs = model.secondsPerPair > 0 ? time / model.secondsPerPair : Number.POSITIVE_INFINITY;
     const maxRows = rankBounds.maxRows(pairs, model.maxRows(time, "rank"));
@@ -53,7 +53,7 @@ export function computeBounds(problem: DispatchProblem): DispatchBounds {
       ? Math.max(minTime, model.minLinkTime(hostBounds.maxRows(pairs), hostBounds.meanRows(pairs), "host"))
       : minTime;
   };
-  let low = model.secondsPerPair * minimalMaxPairs;
+  let low = model.secondsPerPair * minMaxPairs;
   const isFeasible = (time: number): boolean => computeLinkTime(time) <= time;
   if (!isFeasible(low)) {
     let high = computeLinkTime(low);
@@ -65,9 +65,9 @@ export function computeBounds(problem: DispatchProblem): DispatchBounds {
   }
   const hiddenCost = model.hiddenRowCost("rank") * rankBounds.meanRows(Infinity);
   return {
-    imbalance: totalPairs === 0 ? 1 : (minimalMaxPairs * ranks) / totalPairs,
+    imbalance: totalPairs === 0 ? 1 : (minMaxPairs * ranks) / totalPairs,
     rows: rankBounds.meanRows(Infinity),
-    balancedRows: rankBounds.meanRows(minimalMaxPairs * BALANCE_TOLERANCE),
+    balancedRows: rankBounds.meanRows(minMaxPairs * BALANCE_TOLERANCE),
     time: low,
     objective: low + hiddenCost + (hostBounds ? model.hiddenRowCost("host") * hostBounds.meanRows(Infinity) : 0),
   };
@@ -76,15 +76,15 @@ export function computeBounds(problem: DispatchProblem): DispatchBounds {
 function computeMinMaxPairs({ pairs, queryChunks, ranks, totalPairs }: DispatchProblem): number {
   const sortedPairs = pairs.slice(0, queryChunks).sort().reverse();
   const chunksPerRank = Math.floor(queryChunks / ranks);
-  const sumLightest = (count: number): number => {
+  const sumLightestChunks = (count: number): number => {
     let sum = 0;
     for (let i = 0; i < count; i++) sum += sortedPairs[queryChunks - 1 - i]!;
     return sum;
   };
   // A rank with the heaviest chunk may have that alone if there are fewer chunks than ranks.
-  const minPairs = Math.max(totalPairs / ranks, (sortedPairs[0] ?? 0) + sumLightest(chunksPerRank - 1));
-  if (queryChunks <= ranks) return minPairs;
-  return Math.max(minPairs, sortedPairs[ranks - 1]! + sortedPairs[ranks]! + sumLightest(chunksPerRank - 2));
+  const lowerBound = Math.max(totalPairs / ranks, (sortedPairs[0] ?? 0) + sumLightestChunks(chunksPerRank - 1));
+  if (queryChunks <= ranks) return lowerBound;
+  return Math.max(lowerBound, sortedPairs[ranks - 1]! + sortedPairs[ranks]! + sumLightestChunks(chunksPerRank - 2));
 }
 
 /** A stretch of rows of which each sees all before it, up to a window, or all. */
@@ -193,12 +193,12 @@ class RowBounds {
     for (let chunk = first; chunk < last; chunk++) {
       const [begin, end] = [Math.max(0, chunk * chunkSize - start), (chunk + 1) * chunkSize - start];
       const laterPairs = ((length * length - end * end) / 2) * samples;
-      const receivers = Math.max(
+      const numReceivers = Math.max(
         0,
         Math.ceil(Math.max(laterPairs / pairs, (length - end) / this.#rowsPerGroup) - 1e-9) - 1,
       );
       pairCosts[chunk - first] = chunkPairs[chunk]! / pairs;
-      sentCosts[chunk - first] = (receivers * (end - begin) * samples) / sentRows;
+      sentCosts[chunk - first] = (numReceivers * (end - begin) * samples) / sentRows;
     }
     const remainingPairShare = 1 - chunkPairs[last]! / pairs;
     let maxRows = maxOwnedRows;

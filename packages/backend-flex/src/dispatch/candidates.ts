@@ -106,7 +106,7 @@ function countPresentRows(intervals: Int32Array, presentAtoms: Uint8Array, atomR
  * Necklace splitting (Alon 1987): of the chunks on a circle, a window of p1/p of their number that has p1/p of their pairs
  * always exists, because that is the mean over all windows. Window and rest are split again. So every rank has equal rows and
  * pairs, up to a chunk a level, in about two runs. Of windows whose pairs are within `tolerance` ranks' loads the one is taken
- * whose two cuts separate fewest keys from their queries. `isPeeled`: one rank at a time instead of half of them.
+ * whose two cuts separate fewest keys from their queries. `isRankByRank`: one rank at a time instead of half of them.
  */
 export function necklaceAssignment(problem: DispatchProblem, tolerance: number, isRankByRank = false): Assignment {
   const assignment = new Int32Array(problem.queryChunks);

@@ -33,9 +33,9 @@ const HIDDEN_TRANSFER_WEIGHT = 0.1;
 interface PassCost {
   readonly secondsPerPair: number;
   /** Of a row that is sent to the ranks that require it. */
-  readonly secondsPerCastRow: number;
+  readonly secondsPerKvRow: number;
   /** Of the gradient of that row, on its way back. */
-  readonly secondsPerReducedRow: number;
+  readonly secondsPerGradientRow: number;
   readonly latency: number;
 }
 
@@ -70,14 +70,14 @@ export class CostModel {
     this.#passes = [
       {
         secondsPerPair: secondsPerPair * forward,
-        secondsPerCastRow: row * forward,
-        secondsPerReducedRow: 0,
+        secondsPerKvRow: row * forward,
+        secondsPerGradientRow: 0,
         latency: latency * forward,
       },
       {
         secondsPerPair: backwardPair * backward,
-        secondsPerCastRow: row * backward,
-        secondsPerReducedRow: gradientRow * backward,
+        secondsPerKvRow: row * backward,
+        secondsPerGradientRow: gradientRow * backward,
         latency: latency * backward,
       },
     ].filter((_, i) => [forward, backward][i]! > 0);
@@ -90,11 +90,11 @@ export class CostModel {
   /** Seconds of a rank: of each pass the greatest of compute, receive and send. `host`: rows of its host, all ranks together. */
   rankTime({ pairs, receivedRows, sentRows }: Load, host?: Load): number {
     let seconds = 0;
-    for (const { secondsPerPair, secondsPerCastRow, secondsPerReducedRow, latency } of this.#passes) {
+    for (const { secondsPerPair, secondsPerKvRow, secondsPerGradientRow, latency } of this.#passes) {
       let rowSeconds =
-        linkTime(secondsPerCastRow, secondsPerReducedRow, { receivedRows, sentRows }) * this.#localRowFactor;
+        linkTime(secondsPerKvRow, secondsPerGradientRow, { receivedRows, sentRows }) * this.#localRowFactor;
       if (host)
-        rowSeconds = Math.max(rowSeconds, linkTime(secondsPerCastRow, secondsPerReducedRow, host) / this.ranksPerHost);
+        rowSeconds = Math.max(rowSeconds, linkTime(secondsPerKvRow, secondsPerGradientRow, host) / this.ranksPerHost);
       seconds += Math.max(secondsPerPair * pairs, rowSeconds > 0 ? latency + rowSeconds : 0);
     }
     return seconds;
@@ -103,9 +103,9 @@ export class CostModel {
   /** Seconds of the links of a host. */
   hostTime({ receivedRows, sentRows }: Omit<Load, "pairs">): number {
     let seconds = 0;
-    for (const { secondsPerCastRow, secondsPerReducedRow, latency } of this.#passes) {
+    for (const { secondsPerKvRow, secondsPerGradientRow, latency } of this.#passes) {
       const rowSeconds =
-        linkTime(secondsPerCastRow, secondsPerReducedRow, { receivedRows, sentRows }) / this.ranksPerHost;
+        linkTime(secondsPerKvRow, secondsPerGradientRow, { receivedRows, sentRows }) / this.ranksPerHost;
       if (rowSeconds > 0) seconds += latency + rowSeconds;
     }
     return seconds;
@@ -119,9 +119,9 @@ export class CostModel {
     if (maxRows === 0 && meanRows === 0) return 0;
     const share = this.linkShare(level);
     let [maxRowsTime, meanRowsTime] = [0, 0];
-    for (const { secondsPerCastRow, secondsPerReducedRow, latency } of this.#passes) {
-      maxRowsTime += latency + share * Math.max(secondsPerCastRow, secondsPerReducedRow) * maxRows;
-      meanRowsTime += latency + share * (secondsPerCastRow + secondsPerReducedRow) * meanRows;
+    for (const { secondsPerKvRow, secondsPerGradientRow, latency } of this.#passes) {
+      maxRowsTime += latency + share * Math.max(secondsPerKvRow, secondsPerGradientRow) * maxRows;
+      meanRowsTime += latency + share * (secondsPerKvRow + secondsPerGradientRow) * meanRows;
     }
     return Math.max(maxRowsTime, meanRowsTime);
   }
@@ -129,7 +129,7 @@ export class CostModel {
   /** Rows that a rank sends at most in so many seconds. */
   maxRows(seconds: number, level: Level): number {
     const secondsPerRow = this.#passes.reduce(
-      (sum, { secondsPerCastRow, secondsPerReducedRow }) => sum + Math.max(secondsPerCastRow, secondsPerReducedRow),
+      (sum, { secondsPerKvRow, secondsPerGradientRow }) => sum + Math.max(secondsPerKvRow, secondsPerGradientRow),
       0,
     );
     return seconds / (this.linkShare(level) * secondsPerRow);
@@ -138,7 +138,7 @@ export class CostModel {
   /** What a row that is received costs in the objective, over the number of those who receive. */
   hiddenRowCost(level: Level): number {
     const rowSeconds = this.#passes.reduce(
-      (sum, { secondsPerCastRow, secondsPerReducedRow }) => sum + secondsPerCastRow + secondsPerReducedRow,
+      (sum, { secondsPerKvRow, secondsPerGradientRow }) => sum + secondsPerKvRow + secondsPerGradientRow,
       0,
     );
     return HIDDEN_TRANSFER_WEIGHT * this.linkShare(level) * rowSeconds;
@@ -154,12 +154,12 @@ export type Level = "rank" | "host";
 
 // A gradient travels the other way: who receives a row sends its gradient.
 function linkTime(
-  secondsPerCastRow: number,
-  secondsPerReducedRow: number,
+  secondsPerKvRow: number,
+  secondsPerGradientRow: number,
   { receivedRows, sentRows }: Omit<Load, "pairs">,
 ): number {
   return Math.max(
-    secondsPerCastRow * receivedRows + secondsPerReducedRow * sentRows,
-    secondsPerCastRow * sentRows + secondsPerReducedRow * receivedRows,
+    secondsPerKvRow * receivedRows + secondsPerGradientRow * sentRows,
+    secondsPerKvRow * sentRows + secondsPerGradientRow * receivedRows,
   );
 }

@@ -85,17 +85,17 @@ function computeZigzagLoad(
 ): Omit<AssignmentLoad, "time" | "objective"> {
   const [pairs, receivedRows, sentRows] = [new Float64Array(ranks), new Float64Array(ranks), new Float64Array(ranks)];
   // Ranks whose last row is in a piece from this one on.
-  const numLaterRanks = new Int32Array(2 * ranks + 1);
+  const laterRankCounts = new Int32Array(2 * ranks + 1);
   for (const { q0, q1, type } of slices) {
     const length = q1 - q0;
     const getPiece = (i: number) => zigzagRange(length, i, ranks);
     const isEmptyPiece = (i: number): boolean => getPiece(i)[0] === getPiece(i)[1];
-    numLaterRanks.fill(0);
+    laterRankCounts.fill(0);
     for (let rank = 0; rank < ranks; rank++) {
       const lastPiece = isEmptyPiece(2 * ranks - 1 - rank) ? rank : 2 * ranks - 1 - rank;
-      if (!isEmptyPiece(lastPiece)) numLaterRanks[type === "full" ? 2 * ranks - 1 : lastPiece]!++;
+      if (!isEmptyPiece(lastPiece)) laterRankCounts[type === "full" ? 2 * ranks - 1 : lastPiece]!++;
     }
-    for (let i = 2 * ranks - 1; i >= 0; i--) numLaterRanks[i]! += numLaterRanks[i + 1]!;
+    for (let i = 2 * ranks - 1; i >= 0; i--) laterRankCounts[i]! += laterRankCounts[i + 1]!;
     for (let rank = 0; rank < ranks; rank++) {
       let [ownRows, visibleRows] = [0, 0];
       for (const i of [rank, 2 * ranks - 1 - rank]) {
@@ -105,7 +105,7 @@ function computeZigzagLoad(
         visibleRows = type === "full" ? length : end;
         pairs[rank]! += samples * (type === "full" ? (end - start) * length : ((end - start) * (start + 1 + end)) / 2);
         // Those that have a row behind, or in, the piece; the rank is one of them.
-        sentRows[rank]! += samples * (end - start) * (numLaterRanks[i]! - 1);
+        sentRows[rank]! += samples * (end - start) * (laterRankCounts[i]! - 1);
       }
       receivedRows[rank]! += samples * (visibleRows - ownRows);
     }

@@ -95,13 +95,13 @@ export function evaluateDispatch(options: EvaluateDispatchOptions): DispatchEval
   const rankCounter = new RequiredRowCounter(keyShards);
   const ranksPerHost = model.ranksPerHost;
   const hostCounter = model.isTwoLevel ? new RequiredRowCounter(groupShardsByHost(keyShards, ranksPerHost)) : undefined;
-  const hostQueries = hostCounter ? groupShardsByHost(queryShards, ranksPerHost) : [];
+  const hostQueryShards = hostCounter ? groupShardsByHost(queryShards, ranksPerHost) : [];
   for (const mask of masks) {
     const slices = resolveSlices(mask, length, keys);
     const allKeys = [{ start: 0, length: keys, step: 1 }];
     for (const [rank, spans] of queryShards.entries()) pairs[rank]! += visiblePairsUnchecked(spans, allKeys, slices);
     rankCounter.addRequiredRows(queryShards, slices);
-    hostCounter?.addRequiredRows(hostQueries, slices);
+    hostCounter?.addRequiredRows(hostQueryShards, slices);
   }
   const { receivedRows, sentRows } = rankCounter;
   const { time, objective } = computeTime({ ranks, model }, { pairs, receivedRows, sentRows, hosts: hostCounter });

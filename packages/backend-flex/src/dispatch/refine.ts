@@ -231,10 +231,10 @@ class SwapSearch {
     const { pairs, model } = this.#problem;
     const [fromRank, toRank] = [this.assignment[a]!, this.assignment[b]!];
     const gain = pairs[a]! - pairs[b]!;
-    const excess =
+    const excessCost =
       this.#excessCost(model.secondsPerPair * (this.#pairsByRank[fromRank]! - gain)) +
       this.#excessCost(model.secondsPerPair * (this.#pairsByRank[toRank]! + gain));
-    if (excess === 0) return false;
+    if (excessCost === 0) return false;
     const { receivedRows } = this.#ranks;
     const maxSaving =
       this.#ranks.potential(fromRank) +
@@ -242,7 +242,7 @@ class SwapSearch {
       this.#hiddenRowCost * (receivedRows[fromRank]! + receivedRows[toRank]!);
     const maxHiddenSaving =
       (this.#hiddenRowCost + this.#hiddenHostRowCost) * (this.#requiredRows[a]! + this.#requiredRows[b]!);
-    return excess - maxSaving - maxHiddenSaving > this.#maxPotentialRise();
+    return excessCost - maxSaving - maxHiddenSaving > this.#maxPotentialRise();
   }
 
   #exchange(a: number, b: number): void {
@@ -317,7 +317,7 @@ class RowTrafficCounter implements RowTraffic {
   /** By group and atom: of a group all atoms side by side, as a chunk requires whole stretches of them. */
   readonly #requirementCounts: Uint16Array | Int32Array;
   /** By atom: how many groups require it. */
-  readonly #numRequiringGroups: Int32Array;
+  readonly #requiringGroupCounts: Int32Array;
   /** By group: its part of the potential, and what that becomes by the exchange in question. */
   readonly #potentials: Float64Array;
   readonly #proposedPotentials: Float64Array;
@@ -348,13 +348,13 @@ class RowTrafficCounter implements RowTraffic {
     this.#intervalBuffer = new Int32Array(2 * maxLength);
     const counts = problem.queryChunks > 0xffff ? new Int32Array(groups * atoms) : new Uint16Array(groups * atoms);
     this.#requirementCounts = counts;
-    this.#numRequiringGroups = new Int32Array(atoms);
+    this.#requiringGroupCounts = new Int32Array(atoms);
     for (let chunk = 0; chunk < problem.queryChunks; chunk++) {
       const groupOffset = Math.floor(assignment[chunk]! / width) * atoms;
       const intervals = problem.requiredAtoms[chunk]!;
       for (let i = 0; i < intervals.length; i += 2)
         for (let atom = intervals[i]!; atom < intervals[i + 1]!; atom++)
-          if (++counts[groupOffset + atom]! === 1) this.#numRequiringGroups[atom]!++;
+          if (++counts[groupOffset + atom]! === 1) this.#requiringGroupCounts[atom]!++;
     }
   }
 
@@ -362,7 +362,7 @@ class RowTrafficCounter implements RowTraffic {
     for (let group = 0; group < this.numGroups; group++) this.#potentials[group] = potential(group);
   }
 
-  /** By how much the exchanges since the last `keep` or `forget` change the potential. */
+  /** By how much the exchanges since the last `commit` or `rollBack` change the potential. */
   potentialChange(potential: (group: number) => number): number {
     let difference = 0;
     for (let i = 0; i < this.#numAffectedGroups; i++) {
@@ -415,7 +415,7 @@ class RowTrafficCounter implements RowTraffic {
   ): number {
     const { atomRows, atomOwner } = this.#problem;
     const { receivedRows, sentRows } = this;
-    const [counts, requiringCounts, groupSize] = [this.#requirementCounts, this.#numRequiringGroups, this.#groupSize];
+    const [counts, groupCounts, groupSize] = [this.#requirementCounts, this.#requiringGroupCounts, this.#groupSize];
     const [fromBase, toBase] = [fromGroup * atomRows.length, toGroup * atomRows.length];
     const intervals = this.#intervalBuffer;
     const length = subtractIntervals(requiredAtoms, retainedAtoms, intervals);
@@ -430,7 +430,7 @@ class RowTrafficCounter implements RowTraffic {
         const ownerRank = assignment[atomOwner[atom]!]!;
         const owner = groupSize === 1 ? ownerRank : Math.floor(ownerRank / groupSize);
         const rows = atomRows[atom]!;
-        requiringCounts[atom]! += Number(isFirstRequirement) - Number(isLastRequirement);
+        groupCounts[atom]! += Number(isFirstRequirement) - Number(isLastRequirement);
         if (isLastRequirement && owner !== fromGroup) {
           receivedRows[fromGroup]! -= rows;
           sentRows[owner]! -= rows;
@@ -454,7 +454,7 @@ class RowTrafficCounter implements RowTraffic {
     for (let i = 0; i < intervals.length; i += 2) {
       numVisitedAtoms += intervals[i + 1]! - intervals[i]!;
       for (let atom = intervals[i]!; atom < intervals[i + 1]!; atom++) {
-        const numRequiringGroups = this.#numRequiringGroups[atom]!;
+        const numRequiringGroups = this.#requiringGroupCounts[atom]!;
         const rows = atomRows[atom]!;
         const [isRequiredByFromGroup, isRequiredByToGroup] = [
           this.#requirementCounts[fromBase + atom]! > 0,

@@ -38,7 +38,7 @@ struct Hello {
   uint32_t rank, collective;
 };
 
-std::string getEnvironment(const char* name) {
+std::string getEnvironmentVariable(const char* name) {
   const char* text = std::getenv(name);
   return text ? text : "";
 }
@@ -62,7 +62,7 @@ bool isUsableInterface(const std::string& name, std::string patterns) {
 std::optional<sockaddr_in> selectAddress() {
   ifaddrs* interfaces = nullptr;
   if (getifaddrs(&interfaces) != 0) return std::nullopt;
-  const std::string names = getEnvironment("NCCL_SOCKET_IFNAME");
+  const std::string names = getEnvironmentVariable("NCCL_SOCKET_IFNAME");
   std::optional<sockaddr_in> selectedAddress, loopback;
   for (const ifaddrs* interface = interfaces; interface; interface = interface->ifa_next) {
     if (!interface->ifa_addr || interface->ifa_addr->sa_family != AF_INET || !(interface->ifa_flags & IFF_UP)) continue;
@@ -180,7 +180,7 @@ void serveRoot(int fd) {
 }
 
 uint64_t computeHostHash() {
-  const std::string configuredHostId = getEnvironment("NCCL_HOSTID");
+  const std::string configuredHostId = getEnvironmentVariable("NCCL_HOSTID");
   if (!configuredHostId.empty()) return hashText(configuredHostId);
   char name[256] = {};
   gethostname(name, sizeof name - 1);

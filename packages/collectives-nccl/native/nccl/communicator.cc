@@ -13,7 +13,7 @@ namespace mosaic::nccl {
 namespace {
 
 ncclConfig_t makeConfig(const Settings& settings) {
-  const auto positiveOrUndefined = [](int value) { return value > 0 ? value : kUndefined; };
+  const auto toNcclSetting = [](int value) { return value > 0 ? value : kUndefined; };
   // NCCL takes "undefined" for a number when it compares the two, so a least alone would be more than the most.
   const int maxCtas = settings.maxCtas > 0 || settings.minCtas <= 0 ? settings.maxCtas : kMaxCtas;
   ncclConfig_t config{};
@@ -22,8 +22,8 @@ ncclConfig_t makeConfig(const Settings& settings) {
   config.version = kMinVersion;
   config.blocking = 0;
   config.cgaClusterSize = kUndefined;
-  config.minCTAs = positiveOrUndefined(settings.minCtas);
-  config.maxCTAs = positiveOrUndefined(maxCtas);
+  config.minCTAs = toNcclSetting(settings.minCtas);
+  config.maxCTAs = toNcclSetting(maxCtas);
   config.netName = settings.netName.empty() ? nullptr : settings.netName.c_str();
   config.splitShare = kUndefined;
   return config;

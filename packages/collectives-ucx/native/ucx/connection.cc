@@ -141,19 +141,19 @@ void Connection::exchangeNotices(MosaicBootstrap& bootstrap) {
     if (std::any_of(peers_.begin(), peers_.end(), hasRefused)) return true;
     return unsentNoticeCount_ == 0 && std::none_of(peers_.begin(), peers_.end(), isUnconnected);
   });
-  std::string unconnectedRanks;
+  std::string unconnectedRanksText;
   size_t unconnectedCount = 0;
   for (const Peer& peer : peers_) {
     if (!isUnconnected(peer) || unconnectedCount++ == kMaxListedRanks) continue;
-    unconnectedRanks +=
-        (unconnectedRanks.empty() ? "" : ", ") + formatRank(peer.rank) + (peer.isLost ? " (refused)" : "");
+    unconnectedRanksText +=
+        (unconnectedRanksText.empty() ? "" : ", ") + formatRank(peer.rank) + (peer.isLost ? " (refused)" : "");
   }
-  if (unconnectedRanks.empty()) return;
+  if (unconnectedRanksText.empty()) return;
   const std::string problem = isCompleted
                                   ? "cannot connect to "
                                   : "timed out after " + formatSeconds(bootstrap.timeout) + " while connecting to ";
   throw Failure(isCompleted ? MOSAIC_FAILURE_PEER_LOST : MOSAIC_FAILURE_TIMEOUT,
-                "connect: " + formatRank(rank_) + ": UCX " + problem + unconnectedRanks +
+                "connect: " + formatRank(rank_) + ": UCX " + problem + unconnectedRanksText +
                     "; if there is a firewall between the hosts, set a TCP port range with ucx({ ports }) and open it");
 }
 
@@ -174,7 +174,7 @@ void Connection::onNotice(Notice& notice) {
   if (notice.kind == MessageKind::Connect) {
     peer.isConnected = true;
   } else if (notice.kind == MessageKind::Close) {
-    peer.messagesSentBeforeClose = notice.value;
+    peer.messageCountAtClose = notice.value;
     hasClosedPeers_ = true;
     sendNotice(peer, MessageKind::CloseReceived, 0);
   } else {
@@ -216,9 +216,9 @@ bool Connection::progress() {
 /// `interrupt`. False: UCX had something to do already.
 bool Connection::sleep(int64_t nanoseconds, int extraFd) {
   pollfd polled[3] = {{wakeEvent_.fd(), POLLIN, 0}, {-1, POLLIN, 0}, {extraFd, POLLIN, 0}};
-  const bool isArmed = worker_ && !isAbandoned_;
-  if (isArmed && !worker_->arm()) return false;
-  if (isArmed) polled[1].fd = worker_->fd();
+  const bool hasActiveWorker = worker_ && !isAbandoned_;
+  if (hasActiveWorker && !worker_->arm()) return false;
+  if (hasActiveWorker) polled[1].fd = worker_->fd();
   const timespec timeout{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
   // The descriptor stays readable until UCX makes progress, and a rank that is in no collective calls it nowhere else.
   if (ppoll(polled, 3, &timeout, nullptr) > 0 && polled[1].revents != 0) hasProgressed_ |= worker_->progress();
@@ -248,7 +248,7 @@ bool Connection::progressUntil(int64_t deadline, Condition condition) {
 void Connection::close(const std::vector<uint64_t>& sentMessageCounts) {
   if (!worker_ || isAbandoned_) return;
   const auto isCloseExpected = [](const Peer& peer) {
-    return peer.endpoint && !peer.isLost && !peer.messagesSentBeforeClose && !peer.hasReceivedClose;
+    return peer.endpoint && !peer.isLost && !peer.messageCountAtClose && !peer.hasReceivedClose;
   };
   for (Peer& peer : peers_) {
     if (isCloseExpected(peer)) sendNotice(peer, MessageKind::Close, sentMessageCounts[peer.rank]);

@@ -46,10 +46,10 @@ class Connection {
   void wait(int64_t nanoseconds, int (*ready)(void*), void* arg, int extraFd);
 
   /// How many messages the peer had sent when it closed, once it has.
-  std::optional<uint64_t> messagesSentBeforeClose(uint32_t peer) const { return peers_[peer].messagesSentBeforeClose; }
+  std::optional<uint64_t> messageCountAtClose(uint32_t peer) const { return peers_[peer].messageCountAtClose; }
   bool hasClosedPeers() const { return hasClosedPeers_; }
   /// The peer's process or its host is gone, as far as UCX notices.
-  bool isLost(uint32_t peer) const { return peers_[peer].isLost && !peers_[peer].messagesSentBeforeClose; }
+  bool isLost(uint32_t peer) const { return peers_[peer].isLost && !peers_[peer].messageCountAtClose; }
 
   /// UCX is not called any more, so that nothing moves in or out of any memory; what it has under way stays there
   /// until the process ends. Cancelling it instead has crashed versions of UCX.
@@ -71,7 +71,7 @@ class Connection {
     uint32_t rank = 0;
     ucp_ep_h endpoint = nullptr;
     bool isLost = false, isConnected = false, hasReceivedClose = false;
-    std::optional<uint64_t> messagesSentBeforeClose;
+    std::optional<uint64_t> messageCountAtClose;
     Notice sentNotices[3], receivedNotices[3];
   };
 

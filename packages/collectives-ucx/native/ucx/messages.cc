@@ -72,7 +72,7 @@ void Messages::endTransfer(Transfer& transfer) {
 
 void Messages::send(MosaicMessage& message) {
   const uint64_t number = sentMessageCounts_[message.peer]++, bytes = message.signature.bytes;
-  if (connection_.messagesSentBeforeClose(message.peer)) {
+  if (connection_.messageCountAtClose(message.peer)) {
     message.state = MOSAIC_MESSAGE_CLOSED;
     return;
   }
@@ -139,9 +139,9 @@ bool Messages::closeMessages() {
   if (!connection_.hasClosedPeers()) return hasClosedMessages;
   for (const Transfer* transfer : activeTransfers_) {
     MosaicMessage& message = *transfer->message;
-    const auto messagesSentBeforeClose = connection_.messagesSentBeforeClose(message.peer);
-    if (!messagesSentBeforeClose || message.state != MOSAIC_MESSAGE_PENDING) continue;
-    if (!transfer->isSend && transfer->number < *messagesSentBeforeClose) continue;
+    const auto messageCountAtClose = connection_.messageCountAtClose(message.peer);
+    if (!messageCountAtClose || message.state != MOSAIC_MESSAGE_PENDING) continue;
+    if (!transfer->isSend && transfer->number < *messageCountAtClose) continue;
     message.state = MOSAIC_MESSAGE_CLOSED;
     hasClosedMessages = true;
   }

@@ -77,7 +77,7 @@ export function getRankPositions(trial: Trial, coordinate: Coordinate): RankPosi
 }
 
 /** The part of float64's answer that belongs to some rows. */
-export function selectExpected(trial: Trial, rows: RankPositions): AttentionNumbers<Float64Array> {
+export function selectExpectedResults(trial: Trial, rows: RankPositions): AttentionNumbers<Float64Array> {
   return selectRows(getReference(trial), trial, rows);
 }
 

@@ -36,7 +36,7 @@ interface BatchInput {
   readonly padding: "left" | "right";
 }
 
-const headSizes = [
+const attentionSizes = [
   { numHeads: 2, numKvHeads: 2, headDim: 16, batch: 3 },
   { numHeads: 4, numKvHeads: 2, headDim: 8, batch: 2 },
   { numHeads: 3, numKvHeads: 1, headDim: 5, batch: 4 },
@@ -47,7 +47,7 @@ const trialCombinations = pairwise({
   padding: ["left", "right", "none"],
   // One of all, each a kind of its own, documents where queries and keys are as many, or random slices.
   masks: ["one", "different", "documents", "random"],
-  size: headSizes,
+  size: attentionSizes,
   extent: [
     { queries: 41, keys: 41 },
     { queries: 3, keys: 3 },
@@ -63,14 +63,14 @@ function createLengths({ padding, masks: maskChoice, size, extent }: BatchCombin
   if (padding === "none") return undefined;
   const { queries, keys } = extent;
   const takeBatch = (lengths: readonly number[]): readonly number[] => lengths.slice(0, size.batch);
-  const sampleQueries = takeBatch([Math.floor(queries / 2), queries, 0, 1]);
-  const sampleKeys = takeBatch([Math.floor((2 * keys) / 3), keys, keys, Math.min(2, keys)]);
+  const queryLengths = takeBatch([Math.floor(queries / 2), queries, 0, 1]);
+  const keyLengths = takeBatch([Math.floor((2 * keys) / 3), keys, keys, Math.min(2, keys)]);
   const hasSameLengths = maskChoice === "documents" && queries === keys;
-  return { queries: sampleQueries, keys: hasSameLengths ? sampleQueries : sampleKeys };
+  return { queries: queryLengths, keys: hasSameLengths ? queryLengths : keyLengths };
 }
 
 /** The masks of the samples, over their own lengths. */
-function selectMasks(
+function selectMaskTrials(
   { masks: maskChoice, size, extent }: BatchCombination,
   lengths: BatchInput["lengths"],
 ): readonly MaskTrial[] {
@@ -108,7 +108,7 @@ function makeBatch(combination: BatchCombination): ResolvedBatch {
   const { size, extent } = combination;
   const lengths = createLengths(combination);
   const padding = combination.padding === "left" ? "left" : "right";
-  const sampleTrials = selectMasks(combination, lengths);
+  const sampleTrials = selectMaskTrials(combination, lengths);
   const mask = combination.masks === "one" ? sampleTrials[0]!.mask : sampleTrials.map((each) => each.mask);
   const batchInput: BatchInput = { mask, lengths, padding };
   const resolvedMask = resolveBatchMaskUnchecked("batch", batchInput, { batch: size.batch, ...extent });
@@ -214,29 +214,34 @@ async function checkPadding({ makeWorld }: BatchSuiteOptions, arrangement: Arran
   const { mesh, backend } = arrangement;
   await runOnWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
     for (const padding of ["left", "right"] as const) {
-      const [cleanRun, nanPaddedRun] = [
+      const [zeroPaddedRun, nanPaddedRun] = [
         await attendPadded(ctx, arrangement, 0, padding),
         await attendPadded(ctx, arrangement, NaN, padding),
       ];
       for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
         const description = `${backend.name}, rank ${ctx.rank}, padding ${padding}: ${name}`;
         // Not to the bit: beside NaN a kernel may sum in another order.
-        checkClose(nanPaddedRun.values[name], cleanRun.values[name], 1e-5, `${description} with NaN in the padding`);
+        checkClose(
+          nanPaddedRun.values[name],
+          zeroPaddedRun.values[name],
+          1e-5,
+          `${description} with NaN in the padding`,
+        );
         const emptyValue = name === "lse" ? Number.NEGATIVE_INFINITY : 0;
         const width = name === "lse" ? 1 : paddedBatchSizes.headDim;
-        const wrongIndex = cleanRun.values[name].findIndex(
-          (value, i) => cleanRun.isPadding(Math.floor(i / width), name) && value !== emptyValue,
+        const wrongIndex = zeroPaddedRun.values[name].findIndex(
+          (value, i) => zeroPaddedRun.isPadding(Math.floor(i / width), name) && value !== emptyValue,
         );
         check(
           wrongIndex < 0,
-          `${description} in the padding: expected ${emptyValue}, received ${cleanRun.values[name][wrongIndex]}`,
+          `${description} in the padding: expected ${emptyValue}, received ${zeroPaddedRun.values[name][wrongIndex]}`,
         );
       }
     }
   });
 }
 
-interface PaddedNumbers {
+interface PaddedRun {
   readonly values: Readonly<Record<"out" | "lse" | "dq" | "dk" | "dv", Float32Array>>;
   /** Whether a row [B,H,S] of this rank's shard is padding. */
   isPadding(row: number, name: string): boolean;
@@ -248,7 +253,7 @@ async function attendPadded(
   { axes, backend }: Arrangement,
   paddingValue: number,
   padding: "left" | "right",
-): Promise<PaddedNumbers> {
+): Promise<PaddedRun> {
   const { batch, numHeads, numKvHeads, length, headDim, lengths } = paddedBatchSizes;
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes, length, placement: placements()[1]! });
   const positions = listPositions(layout.spans(ctx.mesh.coordinate));
@@ -282,7 +287,7 @@ async function attendPadded(
   const names = Object.keys(tensors);
   for (const x of Object.values(tensors)) x[Symbol.dispose]();
   return {
-    values: Object.fromEntries(names.map((name, i) => [name, resultValues[i]!])) as PaddedNumbers["values"],
+    values: Object.fromEntries(names.map((name, i) => [name, resultValues[i]!])) as PaddedRun["values"],
     isPadding(row, name) {
       const headCount = name === "dk" || name === "dv" ? numKvHeads : numHeads;
       return !isToken(Math.floor(row / positions.length / headCount), positions[row % positions.length]!);

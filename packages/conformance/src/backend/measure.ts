@@ -9,7 +9,7 @@ import {
   type Measurement,
 } from "../measure/gate.ts";
 import {
-  selectExpected,
+  selectExpectedResults,
   runLocalAttention,
   type AttentionNumbers,
   runBackendOnRank,
@@ -25,7 +25,7 @@ const resultNames = ["out", "lse", "dq", "dk", "dv"] as const;
 /** One rank's part of a trial, measured. Every rank of the mesh must call it; ranks may be processes. */
 export async function measureBackend(ctx: Context, backend: AttentionBackend, trial: Trial): Promise<Measurement> {
   const actual = await runBackendOnRank(ctx, backend, trial);
-  const expectedShard = selectExpected(trial, getRankPositions(trial, ctx.mesh.coordinate));
+  const expectedShard = selectExpectedResults(trial, getRankPositions(trial, ctx.mesh.coordinate));
   const { errors, magnitudes, lseMagnitude } = await getReferenceErrors(ctx.device, trial);
   const measureResult = (name: (typeof resultNames)[number]): ResultMeasurement => ({
     measuredError: computeErrorSum(actual[name], expectedShard[name]),

@@ -106,7 +106,7 @@ function caseTitle({ backend, mesh }: Arrangement): string {
   return `${backend.name} on ${formatMesh(mesh)}`;
 }
 
-type SuiteContext = Omit<BackendSuiteOptions, "arrangements">;
+type CommonSuiteOptions = Omit<BackendSuiteOptions, "arrangements">;
 
 interface TrialConditions {
   readonly completion: CompletionTime;
@@ -117,7 +117,7 @@ interface TrialConditions {
 }
 
 async function checkExactness(
-  { makeWorld, extents }: SuiteContext,
+  { makeWorld, extents }: CommonSuiteOptions,
   arrangement: Arrangement,
   conditions: TrialConditions,
 ): Promise<void> {
@@ -160,7 +160,7 @@ async function checkExactness(
 const priorState: InitialState = { out: 0.5, lse: 0.25, gradients: 0.75 };
 
 /** As an inner backend is called, whose keys come part by part: only so can another be built around it. */
-async function checkFolding({ makeWorld, extents }: SuiteContext, arrangement: Arrangement): Promise<void> {
+async function checkFolding({ makeWorld, extents }: CommonSuiteOptions, arrangement: Arrangement): Promise<void> {
   const { mesh, backend } = arrangement;
   const options = { placement: placements()[1]!, dtype: "float32", seed: 9, ...(extents && { extents }) } as const;
   const trials = backendTrials(arrangement, options);
@@ -186,7 +186,10 @@ async function checkFolding({ makeWorld, extents }: SuiteContext, arrangement: A
   });
 }
 
-async function checkReproducibility({ makeWorld, extents }: SuiteContext, arrangement: Arrangement): Promise<void> {
+async function checkReproducibility(
+  { makeWorld, extents }: CommonSuiteOptions,
+  arrangement: Arrangement,
+): Promise<void> {
   const { mesh, backend } = arrangement;
   const options = { placement: placements()[1]!, dtype: "float32", seed: 5, ...(extents && { extents }) } as const;
   const trial = backendTrials(arrangement, options)[1]!;

@@ -54,7 +54,7 @@ const denormal: ValueTransform = {
 };
 
 /** What a backend must be as exact on as on normal numbers. */
-export const extremeValues: readonly ValueTransform[] = [
+export const extremeValueTransforms: readonly ValueTransform[] = [
   createScoreScaling(1e4, false),
   createScoreScaling(1e9, true),
   createScoreScaling(1e20, true),

@@ -3,7 +3,7 @@ import { check } from "../check.ts";
 import { integer, uniforms } from "../oracle/numbers.ts";
 import { maskTrials } from "./masks.ts";
 import type { Arrangement } from "../suite-options.ts";
-import { extremeValues, type Trial, type ValueTransform } from "./trial.ts";
+import { extremeValueTransforms, type Trial, type ValueTransform } from "./trial.ts";
 
 export interface TrialOptions {
   readonly placement: Placement;
@@ -30,12 +30,12 @@ const irregularExtents: readonly Extents[] = [
   { queries: 3, keys: 3, masks: ["full", "causal", "sliceMask"] },
   { queries: 23, keys: 38, masks: ["causal", "slidingWindow", "bidirectionalCausal"] },
   { queries: 38, keys: 23, masks: ["full", "causal", "prefix"] },
-  ...extremeValues.map((values) => ({ queries: 11, keys: 13, masks: ["causal"], values })),
+  ...extremeValueTransforms.map((values) => ({ queries: 11, keys: 13, masks: ["causal"], values })),
   { queries: 5, keys: 0, masks: ["full"] },
 ];
 
 /** Query heads, KV heads, head size, batch: even and odd, grouped and not. */
-const headSizes = [
+const attentionSizes = [
   { numHeads: 2, numKvHeads: 2, headDim: 16, batch: 1 },
   { numHeads: 4, numKvHeads: 2, headDim: 8, batch: 1 },
   { numHeads: 3, numKvHeads: 1, headDim: 5, batch: 2 },
@@ -50,7 +50,7 @@ export function backendTrials({ mesh, axes }: Pick<Arrangement, "mesh" | "axes">
       .map(({ mask, maskMod }) => ({ queries, keys, mask, maskMod, values })),
   );
   return cases.map(({ queries, keys, mask, maskMod, values }, i) => {
-    const size = headSizes[i % headSizes.length]!;
+    const size = attentionSizes[i % attentionSizes.length]!;
     const { numHeads, numKvHeads, headDim } = size;
     const heading = `${mask.name} ${queries}×${keys}, ${numHeads}/${numKvHeads} heads of size ${headDim}`;
     return {
@@ -108,7 +108,7 @@ function unequalPlacement(): Placement {
 }
 
 /** Pieces of three positions dealt out at random, as a solver might: a shard is many spans, in no order. */
-function randomBlocks(): Placement {
+function randomBlockPlacement(): Placement {
   return {
     name: "scattered",
     spans(index, count, length) {
@@ -125,5 +125,5 @@ function randomBlocks(): Placement {
 
 /** Core's placements, and two that are as irregular as the rules allow. */
 export function placements(): Placement[] {
-  return [contiguous(), zigzag(), striped(), unequalPlacement(), randomBlocks()];
+  return [contiguous(), zigzag(), striped(), unequalPlacement(), randomBlockPlacement()];
 }

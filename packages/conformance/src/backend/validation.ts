@@ -105,10 +105,13 @@ export function validationSuite(suiteOptions: ValidationSuiteOptions): Case[] {
   const options = validationSuiteOptions.parse(suiteOptions);
   const { makeWorld, backend, sharded } = options;
   const invalidCalls = [
-    invalidAxis(backend),
-    ...sharded.flatMap(invalidSequences),
-    ...invalidInputs(),
-    ...(["attend", "attendBackward"] as const).flatMap((pass) => [...invalidStates(pass), ...disposedTensors(pass)]),
+    invalidAxisCall(backend),
+    ...sharded.flatMap(invalidSequenceCalls),
+    ...invalidInputCalls(),
+    ...(["attend", "attendBackward"] as const).flatMap((pass) => [
+      ...invalidStateCalls(pass),
+      ...disposedTensorCalls(pass),
+    ]),
   ];
   const { name } = makeBackend("validationSuite", backend, "sp");
   return [
@@ -144,9 +147,9 @@ function contextCases({ makeWorld, backend }: ValidationSuiteOptions): Case[] {
       name: `${name}: creating a module is rejected on a mesh without its axis`,
       run: () =>
         runOnWorld(makeWorld, { size: 1, mesh: { tp: 1 } }, (ctx) => {
-          const module = { embedDim: 4, numHeads: 1, attentionAxis: 1, backend: backend("sp") };
+          const moduleOptions = { embedDim: 4, numHeads: 1, attentionAxis: 1, backend: backend("sp") };
           const message = /rank 0: expected one of the mesh's axes tp, received "sp"; add the axis to init/;
-          return checkThrows(() => new MultiAxisAttention(ctx, module), "OptionError", message);
+          return checkThrows(() => new MultiAxisAttention(ctx, moduleOptions), "OptionError", message);
         }).then(() => {}),
     },
   ];
@@ -250,8 +253,8 @@ async function checkViolation(
       `rank ${ctx.rank}: expected 0 messages sent by a rejected call, received ${messagesSent}`,
     );
     using out = runAttention(contiguous(), masks.full());
-    const isFiniteOut = (await out.read()).every(Number.isFinite);
-    check(isFiniteOut, `rank ${ctx.rank}: expected finite values from a call after the rejected one, received others`);
+    const isOutFinite = (await out.read()).every(Number.isFinite);
+    check(isOutFinite, `rank ${ctx.rank}: expected finite values from a call after the rejected one, received others`);
   });
 }
 
@@ -298,13 +301,13 @@ function callBackend(ctx: Context, { backend, tensors, at, from, queryAxes, keyA
   else backend.attendBackward(ctx, { ...attentionCall, dOut, lse, delta }, tensors, { k, v, from });
 }
 
-function invalidAxis(backend: (axis: string) => AttentionBackend): InvalidCall {
+function invalidAxisCall(backend: (axis: string) => AttentionBackend): InvalidCall {
   const invalidate = (): Partial<BackendCall> => ({ backend: backend("gpu") });
   const message = /expected one of the mesh's axes sp, received "gpu"/;
   return { title: "an axis that is not in the mesh", pass: "attend", invalidate, error: "OptionError", message };
 }
 
-function invalidSequences(name: "queries" | "keys"): InvalidCall[] {
+function invalidSequenceCalls(name: "queries" | "keys"): InvalidCall[] {
   const coordinateName = name === "keys" ? "from" : "at";
   const axes = name === "keys" ? "keyAxes" : "queryAxes";
   const invalidFields = { pass: "attend", error: "OptionError" } as const;
@@ -330,27 +333,32 @@ function invalidSequences(name: "queries" | "keys"): InvalidCall[] {
   ];
 }
 
-function invalidInputs(): InvalidCall[] {
-  const createShapeCase = (name: TensorName, to: Shape, message: RegExp) =>
-    invalidTensor("attend", name, { title: `${name} [${to}]`, shape: to, error: "ShapeError", message });
-  const createDtypeCase = (name: TensorName, message: RegExp) =>
-    invalidTensor("attend", name, { title: `${name} of bfloat16`, dtype: "bfloat16", error: "DTypeError", message });
+function invalidInputCalls(): InvalidCall[] {
+  const createWrongShapeCall = (name: TensorName, to: Shape, message: RegExp) =>
+    invalidTensorCall("attend", name, { title: `${name} [${to}]`, shape: to, error: "ShapeError", message });
+  const createWrongDtypeCall = (name: TensorName, message: RegExp) =>
+    invalidTensorCall("attend", name, {
+      title: `${name} of bfloat16`,
+      dtype: "bfloat16",
+      error: "DTypeError",
+      message,
+    });
   return [
-    createShapeCase("q", [1, 4, 4, 8], /queries \[B,H,5,D\], as specified by their layout, received \[1,4,4,8\]/),
-    createShapeCase("q", [4, 5, 8], /queries \[B,H,5,D\], as specified by their layout, received \[4,5,8\]/),
-    createShapeCase("k", [1, 2, 6, 8], /keys \[B,H,5,D\], as specified by their layout, received \[1,2,6,8\]/),
-    createShapeCase(
+    createWrongShapeCall("q", [1, 4, 4, 8], /queries \[B,H,5,D\], as specified by their layout, received \[1,4,4,8\]/),
+    createWrongShapeCall("q", [4, 5, 8], /queries \[B,H,5,D\], as specified by their layout, received \[4,5,8\]/),
+    createWrongShapeCall("k", [1, 2, 6, 8], /keys \[B,H,5,D\], as specified by their layout, received \[1,2,6,8\]/),
+    createWrongShapeCall(
       "k",
       [1, 3, 5, 8],
       /keys \[1,Hkv,S,8\] with Hkv a divisor of the 4 query heads, received \[1,3,5,8\]/,
     ),
-    createShapeCase("k", [2, 2, 5, 8], /keys \[1,Hkv,S,8\] .* received \[2,2,5,8\]/),
-    createShapeCase("k", [1, 2, 5, 4], /keys \[1,Hkv,S,8\] .* received \[1,2,5,4\]/),
-    createShapeCase("v", [1, 2, 4, 8], /values of the keys' shape \[1,2,5,8\], received \[1,2,4,8\]/),
-    createShapeCase("v", [1, 2, 5, 4], /out \[1,4,5,4\], received \[1,4,5,8\]/),
-    createDtypeCase("v", /values with the dtype of the keys, float32, received bfloat16/),
-    createDtypeCase("q", /queries with the dtype of the keys, float32, received bfloat16/),
-    invalidTensor("attendBackward", "k", {
+    createWrongShapeCall("k", [2, 2, 5, 8], /keys \[1,Hkv,S,8\] .* received \[2,2,5,8\]/),
+    createWrongShapeCall("k", [1, 2, 5, 4], /keys \[1,Hkv,S,8\] .* received \[1,2,5,4\]/),
+    createWrongShapeCall("v", [1, 2, 4, 8], /values of the keys' shape \[1,2,5,8\], received \[1,2,4,8\]/),
+    createWrongShapeCall("v", [1, 2, 5, 4], /out \[1,4,5,4\], received \[1,4,5,8\]/),
+    createWrongDtypeCall("v", /values with the dtype of the keys, float32, received bfloat16/),
+    createWrongDtypeCall("q", /queries with the dtype of the keys, float32, received bfloat16/),
+    invalidTensorCall("attendBackward", "k", {
       title: "k [1,2,6,8]",
       shape: [1, 2, 6, 8],
       error: "ShapeError",
@@ -360,11 +368,11 @@ function invalidInputs(): InvalidCall[] {
 }
 
 /** State, saved rows and gradients: of the shapes of what they belong to, and float32 but for dOut. */
-function invalidStates(pass: Pass): InvalidCall[] {
+function invalidStateCalls(pass: Pass): InvalidCall[] {
   return passOperands[pass].flatMap((name) => {
     const shape = (operandShapes[name] as Shape).with(2, 4);
     const message = new RegExp(`expected ${name} \\[${operandShapes[name]}\\], received \\[${shape}\\]`);
-    const wrongShapeCall = invalidTensor(pass, name, {
+    const wrongShapeCall = invalidTensorCall(pass, name, {
       title: `${name} [${shape}]`,
       shape,
       error: "ShapeError",
@@ -375,12 +383,12 @@ function invalidStates(pass: Pass): InvalidCall[] {
     const title = `${name} of bfloat16`;
     return [
       wrongShapeCall,
-      invalidTensor(pass, name, { title, dtype: "bfloat16", error: "DTypeError", message: dtypePattern }),
+      invalidTensorCall(pass, name, { title, dtype: "bfloat16", error: "DTypeError", message: dtypePattern }),
     ];
   });
 }
 
-function disposedTensors(pass: Pass): InvalidCall[] {
+function disposedTensorCalls(pass: Pass): InvalidCall[] {
   return (["q", "k", "v", ...passOperands[pass]] as const).map((name) => ({
     title: `a disposed ${name}`,
     pass,
@@ -398,7 +406,7 @@ interface InvalidTensor extends Pick<InvalidCall, "title" | "error" | "message">
   readonly dtype?: DType;
 }
 
-function invalidTensor(
+function invalidTensorCall(
   pass: Pass,
   name: TensorName,
   { shape, dtype = "float32", ...invalidCallFields }: InvalidTensor,

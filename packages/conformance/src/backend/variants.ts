@@ -32,7 +32,7 @@ import { type Arrangement, arrangementsOption, makeWorldOption } from "../suite-
 
 // Variants of attention, through `attention` and its backward: on some ranks, and on one device in one piece.
 
-const headSizes = [
+const attentionSizes = [
   { numHeads: 2, numKvHeads: 2, headDim: 16, batch: 1 },
   { numHeads: 4, numKvHeads: 2, headDim: 8, batch: 2 },
   { numHeads: 3, numKvHeads: 1, headDim: 5, batch: 3 },
@@ -42,7 +42,7 @@ const factors = {
   variant: ["sinks", "softcap", "slopes", "dropout", "value head size", "all of them"],
   mask: ["full", "causal", "slidingWindow", "prefix", "documents", "sliceMask", "lengths"],
   placement: placements(),
-  size: headSizes,
+  size: attentionSizes,
   extent: [
     { queries: 41, keys: 41 },
     { queries: 3, keys: 3 },
@@ -105,8 +105,8 @@ function selectMask({ mask: name, size, extent: { queries, keys } }: VariantTria
       extentTrials.find((each) => each.mask.name.startsWith(name)) ?? extentTrials[1]!;
     return { options: { mask }, maskMod };
   }
-  const sampleLengths = (length: number): number[] => [Math.ceil(length / 2), length, 1].slice(0, size.batch);
-  const lengths = { queries: sampleLengths(queries), keys: sampleLengths(keys) };
+  const createSampleLengths = (length: number): number[] => [Math.ceil(length / 2), length, 1].slice(0, size.batch);
+  const lengths = { queries: createSampleLengths(queries), keys: createSampleLengths(keys) };
   const maskMod: MaskMod = (query, key, sample = 0) =>
     query < lengths.queries[sample]! &&
     key < lengths.keys[sample]! &&
@@ -129,7 +129,7 @@ function prepareTrial(trial: VariantTrial, trialIndex: number, randomSource: Ran
   const { batch, numHeads, numKvHeads, headDim } = size;
   const { hasWideValues, ...modifiers } = createModifiers(trial, randomSource);
   const mask = selectMask(trial);
-  const valueHeadDim = hasWideValues ? [24, 5, 9][headSizes.indexOf(size)]! : headDim;
+  const valueHeadDim = hasWideValues ? [24, 5, 9][attentionSizes.indexOf(size)]! : headDim;
   const createValues = (headCount: number, rows: number, width: number, seedOffset: number): Float64Array =>
     normals(batch * headCount * rows * width, 4 * trialIndex + seedOffset, dtype);
   const problem = {
@@ -169,11 +169,11 @@ interface VariantRun {
 
 /** Rows of queries and keys that are on a rank. */
 function createLayouts(ctx: Context, { trial }: PreparedTrial, axes: readonly string[]) {
-  const createRows = (length: number) => {
+  const createLayoutAndRows = (length: number) => {
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes, length, placement: trial.placement });
     return { layout, rows: listPositions(layout.spans(ctx.mesh.coordinate)) };
   };
-  return { queries: createRows(trial.extent.queries), keys: createRows(trial.extent.keys) };
+  return { queries: createLayoutAndRows(trial.extent.queries), keys: createLayoutAndRows(trial.extent.keys) };
 }
 
 /** What belongs to these rows of whole results or tensors. */
@@ -239,9 +239,9 @@ async function runVariant(
   out.backward(dOut);
   const results: readonly (Tensor | null)[] = [out, lse, q.grad, k.grad, v.grad, sinks.grad];
   if (sinks.grad) for (const axis of variantRun.axes) ctx.mesh.group(axis).allReduce(sinks.grad, "sum").wait();
-  const readValues = await Promise.all(results.map(async (x) => (x ? await x.read() : new Float32Array(0))));
+  const resultValues = await Promise.all(results.map(async (x) => (x ? await x.read() : new Float32Array(0))));
   for (const x of results) x?.dispose();
-  return Object.fromEntries(resultNames.map((name, i) => [name, readValues[i]!])) as VariantNumbers<Float32Array>;
+  return Object.fromEntries(resultNames.map((name, i) => [name, resultValues[i]!])) as VariantNumbers<Float32Array>;
 }
 
 async function measureVariant(

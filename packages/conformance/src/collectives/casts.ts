@@ -14,7 +14,7 @@ export function groupCastCases(makeWorld: MakeWorld, size: number): Case[] {
     createGroupCase("groupCast with random plans: values, bytes sent and version counters", checkRandomGroupCasts),
     createGroupCase("groupCast over hosts", checkGroupCastsOverHosts),
     createGroupCase("groupReduce with random plans, in rank order", checkRandomGroupReduces),
-    createGroupCase("groupReduce after groupCast multiplies each row by its receiver count", checkGroupReduceAfterCast),
+    createGroupCase("groupReduce after groupCast multiplies each row by its receiver count", checkReduceAfterGroupCast),
     createGroupCase(
       "groupCast and groupReduce reject mismatched arguments before posting an operation",
       checkInvalidPlans,
@@ -62,7 +62,7 @@ function extremePlans(size: number): TestPlan[] {
   ];
 }
 
-function randomPlans(size: number): TestPlan[] {
+function createTestPlans(size: number): TestPlan[] {
   return [...extremePlans(size), ...Array.from({ length: 4 }, (_, i) => randomPlan(size, 100 * size + i))];
 }
 
@@ -74,7 +74,7 @@ const createShapes = (rows: number): Shape[] => [
   [1, rows, 3],
 ];
 
-/** What a rank has of tensor i, in rows of `planes` planes. */
+/** What a rank has of tensor i, [.., rows, width]: rows of all leading axes. */
 function createValues(rank: number, i: number, shape: Shape, dtype: DType): Float64Array {
   return normals(
     shape.reduce((a, b) => a * b, 1),
@@ -171,7 +171,7 @@ async function checkGroupCast(
 async function checkRandomGroupCasts(group: ProcessGroup): Promise<void> {
   const bytesPerRow = { float32: 4, bfloat16: 2, float16: 2 };
   const elementsPerRow = createShapes(1).reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0);
-  for (const [i, testPlan] of randomPlans(group.size).entries()) {
+  for (const [i, testPlan] of createTestPlans(group.size).entries()) {
     const dtype = dtypes[i % dtypes.length]!;
     await group.device.stream.synchronize();
     const trafficBefore = group.traffic();
@@ -194,14 +194,14 @@ async function checkGroupCastsOverHosts(group: ProcessGroup): Promise<void> {
   for (const hosts of [2, 3]) {
     const subgroup = await group.split(0, `${hosts} hosts`);
     Object.defineProperty(subgroup, "hosts", { value: groupRanks(subgroup).map((rank) => rank % hosts) });
-    for (const testPlan of randomPlans(subgroup.size)) await checkGroupCast(subgroup, testPlan, "float32", true);
+    for (const testPlan of createTestPlans(subgroup.size)) await checkGroupCast(subgroup, testPlan, "float32", true);
   }
-  for (const testPlan of randomPlans(group.size)) await checkGroupCast(group, testPlan, "bfloat16", true);
+  for (const testPlan of createTestPlans(group.size)) await checkGroupCast(group, testPlan, "bfloat16", true);
 }
 
 async function checkRandomGroupReduces(group: ProcessGroup): Promise<void> {
   const { rank } = group;
-  for (const [planIndex, { plan, rows }] of randomPlans(group.size).entries()) {
+  for (const [planIndex, { plan, rows }] of createTestPlans(group.size).entries()) {
     const wireDType = planIndex % 2 === 0 ? "float32" : "bfloat16";
     const input = createInputs(group, listReceivedRows(plan, rank).length, "float32");
     const sums = createShapes(rows[rank]!).map((shape, i) => ({
@@ -232,15 +232,15 @@ async function checkRandomGroupReduces(group: ProcessGroup): Promise<void> {
   }
 }
 
-async function checkGroupReduceAfterCast(group: ProcessGroup): Promise<void> {
+async function checkReduceAfterGroupCast(group: ProcessGroup): Promise<void> {
   const { rank } = group;
-  for (const { plan, rows } of randomPlans(group.size)) {
-    const numReceived = listReceivedRows(plan, rank).length;
+  for (const { plan, rows } of createTestPlans(group.size)) {
+    const numReceivedRows = listReceivedRows(plan, rank).length;
     const shapes = createShapes(rows[rank]!);
     // Whole numbers: their sums are exact.
     const values = shapes.map((shape, i) => createValues(rank, i, shape, "float32").map((x) => Math.round(16 * x)));
     const x = shapes.map((shape, i) => makeTensor(group, values[i]!, { dtype: "float32", shape }));
-    const received = createOutputs(group, numReceived, "float32");
+    const received = createOutputs(group, numReceivedRows, "float32");
     const sums = shapes.map((shape) =>
       makeTensor(group, new Float64Array(shape.reduce((a, b) => a * b, 1)), { dtype: "float32", shape }),
     );

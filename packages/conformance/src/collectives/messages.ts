@@ -1,7 +1,15 @@
 import type { ProcessGroup, Tensor, Transfer } from "@mosaic/core";
 import { type Case, check } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
-import { checkTensorValues, dtypes, groupRanks, recvBuffer, runOnRanks, makeTensor, rankValues } from "./tensors.ts";
+import {
+  checkTensorValues,
+  dtypes,
+  groupRanks,
+  makeReceiveBuffer,
+  runOnRanks,
+  makeTensor,
+  rankValues,
+} from "./tensors.ts";
 
 /** sendRecv, and the traffic it counts. */
 export function messageCases(makeWorld: MakeWorld, size: number): Case[] {
@@ -24,7 +32,7 @@ async function checkRingExchange(group: ProcessGroup, dtype: (typeof dtypes)[num
   const { rank, size } = group;
   for (const length of [1, 7, 1024, 100_003]) {
     using out = makeTensor(group, rankValues(rank, length, dtype), { dtype });
-    using receiveBuffer = recvBuffer(group, length, dtype);
+    using receiveBuffer = makeReceiveBuffer(group, length, dtype);
     const leftRank = (rank + size - 1) % size;
     group
       .sendRecv([
@@ -47,7 +55,9 @@ async function checkAllPairs(group: ProcessGroup): Promise<void> {
   const sendBuffers = groupRanks(group).map((to) =>
     makeTensor(group, messageContent(rank, to, messageLength(rank, to)), { dtype: "float32" }),
   );
-  const receiveBuffers = groupRanks(group).map((from) => recvBuffer(group, messageLength(from, rank), "float32"));
+  const receiveBuffers = groupRanks(group).map((from) =>
+    makeReceiveBuffer(group, messageLength(from, rank), "float32"),
+  );
   const transfers: Transfer[] = [
     ...sendBuffers.map((tensor, to) => ({ tensor, to })),
     ...receiveBuffers.map((tensor, from) => ({ tensor, from })),
@@ -71,17 +81,17 @@ async function checkMessageOrder(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
   const rightRank = (rank + 1) % size;
   const leftRank = (rank + size - 1) % size;
-  const sendTensors = [1, 2, 3].map((i) => makeTensor(group, [rank, i], { dtype: "float32" }));
-  const receiveBuffers: Tensor[] = sendTensors.map(() => recvBuffer(group, 2, "float32"));
+  const sendBuffers = [1, 2, 3].map((i) => makeTensor(group, [rank, i], { dtype: "float32" }));
+  const receiveBuffers: Tensor[] = sendBuffers.map(() => makeReceiveBuffer(group, 2, "float32"));
   group
     .sendRecv([
       ...receiveBuffers.map((tensor) => ({ tensor, from: leftRank })),
-      ...sendTensors.map((tensor) => ({ tensor, to: rightRank })),
+      ...sendBuffers.map((tensor) => ({ tensor, to: rightRank })),
     ])
     .wait();
   for (const [i, tensor] of receiveBuffers.entries())
     await checkTensorValues(tensor, [leftRank, i + 1], `message ${i}`);
-  for (const tensor of [...sendTensors, ...receiveBuffers]) tensor[Symbol.dispose]();
+  for (const tensor of [...sendBuffers, ...receiveBuffers]) tensor[Symbol.dispose]();
 }
 
 /** Pairs exchange in turn while the others do nothing of the kind; then all meet again. */
@@ -103,8 +113,8 @@ async function checkTraffic(group: ProcessGroup): Promise<void> {
   if (size === 1) return;
   using longMessage = makeTensor(group, rankValues(rank, 100, "float32"), { dtype: "float32" });
   using shortMessage = makeTensor(group, rankValues(rank, 30, "bfloat16"), { dtype: "bfloat16" });
-  using longBuffer = recvBuffer(group, 100, "float32");
-  using shortBuffer = recvBuffer(group, 30, "bfloat16");
+  using longBuffer = makeReceiveBuffer(group, 100, "float32");
+  using shortBuffer = makeReceiveBuffer(group, 30, "bfloat16");
   const trafficBefore = group.traffic();
   const transfers: Transfer[] = [
     { tensor: longMessage, to: (rank + 1) % size },

@@ -1,7 +1,7 @@
 import type { ProcessGroup, Work } from "@mosaic/core";
 import { type Case, check, checkEqual } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
-import { checkTensorValues, groupRanks, recvBuffer, runOnRanks, makeTensor } from "./tensors.ts";
+import { checkTensorValues, groupRanks, makeReceiveBuffer, runOnRanks, makeTensor } from "./tensors.ts";
 
 /** What is promised of the order between collectives and compute, and of memory; and groups within groups. */
 export function orderCases(makeWorld: MakeWorld, size: number): Case[] {
@@ -14,7 +14,7 @@ export function orderCases(makeWorld: MakeWorld, size: number): Case[] {
     createGroupCase("kernels enqueued after wait() read the received values", checkWaitPrecedesCompute),
     createGroupCase("a double-buffered pipeline", checkPipeline),
     createGroupCase("tensors may be disposed once a collective is posted", checkDisposeAfterPost),
-    createGroupCase("a collective completes without a call to wait()", checkCloseWithoutWait),
+    createGroupCase("a collective completes without a call to wait()", checkCompletionWithoutWait),
     createGroupCase(
       "a collective increments the version counter of its output, not of its input",
       checkVersionCounters,
@@ -44,7 +44,7 @@ async function checkWaitPrecedesCompute(group: ProcessGroup): Promise<void> {
   using delay = makeTensor(group, new Float64Array(LONG_KERNEL_ELEMENTS), { dtype: "float32" });
   for (let round = 0; round < size; round++) {
     using x = makeTensor(group, new Float64Array(LONG_KERNEL_ELEMENTS).fill(rank + round), { dtype: "float32" });
-    using receiveBuffer = recvBuffer(group, LONG_KERNEL_ELEMENTS, "float32");
+    using receiveBuffer = makeReceiveBuffer(group, LONG_KERNEL_ELEMENTS, "float32");
     if (rank === round) for (let i = 0; i < 50; i++) kernels.unary("exp", delay, delay);
     const leftRank = (rank + size - 1) % size;
     group
@@ -66,8 +66,8 @@ async function checkWaitPrecedesCompute(group: ProcessGroup): Promise<void> {
 /** A tensor saved for a backward, and overwritten by a collective before it, is an error: it is found by the version. */
 async function checkVersionCounters(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
-  using sendBuffer = recvBuffer(group, size, "float32");
-  using receiveBuffer = recvBuffer(group, size, "float32");
+  using sendBuffer = makeReceiveBuffer(group, size, "float32");
+  using receiveBuffer = makeReceiveBuffer(group, size, "float32");
   const checkVersionIncrease = (name: string, post: () => Work): void => {
     const versionsBefore = [sendBuffer.storage.version, receiveBuffer.storage.version];
     post().wait();
@@ -107,7 +107,7 @@ async function checkPipeline(group: ProcessGroup): Promise<void> {
   const { rank, size, device } = group;
   const buffers = [
     makeTensor(group, new Float64Array(LONG_KERNEL_ELEMENTS).fill(rank), { dtype: "float32" }),
-    recvBuffer(group, LONG_KERNEL_ELEMENTS, "float32"),
+    makeReceiveBuffer(group, LONG_KERNEL_ELEMENTS, "float32"),
   ];
   using sum = makeTensor(group, new Float64Array(LONG_KERNEL_ELEMENTS), { dtype: "float32" });
   const numRounds = 3 * size;
@@ -134,12 +134,12 @@ async function checkDisposeAfterPost(group: ProcessGroup): Promise<void> {
   const results = [];
   for (let i = 0; i < 10; i++) {
     using x = makeTensor(group, new Float64Array(LONG_KERNEL_ELEMENTS).fill(group.rank + i), { dtype: "float32" });
-    const out = recvBuffer(group, LONG_KERNEL_ELEMENTS * group.size, "float32");
+    const out = makeReceiveBuffer(group, LONG_KERNEL_ELEMENTS * group.size, "float32");
     works.push(group.allGather(out, x));
     results.push(out);
   }
   // What was disposed may be handed out again, but not before the collective is done with it.
-  using reusedBuffer = recvBuffer(group, LONG_KERNEL_ELEMENTS, "float32");
+  using reusedBuffer = makeReceiveBuffer(group, LONG_KERNEL_ELEMENTS, "float32");
   for (const work of works) work.wait();
   for (const [i, out] of results.entries()) {
     const expected = groupRanks(group).flatMap((rank) => new Array<number>(LONG_KERNEL_ELEMENTS).fill(rank + i));
@@ -153,7 +153,7 @@ async function checkDisposeAfterPost(group: ProcessGroup): Promise<void> {
   );
 }
 
-async function checkCloseWithoutWait(group: ProcessGroup): Promise<void> {
+async function checkCompletionWithoutWait(group: ProcessGroup): Promise<void> {
   using x = makeTensor(group, [group.rank], { dtype: "float32" });
   group.allReduce(x);
   using y = makeTensor(group, [1], { dtype: "float32" });

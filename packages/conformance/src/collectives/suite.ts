@@ -10,7 +10,7 @@ import {
   checkTensorValues,
   dtypes,
   groupRanks,
-  recvBuffer,
+  makeReceiveBuffer,
   runOnRanks,
   unevenCounts,
   makeTensor,
@@ -52,7 +52,7 @@ async function checkReduceScatter(group: ProcessGroup, op: ReduceOp, dtype: DTyp
   for (const counts of [equalCounts, unevenCounts(size)]) {
     const inputs = groupRanks(group).map((each) => rankValues(each, sumOfCounts(counts), dtype));
     using input = makeTensor(group, inputs[rank]!, { dtype });
-    using out = recvBuffer(group, counts[rank]!, dtype);
+    using out = makeReceiveBuffer(group, counts[rank]!, dtype);
     group.reduceScatter(out, input, op, counts === equalCounts ? undefined : { counts }).wait();
     const start = sumOfCounts(counts.slice(0, rank));
     const expected = computeReduction(inputs, op, dtype).subarray(start, start + counts[rank]!);
@@ -120,7 +120,7 @@ async function checkAllGather(group: ProcessGroup, dtype: DType): Promise<void> 
   for (const counts of [equalCounts, unevenCounts(group.size)]) {
     const inputs = counts.map((count, rank) => rankValues(rank, count, dtype));
     using input = makeTensor(group, inputs[group.rank]!, { dtype });
-    using out = recvBuffer(group, sumOfCounts(counts), dtype);
+    using out = makeReceiveBuffer(group, sumOfCounts(counts), dtype);
     group.allGather(out, input, counts === equalCounts ? undefined : { counts }).wait();
     await checkTensorValues(out, concatenate(inputs), `shares ${counts.join()} on rank ${group.rank}`);
   }
@@ -139,7 +139,7 @@ async function checkAllToAll(group: ProcessGroup, dtype: DType): Promise<void> {
     };
     const receiveCounts = groupRanks(group).map((from) => count(from, rank));
     using input = makeTensor(group, sentValues(rank), { dtype });
-    using out = recvBuffer(group, sumOfCounts(receiveCounts), dtype);
+    using out = makeReceiveBuffer(group, sumOfCounts(receiveCounts), dtype);
     group
       .allToAll(out, input, count === equalCount ? undefined : { send: sendCounts(rank), receive: receiveCounts })
       .wait();
@@ -157,7 +157,7 @@ async function checkBroadcast(group: ProcessGroup, dtype: DType): Promise<void> 
       using x =
         group.rank === root
           ? makeTensor(group, rankValues(root, length, dtype), { dtype })
-          : recvBuffer(group, length, dtype);
+          : makeReceiveBuffer(group, length, dtype);
       group.broadcast(x, root).wait();
       await checkTensorValues(x, rankValues(root, length, dtype), `${length} numbers from ${root} on ${group.rank}`);
     }

@@ -31,7 +31,7 @@ interface TensorSpec {
 }
 
 /** Memory to receive into, full of NaN: what is not received shows. */
-export function recvBuffer(group: ProcessGroup, length: number, dtype: DType): Tensor {
+export function makeReceiveBuffer(group: ProcessGroup, length: number, dtype: DType): Tensor {
   const tensor = group.device.empty([length], dtype);
   group.device.kernels.fill(tensor, Number.NaN);
   return tensor;

@@ -106,7 +106,7 @@ const tolerances: Readonly<Record<DType, number>> = {
   float16: 4 * epsilon.float16,
 };
 
-interface MaskedRows {
+interface MaskCase {
   readonly queries: number;
   readonly keys: number;
   readonly slices: readonly Slice[];
@@ -116,10 +116,10 @@ interface MaskedRows {
 /** One mask on rows as every placement gives them, with keys in one piece, in several, and out of order. */
 export async function checkMask(
   runCase: (attention: AttentionCase) => Promise<void>,
-  maskedRows: MaskedRows & Partial<AttentionSizes>,
+  maskCase: MaskCase & Partial<AttentionSizes>,
 ): Promise<void> {
-  const { queries, keys, slices } = maskedRows;
-  const problem = makeProblem({ numHeads: 2, numKvHeads: 1, headDim: 8, ...maskedRows });
+  const { queries, keys, slices } = maskCase;
+  const problem = makeProblem({ numHeads: 2, numKvHeads: 1, headDim: 8, ...maskCase });
   const thirdOfKeys = Math.floor(keys / 3);
   const unequalKeys = [[makeSpan(thirdOfKeys, keys - thirdOfKeys)], [makeSpan(0, thirdOfKeys)]];
   const stripedKeys = [[makeSpan(1, Math.floor(keys / 2), 2)], [makeSpan(0, Math.ceil(keys / 2), 2)]];
@@ -151,7 +151,7 @@ export function makeProblem({
   keys,
   maskMod,
   ...sizes
-}: AttentionSizes & Omit<MaskedRows, "slices">): AttentionProblem {
+}: AttentionSizes & Omit<MaskCase, "slices">): AttentionProblem {
   const { numHeads, numKvHeads, headDim, valueHeadDim = headDim, dtype = "float32", queryScale = 1, modifiers } = sizes;
   const batch = 2;
   const q = normals(batch * numHeads * queries * headDim, 1, dtype).map((x) => roundTo(x * queryScale, dtype));
@@ -199,12 +199,12 @@ function sampleMaskCases(make: MakeDevice, runCase: (attention: AttentionCase) =
     ...(["float32", "bfloat16", "float16"] as const).flatMap((dtype) =>
       [24, 64, 100].map((headDim) => ({
         name: `attention: padded samples, ${dtype}, head size ${headDim}`,
-        run: () => runWhereSupported(paddedSamples({ headDim, numHeads: 4, numKvHeads: 2, dtype })),
+        run: () => runWhereSupported(paddedSamplesCase({ headDim, numHeads: 4, numKvHeads: 2, dtype })),
       })),
     ),
     ...[1, 2, 3].map((seed) => ({
       name: `attention: random sample masks, plus a mask shared by all samples, seed ${seed}`,
-      run: () => runWhereSupported(randomSamples(seed)),
+      run: () => runWhereSupported(randomSamplesCase(seed)),
     })),
     {
       name: "attention: shared sample masks with a batch offset",
@@ -218,7 +218,7 @@ function sampleMaskCases(make: MakeDevice, runCase: (attention: AttentionCase) =
 }
 
 /** Two samples, the one padded on the left, the other on the right; the padding is NaN. */
-function paddedSamples(sizes: AttentionSizes): AttentionCase {
+function paddedSamplesCase(sizes: AttentionSizes): AttentionCase {
   const sampleRange = (sample: number): readonly [number, number] => (sample === 0 ? [11, SEQUENCE_LENGTH] : [0, 25]);
   const isInSampleRange = (sample: number, position: number): boolean =>
     position >= sampleRange(sample)[0] && position < sampleRange(sample)[1];
@@ -239,7 +239,7 @@ function paddedSamples(sizes: AttentionSizes): AttentionCase {
 }
 
 /** Of a random list every third slice is of all samples, and of the others each sample has its own. */
-function randomSamples(seed: number): AttentionCase {
+function randomSamplesCase(seed: number): AttentionCase {
   const slices = randomSlices(SEQUENCE_LENGTH, SEQUENCE_LENGTH, 20 + seed);
   const mask = slices.filter((_, i) => i % 3 === 0);
   const sampleMasks = [1, 2].map((remainder) =>
@@ -396,10 +396,10 @@ async function checkEarlierQueries(device: Device): Promise<void> {
   using dOut = tensorFrom(device, normals(rows * width, 4), { shape });
   const resultsByValue = [];
   for (const value of [1, Number.NaN]) {
-    const valuesWithRow = (seed: number) =>
+    const valuesWithReplacedRow = (seed: number) =>
       normals(rows * width, seed).map((x, i) => (Math.floor(i / width) === nanRow ? value : x));
-    using k = tensorFrom(device, valuesWithRow(2), { shape });
-    using v = tensorFrom(device, valuesWithRow(3), { shape });
+    using k = tensorFrom(device, valuesWithReplacedRow(2), { shape });
+    using v = tensorFrom(device, valuesWithReplacedRow(3), { shape });
     using out = constantTensor(device, 0, { shape, storageOrder: "dense" });
     using lse = constantTensor(device, Number.NEGATIVE_INFINITY, { shape: shape.slice(0, 3), storageOrder: "dense" });
     using delta = constantTensor(device, 0, { shape: shape.slice(0, 3), storageOrder: "dense" });

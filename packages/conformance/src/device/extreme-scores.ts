@@ -18,40 +18,43 @@ const sizes: AttentionSizes = { numHeads: 2, numKvHeads: 2, headDim: 16 };
 export function extremeScoreCases(make: MakeDevice, tolerance?: Readonly<Record<DType, number>>): Case[] {
   const runCase = attentionRunner(make, tolerance);
   return [
-    { name: "attention: scores of 1e4", run: () => runCase(largeScores("float32", 1e4)) },
-    { name: "attention: scores of 1e4, float16", run: () => runCase(largeScores("float16", 1e4)) },
+    { name: "attention: scores of 1e4", run: () => runCase(largeScoresCase("float32", 1e4)) },
+    { name: "attention: scores of 1e4, float16", run: () => runCase(largeScoresCase("float16", 1e4)) },
     ...(["float32", "bfloat16"] as const).flatMap((dtype) => [
       ...[1e9, 1e10, 1e20, 1e37].map((size) => ({
         name: `attention: scores of ${size}, ${dtype}`,
-        run: () => runCase(separatedScores(dtype, size)),
+        run: () => runCase(separatedScoresCase(dtype, size)),
       })),
       // 1/√80 is no power of 2: scaled scores are rounded, and gradients must round them as the forward did.
       {
         name: `attention: scores of 1e10, head size 80, ${dtype}`,
-        run: () => runCase(separatedScores(dtype, 1e10, 80)),
+        run: () => runCase(separatedScoresCase(dtype, 1e10, 80)),
       },
       ...[2 ** 14, 2 ** 30, 2 ** 34, 2 ** 66, 2 ** 124].flatMap((size) =>
         ([1, -1] as const).map((sign) => ({
           name: `attention: equal scores of ${sign * size} have equal weights, ${dtype}`,
-          run: () => runCase(equalScores(dtype, size, sign)),
+          run: () => runCase(equalScoresCase(dtype, size, sign)),
         })),
       ),
     ]),
-    { name: "attention: scores of −Infinity, in part of a row and in a whole row", run: () => runCase(maskedKeys()) },
-    { name: "attention: denormal scores", run: () => runCase(scaledInputs({ q: 1e-20, k: 1e-20 })) },
-    { name: "attention: denormal queries", run: () => runCase(scaledInputs({ q: 1e-40 })) },
-    { name: "attention: denormal values", run: () => runCase(scaledInputs({ v: 1e-40 })) },
+    {
+      name: "attention: scores of −Infinity, in part of a row and in a whole row",
+      run: () => runCase(maskedKeysCase()),
+    },
+    { name: "attention: denormal scores", run: () => runCase(scaledInputsCase({ q: 1e-20, k: 1e-20 })) },
+    { name: "attention: denormal queries", run: () => runCase(scaledInputsCase({ q: 1e-40 })) },
+    { name: "attention: denormal values", run: () => runCase(scaledInputsCase({ v: 1e-40 })) },
   ];
 }
 
 /** The rounding of scores counts: all results inherit it. */
-function largeScores(dtype: DType, size: number): AttentionCase {
+function largeScoresCase(dtype: DType, size: number): AttentionCase {
   const problem = makeProblem({ ...sizes, ...causalExtent, dtype, queryScale: size });
   return { ...causalCase(problem, dtype), factors: { out: size, dq: size, dk: size, dv: size } };
 }
 
 /** Scores so far apart that no rounding changes which is the largest: that key takes all. */
-function separatedScores(dtype: DType, size: number, headDim = sizes.headDim): AttentionCase {
+function separatedScoresCase(dtype: DType, size: number, headDim = sizes.headDim): AttentionCase {
   const problem = makeProblem({ ...sizes, headDim, ...causalExtent, dtype, queryScale: size });
   const [gap, minGap] = [smallestTopScoreGap(problem), 1e-5 * size];
   check(gap > minGap, `expected the two largest scores of a query to differ by more than ${minGap}, received ${gap}`);
@@ -60,7 +63,7 @@ function separatedScores(dtype: DType, size: number, headDim = sizes.headDim): A
 }
 
 /** Every score is `size` or minus that, exactly, whatever the order of sums: the larger ones share equally. */
-function equalScores(dtype: DType, size: number, sign: 1 | -1): AttentionCase {
+function equalScoresCase(dtype: DType, size: number, sign: 1 | -1): AttentionCase {
   const problem = makeProblem({ ...sizes, ...causalExtent, dtype });
   const isFirstColumn = (i: number) => i % problem.headDim === 0;
   const getRow = (i: number) => Math.floor(i / problem.headDim);
@@ -73,7 +76,7 @@ function equalScores(dtype: DType, size: number, sign: 1 | -1): AttentionCase {
 }
 
 /** Keys that no query takes notice of, with a query before all others; dq is 0 · −Infinity. */
-function maskedKeys(): AttentionCase {
+function maskedKeysCase(): AttentionCase {
   const problem = makeProblem({ ...sizes, ...causalExtent });
   const isUnseenKey = (i: number) => [0, 1, 2, 20, 21, 40].includes(Math.floor(i / problem.headDim) % problem.keys);
   const isFirstColumn = (i: number) => i % problem.headDim === 0;
@@ -82,7 +85,7 @@ function maskedKeys(): AttentionCase {
   return { ...causalCase({ ...problem, q, k }), factors: { dq: Infinity } };
 }
 
-function scaledInputs(factors: Partial<Record<"q" | "k" | "v", number>>): AttentionCase {
+function scaledInputsCase(factors: Partial<Record<"q" | "k" | "v", number>>): AttentionCase {
   const problem = makeProblem({ ...sizes, ...causalExtent });
   const scaleInput = (name: "q" | "k" | "v"): Float64Array =>
     problem[name].map((x) => roundTo(x * (factors[name] ?? 1), "float32"));

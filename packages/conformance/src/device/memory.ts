@@ -12,20 +12,20 @@ export function memoryCases(make: MakeDevice): Case[] {
     { name: "views retain memory", run: () => withDevice(make, checkViews) },
     {
       name: "freed memory is reused without further allocations from the system",
-      run: () => withDevice(make, checkOutOfMemory),
+      run: () => withDevice(make, checkReservedMemory),
     },
-    { name: "empty tensors and scalars have separate storages", run: () => withDevice(make, checkSmallestAllocation) },
+    { name: "empty tensors and scalars have separate storages", run: () => withDevice(make, checkSeparateStorages) },
     {
       name: "an allocation larger than the device memory throws OutOfMemoryError",
       run: () => withDevice(make, checkOversizedAllocation),
     },
     {
       name: "devices have separate memory statistics",
-      run: () => withDevice(make, (device) => checkMemoryLimits(device, make)),
+      run: () => withDevice(make, (device) => checkSeparateStatistics(device, make)),
     },
     {
       name: "concurrent reads and writes of all sizes return their own values",
-      run: () => withDevice(make, checkAllocationSizes),
+      run: () => withDevice(make, checkConcurrentReads),
     },
   ];
 }
@@ -114,7 +114,7 @@ async function checkViews(device: Device): Promise<void> {
   checkEqual(await otherTensor.read(), new Float64Array(6).fill(Number.NaN), "another tensor");
 }
 
-async function checkOutOfMemory(device: Device): Promise<void> {
+async function checkReservedMemory(device: Device): Promise<void> {
   const reservedBytes = Array.from({ length: 100 }, () => {
     using x = device.empty([1 << 20], "float32");
     check(x.size === 1 << 20, `expected ${1 << 20} elements, received ${x.size}`);
@@ -123,7 +123,7 @@ async function checkOutOfMemory(device: Device): Promise<void> {
   checkEqual(reservedBytes, new Array<number>(100).fill(reservedBytes[0]!), "bytes reserved after each tensor");
 }
 
-async function checkSmallestAllocation(device: Device): Promise<void> {
+async function checkSeparateStorages(device: Device): Promise<void> {
   using emptyTensor = device.empty([3, 0], "float32");
   using scalar = device.empty([], "float32");
   device.write(scalar, [7]);
@@ -142,7 +142,7 @@ async function checkOversizedAllocation(device: Device): Promise<void> {
   checkEqual(await x.read(), [5, 5], "memory after a failed allocation");
 }
 
-async function checkMemoryLimits(device: Device, make: MakeDevice): Promise<void> {
+async function checkSeparateStatistics(device: Device, make: MakeDevice): Promise<void> {
   using otherDevice = make();
   using x = device.empty([1 << 20], "float32");
   const [allocatedBytes, otherAllocatedBytes] = [device.memory().allocated, otherDevice.memory().allocated];
@@ -152,7 +152,7 @@ async function checkMemoryLimits(device: Device, make: MakeDevice): Promise<void
   );
 }
 
-async function checkAllocationSizes(device: Device): Promise<void> {
+async function checkConcurrentReads(device: Device): Promise<void> {
   const sizes = [1, 3, 1000, 1024, 1025, 300_000, 2, 262_144, 70_000, 5];
   const reads = sizes.map((size, i) => {
     using x = device.empty([size], i % 3 === 0 ? "bfloat16" : "float32");

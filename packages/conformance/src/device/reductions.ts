@@ -69,8 +69,8 @@ async function checkLongReduce(device: Device, dtype: DType): Promise<void> {
         kind === "sum" ? 0 : Number.NEGATIVE_INFINITY,
       );
       for (const [i, x] of values.entries()) {
-        const storageIndex = Math.floor(i / columns) * rowStride + (i % columns) * columnStride;
-        expected[storageIndex] = kind === "sum" ? expected[storageIndex]! + x : Math.max(expected[storageIndex]!, x);
+        const outIndex = Math.floor(i / columns) * rowStride + (i % columns) * columnStride;
+        expected[outIndex] = kind === "sum" ? expected[outIndex]! + x : Math.max(expected[outIndex]!, x);
       }
       using x = tensorFrom(device, values, { shape: [rows, columns], dtype });
       using out = allocate(device, outShape, { dtype });

@@ -48,11 +48,11 @@ const [rows, width, numKeys] = [3, 4, 5];
 
 /** A call of each kernel whose arguments hold numbers; every optional operand is there. */
 const sampleArguments: { readonly [K in KernelName]: (x: TensorFactory) => KernelArguments<K> } = {
-  attend: (x) => [createState(x), x([1, 2, rows, width]), createKeys(x), tile],
+  attend: (x) => [createState(x), x([1, 2, rows, width]), createKvBlock(x), tile],
   attendBackward: (x) => {
     const grads = { dq: x([1, 2, rows, width]), dk: x([1, 1, numKeys, width]), dv: x([1, 1, numKeys, width]) };
     const savedTensors = { dOut: x([1, 2, rows, width]), lse: x([1, 2, rows]), delta: x([1, 2, rows]) };
-    return [grads, x([1, 2, rows, width]), savedTensors, createKeys(x), tile];
+    return [grads, x([1, 2, rows, width]), savedTensors, createKvBlock(x), tile];
   },
   merge: (x) => [createState(x), createState(x)],
   rowDot: (x) => [x([rows]), x([rows, width]), x([rows, width])],
@@ -124,7 +124,7 @@ const tile: Tile = {
 };
 
 const createState = (x: TensorFactory) => ({ out: x([1, 2, rows, width]), lse: x([1, 2, rows]) });
-const createKeys = (x: TensorFactory) => ({ k: x([1, 1, numKeys, width]), v: x([1, 1, numKeys, width]) });
+const createKvBlock = (x: TensorFactory) => ({ k: x([1, 1, numKeys, width]), v: x([1, 1, numKeys, width]) });
 const createParameters = (x: TensorFactory) => ({ weight: x([width]), bias: x([width]), epsilon: 1e-5 });
 const createGradients = (x: TensorFactory) => ({ dx: x([rows, width]), dWeight: x([width]), dBias: x([width]) });
 

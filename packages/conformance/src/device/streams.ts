@@ -50,10 +50,10 @@ async function checkCrossStreamWait(device: Device, make: MakeDevice, clockError
     fillEvent !== undefined && otherEvents.length === 4,
     `expected 4 kernels on the other device and fill on this device, received ${eventNames(otherEvents)} and ${eventNames(deviceEvents)}`,
   );
-  const maxOverlap = clockError && Math.max(clockError, (lastEvent.end - firstEvent.start) / 2);
+  const maxOverlapNs = clockError && Math.max(clockError, (lastEvent.end - firstEvent.start) / 2);
   check(
-    fillEvent.start >= lastEvent.end - maxOverlap,
-    `expected fill to start at most ${maxOverlap} ns before the other stream completed, received ${lastEvent.end - fillEvent.start} ns`,
+    fillEvent.start >= lastEvent.end - maxOverlapNs,
+    `expected fill to start at most ${maxOverlapNs} ns before the other stream completed, received ${lastEvent.end - fillEvent.start} ns`,
   );
 }
 

@@ -9,11 +9,11 @@ export function deadlineCases(makeWorld: MakeWorld): Case[] {
     { name: "a late rank: the error lists the position of each rank", run: () => checkLateRank(makeWorld) },
     {
       name: "the timeout error lists a rank without calls, and one in a different collective",
-      run: () => checkAxisGroups(makeWorld),
+      run: () => checkTimeoutPositions(makeWorld),
     },
     {
       name: "the timeout error lists a rank without calls since its groups were created, and one in a different collective",
-      run: () => checkAxisGroups(makeWorld, { dp: 1, sp: 3 }),
+      run: () => checkTimeoutPositions(makeWorld, { dp: 1, sp: 3 }),
     },
     {
       name: "ranks that called sendRecv different numbers of times wait for a late rank without a mismatch",
@@ -50,7 +50,7 @@ async function checkLateRank(makeWorld: MakeWorld): Promise<void> {
 }
 
 /** Groups along the axes of a mesh are collectives, too: they count. */
-async function checkAxisGroups(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void> {
+async function checkTimeoutPositions(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 3, timeout: 0.5, ...(mesh ? { mesh } : {}) });
   const xs = testWorld.devices.map((device) => fromArray(device, [1], [1]));
   testWorld.groups[0]!.allReduce(xs[0]!).wait();

@@ -42,9 +42,9 @@ interface ExitOptions {
 async function checkRankExits(makeWorld: MakeWorld, { createNextTransfer, isNoticeLate }: ExitOptions): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
   const [sender, receiver] = [testWorld.groups[0]!, testWorld.groups[1]!];
-  const sendTensor = fromArray(sender.device, [1, 2], [2]);
+  const sendBuffer = fromArray(sender.device, [1, 2], [2]);
   const receiveBuffer = fromArray(receiver.device, [0, 0], [2]);
-  sender.sendRecv([{ tensor: sendTensor, to: 1 }]);
+  sender.sendRecv([{ tensor: sendBuffer, to: 1 }]);
   receiver.sendRecv([{ tensor: receiveBuffer, from: 0 }]).wait();
   await sender[Symbol.asyncDispose]();
   checkEqual(await receiveBuffer.read(), [1, 2], "the received values");

@@ -39,10 +39,10 @@ export function checkMeasurements(subject: string, rankMeasurements: readonly Me
       `${subject}, ${trial}: expected the parameter gradients of rank 0 (digest ${commonDigest}) on rank ${rank}, received digest ${otherMeasurement.commonDigest}`,
     );
   }
-  for (const [name, measured] of Object.entries(results)) {
+  for (const [name, measurement] of Object.entries(results)) {
     const mergedError = mergeErrorSums(rankMeasurements.map((rank) => rank.results[name]!.measuredError));
-    checkGate(
-      { ...measured, measuredError: mergedError },
+    checkErrorLimits(
+      { ...measurement, measuredError: mergedError },
       lse * Math.sqrt(rankMeasurements.length),
       `${subject}, ${trial}: ${name}`,
     );
@@ -75,25 +75,25 @@ const SMALL_SAMPLE_SIZE = 64;
  * an error; in pieces it may be off by half a unit, of which the result is a mean. That is allowed for the largest error, and for
  * the mean of a few numbers, such as the gradient of a sink for each head: it is as much chance as the largest.
  */
-function checkGate(measured: ResultMeasurement, lse: number, description: string): void {
+function checkErrorLimits(measurement: ResultMeasurement, lse: number, description: string): void {
   const {
     measuredError: mergedError,
     localError,
     expected,
     partialSumDtype = "float32",
     weightDtype = "float32",
-  } = measured;
+  } = measurement;
   const rounding = epsilon.float32 * (1 + lse) + epsilon[partialSumDtype];
   const weightEpsilon = weightDtype === "float32" ? 0 : epsilon[weightDtype];
   const meanRounding = rounding + (localError.count < SMALL_SAMPLE_SIZE ? weightEpsilon : 0);
-  const errorLimits = {
+  const errorsAndLimits = {
     "root mean square": [
       rootMeanSquare(mergedError),
       2 * rootMeanSquare(localError) + (meanRounding / Math.sqrt(3)) * expected.mean,
     ],
     largest: [mergedError.maxError, 2 * localError.maxError + (rounding + weightEpsilon) * expected.maxMagnitude],
   } as const;
-  for (const [name, [error, limit]] of Object.entries(errorLimits)) {
+  for (const [name, [error, limit]] of Object.entries(errorsAndLimits)) {
     check(
       error <= limit,
       `${description}: ${name} error ${error.toExponential(2)} exceeds ${limit.toExponential(2)}; ` +

@@ -1,6 +1,6 @@
 import { type Slice, type SliceType, hasDiagonalStart, hasDiagonalEnd } from "@mosaic/core";
 import { integer, uniforms } from "./numbers.ts";
-import { modifyScore, type OracleModifiers, createWeightFactor } from "./score-modifiers.ts";
+import { modifyScore, type OracleModifiers, createWeightFactorFunction } from "./score-modifiers.ts";
 
 /** Whether the query at one global position sees the key at another, in a sample of the batch if these differ. */
 export type MaskMod = (query: number, key: number, sample?: number) => boolean;
@@ -58,10 +58,10 @@ export function attentionOracle(problem: AttentionProblem): OracleForward {
   const weights = new Float64Array(keys);
   const out = new Float64Array(batch * numHeads * queries * valueHeadDim);
   const lse = new Float64Array(batch * numHeads * queries);
-  forEachRow(problem, ({ row, keyRow, visibleKeys, scores, factors, sink }) => {
+  forEachRow(problem, ({ row, firstKeyRow, visibleKeys, scores, factors, sink }) => {
     lse[row] = softmaxInto(weights, scores.subarray(0, visibleKeys.length), sink);
     for (let i = 0; i < visibleKeys.length; i++) {
-      addScaled({ x: out, row }, weights[i]! * factors[i]!, { x: v, row: keyRow + visibleKeys[i]! }, valueHeadDim);
+      addScaled({ x: out, row }, weights[i]! * factors[i]!, { x: v, row: firstKeyRow + visibleKeys[i]! }, valueHeadDim);
     }
   });
   return { out, lse };
@@ -77,11 +77,11 @@ export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64
   const dSinkMagnitudeSums = new Float64Array(dSinks.length);
   const weights = new Float64Array(keys);
   const dWeights = new Float64Array(keys);
-  forEachRow(problem, ({ row, head, keyRow, visibleKeys, scores, derivatives, factors, sink }) => {
+  forEachRow(problem, ({ row, head, firstKeyRow, visibleKeys, scores, derivatives, factors, sink }) => {
     const lse = softmaxInto(weights, scores.subarray(0, visibleKeys.length), sink);
     let delta = 0;
     for (let i = 0; i < visibleKeys.length; i++) {
-      dWeights[i] = factors[i]! * dot({ x: dOut, row }, { x: v, row: keyRow + visibleKeys[i]! }, valueHeadDim);
+      dWeights[i] = factors[i]! * dot({ x: dOut, row }, { x: v, row: firstKeyRow + visibleKeys[i]! }, valueHeadDim);
       delta += weights[i]! * dWeights[i]!;
     }
     if (dSinks.length > 0) {
@@ -90,7 +90,7 @@ export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64
       dSinkMagnitudeSums[head]! += Math.abs(term);
     }
     for (let i = 0; i < visibleKeys.length; i++) {
-      const key = keyRow + visibleKeys[i]!;
+      const key = firstKeyRow + visibleKeys[i]!;
       const weight = weights[i]!;
       const dScore = weight * (dWeights[i]! - delta) * derivatives[i]! * scale;
       addScaled({ x: dq, row }, dScore, { x: k, row: key }, headDim);
@@ -106,7 +106,7 @@ interface ScoreRow {
   readonly row: number;
   readonly head: number;
   /** Number of the first row of its keys in [B,Hkv,Sk]. */
-  readonly keyRow: number;
+  readonly firstKeyRow: number;
   /** The visible keys; the first of the arrays belong to these. */
   readonly visibleKeys: readonly number[];
   /** Scores, scaled and modified. */
@@ -125,7 +125,7 @@ function forEachRow(problem: AttentionProblem, visit: (row: ScoreRow) => void): 
     const sample = Math.floor(row / queries);
     return Array.from({ length: keys }, (_, key) => key).filter((key) => maskMod(row % queries, key, sample));
   });
-  const computeFactor = createWeightFactor(modifiers);
+  const computeFactor = createWeightFactorFunction(modifiers);
   const [scores, derivatives, factors] = [1, 2, 3].map(() => new Float64Array(keys)) as [
     Float64Array,
     Float64Array,
@@ -136,18 +136,18 @@ function forEachRow(problem: AttentionProblem, visit: (row: ScoreRow) => void): 
     const kvHead = Math.floor(head / (numHeads / numKvHeads));
     const sample = Math.floor(row / queries / numHeads);
     const query = row % queries;
-    const keyRow = (sample * numKvHeads + kvHead) * keys;
+    const firstKeyRow = (sample * numKvHeads + kvHead) * keys;
     const visibleKeys = visibleKeysByRow[sample * queries + query]!;
     for (let i = 0; i < visibleKeys.length; i++) {
       const pair = { sample, head, query, key: visibleKeys[i]! };
-      const scaledScore = scale * dot({ x: q, row }, { x: k, row: keyRow + visibleKeys[i]! }, headDim);
+      const scaledScore = scale * dot({ x: q, row }, { x: k, row: firstKeyRow + visibleKeys[i]! }, headDim);
       const { score, derivative } = modifyScore(modifiers, scaledScore, pair);
       scores[i] = score;
       derivatives[i] = derivative;
       factors[i] = computeFactor(pair);
     }
     const sink = modifiers.sinks?.[head] ?? Number.NEGATIVE_INFINITY;
-    visit({ row, head, keyRow, visibleKeys, scores, derivatives, factors, sink });
+    visit({ row, head, firstKeyRow, visibleKeys, scores, derivatives, factors, sink });
   }
 }
 

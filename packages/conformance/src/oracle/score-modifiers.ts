@@ -34,7 +34,7 @@ export function modifyScore(
 }
 
 /** What weights count after dropout, pair by pair: 0 or 1 / (1 − probability). Without dropout 1. */
-export function createWeightFactor({
+export function createWeightFactorFunction({
   dropout,
   origin = { batch: 0, head: 0 },
 }: OracleModifiers): (pair: Pair) => number {
@@ -76,7 +76,7 @@ export function philox(counter: readonly number[], key: readonly number[]): numb
 /** The upper word of a product of two words. */
 function multiplyHigh(a: number, b: number): number {
   const [aLow, aHigh, bLow, bHigh] = [a & 0xffff, a >>> 16, b & 0xffff, b >>> 16];
-  const middleProduct = aHigh * bLow + Math.floor((aLow * bLow) / 65536);
-  const crossProduct = aLow * bHigh + (middleProduct % 65536);
-  return (aHigh * bHigh + Math.floor(middleProduct / 65536) + Math.floor(crossProduct / 65536)) >>> 0;
+  const firstPartialSum = aHigh * bLow + Math.floor((aLow * bLow) / 65536);
+  const secondPartialSum = aLow * bHigh + (firstPartialSum % 65536);
+  return (aHigh * bHigh + Math.floor(firstPartialSum / 65536) + Math.floor(secondPartialSum / 65536)) >>> 0;
 }

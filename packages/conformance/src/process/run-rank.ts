@@ -90,7 +90,7 @@ const suiteScenarios: Readonly<Record<string, Scenario>> = {
   conforms: runSuite,
   differs: postMismatchedShapes,
   "records a mismatched call": recordMismatchedCall,
-  "records a mismatched call and closes": recordMismatchAndClose,
+  "records a mismatched call and closes": recordMismatchAndWait,
   "is killed": skipCollective(() => process.kill(process.pid, "SIGKILL")),
   exits: skipCollective(() => process.exit(0)),
   leaves: skipCollective((ctx) => ctx.close()),
@@ -151,7 +151,7 @@ async function recordMismatchedCall(ctx: Context): Promise<void> {
 }
 
 /** The same, but nothing is sent; a rank that has closed prints that, and exits before the next one closes. */
-async function recordMismatchAndClose(ctx: Context, io: ScenarioIo): Promise<void> {
+async function recordMismatchAndWait(ctx: Context, io: ScenarioIo): Promise<void> {
   ctx.world.recordCall(`attention of ${isFailingRank(ctx) ? "causal" : "full"}`);
   io.report("recorded");
   await io.waitForLine();

@@ -76,7 +76,7 @@ function rendezvousCases(program: RankProgram, { sizes, missingRankZeroPattern }
     processCase(program, "a rank 0 that does not connect is reported", (processes) =>
       checkRankZeroMissing(processes, missingRankZeroPattern),
     ),
-    processCase(program, "a rank that exits during the rendezvous can be replaced", checkDuplicateRank),
+    processCase(program, "a rank that exits during the rendezvous can be replaced", checkReplacedRank),
     processCase(program, "mismatched world sizes are reported", checkWorldSizeMismatch),
   ];
 }
@@ -112,7 +112,7 @@ async function checkRankZeroMissing(processes: RankProcesses, message: RegExp): 
   checkRankError(failure, "CollectiveTimeoutError", message);
 }
 
-async function checkDuplicateRank(processes: RankProcesses): Promise<void> {
+async function checkReplacedRank(processes: RankProcesses): Promise<void> {
   const job = await processes.openJob(2);
   const replacedRank = processes.start("conforms", job.env(1));
   await replacedRank.waitForEvent("connecting");

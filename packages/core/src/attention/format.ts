@@ -21,22 +21,22 @@ const MAX_LISTED_ITEMS = 4;
 export function formatSlices(slices: readonly Slice[]): string {
   checkSlices("formatSlices", slices);
   if (slices.length === 0) return "empty";
-  const listedSlices = slices
+  const listedSlicesText = slices
     .slice(0, MAX_LISTED_ITEMS)
     .map(({ q0, q1, k0, k1, type }) => `${type} ${q0}:${q1} × ${k0}:${k1}`)
     .join(" + ");
-  if (slices.length <= MAX_LISTED_ITEMS) return listedSlices;
+  if (slices.length <= MAX_LISTED_ITEMS) return listedSlicesText;
   const hash = new Hash();
   for (const { q0, q1, k0, k1, type } of slices) {
     for (const each of [q0, q1, k0, k1, sliceTypeCodes[type]]) hash.add(each);
   }
-  return `${listedSlices} + … (${slices.length} slices, hash ${hash.hexDigest()})`;
+  return `${listedSlicesText} + … (${slices.length} slices, hash ${hash.hexDigest()})`;
 }
 
 /** `causal 0:5 × 0:5 | causal 0:8 × 0:8`, sample by sample; of many samples the first ones and a hash of all. */
 export function formatSampleMasks(sampleMasks: readonly (readonly Slice[])[]): string {
-  const listedSamples = sampleMasks.slice(0, MAX_LISTED_ITEMS).map(formatSlices).join(" | ");
-  if (sampleMasks.length <= MAX_LISTED_ITEMS) return listedSamples;
+  const listedSamplesText = sampleMasks.slice(0, MAX_LISTED_ITEMS).map(formatSlices).join(" | ");
+  if (sampleMasks.length <= MAX_LISTED_ITEMS) return listedSamplesText;
   const hash = new Hash();
   for (const slices of sampleMasks) {
     for (const { q0, q1, k0, k1, type } of slices) {
@@ -44,7 +44,7 @@ export function formatSampleMasks(sampleMasks: readonly (readonly Slice[])[]): s
     }
     hash.add(-1);
   }
-  return `${listedSamples} | … (${sampleMasks.length} samples, hash ${hash.hexDigest()})`;
+  return `${listedSamplesText} | … (${sampleMasks.length} samples, hash ${hash.hexDigest()})`;
 }
 
 /**
@@ -75,11 +75,11 @@ export function formatShards(shards: readonly (readonly Span[])[]): string {
 
 function formatSpans(spans: readonly Span[]): string {
   if (spans.length === 0) return "none";
-  const listedSpans = spans
+  const listedSpansText = spans
     .slice(0, MAX_LISTED_ITEMS)
     .map(({ start, length, step }) => `${start}:${start + length * step}${step === 1 ? "" : `:${step}`}`)
     .join(",");
-  return spans.length <= MAX_LISTED_ITEMS ? listedSpans : `${listedSpans},…`;
+  return spans.length <= MAX_LISTED_ITEMS ? listedSpansText : `${listedSpansText},…`;
 }
 
 /**

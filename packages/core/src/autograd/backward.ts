@@ -124,16 +124,16 @@ function checkGradients(node: GradNode, gradients: readonly (Tensor | null)[]): 
 
 /** The gradients of a node's inputs, one after the other; if one cannot be delivered, the others are disposed. */
 function accumulateAll(node: GradNode, gradients: readonly (Tensor | null)[], queue: GradientQueue): void {
-  let numDeliveredGradients = 0;
+  let nextGradientIndex = 0;
   try {
     for (const gradient of gradients) {
-      const edge = node.edges[numDeliveredGradients++] ?? null;
+      const edge = node.edges[nextGradientIndex++] ?? null;
       if (gradient === null) continue;
       if (edge === null) gradient.dispose();
       else accumulate(edge, gradient, queue);
     }
   } catch (error) {
-    for (const gradient of gradients.slice(numDeliveredGradients)) gradient?.dispose();
+    for (const gradient of gradients.slice(nextGradientIndex)) gradient?.dispose();
     throw error;
   }
 }
@@ -186,9 +186,9 @@ class GradientQueue {
   readonly #gradients = new Map<GradNode, Tensor>();
 
   add(node: GradNode, gradient: Tensor): void {
-    const accumulated = this.#gradients.get(node);
-    this.#gradients.set(node, accumulated ? addGradients(accumulated, gradient) : gradient);
-    if (!accumulated) this.#nodes.splice(this.#findInsertIndex(node.sequenceNumber), 0, node);
+    const accumulatedGradient = this.#gradients.get(node);
+    this.#gradients.set(node, accumulatedGradient ? addGradients(accumulatedGradient, gradient) : gradient);
+    if (!accumulatedGradient) this.#nodes.splice(this.#findInsertIndex(node.sequenceNumber), 0, node);
   }
 
   get(node: GradNode): Tensor | undefined {

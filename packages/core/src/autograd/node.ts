@@ -65,11 +65,11 @@ export class GradNode {
 
   /** Drops a reference; a chain of operations without references is freed link by link. */
   release(): void {
-    const unownedNodes: GradNode[] = [this];
-    for (let node = unownedNodes.pop(); node !== undefined; node = unownedNodes.pop()) {
+    const nodesToRelease: GradNode[] = [this];
+    for (let node = nodesToRelease.pop(); node !== undefined; node = nodesToRelease.pop()) {
       if (--node.#references > 0) continue;
       node.free();
-      for (const edge of node.edges) if (edge !== null && "node" in edge) unownedNodes.push(edge.node);
+      for (const edge of node.edges) if (edge !== null && "node" in edge) nodesToRelease.push(edge.node);
     }
   }
 }

@@ -29,23 +29,26 @@ export function rankGroupCast(
   if (plan.size !== size) {
     throw new OptionError({ where, expected: `a plan for ${size} ranks`, received: formatValue(plan.size) });
   }
-  let castsByRank = verifiedPlans.get(plan);
-  if (!castsByRank) verifiedPlans.set(plan, (castsByRank = []));
-  return (castsByRank[rank] ??= verifyPlan(where, plan, { rank, knownCasts: castsByRank }));
+  let groupCastsByRank = verifiedPlans.get(plan);
+  if (!groupCastsByRank) verifiedPlans.set(plan, (groupCastsByRank = []));
+  return (groupCastsByRank[rank] ??= verifyPlan(where, plan, { rank, knownCasts: groupCastsByRank }));
 }
 
 /** `knownCasts`: what other ranks of this process send and receive, which was verified with them. */
 function verifyPlan(
   where: string,
   plan: GroupCastPlan,
-  { rank, knownCasts }: { readonly rank: number; readonly knownCasts: readonly (RankGroupCast | undefined)[] },
+  {
+    rank,
+    knownCasts: knownGroupCasts,
+  }: { readonly rank: number; readonly knownCasts: readonly (RankGroupCast | undefined)[] },
 ): RankGroupCast {
   const [sentRanges, receivedRanges]: (readonly RowRange[])[][] = [[], []];
   let [receivedRows, minInputRows] = [0, 0];
   for (let peer = 0; peer < plan.size; peer++) {
-    const peerCast = knownCasts[peer];
-    sentRanges!.push(peerCast ? peerCast.receivedRanges[rank]! : checkRanges(where, plan, rank, peer));
-    receivedRanges!.push(peerCast ? peerCast.sentRanges[rank]! : checkRanges(where, plan, peer, rank));
+    const peerGroupCast = knownGroupCasts[peer];
+    sentRanges!.push(peerGroupCast ? peerGroupCast.receivedRanges[rank]! : checkRanges(where, plan, rank, peer));
+    receivedRanges!.push(peerGroupCast ? peerGroupCast.sentRanges[rank]! : checkRanges(where, plan, peer, rank));
     receivedRows += countRows(receivedRanges![peer]!);
     minInputRows = Math.max(minInputRows, lastRowEnd(sentRanges![peer]!));
   }

@@ -134,8 +134,8 @@ class HostRoutes {
       for (const { ranges, receivers } of this.#sharedRows(sender, this.#hosts[rank]!)) {
         if (!receivers.includes(rank)) continue;
         const destinations = locateRanges(ranges, cast.receivedRanges[sender]!, starts[sender]!);
-        const relay = this.#relayRank(sender, receivers);
-        if (relay !== rank) forwardedRows.push({ sender: relay, destinations });
+        const relayRank = this.#relayRank(sender, receivers);
+        if (relayRank !== rank) forwardedRows.push({ sender: relayRank, destinations });
         else receives.push({ sender, destinations, forwardReceivers: receivers.filter((each) => each !== rank) });
       }
     }
@@ -147,7 +147,7 @@ class HostRoutes {
     const numMembers = this.#ranksByHost.get(this.#hosts[receivers[0]!]!)!.length;
     const hostOffset = (rank: number): number =>
       (this.#indexInHost[rank]! - (this.#indexInHost[sender]! % numMembers) + numMembers) % numMembers;
-    return receivers.reduce((nearest, rank) => (hostOffset(rank) < hostOffset(nearest) ? rank : nearest));
+    return receivers.reduce((nearestRank, rank) => (hostOffset(rank) < hostOffset(nearestRank) ? rank : nearestRank));
   }
 
   /** What the ranks of a host require of a sender, by who requires it; of its own host's each rank by itself. */

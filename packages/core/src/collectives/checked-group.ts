@@ -123,7 +123,7 @@ export abstract class CheckedGroup implements ProcessGroup {
   abstract [Symbol.asyncDispose](): Promise<void>;
 
   sendRecv(transfers: readonly Transfer[], options?: CollectiveOptions): Work {
-    const where = this.beginCall("sendRecv", options);
+    const where = this.checkOpen("sendRecv", options);
     expectValue(where, Array.isArray(transfers), "an array of transfers", transfers);
     let hasSelfTransfer = false;
     for (const transfer of transfers) {
@@ -201,7 +201,7 @@ export abstract class CheckedGroup implements ProcessGroup {
   }
 
   barrier(options?: CollectiveOptions): Work {
-    this.beginCall("barrier", options);
+    this.checkOpen("barrier", options);
     return this.#enqueue({ op: "barrier" }, options?.label ?? "");
   }
 
@@ -212,7 +212,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     plan: GroupCastPlan,
     options: GroupCastOptions = {},
   ): Work {
-    const where = this.beginCall("groupCast", options);
+    const where = this.checkOpen("groupCast", options);
     const { hierarchical = false } = options;
     expectValue(`${where}: hierarchical`, typeof hierarchical === "boolean", "true or false", hierarchical);
     const operands = this.#checkCast(where, { out, input }, plan);
@@ -241,7 +241,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     plan: GroupCastPlan,
     options: GroupReduceOptions = {},
   ): Work {
-    const where = this.beginCall("groupReduce", options);
+    const where = this.checkOpen("groupReduce", options);
     const { wire = "float32" } = options;
     expectValue(where, wire === "float32" || wire === "bfloat16", 'wire "float32" or "bfloat16"', wire);
     const operands = this.#checkCast(where, { out, input }, plan);
@@ -260,13 +260,13 @@ export abstract class CheckedGroup implements ProcessGroup {
 
   recordCall(description: string | (() => string)): void {
     if (!this.isClosed && typeof description === "function") return this.record(description);
-    const where = this.beginCall("recordCall");
+    const where = this.checkOpen("recordCall");
     if (typeof description === "string" && description !== "") return this.record(() => description);
     throw new OptionError({ where, expected: "a description of the call", received: formatValue(description) });
   }
 
   /** How messages name a call of this group: `ring(sp), rank 3: sendRecv (world)`. Throws a ClosedError if it is closed. */
-  protected beginCall(operation: string, options?: CollectiveOptions): string {
+  protected checkOpen(operation: string, options?: CollectiveOptions): string {
     if (this.isClosed) {
       throw new ClosedError({
         where: `${operation} (${this.name})`,
@@ -287,13 +287,13 @@ export abstract class CheckedGroup implements ProcessGroup {
 
   /** Throws an OptionError unless `color` can be given to `split`. */
   protected checkColor(color: number): void {
-    const where = this.beginCall("split");
+    const where = this.checkOpen("split");
     if (Number.isSafeInteger(color)) return;
     throw new OptionError({ where, expected: "an integer color", received: formatValue(color) });
   }
 
   #checkOperands(operation: string, options: CollectiveOptions | undefined, ...tensors: readonly Tensor[]): string {
-    const where = this.beginCall(operation, options);
+    const where = this.checkOpen(operation, options);
     for (const x of tensors) this.#checkOperand(where, x);
     const [out, input] = tensors as readonly [Tensor, Tensor?];
     if (input === undefined) return where;

@@ -227,11 +227,12 @@ export function groupReduceRows(
       for (const x of input) batch.send(owner, x, [{ start: firstPartialRows[owner]!, length }], wireDType);
     }
     const rows = cast.sentRanges.reduce((total, ranges) => total + countRows(ranges), 0);
-    const partials = out.map((x) => new ReceivedPartials(x, rows, wireDType));
+    const partialsByTensor = out.map((x) => new ReceivedPartials(x, rows, wireDType));
     for (const [receiver, ranges] of cast.sentRanges.entries())
-      if (ranges.length > 0) for (const partial of partials) partial.receive(batch, receiver, ranges);
+      if (ranges.length > 0)
+        for (const tensorPartials of partialsByTensor) tensorPartials.receive(batch, receiver, ranges);
     return new WorkWithEpilogue([batch.post(context, wireDType === "float32" ? 0 : 1)], tracker, () => {
-      for (const partial of partials) partial.add();
+      for (const tensorPartials of partialsByTensor) tensorPartials.add();
     });
   });
 }

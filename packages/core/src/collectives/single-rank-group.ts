@@ -71,11 +71,11 @@ class SingleRankGroup extends CheckedGroup {
   }
 
   startTrace(): void {
-    this.beginCall("startTrace");
+    this.checkOpen("startTrace");
   }
 
   async stopTrace(): Promise<[]> {
-    this.beginCall("stopTrace");
+    this.checkOpen("stopTrace");
     return [];
   }
 

@@ -164,11 +164,11 @@ export class ChunkBuffers implements Disposable {
   }
 
   /** Copies tensors into a chunk, by default a new one. */
-  copy(tensors: readonly Tensor[], into?: Chunk): Chunk {
+  copy(tensors: readonly Tensor[], outChunk?: Chunk): Chunk {
     const where = "ChunkBuffers.copy";
     this.#checkTensors(where, tensors);
-    if (into !== undefined) this.#checkTensors(`${where}: into`, into?.tensors);
-    const chunk = into ?? this.empty(tensors, tensors[0]?.shape[2] ?? 0);
+    if (outChunk !== undefined) this.#checkTensors(`${where}: into`, outChunk?.tensors);
+    const chunk = outChunk ?? this.empty(tensors, tensors[0]?.shape[2] ?? 0);
     for (const [i, tensor] of tensors.entries()) {
       const target = chunk.tensors[i];
       const hasSameShape = target !== undefined && sameShape(target.shape, tensor.shape);

@@ -72,9 +72,9 @@ export function resolveBatchMaskUnchecked(
     const slices = resolveSlices(sampleMask, sampleQueries, sampleKeys);
     return padding === "right" ? slices : shiftSlices(slices, queries - sampleQueries, keys - sampleKeys);
   });
-  const [firstSample] = samples;
-  if (firstSample === undefined) return { mask: emptySlices, modifiers: undefined };
-  if (samples.every((slices) => slices === firstSample)) return { mask: firstSample, modifiers: undefined };
+  const [firstSampleSlices] = samples;
+  if (firstSampleSlices === undefined) return { mask: emptySlices, modifiers: undefined };
+  if (samples.every((slices) => slices === firstSampleSlices)) return { mask: firstSampleSlices, modifiers: undefined };
   return internSamples(samples);
 }
 
@@ -110,9 +110,9 @@ const internedMasks = new WeakMap<readonly Slice[], ResolvedBatchMask[]>();
 
 /** One object for equal samples: caches of backends compare by identity. */
 function internSamples(samples: readonly (readonly Slice[])[]): ResolvedBatchMask {
-  const [firstSample] = samples as [readonly Slice[]];
-  const candidates = internedMasks.get(firstSample) ?? [];
-  internedMasks.set(firstSample, candidates);
+  const [firstSampleSlices] = samples as [readonly Slice[]];
+  const candidates = internedMasks.get(firstSampleSlices) ?? [];
+  internedMasks.set(firstSampleSlices, candidates);
   for (const candidate of candidates) {
     const { sampleMasks = [] } = candidate.modifiers!;
     if (sampleMasks.length === samples.length && sampleMasks.every((slices, i) => slices === samples[i]))

@@ -8,7 +8,7 @@ const MIN_INDEXED_SLICES = 32;
 /** Lists that never change, which `resolveSlices` returned; each with its index once it was asked for. */
 const indexCache = new WeakMap<readonly Slice[], SliceIndex | null>();
 
-/** From now on `sliceIndexOf` may index the list: it does not change. */
+/** From now on `getSliceIndex` may index the list: it does not change. */
 export function enableIndexing(slices: readonly Slice[]): void {
   if (slices.length >= MIN_INDEXED_SLICES && !indexCache.has(slices)) indexCache.set(slices, null);
 }
@@ -46,11 +46,11 @@ class SliceIndex {
    * Visits the slices that meet a range of queries, or a range of keys, whichever are fewer: every slice that meets both, and
    * some that do not, until `visit` returns true. Whether it did.
    */
-  someInBox({ q0, q1, k0, k1 }: SliceBox, visit: (slice: Slice) => boolean): boolean {
-    const [rowCount, columnCount] = [this.#byQuery.count(q0, q1), this.#byKey.count(k0, k1)];
-    return rowCount <= columnCount
-      ? rowCount > 0 && this.#byQuery.someOverlapping(q0, q1, visit)
-      : columnCount > 0 && this.#byKey.someOverlapping(k0, k1, visit);
+  someCandidate({ q0, q1, k0, k1 }: SliceBox, visit: (slice: Slice) => boolean): boolean {
+    const [queryOverlapCount, keyOverlapCount] = [this.#byQuery.count(q0, q1), this.#byKey.count(k0, k1)];
+    return queryOverlapCount <= keyOverlapCount
+      ? queryOverlapCount > 0 && this.#byQuery.someOverlapping(q0, q1, visit)
+      : keyOverlapCount > 0 && this.#byKey.someOverlapping(k0, k1, visit);
   }
 }
 

@@ -107,7 +107,7 @@ export function verifyWellFormed(where: string, slices: readonly Slice[]): void 
 }
 
 /** Sample masks that were found disjoint from the mask of all. */
-const verifiedSamples = new WeakMap<readonly (readonly Slice[])[], WeakSet<readonly Slice[]>>();
+const verifiedSampleMasks = new WeakMap<readonly (readonly Slice[])[], WeakSet<readonly Slice[]>>();
 
 /** Throws a ShapeError unless the slices of each sample are well-formed, and disjoint with those of the mask of all; looked at once. */
 export function verifySampleMasks(
@@ -116,13 +116,13 @@ export function verifySampleMasks(
   sampleMasks: readonly (readonly Slice[])[],
 ): void {
   expectValue(where, Array.isArray(sampleMasks), "an array of slices for each sample", sampleMasks);
-  if (verifiedSamples.get(sampleMasks)?.has(mask)) return;
+  if (verifiedSampleMasks.get(sampleMasks)?.has(mask)) return;
   for (const [sample, slices] of sampleMasks.entries()) {
     verifyWellFormed(`${where} ${sample}`, slices);
     verifyDisjoint(`${where} ${sample}`, [...mask, ...slices]);
   }
-  const masks = verifiedSamples.get(sampleMasks) ?? new WeakSet();
-  verifiedSamples.set(sampleMasks, masks.add(mask));
+  const masks = verifiedSampleMasks.get(sampleMasks) ?? new WeakSet();
+  verifiedSampleMasks.set(sampleMasks, masks.add(mask));
 }
 
 /** Throws a ShapeError unless a slice has integers, 0 ≤ q0 ≤ q1 and 0 ≤ k0 ≤ k1, and a known type. */

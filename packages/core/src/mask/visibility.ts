@@ -34,8 +34,8 @@ export function visiblePairsUnchecked(
   let pairs = 0;
   if (index) {
     someSpanPair(queries, keys, (q, k, ranges) =>
-      index.someInBox(ranges, (slice) => {
-        pairs += visiblePairsOfSlice(q, k, slice);
+      index.someCandidate(ranges, (slice) => {
+        pairs += countSlicePairs(q, k, slice);
         return false;
       }),
     );
@@ -44,7 +44,7 @@ export function visiblePairsUnchecked(
   for (const slice of slices) {
     for (const q of queries) {
       if (slice.q1 <= q.start || lastPosition(q) < slice.q0) continue;
-      for (const k of keys) pairs += visiblePairsOfSlice(q, k, slice);
+      for (const k of keys) pairs += countSlicePairs(q, k, slice);
     }
   }
   return pairs;
@@ -62,7 +62,7 @@ function someSpanPair(
 }
 
 /** Pairs of two spans that one slice shows. */
-function visiblePairsOfSlice(q: Span, k: Span, slice: Slice): number {
+function countSlicePairs(q: Span, k: Span, slice: Slice): number {
   if (q.length === 0 || slice.q1 <= q.start || lastPosition(q) < slice.q0) return 0;
   if (k.length === 0 || slice.k1 <= k.start || lastPosition(k) < slice.k0) return 0;
   if (coversSpanPair(slice, q, k)) return q.length * k.length;
@@ -184,7 +184,7 @@ export function isVisibleUnchecked(queries: readonly Span[], keys: readonly Span
   if (index) {
     return someSpanPair(queries, keys, (q, k, ranges) => {
       if (ranges.q0 >= ranges.q1 || ranges.k0 >= ranges.k1) return false;
-      return index.someInBox(ranges, (slice) => isSpanPairVisible(slice, q, k));
+      return index.someCandidate(ranges, (slice) => isSpanPairVisible(slice, q, k));
     });
   }
   for (const slice of slices) {
@@ -205,7 +205,7 @@ function isSpanPairVisible(slice: Slice, q: Span, k: Span): boolean {
   if (slice.q0 >= q1 || q0 >= slice.q1 || k0 >= k1 || slice.k0 >= k1 || k0 >= slice.k1) return false;
   if (!intersects(slice, { q0, q1, k0, k1 })) return false;
   const isDense = (q.step === 1 || q.length === 1) && (k.step === 1 || k.length === 1);
-  return isDense || q.length * k.length > Number.MAX_SAFE_INTEGER || visiblePairsOfSlice(q, k, slice) > 0;
+  return isDense || q.length * k.length > Number.MAX_SAFE_INTEGER || countSlicePairs(q, k, slice) > 0;
 }
 
 /** `sliceIntersectsUnchecked`, of boxes that meet: one slanted border is farthest out at one end of the rows. */

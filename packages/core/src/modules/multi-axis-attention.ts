@@ -70,7 +70,7 @@ export abstract class SelfAttention extends AttentionModule {
   }
 
   /** rows [B,S,E] of new tokens → [B,S,E]; they attend to those of the cache, which stores their keys and values. */
-  protected attendCached(rows: Tensor, cache: AttentionCache, call: CachedForward): Tensor {
+  protected attendCached(rows: Tensor, cache: AttentionCache, call: CachedForwardOptions): Tensor {
     const { numHeads, numKvHeads, headDim: size, backend, scale, softcap } = this.settings;
     const mask = resolveCachedMask(this.settings, call, rows.shape[0]!);
     const layout = this.#cachedLayout(rows.shape[1]!, cache, call);
@@ -105,14 +105,14 @@ export abstract class SelfAttention extends AttentionModule {
   }
 
   /** Where a call's new tokens lie: in shards, or all of them on every rank. */
-  #cachedLayout(rows: number, cache: AttentionCache, call: CachedForward): Layout {
+  #cachedLayout(rows: number, cache: AttentionCache, call: CachedForwardOptions): Layout {
     if (cache.sharded) return this.layout(rows, call);
     const spans = [{ start: 0, length: rows, step: 1 }];
     return { length: rows, axes: [], spans: () => spans };
   }
 }
 
-type CachedForward = Parameters<typeof resolveCachedMask>[1];
+type CachedForwardOptions = Parameters<typeof resolveCachedMask>[1];
 
 /** [1,H,B·S,D] → [B,H,S,D], a view. */
 function splitBatch(x: Tensor, batch: number): Tensor {

@@ -22,7 +22,7 @@ interface SequenceView {
 
 /** Moves `axes` (outermost first) behind all others and flattens both. Copies only if strides cannot show it. */
 export function toSequence(where: string, x: Tensor, axes: readonly number[]): SequenceView {
-  const sequenceAxes = axes.map((axis) => sequenceAxis(where, x, axis));
+  const sequenceAxes = axes.map((axis) => normalizeSequenceAxis(where, x, axis));
   if (new Set(sequenceAxes).size < sequenceAxes.length) {
     throw new ShapeError({
       where,
@@ -42,9 +42,9 @@ export function toSequence(where: string, x: Tensor, axes: readonly number[]): S
   const batchAxes = x.shape.map((_, axis) => axis).filter((axis) => axis !== embedAxis && !sequenceAxes.includes(axis));
   const order = [...batchAxes, ...sequenceAxes, embedAxis];
   const axisLengths = (axisList: readonly number[]) => axisList.map((axis) => x.shape[axis]!);
-  const numElements = (each: readonly number[]) => axisLengths(each).reduce((product, length) => product * length, 1);
+  const countElements = (each: readonly number[]) => axisLengths(each).reduce((product, length) => product * length, 1);
   return {
-    rows: x.permute(order).reshape([numElements(batchAxes), numElements(sequenceAxes), x.shape[embedAxis]!]),
+    rows: x.permute(order).reshape([countElements(batchAxes), countElements(sequenceAxes), x.shape[embedAxis]!]),
     lengths: axisLengths(sequenceAxes),
     restore(result) {
       const unflattenedResult = result.reshape([...axisLengths([...batchAxes, ...sequenceAxes]), result.shape.at(-1)!]);
@@ -53,7 +53,7 @@ export function toSequence(where: string, x: Tensor, axes: readonly number[]): S
   };
 }
 
-function sequenceAxis(where: string, x: Tensor, axis: number): number {
+function normalizeSequenceAxis(where: string, x: Tensor, axis: number): number {
   if (x.rank < 2) {
     throw new ShapeError({
       where,

@@ -49,7 +49,7 @@ export function loadState(
   const missing = [...targets.keys()].filter((name) => !state.has(name));
   const unexpected = [...state.keys()].filter((name) => !targets.has(name));
   const mismatches = [...targets].flatMap(([name, target]) =>
-    entryMismatch(name, { target, source: state.get(name) }, cast),
+    describeEntryMismatch(name, { target, source: state.get(name) }, cast),
   );
   const problems = [
     ...(strict && missing.length > 0 ? [`missing ${formatNames(missing)}`] : []),
@@ -92,7 +92,7 @@ function isHostTensor(value: unknown): value is HostTensor {
   return typeof dtype === "string" && Array.isArray(shape) && ArrayBuffer.isView(values);
 }
 
-function entryMismatch(
+function describeEntryMismatch(
   name: string,
   { target, source }: { target: Tensor; source: Tensor | HostTensor | undefined },
   cast: boolean,

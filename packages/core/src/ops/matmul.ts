@@ -88,13 +88,12 @@ const linearOp = defineOp({
     const preActivation = savesPreActivation ? device.empty(out.shape, out.dtype) : null;
     if (bias === null && activation === null) device.kernels.matmul(out, rows, transposedWeight, false);
     else device.kernels.linear(out, rows, transposedWeight, { bias, activation, preActivation });
-    return { output, saved: { x, weight, activation, activated: activation === "relu" ? output : preActivation } };
+    return {
+      output,
+      saved: { x, weight, activation, activationArgument: activation === "relu" ? output : preActivation },
+    };
   },
-  backward(
-    { x, weight, activation, activated: activationArgument },
-    dOutput,
-    [needsGradX, needsGradWeight, needsGradBias],
-  ) {
+  backward({ x, weight, activation, activationArgument }, dOutput, [needsGradX, needsGradWeight, needsGradBias]) {
     const rows = dOutput.reshape([countRows(dOutput), dOutput.shape.at(-1)!]);
     using dOut = activationArgument === null ? rows : computeActivationGradient(activation!, activationArgument, rows);
     return [
@@ -110,9 +109,9 @@ function countRows(x: Tensor): number {
 }
 
 /** The gradient of what the activation is applied to, which `activated` is, of any shape; takes the gradient. */
-function computeActivationGradient(activation: UnaryOp, activated: Tensor, gradient: Tensor): Tensor {
+function computeActivationGradient(activation: UnaryOp, activationArgument: Tensor, gradient: Tensor): Tensor {
   using dOut = gradient;
-  using x = activated.reshape(dOut.shape);
+  using x = activationArgument.reshape(dOut.shape);
   const dx = dOut.device.empty(dOut.shape, dOut.dtype);
   dOut.device.kernels.unaryBackward(activation, dx, x, dOut);
   return dx;

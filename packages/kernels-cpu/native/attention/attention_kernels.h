@@ -138,23 +138,23 @@ struct AttentionKernels {
   /// Folds a block that every row sees in full.
   void (*fold)(ForwardPanel& panel, const KvRows& keys);
   /// Folds a block of which rows see parts. A NaN reaches only rows that see it.
-  void (*foldMasked)(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible);
+  void (*foldMasked)(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds);
 
-  /// The same of modified scores, for rows that see parts or, without `visible`, all. Only float32 products have it.
-  void (*foldModified)(ForwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
+  /// The same of modified scores, for rows that see parts or, without `bounds`, all. Only float32 products have it.
+  void (*foldModified)(ForwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds,
                        const ScoreModifiers& modifiers);
 
   /// p, ds and dq of a block that every row sees in full.
   void (*computeGradients)(const BackwardPanel& panel, const KvRows& keys);
   /// The same where rows see parts; p and ds are 0 elsewhere.
-  void (*computeMaskedGradients)(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible);
+  void (*computeMaskedGradients)(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds);
   /// The same of modified scores; p is left as dv needs it, with what was dropped. Only float32 products have it.
-  void (*computeModifiedGradients)(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
+  void (*computeModifiedGradients)(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds,
                                    const ScoreModifiers& modifiers, const ModifiedScratch& scratch);
   /// Adds a term to dk or dv.
   void (*addKeyGradient)(const KeyGradient& term);
   /// The same, skipping pairs that do not see each other, so that NaN in a row reaches only the keys it sees.
-  void (*addMaskedKeyGradient)(const KeyGradient& term, int32_t firstKey, const VisibleKeys& visible);
+  void (*addMaskedKeyGradient)(const KeyGradient& term, int32_t firstKey, const VisibleKeys& bounds);
 };
 
 }  // namespace mosaic

@@ -58,13 +58,13 @@ class StepOrder {
             int64_t numKvHeads)
       : numKvHeads_(numKvHeads) {
     const auto stepCount = [&](int64_t batch) { return static_cast<int64_t>(steps[visibility.indexOf(batch)].size()); };
-    for (int64_t b = 0; b < batches; ++b) batches_.push_back(b);
-    std::stable_sort(batches_.begin(), batches_.end(),
+    for (int64_t b = 0; b < batches; ++b) sampleOrder_.push_back(b);
+    std::stable_sort(sampleOrder_.begin(), sampleOrder_.end(),
                      [&](int64_t a, int64_t b) { return stepCount(a) > stepCount(b); });
     // Ranges of steps that equally many batch elements have, from those that all have on.
     int64_t first = 0, tasks = 0;
     for (int64_t sampleCount = batches; sampleCount > 0; --sampleCount) {
-      const int64_t end = stepCount(batches_[static_cast<size_t>(sampleCount) - 1]);
+      const int64_t end = stepCount(sampleOrder_[static_cast<size_t>(sampleCount) - 1]);
       if (end == first) continue;
       stepRanges_.push_back({tasks, first, sampleCount});
       tasks += (end - first) * sampleCount * numKvHeads;
@@ -80,7 +80,7 @@ class StepOrder {
     const StepRange& range = *(std::upper_bound(stepRanges_.begin(), stepRanges_.end(), task, startsAfter) - 1);
     const int64_t heads = range.sampleCount * numKvHeads_, taskInRange = task - range.firstTask,
                   head = taskInRange % heads;
-    const int64_t batch = batches_[static_cast<size_t>(head / numKvHeads_)];
+    const int64_t batch = sampleOrder_[static_cast<size_t>(head / numKvHeads_)];
     return {range.firstStep + taskInRange / heads, batch * numKvHeads_ + head % numKvHeads_};
   }
 
@@ -90,14 +90,15 @@ class StepOrder {
   };
 
   int64_t numKvHeads_, tasks_ = 0;
-  std::vector<int64_t> batches_;  // those with most steps first
+  std::vector<int64_t> sampleOrder_;  // those with most steps first
   std::vector<StepRange> stepRanges_;
 };
 
 /// Counts the finished steps of every chain.
 class StepSequencer {
  public:
-  explicit StepSequencer(int64_t chains) : completedSteps_(new std::atomic<int32_t>[static_cast<size_t>(chains)]()) {}
+  explicit StepSequencer(int64_t chainCount)
+      : completedSteps_(new std::atomic<int32_t>[static_cast<size_t>(chainCount)]()) {}
   void waitForStep(int64_t chain, int32_t order) const;
   void finish(int64_t chain) { completedSteps_[static_cast<size_t>(chain)].fetch_add(1, std::memory_order_release); }
 
@@ -116,14 +117,14 @@ Range BackwardGrid::rowRange(int32_t block) const {
 
 std::vector<BackwardStep> makeBackwardSteps(const BackwardGrid& grid, const TileVisibility& visibility) {
   const int32_t keyBlocks = grid.keyBlocks(), rowBlocks = grid.rowBlocks();
-  std::vector<int32_t> keyOrder(static_cast<size_t>(keyBlocks)), rowOrder(static_cast<size_t>(rowBlocks));
+  std::vector<int32_t> keyStepCounts(static_cast<size_t>(keyBlocks)), rowStepCounts(static_cast<size_t>(rowBlocks));
   std::vector<BackwardStep> steps;
   for (int32_t round = 0; round < rowBlocks; ++round) {
     for (int32_t k = 0; k < keyBlocks; ++k) {
       const int64_t start = int64_t{k} * rowBlocks / keyBlocks;
       const int32_t r = static_cast<int32_t>((start + round) % rowBlocks);
       if (visibility.work(grid.rowRange(r), grid.keyRange(k)) == 0) continue;
-      steps.push_back({k, r, keyOrder[static_cast<size_t>(k)]++, rowOrder[static_cast<size_t>(r)]++});
+      steps.push_back({k, r, keyStepCounts[static_cast<size_t>(k)]++, rowStepCounts[static_cast<size_t>(r)]++});
     }
   }
   return steps;
@@ -166,7 +167,7 @@ void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
   const AttentionKernels& kernels = microKernels(isa, isInputDTypeUsed ? dtype : DType::Float32).attention;
   const BackwardCall call{args, kernels, modifiers};
   throwIfPositionsMismatch(args.tile, args.q.shape[2], args.kv.k.shape[2]);
-  if (attendBackwardShortSequences(args, isa, pool)) return;
+  if (tryBackwardShortSequences(args, isa, pool)) return;
   const BatchVisibility visibility(args.tile, args.q.shape[0]);
   pool.sharedArena().reset();
   const BackwardGrid grid = makeGrid(args, gradientGroupRows(call));

@@ -58,24 +58,24 @@ CallModifiers::CallModifiers(const Tile& tile) {
   }
   modifiesScores_ = softcap_ > 0 || !slopes_.empty() || dropoutThreshold_ > 0;
   if (slopes_.empty() && dropoutThreshold_ == 0) return;
-  queries_ = expandPositions(tile.q);
-  keys_ = expandPositions(tile.k);
+  queryPositions_ = expandPositions(tile.q);
+  keyPositions_ = expandPositions(tile.k);
 }
 
 ScoreModifiers CallModifiers::makeScoreModifiers(const PanelLocation& location, int32_t width, Arena& arena) const {
   ScoreModifiers scoreModifiers{softcap_,          nullptr,
                                 nullptr,           nullptr,
-                                keys_.data(),      static_cast<uint32_t>(batch_ + location.batch),
+                                keyPositions_.data(),      static_cast<uint32_t>(batch_ + location.batch),
                                 dropoutThreshold_, {philoxKey_[0], philoxKey_[1]},
                                 dropoutScale_};
-  if (keys_.empty()) return scoreModifiers;
+  if (keyPositions_.empty()) return scoreModifiers;
   int32_t* queries = arena.allocate<int32_t>(width);
   int32_t* heads = arena.allocate<int32_t>(width);
   float* slopes = arena.allocate<float>(width);
   for (int32_t r = 0; r < width; ++r) {
     // Rows past the last are those of the first: no row of a panel is without a position.
     const int32_t row = r < location.rows() ? r : 0;
-    queries[r] = queries_[static_cast<size_t>(location.first + row % location.count)];
+    queries[r] = queryPositions_[static_cast<size_t>(location.first + row % location.count)];
     heads[r] = static_cast<int32_t>(head_ + location.head + row / location.count);
     slopes[r] = slopes_.empty() ? 0 : slopes_[static_cast<size_t>(heads[r])];
   }

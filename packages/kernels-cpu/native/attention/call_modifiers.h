@@ -33,7 +33,7 @@ class CallModifiers {
   bool modifiesScores_ = false;
   float softcap_ = 0, dropoutScale_ = 1;
   std::vector<float> slopes_;              // of all heads of the model; empty: none
-  std::vector<int32_t> queries_, keys_;    // positions of all rows, where they count
+  std::vector<int32_t> queryPositions_, keyPositions_;    // positions of all rows, where they count
   int64_t batch_ = 0, head_ = 0;           // of the first sample and of the first head
   uint32_t dropoutThreshold_ = 0, philoxKey_[2] = {0, 0};
 };

@@ -45,40 +45,40 @@ struct FoldBlock {
     accumulate(panel, keys);
   }
 
-  MOSAIC_NOINLINE void foldMasked(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
+  MOSAIC_NOINLINE void foldMasked(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds) {
     const MatrixUnit<V> unit;
-    if (isEmpty(panel) || !foldFused<true>(panel, keys, 0, &visible)) {
+    if (isEmpty(panel) || !foldFused<true>(panel, keys, 0, &bounds)) {
       float blockMax[width];
       computeScores(panel, keys, 0, keys.count, blockMax);
-      applyMask(panel, keys, visible, blockMax);
+      applyMask(panel, keys, bounds, blockMax);
       rescale(panel, 0, keys.count, blockMax);
     }
-    accumulateVisible(panel, keys, visible);
+    accumulateVisible(panel, keys, bounds);
   }
 
-  MOSAIC_NOINLINE void foldModified(ForwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
+  MOSAIC_NOINLINE void foldModified(ForwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds,
                                     const ScoreModifiers& modifiers) {
     static_assert(valuesPerElement == 1, "dropout is applied to float32 weights");
     float blockMax[width];
     computeScores(panel, keys, 0, keys.count, blockMax);
     ScoreBlock<V, N>::modify(modifiers, keys.first, keys.count, panel.scores, nullptr);
-    visible ? applyMask(panel, keys, *visible, blockMax) : findMax(panel, keys.count, blockMax);
+    bounds ? applyMask(panel, keys, *bounds, blockMax) : findMax(panel, keys.count, blockMax);
     rescale(panel, 0, keys.count, blockMax);
     if (modifiers.dropoutThreshold > 0) applyDropout(panel, keys, modifiers);
-    visible ? accumulateVisible(panel, keys, *visible) : accumulate(panel, keys);
+    bounds ? accumulateVisible(panel, keys, *bounds) : accumulate(panel, keys);
   }
 
  private:
-  MOSAIC_INLINE void accumulateVisible(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
-    if (isFinite(keys, panel.valueDepth)) {
+  MOSAIC_INLINE void accumulateVisible(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds) {
+    if (areValuesFinite(keys, panel.valueDepth)) {
       accumulate(panel, keys);
     } else {
-      accumulateMasked(panel, keys, visible);
+      accumulateMasked(panel, keys, bounds);
     }
   }
 
   /// Whether all of V is. It lies along depth for float32 products, else along keys.
-  MOSAIC_INLINE bool isFinite(const KvRows& keys, int32_t depth) {
+  MOSAIC_INLINE bool areValuesFinite(const KvRows& keys, int32_t depth) {
     const Operand& v = keys.columns;
     return valuesPerElement == 1 ? Pack<V, E, N>::isFinite(v.data, v.step, keys.count, depth)
                                  : Pack<V, E, N>::isFinite(v.data, v.rowStride, depth, keys.count);
@@ -109,7 +109,7 @@ struct FoldBlock {
     if constexpr (valuesPerElement == 1) {
       return s;
     } else {
-      return V::roundToBf16(V::mul(s, scale));
+      return V::preventFusion(V::mul(s, scale));
     }
   }
 
@@ -137,16 +137,16 @@ struct FoldBlock {
 
   template <bool isMasked>
   MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KvRows& keys, int32_t from,
-                               const VisibleKeys* visible) {
-    return panel.isLargeMode ? foldInOnePass<isMasked, true>(panel, keys, from, visible)
-                             : foldInOnePass<isMasked, false>(panel, keys, from, visible);
+                               const VisibleKeys* bounds) {
+    return panel.isLargeMode ? foldInOnePass<isMasked, true>(panel, keys, from, bounds)
+                             : foldInOnePass<isMasked, false>(panel, keys, from, bounds);
   }
 
   /// p ← e^(s − m), sum += p for the keys from `from` on, in one pass; p is 0 where a mask excludes the pair. If m lags
   /// too far: false, with the sum as before.
   template <bool isMasked, bool isLargeMode>
   MOSAIC_INLINE bool foldInOnePass(const ForwardPanel& panel, const KvRows& keys, int32_t from,
-                                   const VisibleKeys* visible) {
+                                   const VisibleKeys* bounds) {
     float blockMax[width], blockSum[width], blockWeights[width];
     for (int n = 0; n < N; ++n) {
       for (float* sums : {blockMax, blockSum, blockWeights}) V::store(sums + n * L, V::zero());
@@ -168,7 +168,7 @@ struct FoldBlock {
           for (int i = 0; i < valuesPerElement; ++i) {
             Vec x = exponent<isLargeMode>(Tile::get(c, r + i, n), negMax, scale);
             if (isMasked) {
-              const auto visibleMask = V::inRange(visible->lo + n * L, visible->hi + n * L, keys.first + j + r + i);
+              const auto visibleMask = V::inRange(bounds->lo + n * L, bounds->hi + n * L, keys.first + j + r + i);
               x = V::select(visibleMask, x, V::set1(-__builtin_inff()));
             }
             maxScore = V::max(maxScore, x);
@@ -221,14 +221,14 @@ struct FoldBlock {
   }
 
   /// Unseen pairs get −∞; the maximum is taken again over the seen ones.
-  MOSAIC_INLINE void applyMask(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible,
+  MOSAIC_INLINE void applyMask(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds,
                                float* blockMax) {
     const Vec negInf = V::set1(-__builtin_inff());
     for (int n = 0; n < N; ++n) {
       Vec maxScore = negInf;
       for (int32_t j = 0; j < keys.count; ++j) {
         float* score = panel.scores + j * width + n * L;
-        const auto visibleMask = V::inRange(visible.lo + n * L, visible.hi + n * L, keys.first + j);
+        const auto visibleMask = V::inRange(bounds.lo + n * L, bounds.hi + n * L, keys.first + j);
         const Vec s = V::select(visibleMask, V::load(score), negInf);
         maxScore = V::max(maxScore, s);
         V::store(score, s);
@@ -316,8 +316,8 @@ struct FoldBlock {
       const Vec negMax = V::select(emptyRows, nextNegMax, V::select(laggingRows, nextNegMax, oldNegMax));
       V::store(panel.negMax + n * L, negMax);
       if (V::any(laggingRows)) {
-        const Vec maxIncrease = V::sub(negMax, oldNegMax);
-        const Vec decay = V::exp2(isLargeMode ? V::mul(maxIncrease, V::set1(kLog2e)) : maxIncrease);
+        const Vec negMaxIncrease = V::sub(negMax, oldNegMax);
+        const Vec decay = V::exp2(isLargeMode ? V::mul(negMaxIncrease, V::set1(kLog2e)) : negMaxIncrease);
         const Vec scaleFactor = V::select(emptyRows, V::zero(), decay);
         scaleSums(panel, n, scaleFactor);
         scaleRows(panel.out + n * L, panel.valueDepth, scaleFactor);
@@ -384,19 +384,19 @@ struct FoldBlock {
   /// out += v · p
   MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KvRows& keys) {
     forEachTile<R>(0, panel.valueDepth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
-      RegisterTile<V, E, rows, N>::addProduct(panel.out + d * width, width, fromRow<E>(keys.columns, d), panel.p, width,
+      RegisterTile<V, E, rows, N>::addProduct(panel.out + d * width, width, rowsAt<E>(keys.columns, d), panel.p, width,
                                               keys.count);
     });
   }
 
   /// The same, but a key adds nothing at all to rows that do not see it: 0 · NaN is NaN.
-  MOSAIC_NOINLINE void accumulateMasked(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
+  MOSAIC_NOINLINE void accumulateMasked(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds) {
     const Operand& v = keys.columns;
     for (int32_t d = 0; d < panel.valueDepth; ++d) {
       for (int n = 0; n < N; ++n) {
         Vec out = V::load(panel.out + d * width + n * L);
         for (int32_t j = 0; j < keys.count; ++j) {
-          const auto visibleMask = V::inRange(visible.lo + n * L, visible.hi + n * L, keys.first + j);
+          const auto visibleMask = V::inRange(bounds.lo + n * L, bounds.hi + n * L, keys.first + j);
           const float x = E::toFloat(static_cast<const typename E::Scalar*>(v.data)[d * v.rowStride + j * v.step]);
           const Vec term = V::mul(V::set1(x), loadWeights(panel, j, n));
           out = V::select(visibleMask, V::add(out, term), out);

@@ -121,7 +121,7 @@ class Forward {
 void attend(const AttendArguments& args, Isa isa, Pool& pool) {
   if (isEmpty(args.q) || isEmpty(args.kv.k)) return;
   throwIfPositionsMismatch(args.tile, args.q.shape[2], args.kv.k.shape[2]);
-  if (attendShortSequences(args, isa, pool)) return;
+  if (tryAttendShortSequences(args, isa, pool)) return;
   pool.sharedArena().reset();
   const bool hasSameDType = args.q.dtype == args.kv.k.dtype && args.q.dtype == args.kv.v.dtype;
   const CallModifiers modifiers(args.tile);

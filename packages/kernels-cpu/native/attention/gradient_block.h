@@ -30,29 +30,29 @@ struct GradientBlock {
   }
 
   MOSAIC_NOINLINE void computeMaskedGradients(const BackwardPanel& panel, const KvRows& keys,
-                                              const VisibleKeys& visible) {
+                                              const VisibleKeys& bounds) {
     const MatrixUnit<V> unit;
-    computeWeights(panel, keys, &visible);
-    addVisibleQueryGradients(panel, keys, visible);
+    computeWeights(panel, keys, &bounds);
+    addVisibleQueryGradients(panel, keys, bounds);
   }
 
   MOSAIC_NOINLINE void computeModifiedGradients(const BackwardPanel& panel, const KvRows& keys,
-                                                const VisibleKeys* visible, const ScoreModifiers& modifiers,
+                                                const VisibleKeys* bounds, const ScoreModifiers& modifiers,
                                                 const ModifiedScratch& scratch) {
     static_assert(valuesPerElement == 1, "scores are kept as float32");
-    panel.isLargeMode ? computeModifiedWeights<true>(panel, keys, visible, modifiers, scratch)
-                      : computeModifiedWeights<false>(panel, keys, visible, modifiers, scratch);
+    panel.isLargeMode ? computeModifiedWeights<true>(panel, keys, bounds, modifiers, scratch)
+                      : computeModifiedWeights<false>(panel, keys, bounds, modifiers, scratch);
     float* dropoutMask = scratch.scores;  // no longer needed
     if (modifiers.dropoutThreshold > 0)
       ScoreBlock<V, N>::drawDropoutMask(modifiers, keys.first, keys.count, dropoutMask);
-    computeModifiedScoreGradients(panel, keys, visible, modifiers, scratch);
+    computeModifiedScoreGradients(panel, keys, bounds, modifiers, scratch);
     if (modifiers.dropoutThreshold > 0) {
       forEachVector(keys.count, [&](int32_t j, int n) {
         float* p = static_cast<float*>(panel.p) + j * panel.stride + n * L;
         V::store(p, V::mul(V::load(p), V::load(dropoutMask + j * width + n * L)));
       });
     }
-    visible ? addVisibleQueryGradients(panel, keys, *visible) : addQueryGradients(panel, keys);
+    bounds ? addVisibleQueryGradients(panel, keys, *bounds) : addQueryGradients(panel, keys);
   }
 
   MOSAIC_NOINLINE void addKeyGradient(const KeyGradient& term) {
@@ -68,10 +68,10 @@ struct GradientBlock {
     }
   }
 
-  MOSAIC_NOINLINE void addMaskedKeyGradient(const KeyGradient& term, int32_t firstKey, const VisibleKeys& visible) {
+  MOSAIC_NOINLINE void addMaskedKeyGradient(const KeyGradient& term, int32_t firstKey, const VisibleKeys& bounds) {
     for (int32_t j = 0; j < term.keyCount; ++j) {
       for (int32_t i = 0; i < term.rowCount; ++i) {
-        if (firstKey + j < visible.lo[i] || firstKey + j >= visible.hi[i]) continue;
+        if (firstKey + j < bounds.lo[i] || firstKey + j >= bounds.hi[i]) continue;
         const float p = E::toFloat(static_cast<const Scalar*>(term.coefficients)[j * term.coefficientStride + i]);
         float* out = term.out + j * term.outRowStride;
         for (int32_t d = 0; d < term.depth; ++d) {
@@ -87,13 +87,13 @@ struct GradientBlock {
     return Pack<V, E, N>::isFinite(keys.k.data, keys.k.rowStride, keys.count, depth);
   }
 
-  MOSAIC_INLINE void computeWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
-    if (visible != nullptr) {
-      panel.isLargeMode ? computeWeightTiles<true, true>(panel, keys, visible)
-                        : computeWeightTiles<true, false>(panel, keys, visible);
+  MOSAIC_INLINE void computeWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds) {
+    if (bounds != nullptr) {
+      panel.isLargeMode ? computeWeightTiles<true, true>(panel, keys, bounds)
+                        : computeWeightTiles<true, false>(panel, keys, bounds);
     } else {
-      panel.isLargeMode ? computeWeightTiles<false, true>(panel, keys, visible)
-                        : computeWeightTiles<false, false>(panel, keys, visible);
+      panel.isLargeMode ? computeWeightTiles<false, true>(panel, keys, bounds)
+                        : computeWeightTiles<false, false>(panel, keys, bounds);
     }
   }
 
@@ -108,19 +108,19 @@ struct GradientBlock {
   template <bool isLargeMode>
   MOSAIC_INLINE Vec exponent(Vec s, Vec negLse, Vec scale) {
     if (!isLargeMode) return V::fma(s, scale, negLse);
-    if constexpr (valuesPerElement == 2) s = V::roundToBf16(V::mul(s, scale));
+    if constexpr (valuesPerElement == 2) s = V::preventFusion(V::mul(s, scale));
     return V::min(V::zero(), V::mul(V::add(s, negLse), V::set1(kLog2e)));
   }
 
   template <bool isMasked, bool isLargeMode>
-  MOSAIC_NOINLINE void computeWeightTiles(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
-    computeKeyWeights<isMasked, isLargeMode>(panel, keys, visible);
-    computeScoreGradients<isMasked>(panel, keys, visible);
+  MOSAIC_NOINLINE void computeWeightTiles(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds) {
+    computeKeyWeights<isMasked, isLargeMode>(panel, keys, bounds);
+    computeScoreGradients<isMasked>(panel, keys, bounds);
   }
 
   /// p ← e^(s − lse), 0 where a mask excludes the pair.
   template <bool isMasked, bool isLargeMode>
-  MOSAIC_INLINE void computeKeyWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
+  MOSAIC_INLINE void computeKeyWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds) {
     const Vec scale = exponentScale<isLargeMode>(panel);
     const auto exponentiateTile =
         [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
@@ -134,7 +134,7 @@ struct GradientBlock {
 #pragma GCC unroll 2
           for (int i = 0; i < valuesPerElement; ++i) {
             p[i] = E::template exp2<V>(exponent<isLargeMode>(Tile::get(c, r + i, n), negLse, scale));
-            if (isMasked) p[i] = V::select(visibleMask(*visible, keys.first + j + r + i, n), p[i], V::zero());
+            if (isMasked) p[i] = V::select(visibleMask(*bounds, keys.first + j + r + i, n), p[i], V::zero());
             if (valuesPerElement == 2) V::store(panel.weights + (j + r + i) * width + n * L, p[i]);
           }
           storeRows(panel.p, panel.stride, j + r, n, p);
@@ -153,7 +153,7 @@ struct GradientBlock {
 
   /// `computeKeyWeights` of modified scores, by way of memory.
   template <bool isLargeMode>
-  MOSAIC_INLINE void computeModifiedWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
+  MOSAIC_INLINE void computeModifiedWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds,
                                             const ScoreModifiers& modifiers, const ModifiedScratch& scratch) {
     const auto storeScores = [&]<int rows>(const RegisterTile<V, E, rows, N>& c,
                                            int32_t j) __attribute__((always_inline)) {
@@ -169,7 +169,7 @@ struct GradientBlock {
     forEachVector(keys.count, [&](int32_t j, int n) {
       const Vec s = V::load(scratch.scores + j * width + n * L);
       Vec p = V::exp2(exponent<isLargeMode>(s, V::load(panel.negLse + n * L), scale));
-      if (visible) p = V::select(visibleMask(*visible, keys.first + j, n), p, V::zero());
+      if (bounds) p = V::select(visibleMask(*bounds, keys.first + j, n), p, V::zero());
       V::store(static_cast<float*>(panel.p) + j * panel.stride + n * L, p);
     });
   }
@@ -177,7 +177,7 @@ struct GradientBlock {
   /// ds ← p (mask · dOut · v − delta) · derivative, 0 where a mask excludes the pair. `scratch.scores` holds the
   /// dropout mask.
   MOSAIC_INLINE void computeModifiedScoreGradients(const BackwardPanel& panel, const KvRows& keys,
-                                                   const VisibleKeys* visible, const ScoreModifiers& modifiers,
+                                                   const VisibleKeys* bounds, const ScoreModifiers& modifiers,
                                                    const ModifiedScratch& scratch) {
     const auto storeScoreGradientTile = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j)
         __attribute__((always_inline)) {
@@ -192,7 +192,7 @@ struct GradientBlock {
           }
           Vec ds = V::mul(V::add(dp, negDelta), V::load(static_cast<const float*>(panel.p) + offset));
           if (modifiers.softcap > 0) ds = V::mul(ds, V::load(scratch.derivative + pair));
-          if (visible) ds = V::select(visibleMask(*visible, keys.first + j + r, n), ds, V::zero());
+          if (bounds) ds = V::select(visibleMask(*bounds, keys.first + j + r, n), ds, V::zero());
           V::store(static_cast<float*>(panel.ds) + offset, ds);
         }
       }
@@ -202,7 +202,7 @@ struct GradientBlock {
 
   /// ds ← p (dOut · v − delta), 0 where a mask excludes the pair.
   template <bool isMasked>
-  MOSAIC_INLINE void computeScoreGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
+  MOSAIC_INLINE void computeScoreGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds) {
     const float* weights = valuesPerElement == 1 ? static_cast<const float*>(panel.p) : panel.weights;
     const int64_t stride = valuesPerElement == 1 ? panel.stride : width;
     const auto storeScoreGradientTile = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j)
@@ -217,7 +217,7 @@ struct GradientBlock {
 #pragma GCC unroll 2
           for (int i = 0; i < valuesPerElement; ++i) {
             ds[i] = V::mul(V::add(Tile::get(c, r + i, n), negDelta), V::load(weights + (j + r + i) * stride + n * L));
-            if (isMasked) ds[i] = V::select(visibleMask(*visible, keys.first + j + r + i, n), ds[i], V::zero());
+            if (isMasked) ds[i] = V::select(visibleMask(*bounds, keys.first + j + r + i, n), ds[i], V::zero());
           }
           storeScoreGradients(panel, j + r, n, ds);
         }
@@ -236,8 +236,8 @@ struct GradientBlock {
     }
   }
 
-  MOSAIC_INLINE typename V::Mask visibleMask(const VisibleKeys& visible, int32_t key, int n) {
-    return V::inRange(visible.lo + n * L, visible.hi + n * L, key);
+  MOSAIC_INLINE typename V::Mask visibleMask(const VisibleKeys& bounds, int32_t key, int n) {
+    return V::inRange(bounds.lo + n * L, bounds.hi + n * L, key);
   }
 
   /// Vector n of rows of p or ds, of `valuesPerElement` keys from key j on.
@@ -251,25 +251,25 @@ struct GradientBlock {
   }
 
   MOSAIC_INLINE void addVisibleQueryGradients(const BackwardPanel& panel, const KvRows& keys,
-                                              const VisibleKeys& visible) {
+                                              const VisibleKeys& bounds) {
     if (isFinite(keys, panel.depth)) {
       addQueryGradients(panel, keys);
     } else {
-      addMaskedQueryGradients(panel, keys, visible);
+      addMaskedQueryGradients(panel, keys, bounds);
     }
   }
 
   /// dq += k · ds
   MOSAIC_INLINE void addQueryGradients(const BackwardPanel& panel, const KvRows& keys) {
     forEachTile<R>(0, panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
-      RegisterTile<V, E, rows, N>::addProduct(panel.dq + d * width, width, fromRow<E>(keys.columns, d), panel.dsPanel,
+      RegisterTile<V, E, rows, N>::addProduct(panel.dq + d * width, width, rowsAt<E>(keys.columns, d), panel.dsPanel,
                                               panel.dsPanelStride, keys.count);
     });
   }
 
   /// The same, but a key adds nothing at all to rows that do not see it: 0 · NaN is NaN.
   MOSAIC_NOINLINE void addMaskedQueryGradients(const BackwardPanel& panel, const KvRows& keys,
-                                               const VisibleKeys& visible) {
+                                               const VisibleKeys& bounds) {
     for (int32_t d = 0; d < panel.depth; ++d) {
       for (int n = 0; n < N; ++n) {
         Vec dq = V::load(panel.dq + d * width + n * L);
@@ -277,7 +277,7 @@ struct GradientBlock {
           const Scalar* k = static_cast<const Scalar*>(keys.k.data) + j * keys.k.rowStride;
           const Scalar* ds = static_cast<const Scalar*>(panel.ds) + j * panel.stride + n * L;
           const Vec term = V::mul(V::set1(E::toFloat(k[d])), E::template toVector<V>(ds));
-          dq = V::select(visibleMask(visible, keys.first + j, n), V::add(dq, term), dq);
+          dq = V::select(visibleMask(bounds, keys.first + j, n), V::add(dq, term), dq);
         }
         V::store(panel.dq + d * width + n * L, dq);
       }

@@ -180,15 +180,15 @@ class GradientGroup {
     }
     if (from >= to) return;
     const KvRows keys = reader_.read(from, static_cast<int32_t>(roundUp(to - from, multiple)));
-    PanelRange strips[kStrips];
+    PanelRange stripPanels[kStrips];
     for (size_t p = 0; p < panels_.size(); ++p) {
-      if (panels_[p].isActive) computePanelBlock(static_cast<int32_t>(p), keys, strips);
+      if (panels_[p].isActive) computePanelBlock(static_cast<int32_t>(p), keys, stripPanels);
     }
-    if (defersKeyGradients()) sumStrips(keys, strips);
+    if (defersKeyGradients()) sumStrips(keys, stripPanels);
   }
 
   /// Weights and dq of one panel; marks the strips that it touches.
-  void computePanelBlock(int32_t p, const KvRows& keys, PanelRange* strips) {
+  void computePanelBlock(int32_t p, const KvRows& keys, PanelRange* stripPanels) {
     const Panel& panel = panels_[static_cast<size_t>(p)];
     const int32_t begin = keys.first, end = keys.first + keys.count;
     int32_t covered = 0;
@@ -196,52 +196,52 @@ class GradientGroup {
     if (defersKeyGradients() && covered < keys.count) clearWeights(panel, keys.count);
     for (const Segment& s : panel.segments) {
       forEachPart(s, kernels_.keyMultiple, {begin, end}, [&](int32_t from, int32_t to, bool isMasked) {
-        computeSubBlock(panel, subBlock(kernels_, keys, from, to), from - begin, isMasked ? &s.visible : nullptr);
+        computeSubBlock(panel, subBlock(kernels_, keys, from, to), from - begin, isMasked ? &s.bounds : nullptr);
         for (int32_t strip = (from - begin) / keysPerStrip_; strip * keysPerStrip_ < to - begin; ++strip) {
-          strips[strip] = {std::min(strips[strip].first, p), std::max(strips[strip].last, p)};
+          stripPanels[strip] = {std::min(stripPanels[strip].first, p), std::max(stripPanels[strip].last, p)};
         }
       });
     }
   }
 
-  /// Keys of one panel that all rows see, or that `visible` distinguishes. `offset` is the row of the weights.
-  void computeSubBlock(const Panel& panel, const KvRows& keys, int32_t offset, const VisibleKeys* visible) {
+  /// Keys of one panel that all rows see, or that `bounds` distinguishes. `offset` is the row of the weights.
+  void computeSubBlock(const Panel& panel, const KvRows& keys, int32_t offset, const VisibleKeys* bounds) {
     BackwardPanel buffers = panel.buffers;
     buffers.p = static_cast<char*>(buffers.p) + offset * buffers.stride * elementBytes_;
     buffers.ds = static_cast<char*>(buffers.ds) + offset * buffers.stride * elementBytes_;
     if (!isPaired()) buffers.dsPanel = buffers.ds;
     if (modifiers_.modifiesScores()) {
-      kernels_.computeModifiedGradients(buffers, keys, visible, panel.modifiers, scratch_);
-    } else if (visible == nullptr) {
+      kernels_.computeModifiedGradients(buffers, keys, bounds, panel.modifiers, scratch_);
+    } else if (bounds == nullptr) {
       kernels_.computeGradients(buffers, keys);
     } else {
-      kernels_.computeMaskedGradients(buffers, keys, *visible);
+      kernels_.computeMaskedGradients(buffers, keys, *bounds);
     }
     if (isPaired()) clearPadding(panel, buffers, keys.count);
     if (defersKeyGradients()) return;
     const int32_t rows = panel.rows.count;
     for (const KeyGradient& term :
          {valueGradientTerm(panel, offset, rows, keys), keyGradientTerm(panel, offset, rows, keys)}) {
-      if (visible == nullptr || areOperandsFinite_) {
+      if (bounds == nullptr || areOperandsFinite_) {
         kernels_.addKeyGradient(term);
       } else {
-        kernels_.addMaskedKeyGradient(term, keys.first, *visible);
+        kernels_.addMaskedKeyGradient(term, keys.first, *bounds);
       }
     }
   }
 
   /// dk and dv over as many panels at once as possible: the longer the sum, the fewer times they are loaded and stored.
-  void sumStrips(const KvRows& keys, const PanelRange* strips) {
+  void sumStrips(const KvRows& keys, const PanelRange* stripPanels) {
     PanelRange panelRange;
     for (int i = 0; i < kStrips; ++i)
-      panelRange = {std::min(panelRange.first, strips[i].first), std::max(panelRange.last, strips[i].last)};
+      panelRange = {std::min(panelRange.first, stripPanels[i].first), std::max(panelRange.last, stripPanels[i].last)};
     for (int32_t p = panelRange.first; p <= panelRange.last; ++p) {
       const Panel& panel = panels_[static_cast<size_t>(p)];
       if (!panel.isActive) clearWeights(panel, keys.count);
     }
     for (int32_t strip = 0, next; strip * keysPerStrip_ < keys.count; strip = next) {
-      const PanelRange range = strips[strip];
-      for (next = strip + 1; next * keysPerStrip_ < keys.count && strips[next] == range;) ++next;
+      const PanelRange range = stripPanels[strip];
+      for (next = strip + 1; next * keysPerStrip_ < keys.count && stripPanels[next] == range;) ++next;
       if (range.last < range.first) continue;
       const Panel& panel = panels_[static_cast<size_t>(range.first)];
       // Without the padding of the last: where a key is infinite its weights there are 0 · ∞.

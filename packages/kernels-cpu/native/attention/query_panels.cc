@@ -104,9 +104,9 @@ void QueryPanels::foldSegment(Panel& panel, const Segment& s, const KvRows& keys
       s, wideKernels_.keyMultiple, {keys.first, keys.first + keys.count}, [&](int32_t from, int32_t to, bool isMasked) {
         const KvRows block = subBlock(wideKernels_, keys, from, to);
         if (modifiers_.modifiesScores()) {
-          return panel.kernels->foldModified(panel.buffers, block, isMasked ? &s.visible : nullptr, panel.modifiers);
+          return panel.kernels->foldModified(panel.buffers, block, isMasked ? &s.bounds : nullptr, panel.modifiers);
         }
-        isMasked ? panel.kernels->foldMasked(panel.buffers, block, s.visible)
+        isMasked ? panel.kernels->foldMasked(panel.buffers, block, s.bounds)
                  : panel.kernels->fold(panel.buffers, block);
       });
 }
@@ -127,7 +127,7 @@ void QueryPanels::storePanel(const Panel& panel, const AttentionState& state, Ra
     for (int32_t i = 0; i < location.count; ++i) {
       const int32_t r = h * location.count + i;
       const auto seesKeys = [&](const Segment& s) {
-        return std::max<int64_t>(s.visible.lo[r], keys.begin) < std::min<int64_t>(s.visible.hi[r], keys.end);
+        return std::max<int64_t>(s.bounds.lo[r], keys.begin) < std::min<int64_t>(s.bounds.hi[r], keys.end);
       };
       if (buffers.sum[r] == 0 || std::none_of(panel.segments.begin(), panel.segments.end(), seesKeys)) {
         if (isStateEmpty) lse(i) = -INFINITY;

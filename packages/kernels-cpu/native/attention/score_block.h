@@ -38,7 +38,7 @@ struct ScoreBlock {
 
   /// mask[j][row] ← 0 where the weight is dropped, else what it counts.
   MOSAIC_NOINLINE void drawDropoutMask(const ScoreModifiers& modifiers, int32_t first, int32_t count, float* mask) {
-    const Vec counts = V::set1(modifiers.dropoutScale);
+    const Vec keptScale = V::set1(modifiers.dropoutScale);
     const Bits<V> none{};
     for (int n = 0; n < N; ++n) {
       Bits<V> words[4];
@@ -51,11 +51,11 @@ struct ScoreBlock {
           __builtin_memcpy(&words[1], modifiers.queries + n * L, sizeof words[1]);
           words[2] = none + modifiers.batch;
           __builtin_memcpy(&words[3], modifiers.heads + n * L, sizeof words[3]);
-          philoxRounds<V>(words, modifiers.philoxKey[0], modifiers.philoxKey[1]);
+          runPhiloxRounds<V>(words, modifiers.philoxKey[0], modifiers.philoxKey[1]);
         }
         const Int<V> bits = reinterpret_cast<Int<V>>(words[position & 3] >> 8);
         const Int<V> isDropped = reinterpret_cast<Int<V>>(bits < static_cast<int32_t>(modifiers.dropoutThreshold));
-        V::store(mask + j * width + n * L, blend<V>(isDropped, V::zero(), counts));
+        V::store(mask + j * width + n * L, blend<V>(isDropped, V::zero(), keptScale));
       }
     }
   }

@@ -56,8 +56,8 @@ std::vector<Segment> makeSegments(const TileVisibility& visibility, const ShortQ
   for (Segment& s : segments) {
     int32_t* lo = arena.allocate<int32_t>(width);
     int32_t* hi = arena.allocate<int32_t>(width);
-    for (int32_t r = 0; r < width; ++r) lo[r] = s.visible.lo[r % count], hi[r] = s.visible.hi[r % count];
-    s.visible = {lo, hi};
+    for (int32_t r = 0; r < width; ++r) lo[r] = s.bounds.lo[r % count], hi[r] = s.bounds.hi[r % count];
+    s.bounds = {lo, hi};
   }
   return segments;
 }

@@ -51,8 +51,8 @@ SingleQuery::SingleQuery(const ForwardCall& call, int64_t batch, int64_t keyHead
 /// Blocks lie on a fixed grid, so that a result depends on nothing but the keys.
 void SingleQuery::fold(std::span<const Segment> segments, Range keys) {
   for (const Segment& s : segments) {
-    const int64_t end = std::min<int64_t>({s.end, s.visible.hi[0], keys.end});
-    for (int64_t key = std::max<int64_t>({s.begin, s.visible.lo[0], keys.begin}), next; key < end; key = next) {
+    const int64_t end = std::min<int64_t>({s.end, s.bounds.hi[0], keys.end});
+    for (int64_t key = std::max<int64_t>({s.begin, s.bounds.lo[0], keys.begin}), next; key < end; key = next) {
       next = std::min(end, (key / blockKeys_ + 1) * blockKeys_);
       call_.kernels.foldQuery(queryFold_, reader_.read(static_cast<int32_t>(key), static_cast<int32_t>(next - key)));
     }

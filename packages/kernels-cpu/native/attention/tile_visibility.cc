@@ -91,9 +91,9 @@ void TileVisibility::forEachSlice(const RowRun& run, Fn fn) const {
 /// Calls fn(span) for spans that may have keys at positions [begin, end).
 template <class Fn>
 void TileVisibility::forEachKeySpan(int64_t begin, int64_t end, Fn fn) const {
-  auto firstAfter = std::lower_bound(k_.begin(), k_.end(), end,
+  auto firstSpanAfter = std::lower_bound(k_.begin(), k_.end(), end,
                                      [](const KeySpan& k, int64_t position) { return k.span.start < position; });
-  for (auto i = firstAfter; i != k_.begin() && (i - 1)->maxEnd > begin; --i) fn(*(i - 1));
+  for (auto i = firstSpanAfter; i != k_.begin() && (i - 1)->maxEnd > begin; --i) fn(*(i - 1));
 }
 
 void TileVisibility::addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>& segments) const {
@@ -153,16 +153,16 @@ double TileVisibility::work(Range rows, Range keys) const {
     forEachSlice(run, [&](size_t index) {
       const Slice& slice = slices_[index].slice;
       const int64_t rowsBefore = countBefore({run.position, run.end - run.first, run.step}, slice.q0);
-      const int64_t rowsInside = countBefore({run.position, run.end - run.first, run.step}, slice.q1) - rowsBefore;
-      if (rowsInside == 0) return;
+      const int64_t rowsInSlice = countBefore({run.position, run.end - run.first, run.step}, slice.q1) - rowsBefore;
+      if (rowsInSlice == 0) return;
       const int64_t first = run.position + rowsBefore * run.step;
       const Range firstRange = visibleKeys(slice, first),
-                  lastRange = visibleKeys(slice, first + (rowsInside - 1) * run.step);
+                  lastRange = visibleKeys(slice, first + (rowsInSlice - 1) * run.step);
       // Both ends of the interval only ever move up with the row.
       forEachKeySpan(firstRange.begin, lastRange.end, [&](const KeySpan& k) {
         const int64_t from = std::max(keys.begin, k.offset + countBefore(k.span, firstRange.begin));
         const int64_t to = std::min(keys.end, k.offset + countBefore(k.span, lastRange.end));
-        if (from < to) pairs += static_cast<double>(rowsInside) * static_cast<double>(to - from);
+        if (from < to) pairs += static_cast<double>(rowsInSlice) * static_cast<double>(to - from);
       });
     });
   });

@@ -24,7 +24,7 @@ struct Range {
 struct Segment {
   int32_t begin, end;          // the hull: no row sees anything outside
   int32_t coreBegin, coreEnd;  // what every row sees; begin = end when there is no such key
-  VisibleKeys visible;             // per row; rows past the last repeat it, so that padding never forces masking
+  VisibleKeys bounds;             // per row; rows past the last repeat it, so that padding never forces masking
 };
 
 /// Rows of a panel: `count` of the `width` that it has.

@@ -16,7 +16,7 @@ void onEnvironmentEnd(void* data) {
   auto& addon = *static_cast<Addon*>(data);
   if (addon.completions) addon.completions->close();
   for (const auto& weakDevice : addon.devices) {
-    if (auto device = weakDevice.lock()) device->stream.releasePending();
+    if (auto device = weakDevice.lock()) device->stream.closeAndFailPending();
   }
   const auto deadline = std::chrono::steady_clock::now() + kExitTimeout;
   for (const auto& weakDevice : addon.devices) {
@@ -62,7 +62,7 @@ napi_value throwError(napi_env env, const char* message) {
 
 napi_value throwCurrentException(napi_env env) {
   MosaicFailure failure{};
-  failureFromCurrentException(failure);
+  fillFailureFromException(failure);
   napi_throw_error(env, std::to_string(failure.code).c_str(), failure.message);
   return nullptr;
 }

@@ -74,10 +74,10 @@ std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
     }).detach();
     return device;
   } catch (const std::system_error& error) {
-    const std::string threadCount = std::to_string(options.threads);
+    const std::string threadCountText = std::to_string(options.threads);
     throw Failure(
         MOSAIC_FAILURE_DEVICE,
-        "cpu: cannot create " + threadCount + " threads: " + error.what() +
+        "cpu: cannot create " + threadCountText + " threads: " + error.what() +
             "; request fewer threads (cpu({ threads }) or MOSAIC_THREADS), or raise the user's or container's limit");
   }
 }

@@ -19,7 +19,7 @@ constexpr int64_t kMaxPackedBytes = 8 << 20;  // of b at a time
 constexpr int64_t kMaxPackedDepth = 4096;     // of b at a time
 constexpr int64_t kMaxWideFloats = 1 << 24;   // of a float32 copy of out at a time: 64 MiB, which the arena keeps
 constexpr int64_t kMaxSumFloats = 1 << 17;    // accumulators of a task; they fit the L2 cache
-constexpr int64_t kMinParallelProducts = 1 << 17;
+constexpr int64_t kMinParallelMultiplyAdds = 1 << 17;
 constexpr int64_t kDotColumnsPerTask = 64;  // of a task of few rows
 
 int64_t roundUp(int64_t x, int64_t multiple) { return ceilDiv(x, multiple) * multiple; }
@@ -56,11 +56,11 @@ class Gemm {
   /// Of a float32 copy of out, if it needs one.
   int64_t wideFloats() const { return storesDirectly() ? 0 : wideRows() * product_.n; }
 
-  /// parallelLoop(tasks, fn) runs a loop of tasks, on one worker or on all.
+  /// forEachTask(tasks, fn) runs a loop of tasks, on one worker or on all.
   template <class ParallelLoop>
   void run(const Product& product, void* packedB, float* wideOut, int64_t rowsPerTask, const WorkerMemory* workers,
-           const ParallelLoop& parallelLoop) const {
-    if (storesDirectly()) return multiply(product, packedB, rowsPerTask, workers, parallelLoop);
+           const ParallelLoop& forEachTask) const {
+    if (storesDirectly()) return multiply(product, packedB, rowsPerTask, workers, forEachTask);
     for (int64_t first = 0; first < product.m; first += wideRows()) {
       Product strip = product;
       strip.m = std::min(wideRows(), product.m - first);
@@ -68,8 +68,8 @@ class Gemm {
       strip.out = {reinterpret_cast<char*>(wideOut), DType::Float32, product.n, 1};
       strip.accumulate = false;
       strip.epilogue = nullptr;
-      multiply(strip, packedB, rowsPerTask, workers, parallelLoop);
-      parallelLoop(strip.m, [&](int64_t row, int) {
+      multiply(strip, packedB, rowsPerTask, workers, forEachTask);
+      forEachTask(strip.m, [&](int64_t row, int) {
         Matrix out = product.out;
         out.data = at(out, first + row, 0);
         const GemmEpilogue* epilogue = product.epilogue;
@@ -95,14 +95,14 @@ class Gemm {
 
   template <class ParallelLoop>
   void multiply(const Product& p, void* packedB, int64_t rowsPerTask, const WorkerMemory* workers,
-                const ParallelLoop& parallelLoop) const {
-    if (isParallelOverPanels()) return multiplyPanels(p, workers, parallelLoop);
+                const ParallelLoop& forEachTask) const {
+    if (isParallelOverPanels()) return multiplyPanels(p, workers, forEachTask);
     for (int64_t j = 0; j < p.n; j += columns_) {
       for (int64_t k = 0; k < p.k; k += kMaxPackedDepth) {
         const MatrixPart part{k, std::min(kMaxPackedDepth, p.k - k), j, std::min(columns_, p.n - j)};
-        parallelLoop(ceilDiv(part.columns, kernels_.tileColumns), [&](int64_t panel, int) { pack(p, part, panel,
+        forEachTask(ceilDiv(part.columns, kernels_.tileColumns), [&](int64_t panel, int) { pack(p, part, panel,
             packedB); });
-        parallelLoop(ceilDiv(p.m, rowsPerTask), [&](int64_t task, int worker) {
+        forEachTask(ceilDiv(p.m, rowsPerTask), [&](int64_t task, int worker) {
           const int64_t i = task * rowsPerTask;
           multiplyRows(p, part, {i, std::min(rowsPerTask, p.m - i)}, workers[worker],
                        [&](int64_t depth) { return panelAt(packedB, part, depth, 0); });
@@ -113,9 +113,9 @@ class Gemm {
 
   /// All rows by one panel a task, which packs it block by block: what is packed stays in the caches of one core.
   template <class ParallelLoop>
-  void multiplyPanels(const Product& p, const WorkerMemory* workers, const ParallelLoop& parallelLoop) const {
+  void multiplyPanels(const Product& p, const WorkerMemory* workers, const ParallelLoop& forEachTask) const {
     const int64_t columns = kernels_.tileColumns;
-    parallelLoop(ceilDiv(p.n, columns), [&](int64_t panel, int worker) {
+    forEachTask(ceilDiv(p.n, columns), [&](int64_t panel, int worker) {
       const int64_t j = panel * columns;
       for (int64_t k = 0; k < p.k; k += kMaxPackedDepth) {
         const MatrixPart part{k, std::min(kMaxPackedDepth, p.k - k), j, std::min(columns, p.n - j)};
@@ -230,7 +230,7 @@ void multiplyFewRows(const Product& p, const GemmKernels& kernels, Pool& pool) {
                        {out, columns, p.accumulate, p.epilogue ? &rowEpilogue : nullptr});
     }
   };
-  if (pool.threads() > 1 && p.m * p.n * p.k >= kMinParallelProducts) return pool.parallelFor(tasks, task);
+  if (pool.threads() > 1 && p.m * p.n * p.k >= kMinParallelMultiplyAdds) return pool.parallelFor(tasks, task);
   for (int64_t index = 0; index < tasks; index++) task(index, 0);
 }
 
@@ -249,7 +249,7 @@ void multiply(const ProductBatch& batch, Isa isa, Pool& pool) {
     workers.push_back({arena.allocate<char>(gemm.rowBytes()), arena.allocate<char>(gemm.taskPanelBytes()),
                        arena.allocate<float>(gemm.sumFloats())});
   }
-  const bool isSmallProduct = p.m * p.n * p.k < kMinParallelProducts;
+  const bool isSmallProduct = p.m * p.n * p.k < kMinParallelMultiplyAdds;
   if (threads == 1 || (isSmallProduct && batch.count == 1) || batch.count < threads) {
     void* packedB = pool.arena(0).allocate<char>(gemm.packedBytes());
     float* wideOut = pool.arena(0).allocate<float>(gemm.wideFloats());

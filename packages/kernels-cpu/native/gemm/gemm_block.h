@@ -53,7 +53,7 @@ struct BlockProduct {
     prefetchOut(block, {i, minOf(rows, block.rows - i), j, minOf(width, block.columns - j)});
     if (j == 0) prefetchRows(block, i + rows, minOf(2 * rows, block.rows - i) - rows);
     Tile c;
-    Tile::product(c, fromRow<E>(block.a, i), panel, width, block.depth);
+    Tile::product(c, rowsAt<E>(block.a, i), panel, width, block.depth);
     const int64_t remainingRows = block.rows - i;
     const int presentRows = rows == 32 && remainingRows < rows ? static_cast<int>(remainingRows) : rows;
     const GemmEpilogue* e = block.epilogue;

@@ -50,7 +50,7 @@ MOSAIC_INLINE View batchDims(const View& view) {
 }
 
 /// Leading axes over which b is the same and rows go on evenly become rows: a [B, S, E] · b [E, F] is one product.
-MOSAIC_INLINE void foldRows(ProductBatch& batch) {
+MOSAIC_INLINE void mergeBatchIntoRows(ProductBatch& batch) {
   Loop<3>& loop = batch.loop;
   Product& p = batch.product;
   while (batch.count > 1) {
@@ -91,7 +91,7 @@ MOSAIC_INLINE ProductBatch makeBatch(const MatmulOperands& operands) {
   batch.count = batch.loop.size;
   batch.product = {asMatrix(out),           asMatrix(a),         asMatrix(b), out.shape[out.rank - 2],
                    out.shape[out.rank - 1], a.shape[a.rank - 1], accumulate,  nullptr};
-  foldRows(batch);
+  mergeBatchIntoRows(batch);
   const Product& p = batch.product;
   const bool isOutTransposed = p.out.columnStride != 1 && (p.out.rowStride == 1 || p.n == 1);
   // Packing b is not worth its while for few rows: with a long sum, pack the smaller operand. Still less where packing

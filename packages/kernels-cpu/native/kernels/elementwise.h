@@ -95,7 +95,7 @@ void scalar(const ScalarArguments& args, Pool& pool) {
 /// The argument u of geluTanh's sigmoid, ½ (1 + tanh(u / 2)), and du/dx. Beyond |x| = 1000 the cubic term is as good as
 /// constant, so that no product overflows where the sigmoid is long 0 or 1.
 template <class T>
-MOSAIC_INLINE void geluTanhArgument(typename T::Vec x, typename T::Vec& u, typename T::Vec& slope) {
+MOSAIC_INLINE void computeGeluTanhArgument(typename T::Vec x, typename T::Vec& u, typename T::Vec& slope) {
   using V = typename T::Vec;
   const V one = T::set1(1.0f), twice = T::set1(1.59576912160573071f);  // 2 √(2/π)
   const V cubic = T::set1(0.044715f) * T::min(x * x, T::set1(1e6f));
@@ -120,7 +120,7 @@ MOSAIC_NOINLINE void applyUnary(UnaryOp op, float* out, const float* x, int64_t 
     case UnaryOp::GeluTanh:
       return map1<T>(out, x, n, [](V v) {
         V u, slope;
-        geluTanhArgument<T>(v, u, slope);
+        computeGeluTanhArgument<T>(v, u, slope);
         return v * sigmoidOf<T>(u);
       });
     case UnaryOp::Silu: return map1<T>(out, x, n, [](V v) { return v * sigmoidOf<T>(v); });
@@ -154,7 +154,7 @@ MOSAIC_NOINLINE void applyUnaryBackward(UnaryOp op, float* dx, const float* x, c
     case UnaryOp::GeluTanh:
       return map2<T>(dx, x, dy, n, [](V v, V g) {
         V u, slope;
-        geluTanhArgument<T>(v, u, slope);
+        computeGeluTanhArgument<T>(v, u, slope);
         return g * (sigmoidOf<T>(u) + v * sigmoidGrad<T>(u) * slope);
       });
     case UnaryOp::Silu:

@@ -103,8 +103,8 @@ MOSAIC_INLINE typename T::Vec expOf(typename T::Vec x) {
   using V = typename T::Vec;
   const V magic = T::set1(12582912.0f);  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
   x = T::min(T::set1(89.0f), T::max(T::set1(-104.0f), x));
-  const V shifted = x * T::set1(1.44269504088896341f) + magic;
-  const V n = shifted - magic;
+  const V shiftedX = x * T::set1(1.44269504088896341f) + magic;
+  const V n = shiftedX - magic;
   const V r = (x - n * T::set1(0.693359375f)) + n * T::set1(2.12194440e-4f);
   V p = T::set1(1.9875691500e-4f);
   p = p * r + T::set1(1.3981999507e-3f);
@@ -113,7 +113,7 @@ MOSAIC_INLINE typename T::Vec expOf(typename T::Vec x) {
   p = p * r + T::set1(1.6666665459e-1f);
   p = p * r + T::set1(5.0000001201e-1f);
   p = p * (r * r) + r + T::set1(1.0f);
-  const Int<T> exponentBits = intBits<T>(shifted) - intBits<T>(magic);
+  const Int<T> exponentBits = intBits<T>(shiftedX) - intBits<T>(magic);
   const Int<T> half = exponentBits >> 1;  // 2^n in two steps reaches denormals and infinity
   return blend<T>(isNan<T>(x), x, p * powerOfTwo<T>(half) * powerOfTwo<T>(exponentBits - half));
 }
@@ -202,8 +202,8 @@ template <class T>
 MOSAIC_INLINE void sinCos2Pi(typename T::Vec u, typename T::Vec& sine, typename T::Vec& cosine) {
   using V = typename T::Vec;
   const V magic = T::set1(12582912.0f);
-  const V shifted = u * T::set1(4.0f) + magic;
-  const V angle = (u * T::set1(4.0f) - (shifted - magic)) * T::set1(1.57079632679489662f);
+  const V shiftedQuarters = u * T::set1(4.0f) + magic;
+  const V angle = (u * T::set1(4.0f) - (shiftedQuarters - magic)) * T::set1(1.57079632679489662f);
   const V z = angle * angle;
   V s = T::set1(-1.9515295891e-4f);
   s = s * z + T::set1(8.3321608736e-3f);
@@ -213,7 +213,7 @@ MOSAIC_INLINE void sinCos2Pi(typename T::Vec u, typename T::Vec& sine, typename 
   c = c * z + T::set1(-1.388731625493765e-3f);
   c = c * z + T::set1(4.166664568298827e-2f);
   c = c * z * z - T::set1(0.5f) * z + T::set1(1.0f);
-  const Int<T> quarter = intBits<T>(shifted);
+  const Int<T> quarter = intBits<T>(shiftedQuarters);
   const Int<T> odd = -(quarter & 1);
   const Int<T> sineSign = (quarter & 2) << 30, cosineSign = ((quarter + 1) & 2) << 30;
   sine = fromBits<T>(intBits<T>(blend<T>(odd, c, s)) ^ sineSign);

@@ -30,7 +30,7 @@ MOSAIC_INLINE void mulWide(Bits<T> x, uint32_t m, Bits<T>& low, Bits<T>& high) {
 
 /// words: from a counter of each lane to its random words. All lanes have one key.
 template <class T>
-MOSAIC_INLINE void philoxRounds(Bits<T> (&words)[4], uint32_t key0, uint32_t key1) {
+MOSAIC_INLINE void runPhiloxRounds(Bits<T> (&words)[4], uint32_t key0, uint32_t key1) {
   for (int round = 0; round < 10; round++) {
     Bits<T> low[2], high[2];
     mulWide<T>(words[0], 0xD2511F53u, low[0], high[0]);

@@ -20,7 +20,7 @@ MOSAIC_INLINE void philox(uint64_t block, const RandomSpec& spec, Bits<T> (&word
   words[1] = none + static_cast<uint32_t>(block >> 32);
   words[2] = none + static_cast<uint32_t>(spec.stream);
   words[3] = none + static_cast<uint32_t>(spec.stream >> 32);
-  philoxRounds<T>(words, static_cast<uint32_t>(spec.seed), static_cast<uint32_t>(spec.seed >> 32));
+  runPhiloxRounds<T>(words, static_cast<uint32_t>(spec.seed), static_cast<uint32_t>(spec.seed >> 32));
 }
 
 /// The upper 24 bits of each word, plus `offset`, as k · 2⁻²⁴.

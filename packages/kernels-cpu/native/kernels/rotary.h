@@ -29,17 +29,17 @@ void rotary(const RotaryArguments& args, Pool& pool) {
   const auto getFirstHalf = [=](const Row& row) { return Row{row.dtype, step * row.stride, pairs}; };
   const auto getSecondHalfOffset = [=](const Row& row) { return secondHalfStep * row.stride * dtypeBytes(row.dtype); };
   const Row to = getFirstHalf(rows[0]), from = getFirstHalf(rows[1]);
-  const int64_t outSecondOffset = getSecondHalfOffset(rows[0]), inSecondOffset = getSecondHalfOffset(rows[1]);
+  const int64_t outSecondHalfOffset = getSecondHalfOffset(rows[0]), inSecondHalfOffset = getSecondHalfOffset(rows[1]);
   const float sign = inverse ? -1.0f : 1.0f;
   forEachRow<6>(outerLoop, pairs, pool, [&](char* const(&data)[4], float* const(&buffers)[6]) {
     const float* a = fetchRow<T>(from, data[1], buffers[0]);
-    const float* b = fetchRow<T>(from, data[1] + inSecondOffset, buffers[1]);
+    const float* b = fetchRow<T>(from, data[1] + inSecondHalfOffset, buffers[1]);
     const float* c = fetchRow<T>(rows[2], data[2], buffers[2]);
     const float* s = fetchRow<T>(rows[3], data[3], buffers[3]);
     rotatePairs<T>(buffers[4], a, b, c, s, -sign, pairs);
     rotatePairs<T>(buffers[5], b, a, c, s, sign, pairs);
     flushRow<T>(to, data[0], buffers[4]);
-    flushRow<T>(to, data[0] + outSecondOffset, buffers[5]);
+    flushRow<T>(to, data[0] + outSecondHalfOffset, buffers[5]);
   });
 }
 

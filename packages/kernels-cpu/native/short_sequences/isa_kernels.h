@@ -274,16 +274,16 @@ struct ShortSequenceAttention {
         Vec oldWeight = V::zero();
         V::store(sums + i * L, hasVisibleKeys(shape, i) ? softmaxRow(shape, i, scores, lse, oldWeight) : V::zero());
         for (int32_t d = 0; d < roundedDepth(shape); ++d) {
-          float* element = out + i * row + d * L;
-          V::store(element, V::mul(V::load(element), oldWeight));
+          float* outLanes = out + i * row + d * L;
+          V::store(outLanes, V::mul(V::load(outLanes), oldWeight));
         }
       }
       addWeightedRows(shape, sumLayoutOverKeys(shape), scores, v, out);
       for (int32_t i = 0; i < shape.rows; ++i) {
         const Vec inverse = V::div(V::set1(1), V::load(sums + i * L));
         for (int32_t d = 0; d < roundedDepth(shape); ++d) {
-          float* element = out + i * row + d * L;
-          V::store(element, V::mul(V::load(element), inverse));
+          float* outLanes = out + i * row + d * L;
+          V::store(outLanes, V::mul(V::load(outLanes), inverse));
         }
       }
       storeState(shape, range, {outRows, lseRows}, {out, lse, sums}, buffer);
@@ -304,8 +304,8 @@ struct ShortSequenceAttention {
     for (int32_t i = 0; i < shape.rows; ++i) {
       const auto hasSeenKeys = V::lessThan(negInf, V::load(lse + i * L));
       for (int32_t d = 0; d < shape.stride; ++d) {
-        float* element = out + (i * shape.stride + d) * L;
-        V::store(element, V::select(hasSeenKeys, V::load(element), V::zero()));
+        float* outLanes = out + (i * shape.stride + d) * L;
+        V::store(outLanes, V::select(hasSeenKeys, V::load(outLanes), V::zero()));
       }
     }
   }

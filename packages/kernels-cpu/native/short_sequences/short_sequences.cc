@@ -43,7 +43,7 @@ void findVisibleKeys(ShortSequencePlan &plan, const Tile &tile, Arena &arena) {
   plan.visible.assign(static_cast<size_t>(shape.rows * shape.keys), 0);
   for (const Segment& segment : segments.segments(0)) {
     for (int32_t i = 0; i < shape.rows; ++i) {
-      for (int32_t j = segment.visible.lo[i]; j < segment.visible.hi[i]; ++j) {
+      for (int32_t j = segment.bounds.lo[i]; j < segment.bounds.hi[i]; ++j) {
         plan.visible[static_cast<size_t>(i * shape.keys + j)] = 1;
       }
     }
@@ -54,7 +54,7 @@ void findVisibleKeys(ShortSequencePlan &plan, const Tile &tile, Arena &arena) {
 }
 
 /// Sample masks, what modifies scores, and values of another head size are for panels.
-bool areSequencesShort(const Tile &tile, const TensorView &q, const KvBlock &kv, const ShortSequenceKernels &kernels) {
+bool canUseKernels(const Tile &tile, const TensorView &q, const KvBlock &kv, const ShortSequenceKernels &kernels) {
   const TensorView& k = kv.k;
   const int64_t sequences = k.shape[0] * k.shape[1];
   if (kv.v.shape[3] != k.shape[3]) return false;
@@ -90,10 +90,10 @@ void forEachRange(int64_t sequences, const ShortSequenceKernels &kernels, int64_
 
 }  // namespace
 
-bool attendShortSequences(const AttendArguments& args, Isa isa, Pool& pool) {
+bool tryAttendShortSequences(const AttendArguments& args, Isa isa, Pool& pool) {
   const ShortSequenceKernels &kernels = shortSequenceKernels(isa);
   const TensorView &q = args.q, &k = args.kv.k, &v = args.kv.v;
-  if (!areSequencesShort(args.tile, q, args.kv, kernels)) return false;
+  if (!canUseKernels(args.tile, q, args.kv, kernels)) return false;
   for (const TensorView* x : {&q, &k, &v, &args.state.out}) {
     if (!hasDenseRows(*x)) return false;
   }
@@ -109,10 +109,10 @@ bool attendShortSequences(const AttendArguments& args, Isa isa, Pool& pool) {
   return true;
 }
 
-bool attendBackwardShortSequences(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
+bool tryBackwardShortSequences(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
   const ShortSequenceKernels &kernels = shortSequenceKernels(isa);
   const TensorView &q = args.q, &k = args.kv.k, &v = args.kv.v;
-  if (!areSequencesShort(args.tile, q, args.kv, kernels)) return false;
+  if (!canUseKernels(args.tile, q, args.kv, kernels)) return false;
   for (const TensorView* x : {&q, &k, &v, &args.saved.dOut, &args.grads.dq, &args.grads.dk, &args.grads.dv}) {
     if (!hasDenseRows(*x)) return false;
   }

@@ -12,9 +12,9 @@ namespace mosaic {
 
 /// `attend` for short sequences; false if they are none, or too few, and nothing was done. The result does not depend
 /// on the number of threads. Throws std::bad_alloc.
-bool attendShortSequences(const AttendArguments& args, Isa isa, Pool& pool);
+bool tryAttendShortSequences(const AttendArguments& args, Isa isa, Pool& pool);
 
-/// `attendBackward` for short sequences, as `attendShortSequences`.
-bool attendBackwardShortSequences(const AttendBackwardArguments& args, Isa isa, Pool& pool);
+/// `attendBackward` for short sequences, as `tryAttendShortSequences`.
+bool tryBackwardShortSequences(const AttendBackwardArguments& args, Isa isa, Pool& pool);
 
 }  // namespace mosaic

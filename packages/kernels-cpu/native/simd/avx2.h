@@ -59,8 +59,8 @@ struct Avx2 {
     // Additions run on other pipes than multiplications: this costs 8 multiply slots. See scalar.h for the arithmetic.
     const Vec magic = set1(12582912.0f + 126.0f);
     x = max(set1(-126.0f), x);
-    const Vec shifted = add(x, magic);
-    const Vec f = sub(x, sub(shifted, magic));
+    const Vec shiftedX = add(x, magic);
+    const Vec f = sub(x, sub(shiftedX, magic));
     Vec p = set1(2 * kExp2NearestCoefficients[6]);
     p = fma(p, f, set1(2 * kExp2NearestCoefficients[5]));
     p = fma(p, f, set1(2 * kExp2NearestCoefficients[4]));
@@ -68,7 +68,7 @@ struct Avx2 {
     p = fma(p, f, set1(2 * kExp2NearestCoefficients[2]));
     p = fma(p, f, set1(2 * kExp2NearestCoefficients[1]));
     p = fma(p, f, set1(2 * kExp2NearestCoefficients[0]));
-    return mul(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted), 23)));
+    return mul(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shiftedX), 23)));
   }
 
   MOSAIC_INLINE Vec loadBf16(const uint16_t* p) {

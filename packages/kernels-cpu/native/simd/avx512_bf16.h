@@ -26,7 +26,7 @@ struct Avx512Bf16 : Avx512 {
   MOSAIC_INLINE Vec exp2Bf16(Vec x) { return exp2WithPolynomial(x, kExp2Bf16Coefficients); }
 
   /// v, computed: compilers fuse no operation on it with the one that gave it.
-  MOSAIC_INLINE Vec roundToBf16(Vec v) {
+  MOSAIC_INLINE Vec preventFusion(Vec v) {
     __asm__("" : "+v"(v));
     return v;
   }

@@ -117,8 +117,8 @@ std::vector<Isa> supportedIsas() {
 IsaChoice chooseIsa(const char* request) {
   const std::vector<Isa> isas = supportedIsas();
   if (request == nullptr || *request == '\0') {
-    const bool hasSlowPairs = isas.back() == Isa::Avx512Bf16 && !hasFastBf16Dot();
-    return {hasSlowPairs ? Isa::Avx512 : isas.back(), ""};
+    const bool hasSlowBf16Dot = isas.back() == Isa::Avx512Bf16 && !hasFastBf16Dot();
+    return {hasSlowBf16Dot ? Isa::Avx512 : isas.back(), ""};
   }
   for (Isa isa : isas) {
     if (std::string(request) == isaName(isa)) return {isa, ""};

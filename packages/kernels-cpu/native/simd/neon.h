@@ -72,8 +72,8 @@ struct Neon {
   MOSAIC_INLINE Vec exp2(Vec x) {
     const Vec magic = set1(12582912.0f + 126.0f);  // see scalar.h for the arithmetic
     x = max(set1(-126.0f), x);
-    const Vec shifted = add(x, magic);
-    const Vec f = sub(x, sub(shifted, magic));
+    const Vec shiftedX = add(x, magic);
+    const Vec f = sub(x, sub(shiftedX, magic));
     Vec p = set1(2 * kExp2NearestCoefficients[6]);
     p = fma(p, f, set1(2 * kExp2NearestCoefficients[5]));
     p = fma(p, f, set1(2 * kExp2NearestCoefficients[4]));
@@ -81,7 +81,7 @@ struct Neon {
     p = fma(p, f, set1(2 * kExp2NearestCoefficients[2]));
     p = fma(p, f, set1(2 * kExp2NearestCoefficients[1]));
     p = fma(p, f, set1(2 * kExp2NearestCoefficients[0]));
-    return mul(p, vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(shifted), 23)));
+    return mul(p, vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(shiftedX), 23)));
   }
 
   MOSAIC_INLINE Vec loadBf16(const uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
@@ -136,7 +136,7 @@ struct NeonBf16 : Neon {
   MOSAIC_INLINE Vec exp2Bf16(Vec x) { return exp2(x); }
 
   /// v, computed: compilers fuse no operation on it with the one that gave it.
-  MOSAIC_INLINE Vec roundToBf16(Vec v) {
+  MOSAIC_INLINE Vec preventFusion(Vec v) {
     __asm__("" : "+w"(v));
     return v;
   }

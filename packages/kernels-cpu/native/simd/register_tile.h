@@ -158,7 +158,7 @@ struct RegisterTile {
 
 /// Rows of a · b: the operand from row `row` on.
 template <class E>
-MOSAIC_INLINE Operand fromRow(const Operand& a, int64_t row) {
+MOSAIC_INLINE Operand rowsAt(const Operand& a, int64_t row) {
   return {static_cast<const typename E::Scalar*>(a.data) + row * a.rowStride, a.rowStride, a.step};
 }
 
@@ -183,10 +183,10 @@ MOSAIC_INLINE void forEachProductTile(int32_t from, int32_t to, const Operand& a
   if constexpr (RegisterTile<V, E, R, N>::isAsynchronous) {
     using Tile = RegisterTile<V, E, R, N>;
     Tile c;
-    if (from < to) Tile::product(c, fromRow<E>(a, from), b, N * V::lanes, depth);
+    if (from < to) Tile::product(c, rowsAt<E>(a, from), b, N * V::lanes, depth);
     for (int32_t j = from; j < to; j += R) {
       const bool hasNextTile = j + R < to;
-      if (hasNextTile) Tile::begin(fromRow<E>(a, j + R), b, N * V::lanes, depth);
+      if (hasNextTile) Tile::begin(rowsAt<E>(a, j + R), b, N * V::lanes, depth);
       epilogue.template operator()<R>(c, j);
       if (hasNextTile) Tile::finish(c);
     }
@@ -194,7 +194,7 @@ MOSAIC_INLINE void forEachProductTile(int32_t from, int32_t to, const Operand& a
     forEachTile<R, E::valuesPerElement>(from, to, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
       Tile c;
-      Tile::product(c, fromRow<E>(a, j), b, N * V::lanes, depth);
+      Tile::product(c, rowsAt<E>(a, j), b, N * V::lanes, depth);
       epilogue.template operator()<rows>(c, j);
     });
   }

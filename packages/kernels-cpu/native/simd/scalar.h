@@ -73,11 +73,11 @@ struct Scalar {
   MOSAIC_INLINE Vec exp2(Vec x) {
     const Vec magic = set1(12582912.0f + 126.0f);  // 1.5·2²³: adding it leaves round(x) + 126 in the low bits
     x = max(set1(-126.0f), x);                     // max keeps its second operand when that is NaN
-    const Vec shifted = x + magic;
-    const Vec f = x - (shifted - magic);
+    const Vec shiftedX = x + magic;
+    const Vec f = x - (shiftedX - magic);
     Vec p = set1(2 * kExp2NearestCoefficients[6]);
     for (int i = 5; i >= 0; --i) p = p * f + set1(2 * kExp2NearestCoefficients[i]);
-    return p * reinterpret_cast<Vec>(Bits(shifted) << 23);  // 2·2^f · 2^(n−1); n = −126 gives exponent bits 0: exact 0
+    return p * reinterpret_cast<Vec>(Bits(shiftedX) << 23);  // 2·2^f · 2^(n−1); n = −126 gives exponent bits 0: exact 0
   }
 
   MOSAIC_INLINE Vec loadBf16(const uint16_t* p) {
@@ -125,9 +125,9 @@ struct Scalar {
       float y;
       std::memcpy(&y, &magnitude, sizeof y);
       y += 0.5f;  // its last place is 2⁻²⁴, the denormal unit of float16
-      uint32_t shifted;
-      std::memcpy(&shifted, &y, sizeof shifted);
-      return static_cast<uint16_t>(sign | (shifted - 0x3f000000u));
+      uint32_t shiftedBits;
+      std::memcpy(&shiftedBits, &y, sizeof shiftedBits);
+      return static_cast<uint16_t>(sign | (shiftedBits - 0x3f000000u));
     }
     return static_cast<uint16_t>(sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
   }

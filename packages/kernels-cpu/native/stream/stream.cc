@@ -10,7 +10,7 @@
 
 namespace mosaic {
 
-void failureFromCurrentException(MosaicFailure& failure) {
+void fillFailureFromException(MosaicFailure& failure) {
   try {
     throw;
   } catch (const Failure& error) {
@@ -156,7 +156,7 @@ void Stream::close() {
   workCondition_.notify_one();
 }
 
-void Stream::releasePending() {
+void Stream::closeAndFailPending() {
   isAbandoned_.store(true);
   close();
 }

@@ -17,7 +17,7 @@ namespace mosaic {
 // How kernels report that they failed, and how that becomes the stream's failure.
 
 /// Turns the exception in flight into a failure; call from a catch block.
-void failureFromCurrentException(MosaicFailure& failure);
+void fillFailureFromException(MosaicFailure& failure);
 
 /// What ran, by CLOCK_MONOTONIC nanoseconds. `name` has static lifetime.
 struct TraceEntry {
@@ -52,7 +52,7 @@ class Stream : public MosaicStream {
   /// No more work is taken. What was submitted still runs.
   void close();
   /// Closes, and fails what was submitted but has not begun.
-  void releasePending();
+  void closeAndFailPending();
 
   /// Only from a work on this stream.
   void setTracing(bool isEnabled) { isTracing_ = isEnabled; }
@@ -71,7 +71,7 @@ class Stream : public MosaicStream {
   uint64_t submittedCount_ = 0;            // under mutex_
   bool isParked_ = false;                  // under mutex_
   bool isClosed_ = false;                  // under mutex_
-  std::atomic<bool> hasWork_{false};      // queue_ is not empty or the stream is closed; what `spin` looks at
+  std::atomic<bool> hasWork_{false};      // queue_ is not empty or the stream is closed; what `spinUntilWork` polls
   std::atomic<bool> isAbandoned_{false};
   std::atomic<uint64_t> doneCount_{0};
   std::atomic<int> waiterCount_{0};  // in `waitFor`
@@ -91,7 +91,7 @@ void enqueueOwned(Stream& stream, const char* name, std::unique_ptr<Callable> ca
       (*static_cast<Callable*>(arg))();
       return 0;
     } catch (...) {
-      failureFromCurrentException(*failure);
+      fillFailureFromException(*failure);
       return 1;
     }
   };

@@ -164,7 +164,7 @@ void useStream(uint32_t seed) {
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
       isClosing = true;
       if (seed % 3 == 0) stream.close();
-      if (seed % 3 == 1) stream.releasePending();
+      if (seed % 3 == 1) stream.closeAndFailPending();
       return;
     }
     Slot slot;
@@ -259,7 +259,7 @@ void useDevices(int round, int thread) {
   exchange(one, two, 20);
   useMemory(*two, random, 40);
   if (round % 4 == 3) {
-    two->stream.releasePending();
+    two->stream.closeAndFailPending();
   } else {
     two->close();
   }

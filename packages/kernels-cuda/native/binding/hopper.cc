@@ -13,7 +13,7 @@ namespace mosaic::cuda {
 namespace {
 
 constexpr int kTmaAlignment = 16;
-constexpr int64_t kMaxTmaStride = int64_t{1} << 40;
+constexpr int64_t kMaxTmaStrideBytes = int64_t{1} << 40;
 
 /// Whether TMA can address a tensor: the driver can encode descriptors, elements are 16 bits, everything begins at
 /// multiples of 16 bytes, nothing is broadcast, overlaps or runs backward.
@@ -23,7 +23,7 @@ bool supportsTma(const TensorView& x) {
   if (x.shape[2] > 1 && x.stride[2] < x.shape[3]) return false;  // rows that overlap
   for (int axis = 0; axis < 3; axis++) {
     const int64_t stride = x.stride[axis] * dtypeBytes(x.dtype);
-    const bool isValidStride = stride > 0 && stride < kMaxTmaStride && stride % kTmaAlignment == 0;
+    const bool isValidStride = stride > 0 && stride < kMaxTmaStrideBytes && stride % kTmaAlignment == 0;
     if (x.shape[axis] > 1 && !isValidStride) return false;
   }
   return true;

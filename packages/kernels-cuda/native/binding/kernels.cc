@@ -157,7 +157,7 @@ void softmaxBackwardOp(Device& device, const SoftmaxBackwardArguments& args) {
 
 void rowDotOp(Device& device, const RowDotArguments& args) {
   const auto& [narrow, a, b] = args;
-  const View out = narrow.rank == a.rank ? narrow : perRow(narrow);
+  const View out = narrow.rank == a.rank ? narrow : asRows(narrow);
   launchRows(device, "rowDot", RowDotParameters{rowsOf<3>({&out, &a, &b})});
 }
 
@@ -205,7 +205,7 @@ void rmsNormBackwardOp(Device& device, const RmsNormBackwardArguments& args) { l
 
 void gatherRowsOp(Device& device, const GatherRowsArguments& args) {
   const auto& [out, table, rows] = args;
-  const View index = perRow(rows);
+  const View index = asRows(rows);
   GatherRowsParameters p{rowsOf<2>({&out, &index}), makeOperand(table), table.shape[0], device.badIndex()};
   p.layout.isVectorized = p.layout.isVectorized && hasVectorRows(table);
   launchRows(device, "gatherRows", p);
@@ -213,15 +213,15 @@ void gatherRowsOp(Device& device, const GatherRowsArguments& args) {
 
 void scatterAddRowsOp(Device& device, const ScatterAddRowsArguments& args) {
   const auto& [into, x, rows] = args;
-  const View index = perRow(rows);
+  const View index = asRows(rows);
   ScatterAddRowsParameters p{rowsOf<2>({&x, &index}), makeOperand(into), into.shape[0], device.badIndex()};
   p.layout.isVectorized = p.layout.isVectorized && hasVectorRows(into);
   if (p.layout.rows.extent.count > 0) device.launch("scatterAddRows", makeRowGrid(device, p.count), p);
 }
 
 void crossEntropyOp(Device& device, const CrossEntropyArguments& args) {
-  const View loss = perRow(args.rows.loss), lse = perRow(args.rows.lse), counted = perRow(args.rows.counted);
-  const View target = perRow(args.target);
+  const View loss = asRows(args.rows.loss), lse = asRows(args.rows.lse), counted = asRows(args.rows.counted);
+  const View target = asRows(args.target);
   CrossEntropyParameters p{};
   p.layout = rowsOf<5>({&args.x, &loss, &lse, &counted, &target});
   p.smoothing = args.spec.smoothing;
@@ -231,7 +231,7 @@ void crossEntropyOp(Device& device, const CrossEntropyArguments& args) {
 }
 
 void crossEntropyBackwardOp(Device& device, const CrossEntropyBackwardArguments& args) {
-  const View target = perRow(args.saved.target), lse = perRow(args.saved.lse), dLoss = perRow(args.dLoss);
+  const View target = asRows(args.saved.target), lse = asRows(args.saved.lse), dLoss = asRows(args.dLoss);
   CrossEntropyBackwardParameters p{};
   p.layout = rowsOf<5>({&args.dx, &args.saved.x, &target, &lse, &dLoss});
   p.smoothing = args.spec.smoothing;
@@ -241,7 +241,7 @@ void crossEntropyBackwardOp(Device& device, const CrossEntropyBackwardArguments&
 }
 
 /// Warps that keep a GPU busy, and how many elements are worth one; constants, so that sums are the same on every GPU.
-constexpr int64_t kReduceWarps = 8192, kMaxReduceSplits = 2048, kMinSplitElements = 2048, kMinSplitRows = 64;
+constexpr int64_t kTargetReduceWarps = 8192, kMaxReduceSplits = 2048, kMinSplitElements = 2048, kMinSplitRows = 64;
 /// Outputs side by side for which lanes of their own pay.
 constexpr int64_t kMinAdjacentOutputs = 16;
 
@@ -267,7 +267,7 @@ int64_t countReduceWarps(const ReduceParameters& p) {
 /// Into how many parts inner is split for enough warps.
 int64_t countReduceSplits(const ReduceParameters& p) {
   const int64_t minLength = p.outputsPerLane == 0 ? kMinSplitElements : kMinSplitRows;
-  const int64_t requiredSplits = kReduceWarps / std::max<int64_t>(countReduceWarps(p), 1);
+  const int64_t requiredSplits = kTargetReduceWarps / std::max<int64_t>(countReduceWarps(p), 1);
   return std::clamp<int64_t>(std::min(requiredSplits, p.inner.extent.count / minLength), 1, kMaxReduceSplits);
 }
 

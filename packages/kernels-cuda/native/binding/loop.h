@@ -143,7 +143,7 @@ Rows<N> rowsOf(const View* const (&views)[N]) {
 }
 
 /// A view with one element a row: [..] as [.., 1].
-inline View perRow(const View& view) {
+inline View asRows(const View& view) {
   View rowView = view;
   rowView.shape[rowView.rank] = 1;
   rowView.stride[rowView.rank++] = 0;

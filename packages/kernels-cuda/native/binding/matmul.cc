@@ -43,11 +43,11 @@ void swapFactors(BlasProblem& problem) {
 }
 
 /// A batch of one right factor (a weight) is one product of more rows.
-void foldBatch(MatmulParameters& p) {
+void mergeBatchIntoRows(MatmulParameters& p) {
   Loop<3>& batch = p.batch;
   if (batch.extent.rank != 1 || batch.operand[2].stride[0] != 0) return;
   const int64_t count = batch.extent.length[0];
-  if (batch.operand[0].stride[0] != p.m * p.outStep[0] || batch.operand[1].stride[0] != p.m * p.aStep[0]) return;
+  if (batch.operand[0].stride[0] != p.m * p.outStride[0] || batch.operand[1].stride[0] != p.m * p.aStride[0]) return;
   p.m *= count;
   batch.extent.rank = 0;
   batch.extent.count = 1;
@@ -74,8 +74,9 @@ bool hasAlignedColumns(const BlasMatrix* matrix) {
 std::optional<BlasProblem> makeProblem(const MatmulParameters& p, const View* bias, int64_t index) {
   const auto& [out, a, b] = p.batch.operand;
   if (p.k == 0 || a.dtype != b.dtype || (out.dtype != a.dtype && out.dtype != DType::Float32)) return std::nullopt;
-  const auto outMatrix = makeBlasMatrix(out.dtype, p.m, p.n, p.outStep);
-  const auto aMatrix = makeBlasMatrix(a.dtype, p.m, p.k, p.aStep), bMatrix = makeBlasMatrix(b.dtype, p.k, p.n, p.bStep);
+  const auto outMatrix = makeBlasMatrix(out.dtype, p.m, p.n, p.outStride);
+  const auto aMatrix = makeBlasMatrix(a.dtype, p.m, p.k, p.aStride);
+  const auto bMatrix = makeBlasMatrix(b.dtype, p.k, p.n, p.bStride);
   if (!outMatrix || !aMatrix || !bMatrix) return std::nullopt;
   BlasProblem problem{*outMatrix, *aMatrix, *bMatrix, 1, p.accumulate != 0, nullptr};
   BlasMatrix* const matrices[] = {&problem.out, &problem.a, &problem.b};
@@ -140,14 +141,14 @@ MatmulParameters makeMatmulParameters(const MatmulArguments& args) {
   p.n = out.shape[out.rank - 1];
   p.k = a.shape[a.rank - 1];
   p.accumulate = accumulate;
-  const auto copySteps = [](int64_t (&to)[2], const View& view) {
+  const auto copyMatrixStrides = [](int64_t (&to)[2], const View& view) {
     to[0] = view.stride[view.rank - 2];
     to[1] = view.stride[view.rank - 1];
   };
-  copySteps(p.outStep, out);
-  copySteps(p.aStep, a);
-  copySteps(p.bStep, b);
-  foldBatch(p);
+  copyMatrixStrides(p.outStride, out);
+  copyMatrixStrides(p.aStride, a);
+  copyMatrixStrides(p.bStride, b);
+  mergeBatchIntoRows(p);
   return p;
 }
 
@@ -155,7 +156,7 @@ int64_t countOutputs(const MatmulParameters& p) { return p.m * p.n * p.batch.ext
 
 /// out += a · b of 16-bit tensors. cuBLASLt rounds the product before it adds: it is kept in float32, and added by our
 /// kernel. False without memory for that.
-bool launchAddedProduct(Device& device, const MatmulArguments& args, int64_t outputs) {
+bool launchProductAndAdd(Device& device, const MatmulArguments& args, int64_t outputs) {
   const size_t bytes = static_cast<size_t>(outputs) * sizeof(float);
   const CUdeviceptr memory = device.memory().allocate(bytes);
   if (memory == 0) return false;
@@ -173,7 +174,7 @@ void matmulOp(Device& device, const MatmulArguments& args) {
   const int64_t outputs = countOutputs(p);
   if (outputs == 0) return;
   const bool isRoundedTwice = args.accumulate && args.out.dtype != DType::Float32;
-  const bool isStarted = isRoundedTwice ? launchAddedProduct(device, args, outputs) : launchBlas(device, p, nullptr);
+  const bool isStarted = isRoundedTwice ? launchProductAndAdd(device, args, outputs) : launchBlas(device, p, nullptr);
   if (!isStarted) launchKernel(device, p);
 }
 

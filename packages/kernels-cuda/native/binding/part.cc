@@ -175,7 +175,7 @@ TileParts makeParts(const Tile& tile, const Range& batches) {
   return tileParts;
 }
 
-std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int ownedPerBlock) {
+std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int ownTileLength) {
   std::vector<PartLaunch> launches;
   for (size_t batch = 0; batch < tile.samples.size(); batch++) {
     std::vector<std::vector<PositionedPart>> groups;
@@ -185,7 +185,7 @@ std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int own
     bool isLaunchFull = true;  // the last launch, or it is another batch element's
     for (const std::vector<PositionedPart>& group : groups) {
       const auto blocks =
-          static_cast<unsigned>((partExtent(group[0], owner).length + ownedPerBlock - 1) / ownedPerBlock);
+          static_cast<unsigned>((partExtent(group[0], owner).length + ownTileLength - 1) / ownTileLength);
       bool isNew = true;  // in this launch
       for (PositionedPart part : group) {
         if (isLaunchFull) {

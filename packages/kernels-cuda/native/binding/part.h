@@ -47,31 +47,31 @@ struct PartLaunch {
 };
 
 /// Parts, cut so that those that overlap in what blocks own have exactly that in common; the longest work first. A
-/// block owns `ownedPerBlock` rows or keys. Batch elements whose parts differ have launches of their own: the batch
+/// block owns `ownTileLength` rows or keys. Batch elements whose parts differ have launches of their own: the batch
 /// element of a block is then the same in all blocks, and takes no register of the kernels.
-std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int ownedPerBlock);
+std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int ownTileLength);
 
 // How attention's kernels are laid out over a GPU.
 
 /// One block after the other along x, then the heads of what blocks own, then batch elements; no more than a grid
 /// reaches.
-inline Grid makePartGrid(const PartLaunch& launch, const TensorView& owned, int threads, unsigned sharedBytes) {
-  const auto heads = static_cast<unsigned>(owned.shape[1]);
+inline Grid makePartGrid(const PartLaunch& launch, const TensorView& ownedTensor, int threads, unsigned sharedBytes) {
+  const auto heads = static_cast<unsigned>(ownedTensor.shape[1]);
   return {{launch.blocks, heads, launch.depth}, {static_cast<unsigned>(threads)}, sharedBytes};
 }
 
 /// Calls start(batches, heads, kvHeads) for pieces of attention that a grid holds: it reaches 65 535 along y and along
 /// z, which heads and batches need not. Heads that share keys are parted only if they alone are too many.
 template <class Start>
-void forEachSubgrid(const TensorView& q, const TensorView& k, int64_t maxDim, Start launch) {
-  const int64_t group = q.shape[1] / k.shape[1], groups = std::max<int64_t>(maxDim / group, 1);
-  for (int64_t batch = 0; batch < q.shape[0]; batch += maxDim) {
-    const Range batches{batch, std::min(maxDim, q.shape[0] - batch)};
+void forEachSubgrid(const TensorView& q, const TensorView& k, int64_t maxGridDim, Start launch) {
+  const int64_t group = q.shape[1] / k.shape[1], groups = std::max<int64_t>(maxGridDim / group, 1);
+  for (int64_t batch = 0; batch < q.shape[0]; batch += maxGridDim) {
+    const Range batches{batch, std::min(maxGridDim, q.shape[0] - batch)};
     for (int64_t kvHead = 0; kvHead < k.shape[1]; kvHead += groups) {
       const Range kvHeads{kvHead, std::min(groups, k.shape[1] - kvHead)};
       const int64_t end = (kvHead + kvHeads.count) * group;
-      for (int64_t head = kvHead * group; head < end; head += maxDim) {
-        launch(batches, Range{head, std::min(maxDim, end - head)}, kvHeads);
+      for (int64_t head = kvHead * group; head < end; head += maxGridDim) {
+        launch(batches, Range{head, std::min(maxGridDim, end - head)}, kvHeads);
       }
     }
   }

@@ -155,14 +155,14 @@ Blas::MatmulAlgorithm& Blas::algorithmFor(const BlasProblem& problem) {
   const auto entry = algorithms_.find(key);
   if (entry != algorithms_.end()) return *entry->second;
   if (algorithms_.size() >= kMaxAlgorithms) algorithms_.clear();
-  const MatmulAlgorithm::Settings settings{handle_, selectComputeType(problem, options_.tf32), workspaceBytes_};
+  const MatmulAlgorithm::Settings settings{handle_, selectComputeType(problem, options_.allowsTf32), workspaceBytes_};
   return *(algorithms_[key] = std::make_unique<MatmulAlgorithm>(library_->functions, settings, problem));
 }
 
 bool Blas::supports(const BlasProblem& problem) { return open() && algorithmFor(problem).hasAlgorithm(); }
 
 bool Blas::start(const BlasProblem& problem) {
-  const MatmulAlgorithm::Settings settings{handle_, selectComputeType(problem, options_.tf32), workspaceBytes_};
+  const MatmulAlgorithm::Settings settings{handle_, selectComputeType(problem, options_.allowsTf32), workspaceBytes_};
   MatmulAlgorithm& algorithm = algorithmFor(problem);
   const BlasStatus status = algorithm.start(settings, problem, workspace_, options_.stream);
   if (status == BLAS_SUCCESS) return true;

@@ -29,7 +29,7 @@ struct BlasProblem {
 
 struct BlasOptions {
   int capability;
-  bool tf32;
+  bool allowsTf32;
   CUstream stream;
 };
 

@@ -54,7 +54,7 @@ std::string describeBadIndex(const BadIndex& badIndex) {
 }
 
 /// MOSAIC_CUDA_FAMILY=portable keeps to what every GPU since Ampere runs, so that both can be compared on one card.
-bool selectsHopperKernels(int capability) {
+bool shouldUseHopperKernels(int capability) {
   constexpr int kHopperCapability = 90;  // no other: what sm_90a has, later GPUs lack
   const char* family = std::getenv("MOSAIC_CUDA_FAMILY");
   const std::string requestedFamily = family ? family : "";
@@ -77,9 +77,9 @@ Device::Device(const DeviceOptions& options)
     : context_(std::make_shared<const Context>(options.ordinal)),
       module_(*context_),
       memory_(std::make_unique<Memory>(*context_, stream(), options.memoryLimit)),
-      blas_(std::make_unique<Blas>(*memory_, BlasOptions{context_->capability(), options.tf32, stream()})),
+      blas_(std::make_unique<Blas>(*memory_, BlasOptions{context_->capability(), options.allowsTf32, stream()})),
       name_("cuda:" + std::to_string(options.ordinal) + " (" + context_->name() + ")"),
-      hasHopperKernels_(selectsHopperKernels(context_->capability())) {
+      hasHopperKernels_(shouldUseHopperKernels(context_->capability())) {
   const CUdeviceptr badIndexAddress = memory_->allocatePersistent(sizeof(BadIndex));
   if (badIndexAddress == 0) {
     throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY, name_ + ": cannot allocate " + std::to_string(sizeof(BadIndex)) +
@@ -101,7 +101,7 @@ void Device::close(std::unique_ptr<Device> device) {
   std::thread([device = std::move(device)]() mutable { device.reset(); }).detach();
 }
 
-void Device::launchBytes(const char* kernel, const Grid& grid, void* parameters) {
+void Device::launchKernel(const char* kernel, const Grid& grid, void* parameters) {
   const auto& [blocks, threads, sharedBytes] = grid;
   if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
   const CUfunction function = module_.function(kernel, sharedBytes);

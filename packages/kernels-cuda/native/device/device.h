@@ -45,7 +45,7 @@ class LaunchHistory {
 struct DeviceOptions {
   int ordinal = 0;
   size_t memoryLimit = 0;  // 0: what the GPU has
-  bool tf32 = false;       // whether products of float32 may round their factors to TF32
+  bool allowsTf32 = false;       // whether products of float32 may round their factors to TF32
 };
 
 struct Dimensions {
@@ -94,7 +94,7 @@ class Device {
   /// Starts a kernel with its one argument, a struct. Throws CallError.
   template <class Parameters>
   void launch(const char* kernel, const Grid& grid, const Parameters& parameters) {
-    launchBytes(kernel, grid, const_cast<Parameters*>(&parameters));
+    launchKernel(kernel, grid, const_cast<Parameters*>(&parameters));
   }
 
   /// Lets `enqueue` put work into the stream, which traces and errors shall call `name`, of static lifetime.
@@ -141,7 +141,7 @@ class Device {
     CUstream stream_ = nullptr;
   };
 
-  void launchBytes(const char* kernel, const Grid& grid, void* parameters);
+  void launchKernel(const char* kernel, const Grid& grid, void* parameters);
   void markCompletedOrFail(CUresult code, const BadIndex& badIndex, uint64_t launches);
   void failWith(CUresult code);
 

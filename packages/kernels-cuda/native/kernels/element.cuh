@@ -20,9 +20,9 @@ DEVICE void storeElement(const Operand& x, int64_t at, float value) {
 
 // Loading and decoding apart: loads of several elements are started before the first is decoded.
 
-DEVICE bool isWide(DType dtype) { return dtype == DType::Float32; }
+DEVICE bool is32Bit(DType dtype) { return dtype == DType::Float32; }
 DEVICE const void* addressOf(const Operand& x, int64_t at) {
-  return static_cast<const char*>(x.data) + at * (isWide(x.dtype) ? 4 : 2);
+  return static_cast<const char*>(x.data) + at * (is32Bit(x.dtype) ? 4 : 2);
 }
 
 /// An element, or kVectorLength of them side by side, as memory has them.
@@ -32,20 +32,20 @@ template <>
 struct Raw<1> {
   uint32_t word;
 
-  DEVICE static Raw load(const Operand& x, int64_t at) { return {loadWord(addressOf(x, at), isWide(x.dtype))}; }
+  DEVICE static Raw load(const Operand& x, int64_t at) { return {loadWord(addressOf(x, at), is32Bit(x.dtype))}; }
   DEVICE void decode(DType dtype, float (&v)[1]) const {
     const auto half = static_cast<uint16_t>(word);
-    v[0] = isWide(dtype) ? floatOf(word) : dtype == DType::BFloat16 ? widen<bf16>(half) : widen<fp16>(half);
+    v[0] = is32Bit(dtype) ? floatOf(word) : dtype == DType::BFloat16 ? widen<bf16>(half) : widen<fp16>(half);
   }
 };
 template <>
 struct Raw<kVectorLength> {
   uint4 words;
 
-  DEVICE static Raw load(const Operand& x, int64_t at) { return {loadWords(addressOf(x, at), isWide(x.dtype))}; }
+  DEVICE static Raw load(const Operand& x, int64_t at) { return {loadWords(addressOf(x, at), is32Bit(x.dtype))}; }
   DEVICE void decode(DType dtype, float (&v)[kVectorLength]) const {
     const uint32_t word[] = {words.x, words.y, words.z, words.w};
-    const bool isBfloat16 = dtype == DType::BFloat16, isFloat32 = isWide(dtype);
+    const bool isBfloat16 = dtype == DType::BFloat16, isFloat32 = is32Bit(dtype);
 #pragma unroll
     for (int i = 0; i < kVectorLength; i++) {
       const auto half = static_cast<uint16_t>(word[i / 2] >> i % 2 * 16);
@@ -56,7 +56,7 @@ struct Raw<kVectorLength> {
 };
 
 DEVICE void storeVector(const Operand& x, int64_t at, const float (&v)[kVectorLength]) {
-  if (isWide(x.dtype))
+  if (is32Bit(x.dtype))
     return store(reinterpret_cast<float4*>(static_cast<float*>(x.data) + at), make_float4(v[0], v[1], v[2], v[3]));
   const uint2 pairs = x.dtype == DType::BFloat16 ? make_uint2(pack2<bf16>(v[0], v[1]), pack2<bf16>(v[2], v[3]))
                                                  : make_uint2(pack2<fp16>(v[0], v[1]), pack2<fp16>(v[2], v[3]));
@@ -68,9 +68,9 @@ template <class Index, int N>
 DEVICE void addOffsets(const Extent& extent, const Operand (&operand)[N], Index index, int64_t (&offset)[N]) {
   for (int axis = extent.rank - 1; axis >= 0; axis--) {
     const auto length = static_cast<Index>(extent.length[axis]);
-    const Index outer = axis == 0 ? 0 : index / length;
-    const auto place = static_cast<int64_t>(index - outer * length);
-    index = outer;
+    const Index outerIndex = axis == 0 ? 0 : index / length;
+    const auto place = static_cast<int64_t>(index - outerIndex * length);
+    index = outerIndex;
 #pragma unroll
     for (int i = 0; i < N; i++) offset[i] += place * operand[i].stride[axis];
   }

@@ -25,9 +25,9 @@ DEVICE float applyBinary(BinaryOp op, float a, float b) {
 DEVICE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
 /// Of geluTanh: the cubic term, as good as constant where the sigmoid is long 0 or 1, so that no product overflows.
-DEVICE float cubicTerm(float x) { return 0.044715f * fminf(x * x, 1e6f); }
+DEVICE float quadraticTerm(float x) { return 0.044715f * fminf(x * x, 1e6f); }
 /// ½ (1 + tanh(√(2/π) (x + 0.044715 x³))).
-DEVICE float tanhGate(float x) { return sigmoid(kTwiceRootTwoOverPi * x * (1.f + cubicTerm(x))); }
+DEVICE float tanhGate(float x) { return sigmoid(kTwiceRootTwoOverPi * x * (1.f + quadraticTerm(x))); }
 
 DEVICE float applyUnary(UnaryOp op, float x) {
   switch (op) {
@@ -66,7 +66,7 @@ DEVICE float unaryDerivative(UnaryOp op, float x) {
     case UnaryOp::Gelu: return 0.5f * (1.f + erff(x * kSqrtHalf)) + x * kInverseRootTau * expf(-0.5f * x * x);
     case UnaryOp::GeluTanh: {
       const float y = tanhGate(x);
-      return y + x * y * (1.f - y) * kTwiceRootTwoOverPi * (1.f + 3.f * cubicTerm(x));
+      return y + x * y * (1.f - y) * kTwiceRootTwoOverPi * (1.f + 3.f * quadraticTerm(x));
     }
     case UnaryOp::Silu: {
       const float y = sigmoid(x);

@@ -56,7 +56,7 @@ struct ColumnStatistics {
   DEVICE SharedAddress delta() const { return at + 4 * COLUMNS; }
   DEVICE SharedAddress lse() const { return at + 8 * COLUMNS; }
   /// Whether some lse is large.
-  DEVICE bool anyLarge() const {
+  DEVICE bool hasLargeLse() const {
     static_assert(COLUMNS == 32 || COLUMNS == 64);
     const int lane = threadIdx.x & 31;
     if constexpr (COLUMNS == 32) return anyLane(isLarge(loadShared(lse() + lane * 4)));
@@ -71,7 +71,7 @@ struct ColumnStatistics {
 template <int K>
 DEVICE void computeProbabilitiesByColumn(float (&s)[K][4], float scale, const ColumnStatistics<K * 8>& statistics) {
   const int first = (threadIdx.x & 3) * 2;
-  if (statistics.anyLarge()) {
+  if (statistics.hasLargeLse()) {
 #pragma unroll
     for (int n = 0; n < K; n++) {
       const float2 pair = loadShared2(statistics.lse() + (n * 8 + first) * 4);

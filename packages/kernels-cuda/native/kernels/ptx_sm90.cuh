@@ -113,14 +113,14 @@ struct Wgmma;
 #define MOSAIC_WGMMA(T, NAME, N, REGISTERS, SHARED, SHARED_ADD, LOADED, LOADED_ADD, ...)                             \
   template <int TRANSPOSED>                                                                                          \
   struct Wgmma<T, N, TRANSPOSED> {                                                                                   \
-    static DEVICE void shared(float (&c)[N / 8][4], uint64_t a, uint64_t b, bool add) {                              \
+    static DEVICE void startFromShared(float (&c)[N / 8][4], uint64_t a, uint64_t b, bool add) {                     \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " SHARED_ADD                                                    \
                    ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" REGISTERS "}, " SHARED \
                    ";\n}"                                                                                            \
                    : __VA_ARGS__                                                                                     \
                    : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(TRANSPOSED));                                   \
     }                                                                                                                \
-    static DEVICE void loaded(float (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b, bool add) {                  \
+    static DEVICE void startFromRegisters(float (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b, bool add) {      \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " LOADED_ADD                                                    \
                    ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" REGISTERS "}, " LOADED \
                    ";\n}"                                                                                            \
@@ -149,11 +149,11 @@ MOSAIC_WGMMAS(fp16, "f16")
 
 template <class T, int N, bool TRANSPOSED>
 DEVICE void wgmmaShared(float (&c)[N][4], uint64_t a, uint64_t b, bool add) {
-  Wgmma<T, N * 8, TRANSPOSED>::shared(c, a, b, add);
+  Wgmma<T, N * 8, TRANSPOSED>::startFromShared(c, a, b, add);
 }
 template <class T, int N, bool TRANSPOSED>
 DEVICE void wgmmaRegisters(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, bool add) {
-  Wgmma<T, N * 8, TRANSPOSED>::loaded(c, a, b, add);
+  Wgmma<T, N * 8, TRANSPOSED>::startFromRegisters(c, a, b, add);
 }
 
 #endif

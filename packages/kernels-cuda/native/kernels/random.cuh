@@ -22,7 +22,7 @@ DEVICE float floatFromBits(uint32_t bits) { return __builtin_bit_cast(float, bit
 
 /// c[0] xⁿ⁻¹ + … + c[n − 1], by Horner.
 template <int N>
-DEVICE float polynomial(float x, const float (&c)[N]) {
+DEVICE float evaluatePolynomial(float x, const float (&c)[N]) {
   float p = c[0];
 #pragma unroll
   for (int i = 1; i < N; i++) p = addRounded(mulRounded(p, x), c[i]);
@@ -38,7 +38,7 @@ DEVICE float naturalLog(float x) {
   e -= isBelowSqrtHalf;
   m = addRounded(isBelowSqrtHalf ? addRounded(m, m) : m, -1.f);
   const float n = static_cast<float>(e), z = mulRounded(m, m);
-  const float p = polynomial(
+  const float p = evaluatePolynomial(
       m, {7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f, 1.4249322787e-1f,
           -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f, 3.3333331174e-1f});
   const float y =
@@ -53,14 +53,14 @@ struct SinCos {
 /// sin and cos of 2πu for 0 ≤ u < 1.
 DEVICE SinCos sinCos2Pi(float u) {
   const float magic = 12582912.f;  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
-  const float quarters = mulRounded(u, 4.f), shifted = addRounded(quarters, magic);
-  const float angle = mulRounded(addRounded(quarters, -addRounded(shifted, -magic)), 1.57079632679489662f);
+  const float quarters = mulRounded(u, 4.f), shiftedQuarters = addRounded(quarters, magic);
+  const float angle = mulRounded(addRounded(quarters, -addRounded(shiftedQuarters, -magic)), 1.57079632679489662f);
   const float z = mulRounded(angle, angle);
-  const float p = polynomial(z, {-1.9515295891e-4f, 8.3321608736e-3f, -1.6666654611e-1f});
+  const float p = evaluatePolynomial(z, {-1.9515295891e-4f, 8.3321608736e-3f, -1.6666654611e-1f});
   const float s = addRounded(mulRounded(mulRounded(p, z), angle), angle);
-  const float q = polynomial(z, {2.443315711809948e-5f, -1.388731625493765e-3f, 4.166664568298827e-2f});
+  const float q = evaluatePolynomial(z, {2.443315711809948e-5f, -1.388731625493765e-3f, 4.166664568298827e-2f});
   const float c = addRounded(addRounded(mulRounded(mulRounded(q, z), z), -mulRounded(0.5f, z)), 1.f);
-  const uint32_t quarter = bitsOf(shifted);
+  const uint32_t quarter = bitsOf(shiftedQuarters);
   const bool isOddQuarter = quarter & 1;
   return {floatFromBits(bitsOf(isOddQuarter ? c : s) ^ (quarter & 2) << 30),
           floatFromBits(bitsOf(isOddQuarter ? s : c) ^ ((quarter + 1) & 2) << 30)};

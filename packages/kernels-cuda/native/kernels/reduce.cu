@@ -124,8 +124,8 @@ DEVICE void multiplyTile(const MatmulParameters& p, int64_t index) {
       const int depthB = i / kMatmulTileSide, columnB = i % kMatmulTileSide;
       const bool isInBoundsA = row0 + rowA < p.m && k0 + depthA < p.k,
                  isInBoundsB = column0 + columnB < p.n && k0 + depthB < p.k;
-      const int64_t offsetA = at[1] + (row0 + rowA) * p.aStep[0] + (k0 + depthA) * p.aStep[1];
-      const int64_t offsetB = at[2] + (k0 + depthB) * p.bStep[0] + (column0 + columnB) * p.bStep[1];
+      const int64_t offsetA = at[1] + (row0 + rowA) * p.aStride[0] + (k0 + depthA) * p.aStride[1];
+      const int64_t offsetB = at[2] + (k0 + depthB) * p.bStride[0] + (column0 + columnB) * p.bStride[1];
       storeShared(elementAddress(aTile, depthA, rowA), isInBoundsA ? loadElement(a, offsetA) : 0.f);
       storeShared(elementAddress(bTile, depthB, columnB), isInBoundsB ? loadElement(b, offsetB) : 0.f);
     }
@@ -151,7 +151,7 @@ DEVICE void multiplyTile(const MatmulParameters& p, int64_t index) {
     for (int j = 0; j < 4; j++) {
       const int64_t row = row0 + y + 16 * i, column = column0 + x + 16 * j;
       if (row >= p.m || column >= p.n) continue;
-      const int64_t to = at[0] + row * p.outStep[0] + column * p.outStep[1];
+      const int64_t to = at[0] + row * p.outStride[0] + column * p.outStride[1];
       storeElement(out, to, sum[i][j] + (p.accumulate ? loadElement(out, to) : 0.f));
     }
   }

@@ -22,12 +22,12 @@ struct ReduceParameters {
   float* partial;
 };
 
-/// out [.., M, N] ← a [.., M, K] · b [.., K, N] (+ out). `batch` walks over the leading axes; steps are the strides of
+/// out [.., M, N] ← a [.., M, K] · b [.., K, N] (+ out). `batch` walks over the leading axes; strides are those of
 /// the last two axes. A block of 256 threads computes 64 × 64: its number in x selects which, in y which of the batch.
 struct MatmulParameters {
   Loop<3> batch;  // out, a, b
   int64_t m, n, k;
-  int64_t outStep[2], aStep[2], bStep[2];
+  int64_t outStride[2], aStride[2], bStride[2];
   int32_t accumulate;
 };
 constexpr int kMatmulTileSide = 64, kMatmulDepth = 16, kMatmulThreads = 256;

@@ -26,13 +26,13 @@ class AgentTree {
   }
 
   /** Where an agent belongs that has sent its hello: a child of this one, or redirected to its parent. */
-  attach(channel: Channel, agent: number, address: string): "child" | "redirected" | "duplicate" {
-    const parent = Math.floor((agent - 1) / this.#fanOut);
+  attach(channel: Channel, agentRank: number, address: string): "child" | "redirected" | "duplicate" {
+    const parent = Math.floor((agentRank - 1) / this.#fanOut);
     const isChild = parent === this.#agentRank;
-    if (agent === this.#agentRank || (isChild && this.#addresses.has(agent))) return "duplicate";
-    this.#addresses.set(agent, address);
-    for (const pendingChild of this.#pendingChildren.get(agent) ?? []) redirect(pendingChild, address);
-    this.#pendingChildren.delete(agent);
+    if (agentRank === this.#agentRank || (isChild && this.#addresses.has(agentRank))) return "duplicate";
+    this.#addresses.set(agentRank, address);
+    for (const pendingChild of this.#pendingChildren.get(agentRank) ?? []) redirect(pendingChild, address);
+    this.#pendingChildren.delete(agentRank);
     if (isChild) return "child";
     const parentAddress = this.#addresses.get(parent);
     if (parentAddress !== undefined) redirect(channel, parentAddress);
@@ -41,8 +41,8 @@ class AgentTree {
   }
 
   /** A child is gone. */
-  remove(agent: number): void {
-    this.#addresses.delete(agent);
+  remove(agentRank: number): void {
+    this.#addresses.delete(agentRank);
   }
 }
 
@@ -241,7 +241,7 @@ export class Agent implements AsyncDisposable {
       return this.#reject(channel, message("this process"));
     }
     const { role, agent, host, address } = decode(content) as FrameOf<"hello">;
-    channel.authenticate();
+    channel.markAuthenticated();
     const [isAgent, isObserver] = [role === ROLES.agent, role === ROLES.observer];
     const branch: Branch = { channel, isAgent, isObserver, worlds: new Map(), maxWorldNumber: -1 };
     if (isObserver) {

@@ -171,13 +171,13 @@ export class Branches {
   }
 
   /** The same of an encoded frame. */
-  forward(encoded: Buffer, links: Iterable<Link> = this.#branchOfLink.keys()): void {
+  forward(encodedFrame: Buffer, links: Iterable<Link> = this.#branchOfLink.keys()): void {
     const frameByWorldNumber = new Map<number, Buffer>();
     for (const link of links) {
       const worldNumber = this.worldNumberOf(link);
       if (worldNumber === undefined) continue;
       let copy = frameByWorldNumber.get(worldNumber);
-      if (copy === undefined) frameByWorldNumber.set(worldNumber, (copy = withWorldNumber(encoded, worldNumber)));
+      if (copy === undefined) frameByWorldNumber.set(worldNumber, (copy = withWorldNumber(encodedFrame, worldNumber)));
       link.channel.write(copy);
     }
   }

@@ -109,11 +109,11 @@ export class CallChecker {
   }
 
   #queryLogs({ group, ranks }: { readonly group: bigint; readonly ranks: RankRanges }, a: number, b: number): void {
-    const logs = new Map<number, CallLog>();
+    const logByRank = new Map<number, CallLog>();
     for (const rank of [a, b])
       this.#queryLog(rank, group, (calls) => {
-        logs.set(rank, calls);
-        const [callA, callB] = [logs.get(a), logs.get(b)];
+        logByRank.set(rank, calls);
+        const [callA, callB] = [logByRank.get(a), logByRank.get(b)];
         if (callA === undefined || callB === undefined) return;
         this.reportMismatch({ group, ranks, message: mismatchMessage(a, callA, b, callB) });
       });

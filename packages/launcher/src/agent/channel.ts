@@ -47,7 +47,7 @@ export class Channel {
   }
 
   /** The peer has sent a valid hello: longer frames are accepted from it. */
-  authenticate(): void {
+  markAuthenticated(): void {
     this.#reader.limit = LIMITS.frame;
   }
 
@@ -59,9 +59,9 @@ export class Channel {
    * Sends an encoded frame with all others of this turn of the event loop. So everything that has arrived is read before
    * anything is written: a write to a process that has just ended would lose what it sent last.
    */
-  write(encoded: Buffer): void {
+  write(encodedFrame: Buffer): void {
     if (!this.isOpen) return;
-    this.#queue.push(encoded);
+    this.#queue.push(encodedFrame);
     if (this.#isFlushScheduled) return;
     this.#isFlushScheduled = true;
     setImmediate(() => {

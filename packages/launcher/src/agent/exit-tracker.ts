@@ -2,8 +2,8 @@ import { ThrottledFlush, type Branches } from "./branches.ts";
 import type { FrameOf } from "./frames.ts";
 import { expandRankRanges, toRankRanges } from "./rank-ranges.ts";
 
-const PARENT_FLUSH_MS = 10;
-const CHILDREN_FLUSH_MS = 20;
+const PARENT_FLUSH_WINDOW_MS = 10;
+const CHILDREN_FLUSH_WINDOW_MS = 20;
 
 /** Ranks by a text that they share. */
 class RanksByReason {
@@ -40,7 +40,9 @@ export class ExitTracker {
 
   constructor(branches: Branches) {
     this.#branches = branches;
-    this.#batch = new ThrottledFlush(branches.isRoot ? CHILDREN_FLUSH_MS : PARENT_FLUSH_MS, () => this.#flush());
+    this.#batch = new ThrottledFlush(branches.isRoot ? CHILDREN_FLUSH_WINDOW_MS : PARENT_FLUSH_WINDOW_MS, () =>
+      this.#flush(),
+    );
   }
 
   /** At the root: ranks that have closed in order, and their last operations. */

@@ -277,18 +277,18 @@ export function encode(frame: Frame): Buffer {
 }
 
 /** The same frame of a world under its number on another connection. */
-export function withWorldNumber(encoded: Buffer, worldNumber: number): Buffer {
-  const copy = Buffer.from(encoded);
+export function withWorldNumber(encodedFrame: Buffer, worldNumber: number): Buffer {
+  const copy = Buffer.from(encodedFrame);
   copy.writeUInt32LE(worldNumber, 5);
   return copy;
 }
 
 /** The bytes of a frame that was received without its length. */
 export function withLengthPrefix(content: Buffer): Buffer {
-  const encoded = Buffer.allocUnsafe(4 + content.length);
-  encoded.writeUInt32LE(content.length);
-  content.copy(encoded, 4);
-  return encoded;
+  const encodedFrame = Buffer.allocUnsafe(4 + content.length);
+  encodedFrame.writeUInt32LE(content.length);
+  content.copy(encodedFrame, 4);
+  return encodedFrame;
 }
 
 /** The kind of a frame, and its world's number; undefined for one that is of no world. */

@@ -77,9 +77,9 @@ export class Parent {
     this.#channel?.destroy();
   }
 
-  #send(encoded: Buffer): void {
-    if (this.#isAccepted) this.#channel?.write(encoded);
-    else if (this.#failure === undefined) this.#backlog.push(encoded);
+  #send(encodedFrame: Buffer): void {
+    if (this.#isAccepted) this.#channel?.write(encodedFrame);
+    else if (this.#failure === undefined) this.#backlog.push(encodedFrame);
   }
 
   async #connect(): Promise<void> {
@@ -124,7 +124,7 @@ export class Parent {
           resolve(redirectAddress);
         },
       });
-      channel.authenticate();
+      channel.markAuthenticated();
       channel.send(this.#options.hello);
       this.#channel = channel;
     });
@@ -132,7 +132,7 @@ export class Parent {
 
   #accept(channel: Channel): void {
     this.#isAccepted = true;
-    for (const encoded of this.#backlog.splice(0)) channel.write(encoded);
+    for (const encodedFrame of this.#backlog.splice(0)) channel.write(encodedFrame);
   }
 
   #fail(code: number, message: string): void {

@@ -24,8 +24,8 @@ const MAX_REPLY_BYTES = 6 * 1024 * 1024;
 const MAX_PENDING_REQUESTS = 1024;
 
 /** As in control_plane.h. */
-const STATE_EXITED = 3;
-const STATE_FAILED = 4;
+const ACTIVITY_EXITED = 3;
+const ACTIVITY_FAILED = 4;
 
 interface Requester {
   readonly link: Link;
@@ -85,12 +85,12 @@ export class PositionCollector {
 
   /** From below. */
   onQueryReply(link: Link, { query, positions }: FrameOf<"positionsReply">): void {
-    const pending = this.#queries.get(query);
-    const requestedRanks = pending?.pendingLinks.get(link);
-    if (pending === undefined || requestedRanks === undefined) return;
-    pending.table.addSubset(positions, requestedRanks);
-    pending.pendingLinks.delete(link);
-    if (pending.pendingLinks.size === 0) pending.finish();
+    const pendingQuery = this.#queries.get(query);
+    const requestedRanks = pendingQuery?.pendingLinks.get(link);
+    if (pendingQuery === undefined || requestedRanks === undefined) return;
+    pendingQuery.table.addSubset(positions, requestedRanks);
+    pendingQuery.pendingLinks.delete(link);
+    if (pendingQuery.pendingLinks.size === 0) pendingQuery.finish();
   }
 
   /** From above. */
@@ -173,10 +173,10 @@ export class PositionCollector {
     table.addSubset(positions, subtractRankRanges(requestedRanks, toRankRanges([...exited.keys(), ...lost])));
     for (const [rank, last] of exited)
       if (includesRank(requestedRanks, rank))
-        table.add([[rank, 1]], { activity: STATE_EXITED, ...unknownPosition, last });
+        table.add([[rank, 1]], { activity: ACTIVITY_EXITED, ...unknownPosition, last });
     for (const rank of lost)
       if (includesRank(requestedRanks, rank))
-        table.add([[rank, 1]], { activity: STATE_FAILED, ...unknownPosition, last: "" });
+        table.add([[rank, 1]], { activity: ACTIVITY_FAILED, ...unknownPosition, last: "" });
     return table.positions;
   }
 

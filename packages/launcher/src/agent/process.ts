@@ -28,10 +28,10 @@ const STAR_FAN_OUT = 65_536;
 process.stdout.on("error", () => {});
 process.stderr.on("error", () => {});
 
-async function serveAgent(path: string, treeOptions: Partial<AgentOptions>): Promise<void> {
+async function serveAgent(path: string, agentOptions: Partial<AgentOptions>): Promise<void> {
   let isAwaitingHello = true;
   const agent = await Agent.listen({
-    ...{ path, ...treeOptions },
+    ...{ path, ...agentOptions },
     onIdle: () => void (isAwaitingHello && !agent.hasConnections ? undefined : closeIfUnused(agent)),
   });
   const stopWaiting = (): void => {

@@ -4,7 +4,7 @@ import { countRanks, expandRankRanges, toRankRanges } from "./rank-ranges.ts";
 import type { RankRanges } from "./wire.ts";
 
 /** The id of the group of all ranks. */
-export const WORLD_GROUP = 1n;
+export const WORLD_GROUP_ID = 1n;
 const MAX_GROUPS = 16_384;
 const MAX_PENDING_SPLITS = 1024;
 
@@ -21,7 +21,7 @@ export class GroupTable {
   readonly #groups = new Map<bigint, RankRanges>();
 
   constructor(size: number) {
-    this.#groups.set(WORLD_GROUP, [[0, size]]);
+    this.#groups.set(WORLD_GROUP_ID, [[0, size]]);
   }
 
   /** World ranks in ascending order; undefined for a group without members below. */
@@ -34,7 +34,7 @@ export class GroupTable {
     if (this.#groups.size <= MAX_GROUPS) return;
     // The oldest but the world: its calls are no longer compared.
     for (const oldestGroup of this.#groups.keys())
-      if (oldestGroup !== WORLD_GROUP) return void this.#groups.delete(oldestGroup);
+      if (oldestGroup !== WORLD_GROUP_ID) return void this.#groups.delete(oldestGroup);
   }
 }
 
@@ -61,17 +61,17 @@ export class SplitCollector {
   /** Colors from below; those of ranks that the connection does not lead to are left out. */
   onSplit(link: Link, { group, index, ranks, colors }: FrameOf<"split">): void {
     const key = `${group}:${index}`;
-    const pending = this.#pending.get(key) ?? this.#openSplit(key, { group, index, ranks });
-    for (const { rank, color } of colors) if (this.#branches.routesTo(link, rank)) pending.colors.set(rank, color);
-    if (pending.colors.size < pending.expected) return;
+    const pendingSplit = this.#pending.get(key) ?? this.#openSplit(key, { group, index, ranks });
+    for (const { rank, color } of colors) if (this.#branches.routesTo(link, rank)) pendingSplit.colors.set(rank, color);
+    if (pendingSplit.colors.size < pendingSplit.expected) return;
     this.#pending.delete(key);
     if (this.#branches.isRoot) {
-      const members = [...expandRankRanges(pending.ranks)];
-      const orderedColors = BigInt64Array.from(members, (rank) => pending.colors.get(rank) ?? 0n);
-      this.distribute({ kind: "colors", world: 0, group, index, ranks: pending.ranks, colors: orderedColors });
+      const members = [...expandRankRanges(pendingSplit.ranks)];
+      const orderedColors = BigInt64Array.from(members, (rank) => pendingSplit.colors.get(rank) ?? 0n);
+      this.distribute({ kind: "colors", world: 0, group, index, ranks: pendingSplit.ranks, colors: orderedColors });
     } else {
-      const rankColors = [...pending.colors].map(([rank, color]) => ({ rank, color }));
-      this.#branches.sendToParent({ kind: "split", group, index, ranks: pending.ranks, colors: rankColors });
+      const rankColors = [...pendingSplit.colors].map(([rank, color]) => ({ rank, color }));
+      this.#branches.sendToParent({ kind: "split", group, index, ranks: pendingSplit.ranks, colors: rankColors });
     }
   }
 
@@ -96,10 +96,10 @@ export class SplitCollector {
     const localRanks = (): RankRanges =>
       [...this.#branches.partition(toRankRanges(expandRankRanges(ranks))).values()].flat();
     const expected = countRanks(isRoot ? ranks : localRanks());
-    const pending = { group, index, ranks, expected, colors: new Map<number, bigint>() };
-    this.#pending.set(key, pending);
+    const pendingSplit = { group, index, ranks, expected, colors: new Map<number, bigint>() };
+    this.#pending.set(key, pendingSplit);
     // A split that lost a member is never complete.
     if (this.#pending.size > MAX_PENDING_SPLITS) this.#pending.delete(this.#pending.keys().next().value as string);
-    return pending;
+    return pendingSplit;
   }
 }

@@ -269,7 +269,7 @@ export class World {
     this.#closeIfEmpty(link);
   }
 
-  #completeRendezvous(encoded: Buffer): void {
+  #completeRendezvous(encodedFrame: Buffer): void {
     if (this.#state !== "gathering") return;
     this.#state = "complete";
     this.#rendezvous.dispose();
@@ -281,8 +281,8 @@ export class World {
       this.#remove(link);
       link.channel.finish();
     }
-    this.#branches.forward(encoded);
-    this.#memberTable = encoded;
+    this.#branches.forward(encodedFrame);
+    this.#memberTable = encodedFrame;
     this.#options.onComplete();
   }
 

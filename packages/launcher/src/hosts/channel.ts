@@ -104,7 +104,7 @@ export class Channel {
   }
 }
 
-/** An event as `jsonConsole` writes it; `agent` is the first; undefined for any other text. */
+/** An event as `createJsonConsole` writes it; `agent` is the first; undefined for any other text. */
 function decodeEvent(line: string): LaunchEvent | "agent" | undefined {
   if (!line.startsWith("{")) return undefined;
   try {

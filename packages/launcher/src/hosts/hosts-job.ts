@@ -4,7 +4,7 @@ import type { LaunchEvent } from "../job.ts";
 import type { Host, HostsSettings } from "../options/hosts.ts";
 import type { AgentHeader } from "./agent-stdin.ts";
 import { Channel } from "./channel.ts";
-import { type AgentCommand, agentCommand, startFailure } from "./ssh.ts";
+import { type AgentCommand, agentCommand, describeStartFailure } from "./ssh.ts";
 
 /** A host was lost, or is not there: schedulers read it as "try again". */
 const EX_TEMPFAIL = 75;
@@ -13,9 +13,9 @@ const SSH_FAILURE_EXIT_CODE = 255;
 /** After node 0, or after a failure, the others end by themselves; the connection of one that does not is closed. */
 const EXIT_TIMEOUT_MS = 5000;
 /** Node 0 finds that a node is lost before this, and ends the job if it is to end. */
-const LOSS_DETECTION_MS = 5000;
+const LOSS_DETECTION_TIMEOUT_MS = 5000;
 /** Agents that found a disagreement end together, each with its own message. */
-const MISMATCH_REPORT_MS = 1000;
+const MISMATCH_REPORT_WINDOW_MS = 1000;
 /** Before the agent of a lost host is started again; where the host is not there yet, so often. */
 const RESTART_DELAY_MS = 1000;
 const RETRY_DELAY_MS = 2000;
@@ -187,7 +187,7 @@ export class HostsJob {
     this.#lossCounts[rank] = lossCount;
     // Node 0 reports a node that is lost, and ends the job unless it has restarts left. Then the host joins again.
     if (lossCount > this.#plan.maxRestarts)
-      return this.#schedule(LOSS_DETECTION_MS, () => this.#isEnding || this.#reportAndStop(rank, channel));
+      return this.#schedule(LOSS_DETECTION_TIMEOUT_MS, () => this.#isEnding || this.#reportAndStop(rank, channel));
     this.#console.printMessage(`${this.#failureText(rank, channel)}; restarting the agent`);
     this.#schedule(RESTART_DELAY_MS, () => this.#isEnding || this.#startAgent(rank));
   }
@@ -196,7 +196,8 @@ export class HostsJob {
   #onUnreachable(rank: number, channel: Channel): void {
     const { minHosts, hosts } = this.#plan;
     // A host that was lost may be on its way back; node 0 ends the job where that takes longer than --rdzv-timeout.
-    const isTransient = startFailure(hosts[rank] as Host, channel.exit, hostCommand(this.#plan, rank)).exitCode === 75;
+    const isTransient =
+      describeStartFailure(hosts[rank] as Host, channel.exit, hostCommand(this.#plan, rank)).exitCode === 75;
     if ((this.#lossCounts[rank] ?? 0) > 0 && isTransient)
       return this.#schedule(RETRY_DELAY_MS, () => this.#isEnding || this.#startAgent(rank));
     if (hosts.length - this.#unreachableHosts.size - 1 < minHosts) return this.#reportAndStop(rank, channel);
@@ -215,7 +216,7 @@ export class HostsJob {
       ? code === null || code === SSH_FAILURE_EXIT_CODE || code >= 128 || code === 0
         ? EX_TEMPFAIL
         : code
-      : startFailure(host, channel.exit, hostCommand(this.#plan, rank)).exitCode;
+      : describeStartFailure(host, channel.exit, hostCommand(this.#plan, rank)).exitCode;
     this.#console.printMessage(`${this.#failureText(rank, channel)}   exit code ${this.#failureExitCode}`);
     const stopOthers = (): void => {
       for (const otherChannel of this.#channels) {
@@ -225,14 +226,14 @@ export class HostsJob {
       this.#schedule(this.#plan.graceMs + EXIT_TIMEOUT_MS, () => this.#killAll());
       this.#finishIfEnded();
     };
-    if (channel.isReady) this.#schedule(MISMATCH_REPORT_MS, stopOthers);
+    if (channel.isReady) this.#schedule(MISMATCH_REPORT_WINDOW_MS, stopOthers);
     else stopOthers();
   }
 
   #failureText(rank: number, channel: Channel): string {
     const host = this.#plan.hosts[rank] as Host;
     const { code, signal } = channel.exit;
-    if (!channel.isReady) return startFailure(host, channel.exit, hostCommand(this.#plan, rank)).message;
+    if (!channel.isReady) return describeStartFailure(host, channel.exit, hostCommand(this.#plan, rank)).message;
     if (code === SSH_FAILURE_EXIT_CODE) return `host ${host.name}: the connection to its agent was lost`;
     return `host ${host.name}: its agent exited without a result (${signal === null ? `exit code ${code}` : `killed by ${signal}`})`;
   }

@@ -133,7 +133,7 @@ const FAILURE_PATTERNS: readonly FailurePattern[] = [
 ];
 
 /** Names what kept an agent from starting, and the remedy. */
-export function startFailure(host: Host, exit: AgentExit, command: AgentCommand): StartFailure {
+export function describeStartFailure(host: Host, exit: AgentExit, command: AgentCommand): StartFailure {
   const { target, name } = host;
   const [program = "ssh"] = command.ssh;
   if (exit.spawnError !== undefined && !isLocal(host))

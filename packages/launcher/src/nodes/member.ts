@@ -32,11 +32,11 @@ interface Deferred<T> {
 }
 
 function createDeferred<T>(): Deferred<T> {
-  let settlers: Omit<Deferred<T>, "promise"> | undefined;
-  const promise = new Promise<T>((resolve, reject) => (settlers = { resolve, reject }));
+  let settleFunctions: Omit<Deferred<T>, "promise"> | undefined;
+  const promise = new Promise<T>((resolve, reject) => (settleFunctions = { resolve, reject }));
   // A rejection before anything waits for it is no error of the process.
   void promise.catch(() => {});
-  return { promise, ...(settlers as Omit<Deferred<T>, "promise">) };
+  return { promise, ...(settleFunctions as Omit<Deferred<T>, "promise">) };
 }
 
 /** The coordinator of a job on several nodes, as a node other than 0 sees it: the connection to node 0. */
@@ -198,11 +198,11 @@ export class MemberCoordinator implements Coordinator {
     if (this.#isClosed) return void socket.destroy();
     this.#socket = socket;
     const peer = new Peer(socket, {
-      frame: (frame) => this.#receive(frame),
+      onFrame: (frame) => this.#receive(frame),
       onLost: (reason) => this.#onLost(reason),
     });
     this.#peer = peer;
-    peer.authenticate();
+    peer.markAuthenticated();
     peer.send(createRegistration(this.#plan, this.#nodes));
     peer.send({ kind: "clock", time: BigInt(Date.now()) });
   }

@@ -10,7 +10,7 @@ const LOSS_TIMEOUT_MS = 2500;
 const CHECK_INTERVAL_MS = 100;
 
 export interface PeerEvents {
-  frame(frame: Frame): void;
+  onFrame(frame: Frame): void;
   /** The connection has ended, or nothing has arrived for too long; called once. */
   onLost(reason: string): void;
 }
@@ -27,15 +27,15 @@ export class Peer {
   constructor(stream: Duplex, events: PeerEvents) {
     this.#events = events;
     this.#channel = new Channel(stream, {
-      onContent: (content) => events.frame(decode(content)),
+      onContent: (content) => events.onFrame(decode(content)),
       onEnd: (reason) => this.#reportLoss(reason),
     });
     this.#timer = setInterval(() => this.#tick(), CHECK_INTERVAL_MS);
   }
 
   /** Longer frames are accepted from now on. */
-  authenticate(): void {
-    this.#channel.authenticate();
+  markAuthenticated(): void {
+    this.#channel.markAuthenticated();
   }
 
   send(frame: Frame): void {

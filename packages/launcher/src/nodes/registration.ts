@@ -20,7 +20,7 @@ export const nodeName = ({ nodeRank, host }: Pick<Registration, "nodeRank" | "ho
 
 /**
  * Why two launchers cannot be nodes of one job; undefined when they can. Another job's launcher does not disturb this one:
- * `isStranger`.
+ * `isOtherJob`.
  */
 export function findMismatch(
   root: Registration,

@@ -286,12 +286,12 @@ export class RootCoordinator implements Coordinator {
     });
     let member: MemberNode | undefined;
     const peer = new Peer(socket, {
-      frame: (frame) => {
+      onFrame: (frame) => {
         if (member !== undefined) return this.#receive(member, frame);
         if (frame.kind !== "register")
           throw new ProtocolError(`expected a register message first, received ${frame.kind}`);
         clearTimeout(deadline);
-        peer.authenticate();
+        peer.markAuthenticated();
         member = this.#register(peer, frame, socket.remoteAddress ?? "unknown address");
       },
       onLost: (reason) => {
@@ -315,11 +315,11 @@ export class RootCoordinator implements Coordinator {
     // A first rendezvous cannot succeed any more once two of its launchers disagree; a job that runs is not perturbed.
     const isFirstRendezvous = !this.#hasRun;
     const mismatch = findMismatch(this.#ownRegistration, registration);
-    const registeredNode = nodeRank === 0 ? this.#ownRegistration : this.#members.get(nodeRank)?.registration;
+    const existingRegistration = nodeRank === 0 ? this.#ownRegistration : this.#members.get(nodeRank)?.registration;
     const duplicate =
-      registeredNode === undefined
+      existingRegistration === undefined
         ? undefined
-        : `duplicate --node-rank ${nodeRank}: on ${registeredNode.host} and on ${registration.host} (${address}); each launcher needs a unique --node-rank`;
+        : `duplicate --node-rank ${nodeRank}: on ${existingRegistration.host} and on ${registration.host} (${address}); each launcher needs a unique --node-rank`;
     const message = mismatch?.message ?? duplicate;
     if (message !== undefined && isFirstRendezvous && mismatch?.isOtherJob !== true) {
       reject(FAILURE_CODES.mismatch, message);

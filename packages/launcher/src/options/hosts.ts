@@ -46,17 +46,17 @@ export function parseHosts(
     throw new UsageError(
       `--hosts and --hostfile (from ${values.source("hostfile")}) cannot be combined; pass one of them`,
     );
-  const hosts = hostList === undefined ? readHostfile(hostfile as string) : parseList(hostList, values);
+  const hosts = hostList === undefined ? readHostfile(hostfile as string) : parseHostList(hostList, values);
   const names = hosts.map(({ name }) => name);
-  const duplicateHost = names.find((name, i) => names.indexOf(name) !== i);
+  const duplicateName = names.find((name, i) => names.indexOf(name) !== i);
   const option = hostList === undefined ? "hostfile" : "hosts";
-  if (duplicateHost !== undefined)
-    throw values.invalidValue(option, `unique hosts, with ${duplicateHost}:N for N ranks (slots=N in a hostfile)`);
-  if (hosts.length > MAX_NODES) throw values.invalidValue(option, `at most ${MAX_NODES} hosts`);
+  if (duplicateName !== undefined)
+    throw values.invalidValueError(option, `unique hosts, with ${duplicateName}:N for N ranks (slots=N in a hostfile)`);
+  if (hosts.length > MAX_NODES) throw values.invalidValueError(option, `at most ${MAX_NODES} hosts`);
   const ssh = splitWords(values.text("ssh") ?? "");
-  if (ssh.length === 0) throw values.invalidValue("ssh", "a command with its options");
+  if (ssh.length === 0) throw values.invalidValueError("ssh", "a command with its options");
   if (["--node-rank", "MOSAIC_NODE_RANK"].includes(values.source("node-rank")))
-    throw values.invalidValue("node-rank", `no value, because --${option} numbers the nodes`);
+    throw values.invalidValueError("node-rank", `no value, because --${option} numbers the nodes`);
   const range = nodeRange(values, hosts.length);
   const endpoint = hosts.length === 1 ? undefined : formatEndpoint(values, names);
   return {
@@ -70,10 +70,10 @@ export function parseHosts(
   };
 }
 
-function parseList(list: string, values: OptionValues): readonly Host[] {
+function parseHostList(list: string, values: OptionValues): readonly Host[] {
   return list.split(",").map((text) => {
     const host = parseHost(text.trim());
-    if (host === undefined) throw values.invalidValue("hosts", "a comma-separated list of [user@]host[:slots]");
+    if (host === undefined) throw values.invalidValueError("hosts", "a comma-separated list of [user@]host[:slots]");
     return host;
   });
 }
@@ -122,7 +122,7 @@ function nodeRange(values: OptionValues, count: number): ReturnType<typeof parse
   if (source === "default" || isSchedulerSource(source)) return undefined;
   const range = parseNodeRange(values.text("nnodes") ?? "");
   if (range?.max !== count)
-    throw values.invalidValue("nnodes", `${count} or MIN:${count} for ${count} hosts, or no value`);
+    throw values.invalidValueError("nnodes", `${count} or MIN:${count} for ${count} hosts, or no value`);
   return range;
 }
 
@@ -131,7 +131,8 @@ function formatEndpoint(values: OptionValues, names: readonly string[]): string 
   const endpointText = isSchedulerSource(values.source("rdzv-endpoint")) ? undefined : values.text("rdzv-endpoint");
   if (endpointText !== undefined) {
     const endpoint = parseEndpoint(endpointText);
-    if (endpoint === undefined || endpoint.host === "") throw values.invalidValue("rdzv-endpoint", "host or host:port");
+    if (endpoint === undefined || endpoint.host === "")
+      throw values.invalidValueError("rdzv-endpoint", "host or host:port");
     return endpointText;
   }
   const address = values.text("master-addr") ?? firstHost;
@@ -173,7 +174,7 @@ function hostSources(
 const CONSOLE_OPTIONS = ["json", "color", "log-prefix", "dry-run", "help", "version"];
 
 /** A host's options as a command line. What `--env` names is not among them: other users can read command lines. */
-export function agentOptions(sources: ReadonlyMap<string, SourcedValue>): readonly string[] {
+export function formatAgentOptions(sources: ReadonlyMap<string, SourcedValue>): readonly string[] {
   return OPTIONS.flatMap(({ name, kind }) => {
     const { value, source } = sources.get(name) ?? { value: undefined, source: "default" };
     if (value === undefined || source === "default" || name === "env" || CONSOLE_OPTIONS.includes(name)) return [];

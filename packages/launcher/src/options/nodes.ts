@@ -4,7 +4,7 @@ import { relative } from "node:path";
 import { UsageError } from "../errors.ts";
 import type { LaunchOptions } from "../job.ts";
 import { DEFAULT_RDZV_PORT, MAX_NODES, type NodeRange, parseEndpoint, parseNodeRange } from "./endpoint.ts";
-import { SLURM_JOB_NODES } from "./sources.ts";
+import { JOB_NODE_COUNT_VARIABLES } from "./sources.ts";
 import type { OptionValues } from "./values.ts";
 
 const MAX_PORT = 65_535;
@@ -16,50 +16,53 @@ type NodeOptions = Pick<
 /** The options for the nodes of a job, in torchrun's words; `argv` is for messages. Throws UsageError. */
 export function parseNodes(values: OptionValues, argv: readonly string[] = []): NodeOptions {
   const range = parseNodeRange(values.text("nnodes") ?? "1");
-  if (range === undefined) throw values.invalidValue("nnodes", `N or MIN:MAX with at most ${MAX_NODES} nodes`);
+  if (range === undefined) throw values.invalidValueError("nnodes", `N or MIN:MAX with at most ${MAX_NODES} nodes`);
   const backend = values.text("rdzv-backend");
   if (backend !== undefined && backend !== "static" && backend !== "c10d")
-    throw values.invalidValue("rdzv-backend", "static or c10d (both select the launcher's own rendezvous)");
+    throw values.invalidValueError("rdzv-backend", "static or c10d (both select the launcher's own rendezvous)");
   const isSingleNode = range.max === 1;
   return isSingleNode ? parseSingleNode(values) : parseMultiNode(values, range, argv);
 }
 
 /** Accepts what means "this node alone", rejects the rest. */
 function parseSingleNode(values: OptionValues): NodeOptions {
-  if ((values.count("node-rank", 0) ?? 0) > 0) throw values.invalidValue("node-rank", "0, because --nnodes is 1");
+  if ((values.count("node-rank", 0) ?? 0) > 0) throw values.invalidValueError("node-rank", "0, because --nnodes is 1");
   // Without --standalone torchrun meets other nodes at an endpoint: with one node that is the same job.
   values.flag("standalone");
   const address = values.text("master-addr");
   if (address !== undefined && !isThisNode(address))
-    throw values.invalidValue("master-addr", "an address of this node, because --nnodes is 1");
+    throw values.invalidValueError("master-addr", "an address of this node, because --nnodes is 1");
   const masterPort = values.count("master-port", 0, MAX_PORT);
   const endpoint = resolveEndpoint(values);
   if (endpoint === undefined) return masterPort === undefined ? {} : { masterPort };
   if (!isThisNode(endpoint.host))
-    throw values.invalidValue("rdzv-endpoint", "an address of this node, because --nnodes is 1");
+    throw values.invalidValueError("rdzv-endpoint", "an address of this node, because --nnodes is 1");
   if (masterPort && endpoint.port && masterPort !== endpoint.port)
-    throw values.invalidValue("rdzv-endpoint", `port ${masterPort} as in --master-port, or no port`);
+    throw values.invalidValueError("rdzv-endpoint", `port ${masterPort} as in --master-port, or no port`);
   const port = masterPort || endpoint.port;
   return port === undefined ? {} : { masterPort: port };
 }
 
 function parseMultiNode(values: OptionValues, { min, max }: NodeRange, argv: readonly string[]): NodeOptions {
   const count = min === max ? String(max) : `${min}:${max}`;
-  if (SLURM_JOB_NODES.includes(values.source("nnodes")))
+  if (JOB_NODE_COUNT_VARIABLES.includes(values.source("nnodes")))
     throw new UsageError(
       `the batch script of a job with ${count} nodes (${values.source("nnodes")}) runs only on the first node; start the launcher on each node with ` +
         `${srunCommand(argv, max)}, or pass --nnodes 1 to use only this node`,
     );
   if (values.flag("standalone") && values.source("standalone") !== "default")
-    throw values.invalidValue("standalone", `false, because --nnodes is ${count}`);
+    throw values.invalidValueError("standalone", `false, because --nnodes is ${count}`);
   const nodeRank = values.count("node-rank", 0, max - 1);
-  if (nodeRank === undefined) throw values.invalidValue("node-rank", `the rank of this node, 0 to ${max - 1}`);
+  if (nodeRank === undefined) throw values.invalidValueError("node-rank", `the rank of this node, 0 to ${max - 1}`);
   const endpoint = resolveEndpoint(values) ?? masterEndpoint(values);
   if (endpoint === undefined || endpoint.host === "")
-    throw values.invalidValue("rdzv-endpoint", `the address of node 0, host or host:port (port ${DEFAULT_RDZV_PORT})`);
+    throw values.invalidValueError(
+      "rdzv-endpoint",
+      `the address of node 0, host or host:port (port ${DEFAULT_RDZV_PORT})`,
+    );
   const host = endpoint.host.includes(":") ? `[${endpoint.host}]` : endpoint.host;
-  const timeoutMs = values.duration("rdzv-timeout");
-  const lastCallMs = values.duration("last-call");
+  const timeoutMs = values.durationMs("rdzv-timeout");
+  const lastCallMs = values.durationMs("last-call");
   return {
     ...{ nnodes: count, nodeRank, rdzvEndpoint: `${host}:${endpoint.port ?? DEFAULT_RDZV_PORT}` },
     ...(timeoutMs === undefined ? {} : { rdzvTimeoutMs: timeoutMs }),
@@ -85,9 +88,9 @@ function resolveEndpoint(values: OptionValues): ReturnType<typeof parseEndpoint>
   const text = values.text("rdzv-endpoint");
   if (text === undefined || text === "") return undefined;
   const endpoint = parseEndpoint(text);
-  if (endpoint === undefined) throw values.invalidValue("rdzv-endpoint", "host or host:port");
+  if (endpoint === undefined) throw values.invalidValueError("rdzv-endpoint", "host or host:port");
   if (endpoint.port !== undefined && endpoint.port > MAX_PORT)
-    throw values.invalidValue("rdzv-endpoint", `a port up to ${MAX_PORT}`);
+    throw values.invalidValueError("rdzv-endpoint", `a port up to ${MAX_PORT}`);
   return endpoint;
 }
 

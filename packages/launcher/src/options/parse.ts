@@ -22,7 +22,7 @@ const TORCHRUN_HINTS: Readonly<Record<string, string>> = {
   "start-method": NO_EFFECT_HINT,
 };
 
-const MOSAIC_RUN: CommandSpec = { name: "mosaic-run", options: OPTIONS, hints: TORCHRUN_HINTS };
+const MOSAIC_RUN_SPEC: CommandSpec = { name: "mosaic-run", options: OPTIONS, hints: TORCHRUN_HINTS };
 
 /** A value as it was written, before its type is looked at. */
 export type RawValue = boolean | string | readonly string[];
@@ -36,7 +36,7 @@ export interface CommandLine {
 }
 
 /** Takes a command line apart. Options end at the first positional or `--`; what follows the entry is the script's. */
-export function parseCommandLine(argv: readonly string[], command: CommandSpec = MOSAIC_RUN): CommandLine {
+export function parseCommandLine(argv: readonly string[], command: CommandSpec = MOSAIC_RUN_SPEC): CommandLine {
   const options = new Map<string, RawValue>();
   let argIndex = 0;
   while (argIndex < argv.length) {
@@ -73,7 +73,7 @@ function recognizeOption(word: string, command: CommandSpec): RecognizedOption {
   if (!word.startsWith("--")) {
     const spec = options.find(({ shortName }) => shortName === word[1]);
     if (spec === undefined || (spec.kind === "flag" && word.length > 2))
-      throw unknownOption(word, word.slice(1), command);
+      throw unknownOptionError(word, word.slice(1), command);
     const inlineText = word.slice(2).replace(/^=/, "");
     return { spec, inlineValue: inlineText === "" ? undefined : inlineText, isNegated: false };
   }
@@ -83,13 +83,13 @@ function recognizeOption(word: string, command: CommandSpec): RecognizedOption {
   const spec = findOption(name, options);
   if (spec !== undefined) return { spec, inlineValue, isNegated: false };
   const negatedSpec = /^no[-_]/.test(name) ? findOption(name.slice(3), options) : undefined;
-  if (negatedSpec === undefined) throw unknownOption(`--${name}`, name, command);
+  if (negatedSpec === undefined) throw unknownOptionError(`--${name}`, name, command);
   if (negatedSpec.kind !== "flag" && negatedSpec.negatedName === undefined)
     throw new UsageError(`--${name}: --${negatedSpec.name} takes a value and cannot be switched off`);
   return { spec: negatedSpec, inlineValue, isNegated: true };
 }
 
-function unknownOption(optionText: string, name: string, command: CommandSpec): UsageError {
+function unknownOptionError(optionText: string, name: string, command: CommandSpec): UsageError {
   const kebabCaseName = name.replaceAll("_", "-");
   const hint = Object.hasOwn(command.hints, kebabCaseName) ? command.hints[kebabCaseName] : undefined;
   if (hint !== undefined) return new UsageError(`unknown option ${optionText}: ${hint}`);

@@ -35,12 +35,12 @@ export function parseSettings(sources: ReadonlyMap<string, SourcedValue>, argv: 
     ...optionalProperty("threads", explicitThreads(sources, values)),
     ...optionalProperty("rdzvId", values.text("rdzv-id")),
     ...parseNodes(values, argv),
-    ...optionalProperty("graceMs", values.duration("grace")),
-    ...optionalProperty("failureGraceMs", values.duration("failure-grace")),
-    ...optionalProperty("timeoutMs", values.text("timeout") === "off" ? undefined : values.duration("timeout")),
+    ...optionalProperty("graceMs", values.durationMs("grace")),
+    ...optionalProperty("failureGraceMs", values.durationMs("failure-grace")),
+    ...optionalProperty("timeoutMs", values.text("timeout") === "off" ? undefined : values.durationMs("timeout")),
     ...optionalProperty("maxRestarts", values.count("max-restarts", 0)),
-    ...optionalProperty("restartBackoffMs", values.duration("restart-backoff")),
-    ...optionalProperty("minUptimeMs", values.duration("min-uptime")),
+    ...optionalProperty("restartBackoffMs", values.durationMs("restart-backoff")),
+    ...optionalProperty("minUptimeMs", values.durationMs("min-uptime")),
     ...optionalProperty("logDir", values.text("log-dir")),
     ...optionalProperty("traceDir", values.text("trace")),
   };
@@ -59,14 +59,14 @@ function parsePrefix(values: OptionValues): string {
   const knownFields = PREFIX_FIELDS.map((field) => `{${field}}`);
   const unknownField = prefix.match(/\{[^{}]*\}/g)?.find((field) => !knownFields.includes(field));
   if (unknownField === undefined) return prefix;
-  throw values.invalidValue("log-prefix", `text with the fields ${knownFields.join(", ")} and no other braces`);
+  throw values.invalidValueError("log-prefix", `text with the fields ${knownFields.join(", ")} and no other braces`);
 }
 
 function processesPerNode(values: OptionValues): number | "auto" | "cpu" | "gpu" {
   const value = values.text("nproc-per-node");
   if (value === "auto" || value === "cpu" || value === "gpu") return value;
   if (value === undefined || !/^[1-9]\d*$/.test(value))
-    throw values.invalidValue("nproc-per-node", "a positive integer, auto, cpu or gpu");
+    throw values.invalidValueError("nproc-per-node", "a positive integer, auto, cpu or gpu");
   return Number(value);
 }
 
@@ -94,11 +94,11 @@ function optionalProperty<K extends string, V>(key: K, value: V | undefined): { 
 }
 
 /** The most ranks that are all shown when no option selects which to show. */
-const MAX_RANKS_SHOWN = 8;
+const MAX_SHOWN_RANKS = 8;
 
 /** The ranks that `--console-ranks` names (`all`, `none`, `0,2-3`) among `worldSize`. Throws UsageError. */
 export function parseRanks(text: string | undefined, worldSize: number): ReadonlySet<number> {
-  if (text === "all" || (text === undefined && worldSize <= MAX_RANKS_SHOWN))
+  if (text === "all" || (text === undefined && worldSize <= MAX_SHOWN_RANKS))
     return new Set(Array.from({ length: worldSize }, (_, rank) => rank));
   if (text === undefined) return new Set([0]);
   if (text === "none") return new Set();

@@ -6,7 +6,7 @@ import type { RawValue } from "./parse.ts";
 import { findOption, OPTIONS, type OptionSpec } from "./specs.ts";
 
 /** The file of defaults that a project may keep beside its scripts. */
-export const CONFIG_FILE = "mosaic.launch.json";
+export const CONFIG_FILE_NAME = "mosaic.launch.json";
 
 /** A value and its source, as `--dry-run` prints it. */
 export interface SourcedValue {
@@ -25,7 +25,7 @@ export function resolveSources(
   env: Environment,
   cwd: string,
 ): ReadonlyMap<string, SourcedValue> {
-  const file = readConfig(join(cwd, CONFIG_FILE));
+  const file = readConfig(join(cwd, CONFIG_FILE_NAME));
   return new Map(OPTIONS.map((spec) => [spec.name, findSource(spec, flags, env, file)]));
 }
 
@@ -43,7 +43,7 @@ function findSource(
     if (variableValue !== undefined) return { value: variableValue, source: `MOSAIC_${variable}` };
   }
   const configValue = file.get(spec.name);
-  if (configValue !== undefined) return { value: configValue, source: CONFIG_FILE };
+  if (configValue !== undefined) return { value: configValue, source: CONFIG_FILE_NAME };
   const petValue = spec.isTorchElastic === true ? env[`PET_${variable}`] : undefined;
   if (petValue !== undefined) return { value: petValue, source: `PET_${variable}` };
   return slurmValue(spec.name, env) ?? { value: spec.default, source: "default" };
@@ -63,7 +63,7 @@ function slurmValue(option: string, env: Environment): SourcedValue | undefined 
   const isPositive = (value: string): boolean => Number(value) > 0;
   switch (option) {
     case "nnodes":
-      return findVariable(isInStep ? ["SLURM_STEP_NUM_NODES"] : SLURM_JOB_NODES, isPositive);
+      return findVariable(isInStep ? ["SLURM_STEP_NUM_NODES"] : JOB_NODE_COUNT_VARIABLES, isPositive);
     case "nproc-per-node":
       return findVariable(["SLURM_GPUS_ON_NODE"], isPositive) ?? (isInStep ? slurmTasksOfNode(env) : undefined);
     case "node-rank":
@@ -90,8 +90,8 @@ export function isSlurmStep(env: Environment): boolean {
 /** One rank for each task of this node, where there are several: `2(x3),1` lists those of all nodes. */
 function slurmTasksOfNode(env: Environment): SourcedValue | undefined {
   const source = "SLURM_STEP_TASKS_PER_NODE";
-  const counts = (env[source] ?? "").split(",").flatMap((taskCount) => {
-    const [, tasksPerNode = "", nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(taskCount) ?? [];
+  const counts = (env[source] ?? "").split(",").flatMap((taskCountText) => {
+    const [, tasksPerNode = "", nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(taskCountText) ?? [];
     return Array.from({ length: Number(nodes) }, () => tasksPerNode);
   });
   const value = counts[Number(env.SLURM_NODEID ?? 0)];
@@ -99,7 +99,7 @@ function slurmTasksOfNode(env: Environment): SourcedValue | undefined {
 }
 
 /** In a batch script these count the nodes of the whole allocation: a launcher there is on the first of them alone. */
-export const SLURM_JOB_NODES: readonly string[] = ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
+export const JOB_NODE_COUNT_VARIABLES: readonly string[] = ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
 
 /** The first host of a list of SLURM's: `n[001-003,7],m1` begins with n001. */
 export function firstHost(nodeList: string): string {
@@ -115,17 +115,17 @@ function readConfig(path: string): ReadonlyMap<string, RawValue> {
     if ((error as NodeJS.ErrnoException).code === "ENOENT") return new Map();
     throw new UsageError(`${path}: cannot be read: ${(error as Error).message}`);
   }
-  let parsed: unknown;
+  let parsedConfig: unknown;
   try {
-    parsed = JSON.parse(text);
+    parsedConfig = JSON.parse(text);
   } catch (error) {
     throw new UsageError(`${path}: invalid JSON: ${(error as Error).message}`);
   }
-  if (typeof parsed !== "object" || parsed === null || Array.isArray(parsed))
+  if (typeof parsedConfig !== "object" || parsedConfig === null || Array.isArray(parsedConfig))
     throw new UsageError(
-      `${path}: expected an options object, such as { "nproc-per-node": 4 }, received ${JSON.stringify(parsed).slice(0, 80)}`,
+      `${path}: expected an options object, such as { "nproc-per-node": 4 }, received ${JSON.stringify(parsedConfig).slice(0, 80)}`,
     );
-  return new Map(Object.entries(parsed).map(([key, value]) => configEntry(path, key, value)));
+  return new Map(Object.entries(parsedConfig).map(([key, value]) => configEntry(path, key, value)));
 }
 
 /** One entry of the file; `nprocPerNode`, `nproc_per_node` and `nproc-per-node` are the same option. */

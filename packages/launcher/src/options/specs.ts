@@ -242,7 +242,7 @@ export const findOption = (name: string, options: readonly OptionSpec[] = OPTION
   options.find((spec) => spec.name === name.replaceAll("_", "-"));
 
 /** The lines of `--help` that list options. */
-export function optionRows(options: readonly OptionSpec[]): string {
+export function formatOptionRows(options: readonly OptionSpec[]): string {
   const rows = options.map(({ name, shortName, value, default: defaultValue, helpText }) => {
     const optionUsage = `${shortName === undefined ? "    " : `-${shortName}, `}--${name}${value === undefined ? "" : ` ${value}`}`;
     const defaultText = defaultValue === undefined || defaultValue.trim() !== defaultValue ? "" : ` [${defaultValue}]`;
@@ -259,7 +259,7 @@ Starts the ranks of a job, monitors them, and terminates them together. For a jo
 --hosts A,B (requires ssh), or run it on each node with -N 2, --node-rank 0 or 1, --rdzv-endpoint HOST and the same secret
 in MOSAIC_TOKEN_FILE. Options must precede the entry; arguments after the entry are passed to the entry.
 
-${optionRows(OPTIONS)}
+${formatOptionRows(OPTIONS)}
 
 All options are also read from MOSAIC_<NAME> (except --node-arg, --import and --env), then mosaic.launch.json, then
 PET_<NAME> or SLURM.

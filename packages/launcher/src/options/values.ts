@@ -14,7 +14,7 @@ export class OptionValues {
     const value = this.text(name);
     if (value === undefined || ["0", "false", "no", "off", ""].includes(value)) return false;
     if (["1", "true", "yes", "on"].includes(value)) return true;
-    throw this.invalidValue(name, "true or false");
+    throw this.invalidValueError(name, "true or false");
   }
 
   text(name: string): string | undefined {
@@ -34,29 +34,30 @@ export class OptionValues {
     const count = Number(value);
     if (/^\d+$/.test(value) && count >= min && count <= max) return count;
     const rangeText = max === Number.MAX_SAFE_INTEGER ? `an integer ≥ ${min}` : `an integer from ${min} to ${max}`;
-    throw this.invalidValue(name, rangeText);
+    throw this.invalidValueError(name, rangeText);
   }
 
   /** Milliseconds: `500ms`, `30s`, `2m`, `1h`; a bare number is seconds. Undefined when not given. */
-  duration(name: string): number | undefined {
+  durationMs(name: string): number | undefined {
     const value = this.text(name);
     if (value === undefined) return undefined;
     const match = /^(\d+(?:\.\d+)?)(ms|s|m|h)?$/.exec(value);
-    if (match === null) throw this.invalidValue(name, "a time such as 500ms, 30s or 2m");
+    if (match === null) throw this.invalidValueError(name, "a time such as 500ms, 30s or 2m");
     const ms = Number(match[1]) * ({ ms: 1, s: 1000, m: 60_000, h: 3_600_000 }[match[2] ?? "s"] ?? 1000);
-    if (ms > MAX_TIMER_MS) throw this.invalidValue(name, `a time of at most ${Math.floor(MAX_TIMER_MS / 3_600_000)}h`);
+    if (ms > MAX_TIMER_MS)
+      throw this.invalidValueError(name, `a time of at most ${Math.floor(MAX_TIMER_MS / 3_600_000)}h`);
     return ms;
   }
 
   choice<T extends string>(name: string, choices: readonly T[]): T {
     const value = this.text(name);
     const chosenValue = choices.find((choice) => choice === value);
-    if (chosenValue === undefined) throw this.invalidValue(name, choices.join(", "));
+    if (chosenValue === undefined) throw this.invalidValueError(name, choices.join(", "));
     return chosenValue;
   }
 
   /** The error for a value that does not fit: where, expected, received, source. */
-  invalidValue(name: string, expected: string): UsageError {
+  invalidValueError(name: string, expected: string): UsageError {
     const { value, source } = this.#sources.get(name) ?? { value: undefined, source: "default" };
     const sourceText = source === `--${name}` ? "" : ` (from ${source})`;
     const valueText = value === undefined ? "nothing" : JSON.stringify(value);

@@ -5,7 +5,7 @@ import type { OutputSink } from "./sink.ts";
  * Shows a job as NDJSON: a line of a rank is `{t,node,rank,attempt,stream,msg}`, everything else `{t,node,event,…}`.
  * Ranks that `shown` leaves out keep their events and lose their lines.
  */
-export function jsonConsole(sink: OutputSink, shownRanks: ReadonlySet<number>): (event: LaunchEvent) => void {
+export function createJsonConsole(sink: OutputSink, shownRanks: ReadonlySet<number>): (event: LaunchEvent) => void {
   return (event) => {
     if (event.type === "line" && (!shownRanks.has(event.rank) || isRedundantProgress(event))) return;
     sink.write(`${JSON.stringify(event.type === "line" ? lineObject(event) : eventObject(event))}\n`);

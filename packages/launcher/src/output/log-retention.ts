@@ -36,7 +36,7 @@ export interface RetentionLimits {
  * Keeps the logs of a job that failed, and removes what exceeds the limits. Only jobs that fail do that: a start does not
  * wait for a walk over the logs of other jobs.
  */
-export function removeExpiredLogs(directory: string, retention: RetentionLimits = {}): void {
+export function applyLogRetention(directory: string, retention: RetentionLimits = {}): void {
   const { bytes = RETENTION_BYTES } = retention;
   try {
     truncateLogs(directory, bytes);

@@ -13,7 +13,7 @@ import type { LaunchPlan } from "../launch-plan.ts";
 import type { RankRecord } from "../report/diagnose.ts";
 import { TOO_MANY_FILES_HINT } from "../report/hints.ts";
 import type { OrphanGuard } from "./guard.ts";
-import { listJobProcesses, sendSignal } from "./process-table.ts";
+import { listJobPids, sendSignal } from "./process-table.ts";
 import { Rank } from "./rank.ts";
 import type { SignalProbe } from "./signal-probe.ts";
 
@@ -27,7 +27,7 @@ export interface NodeAgentOptions {
   readonly emit: EventListener;
   /** A rank has failed; the others are signalled to end next. */
   readonly onFailing: (rank: number) => void;
-  /** What is really executed for a rank's command: see `deathSignal`. */
+  /** What is really executed for a rank's command: see `createDeathSignalWrapper`. */
   readonly wrapCommand: (command: Command) => Command;
   /** Under a scheduler that may signal ranks itself. */
   readonly signalProbe: SignalProbe | undefined;
@@ -155,7 +155,7 @@ export class NodeAgent implements Agent {
   async #killOrphans(): Promise<void> {
     const reportedPids = new Set<number>();
     for (const startTime = Date.now(); Date.now() - startTime < ORPHAN_TIMEOUT_MS; await delay(5)) {
-      const pids = listJobProcesses(this.#plan.runId);
+      const pids = listJobPids(this.#plan.runId);
       for (const pid of pids) sendSignal(pid, "SIGKILL");
       const newPids = pids.filter((pid) => !reportedPids.has(pid));
       for (const pid of newPids) reportedPids.add(pid);

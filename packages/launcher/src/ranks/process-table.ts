@@ -13,7 +13,7 @@ interface LiveProcess {
  * A zombie is dead, though `kill(pid, 0)` reports otherwise. Empty where there is no /proc, and blind to what other users
  * own; process groups and the ranks' own watch remain there.
  */
-export function listJobProcesses(launcherId: string, groups: ReadonlySet<number> = new Set()): readonly number[] {
+export function listJobPids(launcherId: string, groups: ReadonlySet<number> = new Set()): readonly number[] {
   const environmentEntry = Buffer.from(`${LAUNCHER_ID_VARIABLE}=${launcherId}\0`);
   return listLiveProcesses()
     .filter(({ pid }) => pid !== process.pid)

@@ -32,7 +32,7 @@ const PEER_LOST_CODES = ["ECONNRESET", "ECONNREFUSED", "EPIPE", "ECONNABORTED"];
 /** Why this rank ended. */
 export function classifyExit(record: RankRecord): ExitVerdict {
   const { code, stoppedAt, thrown } = record;
-  const isOwnFailure = stoppedAt === undefined || failedAt(record) < stoppedAt || crashedBySignal(record);
+  const isOwnFailure = stoppedAt === undefined || failureTimeMs(record) < stoppedAt || crashedBySignal(record);
   if (code === 0) return stoppedAt === undefined ? "ok" : "stopped";
   if (thrown === undefined ? reportsPeerLost(record) : isPeerLost(thrown.error)) return "peer-lost";
   return isOwnFailure ? "failed" : "stopped";
@@ -52,10 +52,10 @@ export function diagnose(
   attempt: { readonly number: number; readonly node: string },
   findHint: (root: RankRecord) => string | undefined,
 ): Failure | undefined {
-  const recordsByTime = records.toSorted((a, b) => failedAt(a) - failedAt(b));
+  const recordsInTimeOrder = records.toSorted((a, b) => failureTimeMs(a) - failureTimeMs(b));
   const root =
-    recordsByTime.find((record) => classifyExit(record) === "failed") ??
-    recordsByTime.find((record) => classifyExit(record) === "peer-lost");
+    recordsInTimeOrder.find((record) => classifyExit(record) === "failed") ??
+    recordsInTimeOrder.find((record) => classifyExit(record) === "peer-lost");
   if (root === undefined) return undefined;
   const otherRecords = records.filter((record) => record !== root);
   const help = describeEarlyExits(root, records) ?? findHint(root);
@@ -65,7 +65,7 @@ export function diagnose(
     rank: root.rank,
     local: root.local,
     pid: root.pid,
-    afterMs: failedAt(root) - root.startedAt,
+    afterMs: failureTimeMs(root) - root.startedAt,
     ...effectiveExit(root),
     exitCode: shellExitCode(effectiveExit(root)),
     ...(root.thrown === undefined ? {} : { error: root.thrown.error }),
@@ -106,7 +106,7 @@ function extractSourceExcerpt({ thrown, uncaught }: RankRecord): Pick<Failure, "
   return source.length === 0 || source[0]?.startsWith("node:") === true ? {} : { source };
 }
 
-const failedAt = ({ thrown, exitedAt }: RankRecord): number => Math.min(thrown?.timeMs ?? exitedAt, exitedAt);
+const failureTimeMs = ({ thrown, exitedAt }: RankRecord): number => Math.min(thrown?.timeMs ?? exitedAt, exitedAt);
 
 /**
  * The launcher sends only signals SIGINT, SIGTERM and SIGKILL; a rank that died of another crashed, whatever signal it was sent.

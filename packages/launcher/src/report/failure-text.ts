@@ -16,7 +16,7 @@ export function failureLines(failure: Failure, isOutputShown = false): readonly 
   const { rank, local, pid, afterMs, attempt, error } = failure;
   const node = failure.nodeRank === undefined ? failure.node : `node ${failure.nodeRank}: ${failure.node}`;
   const failureSummary = error === undefined ? formatExit(failure) : truncate(formatHeading(error), failure.log);
-  const failureTime = `${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}`;
+  const elapsedText = `${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}`;
   const source = (failure.source ?? []).map((line) => `    │ ${truncate(line, failure.log)}`);
   const stderrLines = (isOutputShown && pid > 0 ? [] : failure.stderrTail).map(
     (line) => `    │ ${truncate(line, failure.log)}`,
@@ -30,7 +30,7 @@ export function failureLines(failure: Failure, isOutputShown = false): readonly 
     detailLines.length <= MAX_DETAIL_LINES ? detailLines : [...detailLines.slice(0, MAX_DETAIL_LINES), omittedText];
   const code = failure.exitCode;
   return [
-    ...`✖ rank ${rank} (${node}, local ${local}, pid ${pid}) failed ${failureTime}: ${failureSummary}`.split("\n"),
+    ...`✖ rank ${rank} (${node}, local ${local}, pid ${pid}) failed ${elapsedText}: ${failureSummary}`.split("\n"),
     ...shownLines,
     ...(failure.hint === undefined ? [] : [`  hint: ${failure.hint}`]),
     ...(error?.help === undefined ? [] : [`  causes and remedies: ${truncate(error.help, failure.log)}`]),

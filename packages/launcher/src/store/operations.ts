@@ -81,9 +81,9 @@ export function runRequest({ table, barriers }: StoreState, request: StoreReques
       return void reply({ deleted: table.delete(textField(header, "key")) });
     case "wait": {
       const keys = textListField(header, "keys");
-      const describeMissing = (): string => keys.filter((key) => table.get(key) === undefined).join(", ");
+      const formatMissingKeys = (): string => keys.filter((key) => table.get(key) === undefined).join(", ");
       const startWait = (): CancelCallback => table.waitForKeys(keys, () => reply({}));
-      return waitWithTimeout(request, startWait, () => `wait: missing keys: ${describeMissing()}`);
+      return waitWithTimeout(request, startWait, () => `wait: missing keys: ${formatMissingKeys()}`);
     }
     case "barrier": {
       const key = textField(header, "key");

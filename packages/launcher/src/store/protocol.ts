@@ -156,5 +156,5 @@ function payloadLength(header: Header, max: number): number {
   return bytes;
 }
 
-const lengthError = (frameItem: string, length: number, max: number): StoreError =>
-  new StoreError("PROTOCOL", `store: a ${frameItem} of ${length} bytes exceeds the limit of ${max} bytes`);
+const lengthError = (framePart: string, length: number, max: number): StoreError =>
+  new StoreError("PROTOCOL", `store: a ${framePart} of ${length} bytes exceeds the limit of ${max} bytes`);

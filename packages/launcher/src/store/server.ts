@@ -104,7 +104,7 @@ export class StoreServer implements AsyncDisposable {
   beginAttempt(attempt: number): void {
     this.#attempt = attempt;
     this.#state = createStoreState();
-    for (const connection of this.#connections) if (!connection.isServing(this.#state)) connection.close();
+    for (const connection of this.#connections) if (!connection.isAdmittedTo(this.#state)) connection.close();
   }
 
   async close(): Promise<void> {
@@ -196,7 +196,7 @@ class Connection {
   }
 
   /** Whether this client was admitted to `state`. */
-  isServing(state: StoreState): boolean {
+  isAdmittedTo(state: StoreState): boolean {
     return this.#state === state;
   }
 

@@ -55,8 +55,8 @@ export class StoreTable {
     const isExpected =
       current === undefined || expected === undefined ? current === expected : current.equals(expected);
     if (isExpected) this.set(key, value);
-    const newValue = this.get(key);
-    return newValue === undefined ? { swapped: isExpected } : { swapped: isExpected, current: newValue };
+    const resultingValue = this.get(key);
+    return resultingValue === undefined ? { swapped: isExpected } : { swapped: isExpected, current: resultingValue };
   }
 
   delete(key: string): boolean {

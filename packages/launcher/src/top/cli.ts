@@ -21,16 +21,16 @@ async function main(argv: readonly string[]): Promise<number> {
   if (typeof settings === "string") return print(settings);
   const job = findJob(settings.job);
   using observer = await Observer.connect(job.socket, readJobSecret(job));
-  const printSamples = await createOutput(job, settings);
-  const samples = new Sampler(observer);
+  const outputSamples = await createOutput(job, settings);
+  const sampler = new Sampler(observer);
   await waitForWorld(observer, job, settings.once);
   // The first sample is what the next one is compared with.
-  await samples.sampleWorlds();
+  await sampler.sampleWorlds();
   while (observer.isConnected) {
     await Promise.race([delay(settings.intervalMs), observer.ended]);
-    const worlds = await samples.sampleWorlds();
+    const worlds = await sampler.sampleWorlds();
     if (!observer.isConnected) break;
-    printSamples(worlds);
+    outputSamples(worlds);
     if (settings.once) return 0;
   }
   if (observer.refusal !== undefined) throw new RendezvousError(observer.refusal);

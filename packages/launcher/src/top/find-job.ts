@@ -17,10 +17,10 @@ export interface RunningJob {
 export function findRunningJobs(): readonly RunningJob[] {
   const jobs = new Map<string, RunningJob>();
   // Of several launchers of one job on this host the first node's agent.
-  const environmentsByNode = readProcessEnvironments().toSorted(
+  const environmentsInNodeOrder = readProcessEnvironments().toSorted(
     (a, b) => Number(a.GROUP_RANK ?? 0) - Number(b.GROUP_RANK ?? 0),
   );
-  for (const { MOSAIC_RUN_ID: id, MOSAIC_AGENT: socket, [TOKEN_FILE_VARIABLE]: tokenFile } of environmentsByNode)
+  for (const { MOSAIC_RUN_ID: id, MOSAIC_AGENT: socket, [TOKEN_FILE_VARIABLE]: tokenFile } of environmentsInNodeOrder)
     if (id && socket && !jobs.has(id) && existsSync(socket)) jobs.set(id, { id, socket, tokenFile });
   return [...jobs.values()];
 }
@@ -53,11 +53,11 @@ function requireSingleJob(
   const [job] = matches;
   if (job !== undefined && matches.length === 1) return job;
   const ids = (matches.length > 1 ? matches : candidates).map(({ id }) => id);
-  const runningText =
+  const runningJobsText =
     ids.length === 0
       ? "no mosaic-run job of this user is running on this host; for another user's job, pass the agent's socket"
       : `running jobs: ${ids.join(", ")}`;
-  throw new UsageError(`${expected}, received ${received}; ${runningText}`);
+  throw new UsageError(`${expected}, received ${received}; ${runningJobsText}`);
 }
 
 function classifyPath(path: string): "socket" | "directory" | "other" {

@@ -41,7 +41,7 @@ export class Observer implements Disposable {
         resolveEnded();
       },
     });
-    this.#channel.authenticate();
+    this.#channel.markAuthenticated();
     const protocol = { magic: MAGIC, version: PROTOCOL_VERSION, secret, role: ROLES.observer };
     this.#channel.send({ kind: "hello", ...protocol, agent: 0, host: "", address: "" });
   }

@@ -2,12 +2,12 @@ import { UsageError } from "../errors.ts";
 import { COLOR_SETTINGS, type ColorSetting } from "../output/color.ts";
 import { type CommandLine, parseCommandLine, type RawValue } from "../options/parse.ts";
 import type { SourcedValue } from "../options/sources.ts";
-import { COLOR_OPTION, type CommandSpec, optionRows } from "../options/specs.ts";
+import { COLOR_OPTION, type CommandSpec, formatOptionRows } from "../options/specs.ts";
 import { OptionValues } from "../options/values.ts";
 
 const MIN_INTERVAL_MS = 100;
 
-export const MOSAIC_TOP: CommandSpec = {
+export const MOSAIC_TOP_SPEC: CommandSpec = {
   name: "mosaic-top",
   hints: {},
   options: [
@@ -39,8 +39,8 @@ export interface TopSettings {
 
 /** Reads the command line, whose options may stand before and after the job; a text instead for `--help` and `--version`. */
 export function parseTopSettings(argv: readonly string[], version: string): TopSettings | string {
-  const leadingOptions = parseCommandLine(argv, MOSAIC_TOP);
-  const trailingOptions: CommandLine = parseCommandLine(leadingOptions.args, MOSAIC_TOP);
+  const leadingOptions = parseCommandLine(argv, MOSAIC_TOP_SPEC);
+  const trailingOptions: CommandLine = parseCommandLine(leadingOptions.args, MOSAIC_TOP_SPEC);
   if (trailingOptions.entry !== undefined)
     throw new UsageError(
       `expected one job, received "${leadingOptions.entry}" and "${trailingOptions.entry}" (mosaic-top --help)`,
@@ -48,8 +48,9 @@ export function parseTopSettings(argv: readonly string[], version: string): TopS
   const values = new OptionValues(resolveTopSources(new Map([...leadingOptions.options, ...trailingOptions.options])));
   if (values.flag("help")) return topHelp();
   if (values.flag("version")) return `mosaic-top ${version}, Node ${process.versions.node}\n`;
-  const intervalMs = values.duration("interval") ?? 0;
-  if (intervalMs < MIN_INTERVAL_MS) throw values.invalidValue("interval", `a time of at least ${MIN_INTERVAL_MS}ms`);
+  const intervalMs = values.durationMs("interval") ?? 0;
+  if (intervalMs < MIN_INTERVAL_MS)
+    throw values.invalidValueError("interval", `a time of at least ${MIN_INTERVAL_MS}ms`);
   return {
     ...{ job: leadingOptions.entry, intervalMs, once: values.flag("once"), json: values.flag("json") },
     prometheusPort: values.count("prometheus", 0, 65_535),
@@ -59,7 +60,7 @@ export function parseTopSettings(argv: readonly string[], version: string): TopS
 
 function resolveTopSources(flags: ReadonlyMap<string, RawValue>): ReadonlyMap<string, SourcedValue> {
   return new Map(
-    MOSAIC_TOP.options.map(({ name, default: defaultValue }): [string, SourcedValue] => {
+    MOSAIC_TOP_SPEC.options.map(({ name, default: defaultValue }): [string, SourcedValue] => {
       const value = flags.get(name);
       return [name, value === undefined ? { value: defaultValue, source: "default" } : { value, source: `--${name}` }];
     }),
@@ -73,7 +74,7 @@ Shows the activity of each rank in a running job: position, step time, waiting s
 slowest rank. The job is specified by its run id or a prefix of the run id, its log directory, or the socket of its
 control-plane agent; the default is the only job of this user on this host.
 
-${optionRows(MOSAIC_TOP.options)}
+${formatOptionRows(MOSAIC_TOP_SPEC.options)}
 
 TIME is 500ms, 30s, 2m or 1h; a number without a unit is in seconds.
 Exit code: 0 after the job has ended, 2 usage error or unknown job, 75 connection failed or port in use.

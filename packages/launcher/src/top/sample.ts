@@ -59,7 +59,7 @@ export function compareSamples(world: ObservedWorld, previous: RawSample | undef
       operation: position?.operation ?? "",
       description: position?.description ?? "",
       lastOperation: position?.last ?? "",
-      ...computeRates(previous?.get(rank)?.metrics[0], metrics),
+      ...computeStepsAndRates(previous?.get(rank)?.metrics[0], metrics),
       residentBytes: metrics ? Number(metrics.resident) : null,
       deviceBytes: metrics && metrics.steps > 0n ? Number(metrics.reserved) : null,
       devicePeakBytes: metrics && metrics.steps > 0n ? Number(metrics.peak) : null,
@@ -69,14 +69,14 @@ export function compareSamples(world: ObservedWorld, previous: RawSample | undef
   return { world: name, attempt, size, slowestRank: findSlowestRank(ranks), ranks };
 }
 
-type Rates = Pick<
+type StepsAndRates = Pick<
   RankSample,
   "steps" | "stepMs" | "sinceStepMs" | "waitingShare" | "sentBytesPerSecond" | "receivedBytesPerSecond"
 >;
 
 const toMilliseconds = (ns: bigint): number => Number(ns) / 1e6;
 
-function computeRates(previous: RankMetrics | undefined, current: RankMetrics | undefined): Rates {
+function computeStepsAndRates(previous: RankMetrics | undefined, current: RankMetrics | undefined): StepsAndRates {
   const unknownRates = { waitingShare: null, sentBytesPerSecond: null, receivedBytesPerSecond: null };
   if (current === undefined) return { steps: null, stepMs: null, sinceStepMs: null, ...unknownRates };
   const steps = {

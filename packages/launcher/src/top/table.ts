@@ -37,7 +37,7 @@ export function formatTable(sample: WorldSample, style: TableStyle): readonly st
   const colorize = (code: number | undefined, text: string): string =>
     style.color && code !== undefined ? `\u001b[${code}m${text}\u001b[0m` : text;
   const columns = COLUMNS.filter(({ minColumns }) => width >= minColumns);
-  const visibleRanks = shownRanks(sample, style.rows);
+  const visibleRanks = selectVisibleRanks(sample, style.rows);
   const cells = visibleRanks.map((rank) => columns.map((column) => column.cell(rank)));
   const widths = columns.map(({ title }, i) =>
     Math.max(title.length, ...cells.map((row) => (row[i] as string).length)),
@@ -58,7 +58,10 @@ export function formatTable(sample: WorldSample, style: TableStyle): readonly st
 }
 
 /** All ranks, or as many as there are lines: those that wait least, and those that are gone, first. */
-function shownRanks({ ranks, slowestRank }: WorldSample, rows = Number.POSITIVE_INFINITY): readonly RankSample[] {
+function selectVisibleRanks(
+  { ranks, slowestRank }: WorldSample,
+  rows = Number.POSITIVE_INFINITY,
+): readonly RankSample[] {
   const maxRows = Math.max(1, rows - FIXED_LINE_COUNT - 1);
   if (ranks.length <= maxRows) return ranks;
   const sortKey = (rank: RankSample): number => (rank.rank === slowestRank ? -2 : (rank.waitingShare ?? -1));

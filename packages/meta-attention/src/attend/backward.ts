@@ -21,7 +21,7 @@ import { type AttendedChunk, chunkMass, type RoutedAttention, createTile } from 
 export function routedBackward(attention: RoutedAttention, router: Tensor, dOutput: Tensor): Tensor[] {
   const { config, q, k, v, combinedState, fetches, attendedChunks } = attention;
   config.ctx.assertOpen(`${config.label} backward`);
-  recordBackward(config, attention.chosen);
+  recordBackward(config, attention.chosenByCall);
   const { device } = q;
   using resources = new ResourceStack();
   const use = <T extends Disposable>(resource: T): T => resources.use(resource);
@@ -115,26 +115,26 @@ function addUnroutedGradients(dOut: Tensor, dCombined: Tensor, attention: Routed
 }
 
 /** A chunk that was read, the router's numbers, and where the gradients of its keys (k) and values (v) are added. */
-interface ChunkBackward {
+interface ChunkBackwardArgs {
   readonly chunkRead: AttendedChunk;
   readonly router: Tensor;
   readonly sums: KvBlock;
 }
 
 /** Adds what a read of a chosen chunk contributes to dq, to the gradients of its keys, and to the router's. */
-function chunkBackward(attention: RoutedAttention, chunkGradient: ChunkBackward, grads: BackwardOperands): void {
+function chunkBackward(attention: RoutedAttention, chunkArgs: ChunkBackwardArgs, grads: BackwardOperands): void {
   using resources = new ResourceStack();
   const rows: RowSelector = (x) =>
     resources.use(
       chunkRows(
         x,
-        attention.config.chunks.own[chunkGradient.chunkRead.query]!,
-        chunkGradient.chunkRead.b0,
-        chunkGradient.chunkRead.b1,
+        attention.config.chunks.own[chunkArgs.chunkRead.query]!,
+        chunkArgs.chunkRead.b0,
+        chunkArgs.chunkRead.b1,
       ),
     );
-  if (attention.config.combine === "exact") exactBackward(attention, chunkGradient, { grads, rows });
-  else softBackward(attention, chunkGradient, { grads, rows });
+  if (attention.config.combine === "exact") exactBackward(attention, chunkArgs, { grads, rows });
+  else softBackward(attention, chunkArgs, { grads, rows });
 }
 
 /** The rows of the read's queries. */
@@ -148,10 +148,10 @@ interface BackwardContext {
 /** The keys are some among all of one softmax; the bias on their logits has the derivative Σ dv·v − Σ mass·delta. */
 function exactBackward(
   attention: RoutedAttention,
-  chunkGradient: ChunkBackward,
+  chunkArgs: ChunkBackwardArgs,
   { grads, rows }: BackwardContext,
 ): void {
-  const { chunkRead, sums } = chunkGradient;
+  const { chunkRead, sums } = chunkArgs;
   const { kernels } = sums.k.device;
   using keys = chunkRead.fetch.kv(chunkRead);
   using dv = zerosLike(keys.v);
@@ -164,19 +164,19 @@ function exactBackward(
   reduceInto("sum", routerGradient, rowDots);
   using mass = chunkMass(attention, chunkRead);
   kernels.binary("mul", mass, mass, delta);
-  using negatedMass = mass.device.empty(routerGradient.shape, "float32");
-  reduceInto("sum", negatedMass, mass);
-  kernels.binary("sub", routerGradient, routerGradient, negatedMass);
+  using massDeltaSum = mass.device.empty(routerGradient.shape, "float32");
+  reduceInto("sum", massDeltaSum, mass);
+  kernels.binary("sub", routerGradient, routerGradient, massDeltaSum);
   kernels.binary("add", sums.v, sums.v, dv);
 }
 
 /** The chunk has a softmax of its own, and a weight. */
 function softBackward(
   attention: RoutedAttention,
-  chunkGradient: ChunkBackward,
+  chunkArgs: ChunkBackwardArgs,
   { grads, rows }: BackwardContext,
 ): void {
-  const { chunkRead, router, sums } = chunkGradient;
+  const { chunkRead, router, sums } = chunkArgs;
   const { out, lse } = chunkRead.state!;
   const { kernels } = out.device;
   const dCombined = rows(grads.dCombined);
@@ -197,7 +197,7 @@ function routerElement(dRouter: Tensor, read: AttendedChunk): Tensor {
   return pairView(dRouter, { ...read, i: read.query, j: read.chunk.index }, 3);
 }
 
-interface KeysBackward extends BackwardContext {
+interface KeysBackwardArgs extends BackwardContext {
   readonly saved: SavedRows;
   readonly keys: KvBlock;
   readonly kvGradients: KvBlock;
@@ -206,11 +206,11 @@ interface KeysBackward extends BackwardContext {
 function keysBackward(
   { config, q }: RoutedAttention,
   read: AttendedChunk,
-  { saved, rows, grads, keys, kvGradients: into }: KeysBackward,
+  { saved, rows, grads, keys, kvGradients: targetGradients }: KeysBackwardArgs,
 ): void {
   const tile = createTile(config, config.chunks.own[read.query]!, read.chunk);
-  const stateGradients = { dq: rows(grads.dq), dk: into.k, dv: into.v };
-  q.device.kernels.attendBackward(stateGradients, rows(q), saved, keys, tile);
+  const qkvGradients = { dq: rows(grads.dq), dk: targetGradients.k, dv: targetGradients.v };
+  q.device.kernels.attendBackward(qkvGradients, rows(q), saved, keys, tile);
 }
 
 /** The gradients that a backward works on: [B,H,S,D] each, of keys and values [B,Hkv,S,D], and the rows' dot products [B,H,S]. */

@@ -78,7 +78,7 @@ export class RoutedAttention implements Disposable {
   }
 
   /** The chosen chunks of each call of `attendChosenChunks`. */
-  get chosen(): readonly ChosenChunks[] {
+  get chosenByCall(): readonly ChosenChunks[] {
     return this.#chosenByCall;
   }
 
@@ -94,17 +94,19 @@ export class RoutedAttention implements Disposable {
     const { config, k, v } = this;
     const earlierFetches = [...this.#fetches];
     recordAttention(config, chosen);
-    const transfers = planTransfers({ chosen, previouslyChosen: this.#chosenByCall }, config.chunks);
+    const transfers = planTransfers({ chosen, previousSelections: this.#chosenByCall }, config.chunks);
     const fetch = this.#resources.use(new ChunkFetch(config, transfers, { k, v }));
     if (earlierFetches.length === 0) this.#attendOwnChunks();
     this.#fetches.push(fetch);
     this.#chosenByCall.push(chosen);
     fetch.wait();
-    const isLocal = (chunk: Chunk, b: number): boolean => earlierFetches.some((each) => each.isFetched(chunk, b));
+    const wasFetched = (chunk: Chunk, b: number): boolean => earlierFetches.some((each) => each.isFetched(chunk, b));
     for (const chunkFetch of this.#fetches) {
-      const isReadFrom =
-        chunkFetch === fetch ? (chunk: Chunk, b: number) => !isLocal(chunk, b) : chunkFetch.isFetched.bind(chunkFetch);
-      for (const read of chunkReads(chosen, config.chunks, isReadFrom))
+      const isAvailable =
+        chunkFetch === fetch
+          ? (chunk: Chunk, b: number) => !wasFetched(chunk, b)
+          : chunkFetch.isFetched.bind(chunkFetch);
+      for (const read of chunkReads(chosen, config.chunks, isAvailable))
         this.attendedChunks.push(this.#attendChunk(read, chunkFetch));
     }
   }
@@ -229,9 +231,9 @@ export function attentionMass(attention: RoutedAttention): AttentionMass {
   const { kernels } = q.device;
   const { chunks } = config;
   const batch = q.shape[0]!;
-  using shapeTensor = q.device.empty([batch, chunks.own.length, chunks.all.length], "float32");
-  const result = { mean: zerosLike(shapeTensor), peak: zerosLike(shapeTensor) };
-  const accumulateMass = (mass: Tensor, at: { b0: number; b1: number; i: number; j: number }): void => {
+  using emptyMass = q.device.empty([batch, chunks.own.length, chunks.all.length], "float32");
+  const result = { mean: zerosLike(emptyMass), peak: zerosLike(emptyMass) };
+  const writeMass = (mass: Tensor, at: { b0: number; b1: number; i: number; j: number }): void => {
     using mean = pairView(result.mean, at, 3);
     using peak = pairView(result.peak, at, 3);
     reduceInto("sum", mean, mass);
@@ -241,11 +243,11 @@ export function attentionMass(attention: RoutedAttention): AttentionMass {
   using ownShares = softmaxShare(ownState.lse, combinedState.lse);
   for (const [i, chunk] of chunks.own.entries()) {
     using rows = chunkRows(ownShares, chunk);
-    accumulateMass(rows, { b0: 0, b1: batch, i, j: chunk.index });
+    writeMass(rows, { b0: 0, b1: batch, i, j: chunk.index });
   }
   for (const read of attention.attendedChunks) {
     using mass = chunkMass(attention, read);
-    accumulateMass(mass, { b0: read.b0, b1: read.b1, i: read.query, j: read.chunk.index });
+    writeMass(mass, { b0: read.b0, b1: read.b1, i: read.query, j: read.chunk.index });
   }
   return result;
 }

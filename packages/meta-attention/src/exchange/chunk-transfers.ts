@@ -23,15 +23,15 @@ export class KvChunkBuffers implements Disposable {
 
   /** Uninitialised. */
   constructor(device: Device, runs: readonly BatchRun[], { numKvHeads, headDim, dtype }: KvFormat) {
-    const batchesByChunk = new Map<number, number[]>();
+    const batchIndicesByChunk = new Map<number, number[]>();
     for (const { chunk, b0, b1 } of runs) {
-      const batches = batchesByChunk.get(chunk.index) ?? [];
-      batchesByChunk.set(chunk.index, batches);
+      const batches = batchIndicesByChunk.get(chunk.index) ?? [];
+      batchIndicesByChunk.set(chunk.index, batches);
       for (let b = b0; b < b1; b++) batches.push(b);
     }
     for (const { chunk } of runs) {
       if (this.#chunks.has(chunk.index)) continue;
-      const batches = batchesByChunk.get(chunk.index)!;
+      const batches = batchIndicesByChunk.get(chunk.index)!;
       const memory = this.#resources.use(device.empty([batches.length, 2, numKvHeads, chunk.length, headDim], dtype));
       this.#chunks.set(chunk.index, { slots: new Map(batches.map((b, slot) => [b, slot])), memory });
     }
@@ -113,7 +113,7 @@ export interface ChunkRead extends BatchRun {
 /** The chunks to fetch now, and those fetched before, which ranks still hold. */
 interface ChunkRequests {
   readonly chosen: ChosenChunks;
-  readonly previouslyChosen: readonly ChosenChunks[];
+  readonly previousSelections: readonly ChosenChunks[];
 }
 
 /** This rank's messages. */
@@ -135,20 +135,20 @@ export function planTransfers(requests: ChunkRequests, chunks: Chunks): ChunkTra
 /** Which of some chunks a rank must be sent, by rising chunk and batch element; each once, however many of its own look. */
 function requiredChunks(
   rank: number,
-  requests: readonly Chunk[],
-  { requests: { chosen, previouslyChosen }, chunks: { all } }: { requests: ChunkRequests; chunks: Chunks },
+  candidateChunks: readonly Chunk[],
+  { requests: { chosen, previousSelections }, chunks: { all } }: { requests: ChunkRequests; chunks: Chunks },
 ): BatchRun[] {
   const queries = all.filter(({ owner }) => owner === rank);
   const isChosenBy = (selection: ChosenChunks, j: number, b: number): boolean =>
     queries.some(({ index }) => selection[b]![index]!.includes(j));
   return batchRuns(
-    requests,
+    candidateChunks,
     chosen.length,
-    (j, b) => isChosenBy(chosen, j, b) && !previouslyChosen.some((selection) => isChosenBy(selection, j, b)),
+    (j, b) => isChosenBy(chosen, j, b) && !previousSelections.some((selection) => isChosenBy(selection, j, b)),
   );
 }
 
-/** What this rank's query chunks attend to among the chunks that `has` names, those of the first before those of the second. */
+/** What this rank's query chunks attend to among the chunks that `isAvailable` accepts, those of the first before those of the second. */
 export function chunkReads(
   chosen: ChosenChunks,
   { all, own }: Chunks,
@@ -164,11 +164,11 @@ export function chunkReads(
 
 /** The chunks and batch elements for which a rule holds. */
 function batchRuns(
-  requests: readonly Chunk[],
+  candidateChunks: readonly Chunk[],
   batch: number,
   isIncluded: (chunk: number, b: number) => boolean,
 ): BatchRun[] {
-  return requests.flatMap((chunk) =>
+  return candidateChunks.flatMap((chunk) =>
     findRuns(batch, (b) => isIncluded(chunk.index, b)).map(([b0, b1]) => ({ chunk, b0, b1 })),
   );
 }

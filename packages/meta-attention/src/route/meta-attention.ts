@@ -146,13 +146,13 @@ export class MetaAttention extends Module {
 
   /** Every chunk's query against every chunk's key. */
   #scores(refinedSummaries: Tensor, { causal }: ChunkVisibility): Tensor {
-    const queries = this.queryProjection.forward(causal ? this.#shiftScores(refinedSummaries) : refinedSummaries);
+    const queries = this.queryProjection.forward(causal ? this.#shiftSummaries(refinedSummaries) : refinedSummaries);
     const keys = this.keyProjection.forward(refinedSummaries);
     return queries.matmul(keys.transpose(-2, -1)).scale(this.#size ** -0.5);
   }
 
   /** Each chunk's query is the summary of the one before: its own has seen tokens that its first queries must not. */
-  #shiftScores(refinedSummaries: Tensor): Tensor {
+  #shiftSummaries(refinedSummaries: Tensor): Tensor {
     const { batch, chunks } = this.#sizes(refinedSummaries);
     const zeroSummary = zeros(this.#ctx, [batch, 1, this.#size]);
     return concatenate([zeroSummary, refinedSummaries.slice(1, 0, chunks - 1)], 1);

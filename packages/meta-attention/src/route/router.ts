@@ -35,10 +35,13 @@ interface GatherContext {
 const gatherOp = defineOp({
   name: "gatherSummaries",
   forward([own, keyStatistics]: readonly (Tensor | null)[], { chunks, group, label }: GatherContext) {
-    using packed = packSlots(own!, keyStatistics ?? null, chunks);
-    using gatheredSlots = packed.device.empty(packed.shape.with(0, group.size * chunks.chunksPerRank), packed.dtype);
-    if (group.size === 1) packed.device.kernels.copy(gatheredSlots, packed);
-    else group.allGather(gatheredSlots, packed, { label }).wait();
+    using packedSlots = packSlots(own!, keyStatistics ?? null, chunks);
+    using gatheredSlots = packedSlots.device.empty(
+      packedSlots.shape.with(0, group.size * chunks.chunksPerRank),
+      packedSlots.dtype,
+    );
+    if (group.size === 1) packedSlots.device.kernels.copy(gatheredSlots, packedSlots);
+    else group.allGather(gatheredSlots, packedSlots, { label }).wait();
     return { output: slotsToChunks(gatheredSlots, chunks), saved: { shape: own!.shape, chunks, group, label } };
   },
   backward({ shape, chunks, group, label }, dOut) {
@@ -56,15 +59,15 @@ const gatherOp = defineOp({
 function packSlots(summaries: Tensor, keyStatistics: Tensor | null, { chunksPerRank }: Chunks): Tensor {
   const { device, dtype } = summaries;
   const [count, batch, size] = summaries.shape as [number, number, number];
-  const packed = device.empty([chunksPerRank, batch, size + (keyStatistics?.shape[2] ?? 0)], dtype);
-  if (count < chunksPerRank) device.kernels.fill(packed, 0);
-  if (count === 0) return packed;
-  using usedSlots = packed.slice(0, 0, count);
+  const packedSlots = device.empty([chunksPerRank, batch, size + (keyStatistics?.shape[2] ?? 0)], dtype);
+  if (count < chunksPerRank) device.kernels.fill(packedSlots, 0);
+  if (count === 0) return packedSlots;
+  using usedSlots = packedSlots.slice(0, 0, count);
   using summarySlots = usedSlots.slice(2, 0, size);
   using statisticSlots = usedSlots.slice(2, size);
   device.kernels.copy(summarySlots, summaries);
   if (keyStatistics) device.kernels.copy(statisticSlots, keyStatistics);
-  return packed;
+  return packedSlots;
 }
 
 /**
@@ -88,7 +91,7 @@ export interface NoiseSpec {
 /** Where each chunk should attend, the same on every rank, and what was gathered to know it [N,B,W]. */
 export interface GatheredRouting {
   readonly routing: Routing;
-  readonly gathered: Tensor;
+  readonly gatheredFeatures: Tensor;
 }
 
 /** Gathers summaries and routes by them. */
@@ -98,13 +101,13 @@ export function gatherAndRoute(
   { plan, noise }: { plan: RoutedAttentionConfig; noise: NoiseSpec | null },
 ): GatheredRouting {
   const { ctx, group, label, chunks } = plan;
-  const gathered = gatherSummaries(inputs, { chunks, group, label });
-  using summaries = gathered.slice(2, 0, inputs.summaries.shape[2]);
+  const gatheredFeatures = gatherSummaries(inputs, { chunks, group, label });
+  using summaries = gatheredFeatures.slice(2, 0, inputs.summaries.shape[2]);
   using summariesByBatch = summaries.permute([1, 0, 2]);
   const { visibility } = chunks;
-  if (!noise) return { routing: metaAttention.forward(summariesByBatch, { visibility }), gathered };
+  if (!noise) return { routing: metaAttention.forward(summariesByBatch, { visibility }), gatheredFeatures };
   using routingNoise = drawNoise(ctx, noise, [summariesByBatch.shape[0]!, visibility.chunks, visibility.chunks]);
-  return { routing: metaAttention.forward(summariesByBatch, { visibility, noise: routingNoise }), gathered };
+  return { routing: metaAttention.forward(summariesByBatch, { visibility, noise: routingNoise }), gatheredFeatures };
 }
 
 /** The same on every rank. */
@@ -121,10 +124,10 @@ export function combineWeights(
 ): Tensor {
   using ownScores = sliceOwnRows(scores, chunks);
   if (combine === "exact") {
-    using allowedPairs = visibilityMask(ctx, chunks);
-    return logSoftmax(ownScores, allowedPairs);
+    using pairMask = visibilityMask(ctx, chunks);
+    return logSoftmax(ownScores, pairMask);
   }
-  using mask = chosenMask(ctx, chosen, chunks);
+  using mask = chosenChunksMask(ctx, chosen, chunks);
   using maskedScores = add(ownScores, mask);
   return softmax(maskedScores);
 }
@@ -140,7 +143,11 @@ export function visibilityMask(contextOrDevice: Context | Device, { own, all, vi
 }
 
 /** [B,c,N]: those of chunks that they chose. */
-export function chosenMask(contextOrDevice: Context | Device, chosen: ChosenChunks, { own, all }: Chunks): Tensor {
+export function chosenChunksMask(
+  contextOrDevice: Context | Device,
+  chosen: ChosenChunks,
+  { own, all }: Chunks,
+): Tensor {
   const values = chosen.flatMap((chunksByQuery) =>
     own.flatMap(({ index }) => all.map((chunk) => (chunksByQuery[index]!.includes(chunk.index) ? 0 : -Infinity))),
   );

@@ -40,7 +40,7 @@ function parseAttentionBiases(fields: Fields): Biases {
   return { qkvBias: bias, outBias: bias, mlpBias: false };
 }
 
-const sharedRopeBase = {
+const sharedBaseRope = {
   bases: {
     full_attention: { field: "rope_theta", fallback: 10_000 },
     sliding_attention: { field: "rope_theta", fallback: 10_000 },
@@ -80,7 +80,7 @@ const llama: Architecture = {
   hasHeadNorms: false,
   hasPostNorms: false,
   hasSoftcaps: false,
-  rope: sharedRopeBase,
+  rope: sharedBaseRope,
   biases: (fields) => ({ ...parseAttentionBiases(fields), mlpBias: fields.boolean("mlp_bias", false) }),
   layerTypes: (_, numLayers) => repeatLayerType("full_attention", numLayers),
 };
@@ -111,7 +111,7 @@ const gemma2: Architecture = {
   hasHeadNorms: false,
   hasPostNorms: true,
   hasSoftcaps: true,
-  rope: sharedRopeBase,
+  rope: sharedBaseRope,
   biases: parseAttentionBiases,
   layerTypes: (fields, numLayers) =>
     parseLayerTypes(fields, numLayers, (layer) => (layer % 2 === 0 ? "sliding_attention" : "full_attention")),

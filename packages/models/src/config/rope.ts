@@ -12,7 +12,7 @@ export interface RopeConfig {
 
 export type LayerType = "full_attention" | "sliding_attention";
 
-interface RopeDefaults {
+interface RopeContext {
   /** The config's object, and what errors name it by. */
   readonly where: string;
   readonly json: Json;
@@ -25,14 +25,14 @@ interface RopeDefaults {
 }
 
 /** The rotary embedding of the layers of one type. */
-export function parseRope(layerType: LayerType, defaults: RopeDefaults): RopeConfig {
-  const { where, json, maxLength, bases } = defaults;
+export function parseRope(layerType: LayerType, context: RopeContext): RopeConfig {
+  const { where, json, maxLength, bases } = context;
   const { field, fallback } = bases[layerType];
   const configFields = new Fields(where, json);
   const parameters = configFields.object("rope_parameters");
   const typeParameters = parameters?.[layerType];
-  const isScaled = layerType === "full_attention" || !defaults.scalesFullAttentionOnly;
-  const legacyScaling = isScaled ? configFields.object("rope_scaling") : undefined;
+  const allowsScaling = layerType === "full_attention" || !context.scalesFullAttentionOnly;
+  const legacyScaling = allowsScaling ? configFields.object("rope_scaling") : undefined;
   const ropeParameters = isJsonObject(typeParameters) ? typeParameters : (parameters ?? legacyScaling ?? {});
   const base = new Fields(`${where}: rope_parameters`, ropeParameters).number(
     "rope_theta",

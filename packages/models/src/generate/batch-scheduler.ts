@@ -10,7 +10,7 @@ import {
 import { TokenStream } from "./token-stream.ts";
 
 /** Rank 0 without texts sends an empty message after so long, so that what the others wait for is never overdue. */
-const IDLE_TIMEOUT_MS = 10_000;
+const KEEPALIVE_INTERVAL_MS = 10_000;
 
 /** What changes before a step, the same on all ranks. */
 interface BatchChanges {
@@ -23,7 +23,7 @@ interface BatchChanges {
 interface WaitingRequest {
   readonly options: Omit<GenerateOptions, "cache">;
   /** Of the prompt and the most new ones. */
-  readonly numTokens: number;
+  readonly maxTokens: number;
   readonly stream: TokenStream;
 }
 
@@ -112,7 +112,7 @@ export class BatchScheduler implements Disposable {
     }
     const { prompt: _, messages: __, ...requestOptions } = options;
     const stream: TokenStream = new TokenStream(() => this.#cancel(stream));
-    this.#waitingRequests.push({ options: { ...requestOptions, tokens: prompt }, numTokens: tokens, stream });
+    this.#waitingRequests.push({ options: { ...requestOptions, tokens: prompt }, maxTokens: tokens, stream });
     this.#wake();
     return stream;
   }
@@ -176,7 +176,7 @@ export class BatchScheduler implements Disposable {
   async #waitForWork(): Promise<void> {
     if (this.#batch.size > 0 || this.#waitingRequests.length > 0 || this.#isStopping) return;
     await new Promise<void>((resolve) => {
-      const timer = setTimeout(resolve, IDLE_TIMEOUT_MS);
+      const timer = setTimeout(resolve, KEEPALIVE_INTERVAL_MS);
       this.#wake = () => {
         clearTimeout(timer);
         resolve();
@@ -196,7 +196,7 @@ export class BatchScheduler implements Disposable {
     const addedOptions: Omit<GenerateOptions, "cache">[] = [];
     for (
       let nextRequest = this.#waitingRequests[0];
-      nextRequest && this.#batch.hasRoomFor(nextRequest.numTokens);
+      nextRequest && this.#batch.hasRoomFor(nextRequest.maxTokens);
       nextRequest = this.#waitingRequests[0]
     ) {
       this.#waitingRequests.shift();

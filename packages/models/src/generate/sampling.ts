@@ -89,10 +89,10 @@ function keepTopP(weights: Float64Array, topP: number): void {
   for (let sum = 0; count < sortedWeights.length && (count === 0 || sum < minSum); count++)
     sum += sortedWeights[count]!;
   const threshold = sortedWeights[count - 1]!;
-  let numTies = count - sortedWeights.indexOf(threshold);
+  let numKeptTies = count - sortedWeights.indexOf(threshold);
   for (let i = 0; i < weights.length; i++) {
     const weight = weights[i]!;
-    if (weight < threshold || (weight === threshold && --numTies < 0)) weights[i] = 0;
+    if (weight < threshold || (weight === threshold && --numKeptTies < 0)) weights[i] = 0;
   }
 }
 

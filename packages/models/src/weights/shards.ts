@@ -65,16 +65,16 @@ async function openShard(folder: string, name: string): Promise<SafetensorsReade
     return await openSafetensors(join(folder, name));
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
-    const weightFiles = (await readdir(folder)).filter((each) => /\.(safetensors|bin|pth|gguf)$/.test(each));
+    const weightFileNames = (await readdir(folder)).filter((each) => /\.(safetensors|bin|pth|gguf)$/.test(each));
     throw new FileError(
       {
         where: join(folder, name),
         expected: "weights in safetensors format",
         received:
-          weightFiles.length > 0
-            ? `no such file; the folder contains ${weightFiles.slice(0, 4).join(", ")}`
+          weightFileNames.length > 0
+            ? `no such file; the folder contains ${weightFileNames.slice(0, 4).join(", ")}`
             : "no such file",
-        remedy: weightFiles.some((each) => each.endsWith(".bin"))
+        remedy: weightFileNames.some((each) => each.endsWith(".bin"))
           ? "convert the weights to safetensors"
           : "download all files",
       },
@@ -118,14 +118,14 @@ function checkWeights(
   const unexpectedProblems = [...fileByTensor.keys()]
     .filter((name) => !expectedNames.has(name) && !isRedundant(name, isTied))
     .map((name) => `unexpected "${name}"`);
-  const shapeMismatches = weights.flatMap(({ name, shape }) => {
+  const tensorProblems = weights.flatMap(({ name, shape }) => {
     const fileTensor = fileByTensor.get(name)?.tensors.get(name);
     if (!fileTensor) return [];
     if (!sameShape(fileTensor.shape, shape))
       return [`"${name}" has shape ${formatShape(fileTensor.shape)} instead of ${formatShape(shape)}`];
     return FLOAT_FORMATS.has(fileTensor.format) ? [] : [`"${name}" has the quantized format ${fileTensor.format}`];
   });
-  const problems = [...shapeMismatches, ...missingProblems, ...unexpectedProblems];
+  const problems = [...tensorProblems, ...missingProblems, ...unexpectedProblems];
   if (problems.length === 0) return;
   const omittedText = problems.length > 8 ? ` and ${problems.length - 8} more` : "";
   throw new FileError({

@@ -134,7 +134,7 @@ export class BlockTable {
   }
 
   /** Removes the last tokens of one layer after a failed call, and releases blocks in which no layer has tokens. */
-  retract(layer: number, length: number): void {
+  rollBack(layer: number, length: number): void {
     this.#lengths[layer] = length;
     const numUsedBlocks = Math.ceil(Math.max(...this.#lengths) / this.cache.blockSize);
     for (const block of this.#blocks.splice(numUsedBlocks)) this.cache.pool.release(block);

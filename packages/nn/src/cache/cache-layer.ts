@@ -157,7 +157,8 @@ export class KvCacheLayer implements AttentionCache {
       return this.attend(q, { mask, scale, softcap, sinks: sinks ?? undefined });
     } catch (error) {
       for (const [i, table] of this.#tables.entries()) {
-        if (!table.isReleased && table.getLayerLength(this.#layer) > starts[i]!) table.retract(this.#layer, starts[i]!);
+        if (!table.isReleased && table.getLayerLength(this.#layer) > starts[i]!)
+          table.rollBack(this.#layer, starts[i]!);
       }
       throw error;
     }

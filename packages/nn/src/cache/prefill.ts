@@ -163,7 +163,7 @@ function sendToBlockOwners(
   };
   for (const blockRows of rowsBySender[rank]!) if (blockRows.owner === rank) writeRows(kv, blockRows);
   if (group!.size === 1) return;
-  const plan = createCastPlan(rowsBySender);
+  const plan = createGroupCastPlan(rowsBySender);
   const incomingRows = rowsBySender.flatMap((senderRows, sender) =>
     sender === rank ? [] : senderRows.filter(({ owner }) => owner === rank),
   );
@@ -182,7 +182,7 @@ function sendToBlockOwners(
 }
 
 /** Which rows of each rank's shard every rank owns. */
-function createCastPlan(rowsBySender: readonly (readonly BlockRows[])[]): GroupCastPlan {
+function createGroupCastPlan(rowsBySender: readonly (readonly BlockRows[])[]): GroupCastPlan {
   const ranges = rowsBySender.map((senderRows, sender) =>
     rowsBySender.map((_, receiver) => (receiver === sender ? [] : listOwnerRanges(senderRows, receiver))),
   );

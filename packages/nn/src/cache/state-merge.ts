@@ -47,13 +47,13 @@ function unpackState(memory: Tensor, { batch, heads, rows, valueSize }: StateSha
  */
 export function mergeOverRanks(group: ProcessGroup, localState: PackedState, shape: StateShape): PackedState {
   const { device } = group;
-  const gathered = device.empty([group.size, ...localState.memory.shape], "float32");
-  group.allGather(gathered, localState.memory, { label: `KvCache(${group.name})` }).wait();
-  const gatheredStates = unpackState(gathered, shape);
+  const gatheredMemory = device.empty([group.size, ...localState.memory.shape], "float32");
+  group.allGather(gatheredMemory, localState.memory, { label: `KvCache(${group.name})` }).wait();
+  const mergedState = unpackState(gatheredMemory, shape);
   for (let rank = 1; rank < group.size; rank++) {
-    device.kernels.merge(gatheredStates, unpackState(gathered, shape, rank));
+    device.kernels.merge(mergedState, unpackState(gatheredMemory, shape, rank));
   }
-  return gatheredStates;
+  return mergedState;
 }
 
 /** Adds e^sink of `sinks` [H] to the denominator of each head: merges the state (0, sink) once. */

@@ -89,8 +89,8 @@ function sequenceSpans(
   const spans = layout.spans(ctx.mesh.coordinate);
   if (spansLength(spans) === rows) return { length, spans };
   throw new ShapeError({
-    where: `rank ${ctx.rank}`,
-    expected: `${spansLength(spans)} rows, this rank's shard of ${length} rows in ${shards} shards`,
+    where: `Dropout, rank ${ctx.rank}`,
+    expected: `${spansLength(spans)} rows along the sequence axis, this rank's shard of ${length} rows in ${shards} shards`,
     received: String(rows),
     remedy: "pass sequenceLength, and the axes and placement that the tensor was sharded with",
   });

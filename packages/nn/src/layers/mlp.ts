@@ -37,7 +37,7 @@ const activations: Readonly<Record<ActivationName, (x: Tensor) => Tensor>> = {
 const activationNames = Object.keys(activations) as readonly ActivationName[];
 
 /** How a function of that name is split: what a Linear applies, and what is applied to its result. */
-function selectFusion(name: ActivationName) {
+function splitActivation(name: ActivationName) {
   const fusedActivation = fusedActivations.find((each) => each === name);
   return {
     linearActivation: fusedActivation ?? "identity",
@@ -145,7 +145,7 @@ export class MLP extends Module {
     checkContext("MLP", ctx);
     const parsed = mlpOptions.parse(options);
     const { embedDim, hiddenDim = 4 * embedDim, outDim = embedDim, dropout, sharding, bias, dtype } = parsed;
-    const { linearActivation: activation, unfusedActivation } = selectFusion(parsed.activation);
+    const { linearActivation: activation, unfusedActivation } = splitActivation(parsed.activation);
     this.#activation = unfusedActivation;
     this.fc1 = this.addChild("fc1", new Linear(ctx, embedDim, hiddenDim, { activation, bias, dtype }));
     this.fc2 = this.addChild("fc2", new Linear(ctx, hiddenDim, outDim, { bias, dtype }));

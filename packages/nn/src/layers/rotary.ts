@@ -68,7 +68,7 @@ function rotate(x: Tensor, options: RotationOptions, inverse: boolean): Tensor {
 const chunkSize = 2 ** 18;
 
 /** The tables of some rows, taken from the device, and so refused beyond its limit, before anything is computed. */
-function computeAngles(
+function computeRotaryTable(
   device: Device,
   rows: Int32Array,
   { inverseFrequencies: frequencies, attentionFactor }: RopeFrequencies,
@@ -109,7 +109,7 @@ function writeAt(out: Tensor, offset: number, values: Float64Array): void {
   out.device.write(chunkView, values);
 }
 
-function isEven(value: unknown): value is number {
+function isPositiveEvenInteger(value: unknown): value is number {
   return Number.isSafeInteger(value) && (value as number) >= 2 && (value as number) % 2 === 0;
 }
 
@@ -150,7 +150,7 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
 
   constructor(headDim: number, options?: RotaryOptions) {
     const { base, interleaved, scaling } = rotaryOptions.parse(options);
-    checkArgument("RotaryEmbedding: headDim", headDim, option.custom("an even number ≥ 2", isEven));
+    checkArgument("RotaryEmbedding: headDim", headDim, option.custom("an even number ≥ 2", isPositiveEvenInteger));
     this.headDim = headDim;
     this.#base = base;
     this.#interleaved = interleaved;
@@ -216,7 +216,7 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
     if (cachedTable?.device === device) return cachedTable;
     cachedTable?.cos.dispose();
     cachedTable?.sin.dispose();
-    const newTable = computeAngles(device, positions(spans), this.frequencies(sequenceLength));
+    const newTable = computeRotaryTable(device, positions(spans), this.frequencies(sequenceLength));
     // They outlive the forward whose scope they are made in.
     this.#tables.set(key, { cos: keep(newTable.cos), sin: keep(newTable.sin), device });
     this.#evictOldest();

@@ -160,9 +160,9 @@ function accumulateChunk(
   const { spec, softcap } = settings;
   const rows = target.size;
   using logits = buffers.logits.slice(0, 0, rows);
-  using transposed = weight.transpose(0, 1);
+  using transposedWeight = weight.transpose(0, 1);
   if (bias) kernels.copy(logits, bias);
-  kernels.matmul(logits, x, transposed, bias !== null);
+  kernels.matmul(logits, x, transposedWeight, bias !== null);
   using scaledLogits = buffers.scaledLogits?.slice(0, 0, rows) ?? null;
   if (scaledLogits && softcap !== undefined) {
     kernels.scalar("mul", scaledLogits, logits, 1 / softcap);
@@ -185,8 +185,8 @@ function accumulateChunk(
 function addGradients({ x, weight }: ChunkInputs, { dx, dWeight, dBias }: SumGradients, dLogits: Tensor): void {
   const { device } = x;
   if (dx) device.kernels.matmul(dx, dLogits, weight, false);
-  using transposed = dLogits.transpose(0, 1);
-  if (dWeight) device.kernels.matmul(dWeight, transposed, x, true);
+  using transposedDLogits = dLogits.transpose(0, 1);
+  if (dWeight) device.kernels.matmul(dWeight, transposedDLogits, x, true);
   if (!dBias) return;
   using sum = device.empty([1, dBias.size], "float32");
   using row = sum.reshape([dBias.size]);

@@ -89,13 +89,13 @@ const meanOverMeshOp = defineOp({
     device.kernels.binary("div", value, sum, count);
     return { output: value.reshape([]), saved: { count, replicas: ctx.mesh.shape.dp ?? 1 } };
   },
-  backward({ count, replicas }, dOut) {
+  backward({ count, replicas: numReplicas }, dOut) {
     const { device } = dOut;
     const dTerms = device.empty([2], "float32");
     device.kernels.fill(dTerms, 0);
     using dSum = dTerms.slice(0, 0, 1);
     device.kernels.binary("div", dSum, dOut, count);
-    device.kernels.scalar("mul", dSum, dSum, replicas);
+    device.kernels.scalar("mul", dSum, dSum, numReplicas);
     return [dTerms];
   },
 });

@@ -69,7 +69,7 @@ export class ScheduleFreeAdamW extends Optimizer {
     if (betas[0] === 0) {
       throw new OptionError({ where: "ScheduleFreeAdamW", expected: "betas[0] > 0", received: String(betas[0]) });
     }
-    super(model, options ?? {}, { kind: "ScheduleFreeAdamW", firstName: "z", lr });
+    super(model, options ?? {}, { kind: "ScheduleFreeAdamW", firstTensorName: "z", lr });
     this.#betas = betas;
     this.#epsilon = epsilon;
     this.#weightDecay = weightDecay;
@@ -224,7 +224,7 @@ export class AdamW extends Optimizer {
 
   constructor(model: Module, options?: AdamWOptions) {
     const { lr, betas, epsilon, weightDecay } = adamWOptions.parse(options);
-    super(model, options ?? {}, { kind: "AdamW", firstName: "exp_avg", lr });
+    super(model, options ?? {}, { kind: "AdamW", firstTensorName: "exp_avg", lr });
     this.#betas = betas;
     this.#epsilon = epsilon;
     this.#weightDecay = weightDecay;

@@ -57,10 +57,10 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
   if (maxNorm === Infinity) return norm;
   using factor = device.empty([], "float32");
   // As PyTorch: maxNorm / (norm + 1e-6), but never more than 1; min(1, x) is −max(−1, −x).
-  using clipBound = device.empty([], "float32");
-  device.kernels.fill(clipBound, -maxNorm);
+  using negatedMaxNorm = device.empty([], "float32");
+  device.kernels.fill(negatedMaxNorm, -maxNorm);
   device.kernels.scalar("add", factor, norm, 1e-6);
-  device.kernels.binary("div", factor, clipBound, factor);
+  device.kernels.binary("div", factor, negatedMaxNorm, factor);
   device.kernels.scalar("max", factor, factor, -1);
   device.kernels.scalar("mul", factor, factor, -1);
   for (const gradient of gradients) {
@@ -207,22 +207,22 @@ export class FiniteChecker {
     const updatedSlots = slots.filter(({ parameter }) => parameter.requiresGrad && parameter.grad);
     const device = updatedSlots[0]?.parameter.device ?? loss?.device;
     if (!device) return;
-    using measuredNorms = device.empty([updatedSlots.length + 1], "float32");
-    device.kernels.fill(measuredNorms, 0);
-    const copyToNorms = (slotIndex: number, x: Tensor): void => {
-      using target = measuredNorms.view({ shape: x.shape, strides: x.shape.map(() => 1), offset: slotIndex });
+    using measuredValues = device.empty([updatedSlots.length + 1], "float32");
+    device.kernels.fill(measuredValues, 0);
+    const writeMeasurement = (slotIndex: number, x: Tensor): void => {
+      using target = measuredValues.view({ shape: x.shape, strides: x.shape.map(() => 1), offset: slotIndex });
       device.kernels.copy(target, x);
     };
     for (const [i, { parameter }] of updatedSlots.entries()) {
       using norm = l2Norm([parameter.grad!]);
-      copyToNorms(i, norm);
+      writeMeasurement(i, norm);
     }
-    if (loss) copyToNorms(updatedSlots.length, loss);
+    if (loss) writeMeasurement(updatedSlots.length, loss);
     // Each rank measures its part of a sharded gradient: what is not finite on one is not on any.
     const group = listUnits(updatedSlots.map(({ source }) => source))[0]?.group;
-    group?.allReduce(measuredNorms, "sum", { label: "errorIfNonFinite" }).wait();
+    group?.allReduce(measuredValues, "sum", { label: "errorIfNonFinite" }).wait();
     const names = updatedSlots.map(({ name }) => name);
-    const checkPromise = measuredNorms.read().then(
+    const checkPromise = measuredValues.read().then(
       (values) => this.#checkValues(step, names, values),
       // A device that has failed reports so itself.
       () => {},

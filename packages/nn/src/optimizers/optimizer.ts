@@ -108,18 +108,18 @@ export abstract class Optimizer implements Disposable {
   steps = 0;
   protected readonly slots: readonly OptimizerSlot[];
   readonly #kind: string;
-  readonly #firstName: string;
+  readonly #firstTensorName: string;
   readonly #schedule: Schedule;
   readonly #finiteChecker: FiniteChecker | undefined;
   readonly #allowLocalGradients: boolean;
   /** The last slot of each sharded unit. */
   readonly #lastSlotByUnit: ReadonlyMap<FlatParameters, number>;
 
-  /** `firstName` is what PyTorch calls the first of the two tensors that are kept of each parameter. */
+  /** `firstTensorName` is what PyTorch calls the first of the two tensors that are kept of each parameter. */
   protected constructor(
     model: Module,
     options: OptimizerOptions,
-    { kind, firstName, lr }: { kind: string; firstName: string; lr: number },
+    { kind, firstTensorName, lr }: { kind: string; firstTensorName: string; lr: number },
   ) {
     checkModule(kind, model);
     const parameters = model.parameters();
@@ -129,7 +129,7 @@ export abstract class Optimizer implements Disposable {
     const sharedOptions = Object.entries(options).filter(([name]) => Object.hasOwn(optimizerOptions.fields, name));
     const settings = optimizerOptions.parse(Object.fromEntries(sharedOptions), kind);
     this.#kind = kind;
-    this.#firstName = firstName;
+    this.#firstTensorName = firstTensorName;
     this.lr = settings.lr ?? lr;
     this.#schedule = settings.schedule ?? (() => 1);
     this.slots = createSlots(model, settings.forParameter);
@@ -268,7 +268,7 @@ export abstract class Optimizer implements Disposable {
     return this.slots.flatMap(({ name, source, first, second, master }) => {
       const shard = getShard(source);
       return [
-        { name: `${name}.${this.#firstName}`, shard, tensor: first },
+        { name: `${name}.${this.#firstTensorName}`, shard, tensor: first },
         { name: `${name}.exp_avg_sq`, shard, tensor: second },
         ...(master ? [{ name: `${name}.master`, shard, tensor: master }] : []),
       ];

@@ -112,8 +112,8 @@ function parseEntry(path: string, name: string, field: unknown): TensorEntry {
   const { dtype, shape, data_offsets: offsets } = isRecord(field) ? field : {};
   const isValidEntry =
     typeof dtype === "string" &&
-    isIntegerArray(shape) &&
-    isIntegerArray(offsets) &&
+    isUnsignedIntegerArray(shape) &&
+    isUnsignedIntegerArray(offsets) &&
     offsets.length === 2 &&
     offsets[0]! <= offsets[1]!;
   if (!isValidEntry) {
@@ -143,7 +143,7 @@ function parseEntry(path: string, name: string, field: unknown): TensorEntry {
   });
 }
 
-function isIntegerArray(x: unknown): x is readonly number[] {
+function isUnsignedIntegerArray(x: unknown): x is readonly number[] {
   return Array.isArray(x) && x.every((each) => Number.isSafeInteger(each) && each >= 0);
 }
 

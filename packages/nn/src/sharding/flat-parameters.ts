@@ -99,7 +99,7 @@ export class FlatParameters implements GradientReducer, Disposable {
     this.#shard = stage === 3 ? keep(cloneTensor(ownShard)) : ownShard;
     if (stage === 3) ownShard.dispose();
     this.shards = parameters.map(([name, parameter], i) =>
-      this.#addShard(name, parameter, { offset: offsets[i]!, trainable: options.isTrainable }),
+      this.#addShard(name, parameter, { offset: offsets[i]!, isTrainable: options.isTrainable }),
     );
     if (stage === 3) this.#flatTensor.storage.releaseMemory();
   }
@@ -107,16 +107,16 @@ export class FlatParameters implements GradientReducer, Disposable {
   #addShard(
     name: string,
     parameter: Tensor,
-    placement: { readonly offset: number; readonly trainable: boolean },
+    shardOptions: { readonly offset: number; readonly isTrainable: boolean },
   ): ParameterShard {
     const { rank, size: ranks } = this.group;
     const shardSize = this.#shard.size;
-    const clip = (position: number): number => Math.min(parameter.size, Math.max(0, position - placement.offset));
+    const clip = (position: number): number => Math.min(parameter.size, Math.max(0, position - shardOptions.offset));
     const counts = Array.from({ length: ranks }, (_, r) => clip((r + 1) * shardSize) - clip(r * shardSize));
     const start = clip(rank * shardSize);
-    const offset = counts[rank]! > 0 ? placement.offset + start - rank * shardSize : 0;
+    const offset = counts[rank]! > 0 ? shardOptions.offset + start - rank * shardSize : 0;
     const tensor = keep(this.#shard.slice(0, offset, offset + counts[rank]!));
-    tensor.requiresGrad = placement.trainable;
+    tensor.requiresGrad = shardOptions.isTrainable;
     const shard = { name, parameter, unit: this, counts, start, tensor };
     shards.set(parameter, shard);
     // A stage shards gradients of parameters that are trained; those of a rank alone have no record yet.
@@ -303,9 +303,9 @@ export class FlatParameters implements GradientReducer, Disposable {
 export function gatherShard({ unit, counts, parameter }: ParameterShard, shardTensor: Tensor): Tensor {
   const { device } = shardTensor;
   return scope(() => {
-    const flat = device.empty([parameter.size], shardTensor.dtype);
-    unit.group.allGather(flat, shardTensor, { counts, label: "fullyShard" }).wait();
-    return flat.reshape(parameter.shape);
+    const flatParameter = device.empty([parameter.size], shardTensor.dtype);
+    unit.group.allGather(flatParameter, shardTensor, { counts, label: "fullyShard" }).wait();
+    return flatParameter.reshape(parameter.shape);
   });
 }
 

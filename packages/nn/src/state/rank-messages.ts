@@ -7,19 +7,19 @@ import { type Context, empty, fromArray, MosaicError } from "@mosaic/core";
 const messageBytes = 12 * 2 ** 20;
 
 function packBytes(bytes: Uint8Array): Float32Array {
-  const packed = new Float32Array(Math.ceil(bytes.length / 3));
+  const packedWords = new Float32Array(Math.ceil(bytes.length / 3));
   const numFullWords = Math.floor(bytes.length / 3);
   for (let i = 0; i < numFullWords; i++)
-    packed[i] = bytes[3 * i]! + 256 * bytes[3 * i + 1]! + 65_536 * bytes[3 * i + 2]!;
-  if (numFullWords < packed.length)
-    packed[numFullWords] = bytes[3 * numFullWords]! + 256 * (bytes[3 * numFullWords + 1] ?? 0);
-  return packed;
+    packedWords[i] = bytes[3 * i]! + 256 * bytes[3 * i + 1]! + 65_536 * bytes[3 * i + 2]!;
+  if (numFullWords < packedWords.length)
+    packedWords[numFullWords] = bytes[3 * numFullWords]! + 256 * (bytes[3 * numFullWords + 1] ?? 0);
+  return packedWords;
 }
 
-function unpackBytes(packed: Float32Array, bytes: number): Uint8Array {
-  const unpackedBytes = new Uint8Array(packed.length * 3);
-  for (let i = 0; i < packed.length; i++) {
-    const word = packed[i]!;
+function unpackBytes(packedWords: Float32Array, bytes: number): Uint8Array {
+  const unpackedBytes = new Uint8Array(packedWords.length * 3);
+  for (let i = 0; i < packedWords.length; i++) {
+    const word = packedWords[i]!;
     unpackedBytes[3 * i] = word & 255;
     unpackedBytes[3 * i + 1] = (word >> 8) & 255;
     unpackedBytes[3 * i + 2] = word >> 16;
@@ -37,14 +37,14 @@ async function allGatherTexts(ctx: Context, text: string, label: string): Promis
   const words = await allLengths.read();
   const lengths = Array.from({ length: ctx.size }, (_, rank) => words[2 * rank]! * 2 ** 24 + words[2 * rank + 1]!);
   const counts = lengths.map((length) => Math.ceil(length / 3));
-  using ownBytes = fromArray(ctx, packBytes(encodedText), [counts[ctx.rank]!]);
-  using allBytes = empty(ctx, [counts.reduce((sum, count) => sum + count)]);
-  ctx.world.allGather(allBytes, ownBytes, { label, counts }).wait();
-  const packed = await allBytes.read();
+  using ownWords = fromArray(ctx, packBytes(encodedText), [counts[ctx.rank]!]);
+  using allWords = empty(ctx, [counts.reduce((sum, count) => sum + count)]);
+  ctx.world.allGather(allWords, ownWords, { label, counts }).wait();
+  const packedWords = await allWords.read();
   let textStart = 0;
   return lengths.map((length, rank) => {
     const end = textStart + counts[rank]!;
-    const bytes = unpackBytes(packed.subarray(textStart, end), length);
+    const bytes = unpackBytes(packedWords.subarray(textStart, end), length);
     textStart = end;
     return new TextDecoder().decode(bytes);
   });
@@ -94,13 +94,18 @@ export async function sendFile(ctx: Context, receivers: readonly number[], trans
   const file = await open(path, "r").catch((error: unknown) => void (failure = error));
   for (let begin = 0; begin < bytes; begin += messageBytes) {
     const message = new Uint8Array(Math.min(messageBytes, bytes - begin));
-    for (let bytesDone = 0; bytesDone < message.length && failure === undefined; ) {
-      const { bytesRead } = await file!.read(message, bytesDone, message.length - bytesDone, begin + bytesDone);
+    for (let numBytesRead = 0; numBytesRead < message.length && failure === undefined; ) {
+      const { bytesRead } = await file!.read(
+        message,
+        numBytesRead,
+        message.length - numBytesRead,
+        begin + numBytesRead,
+      );
       if (bytesRead === 0)
         failure = new Error(
-          `${path}: expected ${bytes} bytes, received ${begin + bytesDone}: the file was truncated during the transfer`,
+          `${path}: expected ${bytes} bytes, received ${begin + numBytesRead}: the file was truncated during the transfer`,
         );
-      bytesDone += bytesRead;
+      numBytesRead += bytesRead;
     }
     using tensor = fromArray(ctx, packBytes(message), [Math.ceil(message.length / 3)]);
     ctx.world

@@ -81,10 +81,10 @@ export async function saveCheckpoint(
   if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, tensors, formatMetadata });
   await runOnAllRanks(ctx, call.where, async () => {
     const metadataJson = formatMetadata();
-    const rankTensors = ctx.rank === 0 && tensors();
-    if (rankTensors) await createFolder(call);
-    if (rankTensors)
-      await writeSafetensors(path, rankTensors instanceof Promise ? await rankTensors : rankTensors, {
+    const tensorsToWrite = ctx.rank === 0 && tensors();
+    if (tensorsToWrite) await createFolder(call);
+    if (tensorsToWrite)
+      await writeSafetensors(path, tensorsToWrite instanceof Promise ? await tensorsToWrite : tensorsToWrite, {
         format: "pt",
         mosaic: metadataJson,
       });
@@ -140,13 +140,13 @@ async function saveOnHosts(
     const text = formatMetadata();
     return { host: hostName(call.options), text: ctx.rank === 0 ? text : "" };
   });
-  const mosaic = descriptions[0]!.text;
-  trainingIds.set(model, (JSON.parse(mosaic) as StateMetadata).trainingId!);
+  const metadataJson = descriptions[0]!.text;
+  trainingIds.set(model, (JSON.parse(metadataJson) as StateMetadata).trainingId!);
   const hosts = groupByHost(descriptions.map(({ host }) => host));
   const stateTensors = await tensors();
   await publishOnHosts(ctx, call, hosts, async (observe) => {
     await createFolder(call);
-    return stageSafetensors(call.path, stateTensors, { format: "pt", mosaic }, observe);
+    return stageSafetensors(call.path, stateTensors, { format: "pt", mosaic: metadataJson }, observe);
   });
 }
 

@@ -7,7 +7,7 @@ import type { Timeline, TimelineEvent } from "../time/timeline.ts";
 const palette = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00", "#56b4e9", "#7a4b2a", "#999933"] as const;
 
 /** What compute is drawn with, and what communication is: the two are never side by side in one lane. */
-const paletteByLane = {
+const laneColors = {
   compute: ["#0072b2", "#009e73", "#56b4e9", "#332288"],
   communication: ["#d55e00", "#e69f00", "#aa4499", "#7a4b2a"],
   otherColor: "#8a93a0",
@@ -18,7 +18,7 @@ export function paletteColor(i: number): string {
   return palette[i] ?? `hsl(${Math.round((i * 137.508) % 360)} ${[58, 44][i % 2]}% ${[38, 52, 66][i % 3]}%)`;
 }
 
-/** Black or white, whichever can be read on a color of `paletteByLane` or `paletteColor`. */
+/** Black or white, whichever can be read on a color of `laneColors` or `paletteColor`. */
 export function contrastColor(color: string): string {
   return luminance(color) > 0.36 ? "#1c2430" : "#ffffff";
 }
@@ -109,8 +109,8 @@ function createLaneStyles({ compute, communication }: LaneTotals): Readonly<Reco
 }
 
 function assignStylesByTime(totals: LaneTotals, lane: Lane): Styles {
-  const palette = paletteByLane[lane];
-  const otherStyle = { name: lane === "compute" ? "other kernels" : "other transfers", fill: paletteByLane.otherColor };
+  const palette = laneColors[lane];
+  const otherStyle = { name: lane === "compute" ? "other kernels" : "other transfers", fill: laneColors.otherColor };
   // Attention's own kernels first: the same colors in every picture.
   const sortPriority = ([name, seconds]: readonly [string, number]): number =>
     name === "attend" ? Number.POSITIVE_INFINITY : name.startsWith("attendBackward") ? Number.MAX_VALUE : seconds;

@@ -77,7 +77,7 @@ export type DrawDispatchOptions = OptionsOf<typeof drawDispatchOptions>;
 
 type Placements = DrawDispatchOptions["after"];
 
-/** The two columns; what is drawn in one begins `INSET` to the right of it, behind labels. */
+/** The two columns; what is drawn in one begins `PLANE_INSET` to the right of it, behind labels. */
 const COLUMN_GAP = 40;
 const COLUMN_WIDTH = (page.width - 2 * page.edge - COLUMN_GAP) / 2;
 const PLANE_INSET = 86;
@@ -285,7 +285,7 @@ function describeUnits(
   const unit = bytesPerRow === undefined ? "" : ` A row of k and v is ${formatBytes(bytesPerRow)}.`;
   return [
     `${formatCount(area)} visible pairs, ${formatPercent(area / (queries * keys))} of ${formatCount(queries)} × ${formatCount(keys)}. Load: visible pairs of a rank, relative to the mean over all ranks.`,
-    `Received and sent: rows of k and v that a rank requires from other ranks, each once, in the forward pass.${unit}`,
+    `Received: rows of k and v that a rank requires from other ranks, each once, in the forward pass; sent: those that others require from it.${unit}`,
   ];
 }
 

@@ -25,7 +25,7 @@ export function waitIntervals(events: readonly TimelineEvent[]): readonly Interv
 }
 
 /** Seconds that one rank spent computing, and waiting for transfers. */
-export function computeAndWaitSeconds(events: readonly TimelineEvent[]): {
+export function sumComputeAndWaitSeconds(events: readonly TimelineEvent[]): {
   readonly computing: number;
   readonly waiting: number;
 } {

@@ -30,8 +30,8 @@ export interface LaneContext {
 /** What one rank did: compute, with what it waited for, above its transfers. */
 export function drawLanes(events: readonly TimelineEvent[], { scale, top, heights, scheme }: LaneContext): string {
   const sendTop = top + heights.compute + 3;
-  const compute = mergeRuns(events, "compute", { scale, scheme });
-  const communication = mergeRuns(events, "communication", { scale, scheme });
+  const compute = mergeEvents(events, "compute", { scale, scheme });
+  const communication = mergeEvents(events, "communication", { scale, scheme });
   const laneExtent = { x: scale.x(0), width: page.width - page.right - scale.x(0) };
   const rowIndices = assignRows(communication);
   const numRows = Math.max(1, ...rowIndices.map((each) => each + 1));
@@ -68,7 +68,7 @@ interface EventRun extends Interval {
 const MIN_BAR_WIDTH = 3;
 const MIN_VISIBLE_WIDTH = 0.6;
 
-function mergeRuns(
+function mergeEvents(
   events: readonly TimelineEvent[],
   lane: TimelineEvent["lane"],
   { scale, scheme }: Pick<LaneContext, "scale" | "scheme">,
@@ -135,8 +135,8 @@ function drawBar({ style, name, backward, start, end, events, bytes, lane }: Eve
   const sentText = lane === "communication" ? `, sends ${formatBytes(bytes)}` : "";
   const tooltipText = `${name}${countText}${sentText}: ${formatSeconds(start)} to ${formatSeconds(end)}, ${formatSeconds(end - start)}`;
   const cornerAttribute = box.width > 2 * MIN_BAR_WIDTH ? ` rx="${Math.min(3, box.height / 3).toFixed(1)}"` : "";
-  const fillBar = (fill: string): string => rect(box, `fill="${fill}"${cornerAttribute}`);
-  return tooltip(tooltipText, fillBar(style.fill) + (backward ? fillBar("url(#backward)") : ""));
+  const drawFilledBar = (fill: string): string => rect(box, `fill="${fill}"${cornerAttribute}`);
+  return tooltip(tooltipText, drawFilledBar(style.fill) + (backward ? drawFilledBar("url(#backward)") : ""));
 }
 
 function drawLabel({ style }: EventRun, box: Box, size: number): string {

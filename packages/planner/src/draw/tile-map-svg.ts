@@ -194,10 +194,10 @@ function drawLegend(
     const coordinateTexts = Object.entries(record.ranks[rank]!.at).map(([axis, index]) => `${axis} ${index}`);
     return drawEntry(`rank ${rank} (${coordinateTexts.join(" · ")}): ${counts.get(rank)} tiles`, fill, i);
   });
-  const numHidden = counts.size - colors.size;
+  const numHiddenRanks = counts.size - colors.size;
   return [
     ...shownEntries,
-    ...(numHidden > 0 ? [drawEntry(`${numHidden} other ranks`, EMPTY_COLOR, colors.size)] : []),
+    ...(numHiddenRanks > 0 ? [drawEntry(`${numHiddenRanks} other ranks`, EMPTY_COLOR, colors.size)] : []),
   ].join("\n");
 }
 
@@ -227,8 +227,8 @@ export function tileMap(record: AttentionRecord): TileMap {
   const tiles = new Map<number, number[]>();
   const bandsBySide = { queries: new Map<number, readonly number[]>(), keys: new Map<number, readonly number[]>() };
   const findBands = (side: "queries" | "keys", rows: number): readonly number[] => {
-    const cached = bandsBySide[side].get(rows);
-    if (cached) return cached;
+    const cachedBands = bandsBySide[side].get(rows);
+    if (cachedBands) return cachedBands;
     const spans = side === "queries" ? queries : keys;
     const bands = spans.flatMap((piece, i) => (overlapsSpan(record.interned.rows[rows]!, piece) ? [i] : []));
     bandsBySide[side].set(rows, bands);

@@ -1,5 +1,5 @@
 import { checkTimeline, type Timeline } from "../time/timeline.ts";
-import { computeAndWaitSeconds } from "./intervals.ts";
+import { sumComputeAndWaitSeconds } from "./intervals.ts";
 
 /** How a run's time was spent: shares of all ranks' time until the last one ended. They sum to 1. */
 export interface TimeBreakdown {
@@ -31,7 +31,7 @@ export function timeBreakdown(timeline: Timeline): TimeBreakdown {
   let computeSeconds = 0;
   let waitSeconds = 0;
   for (const { events } of ranks) {
-    const rankSeconds = computeAndWaitSeconds(events);
+    const rankSeconds = sumComputeAndWaitSeconds(events);
     computeSeconds += rankSeconds.computing;
     waitSeconds += rankSeconds.waiting;
   }

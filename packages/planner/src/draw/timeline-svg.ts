@@ -74,10 +74,10 @@ export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions):
   const shownRanks = selectRanks(plottedTimelines, ranks);
   const hasHiddenRanks = plottedTimelines.some(({ ranks }) => ranks.length > shownRanks.length);
   let top = MARGIN_TOP;
-  const aggregateSvgs = (hasHiddenRanks ? namedTimelines : []).map(({ name, timeline }) => {
-    const aggregate = aggregateUtilization(timeline, name, { scale, scheme, top });
-    top = aggregate.bottom;
-    return aggregate.svg;
+  const utilizationSvgs = (hasHiddenRanks ? namedTimelines : []).map(({ name, timeline }) => {
+    const utilizationPlot = drawUtilization(timeline, name, { scale, scheme, top });
+    top = utilizationPlot.bottom;
+    return utilizationPlot.svg;
   });
   const heights = bandHeights(shownRanks.length * namedTimelines.length);
   const bands = shownRanks.map((rank, i) => {
@@ -100,7 +100,7 @@ export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions):
     body: [
       heading(title, subtitle),
       timeAxis(scale, MARGIN_TOP - 12, bottom + 2),
-      ...aggregateSvgs,
+      ...utilizationSvgs,
       ...bands,
       legend.svg,
       footnotes(notes, legend.bottom + 16),
@@ -203,7 +203,7 @@ const NUM_BINS = 240;
 const UTILIZATION_HEIGHT = 128;
 
 /** What all ranks did, when they are too many for a row each: the share of them that does each thing, over time. */
-function aggregateUtilization(
+function drawUtilization(
   timeline: Timeline,
   name: string,
   plotContext: { scale: TimeScale; scheme: ColorScheme; top: number },
@@ -259,13 +259,14 @@ function utilizationByStyle(
   { layers, waitStyle, scheme, seconds }: UtilizationOptions,
 ): Map<Style, Float64Array> {
   const sharesByStyle = new Map(layers.map((style) => [style, new Float64Array(NUM_BINS)]));
-  const binWidth = seconds / NUM_BINS;
-  const weight = 1 / (binWidth * ranks.length);
+  const binSeconds = seconds / NUM_BINS;
+  const weight = 1 / (binSeconds * ranks.length);
   for (const { events } of ranks) {
     const addShare = (style: Style, start: number, end: number): void => {
       const binShares = sharesByStyle.get(style)!;
-      for (let bin = Math.max(0, Math.floor(start / binWidth)); bin < NUM_BINS && bin * binWidth < end; bin++) {
-        binShares[bin]! += weight * Math.max(0, Math.min(end, (bin + 1) * binWidth) - Math.max(start, bin * binWidth));
+      for (let bin = Math.max(0, Math.floor(start / binSeconds)); bin < NUM_BINS && bin * binSeconds < end; bin++) {
+        binShares[bin]! +=
+          weight * Math.max(0, Math.min(end, (bin + 1) * binSeconds) - Math.max(start, bin * binSeconds));
       }
     };
     for (const event of events) if (event.lane === "compute") addShare(scheme.getStyle(event), event.start, event.end);

@@ -2,7 +2,7 @@ import type { StridedLayout } from "../symbolic/strided-layout.ts";
 import type { PostedBatch } from "./batch.ts";
 import { createBox, isDense } from "./box.ts";
 import { type Content, Region, rowWidth, toContent } from "./content.ts";
-import { type PositionRange, PositionSet } from "./positions.ts";
+import { type PositionRange, PositionList } from "./positions.ts";
 import { isInputRow } from "./values.ts";
 
 /** Writes a message into a storage, in the place of what a dense view of it showed. */
@@ -152,7 +152,7 @@ class RowRun {
 
   region(): Region {
     const { value, rows, box } = this.#first;
-    const positions = PositionSet.concatenate(this.#ranges);
+    const positions = PositionList.concatenate(this.#ranges);
     return new Region(
       value,
       { ...rows, positions },
@@ -165,5 +165,5 @@ class RowRun {
 function denseLayout(low: number, high: number): StridedLayout {
   const size = high - low;
   const box = createBox(low, [1, 1, 1, size], [size, size, size, 1]);
-  return { shape: [size], strides: [1], offset: low, size, dense: true, low, high, box };
+  return { shape: [size], strides: [1], offset: low, size, isDense: true, low, high, box };
 }

@@ -21,7 +21,7 @@ export class PostedBatch {
   numUnmatchedMessages: number;
   isDone = false;
   /** Of a groupCast or groupReduce: its number among those of its group, on this rank. */
-  castIndex = 0;
+  groupCollectiveIndex = 0;
   readonly #tape: RankRecord;
   readonly #isBatch: boolean;
   readonly #code: Int32Array;
@@ -44,8 +44,8 @@ export class PostedBatch {
     this.group = event.arg(1);
     this.labelId = event.arg(2);
     this.#code = event.code;
-    this.#argumentsStart = event.firstArgument + 3;
-    this.#end = event.firstArgument + event.count;
+    this.#argumentsStart = event.firstArgumentIndex + 3;
+    this.#end = event.firstArgumentIndex + event.count;
     this.#isBatch = isBatch(this.op);
     this.numUnmatchedMessages = this.#isBatch ? (event.count - 3) / 3 : 0;
     this.viewCount = this.#isBatch ? this.numUnmatchedMessages : this.op === "barrier" ? 0 : 2;
@@ -105,7 +105,7 @@ export class PostedBatch {
     for (let i = 0; i < this.viewCount; i++) if (this.isSend(i)) this.#contents[i] = memory.content(this.viewId(i));
   }
 
-  /** What a send was cut out of, or what is to be cut out for a receive: the elements from `lowIn(i)` on. */
+  /** What a send was cut out of, or what is to be cut out for a receive: the elements from `sourceStart(i)` on. */
   source(i: number): Content {
     return this.#contents[i]!;
   }

@@ -37,7 +37,7 @@ export function areEqualBoxes(a: Box, b: Box): boolean {
   return true;
 }
 
-// Where `originIn` works: it is called for millions of pairs of boxes, nearly all of which share nothing.
+// Where `findOrigin` works: it is called for millions of pairs of boxes, nearly all of which share nothing.
 const axisIndex = new Int32Array(4);
 const axisStride = new Float64Array(4);
 const minCoordinate = new Float64Array(4);

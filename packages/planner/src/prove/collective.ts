@@ -192,9 +192,9 @@ class CollectiveReplay {
       return `${this.#op}: reduction mismatch: group rank ${mismatch} uses ${getReduceOpName(mismatch)}, group rank 0 uses ${getReduceOpName(0)}`;
     const size = viewSize(firstMemory, first.inputView);
     const sizes = this.#members.map(({ batch, memory }) => viewSize(memory, batch.inputView));
-    const sizeMismatch = sizes.findIndex((each) => each !== size);
-    if (sizeMismatch >= 0)
-      return `${this.#op}: size mismatch: group rank ${sizeMismatch} has ${sizes[sizeMismatch]} elements, group rank 0 has ${size}`;
+    const mismatchedMember = sizes.findIndex((each) => each !== size);
+    if (mismatchedMember >= 0)
+      return `${this.#op}: size mismatch: group rank ${mismatchedMember} has ${sizes[mismatchedMember]} elements, group rank 0 has ${size}`;
     return this.#op === "allReduce" ? this.#allReduce() : this.#reduceScatter();
   }
 
@@ -207,23 +207,26 @@ class CollectiveReplay {
   }
 
   #reduceScatter(): string | undefined {
-    const shares = this.#members.map(({ batch, memory }) => viewSize(memory, batch.outputView));
+    const outputSizes = this.#members.map(({ batch, memory }) => viewSize(memory, batch.outputView));
     // Where no rank is a translation of another, the sum is cut, not the terms.
     const isUntranslated = this.#members.every(({ translation }) => translation === 0);
     const sum = isUntranslated ? this.#sumTerms((j) => this.#translatedInput(j)) : undefined;
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
-      const mismatch = batch.counts.findIndex((count, j) => count !== shares[j]);
+      const mismatch = batch.counts.findIndex((count, j) => count !== outputSizes[j]);
       if (mismatch >= 0) {
-        return `reduceScatter: group rank ${receiver} expects an output of ${batch.counts[mismatch]} elements on group rank ${mismatch}, which has ${shares[mismatch]}`;
+        return `reduceScatter: group rank ${receiver} expects an output of ${batch.counts[mismatch]} elements on group rank ${mismatch}, which has ${outputSizes[mismatch]}`;
       }
       const readShare = (j: number): Content => {
         const sender = this.#members[j]!;
         const senderOffset = this.#memberOffset(sender.batch, sender.toRepresentativeIndex(receiver));
-        return this.#translatedInput(j, senderOffset, senderOffset + shares[receiver]!);
+        return this.#translatedInput(j, senderOffset, senderOffset + outputSizes[receiver]!);
       };
       const offset = this.#memberOffset(batch, receiver);
-      memory.receive(batch.outputView, sum?.range(offset, offset + shares[receiver]!) ?? this.#sumTerms(readShare));
+      memory.receive(
+        batch.outputView,
+        sum?.range(offset, offset + outputSizes[receiver]!) ?? this.#sumTerms(readShare),
+      );
     }
     return undefined;
   }

@@ -1,7 +1,7 @@
 import { clipKeys, clipQueries, type Slice, slicesOverlap, type Span } from "@mosaic/core";
 import type { InternPool } from "../symbolic/intern-pool.ts";
 import type { Completeness, CoverageQuery, Verdict, VerifierContext } from "./context.ts";
-import { commonPositions, type PositionSet } from "./positions.ts";
+import { commonPositions, type PositionList } from "./positions.ts";
 import { type Tile, describeTile } from "./sums.ts";
 import { formatPositions, type RowSide } from "./values.ts";
 
@@ -34,7 +34,7 @@ class TileDisjointness {
       : this.#checksBySide.queries;
     const sumIndex = ++this.#numSums;
     for (const id of ids) {
-      const positionsId = isQuerySide ? tiles.keysOf(id) : tiles.queriesOf(id);
+      const positionsId = isQuerySide ? tiles.keysIdOf(id) : tiles.queriesIdOf(id);
       if (lastSums[positionsId] === sumIndex) return false;
       lastSums[positionsId] = sumIndex;
     }
@@ -80,7 +80,7 @@ function spansIntersect(a: Span, b: Span): boolean {
 /** A verdict, and the query it answers. */
 interface CachedVerdict {
   readonly side: RowSide;
-  readonly rows: PositionSet;
+  readonly rows: PositionList;
   readonly verdict: Verdict;
 }
 
@@ -90,7 +90,7 @@ export class SumCompleteness implements Completeness {
   readonly #disjointTiles: TileDisjointness;
   readonly #verdictsBySum = new Map<number, CachedVerdict[]>();
   readonly #queryHeadsPerKvHead: number;
-  readonly #allPositions: Readonly<Record<RowSide, PositionSet>>;
+  readonly #allPositions: Readonly<Record<RowSide, PositionList>>;
   /** The number of the call's own mask. */
   readonly #mask: number;
   readonly #submaskResults = new Map<number, boolean>();
@@ -101,13 +101,13 @@ export class SumCompleteness implements Completeness {
     this.#context = context;
     this.#disjointTiles = new TileDisjointness(context);
     this.#queryHeadsPerKvHead = options.numHeads / options.numKvHeads;
-    const allPositions = (length: number): PositionSet =>
+    const allPositions = (length: number): PositionList =>
       positions.fromSpans(length > 0 ? [{ start: 0, length, step: 1 }] : []);
     this.#allPositions = { queries: allPositions(queries.length), keys: allPositions(keys.length) };
     this.#mask = interned.maskId(slices);
   }
 
-  evaluateSum(sum: number, side: RowSide, rows: PositionSet): Verdict {
+  evaluateSum(sum: number, side: RowSide, rows: PositionList): Verdict {
     let cachedVerdicts = this.#verdictsBySum.get(sum);
     if (!cachedVerdicts) this.#verdictsBySum.set(sum, (cachedVerdicts = []));
     for (const entry of cachedVerdicts) if (entry.side === side && entry.rows === rows) return entry.verdict;
@@ -116,7 +116,7 @@ export class SumCompleteness implements Completeness {
     return verdict;
   }
 
-  isVisible(queries: PositionSet, keys: PositionSet, mask: number): boolean {
+  isVisible(queries: PositionList, keys: PositionList, mask: number): boolean {
     return this.#context.visibility.countPairs(queries, keys, mask) > 0;
   }
 
@@ -145,7 +145,7 @@ export class SumCompleteness implements Completeness {
     return { kind: "missing", message: describeMissing(this.#context, query, { numMissingPairs, mask: this.#mask }) };
   }
 
-  #expectedPairs(rows: PositionSet, side: RowSide): number {
+  #expectedPairs(rows: PositionList, side: RowSide): number {
     const { visibility } = this.#context;
     return side === "queries"
       ? visibility.countPairs(rows, this.#allPositions.keys, this.#mask)
@@ -153,12 +153,12 @@ export class SumCompleteness implements Completeness {
   }
 
   /** Pairs of a tile in these rows, counted once for every query head of a KV head's group where rows are keys. */
-  #pairsOfTile(id: number, side: RowSide, rows: PositionSet): number {
+  #pairsOfTile(id: number, side: RowSide, rows: PositionList): number {
     const { tiles, positions, visibility } = this.#context;
     const isQuerySide = side === "queries";
-    const heads = isQuerySide ? 1 : tiles.headsOf(id);
-    if ((isQuerySide ? tiles.queriesOf(id) : tiles.keysOf(id)) === rows.id) return heads * tiles.pairsOf(id);
-    const oppositePositions = positions.getById(isQuerySide ? tiles.keysOf(id) : tiles.queriesOf(id));
+    const heads = isQuerySide ? 1 : tiles.numHeadsOf(id);
+    if ((isQuerySide ? tiles.queriesIdOf(id) : tiles.keysIdOf(id)) === rows.id) return heads * tiles.numPairsOf(id);
+    const oppositePositions = positions.getById(isQuerySide ? tiles.keysIdOf(id) : tiles.queriesIdOf(id));
     const [q, k] = isQuerySide ? [rows, oppositePositions] : [oppositePositions, rows];
     return heads * visibility.countPairs(q, k, tiles.maskOf(id));
   }
@@ -181,7 +181,7 @@ function isSubmask({ masks }: InternPool, mask: number, fullMask: number): boole
       const rows = clipQueries(slice, partSlice.q0, partSlice.q1);
       return (
         rows !== undefined &&
-        clipKeys(rows, partSlice.k0, partSlice.k1).some((clipped) => areEqualSlices(clipped, partSlice))
+        clipKeys(rows, partSlice.k0, partSlice.k1).some((clippedSlice) => areEqualSlices(clippedSlice, partSlice))
       );
     }),
   );
@@ -250,7 +250,8 @@ function describeMissing(
     for (const id of query.tiles) {
       const tileSpans = (side === "queries" ? tiles.get(id).k : tiles.get(id).q).sortedSpans;
       const commonSpans = tileSpans.map((each) => commonPositions(each, span)).filter((each) => each !== undefined);
-      numPairs += (side === "keys" ? tiles.headsOf(id) : 1) * countPairs(context, query, commonSpans, tiles.maskOf(id));
+      numPairs +=
+        (side === "keys" ? tiles.numHeadsOf(id) : 1) * countPairs(context, query, commonSpans, tiles.maskOf(id));
     }
     return numPairs < queryHeadsPerKvHead * countPairs(context, query, [span], mask);
   });

@@ -14,7 +14,7 @@ import {
 } from "./entries.ts";
 import type { ReplayContext } from "./context.ts";
 import { AttentionOperands } from "./operands.ts";
-import type { PositionSet } from "./positions.ts";
+import type { PositionList } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { SinkReplay, evaluateSinks } from "./sinks.ts";
 import { emptySum } from "./sums.ts";
@@ -37,7 +37,7 @@ const resultSides = { out: "queries", lse: "queries", dq: "queries", dk: "keys",
 >;
 
 /** The rows of what has none: a fill. */
-function createPlaceholderRows(positions: PositionSet): Rows {
+function createPlaceholderRows(positions: PositionList): Rows {
   return { batch: 0, head: 0, column: 0, positions };
 }
 
@@ -62,7 +62,7 @@ export class ComputeReplay {
   /** Sums already reported as used before they are complete. */
   readonly #reportedPartialSums = new Set<number>();
   /** What was found complete last: for every tile of a backward the same. */
-  #lastCompleteSum: { sum: number; rows: PositionSet | undefined } = { sum: emptySum, rows: undefined };
+  #lastCompleteSum: { sum: number; rows: PositionList | undefined } = { sum: emptySum, rows: undefined };
 
   /** The statistics that were found right last: for which queries, the views, and what their storages held. */
   #lastStatistics: readonly unknown[] = [];
@@ -136,7 +136,7 @@ export class ComputeReplay {
     if (this.#sinks.copy(out, x)) return;
     const hasSameShape = box.sizes.every((size, i) => size === sourceBox.sizes[i]);
     const region = hasSameShape ? this.#memory.singleRegion(x) : undefined;
-    if (region) this.#memory.writeSingle(out, region.value, region.rows);
+    if (region) this.#memory.writeSingleRegion(out, region.value, region.rows);
     else if (hasSameShape && this.#memory.isDense(out) && this.#memory.isDense(x))
       this.#memory.receive(out, this.#memory.message(x));
     else if (!hasSameShape || !this.#copyPermuted(out, x))
@@ -155,7 +155,7 @@ export class ComputeReplay {
 
   fill(event: TapeReader): void {
     const out = event.arg(0);
-    this.#memory.writeSingle(out, encodeValue("fill", event.arg(1)), this.#placeholderRows);
+    this.#memory.writeSingleRegion(out, encodeValue("fill", event.arg(1)), this.#placeholderRows);
   }
 
   rowDot(event: TapeReader): void {
@@ -185,7 +185,7 @@ export class ComputeReplay {
       sum !== undefined &&
       (region.rows === expected || isFill(region.value) || hasExpectedRows(region, expected))
     ) {
-      this.#memory.writeSingle(view, encodeValue(name, sums.add(sum, tile)), expected);
+      this.#memory.writeSingleRegion(view, encodeValue(name, sums.add(sum, tile)), expected);
       return;
     }
     const readResult = this.#memory.read(view);
@@ -283,7 +283,7 @@ export class ComputeReplay {
   }
 
   /** Reports, once, that an lse is used that is not of all keys; its backward may be right nonetheless. */
-  #checkComplete(sum: number, rows: PositionSet): void {
+  #checkComplete(sum: number, rows: PositionList): void {
     if (sum === this.#lastCompleteSum.sum && rows === this.#lastCompleteSum.rows) return;
     const verdict = this.#context.completeness.evaluateSum(sum, "queries", rows) ?? evaluateSinks(this.#context, sum);
     if (!verdict) this.#lastCompleteSum = { sum, rows };
@@ -297,18 +297,18 @@ export class ComputeReplay {
     if (mode === "add" && this.#addDense(out, a, b)) return true;
     const [regionA, regionB] = [this.#memory.singleRegion(a), this.#memory.singleRegion(b)];
     if (regionA && regionB) {
-      const combined = combine(regionA, regionB, mode, this.#context);
-      if (combined) this.#memory.writeSingle(out, combined.value, combined.rows);
-      return combined !== undefined;
+      const combinedEntry = combine(regionA, regionB, mode, this.#context);
+      if (combinedEntry) this.#memory.writeSingleRegion(out, combinedEntry.value, combinedEntry.rows);
+      return combinedEntry !== undefined;
     }
     for (const order of axisPermutations) {
       const [x, y] = [this.#memory.readPermuted(a, order), this.#memory.readPermuted(b, order)];
       if (!x.isComplete || !y.isComplete) continue;
       const entries: ContentEntry[] = [];
       for (const [p, q] of intersectEntries(x, y, true)) {
-        const combined = combine(p, q, mode, this.#context);
-        if (!combined) return false;
-        entries.push({ value: combined.value, rows: combined.rows, origin: p.origin, sizes: p.sizes });
+        const combinedEntry = combine(p, q, mode, this.#context);
+        if (!combinedEntry) return false;
+        entries.push({ value: combinedEntry.value, rows: combinedEntry.rows, origin: p.origin, sizes: p.sizes });
       }
       this.#memory.writePermuted(out, order, entries);
       return true;

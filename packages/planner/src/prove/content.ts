@@ -13,7 +13,7 @@ import {
   volume,
   clipToRange,
 } from "./box.ts";
-import { PositionSet } from "./positions.ts";
+import { PositionList } from "./positions.ts";
 import { isFill, isInputRow, type Rows, type MemoryValue } from "./values.ts";
 
 // What a storage holds, as strided boxes of elements: intervals, never single elements. A box that is read through other
@@ -364,7 +364,7 @@ function joinRows(entries: readonly ContentEntry[], count: number): readonly Con
   }
   if (nextRow !== count) return entries;
   const ranges = sortedEntries.map(({ rows: { positions } }) => ({ positions, first: 0, count: positions.length }));
-  const rows = { ...sortedEntries[0]!.rows, positions: PositionSet.concatenate(ranges) };
+  const rows = { ...sortedEntries[0]!.rows, positions: PositionList.concatenate(ranges) };
   return [{ value: first.value, rows, origin, sizes: first.sizes.with(2, count) }];
 }
 

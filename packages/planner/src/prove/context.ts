@@ -1,5 +1,5 @@
 import type { AttentionRecord } from "../record.ts";
-import { type PositionSet, PositionTable } from "./positions.ts";
+import { type PositionList, PositionTable } from "./positions.ts";
 import { Relabeling } from "./relabeling.ts";
 import { SumTable, TileTable } from "./sums.ts";
 import { type RowSide, InitialValues } from "./values.ts";
@@ -23,7 +23,7 @@ export interface Violation {
 
 /** One mistake shows in many places: the first ones are kept, the rest counted. */
 export class Violations {
-  readonly reported: Violation[] = [];
+  readonly reportedViolations: Violation[] = [];
   readonly #maxReported: number;
   /** For how many ranks what is reported stands. */
   readonly #numRanks: number;
@@ -41,7 +41,7 @@ export class Violations {
   report(violation: Violation): void {
     // Of ranks that wait for each other one circle is named, however many there are.
     this.#numViolations += violation.kind === "cycle" ? 1 : this.#numRanks;
-    if (this.reported.length < this.#maxReported) this.reported.push(violation);
+    if (this.reportedViolations.length < this.#maxReported) this.reportedViolations.push(violation);
   }
 }
 
@@ -66,7 +66,7 @@ export interface ReplayContext extends VerifierContext {
 export interface CoverageQuery {
   readonly tiles: readonly number[];
   readonly side: RowSide;
-  readonly rows: PositionSet;
+  readonly rows: PositionList;
 }
 
 /** What is wrong with a sum; undefined if every visible pair of its rows is in it once. */
@@ -74,9 +74,9 @@ export type Verdict = Pick<Violation, "kind" | "message"> | undefined;
 
 /** Decides whether sums are complete. */
 export interface Completeness {
-  evaluateSum(sum: number, side: RowSide, rows: PositionSet): Verdict;
+  evaluateSum(sum: number, side: RowSide, rows: PositionList): Verdict;
   /** Whether any of these queries sees any of these keys. */
-  isVisible(queries: PositionSet, keys: PositionSet, mask: number): boolean;
+  isVisible(queries: PositionList, keys: PositionList, mask: number): boolean;
 }
 
 export function createVerifierContext(record: AttentionRecord): VerifierContext {

@@ -2,7 +2,7 @@ import { visiblePairsUnchecked } from "@mosaic/core/context-parallel";
 import { SumCompleteness } from "./completeness.ts";
 import type { Segment, Shards } from "../symmetry/shards.ts";
 import type { Completeness, Verdict, VerifierContext } from "./context.ts";
-import { mergeAdjacentSpans, type PositionSet } from "./positions.ts";
+import { mergeAdjacentSpans, type PositionList } from "./positions.ts";
 import { type Addend, emptySum } from "./sums.ts";
 import type { RowSide } from "./values.ts";
 
@@ -20,8 +20,8 @@ export class Coverage implements Completeness {
   readonly #context: VerifierContext;
   readonly #scope: "rank" | "class";
   readonly #mask: number;
-  readonly #verdictsBySum = new Map<number, { side: RowSide; rows: PositionSet; verdict: Verdict }[]>();
-  readonly #segments = new Map<PositionSet, Readonly<Partial<Record<RowSide, readonly Segment[]>>>>();
+  readonly #verdictsBySum = new Map<number, { side: RowSide; rows: PositionList; verdict: Verdict }[]>();
+  readonly #segments = new Map<PositionList, Readonly<Partial<Record<RowSide, readonly Segment[]>>>>();
   readonly #sumCompleteness: SumCompleteness;
 
   constructor(context: VerifierContext, scope: "rank" | "class") {
@@ -32,7 +32,7 @@ export class Coverage implements Completeness {
     this.#sumCompleteness = new SumCompleteness(context);
   }
 
-  evaluateSum(sum: number, side: RowSide, rows: PositionSet): Verdict {
+  evaluateSum(sum: number, side: RowSide, rows: PositionList): Verdict {
     const { sums, relabeling } = this.#context;
     const origin = sums.origin(sum);
     if (this.#scope === "class" && origin.translation > 0) {
@@ -48,7 +48,7 @@ export class Coverage implements Completeness {
     return verdict;
   }
 
-  isVisible(queries: PositionSet, keys: PositionSet, mask: number): boolean {
+  isVisible(queries: PositionList, keys: PositionList, mask: number): boolean {
     if (this.#sumCompleteness.isVisible(queries, keys, mask)) return true;
     if (this.#scope === "rank") return false;
     // Of whole shards that none of this rank's sees, no other rank of the class sees any.
@@ -58,7 +58,7 @@ export class Coverage implements Completeness {
     return !areWholeShards || mask !== this.#mask;
   }
 
-  #evaluate(addends: readonly Addend[], side: RowSide, rows: PositionSet): Verdict {
+  #evaluate(addends: readonly Addend[], side: RowSide, rows: PositionList): Verdict {
     const { tiles } = this.#context;
     const hasFullMask = addends.every(({ tile }) => tiles.maskOf(tile) === this.#mask);
     const irregularSegments = hasFullMask ? this.#rowsNotCoveredOnce(addends, side) : [];
@@ -86,13 +86,13 @@ export class Coverage implements Completeness {
     const headBounds = new Set([0, queryHeadsPerKvHead]);
     if (side === "keys") {
       for (const { tile } of addends)
-        headBounds.add(tiles.firstHeadOf(tile)).add(tiles.firstHeadOf(tile) + tiles.headsOf(tile));
+        headBounds.add(tiles.firstHeadOf(tile)).add(tiles.firstHeadOf(tile) + tiles.numHeadsOf(tile));
     }
     const firstHeads = [...headBounds].toSorted((a, b) => a - b).slice(0, -1);
     return firstHeads.flatMap((head) => {
       const coversHead = (tile: number): boolean => {
         const headIndex = head - tiles.firstHeadOf(tile);
-        return side === "queries" || (headIndex >= 0 && headIndex < tiles.headsOf(tile));
+        return side === "queries" || (headIndex >= 0 && headIndex < tiles.numHeadsOf(tile));
       };
       return this.#segmentsNotCoveredOnce(
         addends.filter(({ tile }) => coversHead(tile)),
@@ -106,7 +106,7 @@ export class Coverage implements Completeness {
     const { tiles, positions, relabeling } = this.#context;
     const intervals = new RowIntervals(shards);
     for (const { tile, translation } of addends) {
-      const rows = positions.getById(side === "keys" ? tiles.keysOf(tile) : tiles.queriesOf(tile));
+      const rows = positions.getById(side === "keys" ? tiles.keysIdOf(tile) : tiles.queriesIdOf(tile));
       for (const { shard, first, count } of this.#segmentsOf(rows, side)) {
         intervals.add(relabeling.translateShard(shard, translation), first, count);
       }
@@ -114,7 +114,7 @@ export class Coverage implements Completeness {
     return intervals.segmentsNotCoveredOnce();
   }
 
-  #segmentsOf(rows: PositionSet, side: RowSide): readonly Segment[] {
+  #segmentsOf(rows: PositionList, side: RowSide): readonly Segment[] {
     let cachedSegments = this.#segments.get(rows);
     let segments = cachedSegments?.[side];
     if (!segments) {
@@ -133,7 +133,7 @@ export class Coverage implements Completeness {
   /** Whether any pair of rows and odd ones is visible, where a translation takes both. */
   // oxlint-disable-next-line max-params -- which rows of which side, which of the other, and where
   #hasVisiblePair(
-    rows: PositionSet,
+    rows: PositionList,
     side: RowSide,
     irregularSegments: readonly Segment[],
     translation: number,
@@ -157,7 +157,7 @@ export class Coverage implements Completeness {
   #evaluateAllRanks(
     addends: readonly Addend[],
     side: RowSide,
-    rows: PositionSet,
+    rows: PositionList,
     irregularSegments: readonly Segment[],
   ): Verdict {
     const { translations } = this.#context.relabeling;
@@ -180,7 +180,7 @@ export class Coverage implements Completeness {
   }
 
   /** The verdict, and its text, of a sum whose tiles are written down where translations take them. */
-  #materializedVerdict(addends: readonly Addend[], side: RowSide, rows: PositionSet): Verdict {
+  #materializedVerdict(addends: readonly Addend[], side: RowSide, rows: PositionList): Verdict {
     const { sums, tiles, relabeling, visibility } = this.#context;
     let sum = emptySum;
     for (const { tile, translation } of addends) {

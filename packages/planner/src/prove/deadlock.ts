@@ -90,7 +90,7 @@ interface Channel {
 function findUnmatched(record: AttentionRecord): Violation[] {
   const quotient = new Quotient(record);
   const channels = new Map<string, Channel>();
-  forEachTransfer(record, ({ family, groupCollectiveIndex, senderRank, receiverRank, isSend }) => {
+  visitTransfers(record, ({ family, groupCollectiveIndex, senderRank, receiverRank, isSend }) => {
     const { sender, key } = quotient.channel(family, senderRank, receiverRank);
     const name = `${sender},${key},${groupCollectiveIndex}`;
     const channel = channels.get(name) ?? {
@@ -114,9 +114,9 @@ function unmatchedViolation(record: AttentionRecord, quotient: Quotient, channel
   const { sends, receives } = channel;
   const isSend = sends > receives;
   const channelInfo = quotient.channel(channel.family, channel.senderRank, channel.receiverRank);
-  let numMatchedLeft = Math.min(sends, receives);
+  let numMatchedToSkip = Math.min(sends, receives);
   let [rank, location, peer] = [0, "", 0];
-  forEachTransfer(record, (transfer) => {
+  visitTransfers(record, (transfer) => {
     const { sender, key } = quotient.channel(transfer.family, transfer.senderRank, transfer.receiverRank);
     if (
       sender !== channelInfo.sender ||
@@ -124,7 +124,7 @@ function unmatchedViolation(record: AttentionRecord, quotient: Quotient, channel
       transfer.groupCollectiveIndex !== channel.groupCollectiveIndex
     )
       return false;
-    if (transfer.isSend !== isSend || numMatchedLeft-- > 0) return false;
+    if (transfer.isSend !== isSend || numMatchedToSkip-- > 0) return false;
     [rank, peer] = isSend ? [transfer.senderRank, transfer.receiverRank] : [transfer.receiverRank, transfer.senderRank];
     location = `rank ${rank}, ${transfer.phase}, ${transfer.label} #${transfer.work}`;
     return true;
@@ -147,7 +147,7 @@ interface RecordedTransfer {
 }
 
 /** Visits the halves of all messages, rank by rank, until `visit` returns true. */
-function forEachTransfer(
+function visitTransfers(
   { ranks, groups, interned: { strings } }: AttentionRecord,
   visit: (transfer: RecordedTransfer) => boolean,
 ): void {

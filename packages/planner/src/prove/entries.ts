@@ -15,7 +15,7 @@ import {
 } from "./values.ts";
 
 /** Something and the rows that it is of. */
-export type ValueRows = Pick<ContentEntry, "value" | "rows">;
+export type ValueWithRows = Pick<ContentEntry, "value" | "rows">;
 
 /** What sums are made with. */
 export interface CombineContext {
@@ -53,11 +53,11 @@ export type CombineMode = "out" | "lse" | "add";
  * them. `add`: sums of products, of which only gradients are; out and lse of parts of the keys do not simply add up.
  */
 export function combine(
-  x: ValueRows,
-  y: ValueRows,
+  x: ValueWithRows,
+  y: ValueWithRows,
   mode: CombineMode,
   { sums, initialValues }: CombineContext,
-): ValueRows | undefined {
+): ValueWithRows | undefined {
   const kind: ValueKind = mode === "add" ? "dq" : mode;
   if (initialValues.isInitial(y.value, kind)) return x;
   if (initialValues.isInitial(x.value, kind)) return y;
@@ -137,8 +137,8 @@ export function reduceMessages(messages: readonly Content[], context: CombineCon
     for (const a of total.regions) {
       for (const b of message.regions) {
         for (const [x, y] of intersectRegions(a, b)) {
-          const combined = combine(x, y, "add", context);
-          if (combined) regions.push(new Region(combined.value, combined.rows, x.box));
+          const combinedEntry = combine(x, y, "add", context);
+          if (combinedEntry) regions.push(new Region(combinedEntry.value, combinedEntry.rows, x.box));
         }
       }
     }

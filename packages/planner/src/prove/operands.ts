@@ -3,7 +3,7 @@ import type { TapeReader } from "../symbolic/tape.ts";
 import type { Violation, ReplayContext } from "./context.ts";
 import type { ContentEntry, ReadResult } from "./content.ts";
 import { hasExpectedRows } from "./entries.ts";
-import type { PositionSet } from "./positions.ts";
+import type { PositionList } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { type Tile, describeTile } from "./sums.ts";
 import {
@@ -29,8 +29,8 @@ export class AttentionOperands implements Tile {
   phase = "";
   /** Of the last tile; how many were computed in the phase. */
   tileNumber = 0;
-  q!: PositionSet;
-  k!: PositionSet;
+  q!: PositionList;
+  k!: PositionList;
   mask = 0;
   firstHead = 0;
   endHead = 0;
@@ -147,7 +147,7 @@ export class AttentionOperands implements Tile {
   }
 
   /** Undefined if no row of the input is there, or if something is not known at all. */
-  #findInputRows(readResult: ReadResult, name: SourceName, positions: PositionSet): InputRows | undefined {
+  #findInputRows(readResult: ReadResult, name: SourceName, positions: PositionList): InputRows | undefined {
     const { cachedCheck } = readResult;
     if (cachedCheck?.name === name && cachedCheck.positions === positions)
       return cachedCheck.result as InputRows | undefined;

@@ -6,13 +6,13 @@ const MAX_CACHED_SPANS = 16;
 
 /** Some rows of a list of positions. */
 export interface PositionRange {
-  readonly positions: PositionSet;
+  readonly positions: PositionList;
   readonly first: number;
   readonly count: number;
 }
 
 /** Global positions of some rows, in order. Equal lists of spans of one table are one object. */
-export class PositionSet {
+export class PositionList {
   /** The number of the spans among the interned rows. */
   readonly id: number;
   readonly spans: readonly Span[];
@@ -23,7 +23,7 @@ export class PositionSet {
   /** The first position, and the one after the last. */
   readonly first: number;
   readonly end: number;
-  #subsets: Map<number, PositionSet> | undefined;
+  #subsets: Map<number, PositionList> | undefined;
   #firstRows: Float64Array | undefined;
   #runs: string | undefined;
 
@@ -41,20 +41,20 @@ export class PositionSet {
   }
 
   /** `count` of them, from number `first` on. */
-  subset(first: number, count: number): PositionSet {
+  subset(first: number, count: number): PositionList {
     if (first === 0 && count === this.length) return this;
     const key = first * (this.length + 1) + count;
     let subset = this.#subsets?.get(key);
     if (!subset) {
       subset = this.#table.fromSpans(this.#slice(first, count));
       // A rank's share of what it received from a thousand others is cut a thousand times, each part looked at once.
-      if (this.spans.length <= MAX_CACHED_SPANS) (this.#subsets ??= new Map<number, PositionSet>()).set(key, subset);
+      if (this.spans.length <= MAX_CACHED_SPANS) (this.#subsets ??= new Map<number, PositionList>()).set(key, subset);
     }
     return subset;
   }
 
   /** Rows of several, one after the other. */
-  static concatenate(ranges: readonly PositionRange[]): PositionSet {
+  static concatenate(ranges: readonly PositionRange[]): PositionList {
     const [{ positions, first, count }] = ranges as [PositionRange];
     if (ranges.length === 1) return positions.subset(first, count);
     const spans: Span[] = [];
@@ -103,7 +103,7 @@ export class PositionSet {
   }
 
   /** Whether the other ones are the same, in the same order, however both are cut into spans. */
-  equals(other: PositionSet): boolean {
+  equals(other: PositionList): boolean {
     return this === other || (this.length === other.length && this.#canonicalRuns() === other.#canonicalRuns());
   }
 
@@ -115,20 +115,20 @@ export class PositionSet {
 /** All positions in a proof, by the numbers that tapes use. */
 export class PositionTable {
   readonly #interned: InternPool;
-  readonly #cache: (PositionSet | undefined)[] = [];
+  readonly #cache: (PositionList | undefined)[] = [];
 
   constructor(interned: InternPool) {
     this.#interned = interned;
   }
 
-  fromSpans(spans: readonly Span[]): PositionSet {
+  fromSpans(spans: readonly Span[]): PositionList {
     return this.getById(this.#interned.rowsId(spans));
   }
 
   /** By number. */
-  getById(id: number): PositionSet {
+  getById(id: number): PositionList {
     let positions = this.#cache[id];
-    if (!positions) this.#cache[id] = positions = new PositionSet(this, id, this.#interned.rows[id]!);
+    if (!positions) this.#cache[id] = positions = new PositionList(this, id, this.#interned.rows[id]!);
     return positions;
   }
 }

@@ -71,7 +71,7 @@ function proveRanks(attentionRecord: AttentionRecord, limit: number): Proof {
   const context = createVerifierContext(attentionRecord);
   replayAll(context, { violations, completeness: new SumCompleteness(context) });
   return {
-    violations: violations.reported,
+    violations: violations.reportedViolations,
     total: violations.total,
     peakBytes: peakBytesByRank(attentionRecord),
     replayed: attentionRecord.ranks.length,
@@ -91,8 +91,9 @@ export function proveRepresentatives(
   const quotient = new Quotient(attentionRecord);
   const messageLog = new MessageLog(quotient);
   const memories = replayAll(context, { violations, completeness: new Coverage(context, "class"), messageLog });
-  const proof = { peakBytes: peakBytesByRank(attentionRecord), replayed: attentionRecord.ranks.length };
-  if (violations.total > 0) return { violations: violations.reported, total: violations.total, ...proof };
+  const commonFields = { peakBytes: peakBytesByRank(attentionRecord), replayed: attentionRecord.ranks.length };
+  if (violations.total > 0)
+    return { violations: violations.reportedViolations, total: violations.total, ...commonFields };
   const ranksToCompare = (comparedRanks ?? sampleRanks(ranks, maxEvents)).filter(
     (rank) => attentionRecord.classes.translationTo(rank) > 0,
   );
@@ -109,9 +110,9 @@ export function proveRepresentatives(
     if (difference) rankViolations.report({ kind: "class", rank, message: difference });
   }
   return {
-    violations: rankViolations.reported,
+    violations: rankViolations.reportedViolations,
     total: rankViolations.total,
-    ...proof,
+    ...commonFields,
     replayed: attentionRecord.ranks.length + ranksToCompare.length,
   };
 }

@@ -12,7 +12,7 @@ import { mergeRows } from "./arrivals.ts";
 import { runCollective, createMember } from "./collective.ts";
 import { MessageLog } from "./message-log.ts";
 import { overlapsItself } from "./overlaps.ts";
-import type { PositionSet } from "./positions.ts";
+import type { PositionList } from "./positions.ts";
 import { RankMemory } from "./rank-memory.ts";
 import { createInitialMemory, Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
@@ -309,7 +309,7 @@ const MAX_COMPARED_TILES = 2 ** 24;
 class ContentComparison {
   readonly #context: ReplayContext;
   /** Lists of positions by number, sorted: tiles may have theirs in any order. */
-  readonly #sortedIds = new Map<PositionSet, number>();
+  readonly #sortedIds = new Map<PositionList, number>();
   #numRemainingTiles = MAX_COMPARED_TILES;
 
   constructor(context: ReplayContext) {
@@ -381,7 +381,7 @@ class ContentComparison {
     return `${queries},${keys},${mask},${firstHead},${endHead}`;
   }
 
-  #sortedId(positions: PositionSet): number {
+  #sortedId(positions: PositionList): number {
     let id = this.#sortedIds.get(positions);
     if (id === undefined)
       this.#sortedIds.set(positions, (id = this.#context.positions.fromSpans(positions.sortedSpans).id));

@@ -72,16 +72,16 @@ export class RankMemory {
   }
 
   /** Writes one thing in the place of all that a view shows. */
-  writeSingle(id: number, value: MemoryValue, rows: Rows): void {
+  writeSingleRegion(id: number, value: MemoryValue, rows: Rows): void {
     const { layout } = this.#views[id]!;
     if (layout.size === 0) return;
     const storage = this.#storageOf[id]!;
     const contents = this.#storageContent(storage);
     const region = new Region(value, rows, layout.box);
     // Nearly always there is nothing else in the storage.
-    const isWholeStorage =
+    const coversAllContents =
       contents instanceof Region ? contents.singleRegion(layout) !== undefined : contents.regions.length === 0;
-    this.#contents[storage] = isWholeStorage ? region : contents.write(layout, [region]);
+    this.#contents[storage] = coversAllContents ? region : contents.write(layout, [region]);
   }
 
   /** Elements of a view. */
@@ -91,7 +91,7 @@ export class RankMemory {
 
   /** Whether a view shows elements that follow one another, in their order. */
   isDense(id: number): boolean {
-    return this.#views[id]!.layout.dense;
+    return this.#views[id]!.layout.isDense;
   }
 
   /** What a dense view holds, as a message: counted from its first element. */

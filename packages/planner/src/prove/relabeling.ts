@@ -3,7 +3,7 @@ import { Shards } from "../symmetry/shards.ts";
 import { GroupAction, type Translations } from "../symmetry/translations.ts";
 import type { AttentionRecord } from "../record.ts";
 import { type Content, toContent, Region } from "./content.ts";
-import { mergeAdjacentSpans, type PositionSet, type PositionTable } from "./positions.ts";
+import { mergeAdjacentSpans, type PositionList, type PositionTable } from "./positions.ts";
 import type { SumTable } from "./sums.ts";
 import {
   isDelta,
@@ -31,7 +31,7 @@ export class Relabeling {
   readonly #sequenceAction: GroupAction;
   /** Sequences of a rank. */
   readonly #batchSize: number;
-  readonly #cache: Readonly<Record<RowSide, Map<PositionSet, Map<number, PositionSet>>>>;
+  readonly #cache: Readonly<Record<RowSide, Map<PositionList, Map<number, PositionList>>>>;
 
   constructor(record: AttentionRecord, positions: PositionTable, sums: SumTable) {
     const { classes, queries, keys, options } = record;
@@ -64,7 +64,7 @@ export class Relabeling {
 
   translateValue(value: MemoryValue, translation: number): MemoryValue {
     if (!isSum(value) && !isDelta(value)) return value;
-    return encodeValue(decodeKind(value), this.#sums.shiftRanks(decodePayload(value), translation));
+    return encodeValue(decodeKind(value), this.#sums.translateRanks(decodePayload(value), translation));
   }
 
   translateRows({ batch, head, column, positions }: Rows, side: RowSide, translation: number): Rows {
@@ -83,11 +83,11 @@ export class Relabeling {
     return this.#shardAction.apply(translation, shard);
   }
 
-  translatePositions(positions: PositionSet, side: RowSide, translation: number): PositionSet {
+  translatePositions(positions: PositionList, side: RowSide, translation: number): PositionList {
     if (translation === 0 || positions.length === 0) return positions;
     const sideCache = this.#cache[side];
     let positionsByTranslation = sideCache.get(positions);
-    if (!positionsByTranslation) sideCache.set(positions, (positionsByTranslation = new Map<number, PositionSet>()));
+    if (!positionsByTranslation) sideCache.set(positions, (positionsByTranslation = new Map<number, PositionList>()));
     let translatedPositions = positionsByTranslation.get(translation);
     if (!translatedPositions)
       positionsByTranslation.set(
@@ -97,7 +97,7 @@ export class Relabeling {
     return translatedPositions;
   }
 
-  #translatePositions(positions: PositionSet, side: RowSide, translation: number): PositionSet {
+  #translatePositions(positions: PositionList, side: RowSide, translation: number): PositionList {
     const shards = this.shards[side];
     const segments = shards.findSegments(positions.spans);
     if (!segments) throw new RangeError("prove: expected rows within shards, received rows outside all shards");

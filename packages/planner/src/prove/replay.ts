@@ -31,8 +31,8 @@ export function createInitialMemory(
   };
   // One object for the rows of queries and one for those of keys: what belongs together is quickly seen to.
   const [queries, keys] = [createRows("queries"), createRows("keys")];
-  for (const name of ["q", "dOut"] as const) memory.writeSingle(tensorViews[name], encodeValue(name), queries);
-  for (const name of ["k", "v"] as const) memory.writeSingle(tensorViews[name], encodeValue(name), keys);
+  for (const name of ["q", "dOut"] as const) memory.writeSingleRegion(tensorViews[name], encodeValue(name), queries);
+  for (const name of ["k", "v"] as const) memory.writeSingleRegion(tensorViews[name], encodeValue(name), keys);
   writeSinks(memory, tensorViews.sinks, table);
   return memory;
 }

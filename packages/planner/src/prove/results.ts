@@ -71,8 +71,8 @@ function evaluateResult(entry: ContentEntry, { name, expected, context }: Expect
     const verdict = completeness.evaluateSum(sum, resultSides[name], rows.positions);
     return verdict ?? (name === "out" ? evaluateSinks(context, sum) : undefined);
   }
-  const [actualPositions, expectedPositions] = [entry.rows, shiftExpectedRows(entry, expected)].map(({ positions }) =>
+  const [actualText, expectedText] = [entry.rows, shiftExpectedRows(entry, expected)].map(({ positions }) =>
     formatPositions(positions.spans),
   );
-  return { kind: "data", message: `expected rows ${expectedPositions}, received rows ${actualPositions}` };
+  return { kind: "data", message: `expected rows ${expectedText}, received rows ${actualText}` };
 }

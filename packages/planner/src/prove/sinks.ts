@@ -13,7 +13,7 @@ import { decodeKind, encodeValue, isFill, type Rows } from "./values.ts";
 /** A rank's sinks, where its call has them: −1 is no view. */
 export function writeSinks(memory: RankMemory, view: number, table: PositionTable): void {
   if (view < 0) return;
-  memory.writeSingle(view, encodeValue("sink"), { batch: 0, head: 0, column: 0, positions: table.fromSpans([]) });
+  memory.writeSingleRegion(view, encodeValue("sink"), { batch: 0, head: 0, column: 0, positions: table.fromSpans([]) });
 }
 
 /** Whether a sum of a state counts the sinks of its call, once. */
@@ -21,7 +21,7 @@ export function evaluateSinks({ record, sums, tiles, positions }: VerifierContex
   if (!record.options.sinks) return undefined;
   const numContributions = sums
     .listAddends(sum)
-    .filter(({ tile }) => positions.getById(tiles.keysOf(tile)).length === 0).length;
+    .filter(({ tile }) => positions.getById(tiles.keysIdOf(tile)).length === 0).length;
   if (numContributions === 1) return undefined;
   return {
     kind: numContributions === 0 ? "missing" : "duplicate",
@@ -56,7 +56,7 @@ export class SinkReplay {
       sourceLayout.shape.length === 3 && sourceLayout.shape[1] === numHeads && sourceLayout.strides[1] === 1;
     const sinks = this.#memory.singleRegion(this.#view);
     if (!isSinkColumn || sourceLayout.size !== numHeads || sizes[1] !== numHeads || !sinks) return false;
-    this.#memory.writeSingle(out, sinks.value, sinks.rows);
+    this.#memory.writeSingleRegion(out, sinks.value, sinks.rows);
     return true;
   }
 

@@ -77,7 +77,7 @@ export class ReplayStreams {
   /** Batches that have their turn and have not begun: a list, for one may lead to thousands. */
   readonly #readyBatches: PostedBatch[] = [];
   /** By rank and group: casts posted. */
-  readonly #castCounts = new Map<number, number>();
+  readonly #groupCollectiveCounts = new Map<number, number>();
   /** By block of ranks: those that became runnable. */
   readonly #runnableRanks: number[][];
   #currentBlock = 0;
@@ -105,8 +105,8 @@ export class ReplayStreams {
     }
     if (batch.op === "groupCast" || batch.op === "groupReduce") {
       const key = index * this.#record.groups.length + batch.group;
-      batch.castIndex = (this.#castCounts.get(key) ?? 0) + 1;
-      this.#castCounts.set(key, batch.castIndex);
+      batch.groupCollectiveIndex = (this.#groupCollectiveCounts.get(key) ?? 0) + 1;
+      this.#groupCollectiveCounts.set(key, batch.groupCollectiveIndex);
     }
     const queue = this.queues[index]!;
     queue.push(batch);
@@ -172,7 +172,7 @@ export class ReplayStreams {
             { senderRank: batch.rank, receiverRank: batch.peer(i) },
             memory.message(batch.viewId(i)),
           );
-        if (!this.#unmatched.matchMessage(family, batch, i)) continue;
+        if (!this.#unmatched.matchOrEnqueue(family, batch, i)) continue;
         const { matchedBatch, matchedMessage } = this.#unmatched;
         if (isSend) this.#deliver(batch, i, matchedBatch, matchedMessage);
         else this.#deliver(matchedBatch, matchedMessage, batch, i);
@@ -197,7 +197,7 @@ export class ReplayStreams {
       const text = `${this.describe(sender)} to rank ${sender.peer(i)} ${sizes}`;
       this.#context.violations.report({ kind: "message", rank: sender.rank, message: text });
     }
-    if (sender.castIndex !== receiver.castIndex || sender.op !== receiver.op) {
+    if (sender.groupCollectiveIndex !== receiver.groupCollectiveIndex || sender.op !== receiver.op) {
       const text =
         `mismatched collectives: ${this.describe(sender)} sends in a ${sender.op} to rank ${sender.peer(i)}, ` +
         `which receives it in ${this.describe(receiver)}, a different ${receiver.op}`;

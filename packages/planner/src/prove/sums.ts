@@ -1,5 +1,5 @@
 import type { Translations } from "../symmetry/translations.ts";
-import type { PositionSet, PositionTable } from "./positions.ts";
+import type { PositionList, PositionTable } from "./positions.ts";
 import type { InternPool } from "../symbolic/intern-pool.ts";
 import { formatPositions, type RowSide } from "./values.ts";
 
@@ -9,8 +9,8 @@ export interface Tile {
   readonly phase: string;
   /** Among the rank's tiles of the phase, from 1 on. */
   readonly tileNumber: number;
-  readonly q: PositionSet;
-  readonly k: PositionSet;
+  readonly q: PositionList;
+  readonly k: PositionList;
   /** Number of the mask. */
   readonly mask: number;
   /** Which query heads of each KV head's group: [0, H/Hkv) unless groups are cut. */
@@ -78,11 +78,11 @@ export class TileTable {
     };
   }
 
-  queriesOf(id: number): number {
+  queriesIdOf(id: number): number {
     return this.#fields[id * FIELDS_PER_TILE + 3]!;
   }
 
-  keysOf(id: number): number {
+  keysIdOf(id: number): number {
     return this.#fields[id * FIELDS_PER_TILE + 4]!;
   }
 
@@ -94,11 +94,11 @@ export class TileTable {
     return this.#fields[id * FIELDS_PER_TILE + 6]!;
   }
 
-  headsOf(id: number): number {
+  numHeadsOf(id: number): number {
     return this.#fields[id * FIELDS_PER_TILE + 7]! - this.#fields[id * FIELDS_PER_TILE + 6]!;
   }
 
-  pairsOf(id: number): number {
+  numPairsOf(id: number): number {
     return this.#pairsByTile[id]!;
   }
 }
@@ -159,7 +159,7 @@ export class SumTable {
   }
 
   /** The same sum of the ranks that a translation leads to: all of its tiles, translated. */
-  shiftRanks(sum: number, translation: number): number {
+  translateRanks(sum: number, translation: number): number {
     if (sum === emptySum || translation === 0) return sum;
     const origin = this.origin(sum);
     const shift = this.#translations.apply(translation, origin.translation);

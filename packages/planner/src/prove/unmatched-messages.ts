@@ -29,7 +29,7 @@ export class UnmatchedMessages {
   }
 
   /** Whether the other half of a batch's message waits: it is `message` of `batch` then, and waits no more. If not, this one does. */
-  matchMessage(family: number, batch: PostedBatch, i: number): boolean {
+  matchOrEnqueue(family: number, batch: PostedBatch, i: number): boolean {
     const [channel, offset] = [this.#channel(family, batch, i), this.#channelOffset(batch, i)];
     const first = channel[offset]!;
     if (
@@ -59,9 +59,9 @@ export class UnmatchedMessages {
     if (entry === NO_ENTRY) entry = this.#batches.length;
     else this.#firstFreeEntry = this.#fields[FIELDS_PER_ENTRY * entry]!;
     if (FIELDS_PER_ENTRY * entry === this.#fields.length) {
-      const larger = new Int32Array(2 * this.#fields.length);
-      larger.set(this.#fields);
-      this.#fields = larger;
+      const largerFields = new Int32Array(2 * this.#fields.length);
+      largerFields.set(this.#fields);
+      this.#fields = largerFields;
     }
     this.#batches[entry] = batch;
     this.#fields[FIELDS_PER_ENTRY * entry] = NO_ENTRY;

@@ -1,6 +1,6 @@
 import type { Span } from "@mosaic/core";
 import type { InternPool } from "../symbolic/intern-pool.ts";
-import type { PositionSet } from "./positions.ts";
+import type { PositionList } from "./positions.ts";
 
 /**
  * What memory holds, as far as attention is concerned, as one number: which kind of thing, and which sum or which fill. Two
@@ -86,7 +86,7 @@ export interface Rows {
   readonly batch: number;
   readonly head: number;
   readonly column: number;
-  readonly positions: PositionSet;
+  readonly positions: PositionList;
 }
 
 /** As messages call it. */

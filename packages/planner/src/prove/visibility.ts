@@ -1,7 +1,7 @@
 import type { Slice } from "@mosaic/core";
 import { visiblePairsUnchecked } from "@mosaic/core/context-parallel";
 import type { InternPool } from "../symbolic/intern-pool.ts";
-import type { PositionSet } from "./positions.ts";
+import type { PositionList } from "./positions.ts";
 
 /** How many pairs the masks of a record show, by their numbers. */
 export class Visibility {
@@ -12,13 +12,13 @@ export class Visibility {
     this.#interned = interned;
   }
 
-  countPairs(queries: PositionSet, keys: PositionSet, mask: number): number {
+  countPairs(queries: PositionList, keys: PositionList, mask: number): number {
     let sortedSlices = this.#slicesByMask[mask];
     if (!sortedSlices) this.#slicesByMask[mask] = sortedSlices = new SortedSlices(this.#interned.masks[mask]!);
     return visiblePairsUnchecked(
       queries.sortedSpans,
       keys.sortedSpans,
-      sortedSlices.findIntersectingSlices(queries.first, queries.end),
+      sortedSlices.findCandidateSlices(queries.first, queries.end),
     );
   }
 }
@@ -36,7 +36,7 @@ export class SortedSlices {
   }
 
   /** Those that may have a query of [first, end). */
-  findIntersectingSlices(first: number, end: number): readonly Slice[] {
+  findCandidateSlices(first: number, end: number): readonly Slice[] {
     if (this.#slices.length === 1) return this.#slices;
     const begin = this.#lowerBound(first);
     let endIndex = begin;

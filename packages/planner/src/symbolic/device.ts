@@ -91,7 +91,7 @@ function createKernelRecorder(kernel: KernelName): (record: RankRecord) => (...a
   const operands = getOperands(kernel);
   const mutatedOperands = operands.filter(({ isMutated }) => isMutated);
   const readOnlyOperands = operands.filter(({ isMutated }) => !isMutated);
-  const isEnumKernel = "enum" in kernelSchema[kernel][0];
+  const hasEnumParameter = "enum" in kernelSchema[kernel][0];
   const suffix = kernel.endsWith("Backward") ? "Backward" : "";
   return (record) =>
     (...args) => {
@@ -104,7 +104,7 @@ function createKernelRecorder(kernel: KernelName): (record: RankRecord) => (...a
       const readWriteOperands = mutatedOperands.filter(
         ({ isRead, readFlagIndex }) => isRead || (readFlagIndex !== undefined && args[readFlagIndex] === true),
       );
-      const name = record.interned.stringId(isEnumKernel ? `${args[0] as string}${suffix}` : kernel);
+      const name = record.interned.stringId(hasEnumParameter ? `${args[0] as string}${suffix}` : kernel);
       record.push(opcodes.compute, [
         name,
         outputs.length,

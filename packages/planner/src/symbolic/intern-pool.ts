@@ -122,7 +122,7 @@ function areEqualSpans(a: readonly Span[], b: readonly Span[]): boolean {
 }
 
 function areEqualMasks(a: readonly Slice[], b: readonly Slice[]): boolean {
-  const equalSlices = ({ q0, q1, k0, k1, type }: Slice, i: number): boolean => {
+  const isEqualSlice = ({ q0, q1, k0, k1, type }: Slice, i: number): boolean => {
     const otherSlice = b[i]!;
     return (
       q0 === otherSlice.q0 &&
@@ -132,5 +132,5 @@ function areEqualMasks(a: readonly Slice[], b: readonly Slice[]): boolean {
       type === otherSlice.type
     );
   };
-  return a.length === b.length && a.every(equalSlices);
+  return a.length === b.length && a.every(isEqualSlice);
 }

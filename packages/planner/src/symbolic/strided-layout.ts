@@ -8,7 +8,7 @@ export interface StridedLayout {
   /** Number of elements. */
   readonly size: number;
   /** Whether elements lie side by side, the last axis first: what messages require. */
-  readonly dense: boolean;
+  readonly isDense: boolean;
   /** First and last element touched, the latter exclusive; equal when empty. */
   readonly low: number;
   readonly high: number;
@@ -76,7 +76,7 @@ function layoutOfView(shape: Shape, strides: Shape, offset: number): StridedLayo
   const extent = shape.reduce((sum, length, axis) => sum + (length - 1) * strides[axis]!, 1);
   const high = size === 0 ? offset : offset + extent;
   const box = { ...padToFourAxes({ shape, strides, size }), offset, low: offset, high };
-  return { shape, strides, offset, size, dense: isContiguous(shape, strides), low: offset, high, box };
+  return { shape, strides, offset, size, isDense: isContiguous(shape, strides), low: offset, high, box };
 }
 
 function padToFourAxes({

@@ -58,7 +58,7 @@ export interface TapeEvent {
   readonly op: TapeOp;
   readonly code: Int32Array;
   /** Index of the first argument. */
-  readonly firstArgument: number;
+  readonly firstArgumentIndex: number;
   readonly count: number;
 }
 
@@ -119,7 +119,7 @@ export class TapeReader implements TapeEvent {
   #nextOffset = 0;
   code: Int32Array;
   op: TapeOp = "mark";
-  firstArgument = 0;
+  firstArgumentIndex = 0;
   count = 0;
 
   constructor(chunks: readonly Int32Array[]) {
@@ -136,13 +136,13 @@ export class TapeReader implements TapeEvent {
     }
     this.op = tapeOps[this.code[this.#nextOffset]!]!;
     this.count = this.code[this.#nextOffset + 1]!;
-    this.firstArgument = this.#nextOffset + 2;
-    this.#nextOffset = this.firstArgument + this.count;
+    this.firstArgumentIndex = this.#nextOffset + 2;
+    this.#nextOffset = this.firstArgumentIndex + this.count;
     return true;
   }
 
   /** Argument i of the event. */
   arg(i: number): number {
-    return this.code[this.firstArgument + i]!;
+    return this.code[this.firstArgumentIndex + i]!;
   }
 }

@@ -123,7 +123,7 @@ class Equivalence {
     return haveEqualSizes(this.#view(a, i + 2), this.#view(b, j + 2, this.#secondRank));
   }
 
-  /** As `sameTransfers`, peer by peer: messages of one way to one peer have an order, those to different peers have none. */
+  /** As `#areEqualTransfers`, peer by peer: messages of one way to one peer have an order, those to different peers have none. */
   #areEqualTransfersByPeer(a: TapeReader, b: TapeReader): boolean {
     const transfersByPeer = new Map<number, number[]>();
     const transferKey = (peer: number, direction: number): number => 2 * peer + direction;

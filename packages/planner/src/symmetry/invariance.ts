@@ -46,7 +46,7 @@ export class Invariance {
     if (!this.#identityFingerprints().isDefined) return false;
     this.#cachedIsUniform ??= this.#isUniform();
     if (this.#cachedIsUniform) return true;
-    const [ownFingerprints, { count }] = [this.#identityFingerprints(), this.#keys];
+    const [identityFingerprints, { count }] = [this.#identityFingerprints(), this.#keys];
     const weights = fingerprintWeights(count);
     const permutedWeights = weights.map(() => new Float64Array(count)) as [Float64Array, Float64Array];
     for (const [i, shardWeights] of weights.entries()) {
@@ -54,11 +54,11 @@ export class Invariance {
     }
     const imageFingerprints = this.#fingerprints(permutedWeights);
     for (let shard = 0; shard < this.#queries.count; shard++) {
-      const [ownCounts, imageCounts] = [
-        ownFingerprints.pairCounts(shard),
+      const [identityCounts, imageCounts] = [
+        identityFingerprints.pairCounts(shard),
         imageFingerprints.pairCounts(permutation(shard)),
       ];
-      if (ownCounts[0] !== imageCounts[0] || ownCounts[1] !== imageCounts[1]) return false;
+      if (identityCounts[0] !== imageCounts[0] || identityCounts[1] !== imageCounts[1]) return false;
     }
     return true;
   }
@@ -81,13 +81,13 @@ export class Invariance {
   /** Whether every two shards see as many pairs of each other, and each of itself: then every permutation keeps them. */
   #isUniform(): boolean {
     const { count } = this.#keys;
-    const [ownFingerprints, weights] = [this.#identityFingerprints(), fingerprintWeights(count)];
+    const [identityFingerprints, weights] = [this.#identityFingerprints(), fingerprintWeights(count)];
     const countPairs = (q: number, k: number): number =>
       visiblePairsUnchecked(this.#queries.spans(q), this.#keys.spans(k), this.#slices) % FINGERPRINT_PRIME;
     const [sameShardPairs, otherShardPairs] = [countPairs(0, 0), count > 1 ? countPairs(0, 1) : 0];
     const totals = weights.map((each) => each.reduce((sum, weight) => (sum + weight) % FINGERPRINT_PRIME, 0));
     for (let shard = 0; shard < count; shard++) {
-      const counts = ownFingerprints.pairCounts(shard);
+      const counts = identityFingerprints.pairCounts(shard);
       for (const [i, shardWeights] of weights.entries()) {
         const otherWeightSum = (totals[i]! - shardWeights[shard]! + FINGERPRINT_PRIME) % FINGERPRINT_PRIME;
         if (
@@ -182,7 +182,7 @@ class Fingerprints {
       let sum = 0;
       for (const span of this.#queries.spans(shard)) {
         if (span.length === 0) continue;
-        for (const slice of this.#slices.findIntersectingSlices(span.start, span.start + span.length))
+        for (const slice of this.#slices.findCandidateSlices(span.start, span.start + span.length))
           sum += keys.sumPairWeights(span, slice);
       }
       return sum % FINGERPRINT_PRIME;

@@ -13,7 +13,14 @@ import { type AttentionRecord, maxRecordedRanks, type RecordedRank, Recorder, ty
 import { isEquivalent } from "./equivalence.ts";
 import { Invariance } from "./invariance.ts";
 import { Shards } from "./shards.ts";
-import { GroupAction, type RankDigit, meshDigits, sampleRanks, stepsOverNodes, Translations } from "./translations.ts";
+import {
+  GroupAction,
+  type RankDigit,
+  meshDigits,
+  sampleRanks,
+  movesByWholeNodes,
+  Translations,
+} from "./translations.ts";
 
 export const recordRepresentativesOptions = defineOptions("recordRepresentatives", {
   /**
@@ -167,7 +174,7 @@ class SymmetrySearch {
   #alignsWithNodes(digit: RankDigit): boolean {
     const { step, length } = digit;
     if (step === length) return true;
-    const isAlignedWithNodes = this.#ranksPerNode === undefined || stepsOverNodes(digit, this.#ranksPerNode);
+    const isAlignedWithNodes = this.#ranksPerNode === undefined || movesByWholeNodes(digit, this.#ranksPerNode);
     return isAlignedWithNodes && this.#preservesHosts(digit);
   }
 
@@ -176,11 +183,11 @@ class SymmetrySearch {
     const { hosts } = this.#recorder.options;
     if (!hosts) return true;
     const translations = new Translations([digit], hosts.length);
-    const targetHosts = new Map<number, number>();
+    const targetHostByHost = new Map<number, number>();
     return hosts.every((host, rank) => {
       const targetHost = hosts[translations.apply(digit.step * digit.stride, rank)]!;
-      if (!targetHosts.has(host)) targetHosts.set(host, targetHost);
-      return targetHosts.get(host) === targetHost;
+      if (!targetHostByHost.has(host)) targetHostByHost.set(host, targetHost);
+      return targetHostByHost.get(host) === targetHost;
     });
   }
 
@@ -229,11 +236,11 @@ class SymmetrySearch {
   /** Whether ranks all over the mesh do what the representatives of their classes do. */
   #matchesSamples(record: AttentionRecord): boolean {
     const { classes } = record;
-    const representatives = new Map(record.ranks.map((each) => [each.tape.rank, each]));
+    const representativeByRank = new Map(record.ranks.map((each) => [each.tape.rank, each]));
     const comparison = { record, translations: classes, pairs: this.#pairCounts };
     const maxEvents = Math.max(...record.ranks.map(({ tape }) => tape.events));
     return sampleRanks(classes.ranks, maxEvents).every((rank) => {
-      const representative = representatives.get(classes.representative(rank))!;
+      const representative = representativeByRank.get(classes.representative(rank))!;
       if (representative.tape.rank === rank) return true;
       return isEquivalent(representative, this.#recordedRanks.get(rank) ?? this.#recorder.recordRank(rank), comparison);
     });

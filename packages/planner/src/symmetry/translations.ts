@@ -88,9 +88,9 @@ export class Translations {
   representatives(): number[] {
     let representatives = [0];
     for (const { stride, length, step } of this.digits) {
-      const numValues = Math.min(length, step);
+      const numDigitValues = Math.min(length, step);
       representatives = representatives.flatMap((rank) =>
-        Array.from({ length: numValues }, (_, value) => rank + value * stride),
+        Array.from({ length: numDigitValues }, (_, value) => rank + value * stride),
       );
     }
     return representatives.toSorted((a, b) => a - b);
@@ -118,11 +118,11 @@ export class Translations {
  * class then have the same place in different nodes, and the representatives are the ranks of whole nodes.
  */
 export function preservesNodes({ digits }: Translations, ranksPerNode: number): boolean {
-  return digits.every((digit) => digit.step === digit.length || stepsOverNodes(digit, ranksPerNode));
+  return digits.every((digit) => digit.step === digit.length || movesByWholeNodes(digit, ranksPerNode));
 }
 
 /** Whether steps of a digit lead from node to node, and so does its wrapping around. */
-export function stepsOverNodes({ stride, length, step }: RankDigit, ranksPerNode: number): boolean {
+export function movesByWholeNodes({ stride, length, step }: RankDigit, ranksPerNode: number): boolean {
   return (step * stride) % ranksPerNode === 0 && (length * stride) % ranksPerNode === 0;
 }
 

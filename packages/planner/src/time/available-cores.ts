@@ -9,8 +9,8 @@ const MAX_CPUS = 8192;
  * Cores that all ranks of a host may use together. Ranks that are bound to cores of their own (srun --cpu-bind, taskset, numactl) see
  * these alone. Collective.
  */
-export async function availableCores(contexts: readonly Context[]): Promise<number> {
-  const ownCpus = allowedCpus();
+export async function countAvailableCores(contexts: readonly Context[]): Promise<number> {
+  const ownCpus = readAllowedCpus();
   const cpuCounts = await Promise.all(contexts.map((ctx) => countCpuUnion(ctx, ownCpus)));
   // A quota of the control group limits what a process may use of its cores.
   return ownCpus.length > 0 ? (availableParallelism() * cpuCounts[0]!) / ownCpus.length : availableParallelism();
@@ -25,7 +25,7 @@ async function countCpuUnion(ctx: Context, cpus: readonly number[]): Promise<num
 }
 
 /** The CPUs that this process may run on; none where the system does not report them. */
-function allowedCpus(): readonly number[] {
+function readAllowedCpus(): readonly number[] {
   try {
     const list = /^Cpus_allowed_list:\s*(.*)$/m.exec(readFileSync("/proc/self/status", "utf8"))?.[1] ?? "";
     return parseCpuList(list).filter((cpu) => cpu < MAX_CPUS);

@@ -10,7 +10,7 @@ import {
   type OptionSettings,
   type PresenceOf,
 } from "@mosaic/core";
-import { availableCores } from "./available-cores.ts";
+import { countAvailableCores } from "./available-cores.ts";
 import { fitAttention, fitBytes, leastSquares } from "./fit.ts";
 import { type MeasuredRanks, timeCopies, timeExchanges, timeInterleaving, timeLockstep, timeTiles } from "./measure.ts";
 import { timeHost } from "./measure-host.ts";
@@ -91,7 +91,7 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   for (const ctx of contexts) checkContext("calibrate: contexts", ctx);
   const [firstContext] = contexts as readonly [Context, ...Context[]];
   // As many ranks as this machine has cores for.
-  const coresPerNode = (cores ?? (await availableCores(contexts))) / threads;
+  const coresPerNode = (cores ?? (await countAvailableCores(contexts))) / threads;
   const numConcurrentRanks = Math.max(1, Math.min(firstContext.size, Math.floor(coresPerNode)));
   const measuredRanks: MeasuredRanks = { contexts, repetitions, numConcurrentRanks };
   const copySpeed = fitBytes(await timeCopies(measuredRanks, [8 * KIB, 1024 * KIB, 8192 * KIB]));
@@ -99,7 +99,7 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const defaultProfile = profiles["cpu-local"];
   const link =
     firstContext.size > 1 ? await measureLink(measuredRanks, coresPerNode) : defaultProfile.links["intra-node"];
-  const lockstepCosts =
+  const lockstepParameters =
     firstContext.size > 1 ? await measureLockstep(measuredRanks, { coresPerNode, link, dtype: dtypes[0]! }) : {};
   const profile: Profile = {
     ...defaultProfile,
@@ -108,7 +108,7 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
     kernels: { ...defaultProfile.kernels, launch: copySpeed.latency, bandwidth: copySpeed.bandwidth, ...speeds },
     links: { ...defaultProfile.links, "intra-node": link },
     ...(await timeHost(measuredRanks)),
-    cores: { perNode: coresPerNode, ...lockstepCosts },
+    cores: { perNode: coresPerNode, ...lockstepParameters },
   };
   const shape = { dtype: dtypes[0]!, headDim: headDims[0]!, numHeads: NUM_CALIBRATION_HEADS };
   const correctedProfile = firstContext.size > 1 ? await fitStepOverheads(measuredRanks, profile, shape) : profile;
@@ -169,14 +169,14 @@ interface LockstepCases {
 /** What is lost where ranks wait for each other, beyond what the work itself takes on the cores that they share. */
 async function measureLockstep(
   measuredRanks: MeasuredRanks,
-  { coresPerNode: nodeCores, link, dtype }: LockstepCases,
+  { coresPerNode, link, dtype }: LockstepCases,
 ): Promise<Pick<SharedCores, "efficiency" | "wait">> {
   const tiles = [256, 512, 1024].map((length) => ({
     ...{ kind: "attend" as const, dtype, numHeads: NUM_CALIBRATION_HEADS, headDim: HEAD_DIM },
     ...{ rows: length, keys: length },
   }));
   const samples = await timeLockstep(measuredRanks, tiles);
-  const ranksPerCore = measuredRanks.contexts[0]!.size / nodeCores;
+  const ranksPerCore = measuredRanks.contexts[0]!.size / coresPerNode;
   const workSeconds = samples.map(({ kernelSeconds: kernel, bytes }) => {
     const messageSeconds = (2 * bytes) / link.bandwidth;
     // With cores to spare a message moves beside the kernel.
@@ -187,8 +187,8 @@ async function measureLockstep(
     samples.map(({ seconds }, i) => Math.max(0, seconds - workSeconds[i]!)),
     samples.map(({ seconds }) => seconds),
   );
-  const [lossShare, waitSeconds] = factors as [number, number];
-  return { efficiency: 1 / (1 + lossShare), wait: waitSeconds };
+  const [lossRatio, waitSeconds] = factors as [number, number];
+  return { efficiency: 1 / (1 + lossRatio), wait: waitSeconds };
 }
 
 /** What rank 0 found, on every rank: ranks that share a machine may well differ in the last digits. */

@@ -41,7 +41,7 @@ export function estimate(options: RecordOptions, profile: Profile, ranks?: reado
   const record = recordRanks("estimate", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
   const kernelTimes = new KernelTimes(parsedProfile, record.interned);
   const context = { profile: parsedProfile, times: kernelTimes, record, rates: sharedRates(parsedProfile, size) };
-  const allRankTimes = record.ranks.map((recordedRank) => rankTimes(recordedRank, context));
+  const allRankTimes = record.ranks.map((recordedRank) => estimateRankTimes(recordedRank, context));
   const maxOverRanks = (select: (timesOfRank: RankTimes) => number): number => Math.max(...allRankTimes.map(select));
   return {
     seconds: maxOverRanks(({ seconds }) => seconds),
@@ -72,12 +72,12 @@ interface EstimateContext {
 }
 
 /** One rank's streams, as `simulate` runs them, but for peers. */
-function rankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes {
+function estimateRankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes {
   const { profile, times, rates } = context;
   const { strings } = context.record.interned;
   const totals = { seconds: 0, forwardSeconds: 0, computeSeconds: 0, exposedSeconds: 0, events: 0 };
-  const collectiveEnds = new Map<number, number>();
-  const streamFreeTimes = new Map<number, number>();
+  const endTimeByWorkId = new Map<number, number>();
+  const freeTimeByChannel = new Map<number, number>();
   let [enqueuedTime, lastTransferEnd] = [0, 0];
   const event = tape.read();
   while (event.next()) {
@@ -90,14 +90,14 @@ function rankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes 
     enqueuedTime += profile.enqueue;
     totals.seconds = Math.max(totals.seconds, enqueuedTime);
     if (event.op === "wait") {
-      const waitSeconds = Math.max(0, collectiveEnds.get(event.arg(0))! - totals.seconds);
+      const waitSeconds = Math.max(0, endTimeByWorkId.get(event.arg(0))! - totals.seconds);
       totals.exposedSeconds += waitSeconds;
       totals.seconds += waitSeconds;
     } else if (isCollective(event.op)) {
       const channel = profile.channels === "group" ? event.arg(1) : -1;
-      const end = Math.max(streamFreeTimes.get(channel) ?? 0, totals.seconds) + transferSeconds(event, tape, context);
-      streamFreeTimes.set(channel, end);
-      collectiveEnds.set(event.arg(0), end);
+      const end = Math.max(freeTimeByChannel.get(channel) ?? 0, totals.seconds) + transferSeconds(event, tape, context);
+      freeTimeByChannel.set(channel, end);
+      endTimeByWorkId.set(event.arg(0), end);
       lastTransferEnd = Math.max(lastTransferEnd, end);
     } else {
       const kernelSeconds = times.seconds(event, tape);
@@ -123,7 +123,7 @@ interface KernelRates {
 
 function sharedRates({ cores, communicationTax, ranksPerNode }: Profile, size: number): KernelRates {
   const ranksPerHost = Math.min(size, ranksPerNode);
-  const coreShare = (busyCores: number): number => (cores ? Math.min(1, cores.perNode / busyCores) : 1);
+  const coreShare = (busyThreads: number): number => (cores ? Math.min(1, cores.perNode / busyThreads) : 1);
   return {
     exclusiveRate: coreShare(ranksPerHost),
     overlappedRate: (1 - communicationTax) * coreShare(2 * ranksPerHost),
@@ -132,7 +132,7 @@ function sharedRates({ cores, communicationTax, ranksPerNode }: Profile, size: n
 }
 
 function transferSeconds(event: TapeReader, tape: RankRecord, { profile, rates, record }: EstimateContext): number {
-  const bytes = linkBytes(event, tape, { profile, record });
+  const bytes = countLinkBytes(event, tape, { profile, record });
   let seconds = 0;
   for (const kind of linkClasses) {
     const { sent, received, messages } = bytes[kind];
@@ -147,7 +147,7 @@ function transferSeconds(event: TapeReader, tape: RankRecord, { profile, rates, 
 type LinkBytes = Record<LinkClass, { sent: number; received: number; messages: number }>;
 
 /** What an event moves over each class of links. Collectives count whole, over the farthest link of their group. */
-function linkBytes(
+function countLinkBytes(
   event: TapeReader,
   { rank, viewBytes }: RankRecord,
   { profile, record }: Pick<EstimateContext, "profile" | "record">,

@@ -88,19 +88,19 @@ export class KernelTimes {
     event: TapeReader,
     kind: "attend" | "attendBackward",
     { q, k, v }: Readonly<Record<"q" | "k" | "v", View>>,
-    firstArgument: number,
+    firstArgumentIndex: number,
   ): number {
-    const [batch, numHeads, rows, queryDim] = q.layout.box.sizes as [number, number, number, number];
-    const valueDim = v.layout.box.sizes[3]!;
+    const [batch, numHeads, rows, queryHeadDim] = q.layout.box.sizes as [number, number, number, number];
+    const valueHeadDim = v.layout.box.sizes[3]!;
     // Of the products two have the size of keys and values in turn; backward three that of keys, and two that of values.
-    const headDim = kind === "attend" ? (queryDim + valueDim) / 2 : (3 * queryDim + 2 * valueDim) / 5;
+    const headDim = kind === "attend" ? (queryHeadDim + valueHeadDim) / 2 : (3 * queryHeadDim + 2 * valueHeadDim) / 5;
     const pairs = this.#pairCounts.count(
-      event.arg(firstArgument),
-      event.arg(firstArgument + 1),
-      event.arg(firstArgument + 2),
+      event.arg(firstArgumentIndex),
+      event.arg(firstArgumentIndex + 1),
+      event.arg(firstArgumentIndex + 2),
     );
     const { sizes, strides } = k.layout.box;
-    const interleaved = strides[2]! > queryDim;
+    const interleaved = strides[2]! > queryHeadDim;
     const work = { dtype: q.dtype, headDim, pairs, rows, keys: sizes[2]!, numHeads: batch * numHeads, interleaved };
     return attentionSeconds(this.#profile.kernels, kind, work);
   }

@@ -29,7 +29,7 @@ export function recordStep({ tokens, numHeads, headDim, dtype }: StepShape): Att
 }
 
 /** Bytes that a rank sends in an exchange of a step, and as many that it receives: the keys and values of its tokens. */
-export function exchangedBytes({ tokens, numHeads, headDim }: StepShape): number {
+export function countExchangeBytesSent({ tokens, numHeads, headDim }: StepShape): number {
   return 2 * 4 * tokens * numHeads * headDim;
 }
 
@@ -52,7 +52,7 @@ export class LocalSteps implements Disposable {
     this.#inputs = [createRandom(), createRandom(), createRandom()];
     this.#dOut = createRandom();
     for (const input of this.#inputs) input.requiresGrad = true;
-    const elements = exchangedBytes(shape) / 4;
+    const elements = countExchangeBytesSent(shape) / 4;
     this.#sendBuffer = full(ctx, [elements], 0);
     this.#receiveBuffer = full(ctx, [elements], 0);
   }

@@ -12,11 +12,11 @@ interface LinkPort {
 /** The cores of a node. Messages go first: threads that move them wake rarely and briefly, and schedulers favour such threads. */
 interface SimulatedNode {
   /** Ranks that move bytes, and kernels and hosts that run. */
-  transferCount: number;
-  kernelCount: number;
+  transferringRankCount: number;
+  kernelAndHostCount: number;
   /** How fast each message, and each kernel and host, goes on. */
   messageRate: number;
-  kernelRate: number;
+  kernelAndHostRate: number;
   readonly activities: Set<Activity>;
   isChanged: boolean;
 }
@@ -88,7 +88,13 @@ export class MachineSimulator {
   constructor(profile: Profile, ranks: number) {
     this.#profile = profile;
     const numNodes = Math.ceil(ranks / profile.ranksPerNode);
-    const idleNode = { transferCount: 0, kernelCount: 0, messageRate: 1, kernelRate: 1, isChanged: false };
+    const idleNode = {
+      transferringRankCount: 0,
+      kernelAndHostCount: 0,
+      messageRate: 1,
+      kernelAndHostRate: 1,
+      isChanged: false,
+    };
     this.#nodes = Array.from({ length: numNodes }, () => ({ ...idleNode, activities: new Set<Activity>() }));
     this.#ports = createPorts(profile, ranks);
     this.#activeTransfers = new Int32Array(ranks);
@@ -162,7 +168,7 @@ export class MachineSimulator {
 
   #runActivity(activity: Activity, seconds: number): void {
     activity.remainingWork = seconds;
-    this.#adjustActivityCount(activity.rank, "kernelCount", 1);
+    this.#adjustActivityCount(activity.rank, "kernelAndHostCount", 1);
     this.#startActivity(activity);
   }
 
@@ -180,7 +186,7 @@ export class MachineSimulator {
   /** A kernel ends, or a host is done. */
   #finish(activity: Activity): void {
     this.#cancel(activity);
-    this.#adjustActivityCount(activity.rank, "kernelCount", -1);
+    this.#adjustActivityCount(activity.rank, "kernelAndHostCount", -1);
   }
 
   /** A message begins to move. */
@@ -219,12 +225,12 @@ export class MachineSimulator {
     const previousCount = this.#activeTransfers[rank]!;
     this.#activeTransfers[rank] = previousCount + change;
     if (previousCount > 0 && previousCount + change > 0) return;
-    this.#adjustActivityCount(rank, "transferCount", change);
+    this.#adjustActivityCount(rank, "transferringRankCount", change);
     const kernel = this.#kernels[rank]!;
     if (kernel.isRunning && this.#profile.communicationTax > 0) this.#markActivity(kernel);
   }
 
-  #adjustActivityCount(rank: number, counter: "transferCount" | "kernelCount", change: 1 | -1): void {
+  #adjustActivityCount(rank: number, counter: "transferringRankCount" | "kernelAndHostCount", change: 1 | -1): void {
     if (!this.#profile.cores) return;
     const node = this.#getNode(rank);
     node[counter] += change;
@@ -274,13 +280,14 @@ export class MachineSimulator {
 
   /** Whether the rates on the cores of a node are others than before. */
   #updateNodeRates(node: SimulatedNode): boolean {
-    const { perNode, efficiency = 1 } = this.#profile.cores!;
-    const messageRate = Math.min(1, perNode / node.transferCount);
-    const kernelRate =
-      efficiency * Math.min(1, Math.max(0, perNode - node.transferCount) / Math.max(1, node.kernelCount));
-    if (messageRate === node.messageRate && kernelRate === node.kernelRate) return false;
+    const { perNode: coresPerNode, efficiency = 1 } = this.#profile.cores!;
+    const messageRate = Math.min(1, coresPerNode / node.transferringRankCount);
+    const kernelAndHostRate =
+      efficiency *
+      Math.min(1, Math.max(0, coresPerNode - node.transferringRankCount) / Math.max(1, node.kernelAndHostCount));
+    if (messageRate === node.messageRate && kernelAndHostRate === node.kernelAndHostRate) return false;
     node.messageRate = messageRate;
-    node.kernelRate = kernelRate;
+    node.kernelAndHostRate = kernelAndHostRate;
     return true;
   }
 
@@ -314,7 +321,7 @@ export class MachineSimulator {
         rateFactor * (receivePort ? Math.min(linkShare, receivePort.bandwidth / receivePort.flows.length) : linkShare)
       );
     }
-    const factor = cores ? this.#getNode(rank).kernelRate : 1;
+    const factor = cores ? this.#getNode(rank).kernelAndHostRate : 1;
     return kind === "compute" && this.#activeTransfers[rank]! > 0 ? factor * (1 - communicationTax) : factor;
   }
 

@@ -1,9 +1,9 @@
 import type { Context } from "@mosaic/core";
 import { leastSquares } from "./fit.ts";
 import { countOperations } from "./host.ts";
-import { exchangedBytes, LocalSteps, recordStep, type StepShape } from "./local-steps.ts";
+import { countExchangeBytesSent, LocalSteps, recordStep, type StepShape } from "./local-steps.ts";
 import {
-  totalSpanSeconds,
+  computeSpanSeconds,
   type MeasuredRanks,
   median,
   runOnAllRanks,
@@ -56,12 +56,12 @@ export async function fitStepOverheads(
     excessSeconds.map((seconds) => Math.max(0, seconds)),
     timings.map((each) => median(each.map(({ stepSeconds: step }) => step))),
   );
-  const [excessShare, secondsPerStep, secondsPerOperation] = factors as [number, number, number];
+  const [excessRatio, secondsPerStep, secondsPerOperation] = factors as [number, number, number];
   return {
     ...profile,
     enqueue: profile.enqueue + secondsPerOperation,
     stepOverhead: (profile.stepOverhead ?? 0) + secondsPerStep,
-    cores: { ...profile.cores!, efficiency: 1 / (1 / efficiency + excessShare) },
+    cores: { ...profile.cores!, efficiency: 1 / (1 / efficiency + excessRatio) },
   };
 }
 
@@ -85,7 +85,7 @@ function estimateStepCosts(shape: StepShape, profile: Profile): StepCosts {
   const { attentionCalls } = shape;
   const [simulatedRank] = simulate(stepRecord, { ...profile, cores: undefined }).ranks;
   const kernels = simulatedRank!.events.filter(({ name }) => !name.startsWith("attend"));
-  const messageSeconds = (2 * exchangedBytes(shape)) / bandwidth;
+  const messageSeconds = (2 * countExchangeBytesSent(shape)) / bandwidth;
   const numExchangeOperations = 2;
   const operations = attentionCalls * (countOperations(stepRecord.ranks[0]!) + numExchangeOperations);
   return {
@@ -136,5 +136,5 @@ async function timeRun(contexts: readonly Context[], getSteps: (ctx: Context) =>
   for (const { world } of contexts) world.barrier().wait();
   await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
   const spans = await runOnAllRanks(contexts, (ctx) => getSteps(ctx).runTogether(STEPS_PER_RUN));
-  return await totalSpanSeconds(contexts, new Map(contexts.map((ctx, i) => [ctx, spans[i]!])));
+  return await computeSpanSeconds(contexts, new Map(contexts.map((ctx, i) => [ctx, spans[i]!])));
 }

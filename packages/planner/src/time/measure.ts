@@ -78,12 +78,12 @@ export interface TimeSpan {
 }
 
 /** Seconds from the first start to the last end, counted from when the first rank began: float32 is too short for clocks. */
-export async function totalSpanSeconds(
+export async function computeSpanSeconds(
   contexts: readonly Context[],
   spans: ReadonlyMap<Context, TimeSpan>,
 ): Promise<number> {
   const startTimes = await runOnAllRanks(contexts, (ctx) => broadcastNumber(ctx, spans.get(ctx)?.start ?? 0));
-  const maxSpan = await runOnAllRanks(contexts, async (ctx) => {
+  const spanSecondsByContext = await runOnAllRanks(contexts, async (ctx) => {
     const span = spans.get(ctx);
     const secondsSince = (time: number): number => (time - startTimes[contexts.indexOf(ctx)]!) / 1e9;
     return (
@@ -91,7 +91,7 @@ export async function totalSpanSeconds(
       (await maxOverRanks(ctx, span ? secondsSince(span.end) : 0))
     );
   });
-  return maxSpan[0]!;
+  return spanSecondsByContext[0]!;
 }
 
 async function maxOverRanks(ctx: Context, value: number): Promise<number> {
@@ -366,7 +366,7 @@ export async function timeExchanges(measuredRanks: MeasuredRanks, sizes: readonl
     };
     const ranks = measuredRanks.contexts[0]!.size;
     return traceChain(measuredRanks, { lane: "communication", ranks }, chain).then((spans) =>
-      totalSpanSeconds(measuredRanks.contexts, spans),
+      computeSpanSeconds(measuredRanks.contexts, spans),
     );
   });
   try {
@@ -417,7 +417,7 @@ export async function timeLockstep(
   const maxRows = Math.max(...tiles.map(({ rows }) => rows));
   const pairs = tiles.map(
     (tile, i): TimingPair => ({
-      measureSeconds: async () => totalSpanSeconds(contexts, await traceChain(measuredRanks, { ranks }, chains[i]!)),
+      measureSeconds: async () => computeSpanSeconds(contexts, await traceChain(measuredRanks, { ranks }, chains[i]!)),
       measureReference: () => timeTile(measuredRanks, operands, tile),
       // Of short kernels more: waits are a larger part of their time.
       numRuns: maxRows / tile.rows,

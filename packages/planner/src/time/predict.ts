@@ -68,7 +68,7 @@ export function maxSentTraffic(
   profile: Profile,
 ): Readonly<Record<LinkClass, TrafficTotals>> {
   const trafficByRank = countLinks(attentionRecord, profile);
-  const maxTotals = (kind: LinkClass, unit: keyof TrafficTotals): number =>
+  const maxSentTotal = (kind: LinkClass, unit: keyof TrafficTotals): number =>
     trafficByRank.reduce(
       (max, { forward, backward }) => Math.max(max, forward[kind].sent[unit] + backward[kind].sent[unit]),
       0,
@@ -76,7 +76,11 @@ export function maxSentTraffic(
   const entries = linkClasses.map((kind) => {
     return [
       kind,
-      { bytes: maxTotals(kind, "bytes"), elements: maxTotals(kind, "elements"), messages: maxTotals(kind, "messages") },
+      {
+        bytes: maxSentTotal(kind, "bytes"),
+        elements: maxSentTotal(kind, "elements"),
+        messages: maxSentTotal(kind, "messages"),
+      },
     ];
   });
   return Object.fromEntries(entries) as Record<LinkClass, TrafficTotals>;

@@ -36,8 +36,8 @@ function dedicatedLink(latency: number, bandwidth: number): Link {
 }
 
 // NCCL's model of its ring with the protocol Simple (src/graph/tuning.cc): 8.4 µs, and 3.4 more over NVLink, 14 over a net.
-const NVLINK_LATENCY = 11.8e-6;
-const NETWORK_LATENCY = 22.4e-6;
+const NVLINK_LATENCY_SECONDS = 11.8e-6;
+const NETWORK_LATENCY_SECONDS = 22.4e-6;
 
 /** Of kernels enqueued ahead of time, each takes about a microsecond more than it runs (Gray, "CUDA Graphs", NVIDIA 2019). */
 const LAUNCH_SECONDS = 1e-6;
@@ -54,9 +54,9 @@ const h100: Profile = {
   links: {
     self: dedicatedLink(LAUNCH_SECONDS, 1.28e12),
     // 376 to 380 GB/s of 450 between two GPUs of a node (NVIDIA/nccl, issue 1264).
-    "intra-node": dedicatedLink(NVLINK_LATENCY, 376e9),
+    "intra-node": dedicatedLink(NVLINK_LATENCY_SECONDS, 376e9),
     // "For NDR @ 400Gbps you should see 46-48GB/s per NIC" (NVIDIA/nccl-tests, issue 290).
-    "inter-node": dedicatedLink(NETWORK_LATENCY, 47e9),
+    "inter-node": dedicatedLink(NETWORK_LATENCY_SECONDS, 47e9),
   },
   kernels: {
     launch: LAUNCH_SECONDS,
@@ -88,9 +88,9 @@ const a100: Profile = {
   links: {
     self: dedicatedLink(LAUNCH_SECONDS, 0.78e12),
     // 430 to 520 GB/s both ways together (NVIDIA/nccl-tests, issue 149).
-    "intra-node": dedicatedLink(NVLINK_LATENCY, 240e9),
+    "intra-node": dedicatedLink(NVLINK_LATENCY_SECONDS, 240e9),
     // "24GB/s is the peak performance per 200G NIC" (NVIDIA/nccl-tests, issue 119).
-    "inter-node": dedicatedLink(NETWORK_LATENCY, 24e9),
+    "inter-node": dedicatedLink(NETWORK_LATENCY_SECONDS, 24e9),
   },
   kernels: {
     launch: LAUNCH_SECONDS,

@@ -10,7 +10,7 @@ import {
   PostedCollective,
   type MessageFlow,
   type RunningCollective,
-  simulationError,
+  createSimulationError,
   SimulatedStreams,
 } from "./streams.ts";
 import type { MemorySample, TimelineEvent, RankTimeline, Timeline } from "./timeline.ts";
@@ -101,7 +101,7 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
     const blockedCollectives = [...streams.activeCollectives()]
       .slice(0, 3)
       .map(({ rank, label, workId: work }) => `rank ${rank} waits in ${label} #${work}`);
-    throw simulationError(
+    throw createSimulationError(
       blockedCollectives.join("; ") || `rank ${waitingStream.rank} waits for a collective that it has not posted`,
     );
   }
@@ -134,7 +134,7 @@ function summarize(ranks: readonly SimulatedRank[]): Simulation {
   };
 }
 
-interface SimulationState {
+interface SimulationContext {
   /** The rank's number among those of the record. */
   readonly index: number;
   readonly machine: MachineSimulator;
@@ -151,7 +151,7 @@ class ComputeStream {
   readonly rank: number;
   readonly #record: AttentionRecord;
   readonly #recordedRank: RecordedRank;
-  readonly #state: SimulationState;
+  readonly #context: SimulationContext;
   readonly #reader: TapeReader;
   readonly #finishedWorkIds = new Set<number>();
   readonly #events: TimelineEvent[] = [];
@@ -170,13 +170,13 @@ class ComputeStream {
   #exposedSeconds = 0;
   #hasEnded = false;
 
-  constructor(record: AttentionRecord, recordedRank: RecordedRank, state: SimulationState) {
+  constructor(record: AttentionRecord, recordedRank: RecordedRank, context: SimulationContext) {
     this.rank = recordedRank.tape.rank;
     this.#record = record;
     this.#recordedRank = recordedRank;
-    this.#state = state;
+    this.#context = context;
     this.#reader = recordedRank.tape.read();
-    this.#host = new HostThread(state.machine, state.index, countOperations(recordedRank), state.hostCosts);
+    this.#host = new HostThread(context.machine, context.index, countOperations(recordedRank), context.hostCosts);
   }
 
   get hasEnded(): boolean {
@@ -202,17 +202,17 @@ class ComputeStream {
 
   /** The kernel that ran is done. */
   onKernelDone(): void {
-    const { now } = this.#state.machine;
+    const { now } = this.#context.machine;
     this.#computeSeconds += now - this.#waitStart;
-    if (this.#state.keepEvents && now > this.#waitStart) {
+    if (this.#context.keepEvents && now > this.#waitStart) {
       this.#events.push({ lane: "compute", name: this.#kernelName(), start: this.#waitStart, end: now });
     }
     this.resume();
   }
 
   onCollectiveDone(batch: PostedCollective): void {
-    const { now } = this.#state.machine;
-    if (this.#state.keepEvents) {
+    const { now } = this.#context.machine;
+    if (this.#context.keepEvents) {
       const { op: name, start, label, bytesSent, bytesReceived } = batch;
       this.#events.push({ lane: "communication", name, start, end: now, label, bytesSent, bytesReceived });
     }
@@ -226,7 +226,7 @@ class ComputeStream {
   /** The threads of the rank are scheduled again after a wait. */
   onWaitDone(): void {
     this.#awaitedWorkId = undefined;
-    this.#exposedSeconds += this.#state.machine.now - this.#waitStart;
+    this.#exposedSeconds += this.#context.machine.now - this.#waitStart;
     this.resume();
   }
 
@@ -235,7 +235,7 @@ class ComputeStream {
       rank: this.rank,
       at: this.#recordedRank.at,
       events: this.#events.toSorted((a, b) => a.start - b.start),
-      ...(this.#state.keepEvents && { memory: this.#memory }),
+      ...(this.#context.keepEvents && { memory: this.#memory }),
       forwardSeconds: this.#forwardEnd,
       seconds: this.#endTime,
       computeSeconds: this.#computeSeconds,
@@ -260,9 +260,9 @@ class ComputeStream {
 
   /** Memory changes hands in the order of the stream. Of several changes at one moment the most and the last are kept. */
   #adjustAllocated(sign: 1 | -1, storage: number): void {
-    if (!this.#state.keepEvents) return;
+    if (!this.#context.keepEvents) return;
     this.#allocatedBytes += sign * this.#recordedRank.tape.storageBytes[storage]!;
-    const { now: time } = this.#state.machine;
+    const { now: time } = this.#context.machine;
     const [secondLastSample, lastSample] = [this.#memory.at(-2), this.#memory.at(-1)];
     if (secondLastSample?.time === time) {
       if (lastSample!.bytes > secondLastSample.bytes) this.#memory[this.#memory.length - 2] = lastSample!;
@@ -272,7 +272,7 @@ class ComputeStream {
   }
 
   #beginPhase(phase: string): void {
-    const { now } = this.#state.machine;
+    const { now } = this.#context.machine;
     if (phase === "backward") this.#forwardEnd = now;
     if (phase !== "end") return;
     this.#endTime = now;
@@ -281,14 +281,14 @@ class ComputeStream {
 
   /** Runs the event that it stands at; true if that takes time. */
   #runEvent(): boolean {
-    const { index, machine, streams, kernelTimes: times } = this.#state;
+    const { index, machine, streams, kernelTimes: times } = this.#context;
     const event = this.#reader;
     if (isCollective(event.op)) {
       streams.post(index, event);
       return false;
     }
     const isDone = event.op === "wait" && this.#finishedWorkIds.delete(event.arg(0));
-    if (isDone && this.#state.waitSeconds === 0) return false;
+    if (isDone && this.#context.waitSeconds === 0) return false;
     this.#waitStart = machine.now;
     if (event.op === "wait") this.#awaitedWorkId = event.arg(0);
     else machine.startKernel(index, times.seconds(event, this.#recordedRank.tape));
@@ -298,7 +298,7 @@ class ComputeStream {
 
   /** The collective that it waits for is done: it stands still for a little longer. */
   #endWait(): void {
-    const { machine, index, waitSeconds: wait } = this.#state;
+    const { machine, index, waitSeconds: wait } = this.#context;
     if (wait > 0) machine.startTimer(index, machine.now + wait, this);
     else this.onWaitDone();
   }

@@ -22,7 +22,7 @@ export class PostedCollective {
   bytesSent = 0;
   bytesReceived = 0;
   readonly #code: Int32Array;
-  readonly #firstArgument: number;
+  readonly #firstArgumentIndex: number;
   readonly #argumentCount: number;
 
   // oxlint-disable-next-line max-params -- whose it is, where it stands, and the words of its label
@@ -34,7 +34,7 @@ export class PostedCollective {
     this.group = event.arg(1);
     this.label = labels[event.arg(2)]!;
     this.#code = event.code;
-    this.#firstArgument = event.firstArgument + 3;
+    this.#firstArgumentIndex = event.firstArgumentIndex + 3;
     this.#argumentCount = event.count - 3;
   }
 
@@ -44,7 +44,7 @@ export class PostedCollective {
   }
 
   arg(i: number): number {
-    return this.#code[this.#firstArgument + i]!;
+    return this.#code[this.#firstArgumentIndex + i]!;
   }
 }
 
@@ -200,7 +200,7 @@ export class SimulatedStreams {
     this.#pendingCollectives.delete(key);
     const mismatchedMember = postedMembers.find(({ op }) => op !== batch.op);
     if (mismatchedMember) {
-      throw simulationError(
+      throw createSimulationError(
         `rank ${mismatchedMember.rank} posted ${mismatchedMember.op} as ${mismatchedMember.label} #${mismatchedMember.workId}, but rank ${batch.rank} posted ${batch.op}`,
       );
     }
@@ -276,13 +276,13 @@ function createSizeMismatchError(
   { batch: receiver, bytes: expectedBytes }: PostedTransfer,
 ): MosaicError {
   const transferName = `rank ${sender.rank}, ${sender.label} #${sender.workId} sends ${bytes} bytes to rank ${receiver.rank}`;
-  return simulationError(
+  return createSimulationError(
     `${transferName}, but its ${receiver.label} #${receiver.workId} expects ${expectedBytes} bytes`,
   );
 }
 
 /** Why a record cannot be timed. */
-export function simulationError(reason: string): MosaicError {
+export function createSimulationError(reason: string): MosaicError {
   return new MosaicError({
     where: "simulate",
     expected: "a record without deadlocks, mismatched sends or mismatched collectives",

@@ -1,6 +1,6 @@
 import { type Coordinate, expectValue, type TraceEvent } from "@mosaic/core";
 import type { ClockOffset } from "./clock-offset.ts";
-import { synchronizationEvents } from "./synchronization.ts";
+import { synchronizationEventNames } from "./synchronization.ts";
 
 /** What one rank measured: `await ctx.stopTrace()`, and where the rank is. */
 export interface RankTrace {
@@ -50,7 +50,7 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
       at,
       ...(memory && { memory: memory.map(({ time, bytes }) => ({ time: toSeconds(time), bytes })) }),
       events: events
-        .filter(({ name }) => !synchronizationEvents.has(name))
+        .filter(({ name }) => !synchronizationEventNames.has(name))
         .map((event) => ({ ...event, start: toSeconds(event.start), end: toSeconds(event.end) }))
         .toSorted((a, b) => a.start - b.start),
     }));

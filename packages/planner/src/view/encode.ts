@@ -1,4 +1,4 @@
-import { computeAndWaitSeconds } from "../draw/intervals.ts";
+import { sumComputeAndWaitSeconds } from "../draw/intervals.ts";
 import type { MemorySample, RankTimeline, Timeline, TimelineEvent } from "../time/timeline.ts";
 import type { EventColumns, EventKind, MemoryColumns, RunData } from "./data.ts";
 
@@ -15,7 +15,7 @@ export function encodeRun(name: string, timeline: Timeline, maxEvents: number): 
     ranks: ranks.map((rank) => ({
       rank: rank.rank,
       at: rank.at,
-      spent: computeAndWaitSeconds(rank.events),
+      spent: sumComputeAndWaitSeconds(rank.events),
       events: encodeRank(rank, numEvents > maxEvents ? maxRankEvents : Number.POSITIVE_INFINITY, seconds),
       ...(rank.memory && rank.memory.length > 0 && { memory: encodeMemory(rank.memory, maxEvents / ranks.length) }),
     })),
@@ -116,15 +116,15 @@ function toColumns(runs: readonly EventRun[], kinds: readonly EventKind[], isMer
     ...(isMerged && {
       merged: {
         count: sortedRuns.map(({ numEvents: count }) => count),
-        share: sortedRuns.map(({ start, end, eventSeconds: busySeconds }) => computePermille(busySeconds, end - start)),
+        share: sortedRuns.map(({ start, end, eventSeconds }) => computePermille(eventSeconds, end - start)),
       },
     }),
   };
 }
 
 /** In thousandths; at least one, so that nothing vanishes. */
-function computePermille(busySeconds: number, totalSeconds: number): number {
-  return totalSeconds > 0 ? Math.min(1000, Math.max(1, Math.round((1000 * busySeconds) / totalSeconds))) : 1000;
+function computePermille(partSeconds: number, totalSeconds: number): number {
+  return totalSeconds > 0 ? Math.min(1000, Math.max(1, Math.round((1000 * partSeconds) / totalSeconds))) : 1000;
 }
 
 /** Of too many samples, the most that was held within each of `maxEvents` equal stretches. */

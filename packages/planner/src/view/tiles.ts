@@ -20,9 +20,9 @@ export function encodeTiles(record: AttentionRecord, maxBands: number = MAX_BAND
     if (recordedRank.firstSequence !== 0) continue;
     const tiles = listTiles(recordedRank, record.interned.strings);
     steps = Math.max(steps, tiles.length);
-    for (const [step, { queryRows, keyRows }] of tiles.entries()) {
-      const columns = bandLookups.keys(keyRows);
-      for (const row of bandLookups.queries(queryRows)) {
+    for (const [step, { queryRowsId, keyRowsId }] of tiles.entries()) {
+      const columns = bandLookups.keys(keyRowsId);
+      for (const row of bandLookups.queries(queryRowsId)) {
         for (const column of columns) {
           const cell = row * width + column;
           if (isShown(row, column)) grid.add(cell, recordedRank.tape.rank, step);
@@ -77,8 +77,8 @@ function createVisibilityTest(
 }
 
 interface TileStep {
-  readonly queryRows: number;
-  readonly keyRows: number;
+  readonly queryRowsId: number;
+  readonly keyRowsId: number;
 }
 
 /** What a rank attends to, in order; calls for some heads each of the same tile are one step. */
@@ -88,9 +88,9 @@ function listTiles({ tape }: RecordedRank, strings: readonly string[]): readonly
   while (event.next()) {
     if (event.op === "mark" && strings[event.arg(0)] === "backward") break;
     if (event.op !== "attend") continue;
-    const [queryRows, keyRows] = [event.arg(5), event.arg(6)];
+    const [queryRowsId, keyRowsId] = [event.arg(5), event.arg(6)];
     const last = tiles.at(-1);
-    if (last?.queryRows !== queryRows || last.keyRows !== keyRows) tiles.push({ queryRows, keyRows });
+    if (last?.queryRowsId !== queryRowsId || last.keyRowsId !== keyRowsId) tiles.push({ queryRowsId, keyRowsId });
   }
   return tiles;
 }

@@ -3,7 +3,7 @@ import { availableParallelism } from "node:os";
 import { world } from "@mosaic/collectives-local";
 import { cpu } from "@mosaic/kernels-cpu";
 import { expect, test } from "vitest";
-import { availableCores, parseCpuList } from "../../src/time/available-cores.ts";
+import { countAvailableCores, parseCpuList } from "../../src/time/available-cores.ts";
 
 test("a list of CPUs has single ones and ranges", () => {
   expect(parseCpuList("0-3,8")).toEqual([0, 1, 2, 3, 8]);
@@ -13,7 +13,7 @@ test("a list of CPUs has single ones and ranges", () => {
 
 test("ranks that share all cores have those of the process", async () => {
   const contexts = await world(2, { device: () => cpu({ threads: 1 }) });
-  expect(await availableCores(contexts)).toBe(availableParallelism());
+  expect(await countAvailableCores(contexts)).toBe(availableParallelism());
   await Promise.all(contexts.map((ctx) => ctx.close()));
 });
 
@@ -31,9 +31,9 @@ test.runIf(canBind)("a rank that is bound to one core counts those of the others
   const bind = (cpuList: string): void => void execFileSync("taskset", ["-pc", cpuList, String(process.pid)]);
   try {
     bind(String(cpus[0]));
-    const firstCount = availableCores([first!]);
+    const firstCount = countAvailableCores([first!]);
     bind(String(cpus[1]));
-    const secondCount = availableCores([second!]);
+    const secondCount = countAvailableCores([second!]);
     expect(await Promise.all([firstCount, secondCount])).toEqual([2, 2]);
   } finally {
     bind(list);

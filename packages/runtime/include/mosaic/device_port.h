@@ -50,8 +50,8 @@ struct MosaicDevicePort {
   int (*stream_create)(MosaicDevicePort *port, void **stream, MosaicFailure *failure);
   void (*stream_destroy)(MosaicDevicePort *port, void *stream);
 
-  /* Marks the work enqueued so far. `timed` events have a time that can be queried. */
-  int (*event_record)(MosaicDevicePort *port, void *stream, int timed, void **event, MosaicFailure *failure);
+  /* Marks the work enqueued so far. `is_timed` events have a time that can be queried. */
+  int (*event_record)(MosaicDevicePort *port, void *stream, int is_timed, void **event, MosaicFailure *failure);
   /* Later work on `stream` runs after the event; the host does not wait. */
   int (*event_wait)(MosaicDevicePort *port, void *stream, void *event, MosaicFailure *failure);
   /* A MosaicEventState; fills in `failure` if FAILED. */

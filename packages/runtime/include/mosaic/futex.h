@@ -61,7 +61,7 @@ class alignas(64) Doorbell {
 
   // For a thread that sleeps elsewhere, in `poll`, and those that wake it there.
 
-  /// From here to `withdraw` the first that calls `clearIfAsleep` receives true, and wakes the thread.
+  /// From here to `clearAsleep` the first that calls `clearIfAsleep` receives true, and wakes the thread.
   void setAsleep() { isAsleep_.store(1); }
   void clearAsleep() { isAsleep_.store(0); }
   bool clearIfAsleep() { return isAsleep_.load() != 0 && isAsleep_.exchange(0) != 0; }

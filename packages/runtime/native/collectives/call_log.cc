@@ -33,23 +33,23 @@ void appendWord(std::string& out, uint64_t word) { out.append(reinterpret_cast<c
 /// Words and texts that `appendWord` wrote; zeros and nothing once they are used up.
 class PublishedReader {
  public:
-  explicit PublishedReader(const std::string& text) : text_(text) {}
-  bool isFinished() const { return offset_ + sizeof(uint64_t) > text_.size(); }
+  explicit PublishedReader(const std::string& text) : encoded_(text) {}
+  bool isFinished() const { return offset_ + sizeof(uint64_t) > encoded_.size(); }
   uint64_t readWord() {
     uint64_t value = 0;
     if (isFinished()) return 0;
-    std::memcpy(&value, text_.data() + offset_, sizeof value);
+    std::memcpy(&value, encoded_.data() + offset_, sizeof value);
     offset_ += sizeof value;
     return value;
   }
   std::string readText() {
-    const uint64_t bytes = std::min<uint64_t>(readWord(), text_.size() - offset_);
+    const uint64_t bytes = std::min<uint64_t>(readWord(), encoded_.size() - offset_);
     offset_ += bytes;
-    return text_.substr(offset_ - bytes, bytes);
+    return encoded_.substr(offset_ - bytes, bytes);
   }
 
  private:
-  const std::string& text_;
+  const std::string& encoded_;
   size_t offset_ = 0;
 };
 
@@ -223,9 +223,9 @@ std::string CallLog::serializeCalls(size_t maxBytes) const {
   return out;
 }
 
-PublishedCalls CallLog::parseCalls(const std::string& published) {
+PublishedCalls CallLog::parseCalls(const std::string& publishedText) {
   PublishedCalls groups;
-  PublishedReader reader(published);
+  PublishedReader reader(publishedText);
   while (!reader.isFinished()) {
     auto& calls = groups[reader.readWord()];
     for (uint64_t remaining = reader.readWord(); remaining > 0 && !reader.isFinished(); remaining--) {

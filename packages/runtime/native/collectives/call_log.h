@@ -49,7 +49,7 @@ class CallLog {
   /// The last calls of its groups, in at most so many bytes, for ranks that compare them after this one has exited.
   std::string serializeCalls(size_t maxBytes) const;
   /// Reads what another rank published; a truncated entry is left out.
-  static PublishedCalls parseCalls(const std::string& published);
+  static PublishedCalls parseCalls(const std::string& publishedText);
 
  private:
   /// What a message contains about a call; several sequences may share it.

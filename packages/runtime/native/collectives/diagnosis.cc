@@ -169,9 +169,9 @@ std::optional<Engine::Diagnosis> Engine::findDivergenceBefore(const Operation& o
 
 /// The first mismatched call of this rank and one that has exited; calls that only one of them made are no mismatch.
 std::optional<std::string> Engine::findDivergenceFromExited(uint32_t peer) {
-  const auto published = control_->find(callsKey(peer), kValueTimeoutNs);
-  if (!published) return std::nullopt;
-  for (const auto& [group, peerCalls] : CallLog::parseCalls(*published)) {
+  const auto publishedText = control_->find(callsKey(peer), kValueTimeoutNs);
+  if (!publishedText) return std::nullopt;
+  for (const auto& [group, peerCalls] : CallLog::parseCalls(*publishedText)) {
     const auto ownCalls = calls(group);
     for (auto peerCall = peerCalls.rbegin(); peerCall != peerCalls.rend(); ++peerCall) {
       const auto ownCall = std::find_if(ownCalls.begin(), ownCalls.end(),
@@ -237,7 +237,7 @@ std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
     }
     if (auto diagnosis = diagnoseDivergence(op)) return diagnosis;
   }
-  if (auto diagnosis = transportFailure(op)) return diagnosis;
+  if (auto diagnosis = diagnoseTransport(op)) return diagnosis;
   const int64_t now = monotonicNs();
   if (auto diagnosis = diagnoseTimeout(op, now)) return diagnosis;
   requestPositionsIfStalled(op, now);
@@ -246,7 +246,7 @@ std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
 
 std::optional<Engine::Diagnosis> Engine::diagnoseClosing(const Operation& op) {
   const bool isStalled =
-      isClosing_ && options_.drainTimeoutNs >= 0 && monotonicNs() - progressedAt_ >= options_.drainTimeoutNs;
+      isClosing_ && options_.drainTimeoutNs >= 0 && monotonicNs() - lastProgressNs_ >= options_.drainTimeoutNs;
   if (!isStopped_ && !isStalled) return std::nullopt;
   return Diagnosis{failureRecord(MOSAIC_FAILURE_CLOSED, describeLocation(op) + ": closed during " + op.name()),
                    failureRecord(MOSAIC_FAILURE_PEER_LOST, rankName(options_.rank) + " exited during " + op.name())};
@@ -276,7 +276,7 @@ std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
 /// lock.
 std::optional<Engine::Diagnosis> Engine::indirectFailure(const Operation& op) const {
   if (op.startedAt == 0 || (events_.failedRanks.empty() && events_.lostRanks.empty())) return std::nullopt;
-  const int64_t waitStart = std::max({progressedAt_, op.startedAt, events_.firstFailureAt});
+  const int64_t waitStart = std::max({lastProgressNs_, op.startedAt, events_.firstFailureNs});
   if (monotonicNs() - waitStart < kIndirectFailureDelayNs) return std::nullopt;
   if (!events_.failedRanks.empty()) return Diagnosis{events_.failedRanks.begin()->second, std::nullopt};
   return Diagnosis{peerLostFailure(op, events_.lostRanks.begin()->second + " died"), std::nullopt};
@@ -314,10 +314,10 @@ std::optional<Engine::Diagnosis> Engine::diagnoseTimeout(Operation& op, int64_t 
 void Engine::requestPositionsIfStalled(const Operation& op, int64_t now) {
   if (op.startedAt == 0 || op.group->size() == 1) return;
   if (positionRequest_.operationNumber != op.number)
-    positionRequest_ = {op.number, std::max(op.startedAt, progressedAt_), kFirstPositionRequestDelayNs};
-  const int64_t waitStart = std::max(positionRequest_.sentAt, progressedAt_);
+    positionRequest_ = {op.number, std::max(op.startedAt, lastProgressNs_), kFirstPositionRequestDelayNs};
+  const int64_t waitStart = std::max(positionRequest_.sendTimeNs, lastProgressNs_);
   if (now - waitStart < positionRequest_.intervalNs) return;
-  positionRequest_.sentAt = now;
+  positionRequest_.sendTimeNs = now;
   positionRequest_.intervalNs = std::min(2 * positionRequest_.intervalNs, kMaxPositionRequestIntervalNs);
   std::vector<uint32_t> peers = op.group->ranks;
   std::erase(peers, options_.rank);

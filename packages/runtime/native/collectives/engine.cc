@@ -121,7 +121,7 @@ std::shared_ptr<Group> Engine::getGroup(uint32_t number) {
 
 uint32_t Engine::splitGroupNumber(uint64_t splitNumber) {
   const std::lock_guard lock(mutex_);
-  return splitGroups_.at(splitNumber);
+  return groupNumberBySplit_.at(splitNumber);
 }
 
 Payload Engine::getPayload(uint32_t number) {
@@ -186,7 +186,7 @@ void Engine::main() {
           failure.code == MOSAIC_FAILURE_CLOSED ? failureRecord(MOSAIC_FAILURE_PEER_LOST, closeMessage) : failure});
   }
   std::exchange(onConnected_, nullptr)(isConnected ? nullptr : &failure);
-  progressedAt_ = monotonicNs();
+  lastProgressNs_ = monotonicNs();
   if (isConnected) runUntilFinished();
   leave(isConnected);
 }
@@ -273,10 +273,10 @@ bool Engine::isFinished() {
 
 void Engine::beginOperation(Operation& op) {
   const std::lock_guard lock(mutex_);
-  op.startedAt = progressedAt_ = monotonicNs();
+  op.startedAt = lastProgressNs_ = monotonicNs();
 }
 
-void Engine::recordProgress() { progressedAt_ = monotonicNs(); }
+void Engine::recordProgress() { lastProgressNs_ = monotonicNs(); }
 
 void Engine::finishOperation(const std::shared_ptr<Operation>& op, const std::optional<TraceRecord>& trace) {
   bool hasTraceRequests = false;
@@ -290,7 +290,7 @@ void Engine::finishOperation(const std::shared_ptr<Operation>& op, const std::op
     hasTraceRequests = !traceRequests_.empty();
     lastCompletedNumber_ = op->number;
   }
-  progressedAt_ = monotonicNs();
+  lastProgressNs_ = monotonicNs();
   if (hasTraceRequests) completeTraces();
 }
 
@@ -380,7 +380,7 @@ bool Engine::executeSplit(const std::shared_ptr<Operation>& op) {
   }
   if (!openSplitGroup(*op, colors)) return false;
   const std::lock_guard lock(mutex_);
-  splitGroups_[op->number] = static_cast<uint32_t>(groups_.size());
+  groupNumberBySplit_[op->number] = static_cast<uint32_t>(groups_.size());
   groups_.push_back(std::move(splitGroup));
   return true;
 }

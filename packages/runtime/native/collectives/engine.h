@@ -131,7 +131,7 @@ class Engine : private ControlListener {
   /// The failure of this rank's own device, if it failed before the operation.
   virtual std::optional<MosaicFailure> deviceFailure(Operation& op) = 0;
   /// What the transport itself observes of the ranks of an operation.
-  virtual std::optional<Diagnosis> transportFailure(Operation& op) = 0;
+  virtual std::optional<Diagnosis> diagnoseTransport(Operation& op) = 0;
   /// What the transport has reported on this rank, also while the control plane has time to deliver the cause.
   virtual std::optional<Diagnosis> transportError(const Operation&) { return std::nullopt; }
   /// The engine has failed: ends `ops`, all that were posted and are not over. Not under the lock.
@@ -192,7 +192,7 @@ class Engine : private ControlListener {
  private:
   struct PositionRequest {
     uint64_t operationNumber = 0;
-    int64_t sentAt = 0, intervalNs = 0;
+    int64_t sendTimeNs = 0, intervalNs = 0;
   };
   struct TraceRequest {
     uint64_t lastOperationNumber;
@@ -251,7 +251,7 @@ class Engine : private ControlListener {
   struct Events {
     std::map<uint32_t, std::string> lostRanks;  // rank: its process
     std::map<uint32_t, MosaicFailure> failedRanks;
-    int64_t firstFailureAt = 0;            // of the lost and failed ones
+    int64_t firstFailureNs = 0;            // of the lost and failed ones
     std::map<uint32_t, int64_t> exitedRanks;  // rank: when
     std::map<uint64_t, std::string> mismatches;
     std::map<std::pair<uint64_t, uint64_t>, std::vector<int64_t>> colors;
@@ -267,7 +267,7 @@ class Engine : private ControlListener {
       recordFailureTime();
     }
     void recordFailureTime() {
-      if (firstFailureAt == 0) firstFailureAt = monotonicNs();
+      if (firstFailureNs == 0) firstFailureNs = monotonicNs();
     }
   };
   std::mutex mutex_;  // guards what follows, up to the atomics
@@ -275,7 +275,7 @@ class Engine : private ControlListener {
 
  private:
   std::vector<std::shared_ptr<Group>> groups_;
-  std::map<uint64_t, uint32_t> splitGroups_;  // number of the split: number of the group
+  std::map<uint64_t, uint32_t> groupNumberBySplit_;  // number of the split: number of the group
   CallLog log_;
   std::deque<std::shared_ptr<Operation>> queue_;
   uint64_t lastPostedNumber_ = 0;
@@ -293,7 +293,7 @@ class Engine : private ControlListener {
   // Of the communication thread.
   PositionRequest positionRequest_;
   uint64_t lastRequestId_ = 0;
-  int64_t progressedAt_ = 0;
+  int64_t lastProgressNs_ = 0;
   ExitCounts exitCounts_;
 
   std::atomic<uint64_t> lastCompletedNumber_{0};

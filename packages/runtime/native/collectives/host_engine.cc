@@ -29,13 +29,13 @@ class StageExecution {
   const MosaicMessage* failedMessage() const;
 
  private:
-  bool areMessagesDone() const { return firstSend_ == sends_.size() && firstReceive_ == receives_.size(); }
+  bool areMessagesDone() const { return nextSend_ == sends_.size() && nextReceive_ == receives_.size(); }
   void prepareReduction(const Operation& op, const Reduction& reduction);
   void reduceOperands();
 
   const MosaicHostTransport& transport_;
   std::vector<MosaicMessage> sends_, receives_;
-  size_t firstSend_ = 0, firstReceive_ = 0;  // all before are done
+  size_t nextSend_ = 0, nextReceive_ = 0;  // all before are done
   MosaicReduction reduction_{};
   /// The transport has its receives.
   bool isReducedByTransport_ = false;
@@ -81,8 +81,8 @@ void StageExecution::prepareReduction(const Operation& op, const Reduction& redu
 
 bool StageExecution::progress() {
   const bool hasProgressed = transport_.progress(transport_.self) != 0;
-  while (firstSend_ < sends_.size() && sends_[firstSend_].state == MOSAIC_MESSAGE_DONE) firstSend_++;
-  while (firstReceive_ < receives_.size() && receives_[firstReceive_].state == MOSAIC_MESSAGE_DONE) firstReceive_++;
+  while (nextSend_ < sends_.size() && sends_[nextSend_].state == MOSAIC_MESSAGE_DONE) nextSend_++;
+  while (nextReceive_ < receives_.size() && receives_[nextReceive_].state == MOSAIC_MESSAGE_DONE) nextReceive_++;
   if (operands_ && areMessagesDone()) reduceOperands();
   return hasProgressed;
 }
@@ -310,7 +310,7 @@ void HostEngine::execute(const std::shared_ptr<HostOperation>& op) {
 
 /// Runs one stage to its end. False: the engine has failed.
 bool HostEngine::runStage(HostOperation& op, StageExecution& execution) {
-  int64_t idleSince = 0;
+  int64_t idleSinceNs = 0;
   while (!execution.isDone()) {
     bool hasProgressed = execution.progress();
     if (const MosaicMessage* message = execution.failedMessage()) {
@@ -324,12 +324,12 @@ bool HostEngine::runStage(HostOperation& op, StageExecution& execution) {
     const int64_t now = monotonicNs();
     if (hasProgressed) {
       recordProgress();
-      idleSince = 0;
+      idleSinceNs = 0;
       continue;
     }
     if (execution.isDone()) break;
-    if (idleSince == 0) idleSince = now;
-    if (now - idleSince < kMaxSpinNs) {
+    if (idleSinceNs == 0) idleSinceNs = now;
+    if (now - idleSinceNs < kMaxSpinNs) {
       cpuRelax();
       continue;
     }
@@ -355,14 +355,14 @@ std::optional<MosaicFailure> HostEngine::deviceFailure(Operation& operation) {
   return op.cause;
 }
 
-std::optional<Engine::Diagnosis> HostEngine::transportFailure(Operation& op) {
+std::optional<Engine::Diagnosis> HostEngine::diagnoseTransport(Operation& op) {
   const int64_t now = monotonicNs();
   if (now - lastPeerCheckNs_ < kPollIntervalNs) return std::nullopt;
   lastPeerCheckNs_ = now;
   for (const uint32_t rank : op.group->ranks) {
     if (rank == options().rank || !transport_.lost(transport_.self, rank)) continue;
-    const int64_t lostAt = pendingPeerLoss_.try_emplace(rank, now).first->second;
-    if (now - lostAt < kFailureCauseGraceNs) continue;
+    const int64_t lossTimeNs = peerLossNsByRank_.try_emplace(rank, now).first->second;
+    if (now - lossTimeNs < kFailureCauseGraceNs) continue;
     const MosaicFailure failure = peerLostFailure(op, describeProcess(rank) + " died");
     return Diagnosis{failure, failure};
   }

@@ -26,7 +26,7 @@ class HostEngine final : public Engine {
   std::shared_ptr<Operation> makeOperation(bool waitsForCompute) override;
   void onPosted(const std::shared_ptr<Operation>& op) override;
   std::optional<MosaicFailure> deviceFailure(Operation& op) override;
-  std::optional<Diagnosis> transportFailure(Operation& op) override;
+  std::optional<Diagnosis> diagnoseTransport(Operation& op) override;
   void onFailed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) override;
   void closeTransport() override;
   int64_t waitedNs() const override { return counters()->waitedNs(); }
@@ -39,7 +39,7 @@ class HostEngine final : public Engine {
 
   const MosaicHostTransport& transport_;
   MosaicStream* const stream_;
-  std::map<uint32_t, int64_t> pendingPeerLoss_;  // by rank: since when the transport observes that it is gone
+  std::map<uint32_t, int64_t> peerLossNsByRank_;  // by rank: since when the transport observes that it is gone
   int64_t lastPeerCheckNs_ = 0;
 };
 

@@ -113,12 +113,12 @@ class ScheduleBuilder {
     const Counts counts = balancedCounts(count, size_);
     uint8_t* ownShare = x + exclusiveSum(counts)[rank_] * elementSize_;
     reduceScatter(counts, ownShare, x);
-    if (isOnSharedHosts()) allGatherByHost(counts, x);
+    if (spansSharedHosts()) allGatherByHost(counts, x);
     else allGather(counts, x, ownShare);
   }
 
   /// Several hosts, and several ranks on one of them.
-  bool isOnSharedHosts() const {
+  bool spansSharedHosts() const {
     const std::set<uint32_t> distinctHosts(hosts_.begin(), hosts_.end());
     return distinctHosts.size() > 1 && distinctHosts.size() < size_;
   }

@@ -19,31 +19,31 @@ class RankCounters {
   /// On the host's thread: a step is over.
   void markStep(uint64_t reservedBytes, uint64_t peakBytes) {
     const int64_t now = monotonicNs();
-    lastStepNs_ = now - markedAt_;
-    markedAt_ = now;
+    lastStepNs_ = now - lastMarkTimeNs_;
+    lastMarkTimeNs_ = now;
     reservedBytes_ = reservedBytes;
     peakBytes_ = peakBytes;
-    steps_++;
+    stepCount_++;
   }
 
   /// On the compute stream's thread: it waits for a collective.
-  void beginWait() { waitStart_ = monotonicNs(); }
-  void endWait() { waitedNs_ += monotonicNs() - waitStart_.exchange(0); }
+  void beginWait() { waitStartNs_ = monotonicNs(); }
+  void endWait() { waitedNs_ += monotonicNs() - waitStartNs_.exchange(0); }
   /// Any thread. Never too much: what ends meanwhile is missing, until the next sample.
   int64_t waitedNs() const {
-    const int64_t finishedWaitNs = waitedNs_, waitStart = waitStart_;
+    const int64_t finishedWaitNs = waitedNs_, waitStart = waitStartNs_;
     return finishedWaitNs + (waitStart == 0 ? 0 : monotonicNs() - waitStart);
   }
 
   /// All but what the engine counts itself.
   Metrics sample() const {
     Metrics metrics;
-    const int64_t now = monotonicNs(), markedAt = markedAt_;
+    const int64_t now = monotonicNs(), lastMarkTimeNs = lastMarkTimeNs_;
     metrics.time = static_cast<uint64_t>(now);
-    metrics.steps = steps_;
+    metrics.steps = stepCount_;
     // The first mark ends no step: what came before it is the program's start.
     metrics.step = metrics.steps > 1 ? static_cast<uint64_t>(lastStepNs_) : 0;
-    metrics.sinceStep = static_cast<uint64_t>(std::max<int64_t>(0, now - markedAt));
+    metrics.sinceStep = static_cast<uint64_t>(std::max<int64_t>(0, now - lastMarkTimeNs));
     metrics.reserved = reservedBytes_;
     metrics.peak = peakBytes_;
     metrics.resident = residentBytes();
@@ -63,9 +63,9 @@ class RankCounters {
     return residentPages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   }
 
-  std::atomic<uint64_t> steps_{0}, reservedBytes_{0}, peakBytes_{0};
-  std::atomic<int64_t> lastStepNs_{0}, markedAt_{monotonicNs()};
-  std::atomic<int64_t> waitedNs_{0}, waitStart_{0};
+  std::atomic<uint64_t> stepCount_{0}, reservedBytes_{0}, peakBytes_{0};
+  std::atomic<int64_t> lastStepNs_{0}, lastMarkTimeNs_{monotonicNs()};
+  std::atomic<int64_t> waitedNs_{0}, waitStartNs_{0};
 };
 
 }  // namespace mosaic

@@ -29,7 +29,7 @@ void StreamEngine::connect(MosaicBootstrap& bootstrap) {
   MosaicCommunicator* world = nullptr;
   throwIfFailed([&](auto* failure) { return transport_.connect(transport_.self, &bootstrap, &world, failure); });
   communicators_.push_back(world);
-  connectDeadline_ = monotonicNs() + options().connectTimeoutNs;
+  connectDeadlineNs_ = monotonicNs() + options().connectTimeoutNs;
   waitUntilReady(world);
   warmUp(world, *getGroup(0));
   isConnected_ = true;
@@ -91,7 +91,7 @@ void StreamEngine::throwIfConnectFailed() {
   if (isStopped() || isPeerLost) {
     throw Failure(MOSAIC_FAILURE_PEER_LOST, "connect: a rank exited while the ranks were connecting");
   }
-  if (monotonicNs() < connectDeadline_) return;
+  if (monotonicNs() < connectDeadlineNs_) return;
   const std::string remedy = transport_.remedy ? std::string("; ") + transport_.remedy : "";
   throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: rank " + std::to_string(options().rank) + ": " + name_ +
                                             " timed out after " + formatSeconds(options().connectTimeoutNs) +

@@ -126,12 +126,12 @@ void StreamEngine::wait(uint64_t number) {
   }
   // Over: done, or failed, and then its failure is the device's. Half of it may be on the stream.
   if (const auto failure = failureAt(number)) {
-    makeComputeWait();
+    enqueueComputeWait();
     port_.fail(&port_, &*failure);
   }
 }
 
-void StreamEngine::makeComputeWait() {
+void StreamEngine::enqueueComputeWait() {
   const std::lock_guard lock(launchMutex_);
   if (!stream_) return;
   port_.enter(&port_);
@@ -313,7 +313,7 @@ std::optional<MosaicFailure> StreamEngine::deviceFailure(Operation&) {
   return port_.failure(&port_, &failure) ? std::optional(failure) : std::nullopt;
 }
 
-std::optional<Engine::Diagnosis> StreamEngine::transportFailure(Operation& op) {
+std::optional<Engine::Diagnosis> StreamEngine::diagnoseTransport(Operation& op) {
   if (auto diagnosis = exitFailure(op)) return diagnosis;
   for (MosaicCommunicator* const communicator : communicators_) {
     MosaicFailure failure{};
@@ -321,7 +321,7 @@ std::optional<Engine::Diagnosis> StreamEngine::transportFailure(Operation& op) {
       continue;
     transportError_ = TransportError{failure, monotonicNs()};
   }
-  if (!transportError_ || monotonicNs() - transportError_->reportedAt < kFailureCauseGraceNs) return std::nullopt;
+  if (!transportError_ || monotonicNs() - transportError_->reportTimeNs < kFailureCauseGraceNs) return std::nullopt;
   return transportError(op);
 }
 
@@ -343,7 +343,7 @@ void StreamEngine::onFailed(const MosaicFailure& failure, const std::vector<std:
   }
   abortCommunicators(std::exchange(communicators_, {}));
   // Memory of operations that nothing waits for is reused from now on.
-  makeComputeWait();
+  enqueueComputeWait();
   for (const auto& op : ops) release(static_cast<StreamOperation&>(*op));
 }
 

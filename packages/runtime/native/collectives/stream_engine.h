@@ -27,7 +27,7 @@ class StreamEngine final : public Engine {
   /// What a communicator reported, and when.
   struct TransportError {
     MosaicFailure failure;
-    int64_t reportedAt;
+    int64_t reportTimeNs;
   };
 
   /// A sleeping thread takes tens of microseconds to wake, so it looks a little longer before it sleeps.
@@ -42,7 +42,7 @@ class StreamEngine final : public Engine {
   void onDropped(Operation& op) override;
   bool isDone(Operation& op) override;
   std::optional<MosaicFailure> deviceFailure(Operation& op) override;
-  std::optional<Diagnosis> transportFailure(Operation& op) override;
+  std::optional<Diagnosis> diagnoseTransport(Operation& op) override;
   std::optional<Diagnosis> transportError(const Operation& op) override;
   void onFailed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) override;
   /// Concludes what is done, and fails if an operation cannot complete. False: the engine has failed.
@@ -57,7 +57,7 @@ class StreamEngine final : public Engine {
   void markFinished(StreamOperation& op);
   void* recordEventOnStream(void* stream, bool isTimed);
   /// Later work on the device, reuse of memory included, runs after what the communication stream still holds.
-  void makeComputeWait();
+  void enqueueComputeWait();
   void release(StreamOperation& op);
 
   // ── stream_communicators.cc
@@ -86,7 +86,7 @@ class StreamEngine final : public Engine {
   std::optional<TransportError> transportError_;
   uint64_t lastLaunchedNumber_ = 0;  // the last operation that was launched
   bool isConnected_ = false;
-  int64_t connectDeadline_ = 0;
+  int64_t connectDeadlineNs_ = 0;
 
   std::mutex launchMutex_;  // guards what follows, and some of each operation
   void* stream_ = nullptr;  // written by the communication thread only

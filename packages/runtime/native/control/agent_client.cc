@@ -43,7 +43,7 @@ AgentClient::~AgentClient() {
 void AgentClient::join() {
   Lock lock(mutex_);
   if (!thread_.joinable() && !isInterrupted_) {
-    deadline_ = monotonicNs() + options_.timeoutNs;
+    joinDeadlineNs_ = monotonicNs() + options_.timeoutNs;
     thread_ = startThread("mosaic-control", [this] { run(); });
   }
   stateChangedCondition_.wait(lock, [this] { return isInterrupted_ || state_ != State::Connecting; });
@@ -181,7 +181,7 @@ bool AgentClient::isFinished() {
   return isStopped_ || state_ == State::Ended || (isInterrupted_ && state_ == State::Connecting);
 }
 
-bool AgentClient::hasJoinTimedOut(int64_t graceNs) const { return monotonicNs() >= deadline_ + graceNs; }
+bool AgentClient::hasJoinTimedOut(int64_t graceNs) const { return monotonicNs() >= joinDeadlineNs_ + graceNs; }
 
 void AgentClient::run() {
   try {
@@ -210,7 +210,7 @@ bool AgentClient::connect() {
   frame.attempt = options_.attempt;
   frame.size = options_.size;
   frame.timeoutMs = toMilliseconds(options_.timeoutNs);
-  frame.remainingMs = toMilliseconds(deadline_ - monotonicNs());
+  frame.remainingMs = toMilliseconds(joinDeadlineNs_ - monotonicNs());
   frame.members.push_back({options_.rank, static_cast<int32_t>(getpid()), 0});
   Hello hello;
   hello.secret = options_.secret;
@@ -242,7 +242,7 @@ void AgentClient::serveConnection() {
                                                     formatSeconds(options_.timeoutNs) + ": the agent at " +
                                                     options_.path + " does not respond");
     }
-    const int64_t waitNs = deadline_ + kAgentReportGraceNs - monotonicNs() + 1'000'000;
+    const int64_t waitNs = joinDeadlineNs_ + kAgentReportGraceNs - monotonicNs() + 1'000'000;
     poll(entries, 2, isJoined ? -1 : static_cast<int>(toMilliseconds(waitNs)));
     if (entries[0].revents) wakeEvent_.reset();
     if (!entries[1].revents) continue;

@@ -82,7 +82,7 @@ class AgentClient : public ControlPlane {
 
   const AgentOptions options_;
   const EventFd wakeEvent_;
-  int64_t deadline_ = 0;  // of `join`; constant once the thread runs
+  int64_t joinDeadlineNs_ = 0;  // of `join`; constant once the thread runs
 
   std::mutex mutex_;  // guards what follows, up to the listener's
   std::condition_variable stateChangedCondition_;

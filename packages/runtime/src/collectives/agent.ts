@@ -49,7 +49,7 @@ export async function resolveAgentAddress(
   const world = name ?? jobName(environment);
   // Hosts may share the directory.
   const host = endpoint === undefined ? [] : [hostname()];
-  const path = await socketPath(JSON.stringify([world, attempt, ...host]));
+  const path = await prepareSocketPath(JSON.stringify([world, attempt, ...host]));
   const isFirstLocalRank = (localRank ?? rank) === 0;
   if (endpoint !== undefined && rank === 0 && !isFirstLocalRank) {
     throw new OptionError({
@@ -67,7 +67,7 @@ export async function resolveAgentAddress(
 
 /** What distinguishes this job from any other. */
 function jobName({ job }: LaunchEnvironment = launchEnvironment()): string {
-  const knownName = job ?? findProcessManager();
+  const knownName = job ?? findProcessManagerName();
   if (knownName !== undefined) return knownName;
   throw new OptionError({
     where: "connect",
@@ -78,7 +78,7 @@ function jobName({ job }: LaunchEnvironment = launchEnvironment()): string {
 }
 
 /** MPICH names no job, but one process of its own has started all ranks of a host: the nearest above this one. */
-function findProcessManager(): string | undefined {
+function findProcessManagerName(): string | undefined {
   try {
     for (let pid = process.ppid; pid > 1; ) {
       // "pid (name) state parent …": the name is cut, and may have anything in it.
@@ -146,7 +146,7 @@ function readSecret(file: string): string {
 }
 
 /** A path in a directory that only this user may enter. */
-async function socketPath(job: string): Promise<string> {
+async function prepareSocketPath(job: string): Promise<string> {
   // Under a launcher no rank needs these modules, which take some milliseconds of its start.
   const { createHash } = await import("node:crypto");
   const { uid } = userInfo();

@@ -80,12 +80,12 @@ export class NativeGroup extends CheckedGroup {
   }
 
   startTrace(): void {
-    this.beginCall("startTrace");
+    this.checkOpen("startTrace");
     this.#nativeRank.startTrace();
   }
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
-    this.beginCall("stopTrace");
+    this.checkOpen("stopTrace");
     return this.#nativeRank.stopTrace();
   }
 

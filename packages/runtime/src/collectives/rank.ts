@@ -21,10 +21,10 @@ function storageAddress(x: Tensor | undefined): number {
 /** A call as native code reads it: numbers, lists preceded by their length. */
 function encodeCall(call: CollectiveCall): Float64Array {
   const { input, out, send = [], receive = [], transfers = [] } = call;
-  const sampleTensor = input ?? out;
+  const operand = input ?? out;
   const words = [
     collectiveOps.indexOf(call.op),
-    sampleTensor ? dtypeCodes[sampleTensor.dtype] : noDTypeCode,
+    operand ? dtypeCodes[operand.dtype] : noDTypeCode,
     reduceOps.indexOf(call.reduce ?? "sum"),
     call.root ?? 0,
     call.allowUnequalShapes ? 1 : 0,
@@ -32,7 +32,7 @@ function encodeCall(call: CollectiveCall): Float64Array {
     storageAddress(input),
   ];
   const pushList = (values: readonly number[]) => words.push(values.length, ...values);
-  pushList(sampleTensor?.shape ?? []);
+  pushList(operand?.shape ?? []);
   pushList(send);
   pushList(receive);
   words.push(transfers.length);

@@ -57,10 +57,10 @@ const maskRules: Readonly<Record<string, MaskRule>> = {
   },
   shareQuestion: {
     usages: ["shareQuestion:N:LENGTHS"],
-    create: ([question, answers, ...extraArgs]) => {
-      if (question === undefined || answers === undefined || extraArgs.length > 0) return undefined;
+    create: ([questionLengthText, answerLengthsText, ...extraArgs]) => {
+      if (questionLengthText === undefined || answerLengthsText === undefined || extraArgs.length > 0) return undefined;
       const where = "mask shareQuestion";
-      return masks.shareQuestion(parseCount(where, question, 0), parseLengths(where, answers));
+      return masks.shareQuestion(parseCount(where, questionLengthText, 0), parseLengths(where, answerLengthsText));
     },
   },
 };

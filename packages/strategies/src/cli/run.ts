@@ -12,7 +12,7 @@ import {
   viewerHtml,
 } from "@mosaic/planner";
 import type { PlanJob, PlanProgress } from "../plan/job.ts";
-import { type Plan, plan, type RankedStrategy, TIME_RESOLUTION } from "../plan/plan.ts";
+import { type Plan, plan, type RankedStrategy, RELATIVE_TIME_RESOLUTION } from "../plan/plan.ts";
 import { crossesHosts, formatMesh } from "../mesh-order.ts";
 import { loadCandidate, UsageError } from "./load.ts";
 import { help, parseSettings, type Settings } from "./settings.ts";
@@ -98,7 +98,7 @@ function selectTableRows(
   );
 }
 
-const tableColumns = [
+const columnTitles = [
   "",
   "step time",
   "forward",
@@ -115,11 +115,11 @@ function formatTable(rows: readonly RankedStrategy[], job: PlanJob): readonly st
   const minSeconds = Math.min(...rows.map(({ seconds }) => seconds));
   const formatTimeMark = ({ evaluatedBy, seconds }: RankedStrategy): string => {
     if (evaluatedBy === "estimate") return "≈ ";
-    return seconds <= minSeconds * (1 + TIME_RESOLUTION) ? "= " : "";
+    return seconds <= minSeconds * (1 + RELATIVE_TIME_RESOLUTION) ? "= " : "";
   };
   const isMultiNode = job.nodes > 1;
   const nodes = Array.from({ length: job.ranks }, (_, rank) => Math.floor(rank / job.gpusPerNode));
-  const titles = [...tableColumns, ...(isMultiNode ? ["axes between nodes"] : [])];
+  const titles = [...columnTitles, ...(isMultiNode ? ["axes between nodes"] : [])];
   const cells = rows.map((rankedStrategy, i) => [
     `${i + 1}`,
     `${formatTimeMark(rankedStrategy)}${formatSeconds(rankedStrategy.seconds)}`,
@@ -168,7 +168,7 @@ function formatNotes(rows: readonly RankedStrategy[], { job, ranking, refused }:
 export async function run(args: readonly string[]): Promise<number> {
   try {
     const settings = parseSettings(args);
-    if (settings !== "help") return await createPlan(settings);
+    if (settings !== "help") return await runPlanner(settings);
     await print(help);
     return 0;
   } catch (error) {
@@ -178,12 +178,12 @@ export async function run(args: readonly string[]): Promise<number> {
   }
 }
 
-async function createPlan(settings: Settings): Promise<number> {
+async function runPlanner(settings: Settings): Promise<number> {
   const { svg, tiles, trace, html } = settings;
   checkOutputPaths({ svg, tiles, trace, html });
   const candidates = [];
   for (const path of settings.backends) candidates.push(await loadCandidate(path, settings.plan));
-  const progress = createProgress(process.stderr);
+  const progress = createProgressReporter(process.stderr);
   let planResult: Plan;
   try {
     planResult = plan({ ...settings.plan, candidates, onProgress: progress.showProgress });
@@ -268,7 +268,10 @@ function formatJson({ job, best, ranking, refused }: Plan, proof: Proof | undefi
 }
 
 /** Reports on a terminal how far the planning is, in one line; elsewhere only when a stage begins. */
-function createProgress({ isTTY }: NodeJS.WriteStream): { showProgress(progress: PlanProgress): void; end(): void } {
+function createProgressReporter({ isTTY }: NodeJS.WriteStream): {
+  showProgress(progress: PlanProgress): void;
+  end(): void;
+} {
   const stageVerbs = { estimate: "estimating", simulate: "simulating" } as const;
   let stage: PlanProgress["stage"] | undefined;
   return {

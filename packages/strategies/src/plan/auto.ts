@@ -36,10 +36,10 @@ function formatExplanation({ best, ranking, job, refused }: Plan): string {
   ].join("\n");
 }
 
-type FormatBytesSent = (rankedStrategy: RankedStrategy) => string;
+type BytesFormatter = (rankedStrategy: RankedStrategy) => string;
 
 /** A single node has no bytes between nodes. */
-function createBytesFormatter({ nodes }: PlanJob): FormatBytesSent {
+function createBytesFormatter({ nodes }: PlanJob): BytesFormatter {
   return ({ bytesWithinNodes, bytesBetweenNodes }) =>
     nodes === 1
       ? `${formatBytes(bytesWithinNodes)} sent`
@@ -50,7 +50,7 @@ function formatStrategy({ name, mesh }: RankedStrategy): string {
   return `${name} on ${formatMesh(mesh)}`;
 }
 
-function formatCosts(rankedStrategy: RankedStrategy, formatBytesSent: FormatBytesSent): string {
+function formatCosts(rankedStrategy: RankedStrategy, formatBytesSent: BytesFormatter): string {
   const { seconds, exposedSeconds, peakBytes } = rankedStrategy;
   const exposedText = `${formatSeconds(exposedSeconds)} of it exposed communication`;
   return `${formatSeconds(seconds)} per step, ${exposedText}, ${formatBytesSent(rankedStrategy)}, ${formatBytes(peakBytes)} peak memory`;
@@ -59,7 +59,7 @@ function formatCosts(rankedStrategy: RankedStrategy, formatBytesSent: FormatByte
 function formatComparison(
   best: RankedStrategy,
   rankedStrategy: RankedStrategy,
-  formatBytesSent: FormatBytesSent,
+  formatBytesSent: BytesFormatter,
 ): string {
   const relativeExcess = rankedStrategy.seconds / best.seconds - 1;
   const differenceText = `${formatPercent(Math.abs(relativeExcess))} ${relativeExcess < 0 ? "less" : "more"}`;

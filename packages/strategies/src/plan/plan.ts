@@ -58,7 +58,7 @@ export interface Plan {
 /** Events of all ranks that may be simulated when no option sets how many candidates: some seconds. */
 const MAX_SIMULATED_EVENTS = 600_000;
 /** Relative resolution: times are compared in buckets of this size, the first of which begins at the shortest time. */
-export const TIME_RESOLUTION = 0.01;
+export const RELATIVE_TIME_RESOLUTION = 0.01;
 
 /**
  * Ranks the ways to compute an attention on a machine by the time that one step, forward and backward, is predicted to take:
@@ -169,13 +169,13 @@ function createSymmetryCheck(job: PlanJob): (candidate: StrategyCandidate) => vo
   const cachedErrors = new Map<string, Error | undefined>();
   return ({ backend, mesh }) => {
     const key = JSON.stringify([Object.entries(mesh), backend.axes]);
-    if (!cachedErrors.has(key)) cachedErrors.set(key, findAsymmetry({ ...job.shape, backend, mesh }, job));
+    if (!cachedErrors.has(key)) cachedErrors.set(key, findSymmetryError({ ...job.shape, backend, mesh }, job));
     const error = cachedErrors.get(key);
     if (error) throw error;
   };
 }
 
-function findAsymmetry(call: RecordOptions, { gpusPerNode }: PlanJob): Error | undefined {
+function findSymmetryError(call: RecordOptions, { gpusPerNode }: PlanJob): Error | undefined {
   try {
     checkRepresentatives("plan", call, gpusPerNode);
     return undefined;
@@ -279,7 +279,7 @@ function sortByCost<T>(items: readonly T[], getCost: (item: T) => StrategyCost):
     Number.POSITIVE_INFINITY,
   );
   const getTimeBucket = ({ seconds }: StrategyCost): number =>
-    Math.floor(Math.log(seconds / minSeconds) / Math.log1p(TIME_RESOLUTION));
+    Math.floor(Math.log(seconds / minSeconds) / Math.log1p(RELATIVE_TIME_RESOLUTION));
   const compare = (a: StrategyCost, b: StrategyCost): number =>
     getTimeBucket(a) - getTimeBucket(b) ||
     a.sent["inter-node"].bytes - b.sent["inter-node"].bytes ||

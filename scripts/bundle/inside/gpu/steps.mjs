@@ -53,7 +53,7 @@ function createHostSteps(root) {
 }
 
 function createTestSteps(root) {
-  const vitestArgs = vitestCommand(root);
+  const testCommand = vitestCommand(root);
   const excludeOptions = CPU_ONLY_TESTS.flatMap((name) => ["--exclude", `test/${name}.test.ts`]);
   const demoArgs = ["--device", "cuda", "--ranks", "4", "--dtype", "bfloat16", "--causal", "--backward", "--svg", ""];
   const [cuda, nccl, ring] = ["kernels-cuda", "collectives-nccl", "backend-ring"].map((name) => `packages/${name}`);
@@ -63,23 +63,23 @@ function createTestSteps(root) {
       about: "tests of kernels-cuda",
       seconds: 180,
       directory: cuda,
-      command: [...vitestArgs, ...excludeOptions],
+      command: [...testCommand, ...excludeOptions],
     },
     {
       name: "portable",
       about: "tensor-core tests without Hopper kernels",
       seconds: 60,
       directory: cuda,
-      command: [...vitestArgs, ...SANITIZER_TESTS],
+      command: [...testCommand, ...SANITIZER_TESTS],
       env: { MOSAIC_CUDA_FAMILY: "portable" },
     },
-    { name: "collectives", about: "tests of collectives-nccl", seconds: 180, directory: nccl, command: vitestArgs },
+    { name: "collectives", about: "tests of collectives-nccl", seconds: 180, directory: nccl, command: testCommand },
     {
       name: "ring",
       about: "ring attention over four processes",
       seconds: 60,
       directory: ring,
-      command: [...vitestArgs, "test/gpu"],
+      command: [...testCommand, "test/gpu"],
     },
     {
       name: "demo",

@@ -107,10 +107,10 @@ function checkNames({ hosts, measurements }: HostsResult): readonly Finding[] {
       ),
     );
   }
-  const findings = hosts.flatMap((host, targetIndex) => {
+  const findings = hosts.flatMap((host, destinationIndex) => {
     const failingLabels = measurements.flatMap(({ names }, sourceIndex) => {
-      const resolution = names[targetIndex]!;
-      if (sourceIndex === targetIndex || (typeof resolution !== "string" && resolution.includes(host.address)))
+      const resolution = names[destinationIndex]!;
+      if (sourceIndex === destinationIndex || (typeof resolution !== "string" && resolution.includes(host.address)))
         return [];
       return [`${hosts[sourceIndex]!.label} (${typeof resolution === "string" ? resolution : resolution.join(", ")})`];
     });
@@ -165,7 +165,7 @@ type HostPair<T> = { readonly source: HostInfo; readonly destination: HostInfo; 
 
 function listPairs<T>(
   { hosts }: HostsResult,
-  getValue: (sourceIndex: number, targetIndex: number) => T | null | undefined,
+  getValue: (sourceIndex: number, destinationIndex: number) => T | null | undefined,
 ): HostPair<T>[] {
   return hosts.flatMap((source, i) =>
     hosts.flatMap((destination, j) => {
@@ -178,15 +178,15 @@ function listPairs<T>(
 function checkSockets(result: HostsResult): readonly Finding[] {
   const socketPairs = listPairs(
     result,
-    (sourceIndex, targetIndex) => result.measurements[sourceIndex]!.sockets[targetIndex],
+    (sourceIndex, destinationIndex) => result.measurements[sourceIndex]!.sockets[destinationIndex],
   );
   const failedPairs = socketPairs.filter((pair): pair is HostPair<SocketFailure> => "phase" in pair.value);
   const linkPairs = socketPairs.filter((pair): pair is HostPair<SocketLink> => !("phase" in pair.value));
-  const matrices = formatMatrices(result, (sourceIndex, targetIndex) =>
-    toLink(result.measurements[sourceIndex]!.sockets[targetIndex]),
+  const matricesText = formatMatrices(result, (sourceIndex, destinationIndex) =>
+    toLink(result.measurements[sourceIndex]!.sockets[destinationIndex]),
   );
   return [
-    ...(linkPairs.length > 0 ? [createOk(matrices)] : []),
+    ...(linkPairs.length > 0 ? [createOk(matricesText)] : []),
     ...failedPairs.map(describeFailure),
     ...findSlowLinks(linkPairs),
   ];
@@ -200,10 +200,10 @@ function describeFailure({ source, destination, value: { phase, reason } }: Host
       `lower the MTU of ${source.interface ?? "the interface"} on ${source.label} to the MTU of the network, or allow ICMP "fragmentation needed" messages`,
     );
   }
-  const targetEndpoint = `${destination.address}:${destination.port}`;
+  const destinationEndpoint = `${destination.address}:${destination.port}`;
   if (phase === "ping")
     return createProblem(
-      `${pairText}: connected to ${targetEndpoint}, but no data arrives (${reason})`,
+      `${pairText}: connected to ${destinationEndpoint}, but no data arrives (${reason})`,
       "check for a proxy or firewall",
     );
   const cause =
@@ -211,7 +211,7 @@ function describeFailure({ source, destination, value: { phase, reason } }: Host
       ? "connection refused by a firewall"
       : `no response (${reason}): a firewall drops packets, or there is no route to the host`;
   return createProblem(
-    `${pairText}: blocked: TCP to ${targetEndpoint}: ${cause}`,
+    `${pairText}: blocked: TCP to ${destinationEndpoint}: ${cause}`,
     `on ${destination.label}, open TCP ports to the hosts of the job: either all ports, or one range such as 30000-30999, set with mosaic-doctor --ports, ucx({ ports }) and UCX_TCP_PORT_RANGE`,
   );
 }
@@ -248,9 +248,9 @@ function findSlowLinks(links: readonly HostPair<MeasuredLink>[]): readonly Findi
 
 function checkUcx(result: HostsResult): readonly Finding[] {
   const { hosts, measurements } = result;
-  const getUcxLink = (sourceIndex: number, targetIndex: number): MeasuredLink | null => {
+  const getUcxLink = (sourceIndex: number, destinationIndex: number): MeasuredLink | null => {
     const { ucx } = measurements[sourceIndex]!;
-    return typeof ucx === "string" ? null : ucx[targetIndex]!;
+    return typeof ucx === "string" ? null : ucx[destinationIndex]!;
   };
   const labelsByReason = new Map<string, string[]>();
   for (const [i, { ucx }] of measurements.entries()) {
@@ -273,9 +273,9 @@ function checkUcx(result: HostsResult): readonly Finding[] {
   });
   const pairs = slowerPairs.map(({ source, destination }) => `${source.label} → ${destination.label}`).join(", ");
   const remedy = "check UCX_TLS and UCX_NET_DEVICES: UCX_LOG_LEVEL=info prints what UCX selects";
-  const slowFindings =
+  const slowerPairFindings =
     slowerPairs.length > 0 ? [createNote(`less than half the socket bandwidth: ${pairs}`, remedy)] : [];
-  return [createOk(formatMatrices(result, getUcxLink)), ...findings, ...slowFindings, ...findSlowLinks(links)];
+  return [createOk(formatMatrices(result, getUcxLink)), ...findings, ...slowerPairFindings, ...findSlowLinks(links)];
 }
 
 function toLink(value: SocketLink | SocketFailure | null | undefined): SocketLink | null {
@@ -285,16 +285,16 @@ function toLink(value: SocketLink | SocketFailure | null | undefined): SocketLin
 /** Bandwidth and latency from each host, a row, to each other one, a column. */
 function formatMatrices(
   { hosts }: HostsResult,
-  getLink: (sourceIndex: number, targetIndex: number) => MeasuredLink | null,
+  getLink: (sourceIndex: number, destinationIndex: number) => MeasuredLink | null,
 ): string {
   const formatMatrix = (title: string, format: (link: MeasuredLink) => string): string[] => {
     const rows = [
       [title, ...hosts.map(({ label }) => `to ${label}`)],
       ...hosts.map(({ label }, sourceIndex) => [
         `from ${label}`,
-        ...hosts.map((_, targetIndex) => {
-          const link = sourceIndex === targetIndex ? null : getLink(sourceIndex, targetIndex);
-          return sourceIndex === targetIndex ? "–" : link === null ? "✗" : format(link);
+        ...hosts.map((_, destinationIndex) => {
+          const link = sourceIndex === destinationIndex ? null : getLink(sourceIndex, destinationIndex);
+          return sourceIndex === destinationIndex ? "–" : link === null ? "✗" : format(link);
         }),
       ]),
     ];

@@ -117,9 +117,9 @@ async function measurePings(client: ProbeClient): Promise<Pick<SocketLink, "late
   for (let i = 0; i < PING_COUNT; i++) {
     const [sentTime, sentDate] = [performance.now(), Date.now()];
     client.socket.write(Buffer.alloc(1));
-    const pongBytes = await client.read(PONG_BYTES);
+    const pongMessage = await client.read(PONG_BYTES);
     const milliseconds = performance.now() - sentTime;
-    samples.push({ milliseconds, wallClockOffsetMs: pongBytes.readDoubleLE(8) - sentDate - milliseconds / 2 });
+    samples.push({ milliseconds, wallClockOffsetMs: pongMessage.readDoubleLE(8) - sentDate - milliseconds / 2 });
   }
   samples.sort((a, b) => a.milliseconds - b.milliseconds);
   const [fastestPing] = samples as [(typeof samples)[0]];
@@ -184,9 +184,9 @@ class ProbeClient implements Disposable {
 
   async read(bytes: number): Promise<Buffer> {
     await this.#waitUntil(() => this.#receivedBytes.length >= bytes, STALL_TIMEOUT_MS);
-    const requestedBytes = this.#receivedBytes.subarray(0, bytes);
+    const requestedData = this.#receivedBytes.subarray(0, bytes);
     this.#receivedBytes = this.#receivedBytes.subarray(bytes);
-    return requestedBytes;
+    return requestedData;
   }
 
   async write(data: Buffer): Promise<void> {

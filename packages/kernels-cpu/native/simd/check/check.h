@@ -6,7 +6,7 @@ namespace mosaic::check {
 struct SimdReport {
   int failures = 0;
   char firstFailure[128] = "";
-  double exp2Error = 0;  // largest relative error
+  double maxExp2Error = 0;  // largest relative error
 };
 
 SimdReport checkScalar();

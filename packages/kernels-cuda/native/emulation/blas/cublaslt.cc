@@ -164,8 +164,8 @@ void storeElement(const Operand& x, int64_t row, int64_t column, int64_t batch, 
   if (x.layout.type == BLAS_FLOAT32) {
     std::memcpy(element, &value, 4);
   } else if (x.layout.type == BLAS_FLOAT16) {
-    const auto bits16 = static_cast<_Float16>(value);
-    std::memcpy(element, &bits16, 2);
+    const auto float16Value = static_cast<_Float16>(value);
+    std::memcpy(element, &float16Value, 2);
   } else {
     const auto bits16 = static_cast<uint16_t>(value != value ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
     std::memcpy(element, &bits16, 2);
@@ -184,7 +184,7 @@ float roundTo(int type, float x) {
 float roundToTf32(float x) { return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x1000) & ~0x1fffu); }
 
 /// Whether all that an operand may touch is allocated on the device.
-bool isInside(const Operand& x) {
+bool isInDeviceMemory(const Operand& x) {
   const auto [type, rows, columns, leadingDimension, batch, batchStride] = x.layout;
   const int64_t elements =
       (batch - 1) * batchStride + (static_cast<int64_t>(columns) - 1) * leadingDimension + static_cast<int64_t>(rows);
@@ -194,7 +194,7 @@ bool isInside(const Operand& x) {
 struct Task {
   Operand a, b, out, bias;  // a bias without data is none
   float alpha, beta;
-  bool tf32;
+  bool usesTf32;
 
   /// Version 13.1 rounds the product before it adds what was there, as seen on an H200. With beta 0 that is not looked
   /// at: it may be NaN.
@@ -205,7 +205,7 @@ struct Task {
 
   void run() const {
     for (const Operand* x : {&a, &b, &out, &bias}) {
-      if (x->data && !isInside(*x))
+      if (x->data && !isInDeviceMemory(*x))
         return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, "cuBLASLt: an operand is out of bounds of its allocation");
     }
     const auto depth = static_cast<int64_t>(a.isTransposed ? a.layout.rows : a.layout.columns);
@@ -215,7 +215,7 @@ struct Task {
           float sum = 0;
           for (int64_t k = 0; k < depth; k++) {
             const float left = loadElement(a, row, k, i), right = loadElement(b, k, column, i);
-            sum = tf32 ? std::fma(roundToTf32(left), roundToTf32(right), sum) : std::fma(left, right, sum);
+            sum = usesTf32 ? std::fma(roundToTf32(left), roundToTf32(right), sum) : std::fma(left, right, sum);
           }
           if (bias.data) sum += loadElement(bias, row, 0, 0);
           storeElement(out, row, column, i, finish(sum, row, column, i));

@@ -30,12 +30,12 @@ struct Function {
 Function* findFunction(const char* name) {
   static auto& mutex = *new std::mutex;
   static auto& functions = *new std::map<std::string, Function>;
-  const auto found = kernels().find(name);
-  if (found == kernels().end()) return nullptr;
+  const auto kernelEntry = kernels().find(name);
+  if (kernelEntry == kernels().end()) return nullptr;
   const std::lock_guard lock(mutex);
   Function& function = functions[name];
   function.name = name;
-  function.kernel = found->second;
+  function.kernel = kernelEntry->second;
   return &function;
 }
 

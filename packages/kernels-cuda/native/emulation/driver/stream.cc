@@ -35,7 +35,7 @@ void EventRecord::complete() {
   const int64_t now = mosaic::monotonicNs();
   const std::lock_guard lock(mutex_);
   isComplete_ = true;
-  nanoseconds_ = now;
+  timeNs_ = now;
   completedCondition_.notify_all();
 }
 
@@ -49,9 +49,9 @@ bool EventRecord::isComplete() {
   return isComplete_;
 }
 
-int64_t EventRecord::nanoseconds() {
+int64_t EventRecord::timeNs() {
   const std::lock_guard lock(mutex_);
-  return nanoseconds_;
+  return timeNs_;
 }
 
 Event::Event() { latestRecord_->complete(); }
@@ -197,7 +197,7 @@ CUresult cuEventSynchronize(CUevent event) {
 }
 
 CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
-  const int64_t elapsedNs = eventOf(end).latestRecord()->nanoseconds() - eventOf(start).latestRecord()->nanoseconds();
+  const int64_t elapsedNs = eventOf(end).latestRecord()->timeNs() - eventOf(start).latestRecord()->timeNs();
   *milliseconds = static_cast<float>(elapsedNs) / 1e6f;
   return contextStatus().get();
 }

@@ -37,13 +37,13 @@ class EventRecord {
   void waitUntilComplete();
   bool isComplete();
   /// When it was reached.
-  int64_t nanoseconds();
+  int64_t timeNs();
 
  private:
   std::mutex mutex_;
   std::condition_variable completedCondition_;
   bool isComplete_ = false;
-  int64_t nanoseconds_ = 0;
+  int64_t timeNs_ = 0;
 };
 
 /// An event refers to its latest record. An earlier one may still be pending on another stream, and be reached after

@@ -90,7 +90,7 @@ struct Block {
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   std::array<Barrier, 16> barriers;
-  std::vector<char> shared;
+  std::vector<char> sharedMemory;
   std::vector<Shadow> shadow;
   /// Once a kernel uses what only Hopper has (hopper.h).
   std::unique_ptr<AsyncUnit> asyncUnit;
@@ -188,7 +188,7 @@ struct Block {
     liveThreadCount = threads;
     asyncUnit.reset();
     randomState = config.seed * 2654435761u + index.x * 97 + index.y * 89 + index.z * 83 + 1;
-    std::fill(shared.begin(), shared.end(), char(0xff));  // NaN in every floating-point type
+    std::fill(sharedMemory.begin(), sharedMemory.end(), char(0xff));  // NaN in every floating-point type
     std::fill(shadow.begin(), shadow.end(), Shadow{});
     for (int warp = 0; warp < threads / 32; warp++) {
       warps[warp].clocks.fill(0);
@@ -218,9 +218,9 @@ struct Block {
   // ── shared memory
 
   char* at(uint32_t address, uint32_t bytes, uint32_t alignment) {
-    const bool isInside = address >= kSharedBase && address + bytes <= kSharedBase + shared.size();
+    const bool isInside = address >= kSharedBase && address + bytes <= kSharedBase + sharedMemory.size();
     if (address % alignment || !isInside) failAddress(address, bytes, alignment);
-    return shared.data() + (address - kSharedBase);
+    return sharedMemory.data() + (address - kSharedBase);
   }
 
   void onRead(uint32_t address, uint32_t bytes, uint32_t actor) {
@@ -286,7 +286,7 @@ struct Block {
   [[noreturn, gnu::noinline]] void failAddress(uint32_t address, uint32_t bytes, uint32_t alignment) {
     if (address % alignment) fail("misaligned shared address");
     fail("shared address out of bounds: " + std::to_string(bytes) + " bytes at offset " +
-         std::to_string(int64_t{address} - kSharedBase) + " of " + std::to_string(shared.size()) + " bytes");
+         std::to_string(int64_t{address} - kSharedBase) + " of " + std::to_string(sharedMemory.size()) + " bytes");
   }
 
   [[noreturn, gnu::noinline]] void failRead(uint32_t word) {

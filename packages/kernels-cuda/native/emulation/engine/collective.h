@@ -7,7 +7,7 @@ namespace emulated {
 
 /// Every lane of a warp has its `laneOperands`; the last of the 32 executes the operation for all, in `combine(lanes)`.
 template <class Lane, class Body>
-inline void collective(const char* operation, CallSite site, Lane& laneOperands, Body&& combine) {
+inline void combineLanes(const char* operation, CallSite site, Lane& laneOperands, Body&& combine) {
   Block& thisBlock = *block;
   Fiber& fiber = *current;
   Warp& warp = thisBlock.warps[static_cast<size_t>(fiber.warp)];

@@ -32,7 +32,7 @@ struct TmaCopy {
   std::array<int, 4> at;
   Clocks clocks;
 
-  int bytes() const { return map.boxRows * kPanelBytes; }
+  int bytes() const { return map.boxRows * kPanelRowBytes; }
 };
 
 class HopperUnit : public AsyncUnit {
@@ -140,7 +140,7 @@ class HopperUnit : public AsyncUnit {
   /// One row of a box: 128 bytes, 16 at a time, for these stay together when rows are permuted.
   void completeRow(const TmaCopy& box, int row) {
     const EncodedTensorMap& map = box.map;
-    char rowData[kPanelBytes] = {};
+    char rowData[kPanelRowBytes] = {};
     const int64_t at[4] = {box.at[0], box.at[1] + row, box.at[2], box.at[3]};
     bool isInside = at[0] >= 0 && at[0] < map.length[0];
     int64_t offset = at[0] * 2;
@@ -149,12 +149,12 @@ class HopperUnit : public AsyncUnit {
       offset += at[axis] * map.stride[axis];
     }
     if (isInside) {
-      const auto bytes = static_cast<size_t>(std::min<int64_t>(kPanelBytes, (map.length[0] - at[0]) * 2));
+      const auto bytes = static_cast<size_t>(std::min<int64_t>(kPanelRowBytes, (map.length[0] - at[0]) * 2));
       checkGlobal(map.base + offset, bytes, 16, "TMA read");
       std::memcpy(rowData, map.base + offset, bytes);
     }
-    for (uint32_t chunk = 0; chunk < kPanelBytes; chunk += 16) {
-      const SharedAddress to = swizzle128B(box.to + static_cast<uint32_t>(row) * kPanelBytes + chunk);
+    for (uint32_t chunk = 0; chunk < kPanelRowBytes; chunk += 16) {
+      const SharedAddress to = swizzle128B(box.to + static_cast<uint32_t>(row) * kPanelRowBytes + chunk);
       std::memcpy(block->at(to, 16, 16), rowData + chunk, 16);
       for (int word = 0; word < 4; word++) block->shadow[(to - kSharedBase) / 4 + word].pending = 0;
     }

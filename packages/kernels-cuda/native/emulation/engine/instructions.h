@@ -176,7 +176,7 @@ DEVICE void syncWarp(CALL_SITE_ONLY) {
   struct Lane {
   } ownLane;
   const auto warp = static_cast<size_t>(emulated::current->warp);
-  emulated::collective("__syncwarp", site, ownLane, [warp](Lane**) { emulated::block->warps[warp].clocks[warp]++; });
+  emulated::combineLanes("__syncwarp", site, ownLane, [warp](Lane**) { emulated::block->warps[warp].clocks[warp]++; });
 }
 
 namespace emulated {
@@ -189,7 +189,7 @@ struct Shuffled {
 template <class T>
 inline T exchange(T value, int source, const char* operation, CallSite site) {
   Shuffled<T> ownLane{value, {}, source};
-  collective(operation, site, ownLane, [](Shuffled<T>** lanes) {
+  combineLanes(operation, site, ownLane, [](Shuffled<T>** lanes) {
     for (int i = 0; i < 32; i++) lanes[i]->out = lanes[lanes[i]->source & 31]->value;
   });
   return ownLane.out;
@@ -209,7 +209,7 @@ DEVICE bool anyLane(bool condition CALL_SITE) {
   struct Vote {
     bool condition, isAnyLaneTrue;
   } ownLane{condition, false};
-  emulated::collective("vote.any", site, ownLane, [](Vote** lanes) {
+  emulated::combineLanes("vote.any", site, ownLane, [](Vote** lanes) {
     bool isAnyLaneTrue = false;
     for (int i = 0; i < 32; i++) isAnyLaneTrue = isAnyLaneTrue || lanes[i]->condition;
     for (int i = 0; i < 32; i++) lanes[i]->isAnyLaneTrue = isAnyLaneTrue;
@@ -248,7 +248,7 @@ inline void readMatrices(MatrixLane** lanes, bool isTransposed) {
 
 inline void loadMatrices(uint32_t* r, SharedAddress a, bool isTransposed, CallSite site) {
   MatrixLane ownLane{a, r};
-  collective(isTransposed ? "ldmatrix.trans" : "ldmatrix", site, ownLane,
+  combineLanes(isTransposed ? "ldmatrix.trans" : "ldmatrix", site, ownLane,
              [isTransposed](MatrixLane** lanes) { readMatrices(lanes, isTransposed); });
 }
 
@@ -295,6 +295,6 @@ DEVICE void loadMatrixTransposed(uint32_t (&r)[4], SharedAddress a CALL_SITE) {
 template <class T>
 inline void mma16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 CALL_SITE) {
   emulated::Product ownLane{c, a, {b0, b1}};
-  emulated::collective("mma.m16n8k16", site, ownLane,
+  emulated::combineLanes("mma.m16n8k16", site, ownLane,
                        [](emulated::Product** lanes) { emulated::multiplyAll<T>(lanes); });
 }

@@ -31,7 +31,7 @@ void launch(KernelFunction kernel, const Launch& at, const Parameters& parameter
     Block threadBlock;
     threadBlock.grid = grid;
     threadBlock.shape = shape;
-    threadBlock.shared.resize(at.sharedBytes);
+    threadBlock.sharedMemory.resize(at.sharedBytes);
     threadBlock.shadow.resize(at.sharedBytes / 4 + 1);
     threadBlock.body = [&] { kernel(parameters); };
     for (int64_t i; (i = nextBlock++) < blockCount;) {
@@ -57,9 +57,9 @@ void launch(KernelFunction kernel, const Launch& at, const Parameters& parameter
 
 /// Global memory that a kernel touches must be allocated on the device.
 inline void checkGlobal(const void* pointer, size_t bytes, size_t alignment, const char* access) {
-  if (reinterpret_cast<uintptr_t>(pointer) % alignment) 
-    fail(std::string("misaligned global ") + access + ": expected an address that is a multiple of " + std::to_string(alignment) +
-         ", received remainder " + std::to_string(reinterpret_cast<uintptr_t>(pointer) % alignment));
+  if (const size_t remainder = reinterpret_cast<uintptr_t>(pointer) % alignment)
+    fail(std::string("misaligned global ") + access + ": expected an address that is a multiple of " +
+         std::to_string(alignment) + ", received remainder " + std::to_string(remainder));
   if (!deviceMemory().contains(pointer, bytes))
     fail(std::string("global ") + access + " of " + std::to_string(bytes) + " bytes out of bounds of its allocation");
   block->globalBytes += bytes;

@@ -17,7 +17,7 @@
 namespace emulated {
 
 using SharedAddress = uint32_t;
-constexpr int kPanelBytes = 128, kSwizzleAtomBytes = 1024;
+constexpr int kPanelRowBytes = 128, kSwizzleAtomBytes = 1024;
 
 /// Bits 4-6 of an address with bits 7-9: TMA's and wgmma's permutation of 128 bytes.
 inline SharedAddress swizzle128B(SharedAddress a) { return a ^ (a >> 7 & 7) << 4; }
@@ -49,7 +49,7 @@ class Warpgroups {
   Warpgroups(size_t threads)
       : lanes_(threads),
         issuedCounts_(threads / 32),
-        registerCounts_(threads / 32, initialRegistersOf(threads)),
+        registerCounts_(threads / 32, initialRegisterCount(threads)),
         issueLog_(threads / 128) {}
 
   void fence() {
@@ -64,7 +64,7 @@ class Warpgroups {
   }
 
   void start(WgmmaOperation product, CallSite site) {
-    collective("wgmma.mma_async", site, product, [this](WgmmaOperation** lanes) {
+    combineLanes("wgmma.mma_async", site, product, [this](WgmmaOperation** lanes) {
       for (int i = 1; i < 32; i++) {
         if (lanes[i]->a != lanes[0]->a || lanes[i]->b != lanes[0]->b) fail("wgmma: descriptor mismatch between lanes");
       }
@@ -96,7 +96,7 @@ class Warpgroups {
       }
     }
     const size_t oldResultCount = lane.results.size();
-    collective("wgmma.wait_group", site, lane, [this, maxPendingGroups](WgmmaLane** lanes) {
+    combineLanes("wgmma.wait_group", site, lane, [this, maxPendingGroups](WgmmaLane** lanes) {
       for (int i = 1; i < 32; i++) {
         if (lanes[i]->committedGroups.size() != lanes[0]->committedGroups.size())
           fail("wgmma: lanes committed different numbers of groups");
@@ -119,36 +119,36 @@ class Warpgroups {
   }
 
   /// setmaxnreg.inc: waits until the block's pool has what lacks.
-  void allocateRegisters(int registers, CallSite site) {
+  void allocateRegisters(int registerCount, CallSite site) {
     struct NoOperand {
     } nothing;
-    collective("setmaxnreg.inc", site, nothing, [this, registers](NoOperand**) {
-      int& ownRegisters = registerCounts_[static_cast<size_t>(current->warp)];
-      if (registers < ownRegisters)
-        fail("setmaxnreg.inc: expected at least the current " + std::to_string(ownRegisters) + " registers, received " +
-             std::to_string(registers));
-      while (freeRegisterCount_ < (registers - ownRegisters) * 32) {
-        waitingForRegisters_.push_back(current->thread);
+    combineLanes("setmaxnreg.inc", site, nothing, [this, registerCount](NoOperand**) {
+      int& currentCount = registerCounts_[static_cast<size_t>(current->warp)];
+      if (registerCount < currentCount)
+        fail("setmaxnreg.inc: expected at least the current " + std::to_string(currentCount) + " registers, received " +
+             std::to_string(registerCount));
+      while (freeRegisterCount_ < (registerCount - currentCount) * 32) {
+        waitingThreads_.push_back(current->thread);
         block->wait("setmaxnreg.inc");
       }
-      freeRegisterCount_ -= (registers - ownRegisters) * 32;
-      ownRegisters = registers;
+      freeRegisterCount_ -= (registerCount - currentCount) * 32;
+      currentCount = registerCount;
     });
   }
 
   /// setmaxnreg.dec: leaves what is too much to the block's pool.
-  void releaseRegisters(int registers, CallSite site) {
+  void releaseRegisters(int registerCount, CallSite site) {
     struct NoOperand {
     } nothing;
-    collective("setmaxnreg.dec", site, nothing, [this, registers](NoOperand**) {
-      int& ownRegisters = registerCounts_[static_cast<size_t>(current->warp)];
-      if (registers > ownRegisters)
-        fail("setmaxnreg.dec: expected at most the current " + std::to_string(ownRegisters) + " registers, received " +
-             std::to_string(registers));
-      freeRegisterCount_ += (ownRegisters - registers) * 32;
-      ownRegisters = registers;
-      block->wake(waitingForRegisters_.data(), waitingForRegisters_.size());
-      waitingForRegisters_.clear();
+    combineLanes("setmaxnreg.dec", site, nothing, [this, registerCount](NoOperand**) {
+      int& currentCount = registerCounts_[static_cast<size_t>(current->warp)];
+      if (registerCount > currentCount)
+        fail("setmaxnreg.dec: expected at most the current " + std::to_string(currentCount) + " registers, received " +
+             std::to_string(registerCount));
+      freeRegisterCount_ += (currentCount - registerCount) * 32;
+      currentCount = registerCount;
+      block->wake(waitingThreads_.data(), waitingThreads_.size());
+      waitingThreads_.clear();
     });
   }
 
@@ -168,7 +168,7 @@ class Warpgroups {
 
  private:
   /// What ptxas gives a thread where the launch bounds are (threads, 1): in eights, of what a multiprocessor has.
-  static int initialRegistersOf(size_t threads) { return std::min(65536 / static_cast<int>(threads) / 8 * 8, 255); }
+  static int initialRegisterCount(size_t threads) { return std::min(65536 / static_cast<int>(threads) / 8 * 8, 255); }
 
   /// Of registers that no product has used before, the contents at the fence are unknown.
   static void failIfUnfenced(WgmmaLane& lane, const void* registers, size_t words) {
@@ -288,7 +288,7 @@ class Warpgroups {
   std::vector<size_t> issuedCounts_;
   std::vector<int> registerCounts_;
   int freeRegisterCount_ = 0;
-  std::vector<int> waitingForRegisters_;
+  std::vector<int> waitingThreads_;
   std::vector<std::vector<std::pair<uint64_t, uint64_t>>> issueLog_;
   Operands operands_;  // of the product under way: too large for a fiber's stack
 };
