@@ -4,7 +4,7 @@
     {"op": "prepare", "what": "linear", "problem": L}          a linear layer, and what is applied to its result
     {"op": "prepare", "what": "step", "problem": P}            a transformer's forward, backward and AdamW step
 
-P: embedDim, numLayers, numHeads, batch, tokens. L: dtype, m, n, k, gelu.
+P: embedDim, numLayers, numHeads, batch, tokens. L: dtype, m, n, k, hasGelu.
 """
 
 import torch
@@ -64,12 +64,12 @@ def linear(problem):
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[problem["dtype"]]
     m, n, k = problem["m"], problem["n"], problem["k"]
     x, weight = torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype) * k**-0.5
-    bias = torch.randn(n, dtype=dtype) if problem["gelu"] else None
+    bias = torch.randn(n, dtype=dtype) if problem["hasGelu"] else None
 
     def run():
         with torch.no_grad():
             y = torch.nn.functional.linear(x, weight, bias)
-            return gelu(y) if problem["gelu"] else y
+            return gelu(y) if problem["hasGelu"] else y
 
     return run
 

@@ -137,7 +137,7 @@ def copy(x, y):
 MATRIX = ("tokens", "hidden")
 OPERATIONS = {
     "copy": (copy, [(MATRIX, torch.float32)] * 2),
-    "matmul": (torch.matmul, [(("rowsOfProduct", "rowsOfProduct"), torch.bfloat16)] * 2),
+    "matmul": (torch.matmul, [(("numProductRows", "numProductRows"), torch.bfloat16)] * 2),
     "cast": (lambda x: x.to(torch.bfloat16), [(MATRIX, torch.float32)]),
     "add": (lambda x: x + x, [(MATRIX, torch.bfloat16)]),
     "gelu": (torch.nn.functional.gelu, [(MATRIX, torch.bfloat16)]),

@@ -46,11 +46,15 @@ struct FoldQuery {
     if (row < f.rows) scoreRows<1>(f, row);
   }
 
-  /// columns[d][j …] ← k[j …][d] for a vector of keys; of those past the last, whatever is there.
+  /// columns[d][j …] ← k[j …][d] for a vector of keys; of those past the last, whatever is there. Prefetches the values
+  /// of these keys, and the keys of the next call.
   MOSAIC_INLINE void transposeKeys(const QueryFold& f, const KvRows& kv, int32_t j) {
     const int32_t remainingKeys = kv.count - j;
     if (remainingKeys <= 0) return;
-    for (int32_t i = 0; i < L && i < remainingKeys; ++i) prefetch(kv.v, j + i, f.valueDepth);
+    for (int32_t i = 0; i < L && i < remainingKeys; ++i) {
+      prefetch(kv.v, j + i, f.valueDepth);
+      prefetch(kv.k, j + i + keys, f.depth);
+    }
     for (int32_t d = 0; d < f.depth; d += L) {
       float* to = f.columns + d * keys + j;
       if (remainingKeys >= L) {

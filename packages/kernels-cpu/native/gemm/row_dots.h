@@ -89,7 +89,12 @@ struct RowProduct {
     }
     int64_t k = 0;
     for (; k + L <= dots.depth; k += L) {
-      step<rows, columns>(c, a + k, dots.aStride, [&](int j) { return Load::load(b + j * dots.b.columnStride + k); });
+      step<rows, columns>(c, a + k, dots.aStride, [&](int j) {
+        const Element* values = b + j * dots.b.columnStride + k;
+        // Of the tile after the next one: rows of a weight are too short for the hardware prefetcher.
+        __builtin_prefetch(values + 2 * columns * dots.b.columnStride, 0, 2);
+        return Load::load(values);
+      });
     }
     if (k < dots.depth) {
       step<rows, columns>(c, a + k, dots.aStride, [&](int j) {
