@@ -55,7 +55,7 @@ describe("the picture", () => {
 
   it("has a bar for every block, coloured by source, with a legend", () => {
     expect(svg.match(/queries of rank \d attend to keys and values of rank \d/g)).toHaveLength(6);
-    expect(svg).toContain("queries of rank 1 attend to keys and values of rank 1, isBackward: 2 s to 4 s");
+    expect(svg).toContain("queries of rank 1 attend to keys and values of rank 1, backward: 2 s to 4 s");
     expect(svg).toContain("sends 12 MB, K, V of rank 0 to rank 1: 0 s to 250 ms");
     expect(svg).toContain("K, V, 12 MB in 250 ms");
   });

@@ -53,9 +53,9 @@ describe("the timeline", () => {
       createSchedule([createTile(0), createTile(0), createTile(1), createTile(1, true)]),
     );
     expect(lane?.computeBlocks).toEqual([
-      { start: 0, end: 2, queries: [0], keys: [0], backward: false },
-      { start: 2, end: 4, queries: [0], keys: [1], backward: false },
-      { start: 4, end: 5, queries: [0], keys: [1], backward: true },
+      { start: 0, end: 2, queries: [0], keys: [0], isBackward: false },
+      { start: 2, end: 4, queries: [0], keys: [1], isBackward: false },
+      { start: 4, end: 5, queries: [0], keys: [1], isBackward: true },
     ]);
   });
 

@@ -165,7 +165,7 @@ test("reports what does not fit", async () => {
     using x = ones(ctx, [1, 4, 2]);
     if (ctx.rank === 1)
       expect(() => layer.forward(x)).toThrow(
-        /rank 1: expected 3 rows, this rank's shard of 7 rows in 2 shards, received 4/,
+        /rank 1: expected 3 rows along the sequence axis, this rank's shard of 7 rows in 2 shards, received 4/,
       );
   });
 });

@@ -285,7 +285,7 @@ function describeUnits(
   const unit = bytesPerRow === undefined ? "" : ` A row of k and v is ${formatBytes(bytesPerRow)}.`;
   return [
     `${formatCount(area)} visible pairs, ${formatPercent(area / (queries * keys))} of ${formatCount(queries)} × ${formatCount(keys)}. Load: visible pairs of a rank, relative to the mean over all ranks.`,
-    `Received: rows of k and v that a rank requires from other ranks, each once, in the forward pass; sent: those that others require from it.${unit}`,
+    `Received: rows of k and v required from other ranks, each once, in the forward pass; sent: required by others.${unit}`,
   ];
 }
 
