@@ -149,13 +149,8 @@ function visibleRows(
   const samples = tables.map((table, i) => {
     const [count, length] = [counts[i]!, lengths[i]!];
     checkCount(count, length);
-    // One token sees all: the usual step of decoding.
-    if (count === 1 && mask === causal && memory.slidingWindow === undefined) {
-      numSelfAttendingQueries++;
-      const slice: Slice = { q0: 0, q1: 1, k0: 0, k1: length, type: "full" };
-      return visibleRowSlices([slice], table.listRankRows(memory.rank, 0, length));
-    }
-    const slices = resolveSlices(mask, count, length);
+    // The default mask needs no verification, and is resolved at other lengths in every step.
+    const slices = mask === causal ? causal.slices(count, length) : resolveSlices(mask, count, length);
     for (const slice of slices) {
       checkSlice(slice, { mask, firstQueryPosition: length - count, memory });
       if (hasDiagonalEnd(slice.type) && slice.k1 === length - count + slice.q1)

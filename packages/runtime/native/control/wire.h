@@ -125,11 +125,12 @@ class FieldReader {
       read(range.first);
       read(range.count);
       totalRanks += range.count;
-      const std::string received = ", received " + std::to_string(range.count) + " ranks starting at rank " +
-                                   std::to_string(range.first);
-      if (range.count == 0) throw ProtocolError("expected at least 1 rank per range" + received);
+      const auto received = [&range] {
+        return ", received " + std::to_string(range.count) + " ranks starting at rank " + std::to_string(range.first);
+      };
+      if (range.count == 0) throw ProtocolError("expected at least 1 rank per range" + received());
       if (uint64_t{range.first} + range.count > kMaxRanks)
-        throw ProtocolError("expected ranks below " + std::to_string(kMaxRanks) + received);
+        throw ProtocolError("expected ranks below " + std::to_string(kMaxRanks) + received());
       if (totalRanks > kMaxRanks)
         throw ProtocolError("expected at most " + std::to_string(kMaxRanks) + " ranks in total, received " +
                             std::to_string(totalRanks));
