@@ -103,7 +103,9 @@ export {
   StateDictError,
 } from "./modules/state-dict.ts";
 export { concatenate, roll } from "./ops/concatenate.ts";
-export { linear, matmul } from "./ops/matmul.ts";
+export { gated } from "./ops/gated.ts";
+export { linear } from "./ops/linear.ts";
+export { matmul } from "./ops/matmul.ts";
 export { layerNorm, type NormOptions, rmsNorm, type RmsNormOptions } from "./ops/norm.ts";
 export * from "./ops/pointwise.ts";
 export { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";

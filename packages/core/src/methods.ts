@@ -1,6 +1,8 @@
 import type { DType } from "./storage.ts";
 import type { UnaryOp } from "./kernels/kernels.ts";
-import { linear, matmul } from "./ops/matmul.ts";
+import { gated } from "./ops/gated.ts";
+import { linear } from "./ops/linear.ts";
+import { matmul } from "./ops/matmul.ts";
 import { layerNorm, type NormOptions, rmsNorm, type RmsNormOptions } from "./ops/norm.ts";
 import * as pointwise from "./ops/pointwise.ts";
 import { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
@@ -41,8 +43,10 @@ export interface TensorMethods {
 
   /** Matrix product [..,M,K] · [..,K,N] → [..,M,N]; leading axes broadcast. For a weight matrix use `linear`. */
   matmul(other: Tensor): Tensor;
-  /** activation(this · Wᵀ + b): this [..,in], weight [out,in], bias [out] or null → [..,out]. The layout is PyTorch's. */
-  linear(weight: Tensor, bias?: Tensor | null, activation?: UnaryOp | null): Tensor;
+  /** activation(this · Wᵀ + b): this [..,in], weight [out,in], bias [out] or null → [..,out]; or activation(gate) · (this · Wᵀ + b). */
+  linear(weight: Tensor, bias?: Tensor | null, activation?: UnaryOp | null, gate?: Tensor | null): Tensor;
+  /** activation(gate) · this, rounded once. */
+  gated(gate: Tensor, activation?: UnaryOp | null): Tensor;
 
   /** −this. */
   neg(): Tensor;
@@ -112,6 +116,7 @@ const methods: TensorMethods = {
   scale: toMethod(pointwise.scale),
   matmul: toMethod(matmul),
   linear: toMethod(linear),
+  gated: toMethod(gated),
   neg: toMethod(pointwise.neg),
   exp: toMethod(pointwise.exp),
   log: toMethod(pointwise.log),

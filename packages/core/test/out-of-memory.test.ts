@@ -7,7 +7,9 @@ import { OutOfMemoryError } from "../src/errors.ts";
 import { init } from "../src/init.ts";
 import { add, div, mul, sub } from "../src/ops/pointwise.ts";
 import { concatenate, roll } from "../src/ops/concatenate.ts";
-import { linear, matmul } from "../src/ops/matmul.ts";
+import { gated } from "../src/ops/gated.ts";
+import { linear } from "../src/ops/linear.ts";
+import { matmul } from "../src/ops/matmul.ts";
 import { layerNorm } from "../src/ops/norm.ts";
 import { max, mean, sum } from "../src/ops/reduction.ts";
 import { softmax } from "../src/ops/softmax.ts";
@@ -48,6 +50,11 @@ const cases: Readonly<Record<string, AllocationCase>> = {
   concatenate: { shapes: [matrixShape, matrixShape], run: ([a, b]) => concatenate([a!, b!], 0) },
   roll: { shapes: [matrixShape], run: ([x]) => roll(x!, -1, 1) },
   linear: { shapes: [matrixShape, [2, 4], [2]], run: ([x, w, b]) => linear(x!, w!, b) },
+  "linear, a gate": {
+    shapes: [matrixShape, [2, 4], [3, 2]],
+    run: ([x, w, gate]) => linear(x!, w!, null, "silu", gate),
+  },
+  gated: { shapes: [matrixShape, matrixShape], run: ([x, gate]) => gated(x!, gate!, "silu") },
   matmul: {
     shapes: [
       [2, 1, 3, 4],

@@ -10,13 +10,14 @@ import {
   createSample,
 } from "./sample.ts";
 
-/** linear: bias and activation in the product's epilogue, and what the activation is applied to. */
+/** linear: bias, activation and gate in the product's epilogue, and what these are applied to. */
 interface Case {
   readonly sizes: readonly [m: number, n: number, k: number];
   readonly dtype: DType;
   readonly out: Layout;
   readonly bias: Layout | null;
   readonly activation: UnaryOp | null;
+  readonly gate: Layout | null;
   readonly preActivation: Layout | null;
 }
 
@@ -46,14 +47,21 @@ onEveryIsa("linear", (device) => {
   test.each(dtypes)("any sizes, layouts and epilogues in %s", async (dtype) => {
     for (const size of sizes) {
       for (const variant of [
-        { out: "dense", bias: "dense", activation: null, preActivation: null },
-        { out: "dense", bias: null, activation: null, preActivation: "dense" },
-        { out: "dense", bias: "spread", activation: "relu", preActivation: null },
-        { out: "dense", bias: "dense", activation: "sigmoid", preActivation: "dense" },
-        { out: "turned", bias: "dense", activation: "square", preActivation: "turned" },
-        { out: "turned", bias: null, activation: "relu", preActivation: "dense" },
-        { out: "spread", bias: "dense", activation: "sigmoid", preActivation: "spread" },
-        { out: "spread", bias: "dense", activation: null, preActivation: "dense" },
+        { out: "dense", bias: "dense", activation: null, gate: null, preActivation: null },
+        { out: "dense", bias: null, activation: null, gate: null, preActivation: "dense" },
+        { out: "dense", bias: "spread", activation: "relu", gate: null, preActivation: null },
+        { out: "dense", bias: "dense", activation: "sigmoid", gate: null, preActivation: "dense" },
+        { out: "turned", bias: "dense", activation: "square", gate: null, preActivation: "turned" },
+        { out: "turned", bias: null, activation: "relu", gate: null, preActivation: "dense" },
+        { out: "spread", bias: "dense", activation: "sigmoid", gate: null, preActivation: "spread" },
+        { out: "spread", bias: "dense", activation: null, gate: null, preActivation: "dense" },
+        { out: "dense", bias: "dense", activation: "sigmoid", gate: "dense", preActivation: null },
+        { out: "dense", bias: null, activation: "square", gate: "dense", preActivation: "dense" },
+        { out: "dense", bias: null, activation: null, gate: "dense", preActivation: null },
+        { out: "turned", bias: "dense", activation: "relu", gate: "turned", preActivation: "turned" },
+        { out: "spread", bias: null, activation: "sigmoid", gate: "spread", preActivation: null },
+        { out: "dense", bias: "dense", activation: "sigmoid", gate: "turned", preActivation: null },
+        { out: "turned", bias: null, activation: null, gate: "dense", preActivation: null },
       ] as const) {
         const mismatch = await applyOnce({ sizes: size, dtype, ...variant });
         expect(mismatch, `${size} ${JSON.stringify(variant)}`).toBeUndefined();
@@ -69,37 +77,47 @@ onEveryIsa("linear", (device) => {
     const b = createSample(device(), [k, n], { dtype, layout: "turned", value: random });
     const bias =
       testCase.bias === null ? null : createSample(device(), [n], { dtype, layout: testCase.bias, value: random });
+    const gate =
+      testCase.gate === null ? null : createSample(device(), [m, n], { dtype, layout: testCase.gate, value: random });
     using out = allocateWithLayout(device(), [m, n], dtype, testCase.out);
     using preActivation =
       testCase.preActivation === null ? null : allocateWithLayout(device(), [m, n], dtype, testCase.preActivation);
     for (const outputTensor of [out, preActivation]) if (outputTensor) device().kernels.fill(outputTensor, NaN);
-    device().kernels.linear(out, a.x, b.x, { bias: bias?.x ?? null, activation, preActivation });
+    device().kernels.linear(out, a.x, b.x, {
+      bias: bias?.x ?? null,
+      activation,
+      gate: gate?.x ?? null,
+      preActivation,
+    });
     const { sums, magnitude } = reference({ a: a.values, b: b.values, bias: bias?.values }, testCase.sizes);
     const wrongSums =
       preActivation && findMismatch(await preActivation.read(), sums, { tolerance: 1e-6, dtype, magnitude });
-    // Where its layout is another, the activation is applied to what was rounded.
-    const isRounded = testCase.preActivation !== null && testCase.preActivation !== testCase.out;
+    // Where the layout of one is another, activation and gate are applied to what was rounded.
+    const isRounded = [testCase.preActivation, testCase.gate].some(
+      (layout) => layout !== null && layout !== testCase.out,
+    );
     const tolerance = isRounded && dtype !== "float32" ? 2 ** -8 : 2e-6;
     const activate =
       activation === null ? (x: number) => x : activationFunctions[activation as keyof typeof activationFunctions];
-    const activationMagnitude = magnitude.map((value) => (activation === "square" ? 2 * value * value : value) + 1);
-    const mismatch = findMismatch(await out.read(), sums.map(activate), {
-      tolerance,
-      dtype,
-      magnitude: activationMagnitude,
+    const expected = sums.map((sum, i) => (gate ? activate(gate.values[i]!) * sum : activate(sum)));
+    const expectedMagnitude = magnitude.map((value, i) => {
+      if (gate) return (Math.abs(activate(gate.values[i]!)) + 1) * (value + 1);
+      return (activation === "square" ? 2 * value * value : value) + 1;
     });
-    for (const input of [a, b, bias]) input?.x[Symbol.dispose]();
+    const mismatch = findMismatch(await out.read(), expected, { tolerance, dtype, magnitude: expectedMagnitude });
+    for (const input of [a, b, bias, gate]) input?.x[Symbol.dispose]();
     return wrongSums ?? mismatch;
   }
 
-  test("a batch: every product has the bias, and a place of its own for what is activated", async () => {
+  test("a batch: every product has the bias, and a gate and a place for sums of its own", async () => {
     const random = createGenerator(11);
     const a = createSample(device(), [6, 9, 40], { value: random });
     const b = createSample(device(), [6, 40, 20], { value: random });
     const bias = createSample(device(), [20], { value: random });
     using out = device().empty([6, 9, 20], "float32");
+    const gate = createSample(device(), [6, 9, 20], { value: random });
     using preActivation = device().empty([6, 9, 20], "float32");
-    device().kernels.linear(out, a.x, b.x, { bias: bias.x, activation: "relu", preActivation });
+    device().kernels.linear(out, a.x, b.x, { bias: bias.x, activation: "relu", gate: gate.x, preActivation });
     const [actual, actualPreActivation] = [await out.read(), await preActivation.read()];
     for (let i = 0; i < 6; i++) {
       const operands = { a: a.values.slice(i * 360), b: b.values.slice(i * 800), bias: bias.values };
@@ -108,8 +126,12 @@ onEveryIsa("linear", (device) => {
       expect(
         findMismatch(actualPreActivation.slice(...elementRange), sums, { tolerance: 1e-6, magnitude }),
       ).toBeUndefined();
-      const activated = sums.map(activationFunctions.relu);
-      expect(findMismatch(actual.slice(...elementRange), activated, { tolerance: 1e-6, magnitude })).toBeUndefined();
+      const gateValues = gate.values.slice(...elementRange);
+      const expected = sums.map((sum, j) => activationFunctions.relu(gateValues[j]!) * sum);
+      const expectedMagnitude = magnitude.map((value, j) => value * Math.abs(gateValues[j]!));
+      expect(
+        findMismatch(actual.slice(...elementRange), expected, { tolerance: 1e-6, magnitude: expectedMagnitude }),
+      ).toBeUndefined();
     }
   });
 
@@ -118,7 +140,7 @@ onEveryIsa("linear", (device) => {
     const b = createSample(device(), [30, 20], { value: () => 1 });
     const bias = createSample(device(), [20], { value: (i) => (i === 3 ? Infinity : i === 4 ? -Infinity : 1) });
     using out = full(device(), [20, 20], 7);
-    device().kernels.linear(out, a.x, b.x, { bias: bias.x, activation: "relu", preActivation: null });
+    device().kernels.linear(out, a.x, b.x, { bias: bias.x, activation: "relu", gate: null, preActivation: null });
     const expected = Array.from({ length: 400 }, (_, i) => {
       const [row, column] = [Math.floor(i / 20), i % 20];
       return row === 5 ? NaN : column === 3 ? Infinity : column === 4 ? 0 : 31;

@@ -49,14 +49,25 @@ export type CreateModelOptions = OptionsOf<typeof createModelOptions>;
 export function createModel(ctx: Context, config: object, options?: CreateModelOptions): CausalLM {
   checkContext("createModel", ctx);
   const parsed = parseConfig("createModel: config", config);
+  const configText = formatConfig("createModel: config", config);
   const { backend, placement, dtype } = createModelOptions.parse(options);
   return new CausalLM(ctx, {
     config: parsed,
     settings: { backend, placement, dtype: dtype ?? parsed.dtype },
     tokenizer: null,
     generationConfig: parseGenerationConfig("generation_config.json", undefined, parsed),
-    source: { folder: null, configText: JSON.stringify(config), files: [] },
+    source: { folder: null, configText, files: [] },
   });
+}
+
+/** As config.json, which `save` writes. */
+function formatConfig(where: string, config: object): string {
+  try {
+    return JSON.stringify(config);
+  } catch (cause) {
+    const received = (cause as Error).message;
+    throw new FileError({ where, expected: "fields that JSON can represent", received }, { cause });
+  }
 }
 
 /**

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { fromArray } from "@mosaic/core";
 import { writeSafetensors } from "@mosaic/nn";
 import { describe, expect, test } from "vitest";
-import { GenerationCache, loadModel } from "../src/index.ts";
+import { createModel, GenerationCache, loadModel } from "../src/index.ts";
 import type { GenerateOptions } from "../src/index.ts";
 import { arrangements, loadOptions, onRanks, oneRank } from "./reference/arrangements.ts";
 import { models, type ReferenceModel } from "./reference/references.ts";
@@ -226,4 +226,14 @@ describe("generate rejects before anything is sent", () => {
       expect(() => loaded.forward(tooManyTokens)).toThrow(/CausalLM: expected at most 512 tokens, .*, received 513/);
     });
   });
+});
+
+test("createModel rejects a config with values that JSON does not have", async () => {
+  const messagesSent = await onRanks(arrangements[0]!, (ctx) => {
+    expect(() => createModel(ctx, { ...model.config, seed: 10n })).toThrow(
+      /^createModel: config: expected fields that JSON can represent, received .*BigInt/,
+    );
+    return Promise.resolve(ctx.world.traffic().messagesSent);
+  });
+  expect(messagesSent).toEqual([0, 0]);
 });

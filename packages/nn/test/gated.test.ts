@@ -74,6 +74,21 @@ test("keeps what gate and up give for the backward, and nothing that is computed
     expect(measureHeldBytes(() => module.forward(x))).toBe(3 * 4 * rows * 1024);
   }));
 
+test("a hook of the second layer receives its output before the gate", () =>
+  onOneRank(async (ctx) => {
+    using module = new SwiGLU(ctx, { ...sizes, bias: true });
+    using x = randn(ctx, [2, 3]);
+    using expected = module.forward(x);
+    module.upProjection.registerForwardHook((up) => (up as Tensor).scale(2));
+    using doubled = module.forward(x);
+    const bias = await module.downProjection.bias!.read();
+    const [single, double] = [await expected.read(), await doubled.read()];
+    for (const [i, value] of single.entries()) {
+      const b = bias[i % 3]!;
+      expect(double[i]! - b).toBeCloseTo(2 * (value - b), 5);
+    }
+  }));
+
 test("dropout is the same on every mesh", async () => {
   const runSharded = (shards: number) =>
     onMesh({ sp: shards }, async (ctx) => {

@@ -145,8 +145,8 @@ describe("arguments arrive as they were given", () => {
       [encodeView(x), encodeView(y), encodeView(z), 1],
     ],
     linear: [
-      [x, y, z, { bias: z, activation: "relu", preActivation: null }],
-      [encodeView(x), encodeView(y), encodeView(z), [encodeView(z), "relu", null]],
+      [x, y, z, { bias: z, activation: "relu", gate: null, preActivation: x }],
+      [encodeView(x), encodeView(y), encodeView(z), [encodeView(z), "relu", null, encodeView(x)]],
     ],
     attend: [
       [{ out: float32Tensor, lse: rows }, bfloat16Tensor, { k: bfloat16Tensor, v: bfloat16Tensor }, tile],

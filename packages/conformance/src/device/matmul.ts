@@ -32,7 +32,7 @@ const sizes = [
   [0, 5, 6],
 ] as const;
 
-/** matmul: sizes, transposes, broadcasting, accumulation; linear: bias, activation, what it is applied to. */
+/** matmul: sizes, transposes, broadcasting, accumulation; linear: bias, activation, gate, what these are applied to. */
 export function matmulCases(make: MakeDevice): Case[] {
   return dtypes.flatMap((dtype) => [
     ...sizes.map(([m, n, k]) => ({
@@ -40,7 +40,7 @@ export function matmulCases(make: MakeDevice): Case[] {
       run: () => withDevice(make, (device) => checkMatmul(device, { m, n, k, dtype })),
     })),
     ...epilogues.map((epilogue) => ({
-      name: `linear: ${epilogue.hasBias ? "bias" : "no bias"}, ${epilogue.activation ?? "no activation"}${epilogue.isPreActivationSaved ? ", saves the pre-activation" : ""}, ${dtype}`,
+      name: `linear: ${describeEpilogue(epilogue)}, ${dtype}`,
       run: () => withDevice(make, (device) => checkLinear(device, epilogue, dtype)),
     })),
     { name: `batched matmul, ${dtype}`, run: () => withDevice(make, (device) => checkBatch(device, dtype)) },
@@ -50,21 +50,32 @@ export function matmulCases(make: MakeDevice): Case[] {
 interface EpilogueCase {
   readonly hasBias: boolean;
   readonly activation: "relu" | "tanh" | null;
+  readonly hasGate: boolean;
   readonly isPreActivationSaved: boolean;
 }
 
 const epilogues: readonly EpilogueCase[] = [
-  { hasBias: true, activation: null, isPreActivationSaved: false },
-  { hasBias: true, activation: "relu", isPreActivationSaved: false },
-  { hasBias: true, activation: "tanh", isPreActivationSaved: true },
-  { hasBias: false, activation: "tanh", isPreActivationSaved: false },
-  { hasBias: false, activation: null, isPreActivationSaved: true },
+  { hasBias: true, activation: null, hasGate: false, isPreActivationSaved: false },
+  { hasBias: true, activation: "relu", hasGate: false, isPreActivationSaved: false },
+  { hasBias: true, activation: "tanh", hasGate: false, isPreActivationSaved: true },
+  { hasBias: false, activation: "tanh", hasGate: false, isPreActivationSaved: false },
+  { hasBias: false, activation: null, hasGate: false, isPreActivationSaved: true },
+  { hasBias: true, activation: "tanh", hasGate: true, isPreActivationSaved: true },
+  { hasBias: false, activation: "relu", hasGate: true, isPreActivationSaved: false },
+  { hasBias: false, activation: null, hasGate: true, isPreActivationSaved: false },
 ];
+
+function describeEpilogue({ hasBias, activation, hasGate, isPreActivationSaved }: EpilogueCase): string {
+  const parts = [hasBias ? "bias" : "no bias", activation ?? "no activation"];
+  if (hasGate) parts.push("a gate");
+  if (isPreActivationSaved) parts.push("saves the pre-activation");
+  return parts.join(", ");
+}
 
 const activations = { relu: (x: number) => Math.max(x, 0), tanh: Math.tanh } as const;
 
 async function checkLinear(device: Device, epilogue: EpilogueCase, dtype: DType): Promise<void> {
-  const { hasBias, activation, isPreActivationSaved } = epilogue;
+  const { hasBias, activation, hasGate, isPreActivationSaved } = epilogue;
   for (const [m, n, k] of sizes) {
     const [a, b, c] = [normals(m * k, 1, dtype), normals(k * n, 2, dtype), normals(n, 3, dtype)];
     const sums = matmulOracle(a, b, { m, n, k }).map((value, i) => value + (hasBias ? c[i % n]! : 0));
@@ -73,14 +84,17 @@ async function checkLinear(device: Device, epilogue: EpilogueCase, dtype: DType)
     using bias = hasBias ? tensorFrom(device, c, { shape: [n], dtype }) : null;
     using out = allocate(device, [m, n], { dtype });
     using preActivation = isPreActivationSaved ? allocate(device, [m, n], { dtype }) : null;
-    device.kernels.linear(out, x, y, { bias, activation, preActivation });
+    const gateValues = normals(m * n, 4, dtype);
+    using gate = hasGate ? tensorFrom(device, gateValues, { shape: [m, n], dtype }) : null;
+    device.kernels.linear(out, x, y, { bias, activation, gate, preActivation });
     const tolerance = { dtype, roundings: 4 + Math.sqrt(k), scale: Math.sqrt(k) + 1 };
     const description = `${m}×${k} · ${k}×${n}`;
     if (preActivation)
       checkRounded(await preActivation.read(), sums, { ...tolerance, description: `sums of ${description}` });
-    // A device may round the sums before the activation.
+    // A device may round the sums before the activation or the gate.
     const outTolerance = { ...tolerance, scale: (tolerance.scale * epsilon[dtype]) / epsilon.float32 };
-    const expected = activation === null ? sums : sums.map(activations[activation]);
+    const activate = activation === null ? (value: number) => value : activations[activation];
+    const expected = sums.map((value, i) => (hasGate ? activate(gateValues[i]!) * value : activate(value)));
     checkRounded(await out.read(), expected, { ...outTolerance, description });
   }
 }

@@ -66,7 +66,12 @@ const sampleArguments: { readonly [K in KernelName]: (x: TensorFactory) => Kerne
   reduce: (x) => ["sum", x([rows, 1]), x([rows, width])],
   matmul: (x) => [x([rows, numKeys]), x([rows, width]), x([width, numKeys]), false],
   linear: (x) => {
-    const epilogue = { bias: x([numKeys]), activation: "square", preActivation: x([rows, numKeys]) } as const;
+    const epilogue = {
+      bias: x([numKeys]),
+      activation: "square",
+      gate: x([rows, numKeys]),
+      preActivation: x([rows, numKeys]),
+    } as const;
     return [x([rows, numKeys]), x([rows, width]), x([width, numKeys]), epilogue];
   },
   softmax: (x) => [x([rows, width]), x([rows, width])],

@@ -151,10 +151,14 @@ export type RandomKind = ValuesOf<"RandomKind">;
 /** The rule of an optimizer's step. */
 export type AdamKind = ValuesOf<"AdamKind">;
 
-/** What `linear` does to a product before it is stored; null is nothing. `preActivation` is for the backward. */
+/**
+ * What `linear` does to a product before it is stored; null is nothing. With a gate the activation is applied to the gate, by which
+ * the product is multiplied. `preActivation` is for the backward: the product with its bias.
+ */
 export interface LinearEpilogue {
   readonly bias: Tensor | null;
   readonly activation: UnaryOp | null;
+  readonly gate: Tensor | null;
   readonly preActivation: Tensor | null;
 }
 /** [E] each, or null for 1 and 0; epsilon is added under the root. */

@@ -73,6 +73,7 @@ export const kernelStructures = {
   LinearEpilogue: [
     { name: "bias", tensor: "read", shape: "[N]", optional: true },
     { name: "activation", enum: "UnaryOp", optional: true },
+    { name: "gate", tensor: "read", shape: "[..,M,N]", optional: true },
     { name: "preActivation", tensor: "write", shape: "[..,M,N]", optional: true },
   ],
   NormParameters: [
@@ -231,8 +232,8 @@ export const kernelSchema = {
     { name: "accumulate", scalar: "boolean" },
   ],
   /**
-   * out [..,M,N] ← activation(a [..,M,K] · b [..,K,N] + bias [N]), and, where it is given, preActivation ← what the activation
-   * is applied to. Leading axes as matmul's. A device may round to the dtype of `out` before the activation.
+   * out [..,M,N] ← activation(sums), sums = a [..,M,K] · b [..,K,N] + bias [N]; with a gate [..,M,N], activation(gate) · sums;
+   * and, where it is given, preActivation ← sums. Leading axes as matmul's. A device may round sums to the dtype of `out`.
    */
   linear: [
     { name: "out", tensor: "write", shape: "[..,M,N]" },

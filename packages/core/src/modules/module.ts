@@ -94,6 +94,11 @@ export abstract class Module implements Disposable {
     this.#forwardHooks.push(hook);
   }
 
+  /** Whether hooks run with `forward`: an operation in its place would leave them out. */
+  get hasForwardHooks(): boolean {
+    return this.#forwardPreHooks.length > 0 || this.#forwardHooks.length > 0;
+  }
+
   /** Whether the module is being trained, as `train` and `eval` set it. */
   get training(): boolean {
     return this.#training;

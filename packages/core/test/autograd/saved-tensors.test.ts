@@ -11,7 +11,7 @@ import { compileKernel, getOperands } from "../../src/kernels/operands.ts";
 import type { KernelName } from "../../src/kernels/kernels.ts";
 import { kernelSchema } from "../../src/kernels/schema.ts";
 import { Linear } from "../../src/modules/linear.ts";
-import { linear } from "../../src/ops/matmul.ts";
+import { linear } from "../../src/ops/linear.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/index.ts";
 

@@ -3,7 +3,9 @@ import { checkpoint } from "../../src/autograd/checkpoint.ts";
 import { add, div, mul, scale, sub } from "../../src/ops/pointwise.ts";
 import { fromArray } from "../../src/creation.ts";
 import { concatenate, roll } from "../../src/ops/concatenate.ts";
-import { linear, matmul } from "../../src/ops/matmul.ts";
+import { gated } from "../../src/ops/gated.ts";
+import { linear } from "../../src/ops/linear.ts";
+import { matmul } from "../../src/ops/matmul.ts";
 import { layerNorm, rmsNorm } from "../../src/ops/norm.ts";
 import * as pointwise from "../../src/ops/pointwise.ts";
 import { max, mean, sum } from "../../src/ops/reduction.ts";
@@ -127,6 +129,36 @@ const cases: Readonly<Record<string, GradientCase>> = {
       [4, 3],
     ],
     run: (x, weight) => linear(x, weight, null, "tanh"),
+  },
+  "linear, a gate": {
+    shapes: [[2, 2, 3], [4, 3], [4], [2, 2, 4]],
+    run: (x, w, b, gate) => linear(x, w, b, null, gate),
+  },
+  "linear, a gate with silu": {
+    shapes: [[2, 2, 3], [4, 3], [4], [2, 2, 4]],
+    run: (x, w, b, gate) => linear(x, w, b, "silu", gate),
+  },
+  "linear, a gate with relu, no bias, permuted": {
+    shapes: [
+      [3, 2],
+      [4, 3],
+      [2, 4],
+    ],
+    run: transposeInput((x, w, gate) => linear(x, w, null, "relu", gate)),
+  },
+  gated: {
+    shapes: [
+      [2, 3],
+      [2, 3],
+    ],
+    run: (x, gate) => gated(x, gate),
+  },
+  "gated, gelu": {
+    shapes: [
+      [2, 3],
+      [2, 3],
+    ],
+    run: (x, gate) => gated(x, gate, "gelu"),
   },
   "linear, one row, permuted": { shapes: [[3, 2], [4, 3], [4]], run: transposeInput((x, w, b) => linear(x, w, b)) },
   "sum, all": { shapes: [[2, 3]], run: (x) => sum(x) },

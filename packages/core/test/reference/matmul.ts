@@ -11,11 +11,16 @@ export function matmul(memory: Memory): Pick<Kernels, "matmul" | "linear"> {
       addProduct(memory, result, [out, a, b]);
       memory.store(out, result);
     },
-    linear(out, a, b, { bias, activation, preActivation }) {
+    linear(out, a, b, { bias, activation, gate, preActivation }) {
       const result = bias ? memory.load(bias, out.shape) : new Array<number>(out.size).fill(0);
       addProduct(memory, result, [out, a, b]);
       if (preActivation) memory.store(preActivation, result);
-      memory.store(out, activation === null ? result : result.map((value) => applyUnary(activation, value)));
+      const activate = (value: number) => (activation === null ? value : applyUnary(activation, value));
+      const gateValues = gate ? memory.load(gate) : null;
+      memory.store(
+        out,
+        result.map((value, i) => (gateValues ? activate(gateValues[i]!) * value : activate(value))),
+      );
     },
   };
 }

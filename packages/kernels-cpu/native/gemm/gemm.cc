@@ -315,23 +315,29 @@ void matmul(const MatmulArguments& args, Isa isa, Pool& pool) {
 
 void linear(const LinearArguments& args, Isa isa, Pool& pool) {
   const auto& [out, a, b, epilogue] = args;
-  const auto& [bias, activation, preActivation] = epilogue;
+  const auto& [bias, activation, gate, preActivation] = epilogue;
   const Kernels& kernels = getKernels(isa);
   const bool savesPreActivation = preActivation.data != nullptr;
   const View& sums = savesPreActivation ? static_cast<const View&>(preActivation) : out;
   ProductBatch batch = makeBatch({out, a, b, false});
   Product& p = batch.product;
   if (batch.count == 0 || p.m == 0 || p.n == 0) return;
-  if (p.k == 0 || (savesPreActivation && !hasSameLayout(preActivation, out))) {
+  const bool hasSameLayouts =
+      (!savesPreActivation || hasSameLayout(preActivation, out)) && (!gate.data || hasSameLayout(gate, out));
+  if (p.k == 0 || !hasSameLayouts) {
     // In separate passes.
     if (p.k > 0) {
-      linear({sums, a, b, {bias, std::nullopt, {}}}, isa, pool);
+      linear({sums, a, b, {bias, std::nullopt, {}, {}}}, isa, pool);
     } else if (bias.data) {
       kernels.copy({sums, bias}, pool);
     } else {
       kernels.fill({sums, 0.0f}, pool);
     }
-    if (activation) {
+    if (gate.data && activation) {
+      kernels.gate({*activation, out, gate, sums}, pool);
+    } else if (gate.data) {
+      kernels.binary({BinaryOp::Mul, out, gate, sums}, pool);
+    } else if (activation) {
       kernels.unary({*activation, out, sums}, pool);
     } else if (savesPreActivation) {
       kernels.copy({out, sums}, pool);
@@ -340,8 +346,11 @@ void linear(const LinearArguments& args, Isa isa, Pool& pool) {
   }
   std::vector<float> copy;
   const float* values = bias.data ? denseBias(bias, copy, isa, pool) : nullptr;
-  const GemmEpilogue gemmEpilogue{batch.isTransposed ? nullptr : values, batch.isTransposed ? values : nullptr,
-                                  activation.has_value(), activation.value_or(UnaryOp::Neg),
+  const GemmEpilogue gemmEpilogue{batch.isTransposed ? nullptr : values,
+                                  batch.isTransposed ? values : nullptr,
+                                  activation.has_value(),
+                                  activation.value_or(UnaryOp::Neg),
+                                  static_cast<const char*>(gate.data),
                                   static_cast<char*>(preActivation.data)};
   p.epilogue = &gemmEpilogue;
   multiply(batch, isa, pool);

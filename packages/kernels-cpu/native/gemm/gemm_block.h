@@ -1,8 +1,8 @@
 // The product of packed blocks, tile by tile, and what happens to a tile before it is stored.
 #pragma once
 
+#include "gemm/gemm_epilogue.h"
 #include "gemm/gemm_kernels.h"
-#include "kernels/elementwise.h"
 #include "kernels/lanes.h"
 #include "simd/register_tile.h"
 
@@ -28,21 +28,21 @@ struct BlockProduct {
 
   MOSAIC_NOINLINE void storeRow(const float* values, const GemmRow& row) {
     const Matrix& out = row.out;
+    const bool isStored = !row.add && !row.epilogue;
     for (int64_t j = 0; j < row.columns; j += kChunkElements) {
-      const int64_t n = minOf(kChunkElements, row.columns - j);
-      float sums[kChunkElements];
-      const float* from = values + j;
-      if (row.add || row.epilogue) {
-        __builtin_memcpy(sums, from, static_cast<size_t>(n) * sizeof *sums);
-        if (row.add) addOldValues(sums, out, j, n);
-        if (row.epilogue) {
-          const int64_t bytes = j * out.columnStride * dtypeBytes(out.dtype);
-          applyEpilogueToRow(sums, out, n, epilogueAt(*row.epilogue, 0, j, bytes));
-          if (row.epilogue->hasActivation) applyUnary<V>(row.epilogue->activation, sums, sums, n);
-        }
-        from = sums;
+      const int64_t n = minOf(kChunkElements, row.columns - j), paddedColumns = ceilDiv(n, L) * L;
+      Matrix chunkOut = out;
+      chunkOut.data = at(out, 0, j);
+      if (isStored) {
+        flush<V>(out.dtype, chunkOut.data, out.columnStride, n, values + j);
+        continue;
       }
-      flush<V>(out.dtype, at(out, 0, j), out.columnStride, n, from);
+      alignas(64) float sums[kChunkElements];
+      __builtin_memcpy(sums, values + j, static_cast<size_t>(n) * sizeof *sums);
+      for (int64_t c = n; c < paddedColumns; c++) sums[c] = 0;
+      const GemmEpilogue epilogue =
+          row.epilogue ? epilogueAt(*row.epilogue, 0, j, chunkOut.data - out.data) : GemmEpilogue{};
+      SumsStore<V>::run({sums, 1, n, paddedColumns, nullptr, 0}, chunkOut, row.add, row.epilogue ? &epilogue : nullptr);
     }
   }
 
@@ -57,7 +57,7 @@ struct BlockProduct {
     const int64_t remainingRows = block.rows - i;
     const int presentRows = rows == 32 && remainingRows < rows ? static_cast<int>(remainingRows) : rows;
     const GemmEpilogue* e = block.epilogue;
-    if (e && (e->hasActivation || e->rowBias || e->preActivation)) {
+    if (e && (e->hasActivation || e->rowBias || e->gate || e->preActivation)) {
       storeWithEpilogue(block, c, i, j, presentRows);
     } else if (j + width <= block.columns && block.out.dtype == DType::Float32 && block.sum == nullptr) {
       storeFullTile(block, c, i, j, presentRows);
@@ -68,12 +68,17 @@ struct BlockProduct {
     }
   }
 
-  /// Of what a tile is stored to: lines come while it is computed, not while the next one waits for its stores.
+  /// Of what a tile is stored to, and its gate: lines come while it is computed, not while the next one waits for its
+  /// stores.
   MOSAIC_INLINE void prefetchOut(const GemmBlock& block, const MatrixPart& part) {
     const int64_t bytes = part.columns * dtypeBytes(block.out.dtype);
+    const char* gate = block.epilogue ? block.epilogue->gate : nullptr;
     for (int64_t r = 0; r < part.rows; r++) {
       const char* row = at(block.out, part.row + r, part.column);
       for (int64_t b = 0; b < bytes; b += kCacheLineBytes) __builtin_prefetch(row + b, 1);
+      if (!gate) continue;
+      const char* gateRow = gate + (row - block.out.data);
+      for (int64_t b = 0; b < bytes; b += kCacheLineBytes) __builtin_prefetch(gateRow + b);
     }
   }
 
@@ -143,47 +148,12 @@ struct BlockProduct {
 #pragma GCC unroll 8
       for (int n = 0; n < N; n++) V::store(sums + r * width + n * L, Tile::get(c, r, n));
     }
-    applyEpilogueToTile(block, sums, {i, presentRows, j, minOf(width, block.columns - j)});
-  }
-
-  MOSAIC_NOINLINE void applyEpilogueToTile(const GemmBlock& block, float* sums, const MatrixPart& part) {
-    const Matrix& out = block.out;
-    for (int64_t r = 0; r < part.rows; r++) {
-      const int64_t row = part.row + r;
-      float* values = sums + r * width;
-      if (block.sum) {
-        const float* earlierSums = block.sum + row * block.sumStride + part.column;
-        for (int64_t c = 0; c < part.columns; c++) values[c] += earlierSums[c];
-      }
-      Matrix rowOut = out;
-      rowOut.data = at(out, row, part.column);
-      if (block.add) addOldValues(values, rowOut, 0, part.columns);
-      applyEpilogueToRow(values, rowOut, part.columns,
-                         epilogueAt(*block.epilogue, row, part.column, rowOut.data - out.data));
-    }
-    if (block.epilogue->hasActivation) applyUnary<V>(block.epilogue->activation, sums, sums, part.rows * width);
-    for (int64_t r = 0; r < part.rows; r++) {
-      char* to = at(out, part.row + r, part.column);
-      flush<V>(out.dtype, to, out.columnStride, part.columns, sums + r * width);
-    }
-  }
-
-  /// values += columns [j, j + n) of a row.
-  MOSAIC_INLINE void addOldValues(float* values, const Matrix& row, int64_t j, int64_t n) {
-    float buffer[kChunkElements];
-    const float* oldValues = fetch<V>(row.dtype, at(row, 0, j), row.columnStride, n, buffer);
-    for (int64_t c = 0; c < n; c++) values[c] += oldValues[c];
-  }
-
-  /// Everything before the activation; `epilogue` is from the first of `values` on.
-  MOSAIC_INLINE void applyEpilogueToRow(float* values, const Matrix& out, int64_t n, const GemmEpilogue& epilogue) {
-    if (epilogue.columnBias) {
-      for (int64_t c = 0; c < n; c++) values[c] += epilogue.columnBias[c];
-    } else if (epilogue.rowBias) {
-      const float bias = *epilogue.rowBias;
-      for (int64_t c = 0; c < n; c++) values[c] += bias;
-    }
-    if (epilogue.preActivation) flush<V>(out.dtype, epilogue.preActivation, out.columnStride, n, values);
+    Matrix out = block.out;
+    out.data = at(out, i, j);
+    const GemmEpilogue epilogue = epilogueAt(*block.epilogue, i, j, out.data - block.out.data);
+    const float* earlier = block.sum ? block.sum + i * block.sumStride + j : nullptr;
+    SumsStore<V>::run({sums, presentRows, minOf(width, block.columns - j), width, earlier, block.sumStride}, out,
+                      block.add, &epilogue);
   }
 
   /// As many of a vector's lanes, from the first.
@@ -193,22 +163,9 @@ struct BlockProduct {
   };
 
   MOSAIC_INLINE void storeVector(const GemmBlock& block, char* to, Vec x, const Lanes& lanes) {
-    const int laneCount = lanes.count;
-    const auto addBias = [&](Vec sum) { return lanes.bias ? V::add(sum, V::loadPartial(lanes.bias, laneCount)) : sum; };
-    if (block.out.dtype == DType::Float32) {
-      auto* out = reinterpret_cast<float*>(to);
-      V::storePartial(out, addBias(block.add ? V::add(V::loadPartial(out, laneCount), x) : x), laneCount);
-      return;
-    }
-    const bool isBf16 = block.out.dtype == DType::BFloat16;
-    uint16_t halves[L] = {};
-    if (block.add) {
-      __builtin_memcpy(halves, to, static_cast<size_t>(laneCount) * sizeof *halves);
-      x = V::add(isBf16 ? V::loadBf16(halves) : V::loadF16(halves), x);
-    }
-    x = addBias(x);
-    isBf16 ? V::storeBf16(halves, x) : V::storeF16(halves, x);
-    __builtin_memcpy(to, halves, static_cast<size_t>(laneCount) * sizeof *halves);
+    if (block.add) x = V::add(loadElements<V>(block.out.dtype, to, 1, lanes.count), x);
+    if (lanes.bias) x = V::add(x, V::loadPartial(lanes.bias, lanes.count));
+    storeElements<V>(block.out.dtype, to, 1, x, lanes.count);
   }
 };
 

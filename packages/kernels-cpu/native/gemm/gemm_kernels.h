@@ -32,14 +32,19 @@ struct GemmEpilogue {
   const float* columnBias;  // [columns], or null
   const float* rowBias;     // [rows], or null
   bool hasActivation;
-  UnaryOp activation;
-  char* preActivation;  // what the activation is applied to goes there, in the dtype and strides of out; or null
+  UnaryOp activation;   // of sums; with a gate, of the gate, by which sums are multiplied
+  const char* gate;     // in the dtype and strides of out; or null
+  char* preActivation;  // sums with their bias go there, in the dtype and strides of out; or null
 };
 
 /// From a later row and column of out on, `bytes` behind the first.
 static inline GemmEpilogue epilogueAt(const GemmEpilogue& e, int64_t row, int64_t column, int64_t bytes) {
-  return {e.columnBias ? e.columnBias + column : nullptr, e.rowBias ? e.rowBias + row : nullptr, e.hasActivation,
-          e.activation, e.preActivation ? e.preActivation + bytes : nullptr};
+  return {e.columnBias ? e.columnBias + column : nullptr,
+          e.rowBias ? e.rowBias + row : nullptr,
+          e.hasActivation,
+          e.activation,
+          e.gate ? e.gate + bytes : nullptr,
+          e.preActivation ? e.preActivation + bytes : nullptr};
 }
 
 /// out ← a · panels, + sum if given, + out if `add`, and the epilogue, if any.

@@ -98,13 +98,23 @@ MOSAIC_INLINE typename T::Vec powerOfTwo(Int<T> n) {
   return fromBits<T>((n + 127) << 23);
 }
 
+/// p · 2^n for integers n, denormal or infinite where it is; of NaN NaN.
+template <class T>
+MOSAIC_INLINE typename T::Vec scaleByPowerOfTwo(typename T::Vec p, typename T::Vec n) {
+#if defined(__AVX512F__)
+  if constexpr (T::lanes == 16) return _mm512_scalef_ps(p, n);
+#endif
+  // In two steps, so that denormals are reached.
+  const Int<T> exponent = __builtin_convertvector(n, Int<T>), half = exponent >> 1;
+  return p * powerOfTwo<T>(half) * powerOfTwo<T>(exponent - half);
+}
+
 template <class T>
 MOSAIC_INLINE typename T::Vec expOf(typename T::Vec x) {
   using V = typename T::Vec;
   const V magic = T::set1(12582912.0f);  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
   x = T::min(T::set1(89.0f), T::max(T::set1(-104.0f), x));
-  const V shiftedX = x * T::set1(1.44269504088896341f) + magic;
-  const V n = shiftedX - magic;
+  const V n = x * T::set1(1.44269504088896341f) + magic - magic;
   const V r = (x - n * T::set1(0.693359375f)) + n * T::set1(2.12194440e-4f);
   V p = T::set1(1.9875691500e-4f);
   p = p * r + T::set1(1.3981999507e-3f);
@@ -112,10 +122,7 @@ MOSAIC_INLINE typename T::Vec expOf(typename T::Vec x) {
   p = p * r + T::set1(4.1665795894e-2f);
   p = p * r + T::set1(1.6666665459e-1f);
   p = p * r + T::set1(5.0000001201e-1f);
-  p = p * (r * r) + r + T::set1(1.0f);
-  const Int<T> exponentBits = intBits<T>(shiftedX) - intBits<T>(magic);
-  const Int<T> half = exponentBits >> 1;  // 2^n in two steps reaches denormals and infinity
-  return blend<T>(isNan<T>(x), x, p * powerOfTwo<T>(half) * powerOfTwo<T>(exponentBits - half));
+  return scaleByPowerOfTwo<T>(p * (r * r) + r + T::set1(1.0f), n);
 }
 
 template <class T>
@@ -167,7 +174,7 @@ MOSAIC_INLINE typename T::Vec tanhOf(typename T::Vec x) {
 template <class T>
 MOSAIC_INLINE typename T::Vec sigmoidOf(typename T::Vec x) {
   using V = typename T::Vec;
-  const V one = T::set1(1.0f), e = expOf<T>(T::zero() - absOf<T>(x)), s = one / (one + e);
+  const V one = T::set1(1.0f), e = expOf<T>(negate<T>(absOf<T>(x))), s = one / (one + e);
   return blend<T>(lessThan<T>(x, T::zero()), e * s, s);
 }
 

@@ -97,16 +97,20 @@ void unaryBackwardOp(Device& device, const UnaryBackwardArguments& args) {
             UnaryBackwardParameters{makeUnorderedLoop<3>({&args.dx, &args.x, &args.dy}), args.op});
 }
 
-/// Activations in passes of their own: cuBLASLt has gelu by tanh alone, and our plain kernel none.
+/// Activations and gates in passes of their own: cuBLASLt has gelu by tanh alone, and our plain kernel none.
 void linearOp(Device& device, const LinearArguments& args) {
-  const auto& [bias, activation, preActivation] = args.epilogue;
+  const auto& [bias, activation, gate, preActivation] = args.epilogue;
   const bool savesPreActivation = preActivation.data != nullptr;
   const View& sums = savesPreActivation ? static_cast<const View&>(preActivation) : args.out;
   if (!bias.data || !matmulWithBias(device, {sums, args.a, args.b, false}, bias)) {
     if (bias.data) copyOp(device, {sums, bias});
     matmulOp(device, {sums, args.a, args.b, bias.data != nullptr});
   }
-  if (activation) {
+  if (gate.data && activation) {
+    gateOp(device, {*activation, args.out, gate, sums});
+  } else if (gate.data) {
+    binaryOp(device, {BinaryOp::Mul, args.out, gate, sums});
+  } else if (activation) {
     unaryOp(device, {*activation, args.out, sums});
   } else if (savesPreActivation) {
     copyOp(device, {args.out, sums});

@@ -2,7 +2,6 @@ import {
   checkContext,
   checkTensor,
   type Context,
-  defineOp,
   defineOptions,
   Linear,
   Module,
@@ -14,31 +13,6 @@ import {
 import { Dropout, type DropoutForwardOptions, dropoutProbabilityOption, shardingOptions } from "./dropout.ts";
 
 // E features in, F features between.
-
-/** activation(gate) · up. Only its two inputs are kept: the backward computes the activation again, which costs less than its memory. */
-const gatedOp = defineOp({
-  name: "gated",
-  forward([gate, up]: [Tensor, Tensor], activation: UnaryOp) {
-    const { device } = gate;
-    const output = device.empty(gate.shape, gate.dtype);
-    if (output.size > 0) device.kernels.gate(activation, output, gate, up);
-    return { output, saved: { gate, up, activation } };
-  },
-  backward({ gate, up, activation }, dOut, [needsGradGate, needsGradUp]) {
-    const { device } = gate;
-    const emptyLikeGate = () => device.empty(gate.shape, gate.dtype);
-    const [dGate, dUp] = [needsGradGate ? emptyLikeGate() : null, needsGradUp ? emptyLikeGate() : null];
-    if (gate.size === 0) return [dGate, dUp];
-    if (dUp) device.kernels.gate(activation, dUp, gate, dOut);
-    if (dGate) {
-      // float32, so that the product is rounded once.
-      using dActivation = device.empty(gate.shape, "float32");
-      device.kernels.binary("mul", dActivation, dOut, up);
-      device.kernels.unaryBackward(activation, dGate, gate, dActivation);
-    }
-    return [dGate, dUp];
-  },
-});
 
 export const swiGLUOptions = defineOptions("SwiGLU", {
   /** Features that come in, and go out. */
@@ -88,10 +62,18 @@ abstract class GatedFeedForward extends Module {
   /** x [..,embedDim] → the same shape. `options` are dropout's: how the sequence is cut in this call. */
   forward(x: Tensor, options?: DropoutForwardOptions): Tensor {
     checkTensor(this.constructor.name, x);
-    const hidden = gatedOp([this.gateProjection.forward(x), this.upProjection.forward(x)], this.#activation);
+    const hidden = this.#computeHidden(x);
     if (this.#dropout.probability === 0) return this.downProjection.forward(hidden);
     const droppedHidden = this.#dropout.forward(hidden, options);
     return this.#dropout.forward(this.downProjection.forward(droppedHidden), options);
+  }
+
+  /** In the epilogue of the second product, unless that is an adapter's or has hooks. */
+  #computeHidden(x: Tensor): Tensor {
+    const gate = this.gateProjection.forward(x);
+    const up = this.upProjection;
+    if (up.constructor !== Linear || up.hasForwardHooks) return up.forward(x).gated(gate, this.#activation);
+    return x.linear(up.weight, up.bias, this.#activation, gate);
   }
 }
 

@@ -74,8 +74,9 @@ struct SavedRows {
 struct LinearEpilogue {
   OptionalView bias;  // [N], read, may be absent
   std::optional<UnaryOp> activation{};
+  OptionalView gate;  // [..,M,N], read, may be absent
   OptionalView preActivation;  // [..,M,N], written, may be absent
-  void read(ArgumentReader& args) { args(bias, activation, preActivation); }
+  void read(ArgumentReader& args) { args(bias, activation, gate, preActivation); }
 };
 
 struct NormParameters {

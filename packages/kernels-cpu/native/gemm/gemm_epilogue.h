@@ -1,0 +1,126 @@
+// What is done to finished sums on their way from a buffer to out: bias, activation and gate.
+#pragma once
+
+#include "gemm/gemm_kernels.h"
+#include "kernels/elementwise.h"
+
+namespace mosaic {
+namespace {
+
+/// n ≤ lanes elements of any dtype, `stride` apart, as float32; zeros after them.
+template <class V>
+MOSAIC_INLINE typename V::Vec loadElements(DType dtype, const char* data, int64_t stride, int n) {
+  if (dtype == DType::Float32) {
+    const auto* from = reinterpret_cast<const float*>(data);
+    if (stride == 1) return n == V::lanes ? V::load(from) : V::loadPartial(from, n);
+    float values[V::lanes] = {};
+    for (int i = 0; i < n; i++) values[i] = from[i * stride];
+    return V::load(values);
+  }
+  const auto* from = reinterpret_cast<const uint16_t*>(data);
+  uint16_t halves[V::lanes] = {};
+  if (stride != 1 || n != V::lanes) {
+    for (int i = 0; i < n; i++) halves[i] = from[i * stride];
+    from = halves;
+  }
+  return dtype == DType::BFloat16 ? V::loadBf16(from) : V::loadF16(from);
+}
+
+/// n ≤ lanes elements of any dtype, `stride` apart, rounded to nearest even.
+template <class V>
+MOSAIC_INLINE void storeElements(DType dtype, char* data, int64_t stride, typename V::Vec x, int n) {
+  if (dtype == DType::Float32) {
+    auto* to = reinterpret_cast<float*>(data);
+    if (stride == 1) return n == V::lanes ? V::store(to, x) : V::storePartial(to, x, n);
+    float values[V::lanes];
+    V::store(values, x);
+    for (int i = 0; i < n; i++) to[i * stride] = values[i];
+    return;
+  }
+  auto* to = reinterpret_cast<uint16_t*>(data);
+  uint16_t halves[V::lanes];
+  const bool isInPlace = stride == 1 && n == V::lanes;
+  dtype == DType::BFloat16 ? V::storeBf16(isInPlace ? to : halves, x) : V::storeF16(isInPlace ? to : halves, x);
+  if (isInPlace) return;
+  for (int i = 0; i < n; i++) to[i * stride] = halves[i];
+}
+
+/// Sums in a buffer, which is written to: [rows][width], of which `columns` count; at most kChunkElements.
+struct FinishedSums {
+  float* values;
+  int64_t rows, columns, width;  // width is a multiple of the lanes
+  const float* earlier;          // [rows][columns], to be added; or null
+  int64_t earlierStride;
+};
+
+/// out ← sums, + out if `add`, and the epilogue, which is from the first row and column of out; or null.
+template <class V>
+class SumsStore {
+  using Vec = typename V::Vec;
+  static constexpr int L = V::lanes;
+
+ public:
+  MOSAIC_NOINLINE void run(const FinishedSums& sums, const Matrix& out, bool add, const GemmEpilogue* epilogue) {
+    alignas(64) float gates[kChunkElements];
+    const bool hasGate = epilogue && epilogue->gate;
+    for (int64_t row = 0; row < sums.rows; row++) {
+      completeRow(sums, row, out, add, epilogue);
+      if (hasGate) loadGates(sums, row, out, {epilogue->gate, gates + row * sums.width});
+    }
+    float* activated = hasGate ? gates : sums.values;
+    if (epilogue && epilogue->hasActivation)
+      applyUnary<V>(epilogue->activation, activated, activated, sums.rows * sums.width);
+    for (int64_t row = 0; row < sums.rows; row++) storeRow(sums, row, out, hasGate ? gates : nullptr);
+  }
+
+ private:
+  /// fn(first column, number of columns), a vector at a time.
+  template <class Fn>
+  MOSAIC_INLINE void forEachVector(int64_t columns, Fn fn) {
+    for (int64_t c = 0; c < columns; c += L) fn(c, static_cast<int>(minOf(L, columns - c)));
+  }
+
+  MOSAIC_INLINE void completeRow(const FinishedSums& sums, int64_t row, const Matrix& out, bool add,
+                                 const GemmEpilogue* epilogue) {
+    float* values = sums.values + row * sums.width;
+    const float* earlier = sums.earlier ? sums.earlier + row * sums.earlierStride : nullptr;
+    const float* columnBias = epilogue ? epilogue->columnBias : nullptr;
+    const float* rowBias = epilogue ? epilogue->rowBias : nullptr;
+    char* preActivation = epilogue ? epilogue->preActivation : nullptr;
+    forEachVector(sums.columns, [&](int64_t c, int n) {
+      Vec x = V::load(values + c);
+      if (earlier) x = V::add(x, V::loadPartial(earlier + c, n));
+      if (add) x = V::add(loadElements<V>(out.dtype, at(out, row, c), out.columnStride, n), x);
+      if (columnBias) x = V::add(x, V::loadPartial(columnBias + c, n));
+      if (rowBias) x = V::add(x, V::set1(rowBias[row]));
+      if (preActivation)
+        storeElements<V>(out.dtype, preActivation + (at(out, row, c) - out.data), out.columnStride, x, n);
+      V::store(values + c, x);
+    });
+  }
+
+  struct GateRow {
+    const char* gate;  // from the first row and column on
+    float* values;     // [width]; zeros where there are no columns
+  };
+
+  MOSAIC_INLINE void loadGates(const FinishedSums& sums, int64_t row, const Matrix& out, const GateRow& to) {
+    forEachVector(sums.width, [&](int64_t c, int) {
+      const int n = static_cast<int>(maxOf(0, minOf(L, sums.columns - c)));
+      const char* from = to.gate + (at(out, row, c) - out.data);
+      V::store(to.values + c, n == 0 ? V::zero() : loadElements<V>(out.dtype, from, out.columnStride, n));
+    });
+  }
+
+  MOSAIC_INLINE void storeRow(const FinishedSums& sums, int64_t row, const Matrix& out, const float* gates) {
+    const float* values = sums.values + row * sums.width;
+    forEachVector(sums.columns, [&](int64_t c, int n) {
+      Vec x = V::load(values + c);
+      if (gates) x = V::mul(x, V::load(gates + row * sums.width + c));
+      storeElements<V>(out.dtype, at(out, row, c), out.columnStride, x, n);
+    });
+  }
+};
+
+}  // namespace
+}  // namespace mosaic
