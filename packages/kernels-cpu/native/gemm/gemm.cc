@@ -155,6 +155,14 @@ class Gemm {
     kernels_.packColumns(p.b, part, packedB);
   }
 
+  /// What packing the block at that depth reads.
+  UpcomingReads readsOfBlock(const Product& p, const MatrixPart& b, int64_t depth) const {
+    const int64_t depths = std::min<int64_t>(kernels_.blockDepth, b.rows - depth), elementSize = dtypeBytes(p.b.dtype);
+    const char* data = at(p.b, b.row + depth, b.column);
+    if (p.b.rowStride == 1) return {data, b.columns, p.b.columnStride * elementSize, depths * elementSize};
+    return {data, depths, p.b.rowStride * elementSize, p.b.columnStride == 1 ? b.columns * elementSize : 0};
+  }
+
   struct RowRange {
     int64_t first, count;
   };
@@ -186,6 +194,8 @@ class Gemm {
       const bool isContinuation = p.accumulate || b.row + depth > 0;
       block.add = isStoredToSums ? depth > 0 : isOutputNarrow() && storesDirectly() ? p.accumulate : isContinuation;
       block.epilogue = p.epilogue && isFinished ? &epilogue : nullptr;
+      const bool packsNextBlock = isParallelOverPanels() && !isLastBlock;
+      block.upcomingReads = packsNextBlock ? readsOfBlock(p, b, depth + blockDepth) : UpcomingReads{};
       kernels_.multiply(block);
     }
   }

@@ -51,7 +51,10 @@ struct BlockProduct {
   MOSAIC_NOINLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
     using Tile = RegisterTile<V, E, rows, N>;
     prefetchOut(block, {i, minOf(rows, block.rows - i), j, minOf(width, block.columns - j)});
-    if (j == 0) prefetchRows(block, i + rows, minOf(2 * rows, block.rows - i) - rows);
+    if (j == 0) {
+      prefetchRows(block, i + rows, minOf(2 * rows, block.rows - i) - rows);
+      prefetchUpcoming(block, i, minOf(i + rows, block.rows));
+    }
     Tile c;
     Tile::product(c, rowsAt<E>(block.a, i), panel, width, block.depth);
     const int64_t remainingRows = block.rows - i;
@@ -89,6 +92,15 @@ struct BlockProduct {
     for (int64_t r = first; r < first + count; r++) {
       const char* row = static_cast<const char*>(block.a.data) + r * block.a.rowStride * elementBytes;
       for (int64_t b = 0; b < bytes; b += kCacheLineBytes) __builtin_prefetch(row + b, 0, 2);
+    }
+  }
+
+  /// The share of rows [from, to) of the block, into the L2 cache: hardware prefetchers follow stretches of 1 KiB badly.
+  MOSAIC_INLINE void prefetchUpcoming(const GemmBlock& block, int64_t from, int64_t to) {
+    const UpcomingReads& reads = block.upcomingReads;
+    for (int64_t i = from * reads.count / block.rows; i < to * reads.count / block.rows; i++) {
+      const char* data = reads.data + i * reads.stride;
+      for (int64_t b = 0; b < reads.bytes; b += kCacheLineBytes) __builtin_prefetch(data + b, 0, 2);
     }
   }
 

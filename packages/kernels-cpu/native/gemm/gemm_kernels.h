@@ -47,6 +47,12 @@ static inline GemmEpilogue epilogueAt(const GemmEpilogue& e, int64_t row, int64_
           e.preActivation ? e.preActivation + bytes : nullptr};
 }
 
+/// Memory to be read soon: `count` stretches of `bytes`, `stride` bytes apart.
+struct UpcomingReads {
+  const char* data;
+  int64_t count, stride, bytes;
+};
+
 /// out ← a · panels, + sum if given, + out if `add`, and the epilogue, if any.
 struct GemmBlock {
   Operand a;           // [rows][depth], as `packRows` gave it
@@ -59,6 +65,7 @@ struct GemmBlock {
   Matrix out;  // columnStride 1
   bool add;
   const GemmEpilogue* epilogue;  // from the first row and column of the block; or null
+  UpcomingReads upcomingReads;   // prefetched while the first panel is multiplied; empty if none
 };
 
 /// A row of out.
