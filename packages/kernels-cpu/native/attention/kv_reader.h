@@ -25,8 +25,9 @@ enum class KvUse { Forward, NarrowForward, Backward };
 /// Reads blocks of the keys of one head: where they lie if they have the dtype of products with unit column stride and
 /// rows close together, else through a copy, made once per block and shared by the panels that use it.
 ///
-/// Rows of float32 512 bytes or more apart are copied too: a column of them, which is how V is read, falls into so few
-/// sets of the first-level cache that it evicts itself. For products of pairs columns are transposed.
+/// Float32 that is read by columns is copied, too, if its rows are 512 bytes or more apart: a column falls into so few
+/// sets of the first-level cache that it evicts itself. So is what is read by rows, eight at a time, if these are more
+/// than 1 KiB apart. For products of pairs columns are transposed.
 class KvReader {
  public:
   KvReader(const AttentionKernels& kernels, const KvBlock& kv, KvUse use, Arena& arena)
@@ -37,8 +38,8 @@ class KvReader {
         bytes_(dtypeBytes(kernels.products)),
         blockKeys_(use == KvUse::Backward ? kernels.gradientBlock : kernels.keyBlock),
         columnStride_(paddedStride(blockKeys_, bytes_)),
-        k_(source(kv.k, arena)),
-        v_(source(kv.v, arena)) {
+        k_(source(kv.k, use == KvUse::Backward, arena)),
+        v_(source(kv.v, use != KvUse::Backward, arena)) {
     if (isPaired()) columns_ = arena.allocate<uint16_t>(columnDepth_ * columnStride_);
   }
 
@@ -68,8 +69,9 @@ class KvReader {
 
   bool isPaired() const { return kernels_.products == DType::BFloat16; }
 
-  Source source(const TensorView& view, Arena& arena) const {
-    const bool canReadFloat32InPlace = use_ == KvUse::NarrowForward || view.stride[2] < 128;
+  Source source(const TensorView& view, bool isReadByColumns, Arena& arena) const {
+    const int64_t maxStride = isReadByColumns ? 127 : 256;  // elements
+    const bool canReadFloat32InPlace = use_ == KvUse::NarrowForward || view.stride[2] <= maxStride;
     const int64_t depth = view.shape[3];
     const bool canReadRowsInPlace = isPaired() ? depth % kernels_.depthMultiple == 0 : canReadFloat32InPlace;
     const bool isReadInPlace = view.dtype == kernels_.products && view.stride[3] == 1 && canReadRowsInPlace;

@@ -95,7 +95,8 @@ struct BlockProduct {
     }
   }
 
-  /// The share of rows [from, to) of the block, into the L2 cache: hardware prefetchers follow stretches of 1 KiB badly.
+  /// The share of rows [from, to) of the block, into the L2 cache: hardware prefetchers follow stretches of 1 KiB
+  /// badly.
   MOSAIC_INLINE void prefetchUpcoming(const GemmBlock& block, int64_t from, int64_t to) {
     const UpcomingReads& reads = block.upcomingReads;
     for (int64_t i = from * reads.count / block.rows; i < to * reads.count / block.rows; i++) {
