@@ -11,10 +11,10 @@
 namespace mosaic {
 namespace {
 
-constexpr int32_t kMaxGroupRows = 1024;              // enough to hide the cost of reading a block
-constexpr int64_t kMaxGroupBytes = 224 << 10;        // of q and out, which should stay in the second-level cache
-constexpr int64_t kMaxPairedGroupBytes = 448 << 10;  // where reading a block transposes it
-constexpr int64_t kTasksPerThread = 4;          // for balance
+// Enough to hide the cost of reading a block, which of bfloat16 transposes it.
+constexpr int32_t kMaxGroupRows = 448, kMaxPairedGroupRows = 1024;
+constexpr int64_t kMaxGroupBytes = 448 << 10;  // of q and out, which should stay in the second-level cache
+constexpr int64_t kTasksPerThread = 4;         // for balance
 
 /// Tasks [firstTask, endTask) are those of a batch element: its groups, head by head.
 struct SampleTasks {
@@ -39,14 +39,14 @@ class Forward {
   void run(Pool& pool) {
     const int64_t heads = args_.q.shape[0] * args_.q.shape[1];
     const int64_t panels = (rows_ + kernels_.width - 1) / kernels_.width;
-    const bool isPaired = kernels_.products == DType::BFloat16;
-    const int64_t panelBytes = (4 * args_.kv.v.shape[3] + dtypeBytes(kernels_.products) * args_.q.shape[3])
-                              * kernels_.width;
-    const int64_t panelsFittingCache = (isPaired ? kMaxPairedGroupBytes : kMaxGroupBytes) / panelBytes;
+    const int64_t panelBytes =
+        (4 * args_.kv.v.shape[3] + dtypeBytes(kernels_.products) * args_.q.shape[3]) * kernels_.width;
+    const int64_t panelsFittingCache = kMaxGroupBytes / panelBytes;
+    const int32_t maxRows = kernels_.products == DType::BFloat16 ? kMaxPairedGroupRows : kMaxGroupRows;
     const int64_t tasks = pool.threads() == 1 ? 1 : kTasksPerThread * pool.threads();
     const int64_t panelsForBalance = heads * panels / tasks;
     groupPanels_ = static_cast<int32_t>(
-        std::clamp<int64_t>(std::min(panelsFittingCache, panelsForBalance), 1, kMaxGroupRows / kernels_.width));
+        std::clamp<int64_t>(std::min(panelsFittingCache, panelsForBalance), 1, maxRows / kernels_.width));
     orderGroups();
     pool.parallelFor(samples_.back().endTask, [&](int64_t task, int worker) {
       const auto endsAfter = [](int64_t taskIndex, const SampleTasks& sample) { return taskIndex < sample.endTask; };
