@@ -54,6 +54,9 @@ test("the peak is a number to measure against", () => {
   expect(fmaPeak(1, "bfloat16")).toBeGreaterThan(0.1);
   expect(() => fmaPeak(0)).toThrow(OptionError);
   expect(readBandwidth(1 << 20, 1)).toBeGreaterThan(0.01);
+});
+
+test("a bandwidth of more bytes than there are is an error", () => {
   expect(() => readBandwidth(2 ** 50, 1)).toThrow(OutOfMemoryError);
 });
 
