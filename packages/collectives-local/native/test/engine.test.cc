@@ -152,7 +152,7 @@ void testRefusalFreesTheTransport() {
                    optionsOf(0, 1, 1'000'000'000), [](const MosaicFailure*) {});
       check(false, "a device without a CPU stream is rejected");
     } catch (const Failure& failure) {
-      check(std::strstr(failure.what(), "CPU stream only"), failure.what());
+      check(std::strstr(failure.what(), "only devices with a CPU stream"), failure.what());
     }
     check(transport.freed == 1, "a transport that is rejected is freed");
   }
@@ -277,7 +277,7 @@ void testInProcessValues() {
     control.put("large", std::string(65'537, 'x'));
     check(false, "a value beyond 64 KiB is rejected");
   } catch (const Failure& failure) {
-    check(std::strstr(failure.what(), "at most 65536, received 5 and 65537"), failure.what());
+    check(std::strstr(failure.what(), "at most 65536 bytes, received 5 and 65537"), failure.what());
   }
   control.leave("");
 }

@@ -124,7 +124,12 @@ struct NeonBf16 : Neon {
   }
 
   MOSAIC_INLINE Pairs loadPairs(const uint32_t* p) { return vld1q_u32(p); }
-  MOSAIC_INLINE Pairs setPairs(uint32_t pair) { return vdupq_n_u32(pair); }
+  MOSAIC_INLINE Pairs setPairs(uint32_t pair) {
+    Pairs pairs = vdupq_n_u32(pair);
+    // GCC 12 gives a constant of bfloat16 as that number in float16: 1 (0x3f80) by fmov .8h, #1.0 (0x3c00).
+    if (__builtin_constant_p(pair)) __asm__("" : "+w"(pairs));
+    return pairs;
+  }
   MOSAIC_INLINE void storePairs(uint32_t* p, Pairs v) { vst1q_u32(p, v); }
   /// c + both products of each lane (BFDOT). Denormal operands and results count as 0; the sum of the products and the
   /// sum with c are rounded to odd, unless the processor has FEAT_EBF16.

@@ -229,6 +229,9 @@ struct SimdCheck {
       const uint32_t nan = 0x7fc00000u, one = 0x3f803f80u;
       V::store(got, V::dot(V::setPairs(nan), V::setPairs(one), V::zero()));
       for (int i = 0; i < L; ++i) expect(got[i] != got[i], "dot of NaN", i);
+      const uint32_t pair = 0x40003f80u;  // 1 and 2
+      V::store(got, V::dot(V::setPairs(pair), V::setPairs(one), V::zero()));
+      for (int i = 0; i < L; ++i) expect(got[i] == 3, "dot with a constant", i);
     }
   }
   /// Two numbers of ordinary size.
