@@ -240,7 +240,8 @@ void checkCase(int index, const Case& c, const Tensors& t, const std::vector<Poo
     runCase(c, t, r, first, isa, *pools[0], scale);
     runCase(c, t, r, second, isa, *pools[static_cast<size_t>(index) % (pools.size() - 1) + 1], scale);
     compare("out", first.out, out, bound, context);
-    compare("lse", first.lse, r.lse, 1e-6, context);
+    // Weights that are rounded to bfloat16 come from a polynomial of 3e-6, and so does their sum.
+    compare("lse", first.lse, r.lse, isPaired ? 4e-6 : 1e-6, context, isPaired ? 1 : 0);
     compare("dq", first.dq, r.dq, bound, context, r.maxDqTermSum);
     compare("dk", first.dk, r.dk, bound, context, r.maxDkTermSum);
     compare("dv", first.dv, r.dv, bound, context);
