@@ -2,21 +2,23 @@ import { OptionError, expectValue, formatValue } from "../errors.ts";
 import type { Tensor } from "../tensor.ts";
 import type { GroupCastPlan, ProcessGroup, RowRange } from "./process-group.ts";
 
-/** What one rank sends and receives by a plan, verified. */
+/** Rows that a rank sends to a peer or receives from it: of the sender's input. */
+export interface PeerRanges {
+  readonly peer: number;
+  readonly ranges: readonly RowRange[];
+}
+
+/** What one rank sends and receives by a plan, verified. Peers are ascending; those of no rows are left out. */
 export interface RankGroupCast {
-  /** By receiver: rows of this rank's input. */
-  readonly sentRanges: readonly (readonly RowRange[])[];
-  /** By sender: rows of the sender's input. */
-  readonly receivedRanges: readonly (readonly RowRange[])[];
+  readonly sends: readonly PeerRanges[];
+  readonly receives: readonly PeerRanges[];
   /** Rows that this rank receives. */
   readonly receivedRows: number;
   /** Rows that this rank's input has at least. */
   readonly minInputRows: number;
 }
 
-const emptyRanges: readonly RowRange[] = [];
-
-const verifiedPlans = new WeakMap<GroupCastPlan, RankGroupCast[]>();
+const verifiedPlans = new WeakMap<GroupCastPlan, VerifiedPlan>();
 
 /** A rank's part in a plan; verified at the first call with this plan object. */
 export function rankGroupCast(
@@ -29,36 +31,74 @@ export function rankGroupCast(
   if (plan.size !== size) {
     throw new OptionError({ where, expected: `a plan for ${size} ranks`, received: formatValue(plan.size) });
   }
-  let groupCastsByRank = verifiedPlans.get(plan);
-  if (!groupCastsByRank) verifiedPlans.set(plan, (groupCastsByRank = []));
-  return (groupCastsByRank[rank] ??= verifyPlan(where, plan, { rank, knownCasts: groupCastsByRank }));
+  let verifiedPlan = verifiedPlans.get(plan);
+  if (!verifiedPlan) verifiedPlans.set(plan, (verifiedPlan = new VerifiedPlan(plan)));
+  return verifiedPlan.rankGroupCast(where, rank);
 }
 
-/** `knownCasts`: what other ranks of this process send and receive, which was verified with them. */
-function verifyPlan(
-  where: string,
-  plan: GroupCastPlan,
-  {
-    rank,
-    knownCasts: knownGroupCasts,
-  }: { readonly rank: number; readonly knownCasts: readonly (RankGroupCast | undefined)[] },
-): RankGroupCast {
-  const [sentRanges, receivedRanges]: (readonly RowRange[])[][] = [[], []];
-  let [receivedRows, minInputRows] = [0, 0];
-  for (let peer = 0; peer < plan.size; peer++) {
-    const peerGroupCast = knownGroupCasts[peer];
-    sentRanges!.push(peerGroupCast ? peerGroupCast.receivedRanges[rank]! : checkRanges(where, plan, rank, peer));
-    receivedRanges!.push(peerGroupCast ? peerGroupCast.sentRanges[rank]! : checkRanges(where, plan, peer, rank));
-    receivedRows += countRows(receivedRanges![peer]!);
-    minInputRows = Math.max(minInputRows, lastRowEnd(sentRanges![peer]!));
+/** The parts of the ranks of this process in a plan: each pair of ranks is verified with the first of the two. */
+class VerifiedPlan {
+  readonly #plan: GroupCastPlan;
+  readonly #casts: (RankGroupCast | undefined)[] = [];
+  /** By rank that is not verified yet: what was verified with its peers. */
+  readonly #knownSends: (PeerRanges[] | undefined)[] = [];
+  readonly #knownReceives: (PeerRanges[] | undefined)[] = [];
+
+  constructor(plan: GroupCastPlan) {
+    this.#plan = plan;
   }
-  return { sentRanges: sentRanges!, receivedRanges: receivedRanges!, receivedRows, minInputRows };
+
+  rankGroupCast(where: string, rank: number): RankGroupCast {
+    return (this.#casts[rank] ??= this.#verify(where, rank));
+  }
+
+  #verify(where: string, rank: number): RankGroupCast {
+    const [newSends, newReceives]: [PeerRanges[], PeerRanges[]] = [[], []];
+    for (let peer = 0; peer < this.#plan.size; peer++) {
+      if (this.#casts[peer]) continue;
+      const sentRanges = checkRanges(where, this.#plan, rank, peer);
+      const receivedRanges = checkRanges(where, this.#plan, peer, rank);
+      if (sentRanges.length > 0) newSends.push({ peer, ranges: sentRanges });
+      if (receivedRanges.length > 0) newReceives.push({ peer, ranges: receivedRanges });
+    }
+    for (const { peer, ranges } of newSends) (this.#knownReceives[peer] ??= []).push({ peer: rank, ranges });
+    for (const { peer, ranges } of newReceives) (this.#knownSends[peer] ??= []).push({ peer: rank, ranges });
+    const sends = mergeByPeer(this.#knownSends[rank], newSends);
+    const receives = mergeByPeer(this.#knownReceives[rank], newReceives);
+    this.#knownSends[rank] = this.#knownReceives[rank] = undefined;
+    return {
+      sends,
+      receives,
+      receivedRows: receives.reduce((rows, { ranges }) => rows + countRows(ranges), 0),
+      minInputRows: sends.reduce((rows, { ranges }) => Math.max(rows, lastRowEnd(ranges)), 0),
+    };
+  }
+}
+
+function mergeByPeer(known: readonly PeerRanges[] = [], added: readonly PeerRanges[]): readonly PeerRanges[] {
+  return known.length === 0 ? added : [...known, ...added].toSorted((a, b) => a.peer - b.peer);
+}
+
+/** The peers after a rank, then those before it: not all send to rank 0 first. */
+export function inRingOrder(peerRanges: readonly PeerRanges[], rank: number): readonly PeerRanges[] {
+  const first = peerRanges.findIndex(({ peer }) => peer > rank);
+  return first <= 0 ? peerRanges : [...peerRanges.slice(first), ...peerRanges.slice(0, first)];
+}
+
+/** By sender, where its rows lie in what a rank receives: one behind the other, in the order of ranks. */
+export function locateReceivedRows({ receives }: RankGroupCast): readonly PeerRanges[] {
+  let start = 0;
+  return receives.map(({ peer, ranges }) => {
+    const range = { start, length: countRows(ranges) };
+    start += range.length;
+    return { peer, ranges: [range] };
+  });
 }
 
 // oxlint-disable-next-line max-params -- of which plan, from whom to whom
 function checkRanges(where: string, plan: GroupCastPlan, sender: number, receiver: number): readonly RowRange[] {
   const ranges = plan.ranges(sender, receiver);
-  if (Array.isArray(ranges) && ranges.length === 0) return emptyRanges;
+  if (Array.isArray(ranges) && ranges.length === 0) return ranges;
   const fail = (expected: string): never => {
     throw new OptionError({
       where: `${where}: plan.ranges(${sender}, ${receiver})`,
@@ -91,8 +131,8 @@ export function countRows(ranges: readonly RowRange[]): number {
 }
 
 function lastRowEnd(ranges: readonly RowRange[]): number {
-  const lastRange = ranges.at(-1);
-  return lastRange ? lastRange.start + lastRange.length : 0;
+  const { start, length } = ranges.at(-1)!;
+  return start + length;
 }
 
 const planHashes = new WeakMap<GroupCastPlan, readonly [number, number]>();

@@ -1,5 +1,12 @@
 import { expectValue } from "../errors.ts";
-import { countRows, type RankGroupCast, rankGroupCast } from "./cast-plan.ts";
+import {
+  countRows,
+  inRingOrder,
+  locateReceivedRows,
+  type PeerRanges,
+  type RankGroupCast,
+  rankGroupCast,
+} from "./cast-plan.ts";
 import type { GroupCastPlan, ProcessGroup, RowRange } from "./process-group.ts";
 
 /** Rows that come to a rank in one message, and where they belong: ranges of the rows of `out`. */
@@ -13,8 +20,8 @@ interface ReceivedRows {
  * first. Messages between two ranks are in the same order on both.
  */
 export interface GroupCastRoute {
-  /** First hop: rows of this rank's input. */
-  readonly sends: readonly { readonly receiver: number; readonly ranges: readonly RowRange[] }[];
+  /** First hop, in ring order: rows of this rank's input. */
+  readonly sends: readonly PeerRanges[];
   /** First hop: what arrives, and the ranks of this host that it is forwarded to, as a whole. */
   readonly receives: readonly (ReceivedRows & { readonly forwardReceivers: readonly number[] })[];
   /** Second hop: what arrives by other ranks of this host. Absent where no rank has a second hop. */
@@ -22,38 +29,16 @@ export interface GroupCastRoute {
 }
 
 /** All rows come from their owners. Nothing is kept: a thousand ranks in one process have millions of messages. */
-export function directRoute(cast: RankGroupCast, group: Pick<ProcessGroup, "rank" | "size">): GroupCastRoute {
-  const sends: { readonly receiver: number; readonly ranges: readonly RowRange[] }[] = [];
-  for (const receiver of peersInRingOrder(group)) {
-    const ranges = cast.sentRanges[receiver]!;
-    if (ranges.length > 0) sends.push({ receiver, ranges });
-  }
-  const receives: (ReceivedRows & { readonly forwardReceivers: readonly number[] })[] = [];
-  let start = 0;
-  for (const [sender, ranges] of cast.receivedRanges.entries()) {
-    const length = countRows(ranges);
-    if (length > 0) receives.push({ sender, destinations: [{ start, length }], forwardReceivers: EMPTY_RECEIVERS });
-    start += length;
-  }
-  return { sends, receives };
+export function directRoute(cast: RankGroupCast, rank: number): GroupCastRoute {
+  return {
+    sends: inRingOrder(cast.sends, rank),
+    receives: locateReceivedRows(cast).map(({ peer, ranges }) => {
+      return { sender: peer, destinations: ranges, forwardReceivers: EMPTY_RECEIVERS };
+    }),
+  };
 }
 
 const EMPTY_RECEIVERS: readonly number[] = [];
-
-/** The ranks after one, then those before it: not all send to rank 0 first. */
-export function* peersInRingOrder({
-  rank,
-  size,
-}: Pick<ProcessGroup, "rank" | "size">): Generator<number, void, undefined> {
-  for (let i = 1; i < size; i++) yield (rank + i) % size;
-}
-
-/** By sender: the first of its rows in `out`. */
-function firstRowBySender({ receivedRanges }: RankGroupCast): number[] {
-  const firstRows: number[] = [];
-  receivedRanges.reduce((start, ranges, sender) => (firstRows[sender] = start) + countRows(ranges), 0);
-  return firstRows;
-}
 
 /** The hosts of ranks, where some share one and some do not: else no row could be shared by ranks of another host. */
 export function sharedHosts(hosts: readonly number[] | undefined): readonly number[] | undefined {
@@ -119,27 +104,26 @@ class HostRoutes {
   }
 
   #buildRoute(rank: number, cast: RankGroupCast): GroupCastRoute {
-    const rangesByReceiver = this.#hosts.map((): (readonly RowRange[])[] => []);
+    const sends: PeerRanges[] = [];
     for (const host of this.#ranksByHost.keys()) {
       for (const { ranges, receivers } of this.#sharedRows(rank, host))
-        rangesByReceiver[this.#relayRank(rank, receivers)]!.push(ranges);
+        sends.push({ peer: this.#relayRank(rank, receivers), ranges });
     }
-    const sends = [...peersInRingOrder({ rank, size: rangesByReceiver.length })].flatMap((receiver) =>
-      rangesByReceiver[receiver]!.map((ranges) => ({ receiver, ranges })),
-    );
+    sends.sort((a, b) => a.peer - b.peer);
     const receives: (ReceivedRows & { forwardReceivers: number[] })[] = [];
     const forwardedRows: ReceivedRows[] = [];
-    const starts = firstRowBySender(cast);
-    for (const sender of this.#hosts.keys()) {
+    let firstRow = 0;
+    for (const { peer: sender, ranges: receivedRanges } of cast.receives) {
       for (const { ranges, receivers } of this.#sharedRows(sender, this.#hosts[rank]!)) {
         if (!receivers.includes(rank)) continue;
-        const destinations = locateRanges(ranges, cast.receivedRanges[sender]!, starts[sender]!);
+        const destinations = locateRanges(ranges, receivedRanges, firstRow);
         const relayRank = this.#relayRank(sender, receivers);
         if (relayRank !== rank) forwardedRows.push({ sender: relayRank, destinations });
         else receives.push({ sender, destinations, forwardReceivers: receivers.filter((each) => each !== rank) });
       }
+      firstRow += countRows(receivedRanges);
     }
-    return { sends, receives, forwardedRows };
+    return { sends: inRingOrder(sends, rank), receives, forwardedRows };
   }
 
   /** The receiver that has the sender's place in its host, or the next one: ranks of one place have a network port in common. */
@@ -222,7 +206,7 @@ export function groupCastMessageRows(
   const isValidGroup = Number.isSafeInteger(group?.rank) && Number.isSafeInteger(group.size);
   expectValue("groupCastMessageRows", isValidGroup, "a group { rank, size, hosts }", group);
   const cast = rankGroupCast("groupCastMessageRows", plan, group);
-  const { sends, receives, forwardedRows = [] } = hierarchicalRoute(plan, cast, group) ?? directRoute(cast, group);
+  const { sends, receives, forwardedRows = [] } = hierarchicalRoute(plan, cast, group) ?? directRoute(cast, group.rank);
   const forwardedRowCounts = receives.flatMap(({ destinations, forwardReceivers }) =>
     forwardReceivers.map(() => countRows(destinations)),
   );

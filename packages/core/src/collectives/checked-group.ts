@@ -226,7 +226,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     const { receivedRows } = operands.cast;
     checkGroupCastRows(where, "out", out, (rows) => rows === receivedRows, String(receivedRows));
     const { cast } = operands;
-    const route = (hierarchical && hierarchicalRoute(plan, cast, this)) || directRoute(cast, this);
+    const route = (hierarchical && hierarchicalRoute(plan, cast, this)) || directRoute(cast, this.rank);
     return this.#raiseVersions(
       "groupCast",
       out,

@@ -2,8 +2,8 @@ import type { DType } from "../storage.ts";
 import type { Tensor } from "../tensor.ts";
 import { contiguousStrides } from "../shape.ts";
 import { TensorTracker, track } from "../tracking.ts";
-import { countRows, type RankGroupCast } from "./cast-plan.ts";
-import { type GroupCastRoute, peersInRingOrder } from "./cast-route.ts";
+import { countRows, inRingOrder, locateReceivedRows, type RankGroupCast } from "./cast-plan.ts";
+import type { GroupCastRoute } from "./cast-route.ts";
 import type { ProcessGroup, RowRange, Transfer, Work } from "./process-group.ts";
 
 // groupCast and groupReduce for any engine: rows are packed by the device's kernels, exchanged as one batch of messages, and
@@ -160,7 +160,7 @@ export function groupCastRows(
   const tracker = new TensorTracker();
   return track(tracker, () => {
     const firstHop = new TransferBatch();
-    for (const { receiver, ranges } of sends) for (const x of input) firstHop.send(receiver, x, ranges);
+    for (const { peer, ranges } of sends) for (const x of input) firstHop.send(peer, x, ranges);
     const receivedTensors = receives.map(({ sender, destinations }) =>
       receiveRows(firstHop, out, sender, destinations),
     );
@@ -219,18 +219,12 @@ export function groupReduceRows(
   const tracker = new TensorTracker();
   return track(tracker, () => {
     const batch = new TransferBatch();
-    const firstPartialRows: number[] = [];
-    cast.receivedRanges.reduce((start, ranges, owner) => (firstPartialRows[owner] = start) + countRows(ranges), 0);
-    for (const owner of peersInRingOrder(context.group)) {
-      const length = countRows(cast.receivedRanges[owner]!);
-      if (length === 0) continue;
-      for (const x of input) batch.send(owner, x, [{ start: firstPartialRows[owner]!, length }], wireDType);
-    }
-    const rows = cast.sentRanges.reduce((total, ranges) => total + countRows(ranges), 0);
+    for (const { peer, ranges } of inRingOrder(locateReceivedRows(cast), context.group.rank))
+      for (const x of input) batch.send(peer, x, ranges, wireDType);
+    const rows = cast.sends.reduce((total, { ranges }) => total + countRows(ranges), 0);
     const partialsByTensor = out.map((x) => new ReceivedPartials(x, rows, wireDType));
-    for (const [receiver, ranges] of cast.sentRanges.entries())
-      if (ranges.length > 0)
-        for (const tensorPartials of partialsByTensor) tensorPartials.receive(batch, receiver, ranges);
+    for (const { peer, ranges } of cast.sends)
+      for (const tensorPartials of partialsByTensor) tensorPartials.receive(batch, peer, ranges);
     return new WorkWithEpilogue([batch.post(context, wireDType === "float32" ? 0 : 1)], tracker, () => {
       for (const tensorPartials of partialsByTensor) tensorPartials.add();
     });

@@ -54,7 +54,7 @@ function deliverMessages(routes: readonly GroupCastRoute[]) {
     }
   };
   for (const [hopSender, { sends }] of routes.entries())
-    for (const { receiver: hopReceiver, ranges } of sends)
+    for (const { peer: hopReceiver, ranges } of sends)
       hops[0].push({ hopSender, hopReceiver, sender: hopSender, rows: listRows(ranges) });
   const [firstHop, secondHop] = [[...hops[0]], hops[1]];
   for (const [rank, { receives }] of routes.entries()) {
@@ -120,9 +120,9 @@ test("rows cross between ranks of one place in their hosts, where these require 
     ranges: (hopSender, hopReceiver) => (hopSender === hopReceiver ? [] : [{ start: 0, length: 5 }]),
   };
   const crossHostSends = hosts.map((host, rank) =>
-    createRoute(allToAllPlan, hosts, rank)!.sends.filter(({ receiver }) => hosts[receiver] !== host),
+    createRoute(allToAllPlan, hosts, rank)!.sends.filter(({ peer }) => hosts[peer] !== host),
   );
-  expect(crossHostSends.map((sends) => sends.map(({ receiver }) => receiver))).toEqual([[3], [4], [5], [0], [1], [2]]);
+  expect(crossHostSends.map((sends) => sends.map(({ peer }) => peer))).toEqual([[3], [4], [5], [0], [1], [2]]);
 });
 
 test("rows of each message", () => {
@@ -146,7 +146,7 @@ test("one host, none known, or one rank on each: all rows come from their owners
   const routes = [0, 1, 2].map((rank) => {
     const cast = rankGroupCast("test", plan, { rank, size: 3 });
     expect(hierarchicalRoute(plan, cast, { rank })).toBeUndefined();
-    return directRoute(cast, { rank, size: 3 });
+    return directRoute(cast, rank);
   });
   const { out, messages } = deliverMessages(routes);
   expect(out[2]).toEqual([0, 1].flatMap((sender) => listRows(plan.ranges(sender, 2)).map((row) => [sender, row])));

@@ -1,3 +1,4 @@
+import type { Box } from "../symbolic/strided-layout.ts";
 import { isDense, areEqualBoxes, findOrigin, intersect, clipToRange } from "./box.ts";
 import { type Content, toContent, type ContentEntry, Region, type ReadResult, shiftRows } from "./content.ts";
 import { emptySum, type SumTable } from "./sums.ts";
@@ -148,7 +149,10 @@ export function reduceMessages(messages: readonly Content[], context: CombineCon
 
 /** The parts of two regions that are the same elements. */
 function intersectRegions(a: Region, b: Region): (readonly [Region, Region])[] {
+  if (a.box.high <= b.box.low || b.box.high <= a.box.low) return [];
   if (areEqualBoxes(a.box, b.box)) return [[a, b]];
+  const rowRanges = intersectRowRanges(a, b);
+  if (rowRanges) return [rowRanges];
   const offset = findOrigin(a.box, b.box);
   if (offset) {
     const { originInFirst, originInSecond, sizes } = intersect(a.box, b.box, offset);
@@ -160,6 +164,23 @@ function intersectRegions(a: Region, b: Region): (readonly [Region, Region])[] {
   if (isFill(a.value) && isDense(a.box))
     return clipToRange(b.box, a.box.low, a.box.high).map((each) => pairWithFill(b.subRegion(each), a));
   return [];
+}
+
+/** The same for dense rows of the same shape, of which nearly all are; undefined for others. */
+function intersectRowRanges(a: Region, b: Region): readonly [Region, Region] | undefined {
+  if (isFill(a.value) || isFill(b.value) || !haveEqualRowShapes(a.box, b.box)) return undefined;
+  const [low, high] = [Math.max(a.box.low, b.box.low), Math.min(a.box.high, b.box.high)];
+  const x = a.box.low === low && a.box.high === high ? a : a.rowRange(low, high, low);
+  const y = b.box.low === low && b.box.high === high ? b : b.rowRange(low, high, low);
+  return x && y && [x, y];
+}
+
+/** Whether boxes differ in their place and in the number of rows alone. */
+function haveEqualRowShapes({ sizes, strides }: Box, { sizes: otherSizes, strides: otherStrides }: Box): boolean {
+  for (let i = 0; i < 4; i++) {
+    if (i !== 2 && (sizes[i] !== otherSizes[i] || (sizes[i]! > 1 && strides[i] !== otherStrides[i]))) return false;
+  }
+  return strides[2] === otherStrides[2];
 }
 
 function pairWithFill(region: Region, fill: Region): readonly [Region, Region] {
