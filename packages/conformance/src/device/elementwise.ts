@@ -175,6 +175,11 @@ async function checkBinary(device: Device, op: BinaryOp, dtype: DType): Promise<
       a.map((value, i) => f(value, b[i]!)),
       { dtype, description: `${op} ${storageOrder}` },
     );
+    if (op === "mul") {
+      device.kernels.gate(null, out, x, y);
+      const products = a.map((value, i) => value * b[i]!);
+      checkRounded(await out.read(), products, { dtype, description: `gate without activation, ${storageOrder}` });
+    }
     // [3,1,7] and [5,1]: both sides broadcast.
     using column = x.slice(1, 0, 1);
     using slicedY = y.slice(0, 1, 2);

@@ -104,6 +104,7 @@ export interface StructTypes {
 interface ArgumentLabels<T> {
   a: [a: T];
   accumulate: [accumulate: T];
+  activation: [activation: T];
   angles: [angles: T];
   b: [b: T];
   dLoss: [dLoss: T];
@@ -112,6 +113,7 @@ interface ArgumentLabels<T> {
   dy: [dy: T];
   epilogue: [epilogue: T];
   from: [from: T];
+  gate: [gate: T];
   gradient: [gradient: T];
   grads: [grads: T];
   index: [index: T];

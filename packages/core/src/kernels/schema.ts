@@ -211,12 +211,12 @@ export const kernelSchema = {
     { name: "x", tensor: "read" },
     { name: "dy", tensor: "read" },
   ],
-  /** out ← op(a) · b, rounded once: a gate. */
+  /** out ← activation(gate) · x, rounded once. */
   gate: [
-    { name: "op", enum: "UnaryOp" },
+    { name: "activation", enum: "UnaryOp", optional: true },
     { name: "out", tensor: "write" },
-    { name: "a", tensor: "read" },
-    { name: "b", tensor: "read" },
+    { name: "gate", tensor: "read" },
+    { name: "x", tensor: "read" },
   ],
   /** Reduces every axis on which out has length 1 and x has not. */
   reduce: [

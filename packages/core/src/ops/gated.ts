@@ -15,9 +15,7 @@ export interface Gate {
 /** activation(gate) · x, rounded once, in memory of its own. */
 export function applyGate({ gate, activation }: Gate, x: Tensor): Tensor {
   const out = x.device.empty(x.shape, x.dtype);
-  if (out.size === 0) return out;
-  if (activation === null) x.device.kernels.binary("mul", out, gate, x);
-  else x.device.kernels.gate(activation, out, gate, x);
+  if (out.size > 0) x.device.kernels.gate(activation, out, gate, x);
   return out;
 }
 

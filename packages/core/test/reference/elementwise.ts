@@ -67,11 +67,12 @@ export function elementwise(memory: Memory): Elementwise {
       );
     },
     unary: (op, out, x) => memory.store(out, memory.load(x, out.shape).map(unaryFunctions[op].value)),
-    gate(op, out, a, b) {
-      const factors = memory.load(b, out.shape);
+    gate(activation, out, gate, x) {
+      const factors = memory.load(x, out.shape);
+      const activate = activation === null ? (value: number) => value : unaryFunctions[activation].value;
       memory.store(
         out,
-        memory.load(a, out.shape).map((value, i) => unaryFunctions[op].value(value) * factors[i]!),
+        memory.load(gate, out.shape).map((value, i) => activate(value) * factors[i]!),
       );
     },
     unaryBackward(op, dx, x, dy) {

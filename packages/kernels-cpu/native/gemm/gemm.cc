@@ -343,10 +343,8 @@ void linear(const LinearArguments& args, Isa isa, Pool& pool) {
     } else {
       kernels.fill({sums, 0.0f}, pool);
     }
-    if (gate.data && activation) {
-      kernels.gate({*activation, out, gate, sums}, pool);
-    } else if (gate.data) {
-      kernels.binary({BinaryOp::Mul, out, gate, sums}, pool);
+    if (gate.data) {
+      kernels.gate({activation, out, gate, sums}, pool);
     } else if (activation) {
       kernels.unary({*activation, out, sums}, pool);
     } else if (savesPreActivation) {

@@ -169,21 +169,13 @@ void unary(const UnaryArguments& args, Pool& pool) {
                [&](float* to, const float* from, int64_t n) { applyUnary<T>(args.op, to, from, n); });
 }
 
-/// out[i] ← op(gate[i]) · x[i], all dense; out may be x.
-template <class T>
-MOSAIC_INLINE void multiplyByActivation(UnaryOp op, float* out, const float* gate, const float* x, int64_t n) {
-  for (int64_t i = 0; i < n; i += kChunkElements) {
-    const int64_t count = minOf(kChunkElements, n - i);
-    float activated[kChunkElements];
-    applyUnary<T>(op, activated, gate + i, count);
-    applyBinary<T>(BinaryOp::Mul, out + i, activated, x + i, count);
-  }
-}
-
 template <class T>
 void gate(const GateArguments& args, Pool& pool) {
-  zipChunks<T>(args.out, args.a, args.b, pool, [&](float* to, const float* a, const float* b, int64_t n) {
-    multiplyByActivation<T>(args.op, to, a, b, n);
+  if (!args.activation) return binary<T>({BinaryOp::Mul, args.out, args.gate, args.x}, pool);
+  zipChunks<T>(args.out, args.gate, args.x, pool, [&](float* to, const float* from, const float* x, int64_t n) {
+    float activated[kChunkElements];
+    applyUnary<T>(*args.activation, activated, from, n);
+    applyBinary<T>(BinaryOp::Mul, to, activated, x, n);
   });
 }
 

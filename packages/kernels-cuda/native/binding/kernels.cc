@@ -69,7 +69,8 @@ void unaryOp(Device& device, const UnaryArguments& args) {
 }
 
 void gateOp(Device& device, const GateArguments& args) {
-  launchMap(device, "gate", GateParameters{makeUnorderedLoop<3>({&args.out, &args.a, &args.b}), args.op});
+  if (!args.activation) return binaryOp(device, {BinaryOp::Mul, args.out, args.gate, args.x});
+  launchMap(device, "gate", GateParameters{makeUnorderedLoop<3>({&args.out, &args.gate, &args.x}), *args.activation});
 }
 
 /// The first or the second features of pairs.
@@ -106,10 +107,8 @@ void linearOp(Device& device, const LinearArguments& args) {
     if (bias.data) copyOp(device, {sums, bias});
     matmulOp(device, {sums, args.a, args.b, bias.data != nullptr});
   }
-  if (gate.data && activation) {
-    gateOp(device, {*activation, args.out, gate, sums});
-  } else if (gate.data) {
-    binaryOp(device, {BinaryOp::Mul, args.out, gate, sums});
+  if (gate.data) {
+    gateOp(device, {activation, args.out, gate, sums});
   } else if (activation) {
     unaryOp(device, {*activation, args.out, sums});
   } else if (savesPreActivation) {

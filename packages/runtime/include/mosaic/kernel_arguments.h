@@ -239,11 +239,11 @@ struct UnaryBackwardArguments {
 };
 
 struct GateArguments {
-  UnaryOp op;
+  std::optional<UnaryOp> activation{};
   View out;  // written
-  View a;  // read
-  View b;  // read
-  void read(ArgumentReader& args) { args(op, out, a, b); }
+  View gate;  // read
+  View x;  // read
+  void read(ArgumentReader& args) { args(activation, out, gate, x); }
 };
 
 struct ReduceArguments {
