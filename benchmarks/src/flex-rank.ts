@@ -14,15 +14,17 @@ import {
   TOKENS,
 } from "./flex.ts";
 
-const { spec, variants, rounds, areCoresPinned } = JSON.parse(process.argv[2]!) as FlexJob;
+const { spec, variants, rounds, isPredicted } = JSON.parse(process.argv[2]!) as FlexJob;
 // Threads that begin later keep to the core as well.
-if (areCoresPinned) execFileSync("taskset", ["-apc", process.env["RANK"]!, String(process.pid)]);
+if (isPredicted) execFileSync("taskset", ["-apc", process.env["RANK"]!, String(process.pid)]);
 
 await using ctx = await mosaic.init({ device: mosaic.cpu({ threads: 1 }) });
 
 // Round 0 warms up and is not reported.
 for (let round = 0; round <= rounds; round++) {
-  const profile = await calibrate({ contexts: [ctx], dtypes: ["float32"], headDims: [HEAD_DIM], repetitions: 3 });
+  const profile = isPredicted
+    ? await calibrate({ contexts: [ctx], dtypes: ["float32"], headDims: [HEAD_DIM], repetitions: 3 })
+    : null;
   const intervals = [];
   for (const variant of variants) intervals.push(await runSteps(variant));
   const report: FlexRound = { profile, intervals };

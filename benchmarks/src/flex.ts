@@ -27,13 +27,13 @@ export interface FlexJob {
   readonly spec: MaskSpec;
   readonly variants: readonly FlexVariant[];
   readonly rounds: number;
-  /** Whether each rank keeps to a core of its own. */
-  readonly areCoresPinned: boolean;
+  /** Whether each rank keeps to a core of its own, and measures the profile of a prediction in each round. */
+  readonly isPredicted: boolean;
 }
 
-/** What a rank reports of a round: a profile, and by contender when its steps, forward and backward, began and ended. */
+/** What a rank reports of a round: a profile, if any, and by contender when its steps, forward and backward, began and ended. */
 export interface FlexRound {
-  readonly profile: Profile;
+  readonly profile: Profile | null;
   readonly intervals: readonly { begin: number; end: number }[];
 }
 
@@ -69,7 +69,7 @@ function createRingComparisonCase(ranks: number, spec: MaskSpec): BenchmarkCase 
   return {
     names: [name],
     async run({ repetitions }) {
-      const reportedRounds = await runFlexJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: false });
+      const reportedRounds = await runFlexJob(ranks, { spec, variants, rounds: repetitions, isPredicted: false });
       const [samePlacementSpeedup, dispatchedSpeedup] = [1, 2].map((variant) =>
         computeMeasuredSpeedup(reportedRounds, variant),
       );
@@ -91,9 +91,9 @@ function createPackedBatchCase(ranks: number, batch: number): BenchmarkCase {
   return {
     names: [name],
     async run({ repetitions }) {
-      const reportedRounds = await runFlexJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: true });
+      const reportedRounds = await runFlexJob(ranks, { spec, variants, rounds: repetitions, isPredicted: true });
       const measuredSpeedup = computeMeasuredSpeedup(reportedRounds, 1);
-      const predictedSpeedup = median(reportedRounds[0]!.map(({ profile }) => predictSpeedup(spec, ranks, profile)));
+      const predictedSpeedup = median(reportedRounds[0]!.map(({ profile }) => predictSpeedup(spec, ranks, profile!)));
       const [maxLength, numDocuments] = [Math.max(...spec.lengths), spec.lengths.length];
       return [
         {

@@ -12,7 +12,7 @@ namespace mosaic {
 namespace {
 
 // Enough to hide the cost of reading a block, which of bfloat16 transposes it.
-constexpr int32_t kMaxGroupRows = 448, kMaxPairedGroupRows = 1024;
+constexpr int32_t kMaxGroupRows = 896, kMaxPairedGroupRows = 1024;
 constexpr int64_t kMaxGroupBytes = 448 << 10;  // of q and out, which should stay in the second-level cache
 constexpr int64_t kTasksPerThread = 4;         // for balance
 

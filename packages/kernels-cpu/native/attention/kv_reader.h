@@ -26,8 +26,8 @@ enum class KvUse { Forward, NarrowForward, Backward };
 /// rows close together, else through a copy, made once per block and shared by the panels that use it.
 ///
 /// Float32 that is read by columns is copied, too, if its rows are 512 bytes or more apart: a column falls into so few
-/// sets of the first-level cache that it evicts itself. So is what is read by rows, eight at a time, if these are more
-/// than 1 KiB apart. For products of pairs columns are transposed.
+/// sets of the first-level cache that it evicts itself. So is what is read by rows, eight at a time, if these are 1 KiB
+/// or more apart. For products of pairs columns are transposed.
 class KvReader {
  public:
   KvReader(const AttentionKernels& kernels, const KvBlock& kv, KvUse use, Arena& arena)
@@ -70,7 +70,7 @@ class KvReader {
   bool isPaired() const { return kernels_.products == DType::BFloat16; }
 
   Source source(const TensorView& view, bool isReadByColumns, Arena& arena) const {
-    const int64_t maxStride = isReadByColumns ? 127 : 256;  // elements
+    const int64_t maxStride = isReadByColumns ? 127 : 255;  // elements
     const bool canReadFloat32InPlace = use_ == KvUse::NarrowForward || view.stride[2] <= maxStride;
     const int64_t depth = view.shape[3];
     const bool canReadRowsInPlace = isPaired() ? depth % kernels_.depthMultiple == 0 : canReadFloat32InPlace;
