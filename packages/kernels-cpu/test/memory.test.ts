@@ -1,3 +1,4 @@
+import { constants, type PerformanceEntry, PerformanceObserver } from "node:perf_hooks";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { ClosedError, OutOfMemoryError, type Tensor } from "@mosaic/core";
@@ -177,6 +178,40 @@ test("memory of tensors that nobody disposed comes back with garbage collection"
   expect(device.memory().allocated).toBe(bytes);
   device.trim();
   expect(device.memory().reserved).toBe(2 * mebibyte); // what `kept` lies in
+});
+
+/** Full collections while rounds of eight tensors of 16 MiB are allocated. */
+async function countFullCollections(rounds: number, runRound: () => void): Promise<number> {
+  let count = 0;
+  const observer = new PerformanceObserver((list) => {
+    for (const { detail } of list.getEntries() as (PerformanceEntry & { detail: { kind: number } })[])
+      if (detail.kind === constants.NODE_PERFORMANCE_GC_MAJOR) count++;
+  });
+  observer.observe({ entryTypes: ["gc"] });
+  for (let round = 0; round < rounds; round++) {
+    runRound();
+    // Incremental marking, finalizers and observers take turns of the event loop.
+    for (let turn = 0; turn < 5; turn++) await new Promise((resolve) => setTimeout(resolve, 2));
+  }
+  observer.disconnect();
+  return count;
+}
+
+test("disposed memory causes no garbage collections, lost memory does", async () => {
+  using device = cpu({ threads: 1 });
+  const allocateTensors = () => Array.from({ length: 8 }, () => device.empty([4 * mebibyte], "float32"));
+  // The first rounds raise what is reported.
+  await countFullCollections(3, () => allocateTensors().forEach((tensor) => tensor.dispose()));
+  const rounds = 20;
+  const disposing = await countFullCollections(rounds, () => allocateTensors().forEach((tensor) => tensor.dispose()));
+  expect(disposing).toBeLessThan(rounds / 2);
+  let mostAllocated = 0;
+  const losing = await countFullCollections(rounds, () => {
+    allocateTensors();
+    mostAllocated = Math.max(mostAllocated, device.memory().allocated);
+  });
+  expect(losing).toBeGreaterThan(2);
+  expect(mostAllocated).toBeLessThan((rounds / 2) * 128 * mebibyte);
 });
 
 test("memory that a storage releases returns to the device, and using it is an error until it adopts other memory", async () => {

@@ -32,7 +32,7 @@ export interface HandleOptions {
 /** What a block is freed by when its storage was collected. It must not refer to the block. */
 type LeakedBlock = Pick<MemoryBlock, "id" | "byteLength">;
 
-/** Changes in native memory of this size are reported to V8, whose garbage collector accounts for them. */
+/** Changes of this size are reported to V8, whose garbage collector accounts for native memory. */
 const reportThresholdBytes = 4 * 2 ** 20;
 
 /** A native device, as the parts of its JavaScript use it. */
@@ -54,7 +54,10 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
   #allocatedBytes = 0;
   #peakBytes = 0;
   #isClosed = false;
-  #unreportedBytes = 0;
+  /** Bytes of blocks that the addon holds, of those that V8 should account for, and of those that it was told of. */
+  #nativeBytes = 0;
+  #externalBytes = 0;
+  #reportedBytes = 0;
 
   constructor(runtime: NativeRuntime<Native>, { name, options, remedy, granularity }: HandleOptions) {
     this.name = name;
@@ -123,7 +126,8 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     if (block === undefined && this.#emptyFreeLists() > 0) block = this.#allocateNative(byteLength, where);
     if (block === undefined) throw this.#createOutOfMemoryError(byteLength, where);
     this.#leakRegistry.register(block, { id: block.id, byteLength: block.byteLength }, block);
-    this.#reportBytes(block.byteLength);
+    this.#nativeBytes += block.byteLength;
+    this.#reportBytes(Math.max(this.#externalBytes, this.#nativeBytes));
     return block;
   }
 
@@ -151,12 +155,13 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     if (this.#isClosed) return;
     this.#allocatedBytes -= leakedBlock.byteLength;
     this.#freeNative(leakedBlock);
+    this.#reportBytes(Math.max(this.#externalBytes - leakedBlock.byteLength, this.#nativeBytes));
   }
 
   #freeNative({ id, byteLength }: LeakedBlock): void {
     this.begin("free").number(id).number(byteLength);
     this.native.free();
-    this.#reportBytes(-byteLength);
+    this.#nativeBytes -= byteLength;
   }
 
   /** Gives what the free lists hold to the addon, which joins neighbours; returns how many bytes. */
@@ -172,12 +177,18 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     this.#emptyFreeLists();
     this.begin("trim");
     this.native.trim();
+    this.#reportBytes(this.#nativeBytes);
   }
 
-  #reportBytes(bytes: number): void {
-    this.#unreportedBytes += bytes;
-    if (Math.abs(this.#unreportedBytes) < reportThresholdBytes) return;
-    this.#unreportedBytes = 0;
+  /**
+   * V8 collects all garbage whenever external memory has grown by some tens of MB. Memory that is disposed of is mostly allocated
+   * again, in every training step, and stays reported; memory that was lost does not, so that what is lost next is found as early.
+   */
+  #reportBytes(externalBytes: number): void {
+    this.#externalBytes = externalBytes;
+    if (Math.abs(externalBytes - this.#reportedBytes) < reportThresholdBytes) return;
+    this.#reportedBytes = externalBytes;
+    this.begin("account").number(externalBytes);
     this.native.account(this.#external);
   }
 

@@ -87,10 +87,10 @@ napi_value free(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// account(external): notifies V8 of how much is allocated.
+// account(external): arguments = device, the bytes of external memory that V8 should account for.
 napi_value account(napi_env env, napi_callback_info info) {
   DeviceHandle* handle = deviceHandle(env, info);
-  reportMemory(env, *handle, static_cast<int64_t>(handle->device->memory().stats().allocated));
+  reportMemory(env, *handle, static_cast<int64_t>(Addon::of(env).arguments[1]));
   return nullptr;
 }
 

@@ -62,7 +62,7 @@ napi_value close(napi_env env, napi_callback_info info) {
 
 napi_value account(napi_env env, napi_callback_info info) {
   DeviceHandle* handle = externalIn<DeviceHandle>(env, info);
-  reportMemory(env, *handle, static_cast<int64_t>(handle->device->memory().stats().allocated));
+  reportMemory(env, *handle, static_cast<int64_t>(Addon::of(env).arguments[1]));
   return nullptr;
 }
 
