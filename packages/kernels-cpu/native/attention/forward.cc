@@ -11,8 +11,9 @@
 namespace mosaic {
 namespace {
 
-// Enough to hide the cost of reading a block, which of bfloat16 transposes it.
-constexpr int32_t kMaxGroupRows = 896, kMaxPairedGroupRows = 1024;
+// Enough to hide the cost of reading a block: in place, through a copy, or, of bfloat16, transposed. Smaller groups are
+// easier to balance.
+constexpr int32_t kMaxGroupRows = 448, kMaxCopiedGroupRows = 896, kMaxPairedGroupRows = 1024;
 constexpr int64_t kMaxGroupBytes = 448 << 10;  // of q and out, which should stay in the second-level cache
 constexpr int64_t kTasksPerThread = 4;         // for balance
 
@@ -42,11 +43,10 @@ class Forward {
     const int64_t panelBytes =
         (4 * args_.kv.v.shape[3] + dtypeBytes(kernels_.products) * args_.q.shape[3]) * kernels_.width;
     const int64_t panelsFittingCache = kMaxGroupBytes / panelBytes;
-    const int32_t maxRows = kernels_.products == DType::BFloat16 ? kMaxPairedGroupRows : kMaxGroupRows;
     const int64_t tasks = pool.threads() == 1 ? 1 : kTasksPerThread * pool.threads();
     const int64_t panelsForBalance = heads * panels / tasks;
     groupPanels_ = static_cast<int32_t>(
-        std::clamp<int64_t>(std::min(panelsFittingCache, panelsForBalance), 1, maxRows / kernels_.width));
+        std::clamp<int64_t>(std::min(panelsFittingCache, panelsForBalance), 1, maxGroupRows() / kernels_.width));
     orderGroups();
     pool.parallelFor(samples_.back().endTask, [&](int64_t task, int worker) {
       const auto endsAfter = [](int64_t taskIndex, const SampleTasks& sample) { return taskIndex < sample.endTask; };
@@ -61,6 +61,12 @@ class Forward {
   }
 
  private:
+  int32_t maxGroupRows() const {
+    if (kernels_.products == DType::BFloat16) return kMaxPairedGroupRows;
+    const bool isCopied = !areBlocksReadInPlace(kernels_, args_.kv.v, KvUse::Forward, true);
+    return isCopied ? kMaxCopiedGroupRows : kMaxGroupRows;
+  }
+
   /// Groups with work, the largest first, so that the last tasks are short. One head after the other, so that its keys
   /// stay in the shared cache; samples with more work first.
   void orderGroups() {

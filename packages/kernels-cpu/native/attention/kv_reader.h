@@ -22,6 +22,14 @@ constexpr int64_t roundUp(int64_t x, int64_t multiple) { return (x + multiple - 
 /// a row at a time, and only once.
 enum class KvUse { Forward, NarrowForward, Backward };
 
+/// Whether blocks of K or V are read where they lie.
+inline bool areBlocksReadInPlace(const AttentionKernels& kernels, const TensorView& view, KvUse use, bool isByColumns) {
+  if (view.dtype != kernels.products || view.stride[3] != 1) return false;
+  if (kernels.products == DType::BFloat16) return view.shape[3] % kernels.depthMultiple == 0;
+  const int64_t maxStride = isByColumns ? 127 : 255;  // elements
+  return use == KvUse::NarrowForward || view.stride[2] <= maxStride;
+}
+
 /// Reads blocks of the keys of one head: where they lie if they have the dtype of products with unit column stride and
 /// rows close together, else through a copy, made once per block and shared by the panels that use it.
 ///
@@ -70,13 +78,9 @@ class KvReader {
   bool isPaired() const { return kernels_.products == DType::BFloat16; }
 
   Source source(const TensorView& view, bool isReadByColumns, Arena& arena) const {
-    const int64_t maxStride = isReadByColumns ? 127 : 255;  // elements
-    const bool canReadFloat32InPlace = use_ == KvUse::NarrowForward || view.stride[2] <= maxStride;
-    const int64_t depth = view.shape[3];
-    const bool canReadRowsInPlace = isPaired() ? depth % kernels_.depthMultiple == 0 : canReadFloat32InPlace;
-    const bool isReadInPlace = view.dtype == kernels_.products && view.stride[3] == 1 && canReadRowsInPlace;
+    const bool isReadInPlace = areBlocksReadInPlace(kernels_, view, use_, isReadByColumns);
     const bool isAlwaysInPlace = isReadInPlace && keys_ % kernels_.keyMultiple == 0;
-    const int64_t stride = paddedStride(roundUp(depth, kernels_.depthMultiple), bytes_);
+    const int64_t stride = paddedStride(roundUp(view.shape[3], kernels_.depthMultiple), bytes_);
     char* copy = isAlwaysInPlace ? nullptr : arena.allocate<char>(blockKeys_ * stride * bytes_);
     return {view, copy, stride, isReadInPlace};
   }
