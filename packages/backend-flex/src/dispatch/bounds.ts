@@ -9,7 +9,7 @@ export interface DispatchBounds {
   readonly imbalance: number;
   /** Mean over ranks of the rows received, whatever the balance. */
   readonly rows: number;
-  /** The same of placements whose imbalance is at maxRows 1.02 times its bound. */
+  /** The same of placements whose imbalance is at most 1.02 times its bound. */
   readonly balancedRows: number;
   /** Seconds of the slowest rank. */
   readonly time: number;
@@ -22,21 +22,21 @@ const BALANCE_TOLERANCE = 1.02;
 const NUM_WEIGHT_STEPS = 8;
 
 /**
- * Lower bounds; M = ⌈n/P⌉ chunks are the maxRows rows of a rank, B the maxRows pairs.
+ * Lower bounds; M = ⌈n/P⌉ chunks are the most rows of a rank, B the most pairs.
  *
  * - Pairs: the mean; the largest chunk with the m − 1 smallest, m = ⌊n/P⌋; and of P + 1 chunks two are on one rank.
  * - Rows, causal document of length L: order ranks by the last row that they have of it, from the end. The rows behind the last
- *   one of rank j + 1 are on j ranks, hence at maxRows j·M, with at maxRows j·B pairs; so that rank reads h_j = max(L − j·M, √(L² − 2jB))
- *   keys at minTime. All keys that are read, less the L that are read where they are: Σ_{j ≥ 1} h_j are received.
+ *   one of rank j + 1 are on j ranks, hence at most j·M, with at most j·B pairs; so that rank reads h_j = max(L − j·M, √(L² − 2jB))
+ *   keys at least. All keys that are read, less the L that are read where they are: Σ_{j ≥ 1} h_j are received.
  * - Window w: key k is read by every rank that has a row in [k, k + w). Of those, all ranks whose last row is in [k, k + w − 1)
  *   differ from the rank of row k + w − 1: summed over k, Σ_{j ≥ 1} min(w − 1, h_j).
  * - Full document: ⌈max(L/M, L²/B)⌉ ranks read all L keys.
- * - Any mask: the rank of chunk c reads its keys, of which it has M at maxRows; the i-th smallest of the ranks' widest chunks is
+ * - Any mask: the rank of chunk c reads its keys, of which it has M at most; the i-th smallest of the ranks' widest chunks is
  *   at least chunk n − (P − i)·M − 1 in order of width.
- * - The maxRows rows R of a rank: rank j + 1 of a document has h_j − R of its L rows, or more: Σ max(0, h_j − R) ≤ L.
+ * - The most rows R of a rank: rank j + 1 of a document has h_j − R of its L rows, or more: Σ max(0, h_j − R) ≤ L.
  * - The rows that the rank of a causal document's last chunk owns of it, x: it has that chunk; of any other one, each row is sent to
  *   every rank with a row behind it, of which there are (L² − b²) / 2B at least behind row b. Its pairs and the rows that it sends
- *   are limited: x is at maxRows the value of that knapsack problem with two limits, relaxed to any one weighted sum of these, and to
+ *   are limited: x is at most the value of that knapsack problem with two limits, relaxed to any one weighted sum of these, and to
  *   parts of chunks. R ≥ L − x.
  * - Time: at t seconds no rank has more pairs than B = t / pair; the least t at which the rows that follow take no more than t.
  */
@@ -92,7 +92,7 @@ interface DocumentSpan {
   readonly start: number;
   readonly length: number;
   readonly isFull: boolean;
-  /** Keys that a row sees at minTime, itself included, if there are so many. */
+  /** Keys that a row sees at least, itself included, if there are so many. */
   readonly window: number;
   readonly samples: number;
 }
@@ -102,11 +102,11 @@ class RowBounds {
   readonly #numGroups: number;
   /** Ranks of a group. */
   readonly #ranksPerGroup: number;
-  /** Rows of a group at maxRows. */
+  /** Rows of a group at most. */
   readonly #rowsPerGroup: number;
   readonly #documents: readonly DocumentSpan[];
   readonly #problem: DispatchProblem;
-  /** By any mask's bound: the mean, and the maxRows. */
+  /** By any mask's bound: the mean, and the most. */
   readonly #minMaxRows: number;
   readonly #minMeanRows: number;
 
@@ -143,7 +143,7 @@ class RowBounds {
     return Math.max(this.#minMeanRows, rows / this.#numGroups);
   }
 
-  /** The maxRows rows that one of them receives at minTime, if no one has more pairs, or sends more rows. */
+  /** The most rows that one of them receives at least, if no one has more pairs, or sends more rows. */
   maxRows(pairs: number, sentRows = Number.POSITIVE_INFINITY): number {
     let maxRows = Math.max(this.#minMaxRows, this.meanRows(pairs));
     for (const document of this.#documents) {
@@ -161,7 +161,7 @@ class RowBounds {
     return maxRows;
   }
 
-  /** The maxRows rows of one rank that has a part of a causal document, if that is more than `minTime`. */
+  /** The most rows of one rank that has a part of a causal document, if that is more than `minRows`. */
   #maxRowsOfDocument(document: DocumentSpan, minRows: number, pairs: number): number {
     const isAttainable = (rows: number): boolean => {
       let ownedRows = 0;
@@ -182,7 +182,7 @@ class RowBounds {
     return low;
   }
 
-  /** Rows of a causal document that the rank of its last chunk owns at maxRows. */
+  /** Rows of a causal document that the rank of its last chunk owns at most. */
   #maxOwnedRows({ start, length, samples }: DocumentSpan, pairs: number, sentRows: number): number {
     const { masks, chunkSize, pairs: chunkPairs } = this.#problem;
     const [first, last] = [Math.floor(start / chunkSize), Math.floor((start + length - 1) / chunkSize)];
