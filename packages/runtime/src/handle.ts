@@ -54,7 +54,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
   #allocatedBytes = 0;
   #peakBytes = 0;
   #isClosed = false;
-  /** Bytes of blocks that the addon holds, of those that V8 should account for, and of those that it was told of. */
+  /** Bytes of blocks that the addon holds, of those that V8 should account for, and of those that were reported to it. */
   #nativeBytes = 0;
   #externalBytes = 0;
   #reportedBytes = 0;
