@@ -15,7 +15,7 @@ const TOP_LEVEL_FILES = [
   "scripts",
 ];
 
-/** Paths of what people wrote, as git lists it: of the packages, and what they share. */
+/** Paths of what people wrote, as git lists it: of the packages, and what they share, but for pictures that browsers are compared with. */
 export function listSources(root, packages) {
   const paths = [...TOP_LEVEL_FILES, ...packages.map(({ path }) => path)];
   const gitArguments = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", ...paths];
@@ -26,5 +26,7 @@ export function listSources(root, packages) {
   });
   if (status !== 0) throw new Error(`git ls-files failed: ${stderr}`);
   // What was removed and not committed yet is still listed.
-  return [...new Set(stdout.split("\0"))].filter((path) => path !== "" && existsSync(join(root, path)));
+  return [...new Set(stdout.split("\0"))].filter(
+    (path) => path !== "" && !path.endsWith(".png") && existsSync(join(root, path)),
+  );
 }
