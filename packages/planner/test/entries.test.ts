@@ -23,22 +23,22 @@ interface Part {
 class MessageSums {
   readonly #interned = new InternPool();
   readonly #positions = new PositionTable(this.#interned);
-  readonly sums = new SumTable(identityTranslations({ sp: 1 }));
+  readonly #sums = new SumTable(identityTranslations({ sp: 1 }));
 
   #createRegion({ first, end, start, tile }: Part): Region {
     const span: Span = { start, length: end - first, step: 1 };
     const rows = { batch: 0, head: 0, column: 0, positions: this.#positions.fromSpans([span]) };
     const box = createBox(first * ROW_ELEMENTS, [1, HEADS, end - first, COLUMNS], [0, COLUMNS, ROW_ELEMENTS, 1]);
-    return new Region(encodeValue("dk", this.sums.add(emptySum, tile)), rows, box);
+    return new Region(encodeValue("dk", this.#sums.add(emptySum, tile)), rows, box);
   }
 
   /** Of each row of the sum that is known: its position and the tiles that were added, in order. */
   reduce(messages: readonly (readonly Part[])[]): string[] {
     const contents = messages.map((parts) => toContent(parts.map((part) => this.#createRegion(part))));
-    const context = { sums: this.sums, initialValues: new InitialValues(this.#interned) };
+    const context = { sums: this.#sums, initialValues: new InitialValues(this.#interned) };
     const rows: string[] = [];
     for (const { value, rows: regionRows, box } of reduceMessages(contents, context).regions) {
-      const tiles = this.sums.listTiles(decodePayload(value)).join("+");
+      const tiles = this.#sums.listTiles(decodePayload(value)).join("+");
       for (const [i, position] of positions(regionRows.positions.spans).entries())
         rows[box.low / ROW_ELEMENTS + i] = `${position}: ${tiles}`;
     }

@@ -37,6 +37,17 @@ export function areEqualBoxes(a: Box, b: Box): boolean {
   return true;
 }
 
+/** Whether boxes differ in their place and in the number of rows alone. */
+export function haveEqualRowShapes(
+  { sizes, strides }: Box,
+  { sizes: otherSizes, strides: otherStrides }: Box,
+): boolean {
+  for (let i = 0; i < 4; i++) {
+    if (i !== 2 && (sizes[i] !== otherSizes[i] || (sizes[i]! > 1 && strides[i] !== otherStrides[i]))) return false;
+  }
+  return strides[2] === otherStrides[2];
+}
+
 // Where `findOrigin` works: it is called for millions of pairs of boxes, nearly all of which share nothing.
 const axisIndex = new Int32Array(4);
 const axisStride = new Float64Array(4);

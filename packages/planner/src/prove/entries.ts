@@ -1,5 +1,4 @@
-import type { Box } from "../symbolic/strided-layout.ts";
-import { isDense, areEqualBoxes, findOrigin, intersect, clipToRange } from "./box.ts";
+import { isDense, areEqualBoxes, findOrigin, haveEqualRowShapes, intersect, clipToRange } from "./box.ts";
 import { type Content, toContent, type ContentEntry, Region, type ReadResult, shiftRows } from "./content.ts";
 import { emptySum, type SumTable } from "./sums.ts";
 import {
@@ -173,14 +172,6 @@ function intersectRowRanges(a: Region, b: Region): readonly [Region, Region] | u
   const x = a.box.low === low && a.box.high === high ? a : a.rowRange(low, high, low);
   const y = b.box.low === low && b.box.high === high ? b : b.rowRange(low, high, low);
   return x && y && [x, y];
-}
-
-/** Whether boxes differ in their place and in the number of rows alone. */
-function haveEqualRowShapes({ sizes, strides }: Box, { sizes: otherSizes, strides: otherStrides }: Box): boolean {
-  for (let i = 0; i < 4; i++) {
-    if (i !== 2 && (sizes[i] !== otherSizes[i] || (sizes[i]! > 1 && strides[i] !== otherStrides[i]))) return false;
-  }
-  return strides[2] === otherStrides[2];
 }
 
 function pairWithFill(region: Region, fill: Region): readonly [Region, Region] {
