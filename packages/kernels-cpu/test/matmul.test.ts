@@ -29,6 +29,7 @@ onEveryIsa("matmul", (device) => {
     [70, 1, 300],
     [13, 130, 517],
     [200, 33, 1030],
+    [40, 200, 530],
   ] as const;
 
   test.each(dtypes)("any sizes and layouts in %s", async (dtype) => {
@@ -49,10 +50,13 @@ onEveryIsa("matmul", (device) => {
     }
   });
 
-  test.each(["float32", "bfloat16"] as const)("one block of rows, whose panels are the tasks, in %s", async (dtype) => {
+  test.each(["float32", "bfloat16"] as const)("panels as tasks: one block of rows, and more, in %s", async (dtype) => {
+    // More than one block of depths, a partial last panel.
+    const depth = dtype === "float32" ? 288 : 544;
     for (const [sizes, layout] of [
       [[17, 780, 130], "dense"],
       [[17, 780, 130], "turned"],
+      [[224, 1560, depth], "dense"],
     ] as const) {
       const layouts = ["dense", "dense", layout] as const;
       expect(await multiplyOnce({ sizes, dtype, layouts, accumulate: true }), `${sizes} ${layout}`).toBeUndefined();

@@ -1,7 +1,7 @@
 // b is packed once into panels as wide as a register tile, a is read in place where it can be (Goto and van de Geijn
-// 2008, without packing a). Blocks of rows are the tasks, or, where there is one such block, panels, each of which is
-// packed by the task that reads it. Sums run over blocks of depths in order, whatever the number of threads: each
-// element of the product is always added up in the same way.
+// 2008, without packing a). Blocks of rows are the tasks, or panels, each of which is packed by the task that reads it,
+// where there are enough of them and a need not be packed, or is one block. Sums run over blocks of depths in order,
+// whatever the number of threads: each element of the product is always added up in the same way.
 #include "gemm/gemm.h"
 
 #include <algorithm>
@@ -16,13 +16,26 @@ namespace {
 
 constexpr int64_t kBlockRows = 192;           // rows of a block of a; the block fits the L2 cache
 constexpr int64_t kMaxPackedBytes = 8 << 20;  // of b at a time
+constexpr int64_t kMaxRereadBytes = 8 << 20;  // of a, where every panel reads it: it lies in the last-level cache
 constexpr int64_t kMaxPackedDepth = 4096;     // of b at a time
 constexpr int64_t kMaxWideFloats = 1 << 24;   // of a float32 copy of out at a time: 64 MiB, which the arena keeps
 constexpr int64_t kMaxSumFloats = 1 << 17;    // accumulators of a task; they fit the L2 cache
 constexpr int64_t kMinParallelMultiplyAdds = 1 << 17;
 constexpr int64_t kDotColumnsPerTask = 64;  // of a task of few rows
+// Of a task that stores a float32 copy of out: where columns of out are dense, tasks write whole cache lines of them.
+constexpr int64_t kMinStoredRows = 16, kMaxStoredRows = 64;
 
 int64_t roundUp(int64_t x, int64_t multiple) { return ceilDiv(x, multiple) * multiple; }
+
+/// Stores that part of the product, which was computed in float32.
+void storeSums(const GemmKernels& kernels, const Product& p, const MatrixPart& part, const float* sums,
+               int64_t sumStride) {
+  Matrix out = p.out;
+  out.data = at(out, part.row, part.column);
+  const GemmEpilogue epilogue =
+      p.epilogue ? epilogueAt(*p.epilogue, part.row, part.column, out.data - p.out.data) : GemmEpilogue{};
+  kernels.store({sums, sumStride, part.rows, part.columns, out, p.accumulate, p.epilogue ? &epilogue : nullptr});
+}
 
 /// Scratch memory of a worker.
 struct WorkerMemory {
@@ -34,8 +47,9 @@ struct WorkerMemory {
 /// One product on one worker or on all, with memory for it.
 class Gemm {
  public:
-  Gemm(const GemmKernels& kernels, const Product& product, int64_t bytes, int threads)
-      : kernels_(kernels), product_(product), bytes_(bytes), threads_(threads) {
+  Gemm(const GemmKernels& kernels, const Product& product, DType dtype, int threads)
+      : kernels_(kernels), product_(product), dtype_(dtype), bytes_(dtypeBytes(dtype)), threads_(threads) {
+    isParallelOverPanels_ = isParallelOverPanels();
     const int64_t depth = std::min(product_.k, kMaxPackedDepth), columnBytes = depth * bytes_;
     columns_ = std::max<int64_t>(kernels_.tileColumns,
                                  kMaxPackedBytes / columnBytes / kernels_.tileColumns * kernels_.tileColumns);
@@ -44,7 +58,7 @@ class Gemm {
   }
 
   int64_t packedBytes() const {
-    if (isParallelOverPanels()) return 0;
+    if (isParallelOverPanels_) return 0;
     return columns_ * roundUp(std::min(product_.k, kMaxPackedDepth), kernels_.depthMultiple) * bytes_;
   }
   int64_t taskPanelBytes() const { return panelBytes(std::min<int64_t>(kernels_.blockDepth, product_.k)); }
@@ -52,7 +66,10 @@ class Gemm {
     const int64_t depth = roundUp(std::min<int64_t>(kernels_.blockDepth, product_.k), kernels_.depthMultiple);
     return roundUp(std::min(kBlockRows, product_.m), kernels_.rowMultiple) * depth * bytes_;
   }
-  int64_t sumFloats() const { return isOutputNarrow() ? std::min(kBlockRows, product_.m) * columns_ : 0; }
+  int64_t sumFloats() const {
+    if (!isOutputNarrow()) return 0;
+    return isParallelOverPanels_ ? product_.m * kernels_.tileColumns : std::min(kBlockRows, product_.m) * columns_;
+  }
   /// Of a float32 copy of out, if it needs one.
   int64_t wideFloats() const { return storesDirectly() ? 0 : wideRows() * product_.n; }
 
@@ -69,14 +86,10 @@ class Gemm {
       strip.accumulate = false;
       strip.epilogue = nullptr;
       multiply(strip, packedB, rowsPerTask, workers, forEachTask);
-      forEachTask(strip.m, [&](int64_t row, int) {
-        Matrix out = product.out;
-        out.data = at(out, first + row, 0);
-        const GemmEpilogue* epilogue = product.epilogue;
-        const GemmEpilogue rowEpilogue =
-            epilogue ? epilogueAt(*epilogue, first + row, 0, out.data - product.out.data) : GemmEpilogue{};
-        kernels_.storeRow(wideOut + row * product.n,
-                          {out, product.n, product.accumulate, epilogue ? &rowEpilogue : nullptr});
+      const int64_t storedRows = std::min(kMaxStoredRows, roundUp(ceilDiv(strip.m, 4 * threads_), kMinStoredRows));
+      forEachTask(ceilDiv(strip.m, storedRows), [&](int64_t task, int) {
+        const int64_t row = task * storedRows, rows = std::min(storedRows, strip.m - row);
+        storeSums(kernels_, product, {first + row, rows, 0, product.n}, wideOut + row * product.n, product.n);
       });
     }
   }
@@ -87,16 +100,23 @@ class Gemm {
   bool storesDirectly() const {
     return product_.out.columnStride == 1 && (!isOutputNarrow() || product_.k <= kMaxPackedDepth);
   }
-  /// Whether one block holds all rows, so that each panel is read once, and there are enough panels for all workers.
+  /// Whether each panel is read by one task, with all rows: there are enough panels, and rows need no other copy.
   bool isParallelOverPanels() const {
-    return product_.m <= kBlockRows && ceilDiv(product_.n, kernels_.tileColumns) >= 4 * threads_;
+    const int64_t panels = ceilDiv(product_.n, kernels_.tileColumns);
+    if (product_.m <= kBlockRows) return panels >= 4 * threads_;
+    return panels >= 8 * threads_ && isReadInPlace() && product_.m * product_.k * bytes_ <= kMaxRereadBytes;
+  }
+  /// Whether rows of a are read where they lie by few panels.
+  bool isReadInPlace() const {
+    return product_.a.dtype == dtype_ && product_.a.columnStride == 1 && product_.m % kernels_.rowMultiple == 0 &&
+           product_.k % kernels_.depthMultiple == 0;
   }
   int64_t wideRows() const { return std::min(product_.m, std::max(kBlockRows, kMaxWideFloats / product_.n)); }
 
   template <class ParallelLoop>
   void multiply(const Product& p, void* packedB, int64_t rowsPerTask, const WorkerMemory* workers,
                 const ParallelLoop& forEachTask) const {
-    if (isParallelOverPanels()) return multiplyPanels(p, workers, forEachTask);
+    if (isParallelOverPanels_) return multiplyPanels(p, workers, forEachTask);
     for (int64_t j = 0; j < p.n; j += columns_) {
       for (int64_t k = 0; k < p.k; k += kMaxPackedDepth) {
         const MatrixPart part{k, std::min(kMaxPackedDepth, p.k - k), j, std::min(columns_, p.n - j)};
@@ -194,7 +214,7 @@ class Gemm {
       const bool isContinuation = p.accumulate || b.row + depth > 0;
       block.add = isStoredToSums ? depth > 0 : isOutputNarrow() && storesDirectly() ? p.accumulate : isContinuation;
       block.epilogue = p.epilogue && isFinished ? &epilogue : nullptr;
-      const bool packsNextBlock = isParallelOverPanels() && !isLastBlock;
+      const bool packsNextBlock = isParallelOverPanels_ && !isLastBlock;
       block.upcomingReads = packsNextBlock ? readsOfBlock(p, b, depth + blockDepth) : UpcomingReads{};
       kernels_.multiply(block);
     }
@@ -202,8 +222,10 @@ class Gemm {
 
   const GemmKernels& kernels_;
   const Product& product_;
-  const int64_t bytes_;  // of an element of products
+  const DType dtype_;    // of products
+  const int64_t bytes_;  // of an element of them
   const int threads_;
+  bool isParallelOverPanels_;
   int64_t columns_;  // of b at a time
 };
 
@@ -231,14 +253,7 @@ void multiplyFewRows(const Product& p, const GemmKernels& kernels, Pool& pool) {
     Matrix b = p.b;
     b.data = at(b, 0, first);
     kernels.multiplyRows({a, stride, b, p.m, columns, p.k, values, kDotColumnsPerTask});
-    for (int64_t row = 0; row < p.m; row++) {
-      Matrix out = p.out;
-      out.data = at(out, row, first);
-      const GemmEpilogue rowEpilogue =
-          p.epilogue ? epilogueAt(*p.epilogue, row, first, out.data - p.out.data) : GemmEpilogue{};
-      kernels.storeRow(values + row * kDotColumnsPerTask,
-                       {out, columns, p.accumulate, p.epilogue ? &rowEpilogue : nullptr});
-    }
+    storeSums(kernels, p, {0, p.m, first, columns}, values, kDotColumnsPerTask);
   };
   if (pool.threads() > 1 && p.m * p.n * p.k >= kMinParallelMultiplyAdds) return pool.parallelFor(tasks, task);
   for (int64_t index = 0; index < tasks; index++) task(index, 0);
@@ -251,7 +266,7 @@ void multiply(const ProductBatch& batch, Isa isa, Pool& pool) {
   const MicroKernels& selectedKernels = microKernels(isa, hasSameDType ? p.a.dtype : DType::Float32);
   if (batch.hasFewRows) return multiplyFewRows(p, selectedKernels.gemm, pool);
   const int threads = pool.threads();
-  const Gemm gemm(selectedKernels.gemm, p, dtypeBytes(selectedKernels.products), threads);
+  const Gemm gemm(selectedKernels.gemm, p, selectedKernels.products, threads);
   for (int worker = 0; worker < threads; worker++) pool.arena(worker).reset();
   std::vector<WorkerMemory> workers;
   for (int worker = 0; worker < threads; worker++) {

@@ -26,26 +26,6 @@ struct BlockProduct {
     }
   }
 
-  MOSAIC_NOINLINE void storeRow(const float* values, const GemmRow& row) {
-    const Matrix& out = row.out;
-    const bool isStored = !row.add && !row.epilogue;
-    for (int64_t j = 0; j < row.columns; j += kChunkElements) {
-      const int64_t n = minOf(kChunkElements, row.columns - j), paddedColumns = ceilDiv(n, L) * L;
-      Matrix chunkOut = out;
-      chunkOut.data = at(out, 0, j);
-      if (isStored) {
-        flush<V>(out.dtype, chunkOut.data, out.columnStride, n, values + j);
-        continue;
-      }
-      alignas(64) float sums[kChunkElements];
-      __builtin_memcpy(sums, values + j, static_cast<size_t>(n) * sizeof *sums);
-      for (int64_t c = n; c < paddedColumns; c++) sums[c] = 0;
-      const GemmEpilogue epilogue =
-          row.epilogue ? epilogueAt(*row.epilogue, 0, j, chunkOut.data - out.data) : GemmEpilogue{};
-      SumsStore<V>::run({sums, 1, n, paddedColumns, nullptr, 0}, chunkOut, row.add, row.epilogue ? &epilogue : nullptr);
-    }
-  }
-
  private:
   template <int rows>
   MOSAIC_NOINLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {

@@ -122,5 +122,70 @@ class SumsStore {
   }
 };
 
+/// Stores products that were computed in float32, of any dtype and strides.
+template <class V>
+class ProductStore {
+  static constexpr int64_t L = V::lanes, kLineElements = 64;  // of a column at a time
+
+ public:
+  MOSAIC_NOINLINE void run(const GemmStore& store) {
+    if (store.out.columnStride != 1 && store.out.rowStride == 1) return storeColumns(store);
+    for (int64_t r = 0; r < store.rows; r++) storeRow(store.sums + r * store.sumStride, store, r);
+  }
+
+ private:
+  /// Columns of out are dense: they are stored as rows, from a block of sums that is transposed.
+  MOSAIC_NOINLINE void storeColumns(const GemmStore& store) {
+    alignas(64) float block[L * kLineElements];
+    const auto& [sums, sumStride, rows, columns, out, add, epilogue] = store;
+    for (int64_t r = 0; r < rows; r += kLineElements) {
+      for (int64_t c = 0; c < columns; c += L) {
+        const MatrixPart part{r, minOf(kLineElements, rows - r), c, minOf(L, columns - c)};
+        transposeSums(store, part, block);
+        const Matrix lines{at(out, r, c), out.dtype, out.columnStride, out.rowStride};
+        const GemmEpilogue lineEpilogue =
+            epilogue ? transposed(epilogueAt(*epilogue, r, c, lines.data - out.data)) : GemmEpilogue{};
+        const GemmStore lineStore{
+            block, kLineElements, part.columns, part.rows, lines, add, epilogue ? &lineEpilogue : nullptr};
+        for (int64_t i = 0; i < part.columns; i++) storeRow(block + i * kLineElements, lineStore, i);
+      }
+    }
+  }
+
+  /// [columns of the part, at most a vector of them][kLineElements] ← the transposed part of the sums.
+  MOSAIC_INLINE void transposeSums(const GemmStore& store, const MatrixPart& part, float* to) {
+    for (int64_t r = 0; r < part.rows; r += L) {
+      const float* from = store.sums + (part.row + r) * store.sumStride + part.column;
+      if (part.columns == L && r + L <= part.rows) {
+        V::transpose(from, store.sumStride, to + r, kLineElements);
+        continue;
+      }
+      for (int64_t i = 0; i < minOf(L, part.rows - r); i++) {
+        for (int64_t c = 0; c < part.columns; c++) to[c * kLineElements + r + i] = from[i * store.sumStride + c];
+      }
+    }
+  }
+
+  MOSAIC_NOINLINE void storeRow(const float* values, const GemmStore& store, int64_t row) {
+    const Matrix& out = store.out;
+    for (int64_t j = 0; j < store.columns; j += kChunkElements) {
+      const int64_t n = minOf(kChunkElements, store.columns - j), paddedColumns = ceilDiv(n, L) * L;
+      Matrix chunkOut = out;
+      chunkOut.data = at(out, row, j);
+      if (!store.add && !store.epilogue) {
+        flush<V>(out.dtype, chunkOut.data, out.columnStride, n, values + j);
+        continue;
+      }
+      alignas(64) float sums[kChunkElements];
+      __builtin_memcpy(sums, values + j, static_cast<size_t>(n) * sizeof *sums);
+      for (int64_t c = n; c < paddedColumns; c++) sums[c] = 0;
+      const GemmEpilogue epilogue =
+          store.epilogue ? epilogueAt(*store.epilogue, row, j, chunkOut.data - out.data) : GemmEpilogue{};
+      SumsStore<V>::run({sums, 1, n, paddedColumns, nullptr, 0}, chunkOut, store.add,
+                        store.epilogue ? &epilogue : nullptr);
+    }
+  }
+};
+
 }  // namespace
 }  // namespace mosaic

@@ -47,6 +47,14 @@ static inline GemmEpilogue epilogueAt(const GemmEpilogue& e, int64_t row, int64_
           e.preActivation ? e.preActivation + bytes : nullptr};
 }
 
+/// Of the transposed product.
+static inline GemmEpilogue transposed(GemmEpilogue e) {
+  const float* columnBias = e.columnBias;
+  e.columnBias = e.rowBias;
+  e.rowBias = columnBias;
+  return e;
+}
+
 /// Memory to be read soon: `count` stretches of `bytes`, `stride` bytes apart.
 struct UpcomingReads {
   const char* data;
@@ -68,12 +76,14 @@ struct GemmBlock {
   UpcomingReads upcomingReads;   // prefetched while the first panel is multiplied; empty if none
 };
 
-/// A row of out.
-struct GemmRow {
+/// Finished sums and where they go: out ← sums, + out if `add`, and the epilogue, if any.
+struct GemmStore {
+  const float* sums;  // [rows][columns]
+  int64_t sumStride;
+  int64_t rows, columns;
   Matrix out;
-  int64_t columns;
   bool add;
-  const GemmEpilogue* epilogue;
+  const GemmEpilogue* epilogue;  // from the first row and column on; or null
 };
 
 /// out[r · outStride + j] ← Σ over d of a[r · aStride + d] · b[d, j], for few rows; b has rowStride 1.
@@ -98,8 +108,8 @@ struct GemmKernels {
   /// there, else in `buffer`.
   Operand (*packRows)(const Matrix& a, const MatrixPart& part, int64_t panels, void* buffer);
   void (*multiply)(const GemmBlock& block);
-  /// Row of out ← values, + out if `add`, and the epilogue of that row, if any; any dtype and stride.
-  void (*storeRow)(const float* values, const GemmRow& row);
+  /// Any dtype and strides.
+  void (*store)(const GemmStore& store);
 
   /// A row of a as float32, followed by zeros up to a multiple of 16.
   void (*widenRow)(const Matrix& a, int64_t row, int64_t columns, float* to);

@@ -100,7 +100,7 @@ constexpr GemmKernels makeGemmKernels() {
   table.packColumns = Packing::packColumns;
   table.packRows = Packing::packRows;
   table.multiply = BlockProduct<V, E>::multiply;
-  table.storeRow = BlockProduct<V, E>::storeRow;
+  table.store = ProductStore<V>::run;
   table.widenRow = RowProduct<V>::widenRow;
   table.multiplyRows = RowProduct<V>::multiply;
   return table;
