@@ -51,8 +51,8 @@ onEveryIsa("matmul", (device) => {
   });
 
   test.each(["float32", "bfloat16"] as const)("panels as tasks: one block of rows, and more, in %s", async (dtype) => {
-    // More than one block of depths, a partial last panel.
-    const depth = dtype === "float32" ? 288 : 544;
+    // More than one block of depths, a partial last panel, more of b than the L2 cache should hold.
+    const depth = dtype === "float32" ? 352 : 704;
     for (const [sizes, layout] of [
       [[17, 780, 130], "dense"],
       [[17, 780, 130], "turned"],

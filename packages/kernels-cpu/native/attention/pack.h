@@ -65,11 +65,15 @@ struct Pack<V, Float32Operands, N> {
   static constexpr int32_t depthMultiple = L, keyMultiple = 1;
 
   MOSAIC_NOINLINE void unpack(const Rows& rows, int64_t count, int64_t columns, void* dst, int64_t stride) {
+    const bool isDense = rows.dtype == DType::Float32 && rows.columnStride == 1;
     for (int64_t r = 0; r < count; ++r) {
       float* to = static_cast<float*>(dst) + r * stride;
       const char* data = static_cast<const char*>(rows.data) + r * rows.rowStride * dtypeBytes(rows.dtype);
-      const float* from = fetch<V>(rows.dtype, data, rows.columnStride, columns, to);
-      if (from != to) __builtin_memcpy(to, from, static_cast<size_t>(columns) * sizeof(float));
+      if (isDense) {
+        copyRow(reinterpret_cast<const float*>(data), columns, to);
+        continue;
+      }
+      fetch<V>(rows.dtype, data, rows.columnStride, columns, to);
       for (int64_t c = columns; c % L != 0; ++c) to[c] = 0;
     }
   }
@@ -90,6 +94,14 @@ struct Pack<V, Float32Operands, N> {
   MOSAIC_NOINLINE void toPanel(const void* rows, int64_t stride, int64_t count, int64_t depth, float factor,
                                void* panel) {
     ResultPanel<V, width>::load(rows, stride, count, depth, factor, panel);
+  }
+
+ private:
+  /// A row of a head is too short for memcpy to be worth a call; zeros up to a whole vector after it.
+  MOSAIC_INLINE void copyRow(const float* from, int64_t columns, float* to) {
+    int64_t c = 0;
+    for (; c + L <= columns; c += L) V::store(to + c, V::load(from + c));
+    if (c < columns) V::store(to + c, V::loadPartial(from + c, static_cast<int>(columns - c)));
   }
 };
 

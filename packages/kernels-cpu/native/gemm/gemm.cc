@@ -1,7 +1,7 @@
 // b is packed once into panels as wide as a register tile, a is read in place where it can be (Goto and van de Geijn
-// 2008, without packing a). Blocks of rows are the tasks, or panels, each of which is packed by the task that reads it,
-// where there are enough of them and a need not be packed, or is one block. Sums run over blocks of depths in order,
-// whatever the number of threads: each element of the product is always added up in the same way.
+// 2008, without packing a). Blocks of rows are the tasks, or, where rows are few, panels, each of which is packed by
+// the task that reads it. Sums run over blocks of depths in order, whatever the number of threads: each element of the
+// product is always added up in the same way.
 #include "gemm/gemm.h"
 
 #include <algorithm>
@@ -16,7 +16,9 @@ namespace {
 
 constexpr int64_t kBlockRows = 192;           // rows of a block of a; the block fits the L2 cache
 constexpr int64_t kMaxPackedBytes = 8 << 20;  // of b at a time
-constexpr int64_t kMaxRereadBytes = 8 << 20;  // of a, where every panel reads it: it lies in the last-level cache
+// Where panels are the tasks: at most so many rows, whose blocks would be too small for the number of tasks, and so
+// much of b, which no L2 cache holds for them.
+constexpr int64_t kMaxPanelRows = 1024, kMinPanelBytes = 2 << 20;
 constexpr int64_t kMaxPackedDepth = 4096;     // of b at a time
 constexpr int64_t kMaxWideFloats = 1 << 24;   // of a float32 copy of out at a time: 64 MiB, which the arena keeps
 constexpr int64_t kMaxSumFloats = 1 << 17;    // accumulators of a task; they fit the L2 cache
@@ -100,11 +102,13 @@ class Gemm {
   bool storesDirectly() const {
     return product_.out.columnStride == 1 && (!isOutputNarrow() || product_.k <= kMaxPackedDepth);
   }
-  /// Whether each panel is read by one task, with all rows: there are enough panels, and rows need no other copy.
+  /// Whether each panel is packed and read by one task, with all rows: there are enough panels, and rows need no copy
+  /// or are one block.
   bool isParallelOverPanels() const {
     const int64_t panels = ceilDiv(product_.n, kernels_.tileColumns);
     if (product_.m <= kBlockRows) return panels >= 4 * threads_;
-    return panels >= 8 * threads_ && isReadInPlace() && product_.m * product_.k * bytes_ <= kMaxRereadBytes;
+    return product_.m <= kMaxPanelRows && product_.n * product_.k * bytes_ >= kMinPanelBytes &&
+           panels >= 8 * threads_ && isReadInPlace();
   }
   /// Whether rows of a are read where they lie by few panels.
   bool isReadInPlace() const {
