@@ -55,12 +55,14 @@ const spans = (length: number) => [{ start: 0, length, step: 1 }];
 onEveryIsa("one query", (device) => {
   const [size, count, numVisible] = [64, 700, 333];
 
-  test.each([1, 2, 3, 4] as const)(
-    "of %d heads on one: large scores, and NaN in keys that it does not see",
-    async (group) => {
+  const singleQueryDTypes = ["float32", "bfloat16"] as const;
+  const groups = singleQueryDTypes.flatMap((dtype) => [1, 2, 3, 4].map((group) => [group, dtype] as const));
+  test.each(groups)(
+    "of %d heads on one in %s: large scores, and NaN in keys that it does not see",
+    async (group, dtype) => {
       const random = createGenerator(group);
       const drawSample = (numHeads: number, length: number): Sample =>
-        createSample(device(), [1, numHeads, length, size], { dtype: "float32", value: () => 40 * random() });
+        createSample(device(), [1, numHeads, length, size], { dtype, value: () => 40 * random() });
       const [q, k, v] = [drawSample(group, 1), drawSample(1, count), drawSample(1, count)];
       for (const { x } of [k, v]) {
         using hiddenRows = x.slice(2, numVisible);
@@ -91,7 +93,10 @@ onEveryIsa("one query", (device) => {
             (sum, weight, j) => sum + (weight / total) * v.values[(j + 5) * size + d]!,
             0,
           );
-          expect(Math.abs(actualOut[head * size + d]! - expectedValue)).toBeLessThan(40 * maxScore * 2 ** -20);
+          const roundingError = dtype === "bfloat16" ? 40 * 2 ** -8 : 0;
+          expect(Math.abs(actualOut[head * size + d]! - expectedValue)).toBeLessThan(
+            40 * maxScore * 2 ** -20 + roundingError,
+          );
         }
       }
       for (const { x } of [q, k, v]) x[Symbol.dispose]();
@@ -99,10 +104,10 @@ onEveryIsa("one query", (device) => {
   );
 
   // Rounded otherwise than in the backward a score of 10⁹ is off by 64, and its weight there by e^64.
-  test("has the scores of the backward, to the last bit", async () => {
+  test.each(singleQueryDTypes)("has the scores of the backward in %s, to the last bit", async (dtype) => {
     const random = createGenerator(9);
     const drawSample = (length: number, factor: number): Sample =>
-      createSample(device(), [1, 1, length, size], { dtype: "float32", value: () => factor * random() });
+      createSample(device(), [1, 1, length, size], { dtype, value: () => factor * random() });
     const trials = 40;
     const [q, k, dOut] = [drawSample(trials, 1e5), drawSample(count, 1e4), drawSample(1, 1)];
     using out = device().empty([1, 1, 1, size], "float32");

@@ -32,6 +32,7 @@ struct KvRows {
   Operand k, v;     // [key][depth]; v is not set in the forward
   Operand columns;  // [depth][key] of V in the forward, of K in the backward; K has depth D, V has Dv
   int32_t first, count;
+  UpcomingReads nextK, nextV;  // of the next block, prefetched while this one is folded; empty if none
 };
 
 /// Row r of a panel sees the keys lo[r] ≤ j < hi[r] of a block.
@@ -74,12 +75,16 @@ struct ForwardPanel {
 /// One query of the heads that share a key head, while keys are folded into it; lanes are keys.
 struct QueryFold {
   static constexpr int32_t kVectors = 4;  // of keys, at a time
-  const float* q;     // [rows][depth], times scale
+  const void* q;                          // [rows][depth]; of float32 products times scale
   float* out;         // [rows][valueDepth], Σ e^(s − m) v
-  float *max, *sum;   // [rows], m, −∞ at first, and Σ e^(s − m)
-  float* weights;     // [rows][keys], scratch
-  float* columns;     // [depth][keys], scratch: the keys transposed
-  int32_t rows, depth, valueDepth;  // of both depths multiples of the lanes
+  float* max;         // [rows], m, −∞ at first
+  float* sum;         // [rows], Σ e^(s − m)
+  float* weightSum;   // [rows], the same of the weights as products have them, rounded; of float32 products `sum`
+  float* scores;      // [rows][keys], scratch
+  void* weights;      // [rows][keys], scratch; of float32 products the same memory as `scores`
+  void* columns;      // [depth][keys], scratch: the keys transposed, of bfloat16 pair by pair
+  float scale;        // of bfloat16 products
+  int32_t rows, depth, valueDepth;  // both depths are multiples of `depthMultiple`
 };
 
 /// A panel while its share of the gradients is computed. p and ds hold one block: [keys][stride].

@@ -39,15 +39,14 @@ struct FoldBlock {
       doneKeys = keys.count < kFirstKeys ? keys.count : kFirstKeys;
       scoreAndRescale(panel, keys, 0, doneKeys);
     }
-    if (isEmpty(panel) || !foldFused<false>(panel, keys, doneKeys, nullptr)) {
-      scoreAndRescale(panel, keys, doneKeys, keys.count);
-    }
-    accumulate(panel, keys);
+    const bool prefetches = keys.nextK.count > 0 && keys.nextV.count > 0;
+    prefetches ? foldAndPrefetch(panel, keys, doneKeys) : foldRest(panel, keys, doneKeys);
   }
 
   MOSAIC_NOINLINE void foldMasked(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds) {
     const MatrixUnit<V> unit;
-    if (isEmpty(panel) || !foldFused<true>(panel, keys, 0, &bounds)) {
+    NoPrefetch prefetch;
+    if (isEmpty(panel) || !foldFused<true>(panel, keys, {0, &bounds}, prefetch)) {
       float blockMax[width];
       computeScores(panel, keys, 0, keys.count, blockMax);
       applyMask(panel, keys, bounds, blockMax);
@@ -69,6 +68,28 @@ struct FoldBlock {
   }
 
  private:
+  /// The keys after the first `doneKeys`, which every row sees.
+  MOSAIC_NOINLINE void foldRest(ForwardPanel& panel, const KvRows& keys, int32_t doneKeys) {
+    NoPrefetch prefetch;
+    foldRest(panel, keys, doneKeys, prefetch, prefetch);
+  }
+
+  /// The same, while the rows of the next block are prefetched: keys beside the scores, values beside the weighted sum,
+  /// which take as many steps as there are lines, or more. Of few queries reading is what takes time, and short rows
+  /// and columns are no pattern that processors foresee.
+  MOSAIC_NOINLINE void foldAndPrefetch(ForwardPanel& panel, const KvRows& keys, int32_t doneKeys) {
+    TilePrefetch nextK(keys.nextK), nextV(keys.nextV);
+    foldRest(panel, keys, doneKeys, nextK, nextV);
+  }
+
+  template <class P>
+  MOSAIC_INLINE void foldRest(ForwardPanel& panel, const KvRows& keys, int32_t doneKeys, P& nextK, P& nextV) {
+    if (isEmpty(panel) || !foldFused<false>(panel, keys, {doneKeys, nullptr}, nextK)) {
+      scoreAndRescale(panel, keys, doneKeys, keys.count);
+    }
+    accumulate(panel, keys, nextV);
+  }
+
   MOSAIC_INLINE void accumulateVisible(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds) {
     if (areValuesFinite(keys, panel.valueDepth)) {
       accumulate(panel, keys);
@@ -94,7 +115,8 @@ struct FoldBlock {
   /// (s − m) · log2 e of a score as the products gave it.
   template <bool isLargeMode>
   MOSAIC_INLINE Vec exponent(Vec s, Vec negMax, Vec scale) {
-    return isLargeMode ? V::mul(V::add(scaleScore(s, scale), negMax), V::set1(kLog2e)) : V::fma(s, scale, negMax);
+    return isLargeMode ? V::mul(V::add(E::template scaleScore<V>(s, scale), negMax), V::set1(kLog2e))
+                       : V::fma(s, scale, negMax);
   }
 
   /// What `exponent` multiplies scores by.
@@ -102,15 +124,6 @@ struct FoldBlock {
   MOSAIC_INLINE Vec exponentScale(const ForwardPanel& panel) {
     const float scale = valuesPerElement == 1 ? 1 : panel.scale;
     return V::set1(isLargeMode ? scale : scale * kLog2e);
-  }
-
-  /// A score that products of bfloat16 gave, rounded before m is subtracted.
-  MOSAIC_INLINE Vec scaleScore(Vec s, Vec scale) {
-    if constexpr (valuesPerElement == 1) {
-      return s;
-    } else {
-      return V::preventFusion(V::mul(s, scale));
-    }
   }
 
   /// The weights of `valuesPerElement` keys from key j on, vector n of rows. Returns `weights` with these added as they
@@ -127,26 +140,23 @@ struct FoldBlock {
     }
   }
 
-  /// Of few queries reading is what takes time, and columns are no pattern that processors foresee.
-  MOSAIC_INLINE void prefetchValues(const ForwardPanel& panel, const KvRows& keys, int32_t j, int rows) {
-    for (int r = 0; r < rows; ++r) {
-      const float* row = static_cast<const float*>(keys.columns.data) + (j + r) * keys.columns.step;
-      for (int32_t d = 0; d < panel.valueDepth; d += 16) __builtin_prefetch(row + d, 0, 2);
-    }
+  /// Which keys of a block are folded, and what rows see of them; null: all.
+  struct FoldedKeys {
+    int32_t from;
+    const VisibleKeys* bounds;
+  };
+
+  template <bool isMasked, class P>
+  MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KvRows& keys, const FoldedKeys& folded, P& prefetch) {
+    return panel.isLargeMode ? foldInOnePass<isMasked, true>(panel, keys, folded, prefetch)
+                             : foldInOnePass<isMasked, false>(panel, keys, folded, prefetch);
   }
 
-  template <bool isMasked>
-  MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KvRows& keys, int32_t from,
-                               const VisibleKeys* bounds) {
-    return panel.isLargeMode ? foldInOnePass<isMasked, true>(panel, keys, from, bounds)
-                             : foldInOnePass<isMasked, false>(panel, keys, from, bounds);
-  }
-
-  /// p ← e^(s − m), sum += p for the keys from `from` on, in one pass; p is 0 where a mask excludes the pair. If m lags
-  /// too far: false, with the sum as before.
-  template <bool isMasked, bool isLargeMode>
-  MOSAIC_INLINE bool foldInOnePass(const ForwardPanel& panel, const KvRows& keys, int32_t from,
-                                   const VisibleKeys* bounds) {
+  /// p ← e^(s − m), sum += p for the keys from the first on, in one pass; p is 0 where a mask excludes the pair. If m
+  /// lags too far: false, with the sum as before.
+  template <bool isMasked, bool isLargeMode, class P>
+  MOSAIC_INLINE bool foldInOnePass(const ForwardPanel& panel, const KvRows& keys, const FoldedKeys& folded,
+                                   P& prefetch) {
     float blockMax[width], blockSum[width], blockWeights[width];
     for (int n = 0; n < N; ++n) {
       for (float* sums : {blockMax, blockSum, blockWeights}) V::store(sums + n * L, V::zero());
@@ -155,7 +165,6 @@ struct FoldBlock {
     const auto exponentiateTile =
         [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
-      if (N == 1 && valuesPerElement == 1) prefetchValues(panel, keys, j, rows);
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
         const Vec negMax = V::load(panel.negMax + n * L);
@@ -168,7 +177,8 @@ struct FoldBlock {
           for (int i = 0; i < valuesPerElement; ++i) {
             Vec x = exponent<isLargeMode>(Tile::get(c, r + i, n), negMax, scale);
             if (isMasked) {
-              const auto visibleMask = V::inRange(bounds->lo + n * L, bounds->hi + n * L, keys.first + j + r + i);
+              const auto visibleMask =
+                  V::inRange(folded.bounds->lo + n * L, folded.bounds->hi + n * L, keys.first + j + r + i);
               x = V::select(visibleMask, x, V::set1(-__builtin_inff()));
             }
             maxScore = V::max(maxScore, x);
@@ -182,7 +192,7 @@ struct FoldBlock {
         V::store(blockWeights + n * L, weights);
       }
     };
-    forEachProductTile<V, E, R, N>(from, keys.count, keys.k, panel.q, panel.depth, exponentiateTile);
+    forEachProductTile<V, E, R, N>(folded.from, keys.count, keys.k, panel.q, panel.depth, prefetch, exponentiateTile);
     bool exceedsRescaleThreshold = false;
     for (int n = 0; n < N; ++n)
       exceedsRescaleThreshold |= V::any(V::lessThan(V::set1(kRescaleThreshold), V::load(blockMax + n * L)));
@@ -210,7 +220,8 @@ struct FoldBlock {
                                      Vec maxScore = V::load(blockMax + n * L);
 #pragma GCC unroll 16
                                      for (int r = 0; r < rows; ++r) {
-                                       const Vec s = scaleScore(Tile::get(c, r, n), V::set1(panel.scale));
+                                       const Vec s =
+                                           E::template scaleScore<V>(Tile::get(c, r, n), V::set1(panel.scale));
                                        maxScore = V::max(maxScore, s);
                                        V::store(panel.scores + (j + r) * width + n * L, s);
                                      }
@@ -382,11 +393,17 @@ struct FoldBlock {
   }
 
   /// out += v · p
+  template <class P>
+  MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KvRows& keys, P& prefetch) {
+    forEachTile<R>(
+        0, panel.valueDepth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
+          RegisterTile<V, E, rows, N>::addProduct(panel.out + d * width, width, rowsAt<E>(keys.columns, d), panel.p,
+                                                  width, keys.count, prefetch);
+        });
+  }
   MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KvRows& keys) {
-    forEachTile<R>(0, panel.valueDepth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
-      RegisterTile<V, E, rows, N>::addProduct(panel.out + d * width, width, rowsAt<E>(keys.columns, d), panel.p, width,
-                                              keys.count);
-    });
+    NoPrefetch prefetch;
+    accumulate(panel, keys, prefetch);
   }
 
   /// The same, but a key adds nothing at all to rows that do not see it: 0 · NaN is NaN.

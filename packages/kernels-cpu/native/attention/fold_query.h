@@ -6,97 +6,133 @@
 #include "attention/attention_kernels.h"
 #include "simd/exp2.h"
 #include "simd/inline.h"
+#include "simd/pair_packing.h"
+#include "simd/register_tile.h"
 
 namespace mosaic {
 
-template <class V>
+template <class V, class E>
 struct FoldQuery {
   using Vec = typename V::Vec;
-  static constexpr int L = V::lanes;
+  using Scalar = typename E::Scalar;
+  using Element = typename E::Element;
+  static constexpr int L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int vectors = QueryFold::kVectors, keys = vectors * L;
+  static constexpr int squareDepth = valuesPerElement * L;  // of keys that are transposed at a time
 
-  /// Keys that every row sees, at most `keys` of them.
+  /// Keys that every row sees, at most `keys` of them. Of bfloat16 an odd one is followed by a row of zeros.
   MOSAIC_NOINLINE void fold(const QueryFold& f, const KvRows& kv) {
-    computeScores(f, kv);
-    for (int32_t row = 0; row < f.rows; ++row) computeWeights(f, row, kv.count);
-    int32_t row = 0;
-    for (; row + 2 <= f.rows; row += 2) accumulate<2>(f, row, kv);
-    if (row < f.rows) accumulate<1>(f, row, kv);
+    if (kv.nextK.count > 0 && kv.nextV.count > 0) {
+      BlockPrefetch prefetch(f, kv);
+      foldRows(f, kv, prefetch);
+    } else {
+      NoBlockPrefetch prefetch;
+      foldRows(f, kv, prefetch);
+    }
   }
 
  private:
-  /// e^x
-  MOSAIC_INLINE Vec exponential(Vec x) { return V::exp2(V::mul(x, V::set1(kLog2e))); }
+  /// Prefetches the next block all along: a line of its keys with each step of the scores, of its values with each step
+  /// of the weighted sum, and what these leave while keys are transposed.
+  struct BlockPrefetch {
+    Prefetch k, v;
+    int32_t linesOfK, linesOfV;  // with each square that is transposed
+
+    MOSAIC_INLINE int32_t linesPerSquare(const QueryFold& f, const UpcomingReads& reads, int32_t steps) {
+      const int64_t squares = vectors * (f.depth / squareDepth), lines = countLines(reads) - (f.rows + 1) / 2 * steps;
+      return lines > 0 ? static_cast<int32_t>((lines + squares - 1) / squares) : 0;
+    }
+    __attribute__((always_inline)) BlockPrefetch(const QueryFold& f, const KvRows& kv)
+        : k(kv.nextK),
+          v(kv.nextV),
+          linesOfK(linesPerSquare(f, kv.nextK, f.depth / valuesPerElement)),
+          linesOfV(linesPerSquare(f, kv.nextV, (f.valueDepth + 4 * L - 1) / (4 * L) * (keys / valuesPerElement))) {}
+    __attribute__((always_inline)) void step() {
+      for (int32_t i = 0; i < linesOfK; ++i) k.step();
+      for (int32_t i = 0; i < linesOfV; ++i) v.step();
+    }
+  };
+  struct NoBlockPrefetch {
+    NoPrefetch k, v;
+    __attribute__((always_inline)) void step() {}
+  };
+
+  template <class P>
+  MOSAIC_NOINLINE void foldRows(const QueryFold& f, const KvRows& kv, P& prefetch) {
+    for (int32_t j = 0; j < keys; j += L) transposeKeys(f, kv, j, prefetch);
+    int32_t row = 0;
+    for (; row + 2 <= f.rows; row += 2) scoreRows<2>(f, row, prefetch.k);
+    if (row < f.rows) scoreRows<1>(f, row, prefetch.k);
+    for (row = 0; row < f.rows; ++row) computeWeights(f, row, kv.count);
+    for (row = 0; row + 2 <= f.rows; row += 2) accumulate<2>(f, row, kv, prefetch.v);
+    if (row < f.rows) accumulate<1>(f, row, kv, prefetch.v);
+  }
+
+  /// e^x of what becomes a weight.
+  MOSAIC_INLINE Vec exponential(Vec x) { return E::template exp2<V>(V::mul(x, V::set1(kLog2e))); }
 
   /// Rows from `row` on of K or V.
-  MOSAIC_INLINE const float* rowOf(const Operand& operand, int32_t row) {
-    return static_cast<const float*>(operand.data) + row * operand.rowStride;
+  MOSAIC_INLINE const Scalar* rowOf(const Operand& operand, int32_t row) {
+    return static_cast<const Scalar*>(operand.data) + row * operand.rowStride;
   }
 
-  MOSAIC_INLINE void prefetch(const Operand& operand, int32_t row, int32_t depth) {
-    const float* values = rowOf(operand, row);
-    for (int32_t d = 0; d < depth; d += 16) __builtin_prefetch(values + d, 0, 2);
-  }
-
-  /// weights ← q · k
-  MOSAIC_INLINE void computeScores(const QueryFold& f, const KvRows& kv) {
-    for (int32_t j = 0; j < keys; j += L) transposeKeys(f, kv, j);
-    int32_t row = 0;
-    for (; row + 2 <= f.rows; row += 2) scoreRows<2>(f, row);
-    if (row < f.rows) scoreRows<1>(f, row);
-  }
-
-  /// columns[d][j …] ← k[j …][d] for a vector of keys; of those past the last, whatever is there. Prefetches the values
-  /// of these keys, and the keys of the next call.
-  MOSAIC_INLINE void transposeKeys(const QueryFold& f, const KvRows& kv, int32_t j) {
+  /// columns[d][j …] ← k[j …][d] for a vector of keys; of those past the last, zeros.
+  template <class P>
+  MOSAIC_INLINE void transposeKeys(const QueryFold& f, const KvRows& kv, int32_t j, P& prefetch) {
     const int32_t remainingKeys = kv.count - j;
     if (remainingKeys <= 0) return;
-    for (int32_t i = 0; i < L && i < remainingKeys; ++i) {
-      prefetch(kv.v, j + i, f.valueDepth);
-      prefetch(kv.k, j + i + keys, f.depth);
-    }
-    for (int32_t d = 0; d < f.depth; d += L) {
-      float* to = f.columns + d * keys + j;
-      if (remainingKeys >= L) {
-        V::transpose(rowOf(kv.k, j) + d, kv.k.rowStride, to, keys);
+    for (int32_t d = 0; d < f.depth; d += squareDepth) {
+      prefetch.step();
+      Element* to = static_cast<Element*>(f.columns) + d / valuesPerElement * keys + j;
+      const auto rowAt = [&](int i) { return i < remainingKeys ? rowOf(kv.k, j + i) + d : nullptr; };
+      if constexpr (valuesPerElement == 2) {
+        PairPacking<V>::transpose(rowAt, to, keys);
+      } else if (remainingKeys >= L) {
+        V::transpose(rowAt(0), kv.k.rowStride, to, keys);
       } else {
-        float block[L * L] = {};
-        for (int32_t i = 0; i < remainingKeys; ++i) V::store(block + i * L, V::load(rowOf(kv.k, j + i) + d));
-        V::transpose(block, L, to, keys);
+        float square[L * L] = {};
+        for (int32_t i = 0; i < remainingKeys; ++i) V::store(square + i * L, V::load(rowAt(i)));
+        V::transpose(square, L, to, keys);
       }
     }
   }
 
-  template <int rows>
-  MOSAIC_INLINE void scoreRows(const QueryFold& f, int32_t row) {
+  /// scores ← q · k
+  template <int rows, class P>
+  MOSAIC_INLINE void scoreRows(const QueryFold& f, int32_t row, P& prefetch) {
     Vec sum[rows][vectors];
 #pragma GCC unroll 2
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
       for (int n = 0; n < vectors; ++n) sum[r][n] = V::zero();
     }
-    const float* q = f.q + row * f.depth;
-    for (int32_t d = 0; d < f.depth; ++d) {
-      const float* transposedKeyRow = f.columns + d * keys;
+    const Scalar* q = static_cast<const Scalar*>(f.q) + row * f.depth;
+    const Element* column = static_cast<const Element*>(f.columns);
+    for (int32_t d = 0; d < f.depth; d += valuesPerElement, column += keys) {
+      prefetch.step();
 #pragma GCC unroll 2
       for (int r = 0; r < rows; ++r) {
-        const Vec x = V::set1(q[r * f.depth + d]);
 #pragma GCC unroll 4
-        for (int n = 0; n < vectors; ++n) sum[r][n] = V::fma(x, V::load(transposedKeyRow + n * L), sum[r][n]);
+        for (int n = 0; n < vectors; ++n) {
+          const auto k = E::template load<V>(column + n * L);
+          sum[r][n] = E::template multiplyAdd<V>(q + r * f.depth + d, k, sum[r][n]);
+        }
       }
     }
 #pragma GCC unroll 2
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
-      for (int n = 0; n < vectors; ++n) V::store(f.weights + (row + r) * keys + n * L, sum[r][n]);
+      for (int n = 0; n < vectors; ++n) {
+        V::store(f.scores + (row + r) * keys + n * L, E::template scaleScore<V>(sum[r][n], V::set1(f.scale)));
+      }
     }
   }
 
-  /// weights ← e^(s − m) of the scores there, with m raised to the largest; sum and out follow.
+  /// weights ← e^(s − m) of the scores, with m raised to the largest; sums and out follow.
   MOSAIC_INLINE void computeWeights(const QueryFold& f, int32_t row, int32_t count) {
-    float* s = f.weights + row * keys;
+    float* s = f.scores + row * keys;
     int32_t end = count;
-    for (; end % L != 0; ++end) s[end] = -__builtin_inff();
+    for (; end % squareDepth != 0; ++end) s[end] = -__builtin_inff();
     Vec maxScore = V::set1(f.max[row]);
     for (int32_t j = 0; j < end; j += L) maxScore = V::max(maxScore, V::load(s + j));
     float lanes[L];
@@ -105,33 +141,63 @@ struct FoldQuery {
     for (int i = 1; i < L; ++i) newMax = lanes[i] > newMax ? lanes[i] : newMax;
     // 0 where a row has still seen nothing but −∞: a difference of infinities is NaN.
     const float m = newMax < -__FLT_MAX__ ? 0 : newMax;
-    Vec sum = V::zero();
-    for (int32_t j = 0; j < end; j += L) {
-      const Vec p = exponential(V::sub(V::load(s + j), V::set1(m)));
-      V::store(s + j, p);
-      sum = V::add(sum, p);
-    }
-    if (newMax != f.max[row]) {
-      const Vec scaleFactor = exponential(V::set1(f.max[row] - m));
-      V::store(lanes, scaleFactor);
-      f.sum[row] *= lanes[0];
-      float* out = f.out + row * f.valueDepth;
-      for (int32_t d = 0; d < f.valueDepth; d += L) V::store(out + d, V::mul(V::load(out + d), scaleFactor));
-      f.max[row] = newMax;
+    if (newMax != f.max[row]) raiseMax(f, row, m, newMax);
+    Vec sum = V::zero(), weights = V::zero();
+    for (int32_t j = 0; j < end; j += squareDepth) {
+      Vec p[valuesPerElement];
+#pragma GCC unroll 2
+      for (int i = 0; i < valuesPerElement; ++i) {
+        p[i] = exponential(V::sub(V::load(s + j + i * L), V::set1(m)));
+        sum = V::add(sum, p[i]);
+      }
+      weights = storeWeights(f, row * keys + j, p, weights);
     }
     f.sum[row] += V::sum(sum);
+    if (valuesPerElement == 2) f.weightSum[row] += V::sum(weights);
+  }
+
+  MOSAIC_INLINE void raiseMax(const QueryFold& f, int32_t row, float m, float newMax) {
+    float lanes[L];
+    const Vec scaleFactor = V::exp2(V::mul(V::set1(f.max[row] - m), V::set1(kLog2e)));
+    V::store(lanes, scaleFactor);
+    f.sum[row] *= lanes[0];
+    if (valuesPerElement == 2) f.weightSum[row] *= lanes[0];
+    float* out = f.out + row * f.valueDepth;
+    for (int32_t d = 0; d < f.valueDepth; d += L) V::store(out + d, V::mul(V::load(out + d), scaleFactor));
+    f.max[row] = newMax;
+  }
+
+  /// Of `squareDepth` keys. Returns `weights` with these added as they are stored.
+  MOSAIC_INLINE Vec storeWeights(const QueryFold& f, int32_t at, const Vec (&p)[valuesPerElement], Vec weights) {
+    if constexpr (valuesPerElement == 1) {
+      V::store(static_cast<float*>(f.weights) + at, p[0]);
+      return weights;
+    } else {
+      const auto pairs = V::roundToPairs(p[0], p[1]);
+      V::storePairs(static_cast<uint32_t*>(f.weights) + at / 2, pairs);
+      return V::dot(pairs, V::setPairs(0x3f803f80u), weights);
+    }
   }
 
   /// out += weights · v
-  template <int rows>
-  MOSAIC_INLINE void accumulate(const QueryFold& f, int32_t row, const KvRows& kv) {
+  template <int rows, class P>
+  MOSAIC_INLINE void accumulate(const QueryFold& f, int32_t row, const KvRows& kv, P& prefetch) {
     int32_t d = 0;
-    for (; d + 4 * L <= f.valueDepth; d += 4 * L) addValues<rows, 4>(f, row, kv, d);
-    for (; d < f.valueDepth; d += L) addValues<rows, 1>(f, row, kv, d);
+    for (; d + 4 * L <= f.valueDepth; d += 4 * L) addValues<rows, 4>(f, row, kv, d, prefetch);
+    for (; d < f.valueDepth; d += L) addValues<rows, 1>(f, row, kv, d, prefetch);
   }
 
-  template <int rows, int columns>
-  MOSAIC_INLINE void addValues(const QueryFold& f, int32_t row, const KvRows& kv, int32_t d) {
+  /// A vector of the values of key j, of bfloat16 paired with those of the next key.
+  MOSAIC_INLINE auto loadValues(const Scalar* v, int64_t rowStride) {
+    if constexpr (valuesPerElement == 1) {
+      return V::load(v);
+    } else {
+      return V::interleave(V::joinRows(v, v + rowStride));
+    }
+  }
+
+  template <int rows, int columns, class P>
+  MOSAIC_INLINE void addValues(const QueryFold& f, int32_t row, const KvRows& kv, int32_t d, P& prefetch) {
     Vec sum[rows][columns];
     float* out = f.out + row * f.valueDepth + d;
 #pragma GCC unroll 2
@@ -139,14 +205,17 @@ struct FoldQuery {
 #pragma GCC unroll 4
       for (int n = 0; n < columns; ++n) sum[r][n] = V::load(out + r * f.valueDepth + n * L);
     }
-    const float* p = f.weights + row * keys;
-    const float* v = rowOf(kv.v, 0) + d;
-    for (int32_t j = 0; j < kv.count; ++j, v += kv.v.rowStride) {
+    const Scalar* p = static_cast<const Scalar*>(f.weights) + row * keys;
+    const Scalar* v = rowOf(kv.v, 0) + d;
+    for (int32_t j = 0; j < kv.count; j += valuesPerElement, v += valuesPerElement * kv.v.rowStride) {
+      prefetch.step();
+      decltype(loadValues(v, kv.v.rowStride)) y[columns];
+#pragma GCC unroll 4
+      for (int n = 0; n < columns; ++n) y[n] = loadValues(v + n * L, kv.v.rowStride);
 #pragma GCC unroll 2
       for (int r = 0; r < rows; ++r) {
-        const Vec x = V::set1(p[r * keys + j]);
 #pragma GCC unroll 4
-        for (int n = 0; n < columns; ++n) sum[r][n] = V::fma(x, V::load(v + n * L), sum[r][n]);
+        for (int n = 0; n < columns; ++n) sum[r][n] = E::template multiplyAdd<V>(p + r * keys + j, y[n], sum[r][n]);
       }
     }
 #pragma GCC unroll 2

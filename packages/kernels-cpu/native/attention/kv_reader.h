@@ -18,16 +18,16 @@ constexpr int64_t paddedStride(int64_t columns, int64_t bytes = 4) {
 
 constexpr int64_t roundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-/// Which of K and V is read by columns: V in the forward, K in the backward. Panels of one vector read a cache line of
-/// a row at a time, and only once.
-enum class KvUse { Forward, NarrowForward, Backward };
+/// Which of K and V is read by columns: V in the forward, K in the backward, neither for a single query. Panels of one
+/// vector, and a single query, read a cache line of a row at a time, and only once.
+enum class KvUse { Forward, NarrowForward, SingleQuery, Backward };
 
 /// Whether blocks of K or V are read where they lie.
 inline bool areBlocksReadInPlace(const AttentionKernels& kernels, const TensorView& view, KvUse use, bool isByColumns) {
   if (view.dtype != kernels.products || view.stride[3] != 1) return false;
   if (kernels.products == DType::BFloat16) return view.shape[3] % kernels.depthMultiple == 0;
   const int64_t maxStride = isByColumns ? 127 : 255;  // elements
-  return use == KvUse::NarrowForward || view.stride[2] <= maxStride;
+  return use == KvUse::NarrowForward || use == KvUse::SingleQuery || view.stride[2] <= maxStride;
 }
 
 /// Reads blocks of the keys of one head: where they lie if they have the dtype of products with unit column stride and
@@ -48,7 +48,7 @@ class KvReader {
         columnStride_(paddedStride(blockKeys_, bytes_)),
         k_(source(kv.k, use == KvUse::Backward, arena)),
         v_(source(kv.v, use != KvUse::Backward, arena)) {
-    if (isPaired()) columns_ = arena.allocate<uint16_t>(columnDepth_ * columnStride_);
+    if (isPaired() && use_ != KvUse::SingleQuery) columns_ = arena.allocate<uint16_t>(columnDepth_ * columnStride_);
   }
 
   void select(int64_t batch, int64_t head) { batch_ = batch, head_ = head; }
@@ -60,12 +60,19 @@ class KvReader {
     count = static_cast<int32_t>(roundUp(count, kernels_.keyMultiple));
     const Operand k = rows(k_, first, presentKeys, count), v = rows(v_, first, presentKeys, count);
     const Operand& columnOperand = use_ == KvUse::Backward ? k : v;
-    if (!isPaired()) return {k, v, {columnOperand.data, columnOperand.step, columnOperand.rowStride}, first, count};
+    if (columns_ == nullptr) {
+      return {k, v, {columnOperand.data, columnOperand.step, columnOperand.rowStride}, first, count, {}, {}};
+    }
     const int64_t depth = (use_ == KvUse::Backward ? k_ : v_).view.shape[3];
     kernels_.transpose(columnOperand.data, columnOperand.rowStride, presentKeys, roundUp(depth, 16), columns_,
                        columnStride_);
-    return {k, v, {columns_, columnStride_, 1}, first, count};
+    return {k, v, {columns_, columnStride_, 1}, first, count, {}, {}};
   }
+
+  /// What reading keys [first, first + count) will read of K and V; nothing beyond the last key, and of rows whose
+  /// elements lie apart.
+  UpcomingReads upcomingKeys(int64_t first, int64_t count) const { return upcomingReads(k_, first, count); }
+  UpcomingReads upcomingValues(int64_t first, int64_t count) const { return upcomingReads(v_, first, count); }
 
  private:
   struct Source {
@@ -83,6 +90,14 @@ class KvReader {
     const int64_t stride = paddedStride(roundUp(view.shape[3], kernels_.depthMultiple), bytes_);
     char* copy = isAlwaysInPlace ? nullptr : arena.allocate<char>(blockKeys_ * stride * bytes_);
     return {view, copy, stride, isReadInPlace};
+  }
+
+  UpcomingReads upcomingReads(const Source& source, int64_t first, int64_t count) const {
+    const int64_t presentKeys = std::min(count, keys_ - first);
+    if (presentKeys <= 0 || source.view.stride[3] != 1) return {};
+    const Rows rows = rowsOf(source.view, {batch_, head_, first});
+    const int64_t bytes = dtypeBytes(rows.dtype);
+    return {rows.data, presentKeys, rows.rowStride * bytes, source.view.shape[3] * bytes};
   }
 
   Operand rows(const Source& source, int32_t first, int32_t presentKeys, int32_t count) const {
@@ -111,8 +126,13 @@ inline KvRows subBlock(const AttentionKernels& kernels, const KvRows& block, int
   const auto advance = [offsetBytes](const Operand& operand, int64_t stride) {
     return Operand{static_cast<const char*>(operand.data) + offsetBytes * stride, operand.rowStride, operand.step};
   };
-  return {advance(block.k, block.k.rowStride), advance(block.v, block.v.rowStride),
-          advance(block.columns, block.columns.step), begin, end - begin};
+  return {advance(block.k, block.k.rowStride),
+          advance(block.v, block.v.rowStride),
+          advance(block.columns, block.columns.step),
+          begin,
+          end - begin,
+          block.nextK,
+          block.nextV};
 }
 
 /// Calls fn(begin, end, masked) for the parts of [from, to) that all rows of a panel see through a segment, and those

@@ -92,9 +92,12 @@ void QueryPanels::fold(int64_t keyHead, Range keys) {
       });
     }
     if (from >= to) continue;
-    const KvRows rows = reader_.read(from, static_cast<int32_t>(roundUp(to - from, multiple)));
+    KvRows rows = reader_.read(from, static_cast<int32_t>(roundUp(to - from, multiple)));
+    rows.nextK = reader_.upcomingKeys(end, std::min<int64_t>(wideKernels_.keyBlock, keys.end - end));
+    rows.nextV = reader_.upcomingValues(end, std::min<int64_t>(wideKernels_.keyBlock, keys.end - end));
     for (Panel& panel : panels_) {
       forEachSegment(panel, begin, end, next, [&](const Segment& s) { foldSegment(panel, s, rows); });
+      rows.nextK = rows.nextV = {};
     }
   }
 }

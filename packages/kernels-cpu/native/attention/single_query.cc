@@ -14,9 +14,10 @@ int64_t groupSize(const AttendArguments& args) { return args.q.shape[1] / args.k
 
 bool isSingleQuery(const ForwardCall& call) {
   const AttendArguments& args = call.args;
-  const int32_t lanes = call.kernels.narrowAttention.width;
-  return args.q.shape[2] == 1 && 2 * groupSize(args) <= lanes && call.kernels.foldQuery != nullptr &&
-         !call.modifiers.modifiesScores() && args.q.shape[3] % lanes == 0 && args.kv.v.shape[3] % lanes == 0;
+  const AttentionKernels& kernels = call.kernels.narrowAttention;
+  return args.q.shape[2] == 1 && 2 * groupSize(args) <= kernels.width && call.kernels.foldQuery != nullptr &&
+         !call.modifiers.modifiesScores() && args.q.shape[3] % kernels.depthMultiple == 0 &&
+         args.kv.v.shape[3] % kernels.depthMultiple == 0;
 }
 
 SingleQuery::SingleQuery(const ForwardCall& call, int64_t batch, int64_t keyHead, Arena& arena)
@@ -24,27 +25,36 @@ SingleQuery::SingleQuery(const ForwardCall& call, int64_t batch, int64_t keyHead
       batch_(batch),
       firstHead_(keyHead * groupSize(call.args)),
       blockKeys_(QueryFold::kVectors * call.kernels.narrowAttention.width),
-      reader_(call.kernels.narrowAttention, call.args.kv, KvUse::NarrowForward, arena) {
+      reader_(call.kernels.narrowAttention, call.args.kv, KvUse::SingleQuery, arena) {
   const auto& [state, q, kv, tile] = call.args;
   const int64_t depth = q.shape[3], valueDepth = kv.v.shape[3], rows = groupSize(call.args);
   reader_.select(batch, keyHead);
-  float* scaledQuery = arena.allocate<float>(rows * depth);
-  queryFold_ = {scaledQuery,
+  const bool isPaired = call.kernels.products == DType::BFloat16;
+  const int64_t elementBytes = dtypeBytes(call.kernels.products);
+  char* queries = arena.allocate<char>(rows * depth * elementBytes);
+  float* sum = arena.allocate<float>(rows);
+  float* scores = arena.allocate<float>(rows * blockKeys_);
+  queryFold_ = {queries,
                 arena.allocate<float>(rows * valueDepth),
                 arena.allocate<float>(rows),
-                arena.allocate<float>(rows),
-                arena.allocate<float>(rows * blockKeys_),
-                arena.allocate<float>(depth * blockKeys_),
+                sum,
+                isPaired ? arena.allocate<float>(rows) : sum,
+                scores,
+                isPaired ? arena.allocate<uint16_t>(rows * blockKeys_) : static_cast<void*>(scores),
+                arena.allocate<char>(depth * blockKeys_ * elementBytes),
+                tile.scale,
                 static_cast<int32_t>(rows),
                 static_cast<int32_t>(depth),
                 static_cast<int32_t>(valueDepth)};
   std::fill_n(queryFold_.out, rows * valueDepth, 0.0f);
   std::fill_n(queryFold_.max, rows, -INFINITY);
   std::fill_n(queryFold_.sum, rows, 0.0f);
+  std::fill_n(queryFold_.weightSum, rows, 0.0f);
   for (int64_t h = 0; h < rows; ++h) {
-    float* to = scaledQuery + h * depth;
+    char* to = queries + h * depth * elementBytes;
     call.kernels.attention.unpack(rowsOf(q, {batch, firstHead_ + h, 0}), 1, depth, to, depth);
-    for (int64_t d = 0; d < depth; ++d) to[d] *= tile.scale;
+    if (isPaired) continue;
+    for (int64_t d = 0; d < depth; ++d) reinterpret_cast<float*>(to)[d] *= tile.scale;
   }
 }
 
@@ -54,7 +64,11 @@ void SingleQuery::fold(std::span<const Segment> segments, Range keys) {
     const int64_t end = std::min<int64_t>({s.end, s.bounds.hi[0], keys.end});
     for (int64_t key = std::max<int64_t>({s.begin, s.bounds.lo[0], keys.begin}), next; key < end; key = next) {
       next = std::min(end, (key / blockKeys_ + 1) * blockKeys_);
-      call_.kernels.foldQuery(queryFold_, reader_.read(static_cast<int32_t>(key), static_cast<int32_t>(next - key)));
+      KvRows kv = reader_.read(static_cast<int32_t>(key), static_cast<int32_t>(next - key));
+      kv.count = static_cast<int32_t>(next - key);  // without those that round it up
+      kv.nextK = reader_.upcomingKeys(next, std::min<int64_t>(blockKeys_, end - next));
+      kv.nextV = reader_.upcomingValues(next, std::min<int64_t>(blockKeys_, end - next));
+      call_.kernels.foldQuery(queryFold_, kv);
     }
   }
 }
@@ -70,7 +84,7 @@ void SingleQuery::store(const AttentionState& state, bool isStateEmpty) const {
       continue;
     }
     float* row = queryFold_.out + h * depth;
-    for (int64_t d = 0; d < depth; ++d) row[d] /= sum;
+    for (int64_t d = 0; d < depth; ++d) row[d] /= queryFold_.weightSum[h];
     const MergeWeights weight =
         mergeWeights(isStateEmpty ? -INFINITY : lse(0), std::log(double{sum}) + queryFold_.max[h]);
     lse(0) = weight.lse;

@@ -9,8 +9,6 @@
 namespace mosaic {
 namespace {
 
-constexpr int64_t kCacheLineBytes = 64;
-
 template <class V, class E>
 struct BlockProduct {
   using Vec = typename V::Vec;
@@ -21,22 +19,34 @@ struct BlockProduct {
     const MatrixUnit<V> unit;
     for (int64_t j = 0; j < block.columns; j += width) {
       const void* panel = static_cast<const char*>(block.panels) + j / width * block.panelBytes;
-      forEachTile<Shape::wideRows>(0, static_cast<int32_t>(block.rows),
-                                   [&]<int rows>(int32_t i) { computeTile<rows>(block, panel, i, j); });
+      forEachTile<Shape::wideRows>(0, static_cast<int32_t>(block.rows), [&]<int rows>(int32_t i) {
+        j == 0 ? computeTileAndPrefetch<rows>(block, panel, i) : computeTile<rows>(block, panel, i, j);
+      });
     }
   }
 
  private:
   template <int rows>
   MOSAIC_NOINLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
+    NoPrefetch prefetch;
+    computeTile<rows>(block, panel, i, j, prefetch);
+  }
+
+  /// Of the first panel: while it is computed, rows of the next tile are prefetched, which no panel has read before,
+  /// and its share of what the block is to prefetch.
+  template <int rows>
+  MOSAIC_NOINLINE void computeTileAndPrefetch(const GemmBlock& block, const void* panel, int32_t i) {
+    PrefetchPair prefetch{Prefetch(nextRows(block, i + rows, minOf(rows, block.rows - i - rows))),
+                          Prefetch(shareOf(block.upcomingReads, i, minOf(i + rows, block.rows), block.rows))};
+    computeTile<rows>(block, panel, i, 0, prefetch);
+  }
+
+  template <int rows, class P>
+  MOSAIC_INLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j, P& prefetch) {
     using Tile = RegisterTile<V, E, rows, N>;
     prefetchOut(block, {i, minOf(rows, block.rows - i), j, minOf(width, block.columns - j)});
-    if (j == 0) {
-      prefetchRows(block, i + rows, minOf(2 * rows, block.rows - i) - rows);
-      prefetchUpcoming(block, i, minOf(i + rows, block.rows));
-    }
     Tile c;
-    Tile::product(c, rowsAt<E>(block.a, i), panel, width, block.depth);
+    Tile::product(c, rowsAt<E>(block.a, i), panel, width, block.depth, prefetch);
     const int64_t remainingRows = block.rows - i;
     const int presentRows = rows == 32 && remainingRows < rows ? static_cast<int>(remainingRows) : rows;
     const GemmEpilogue* e = block.epilogue;
@@ -65,24 +75,17 @@ struct BlockProduct {
     }
   }
 
-  /// Of a, `count` rows from `first` on, into the L2 cache: those of the next tile, which no panel has read before.
-  MOSAIC_INLINE void prefetchRows(const GemmBlock& block, int64_t first, int64_t count) {
-    if (block.a.step != 1) return;
-    const int64_t elementBytes = sizeof(typename E::Scalar), bytes = block.depth * elementBytes;
-    for (int64_t r = first; r < first + count; r++) {
-      const char* row = static_cast<const char*>(block.a.data) + r * block.a.rowStride * elementBytes;
-      for (int64_t b = 0; b < bytes; b += kCacheLineBytes) __builtin_prefetch(row + b, 0, 2);
-    }
+  /// Of a, `count` rows from `first` on; none where a lies along rows.
+  MOSAIC_INLINE UpcomingReads nextRows(const GemmBlock& block, int64_t first, int64_t count) {
+    if (block.a.step != 1 || count <= 0) return {};
+    constexpr int64_t elementBytes = sizeof(typename E::Scalar);
+    return {rowsAt<E>(block.a, first).data, count, block.a.rowStride * elementBytes, block.depth * elementBytes};
   }
 
-  /// The share of rows [from, to) of the block, into the L2 cache: hardware prefetchers follow stretches of 1 KiB
-  /// badly.
-  MOSAIC_INLINE void prefetchUpcoming(const GemmBlock& block, int64_t from, int64_t to) {
-    const UpcomingReads& reads = block.upcomingReads;
-    for (int64_t i = from * reads.count / block.rows; i < to * reads.count / block.rows; i++) {
-      const char* data = reads.data + i * reads.stride;
-      for (int64_t b = 0; b < reads.bytes; b += kCacheLineBytes) __builtin_prefetch(data + b, 0, 2);
-    }
+  /// The share of rows [from, to) of `rows`.
+  MOSAIC_INLINE UpcomingReads shareOf(const UpcomingReads& reads, int64_t from, int64_t to, int64_t rows) {
+    const int64_t first = from * reads.count / rows, end = to * reads.count / rows;
+    return {static_cast<const char*>(reads.data) + first * reads.stride, end - first, reads.stride, reads.bytes};
   }
 
   template <class Tile>

@@ -55,12 +55,6 @@ static inline GemmEpilogue transposed(GemmEpilogue e) {
   return e;
 }
 
-/// Memory to be read soon: `count` stretches of `bytes`, `stride` bytes apart.
-struct UpcomingReads {
-  const char* data;
-  int64_t count, stride, bytes;
-};
-
 /// out ← a · panels, + sum if given, + out if `add`, and the epilogue, if any.
 struct GemmBlock {
   Operand a;           // [rows][depth], as `packRows` gave it

@@ -106,12 +106,13 @@ constexpr GemmKernels makeGemmKernels() {
   return table;
 }
 
+/// Scores of tile registers are added up in another way than those of vectors.
 template <class V, class E>
 constexpr auto foldQuery() -> decltype(MicroKernels::foldQuery) {
-  if constexpr (E::valuesPerElement == 1) {
-    return FoldQuery<V>::fold;
-  } else {
+  if constexpr (E::valuesPerElement == 2 && RegisterTile<V, E, E::template Shape<V>::rows, 1>::isAsynchronous) {
     return nullptr;
+  } else {
+    return FoldQuery<V, E>::fold;
   }
 }
 

@@ -12,7 +12,7 @@ struct MicroKernels {
   DType products;  // Float32 or BFloat16: what operands are converted to, or are
   AttentionKernels attention;
   AttentionKernels narrowAttention;  // panels of one vector, for few rows; forward only
-  /// Folds at most QueryFold::kVectors vectors of keys, all of them seen. Only float32 products have it.
+  /// Folds at most QueryFold::kVectors vectors of keys, all of them seen. Products on tile registers do not have it.
   void (*foldQuery)(const QueryFold& query, const KvRows& keys);
   GemmKernels gemm;
   /// Runs `rounds` rounds of independent products on registers; returns the float operations done.

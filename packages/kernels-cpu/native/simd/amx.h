@@ -51,23 +51,32 @@ struct RegisterTile<Amx, Bf16Operands, 32, N> {
 
   MOSAIC_INLINE Vec get(const RegisterTile& c, int r, int n) { return Amx::load(c.accumulators[r] + n * Amx::lanes); }
 
-  MOSAIC_INLINE void product(RegisterTile& c, const Operand& a, const void* b, int64_t bStep, int32_t depth) {
-    begin(a, b, bStep, depth);
+  MOSAIC_INLINE int32_t numSteps(int32_t depth) { return (depth + 1) / 2; }
+
+  template <class P>
+  MOSAIC_INLINE void product(RegisterTile& c, const Operand& a, const void* b, int64_t bStep, int32_t depth,
+                             P& prefetch) {
+    zeroTiles();
+    multiply(a, b, bStep, depth, prefetch);
     finish(c);
+  }
+  MOSAIC_INLINE void product(RegisterTile& c, const Operand& a, const void* b, int64_t bStep, int32_t depth) {
+    NoPrefetch prefetch;
+    product(c, a, b, bStep, depth, prefetch);
   }
 
   /// The two halves of `product`: what stands between them runs beside the tile registers.
   MOSAIC_INLINE void begin(const Operand& a, const void* b, int64_t bStep, int32_t depth) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    multiply(a, b, bStep, depth);
+    NoPrefetch prefetch;
+    zeroTiles();
+    multiply(a, b, bStep, depth, prefetch);
   }
   MOSAIC_INLINE void finish(RegisterTile& c) { storeAccumulators(&c.accumulators[0][0], 16 * N); }
 
+  template <class P>
   MOSAIC_INLINE void addProduct(float* to, int64_t stride, const Operand& a, const void* b, int64_t bStep,
-                                int32_t depth) {
+                                int32_t depth, P& prefetch) {
+    auto sweep = prefetch.sweep(numSteps(depth));
     const int64_t rowBytes = stride * 4;
     __asm__ volatile("" : : : "memory");
     _tile_loadd(0, to, rowBytes);
@@ -76,17 +85,31 @@ struct RegisterTile<Amx, Bf16Operands, 32, N> {
       _tile_loadd(1, to + 16, rowBytes);
       _tile_loadd(3, to + 16 * stride + 16, rowBytes);
     }
-    multiply(a, b, bStep, depth);
+    multiply(a, b, bStep, depth, sweep);
     storeAccumulators(to, stride);
+  }
+  MOSAIC_INLINE void addProduct(float* to, int64_t stride, const Operand& a, const void* b, int64_t bStep,
+                                int32_t depth) {
+    NoPrefetch prefetch;
+    addProduct(to, stride, a, b, bStep, depth, prefetch);
   }
 
  private:
-  MOSAIC_INLINE void multiply(const Operand& a, const void* b, int64_t bStep, int32_t depth) {
+  MOSAIC_INLINE void zeroTiles() {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+
+  template <class P>
+  MOSAIC_INLINE void multiply(const Operand& a, const void* b, int64_t bStep, int32_t depth, P& prefetch) {
     const auto* row = static_cast<const uint16_t*>(a.data);
     const auto* panel = static_cast<const uint32_t*>(b);
     const int64_t rowBytes = a.rowStride * 2, stepBytes = bStep * 4;
     __asm__ volatile("" : : : "memory");  // the loads below do not state that they read it
     for (int32_t t = 0; t < depth; t += 32) {
+      for (int32_t step = 0; step < 16; ++step) prefetch.step();
       _tile_loadd(4, row + t, rowBytes);
       _tile_loadd(6, panel + t / 2 * bStep, stepBytes);
       _tile_dpbf16ps(0, 4, 6);

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "simd/inline.h"
+#include "simd/prefetch.h"
 
 namespace mosaic {
 
@@ -50,6 +51,11 @@ struct Float32Operands {
     return V::load(p);
   }
   MOSAIC_INLINE float toFloat(float x) { return x; }
+  /// A score as products gave it, times `scale` where queries are not.
+  template <class V>
+  MOSAIC_INLINE typename V::Vec scaleScore(typename V::Vec s, typename V::Vec) {
+    return s;
+  }
   /// 2^x of results that become an operand.
   template <class V>
   MOSAIC_INLINE typename V::Vec exp2(typename V::Vec x) {
@@ -85,6 +91,11 @@ struct Bf16Operands {
     __builtin_memcpy(&value, &bits, sizeof value);
     return value;
   }
+  /// Rounded before m is subtracted.
+  template <class V>
+  MOSAIC_INLINE typename V::Vec scaleScore(typename V::Vec s, typename V::Vec scale) {
+    return V::preventFusion(V::mul(s, scale));
+  }
   template <class V>
   MOSAIC_INLINE typename V::Vec exp2(typename V::Vec x) {
     return V::exp2Bf16(x);
@@ -106,9 +117,12 @@ struct RegisterTile {
   Vec accumulators[R][N];
 
   MOSAIC_INLINE Vec get(const RegisterTile& c, int r, int n) { return c.accumulators[r][n]; }
+  MOSAIC_INLINE int32_t numSteps(int32_t depth) { return (depth + E::valuesPerElement - 1) / E::valuesPerElement; }
 
-  /// c[r][·] ← Σ_t a[r][t] · b[t · bStep + ·], t < depth; bStep counts elements.
-  MOSAIC_INLINE void product(RegisterTile& c, const Operand& a, const void* b, int64_t bStep, int32_t depth) {
+  /// c[r][·] ← Σ_t a[r][t] · b[t · bStep + ·], t < depth; bStep counts elements. `prefetch` takes a step with each t.
+  template <class P>
+  MOSAIC_INLINE void product(RegisterTile& c, const Operand& a, const void* b, int64_t bStep, int32_t depth,
+                             P& prefetch) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -120,9 +134,10 @@ struct RegisterTile {
     const Scalar* rowPointers[(R + 3) / 4];
 #pragma GCC unroll 8
     for (int i = 0; i < (R + 3) / 4; ++i) rowPointers[i] = static_cast<const Scalar*>(a.data) + 4 * i * row;
-    const int32_t steps = (depth + E::valuesPerElement - 1) / E::valuesPerElement;
+    const int32_t steps = numSteps(depth);
 #pragma GCC unroll 4
     for (int32_t t = 0; t < steps; ++t) {
+      prefetch.step();
       decltype(E::template load<V>(panel)) y[N];
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) y[n] = E::template load<V>(panel + t * bStep + n * V::lanes);
@@ -139,12 +154,19 @@ struct RegisterTile {
     }
   }
 
+  MOSAIC_INLINE void product(RegisterTile& c, const Operand& a, const void* b, int64_t bStep, int32_t depth) {
+    NoPrefetch prefetch;
+    product(c, a, b, bStep, depth, prefetch);
+  }
+
   /// to += a · b. Sums of blocks are added to the sum of all, so that rounding errors grow with the length of a block
   /// and the number of blocks, not with their product; additions run beside multiplications and cost next to nothing.
+  template <class P>
   MOSAIC_INLINE void addProduct(float* to, int64_t stride, const Operand& a, const void* b, int64_t bStep,
-                                int32_t depth) {
+                                int32_t depth, P& prefetch) {
     RegisterTile c;
-    product(c, a, b, bStep, depth);
+    auto sweep = prefetch.sweep(numSteps(depth));
+    product(c, a, b, bStep, depth, sweep);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -153,6 +175,11 @@ struct RegisterTile {
         V::store(row, V::add(V::load(row), c.accumulators[r][n]));
       }
     }
+  }
+  MOSAIC_INLINE void addProduct(float* to, int64_t stride, const Operand& a, const void* b, int64_t bStep,
+                                int32_t depth) {
+    NoPrefetch prefetch;
+    addProduct(to, stride, a, b, bStep, depth, prefetch);
   }
 };
 
@@ -177,9 +204,9 @@ MOSAIC_INLINE void forEachTile(int32_t from, int32_t to, const Body& body) {
 
 /// Calls epilogue.template operator()<R>(tile, row) with tiles of a [rows from, to) · b, in order. What tile registers
 /// compute runs beside the epilogue of the tile before.
-template <class V, class E, int R, int N, class Epilogue>
+template <class V, class E, int R, int N, class P, class Epilogue>
 MOSAIC_INLINE void forEachProductTile(int32_t from, int32_t to, const Operand& a, const void* b, int32_t depth,
-                                      const Epilogue& epilogue) {
+                                      P& prefetch, const Epilogue& epilogue) {
   if constexpr (RegisterTile<V, E, R, N>::isAsynchronous) {
     using Tile = RegisterTile<V, E, R, N>;
     Tile c;
@@ -194,10 +221,18 @@ MOSAIC_INLINE void forEachProductTile(int32_t from, int32_t to, const Operand& a
     forEachTile<R, E::valuesPerElement>(from, to, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
       Tile c;
-      Tile::product(c, rowsAt<E>(a, j), b, N * V::lanes, depth);
+      auto sweep = prefetch.sweep(Tile::numSteps(depth));
+      Tile::product(c, rowsAt<E>(a, j), b, N * V::lanes, depth, sweep);
       epilogue.template operator()<rows>(c, j);
     });
   }
+}
+
+template <class V, class E, int R, int N, class Epilogue>
+MOSAIC_INLINE void forEachProductTile(int32_t from, int32_t to, const Operand& a, const void* b, int32_t depth,
+                                      const Epilogue& epilogue) {
+  NoPrefetch prefetch;
+  forEachProductTile<V, E, R, N>(from, to, a, b, depth, prefetch, epilogue);
 }
 
 }  // namespace mosaic
