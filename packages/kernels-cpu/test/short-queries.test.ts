@@ -55,8 +55,7 @@ const spans = (length: number) => [{ start: 0, length, step: 1 }];
 onEveryIsa("one query", (device) => {
   const [size, count, numVisible] = [64, 700, 333];
 
-  const singleQueryDTypes = ["float32", "bfloat16"] as const;
-  const groups = singleQueryDTypes.flatMap((dtype) => [1, 2, 3, 4].map((group) => [group, dtype] as const));
+  const groups = dtypes.flatMap((dtype) => [1, 2, 3, 4].map((group) => [group, dtype] as const));
   test.each(groups)(
     "of %d heads on one in %s: large scores, and NaN in keys that it does not see",
     async (group, dtype) => {
@@ -104,12 +103,13 @@ onEveryIsa("one query", (device) => {
   );
 
   // Rounded otherwise than in the backward a score of 10⁹ is off by 64, and its weight there by e^64.
-  test.each(singleQueryDTypes)("has the scores of the backward in %s, to the last bit", async (dtype) => {
+  test.each(dtypes)("has the scores of the backward in %s, to the last bit", async (dtype) => {
     const random = createGenerator(9);
     const drawSample = (length: number, factor: number): Sample =>
       createSample(device(), [1, 1, length, size], { dtype, value: () => factor * random() });
     const trials = 40;
-    const [q, k, dOut] = [drawSample(trials, 1e5), drawSample(count, 1e4), drawSample(1, 1)];
+    const querySize = dtype === "float16" ? 1e4 : 1e5; // float16 ends at 65 504
+    const [q, k, dOut] = [drawSample(trials, querySize), drawSample(count, 1e4), drawSample(1, 1)];
     using out = device().empty([1, 1, 1, size], "float32");
     using lse = device().empty([1, 1, 1], "float32");
     using delta = device().empty([1, 1, 1], "float32");

@@ -3,21 +3,27 @@
 // bits as in the backward: of large scores one that is rounded otherwise is another weight.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/attention_kernels.h"
 #include "simd/exp2.h"
 #include "simd/inline.h"
-#include "simd/pair_packing.h"
 #include "simd/register_tile.h"
 
 namespace mosaic {
 
-template <class V, class E>
+/// K and V are of dtype `kvDType`; those of 16 bits are widened as they are read where products are of float32.
+template <class V, class E, DType kvDType>
 struct FoldQuery {
   using Vec = typename V::Vec;
   using Scalar = typename E::Scalar;
   using Element = typename E::Element;
+  using KvScalar = std::conditional_t<kvDType == DType::Float32, float, uint16_t>;
+  static constexpr bool isWidened = sizeof(KvScalar) < sizeof(Scalar);
   static constexpr int L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int vectors = QueryFold::kVectors, keys = vectors * L;
+  // At a time, whose sums of four vectors each lie in registers: 16 of AVX2's, 32 of others'.
+  static constexpr int maxRows = V::isa == Isa::Avx2 || V::isa == Isa::Scalar ? 2 : 4;
   static constexpr int squareDepth = valuesPerElement * L;  // of keys that are transposed at a time
 
   /// Keys that every row sees, at most `keys` of them. Of bfloat16 an odd one is followed by a row of zeros.
@@ -32,14 +38,19 @@ struct FoldQuery {
   }
 
  private:
-  /// Prefetches the next block all along: a line of its keys with each step of the scores, of its values with each step
-  /// of the weighted sum, and what these leave while keys are transposed.
+  /// Prefetches the next block all along: half of its keys with the scores of each four rows, half of its values with
+  /// their weighted sums, and what these leave while keys are transposed.
+  MOSAIC_INLINE constexpr int linesPerStep(int rows) {
+    constexpr int bytes = isWidened ? 2 : 4;  // of a key, and of each step
+    return (rows * bytes + 7) / 8;
+  }
   struct BlockPrefetch {
     Prefetch k, v;
     int32_t linesOfK, linesOfV;  // with each square that is transposed
 
     MOSAIC_INLINE int32_t linesPerSquare(const QueryFold& f, const UpcomingReads& reads, int32_t steps) {
-      const int64_t squares = vectors * (f.depth / squareDepth), lines = countLines(reads) - (f.rows + 1) / 2 * steps;
+      const int64_t squares = vectors * (f.depth / squareDepth),
+                    lines = countLines(reads) - linesPerStep(f.rows) * steps;
       return lines > 0 ? static_cast<int32_t>((lines + squares - 1) / squares) : 0;
     }
     __attribute__((always_inline)) BlockPrefetch(const QueryFold& f, const KvRows& kv)
@@ -60,20 +71,28 @@ struct FoldQuery {
   template <class P>
   MOSAIC_NOINLINE void foldRows(const QueryFold& f, const KvRows& kv, P& prefetch) {
     for (int32_t j = 0; j < keys; j += L) transposeKeys(f, kv, j, prefetch);
-    int32_t row = 0;
-    for (; row + 2 <= f.rows; row += 2) scoreRows<2>(f, row, prefetch.k);
-    if (row < f.rows) scoreRows<1>(f, row, prefetch.k);
-    for (row = 0; row < f.rows; ++row) computeWeights(f, row, kv.count);
-    for (row = 0; row + 2 <= f.rows; row += 2) accumulate<2>(f, row, kv, prefetch.v);
-    if (row < f.rows) accumulate<1>(f, row, kv, prefetch.v);
+    forEachTile<maxRows>(0, f.rows, [&]<int rows>(int32_t row) { scoreRows<rows>(f, row, prefetch.k); });
+    for (int32_t row = 0; row < f.rows; ++row) computeWeights(f, row, kv.count);
+    forEachTile<maxRows>(0, f.rows, [&]<int rows>(int32_t row) { accumulate<rows>(f, row, kv, prefetch.v); });
   }
 
   /// e^x of what becomes a weight.
   MOSAIC_INLINE Vec exponential(Vec x) { return E::template exp2<V>(V::mul(x, V::set1(kLog2e))); }
 
   /// Rows from `row` on of K or V.
-  MOSAIC_INLINE const Scalar* rowOf(const Operand& operand, int32_t row) {
-    return static_cast<const Scalar*>(operand.data) + row * operand.rowStride;
+  MOSAIC_INLINE const KvScalar* rowOf(const Operand& operand, int32_t row) {
+    return static_cast<const KvScalar*>(operand.data) + row * operand.rowStride;
+  }
+
+  /// A vector of elements: float32, or bits of pairs.
+  MOSAIC_INLINE Vec loadElements(const KvScalar* from) {
+    if constexpr (!isWidened) {
+      return V::load(reinterpret_cast<const float*>(from));
+    } else if constexpr (kvDType == DType::BFloat16) {
+      return V::loadBf16(from);
+    } else {
+      return V::loadF16(from);
+    }
   }
 
   /// columns[d][j …] ← k[j …][d] for a vector of keys; of those past the last, zeros.
@@ -83,16 +102,14 @@ struct FoldQuery {
     if (remainingKeys <= 0) return;
     for (int32_t d = 0; d < f.depth; d += squareDepth) {
       prefetch.step();
-      Element* to = static_cast<Element*>(f.columns) + d / valuesPerElement * keys + j;
-      const auto rowAt = [&](int i) { return i < remainingKeys ? rowOf(kv.k, j + i) + d : nullptr; };
-      if constexpr (valuesPerElement == 2) {
-        PairPacking<V>::transpose(rowAt, to, keys);
-      } else if (remainingKeys >= L) {
-        V::transpose(rowAt(0), kv.k.rowStride, to, keys);
+      auto* to = reinterpret_cast<float*>(static_cast<Element*>(f.columns) + d / valuesPerElement * keys + j);
+      const KvScalar* from = rowOf(kv.k, j) + d;
+      const auto load = [&](int i) __attribute__((always_inline)) { return loadElements(from + i * kv.k.rowStride); };
+      if (remainingKeys >= L) {
+        V::transposeRows(load, to, keys);
       } else {
-        float square[L * L] = {};
-        for (int32_t i = 0; i < remainingKeys; ++i) V::store(square + i * L, V::load(rowAt(i)));
-        V::transpose(square, L, to, keys);
+        const auto loadPresent = [&](int i) { return i < remainingKeys ? load(i) : V::zero(); };
+        V::transposeRows(loadPresent, to, keys);
       }
     }
   }
@@ -101,7 +118,7 @@ struct FoldQuery {
   template <int rows, class P>
   MOSAIC_INLINE void scoreRows(const QueryFold& f, int32_t row, P& prefetch) {
     Vec sum[rows][vectors];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
       for (int n = 0; n < vectors; ++n) sum[r][n] = V::zero();
@@ -109,8 +126,8 @@ struct FoldQuery {
     const Scalar* q = static_cast<const Scalar*>(f.q) + row * f.depth;
     const Element* column = static_cast<const Element*>(f.columns);
     for (int32_t d = 0; d < f.depth; d += valuesPerElement, column += keys) {
-      prefetch.step();
-#pragma GCC unroll 2
+      for (int i = 0; i < linesPerStep(rows); ++i) prefetch.step();
+#pragma GCC unroll 4
       for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
         for (int n = 0; n < vectors; ++n) {
@@ -119,7 +136,7 @@ struct FoldQuery {
         }
       }
     }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
       for (int n = 0; n < vectors; ++n) {
@@ -187,10 +204,10 @@ struct FoldQuery {
     for (; d < f.valueDepth; d += L) addValues<rows, 1>(f, row, kv, d, prefetch);
   }
 
-  /// A vector of the values of key j, of bfloat16 paired with those of the next key.
-  MOSAIC_INLINE auto loadValues(const Scalar* v, int64_t rowStride) {
+  /// A vector of the values of a key, of pairs with those of the next key.
+  MOSAIC_INLINE auto loadValues(const KvScalar* v, int64_t rowStride) {
     if constexpr (valuesPerElement == 1) {
-      return V::load(v);
+      return loadElements(v);
     } else {
       return V::interleave(V::joinRows(v, v + rowStride));
     }
@@ -200,25 +217,25 @@ struct FoldQuery {
   MOSAIC_INLINE void addValues(const QueryFold& f, int32_t row, const KvRows& kv, int32_t d, P& prefetch) {
     Vec sum[rows][columns];
     float* out = f.out + row * f.valueDepth + d;
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
       for (int n = 0; n < columns; ++n) sum[r][n] = V::load(out + r * f.valueDepth + n * L);
     }
     const Scalar* p = static_cast<const Scalar*>(f.weights) + row * keys;
-    const Scalar* v = rowOf(kv.v, 0) + d;
+    const KvScalar* v = rowOf(kv.v, 0) + d;
     for (int32_t j = 0; j < kv.count; j += valuesPerElement, v += valuesPerElement * kv.v.rowStride) {
-      prefetch.step();
+      for (int i = 0; i < linesPerStep(rows); ++i) prefetch.step();
       decltype(loadValues(v, kv.v.rowStride)) y[columns];
 #pragma GCC unroll 4
       for (int n = 0; n < columns; ++n) y[n] = loadValues(v + n * L, kv.v.rowStride);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
         for (int n = 0; n < columns; ++n) sum[r][n] = E::template multiplyAdd<V>(p + r * keys + j, y[n], sum[r][n]);
       }
     }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
       for (int n = 0; n < columns; ++n) V::store(out + r * f.valueDepth + n * L, sum[r][n]);

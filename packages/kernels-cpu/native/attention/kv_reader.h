@@ -19,15 +19,17 @@ constexpr int64_t paddedStride(int64_t columns, int64_t bytes = 4) {
 constexpr int64_t roundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 /// Which of K and V is read by columns: V in the forward, K in the backward, neither for a single query. Panels of one
-/// vector, and a single query, read a cache line of a row at a time, and only once.
+/// vector, and a single query, read a cache line of a row at a time, and only once; a single query in any dtype.
 enum class KvUse { Forward, NarrowForward, SingleQuery, Backward };
 
 /// Whether blocks of K or V are read where they lie.
 inline bool areBlocksReadInPlace(const AttentionKernels& kernels, const TensorView& view, KvUse use, bool isByColumns) {
-  if (view.dtype != kernels.products || view.stride[3] != 1) return false;
+  if (view.stride[3] != 1) return false;
+  if (use == KvUse::SingleQuery && kernels.products == DType::Float32) return true;
+  if (view.dtype != kernels.products) return false;
   if (kernels.products == DType::BFloat16) return view.shape[3] % kernels.depthMultiple == 0;
   const int64_t maxStride = isByColumns ? 127 : 255;  // elements
-  return use == KvUse::NarrowForward || use == KvUse::SingleQuery || view.stride[2] <= maxStride;
+  return use == KvUse::NarrowForward || view.stride[2] <= maxStride;
 }
 
 /// Reads blocks of the keys of one head: where they lie if they have the dtype of products with unit column stride and

@@ -23,9 +23,13 @@ struct ShortQueryGrid {
   int64_t keysPerSplit, splits;
 };
 
+/// Of narrow panels, if these have fewer rows in all than a wide one.
 const AttentionKernels& chooseKernels(const AttendArguments& args, const MicroKernels& kernels) {
-  const int64_t rows = args.q.shape[2] * args.q.shape[1] / args.kv.k.shape[1];
-  return rows <= kernels.narrowAttention.width ? kernels.narrowAttention : kernels.attention;
+  const int64_t rows = args.q.shape[2], groupSize = args.q.shape[1] / args.kv.k.shape[1];
+  const int64_t narrowWidth = kernels.narrowAttention.width;
+  if (rows > narrowWidth) return kernels.attention;
+  const int64_t headsPerPanel = narrowWidth / rows, panels = (groupSize + headsPerPanel - 1) / headsPerPanel;
+  return panels == 1 || panels * narrowWidth < kernels.attention.width ? kernels.narrowAttention : kernels.attention;
 }
 
 /// Into parts of `minKeys` keys or more, of at most `keys` for each sample.

@@ -14,10 +14,11 @@ int64_t groupSize(const AttendArguments& args) { return args.q.shape[1] / args.k
 
 bool isSingleQuery(const ForwardCall& call) {
   const AttendArguments& args = call.args;
+  const auto& [k, v] = args.kv;
   const AttentionKernels& kernels = call.kernels.narrowAttention;
-  return args.q.shape[2] == 1 && 2 * groupSize(args) <= kernels.width && call.kernels.foldQuery != nullptr &&
-         !call.modifiers.modifiesScores() && args.q.shape[3] % kernels.depthMultiple == 0 &&
-         args.kv.v.shape[3] % kernels.depthMultiple == 0;
+  return args.q.shape[2] == 1 && 2 * groupSize(args) <= kernels.width && !call.modifiers.modifiesScores() &&
+         k.dtype == v.dtype && call.kernels.foldQuery.of(k.dtype) != nullptr && k.stride[3] == 1 && v.stride[3] == 1 &&
+         k.shape[3] % kernels.depthMultiple == 0 && v.shape[3] % kernels.depthMultiple == 0;
 }
 
 SingleQuery::SingleQuery(const ForwardCall& call, int64_t batch, int64_t keyHead, Arena& arena)
@@ -60,6 +61,7 @@ SingleQuery::SingleQuery(const ForwardCall& call, int64_t batch, int64_t keyHead
 
 /// Blocks lie on a fixed grid, so that a result depends on nothing but the keys.
 void SingleQuery::fold(std::span<const Segment> segments, Range keys) {
+  const auto fold = call_.kernels.foldQuery.of(call_.args.kv.k.dtype);
   for (const Segment& s : segments) {
     const int64_t end = std::min<int64_t>({s.end, s.bounds.hi[0], keys.end});
     for (int64_t key = std::max<int64_t>({s.begin, s.bounds.lo[0], keys.begin}), next; key < end; key = next) {
@@ -68,7 +70,7 @@ void SingleQuery::fold(std::span<const Segment> segments, Range keys) {
       kv.count = static_cast<int32_t>(next - key);  // without those that round it up
       kv.nextK = reader_.upcomingKeys(next, std::min<int64_t>(blockKeys_, end - next));
       kv.nextV = reader_.upcomingValues(next, std::min<int64_t>(blockKeys_, end - next));
-      call_.kernels.foldQuery(queryFold_, kv);
+      fold(queryFold_, kv);
     }
   }
 }

@@ -106,13 +106,17 @@ constexpr GemmKernels makeGemmKernels() {
   return table;
 }
 
-/// Scores of tile registers are added up in another way than those of vectors.
+/// Products of pairs take keys as they are, of float32 those of every dtype. Scores of tile registers are added up in
+/// another way than those of vectors.
 template <class V, class E>
-constexpr auto foldQuery() -> decltype(MicroKernels::foldQuery) {
-  if constexpr (E::valuesPerElement == 2 && RegisterTile<V, E, E::template Shape<V>::rows, 1>::isAsynchronous) {
-    return nullptr;
+constexpr FoldQueryKernels makeFoldQueryKernels() {
+  if constexpr (E::valuesPerElement == 1) {
+    return {FoldQuery<V, E, DType::Float32>::fold, FoldQuery<V, E, DType::BFloat16>::fold,
+            FoldQuery<V, E, DType::Float16>::fold};
+  } else if constexpr (!RegisterTile<V, E, E::template Shape<V>::rows, 1>::isAsynchronous) {
+    return {nullptr, FoldQuery<V, E, DType::BFloat16>::fold, nullptr};
   } else {
-    return FoldQuery<V, E>::fold;
+    return {};
   }
 }
 
@@ -122,7 +126,7 @@ constexpr MicroKernels makeMicroKernels() {
   return {products,
           makeAttentionKernels<V, E, E::template Shape<V>::vectors>(),
           makeAttentionKernels<V, E, 1>(),
-          foldQuery<V, E>(),
+          makeFoldQueryKernels<V, E>(),
           makeGemmKernels<V, E>(),
           runPeakRounds<V, E>,
           readAll<V>};

@@ -8,12 +8,21 @@
 
 namespace mosaic {
 
+/// Each folds at most QueryFold::kVectors vectors of keys, all of them seen, of one dtype. Null where products do not
+/// have it.
+struct FoldQueryKernels {
+  void (*float32)(const QueryFold& query, const KvRows& keys);
+  void (*bf16)(const QueryFold& query, const KvRows& keys);
+  void (*f16)(const QueryFold& query, const KvRows& keys);
+
+  auto of(DType dtype) const { return dtype == DType::Float32 ? float32 : dtype == DType::BFloat16 ? bf16 : f16; }
+};
+
 struct MicroKernels {
   DType products;  // Float32 or BFloat16: what operands are converted to, or are
   AttentionKernels attention;
   AttentionKernels narrowAttention;  // panels of one vector, for few rows; forward only
-  /// Folds at most QueryFold::kVectors vectors of keys, all of them seen. Products on tile registers do not have it.
-  void (*foldQuery)(const QueryFold& query, const KvRows& keys);
+  FoldQueryKernels foldQuery;
   GemmKernels gemm;
   /// Runs `rounds` rounds of independent products on registers; returns the float operations done.
   double (*peak)(int64_t rounds);

@@ -92,8 +92,14 @@ struct Avx2 {
   }
 
   MOSAIC_INLINE void transpose(const float* src, int64_t lds, float* dst, int64_t ldd) {
+    const auto row = [&](int i) __attribute__((always_inline)) { return load(src + i * lds); };
+    transposeRows(row, dst, ldd);
+  }
+  template <class Row>
+  MOSAIC_INLINE void transposeRows(const Row& row, float* dst, int64_t ldd) {
     __m256 r[8], t[8];
-    for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(src + i * lds);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) r[i] = row(i);
     for (int i = 0; i < 4; ++i) {
       t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
       t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);

@@ -83,8 +83,15 @@ struct Avx512 {
 
   /// dst[c · ldd + r] = src[r · lds + c] for `lanes` rows and columns. src and dst do not overlap.
   MOSAIC_INLINE void transpose(const float* src, int64_t lds, float* dst, int64_t ldd) {
+    const auto row = [&](int i) __attribute__((always_inline)) { return load(src + i * lds); };
+    transposeRows(row, dst, ldd);
+  }
+  /// The same of vectors: dst[c · ldd + r] = row(r)[c].
+  template <class Row>
+  MOSAIC_INLINE void transposeRows(const Row& row, float* dst, int64_t ldd) {
     __m512 r[16], t[16];
-    for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_ps(src + i * lds);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) r[i] = row(i);
     for (int i = 0; i < 8; ++i) {
       t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
       t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);

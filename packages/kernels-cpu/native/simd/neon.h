@@ -96,8 +96,12 @@ struct Neon {
   MOSAIC_INLINE void storeF16(uint16_t* p, Vec v) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v))); }
 
   MOSAIC_INLINE void transpose(const float* src, int64_t lds, float* dst, int64_t ldd) {
-    const float32x4_t a = vld1q_f32(src), b = vld1q_f32(src + lds);
-    const float32x4_t c = vld1q_f32(src + 2 * lds), d = vld1q_f32(src + 3 * lds);
+    const auto row = [&](int i) __attribute__((always_inline)) { return load(src + i * lds); };
+    transposeRows(row, dst, ldd);
+  }
+  template <class Row>
+  MOSAIC_INLINE void transposeRows(const Row& row, float* dst, int64_t ldd) {
+    const float32x4_t a = row(0), b = row(1), c = row(2), d = row(3);
     const float64x2_t ab0 = doubles(vtrn1q_f32(a, b)), ab1 = doubles(vtrn2q_f32(a, b));  // columns 0, 2 and 1, 3
     const float64x2_t cd0 = doubles(vtrn1q_f32(c, d)), cd1 = doubles(vtrn2q_f32(c, d));
     vst1q_f32(dst, floats(vtrn1q_f64(ab0, cd0)));

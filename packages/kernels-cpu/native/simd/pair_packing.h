@@ -14,13 +14,11 @@ struct PairPacking {
   /// to[p · stride + i] ← pair p of row i, for L rows of L pairs. `row(i)` is where a row begins; null: a row of zeros.
   template <class Row>
   MOSAIC_INLINE void transpose(const Row& row, uint32_t* to, int64_t stride) {
-    const uint16_t zeros[2 * L] = {};
-    float square[L * L];  // bits, not numbers
-    for (int i = 0; i < L; ++i) {
+    const auto loadBits = [&](int i) __attribute__((always_inline)) {
       const uint16_t* from = row(i);
-      V::storePairs(bits(square + i * L), V::loadPairs(bits(from != nullptr ? from : zeros)));
-    }
-    V::transpose(square, L, reinterpret_cast<float*>(to), stride);
+      return from != nullptr ? V::load(reinterpret_cast<const float*>(from)) : V::zero();
+    };
+    V::transposeRows(loadBits, reinterpret_cast<float*>(to), stride);
   }
 
   /// to[c · stride + i] ← element c of row i, for 2 L rows of L columns, of which `columns` are stored.

@@ -106,10 +106,16 @@ struct Scalar {
     for (int i = 0; i < lanes; ++i) p[i] = halfFromFloat(v[i]);
   }
 
-  /// dst[c · ldd + r] = src[r · lds + c] for 16 rows and columns.
   MOSAIC_INLINE void transpose(const float* src, int64_t lds, float* dst, int64_t ldd) {
     for (int r = 0; r < lanes; ++r) {
       for (int c = 0; c < lanes; ++c) dst[c * ldd + r] = src[r * lds + c];
+    }
+  }
+  template <class Row>
+  MOSAIC_INLINE void transposeRows(const Row& row, float* dst, int64_t ldd) {
+    for (int r = 0; r < lanes; ++r) {
+      const Vec v = row(r);
+      for (int c = 0; c < lanes; ++c) dst[c * ldd + r] = v[c];
     }
   }
 
