@@ -30,6 +30,7 @@ onEveryIsa("matmul", (device) => {
     [13, 130, 517],
     [200, 33, 1030],
     [40, 200, 530],
+    [50, 90, 70],
   ] as const;
 
   test.each(dtypes)("any sizes and layouts in %s", async (dtype) => {
@@ -56,6 +57,8 @@ onEveryIsa("matmul", (device) => {
     for (const [sizes, layout] of [
       [[17, 780, 130], "dense"],
       [[17, 780, 130], "turned"],
+      [[19, 780, 3 * depth], "dense"],
+      [[19, 780, 3 * depth], "turned"],
       [[224, 1560, depth], "dense"],
     ] as const) {
       const layouts = ["dense", "dense", layout] as const;

@@ -41,9 +41,9 @@ void storeSums(const GemmKernels& kernels, const Product& p, const MatrixPart& p
 
 /// Scratch memory of a worker.
 struct WorkerMemory {
-  void* rows;   // a block of a
-  void* panel;  // a block of b, where panels are the tasks
-  float* sums;  // of a task, where out is narrow
+  void* rows;       // a block of a
+  void* panels[2];  // blocks of b, where panels are the tasks
+  float* sums;      // of a task, where out is narrow
 };
 
 /// One product on one worker or on all, with memory for it.
@@ -135,7 +135,8 @@ class Gemm {
     }
   }
 
-  /// All rows by one panel a task, which packs it block by block: what is packed stays in the caches of one core.
+  /// All rows by one panel a task, which packs it block by block, each while the one before is multiplied: what is
+  /// packed stays in the caches of one core.
   template <class ParallelLoop>
   void multiplyPanels(const Product& p, const WorkerMemory* workers, const ParallelLoop& forEachTask) const {
     const int64_t columns = kernels_.tileColumns;
@@ -143,12 +144,16 @@ class Gemm {
       const int64_t j = panel * columns;
       for (int64_t k = 0; k < p.k; k += kMaxPackedDepth) {
         const MatrixPart part{k, std::min(kMaxPackedDepth, p.k - k), j, std::min(columns, p.n - j)};
-        multiplyRows(p, part, {0, p.m}, workers[worker], [&](int64_t depth) {
-          packBlock(p, part, {depth, 0}, workers[worker].panel);
-          return workers[worker].panel;
-        });
+        packBlock(p, part, {0, 0}, workers[worker].panels[0]);
+        multiplyRows(p, part, {0, p.m}, workers[worker],
+                     [&](int64_t depth) { return panelOf(workers[worker], depth); });
       }
     });
+  }
+
+  /// Where a task packs the block at that depth, beside the one before.
+  void* panelOf(const WorkerMemory& memory, int64_t depth) const {
+    return memory.panels[depth / kernels_.blockDepth % 2];
   }
 
   /// Panels of a block of depths lie side by side: [block][panel][depth][columns].
@@ -172,19 +177,13 @@ class Gemm {
     int64_t depth, panel;
   };
 
-  void packBlock(const Product& p, const MatrixPart& b, PanelBlock block, void* packedB) const {
+  MatrixPart partOf(const MatrixPart& b, PanelBlock block) const {
     const int64_t first = block.panel * kernels_.tileColumns;
-    const MatrixPart part{b.row + block.depth, std::min<int64_t>(kernels_.blockDepth, b.rows - block.depth),
-                          b.column + first, std::min<int64_t>(kernels_.tileColumns, b.columns - first)};
-    kernels_.packColumns(p.b, part, packedB);
+    return {b.row + block.depth, std::min<int64_t>(kernels_.blockDepth, b.rows - block.depth), b.column + first,
+            std::min<int64_t>(kernels_.tileColumns, b.columns - first)};
   }
-
-  /// What packing the block at that depth reads.
-  UpcomingReads readsOfBlock(const Product& p, const MatrixPart& b, int64_t depth) const {
-    const int64_t depths = std::min<int64_t>(kernels_.blockDepth, b.rows - depth), elementSize = dtypeBytes(p.b.dtype);
-    const char* data = at(p.b, b.row + depth, b.column);
-    if (p.b.rowStride == 1) return {data, b.columns, p.b.columnStride * elementSize, depths * elementSize};
-    return {data, depths, p.b.rowStride * elementSize, p.b.columnStride == 1 ? b.columns * elementSize : 0};
+  void packBlock(const Product& p, const MatrixPart& b, PanelBlock block, void* packedB) const {
+    kernels_.packColumns(p.b, partOf(b, block), packedB);
   }
 
   struct RowRange {
@@ -219,7 +218,9 @@ class Gemm {
       block.add = isStoredToSums ? depth > 0 : isOutputNarrow() && storesDirectly() ? p.accumulate : isContinuation;
       block.epilogue = p.epilogue && isFinished ? &epilogue : nullptr;
       const bool packsNextBlock = isParallelOverPanels_ && !isLastBlock;
-      block.upcomingReads = packsNextBlock ? readsOfBlock(p, b, depth + blockDepth) : UpcomingReads{};
+      const int64_t nextDepth = depth + blockDepth;
+      block.next = packsNextBlock ? BlockToPack{p.b, partOf(b, {nextDepth, 0}), panelOf(memory, nextDepth)}
+                                  : BlockToPack{};
       kernels_.multiply(block);
     }
   }
@@ -275,8 +276,9 @@ void multiply(const ProductBatch& batch, Isa isa, Pool& pool) {
   std::vector<WorkerMemory> workers;
   for (int worker = 0; worker < threads; worker++) {
     Arena& arena = pool.arena(worker);
-    workers.push_back({arena.allocate<char>(gemm.rowBytes()), arena.allocate<char>(gemm.taskPanelBytes()),
-                       arena.allocate<float>(gemm.sumFloats())});
+    void* rows = arena.allocate<char>(gemm.rowBytes());
+    void* panels[2] = {arena.allocate<char>(gemm.taskPanelBytes()), arena.allocate<char>(gemm.taskPanelBytes())};
+    workers.push_back({rows, {panels[0], panels[1]}, arena.allocate<float>(gemm.sumFloats())});
   }
   const bool isSmallProduct = p.m * p.n * p.k < kMinParallelMultiplyAdds;
   if (threads == 1 || (isSmallProduct && batch.count == 1) || batch.count < threads) {

@@ -3,6 +3,7 @@
 
 #include "gemm/gemm_epilogue.h"
 #include "gemm/gemm_kernels.h"
+#include "gemm/gemm_pack.h"
 #include "kernels/lanes.h"
 #include "simd/register_tile.h"
 
@@ -17,47 +18,61 @@ struct BlockProduct {
 
   MOSAIC_NOINLINE void multiply(const GemmBlock& block) {
     const MatrixUnit<V> unit;
-    for (int64_t j = 0; j < block.columns; j += width) {
-      const void* panel = static_cast<const char*>(block.panels) + j / width * block.panelBytes;
-      forEachTile<Shape::wideRows>(0, static_cast<int32_t>(block.rows), [&]<int rows>(int32_t i) {
-        j == 0 ? computeTileAndPrefetch<rows>(block, panel, i) : computeTile<rows>(block, panel, i, j);
-      });
-    }
+    for (int64_t j = 0; j < block.columns; j += width) multiplyPanel<N>(block, j);
   }
 
  private:
-  template <int rows>
+  /// With tiles of fewer vectors and more rows where columns do not fill a panel.
+  template <int vectors>
+  MOSAIC_INLINE void multiplyPanel(const GemmBlock& block, int64_t j) {
+    if constexpr (vectors > 1 && !RegisterTile<V, E, Shape::wideRows, N>::isAsynchronous) {
+      if (block.columns - j <= (vectors - 1) * L) return multiplyPanel<vectors - 1>(block, j);
+    }
+    const void* panel = static_cast<const char*>(block.panels) + j / width * block.panelBytes;
+    forEachTile<Shape::wideRows * N / vectors>(0, static_cast<int32_t>(block.rows), [&]<int rows>(int32_t i) {
+      if (vectors == N && j > 0) return computeTile<rows, vectors>(block, panel, i, j);
+      computeTileAndPack<rows, vectors>(block, panel, i, j);
+    });
+  }
+
+  template <int rows, int vectors>
   MOSAIC_NOINLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
     NoPrefetch prefetch;
-    computeTile<rows>(block, panel, i, j, prefetch);
+    computeTile<rows, vectors>(block, panel, i, j, prefetch);
   }
 
-  /// Of the first panel: while it is computed, rows of the next tile are prefetched, which no panel has read before,
-  /// and its share of what the block is to prefetch.
-  template <int rows>
-  MOSAIC_NOINLINE void computeTileAndPrefetch(const GemmBlock& block, const void* panel, int32_t i) {
+  /// Of the first panel, or of one that is not full: while it is computed, rows of the next tile are prefetched, which
+  /// no panel has read before, and its share of the block that is packed next. The share is packed at once: rows that
+  /// lie a multiple of a page apart fall into so few sets of a cache that a whole block of them would evict itself.
+  template <int rows, int vectors>
+  MOSAIC_NOINLINE void computeTileAndPack(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
+    const MatrixPart share = shareOf(block.next.part, i, minOf(i + rows, block.rows), block.rows);
     PrefetchPair prefetch{Prefetch(nextRows(block, i + rows, minOf(rows, block.rows - i - rows))),
-                          Prefetch(shareOf(block.upcomingReads, i, minOf(i + rows, block.rows), block.rows))};
-    computeTile<rows>(block, panel, i, 0, prefetch);
+                          Prefetch(readsOf(block.next.b, share))};
+    computeTile<rows, vectors>(block, panel, i, j, prefetch);
+    if (share.rows == 0) return;
+    const int64_t offset = (share.row - block.next.part.row) * width * static_cast<int64_t>(sizeof(typename E::Scalar));
+    GemmPack<V, E>::packColumns(block.next.b, share, static_cast<char*>(block.next.panel) + offset);
   }
 
-  template <int rows, class P>
+  template <int rows, int vectors, class P>
   MOSAIC_INLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j, P& prefetch) {
-    using Tile = RegisterTile<V, E, rows, N>;
-    prefetchOut(block, {i, minOf(rows, block.rows - i), j, minOf(width, block.columns - j)});
+    using Tile = RegisterTile<V, E, rows, vectors>;
+    prefetchOut(block, {i, minOf(rows, block.rows - i), j, minOf(vectors * L, block.columns - j)});
     Tile c;
     Tile::product(c, rowsAt<E>(block.a, i), panel, width, block.depth, prefetch);
     const int64_t remainingRows = block.rows - i;
     const int presentRows = rows == 32 && remainingRows < rows ? static_cast<int>(remainingRows) : rows;
+    const bool isWhole = j + vectors * L <= block.columns;
     const GemmEpilogue* e = block.epilogue;
     if (e && (e->hasActivation || e->rowBias || e->gate || e->preActivation)) {
-      storeWithEpilogue(block, c, i, j, presentRows);
-    } else if (j + width <= block.columns && block.out.dtype == DType::Float32 && block.sum == nullptr) {
-      storeFullTile(block, c, i, j, presentRows);
-    } else if (j + width <= block.columns && block.out.dtype == DType::BFloat16 && !block.add) {
-      storeFullBf16Tile(block, c, i, j, presentRows);
+      storeWithEpilogue<vectors>(block, c, i, j, presentRows);
+    } else if (isWhole && block.out.dtype == DType::Float32 && block.sum == nullptr) {
+      storeFullTile<vectors>(block, c, i, j, presentRows);
+    } else if (isWhole && block.out.dtype == DType::BFloat16 && !block.add) {
+      storeFullBf16Tile<vectors>(block, c, i, j, presentRows);
     } else {
-      storePartialTile(block, c, i, j, presentRows);
+      storePartialTile<vectors>(block, c, i, j, presentRows);
     }
   }
 
@@ -82,19 +97,29 @@ struct BlockProduct {
     return {rowsAt<E>(block.a, first).data, count, block.a.rowStride * elementBytes, block.depth * elementBytes};
   }
 
-  /// The share of rows [from, to) of `rows`.
-  MOSAIC_INLINE UpcomingReads shareOf(const UpcomingReads& reads, int64_t from, int64_t to, int64_t rows) {
-    const int64_t first = from * reads.count / rows, end = to * reads.count / rows;
-    return {static_cast<const char*>(reads.data) + first * reads.stride, end - first, reads.stride, reads.bytes};
+  /// The depths of `part` that fall to rows [from, to) of `rows`, a multiple of a cache line but for the last.
+  MOSAIC_INLINE MatrixPart shareOf(const MatrixPart& part, int64_t from, int64_t to, int64_t rows) {
+    constexpr int64_t unit = 2 * L;  // what squares of pairs take
+    const int64_t units = ceilDiv(part.rows, unit), first = from * units / rows * unit;
+    return {part.row + first, minOf(to * units / rows * unit, part.rows) - first, part.column, part.columns};
   }
 
-  template <class Tile>
+  /// What packing `part` of b reads; nothing where neither rows nor columns are dense.
+  MOSAIC_INLINE UpcomingReads readsOf(const Matrix& b, const MatrixPart& part) {
+    if (part.rows == 0) return {};
+    const int64_t elementSize = dtypeBytes(b.dtype);
+    const char* data = at(b, part.row, part.column);
+    if (b.rowStride == 1) return {data, part.columns, b.columnStride * elementSize, part.rows * elementSize};
+    return {data, part.rows, b.rowStride * elementSize, b.columnStride == 1 ? part.columns * elementSize : 0};
+  }
+
+  template <int vectors, class Tile>
   MOSAIC_INLINE void storeFullTile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
     auto* out = reinterpret_cast<float*>(at(block.out, i, j));
     const float* bias = block.epilogue ? block.epilogue->columnBias : nullptr;
     for (int r = 0; r < presentRows; r++, out += block.out.rowStride) {
 #pragma GCC unroll 8
-      for (int n = 0; n < N; n++) {
+      for (int n = 0; n < vectors; n++) {
         Vec x = Tile::get(c, r, n);
         if (block.add) x = V::add(V::load(out + n * L), x);
         if (bias) x = V::add(x, V::load(bias + j + n * L));
@@ -103,14 +128,14 @@ struct BlockProduct {
     }
   }
 
-  template <class Tile>
+  template <int vectors, class Tile>
   MOSAIC_INLINE void storeFullBf16Tile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
     auto* out = reinterpret_cast<uint16_t*>(at(block.out, i, j));
     const float* bias = block.epilogue ? block.epilogue->columnBias : nullptr;
     const float* sum = block.sum ? block.sum + i * block.sumStride + j : nullptr;
     for (int r = 0; r < presentRows; r++, out += block.out.rowStride) {
 #pragma GCC unroll 8
-      for (int n = 0; n < N; n++) {
+      for (int n = 0; n < vectors; n++) {
         Vec x = Tile::get(c, r, n);
         if (sum) x = V::add(x, V::load(sum + r * block.sumStride + n * L));
         if (bias) x = V::add(x, V::load(bias + j + n * L));
@@ -120,11 +145,11 @@ struct BlockProduct {
   }
 
   /// Any dtype and part of a tile.
-  template <class Tile>
+  template <int vectors, class Tile>
   MOSAIC_INLINE void storePartialTile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
     for (int r = 0; r < presentRows; r++) {
 #pragma GCC unroll 8
-      for (int n = 0; n < N; n++) {
+      for (int n = 0; n < vectors; n++) {
         const int64_t column = j + n * L, remainingColumns = block.columns - column;
         if (remainingColumns <= 0) break;
         const int laneCount = remainingColumns < L ? static_cast<int>(remainingColumns) : L;
@@ -137,19 +162,20 @@ struct BlockProduct {
   }
 
   /// Every row and column of a tile, through memory: rows by rows, in one go for what takes tens of instructions.
-  template <class Tile>
+  template <int vectors, class Tile>
   MOSAIC_INLINE void storeWithEpilogue(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
-    alignas(64) float sums[Shape::wideRows * width];
+    constexpr int tileWidth = vectors * L;
+    alignas(64) float sums[sizeof(Tile) / sizeof(float)];
     for (int r = 0; r < presentRows; r++) {
 #pragma GCC unroll 8
-      for (int n = 0; n < N; n++) V::store(sums + r * width + n * L, Tile::get(c, r, n));
+      for (int n = 0; n < vectors; n++) V::store(sums + r * tileWidth + n * L, Tile::get(c, r, n));
     }
     Matrix out = block.out;
     out.data = at(out, i, j);
     const GemmEpilogue epilogue = epilogueAt(*block.epilogue, i, j, out.data - block.out.data);
     const float* earlier = block.sum ? block.sum + i * block.sumStride + j : nullptr;
-    SumsStore<V>::run({sums, presentRows, minOf(width, block.columns - j), width, earlier, block.sumStride}, out,
-                      block.add, &epilogue);
+    SumsStore<V>::run({sums, presentRows, minOf(tileWidth, block.columns - j), tileWidth, earlier, block.sumStride},
+                      out, block.add, &epilogue);
   }
 
   /// As many of a vector's lanes, from the first.

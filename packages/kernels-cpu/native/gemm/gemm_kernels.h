@@ -55,6 +55,13 @@ static inline GemmEpilogue transposed(GemmEpilogue e) {
   return e;
 }
 
+/// A block of b, of at most `tileColumns` columns, and the panel that it is packed into.
+struct BlockToPack {
+  Matrix b;
+  MatrixPart part;
+  void* panel;
+};
+
 /// out ← a · panels, + sum if given, + out if `add`, and the epilogue, if any.
 struct GemmBlock {
   Operand a;           // [rows][depth], as `packRows` gave it
@@ -67,7 +74,7 @@ struct GemmBlock {
   Matrix out;  // columnStride 1
   bool add;
   const GemmEpilogue* epilogue;  // from the first row and column of the block; or null
-  UpcomingReads upcomingReads;   // prefetched while the first panel is multiplied; empty if none
+  BlockToPack next;              // packed while the first panel is multiplied; without rows if none
 };
 
 /// Finished sums and where they go: out ← sums, + out if `add`, and the epilogue, if any.

@@ -123,7 +123,7 @@ struct RegisterTile {
   template <class P>
   MOSAIC_INLINE void product(RegisterTile& c, const Operand& a, const void* b, int64_t bStep, int32_t depth,
                              P& prefetch) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) c.accumulators[r][n] = V::zero();
@@ -141,7 +141,7 @@ struct RegisterTile {
       decltype(E::template load<V>(panel)) y[N];
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) y[n] = E::template load<V>(panel + t * bStep + n * V::lanes);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
@@ -167,7 +167,7 @@ struct RegisterTile {
     RegisterTile c;
     auto sweep = prefetch.sweep(numSteps(depth));
     product(c, a, b, bStep, depth, sweep);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
@@ -189,7 +189,8 @@ MOSAIC_INLINE Operand rowsAt(const Operand& a, int64_t row) {
   return {static_cast<const typename E::Scalar*>(a.data) + row * a.rowStride, a.rowStride, a.step};
 }
 
-/// Calls body.template operator()<R>(row) for tiles that cover rows [from, to): as many of R as fit, then halves of it.
+/// Calls body.template operator()<R>(row) for tiles that cover rows [from, to): as many of R as fit, then halves of it,
+/// or four after six, so that an even number takes no tile of a single row, whose few sums wait for each other.
 /// Tiles of 32 rows, those of tile registers, do not divide: operands are padded for them. Rows come in multiples of
 /// `minRows`.
 template <int R, int minRows = 1, class Body>
@@ -198,7 +199,7 @@ MOSAIC_INLINE void forEachTile(int32_t from, int32_t to, const Body& body) {
   if constexpr (R == 32) {
     if (from < to) body.template operator()<R>(from);
   } else if constexpr (R > minRows) {
-    if (from < to) forEachTile<R / 2, minRows>(from, to, body);
+    if (from < to) forEachTile<R == 6 ? 4 : R / 2, minRows>(from, to, body);
   }
 }
 
