@@ -20,7 +20,7 @@ export const SIZE_BUDGETS_KIB = {
   "@mosaic/conformance": 200,
   "@mosaic/core": 400,
   "@mosaic/create": 50,
-  "@mosaic/kernels-cpu": 2500,
+  "@mosaic/kernels-cpu": 3100,
   "@mosaic/kernels-cuda": 12_000,
   "@mosaic/launcher": 200,
   "@mosaic/meta-attention": 150,

@@ -1,5 +1,6 @@
-// Memory that is read soon, asked for a line at a time between the instructions of a loop that computes. Cores have some
-// twenty requests under way at most: prefetched in one go, more lines than that make the loop wait as if it read them.
+// Memory that is read soon, requested a line at a time between the instructions of a loop that computes. A core has
+// some twenty requests under way at most: prefetched in one go, more lines than that make the loop wait as if it read
+// them.
 #pragma once
 
 #include <cstdint>
