@@ -22,7 +22,7 @@ struct FoldQuery {
   static constexpr bool isWidened = sizeof(KvScalar) < sizeof(Scalar);
   static constexpr int L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int vectors = QueryFold::kVectors, keys = vectors * L;
-  // At a time, whose sums of four vectors each lie in registers: 16 of AVX2's, 32 of others'.
+  // Of a pass, whose sums, four vectors each, lie in registers: AVX2 and SSE2 have 16, AVX-512 and NEON 32.
   static constexpr int maxRows = V::isa == Isa::Avx2 || V::isa == Isa::Scalar ? 2 : 4;
   static constexpr int squareDepth = valuesPerElement * L;  // of keys that are transposed at a time
 

@@ -35,20 +35,25 @@ struct BlockProduct {
     });
   }
 
+  /// While the tiles of a panel are computed the next one, which lies behind it, is prefetched.
   template <int rows, int vectors>
   MOSAIC_NOINLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
-    NoPrefetch prefetch;
-    computeTile<rows, vectors>(block, panel, i, j, prefetch);
+    const UpcomingReads share = nextPanel(block, panel, i, i + rows);
+    LineSweep sweep{static_cast<const char*>(share.data),
+                    share.bytes / RegisterTile<V, E, rows, vectors>::numSteps(block.depth)};
+    computeTile<rows, vectors>(block, panel, i, j, sweep);
   }
 
-  /// Of the first panel, or of one that is not full: while it is computed, rows of the next tile are prefetched, which
-  /// no panel has read before, and its share of the block that is packed next. The share is packed at once: rows that
-  /// lie a multiple of a page apart fall into so few sets of a cache that a whole block of them would evict itself.
+  /// Of the first panel, or of one that is not full: rows of the next tile are prefetched, too, which no panel has read
+  /// before, and instead of the next panel a share of the block that is packed next, if any. It is packed at once: rows
+  /// that lie a multiple of a page apart fall into so few sets of a cache that a whole block of them would evict
+  /// itself.
   template <int rows, int vectors>
   MOSAIC_NOINLINE void computeTileAndPack(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
     const MatrixPart share = shareOf(block.next.part, i, minOf(i + rows, block.rows), block.rows);
-    PrefetchPair prefetch{Prefetch(nextRows(block, i + rows, minOf(rows, block.rows - i - rows))),
-                          Prefetch(readsOf(block.next.b, share))};
+    PrefetchPair prefetch{
+        Prefetch(nextRows(block, i + rows, minOf(rows, block.rows - i - rows))),
+        Prefetch(share.rows > 0 ? readsOf(block.next.b, share) : nextPanel(block, panel, i, i + rows))};
     computeTile<rows, vectors>(block, panel, i, j, prefetch);
     if (share.rows == 0) return;
     const int64_t offset = (share.row - block.next.part.row) * width * static_cast<int64_t>(sizeof(typename E::Scalar));
@@ -95,6 +100,13 @@ struct BlockProduct {
     if (block.a.step != 1 || count <= 0) return {};
     constexpr int64_t elementBytes = sizeof(typename E::Scalar);
     return {rowsAt<E>(block.a, first).data, count, block.a.rowStride * elementBytes, block.depth * elementBytes};
+  }
+
+  /// The part of the panel behind this one that falls to rows [from, to).
+  MOSAIC_INLINE UpcomingReads nextPanel(const GemmBlock& block, const void* panel, int64_t from, int64_t to) {
+    const char* next = static_cast<const char*>(panel) + block.panelBytes;
+    const int64_t begin = from * block.panelBytes / block.rows, end = to * block.panelBytes / block.rows;
+    return {next + begin, 1, 0, end - begin};
   }
 
   /// The depths of `part` that fall to rows [from, to) of `rows`, a multiple of a cache line but for the last.
