@@ -69,17 +69,22 @@ test("ranks of one host open no network", async () => {
   expect(bytesSent(1) - bytesBefore).toBeLessThan(1 << 16);
 });
 
+// Several times, for what UCX is doing when its peer dies is a matter of chance: sending memory, it aborted in one of ten.
 test.each([0, 1])("a host of two whose rank %i is killed in the middle of a transfer", async (killedRank) => {
-  await using processes = new RankProcesses(program);
-  const ranks = await processes.startAll(2, "streams");
-  await Promise.all(ranks.map((rank) => rank.waitForEvent("streaming")));
-  const startTime = performance.now();
-  process.kill(ranks[killedRank]!.pid, "SIGKILL");
-  const { name, message } = await ranks[1 - killedRank]!.waitForEvent("failed");
-  expect(name).toBe("PeerLostError");
-  expect(message).toMatch(new RegExp(`rank ${killedRank} \\(pid ${ranks[killedRank]!.pid} on n${killedRank}\\) died`));
-  expect(performance.now() - startTime).toBeLessThan(2000);
-  expect(await ranks[1 - killedRank]!.exitStatus).toBe(0);
+  for (let attempt = 0; attempt < 5; attempt++) {
+    await using processes = new RankProcesses(program);
+    const ranks = await processes.startAll(2, "streams");
+    await Promise.all(ranks.map((rank) => rank.waitForEvent("streaming")));
+    const startTime = performance.now();
+    process.kill(ranks[killedRank]!.pid, "SIGKILL");
+    const { name, message } = await ranks[1 - killedRank]!.waitForEvent("failed");
+    expect(name).toBe("PeerLostError");
+    expect(message).toMatch(
+      new RegExp(`rank ${killedRank} \\(pid ${ranks[killedRank]!.pid} on n${killedRank}\\) died`),
+    );
+    expect(performance.now() - startTime).toBeLessThan(2000);
+    expect(await ranks[1 - killedRank]!.exitStatus).toBe(0);
+  }
 });
 
 test.each([

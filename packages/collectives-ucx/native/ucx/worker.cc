@@ -16,12 +16,16 @@ std::mutex contextMutex;
 /// What suits large messages and failures, unless the user has set it: variables without UCX_.
 ///
 /// - Protocols of version 2 leave receives from a lost peer under way for ever, and crash in the clean-up.
-/// - TCP moves a segment at a time: UCX's own 8 KiB cost a third of the bandwidth.
+/// - TCP sends copies, not the caller's memory (no elements of `sendmsg`): where a peer dies while memory is sent, UCX
+///   completes the send twice (`uct_tcp_ep_sendv`, in all versions up to 1.23), and builds with assertions abort.
+/// - TCP copies and sends a segment at a time: with UCX's own 8 KiB the calls cost a third of the bandwidth, and from
+///   64 KiB a segment leaves the cache between its copy and its `send`.
 /// - Copies between processes (CMA, KNEM, XPMEM) may write into a tensor after this rank has failed: without them
 ///   bytes arrive only in this rank's own `progress`.
 constexpr const char* kSettings[][2] = {{"PROTO_ENABLE", "n"}, {"TLS", "^cma,knem,xpmem"}};
 /// Of its TCP transport: without UCX_TCP_.
-constexpr const char* kTcpSettings[][2] = {{"TX_SEG_SIZE", "256K"}, {"RX_SEG_SIZE", "256K"}, {"USER_TIMEOUT", "5s"}};
+constexpr const char* kTcpSettings[][2] = {
+    {"MAX_IOV", "0"}, {"TX_SEG_SIZE", "32K"}, {"RX_SEG_SIZE", "64K"}, {"USER_TIMEOUT", "5s"}};
 
 class Config {
  public:
