@@ -3,9 +3,8 @@
 // bits as in the backward: of large scores one that is rounded otherwise is another weight.
 #pragma once
 
-#include <type_traits>
-
 #include "attention/attention_kernels.h"
+#include "simd/elements.h"
 #include "simd/exp2.h"
 #include "simd/inline.h"
 #include "simd/register_tile.h"
@@ -18,7 +17,7 @@ struct FoldQuery {
   using Vec = typename V::Vec;
   using Scalar = typename E::Scalar;
   using Element = typename E::Element;
-  using KvScalar = std::conditional_t<kvDType == DType::Float32, float, uint16_t>;
+  using KvScalar = ElementOf<kvDType>;
   static constexpr bool isWidened = sizeof(KvScalar) < sizeof(Scalar);
   static constexpr int L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int vectors = QueryFold::kVectors, keys = vectors * L;
@@ -84,14 +83,12 @@ struct FoldQuery {
     return static_cast<const KvScalar*>(operand.data) + row * operand.rowStride;
   }
 
-  /// A vector of elements: float32, or bits of pairs.
+  /// A vector of elements: widened, or bits of pairs.
   MOSAIC_INLINE Vec loadElements(const KvScalar* from) {
-    if constexpr (!isWidened) {
-      return V::load(reinterpret_cast<const float*>(from));
-    } else if constexpr (kvDType == DType::BFloat16) {
-      return V::loadBf16(from);
+    if constexpr (isWidened || valuesPerElement == 1) {
+      return loadVector<V, kvDType>(from);
     } else {
-      return V::loadF16(from);
+      return V::load(reinterpret_cast<const float*>(from));
     }
   }
 

@@ -63,7 +63,9 @@ class Gemm {
     if (isParallelOverPanels_) return 0;
     return columns_ * roundUp(std::min(product_.k, kMaxPackedDepth), kernels_.depthMultiple) * bytes_;
   }
-  int64_t taskPanelBytes() const { return panelBytes(std::min<int64_t>(kernels_.blockDepth, product_.k)); }
+  int64_t taskPanelBytes() const {
+    return isParallelOverPanels_ ? panelBytes(std::min<int64_t>(kernels_.blockDepth, product_.k)) : 0;
+  }
   int64_t rowBytes() const {
     const int64_t depth = roundUp(std::min<int64_t>(kernels_.blockDepth, product_.k), kernels_.depthMultiple);
     return roundUp(std::min(kBlockRows, product_.m), kernels_.rowMultiple) * depth * bytes_;

@@ -38,7 +38,7 @@ struct BlockProduct {
   /// While the tiles of a panel are computed the next one, which lies behind it, is prefetched.
   template <int rows, int vectors>
   MOSAIC_NOINLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
-    const UpcomingReads share = nextPanel(block, panel, i, i + rows);
+    const UpcomingReads share = nextPanel(block, j, i, i + rows);
     LineSweep sweep{static_cast<const char*>(share.data),
                     share.bytes / RegisterTile<V, E, rows, vectors>::numSteps(block.depth)};
     computeTile<rows, vectors>(block, panel, i, j, sweep);
@@ -51,9 +51,8 @@ struct BlockProduct {
   template <int rows, int vectors>
   MOSAIC_NOINLINE void computeTileAndPack(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
     const MatrixPart share = shareOf(block.next.part, i, minOf(i + rows, block.rows), block.rows);
-    PrefetchPair prefetch{
-        Prefetch(nextRows(block, i + rows, minOf(rows, block.rows - i - rows))),
-        Prefetch(share.rows > 0 ? readsOf(block.next.b, share) : nextPanel(block, panel, i, i + rows))};
+    PrefetchPair prefetch{Prefetch(nextRows(block, i + rows, minOf(rows, block.rows - i - rows))),
+                          Prefetch(share.rows > 0 ? readsOf(block.next.b, share) : nextPanel(block, j, i, i + rows))};
     computeTile<rows, vectors>(block, panel, i, j, prefetch);
     if (share.rows == 0) return;
     const int64_t offset = (share.row - block.next.part.row) * width * static_cast<int64_t>(sizeof(typename E::Scalar));
@@ -102,9 +101,10 @@ struct BlockProduct {
     return {rowsAt<E>(block.a, first).data, count, block.a.rowStride * elementBytes, block.depth * elementBytes};
   }
 
-  /// The part of the panel behind this one that falls to rows [from, to).
-  MOSAIC_INLINE UpcomingReads nextPanel(const GemmBlock& block, const void* panel, int64_t from, int64_t to) {
-    const char* next = static_cast<const char*>(panel) + block.panelBytes;
+  /// The part of the panel behind that of column j that falls to rows [from, to); nothing behind the last one.
+  MOSAIC_INLINE UpcomingReads nextPanel(const GemmBlock& block, int64_t j, int64_t from, int64_t to) {
+    if (j + width >= block.columns) return {};
+    const char* next = static_cast<const char*>(block.panels) + (j / width + 1) * block.panelBytes;
     const int64_t begin = from * block.panelBytes / block.rows, end = to * block.panelBytes / block.rows;
     return {next + begin, 1, 0, end - begin};
   }

@@ -3,47 +3,10 @@
 
 #include "gemm/gemm_kernels.h"
 #include "kernels/elementwise.h"
+#include "simd/elements.h"
 
 namespace mosaic {
 namespace {
-
-/// n ≤ lanes elements of any dtype, `stride` apart, as float32; zeros after them.
-template <class V>
-MOSAIC_INLINE typename V::Vec loadElements(DType dtype, const char* data, int64_t stride, int n) {
-  if (dtype == DType::Float32) {
-    const auto* from = reinterpret_cast<const float*>(data);
-    if (stride == 1) return n == V::lanes ? V::load(from) : V::loadPartial(from, n);
-    float values[V::lanes] = {};
-    for (int i = 0; i < n; i++) values[i] = from[i * stride];
-    return V::load(values);
-  }
-  const auto* from = reinterpret_cast<const uint16_t*>(data);
-  uint16_t halves[V::lanes] = {};
-  if (stride != 1 || n != V::lanes) {
-    for (int i = 0; i < n; i++) halves[i] = from[i * stride];
-    from = halves;
-  }
-  return dtype == DType::BFloat16 ? V::loadBf16(from) : V::loadF16(from);
-}
-
-/// n ≤ lanes elements of any dtype, `stride` apart, rounded to nearest even.
-template <class V>
-MOSAIC_INLINE void storeElements(DType dtype, char* data, int64_t stride, typename V::Vec x, int n) {
-  if (dtype == DType::Float32) {
-    auto* to = reinterpret_cast<float*>(data);
-    if (stride == 1) return n == V::lanes ? V::store(to, x) : V::storePartial(to, x, n);
-    float values[V::lanes];
-    V::store(values, x);
-    for (int i = 0; i < n; i++) to[i * stride] = values[i];
-    return;
-  }
-  auto* to = reinterpret_cast<uint16_t*>(data);
-  uint16_t halves[V::lanes];
-  const bool isInPlace = stride == 1 && n == V::lanes;
-  dtype == DType::BFloat16 ? V::storeBf16(isInPlace ? to : halves, x) : V::storeF16(isInPlace ? to : halves, x);
-  if (isInPlace) return;
-  for (int i = 0; i < n; i++) to[i * stride] = halves[i];
-}
 
 /// Sums in a buffer, which is written to: [rows][width], of which `columns` count; at most kChunkElements.
 struct FinishedSums {

@@ -4,6 +4,7 @@
 
 #include "gemm/gemm_kernels.h"
 #include "kernels/lanes.h"
+#include "simd/elements.h"
 
 namespace mosaic {
 namespace {
@@ -29,56 +30,43 @@ struct RowProduct {
 
   MOSAIC_NOINLINE void multiply(const RowDots& dots) {
     switch (dots.b.dtype) {
-      case DType::Float32: return multiplyByRows<Float32>(dots);
-      case DType::BFloat16: return multiplyByRows<BFloat16>(dots);
-      case DType::Float16: return multiplyByRows<Float16>(dots);
+      case DType::Float32: return multiplyByRows<DType::Float32>(dots);
+      case DType::BFloat16: return multiplyByRows<DType::BFloat16>(dots);
+      case DType::Float16: return multiplyByRows<DType::Float16>(dots);
     }
   }
 
  private:
-  struct Float32 {
-    using Element = float;
-    MOSAIC_INLINE Vec load(const float* p) { return V::load(p); }
-  };
-  struct BFloat16 {
-    using Element = uint16_t;
-    MOSAIC_INLINE Vec load(const uint16_t* p) { return V::loadBf16(p); }
-  };
-  struct Float16 {
-    using Element = uint16_t;
-    MOSAIC_INLINE Vec load(const uint16_t* p) { return V::loadF16(p); }
-  };
-
-  template <class Load>
+  template <DType dtype>
   MOSAIC_NOINLINE void multiplyByRows(const RowDots& dots) {
     for (int64_t row = 0; row < dots.rows; row += maxRows) {
       const int64_t count = minOf(maxRows, dots.rows - row);
-      dispatchByRowCount<Load, maxRows>(dots, row, count);
+      dispatchByRowCount<dtype, maxRows>(dots, row, count);
     }
   }
 
   /// `multiplyByColumns` of `count` ≤ `rows` rows.
-  template <class Load, int rows>
+  template <DType dtype, int rows>
   MOSAIC_INLINE void dispatchByRowCount(const RowDots& dots, int64_t row, int64_t count) {
-    if (count == rows) return multiplyByColumns<Load, rows>(dots, row);
-    if constexpr (rows > 1) dispatchByRowCount<Load, rows - 1>(dots, row, count);
+    if (count == rows) return multiplyByColumns<dtype, rows>(dots, row);
+    if constexpr (rows > 1) dispatchByRowCount<dtype, rows - 1>(dots, row, count);
   }
 
   /// Each element is added up in the same way, whichever tile it is in.
-  template <class Load, int rows>
+  template <DType dtype, int rows>
   MOSAIC_NOINLINE void multiplyByColumns(const RowDots& dots, int64_t row) {
     constexpr int columns = rows == 1                    ? 8
                             : numAccumulators / rows < 1 ? 1
                             : numAccumulators / rows > 4 ? 4
                                                          : numAccumulators / rows;
     int64_t column = 0;
-    for (; column + columns <= dots.columns; column += columns) computeTile<Load, rows, columns>(dots, row, column);
-    for (; column < dots.columns; column++) computeTile<Load, rows, 1>(dots, row, column);
+    for (; column + columns <= dots.columns; column += columns) computeTile<dtype, rows, columns>(dots, row, column);
+    for (; column < dots.columns; column++) computeTile<dtype, rows, 1>(dots, row, column);
   }
 
-  template <class Load, int rows, int columns>
+  template <DType dtype, int rows, int columns>
   MOSAIC_INLINE void computeTile(const RowDots& dots, int64_t row, int64_t column) {
-    using Element = typename Load::Element;
+    using Element = ElementOf<dtype>;
     const float* a = dots.a + row * dots.aStride;
     const auto* b = reinterpret_cast<const Element*>(at(dots.b, 0, column));
     Vec c[rows][columns];
@@ -93,14 +81,14 @@ struct RowProduct {
         const Element* values = b + j * dots.b.columnStride + k;
         // Of the tile after the next one: rows of a weight are too short for the hardware prefetcher.
         __builtin_prefetch(values + 2 * columns * dots.b.columnStride, 0, 2);
-        return Load::load(values);
+        return loadVector<V, dtype>(values);
       });
     }
     if (k < dots.depth) {
       step<rows, columns>(c, a + k, dots.aStride, [&](int j) {
         Element tail[L] = {};
         __builtin_memcpy(tail, b + j * dots.b.columnStride + k, static_cast<size_t>(dots.depth - k) * sizeof(Element));
-        return Load::load(tail);
+        return loadVector<V, dtype>(tail);
       });
     }
     float* out = dots.out + row * dots.outStride + column;

@@ -3,6 +3,7 @@
 
 #include "kernels/math.h"
 #include "short_sequences/kernels.h"
+#include "simd/elements.h"
 #include "simd/inline.h"
 
 namespace mosaic {
@@ -51,38 +52,30 @@ struct ShortSequenceAttention {
 
   static constexpr float kLog2e = 1.44269504088896341f;
 
-  /// to[lane][column] ← one row of `depth` elements times factor, zero up to `stride`.
-  template <class Load>
-  MOSAIC_INLINE void unpackRow(const ShortSequenceShape &shape, Vec factor, float *to, Load load) {
-    for (int32_t c = 0; c < shape.stride; c += L) V::store(to + c, V::mul(load(c), factor));
-  }
-
-  MOSAIC_INLINE Vec loadHalves(const uint16_t* x, int32_t count, bool isBf16) {
-    uint16_t halves[L];
-    for (int i = 0; i < L; ++i) halves[i] = i < count ? x[i] : uint16_t{0};
-    return isBf16 ? V::loadBf16(halves) : V::loadF16(halves);
+  /// buffer[row][lane][d] ← rows, times factor; zeros from depth to stride.
+  MOSAIC_INLINE void unpackRows(const ShortSequenceShape &shape, const Rows &rows, DType dtype, int32_t count,
+                                Vec factor, float *buffer) {
+    const int64_t elementBytes = dtype == DType::Float32 ? 4 : 2;
+    for (int32_t lane = 0; lane < L; ++lane) {
+      for (int32_t r = 0; r < count; ++r) {
+        float* row = buffer + (r * L + lane) * shape.stride;
+        const char* from = rows.data[lane] + r * rows.rowStride;
+        for (int32_t c = 0; c < shape.stride; c += L) {
+          const int n = shape.depth - c < L ? shape.depth - c : L;
+          V::store(row + c, V::mul(loadElements<V>(dtype, from + c * elementBytes, 1, n), factor));
+        }
+      }
+    }
   }
 
   /// to[row][d][lane] ← rows, times factor. `buffer` has room for all of them.
   MOSAIC_NOINLINE void load(const ShortSequenceShape &shape, const Rows &rows, int32_t count, float factor,
                             float *buffer, float *to) {
-    const Vec scale = V::set1(factor);
-    for (int32_t lane = 0; lane < L; ++lane) {
-      for (int32_t r = 0; r < count; ++r) {
-        float* row = buffer + (r * L + lane) * shape.stride;
-        const char* from = rows.data[lane] + r * rows.rowStride;
-        if (rows.dtype == DType::Float32) {
-          const float* x = reinterpret_cast<const float*>(from);
-          unpackRow(shape, scale, row, [&](int32_t c) {
-            return c + L <= shape.depth ? V::load(x + c) : V::loadPartial(x + c, shape.depth - c);
-          });
-        } else {
-          const uint16_t* x = reinterpret_cast<const uint16_t*>(from);
-          const bool isBf16 = rows.dtype == DType::BFloat16;
-          unpackRow(shape, scale, row,
-                    [&](int32_t c) { return loadHalves(x + c, shape.depth - c < L ? shape.depth - c : L, isBf16); });
-        }
-      }
+    // A loop of its own for a dtype that is known.
+    if (rows.dtype == DType::Float32) {
+      unpackRows(shape, rows, DType::Float32, count, V::set1(factor), buffer);
+    } else {
+      unpackRows(shape, rows, rows.dtype, count, V::set1(factor), buffer);
     }
     for (int32_t r = 0; r < count; ++r) {
       for (int32_t c = 0; c < shape.stride; c += L) {

@@ -21,28 +21,26 @@ struct PairPacking {
     V::transposeRows(loadBits, reinterpret_cast<float*>(to), stride);
   }
 
-  /// to[c · stride + i] ← element c of row i, for 2 L rows of L columns, of which `columns` are stored.
+  /// to[c · stride + i] ← element c of row i, for 2 L rows of L columns, of which `columns` are stored. `stride` is
+  /// even.
   template <class Row>
   MOSAIC_INLINE void transposeRows(const Row& row, uint16_t* to, int64_t stride, int64_t columns) {
     const uint16_t zeros[L] = {};
-    float square[L * L], transposed[L * L];  // [pair of rows][column] and the reverse; bits, not numbers
-    for (int i = 0; i < L; ++i) {
+    const auto loadBits = [&](int i) __attribute__((always_inline)) {
       const uint16_t *low = row(2 * i), *high = row(2 * i + 1);
       const auto rows = V::joinRows(low != nullptr ? low : zeros, high != nullptr ? high : zeros);
-      V::storePairs(bits(square + i * L), V::interleave(rows));
-    }
-    V::transpose(square, L, transposed, L);
-    for (int64_t c = 0; c < columns; ++c) V::storePairs(bits(to + c * stride), V::loadPairs(bits(transposed + c * L)));
+      return __builtin_bit_cast(typename V::Vec, V::interleave(rows));
+    };
+    if (columns == L) return V::transposeRows(loadBits, reinterpret_cast<float*>(to), stride / 2);
+    float transposed[L * L];
+    V::transposeRows(loadBits, transposed, L);
+    for (int64_t c = 0; c < columns; ++c) __builtin_memcpy(to + c * stride, transposed + c * L, sizeof(float) * L);
   }
 
   /// to[c] ← the pair of elements c of two rows, for n columns, a multiple of L.
   MOSAIC_INLINE void pairRows(const uint16_t* low, const uint16_t* high, uint32_t* to, int64_t n) {
     for (int64_t c = 0; c < n; c += L) V::storePairs(to + c, V::interleave(V::joinRows(low + c, high + c)));
   }
-
- private:
-  MOSAIC_INLINE uint32_t* bits(void* p) { return static_cast<uint32_t*>(p); }
-  MOSAIC_INLINE const uint32_t* bits(const void* p) { return static_cast<const uint32_t*>(p); }
 };
 
 }  // namespace mosaic

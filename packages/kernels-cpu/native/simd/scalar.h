@@ -107,9 +107,7 @@ struct Scalar {
   }
 
   MOSAIC_INLINE void transpose(const float* src, int64_t lds, float* dst, int64_t ldd) {
-    for (int r = 0; r < lanes; ++r) {
-      for (int c = 0; c < lanes; ++c) dst[c * ldd + r] = src[r * lds + c];
-    }
+    transposeRows([&](int r) { return load(src + r * lds); }, dst, ldd);
   }
   template <class Row>
   MOSAIC_INLINE void transposeRows(const Row& row, float* dst, int64_t ldd) {
