@@ -92,9 +92,7 @@ try {
   printHeading(`publish to ${registry.url}`);
   for (const stagedPackage of packages) publish(stagedPackage, registry);
   const cells = tryConsumers(installedToolPaths, registry);
-  const templates = values.templates
-    ? tryTemplates({ version: versions[0], registry, directory: join(projectsDirectory, "templates") })
-    : [];
+  const templates = values.templates ? tryTemplates({ version: versions[0], registry }) : [];
   for (const { template, fault } of templates) if (fault !== undefined) faults.push(`template ${template}: ${fault}`);
   writeFileSync(join(outputDirectory, "report.md"), formatReport({ packages, cells, templates }));
 } finally {

@@ -97,17 +97,17 @@ const lostNodePattern = (host) => new RegExp(`node ${host}\\b.*(was lost|lost)|l
 /** What can happen: how the job is started, what is done while it streams, and what its launchers then exit with and print. */
 const faults = {
   "rank is killed": ({ host }) => ({
-    act: (job) => process.kill(job.pidOf("rank", host), "SIGKILL"),
+    act: (job) => process.kill(job.findPid("rank", host), "SIGKILL"),
     codes: [137, 137, 137],
     printed: new RegExp(`rank ${host === 0 ? "[01]" : firstRankOfHost[host]} \\(node ${host}.*SIGKILL`, "s"),
   }),
   "launcher is killed": ({ host }) => ({
-    act: (job) => process.kill(job.pidOf("launcher", host), "SIGKILL"),
+    act: (job) => process.kill(job.findPid("launcher", host), "SIGKILL"),
     codes: [75, 75, 75].map((code, i) => (i === host ? "SIGKILL" : code)),
     printed: lostNodePattern(host),
   }),
   "rank is stopped": ({ host }) => ({
-    act: (job) => process.kill(job.pidOf("rank", host), "SIGSTOP"),
+    act: (job) => process.kill(job.findPid("rank", host), "SIGSTOP"),
     deadline: TIMEOUT,
     printed: new RegExp(`CollectiveTimeoutError[^]*timed out after ${TIMEOUT} s`),
   }),
