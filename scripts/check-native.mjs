@@ -64,6 +64,13 @@ process.dlopen = (module, path, ...flags) =>
 }
 
 function runSuite(name) {
+  const addonDirectory = join("build-cmake", ADDRESS_SANITIZERS, "prebuilds");
+  if (!existsSync(join(packagePath(name), addonDirectory))) {
+    console.error(
+      `check:native: ${name}: expected its sanitized addon in packages/${name}/${addonDirectory}, found none; run the part "build" before`,
+    );
+    return false;
+  }
   const vitest = [join(root, "node_modules/vitest/vitest.mjs"), "run", "--config", join(root, "vitest.config.ts")];
   const slowTestOptions = ["--testTimeout=600000", "--hookTimeout=600000", "--reporter=default"];
   return run(
