@@ -3,7 +3,16 @@ import { backward } from "./autograd/backward.ts";
 import { type Edge, GradNode, isGradEnabled, type BackwardDefinition } from "./autograd/node.ts";
 import type { Device } from "./device.ts";
 import { type DType, dtypeBytes, type Storage } from "./storage.ts";
-import { checkFunction, expectValue, DisposedError, formatValue, MosaicError, ShapeError } from "./errors.ts";
+import {
+  AutogradError,
+  checkFunction,
+  DisposedError,
+  DTypeError,
+  expectValue,
+  formatValue,
+  MosaicError,
+  ShapeError,
+} from "./errors.ts";
 import { checkViewBounds, formatShape, isContiguous, type Shape, numel, sameShape } from "./shape.ts";
 import { releasedTensorOwner, type TensorTracker, trackTensor } from "./tracking.ts";
 
@@ -62,12 +71,11 @@ export class Tensor implements Disposable, TensorInit {
   readonly shape: Shape;
   readonly strides: Shape;
   readonly offset: number;
-  /** Set on leaves (parameters, inputs) that require grad; results of operations on them require it, too. */
-  requiresGrad = false;
   /** The tracker of the scope that releases it when it ends; null: the caller disposes it. */
   owner: TensorTracker | null = null;
   /** Of a parameter that several ranks hold alike, as `createParameter` makes them; null for any other tensor. */
   replication: Replication | null = null;
+  #requiresGrad = false;
   #grad: Tensor | null = null;
   #node: GradNode | undefined;
   #disposed = false;
@@ -104,15 +112,55 @@ export class Tensor implements Disposable, TensorInit {
     return this.#disposed;
   }
 
-  /** The accumulated gradient of a leaf. The caller disposes it: no scope releases it. */
+  /**
+   * Set on leaves (parameters, inputs) that require grad; results of operations on them require it, too.
+   *
+   * @throws AutogradError if it is set to false on the result of an operation, which would still be recorded.
+   */
+  get requiresGrad(): boolean {
+    return this.#requiresGrad;
+  }
+
+  set requiresGrad(isRequired: boolean) {
+    if (!isRequired && this.#node) {
+      throw new AutogradError({
+        where: "requiresGrad",
+        expected: "a leaf, to be set to false",
+        received: `the result of ${this.#node.name}`,
+        remedy: "use x.detach() for a view that requires no gradient",
+      });
+    }
+    this.#requiresGrad = isRequired;
+  }
+
+  /**
+   * The accumulated gradient of a leaf, of its shape and dtype, or float32. The caller disposes it: no scope releases it.
+   *
+   * @throws ShapeError or DTypeError if it is set to a gradient of another shape or dtype.
+   */
   get grad(): Tensor | null {
     return this.#grad;
   }
 
   set grad(gradient: Tensor | null) {
-    if (gradient) gradient.owner = null;
+    if (gradient !== null) {
+      this.#checkGradient(gradient);
+      gradient.owner = null;
+    }
     if (this.replication) this.replication.hasLocalGrad = false;
     this.#grad = gradient;
+  }
+
+  /** Optimizers read and write memory by the parameter's shape. */
+  #checkGradient(gradient: Tensor): void {
+    const where = "grad";
+    expectValue(where, isTensor(gradient), "a tensor or null", gradient);
+    if (!sameShape(gradient.shape, this.shape)) {
+      const [expected, received] = [`a gradient of shape ${formatShape(this.shape)}`, formatShape(gradient.shape)];
+      throw new ShapeError({ where, expected, received });
+    }
+    if (gradient.dtype === this.dtype || gradient.dtype === "float32") return;
+    throw new DTypeError({ where, expected: `a gradient of ${this.dtype}`, received: gradient.dtype });
   }
 
   /** The operation that created this tensor, if it requires grad. */

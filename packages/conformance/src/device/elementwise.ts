@@ -1,5 +1,5 @@
 import type { BinaryOp, Device, DType, UnaryOp } from "@mosaic/core";
-import type { Case } from "../check.ts";
+import { type Case, check } from "../check.ts";
 import { normals, roundAll } from "../oracle/numbers.ts";
 import {
   type Tolerance,
@@ -94,6 +94,7 @@ export function elementwiseCases(make: MakeDevice): Case[] {
         run: () => withDevice(make, (device) => checkBinary(device, op, dtype)),
       })),
     ]),
+    { name: "relu's backward is a selection", run: () => withDevice(make, checkReluBackward) },
     { name: "in place", run: () => withDevice(make, checkInPlace) },
     { name: "empty tensors", run: () => withDevice(make, checkEmptyTensor) },
   ];
@@ -159,6 +160,24 @@ async function checkUnary(device: Device, op: UnaryOp, dtype: DType): Promise<vo
       description: `${op} backward ${storageOrder}`,
     });
   }
+}
+
+/** Numbers that are not finite pass where x is above 0, or NaN, and nowhere else. */
+async function checkReluBackward(device: Device): Promise<void> {
+  const { NaN: nan, POSITIVE_INFINITY: infinity } = Number;
+  const [inputs, gradients] = [
+    [-1, 0, 1, nan, -infinity, infinity],
+    [nan, infinity, nan, 2, nan, -infinity],
+  ];
+  using x = tensorFrom(device, inputs, { shape: [6], dtype: "float32" });
+  using dx = tensorFrom(device, gradients, { shape: [6], dtype: "float32" });
+  device.kernels.unaryBackward("relu", dx, x, dx);
+  const expected = [0, 0, nan, 2, 0, -infinity];
+  const received = Array.from(await dx.read());
+  check(
+    received.every((value, i) => Object.is(value + 0, expected[i])),
+    `relu backward: expected ${expected.join()}, received ${received.join()}`,
+  );
 }
 
 async function checkBinary(device: Device, op: BinaryOp, dtype: DType): Promise<void> {

@@ -1,6 +1,7 @@
 import { AutogradError } from "../errors.ts";
 import { releaseOnError, runUntracked } from "../tracking.ts";
 import { formatShape, sameShape } from "../shape.ts";
+import { dtypeBytes } from "../storage.ts";
 import type { Tensor } from "../tensor.ts";
 import { type Edge, type GradNode, type TensorMetadata, noGrad } from "./node.ts";
 
@@ -153,7 +154,7 @@ function accumulate(edge: Exclude<Edge, null>, gradient: Tensor, queue: Gradient
 function accumulateGrad(leaf: Tensor, gradient: Tensor): void {
   if (leaf.isDisposed) gradient.dispose();
   else if (leaf.grad && !leaf.grad.isDisposed) leaf.grad = addGradients(leaf.grad, gradient);
-  else if (isSoleOwner(gradient)) leaf.grad = gradient;
+  else if (isSoleOwner(gradient) && !isPartOfStorage(gradient)) leaf.grad = gradient;
   else {
     leaf.grad = releaseOnError(() => {
       const grad = gradient.device.empty(gradient.shape, gradient.dtype);
@@ -168,6 +169,14 @@ function accumulateGrad(leaf: Tensor, gradient: Tensor): void {
 /** Dense, and no other tensor shares its memory: it may be written to. */
 function isSoleOwner(gradient: Tensor): boolean {
   return gradient.storage.references === 1 && gradient.isContiguous;
+}
+
+/** Memory beside a small gradient that a leaf may keep. */
+const MAX_UNUSED_BYTES = 4096;
+
+/** Whether most of the memory that the gradient keeps is not its own: a leaf keeps its gradient longer than others do. */
+function isPartOfStorage({ storage, size, dtype }: Tensor): boolean {
+  return storage.byteLength > 2 * size * dtypeBytes[dtype] + MAX_UNUSED_BYTES;
 }
 
 /** a + b, in place where nothing else holds them; takes both. */

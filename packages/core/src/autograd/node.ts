@@ -1,4 +1,4 @@
-import { checkFunction } from "../errors.ts";
+import { AutogradError, checkFunction } from "../errors.ts";
 import type { Tensor } from "../tensor.ts";
 
 /** Destination of a gradient: the operation that created the input, or the `grad` of a leaf. */
@@ -93,7 +93,8 @@ export function setGradMode(isEnabled: boolean): boolean {
   return previousMode;
 }
 
-function withGradMode<T>(isEnabled: boolean, body: () => T): T {
+function withGradMode<T>(where: string, isEnabled: boolean, body: () => T): T {
+  checkSynchronous(where, body);
   const previousMode = isRecordingEnabled;
   isRecordingEnabled = isEnabled;
   try {
@@ -103,9 +104,22 @@ function withGradMode<T>(isEnabled: boolean, body: () => T): T {
   }
 }
 
+/** What follows the first `await` of an asynchronous function would run in the mode around it. */
+function checkSynchronous(where: string, body: () => unknown): void {
+  checkFunction(where, body);
+  if (Object.prototype.toString.call(body) !== "[object AsyncFunction]") return;
+  throw new AutogradError({
+    where,
+    expected: "a synchronous function",
+    received: "an async function",
+    remedy: `await outside: call ${where} between the awaits`,
+  });
+}
+
 /**
  * Runs `body` (synchronous) without recording: its results need no gradient and keep nothing alive.
  *
+ * @throws AutogradError for an async function. A promise of what was enqueued meanwhile may be returned, such as that of a read.
  * @example
  * ```ts
  * import { noGrad, ones, square } from "@mosaic/core";
@@ -118,12 +132,10 @@ function withGradMode<T>(isEnabled: boolean, body: () => T): T {
  * ```
  */
 export function noGrad<T>(body: () => T): T {
-  checkFunction("noGrad", body);
-  return withGradMode(false, body);
+  return withGradMode("noGrad", false, body);
 }
 
 /** Runs `body` (synchronous) with recording on, even inside `noGrad` or a backward. */
 export function enableGrad<T>(body: () => T): T {
-  checkFunction("enableGrad", body);
-  return withGradMode(true, body);
+  return withGradMode("enableGrad", true, body);
 }

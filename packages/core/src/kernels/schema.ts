@@ -204,7 +204,7 @@ export const kernelSchema = {
     { name: "out", tensor: "write" },
     { name: "x", tensor: "read" },
   ],
-  /** dx ← dy · op'(x). relu'(0) is 0. */
+  /** dx ← dy · op'(x). That of relu is a selection, also of numbers that are not finite: 0 where x ≤ 0, else dy. */
   unaryBackward: [
     { name: "op", enum: "UnaryOp" },
     { name: "dx", tensor: "write" },

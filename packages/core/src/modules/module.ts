@@ -4,9 +4,10 @@ import { keep, scopeUnlessAsync } from "../scope.ts";
 import { isTensor, type Tensor } from "../tensor.ts";
 import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./state-dict.ts";
 
-/** Runs before `forward` and returns the arguments that it is called with. */
-export type ForwardPreHook = (args: readonly unknown[]) => readonly unknown[];
-/** Runs after `forward` and returns what the call of it returns. */
+/** Runs before `forward` and returns the arguments that it is called with; nothing: those that there are. */
+// oxlint-disable-next-line typescript/no-invalid-void-type -- a function without a return statement
+export type ForwardPreHook = (args: readonly unknown[]) => readonly unknown[] | void;
+/** Runs after `forward` and returns what the call of it returns; nothing: what `forward` returns. */
 export type ForwardHook = (output: unknown) => unknown;
 
 /**
@@ -58,9 +59,9 @@ export abstract class Module implements Disposable {
       scopeUnlessAsync(() => {
         if (!this.#areFieldsChecked) this.#checkFields();
         if (preHooks.length === 0 && hooks.length === 0) return Reflect.apply(forward, this, args) as unknown;
-        const hookedArgs = preHooks.reduce((hookArgs, hook) => hook(hookArgs), args);
+        const hookedArgs = preHooks.reduce((hookArgs, hook) => hook(hookArgs) ?? hookArgs, args);
         return hooks.reduce(
-          (hookOutput, hook) => hook(hookOutput),
+          (hookOutput, hook) => hook(hookOutput) ?? hookOutput,
           Reflect.apply(forward, this, hookedArgs) as unknown,
         );
       });
@@ -190,19 +191,35 @@ export abstract class Module implements Disposable {
     });
   }
 
-  /** A layer in a field that was not added would compute, but be neither trained nor saved. What a `#field` holds is not looked at. */
+  /**
+   * A layer or a parameter in a field that was not added would compute, but be neither trained nor saved. What a `#field` holds is
+   * not looked at.
+   */
   #checkFields(): void {
     for (const [field, value] of Object.entries(this) as [string, unknown][]) {
-      const fieldModules = (Array.isArray(value) ? value : [value]).filter((each: unknown) => isModule(each));
-      const unregisteredModule = fieldModules.find((module) => !this.#contains(module));
-      if (!unregisteredModule) continue;
-      const layers = Array.isArray(value) ? "new ModuleList([…])" : "…";
-      throw new OptionError({
-        where: this.constructor.name,
-        expected: "every layer to be a registered child",
-        received: `the field "${field}" (${unregisteredModule.constructor.name}${Array.isArray(value) ? "[]" : ""})`,
-        remedy: `write ${field} = this.addChild("${field}", ${layers}), or keep a layer of another module in a #field`,
-      });
+      const values = listValues(value);
+      const isList = values[0] !== value;
+      const unregisteredModule = values.filter((each) => isModule(each)).find((module) => !this.#contains(module));
+      if (unregisteredModule) {
+        const layers = isList ? "new ModuleList([…])" : "…";
+        throw new OptionError({
+          where: this.constructor.name,
+          expected: "every layer to be a registered child",
+          received: `the field "${field}" (${unregisteredModule.constructor.name}${isList ? "[]" : ""})`,
+          remedy: `write ${field} = this.addChild("${field}", ${layers}), or keep a layer of another module in a #field`,
+        });
+      }
+      const unregisteredParameter = values
+        .filter((each) => isTensor(each) && each.requiresGrad && each.node === undefined)
+        .find((parameter) => !this.#containsParameter(parameter as Tensor));
+      if (unregisteredParameter) {
+        throw new OptionError({
+          where: this.constructor.name,
+          expected: "every tensor that requires a gradient to be a registered parameter",
+          received: `the field "${field}" (Tensor${isList ? "[]" : ""})`,
+          remedy: `write ${field} = this.addParameter("${field}", …), or keep a tensor of another module in a #field`,
+        });
+      }
     }
     this.#areFieldsChecked = true;
   }
@@ -213,11 +230,19 @@ export abstract class Module implements Disposable {
     return children.includes(module) || children.some((child) => #children in child && child.#contains(module));
   }
 
+  /** Whether a tensor is a parameter or a buffer, of this module or anywhere within. */
+  #containsParameter(tensor: Tensor): boolean {
+    const own = [...this.#parameters.values(), ...this.#buffers.values()];
+    const children = [...this.#children.values()];
+    return own.includes(tensor) || children.some((child) => #children in child && child.#containsParameter(tensor));
+  }
+
   /**
    * Own parameters first, then those of the modules within, in the order in which they were added. A parameter that several modules
    * share is there once, under its first name.
    *
-   * @throws OptionError for a layer in a field, or in an array in a field, that is no child: it would not be trained.
+   * @throws OptionError for a layer or a tensor that requires a gradient in a field, or in an array, a map or an object in a field,
+   * that was not added: it would not be trained.
    */
   namedParameters(): [name: string, parameter: Tensor][] {
     this.#checkFields();
@@ -324,4 +349,13 @@ export function checkModule(where: string, module: unknown): asserts module is M
     module,
     hasTensors ? "pass the model itself, not its parameters" : undefined,
   );
+}
+
+/** What a field holds: itself, or the values of an array, a map, a set or a plain object. */
+function listValues(value: unknown): readonly unknown[] {
+  if (Array.isArray(value)) return value;
+  if (value instanceof Map || value instanceof Set) return [...value.values()];
+  const isPlainObject =
+    typeof value === "object" && value !== null && Object.getPrototypeOf(value) === Object.prototype;
+  return isPlainObject ? Object.values(value) : [value];
 }

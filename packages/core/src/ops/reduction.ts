@@ -124,16 +124,30 @@ const maxOp = defineOp({
   },
 });
 
+/** The largest finite float32. */
+const FLOAT32_MAX = (2 - 2 ** -23) * 2 ** 127;
+
+/** −x with the largest finite numbers in place of infinities, whose differences are NaN. */
+function negateFinite(x: Tensor): Tensor {
+  const { kernels } = x.device;
+  const out = x.device.empty(x.shape, "float32");
+  kernels.scalar("max", out, x, -FLOAT32_MAX);
+  kernels.scalar("mul", out, out, -1);
+  kernels.scalar("max", out, out, -FLOAT32_MAX);
+  return out;
+}
+
 /** 1 where x is as large as the largest, which nothing exceeds, else 0; float32, in which no two numbers differ by nothing. */
 function createMaxIndicator(x: Tensor, maxValues: Tensor): Tensor {
   const { device, shape } = x;
-  using distanceToMax = device.empty(shape, "float32");
+  using distanceToMax = negateFinite(x);
+  using negatedMax = negateFinite(maxValues);
   using minusOne = device.empty([1], "float32");
   using minusOnes = minusOne.expand(shape);
-  device.kernels.binary("sub", distanceToMax, maxValues, x);
+  device.kernels.binary("sub", distanceToMax, distanceToMax, negatedMax);
   device.kernels.fill(minusOne, -1);
   const maxIndicator = device.empty(shape, "float32");
-  // relu'(0) is 0, and so is it of what infinities leave, NaN.
+  // relu'(0) is 0.
   device.kernels.unaryBackward("relu", maxIndicator, distanceToMax, minusOnes);
   device.kernels.scalar("add", maxIndicator, maxIndicator, 1);
   return maxIndicator;

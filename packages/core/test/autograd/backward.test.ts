@@ -3,8 +3,9 @@ import { checkpoint } from "../../src/autograd/checkpoint.ts";
 import { defineOp } from "../../src/autograd/define-op.ts";
 import { enableGrad, noGrad } from "../../src/autograd/node.ts";
 import { fromArray, full, ones, zeros } from "../../src/creation.ts";
-import { AutogradError, DisposedError } from "../../src/errors.ts";
+import { AutogradError, DisposedError, DTypeError, OptionError } from "../../src/errors.ts";
 import { add, mul, scale, square, tanh } from "../../src/ops/pointwise.ts";
+import { concatenate } from "../../src/ops/concatenate.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import { scope } from "../../src/scope.ts";
 import type { Tensor } from "../../src/tensor.ts";
@@ -326,4 +327,44 @@ describe("parts of a tensor", () => {
     // The gradients of y and x, and what a part's is made of.
     expect(device.memory().peak - allocatedBefore).toBeLessThan(2.5 * 4000);
   });
+});
+
+describe("a leaf's gradient", () => {
+  test("that is set must have the shape and a dtype of its tensor", () => {
+    const x = createLeaf(1, 2);
+    expect(() => (x.grad = ones(device, [3]))).toThrow(/^grad: expected a gradient of shape \[2\], received \[3\]$/);
+    expect(() => (x.grad = ones(device, [2], { dtype: "bfloat16" }))).toThrow(DTypeError);
+    expect(() => (x.grad = 1 as never)).toThrow(OptionError);
+    expect(x.grad).toBeNull();
+    x.grad = ones(device, [2]);
+    x.grad = null;
+  });
+
+  test("keeps no memory beside its own", () => {
+    const small = ones(device, [1, 4]);
+    small.requiresGrad = true;
+    using large = ones(device, [10_000, 4]);
+    using y = scope(() => sum(concatenate([small, large], 0)));
+    y.backward();
+    expect(small.grad!.shape).toEqual([1, 4]);
+    expect(small.grad!.storage.byteLength).toBeLessThanOrEqual(4096);
+  });
+});
+
+test("the result of an operation requires a gradient until it is detached", () => {
+  using y = square(createLeaf(2));
+  expect(() => (y.requiresGrad = false)).toThrow(
+    /^requiresGrad: expected a leaf, to be set to false, received the result of square; use x\.detach\(\)/,
+  );
+  y.requiresGrad = true;
+  using detached = y.detach();
+  expect(detached.requiresGrad).toBe(false);
+});
+
+test.each([noGrad, enableGrad] as const)("the mode of %o is not that of an async function", async (withMode) => {
+  expect(() => withMode(async () => Promise.resolve())).toThrow(
+    /expected a synchronous function, received an async function; await outside/,
+  );
+  using x = ones(device, [1]);
+  expect(Array.from(await withMode(() => x.read()))).toEqual([1]);
 });

@@ -45,6 +45,22 @@ describe("forward hooks", () => {
     expect(Array.from(await x.grad!.read())).toEqual([54, 108]);
   });
 
+  test("that return nothing change nothing", async () => {
+    const linear = layer();
+    const seenShapes: (readonly number[])[] = [];
+    linear.registerForwardPreHook(([x]) => {
+      seenShapes.push((x as Tensor).shape);
+    });
+    linear.registerForwardHook((y) => {
+      seenShapes.push((y as Tensor).shape);
+    });
+    expect(await linear.forward(ones(ctx, [1, 2])).item()).toBe(3);
+    expect(seenShapes).toEqual([
+      [1, 2],
+      [1, 1],
+    ]);
+  });
+
   test("run in the forward's scope, and must be functions", () => {
     const linear = layer();
     let innerOutput: Tensor | undefined;

@@ -10,7 +10,7 @@ import { Linear } from "../../src/modules/linear.ts";
 import { Module } from "../../src/modules/module.ts";
 import { MultiAxisAttention, type MultiAxisAttentionOptions } from "../../src/modules/multi-axis-attention.ts";
 import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.ts";
-import { reduceGradients } from "../../src/modules/parameters.ts";
+import { createParameter, reduceGradients } from "../../src/modules/parameters.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
@@ -391,4 +391,37 @@ test("reduceGradients sums along sp and averages along dp; a missing or disposed
     expect(await readValues(weight.grad!)).toEqual([(1 + 10 + 100) / 2]);
     expect(await readValues(bias!.grad!)).toEqual([0]);
   }
+});
+
+describe("a parameter in a field that was not added", () => {
+  test("is refused, as it would not be trained, also within an array, a map or an object", () => {
+    const create = (): Tensor => createParameter(ctx, [2], { initial: { kind: "constant", value: 1 } });
+    class Scaled extends Module {
+      weight = create();
+      forward(x: Tensor): Tensor {
+        return x.mul(this.weight);
+      }
+    }
+    const message =
+      /^Scaled: expected every tensor that requires a gradient to be a registered parameter, received the field "weight" \(Tensor\); write weight = this\.addParameter\("weight", …\)/;
+    expect(() => new Scaled().forward(input([1, 2]))).toThrow(message);
+    expect(() => new Scaled().parameters()).toThrow(message);
+    class Listed extends Module {
+      weights: unknown;
+    }
+    for (const weights of [[create()], new Map([["a", create()]]), { a: create() }]) {
+      const module = new Listed();
+      module.weights = weights;
+      expect(() => module.parameters()).toThrow(/the field "weights" \(Tensor\[\]\)/);
+    }
+  });
+
+  test("is legal where a module within has it, and where it requires no gradient", () => {
+    class Tied extends Module {
+      inner = this.addChild("inner", new Linear(ctx, 2, 2));
+      weight = this.inner.weight;
+      offset = ones(ctx, [2]);
+    }
+    expect(new Tied().parameters().length).toBe(2);
+  });
 });

@@ -279,3 +279,25 @@ test("reductions and norms take no unknown option, and norms nothing without fea
   for (const norm of [layerNorm, rmsNorm])
     expect(() => norm(scalar)).toThrow(/expected x \[\.\.,E\] with the features as the last axis/);
 });
+
+test.each([
+  [
+    [1, Infinity, -Infinity],
+    [0, 1, 0],
+  ],
+  [
+    [-Infinity, -Infinity],
+    [0.5, 0.5],
+  ],
+  [
+    [Infinity, 2, Infinity],
+    [0.5, 0, 0.5],
+  ],
+])("the gradient of max where the largest is infinite: of %j it is %j", async (values, expected) => {
+  using device = new ReferenceDevice();
+  using x = fromArray(device, values, [values.length]);
+  x.requiresGrad = true;
+  using y = max(x);
+  y.backward();
+  expect(Array.from(await x.grad!.read())).toEqual(expected);
+});

@@ -79,7 +79,11 @@ export function elementwise(memory: Memory): Elementwise {
       const gradient = memory.load(dy, dx.shape);
       memory.store(
         dx,
-        memory.load(x, dx.shape).map((value, i) => gradient[i]! * unaryFunctions[op].slope(value)),
+        memory
+          .load(x, dx.shape)
+          .map((value, i) =>
+            op === "relu" ? (value <= 0 ? 0 : gradient[i]!) : gradient[i]! * unaryFunctions[op].slope(value),
+          ),
       );
     },
   };

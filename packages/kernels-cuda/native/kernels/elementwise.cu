@@ -97,7 +97,11 @@ DEVICE void withBinary(BinaryOp op, Body body) {
 template <UnaryOp op>
 struct UnaryFunction {
   DEVICE float operator()(float x) const { return applyUnary(op, x); }
-  DEVICE float derivative(float x) const { return unaryDerivative(op, x); }
+  /// relu's is a selection, of what is not finite, too.
+  DEVICE float backward(float x, float dy) const {
+    if constexpr (op == UnaryOp::Relu) return x <= 0.f ? 0.f : dy;
+    return dy * unaryDerivative(op, x);
+  }
 };
 template <class Body>
 DEVICE void withUnary(UnaryOp op, Body body) {
@@ -180,7 +184,7 @@ __global__ void rotary(const __grid_constant__ RotaryParameters p) {
 
 __global__ void unaryBackward(const __grid_constant__ UnaryBackwardParameters p) {
   mapElements(p.loop, [&](auto& x) {
-    withUnary(p.op, [&](auto op) { forEachIndex(x[0], [&](int i) { x[0][i] = x[2][i] * op.derivative(x[1][i]); }); });
+    withUnary(p.op, [&](auto op) { forEachIndex(x[0], [&](int i) { x[0][i] = op.backward(x[1][i], x[2][i]); }); });
   });
 }
 
