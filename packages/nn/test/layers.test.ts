@@ -1,5 +1,5 @@
 import { normalCdf } from "./reference/normal.ts";
-import { DeviceError, fromArray, Linear, mul, OptionError, sum } from "@mosaic/core";
+import { DeviceError, fromArray, keep, Linear, Module, mul, OptionError, sum, type Tensor } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import {
   AdamW,
@@ -234,4 +234,32 @@ test("options that do not exist or are out of range are rejected", () =>
     }
     using x = fromArray(ctx, generateNumbers(3, 1), [3]);
     expect(() => embedding(x, x)).toThrow(/a table \[V,E\]/);
+  }));
+
+test("Sequential releases what lies between layers, and nothing that it did not make or that was kept", () =>
+  onOneRank(async (ctx) => {
+    class Identity extends Module {
+      forward(x: Tensor): Tensor {
+        return x;
+      }
+    }
+    using linear = new Linear(ctx, 2, 2);
+    let between: Tensor | undefined;
+    using x = fromArray(ctx, [1, 2], [1, 2]);
+    using first = new Sequential(new Identity(), new Linear(ctx, 2, 2));
+    using y = first.forward(x);
+    expect([x.isDisposed, y.isDisposed]).toEqual([false, false]);
+    using last = new Sequential(new Linear(ctx, 2, 2), new Identity());
+    using z = last.forward(x);
+    expect((await z.read()).length).toBe(2);
+    linear.registerForwardHook((out) => {
+      between = out as Tensor;
+    });
+    using module = new Sequential(linear, new GELU(), new Identity());
+    using out = module.forward(x);
+    expect([between!.isDisposed, out.isDisposed]).toEqual([true, false]);
+    linear.registerForwardHook((output) => keep(output as Tensor));
+    using outAgain = module.forward(x);
+    expect([between!.isDisposed, outAgain.isDisposed]).toEqual([false, false]);
+    between!.dispose();
   }));

@@ -1,4 +1,14 @@
-import { type AdamStep, fromArray, Linear, Module, OptionError, StateDictError, type Tensor } from "@mosaic/core";
+import {
+  type AdamStep,
+  type Context,
+  type DType,
+  fromArray,
+  Linear,
+  Module,
+  OptionError,
+  StateDictError,
+  type Tensor,
+} from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import {
   AdamW,
@@ -10,6 +20,7 @@ import {
   linearWarmup,
   ModuleList,
   multiStep,
+  NonFiniteError,
   Optimizer,
   type OptimizerOptions,
   type OptimizerSlot,
@@ -399,5 +410,82 @@ test("a custom optimizer reports only what a step's numbers are", () =>
     model.x.grad = fromArray(ctx, [0.001, -7, 4], [3]);
     optimizer.step();
     expect(Array.from(await model.x.read())).toEqual([0.5, 2.5, 2.5]);
+    optimizer.zeroGrad();
+  }));
+
+describe("weights that are loaded after the optimizer was made", () => {
+  const load = (ctx: Context, model: PointModel, values: readonly number[], dtype: DType = "float32"): void => {
+    using x = fromArray(ctx, values, [values.length], { dtype });
+    model.loadStateDict(new Map([["x", x]]));
+  };
+
+  test("are what a schedule-free optimizer starts from", () =>
+    onOneRank(async (ctx) => {
+      using model = new PointModel(fromArray(ctx, [1, 1], [2]));
+      using optimizer = new ScheduleFreeAdamW(model, { lr: 0.01 });
+      load(ctx, model, [5, 5]);
+      model.x.grad = fromArray(ctx, [1, 1], [2]);
+      optimizer.step();
+      for (const value of await model.x.read()) expect(value).toBeCloseTo(4.99, 4);
+      optimizer.eval();
+      load(ctx, model, [3, 3]);
+      expect(() => optimizer.train()).toThrow(/expected parameters as eval\(\) left them, received "x"/);
+      optimizer.zeroGrad();
+    }));
+
+  test("move on in 16 bits; elements with the same bits keep those of their float32 copy", () =>
+    onOneRank(async (ctx) => {
+      const dtype = "bfloat16";
+      using model = new PointModel(fromArray(ctx, [1, 1, 1, 1], [4], { dtype }));
+      using optimizer = new AdamW(model, { lr: 1e-4, weightDecay: 0 });
+      const step = (gradient: readonly number[]): void => {
+        model.x.grad = fromArray(ctx, gradient, [4], { dtype });
+        optimizer.step();
+        optimizer.zeroGrad();
+      };
+      step([1, 1, Number.NaN, 1]);
+      const master = optimizer.stateDict().tensors.get("x.master") as Tensor;
+      const kept = (await master.read())[0]!;
+      expect(kept).toBeCloseTo(0.9999, 6);
+      load(ctx, model, [1, 5, 0.001, -2], dtype);
+      const bits = await model.x.read();
+      expect(optimizer.stateDict().tensors.get("x.master")).toBe(master);
+      expect(Array.from(await master.read())).toEqual([kept, 5, bits[2], -2]);
+      step([0, 0, 0, 0]);
+      expect((await model.x.read())[1]).toBe(5);
+    }));
+});
+
+test("a parameter that was frozen when the optimizer was made is an error once it has a gradient", () =>
+  onOneRank((ctx) => {
+    using model = new PointModel(fromArray(ctx, [1, 1], [2]));
+    model.x.requiresGrad = false;
+    using optimizer = new AdamW(model);
+    optimizer.step();
+    model.x.requiresGrad = true;
+    model.x.grad = fromArray(ctx, [1, 1], [2]);
+    expect(() => optimizer.step()).toThrow(
+      /expected gradients only of parameters that required one .* received a gradient of "x", which was frozen then; create the optimizer after/,
+    );
+    model.x.grad.dispose();
+  }));
+
+test("a state of no number of steps is rejected, and one that fits ends the failure of an earlier step", () =>
+  onOneRank(async (ctx) => {
+    using model = new PointModel(fromArray(ctx, [1, 1], [2]));
+    using optimizer = new AdamW(model, { errorIfNonFinite: true });
+    const state = optimizer.stateDict();
+    for (const invalidSteps of [-1, 2.5])
+      expect(() => optimizer.loadStateDict({ ...state, numbers: { steps: invalidSteps } })).toThrow(
+        /expected an integer steps ≥ 0/,
+      );
+    model.x.grad = fromArray(ctx, [1, Number.NaN], [2]);
+    optimizer.step();
+    await expect(optimizer.assertFinite()).rejects.toThrow(NonFiniteError);
+    optimizer.loadStateDict(state);
+    model.x.grad.dispose();
+    model.x.grad = fromArray(ctx, [1, 1], [2]);
+    optimizer.step();
+    await optimizer.assertFinite();
     optimizer.zeroGrad();
   }));

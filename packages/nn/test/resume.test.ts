@@ -26,6 +26,7 @@ import {
   saveCheckpoint,
   ScheduleFreeAdamW,
   Sequential,
+  type TrainingState,
   writeSafetensors,
 } from "../src/index.ts";
 import { directory } from "./reference/directory.ts";
@@ -250,3 +251,26 @@ test("a model's weights load from a training's checkpoint, and from a plain file
     expect(await thirdModel.eval().forward(x).read()).toEqual(await model.eval().forward(x).read());
   });
 });
+
+test("a checkpoint has the values of its call, while training goes on", () =>
+  onOneRank(async (ctx) => {
+    const path = join(directory(), "x");
+    using model = new Linear(ctx, 2, 1, { bias: false });
+    using optimizer = new AdamW(model, { lr: 0.1 });
+    model.weight.grad = fromArray(ctx, [1, 1], [1, 2]);
+    optimizer.step();
+    const readState = async (state: TrainingState): Promise<unknown> => [
+      await values(state.model.stateDict()),
+      await values(state.optimizer!.stateDict().tensors as ReadonlyMap<string, Tensor>),
+    ];
+    const expectedState = await readState({ model, optimizer });
+    const saving = saveCheckpoint(ctx, path, { model, optimizer });
+    optimizer.step();
+    await saving;
+    using otherModel = new Linear(ctx, 2, 1, { bias: false });
+    using otherOptimizer = new AdamW(otherModel);
+    const loadedState = { model: otherModel, optimizer: otherOptimizer };
+    expect((await loadCheckpoint(ctx, path, loadedState)).steps).toBe(1);
+    expect(await readState(loadedState)).toEqual(expectedState);
+    optimizer.zeroGrad();
+  }));

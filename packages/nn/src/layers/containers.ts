@@ -1,4 +1,4 @@
-import { Module, ShapeError, type Tensor, expectValue } from "@mosaic/core";
+import { Module, scope, ShapeError, type Tensor, expectValue } from "@mosaic/core";
 
 /** A module from one tensor to one tensor. */
 export interface Layer extends Module {
@@ -81,13 +81,14 @@ export class Sequential extends ModuleList<Layer> {
 
   /** x through every layer in order. */
   forward(x: Tensor): Tensor {
-    const [firstLayer, ...remainingLayers] = this;
-    if (!firstLayer) throw new ShapeError({ where: "Sequential", expected: "at least one layer", received: "none" });
-    let out = firstLayer.forward(x);
-    for (const layer of remainingLayers) {
-      using previousOut = out;
-      out = layer.forward(previousOut);
-    }
-    return out;
+    if (this.length === 0)
+      throw new ShapeError({ where: "Sequential", expected: "at least one layer", received: "none" });
+    return this.#forwardThrough(this.length, x);
+  }
+
+  /** x through the first layers. A scope releases what went into the last of them, unless it returns it. */
+  #forwardThrough(layers: number, x: Tensor): Tensor {
+    if (layers === 0) return x;
+    return scope(() => this.at(layers - 1)!.forward(this.#forwardThrough(layers - 1, x)));
   }
 }

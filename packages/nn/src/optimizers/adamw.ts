@@ -10,7 +10,14 @@ import {
   StateDictError,
   type Tensor,
 } from "@mosaic/core";
-import { Optimizer, optimizerOptions, type OptimizerSlot, type OptimizerState, type StepOptions } from "./optimizer.ts";
+import {
+  type HostOptimizerState,
+  Optimizer,
+  optimizerOptions,
+  type OptimizerSlot,
+  type OptimizerState,
+  type StepOptions,
+} from "./optimizer.ts";
 
 export const scheduleFreeOptions = defineOptions("ScheduleFreeAdamW", {
   ...optimizerOptions.fields,
@@ -76,9 +83,14 @@ export class ScheduleFreeAdamW extends Optimizer {
     this.#warmupSteps = optimizerSettings.warmupSteps;
     this.#r = optimizerSettings.r;
     this.#weightLrPower = optimizerSettings.weightLrPower;
-    for (const { parameter, master, first } of this.slots) {
-      if (first.size > 0) parameter.device.kernels.copy(first, master ?? parameter);
-    }
+    for (const slot of this.slots) startSequence(slot);
+  }
+
+  /** Before the first step z begins at the weights; later it stays, as weights that are loaded in between are those of y. */
+  protected override adoptWrittenParameters(): void {
+    const writtenSlots = this.steps === 0 ? this.listWrittenSlots() : [];
+    super.adoptWrittenParameters();
+    for (const slot of writtenSlots) startSequence(slot);
   }
 
   override get learningRate(): number {
@@ -119,6 +131,7 @@ export class ScheduleFreeAdamW extends Optimizer {
   /** Puts the average x = y + (1 − 1/β₁)(z − y) into the parameters, and keeps y. Idempotent. */
   eval(): this {
     if (this.#savedParameters) return this;
+    this.adoptWrittenParameters();
     this.#savedParameters = this.slots.map(({ parameter, master, first }) => {
       const { device, shape, dtype } = parameter;
       const { kernels } = device;
@@ -136,9 +149,22 @@ export class ScheduleFreeAdamW extends Optimizer {
     return this;
   }
 
-  /** Puts y back, so that training goes on as if nothing had been measured. Idempotent. */
+  /**
+   * Puts y back, so that training goes on as if nothing had been measured. Idempotent.
+   *
+   * @throws OptionError if something has written to the parameters since `eval`, which would be lost.
+   */
   train(): this {
     if (!this.#savedParameters) return this;
+    const [writtenSlot] = this.listWrittenSlots();
+    if (writtenSlot) {
+      throw new OptionError({
+        where: "ScheduleFreeAdamW.train",
+        expected: "parameters as eval() left them",
+        received: `"${writtenSlot.name}" with other values`,
+        remedy: "call optimizer.train() before loading weights",
+      });
+    }
     for (const [i, y] of this.#savedParameters.entries()) {
       const { parameter } = this.slots[i]!;
       if (y.size > 0) parameter.device.kernels.copy(parameter, y);
@@ -152,6 +178,11 @@ export class ScheduleFreeAdamW extends Optimizer {
   override stateDict(): OptimizerState {
     this.#assertTraining("stateDict");
     return super.stateDict();
+  }
+
+  override hostStateDict(shouldReadValues: boolean): HostOptimizerState {
+    this.#assertTraining("stateDict");
+    return super.hostStateDict(shouldReadValues);
   }
 
   protected override checkState(where: string, state: OptimizerState): void {
@@ -184,6 +215,11 @@ export class ScheduleFreeAdamW extends Optimizer {
     this.#savedParameters = undefined;
     super[Symbol.dispose]();
   }
+}
+
+/** z ← the weights. */
+function startSequence({ parameter, master, first }: OptimizerSlot): void {
+  if (first.size > 0) parameter.device.kernels.copy(first, master ?? parameter);
 }
 
 export const adamWOptions = defineOptions("AdamW", {

@@ -110,8 +110,12 @@ export abstract class Optimizer implements Disposable {
   readonly #kind: string;
   readonly #firstTensorName: string;
   readonly #schedule: Schedule;
-  readonly #finiteChecker: FiniteChecker | undefined;
+  #finiteChecker: FiniteChecker | undefined;
   readonly #allowLocalGradients: boolean;
+  /** Parameters that required no gradient when the optimizer was made, by name: no step moves them. */
+  readonly #frozenParameters: readonly [name: string, parameter: Tensor][];
+  /** By slot: the version of its parameter's memory as the optimizer left it. */
+  #parameterVersions: readonly number[] = [];
   /** The last slot of each sharded unit. */
   readonly #lastSlotByUnit: ReadonlyMap<FlatParameters, number>;
 
@@ -133,10 +137,30 @@ export abstract class Optimizer implements Disposable {
     this.lr = settings.lr ?? lr;
     this.#schedule = settings.schedule ?? (() => 1);
     this.slots = createSlots(model, settings.forParameter);
+    this.#frozenParameters = model.namedParameters().filter(([, parameter]) => !parameter.requiresGrad);
     const units = this.slots.map(({ source }, i) => [getShard(source)?.unit, i] as const);
     this.#lastSlotByUnit = new Map(units.flatMap(([unit, i]) => (unit ? [[unit, i] as const] : [])));
     this.#allowLocalGradients = settings.allowLocalGradients;
     this.#finiteChecker = settings.errorIfNonFinite ? new FiniteChecker(kind) : undefined;
+    this.recordParameterVersions();
+  }
+
+  /** To be called after the optimizer has written to parameters, and these are published. */
+  protected recordParameterVersions(): void {
+    this.#parameterVersions = this.slots.map(({ parameter }) => parameter.storage.version);
+  }
+
+  /** The slots whose parameters something else has written to, such as a `loadStateDict` of the model. */
+  protected listWrittenSlots(): readonly OptimizerSlot[] {
+    return this.slots.filter(({ parameter }, i) => parameter.storage.version !== this.#parameterVersions[i]);
+  }
+
+  /** What is kept of parameters takes over what was written to them since the last step. */
+  protected adoptWrittenParameters(): void {
+    for (const { master, parameter } of this.listWrittenSlots()) {
+      if (master && master.size > 0) adoptChangedElements(master, parameter);
+    }
+    this.recordParameterVersions();
   }
 
   /** The learning rate of the coming step. */
@@ -148,7 +172,8 @@ export abstract class Optimizer implements Disposable {
    * Moves every parameter that has a gradient. The gradients stay as they are.
    *
    * @throws OptionError, with nothing moved, for a learning rate that is NaN, infinite or negative, as a schedule may make it, and
-   * on several ranks for gradients to which a backward has added since `reduceGradients`, unless `allowLocalGradients`; DisposedError for a parameter that the model has disposed; NonFiniteError with `errorIfNonFinite`.
+   * on several ranks for gradients to which a backward has added since `reduceGradients`, unless `allowLocalGradients`, and for a gradient
+   * of a parameter that required none when the optimizer was made; DisposedError for a parameter that the model has disposed; NonFiniteError with `errorIfNonFinite`.
    */
   step(options?: StepOptions): void {
     const where = `${this.#kind}.step ${this.steps}`;
@@ -158,6 +183,7 @@ export abstract class Optimizer implements Disposable {
       checkSharding(where, { parameter, source });
     }
     checkGradientsReduced(where, this.slots, this.#allowLocalGradients);
+    checkFrozenParameters(where, this.#frozenParameters);
     const rate: unknown = this.learningRate;
     if (!(Number.isFinite(rate) && (rate as number) >= 0)) {
       const expected = "a finite learning rate lr · schedule(step) ≥ 0";
@@ -165,6 +191,7 @@ export abstract class Optimizer implements Disposable {
     }
     this.#finiteChecker?.throwIfFailed();
     this.#finiteChecker?.postMeasurement(this.steps, this.slots, loss);
+    this.adoptWrittenParameters();
     for (const [i, slot] of this.slots.entries()) {
       this.#updateSlot(slot);
       const unit = getShard(slot.source)?.unit;
@@ -172,6 +199,7 @@ export abstract class Optimizer implements Disposable {
       if (unit && this.#lastSlotByUnit.get(unit) === i) unit.publish();
     }
     for (const unit of this.#lastSlotByUnit.keys()) unit.finishPublish();
+    this.recordParameterVersions();
     this.steps++;
   }
 
@@ -187,6 +215,7 @@ export abstract class Optimizer implements Disposable {
   protected publishParameters(): void {
     for (const unit of this.#lastSlotByUnit.keys()) unit.publish();
     for (const unit of this.#lastSlotByUnit.keys()) unit.finishPublish();
+    this.recordParameterVersions();
   }
 
   /** The coming step's numbers, for a parameter with these overrides. */
@@ -213,6 +242,7 @@ export abstract class Optimizer implements Disposable {
    */
   stateDict(): OptimizerState {
     this.#finiteChecker?.throwIfFailed();
+    this.adoptWrittenParameters();
     const tensors = new Map(
       this.#entries().map(({ name, shard, tensor }) => [name, shard ? gatherShard(shard, tensor) : tensor]),
     );
@@ -222,6 +252,7 @@ export abstract class Optimizer implements Disposable {
   /** As `stateDict`, with values on the host where `shouldReadValues`; sharded ones are gathered one after the other. */
   hostStateDict(shouldReadValues: boolean): HostOptimizerState {
     this.#finiteChecker?.throwIfFailed();
+    this.adoptWrittenParameters();
     const tensors = new Map(
       this.#entries().map(({ name, shard, tensor }): [string, PendingHostTensor] => {
         const fullTensor = shard ? gatherShard(shard, tensor) : tensor;
@@ -244,6 +275,8 @@ export abstract class Optimizer implements Disposable {
     this.checkState(where, state);
     loadShardedState(where, this.#entries(), state.tensors, { dryRun });
     if (dryRun) return;
+    // Steps of another state do not fail this one.
+    if (this.#finiteChecker) this.#finiteChecker = new FiniteChecker(this.#kind);
     this.steps = state.numbers.steps!;
     this.setNumbers(state.numbers);
   }
@@ -260,6 +293,9 @@ export abstract class Optimizer implements Disposable {
     for (const name of ["steps", ...Object.keys(this.numbers())]) {
       if (Number.isFinite(numbers[name])) continue;
       throw new StateDictError({ where, expected: `a number "${name}"`, received: formatValue(numbers[name]) });
+    }
+    if (!Number.isSafeInteger(numbers.steps) || numbers.steps! < 0) {
+      throw new StateDictError({ where, expected: "an integer steps ≥ 0", received: formatValue(numbers.steps) });
     }
   }
 
@@ -317,6 +353,45 @@ function checkGradientsReduced(where: string, slots: readonly OptimizerSlot[], a
       remedy: `call reduceGradients(ctx, model) between backward() and step()${isSharded ? "" : ", or pass allowLocalGradients: true"}`,
     });
   }
+}
+
+/** A parameter that was unfrozen later has a gradient, and no moments. */
+function checkFrozenParameters(where: string, frozenParameters: readonly [string, Tensor][]): void {
+  const unfrozen = frozenParameters.find(([, parameter]) => parameter.requiresGrad && parameter.grad !== null);
+  if (!unfrozen) return;
+  throw new OptionError({
+    where,
+    expected: "gradients only of parameters that required one when the optimizer was created",
+    received: `a gradient of "${unfrozen[0]}", which was frozen then`,
+    remedy: "create the optimizer after setting requiresGrad",
+  });
+}
+
+/**
+ * master ← parameter where it does not round to it: elements that nobody wrote to keep the bits for which the parameter has no room.
+ * What selects is the backward of relu: dy where x is above zero, or NaN, and 0 elsewhere.
+ */
+function adoptChangedElements(master: Tensor, parameter: Tensor): void {
+  const { device, shape } = master;
+  const { kernels } = device;
+  using rounded = device.empty(shape, parameter.dtype);
+  using difference = device.empty(shape, "float32");
+  using one = device.empty([1], "float32");
+  using isChanged = device.empty(shape, "float32");
+  using selected = device.empty(shape, "float32");
+  kernels.copy(rounded, master);
+  kernels.binary("sub", difference, rounded, parameter);
+  kernels.fill(one, 1);
+  using ones = one.expand(shape);
+  kernels.unaryBackward("relu", isChanged, difference, ones);
+  kernels.scalar("mul", difference, difference, -1);
+  kernels.unaryBackward("relu", selected, difference, ones);
+  kernels.binary("add", isChanged, isChanged, selected);
+  kernels.unaryBackward("relu", selected, isChanged, parameter);
+  kernels.scalar("mul", isChanged, isChanged, -1);
+  kernels.scalar("add", isChanged, isChanged, 1);
+  kernels.unaryBackward("relu", master, isChanged, master);
+  kernels.binary("add", master, master, selected);
 }
 
 /** A slot for each parameter that requires a gradient now; tied ones have one, under their first name. */

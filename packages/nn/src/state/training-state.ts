@@ -6,7 +6,6 @@ import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
 import { checkPath, FileError } from "../safetensors/format.ts";
 import { readSafetensors, type SafetensorsFile } from "../safetensors/read.ts";
 import { stageSafetensors, type TensorMap, writeSafetensors } from "../safetensors/write.ts";
-import { listUnits } from "../sharding/flat-parameters.ts";
 import { awaitHostTensors, hostStateDict, loadModelState } from "../sharding/sharded-state.ts";
 import { checkJsonValue, parseStateMetadata, type StateMetadata, getStepCount } from "./checkpoint-file.ts";
 import {
@@ -106,13 +105,11 @@ interface CollectedState {
   readonly tensors: () => TensorMap | Promise<TensorMap>;
 }
 
-/** What is saved. Of a sharded model all ranks gather, one tensor after the other, and those that write read them. */
+/**
+ * What is saved: ranks that write read it at once, so that training may go on. Of a sharded model all ranks gather, one tensor after
+ * the other.
+ */
 function collectState(ctx: Context, { model, optimizer }: TrainingState, call: CheckpointRequest): CollectedState {
-  if (listUnits(model.parameters()).length === 0) {
-    const state = optimizer?.stateDict();
-    const tensors = addPrefixes({ "model.": model.stateDict(), "optimizer.": state?.tensors ?? new Map() });
-    return { state, tensors: () => tensors };
-  }
   const shouldReadValues = ctx.rank === 0 || call.options.copies === "perHost";
   const state = optimizer?.hostStateDict(shouldReadValues);
   const pendingTensors = addPrefixes({
