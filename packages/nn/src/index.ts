@@ -58,6 +58,7 @@ export {
   Optimizer,
   type OptimizerOptions,
   type OptimizerSlot,
+  type SlotOptions,
   type OptimizerState,
   type StepOptions,
   type ParameterOverrides,

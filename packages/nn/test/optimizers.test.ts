@@ -23,10 +23,10 @@ import {
   NonFiniteError,
   Optimizer,
   type OptimizerOptions,
-  type OptimizerSlot,
   type Schedule,
   ScheduleFreeAdamW,
   type ScheduleFreeOptions,
+  type SlotOptions,
 } from "../src/index.ts";
 import { generateNumbers, maxDifference } from "./reference/numbers.ts";
 import { onOneRank } from "./reference/world.ts";
@@ -397,7 +397,7 @@ class SignDescent extends Optimizer {
 
   protected setNumbers(): void {}
 
-  protected adamStep({ lrScale, weightDecay = 0 }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
+  protected adamStep({ lrScale, weightDecay = 0 }: SlotOptions): AdamStep {
     const numbers = { beta1: 0, beta2: 0, epsilon: 0, correction1: 1, correction2: 1, mix: 0 };
     return { kind: "adamW", rate: this.learningRate * lrScale, decay: weightDecay, ...numbers };
   }
@@ -488,4 +488,28 @@ test("a state of no number of steps is rejected, and one that fits ends the fail
     optimizer.step();
     await optimizer.assertFinite();
     optimizer.zeroGrad();
+  }));
+
+test("a parameter whose gradients begin late moves as in its own first step, also after its state was loaded", () =>
+  onOneRank(async (ctx) => {
+    class TwoPoints extends Module {
+      readonly early = this.addParameter("early", fromArray(ctx, [0], [1]));
+      readonly late = this.addParameter("late", fromArray(ctx, [0], [1]));
+    }
+    using model = new TwoPoints();
+    using first = new AdamW(model, { lr: 0.1, weightDecay: 0 });
+    for (let step = 0; step < 100; step++) {
+      model.early.grad = fromArray(ctx, [1], [1]);
+      first.step();
+      first.zeroGrad();
+    }
+    const state = first.stateDict();
+    expect(state.numbers).toEqual({ steps: 100, "late.step": 0 });
+    using second = new AdamW(model, { lr: 0.1, weightDecay: 0 });
+    second.loadStateDict(state);
+    model.late.grad = fromArray(ctx, [1], [1]);
+    second.step();
+    expect(await model.late.item()).toBeCloseTo(-0.1, 6);
+    expect(second.stateDict().numbers).toEqual({ steps: 101, "early.step": 100, "late.step": 1 });
+    second.zeroGrad();
   }));

@@ -16,6 +16,7 @@ import {
   optimizerOptions,
   type OptimizerSlot,
   type OptimizerState,
+  type SlotOptions,
   type StepOptions,
 } from "./optimizer.ts";
 
@@ -111,7 +112,7 @@ export class ScheduleFreeAdamW extends Optimizer {
     return { lrMax, weight: (this.steps + 1) ** this.#r * lrMax ** this.#weightLrPower };
   }
 
-  protected adamStep({ lrScale, weightDecay }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
+  protected adamStep({ lrScale, weightDecay }: SlotOptions): AdamStep {
     const [beta1, beta2] = this.#betas;
     const { weight } = this.#computeAverageWeight();
     const newWeightSum = this.#weightSum + weight;
@@ -234,7 +235,8 @@ export type AdamWOptions = OptionsOf<typeof adamWOptions>;
 
 /**
  * Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019), as PyTorch's AdamW: lr 1e-3, weightDecay
- * 1e-2. One pass over each parameter, in place, without scratch memory. A parameter of 16 bits gets a float32 master copy.
+ * 1e-2. One pass over each parameter, in place, without scratch memory. A parameter of 16 bits gets a float32 master copy. Bias
+ * corrections count the steps in which a parameter had a gradient.
  *
  * @example
  * ```ts
@@ -272,9 +274,9 @@ export class AdamW extends Optimizer {
 
   protected setNumbers(): void {}
 
-  protected adamStep({ lrScale, weightDecay }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
+  protected adamStep({ lrScale, weightDecay, steps }: SlotOptions): AdamStep {
     const [beta1, beta2] = this.#betas;
-    const t = this.steps + 1;
+    const t = steps + 1;
     return {
       kind: "adamW",
       rate: this.learningRate * lrScale,

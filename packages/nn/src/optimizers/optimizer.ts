@@ -95,7 +95,12 @@ export interface OptimizerSlot {
   readonly master: Tensor | null;
   readonly lrScale: number;
   readonly weightDecay: number | undefined;
+  /** How often the parameter has moved: not in steps in which it had no gradient. */
+  steps: number;
 }
+
+/** What the numbers of a step depend on beside the optimizer. */
+export type SlotOptions = Pick<OptimizerSlot, "lrScale" | "weightDecay" | "steps">;
 
 /**
  * What optimizers share: which tensors they move, and how they are saved. Every rank steps on its own, with equal
@@ -203,12 +208,15 @@ export abstract class Optimizer implements Disposable {
     this.steps++;
   }
 
-  #updateSlot({ parameter, source, first, second, master, lrScale, weightDecay }: OptimizerSlot): void {
-    if (!source.requiresGrad || !parameter.grad || parameter.size === 0) return;
-    const { kernels } = parameter.device;
-    const updatedTensor = master ?? parameter;
-    kernels.adam({ parameter: updatedTensor, first, second }, parameter.grad, this.adamStep({ lrScale, weightDecay }));
-    if (master) kernels.copy(parameter, master);
+  #updateSlot(slot: OptimizerSlot): void {
+    const { parameter, source, first, second, master } = slot;
+    if (!source.requiresGrad || !parameter.grad) return;
+    if (parameter.size > 0) {
+      const { kernels } = parameter.device;
+      kernels.adam({ parameter: master ?? parameter, first, second }, parameter.grad, this.adamStep(slot));
+      if (master) kernels.copy(parameter, master);
+    }
+    slot.steps++;
   }
 
   /** All ranks see what was written to sharded parameters. */
@@ -219,7 +227,7 @@ export abstract class Optimizer implements Disposable {
   }
 
   /** The coming step's numbers, for a parameter with these overrides. */
-  protected abstract adamStep(slotOptions: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep;
+  protected abstract adamStep(slotOptions: SlotOptions): AdamStep;
 
   /** Disposes every parameter's gradient. */
   zeroGrad(): void {
@@ -246,7 +254,7 @@ export abstract class Optimizer implements Disposable {
     const tensors = new Map(
       this.#entries().map(({ name, shard, tensor }) => [name, shard ? gatherShard(shard, tensor) : tensor]),
     );
-    return { kind: this.#kind, tensors, numbers: { steps: this.steps, ...this.numbers() } };
+    return { kind: this.#kind, tensors, numbers: this.#allNumbers() };
   }
 
   /** As `stateDict`, with values on the host where `shouldReadValues`; sharded ones are gathered one after the other. */
@@ -261,7 +269,7 @@ export abstract class Optimizer implements Disposable {
         return [name, { dtype: fullTensor.dtype, shape: fullTensor.shape, values }];
       }),
     );
-    return { kind: this.#kind, tensors, numbers: { steps: this.steps, ...this.numbers() } };
+    return { kind: this.#kind, tensors, numbers: this.#allNumbers() };
   }
 
   /**
@@ -278,7 +286,14 @@ export abstract class Optimizer implements Disposable {
     // Steps of another state do not fail this one.
     if (this.#finiteChecker) this.#finiteChecker = new FiniteChecker(this.#kind);
     this.steps = state.numbers.steps!;
+    for (const slot of this.slots) slot.steps = state.numbers[nameSteps(slot)] ?? this.steps;
     this.setNumbers(state.numbers);
+  }
+
+  #allNumbers(): Readonly<Record<string, number>> {
+    const otherSteps = this.slots.filter(({ steps }) => steps !== this.steps);
+    const stepsByName = Object.fromEntries(otherSteps.map((slot) => [nameSteps(slot), slot.steps]));
+    return { steps: this.steps, ...stepsByName, ...this.numbers() };
   }
 
   /** Throws a StateDictError if `loadStateDict` would for reasons other than the tensors; changes nothing. */
@@ -294,8 +309,9 @@ export abstract class Optimizer implements Disposable {
       if (Number.isFinite(numbers[name])) continue;
       throw new StateDictError({ where, expected: `a number "${name}"`, received: formatValue(numbers[name]) });
     }
-    if (!Number.isSafeInteger(numbers.steps) || numbers.steps! < 0) {
-      throw new StateDictError({ where, expected: "an integer steps ≥ 0", received: formatValue(numbers.steps) });
+    for (const name of ["steps", ...this.slots.map(nameSteps).filter((each) => each in numbers)]) {
+      if (Number.isSafeInteger(numbers[name]) && numbers[name]! >= 0) continue;
+      throw new StateDictError({ where, expected: `an integer ${name} ≥ 0`, received: formatValue(numbers[name]) });
     }
   }
 
@@ -355,6 +371,11 @@ function checkGradientsReduced(where: string, slots: readonly OptimizerSlot[], a
   }
 }
 
+/** Of a parameter that has moved less often than there were steps; as PyTorch names it. */
+function nameSteps({ name }: OptimizerSlot): string {
+  return `${name}.step`;
+}
+
 /** A parameter that was unfrozen later has a gradient, and no moments. */
 function checkFrozenParameters(where: string, frozenParameters: readonly [string, Tensor][]): void {
   const unfrozen = frozenParameters.find(([, parameter]) => parameter.requiresGrad && parameter.grad !== null);
@@ -404,7 +425,10 @@ function createSlots(model: Module, getOverrides: OverridesFunction = () => ({})
     const { lrScale, weightDecay } = parameterOverrides.parse(overrides, `forParameter("${name}")`);
     const updatedTensor = getShard(parameter)?.tensor ?? parameter;
     return [
-      { name, source: parameter, parameter: updatedTensor, ...createSlotTensors(updatedTensor), lrScale, weightDecay },
+      {
+        ...{ name, source: parameter, parameter: updatedTensor, ...createSlotTensors(updatedTensor) },
+        ...{ lrScale, weightDecay, steps: 0 },
+      },
     ];
   });
 }
