@@ -2,7 +2,7 @@
 //
 //   node scripts/check-packages.mjs [root]        (after a build)
 import { spawnSync } from "node:child_process";
-import { existsSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { publint } from "publint";
@@ -17,11 +17,13 @@ const INSTALL_HOOKS = ["preinstall", "install", "postinstall", "prepare"];
 export async function checkPackages(root) {
   const packages = listPackages(root).filter((each) => !each.isProgram);
   const contents = listContents(root, packages);
+  const lockfile = JSON.parse(readFileSync(join(root, "package-lock.json"), "utf8"));
   const faults = [];
   for (const publicPackage of packages) {
     const { messages } = await publint({ pkgDir: publicPackage.dir, strict: true, pack: false });
     const packageFaults = [
       ...findManifestFaults(publicPackage, packages[0].manifest.version),
+      ...findLockfileFaults(publicPackage, lockfile),
       ...findContentFaults(publicPackage, contents.get(publicPackage.name)),
       ...messages.map((message) => formatMessage(message, publicPackage.manifest, { color: false }) ?? message.code),
     ];
@@ -63,6 +65,13 @@ function findManifestFaults({ manifest }, version) {
   // npm 12 does not run the scripts of dependencies: an addon must come built.
   for (const hook of INSTALL_HOOKS) expect(!manifest.scripts?.[hook], `install script "${hook}" is not allowed`);
   return faults;
+}
+
+/** `npm ci` links only the commands that the lockfile names. */
+function findLockfileFaults({ path, manifest }, { packages }) {
+  const lockedCommands = packages[path]?.bin ?? {};
+  const missingCommands = Object.keys(manifest.bin ?? {}).filter((command) => !(command in lockedCommands));
+  return missingCommands.map((command) => `package-lock.json lacks the command "${command}": run npm install`);
 }
 
 function findContentFaults({ dir }, files) {

@@ -24,9 +24,16 @@ const addon = `prebuilds/${process.platform}-${process.arch}/a.node`;
 const validPackages = [
   ["nothing native", {}, {}],
   ["an addon", {}, { "CMakeLists.txt": "", [addon]: "" }],
+  ["a command", { bin: { run: "./bin/run.js" }, files: ["dist", "bin"] }, { "bin/run.js": "#!/usr/bin/env node\n" }],
 ];
 const faultyPackages = [
   ["an install script", { scripts: { postinstall: "node x" } }, {}, /install script "postinstall"/],
+  [
+    "a command that the lockfile lacks",
+    { bin: { other: "./bin/run.js" }, files: ["dist", "bin"] },
+    { "bin/run.js": "#!/usr/bin/env node\n" },
+    /package-lock\.json lacks the command "other"/,
+  ],
   ["another license", { license: "ISC" }, {}, /expected license MIT/],
   ["no keywords", { keywords: undefined }, {}, /expected the keywords mosaic and attention/],
   ["no words of its own", { keywords: ["mosaic", "attention"] }, {}, /and package-specific keywords/],
@@ -44,7 +51,8 @@ async function findFaults(name) {
   const packages = [...validPackages, ...faultyPackages].map(([name, changes, moreFiles]) => {
     return describePackage(toFolder(name), { ...manifest, ...changes }, { ...files, ...moreFiles });
   });
-  checkPromise ??= checkPackages(createRepository(Object.assign({}, ...packages)));
+  const lockfile = { "package-lock.json": { packages: { "packages/a-command": { bin: { run: "bin/run.js" } } } } };
+  checkPromise ??= checkPackages(createRepository(Object.assign(lockfile, ...packages)));
   return (await checkPromise).filter((fault) => fault.startsWith(`@mosaic/${toFolder(name)}: `));
 }
 

@@ -19,7 +19,7 @@ export const attentionModifierOptions = defineOptions("attention modifiers", {
   alibiSlopes: option.tensor({ optional: true }),
   /**
    * Probability of a weight to become 0, after the softmax; those kept count 1 / (1 − dropout). What is dropped follows from the context's seed, the number of
-   * the call and the global sample, head, query and key: it is the same on every mesh. Takes a device with the feature `dropout`. Default 0.
+   * the call and the global sample, head, query and key: it is the same on every mesh whose ranks along dp have equally many samples. Takes a device with the feature `dropout`. Default 0.
    */
   dropout: option.number({ min: 0, below: 1, default: 0 }),
 });

@@ -28,7 +28,7 @@ export const shardingOptions = defineOptions("Dropout", {
   /** Rows of the whole sequence; needed if shards are unequal. Default: local rows times shards. */
   sequenceLength: option.integer({ min: 0, optional: true }),
 });
-/** How this rank's tensors lie in the whole: which axis is cut into shards, and how. The batch is cut along "dp". */
+/** How this rank's tensors lie in the whole: which axis is cut into shards, and how. The batch is cut along "dp", in equal parts. */
 export type ShardingOptions = OptionsOf<typeof shardingOptions>;
 /** The same with its defaults. */
 type ResolvedSharding = ResolvedOptionsOf<typeof shardingOptions>;
