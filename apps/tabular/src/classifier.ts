@@ -137,7 +137,7 @@ export class TabularClassifier implements Disposable {
 
 /** Known rows first, then those to be predicted, whose class is not read. */
 function createTable({ x: knownFeatures, width, y, classes }: KnownRows, x: Rows): Table {
-  const features = new Float32Array((knownFeatures.length + x.length) * width);
+  const features = new Float64Array((knownFeatures.length + x.length) * width);
   for (const [row, cells] of knownFeatures.entries()) features.set(cells, row * width);
   for (const [row, cells] of x.entries()) features.set(cells, (knownFeatures.length + row) * width);
   const labels = new Uint8Array(knownFeatures.length + x.length);

@@ -10,8 +10,8 @@ export type ClassName = string | number | boolean;
 export interface Table {
   readonly name: string;
   readonly columns: readonly string[];
-  /** Row-major, rows × columns. */
-  readonly features: Float32Array;
+  /** Row-major, rows × columns. Cells of records are float64 until they are standardized: float32 would round away what a large offset leaves. */
+  readonly features: Float32Array | Float64Array;
   /** The names of the classes. */
   readonly classes: readonly ClassName[];
   /** By row, which of `classes`. */
@@ -61,7 +61,7 @@ export function createTable(records: readonly Readonly<Record<string, Cell>>[], 
       });
     }
   }
-  return { name, columns, features: Float32Array.from(features), ...encodeLabels(labels) };
+  return { name, columns, features: Float64Array.from(features), ...encodeLabels(labels) };
 }
 
 /** Names of classes, in order, and by row which of them. */
@@ -79,7 +79,7 @@ function parseCell(cell: Cell): number | undefined {
 /** The rows of a table in a given order, or some of them. */
 export function selectRows(table: Table, rows: readonly number[]): Table {
   const width = table.columns.length;
-  const features = new Float32Array(rows.length * width);
+  const features = new Float64Array(rows.length * width);
   for (const [i, row] of rows.entries())
     features.set(table.features.subarray(row * width, (row + 1) * width), i * width);
   return { ...table, features, labels: Uint8Array.from(rows, (row) => table.labels[row]!) };
@@ -94,16 +94,28 @@ export function standardize(table: Table, numTrainRows: number, maxMagnitude = 1
   const out = new Float32Array(table.features.length);
   for (let column = 0; column < width; column++) {
     const valueAt = (row: number): number => table.features[row * width + column]!;
+    const unit = computeUnit(numTrainRows, valueAt);
     let mean = 0;
-    for (let row = 0; row < numTrainRows; row++) mean += valueAt(row) / numTrainRows;
+    for (let row = 0; row < numTrainRows; row++) mean += valueAt(row) / unit / numTrainRows;
     let variance = 0;
-    for (let row = 0; row < numTrainRows; row++) variance += (valueAt(row) - mean) ** 2 / numTrainRows;
-    const scale = variance > 0 ? 1 / Math.sqrt(variance) : 1;
+    for (let row = 0; row < numTrainRows; row++) variance += (valueAt(row) / unit - mean) ** 2 / numTrainRows;
+    const scale = variance > 0 ? 1 / Math.sqrt(variance) : unit;
     for (let row = 0; row < countRows(table); row++) {
-      out[row * width + column] = Math.max(-maxMagnitude, Math.min(maxMagnitude, (valueAt(row) - mean) * scale));
+      const score = (valueAt(row) / unit - mean) * scale;
+      out[row * width + column] = Math.max(-maxMagnitude, Math.min(maxMagnitude, score));
     }
   }
   return out;
+}
+
+/**
+ * A power of two near the largest magnitude of a column's known cells. Cells divided by it keep all their digits, and their squares neither
+ * overflow nor underflow.
+ */
+function computeUnit(numTrainRows: number, valueAt: (row: number) => number): number {
+  let largest = 0;
+  for (let row = 0; row < numTrainRows; row++) largest = Math.max(largest, Math.abs(valueAt(row)));
+  return largest === 0 ? 1 : 2 ** Math.max(-1022, Math.min(1023, Math.floor(Math.log2(largest))));
 }
 
 /**

@@ -98,6 +98,28 @@ describe("TabularClassifier", () => {
     );
   });
 
+  it.each([
+    ["with a large offset", (cell: number) => 1.7e9 + cell / 1024],
+    ["beyond float32", (cell: number) => cell * 2 ** 900],
+  ])("answers the same for columns %s", async (_, moveCell) => {
+    const moveRows = (rows: Rows): Rows => rows.map((row) => Array.from(row, moveCell));
+    const [[result], [movedRows]] = await Promise.all([
+      predictOnRanks(1, { ensembleSize: 6 }),
+      runOnRanks(1, async (ctx) => {
+        using classifier = new TabularClassifier(ctx, { ensembleSize: 6 });
+        await classifier.fit(moveRows(knownX), species);
+        return {
+          rows: await classifier.predictProba(moveRows(unknownX)),
+          names: await classifier.predict(moveRows(unknownX)),
+        };
+      }),
+    ]);
+    for (const [row, cells] of movedRows!.rows.entries()) {
+      for (const [i, p] of cells.entries()) expect(p).toBeCloseTo(result!.rows[row]![i]!, 2);
+    }
+    expect(movedRows!.names).toEqual(result!.names);
+  });
+
   it.each<[string, (classifier: TabularClassifier) => Promise<unknown>, RegExp]>([
     [
       "rows before fit",

@@ -72,6 +72,17 @@ describe("standardize", () => {
     const standardized = standardize(table, 2, 10);
     expect([...standardized]).toEqual([-1, 0, 1, 0, 10, 7]);
   });
+
+  it.each([
+    ["a large offset", (i: number) => 1.7e9 + i / 10],
+    ["values that float32 has not", (i: number) => 1e300 * (i - 1)],
+    ["the largest values", (i: number) => Number.MAX_VALUE * (i - 1)],
+    ["values whose squares are 0", (i: number) => 1e-200 * i],
+  ])("keeps columns of %s apart", (_, valueAt) => {
+    const records = [0, 1, 2, 1].map((i) => ({ a: valueAt(i), b: 5, y: 0 }));
+    const scores = [...standardize(createTable(records, schema), 3)].filter((_score, i) => i % 2 === 0);
+    for (const [i, expected] of [-1.2247, 0, 1.2247, 0].entries()) expect(scores[i]).toBeCloseTo(expected, 4);
+  });
 });
 
 describe("rankColumns", () => {
