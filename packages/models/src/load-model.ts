@@ -4,11 +4,11 @@ import { checkContext, type Context, defineOptions, option, type OptionsOf, skip
 import { FileError } from "@mosaic/nn";
 import { type ModelConfig, parseConfig, parseJson, readJson, readText } from "./config/config.ts";
 import { parseGenerationConfig } from "./config/generation-config.ts";
+import { editJson } from "./config/json-text.ts";
 import { CausalLM } from "./model/causal-lm.ts";
 import { checkFolder, readTokenizer } from "./tokenizer/load-tokenizer.ts";
 import type { Tokenizer } from "./tokenizer/tokenizer.ts";
 import { loadWeights } from "./weights/load.ts";
-import { listWeights } from "./weights/names.ts";
 import { openShards } from "./weights/shards.ts";
 
 export const loadModelOptions = defineOptions("loadModel", {
@@ -103,27 +103,38 @@ export async function loadModel(ctx: Context, folder: string, options?: LoadMode
   checkContext("loadModel", ctx);
   checkFolder("loadModel", folder);
   const { backend, placement, dtype } = loadModelOptions.parse(options);
-  const configText = (await readText(folder, "config.json"))!;
-  const config = parseConfig(join(folder, "config.json"), parseJson(join(folder, "config.json"), configText));
+  const statedText = (await readText(folder, "config.json"))!;
+  const statedConfig = parseConfig(join(folder, "config.json"), parseJson(join(folder, "config.json"), statedText));
   const generationConfigPath = join(folder, "generation_config.json");
   const generationConfig = parseGenerationConfig(
     generationConfigPath,
     await readJson(folder, "generation_config.json", true),
-    config,
+    statedConfig,
   );
-  const tokenizer = await loadModelTokenizer(folder, config);
-  const weights = listWeights(config);
-  await using shards = await openShards(folder, weights, config.isTied);
+  const tokenizer = await loadModelTokenizer(folder, statedConfig);
+  await using shards = await openShards(folder, statedConfig);
+  const { isTied } = shards;
+  const isUntied = statedConfig.isTied && !isTied;
+  if (isUntied) warnOfUntiedHead(folder);
+  const config = { ...statedConfig, isTied };
+  const configText = isUntied ? editJson(statedText, { tie_word_embeddings: false }) : statedText;
   const settings = { backend, placement, dtype: dtype ?? config.dtype };
   const source = { folder, configText, files: await listFiles(folder) };
   const model = skipInit(() => new CausalLM(ctx, { config, settings, tokenizer, generationConfig, source }));
   try {
-    await loadWeights(ctx, model, { weights, shards });
+    await loadWeights(ctx, model, shards);
     return model;
   } catch (error) {
     model.dispose();
     throw error;
   }
+}
+
+function warnOfUntiedHead(folder: string): void {
+  process.emitWarning(
+    `${join(folder, "config.json")}: tie_word_embeddings is true, but the folder stores an lm_head.weight that differs from the embedding, which is used as in transformers 5; set tie_word_embeddings to false, or remove lm_head.weight to tie them`,
+    { type: "MosaicWarning", code: "MOSAIC_UNTIED_HEAD" },
+  );
 }
 
 /** The folder's tokenizer, if it has one, which must fit the model. */

@@ -1,21 +1,15 @@
 import type { Context, Module, Tensor } from "@mosaic/core";
 import { numel } from "@mosaic/core";
 import type { SafetensorsReader } from "@mosaic/nn";
+import { CHUNK_ELEMENTS } from "./chunks.ts";
 import type { Weight } from "./names.ts";
 import type { OpenShards } from "./shards.ts";
 
-/** Elements that are on the host at a time, 2 MiB of float32, beside the model itself. */
-const CHUNK_ELEMENTS = 2 ** 19;
-
 /** Reads the weights of a folder into the parameters of a model, a range of bytes at a time; any float dtype becomes the parameter's. */
-export async function loadWeights(
-  ctx: Context,
-  model: Module,
-  { weights, shards }: { readonly weights: readonly Weight[]; readonly shards: OpenShards },
-): Promise<void> {
+export async function loadWeights(ctx: Context, model: Module, { weights, fileByTensor }: OpenShards): Promise<void> {
   const parameters = new Map(model.namedParameters());
   for (const weight of weights) {
-    await loadWeight(ctx, parameters.get(weight.parameter)!, { weight, file: shards.fileByTensor.get(weight.name)! });
+    await loadWeight(ctx, parameters.get(weight.parameter)!, { weight, file: fileByTensor.get(weight.name)! });
   }
 }
 

@@ -4,6 +4,9 @@ import type { ModelConfig } from "../config/config.ts";
 // The weights of a folder by Hugging Face's names, and where each lies in the parameters of a model: qkv_proj is q_proj, k_proj and v_proj
 // one after another.
 
+export const EMBEDDING_NAME = "model.embed_tokens.weight";
+export const HEAD_NAME = "lm_head.weight";
+
 /** A weight of a folder, which is rows [row, row + shape[0]) of a parameter. */
 export interface Weight {
   readonly name: string;
@@ -19,10 +22,10 @@ const createFullWeight = (name: string, ...shape: number[]): Weight => ({ name, 
 export function listWeights(config: ModelConfig): readonly Weight[] {
   const { vocabSize, hiddenSize, isTied, layers } = config;
   return [
-    createFullWeight("model.embed_tokens.weight", vocabSize, hiddenSize),
+    createFullWeight(EMBEDDING_NAME, vocabSize, hiddenSize),
     ...layers.flatMap((_, layer) => listLayerWeights(config, `model.layers.${layer}`)),
     createFullWeight("model.norm.weight", hiddenSize),
-    ...(isTied ? [] : [createFullWeight("lm_head.weight", vocabSize, hiddenSize)]),
+    ...(isTied ? [] : [createFullWeight(HEAD_NAME, vocabSize, hiddenSize)]),
   ];
 }
 

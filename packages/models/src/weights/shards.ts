@@ -4,7 +4,9 @@ import { formatShape, formatValue, sameShape } from "@mosaic/core";
 import { FileError, openSafetensors, type SafetensorsReader } from "@mosaic/nn";
 import { readJson } from "../config/config.ts";
 import { isJsonObject } from "../config/fields.ts";
-import type { Weight } from "./names.ts";
+import type { ModelConfig } from "../config/config.ts";
+import { HEAD_NAME, listWeights, type Weight } from "./names.ts";
+import { isHeadEmbedding } from "./tied-head.ts";
 
 /** The name of an index, which names the file of each tensor. */
 export const INDEX_FILE_NAME = "model.safetensors.index.json";
@@ -13,15 +15,20 @@ export const SINGLE_FILE_NAME = "model.safetensors";
 
 /** The open files of a folder, and in which of them each weight is. */
 export interface OpenShards extends AsyncDisposable {
+  /** What is to be read. */
+  readonly weights: readonly Weight[];
+  /** Whether the output projection is the embedding: the config ties them, and the folder stores no other. */
+  readonly isTied: boolean;
   readonly fileByTensor: ReadonlyMap<string, SafetensorsReader>;
 }
 
 /**
- * Opens the weights of a folder and checks every header, name, shape and dtype: nothing is read but headers.
+ * Opens the weights of a folder and checks every header, name, shape and dtype: nothing is read but headers,
+ * and the output projection if the config ties it to the embedding and it is there nevertheless. As in transformers 5, one that differs is used.
  *
  * @throws FileError for a file that is missing or truncated, a weight that is missing, unexpected, of another shape, or of integers.
  */
-export async function openShards(folder: string, weights: readonly Weight[], isTied: boolean): Promise<OpenShards> {
+export async function openShards(folder: string, config: ModelConfig): Promise<OpenShards> {
   const files: SafetensorsReader[] = [];
   const close = async (): Promise<void> => {
     await Promise.all(files.map((file) => file.close()));
@@ -34,8 +41,12 @@ export async function openShards(folder: string, weights: readonly Weight[], isT
       files.flatMap((file) => [...file.tensors.keys()].map((name) => [name, file] as const)),
     );
     checkIndex(folder, fileNames, fileByTensor);
-    checkWeights(folder, weights, { fileByTensor, isTied });
-    return { fileByTensor, [Symbol.asyncDispose]: close };
+    const storesHead = fileByTensor.has(HEAD_NAME);
+    const storedWeights = listWeights({ ...config, isTied: config.isTied && !storesHead });
+    checkWeights(folder, storedWeights, fileByTensor);
+    const isTied = config.isTied && (!storesHead || (await isHeadEmbedding(fileByTensor)));
+    const weights = isTied ? storedWeights.filter(({ name }) => name !== HEAD_NAME) : storedWeights;
+    return { fileByTensor, weights, isTied, [Symbol.asyncDispose]: close };
   } catch (error) {
     await close();
     throw error;
@@ -101,22 +112,20 @@ function checkIndex(
   }
 }
 
-/** Tensors that a folder may have and a model has not: tables that are computed, and a tied projection that was stored nevertheless. */
-function isRedundant(name: string, isTied: boolean): boolean {
-  return name.endsWith(".rotary_emb.inv_freq") || (isTied && name === "lm_head.weight");
-}
+/** Tensors that a folder may have and a model has not: tables that are computed. */
+const isRedundant = (name: string): boolean => name.endsWith(".rotary_emb.inv_freq");
 
 const FLOAT_FORMATS = new Set(["F32", "BF16", "F16", "F64"]);
 
 function checkWeights(
   folder: string,
   weights: readonly Weight[],
-  { fileByTensor, isTied }: { fileByTensor: ReadonlyMap<string, SafetensorsReader>; isTied: boolean },
+  fileByTensor: ReadonlyMap<string, SafetensorsReader>,
 ): void {
   const expectedNames = new Set(weights.map(({ name }) => name));
   const missingProblems = weights.filter(({ name }) => !fileByTensor.has(name)).map(({ name }) => `missing "${name}"`);
   const unexpectedProblems = [...fileByTensor.keys()]
-    .filter((name) => !expectedNames.has(name) && !isRedundant(name, isTied))
+    .filter((name) => !expectedNames.has(name) && !isRedundant(name))
     .map((name) => `unexpected "${name}"`);
   const tensorProblems = weights.flatMap(({ name, shape }) => {
     const fileTensor = fileByTensor.get(name)?.tensors.get(name);
