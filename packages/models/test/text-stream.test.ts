@@ -1,9 +1,18 @@
+import fc from "fast-check";
 import { expect, test } from "vitest";
 import { TextStream } from "../src/generate/text-stream.ts";
 
 /** A tokenizer whose ids are bytes of UTF-8. */
-const bytes = { decode: (ids: readonly number[]) => new TextDecoder().decode(Uint8Array.from(ids)) };
+const bytes = {
+  decode: (ids: readonly number[]) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(ids)),
+};
 const encode = (text: string): number[] => [...new TextEncoder().encode(text)];
+
+/** As ids that are skipped wherever they stand, beside bytes. */
+const SPECIAL_TOKEN = 256;
+const bytesAndSpecialTokens = {
+  decode: (ids: readonly number[]) => bytes.decode(ids.filter((id) => id < SPECIAL_TOKEN)),
+};
 
 /** What a stream gives for each token, up to a stop string. */
 function streamPieces(
@@ -38,6 +47,47 @@ test("bytes that are no character do not hold up what follows", () => {
   const stream = new TextStream(bytes, []);
   const texts = [0xff, 0xff, 0xff, 0xff, ...encode("ab")].map((token) => stream.push(token).text);
   expect(texts.join("")).toBe("\uFFFD\uFFFD\uFFFD\uFFFDab");
+});
+
+test("invalid bytes before a character do not tear it", () => {
+  const stream = new TextStream(bytes, []);
+  const texts = [0xf0, 0x9f, ...encode("😀"), ...encode("a")].map((token) => stream.push(token).text);
+  expect(texts).toEqual(["", "", "", "", "", "\uFFFD😀", "a"]);
+});
+
+test("a character that the prompt began comes whole", () => {
+  const [first, second, ...otherBytes] = encode("😀");
+  const stream = new TextStream(bytes, [...encode("a"), first!, second!]);
+  expect([...otherBytes, ...encode("b")].map((token) => stream.push(token).text)).toEqual(["", "😀", "b"]);
+});
+
+test("pieces of any tokens are the text of all of them, and only the last tokens are decoded", () => {
+  // Bytes that begin, continue and end characters of any length, the characters themselves, and tokens of no text.
+  const token = fc.oneof(
+    fc.nat(255).map((byte) => [byte]),
+    fc.constantFrom(0x80, 0x84, 0xbd, 0xbf, 0xc3, 0xe4, 0xed, 0xef, 0xf0, 0xf4, 0xff).map((byte) => [byte]),
+    fc.constantFrom("a", "é", "你", "😀", "\uFFFD", "\uFEFF").map(encode),
+    fc.constant([SPECIAL_TOKEN]),
+  );
+  const tokenLists = fc.array(token, { maxLength: 120, size: "max" }).map((lists) => lists.flat());
+  let longest = 0;
+  const decoder = {
+    decode(ids: readonly number[]): string {
+      longest = Math.max(longest, ids.length);
+      return bytesAndSpecialTokens.decode(ids);
+    },
+  };
+  fc.assert(
+    fc.property(tokenLists, fc.nat(40), (ids, promptLength) => {
+      const prompt = [...ids.slice(0, promptLength), ...encode("p")];
+      const stream = new TextStream(decoder, prompt);
+      const newIds = ids.slice(promptLength);
+      const text = newIds.map((id) => stream.push(id).text).join("") + stream.flush();
+      expect(text).toBe(bytesAndSpecialTokens.decode(newIds));
+      expect(longest).toBeLessThanOrEqual(17);
+    }),
+    { numRuns: 2000 },
+  );
 });
 
 test("text before a stop string is returned, the string and what follows is not", () => {

@@ -60,7 +60,9 @@ describe.each(["byte-level", "byte-fallback", "unigram"])("%s", (name) => {
       const [prompt, remainingIds] = [ids.slice(0, 2), ids.slice(2)];
       const stream = new TextStream(tokenizer, prompt);
       const textPieces = remainingIds.map((id) => stream.push(id).text);
-      expect(textPieces.join("") + stream.flush()).toBe(tokenizer.decode(ids).slice(tokenizer.decode(prompt).length));
+      // A character that the prompt began is new.
+      const promptText = tokenizer.decode(prompt).replace(/\uFFFD+$/, "");
+      expect(textPieces.join("") + stream.flush()).toBe(tokenizer.decode(ids).slice(promptText.length));
     }
   });
 });

@@ -1,7 +1,4 @@
-/** What turns ids into text. */
-interface Decoder {
-  decode(ids: readonly number[]): string;
-}
+import { type Decoder, IncrementalDecoder } from "./incremental-decoder.ts";
 
 /** What a token added to a text. */
 export interface TextPiece {
@@ -10,45 +7,29 @@ export interface TextPiece {
   readonly isStopped: boolean;
 }
 
-/** Ids before a token that its text depends on: the space before a word, the bytes of a character. */
-const MAX_CONTEXT_TOKENS = 8;
-
 /**
  * The text of tokens as they come. A token's text is what it adds to that of the tokens before it, so that pieces one after another are the
  * text of all; a character of several tokens comes with the last one. Text that may become a stop string is held back until it is not, and
  * neither the stop string nor what follows is returned.
  */
 export class TextStream {
-  readonly #tokenizer: Decoder;
+  readonly #decoder: IncrementalDecoder;
   readonly #stopStrings: readonly string[];
-  #context: number[];
-  /** Tokens after the context whose text is not complete. */
-  #pendingTokens: number[] = [];
   #heldText = "";
 
   constructor(tokenizer: Decoder, prompt: readonly number[], stopStrings: readonly string[] = []) {
-    this.#tokenizer = tokenizer;
+    this.#decoder = new IncrementalDecoder(tokenizer, prompt);
     this.#stopStrings = stopStrings;
-    this.#context = prompt.slice(-MAX_CONTEXT_TOKENS);
   }
 
   push(token: number): TextPiece {
-    this.#pendingTokens.push(token);
-    const contextText = this.#tokenizer.decode(this.#context);
-    const fullText = this.#tokenizer.decode([...this.#context, ...this.#pendingTokens]);
-    // U+FFFD stands for bytes that are no character, perhaps not yet. A character has at most four.
-    if (fullText.endsWith("\uFFFD") && this.#pendingTokens.length < 4) return { text: "", isStopped: false };
-    this.#context = [...this.#context, ...this.#pendingTokens].slice(-MAX_CONTEXT_TOKENS);
-    this.#pendingTokens = [];
-    return this.#release(this.#heldText + fullText.slice(contextText.length));
+    return this.#release(this.#heldText + this.#decoder.push(token));
   }
 
   /** What was held back, when no token follows. */
   flush(): string {
-    const contextText = this.#tokenizer.decode(this.#context);
-    const pendingText = this.#tokenizer.decode([...this.#context, ...this.#pendingTokens]).slice(contextText.length);
-    const text = this.#heldText + pendingText;
-    [this.#heldText, this.#pendingTokens] = ["", []];
+    const text = this.#heldText + this.#decoder.flush();
+    this.#heldText = "";
     return text;
   }
 
