@@ -48,7 +48,8 @@ test("a folder that save_pretrained wrote, of random weights in several files", 
   const [logits] = await onRanks(oneRank, async (ctx) => {
     using model = await loadModel(ctx, resolvePath("saved"), { dtype: "float32" });
     expect(model.generationConfig).toEqual({
-      ...{ doSample: true, temperature: 0.6, topK: 20, topP: 0.95, repetitionPenalty: 1 },
+      ...{ doSample: true, temperature: 0.6, topK: 20, topP: 0.95, minP: 0, repetitionPenalty: 1 },
+      ...{ maxNewTokens: null, maxLength: null, unsupportedSettings: [] },
       eosTokenIds: [2, 5],
     });
     using fullTokens = fromArray(ctx, tokens.values, [tokens.batch, tokens.length]);

@@ -7,17 +7,18 @@ const createSettings = (samplingSettings: Partial<SamplingSettings>): SamplingSe
   temperature: 1,
   topK: 0,
   topP: 1,
+  minP: 0,
   repetitionPenalty: 1,
   ...samplingSettings,
 });
 
-/** Probabilities by their definition: the penalty, the temperature, top-k, top-p, in this order, in float64. */
+/** Probabilities by their definition: the penalty, the temperature, top-k, top-p, min-p, in this order, in float64. */
 function computeProbabilities(
   logits: readonly number[],
   previousTokens: readonly number[],
   samplingSettings: SamplingSettings,
 ): number[] {
-  const { temperature, topK, topP, repetitionPenalty } = samplingSettings;
+  const { temperature, topK, topP, minP, repetitionPenalty } = samplingSettings;
   const penalizedLogits = logits.map((logit, i) => {
     if (!previousTokens.includes(i)) return logit;
     return Math.fround(logit > 0 ? logit / repetitionPenalty : logit * repetitionPenalty);
@@ -34,8 +35,10 @@ function computeProbabilities(
     cumulativeWeight += weights[i]!;
     return isKept;
   });
-  const sum = topPTokens.reduce((partialSum, i) => partialSum + weights[i]!, 0);
-  return logits.map((_, i) => (topPTokens.includes(i) ? weights[i]! / sum : 0));
+  const largestWeight = Math.max(...topPTokens.map((i) => weights[i]!));
+  const minPTokens = topPTokens.filter((i) => weights[i]! >= minP * largestWeight);
+  const sum = minPTokens.reduce((partialSum, i) => partialSum + weights[i]!, 0);
+  return logits.map((_, i) => (minPTokens.includes(i) ? weights[i]! / sum : 0));
 }
 
 /** How often each token is drawn by `count` numbers that lie evenly in [0, 1). */
@@ -63,7 +66,9 @@ describe("tokens are drawn by their probabilities", () => {
     ["of the three largest, two of which tie at the end", { topK: 5 }, []],
     ["of the most probable that add up to 0.8", { topP: 0.8 }, []],
     ["of the most probable alone", { topP: 0.01 }, []],
-    ["with all of it", { temperature: 1.5, topK: 6, topP: 0.9, repetitionPenalty: 1.3 }, [0, 4, 4]],
+    ["of those with a third of the largest probability", { minP: 0.34 }, []],
+    ["of those with all of the largest probability", { minP: 1 }, []],
+    ["with all of it", { temperature: 1.5, topK: 6, topP: 0.9, minP: 0.2, repetitionPenalty: 1.3 }, [0, 4, 4]],
   ] as const)("%s", (_, samplingSettings, previousTokens) => {
     const expected = computeProbabilities(logits, previousTokens, createSettings(samplingSettings));
     const observedFrequencies = measureFrequencies(logits, previousTokens, createSettings(samplingSettings), 20_000);
@@ -90,6 +95,7 @@ describe("tokens are drawn by their probabilities", () => {
       temperature: fc.double({ min: 0.1, max: 3, noNaN: true }),
       topK: fc.nat(50),
       topP: fc.double({ min: 0.01, max: 1, noNaN: true }),
+      minP: fc.constantFrom(0, 0.05, 0.5),
       repetitionPenalty: fc.constantFrom(0.5, 1, 2),
     });
     fc.assert(

@@ -10,6 +10,8 @@ export function isJsonObject(value: unknown): value is Json {
 
 const typeChecks = {
   "a number > 0": (value: unknown) => Number.isFinite(value) && (value as number) > 0,
+  "a number from 0 to 1": (value: unknown) =>
+    Number.isFinite(value) && (value as number) >= 0 && (value as number) <= 1,
   "an integer ≥ 0": (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 0,
   "an integer ≥ 1": (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 1,
   "a boolean": (value: unknown) => typeof value === "boolean",
@@ -55,6 +57,11 @@ export class Fields {
 
   number<F extends number | null = never>(name: string, fallback?: F): number | F {
     return this.#read(name, "a number > 0", fallback) as number | F;
+  }
+
+  /** A number from 0 to 1. */
+  fraction(name: string, fallback: number): number {
+    return this.#read(name, "a number from 0 to 1", fallback) as number;
   }
 
   /** An integer ≥ 1. */

@@ -8,6 +8,7 @@ import {
   type ResolvedOptionsOf,
 } from "@mosaic/core";
 import type { GenerationConfig } from "../config/generation-config.ts";
+import { rejectUnsupportedSettings } from "../config/unsupported-generation.ts";
 import type { ChatMessage, Tokenizer } from "../tokenizer/tokenizer.ts";
 import { decode, type DecodingModel, prefill } from "./decode.ts";
 import { GeneratedText, type GeneratedToken, type TextPlan } from "./generated-text.ts";
@@ -23,7 +24,7 @@ export const generateOptions = defineOptions("generate", {
   messages: option.array(option.custom("a message { role, content }", isMessage), { optional: true }),
   /** The ids of a text to continue. Default: those of prompt or messages; one of the three must be given. */
   tokens: option.array(option.integer({ min: 0 }), { optional: true }),
-  /** The most tokens that are generated. Default: 256, or what the model's length leaves. */
+  /** The most tokens that are generated. Default: max_new_tokens of generation_config.json, what its max_length leaves, or 256, and no more than the model's length leaves. */
   maxNewTokens: option.integer({ min: 1, optional: true }),
   /** Whether tokens are drawn by their probabilities; else each is the most probable. Default: do_sample of generation_config.json, or false. */
   doSample: option.boolean({ optional: true }),
@@ -33,6 +34,8 @@ export const generateOptions = defineOptions("generate", {
   topK: option.integer({ min: 0, optional: true }),
   /** Draw among the most probable tokens whose probabilities add up to this. Default: top_p of generation_config.json, or 1. */
   topP: option.number({ above: 0, max: 1, optional: true }),
+  /** Draw among the tokens whose probability is at least this part of the largest. Default: min_p of generation_config.json, or 0. */
+  minP: option.number({ min: 0, max: 1, optional: true }),
   /** Divides the logits of tokens that occurred if they are positive, multiplies them if not. Default: that of generation_config.json, or 1. */
   repetitionPenalty: option.number({ above: 0, optional: true }),
   /** Texts that end the generation; they are not returned. Default: none. */
@@ -65,9 +68,11 @@ const CALL_NAME = "generate";
 export function resolveGeneration(model: GenerativeModel, options: GenerateOptions): Generation {
   const parsed = generateOptions.parse(options);
   const { config, generationConfig: defaults, ctx } = model;
+  const { doSample = defaults.doSample } = parsed;
+  rejectUnsupportedSettings(defaults.unsupportedSettings, { doSample, stopStrings: parsed.stopStrings });
   const prompt = resolvePromptTokens(model, parsed);
   const maxRemainingTokens = config.maxLength - prompt.length;
-  const { maxNewTokens = Math.min(256, Math.max(maxRemainingTokens, 1)), stopStrings = [] } = parsed;
+  const { maxNewTokens = resolveMaxNewTokens(model, prompt.length), stopStrings = [] } = parsed;
   if (maxNewTokens > maxRemainingTokens) {
     throw new OptionError({
       where: `${CALL_NAME}: maxNewTokens`,
@@ -89,15 +94,29 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
   return {
     ...{ prompt, maxNewTokens, stopStrings, cache },
     settings: {
-      doSample: parsed.doSample ?? defaults.doSample,
+      doSample,
       temperature: parsed.temperature ?? defaults.temperature,
       topK: parsed.topK ?? defaults.topK,
       topP: parsed.topP ?? defaults.topP,
+      minP: parsed.minP ?? defaults.minP,
       repetitionPenalty: parsed.repetitionPenalty ?? defaults.repetitionPenalty,
     },
     eosTokenIds: parsed.eosTokenIds ?? defaults.eosTokenIds,
     seed: parsed.seed ?? ctx.seed,
   };
+}
+
+/** By generation_config.json, or 256: no more than the model has room for, but one, so that a prompt as long as that is refused. */
+function resolveMaxNewTokens({ config, generationConfig }: GenerativeModel, promptLength: number): number {
+  const { maxLength } = generationConfig;
+  const maxNewTokens = generationConfig.maxNewTokens ?? (maxLength === null ? 256 : maxLength - promptLength);
+  if (maxNewTokens >= 1) return Math.min(maxNewTokens, Math.max(config.maxLength - promptLength, 1));
+  throw new OptionError({
+    where: `${CALL_NAME}: maxNewTokens`,
+    expected: `fewer than ${maxLength} tokens in the prompt, the max_length of generation_config.json`,
+    received: `a prompt of ${promptLength} tokens`,
+    remedy: "pass maxNewTokens, or shorten the prompt",
+  });
 }
 
 function resolvePromptTokens(model: GenerativeModel, { prompt, messages, tokens }: ParsedOptions): readonly number[] {

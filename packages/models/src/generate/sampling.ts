@@ -9,6 +9,8 @@ export interface SamplingSettings {
   readonly topK: number;
   /** Only the most probable ones whose probabilities add up to this. */
   readonly topP: number;
+  /** Only those whose probability is at least this part of the largest. */
+  readonly minP: number;
   readonly repetitionPenalty: number;
 }
 
@@ -19,8 +21,8 @@ export interface SampledToken {
 }
 
 /**
- * Chooses a token by its logits [V], which it changes: the repetition penalty of the tokens so far (Keskar et al. 2019), temperature, top-k
- * and top-p (Holtzman et al. 2020), in the order of transformers. `uniform` in [0, 1) decides; the same arguments give the same token.
+ * Chooses a token by its logits [V], which it changes: the repetition penalty of the tokens so far (Keskar et al. 2019), temperature, top-k,
+ * top-p (Holtzman et al. 2020) and min-p (Nguyen et al. 2025), in the order of transformers. `uniform` in [0, 1) decides; the same arguments give the same token.
  *
  * @throws MosaicError for logits that are NaN.
  */
@@ -31,13 +33,15 @@ export function sampleToken(
   settings: SamplingSettings,
   uniform: number,
 ): SampledToken {
-  const { doSample, temperature, topK, topP, repetitionPenalty } = settings;
+  const { doSample, temperature, topK, topP, minP, repetitionPenalty } = settings;
   penalizeRepetition(logits, previousTokens, repetitionPenalty);
   const bestToken = argmax(logits);
   if (!doSample) return { token: bestToken, logProbability: -Math.log(sumWeights(logits, logits[bestToken]!, 1)) };
   const weights = Float64Array.from(logits, (logit) => Math.exp((logit - logits[bestToken]!) / temperature));
   if (topK > 0 && topK < weights.length) keepTopK(weights, topK);
   if (topP < 1) keepTopP(weights, topP);
+  // The largest weight is 1.
+  if (minP > 0) for (let i = 0; i < weights.length; i++) if (weights[i]! < minP) weights[i] = 0;
   return drawToken(weights, uniform);
 }
 

@@ -132,7 +132,8 @@ export class CausalLM extends Module {
    * every rank makes the same call, iterates to the same end, and gets the same tokens. A prompt goes through the model's backend, and a new token
    * attends to the keys and values that the ranks have cached.
    *
-   * @throws OptionError for options, a text beyond the model's length, or texts without a tokenizer; OutOfMemoryError for a full cache.
+   * @throws OptionError for options, a text beyond the model's length, or texts without a tokenizer; OutOfMemoryError for a full cache; FileError for a
+   * field of generation_config.json that changes the text in transformers and is not supported.
    */
   generate(options: GenerateOptions): AsyncGenerator<GeneratedToken, void> {
     this.ctx.assertOpen("generate");

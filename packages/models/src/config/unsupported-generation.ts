@@ -1,0 +1,82 @@
+import { formatValue } from "@mosaic/core";
+import { FileError } from "@mosaic/nn";
+import type { Json } from "./fields.ts";
+
+/** A field of generation_config.json that changes what transformers generates, and that is not supported. */
+interface UnsupportedField {
+  /** Whether transformers reads it where tokens are drawn only. */
+  readonly isOfSampling?: boolean;
+  /** The value that changes nothing, beside null and what is empty. */
+  readonly neutral?: number | false;
+  /** The option of `generate` that takes its place. */
+  readonly option?: "stopStrings";
+}
+
+const unsupportedFields: Readonly<Record<string, UnsupportedField>> = {
+  num_beams: { neutral: 1 },
+  num_beam_groups: { neutral: 1 },
+  num_return_sequences: { neutral: 1 },
+  penalty_alpha: { neutral: 0 },
+  dola_layers: {},
+  guidance_scale: { neutral: 1 },
+  typical_p: { neutral: 1, isOfSampling: true },
+  top_h: { isOfSampling: true },
+  epsilon_cutoff: { neutral: 0, isOfSampling: true },
+  eta_cutoff: { neutral: 0, isOfSampling: true },
+  no_repeat_ngram_size: { neutral: 0 },
+  encoder_no_repeat_ngram_size: { neutral: 0 },
+  encoder_repetition_penalty: { neutral: 1 },
+  exponential_decay_length_penalty: {},
+  min_length: { neutral: 0 },
+  min_new_tokens: { neutral: 0 },
+  max_time: {},
+  stop_strings: { option: "stopStrings" },
+  bad_words_ids: {},
+  force_words_ids: {},
+  constraints: {},
+  sequence_bias: {},
+  suppress_tokens: {},
+  begin_suppress_tokens: {},
+  forced_bos_token_id: {},
+  forced_eos_token_id: {},
+  forced_decoder_ids: {},
+  token_healing: { neutral: false },
+  watermarking_config: {},
+};
+
+/** A field that has an effect in transformers, and its value. */
+export interface UnsupportedSetting {
+  readonly path: string;
+  readonly name: string;
+  readonly value: unknown;
+}
+
+/** What of a generation_config.json is not supported. It is no error before something is generated. */
+export function listUnsupportedSettings(path: string, json: Json): readonly UnsupportedSetting[] {
+  return Object.entries(unsupportedFields)
+    .map(([name, { neutral }]) => ({ path, name, value: json[name] ?? null, neutral }))
+    .filter(({ value, neutral }) => !isEmptyValue(value) && value !== neutral)
+    .map(({ name, value }) => ({ path, name, value }));
+}
+
+function isEmptyValue(value: unknown): boolean {
+  return value === null || value === "" || (typeof value === "object" && Object.keys(value).length === 0);
+}
+
+/** Refuses a setting that would change what is generated with these options. */
+export function rejectUnsupportedSettings(
+  settings: readonly UnsupportedSetting[],
+  options: { readonly doSample: boolean; readonly stopStrings: readonly string[] | undefined },
+): void {
+  for (const { path, name, value } of settings) {
+    const { neutral, isOfSampling = false, option } = unsupportedFields[name]!;
+    if ((isOfSampling && !options.doSample) || (option && options[option] !== undefined)) continue;
+    const alternative = isOfSampling ? "pass doSample: false, or " : option ? `pass ${option}, or ` : "";
+    throw new FileError({
+      where: `${path}: ${name}`,
+      expected: neutral === undefined ? "null or no such field" : `${neutral} or no such field`,
+      received: formatValue(value),
+      remedy: `generate does not support it: ${alternative}remove the field from the file`,
+    });
+  }
+}
