@@ -97,6 +97,14 @@ test.each([
   [{ stop: ["a", ""] }, "stop", /stop: expected a non-empty string, or an array of at most 4/],
   [{ stop: ["a", "b", "c", "d", "e"] }, "stop", /at most 4 non-empty strings/],
   [{ max_tokens: 0 }, "max_tokens", /max_tokens: expected an integer ≥ 1, received 0/],
+  [{ max_completion_tokens: 0 }, "max_completion_tokens", /max_completion_tokens: expected an integer ≥ 1, received 0/],
+  [{ stream_options: true }, "stream_options", /stream_options: expected an object, received true/],
+  [
+    { stream_options: { include_usage: "yes" } },
+    "stream_options",
+    /stream_options.include_usage: expected true or false, received "yes"/,
+  ],
+  [{ stream_options: { include_usge: true } }, "stream_options", /stream_options: "include_usge": unknown field/],
   [
     { max_tokens: 1000 },
     "prompt",
@@ -127,6 +135,12 @@ test.each([
   [{ messages: [] }, /expected a non-empty array of messages/],
   [{ messages: [{ role: "user" }] }, /messages\[0\].content: expected a string, or parts of the type "text"/],
   [{ messages: [{ content: "a" }] }, /messages\[0\]: expected \{ role, content \}/],
+  [{ messages: [{ role: "user", content: "a", name: "b" }] }, /messages\[0\]: "name": unknown field/],
+  [{ messages: [{ role: "assistant", content: "a", tool_calls: [{}] }] }, /messages\[0\]: "tool_calls": unknown field/],
+  [
+    { messages: [{ role: "user", content: [{ type: "text", text: "a", lang: "b" }] }] },
+    /messages\[0\].content\[0\]: "lang": unknown field/,
+  ],
   [{ messages: [{ role: "user", content: "a" }], tools: [{}] }, /tools: expected an empty array/],
   [{ messages: [{ role: "user", content: "a" }], prompt: "a" }, /"prompt": unknown field/],
 ])("of a conversation %j is refused with 400", async (body, message) => {
@@ -162,6 +176,31 @@ test("fields in their only value, and null, are as good as absent", async () => 
     choices: [{ text: " beginning", finish_reason: "length" }],
     usage: { prompt_tokens: tokens.length, completion_tokens: 2, total_tokens: tokens.length + 2 },
   });
+});
+
+test("max_completion_tokens is the number of new tokens of completions, too, and precedes max_tokens", async () => {
+  await startTestServer();
+  const requests = [
+    { prompt: "In the", max_completion_tokens: 7, stream_options: { include_usage: null } },
+    { prompt: "In the", max_completion_tokens: 8, max_tokens: 3 },
+  ];
+  for (const [id, request] of requests.entries()) {
+    const response = post(request);
+    await server.waitForMessages(id + 1);
+    server.reply(id, "a", "stop");
+    expect((await response).status).toBe(200);
+  }
+  expect(server.sentMessages).toMatchObject([{ options: { maxNewTokens: 7 } }, { options: { maxNewTokens: 8 } }]);
+});
+
+test("an earlier answer is taken back as a message, with fields that are empty", async () => {
+  await startTestServer();
+  const answer = { role: "assistant", content: "b", refusal: null, tool_calls: [], annotations: [] };
+  const messages = [{ role: "user", content: "a" }, answer, { role: "user", content: "c" }];
+  const response = post({ messages }, {}, "/v1/chat/completions");
+  await server.waitForMessages(1);
+  server.reply(0, "d", "stop");
+  expect((await response).status).toBe(200);
 });
 
 test("other refusals have their status and code", async () => {

@@ -71,7 +71,6 @@ export function parseRequest(kind: RequestKind, body: string, model: ServedModel
   }
   fields.rejectUnsupportedFields(kind);
   const tokens = kind === "chat" ? parseChatTokens(fields, model) : parsePromptTokens(fields, model);
-  const streamOptions = fields.getField("stream_options", isJsonObject, "an object") as JsonObject | undefined;
   return {
     kind,
     options: {
@@ -80,11 +79,28 @@ export function parseRequest(kind: RequestKind, body: string, model: ServedModel
       ...parseSamplingOptions(fields),
     },
     isStreamed: fields.getField("stream", isBoolean, "true or false") === true,
-    includesUsage: streamOptions?.["include_usage"] === true,
+    includesUsage: parseIncludeUsage(fields),
   };
 }
 
 const isBoolean = (value: unknown): boolean => typeof value === "boolean";
+
+function parseIncludeUsage(fields: RequestFields): boolean {
+  const streamOptions = fields.getField("stream_options", isJsonObject, "an object") as JsonObject | undefined;
+  const { include_usage: includesUsage, ...otherFields } = streamOptions ?? {};
+  rejectUnknownFields("stream_options", otherFields, "stream_options");
+  if (includesUsage === undefined || includesUsage === null) return false;
+  if (typeof includesUsage === "boolean") return includesUsage;
+  const message = `stream_options.include_usage: expected true or false, received ${shorten(includesUsage)}`;
+  throw invalidFieldError("stream_options", message);
+}
+
+/** Refuses fields of an object within the request that have a value, `param` is the request's own field. */
+function rejectUnknownFields(where: string, otherFields: JsonObject, param: string): void {
+  const name = Object.keys(otherFields).find((each) => otherFields[each] !== null);
+  if (name === undefined) return;
+  throw invalidFieldError(param, `${where}: ${shorten(name)}: unknown field`, "unknown_parameter");
+}
 
 function parseBody(body: string): JsonObject {
   let json: unknown;
@@ -166,8 +182,7 @@ function parseMaxNewTokens(
   { tokens, model }: { tokens: readonly number[]; model: ServedModel },
 ): number {
   const maxTokens = fields.getNumber("max_tokens", { min: 1, isInteger: true });
-  const requestedTokens =
-    (kind === "chat" ? fields.getNumber("max_completion_tokens", { min: 1, isInteger: true }) : null) ?? maxTokens;
+  const requestedTokens = fields.getNumber("max_completion_tokens", { min: 1, isInteger: true }) ?? maxTokens;
   const availableTokens = model.maxLength - tokens.length;
   if (availableTokens < (requestedTokens ?? 1)) {
     const message = `the maximum context length is ${model.maxLength} tokens; the prompt has ${tokens.length} tokens, and ${requestedTokens === undefined ? "at least 1 more is required" : `${requestedTokens} more were requested`}`;
@@ -257,17 +272,26 @@ function parseChatTokens(fields: RequestFields, { tokenizer, vocabSize }: Served
   );
 }
 
+/** Fields of the messages that clients have from other servers, which are empty where there are no tools. */
+const emptyMessageFields: readonly string[] = ["tool_calls", "annotations"];
+
 /** Parts of a content are one text. */
 function toMessage(value: unknown, index: number): ChatMessage {
   const fieldName = `messages[${index}]`;
   if (!isJsonObject(value) || typeof value["role"] !== "string") {
     throw invalidFieldError("messages", `${fieldName}: expected { role, content }, received ${shorten(value)}`);
   }
-  const { content } = value;
+  const { role: _, content, ...messageFields } = value;
+  const otherFields = Object.entries(messageFields).filter(
+    ([name, field]) => !(emptyMessageFields.includes(name) && isEmptyValue(field)),
+  );
+  rejectUnknownFields(fieldName, Object.fromEntries(otherFields), "messages");
   if (typeof content === "string") return { role: value["role"], content };
   const isTextPart = (part: unknown): part is { text: string } =>
     isJsonObject(part) && part["type"] === "text" && typeof part["text"] === "string";
   if (Array.isArray(content) && content.every(isTextPart)) {
+    for (const [i, { type: __, text: ___, ...partFields }] of (content as readonly JsonObject[]).entries())
+      rejectUnknownFields(`${fieldName}.content[${i}]`, partFields, "messages");
     return { role: value["role"], content: content.map(({ text }) => text).join("") };
   }
   const receivedText = content === undefined ? "none" : shorten(content);
