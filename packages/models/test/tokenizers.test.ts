@@ -66,3 +66,37 @@ describe.each(["byte-level", "byte-fallback", "unigram"])("%s", (name) => {
     }
   });
 });
+
+describe("bytes of a tokenizer that falls back to them", () => {
+  const toIds = (tokenizer: Tokenizer, bytes: Iterable<number>): number[] =>
+    Array.from(bytes, (byte) => tokenizer.tokenId(`<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`)!);
+  const encodeText = (text: string): Uint8Array => new TextEncoder().encode(text);
+
+  // What Python's tokenizers 0.23.2 gives.
+  test.each([
+    ["a run that is not UTF-8 as a whole", [0x44, 0x22, 0x84], "\uFFFD\uFFFD\uFFFD"],
+    ["a character that is not complete, after another", encodeText("é你").slice(0, 4), "\uFFFD\uFFFD\uFFFD\uFFFD"],
+    ["characters", encodeText("你é😀"), "你é😀"],
+    ["a byte order mark", encodeText("\uFEFFa"), "\uFEFFa"],
+  ])("%s", async (_, bytes, text) => {
+    const { tokenizer } = await openTokenizer("byte-fallback");
+    expect(tokenizer.decode(toIds(tokenizer, bytes))).toBe(text);
+  });
+
+  test("a special token that is skipped does not end a run", async () => {
+    const { tokenizer } = await openTokenizer("byte-fallback");
+    const [first, ...otherIds] = toIds(tokenizer, encodeText("你"));
+    const ids = [first!, tokenizer.tokenId("<|end|>")!, ...otherIds];
+    expect(tokenizer.decode(ids)).toBe("你");
+    expect(tokenizer.decode(ids, { skipSpecialTokens: false })).toBe("\uFFFD<|end|>\uFFFD\uFFFD");
+  });
+
+  test("a stream returns each character with its last byte, and keeps it", async () => {
+    const { tokenizer } = await openTokenizer("byte-fallback");
+    const stream = new TextStream(tokenizer, toIds(tokenizer, encodeText("é你")).slice(0, 3));
+    const ids = toIds(tokenizer, [...encodeText("你").slice(1), ...encodeText("😀é"), 0x84]);
+    const texts = ids.map((id) => stream.push(id).text);
+    expect(texts).toEqual(["", "你", "", "", "", "😀", "", "é", ""]);
+    expect(stream.flush()).toBe("\uFFFD");
+  });
+});

@@ -77,14 +77,14 @@ export class IncrementalDecoder {
 
   /** A new token has changed text before it. */
   #separateReturnedText(): void {
-    // The token completes a character that the prompt began.
-    const completeText = this.#returnedText.slice(
-      0,
-      this.#returnedText.length - getHeldText(this.#returnedText).length,
-    );
-    if (this.#text.startsWith(completeText)) {
-      this.#returnedText = completeText;
-      return;
+    if (this.#returnedText.endsWith(REPLACEMENT)) {
+      // The token completes a character that the prompt began.
+      const promptTexts = decodeBeginnings(this.#decoder, this.#window.slice(0, this.#numReturnedTokens));
+      const completeText = promptTexts.find((text) => this.#text.startsWith(text));
+      if (completeText !== undefined) {
+        this.#returnedText = completeText;
+        return;
+      }
     }
     // Bytes of a character that is not complete, after those of complete ones.
     const numReturnedCharacters = this.#decoder.decode(this.#window.slice(0, this.#numReturnedTokens)).length;
@@ -127,11 +127,17 @@ function getHeldText(text: string): string {
   return text.slice(text.length - length);
 }
 
+/** The text of tokens, and of those without the last, which may be bytes of a character that is not complete. */
+function decodeBeginnings(decoder: Decoder, tokens: readonly number[]): readonly string[] {
+  const counts = Array.from({ length: MAX_HELD_CHARACTERS + 1 }, (_, i) => tokens.length - i);
+  return counts.filter((count) => count >= 0).map((count) => decoder.decode(tokens.slice(0, count)));
+}
+
 /** The last tokens of a prompt, from the beginning of a character on. */
 function cutPrompt(decoder: Decoder, prompt: readonly number[]): readonly number[] {
   for (let count = NUM_CONTEXT_TOKENS; count < MAX_WINDOW_TOKENS && count < prompt.length; count++) {
     const tokens = prompt.slice(-count);
-    if (!decoder.decode(tokens).startsWith(REPLACEMENT)) return tokens;
+    if (decodeBeginnings(decoder, tokens).some((text) => !text.startsWith(REPLACEMENT))) return tokens;
   }
   return prompt.slice(-MAX_WINDOW_TOKENS);
 }

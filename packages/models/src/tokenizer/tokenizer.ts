@@ -11,6 +11,7 @@ import {
 } from "@mosaic/core";
 import { FileError } from "@mosaic/nn";
 import { isJsonObject, type Json } from "../config/fields.ts";
+import { ByteFallback } from "./byte-fallback.ts";
 
 /** A message of a conversation, as chat templates take it; templates may read further fields. */
 export interface ChatMessage {
@@ -74,6 +75,7 @@ export interface TokenizerFiles {
 export class Tokenizer {
   readonly #path: string;
   readonly #huggingFaceTokenizer: HuggingFaceTokenizer;
+  readonly #byteFallback: ByteFallback | null;
   /** chat_template, as long as it is not parsed. */
   readonly #templateText: unknown;
   readonly #specialTokens: Readonly<Record<string, string>>;
@@ -91,6 +93,7 @@ export class Tokenizer {
       "a tokenizer that @huggingface/tokenizers supports",
       () => new HuggingFaceTokenizer(files.tokenizer, files.config),
     );
+    this.#byteFallback = ByteFallback.create(files, (token) => this.#huggingFaceTokenizer.token_to_id(token));
   }
 
   /** Whether the folder has a chat template, so that `applyChatTemplate` has something to apply. */
@@ -132,10 +135,11 @@ export class Tokenizer {
         remedy: "use the tokenizer of the model that generated the ids",
       });
     }
-    if (ids.length === 0) return "";
+    const decodableIds = this.#byteFallback?.toDecodableIds(ids, skipSpecialTokens) ?? ids;
+    if (decodableIds.length === 0) return "";
     // As transformers 5: removing spaces before punctuation would corrupt what these tokenizers restore exactly.
     const settings = { skip_special_tokens: skipSpecialTokens, clean_up_tokenization_spaces: false };
-    return this.#huggingFaceTokenizer.decode([...ids], settings);
+    return this.#huggingFaceTokenizer.decode([...decodableIds], settings);
   }
 
   /**
