@@ -4,6 +4,7 @@ import {
   BatchScheduler,
   type CausalLM,
   GenerationBatch,
+  GenerationCache,
   type GenerateOptions,
   loadModel,
 } from "../src/index.ts";
@@ -194,6 +195,19 @@ describe("BatchScheduler", () => {
       expect(() => scheduler.generate(longOptions)).toThrow(/received a stopped scheduler/);
       await runPromise;
       expect([scheduler.running, scheduler.waiting, scheduler.freeTokens]).toEqual([0, 0, 64]);
+    });
+  });
+
+  test("a cache is refused before what else is wrong, such as how much it holds", async () => {
+    await using folder = await writeFolder(models.llama3!);
+    await onRanks(oneRank, async (ctx) => {
+      using model = await loadModel(ctx, folder.path);
+      using scheduler = new BatchScheduler(model, { maxTokens: 512 });
+      using cache = new GenerationCache(model, { maxTokens: 4, blockSize: 4 });
+      const options: GenerateOptions = { tokens: [1], cache };
+      expect(() => scheduler.generate(options)).toThrow(
+        /GenerationBatch: cache: expected no cache option, because the batch has its own cache, received a GenerationCache; leave the option out/,
+      );
     });
   });
 

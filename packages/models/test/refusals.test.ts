@@ -164,6 +164,11 @@ describe("generate rejects before anything is sent", () => {
       /stopStrings: expected a model with a tokenizer/,
     ],
     [
+      "an empty stop string",
+      { tokens, stopStrings: [""] },
+      /stopStrings: expected an array, each element a non-empty string, received \[""\]/,
+    ],
+    [
       "a context beyond the model's",
       { tokens, maxNewTokens: 510 },
       /maxNewTokens: expected at most 512 tokens in total, the model's max_position_embeddings, received a prompt of 3 tokens and maxNewTokens of 510; shorten/,

@@ -39,7 +39,7 @@ export const generateOptions = defineOptions("generate", {
   /** Divides the logits of tokens that occurred if they are positive, multiplies them if not. Default: that of generation_config.json, or 1. */
   repetitionPenalty: option.number({ above: 0, optional: true }),
   /** Texts that end the generation; they are not returned. Default: none. */
-  stopStrings: option.array(option.string(), { optional: true }),
+  stopStrings: option.array(option.string({ expected: "a non-empty string" }), { optional: true }),
   /** Tokens that end the generation; `[]` for none. Default: eos_token_id of generation_config.json, or of config.json. */
   eosTokenIds: option.array(option.integer({ min: 0 }), { optional: true }),
   /** What random numbers follow from: the same seed gives the same text on every mesh. Default: the context's seed. */

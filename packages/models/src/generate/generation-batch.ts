@@ -4,6 +4,7 @@ import {
   defineOptions,
   DisposedError,
   expectValue,
+  formatValue,
   MosaicError,
   option,
   OptionError,
@@ -242,11 +243,12 @@ export class GenerationBatch implements Disposable {
 
 /** `resolveGeneration` of a text whose memory is the batch's. */
 export function resolveBatchedGeneration(model: GenerativeModel, options: Omit<GenerateOptions, "cache">): Generation {
-  const plan = resolveGeneration(model, options);
-  if (plan.cache === undefined) return plan;
+  const { cache } = (options as GenerateOptions | undefined) ?? {};
+  if (cache === undefined) return resolveGeneration(model, options);
   throw new OptionError({
     where: "GenerationBatch: cache",
     expected: "no cache option, because the batch has its own cache",
-    received: "a GenerationCache",
+    received: cache instanceof GenerationCache ? "a GenerationCache" : formatValue(cache),
+    remedy: "leave the option out",
   });
 }
