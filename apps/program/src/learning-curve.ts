@@ -1,4 +1,5 @@
 import { appendFileSync, existsSync, readFileSync, writeFileSync } from "node:fs";
+import { UsageError } from "./command-line.ts";
 
 /** What every line of a log has: steps taken. */
 export interface LogLine {
@@ -24,9 +25,31 @@ export class LearningCurve<Point extends LogLine> {
   }
 }
 
-/** The lines of a log that are whole; none if there is no such file. */
+/**
+ * The lines of a log that are whole; none if there is no such file.
+ *
+ * @throws UsageError for a line that is no object of JSON with its steps, with its place.
+ */
 export function readLearningCurve<Point extends LogLine>(path: string): readonly Point[] {
   if (!existsSync(path)) return [];
   const lines = readFileSync(path, "utf8").split("\n");
-  return lines.slice(0, -1).map((line) => JSON.parse(line) as Point);
+  return lines.slice(0, -1).map((line, index) => parseLine<Point>(line, `${path}, line ${index + 1}`));
+}
+
+function parseLine<Point extends LogLine>(line: string, where: string): Point {
+  const [value, cause] = parseJson(line);
+  if (Number.isSafeInteger((value as Partial<LogLine> | null | undefined)?.step)) return value as Point;
+  const received = line.length > 60 ? `${line.slice(0, 60)}…` : line;
+  throw new UsageError(
+    `${where}: expected a JSON object with its step, received ${JSON.stringify(received)}; remove the line, or restore the file from a copy`,
+    { cause },
+  );
+}
+
+function parseJson(text: string): readonly [value: unknown, cause?: unknown] {
+  try {
+    return [JSON.parse(text)];
+  } catch (error) {
+    return [undefined, error];
+  }
 }

@@ -10,6 +10,7 @@ import {
   launchRanks,
   throwIfFailed,
   RanksFailedError,
+  UsageError,
 } from "../src/index.ts";
 
 function directory(): string {
@@ -32,6 +33,18 @@ test("a log continues after the step of a checkpoint, without half a line that a
     { step: 3, loss: 0 },
   ]);
 });
+
+test.each(['{"step":2,"lo', "", "null", '{"loss":1}'])(
+  "a damaged line %j of a log is an error with its place",
+  (line) => {
+    const path = join(directory(), "curve.jsonl");
+    writeFileSync(path, `{"step":1}\n${line}\n{"step":3}\n`);
+    expect(() => readLearningCurve(path)).toThrow(UsageError);
+    expect(() => readLearningCurve(path)).toThrow(
+      `${path}, line 2: expected a JSON object with its step, received ${JSON.stringify(line)}; remove the line`,
+    );
+  },
+);
 
 test("ranks report lines of JSON, and a failure has its rank and message", async () => {
   const path = join(directory(), "rank.mjs");
