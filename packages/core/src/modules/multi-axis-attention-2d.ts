@@ -69,20 +69,19 @@ export class MultiAxisAttention2D extends SelfAttention {
     const sequence = toSequence(settings.name, x, this.#axes);
     const [outerLength, innerLength] = sequence.lengths as [number, number];
     const axisLayout = this.layout(outerLength, { ...call, axisName: "axis1" });
-    const layout = repeatRows(axisLayout, innerLength);
+    const layout = repeatRows(ctx, axisLayout, innerLength);
     return sequence.restore(this.attend(sequence.rows, resolveMask(settings, call), layout));
   }
 }
 
 /** The layout in which every row of `outer` stands for `inner` rows one after another. */
-function repeatRows(outerLayout: Layout, repeatCount: number): Layout {
+function repeatRows({ mesh }: Context, outerLayout: Layout, repeatCount: number): Layout {
   const repeatSpan = ({ start, length, step }: Span): Span[] =>
     step === 1
       ? [{ start: start * repeatCount, length: length * repeatCount, step: 1 }]
       : Array.from({ length }, (_, i) => ({ start: (start + i * step) * repeatCount, length: repeatCount, step: 1 }));
   const cachedSpans = new Map<readonly Span[], readonly Span[]>();
-  // What was verified of the outer layout holds for this one.
-  return markVerified({
+  const layout: Layout = {
     length: outerLayout.length * repeatCount,
     axes: outerLayout.axes,
     spans(at) {
@@ -91,5 +90,7 @@ function repeatRows(outerLayout: Layout, repeatCount: number): Layout {
       cachedSpans.set(outerSpans, repeatedSpans);
       return repeatedSpans;
     },
-  });
+  };
+  // What was verified of the outer layout holds for this one.
+  return markVerified(layout, mesh.shape);
 }

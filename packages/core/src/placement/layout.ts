@@ -41,7 +41,7 @@ export function layoutOf(options: LayoutOptions): Layout {
   const radices = axes.map((axis) => mesh[axis]! + 1);
   const cache = new Map<number, readonly Span[]>();
   const shards = resolveShards(placement, count, length);
-  return markVerified({
+  const layout: Layout = {
     length,
     axes,
     spans(at) {
@@ -60,7 +60,8 @@ export function layoutOf(options: LayoutOptions): Layout {
       }
       return spans;
     },
-  });
+  };
+  return markVerified(layout, mesh);
 }
 
 function checkAxes(mesh: Coordinate, axes: readonly string[]): void {

@@ -10,7 +10,10 @@ import type { Span } from "./span.ts";
 const MAX_CACHED_SHARDINGS = 64;
 
 const verifiedShards = new WeakMap<Placement, Map<string, readonly (readonly Span[])[]>>();
-const verifiedLayouts = new WeakSet<Layout>();
+/** The meshes of layouts that were made for one: on another, the same coordinates hold other positions. */
+const layoutMeshes = new WeakMap<Layout, Coordinate>();
+/** The lengths of a layout's axes, in its order of them, for which it was verified. */
+const verifiedLengths = new WeakMap<Layout, (readonly number[])[]>();
 
 /**
  * The spans of every shard of a placement, verified: integers, start ≥ 0, length ≥ 0, step ≥ 1, and each position of
@@ -47,27 +50,59 @@ export function resolveShards(placement: Placement, count: number, length: numbe
   return shards;
 }
 
-/** Verifies a layout that was not made by `layoutOf`, once: its shards along its axes hold each position once. */
+/**
+ * Verifies that a layout's shards along its axes hold each position once on this mesh: of one that `layoutOf` made, that the mesh's
+ * axes are as long as those it was made for; of any other, its spans, once for each mesh.
+ */
 export function verifyLayout(where: string, layout: Layout, mesh: Coordinate): void {
-  if (verifiedLayouts.has(layout)) return;
-  const shards = coordinatesAlong(layout.axes, mesh).map((coordinate) => layout.spans(coordinate));
-  verifyShards(where, shards, layout.length);
-  verifiedLayouts.add(layout);
+  const { axes } = layout;
+  const verified = verifiedLengths.get(layout);
+  if (verified?.some((lengths) => axes.every((axis, i) => lengths[i] === axisLength(mesh, axis)))) return;
+  const layoutMesh = layoutMeshes.get(layout);
+  if (layoutMesh) checkLayoutMesh(where, axes, { layoutMesh, mesh });
+  else {
+    const shards = coordinatesAlong(axes, mesh).map((coordinate) => layout.spans(coordinate));
+    verifyShards(where, shards, layout.length);
+  }
+  const lengths = axes.map((axis) => axisLength(mesh, axis));
+  if (verified) verified.push(lengths);
+  else verifiedLengths.set(layout, [lengths]);
+}
+
+function checkLayoutMesh(
+  where: string,
+  axes: readonly string[],
+  { layoutMesh, mesh }: { layoutMesh: Coordinate; mesh: Coordinate },
+): void {
+  if (axes.every((axis) => axisLength(layoutMesh, axis) === axisLength(mesh, axis))) return;
+  const formatAxes = (shape: Coordinate): string =>
+    axes.map((axis) => `${axis}: ${axisLength(shape, axis)}`).join(", ");
+  throw new ShapeError({
+    where,
+    expected: `a layout for the context's mesh, { ${formatAxes(mesh)} }`,
+    received: `a layout for a mesh { ${formatAxes(layoutMesh)} }`,
+    remedy: "create it with layoutOf({ mesh: ctx.mesh.shape, … })",
+  });
+}
+
+/** An axis that the mesh lacks has one place. */
+function axisLength(mesh: Coordinate, axis: string): number {
+  return mesh[axis] ?? 1;
 }
 
 /** All coordinates along some axes of a mesh, row-major. */
 export function coordinatesAlong(axes: readonly string[], mesh: Coordinate): Coordinate[] {
   let coordinates: Coordinate[] = [{}];
   for (const axis of axes) {
-    const values = Array.from({ length: mesh[axis] ?? 1 }, (_, i) => i);
+    const values = Array.from({ length: axisLength(mesh, axis) }, (_, i) => i);
     coordinates = coordinates.flatMap((coordinate) => values.map((value) => ({ ...coordinate, [axis]: value })));
   }
   return coordinates;
 }
 
-/** Notes that a layout follows from verified placements. */
-export function markVerified(layout: Layout): Layout {
-  verifiedLayouts.add(layout);
+/** Notes that a layout follows from verified placements, on this mesh alone. */
+export function markVerified(layout: Layout, mesh: Coordinate): Layout {
+  layoutMeshes.set(layout, mesh);
   return layout;
 }
 

@@ -1,6 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { attention } from "../../src/attention/attention.ts";
+import type { Context } from "../../src/context.ts";
 import { init } from "../../src/init.ts";
 import { fromArray } from "../../src/creation.ts";
 import { OptionError, ShapeError } from "../../src/errors.ts";
@@ -16,7 +17,7 @@ import {
 import { layoutOf } from "../../src/placement/layout.ts";
 import { positions, type Span } from "../../src/placement/span.ts";
 import { resolveShards } from "../../src/placement/verify.ts";
-import { ReferenceDevice } from "../reference/index.ts";
+import { gather, ReferenceDevice, referenceWorld } from "../reference/index.ts";
 
 const span = (start: number, length: number, step = 1): Span => ({ start, length, step });
 const placement = (...shards: (readonly Span[])[]): Placement => ({ name: "mine", spans: (index) => shards[index]! });
@@ -64,6 +65,31 @@ describe("a placement that breaks its guarantees is rejected", () => {
     expect(() => attendWithLayout(createKeyLayout(span(1, 4)))).toThrow(/end before position 4/);
     expect(() => attendWithLayout(null)).toThrow(OptionError);
     attendWithLayout(createKeyLayout(span(0, 4))).dispose();
+  });
+
+  test("a layout of another mesh is rejected, whatever it was verified for", async () => {
+    const rows = layoutOf({ mesh: { sp: 4 }, axes: ["sp"], length: 16 });
+    const ownLayout: Layout = { ...rows };
+    for (const [layout, message] of [
+      [
+        rows,
+        /queries: expected a layout for the context's mesh, \{ sp: 2 \}, received a layout for a mesh \{ sp: 4 \}; create it with layoutOf/,
+      ],
+      [ownLayout, /queries: expected shards that cover all 16 positions, received 8 positions/],
+    ] as const) {
+      const attend = (ctx: Context) => {
+        using x = fromArray(ctx, new Array<number>(8).fill(1), [1, 1, 4, 2]);
+        return attention(ctx, x, x, x, { backend: gather(), queries: layout, keys: layout });
+      };
+      for (const mesh of [{ sp: 4 }, { dp: 1, sp: 4 }]) {
+        const outputs = (await referenceWorld(4, { mesh })).map(attend);
+        await Promise.all(outputs.map((out) => out.read()));
+      }
+      for (const ctx of await referenceWorld(2, { mesh: { sp: 2 } })) {
+        expect(() => attend(ctx)).toThrow(ShapeError);
+        expect(() => attend(ctx)).toThrow(message);
+      }
+    }
   });
 });
 
