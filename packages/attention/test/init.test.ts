@@ -69,6 +69,20 @@ describe("the umbrella", () => {
     expect(mosaic.init).not.toBe(core.init);
     expect(mosaic.local).toBe(core.local);
   });
+
+  it("has at the root all that the planner's code uses", () => {
+    const shape = { tokens: 7, numHeads: 4, headDim: 8, gpusPerNode: 5, profile: "cpu-local" } as const;
+    const mask = core.masks.documents([3, 4], core.masks.slidingWindow(2));
+    const plans = [
+      plan.plan({ ...shape, mask, placement: core.contiguous([1, 2, 2, 1, 1]) }),
+      plan.plan({ ...shape, keyTokens: 9 }),
+    ];
+    for (const { best } of plans) {
+      const names = [...best.code.matchAll(/\bmosaic\s*\.(\w+)/g)].map(([, name]) => name!);
+      expect(names).toContain("layoutOf");
+      for (const name of names) expect(mosaic).toHaveProperty(name);
+    }
+  });
 });
 
 describe("init", () => {

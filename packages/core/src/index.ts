@@ -67,6 +67,7 @@ export {
   type SliceType,
   sliceTypeCodes,
 } from "./mask/slice.ts";
+export { formatMask } from "./mask/define.ts";
 export * as masks from "./mask/index.ts";
 export { findOverlap, sliceIntersects, slicesOverlap } from "./mask/overlap.ts";
 export { resolveSlices } from "./mask/verify.ts";

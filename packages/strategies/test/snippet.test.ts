@@ -1,7 +1,8 @@
 import { spawnSync } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { masks } from "@mosaic/core";
+import { dispatch } from "@mosaic/backend-flex";
+import { contiguous, masks } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { plan } from "../src/plan/index.ts";
 
@@ -14,6 +15,19 @@ test.each([
   { name: "ragged shards", tokens: 67, mask: masks.slidingWindow(9), mesh: { sp: 4 } },
   { name: "a window on both sides", tokens: 64, mask: masks.slidingWindow({ left: 9, right: 3 }), mesh: { sp: 4 } },
   { name: "global tokens", tokens: 64, mask: masks.globalTokens([0, 7], { queries: true }), mesh: { sp: 4 } },
+  {
+    name: "documents",
+    tokens: 64,
+    mask: masks.documents([12, 13, 13, 13, 13], masks.blockCausal(4)),
+    mesh: { sp: 4 },
+  },
+  {
+    name: "answers",
+    tokens: 64,
+    mask: masks.and(masks.shareQuestion(40, [10, 14]), masks.slidingWindow(9)),
+    placement: contiguous([10, 20, 30, 4]),
+    mesh: { sp: 4 },
+  },
   { name: "other keys", tokens: 30, keyTokens: 64, mask: masks.causal(), mesh: { sp: 4 } },
 ])("the code to paste runs as it is: $name", ({ name, ...options }) => {
   const { best } = plan({
@@ -42,10 +56,28 @@ test.each([
   expect(shapes.reduce((a, b) => a + b, 0)).toBe(options.tokens);
 });
 
-test("a custom mask is named, not made up", () => {
-  const mask = { ...masks.causal(), name: "mine" };
-  const { code } = plan({ tokens: 64, numHeads: 2, headDim: 8, gpusPerNode: 2, mask, profile: "cpu-local" }).best;
-  expect(code).toContain("  // mask: mine,");
+const twoRanks = { tokens: 64, numHeads: 2, headDim: 8, gpusPerNode: 2, profile: "cpu-local" } as const;
+
+test("the code to paste has masks and placements with their lists", () => {
+  const inner = masks.blockCausal(16);
+  const { code } = plan({
+    ...twoRanks,
+    mask: masks.documents([20, 11, 11, 11, 11], inner),
+    placement: contiguous([10, 54]),
+  }).best;
+  expect(code).toContain("  mask: mosaic.masks.documents([20, ...Array(4).fill(11)], mosaic.masks.blockCausal(16)),\n");
+  expect(code).toContain("  placement: mosaic.contiguous([10, 54]),\n");
+  expect(code).not.toContain("Replace");
+});
+
+test("a mask or a placement that cannot be written must be filled in before the code runs", () => {
+  const mask = { ...masks.causal(), name: "full" };
+  const placement = dispatch({ mask: masks.causal(), length: 64, ranks: 2 });
+  const { code } = plan({ ...twoRanks, mask, placement }).best;
+  expect(code).toContain(`// Replace yourMask with the mask "full".\n`);
+  expect(code).toContain("  mask: yourMask,\n");
+  expect(code).toContain(`// Replace yourPlacement with the placement "dispatch", from mosaic.dispatch({ … }).\n`);
+  expect(code).toContain("  placement: yourPlacement,\n");
 });
 
 test("on several nodes the code states how it is started", () => {

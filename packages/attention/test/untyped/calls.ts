@@ -142,6 +142,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "masks.maskArea": () => [core.masks.causal(), 4, 4],
   "masks.prefix": () => [2],
   "masks.fromSlices": () => [[slice]],
+  formatMask: () => [core.masks.causal()],
   resolveSlices: () => [core.masks.causal(), 4, 4],
   resolveShards: () => [core.zigzag(), 2, 8],
   contiguous: () => [[2, 2]],

@@ -1,5 +1,5 @@
 import { expectValue, OptionError, ShapeError } from "../errors.ts";
-import { defineMask, isMask } from "./define.ts";
+import { defineMask, formatCall, formatMask, isMask } from "./define.ts";
 import { totalArea, intersectSliceLists, mergeIntoDisjoint } from "./region.ts";
 import type { Mask, Slice } from "./slice.ts";
 import { resolveSlices } from "./verify.ts";
@@ -61,8 +61,14 @@ function combine(
   merge: (sliceLists: readonly (readonly Slice[])[]) => readonly Slice[],
 ): Mask {
   const maskList = [...masks];
-  return defineMask(`${name}(${maskList.map((mask) => mask.name).join(", ")})`, (queries, keys) =>
-    merge(maskList.map((mask) => resolveSlices(mask, queries, keys))),
+  return defineMask(
+    `${name}(${maskList.map((mask) => mask.name).join(", ")})`,
+    (queries, keys) => merge(maskList.map((mask) => resolveSlices(mask, queries, keys))),
+    (namespace) =>
+      formatCall(
+        `${namespace}${name}`,
+        maskList.map((mask) => formatMask(mask, namespace)),
+      ),
   );
 }
 
@@ -87,7 +93,7 @@ export function fromDense(rows: readonly (readonly boolean[])[]): Mask {
   for (let q = 0; q < rows.length; q++) checkRow(`${where}: row ${q}`, rows[q], width);
   const slices = mergeIntoDisjoint(rows.flatMap((row, q) => findRuns(row, q)));
   const name = `${where}(${rows.length}×${width})`;
-  return defineMask(name, (queries, keys) => {
+  const slicesOf = (queries: number, keys: number): readonly Slice[] => {
     // Without rows the width is unknown.
     if (queries === rows.length && (keys === width || queries === 0)) return slices;
     throw new ShapeError({
@@ -95,7 +101,8 @@ export function fromDense(rows: readonly (readonly boolean[])[]): Mask {
       expected: `${rows.length} queries and ${width} keys`,
       received: `${queries} queries and ${keys} keys`,
     });
-  });
+  };
+  return defineMask(name, slicesOf, () => undefined);
 }
 
 function checkRow(where: string, row: unknown, width: number): void {

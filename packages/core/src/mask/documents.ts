@@ -1,7 +1,16 @@
 import { expectValue, formatValue, OptionError, ShapeError } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import { checkCount, checkLengths, defineMask, isMask } from "./define.ts";
+import {
+  checkCount,
+  checkLengths,
+  defineMask,
+  formatCall,
+  formatList,
+  formatMask,
+  formatObject,
+  isMask,
+} from "./define.ts";
 import { createBand } from "./region.ts";
 import type { Mask, Slice } from "./slice.ts";
 import { resolveSlices } from "./verify.ts";
@@ -41,7 +50,7 @@ export function documents(lengths: readonly number[], inner: DocumentMask | read
   const maskText = masks ? `${masks.length} masks` : formatDocumentMask(inner as DocumentMask);
   const name = `documents(${documentLengths.length}, ${maskText})`;
   const total = documentLengths.reduce((sum, length) => sum + length, 0);
-  return defineMask(name, (queries, keys) => {
+  const slicesOf = (queries: number, keys: number): readonly Slice[] => {
     checkTotal(name, { total, description: "the documents' lengths" }, [queries, keys]);
     const slices: Slice[] = [];
     let start = 0;
@@ -50,7 +59,27 @@ export function documents(lengths: readonly number[], inner: DocumentMask | read
       start += length;
     }
     return slices;
+  };
+  return defineMask(name, slicesOf, (namespace) => {
+    const lengthList = formatList(documentLengths);
+    if (!masks)
+      return formatCall(`${namespace}documents`, [
+        lengthList,
+        formatDocumentExpression(inner as DocumentMask, namespace),
+      ]);
+    if (lengthList === undefined || masks.length > MAX_WRITTEN_MASKS) return undefined;
+    const expressions = masks.map((each) => formatDocumentExpression(each, namespace));
+    return expressions.includes(undefined)
+      ? undefined
+      : `${namespace}documents(${lengthList}, [${expressions.join(", ")}])`;
   });
+}
+
+/** A mask of its own for each of more documents is for no one to read. */
+const MAX_WRITTEN_MASKS = 4096;
+
+function formatDocumentExpression(inner: DocumentMask, namespace: string): string | undefined {
+  return typeof inner === "string" ? `"${inner}"` : formatMask(inner, namespace);
 }
 
 function checkDocumentMask(inner: unknown): asserts inner is DocumentMask {
@@ -110,7 +139,7 @@ export function shareQuestion(questionLength: number, answers: readonly number[]
   const answerLengths = checkLengths(`${where}: answers`, answers);
   const name = `shareQuestion(${questionLength}, ${answerLengths.length} answers)`;
   const total = answerLengths.reduce((sum, length) => sum + length, questionLength);
-  return defineMask(name, (queries, keys) => {
+  const slicesOf = (queries: number, keys: number): readonly Slice[] => {
     checkTotal(name, { total, description: "the question and answer lengths" }, [queries, keys]);
     // The first answer goes on where the question ends, as one sequence.
     const firstAnswerEnd = questionLength + (answerLengths[0] ?? 0);
@@ -124,7 +153,10 @@ export function shareQuestion(questionLength: number, answers: readonly number[]
       start += length;
     }
     return slices;
-  });
+  };
+  return defineMask(name, slicesOf, (namespace) =>
+    formatCall(`${namespace}${where}`, [String(questionLength), formatList(answerLengths)]),
+  );
 }
 
 export const fromCuSeqlensOptions = defineOptions("fromCuSeqlens", {
@@ -173,7 +205,7 @@ export function fromCuSeqlens(
   }
   const name = `fromCuSeqlens(${queryEnds.length - 1}${causal ? ", causal" : ""})`;
   const bounds = { left: left ?? Number.POSITIVE_INFINITY, right: causal ? 0 : (right ?? Number.POSITIVE_INFINITY) };
-  return defineMask(name, (queries, keys) => {
+  const slicesOf = (queries: number, keys: number): readonly Slice[] => {
     checkEnds(name, [queryEnds.at(-1)!, keyEnds.at(-1)!], [queries, keys]);
     const slices: Slice[] = [];
     for (let i = 1; i < queryEnds.length; i++) {
@@ -181,7 +213,14 @@ export function fromCuSeqlens(
       appendShifted(slices, createBand(queryEnds[i]! - q, keyEnds[i]! - k, bounds), [q, k]);
     }
     return slices;
-  });
+  };
+  return defineMask(name, slicesOf, (namespace) =>
+    formatCall(`${namespace}fromCuSeqlens`, [
+      formatList(queryEnds),
+      keyEnds === queryEnds ? "null" : formatList(keyEnds),
+      formatObject({ causal: causal || undefined, left, right }),
+    ]),
+  );
 }
 
 function checkCuSeqlens(where: string, ends: unknown): readonly number[] {

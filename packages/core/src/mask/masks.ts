@@ -1,7 +1,7 @@
 import { expectValue, OptionError, ShapeError } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import { checkCount, defineMask } from "./define.ts";
+import { checkCount, defineMask, formatCall, formatList, formatObject } from "./define.ts";
 import { createBand, mergeIntoDisjoint } from "./region.ts";
 import type { Mask, Slice, SliceType } from "./slice.ts";
 import { verifySlice, verifySlices } from "./verify.ts";
@@ -169,7 +169,7 @@ export function globalTokens(tokens: number | readonly number[], options?: Globa
     positions && (positions.length <= 8 ? `[${positions.join(", ")}]` : `${positions.length} positions`);
   const name = `${where}(${positionText ?? String(tokens)}${queriesSeeAll ? ", { queries: true }" : ""})`;
   const minKeys = ranges.at(-1)?.end ?? 0;
-  return defineMask(name, (queries, keys) => {
+  const slicesOf = (queries: number, keys: number): readonly Slice[] => {
     if (minKeys > keys)
       throw new ShapeError({ where: name, expected: `at least ${minKeys} keys`, received: String(keys) });
     const columnSlices = ranges.map(({ start, end }): Slice => ({ ...rectangle(queries, end, "full"), k0: start }));
@@ -179,7 +179,13 @@ export function globalTokens(tokens: number | readonly number[], options?: Globa
       ({ start, end }): Slice => ({ ...rectangle(queryRow(end), keys, "full"), q0: queryRow(start) }),
     );
     return mergeIntoDisjoint([...columnSlices, ...rowSlices]);
-  });
+  };
+  return defineMask(name, slicesOf, (namespace) =>
+    formatCall(`${namespace}${where}`, [
+      positions ? formatList(positions as number[]) : String(tokens),
+      ...(queriesSeeAll ? ["{ queries: true }"] : []),
+    ]),
+  );
 }
 
 /** Positions, in any order, as ascending ranges with gaps between them. */
@@ -210,8 +216,16 @@ export function fromSlices(sliceList: readonly Slice[]): Mask {
   const name = `fromSlices(${sliceList.length})`;
   const slices = sliceList.map((slice) => ({ ...slice }));
   for (const slice of slices) verifySlice(name, slice);
-  return defineMask(name, (queries, keys) => {
+  const slicesOf = (queries: number, keys: number): readonly Slice[] => {
     verifySlices(name, slices, { queries, keys });
     return slices;
-  });
+  };
+  return defineMask(name, slicesOf, (namespace) =>
+    slices.length > MAX_WRITTEN_SLICES
+      ? undefined
+      : `${namespace}fromSlices([${slices.map(({ type, ...bounds }) => formatObject({ ...bounds, type: `"${type}"` })).join(", ")}])`,
+  );
 }
+
+/** More are for no one to read. */
+const MAX_WRITTEN_SLICES = 1024;

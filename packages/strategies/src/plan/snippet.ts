@@ -1,4 +1,4 @@
-import { type Mask, spansLength } from "@mosaic/core";
+import { formatMask, type Placement, resolvePlacement, spansLength } from "@mosaic/core";
 import { formatSeconds } from "@mosaic/planner";
 import { formatMesh } from "../mesh-order.ts";
 import { UMBRELLA_NAMESPACE, type StrategyCandidate } from "./candidates.ts";
@@ -7,7 +7,7 @@ import type { CallShape, PlanJob } from "./job.ts";
 /** A whole program that attends in this way, for this call, on this mesh. */
 export function createSnippet(job: PlanJob, candidate: StrategyCandidate, seconds: number): string {
   const { shape, ranks, nodes, gpusPerNode, profile } = job;
-  const { tokens, keyTokens } = shape;
+  const { tokens, keyTokens, mask, placement } = shape;
   const start =
     nodes === 1
       ? `npx mosaic-run --nproc-per-node ${ranks} attend.ts`
@@ -26,6 +26,8 @@ export function createSnippet(job: PlanJob, candidate: StrategyCandidate, second
     `import * as mosaic from "@mosaic/attention";`,
     ...candidate.imports,
     "",
+    ...formatPlaceholder("mask", mask.name, formatMask(mask)),
+    ...formatPlaceholder("placement", placement.name, formatPlacement(placement)),
     `const backend = ${candidate.code};`,
     `await using ctx = await mosaic.init({ ${device}mesh: ${formatMesh(candidate.mesh)} });`,
     `const attn = new mosaic.${isCrossAttention ? "CrossAxisAttention" : "MultiAxisAttention"}(ctx, {`,
@@ -49,8 +51,10 @@ function formatOptions(shape: CallShape): readonly string[] {
     `headDim: ${headDim}`,
     ...(isCrossAttention ? ["qAxis: 1", "kvAxis: 1"] : ["attentionAxis: 1"]),
     "backend",
-    `placement: "${placement.name}"`,
-    ...formatMask(mask),
+    `placement: ${formatPlacement(placement) ?? PLACEHOLDERS.placement}`,
+    ...(formatMask(mask) === "masks.full()"
+      ? []
+      : [`mask: ${formatMask(mask, `${UMBRELLA_NAMESPACE}masks.`) ?? PLACEHOLDERS.mask}`]),
     ...(sinks ? ["sinks: true"] : []),
     `dtype: "${dtype}"`,
     `sequenceLength: ${tokens}`,
@@ -58,18 +62,27 @@ function formatOptions(shape: CallShape): readonly string[] {
   ];
 }
 
-const masksWithoutParameters: ReadonlySet<string> = new Set(["causal", "inverseCausal", "bidirectionalCausal"]);
+/** What stands for a part that cannot be written: names that nothing declares, so that the program fails until they are replaced. */
+const PLACEHOLDERS = { mask: "yourMask", placement: "yourPlacement" } as const;
 
-/** Names that are calls as they stand. */
-const maskCodePattern =
-  /^(slidingWindow|prefix|blockCausal|globalTokens)\((\d+|\[[\d, ]*\])?(, )?(\{ \w+: \w+(, \w+: \w+)* \})?\)$/;
+/** Says what to replace, if there is no expression. */
+function formatPlaceholder(
+  part: keyof typeof PLACEHOLDERS,
+  name: string,
+  expression: string | undefined,
+): readonly string[] {
+  if (expression !== undefined) return [];
+  const origin = part === "placement" && name === "dispatch" ? `, from ${UMBRELLA_NAMESPACE}dispatch({ … })` : "";
+  return [`// Replace ${PLACEHOLDERS[part]} with the ${part} "${name}"${origin}.`];
+}
 
-/** The name of a mask is the expression that creates it, except for masks with lists and custom masks. */
-function formatMask({ name }: Mask): readonly string[] {
-  if (name === "full") return [];
-  if (masksWithoutParameters.has(name)) return [`mask: ${UMBRELLA_NAMESPACE}masks.${name}()`];
-  if (maskCodePattern.test(name)) return [`mask: ${UMBRELLA_NAMESPACE}masks.${name}`];
-  return [`// mask: ${name}`];
+const namedPlacements: readonly Placement[] = (["contiguous", "zigzag", "striped"] as const).map(resolvePlacement);
+
+/** A placement's name, or the call that makes it; undefined if it is one of the program's own, or one of `dispatch`. */
+function formatPlacement(placement: Placement): string | undefined {
+  if (namedPlacements.includes(placement)) return `"${placement.name}"`;
+  const [, lengths] = /^contiguous\(\[([\d,]*)\]\)$/.exec(placement.name) ?? [];
+  return lengths === undefined ? undefined : `${UMBRELLA_NAMESPACE}contiguous([${lengths.replaceAll(",", ", ")}])`;
 }
 
 interface InputContext {
@@ -86,12 +99,17 @@ function formatInput(name: string, rows: string, { job, candidate, length }: Inp
   const shards = backend.axes.reduce((product, axis) => product * mesh[axis]!, 1);
   const lengths = Array.from({ length: shards }, (_, i) => spansLength(placement.spans(i, shards, length)));
   const hasEqualShards = shards === job.ranks && lengths.every((each) => each === lengths[0]);
-  const layout = `{ mesh: ctx.mesh.shape, axes: backend.axes, placement: mosaic.${placement.name}(), length: ${length} }`;
+  const layout = `{ mesh: ctx.mesh.shape, axes: backend.axes, placement: ${formatPlacement(placement) ?? PLACEHOLDERS.placement}, length: ${length} }`;
   const tensorArguments = `[${batch}, ${hasEqualShards ? lengths[0] : rows}, ${numHeads * headDim}], { dtype: "${dtype}" }`;
   return [
     ...(hasEqualShards
       ? []
-      : [`const ${rows} = mosaic.spansLength(mosaic.layoutOf(${layout}).spans(ctx.mesh.coordinate));`]),
+      : [
+          `const ${rows} = mosaic`,
+          `  .layoutOf(${layout})`,
+          "  .spans(ctx.mesh.coordinate)",
+          "  .reduce((sum, span) => sum + span.length, 0);",
+        ]),
     `const ${name} = mosaic.randn(ctx, ${tensorArguments}); // this rank's rows`,
   ];
 }

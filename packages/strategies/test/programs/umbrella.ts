@@ -1,12 +1,21 @@
-// What the umbrella package gives a program, from the packages that this one may use: everything, and an init with defaults.
+// What the umbrella package gives a program at its root, as far as printed code needs it, from the packages that this one may use.
 import { local as localCollectives } from "@mosaic/collectives-local";
 import { type Context, init as initCore, type InitOptions } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 
-export * from "@mosaic/backend-mesh2d";
-export * from "@mosaic/backend-ring";
-export * from "@mosaic/backend-ulysses";
-export * from "@mosaic/core";
+export { dispatch, flex } from "@mosaic/backend-flex";
+export { mesh2d } from "@mosaic/backend-mesh2d";
+export { ring } from "@mosaic/backend-ring";
+export { ulysses } from "@mosaic/backend-ulysses";
+export {
+  contiguous,
+  CrossAxisAttention,
+  layoutOf,
+  local,
+  masks,
+  MultiAxisAttention,
+  randn,
+} from "@mosaic/core";
 
 export function init(options: Omit<InitOptions, "device" | "collectives">): Promise<Context> {
   return initCore({ ...options, device: cpu({ threads: 1 }), collectives: localCollectives() });
