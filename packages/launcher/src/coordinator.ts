@@ -59,6 +59,8 @@ export interface Coordinator {
   beginAttempt(): Promise<Assignment | undefined>;
   /** A rank of this node has failed: those of other nodes are ended, too. */
   reportFailing(rank: number): void;
+  /** A rank of this node has exited with 0: ranks that wait for it to join need not. */
+  reportSucceeded(rank: number): void;
   /** No rank of this node is left. Resolves when none is on any node. */
   endAttempt(records: readonly RankRecord[], findHint: FindHint): Promise<AttemptDecision>;
   /** This node was signalled to end, or its timeout has passed. */
@@ -133,6 +135,11 @@ export class LocalCoordinator implements Coordinator {
 
   /** The agent of this node has ended the others already. */
   reportFailing(): void {}
+
+  reportSucceeded(rank: number): void {
+    const { runId, nproc: size } = this.#plan;
+    this.#agent.recordExit({ runId, attempt: this.#attempt, size }, rank);
+  }
 
   async endAttempt(records: readonly RankRecord[], findHint: FindHint): Promise<AttemptDecision> {
     const attempt = this.#attempt;

@@ -265,7 +265,9 @@ class RunningJob {
     }
     this.#emit({ type: "start", runId, worldSize, store, logDir: this.#logDir });
     const onFailing = (rank: number): void => coordinator.reportFailing(rank);
-    return new NodeAgent({ plan: this.#plan, logDir: this.#logDir, emit: this.#emit, onFailing, ...components });
+    const onSucceeded = (rank: number): void => coordinator.reportSucceeded(rank);
+    const listeners = { emit: this.#emit, onFailing, onSucceeded };
+    return new NodeAgent({ plan: this.#plan, logDir: this.#logDir, ...listeners, ...components });
   }
 
   /** Reports what ended an attempt, and adds to a failure where the logs are. */

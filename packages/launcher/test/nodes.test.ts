@@ -63,6 +63,24 @@ describe("a job on several nodes", () => {
     for (const rank of [2, 3]) expect(secondOutcome?.stdout).toContain(`[${rank}] lost [[1,1]]`);
   });
 
+  it.each([
+    { nproc: 1, exiting: 1 },
+    { nproc: 1, exiting: 0 },
+    { nproc: 2, exiting: 3 },
+  ])("ends the rendezvous of $nproc ranks a node when rank $exiting exits with 0", async ({ nproc, exiting }) => {
+    const node = job();
+    const args = [program("exits-early.mjs"), String(exiting), "job", "300"];
+    const [firstOutcome, secondOutcome] = await waitForOutcomes(
+      [0, 1].map((rank) => node(rank, ["-N", "2", "-n", String(nproc)], args)),
+    );
+    expect(listExitCodes([firstOutcome, secondOutcome] as ProcessOutcome[])).toEqual([1, 1]);
+    expect(`${firstOutcome?.stdout}${secondOutcome?.stdout}`).toContain(
+      `refused: 2 rank ${exiting} of ${2 * nproc} exited before all ranks had joined`,
+    );
+    expect(firstOutcome?.stderr).toContain(`hint: exited with 0 before the other ranks ended: rank ${exiting}`);
+    expect(firstOutcome?.ms).toBeLessThan(15_000);
+  });
+
   it("keeps the secret to itself", async () => {
     const node = job();
     const nodes = [0, 1].map((rank) =>

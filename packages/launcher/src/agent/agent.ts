@@ -9,7 +9,7 @@ import { type Listener, type Network, tcpNetwork } from "./network.ts";
 import { Parent } from "./parent.ts";
 import { bindSocketFile, type SocketFile } from "./socket-file.ts";
 import { ProtocolError } from "./wire.ts";
-import { type Branch, WorldTable } from "./worlds.ts";
+import { type Branch, type JobAttempt, WorldTable } from "./worlds.ts";
 
 /** The shape of the tree: agent `i` is a child of agent `(i − 1) / fanOut`, rounded down. */
 class AgentTree {
@@ -155,6 +155,11 @@ export class Agent implements AsyncDisposable {
   /** Gives the socket its name back. Rejects with EADDRINUSE where another agent has taken it. */
   async restoreSocketFile(): Promise<void> {
     await this.#socketFile?.restore();
+  }
+
+  /** The process of a rank has exited with 0. The launcher knows; ranks that have never connected leave no trace here. */
+  recordExit(job: JobAttempt, rank: number): void {
+    this.#worlds.recordExit(job, rank);
   }
 
   /** Ends all connections. The socket's name is gone when this returns, before it resolves. */

@@ -44,6 +44,8 @@ export interface RendezvousOptions {
   reject(refusal: RendezvousRefusal): void;
   /** All ranks have joined; only at the root. */
   complete(table: Pick<FrameOf<"memberTable">, "hosts" | "members">): void;
+  /** Ranks whose process has exited, as far as this agent knows. */
+  exitedRanks(): readonly number[];
   /** Why this agent has no connection to its parent; undefined when it has one. */
   disconnectReason(): string | undefined;
 }
@@ -80,7 +82,19 @@ export class Rendezvous {
     this.#setDeadline(parameters);
     const { branches } = this.#options;
     if (!branches.isRoot) this.#batch.schedule();
-    else if (this.#members.size === branches.size) this.#options.complete(this.#memberTable());
+    else if (this.#members.size === branches.size) return this.#options.complete(this.#memberTable());
+    this.rejectIfExited();
+  }
+
+  /** A rank that has exited, and has not joined or is gone again, will not join: the others do not wait for it. */
+  rejectIfExited(): void {
+    const missingRanks = this.#options.exitedRanks().filter((rank) => !this.#members.has(rank));
+    if (missingRanks.length === 0) return;
+    // The parent must know the world before it is told that it is rejected.
+    this.#batch.flushNow();
+    const exitText = `${formatRankRanges(missingRanks)} of ${this.#options.branches.size} exited before all ranks had joined`;
+    const message = `${exitText}; call init on all ranks before any of them exits`;
+    this.#options.reject({ code: FAILURE_CODES.peerLost, message });
   }
 
   /** Ranks that had joined are gone. */
@@ -92,6 +106,7 @@ export class Rendezvous {
       branches.release(rank);
     }
     if (ranks.length > 0) branches.sendToParent({ kind: "cancelJoin", ranks: toRankRanges(ranks) });
+    if (this.#members.size > 0) this.rejectIfExited();
   }
 
   dispose(): void {

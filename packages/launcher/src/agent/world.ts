@@ -73,6 +73,7 @@ interface WorldOptions {
   readonly host: Host;
   /** Sends towards the root; undefined at the root. */
   readonly parent: ((frame: LocalWorldFrame) => void) | undefined;
+  exitedRanks(): readonly number[];
   disconnectReason(): string | undefined;
   /** It has all its ranks: another of the same name may gather. */
   onComplete(): void;
@@ -112,6 +113,7 @@ export class World {
       ...{ name, attempt, host, branches: this.#branches },
       reject: (refusal) => this.rejectJoins(refusal),
       complete: (table) => this.#completeRendezvous(encode({ kind: "memberTable", world: 0, ...table })),
+      exitedRanks: () => options.exitedRanks(),
       disconnectReason: () => options.disconnectReason(),
     });
   }
@@ -231,6 +233,11 @@ export class World {
       this.#branches.sendToParent({ kind: "lost", losses: [{ ranks: toRankRanges(ranks), reason }] });
     this.#branches.broadcast({ kind: "closed", reason });
     this.#finish();
+  }
+
+  /** The process of a rank has exited. */
+  recordExit(): void {
+    if (this.#state === "gathering") this.#rendezvous.rejectIfExited();
   }
 
   #join(link: Link, worldNumber: number, frame: FrameOf<"join">): void {

@@ -18,6 +18,13 @@ interface CachedRefusal extends RendezvousRefusal {
   readonly expiresAt: number;
 }
 
+/** One attempt of a launcher's job. Its ranks form worlds of its size whose names begin with its run id, unless they name others. */
+export interface JobAttempt {
+  readonly runId: string;
+  readonly attempt: number;
+  readonly size: number;
+}
+
 /** How long ranks that come later are answered with the refusal of those before them. */
 const REFUSAL_TTL_MS = 30_000;
 
@@ -29,6 +36,8 @@ export class WorldTable {
   readonly #observers = new Set<Branch>();
   /** Those that wait for ranks, by name and attempt. */
   readonly #gatheringWorlds = new Map<string, World>();
+  /** Ranks of the launcher's job whose process has exited, in the last attempt in which one has. */
+  #exits: { readonly job: JobAttempt; readonly ranks: Set<number> } | undefined;
   /** At the root: refused for a disagreement. */
   readonly #cachedRefusals = new Map<string, CachedRefusal>();
 
@@ -70,6 +79,14 @@ export class WorldTable {
     for (const world of [...branch.worlds.values()]) world.removeLink(branch, reason);
   }
 
+  /** The process of a rank has exited with 0: the worlds of its job do not wait for it. Other worlds number their ranks themselves. */
+  recordExit(job: JobAttempt, rank: number): void {
+    if (this.#exits?.job.runId !== job.runId || this.#exits.job.attempt !== job.attempt)
+      this.#exits = { job, ranks: new Set() };
+    this.#exits.ranks.add(rank);
+    for (const world of [...this.#gatheringWorlds.values()]) world.recordExit();
+  }
+
   /** Refuses what has not come together. */
   reject(refusal: RendezvousRefusal): void {
     for (const world of [...this.#gatheringWorlds.values()]) world.rejectJoins(refusal);
@@ -90,6 +107,13 @@ export class WorldTable {
     if (refusal !== undefined) world.rejectJoins(refusal);
   }
 
+  /** Those of the job whose world this is. */
+  #exitedRanks({ name, attempt, size }: { name: string; attempt: number; size: number }): readonly number[] {
+    const { job, ranks = [] } = this.#exits ?? {};
+    if (job?.attempt !== attempt || job.size !== size) return [];
+    return name === job.runId || name.startsWith(`${job.runId}/`) ? [...ranks] : [];
+  }
+
   #openWorld(key: string, { name, attempt, size }: FrameOf<"join">): World {
     const parentLink = this.#parent?.openWorldLink();
     const leaveGathering = (): void => {
@@ -97,6 +121,7 @@ export class WorldTable {
     };
     const world: World = new World({
       ...{ name, attempt, size, host: this.#host, parent: parentLink?.send },
+      exitedRanks: () => this.#exitedRanks({ name, attempt, size }),
       disconnectReason: () => this.#parent?.disconnectReason,
       onComplete: () => {
         leaveGathering();

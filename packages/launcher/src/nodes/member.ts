@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import type { TLSSocket } from "node:tls";
 import { Agent as ControlAgent } from "../agent/agent.ts";
+import type { JobAttempt } from "../agent/worlds.ts";
 import { FAILURE_CODES, type Frame, type FrameOf } from "../agent/frames.ts";
 import { formatAddress, HandshakeError } from "../agent/network.ts";
 import { connectTls, tlsNetwork, TLS_PROTOCOLS } from "../agent/tls.ts";
@@ -51,6 +52,7 @@ export class MemberCoordinator implements Coordinator {
   #peer: Peer | undefined;
   #socket: TLSSocket | undefined;
   #agent: ControlAgent | undefined;
+  #job: JobAttempt | undefined;
   #assignment = createDeferred<FrameOf<"assign"> | undefined>();
   #outcome = createDeferred<AttemptDecision>();
   #attempt = -1;
@@ -89,6 +91,7 @@ export class MemberCoordinator implements Coordinator {
     if (assign === undefined || this.#socket === undefined) return undefined;
     this.#assignment = createDeferred();
     const { run: runId, attempt, worldSize, firstRank, groupRank, groupWorldSize } = assign;
+    this.#job = { runId, attempt, size: worldSize };
     const { remoteAddress = "", remotePort = 0, localAddress = "" } = this.#socket;
     await this.#agent?.close();
     const root = formatAddress(remoteAddress, remotePort);
@@ -116,6 +119,10 @@ export class MemberCoordinator implements Coordinator {
 
   reportFailing(rank: number): void {
     this.#peer?.send({ kind: "failing", attempt: this.#attempt, rank });
+  }
+
+  reportSucceeded(rank: number): void {
+    if (this.#job !== undefined) this.#agent?.recordExit(this.#job, rank);
   }
 
   async endAttempt(records: readonly RankRecord[], findHint: FindHint): Promise<AttemptDecision> {

@@ -74,6 +74,7 @@ export class RootCoordinator implements Coordinator {
   readonly #connections = new Set<TLSSocket>();
   #agent: ControlAgent | undefined;
   #attempt = -1;
+  #worldSize = 0;
   #hasRun = false;
   #state: "gathering" | "running" | "between" = "between";
   /** Nodes without the right secret, and others that were rejected, are reported once each. */
@@ -158,6 +159,11 @@ export class RootCoordinator implements Coordinator {
     this.#onFailing(rank, this.#ownRegistration);
   }
 
+  reportSucceeded(rank: number): void {
+    const job = { runId: this.#plan.runId, attempt: this.#attempt, size: this.#worldSize };
+    this.#agent?.recordExit(job, rank);
+  }
+
   async endAttempt(records: readonly RankRecord[], findHint: FindHint): Promise<AttemptDecision> {
     await this.#waitUntil(() =>
       [...this.#members.values()].every(({ isParticipant, hasEnded }) => !isParticipant || hasEnded),
@@ -229,6 +235,7 @@ export class RootCoordinator implements Coordinator {
     const worldSize = members.reduce((sum, { registration }) => sum + registration.nproc, nproc);
     const assignmentFields = { attempt: this.#attempt, worldSize, groupWorldSize: members.length + 1 };
     this.#state = "running";
+    this.#worldSize = worldSize;
     this.#hasRun = true;
     this.#startTime = Date.now();
     this.#lostNode = undefined;
@@ -356,8 +363,7 @@ export class RootCoordinator implements Coordinator {
         if (frame.attempt === this.#attempt) this.#onFailing(frame.rank, member.registration);
         return;
       case "report":
-        if (frame.attempt === this.#attempt && member.isParticipant)
-          member.reports.push(decodeReport(frame.record, finiteOrZero(member.offsetMs)));
+        if (frame.attempt === this.#attempt && member.isParticipant) this.#onReport(member, frame);
         return;
       case "ended":
         if (frame.attempt === this.#attempt) member.hasEnded = true;
@@ -366,6 +372,13 @@ export class RootCoordinator implements Coordinator {
         return this.#onStop(member, frame);
     }
     throw new ProtocolError(`expected a message type sent by nodes to node 0, received ${frame.kind}`);
+  }
+
+  #onReport({ reports, offsetMs }: MemberNode, { record: encodedReport }: FrameOf<"report">): void {
+    const report = decodeReport(encodedReport, finiteOrZero(offsetMs));
+    reports.push(report);
+    // Where no rank of that node has joined, its agent has no world to reject.
+    if (classifyExit(report.record) === "ok") this.reportSucceeded(report.record.rank);
   }
 
   #onFailing(rank: number, registration: Registration): void {

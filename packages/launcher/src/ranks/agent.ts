@@ -27,6 +27,8 @@ export interface NodeAgentOptions {
   readonly emit: EventListener;
   /** A rank has failed; the others are signalled to end next. */
   readonly onFailing: (rank: number) => void;
+  /** A rank has exited with 0. */
+  readonly onSucceeded: (rank: number) => void;
   /** What is really executed for a rank's command: see `createDeathSignalWrapper`. */
   readonly wrapCommand: (command: Command) => Command;
   /** Under a scheduler that may signal ranks itself. */
@@ -40,6 +42,7 @@ export class NodeAgent implements Agent {
   readonly #orphanGuard: OrphanGuard;
   readonly #emit: EventListener;
   readonly #onFailing: (rank: number) => void;
+  readonly #onSucceeded: (rank: number) => void;
   readonly #wrapCommand: (command: Command) => Command;
   readonly #signalProbe: SignalProbe | undefined;
   #ranks: readonly Rank[] = [];
@@ -48,13 +51,15 @@ export class NodeAgent implements Agent {
   #attempt = 0;
   #deadline: NodeJS.Timeout | undefined;
 
-  constructor({ plan, logDir, orphanGuard, emit, onFailing, wrapCommand, signalProbe }: NodeAgentOptions) {
+  constructor(options: NodeAgentOptions) {
+    const { plan, logDir, orphanGuard, emit, onFailing, onSucceeded, wrapCommand, signalProbe } = options;
     this.#signalProbe = signalProbe;
     this.#plan = plan;
     this.#logDir = logDir;
     this.#orphanGuard = orphanGuard;
     this.#emit = emit;
     this.#onFailing = onFailing;
+    this.#onSucceeded = onSucceeded;
     this.#wrapCommand = wrapCommand;
   }
 
@@ -131,6 +136,7 @@ export class NodeAgent implements Agent {
     const env = createRankEnvironment(plan, rankVariables(plan, assignment, localRank, log.errorFile));
     const command = this.#wrapCommand(plan.command);
     const onExit = (exitedRank: Rank): void => {
+      if (exitedRank.hasSucceeded) this.#onSucceeded(exitedRank.rank);
       if (!exitedRank.hasFailed) return;
       this.#onFailing(exitedRank.rank);
       this.stop(`rank ${exitedRank.rank} failed`, "SIGTERM", plan.failureGraceMs);

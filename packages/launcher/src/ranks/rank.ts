@@ -79,6 +79,11 @@ export class Rank {
     return this.#exit !== undefined && this.#stoppedAt === undefined && this.#exit.code !== 0;
   }
 
+  /** Whether it ended of its own accord with 0. */
+  get hasSucceeded(): boolean {
+    return this.#exit !== undefined && this.#stoppedAt === undefined && this.#exit.code === 0;
+  }
+
   /** Signals the rank alone: its children are its own to end. */
   signal(signal: NodeJS.Signals): void {
     if (this.isRunning && this.pid > 0) sendSignal(this.pid, signal);

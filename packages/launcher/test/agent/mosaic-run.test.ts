@@ -23,6 +23,25 @@ describe("the agent in mosaic-run", () => {
     for (const rank of [0, 2]) expect(lines).toContain(`[${rank}] lost [[1,1]]`);
   });
 
+  it.each([
+    { when: "before the others have joined", exiting: "1", delay: "0" },
+    { when: "once the others wait", exiting: "0", delay: "500" },
+  ])("ends the rendezvous of a job when a rank exits with 0 $when", async ({ exiting, delay }) => {
+    const { code, stdout, stderr, ms } = await run(["-n", "2", program("exits-early.mjs"), exiting, "job", delay]);
+    expect(stdout).toContain(
+      `refused: 2 rank ${exiting} of 2 exited before all ranks had joined; call init on all ranks`,
+    );
+    expect(stderr).toContain(`hint: exited with 0 before the other ranks ended: rank ${exiting}`);
+    expect(code).toBe(1);
+    expect(ms).toBeLessThan(10_000);
+  });
+
+  it("lets ranks rendezvous without one that has exited, under a name of their own", async () => {
+    const { code, stdout } = await run(["-n", "3", program("exits-early.mjs"), "1", "mine"]);
+    expect(stdout.trim().split("\n").toSorted()).toEqual(["[0] complete: 2", "[2] complete: 2"]);
+    expect(code).toBe(0);
+  });
+
   it("listens in a private directory, on a path that fits where TMPDIR is long", async () => {
     const longTmpdir = `${temporaryDir()}/${"x".repeat(100)}`;
     const printScript =
