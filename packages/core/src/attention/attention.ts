@@ -2,7 +2,7 @@ import { defineOp } from "../autograd/define-op.ts";
 import { type AttentionResult, getOrComputeAttention } from "../autograd/kept-attention.ts";
 import type { Context } from "../context.ts";
 import type { Slice } from "../mask/slice.ts";
-import { batchMaskOptions, resolveBatchMaskUnchecked } from "../mask/samples.ts";
+import { batchMaskOptions, checkDistances, resolveBatchMaskUnchecked } from "../mask/samples.ts";
 import * as option from "../option.ts";
 import { checkArgument, defineOptions, type OptionsOf } from "../options.ts";
 import type { Layout } from "../placement/placement.ts";
@@ -227,6 +227,7 @@ export function attention(
   if (parsedOptions.alibiSlopes)
     checkSlopes(`${where}: alibiSlopes`, parsedOptions.alibiSlopes, { q, heads: q.shape[1]!, hasAllHeads: true });
   const batchMask = resolveBatchMaskUnchecked(where, parsedOptions, batchSizes);
+  if (parsedOptions.alibiSlopes) checkDistances(where, "alibiSlopes", parsedOptions, batchSizes);
   const modifiers = resolveModifiers(ctx, parsedOptions, { q, maskModifiers: batchMask.modifiers });
   checkFeatures(ctx.device, { k, v }, { q: [], k: [], scale, mask: batchMask.mask, modifiers });
   const lseOutput: { lse?: Tensor } = {};

@@ -1,7 +1,7 @@
 import type { AttentionModifiers } from "../attention/tile.ts";
-import { expectValue, ShapeError } from "../errors.ts";
+import { expectValue, OptionError, ShapeError } from "../errors.ts";
 import * as option from "../option.ts";
-import { defineOptions, type ResolvedOptionsOf } from "../options.ts";
+import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
 import { full } from "./masks.ts";
 import { checkSlices, type Mask, type Slice } from "./slice.ts";
 import { resolveSlices, shiftSlices } from "./verify.ts";
@@ -76,6 +76,33 @@ export function resolveBatchMaskUnchecked(
   if (firstSampleSlices === undefined) return { mask: emptySlices, modifiers: undefined };
   if (samples.every((slices) => slices === firstSampleSlices)) return { mask: firstSampleSlices, modifiers: undefined };
   return internSamples(samples);
+}
+
+/**
+ * That positions of the padded sequences are as far apart as those of each sample alone: what depends on the distance of query and
+ * key, named by `positionUse`, would differ. Padding on the left moves both, so it must be as long for the queries as for the keys.
+ *
+ * @throws OptionError that names the first sample whose padding is not.
+ */
+export function checkDistances(
+  where: string,
+  positionUse: string,
+  { lengths = {}, padding }: Pick<OptionsOf<typeof batchMaskOptions>, "lengths" | "padding">,
+  { batch, queries, keys }: BatchShape,
+): void {
+  if (padding !== "left" || (!lengths.queries && !lengths.keys)) return;
+  for (let sample = 0; sample < batch; sample++) {
+    const [sampleQueries, sampleKeys] = [lengths.queries?.[sample] ?? queries, lengths.keys?.[sample] ?? keys];
+    const [queryPadding, keyPadding] = [queries - sampleQueries, keys - sampleKeys];
+    if (queryPadding === keyPadding || sampleQueries === 0 || sampleKeys === 0) continue;
+    throw new OptionError({
+      where: `${where}: padding "left" with ${positionUse}`,
+      expected:
+        "as much padding before the queries as before the keys of each sample, so that their distances are those of the sample alone",
+      received: `${queryPadding} positions before the queries and ${keyPadding} before the keys of sample ${sample}`,
+      remedy: 'pad on the right and pass padding: "right"',
+    });
+  }
 }
 
 function checkCount(where: string, entryName: string, count: number, batch: number): void {

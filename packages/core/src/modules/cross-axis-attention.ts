@@ -2,7 +2,7 @@ import { attention } from "../attention/attention.ts";
 import { checkContext } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import { ShapeError } from "../errors.ts";
-import { batchMaskOptions } from "../mask/samples.ts";
+import { batchMaskOptions, checkDistances } from "../mask/samples.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
 import { type Layout, type Placement, type PlacementName, resolvePlacement } from "../placement/placement.ts";
@@ -161,6 +161,8 @@ export class CrossAxisAttention extends AttentionModule {
   #attend(rows: { q: Tensor; kv: Tensor }, mask: BatchMask, layouts: CrossAxisLayouts): Tensor {
     const { numHeads, numKvHeads, headDim: size, backend, positions, qNorm, kNorm } = this.settings;
     const where = this.settings.name;
+    const batchSizes = { batch: rows.q.shape[0]!, queries: layouts.queries.length, keys: layouts.keys.length };
+    if (positions) checkDistances(where, "positions", mask, batchSizes);
     const projectedQ = this.qProjection.forward(rows.q);
     const kv = this.kvProjection.forward(rows.kv);
     const queryHeads = splitHeads(projectedQ, { first: 0, count: numHeads, size });

@@ -1,11 +1,14 @@
 import { describe, expect, test } from "vitest";
+import { attention } from "../../src/attention/attention.ts";
 import type { Context } from "../../src/context.ts";
 import { fromArray } from "../../src/creation.ts";
+import { OptionError } from "../../src/errors.ts";
 import { type Mask, masks } from "../../src/index.ts";
 import type { PositionEncoding } from "../../src/modules/attention-options.ts";
 import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
 import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.ts";
 import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
+import { randn } from "../../src/random.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import type { Placement } from "../../src/placement/placement.ts";
 import { shard, unshard } from "../../src/placement/shard.ts";
@@ -207,4 +210,47 @@ test("refusals state what is wrong", async () => {
   expect(() => attn.forward(x, { mask: [masks.causal(), masks.full(), masks.full()], documents: [6] })).toThrow(
     /expected either mask or documents/,
   );
+});
+
+describe("distances of queries and keys in a sample with padding on the left", () => {
+  const queryLengths = [4, 2];
+  const batch = 2;
+  const createSlopes = (ctx: Context) => fromArray(ctx, [0.5, 0.25], [2]);
+  const createHeads = (ctx: Context, rows: number) => randn(ctx, [batch, 2, rows, 4]);
+
+  test("slopes need as much padding before queries as before keys", async () => {
+    const ctx = (await referenceWorld(1))[0]!;
+    const alibiSlopes = createSlopes(ctx);
+    const [q, kv] = [createHeads(ctx, 4), createHeads(ctx, 6)];
+    const call = { alibiSlopes, padding: "left" } as const;
+    const attend = (options: object) => attention(ctx, q, kv, kv, { ...call, ...options });
+    // Sample 1: two before either.
+    const out = attend({ lengths: { queries: queryLengths, keys: [6, 4] } });
+    const [sampleQ, sampleKv] = [q.slice(0, 1, 2).slice(2, 2, 4), kv.slice(0, 1, 2).slice(2, 2, 6)];
+    await expectClose(out.slice(0, 1, 2).slice(2, 2, 4), attention(ctx, sampleQ, sampleKv, sampleKv, { alibiSlopes }));
+    const attendUnequal = () => attend({ lengths: { queries: queryLengths, keys: [6, 6] } });
+    expect(attendUnequal).toThrow(OptionError);
+    expect(attendUnequal).toThrow(
+      /padding "left" with alibiSlopes: expected as much padding .* received 2 positions before the queries and 0 before the keys of sample 1; pad on the right/,
+    );
+    // Padding on the right moves nothing, nor does a sample that sees nothing have distances.
+    attend({ lengths: { queries: queryLengths, keys: [6, 6] }, padding: "right" });
+    attend({ lengths: { queries: [4, 0], keys: [6, 6] } });
+    attention(ctx, q, kv, kv, { lengths: { queries: queryLengths, keys: [6, 6] }, padding: "left" });
+  });
+
+  test("so do positions across axes", async () => {
+    const ctx = (await referenceWorld(1))[0]!;
+    const positions = { encode: (x: Tensor) => x };
+    const [q, kv] = [randn(ctx, [batch, 4, 8]), randn(ctx, [batch, 6, 8])];
+    const options = { embedDim: 8, numHeads: 2, qAxis: 1, kvAxis: 1 };
+    const call = { lengths: { queries: queryLengths, keys: [6, 6] }, padding: "left" } as const;
+    const attn = new CrossAxisAttention(ctx, { ...options, positions });
+    expect(() => attn.forward(q, kv, call)).toThrow(
+      /CrossAxisAttention: padding "left" with positions: expected as much/,
+    );
+    attn.forward(q, kv, { ...call, padding: "right" });
+    attn.forward(q, kv, { ...call, lengths: { queries: queryLengths, keys: [6, 4] } });
+    new CrossAxisAttention(ctx, options).forward(q, kv, call);
+  });
 });
