@@ -161,7 +161,7 @@ export interface LineEvent extends EventHeader {
   readonly rank: number;
   readonly attempt: number;
   readonly stream: StreamName;
-  /** `progress` will be overwritten by the next; `part` is a piece of a line longer than 64 KB. */
+  /** `progress` will be overwritten by the next; `part` is a piece of a line longer than 1 MiB, which goes on. */
   readonly kind: "line" | "progress" | "part";
   readonly text: string;
   /** Part of Node's print of an uncaught error, which `failure` has, too, if it is the first. */

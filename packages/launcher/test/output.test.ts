@@ -45,8 +45,8 @@ describe("lines", () => {
     );
   });
 
-  it("longer than 64 KB come in pieces of whole characters", () => {
-    const longLine = "é€😀".repeat(20_000);
+  it("longer than 1 MiB come in pieces of whole characters", () => {
+    const longLine = "é€😀".repeat(250_000);
     const splitPieces = splitLines([Buffer.from(`${longLine}\nshort`)]);
     expect(splitPieces.map(({ kind }) => kind)).toEqual(["part", "part", "line", "line"]);
     expect(
@@ -56,8 +56,33 @@ describe("lines", () => {
         .join(""),
     ).toBe(longLine);
     for (const { text } of splitPieces) expect(Buffer.byteLength(text)).toBeLessThanOrEqual(MAX_LINE_BYTES);
-    const endlessPieces = splitLines(Array.from({ length: 50 }, () => Buffer.alloc(4096, 120)));
-    expect(endlessPieces.map(({ text }) => text.length)).toEqual([65_536, 65_536, 65_536, 8192]);
+    const endlessPieces = splitLines(Array.from({ length: 770 }, () => Buffer.alloc(4096, 120)));
+    expect(endlessPieces.map(({ text }) => text.length)).toEqual([1_048_576, 1_048_576, 1_048_576, 8192]);
+  });
+
+  it("of many small chunks are joined once", () => {
+    const startTime = performance.now();
+    const chunks = Array.from({ length: 500_000 }, () => Buffer.from("x"));
+    expect(splitLines([...chunks, Buffer.from("\n")]).map(({ text }) => text.length)).toEqual([500_000]);
+    expect(performance.now() - startTime).toBeLessThan(5000);
+  });
+
+  it("of 200 000 characters arrive as one line, and longer ones as parts that are marked", async () => {
+    const script = 'console.log(JSON.stringify({ x: "y".repeat(200_000) })); console.log("z".repeat(1_100_000))';
+    const args = ["-n", "1", "--exec", process.execPath, "-e", script];
+    const { stdout } = await run(["--log-prefix", "", ...args]);
+    expect(JSON.parse(stdout.split("\n")[0]!)).toEqual({ x: "y".repeat(200_000) });
+    const { stdout: jsonOutput } = await run(["--json", ...args]);
+    const lines = jsonOutput
+      .trim()
+      .split("\n")
+      .map((line) => JSON.parse(line) as { msg?: string; kind?: string });
+    const pieces = lines.filter(({ msg }) => msg !== undefined).map(({ msg, kind }) => [msg!.length, kind]);
+    expect(pieces).toEqual([
+      [200_008, undefined],
+      [1_048_576, "part"],
+      [51_424, undefined],
+    ]);
   });
 });
 

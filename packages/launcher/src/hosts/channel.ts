@@ -6,7 +6,7 @@ import { sendSignal } from "../ranks/process-table.ts";
 import { type AgentHeader, encodeHeader, encodeSignal } from "./agent-stdin.ts";
 import type { AgentExit } from "./ssh.ts";
 
-/** An event of an agent has a line of output of 64 KiB at most, or a report; both grow as JSON. */
+/** An event of an agent has a line of output of 1 MiB at most, or a report; both grow as JSON. */
 const MAX_EVENT_BYTES = 16_777_216;
 /** A connection that ssh shares with later ones (ControlPersist) keeps its stderr open for longer. */
 const DRAIN_TIMEOUT_MS = 1000;

@@ -2,7 +2,8 @@ import type { LaunchEvent, LineEvent } from "../job.ts";
 import type { OutputSink } from "./sink.ts";
 
 /**
- * Shows a job as NDJSON: a line of a rank is `{t,node,rank,attempt,stream,msg}`, everything else `{t,node,event,…}`.
+ * Shows a job as NDJSON: a line of a rank is `{time,node,rank,attempt,stream,msg}`, everything else `{time,node,event,…}`.
+ * What is no line has a `kind`: `progress`, or `part`, a piece that the rank's next one of that stream continues.
  * Ranks that `shown` leaves out keep their events and lose their lines.
  */
 export function createJsonConsole(sink: OutputSink, shownRanks: ReadonlySet<number>): (event: LaunchEvent) => void {

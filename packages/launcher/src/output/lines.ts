@@ -54,7 +54,7 @@ export class UncaughtFilter {
 }
 
 /** A longer line is delivered in pieces, so that one rank without line ends cannot fill the launcher's memory. */
-export const MAX_LINE_BYTES = 65_536;
+export const MAX_LINE_BYTES = 1_048_576;
 
 const NEWLINE = 10;
 const CARRIAGE_RETURN = 13;
@@ -70,7 +70,9 @@ type LineListener = (kind: LineEvent["kind"], text: string) => void;
 export class LineSplitter {
   readonly #onLine: LineListener;
   readonly #maxBytes: number;
-  #incompleteLine: Buffer = Buffer.alloc(0);
+  /** Without a line end, in the order in which they came: a line of many small chunks is joined once. */
+  #incompleteChunks: Buffer[] = [];
+  #incompleteBytes = 0;
   /** The text before a `\r` that ended a chunk: should `\n` come next, it was a line after all. */
   #overwrittenLine: string | undefined;
 
@@ -80,7 +82,7 @@ export class LineSplitter {
   }
 
   push(chunk: Buffer): void {
-    let data = this.#incompleteLine.length === 0 ? chunk : Buffer.concat([this.#incompleteLine, chunk]);
+    let data = chunk;
     if (this.#overwrittenLine !== undefined && data.length > 0) {
       if (data[0] === NEWLINE) {
         this.#onLine("line", this.#overwrittenLine);
@@ -88,15 +90,31 @@ export class LineSplitter {
       }
       this.#overwrittenLine = undefined;
     }
-    this.#incompleteLine = this.#splitLines(data);
+    const hasLineEnd = data.includes(NEWLINE) || data.includes(CARRIAGE_RETURN);
+    if (!hasLineEnd && this.#incompleteBytes + data.length <= this.#maxBytes) return this.#keep(data);
+    this.#keep(this.#splitLines(this.#takeIncomplete(data)));
   }
 
   /** The stream has ended: what is left is a line, and so is a progress message that nothing overwrote. */
   end(): void {
-    if (this.#incompleteLine.length > 0) this.#emit("line", this.#incompleteLine);
+    const incompleteLine = this.#takeIncomplete();
+    if (incompleteLine.length > 0) this.#emit("line", incompleteLine);
     else if (this.#overwrittenLine !== undefined) this.#onLine("line", this.#overwrittenLine);
-    this.#incompleteLine = Buffer.alloc(0);
     this.#overwrittenLine = undefined;
+  }
+
+  #keep(data: Buffer): void {
+    if (data.length === 0) return;
+    this.#incompleteChunks.push(data);
+    this.#incompleteBytes += data.length;
+  }
+
+  /** What was kept, with what follows it. */
+  #takeIncomplete(...followingChunks: readonly Buffer[]): Buffer {
+    const chunks = [...this.#incompleteChunks, ...followingChunks];
+    this.#incompleteChunks = [];
+    this.#incompleteBytes = 0;
+    return chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks);
   }
 
   #splitLines(data: Buffer): Buffer {
