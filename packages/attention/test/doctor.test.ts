@@ -283,6 +283,10 @@ describe("mosaic-doctor", () => {
         /--hosts: expected the ranks of a job, received a single process; run npx mosaic-run/,
       ),
     });
+    expect(await runDoctorProcess(["--ports", "30000-30999"])).toEqual({
+      code: 2,
+      output: expect.stringMatching(/--ports: expected --hosts as well, .* received "30000-30999" without --hosts/),
+    });
     expect(await runDoctorProcess(["--jsno"])).toEqual({
       code: 2,
       output: expect.stringMatching(/--jsno[^]*npx mosaic-doctor/),

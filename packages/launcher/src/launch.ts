@@ -6,9 +6,8 @@ import type { AttemptDecision, StopRequest } from "./restart-policy.ts";
 import { type Assignment, type Coordinator, LocalCoordinator } from "./coordinator.ts";
 import type { Command } from "./entry.ts";
 import { rankVariables, createRankEnvironment } from "./environment.ts";
-import { UsageError } from "./errors.ts";
 import type { EventListener, Failure, LaunchOptions, LostNode, Result } from "./job.ts";
-import { applyLogRetention, temporaryLogDirectory } from "./output/log-retention.ts";
+import { applyLogRetention, createLogDirError, temporaryLogDirectory } from "./output/log-retention.ts";
 import { createDirectory } from "./output/rank-log.ts";
 import { writeTracePage } from "./output/trace-page.ts";
 import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
@@ -151,7 +150,7 @@ class RunningJob {
   }
 
   async run(): Promise<Result> {
-    if (this.#plan.nodes === undefined) makeLogDir(this.#logDir);
+    if (this.#plan.nodes === undefined) this.#makeLogDir();
     try {
       const result = await this.#runGuarded();
       if (result.outcome === "succeeded") this.#removeLogs();
@@ -254,6 +253,14 @@ class RunningJob {
     }
   }
 
+  #makeLogDir(): void {
+    try {
+      createDirectory(this.#logDir);
+    } catch (error) {
+      throw createLogDirError(this.#plan, `${this.#logDir} cannot be created`, error);
+    }
+  }
+
   /** With the first assignment the job has begun. */
   #createAgent(assignment: Assignment, { coordinator, ...components }: JobComponents): NodeAgent {
     const { logDir, cwd, nodes } = this.#plan;
@@ -261,7 +268,7 @@ class RunningJob {
     if (nodes !== undefined) {
       // In a file system that the nodes share, all ranks log into one directory.
       if (logDir !== undefined) this.#logDir = resolve(cwd, logDir, runId);
-      makeLogDir(this.#logDir);
+      this.#makeLogDir();
     }
     this.#emit({ type: "start", runId, worldSize, store, logDir: this.#logDir });
     const onFailing = (rank: number): void => coordinator.reportFailing(rank);
@@ -310,13 +317,5 @@ class RunningJob {
       ...(lost === undefined ? {} : { lost }),
       ...(areLogsRemoved ? {} : { logDir: this.#logDir }),
     };
-  }
-}
-
-function makeLogDir(path: string): void {
-  try {
-    createDirectory(path);
-  } catch (error) {
-    throw new UsageError(`--log-dir: ${path} cannot be created: ${(error as Error).message}`);
   }
 }

@@ -219,6 +219,14 @@ describe("a report translates", () => {
     },
   );
 
+  it("a temporary log directory that cannot be created, which no option has chosen", async () => {
+    const outcome = await run([program("wait.mjs")], { env: { TMPDIR: "/proc/x" } });
+    expect(outcome.stderr).toMatch(
+      /^mosaic-run: log directory \/proc\/x\/mosaic-logs-\S+ cannot be created: E[A-Z]+: .*; set TMPDIR to a different directory, or pass --log-dir\n$/,
+    );
+    expect(outcome.code).toBe(2);
+  });
+
   it("a log directory that is gone, and cannot be created again, when the ranks are restarted", async () => {
     const script = "rm -rf logs; touch logs; exit 1";
     const options = ["-n1", "--log-dir", "logs", "--max-restarts=1", "--restart-backoff=1ms"];

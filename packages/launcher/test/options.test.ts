@@ -1,4 +1,4 @@
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
@@ -303,4 +303,13 @@ describe("the nearest name", () => {
       expect(findClosestMatch(name.slice(0, splitIndex) + name[splitIndex] + name.slice(splitIndex), names)).toBe(name);
     }
   });
+});
+
+it("the README has a row for every option that is written by hand", () => {
+  const readme = readFileSync(join(import.meta.dirname, "../README.md"), "utf8");
+  const table = readme.slice(readme.indexOf("## Options"), readme.indexOf("## Watching a job"));
+  // --hosts alone passes --agent-stdin.
+  const names = OPTIONS.map(({ name }) => name).filter((name) => name !== "agent-stdin");
+  const shortNames: Readonly<Record<string, string>> = { help: "`-h`", version: "`-V`" };
+  expect(names.filter((name) => !table.includes(shortNames[name] ?? `--${name}`))).toEqual([]);
 });

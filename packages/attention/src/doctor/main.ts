@@ -32,6 +32,12 @@ async function main(args: readonly string[]): Promise<number> {
     return 0;
   }
   if (values.hosts) return await compareHosts(values.ports, values.json ?? false);
+  if (values.ports !== undefined) {
+    throw new UsageError(
+      `--ports: expected --hosts as well, since only a comparison of hosts listens on ports, received "${values.ports}" without --hosts; ` +
+        "run npx mosaic-run -N 2 --node-rank … --exec npx mosaic-doctor --hosts --ports A-B, or omit --ports",
+    );
+  }
   const sections = await diagnose(currentSystem);
   console.log(values.json ? formatReportJson(sections, version) : formatReport(sections));
   return countFindings(sections, "problem") > 0 ? 1 : 0;

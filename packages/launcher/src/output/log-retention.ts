@@ -12,6 +12,8 @@ import {
 import { tmpdir, userInfo } from "node:os";
 import { join } from "node:path";
 
+import { UsageError } from "../errors.ts";
+
 const LOG_DIRECTORY_PREFIX = "mosaic-logs-";
 /** In a directory whose job has ended: a job under way has none, and keeps its logs however old they are. */
 const ENDED_MARKER = "ended";
@@ -25,6 +27,17 @@ export const RETENTION_TEXT = "kept for a week";
 
 /** The temporary log directory of a run. */
 export const temporaryLogDirectory = (runId: string): string => join(tmpdir(), `${LOG_DIRECTORY_PREFIX}${runId}`);
+
+/** For a log directory that cannot be used: it is the user's to mend, by what has chosen it. */
+export function createLogDirError(
+  { logDir }: { logDir: string | undefined },
+  problem: string,
+  error: unknown,
+): UsageError {
+  const { message } = error as Error;
+  if (logDir !== undefined) return new UsageError(`--log-dir: ${problem}: ${message}`);
+  return new UsageError(`log directory ${problem}: ${message}; set TMPDIR to a different directory, or pass --log-dir`);
+}
 
 /** How much is kept; a parameter so that a test needs neither a week nor a gigabyte. */
 export interface RetentionLimits {

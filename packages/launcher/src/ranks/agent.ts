@@ -8,6 +8,7 @@ import { type Command, findProgram } from "../entry.ts";
 import { rankVariables, createRankEnvironment } from "../environment.ts";
 import { UsageError } from "../errors.ts";
 import type { EventListener } from "../job.ts";
+import { createLogDirError } from "../output/log-retention.ts";
 import { RankLog } from "../output/rank-log.ts";
 import type { LaunchPlan } from "../launch-plan.ts";
 import type { RankRecord } from "../report/diagnose.ts";
@@ -132,7 +133,7 @@ export class NodeAgent implements Agent {
     const plan = this.#plan;
     const rank = assignment.firstRank + localRank;
     const { attempt } = assignment;
-    const log = openLog(join(this.#logDir, `attempt_${attempt}`, String(rank)));
+    const log = openLog(plan, join(this.#logDir, `attempt_${attempt}`, String(rank)));
     const env = createRankEnvironment(plan, rankVariables(plan, assignment, localRank, log.errorFile));
     const command = this.#wrapCommand(plan.command);
     const onExit = (exitedRank: Rank): void => {
@@ -172,12 +173,12 @@ export class NodeAgent implements Agent {
 }
 
 /** A directory for logs that is full, or was taken away while the job ran, is the user's to mend, and no bug. */
-function openLog(dir: string): RankLog {
+function openLog(plan: LaunchPlan, dir: string): RankLog {
   try {
     return new RankLog(dir);
   } catch (error) {
     if (isTooManyOpenFiles(error)) throw error;
-    throw new UsageError(`--log-dir: ${dir} cannot be written: ${(error as Error).message}`);
+    throw createLogDirError(plan, `${dir} cannot be written`, error);
   }
 }
 
