@@ -157,7 +157,7 @@ export class Agent implements AsyncDisposable {
     await this.#socketFile?.restore();
   }
 
-  /** The process of a rank has exited with 0. The launcher knows; ranks that have never connected leave no trace here. */
+  /** The process of a rank has exited with 0. Reported by the launcher: ranks that have never connected leave no trace here. */
   recordExit(job: JobAttempt, rank: number): void {
     this.#worlds.recordExit(job, rank);
   }

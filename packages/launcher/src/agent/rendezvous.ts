@@ -44,7 +44,7 @@ export interface RendezvousOptions {
   reject(refusal: RendezvousRefusal): void;
   /** All ranks have joined; only at the root. */
   complete(table: Pick<FrameOf<"memberTable">, "hosts" | "members">): void;
-  /** Ranks whose process has exited, as far as this agent knows. */
+  /** Ranks whose process has exited, as reported to this agent. */
   exitedRanks(): readonly number[];
   /** Why this agent has no connection to its parent; undefined when it has one. */
   disconnectReason(): string | undefined;
@@ -90,7 +90,7 @@ export class Rendezvous {
   rejectIfExited(): void {
     const missingRanks = this.#options.exitedRanks().filter((rank) => !this.#members.has(rank));
     if (missingRanks.length === 0) return;
-    // The parent must know the world before it is told that it is rejected.
+    // The join comes first: the parent must have the world before it can reject it.
     this.#batch.flushNow();
     const exitText = `${formatRankRanges(missingRanks)} of ${this.#options.branches.size} exited before all ranks had joined`;
     const message = `${exitText}; call init on all ranks before any of them exits`;

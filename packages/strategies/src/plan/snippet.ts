@@ -65,7 +65,7 @@ function formatOptions(shape: CallShape): readonly string[] {
 /** What stands for a part that cannot be written: names that nothing declares, so that the program fails until they are replaced. */
 const PLACEHOLDERS = { mask: "yourMask", placement: "yourPlacement" } as const;
 
-/** Says what to replace, if there is no expression. */
+/** States what to replace, if there is no expression. */
 function formatPlaceholder(
   part: keyof typeof PLACEHOLDERS,
   name: string,
