@@ -5,6 +5,7 @@ import { OptionError } from "./errors.ts";
 import * as option from "./option.ts";
 import { defineOptions, type OptionsOf } from "./options.ts";
 import type { Shape } from "./shape.ts";
+import type { DType } from "./storage.ts";
 import type { Tensor } from "./tensor.ts";
 
 // Random tensors, and the numbers of their streams: Philox by seed and stream, so that a checkpoint's second forward draws the
@@ -61,15 +62,31 @@ export function randn(deviceOrContext: DeviceOrContext, shape: Shape, options?: 
   return out;
 }
 
-/** Uniformly distributed numbers in [low, high), by default [0, 1). Seeds as in `randn`. OptionError unless low ≤ high are finite. */
+/** Uniformly distributed numbers in [low, high), by default [0, 1), also once they are rounded to the dtype. Seeds as in `randn`. OptionError unless low ≤ high are finite. */
 export function rand(deviceOrContext: DeviceOrContext, shape: Shape, options?: RandOptions): Tensor {
   const { low, high, dtype, ...randomOptions } = randOptions.parse(options);
   checkDistribution("rand", { kind: "uniform", low, high });
   const device = resolveDevice(deviceOrContext, "rand");
   const randomStream = resolveRandomStream(deviceOrContext, randomOptions);
   const out = allocate(device, { shape, dtype, where: "rand" });
-  device.kernels.random(out, { kind: "uniform", low, high, ...randomStream });
+  device.kernels.random(out, { kind: "uniform", low, high: getUnroundedBound(dtype, low, high), ...randomStream });
   return out;
+}
+
+const numSignificandBits = { bfloat16: 8, float16: 11 } as const;
+const minNormalExponents = { bfloat16: -126, float16: -14 } as const;
+
+/** The bound below which float32 numbers, once rounded to the dtype, are below `high`: half way from the number before it. */
+function getUnroundedBound(dtype: DType, low: number, high: number): number {
+  if (dtype === "float32") return high;
+  const minExponent = minNormalExponents[dtype];
+  const exponent = Math.max(minExponent, Math.floor(Math.log2(Math.abs(high))));
+  // Below a power of two numbers are twice as close.
+  const isPowerOfTwo = high === 2 ** exponent && exponent > minExponent;
+  const spacing = 2 ** (exponent - numSignificandBits[dtype] + (isPowerOfTwo ? 0 : 1));
+  const numberBefore = (Math.ceil(high / spacing) - 1) * spacing;
+  const bound = Math.min(high, numberBefore + spacing / 2);
+  return bound > low ? bound : high;
 }
 
 /** A distribution by its parameters. */

@@ -1,4 +1,4 @@
-import type { RandomSpec } from "@mosaic/core";
+import { rand, type RandomSpec } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { layouts, onEveryIsa, allocateWithLayout } from "./sample.ts";
 
@@ -62,4 +62,24 @@ onEveryIsa("random", (device) => {
     device().kernels.random(x, { ...uniform, low: 1, high: 1 + 2 ** -22 });
     expect((await x.read()).every((each) => each >= 1 && each < 1 + 2 ** -22)).toBe(true);
   });
+
+  test.each([
+    ["bfloat16", 0, 1, 1 - 2 ** -8],
+    ["float16", 0, 1, 1 - 2 ** -11],
+    ["bfloat16", -3, -2, -2 - 2 ** -6],
+    ["float16", 0, 0.7, 0.6997],
+  ] as const)(
+    "%s numbers from %d to %d are below the bound once they are rounded",
+    async (dtype, low, high, largest) => {
+      using x = rand(device(), [100_000], { low, high, dtype, seed: 1, stream: 1 });
+      const values = await x.read();
+      const [minimum, maximum] = values.reduce(
+        ([a, b], value) => [Math.min(a, value), Math.max(b, value)],
+        [Infinity, -Infinity],
+      );
+      expect(minimum).toBeGreaterThanOrEqual(low);
+      expect(maximum).toBeLessThan(high);
+      expect(maximum).toBeGreaterThanOrEqual(largest);
+    },
+  );
 });
