@@ -1,9 +1,8 @@
 import type { Context, Module, Tensor } from "@mosaic/core";
 import { numel } from "@mosaic/core";
 import type { SafetensorsReader } from "@mosaic/nn";
-import { CHUNK_ELEMENTS } from "./chunks.ts";
 import type { Weight } from "./names.ts";
-import type { OpenShards } from "./shards.ts";
+import { CHUNK_ELEMENTS, type OpenShards } from "./shards.ts";
 
 /** Reads the weights of a folder into the parameters of a model, a range of bytes at a time; any float dtype becomes the parameter's. */
 export async function loadWeights(ctx: Context, model: Module, { weights, fileByTensor }: OpenShards): Promise<void> {

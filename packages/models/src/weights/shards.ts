@@ -1,13 +1,14 @@
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
-import { formatShape, formatValue, sameShape } from "@mosaic/core";
+import { formatShape, formatValue, numel, sameShape } from "@mosaic/core";
 import { FileError, openSafetensors, type SafetensorsReader } from "@mosaic/nn";
 import { readJson } from "../config/config.ts";
 import { isJsonObject } from "../config/fields.ts";
 import type { ModelConfig } from "../config/config.ts";
-import { HEAD_NAME, listWeights, type Weight } from "./names.ts";
-import { isHeadEmbedding } from "./tied-head.ts";
+import { EMBEDDING_NAME, HEAD_NAME, listWeights, type Weight } from "./names.ts";
 
+/** Elements of a file that are on the host at a time, 2 MiB of float32, beside the model itself. */
+export const CHUNK_ELEMENTS = 2 ** 19;
 /** The name of an index, which names the file of each tensor. */
 export const INDEX_FILE_NAME = "model.safetensors.index.json";
 /** The name of the one file of a folder that has no index. */
@@ -143,4 +144,21 @@ function checkWeights(
     received: `${problems.slice(0, 8).join("; ")}${omittedText}`,
     remedy: "use the config.json of these weights; nothing was loaded",
   });
+}
+
+/**
+ * Whether a folder stores the embedding a second time as its output projection, as some do whose config ties them. Both have the same shape;
+ * they are compared a range at a time, as far as they are equal.
+ */
+async function isHeadEmbedding(fileByTensor: ReadonlyMap<string, SafetensorsReader>): Promise<boolean> {
+  const [embeddingFile, headFile] = [fileByTensor.get(EMBEDDING_NAME)!, fileByTensor.get(HEAD_NAME)!];
+  const size = numel(embeddingFile.tensors.get(EMBEDDING_NAME)!.shape);
+  for (let start = 0; start < size; start += CHUNK_ELEMENTS) {
+    const end = Math.min(size, start + CHUNK_ELEMENTS);
+    // The memory of what is read is the file's, which may be the same for both.
+    const embedding = (await embeddingFile.readRange(EMBEDDING_NAME, start, end)).slice();
+    const head = await headFile.readRange(HEAD_NAME, start, end);
+    if (!embedding.every((value, i) => value === head[i])) return false;
+  }
+  return true;
 }
