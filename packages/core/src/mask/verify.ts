@@ -131,7 +131,7 @@ export function verifySlice(where: string, slice: Slice): void {
   const { q0, q1, k0, k1, type } = slice;
   const areIntegers =
     Number.isSafeInteger(q0) && Number.isSafeInteger(q1) && Number.isSafeInteger(k0) && Number.isSafeInteger(k1);
-  const isKnownType = Object.hasOwn(sliceTypeCodes, type);
+  const isKnownType = typeof type === "string" && Object.hasOwn(sliceTypeCodes, type);
   if (areIntegers && isKnownType && 0 <= q0 && q0 <= q1 && 0 <= k0 && k0 <= k1) return;
   throw new ShapeError({
     where,

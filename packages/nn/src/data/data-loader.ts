@@ -14,6 +14,7 @@ import {
   shard,
   type Tensor,
   checkArgument,
+  formatValue,
 } from "@mosaic/core";
 import { permute } from "./permutation.ts";
 import type { TokenSource } from "./token-source.ts";
@@ -239,13 +240,14 @@ export class DataLoader {
       givenState.index! > this.batchesPerEpoch
     ) {
       const formatFields = (stateFields: Partial<DataLoaderState>): string =>
-        differingNames.map((name) => `${name} ${String(stateFields[name])}`).join(", ");
+        differingNames.map((name) => `${name} ${formatValue(stateFields[name])}`).join(", ");
       throw new OptionError({
         where: "DataLoader.load",
         expected:
           formatFields(expectedState) ||
           `an integer epoch ≥ 0 and an integer batch index from 0 to ${this.batchesPerEpoch}`,
-        received: formatFields(givenState) || `epoch ${String(givenState.epoch)}, index ${String(givenState.index)}`,
+        received:
+          formatFields(givenState) || `epoch ${formatValue(givenState.epoch)}, index ${formatValue(givenState.index)}`,
         remedy: "create the loader with the tokens and options of the saved loader",
       });
     }

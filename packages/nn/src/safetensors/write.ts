@@ -113,7 +113,7 @@ function collectTensors(tensors: TensorMap): TensorData[] {
   expectValue("writeSafetensors", tensors instanceof Map, "a Map of tensors by name", tensors);
   const tensorData = [...tensors].map(([name, tensor]): TensorData => {
     expectValue(
-      `writeSafetensors, "${String(name)}"`,
+      `writeSafetensors, ${formatValue(name)}`,
       isTensorLike(tensor),
       "a tensor, or { dtype, shape, values }",
       tensor,

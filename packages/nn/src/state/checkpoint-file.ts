@@ -1,5 +1,5 @@
 // What a checkpoint's file has beside tensors: metadata as JSON under "mosaic".
-import { OptionError } from "@mosaic/core";
+import { formatValue, OptionError } from "@mosaic/core";
 import type { OptimizerState } from "../optimizers/optimizer.ts";
 import { FileError } from "../safetensors/format.ts";
 import { readSafetensorsMetadata } from "../safetensors/read.ts";
@@ -22,7 +22,9 @@ export function parseStateMetadata(path: string, metadata: ReadonlyMap<string, s
   throw new FileError({
     where: path,
     expected: "a checkpoint, version 1",
-    received: stateMetadata ? `version ${String(stateMetadata.version)}` : "a safetensors file without training state",
+    received: stateMetadata
+      ? `version ${formatValue(stateMetadata.version)}`
+      : "a safetensors file without training state",
     remedy: "to load weights only, use model.loadStateDict((await readSafetensors(path)).tensors)",
   });
 }

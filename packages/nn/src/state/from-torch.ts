@@ -1,4 +1,12 @@
-import { type HostTensor, type Module, type Shape, ShapeError, checkModule, expectValue } from "@mosaic/core";
+import {
+  type HostTensor,
+  type Module,
+  type Shape,
+  ShapeError,
+  checkModule,
+  expectValue,
+  formatValue,
+} from "@mosaic/core";
 
 /**
  * Renames the weights of PyTorch's `nn.MultiheadAttention` to those of Mosaic's attention modules, wherever in `model` they
@@ -31,7 +39,7 @@ export function fromTorch(state: ReadonlyMap<string, HostTensor>, model: Module)
   for (const [name, tensor] of state) {
     const { shape, values } = (tensor ?? {}) as Partial<HostTensor>;
     expectValue(
-      `fromTorch, "${String(name)}"`,
+      `fromTorch, ${formatValue(name)}`,
       typeof name === "string" && Array.isArray(shape) && ArrayBuffer.isView(values),
       "{ dtype, shape, values }",
       tensor,

@@ -1,7 +1,7 @@
 // Syntax of --mask: slidingWindow:4096, documents:8k,4x2k:causal, A+B, A&B.
 import { type Mask, masks, MosaicError, resolveSlices } from "@mosaic/core";
 import { UsageError } from "./load.ts";
-import { parseCount } from "./quantity.ts";
+import { formatText, parseCount } from "./quantity.ts";
 
 /** How a mask is written, and made of what stands after its name between colons; undefined if it is something else. */
 interface MaskRule {
@@ -70,7 +70,7 @@ export const maskUsages: readonly string[] = Object.values(maskRules).flatMap(({
 
 /** `A+B` is what either of two masks shows, `A&B` what both show; & binds more tightly. */
 export function parseMask(text: string): Mask {
-  const alternatives = String(text)
+  const alternatives = formatText(text)
     .split("+")
     .map((alternativeText) => {
       const atomMasks = alternativeText.split("&").map((atom) => parseAtom(atom.split(":")));
@@ -109,6 +109,6 @@ export function checkMaskLength(text: string, mask: Mask, tokens: number): void 
     resolveSlices(mask, tokens, tokens);
   } catch (error) {
     if (!(error instanceof MosaicError)) throw error;
-    throw new UsageError(`--mask ${String(text)}: ${error.message}`, { cause: error });
+    throw new UsageError(`--mask ${formatText(text)}: ${error.message}`, { cause: error });
   }
 }

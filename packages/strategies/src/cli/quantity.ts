@@ -1,22 +1,23 @@
 // Parses option values: numbers with units.
-import { formatValue } from "@mosaic/core";
+import { expectValue, formatValue } from "@mosaic/core";
 import { UsageError } from "./load.ts";
 
 const factorByCountUnit: Readonly<Record<string, number>> = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
 
 /** 4096, 128k, 1M: k, M and G are powers of 1024, as lengths of sequences are. */
 export function parseCount(name: string, text: string, minimum = 1): number {
+  expectValue("parseCount: minimum", Number.isSafeInteger(minimum), "an integer", minimum);
   const input = formatText(text);
   const match = /^(\d+(?:\.\d+)?)([kmg]?)$/i.exec(input.replaceAll("_", ""));
   const value = match ? Number(match[1]) * factorByCountUnit[match[2]!.toLowerCase()]! : Number.NaN;
   if (Number.isSafeInteger(value) && value >= minimum) return value;
   throw new UsageError(
-    `--${formatText(name)}: expected an integer ≥ ${formatValue(minimum)}, such as 4096, 128k or 1M, received "${input}"`,
+    `--${formatText(name)}: expected an integer ≥ ${minimum}, such as 4096, 128k or 1M, received "${input}"`,
   );
 }
 
 /** A text as it is; what a caller without types has passed instead, as errors show values. */
-function formatText(text: unknown): string {
+export function formatText(text: unknown): string {
   return typeof text === "string" ? text : formatValue(text);
 }
 
