@@ -2,15 +2,8 @@
 import { type Context, type DType, fromArray, Module, type Tensor } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { AdamW, NonFiniteError, ScheduleFreeAdamW } from "../src/index.ts";
+import { PointModel } from "./reference/point-model.ts";
 import { onOneRank } from "./reference/world.ts";
-
-class PointModel extends Module {
-  readonly x: Tensor;
-  constructor(x: Tensor) {
-    super();
-    this.x = this.addParameter("x", x);
-  }
-}
 
 describe("weights that are loaded after the optimizer was made", () => {
   const load = (ctx: Context, model: PointModel, values: readonly number[], dtype: DType = "float32"): void => {

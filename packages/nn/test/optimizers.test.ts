@@ -1,4 +1,4 @@
-import { type AdamStep, fromArray, Linear, Module, OptionError, StateDictError, type Tensor } from "@mosaic/core";
+import { type AdamStep, fromArray, Linear, Module, OptionError, StateDictError } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import {
   AdamW,
@@ -18,6 +18,7 @@ import {
   type SlotOptions,
 } from "../src/index.ts";
 import { generateNumbers, maxDifference } from "./reference/numbers.ts";
+import { PointModel } from "./reference/point-model.ts";
 import { onOneRank } from "./reference/world.ts";
 
 const steps = 60;
@@ -29,14 +30,6 @@ const computeGradient = (x: ArrayLike<number>, step: number): number[] => {
   return optimum.map((each, i) => Math.fround(scales[i]! * (x[i]! - each) + noise[i]!));
 };
 const start = generateNumbers(7, 3);
-
-class PointModel extends Module {
-  readonly x: Tensor;
-  constructor(x: Tensor) {
-    super();
-    this.x = this.addParameter("x", x);
-  }
-}
 
 /** Where an optimizer goes: the parameter after each step. */
 async function recordPath(

@@ -162,7 +162,9 @@ export abstract class Optimizer implements Disposable {
 
   /** What is kept of parameters takes over what was written to them since the last step. */
   protected adoptWrittenParameters(): void {
-    for (const { master, parameter } of this.listWrittenSlots()) {
+    const writtenSlots = this.listWrittenSlots();
+    if (writtenSlots.length === 0) return;
+    for (const { master, parameter } of writtenSlots) {
       if (master && master.size > 0) adoptChangedElements(master, parameter);
     }
     this.recordParameterVersions();

@@ -80,13 +80,9 @@ export async function saveCheckpoint(
   if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, tensors, formatMetadata });
   await runOnAllRanks(ctx, call.where, async () => {
     const metadataJson = formatMetadata();
-    const tensorsToWrite = ctx.rank === 0 && tensors();
-    if (tensorsToWrite) await createFolder(call);
-    if (tensorsToWrite)
-      await writeSafetensors(path, tensorsToWrite instanceof Promise ? await tensorsToWrite : tensorsToWrite, {
-        format: "pt",
-        mosaic: metadataJson,
-      });
+    if (ctx.rank !== 0) return null;
+    await createFolder(call);
+    await writeSafetensors(path, await tensors, { format: "pt", mosaic: metadataJson });
     return null;
   });
 }
@@ -101,8 +97,8 @@ function createCheckpointRequest(
 
 interface CollectedState {
   readonly state: Pick<OptimizerState, "kind" | "numbers"> | undefined;
-  /** To be called once, where a file is written; values are those at the call of `collectState`. */
-  readonly tensors: () => TensorMap | Promise<TensorMap>;
+  /** With the values at the call of `collectState`, on ranks that write a file. */
+  readonly tensors: Promise<TensorMap>;
 }
 
 /**
@@ -116,10 +112,10 @@ function collectState(ctx: Context, { model, optimizer }: TrainingState, call: C
     "model.": hostStateDict(model, shouldReadValues),
     "optimizer.": state?.tensors ?? new Map(),
   });
-  const values = awaitHostTensors(pendingTensors);
+  const tensors = awaitHostTensors(pendingTensors);
   // Where nothing is written a device that fails reports so itself.
-  values.catch(() => {});
-  return { state, tensors: () => values };
+  tensors.catch(() => {});
+  return { state, tensors };
 }
 
 interface SavedCheckpoint {
@@ -140,7 +136,7 @@ async function saveOnHosts(
   const metadataJson = descriptions[0]!.text;
   trainingIds.set(model, (JSON.parse(metadataJson) as StateMetadata).trainingId!);
   const hosts = groupByHost(descriptions.map(({ host }) => host));
-  const stateTensors = await tensors();
+  const stateTensors = await tensors;
   await publishOnHosts(ctx, call, hosts, async (observe) => {
     await createFolder(call);
     return stageSafetensors(call.path, stateTensors, { format: "pt", mosaic: metadataJson }, observe);
