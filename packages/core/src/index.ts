@@ -128,6 +128,14 @@ export { resolveShards } from "./placement/verify.ts";
 export { rand, randn, type RandnOptions, type RandOptions } from "./random.ts";
 export { keep, scope } from "./scope.ts";
 export * from "./shape.ts";
-export { type DType, dtypeBytes, dtypeCodes, FinalizedStorage, Storage } from "./storage.ts";
+export {
+  type DType,
+  dtypeBytes,
+  dtypeCodes,
+  FinalizedStorage,
+  LOWEST_FLOAT32,
+  significandBits,
+  Storage,
+} from "./storage.ts";
 export { type GradientReducer, type Replication, Tensor, type TensorInit, type ViewOptions } from "./tensor.ts";
 export type { TensorMethods } from "./methods.ts";

@@ -5,7 +5,7 @@ import { OptionError } from "./errors.ts";
 import * as option from "./option.ts";
 import { defineOptions, type OptionsOf } from "./options.ts";
 import type { Shape } from "./shape.ts";
-import type { DType } from "./storage.ts";
+import { type DType, significandBits } from "./storage.ts";
 import type { Tensor } from "./tensor.ts";
 
 // Random tensors, and the numbers of their streams: Philox by seed and stream, so that a checkpoint's second forward draws the
@@ -73,7 +73,6 @@ export function rand(deviceOrContext: DeviceOrContext, shape: Shape, options?: R
   return out;
 }
 
-const numSignificandBits = { bfloat16: 8, float16: 11 } as const;
 const minNormalExponents = { bfloat16: -126, float16: -14 } as const;
 
 /** The bound below which float32 numbers, once rounded to the dtype, are below `high`: half way from the number before it. */
@@ -83,7 +82,7 @@ function getUnroundedBound(dtype: DType, low: number, high: number): number {
   const exponent = Math.max(minExponent, Math.floor(Math.log2(Math.abs(high))));
   // Below a power of two numbers are twice as close.
   const isPowerOfTwo = high === 2 ** exponent && exponent > minExponent;
-  const spacing = 2 ** (exponent - numSignificandBits[dtype] + (isPowerOfTwo ? 0 : 1));
+  const spacing = 2 ** (exponent - significandBits[dtype] + (isPowerOfTwo ? 0 : 1));
   const numberBefore = (Math.ceil(high / spacing) - 1) * spacing;
   const bound = Math.min(high, numberBefore + spacing / 2);
   return bound > low ? bound : high;

@@ -9,6 +9,15 @@ export const dtypeCodes: Readonly<Record<DType, number>> = { float32: 0, bfloat1
 /** Bytes per element. */
 export const dtypeBytes: Readonly<Record<DType, number>> = { float32: 4, bfloat16: 2, float16: 2 };
 
+/** Bits of the significand, with the one that is not stored. */
+export const significandBits: Readonly<Record<DType, number>> = { float32: 24, bfloat16: 8, float16: 11 };
+
+/**
+ * The least finite float32. −∞ − (−∞) is NaN; subtracting at least this leaves every finite logarithm what it is, and −∞ what
+ * it is.
+ */
+export const LOWEST_FLOAT32: number = -(2 - 2 ** -23) * 2 ** 127;
+
 /**
  * Device memory, counted: every tensor that views it holds one reference, so does every collective that still uses it.
  * When the last one is released, the memory returns to its device's allocator, in stream order.

@@ -1,8 +1,8 @@
-import { fromArray, type Tensor } from "@mosaic/core";
+import { fromArray, LOWEST_FLOAT32, type Tensor } from "@mosaic/core";
 import type { RoutedAttention } from "./attend/routed-attention.ts";
 import { chunkRows, reduceInto, ResourceStack, zerosLike } from "./tensor-views.ts";
 import type { Chunk } from "./chunks.ts";
-import { clampMax, LOWEST_FLOAT32 } from "./log-softmax.ts";
+import { clampMax } from "./log-softmax.ts";
 import type { ChosenChunks, ChunkVisibility } from "./route/choose.ts";
 
 /** How much may have been missed. */

@@ -1,13 +1,7 @@
 // Arithmetic with logarithms: of sums of exponentials, as attention leaves them, and of shares. The logarithm of nothing is
 // −Infinity, and no number stands for it: whatever is finite is a logarithm of something.
-import { defineOp, type Tensor } from "@mosaic/core";
+import { defineOp, LOWEST_FLOAT32, type Tensor } from "@mosaic/core";
 import { reduceInto } from "./tensor-views.ts";
-
-/**
- * The least finite float32. −∞ − (−∞) is NaN; subtracting at least this leaves every finite logarithm what it is, and −∞ what
- * it is.
- */
-export const LOWEST_FLOAT32: number = -(2 - 2 ** -23) * 2 ** 127;
 
 /** target ← ln(e^target + e^source). */
 export function logAddExp(target: Tensor, source: Tensor): void {

@@ -1,6 +1,7 @@
 import { checkDevice, checkTensor } from "../arguments.ts";
 import { DTypeError, ShapeError } from "../errors.ts";
 import { formatShape } from "../shape.ts";
+import { LOWEST_FLOAT32 } from "../storage.ts";
 import type { Tensor } from "../tensor.ts";
 import { sumToSize } from "../views.ts";
 import type { AttentionState } from "./tile.ts";
@@ -8,9 +9,6 @@ import type { AttentionState } from "./tile.ts";
 // Attention sinks: a logit for each head that every row's softmax counts, and that has no value (StreamingLLM, Xiao et al. 2023; as
 // learned logits, gpt-oss, OpenAI 2025). A sink is a key with score `sink` and value 0 that all rows see. Its state is known
 // without a kernel, out 0 and lse = sink, so it is merged once, after the last key, wherever the keys lay.
-
-/** Larger than any −lse: where nothing was seen, −Infinity − −Infinity would be NaN. */
-const MIN_LSE = -3.4028234663852886e38;
 
 /** Throws unless sinks are [H] for the heads of q, float32 or of q's dtype. */
 export function checkSinks(where: string, sinks: Tensor, q: Tensor): void {
@@ -58,7 +56,8 @@ export function mergeSinks({ out, lse }: AttentionState, sinks: Tensor): void {
 export function computeSinkGradient(sinks: Tensor, lse: Tensor, delta: Tensor): Tensor {
   const { kernels } = lse.device;
   using clampedLse = lse.device.empty(lse.shape, "float32");
-  kernels.scalar("max", clampedLse, lse, MIN_LSE);
+  // Where nothing was seen, −Infinity − −Infinity would be NaN.
+  kernels.scalar("max", clampedLse, lse, LOWEST_FLOAT32);
   using weights = broadcastToRows(sinks, lse);
   kernels.binary("sub", weights, weights, clampedLse);
   kernels.unary("exp", weights, weights);

@@ -1,6 +1,6 @@
 import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
-import type { DType } from "../storage.ts";
+import { type DType, LOWEST_FLOAT32 } from "../storage.ts";
 import { ShapeError } from "../errors.ts";
 import type { ReduceKind } from "../kernels/kernels.ts";
 import * as option from "../option.ts";
@@ -124,16 +124,13 @@ const maxOp = defineOp({
   },
 });
 
-/** The largest finite float32. */
-const FLOAT32_MAX = (2 - 2 ** -23) * 2 ** 127;
-
 /** −x with the largest finite numbers in place of infinities, whose differences are NaN. */
 function negateFinite(x: Tensor): Tensor {
   const { kernels } = x.device;
   const out = x.device.empty(x.shape, "float32");
-  kernels.scalar("max", out, x, -FLOAT32_MAX);
+  kernels.scalar("max", out, x, LOWEST_FLOAT32);
   kernels.scalar("mul", out, out, -1);
-  kernels.scalar("max", out, out, -FLOAT32_MAX);
+  kernels.scalar("max", out, out, LOWEST_FLOAT32);
   return out;
 }
 

@@ -1,4 +1,13 @@
-import { checkTensor, type Context, Linear, Module, scope, ShapeError, type Tensor } from "@mosaic/core";
+import {
+  checkTensor,
+  type Context,
+  Linear,
+  Module,
+  scope,
+  ShapeError,
+  significandBits,
+  type Tensor,
+} from "@mosaic/core";
 import { Embedding, ModuleList, RMSNorm, TiedLinear } from "@mosaic/nn";
 import type { ModelConfig } from "../config/config.ts";
 import type { GenerationConfig } from "../config/generation-config.ts";
@@ -55,8 +64,7 @@ export class Decoder extends Module {
 
 /** Hugging Face's models round the factor of the embeddings to the dtype of these. */
 function roundToDType(dtype: ModelSettings["dtype"], value: number): number {
-  const significandBits = { float32: 24, bfloat16: 8, float16: 11 }[dtype];
-  const unit = 2 ** (Math.floor(Math.log2(value)) - significandBits + 1);
+  const unit = 2 ** (Math.floor(Math.log2(value)) - significandBits[dtype] + 1);
   return Math.round(value / unit) * unit;
 }
 
