@@ -136,6 +136,64 @@ onEveryIsa("one query", (device) => {
   });
 });
 
+// Keys that all of the queries see are folded for all of them at once, the others query by query.
+onEveryIsa("few queries with a window", (device) => {
+  const [group, queries, size, count] = [2, 3, 64, 700];
+
+  test.each(dtypes)("in %s: NaN in a key reaches the query that sees it, and no other", async (dtype) => {
+    const random = createGenerator(17);
+    const drawSample = (numHeads: number, length: number): Sample =>
+      createSample(device(), [1, numHeads, length, size], { dtype, value: random });
+    const [q, k, v] = [drawSample(group, queries), drawSample(1, count), drawSample(1, count)];
+    const firstKey = 5;
+    const visibleCount = 330;
+    for (const { x } of [k, v]) {
+      for (const [from, to] of [
+        [0, firstKey + 1], // the last of them is visible to query 0
+        [firstKey + visibleCount + 2, count],
+      ] as const) {
+        using hiddenRows = x.slice(2, from, to);
+        device().kernels.fill(hiddenRows, Number.NaN);
+      }
+    }
+    using out = device().empty([1, group, queries, size], "float32");
+    using lse = device().empty([1, group, queries], "float32");
+    device().kernels.fill(lse, Number.NEGATIVE_INFINITY);
+    // Query i sees keys [5 + i, 335 + i).
+    const keyRange = { k0: firstKey, k1: firstKey + visibleCount + queries - 1 };
+    const mask = [{ q0: 0, q1: queries, ...keyRange, type: "bidirectionalCausal" }] as const;
+    const tile = { q: spans(queries), k: spans(count), mask, scale: 1 };
+    device().kernels.attend({ out, lse }, q.x, { k: k.x, v: v.x }, tile);
+    const [actualOut, actualLse] = [await out.read(), await lse.read()];
+    for (const [row, lseAt] of actualLse.entries()) {
+      const query = row % queries;
+      const actual = actualOut.slice(row * size, (row + 1) * size);
+      if (query === 0) {
+        expect([lseAt, ...actual].every(Number.isNaN)).toBe(true);
+        continue;
+      }
+      const scores = Array.from({ length: visibleCount }, (_, j) =>
+        actual.reduce(
+          (sum, _x, d) => sum + q.values[row * size + d]! * k.values[(firstKey + query + j) * size + d]!,
+          0,
+        ),
+      );
+      const maxScore = Math.max(...scores);
+      const weights = scores.map((score) => Math.exp(score - maxScore));
+      const total = weights.reduce((sum, weight) => sum + weight);
+      expect(Math.abs(lseAt - (maxScore + Math.log(total)))).toBeLessThan(1e-5);
+      for (const [d, value] of actual.entries()) {
+        const expectedValue = weights.reduce(
+          (sum, weight, j) => sum + (weight / total) * v.values[(firstKey + query + j) * size + d]!,
+          0,
+        );
+        expect(Math.abs(value - expectedValue)).toBeLessThan(tolerances[dtype]);
+      }
+    }
+    for (const { x } of [q, k, v]) x[Symbol.dispose]();
+  });
+});
+
 /** One row of attention in float64. */
 function reference(
   q: readonly number[],

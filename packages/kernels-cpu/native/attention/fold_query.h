@@ -19,11 +19,12 @@ struct FoldQuery {
   using Element = typename E::Element;
   using KvScalar = ElementOf<kvDType>;
   static constexpr bool isWidened = sizeof(KvScalar) < sizeof(Scalar);
+  static constexpr bool isWidenedBf16 = isWidened && kvDType == DType::BFloat16;
   static constexpr int L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int vectors = QueryFold::kVectors, keys = vectors * L;
   // Of a pass, whose sums, four vectors each, lie in registers: AVX2 and SSE2 have 16, AVX-512 and NEON 32.
   static constexpr int maxRows = V::isa == Isa::Avx2 || V::isa == Isa::Scalar ? 2 : 4;
-  static constexpr int squareDepth = valuesPerElement * L;  // of keys that are transposed at a time
+  static constexpr int squareDepth = valuesPerElement * L;  // of keys that are transposed at a time, and of weights
 
   /// Keys that every row sees, at most `keys` of them. Of bfloat16 an odd one is followed by a row of zeros.
   MOSAIC_NOINLINE void fold(const QueryFold& f, const KvRows& kv) {
@@ -92,23 +93,53 @@ struct FoldQuery {
     }
   }
 
-  /// columns[d][j …] ← k[j …][d] for a vector of keys; of those past the last, zeros.
+  /// columns[d][j …] ← k[j …][d] for a vector of keys; zeros for keys past the last.
   template <class P>
   MOSAIC_INLINE void transposeKeys(const QueryFold& f, const KvRows& kv, int32_t j, P& prefetch) {
-    const int32_t remainingKeys = kv.count - j;
-    if (remainingKeys <= 0) return;
-    for (int32_t d = 0; d < f.depth; d += squareDepth) {
-      prefetch.step();
-      auto* to = reinterpret_cast<float*>(static_cast<Element*>(f.columns) + d / valuesPerElement * keys + j);
-      const KvScalar* from = rowOf(kv.k, j) + d;
-      const auto load = [&](int i) __attribute__((always_inline)) { return loadElements(from + i * kv.k.rowStride); };
-      if (remainingKeys >= L) {
-        V::transposeRows(load, to, keys);
-      } else {
-        const auto loadPresent = [&](int i) { return i < remainingKeys ? load(i) : V::zero(); };
-        V::transposeRows(loadPresent, to, keys);
+    if (j >= kv.count) return;
+    int32_t d = 0;
+    if constexpr (isWidenedBf16) {
+      for (; d + 2 * L <= f.depth; d += 2 * L) {
+        prefetch.step();
+        prefetch.step();
+        transposePairs(f, kv, j, d);
       }
     }
+    for (; d < f.depth; d += squareDepth) {
+      prefetch.step();
+      float* to = columnAt(f, j, d);
+      const auto load = [&](const KvScalar* from) __attribute__((always_inline)) { return loadElements(from); };
+      const auto store = [&](int c, Vec column) __attribute__((always_inline)) { V::store(to + c * keys, column); };
+      transposeSquare(kv, j, d, load, store);
+    }
+  }
+
+  /// 2 L columns of bfloat16 keys are transposed as pairs of elements and widened afterwards, which halves the
+  /// shuffles.
+  MOSAIC_INLINE void transposePairs(const QueryFold& f, const KvRows& kv, int32_t j, int32_t d) {
+    float* to = columnAt(f, j, d);
+    const auto load = [&](const KvScalar* from) __attribute__((always_inline)) {
+      return V::load(reinterpret_cast<const float*>(from));
+    };
+    const auto store = [&](int c, Vec pairs) __attribute__((always_inline)) {
+      V::store(to + 2 * c * keys, widenEven<V>(pairs));
+      V::store(to + (2 * c + 1) * keys, widenOdd<V>(pairs));
+    };
+    transposeSquare(kv, j, d, load, store);
+  }
+
+  MOSAIC_INLINE float* columnAt(const QueryFold& f, int32_t j, int32_t d) {
+    return reinterpret_cast<float*>(static_cast<Element*>(f.columns) + d / valuesPerElement * keys + j);
+  }
+
+  /// Stores the columns of L keys from column d on; zeros for keys past the last.
+  template <class Load, class Store>
+  MOSAIC_INLINE void transposeSquare(const KvRows& kv, int32_t j, int32_t d, const Load& load, const Store& store) {
+    const int32_t presentKeys = kv.count - j;
+    const KvScalar* from = rowOf(kv.k, j) + d;
+    const auto row = [&](int i) __attribute__((always_inline)) { return load(from + i * kv.k.rowStride); };
+    const auto presentRow = [&](int i) __attribute__((always_inline)) { return i < presentKeys ? row(i) : V::zero(); };
+    presentKeys >= L ? V::transposeRows(row, store) : V::transposeRows(presentRow, store);
   }
 
   /// scores ← q · k
@@ -212,12 +243,14 @@ struct FoldQuery {
 
   template <int rows, int columns, class P>
   MOSAIC_INLINE void addValues(const QueryFold& f, int32_t row, const KvRows& kv, int32_t d, P& prefetch) {
+    constexpr bool areUnzipped = isWidenedBf16 && columns == 4;
     Vec sum[rows][columns];
     float* out = f.out + row * f.valueDepth + d;
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
       for (int n = 0; n < columns; ++n) sum[r][n] = V::load(out + r * f.valueDepth + n * L);
+      if constexpr (areUnzipped) V::unzip(sum[r][0], sum[r][1]), V::unzip(sum[r][2], sum[r][3]);
     }
     const Scalar* p = static_cast<const Scalar*>(f.weights) + row * keys;
     const KvScalar* v = rowOf(kv.v, 0) + d;
@@ -225,7 +258,14 @@ struct FoldQuery {
       for (int i = 0; i < linesPerStep(rows); ++i) prefetch.step();
       decltype(loadValues(v, kv.v.rowStride)) y[columns];
 #pragma GCC unroll 4
-      for (int n = 0; n < columns; ++n) y[n] = loadValues(v + n * L, kv.v.rowStride);
+      for (int n = 0; n < columns; ++n) {
+        if constexpr (areUnzipped) {
+          const Vec pairs = V::load(reinterpret_cast<const float*>(v + n / 2 * 2 * L));
+          y[n] = n % 2 == 0 ? widenEven<V>(pairs) : widenOdd<V>(pairs);
+        } else {
+          y[n] = loadValues(v + n * L, kv.v.rowStride);
+        }
+      }
 #pragma GCC unroll 4
       for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
@@ -234,6 +274,7 @@ struct FoldQuery {
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
+      if constexpr (areUnzipped) V::zip(sum[r][0], sum[r][1]), V::zip(sum[r][2], sum[r][3]);
 #pragma GCC unroll 4
       for (int n = 0; n < columns; ++n) V::store(out + r * f.valueDepth + n * L, sum[r][n]);
     }

@@ -18,14 +18,14 @@ constexpr int64_t paddedStride(int64_t columns, int64_t bytes = 4) {
 
 constexpr int64_t roundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-/// Which of K and V is read by columns: V in the forward, K in the backward, neither for a single query. Panels of one
-/// vector, and a single query, read a cache line of a row at a time, and only once; a single query in any dtype.
-enum class KvUse { Forward, NarrowForward, SingleQuery, Backward };
+/// Which of K and V is read by columns: V in the forward, K in the backward, neither for query rows. Panels of one
+/// vector and query rows read a cache line of a row at a time, and only once; query rows read every dtype.
+enum class KvUse { Forward, NarrowForward, QueryRows, Backward };
 
 /// Whether blocks of K or V are read where they lie.
 inline bool areBlocksReadInPlace(const AttentionKernels& kernels, const TensorView& view, KvUse use, bool isByColumns) {
   if (view.stride[3] != 1) return false;
-  if (use == KvUse::SingleQuery && kernels.products == DType::Float32) return true;
+  if (use == KvUse::QueryRows && kernels.products == DType::Float32) return true;
   if (view.dtype != kernels.products) return false;
   if (kernels.products == DType::BFloat16) return view.shape[3] % kernels.depthMultiple == 0;
   const int64_t maxStride = isByColumns ? 127 : 255;  // elements
@@ -50,7 +50,7 @@ class KvReader {
         columnStride_(paddedStride(blockKeys_, bytes_)),
         k_(source(kv.k, use == KvUse::Backward, arena)),
         v_(source(kv.v, use != KvUse::Backward, arena)) {
-    if (isPaired() && use_ != KvUse::SingleQuery) columns_ = arena.allocate<uint16_t>(columnDepth_ * columnStride_);
+    if (isPaired() && use_ != KvUse::QueryRows) columns_ = arena.allocate<uint16_t>(columnDepth_ * columnStride_);
   }
 
   void select(int64_t batch, int64_t head) { batch_ = batch, head_ = head; }

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "attention/query_panels.h"
-#include "attention/single_query.h"
+#include "attention/query_rows.h"
 
 namespace mosaic {
 namespace {
@@ -123,7 +123,7 @@ void attendShortQueries(const ForwardCall& call, Pool& pool) {
     if (maxKeys == 0) return;
     splitKeys(grid, totalKeys * grid.numKvHeads / kTargetSplits, maxKeys, k);
   }
-  const bool isSplit = grid.splits > 1, usesSingleQuery = isSingleQuery(call);
+  const bool isSplit = grid.splits > 1, usesRows = areRowsFaster(call);
   std::vector<AttentionState> states;
   for (int64_t split = 0; isSplit && split < grid.splits; ++split) states.push_back(makeSplitState(args, sharedArena));
 
@@ -137,10 +137,10 @@ void attendShortQueries(const ForwardCall& call, Pool& pool) {
     arena.reset();
     const AttentionState& state = isSplit ? states[static_cast<size_t>(split)] : args.state;
     const std::vector<Segment>& sampleSegments = segments[visibility.indexOf(batch)];
-    if (usesSingleQuery) {
-      SingleQuery query(call, batch, keyHead, arena);
-      query.fold(sampleSegments, keys);
-      return query.store(state, isSplit);
+    if (usesRows) {
+      QueryRows queries(call, batch, keyHead, arena);
+      queries.fold(sampleSegments, keys);
+      return queries.store(state, isSplit);
     }
     QueryPanels panels(call, static_cast<size_t>(grid.panels), &k == &kernels.narrowAttention, arena);
     for (int64_t first = 0; first < grid.groupSize; first += grid.headsPerPanel) {

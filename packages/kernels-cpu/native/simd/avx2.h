@@ -91,12 +91,23 @@ struct Avx2 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
   }
 
+  MOSAIC_INLINE void unzip(Vec& a, Vec& b) {
+    const Vec even = _mm256_shuffle_ps(a, b, 0x88), odd = _mm256_shuffle_ps(a, b, 0xdd);  // of each 128-bit lane
+    a = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(even), 0xd8));
+    b = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(odd), 0xd8));
+  }
+  MOSAIC_INLINE void zip(Vec& a, Vec& b) {
+    const Vec low = _mm256_unpacklo_ps(a, b), high = _mm256_unpackhi_ps(a, b);
+    a = _mm256_permute2f128_ps(low, high, 0x20);
+    b = _mm256_permute2f128_ps(low, high, 0x31);
+  }
+
   MOSAIC_INLINE void transpose(const float* src, int64_t lds, float* dst, int64_t ldd) {
     const auto row = [&](int i) __attribute__((always_inline)) { return load(src + i * lds); };
-    transposeRows(row, dst, ldd);
+    transposeRows(row, [&](int c, Vec column) { store(dst + c * ldd, column); });
   }
-  template <class Row>
-  MOSAIC_INLINE void transposeRows(const Row& row, float* dst, int64_t ldd) {
+  template <class Row, class Column>
+  MOSAIC_INLINE void transposeRows(const Row& row, const Column& column) {
     __m256 r[8], t[8];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) r[i] = row(i);
@@ -111,8 +122,8 @@ struct Avx2 {
       r[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], _MM_SHUFFLE(3, 2, 3, 2));
     }
     for (int i = 0; i < 4; ++i) {
-      _mm256_storeu_ps(dst + i * ldd, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-      _mm256_storeu_ps(dst + (i + 4) * ldd, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+      column(i, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+      column(i + 4, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
     }
   }
 

@@ -81,14 +81,31 @@ struct Avx512 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
   }
 
+  /// Splits the elements that two vectors hold one after another: a ← those with even indices, b ← those with odd ones.
+  MOSAIC_INLINE void unzip(Vec& a, Vec& b) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    const Vec low = a;
+    a = _mm512_permutex2var_ps(low, even, b);
+    b = _mm512_permutex2var_ps(low, odd, b);
+  }
+  /// The inverse of `unzip`.
+  MOSAIC_INLINE void zip(Vec& a, Vec& b) {
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i second = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    const Vec even = a;
+    a = _mm512_permutex2var_ps(even, first, b);
+    b = _mm512_permutex2var_ps(even, second, b);
+  }
+
   /// dst[c · ldd + r] = src[r · lds + c] for `lanes` rows and columns. src and dst do not overlap.
   MOSAIC_INLINE void transpose(const float* src, int64_t lds, float* dst, int64_t ldd) {
     const auto row = [&](int i) __attribute__((always_inline)) { return load(src + i * lds); };
-    transposeRows(row, dst, ldd);
+    transposeRows(row, [&](int c, Vec column) { store(dst + c * ldd, column); });
   }
-  /// The same of vectors: dst[c · ldd + r] = row(r)[c].
-  template <class Row>
-  MOSAIC_INLINE void transposeRows(const Row& row, float* dst, int64_t ldd) {
+  /// Calls column(c, …) for each c with the vector whose lane r is row(r)[c].
+  template <class Row, class Column>
+  MOSAIC_INLINE void transposeRows(const Row& row, const Column& column) {
     __m512 r[16], t[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) r[i] = row(i);
@@ -107,10 +124,10 @@ struct Avx512 {
       const __m512 b = _mm512_shuffle_f32x4(r[k], r[k + 4], 0xdd);  // rows 0–7: columns k+4, k+12
       const __m512 c = _mm512_shuffle_f32x4(r[k + 8], r[k + 12], 0x88);
       const __m512 d = _mm512_shuffle_f32x4(r[k + 8], r[k + 12], 0xdd);
-      _mm512_storeu_ps(dst + k * ldd, _mm512_shuffle_f32x4(a, c, 0x88));
-      _mm512_storeu_ps(dst + (k + 8) * ldd, _mm512_shuffle_f32x4(a, c, 0xdd));
-      _mm512_storeu_ps(dst + (k + 4) * ldd, _mm512_shuffle_f32x4(b, d, 0x88));
-      _mm512_storeu_ps(dst + (k + 12) * ldd, _mm512_shuffle_f32x4(b, d, 0xdd));
+      column(k, _mm512_shuffle_f32x4(a, c, 0x88));
+      column(k + 8, _mm512_shuffle_f32x4(a, c, 0xdd));
+      column(k + 4, _mm512_shuffle_f32x4(b, d, 0x88));
+      column(k + 12, _mm512_shuffle_f32x4(b, d, 0xdd));
     }
   }
 

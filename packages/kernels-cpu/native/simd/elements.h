@@ -26,6 +26,19 @@ MOSAIC_INLINE typename V::Vec loadVector(const ElementOf<dtype>* from) {
   }
 }
 
+/// The elements with even indices of 2 · lanes bfloat16 numbers, whose bits a vector holds, as float32; and those with
+/// odd indices.
+template <class V>
+MOSAIC_INLINE typename V::Vec widenEven(typename V::Vec bits) {
+  typedef uint32_t Bits __attribute__((vector_size(sizeof bits)));
+  return __builtin_bit_cast(typename V::Vec, __builtin_bit_cast(Bits, bits) << 16);
+}
+template <class V>
+MOSAIC_INLINE typename V::Vec widenOdd(typename V::Vec bits) {
+  typedef uint32_t Bits __attribute__((vector_size(sizeof bits)));
+  return __builtin_bit_cast(typename V::Vec, __builtin_bit_cast(Bits, bits) & 0xffff0000u);
+}
+
 /// n ≤ lanes elements of any dtype, `stride` apart, as float32; zeros after them.
 template <class V>
 MOSAIC_INLINE typename V::Vec loadElements(DType dtype, const char* data, int64_t stride, int n) {

@@ -95,19 +95,30 @@ struct Neon {
   MOSAIC_INLINE Vec loadF16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
   MOSAIC_INLINE void storeF16(uint16_t* p, Vec v) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v))); }
 
+  MOSAIC_INLINE void unzip(Vec& a, Vec& b) {
+    const Vec low = a;
+    a = vuzp1q_f32(low, b);
+    b = vuzp2q_f32(low, b);
+  }
+  MOSAIC_INLINE void zip(Vec& a, Vec& b) {
+    const Vec even = a;
+    a = vzip1q_f32(even, b);
+    b = vzip2q_f32(even, b);
+  }
+
   MOSAIC_INLINE void transpose(const float* src, int64_t lds, float* dst, int64_t ldd) {
     const auto row = [&](int i) __attribute__((always_inline)) { return load(src + i * lds); };
-    transposeRows(row, dst, ldd);
+    transposeRows(row, [&](int c, Vec column) { store(dst + c * ldd, column); });
   }
-  template <class Row>
-  MOSAIC_INLINE void transposeRows(const Row& row, float* dst, int64_t ldd) {
+  template <class Row, class Column>
+  MOSAIC_INLINE void transposeRows(const Row& row, const Column& column) {
     const float32x4_t a = row(0), b = row(1), c = row(2), d = row(3);
     const float64x2_t ab0 = doubles(vtrn1q_f32(a, b)), ab1 = doubles(vtrn2q_f32(a, b));  // columns 0, 2 and 1, 3
     const float64x2_t cd0 = doubles(vtrn1q_f32(c, d)), cd1 = doubles(vtrn2q_f32(c, d));
-    vst1q_f32(dst, floats(vtrn1q_f64(ab0, cd0)));
-    vst1q_f32(dst + ldd, floats(vtrn1q_f64(ab1, cd1)));
-    vst1q_f32(dst + 2 * ldd, floats(vtrn2q_f64(ab0, cd0)));
-    vst1q_f32(dst + 3 * ldd, floats(vtrn2q_f64(ab1, cd1)));
+    column(0, floats(vtrn1q_f64(ab0, cd0)));
+    column(1, floats(vtrn1q_f64(ab1, cd1)));
+    column(2, floats(vtrn2q_f64(ab0, cd0)));
+    column(3, floats(vtrn2q_f64(ab1, cd1)));
   }
 
  private:

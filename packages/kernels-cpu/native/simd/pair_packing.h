@@ -18,7 +18,10 @@ struct PairPacking {
       const uint16_t* from = row(i);
       return from != nullptr ? V::load(reinterpret_cast<const float*>(from)) : V::zero();
     };
-    V::transposeRows(loadBits, reinterpret_cast<float*>(to), stride);
+    const auto storeColumn = [&](int c, typename V::Vec column) __attribute__((always_inline)) {
+      V::store(reinterpret_cast<float*>(to + c * stride), column);
+    };
+    V::transposeRows(loadBits, storeColumn);
   }
 
   /// to[c · stride + i] ← element c of row i, for 2 L rows of L columns, of which `columns` are stored. `stride` is
@@ -31,10 +34,10 @@ struct PairPacking {
       const auto rows = V::joinRows(low != nullptr ? low : zeros, high != nullptr ? high : zeros);
       return __builtin_bit_cast(typename V::Vec, V::interleave(rows));
     };
-    if (columns == L) return V::transposeRows(loadBits, reinterpret_cast<float*>(to), stride / 2);
-    float transposed[L * L];
-    V::transposeRows(loadBits, transposed, L);
-    for (int64_t c = 0; c < columns; ++c) __builtin_memcpy(to + c * stride, transposed + c * L, sizeof(float) * L);
+    const auto storeColumn = [&](int c, typename V::Vec column) __attribute__((always_inline)) {
+      if (columns == L || c < columns) V::store(reinterpret_cast<float*>(to + c * stride), column);
+    };
+    V::transposeRows(loadBits, storeColumn);
   }
 
   /// to[c] ← the pair of elements c of two rows, for n columns, a multiple of L.

@@ -106,15 +106,34 @@ struct Scalar {
     for (int i = 0; i < lanes; ++i) p[i] = halfFromFloat(v[i]);
   }
 
-  MOSAIC_INLINE void transpose(const float* src, int64_t lds, float* dst, int64_t ldd) {
-    transposeRows([&](int r) { return load(src + r * lds); }, dst, ldd);
+  MOSAIC_INLINE void unzip(Vec& a, Vec& b) {
+    const Vec inputs[2] = {a, b};
+    for (int i = 0; i < lanes; ++i) {
+      const Vec& x = inputs[2 * i / lanes];
+      a[i] = x[2 * i % lanes];
+      b[i] = x[2 * i % lanes + 1];
+    }
   }
-  template <class Row>
-  MOSAIC_INLINE void transposeRows(const Row& row, float* dst, int64_t ldd) {
+  MOSAIC_INLINE void zip(Vec& a, Vec& b) {
+    const Vec even = a, odd = b;
+    for (int i = 0; i < lanes; ++i) {
+      (i < lanes / 2 ? a : b)[2 * i % lanes] = even[i];
+      (i < lanes / 2 ? a : b)[2 * i % lanes + 1] = odd[i];
+    }
+  }
+
+  MOSAIC_INLINE void transpose(const float* src, int64_t lds, float* dst, int64_t ldd) {
+    const auto row = [&](int r) { return load(src + r * lds); };
+    transposeRows(row, [&](int c, Vec column) { store(dst + c * ldd, column); });
+  }
+  template <class Row, class Column>
+  MOSAIC_INLINE void transposeRows(const Row& row, const Column& column) {
+    Vec columns[lanes];
     for (int r = 0; r < lanes; ++r) {
       const Vec v = row(r);
-      for (int c = 0; c < lanes; ++c) dst[c * ldd + r] = v[c];
+      for (int c = 0; c < lanes; ++c) columns[c][r] = v[c];
     }
+    for (int c = 0; c < lanes; ++c) column(c, columns[c]);
   }
 
  private:
