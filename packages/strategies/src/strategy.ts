@@ -50,8 +50,21 @@ export function nestBackends(where: string, levels: readonly Level[]): Attention
   return orderedLevels.reduceRight((inner, { axis, strategy }) => {
     const backend = resolveFactory(strategy)(axis, inner);
     checkArgument(where, backend, option.backend());
+    checkAxes(where, backend, [axis, ...inner.axes]);
     return backend;
   }, local());
+}
+
+/** Throws an OptionError unless a level's backend gathers keys along its axis and those of the levels inside, and no others. */
+function checkAxes(where: string, backend: AttentionBackend, axes: readonly string[]): void {
+  const actualAxes = new Set(backend.axes);
+  if (actualAxes.size === axes.length && axes.every((axis) => actualAxes.has(axis))) return;
+  throw new OptionError({
+    where,
+    expected: `a backend along ${axes.join(", ")}`,
+    received: `${describeBackend(backend)}, along ${backend.axes.length === 0 ? "no axis" : backend.axes.join(", ")}`,
+    remedy: "pass both arguments of the strategy on, as in (axis, inner) => ring({ axis, inner })",
+  });
 }
 
 /** The kind of option that a strategy of one level is. */

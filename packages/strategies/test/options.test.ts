@@ -1,4 +1,5 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
+import { ring } from "@mosaic/backend-ring";
 import { runOnWorld } from "@mosaic/conformance";
 import {
   attention,
@@ -44,6 +45,20 @@ test("anything that makes a backend is a strategy", () => {
   });
   expect(tiledStrategy.axes).toEqual(["seq", "head"]);
   expect(createdLevels).toEqual([["seq", []]]);
+});
+
+test("a strategy that leaves out its axis or what is inside is rejected when it is made", () => {
+  const remedy = "pass both arguments of the strategy on, as in (axis, inner) => ring({ axis, inner })";
+  expect(() => hierarchical({ intraNodeSize: 2, interNodeStrategy: (axis) => ring({ axis }) })).toThrow(
+    `hierarchical: expected a backend along node, gpu, received ring(node), along node; ${remedy}`,
+  );
+  const meshShape = { head: 2, seq: 2 };
+  expect(() => composed({ meshShape, seqParallel: (_, inner) => inner })).toThrow(
+    `composed: seqParallel: expected a backend along seq, received local, along no axis; ${remedy}`,
+  );
+  expect(() => composed({ meshShape, seqParallel: (_, inner) => ring({ inner }) })).toThrow(
+    `composed: seqParallel: expected a backend along seq, received ring(sp), along sp; ${remedy}`,
+  );
 });
 
 test("the mesh that init needs", () => {
