@@ -102,7 +102,9 @@ test("only one mesh, if that is what there is", () => {
       ["node", 2],
       ["gpu", 2],
     ]);
-  expect(() => plan({ ...call, ...machine, mesh: { gpu: 2, node: 2 } })).toThrow("no candidate on this mesh");
+  expect(() => plan({ ...call, ...machine, mesh: { gpu: 2, node: 2 } })).toThrow(
+    /^plan: mesh: expected one of \{ sp: 4 \}, .*\{ node: 2, gpu: 2 \}.*, received \{ gpu: 2, node: 2 \}; pass a mesh of 4 ranks/,
+  );
 });
 
 describe("candidates of the caller's", () => {

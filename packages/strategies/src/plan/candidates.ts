@@ -257,7 +257,15 @@ export function createCandidates(job: PlanJob, { candidates = [], mesh }: PlanOp
   });
   const ownCandidates = candidates.map((candidate) => resolveCandidate(job, candidate));
   const allCandidates = [...ownCandidates, ...builtInCandidates];
-  return mesh === undefined ? allCandidates : allCandidates.filter((strategy) => isSameMesh(strategy.mesh, mesh));
+  if (mesh === undefined) return allCandidates;
+  const matchingCandidates = allCandidates.filter((strategy) => isSameMesh(strategy.mesh, mesh));
+  if (matchingCandidates.length > 0) return matchingCandidates;
+  throw new OptionError({
+    where: "plan: mesh",
+    expected: `one of ${[...new Set(allCandidates.map((candidate) => formatMesh(candidate.mesh)))].join(", ")}`,
+    received: formatMesh(mesh),
+    remedy: `pass a mesh of ${job.ranks} ranks with axes in the order of one of these, or a candidate that runs on it`,
+  });
 }
 
 function resolveCandidate(job: PlanJob, candidate: Candidate): StrategyCandidate {

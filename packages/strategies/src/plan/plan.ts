@@ -299,10 +299,9 @@ function createNoStrategyError(
   memoryByCandidate: readonly PeakMemory[],
   refused: Plan["refused"],
 ): Error {
-  const [firstRefusal] = refused;
   if (memoryByCandidate.length === 0) {
-    const reason = firstRefusal ? `${firstRefusal.name}: ${firstRefusal.error.message}` : "no candidate on this mesh";
-    return new OptionError({ where: "plan", expected: "a strategy that runs", received: reason });
+    const { name, error } = refused[0]!;
+    return new OptionError({ where: "plan", expected: "a strategy that runs", received: `${name}: ${error.message}` });
   }
   const leastMemoryCandidate = memoryByCandidate.reduce((a, b) => (b.peakBytes < a.peakBytes ? b : a));
   return new OptionError({
