@@ -268,6 +268,11 @@ test.each([
   [[...quickOptions, "--dtype", "int8"], /--dtype: expected one of float32, bfloat16, float16, received "int8"/],
   [[...quickOptions, "--memory-limit", "80 bananas"], /--memory-limit: expected an amount of memory/],
   [[...quickOptions, "--memory-limit", `${"9".repeat(309)}GB`], /--memory-limit: expected an amount of memory/],
+  [
+    [...quickOptions, "--heads", "64k", "--kv-heads", "64k", "--nodes", "64k"],
+    /expected at most 65536 ranks, .* 65536 nodes/,
+  ],
+  [[...quickOptions, "--heads", "65k"], /numHeads: expected an integer from 1 to 65536, received 66560/],
   [[...quickOptions, "--token", "3"], /Unknown option '--token'/],
   [[...quickOptions, "ring"], /Unexpected argument 'ring'/],
 ])("%j: exit code 2, and what was expected", (args, message) => {

@@ -1,9 +1,9 @@
 // Each reads what was written behind an option, or reports what would be legal there.
 import { readFileSync } from "node:fs";
 import { parseArgs } from "node:util";
-import { type DType, dtypeBytes, type PlacementName } from "@mosaic/core";
+import { type DType, dtypeBytes, MosaicError, type PlacementName } from "@mosaic/core";
 import { parseProfile, type Profile, profiles } from "@mosaic/planner";
-import type { PlanOptions } from "../plan/job.ts";
+import { type PlanOptions, resolveJob } from "../plan/job.ts";
 import { UsageError } from "./load.ts";
 import { checkMaskLength, maskUsages, parseMask } from "./mask.ts";
 import { parseBytes, parseCount } from "./quantity.ts";
@@ -122,7 +122,7 @@ export function parseSettings(args: readonly string[]): Settings | "help" {
   if (values.help) return "help";
   const { svg, tiles, trace, html, prove, json, all } = values;
   return {
-    plan: {
+    plan: checkPlanOptions({
       ...parseShape(values),
       nodes: parseCount("nodes", values.nodes),
       gpusPerNode: parseCount("gpus-per-node", values["gpus-per-node"]),
@@ -130,7 +130,7 @@ export function parseSettings(args: readonly string[]): Settings | "help" {
       keepEvents: svg !== undefined || trace !== undefined || html !== undefined,
       ...(values["memory-limit"] !== undefined && { memoryLimit: parseBytes("memory-limit", values["memory-limit"]) }),
       ...(values.simulate !== undefined && { simulate: parseCount("simulate", values.simulate) }),
-    },
+    }),
     backends: values.backend,
     top: parseCount("top", values.top),
     all,
@@ -148,6 +148,17 @@ function parseArgv(args: readonly string[]): Values {
     return parseArgs({ args: [...args], options, strict: true, allowPositionals: false }).values;
   } catch (error) {
     throw new UsageError((error as Error).message, { cause: error });
+  }
+}
+
+/** Throws a UsageError for numbers that `plan` rejects, such as too many ranks. */
+function checkPlanOptions(plan: PlanOptions): PlanOptions {
+  try {
+    resolveJob("plan", plan);
+    return plan;
+  } catch (error) {
+    if (!(error instanceof MosaicError)) throw error;
+    throw new UsageError(error.message, { cause: error });
   }
 }
 
