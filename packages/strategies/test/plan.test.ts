@@ -1,5 +1,5 @@
 import { ring } from "@mosaic/backend-ring";
-import { type AttentionBackend, masks } from "@mosaic/core";
+import { type AttentionBackend, type Coordinate, local, masks } from "@mosaic/core";
 import { predict, type Profile, profiles, prove } from "@mosaic/planner";
 import { describe, expect, test } from "vitest";
 import { composed } from "../src/index.ts";
@@ -153,6 +153,18 @@ describe("candidates of the caller's", () => {
     expect(() => plan({ ...call, ...machine, candidates: [{ backend: slowBackend, mesh: { circle: 8 } }] })).toThrow(
       /a mesh of 4 ranks, received \{ circle: 8 \}/,
     );
+  });
+
+  test("share each sequence with all ranks: along other axes there would be more sequences than are planned", () => {
+    const planWith = (backend: AttentionBackend, mesh: Coordinate) => () =>
+      plan({ ...call, ...machine, candidates: [{ backend, mesh }] });
+    expect(planWith(slowBackend, { dp: 2, circle: 2 })).toThrow(
+      /candidate slowly: expected a mesh whose ranks all share each sequence.*received \{ dp: 2, circle: 2 \} and a backend along circle/,
+    );
+    expect(planWith(local(), { sp: 4 })).toThrow(
+      /candidate local: .* received \{ sp: 4 \} and a backend along no axis/,
+    );
+    expect(planWith(slowBackend, { circle: 4, dp: 1 })().best.fits).toBe(true);
   });
 });
 

@@ -273,12 +273,22 @@ function resolveCandidate(job: PlanJob, candidate: Candidate): StrategyCandidate
   const { backend, name = backend.name, code = "yourBackend", imports = [] } = candidate;
   const mesh = candidate.mesh ?? createDefaultMesh(job, backend);
   const ranks = Object.values(mesh).reduce((product, length) => product * length, 1);
-  if (ranks === job.ranks) return { name, family: name, backend, mesh, code, imports };
+  const where = `plan: candidate ${name}`;
+  if (ranks !== job.ranks)
+    throw new OptionError({ where, expected: `a mesh of ${job.ranks} ranks`, received: formatMesh(mesh) });
+  // Ranks that differ along other axes would have sequences of their own: more of them than the job has.
+  const otherAxes = Object.keys(mesh).filter((axis) => mesh[axis]! > 1 && !backend.axes.includes(axis));
+  if (otherAxes.length === 0) return { name, family: name, backend, mesh, code, imports };
   throw new OptionError({
-    where: `plan: candidate ${name}`,
-    expected: `a mesh of ${job.ranks} ranks`,
-    received: formatMesh(mesh),
+    where,
+    expected: "a mesh whose ranks all share each sequence, along the backend's axes",
+    received: `${formatMesh(mesh)} and a backend along ${formatAxes(backend)}`,
+    remedy: "plan for the ranks that share one sequence, and put the others on a data-parallel axis, dp",
   });
+}
+
+function formatAxes({ axes }: AttentionBackend): string {
+  return axes.length === 0 ? "no axis" : axes.join(", ");
 }
 
 function createDefaultMesh({ ranks, nodes, gpusPerNode }: PlanJob, backend: AttentionBackend): Coordinate {
@@ -291,7 +301,7 @@ function createDefaultMesh({ ranks, nodes, gpusPerNode }: PlanJob, backend: Atte
   throw new OptionError({
     where: `plan: candidate ${backend.name}`,
     expected: "a candidate with a mesh",
-    received: `a backend along ${backend.axes.length === 0 ? "no axis" : backend.axes.join(", ")}`,
+    received: `a backend along ${formatAxes(backend)}`,
     remedy: `pass { backend, mesh: { …: … } } with ${ranks} ranks`,
   });
 }

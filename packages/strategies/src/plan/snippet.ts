@@ -16,8 +16,8 @@ export function createSnippet(job: PlanJob, candidate: StrategyCandidate, second
   const device = profile.cores ? "" : `device: "cuda", collectives: "nccl", `;
   const isCrossAttention = keyTokens !== tokens;
   const inputs = [
-    formatInput("x", "rows", { job, candidate, length: tokens }),
-    ...(isCrossAttention ? [formatInput("memory", "keyRows", { job, candidate, length: keyTokens })] : []),
+    formatInput("x", "rows", { job, length: tokens }),
+    ...(isCrossAttention ? [formatInput("memory", "keyRows", { job, length: keyTokens })] : []),
   ];
   return [
     `// ${candidate.name}: ${formatSeconds(seconds)} for a forward and a backward, predicted for ${profile.name}.`,
@@ -87,18 +87,16 @@ function formatPlacement(placement: Placement): string | undefined {
 
 interface InputContext {
   readonly job: PlanJob;
-  readonly candidate: StrategyCandidate;
   /** Of the whole sequence. */
   readonly length: number;
 }
 
 /** Lines that make this rank's part of an input; how many rows that is, is a number if all ranks have as many. */
-function formatInput(name: string, rows: string, { job, candidate, length }: InputContext): readonly string[] {
+function formatInput(name: string, rows: string, { job, length }: InputContext): readonly string[] {
   const { placement, batch, numHeads, headDim, dtype } = job.shape;
-  const { backend, mesh } = candidate;
-  const shards = backend.axes.reduce((product, axis) => product * mesh[axis]!, 1);
-  const lengths = Array.from({ length: shards }, (_, i) => spansLength(placement.spans(i, shards, length)));
-  const hasEqualShards = shards === job.ranks && lengths.every((each) => each === lengths[0]);
+  const { ranks } = job;
+  const lengths = Array.from({ length: ranks }, (_, i) => spansLength(placement.spans(i, ranks, length)));
+  const hasEqualShards = lengths.every((each) => each === lengths[0]);
   const layout = `{ mesh: ctx.mesh.shape, axes: backend.axes, placement: ${formatPlacement(placement) ?? PLACEHOLDERS.placement}, length: ${length} }`;
   const tensorArguments = `[${batch}, ${hasEqualShards ? lengths[0] : rows}, ${numHeads * headDim}], { dtype: "${dtype}" }`;
   return [
