@@ -55,7 +55,12 @@ function createRecordOptions(ctx: Context, call: AttentionCall, kv: KvShard, bac
   const { shape } = ctx.mesh;
   return {
     ...{ backend, mesh: shape, tokens: queries.length, keyTokens: keys.length, numHeads, headDim, batch },
-    ...{ numKvHeads: kv.k.shape[1]!, dtype: q.dtype, mask: { name: "of the call", slices: () => mask } },
+    ...{
+      numKvHeads: kv.k.shape[1]!,
+      valueHeadDim: kv.v.shape[3]!,
+      dtype: q.dtype,
+      mask: { name: "of the call", slices: () => mask },
+    },
     placement: createLayoutPlacement([queries, keys], shape),
   };
 }

@@ -17,16 +17,16 @@ const [numHeads, numKvHeads, headDim] = [8, 2, 4];
 async function runOnHosts(
   strategy: Strategy,
   mesh: Coordinate,
-  { hosts, calls = 1 }: { hosts: number[]; calls?: number },
+  { hosts, calls = 1, valueHeadDim = headDim }: { hosts: number[]; calls?: number; valueHeadDim?: number },
 ) {
   const contexts = await world(hosts.length, { device: () => cpu({ threads: 1 }), mesh, timeout: 20 });
   const layout = layoutOf({ mesh, axes: strategy.axes, placement: "zigzag", length: tokens });
   const runCall = async (ctx: Context): Promise<void> => {
     const rows = spansLength(layout.spans(ctx.mesh.coordinate));
-    const createRandom = (heads: number) => randn(ctx, [1, heads, rows, headDim]);
-    using q = createRandom(numHeads);
-    using k = createRandom(numKvHeads);
-    using v = createRandom(numKvHeads);
+    const createRandom = (heads: number, size: number) => randn(ctx, [1, heads, rows, size]);
+    using q = createRandom(numHeads, headDim);
+    using k = createRandom(numKvHeads, headDim);
+    using v = createRandom(numKvHeads, valueHeadDim);
     for (const input of [q, k, v]) input.requiresGrad = true;
     const options = { backend: strategy, mask: masks.causal(), queries: layout, keys: layout };
     using out = attention(ctx, q, k, v, options);
@@ -60,10 +60,14 @@ const strategy = composed({ meshShape: { head: 2, seq: 2 } });
 const sumBytes = (bytesByRank: readonly Record<string, number>[], axis: string): number =>
   bytesByRank.slice(0, 2).reduce((sum, each) => sum + each[axis]!, 0);
 
-test("an inner axis that crosses hosts: one warning for the context, with the bytes that ranks then do send", async () => {
-  const bytesSent = await runOnHosts(strategy, { head: 2, seq: 2 }, { hosts: [0, 0, 1, 1], calls: 2 });
+test.each([
+  ["of the keys' size", headDim],
+  ["of another size", 3 * headDim],
+])("an inner axis that crosses hosts, values %s: one warning, with the bytes that ranks do send", async (_, size) => {
+  const options = { hosts: [0, 0, 1, 1], valueHeadDim: size };
+  const bytesSent = await runOnHosts(strategy, { head: 2, seq: 2 }, { ...options, calls: 2 });
   const { message, code } = await waitForWarning();
-  const reorderedBytesSent = await runOnHosts(strategy, { seq: 2, head: 2 }, { hosts: [0, 0, 1, 1] });
+  const reorderedBytesSent = await runOnHosts(strategy, { seq: 2, head: 2 }, options);
   const bytes = [...message.matchAll(/([\d.]+) kB/g)].map(([, number]) => Number(number));
   expect(bytes).toHaveLength(4);
   expect(bytes[0]! + bytes[1]!).toBeCloseTo(sumBytes(bytesSent, "head") / 2 / 1000, 1);
