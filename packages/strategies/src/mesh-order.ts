@@ -1,7 +1,7 @@
 // Which mesh axes stay within a host, and what it costs where the wrong ones do not.
 
 import { type AttentionBackend, type AttentionCall, type Context, type Coordinate, coordinateOf } from "@mosaic/core";
-import type { KvShard, Layout, Placement } from "@mosaic/core";
+import type { KvShard, Layout, Mask, Placement, Slice } from "@mosaic/core";
 import type { RecordOptions } from "@mosaic/planner";
 
 /** As one would write it: "{ seq: 4, head: 2 }". */
@@ -50,19 +50,19 @@ export function crossesHosts(hosts: readonly number[], shape: Coordinate, axis: 
 
 /** The call as the planner records it. Tensors are not kept. */
 function createRecordOptions(ctx: Context, call: AttentionCall, kv: KvShard, backend: AttentionBackend): RecordOptions {
-  const { queries, keys, mask, q } = call;
+  const { queries, keys, mask, modifiers, q } = call;
   const [batch, numHeads, , headDim] = q.shape as readonly [number, number, number, number];
   const { shape } = ctx.mesh;
   return {
     ...{ backend, mesh: shape, tokens: queries.length, keyTokens: keys.length, numHeads, headDim, batch },
-    ...{
-      numKvHeads: kv.k.shape[1]!,
-      valueHeadDim: kv.v.shape[3]!,
-      dtype: q.dtype,
-      mask: { name: "of the call", slices: () => mask },
-    },
+    ...{ numKvHeads: kv.k.shape[1]!, valueHeadDim: kv.v.shape[3]!, dtype: q.dtype },
+    mask: modifiers?.sampleMasks?.map(createSliceMask) ?? createSliceMask(mask),
     placement: createLayoutPlacement([queries, keys], shape),
   };
+}
+
+function createSliceMask(slices: readonly Slice[]): Mask {
+  return { name: "of the call", slices: () => slices };
 }
 
 /** The placement that these layouts come of. */
