@@ -180,6 +180,17 @@ describe("--backend", () => {
     expect(ownStrategy.code).toContain("await makeBackend({ ranks: 4, nodes: 1, gpusPerNode: 4, tokens: 16384,");
   });
 
+  test.each([
+    ["test/programs/third-party.mjs", "./test/programs/third-party.mjs"],
+    ["./test/programs/third-party.mjs", "./test/programs/third-party.mjs"],
+    ["../strategies/test/programs/third-party.mjs", "../strategies/test/programs/third-party.mjs"],
+  ])("the code imports %s as a file, beside which it stands, and not as a package", (module, specifier) => {
+    const { stdout } = runMosaicPlan(...quickOptions, "--json", "--backend", module);
+    const { ranking } = JSON.parse(stdout);
+    const { code } = ranking.find(({ name }: { name: string }) => name === "circle (third-party.mjs)");
+    expect(code).toContain(`\nimport makeBackend from "${specifier}";\n`);
+  });
+
   test("is shown in the table wherever it stands, and rows are numbered as shown", () => {
     const { status, stdout } = runMosaicPlan(
       ...quickOptions,

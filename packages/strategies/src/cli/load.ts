@@ -1,5 +1,5 @@
 import { createRequire } from "node:module";
-import { basename, extname, resolve } from "node:path";
+import { basename, extname, isAbsolute, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { type AttentionBackend, formatValue } from "@mosaic/core";
 import { type Candidate, candidateOptions, type PlanOptions } from "../plan/job.ts";
@@ -42,9 +42,14 @@ export async function loadCandidate(path: string, options: PlanOptions): Promise
       `--backend ${path}: expected its default export to return a backend, or { backend, mesh, name }, received ${formatValue(factoryResult)}`,
     );
   }
-  const imports = [`import makeBackend from ${JSON.stringify(path)};`];
+  const imports = [`import makeBackend from ${JSON.stringify(formatSpecifier(path))};`];
   const name = candidate.name ?? `${backend.name} (${basename(path)})`;
   return { code: formatCandidateCode(job, candidate === factoryResult), imports, ...candidate, name };
+}
+
+/** A path as `import` takes it, which looks for a package where a specifier begins with neither a dot nor a slash. */
+function formatSpecifier(path: string): string {
+  return isAbsolute(path) || /^\.{1,2}\//.test(path) ? path : `./${path}`;
 }
 
 /** What the module's function makes; what it throws is reported with the module's name. */
