@@ -4,6 +4,7 @@ import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
 import {
   type AttentionBackend,
+  blockwise,
   type Context,
   type Coordinate,
   describeBackend,
@@ -94,10 +95,11 @@ interface MeshRules {
   findMeshError?(ctx: Context): string | undefined;
 }
 
-/** The nested backends themselves, after a look at the mesh. */
+/** The nested backends themselves, after a look at the mesh; within another backend, their own way to take keys in parts. */
 export function createStrategy(nestedBackend: AttentionBackend, requirements: MeshRules): Strategy {
   const { axes } = nestedBackend;
   return {
+    ...(nestedBackend.blockwise && { blockwise: (from) => blockwise(nestedBackend, from) }),
     name: requirements.name,
     description: `${requirements.name}: ${describeBackend(nestedBackend)}`,
     axes,

@@ -1,9 +1,11 @@
+import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring, ringTraffic } from "@mosaic/backend-ring";
 import { ulysses, ulyssesTraffic } from "@mosaic/backend-ulysses";
 import { runBackendOnRank, backendTrials, runOnWorld, placements, type Trial } from "@mosaic/conformance";
-import { type Coordinate, layoutOf, omitAxes, type ProcessGroup, type Traffic } from "@mosaic/core";
+import { type Coordinate, layoutOf, local, omitAxes, type ProcessGroup, type Traffic } from "@mosaic/core";
+import { count, record } from "@mosaic/planner";
 import { expect, test } from "vitest";
-import { composed, hierarchical, type Strategy } from "../src/index.ts";
+import { type BackendFactory, composed, hierarchical, type Strategy } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
 // No formula of this package's own: what a strategy sends along an axis is what the nested backend's closed form states.
@@ -109,4 +111,19 @@ test("inside a ring, rows are exchanged for heads at every step; outside, once",
   expect(await messages(outerStrategy)).toEqual([once, once, once, once]);
   const innerStrategy = ring({ axis: "node", inner: ulysses({ axis: "gpu" }) });
   expect(await messages(innerStrategy)).toEqual([2 * once, 2 * once, 2 * once, 2 * once]);
+});
+
+test("within another backend a strategy sends what the nested backend does there: queries once for all parts", () => {
+  const createGrid: BackendFactory = (axis, inner) => mesh2d({ axis, inner, shape: [2, 2] });
+  const strategy = composed({ meshShape: { head: 1, seq: 4 }, headParallel: false, seqParallel: createGrid });
+  const [nested, direct] = [strategy, createGrid("seq", local())].map((inner) =>
+    count(
+      record({
+        backend: ring({ axis: "node", inner }),
+        mesh: { node: 3, seq: 4 },
+        ...{ tokens: 48, numHeads: 2, headDim: 8 },
+      }),
+    ),
+  );
+  expect(nested).toEqual(direct);
 });
