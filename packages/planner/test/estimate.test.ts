@@ -35,4 +35,7 @@ test("it takes the ranks that it is given, and collectives", () => {
   expect(estimated.seconds).toBeGreaterThan(0);
   expect(estimated.exposedCommunicationSeconds).toBeGreaterThan(0);
   expect(estimated.sent["intra-node"].bytes).toBeGreaterThan(0);
+  expect(() => estimate({ ...call, backend, mesh: { sp: 4 } }, profiles["h100-ib400"], [])).toThrow(
+    "estimate: ranks: expected at least one rank, received []",
+  );
 });

@@ -1,4 +1,4 @@
-import { checkArgument, option } from "@mosaic/core";
+import { checkArgument, expectValue, option } from "@mosaic/core";
 import { meshSize } from "../symmetry/translations.ts";
 import type { TrafficTotals } from "../count.ts";
 import { type AttentionRecord, type RecordedRank, type RecordOptions, recordOptions, recordRanks } from "../record.ts";
@@ -36,7 +36,10 @@ export interface Estimate {
 export function estimate(options: RecordOptions, profile: Profile, ranks?: readonly number[]): Estimate {
   const parsedProfile = parseProfile(profile);
   const { mesh } = recordOptions.parse(options, "estimate");
-  if (ranks !== undefined) checkArgument("estimate: ranks", ranks, rankListOption);
+  if (ranks !== undefined) {
+    checkArgument("estimate: ranks", ranks, rankListOption);
+    expectValue("estimate: ranks", ranks.length > 0, "at least one rank", ranks);
+  }
   const size = meshSize(mesh);
   const record = recordRanks("estimate", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
   const kernelTimes = new KernelTimes(parsedProfile, record.interned);
