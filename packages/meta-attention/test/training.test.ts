@@ -43,6 +43,9 @@ test("a warm-up begins with all chunks and ends with topK; outside training ther
   expect(routings.map(({ topK }) => topK)).toEqual([7, 5, 3, 1, 5, 1, 1]);
   for (const { chosen, topK } of routings) for (const list of chosen.flat()) expect(list.length).toBe(topK);
   expect(denseToSparse(0, { topK: 2, chunks: 4, steps: 0 })).toBe(2);
+  expect(() => denseToSparse(0, { topK: 4, chunks: 4, steps: 10 })).toThrow(
+    "denseToSparse: expected topK from 0 to 3, the number of other chunks, received 4",
+  );
 });
 
 test("noise is that of the seed and the step, on any number of ranks, and only in training", async () => {

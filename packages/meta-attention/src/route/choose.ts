@@ -39,6 +39,13 @@ export function denseToSparse(step: number, schedule: OptionsOf<typeof denseToSp
     });
   }
   const maxTopK = chunks - 1;
+  if (topK > maxTopK) {
+    throw new OptionError({
+      where: "denseToSparse",
+      expected: `topK from 0 to ${maxTopK}, the number of other chunks`,
+      received: String(topK),
+    });
+  }
   if (step >= steps) return topK;
   return Math.round(maxTopK + ((topK - maxTopK) * step) / steps);
 }
