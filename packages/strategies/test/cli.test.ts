@@ -284,6 +284,10 @@ test.each([
     /expected at most 65536 ranks, .* 65536 nodes/,
   ],
   [[...quickOptions, "--heads", "65k"], /numHeads: expected an integer from 1 to 65536, received 66560/],
+  [
+    [...quickOptions, "--nodes", "257", "--tiles", "tiles.svg"],
+    /--tiles: expected at most 1024 ranks, .* received 1028; use --svg/,
+  ],
   [[...quickOptions, "--token", "3"], /Unknown option '--token'/],
   [[...quickOptions, "ring"], /Unexpected argument 'ring'/],
 ])("%j: exit code 2, and what was expected", (args, message) => {

@@ -1,13 +1,14 @@
 import {
   defineOptions,
   option,
+  OptionError,
   type OptionsOf,
   type Slice,
   sliceIntersects,
   type Span,
   spansLength,
 } from "@mosaic/core";
-import { type AttentionRecord, checkRecord } from "../record.ts";
+import { type AttentionRecord, checkRecord, maxRecordedRanks } from "../record.ts";
 import { contrastColor, paletteColor } from "./color-scheme.ts";
 import { type Box, document, footnotes, heading, isText, page, rect, text, theme, tooltip, truncate } from "./svg.ts";
 
@@ -44,9 +45,11 @@ const EMPTY_COLOR = "#c3cad4";
  * const run = record({ backend: local(), mesh: { dp: 1 }, tokens: 8, numHeads: 1, headDim: 4, mask: masks.causal() });
  * tileMapSvg(run).includes("computed by rank 0"); // => true
  * ```
+ * @throws OptionError for what is no record, or one of `recordRepresentatives` that lacks ranks.
  */
 export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions): string {
   checkRecord("tileMapSvg", record);
+  checkAllRanks(record);
   const { title, subtitle, ranks } = tileMapSvgOptions.parse(options);
   const map = tileMap(record);
   const counts = tileCounts(map);
@@ -86,6 +89,17 @@ export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions)
       drawLegend(record, counts, colors),
       footnotes(notes, bottom + 32),
     ],
+  });
+}
+
+/** Of a record of classes only the representatives are there: no whole map. */
+function checkAllRanks({ ranks, classes }: AttentionRecord): void {
+  if (classes.isIdentity) return;
+  throw new OptionError({
+    where: "tileMapSvg",
+    expected: "a record of every rank",
+    received: `a record of ${ranks.length} of ${classes.ranks} ranks, one of each class`,
+    remedy: `call record() with a mesh of at most ${maxRecordedRanks} ranks`,
   });
 }
 

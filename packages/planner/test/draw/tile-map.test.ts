@@ -3,7 +3,7 @@ import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
 import { type AttentionBackend, contiguous, type Coordinate, masks, striped, zigzag } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { record, tileMapSvg } from "../../src/index.ts";
+import { record, recordRepresentatives, tileMapSvg } from "../../src/index.ts";
 import { tileMap } from "../../src/draw/tile-map-svg.ts";
 import { findElements, parse } from "./xml.ts";
 
@@ -101,4 +101,12 @@ test("all selected ranks have a line in the legend, on the page", () => {
   expect(lines).toHaveLength(32);
   for (const { attributes } of lines) expect(Number(attributes["y"])).toBeLessThan(Number(svg.attributes["height"]));
   expect(() => tileMapSvg(attentionRecord, { rank: [1] } as object)).toThrow(/tileMapSvg: expected options/);
+});
+
+test("a record of one rank of each class has no whole map", () => {
+  const representatives = recordRepresentatives({ backend: ring(), mesh: { sp: 8 }, ...sizes });
+  expect(() => tileMapSvg(representatives)).toThrow(
+    "tileMapSvg: expected a record of every rank, received a record of 1 of 8 ranks, one of each class; " +
+      "call record() with a mesh of at most 1024 ranks",
+  );
 });

@@ -2,7 +2,7 @@
 import { readFileSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { type DType, dtypeBytes, MosaicError, type PlacementName } from "@mosaic/core";
-import { parseProfile, type Profile, profiles } from "@mosaic/planner";
+import { maxRecordedRanks, parseProfile, type Profile, profiles } from "@mosaic/planner";
 import { type PlanOptions, resolveJob } from "../plan/job.ts";
 import { UsageError } from "./load.ts";
 import { checkMaskLength, maskUsages, parseMask } from "./mask.ts";
@@ -105,7 +105,7 @@ Output
   --all              list every grid and schedule, not only the best of each nesting
   --json             print one JSON object instead of table and code
   --svg FILE         write the timeline of the best strategy
-  --tiles FILE       write its tile map: which rank computes which tile
+  --tiles FILE       write its tile map: which rank computes which tile; up to ${maxRecordedRanks} ranks
   --trace FILE       write its timeline for Perfetto
   --html FILE        write a page with its timeline, tiles, bytes by link, memory and load
   --prove            prove that the best strategy is exact and free of deadlock
@@ -121,11 +121,20 @@ export function parseSettings(args: readonly string[]): Settings | "help" {
   const values = parseArgv(args);
   if (values.help) return "help";
   const { svg, tiles, trace, html, prove, json, all } = values;
+  const [nodes, gpusPerNode] = [
+    parseCount("nodes", values.nodes),
+    parseCount("gpus-per-node", values["gpus-per-node"]),
+  ];
+  if (tiles !== undefined && nodes * gpusPerNode > maxRecordedRanks) {
+    throw new UsageError(
+      `--tiles: expected at most ${maxRecordedRanks} ranks, as each is drawn, received ${nodes * gpusPerNode}; use --svg, --trace or --html`,
+    );
+  }
   return {
     plan: checkPlanOptions({
       ...parseShape(values),
-      nodes: parseCount("nodes", values.nodes),
-      gpusPerNode: parseCount("gpus-per-node", values["gpus-per-node"]),
+      nodes,
+      gpusPerNode,
       profile: parseProfileOption(values.profile),
       keepEvents: svg !== undefined || trace !== undefined || html !== undefined,
       ...(values["memory-limit"] !== undefined && { memoryLimit: parseBytes("memory-limit", values["memory-limit"]) }),
