@@ -12,11 +12,11 @@ const readJson = async (name: string) =>
   JSON.parse(await readFile(resolvePath(name), "utf8")) as Record<string, unknown>;
 
 /** A model with a tokenizer of 422 tokens, whose text is made of bytes. */
-async function writeTextModel() {
+async function writeTextModel(vocabSize = 422) {
   const { config, shapes, errors } = models.llama3!;
   const model: ReferenceModel = {
-    config: { ...config, vocab_size: 422 },
-    shapes: { ...shapes, "model.embed_tokens.weight": [422, 48], "lm_head.weight": [422, 48] },
+    config: { ...config, vocab_size: vocabSize },
+    shapes: { ...shapes, "model.embed_tokens.weight": [vocabSize, 48], "lm_head.weight": [vocabSize, 48] },
     errors,
   };
   const files = {
@@ -137,6 +137,15 @@ describe("text", () => {
         "length",
       ]);
     });
+  });
+
+  test("goes on after an id of the model's padded vocabulary, which the tokenizer does not have", async () => {
+    await using folder = await writeTextModel(512);
+    const call = { tokens: [1, 500, 9], maxNewTokens: 40, temperature: 5, topK: 0, topP: 1, eosTokenIds: [], seed: 1 };
+    const [steps] = await generateOnRanks(folder.path, oneRank, call);
+    expect(steps!.length).toBe(40);
+    const unknownSteps = steps!.filter(({ token }) => token >= 422);
+    expect(unknownSteps.length).toBeGreaterThan(0);
   });
 
   test("ends before a stop string, and at an end token", async () => {

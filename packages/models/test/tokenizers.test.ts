@@ -65,6 +65,18 @@ describe.each(["byte-level", "byte-fallback", "unigram"])("%s", (name) => {
       expect(textPieces.join("") + stream.flush()).toBe(tokenizer.decode(ids).slice(promptText.length));
     }
   });
+
+  test("ids of a model's padded vocabulary have no text, as in Python's tokenizers", async () => {
+    const { tokenizer, expected } = await openTokenizer(name);
+    const unknownId = tokenizer.vocabSize() + 7;
+    for (const { ids, decoded, shown } of expected.texts) {
+      // Between the bytes of a character, too.
+      const paddedIds = ids.flatMap((id) => [unknownId, id]);
+      expect(tokenizer.decode(paddedIds)).toBe(decoded);
+      expect(tokenizer.decode(paddedIds, { skipSpecialTokens: false })).toBe(shown);
+    }
+    expect(tokenizer.decode([unknownId])).toBe("");
+  });
 });
 
 describe("bytes of a tokenizer that falls back to them", () => {

@@ -122,20 +122,15 @@ export class Tokenizer {
     return this.#huggingFaceTokenizer.encode(text, { add_special_tokens: addSpecialTokens }).ids;
   }
 
-  /** The text of ids, without special tokens. */
+  /**
+   * The text of ids, without special tokens. Ids that the tokenizer does not have are left out, as in Python's
+   * tokenizers: the vocab_size of many models is padded, and they may generate any id below it.
+   */
   decode(ids: readonly number[], options?: DecodeOptions): string {
     checkArgument("Tokenizer.decode", ids, option.array(option.integer({ min: 0 })));
     const { skipSpecialTokens } = decodeOptions.parse(options, "Tokenizer.decode");
-    const unknownId = ids.find((id) => this.#huggingFaceTokenizer.id_to_token(id) === undefined);
-    if (unknownId !== undefined) {
-      throw new OptionError({
-        where: "Tokenizer.decode",
-        expected: `token ids of the vocabulary, below ${this.vocabSize()}`,
-        received: String(unknownId),
-        remedy: "use the tokenizer of the model that generated the ids",
-      });
-    }
-    const decodableIds = this.#byteFallback?.toDecodableIds(ids, skipSpecialTokens) ?? ids;
+    const knownIds = ids.filter((id) => this.#huggingFaceTokenizer.id_to_token(id) !== undefined);
+    const decodableIds = this.#byteFallback?.toDecodableIds(knownIds, skipSpecialTokens) ?? knownIds;
     if (decodableIds.length === 0) return "";
     // As transformers 5: removing spaces before punctuation would corrupt what these tokenizers restore exactly.
     const settings = { skip_special_tokens: skipSpecialTokens, clean_up_tokenization_spaces: false };
