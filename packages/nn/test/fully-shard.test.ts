@@ -14,6 +14,7 @@ import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import {
   AdamW,
+  clipGradNorm,
   fullyShard,
   type FullyShardOptions,
   loadCheckpoint,
@@ -301,6 +302,35 @@ describe("rejects", () => {
       expect(() => ctx.world.allReduce(weight)).toThrow(/whose storage is freed/);
     });
   });
+});
+
+test("parts sharded over different axes have one norm, and a NaN of any part is an error on every rank", async () => {
+  const mesh = { dp: 2, sp: 2 };
+  const step = async (ctx: Context, isSharded: boolean) => {
+    using model = new Blocks(ctx);
+    if (isSharded) {
+      fullyShard(ctx, model.blocks, { axis: "sp" });
+      fullyShard(ctx, model.embed, { axis: "dp", stage: 2 });
+    }
+    using optimizer = new AdamW(model, { errorIfNonFinite: true });
+    backwardStep(ctx, model, 0).dispose();
+    reduceGradients(ctx, model);
+    using norm = clipGradNorm(model, 0.1);
+    optimizer.step();
+    await optimizer.assertFinite();
+    const { grad } = getShard(model.blocks.at(0)!.norm.weight)?.tensor ?? {};
+    using nan = full(ctx, [], Number.NaN);
+    // Of one rank of the four.
+    if (isSharded && ctx.mesh.coordinate.dp === 0 && grad!.size > 0)
+      ctx.device.kernels.binary("mul", grad!, grad!, nan);
+    optimizer.step();
+    const error = await optimizer.assertFinite().catch((caught: unknown) => caught);
+    if (isSharded) expect((error as NonFiniteError).parameters).toEqual(["blocks.0.norm.weight"]);
+    return norm.item();
+  };
+  const [expectedNorm] = await onMesh(mesh, (ctx) => step(ctx, false));
+  const norms = await onMesh(mesh, (ctx) => step(ctx, true));
+  for (const norm of norms) expect(norm).toBeCloseTo(expectedNorm!, 5);
 });
 
 test("zeroGrad of the model and of the optimizer are the same, and frozen parameters are released", async () => {

@@ -39,8 +39,8 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
   const unshardedGradients = parameters.flatMap((parameter) =>
     parameter.grad && !getShard(parameter) ? [parameter.grad] : [],
   );
-  const shardedGradients = parameters.flatMap((parameter) => getShard(parameter)?.tensor.grad ?? []);
-  const gradients = [...unshardedGradients, ...shardedGradients];
+  const shardedGradients = groupShardedGradients(parameters);
+  const gradients = [...unshardedGradients, ...[...shardedGradients.values()].flat()];
   const [firstGradient] = gradients;
   if (!firstGradient) {
     throw new OptionError({
@@ -51,9 +51,7 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
     });
   }
   const { device } = firstGradient;
-  const group = listUnits(parameters)[0]?.group;
-  const norm =
-    group && shardedGradients.length > 0 ? shardedNorm(group, unshardedGradients, shardedGradients) : l2Norm(gradients);
+  const norm = shardedGradients.size > 0 ? shardedNorm(unshardedGradients, shardedGradients) : l2Norm(gradients);
   if (maxNorm === Infinity) return norm;
   using factor = device.empty([], "float32");
   // As PyTorch: maxNorm / (norm + 1e-6), but never more than 1; min(1, x) is −max(−1, −x).
@@ -69,22 +67,40 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
   return norm;
 }
 
-/** Of gradients of which every rank holds the whole, and others of which each holds a part: the parts' squares add over the ranks. */
-function shardedNorm(
-  group: ProcessGroup,
-  unshardedGradients: readonly Tensor[],
-  shardedGradients: readonly Tensor[],
-): Tensor {
-  const norm = l2Norm(shardedGradients);
+type GradientsByGroup = ReadonlyMap<ProcessGroup, readonly Tensor[]>;
+
+/** This rank's parts of sharded gradients, by the group over whose ranks they are sharded. */
+function groupShardedGradients(parameters: readonly Tensor[]): GradientsByGroup {
+  const gradients = new Map<ProcessGroup, Tensor[]>();
+  for (const parameter of parameters) {
+    const { unit, tensor } = getShard(parameter) ?? {};
+    if (!unit || !tensor?.grad) continue;
+    gradients.set(unit.group, [...(gradients.get(unit.group) ?? []), tensor.grad]);
+  }
+  return gradients;
+}
+
+/** Of gradients of which every rank holds the whole, and others of which each holds a part: the parts' squares add over the ranks of their group. */
+function shardedNorm(unshardedGradients: readonly Tensor[], shardedGradients: GradientsByGroup): Tensor {
+  const squaredNorms = [...shardedGradients].map(([group, gradients]) => {
+    const squaredNorm = squaredL2Norm(gradients);
+    group.allReduce(squaredNorm, "sum", { label: "clipGradNorm" }).wait();
+    return squaredNorm;
+  });
+  if (unshardedGradients.length > 0) squaredNorms.push(squaredL2Norm(unshardedGradients));
+  const [norm, ...otherSquaredNorms] = squaredNorms as [Tensor, ...Tensor[]];
   const { kernels } = norm.device;
-  kernels.unary("square", norm, norm);
-  group.allReduce(norm, "sum", { label: "clipGradNorm" }).wait();
-  if (unshardedGradients.length > 0) {
-    using unshardedNorm = l2Norm(unshardedGradients);
-    kernels.unary("square", unshardedNorm, unshardedNorm);
-    kernels.binary("add", norm, norm, unshardedNorm);
+  for (const squaredNorm of otherSquaredNorms) {
+    kernels.binary("add", norm, norm, squaredNorm);
+    squaredNorm.dispose();
   }
   kernels.unary("sqrt", norm, norm);
+  return norm;
+}
+
+function squaredL2Norm(gradients: readonly Tensor[]): Tensor {
+  const norm = l2Norm(gradients);
+  norm.device.kernels.unary("square", norm, norm);
   return norm;
 }
 
@@ -219,8 +235,8 @@ export class FiniteChecker {
     }
     if (loss) writeMeasurement(updatedSlots.length, loss);
     // Each rank measures its part of a sharded gradient: what is not finite on one is not on any.
-    const group = listUnits(updatedSlots.map(({ source }) => source))[0]?.group;
-    group?.allReduce(measuredValues, "sum", { label: "errorIfNonFinite" }).wait();
+    const groups = new Set(listUnits(updatedSlots.map(({ source }) => source)).map(({ group }) => group));
+    for (const group of groups) group.allReduce(measuredValues, "sum", { label: "errorIfNonFinite" }).wait();
     const names = updatedSlots.map(({ name }) => name);
     const checkPromise = measuredValues.read().then(
       (values) => this.#checkValues(step, names, values),
