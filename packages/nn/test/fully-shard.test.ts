@@ -276,6 +276,25 @@ describe("rejects", () => {
     }
   });
 
+  test.each(stages)("stage %i: gradients of parameters that were frozen when they were sharded", async (stage) => {
+    await onMesh({ dp: 2, sp: 1 }, async (ctx) => {
+      const model = new Blocks(ctx);
+      const { weight } = model.norm;
+      weight.requiresGrad = false;
+      fullyShard(ctx, model, { stage });
+      const earlyOptimizer = new AdamW(model);
+      weight.requiresGrad = true;
+      const optimizer = new AdamW(model, { errorIfNonFinite: true });
+      backwardStep(ctx, model, 0).dispose();
+      reduceGradients(ctx, model);
+      expect(() => earlyOptimizer.step()).toThrow(/a gradient of "norm.weight", which was frozen then/);
+      const { grad } = getShard(weight)!.tensor;
+      if (grad!.size > 0) ctx.device.kernels.fill(grad!, Number.NaN);
+      optimizer.step();
+      await expect(optimizer.assertFinite()).rejects.toThrow(/the gradient of "norm.weight"/);
+    });
+  });
+
   test.each(stages)(
     "stage %i: a backward after a step, as the parameters that were saved have moved",
     async (stage) => {

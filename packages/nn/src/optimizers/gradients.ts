@@ -80,7 +80,10 @@ function groupShardedGradients(parameters: readonly Tensor[]): GradientsByGroup 
   return gradients;
 }
 
-/** Of gradients of which every rank holds the whole, and others of which each holds a part: the parts' squares add over the ranks of their group. */
+/**
+ * Of gradients of which every rank holds the whole, and others of which each holds a part: the parts' squares add over the
+ * ranks of their group.
+ */
 function shardedNorm(unshardedGradients: readonly Tensor[], shardedGradients: GradientsByGroup): Tensor {
   const squaredNorms = [...shardedGradients].map(([group, gradients]) => {
     const squaredNorm = squaredL2Norm(gradients);
@@ -220,7 +223,7 @@ export class FiniteChecker {
     if (loss && loss.size !== 1) {
       throw new ShapeError({ where, expected: "a scalar", received: formatShape(loss.shape) });
     }
-    const updatedSlots = slots.filter(({ parameter }) => parameter.requiresGrad && parameter.grad);
+    const updatedSlots = slots.filter(({ parameter, source }) => source.requiresGrad && parameter.grad);
     const device = updatedSlots[0]?.parameter.device ?? loss?.device;
     if (!device) return;
     using measuredValues = device.empty([updatedSlots.length + 1], "float32");

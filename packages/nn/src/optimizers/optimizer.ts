@@ -380,7 +380,9 @@ function nameSteps({ name }: OptimizerSlot): string {
 
 /** A parameter that was unfrozen later has a gradient, and no moments. */
 function checkFrozenParameters(where: string, frozenParameters: readonly [string, Tensor][]): void {
-  const unfrozen = frozenParameters.find(([, parameter]) => parameter.requiresGrad && parameter.grad !== null);
+  const unfrozen = frozenParameters.find(
+    ([, parameter]) => parameter.requiresGrad && (getShard(parameter)?.tensor ?? parameter).grad !== null,
+  );
   if (!unfrozen) return;
   throw new OptionError({
     where,
