@@ -183,7 +183,7 @@ function checkCount(count: number, length: number): void {
 }
 
 /** What was dropped cannot be seen, and what a query sees of later tokens would not have been seen one token at a time. */
-function checkSlice(
+export function checkSlice(
   slice: Slice,
   {
     mask,

@@ -17,6 +17,7 @@ import {
   spansLength,
   type Tensor,
 } from "@mosaic/core";
+import { checkSlice } from "./attend-blocks.ts";
 import { type BlockTable, extendTables } from "./block-table.ts";
 import type { CacheMemory } from "./cache-memory.ts";
 import { shiftKeys } from "./visible-rows.ts";
@@ -42,6 +43,7 @@ export function prefill(memory: CacheMemory, { layer, tables }: ShardedBatch, ca
   const scoreOptions = { scale: call.scale, softcap: call.softcap, sinks: call.sinks ?? undefined };
   checkShards(memory, tables.length, call);
   const starts = tables.map((table) => table.getLayerLength(layer));
+  checkMask(memory, starts, call);
   extendTables(
     layer,
     tables,
@@ -104,6 +106,13 @@ function checkShards(
     expected: `q [${batch},H,${rows},${headSize}], k [${batch},${numKvHeads},${rows},${headSize}] and v [${batch},${numKvHeads},${rows},${valueHeadSize}], this rank's shard of ${layout.length} tokens`,
     received: [q, k, v].map((x) => `[${x.shape.join(",")}]`).join(", "),
   });
+}
+
+/** A mask is rejected as it is where the new tokens are whole: before anything is stored or sent. */
+function checkMask(memory: CacheMemory, starts: readonly number[], { mask, layout: { length } }: PrefillCall): void {
+  for (const firstQueryPosition of new Set(starts))
+    for (const slice of resolveSlices(mask, length, firstQueryPosition + length))
+      checkSlice(slice, { mask, firstQueryPosition, memory });
 }
 
 /** Rows of a rank's shard whose tokens are in one block: at positions position, position + step, … */

@@ -3,6 +3,7 @@ import {
   type Context,
   fromArray,
   local,
+  type Mask,
   masks,
   MultiAxisAttention,
   MultiAxisAttention2D,
@@ -361,6 +362,29 @@ describe("rejects", () => {
         expect(() => attn.forward(x, { cache: {} as never })).toThrow(/cache: expected an AttentionCache/);
       });
       expect(sequence.length).toBe(0);
+    }));
+
+  test("the same masks where the new tokens come in shards", () =>
+    onMesh({ sp: 2 }, (ctx) => {
+      using cache = createCache(ctx, { headSize: 8, numKvHeads: 1 });
+      using windowedCache = createCache(ctx, { headSize: 8, numKvHeads: 1, slidingWindow: 3 });
+      using attn = new MultiAxisAttention(ctx, { embedDim: 8, numHeads: 1, attentionAxis: 1, backend: "ring" });
+      using x = randn(ctx, [1, 6, 8]);
+      for (const testedCache of [cache, windowedCache]) {
+        using sequence = testedCache.createSequence();
+        const forward = (mask: Mask) =>
+          noGrad(() => attn.forward(x, { cache: testedCache.layer(0, [sequence], { sharded: true }), mask })).dispose();
+        const rejectsWideMasks = () => {
+          expect(() => forward(masks.full())).toThrow(/KvCache: mask: expected a causal mask, received "full"/);
+          if (testedCache === windowedCache)
+            expect(() => forward(masks.causal())).toThrow(/within the cache's sliding window of 3 tokens/);
+        };
+        rejectsWideMasks();
+        expect(sequence.length).toBe(0);
+        forward(masks.slidingWindow(3));
+        rejectsWideMasks();
+        expect(sequence.length).toBe(12);
+      }
     }));
 
   test("shards along another axis than its own", () =>
