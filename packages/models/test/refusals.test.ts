@@ -1,6 +1,6 @@
 import { truncate, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { fromArray } from "@mosaic/core";
+import { fromArray, noGrad } from "@mosaic/core";
 import { writeSafetensors } from "@mosaic/nn";
 import { describe, expect, test } from "vitest";
 import { createModel, GenerationCache, loadModel } from "../src/index.ts";
@@ -231,6 +231,30 @@ describe("generate rejects before anything is sent", () => {
       expect(() => loaded.forward(tooManyTokens)).toThrow(/CausalLM: expected at most 512 tokens, .*, received 513/);
     });
   });
+
+  test.each([oneRank, arrangements[0]!])(
+    "a sequence beyond it with what a cache holds, on $name",
+    async (arrangement) => {
+      await using folder = await writeFolder(model);
+      await onRanks(arrangement, async (ctx) => {
+        using loaded = await loadModel(ctx, folder.path, loadOptions(arrangement));
+        using cache = new GenerationCache(loaded, { maxTokens: 1024 });
+        using sequence = cache.createSequence();
+        const forward = (count: number, sharded = false) => {
+          const rows = sharded ? count / ctx.size : count;
+          using tokens = fromArray(ctx, new Float32Array(rows), [1, rows]);
+          noGrad(() => loaded.forward(tokens, { cache: cache.forCall([sequence], { sharded }) })).dispose();
+        };
+        // All tokens on every rank, not a shard of them.
+        forward(400);
+        forward(100, true);
+        expect(() => forward(13)).toThrow(/CausalLM: expected at most 512 tokens, .*, received 513/);
+        expect(() => forward(14, true)).toThrow(/received 514/);
+        forward(12);
+        expect(sequence.length).toBe(512);
+      });
+    },
+  );
 });
 
 test("createModel rejects a config with values that JSON does not have", async () => {

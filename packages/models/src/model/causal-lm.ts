@@ -111,21 +111,24 @@ export class CausalLM extends Module {
   /**
    * tokens [B,S] → logits [B,S,V]: this rank's shard. Collective along the backend's axes.
    *
-   * @throws ShapeError for a sequence beyond the model's `maxLength`, before anything is sent.
+   * @throws ShapeError for a sequence beyond the model's `maxLength`, with the tokens that the cache holds of it, before anything is sent.
    */
   forward(tokens: Tensor, options?: ModelForwardOptions): Tensor {
     this.ctx.assertOpen("CausalLM");
-    const { sequenceLength } = modelForwardOptions.parse(options);
+    const call = modelForwardOptions.parse(options);
     checkTensor("CausalLM: tokens", tokens, 2);
-    this.#checkLength(tokens.shape[1]!, sequenceLength);
+    this.#checkLength(tokens.shape[1]!, call);
     return this.project(this.decoder.forward(tokens, options));
   }
 
-  #checkLength(rows: number, sequenceLength: number | undefined): void {
+  #checkLength(rows: number, { sequenceLength, cache }: ModelForwardOptions): void {
     const { ctx, config, settings } = this;
+    const layer = cache?.layer(0);
     const { axes } = ctx.backend(settings.backend ?? "local");
     const shards = axes.reduce((product, axis) => product * (ctx.mesh.shape[axis] ?? 1), 1);
-    const length = sequenceLength ?? rows * shards;
+    // Every rank has all new tokens of a cache, unless they come in shards.
+    const newTokens = layer?.sharded === false ? rows : (sequenceLength ?? rows * shards);
+    const length = Math.max(0, ...(layer?.starts ?? [])) + newTokens;
     if (!(length > config.maxLength)) return;
     throw new ShapeError({
       where: "CausalLM",
