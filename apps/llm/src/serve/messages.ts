@@ -45,6 +45,10 @@ export type RankMessage =
   | { readonly type: "failed"; readonly id: number; readonly message: string; readonly isRefused: boolean }
   | { readonly type: "stats"; readonly id: number; readonly stats: RankStats };
 
+/** What Node's readline takes for ends of lines, too, from Node 24 on: JSON holds them as escapes. */
+const escapeLineSeparators = (json: string): string =>
+  json.replaceAll("\u2028", "\\u2028").replaceAll("\u2029", "\\u2029");
+
 /** Messages over a local socket, a line of JSON each. */
 export class Channel<SentMessage, ReceivedMessage> {
   readonly #socket: Socket;
@@ -60,7 +64,7 @@ export class Channel<SentMessage, ReceivedMessage> {
   }
 
   send(message: SentMessage): void {
-    if (this.#socket.writable) this.#socket.write(`${JSON.stringify(message)}\n`);
+    if (this.#socket.writable) this.#socket.write(`${escapeLineSeparators(JSON.stringify(message))}\n`);
   }
 
   close(): void {
