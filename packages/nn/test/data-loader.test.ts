@@ -178,10 +178,12 @@ test("the permutation is one for every count, and its numbers are those of the k
   );
   expect(displacements.reduce((sum, each) => sum + each, 0) / 5000 / 5000).toBeCloseTo(1 / 3, 1);
   await onOneRank(async (ctx) => {
-    using x = rand(ctx, [100], { seed: 77, stream: 5 });
-    const values = await x.read();
-    // Four elements of a block; uniform numbers are the upper 24 bits.
-    for (let i = 0; i < 25; i++) expect(values[4 * i]).toBe(Math.floor(philoxWord(i, 77, 5) / 256) / 2 ** 24);
+    for (const seed of [77, 2 ** 32 + 77, Number.MAX_SAFE_INTEGER]) {
+      using x = rand(ctx, [100], { seed, stream: 5 });
+      const values = await x.read();
+      // Four elements of a block; uniform numbers are the upper 24 bits.
+      for (let i = 0; i < 25; i++) expect(values[4 * i]).toBe(Math.floor(philoxWord(i, seed, 5) / 256) / 2 ** 24);
+    }
   });
 });
 

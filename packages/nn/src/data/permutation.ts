@@ -10,7 +10,7 @@ function multiplyHigh(a: number, b: number): number {
 /** Philox4x32-10 (Salmon et al. 2011), first word of a block: element 4 · index of the kernel `random`. */
 export function philoxWord(index: number, seed: number, stream: number): number {
   let [c0, c1, c2, c3] = [index >>> 0, 0, stream >>> 0, 0];
-  let [k0, k1] = [seed >>> 0, 0];
+  let [k0, k1] = [seed >>> 0, Math.floor(seed / 2 ** 32)];
   for (let round = 0; round < 10; round++) {
     const [high0, low0] = [multiplyHigh(0xd2511f53, c0), Math.imul(0xd2511f53, c0) >>> 0];
     const [high1, low1] = [multiplyHigh(0xcd9e8d57, c2), Math.imul(0xcd9e8d57, c2) >>> 0];
