@@ -6,8 +6,10 @@ import {
   DisposedError,
   full,
   Linear,
+  Module,
   OptionError,
   reduceGradients,
+  scope,
   type Tensor,
 } from "@mosaic/core";
 import { join } from "node:path";
@@ -18,6 +20,7 @@ import {
   fullyShard,
   type FullyShardOptions,
   loadCheckpoint,
+  ModuleList,
   NonFiniteError,
   readSafetensors,
   saveCheckpoint,
@@ -239,6 +242,9 @@ describe("rejects", () => {
       expect(() => fullyShard(ctx, model, { axis: "tp" })).toThrow(/expected one of the axes dp, sp, received "tp"/);
       const units = [new Linear(ctx, 2, 2)];
       expect(() => fullyShard(ctx, model, { units })).toThrow(/units\[0\]: expected a submodule of the model/);
+      expect(() => fullyShard(ctx, model, { units: [model.blocks] })).toThrow(
+        /units: expected an array, each element a Module with a forward, received \[a ModuleList\]/,
+      );
       expect(() => fullyShard(ctx, model, { stage: 4 as Stage })).toThrow(OptionError);
       const earlyOptimizer = adamW(model);
       fullyShard(ctx, model);
@@ -350,6 +356,44 @@ test("parts sharded over different axes have one norm, and a NaN of any part is 
   const [expectedNorm] = await onMesh(mesh, (ctx) => step(ctx, false));
   const norms = await onMesh(mesh, (ctx) => step(ctx, true));
   for (const norm of norms) expect(norm).toBeCloseTo(expectedNorm!, 5);
+});
+
+test("lists within lists have no forward: the units are their elements", async () => {
+  class Stages extends Module {
+    readonly stages: ModuleList<ModuleList<Linear>>;
+
+    constructor(ctx: Context) {
+      super();
+      const createStage = () => new ModuleList([new Linear(ctx, 8, 8), new Linear(ctx, 8, 8)]);
+      this.stages = this.addChild("stages", new ModuleList([createStage(), createStage()]));
+    }
+
+    forward(x: Tensor): Tensor {
+      return [...this.stages].flatMap((stage) => [...stage]).reduce((y, layer) => layer.forward(y).relu(), x);
+    }
+  }
+  const readLosses = (stage: Stage | 0) =>
+    onMesh({ dp: 2 }, async (ctx) => {
+      using model = new Stages(ctx);
+      if (stage > 0) fullyShard(ctx, model, { stage: stage as Stage });
+      if (stage === 3)
+        expect(getShard(model.stages.at(0)!.at(0)!.weight)!.unit).not.toBe(
+          getShard(model.stages.at(0)!.at(1)!.weight)!.unit,
+        );
+      using optimizer = new AdamW(model);
+      using x = full(ctx, [2, 8], 1 + ctx.rank);
+      const losses: number[] = [];
+      for (let step = 0; step < 3; step++) {
+        using loss = scope(() => model.forward(x).square().sum());
+        loss.backward();
+        reduceGradients(ctx, model);
+        optimizer.step();
+        optimizer.zeroGrad();
+        losses.push(await loss.item());
+      }
+      return losses;
+    });
+  for (const stage of stages) expect(await readLosses(stage)).toEqual(await readLosses(0));
 });
 
 test("zeroGrad of the model and of the optimizer are the same, and frozen parameters are released", async () => {

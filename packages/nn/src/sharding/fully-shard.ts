@@ -26,15 +26,18 @@ export const fullyShardOptions = defineOptions("fullyShard", {
   axis: option.string({ default: "dp" }),
   /**
    * Modules whose parameters are gathered, and whose gradients are reduced, together: FSDP's units. The others are one more, which is
-   * gathered from the first forward of the model to `reduceGradients`. Default: the elements of every ModuleList that is in no other.
+   * gathered from the first forward of the model to `reduceGradients`. Default: the elements of every ModuleList that is in no other, and of
+   * those elements that have no forward, such as ModuleLists, the units within.
    */
-  units: option.array(option.custom("a Module", isModule), { optional: true }),
+  units: option.array(option.custom("a Module with a forward", isModuleWithForward), { optional: true }),
 });
 /** How a model is sharded. */
 export type FullyShardOptions = OptionsOf<typeof fullyShardOptions>;
 
-function isModule(value: unknown): value is Module {
-  return typeof (value as Partial<Module> | null)?.namedParameters === "function";
+/** A unit's parameters are gathered when its forward is called. */
+function isModuleWithForward(value: unknown): value is Module {
+  const { namedParameters, forward } = (value ?? {}) as { namedParameters?: unknown; forward?: unknown };
+  return typeof namedParameters === "function" && typeof forward === "function";
 }
 
 /**
@@ -103,8 +106,11 @@ interface UnitParameters {
 
 /** Elements of lists of modules, as transformers hold their blocks. */
 function defaultUnits(module: Module): readonly Module[] {
-  if (module instanceof ModuleList) return [...module].filter((each) => each.parameters().length > 0);
-  return module.children().flatMap(([, child]) => defaultUnits(child));
+  if (!(module instanceof ModuleList)) return module.children().flatMap(([, child]) => defaultUnits(child));
+  return [...module].flatMap((each) => {
+    if (!isModuleWithForward(each)) return defaultUnits(each);
+    return each.parameters().length > 0 ? [each] : [];
+  });
 }
 
 /** Every parameter in the first unit that has it; the model itself comes last, with what is left. */
