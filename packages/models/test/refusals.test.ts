@@ -223,6 +223,31 @@ describe("generate rejects before anything is sent", () => {
     });
   });
 
+  test("a cache of a model with other layers", async () => {
+    await onRanks(arrangements[0]!, async (ctx) => {
+      const create = (fields: object) =>
+        createModel(ctx, { ...model.config, ...fields }, loadOptions(arrangements[0]!));
+      using created = create({ num_hidden_layers: 2 });
+      using cache = new GenerationCache(created, { maxTokens: 64 });
+      for (const numLayers of [1, 3]) {
+        using other = create({ num_hidden_layers: numLayers });
+        expect(() => other.generate({ tokens, cache, maxNewTokens: 2 })).toThrow(
+          new RegExp(
+            `generate: cache: expected a cache created with this model, of numLayers ${numLayers}, .* numLayers 2`,
+          ),
+        );
+      }
+      using deep = create({ num_hidden_layers: 3 });
+      using sequence = cache.createSequence();
+      using x = fromArray(ctx, tokens, [1, tokens.length]);
+      expect(() => noGrad(() => deep.forward(x, { cache: cache.forCall([sequence]) }))).toThrow(
+        /GenerationCache: layer: expected a layer from 0 to 1 of the model of the cache, received 2/,
+      );
+      using alike = create({ num_hidden_layers: 2 });
+      for await (const { token } of alike.generate({ tokens, cache, maxNewTokens: 2 })) expect(token).toBeLessThan(512);
+    });
+  });
+
   test("a sequence beyond the model's context in forward", async () => {
     await using folder = await writeFolder(model);
     await onRanks(oneRank, async (ctx) => {

@@ -12,7 +12,7 @@ import { rejectUnsupportedSettings } from "../config/unsupported-generation.ts";
 import type { ChatMessage, Tokenizer } from "../tokenizer/tokenizer.ts";
 import { decode, type DecodingModel, prefill } from "./decode.ts";
 import { GeneratedText, type GeneratedToken, type TextPlan } from "./generated-text.ts";
-import { GenerationCache } from "./generation-cache.ts";
+import { checkCachedModel, GenerationCache } from "./generation-cache.ts";
 
 const isMessage = (value: unknown): value is ChatMessage =>
   typeof (value as Partial<ChatMessage> | null)?.role === "string";
@@ -83,6 +83,7 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
   }
   if (stopStrings.length > 0) requireTokenizer(model, "stopStrings");
   const { cache } = parsed;
+  if (cache) checkCachedModel(`${CALL_NAME}: cache`, cache, model);
   if (cache && cache.freeTokens < prompt.length + maxNewTokens) {
     throw new OutOfMemoryError({
       where: `${CALL_NAME}: cache`,

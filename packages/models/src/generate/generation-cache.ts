@@ -4,6 +4,7 @@ import {
   defineOptions,
   expectValue,
   option,
+  OptionError,
   type OptionsOf,
   OutOfMemoryError,
 } from "@mosaic/core";
@@ -73,6 +74,7 @@ export class GenerationCache implements Disposable {
     const parsed = generationCacheOptions.parse(options);
     const { blockSize, dtype } = parsed;
     const { ctx, config, settings } = model;
+    modelsByCache.set(this, model);
     const windows = [...new Set(config.layers.map(({ window }) => window))];
     const layerCounts = windows.map(() => 0);
     this.#layers = config.layers.map(({ window }) => {
@@ -141,6 +143,14 @@ export class GenerationCache implements Disposable {
     expectValue(where, areSequences, "an array of sequences from createSequence()", sequences);
     return {
       layer: (index) => {
+        const numLayers = this.#layers.length;
+        const isLayer = Number.isSafeInteger(index) && index >= 0 && index < numLayers;
+        expectValue(
+          "GenerationCache: layer",
+          isLayer,
+          `a layer from 0 to ${numLayers - 1} of the model of the cache`,
+          index,
+        );
         const { cache, index: layerIndex } = this.#layers[index]!;
         const batch = sequences.map((sequence) => sequence.parts[cache]!);
         return this.#caches[cache]!.layer(layerIndex, batch, { sharded });
@@ -156,6 +166,29 @@ export class GenerationCache implements Disposable {
   [Symbol.dispose](): void {
     for (const cache of this.#caches) cache.dispose();
   }
+}
+
+const modelsByCache = new WeakMap<GenerationCache, CachedModel>();
+
+/** Throws an OptionError for a cache that was created for a model of another context, or of layers of other sizes. */
+export function checkCachedModel(where: string, cache: GenerationCache, model: CachedModel): void {
+  const cacheModel = modelsByCache.get(cache)!;
+  const isSameContext = cacheModel.ctx === model.ctx;
+  const [received, expected] = [cacheModel, model].map(describeLayers) as [string, string];
+  if (isSameContext && received === expected) return;
+  throw new OptionError({
+    where,
+    expected: `a cache created with this model, of ${expected}`,
+    received: `one created with a model of ${received}${isSameContext ? "" : " in another context"}`,
+    remedy: "create a GenerationCache with the model that uses it",
+  });
+}
+
+/** What a cache's memory depends on. */
+function describeLayers({ config: { layers, numKvHeads, headDim } }: CachedModel): string {
+  const windows = layers.map(({ window }) => window);
+  const windowsText = windows.every((window) => window === null) ? "" : `, windows [${windows.join(", ")}]`;
+  return `numLayers ${layers.length}, numKvHeads ${numKvHeads}, headSize ${headDim}${windowsText}`;
 }
 
 /**
