@@ -124,6 +124,15 @@ test("without sampling, the first of the largest logits after the repetition pen
   expect(sampleToken(Float32Array.of(-1, -2), [0], { ...greedySettings, repetitionPenalty: 3 }, 0).token).toBe(1);
 });
 
+test.each([{ doSample: true }, { doSample: false }])("a largest logit that is infinite is an error, %o", (settings) => {
+  const sample = (...logits: number[]) => sampleToken(Float32Array.from(logits), [], createSettings(settings), 0);
+  expect(() => sample(1, Infinity, 2)).toThrow(
+    /generate: expected a finite largest logit, received Infinity for token 1; .*bfloat16/,
+  );
+  expect(() => sample(-Infinity, -Infinity)).toThrow(/received -Infinity for token 0/);
+  expect(sample(-Infinity, 3)).toEqual({ token: 1, logProbability: expect.closeTo(0) as number });
+});
+
 test("logits that are NaN are an error", () => {
   expect(() => sampleToken(Float32Array.of(1, Number.NaN), [], createSettings({}), 0)).toThrow(
     /generate: expected logits without NaN, received NaN for token 1; .*bfloat16/,

@@ -24,7 +24,7 @@ export interface SampledToken {
  * Chooses a token by its logits [V], which it changes: the repetition penalty of the tokens so far (Keskar et al. 2019), temperature, top-k,
  * top-p (Holtzman et al. 2020) and min-p (Nguyen et al. 2025), in the order of transformers. `uniform` in [0, 1) decides; the same arguments give the same token.
  *
- * @throws MosaicError for logits that are NaN.
+ * @throws MosaicError for logits that are NaN, or whose largest is infinite.
  */
 // oxlint-disable-next-line max-params -- the numbers, what they follow, how, and the random one
 export function sampleToken(
@@ -54,21 +54,22 @@ function penalizeRepetition(logits: Float32Array, previousTokens: Iterable<numbe
   }
 }
 
-/** The first of the largest. */
+/** The first of the largest, which is finite: probabilities are those of differences from it. */
 function argmax(logits: Float32Array): number {
   let bestIndex = 0;
   for (let i = 0; i < logits.length; i++) {
-    if (Number.isNaN(logits[i])) throw createNanError(i);
+    if (Number.isNaN(logits[i])) throw createLogitError("logits without NaN", logits, i);
     if (logits[i]! > logits[bestIndex]!) bestIndex = i;
   }
-  return bestIndex;
+  if (Number.isFinite(logits[bestIndex])) return bestIndex;
+  throw createLogitError("a finite largest logit", logits, bestIndex);
 }
 
-function createNanError(token: number): MosaicError {
+function createLogitError(expected: string, logits: Float32Array, token: number): MosaicError {
   return new MosaicError({
     where: "generate",
-    expected: "logits without NaN",
-    received: `NaN for token ${token}`,
+    expected,
+    received: `${logits[token]!} for token ${token}`,
     remedy: "check the weights, or use bfloat16: float16 overflows in some models",
   });
 }
