@@ -43,7 +43,7 @@ const EXCLUDED_TARGETS: readonly (readonly [name: RegExp, why: string])[] = [
   [/Unchecked$/, "of what was checked before: called for every tile"],
   [/\.(SelfAttention|CheckedGroup|Optimizer|Module)$/, "abstract"],
   [
-    /Attention(2D)?\.(layout|attend|attendCached)$|CheckedGroup\.|Group\.(post|postRows|record|checkColor|checkOpen)$/,
+    /Attention(2D)?\.(layout|attend|attendCached)$|CheckedGroup\.|Group\.(post|postRows|record|checkSplit|checkOpen)$/,
     "protected: for subclasses",
   ],
   [/AdamW\.(checkState|numbers|setNumbers|adamStep|publishParameters)$/, "protected: for subclasses"],

@@ -59,6 +59,24 @@ test("bad operands are rejected before anything is sent, and the group goes on",
     [() => group!.sendRecv([{ tensor: x, to: -1 }]), OptionError, /a rank from 0 to 1/],
     [() => group!.sendRecv([{ tensor: x, to: 0 }]), ShapeError, /itself.*float32 \[2,3\].*none/],
     [
+      () => group!.sendRecv([{ tensor: x, to: 1, from: 1 }]),
+      OptionError,
+      /rank 0: sendRecv \(world\): expected transfers \{ tensor, to \} or \{ tensor, from \}, received an object with/,
+    ],
+    [
+      () => group!.allGather(x, tensor(device!, [1, 2, 3], [3]), { count: [2, 4] } as object),
+      OptionError,
+      /rank 0: allGather \(world\): expected options among counts, label, received "count"/,
+    ],
+    [() => group!.allToAll(x, x, { counts: [3, 3] } as object), OptionError, /among send, receive, label.*"counts"/],
+    [() => group!.allReduce(x, "sum", { lable: "loss" } as object), OptionError, /options among label.*"lable"/],
+    [() => group!.barrier({ label: 5 } as object), OptionError, /barrier \(world\): label: expected a string.*5/],
+    [
+      () => group!.allGather(x, tensor(device!, [1, 2, 3], [3]), { counts: Int32Array.of(3, 3) } as object),
+      OptionError,
+      /counts: expected an array.*Int32Array/,
+    ],
+    [
       () => group!.sendRecv([{ tensor: disposedTensor, from: 1 }], { label: "ring(sp)" }),
       DisposedError,
       /^ring\(sp\), rank 0: sendRecv \(world\)/,
@@ -69,6 +87,9 @@ test("bad operands are rejected before anything is sent, and the group goes on",
     expect(call).toThrow(message);
   }
   await expect(group!.split(1.5)).rejects.toThrow(OptionError);
+  await expect(group!.split(0, 5 as never)).rejects.toThrow(
+    /split \(world\): expected a name that is a string, received 5/,
+  );
   const y = tensor(otherDevice!, [1, 1, 1, 1, 1, 1], [2, 3]);
   group!.allReduce(x).wait();
   ranks.groups[1]!.allReduce(y).wait();

@@ -5,6 +5,7 @@ import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { groupCastHash, rankGroupCast } from "./cast-plan.ts";
 import { directRoute, hierarchicalRoute } from "./cast-route.ts";
+import { parseLabel } from "./collective-options.ts";
 import {
   type GroupCastContext,
   type GroupCastOperands,
@@ -127,12 +128,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     expectValue(where, Array.isArray(transfers), "an array of transfers", transfers);
     let hasSelfTransfer = false;
     for (const transfer of transfers) {
-      expectValue(
-        where,
-        typeof transfer === "object" && transfer !== null,
-        "transfers { tensor, to } or { tensor, from }",
-        transfer,
-      );
+      expectValue(where, isTransfer(transfer), "transfers { tensor, to } or { tensor, from }", transfer);
       const peer = "to" in transfer ? transfer.to : transfer.from;
       this.#checkRank(where, peer);
       this.#checkOperand(where, transfer.tensor);
@@ -214,7 +210,6 @@ export abstract class CheckedGroup implements ProcessGroup {
   ): Work {
     const where = this.checkOpen("groupCast", options);
     const { hierarchical = false } = options;
-    expectValue(`${where}: hierarchical`, typeof hierarchical === "boolean", "true or false", hierarchical);
     const operands = this.#checkCast(where, { out, input }, plan);
     checkGroupCastRows(
       where,
@@ -243,7 +238,6 @@ export abstract class CheckedGroup implements ProcessGroup {
   ): Work {
     const where = this.checkOpen("groupReduce", options);
     const { wire = "float32" } = options;
-    expectValue(where, wire === "float32" || wire === "bfloat16", 'wire "float32" or "bfloat16"', wire);
     const operands = this.#checkCast(where, { out, input }, plan);
     for (const { dtype } of out) {
       if (dtype !== "float32") throw new DTypeError({ where, expected: "tensors of float32", received: dtype });
@@ -275,21 +269,17 @@ export abstract class CheckedGroup implements ProcessGroup {
         remedy: "finish all communication before the group goes out of scope",
       });
     }
-    expectValue(
-      operation,
-      options === undefined || isCollectiveOptions(options),
-      "an options object { label }",
-      options,
-    );
-    const label = options?.label === undefined ? "" : `${options.label}, `;
-    return `${label}rank ${this.ranks[this.rank]}: ${operation} (${this.name})`;
+    const where = `rank ${this.ranks[this.rank]}: ${operation} (${this.name})`;
+    if (options === undefined) return where;
+    const label = parseLabel(operation, options, where);
+    return label === undefined ? where : `${label}, ${where}`;
   }
 
-  /** Throws an OptionError unless `color` can be given to `split`. */
-  protected checkColor(color: number): void {
+  /** Throws an OptionError unless `split` can be given these. */
+  protected checkSplit(color: number, name: string): void {
     const where = this.checkOpen("split");
-    if (Number.isSafeInteger(color)) return;
-    throw new OptionError({ where, expected: "an integer color", received: formatValue(color) });
+    expectValue(where, Number.isSafeInteger(color), "an integer color", color);
+    expectValue(where, typeof name === "string", "a name that is a string", name);
   }
 
   #checkOperands(operation: string, options: CollectiveOptions | undefined, ...tensors: readonly Tensor[]): string {
@@ -392,9 +382,9 @@ export abstract class CheckedGroup implements ProcessGroup {
   }
 }
 
-function isCollectiveOptions(options: unknown): options is CollectiveOptions {
-  if (typeof options !== "object" || options === null) return false;
-  return ["undefined", "string"].includes(typeof (options as CollectiveOptions).label);
+/** One message has one direction: of a send and a receive between two tensors there are two. */
+function isTransfer(transfer: unknown): boolean {
+  return typeof transfer === "object" && transfer !== null && "to" in transfer !== "from" in transfer;
 }
 
 function checkReduceOp(where: string, op: ReduceOp): void {

@@ -62,7 +62,7 @@ class SingleRankGroup extends CheckedGroup {
   protected record(): void {}
 
   async split(color: number, name: string = `${this.name}/${color}`): Promise<ProcessGroup> {
-    this.checkColor(color);
+    this.checkSplit(color, name);
     return new SingleRankGroup(name, this.device);
   }
 

@@ -84,7 +84,7 @@ export class SymbolicGroup extends CheckedGroup {
   protected record(): void {}
 
   async split(color: number, name: string = this.name): Promise<ProcessGroup> {
-    this.checkColor(color);
+    this.checkSplit(color, name);
     const childInfo = await this.info.split({ parent: this.info, rank: this.rank, color, name });
     return new SymbolicGroup(this.device, childInfo);
   }

@@ -64,7 +64,7 @@ export class NativeGroup extends CheckedGroup {
   }
 
   async split(color: number, name: string = `${this.name}/${color}`): Promise<ProcessGroup> {
-    this.checkColor(color);
+    this.checkSplit(color, name);
     const membership = await this.#nativeRank.split(this.#groupIndex, color, name);
     const hosts = membership.ranks.map((memberRank) => this.#nativeRank.hosts[memberRank]!);
     return new NativeGroup(this.#nativeRank, { name, ...membership, hosts });
