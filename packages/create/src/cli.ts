@@ -28,9 +28,16 @@ function detectPackageManager(): string {
 function main(): number {
   const { values, positionals } = parseArgs({ options, allowPositionals: true });
   const [directory] = positionals;
-  if (values.help || directory === undefined || positionals.length > 1) {
+  if (values.help) {
     process.stdout.write(help);
-    return values.help ? 0 : 1;
+    return 0;
+  }
+  if (directory === undefined || positionals.length > 1) {
+    // npm keeps options that do not follow `--`, and passes their values on.
+    throw new CreateError(
+      `expected one folder, received ${positionals.join(", ") || "none"}; pass options after --, such as ` +
+        "npm create @mosaic my-project -- --template plan",
+    );
   }
   const path = createProject({ directory, template: values.template });
   const packageManagerName = detectPackageManager();

@@ -1,4 +1,4 @@
-import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { basename, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -33,7 +33,7 @@ const PUBLISHED_FILE_NAMES: Readonly<Record<string, string>> = { gitignore: ".gi
  * Writes the files of a template; installs nothing.
  *
  * @returns the absolute path of the project.
- * @throws CreateError if there is no such template, or the folder is not empty.
+ * @throws CreateError if there is no such template, or the folder is not empty or cannot be created.
  *
  * @example
  * ```ts
@@ -50,10 +50,7 @@ export function createProject({ directory, template }: ProjectOptions): string {
     throw new CreateError(`createProject: directory: expected a path, received ${String(directory)}`);
   }
   const path = resolve(directory);
-  if (existsSync(path) && readdirSync(path).length > 0) {
-    throw new CreateError(`createProject: expected an empty folder, received ${path}; pass a different folder`);
-  }
-  mkdirSync(path, { recursive: true });
+  makeEmptyFolder(path);
   for (const sourceName of ["shared", template])
     cpSync(join(packageRoot, "templates", sourceName), path, { recursive: true });
   for (const [packagedName, projectName] of Object.entries(PUBLISHED_FILE_NAMES)) {
@@ -61,6 +58,19 @@ export function createProject({ directory, template }: ProjectOptions): string {
   }
   writeManifest(path);
   return path;
+}
+
+function makeEmptyFolder(path: string): void {
+  let names: readonly string[];
+  try {
+    mkdirSync(path, { recursive: true });
+    names = readdirSync(path);
+  } catch (error) {
+    const { message } = error as Error;
+    throw new CreateError(`createProject: cannot create the folder ${path}: ${message}; pass a different folder`);
+  }
+  if (names.length === 0) return;
+  throw new CreateError(`createProject: expected an empty folder, received ${path}; pass a different folder`);
 }
 
 /** The project's name, and packages of the version that this one has: all of them are published together. */

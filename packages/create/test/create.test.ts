@@ -68,7 +68,24 @@ test("rejects unknown templates, folders that are not empty, and what is no path
   expect(() => createProject({ directory: "", template: "train" })).toThrow(CreateError);
   writeFileSync(join(directory, "mine.txt"), "");
   expect(() => createProject({ directory, template: "train" })).toThrow(/expected an empty folder/);
+  expect(() => createProject({ directory: join(directory, "mine.txt"), template: "train" })).toThrow(CreateError);
+  expect(() => createProject({ directory: join(directory, "mine.txt/below"), template: "train" })).toThrow(
+    /createProject: cannot create the folder .*mine.txt.below: .*; pass a different folder/,
+  );
   expect(readdirSync(directory)).toEqual(["mine.txt"]);
+});
+
+test("the command takes one folder", () => {
+  const path = join(temporary(), "project");
+  // What `npm create @mosaic project --template plan`, without a `--`, passes on.
+  const { status, stderr } = create([path, "plan"]);
+  expect([status, stderr]).toEqual([
+    1,
+    expect.stringContaining(`expected one folder, received ${path}, plan; pass opt`),
+  ]);
+  expect(existsSync(path)).toBe(false);
+  expect(create([]).stderr).toMatch(/^expected one folder, received none; .*\n\nnpm create @mosaic <folder>/);
+  expect(create(["--help"])).toMatchObject({ status: 0, stderr: "" });
 });
 
 test("the command creates, and installs with what started it", () => {
