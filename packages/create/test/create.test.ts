@@ -54,6 +54,13 @@ test("the transport is the one that docs/transports.md explains", () => {
   expect(read(join(packageRoot, "templates/transport/transport.cc"))).toBe(read(ours));
 });
 
+test("the backend, and the suites that it is tried on, are those of the root README", () => {
+  const backend = read(join(packageRoot, "templates/backend/backend.ts"));
+  const untilRun = backend.slice(0, backend.indexOf("console.log"));
+  expect(read(join(packageRoot, "../../README.md"))).toContain(untilRun);
+  expect(untilRun).toContain("await run()");
+});
+
 test("the README lists every template", () => {
   for (const [name, what] of Object.entries(templates)) {
     expect(read(join(packageRoot, "README.md"))).toContain(`| \`${name}\` | ${what} |`);

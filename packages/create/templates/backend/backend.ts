@@ -1,7 +1,7 @@
 import { type AttentionBackend, type Context, cpu, local, world, zeros } from "@mosaic/attention";
 import { type AttentionCall, type KvShard } from "@mosaic/attention/core";
 import { ChunkBuffers, dependencyTableCache, validator } from "@mosaic/attention/context-parallel";
-import { alongOneAxis, backendSuite, type MakeWorld, validationSuite } from "@mosaic/conformance";
+import { alongOneAxis, backendSuite, type MakeWorld, validationSuite, variantSuite } from "@mosaic/conformance";
 
 function broadcastBackend(axis: string, inner = local()): AttentionBackend {
   const validate = validator({ name: "broadcast", axis, inner });
@@ -40,12 +40,14 @@ function broadcastBackend(axis: string, inner = local()): AttentionBackend {
   };
 }
 
-// Every mask, placement and gradient, ragged shards, NaN-poisoned buffers, delayed messages; then wrong calls. Ours pass the same.
+// Every mask, placement and gradient, ragged shards, NaN-poisoned buffers, delayed messages; sinks, softcap, dropout;
+// then wrong calls.
 const makeWorld: MakeWorld = (ranks, { wrapDevice, ...options }) =>
   world(ranks, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
 const arrangements = alongOneAxis(broadcastBackend, [3]);
 const cases = [
   ...backendSuite({ makeWorld, arrangements, dtypes: ["float32"] }),
+  ...variantSuite({ makeWorld, arrangements }),
   ...validationSuite({ makeWorld, backend: broadcastBackend, sharded: ["keys"] }),
 ];
 for (const { run } of cases) await run(); // rejects if the backend is wrong
