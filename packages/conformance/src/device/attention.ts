@@ -56,6 +56,10 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
       name: `attention: ${mask.name}, more keys than queries`,
       run: () => checkMask(runCase, { queries: 33, keys: 140, slices: mask.slices(33, 140), maskMod }),
     })),
+    ...(["float32", "bfloat16"] as const).map((dtype) => ({
+      name: `attention: more keys than a block, ${dtype}`,
+      run: () => runCase(createLongCase(dtype)),
+    })),
     ...[1, 2, 3, 5, 8, 15, 16, 17, 32, 40, 64, 80, 96, 100, 128, 192, 255, 256].map((headDim) => ({
       name: `attention: head size ${headDim}`,
       run: () => runCase(randomCausalCase({ headDim, numHeads: 3, numKvHeads: 1 })),
@@ -166,6 +170,19 @@ function randomCausalCase(sizes: AttentionSizes): AttentionCase {
   const { queryScale = 1 } = sizes;
   const factors = { out: queryScale, lse: queryScale, dq: queryScale, dk: queryScale, dv: queryScale };
   return { ...causalCase(makeProblem({ ...sizes, ...causalExtent }), sizes.dtype), factors };
+}
+
+/** Rows and keys for several blocks of a device, and some more; queries are the last of the keys. */
+function createLongCase(dtype: DType): AttentionCase {
+  const [queries, keys] = [150, 1100];
+  const maskMod: MaskMod = (q, k) => k <= q + keys - queries;
+  return {
+    queries: [makeSpan(0, queries)],
+    keys: [[makeSpan(0, keys)]],
+    mask: [{ q0: 0, q1: queries, k0: 0, k1: keys, type: "causal" }],
+    problem: makeProblem({ numHeads: 1, numKvHeads: 1, headDim: 8, queries, keys, maskMod, dtype }),
+    dtype,
+  };
 }
 
 const SEQUENCE_LENGTH = 41;
