@@ -88,6 +88,26 @@ const mismatchedCalls: readonly MismatchCase[] = [
     expectedText: "float32 [2,3]",
   },
   {
+    title: "mismatched counts",
+    call(group, { x }, isMismatchedRank) {
+      // Messages between the first two ranks have the same bytes in both.
+      const counts = isMismatchedRank ? [2, 1, 3] : [2, 2, 2];
+      using out = group.device.empty([counts[group.rank]!], "float32");
+      group.reduceScatter(out, x, "sum", { counts }).wait();
+    },
+    expectedText:
+      /reduceScatter #1 \(world\) sum float32 \[6\], counts ([0-9a-f]{8}).*, rank [12] at reduceScatter #1 \(world\) sum float32 \[6\], counts (?!\1)/,
+  },
+  {
+    title: "counts",
+    call(group, { x }, isMismatchedRank) {
+      using out = group.device.empty([6], "float32");
+      const counts = { send: [2, 2, 2], receive: [2, 2, 2] };
+      group.allToAll(out, x, isMismatchedRank ? counts : undefined).wait();
+    },
+    expectedText: "allToAll #1 (world) float32 [6] by counts",
+  },
+  {
     title: "mismatched plans with the same byte count",
     call: (group, { x }, isMismatchedRank) => groupCastToNextRank(group, x, isMismatchedRank ? 1 : 0),
     expectedText:

@@ -44,7 +44,7 @@ typedef struct MosaicSignature {
   uint32_t ragged; /* shapes may differ as long as the bytes agree */
   uint64_t shape[MOSAIC_MAX_AXES];
   uint64_t history; /* hash of the collectives and recorded calls of this group before this operation */
-  uint64_t plan;     /* of groupCast and groupReduce: hash of the plan and the tensors; else 0 */
+  uint64_t plan;     /* hash of the plan and the tensors, or of counts that all ranks have alike; else 0 */
 } MosaicSignature;
 
 /* How a transport compares headers: nonzero if `received` agrees with `expected`. */

@@ -49,6 +49,17 @@ bool hasPlan(uint8_t op) {
   return op == static_cast<uint8_t>(OpKind::GroupCast) || op == static_cast<uint8_t>(OpKind::GroupReduce);
 }
 
+/// Counts, where they are given, are the same on all ranks.
+bool hasCommonCounts(uint8_t op) {
+  return op == static_cast<uint8_t>(OpKind::AllGather) || op == static_cast<uint8_t>(OpKind::ReduceScatter);
+}
+
+uint64_t hashCounts(const std::vector<uint64_t>& counts) {
+  uint64_t value = kHashBasis;
+  for (const uint64_t count : counts) value = hash(value, {count});
+  return value;
+}
+
 bool isReduction(uint8_t op) {
   return op == static_cast<uint8_t>(OpKind::ReduceScatter) || op == static_cast<uint8_t>(OpKind::AllReduce);
 }
@@ -119,7 +130,7 @@ Signature makeSignature(const Group& group, const CollectiveCall& call) {
   signature.root = call.root;
   signature.ragged = call.ragged;
   signature.history = group.history;
-  signature.plan = call.plan;
+  signature.plan = call.ragged && hasCommonCounts(signature.op) ? hashCounts(call.sendCounts) : call.plan;
   if (call.op == OpKind::SendRecv) {
     if (call.transfers.empty()) return signature;
     signature.dtype = call.transfers[0].dtype;
@@ -142,13 +153,11 @@ uint64_t extendHistory(uint64_t history, const std::string& recordedCall) {
   return value;
 }
 
-uint64_t extendHistory(const Signature& s, const CollectiveCall& call) {
+uint64_t extendHistory(const Signature& s) {
   uint64_t value = hash(s.history ? s.history : kHashBasis, {s.op, s.dtype, s.reduce, s.root, s.ragged, s.index});
   if (s.plan != 0) value = hash(value, {s.plan});
-  // Shapes of ragged calls differ between ranks; the shares are the same, but those of allToAll.
+  // Shapes of ragged calls differ between ranks.
   for (uint32_t axis = 0; axis < (s.ragged ? 0 : s.axes); axis++) value = hash(value, {s.shape[axis]});
-  if (s.ragged && call.op != OpKind::AllToAll)
-    for (const uint64_t share : call.sendCounts) value = hash(value, {share});
   return value;
 }
 
@@ -191,10 +200,11 @@ std::string describeOperation(const Signature& s, const std::string& group) {
     text.append(axis ? "," : "").append(std::to_string(s.shape[axis]));
   }
   text += "]";
-  if (!hasPlan(s.op)) return text;
+  if (!s.ragged) return text;
+  if (!hasPlan(s.op) && !hasCommonCounts(s.op)) return text + " by counts";
   char plan[17];
   std::snprintf(plan, sizeof plan, "%08llx", static_cast<unsigned long long>(s.plan & 0xffffffff));
-  return text.append(", plan ").append(plan);
+  return text.append(hasPlan(s.op) ? ", plan " : ", counts ").append(plan);
 }
 
 }  // namespace mosaic

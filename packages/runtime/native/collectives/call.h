@@ -100,7 +100,7 @@ Signature makeSignature(const Group& group, const CollectiveCall& call);
 /// The history of a group after a call that was recorded.
 uint64_t extendHistory(uint64_t history, const std::string& recordedCall);
 /// The history of a group after this collective.
-uint64_t extendHistory(const Signature& signature, const CollectiveCall& call);
+uint64_t extendHistory(const Signature& signature);
 /// The history of the messages between two ranks after this one.
 uint64_t extendHistory(uint64_t history, const Signature& message);
 /// Whether a message is the one that its receiver expects, after the same calls of the group. A `MosaicMatches`.

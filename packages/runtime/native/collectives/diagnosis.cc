@@ -138,10 +138,15 @@ Engine::Diagnosis Engine::mismatchFailure(const Operation& op, const MosaicMessa
       if (known->id == received.group) group = known->name;
     }
   }
+  std::string ownCall = describeOperation(expected, op.group->name), peerCall = describeOperation(received, group);
+  // Of counts only those of this message are known.
+  if (expected.ragged && expected.op == received.op && expected.bytes != received.bytes) {
+    ownCall += ", " + std::to_string(expected.bytes) + " bytes from " + rankName(message.peer);
+    peerCall += ", " + std::to_string(received.bytes) + " bytes to " + rankName(options_.rank);
+  }
   const std::string text = op.prefix() + (isSameOperation(expected, received)
                                               ? unloggedMismatchText(options_.rank, message.peer)
-                                              : mismatchText(options_.rank, describeOperation(expected, op.group->name),
-                                                             message.peer, describeOperation(received, group)));
+                                              : mismatchText(options_.rank, ownCall, message.peer, peerCall));
   const MosaicFailure failure = failureRecord(MOSAIC_FAILURE_MISMATCH, text);
   return {failure, failure};
 }

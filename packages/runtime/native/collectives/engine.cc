@@ -86,7 +86,7 @@ uint64_t Engine::enqueue(std::shared_ptr<Operation> op, uint32_t groupNumber, co
     group.sequence++;
     if (op->signature.index > 0) {
       group.index++;
-      group.history = extendHistory(op->signature, call);
+      group.history = extendHistory(op->signature);
     }
     reports = log_.append(*op);
     number = op->number = ++lastPostedNumber_;

@@ -33,7 +33,7 @@ std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsA, u
     for (const CallRecord& callB : callsB) {
       if (callA.index != callB.index || callA.history == callB.history) continue;
       if (callA.description != callB.description) return mismatchText(a, callA.description, b, callB.description);
-      // Calls that read the same after others that differed, or that differ in shares, which are not described.
+      // Calls that read the same after others that differed, or that differ in allToAll's counts: not described.
       if (!equalCallsText) equalCallsText = mismatchText(a, callA.description, b, callB.description);
     }
   }
