@@ -1,5 +1,5 @@
 import { resolve } from "node:path";
-import { help, formatMethodName, parseSettings, type Settings } from "./settings.ts";
+import { checkNoOptions, help, formatMethodName, parseSettings, type Settings } from "./settings.ts";
 import { compareMethods, trainOnPlantedRepeats } from "./compare.ts";
 import { writeResultsPage } from "./draw/results-page.ts";
 import { abortOnSignals, Progress, runCommand, throwIfFailed, withTemporaryDirectory } from "@mosaic/program";
@@ -17,7 +17,7 @@ ${help}`;
 
 const abortSignal = abortOnSignals();
 const progress = new Progress(process.stderr);
-const commands = { train, compare, planted: trainPlantedRuns, draw: writeResultsPage };
+const commands = { train, compare, planted: trainPlantedRuns, draw };
 
 try {
   process.exitCode = await runCommand(process.argv.slice(2), usage, commands);
@@ -82,6 +82,11 @@ async function trainPlantedRuns(args: readonly string[]): Promise<void> {
     runs.push(omitOutputDir(plantedRun));
     writeResult(new URL("planted.jsonl", RESULTS_URL), { ...createOrigin("planted", args), runs });
   }
+}
+
+function draw(args: readonly string[]): void {
+  checkNoOptions("draw", args);
+  writeResultsPage();
 }
 
 /** Without the output directory, which was temporary. */

@@ -123,6 +123,11 @@ export function parseSettings(args: readonly string[], fixedOptions: FixedOption
   return checkSettings({ ...settings, outputDir });
 }
 
+/** Throws a UsageError for any option of a command that has none. */
+export function checkNoOptions(command: string, args: readonly string[]): void {
+  if (args.length > 0) throw new UsageError(`${command}: expected no options, received "${args.join(" ")}"`);
+}
+
 /** The command line that `parseSettings` parses into these settings. */
 export function formatArgs(settings: Settings): readonly string[] {
   return Object.entries(settings).flatMap(([name, value]) => [`--${toFlag(name)}`, String(value)]);
@@ -133,9 +138,12 @@ const POSITIVE_SETTINGS = ["ranks", "chunks", "chunkLength", "batch", "steps", "
 const MAX_LENGTH = HELD_OUT_RANGE.end - HELD_OUT_RANGE.start;
 
 function checkSettings(settings: Settings): Settings {
-  const { task, chunks, chunkLength, ranks, method, topK } = settings;
+  const { task, chunks, chunkLength, ranks, method, topK, embedDim, heads } = settings;
   for (const name of POSITIVE_SETTINGS) {
     if (settings[name] < 1) throw new UsageError(`--${toFlag(name)}: expected at least 1, received ${settings[name]}`);
+  }
+  if (embedDim % heads !== 0) {
+    throw new UsageError(`--embed-dim: expected a multiple of the ${heads} heads, received ${embedDim}`);
   }
   if (task === "genome" && chunks * chunkLength > MAX_LENGTH) {
     const receivedText = `${chunks} chunks of ${chunkLength}`;

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { UsageError } from "@mosaic/program";
-import { formatArgs, help, parseSettings } from "../src/settings.ts";
+import { checkNoOptions, formatArgs, help, parseSettings } from "../src/settings.ts";
 
 test("each task has defaults, options change them, and ranks are given the same", () => {
   const settings = parseSettings(["--task", "planted", "--top-k", "1", "--learning-rate", "0.5", "--ranks", "2"]);
@@ -19,6 +19,7 @@ test.each([
   [["--chunks", "10"], "a multiple of the 4 ranks, received 10"],
   [["--top-k", "16"], "--top-k: expected an integer below the number of chunks, 16; received 16"],
   [["--batch", "0"], "--batch: expected at least 1, received 0"],
+  [["--heads", "3"], "--embed-dim: expected a multiple of the 3 heads, received 64"],
   [["--layers", "0"], "--layers: expected at least 1"],
   [["--chunk-length", "1024"], "the number of held-out bases; received 16 chunks of 1024"],
   [
@@ -29,6 +30,13 @@ test.each([
 ])("%j is refused: %s", (args, expectedText) => {
   expect(() => parseSettings(args)).toThrow(UsageError);
   expect(() => parseSettings(args)).toThrow(expectedText);
+});
+
+test("a command without options takes none", () => {
+  checkNoOptions("draw", []);
+  expect(() => checkNoOptions("draw", ["--output-dir", "x"])).toThrow(
+    new UsageError('draw: expected no options, received "--output-dir x"'),
+  );
 });
 
 test("what a command decides is not taken and ignored", () => {
