@@ -83,6 +83,8 @@ export interface Traffic {
  * Operations return at once: each begins when the work enqueued so far on the device's compute stream is done, runs on the
  * communication stream, and is ordered before later compute by `Work.wait`. Tensors must be contiguous and on the group's
  * device. Reductions sum in rank order with float32 accumulation: all ranks get the same bits.
+ * Autograd does not record them: a gradient passes an operation in place as if it were not there, and ends at what others
+ * write. `defineOp` makes differentiable ones: docs/coming-from.md has an example.
  *
  * `CheckedGroup` (checked-group.ts) validates the operands and passes the call on: to `NativeGroup` of @mosaic/runtime, whose engine
  * drives a transport, or to the planner's `SymbolicGroup`, which records it.
