@@ -4,7 +4,7 @@ import type { ProbeResult, System } from "../../src/doctor/system.ts";
 type ProbeAnswers = { readonly [Name in keyof ProbeValues]: ProbeResult<ProbeValues[Name]> };
 
 /** What differs from the machine below; files and answers are added to its own. */
-export interface MachineOverrides extends Partial<Omit<System, "ask">> {
+export interface MachineOverrides extends Partial<Omit<System, "runProbe">> {
   readonly files?: Readonly<Record<string, string>>;
   readonly answers?: Partial<ProbeAnswers>;
   readonly missing?: readonly string[];

@@ -167,7 +167,7 @@ export class ChunkBuffers implements Disposable {
   copy(tensors: readonly Tensor[], outChunk?: Chunk): Chunk {
     const where = "ChunkBuffers.copy";
     this.#checkTensors(where, tensors);
-    if (outChunk !== undefined) this.#checkTensors(`${where}: into`, outChunk?.tensors);
+    if (outChunk !== undefined) this.#checkTensors(`${where}: outChunk`, outChunk?.tensors);
     const chunk = outChunk ?? this.empty(tensors, tensors[0]?.shape[2] ?? 0);
     for (const [i, tensor] of tensors.entries()) {
       const target = chunk.tensors[i];

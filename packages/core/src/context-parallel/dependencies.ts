@@ -193,7 +193,7 @@ export class LayoutCache<T> {
     const cachedValue = canLookUp ? this.#values.get(this.#cacheKey(call, from)) : undefined;
     if (cachedValue !== undefined) return cachedValue;
     checkShardedCall("LayoutCache.getOrCreate", call, from);
-    checkFunction("LayoutCache.getOrCreate: make", create);
+    checkFunction("LayoutCache.getOrCreate: create", create);
     if (!isCachedCall || this.#values.size >= MAX_CACHED_ENTRIES) this.#values.clear();
     if (!isCachedCall) this.#cachedCall = { queries, keys, mask, modifiers };
     const value = create();

@@ -59,7 +59,7 @@ export class ReferenceStream implements Stream {
       this.#lastReachedFence = fenceNumber;
       return true;
     });
-    return { stream: this, reached: () => this.#lastReachedFence >= fenceNumber } as Fence;
+    return { stream: this, isReached: () => this.#lastReachedFence >= fenceNumber } as Fence;
   }
 
   wait(fence: Fence): void {
