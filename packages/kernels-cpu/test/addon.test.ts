@@ -2,8 +2,9 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { AddonLoadError, OptionError, OutOfMemoryError } from "@mosaic/core";
-import { afterEach, expect, test, vi } from "vitest";
-import { addonPath, loadCpuAddon } from "../src/addon.ts";
+import { NativeHandle } from "@mosaic/runtime";
+import { afterEach, describe, expect, test, vi } from "vitest";
+import { addonPath, type CpuAddon, getAddon, loadCpuAddon } from "../src/addon.ts";
 import { cpu, features, fmaPeak, readBandwidth } from "../src/index.ts";
 import { memoryLimit, threadCount } from "../src/device.ts";
 
@@ -88,4 +89,21 @@ test("memory limits: the option, then MOSAIC_MEMORY_LIMIT with units", () => {
   const limits = ["5", "2K", "3m", "4G"].map((text) => memoryLimit(undefined, { MOSAIC_MEMORY_LIMIT: text }));
   expect(limits).toEqual([5, 2048, 3 * 2 ** 20, 4 * 2 ** 30]);
   expect(() => memoryLimit(undefined, { MOSAIC_MEMORY_LIMIT: "lots" })).toThrow(OptionError);
+});
+
+describe("native code guards itself: an export whose arguments are wrong ends in an error, not the process", () => {
+  const openHandle = () => new NativeHandle(getAddon(), { name: "cpu:0", options: [1, 0], remedy: "" });
+  const values = new Float32Array(1);
+  const calls: [name: string, call: (native: CpuAddon) => void][] = [
+    ["write", (native) => native.write(values)],
+    ["read", (native) => native.read(values)],
+    ["fill", (native) => native.fill()],
+  ];
+  test.each(calls)("%s", (name, call) => {
+    const device = openHandle();
+    const args = device.begin(name);
+    for (let i = 0; i < 8; i++) args.number(Number.NaN);
+    expect(() => call(device.native)).toThrow("expected a number in the range of int64, received nan");
+    device.close();
+  });
 });

@@ -75,7 +75,7 @@ NAPI_MODULE_INIT() {
   addon->env = env;
   napi_set_instance_data(env, addon, [](napi_env, void* data, void*) { delete static_cast<Addon*>(data); }, nullptr);
   napi_value function;
-  napi_create_function(env, "bind", NAPI_AUTO_LENGTH, bind, nullptr, &function);
+  napi_create_function(env, "bind", NAPI_AUTO_LENGTH, guarded<bind>, nullptr, &function);
   napi_set_named_property(env, exports, "bind", function);
   napi_value protocol;
   napi_create_int32(env, kBindingVersion, &protocol);

@@ -34,6 +34,16 @@ napi_value throwError(napi_env env, const char* message);
 /// Throws what the exception in flight reports, under the code of its error class; call from a catch block.
 napi_value throwCurrentException(napi_env env);
 
+/// An export: what it throws becomes a JavaScript error. No exception may pass through Node's frames.
+template <napi_callback call>
+napi_value guarded(napi_env env, napi_callback_info info) {
+  try {
+    return call(env, info);
+  } catch (...) {
+    return throwCurrentException(env);
+  }
+}
+
 /// `exports` gets one function per kernel.
 void exportKernels(napi_env env, napi_value exports);
 /// Opening, closing, memory, reading, writing, fences, tracing.

@@ -34,27 +34,23 @@ void reportMemory(napi_env env, DeviceHandle& handle, int64_t bytes) {
 // open(): arguments = threads, limit → an external that keeps the device; arguments = its address, that of its stream.
 napi_value open(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  try {
-    const IsaChoice choice = chooseIsa(std::getenv("MOSAIC_ISA"));
-    const DeviceOptions options{static_cast<int>(addon.arguments[0]), static_cast<size_t>(addon.arguments[1]),
-                                choice.isa};
-    auto* handle = new DeviceHandle{Device::open(options)};
-    std::erase_if(addon.devices, [](const auto& weakDevice) { return weakDevice.expired(); });
-    addon.devices.push_back(handle->device);
-    addon.arguments[0] = static_cast<double>(reinterpret_cast<uintptr_t>(handle->device.get()));
-    addon.arguments[1] = static_cast<double>(reinterpret_cast<uintptr_t>(&handle->device->stream));
-    napi_value external;
-    auto finalize = [](napi_env env, void* data, void*) {
-      auto* handle = static_cast<DeviceHandle*>(data);
-      reportMemory(env, *handle, 0);
-      handle->device->close();
-      delete handle;
-    };
-    napi_create_external(env, handle, finalize, nullptr, &external);
-    return external;
-  } catch (...) {
-    return throwCurrentException(env);
-  }
+  const IsaChoice choice = chooseIsa(std::getenv("MOSAIC_ISA"));
+  const DeviceOptions options{static_cast<int>(addon.arguments[0]), static_cast<size_t>(addon.arguments[1]),
+                              choice.isa};
+  auto* handle = new DeviceHandle{Device::open(options)};
+  std::erase_if(addon.devices, [](const auto& weakDevice) { return weakDevice.expired(); });
+  addon.devices.push_back(handle->device);
+  addon.arguments[0] = static_cast<double>(reinterpret_cast<uintptr_t>(handle->device.get()));
+  addon.arguments[1] = static_cast<double>(reinterpret_cast<uintptr_t>(&handle->device->stream));
+  napi_value external;
+  auto finalize = [](napi_env env, void* data, void*) {
+    auto* handle = static_cast<DeviceHandle*>(data);
+    reportMemory(env, *handle, 0);
+    handle->device->close();
+    delete handle;
+  };
+  napi_create_external(env, handle, finalize, nullptr, &external);
+  return external;
 }
 
 // close(external): no other call may follow.
@@ -183,24 +179,24 @@ napi_value read(napi_env env, napi_callback_info info) {
   ArgumentReader args(addon.arguments + 1);
   const double completion = args.number();
   const View x = args.view();
-  addon.completions->expect();
   enqueue(device.stream, "read", [data, x, &device] {
     device.kernels.copy({denseView(data, x), x}, device.pool());
   });
   enqueueEvenIfFailed(device.stream, "", [completion, completions = addon.completions](const MosaicFailure* failure) {
     completions->complete(completion, failure);
   });
+  addon.completions->expect();
   return nullptr;
 }
 
 // synchronize: arguments = device, completion.
 napi_value synchronize(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  addon.completions->expect();
   auto notify = [completion = addon.arguments[1], completions = addon.completions](const MosaicFailure* failure) {
     completions->complete(completion, failure);
   };
   enqueueEvenIfFailed(addon.device().stream, "", notify);
+  addon.completions->expect();
   return nullptr;
 }
 
@@ -249,7 +245,6 @@ napi_value startTrace(napi_env env, napi_callback_info) {
 napi_value stopTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
-  addon.completions->expect();
   const double completion = addon.arguments[1];
   auto entries = addon.traces[completion] = std::make_shared<std::vector<TraceEntry>>();
   const auto onTraceEnd = [&device, entries, completion, completions = addon.completions](const MosaicFailure*) {
@@ -258,6 +253,7 @@ napi_value stopTrace(napi_env env, napi_callback_info) {
     completions->complete(completion, nullptr);
   };
   enqueueEvenIfFailed(device.stream, "", onTraceEnd);
+  addon.completions->expect();
   return nullptr;
 }
 
@@ -291,7 +287,7 @@ napi_value injectFailure(napi_env env, napi_callback_info info) {
   napi_value arguments[2];
   uint64_t handle = 0;
   bool isLossless = false;
-  auto* message = new MosaicFailure{MOSAIC_FAILURE_DEVICE, {}};
+  auto message = std::make_unique<MosaicFailure>(MosaicFailure{MOSAIC_FAILURE_DEVICE, {}});
   napi_get_cb_info(env, info, &count, arguments, nullptr, nullptr);
   napi_get_value_bigint_uint64(env, arguments[0], &handle, &isLossless);
   napi_get_value_string_utf8(env, arguments[1], message->message, sizeof message->message, nullptr);
@@ -301,8 +297,9 @@ napi_value injectFailure(napi_env env, napi_callback_info info) {
   };
   auto drop = [](void* arg) { delete static_cast<MosaicFailure*>(arg); };
   auto* stream = reinterpret_cast<MosaicStream*>(static_cast<uintptr_t>(handle));
-  const MosaicWork work{"fail", run, drop, message};
-  if (stream->abi == MOSAIC_STREAM_ABI) stream->submit(stream, &work);
+  if (stream->abi != MOSAIC_STREAM_ABI) return nullptr;
+  const MosaicWork work{"fail", run, drop, message.release()};
+  stream->submit(stream, &work);
   return nullptr;
 }
 
@@ -320,27 +317,19 @@ napi_value features(napi_env env, napi_callback_info) {
 // fmaPeak: arguments = threads, dtype → arguments = GFLOP/s. Blocks.
 napi_value fmaPeak(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  try {
-    Pool pool(static_cast<int>(addon.arguments[0]));
-    const Isa isa = chooseIsa(std::getenv("MOSAIC_ISA")).isa;
-    addon.arguments[0] = peakGflops(isa, static_cast<DType>(addon.arguments[1]), pool);
-    return nullptr;
-  } catch (...) {
-    return throwCurrentException(env);
-  }
+  Pool pool(static_cast<int>(addon.arguments[0]));
+  const Isa isa = chooseIsa(std::getenv("MOSAIC_ISA")).isa;
+  addon.arguments[0] = peakGflops(isa, static_cast<DType>(addon.arguments[1]), pool);
+  return nullptr;
 }
 
 // readBandwidth: arguments = threads, bytes → arguments = GB/s. Blocks.
 napi_value readBandwidth(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  try {
-    Pool pool(static_cast<int>(addon.arguments[0]));
-    const auto bytes = static_cast<int64_t>(addon.arguments[1]);
-    addon.arguments[0] = measureReadBandwidth(bytes, chooseIsa(std::getenv("MOSAIC_ISA")).isa, pool);
-    return nullptr;
-  } catch (...) {
-    return throwCurrentException(env);
-  }
+  Pool pool(static_cast<int>(addon.arguments[0]));
+  const auto bytes = static_cast<int64_t>(addon.arguments[1]);
+  addon.arguments[0] = measureReadBandwidth(bytes, chooseIsa(std::getenv("MOSAIC_ISA")).isa, pool);
+  return nullptr;
 }
 
 struct Export {
@@ -349,12 +338,17 @@ struct Export {
 };
 
 constexpr Export kExports[] = {
-    {"open", open},           {"close", close},           {"allocate", allocate},     {"free", free},
-    {"account", account},     {"memory", memory},         {"resetPeak", resetPeak},   {"trim", trim},
-    {"write", write},         {"read", read},             {"synchronize", synchronize}, {"record", record},
-    {"wait", wait},           {"failure", failure},       {"startTrace", startTrace}, {"stopTrace", stopTrace},
-    {"takeTrace", takeTrace}, {"features", features},     {"fmaPeak", fmaPeak},       {"injectFailure", injectFailure},
-    {"readBandwidth", readBandwidth},
+    {"open", guarded<open>},                    {"close", guarded<close>},
+    {"allocate", guarded<allocate>},            {"free", guarded<free>},
+    {"account", guarded<account>},              {"memory", guarded<memory>},
+    {"resetPeak", guarded<resetPeak>},          {"trim", guarded<trim>},
+    {"write", guarded<write>},                  {"read", guarded<read>},
+    {"synchronize", guarded<synchronize>},      {"record", guarded<record>},
+    {"wait", guarded<wait>},                    {"failure", guarded<failure>},
+    {"startTrace", guarded<startTrace>},        {"stopTrace", guarded<stopTrace>},
+    {"takeTrace", guarded<takeTrace>},          {"features", guarded<features>},
+    {"fmaPeak", guarded<fmaPeak>},              {"injectFailure", guarded<injectFailure>},
+    {"readBandwidth", guarded<readBandwidth>},
 };
 
 }  // namespace

@@ -63,13 +63,9 @@ napi_value launch(napi_env env, napi_callback_info info) {
     addon.arguments[0] = 1;
     return nullptr;
   }
-  try {
-    static_cast<const Op*>(data)->submit(device, ArgumentReader(addon.arguments + 1));
-    addon.arguments[0] = 0;
-    return nullptr;
-  } catch (...) {
-    return throwCurrentException(env);
-  }
+  static_cast<const Op*>(data)->submit(device, ArgumentReader(addon.arguments + 1));
+  addon.arguments[0] = 0;
+  return nullptr;
 }
 
 }  // namespace
@@ -77,7 +73,7 @@ napi_value launch(napi_env env, napi_callback_info info) {
 void exportKernels(napi_env env, napi_value exports) {
   for (const Op& op : kOps) {
     napi_value function;
-    napi_create_function(env, op.name, NAPI_AUTO_LENGTH, launch, const_cast<Op*>(&op), &function);
+    napi_create_function(env, op.name, NAPI_AUTO_LENGTH, guarded<launch>, const_cast<Op*>(&op), &function);
     napi_set_named_property(env, exports, op.name, function);
   }
 }

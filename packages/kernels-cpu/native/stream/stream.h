@@ -96,7 +96,9 @@ void enqueueOwned(Stream& stream, const char* name, std::unique_ptr<Callable> ca
     }
   };
   auto drop = [](void* arg) { delete static_cast<Callable*>(arg); };
-  stream.append({name, run, drop, callable.release()});
+  stream.append({name, run, drop, callable.get()});
+  // The stream has it now, and may have dropped it.
+  static_cast<void>(callable.release());
 }
 
 /// The same of `body()`.
@@ -115,7 +117,9 @@ void enqueueEvenIfFailed(Stream& stream, const char* name, Body&& body) {
     return 0;
   };
   auto drop = [](void* arg) { delete static_cast<Callable*>(arg); };
-  stream.append({name, run, drop, new Callable(std::forward<Body>(body))});
+  std::unique_ptr<Callable> callable(new Callable(std::forward<Body>(body)));
+  stream.append({name, run, drop, callable.get()});
+  static_cast<void>(callable.release());
 }
 
 }  // namespace mosaic
