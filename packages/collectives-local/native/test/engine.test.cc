@@ -282,6 +282,34 @@ void testInProcessValues() {
   control.leave("");
 }
 
+/// A control plane whose requests for positions nobody answers.
+struct MuteControl : InProcessControl {
+  using InProcessControl::InProcessControl;
+  void requestPositions(uint64_t, const std::vector<uint32_t>&) override { isRequested = true; }
+  static inline std::atomic<bool> isRequested{false};
+};
+
+/// A rank that is aborted while it waits for positions ends at once.
+void testAbortWhileWaitingForPositions() {
+  const auto world = std::make_shared<InProcessWorld>(2, kTimeoutNs);
+  MuteControl::isRequested = false;
+  Rank<Cpu> zero, one;
+  EngineOptions options = optionsOf(0, 2, kTimeoutNs);
+  options.timeoutNs = 1'000'000;  // before positions are requested for any other reason
+  zero.engine = Engine::open(TransportPtr(Cpu::openTransport()), zero.device->compute(),
+                             std::make_unique<MuteControl>(world, 0), options,
+                             [&](const MosaicFailure*) { zero.isFinished = true; });
+  one.open(world, 1, 2, kTimeoutNs);
+  zero.awaitOpen();
+  one.awaitOpen();
+  zero.postAndWait(barrier());
+  while (!MuteControl::isRequested) std::this_thread::yield();
+  const int64_t start = monotonicNs();
+  zero.engine->abort();
+  zero.engine->join(std::chrono::steady_clock::now() + std::chrono::seconds(10));
+  check(monotonicNs() - start < 800'000'000, "an aborted rank does not wait for positions");
+}
+
 void testAll() {
   for (uint32_t n : {1u, 2u, 3u, 5u, 8u}) {
     for (uint64_t count : {0ull, 1ull, 7ull, 2048ull, 2049ull, 100'003ull}) {
@@ -303,6 +331,7 @@ void testAll() {
   testSumsCrossOnce();
   testInProcessLoss();
   testInProcessValues();
+  testAbortWhileWaitingForPositions();
   for (uint32_t n : {1u, 2u, 5u, 8u}) testSplits<Cpu>(n);
 }
 

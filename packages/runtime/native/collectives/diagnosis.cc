@@ -84,8 +84,9 @@ Engine::Diagnosis Engine::peerExitFailure(const Operation& op, uint32_t rank) {
   const auto positions = positionsOf({rank});
   // For a rank that failed and then exited, the failure is reported as the cause.
   if (const auto failure = peerFailure(op)) return *failure;
-  const std::string last = positions.empty() ? "" : positions[0].last;
-  const MosaicFailure failure = peerLostFailure(op, rankName(rank) + " exited " + lastOperationText(last));
+  std::string text = rankName(rank) + " exited";
+  if (!positions.empty()) text.append(" ").append(lastOperationText(positions[0].last));
+  const MosaicFailure failure = peerLostFailure(op, text);
   return {failure, failure};
 }
 
@@ -342,7 +343,7 @@ std::vector<Position> Engine::positionsOf(const std::vector<uint32_t>& ranks) {
     {
       const std::lock_guard lock(mutex_);
       if (auto entry = events_.positions.extract(request)) return std::move(entry.mapped());
-      if (events_.controlLostReason) return {};
+      if (isStopped_ || events_.controlLostReason) return {};
     }
     if (monotonicNs() >= deadline) return {};
     sleepFor(1'000'000);
