@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 
+#include "collectives/bootstrap.h"
 #include "mosaic/clock.h"
 #include "polling_transport.h"
 #include "shared_memory/transport.h"
@@ -310,6 +311,19 @@ void testAbortWhileWaitingForPositions() {
   check(monotonicNs() - start < 800'000'000, "an aborted rank does not wait for positions");
 }
 
+void testBootstrapReportsFailures() {
+  const auto world = std::make_shared<InProcessWorld>(1, kTimeoutNs);
+  InProcessControl control(world, 0);
+  control.join();
+  Bootstrap bootstrap(control, optionsOf(0, 1, kTimeoutNs), [] { return false; });
+  MosaicFailure failure{};
+  check(bootstrap.put(&bootstrap, "key", "value", 5, &failure) == 0, "put");
+  const std::string large(65'537, 'x');
+  check(bootstrap.put(&bootstrap, "large", large.data(), large.size(), &failure) == 1, "put reports a failure");
+  check(contains(failure, "at most 65536 bytes, received 5 and 65537"), "and its reason");
+  control.leave("");
+}
+
 void testAll() {
   for (uint32_t n : {1u, 2u, 3u, 5u, 8u}) {
     for (uint64_t count : {0ull, 1ull, 7ull, 2048ull, 2049ull, 100'003ull}) {
@@ -331,6 +345,7 @@ void testAll() {
   testSumsCrossOnce();
   testInProcessLoss();
   testInProcessValues();
+  testBootstrapReportsFailures();
   testAbortWhileWaitingForPositions();
   for (uint32_t n : {1u, 2u, 5u, 8u}) testSplits<Cpu>(n);
 }

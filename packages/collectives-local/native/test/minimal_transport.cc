@@ -41,7 +41,7 @@ struct Minimal {
         return *failure = mosaic::failureRecord(MOSAIC_FAILURE_DEVICE, message), 1;
       }
       sockets[peer] = pair[0];
-      bootstrap.put(&bootstrap, key(bootstrap.rank, peer).c_str(), &pair[1], sizeof pair[1]);
+      if (bootstrap.put(&bootstrap, key(bootstrap.rank, peer).c_str(), &pair[1], sizeof(int), failure) != 0) return 1;
     }
     uint64_t bytes = 0;
     for (uint32_t peer = 0; peer < bootstrap.rank; peer++) {

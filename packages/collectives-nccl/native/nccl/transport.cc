@@ -33,13 +33,13 @@ void* toPointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<u
 
 ncclUniqueId exchangeId(MosaicBootstrap& bootstrap) {
   ncclUniqueId id{};
+  MosaicFailure failure{};
   if (bootstrap.rank == 0) {
     check(library().functions.getUniqueId(&id), Communicator());
-    bootstrap.put(&bootstrap, kIdKey, id.internal, sizeof id.internal);
+    if (bootstrap.put(&bootstrap, kIdKey, id.internal, sizeof id.internal, &failure) != 0) throw Failure(failure);
     return id;
   }
   uint64_t bytes = 0;
-  MosaicFailure failure{};
   if (bootstrap.get(&bootstrap, kIdKey, id.internal, sizeof id.internal, &bytes, &failure) != 0) throw Failure(failure);
   if (bytes == sizeof id.internal) return id;
   throw Failure(MOSAIC_FAILURE_MISMATCH, "NCCL: expected a unique ID of 128 bytes, received " + std::to_string(bytes));

@@ -88,7 +88,8 @@ void Connection::connect(MosaicBootstrap& bootstrap) {
 
 void Connection::openEndpoints(MosaicBootstrap& bootstrap) {
   const auto put = [&](const std::string& key, const void* data, size_t bytes) {
-    bootstrap.put(&bootstrap, key.c_str(), data, bytes);
+    MosaicFailure failure{};
+    if (bootstrap.put(&bootstrap, key.c_str(), data, bytes, &failure) != 0) throw Failure(failure);
   };
   if (rank_ == 0) {
     const uint64_t job = drawJobId();

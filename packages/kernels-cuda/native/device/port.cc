@@ -18,20 +18,16 @@ Device& deviceOf(MosaicDevicePort* port) { return portOf(port).device(); }
 CUstream streamOf(void* handle) { return static_cast<CUstream>(handle); }
 Port::PooledEvent* eventOf(void* event) { return static_cast<Port::PooledEvent*>(event); }
 
-void record(const Failure& failure, MosaicFailure* out) { *out = failureRecord(failure.code(), failure.what()); }
-
 /// Runs `body`; what it throws becomes a failure. The device explains calls of the driver that failed.
 template <class Body>
 int captureFailure(MosaicDevicePort* port, MosaicFailure* failure, Body body) {
-  try {
-    body();
-    return 0;
-  } catch (const Failure& error) {
-    record(error, failure);
-  } catch (const CallError& error) {
-    record(deviceOf(port).describeFailure(error), failure);
-  }
-  return 1;
+  return mosaic::captureFailure(failure, "communication", [&] {
+    try {
+      body();
+    } catch (const CallError& error) {
+      throw deviceOf(port).describeFailure(error);
+    }
+  });
 }
 
 void enter(MosaicDevicePort* port) { deviceOf(port).enter(); }

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define MOSAIC_TRANSPORT_ABI 2u
+#define MOSAIC_TRANSPORT_ABI 3u
 #define MOSAIC_MAX_AXES 8
 
 enum MosaicOrdering { MOSAIC_ORDER_HOST = 1, MOSAIC_ORDER_STREAM = 2 };
@@ -60,8 +60,8 @@ struct MosaicBootstrap {
   const uint32_t *hosts; /* by rank: the number of its host */
   const int32_t *pids;   /* by rank */
   MosaicMatches matches;
-  /* Publishes a value. */
-  void (*put)(MosaicBootstrap *bootstrap, const char *key, const void *value, uint64_t bytes);
+  /* Publishes a value. Fails for one that is too long. */
+  int (*put)(MosaicBootstrap *bootstrap, const char *key, const void *value, uint64_t bytes, MosaicFailure *failure);
   /* Waits until some rank has put the key, and copies at most `capacity` bytes of its value; `bytes` receives its whole
    * length. Fails when each call has waited as long as ranks may take to connect, when a rank is lost,
    * or when this one is closed. May block. */

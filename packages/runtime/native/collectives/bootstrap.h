@@ -25,8 +25,11 @@ struct Bootstrap : MosaicBootstrap {
     hosts = rankHosts.data();
     pids = rankPids.data();
     matches = signaturesMatch;
-    MosaicBootstrap::put = [](MosaicBootstrap* self, const char* key, const void* value, uint64_t bytes) {
-      static_cast<Bootstrap*>(self)->control.put(key, std::string(static_cast<const char*>(value), bytes));
+    MosaicBootstrap::put = [](MosaicBootstrap* self, const char* key, const void* value, uint64_t bytes,
+                              MosaicFailure* failure) {
+      return captureFailure(failure, "connect", [&] {
+        static_cast<Bootstrap*>(self)->control.put(key, std::string(static_cast<const char*>(value), bytes));
+      });
     };
     MosaicBootstrap::get = [](MosaicBootstrap* self, const char* key, void* value, uint64_t capacity, uint64_t* bytes,
                               MosaicFailure* failure) {

@@ -52,7 +52,10 @@ class HostStore {
       : bootstrap_(bootstrap), prefix_("shared-memory/" + std::to_string(firstRank) + "/") {}
 
   void put(const std::string& key, const std::string& value) const {
-    bootstrap_.put(&bootstrap_, (prefix_ + key).c_str(), value.data(), value.size());
+    MosaicFailure failure{};
+    if (bootstrap_.put(&bootstrap_, (prefix_ + key).c_str(), value.data(), value.size(), &failure) != 0) {
+      throw Failure(failure);
+    }
   }
   std::string get(const std::string& key) const {
     char value[128];
