@@ -123,6 +123,17 @@ test.each(failureCases)("reports what to do about $what", async ({ env, code, na
   expect(error.name).toBe(name);
 });
 
+test("a reduction takes memory that the pool of another device keeps unused", async () => {
+  const code = `const contexts = await world(2, { device: () => cuda() });
+    const xs = contexts.map((ctx) => full(ctx, [2 ** 18], 1));
+    contexts[0].device.empty([14 * 2 ** 18], "float32")[Symbol.dispose]();
+    await contexts[0].device.stream.synchronize();
+    for (const ctx of contexts) ctx.world.allReduce(xs[ctx.rank]).wait();
+    throw new Error("sum " + (await xs[1].read())[0])`;
+  const { message } = await getError(code, { MOSAIC_EMULATED_MEMORY: String(16.5 * 2 ** 20) });
+  expect(message).toBe("sum 2");
+});
+
 test("reports what NCCL there is", async () => {
   const { message } = await getError("throw new Error(JSON.stringify(ncclSystem()))", { NCCL_DEBUG: "WARN" });
   const { version, library, settings } = JSON.parse(message) as Record<string, unknown>;

@@ -107,7 +107,15 @@ CUdeviceptr Memory::reserveScratch(size_t bytes) {
 
 CUresult Memory::allocateScratch(CUdeviceptr* address, size_t bytes, CUstream stream) {
   if (!tryAddScratch(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult code = driver().memAllocFromPoolAsync(address, std::max<size_t>(bytes, 1), pool_, stream);
+  const auto allocate = [&] {
+    return driver().memAllocFromPoolAsync(address, std::max<size_t>(bytes, 1), pool_, stream);
+  };
+  CUresult code = allocate();
+  if (code == CUDA_ERROR_OUT_OF_MEMORY) {
+    // Without waiting for the compute stream, which may wait for this collective.
+    pools().trim();
+    code = allocate();
+  }
   if (code != CUDA_SUCCESS) return scratchBytes_ -= bytes, code;
   const std::lock_guard lock(mutex_);
   scratchSizes_[*address] = bytes;

@@ -38,6 +38,7 @@ class Memory {
   /// The same for a kernel to work in: scratch. Null beyond the limit, too.
   CUdeviceptr reserveScratch(size_t bytes);
   /// Scratch in the order of another stream, by any thread, until it is released. Out of memory beyond the limit, too.
+  /// Before it gives up, it returns what all pools of the process keep unused; it waits for no stream.
   CUresult allocateScratch(CUdeviceptr* address, size_t bytes, CUstream stream);
   /// Any thread.
   CUresult release(CUdeviceptr address, CUstream stream);
