@@ -130,3 +130,18 @@ test.concurrent("worker threads have devices of their own, and may be stopped at
   });
   expect(stdout).toBe("1,busy\n1,busy\n1,busy\n1\n");
 });
+
+test.runIf(process.platform === "linux")(
+  "the thread that waits for events has a name, and takes no signals",
+  async () => {
+    const { stdout } = await run({
+      code: `import { readdirSync, readFileSync } from "node:fs";
+      const device = cuda();
+      const tasks = readdirSync("/proc/self/task").map((task) => readFileSync("/proc/self/task/" + task + "/status", "utf8"));
+      const status = tasks.find((text) => /^Name:\\tmosaic-events$/m.test(text)) ?? "";
+      process.stdout.write(/^SigBlk:\\t(\\w+)$/m.exec(status)?.[1] ?? "none", () => process.exit());`,
+    });
+    const terminate = 1n << 14n; // SIGTERM is 15
+    expect(BigInt(`0x${stdout}`) & terminate).toBe(terminate);
+  },
+);

@@ -4,7 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
+
+#include "mosaic/thread.h"
 
 namespace mosaic::cuda {
 
@@ -97,8 +98,12 @@ Device::~Device() {
 }
 
 void Device::close(std::unique_ptr<Device> device) {
-  // Waiting for the stream is not for the thread that closes.
-  std::thread([device = std::move(device)]() mutable { device.reset(); }).detach();
+  try {
+    // Waiting for the stream is not for the thread that closes.
+    startThread("mosaic-close", [device = std::move(device)]() mutable { device.reset(); }).detach();
+  } catch (const std::exception&) {
+    // There is no thread to be had: the device was destroyed here, together with the body that held it.
+  }
 }
 
 void Device::launchKernel(const char* kernel, const Grid& grid, void* parameters) {

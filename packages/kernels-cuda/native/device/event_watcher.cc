@@ -1,9 +1,11 @@
 #include "device/event_watcher.h"
 
+#include "mosaic/thread.h"
+
 namespace mosaic::cuda {
 
 EventWatcher::EventWatcher(std::shared_ptr<const Context> context)
-    : context_(std::move(context)), thread_([this] { loop(); }) {}
+    : context_(std::move(context)), thread_(startThread("mosaic-events", [this] { loop(); })) {}
 
 EventWatcher::~EventWatcher() {
   {
