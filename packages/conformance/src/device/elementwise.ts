@@ -1,5 +1,5 @@
 import type { BinaryOp, Device, DType, UnaryOp } from "@mosaic/core";
-import { type Case, check } from "../check.ts";
+import { type Case, check, checkClose } from "../check.ts";
 import { normals, roundAll } from "../oracle/numbers.ts";
 import {
   type Tolerance,
@@ -94,10 +94,37 @@ export function elementwiseCases(make: MakeDevice): Case[] {
         run: () => withDevice(make, (device) => checkBinary(device, op, dtype)),
       })),
     ]),
+    { name: "activations are exact where they are close to 0", run: () => withDevice(make, checkSmallValues) },
     { name: "relu's backward is a selection", run: () => withDevice(make, checkReluBackward) },
     { name: "in place", run: () => withDevice(make, checkInPlace) },
     { name: "empty tensors", run: () => withDevice(make, checkEmptyTensor) },
   ];
+}
+
+/** Where a difference of two numbers close to 1 would leave nothing: errors are relative to each value. */
+async function checkSmallValues(device: Device): Promise<void> {
+  const points = { sigmoid: [-20, 20], tanh: [-10, 10], gelu: [-6, -5], geluTanh: [-5, -4], silu: [-20, -10] } as const;
+  const sigmoidGrad = (x: number) => Math.exp(-Math.abs(x)) / (1 + Math.exp(-Math.abs(x))) ** 2;
+  const derivatives: Partial<Record<UnaryOp, (x: number) => number>> = {
+    sigmoid: sigmoidGrad,
+    tanh: (x) => 4 * sigmoidGrad(2 * x),
+  };
+  const relativeTolerance = 2e-5;
+  for (const [name, xs] of Object.entries(points)) {
+    const op = name as UnaryOp;
+    const { f, derivative } = unaryOps[op];
+    using x = tensorFrom(device, xs, { shape: [2] });
+    using ones = tensorFrom(device, [1, 1], { shape: [2] });
+    using out = allocate(device, [2]);
+    const checkRelative = async (of: string, g: (x: number) => number): Promise<void> => {
+      const ratios = Array.from(await out.read(), (y, i) => y / g(xs[i]!));
+      checkClose(ratios, [1, 1], relativeTolerance, `${of} at ${xs.join(" and ")}, relative to float64`);
+    };
+    device.kernels.unary(op, out, x);
+    await checkRelative(op, f);
+    device.kernels.unaryBackward(op, out, x, ones);
+    await checkRelative(`${op}'`, derivatives[op] ?? derivative);
+  }
 }
 
 async function checkFill(device: Device, dtype: DType): Promise<void> {

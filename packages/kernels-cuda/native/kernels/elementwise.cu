@@ -8,7 +8,7 @@ using namespace mosaic::cuda;
 
 namespace {
 
-constexpr float kSqrtHalf = 0.70710678118654752f, kInverseRootTau = 0.39894228040143268f;
+constexpr float kInverseRootTau = 0.39894228040143268f;
 constexpr float kTwiceRootTwoOverPi = 1.59576912160573071f;
 
 DEVICE float applyBinary(BinaryOp op, float a, float b) {
@@ -24,10 +24,16 @@ DEVICE float applyBinary(BinaryOp op, float a, float b) {
 
 DEVICE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
+/// e / (1 + e)² for e = exp(−|x|): the derivative of the sigmoid, without the cancellation of s (1 − s).
+DEVICE float sigmoidGrad(float x) {
+  const float e = expf(-fabsf(x)), s = 1.f / (1.f + e);
+  return e * s * s;
+}
+
 /// Of geluTanh: the cubic term, as good as constant where the sigmoid is long 0 or 1, so that no product overflows.
 DEVICE float quadraticTerm(float x) { return 0.044715f * fminf(x * x, 1e6f); }
-/// ½ (1 + tanh(√(2/π) (x + 0.044715 x³))).
-DEVICE float tanhGate(float x) { return sigmoid(kTwiceRootTwoOverPi * x * (1.f + quadraticTerm(x))); }
+/// Its sigmoid is ½ (1 + tanh(√(2/π) (x + 0.044715 x³))).
+DEVICE float geluTanhArgument(float x) { return kTwiceRootTwoOverPi * x * (1.f + quadraticTerm(x)); }
 
 DEVICE float applyUnary(UnaryOp op, float x) {
   switch (op) {
@@ -39,8 +45,8 @@ DEVICE float applyUnary(UnaryOp op, float x) {
     case UnaryOp::Tanh: return tanhf(x);
     case UnaryOp::Sigmoid: return sigmoid(x);
     case UnaryOp::Relu: return x != x ? x : fmaxf(x, 0.f);
-    case UnaryOp::Gelu: return 0.5f * x * (1.f + erff(x * kSqrtHalf));
-    case UnaryOp::GeluTanh: return x * tanhGate(x);
+    case UnaryOp::Gelu: return x * normcdff(x);
+    case UnaryOp::GeluTanh: return x * sigmoid(geluTanhArgument(x));
     case UnaryOp::Silu: return x * sigmoid(x);
     case UnaryOp::Square: return x * x;
   }
@@ -54,24 +60,15 @@ DEVICE float unaryDerivative(UnaryOp op, float x) {
     case UnaryOp::Log: return 1.f / x;
     case UnaryOp::Sqrt: return 0.5f / sqrtf(x);
     case UnaryOp::Rsqrt: return -0.5f / (x * sqrtf(x));
-    case UnaryOp::Tanh: {
-      const float y = tanhf(x);
-      return 1.f - y * y;
-    }
-    case UnaryOp::Sigmoid: {
-      const float y = sigmoid(x);
-      return y * (1.f - y);
-    }
+    case UnaryOp::Tanh: return 4.f * sigmoidGrad(x + x);
+    case UnaryOp::Sigmoid: return sigmoidGrad(x);
     case UnaryOp::Relu: return x > 0.f ? 1.f : 0.f;
-    case UnaryOp::Gelu: return 0.5f * (1.f + erff(x * kSqrtHalf)) + x * kInverseRootTau * expf(-0.5f * x * x);
+    case UnaryOp::Gelu: return normcdff(x) + x * kInverseRootTau * expf(-0.5f * x * x);
     case UnaryOp::GeluTanh: {
-      const float y = tanhGate(x);
-      return y + x * y * (1.f - y) * kTwiceRootTwoOverPi * (1.f + 3.f * quadraticTerm(x));
+      const float u = geluTanhArgument(x);
+      return sigmoid(u) + x * sigmoidGrad(u) * kTwiceRootTwoOverPi * (1.f + 3.f * quadraticTerm(x));
     }
-    case UnaryOp::Silu: {
-      const float y = sigmoid(x);
-      return y * (1.f + x * (1.f - y));
-    }
+    case UnaryOp::Silu: return sigmoid(x) + x * sigmoidGrad(x);
     case UnaryOp::Square: return 2.f * x;
   }
   __builtin_unreachable();
