@@ -90,6 +90,29 @@ test.each(steps)("native code guards itself: a step of %d that was not seen ends
   await device.stream.synchronize();
 });
 
+test("keys that 32 bits cannot count end in an error", async () => {
+  const device = cpu({ threads: 1 });
+  const numKeys = 2 ** 31;
+  const x = device.empty(rows, "float32");
+  const lse = device.empty(rows.slice(0, 3), "float32");
+  const keys = x.slice(2, 0, 1).expand([1, 1, numKeys, 8]);
+  device.kernels.attend(
+    { out: x, lse },
+    x,
+    { k: keys, v: keys },
+    {
+      q: allRows,
+      k: [{ start: 0, length: numKeys, step: 1 }],
+      mask: [{ q0: 0, q1: 4, k0: numKeys - 1, k1: numKeys, type: "full" }],
+      scale: 1,
+    },
+  );
+  await expect(device.stream.synchronize()).rejects.toThrow(
+    "expected fewer than 2^31 keys per rank, received 2147483648 keys; shard the sequence over more ranks",
+  );
+  device[Symbol.dispose]();
+});
+
 test("native code guards itself: spans of more positions than rows end in an error", async () => {
   const device = cpu({ threads: 1 });
   const [forward] = callsWith(device, () => {

@@ -235,6 +235,16 @@ test.concurrent("an index out of range is reported, with the kernel", async () =
   );
 });
 
+test.concurrent("rows that 32 bits cannot count are refused", async () => {
+  const [reported] = await collectErrors({}, `const device = cuda(), x = device.empty([1, 1], "float32");`, [
+    `const rows = x.expand([1, 2 ** 31]), out = device.empty([1], "float32");
+     device.kernels.fill(x, 1);
+     device.kernels.rowDot(out, rows, rows);
+     await out.read()`,
+  ]);
+  expect(reported).toBe("DeviceError: rowDot: expected rows of fewer than 2^31 - 1024 elements, received 2147483648");
+});
+
 test.concurrent("cuBLASLt without an algorithm leaves the product to a kernel of ours", async () => {
   const env = { MOSAIC_CUBLASLT_LIBRARY: emulatedBlas, MOSAIC_EMULATED_NO_ALGORITHM: "1" };
   const [reported] = await collectErrors({ env }, "", [

@@ -24,6 +24,10 @@ bool areSlicesEqual(const std::vector<Slice>& a, const std::vector<Slice>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Slice& x, const Slice& y) {
     return x.q0 == y.q0 && x.q1 == y.q1 && x.k0 == y.k0 && x.k1 == y.k1 && x.type == y.type;
   });
+  if (numKeys > INT32_MAX) {
+    throw std::invalid_argument("attention: expected fewer than 2^31 keys per rank, received " +
+                                std::to_string(numKeys) + " keys; shard the sequence over more ranks");
+  }
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ struct PanelRows {
 };
 
 /// Throws std::invalid_argument unless the spans of a tile have as many positions as there are rows and keys: what they
-/// state is an index into them.
+/// state is an index into them. One of keys has 32 bits.
 void throwIfPositionsMismatch(const Tile& tile, int64_t rows, int64_t keys);
 
 /// Where a tile puts its rows and keys and which of them meet.

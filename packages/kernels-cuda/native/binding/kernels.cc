@@ -2,6 +2,7 @@
 #include "mosaic/kernel_arguments.h"
 
 #include <cmath>
+#include <string>
 
 #include "binding/addon.h"
 #include "binding/kernels.h"
@@ -366,11 +367,12 @@ napi_value launch(napi_env env, napi_callback_info info) {
   napi_get_cb_info(env, info, nullptr, nullptr, nullptr, &data);
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
+  const Op& op = *static_cast<const Op*>(data);
   addon.arguments[0] = 1;
   if (device.failure()) return nullptr;
   device.enter();
   try {
-    static_cast<const Op*>(data)->start(device, ArgumentReader(addon.arguments + 1));
+    op.start(device, ArgumentReader(addon.arguments + 1));
     addon.arguments[0] = 0;
   } catch (const CallError& error) {
     const Failure failure = device.describeFailure(error);
@@ -378,7 +380,8 @@ napi_value launch(napi_env env, napi_callback_info info) {
   } catch (const Failure& failure) {
     device.fail(failure.code(), failure.what());
   } catch (const std::exception& error) {
-    device.fail(MOSAIC_FAILURE_DEVICE, error.what());
+    const std::string text = error.what();
+    device.fail(MOSAIC_FAILURE_DEVICE, text.starts_with(op.name) ? text : std::string(op.name) + ": " + text);
   }
   return nullptr;
 }

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 
 #include "device/device.h"
 #include "kernels/operand.h"
@@ -132,8 +135,14 @@ Rows<N> rowsOf(const View* const (&views)[N]) {
     viewPointers[i] = &leadingViews[i];
     rows.step[i] = lastStride(*views[i]);
   }
-  rows.length = 0;
-  for (const View* view : views) rows.length = std::max(rows.length, static_cast<int32_t>(view->shape[view->rank - 1]));
+  int64_t length = 0;
+  for (const View* view : views) length = std::max(length, view->shape[view->rank - 1]);
+  // Kernels index a row by 32 bits, and pass its end by a stride of a warp.
+  constexpr int64_t kMaxLength = INT32_MAX - 1024;
+  if (length > kMaxLength) {
+    throw std::invalid_argument("expected rows of fewer than 2^31 - 1024 elements, received " + std::to_string(length));
+  }
+  rows.length = static_cast<int32_t>(length);
   rows.rows = makeLoop<N>(viewPointers);
   rows.isVectorized =
       rows.length % kVectorLength == 0 && std::all_of(std::begin(views), std::end(views), [](const View* view) {
