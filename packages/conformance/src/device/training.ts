@@ -30,6 +30,7 @@ export function trainingCases(make: MakeDevice): Case[] {
       },
     ]),
     { name: "an index out of range is reported as an error", run: () => withDevice(make, checkOutOfRangeIndex) },
+    { name: "the last row of more than 2^24", run: () => withDevice(make, checkLastRow) },
   ];
 }
 
@@ -217,9 +218,20 @@ function stepOracle(step: AdamStep, { p, g, m, v }: AdamState & { g: Float64Arra
   return { p: nextParameter, m: m.map((z, i) => z - rate * update[i]!), v: secondMoment };
 }
 
+/** float32 has no number for how many rows there are, but one for the last. */
+async function checkLastRow(device: Device): Promise<void> {
+  const lastRow = 2 ** 24;
+  using row = tensorFrom(device, [1, 2], { shape: [1, 2] });
+  using table = row.expand([lastRow + 1, 2]);
+  using index = tensorFrom(device, [lastRow], { shape: [1] });
+  using out = allocate(device, [1, 2]);
+  device.kernels.gatherRows(out, table, index);
+  checkEqual(await out.read(), [1, 2], "gatherRows");
+}
+
 async function checkOutOfRangeIndex(device: Device): Promise<void> {
   using table = tensorFrom(device, [1, 2, 3], { shape: [3, 1] });
-  using index = tensorFrom(device, [0, 3], { shape: [2] });
+  using index = tensorFrom(device, [0, 1_234_567], { shape: [2] });
   using out = allocate(device, [2, 1]);
   let failure: unknown;
   try {
@@ -229,7 +241,7 @@ async function checkOutOfRangeIndex(device: Device): Promise<void> {
     failure = error;
   }
   const message = failure instanceof Error ? failure.message : "nothing";
-  if (!/gatherRows.*from 0 to 2.*received 3/.test(message)) {
+  if (!/gatherRows.*from 0 to 2.*received 1234567/.test(message)) {
     throw new Error(`an index out of range: expected an error that names kernel, range and index, received ${message}`);
   }
 }

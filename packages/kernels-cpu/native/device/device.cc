@@ -53,7 +53,7 @@ const Kernels& getKernels(Isa isa) {
 
 void throwIndexError(const char* kernel, float value, int64_t count) {
   char message[160];
-  std::snprintf(message, sizeof message, "%s: expected integers from 0 to %lld, received %g", kernel,
+  std::snprintf(message, sizeof message, "%s: expected integers from 0 to %lld, received %.9g", kernel,
                 static_cast<long long>(count - 1), static_cast<double>(value));
   throw Failure(MOSAIC_FAILURE_DEVICE, message);
 }

@@ -26,13 +26,14 @@ MOSAIC_NOINLINE void throwIfIndexInvalid(const char* kernel, const View& index, 
   const Loop<1> loop = makeLoop<1>({&index});
   if (loop.size == 0) return;
   const int innerAxis = loop.rank - 1;
-  const float end = static_cast<float>(count);
   visitRows(loop, 0, loop.size / loop.shape[innerAxis], [&](const Chunk<1>& chunk) {
     float buffer[kChunkElements];
     const float* values = fetch<T>(loop.dtype[0], chunk.data[0], loop.stride[0][innerAxis], chunk.length, buffer);
     for (int64_t i = 0; i < chunk.length; i++) {
       const float value = values[i];
-      const bool isValidIndex = value >= 0 && value < end && value == static_cast<float>(static_cast<int64_t>(value));
+      // Compared as integers: a float of `count` may be rounded down. Below 2^63 the conversion is defined.
+      const bool isInteger = value >= 0 && value < 0x1p63f && value == static_cast<float>(static_cast<int64_t>(value));
+      const bool isValidIndex = isInteger && static_cast<int64_t>(value) < count;
       if (!isValidIndex && value != ignored) throwIndexError(kernel, value, count);
     }
   });

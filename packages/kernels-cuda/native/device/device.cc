@@ -48,7 +48,7 @@ std::string describeError(CUresult code) {
 std::string describeBadIndex(const BadIndex& badIndex) {
   constexpr const char* kNames[] = {"gatherRows", "scatterAddRows", "crossEntropy", "crossEntropyBackward"};
   char message[160];
-  std::snprintf(message, sizeof message, "%s: expected integers from 0 to %lld, received %g",
+  std::snprintf(message, sizeof message, "%s: expected integers from 0 to %lld, received %.9g",
                 kNames[static_cast<int>(badIndex.kernel)], static_cast<long long>(badIndex.count - 1),
                 double{badIndex.value});
   return message;

@@ -82,7 +82,9 @@ DEVICE float maxOverRow(int length, Load load, Value value) {
 
 /// Whether `value` names one of `count`; else it is written down, the first to come.
 DEVICE bool checkIndex(float value, int64_t count, BadIndex* badIndex, IndexKernel kernel) {
-  if (value >= 0.f && value < static_cast<float>(count) && value == floorf(value)) return true;
+  // Compared as integers: a float of `count` may be rounded down. Below 2^63 the conversion is defined.
+  const bool isInteger = value >= 0.f && value < 0x1p63f && value == floorf(value);
+  if (isInteger && static_cast<int64_t>(value) < count) return true;
   if (atomicTestAndSet(&badIndex->found)) {
     store(&badIndex->value, value);
     store(&badIndex->count, count);
