@@ -106,4 +106,10 @@ describe("native code guards itself: an export whose arguments are wrong ends in
     expect(() => call(device.native)).toThrow("expected a number in the range of int64, received nan");
     device.close();
   });
+  test.each([-1, 13])("write to a tensor of %d axes", (rank) => {
+    const device = openHandle();
+    device.begin("write").number(0).number(0).number(rank);
+    expect(() => device.native.write(values)).toThrow(`expected from 0 to 12 axes, received ${rank}`);
+    device.close();
+  });
 });

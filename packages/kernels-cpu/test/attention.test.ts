@@ -90,6 +90,14 @@ test.each(steps)("native code guards itself: a step of %d that was not seen ends
   await device.stream.synchronize();
 });
 
+test("native code guards itself: a step beyond all positions ends in an error, of a span of one row, too", async () => {
+  using device = cpu({ threads: 1 });
+  const createSpans = () => [0, 1, 2, 3].map((start) => withChange({ start, length: 1, step: 1 }, "step", 2 ** 60));
+  for (const call of callsWith(device, () => ({ k: createSpans() })))
+    expect(call).toThrow(/steps and positions up to 2\^53, received .*step 1152921504606846976/);
+  await device.stream.synchronize();
+});
+
 test("keys that 32 bits cannot count end in an error", async () => {
   const device = cpu({ threads: 1 });
   const numKeys = 2 ** 31;

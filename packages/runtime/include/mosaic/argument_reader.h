@@ -54,9 +54,16 @@ class ArgumentReader {
   void read(View& view) {
     view.data = reinterpret_cast<void*>(static_cast<uintptr_t>(number()));
     view.dtype = static_cast<DType>(integer());
-    view.rank = static_cast<int32_t>(integer());
+    view.rank = readRank();
     for (int axis = 0; axis < view.rank; axis++) view.shape[axis] = integer();
     for (int axis = 0; axis < view.rank; axis++) view.stride[axis] = integer();
+  }
+
+  int32_t readRank() {
+    const int64_t rank = integer();
+    if (rank >= 0 && rank <= kMaxAxes) return static_cast<int32_t>(rank);
+    throw std::invalid_argument("expected from 0 to " + std::to_string(kMaxAxes) + " axes, received " +
+                                std::to_string(rank));
   }
 
   void read(OptionalView& view) {
@@ -78,18 +85,18 @@ class ArgumentReader {
   }
 
   void read(Strides& strides) {
-    strides.rank = static_cast<int32_t>(integer());
+    strides.rank = readRank();
     for (int axis = 0; axis < strides.rank; axis++) strides.stride[axis] = integer();
   }
 
   // JavaScript checks what callers pass (checkTile). These guard the process: kernels divide by steps, index by spans.
   void read(Span& span) {
     (*this)(span.start, span.length, span.step);
-    const int64_t maxOffset = kMaxPosition - span.start;
-    const bool isEndInRange = span.length <= 1 || (span.step >= 1 && span.step <= maxOffset / (span.length - 1));
-    if (span.start >= 0 && span.start <= kMaxPosition && span.length >= 0 && span.step >= 1 && isEndInRange) return;
+    const bool isInRange = span.start >= 0 && span.start <= kMaxPosition && span.length >= 0 && span.step >= 1 &&
+                           span.step <= kMaxPosition;
+    if (isInRange && (span.length <= 1 || span.step <= (kMaxPosition - span.start) / (span.length - 1))) return;
     throw std::invalid_argument(
-        "expected a span of start ≥ 0, length ≥ 0 and step ≥ 1 with positions up to 2^53, received start " +
+        "expected a span of start ≥ 0, length ≥ 0 and step ≥ 1 with steps and positions up to 2^53, received start " +
         std::to_string(span.start) + ", length " + std::to_string(span.length) + ", step " + std::to_string(span.step));
   }
   void read(Slice& slice) {
