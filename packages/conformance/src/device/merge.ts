@@ -10,6 +10,7 @@ export function mergeCases(make: MakeDevice): Case[] {
   return [
     { name: "merge: two states over disjoint keys, either or both empty", run: () => withDevice(make, checkMerge) },
     { name: "merge: two states with large lse, equal and far apart", run: () => withDevice(make, checkMergeLarge) },
+    { name: "merge: two states, either or both of infinite lse", run: () => withDevice(make, checkMergeInfinite) },
     {
       name: "merge: a state with broadcast rows, such as attention sinks",
       run: () => withDevice(make, checkMergeBroadcast),
@@ -54,6 +55,17 @@ async function checkMergeLarge(device: Device): Promise<void> {
   device.kernels.merge({ out, lse }, { out: otherOut, lse: otherLse });
   checkEqual(await lse.read(), [largeLse, -largeLse, largerLse, largerLse], "lse");
   checkEqual(await out.read(), [1.5, 1.5, 2, 1], "out");
+}
+
+async function checkMergeInfinite(device: Device): Promise<void> {
+  const infinity = Number.POSITIVE_INFINITY;
+  using out = tensorFrom(device, [1, 1, 1, 1], { shape: [1, 1, 4, 1] });
+  using lse = tensorFrom(device, [infinity, 0, infinity, minusInfinity], { shape: [1, 1, 4] });
+  using otherOut = tensorFrom(device, [2, 2, 2, 2], { shape: [1, 1, 4, 1] });
+  using otherLse = tensorFrom(device, [0, infinity, infinity, infinity], { shape: [1, 1, 4] });
+  device.kernels.merge({ out, lse }, { out: otherOut, lse: otherLse });
+  checkEqual(await lse.read(), [infinity, infinity, infinity, infinity], "lse");
+  checkEqual(await out.read(), [1, 2, 1.5, 2], "out");
 }
 
 /** One row of zeros for all rows, and an lse for each head: strides of 0. */

@@ -371,9 +371,10 @@ DEVICE void mergeRows(const MergeParameters& p) {
     const float oldLse = loadElement(lse, at[1]), newLse = loadElement(otherLse, at[3]);
     if (newLse == -infinity()) return;
     const float maxValue = fmaxf(oldLse, newLse);
-    const float a = oldLse == -infinity() ? 0.f : expf(oldLse - maxValue), b = expf(newLse - maxValue),
-                inverse = 1.f / (a + b);
     const bool isEmpty = oldLse == -infinity();
+    // The larger has weight 1, infinity too, where the difference is NaN.
+    const float a = isEmpty ? 0.f : oldLse == maxValue ? 1.f : expf(oldLse - maxValue),
+                b = newLse == maxValue ? 1.f : expf(newLse - maxValue), inverse = 1.f / (a + b);
     const auto load = [&](int i) {
       return RawPair<WIDTH>{loadRow<WIDTH>(out, at[0], step[0], i), loadRow<WIDTH>(otherOut, at[2], step[2], i)};
     };
