@@ -72,6 +72,15 @@ describe("a stream", () => {
     }
   });
 
+  test.each([0, 1])("cuts a long message between characters", async (offset) => {
+    failStream(device, "x".repeat(offset) + "é".repeat(1021));
+    const message = await device.stream.synchronize().then(
+      () => "nothing",
+      (error: Error) => error.message,
+    );
+    expect(message).toMatch(/^fail: x?é+$/);
+  });
+
   test("names a device of another index that operands come from", () => {
     using otherDevice = cpu({ threads: 1, index: 1 });
     using x = createFilled(device, 1);

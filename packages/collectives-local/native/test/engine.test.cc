@@ -10,6 +10,7 @@
 #include <set>
 
 #include "collectives/bootstrap.h"
+#include "control/wire.h"
 #include "mosaic/clock.h"
 #include "polling_transport.h"
 #include "shared_memory/transport.h"
@@ -283,6 +284,22 @@ void testInProcessValues() {
   control.leave("");
 }
 
+/// In failures and in frames: a text ends with a whole character, wherever the limit falls.
+void testTextsAreCutBetweenCharacters() {
+  for (const std::string prefix : {"", "x"}) {
+    std::string text = prefix;
+    for (int i = 0; i < 1100; i++) text += "é";
+    const auto isCut = [&](const std::string& cut, size_t maxBytes) {
+      return text.starts_with(cut) && cut.size() % 2 == prefix.size() && cut.size() + 2 > maxBytes;
+    };
+    check(isCut(failureRecord(MOSAIC_FAILURE_DEVICE, text).message, 2043), "a failure is cut between characters");
+    std::string frame;
+    control::FieldWriter write(frame);
+    write("text", text);
+    check(isCut(frame.substr(sizeof(uint32_t)), kMaxTextBytes), "a text of a frame is cut between characters");
+  }
+}
+
 /// A control plane whose requests for positions nobody answers.
 struct MuteControl : InProcessControl {
   using InProcessControl::InProcessControl;
@@ -345,6 +362,7 @@ void testAll() {
   testSumsCrossOnce();
   testInProcessLoss();
   testInProcessValues();
+  testTextsAreCutBetweenCharacters();
   testBootstrapReportsFailures();
   testAbortWhileWaitingForPositions();
   for (uint32_t n : {1u, 2u, 5u, 8u}) testSplits<Cpu>(n);

@@ -148,8 +148,7 @@ void Device::trim() {
 void Device::fail(MosaicFailureCode code, const std::string& message) {
   const std::lock_guard lock(mutex_);
   if (hasFailed_) return;
-  failure_.code = code;
-  std::strncpy(failure_.message, message.c_str(), sizeof failure_.message - 1);
+  failure_ = failureRecord(code, message);
   hasFailed_.store(true, std::memory_order_release);
 }
 

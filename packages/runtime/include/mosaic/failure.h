@@ -1,12 +1,13 @@
 // Failures as they travel: between ranks, onto devices, into JavaScript.
 #pragma once
 
-#include <cstdio>
+#include <cstring>
 #include <new>
 #include <stdexcept>
 #include <string>
 
 #include "mosaic/stream.h"
+#include "mosaic/text.h"
 
 namespace mosaic {
 
@@ -22,11 +23,11 @@ class Failure : public std::runtime_error {
   MosaicFailureCode code_;
 };
 
-/// The message is cut to what fits; allocates nothing.
+/// The message is cut to the characters that fit; allocates nothing.
 inline MosaicFailure failureRecord(MosaicFailureCode code, const char* message) {
   MosaicFailure failure{};
   failure.code = code;
-  std::snprintf(failure.message, sizeof failure.message, "%s", message);
+  std::memcpy(failure.message, message, truncatedLength(message, sizeof failure.message - 1));
   return failure;
 }
 

@@ -23,9 +23,7 @@ std::string exitKey(uint32_t rank) { return "exit/" + std::to_string(rank); }
 /// At most so many bytes, of whole characters.
 std::string truncateText(std::string text, size_t maxBytes) {
   if (text.size() <= maxBytes) return text;
-  size_t end = maxBytes;
-  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) end--;
-  return text.erase(end) + "…";
+  return text.erase(truncatedLength(text, maxBytes)) + "…";
 }
 
 void appendWord(std::string& out, uint64_t word) { out.append(reinterpret_cast<const char*>(&word), sizeof word); }

@@ -77,7 +77,7 @@ class FieldWriter {
     if constexpr (isIntegral<T>) out_.append(reinterpret_cast<const char*>(&x), sizeof x);
     else T::fields(*this, x);
   }
-  void write(const std::string& x) { append(x.data(), std::min<size_t>(x.size(), kMaxTextBytes)); }
+  void write(const std::string& x) { append(x.data(), truncatedLength(x, kMaxTextBytes)); }
   void write(const Value& x) { append(x.bytes.data(), x.bytes.size()); }
   void write(const RankRanges& x) {
     write(static_cast<uint32_t>(x.ranges.size()));
