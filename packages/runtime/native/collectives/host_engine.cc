@@ -60,18 +60,18 @@ StageExecution::StageExecution(const MosaicHostTransport& transport, const Opera
 }
 
 void StageExecution::prepareReduction(const Operation& op, const Reduction& reduction) {
-  reduction_ = {reduction.out,
-                reduction.own,
-                reduction.count,
-                op.signature.dtype,
-                op.signature.reduce,
-                static_cast<uint8_t>(reduction.isAfterSends),
-                op.group->size(),
-                op.group->rank,
-                receives_.data(),
-                sends_.data(),
-                static_cast<uint32_t>(sends_.size()),
-                0};
+  reduction_ = {.out = reduction.out,
+                .own = reduction.own,
+                .count = reduction.count,
+                .dtype = op.signature.dtype,
+                .op = op.signature.reduce,
+                .after_sends = static_cast<uint8_t>(reduction.isAfterSends),
+                .ranks = op.group->size(),
+                .position = op.group->rank,
+                .messages = receives_.data(),
+                .sends = sends_.data(),
+                .sends_count = static_cast<uint32_t>(sends_.size()),
+                .reduced = 0};
   isReducedByTransport_ = transport_.reduce && transport_.reduce(transport_.self, &reduction_) != 0;
   if (isReducedByTransport_) return;
   const uint64_t bytes = reduction.count * elementBytes(op.signature.dtype);
@@ -294,15 +294,7 @@ void HostEngine::execute(const std::shared_ptr<HostOperation>& op) {
     }
   }
   std::optional<TraceRecord> trace;
-  if (isTracing()) {
-    const std::string& label = op->label.empty() ? op->group->name : op->label;
-    trace = {op->op(),
-             label,
-             op->startedAt,
-             monotonicNs(),
-             op->schedule.payload.bytesSent,
-             op->schedule.payload.bytesReceived};
-  }
+  if (isTracing()) trace = op->traceRecord(op->startedAt, monotonicNs());
   finishOperation(op, trace);
   op->finish(State::Done);
   if (op->onCompleted) op->onCompleted(nullptr);

@@ -27,6 +27,13 @@ struct SequencedCall {
   std::optional<uint32_t> peer;  // world rank; all of the group, if there is none
 };
 
+struct TraceRecord {
+  OpKind op;
+  std::string label;   // the caller's, else the group's name
+  int64_t start, end;  // nanoseconds of CLOCK_MONOTONIC
+  uint64_t bytesSent, bytesReceived;
+};
+
 struct Operation {
   virtual ~Operation() = default;
 
@@ -49,13 +56,11 @@ struct Operation {
   /// `allGather #42 (sp)`
   std::string name() const { return operationName(signature, group->name); }
   std::string prefix() const { return label.empty() ? "" : label + ": "; }
-};
-
-struct TraceRecord {
-  OpKind op;
-  std::string label;   // the caller's, else the group's name
-  int64_t start, end;  // nanoseconds of CLOCK_MONOTONIC
-  uint64_t bytesSent, bytesReceived;
+  /// Of an operation that began and ended at these times.
+  TraceRecord traceRecord(int64_t start, int64_t end) const {
+    const Payload& payload = schedule.payload;
+    return {op(), label.empty() ? group->name : label, start, end, payload.bytesSent, payload.bytesReceived};
+  }
 };
 
 }  // namespace mosaic

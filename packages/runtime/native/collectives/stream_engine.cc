@@ -199,11 +199,8 @@ void StreamEngine::retireCompleted() {
     if (state == MOSAIC_EVENT_FAILED) return fail(localFailure(*op, MOSAIC_FAILURE_DEVICE, failure.message));
     markFinished(*op);
     std::optional<TraceRecord> trace;
-    if (op->beginEvent) {
-      const std::string& label = op->label.empty() ? op->group->name : op->label;
-      const int64_t start = port_.event_time(&port_, op->beginEvent), end = port_.event_time(&port_, op->doneEvent);
-      trace = {op->op(), label, start, end, op->schedule.payload.bytesSent, op->schedule.payload.bytesReceived};
-    }
+    if (op->beginEvent)
+      trace = op->traceRecord(port_.event_time(&port_, op->beginEvent), port_.event_time(&port_, op->doneEvent));
     release(*op);
     finishOperation(op, trace);
   }
@@ -244,7 +241,7 @@ void StreamEngine::launchSplit(const std::shared_ptr<StreamOperation>& op) {
   if (!executeSplit(op)) return;
   markFinished(*op);
   std::optional<TraceRecord> trace;
-  if (isTracing()) trace = {op->op(), op->group->name, op->startedAt, monotonicNs(), 0, 0};
+  if (isTracing()) trace = op->traceRecord(op->startedAt, monotonicNs());
   finishOperation(op, trace);
   op->onCompleted(nullptr);
 }
