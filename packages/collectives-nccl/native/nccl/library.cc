@@ -1,10 +1,6 @@
 #include "nccl/api.h"
 
-#include <dlfcn.h>
-
-#include <mutex>
-
-#include "mosaic/failure.h"
+#include "mosaic/dynamic_library.h"
 
 namespace mosaic::nccl {
 
@@ -13,11 +9,6 @@ namespace {
 constexpr const char* kInstallHint =
     "install NCCL 2.18 or newer: apt-get install libnccl2, or pip install nvidia-nccl-cu12 (or -cu13); or set "
     "MOSAIC_NCCL_LIBRARY to the library's path";
-
-std::string firstLine(const char* text) {
-  const std::string message = text ? text : "unknown reason";
-  return message.substr(0, message.find('\n'));
-}
 
 /// Fills in `library`; else returns why that library cannot be used.
 std::string resolveSymbols(void* handle, Library& library) {
@@ -38,51 +29,25 @@ std::string resolveSymbols(void* handle, Library& library) {
 }
 
 /// The first that can be used.
-Library findLibrary(const std::vector<std::string>& candidates) {
-  std::string loadErrors, unsupportedReasons;
-  const auto appendReason = [](std::string& reasons, const std::string& reason) {
-    reasons += (reasons.empty() ? "" : "; ") + reason;
-  };
-  for (const std::string& candidate : candidates) {
-    void* const handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!handle) {
-      appendReason(loadErrors, firstLine(dlerror()));
-      continue;
-    }
-    Library library;
-    library.path = candidate;
-    const std::string reason = resolveSymbols(handle, library);
-    if (reason.empty()) return library;
-    appendReason(unsupportedReasons, reason);
-    dlclose(handle);
-  }
+Library find(const std::vector<std::string>& candidates) {
+  LibraryErrors errors;
+  const int flags = RTLD_NOW | RTLD_LOCAL;
+  if (auto library = findLibrary<Library>(candidates, flags, resolveSymbols, errors)) return *std::move(library);
+  const std::string& reasons = errors.unsupportedReasons;
   throw Failure(MOSAIC_FAILURE_DEVICE,
-                "nccl: expected NCCL, received " +
-                    (unsupportedReasons.empty() ? "none (" + loadErrors + ")" : unsupportedReasons) + "; " +
-                    kInstallHint);
+                "nccl: expected NCCL, received " + (reasons.empty() ? "none (" + errors.loadErrors + ")" : reasons) +
+                    "; " + kInstallHint);
 }
 
-std::mutex mutex;
-const Library* loadedLibrary = nullptr;
+ProcessLibrary<Library> processLibrary("nccl", "NCCL");
 
 }  // namespace
 
 const Library& load(const std::vector<std::string>& candidates) {
-  const std::lock_guard lock(mutex);
-  if (loadedLibrary) return *loadedLibrary;
-  Library library = findLibrary(candidates);
-  // Where it was found, if the system's search found it.
-  Dl_info info;
-  if (dladdr(reinterpret_cast<void*>(library.functions.getVersion), &info) && info.dli_fname)
-    library.path = info.dli_fname;
-  return *(loadedLibrary = new Library(std::move(library)));
+  return processLibrary.load([&] { return find(candidates); });
 }
 
-const Library& library() {
-  const std::lock_guard lock(mutex);
-  if (!loadedLibrary) throw Failure(MOSAIC_FAILURE_DEVICE, "nccl: expected a loaded NCCL library, received none");
-  return *loadedLibrary;
-}
+const Library& library() { return processLibrary.get(); }
 
 std::string versionText(int version) {
   // Up to 2.8 a version had one digit less.

@@ -1,12 +1,9 @@
-#include <dlfcn.h>
 #include <stdlib.h>
 
 #include <array>
-#include <mutex>
-#include <optional>
 #include <utility>
 
-#include "mosaic/failure.h"
+#include "mosaic/dynamic_library.h"
 #include "ucx/api.h"
 
 namespace mosaic::ucx {
@@ -51,11 +48,6 @@ class GlobalSettings {
   std::vector<const char*> variableNames_;
 };
 
-std::string firstLine(const char* text) {
-  const std::string message = text ? text : "unknown reason";
-  return message.substr(0, message.find('\n'));
-}
-
 /// Fills in `library`; else returns why that library cannot be used.
 std::string resolveSymbols(void* handle, Library& library) {
   const char* missingSymbol = nullptr;
@@ -75,51 +67,27 @@ std::string resolveSymbols(void* handle, Library& library) {
 }
 
 /// The first that can be used.
-Library findLibrary(const std::vector<std::string>& candidates) {
+Library find(const std::vector<std::string>& candidates) {
   const GlobalSettings settings;
-  std::string loadErrors, unsupportedReasons;
-  const auto appendReason = [](std::string& reasons, const std::string& reason) {
-    reasons += (reasons.empty() ? "" : "; ") + reason;
-  };
-  for (const std::string& candidate : candidates) {
-    // UCX has threads, and replaces functions of the C library: it is never unloaded.
-    void* const handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!handle) {
-      appendReason(loadErrors, firstLine(dlerror()));
-      continue;
-    }
-    Library library;
-    library.path = candidate;
-    const std::string reason = resolveSymbols(handle, library);
-    if (reason.empty()) return library;
-    appendReason(unsupportedReasons, reason);
-  }
+  LibraryErrors errors;
+  // UCX has threads, and replaces functions of the C library: it is never unloaded.
+  const int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
+  if (auto library = findLibrary<Library>(candidates, flags, resolveSymbols, errors)) return *std::move(library);
   throw Failure(MOSAIC_FAILURE_DEVICE,
-                "ucx: no usable UCX library: " + (unsupportedReasons.empty() ? loadErrors : unsupportedReasons) + "; " +
+                "ucx: no usable UCX library: " +
+                    (errors.unsupportedReasons.empty() ? errors.loadErrors : errors.unsupportedReasons) + "; " +
                     kInstallHint);
 }
 
-std::mutex mutex;
-const Library* loadedLibrary = nullptr;
+ProcessLibrary<Library> processLibrary("ucx", "UCX");
 
 }  // namespace
 
 const Library& load(const std::vector<std::string>& candidates) {
-  const std::lock_guard lock(mutex);
-  if (loadedLibrary) return *loadedLibrary;
-  Library library = findLibrary(candidates);
-  // Where it was found, if the system's search found it.
-  Dl_info info;
-  if (dladdr(reinterpret_cast<void*>(library.functions.getVersion), &info) && info.dli_fname)
-    library.path = info.dli_fname;
-  return *(loadedLibrary = new Library(std::move(library)));
+  return processLibrary.load([&] { return find(candidates); });
 }
 
-const Library& library() {
-  const std::lock_guard lock(mutex);
-  if (!loadedLibrary) throw Failure(MOSAIC_FAILURE_DEVICE, "ucx: expected a loaded UCX library, received none");
-  return *loadedLibrary;
-}
+const Library& library() { return processLibrary.get(); }
 
 std::string Library::version() const {
   return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(release);

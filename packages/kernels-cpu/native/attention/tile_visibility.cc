@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "mosaic/positions.h"
+
 namespace mosaic {
 namespace {
 
@@ -11,23 +13,6 @@ namespace {
 Range visibleKeys(const Slice& slice, int64_t q) {
   return {slice.k0 + ((slice.type & 2) != 0 ? q - slice.q0 : 0),
           slice.k1 - ((slice.type & 1) != 0 ? slice.q1 - 1 - q : 0)};
-}
-
-/// Number of positions of a span that lie before `position`.
-int64_t countBefore(const Span& span, int64_t position) {
-  if (position <= span.start) return 0;
-  const int64_t distance = position - span.start;
-  return std::min(span.length, span.step == 1 ? distance : (distance + span.step - 1) / span.step);
-}
-
-bool areSlicesEqual(const std::vector<Slice>& a, const std::vector<Slice>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Slice& x, const Slice& y) {
-    return x.q0 == y.q0 && x.q1 == y.q1 && x.k0 == y.k0 && x.k1 == y.k1 && x.type == y.type;
-  });
-  if (numKeys > INT32_MAX) {
-    throw std::invalid_argument("attention: expected fewer than 2^31 keys per rank, received " +
-                                std::to_string(numKeys) + " keys; shard the sequence over more ranks");
-  }
 }
 
 }  // namespace
@@ -39,6 +24,10 @@ void throwIfPositionsMismatch(const Tile& tile, int64_t rows, int64_t keys) {
     return sum;
   };
   const int64_t numQueries = count(tile.q), numKeys = count(tile.k);
+  if (numKeys > INT32_MAX) {
+    throw std::invalid_argument("attention: expected fewer than 2^31 keys per rank, received " +
+                                std::to_string(numKeys) + " keys; shard the sequence over more ranks");
+  }
   if (numQueries == rows && numKeys == keys) return;
   throw std::invalid_argument("attention: expected positions of " + std::to_string(rows) + " queries and " +
                               std::to_string(keys) + " keys, as in the tensors, received " +
@@ -133,8 +122,8 @@ void TileVisibility::addSegments(const Slice& slice, const PanelRows& rows, Aren
     int32_t* hi = arena.allocate<int32_t>(rows.width);
     Segment segment{INT32_MAX, 0, 0, INT32_MAX, {lo, hi}};
     for (int32_t r = 0; r < rows.count; ++r) {
-      const int64_t from = k.offset + countBefore(k.span, visibleRanges[r].begin);
-      const int64_t to = k.offset + countBefore(k.span, visibleRanges[r].end);
+      const int64_t from = k.offset + countPositionsBefore(k.span, visibleRanges[r].begin);
+      const int64_t to = k.offset + countPositionsBefore(k.span, visibleRanges[r].end);
       const bool hasKeys = visibleRanges[r].begin < visibleRanges[r].end && from < to;
       lo[r] = hasKeys ? static_cast<int32_t>(from) : 0;
       hi[r] = hasKeys ? static_cast<int32_t>(to) : 0;
@@ -156,16 +145,17 @@ double TileVisibility::work(Range rows, Range keys) const {
   forEachRun(rows, [&](const RowRun& run) {
     forEachSlice(run, [&](size_t index) {
       const Slice& slice = slices_[index].slice;
-      const int64_t rowsBefore = countBefore({run.position, run.end - run.first, run.step}, slice.q0);
-      const int64_t rowsInSlice = countBefore({run.position, run.end - run.first, run.step}, slice.q1) - rowsBefore;
+      const Span rowSpan{run.position, run.end - run.first, run.step};
+      const int64_t rowsBefore = countPositionsBefore(rowSpan, slice.q0);
+      const int64_t rowsInSlice = countPositionsBefore(rowSpan, slice.q1) - rowsBefore;
       if (rowsInSlice == 0) return;
       const int64_t first = run.position + rowsBefore * run.step;
       const Range firstRange = visibleKeys(slice, first),
                   lastRange = visibleKeys(slice, first + (rowsInSlice - 1) * run.step);
       // Both ends of the interval only ever move up with the row.
       forEachKeySpan(firstRange.begin, lastRange.end, [&](const KeySpan& k) {
-        const int64_t from = std::max(keys.begin, k.offset + countBefore(k.span, firstRange.begin));
-        const int64_t to = std::min(keys.end, k.offset + countBefore(k.span, lastRange.end));
+        const int64_t from = std::max(keys.begin, k.offset + countPositionsBefore(k.span, firstRange.begin));
+        const int64_t to = std::min(keys.end, k.offset + countPositionsBefore(k.span, lastRange.end));
         if (from < to) pairs += static_cast<double>(rowsInSlice) * static_cast<double>(to - from);
       });
     });
@@ -174,21 +164,13 @@ double TileVisibility::work(Range rows, Range keys) const {
 }
 
 BatchVisibility::BatchVisibility(const Tile& tile, int64_t batch) {
-  const auto* modifiers = tile.modifiers ? &*tile.modifiers : nullptr;
-  if (modifiers == nullptr || modifiers->sampleMasks.empty()) {
+  const std::span<const std::vector<Slice>> masks = selectSampleMasks(tile, 0, batch);
+  if (masks.empty()) {
     visibilities_.emplace_back(tile);
     return;
   }
-  const std::vector<std::vector<Slice>>& masks = modifiers->sampleMasks;
-  const int64_t first = modifiers->origin ? modifiers->origin->batch : 0;
-  if (first < 0 || first + batch > static_cast<int64_t>(masks.size())) {
-    throw std::invalid_argument("attention: expected masks of samples " + std::to_string(first) + " to " +
-                                std::to_string(first + batch - 1) + ", received " + std::to_string(masks.size()) +
-                                " masks");
-  }
   std::vector<const std::vector<Slice>*> distinctMasks;
-  for (int64_t b = 0; b < batch; ++b) {
-    const std::vector<Slice>& sampleMask = masks[static_cast<size_t>(first + b)];
+  for (const std::vector<Slice>& sampleMask : masks) {
     const auto match = std::find_if(distinctMasks.begin(), distinctMasks.end(),
                                     [&](const auto* mask) { return areSlicesEqual(*mask, sampleMask); });
     indices_.push_back(static_cast<size_t>(match - distinctMasks.begin()));

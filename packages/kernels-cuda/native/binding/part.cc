@@ -8,15 +8,11 @@
 #include <stdexcept>
 #include <string>
 
+#include "mosaic/positions.h"
+
 namespace mosaic::cuda {
 
 namespace {
-
-/// Number of positions of a span that lie before `position`.
-int64_t countPositionsBefore(const Span& span, int64_t position) {
-  if (position <= span.start) return 0;
-  return std::min(span.length, (position - span.start + span.step - 1) / span.step);
-}
 
 bool hasVisiblePairs(const VisibleInterval& visible) {
   return firstRowBeyond(visible, visible.end, 0) < firstRowBeyond(visible, visible.begin, visible.keys - 1);
@@ -141,29 +137,10 @@ void addParts(const Tile& tile, const std::vector<Slice>& slices, std::vector<Po
   }
 }
 
-bool areSlicesEqual(const std::vector<Slice>& a, const std::vector<Slice>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Slice& x, const Slice& y) {
-    return x.q0 == y.q0 && x.q1 == y.q1 && x.k0 == y.k0 && x.k1 == y.k1 && x.type == y.type;
-  });
-}
-
-/// The masks of some batch elements of a call; none if it has none.
-std::span<const std::vector<Slice>> selectSampleMasks(const Tile& tile, const Range& batches) {
-  if (!tile.modifiers || tile.modifiers->sampleMasks.empty()) return {};
-  const std::vector<std::vector<Slice>>& masks = tile.modifiers->sampleMasks;
-  const int64_t first = batches.first + (tile.modifiers->origin ? tile.modifiers->origin->batch : 0);
-  if (first < 0 || first + batches.count > static_cast<int64_t>(masks.size())) {
-    throw std::invalid_argument("attend: expected masks of samples " + std::to_string(first) + " to " +
-                                std::to_string(first + batches.count - 1) + ", received " +
-                                std::to_string(masks.size()) + " masks");
-  }
-  return std::span(masks).subspan(static_cast<size_t>(first), static_cast<size_t>(batches.count));
-}
-
 }  // namespace
 
 TileParts makeParts(const Tile& tile, const Range& batches) {
-  const std::span<const std::vector<Slice>> samples = selectSampleMasks(tile, batches);
+  const std::span<const std::vector<Slice>> samples = selectSampleMasks(tile, batches.first, batches.count);
   const bool areMasksEqual = std::all_of(samples.begin(), samples.end(),
                                          [&](const auto& mask) { return areSlicesEqual(mask, samples.front()); });
   TileParts tileParts{std::vector<std::vector<PositionedPart>>(areMasksEqual ? 1 : samples.size()),

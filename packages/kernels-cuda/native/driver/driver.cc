@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "mosaic/dynamic_library.h"
+
 namespace mosaic::cuda {
 
 namespace {
@@ -22,11 +24,6 @@ struct LoadedDriver {
 std::string libraryName() {
   const char* environmentValue = std::getenv("MOSAIC_CUDA_LIBRARY");
   return environmentValue && *environmentValue ? environmentValue : "libcuda.so.1";
-}
-
-std::string firstLine(const char* text) {
-  const std::string message = text ? text : "unknown reason";
-  return message.substr(0, message.find('\n'));
 }
 
 void* openLibrary(const std::string& library) {
