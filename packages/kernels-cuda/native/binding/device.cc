@@ -25,6 +25,7 @@ void reportMemory(napi_env env, DeviceHandle& handle, int64_t bytes) {
 }
 
 /// When the process ends its driver does, too: what is open goes with it, and closing it now would only meet that.
+/// On the JavaScript thread, which alone writes `isAlive`: no mutex is needed.
 // Not `gettid`, which glibc has from 2.30 on.
 bool isProcessEnding(const Environment& environment) { return !environment.isAlive && syscall(SYS_gettid) == getpid(); }
 

@@ -370,7 +370,6 @@ napi_value launch(napi_env env, napi_callback_info info) {
   const Op& op = *static_cast<const Op*>(data);
   addon.arguments[0] = 1;
   if (device.failure()) return nullptr;
-  device.enter();
   try {
     op.start(device, ArgumentReader(addon.arguments + 1));
     addon.arguments[0] = 0;
