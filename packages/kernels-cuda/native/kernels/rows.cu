@@ -395,7 +395,7 @@ DEVICE void mergeRows(const MergeParameters& p) {
 
 extern "C" {
 
-// Three blocks a multiprocessor, for enough loads to be under way.
+// Two blocks a multiprocessor, for enough loads to be under way.
 #define ROW_KERNEL(name, rows, Parameters)                                                           \
   __global__ void __launch_bounds__(kBlockThreads, 2) name(const __grid_constant__ Parameters p) { \
     if (p.layout.isVectorized) rows<kVectorLength>(p);                                               \
