@@ -299,12 +299,14 @@ test("a host that cannot store what it receives: all ranks reject, and none wait
   expect(String(rank1Error)).toMatch(/ENOENT/);
 });
 
-test("a file that ends while it is sent is an error of the sender, after the receiver has all messages", async () => {
+test.each([
+  ["a file that ends while it is sent", "short", /short: expected 13631488 bytes, received 1000/],
+  ["a file that opens and cannot be read", ".", /EISDIR/],
+])("%s is an error of the sender, after the receiver has all messages", async (_, name, expectedError) => {
   const temporaryDirectory = directory();
-  const path = join(temporaryDirectory, "short");
-  writeFileSync(path, randomBytes(1000));
-  const transfer = { path, bytes: 13 * 2 ** 20, label: "test" };
-  const [sentBytes, receivedBytes] = await onMesh({ sp: 2 }, async (ctx) => {
+  writeFileSync(join(temporaryDirectory, "short"), randomBytes(1000));
+  const transfer = { path: join(temporaryDirectory, name), bytes: 13 * 2 ** 20, label: "test" };
+  const [senderError, receivedBytes] = await onMesh({ sp: 2 }, async (ctx) => {
     if (ctx.rank === 0) return sendFile(ctx, [1], transfer).then(() => "", String);
     return receiveFile(ctx, 0, transfer, async (messages) => {
       let bytes = 0;
@@ -312,7 +314,7 @@ test("a file that ends while it is sent is an error of the sender, after the rec
       return String(bytes);
     });
   });
-  expect(sentBytes).toMatch(/short: expected 13631488 bytes, received 1000/);
+  expect(senderError).toMatch(expectedError);
   expect(receivedBytes).toBe("13631488");
 });
 

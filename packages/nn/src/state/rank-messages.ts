@@ -92,32 +92,35 @@ export async function sendFile(ctx: Context, receivers: readonly number[], trans
   const { path, bytes, label } = transfer;
   let failure: unknown;
   const file = await open(path, "r").catch((error: unknown) => void (failure = error));
-  for (let begin = 0; begin < bytes; begin += messageBytes) {
-    const message = new Uint8Array(Math.min(messageBytes, bytes - begin));
-    for (let numBytesRead = 0; numBytesRead < message.length && failure === undefined; ) {
-      const { bytesRead } = await file!.read(
-        message,
-        numBytesRead,
-        message.length - numBytesRead,
-        begin + numBytesRead,
-      );
-      if (bytesRead === 0)
-        failure = new Error(
-          `${path}: expected ${bytes} bytes, received ${begin + numBytesRead}: the file was truncated during the transfer`,
-        );
-      numBytesRead += bytesRead;
+  try {
+    for (let begin = 0; begin < bytes; begin += messageBytes) {
+      const message = new Uint8Array(Math.min(messageBytes, bytes - begin));
+      for (let numBytesRead = 0; numBytesRead < message.length && failure === undefined; ) {
+        const { bytesRead } = await file!
+          .read(message, numBytesRead, message.length - numBytesRead, begin + numBytesRead)
+          .catch((error: unknown) => {
+            failure = error;
+            return { bytesRead: 0 };
+          });
+        if (bytesRead === 0)
+          failure ??= new Error(
+            `${path}: expected ${bytes} bytes, received ${begin + numBytesRead}: the file was truncated during the transfer`,
+          );
+        numBytesRead += bytesRead;
+      }
+      using tensor = fromArray(ctx, packBytes(message), [Math.ceil(message.length / 3)]);
+      ctx.world
+        .sendRecv(
+          receivers.map((rank) => ({ tensor, to: rank })),
+          { label },
+        )
+        .wait();
+      // One message at a time, so that memory does not grow with the file.
+      await ctx.device.stream.synchronize();
     }
-    using tensor = fromArray(ctx, packBytes(message), [Math.ceil(message.length / 3)]);
-    ctx.world
-      .sendRecv(
-        receivers.map((rank) => ({ tensor, to: rank })),
-        { label },
-      )
-      .wait();
-    // One message at a time, so that memory does not grow with the file.
-    await ctx.device.stream.synchronize();
+  } finally {
+    await file?.close();
   }
-  await file?.close();
   if (failure !== undefined) throw failure;
 }
 
