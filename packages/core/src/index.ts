@@ -15,6 +15,7 @@ export {
 } from "./attention/backend.ts";
 export { checkFeatures, checkTile } from "./attention/check.ts";
 export type * from "./attention/tile.ts";
+export { isBackwardRunning } from "./autograd/backward.ts";
 export { type ActivationCheckpointOptions, checkpoint } from "./autograd/checkpoint.ts";
 export { defineOp, type OpDefinition } from "./autograd/define-op.ts";
 export {

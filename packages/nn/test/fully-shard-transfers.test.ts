@@ -1,6 +1,18 @@
-import { type Context, fromArray, Linear, ones, reduceGradients, scope, type Tensor, type Work } from "@mosaic/core";
+import {
+  checkpoint,
+  type Context,
+  fromArray,
+  Linear,
+  Module,
+  noGrad,
+  ones,
+  reduceGradients,
+  scope,
+  type Tensor,
+  type Work,
+} from "@mosaic/core";
 import { describe, expect, test } from "vitest";
-import { AdamW, fullyShard, type FullyShardOptions, Sequential, SwiGLU } from "../src/index.ts";
+import { AdamW, fullyShard, type FullyShardOptions, ModuleList, Sequential, SwiGLU } from "../src/index.ts";
 import { adamW, backwardStep, Blocks, readParameters, trainBlocks } from "./reference/blocks.ts";
 import { onMesh } from "./reference/world.ts";
 
@@ -228,4 +240,91 @@ test("the most memory at once falls with every stage", async () => {
   expect(stage1Peak - stage2Peak).toBeGreaterThan((layers - layers / ranks - 3) * unit);
   // Parameters: all, or this rank's shards beside two layers and what is being gathered.
   expect(stage2Peak - stage3Peak).toBeGreaterThan((layers - layers / ranks - 3) * unit);
+});
+
+describe("stage 3 holds a unit only while it computes", () => {
+  const createLayers = (ctx: Context, count: number): Linear[] =>
+    Array.from({ length: count }, () => new Linear(ctx, 8, 8));
+  const listGathered = (layers: readonly Linear[]): boolean[] => layers.map(({ weight }) => !weight.storage.isReleased);
+
+  test.each([1, 2, 3])("in every forward of a model of %i units", async (numLayers) => {
+    await onMesh({ dp: 2 }, (ctx) => {
+      const layers = createLayers(ctx, numLayers);
+      using model = fullyShard(ctx, new Sequential(...layers));
+      const group = ctx.mesh.group("dp");
+      const allGather = group.allGather.bind(group);
+      const events: string[] = [];
+      group.allGather = (...args: Parameters<typeof allGather>) => {
+        events.push("allGather");
+        return allGather(...args);
+      };
+      for (const [i, layer] of layers.entries()) layer.registerForwardPreHook(() => void events.push(`forward ${i}`));
+      using x = ones(ctx, [1, 8]);
+      x.requiresGrad = true;
+      const runForward = (): Tensor => {
+        events.length = 0;
+        const loss = scope(() => model.forward(x).sum());
+        expect(listGathered(layers)).toEqual(layers.map(() => false));
+        // The unit's own, and the next one's before each computes.
+        const later = layers.slice(1).flatMap((_, i) => ["allGather", `forward ${i}`]);
+        expect(events).toEqual(["allGather", ...later, `forward ${numLayers - 1}`]);
+        return loss;
+      };
+      // Forwards of which no backward follows, two before one backward, and another step.
+      noGrad(runForward).dispose();
+      const losses = [runForward(), runForward()];
+      for (const loss of losses) loss.backward();
+      reduceGradients(ctx, model);
+      runForward().backward();
+      expect(listGathered(layers)).toEqual(layers.map(() => false));
+      for (const loss of losses) loss.dispose();
+    });
+  });
+
+  test("in a checkpoint of several units", async () => {
+    await onMesh({ dp: 2 }, (ctx) => {
+      const layers = createLayers(ctx, 4);
+      using model = fullyShard(ctx, new ModuleList(layers), { units: layers });
+      using x = ones(ctx, [1, 8]);
+      x.requiresGrad = true;
+      using loss = scope(() => {
+        const runPair = (first: number, input: Tensor): Tensor =>
+          checkpoint((each) => layers[first + 1]!.forward(layers[first]!.forward(each)), input);
+        return runPair(2, runPair(0, x)).sum();
+      });
+      expect(listGathered(layers)).toEqual(layers.map(() => false));
+      loss.backward();
+      expect(listGathered(layers)).toEqual(layers.map(() => false));
+      reduceGradients(ctx, model);
+    });
+  });
+
+  test("whose arguments and results are in maps and sets", async () => {
+    class MapUnit extends Module {
+      readonly linear: Linear;
+
+      constructor(ctx: Context) {
+        super();
+        this.linear = this.addChild("linear", new Linear(ctx, 8, 8));
+      }
+
+      forward(inputs: ReadonlyMap<string, Tensor>): Set<Tensor> {
+        return new Set([this.linear.forward(inputs.get("x")!)]);
+      }
+    }
+    await onMesh({ dp: 2 }, (ctx) => {
+      const units = [new MapUnit(ctx), new MapUnit(ctx)];
+      using model = fullyShard(ctx, new ModuleList(units), { units });
+      using x = ones(ctx, [1, 8]);
+      x.requiresGrad = true;
+      using loss = scope(() => {
+        const [hidden] = units[0]!.forward(new Map([["x", x]]));
+        const [output] = units[1]!.forward(new Map([["x", hidden!]]));
+        return output!.sum();
+      });
+      loss.backward();
+      expect(listGathered(units.map(({ linear }) => linear))).toEqual([false, false]);
+      reduceGradients(ctx, model);
+    });
+  });
 });

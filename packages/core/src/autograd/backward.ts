@@ -5,6 +5,13 @@ import { dtypeBytes } from "../storage.ts";
 import type { Tensor } from "../tensor.ts";
 import { type Edge, type GradNode, type TensorMetadata, noGrad } from "./node.ts";
 
+let isRunning = false;
+
+/** Whether a backward is running: what records then, in `enableGrad`, computes a part of the forward again, as `checkpoint` does. */
+export function isBackwardRunning(): boolean {
+  return isRunning;
+}
+
 /**
  * Runs the tape backward from `root`. Operations run in falling order of creation, each once, when all gradients of its
  * output have been added; what it saved is freed at once. Nothing recurses, so that a tape may be of any length.
@@ -54,6 +61,8 @@ function checkGradient(where: string, gradient: Tensor, metadata: TensorMetadata
 
 function runBackward(rootEdge: Exclude<Edge, null>, seed: Tensor): void {
   const queue = new GradientQueue();
+  const wasRunning = isRunning;
+  isRunning = true;
   try {
     accumulate(rootEdge, seed, queue);
     for (let nodeGradient = queue.pop(); nodeGradient !== undefined; nodeGradient = queue.pop()) {
@@ -62,6 +71,7 @@ function runBackward(rootEdge: Exclude<Edge, null>, seed: Tensor): void {
       accumulateAll(node, runNode(node, gradient), queue);
     }
   } finally {
+    isRunning = wasRunning;
     queue.dispose();
   }
 }

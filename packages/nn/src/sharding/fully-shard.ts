@@ -4,6 +4,7 @@ import {
   checkModule,
   type Context,
   defineOptions,
+  isBackwardRunning,
   isGradEnabled,
   MosaicError,
   type Module,
@@ -197,24 +198,22 @@ function addGatherHooks(model: Module, flatUnits: readonly FlatUnit[]): void {
     };
   }
   const reduce = createUnitReducer();
-  let [lastUnitIndex, isRecomputing] = [-1, false];
   for (const [i, unit] of units.entries()) {
     const gatherUnit = (nextUnit: FlatUnit | undefined): void => {
       for (const flatParameters of unit.parts) flatParameters.gather();
       for (const flatParameters of nextUnit?.parts ?? []) flatParameters.startGather();
     };
     unit.module.registerForwardPreHook((args) => {
-      // A checkpoint runs units again in falling order, each just before its backward.
-      const isForward = i === lastUnitIndex + 1 || (i === 0 && lastUnitIndex !== 1);
-      isRecomputing = !isForward && isGradEnabled();
-      lastUnitIndex = i;
-      gatherUnit(isForward ? units[i + 1] : units[i - 1]);
+      // A checkpoint runs units again in falling order.
+      gatherUnit(isBackwardRunning() ? units[i - 1] : units[i + 1]);
       return mapTensors(args, (x) => attachBackwardHook(x, () => reduce(unit))) as readonly unknown[];
     });
     unit.module.registerForwardHook((output) => {
       if (typeof (output as Partial<PromiseLike<unknown>> | null)?.then === "function")
         throw asyncUnitError(unit.module);
-      for (const flatParameters of isRecomputing ? [] : unit.parts) flatParameters.release();
+      // What a checkpoint computes again is followed by its backward, which releases.
+      const isRecomputation = isBackwardRunning() && isGradEnabled();
+      for (const flatParameters of isRecomputation ? [] : unit.parts) flatParameters.release();
       return mapTensors(output, (x) => attachBackwardHook(x, () => gatherUnit(units[i - 1])));
     });
   }
@@ -242,14 +241,28 @@ function attachBackwardHook(x: Tensor, onBackward: () => void): Tensor {
   });
 }
 
-/** A value with its tensors replaced, in arrays and plain objects. */
+/** A value with its tensors replaced, in arrays, maps, sets and plain objects; what holds none stays the same object. */
 function mapTensors(value: unknown, replace: (x: Tensor) => Tensor): unknown {
   if (value instanceof Tensor) return replace(value);
-  if (Array.isArray(value)) return value.map((each) => mapTensors(each, replace));
-  if (typeof value !== "object" || value === null || Object.getPrototypeOf(value) !== Object.prototype) return value;
-  return Object.fromEntries(
-    Object.entries(value).map(([name, nestedValue]) => [name, mapTensors(nestedValue, replace)]),
-  );
+  if (typeof value !== "object" || value === null) return value;
+  let isReplaced = false;
+  const mapAll = (values: Iterable<unknown>): unknown[] =>
+    Array.from(values, (each) => {
+      const mappedValue = mapTensors(each, replace);
+      isReplaced ||= mappedValue !== each;
+      return mappedValue;
+    });
+  let container: unknown;
+  if (Array.isArray(value)) container = mapAll(value);
+  else if (value instanceof Set) container = new Set(mapAll(value));
+  else if (value instanceof Map) container = new Map(mapAll(value) as [unknown, unknown][]);
+  else if (isPlainObject(value)) container = Object.fromEntries(mapAll(Object.entries(value)) as [string, unknown][]);
+  return isReplaced ? container : value;
+}
+
+function isPlainObject(value: object): boolean {
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === Object.prototype || prototype === null;
 }
 
 /**
