@@ -8,7 +8,7 @@ type ExpressionFormatter = (namespace: string) => string | undefined;
 const expressionFormatters = new WeakMap<Mask, ExpressionFormatter>();
 
 /**
- * A mask whose slices are computed from the lengths; empty ones are left out. `formatExpression` is for those whose name is not the
+ * A mask whose slices are computed from the lengths; empty ones are left out. It is immutable, and so are its lists: calls share them. `formatExpression` is for those whose name is not the
  * expression that makes them.
  */
 export function defineMask(
@@ -16,13 +16,14 @@ export function defineMask(
   slices: (queries: number, keys: number) => readonly Slice[],
   formatExpression: ExpressionFormatter = (namespace) => `${namespace}${name}${name.includes("(") ? "" : "()"}`,
 ): Mask {
-  const mask: Mask = {
+  const mask: Mask = Object.freeze<Mask>({
     name,
     slices(queries, keys) {
       for (const each of [queries, keys]) checkCount(`${name}: slices`, each, 0);
-      return slices(queries, keys).filter((slice) => slice.q0 < slice.q1 && slice.k0 < slice.k1);
+      const nonEmptySlices = slices(queries, keys).filter((slice) => slice.q0 < slice.q1 && slice.k0 < slice.k1);
+      return Object.freeze(nonEmptySlices);
     },
-  };
+  });
   expressionFormatters.set(mask, formatExpression);
   return mask;
 }

@@ -13,9 +13,20 @@ function rectangle(q1: number, k1: number, type: SliceType): Slice {
   return { q0: 0, q1, k0: 0, k1, type };
 }
 
+/** A mask of one slice over all pairs. */
+function defineWhole(type: SliceType): Mask {
+  return defineMask(type, (queries, keys) => [Object.freeze(rectangle(queries, keys, type))]);
+}
+
+// Made once: what is derived from a mask, such as a backend's plan, is kept by its identity.
+const fullMask = defineWhole("full");
+const causalMask = defineWhole("causal");
+const inverseCausalMask = defineWhole("inverseCausal");
+const bidirectionalCausalMask = defineWhole("bidirectionalCausal");
+
 /** Every query sees every key. */
 export function full(): Mask {
-  return defineMask("full", (queries, keys) => [rectangle(queries, keys, "full")]);
+  return fullMask;
 }
 
 /**
@@ -29,12 +40,12 @@ export function full(): Mask {
  * ```
  */
 export function causal(): Mask {
-  return defineMask("causal", (queries, keys) => [rectangle(queries, keys, "causal")]);
+  return causalMask;
 }
 
 /** Every query sees itself and what comes after it. Top-left aligned: query q sees the keys from q on. */
 export function inverseCausal(): Mask {
-  return defineMask("inverseCausal", (queries, keys) => [rectangle(queries, keys, "inverseCausal")]);
+  return inverseCausalMask;
 }
 
 /**
@@ -42,7 +53,7 @@ export function inverseCausal(): Mask {
  * queries. For self-attention that is itself alone. MagiAttention's BICAUSAL.
  */
 export function bidirectionalCausal(): Mask {
-  return defineMask("bidirectionalCausal", (queries, keys) => [rectangle(queries, keys, "bidirectionalCausal")]);
+  return bidirectionalCausalMask;
 }
 
 export const slidingWindowOptions = defineOptions("slidingWindow", {

@@ -4,7 +4,7 @@ import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import type { Layout } from "../placement/placement.ts";
 import type { Span } from "../placement/span.ts";
-import { markVerified } from "../placement/verify.ts";
+import { MAX_CACHED_SHARDINGS, markVerified } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
 import {
   type AttentionForwardOptions,
@@ -74,23 +74,39 @@ export class MultiAxisAttention2D extends SelfAttention {
   }
 }
 
-/** The layout in which every row of `outer` stands for `inner` rows one after another. */
-function repeatRows({ mesh }: Context, outerLayout: Layout, repeatCount: number): Layout {
+/** By layout of axis1 and length of axis2. */
+const repeatedLayouts = new WeakMap<Layout, Map<number, Layout>>();
+
+/** The layout in which every row of `outer` stands for `inner` rows one after another: the same one for the same arguments. */
+function repeatRows(ctx: Context, outerLayout: Layout, repeatCount: number): Layout {
+  const cache = repeatedLayouts.get(outerLayout) ?? new Map<number, Layout>();
+  repeatedLayouts.set(outerLayout, cache);
+  let layout = cache.get(repeatCount);
+  if (!layout) {
+    layout = createRepeatedLayout(ctx, outerLayout, repeatCount);
+    if (cache.size >= MAX_CACHED_SHARDINGS) cache.clear();
+    cache.set(repeatCount, layout);
+  }
+  return layout;
+}
+
+function createRepeatedLayout({ mesh }: Context, outerLayout: Layout, repeatCount: number): Layout {
   const repeatSpan = ({ start, length, step }: Span): Span[] =>
     step === 1
       ? [{ start: start * repeatCount, length: length * repeatCount, step: 1 }]
       : Array.from({ length }, (_, i) => ({ start: (start + i * step) * repeatCount, length: repeatCount, step: 1 }));
   const cachedSpans = new Map<readonly Span[], readonly Span[]>();
-  const layout: Layout = {
+  const layout: Layout = Object.freeze<Layout>({
     length: outerLayout.length * repeatCount,
     axes: outerLayout.axes,
     spans(at) {
       const outerSpans = outerLayout.spans(at);
-      const repeatedSpans = cachedSpans.get(outerSpans) ?? outerSpans.flatMap(repeatSpan);
+      const repeatedSpans =
+        cachedSpans.get(outerSpans) ?? Object.freeze(outerSpans.flatMap(repeatSpan).map((span) => Object.freeze(span)));
       cachedSpans.set(outerSpans, repeatedSpans);
       return repeatedSpans;
     },
-  };
+  });
   // What was verified of the outer layout holds for this one.
   return markVerified(layout, mesh.shape);
 }

@@ -2,9 +2,9 @@ import { expectValue, formatValue, OptionError } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import { type Layout, resolvePlacement } from "./placement.ts";
+import { type Layout, type Placement, resolvePlacement } from "./placement.ts";
 import { joinSpans, type Span } from "./span.ts";
-import { markVerified, resolveShards } from "./verify.ts";
+import { MAX_CACHED_SHARDINGS, markVerified, resolveShards } from "./verify.ts";
 
 export const layoutOptions = defineOptions("layoutOf", {
   /** Lengths of the mesh's axes. */
@@ -18,6 +18,9 @@ export const layoutOptions = defineOptions("layoutOf", {
 });
 /** What `layoutOf` takes. */
 export type LayoutOptions = OptionsOf<typeof layoutOptions>;
+
+/** By placement, axes and length: what is derived from a layout, such as a backend's plan, is kept by its identity. */
+const layoutCache = new WeakMap<Placement, Map<string, Layout>>();
 
 /**
  * Where the rows of a sequence lie that is cut over some axes of a mesh. Shards are numbered row-major over `axes`.
@@ -36,12 +39,32 @@ export function layoutOf(options: LayoutOptions): Layout {
   const { mesh, axes, placement: requestedPlacement, length } = layoutOptions.parse(options);
   checkAxes(mesh, axes);
   const placement = resolvePlacement(requestedPlacement);
+  const key = JSON.stringify([length, axes.map((axis) => [axis, mesh[axis]])]);
+  const cachedLayout = layoutCache.get(placement)?.get(key);
+  if (cachedLayout) return cachedLayout;
+  const layout = createLayout(placement, { mesh: copyAxes(mesh, axes), axes: Object.freeze([...axes]), length });
+  const cache = layoutCache.get(placement) ?? new Map<string, Layout>();
+  layoutCache.set(placement, cache);
+  if (cache.size >= MAX_CACHED_SHARDINGS) cache.clear();
+  cache.set(key, layout);
+  return layout;
+}
+
+function copyAxes(mesh: Coordinate, axes: readonly string[]): Coordinate {
+  return Object.fromEntries(axes.map((axis) => [axis, mesh[axis]!]));
+}
+
+/** Immutable, as its spans are: calls share it. */
+function createLayout(
+  placement: Placement,
+  { mesh, axes, length }: { readonly mesh: Coordinate; readonly axes: readonly string[]; readonly length: number },
+): Layout {
   const count = axes.reduce((product, axis) => product * mesh[axis]!, 1);
   // By number: one more than the place along each axis, 0 for all of them. Backends ask for millions.
   const radices = axes.map((axis) => mesh[axis]! + 1);
   const cache = new Map<number, readonly Span[]>();
   const shards = resolveShards(placement, count, length);
-  const layout: Layout = {
+  const layout: Layout = Object.freeze<Layout>({
     length,
     axes,
     spans(at) {
@@ -55,12 +78,13 @@ export function layoutOf(options: LayoutOptions): Layout {
       }
       let spans = cache.get(key);
       if (!spans) {
-        spans = joinSpans(shardIndices(at, axes, mesh).flatMap((index) => shards[index]!));
+        const joinedSpans = joinSpans(shardIndices(at, axes, mesh).flatMap((index) => shards[index]!));
+        spans = Object.freeze(joinedSpans.map((span) => Object.freeze({ ...span })));
         cache.set(key, spans);
       }
       return spans;
     },
-  };
+  });
   return markVerified(layout, mesh);
 }
 

@@ -7,7 +7,7 @@ import type { Span } from "./span.ts";
 // numbers without a word, so every placement is verified before anything is sent: once for each number of shards and length.
 
 /** More than a program uses at a time; a sequence that grows with every call must not fill memory. */
-const MAX_CACHED_SHARDINGS = 64;
+export const MAX_CACHED_SHARDINGS = 64;
 
 const verifiedShards = new WeakMap<Placement, Map<string, readonly (readonly Span[])[]>>();
 /** The meshes of layouts that were made for one: on another, the same coordinates hold other positions. */

@@ -24,6 +24,15 @@ function checkDefinition(
   );
 }
 
+test.each([masks.full, masks.causal, masks.inverseCausal, masks.bidirectionalCausal])(
+  "%o without arguments is one immutable object",
+  (create) => {
+    expect(create()).toBe(create());
+    const slices = create().slices(2, 3);
+    expect([create(), slices, ...slices].every((each) => Object.isFrozen(each))).toBe(true);
+  },
+);
+
 describe("each mask shows what its definition states, for any lengths", () => {
   test("full", () => checkDefinition(masks.full, () => true));
   test("causal", () => checkDefinition(masks.causal, (q, k, { shift }) => k <= q + shift));

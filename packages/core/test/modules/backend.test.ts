@@ -49,6 +49,28 @@ describe("what a backend needs of the mesh", () => {
   });
 });
 
+test("every forward has the same layout and mask, so that what a backend derives from them is kept", async () => {
+  const [ctx] = await referenceWorld(1);
+  const calls: unknown[][] = [];
+  const backend: AttentionBackend = {
+    ...local(),
+    name: "recording",
+    attend(callContext, call, state, kv) {
+      calls.push([call.queries, call.keys, call.mask]);
+      local().attend(callContext, call, state, kv);
+    },
+  };
+  const createModules = () => [
+    new MultiAxisAttention(ctx!, { ...embedOptions, backend, attentionAxis: 1, causal: true }),
+    new MultiAxisAttention2D(ctx!, { ...embedOptions, backend, axis1: 1, axis2: 2 }),
+  ];
+  using x = zeros(ctx!, [1, 3, 2, 8]);
+  for (const attn of [...createModules(), ...createModules()]) attn.forward(x).dispose();
+  const [sequenceCall, gridCall, ...repeatedCalls] = calls;
+  for (const [i, expectedCall] of [sequenceCall!, gridCall!].entries())
+    expect(repeatedCalls[i]!.map((each, field) => each === expectedCall[field])).toEqual([true, true, true]);
+});
+
 describe("a backend that is left out", () => {
   const modules: readonly [name: string, make: (ctx: Context, backend?: "local") => object][] = [
     [

@@ -95,6 +95,23 @@ describe("a layout", () => {
     ]);
   });
 
+  test("is one immutable object for the same placement, axes and length", () => {
+    const layoutOptions = { mesh: { dp: 2, sp: 2 }, axes: ["sp"], placement: "zigzag", length: 9 } as const;
+    const axes = ["sp"];
+    const layout = layoutOf({ ...layoutOptions, axes });
+    expect(layoutOf({ ...layoutOptions, mesh: { dp: 3, sp: 2 }, placement: zigzag() })).toBe(layout);
+    for (const otherOptions of [{ length: 8 }, { mesh: { dp: 2, sp: 3 } }, { axes: ["dp"] }, { placement: striped() }])
+      expect(layoutOf({ ...layoutOptions, ...otherOptions })).not.toBe(layout);
+    axes.push("dp");
+    expect(layout.axes).toEqual(["sp"]);
+    const spans = layout.spans({ sp: 0 });
+    expect([layout, layout.axes, spans, ...spans].every((each) => Object.isFrozen(each))).toBe(true);
+    // Sequences that grow with every call do not fill memory.
+    for (let length = 100; length < 200; length++) layoutOf({ ...layoutOptions, length });
+    expect(layoutOf(layoutOptions)).not.toBe(layout);
+    expect(layoutOf(layoutOptions).spans({ sp: 0 })).toEqual(spans);
+  });
+
   test("rejects an axis that the mesh lacks", () => {
     expect(() => layoutOf({ mesh, axes: ["sp"], length: 4 })).toThrow(/dp, node, gpu, received "sp"/);
   });
