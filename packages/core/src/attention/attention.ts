@@ -8,6 +8,7 @@ import { checkArgument, defineOptions, type OptionsOf } from "../options.ts";
 import type { Layout } from "../placement/placement.ts";
 import { layoutOf } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
+import { transferToActive } from "../tracking.ts";
 import { contiguousRows } from "../views.ts";
 import { type AttentionBackend, type AttentionCall, resolveBackendOrLocal, type KvShard } from "./backend.ts";
 import { checkContext, checkTensor } from "../arguments.ts";
@@ -237,7 +238,9 @@ export function attention(
   using contiguousK = contiguousRows(k);
   using contiguousV = contiguousRows(v);
   const out = attentionOp([contiguousQ, contiguousK, contiguousV, sinks], context);
-  return returnLse ? { out, lse: lseOutput.lse! } : out;
+  if (!lseOutput.lse) return out;
+  transferToActive(lseOutput.lse);
+  return { out, lse: lseOutput.lse };
 }
 
 /** The layout of a sequence that lies on this rank as a whole. */

@@ -11,6 +11,7 @@ import { add, scale } from "../../src/ops/pointwise.ts";
 import { matmul } from "../../src/ops/matmul.ts";
 import { softmax } from "../../src/ops/softmax.ts";
 import { layoutOf } from "../../src/placement/layout.ts";
+import { scope } from "../../src/scope.ts";
 import { type Shape, numel } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
@@ -143,6 +144,20 @@ test("nothing is left behind by forward and backward", async () => {
     x.dispose();
   }
   expect(ctx.device.memory().allocated).toBe(0);
+});
+
+test("a scope releases lse unless it returns it", async () => {
+  await using ctx = await openContext();
+  using q = createLeaf(ctx, [1, 2, 3, 2], 1);
+  const { allocated } = ctx.device.memory();
+  const numRows = scope(() => attention(ctx, q, q, q, { returnLse: true }).lse.size);
+  expect(numRows).toBe(6);
+  expect(ctx.device.memory().allocated).toBe(allocated);
+  const { out, lse } = scope(() => attention(ctx, q, q, q, { returnLse: true }));
+  expect(await lse.read()).toHaveLength(6);
+  out.dispose();
+  lse.dispose();
+  expect(ctx.device.memory().allocated).toBe(allocated);
 });
 
 describe("bad input is rejected on this rank, before anything is sent", () => {
