@@ -76,8 +76,12 @@ export function checkpoint(
 }
 
 function runCheckpoint(body: Body<readonly Tensor[]>, inputs: readonly Tensor[], keepAttention: boolean): Tensor {
+  // A body may return an input or a tensor of the caller's: the result is still a new handle, on the tape.
   const runScoped: Body<readonly Tensor[]> = (...scopedInputs) =>
-    scope(() => viewIfInput(runBody(body, scopedInputs), scopedInputs));
+    scope(() => {
+      const result = runBody(body, scopedInputs);
+      return reshape(result, result.shape);
+    });
   if (!isGradEnabled()) return runScoped(...inputs);
   // Recording shows whether the result requires grad, which leaves used only inside the body may cause.
   const runWithRngState = preserveRngState();
@@ -126,11 +130,6 @@ function runBody(body: Body<readonly Tensor[]>, inputs: readonly Tensor[]): Tens
   const result = body(...inputs);
   checkTensor("checkpoint: return value of the body", result);
   return result;
-}
-
-/** A body may return one of its inputs: the result is still a new handle. */
-function viewIfInput(result: Tensor, inputs: readonly Tensor[]): Tensor {
-  return inputs.includes(result) ? reshape(result, result.shape) : result;
 }
 
 function recomputeGradients(

@@ -249,6 +249,16 @@ describe("checkpoint", () => {
     expect(await readGrad(x)).toEqual([1, 1]);
   });
 
+  test("leaves a tensor of the caller that the body gives back, and gives it its gradient", async () => {
+    const x = createLeaf(1, 2);
+    using constant = ones(device, [2]);
+    using y = checkpoint(() => x);
+    using z = checkpoint(() => constant);
+    y.backward(constant);
+    expect(await readGrad(x)).toEqual([1, 1]);
+    expect([x.isDisposed, y === x, constant.isDisposed, z.requiresGrad]).toEqual([false, false, false, false]);
+  });
+
   test("keeps only its input between forward and backward", () => {
     const x = createLeaf(1, 2, 3, 4);
     using y = checkpoint((x) => {
