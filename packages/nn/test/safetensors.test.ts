@@ -3,8 +3,8 @@ import { randomUUID } from "node:crypto";
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
-import { fromArray, type HostTensor, Linear } from "@mosaic/core";
-import { describe, expect, test } from "vitest";
+import { fromArray, type HostTensor, Linear, ones, type Tensor } from "@mosaic/core";
+import { describe, expect, test, vi } from "vitest";
 import { FileError, readSafetensors, type SafetensorsFile, writeSafetensors } from "../src/index.ts";
 import { file, directory } from "./reference/directory.ts";
 import { generateNumbers } from "./reference/numbers.ts";
@@ -288,6 +288,24 @@ describe("writing", () => {
     }).catch((error: unknown) => expect(String(error)).toContain("gatherRows"));
     expect(readdirSync(home)).toEqual(["x"]);
     expect(Array.from((await readSafetensors(path)).tensors.get("x")!.values)).toEqual([1]);
+  });
+
+  test("rejects values that are no Float32Array, before it reads a tensor", async () => {
+    const home = directory();
+    await onOneRank(async (ctx) => {
+      using x = ones(ctx, [2]);
+      const read = vi.spyOn(x, "read");
+      const values = Float64Array.of(1, 2) as never;
+      const tensors = new Map<string, Tensor | HostTensor>([
+        ["x", x],
+        ["y", { dtype: "float32", shape: [2], values }],
+      ]);
+      await expect(writeSafetensors(join(home, "x"), tensors)).rejects.toThrow(
+        /writeSafetensors, "y": values: expected a Float32Array, received a Float64Array; convert/,
+      );
+      expect(read).not.toHaveBeenCalled();
+    });
+    expect(readdirSync(home)).toEqual([]);
   });
 
   test("rejects values that do not fill their shape, and a name that the format keeps for itself", async () => {

@@ -102,36 +102,45 @@ function checkMetadata(metadata: Readonly<Record<string, string>>): void {
   }
 }
 
-function isTensorLike(tensor: unknown): boolean {
+function isTensorLike(tensor: unknown): tensor is Tensor | HostTensor {
   const { dtype, shape, values } = (tensor ?? {}) as Partial<HostTensor>;
   if (!Array.isArray(shape) || typeof dtype !== "string" || !Object.hasOwn(dtypeBytes, dtype)) return false;
   return tensor instanceof Tensor || ArrayBuffer.isView(values);
 }
 
+function checkEntry(name: unknown, tensor: unknown): void {
+  const where = `writeSafetensors, ${formatValue(name)}`;
+  if (!isTensorLike(tensor)) return expectValue(where, false, "a tensor, or { dtype, shape, values }", tensor);
+  if (name === "__metadata__")
+    throw new OptionError({
+      where: "writeSafetensors",
+      expected: 'a tensor name other than "__metadata__"',
+      received: name,
+    });
+  if (tensor instanceof Tensor) return;
+  // The bytes of another type would fill the file with other numbers, or with too many.
+  const areFloat32 = tensor.values instanceof Float32Array;
+  expectValue(
+    `${where}: values`,
+    areFloat32,
+    "a Float32Array",
+    tensor.values,
+    "convert with Float32Array.from(values)",
+  );
+  if (tensor.values.length === numel(tensor.shape)) return;
+  throw new ShapeError({
+    where,
+    expected: `${numel(tensor.shape)} values for ${formatShape(tensor.shape)}`,
+    received: String(tensor.values.length),
+  });
+}
+
 /** As the reference implementation orders them: larger elements first, so that all lie aligned; then by name. */
 function collectTensors(tensors: TensorMap): TensorData[] {
   expectValue("writeSafetensors", tensors instanceof Map, "a Map of tensors by name", tensors);
+  for (const [name, tensor] of tensors) checkEntry(name, tensor);
   const tensorData = [...tensors].map(([name, tensor]): TensorData => {
-    expectValue(
-      `writeSafetensors, ${formatValue(name)}`,
-      isTensorLike(tensor),
-      "a tensor, or { dtype, shape, values }",
-      tensor,
-    );
     const { dtype, shape } = tensor;
-    if (name === "__metadata__")
-      throw new OptionError({
-        where: "writeSafetensors",
-        expected: 'a tensor name other than "__metadata__"',
-        received: name,
-      });
-    if (!(tensor instanceof Tensor) && tensor.values.length !== numel(shape)) {
-      throw new ShapeError({
-        where: `writeSafetensors, "${name}"`,
-        expected: `${numel(shape)} values for ${formatShape(shape)}`,
-        received: String(tensor.values.length),
-      });
-    }
     const values = tensor instanceof Tensor ? tensor.read() : Promise.resolve(tensor.values);
     return { name, dtype, shape, bytes: numel(shape) * dtypeBytes[dtype], values };
   });
