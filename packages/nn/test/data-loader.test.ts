@@ -1,6 +1,16 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { type Context, type Coordinate, type Mask, masks, OptionError, positions, layoutOf, rand } from "@mosaic/core";
+import {
+  type Context,
+  type Coordinate,
+  DisposedError,
+  type Mask,
+  masks,
+  OptionError,
+  positions,
+  layoutOf,
+  rand,
+} from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { DataLoader, type DataLoaderOptions, type TokenBatch, tokenArrays, tokenFile } from "../src/index.ts";
 import { permute, philoxWord } from "../src/data/permutation.ts";
@@ -210,6 +220,18 @@ test("files of 16 and of 32 bits hold what arrays hold", async () => {
       }
     }
   });
+});
+
+test("a file that is disposed reads and closes no other that was opened since", () => {
+  const [path, otherPath] = [join(directory(), "tokens.bin"), join(directory(), "other.bin")];
+  writeFileSync(path, Uint16Array.from([1, 2]));
+  writeFileSync(otherPath, Uint16Array.from([3, 4]));
+  const source = tokenFile(path);
+  source[Symbol.dispose]();
+  using otherSource = tokenFile(otherPath);
+  expect(() => source.read(0, 2)).toThrow(DisposedError);
+  source[Symbol.dispose]();
+  expect([...(otherSource.read(0, 2).tokens as Uint32Array)]).toEqual([3, 4]);
 });
 
 test("rejects what does not fit, and a state of other rows", async () => {

@@ -1,5 +1,13 @@
 import { closeSync, fstatSync, openSync, readSync } from "node:fs";
-import { defineOptions, expectValue, formatValue, option, OptionError, type OptionsOf } from "@mosaic/core";
+import {
+  defineOptions,
+  DisposedError,
+  expectValue,
+  formatValue,
+  option,
+  OptionError,
+  type OptionsOf,
+} from "@mosaic/core";
 import { checkPath } from "../safetensors/format.ts";
 
 /** A stretch of tokens. */
@@ -117,7 +125,8 @@ export type TokenFileOptions = OptionsOf<typeof tokenFileOptions>;
  * source.length; // => 6
  * source.read(1, 4).ends; // => [2]
  * ```
- * @throws OptionError for a file whose size is no multiple of a token's; the system's error if it cannot be read.
+ * @throws OptionError for a file whose size is no multiple of a token's; the system's error if it cannot be read. `read` throws a
+ * DisposedError once it is disposed.
  */
 export function tokenFile(path: string, options?: TokenFileOptions): TokenSource & Disposable {
   checkPath("tokenFile", path);
@@ -134,9 +143,18 @@ export function tokenFile(path: string, options?: TokenFileOptions): TokenSource
     });
   }
   const length = size / bytes;
+  // Its number may be another file's once it is closed.
+  let isClosed = false;
   return {
     length,
     read(start, count) {
+      if (isClosed) {
+        throw new DisposedError({
+          where: `tokenFile: ${path}`,
+          expected: "a source that is not disposed",
+          received: "a disposed one",
+        });
+      }
       checkSpan(`tokenFile: ${path}`, { start, count }, length);
       const buffer = Buffer.alloc(count * bytes);
       readFully({ path, file }, buffer, start * bytes);
@@ -149,6 +167,8 @@ export function tokenFile(path: string, options?: TokenFileOptions): TokenSource
       return { tokens, ends };
     },
     [Symbol.dispose]() {
+      if (isClosed) return;
+      isClosed = true;
       closeSync(file);
     },
   };
