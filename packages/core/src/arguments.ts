@@ -82,7 +82,8 @@ export function checkOperands(where: string, reference: Tensor, ...operands: rea
 
 /** All operands live on one device. */
 export function checkDevice(where: string, reference: Tensor, operand: Tensor): void {
-  if (operand.device === reference.device) return;
+  if (operand?.device === reference?.device && isTensor(reference)) return;
+  for (const x of [reference, operand]) checkTensor(where, x);
   throw new MosaicError({
     where,
     expected: `operands on the same device, ${reference.device.type}:${reference.device.index}`,

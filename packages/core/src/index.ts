@@ -1,6 +1,6 @@
 import "./methods.ts";
 
-export { checkContext, checkDType, checkNullableTensor, checkShape, checkTensor } from "./arguments.ts";
+export { checkContext, checkDevice, checkDType, checkNullableTensor, checkShape, checkTensor } from "./arguments.ts";
 export { attention, type AttentionOptions, type AttentionOutput, emptyState } from "./attention/attention.ts";
 export {
   type AttentionBackend,

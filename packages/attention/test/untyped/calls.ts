@@ -176,6 +176,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   Tensor: ({ tensor }) => [{ ...tensor(2, 4) }],
   checkBackend: () => ["test", ring()],
   describeBackend: () => [ring()],
+  checkDevice: ({ tensor }) => ["test", tensor(2), tensor(3)],
   checkDType: () => ["test", "float16"],
   checkModule: () => ["test", new GELU()],
   expectValue: () => ["test", true, "text", 1],

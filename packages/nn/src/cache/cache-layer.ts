@@ -2,6 +2,7 @@ import {
   type AttentionCache,
   AutogradError,
   type CachedAttentionCall,
+  checkDevice,
   checkTensor,
   defineOptions,
   expectValue,
@@ -86,7 +87,7 @@ export class KvCacheLayer implements AttentionCache {
    * Stores k [B,Hkv,T,D] and v [B,Hkv,T,Dv], T new tokens of each sequence, the same on every rank of the axis; a rank keeps those of its own
    * blocks. Sends nothing.
    *
-   * @throws OutOfMemoryError for a full cache, ShapeError, DTypeError, before anything is stored.
+   * @throws OutOfMemoryError for a full cache, ShapeError, DTypeError, before anything is stored. If it throws, the sequences are as they were.
    */
   append(k: Tensor, v: Tensor): void {
     const where = "KvCache: append";
@@ -94,15 +95,31 @@ export class KvCacheLayer implements AttentionCache {
     const rows = this.#checkNewKeys(where, k, v);
     const counts = this.#resolveTokenCounts(where, rows);
     const starts = this.starts;
-    extendTables(this.#layer, this.#tables, counts);
-    scope(() => {
-      for (const [sample, start] of starts.entries()) {
-        const blockRows = this.#tables[sample]!.listRankRows(this.#memory.rank, start, start + counts[sample]!);
-        for (const { position, row, length } of blockRows) {
-          this.#write({ k, v }, { sample, sourceRow: position - start, row, length });
+    this.#rollBackOnError(() => {
+      extendTables(this.#layer, this.#tables, counts);
+      scope(() => {
+        for (const [sample, start] of starts.entries()) {
+          const blockRows = this.#tables[sample]!.listRankRows(this.#memory.rank, start, start + counts[sample]!);
+          for (const { position, row, length } of blockRows) {
+            this.#write({ k, v }, { sample, sourceRow: position - start, row, length });
+          }
         }
-      }
+      });
     });
+  }
+
+  /** Runs `body`; if it throws, this layer's sequences end where they did before. */
+  #rollBackOnError<T>(body: () => T): T {
+    const starts = this.starts;
+    try {
+      return body();
+    } catch (error) {
+      for (const [i, table] of this.#tables.entries()) {
+        if (!table.isReleased && table.getLayerLength(this.#layer) > starts[i]!)
+          table.rollBack(this.#layer, starts[i]!);
+      }
+      throw error;
+    }
   }
 
   /** Writes rows of a batch element to this rank's memory. */
@@ -150,18 +167,11 @@ export class KvCacheLayer implements AttentionCache {
   // oxlint-disable-next-line max-params -- q, k and v are the field's names
   forward(q: Tensor, k: Tensor, v: Tensor, call: CachedAttentionCall): Tensor {
     const { mask, scale, softcap, sinks, layout } = checkCall(call);
-    const starts = this.starts;
-    try {
+    return this.#rollBackOnError(() => {
       if (this.sharded && layout.axes.length > 0) return this.#prefill({ q, k, v, ...call });
       this.append(k, v);
       return this.attend(q, { mask, scale, softcap, sinks: sinks ?? undefined });
-    } catch (error) {
-      for (const [i, table] of this.#tables.entries()) {
-        if (!table.isReleased && table.getLayerLength(this.#layer) > starts[i]!)
-          table.rollBack(this.#layer, starts[i]!);
-      }
-      throw error;
-    }
+    });
   }
 
   #prefill(call: PrefillCall): Tensor {
@@ -183,6 +193,7 @@ export class KvCacheLayer implements AttentionCache {
     for (const x of tensors) checkTensor(where, x, 4);
     this.#memory.ctx.assertOpen(where);
     this.#memory.k.assertNotDisposed(where);
+    for (const x of tensors) checkDevice(where, this.#memory.k, x);
     for (const table of this.#tables) {
       if (table.isReleased) throw new OptionError({ where, expected: "sequences in use", received: "a disposed one" });
     }

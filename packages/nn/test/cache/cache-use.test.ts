@@ -13,7 +13,8 @@ import {
   scope,
   type Tensor,
 } from "@mosaic/core";
-import { describe, expect, test } from "vitest";
+import { cpu } from "@mosaic/kernels-cpu";
+import { describe, expect, test, vi } from "vitest";
 import { BlockPool } from "../../src/cache/block-pool.ts";
 import { BlockTable, extendTables } from "../../src/cache/block-table.ts";
 import { type CacheSequence, KvCache, type KvCacheOptions } from "../../src/index.ts";
@@ -275,6 +276,25 @@ describe("rejects", () => {
       );
       expect(() => sequence.truncate(3)).toThrow(/at most 2, the length of the sequence, received 3/);
       expect(() => sequence.truncate(-1)).toThrow(/truncate: length: expected an integer ≥ 0/);
+    }));
+
+  test("keys of another device, and has no rows of an append that failed", () =>
+    onOneRank((ctx) => {
+      using cache = createCache(ctx);
+      using sequence = cache.createSequence();
+      const layer = cache.layer(0, [sequence]);
+      layer.append(keys(ctx, 2), keys(ctx, 2));
+      using otherDevice = cpu({ threads: 1 });
+      using foreignKeys = randn(otherDevice, [1, kvHeads, 3, size], { seed: 1 });
+      expect(() => layer.append(keys(ctx, 3), foreignKeys)).toThrow(
+        /KvCache: append: expected operands on the same device/,
+      );
+      const copy = vi.spyOn(ctx.device.kernels, "copy").mockImplementation(() => {
+        throw new OutOfMemoryError({ where: "copy" });
+      });
+      expect(() => layer.append(keys(ctx, 3), keys(ctx, 3))).toThrow(OutOfMemoryError);
+      copy.mockRestore();
+      expect([sequence.length, cache.freeTokens]).toEqual([2, 60]);
     }));
 
   test("masks that decoding one token at a time could not have had", () =>
