@@ -19,6 +19,7 @@ export class Exchange {
   readonly #bytes: Readonly<Record<"keys" | "queries", number>>;
   readonly #keys: RequiredRows[] = [];
   readonly #queries: RequiredRows[] = [];
+  readonly #queryRowOffsetsByRank: Int32Array[] = [];
   /** Queries: from those whose they are to those whose keys they see. */
   readonly queryGroupCastPlan: GroupCastPlan;
   /** Their results: back. */
@@ -32,11 +33,9 @@ export class Exchange {
     this.resultGroupCastPlan = {
       size,
       ranges: (sender, receiver) => {
-        const queries = this.queries(sender);
-        const length = queries.numRowsFrom(receiver);
-        if (length === 0) return [];
-        const earlierOwners = queries.owners(0, queries.count).filter((owner) => owner < receiver);
-        return [{ start: earlierOwners.reduce((rows, owner) => rows + queries.numRowsFrom(owner), 0), length }];
+        const rowOffsets = this.#queryRowOffsets(sender);
+        const length = rowOffsets[receiver + 1]! - rowOffsets[receiver]!;
+        return length > 0 ? [{ start: rowOffsets[receiver]!, length }] : [];
       },
     };
   }
@@ -49,6 +48,17 @@ export class Exchange {
   /** The queries of others that come to a rank. */
   queries(rank: number): RequiredRows {
     return (this.#queries[rank] ??= this.#plan.requiredQueries(rank).filter((owner) => this.#isExchanged(owner, rank)));
+  }
+
+  /** By owner: how many queries of owners before it come to a rank, whose order they lie in. */
+  #queryRowOffsets(rank: number): Int32Array {
+    const cachedOffsets = this.#queryRowOffsetsByRank[rank];
+    if (cachedOffsets) return cachedOffsets;
+    const queries = this.queries(rank);
+    const offsets = new Int32Array(this.#plan.size + 1);
+    for (let owner = 0; owner < this.#plan.size; owner++)
+      offsets[owner + 1] = offsets[owner]! + queries.numRowsFrom(owner);
+    return (this.#queryRowOffsetsByRank[rank] = offsets);
   }
 
   /** The queries of one other that come to a rank, as its local rows. */
