@@ -9,6 +9,8 @@ import {
   option,
   OptionError,
   type OptionsOf,
+  scope,
+  type Tensor,
 } from "@mosaic/core";
 import { BlockPool } from "./block-pool.ts";
 import { BlockTable } from "./block-table.ts";
@@ -84,8 +86,12 @@ export class KvCache implements Disposable {
     const ranks = group?.size ?? 1;
     const blocksPerRank = Math.ceil(parsed.maxTokens / (blockSize * ranks));
     const rows = blocksPerRank * blockSize;
-    const k = keep(ctx.device.empty([numLayers, numKvHeads, rows, headSize], dtype));
-    const v = keep(ctx.device.empty([numLayers, numKvHeads, rows, valueHeadSize], dtype));
+    // Within a scope, which releases the keys if there is no memory for the values.
+    const [k, v] = scope(() => {
+      const allocateRows = (size: number): Tensor => ctx.device.empty([numLayers, numKvHeads, rows, size], dtype);
+      return [allocateRows(headSize), allocateRows(valueHeadSize)] as const;
+    });
+    for (const x of [k, v]) keep(x);
     const rank = group?.rank ?? 0;
     this.numLayers = numLayers;
     this.blockSize = blockSize;

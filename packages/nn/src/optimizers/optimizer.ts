@@ -10,6 +10,7 @@ import {
   option,
   OptionError,
   type OptionsOf,
+  scope,
   StateDictError,
   Tensor,
   checkModule,
@@ -141,7 +142,9 @@ export abstract class Optimizer implements Disposable {
     this.#firstTensorName = firstTensorName;
     this.lr = settings.lr ?? lr;
     this.#schedule = settings.schedule ?? (() => 1);
-    this.slots = createSlots(model, settings.forParameter);
+    // Within a scope, which releases the states of the first parameters if there is no memory for those of others.
+    this.slots = scope(() => createSlots(model, settings.forParameter));
+    for (const x of this.slots.flatMap(({ first, second, master }) => [first, second, master])) if (x) keep(x);
     this.#frozenParameters = model.namedParameters().filter(([, parameter]) => !parameter.requiresGrad);
     const units = this.slots.map(({ source }, i) => [getShard(source)?.unit, i] as const);
     this.#lastSlotByUnit = new Map(units.flatMap(([unit, i]) => (unit ? [[unit, i] as const] : [])));
@@ -419,7 +422,7 @@ function adoptChangedElements(master: Tensor, parameter: Tensor): void {
   kernels.binary("add", master, master, selected);
 }
 
-/** A slot for each parameter that requires a gradient now; tied ones have one, under their first name. */
+/** A slot for each parameter that requires a gradient now; tied ones have one, under their first name. Their states are the scope's. */
 function createSlots(model: Module, getOverrides: OverridesFunction = () => ({})): OptimizerSlot[] {
   const seenParameters = new Set<Tensor>();
   return model.namedParameters().flatMap(([name, parameter]) => {
@@ -439,10 +442,10 @@ function createSlots(model: Module, getOverrides: OverridesFunction = () => ({})
 
 function createSlotTensors(parameter: Tensor): Pick<OptimizerSlot, "first" | "second" | "master"> {
   const { device, shape, dtype } = parameter;
-  const [first, second] = [keep(device.empty(shape, "float32")), keep(device.empty(shape, "float32"))];
+  const [first, second] = [device.empty(shape, "float32"), device.empty(shape, "float32")];
   for (const moment of [first, second]) if (moment.size > 0) device.kernels.fill(moment, 0);
   if (dtype === "float32") return { first, second, master: null };
-  const master = keep(device.empty(shape, "float32"));
+  const master = device.empty(shape, "float32");
   if (master.size > 0) device.kernels.copy(master, parameter);
   return { first, second, master };
 }

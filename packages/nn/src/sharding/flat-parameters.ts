@@ -92,12 +92,17 @@ export class FlatParameters implements GradientReducer, Disposable {
     }
     const { size: ranks, rank } = this.group;
     const shardSize = roundUp(Math.ceil(total / ranks), alignment);
-    this.#flatTensor = keep(ctx.device.empty([ranks * shardSize], dtype));
-    ctx.device.kernels.fill(this.#flatTensor, 0);
-    for (const [i, [, parameter]] of parameters.entries()) moveInto(this.#flatTensor, parameter, offsets[i]!);
-    const ownShard = keep(this.#flatTensor.slice(0, rank * shardSize, (rank + 1) * shardSize));
-    this.#shard = stage === 3 ? keep(cloneTensor(ownShard)) : ownShard;
-    if (stage === 3) ownShard.dispose();
+    // Within a scope, which releases the first if there is no memory for the second: before a parameter has moved.
+    const [flatTensor, ownShard] = scope(() => {
+      const whole = ctx.device.empty([ranks * shardSize], dtype);
+      const part = whole.slice(0, rank * shardSize, (rank + 1) * shardSize);
+      return [whole, stage === 3 ? ctx.device.empty(part.shape, dtype) : part] as const;
+    });
+    this.#flatTensor = keep(flatTensor);
+    this.#shard = keep(ownShard);
+    ctx.device.kernels.fill(flatTensor, 0);
+    for (const [i, [, parameter]] of parameters.entries()) moveInto(flatTensor, parameter, offsets[i]!);
+    this.writeBack();
     this.shards = parameters.map(([name, parameter], i) =>
       this.#addShard(name, parameter, { offset: offsets[i]!, isTrainable: options.isTrainable }),
     );
@@ -311,10 +316,4 @@ export function gatherShard({ unit, counts, parameter }: ParameterShard, shardTe
 
 function roundUp(count: number, multiple: number): number {
   return Math.ceil(count / multiple) * multiple;
-}
-
-function cloneTensor(x: Tensor): Tensor {
-  const copy = x.device.empty(x.shape, x.dtype);
-  x.device.kernels.copy(copy, x);
-  return copy;
 }
