@@ -1,8 +1,10 @@
 import { failureSuite } from "@mosaic/conformance";
-import { PeerLostError } from "@mosaic/core";
+import { PeerLostError, singleRankGroup } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
+import { type InProcessCollectives, openWorld } from "@mosaic/runtime";
 import { expect, test } from "vitest";
 import { world } from "../src/index.ts";
+import { TestDevice } from "./device.ts";
 import { openRanks } from "./ranks.ts";
 import { readAll, tensor } from "./values.ts";
 
@@ -38,4 +40,26 @@ test("a stream that fails before it comes to a collective that others wait for",
   const [firstResult] = await readAll(xs);
   expect(firstResult).toBeInstanceOf(PeerLostError);
   expect((firstResult as Error).message).toBe("rank 1 failed before allReduce #1 (world): attend: injected failure");
+});
+
+test("a world that cannot begin closes all ranks that did, and reports why, even if one does not close", async () => {
+  const closedRanks: number[] = [];
+  const collectives: InProcessCollectives = {
+    name: "broken",
+    check() {},
+    connect: ({ device, rank }) =>
+      rank === 1
+        ? Promise.reject(new Error("no link to rank 1"))
+        : singleRankGroup().connect({ device, rank: 0, size: 1 }),
+  };
+  const opened = openWorld(3, collectives, {
+    device: () => new TestDevice(),
+    mesh: { sp: 1 },
+    beforeClose() {
+      closedRanks.push(closedRanks.length);
+      throw new Error("disk full");
+    },
+  });
+  await expect(opened).rejects.toThrow("no link to rank 1");
+  expect(closedRanks).toEqual([0, 1]);
 });

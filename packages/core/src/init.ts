@@ -82,7 +82,7 @@ export async function init(options: InitOptions): Promise<Context> {
   try {
     return new RankContext({ device, backends, mesh: await createMesh(world, shape), seed, beforeClose });
   } catch (error) {
-    await world[Symbol.asyncDispose]();
+    await Promise.allSettled([world[Symbol.asyncDispose]()]);
     throw error;
   }
 }
@@ -123,15 +123,18 @@ function throwMissingCollectivesError(size: number): never {
 }
 
 function registerBackends(customBackends: readonly AttentionBackend[]): ReadonlyMap<string, AttentionBackend> {
+  // The first may take the place of "local".
   const backends = new Map<string, AttentionBackend>([["local", local()]]);
+  const customNames = new Set<string>();
   for (const backend of customBackends) {
-    if (backends.has(backend.name) && backend.name !== "local") {
+    if (customNames.has(backend.name)) {
       throw new OptionError({
         where: "init: backends",
         expected: "unique names",
         received: `duplicate name "${backend.name}"`,
       });
     }
+    customNames.add(backend.name);
     backends.set(backend.name, backend);
   }
   return backends;
@@ -232,24 +235,24 @@ class RankContext implements Context {
     await this.close();
   }
 
-  /** Closes subgroups first, then the world, then the device. */
+  /** Closes subgroups first, then the world, then the device: all of them, whatever fails. Rejects with the first failure. */
   async #close(): Promise<void> {
-    try {
-      if (this.#beforeClose) await this.#beforeClose(this);
-    } finally {
-      this.#isClosed = true;
-      await this.#release();
-    }
-  }
-
-  async #release(): Promise<void> {
     const groups = new Set(this.mesh.axes.map((axis) => this.mesh.group(axis)));
     groups.delete(this.world);
-    try {
-      for (const group of groups) await group[Symbol.asyncDispose]();
-      await this.world[Symbol.asyncDispose]();
-    } finally {
-      this.device[Symbol.dispose]();
+    const steps: readonly (() => void | Promise<void>)[] = [
+      () => this.#beforeClose?.(this),
+      () => void (this.#isClosed = true),
+      ...[...groups, this.world].map((group) => async () => group[Symbol.asyncDispose]()),
+      () => this.device[Symbol.dispose](),
+    ];
+    const failures: unknown[] = [];
+    for (const step of steps) {
+      try {
+        await step();
+      } catch (error) {
+        failures.push(error);
+      }
     }
+    if (failures.length > 0) throw failures[0];
   }
 }

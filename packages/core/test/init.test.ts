@@ -44,6 +44,9 @@ describe("init", () => {
     await expect(init({} as InitOptions)).rejects.toThrow(/a device, received undefined; pass a Device/);
     const duplicateBackend = { ...local(), name: "twin" };
     await expect(start({ backends: [duplicateBackend, duplicateBackend] })).rejects.toThrow(/duplicate name "twin"/);
+    await expect(start({ backends: [local(), local()] })).rejects.toThrow(/duplicate name "local"/);
+    await using ctx = await start({ backends: [{ ...local(), name: "local" }] });
+    expect(ctx.backends).toEqual(["local"]);
   });
 
   test("arranges the ranks row-major and gives a group for every axis", async () => {
@@ -132,6 +135,23 @@ describe("a context", () => {
     await expect(failingContext.close()).rejects.toThrow("disk full");
     expect(() => ones(failingContext, [1])).toThrow(ClosedError);
     await expect(start({ beforeClose: 1 as never })).rejects.toThrow(/beforeClose: expected a function/);
+  });
+
+  test("closes all that it has, whatever fails, and rejects with the first failure", async () => {
+    const [ctx] = await referenceWorld(4, { mesh: { dp: 2, sp: 2 } });
+    const closed: string[] = [];
+    for (const [name, group] of [
+      ...ctx!.mesh.axes.map((axis) => [axis, ctx!.mesh.group(axis)] as const),
+      ["world", ctx!.world] as const,
+    ])
+      vi.spyOn(group, Symbol.asyncDispose).mockImplementation(() => {
+        closed.push(name);
+        return Promise.reject(new Error(`no end of ${name}`));
+      });
+    const disposeDevice = vi.spyOn(ctx!.device, Symbol.dispose);
+    await expect(ctx!.close()).rejects.toThrow("no end of dp");
+    expect(closed).toEqual(["dp", "sp", "world"]);
+    expect(disposeDevice).toHaveBeenCalledOnce();
   });
 
   test("rejects to work after close, which is fine twice", async () => {

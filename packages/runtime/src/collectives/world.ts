@@ -70,9 +70,11 @@ export async function openWorld(
   const outcomes = await Promise.allSettled(contextPromises);
   const failedOutcome = outcomes.find((outcome) => outcome.status === "rejected");
   if (!failedOutcome) return Promise.all(contextPromises);
+  // One that fails to close must not keep the others open, or hide why the world did not begin.
   for (const [rank, outcome] of outcomes.entries()) {
-    if (outcome.status === "fulfilled") await outcome.value.close();
-    else devices[rank]![Symbol.dispose]();
+    const isOpen = outcome.status === "fulfilled";
+    const close = async (): Promise<void> => (isOpen ? outcome.value.close() : devices[rank]![Symbol.dispose]());
+    await Promise.allSettled([close()]);
   }
   throw failedOutcome.reason;
 }
