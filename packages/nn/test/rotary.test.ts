@@ -16,7 +16,7 @@ import {
   zeros,
 } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { RotaryEmbedding } from "../src/index.ts";
 import { numericalDerivative, generateNumbers, maxDifference } from "./reference/numbers.ts";
 import { onOneRank, onMesh } from "./reference/world.ts";
@@ -125,6 +125,19 @@ test("tables are kept for a few layouts, and given back", () =>
     rotary.dispose();
     x.dispose();
     expect(ctx.device.memory().allocated).toBe(allocatedBefore);
+  }));
+
+test("the four tables used last are kept", () =>
+  onOneRank((ctx) => {
+    using rotary = new RotaryEmbedding(4);
+    using x = fromArray(ctx, generateNumbers(8, 1), [1, 1, 2, 4]);
+    const encodeFrom = (start: number): void => rotary.encode(x, [{ start, length: 2, step: 1 }]).dispose();
+    for (const start of [0, 10, 20, 30, 0, 40]) encodeFrom(start);
+    const write = vi.spyOn(ctx.device, "write");
+    for (const start of [0, 20, 30, 40]) encodeFrom(start);
+    expect(write).not.toHaveBeenCalled();
+    encodeFrom(10);
+    expect(write).toHaveBeenCalled();
   }));
 
 test("reports what does not fit", () =>

@@ -213,7 +213,12 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
     const length = this.#scaling?.dependsOnLength ? String(sequenceLength) : "";
     const key = `${device.type}:${device.index} ${length} ${JSON.stringify(spans)}`;
     const cachedTable = this.#tables.get(key);
-    if (cachedTable?.device === device) return cachedTable;
+    // Inserted again at each use: the first is the one that was not used for longest.
+    this.#tables.delete(key);
+    if (cachedTable?.device === device) {
+      this.#tables.set(key, cachedTable);
+      return cachedTable;
+    }
     cachedTable?.cos.dispose();
     cachedTable?.sin.dispose();
     const newTable = computeRotaryTable(device, positions(spans), this.frequencies(sequenceLength));
