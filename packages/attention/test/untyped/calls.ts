@@ -185,6 +185,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "trafficOptions.parse": (f) => [{ mesh: { sp: 1 }, call: createCall(f), dtype: "float32" }, "test"],
   axisLength: () => ["test", { sp: 2 }, { axis: "sp", from: { sp: 0 } }],
   checkFunction: () => ["test", () => {}],
+  checkSlice: () => ["test", slice],
   checkSlices: () => ["test", [slice]],
   checkTensor: ({ tensor }) => ["test", tensor(2), 1],
   checkNullableTensor: ({ tensor }) => ["test", tensor(2)],
