@@ -32,7 +32,8 @@ export class HostOrders {
   #makeOrder(host: number, firstRank: number): OwnerOrder {
     const { hosts } = this;
     const size = hosts.length;
-    const precedingOwners = hosts.map((_, position) => descendingOwnerOrder(firstRank, size).ownerAt(position));
+    const descendingOrder = descendingOwnerOrder(firstRank, size);
+    const precedingOwners = hosts.map((_, position) => descendingOrder.ownerAt(position));
     const owners = [
       ...precedingOwners.filter((each) => hosts[each] === host),
       ...precedingOwners.filter((each) => hosts[each] !== host),

@@ -1,4 +1,4 @@
-import type { RowRange, Slice, Span } from "@mosaic/core";
+import { hasDiagonalEnd, hasDiagonalStart, type RowRange, type Slice, type Span } from "@mosaic/core";
 import { visibleRowsUnchecked } from "@mosaic/core/context-parallel";
 import type { PeerRows } from "./stage-time.ts";
 
@@ -30,17 +30,16 @@ export function visibleKeys(queries: readonly Span[], mask: readonly Slice[]): V
   const bands: Band[] = [];
   for (const slice of mask) {
     const { q0, q1, k0, k1, type } = slice;
-    const hasDiagonalStart = type === "inverseCausal" || type === "bidirectionalCausal";
-    const hasDiagonalEnd = type === "causal" || type === "bidirectionalCausal";
+    const [isStartDiagonal, isEndDiagonal] = [hasDiagonalStart(type), hasDiagonalEnd(type)];
     for (const span of queries) {
       if (span.start >= q1 || span.length === 0) continue;
       const { start: first, length: count, step } = visibleRowsUnchecked(span, slice);
       if (count === 0) continue;
       const last = first + (count - 1) * step;
-      const start = k0 + (hasDiagonalStart ? first - q0 : 0);
+      const start = k0 + (isStartDiagonal ? first - q0 : 0);
       const width = k1 - k0 - (q1 - q0) + 1; // of two moving borders
-      if (hasDiagonalStart && hasDiagonalEnd && width < step && count > 1) bands.push({ start, width, step, count });
-      else intervals.push([start, k1 - (hasDiagonalEnd ? q1 - 1 - last : 0)]);
+      if (isStartDiagonal && isEndDiagonal && width < step && count > 1) bands.push({ start, width, step, count });
+      else intervals.push([start, k1 - (isEndDiagonal ? q1 - 1 - last : 0)]);
     }
   }
   return { intervals: mergeIntervals(intervals), bands };
@@ -59,17 +58,16 @@ export function attendingQueries(keys: readonly Span[], mask: readonly Slice[]):
       const last = Math.min(span.start + (span.length - 1) * span.step, k1 - 1);
       if (first > last) continue;
       // A border of the keys that moves with the row: rows before, or behind, where it passes a key.
-      const hasDiagonalStart = type === "inverseCausal" || type === "bidirectionalCausal";
-      const hasDiagonalEnd = type === "causal" || type === "bidirectionalCausal";
-      const start = hasDiagonalEnd ? Math.max(q0, q1 - k1 + first) : q0;
-      const end = hasDiagonalStart ? Math.min(q1, q0 + last - k0 + 1) : q1;
+      const start = hasDiagonalEnd(type) ? Math.max(q0, q1 - k1 + first) : q0;
+      const end = hasDiagonalStart(type) ? Math.min(q1, q0 + last - k0 + 1) : q1;
       if (start < end) intervals.push([start, end]);
     }
   }
   return { intervals: mergeIntervals(intervals), bands: [] };
 }
 
-function mergeIntervals(intervals: [number, number][]): [number, number][] {
+/** The union of intervals [start, end), ascending and disjoint. Sorts them, and may widen them in place. */
+export function mergeIntervals(intervals: [number, number][]): [number, number][] {
   intervals.sort((a, b) => a[0] - b[0]);
   const mergedIntervals: [number, number][] = [];
   for (const [start, end] of intervals) {

@@ -1,5 +1,6 @@
 import { clipQueries, type Slice } from "@mosaic/core";
 import { visiblePairsUnchecked } from "@mosaic/core/context-parallel";
+import { mergeIntervals } from "../required-rows.ts";
 import type { CostModel } from "./cost.ts";
 
 /** A mask of one or more samples of the batch. */
@@ -123,17 +124,6 @@ export function findDocumentStarts(slices: readonly Slice[]): number[] | undefin
     starts[i] = start;
   }
   return numDocuments > 1 ? starts : undefined;
-}
-
-function mergeIntervals(intervals: Interval[]): Interval[] {
-  intervals.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
-  const mergedIntervals: Interval[] = [];
-  for (const [start, end] of intervals) {
-    const lastInterval = mergedIntervals.at(-1);
-    if (lastInterval && start <= lastInterval[1]) lastInterval[1] = Math.max(lastInterval[1], end);
-    else mergedIntervals.push([start, end]);
-  }
-  return mergedIntervals;
 }
 
 /** Collects the atoms of one mask after another: each has keys of its own. */

@@ -15,7 +15,7 @@ import { checkContext, checkTensor } from "../arguments.ts";
 import { backendLabel, checkAttention, checkFeatures } from "./check.ts";
 import { attentionModifierOptions, checkSlopes, resolveModifiers } from "./modifiers.ts";
 import { recordCall } from "./record-call.ts";
-import { checkSinks, mergeSinks, computeSinkGradient } from "./sinks.ts";
+import { checkSinks, mergeSinksUnchecked, computeSinkGradient } from "./sinks.ts";
 import type { AttentionModifiers, AttentionState, QkvGrads } from "./tile.ts";
 
 // Shapes: B batch, H heads, Hkv KV heads, Sq and Sk local queries and keys, D head size, Dv that of the values.
@@ -117,7 +117,7 @@ function attend(context: AttentionContext, q: Tensor, k: Tensor, v: Tensor, sink
   const call = createAttentionCall(context, q);
   recordCall(context.ctx, context.backend, "forward", { ...call, sinks }, createKvShard(context, k, v));
   context.backend.attend(context.ctx, call, state, createKvShard(context, k, v));
-  if (sinks) mergeSinks(state, sinks);
+  if (sinks) mergeSinksUnchecked(state, sinks);
   return { output: castTo(state.out, q.dtype), lse: state.lse };
 }
 

@@ -40,7 +40,7 @@ function broadcastToRows(sinks: Tensor, lse: Tensor): Tensor {
 }
 
 /** state ← the state over its keys and the sink of each head, for all of its rows. Not recorded. */
-export function mergeSinks({ out, lse }: AttentionState, sinks: Tensor): void {
+export function mergeSinksUnchecked({ out, lse }: AttentionState, sinks: Tensor): void {
   const { device, shape } = out;
   using zeroVector = device.empty([shape[3]!], "float32");
   device.kernels.fill(zeroVector, 0);

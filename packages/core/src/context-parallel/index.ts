@@ -11,7 +11,8 @@ export {
   modulo,
   type ShardedAttentionCall,
 } from "./dependencies.ts";
-// Of slices and spans that were checked before: called for every tile of every rank.
+// Of what was checked before: called for every tile of every rank, or once for each call of attention.
+export { mergeSinksUnchecked } from "../attention/sinks.ts";
 export { batchMaskOptions, resolveBatchMaskUnchecked, type ResolvedBatchMask, unionSlices } from "../mask/samples.ts";
 export { isVisibleUnchecked, visibleRowsUnchecked, visiblePairsUnchecked } from "../mask/visibility.ts";
 export { spansOfRowsUnchecked } from "../placement/span.ts";

@@ -12,9 +12,10 @@ import {
   type Tensor,
   type Tile,
 } from "@mosaic/core";
+import { mergeSinksUnchecked } from "@mosaic/core/context-parallel";
 import type { BlockTable } from "./block-table.ts";
 import type { CacheMemory } from "./cache-memory.ts";
-import { emptyUnpackedState, emptyPackedState, mergeOverRanks, mergeSinks, type StateShape } from "./state-merge.ts";
+import { emptyUnpackedState, emptyPackedState, mergeOverRanks, type StateShape } from "./state-merge.ts";
 import { shiftKeys, visibleRowSlices } from "./visible-rows.ts";
 
 /** The sequences of a call; the last `counts[i]` tokens of sequence i are queries. */
@@ -63,7 +64,7 @@ export function attendBlocks(memory: CacheMemory, batch: CacheBatch, call: Atten
   const state = isSingleRank
     ? foldIntoState(emptyUnpackedState(ctx, shape), visibleBlockRows.numSelfAttendingQueries < batchSize * rows)
     : mergeOverRanks(group, foldIntoState(emptyPackedState(ctx, shape), true), shape);
-  if (call.sinks) mergeSinks(state, call.sinks);
+  if (call.sinks) mergeSinksUnchecked(state, call.sinks);
   if (isSingleRank && q.dtype === "float32") return state.out;
   const out = ctx.device.empty([batchSize, rows, heads, valueHeadSize], q.dtype).permute([0, 2, 1, 3]);
   kernels.copy(out, state.out);

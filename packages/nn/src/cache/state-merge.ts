@@ -55,12 +55,3 @@ export function mergeOverRanks(group: ProcessGroup, localState: PackedState, sha
   }
   return mergedState;
 }
-
-/** Adds e^sink of `sinks` [H] to the denominator of each head: merges the state (0, sink) once. */
-export function mergeSinks(state: AttentionState, sinks: Tensor): void {
-  const { device } = sinks;
-  const zero = device.empty([1], "float32");
-  device.kernels.fill(zero, 0);
-  const lse = sinks.reshape([1, sinks.shape[0]!, 1]).to("float32").expand(state.lse.shape);
-  device.kernels.merge(state, { out: zero.expand(state.out.shape), lse });
-}

@@ -3,6 +3,7 @@ import {
   checkContext,
   checkTensor,
   type Context,
+  contiguousStrides,
   defineOp,
   defineOptions,
   layoutOf,
@@ -94,16 +95,6 @@ function sequenceSpans(
     received: String(rows),
     remedy: "pass sequenceLength, and the axes and placement that the tensor was sharded with",
   });
-}
-
-function contiguousStrides(shape: readonly number[]): number[] {
-  const strides = new Array<number>(shape.length);
-  let stride = 1;
-  for (let axis = shape.length - 1; axis >= 0; axis--) {
-    strides[axis] = stride;
-    stride *= shape[axis]!;
-  }
-  return strides;
 }
 
 /** Of an element to become 0. */

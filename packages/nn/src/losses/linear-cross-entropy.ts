@@ -76,7 +76,7 @@ const linearCrossEntropyOp = defineOp({
       dWeight: needsGradWeight ? zeros(device, weight.shape) : null,
       dBias: bias && needsGradBias ? zeros(device, bias.shape) : null,
     };
-    using buffers = new ChunkBuffers(weight, settings, { rows, dtype: x.dtype });
+    using buffers = new LogitBuffers(weight, settings, { rows, dtype: x.dtype });
     for (let chunkStart = 0; chunkStart < rows; chunkStart += settings.chunkRows) {
       const range = [chunkStart, Math.min(chunkStart + settings.chunkRows, rows)] as const;
       using chunkInput = flatInput.slice(0, ...range);
@@ -113,7 +113,7 @@ function scaleGradient(gradient: Tensor, factor: Tensor, { shape, dtype }: Pick<
 }
 
 /** What a chunk is computed in, made once for all of them. */
-class ChunkBuffers implements Disposable {
+class LogitBuffers implements Disposable {
   /** [R,C], of x's dtype. */
   readonly logits: Tensor;
   /** The same, for what tanh is taken of; null without a softcap. */
@@ -153,7 +153,7 @@ interface ChunkInputs {
 function accumulateChunk(
   inputs: ChunkInputs,
   outputs: SumGradients & { readonly losses: Tensor },
-  { buffers, settings }: { readonly buffers: ChunkBuffers; readonly settings: ChunkSettings },
+  { buffers, settings }: { readonly buffers: LogitBuffers; readonly settings: ChunkSettings },
 ): void {
   const { x, target, weight, bias } = inputs;
   const { kernels } = x.device;
