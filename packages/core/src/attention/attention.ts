@@ -222,7 +222,7 @@ export function attention(
   const backend = resolveBackendOrLocal("attention", ctx, parsedOptions.backend);
   backend.check?.(ctx);
   const where = `${backendLabel(backend)}, rank ${ctx.rank}`;
-  checkAttention(where, { ctx, backend, scale, queries, keys }, { q, k, v });
+  checkAttention(where, { ctx, backend, queries, keys }, { q, k, v });
   const batchSizes = { batch: q.shape[0]!, queries: queries.length, keys: keys.length };
   if (sinks) checkSinks(where, sinks, q);
   if (parsedOptions.alibiSlopes)

@@ -3,7 +3,7 @@ import type { Context } from "../context.ts";
 import type { Device } from "../device.ts";
 import { DTypeError, expectValue, OptionError, ShapeError } from "../errors.ts";
 import type { KernelFeature } from "../kernels/kernels.ts";
-import type { Mask, Slice } from "../mask/slice.ts";
+import type { Slice } from "../mask/slice.ts";
 import { verifySampleMasks, verifyWellFormed } from "../mask/verify.ts";
 import type { Layout } from "../placement/placement.ts";
 import { type Span, spansLength } from "../placement/span.ts";
@@ -17,7 +17,6 @@ import type { AttentionModifiers, KvBlock, Tile } from "./tile.ts";
 interface AttentionArguments {
   readonly ctx: Context;
   readonly backend: AttentionBackend;
-  readonly scale: number;
   readonly queries: Layout;
   readonly keys: Layout;
 }
@@ -25,40 +24,18 @@ interface AttentionArguments {
 /** The largest supported head dimension. */
 const MAX_HEAD_DIM = 256;
 
-/** Validates the call of one rank, before any rank waits for a peer. */
+/** Validates what parsed options leave open of the call of one rank, before any rank waits for a peer. */
 export function checkAttention(
   where: string,
   call: AttentionArguments,
   qkv: { q: Tensor; k: Tensor; v: Tensor },
 ): void {
-  for (const x of Object.values(qkv)) x.assertNotDisposed(where);
   checkTensors(where, qkv);
-  checkLayout(`${where}: queries`, call.queries);
-  checkLayout(`${where}: keys`, call.keys);
   checkAxes(where, call);
   verifyLayout(`${where}: queries`, call.queries, call.ctx.mesh.shape);
   verifyLayout(`${where}: keys`, call.keys, call.ctx.mesh.shape);
   checkRows(where, "queries", { shape: qkv.q.shape, layout: call.queries, call });
   checkRows(where, "keys", { shape: qkv.k.shape, layout: call.keys, call });
-  if (Number.isFinite(call.scale)) return;
-  throw new OptionError({ where, expected: "a finite scale", received: String(call.scale) });
-}
-
-/** Throws an OptionError unless the value is a mask, not its name. */
-export function checkMask(where: string, mask: Mask): void {
-  if (typeof (mask as Partial<Mask> | null)?.slices === "function") return;
-  throw new OptionError({
-    where: `${where}: mask`,
-    expected: "a Mask, such as masks.causal() or masks.documents([3, 5])",
-    received: typeof mask === "string" ? `"${mask}"` : String(mask),
-  });
-}
-
-/** Throws an OptionError unless the value is a layout. */
-function checkLayout(where: string, layout: Layout): void {
-  const { axes, spans } = (layout ?? {}) as Partial<Layout>;
-  if (Array.isArray(axes) && typeof spans === "function") return;
-  throw new OptionError({ where, expected: "a Layout from layoutOf()", received: String(layout) });
 }
 
 /** `ring(sp)`: the name, and the axes along which it communicates. */

@@ -218,6 +218,18 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
     expect(() => attention(ctx, x, x, x, { ...options, mask: documents([9]) })).toThrow(/a sequence of length 9/);
   });
 
+  test("what is no mask or no layout", async () => {
+    const { ctx, options, x } = await createSetup();
+    const call = (otherOptions: object) => () => attention(ctx, x, x, x, { ...options, ...otherOptions });
+    expect(call({ mask: "causal" })).toThrow(/mask: expected a Mask, such as masks.causal\(\).*, received "causal"/);
+    for (const name of ["queries", "keys"]) {
+      expect(call({ [name]: "zigzag" })).toThrow(`${name}: expected a Layout from layoutOf(), received "zigzag"`);
+      expect(call({ [name]: { axes: ["sp"] } })).toThrow(/a Layout from layoutOf\(\), received an object with axes/);
+    }
+    const empty = zeros(ctx, [1, 2, 2, 0]);
+    expect(() => attention(ctx, empty, empty, empty, options)).toThrow(/D and Dv from 1 to 256/);
+  });
+
   test("a disposed tensor and a closed context", async () => {
     const { ctx, options, x } = await createSetup();
     const disposedTensor = x.detach();
