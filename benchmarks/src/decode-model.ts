@@ -58,7 +58,7 @@ export class DecodeRun implements Disposable {
     this.#problem = problem;
     this.#blocks = Array.from({ length: numLayers }, () => new Block(ctx, problem, positions));
     const maxTokens = batch * (length + MAX_CACHED_STEPS);
-    this.#cache = new nn.KvCache(ctx, { numLayers, numKvHeads, headSize: headDim, maxTokens, dtype });
+    this.#cache = new nn.KvCache(ctx, { numLayers, numKvHeads, headDim, maxTokens, dtype });
     this.#sequences = Array.from({ length: batch }, () => this.#cache.createSequence());
     // The same on every rank.
     this.#x = mosaic.randn(ctx, [batch, 1, embedDim], { dtype, seed: 1, stream: 1 });

@@ -13,7 +13,7 @@ function createDecodeBackend(length: number): AttentionBackend {
     name: "decode",
     axes: [],
     attend(ctx, { q }, _state, { k, v }) {
-      using cache = new KvCache(ctx, { numKvHeads: 2, headSize: 64, maxTokens: 2 * length + 4096, dtype: "bfloat16" });
+      using cache = new KvCache(ctx, { numKvHeads: 2, headDim: 64, maxTokens: 2 * length + 4096, dtype: "bfloat16" });
       const sequences = [cache.createSequence(), cache.createSequence()];
       const layer = cache.layer(0, sequences);
       scope(() => {

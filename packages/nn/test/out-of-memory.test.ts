@@ -4,7 +4,7 @@ import { AdamW, fullyShard, KvCache, Sequential } from "../src/index.ts";
 import { onMesh } from "./reference/world.ts";
 
 const cases: Readonly<Record<string, (ctx: Context, model: Sequential) => Disposable>> = {
-  KvCache: (ctx) => new KvCache(ctx, { numKvHeads: 2, headSize: 8, maxTokens: 64 }),
+  KvCache: (ctx) => new KvCache(ctx, { numKvHeads: 2, headDim: 8, maxTokens: 64 }),
   "an optimizer": (_, model) => new AdamW(model),
   "fullyShard, stage 3": (ctx, model) => fullyShard(ctx, model, { units: [] }),
 };

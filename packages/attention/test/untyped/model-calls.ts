@@ -48,7 +48,7 @@ function host(...shape: readonly number[]): core.HostTensor {
 
 /** The calls of nn and models. */
 export const modelCalls: Readonly<Record<string, Arguments>> = {
-  KvCache: ({ ctx }) => [ctx, { numKvHeads: 2, headSize: 4, maxTokens: 64, blockSize: 4, slidingWindow: 8 }],
+  KvCache: ({ ctx }) => [ctx, { numKvHeads: 2, headDim: 4, maxTokens: 64, blockSize: 4, slidingWindow: 8 }],
   "KvCache.layer": () => [0, [], { lengths: [], sharded: true }],
   "KvCacheLayer.append": ({ ctx }) => [core.zeros(ctx, [1, 2, 3, 4]), core.zeros(ctx, [1, 2, 3, 4])],
   "KvCacheLayer.attend": ({ ctx }) => [core.zeros(ctx, [1, 4, 3, 4]), { mask: core.masks.causal(), scale: 1 }],

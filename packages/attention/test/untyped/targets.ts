@@ -35,7 +35,7 @@ const objects: Readonly<Record<string, (fixture: Fixture) => object>> = {
 
 /** A cache that holds three tokens of a sequence. */
 function createFilledCache({ ctx }: Fixture): { readonly layer: KvCacheLayer; readonly sequence: CacheSequence } {
-  const cache = new KvCache(ctx, { numKvHeads: 2, headSize: 4, maxTokens: 64, blockSize: 4 });
+  const cache = new KvCache(ctx, { numKvHeads: 2, headDim: 4, maxTokens: 64, blockSize: 4 });
   const sequence = cache.createSequence();
   const layer = cache.layer(0, [sequence]);
   using x = core.zeros(ctx, [1, 2, 3, 4]);

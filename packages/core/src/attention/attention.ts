@@ -1,5 +1,5 @@
 import { defineOp } from "../autograd/define-op.ts";
-import { type AttentionResult, getOrComputeAttention } from "../autograd/kept-attention.ts";
+import { type AttentionResult, getOrComputeAttention } from "../autograd/saved-attention.ts";
 import type { Context } from "../context.ts";
 import type { Slice } from "../mask/slice.ts";
 import { batchMaskOptions, checkDistances, resolveBatchMaskUnchecked } from "../mask/samples.ts";

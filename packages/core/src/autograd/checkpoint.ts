@@ -7,7 +7,7 @@ import { Tensor } from "../tensor.ts";
 import { runUntracked } from "../tracking.ts";
 import { reshape } from "../views.ts";
 import { backward } from "./backward.ts";
-import { SavedAttention } from "./kept-attention.ts";
+import { SavedAttention } from "./saved-attention.ts";
 import { preserveRngState } from "../random.ts";
 import { enableGrad, isGradEnabled } from "./node.ts";
 import { checkVersions, recordVersions } from "./saved-tensors.ts";

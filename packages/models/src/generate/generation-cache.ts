@@ -93,7 +93,7 @@ export class GenerationCache implements Disposable {
         new KvCache(ctx, {
           numLayers: layerCounts[i]!,
           numKvHeads: config.numKvHeads,
-          headSize: config.headDim,
+          headDim: config.headDim,
           maxTokens: Math.min(numBlocks, countMaxWindowBlocks(window, parsed)) * blockSize,
           ...{ blockSize, axis },
           dtype: dtype ?? (settings.dtype === "bfloat16" ? "bfloat16" : "float32"),

@@ -45,14 +45,14 @@ interface VisibleRows {
 
 /** Attention of a batch's last tokens to the blocks of all ranks; for a scope. */
 export function attendBlocks(memory: CacheMemory, batch: CacheBatch, call: AttendCall): Tensor {
-  const { ctx, group, valueHeadSize } = memory;
+  const { ctx, group, valueHeadDim } = memory;
   const { q } = call;
   const { kernels } = ctx.device;
   const [batchSize, heads, rows] = q.shape as [number, number, number];
-  if (q.size === 0) return ctx.device.empty([batchSize, rows, heads, valueHeadSize], q.dtype).permute([0, 2, 1, 3]);
+  if (q.size === 0) return ctx.device.empty([batchSize, rows, heads, valueHeadDim], q.dtype).permute([0, 2, 1, 3]);
   const visibleBlockRows = visibleRows(memory, batch, call.mask);
   group?.recordCall(() => describeCall(batch, q));
-  const shape: StateShape = { batch: batchSize, heads, rows, valueSize: valueHeadSize };
+  const shape: StateShape = { batch: batchSize, heads, rows, valueSize: valueHeadDim };
   const foldIntoState = <State extends AttentionState>(state: State, shouldClear: boolean): State => {
     if (shouldClear) kernels.fill(state.out, 0);
     kernels.fill(state.lse, -Infinity);
@@ -66,7 +66,7 @@ export function attendBlocks(memory: CacheMemory, batch: CacheBatch, call: Atten
     : mergeOverRanks(group, foldIntoState(emptyPackedState(ctx, shape), true), shape);
   if (call.sinks) mergeSinksUnchecked(state, call.sinks);
   if (isSingleRank && q.dtype === "float32") return state.out;
-  const out = ctx.device.empty([batchSize, rows, heads, valueHeadSize], q.dtype).permute([0, 2, 1, 3]);
+  const out = ctx.device.empty([batchSize, rows, heads, valueHeadDim], q.dtype).permute([0, 2, 1, 3]);
   kernels.copy(out, state.out);
   return out;
 }
@@ -81,9 +81,9 @@ function describeCall({ layer, tables, counts }: CacheBatch, q: Tensor): string 
  * sample sees, without a copy, and a block table is the sample's mask over them.
  */
 function foldRows(
-  { k, v, headSize }: CacheMemory,
+  { k, v, headDim }: CacheMemory,
   { row, count, samples }: VisibleRows,
-  { q, scale = headSize ** -0.5, softcap, state, layer }: AttendCall & { state: AttentionState; layer: number },
+  { q, scale = headDim ** -0.5, softcap, state, layer }: AttendCall & { state: AttentionState; layer: number },
 ): void {
   const view = (x: Tensor): Tensor => {
     const [, heads, , size] = x.shape as [number, number, number, number];

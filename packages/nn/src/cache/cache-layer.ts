@@ -209,25 +209,25 @@ export class KvCacheLayer implements AttentionCache {
   /** The number of new tokens. */
   // oxlint-disable-next-line max-params -- k and v are the field's names
   #checkNewKeys(where: string, k: Tensor, v: Tensor): number {
-    const { numKvHeads, headSize, valueHeadSize } = this.#memory;
+    const { numKvHeads, headDim, valueHeadDim } = this.#memory;
     const [batch, rows] = [this.#tables.length, k.shape[2]!];
-    const expected = [headSize, valueHeadSize].map((size) => [batch, numKvHeads, rows, size]);
+    const expected = [headDim, valueHeadDim].map((size) => [batch, numKvHeads, rows, size]);
     const haveExpectedShapes = [k, v].every((x, i) => x.shape.every((length, axis) => length === expected[i]![axis]));
     if (haveExpectedShapes) return rows;
     throw new ShapeError({
       where,
-      expected: `k [${batch},${numKvHeads},T,${headSize}] and v [${batch},${numKvHeads},T,${valueHeadSize}], one batch element per sequence`,
+      expected: `k [${batch},${numKvHeads},T,${headDim}] and v [${batch},${numKvHeads},T,${valueHeadDim}], one batch element per sequence`,
       received: `${formatShape(k.shape)} and ${formatShape(v.shape)}`,
     });
   }
 
   #checkQueries(where: string, q: Tensor, { sinks }: ResolvedOptionsOf<typeof cachedAttentionOptions>): void {
-    const { numKvHeads, headSize } = this.#memory;
+    const { numKvHeads, headDim } = this.#memory;
     const [batch, heads, , size] = q.shape as [number, number, number, number];
-    if (batch !== this.#tables.length || heads % numKvHeads !== 0 || size !== headSize) {
+    if (batch !== this.#tables.length || heads % numKvHeads !== 0 || size !== headDim) {
       throw new ShapeError({
         where,
-        expected: `q [${this.#tables.length},H,T,${headSize}], H a multiple of ${numKvHeads}, one batch element per sequence`,
+        expected: `q [${this.#tables.length},H,T,${headDim}], H a multiple of ${numKvHeads}, one batch element per sequence`,
         received: formatShape(q.shape),
       });
     }

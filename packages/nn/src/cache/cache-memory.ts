@@ -9,8 +9,8 @@ export interface CacheMemory extends CacheBlocks {
   readonly rank: number;
   readonly axis: string | undefined;
   readonly numKvHeads: number;
-  readonly headSize: number;
-  readonly valueHeadSize: number;
+  readonly headDim: number;
+  readonly valueHeadDim: number;
   /** [numLayers,Hkv,rows,D] and [numLayers,Hkv,rows,Dv]: this rank's blocks, one after another. */
   readonly k: Tensor;
   readonly v: Tensor;

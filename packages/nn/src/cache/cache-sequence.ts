@@ -39,7 +39,7 @@ export class CacheSequence implements Disposable {
    * import { cpu } from "@mosaic/kernels-cpu";
    * import { KvCache } from "@mosaic/nn";
    * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
-   * using cache = new KvCache(ctx, { numKvHeads: 1, headSize: 8, maxTokens: 256 });
+   * using cache = new KvCache(ctx, { numKvHeads: 1, headDim: 8, maxTokens: 256 });
    * using prompt = cache.createSequence();
    * using k = randn(ctx, [1, 1, 100, 8]);
    * cache.layer(0, [prompt]).append(k, k);

@@ -24,9 +24,9 @@ export const kvCacheOptions = defineOptions("KvCache", {
   /** Hkv, the KV heads that this rank has of each layer. */
   numKvHeads: option.integer({ min: 1 }),
   /** D, from 1 to 256. */
-  headSize: option.integer({ min: 1, max: 256 }),
-  /** Dv, of values. Default: headSize. */
-  valueHeadSize: option.integer({ min: 1, max: 256, optional: true }),
+  headDim: option.integer({ min: 1, max: 256 }),
+  /** Dv, of values. Default: headDim. */
+  valueHeadDim: option.integer({ min: 1, max: 256, optional: true }),
   /** Tokens of all sequences together for which there is memory, over all ranks of the axis; whole blocks on each. */
   maxTokens: option.integer({ min: 1 }),
   /** Tokens of a block, which is on one rank. Default 64. */
@@ -60,7 +60,7 @@ export type KvCacheOptions = OptionsOf<typeof kvCacheOptions>;
  * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
  * using positions = new RotaryEmbedding(8);
  * using attn = new MultiAxisAttention(ctx, { embedDim: 32, numHeads: 4, attentionAxis: 1, causal: true, positions });
- * using cache = new KvCache(ctx, { numKvHeads: 4, headSize: 8, maxTokens: 1024 });
+ * using cache = new KvCache(ctx, { numKvHeads: 4, headDim: 8, maxTokens: 1024 });
  * using sequence = cache.createSequence();
  * using prompt = randn(ctx, [1, 10, 32]);
  * using token = randn(ctx, [1, 1, 32]);
@@ -80,7 +80,7 @@ export class KvCache implements Disposable {
   constructor(ctx: Context, options: KvCacheOptions) {
     checkContext("KvCache", ctx);
     const parsed = kvCacheOptions.parse(options);
-    const { numLayers, numKvHeads, headSize, valueHeadSize = headSize, blockSize, dtype, slidingWindow } = parsed;
+    const { numLayers, numKvHeads, headDim, valueHeadDim = headDim, blockSize, dtype, slidingWindow } = parsed;
     const axis = resolveAxis(ctx, parsed.axis);
     const group = axis === undefined ? undefined : ctx.mesh.group(axis);
     const ranks = group?.size ?? 1;
@@ -89,14 +89,14 @@ export class KvCache implements Disposable {
     // Within a scope, which releases the keys if there is no memory for the values.
     const [k, v] = scope(() => {
       const allocateRows = (size: number): Tensor => ctx.device.empty([numLayers, numKvHeads, rows, size], dtype);
-      return [allocateRows(headSize), allocateRows(valueHeadSize)] as const;
+      return [allocateRows(headDim), allocateRows(valueHeadDim)] as const;
     });
     for (const x of [k, v]) keep(x);
     const rank = group?.rank ?? 0;
     this.numLayers = numLayers;
     this.blockSize = blockSize;
     this.#memory = {
-      ...{ ctx, group, rank, axis, k, v, numLayers, numKvHeads, headSize, valueHeadSize, blockSize, slidingWindow },
+      ...{ ctx, group, rank, axis, k, v, numLayers, numKvHeads, headDim, valueHeadDim, blockSize, slidingWindow },
       pool: new BlockPool(ranks, blocksPerRank),
       revision: 0,
       copyBlock: (sourceBlock, targetBlock) => copyBlock(this.#memory, sourceBlock, targetBlock),
@@ -105,8 +105,8 @@ export class KvCache implements Disposable {
 
   /** Bytes of one token in all layers, on the rank that holds it: numLayers · Hkv · (D + Dv) · bytes of the dtype. */
   get bytesPerToken(): number {
-    const { k, numKvHeads, headSize, valueHeadSize } = this.#memory;
-    return this.numLayers * numKvHeads * (headSize + valueHeadSize) * dtypeBytes[k.dtype];
+    const { k, numKvHeads, headDim, valueHeadDim } = this.#memory;
+    return this.numLayers * numKvHeads * (headDim + valueHeadDim) * dtypeBytes[k.dtype];
   }
 
   /** Tokens for which there is memory, on all ranks of the axis. */

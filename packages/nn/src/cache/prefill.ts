@@ -80,11 +80,7 @@ export function prefill(memory: CacheMemory, { layer, tables }: ShardedBatch, ca
   });
 }
 
-function checkShards(
-  { axis, ctx, numKvHeads, headSize, valueHeadSize }: CacheMemory,
-  batch: number,
-  call: PrefillCall,
-) {
+function checkShards({ axis, ctx, numKvHeads, headDim, valueHeadDim }: CacheMemory, batch: number, call: PrefillCall) {
   const { q, k, v, layout } = call;
   const where = "KvCache: prefill";
   if (layout.axes.length !== 1 || layout.axes[0] !== axis) {
@@ -98,12 +94,12 @@ function checkShards(
   const rows = spansLength(layout.spans(ctx.mesh.coordinate));
   const hasShape = (x: Tensor, shape: readonly number[]) => x.shape.every((length, i) => length === shape[i]);
   const haveKvShapes =
-    hasShape(k, [batch, numKvHeads, rows, headSize]) && hasShape(v, [batch, numKvHeads, rows, valueHeadSize]);
+    hasShape(k, [batch, numKvHeads, rows, headDim]) && hasShape(v, [batch, numKvHeads, rows, valueHeadDim]);
   const [, heads] = q.shape as [number, number, number, number];
-  if (haveKvShapes && heads % numKvHeads === 0 && hasShape(q, [batch, heads, rows, headSize])) return;
+  if (haveKvShapes && heads % numKvHeads === 0 && hasShape(q, [batch, heads, rows, headDim])) return;
   throw new ShapeError({
     where,
-    expected: `q [${batch},H,${rows},${headSize}], k [${batch},${numKvHeads},${rows},${headSize}] and v [${batch},${numKvHeads},${rows},${valueHeadSize}], this rank's shard of ${layout.length} tokens`,
+    expected: `q [${batch},H,${rows},${headDim}], k [${batch},${numKvHeads},${rows},${headDim}] and v [${batch},${numKvHeads},${rows},${valueHeadDim}], this rank's shard of ${layout.length} tokens`,
     received: [q, k, v].map((x) => `[${x.shape.join(",")}]`).join(", "),
   });
 }

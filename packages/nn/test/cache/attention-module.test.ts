@@ -77,7 +77,7 @@ describe("a prompt in chunks through the ring, then token by token", () => {
     await onMesh({ sp }, async (ctx) => {
       using attn = createModule(ctx, modelCase, { backend: "ring", placement });
       using cache = new KvCache(ctx, {
-        ...{ numKvHeads: kvHeads, headSize: size, maxTokens: 1024, blockSize: 4, dtype },
+        ...{ numKvHeads: kvHeads, headDim: size, maxTokens: 1024, blockSize: 4, dtype },
         ...(slidingWindow !== undefined && { slidingWindow }),
       });
       using sequence = cache.createSequence();
@@ -127,7 +127,7 @@ test.each([1, 2, 3])("a batch of prompts of different lengths, padded, then a st
   const expected = await Promise.all(lengths.map((length, i) => attendAtOnce(model, length + steps, 11 + i)));
   await onMesh({ sp }, async (ctx) => {
     using attn = createModule(ctx, model, { backend: "local" });
-    using cache = new KvCache(ctx, { numKvHeads: kvHeads, headSize: size, maxTokens: 256, blockSize: 4 });
+    using cache = new KvCache(ctx, { numKvHeads: kvHeads, headDim: size, maxTokens: 256, blockSize: 4 });
     const sequences = lengths.map(() => cache.createSequence());
     const sliceRows = (sample: number, start: number, end: number): number[] =>
       createEmbeddings(lengths[sample]! + steps, embedDim, 11 + sample).slice(start * embedDim, end * embedDim);
@@ -161,7 +161,7 @@ test("two prompts of different lengths in shards, the second of them forked", as
   const expected = await Promise.all([attendAtOnce(model, 30, 3), attendAtOnce(model, 30, 4)]);
   await onMesh({ sp: 3 }, async (ctx) => {
     using attn = createModule(ctx, model, { backend: "ring" });
-    using cache = new KvCache(ctx, { numKvHeads: kvHeads, headSize: size, maxTokens: 256, blockSize: 4 });
+    using cache = new KvCache(ctx, { numKvHeads: kvHeads, headDim: size, maxTokens: 256, blockSize: 4 });
     const sequences = [cache.createSequence(), cache.createSequence()];
     const fullInputs = [3, 4].map((seed) => fromArray(ctx, createEmbeddings(30, embedDim, seed), [1, 30, embedDim]));
     const forwardSampleChunk = async (sample: number, start: number, end: number): Promise<Float32Array> => {

@@ -22,7 +22,7 @@ import { maxDifference, generateNumbers } from "../reference/numbers.ts";
 import { onOneRank, onMesh } from "../reference/world.ts";
 
 const [heads, kvHeads, size] = [4, 2, 8];
-const shape = { numKvHeads: kvHeads, headSize: size, blockSize: 4 } as const;
+const shape = { numKvHeads: kvHeads, headDim: size, blockSize: 4 } as const;
 
 const createCache = (ctx: Context, options: Partial<KvCacheOptions> = {}): KvCache =>
   new KvCache(ctx, { ...shape, maxTokens: 64, ...options });
@@ -318,7 +318,7 @@ describe("rejects", () => {
 
   test("a module's call, and then has none of its tokens", () =>
     onOneRank((ctx) => {
-      using cache = createCache(ctx, { numKvHeads: 2, headSize: 4, numLayers: 2 });
+      using cache = createCache(ctx, { numKvHeads: 2, headDim: 4, numLayers: 2 });
       using sequence = cache.createSequence();
       using attn = new MultiAxisAttention(ctx, { embedDim: 8, numHeads: 2, attentionAxis: 1 });
       using x = randn(ctx, [1, 9, 8]);
@@ -335,7 +335,7 @@ describe("rejects", () => {
 
   test("lengths of shards", () =>
     onMesh({ sp: 2 }, (ctx) => {
-      using cache = createCache(ctx, { headSize: 8, numKvHeads: 1 });
+      using cache = createCache(ctx, { headDim: 8, numKvHeads: 1 });
       using sequence = cache.createSequence();
       const options = { embedDim: 8, numHeads: 1, attentionAxis: 1, causal: true, backend: "ring" } as const;
       using attn = new MultiAxisAttention(ctx, options);
@@ -361,7 +361,7 @@ describe("rejects", () => {
 
   test("gradients, and in modules what does not go with a cache", () =>
     onOneRank((ctx) => {
-      using cache = createCache(ctx, { numKvHeads: 2, headSize: 4 });
+      using cache = createCache(ctx, { numKvHeads: 2, headDim: 4 });
       using sequence = cache.createSequence();
       const options = { embedDim: 8, numHeads: 2 } as const;
       using attn = new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, causal: true });
@@ -409,7 +409,7 @@ describe("rejects", () => {
 
   test("shards along another axis than its own", () =>
     onMesh({ node: 2, sp: 2 }, (ctx) => {
-      using cache = createCache(ctx, { axis: "node", headSize: 8, numKvHeads: 1 });
+      using cache = createCache(ctx, { axis: "node", headDim: 8, numKvHeads: 1 });
       using sequence = cache.createSequence();
       const options = { embedDim: 8, numHeads: 1, attentionAxis: 1, causal: true, backend: "ring" } as const;
       using attn = new MultiAxisAttention(ctx, options);

@@ -26,7 +26,7 @@ export interface DecodingTrial {
   readonly ranks: number;
   readonly numHeads: number;
   readonly numKvHeads: number;
-  readonly headSize: number;
+  readonly headDim: number;
   readonly blockSize: number;
   readonly dtype: "float32" | "bfloat16";
   readonly slidingWindow?: number;
@@ -85,10 +85,10 @@ export async function checkDecoding(trial: DecodingTrial): Promise<void> {
 }
 
 async function decode(ctx: Context, trial: DecodingTrial): Promise<StepErrors[]> {
-  const { numKvHeads, headSize, blockSize, dtype, slidingWindow } = trial;
+  const { numKvHeads, headDim, blockSize, dtype, slidingWindow } = trial;
   const nextUniform = uniforms(trial.seed);
   using cache = new KvCache(ctx, {
-    ...{ numLayers: 2, numKvHeads, headSize, blockSize, dtype, maxTokens: 4096 },
+    ...{ numLayers: 2, numKvHeads, headDim, blockSize, dtype, maxTokens: 4096 },
     ...(slidingWindow !== undefined && { slidingWindow }),
   });
   const sequences: Sequence[] = [];
@@ -162,14 +162,14 @@ function generateOperand(
   rows: number,
   trial: DecodingTrial,
 ): Float64Array {
-  const { numHeads, numKvHeads, headSize, dtype } = trial;
+  const { numHeads, numKvHeads, headDim, dtype } = trial;
   const heads = kind === "q" ? numHeads : numKvHeads;
-  const operandValues = new Float64Array(heads * rows * headSize);
+  const operandValues = new Float64Array(heads * rows * headDim);
   for (const [row, token] of tokens.entries()) {
     const seed = ((token * 2 + layer) * 3 + "qkv".indexOf(kind)) * 7919 + trial.seed;
-    const values = getOrCompute(trial, `${kind} ${seed}`, () => normals(heads * headSize, seed, dtype));
+    const values = getOrCompute(trial, `${kind} ${seed}`, () => normals(heads * headDim, seed, dtype));
     for (let h = 0; h < heads; h++) {
-      operandValues.set(values.subarray(h * headSize, (h + 1) * headSize), (h * rows + row) * headSize);
+      operandValues.set(values.subarray(h * headDim, (h + 1) * headDim), (h * rows + row) * headDim);
     }
   }
   return operandValues;
@@ -197,7 +197,7 @@ async function attendCachedAndLocal(
   { batch, rows, lengths }: Batch,
   trial: DecodingTrial,
 ) {
-  const { numHeads, numKvHeads, headSize, dtype, slidingWindow } = trial;
+  const { numHeads, numKvHeads, headDim, dtype, slidingWindow } = trial;
   const steps: StepErrors[] = [];
   for (const index of [0, 1]) {
     const layer = cache.layer(
@@ -210,7 +210,7 @@ async function attendCachedAndLocal(
       const values = batch.map(({ tokens }, i) =>
         generateOperand(kind, index, tokens.slice(tokens.length - lengths[i]!), rows, trial),
       );
-      return createTensor(ctx, values, [heads, rows, headSize], dtype);
+      return createTensor(ctx, values, [heads, rows, headDim], dtype);
     };
     using out = noGrad(() =>
       scope(() => {
@@ -221,8 +221,8 @@ async function attendCachedAndLocal(
     const values = await out.read();
     for (const [i, { tokens }] of batch.entries()) {
       const count = lengths[i]!;
-      const sampleOutput = values.subarray(i * numHeads * rows * headSize, (i + 1) * numHeads * rows * headSize);
-      const [validRows, padding] = splitValidRows(sampleOutput, { heads: numHeads, rows, count, headSize });
+      const sampleOutput = values.subarray(i * numHeads * rows * headDim, (i + 1) * numHeads * rows * headDim);
+      const [validRows, padding] = splitValidRows(sampleOutput, { heads: numHeads, rows, count, headDim });
       if (padding.some((value) => value !== 0)) throw new Error("a row of padding is not 0");
       if (count === 0) continue;
       const [q, k, v] = [
@@ -231,17 +231,17 @@ async function attendCachedAndLocal(
         generateOperand("v", index, tokens, tokens.length, trial),
       ] as const;
       const firstNewToken = tokens.length - count;
-      const sizes = { batch: 1, numHeads, numKvHeads, queries: count, keys: tokens.length, headDim: headSize };
+      const sizes = { batch: 1, numHeads, numKvHeads, queries: count, keys: tokens.length, headDim };
       const maskMod = (query: number, key: number) =>
         key <= firstNewToken + query && (slidingWindow === undefined || key > firstNewToken + query - slidingWindow);
       const expected = getOrCompute(trial, `${index} ${count} ${tokens.join()}`, () =>
-        attentionOracle({ ...sizes, scale: headSize ** -0.5, maskMod, q, k, v }),
+        attentionOracle({ ...sizes, scale: headDim ** -0.5, maskMod, q, k, v }),
       );
       const mask = slidingWindow === undefined ? masks.causal() : masks.slidingWindow(slidingWindow);
       using localOut = scope(() => {
-        const qTensor = createTensor(ctx, [q], [numHeads, count, headSize], dtype);
+        const qTensor = createTensor(ctx, [q], [numHeads, count, headDim], dtype);
         const [kTensor, vTensor] = [k, v].map((x) =>
-          createTensor(ctx, [x], [numKvHeads, tokens.length, headSize], dtype),
+          createTensor(ctx, [x], [numKvHeads, tokens.length, headDim], dtype),
         );
         return attention(ctx, qTensor, kTensor!, vTensor!, { backend: local(), mask });
       });
@@ -260,14 +260,14 @@ async function attendCachedAndLocal(
 /** The rows of tokens, and those of padding. */
 function splitValidRows(
   values: Float32Array,
-  { heads, rows, count, headSize }: { heads: number; rows: number; count: number; headSize: number },
+  { heads, rows, count, headDim }: { heads: number; rows: number; count: number; headDim: number },
 ): readonly [Float32Array, Float32Array] {
-  const validRows = new Float32Array(heads * count * headSize);
-  const padding = new Float32Array(heads * (rows - count) * headSize);
+  const validRows = new Float32Array(heads * count * headDim);
+  const padding = new Float32Array(heads * (rows - count) * headDim);
   for (let h = 0; h < heads; h++) {
-    const head = values.subarray(h * rows * headSize, (h + 1) * rows * headSize);
-    validRows.set(head.subarray(0, count * headSize), h * count * headSize);
-    padding.set(head.subarray(count * headSize), h * (rows - count) * headSize);
+    const head = values.subarray(h * rows * headDim, (h + 1) * rows * headDim);
+    validRows.set(head.subarray(0, count * headDim), h * count * headDim);
+    padding.set(head.subarray(count * headDim), h * (rows - count) * headDim);
   }
   return [validRows, padding];
 }
