@@ -32,9 +32,9 @@ const folder = mkdtempSync(join(tmpdir(), "mosaic-load-"));
 process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
 const model = "random";
 /** MiB by which a process that has leaked nothing may differ. */
-const maxResidentGrowthMib = 64;
+const MAX_RESIDENT_GROWTH_MIB = 64;
 /** Bytes of tables that a model keeps; a tensor of every request would be more. */
-const maxAllocatedGrowthBytes = 65_536;
+const MAX_ALLOCATED_GROWTH_BYTES = 65_536;
 await writeModel(join(folder, model));
 const server = await startServer(join(folder, model));
 const faults: string[] = [];
@@ -150,18 +150,19 @@ function findRankPids(): readonly number[] {
 
 function compareMemory(before: Memory, after: Memory): string[] {
   const growthFaults = after.resident.flatMap((residentMib, i) =>
-    residentMib > before.resident[i]! + maxResidentGrowthMib
+    residentMib > before.resident[i]! + MAX_RESIDENT_GROWTH_MIB
       ? [
-          `process ${i}: expected at most ${before.resident[i]! + maxResidentGrowthMib} MiB of resident memory after the load, received ${residentMib} MiB`,
+          `process ${i}: expected at most ${before.resident[i]! + MAX_RESIDENT_GROWTH_MIB} MiB of resident memory after the load, received ${residentMib} MiB`,
         ]
       : [],
   );
-  const hasLeak = after.freeTokens !== after.maxTokens || after.allocated > before.allocated + maxAllocatedGrowthBytes;
+  const hasLeak =
+    after.freeTokens !== after.maxTokens || after.allocated > before.allocated + MAX_ALLOCATED_GROWTH_BYTES;
   return [
     ...growthFaults,
     ...(hasLeak
       ? [
-          `memory leak in the ranks: expected all ${after.maxTokens} cache tokens to be free, and at most ${maxAllocatedGrowthBytes} more bytes allocated than before the load; received ${JSON.stringify({ before, after })}`,
+          `memory leak in the ranks: expected all ${after.maxTokens} cache tokens to be free, and at most ${MAX_ALLOCATED_GROWTH_BYTES} more bytes allocated than before the load; received ${JSON.stringify({ before, after })}`,
         ]
       : []),
   ];

@@ -21,7 +21,7 @@ export const folderFilePaths = (folder: string) =>
   }) as const;
 
 /** The id of the end token. */
-export const endTokenId = 0;
+export const END_TOKEN_ID = 0;
 
 /** config.json of Llama with these sizes. */
 export function createConfig(architecture: ArchitectureSettings): Readonly<Record<string, unknown>> {
@@ -46,7 +46,7 @@ export function createConfig(architecture: ArchitectureSettings): Readonly<Recor
     attention_bias: false,
     mlp_bias: false,
     bos_token_id: null,
-    eos_token_id: endTokenId,
+    eos_token_id: END_TOKEN_ID,
     torch_dtype: "float32",
   };
 }
@@ -84,21 +84,21 @@ export function prepareFolder(folder: string, architecture: ArchitectureSettings
   writeAtomically(paths.heldOutTokens, new Uint8Array(Uint16Array.from(heldOut.flat()).buffer));
   writeAtomically(paths.tokenizer, `${JSON.stringify(tokenizerFiles.tokenizer)}\n`);
   writeAtomically(paths.tokenizerConfig, `${JSON.stringify(tokenizerFiles.config, null, 2)}\n`);
-  const generationConfig = { eos_token_id: endTokenId, do_sample: true, temperature: 0.8, top_k: 50, top_p: 0.95 };
+  const generationConfig = { eos_token_id: END_TOKEN_ID, do_sample: true, temperature: 0.8, top_k: 50, top_p: 0.95 };
   writeAtomically(paths.generation, `${JSON.stringify(generationConfig, null, 2)}\n`);
   // The last one: a folder that has it has all.
   writeAtomically(paths.config, `${JSON.stringify(config, null, 2)}\n`);
 }
 
 /** The standard deviation of the embeddings that @mosaic/models creates. */
-const defaultEmbeddingStd = 0.02;
+const DEFAULT_EMBEDDING_STD = 0.02;
 
 /** A model of a prepared folder, as it is before training. Collective. */
 export function createModel(ctx: Context, folder: string, backend: string): CausalLM {
   const config = readJson(folderFilePaths(folder).config);
   const model = createCausalLM(ctx, config, { backend, placement: "zigzag", dtype: "float32" });
   const { weight } = model.decoder.embedding;
-  ctx.device.kernels.scalar("mul", weight, weight, Number(config["initializer_range"]) / defaultEmbeddingStd);
+  ctx.device.kernels.scalar("mul", weight, weight, Number(config["initializer_range"]) / DEFAULT_EMBEDDING_STD);
   return model;
 }
 

@@ -34,16 +34,16 @@ interface TrainingProgress {
 }
 
 /** Steps in which the learning rate rises, and about which it falls to 1/√2 of its height. */
-const [warmupSteps, decaySteps] = [20, 400];
+const [WARMUP_STEPS, DECAY_STEPS] = [20, 400];
 
 /** The last share of a training on needles, in which its learning rate falls to 0; one on text ends when its time is over, so nothing may depend on it. */
-const finalDecayShare = 0.2;
+const FINAL_DECAY_SHARE = 0.2;
 
 /** The factor on the learning rate of each step. */
 export function createSchedule({ task, steps }: Pick<TrainSettings, "task" | "steps">): Schedule {
-  const schedule = linearWarmup(warmupSteps, inverseSquareRoot(decaySteps));
+  const schedule = linearWarmup(WARMUP_STEPS, inverseSquareRoot(DECAY_STEPS));
   if (task === "text") return schedule;
-  return (step) => schedule(step) * Math.min(1, (steps - step) / (finalDecayShare * steps));
+  return (step) => schedule(step) * Math.min(1, (steps - step) / (FINAL_DECAY_SHARE * steps));
 }
 
 /** A loss of a batch: the same on every rank and mesh. */

@@ -2,14 +2,14 @@ import { readFileSync } from "node:fs";
 import { type Context, dispatch } from "@mosaic/attention";
 import { DataLoader, type PlacementFunction, tokenFile } from "@mosaic/attention/nn";
 import type { TrainingData } from "./batches.ts";
-import { endTokenId, folderFilePaths, choosePlacement, readTokenizer } from "./model-folder.ts";
+import { END_TOKEN_ID, folderFilePaths, choosePlacement, readTokenizer } from "./model-folder.ts";
 import { chooseNeedleRowOptions, createLaterRowOptions, type NeedleRowOptions } from "./needles/curriculum.ts";
 import { NeedleBatches } from "./needles/needle-batches.ts";
 import { findFactTokens } from "./needles/needle-text.ts";
 import type { TrainSettings } from "./settings.ts";
 
 /** Batches of held-out rows that an evaluation takes. */
-const maxEvaluationBatches = 4;
+const MAX_EVALUATION_BATCHES = 4;
 
 /** How rows are cut: zigzag, or for flex as suits the documents of the batch. */
 export function placementFor(ctx: Context, backend: string): "zigzag" | "contiguous" | PlacementFunction {
@@ -26,7 +26,7 @@ export function openTrainingData(ctx: Context, settings: TrainSettings): Trainin
 /** Books, packed into rows. */
 function openTextData(ctx: Context, { out, backend, length, batch, seed }: TrainSettings): TrainingData {
   const { trainTokens: trainTokensPath, heldOutTokens: heldOutTokensPath } = folderFilePaths(out);
-  const sources = [trainTokensPath, heldOutTokensPath].map((path) => tokenFile(path, { separator: endTokenId }));
+  const sources = [trainTokensPath, heldOutTokensPath].map((path) => tokenFile(path, { separator: END_TOKEN_ID }));
   const options = { rowLength: length, batchSize: batch, seed, placement: placementFor(ctx, backend) };
   const loaders = [true, false].map((shuffle, i) => new DataLoader(ctx, sources[i]!, { ...options, shuffle }));
   const [train, heldOut] = loaders.map((loader) => ({
@@ -37,7 +37,7 @@ function openTextData(ctx: Context, { out, backend, length, batch, seed }: Train
   return {
     train: train!,
     heldOut: heldOut!,
-    numEvaluationBatches: Math.min(maxEvaluationBatches, loaders[1]!.batchesPerEpoch),
+    numEvaluationBatches: Math.min(MAX_EVALUATION_BATCHES, loaders[1]!.batchesPerEpoch),
     [Symbol.dispose]() {
       for (const source of sources) source[Symbol.dispose]();
     },
@@ -53,7 +53,7 @@ function openNeedleData(ctx: Context, settings: TrainSettings): TrainingData {
   const rowOptionsForStep = (step: number): NeedleRowOptions => chooseNeedleRowOptions(step, { steps, length });
   const sources = [trainTokensPath, heldOutTokensPath].map((path, i) => ({
     tokens,
-    filler: readTokens(path).filter((token) => token !== endTokenId),
+    filler: readTokens(path).filter((token) => token !== END_TOKEN_ID),
     usesUnseenKeysOnly: i === 1,
   }));
   return {
@@ -62,7 +62,7 @@ function openNeedleData(ctx: Context, settings: TrainSettings): TrainingData {
       ...options,
       rowOptionsForStep: () => createLaterRowOptions(length),
     }),
-    numEvaluationBatches: maxEvaluationBatches,
+    numEvaluationBatches: MAX_EVALUATION_BATCHES,
     [Symbol.dispose]() {},
   };
 }

@@ -2,7 +2,7 @@ import { mkdirSync, writeFileSync } from "node:fs";
 import { world } from "@mosaic/attention";
 import { createModel } from "@mosaic/models";
 import { readCorpus } from "../src/corpus.ts";
-import { createConfig, endTokenId, folderFilePaths } from "../src/model-folder.ts";
+import { createConfig, END_TOKEN_ID, folderFilePaths } from "../src/model-folder.ts";
 import { tokenizeCorpus } from "../src/tokenizer/corpus-tokens.ts";
 
 const sizes = {
@@ -25,7 +25,7 @@ export async function writeServedFolder(folder: string): Promise<void> {
   const { tokenizer, tokenizerConfig, generation } = folderFilePaths(folder);
   writeFileSync(tokenizer, JSON.stringify(tokenizerFiles.tokenizer));
   writeFileSync(tokenizerConfig, JSON.stringify({ ...tokenizerFiles.config, chat_template: chatTemplate }));
-  writeFileSync(generation, JSON.stringify({ eos_token_id: endTokenId, do_sample: true, top_p: 0.95 }));
+  writeFileSync(generation, JSON.stringify({ eos_token_id: END_TOKEN_ID, do_sample: true, top_p: 0.95 }));
   const [ctx] = await world(1, { seed: 0 });
   {
     using model = createModel(ctx!, createConfig(sizes));

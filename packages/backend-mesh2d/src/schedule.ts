@@ -34,7 +34,7 @@ const rulePreferences = [
 ] as const satisfies readonly Omit<SchedulingRule, "batches">[];
 
 /** Tiles of so many orders of chunks, and fewer, are searched; that is 6 × 4 and 5 × 5. */
-const maxArrivalOrders = 70;
+const MAX_ARRIVAL_ORDERS = 70;
 
 /**
  * The greedy schedule of Mesh-Attention, forward and backward. A move goes as soon as the channel is free: sums that are
@@ -86,7 +86,7 @@ function candidateRules({ queries, keys, channels }: ScheduleOptions): Schedulin
     rulePreferences.map((preference): SchedulingRule => ({ ...preference, batches })),
   );
   const triedArrivalOrders =
-    countInterleavings(queries - 1, keys - 1) <= maxArrivalOrders ? arrivalOrders(queries - 1, keys - 1) : [];
+    countInterleavings(queries - 1, keys - 1) <= MAX_ARRIVAL_ORDERS ? arrivalOrders(queries - 1, keys - 1) : [];
   const searchedRules = rulePreferences
     .slice(0, 5)
     .flatMap((preference) =>

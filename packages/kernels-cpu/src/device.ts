@@ -16,11 +16,11 @@ import { NativeDevice, NativeHandle } from "@mosaic/runtime";
 import { type CpuAddon, getAddon, instructionSets, type Isa } from "./addon.ts";
 
 /** More are a mistake: no machine has so many cores. */
-const maxThreads = 1024;
+const MAX_THREADS = 1024;
 
 export const cpuOptions = defineOptions("cpu", {
   /** Threads that compute, the stream's own included. Default: MOSAIC_THREADS, else an equal share of the cores. */
-  threads: option.integer({ min: 1, max: maxThreads, optional: true }),
+  threads: option.integer({ min: 1, max: MAX_THREADS, optional: true }),
   /** Distinguishes devices of one process in messages. Default 0. */
   index: option.integer({ min: 0, default: 0 }),
   /** Bytes that may be reserved from the system. Default: MOSAIC_MEMORY_LIMIT (`1500000000`, `512M`, `8G`), else no limit. */
@@ -40,7 +40,7 @@ export function threadCount(threads: number | undefined, environment: Environmen
   const coresPerRank = Math.floor(
     (Number(environment.SLURM_CPUS_ON_NODE) || availableCores) / (localWorldSize(environment) ?? 1),
   );
-  return Math.min(maxThreads, availableCores, Math.max(1, coresPerRank));
+  return Math.min(MAX_THREADS, availableCores, Math.max(1, coresPerRank));
 }
 
 /** Bytes; 0 for no limit. */
@@ -57,8 +57,8 @@ export function memoryLimit(bytes: number | undefined, environment: Environment 
 
 function checkThreadCount(value: number | string, where: string): number {
   const threads = checkPositiveInteger(value, where);
-  if (threads <= maxThreads) return threads;
-  throw optionError(where, `at most ${maxThreads} threads`, String(value));
+  if (threads <= MAX_THREADS) return threads;
+  throw optionError(where, `at most ${MAX_THREADS} threads`, String(value));
 }
 
 /** Text is a variable's: a message shows it as it is written there. */

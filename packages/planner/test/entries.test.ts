@@ -4,7 +4,7 @@ import { createBox } from "../src/prove/box.ts";
 import { Region, toContent } from "../src/prove/content.ts";
 import { reduceMessages } from "../src/prove/entries.ts";
 import { PositionTable } from "../src/prove/positions.ts";
-import { emptySum, SumTable } from "../src/prove/sums.ts";
+import { EMPTY_SUM, SumTable } from "../src/prove/sums.ts";
 import { decodePayload, encodeValue, InitialValues } from "../src/prove/values.ts";
 import { InternPool } from "../src/symbolic/intern-pool.ts";
 import { identityTranslations } from "../src/symmetry/translations.ts";
@@ -29,7 +29,7 @@ class MessageSums {
     const span: Span = { start, length: end - first, step: 1 };
     const rows = { batch: 0, head: 0, column: 0, positions: this.#positions.fromSpans([span]) };
     const box = createBox(first * ROW_ELEMENTS, [1, HEADS, end - first, COLUMNS], [0, COLUMNS, ROW_ELEMENTS, 1]);
-    return new Region(encodeValue("dk", this.#sums.add(emptySum, tile)), rows, box);
+    return new Region(encodeValue("dk", this.#sums.add(EMPTY_SUM, tile)), rows, box);
   }
 
   /** Of each row of the sum that is known: its position and the tiles that were added, in order. */

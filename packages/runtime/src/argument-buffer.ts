@@ -15,7 +15,7 @@ export interface NativeAddon {
   bind(argumentBuffer: Float64Array, deliver?: (id: number, code: number, message: string) => void): void;
 }
 
-const maxAxes = 12;
+const MAX_AXES = 12;
 
 /**
  * Arguments for native calls, as doubles in one array that both sides see: writing numbers into it is many times cheaper
@@ -52,7 +52,7 @@ export class ArgumentBuffer {
     if (owner !== this.#owner) this.#rejectForeign(x);
     if (x.isDisposed) x.assertNotDisposed(this.#where);
     const rank = shape.length;
-    if (rank > maxAxes) this.#rejectRank(rank);
+    if (rank > MAX_AXES) this.#rejectRank(rank);
     this.#ensureCapacity(3 + 2 * rank);
     const { values } = this;
     let nextIndex = this.#nextIndex;
@@ -104,7 +104,7 @@ export class ArgumentBuffer {
 
   /** One stride for each axis. */
   strides(strides: Shape): this {
-    if (strides.length > maxAxes) this.#rejectRank(strides.length);
+    if (strides.length > MAX_AXES) this.#rejectRank(strides.length);
     this.#ensureCapacity(1 + strides.length);
     this.number(strides.length);
     for (const stride of strides) this.number(stride);
@@ -135,7 +135,7 @@ export class ArgumentBuffer {
   #rejectRank(rank: number): never {
     throw new OptionError({
       where: this.#where,
-      expected: `at most ${maxAxes} axes`,
+      expected: `at most ${MAX_AXES} axes`,
       received: String(rank),
       remedy: "merge adjacent axes with reshape",
     });

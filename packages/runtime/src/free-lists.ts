@@ -1,10 +1,10 @@
 import type { MemoryBlock } from "./storage.ts";
 
 /** Larger blocks go back to the addon at once: work on so many bytes takes many times as long as the call. */
-const maxBlockBytes = 64 * 2 ** 10;
+const MAX_BLOCK_BYTES = 64 * 2 ** 10;
 
 /** Bytes that the lists may hold: what lies in them cannot be joined with its neighbours. */
-const maxBytes = 2 ** 20;
+const MAX_BYTES = 2 ** 20;
 
 /**
  * Freed blocks by size, for the next allocation of that size: a loop of equal steps allocates without a native call. Everything on
@@ -18,7 +18,7 @@ export class FreeLists {
 
   constructor(granularity: number) {
     this.#granularity = granularity;
-    this.#lists = Array.from({ length: maxBlockBytes / granularity + 1 }, () => []);
+    this.#lists = Array.from({ length: MAX_BLOCK_BYTES / granularity + 1 }, () => []);
   }
 
   /** Bytes of the blocks in the lists. */
@@ -28,7 +28,7 @@ export class FreeLists {
 
   /** A block of the size that the addon would give for so many bytes; undefined if there is none. */
   takeBlock(byteLength: number): MemoryBlock | undefined {
-    if (!Number.isInteger(byteLength) || byteLength < 0 || byteLength > maxBlockBytes) return undefined;
+    if (!Number.isInteger(byteLength) || byteLength < 0 || byteLength > MAX_BLOCK_BYTES) return undefined;
     const block = this.#lists[this.#listIndex(byteLength)]?.pop();
     if (block !== undefined) this.#bytes -= block.byteLength;
     return block;
@@ -37,7 +37,7 @@ export class FreeLists {
   /** Whether the lists have taken the block. */
   putBlock(block: MemoryBlock): boolean {
     const { byteLength } = block;
-    if (byteLength > maxBlockBytes || this.#bytes + byteLength > maxBytes) return false;
+    if (byteLength > MAX_BLOCK_BYTES || this.#bytes + byteLength > MAX_BYTES) return false;
     this.#lists[this.#listIndex(byteLength)]!.push(block);
     this.#bytes += byteLength;
     return true;

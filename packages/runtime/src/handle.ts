@@ -33,7 +33,7 @@ export interface HandleOptions {
 type LeakedBlock = Pick<MemoryBlock, "id" | "byteLength">;
 
 /** Changes of this size are reported to V8, whose garbage collector accounts for native memory. */
-const reportThresholdBytes = 4 * 2 ** 20;
+const REPORT_THRESHOLD_BYTES = 4 * 2 ** 20;
 
 /** A native device, as the parts of its JavaScript use it. */
 export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements BlockOwner {
@@ -186,7 +186,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
    */
   #reportBytes(externalBytes: number): void {
     this.#externalBytes = externalBytes;
-    if (Math.abs(externalBytes - this.#reportedBytes) < reportThresholdBytes) return;
+    if (Math.abs(externalBytes - this.#reportedBytes) < REPORT_THRESHOLD_BYTES) return;
     this.#reportedBytes = externalBytes;
     this.begin("account").number(externalBytes);
     this.native.account(this.#external);

@@ -15,7 +15,7 @@ import type { PerplexityResult } from "../perplexity.ts";
 import type { TrainSettings } from "../settings.ts";
 import type { LossPoint } from "../train-model.ts";
 
-const [width, height] = [760, 460];
+const [WIDTH, HEIGHT] = [760, 460];
 const plotArea = { left: 72, right: 720, top: 96, bottom: 400 } as const;
 
 type Range = readonly [number, number];
@@ -48,7 +48,7 @@ export function drawLossCurve(points: readonly LossPoint[], settings: TrainSetti
   const y = linearAxis(range, [plotArea.bottom, plotArea.top]);
   const { layers, hidden, length, ranks, backend, seed } = settings;
   const subtitle = `${layers} layers, hidden size ${hidden}, sequence length ${length}, ${backend} on ${ranks} ranks, seed ${seed}`;
-  return svg({ width, height, title: "Loss on training and held-out books", subtitle }, [
+  return svg({ width: WIDTH, height: HEIGHT, title: "Loss on training and held-out books", subtitle }, [
     ...drawLossAxis(range, y),
     ...axisTicks(stepRange).map((step) =>
       smallText({ x: x(step), y: plotArea.bottom + 18 }, String(step), 'text-anchor="middle"'),
@@ -92,7 +92,7 @@ export function drawPerplexity({ positions, contexts, length, texts }: Perplexit
   const ticks = Array.from({ length: 20 }, (_, i) => 4 * 4 ** i).filter((tick) => tick <= length);
   return svg(
     {
-      ...{ width, height, title: "Cross-entropy on held-out books, by context length" },
+      ...{ width: WIDTH, height: HEIGHT, title: "Cross-entropy on held-out books, by context length" },
       subtitle: `${texts} texts of ${length} tokens of held-out books; bars are standard errors`,
     },
     [
@@ -142,7 +142,7 @@ export function drawNeedles(result: NeedleResult): string {
   });
   return svg(
     {
-      ...{ width, height, title: "Share of needles found, by depth and length" },
+      ...{ width: WIDTH, height: HEIGHT, title: "Share of needles found, by depth and length" },
       subtitle: `share of ${trials} texts with the correct value out of ${values}; ${facts} facts, unseen keys, chance ${chance.toFixed(3)}, seed ${seed}`,
     },
     [

@@ -17,11 +17,11 @@ const firstRowOptions: NeedleRowOptions = { length: 64, maxFacts: 4, questionMod
 const stageStartShares = { text: 0.25, growth: 0.4, longest: 0.65 } as const;
 
 /** Facts of longer rows, at most, and tokens of a row for each. */
-const [maxFacts, tokensPerFact] = [32, 12];
+const [MAX_FACTS, TOKENS_PER_FACT] = [32, 12];
 
 /** Rows of `length` tokens after the first ones. */
 export function createLaterRowOptions(length: number): NeedleRowOptions {
-  const facts = Math.max(2, Math.min(maxFacts, Math.floor(length / tokensPerFact)));
+  const facts = Math.max(2, Math.min(MAX_FACTS, Math.floor(length / TOKENS_PER_FACT)));
   return { length, maxFacts: facts, questionMode: "once", tokensPerStep: 4096 };
 }
 

@@ -2,7 +2,7 @@ import { type Context, fromArray, noGrad, scope, shard, unshard } from "@mosaic/
 import type { CausalLM } from "@mosaic/models";
 import { Random } from "@mosaic/program";
 import { readCorpus } from "../corpus.ts";
-import { endTokenId, openModel } from "../model-folder.ts";
+import { END_TOKEN_ID, openModel } from "../model-folder.ts";
 import type { ModelSettings } from "../settings.ts";
 import { encodeBooks } from "../tokenizer/corpus-tokens.ts";
 import { createNeedleText, drawFacts, findFactTokens, type NeedleText } from "./needle-text.ts";
@@ -34,11 +34,11 @@ export interface NeedleResult {
 
 const depths = [0, 0.25, 0.5, 0.75, 1] as const;
 /** Facts in a text. */
-const factCount = 8;
+const FACT_COUNT = 8;
 /** Texts that a model is given at once have as many tokens together. */
-const maxBatchTokens = 8192;
+const MAX_BATCH_TOKENS = 8192;
 /** Distinguishes these texts from those of a training of the same seed. */
-const randomStream = 2;
+const RANDOM_STREAM = 2;
 
 /** Lengths that are measured: the longest, and it halved, down to a sixteenth. */
 export function textLengths(maxLength: number): readonly number[] {
@@ -52,9 +52,9 @@ export function drawNeedleTexts(
 ): readonly NeedleText[] {
   const { tokens, filler } = tokenSource;
   return Array.from({ length: cellOptions.trials }, (_, trial) => {
-    const random = new Random(cellOptions.seed, randomStream, cellOptions.length, 100 * cellOptions.depth, trial);
+    const random = new Random(cellOptions.seed, RANDOM_STREAM, cellOptions.length, 100 * cellOptions.depth, trial);
     const facts = drawFacts(
-      factCount,
+      FACT_COUNT,
       { numWords: tokens.words.length, numValues: tokens.values.length, usesUnseenKeysOnly: true },
       random,
     );
@@ -81,7 +81,7 @@ export async function measureNeedles(
   using model = await openModel(ctx, settings.model, backend);
   const tokens = findFactTokens(model.tokenizer!);
   const heldOut = encodeBooks(model.tokenizer!, readCorpus().heldOut);
-  const filler = heldOut.flat().filter((token) => token !== endTokenId);
+  const filler = heldOut.flat().filter((token) => token !== END_TOKEN_ID);
   const trainedLength = model.config.maxLength;
   const lengths = textLengths(settings.length || 2 * trainedLength);
   const cells: NeedleCell[] = [];
@@ -93,7 +93,15 @@ export async function measureNeedles(
       onProgress(cells.length / (lengths.length * depths.length));
     }
   }
-  return { cells, trials, seed, facts: factCount, values: tokens.values.length, chance: 1 / factCount, trainedLength };
+  return {
+    cells,
+    trials,
+    seed,
+    facts: FACT_COUNT,
+    values: tokens.values.length,
+    chance: 1 / FACT_COUNT,
+    trainedLength,
+  };
 }
 
 /** How many of the texts' questions get the right value. */
@@ -103,7 +111,7 @@ async function countCorrect(
   { texts, values }: { readonly texts: readonly NeedleText[]; readonly values: readonly number[] },
 ): Promise<number> {
   const { length } = texts[0]!.tokens;
-  const textsPerBatch = Math.max(1, Math.floor(maxBatchTokens / length));
+  const textsPerBatch = Math.max(1, Math.floor(MAX_BATCH_TOKENS / length));
   let numCorrect = 0;
   for (let firstTextIndex = 0; firstTextIndex < texts.length; firstTextIndex += textsPerBatch) {
     const batch = texts.slice(firstTextIndex, firstTextIndex + textsPerBatch);

@@ -32,11 +32,11 @@ export function findFactTokens(tokenizer: Tokenizer): FactTokens {
 }
 
 /** One key of so many is unseen: no text of a training has it. */
-const unseenDivisor = 4;
+const UNSEEN_DIVISOR = 4;
 
 /** Whether a key is kept out of the training. It follows from the key alone, so that it is so for every seed. */
 export function isUnseen([firstWord, secondWord]: Fact["key"]): boolean {
-  return ((Math.imul(firstWord + 1, 0x9e3779b1) ^ Math.imul(secondWord + 1, 0x85ebca6b)) >>> 16) % unseenDivisor === 0;
+  return ((Math.imul(firstWord + 1, 0x9e3779b1) ^ Math.imul(secondWord + 1, 0x85ebca6b)) >>> 16) % UNSEEN_DIVISOR === 0;
 }
 
 /** So many facts with different keys, either all unseen or none. Values differ as long as there are others. */

@@ -51,7 +51,7 @@ export function checkKey({ headers }: IncomingMessage, key: string): void {
 }
 
 /** A body that exceeds the limit is read so much further, for its answer to arrive, before the connection is cut. */
-const maxDiscardedBytes = 64 * 2 ** 20;
+const MAX_DISCARDED_BYTES = 64 * 2 ** 20;
 
 /**
  * The body of a request, in UTF-8 JSON.
@@ -66,7 +66,7 @@ export async function readBody(request: IncomingMessage, maxBytes: number): Prom
   for await (const chunk of request as AsyncIterable<Buffer>) {
     bytes += chunk.length;
     if (isJson && bytes <= maxBytes) chunks.push(chunk);
-    else if (bytes > maxBytes + maxDiscardedBytes) break;
+    else if (bytes > maxBytes + MAX_DISCARDED_BYTES) break;
   }
   if (!isJson) throw new ApiError(415, `expected content-type: application/json, received "${contentType}"`);
   if (bytes > maxBytes)

@@ -21,9 +21,9 @@ const isJsonObject = (value: unknown): value is JsonObject =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 
 /** Completions end after so many tokens unless the request names another number, as OpenAI's do. */
-const defaultCompletionTokens = 16;
-const defaultChatTokens = 256;
-const maxStopStrings = 4;
+const DEFAULT_COMPLETION_TOKENS = 16;
+const DEFAULT_CHAT_TOKENS = 256;
+const MAX_STOP_STRINGS = 4;
 
 /** Fields that the server ignores or takes in one value only, which means the same as their absence. */
 const restrictedFields: Readonly<
@@ -188,7 +188,9 @@ function parseMaxNewTokens(
     const message = `the maximum context length is ${model.maxLength} tokens; the prompt has ${tokens.length} tokens, and ${requestedTokens === undefined ? "at least 1 more is required" : `${requestedTokens} more were requested`}`;
     throw invalidFieldError(kind === "chat" ? "messages" : "prompt", message, "context_length_exceeded");
   }
-  return requestedTokens ?? Math.min(availableTokens, kind === "chat" ? defaultChatTokens : defaultCompletionTokens);
+  return (
+    requestedTokens ?? Math.min(availableTokens, kind === "chat" ? DEFAULT_CHAT_TOKENS : DEFAULT_COMPLETION_TOKENS)
+  );
 }
 
 function parseSamplingOptions(fields: RequestFields): Omit<TextOptions, "tokens" | "maxNewTokens"> {
@@ -210,11 +212,11 @@ function parseSamplingOptions(fields: RequestFields): Omit<TextOptions, "tokens"
 function parseStopStrings(fields: RequestFields): readonly string[] {
   const isStopString = (value: unknown): boolean => typeof value === "string" && value !== "";
   const isStopField = (value: unknown): boolean =>
-    isStopString(value) || (Array.isArray(value) && value.length <= maxStopStrings && value.every(isStopString));
+    isStopString(value) || (Array.isArray(value) && value.length <= MAX_STOP_STRINGS && value.every(isStopString));
   const stop = fields.getField(
     "stop",
     isStopField,
-    `a non-empty string, or an array of at most ${maxStopStrings} non-empty strings`,
+    `a non-empty string, or an array of at most ${MAX_STOP_STRINGS} non-empty strings`,
   );
   return ([] as string[]).concat((stop as string | string[] | undefined) ?? []);
 }

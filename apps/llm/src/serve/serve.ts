@@ -35,7 +35,7 @@ export interface RunningServer {
 }
 
 /** Restarts are limited by two failures in a row at their start, not by their number. */
-const maxRestarts = 1_000_000;
+const MAX_RESTARTS = 1_000_000;
 
 /**
  * Serves a folder's model. The HTTP server is in this process, which has started the ranks: these can neither block it nor take it with them, so
@@ -138,7 +138,7 @@ async function runRanks(
   const rankSettings: ServeRankSettings = { model, backend, ranks, batch, cacheTokens, seed, socket: socketPath };
   const program = { entry: options.entry, args: ["serve", JSON.stringify(rankSettings)], ranks };
   const result = await launchRanks(program, {
-    maxRestarts,
+    maxRestarts: MAX_RESTARTS,
     ...options.launchOptions,
     abort: signal,
     onEvent(event) {

@@ -44,94 +44,94 @@ function createTensorFactory(device: Device): TensorFactory {
   return (shape, values = normals(numel(shape), ++seed)) => tensorFrom(device, values, { shape });
 }
 
-const [rows, width, numKeys] = [3, 4, 5];
+const [ROWS, WIDTH, NUM_KEYS] = [3, 4, 5];
 
 /** A call of each kernel whose arguments hold numbers; every optional operand is there. */
 const sampleArguments: { readonly [K in KernelName]: (x: TensorFactory) => KernelArguments<K> } = {
-  attend: (x) => [createState(x), x([1, 2, rows, width]), createKvBlock(x), tile],
+  attend: (x) => [createState(x), x([1, 2, ROWS, WIDTH]), createKvBlock(x), tile],
   attendBackward: (x) => {
-    const grads = { dq: x([1, 2, rows, width]), dk: x([1, 1, numKeys, width]), dv: x([1, 1, numKeys, width]) };
-    const savedTensors = { dOut: x([1, 2, rows, width]), lse: x([1, 2, rows]), delta: x([1, 2, rows]) };
-    return [grads, x([1, 2, rows, width]), savedTensors, createKvBlock(x), tile];
+    const grads = { dq: x([1, 2, ROWS, WIDTH]), dk: x([1, 1, NUM_KEYS, WIDTH]), dv: x([1, 1, NUM_KEYS, WIDTH]) };
+    const savedTensors = { dOut: x([1, 2, ROWS, WIDTH]), lse: x([1, 2, ROWS]), delta: x([1, 2, ROWS]) };
+    return [grads, x([1, 2, ROWS, WIDTH]), savedTensors, createKvBlock(x), tile];
   },
   merge: (x) => [createState(x), createState(x)],
-  rowDot: (x) => [x([rows]), x([rows, width]), x([rows, width])],
-  fill: (x) => [x([rows]), 7],
-  copy: (x) => [x([rows]), x([rows])],
-  binary: (x) => ["mul", x([rows]), x([rows]), x([rows])],
-  scalar: (x) => ["add", x([rows]), x([rows]), 3],
-  unary: (x) => ["square", x([rows]), x([rows])],
-  gate: (x) => ["square", x([rows]), x([rows]), x([rows])],
-  unaryBackward: (x) => ["gelu", x([rows]), x([rows]), x([rows])],
-  reduce: (x) => ["sum", x([rows, 1]), x([rows, width])],
-  matmul: (x) => [x([rows, numKeys]), x([rows, width]), x([width, numKeys]), false],
+  rowDot: (x) => [x([ROWS]), x([ROWS, WIDTH]), x([ROWS, WIDTH])],
+  fill: (x) => [x([ROWS]), 7],
+  copy: (x) => [x([ROWS]), x([ROWS])],
+  binary: (x) => ["mul", x([ROWS]), x([ROWS]), x([ROWS])],
+  scalar: (x) => ["add", x([ROWS]), x([ROWS]), 3],
+  unary: (x) => ["square", x([ROWS]), x([ROWS])],
+  gate: (x) => ["square", x([ROWS]), x([ROWS]), x([ROWS])],
+  unaryBackward: (x) => ["gelu", x([ROWS]), x([ROWS]), x([ROWS])],
+  reduce: (x) => ["sum", x([ROWS, 1]), x([ROWS, WIDTH])],
+  matmul: (x) => [x([ROWS, NUM_KEYS]), x([ROWS, WIDTH]), x([WIDTH, NUM_KEYS]), false],
   linear: (x) => {
     const epilogue = {
-      bias: x([numKeys]),
+      bias: x([NUM_KEYS]),
       activation: "square",
-      gate: x([rows, numKeys]),
-      preActivation: x([rows, numKeys]),
+      gate: x([ROWS, NUM_KEYS]),
+      preActivation: x([ROWS, NUM_KEYS]),
     } as const;
-    return [x([rows, numKeys]), x([rows, width]), x([width, numKeys]), epilogue];
+    return [x([ROWS, NUM_KEYS]), x([ROWS, WIDTH]), x([WIDTH, NUM_KEYS]), epilogue];
   },
-  softmax: (x) => [x([rows, width]), x([rows, width])],
-  softmaxBackward: (x) => [x([rows, width]), x([rows, width]), x([rows, width])],
+  softmax: (x) => [x([ROWS, WIDTH]), x([ROWS, WIDTH])],
+  softmaxBackward: (x) => [x([ROWS, WIDTH]), x([ROWS, WIDTH]), x([ROWS, WIDTH])],
   layerNorm: (x) => [
-    x([rows, width]),
-    x([rows, width]),
+    x([ROWS, WIDTH]),
+    x([ROWS, WIDTH]),
     createParameters(x),
-    { mean: x([rows, 1]), rstd: x([rows, 1]) },
+    { mean: x([ROWS, 1]), rstd: x([ROWS, 1]) },
   ],
   layerNormBackward: (x) => {
-    const stats = { mean: x([rows, 1]), rstd: x([rows, 1]) };
-    return [createGradients(x), x([rows, width]), x([rows, width]), x([width]), stats];
+    const stats = { mean: x([ROWS, 1]), rstd: x([ROWS, 1]) };
+    return [createGradients(x), x([ROWS, WIDTH]), x([ROWS, WIDTH]), x([WIDTH]), stats];
   },
-  rmsNorm: (x) => [x([rows, width]), x([rows, width]), createParameters(x), { mean: null, rstd: x([rows, 1]) }],
+  rmsNorm: (x) => [x([ROWS, WIDTH]), x([ROWS, WIDTH]), createParameters(x), { mean: null, rstd: x([ROWS, 1]) }],
   rmsNormBackward: (x) => {
     const grads = { ...createGradients(x), dBias: null };
-    return [grads, x([rows, width]), x([rows, width]), x([width]), { mean: null, rstd: x([rows, 1]) }];
+    return [grads, x([ROWS, WIDTH]), x([ROWS, WIDTH]), x([WIDTH]), { mean: null, rstd: x([ROWS, 1]) }];
   },
   rotary: (x) => {
-    const angles = { cos: x([rows, width / 2]), sin: x([rows, width / 2]), interleaved: false, inverse: false };
-    return [x([2, rows, width]), x([2, rows, width]), angles];
+    const angles = { cos: x([ROWS, WIDTH / 2]), sin: x([ROWS, WIDTH / 2]), interleaved: false, inverse: false };
+    return [x([2, ROWS, WIDTH]), x([2, ROWS, WIDTH]), angles];
   },
-  random: (x) => [x([rows, width]), { kind: "normal", mean: 0, std: 1, seed: 1, stream: 2 }],
+  random: (x) => [x([ROWS, WIDTH]), { kind: "normal", mean: 0, std: 1, seed: 1, stream: 2 }],
   dropout: (x) => {
-    const spec = { probability: 0.5, seed: 1, stream: 2, offset: 0, strides: [width, 1] };
-    return [x([rows, width]), x([rows, width]), spec];
+    const spec = { probability: 0.5, seed: 1, stream: 2, offset: 0, strides: [WIDTH, 1] };
+    return [x([ROWS, WIDTH]), x([ROWS, WIDTH]), spec];
   },
-  gatherRows: (x) => [x([rows, width]), x([numKeys, width]), x([rows], [4, 0, 4])],
-  scatterAddRows: (x) => [x([numKeys, width]), x([numKeys, width]), x([numKeys], [4, 3, 2, 1, 0])],
+  gatherRows: (x) => [x([ROWS, WIDTH]), x([NUM_KEYS, WIDTH]), x([ROWS], [4, 0, 4])],
+  scatterAddRows: (x) => [x([NUM_KEYS, WIDTH]), x([NUM_KEYS, WIDTH]), x([NUM_KEYS], [4, 3, 2, 1, 0])],
   crossEntropy: (x) => {
-    const rowStatistics = { loss: x([rows]), lse: x([rows]), counted: x([rows]) };
-    return [rowStatistics, x([rows, width]), x([rows], [3, 0, 1]), { smoothing: 0.1, ignored: -1 }];
+    const rowStatistics = { loss: x([ROWS]), lse: x([ROWS]), counted: x([ROWS]) };
+    return [rowStatistics, x([ROWS, WIDTH]), x([ROWS], [3, 0, 1]), { smoothing: 0.1, ignored: -1 }];
   },
   crossEntropyBackward: (x) => {
-    const savedTensors = { x: x([rows, width]), target: x([rows], [3, 0, 1]), lse: x([rows]) };
-    return [x([rows, width]), savedTensors, x([rows]), { smoothing: 0.1, ignored: -1 }];
+    const savedTensors = { x: x([ROWS, WIDTH]), target: x([ROWS], [3, 0, 1]), lse: x([ROWS]) };
+    return [x([ROWS, WIDTH]), savedTensors, x([ROWS]), { smoothing: 0.1, ignored: -1 }];
   },
   adam: (x) => {
-    const secondMoment = x([rows], [1, 2, 3]);
+    const secondMoment = x([ROWS], [1, 2, 3]);
     const step = { rate: 0.1, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, decay: 0.1, correction1: 1, correction2: 1 };
     return [
-      { parameter: x([rows]), first: x([rows]), second: secondMoment },
-      x([rows]),
+      { parameter: x([ROWS]), first: x([ROWS]), second: secondMoment },
+      x([ROWS]),
       { ...step, kind: "scheduleFree", mix: 0.5 },
     ];
   },
 };
 
 const tile: Tile = {
-  q: [{ start: 2, length: rows, step: 1 }],
-  k: [{ start: 0, length: numKeys, step: 1 }],
+  q: [{ start: 2, length: ROWS, step: 1 }],
+  k: [{ start: 0, length: NUM_KEYS, step: 1 }],
   mask: [{ q0: 0, q1: 9, k0: 0, k1: 9, type: "full" }],
   scale: 0.5,
 };
 
-const createState = (x: TensorFactory) => ({ out: x([1, 2, rows, width]), lse: x([1, 2, rows]) });
-const createKvBlock = (x: TensorFactory) => ({ k: x([1, 1, numKeys, width]), v: x([1, 1, numKeys, width]) });
-const createParameters = (x: TensorFactory) => ({ weight: x([width]), bias: x([width]), epsilon: 1e-5 });
-const createGradients = (x: TensorFactory) => ({ dx: x([rows, width]), dWeight: x([width]), dBias: x([width]) });
+const createState = (x: TensorFactory) => ({ out: x([1, 2, ROWS, WIDTH]), lse: x([1, 2, ROWS]) });
+const createKvBlock = (x: TensorFactory) => ({ k: x([1, 1, NUM_KEYS, WIDTH]), v: x([1, 1, NUM_KEYS, WIDTH]) });
+const createParameters = (x: TensorFactory) => ({ weight: x([WIDTH]), bias: x([WIDTH]), epsilon: 1e-5 });
+const createGradients = (x: TensorFactory) => ({ dx: x([ROWS, WIDTH]), dWeight: x([WIDTH]), dBias: x([WIDTH]) });
 
 /** The values of each operand before and after a call whose mutated operands held what `before` makes of them. */
 interface OperandTrace {
@@ -205,8 +205,8 @@ function hasSameValues(a: Float32Array, b: Float32Array): boolean {
 async function checkFeatureRefused(device: Device, feature: KernelFeature): Promise<void> {
   const x = createTensorFactory(device);
   const [[{ out, lse }, q, kv], modifiers] = [sampleArguments.attend(x), modifierFactoriesByFeature[feature](x)];
-  const v = feature === "valueHeadSize" ? x([1, 1, numKeys, width + 2]) : kv.v;
-  const wideOut = feature === "valueHeadSize" ? x([1, 2, rows, width + 2]) : out;
+  const v = feature === "valueHeadSize" ? x([1, 1, NUM_KEYS, WIDTH + 2]) : kv.v;
+  const wideOut = feature === "valueHeadSize" ? x([1, 2, ROWS, WIDTH + 2]) : out;
   const call = { ...tile, ...(modifiers && { modifiers }) };
   const attend = () => device.kernels.attend({ out: wideOut, lse }, q, { k: kv.k, v }, call);
   if (device.features?.includes(feature)) return attend();

@@ -164,7 +164,7 @@ function lossOracle(
   return { loss, dx };
 }
 
-const parameterSize = 5 * 7 * 3;
+const PARAMETER_SIZE = 5 * 7 * 3;
 
 async function checkAdam(device: Device, kind: AdamStep["kind"], dtype: DType): Promise<void> {
   const step: AdamStep = {
@@ -178,8 +178,8 @@ async function checkAdam(device: Device, kind: AdamStep["kind"], dtype: DType): 
     correction2: 0.05,
     mix: 0.25,
   };
-  const [p, g, m] = [1, 2, 3].map((seed) => normals(parameterSize, seed, seed === 3 ? "float32" : dtype));
-  const v = normals(parameterSize, 4).map((x) => Math.fround(x * x));
+  const [p, g, m] = [1, 2, 3].map((seed) => normals(PARAMETER_SIZE, seed, seed === 3 ? "float32" : dtype));
+  const v = normals(PARAMETER_SIZE, 4).map((x) => Math.fround(x * x));
   const expected = stepOracle(step, { p: p!, g: g!, m: m!, v });
   const shape = [5, 7, 3];
   const makeOperand = (values: Float64Array, storageOrder: StorageOrder, operandDType: DType = "float32"): Tensor =>

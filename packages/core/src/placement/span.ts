@@ -86,7 +86,7 @@ export function spansOfRowsUnchecked(
   return rowSpans;
 }
 
-const maxPosition = 2 ** 31 - 1;
+const MAX_POSITION = 2 ** 31 - 1;
 
 /**
  * The positions themselves, in order: position ids for a rotary embedding, for example.
@@ -109,10 +109,10 @@ export function positions(spans: readonly Span[]): Int32Array {
   let row = 0;
   for (const { start, length, step } of spans) {
     const lastPosition = start + (length - 1) * step;
-    if (length > 0 && (start < 0 || lastPosition > maxPosition)) {
+    if (length > 0 && (start < 0 || lastPosition > MAX_POSITION)) {
       throw new ShapeError({
         where: "positions",
-        expected: `positions from 0 to ${maxPosition}`,
+        expected: `positions from 0 to ${MAX_POSITION}`,
         received: `${start} to ${lastPosition}`,
       });
     }

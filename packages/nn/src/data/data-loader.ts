@@ -82,7 +82,7 @@ export interface DataLoaderState {
 }
 
 /** What labels without a successor have: the default `ignoreIndex` of losses. */
-const ignoreIndex = -100;
+const IGNORE_INDEX = -100;
 
 /**
  * Packs documents of tokens into rows, one after another and cut wherever a row ends, and gives every rank its part of each batch: ranks along
@@ -204,7 +204,7 @@ export class DataLoader {
     const documentEnds = [...documentEndsInRow, rowLength];
     const documents = documentEnds.map((end, i) => end - (documentEndsInRow[i - 1] ?? 0));
     const labels = Float32Array.from({ length: rowLength }, (_, i) => tokens[i + 1]!);
-    if (resetAttentionMask) for (const end of ends) if (end <= rowLength) labels[end - 1] = ignoreIndex;
+    if (resetAttentionMask) for (const end of ends) if (end <= rowLength) labels[end - 1] = IGNORE_INDEX;
     const positions = new Float32Array(rowLength);
     let documentStart = 0;
     for (const end of documentEnds) {

@@ -22,7 +22,7 @@ export function philoxWord(index: number, seed: number, stream: number): number 
 }
 
 /** Rounds of the Feistel network; four of them are a pseudorandom permutation already (Luby and Rackoff 1988). */
-const numRounds = 6;
+const NUM_ROUNDS = 6;
 
 /** What a permutation follows from. */
 export interface PermutationKey {
@@ -41,9 +41,9 @@ export function permute(index: number, { count, seed, epoch }: PermutationKey): 
   let permutedIndex = index;
   do {
     let [left, right] = [Math.floor(permutedIndex / halfRange), permutedIndex % halfRange];
-    for (let round = 0; round < numRounds; round++) {
+    for (let round = 0; round < NUM_ROUNDS; round++) {
       // Streams of a round: those of the epochs, one after another.
-      const word = philoxWord(right, seed, epoch * numRounds + round);
+      const word = philoxWord(right, seed, epoch * NUM_ROUNDS + round);
       [left, right] = [right, left ^ (word % halfRange)];
     }
     permutedIndex = left * halfRange + right;

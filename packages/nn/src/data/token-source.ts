@@ -26,12 +26,12 @@ export interface TokenSource {
 }
 
 /** Float32 tensors of tokens are exact up to here. */
-const maxToken = 2 ** 24;
+const MAX_TOKEN = 2 ** 24;
 
 function checkTokens(where: string, tokens: ArrayLike<number>): void {
   for (let i = 0; i < tokens.length; i++) {
     const token: unknown = tokens[i];
-    if (Number.isSafeInteger(token) && (token as number) >= 0 && (token as number) <= maxToken) continue;
+    if (Number.isSafeInteger(token) && (token as number) >= 0 && (token as number) <= MAX_TOKEN) continue;
     throw new OptionError({
       where: `${where}[${i}]`,
       expected: "an integer from 0 to 2²⁴",

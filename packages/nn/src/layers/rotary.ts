@@ -65,7 +65,7 @@ function rotate(x: Tensor, options: RotationOptions, inverse: boolean): Tensor {
 }
 
 /** Numbers of a table that are on the host at a time. */
-const chunkSize = 2 ** 18;
+const CHUNK_SIZE = 2 ** 18;
 
 /** The tables of some rows, taken from the device, and so refused beyond its limit, before anything is computed. */
 function computeRotaryTable(
@@ -78,9 +78,9 @@ function computeRotaryTable(
   let sin: Tensor | undefined;
   try {
     sin = device.empty([rows.length, numPairs], "float32");
-    const angles = new Float64Array(Math.min(chunkSize, cos.size));
-    for (let chunkStart = 0; chunkStart < cos.size; chunkStart += chunkSize) {
-      const angleChunk = angles.subarray(0, Math.min(chunkSize, cos.size - chunkStart));
+    const angles = new Float64Array(Math.min(CHUNK_SIZE, cos.size));
+    for (let chunkStart = 0; chunkStart < cos.size; chunkStart += CHUNK_SIZE) {
+      const angleChunk = angles.subarray(0, Math.min(CHUNK_SIZE, cos.size - chunkStart));
       for (let i = 0; i < angleChunk.length; i++) {
         angleChunk[i] = rows[Math.floor((chunkStart + i) / numPairs)]! * frequencies[(chunkStart + i) % numPairs]!;
       }
@@ -114,10 +114,10 @@ function isPositiveEvenInteger(value: unknown): value is number {
 }
 
 /** Tables kept, of the layouts used last. */
-const maxCachedTables = 4;
+const MAX_CACHED_TABLES = 4;
 
 /** Positions of a table that single rows share: a decoded token needs none of its own. */
-const blockLength = 256;
+const BLOCK_LENGTH = 256;
 
 /**
  * Rotary position embedding (Su et al. 2021): turns pairs of features of queries and keys by angles that grow with the
@@ -203,8 +203,8 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
       const { cos, sin } = this.#getTable(device, spans, sequenceLength);
       return { cos: cos.detach(), sin: sin.detach() };
     }
-    const row = start % blockLength;
-    const blockSpan = { start: start - row, length: blockLength, step: 1 };
+    const row = start % BLOCK_LENGTH;
+    const blockSpan = { start: start - row, length: BLOCK_LENGTH, step: 1 };
     const { cos, sin } = this.#getTable(device, [blockSpan], sequenceLength);
     return { cos: cos.slice(0, row, row + 1), sin: sin.slice(0, row, row + 1) };
   }
@@ -230,7 +230,7 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
 
   #evictOldest(): void {
     const [oldestEntry] = this.#tables;
-    if (!oldestEntry || this.#tables.size <= maxCachedTables) return;
+    if (!oldestEntry || this.#tables.size <= MAX_CACHED_TABLES) return;
     this.#tables.delete(oldestEntry[0]);
     oldestEntry[1].cos.dispose();
     oldestEntry[1].sin.dispose();

@@ -108,22 +108,22 @@ function squaredL2Norm(gradients: readonly Tensor[]): Tensor {
 }
 
 /** Elements squared and summed by one thread at a time. */
-const blockSize = 8192;
+const BLOCK_SIZE = 8192;
 
 /** The norm of all gradients together, a scalar float32: √ of the sum of all squares: runs of every gradient on all threads, then one sum. */
 function l2Norm(gradients: readonly Tensor[]): Tensor {
   const { device } = gradients[0]!;
-  const blockCounts = gradients.map(({ size }) => Math.ceil(size / blockSize));
+  const blockCounts = gradients.map(({ size }) => Math.ceil(size / BLOCK_SIZE));
   const numBlocks = blockCounts.reduce((sum, count) => sum + count, 0);
   using sumsOfSquares = device.empty([Math.max(1, numBlocks)], "float32");
   if (numBlocks === 0) device.kernels.fill(sumsOfSquares, 0);
   let blockIndex = 0;
   for (const inputGradient of gradients) {
     using gradient = inputGradient.contiguous();
-    const numFullBlocks = Math.floor(gradient.size / blockSize);
+    const numFullBlocks = Math.floor(gradient.size / BLOCK_SIZE);
     for (const [rows, length, offset] of [
-      [numFullBlocks, blockSize, 0],
-      [1, gradient.size - numFullBlocks * blockSize, numFullBlocks * blockSize],
+      [numFullBlocks, BLOCK_SIZE, 0],
+      [1, gradient.size - numFullBlocks * BLOCK_SIZE, numFullBlocks * BLOCK_SIZE],
     ] as const) {
       if (rows * length === 0) continue;
       using blockRows = gradient.view({

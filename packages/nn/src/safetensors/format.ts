@@ -27,7 +27,7 @@ export const elementBytes: Readonly<Record<string, number>> = {
 export const dtypeNames: Readonly<Record<DType, string>> = { float32: "F32", bfloat16: "BF16", float16: "F16" };
 
 /** The reference implementation's limit on headers. */
-export const maxHeaderBytes = 100_000_000;
+export const MAX_HEADER_BYTES = 100_000_000;
 
 /** Where a tensor lies in a file. */
 export interface TensorEntry {

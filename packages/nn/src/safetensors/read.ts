@@ -7,7 +7,7 @@ import {
   dtypeNames,
   FileError,
   type Header,
-  maxHeaderBytes,
+  MAX_HEADER_BYTES,
   parseHeader,
   type TensorEntry,
 } from "./format.ts";
@@ -174,10 +174,10 @@ export async function readHeader(
 async function readHeaderLength(path: string, file: ReadableFile, size: number): Promise<number> {
   const lengthPrefix = new DataView((await readBytes({ path, file }, 0, Math.min(8, size))).buffer);
   const length = size < 8 ? Number.NaN : Number(lengthPrefix.getBigUint64(0, true));
-  if (length <= maxHeaderBytes && 8 + length <= size) return length;
+  if (length <= MAX_HEADER_BYTES && 8 + length <= size) return length;
   throw new FileError({
     where: path,
-    expected: `a safetensors file: an 8-byte header length ≤ ${maxHeaderBytes}, then a header that ends within the file`,
+    expected: `a safetensors file: an 8-byte header length ≤ ${MAX_HEADER_BYTES}, then a header that ends within the file`,
     received: size < 8 ? `${size} bytes` : `a header of ${length} bytes in a file of ${size} bytes`,
     remedy: "pass a file in safetensors format, or restore it from a copy; nothing was loaded",
   });

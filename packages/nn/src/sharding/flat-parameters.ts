@@ -15,7 +15,7 @@ import { PostedReduction, selectReduceOp } from "./posted-reduction.ts";
 // Parameters of one unit, of one dtype, in one buffer [ranks · S]: rank r of the data axis holds elements [r · S, (r + 1) · S).
 
 /** Parameters begin at multiples of so many elements, as kernels prefer. */
-const alignment = 32;
+const ALIGNMENT = 32;
 
 /** Of ZeRO (Rajbhandari et al. 2020): what is sharded, beside what the stages before shard. */
 export type ZeroStage = 1 | 2 | 3;
@@ -88,10 +88,10 @@ export class FlatParameters implements GradientReducer, Disposable {
     let total = 0;
     for (const [i, [, parameter]] of parameters.entries()) {
       offsets[i] = total;
-      total += roundUp(parameter.size, alignment);
+      total += roundUp(parameter.size, ALIGNMENT);
     }
     const { size: ranks, rank } = this.group;
-    const shardSize = roundUp(Math.ceil(total / ranks), alignment);
+    const shardSize = roundUp(Math.ceil(total / ranks), ALIGNMENT);
     // Within a scope, which releases the first if there is no memory for the second: before a parameter has moved.
     const [flatTensor, ownShard] = scope(() => {
       const whole = ctx.device.empty([ranks * shardSize], dtype);

@@ -4,7 +4,7 @@ import { open } from "node:fs/promises";
 import { type Context, empty, fromArray, MosaicError } from "@mosaic/core";
 
 /** Bytes of a file in one message. */
-const messageBytes = 12 * 2 ** 20;
+const MESSAGE_BYTES = 12 * 2 ** 20;
 
 function packBytes(bytes: Uint8Array): Float32Array {
   const packedWords = new Float32Array(Math.ceil(bytes.length / 3));
@@ -93,8 +93,8 @@ export async function sendFile(ctx: Context, receivers: readonly number[], trans
   let failure: unknown;
   const file = await open(path, "r").catch((error: unknown) => void (failure = error));
   try {
-    for (let begin = 0; begin < bytes; begin += messageBytes) {
-      const message = new Uint8Array(Math.min(messageBytes, bytes - begin));
+    for (let begin = 0; begin < bytes; begin += MESSAGE_BYTES) {
+      const message = new Uint8Array(Math.min(MESSAGE_BYTES, bytes - begin));
       for (let numBytesRead = 0; numBytesRead < message.length && failure === undefined; ) {
         const { bytesRead } = await file!
           .read(message, numBytesRead, message.length - numBytesRead, begin + numBytesRead)
@@ -137,7 +137,7 @@ export async function receiveFile<T>(
   let bytesReceived = 0;
   async function* messages(): AsyncGenerator<Uint8Array> {
     while (bytesReceived < bytes) {
-      const length = Math.min(messageBytes, bytes - bytesReceived);
+      const length = Math.min(MESSAGE_BYTES, bytes - bytesReceived);
       using tensor = empty(ctx, [Math.ceil(length / 3)]);
       ctx.world.sendRecv([{ tensor, from: sender }], { label }).wait();
       bytesReceived += length;

@@ -17,7 +17,7 @@ import { AttentionOperands } from "./operands.ts";
 import type { PositionList } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { SinkReplay, evaluateSinks } from "./sinks.ts";
-import { emptySum } from "./sums.ts";
+import { EMPTY_SUM } from "./sums.ts";
 import {
   describeValue,
   isDelta,
@@ -62,7 +62,7 @@ export class ComputeReplay {
   /** Sums already reported as used before they are complete. */
   readonly #reportedPartialSums = new Set<number>();
   /** What was found complete last: for every tile of a backward the same. */
-  #lastCompleteSum: { sum: number; rows: PositionList | undefined } = { sum: emptySum, rows: undefined };
+  #lastCompleteSum: { sum: number; rows: PositionList | undefined } = { sum: EMPTY_SUM, rows: undefined };
 
   /** The statistics that were found right last: for which queries, the views, and what their storages held. */
   #lastStatistics: readonly unknown[] = [];
@@ -166,8 +166,8 @@ export class ComputeReplay {
     for (const [x, y] of intersectEntries(a, b, true)) {
       const sum = decodeSum(y.value, "out", initialValues);
       if (x.value !== encodeValue("dOut") || sum === undefined || x.sizes[3] !== columns) continue;
-      if (sum !== emptySum && !haveEqualRows(x.rows, y.rows)) continue;
-      const value = sum === emptySum ? y.value : encodeValue("delta", sum);
+      if (sum !== EMPTY_SUM && !haveEqualRows(x.rows, y.rows)) continue;
+      const value = sum === EMPTY_SUM ? y.value : encodeValue("delta", sum);
       entries.push({ value, rows: y.rows, origin: x.origin.with(3, 0), sizes: x.sizes.with(3, 1) });
     }
     this.#memory.write(event.arg(0), entries);
@@ -268,7 +268,7 @@ export class ComputeReplay {
   #statisticsMismatch(lse: ContentEntry, delta: ContentEntry, queries: Rows): string | undefined {
     const { initialValues, record, sums } = this.#context;
     if (initialValues.isInitial(lse.value, "lse") && initialValues.isInitial(delta.value, "out")) {
-      this.#checkComplete(emptySum, queries.positions.subset(lse.origin[2]!, lse.sizes[2]!));
+      this.#checkComplete(EMPTY_SUM, queries.positions.subset(lse.origin[2]!, lse.sizes[2]!));
       return undefined;
     }
     if (decodeKind(lse.value) !== "lse" || !isDelta(delta.value)) {

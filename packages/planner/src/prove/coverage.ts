@@ -3,7 +3,7 @@ import { SumCompleteness } from "./completeness.ts";
 import type { Segment, Shards } from "../symmetry/shards.ts";
 import type { Completeness, Verdict, VerifierContext } from "./context.ts";
 import { mergeAdjacentSpans, type PositionList } from "./positions.ts";
-import { type Addend, emptySum } from "./sums.ts";
+import { type Addend, EMPTY_SUM } from "./sums.ts";
 import type { RowSide } from "./values.ts";
 
 /** Pairs of spans that are checked, rank by rank, where it does not follow from one that all ranks of a class see nothing. */
@@ -182,7 +182,7 @@ export class Coverage implements Completeness {
   /** The verdict, and its text, of a sum whose tiles are written down where translations take them. */
   #materializedVerdict(addends: readonly Addend[], side: RowSide, rows: PositionList): Verdict {
     const { sums, tiles, relabeling, visibility } = this.#context;
-    let sum = emptySum;
+    let sum = EMPTY_SUM;
     for (const { tile, translation } of addends) {
       if (translation === 0) {
         sum = sums.add(sum, tile);

@@ -1,6 +1,6 @@
 import { isDense, areEqualBoxes, findOrigin, haveEqualRowShapes, intersect, clipToRange } from "./box.ts";
 import { type Content, toContent, type ContentEntry, Region, type ReadResult, shiftRows } from "./content.ts";
-import { emptySum, type SumTable } from "./sums.ts";
+import { EMPTY_SUM, type SumTable } from "./sums.ts";
 import {
   haveSameKind,
   isFill,
@@ -70,7 +70,7 @@ export function combine(
 
 /** The sum that a value is of a kind, nothing for what such sums begin with; undefined for what is no such sum. */
 export function decodeSum(value: MemoryValue, kind: ValueKind, initialValues: InitialValues): number | undefined {
-  if (initialValues.isInitial(value, kind)) return emptySum;
+  if (initialValues.isInitial(value, kind)) return EMPTY_SUM;
   return decodeKind(value) === kind ? decodePayload(value) : undefined;
 }
 

@@ -16,7 +16,7 @@ import type { PositionList } from "./positions.ts";
 import { RankMemory } from "./rank-memory.ts";
 import { createInitialMemory, Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
-import { type Addend, emptySum } from "./sums.ts";
+import { type Addend, EMPTY_SUM } from "./sums.ts";
 import { haveSameKind, isDelta, isSum, decodePayload, type MemoryValue } from "./values.ts";
 
 /** A proof of representatives that has come to its end. */
@@ -349,7 +349,7 @@ class ContentComparison {
       const [originA, originB] = [sums.origin(next.a), sums.origin(next.b)];
       const ta = translations.apply(next.ta, originA.translation);
       const tb = translations.apply(next.tb, originB.translation);
-      if (originA.sum === originB.sum && (ta === tb || originA.sum === emptySum)) continue;
+      if (originA.sum === originB.sum && (ta === tb || originA.sum === EMPTY_SUM)) continue;
       const [x, y] = [sums.lastAddition(originA.sum), sums.lastAddition(originB.sum)];
       if (!x || !y || (x.tile === undefined) !== (y.tile === undefined)) return this.#areEqualTiles(a, b);
       if (x.tile !== undefined) {

@@ -116,7 +116,7 @@ export function describeTile({
 }
 
 /** The sum of nothing. */
-export const emptySum = 0;
+export const EMPTY_SUM = 0;
 
 /** Values keep a few bits for their kind. */
 const MAX_SUMS = 2 ** 27;
@@ -153,21 +153,21 @@ export class SumTable {
   }
 
   join(a: number, b: number): number {
-    if (a === emptySum) return b;
-    if (b === emptySum) return a;
+    if (a === EMPTY_SUM) return b;
+    if (b === EMPTY_SUM) return a;
     return this.#intern(a, b);
   }
 
   /** The same sum of the ranks that a translation leads to: all of its tiles, translated. */
   translateRanks(sum: number, translation: number): number {
-    if (sum === emptySum || translation === 0) return sum;
+    if (sum === EMPTY_SUM || translation === 0) return sum;
     const origin = this.origin(sum);
     const shift = this.#translations.apply(translation, origin.translation);
     if (shift === 0) return origin.sum;
     const key = origin.sum * this.#translations.ranks + shift;
     let translatedSum = this.#translationCache.get(key);
     if (translatedSum === undefined) {
-      translatedSum = this.#push(origin.sum, emptySum);
+      translatedSum = this.#push(origin.sum, EMPTY_SUM);
       this.#translationBySum.set(translatedSum, shift);
       this.#translationCache.set(key, translatedSum);
     }
@@ -183,7 +183,7 @@ export class SumTable {
   /** What a sum was made of last: one sum and a tile, or two sums; undefined for nothing and for translations. */
   lastAddition(sum: number): { readonly left: number; readonly right?: number; readonly tile?: number } | undefined {
     const [left, right] = [this.#operands[2 * sum]!, this.#operands[2 * sum + 1]!];
-    if (sum === emptySum || right === emptySum) return undefined;
+    if (sum === EMPTY_SUM || right === EMPTY_SUM) return undefined;
     return right < 0 ? { left, tile: -1 - right } : { left, right };
   }
 
@@ -208,10 +208,10 @@ export class SumTable {
     for (let next = pendingSums.pop(); next !== undefined; next = pendingSums.pop()) {
       // Right halves first, and chains of left ones without a stack: most sums are one tile after another.
       let { sum: partialSum, translation } = next;
-      while (partialSum !== emptySum) {
+      while (partialSum !== EMPTY_SUM) {
         const left = this.#operands[2 * partialSum]!;
         const right = this.#operands[2 * partialSum + 1]!;
-        if (right === emptySum)
+        if (right === EMPTY_SUM)
           translation = this.#translations.apply(translation, this.#translationBySum.get(partialSum)!);
         else if (right > 0) pendingSums.push({ sum: left, translation });
         else addends.push({ tile: -1 - right, translation });

@@ -4,12 +4,12 @@ import { resolveAgentAddress } from "./agent.ts";
 import { NativeGroup } from "./group.ts";
 import { NativeRank } from "./rank.ts";
 
-const defaultTimeoutSeconds = 300;
+const DEFAULT_TIMEOUT_SECONDS = 300;
 
 /** Seconds that a collective may take: the option, else MOSAIC_COLLECTIVE_TIMEOUT, else 300. */
 export function resolveTimeout(timeoutOption: number | undefined): number {
   const text = process.env.MOSAIC_COLLECTIVE_TIMEOUT;
-  const timeout = timeoutOption ?? (text ? Number(text) : defaultTimeoutSeconds);
+  const timeout = timeoutOption ?? (text ? Number(text) : DEFAULT_TIMEOUT_SECONDS);
   // Nanoseconds must fit in 63 bits.
   if (timeout > 0 && timeout <= 1e9) return timeout;
   throw new OptionError({
