@@ -4,8 +4,8 @@ import { formatShape, type Shape } from "./shape.ts";
 import { type DType, dtypeBytes } from "./storage.ts";
 import { isTensor, type Tensor } from "./tensor.ts";
 
-// What public functions check of what they are given, before anything else: callers need not have a type checker. Functions
-// within the package trust each other.
+// Argument checks that public functions run before anything else, because callers may not use a type checker. Functions
+// within the package do not check each other's arguments.
 
 /** Throws an OptionError unless x is a tensor, a ShapeError unless it has `rank` axes, a DisposedError if it was disposed. */
 export function checkTensor(where: string, x: unknown, rank?: number): asserts x is Tensor {
@@ -15,7 +15,7 @@ export function checkTensor(where: string, x: unknown, rank?: number): asserts x
   throw new ShapeError({ where, expected: `a tensor with ${formatValue(rank)} axes`, received: formatShape(x.shape) });
 }
 
-/** As `checkTensor`, for what may be null. */
+/** As `checkTensor`, but also accepts null. */
 export function checkNullableTensor(where: string, x: unknown): asserts x is Tensor | null {
   if (x !== null) checkTensor(where, x);
 }
@@ -42,7 +42,7 @@ function isLengthList(shape: readonly unknown[]): boolean {
   return true;
 }
 
-/** Throws a DTypeError unless `dtype` is the name of one. */
+/** Throws a DTypeError unless `dtype` is the name of a dtype. */
 export function checkDType(where: string, dtype: unknown): asserts dtype is DType {
   if (dtype === "float32" || dtype === "bfloat16" || dtype === "float16") return;
   throw new DTypeError({
@@ -52,7 +52,7 @@ export function checkDType(where: string, dtype: unknown): asserts dtype is DTyp
   });
 }
 
-/** Throws an OptionError unless `value` is a number, of any kind. */
+/** Throws an OptionError unless `value` is a number. NaN and infinities are numbers. */
 export function checkNumber(where: string, value: unknown): asserts value is number {
   if (typeof value !== "number") throw argumentError(where, "a number", value);
 }
@@ -62,7 +62,10 @@ function argumentError(where: string, expected: string, received: unknown, remed
   return new OptionError({ where, expected, received: formatValue(received), ...(remedy !== undefined && { remedy }) });
 }
 
-/** All operands live on one device and have one dtype; converting is left to the caller, as it costs time and memory. */
+/**
+ * Throws unless all operands are on one device and have one dtype. Conversion is left to the caller because it costs
+ * time and memory.
+ */
 export function checkOperands(where: string, reference: Tensor, ...operands: readonly Tensor[]): void {
   if (typeof reference === "number" && (where === "add" || where === "mul"))
     throw argumentError(where, "a Tensor first", reference, `write ${where}(x, ${String(reference)})`);
@@ -80,7 +83,7 @@ export function checkOperands(where: string, reference: Tensor, ...operands: rea
   }
 }
 
-/** All operands live on one device. */
+/** Throws unless both operands are on one device. */
 export function checkDevice(where: string, reference: Tensor, operand: Tensor): void {
   if (operand?.device === reference?.device && isTensor(reference)) return;
   for (const x of [reference, operand]) checkTensor(where, x);

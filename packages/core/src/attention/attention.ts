@@ -18,45 +18,49 @@ import { recordCall } from "./record-call.ts";
 import { checkSinks, mergeSinksUnchecked, computeSinkGradient } from "./sinks.ts";
 import type { AttentionModifiers, AttentionState, QkvGrads } from "./tile.ts";
 
-// Shapes: B batch, H heads, Hkv KV heads, Sq and Sk local queries and keys, D head size, Dv that of the values.
+// Shapes: B batch, H heads, Hkv KV heads, Sq and Sk local queries and keys, D head size, Dv head size of the values.
 
 export const attentionOptions = defineOptions("attention", {
-  /** A registered name or the backend itself; required where the mesh cuts sequences, by an axis other than "dp" of length > 1. Default: "local". */
+  /**
+   * The name of a registered backend, or a backend. Required if the mesh shards sequences, which any axis of length > 1
+   * other than "dp" does. Default: "local".
+   */
   backend: option.either(option.string(), option.backend(), { optional: true }),
   ...batchMaskOptions.fields,
   /** Factor on q·k. Default 1 / √D. */
   scale: option.number({ optional: true }),
   /**
-   * Attention sinks, [H] in float32 or q's dtype: a logit for each query head that the softmax of every row counts, beside the scores and without a
-   * value, as in gpt-oss. Differentiable: the gradient is this rank's rows' share, which `reduceGradients` adds up. Default: none.
+   * Attention sinks, [H] in float32 or q's dtype: one logit per query head that every row's softmax includes beside the
+   * scores and that has no value, as in gpt-oss. Differentiable: the gradient is the contribution of this rank's rows,
+   * which `reduceGradients` sums over ranks. Default: none.
    */
   sinks: option.tensor({ optional: true }),
   ...attentionModifierOptions.fields,
-  /** Where the queries lie. Default: all of them on this rank. */
+  /** Layout of the queries. Default: all of them are on this rank. */
   queries: option.layout({ optional: true }),
-  /** Where the keys lie. Default: all of them on this rank. */
+  /** Layout of the keys. Default: all of them are on this rank. */
   keys: option.layout({ optional: true }),
-  /** Whether `lse` is returned, too. Default false. */
+  /** Whether to return `lse` as well. Default false. */
   returnLse: option.boolean({ default: false }),
 });
 type AttentionOptionsWithLse = OptionsOf<typeof attentionOptions>;
-/** What `attention` takes beside q, k and v. */
+/** Options of `attention`. */
 export type AttentionOptions = Omit<AttentionOptionsWithLse, "returnLse">;
 
-/** What `attention` returns with `returnLse`. */
+/** Result of `attention` with `returnLse`. */
 export interface AttentionOutput {
   /** [B,H,Sq,Dv] in q's dtype. */
   readonly out: Tensor;
   /**
-   * [B,H,Sq] float32: ln Σ exp(score) over the keys that a query sees and its head's sink, −Infinity if there is neither. Scores are scale · q·k, after
-   * softcap and slopes. Not differentiable.
+   * [B,H,Sq] float32: ln Σ exp(score) over the keys visible to a query and its head's sink, −Infinity if there is
+   * neither. Scores are scale · q·k, after softcap and slopes. Not differentiable.
    */
   readonly lse: Tensor;
 }
 
 /**
- * A state that has seen nothing: out [B,H,S,Dv] 0 and lse −Infinity; add keys with a backend's or the kernels' `attend`. Values have
- * the head size of q unless `valueHeadDim` is given.
+ * Returns the state of attention over no keys: out [B,H,S,Dv] is 0 and lse is −Infinity. Keys are added with `attend`
+ * of a backend or of the kernels. The head size of the values defaults to that of q.
  */
 export function emptyState(q: Tensor, valueHeadDim: number = q?.shape?.[3] ?? 0): AttentionState {
   checkTensor("emptyState", q, 4);
@@ -68,18 +72,21 @@ export function emptyState(q: Tensor, valueHeadDim: number = q?.shape?.[3] ?? 0)
   return { out, lse };
 }
 
-/** [B,H,S,D] kept in memory as [B,S,H,D], so that merging the heads is a view. */
+/** Allocates [B,H,S,D] with the memory order [B,S,H,D], so that merging the heads is a view. */
 function allocateBshd({ device, shape: [b, h, s, d] }: Tensor, dtype: Tensor["dtype"], headDim: number = d!): Tensor {
   using memory = device.empty([b!, s!, h!, headDim], dtype);
   return memory.permute([0, 2, 1, 3]);
 }
 
-/** In memory as x: dense where x is, so that a leaf's gradient needs no copy; else as [B,S,H,D]. */
+/**
+ * Allocates a tensor of x's shape: contiguous if x is, so that a leaf's gradient needs no copy, otherwise in the memory
+ * order [B,S,H,D].
+ */
 function emptyLike(x: Tensor, dtype: Tensor["dtype"]): Tensor {
   return x.isContiguous ? x.device.empty(x.shape, dtype) : allocateBshd(x, dtype);
 }
 
-/** Rounds to a dtype once, into memory laid out the same way; takes x. */
+/** Converts x to `dtype` with one rounding, in the same memory order. Takes ownership of x. */
 function castTo(x: Tensor, dtype: Tensor["dtype"]): Tensor {
   if (x.dtype === dtype) return x;
   const out = emptyLike(x, dtype);
@@ -126,7 +133,7 @@ const attentionOp = defineOp({
   forward([q, k, v, sinks]: [Tensor, Tensor, Tensor, Tensor | null], context: AttentionContext) {
     const { output, lse } = getOrComputeAttention(q.shape.with(3, v.shape[3]!), () => attend(context, q, k, v, sinks));
     if (context.lseOutput) context.lseOutput.lse = lse.detach();
-    // A handle of its own, as the inputs have: the caller may dispose theirs before the backward.
+    // A separate handle, as for the inputs: the caller may dispose its handle before the backward.
     const slopes = context.modifiers?.slopes?.detach() ?? null;
     return { output, saved: { q, k, v, sinks, slopes, output, lse, context } };
   },
@@ -156,19 +163,21 @@ function createGradientAccumulator(input: Tensor): Tensor {
 }
 
 /**
- * Attention softmax(scale · q kᵀ) v over every key that the mask shows, wherever in the mesh it lies; exact on any mesh.
- * q [B,H,Sq,D], k [B,Hkv,Sk,D] and v [B,Hkv,Sk,Dv], with H a multiple of Hkv: this rank's shards. Returns [B,H,Sq,Dv] in q's dtype,
- * in memory as [B,Sq,H,Dv]. A query that sees nothing gives 0. Differentiable in q, k, v and `sinks`; sums are float32 and rounded
- * once. Where Dv is not D, as in multi-head latent attention (DeepSeek-V2), it takes a device with the feature `valueHeadSize`.
+ * Computes attention softmax(scale · q kᵀ) v over all keys that the mask makes visible, on whichever rank they are. The
+ * result is exact on any mesh. q [B,H,Sq,D], k [B,Hkv,Sk,D] and v [B,Hkv,Sk,Dv], with H a multiple of Hkv, are this
+ * rank's shards. Returns [B,H,Sq,Dv] in q's dtype, in the memory order [B,Sq,H,Dv]. A query without a visible key
+ * yields 0. Differentiable in q, k, v and `sinks`. Sums are float32 and rounded once. If Dv differs from D, as in
+ * multi-head latent attention (DeepSeek-V2), the device must have the feature `valueHeadSize`.
  *
- * A batch of sequences of different lengths, padded on the left or the right, takes `lengths` and `padding`, one of different
- * masks a list of them. Rows of padding give 0, an lse of −Infinity (their sink, if there is one), and gradients of 0. Where samples see different keys, it takes
- * a device with the feature `sampleMasks`.
+ * For a batch of sequences of different lengths, padded on the left or the right, pass `lengths` and `padding`. For a
+ * different mask per sample, pass a list of masks. Rows of padding yield 0, an lse of −Infinity (their sink, if there
+ * is one), and gradients of 0. If samples attend to different keys, the device must have the feature `sampleMasks`.
  *
- * With `returnLse`, `{ out, lse }`, as flash_attn's return_softmax_lse: two such results over disjoint keys can be merged.
+ * With `returnLse`, returns `{ out, lse }`, as flash_attn does with return_softmax_lse. Two such results over disjoint
+ * keys can be merged.
  *
- * Collective along the backend's axes. The gradient of k and v counts every rank's queries, so a loss that is a sum over
- * shards needs no more than adding the shards' losses.
+ * Collective along the backend's axes. The gradients of k and v include the queries of every rank. A loss that is a sum
+ * over the sequence is therefore the sum of the shards' losses.
  *
  * @example
  * ```ts
@@ -189,8 +198,8 @@ function createGradientAccumulator(input: Tensor): Tensor {
  * const padded = attention(ctx, x, x, x, { mask: masks.causal(), lengths, padding: "left", returnLse: true });
  * Array.from(await padded.lse.read(), Number.isFinite); // => [false, false, true, true, true, true, true, true, true, true]
  * ```
- * @throws ShapeError, DTypeError or OptionError, on this rank and before anything is sent; also for a mask or a layout that
- * breaks its guarantees (`Mask`, `Placement`), which are verified once for each pair of lengths.
+ * @throws ShapeError, DTypeError or OptionError on this rank, before anything is sent. This includes a mask or a layout
+ * that violates its contract (`Mask`, `Placement`), which is verified once for each pair of lengths.
  */
 export function attention(
   ctx: Context,
@@ -243,7 +252,7 @@ export function attention(
   return { out, lse: lseOutput.lse };
 }
 
-/** The layout of a sequence that lies on this rank as a whole. */
+/** Returns the layout of a sequence that is entirely on this rank. */
 function unshardedLayout({ mesh }: Context, x: Tensor): Layout {
   return layoutOf({ mesh: mesh.shape, axes: [], length: x.shape[2] ?? 0 });
 }

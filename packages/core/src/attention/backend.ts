@@ -6,7 +6,10 @@ import type { Layout } from "../placement/placement.ts";
 import type { Tensor } from "../tensor.ts";
 import type { AttentionModifiers, AttentionState, KvBlock, QkvGrads, SavedRows, Tile } from "./tile.ts";
 
-/** Keys and values, and where in the mesh they come from. An axis missing from `from`: all shards along it, concatenated. */
+/**
+ * Keys and values, and the mesh coordinate of the shards that they are. An axis missing from `from` means all shards
+ * along it, concatenated.
+ */
 export interface KvShard extends KvBlock {
   readonly from: Coordinate;
 }
@@ -15,48 +18,60 @@ export interface KvShard extends KvBlock {
 export interface AttentionCall {
   /** This rank's queries [B,H,S,D]. */
   readonly q: Tensor;
-  /** Where they come from. An axis missing: all shards along it, concatenated. */
+  /** Mesh coordinate of the shards that the queries are. A missing axis means all shards along it, concatenated. */
   readonly at: Coordinate;
   readonly scale: number;
-  /** Disjoint, in global positions of the two layouts. */
+  /** Disjoint slices, in global positions of the two layouts. */
   readonly mask: readonly Slice[];
-  /** Features of the call beyond plain attention. A backend that shares out heads or samples sets their origin. */
+  /** Features of the call beyond plain attention. A backend that distributes heads or samples sets their `origin`. */
   readonly modifiers?: AttentionModifiers | undefined;
   readonly queries: Layout;
   readonly keys: Layout;
 }
 
 /**
- * A way to attend: it folds keys into a state, and so may be built from another backend that does. What it is given are
- * the shards at `call.at` and `kv.from`; what it must leave is the state over all keys along its own axes.
+ * An attention algorithm: it folds keys into a state, and can therefore be composed with an inner backend. Its inputs
+ * are the shards at `call.at` and `kv.from`. When `attend` returns, the state must cover all keys along the backend's
+ * axes.
  */
 export interface AttentionBackend {
   readonly name: string;
-  /** Its name and options as text, those of inner backends included: what must be the same on every rank. Absent: name and axes. */
+  /**
+   * Name and options as text, including those of inner backends. Must be the same on every rank. Defaults to name and
+   * axes.
+   */
   readonly description?: string;
-  /** Mesh axes over which it, inner backends included, gathers keys; outermost first. The sequence is cut along these. */
+  /**
+   * Mesh axes along which this backend and its inner backends gather keys, outermost first. The sequence is sharded
+   * along these axes.
+   */
   readonly axes: readonly string[];
   /**
-   * Throws an OptionError, which reports what to pass to `init`, if this is not the mesh that the backend needs. `attention`
-   * and the modules call it first, before there are layouts and before anything is sent, on every rank alike; a backend
-   * calls that of its inner one. It must not communicate.
+   * Throws an OptionError that reports what to pass to `init` if the backend does not support this mesh. `attention`
+   * and the modules call it first on every rank, before layouts exist and before anything is sent. A backend calls
+   * `check` of its inner backend. It must not communicate.
    */
   check?(ctx: Context): void;
   /**
-   * The same backend for one call whose keys come in parts from these places, in this order, known to every rank alike: what
-   * depends on queries only can be done once for all parts. Absent: a part costs what a call does. Call it through the function `blockwise`.
+   * Returns this backend for one call whose keys arrive in blocks from these coordinates, in this order, the same on
+   * every rank. Work that depends only on the queries can then be done once for all blocks. If absent, each block costs
+   * as much as a call. Use the function `blockwise` to call it.
    */
   blockwise?(from: readonly Coordinate[]): BlockwiseAttention;
-  /** The same backend on a grid of ranks of this shape: for a module's `meshShape`. Absent: it has no grid. */
+  /**
+   * Returns this backend on a grid of ranks of this shape, for a module's `meshShape`. Absent if the backend has no
+   * grid.
+   */
   withShape?(shape: readonly [rows: number, columns: number]): AttentionBackend;
   /** Folds the keys and values into `state`. */
   attend(ctx: Context, call: AttentionCall, state: AttentionState, kv: KvShard): void;
-  /** Adds this rank's queries' share of dq, and the whole dk and dv of this rank's keys, to `grads`. */
+  /** Adds to `grads` dq of this rank's queries over the call's keys, and the complete dk and dv of this rank's keys. */
   attendBackward(ctx: Context, call: AttentionCall & SavedRows, grads: QkvGrads, kv: KvShard): void;
 }
 
 /**
- * A backend as messages and comparisons between ranks have it: its description, or its name and axes.
+ * Returns the text that identifies a backend in messages and in comparisons between ranks: its description, or its name
+ * and axes.
  *
  * @example
  * ```ts
@@ -72,14 +87,16 @@ export function describeBackend(backend: AttentionBackend): string {
 }
 
 /**
- * One call in parts: either half is called once for each part, with the same call and the same sums. dk and dv of a part are
- * complete when it returns; the state, or dq, after the last part. Dispose it in any case: the parts may end early.
+ * One call in blocks. `attend` or `attendBackward` is called once per block, with the same call and the same state or
+ * gradients. dk and dv of a block are complete when its call returns, the state and dq after the last block. The caller
+ * must dispose it even if not all blocks were processed.
  */
 export interface BlockwiseAttention extends Pick<AttentionBackend, "attend" | "attendBackward">, Disposable {}
 
 /**
- * How a backend attends to keys that come in parts from these places, in this order: in its own way if it has one, otherwise
- * part by part. For backends that have an inner one and bring it keys step by step.
+ * Returns a backend's implementation for keys that arrive in blocks from these coordinates, in this order. A backend
+ * without its own `blockwise` is called once per block. Used by backends that pass keys to an inner backend step by
+ * step.
  *
  * @example
  * ```ts
@@ -99,7 +116,7 @@ export function blockwise(backend: AttentionBackend, from: readonly Coordinate[]
   );
 }
 
-/** Throws an OptionError unless `backend` has the two halves of one. */
+/** Throws an OptionError unless `backend` has the methods and axes of a backend. */
 export function checkBackend(where: string, backend: unknown): asserts backend is AttentionBackend {
   const {
     attend,
@@ -117,7 +134,7 @@ export function checkBackend(where: string, backend: unknown): asserts backend i
   expectValue(where, isValidBackend, "an AttentionBackend, such as ring()", backend);
 }
 
-/** The tile that these queries and keys form. */
+/** Returns the tile of these queries and keys. */
 export function createTile(call: AttentionCall, kv: KvShard): Tile {
   const { queries, keys, at } = (call ?? {}) as Partial<AttentionCall>;
   const hasLayouts = typeof queries?.spans === "function" && typeof keys?.spans === "function";
@@ -132,7 +149,10 @@ export function createTile(call: AttentionCall, kv: KvShard): Tile {
   };
 }
 
-/** The device's own kernel on the keys at hand: what every other backend ends in. Communicates nothing. */
+/**
+ * Returns the backend that runs the device's attention kernel on this rank's keys. It is the innermost backend of every
+ * other one. Does not communicate.
+ */
 export function local(): AttentionBackend {
   return {
     name: "local",
@@ -147,8 +167,8 @@ export function local(): AttentionBackend {
 }
 
 /**
- * The requested backend; "local" if none is named and the mesh cuts no sequence. Where it does, "local" would take every shard
- * for a whole sequence, so it must be named.
+ * Returns the requested backend, or "local" if none is requested and the mesh shards no sequence. On a mesh that does,
+ * "local" treats every shard as a whole sequence, so it must be requested explicitly.
  */
 export function resolveBackendOrLocal(
   where: string,

@@ -24,7 +24,7 @@ interface AttentionArguments {
 /** The largest supported head dimension. */
 const MAX_HEAD_DIM = 256;
 
-/** Validates what parsed options leave open of the call of one rank, before any rank waits for a peer. */
+/** Validates what parsed options leave open of the call on this rank, before any rank waits for a peer. */
 export function checkAttention(
   where: string,
   call: AttentionArguments,
@@ -38,7 +38,7 @@ export function checkAttention(
   checkRows(where, "keys", { shape: qkv.k.shape, layout: call.keys, call });
 }
 
-/** `ring(sp)`: the name, and the axes along which it communicates. */
+/** Returns a backend's name and the axes along which it communicates, for example `ring(sp)`. */
 export function backendLabel({ name, axes }: AttentionBackend): string {
   return axes.length > 0 && !name.includes("(") ? `${name}(${axes.join(",")})` : name;
 }
@@ -84,7 +84,10 @@ function checkRows(
   });
 }
 
-/** Keys sharded along an axis that the backend does not gather would be missing; sharded along too few, they would count twice. */
+/**
+ * Checks the sharded axes. Keys sharded along an axis that the backend does not gather would be missing. Keys not
+ * sharded along an axis that it gathers would be counted more than once.
+ */
 function checkAxes(where: string, { backend, queries, keys }: AttentionArguments): void {
   for (const layout of [queries, keys]) {
     if (layout.axes.length === backend.axes.length && layout.axes.every((axis) => backend.axes.includes(axis)))
@@ -99,10 +102,10 @@ function checkAxes(where: string, { backend, queries, keys }: AttentionArguments
 }
 
 /**
- * Throws a ShapeError unless a tile fits its tensors and is one that kernels can work with: spans of integers with a step
- * of at least 1, as many positions as rows, and slices of integers with a type. The kernels `attend` and `attendBackward`
- * of native devices call this first. Whether slices of the mask are disjoint is not looked at here: see `resolveSlices`; those
- * of samples must be disjoint with it.
+ * Throws a ShapeError unless a tile matches its tensors and is valid for kernels: integer spans with a step of at least
+ * 1, as many positions as rows, and integer slices with a type. The kernels `attend` and `attendBackward` of native
+ * devices call this first. It does not check that slices of the mask are disjoint: see `resolveSlices`. It does check
+ * that slices of samples are disjoint from the mask.
  *
  * @example
  * ```ts
@@ -131,7 +134,7 @@ export function checkTile(q: Tensor, kv: KvBlock, tile: Tile): void {
   }
 }
 
-/** A list for each sample of the call, disjoint from the mask of all. */
+/** Checks that every sample of the call has a list of slices, and that it is disjoint from the call's mask. */
 function checkSampleMasks(
   mask: readonly Slice[],
   { sampleMasks = [], origin }: AttentionModifiers,
@@ -156,9 +159,9 @@ function checkPositions(where: string, spans: readonly Span[], rows: number): vo
 }
 
 /**
- * Throws an OptionError if an attention call needs a feature that the device does not have: a feature
- * added to the contract later is rejected until the device supports it, never ignored. The kernels `attend` and `attendBackward` of every device call this
- * first.
+ * Throws an OptionError if an attention call needs a feature that the device does not have. A feature that is added to
+ * the contract later is rejected until the device supports it, never ignored. The kernels `attend` and `attendBackward`
+ * of every device call this first.
  *
  * @example
  * ```ts

@@ -2,13 +2,17 @@ import { expectValue } from "../errors.ts";
 import { checkSlices, type Slice, sliceTypeCodes } from "../mask/slice.ts";
 import { checkIntegerSpans, type Span } from "../placement/span.ts";
 
-// Masks, shards and other lists as text that is equal where they are: what ranks record of a call, for `recordCall`.
+// Masks, shards and other lists as text for `recordCall`. Equal lists have equal text.
 
-/** Slices, spans and shards that are listed one by one; of more, the first ones and a hash of all. */
+/**
+ * Maximum number of slices, spans, shards or samples that are listed in full. A longer list is shown as its first items
+ * and a hash of all.
+ */
 const MAX_LISTED_ITEMS = 4;
 
 /**
- * `causal 0:512 × 0:512`, queries before keys, as ranges of Python; of many slices the first ones and a hash of all.
+ * Formats slices as `causal 0:512 × 0:512`, the query range before the key range, both as in Python. A long list is
+ * shown as its first slices and a hash of all.
  *
  * @example
  * ```ts
@@ -16,7 +20,7 @@ const MAX_LISTED_ITEMS = 4;
  * import { formatSlices } from "@mosaic/core/context-parallel";
  * formatSlices(masks.causal().slices(512, 512)); // => "causal 0:512 × 0:512"
  * ```
- * @throws OptionError for what are no slices.
+ * @throws OptionError unless the values are slices.
  */
 export function formatSlices(slices: readonly Slice[]): string {
   checkSlices("formatSlices", slices);
@@ -33,7 +37,10 @@ export function formatSlices(slices: readonly Slice[]): string {
   return `${listedSlicesText} + … (${slices.length} slices, hash ${hash.hexDigest()})`;
 }
 
-/** `causal 0:5 × 0:5 | causal 0:8 × 0:8`, sample by sample; of many samples the first ones and a hash of all. */
+/**
+ * Formats sample masks as `causal 0:5 × 0:5 | causal 0:8 × 0:8`. A long list is shown as its first samples and a hash
+ * of all.
+ */
 export function formatSampleMasks(sampleMasks: readonly (readonly Slice[])[]): string {
   const listedSamplesText = sampleMasks.slice(0, MAX_LISTED_ITEMS).map(formatSlices).join(" | ");
   if (sampleMasks.length <= MAX_LISTED_ITEMS) return listedSamplesText;
@@ -48,7 +55,8 @@ export function formatSampleMasks(sampleMasks: readonly (readonly Slice[])[]): s
 }
 
 /**
- * `0:128 | 128:256`, shard by shard, as ranges of Python; of many shards the first ones and a hash of all.
+ * Formats shards as `0:128 | 128:256`, with ranges as in Python. A long list is shown as its first shards and a hash of
+ * all.
  *
  * @example
  * ```ts
@@ -56,7 +64,7 @@ export function formatSampleMasks(sampleMasks: readonly (readonly Slice[])[]): s
  * import { formatShards } from "@mosaic/core/context-parallel";
  * formatShards(resolveShards(striped(), 2, 8)); // => "0:8:2 | 1:9:2"
  * ```
- * @throws OptionError for what are no spans.
+ * @throws OptionError unless the values are spans.
  */
 export function formatShards(shards: readonly (readonly Span[])[]): string {
   expectValue("formatShards", Array.isArray(shards), "an array of spans for each shard", shards);
@@ -83,14 +91,14 @@ function formatSpans(spans: readonly Span[]): string {
 }
 
 /**
- * A hash of integers, 64 bits as 16 hexadecimal digits: the same numbers in the same order have the same.
+ * Returns a 64-bit hash of integers as 16 hexadecimal digits. Equal sequences of integers have equal hashes.
  *
  * @example
  * ```ts
  * import { hashNumbers } from "@mosaic/core/context-parallel";
  * hashNumbers([1, 2, 3]) === hashNumbers([1, 3, 2]); // => false
  * ```
- * @throws OptionError for what are no numbers.
+ * @throws OptionError unless the values are integers.
  */
 export function hashNumbers(numbers: Iterable<number>): string {
   const isIterable = typeof (numbers as Partial<Iterable<number>> | null | undefined)?.[Symbol.iterator] === "function";
@@ -103,7 +111,7 @@ export function hashNumbers(numbers: Iterable<number>): string {
   return hash.hexDigest();
 }
 
-/** 64 bits over integers: MurmurHash3 of 32 bits (Appleby), from two seeds. */
+/** A 64-bit hash of integers: two 32-bit MurmurHash3 (Appleby) hashes with different seeds. */
 class Hash {
   #low = 0x9747b28c | 0;
   #high = 0x3c6ef372;

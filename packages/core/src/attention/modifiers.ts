@@ -7,25 +7,35 @@ import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { AttentionModifiers } from "./tile.ts";
 
-// What an attention call computes beyond plain attention, as users pass it, and as backends and kernels take it.
+// Features of an attention call beyond plain attention: the options that users pass, and the modifiers that backends
+// and kernels receive.
 
 export const attentionModifierOptions = defineOptions("attention modifiers", {
-  /** Scores become softcap · tanh(score / softcap), after `scale`: the logit softcapping of Gemma 2. Takes a device with the feature `softcap`. Default: none. */
+  /**
+   * Replaces scores by softcap · tanh(score / softcap), after `scale`: the logit softcapping of Gemma 2. Requires a
+   * device with the feature `softcap`. Default: none.
+   */
   softcap: option.number({ above: 0, optional: true }),
   /**
-   * ALiBi (Press et al. 2022): [H] float32, one slope for each query head; a score loses slope · |i − j|, the distance of query and key in
-   * global positions. No gradient. Takes a device with the feature `slopes`. Default: none.
+   * ALiBi (Press et al. 2022): [H] float32, one slope per query head. Subtracts slope · |i − j| from a score, where i
+   * and j are the global positions of query and key. No gradient. Requires a device with the feature `slopes`. Default:
+   * none.
    */
   alibiSlopes: option.tensor({ optional: true }),
   /**
-   * Probability of a weight to become 0, after the softmax; those kept count 1 / (1 − dropout). What is dropped follows from the context's seed, the number of
-   * the call and the global sample, head, query and key: it is the same on every mesh whose ranks along dp have equally many samples. Takes a device with the feature `dropout`. Default 0.
+   * Probability of zeroing an attention weight after the softmax; the other weights are scaled by 1 / (1 − dropout).
+   * Which weights are dropped is a function of the context's seed, the call number, and the global sample, head, query
+   * and key. It is the same on every mesh if all ranks along dp have equally many samples. Requires a device with the
+   * feature `dropout`. Default 0.
    */
   dropout: option.number({ min: 0, below: 1, default: 0 }),
 });
 type ModifierOptions = ResolvedOptionsOf<typeof attentionModifierOptions>;
 
-/** The modifiers of a call with those of its mask; undefined where there are none, so that plain calls stay plain. */
+/**
+ * Combines the modifiers of a call with those of its mask. Returns undefined if there are none, so that every device
+ * accepts the call.
+ */
 export function resolveModifiers(
   ctx: Context,
   { softcap, alibiSlopes, dropout }: ModifierOptions,
@@ -47,7 +57,10 @@ export function resolveModifiers(
   };
 }
 
-/** Throws unless slopes are a float32 [H], of the device of q: of `heads` heads, or of more where a call has some of the heads. */
+/**
+ * Throws unless slopes are a float32 [H] on the device of q. H is `heads`, or at least `heads` if the call has only
+ * some of the heads.
+ */
 export function checkSlopes(
   where: string,
   slopes: Tensor,

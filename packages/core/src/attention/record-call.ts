@@ -8,18 +8,22 @@ import { type AttentionBackend, type AttentionCall, describeBackend } from "./ba
 import { formatSampleMasks, formatShards, formatSlices } from "./format.ts";
 import type { AttentionModifiers, KvBlock } from "./tile.ts";
 
-// What the ranks of an attention call must agree on and no message shows: each derives alone, from mask and layouts, what it
-// sends and computes. So every call is recorded in the histories of the groups along the backend's axes.
+// The ranks of an attention call must agree on its mask and layouts, because each rank derives from them what it sends
+// and computes. No message contains them, so every call is recorded in the histories of the groups along the backend's
+// axes.
 
-/** Calls of a rank whose descriptions are kept: those of a model's layers, not of a sequence that grows with each call. */
+/**
+ * Number of calls per rank whose descriptions are cached: enough for the layers of a model, not for a sequence that
+ * grows with each call.
+ */
 const MAX_CACHED_CALLS = 16;
-/** Masks of more slices are compared by identity. */
+/** Maximum number of slices that are compared one by one. Longer masks are compared by identity. */
 const MAX_COMPARED_SLICES = 4;
 
-/** Which half of an attention call is recorded. */
+/** Pass of an attention call that is recorded. */
 export type AttentionPass = "forward" | "backward";
 
-/** A call, and what is merged after its last key. */
+/** A call with the sinks that are merged after its last key. */
 type RecordedCall = AttentionCall & { readonly sinks: Tensor | null };
 
 /** Records a call, forward or backward, in the groups along the backend's axes. Nothing is sent. */
@@ -33,7 +37,7 @@ export function recordCall(
 ): void {
   let description: CallDescription | undefined;
   for (const axis of backend.axes) {
-    // A mesh without the axis, or another one, is the backend's to report.
+    // The backend reports an axis that the mesh does not have.
     if ((ctx.mesh.shape[axis] ?? 1) === 1) continue;
     description ??= findOrCreateDescription(ctx, backend, call, kv);
     ctx.mesh.group(axis).recordCall(description[pass]);
@@ -57,7 +61,7 @@ function findOrCreateDescription(
   return description;
 }
 
-/** A call and its description, which is composed where a group compares calls, once. */
+/** A call and its description. The text is composed once, when a group first compares calls. */
 class CallDescription {
   readonly #mesh: Coordinate;
   readonly #backend: AttentionBackend;
@@ -131,7 +135,7 @@ class CallDescription {
   }
 }
 
-/** Masks are often made anew for each call: short lists are compared slice by slice. */
+/** Compares short lists slice by slice, because masks are often created for each call. */
 function areSlicesEqual(a: readonly Slice[], b: readonly Slice[]): boolean {
   if (a === b) return true;
   if (a.length !== b.length || a.length > MAX_COMPARED_SLICES) return false;
@@ -141,7 +145,7 @@ function areSlicesEqual(a: readonly Slice[], b: readonly Slice[]): boolean {
   });
 }
 
-/** Of a call's modifiers an object is made for each call. */
+/** Compares modifiers by value, because the object is created for each call. */
 function areModifiersEqual(a: AttentionModifiers | undefined, b: AttentionModifiers | undefined): boolean {
   if (a === b) return true;
   return (
@@ -158,7 +162,7 @@ function areModifiersEqual(a: AttentionModifiers | undefined, b: AttentionModifi
   );
 }
 
-/** `512 over sp: 0:128 | 128:256 | …`, shard by shard. */
+/** Formats a layout with its shards, as `512 over sp: 0:128 | 128:256 | …`. */
 function formatShardLayout(layout: Layout, mesh: Coordinate): string {
   const { axes, length } = layout;
   if (axes.length === 0) return `${length}`;
@@ -166,7 +170,7 @@ function formatShardLayout(layout: Layout, mesh: Coordinate): string {
   return `${length} over ${axes.join(",")}: ${formatShards(shards)}`;
 }
 
-/** Slopes lie on the device: their number alone is compared. */
+/** Formats modifiers. Slopes are in device memory, so only their number is included. */
 function formatModifiers(modifiers: AttentionModifiers | undefined): string[] {
   const { softcap, slopes, dropout, sampleMasks, origin } = modifiers ?? {};
   return [

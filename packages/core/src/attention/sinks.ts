@@ -6,9 +6,10 @@ import type { Tensor } from "../tensor.ts";
 import { sumToSize } from "../views.ts";
 import type { AttentionState } from "./tile.ts";
 
-// Attention sinks: a logit for each head that every row's softmax counts, and that has no value (StreamingLLM, Xiao et al. 2023; as
-// learned logits, gpt-oss, OpenAI 2025). A sink is a key with score `sink` and value 0 that all rows see. Its state is known
-// without a kernel, out 0 and lse = sink, so it is merged once, after the last key, wherever the keys lay.
+// Attention sinks: one logit per head that every row's softmax includes and that has no value (StreamingLLM, Xiao et
+// al. 2023; as learned logits, gpt-oss, OpenAI 2025). A sink is equivalent to a key with score `sink` and value 0 that
+// is visible to all rows. Its state is known without a kernel, out 0 and lse = sink, so it is merged once, after the
+// last key, regardless of how the keys were distributed.
 
 /** Throws unless sinks are [H] for the heads of q, float32 or of q's dtype. */
 export function checkSinks(where: string, sinks: Tensor, q: Tensor): void {
@@ -31,7 +32,7 @@ export function checkSinks(where: string, sinks: Tensor, q: Tensor): void {
   });
 }
 
-/** A number of each head [H] for every row, [B,H,S] float32 in memory of its own. */
+/** Returns the sinks [H] broadcast to all rows: a new float32 tensor [B,H,S]. */
 function broadcastToRows(sinks: Tensor, lse: Tensor): Tensor {
   const rows = lse.device.empty(lse.shape, "float32");
   using sinkColumn = sinks.reshape([1, sinks.size, 1]);
@@ -39,7 +40,7 @@ function broadcastToRows(sinks: Tensor, lse: Tensor): Tensor {
   return rows;
 }
 
-/** state ← the state over its keys and the sink of each head, for all of its rows. Not recorded. */
+/** Merges the sink of each head into all rows of a state, in place. Not recorded by autograd. */
 export function mergeSinksUnchecked({ out, lse }: AttentionState, sinks: Tensor): void {
   const { device, shape } = out;
   using zeroVector = device.empty([shape[3]!], "float32");
@@ -50,13 +51,14 @@ export function mergeSinksUnchecked({ out, lse }: AttentionState, sinks: Tensor)
 }
 
 /**
- * −Σ e^(sink − lse) · delta over the rows of each head, [H] in the sinks' dtype: a sink's value is 0, so that its score's gradient
- * is its weight times −delta. Of this rank's rows alone: the whole gradient is the sum over ranks, as of any replicated parameter.
+ * Returns −Σ e^(sink − lse) · delta over the rows of each head, [H] in the sinks' dtype. A sink's value is 0, so the
+ * gradient of its score is its weight times −delta. Only this rank's rows are included: the complete gradient is the
+ * sum over ranks, as for any replicated parameter.
  */
 export function computeSinkGradient(sinks: Tensor, lse: Tensor, delta: Tensor): Tensor {
   const { kernels } = lse.device;
   using clampedLse = lse.device.empty(lse.shape, "float32");
-  // Where nothing was seen, −Infinity − −Infinity would be NaN.
+  // In rows without any key, −Infinity − −Infinity would be NaN.
   kernels.scalar("max", clampedLse, lse, LOWEST_FLOAT32);
   using weights = broadcastToRows(sinks, lse);
   kernels.binary("sub", weights, weights, clampedLse);

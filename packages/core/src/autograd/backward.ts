@@ -13,8 +13,9 @@ export function isBackwardRunning(): boolean {
 }
 
 /**
- * Runs the tape backward from `root`. Operations run in falling order of creation, each once, when all gradients of its
- * output have been added; what it saved is freed at once. Nothing recurses, so that a tape may be of any length.
+ * Runs the tape backward from `root`. Operations run in reverse order of creation. Each runs once, after all gradients
+ * of its output have been added, and its saved tensors are freed immediately. There is no recursion, so the length of a
+ * tape is not limited.
  */
 export function backward(root: Tensor, gradient?: Tensor): void {
   root.assertNotDisposed("backward");
@@ -76,7 +77,10 @@ function runBackward(rootEdge: Exclude<Edge, null>, seed: Tensor): void {
   }
 }
 
-/** Whether the gradient of a node's input was added to what its input has already received; frees both if so. */
+/**
+ * Adds the gradient of a node's input in place to the gradient that the input has already accumulated. Returns false if
+ * that is not possible, otherwise frees the node and `dOutput`.
+ */
 function addInPlace(node: GradNode, dOutput: Tensor, queue: GradientQueue): boolean {
   const [edge] = node.edges;
   if (!node.definition?.addGradient || !edge || !("node" in edge)) return false;
@@ -91,7 +95,7 @@ function addInPlace(node: GradNode, dOutput: Tensor, queue: GradientQueue): bool
   return true;
 }
 
-/** The gradients of a node's inputs, each a handle of its own; frees the node and its output's gradient. */
+/** Returns the gradients of a node's inputs, each as a separate handle. Frees the node and its output's gradient. */
 function runNode(node: GradNode, dOutput: Tensor): readonly (Tensor | null)[] {
   const { definition } = node;
   if (!definition) {
@@ -133,7 +137,7 @@ function checkGradients(node: GradNode, gradients: readonly (Tensor | null)[]): 
   return gradients;
 }
 
-/** The gradients of a node's inputs, one after the other; if one cannot be delivered, the others are disposed. */
+/** Accumulates the gradients of a node's inputs one after the other. If one fails, disposes the remaining ones. */
 function accumulateAll(node: GradNode, gradients: readonly (Tensor | null)[], queue: GradientQueue): void {
   let nextGradientIndex = 0;
   try {
@@ -149,7 +153,7 @@ function accumulateAll(node: GradNode, gradients: readonly (Tensor | null)[], qu
   }
 }
 
-/** Takes the gradient, whatever happens. */
+/** Accumulates a gradient along an edge. Takes ownership of the gradient even if it throws. */
 function accumulate(edge: Exclude<Edge, null>, gradient: Tensor, queue: GradientQueue): void {
   try {
     if ("node" in edge) queue.add(edge.node, gradient);
@@ -160,7 +164,10 @@ function accumulate(edge: Exclude<Edge, null>, gradient: Tensor, queue: Gradient
   }
 }
 
-/** A leaf's gradient is dense and shares memory with nothing, so that an optimizer may write to it. */
+/**
+ * Accumulates into a leaf's `grad`, which is contiguous and shares memory with no other tensor, so that an optimizer
+ * may write to it.
+ */
 function accumulateGrad(leaf: Tensor, gradient: Tensor): void {
   if (leaf.isDisposed) gradient.dispose();
   else if (leaf.grad && !leaf.grad.isDisposed) leaf.grad = addGradients(leaf.grad, gradient);
@@ -176,20 +183,23 @@ function accumulateGrad(leaf: Tensor, gradient: Tensor): void {
   if (leaf.replication) leaf.replication.hasLocalGrad = true;
 }
 
-/** Dense, and no other tensor shares its memory: it may be written to. */
+/** Returns whether a gradient is contiguous and shares memory with no other tensor, so that it may be written to. */
 function isSoleOwner(gradient: Tensor): boolean {
   return gradient.storage.references === 1 && gradient.isContiguous;
 }
 
-/** Memory beside a small gradient that a leaf may keep. */
+/** Unused bytes of a storage that a leaf may keep alive with a small gradient. */
 const MAX_UNUSED_BYTES = 4096;
 
-/** Whether most of the memory that the gradient keeps is not its own: a leaf keeps its gradient longer than others do. */
+/**
+ * Returns whether a gradient uses less than about half of its storage. A leaf would then keep the unused memory alive
+ * as long as its gradient.
+ */
 function isPartOfStorage({ storage, size, dtype }: Tensor): boolean {
   return storage.byteLength > 2 * size * dtypeBytes[dtype] + MAX_UNUSED_BYTES;
 }
 
-/** a + b, in place where nothing else holds them; takes both. */
+/** Returns a + b, in place if one of them is its memory's sole owner. Takes ownership of both. */
 function addGradients(a: Tensor, b: Tensor): Tensor {
   const [target, addend] = isSoleOwner(a) || !isSoleOwner(b) ? [a, b] : [b, a];
   const out = isSoleOwner(target) ? target : target.device.empty(target.shape, target.dtype);
@@ -199,7 +209,7 @@ function addGradients(a: Tensor, b: Tensor): Tensor {
   return out;
 }
 
-/** Nodes that have received a gradient but not run, by rising sequence. */
+/** Nodes that have received a gradient but not run yet, by ascending sequence number. */
 class GradientQueue {
   readonly #nodes: GradNode[] = [];
   readonly #gradients = new Map<GradNode, Tensor>();

@@ -14,24 +14,26 @@ import { checkVersions, recordVersions } from "./saved-tensors.ts";
 
 export const activationCheckpointOptions = defineOptions("checkpoint", {
   /**
-   * Keep (out, lse) of every `attention` inside, as much as its queries: the backward then neither computes nor communicates attention's
-   * forward again (DistFlashAttention, Li et al. 2023). Default false.
+   * Keep (out, lse) of every `attention` inside, which takes about as much memory as its queries. The backward then
+   * neither recomputes attention's forward nor repeats its communication (DistFlashAttention, Li et al. 2023). Default
+   * false.
    */
   keepAttention: option.boolean({ default: false }),
 });
-/** What `checkpoint` takes before its body. */
+/** Options of `checkpoint`. */
 export type ActivationCheckpointOptions = OptionsOf<typeof activationCheckpointOptions>;
 
-/** The function to recompute: from tensors to a tensor. */
+/** The function to recompute. It maps tensors to a tensor. */
 type Body<Inputs extends readonly Tensor[]> = (...inputs: Inputs) => Tensor;
 
 /**
- * Runs `body` and keeps only its inputs; the backward computes it again. Costs one more forward, saves the memory of
- * everything inside (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). `body` runs in a `scope`.
+ * Runs `body` and saves only its inputs; the backward recomputes it. This costs one additional forward and saves the
+ * memory of all intermediates (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). `body` runs in a
+ * `scope`.
  *
- * `body` must be pure: the same inputs give the same result. Random tensors are the same both times, so dropout
- * is safe. Gradients reach the inputs and every leaf (parameter) that
- * `body` uses; another tensor with history must be passed as an input. An input that was mutated before the backward is an error.
+ * `body` must be pure: the same inputs give the same result. Random tensors are the same in the recomputation, so
+ * dropout is safe. Gradients flow to the inputs and to every leaf (parameter) that `body` uses. Any other tensor with
+ * gradient history must be passed as an input. Mutating an input before the backward is an error.
  *
  * @example
  * ```ts
@@ -44,7 +46,7 @@ type Body<Inputs extends readonly Tensor[]> = (...inputs: Inputs) => Tensor;
  * y.backward();
  * await x.grad?.item(); // => 108
  * ```
- * With `keepAttention`, the results of attention are kept, too:
+ * With `keepAttention`, the results of attention are also kept:
  *
  * ```ts
  * import { attention, checkpoint, init, randn } from "@mosaic/core";
@@ -83,7 +85,8 @@ function runCheckpoint(body: Body<readonly Tensor[]>, inputs: readonly Tensor[],
       return reshape(result, result.shape);
     });
   if (!isGradEnabled()) return runScoped(...inputs);
-  // Recording shows whether the result requires grad, which leaves used only inside the body may cause.
+  // The forward is recorded to find out whether the result requires grad, because leaves that only the body uses may
+  // require it.
   const runWithRngState = preserveRngState();
   const attention = keepAttention ? new SavedAttention() : undefined;
   const runWithSavedState = (recompute: () => Tensor): Tensor =>
@@ -116,7 +119,7 @@ function runCheckpoint(body: Body<readonly Tensor[]>, inputs: readonly Tensor[],
   );
 }
 
-/** If the body throws, nothing is retained. */
+/** Runs the forward. If it throws, releases what was saved. */
 function runForwardPass(computeForward: () => Tensor, attention: SavedAttention | undefined): Tensor {
   try {
     return computeForward();

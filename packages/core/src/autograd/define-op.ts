@@ -6,27 +6,29 @@ import { isRecorded, setGradMode } from "./node.ts";
 import { checkVersions, type SavedValues, recordVersions } from "./saved-tensors.ts";
 
 /**
- * An operation: its forward beside its backward. Neither is itself recorded. If one throws,
- * the tensors that it created are disposed.
+ * A differentiable operation: forward and backward. Operations inside them are not recorded. If one of them throws, the
+ * tensors that it created are disposed.
  */
 export interface OpDefinition<Inputs extends readonly (Tensor | null)[], Options, S extends SavedValues> {
   /** Name shown in error messages. */
   readonly name: string;
   /**
-   * `output` must be a new tensor. `saved` may hold inputs and the output (they are retained by a separate handle) and
-   * tensors created here (the tape takes ownership): all are disposed after the backward, or when the tape is dropped. The
-   * backward is an error if one was mutated meanwhile. Compute what only the backward needs if `isRecorded`.
+   * `output` must be a new tensor. `saved` may contain inputs and the output (they are retained by a separate handle)
+   * and tensors created here (the tape takes ownership). All are disposed after the backward, or when the tape is
+   * released. The backward throws if one of them was mutated in between. Compute values that only the backward needs
+   * only if `isRecorded`.
    */
   forward(inputs: Inputs, options: Options, isRecorded: boolean): { readonly output: Tensor; readonly saved: S };
   /**
-   * One gradient per input, of its shape and dtype, or null where `needsInputGrad` is false or the gradient is zero. The caller takes ownership of returned
-   * tensors; `dOutput` may be among them.
+   * Returns one gradient per input, of its shape and dtype, or null where `needsInputGrad` is false or the gradient is
+   * zero. The caller takes ownership of returned tensors; `dOutput` may be among them.
    */
   backward(saved: S, dOutput: Tensor, needsInputGrad: readonly boolean[]): readonly (Tensor | null)[];
 }
 
 /**
- * The one way to add a differentiable operation; every operation here is made by it, views aside.
+ * Creates a differentiable operation from a forward and a backward. All operations of this package except views are
+ * created by it.
  *
  * @example
  * ```ts
@@ -74,11 +76,11 @@ export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S e
   };
 }
 
-/** Trackers of forwards, by nesting depth: a call reuses the tracker of an earlier one at the same depth. */
+/** Trackers of forwards, by nesting depth. A call reuses the tracker of an earlier call at the same depth. */
 const idleTrackers: TensorTracker[] = [];
 let nestingDepth = 0;
 
-/** A scope tracks only the output of the forward: the tape owns saved tensors. */
+/** Runs the forward. An enclosing scope tracks only its output, because the tape owns the saved tensors. */
 function runForward<Inputs extends readonly (Tensor | null)[], Options, S extends SavedValues>(
   op: OpDefinition<Inputs, Options, S>,
   inputs: Inputs,
@@ -103,7 +105,7 @@ function runForward<Inputs extends readonly (Tensor | null)[], Options, S extend
   return result;
 }
 
-/** Nothing is recorded: disposes what the forward saved for a backward. */
+/** Disposes the tensors that the forward saved, if the operation is not recorded. */
 function disposeIntermediates(saved: SavedValues, inputs: readonly (Tensor | null)[], output: Tensor): void {
   for (const name in saved) {
     const value = saved[name];
@@ -111,7 +113,7 @@ function disposeIntermediates(saved: SavedValues, inputs: readonly (Tensor | nul
   }
 }
 
-/** Records the operation. Saved inputs get a separate handle, so that the caller may dispose its own. */
+/** Records the operation. Saved inputs are held by a separate handle, so that the caller may dispose its own handle. */
 function recordOp<Inputs extends readonly (Tensor | null)[], Options, S extends SavedValues>(
   op: OpDefinition<Inputs, Options, S>,
   inputs: Inputs,

@@ -4,17 +4,18 @@ import type { Tensor } from "../tensor.ts";
 /** Destination of a gradient: the operation that created the input, or the `grad` of a leaf. */
 export type Edge = { readonly node: GradNode } | { readonly leaf: Tensor } | null;
 
-/** What an operation saved for its backward. */
+/** The backward of a recorded operation, with its saved tensors. */
 export interface BackwardDefinition {
   readonly name: string;
   /**
-   * One gradient per input, of its shape and dtype, or null where none is needed. The caller takes ownership of them and
-   * keeps that of `dOutput`, which may be returned unchanged.
+   * Returns one gradient per input, of its shape and dtype, or null where none is needed. The caller takes ownership of
+   * them and retains ownership of `dOutput`, which may be returned unchanged.
    */
   backward(dOutput: Tensor, needsInputGrad: readonly boolean[]): readonly (Tensor | null)[];
   /**
-   * Of an operation of one input that shows a part of it: adds its gradient to `accumulator`, what other operations have contributed so
-   * far. Without it, the parts of a tensor would each be a gradient of its whole size, zero elsewhere.
+   * For an operation with one input whose output is a part of that input: adds its gradient to `accumulator`, the sum
+   * of the gradients that other operations have contributed so far. Without it, each part would need a gradient of the
+   * input's full size, zero elsewhere.
    */
   addGradient?(dOutput: Tensor, accumulator: Tensor): void;
   /** Disposes the saved tensors. */
@@ -27,15 +28,15 @@ export type TensorMetadata = Pick<Tensor, "shape" | "dtype">;
 let nextSequenceNumber = 0;
 
 /**
- * One operation on the tape. It is held by the tensor it made and by the operations that used that tensor; when the
- * last of them is released, or once its backward has run, what it saved is freed.
+ * One operation on the tape. Its output tensor and the operations that use this tensor hold references to it. Its saved
+ * tensors are freed when the last reference is released or when its backward has run.
  */
 export class GradNode {
-  /** Order of creation: running backward in falling order is a topological order, and the same on every rank. */
+  /** Order of creation. Descending order is a topological order for the backward, and the same on every rank. */
   readonly sequenceNumber: number = nextSequenceNumber++;
   readonly name: string;
   readonly edges: readonly Edge[];
-  /** Shape and dtype of what the operation made, and so of its gradient. */
+  /** Shape and dtype of the operation's output, and therefore of its gradient. */
   readonly output: TensorMetadata;
   #definition: BackwardDefinition | undefined;
   #references = 0;
@@ -48,12 +49,12 @@ export class GradNode {
     for (const edge of edges) if (edge !== null && "node" in edge) edge.node.retain();
   }
 
-  /** Undefined once it has run: a second backward through the same operation finds nothing. */
+  /** The backward; undefined once it has run or was freed. */
   get definition(): BackwardDefinition | undefined {
     return this.#definition;
   }
 
-  /** Disposes what the operation saved. */
+  /** Disposes the operation's saved tensors. */
   free(): void {
     this.#definition?.free();
     this.#definition = undefined;
@@ -63,7 +64,7 @@ export class GradNode {
     this.#references++;
   }
 
-  /** Drops a reference; a chain of operations without references is freed link by link. */
+  /** Releases a reference. Frees the operation and, iteratively, all operations that are no longer referenced. */
   release(): void {
     const nodesToRelease: GradNode[] = [this];
     for (let node = nodesToRelease.pop(); node !== undefined; node = nodesToRelease.pop()) {
@@ -86,7 +87,7 @@ export function isRecorded(x: Tensor): boolean {
   return isRecordingEnabled && (x.requiresGrad || x.node !== undefined);
 }
 
-/** Switches recording on or off; returns what it was. */
+/** Switches recording on or off; returns the previous mode. */
 export function setGradMode(isEnabled: boolean): boolean {
   const previousMode = isRecordingEnabled;
   isRecordingEnabled = isEnabled;
@@ -104,7 +105,7 @@ function withGradMode<T>(where: string, isEnabled: boolean, body: () => T): T {
   }
 }
 
-/** What follows the first `await` of an asynchronous function would run in the mode around it. */
+/** Rejects async functions, because the code after their first `await` would run in the caller's mode. */
 function checkSynchronous(where: string, body: () => unknown): void {
   checkFunction(where, body);
   if (Object.prototype.toString.call(body) !== "[object AsyncFunction]") return;
@@ -117,9 +118,10 @@ function checkSynchronous(where: string, body: () => unknown): void {
 }
 
 /**
- * Runs `body` (synchronous) without recording: its results need no gradient and keep nothing alive.
+ * Runs `body` (synchronous) without recording. Its results do not require grad and keep no other tensors alive.
  *
- * @throws AutogradError for an async function. A promise of what was enqueued meanwhile may be returned, such as that of a read.
+ * @throws AutogradError for an async function. A synchronous body may return a promise of enqueued work, such as that
+ * of a read.
  * @example
  * ```ts
  * import { noGrad, ones, square } from "@mosaic/core";

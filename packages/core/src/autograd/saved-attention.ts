@@ -4,7 +4,7 @@ import type { Tensor } from "../tensor.ts";
 import { runUntracked } from "../tracking.ts";
 import { checkVersions, recordVersions, type SavedVersions } from "./saved-tensors.ts";
 
-/** What a call of attention computes: [B,H,Sq,Dv] in q's dtype and [B,H,Sq] float32. */
+/** Result of an attention call: `output` [B,H,Sq,Dv] in q's dtype and `lse` [B,H,Sq] float32. */
 export interface AttentionResult {
   readonly output: Tensor;
   readonly lse: Tensor;
@@ -15,23 +15,29 @@ interface SavedResult extends AttentionResult {
 }
 
 /**
- * The results of the calls of attention in a body that a backward runs again, in their order: attention is the one operation whose
- * result is small beside the work and the messages that make it, and from (out, lse) its backward needs nothing else
- * (DistFlashAttention, Li et al. 2023).
+ * The results of the attention calls in a checkpointed body, in call order. Attention is the one operation whose result
+ * is small compared with the computation and communication that produce it, and (out, lse) is all that its backward
+ * needs of the forward (DistFlashAttention, Li et al. 2023).
  */
 export class SavedAttention implements Disposable {
   readonly #results: SavedResult[] = [];
-  /** Of a checkpoint around this one, which keeps what is computed here, too. */
+  /** The enclosing checkpoint's results, which also record what is computed here. */
   readonly #outerAttention: SavedAttention | undefined = activeAttention;
-  /** The result that the next call gets; undefined while the body runs for the first time. */
+  /** Index of the result that the next call returns; undefined while the body runs for the first time. */
   #nextResultIndex: number | undefined;
 
-  /** Whether a checkpoint that runs its body now keeps results: one within keeps them, too, or its recomputation would compute them. */
+  /**
+   * Whether an enclosing checkpoint keeps attention results. A nested checkpoint must then keep them as well, otherwise
+   * its recomputation would compute them again.
+   */
   static get isActive(): boolean {
     return activeAttention !== undefined;
   }
 
-  /** Runs `body` (synchronous), whose calls of attention are kept the first time and get what was kept from then on. */
+  /**
+   * Runs `body` (synchronous). The first run records the results of its attention calls; later runs return the recorded
+   * results.
+   */
   run<T>(body: () => T): T {
     try {
       return withActiveAttention(this, body);
@@ -83,7 +89,10 @@ function withActiveAttention<T>(attention: SavedAttention, body: () => T): T {
   }
 }
 
-/** The result of a call of attention, of that shape: what a checkpoint that runs its body again has kept, or what `compute` gives. */
+/**
+ * Returns the result of an attention call, whose output has this shape: the recorded one if a checkpoint is recomputing
+ * its body, otherwise the result of `compute`.
+ */
 export function getOrComputeAttention(shape: Shape, compute: () => AttentionResult): AttentionResult {
   return activeAttention ? activeAttention.recordOrReplay(shape, compute) : compute();
 }

@@ -3,13 +3,13 @@ import { AutogradError, checkFunction, expectValue } from "../errors.ts";
 import { formatShape } from "../shape.ts";
 import { Tensor } from "../tensor.ts";
 
-/** What an operation keeps for its backward: tensors and whatever else, by name. */
+/** Values that an operation saves for its backward, by name: tensors and any other values. */
 export type SavedValues = Readonly<Record<string, unknown>>;
 
-/** The versions of saved tensors, in the order of their names. */
+/** The versions of saved tensors, in the order of `SavedValues`. */
 export type SavedVersions = readonly number[];
 
-/** The versions of the tensors among what an operation saves, for `checkVersions`. */
+/** Returns the versions of the tensors among saved values, for `checkVersions`. */
 export function recordVersions(saved: SavedValues): SavedVersions {
   const versions: number[] = [];
   for (const name in saved) {
@@ -20,8 +20,8 @@ export function recordVersions(saved: SavedValues): SavedVersions {
 }
 
 /**
- * Throws an AutogradError that names the first saved tensor whose memory was mutated after it was saved: its gradient would be
- * that of other numbers.
+ * Throws an AutogradError that names the first saved tensor whose memory was mutated after it was saved, because the
+ * gradient would be computed from different values.
  */
 export function checkVersions(operation: string, saved: SavedValues, versions: SavedVersions): void {
   let i = 0;
@@ -44,9 +44,9 @@ function mutationError(where: string, [name, x]: readonly [string, Tensor], vers
 }
 
 /**
- * Runs `body` (synchronous), whose mutations of `tensors` leave their versions as they are. For memory that gets back the values
- * that it had when it was saved: a sharded parameter that is released after the forward and gathered again for the backward.
- * PyTorch's FSDP has `_unsafe_preserve_version_counter` for it.
+ * Runs `body` (synchronous) without raising the versions of `tensors` when it mutates them. Use it for memory whose
+ * saved values are restored before the backward, such as a sharded parameter that is released after the forward and
+ * gathered again for the backward. PyTorch's FSDP uses `_unsafe_preserve_version_counter` for this.
  *
  * @example
  * ```ts

@@ -2,25 +2,28 @@ import { OptionError, expectValue, formatValue } from "../errors.ts";
 import type { Tensor } from "../tensor.ts";
 import type { GroupCastPlan, ProcessGroup, RowRange } from "./process-group.ts";
 
-/** Rows that a rank sends to a peer or receives from it: of the sender's input. */
+/** Rows that a rank sends to a peer or receives from it, as ranges of the sender's input. */
 export interface PeerRanges {
   readonly peer: number;
   readonly ranges: readonly RowRange[];
 }
 
-/** What one rank sends and receives by a plan, verified. Peers are ascending; those of no rows are left out. */
+/**
+ * What one rank sends and receives according to a verified plan. Peers are in ascending order; peers without rows are
+ * omitted.
+ */
 export interface RankGroupCast {
   readonly sends: readonly PeerRanges[];
   readonly receives: readonly PeerRanges[];
-  /** Rows that this rank receives. */
+  /** Number of rows that this rank receives. */
   readonly receivedRows: number;
-  /** Rows that this rank's input has at least. */
+  /** Minimum number of rows of this rank's input. */
   readonly minInputRows: number;
 }
 
 const verifiedPlans = new WeakMap<GroupCastPlan, VerifiedPlan>();
 
-/** A rank's part in a plan; verified at the first call with this plan object. */
+/** Returns a rank's part of a plan. The plan is verified at the first call with this plan object. */
 export function rankGroupCast(
   where: string,
   plan: GroupCastPlan,
@@ -36,11 +39,14 @@ export function rankGroupCast(
   return verifiedPlan.rankGroupCast(where, rank);
 }
 
-/** The parts of the ranks of this process in a plan: each pair of ranks is verified with the first of the two. */
+/**
+ * The parts of a plan for the ranks of this process. Each pair of ranks is verified once, with the rank that calls
+ * first.
+ */
 class VerifiedPlan {
   readonly #plan: GroupCastPlan;
   readonly #casts: (RankGroupCast | undefined)[] = [];
-  /** By rank that is not verified yet: what was verified with its peers. */
+  /** For each rank that is not verified yet, the transfers that were already verified with its peers. */
   readonly #knownSends: (PeerRanges[] | undefined)[] = [];
   readonly #knownReceives: (PeerRanges[] | undefined)[] = [];
 
@@ -79,13 +85,16 @@ function mergeByPeer(known: readonly PeerRanges[] = [], added: readonly PeerRang
   return known.length === 0 ? added : [...known, ...added].toSorted((a, b) => a.peer - b.peer);
 }
 
-/** The peers after a rank, then those before it: not all send to rank 0 first. */
+/** Returns the peers after a rank, then the peers before it, so that not all ranks send to rank 0 first. */
 export function inRingOrder(peerRanges: readonly PeerRanges[], rank: number): readonly PeerRanges[] {
   const first = peerRanges.findIndex(({ peer }) => peer > rank);
   return first <= 0 ? peerRanges : [...peerRanges.slice(first), ...peerRanges.slice(0, first)];
 }
 
-/** By sender, where its rows lie in what a rank receives: one behind the other, in the order of ranks. */
+/**
+ * Returns, for each sender, the range of its rows in a rank's output. The rows of all senders are concatenated in rank
+ * order.
+ */
 export function locateReceivedRows({ receives }: RankGroupCast): readonly PeerRanges[] {
   let start = 0;
   return receives.map(({ peer, ranges }) => {
@@ -123,7 +132,7 @@ function isSafeCount(value: unknown): value is number {
   return Number.isSafeInteger(value) && (value as number) >= 0;
 }
 
-/** Rows in ranges. */
+/** Returns the total number of rows of ranges. */
 export function countRows(ranges: readonly RowRange[]): number {
   let rows = 0;
   for (const { length } of ranges) rows += length;
@@ -137,7 +146,7 @@ function lastRowEnd(ranges: readonly RowRange[]): number {
 
 const planHashes = new WeakMap<GroupCastPlan, readonly [number, number]>();
 
-/** Two hashes of 32 bits, FNV-1a over words. */
+/** Two 32-bit hashes over words, based on FNV-1a. */
 class WordHash {
   low = 0x811c9dc5;
   high = 0x2c1b3c6d;
@@ -146,18 +155,18 @@ class WordHash {
     const bits = word ^ Math.floor(word / 2 ** 32);
     this.low = Math.imul(this.low ^ bits, 0x01000193);
     this.high = Math.imul((this.high ^ bits) + 0x9e3779b9, 0x85ebca6b);
-    // A product carries what differs to higher bits only.
+    // Multiplication propagates differences to higher bits only.
     this.low ^= this.low >>> 15;
     this.high ^= this.high >>> 13;
   }
 
-  /** 53 bits: what a number holds. */
+  /** The hash as an integer of 53 bits, which a number represents exactly. */
   get value(): number {
     return (this.high >>> 11) * 2 ** 32 + (this.low >>> 0);
   }
 }
 
-/** Of all ranges of a plan, computed once for a plan object: every pair of ranks is visited. */
+/** Hashes all ranges of a plan. Computed once per plan object, because it visits every pair of ranks. */
 function hashPlan(plan: GroupCastPlan): readonly [number, number] {
   let cachedHash = planHashes.get(plan);
   if (!cachedHash) {
@@ -174,7 +183,10 @@ function hashPlan(plan: GroupCastPlan): readonly [number, number] {
   return cachedHash;
 }
 
-/** What must agree between ranks: the plan, how rows travel by it, and tensors but for their rows. */
+/**
+ * Hashes what must agree between ranks: the plan, the variant of the operation, and the tensors' dtypes and shapes
+ * except rows.
+ */
 export function groupCastHash(plan: GroupCastPlan, operationCode: number, tensors: readonly Tensor[]): number {
   const hash = new WordHash();
   for (const word of [...hashPlan(plan), operationCode, tensors.length]) hash.add(word);

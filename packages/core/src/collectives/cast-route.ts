@@ -9,26 +9,29 @@ import {
 } from "./cast-plan.ts";
 import type { GroupCastPlan, ProcessGroup, RowRange } from "./process-group.ts";
 
-/** Rows that come to a rank in one message, and where they belong: ranges of the rows of `out`. */
+/** Rows that a rank receives in one message, and their destinations as row ranges of `out`. */
 interface ReceivedRows {
   readonly sender: number;
   readonly destinations: readonly RowRange[];
 }
 
 /**
- * The messages of a rank in a groupCast, of each tensor: in one hop, or in two, of which the second passes on what arrived in the
- * first. Messages between two ranks are in the same order on both.
+ * The messages of a rank in a groupCast, per tensor. There are one or two hops; the second hop forwards what arrived in
+ * the first. Messages between two ranks are in the same order on both.
  */
 export interface GroupCastRoute {
   /** First hop, in ring order: rows of this rank's input. */
   readonly sends: readonly PeerRanges[];
-  /** First hop: what arrives, and the ranks of this host that it is forwarded to, as a whole. */
+  /** First hop: the rows that arrive, and the ranks of this host to which the whole message is forwarded. */
   readonly receives: readonly (ReceivedRows & { readonly forwardReceivers: readonly number[] })[];
-  /** Second hop: what arrives by other ranks of this host. Absent where no rank has a second hop. */
+  /** Second hop: the rows that other ranks of this host forward. Absent if the route has one hop. */
   readonly forwardedRows?: readonly ReceivedRows[];
 }
 
-/** All rows come from their owners. Nothing is kept: a thousand ranks in one process have millions of messages. */
+/**
+ * Returns the route in which every row is received directly from its owner. Routes are not cached, because a thousand
+ * ranks in one process have millions of messages.
+ */
 export function directRoute(cast: RankGroupCast, rank: number): GroupCastRoute {
   return {
     sends: inRingOrder(cast.sends, rank),
@@ -40,7 +43,10 @@ export function directRoute(cast: RankGroupCast, rank: number): GroupCastRoute {
 
 const EMPTY_RECEIVERS: readonly number[] = [];
 
-/** The hosts of ranks, where some share one and some do not: else no row could be shared by ranks of another host. */
+/**
+ * Returns `hosts` if there are several hosts and at least one has several ranks, otherwise undefined, because no row
+ * could then be shared by ranks of another host.
+ */
 export function sharedHosts(hosts: readonly number[] | undefined): readonly number[] | undefined {
   expectValue(
     "sharedHosts",
@@ -55,8 +61,8 @@ export function sharedHosts(hosts: readonly number[] | undefined): readonly numb
 const hostRoutes = new WeakMap<GroupCastPlan, WeakMap<readonly number[], HostRoutes>>();
 
 /**
- * The route by which a row crosses to another host once: to one of the ranks there that require it, which forwards it to the others.
- * Undefined where hosts are not known, are one, or have one rank each.
+ * Returns the route in which a row is sent to another host once: to one of the ranks there that require it, which
+ * forwards it to the others. Undefined if hosts are unknown, if there is only one, or if each has only one rank.
  */
 export function hierarchicalRoute(
   plan: GroupCastPlan,
@@ -72,20 +78,20 @@ export function hierarchicalRoute(
   return routes.getRoute(rank, cast);
 }
 
-/** Rows of a sender that the same ranks of a host require. */
+/** Rows of a sender that the same set of ranks of a host requires. */
 interface SharedRows {
   readonly ranges: readonly RowRange[];
   readonly receivers: readonly number[];
 }
 
-/** The routes of all ranks by one plan. */
+/** The routes of all ranks for one plan. */
 class HostRoutes {
   readonly #plan: GroupCastPlan;
   readonly #hosts: readonly number[];
-  /** By host: its ranks; by rank: which of them it is. */
+  /** The ranks of each host, and the index of each rank within its host. */
   readonly #ranksByHost = new Map<number, number[]>();
   readonly #indexInHost: readonly number[];
-  /** By sender and host: what the host requires of it. */
+  /** For each sender and host, the sender's rows that ranks of the host require. */
   readonly #sharedRowsByPair = new Map<number, Map<number, readonly SharedRows[]>>();
   readonly #routes: GroupCastRoute[] = [];
 
@@ -126,7 +132,10 @@ class HostRoutes {
     return { sends: inRingOrder(sends, rank), receives, forwardedRows };
   }
 
-  /** The receiver that has the sender's place in its host, or the next one: ranks of one place have a network port in common. */
+  /**
+   * Returns the receiver with the sender's index within its host, or the next one after it. Ranks of equal index share
+   * a network rail.
+   */
   #relayRank(sender: number, receivers: readonly number[]): number {
     const numMembers = this.#ranksByHost.get(this.#hosts[receivers[0]!]!)!.length;
     const hostOffset = (rank: number): number =>
@@ -134,7 +143,10 @@ class HostRoutes {
     return receivers.reduce((nearestRank, rank) => (hostOffset(rank) < hostOffset(nearestRank) ? rank : nearestRank));
   }
 
-  /** What the ranks of a host require of a sender, by who requires it; of its own host's each rank by itself. */
+  /**
+   * Returns the rows of a sender that the ranks of a host require, grouped by receivers. On the sender's own host, each
+   * rank is a group.
+   */
   #sharedRows(sender: number, host: number): readonly SharedRows[] {
     let rowsByHost = this.#sharedRowsByPair.get(sender);
     if (!rowsByHost) this.#sharedRowsByPair.set(sender, (rowsByHost = new Map()));
@@ -152,7 +164,10 @@ class HostRoutes {
   }
 }
 
-/** Cuts the ranges of several receivers where any of them begins or ends, and groups the parts by who requires them. */
+/**
+ * Splits the ranges of several receivers where any of them begins or ends, and groups the parts by their sets of
+ * receivers.
+ */
 function groupByReceivers(requiredRows: readonly SharedRows[]): SharedRows[] {
   const boundaries = new Set(
     requiredRows.flatMap(({ ranges }) => ranges.flatMap(({ start, length }) => [start, start + length])),
@@ -179,7 +194,7 @@ function groupByReceivers(requiredRows: readonly SharedRows[]): SharedRows[] {
 
 const rangeEnd = ({ start, length }: RowRange): number => start + length;
 
-/** Appends a range, to the last one if it continues it. */
+/** Appends a range, or extends the last range if the two are adjacent. */
 function appendRange(ranges: RowRange[], range: RowRange): void {
   const lastRange = ranges.at(-1);
   if (lastRange && rangeEnd(lastRange) === range.start)
@@ -187,7 +202,10 @@ function appendRange(ranges: RowRange[], range: RowRange): void {
   else ranges.push(range);
 }
 
-/** Where some rows of a sender lie in `out`, which has the rows `received` of it one behind the other, from `firstRow` on. */
+/**
+ * Returns the row ranges of `out` for some rows of a sender. `out` contains `receivedRanges` of the sender
+ * concatenated, starting at `firstRow`.
+ */
 function locateRanges(ranges: readonly RowRange[], receivedRanges: readonly RowRange[], firstRow: number): RowRange[] {
   const outRanges: RowRange[] = [];
   let [nextRangeIndex, rowsBefore] = [0, firstRow];
@@ -198,7 +216,10 @@ function locateRanges(ranges: readonly RowRange[], receivedRanges: readonly RowR
   return outRanges;
 }
 
-/** Rows of each message of a groupCast that a rank sends, and of each that it receives; by `hosts` in two hops. */
+/**
+ * Returns the number of rows of each message that a rank sends and receives in a groupCast. Uses two hops if `hosts`
+ * allows them.
+ */
 export function groupCastMessageRows(
   plan: GroupCastPlan,
   group: Pick<ProcessGroup, "rank" | "size" | "hosts">,

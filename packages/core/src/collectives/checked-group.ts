@@ -46,29 +46,31 @@ export type CollectiveOp = (typeof collectiveOps)[number];
 /** The reductions, in the order of the enum `ReduceOp` in native code. */
 export const reduceOps: readonly ReduceOp[] = ["sum", "mean", "max"];
 
-/** The arguments of one collective, validated. Counts are in elements. */
+/** The validated arguments of one collective. Counts are in elements. */
 export interface CollectiveCall {
   readonly op: CollectiveOp;
   readonly out?: Tensor;
   readonly input?: Tensor;
   readonly reduce?: ReduceOp;
   readonly root?: number;
-  /** The caller gave the counts, so shapes may differ from rank to rank. */
+  /** The caller passed counts, so shapes may differ between ranks. */
   readonly allowUnequalShapes?: boolean;
-  /** Elements for each rank; of allGather and reduceScatter: the share of each rank. */
+  /** Number of elements sent to each rank. For allGather and reduceScatter: the share of each rank. */
   readonly send?: readonly number[];
-  /** allToAll: elements from each rank. */
+  /** allToAll: number of elements received from each rank. */
   readonly receive?: readonly number[];
   /** sendRecv, groupCast and groupReduce: the messages. */
   readonly transfers?: readonly Transfer[];
-  /** groupCast and groupReduce: a hash, of 53 bits, of the plan and the tensors, which all ranks have alike. Expensive. */
+  /**
+   * groupCast and groupReduce: a 53-bit hash of the plan and the tensors, which must be equal on all ranks. Expensive.
+   */
   readonly planHash?: () => number;
 }
 
 /**
- * A process group whose arguments are validated here, the same way for every engine: operands, counts, ranks, overlaps.
- * An engine implements `post` and is called with what is valid only. Everything throws before anything is posted, so that
- * an error on one rank leaves no other waiting for half of a collective.
+ * A process group that validates arguments in the same way for every engine: operands, counts, ranks and overlaps. An
+ * engine implements `post`, which receives only valid calls. Errors are thrown before anything is posted, so that an
+ * error on one rank does not leave others waiting in an incomplete collective.
  *
  * @example
  * ```ts
@@ -89,9 +91,11 @@ export abstract class CheckedGroup implements ProcessGroup {
     return this.ranks.length;
   }
 
-  /** Enqueues a collective whose arguments are valid. `label` is the caller's, or "". */
+  /** Enqueues a collective with valid arguments. `label` is the caller's label, or "". */
   protected abstract post(call: CollectiveCall, label: string): Work;
-  /** As `post`, of messages of rows: an engine that needs no tensor for each message has a shorter way. */
+  /**
+   * As `post`, for messages that consist of rows. An engine that does not need a tensor per message can override it.
+   */
   protected postRows(call: CollectiveCall, messages: readonly RowTransfer[], label: string): Work {
     const ownedTensors: Tensor[] = [];
     const work = this.post({ ...call, transfers: toTransfers(messages, ownedTensors) }, label);
@@ -101,10 +105,10 @@ export abstract class CheckedGroup implements ProcessGroup {
 
   /** Adds a call to the group's history: see `recordCall`. */
   protected abstract record(description: () => string): void;
-  /** Whether nothing may be posted any more. */
+  /** Whether the group is closed: nothing may be posted any more. */
   protected abstract get isClosed(): boolean;
 
-  /** Posts a collective, and raises the versions of the memory that it writes. */
+  /** Posts a collective and increments the versions of the storages that it writes. */
   #enqueue(call: CollectiveCall, label: string): Work {
     const work = this.post(call, label);
     // The root of a broadcast only reads.
@@ -114,7 +118,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     return work;
   }
 
-  /** Nothing, but where an engine can be monitored. */
+  /** Does nothing by default. An engine that can be monitored overrides it. */
   markStep(): void {}
 
   abstract split(color: number, name?: string): Promise<ProcessGroup>;
@@ -259,7 +263,10 @@ export abstract class CheckedGroup implements ProcessGroup {
     throw new OptionError({ where, expected: "a description of the call", received: formatValue(description) });
   }
 
-  /** How messages name a call of this group: `ring(sp), rank 3: sendRecv (world)`. Throws a ClosedError if it is closed. */
+  /**
+   * Returns the text that identifies a call of this group in messages, such as `ring(sp), rank 3: sendRecv (world)`.
+   * Throws a ClosedError if the group is closed.
+   */
   protected checkOpen(operation: string, options?: CollectiveOptions): string {
     if (this.isClosed) {
       throw new ClosedError({
@@ -275,7 +282,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     return label === undefined ? where : `${label}, ${where}`;
   }
 
-  /** Throws an OptionError unless `split` can be given these. */
+  /** Throws an OptionError unless `split` is valid these. */
   protected checkSplit(color: number, name: string): void {
     const where = this.checkOpen("split");
     expectValue(where, Number.isSafeInteger(color), "an integer color", color);
@@ -293,7 +300,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     return where;
   }
 
-  /** Pairs of tensors [..., rows, width] that differ in rows only, and share no memory. */
+  /** Checks that out and input are pairs of tensors [..., rows, width] that differ only in rows and share no memory. */
   #checkCast(where: string, { out, input }: Omit<GroupCastOperands, "cast">, plan: GroupCastPlan): GroupCastOperands {
     const areMatchingArrays =
       Array.isArray(out) && Array.isArray(input) && out.length > 0 && out.length === input.length;
@@ -334,7 +341,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     return work;
   }
 
-  /** A tensor that can be sent or received as it lies in memory. */
+  /** Checks that x is a contiguous tensor on the group's device, so that it can be sent or received without a copy. */
   #checkOperand(where: string, x: Tensor): void {
     checkTensor(where, x);
     const { device } = this;
@@ -355,7 +362,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     });
   }
 
-  /** Counts by rank: as given, or equal ones of `total` elements. */
+  /** Returns counts by rank: those passed, or equal shares of `total` elements. */
   #resolveCounts(where: string, total: number, counts?: readonly number[]): readonly number[] {
     const { size } = this;
     if (!counts) {
@@ -402,7 +409,7 @@ function checkSize(where: string, name: string, x: Tensor, size: number): void {
   });
 }
 
-/** Tensor i of a groupCast or groupReduce. */
+/** Checks dtype and shape of pair i of a groupCast or groupReduce. */
 // oxlint-disable-next-line max-params -- which pair
 function checkGroupCastPair(where: string, i: number, out: Tensor, input: Tensor): void {
   const tensorLabel = `${where}: tensor ${i}`;
@@ -444,7 +451,7 @@ function checkGroupCastRows(
 
 const formatTransfer = ({ tensor }: Transfer): string => `${tensor.dtype} ${formatShape(tensor.shape)}`;
 
-/** Sends of a rank to itself are copies, paired with its receives from itself in order. */
+/** Checks that a rank's sends to itself match its receives from itself in order. They are performed as copies. */
 function checkSelfTransfers(where: string, rank: number, transfers: readonly Transfer[]): void {
   const sends = transfers.filter((transfer) => "to" in transfer && transfer.to === rank).map(formatTransfer);
   const receives = transfers.filter((transfer) => "from" in transfer && transfer.from === rank).map(formatTransfer);

@@ -6,12 +6,13 @@ import { countRows, inRingOrder, locateReceivedRows, type RankGroupCast } from "
 import type { GroupCastRoute } from "./cast-route.ts";
 import type { ProcessGroup, RowRange, Transfer, Work } from "./process-group.ts";
 
-// groupCast and groupReduce for any engine: rows are packed by the device's kernels, exchanged as one batch of messages, and
-// placed or added by kernels when the work is waited for. Rows that lie in memory as they travel are neither packed nor placed.
+// groupCast and groupReduce for any engine: the device's kernels pack rows, one batch of messages exchanges them, and
+// kernels place or add them when the work is waited for. Rows that are already contiguous in memory are neither packed
+// nor placed.
 
 /**
- * One message of a cast: rows of a tensor that lie in memory one behind the other; all rows where `rows` is undefined. Of a thousand
- * ranks each has thousands of messages: a tensor is made of one only where an engine needs it.
+ * One message of a cast: contiguous rows of a tensor, or all rows if `rows` is undefined. With a thousand ranks, each
+ * has thousands of messages, so a tensor is created for a message only if an engine needs it.
  */
 export interface RowTransfer {
   readonly tensor: Tensor;
@@ -20,13 +21,16 @@ export interface RowTransfer {
   readonly isSend: boolean;
 }
 
-/** Where rows are exchanged: `post` enqueues a batch of messages of the operation; `variant`: see groupCastHash. */
+/**
+ * The group that exchanges rows. `post` enqueues a batch of messages of the operation; `operationCode`: see
+ * groupCastHash.
+ */
 export interface GroupCastContext {
   readonly group: Pick<ProcessGroup, "rank" | "size" | "device" | "hosts">;
   readonly post: (transfers: readonly RowTransfer[], operationCode: number) => Work;
 }
 
-/** A batch of messages with a tensor for each; `ownedTensors`: those that were made for it. */
+/** Creates a tensor for each message of a batch. Appends the tensors that the caller must dispose to `ownedTensors`. */
 export function toTransfers(messages: readonly RowTransfer[], ownedTensors: Tensor[]): Transfer[] {
   return messages.map(({ tensor: x, rows, peer, isSend }) => {
     const tensor = rows ? viewRows(x, rows) : x;
@@ -35,26 +39,26 @@ export function toTransfers(messages: readonly RowTransfer[], ownedTensors: Tens
   });
 }
 
-/** Operands of a groupCast or groupReduce, valid. */
+/** The validated operands of a groupCast or groupReduce. */
 export interface GroupCastOperands {
   readonly out: readonly Tensor[];
   readonly input: readonly Tensor[];
   readonly cast: RankGroupCast;
 }
 
-/** Rows of a tensor [..., rows, width], as a view. */
+/** Returns a view of some rows of a tensor [..., rows, width]. */
 function viewRows(x: Tensor, { start, length }: RowRange): Tensor {
   const axis = x.shape.length - 2;
   const offset = x.offset + (length > 0 ? start * x.strides[axis]! : 0);
   return x.view({ shape: x.shape.with(axis, length), offset });
 }
 
-/** Uninitialised, like `x` but for rows and dtype. */
+/** Allocates an uninitialized tensor like `x`, except for rows and dtype. */
 function allocateRows(x: Tensor, rows: number, dtype: DType = x.dtype): Tensor {
   return x.device.empty(x.shape.with(-2, rows), dtype);
 }
 
-/** A copy of some rows, one behind the other. */
+/** Returns a contiguous copy of some rows. */
 function copyRows(x: Tensor, ranges: readonly RowRange[], dtype: DType = x.dtype): Tensor {
   const packedRows = allocateRows(x, countRows(ranges), dtype);
   let start = 0;
@@ -67,7 +71,10 @@ function copyRows(x: Tensor, ranges: readonly RowRange[], dtype: DType = x.dtype
   return packedRows;
 }
 
-/** Whether rows lie in memory as they travel: one range of one plane, or all rows. They are not copied. */
+/**
+ * Returns whether rows are contiguous in memory, so that they need not be copied: one range of a single plane, or all
+ * rows.
+ */
 function areContiguous(x: Tensor, ranges: readonly RowRange[], dtype: DType): boolean {
   if (ranges.length !== 1 || x.dtype !== dtype || !x.isContiguous) return false;
   const { shape } = x;
@@ -76,7 +83,10 @@ function areContiguous(x: Tensor, ranges: readonly RowRange[], dtype: DType): bo
   return true;
 }
 
-/** A batch whose sends are packed where they must be, and released as soon as they are posted: the engine keeps them. */
+/**
+ * A batch of messages. Sends are packed if necessary. Packed tensors are disposed right after posting, because the
+ * engine retains their memory.
+ */
 class TransferBatch {
   readonly #messages: RowTransfer[] = [];
   readonly #packedTensors: Tensor[] = [];
@@ -92,7 +102,7 @@ class TransferBatch {
     this.#messages.push({ tensor, rows: undefined, peer: receiver, isSend: true });
   }
 
-  /** What an earlier batch of the operation receives. */
+  /** Forwards a message that an earlier batch of the operation receives. */
   forward(receiver: number, { tensor, rows }: MessageRows): void {
     this.#messages.push({ tensor, rows, peer: receiver, isSend: true });
   }
@@ -110,7 +120,10 @@ class TransferBatch {
   }
 }
 
-/** Work that is finished by kernels once it is waited for; it owns what they need until then. */
+/**
+ * Work with an epilogue of kernels that runs when it is waited for. Until then it owns the tensors that the kernels
+ * need.
+ */
 class WorkWithEpilogue implements Work {
   readonly #works: readonly Work[];
   readonly #tracker: TensorTracker;
@@ -137,19 +150,20 @@ class WorkWithEpilogue implements Work {
 
 type MessageRows = Pick<RowTransfer, "tensor" | "rows">;
 
-/** Rows that arrive in one message, of each tensor, and where they belong in `out`. */
+/** Rows that arrive in one message per tensor, and their destinations in `out`. */
 interface ReceivedTensors {
   readonly messages: readonly MessageRows[];
   /**
-   * By tensor; empty where they arrive in their place. `out` may be disposed before the work is waited for: its rows are held by
-   * views.
+   * For each tensor, views of the destination rows; empty if the rows are received in place. `out` may be disposed
+   * before the work is waited for, because the views retain its memory.
    */
   readonly outViews: readonly (readonly Tensor[])[];
 }
 
 /**
- * Sends rows to their receivers, and places what arrives when the work is waited for. A second hop is posted behind the first: it
- * begins when this is done, as collectives do, and passes on whole messages, so that no kernel is needed between them.
+ * Sends rows to their receivers, and places the received rows when the work is waited for. A second hop is posted right
+ * after the first. Like any collective, it begins when the previous one is done. It forwards whole messages, so that no
+ * kernel is needed in between.
  */
 export function groupCastRows(
   context: GroupCastContext,
@@ -210,7 +224,10 @@ function placeRows({ messages, outViews }: ReceivedTensors): void {
   }
 }
 
-/** Sends back what was received by a cast, and adds what arrives to `out`, in the order of ranks, when it is waited for. */
+/**
+ * Sends the rows that a groupCast received back to their owners, and adds the rows that arrive to `out` in rank order
+ * when the work is waited for.
+ */
 export function groupReduceRows(
   context: GroupCastContext,
   { out, input, cast }: GroupCastOperands,
@@ -231,10 +248,13 @@ export function groupReduceRows(
   });
 }
 
-/** What comes back of one tensor: parts one behind the other in memory, each as it travels, in the order in which they are added. */
+/**
+ * The partial sums received for one tensor. They are consecutive in one buffer, each in the layout of its message, in
+ * the order in which they are added.
+ */
 class ReceivedPartials {
   readonly #sum: Tensor;
-  /** As a matrix of rows, those of all planes of a part one behind the other. */
+  /** A matrix of rows. The planes of a partial are consecutive. */
   readonly #receiveBuffer: Tensor | undefined;
   readonly #planeCount: number;
   readonly #ranges: (readonly RowRange[])[] = [];
@@ -255,7 +275,7 @@ class ReceivedPartials {
     this.#rowCount += length;
   }
 
-  /** Adds what has come, rank by rank. */
+  /** Adds the received partials rank by rank. */
   add(): void {
     const { kernels } = this.#sum.device;
     if (!this.#receiveBuffer || this.#receiveBuffer.size === 0) return;
@@ -265,7 +285,7 @@ class ReceivedPartials {
       const rows = countRows(ranges);
       let start = 0;
       for (const range of ranges) {
-        // Many ranks return the same rows.
+        // Reuses the view, because many ranks return the same rows.
         if (lastTarget?.range.start !== range.start || lastTarget.range.length !== range.length) {
           lastTarget?.targetRows[Symbol.dispose]();
           lastTarget = { range, targetRows: viewRows(this.#sum, range) };
@@ -280,7 +300,10 @@ class ReceivedPartials {
     this.#receiveBuffer[Symbol.dispose]();
   }
 
-  /** Some of the rows of a part, which begins at a row of memory, as the sum has them. */
+  /**
+   * Returns a view of some rows of the partial that begins at row `partialStart` of the buffer, with the shape of the
+   * sum's rows.
+   */
   // oxlint-disable-next-line max-params -- of which part, how long it is, and which rows
   #partialRows(partialStart: number, rows: number, { start, length }: RowRange): Tensor {
     const shape = this.#sum.shape.with(-2, length);

@@ -6,11 +6,14 @@ import type { Transfer } from "./process-group.ts";
 interface OperandPair {
   readonly out: Tensor;
   readonly input: Tensor;
-  /** Where in the storage the input may begin although `out` covers it: the operation is then in place, as in NCCL. */
+  /** Storage offset at which the input may overlap `out`: the operation is then in place, as in NCCL. */
   readonly inPlaceOffset?: number;
 }
 
-/** An operand that is written must share no memory with one that is read, unless the operation is in place. */
+/**
+ * Throws a ShapeError if an operand that is written shares memory with one that is read, unless the operation is in
+ * place.
+ */
 export function checkOverlap(where: string, { out, input, inPlaceOffset }: OperandPair): void {
   if (out.storage !== input.storage || out.size === 0 || input.size === 0) return;
   if (input.offset === inPlaceOffset) return;
@@ -30,7 +33,7 @@ interface ElementRange {
   readonly isWritten: boolean;
 }
 
-/** Of so many transfers each storage is compared with each; of more, with those in a map. */
+/** Up to this number of transfers, storages are first compared pairwise. Larger batches always use a map. */
 const MAX_PAIRWISE_TRANSFERS = 8;
 
 function sharesStorage(transfers: readonly Transfer[]): boolean {
@@ -41,7 +44,10 @@ function sharesStorage(transfers: readonly Transfer[]): boolean {
   return false;
 }
 
-/** What a batch receives into must overlap nothing else of the batch: the order of its messages is not defined. */
+/**
+ * Throws a ShapeError if a receive buffer overlaps any other transfer of the batch, because the order of its messages
+ * is not defined.
+ */
 export function checkBatchOverlap(where: string, transfers: readonly Transfer[]): void {
   if (transfers.length <= MAX_PAIRWISE_TRANSFERS && !sharesStorage(transfers)) return;
   const rangesByStorage = new Map<Tensor["storage"], ElementRange[]>();
@@ -65,7 +71,7 @@ function overlapError(where: string): ShapeError {
   });
 }
 
-/** Whether a range that is written overlaps another. */
+/** Returns whether a range that is written overlaps another. */
 function hasOverlap(ranges: ElementRange[]): boolean {
   ranges.sort((a, b) => a.start - b.start);
   let [readEnd, writtenEnd] = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY];

@@ -5,31 +5,32 @@ import type { Tensor } from "../tensor.ts";
 export type Transfer =
   | { readonly tensor: Tensor; readonly to: number }
   | { readonly tensor: Tensor; readonly from: number };
-/** How a reduction combines; float32, in rank order. */
+/** Operator of a reduction. Accumulation is in float32 and in rank order. */
 export type ReduceOp = "sum" | "mean" | "max";
 
-/** A collective under way. It keeps its tensors' memory alive until it is done. */
+/** A collective in flight. It keeps its tensors' memory alive until it is done. */
 export interface Work {
   /**
-   * Later work on the device's compute stream runs after this collective. The host does not wait for it; on CUDA only until
-   * it is enqueued, which a `split` posted before it delays until the other ranks have called theirs. Called at most once.
+   * Orders later work on the device's compute stream after this collective. The host does not wait for the collective
+   * to finish. On CUDA it waits until the collective is enqueued; a `split` posted before it delays this until the
+   * other ranks have called `split`. Call it at most once.
    */
   wait(): void;
 }
 
-/** What any collective takes. */
+/** Options of every collective. */
 export interface CollectiveOptions {
   /** Name of the caller, shown in messages and traces: `ring(sp)`. */
   readonly label?: string;
 }
-/** Shares of allGather and reduceScatter. */
+/** Options of allGather and reduceScatter. */
 export interface GatherOptions extends CollectiveOptions {
-  /** Elements that each rank holds, by rank; equal shares if absent. */
+  /** Number of elements that each rank holds, by rank; equal shares if absent. */
   readonly counts?: readonly number[];
 }
-/** Shares of allToAll. */
+/** Options of allToAll. */
 export interface AllToAllOptions extends CollectiveOptions {
-  /** Elements sent to, and received from, each rank, by rank; equal shares if absent. */
+  /** Number of elements sent to each rank, by rank; equal shares if absent. */
   readonly send?: readonly number[];
   readonly receive?: readonly number[];
 }
@@ -41,35 +42,43 @@ export interface RowRange {
 }
 
 /**
- * Which rows of each rank's input every rank receives: the same on all ranks of the group. A group verifies the ranges of its own
- * rank, and hashes those of all ranks, at its first call with a plan object: use one object again for the same plan.
+ * The rows of each rank's input that every rank receives. Must be the same on all ranks of the group. At the first call
+ * with a plan object, a group verifies the ranges of its own rank and hashes those of all ranks. Reuse the object for
+ * the same plan.
  */
 export interface GroupCastPlan {
-  /** Ranks. */
+  /** Number of ranks. */
   readonly size: number;
-  /** Local rows of `sender`'s input that `receiver` obtains: ascending, disjoint, not empty; none for sender = receiver. */
+  /**
+   * Returns the local rows of `sender`'s input that `receiver` receives: ascending, disjoint, non-empty ranges; none if
+   * sender = receiver.
+   */
   ranges(sender: number, receiver: number): readonly RowRange[];
 }
 
-/** How rows travel in a groupCast. */
+/** Options of groupCast. */
 export interface GroupCastOptions extends CollectiveOptions {
   /**
-   * A row that several ranks of another host require crosses once, to one of them, which forwards it to the others: two batches of
-   * messages, one behind the other, both under way from the post to `Work.wait`. Every rank still receives what it requires, each
-   * row once. No effect where `hosts` are not known, are one, or have one rank each. Default false.
+   * Sends a row that several ranks of another host require to that host once, to one of those ranks, which forwards it
+   * to the others. This takes two consecutive batches of messages, both in flight from the post to `Work.wait`. Every
+   * rank still receives exactly the rows that it requires, each once. No effect if `hosts` is unknown, if there is only
+   * one host, or if each has only one rank. Default false.
    */
   readonly hierarchical?: boolean;
 }
 
-/** How rows travel in a groupReduce. */
+/** Options of groupReduce. */
 export interface GroupReduceOptions extends CollectiveOptions {
-  /** The dtype of messages; sums are float32. "bfloat16" rounds each rank's rows once and halves the bytes. Default "float32". */
+  /**
+   * The dtype of messages; accumulation is in float32. "bfloat16" rounds each rank's rows once and halves the bytes.
+   * Default "float32".
+   */
   readonly wire?: "float32" | "bfloat16";
 }
 
 /**
- * Payload moved by this rank since the group was made, in bytes, and messages sent. An operation counts, as a whole, when it
- * is done; what has only been posted, or is on its way, does not.
+ * Payload in bytes sent and received by this rank since the group was created, and number of messages sent. An
+ * operation is counted as a whole when it is done. Operations that are only posted or in flight are not counted.
  */
 export interface Traffic {
   readonly bytesSent: number;
@@ -78,11 +87,13 @@ export interface Traffic {
 }
 
 /**
- * The ranks that communicate with one another. Every rank of the group calls the same operations in the same order.
+ * A set of ranks that communicate with one another. Every rank of the group must call the same operations in the same
+ * order.
  *
- * Operations return at once: each begins when the work enqueued so far on the device's compute stream is done, runs on the
- * communication stream, and is ordered before later compute by `Work.wait`. Tensors must be contiguous and on the group's
- * device. Reductions sum in rank order with float32 accumulation: all ranks get the same bits.
+ * Operations are asynchronous. Each begins when the work enqueued so far on the device's compute stream is done, and
+ * runs on the communication stream. `Work.wait` orders it before later compute. Tensors must be contiguous and on the
+ * group's device. Reductions sum in rank order with float32 accumulation, so that the results are bitwise equal on all
+ * ranks.
  * Autograd does not record them: a gradient passes an operation in place as if it were not there, and ends at what others
  * write. `defineOp` makes differentiable ones: docs/coming-from.md has an example.
  *
@@ -95,14 +106,17 @@ export interface ProcessGroup extends AsyncDisposable {
   readonly size: number;
   /** World ranks of the members, by rank in the group. */
   readonly ranks: readonly number[];
-  /** The host of each member, by rank in the group: numbers that are equal on one host. Absent: not known. */
+  /** The host of each member, by rank in the group. Members on the same host have equal numbers. Absent if unknown. */
   readonly hosts?: readonly number[];
   readonly device: Device;
-  /** Posts all sends and receives as one batch; their order does not matter, except between the same two ranks. */
+  /** Posts all sends and receives as one batch. Their order matters only between the same two ranks. */
   sendRecv(transfers: readonly Transfer[], options?: CollectiveOptions): Work;
-  /** out: every rank's input, concatenated flat in rank order. */
+  /** `out` receives every rank's flattened input, concatenated in rank order. */
   allGather(out: Tensor, input: Tensor, options?: GatherOptions): Work;
-  /** out: this rank's share of the reduction of all ranks' inputs, which are cut flat in rank order. */
+  /**
+   * `out` receives this rank's share of the reduction of all ranks' inputs. The flattened result is split in rank
+   * order.
+   */
   reduceScatter(out: Tensor, input: Tensor, op?: ReduceOp, options?: GatherOptions): Work;
   /** In place. */
   allReduce(x: Tensor, op?: ReduceOp, options?: CollectiveOptions): Work;
@@ -111,18 +125,20 @@ export interface ProcessGroup extends AsyncDisposable {
   broadcast(x: Tensor, root: number, options?: CollectiveOptions): Work;
   barrier(options?: CollectiveOptions): Work;
   /**
-   * Sends rows, the last axis but one of [..., rows, width], to the ranks that require them: each row once to each of them, and to no
-   * other. `out`: the rows of sender 0, its ranges in order, then those of sender 1, and so on. Tensors of an operation travel
-   * together; out[i] and input[i] differ in rows only. The rows are in `out` once `Work.wait` was called, which must be called.
+   * Sends rows, the second to last axis of [..., rows, width], to the ranks that require them, each row once per
+   * receiver. `out` receives the rows of sender 0 with its ranges in order, then those of sender 1, and so on. All
+   * tensors of an operation are sent together; out[i] and input[i] differ only in rows. The rows are in `out` after
+   * `Work.wait`, which must be called.
    *
-   * @throws OptionError, ShapeError, DTypeError before anything is posted. Ranks with different plans or tensors fail with a
-   * CollectiveMismatchError that names both calls.
+   * @throws OptionError, ShapeError or DTypeError before anything is posted. Ranks with different plans or tensors fail
+   * with a CollectiveMismatchError that names both calls.
    */
   groupCast(out: readonly Tensor[], input: readonly Tensor[], plan: GroupCastPlan, options?: GroupCastOptions): Work;
   /**
-   * The transpose, of float32: `input` has the rows that a groupCast of the plan received, `out` those that it sent. Each row returns to
-   * its owner, which adds it to `out`, one receiver's after the other's in rank order, when `Work.wait` is called, which must be called.
-   * Every receiver's row travels by itself, also between hosts: a sum per host would have other bits.
+   * The transpose of groupCast, for float32. `input` has the rows that a groupCast of the plan received, `out` the rows
+   * that it sent. Each row returns to its owner. `Work.wait`, which must be called, adds the rows to `out`, one
+   * receiver after the other in rank order. Every receiver's row is sent separately, also between hosts, because a
+   * partial sum per host would round differently.
    */
   groupReduce(
     out: readonly Tensor[],
@@ -131,31 +147,32 @@ export interface ProcessGroup extends AsyncDisposable {
     options?: GroupReduceOptions,
   ): Work;
   /**
-   * Records a call that every rank of the group makes alike, though it is no collective, such as one of attention with its
-   * mask and its placement. Nothing is sent for it: it becomes part of the group's history, which the next message or
-   * barrier compares, and `close`. Ranks whose descriptions differ fail with a CollectiveMismatchError that has both.
-   * `description`: all that must agree, as text of the same characters on every rank, or a function that composes it, called
-   * only where calls are compared; messages have the first 1000 bytes.
+   * Records a call that is not a collective but that every rank of the group must make identically, such as attention
+   * with its mask and placement. Nothing is sent for it. It becomes part of the group's history, which the next message
+   * or barrier and `close` compare. Ranks whose descriptions differ fail with a CollectiveMismatchError that contains
+   * both. `description` is the text of everything that must agree, identical on every rank, or a function that composes
+   * it, called only if calls are compared. Error messages contain its first 1000 bytes.
    */
   recordCall(description: string | (() => string)): void;
   /** Collective: ranks with the same color form a group, ordered by their rank here. Resolves on every rank. */
   split(color: number, name?: string): Promise<ProcessGroup>;
   /**
-   * What the operations that are done by now moved. To have all in it that was posted, wait for them first: `Work.wait`, then
-   * `await stream.synchronize()`.
+   * Returns the traffic of all operations that are done. To include everything that was posted, first call `Work.wait`
+   * and `await stream.synchronize()`.
    */
   traffic(): Traffic;
   /**
-   * Marks the end of a step of this rank, of whichever group: what `mosaic-top` shows as step time. Nothing is sent. `reduceGradients`
-   * and `generate` of @mosaic/models do so; a program of another shape calls it once in its loop.
+   * Marks the end of a step of this rank, independent of the group; `mosaic-top` shows the step time. Nothing is sent.
+   * `reduceGradients` and `generate` of @mosaic/models call it. Programs that use neither call it once per iteration of
+   * their loop.
    */
   markStep(): void;
-  /** Tracing covers the whole engine of this rank, all of its groups. */
+  /** Starts tracing. A trace covers the whole engine of this rank with all of its groups. */
   startTrace(): void;
   stopTrace(): Promise<readonly TraceEvent[]>;
 }
 
-/** What `init` passes to collectives about a rank. */
+/** Options that `init` passes to `Collectives.connect`. */
 export interface ConnectOptions {
   readonly device: Device;
   readonly rank: number;
@@ -164,9 +181,9 @@ export interface ConnectOptions {
   readonly timeout?: number;
 }
 
-/** A way to connect ranks: `local()`, `nccl()`, yours. */
+/** An implementation of process groups: `local()`, `nccl()`, or a custom one. */
 export interface Collectives {
   readonly name: string;
-  /** The group of all ranks. Rejects when some rank does not come, naming it. */
+  /** Creates the group of all ranks. Rejects if a rank does not connect; the error names that rank. */
   connect(options: ConnectOptions): Promise<ProcessGroup>;
 }

@@ -5,8 +5,8 @@ import { CheckedGroup, type CollectiveCall } from "./checked-group.ts";
 import type { Collectives, ConnectOptions, ProcessGroup, Traffic, Work } from "./process-group.ts";
 
 /**
- * Collectives of one rank: what a program without a launcher runs on. Everything is a copy on the device's own stream,
- * so that code written for many ranks runs unchanged; nothing is counted as sent.
+ * Returns collectives of one rank, which programs without a launcher use. All operations are copies on the device's
+ * compute stream, so that code written for many ranks runs unchanged. Nothing is counted as sent.
  *
  * @example
  * ```ts
@@ -50,7 +50,10 @@ class SingleRankGroup extends CheckedGroup {
     return this.#closed;
   }
 
-  /** The share of the only rank is the whole: gathers, scatters and exchanges are copies, reductions change nothing. */
+  /**
+   * Copies input to output. With a single rank, gathers, scatters and exchanges are copies, and reductions have no
+   * effect.
+   */
   protected post({ out, input, transfers = [] }: CollectiveCall): Work {
     if (out && input) this.#copy(out, input);
     const sends = transfers.filter((transfer) => "to" in transfer);
