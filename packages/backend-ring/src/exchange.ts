@@ -8,11 +8,15 @@ import {
   sendTransfers,
 } from "@mosaic/core/context-parallel";
 
-// At step t rank r works on the keys of source r − t. So the ranks that work on the chunk of s do so one after the other,
-// s + 1 first: a chunk that travels to the right reaches each of them in time. Ranks that do not need it are left out:
-// it goes in runs of neighbours that do, and the first of each run gets it from its source, which always has it.
+// At step t, rank r computes on the keys of source r − t. The chunk of rank s is therefore used by rank s + 1 first,
+// then by s + 2, and so on, so passing it to the right delivers it in time. Ranks that do not need the chunk are
+// skipped: it is passed along each run of adjacent ranks that need it. The first rank of a run receives it from its
+// source, which always has it.
 
-/** The peer from which `rank` receives the KV block of `step`: its left neighbour if that had the block, else the source. */
+/**
+ * Returns the peer from which `rank` receives the KV block of `step`: the left neighbour if it had the block, else the
+ * source.
+ */
 export function recvPeer({ size, needsKv }: DependencyTable, rank: number, step: number): number | undefined {
   const source = modulo(rank - step, size);
   const left = modulo(rank - 1, size);
@@ -20,7 +24,10 @@ export function recvPeer({ size, needsKv }: DependencyTable, rank: number, step:
   return left === source || needsKv(left, source) ? left : source;
 }
 
-/** The peer to which `rank` sends the dK and dV sums of `step`: its right neighbour if that adds to them next, else the owner. */
+/**
+ * Returns the peer to which `rank` sends the dK and dV sums of `step`: the right neighbour if it adds to them next,
+ * else the owner.
+ */
 export function sendPeer({ size, needsKv }: DependencyTable, rank: number, step: number): number | undefined {
   const owner = modulo(rank - step, size);
   const right = modulo(rank + 1, size);
@@ -28,7 +35,7 @@ export function sendPeer({ size, needsKv }: DependencyTable, rank: number, step:
   return right === owner || needsKv(right, owner) ? right : owner;
 }
 
-/** The messages required for `step`: at most two chunks are sent, one is received. */
+/** Returns the messages required for `step`. At most two chunks are sent and one is received. */
 export function kvTransfers(
   dependencies: DependencyTable,
   rank: number,
@@ -37,7 +44,7 @@ export function kvTransfers(
 ): readonly Transfer[] {
   const { size } = dependencies;
   const right = modulo(rank + 1, size);
-  const consumer = modulo(rank + step, size); // who works on this rank's own keys at that step
+  const consumer = modulo(rank + step, size); // the rank that computes on this rank's keys at that step
   const sender = recvPeer(dependencies, rank, step);
   const transfers: Transfer[] = [];
   if (recvPeer(dependencies, right, step) === rank) transfers.push(...sendTransfers(currentChunk, right));
@@ -47,7 +54,7 @@ export function kvTransfers(
   return transfers;
 }
 
-/** The messages that pass gradient sums on, and the buffers that receive those sent to this rank. */
+/** The messages that forward gradient sums, and the buffers for the sums that this rank receives. */
 export interface GradientTransfers {
   readonly transfers: readonly Transfer[];
   /** Sums over the keys of the next step. */
@@ -56,7 +63,7 @@ export interface GradientTransfers {
   readonly ownerSums: Chunk | undefined;
 }
 
-/** The messages that pass on the sums of `step`: at most one chunk is sent, two are received. */
+/** Returns the messages that forward the gradient sums of `step`. At most one chunk is sent and two are received. */
 export function gradientTransfers(
   dependencies: DependencyTable,
   rank: number,
@@ -69,7 +76,7 @@ export function gradientTransfers(
 ): GradientTransfers {
   const { size, keyRows } = dependencies;
   const left = modulo(rank - 1, size);
-  const consumer = modulo(rank + step, size); // who worked on this rank's own keys at that step
+  const consumer = modulo(rank + step, size); // the rank that computed on this rank's keys at that step
   const receiver = sendPeer(dependencies, rank, step);
   const transfers: Transfer[] = receiver === undefined ? [] : sendTransfers(currentSums, receiver);
   let nextStepSums: Chunk | undefined;
@@ -79,20 +86,21 @@ export function gradientTransfers(
     transfers.push(...recvTransfers(nextStepSums, left));
   }
   if (sendPeer(dependencies, consumer, step) === rank) {
-    // Both arrive at once under masks with gaps only: in a full ring owners receive after the last step, when nothing goes on.
+    // Both are received at the same step only under masks with gaps: in a full ring, owners receive after the last
+    // step.
     ownerSums = buffers.slot(nextStepSums ? "receive buffer" : "arriving", ownSums.tensors, keyRows(rank));
     transfers.push(...recvTransfers(ownerSums, consumer));
   }
   return { transfers, nextStepSums, ownerSums };
 }
 
-/** Whether any other rank receives the chunk of `rank`. */
+/** Returns whether any other rank receives the chunk of `rank`. */
 export function isSent({ size, needsKv }: DependencyTable, rank: number): boolean {
   for (let peer = 0; peer < size; peer++) if (peer !== rank && needsKv(peer, rank)) return true;
   return false;
 }
 
-/** Keys in the longest chunk that `rank` computes on, or owns. */
+/** Returns the number of keys in the longest chunk that `rank` owns or computes on. */
 export function maxChunkRows({ size, needsCompute, keyRows }: DependencyTable, rank: number): number {
   let maxRows = keyRows(rank);
   for (let source = 0; source < size; source++) {

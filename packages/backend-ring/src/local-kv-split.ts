@@ -10,21 +10,25 @@ import {
 } from "@mosaic/core/context-parallel";
 import { sendPeer } from "./exchange.ts";
 
-// In backward the own keys hide two transfers: of the first keys that arrive, and of the last gradients that leave and return.
-// So a rank attends to some of them first, and to the rest behind the last gradients. No other rank is concerned.
+// In backward, computing on the local keys overlaps with two transfers: that of the first remote keys, and that of the
+// last gradients. A rank therefore attends to some local keys first, and to the rest during the last transfer. Other
+// ranks are not affected.
 
 /** The keys of a call as one rank attends to them in backward. */
 export interface BackwardKeys {
-  /** Along the axis: 0 … size − 1 are the shards; where the own keys come in two parts, size and size + 1 are these. */
+  /**
+   * Coordinates 0 … size − 1 along the axis are the shards. If the local keys are split, size and size + 1 are the two
+   * parts.
+   */
   readonly layout: Layout;
-  /** Rows of the own keys in the first part; absent if they come at once. */
+  /** Number of local keys in the first part; undefined if the local keys are not split. */
   readonly numFirstRows: number | undefined;
 }
 
-/** A part holds a multiple of them: the keys of a block in the backward kernels. */
+/** The first part holds a multiple of this number of keys: the block size along keys in the backward kernels. */
 export const SPLIT_MULTIPLE = 256;
 
-/** The keys of backward by call and coordinate, each derived once. */
+/** Creates a function that returns the keys of a backward, cached by call and coordinate. */
 export function createBackwardKeysCache(
   axis: string,
   inner: AttentionBackend,
@@ -32,7 +36,7 @@ export function createBackwardKeysCache(
   const cache = new LayoutCache<BackwardKeys>([]);
   return (call, from, dependencies) =>
     cache.getOrCreate(call, from, () => {
-      // An inner backend that communicates would do so once more.
+      // With a communicating inner backend, a second part would cost a second round of its communication.
       const isKeySplit = inner.axes.length === 0 && hasLastStepTransfer(dependencies, from[axis]!);
       const numFirstRows = isKeySplit ? balancedRowCount(call, from) : undefined;
       if (numFirstRows === undefined) return { layout: call.keys, numFirstRows };
@@ -42,14 +46,17 @@ export function createBackwardKeysCache(
     });
 }
 
-/** Whether gradients of the last step leave a rank, or come to it. */
+/** Returns whether a rank sends or receives gradients of the last step. */
 function hasLastStepTransfer(dependencies: DependencyTable, rank: number): boolean {
   const last = dependencies.size - 1;
-  const left = modulo(rank - 1, dependencies.size); // works on the keys of `rank` at the last step
+  const left = modulo(rank - 1, dependencies.size); // computes on the keys of `rank` at the last step
   return sendPeer(dependencies, rank, last) !== undefined || sendPeer(dependencies, left, last) === rank;
 }
 
-/** How many of the own keys make half of the pairs that the own queries see among them; nothing if there are too few. */
+/**
+ * Returns the number of leading local keys that account for half of the visible pairs between local queries and local
+ * keys; undefined if there are too few keys to split.
+ */
 function balancedRowCount(call: ShardedAttentionCall, from: Coordinate): number | undefined {
   const [queries, keys, mask] = [call.queries.spans(call.at), call.keys.spans(from), unionSlices(call)];
   const countPairs = (rows: number) =>

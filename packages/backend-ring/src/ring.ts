@@ -26,32 +26,34 @@ import { type GradientTransfers, gradientTransfers, isSent, kvTransfers, maxChun
 import { type BackwardKeys, createBackwardKeysCache } from "./local-kv-split.ts";
 
 export const ringOptions = defineOptions("ring", {
-  /** The mesh axis along which keys rotate. Default "sp". */
+  /** The mesh axis along which keys and values rotate. Default "sp". */
   axis: option.string({ default: "sp" }),
   /**
-   * What attends to the keys of each step. It may communicate along further axes. Then all ranks along those step together,
-   * and its `attendBackward` must add to dk and dv what the queries of all of them contribute to the keys that this rank gave
-   * it. Default: the device's own kernel.
+   * The backend that attends to the keys of each step. It may communicate along other axes. In that case all ranks
+   * along those axes run each step together, and its `attendBackward` must add to dk and dv the contributions of the
+   * queries of all of them to the keys that this rank passed to it. Default: the device's own kernel.
    */
   inner: option.backend({ optional: true }),
 });
-/** What `ring` takes. */
+/** Options of `ring`. */
 export type RingOptions = OptionsOf<typeof ringOptions>;
 
 /**
- * Ring attention: keys and values go from rank to rank along a mesh axis, and every rank folds them, as they come, into
- * the state of its own queries. Each transfer is hidden behind the step before it, what a mask leaves empty is neither
- * computed nor sent, and no rank ever holds more than two foreign chunks of keys.
+ * Creates a backend for ring attention: keys and values are passed from rank to rank along a mesh axis, and every rank
+ * folds each received chunk into the state of its own queries. Each transfer overlaps with the computation of the
+ * previous step. Chunks without visible pairs are neither computed nor sent. No rank holds more than two chunks of
+ * other ranks at a time.
  *
- * In backward a rank attends to its own keys in two parts, of 256 keys or more: the first hides the first transfer, the second
- * the last one, of gradients that return to their owners.
+ * In backward, a rank attends to its own keys in two parts of at least 256 keys. The first part overlaps with the first
+ * transfer, and the second part with the last one, which returns gradients to their owners.
  *
- * In a full ring of p ranks each sends p − 1 chunks of K and V, and in backward another p − 1 of float32 dK and dV;
- * `ringTraffic` gives the bytes for any mask and placement. With `inner: ring({ axis: "gpu" })` chunks go from node to
- * node while the ranks of each node pass theirs among themselves: hierarchical attention.
+ * In a full ring of p ranks, each rank sends p − 1 chunks of K and V, and in backward also p − 1 chunks of float32 dK
+ * and dV. `ringTraffic` computes the bytes for any mask and placement. With `inner: ring({ axis: "gpu" })`, chunks are
+ * passed from node to node while the ranks of each node pass chunks among themselves (hierarchical attention).
  *
- * Throws, before anything is sent, an OptionError if the mesh lacks the axis or the keys are not cut along it, and a
- * ShapeError or DTypeError if the tensors are not what their layouts state, or sums are not float32 of their shapes.
+ * Throws an OptionError if the mesh lacks the axis or the keys are not sharded along it, and a ShapeError or DTypeError
+ * if the tensors do not match their layouts or the sums are not float32 of matching shapes. All are checked before
+ * anything is sent.
  *
  * Source: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite Context", 2023.
  *
@@ -102,7 +104,7 @@ export function ring(options?: RingOptions): AttentionBackend {
   };
 }
 
-/** By step: the source of the block that this rank attends to; undefined where it attends to none. */
+/** Returns, for each step, the coordinate of the block that this rank attends to; undefined if it attends to none. */
 function visibleCoordinates(
   { rank, size }: ProcessGroup,
   { axis, needsCompute }: DependencyTable,
@@ -116,7 +118,7 @@ function visibleCoordinates(
   return blocks;
 }
 
-/** The same for the backward, in which the second part of the local keys, if they are split, is the last step. */
+/** As `visibleCoordinates`, for backward: if the local keys are split, their second part is an additional last step. */
 function backwardCoordinates(
   group: ProcessGroup,
   dependencies: DependencyTable,
@@ -132,22 +134,25 @@ function isVisible(block: Coordinate | undefined): block is Coordinate {
   return block !== undefined;
 }
 
-/** One step around the ring: the keys and values [B,Hkv,S,D] of one rank. */
+/** One step of the ring: the keys and values [B,Hkv,S,D] of one rank. */
 export interface Step extends KvBlock {
   readonly step: number;
-  /** The rank that owns them. */
+  /** The rank that owns the keys and values. */
   readonly source: number;
-  /** Whether this rank attends to them. If not, none of its queries sees any: they were not sent to it, and k and v hold other keys. */
+  /**
+   * Whether this rank attends to the keys of `source`. If false, no local query attends to any of them, they were not
+   * sent to this rank, and `k` and `v` hold other keys.
+   */
   readonly isVisible: boolean;
 }
 
 /**
- * Yields the keys and values of every rank in turn, the local ones first. The next block is in flight while the caller uses
- * the current one, which is valid until the next step.
+ * Yields the keys and values of every rank in turn, starting with the local ones. The next block is in flight while the
+ * caller uses the current one. A block is valid until the next step.
  *
- * The transfer for a step is posted before the work of the step before it is enqueued, and waited for after it. It writes
- * to one of two buffers, the one that the previous step no longer reads: a transfer begins when all work enqueued earlier is
- * done, so it overwrites nothing in use. If the loop is left early, no transfer remains in flight.
+ * The transfer for step t + 1 is posted before the work of step t is enqueued, and waited for after it. It writes to
+ * the one of two buffers that step t − 1 used. A transfer starts when all work enqueued before it has completed, so it
+ * never overwrites data in use. If the caller leaves the loop early, the pending transfer is waited for.
  */
 export function* rotate(
   group: ProcessGroup,
@@ -160,7 +165,8 @@ export function* rotate(
   using buffers = new ChunkBuffers({ device, slotRows: maxChunkRows(dependencies, rank) });
   const kvTensors = [kv.k, kv.v];
   const ownChunk: Chunk = isSent(dependencies, rank) ? buffers.contiguous(kvTensors) : { tensors: kvTensors, wire: [] };
-  // Zeros where this rank needs none of a chunk, but ranks that its inner backend gathers from need theirs.
+  // Zeros if this rank does not need the chunk, but ranks with which its inner backend communicates need their parts of
+  // it.
   const getStepChunk = (source: number, step: number): Chunk => {
     if (needsKv(rank, source)) return buffers.slot(slotName(step), kvTensors, keyRows(source));
     return needsCompute(rank, source) ? buffers.zeros(kvTensors, keyRows(source)) : ownChunk;
@@ -189,23 +195,24 @@ export function* rotate(
   }
 }
 
-/** A step around the ring with float32 dk and dv, to which the contributions of this rank are added. */
+/** A step of the ring with float32 dk and dv, to which the caller adds the contributions of this rank. */
 export interface GradientStep extends Step, Pick<QkvGrads, "dk" | "dv"> {}
 
-/** What the backward of one rank depends on: peers, and the split of the local keys. */
+/** Inputs of the backward of one rank: its peers, and the split of its local keys. */
 export interface BackwardSteps extends Partial<Pick<BackwardKeys, "numFirstRows">> {
   readonly dependencies: DependencyTable;
 }
 
 /**
- * Yields the steps with the gradients of K and V. What is added to `dk` and `dv` at a step travels while the next step
- * computes: to the right neighbour, which works on the same keys then, and from the last rank that needs them to their
- * owner, into `grads`. Gradients that a rank computes for its local keys are never sent. With `numFirstRows`, step 0 has
- * that many rows of the local keys, and one more step, after the last gradients are sent, has the rest.
+ * Yields the steps with the gradients of K and V. The sums in `dk` and `dv` of a step are sent while the next step
+ * computes: to the right neighbour, which then computes on the same keys, or, from the last rank that needs the keys,
+ * to their owner, which adds them to `grads`. Gradients that a rank computes for its local keys are never sent. With
+ * `numFirstRows`, step 0 covers that many local keys, and an additional step, after the last gradients are sent, covers
+ * the rest.
  *
- * A step computes into a separate buffer, to which the sum of the neighbour is added once both are complete. Accumulating
- * directly into the sum of the neighbour would save that pass over S·D numbers (of some S²·D), but the neighbour completes it only
- * when this step could begin: no transfer would be hidden behind any compute.
+ * A step computes into a separate buffer, to which the sum of the neighbour is added once both are complete.
+ * Accumulating directly into the neighbour's sum would save this pass over S·D numbers (of about S²·D), but the sum
+ * arrives only after the neighbour's step, so the transfer could not overlap with any computation.
  */
 export function* rotateGradients(
   group: ProcessGroup,
@@ -226,7 +233,7 @@ export function* rotateGradients(
   let pendingTransfers: GradientTransfers | undefined;
   let work: Work | undefined;
   try {
-    // To take the next of `steps` swaps the buffers of k and v (see `rotate`); those of dk and dv take turns by step.
+    // Advancing `steps` swaps the buffers of k and v (see `rotate`). The buffers of dk and dv alternate by step.
     for (const currentStep of steps) {
       const { step, source, isVisible: isStepVisible } = currentStep;
       const sums = source !== rank && isStepVisible ? createZeroSums(source, step) : ownSums;
@@ -252,7 +259,7 @@ export function* rotateGradients(
   accumulate(ownSums, pendingTransfers?.ownerSums);
 }
 
-/** Some rows of a step, as views that `buffers` own. */
+/** Returns the rows [from, to) of a step, as views that `buffers` owns. */
 function sliceStepRows(
   step: GradientStep,
   { from, to }: { readonly from: number; readonly to: number },
@@ -266,7 +273,7 @@ function postTransfers(group: ProcessGroup, transfers: readonly Transfer[], labe
   return transfers.length > 0 ? group.sendRecv(transfers, { label }) : undefined;
 }
 
-/** Chunks of even and of odd steps take turns in two buffers. */
+/** Returns the buffer of a step: even and odd steps alternate between two buffers. */
 function slotName(step: number): "even" | "odd" {
   return step % 2 === 0 ? "even" : "odd";
 }

@@ -13,23 +13,23 @@ import {
 
 export const ringTrafficOptions = defineOptions("ringTraffic", {
   ...trafficOptions.fields,
-  /** The ring's inner backend, as given to `ring`. Default: none that communicates. */
+  /** The inner backend, as passed to `ring`. Default: none that communicates. */
   inner: option.backend({ optional: true }),
-  /** B · Hkv · D: the numbers that make a key. */
+  /** B · Hkv · D: the number of elements of a key. */
   width: option.integer({ min: 1 }),
-  /** B · Hkv · Dv: those that make a value. Default: width. */
+  /** B · Hkv · Dv: the number of elements of a value. Default: width. */
   valueWidth: option.integer({ min: 1, optional: true }),
 });
-/** What `ringTraffic` takes. */
+/** Options of `ringTraffic`. */
 export type RingTrafficOptions = OptionsOf<typeof ringTrafficOptions>;
 
 /**
- * What one rank sends and receives along the ring's axis, in closed form: bytes and messages.
+ * Computes, in closed form, the bytes and messages that one rank sends and receives along the ring's axis.
  *
- * Forward, of K and V: a rank receives every foreign chunk that it needs, once. It passes a chunk on if its right
- * neighbour needs it too, and gives its own to the first rank of every run of neighbours that need it.
- * Backward, of K and V the same again, and of dK and dV, in float32, the mirror image of it: what came from the left
- * neighbour came with that one's sums, and the last rank of every run returns them to their owner. A chunk is two messages.
+ * Forward: a rank receives K and V of every chunk of another rank that it needs, once. It forwards a chunk if its right
+ * neighbour also needs it, and sends its own chunk to the first rank of every run of adjacent ranks that need it.
+ * Backward: the same transfers of K and V, and float32 dK and dV in proportion: a rank sends sums for every chunk that
+ * it receives, to its right neighbour or, at the end of a run, to the owner of the chunk. A chunk is two messages.
  *
  * @example
  * ```ts
@@ -75,16 +75,16 @@ export function ringTraffic(options: RingTrafficOptions): CallTraffic {
   return { forward: totalTraffic([forward]), backward: totalTraffic([forward, gradients]) };
 }
 
-// Each of these gives rows of chunks, one per transfer.
+// Each of these functions returns the row counts of chunks, one per transfer.
 
-/** The foreign chunks that a rank needs. */
+/** Returns the rows of each chunk of another rank that `rank` needs. */
 function receivedRows({ size, needsKv, keyRows }: DependencyTable, rank: number): number[] {
   return otherRanks(rank, size)
     .filter((source) => needsKv(rank, source))
     .map(keyRows);
 }
 
-/** Those of them that its right neighbour needs as well, to whom they are foreign too. */
+/** Returns the rows of each received chunk that the right neighbour also needs and does not own. */
 function forwardedRows({ size, needsKv, keyRows }: DependencyTable, rank: number): number[] {
   const right = modulo(rank + 1, size);
   return otherRanks(rank, size)
@@ -92,7 +92,7 @@ function forwardedRows({ size, needsKv, keyRows }: DependencyTable, rank: number
     .map(keyRows);
 }
 
-/** Its own chunk, once for every run of neighbours that need it. */
+/** Returns the rows of the rank's own chunk, once for every run of adjacent ranks that need it. */
 function originatedRows({ size, needsKv, keyRows }: DependencyTable, rank: number): number[] {
   const peers = otherRanks(rank, size);
   return peers
@@ -100,7 +100,7 @@ function originatedRows({ size, needsKv, keyRows }: DependencyTable, rank: numbe
     .map(() => keyRows(rank));
 }
 
-/** All other ranks, the right neighbour first. */
+/** Returns all other ranks in ring order, starting with the right neighbour. */
 function otherRanks(rank: number, size: number): number[] {
   return Array.from({ length: size - 1 }, (_, i) => modulo(rank + 1 + i, size));
 }
