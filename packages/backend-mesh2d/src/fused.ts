@@ -3,23 +3,25 @@ import { type Chunk, ChunkBuffers, recvTransfers, sendTransfers } from "@mosaic/
 import type { Operand, OperandChunks, Pass, PassExecutor, Tile } from "./pass.ts";
 import type { TilePeers } from "./tile.ts";
 
-// All rows of the tile come in one batch, one call computes it, and all sums go back in another: Attention2D's
-// non-overlapped form. Few messages and one large kernel call, but no transfer is hidden.
+// One batch gathers all rows of the tile, one kernel call computes it, and a second batch returns all sums. This is
+// Attention2D's non-overlapped form: few messages and one large kernel call, but no transfer overlaps with computation.
 
-/** An operand whose chunks are gathered. */
+/** An operand after its chunks have been gathered. */
 interface GatheredOperand extends OperandChunks {
-  /** The sums by rank, that of this rank included; empty if they are this rank's very own, complete as they are. */
+  /**
+   * The sums by rank, including this rank; empty if only this rank's rows are used, because they accumulate in place.
+   */
   readonly sumsByRank: ReadonlyMap<number, Chunk>;
 }
 
-/** Where chunks are gathered, and the messages that bring them. */
+/** Buffers for gathered chunks and their sums, and the messages that fill the former. */
 interface GatherBuffers {
   readonly inputs: ChunkBuffers;
   readonly results: ChunkBuffers;
   readonly transfers: Transfer[];
 }
 
-/** The return of sums to their owners: messages, and sums over this rank's rows that others computed. */
+/** The return of sums to their owners: the messages, and the received sums over this rank's rows. */
 interface ReduceScatterStep {
   readonly results: ChunkBuffers;
   readonly transfers: Transfer[];
@@ -29,7 +31,7 @@ interface ReduceScatterStep {
 /** Runs a pass by the fused schedule. */
 export class FusedExecutor implements PassExecutor {
   readonly #pass: Pass;
-  // The queries stay for all tiles; their rows are given back before the sums over them leave.
+  // Queries are kept for all tiles. Their memory is released before the sums over them are sent.
   readonly #inputs: ChunkBuffers;
   readonly #resultBuffers: ChunkBuffers;
   #queries: GatheredOperand | undefined;
@@ -51,13 +53,13 @@ export class FusedExecutor implements PassExecutor {
     }
     reduceToOwners(tile.keys, keys, reduction);
     sendRecv(pass, reduction.transfers);
-    // This rank's own share first, then those of others by offset: the same order every time.
+    // This rank's sums first, then those of other ranks by offset, so that the order is deterministic.
     if (tile.isLast) this.#accumulateOwn(pass.queries, queries);
     this.#accumulateOwn(tile.keys, keys);
     for (const { operand, share } of reduction.receivedShares) operand.accumulate(operand.sums, share.tensors);
   }
 
-  /** Gathers the rows and computes the tile; the keys are given back, the sums over them stay in `results`. */
+  /** Gathers the rows and computes the tile. Releases the keys on return; the sums over them remain in `results`. */
   #compute(tile: Tile, results: ChunkBuffers): Record<"queries" | "keys", GatheredOperand> {
     using inputs = createBuffers(this.#pass);
     const transfers: Transfer[] = [];
@@ -72,7 +74,10 @@ export class FusedExecutor implements PassExecutor {
     return { queries, keys };
   }
 
-  /** Posts nothing yet. Chunks lie in the order of ranks, so that neighbouring stretches become one. */
+  /**
+   * Allocates an operand and collects its messages without posting them. Chunks are in rank order so that adjacent
+   * spans join.
+   */
   #gatherOperand(
     { peers, inputs, sums, clear }: Operand,
     { inputs: inputBuffers, results, transfers }: GatherBuffers,
@@ -116,7 +121,7 @@ function createBuffers({ group: { device } }: Pass): ChunkBuffers {
   return new ChunkBuffers({ device, order: "sbhd" });
 }
 
-/** The chunks of several ranks within one that holds them all. */
+/** Returns each rank's part of a gathered chunk. */
 function sliceByRank(
   buffers: ChunkBuffers,
   gatheredChunk: Chunk,
@@ -133,7 +138,7 @@ function sliceByRank(
   );
 }
 
-/** Adds the messages that return sums to their owners, and memory for those that arrive. */
+/** Adds the messages that return sums to their owners, and allocates memory for the received sums. */
 function reduceToOwners(
   operand: Operand,
   { sumsByRank }: GatheredOperand,
@@ -153,7 +158,7 @@ function reduceToOwners(
   }
 }
 
-/** One batch; what is computed next waits for it. */
+/** Sends and receives one batch. Work enqueued afterwards waits for it. */
 function sendRecv({ group, label }: Pass, transfers: readonly Transfer[]): void {
   if (transfers.length > 0) group.sendRecv(transfers, { label }).wait();
 }

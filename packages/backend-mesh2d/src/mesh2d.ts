@@ -32,43 +32,47 @@ export const mesh2dOptions = defineOptions("mesh2d", {
   /** The mesh axis whose ranks form the grid. Default "sp". */
   axis: option.string({ default: "sp" }),
   /**
-   * [rows, columns] of the grid, row-major along the axis; their product is its length. Each rank computes on the queries
-   * of its row, `columns` chunks, and the keys of its column, `rows` chunks. Default: the grid that sends least.
+   * [rows, columns] of the grid, row-major along the axis. Their product must be the length of the axis. Each rank
+   * computes on the queries of its row (`columns` chunks) and the keys of its column (`rows` chunks). Default: the grid
+   * that sends least.
    */
   shape: option.pair(option.integer({ min: 1 }), {
     expected: "two integers > 0, [rows, columns]",
     optional: true,
   }),
   /**
-   * "overlapped": block by block in a greedy order that hides transfers behind compute, for chunks that keep a kernel busy.
-   * "fused": all chunks in one batch, one kernel call, all sums back in another, for chunks that do not. "auto": whichever
-   * takes less time by `computeToTransfer` and `halfSpeedRows`. Default "auto".
+   * "overlapped": computes block by block, in a greedy order that overlaps transfers with computation; suits chunks
+   * that are large enough to keep a kernel busy. "fused": gathers all chunks in one batch, computes them in one kernel
+   * call, and returns all sums in a second batch; suits smaller chunks. "auto": the one with the lower time predicted
+   * from `computeToTransfer` and `halfSpeedRows`. Default "auto".
    */
   schedule: option.oneOf(["auto", "fused", "overlapped"], { default: "auto" }),
   /**
-   * Transfers that an overlapped schedule has under way at a time. 1: a row's and a column's share their links. 2: they have
-   * links of their own, as when rows lie within nodes; one along each then travels in one batch. Default 1.
+   * Number of transfers that an overlapped schedule has in flight at a time. 1: rows and columns share their links. 2:
+   * they have separate links, as when rows lie within nodes; one transfer along each then forms a batch. Default 1.
    */
   channels: option.oneOf([1, 2], { default: 1 }),
-  /** What attends to each tile; it must not communicate. Default: the device's own kernel. */
+  /** The backend that computes each tile. It must not communicate. Default: the device's own kernel. */
   inner: option.backend({ optional: true }),
   /**
-   * The time to compute a whole tile over the time of its transfers one after the other. This and the two below are ratios,
-   * measured, if at all, on one rank: all ranks must be given the same ones. Default 1.
+   * Ratio of the time to compute a whole tile to the time of all its transfers in sequence. This option and the two
+   * below must be equal on all ranks; if they are measured, measure them on one rank. Default 1.
    */
   computeToTransfer: option.number({ above: 0, expected: "a ratio > 0", default: 1 }),
-  /** The time that a byte takes along a row and along a column, in any one unit. Default [1, 1]. */
+  /** Transfer time per byte along a row and along a column, in any common unit. Default [1, 1]. */
   links: option.pair(option.number({ above: 0 }), {
     expected: "two transfer times > 0, [row, column]",
     default: [1, 1],
   }),
-  /** Rows of a kernel call that runs at half the speed of large ones; the default fits CPUs. Default 24. */
+  /**
+   * Number of rows at which a kernel call runs at half the speed of a large one. The default suits CPUs. Default 24.
+   */
   halfSpeedRows: option.number({ min: 0, expected: "a number of rows ≥ 0", default: 24 }),
 });
-/** What `mesh2d` takes. */
+/** Options of `mesh2d`. */
 export type Mesh2DOptions = OptionsOf<typeof mesh2dOptions>;
 
-/** What all ranks must be given alike: `mesh2d(sp, shape 2×4, schedule auto, …)`. */
+/** Formats the options that must be equal on all ranks: `mesh2d(sp, shape 2×4, schedule auto, …)`. */
 function describeOptions(options: ReturnType<typeof mesh2dOptions.parse>): string {
   const { axis, shape, schedule, channels, inner, computeToTransfer, links, halfSpeedRows } = options;
   const descriptions = [axis, ...(shape ? [`shape ${shape.join("×")}`] : []), `schedule ${schedule}`];
@@ -79,7 +83,10 @@ function describeOptions(options: ReturnType<typeof mesh2dOptions.parse>): strin
   return `mesh2d(${descriptions.join(", ")})`;
 }
 
-/** Keys come to a tile whole, so that what attends to it need not communicate. */
+/**
+ * Checks that the inner backend does not communicate. A rank holds all keys of its tile, so communication is never
+ * needed.
+ */
 function checkInner(where: string, inner: AttentionBackend): void {
   if (inner.axes.length === 0) return;
   throw new OptionError({
@@ -90,7 +97,7 @@ function checkInner(where: string, inner: AttentionBackend): void {
   });
 }
 
-/** The grid has a place for every rank. */
+/** Checks that the grid has exactly `size` ranks. */
 export function checkGrid(where: string, { rows, columns }: Grid, size: number): void {
   if (rows * columns === size) return;
   throw new OptionError({
@@ -102,27 +109,30 @@ export function checkGrid(where: string, { rows, columns }: Grid, size: number):
 }
 
 /**
- * Attention in two dimensions: the ranks of a mesh axis form a grid; queries travel along its rows, keys and values along
- * its columns, and each rank computes a tile of them. The states over parts of the keys go back to the queries' rank and
- * merge there, in float32; in backward dq goes back along rows, dk and dv along columns. With p ranks in a square, each
- * sends O(√p) chunks where a ring sends O(p); `mesh2dTraffic` gives the bytes for any mask, placement and grid.
+ * Creates a backend for attention in two dimensions: the ranks of a mesh axis form a grid. Queries are sent along its
+ * rows, keys and values along its columns, and each rank computes one tile. The states over parts of the keys are
+ * returned to the rank of the queries and merged there, in float32. In backward, dq is returned along rows, dk and dv
+ * along columns. With p ranks in a square, each rank sends O(√p) chunks where a ring sends O(p). `mesh2dTraffic`
+ * computes the bytes for any mask, placement and grid.
  *
- * What a mask leaves empty is neither computed nor sent. Chunks go straight from the rank that has them to those that
- * compute on them, and sums straight back; they are added in the same order every time. `shape: [p, 1]` gathers keys
- * only, like a ring; `shape: [1, p]` queries only.
+ * Blocks without visible pairs are neither computed nor sent. Chunks are sent directly from their owner to the ranks
+ * that compute on them, and sums directly back. Sums are added in a fixed order. `shape: [p, 1]` gathers only keys,
+ * like a ring; `shape: [1, p]` gathers only queries.
  *
- * Within another backend, which brings keys in parts, queries travel once for all parts and stay, and so do the sums over
- * them: `ring({ axis: "node", inner: mesh2d({ axis: "gpu" }) })` moves only keys at each step.
+ * As the inner backend of one that provides keys in parts, it sends queries once for all parts, and returns the sums
+ * over queries once: `ring({ axis: "node", inner: mesh2d({ axis: "gpu" }) })` moves only keys at each step.
  *
- * `schedule` sets when it communicates: "fused" gathers, computes in one call and returns sums; "overlapped" goes block by
- * block and hides transfers behind compute, one at a time or, with `channels: 2`, one along the row beside one along the
- * column; "auto" takes the quicker. All give the same results but for rounding, and send the same bytes.
+ * `schedule` selects when it communicates. "fused" gathers, computes in one call and returns sums. "overlapped"
+ * computes block by block and overlaps transfers with computation, one transfer at a time or, with `channels: 2`, one
+ * along the row and one along the column. "auto" selects the faster one. All send the same bytes, and their results
+ * differ only by rounding.
  *
- * Throws, before anything is sent, an OptionError if the mesh lacks the axis, the shape does not fit its length, or a
- * sequence is not cut along it, and a ShapeError or DTypeError if the tensors are not what their layouts state.
+ * Throws an OptionError if the mesh lacks the axis, the shape does not match its length, or a sequence is not sharded
+ * along it, and a ShapeError or DTypeError if the tensors do not match their layouts. All are checked before anything
+ * is sent.
  *
- * Source: Elango, "Attention2D", 2025 (arXiv 2503.15758), the fused schedule; "Mesh-Attention", 2025 (arXiv 2512.20968),
- * tiles of any shape and the overlapped one.
+ * Source: Elango, "Attention2D", 2025 (arXiv 2503.15758), for the fused schedule; "Mesh-Attention", 2025 (arXiv
+ * 2512.20968), for tiles of any shape and the overlapped schedule.
  *
  * @example
  * ```ts
@@ -209,7 +219,7 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
     }
   }
 
-  /** The ranks of the axis fill the grid, if a shape was given. */
+  /** Checks that a given shape matches the number of ranks along the axis. */
   function checkShape({ mesh, rank }: Context): void {
     if (!shape) return;
     checkGrid(`${label}, rank ${rank}`, { rows: shape[0], columns: shape[1] }, mesh.shape[axis]!);
@@ -221,7 +231,7 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
     return new OverlappedExecutor(pass, (each) => schedules.get(pass, each));
   }
 
-  /** By the tile as if it were the only one: every rank comes to the same. */
+  /** Returns the schedule with the lower predicted time for a tile on its own. The result is the same on every rank. */
   function fastestSchedule(pass: Pass, tile: Tile): ScheduleName {
     return chooseSchedule({
       schedule: schedules.get(pass, { ...tile, isFirst: true, isLast: true }),
@@ -232,7 +242,7 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
   }
 }
 
-/** A pass whose keys come part by part, from places known before. */
+/** A pass that receives its keys part by part, from coordinates that are fixed in advance. */
 class IncrementalPass<Kv extends KvShard> implements Disposable {
   readonly #pass: TiledPass<Kv>;
   readonly #coordinates: readonly Coordinate[];
@@ -240,7 +250,7 @@ class IncrementalPass<Kv extends KvShard> implements Disposable {
   #executor: PassExecutor | undefined;
   #nextBlock = 0;
 
-  /** `begin` chooses the schedule when the first tile is there. */
+  /** `createExecutor` chooses the schedule when the first tile is added. */
   constructor(
     pass: TiledPass<Kv>,
     coordinates: readonly Coordinate[],
@@ -258,7 +268,7 @@ class IncrementalPass<Kv extends KvShard> implements Disposable {
     this.#executor.add(tile);
   }
 
-  /** Dependencies were derived from the places that were named: keys from elsewhere would be sent to the wrong ranks. */
+  /** Checks the coordinate of a part. Keys from any other coordinate would be sent to the wrong ranks. */
   #checkCoordinate(from: Coordinate, callCoordinate: Coordinate | undefined): void {
     if (callCoordinate && Object.keys(callCoordinate).every((axis) => callCoordinate[axis] === from[axis])) return;
     throw new OptionError({

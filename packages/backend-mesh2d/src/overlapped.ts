@@ -5,7 +5,10 @@ import type { Schedule } from "./schedule.ts";
 import type { TilePeers } from "./tile.ts";
 import { type ChunkTransfer, rowKinds } from "./timeline.ts";
 
-/** Executes schedules: posts batches ahead, computes blocks as their chunks arrive, and overlaps each transfer with other blocks. */
+/**
+ * Executes schedules: posts batches ahead, computes blocks as their chunks arrive, and overlaps each transfer with
+ * other blocks.
+ */
 export class OverlappedExecutor implements PassExecutor {
   readonly #pass: Pass;
   readonly #getSchedule: (tile: Tile) => Schedule;
@@ -25,7 +28,7 @@ export class OverlappedExecutor implements PassExecutor {
   add(tile: Tile): void {
     const { device } = this.#pass.group;
     using buffers = new ChunkBuffers({ device, order: "sbhd" });
-    // Also on errors, no transfer is in flight when the chunks are released.
+    // Waits for all transfers before the chunks are released, also on errors.
     using batches = this.#batches;
     const queries = this.#queries;
     const keys = new TileAxis(tile.keys, buffers);
@@ -40,7 +43,9 @@ export class OverlappedExecutor implements PassExecutor {
     batches.wait();
   }
 
-  /** Queries are received with the first tile, and their sums are sent with the last. */
+  /**
+   * Posts the transfers of one batch. Queries are received with the first tile, and their sums are sent with the last.
+   */
   #postMoves(chunkTransfers: readonly ChunkTransfer[], { isFirst, isLast }: Tile, keys: TileAxis): void {
     const transfers: Transfer[] = [];
     const arrivalCallbacks: (() => void)[] = [];
@@ -70,16 +75,16 @@ export class OverlappedExecutor implements PassExecutor {
   }
 }
 
-/** A batch in flight, and the callbacks for the chunks that it receives. */
+/** A posted batch, and the callbacks that run once it has completed. */
 interface Batch {
   readonly work: Work | undefined;
   readonly arrivalCallbacks: readonly (() => void)[];
 }
 
 /**
- * Batches of messages that are posted one after the other and waited for in the same order, on all ranks: two ranks that
- * exchange several messages must post them in the same order, even if they need them in different orders. Batches run in
- * posting order anyway, so this adds no waiting.
+ * A queue of message batches that are posted and waited for in the same order on all ranks. Two ranks that exchange
+ * several messages must post them in the same order, even if they need them in different orders. Batches complete in
+ * posting order, so waiting in this order costs no time.
  */
 class BatchQueue implements Disposable {
   readonly #group: ProcessGroup;
@@ -92,13 +97,13 @@ class BatchQueue implements Disposable {
     this.#label = label;
   }
 
-  /** Posts a batch, perhaps an empty one; `arrivals` are called when it is waited for. Returns its number, from 1 on. */
+  /** Posts a batch, which may be empty. `wait` calls `arrivalCallbacks`. Returns the batch's number, counted from 1. */
   post(transfers: readonly Transfer[], arrivalCallbacks: readonly (() => void)[]): number {
     const work = transfers.length > 0 ? this.#group.sendRecv(transfers, { label: this.#label }) : undefined;
     return this.#postedBatches.push({ work, arrivalCallbacks });
   }
 
-  /** Orders later compute after batch `number` and all earlier ones; by default after all posted so far. */
+  /** Makes work enqueued later wait for the first `count` batches; by default for all batches posted so far. */
   wait(count: number = this.#postedBatches.length): void {
     while (this.#numWaitedBatches < count) {
       const { work, arrivalCallbacks: callbacks } = this.#postedBatches[this.#numWaitedBatches++]!;
@@ -114,19 +119,19 @@ class BatchQueue implements Disposable {
   }
 }
 
-/** One dimension of the tile: chunks are received, and their sums sent, offset by offset. */
+/** One dimension of the tile. Chunks are received and their sums are sent one offset at a time. */
 class TileAxis {
   readonly #operand: Operand;
   readonly #buffers: ChunkBuffers;
-  /** This rank's rows as others get them. */
+  /** Contiguous copy of this rank's rows, for sending; undefined if no rank needs them. */
   readonly #ownChunk: Chunk | undefined;
-  // By offset.
+  // Indexed by offset.
   readonly #inputs: (Chunk | undefined)[] = [];
   readonly #sums: (Chunk | undefined)[] = [];
   readonly #chunks: (OperandChunks | undefined)[] = [];
-  /** The batches that receive chunks. */
+  /** The number of the batch that receives each chunk. */
   readonly #batchIndexByOffset: number[] = [];
-  /** Blocks processed so far, computed or skipped. */
+  /** The number of blocks processed so far, whether computed or skipped. */
   readonly #numCompletedBlocks: number[] = [];
 
   constructor(operand: Operand, buffers: ChunkBuffers) {
@@ -136,7 +141,10 @@ class TileAxis {
     this.#ownChunk = isSent ? buffers.contiguous(operand.inputs) : undefined;
   }
 
-  /** Adds to a batch: receives the chunk at an offset, and sends the local chunk to the rank that has it at that offset. */
+  /**
+   * Adds messages to a batch: receives the chunk at an offset, and sends the local chunk to the rank that needs it at
+   * that offset.
+   */
   receiveInputs(offset: number, transfers: Transfer[]): void {
     const { peers, inputs } = this.#operand;
     const source = peers.sources[offset];
@@ -154,8 +162,8 @@ class TileAxis {
   }
 
   /**
-   * Adds to a batch: sends the sums at an offset to their owner, and receives those of the local rows. Returns the callback
-   * for its completion.
+   * Adds messages to a batch: sends the sums at an offset to their owner, and receives sums over the local rows.
+   * Returns the callback to run when the batch has completed.
    */
   reduceToOwner(offset: number, transfers: Transfer[]): () => void {
     const { peers, sums, accumulate } = this.#operand;
@@ -173,7 +181,10 @@ class TileAxis {
     };
   }
 
-  /** Called after each block of the last tile; releases a chunk once it was combined with every chunk of the other dimension. */
+  /**
+   * Counts a processed block of the last tile that uses a chunk. Releases a chunk once it was combined with every chunk
+   * of the other dimension.
+   */
   completeBlock(offset: number, { sources }: TilePeers): void {
     const numCompletedBlocks = (this.#numCompletedBlocks[offset] ?? 0) + 1;
     this.#numCompletedBlocks[offset] = numCompletedBlocks;
@@ -181,12 +192,12 @@ class TileAxis {
     if (numCompletedBlocks === sources.length && inputs) this.#buffers.release(inputs);
   }
 
-  /** The batch that receives the chunk at an offset; 0 if it is local. */
+  /** Returns the number of the batch that receives the chunk at an offset; 0 if the chunk is local. */
   getBatchIndex(offset: number): number {
     return this.#batchIndexByOffset[offset] ?? 0;
   }
 
-  /** The rows at an offset and their sums, which are created on first use. */
+  /** Returns the rows at an offset and their sums. Sums are created on first use. */
   getChunk(offset: number): OperandChunks {
     return (this.#chunks[offset] ??= this.#createChunk(offset));
   }

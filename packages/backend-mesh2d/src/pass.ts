@@ -15,43 +15,52 @@ import {
 } from "@mosaic/core";
 import { type Grid, unionOfPeers, type TileDependencies, type TilePeers } from "./tile.ts";
 
-// Forward and backward are the same exchange of other things: rows come in along each dimension of the tile, and sums
-// over the tile go back to the ranks whose rows they belong to. A pass is what they are; a schedule is when. Within another
-// backend the keys come in parts, a tile for each; queries are the same in all, and travel once.
+// Forward and backward exchange different tensors in the same way: rows are received along each dimension of the tile,
+// and sums over the tile are returned to the owners of the rows. A pass defines what is exchanged; a schedule defines
+// when. As an inner backend, a pass receives keys in parts, with one tile for each part. All tiles use the same
+// queries, which are sent once.
 
-/** What a pass moves along one dimension of the tile: queries, or keys. */
+/** The tensors that a pass moves along one dimension of the tile: queries or keys. */
 export interface Operand {
   readonly peers: TilePeers;
-  /** Rows of a chunk, on the average over ranks. */
+  /** Mean number of rows of a chunk over all ranks. */
   readonly meanRows: number;
-  /** This rank's rows, that others compute on: [B,H,S,D] or [B,H,S]. */
+  /** This rank's rows, which are sent to the ranks that compute on them: [B,H,S,D] or [B,H,S]. */
   readonly inputs: readonly Tensor[];
-  /** What others' computing adds to in the end: float32, this rank's rows of the result; none if nothing goes back. */
+  /**
+   * This rank's rows of the result, in float32, to which the sums of other ranks are added; empty if no sums are
+   * returned.
+   */
   readonly sums: readonly Tensor[];
-  /** Makes sums begin. */
+  /** Initializes sums. */
   clear(sums: readonly Tensor[]): void;
-  /** Adds the sums over some of the tile's blocks to those over others. */
+  /** Adds or merges `sources` into `targets`; the two are sums over disjoint sets of blocks. */
   accumulate(targets: readonly Tensor[], sources: readonly Tensor[]): void;
 }
 
-/** Chunks of an operand, by rank, and their rows, in that order. */
+/** Chunks of an operand: their ranks, and their concatenated rows and sums in that order. */
 export interface OperandChunks {
   readonly ranks: readonly number[];
   readonly inputs: readonly Tensor[];
   readonly sums: readonly Tensor[];
 }
 
-/** What one part of the keys makes of a pass. Its sums over keys return with it, those over queries with the last. */
+/**
+ * The work of a pass for one part of the keys. Sums over its keys are returned with the tile; sums over queries are
+ * returned with the last tile.
+ */
 export interface Tile extends Pick<TileDependencies, "needsCompute"> {
   readonly keys: Operand;
-  /** Whether another tile came before, whose queries are here; whether another comes after. */
+  /**
+   * Whether this is the first tile, which receives the queries, and whether it is the last, which returns their sums.
+   */
   readonly isFirst: boolean;
   readonly isLast: boolean;
-  /** Adds to both sums what these queries and these keys give. */
+  /** Adds the contributions of all pairs of these queries and keys to the sums of both. */
   compute(queries: OperandChunks, keys: OperandChunks): void;
 }
 
-/** A forward or a backward of one rank, over all parts in which the keys come. */
+/** A forward or backward of one rank, over all parts of the keys. */
 export interface Pass {
   readonly group: ProcessGroup;
   /** The label of collectives in messages and traces. */
@@ -61,13 +70,13 @@ export interface Pass {
   readonly queries: Operand;
 }
 
-/** A pass that makes tiles of keys and values, part by part. */
+/** A pass that creates a tile for each part of the keys and values. */
 export interface TiledPass<Kv extends KvShard> extends Pass {
-  /** The tile of part `i`. */
+  /** Creates the tile of part `i`. */
   tile(i: number, kv: Kv): Tile;
 }
 
-/** What both passes are made in. */
+/** The context in which a forward or backward pass is created. */
 export interface ExecutionContext {
   readonly ctx: Context;
   readonly axis: string;
@@ -78,10 +87,10 @@ export interface ExecutionContext {
   readonly label: string;
 }
 
-/** Keys and values, and room for their gradients. */
+/** Keys and values, and the tensors that accumulate their gradients. */
 export type KvAndGrads = KvShard & Pick<QkvGrads, "dk" | "dv">;
 
-/** (out, lse) per query, merged; nothing per key. */
+/** Creates the forward pass: (out, lse) of each query are merged; keys have no sums. */
 export function createForwardPass(
   context: ExecutionContext,
   call: AttentionCall,
@@ -104,7 +113,10 @@ export function createForwardPass(
   });
 }
 
-/** dq per query, dk and dv per key, added. The global lse and delta travel with the queries: nothing to merge. */
+/**
+ * Creates the backward pass: dq of each query and dk and dv of each key are added. The global lse and delta are sent
+ * with the queries, so there are no states to merge.
+ */
 export function createBackwardPass(
   context: ExecutionContext,
   call: AttentionCall & SavedRows,
@@ -127,12 +139,12 @@ export function createBackwardPass(
 type OperandData = Omit<Operand, "peers" | "meanRows">;
 type ChunkLayouts = Pick<AttentionCall, "queries" | "keys">;
 
-/** What a forward and a backward differ in. */
+/** The parts of a pass that differ between forward and backward. */
 interface PassDefinition<Kv extends KvShard> {
   readonly isBackward: boolean;
   readonly queries: OperandData;
   keys(kv: Kv): OperandData;
-  /** `layouts`: those of these chunks. */
+  /** Computes one tile. `layouts` are the layouts of its chunks. */
   compute(layouts: ChunkLayouts, queries: OperandChunks, keys: OperandChunks, from: Coordinate): void;
 }
 
@@ -196,12 +208,15 @@ function toAttentionState([out, lse]: readonly Tensor[]): AttentionState {
   return { out: out!, lse: lse! };
 }
 
-/** The same number on every rank, however unequal their shards. */
+/** Returns the mean number of rows per shard: the same number on every rank, even if shards have unequal lengths. */
 function meanRows({ mesh }: Context, { length, axes }: Layout): number {
   return axes.reduce((rows, axis) => rows / mesh.shape[axis]!, length);
 }
 
-/** Layouts of any ranks' chunks along an axis, one after another; those of one rank are needed block after block, and kept. */
+/**
+ * Creates a function that returns the layout of the concatenated chunks of some ranks along an axis. Layouts of single
+ * ranks are cached because every block uses them.
+ */
 export function createChunkLayout(layout: Layout, axis: string): (ranks: readonly number[]) => Layout {
   const { length } = layout;
   const axes = layout.axes.filter((each) => each !== axis);
@@ -220,7 +235,7 @@ export function createChunkLayout(layout: Layout, axis: string): (ranks: readonl
   };
 }
 
-/** What is found for a coordinate, kept until there is another. */
+/** Caches the result for the last coordinate. */
 function memoizeLast<T>(compute: (at: Coordinate) => T): (at: Coordinate) => T {
   let lastCoordinate: Coordinate | undefined;
   let lastResult: T;
@@ -230,8 +245,11 @@ function memoizeLast<T>(compute: (at: Coordinate) => T): (at: Coordinate) => T {
   };
 }
 
-/** Runs a pass by one schedule. */
+/** Runs a pass with one schedule. */
 export interface PassExecutor extends Disposable {
-  /** Takes the next tile. Its sums over keys are where they belong when this returns; those over queries after the last. */
+  /**
+   * Runs the next tile. On return, its sums over keys have been returned to their owners; sums over queries have been
+   * returned after the last tile.
+   */
   add(tile: Tile): void;
 }

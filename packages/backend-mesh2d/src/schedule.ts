@@ -10,20 +10,23 @@ import {
   type Timeline,
 } from "./timeline.ts";
 
-/** One thing to do next: post a batch of moves, or compute a block. */
+/** One step of a schedule: post a batch of transfers, or compute a block. */
 export type Step = Batch | Block;
 
-/** What a rank does, in order; every rank of the grid does the same at the same time, each for its own tile. */
+/** The steps of a rank, in order. All ranks of the grid run the same steps, each for its own tile. */
 export interface Schedule {
   readonly steps: readonly Step[];
-  /** How long it takes with one batch and one block under way at a time, in the unit of the costs. */
+  /** Simulated duration with one batch and one block in progress at a time, in the unit of the costs. */
   readonly makespan: number;
-  /** All moves, by the channels there are, and all blocks. No order takes less than the larger of both. */
+  /**
+   * Total time of all transfers, given the number of channels, and total time of all blocks. The larger of the two is a
+   * lower bound on the makespan of any order.
+   */
   readonly transferTime: number;
   readonly computeTime: number;
 }
 
-/** Rows first, the peeled order of backward, and what is better where a tile is much longer one way than the other. */
+/** By preference: rows, the peeled order of backward, and orders that suit tiles much longer in one dimension. */
 const rulePreferences = [
   { first: "sums", blocks: "rows" },
   { first: "sums", blocks: "peeled" },
@@ -33,25 +36,28 @@ const rulePreferences = [
   { first: "chunks", blocks: "columns" },
 ] as const satisfies readonly Omit<SchedulingRule, "batches">[];
 
-/** Tiles of so many orders of chunks, and fewer, are searched; that is 6 × 4 and 5 × 5. */
+/** Tiles with at most this many arrival orders of chunks are searched exhaustively, for example 6 × 4 and 5 × 5. */
 const MAX_ARRIVAL_ORDERS = 70;
 
 /**
- * The greedy schedule of Mesh-Attention, forward and backward. A move goes as soon as the channel is free: sums that are
- * complete, of the dimension with more left to send, or else the chunk that unlocks most blocks for its cost. Of the
- * blocks that are unlocked the one runs that lets sums leave soonest. So compute is delayed not by idling but by doing
- * first what others wait for, and what no rank waits for hides the last transfers. In which order that is, by rows, by
- * columns or peeled, and whether sums or chunks go first, depends on the tile: each is simulated, and the shortest taken.
- * For small tiles, where one move too early or too late counts, all orders in which chunks can come are tried too.
+ * Computes the greedy schedule of Mesh-Attention for forward or backward. A transfer starts as soon as the channel is
+ * free: complete sums, of the dimension with more left to send, or else the chunk that unlocks the most blocks for its
+ * cost. Among the unlocked blocks, the one that completes sums soonest runs first. Blocks that other ranks wait for
+ * thus run first, and blocks that no rank waits for overlap with the last transfers. The best order of blocks (rows,
+ * columns or peeled) and the priority of sums or chunks depend on the tile, so each combination is simulated and the
+ * shortest is selected. For small tiles, where a single transfer that is too early or too late matters, all arrival
+ * orders of chunks are also tried.
  *
- * On two channels a move along the row and one along the column make one batch, with as many of the quicker kind as fit
- * beside one of the slower. They are complete together, which costs little against channels of their own, and needs no
- * second order of messages that ranks would have to agree on.
+ * With two channels, a transfer along the row and one along the column form one batch, with as many transfers of the
+ * cheaper kind as fit in the time of one of the other kind. They complete together. This costs little compared with
+ * independent channels, and requires only one order of messages on which ranks must agree.
  *
- * A pure function, so that all ranks have the same. On one channel, from tiles of 4 × 4 on, its makespan is at most 1.15
- * times what no order can beat; smaller tiles are too coarse for any order to come near it.
+ * This is a pure function, so all ranks compute the same schedule. On one channel and for tiles of at least 4 × 4, the
+ * makespan is at most 1.15 times the lower bound for any order. Smaller tiles are too coarse for any order to come
+ * close to the bound.
  *
- * Source: "Mesh-Attention", 2025 (arXiv 2512.20968), figure 1; the orders of blocks and the batches are our own.
+ * Source: "Mesh-Attention", 2025 (arXiv 2512.20968), figure 1. The orders of blocks and the batches are specific to
+ * Mosaic.
  */
 export function greedySchedule(options: ScheduleOptions): Schedule {
   const { transferTime, computeTime } = computeTotalTimes(options);
@@ -79,7 +85,7 @@ function computeTotalTimes({
   return { transferTime, computeTime: queries * keys * costs.block };
 }
 
-/** What to try, the first of equals to be taken. */
+/** Returns the rules to simulate. Among equal makespans, the first rule is selected. */
 function candidateRules({ queries, keys, channels }: ScheduleOptions): SchedulingRule[] {
   const batchModes = channels === 1 ? (["single"] as const) : (["paired", "filled", "single"] as const);
   const baseRules = batchModes.flatMap((batches) =>
@@ -95,7 +101,7 @@ function candidateRules({ queries, keys, channels }: ScheduleOptions): Schedulin
   return [...baseRules, ...searchedRules];
 }
 
-/** Ways to merge two sequences of these lengths. */
+/** Returns the number of ways to interleave two sequences of lengths a and b. */
 function countInterleavings(a: number, b: number): number {
   let numInterleavings = 1;
   for (let i = 1; i <= Math.min(a, b); i++) numInterleavings = (numInterleavings * (a + b - i + 1)) / i;
@@ -112,8 +118,8 @@ function arrivalOrders(q: number, kv: number): ("q" | "kv")[][] {
 }
 
 /**
- * Both orders in one. Each batch is posted as early as what it sends is complete: a channel takes batches in order, so none
- * waits for compute that it does not depend on, and none is late because the host was.
+ * Interleaves batches and blocks into one order. Each batch is posted as soon as the sums that it sends are complete.
+ * Batches therefore do not wait for computation that they do not depend on, and are not delayed by the host.
  */
 function interleaveSteps(
   batches: readonly Batch[],
@@ -145,14 +151,14 @@ function interleaveSteps(
   return steps;
 }
 
-/** What schedules rest on beside the pass: equal on all ranks. */
+/** Inputs of schedules in addition to the pass. They must be equal on all ranks. */
 export interface ScheduleSettings {
   readonly channels: 1 | 2;
   readonly computeToTransfer: number;
   readonly links: readonly [row: number, column: number];
 }
 
-/** Makes the greedy schedule of a tile, once for tiles of one kind. */
+/** Computes greedy schedules, once for all tiles with the same dimensions and costs. */
 export class ScheduleCache {
   readonly #settings: ScheduleSettings;
   readonly #schedules = new Map<string, Schedule>();
@@ -162,9 +168,9 @@ export class ScheduleCache {
   }
 
   /**
-   * Costs are bytes per position times what a byte takes, so that ranks with chunks of other lengths have the same schedule; masks
-   * leave it as it is too: what is empty is skipped when it is replayed. So is what does not travel with this tile, and
-   * costs nothing.
+   * Returns the schedule of a tile. Costs are bytes per row times the transfer time per byte, so that ranks with chunks
+   * of different lengths have the same schedule. Masks do not change the schedule either, because empty chunks and
+   * blocks are skipped when it runs. Transfers that this tile does not make have cost 0 and are also skipped.
    */
   get({ queries, isBackward, grid }: Pass, { keys, isFirst, isLast }: Tile): Schedule {
     const { rows, columns } = grid;
@@ -174,7 +180,7 @@ export class ScheduleCache {
     const out = links[0] * bytesPerRow(queries.sums);
     const dkv = links[1] * bytesPerRow(keys.sums);
     const transferTime = (columns - 1) * (q + out) + (rows - 1) * (kv + dkv);
-    // A grid of one rank moves nothing: any cost will do.
+    // A grid of one rank has no transfers, so any cost is valid.
     const block = ((transferTime || 1) * computeToTransfer) / (rows * columns);
     const costs = { q: isFirst ? q : 0, kv, out: isLast ? out : 0, dkv, block };
     return this.#getOrCreate({ queries: columns, keys: rows, backward: isBackward, channels, costs });
@@ -189,33 +195,34 @@ export class ScheduleCache {
   }
 }
 
-/** Of one sequence: H·D numbers, or H, for each of the tensors. */
+/** Returns the bytes per row of one sample: H·D or H elements for each of the tensors. */
 function bytesPerRow(tensors: readonly Tensor[]): number {
   const elementsPerRow = ({ shape: [, numHeads, , ...innerShape] }: Tensor) =>
     innerShape.reduce((a, b) => a * b, numHeads!);
   return tensors.reduce((sum, tensor) => sum + elementsPerRow(tensor) * dtypeBytes[tensor.dtype], 0);
 }
 
-/** How a pass is run: see `Mesh2DOptions.schedule`. */
+/** The schedule of a pass: see `Mesh2DOptions.schedule`. */
 export type ScheduleName = "fused" | "overlapped";
 
-/** What the choice of a schedule rests on: equal on all ranks, so that they choose alike. */
+/** Inputs for the choice of a schedule. They are equal on all ranks, so that all ranks choose the same one. */
 export interface ScheduleChoiceInputs {
-  /** The one by which the tile would be overlapped. */
+  /** The overlapped schedule of the tile. */
   readonly schedule: Schedule;
-  /** The tile in chunks, and what a chunk holds on the average over ranks. */
+  /** The number of chunks of the tile, and the mean number of rows per chunk over all ranks. */
   readonly queries: { readonly chunks: number; readonly rows: number };
   readonly keys: { readonly chunks: number; readonly rows: number };
-  /** Rows at which a kernel call runs at half its speed. */
+  /** Number of rows at which a kernel call runs at half the speed of a large one. */
   readonly halfSpeedRows: number;
 }
 
 /**
- * The schedule that takes less time, the fused one of equals.
+ * Returns the schedule with the lower predicted time; "fused" if they are equal.
  *
- * A kernel call on n queries and m keys takes n·m · (1 + h/n)(1 + h/m), for h = halfSpeedRows: small calls keep a kernel less
- * busy. The fused schedule computes the whole tile in one call, after its transfers and before those of its sums; the overlapped
- * one computes chunk by chunk, behind its transfers as well as it can.
+ * A kernel call on n queries and m keys takes time proportional to n·m · (1 + h/n)(1 + h/m), where h = halfSpeedRows,
+ * because small calls have lower utilization. The fused schedule computes the whole tile in one call, after the
+ * transfers of its inputs and before those of its sums. The overlapped schedule computes block by block, overlapped
+ * with its transfers.
  */
 export function chooseSchedule({ schedule, queries, keys, halfSpeedRows }: ScheduleChoiceInputs): ScheduleName {
   const computeSlowdown = (n: number, m: number) =>

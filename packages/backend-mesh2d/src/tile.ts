@@ -1,32 +1,33 @@
 import { type DependencyTable, modulo } from "@mosaic/core/context-parallel";
 
-/** p ranks in rows · columns places, row-major: rank = row · columns + column. */
+/** A grid of rows · columns ranks, row-major: rank = row · columns + column. */
 export interface Grid {
   readonly rows: number;
   readonly columns: number;
 }
 
-// The ranks of a row share their queries, those of a column their keys. What is at offset 0 is a rank's own, so that its
-// tile holds block (rank, rank) and neither its queries nor its keys travel to it: the local Q-KV property of
-// Mesh-Attention, figure 5. Offsets may be negative: the rank at offset −x has this one at offset x.
+// The ranks of a row share their queries, and the ranks of a column share their keys. Offset 0 is the rank itself, so
+// its tile contains block (rank, rank), for which no transfer is needed. This is the local Q-KV property of
+// Mesh-Attention, figure 5. Offsets may be negative: if rank b is at offset −x of rank a, then a is at offset x of b.
 
-/** Whose queries `rank` works on in row x of its tile. */
+/** Returns the owner of the queries in row x of the tile of `rank`. */
 export function queryOwner({ columns }: Grid, rank: number, x: number): number {
   const column = rank % columns;
   return rank - column + modulo(column + x, columns);
 }
 
-/** Whose keys `rank` works on in column y of its tile. */
+/** Returns the owner of the keys in column y of the tile of `rank`. */
 export function keyOwner({ rows, columns }: Grid, rank: number, y: number): number {
   return modulo(rank + y * columns, rows * columns);
 }
 
 /**
- * The grid of p ranks that sends the fewest bytes in a forward and a backward, when `group` query heads share a KV head
- * and messages are of one width: per column 5 chunks of queries' size, per row 6 / group. The wider one of two equals.
+ * Returns the grid of `size` ranks that sends the fewest bytes in one forward and backward when all messages have the
+ * same element size. In units of one chunk of queries, a column costs 5 and a row costs 6 / `queriesPerKvHead` for each
+ * part of the keys. Of two equal grids, returns the one with more columns.
  *
- * Keys that come in `parts` make their way each time, queries once: wide grids then send less, but hold the queries of a
- * whole row until the last part. So none is wider than the one nearest to a square.
+ * Each part of the keys is sent separately, whereas queries are sent once. Wide grids therefore send less, but hold the
+ * queries of a whole row until the last part. Grids wider than the one closest to a square are not considered.
  */
 export function bestGrid(size: number, queriesPerKvHead: number, numKeyParts: number): Grid {
   const relativeVolume = ({ rows, columns }: Grid) =>
@@ -41,24 +42,29 @@ export function bestGrid(size: number, queriesPerKvHead: number, numKeyParts: nu
   return best;
 }
 
-/** One dimension of a rank's tile: the queries along its row, or the keys along its column. Ranks are those of the group. */
+/** One dimension of a rank's tile: the queries along its row, or the keys along its column. Ranks are group ranks. */
 export interface TilePeers {
-  /** By offset: whose chunk this rank computes on; undefined where the mask leaves nothing to compute. Its own at 0. */
+  /**
+   * By offset: the owner of the chunk that this rank computes on; undefined if no pair is visible. Offset 0 is this
+   * rank.
+   */
   readonly sources: readonly (number | undefined)[];
-  /** By offset: who has this rank's chunk at that offset and computes on it; undefined at 0. */
+  /**
+   * By offset: the rank that computes on this rank's chunk at that offset of its tile, if any; undefined at offset 0.
+   */
   readonly destinations: readonly (number | undefined)[];
-  /** Rows in the chunk of a rank. */
+  /** Returns the number of rows in the chunk of a rank. */
   rows(rank: number): number;
 }
 
-/** The tile of one rank, and who needs its chunks. */
+/** The tile of one rank, and the ranks that need its chunks. */
 export interface TileDependencies extends Pick<DependencyTable, "needsCompute"> {
   readonly rank: number;
   readonly queries: TilePeers;
   readonly keys: TilePeers;
 }
 
-/** The tile of a rank of a grid. A chunk goes to the ranks whose tile has any pair of it. */
+/** Creates the tile of a rank of a grid. A chunk is sent to each rank whose tile contains a visible pair of it. */
 export function createTile(grid: Grid, rank: number, dependencies: DependencyTable): TileDependencies {
   const { rows, columns } = grid;
   const { needsCompute, queryRows, keyRows } = dependencies;
@@ -71,7 +77,7 @@ export function createTile(grid: Grid, rank: number, dependencies: DependencyTab
   return { rank, needsCompute, queries: { ...queries, rows: queryRows }, keys: { ...keys, rows: keyRows } };
 }
 
-/** The tiles of all ranks along an axis, on any grid: each is derived when it is first needed. */
+/** The tiles of all ranks along an axis, for any grid. Each tile is created on first use. */
 export class TileCache {
   readonly #dependencies: DependencyTable;
   readonly #tiles = new Map<number, TileDependencies>();
@@ -81,7 +87,7 @@ export class TileCache {
   }
 
   get(grid: Grid, rank: number): TileDependencies {
-    // Of one axis, a grid is known by its columns.
+    // The number of columns identifies a grid along one axis.
     const key = rank * (grid.rows * grid.columns + 1) + grid.columns;
     let tile = this.#tiles.get(key);
     if (!tile) this.#tiles.set(key, (tile = createTile(grid, rank, this.#dependencies)));
@@ -89,7 +95,7 @@ export class TileCache {
   }
 }
 
-/** The peers along one dimension for any of several tiles. */
+/** Returns, along one dimension, the union of the peers of several tiles. */
 export function unionOfPeers(tiles: readonly TilePeers[]): TilePeers {
   const [first, ...otherTiles] = tiles;
   if (otherTiles.length === 0) return first!;
@@ -106,9 +112,9 @@ export function unionOfPeers(tiles: readonly TilePeers[]): TilePeers {
 }
 
 interface GridLine {
-  /** The rank at an offset from this one. */
+  /** Returns the rank at an offset. */
   getRank(offset: number): number;
-  /** Whether one rank computes on the chunk of another. */
+  /** Returns whether `consumer` computes on the chunk of `producer`. */
   isRequired(consumer: number, producer: number): boolean;
 }
 

@@ -1,53 +1,60 @@
-/** What the moves and blocks of a tile cost, in any one unit of time. */
+/** Costs of the transfers and blocks of a tile, in any common unit of time. */
 export interface Costs {
-  /** A chunk of queries, or of keys and values, that comes in. */
+  /** Receiving a chunk of queries (`q`), or of keys and values (`kv`). */
   readonly q: number;
   readonly kv: number;
-  /** A row's sums that leave (out, or dq), and a column's (dk and dv). */
+  /** Sending the sums of a row (`out`: out, or dq), or of a column (`dkv`: dk and dv). */
   readonly out: number;
   readonly dkv: number;
-  /** One block: a chunk of queries on a chunk of keys. */
+  /** Computing one block: a chunk of queries on a chunk of keys. */
   readonly block: number;
 }
 
-/** A tile of so many chunks of queries by so many of keys. */
+/** The tile to schedule: `queries` chunks of queries by `keys` chunks of keys. */
 export interface ScheduleOptions {
   readonly queries: number;
   readonly keys: number;
-  /** Whether sums go back to the keys too, as in backward. */
+  /** Whether sums over keys are also returned, as in backward. */
   readonly backward: boolean;
-  /** Moves under way at a time: 1, or 2, one along the row and one along the column. */
+  /** Number of transfers in flight at a time: 1, or 2 (one along the row and one along the column). */
   readonly channels: 1 | 2;
   readonly costs: Costs;
 }
 
-/** A transfer that all ranks make at once: chunk `offset` of queries or of keys comes in, or sums over it leave. */
+/**
+ * A transfer that all ranks make at the same time: chunk `offset` of queries or keys is received, or its sums are sent.
+ */
 export interface ChunkTransfer {
   readonly kind: "q" | "kv" | "out" | "dkv";
-  /** Which row or column of the tile, ≥ 1. */
+  /** Row or column of the tile, ≥ 1. */
   readonly offset: number;
 }
 
-/** Row x of the tile on its column y. */
+/** The block in row x and column y of the tile. */
 export interface Block {
   readonly kind: "block";
   readonly x: number;
   readonly y: number;
 }
 
-/** What to prefer where there is a choice. */
+/** The preferences of a greedy schedule. */
 export interface SchedulingRule {
-  /** Whether a channel is first for sums that are complete, or for chunks that unlock blocks. */
+  /** Whether a free channel first sends complete sums, or first receives chunks that unlock blocks. */
   readonly first: "sums" | "chunks";
-  /** Blocks row by row, column by column, or peeled: a row and a column in turn. */
+  /** The order of blocks: row by row, column by column, or peeled (a row and a column alternately). */
   readonly blocks: "rows" | "columns" | "peeled";
-  /** One move at a time, one along either dimension, or as many along one as fit beside one along the other. */
+  /**
+   * The transfers of a batch: one ("single"), one along each dimension ("paired"), or additionally as many along one
+   * dimension as fit in the time of one along the other ("filled").
+   */
   readonly batches: "single" | "paired" | "filled";
-  /** The order in which chunks come in; what unlocks most blocks for its cost goes first, if absent. */
+  /**
+   * The order in which chunks are received. If absent, the chunk that unlocks the most blocks for its cost is first.
+   */
   readonly chunks?: readonly ("q" | "kv")[];
 }
 
-/** Moves that are made in one batch: they begin together and are complete together. */
+/** Transfers that start together and complete together. */
 export interface Batch {
   readonly kind: "batch";
   readonly chunkTransfers: readonly ChunkTransfer[];
@@ -59,7 +66,9 @@ export interface Timeline {
   readonly makespan: number;
 }
 
-/** How long moves take that are made at once: one after the other on one channel, side by side on two. */
+/**
+ * Returns the duration of a batch. Its transfers are sequential on one channel; rows and columns are concurrent on two.
+ */
 export function batchTime(chunkTransfers: readonly ChunkTransfer[], { costs, channels }: ScheduleOptions): number {
   const sumCosts = (kinds: readonly ChunkTransfer["kind"][]) =>
     chunkTransfers.reduce((sum, { kind }) => (kinds.includes(kind) ? sum + costs[kind] : sum), 0);
@@ -67,7 +76,7 @@ export function batchTime(chunkTransfers: readonly ChunkTransfer[], { costs, cha
   return channels === 1 ? rowTime + columnTime : Math.max(rowTime, columnTime);
 }
 
-/** The timeline of a tile when one batch and one block are under way at a time, and both are begun as soon as can be. */
+/** Simulates a tile with one batch and one block in progress at a time, each started as early as possible. */
 export function simulateSchedule(options: ScheduleOptions, rule: SchedulingRule): Timeline {
   const progress = new TileProgress(options, rule);
   const batches: Batch[] = [];
@@ -93,7 +102,7 @@ export function simulateSchedule(options: ScheduleOptions, rule: SchedulingRule)
     }
     if (!batch && !block) return { batches, blocks, makespan: time };
     time = Math.min(batch?.end ?? Infinity, block?.end ?? Infinity);
-    // Sums of many costs: what ends at the same time may differ in the last bit.
+    // Times are sums of many costs, so events at the same time may differ in the last bit.
     const maxEndTime = time * (1 + 1e-12);
     if (batch && batch.end <= maxEndTime) {
       for (const chunkTransfer of batch.item.chunkTransfers) progress.complete(chunkTransfer);
@@ -106,7 +115,7 @@ export function simulateSchedule(options: ScheduleOptions, rule: SchedulingRule)
   }
 }
 
-/** The moves along the rows of the grid, and those along its columns. */
+/** The transfers along the rows of the grid, and those along its columns. */
 export const rowKinds: readonly ChunkTransfer["kind"][] = ["q", "out"];
 const columnKinds: readonly ChunkTransfer["kind"][] = ["kv", "dkv"];
 const allKinds: readonly ChunkTransfer["kind"][] = [...rowKinds, ...columnKinds];
@@ -115,20 +124,20 @@ function isReduction(kind: ChunkTransfer["kind"]): kind is "out" | "dkv" {
   return kind === "out" || kind === "dkv";
 }
 
-/** Moves along one dimension that one batch makes. */
+/** The transfers of one batch along one dimension. */
 interface AxisBatch {
   readonly kinds: readonly ChunkTransfer["kind"][];
   readonly chunkTransfers: ChunkTransfer[];
   cost: number;
 }
 
-/** How far a tile has come: moves begun and arrived by kind, and blocks done. */
+/** The progress of a tile: transfers started and completed by kind, and blocks completed. */
 class TileProgress {
   readonly #options: ScheduleOptions;
   readonly #rule: SchedulingRule;
-  /** The offset of the next move of each kind. */
+  /** The offset of the next transfer of each kind. */
   readonly #nextOffsetByKind: Record<ChunkTransfer["kind"], number> = { q: 1, kv: 1, out: 1, dkv: 1 };
-  /** Rows and columns that this rank holds, the local ones included. */
+  /** Number of rows and columns of the tile that this rank holds, including the local ones. */
   #numHeldRows = 1;
   #numHeldColumns = 1;
   readonly #remainingBlocks: Block[];
@@ -143,13 +152,13 @@ class TileProgress {
     this.#numCompletedByColumn = new Array<number>(options.keys).fill(0);
   }
 
-  /** The moves to begin now, together; none if none can. */
+  /** Returns the transfers to start together now; empty if none can start. */
   takeBatch(): readonly ChunkTransfer[] {
     const { batches } = this.#rule;
     const kinds = batches === "single" ? [allKinds] : [rowKinds, columnKinds];
     const axisBatches = kinds.map((each): AxisBatch => ({ kinds: each, chunkTransfers: [], cost: 0 }));
     for (const axisBatch of axisBatches) this.#tryAddTransfer(axisBatch, Infinity);
-    // Beside a move along one dimension alone nothing is gained by waiting for a second.
+    // If transfers are possible along one dimension only, filling the batch gains nothing.
     if (batches === "filled" && axisBatches.every(({ cost }) => cost > 0)) {
       const costLimit = Math.max(...axisBatches.map(({ cost }) => cost)) * (1 + 1e-9);
       for (const axisBatch of axisBatches) while (this.#tryAddTransfer(axisBatch, costLimit));
@@ -165,7 +174,7 @@ class TileProgress {
     return true;
   }
 
-  /** The kind to move first, of some; of equals the earlier. */
+  /** Returns the kind of transfer to start first; among equals, the earlier one in `kinds`. */
   #selectKind(kinds: readonly ChunkTransfer["kind"][]): ChunkTransfer["kind"] | undefined {
     const sums = kinds.filter(isReduction);
     const chunks = kinds.filter((kind) => !isReduction(kind));
@@ -186,8 +195,8 @@ class TileProgress {
   }
 
   /**
-   * Of complete sums, how much is left to send of their kind; of chunks, how many blocks they unlock for what they cost.
-   * Nothing of what cannot go now.
+   * Returns the priority of the next transfer of a kind: for complete sums, the remaining cost of their kind; for
+   * chunks, the number of unlocked blocks per cost. Returns undefined if the transfer cannot start now.
    */
   #priority(kind: ChunkTransfer["kind"]): number | undefined {
     const { queries, keys, backward, costs } = this.#options;
@@ -208,13 +217,13 @@ class TileProgress {
     }
   }
 
-  /** Whether the order of chunks, if there is one, has this kind next. */
+  /** Returns whether the rule's order of chunks, if any, has this kind next. */
   #isRequiredNext(kind: "q" | "kv"): boolean {
     const { chunks } = this.#rule;
     return chunks === undefined || chunks[this.#nextOffsetByKind.q + this.#nextOffsetByKind.kv - 2] === kind;
   }
 
-  /** The block to begin now, if both of its chunks are here. */
+  /** Returns the most preferred remaining block whose chunks are both held; undefined if there is none. */
   takeBlock(): Block | undefined {
     const index = this.#remainingBlocks.findIndex(({ x, y }) => x < this.#numHeldRows && y < this.#numHeldColumns);
     return index < 0 ? undefined : this.#remainingBlocks.splice(index, 1)[0];
@@ -230,7 +239,9 @@ class TileProgress {
   }
 }
 
-/** All blocks in order of preference: those of the most distant ranks first, because their sums travel furthest; local ones last. */
+/**
+ * Returns all blocks in order of preference: offsets in ascending order, local ones (0) last because their sums stay.
+ */
 function sortBlocks({ queries, keys }: ScheduleOptions, rule: SchedulingRule): Block[] {
   const rotatedIndex = (offset: number, length: number) => (offset + length - 1) % length;
   const sortedBlocks = Array.from({ length: queries * keys }, (_, i) => {

@@ -14,9 +14,11 @@ import { bestGrid, unionOfPeers, createTile, type TilePeers } from "./tile.ts";
 
 export const mesh2dTrafficOptions = defineOptions("mesh2dTraffic", {
   ...trafficOptions.fields,
-  /** The grid, as given to `mesh2d`. Default: the one that sends least. */
+  /** The grid, as passed to `mesh2d`. Default: the grid that sends least. */
   shape: mesh2dOptions.fields.shape,
-  /** Where its keys come from. A list: the parts in which another backend brings them. Default: call.at. */
+  /**
+   * The coordinate of the keys, or a list of coordinates if an outer backend provides them in parts. Default: call.at.
+   */
   from: option.either(option.meshShape(), option.array(option.meshShape()), { optional: true }),
   /** B, the batch. */
   batch: option.integer({ min: 1 }),
@@ -24,22 +26,24 @@ export const mesh2dTrafficOptions = defineOptions("mesh2dTraffic", {
   numHeads: option.integer({ min: 1 }),
   /** Hkv, the KV heads. */
   numKvHeads: option.integer({ min: 1 }),
-  /** D, the size of a head. */
+  /** D, the head dimension. */
   headDim: option.integer({ min: 1 }),
-  /** Dv, the size of a head of the values. Default: headDim. */
+  /** Dv, the head dimension of values. Default: headDim. */
   valueHeadDim: option.integer({ min: 1, optional: true }),
 });
-/** What `mesh2dTraffic` takes. */
+/** Options of `mesh2dTraffic`. */
 export type Mesh2DTrafficOptions = OptionsOf<typeof mesh2dTrafficOptions>;
 
 /**
- * What one rank sends and receives along the axis, in closed form: bytes and messages, the same by any schedule.
+ * Computes, in closed form, the bytes and messages that one rank sends and receives along the axis. They are the same
+ * for every schedule.
  *
- * A rank's queries go once to every other rank of its row that computes on them, its keys once to every such rank of its
- * column, and sums come back the same way. With c columns, r rows and a full mask, in chunks of queries' size:
- * forward 2(c − 1) + (2/g)(r − 1), backward 3(c − 1) + (4/g)(r − 1), for g = H / Hkv, Dv = D and messages of one width. Beside
- * that lse, and in backward lse and delta, travel with the queries; sums (out, dq, dk, dv) and statistics are float32.
- * Within another backend the keys' share comes anew with every part, the queries' once.
+ * A rank sends its queries once to every other rank of its row that computes on them, and its keys once to every such
+ * rank of its column. Sums are returned in the opposite direction. With c columns, r rows and a full mask, the volume
+ * in chunks of queries is 2(c − 1) + (2/g)(r − 1) in forward and 3(c − 1) + (4/g)(r − 1) in backward, for g = H / Hkv,
+ * Dv = D and equal element sizes. In addition, lse is returned with out in forward, and lse and delta are sent with the
+ * queries in backward. Sums (out, dq, dk, dv) and statistics are float32. As an inner backend, the terms of keys count
+ * once per part, those of queries once.
  *
  * Source: Chen, Li et al., "Mesh-Attention", 2025 (arXiv 2512.20968); Elango, "Attention2D", 2025 (arXiv 2503.15758).
  *
@@ -110,7 +114,9 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
   };
 }
 
-/** This rank's chunks on their way out along one dimension of the tile, and others' on their way in; bytes not counted. */
+/**
+ * Returns the chunks that this rank sends and receives along one dimension of the tile, without their bytes per row.
+ */
 function createChunkFlow({ sources, destinations, rows }: TilePeers, rank: number): ChunkFlow {
   const sourceRanks = sources.filter((source) => source !== undefined && source !== rank);
   const destinationRanks = destinations.filter((destination) => destination !== undefined);
