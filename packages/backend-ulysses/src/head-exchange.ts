@@ -8,33 +8,36 @@ import {
   sendTransfers,
 } from "@mosaic/core/context-parallel";
 
-/** `count` heads from `first` on. */
+/** `count` consecutive heads, starting at `first`. */
 export interface HeadRange {
   readonly first: number;
   readonly count: number;
 }
 
-/** Query heads, and the KV heads that they read. */
+/** Query heads, and the KV heads that they attend to. */
 export interface HeadShard {
   readonly queries: HeadRange;
   readonly keys: HeadRange;
 }
 
-/** How many heads there are; `numHeads` is a multiple of `numKvHeads`. */
+/** Total numbers of heads. `numHeads` is a multiple of `numKvHeads`. */
 interface HeadCounts {
   readonly numHeads: number;
   readonly numKvHeads: number;
 }
 
-/** How a sequence lies on the ranks of an axis before an exchange, and after: some rows of all heads, or all rows of some. */
+/**
+ * The distribution of a sequence over the ranks of an axis: before an exchange, each rank has some rows of all heads;
+ * after it, all rows of some heads.
+ */
 export interface ShardSizes {
-  /** Rows of every rank. */
+  /** The number of rows of each rank. */
   readonly rows: readonly number[];
-  /** Heads of every rank; a head may belong to several. */
+  /** The heads of each rank. A head may belong to several ranks. */
   readonly heads: readonly HeadRange[];
 }
 
-/** The splits of queries, and of keys and values, among the ranks of a sequence-parallel group. */
+/** Computes the distribution of queries, and of keys and values, over the ranks of a sequence-parallel group. */
 export function computeShardSizes(
   dependencies: DependencyTable,
   counts: HeadCounts,
@@ -48,8 +51,9 @@ export function computeShardSizes(
 }
 
 /**
- * The heads of every rank: query heads in order, as equal as can be (the first heads % size ranks have one more; with
- * fewer heads than ranks the last have none), and every KV head that they read. A KV head may belong to several ranks.
+ * Computes the heads of each rank: consecutive query heads, distributed as evenly as possible (the first numHeads %
+ * size ranks have one more; with fewer heads than ranks, the last ranks have none), and the KV heads that they attend
+ * to. A KV head may belong to several ranks.
  */
 export function computeHeadShards({ numHeads, numKvHeads }: HeadCounts, size: number): HeadShard[] {
   const queriesPerKvHead = numHeads / numKvHeads;
@@ -66,8 +70,9 @@ export function computeHeadShards({ numHeads, numKvHeads }: HeadCounts, size: nu
 }
 
 /**
- * A share in parts, in each of which every KV head has equally many query heads, as kernels want it; heads count from
- * the share's first. Cutting query heads 3 to 9 of groups of four gives 3 | 4 to 7 | 8 and 9.
+ * Splits the heads of a rank into parts in each of which all KV heads have the same number of query heads, as kernels
+ * require. Head indices are relative to the first head of the rank. With four query heads per KV head, query heads 3 to
+ * 9 are split into 3, 4 to 7, and 8 to 9.
  */
 export function groupedQueryParts({ numHeads, numKvHeads }: HeadCounts, { queries, keys }: HeadShard): HeadShard[] {
   const queriesPerKvHead = numHeads / numKvHeads;
@@ -83,7 +88,7 @@ export function groupedQueryParts({ numHeads, numKvHeads }: HeadCounts, { querie
   return parts;
 }
 
-/** The part with one more KV head, and the query heads before `end`. */
+/** Returns a part extended by one KV head and the query heads before `end`. */
 function extendByKvHead({ queries, keys }: HeadShard, end: number): HeadShard {
   return {
     queries: { first: queries.first, count: end - queries.first },
@@ -91,16 +96,17 @@ function extendByKvHead({ queries, keys }: HeadShard, end: number): HeadShard {
   };
 }
 
-/** This rank's rows of some heads, from the rank that had them. */
+/** This rank's rows of some heads, received from the rank that computed these heads. */
 export interface HeadChunk {
   readonly heads: HeadRange;
   readonly tensors: readonly Tensor[];
 }
 
 /**
- * One exchange of rows for heads, or of heads for rows, among the ranks of a group: declared chunk by chunk, run as one
- * batch of messages. Chunks lie rows first, so that the rows of one rank are dense: a message fills them, or sends them, as
- * they lie. Nothing that is empty is sent; what a rank keeps never leaves it.
+ * One exchange of rows for heads, or of heads for rows, among the ranks of a group. The transfers are declared chunk by
+ * chunk and run as one batch of messages. Rows are the outermost dimension of chunks in memory, so that the rows of one
+ * rank are contiguous and can be sent and received in place. Empty messages are not sent. Data that a rank keeps is
+ * copied locally.
  */
 export class AllToAll implements Disposable {
   readonly #group: ProcessGroup;
@@ -116,8 +122,8 @@ export class AllToAll implements Disposable {
   }
 
   /**
-   * Gives every rank its heads of this rank's rows [B,H,S,…]; the result, in `buffers`, has all rows of this rank's heads,
-   * [B,h,ΣS,…].
+   * Declares the exchange of rows for heads: sends to every rank its heads of this rank's rows [B,H,S,…]. Returns a
+   * chunk allocated from `buffers` that `run` fills with all rows of this rank's heads, [B,h,ΣS,…].
    */
   exchangeRowsForHeads(tensors: readonly Tensor[], { rows, heads }: ShardSizes, buffers: ChunkBuffers): Chunk {
     const { rank } = this.#group;
@@ -136,7 +142,10 @@ export class AllToAll implements Disposable {
     return gatheredChunk;
   }
 
-  /** The way back: every rank gets its rows of this rank's heads [B,h,ΣS,…]. The result, in `buffers`, is in rank order. */
+  /**
+   * Declares the inverse exchange: sends to every rank its rows of this rank's heads [B,h,ΣS,…]. Returns the chunks
+   * that this rank receives, in rank order, allocated from `buffers`.
+   */
   exchangeHeadsForRows(chunk: Chunk, { rows, heads }: ShardSizes, buffers: ChunkBuffers): HeadChunk[] {
     const { rank } = this.#group;
     let firstRow = 0;
@@ -151,7 +160,10 @@ export class AllToAll implements Disposable {
     });
   }
 
-  /** Moves what was declared, what is kept while the messages are under way; later work on the device finds it moved. */
+  /**
+   * Runs the declared transfers. Local copies overlap with the messages. Work enqueued on the device afterwards waits
+   * for both.
+   */
   run(): void {
     const transfers = this.#transfers;
     const work = transfers.length > 0 ? this.#group.sendRecv(transfers, { label: this.#label }) : undefined;
@@ -168,7 +180,7 @@ export class AllToAll implements Disposable {
   }
 }
 
-/** Some heads of x [B,H,…], as a view that `buffers` disposes. */
+/** Returns some heads of x [B,H,…], as a view that `buffers` owns. */
 export function sliceHeads(x: Tensor, { first, count }: HeadRange, buffers: ChunkBuffers): Tensor {
   const offset = x.offset + (count > 0 ? first * x.strides[1]! : 0);
   return buffers.takeOwnership(x.view({ shape: x.shape.with(1, count), offset }));

@@ -13,7 +13,7 @@ import { type ShardSizes, computeShardSizes } from "./head-exchange.ts";
 
 export const ulyssesTrafficOptions = defineOptions("ulyssesTraffic", {
   ...trafficOptions.fields,
-  /** The exchange's inner backend, as given to `ulysses`. Default: none that communicates. */
+  /** The inner backend, as passed to `ulysses`. Default: none that communicates. */
   inner: option.backend({ optional: true }),
   /** B, the batch. */
   batch: option.integer({ min: 1 }),
@@ -21,24 +21,26 @@ export const ulyssesTrafficOptions = defineOptions("ulyssesTraffic", {
   numHeads: option.integer({ min: 1 }),
   /** Hkv, the KV heads. */
   numKvHeads: option.integer({ min: 1 }),
-  /** D, the size of a head. */
+  /** D, the head dimension. */
   headDim: option.integer({ min: 1 }),
-  /** Dv, the size of a head of the values. Default: headDim. */
+  /** Dv, the head dimension of values. Default: headDim. */
   valueHeadDim: option.integer({ min: 1, optional: true }),
 });
-/** What `ulyssesTraffic` takes. */
+/** Options of `ulyssesTraffic`. */
 export type UlyssesTrafficOptions = OptionsOf<typeof ulyssesTrafficOptions>;
 
 /**
- * What one rank sends and receives along the axis, in closed form: bytes and messages, those of `inner` not counted.
+ * Computes, in closed form, the bytes and messages that one rank sends and receives along the axis, without those of
+ * `inner`.
  *
- * A rank of h of the H query heads and g KV heads, with S of the n rows and T of the m keys, sends
+ * A rank that has h of the H query heads, g KV heads, S of the n queries and T of the m keys sends
  *
- * - forward: S·(H − h) rows of q, T·(Σ over the others of their g) of k and of v; then (n − S)·h rows of float32 out and lse;
- * - backward: as many rows of q and dOut and of float32 lse and delta, the same of k and v; then, in float32, (n − S)·h
- *   rows of dq and (m − T)·g of dk and of dv.
+ * - forward: S·(H − h) rows of q and T·(Σ of g over the other ranks) rows of k and of v; then (n − S)·h rows of float32
+ *   out and lse;
+ * - backward: as many rows of q, dOut and float32 lse and delta, and the same rows of k and v; then, in float32, (n −
+ *   S)·h rows of dq and (m − T)·g rows of dk and of dv.
  *
- * It receives the mirror image. If no query sees any key, nothing is sent.
+ * It receives the corresponding rows of the other ranks. If no query attends to any key, nothing is sent.
  *
  * @example
  * ```ts
@@ -87,7 +89,7 @@ export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
   };
 }
 
-/** Rows for heads, of tensors with so many bytes per row and head. */
+/** Returns the exchange of rows for heads, for tensors with the given numbers of bytes per row and head. */
 function createHeadFlow({ rows, heads }: ShardSizes, rank: number, bytesPerRow: readonly number[]): ChunkFlow {
   const peers = rows.map((_, rankIndex) => rankIndex).filter((other) => other !== rank);
   return {

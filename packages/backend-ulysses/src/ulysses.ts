@@ -30,27 +30,33 @@ import {
 export const ulyssesOptions = defineOptions("ulysses", {
   /** The mesh axis along which rows are exchanged for heads. Default "sp". */
   axis: option.string({ default: "sp" }),
-  /** What attends, for each rank's heads, to the whole sequence along the axis. Default: the device's own kernel. */
+  /**
+   * The backend that computes the attention of each rank's heads over the whole sequence along the axis. Default: the
+   * device's own kernel.
+   */
   inner: option.backend({ optional: true }),
 });
-/** What `ulysses` takes. */
+/** Options of `ulysses`. */
 export type UlyssesOptions = OptionsOf<typeof ulyssesOptions>;
 
 /**
- * Head-parallel attention: the ranks along a mesh axis exchange rows for heads, so that each has all rows of some heads,
- * attends to them alone, and gives every rank the results for its rows. Two exchanges forward and two backward, however
- * many ranks there are; `ulyssesTraffic` gives the bytes.
+ * Creates a backend for head-parallel attention: the ranks along a mesh axis exchange rows for heads, so that each rank
+ * has all rows of some heads. It computes the attention of these heads and returns to every rank the results
+ * for its rows. There are two exchanges in forward and two in backward, for any number of ranks. `ulyssesTraffic`
+ * computes the bytes.
  *
- * Heads need not divide: the first H % p ranks have one more, and with fewer heads than ranks the last ones have none. A
- * KV head goes to every rank that has a query head of its group; the partial dk and dv are added up at their owner, in
- * float32 and rank order. Any mask, any placement, shards of any length.
+ * The number of heads need not be divisible by the number of ranks p: the first H % p ranks have one more head, and
+ * with fewer heads than ranks the last ranks have none. A KV head is sent to every rank that has a query head of its
+ * group; the partial dk and dv are added at the owner of the keys, in float32 and in rank order. Any mask, placement
+ * and shard lengths are supported.
  *
- * `inner` sees the sequence whole along the axis and may communicate along others: with `inner: ring({ axis: "node" })`
- * the ranks of equal place in their nodes form a ring for their heads. The other way round, `ring({ axis: "node", inner:
- * ulysses({ axis: "gpu" }) })`, gives the same but exchanges rows for heads at every step of the ring.
+ * `inner` receives the whole sequence along the axis and may communicate along other axes. With `inner: ring({ axis:
+ * "node" })`, the ranks with the same index in their nodes form a ring for their heads. The reverse nesting, `ring({
+ * axis: "node", inner: ulysses({ axis: "gpu" }) })`, gives the same result but exchanges rows for heads at every step
+ * of the ring.
  *
- * Throws, before anything is sent, an OptionError if the mesh lacks an axis or a sequence is not cut along it, and a
- * ShapeError or DTypeError if the tensors are not what their layouts state.
+ * Throws an OptionError if the mesh lacks an axis or a sequence is not sharded along it, and a ShapeError or DTypeError
+ * if the tensors do not match their layouts. All are checked before anything is sent.
  *
  * Source: Jacobs et al., "DeepSpeed Ulysses", 2023.
  *
@@ -64,7 +70,7 @@ export type UlyssesOptions = OptionsOf<typeof ulyssesOptions>;
  */
 export function ulysses(options?: UlyssesOptions): AttentionBackend {
   const { axis, inner = local() } = ulyssesOptions.parse(options);
-  // This one last: what its ranks hold between them is one shard of what `inner` attends to.
+  // This axis is last: its ranks together hold one shard of the sequence that `inner` attends to.
   const axes = [...inner.axes, axis];
   const validate = validator({ name: "ulysses", axis, inner, axes, sharded: ["queries", "keys"] });
   const getDependencies = dependencyTableCache({ axis, inner });
@@ -106,7 +112,7 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
     },
   };
 
-  /** This rank's heads of a call; nothing if the mask leaves no rank anything to compute. */
+  /** Returns this rank's heads of a call; undefined if no pair is visible on any rank. */
   function createHeadCall(ctx: Context, call: AttentionCall, { k, from }: KvShard): HeadCall | undefined {
     const dependencies = getDependencies(ctx, call, from);
     if (dependencies.isEmpty) return undefined;
@@ -128,16 +134,18 @@ interface HeadCall {
   /** The label of collectives in messages and traces. */
   readonly label: string;
   readonly shardSizes: Record<keyof HeadShard, ShardSizes>;
-  /** This rank's heads, in parts that kernels can serve; none for a rank without heads. */
+  /** This rank's heads, in parts that kernels support (see `groupedQueryParts`); empty for a rank without heads. */
   readonly parts: readonly HeadShard[];
-  /** The first of its query heads among those of the call. */
+  /** Index, among the query heads of the call, of this rank's first query head. */
   readonly firstHead: number;
-  /** Where the rows of all ranks along the axis are: coordinates without it. */
+  /** Coordinates of the queries (`at`) and the keys (`from`) of all ranks along the axis: they omit the axis. */
   readonly at: Coordinate;
   readonly from: Coordinate;
 }
 
-/** Fetches all rows of this rank's heads and attends to them; out and lse [B,h,ΣS,…] lie in `results`. */
+/**
+ * Gathers all rows of this rank's heads and computes their attention. Allocates out and lse [B,h,ΣS,…] from `results`.
+ */
 function attendHeads(headCall: HeadCall, call: AttentionCall, kv: KvShard, results: ChunkBuffers): Chunk {
   const { ctx, inner, parts, shardSizes, at, from } = headCall;
   const { kernels } = ctx.device;
@@ -163,7 +171,10 @@ function attendHeads(headCall: HeadCall, call: AttentionCall, kv: KvShard, resul
   return states;
 }
 
-/** The backward of it: dq [B,h,ΣS,D] of this rank's heads, and its part of the dk and dv of their keys, in `results`. */
+/**
+ * The backward of `attendHeads`. Returns dq [B,h,ΣS,D] of this rank's heads and its partial dk and dv of their KV
+ * heads, allocated from `results`.
+ */
 function attendHeadsBackward(
   headCall: HeadCall,
   call: AttentionCall & SavedRows,
@@ -200,7 +211,10 @@ function attendHeadsBackward(
   return gradients;
 }
 
-/** What a call asks for, of its heads from `head` on: modifiers refer to heads and samples by their numbers among all. */
+/**
+ * Returns the modifiers of a call for its heads from `head` on. Modifiers refer to heads and samples by their global
+ * indices.
+ */
 function offsetModifiers({ modifiers }: AttentionCall, head: number): AttentionCall["modifiers"] {
   if (!modifiers) return undefined;
   const { origin = { batch: 0, head: 0 } } = modifiers;
@@ -211,12 +225,12 @@ function float32Spec(shape: Tensor["shape"]): { readonly shape: Tensor["shape"];
   return { shape, dtype: "float32" };
 }
 
-/** The same heads of several tensors. */
+/** Returns the same heads of several tensors, as views that `buffers` owns. */
 function sliceAllHeads(tensors: readonly Tensor[], heads: HeadRange, buffers: ChunkBuffers): readonly Tensor[] {
   return tensors.map((x) => sliceHeads(x, heads, buffers));
 }
 
-/** Adds every rank's part, in rank order: the same bits every time. */
+/** Adds the contributions of all ranks in rank order, so that results are bitwise reproducible. */
 function accumulate(targets: readonly Tensor[], headChunks: readonly HeadChunk[], buffers: ChunkBuffers): void {
   for (const { heads, tensors } of headChunks) {
     for (const [i, tensor] of tensors.entries()) {
