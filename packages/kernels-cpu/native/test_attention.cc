@@ -1,5 +1,5 @@
 // Checks the attention kernels of every instruction set of this machine against a float64 reference, on random shapes,
-// strides, dtypes, placements, masks and poisons; with --bench, measures them against the FMA peak.
+// strides, dtypes, placements, masks and poisoned inputs. With --bench, measures them relative to the FMA peak.
 //
 //   attention_check [seed [cases]]      attention_check --bench [threads]
 #include <cstdio>
@@ -28,18 +28,18 @@ std::map<std::string, double> worstErrorRatios;  // error / bound
 struct Case {
   int64_t B, H, Hkv, D;
   std::vector<Span> q, k;
-  std::vector<Slice> mask;                  // of all batch elements
-  std::vector<std::vector<Slice>> samples;  // of each, from `firstSample` on, disjoint from it; or none
+  std::vector<Slice> mask;                  // for all batch elements
+  std::vector<std::vector<Slice>> samples;  // for each sample, from `firstSample` on, disjoint from `mask`; or empty
   int64_t firstSample;
   DType type, keyType;
   Layout layout, keyLayout;
-  double magnitude;  // of q: large logits
-  int poison;        // 0 none; 1 NaN in unseen keys; 2 NaN in some keys; 3 NaN in some rows
+  double magnitude;  // scale of q: large logits
+  int poison;        // 0 none; 1 NaN in keys that are not visible; 2 NaN in some keys; 3 NaN in some rows
   int numKeyBlocks;
   int64_t rows() const { return static_cast<int64_t>(positions(q).size()); }
   int64_t keys() const { return static_cast<int64_t>(positions(k).size()); }
 
-  /// All that each batch element sees.
+  /// Returns everything that is visible to each batch element.
   std::vector<std::vector<Slice>> masks() const {
     std::vector<std::vector<Slice>> batchMasks(static_cast<size_t>(B), mask);
     for (size_t b = 0; b < batchMasks.size() && !samples.empty(); ++b) {
@@ -50,7 +50,7 @@ struct Case {
   }
 };
 
-/// Gives some slices of the mask to some batch elements only; a few see what others do.
+/// Moves some slices of the mask to some batch elements only; two of them may have the same slices.
 void divideMask(Case& c, Random& random) {
   c.firstSample = randomInt(random, 0, 2);
   c.samples.resize(static_cast<size_t>(c.firstSample + c.B));
@@ -78,7 +78,7 @@ Case randomCase(Random& random) {
   c.D = depths[randomInt(random, 0, 10)];
   c.q = randomSpans(random, n);
   c.k = randomSpans(random, n);
-  if (randomInt(random, 0, 5) == 0) {  // few queries and many keys, which are read in parts
+  if (randomInt(random, 0, 5) == 0) {  // few queries and many keys, which are split
     c.q = {{randomInt(random, 0, n - 1), randomInt(random, 1, 20), 1}};
     c.k = {{0, randomInt(random, 1, 3000), 1}};
   }
@@ -145,7 +145,7 @@ struct Tensors {
   }
 };
 
-/// The spans of local keys [first, first + count).
+/// Returns the spans of local keys [first, first + count).
 std::vector<Span> clip(const std::vector<Span>& spans, int64_t first, int64_t count) {
   std::vector<Span> clippedSpans;
   int64_t offset = 0;
@@ -157,7 +157,8 @@ std::vector<Span> clip(const std::vector<Span>& spans, int64_t first, int64_t co
   return clippedSpans;
 }
 
-/// Largest error relative to the largest value (or sum of terms), over its bound; a NaN on one side alone is a failure.
+/// Compares the largest error, relative to the largest value (or sum of terms), with its bound. A NaN on one side only
+/// is a failure.
 void compare(const char* name, const Tensor& actual, const std::vector<double>& expected, double bound,
              const char* context, double terms = 0) {
   double maxValue = std::max(terms, 1e-3), error = 0;
@@ -188,7 +189,7 @@ struct Results {
         dq(DType::Float32, {c.B, c.H, c.rows(), c.D}, c.layout),
         dk(DType::Float32, {c.B, c.Hkv, c.keys(), c.D}, c.keyLayout),
         dv(DType::Float32, {c.B, c.Hkv, c.keys(), c.D}, c.keyLayout) {
-    lse.fill(-INFINITY);  // out stays NaN where nothing is seen: it must not be read
+    lse.fill(-INFINITY);  // out stays NaN for rows without visible keys: it must not be read
     for (Tensor* x : {&dq, &dk, &dv}) x->fill(0);
   }
 };
@@ -226,7 +227,7 @@ void checkCase(int index, const Case& c, const Tensors& t, const std::vector<Poo
   // Float32 rounds a score to about 1e-7 of the largest partial sum; weights inherit that absolute error.
   const double float32Bound = 2e-6 + 4e-7 * r.largestScore;
   for (Isa isa : supportedIsas()) {
-    // Products of bfloat16 round weights and their gradients to it: half a unit, 2⁻⁹, of each term.
+    // Products of bfloat16 round weights and their gradients to bfloat16: half a unit, 2⁻⁹, of each term.
     const bool isBf16 = c.type == DType::BFloat16 && c.keyType == DType::BFloat16;
     const bool isPaired = isBf16 && isa >= Isa::Avx512Bf16 && isa != Isa::Neon;
     const double bound = float32Bound + (isPaired ? 0x1p-8 : 0);
@@ -240,7 +241,7 @@ void checkCase(int index, const Case& c, const Tensors& t, const std::vector<Poo
     runCase(c, t, r, first, isa, *pools[0], scale);
     runCase(c, t, r, second, isa, *pools[static_cast<size_t>(index) % (pools.size() - 1) + 1], scale);
     compare("out", first.out, out, bound, context);
-    // Weights that are rounded to bfloat16 come from a polynomial of 3e-6, and so does their sum.
+    // Weights that are rounded to bfloat16 are computed by a polynomial with error 3e-6, and so is their sum.
     compare("lse", first.lse, r.lse, isPaired ? 4e-6 : 1e-6, context, isPaired ? 1 : 0);
     compare("dq", first.dq, r.dq, bound, context, r.maxDqTermSum);
     compare("dk", first.dk, r.dk, bound, context, r.maxDkTermSum);

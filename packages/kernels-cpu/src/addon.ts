@@ -4,7 +4,10 @@ import { type DeviceCalls, findAddon, type KernelCall, loadAddon, NativeRuntime 
 /** The exports of native/binding. */
 export interface CpuAddon extends DeviceCalls {
   features(): string;
-  /** Built with AddressSanitizer: blocks of memory must not be reused without a call, or their ends would not be guarded. */
+  /**
+   * Whether the addon is built with AddressSanitizer. If so, a block must not be reused without a call, or its end is
+   * unguarded.
+   */
   readonly guardsBlockEnds: boolean;
   /** For tests: makes a stream fail through its handle. */
   injectFailure(stream: bigint, message: string): void;
@@ -14,10 +17,10 @@ export interface CpuAddon extends DeviceCalls {
   readonly readBandwidth: KernelCall;
 }
 
-/** Where the addon of this platform lies. */
+/** Path of the addon for this platform. */
 export const addonPath: string = findAddon("mosaic_kernels_cpu", import.meta.url);
 
-/** Loads the addon at `path`; every failure becomes an AddonLoadError that reports what to do. */
+/** Loads the addon at `path`. Every failure is thrown as an AddonLoadError with a remedy. */
 export function loadCpuAddon(path: string = addonPath): CpuAddon {
   return loadAddon<CpuAddon>({
     packageName: "@mosaic/kernels-cpu",
@@ -30,19 +33,20 @@ export function loadCpuAddon(path: string = addonPath): CpuAddon {
 
 let cachedAddon: NativeRuntime<CpuAddon> | undefined;
 
-/** What all CPU devices of this JavaScript environment share; loads the addon on first use. */
+/** Returns the state shared by all CPU devices of this JavaScript environment. Loads the addon on first use. */
 export function getAddon(): NativeRuntime<CpuAddon> {
   cachedAddon ??= new NativeRuntime(loadCpuAddon());
   return cachedAddon;
 }
 
-/** Instruction sets that kernels exist for; of one architecture, each contains the one before. */
+/** Instruction sets of the kernels. Within an architecture, each contains the one before. */
 export type Isa = "scalar" | "avx2" | "avx512" | "avx512_bf16" | "amx" | "neon" | "neon_bf16";
 
 /**
- * What a device opened now would run on, then all that this machine supports, each containing the one before.
+ * Returns the instruction set that a device opened now would use, followed by all that this machine supports, each
+ * containing the one before.
  *
- * @throws OptionError if MOSAIC_ISA names an instruction set that this machine has not.
+ * @throws OptionError if MOSAIC_ISA names an instruction set that this machine does not support.
  */
 export function instructionSets(): readonly Isa[] {
   try {

@@ -15,35 +15,42 @@ import {
 import { NativeDevice, NativeHandle } from "@mosaic/runtime";
 import { type CpuAddon, getAddon, instructionSets, type Isa } from "./addon.ts";
 
-/** More are a mistake: no machine has so many cores. */
+/** Upper limit of `threads`. A larger number is a mistake, because no machine has so many cores. */
 const MAX_THREADS = 1024;
 
 export const cpuOptions = defineOptions("cpu", {
-  /** Threads that compute, the stream's own included. Default: MOSAIC_THREADS, else an equal share of the cores. */
+  /**
+   * Number of compute threads, including the stream's own. Default: MOSAIC_THREADS, else an equal share of the cores.
+   */
   threads: option.integer({ min: 1, max: MAX_THREADS, optional: true }),
-  /** Distinguishes devices of one process in messages. Default 0. */
+  /** Distinguishes the devices of one process in messages. Default 0. */
   index: option.integer({ min: 0, default: 0 }),
-  /** Bytes that may be reserved from the system. Default: MOSAIC_MEMORY_LIMIT (`1500000000`, `512M`, `8G`), else no limit. */
+  /**
+   * Limit for bytes reserved from the system. Default: MOSAIC_MEMORY_LIMIT (`1500000000`, `512M`, `8G`), else no limit.
+   */
   memoryLimit: option.integer({ min: 1, optional: true }),
 });
-/** What `cpu` takes. */
+/** Options of `cpu`. */
 export type CpuOptions = OptionsOf<typeof cpuOptions>;
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
-/** Threads of a device: the option, else MOSAIC_THREADS, else an equal share of the cores for each local rank. */
+/**
+ * Returns the threads of a device: the option, else MOSAIC_THREADS, else an equal share of the cores per local rank.
+ */
 export function threadCount(threads: number | undefined, environment: Environment = process.env): number {
   if (threads !== undefined) return checkThreadCount(threads, "threads");
   if (environment.MOSAIC_THREADS) return checkThreadCount(environment.MOSAIC_THREADS, "MOSAIC_THREADS");
   const availableCores = availableParallelism();
-  // SLURM's share of the host for all ranks of the step; a rank that it has bound to cores of its own has no more than those.
+  // SLURM_CPUS_ON_NODE counts the cores of all ranks on this host. A rank bound to fewer cores is limited by
+  // availableCores.
   const coresPerRank = Math.floor(
     (Number(environment.SLURM_CPUS_ON_NODE) || availableCores) / (localWorldSize(environment) ?? 1),
   );
   return Math.min(MAX_THREADS, availableCores, Math.max(1, coresPerRank));
 }
 
-/** Bytes; 0 for no limit. */
+/** Returns the limit in bytes; 0 for no limit. */
 export function memoryLimit(bytes: number | undefined, environment: Environment = process.env): number {
   if (bytes !== undefined) return bytes;
   const text = environment.MOSAIC_MEMORY_LIMIT;
@@ -61,7 +68,7 @@ function checkThreadCount(value: number | string, where: string): number {
   throw optionError(where, `at most ${MAX_THREADS} threads`, String(value));
 }
 
-/** Text is a variable's: a message shows it as it is written there. */
+/** Validates an integer ≥ 1. A string is the value of an environment variable, which a message shows as written. */
 function checkPositiveInteger(requestedValue: number | string, where: string): number {
   const value =
     typeof requestedValue === "number" || typeof requestedValue === "string" ? Number(requestedValue) : Number.NaN;
@@ -75,7 +82,7 @@ function optionError(where: string, expected: string, received: string): OptionE
 
 class CpuFence implements Fence {
   readonly stream: CpuStream;
-  /** Works submitted to the stream before the fence. */
+  /** Number of works submitted to the stream before the fence. */
   readonly position: number;
 
   constructor(stream: CpuStream, position: number) {
@@ -121,8 +128,8 @@ class CpuStream implements Stream {
 }
 
 /**
- * The processor as a device: a native thread runs what is enqueued, in order, with a pool of workers to help; the host
- * only enqueues. Disposing it lets enqueued work finish, then frees all of its memory.
+ * The processor as a device. A native thread runs enqueued work in order, with the help of a pool of workers; the host
+ * only enqueues. Disposing the device lets enqueued work finish, then frees all of its memory.
  */
 export class CpuDevice extends NativeDevice<CpuAddon> {
   readonly type = "cpu";
@@ -134,9 +141,9 @@ export class CpuDevice extends NativeDevice<CpuAddon> {
     "valueHeadSize",
   ];
   readonly stream: CpuStream;
-  /** Threads that compute, the stream's own included. */
+  /** Number of compute threads, including the stream's own. */
   readonly threads: number;
-  /** The instruction set that its kernels run on. */
+  /** The instruction set of its kernels. */
   readonly instructionSet: Isa;
 
   constructor(options?: CpuOptions) {
@@ -158,7 +165,7 @@ export class CpuDevice extends NativeDevice<CpuAddon> {
 }
 
 /**
- * A CPU device: any number may live in one process.
+ * Creates a CPU device. A process may have any number of them.
  *
  * @example
  * ```ts
@@ -170,26 +177,26 @@ export class CpuDevice extends NativeDevice<CpuAddon> {
  * device.kernels.matmul(square, x, x, false); // returns at once
  * Array.from(await square.read()); // => [7, 10, 15, 22]
  * ```
- * @throws AddonLoadError if the native addon is missing or was built for something else; OptionError for bad options;
- * DeviceError if the system does not give as many threads.
+ * @throws AddonLoadError if the native addon is missing or was built for another platform or version; OptionError for
+ * invalid options; DeviceError if the system cannot create that many threads.
  */
 export function cpu(options?: CpuOptions): CpuDevice {
   return new CpuDevice(options);
 }
 
 export interface CpuFeatures {
-  /** What kernels run on: the fastest supported, or what MOSAIC_ISA names. */
+  /** Instruction set of the kernels: the fastest supported one, or the one that MOSAIC_ISA names. */
   readonly isa: Isa;
-  /** What this machine can run, each containing the one before. */
+  /** Instruction sets that this machine supports, each containing the one before. */
   readonly supported: readonly Isa[];
-  /** Threads that a device gets by default. */
+  /** Default number of threads of a device. */
   readonly threads: number;
 }
 
 /**
- * What the native CPU device found on this machine.
+ * Returns the features that the native CPU device detected on this machine.
  *
- * @throws OptionError if MOSAIC_ISA names an instruction set that this machine has not.
+ * @throws OptionError if MOSAIC_ISA names an instruction set that this machine does not support.
  */
 export function features(): CpuFeatures {
   const [isa, ...supported] = instructionSets();
@@ -197,9 +204,9 @@ export function features(): CpuFeatures {
 }
 
 /**
- * Billions of operations per second that products on vector registers reach on `threads` threads: the roof that kernels
- * are measured against. Of float32 fused multiply-adds; of bfloat16 dot products of pairs, where the instruction set has
- * them. Blocks the host for some tens of milliseconds; meant for benchmarks.
+ * Returns the peak rate, in billions of operations per second, of products on vector registers with `threads` threads,
+ * as a reference for kernels. For float32, the products are fused multiply-adds. For bfloat16, they are dot products of
+ * pairs, if the instruction set has them. Blocks the host for some tens of milliseconds; meant for benchmarks.
  */
 export function fmaPeak(threads: number = threadCount(undefined), dtype: "float32" | "bfloat16" = "float32"): number {
   const isSupportedDType = dtype === "float32" || dtype === "bfloat16";
@@ -212,10 +219,11 @@ export function fmaPeak(threads: number = threadCount(undefined), dtype: "float3
 }
 
 /**
- * Billions of bytes per second that `threads` threads read of a working set of `bytes`, over and over: the roof of
- * kernels that read more than they compute. Blocks the host while it takes that memory and reads it some times.
+ * Returns the bandwidth, in billions of bytes per second, with which `threads` threads repeatedly read a working set of
+ * `bytes`, as a reference for memory-bound kernels. Blocks the host while it allocates that memory and reads it several
+ * times.
  *
- * @throws OutOfMemoryError for a working set that the system has no memory for.
+ * @throws OutOfMemoryError if the system does not have enough memory for the working set.
  */
 export function readBandwidth(bytes: number, threads: number = threadCount(undefined)): number {
   const isValidSize = Number.isSafeInteger(bytes) && bytes >= 1;

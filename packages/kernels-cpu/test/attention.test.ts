@@ -28,7 +28,7 @@ const rows = [1, 1, 4, 8];
 const allRows = [{ start: 0, length: 4, step: 1 }];
 type ChangedCall = Partial<Pick<Tile, "q" | "k" | "mask">>;
 
-/** A forward and a backward of 4 rows, of which the tile is changed. */
+/** Makes a forward and a backward of 4 rows, with changes to the tile. */
 function* callsWith(device: Device, change: () => ChangedCall): Generator<() => void> {
   const { kernels } = device;
   const createTensor = (shape: readonly number[]): Tensor => {
@@ -68,7 +68,9 @@ test.each(invalidCalls)("a tile that no kernel can work with is refused: %j", as
   await device.stream.synchronize();
 });
 
-/** The field of an object that is right when it is checked, and wrong when it is read again. */
+/**
+ * Returns an object with one field that is valid when first read, for validation, and invalid when it is read again.
+ */
 function withChange<T extends object>(target: T, field: keyof T, laterValue: number): T {
   let reads = 0;
   return Object.defineProperty({ ...target }, field, {

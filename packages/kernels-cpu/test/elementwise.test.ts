@@ -129,14 +129,14 @@ onEveryIsa("elementwise", (device) => {
       device().kernels.unary(op, out, x);
       const expected = values.map((value) => Math.fround(unaryReferences[op][0](value)));
       if (["gelu", "geluTanh", "silu"].includes(op)) expected[2] = NaN; // −∞ · 0, as in PyTorch
-      // silu(−100) is a hundred times a denormal, which has few digits.
+      // silu(−100) is a hundred times a denormal, which has few significant digits.
       const magnitude = expected.map((value) => Math.max(Math.abs(value), op === "silu" ? 1e-35 : 0));
       expect(findMismatch(await out.read(), expected, { tolerance: 5e-7, magnitude }), op).toBeUndefined();
     }
   });
 });
 
-/** Row-major values of one shape repeated over a larger one. */
+/** Repeats row-major values of one shape over a larger one. */
 function broadcastValues(
   values: readonly number[],
   shape: readonly number[],

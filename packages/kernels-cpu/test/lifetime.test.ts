@@ -8,7 +8,7 @@ const residentBytes = (): number => Number(/^\d+ (\d+)/.exec(readFileSync("/proc
 const countThreads = (): number => readdirSync("/proc/self/task").length;
 const entry = new URL("../dist/index.js", import.meta.url).href;
 
-/** Lets closed devices end their threads: each is done once its stream has run dry. */
+/** Waits for closed devices to end their threads, which each does once its stream is empty. */
 async function waitForThreads(maxThreads: number): Promise<void> {
   while (countThreads() > maxThreads) await new Promise((resolve) => setImmediate(resolve));
 }
@@ -30,7 +30,7 @@ test("10 000 small operations leave memory as it was", async () => {
   for (let i = 0; i < 4; i++) await step();
   const bytesBefore = residentBytes();
   for (let i = 0; i < 20; i++) await step();
-  expect(residentBytes() - bytesBefore).toBeLessThan(24 * 2 ** 20); // V8's young generation breathes
+  expect(residentBytes() - bytesBefore).toBeLessThan(24 * 2 ** 20); // V8's young generation varies in size
   expect(device.memory().allocated).toBe(64 * 64 * 4);
 });
 
@@ -54,7 +54,7 @@ test("hundreds of devices are created and disposed without leaks", async () => {
   expect(residentBytes() - bytesBefore).toBeLessThan(32 * 2 ** 20);
 });
 
-/** Runs a program in a process of its own. */
+/** Runs a program in a separate process. */
 function run(
   program: string,
   limits = "",
@@ -84,7 +84,7 @@ test("process.exit does not wait for a long queue", () => {
     x.read();
     process.exit(7);`);
   expect({ status, stderr }).toEqual({ status: 7, stderr: "" });
-  expect(milliseconds).toBeLessThan(20_000); // the queue is good for minutes
+  expect(milliseconds).toBeLessThan(20_000); // the queued work would take minutes
 });
 
 test("a device whose threads cannot all be created is an error that ends nothing, and signals still arrive", () => {
@@ -98,7 +98,7 @@ test("a device whose threads cannot all be created is an error that ends nothing
     console.log((await x.read())[9]);
     process.kill(process.pid, "SIGTERM");
     setTimeout(() => {}, 60_000);`,
-    // 8 MiB of addresses for the stack of each
+    // 8 MiB of address space for the stack of each thread
     "ulimit -s 8192; ulimit -v 6000000;",
   );
   expect(stdout).toMatch(/^DeviceError cpu: cannot create 1024 threads: .*; request fewer .*\n1\nsignal\n$/);

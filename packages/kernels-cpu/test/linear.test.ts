@@ -10,7 +10,7 @@ import {
   createSample,
 } from "./sample.ts";
 
-/** linear: bias, activation and gate in the product's epilogue, and what these are applied to. */
+/** A case of linear: bias, activation and gate in the product's epilogue, and the tensors that they are applied to. */
 interface Case {
   readonly sizes: readonly [m: number, n: number, k: number];
   readonly dtype: DType;
@@ -28,7 +28,8 @@ const activationFunctions = {
 } as const;
 
 onEveryIsa("linear", (device) => {
-  // Whole and partial tiles, one row and one column, a sum of many depths, few rows and a long sum, none.
+  // Whole and partial tiles, one row and one column, a sum over many depths, few rows and a long sum, and an empty
+  // product.
   const sizes = [
     [64, 96, 64],
     [13, 130, 517],
@@ -93,7 +94,7 @@ onEveryIsa("linear", (device) => {
     const { sums, magnitude } = reference({ a: a.values, b: b.values, bias: bias?.values }, testCase.sizes);
     const wrongSums =
       preActivation && findMismatch(await preActivation.read(), sums, { tolerance: 1e-6, dtype, magnitude });
-    // Where the layout of one is another, activation and gate are applied to what was rounded.
+    // If the layouts differ, activation and gate are applied to rounded values.
     const isRounded = [testCase.preActivation, testCase.gate].some(
       (layout) => layout !== null && layout !== testCase.out,
     );
@@ -156,7 +157,7 @@ interface Operands {
   readonly bias: readonly number[] | undefined;
 }
 
-/** a · b + bias in float64, and the same of absolute values. */
+/** Computes a · b + bias in float64, and the same for absolute values. */
 function reference({ a, b, bias }: Operands, [m, n, k]: Case["sizes"]): { sums: number[]; magnitude: number[] } {
   const sums = Array.from({ length: m * n }, (_, i) => bias?.[i % n] ?? 0);
   const magnitude = sums.map(Math.abs);

@@ -52,7 +52,7 @@ onEveryIsa("matmul", (device) => {
   });
 
   test.each(["float32", "bfloat16"] as const)("panels as tasks: one block of rows, and more, in %s", async (dtype) => {
-    // More than one block of depths, a partial last panel, more of b than the L2 cache should hold.
+    // More than one block of depths, a partial last panel, and more bytes of b than the L2 cache should hold.
     const depth = dtype === "float32" ? 352 : 704;
     for (const [sizes, layout] of [
       [[17, 780, 130], "dense"],
@@ -160,7 +160,7 @@ test("a row by panels whose sum is longer than is packed at a time", async () =>
   for (let d = 0; d < k; d++) {
     for (let j = 0; j < n; j++) {
       values[d * n + j] = (d + j) % 3;
-      sums[j]! += (d % 5) * ((d + j) % 3); // whole numbers, exact in float32
+      sums[j]! += (d % 5) * ((d + j) % 3); // integers, exact in float32
     }
   }
   using a = fromArray(
@@ -205,7 +205,7 @@ test("a large product in 16 bits is right in all of its strips, and keeps little
   }
   device.trim();
   await device.stream.synchronize();
-  // A float32 copy of the whole would be 137 MiB.
+  // A float32 copy of the whole output would be 137 MiB.
   expect(residentBytes() - bytesBefore).toBeLessThan(100 * 2 ** 20);
 });
 
@@ -213,7 +213,7 @@ function residentBytes(): number {
   return Number(/^\d+ (\d+)/.exec(readFileSync("/proc/self/statm", "utf8"))![1]) * 4096;
 }
 
-/** Which matrix of an operand belongs to a matrix of the result. */
+/** Returns the index of the operand's matrix that belongs to a matrix of the result. */
 function sampleMatrix(batch: number, shape: readonly number[], operand: readonly number[]): number {
   let [remainingIndex, matrixIndex, stride] = [batch, 0, 1];
   for (let axis = shape.length - 3; axis >= 0; axis--) {

@@ -66,7 +66,7 @@ test("obeys its limit, and reports what was wanted and what there was", async ()
   );
   using y = device.empty([8 * mebibyte], "float32");
   y[Symbol.dispose]();
-  using z = device.empty([2, 3 * mebibyte], "float32"); // the cache makes room
+  using z = device.empty([2, 3 * mebibyte], "float32"); // the cache is trimmed to make room
   device.kernels.fill(x, 1);
   device.kernels.fill(z, 2);
   expect((await z.read()).at(-1)).toBe(2);
@@ -107,10 +107,10 @@ test("what kernels hold to work in is counted, and counts toward the limit", asy
   device.kernels.matmul(out, a, b, false);
   await device.stream.synchronize();
   expect(device.memory().scratch).toBe(scratch);
-  // What is reserved is filled; only what neither tensors nor kernels hold is left of the limit.
+  // Fills the reserved memory, so that only the part of the limit held by neither tensors nor kernels remains.
   using filler = device.empty([(reserved - allocated) / 4], "float32");
   expect(device.memory()).toMatchObject({ reserved, allocated: reserved, scratch });
-  // Memory is reserved in huge pages, of 2 MiB.
+  // Memory is reserved in huge pages of 2 MiB.
   const remainingBytes = Math.floor((64 * mebibyte - reserved - scratch!) / (2 * mebibyte)) * 2 * mebibyte;
   expect(() => device.empty([remainingBytes / 4 + 1], "float32")).toThrow(OutOfMemoryError);
   expect(() => device.empty([remainingBytes / 4 + 1], "float32")).toThrow(/held by kernels, the limit is 64\.0 MiB/);
@@ -135,7 +135,7 @@ test("counts blocks that are handed out again without a native call: what is all
 
 test("freed blocks that are kept for the next allocation make room for another size", () => {
   using device = cpu({ threads: 1, memoryLimit: 2 * mebibyte });
-  // All that may be reserved, in blocks of 64 KiB. As many are kept as may be: every other one, so that no two neighbours are free.
+  // Fills the limit with blocks of 64 KiB. Even blocks are freed first, so that no two of the kept blocks are adjacent.
   const blocks = Array.from({ length: 32 }, () => device.empty([2 ** 14], "float32"));
   expect(() => device.empty([1], "float32")).toThrow(OutOfMemoryError);
   for (const parity of [0, 1]) for (const [i, block] of blocks.entries()) if (i % 2 === parity) block.dispose();
@@ -152,7 +152,9 @@ test("blocks that are kept for the next allocation go with their device", () => 
   expect(() => device.empty([4], "float32")).toThrow(ClosedError);
 });
 
-/** Forgets tensors instead of disposing them: in memory that served others before, small and large, one of them seen twice. */
+/**
+ * Drops references to tensors without disposing them: in reused memory, small and large, one of them through a view.
+ */
 function dropReferences(device: ReturnType<typeof cpu>): void {
   for (const length of [10, 1000, 2 ** 20]) {
     for (let i = 0; i < 3; i++) device.empty([length], "float32").dispose();
@@ -177,10 +179,10 @@ test("memory of tensors that nobody disposed comes back with garbage collection"
   }
   expect(device.memory().allocated).toBe(bytes);
   device.trim();
-  expect(device.memory().reserved).toBe(2 * mebibyte); // what `kept` lies in
+  expect(device.memory().reserved).toBe(2 * mebibyte); // the segment that contains `keptTensor`
 });
 
-/** Full collections while rounds of eight tensors of 16 MiB are allocated. */
+/** Counts full collections while rounds of eight tensors of 16 MiB are allocated. */
 async function countFullCollections(rounds: number, runRound: () => void): Promise<number> {
   let count = 0;
   const observer = new PerformanceObserver((list) => {
@@ -190,7 +192,7 @@ async function countFullCollections(rounds: number, runRound: () => void): Promi
   observer.observe({ entryTypes: ["gc"] });
   for (let round = 0; round < rounds; round++) {
     runRound();
-    // Incremental marking, finalizers and observers take turns of the event loop.
+    // Incremental marking, finalizers and observers need turns of the event loop.
     for (let turn = 0; turn < 5; turn++) await new Promise((resolve) => setTimeout(resolve, 2));
   }
   observer.disconnect();
@@ -200,7 +202,7 @@ async function countFullCollections(rounds: number, runRound: () => void): Promi
 test("disposed memory causes no garbage collections, lost memory does", async () => {
   using device = cpu({ threads: 1 });
   const allocateTensors = () => Array.from({ length: 8 }, () => device.empty([4 * mebibyte], "float32"));
-  // The first rounds raise what is reported.
+  // The first rounds raise the reported external memory.
   await countFullCollections(3, () => allocateTensors().forEach((tensor) => tensor.dispose()));
   const rounds = 20;
   const disposing = await countFullCollections(rounds, () => allocateTensors().forEach((tensor) => tensor.dispose()));

@@ -1,4 +1,6 @@
-/** The distribution function of the standard normal in float64: a series near 0, a continued fraction in the tails. */
+/**
+ * Computes the standard normal distribution function in float64: a series near 0, a continued fraction in the tails.
+ */
 export function normalCdf(x: number): number {
   const z = Math.abs(x) / Math.SQRT2;
   const tail = z < 2 ? 0.5 - seriesOfErf(z) / 2 : (Math.exp(-z * z) / Math.sqrt(Math.PI) / fractionOfErfc(z)) * 0.5;

@@ -4,7 +4,9 @@ import { type CpuDevice, cpu, features } from "../src/index.ts";
 
 export const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 
-/** Runs a block of tests on every instruction set that this machine has, and on several threads with the fastest. */
+/**
+ * Runs a block of tests on every instruction set that this machine supports, and on several threads with the fastest.
+ */
 export function onEveryIsa(name: string, body: (device: () => CpuDevice) => void): void {
   const { supported } = features();
   const cases = [...supported.map((isa) => ({ isa, threads: 1 })), { isa: supported.at(-1)!, threads: 3 }];
@@ -21,7 +23,7 @@ export function onEveryIsa(name: string, body: (device: () => CpuDevice) => void
   });
 }
 
-/** A small generator of reproducible numbers in [-1, 1) (Mulberry32). */
+/** Creates a small generator of reproducible numbers in [-1, 1) (Mulberry32). */
 export function createGenerator(seed: number): () => number {
   let state = seed | 0;
   return () => {
@@ -35,13 +37,13 @@ export function createGenerator(seed: number): () => number {
 const significandBits = { float32: 24, bfloat16: 8, float16: 11 } as const;
 const smallestExponent = { float32: -149, bfloat16: -133, float16: -24 } as const;
 
-/** The distance from x to its neighbours in a dtype. */
+/** Returns the distance from x to its neighbours in a dtype. */
 export function ulp(x: number, dtype: DType): number {
   const exponent = x === 0 ? -Infinity : Math.floor(Math.log2(Math.abs(x)));
   return 2 ** Math.max(exponent - significandBits[dtype] + 1, smallestExponent[dtype]);
 }
 
-/** x rounded to nearest, ties to even, in float64 arithmetic. */
+/** Rounds x to nearest, ties to even, in float64 arithmetic. */
 export function roundTo(x: number, dtype: DType): number {
   if (dtype === "float32") return Math.fround(x);
   if (!Number.isFinite(x) || x === 0) return x;
@@ -54,11 +56,11 @@ export function roundTo(x: number, dtype: DType): number {
   return Math.sign(x) * (result > largest ? Infinity : result);
 }
 
-/** How a tensor lies in memory. */
+/** Memory layout of a tensor. */
 export type Layout = "dense" | "turned" | "spread" | "reversed axes";
 export const layouts: readonly Layout[] = ["dense", "turned", "spread", "reversed axes"];
 
-/** A tensor of this shape, uninitialised, in a layout; views keep the storage alive. */
+/** Creates an uninitialised tensor of a shape and layout. Views keep the storage alive. */
 export function allocateWithLayout(device: CpuDevice, shape: readonly number[], dtype: DType, layout: Layout): Tensor {
   const rank = shape.length;
   if (layout === "dense" || rank === 0) return device.empty(shape, dtype);
@@ -76,11 +78,11 @@ export function allocateWithLayout(device: CpuDevice, shape: readonly number[], 
 
 export interface Sample {
   readonly x: Tensor;
-  /** Row-major, as the dtype holds them. */
+  /** Row-major values, rounded to the dtype. */
   readonly values: number[];
 }
 
-/** A tensor of given values, and those values as its dtype holds them. */
+/** Creates a tensor of given values; returns it with those values rounded to its dtype. */
 export function createSample(
   device: CpuDevice,
   shape: readonly number[],
@@ -94,8 +96,8 @@ export function createSample(
 }
 
 /**
- * Whether results are right: each within `tolerance` times the magnitude of its terms, plus half a unit of the dtype
- * for the one rounding at the end. Returns the first that is not, or undefined.
+ * Compares results with expected values. Each may differ by `tolerance` times the magnitude of its terms, plus half a
+ * unit of the dtype for the one rounding at the end. Returns the first mismatch, or undefined.
  */
 export function findMismatch(
   actualValues: Float32Array,
@@ -116,7 +118,7 @@ export function findMismatch(
   return undefined;
 }
 
-/** Bytes of a dense tensor. */
+/** Returns the bytes of a dense tensor. */
 export function bytes(shape: readonly number[], dtype: DType): number {
   return numel(shape) * dtypeBytes[dtype];
 }

@@ -5,10 +5,10 @@ import { dtypes, createGenerator, onEveryIsa, type Sample, createSample } from "
 const [heads, kvHeads, keys, headDim] = [6, 2, 2500, 24];
 const scale = 1 / Math.sqrt(headDim);
 
-/** Largest errors relative to the largest value: of sums in float32, and of weights that are rounded to bfloat16. */
+/** Largest errors relative to the largest value, for float32 sums and for weights that are rounded to bfloat16. */
 const tolerances: Readonly<Record<DType, number>> = { float32: 1e-5, bfloat16: 2 ** -8, float16: 1e-5 };
 
-// Few queries: heads of a group are rows of one panel, and 2 500 keys are read in parts whose states are merged.
+// Few queries: heads of a group are rows of one panel, and 2 500 keys are split into parts whose states are merged.
 onEveryIsa("few queries, many keys", (device) => {
   const cases = dtypes.flatMap((dtype) => [1, 3, 16, 20].map((queries) => [queries, dtype] as const));
   test.each(cases)("%d queries in %s see the keys up to their own", async (queries, dtype) => {
@@ -51,7 +51,8 @@ onEveryIsa("few queries, many keys", (device) => {
 
 const spans = (length: number) => [{ start: 0, length, step: 1 }];
 
-// One query is folded with lanes along the keys where heads fill vectors: those of 64 on every instruction set.
+// A single query is folded with lanes along the keys if heads fill whole vectors, as heads of 64 do on every
+// instruction set.
 onEveryIsa("one query", (device) => {
   const [size, count, numVisible] = [64, 700, 333];
 
@@ -76,7 +77,7 @@ onEveryIsa("one query", (device) => {
         device().kernels.attend({ out, lse }, q.x, { k: k.x, v: v.x }, tile);
       };
       attendKeys(5, 200);
-      attendKeys(200, numVisible); // merges into what there is
+      attendKeys(200, numVisible); // merges into the existing state
       const [actualOut, actualLse] = [await out.read(), await lse.read()];
       for (let head = 0; head < group; head++) {
         const row = q.values.slice(head * size, (head + 1) * size);
@@ -85,7 +86,7 @@ onEveryIsa("one query", (device) => {
         const maxScore = Math.max(...scores);
         const weights = scores.map((each) => Math.exp(each - maxScore));
         const total = weights.reduce((sum, weight) => sum + weight, 0);
-        // Scores reach 10⁴ and more: a float32 score is off by some of its last digits.
+        // Scores reach 10⁴ and more, so a float32 score has errors in its last digits.
         expect(Math.abs(actualLse[head]! - (maxScore + Math.log(total)))).toBeLessThan(maxScore * 2 ** -20);
         for (let d = 0; d < size; d++) {
           const expectedValue = weights.reduce(
@@ -102,7 +103,7 @@ onEveryIsa("one query", (device) => {
     },
   );
 
-  // Rounded otherwise than in the backward a score of 10⁹ is off by 64, and its weight there by e^64.
+  // If a score of 10⁹ is rounded differently than in the backward, it differs by 64, and its weight there by e^64.
   test.each(dtypes)("has the scores of the backward in %s, to the last bit", async (dtype) => {
     const random = createGenerator(9);
     const drawSample = (length: number, factor: number): Sample =>
@@ -124,7 +125,7 @@ onEveryIsa("one query", (device) => {
       for (const gradient of [dq, dk, dv]) device().kernels.fill(gradient, 0);
       device().kernels.rowDot(delta, dOut.x, out);
       device().kernels.attendBackward({ dq, dk, dv }, row, { dOut: dOut.x, lse, delta }, { k: k.x, v: k.x }, tile);
-      // One weight is 1, the others are 0: dv has dOut in that row.
+      // One weight is 1 and the others are 0, so dv equals dOut in that row.
       const actual = await dv.read();
       for (let d = 0; d < size; d++) {
         let sum = 0;
@@ -194,7 +195,7 @@ onEveryIsa("few queries with a window", (device) => {
   });
 });
 
-/** One row of attention in float64. */
+/** Computes one row of attention in float64. */
 function reference(
   q: readonly number[],
   k: Sample,

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { loadCpuAddon } from "../src/addon.ts";
 import { type CpuDevice, cpu } from "../src/index.ts";
 
-/** Makes the stream of a device fail, through the ABI that other packages' native code uses. */
+/** Makes the stream of a device fail through the ABI, as native code of other packages would. */
 function failStream(device: CpuDevice, message: string): void {
   loadCpuAddon().injectFailure(device.stream.handle, message);
 }

@@ -1,7 +1,8 @@
 import { expect, test } from "vitest";
 import { findMismatch, createGenerator, onEveryIsa, createSample } from "./sample.ts";
 
-// Large operands, which several threads share; the conformance suite has small ones of every dtype and layout.
+// Large operands, which are split among several threads; the conformance suite has small ones of every dtype and
+// layout.
 
 const [rows, width, count] = [700, 129, 50];
 
@@ -26,7 +27,7 @@ onEveryIsa("kernels of training", (device) => {
     using gradientTable = device().empty([count, width], "float32");
     device().kernels.fill(gradientTable, 0);
     device().kernels.scatterAddRows(gradientTable, x.x, index.x);
-    // In float32 and in order, so to the last bit.
+    // Sums are float32 and in order, so the comparison is exact.
     const sums = new Float32Array(count * width);
     for (const [i, value] of x.values.entries()) {
       const tableOffset = rowIndices[Math.floor(i / width)]! * width + (i % width);

@@ -1,14 +1,14 @@
-// What an instruction set supplies to attention: everything that touches vectors, block by block. The drivers
-// (forward.cc, backward.cc) are ordinary code and decide which blocks there are.
+// The attention kernels of an instruction set: everything that operates on vectors, block by block. The drivers
+// (forward.cc, backward.cc) are ordinary code and determine the blocks.
 //
-// Lanes are queries. A *panel* is `width` query rows, held transposed: element d of row r lies at [d · width + r].
-// Scores of a panel against a block of keys are then [key][width], every row statistic is a plain vector, and rows of
-// K and V are read where they lie, one element broadcast at a time; only queries are ever transposed.
+// Lanes are queries. A *panel* is `width` query rows, stored transposed: element d of row r is at [d · width + r].
+// Scores of a panel against a block of keys are then [key][width], and every row statistic is a plain vector. Rows of K
+// and V are read in place, one element broadcast at a time; only queries are ever transposed.
 //
-// There is a table for each instruction set and dtype of products (micro/micro_kernels.h). With float32 products
-// operands of any dtype are converted; with bfloat16 products all of them are bfloat16, "an element" above is a pair
-// of neighbours along the sum, and the operands whose sum runs along keys or rows are packed so that these are
-// neighbours.
+// There is one table for each instruction set and product dtype (micro/micro_kernels.h). With float32 products,
+// operands of any dtype are converted. With bfloat16 products, all operands are bfloat16, and "an element" above is a
+// pair of neighbours along the reduction dimension. Operands that are reduced over keys or rows are packed so that
+// these are neighbours.
 #pragma once
 
 #include <cstdint>
@@ -26,82 +26,82 @@ struct Rows {
   int64_t rowStride, columnStride;  // elements
 };
 
-/// A block of keys. `first` is the index of its first key, which masks refer to. It holds a multiple of `keyMultiple`
-/// keys; those past the last are zeros.
+/// A block of keys. `first` is the index of its first key, in the numbering that masks use. The block is padded with
+/// zero keys to a multiple of `keyMultiple`.
 struct KvRows {
   Operand k, v;     // [key][depth]; v is not set in the forward
   Operand columns;  // [depth][key] of V in the forward, of K in the backward; K has depth D, V has Dv
   int32_t first, count;
-  UpcomingReads nextK, nextV;  // of the next block, prefetched while this one is folded; empty if none
+  UpcomingReads nextK, nextV;  // prefetch hints: the next block, read while this one is folded; empty if none
 };
 
-/// Row r of a panel sees the keys lo[r] ≤ j < hi[r] of a block.
+/// Visibility bounds: row r of a panel attends to the keys lo[r] ≤ j < hi[r] of a block.
 struct VisibleKeys {
   const int32_t *lo, *hi;  // [width]
 };
 
-/// An m or lse beyond this is large: it is not multiplied by log2 e, for the product's rounding would count.
+/// Threshold above which |m| or |lse| is large and is not multiplied by log2 e, whose rounding error would matter.
 inline constexpr float kLargeThreshold = 128;
 inline bool isLarge(float lse) { return lse > kLargeThreshold || (lse < -kLargeThreshold && lse >= -__FLT_MAX__); }
 
-/// What happens to scores and weights between the two products, for the rows of a panel. Positions are global.
+/// The modifications of scores and weights between the two products, for the rows of a panel. Positions are global.
 struct ScoreModifiers {
-  float softcap;           // s ← softcap · tanh(s / softcap); 0: not
-  const float* slopes;     // [width], then s ← s − slope · |query − key|; null: not
+  float softcap;           // s ← softcap · tanh(s / softcap); 0: no softcap
+  const float* slopes;     // [width]; s ← s − slope · |query − key|; null: no slopes
   const int32_t* queries;  // [width], position of each row
   const int32_t* heads;    // [width], query head of each row among those of the model
   const int32_t* keys;     // position of each key of the tile
-  uint32_t batch;          // sample among those of the model
-  uint32_t dropoutThreshold;      // weights whose 24 random bits are less become 0; 0: none
-  uint32_t philoxKey[2];         // of the random bits
-  float dropoutScale;              // what weights that are not dropped count, 1 / (1 − probability)
+  uint32_t batch;          // index of the sample in the model's batch
+  uint32_t dropoutThreshold;      // a weight is dropped if its 24 random bits are below this; 0: no dropout
+  uint32_t philoxKey[2];         // key of the random bits
+  float dropoutScale;              // factor of weights that are not dropped, 1 / (1 − probability)
 };
 
 /// A panel while keys are folded into it.
 struct ForwardPanel {
-  void* q;        // [D][width]; of float32 products times scale
+  void* q;        // [D][width]; premultiplied by scale for float32 products
   float* out;     // [Dv][width], Σ e^(s − m) v
   float*
       negMax;  // [width], −m · log2 e, or −m where `isLargeMode`. m may lag behind the true maximum, see fold_block.h
-  float* sum;     // [width], Σ e^(s − m); 0 when nothing has been seen
-  float* weightSum;  // [width], the same of the weights as products have them, rounded; of float32 products `sum`
+  float* sum;     // [width], Σ e^(s − m); 0 if no key has been attended to
+  float* weightSum;  // [width], sum of the weights as rounded for the products; equal to `sum` for float32 products
   float* scores;  // [keys][width], scratch
-  void* p;        // [keys][width], scratch; of float32 products the same memory as `scores`
-  float scale;    // of bfloat16 products
+  void* p;        // [keys][width], scratch; shares the memory of `scores` for float32 products
+  float scale;    // used by bfloat16 products only
   int32_t depth, valueDepth;  // D and Dv
-  bool isLargeMode;           // whether some row has, or had, a large m
+  bool isLargeMode;           // whether the m of some row is, or was, large
 };
 
-/// One query of the heads that share a key head, while keys are folded into it; lanes are keys.
+/// One query of each head that shares a key head, while keys are folded into it. Lanes are keys.
 struct QueryFold {
-  static constexpr int32_t kVectors = 4;  // of keys, at a time
-  const void* q;                          // [rows][depth]; of float32 products times scale
+  static constexpr int32_t kVectors = 4;  // vectors of keys per call
+  const void* q;                          // [rows][depth]; premultiplied by scale for float32 products
   float* out;         // [rows][valueDepth], Σ e^(s − m) v
-  float* max;         // [rows], m, −∞ at first
+  float* max;         // [rows], m, initially −∞
   float* sum;         // [rows], Σ e^(s − m)
-  float* weightSum;   // [rows], the same of the weights as products have them, rounded; of float32 products `sum`
+  float* weightSum;   // [rows], sum of the weights as rounded for the products; equal to `sum` for float32 products
   float* scores;      // [rows][keys], scratch
-  void* weights;      // [rows][keys], scratch; of float32 products the same memory as `scores`
-  void* columns;      // [depth][keys], scratch: the keys transposed, of bfloat16 pair by pair
-  float scale;        // of bfloat16 products
+  void* weights;      // [rows][keys], scratch; shares the memory of `scores` for float32 products
+  void* columns;      // [depth][keys], scratch: the keys transposed, for bfloat16 in pairs
+  float scale;        // used by bfloat16 products only
   int32_t rows, depth, valueDepth;  // both depths are multiples of `depthMultiple`
 };
 
-/// A panel while its share of the gradients is computed. p and ds hold one block: [keys][stride].
+/// A panel while its contribution to the gradients is computed. p and ds hold one block: [keys][stride].
 struct BackwardPanel {
-  void *q, *dOut;            // [D][width] and [Dv][width]; q of float32 products times scale
-  float* dq;                 // [D][width], Σ ds k, not yet times scale
-  float *negLse, *negDelta;  // [width]; −lse · log2 e, or −lse where `isLargeMode`; −∞ for a row that sees nothing
+  void *q, *dOut;            // [D][width] and [Dv][width]; q is premultiplied by scale for float32 products
+  float* dq;                 // [D][width], Σ ds k, not yet multiplied by scale
+  float *negLse, *negDelta;  // [width]; −lse · log2 e, or −lse if `isLargeMode`; −∞ for a row without visible keys
   void *p, *ds;              // p = e^(s − lse), ds = p (dOut · v − delta)
-  void* dsPanel;             // ds as the products of dq read it: [keys][width] of bfloat16 pairs, else `ds`
-  float* weights;            // [keys][width] of bfloat16 products: p before it is rounded
+  void* dsPanel;             // ds in the layout of the dq product: [keys][width] of bfloat16 pairs, else `ds`
+  float* weights;            // [keys][width], only for bfloat16 products: p before rounding
   int64_t stride, dsPanelStride;
-  float scale;  // of bfloat16 products
+  float scale;  // used by bfloat16 products only
   int32_t depth, valueDepth;
-  bool isLargeMode;  // whether some row has a large lse
+  bool isLargeMode;  // whether the lse of some row is large
 };
 
-/// Memory of a block whose scores are modified, [keys][width] each.
+/// Scratch memory for a block whose scores are modified, [keys][width] each.
 struct ModifiedScratch {
   float *scores, *derivative;
 };
@@ -110,7 +110,7 @@ struct ModifiedScratch {
 struct KeyGradient {
   const void* coefficients;  // p or ds
   int64_t coefficientStride;
-  const void* rows;  // of dOut or q, as `packRows` gives them
+  const void* rows;  // dOut or q, in the layout of `packRows`
   int64_t rowStride;
   int32_t rowCount, keyCount, depth;
   float factor;
@@ -120,45 +120,49 @@ struct KeyGradient {
 
 struct AttentionKernels {
   DType products;        // Float32 or BFloat16, see micro/micro_kernels.h
-  int32_t width;         // rows of a panel
-  int32_t depthMultiple; // rows of q, k, v and dOut are packed to this multiple, with zeros
-  int32_t keyMultiple;   // blocks of keys begin and end at this multiple
-  int32_t keyBlock;      // keys of a block in the forward
-  int32_t gradientBlock; // keys of a block in the backward
+  int32_t width;         // rows per panel
+  int32_t depthMultiple; // row length of q, k, v and dOut is padded to this multiple with zeros
+  int32_t keyMultiple;   // blocks of keys begin and end at multiples of this
+  int32_t keyBlock;      // keys per block in the forward
+  int32_t gradientBlock; // keys per block in the backward
 
-  /// dst[r · stride + c] ← rows, zero from `columns` up to a multiple of `depthMultiple`.
+  /// dst[r · stride + c] ← rows, padded with zeros from `columns` to a multiple of `depthMultiple`.
   void (*unpack)(const Rows& rows, int64_t count, int64_t columns, void* dst, int64_t stride);
-  /// dst[c · stride + r] ← rows[r · rowStride + c], zero from `count` up to a multiple of `keyMultiple`. Of bfloat16.
+  /// dst[c · stride + r] ← rows[r · rowStride + c], padded with zeros from `count` to a multiple of `keyMultiple`.
+  /// bfloat16 only.
   void (*transpose)(const void* rows, int64_t rowStride, int64_t count, int64_t columns, void* dst, int64_t stride);
-  /// Whether all of count × columns numbers are finite.
+  /// Whether all count × columns numbers are finite.
   bool (*isFinite)(const void* rows, int64_t stride, int64_t count, int64_t columns);
-  /// panel[d · width + r] ← rows[r · stride + d] · factor, zero for r ≥ count. Reads whole rows of `depthMultiple`.
-  /// The factor is that of float32 products.
+  /// panel[d · width + r] ← rows[r · stride + d] · factor, zero for r ≥ count. Reads whole rows, padded to
+  /// `depthMultiple`. Only float32 products apply the factor.
   void (*toPanel)(const void* rows, int64_t stride, int64_t count, int64_t depth, float factor, void* panel);
-  /// rows[r · stride + d] ← panel[d · width + r] · factor[r] for all r, float32. Writes whole rows of 16.
+  /// rows[r · stride + d] ← panel[d · width + r] · factor[r] for all r, float32. Writes rows padded to a multiple of
+  /// 16.
   void (*fromPanel)(const float* panel, const float* factor, int64_t depth, float* rows, int64_t stride);
-  /// In place: `width` rows as products read them whose sum runs along rows.
+  /// Rearranges `width` rows in place into the layout of products that reduce over rows.
   void (*pairRows)(void* rows, int64_t stride, int64_t depth);
 
-  /// Folds a block that every row sees in full.
+  /// Folds a block that is visible to every row in full.
   void (*fold)(ForwardPanel& panel, const KvRows& keys);
-  /// Folds a block of which rows see parts. A NaN reaches only rows that see it.
+  /// Folds a block that is partly visible to some rows. A NaN reaches only the rows that attend to it.
   void (*foldMasked)(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds);
 
-  /// The same of modified scores, for rows that see parts or, without `bounds`, all. Only float32 products have it.
+  /// Folds a block with modified scores. Without `bounds`, every key is visible to every row. Float32 products only.
   void (*foldModified)(ForwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds,
                        const ScoreModifiers& modifiers);
 
-  /// p, ds and dq of a block that every row sees in full.
+  /// Computes p, ds and dq of a block that is visible to every row in full.
   void (*computeGradients)(const BackwardPanel& panel, const KvRows& keys);
-  /// The same where rows see parts; p and ds are 0 elsewhere.
+  /// Like `computeGradients`, for a block that is partly visible; p and ds are 0 for masked pairs.
   void (*computeMaskedGradients)(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds);
-  /// The same of modified scores; p is left as dv needs it, with what was dropped. Only float32 products have it.
+  /// Like `computeGradients`, with modified scores; p is stored with dropout applied, as dv requires. Float32 products
+  /// only.
   void (*computeModifiedGradients)(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds,
                                    const ScoreModifiers& modifiers, const ModifiedScratch& scratch);
   /// Adds a term to dk or dv.
   void (*addKeyGradient)(const KeyGradient& term);
-  /// The same, skipping pairs that do not see each other, so that NaN in a row reaches only the keys it sees.
+  /// Like `addKeyGradient`, but skips masked pairs, so that a NaN in a row reaches only the keys that the row attends
+  /// to.
   void (*addMaskedKeyGradient)(const KeyGradient& term, int32_t firstKey, const VisibleKeys& bounds);
 };
 

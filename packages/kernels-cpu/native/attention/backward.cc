@@ -1,12 +1,12 @@
-// The backward: a task is a block of keys and a block of rows of one key head. Within it, groups of panels share
+// The backward. A task is a block of keys and a block of rows of one key head. Within a task, groups of panels share
 // smaller blocks of keys, see gradient_group.h.
 //
-// Blocks are visited in an order in which sums come out the same on any number of threads. A step adds to dk and dv of
-// its keys and to dq of its rows. Steps of one key block, and steps of one row block, must therefore follow one another
-// in a fixed order; any others may run at once. Steps are laid out in rounds that walk the diagonals of the
-// (keys × rows) grid: within a round they share neither keys nor rows. Each carries its number in the chain of its keys
-// and in that of its rows, and waits for its predecessors. They were claimed earlier, so they are running or done, and
-// waits are rare and short.
+// Blocks are processed in an order that makes the sums independent of the number of threads. A step adds to dk and dv
+// of its keys and to dq of its rows. Steps of one key block, and steps of one row block, must therefore run in a fixed
+// order; all other steps may run concurrently. Steps are arranged in rounds along the diagonals of the (keys × rows)
+// grid, so that the steps of a round share neither keys nor rows. Each step has an index in the chain of its keys and
+// one in the chain of its rows, and waits for its predecessors. Predecessors were claimed earlier, so they are running
+// or done, and waits are rare and short.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -26,12 +26,12 @@ namespace {
 
 struct BackwardStep {
   int32_t keyBlock, rowBlock;
-  int32_t keyOrder, rowOrder;  // how many steps of the same keys, and of the same rows, come before
+  int32_t keyOrder, rowOrder;  // number of earlier steps with the same keys, and with the same rows
 };
 
-/// How the grid is cut. Depends on the shapes alone.
+/// The division into blocks. Depends on the shapes alone.
 struct BackwardGrid {
-  int64_t keys, rows;            // per key head; rows of one query head
+  int64_t keys, rows;            // keys of one key head; rows of one query head
   int64_t keysPerBlock, rowsPerBlock;
   int64_t groupSize;  // query heads per key head: each has its own row blocks
 
@@ -43,11 +43,11 @@ struct BackwardGrid {
   int64_t rowHead(int32_t block) const { return block / rowBlocksPerHead(); }
 };
 
-/// The steps with work of one key head.
+/// Returns the steps with work of one key head.
 std::vector<BackwardStep> makeBackwardSteps(const BackwardGrid& grid, const TileVisibility& visibility);
 
-/// The order of all steps: the first step of every head, then the second of every head that has one, and so on, so that
-/// the steps of a chain are claimed one after the other, and heads side by side.
+/// The order of all steps: the first step of every head, then the second step of every head that has one, and so on.
+/// Steps of a chain are thus claimed in sequence, and heads are processed side by side.
 class StepOrder {
  public:
   struct StepIndex {
@@ -61,7 +61,7 @@ class StepOrder {
     for (int64_t b = 0; b < batches; ++b) sampleOrder_.push_back(b);
     std::stable_sort(sampleOrder_.begin(), sampleOrder_.end(),
                      [&](int64_t a, int64_t b) { return stepCount(a) > stepCount(b); });
-    // Ranges of steps that equally many batch elements have, from those that all have on.
+    // Group steps by the number of batch elements that have them, starting with the steps that all have.
     int64_t first = 0, tasks = 0;
     for (int64_t sampleCount = batches; sampleCount > 0; --sampleCount) {
       const int64_t end = stepCount(sampleOrder_[static_cast<size_t>(sampleCount) - 1]);
@@ -86,11 +86,11 @@ class StepOrder {
 
  private:
   struct StepRange {
-    int64_t firstTask, firstStep, sampleCount;  // sampleCount: how many batch elements have these steps
+    int64_t firstTask, firstStep, sampleCount;  // sampleCount: number of batch elements that have these steps
   };
 
   int64_t numKvHeads_, tasks_ = 0;
-  std::vector<int64_t> sampleOrder_;  // those with most steps first
+  std::vector<int64_t> sampleOrder_;  // descending by number of steps
   std::vector<StepRange> stepRanges_;
 };
 
@@ -134,18 +134,18 @@ void StepSequencer::waitForStep(int64_t chain, int32_t order) const {
   spinUntil([&] { return completedSteps_[static_cast<size_t>(chain)].load(std::memory_order_acquire) == order; });
 }
 
-/// Blocks of a task: large enough to hide loading and storing panels, small enough for every thread to have some.
+/// Returns blocks large enough to amortize loading and storing panels, and small enough to give every thread some work.
 BackwardGrid makeGrid(const AttendBackwardArguments& a, int64_t groupRows) {
   const int64_t(&k)[4] = a.kv.k.shape;
   BackwardGrid grid{k[2], a.q.shape[2], 1024, 0, a.q.shape[1] / k[1]};
   const int64_t heads = k[0] * k[1];
   while (grid.keysPerBlock > 256 && heads * grid.keyBlocks() * grid.keyBlocks() < 32) grid.keysPerBlock /= 2;
-  // Not fewer row blocks than key blocks (for square tiles), so that those of a round differ.
+  // At least as many row blocks as key blocks (for square tiles), so that the steps of a round use different ones.
   grid.rowsPerBlock = std::max(groupRows, grid.keysPerBlock / groupRows * groupRows);
   return grid;
 }
 
-/// Ends a step's turns also when it throws: others wait for them.
+/// Completes a step's turns also when it throws, because other steps wait for them.
 struct StepGuard {
   StepSequencer &keys, &rows;
   int64_t keyChain, rowChain;
@@ -162,7 +162,7 @@ void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
   const DType dtype = args.q.dtype;
   const bool hasSameDType = args.kv.k.dtype == dtype && args.kv.v.dtype == dtype && args.saved.dOut.dtype == dtype;
   const CallModifiers modifiers(args.tile);
-  // As in the forward: weights must come out as they did there.
+  // The same choice as in the forward, because weights must equal those of the forward.
   const bool isInputDTypeUsed = hasSameDType && !modifiers.modifiesScores();
   const AttentionKernels& kernels = microKernels(isa, isInputDTypeUsed ? dtype : DType::Float32).attention;
   const BackwardCall call{args, kernels, modifiers};

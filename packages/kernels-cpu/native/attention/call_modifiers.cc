@@ -8,7 +8,7 @@
 namespace mosaic {
 namespace {
 
-/// The position of every row of some spans.
+/// Returns the position of every row of the spans.
 std::vector<int32_t> expandPositions(std::span<const Span> spans) {
   std::vector<int32_t> positions;
   for (const Span& span : spans) {
@@ -22,7 +22,8 @@ std::vector<int32_t> expandPositions(std::span<const Span> spans) {
   return positions;
 }
 
-/// The key of a call's random bits: two words of Philox (kernels/philox.h) for the stream, under the seed.
+/// Derives the key of a call's random bits: two words of Philox (kernels/philox.h) for counter `stream`, under key
+/// `seed`.
 void deriveKey(const AttentionDropout& dropout, uint32_t (&key)[2]) {
   uint32_t words[4] = {static_cast<uint32_t>(dropout.stream), static_cast<uint32_t>(dropout.stream >> 32), 0, 0};
   uint32_t key0 = static_cast<uint32_t>(dropout.seed), key1 = static_cast<uint32_t>(dropout.seed >> 32);
@@ -73,7 +74,7 @@ ScoreModifiers CallModifiers::makeScoreModifiers(const PanelLocation& location, 
   int32_t* heads = arena.allocate<int32_t>(width);
   float* slopes = arena.allocate<float>(width);
   for (int32_t r = 0; r < width; ++r) {
-    // Rows past the last are those of the first: no row of a panel is without a position.
+    // Padding rows repeat the first row, so that every row of a panel has a position.
     const int32_t row = r < location.rows() ? r : 0;
     queries[r] = queryPositions_[static_cast<size_t>(location.first + row % location.count)];
     heads[r] = static_cast<int32_t>(head_ + location.head + row / location.count);

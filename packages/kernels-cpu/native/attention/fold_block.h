@@ -1,15 +1,15 @@
 // Forward: one step of the online softmax (Milakov and Gimelshein 2018), which folds a block of keys into a panel.
 //
-// The running maximum m is *lazy*: e^(s − m) is taken at once, in registers, with the m at hand. Only if some s − m
-// exceeds kRescaleThreshold is the block done again with m raised. That is exact: float32 has exponents to spare for
-// sums of 2^kRescaleThreshold, and relative precision does not depend on m. On real data it happens in the first few
-// blocks of a row, if at all. m is subtracted after the product, not where it starts: partial sums as large as m would
-// cost digits.
+// The running maximum m is *lazy*: e^(s − m) is computed at once, in registers, with the current m. Only if some s − m
+// exceeds kRescaleThreshold is m raised and the block repeated. This is exact, because the exponent range of float32
+// has room for sums of 2^kRescaleThreshold, and the relative precision does not depend on m. On real data it happens in
+// the first few blocks of a row, if at all. m is subtracted after the product and is not the initial value of the sum,
+// because partial sums as large as m would lose digits.
 //
-// Exponents are taken for base 2: (s − m) · log2 e. Of ordinary m, up to kLargeThreshold, that is one multiply-add: the
-// product m · log2 e is rounded once, and what is summed is relative to the rounded one. Of a large m that rounding is
-// itself an exponent, of up to 2^64 for m = 1e9. There m stays as it is, a score, and is subtracted first: exactly,
-// where the difference is small.
+// Exponentials use base 2: (s − m) · log2 e. For ordinary m, up to kLargeThreshold, this is one multiply-add: the
+// product m · log2 e is rounded once, and the sums are relative to the rounded value. For a large m the rounding error
+// is itself an exponent, of up to 2^64 for m = 1e9. In that case m is kept as a score and is subtracted first, which is
+// exact where the difference is small.
 #pragma once
 
 #include "attention/attention_kernels.h"
@@ -20,7 +20,7 @@
 
 namespace mosaic {
 
-/// Of panels of N vectors.
+/// Kernels for panels of N vectors.
 template <class V, class E, int vectors>
 struct FoldBlock {
   using Vec = typename V::Vec;
@@ -28,9 +28,9 @@ struct FoldBlock {
   static constexpr int N = vectors, R = N == Shape::vectors ? Shape::rows : Shape::narrowRows;
   static constexpr int L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int width = N * L;
-  static constexpr float kRescaleThreshold = 40;     // of (s − m) · log2 e
-  static constexpr int32_t kFirstKeys = E::valuesPerElement == 1 ? 16 : 32;  // keys that give a row its first m
-  static constexpr float kMinSum = 0.5f;   // a sum is 0 or, as m is the score of a key in it, about 1 or more
+  static constexpr float kRescaleThreshold = 40;     // in units of (s − m) · log2 e
+  static constexpr int32_t kFirstKeys = E::valuesPerElement == 1 ? 16 : 32;  // keys that determine the first m of a row
+  static constexpr float kMinSum = 0.5f;   // a sum is 0 or at least about 1, because m is the score of one of its keys
 
   MOSAIC_NOINLINE void fold(ForwardPanel& panel, const KvRows& keys) {
     const MatrixUnit<V> unit;
@@ -68,15 +68,15 @@ struct FoldBlock {
   }
 
  private:
-  /// The keys after the first `doneKeys`, which every row sees.
+  /// Folds the keys after the first `doneKeys`, all of which are visible to every row.
   MOSAIC_NOINLINE void foldRest(ForwardPanel& panel, const KvRows& keys, int32_t doneKeys) {
     NoPrefetch prefetch;
     foldRest(panel, keys, doneKeys, prefetch, prefetch);
   }
 
-  /// The same, while the rows of the next block are prefetched: keys beside the scores, values beside the weighted sum,
-  /// which take as many steps as there are lines, or more. Of few queries reading is what takes time, and short rows
-  /// and columns are no pattern that processors foresee.
+  /// Like `foldRest`, and prefetches the rows of the next block: keys during the scores, values during the weighted
+  /// sum. Both loops have at least as many steps as there are lines to prefetch. With few queries, reading dominates
+  /// the run time, and the hardware prefetcher does not detect short rows and columns.
   MOSAIC_NOINLINE void foldAndPrefetch(ForwardPanel& panel, const KvRows& keys, int32_t doneKeys) {
     TilePrefetch nextK(keys.nextK), nextV(keys.nextV);
     foldRest(panel, keys, doneKeys, nextK, nextV);
@@ -98,36 +98,36 @@ struct FoldBlock {
     }
   }
 
-  /// Whether all of V is. It lies along depth for float32 products, else along keys.
+  /// Whether all of V is finite. V is stored along depth for float32 products, else along keys.
   MOSAIC_INLINE bool areValuesFinite(const KvRows& keys, int32_t depth) {
     const Operand& v = keys.columns;
     return valuesPerElement == 1 ? Pack<V, E, N>::isFinite(v.data, v.step, keys.count, depth)
                                  : Pack<V, E, N>::isFinite(v.data, v.rowStride, depth, keys.count);
   }
 
-  /// Whether some row has seen nothing and has no m yet.
+  /// Whether some row has not attended to any key and has no m yet.
   MOSAIC_INLINE bool isEmpty(const ForwardPanel& panel) {
     bool hasEmptyRow = false;
     for (int n = 0; n < N; ++n) hasEmptyRow |= V::any(V::lessThan(V::load(panel.sum + n * L), V::set1(kMinSum)));
     return hasEmptyRow;
   }
 
-  /// (s − m) · log2 e of a score as the products gave it.
+  /// Returns (s − m) · log2 e for a score s as computed by the product.
   template <bool isLargeMode>
   MOSAIC_INLINE Vec exponent(Vec s, Vec negMax, Vec scale) {
     return isLargeMode ? V::mul(V::add(E::template scaleScore<V>(s, scale), negMax), V::set1(kLog2e))
                        : V::fma(s, scale, negMax);
   }
 
-  /// What `exponent` multiplies scores by.
+  /// Returns the factor of scores in `exponent`.
   template <bool isLargeMode>
   MOSAIC_INLINE Vec exponentScale(const ForwardPanel& panel) {
     const float scale = valuesPerElement == 1 ? 1 : panel.scale;
     return V::set1(isLargeMode ? scale : scale * kLog2e);
   }
 
-  /// The weights of `valuesPerElement` keys from key j on, vector n of rows. Returns `weights` with these added as they
-  /// are stored.
+  /// Stores the weights of `valuesPerElement` keys from key j on, for vector n of the rows. Returns `weights` plus the
+  /// stored, rounded weights.
   MOSAIC_INLINE Vec storeWeights(const ForwardPanel& panel, int32_t j, int n, const Vec (&p)[valuesPerElement],
                                  Vec weights) {
     if constexpr (valuesPerElement == 1) {
@@ -140,7 +140,7 @@ struct FoldBlock {
     }
   }
 
-  /// Which keys of a block are folded, and what rows see of them; null: all.
+  /// The first key of a block to fold, and the visibility of keys; null: every key is visible to every row.
   struct FoldedKeys {
     int32_t from;
     const VisibleKeys* bounds;
@@ -152,8 +152,8 @@ struct FoldBlock {
                              : foldInOnePass<isMasked, false>(panel, keys, folded, prefetch);
   }
 
-  /// p ← e^(s − m), sum += p for the keys from the first on, in one pass; p is 0 where a mask excludes the pair. If m
-  /// lags too far: false, with the sum as before.
+  /// p ← e^(s − m), sum += p for the keys from the first on, in one pass; p is 0 for masked pairs. Returns false, and
+  /// leaves the sum unchanged, if m lags too far behind.
   template <bool isMasked, bool isLargeMode, class P>
   MOSAIC_INLINE bool foldInOnePass(const ForwardPanel& panel, const KvRows& keys, const FoldedKeys& folded,
                                    P& prefetch) {
@@ -201,14 +201,14 @@ struct FoldBlock {
     return true;
   }
 
-  /// The same for keys [from, to), first raising m where it must be.
+  /// Like `foldInOnePass` for keys [from, to), but first raises m where necessary.
   MOSAIC_NOINLINE void scoreAndRescale(ForwardPanel& panel, const KvRows& keys, int32_t from, int32_t to) {
     float blockMax[width];
     computeScores(panel, keys, from, to, blockMax);
     rescale(panel, from, to, blockMax);
   }
 
-  /// Scores and their maximum over keys [from, to).
+  /// Computes scores and their maximum over keys [from, to).
   MOSAIC_INLINE void computeScores(const ForwardPanel& panel, const KvRows& keys, int32_t from, int32_t to,
                                    float* blockMax) {
     for (int n = 0; n < N; ++n) V::store(blockMax + n * L, V::set1(-__builtin_inff()));
@@ -231,7 +231,7 @@ struct FoldBlock {
     forEachProductTile<V, E, R, N>(from, to, keys.k, panel.q, panel.depth, storeScores);
   }
 
-  /// Unseen pairs get −∞; the maximum is taken again over the seen ones.
+  /// Sets the scores of masked pairs to −∞ and recomputes the maximum over the visible ones.
   MOSAIC_INLINE void applyMask(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds,
                                float* blockMax) {
     const Vec negInf = V::set1(-__builtin_inff());
@@ -248,7 +248,7 @@ struct FoldBlock {
     }
   }
 
-  /// The maximum of modified scores.
+  /// Computes the maximum of modified scores.
   MOSAIC_INLINE void findMax(const ForwardPanel& panel, int32_t count, float* blockMax) {
     for (int n = 0; n < N; ++n) {
       Vec maxScore = V::set1(-__builtin_inff());
@@ -257,7 +257,8 @@ struct FoldBlock {
     }
   }
 
-  /// Dropped weights become 0; they stay in the sums. The others are scaled where `out` is divided by the sum.
+  /// Sets dropped weights to 0; they still count in the sums. The scale of the other weights is applied when `out` is
+  /// divided by the sum.
   MOSAIC_INLINE void applyDropout(const ForwardPanel& panel, const KvRows& keys, const ScoreModifiers& modifiers) {
     constexpr int32_t kStrip = 8;
     float dropoutMask[kStrip * width];
@@ -276,7 +277,7 @@ struct FoldBlock {
     for (int32_t i = 0; i < count; ++i) V::store(rows + i * width, V::mul(V::load(rows + i * width), factor));
   }
 
-  /// The weights of the first `count` keys, taken with an m that was raised since and not yet in `out`.
+  /// Scales the weights of the first `count` keys, which were computed with a lower m and are not yet added to `out`.
   MOSAIC_INLINE void scaleWeights(const ForwardPanel& panel, int n, int32_t count, Vec factor) {
     if constexpr (valuesPerElement == 1) {
       scaleRows(static_cast<float*>(panel.p) + n * L, count, factor);
@@ -291,7 +292,7 @@ struct FoldBlock {
     }
   }
 
-  /// Raises m where it must be, then p ← e^(s − m), sum += p.
+  /// Raises m where necessary, then p ← e^(s − m), sum += p.
   MOSAIC_INLINE void rescale(ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
     if (!panel.isLargeMode && needsLargeMode(panel, blockMax)) switchToLargeMode(panel, from);
     if (panel.isLargeMode) {
@@ -301,14 +302,14 @@ struct FoldBlock {
     }
   }
 
-  /// The m of rows that get one or a higher one, as it is held; 0 where a row has still seen nothing.
+  /// Returns the new m of rows whose m is set or raised, in stored form; 0 for a row without visible keys so far.
   template <bool isLargeMode>
   MOSAIC_INLINE Vec newMax(Vec maxScore) {
     const Vec m = V::select(V::lessThan(maxScore, V::set1(-__FLT_MAX__)), V::zero(), maxScore);
     return isLargeMode ? m : V::mul(m, V::set1(kLog2e));
   }
 
-  /// (s − m) · log2 e of a score that is scaled.
+  /// Returns (s − m) · log2 e for a score that is already scaled.
   template <bool isLargeMode>
   MOSAIC_INLINE Vec scaledDifference(Vec s, Vec negMax) {
     const Vec log2e = V::set1(kLog2e);
@@ -349,7 +350,7 @@ struct FoldBlock {
     }
   }
 
-  /// Whether the m of some row is about to be large.
+  /// Whether the m of some row is about to become large.
   MOSAIC_INLINE bool needsLargeMode(const ForwardPanel& panel, const float* blockMax) {
     bool hasLargeMax = false;
     for (int n = 0; n < N; ++n) {
@@ -364,7 +365,7 @@ struct FoldBlock {
     return hasLargeMax;
   }
 
-  /// Holds every m as it is from now on. The sums, relative to what it was rounded to, change by the difference.
+  /// Stores every m unscaled from now on. The sums are relative to the rounded m and are corrected by the difference.
   MOSAIC_NOINLINE void switchToLargeMode(ForwardPanel& panel, int32_t from) {
     panel.isLargeMode = true;
     float factors[width];
@@ -406,7 +407,7 @@ struct FoldBlock {
     accumulate(panel, keys, prefetch);
   }
 
-  /// The same, but a key adds nothing at all to rows that do not see it: 0 · NaN is NaN.
+  /// Like `accumulate`, but a key adds nothing to rows that do not attend to it, because 0 · NaN is NaN.
   MOSAIC_NOINLINE void accumulateMasked(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds) {
     const Operand& v = keys.columns;
     for (int32_t d = 0; d < panel.valueDepth; ++d) {
@@ -423,7 +424,7 @@ struct FoldBlock {
     }
   }
 
-  /// Those of one key.
+  /// Loads the weights of one key.
   MOSAIC_INLINE Vec loadWeights(const ForwardPanel& panel, int32_t j, int n) {
     if constexpr (valuesPerElement == 1) {
       return V::load(static_cast<const float*>(panel.p) + j * width + n * L);

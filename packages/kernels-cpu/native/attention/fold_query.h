@@ -1,6 +1,6 @@
-// Forward, for one query of few heads: lanes are keys, as lanes along queries would be empty. Keys are transposed a
-// vector at a time, so that each score is the same chain of multiply-adds as in a panel (fold_block.h), with the same
-// bits as in the backward: of large scores one that is rounded otherwise is another weight.
+// Forward for one query of few heads. Lanes are keys, because lanes along queries would be mostly empty. Keys are
+// transposed one vector at a time, so that each score is the same chain of multiply-adds as in a panel (fold_block.h)
+// and has the same bits as in the backward. At large scores, a different rounding would result in a different weight.
 #pragma once
 
 #include "attention/attention_kernels.h"
@@ -11,7 +11,7 @@
 
 namespace mosaic {
 
-/// K and V are of dtype `kvDType`; those of 16 bits are widened as they are read where products are of float32.
+/// K and V have dtype `kvDType`. With float32 products, 16-bit elements are widened as they are read.
 template <class V, class E, DType kvDType>
 struct FoldQuery {
   using Vec = typename V::Vec;
@@ -22,11 +22,12 @@ struct FoldQuery {
   static constexpr bool isWidenedBf16 = isWidened && kvDType == DType::BFloat16;
   static constexpr int L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int vectors = QueryFold::kVectors, keys = vectors * L;
-  // Of a pass, whose sums, four vectors each, lie in registers: AVX2 and SSE2 have 16, AVX-512 and NEON 32.
+  // Rows per pass. The sums, four vectors per row, stay in registers: AVX2 and SSE2 have 16, AVX-512 and NEON 32.
   static constexpr int maxRows = V::isa == Isa::Avx2 || V::isa == Isa::Scalar ? 2 : 4;
-  static constexpr int squareDepth = valuesPerElement * L;  // of keys that are transposed at a time, and of weights
+  static constexpr int squareDepth = valuesPerElement * L;  // depth of the squares in which keys are time, and of weights
 
-  /// Keys that every row sees, at most `keys` of them. Of bfloat16 an odd one is followed by a row of zeros.
+  /// Folds at most `keys` keys, all visible to every row. With bfloat16, an odd number of keys is followed by a row of
+  /// zeros.
   MOSAIC_NOINLINE void fold(const QueryFold& f, const KvRows& kv) {
     if (kv.nextK.count > 0 && kv.nextV.count > 0) {
       BlockPrefetch prefetch(f, kv);
@@ -38,15 +39,15 @@ struct FoldQuery {
   }
 
  private:
-  /// Prefetches the next block all along: half of its keys with the scores of each four rows, half of its values with
-  /// their weighted sums, and what these leave while keys are transposed.
+  /// Prefetches the next block throughout: half of its keys while the scores of every four rows are computed, half of
+  /// its values during their weighted sums, and the remaining lines while keys are transposed.
   MOSAIC_INLINE constexpr int linesPerStep(int rows) {
-    constexpr int bytes = isWidened ? 2 : 4;  // of a key, and of each step
+    constexpr int bytes = isWidened ? 2 : 4;  // per key and step
     return (rows * bytes + 7) / 8;
   }
   struct BlockPrefetch {
     Prefetch k, v;
-    int32_t linesOfK, linesOfV;  // with each square that is transposed
+    int32_t linesOfK, linesOfV;  // lines per transposed square
 
     MOSAIC_INLINE int32_t linesPerSquare(const QueryFold& f, const UpcomingReads& reads, int32_t steps) {
       const int64_t squares = vectors * (f.depth / squareDepth),
@@ -76,15 +77,15 @@ struct FoldQuery {
     forEachTile<maxRows>(0, f.rows, [&]<int rows>(int32_t row) { accumulate<rows>(f, row, kv, prefetch.v); });
   }
 
-  /// e^x of what becomes a weight.
+  /// Returns e^x, where the result is a weight.
   MOSAIC_INLINE Vec exponential(Vec x) { return E::template exp2<V>(V::mul(x, V::set1(kLog2e))); }
 
-  /// Rows from `row` on of K or V.
+  /// Returns the rows of K or V from `row` on.
   MOSAIC_INLINE const KvScalar* rowOf(const Operand& operand, int32_t row) {
     return static_cast<const KvScalar*>(operand.data) + row * operand.rowStride;
   }
 
-  /// A vector of elements: widened, or bits of pairs.
+  /// Loads a vector of elements: widened values, or the bits of pairs.
   MOSAIC_INLINE Vec loadElements(const KvScalar* from) {
     if constexpr (isWidened || valuesPerElement == 1) {
       return loadVector<V, kvDType>(from);
@@ -173,7 +174,7 @@ struct FoldQuery {
     }
   }
 
-  /// weights ← e^(s − m) of the scores, with m raised to the largest; sums and out follow.
+  /// weights ← e^(s − m), after raising m to the largest score; updates the sums and rescales out.
   MOSAIC_INLINE void computeWeights(const QueryFold& f, int32_t row, int32_t count) {
     float* s = f.scores + row * keys;
     int32_t end = count;
@@ -184,7 +185,7 @@ struct FoldQuery {
     V::store(lanes, maxScore);
     float newMax = lanes[0];
     for (int i = 1; i < L; ++i) newMax = lanes[i] > newMax ? lanes[i] : newMax;
-    // 0 where a row has still seen nothing but −∞: a difference of infinities is NaN.
+    // 0 if all scores of the row are −∞ so far, because a difference of infinities is NaN.
     const float m = newMax < -__FLT_MAX__ ? 0 : newMax;
     if (newMax != f.max[row]) raiseMax(f, row, m, newMax);
     Vec sum = V::zero(), weights = V::zero();
@@ -212,7 +213,7 @@ struct FoldQuery {
     f.max[row] = newMax;
   }
 
-  /// Of `squareDepth` keys. Returns `weights` with these added as they are stored.
+  /// Stores the weights of `squareDepth` keys. Returns `weights` plus the stored, rounded weights.
   MOSAIC_INLINE Vec storeWeights(const QueryFold& f, int32_t at, const Vec (&p)[valuesPerElement], Vec weights) {
     if constexpr (valuesPerElement == 1) {
       V::store(static_cast<float*>(f.weights) + at, p[0]);
@@ -232,7 +233,7 @@ struct FoldQuery {
     for (; d < f.valueDepth; d += L) addValues<rows, 1>(f, row, kv, d, prefetch);
   }
 
-  /// A vector of the values of a key, of pairs with those of the next key.
+  /// Loads a vector of a key's values; for pairs, interleaved with those of the next key.
   MOSAIC_INLINE auto loadValues(const KvScalar* v, int64_t rowStride) {
     if constexpr (valuesPerElement == 1) {
       return loadElements(v);

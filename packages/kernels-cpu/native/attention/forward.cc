@@ -11,18 +11,18 @@
 namespace mosaic {
 namespace {
 
-// Enough to hide the cost of reading a block: in place, through a copy, or, of bfloat16, transposed. Smaller groups are
-// easier to balance.
+// Row limits that amortize the cost of reading a block: in place, through a copy, or, for bfloat16, transposed. Smaller
+// groups are easier to balance.
 constexpr int32_t kMaxGroupRows = 448, kMaxCopiedGroupRows = 896, kMaxPairedGroupRows = 1024;
-constexpr int64_t kMaxGroupBytes = 448 << 10;  // of q and out, which should stay in the second-level cache
-constexpr int64_t kTasksPerThread = 4;         // for balance
+constexpr int64_t kMaxGroupBytes = 448 << 10;  // q and out of a group, which should fit the L2 cache
+constexpr int64_t kTasksPerThread = 4;         // for load balance
 
-/// Tasks [firstTask, endTask) are those of a batch element: its groups, head by head.
+/// Tasks [firstTask, endTask) belong to one batch element: its groups, head by head.
 struct SampleTasks {
   int64_t batch, firstTask, endTask;
 };
 
-/// Groups of query panels as tasks of the pool. What a block of keys adds to a panel: FoldBlock (fold_block.h).
+/// Processes groups of query panels as tasks of the pool. FoldBlock (fold_block.h) folds a block of keys into a panel.
 class Forward {
  public:
   Forward(const ForwardCall& call, Arena& sharedArena)
@@ -67,8 +67,8 @@ class Forward {
     return isCopied ? kMaxCopiedGroupRows : kMaxGroupRows;
   }
 
-  /// Groups with work, the largest first, so that the last tasks are short. One head after the other, so that its keys
-  /// stay in the shared cache; samples with more work first.
+  /// Orders groups with work by descending size, so that the last tasks are short. Heads are processed one after the
+  /// other, so that the keys of a head stay in the shared cache. Samples with more work come first.
   void orderGroups() {
     const int64_t size = groupPanels_ * kernels_.width, batches = args_.q.shape[0];
     std::vector<double> maskWork;
@@ -116,10 +116,10 @@ class Forward {
   const BatchVisibility visibility_;
   const int64_t rows_, keys_;
   int32_t groupPanels_ = 1;
-  // One for each visibility.
+  // One entry per visibility.
   std::vector<PanelSegments> panelSegments_;
-  std::vector<std::vector<int64_t>> groups_;  // first rows
-  std::vector<SampleTasks> samples_;          // every batch element, in the order of its tasks
+  std::vector<std::vector<int64_t>> groups_;  // first row of each group
+  std::vector<SampleTasks> samples_;          // all batch elements, in task order
 };
 
 }  // namespace
@@ -131,7 +131,7 @@ void attend(const AttendArguments& args, Isa isa, Pool& pool) {
   pool.sharedArena().reset();
   const bool hasSameDType = args.q.dtype == args.kv.k.dtype && args.q.dtype == args.kv.v.dtype;
   const CallModifiers modifiers(args.tile);
-  // Scores that are modified go through memory as float32, whatever the operands are.
+  // Modified scores pass through memory as float32, whatever the dtype of the operands.
   const bool isInputDTypeUsed = hasSameDType && !modifiers.modifiesScores();
   const ForwardCall call{args, microKernels(isa, isInputDTypeUsed ? args.q.dtype : DType::Float32), modifiers};
   if (areQueriesShort(args, call.kernels)) return attendShortQueries(call, pool);

@@ -1,10 +1,11 @@
-// Backward: what one block of keys and one panel of rows contribute to dq, and a block of keys to dk and dv.
+// Backward: the contribution of one block of keys and one panel of rows to dq, and of a block of keys to dk and dv.
 //
-// Row statistics are added to the finished product: −lse gives ln p, −delta gives ds / p, and neither costs digits
-// while sums are under way. FlashAttention-2 (Dao 2023), algorithm 2.
+// Row statistics are added to the finished product: −lse gives ln p, −delta gives ds / p. Neither is part of the
+// running sums, where it would cost digits. FlashAttention-2 (Dao 2023), algorithm 2.
 //
-// Of a large lse the difference to a score is taken first, as in the forward (fold_block.h), where the score came out
-// with the same bits. Where another kernel rounded it apart p is still at most 1, as it must be: gradients stay finite.
+// For a large lse, the difference to the score is computed first, as in the forward (fold_block.h), where the score has
+// the same bits. If another kernel rounded the score differently, p is still limited to at most 1, so gradients stay
+// finite.
 #pragma once
 
 #include "attention/attention_kernels.h"
@@ -82,7 +83,7 @@ struct GradientBlock {
   }
 
  private:
-  /// Whether all of K is. Columns of it lie along depth for float32 products, else along keys.
+  /// Whether all of K is finite. The columns of K are stored along depth for float32 products, else along keys.
   MOSAIC_INLINE bool isFinite(const KvRows& keys, int32_t depth) {
     return Pack<V, E, N>::isFinite(keys.k.data, keys.k.rowStride, keys.count, depth);
   }
@@ -97,14 +98,14 @@ struct GradientBlock {
     }
   }
 
-  /// What `exponent` multiplies scores by.
+  /// Returns the factor of scores in `exponent`.
   template <bool isLargeMode>
   MOSAIC_INLINE Vec exponentScale(const BackwardPanel& panel) {
     const float scale = valuesPerElement == 1 ? 1 : panel.scale;
     return V::set1(isLargeMode ? scale : scale * kLog2e);
   }
 
-  /// (s − lse) · log2 e
+  /// Returns (s − lse) · log2 e.
   template <bool isLargeMode>
   MOSAIC_INLINE Vec exponent(Vec s, Vec negLse, Vec scale) {
     if (!isLargeMode) return V::fma(s, scale, negLse);
@@ -118,7 +119,7 @@ struct GradientBlock {
     computeScoreGradients<isMasked>(panel, keys, bounds);
   }
 
-  /// p ← e^(s − lse), 0 where a mask excludes the pair.
+  /// p ← e^(s − lse), 0 for masked pairs.
   template <bool isMasked, bool isLargeMode>
   MOSAIC_INLINE void computeKeyWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds) {
     const Vec scale = exponentScale<isLargeMode>(panel);
@@ -151,7 +152,7 @@ struct GradientBlock {
     }
   }
 
-  /// `computeKeyWeights` of modified scores, by way of memory.
+  /// Like `computeKeyWeights` for modified scores, which pass through memory.
   template <bool isLargeMode>
   MOSAIC_INLINE void computeModifiedWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds,
                                             const ScoreModifiers& modifiers, const ModifiedScratch& scratch) {
@@ -174,8 +175,7 @@ struct GradientBlock {
     });
   }
 
-  /// ds ← p (mask · dOut · v − delta) · derivative, 0 where a mask excludes the pair. `scratch.scores` holds the
-  /// dropout mask.
+  /// ds ← p (mask · dOut · v − delta) · derivative, 0 for masked pairs. `scratch.scores` holds the dropout mask.
   MOSAIC_INLINE void computeModifiedScoreGradients(const BackwardPanel& panel, const KvRows& keys,
                                                    const VisibleKeys* bounds, const ScoreModifiers& modifiers,
                                                    const ModifiedScratch& scratch) {
@@ -200,7 +200,7 @@ struct GradientBlock {
     forEachProductTile<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, storeScoreGradientTile);
   }
 
-  /// ds ← p (dOut · v − delta), 0 where a mask excludes the pair.
+  /// ds ← p (dOut · v − delta), 0 for masked pairs.
   template <bool isMasked>
   MOSAIC_INLINE void computeScoreGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds) {
     const float* weights = valuesPerElement == 1 ? static_cast<const float*>(panel.p) : panel.weights;
@@ -226,7 +226,7 @@ struct GradientBlock {
     forEachProductTile<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, storeScoreGradientTile);
   }
 
-  /// ds of `valuesPerElement` keys from key j on, in both layouts that products of pairs need.
+  /// Stores ds of `valuesPerElement` keys from key j on, in both layouts that products of pairs require.
   MOSAIC_INLINE void storeScoreGradients(const BackwardPanel& panel, int32_t j, int n,
                                          const Vec (&ds)[valuesPerElement]) {
     storeRows(panel.ds, panel.stride, j, n, ds);
@@ -240,7 +240,7 @@ struct GradientBlock {
     return V::inRange(bounds.lo + n * L, bounds.hi + n * L, key);
   }
 
-  /// Vector n of rows of p or ds, of `valuesPerElement` keys from key j on.
+  /// Stores vector n of the rows of p or ds, for `valuesPerElement` keys from key j on.
   MOSAIC_INLINE void storeRows(void* matrix, int64_t stride, int32_t j, int n, const Vec (&values)[valuesPerElement]) {
     Scalar* row = static_cast<Scalar*>(matrix) + j * stride + n * L;
     if constexpr (valuesPerElement == 1) {
@@ -267,7 +267,7 @@ struct GradientBlock {
     });
   }
 
-  /// The same, but a key adds nothing at all to rows that do not see it: 0 · NaN is NaN.
+  /// Like `addQueryGradients`, but a key adds nothing to rows that do not attend to it, because 0 · NaN is NaN.
   MOSAIC_NOINLINE void addMaskedQueryGradients(const BackwardPanel& panel, const KvRows& keys,
                                                const VisibleKeys& bounds) {
     for (int32_t d = 0; d < panel.depth; ++d) {
@@ -284,13 +284,13 @@ struct GradientBlock {
     }
   }
 
-  /// Of row i, which lies in a pair with its neighbour if products are of pairs.
+  /// Returns an element of row i. With products of pairs, the row is interleaved with its neighbour.
   MOSAIC_INLINE float rowElement(const KeyGradient& term, int32_t i, int32_t d) {
     const int64_t offset = i / valuesPerElement * term.rowStride + d;
     return E::toFloat(static_cast<const Scalar*>(term.rows)[offset * valuesPerElement + i % valuesPerElement]);
   }
 
-  /// All keys of `wideVectors` vectors of columns: lanes are columns here, and the sum runs over rows.
+  /// Adds the columns of `wideVectors` vectors for all keys. Lanes are columns here, and the reduction is over rows.
   template <int wideVectors>
   MOSAIC_INLINE void addKeyGradientColumns(const KeyGradient& term, int32_t column) {
     forEachTile<Shape::wideRows>(0, term.keyCount, [&]<int rows>(int32_t j) __attribute__((always_inline)) {

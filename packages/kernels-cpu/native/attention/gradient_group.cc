@@ -10,9 +10,10 @@
 namespace mosaic {
 namespace {
 
-constexpr int32_t kStrips = 4;          // of a block of keys: those of one share a range of panels in dk and dv
+constexpr int32_t kStrips = 4;          // strips per block of keys; the keys of a strip share one range of panels in
+                                        // the sums of dk and dv
 constexpr int32_t kMaxPanels = 8;
-constexpr int64_t kMaxMatrixBytes = 48 << 10;  // of one group's q: five such matrices are in use
+constexpr int64_t kMaxMatrixBytes = 48 << 10;  // q of one group; five such matrices are in use
 
 int32_t groupPanels(const BackwardCall& call) {
   const AttentionKernels& kernels = call.kernels;
@@ -25,12 +26,12 @@ struct Panel {
   BackwardPanel buffers;
   ScoreModifiers modifiers;
   PanelRows rows;
-  std::span<const Segment> segments;  // those that meet the keys of the task, by begin
-  char *q, *dOut;  // [width][rowStride], plain rows; of bfloat16 in pairs
-  bool isActive;   // takes part in the current block
+  std::span<const Segment> segments;  // segments that intersect the keys of the task, by begin
+  char *q, *dOut;  // [width][rowStride], plain rows; in pairs for bfloat16
+  bool isActive;   // has segments in the current block
 };
 
-/// Panels that share a strip of keys.
+/// The range of panels that contribute to a strip of keys.
 struct PanelRange {
   int32_t first = INT32_MAX, last = -1;
   bool operator==(const PanelRange&) const = default;
@@ -86,7 +87,7 @@ class GradientGroup {
     scratch_ = {arena.allocate<float>(block), arena.allocate<float>(block)};
   }
 
-  /// The group that starts at row `first`.
+  /// Processes the group that starts at row `first`.
   void run(int64_t first, const PanelSegments& segments) {
     bool isAnyPanelLoaded = false;
     areOperandsFinite_ = areSegmentsDisjoint_ = true;
@@ -105,7 +106,8 @@ class GradientGroup {
   }
 
  private:
-  /// False if the rows see no key of the task. Such a panel is all zeros, as is the padding of the others.
+  /// Returns false if the rows attend to no key of the task. Such a panel is set to zero, like the padding of other
+  /// panels.
   bool loadPanel(Panel& panel, int64_t first, const PanelSegments& segments) {
     panel.rows = segments.rows(first / kernels_.width);
     const int64_t count = panel.rows.count;
@@ -162,8 +164,8 @@ class GradientGroup {
     }
   }
 
-  /// Whether dk and dv of a block are summed over all its panels at once, at the end. That needs one place for each
-  /// weight, and rows that a weight of 0 does not turn into NaN.
+  /// Whether dk and dv of a block are summed over all its panels at once, at the end. This requires a separate place
+  /// for each weight, and rows for which 0 · row is not NaN.
   bool defersKeyGradients() const { return areOperandsFinite_ && areSegmentsDisjoint_; }
 
   void computeBlock(int32_t begin, int32_t end) {
@@ -187,7 +189,7 @@ class GradientGroup {
     if (defersKeyGradients()) sumStrips(keys, stripPanels);
   }
 
-  /// Weights and dq of one panel; marks the strips that it touches.
+  /// Computes weights and dq of one panel, and adds it to the ranges of the strips that it contributes to.
   void computePanelBlock(int32_t p, const KvRows& keys, PanelRange* stripPanels) {
     const Panel& panel = panels_[static_cast<size_t>(p)];
     const int32_t begin = keys.first, end = keys.first + keys.count;
@@ -204,7 +206,8 @@ class GradientGroup {
     }
   }
 
-  /// Keys of one panel that all rows see, or that `bounds` distinguishes. `offset` is the row of the weights.
+  /// Processes keys of one panel that are visible to all rows, or as given by `bounds`. `offset` is the row of the
+  /// weights.
   void computeSubBlock(const Panel& panel, const KvRows& keys, int32_t offset, const VisibleKeys* bounds) {
     BackwardPanel buffers = panel.buffers;
     buffers.p = static_cast<char*>(buffers.p) + offset * buffers.stride * elementBytes_;
@@ -230,7 +233,7 @@ class GradientGroup {
     }
   }
 
-  /// dk and dv over as many panels at once as possible: the longer the sum, the fewer times they are loaded and stored.
+  /// Sums dk and dv over as many panels at once as possible, because longer sums load and store dk and dv less often.
   void sumStrips(const KvRows& keys, const PanelRange* stripPanels) {
     PanelRange panelRange;
     for (int i = 0; i < kStrips; ++i)
@@ -244,7 +247,7 @@ class GradientGroup {
       for (next = strip + 1; next * keysPerStrip_ < keys.count && stripPanels[next] == range;) ++next;
       if (range.last < range.first) continue;
       const Panel& panel = panels_[static_cast<size_t>(range.first)];
-      // Without the padding of the last: where a key is infinite its weights there are 0 · ∞.
+      // Excludes the padding of the last panel: for an infinite key, its weights there are 0 · ∞.
       const int32_t rows = (range.last - range.first) * kernels_.width
                            + panels_[static_cast<size_t>(range.last)].rows.count;
       const int32_t begin = strip * keysPerStrip_, end = std::min(next * keysPerStrip_, keys.count);
@@ -254,7 +257,8 @@ class GradientGroup {
     }
   }
 
-  /// dv += p · dOut over `rows` rows from the first of the panel on. `offset` is the row of the weights.
+  /// Returns the term dv += p · dOut over `rows` rows, beginning with the panel's first. `offset` is the row of the
+  /// weights.
   KeyGradient valueGradientTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
     const FloatRows dv(args_.grads.dv, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.buffers.stride;
@@ -271,7 +275,7 @@ class GradientGroup {
             dv.columnStride};
   }
 
-  /// dk += scale · ds · q
+  /// Returns the term dk += scale · ds · q.
   KeyGradient keyGradientTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
     const FloatRows dk(args_.grads.dk, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.buffers.stride;
@@ -288,7 +292,7 @@ class GradientGroup {
             dk.columnStride};
   }
 
-  /// Keys of a block that are not padding.
+  /// Returns the number of keys of a block that are not padding.
   int32_t presentKeys(const KvRows& keys) const {
     return static_cast<int32_t>(std::min<int64_t>(keys.count, args_.kv.k.shape[2] - keys.first));
   }
@@ -302,7 +306,8 @@ class GradientGroup {
     }
   }
 
-  /// Sums over pairs of rows run past an odd last row, into weights that are 0 · ∞ where a key is infinite.
+  /// Clears the padding of the weights. Sums over pairs of rows include the padding after an odd last row, where
+  /// weights are 0 · ∞ if a key is infinite.
   void clearPadding(const Panel& panel, const BackwardPanel& buffers, int32_t keys) const {
     const int32_t count = panel.rows.count;
     if (count == kernels_.width) return;
@@ -333,15 +338,16 @@ class GradientGroup {
   Arena& arena_;
   KvReader reader_;
   const int32_t depth_, valueDepth_;
-  const int64_t elementBytes_;  // of an element of products
+  const int64_t elementBytes_;  // bytes of an element of the products
   const int64_t rowStride_;
-  const int32_t keysPerStrip_;  // keys of a strip
+  const int32_t keysPerStrip_;  // keys per strip
   std::vector<Panel> panels_;
-  char *weights_, *scoreGradients_;  // [keys of a block][rows of the group]
+  char *weights_, *scoreGradients_;  // [keys per block][rows of the group]
   float* rowBuffer_;
-  ModifiedScratch scratch_{};            // of one block
-  bool areOperandsFinite_ = true;        // all rows of q and dOut
-  bool areSegmentsDisjoint_ = true;      // no key lies in two segments of a panel, as wide as they are computed
+  ModifiedScratch scratch_{};            // for one block
+  bool areOperandsFinite_ = true;        // whether all rows of q and dOut are finite
+  bool areSegmentsDisjoint_ = true;      // no key is in two segments of a panel, after segments are widened to
+                                         // `keyMultiple`
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace mosaic {
 
-/// One call: its arguments, the kernels for it and what modifies its scores.
+/// One call: its arguments, its kernels and its score modifiers.
 struct BackwardCall {
   const AttendBackwardArguments& args;
   const AttentionKernels& kernels;
@@ -21,10 +21,10 @@ struct GradientTask {
   Range rows, keys;
 };
 
-/// Rows that are worked on at once; their panels and weights fit the second-level cache.
+/// Returns the number of rows processed together; their panels and weights fit the L2 cache.
 int64_t gradientGroupRows(const BackwardCall& call);
 
-/// Adds what the rows and keys of the task contribute to dq, dk and dv. Resets the arena.
+/// Adds the contributions of the task's rows and keys to dq, dk and dv. Resets the arena.
 void runGradientTask(const BackwardCall& call, const PanelSegments& segments, const GradientTask& task, Arena& arena);
 
 }  // namespace mosaic

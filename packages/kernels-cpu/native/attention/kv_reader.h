@@ -1,4 +1,4 @@
-// Blocks of K and V as the kernels read them.
+// Blocks of K and V in the layout that the kernels read.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace mosaic {
 
-/// A row length of at least `columns` and an odd number of cache lines, so that a column visits every set of the cache.
+/// Returns a row length of at least `columns` and an odd number of cache lines, so that a column uses every set of the
+/// cache.
 constexpr int64_t paddedStride(int64_t columns, int64_t bytes = 4) {
   const int64_t elementsPerLine = 64 / bytes;
   return elementsPerLine * ((columns + elementsPerLine - 1) / elementsPerLine | 1);
@@ -19,10 +20,10 @@ constexpr int64_t paddedStride(int64_t columns, int64_t bytes = 4) {
 constexpr int64_t roundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 /// Which of K and V is read by columns: V in the forward, K in the backward, neither for query rows. Panels of one
-/// vector and query rows read a cache line of a row at a time, and only once; query rows read every dtype.
+/// vector and query rows read each cache line of a row only once. query rows read every dtype.
 enum class KvUse { Forward, NarrowForward, QueryRows, Backward };
 
-/// Whether blocks of K or V are read where they lie.
+/// Whether blocks of K or V are read in place.
 inline bool areBlocksReadInPlace(const AttentionKernels& kernels, const TensorView& view, KvUse use, bool isByColumns) {
   if (view.stride[3] != 1) return false;
   if (use == KvUse::QueryRows && kernels.products == DType::Float32) return true;
@@ -32,12 +33,12 @@ inline bool areBlocksReadInPlace(const AttentionKernels& kernels, const TensorVi
   return use == KvUse::NarrowForward || view.stride[2] <= maxStride;
 }
 
-/// Reads blocks of the keys of one head: where they lie if they have the dtype of products with unit column stride and
-/// rows close together, else through a copy, made once per block and shared by the panels that use it.
+/// Reads blocks of the keys of one head. Blocks are read in place if they have the product dtype, unit column stride
+/// and rows that are close together. Otherwise each block is copied once and shared by the panels that use it.
 ///
-/// Float32 that is read by columns is copied, too, if its rows are 512 bytes or more apart: a column falls into so few
-/// sets of the first-level cache that it evicts itself. So is what is read by rows, eight at a time, if these are 1 KiB
-/// or more apart. For products of pairs columns are transposed.
+/// Float32 that is read by columns is also copied if its rows are 512 bytes or more apart, because a column then maps
+/// to so few sets of the L1 cache that it evicts itself. The same holds for data read by rows, eight at a time, if the
+/// rows are 1 KiB or more apart. For products of pairs, columns are transposed.
 class KvReader {
  public:
   KvReader(const AttentionKernels& kernels, const KvBlock& kv, KvUse use, Arena& arena)
@@ -55,8 +56,8 @@ class KvReader {
 
   void select(int64_t batch, int64_t head) { batch_ = batch, head_ = head; }
 
-  /// Keys [first, first + count), count at most that of a block and a multiple of `keyMultiple` of the table, unless
-  /// they are the last. Valid until the next call.
+  /// Reads keys [first, first + count). `count` is at most the block size and a multiple of the table's `keyMultiple`,
+  /// except for the last keys. The result is valid until the next call.
   KvRows read(int32_t first, int32_t count) const {
     const int32_t presentKeys = static_cast<int32_t>(std::min<int64_t>(count, keys_ - first));
     count = static_cast<int32_t>(roundUp(count, kernels_.keyMultiple));
@@ -71,17 +72,17 @@ class KvReader {
     return {k, v, {columns_, columnStride_, 1}, first, count, {}, {}};
   }
 
-  /// What reading keys [first, first + count) will read of K and V; nothing beyond the last key, and of rows whose
-  /// elements lie apart.
+  /// Returns the memory of K and V that reading keys [first, first + count) will access; empty past the last key, and
+  /// for rows whose elements are not contiguous.
   UpcomingReads upcomingKeys(int64_t first, int64_t count) const { return upcomingReads(k_, first, count); }
   UpcomingReads upcomingValues(int64_t first, int64_t count) const { return upcomingReads(v_, first, count); }
 
  private:
   struct Source {
     TensorView view;
-    char* copy;    // null where every block is read in place
+    char* copy;    // null if every block is read in place
     int64_t copyRowStride;
-    bool isReadInPlace;  // whole blocks are
+    bool isReadInPlace;  // whether whole blocks are read in place
   };
 
   bool isPaired() const { return kernels_.products == DType::BFloat16; }
@@ -115,14 +116,14 @@ class KvReader {
   const AttentionKernels& kernels_;
   const KvUse use_;
   const int64_t keys_;
-  const int64_t columnDepth_;  // of what is read by columns, padded
+  const int64_t columnDepth_;  // depth of the operand that is read by columns, padded
   const int64_t bytes_, blockKeys_, columnStride_;
   Source k_, v_;
   uint16_t* columns_ = nullptr;
   int64_t batch_ = 0, head_ = 0;
 };
 
-/// Keys [begin, end) of a block that contains them.
+/// Returns keys [begin, end) of a block that contains them.
 inline KvRows subBlock(const AttentionKernels& kernels, const KvRows& block, int32_t begin, int32_t end) {
   const int64_t offsetBytes = (begin - block.first) * dtypeBytes(kernels.products);
   const auto advance = [offsetBytes](const Operand& operand, int64_t stride) {
@@ -137,8 +138,9 @@ inline KvRows subBlock(const AttentionKernels& kernels, const KvRows& block, int
           block.nextV};
 }
 
-/// Calls fn(begin, end, masked) for the parts of [from, to) that all rows of a panel see through a segment, and those
-/// that some do. Parts begin and end at multiples of `multiple` from the first key, so those of a segment may be wider.
+/// Calls fn(begin, end, masked) for the parts of a segment within a block: those visible to all rows of the panel, and
+/// those visible to some rows. Parts begin and end at multiples of `multiple` from the first key, so they may extend
+/// past the segment.
 template <class Fn>
 void forEachPart(const Segment& s, int32_t multiple, Range block, Fn fn) {
   const auto floorToMultiple = [multiple](int32_t x) { return x / multiple * multiple; };

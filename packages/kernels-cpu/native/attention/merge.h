@@ -9,10 +9,11 @@ namespace mosaic {
 
 struct MergeWeights {
   float targetWeight, sourceWeight, lse;
-  bool isTargetEmpty;  // whether the row merged into has seen no key: its `out` may hold anything
+  bool isTargetEmpty;  // whether the target row has attended to no key; its `out` may then be uninitialized
 };
 
-/// exp(lse − merged lse) of both sides. The larger side has weight 1 without a difference, which of infinities is NaN.
+/// exp(lse − merged lse) of both sides. The larger side has weight 1 without a subtraction, which is NaN for
+/// infinities.
 inline MergeWeights mergeWeights(double targetLse, double sourceLse) {
   const double maxLse = std::fmax(targetLse, sourceLse);
   if (std::isnan(targetLse) || std::isnan(sourceLse)) return {NAN, NAN, NAN, false};

@@ -1,4 +1,4 @@
-// Rows in and out: from any storage type and stride to rows of the dtype of products, and from rows to panels and back.
+// Packing: from rows of any storage type and stride to rows of the product dtype, and from rows to panels and back.
 #pragma once
 
 #include "attention/attention_kernels.h"
@@ -9,7 +9,7 @@
 
 namespace mosaic {
 
-/// Panels of float32 and their rows.
+/// Float32 panels and their rows.
 template <class V, int width>
 struct ResultPanel {
   using Vec = typename V::Vec;
@@ -54,7 +54,7 @@ struct ResultPanel {
   }
 };
 
-/// Of panels of N vectors.
+/// Packing for panels of N vectors.
 template <class V, class E, int N>
 struct Pack;
 
@@ -97,7 +97,7 @@ struct Pack<V, Float32Operands, N> {
   }
 
  private:
-  /// A row of a head is too short for memcpy to be worth a call; zeros up to a whole vector after it.
+  /// Copies a row, padded with zeros to a whole vector. Rows of a head are too short to justify a call of memcpy.
   MOSAIC_INLINE void copyRow(const float* from, int64_t columns, float* to) {
     int64_t c = 0;
     for (; c + L <= columns; c += L) V::store(to + c, V::load(from + c));
@@ -111,7 +111,7 @@ struct Pack<V, Bf16Operands, N> {
   static constexpr int L = V::lanes, width = N * L;
   static constexpr int32_t depthMultiple = 2 * L, keyMultiple = 2 * L;
 
-  /// Rows of bfloat16.
+  /// Unpacks rows of bfloat16.
   MOSAIC_NOINLINE void unpack(const Rows& rows, int64_t count, int64_t columns, void* dst, int64_t stride) {
     const int64_t paddedColumns = (columns + depthMultiple - 1) / depthMultiple * depthMultiple;
     for (int64_t r = 0; r < count; ++r) {

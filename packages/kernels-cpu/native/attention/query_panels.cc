@@ -10,10 +10,11 @@
 namespace mosaic {
 namespace {
 
-constexpr int32_t kResultMultiple = 16;  // of the length of rows that are transposed at a time
+constexpr int32_t kResultMultiple = 16;  // row lengths are padded to this multiple for the transposition of results
 constexpr double kLog2e = std::numbers::log2e;
 
-/// Calls fn for the segments that meet [begin, end); lowers `next` to the first key after it that the panel sees.
+/// Calls fn for the segments that intersect [begin, end). Lowers `next` to the first later key that is visible to the
+/// panel.
 template <class Panel, class Fn>
 void forEachSegment(Panel& panel, int32_t begin, int32_t end, int64_t& next, Fn fn) {
   while (!panel.remaining.empty() && panel.remaining.front().end <= begin) panel.remaining = panel.remaining.subspan(1);
@@ -75,7 +76,7 @@ void QueryPanels::loadQueries(const Panel& panel) {
   panel.kernels->toPanel(rowBuffer_, rowStride_, location.rows(), depth_, args_.tile.scale, panel.buffers.q);
 }
 
-/// Blocks lie on a fixed grid, so that a row's result does not depend on its neighbours.
+/// Blocks are aligned to a fixed grid, so that a row's result does not depend on the other rows.
 void QueryPanels::fold(int64_t keyHead, Range keys) {
   reader_.select(panels_.front().location.batch, keyHead);
   const int32_t multiple = wideKernels_.keyMultiple;

@@ -1,4 +1,4 @@
-// Panels of queries that fold the same keys: they share each block that is read.
+// Panels of queries that fold the same keys and share each block that is read.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@
 
 namespace mosaic {
 
-/// One call: its arguments, the kernels for it and what modifies its scores.
+/// One call: its arguments, its kernels and its score modifiers.
 struct ForwardCall {
   const AttendArguments& args;
   const MicroKernels& kernels;
@@ -21,16 +21,17 @@ struct ForwardCall {
 
 class QueryPanels {
  public:
-  /// For up to `capacity` panels; memory is of the arena, and lives as long. `isNarrow`: all are of one vector.
+  /// Reserves room for up to `capacity` panels; memory belongs to the arena and has its lifetime. `isNarrow`: all
+  /// panels have one vector.
   QueryPanels(const ForwardCall& call, size_t capacity, bool isNarrow, Arena& arena);
 
-  /// Adds a panel: its queries. `segments`, by begin, are those of its rows. Where these fit into one vector, the panel
-  /// is as wide.
+  /// Adds a panel and loads its queries. `segments`, ordered by begin, are those of its rows. The panel is one vector
+  /// wide if its rows fit.
   void add(const PanelLocation& location, std::span<const Segment> segments);
-  /// Folds the visible keys of a range, which begins at a block, in order.
+  /// Folds the visible keys of a range in order. The range starts at the begin of a block.
   void fold(int64_t keyHead, Range keys);
-  /// Merges out and lse of the rows that saw a key of the range into a state. If that `isStateEmpty`, whatever its
-  /// memory holds, they replace it, and the lse of other rows becomes −∞.
+  /// Merges out and lse of the rows that attended to a key of the range into a state. If `isStateEmpty`, the state's
+  /// memory is uninitialized: these rows replace it, and the lse of other rows is set to −∞.
   void store(const AttentionState& state, Range keys, bool isStateEmpty) const;
 
  private:
@@ -39,7 +40,7 @@ class QueryPanels {
     ForwardPanel buffers;
     ScoreModifiers modifiers;
     PanelLocation location;
-    std::span<const Segment> segments, remaining;  // by begin; those that are done drop out of the second
+    std::span<const Segment> segments, remaining;  // by begin; finished ones are removed from the second
   };
 
   bool isPaired() const { return wideKernels_.products == DType::BFloat16; }
@@ -53,9 +54,9 @@ class QueryPanels {
   const AttendArguments& args_;
   const MicroKernels& kernels_;
   const CallModifiers& modifiers_;
-  const AttentionKernels& wideKernels_;  // those of wide panels, for what does not depend on the width
+  const AttentionKernels& wideKernels_;  // the kernels of wide panels, for operations that do not depend on the width
   Arena& arena_;
-  const int64_t depth_, valueDepth_, rowStride_;  // the last of the row buffer
+  const int64_t depth_, valueDepth_, rowStride_;  // rowStride_: stride of the row buffer
   KvReader reader_;
   float* scores_;
   void* weights_;

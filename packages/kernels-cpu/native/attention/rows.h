@@ -1,4 +1,4 @@
-// The rows [B, H, S, ·] of one batch and head of a view, from row `first` on.
+// Access to the rows [B, H, S, ·] of one batch element and head of a view, from row `first` on.
 #pragma once
 
 #include "attention/attention.h"
@@ -6,7 +6,7 @@
 
 namespace mosaic {
 
-/// Whether a view holds no element at all.
+/// Whether a view has no elements.
 inline bool isEmpty(const TensorView& view) {
   return view.shape[0] * view.shape[1] * view.shape[2] * view.shape[3] == 0;
 }
@@ -27,7 +27,7 @@ struct FloatRow {
   int64_t stride;
 };
 
-/// Element [first + row, column] of a float32 view.
+/// Access to element [first + row, column] of a float32 view.
 struct FloatRows {
   float* data;
   int64_t rowStride, columnStride;

@@ -1,5 +1,4 @@
-// What modifies the scores of a block between the two products of attention: softcap, ALiBi slopes, and which weights
-// are dropped.
+// Modifiers of the scores of a block between the two products of attention: softcap, ALiBi slopes and dropout.
 #pragma once
 
 #include "attention/attention_kernels.h"
@@ -9,14 +8,14 @@
 
 namespace mosaic {
 
-/// Of panels of N vectors: matrices are [keys][width].
+/// Modifiers for panels of N vectors. Matrices are [keys][width].
 template <class V, int N>
 struct ScoreBlock {
   using Vec = typename V::Vec;
   static constexpr int L = V::lanes, width = N * L;
 
-  /// In place: scaled scores of the keys [first, first + count) of the tile. `derivative`, if given, gets that of the
-  /// softcap.
+  /// Modifies the scaled scores of keys [first, first + count) of the tile in place. If `derivative` is not null,
+  /// stores the derivative of the softcap there.
   MOSAIC_NOINLINE void modify(const ScoreModifiers& modifiers, int32_t first, int32_t count, float* scores,
                               float* derivative) {
     const Vec cap = V::set1(modifiers.softcap), one = V::set1(1);
@@ -36,13 +35,13 @@ struct ScoreBlock {
     }
   }
 
-  /// mask[j][row] ← 0 where the weight is dropped, else what it counts.
+  /// mask[j][row] ← 0 where the weight is dropped, else its scale factor.
   MOSAIC_NOINLINE void drawDropoutMask(const ScoreModifiers& modifiers, int32_t first, int32_t count, float* mask) {
     const Vec keptScale = V::set1(modifiers.dropoutScale);
     const Bits<V> none{};
     for (int n = 0; n < N; ++n) {
       Bits<V> words[4];
-      int32_t drawn = -1;  // a block of four keys has its words from one counter
+      int32_t drawn = -1;  // index of the last drawn block; the words of one counter serve four keys
       for (int32_t j = 0; j < count; ++j) {
         const int32_t position = modifiers.keys[first + j];
         if (position >> 2 != drawn) {
@@ -61,7 +60,7 @@ struct ScoreBlock {
   }
 
  private:
-  /// |query − key| of vector n of rows.
+  /// Returns |query − key| for vector n of the rows.
   MOSAIC_INLINE Vec distance(const ScoreModifiers& modifiers, int n, int32_t key) {
     Int<V> apart;
     __builtin_memcpy(&apart, modifiers.queries + n * L, sizeof apart);

@@ -1,6 +1,6 @@
-// Heads of a group are rows of the same panels. Keys are split on a grid that depends on shapes alone (Flash-Decoding,
-// Dao et al. 2023), of samples with masks of their own on what each sees; each part has a state of its own, and states
-// are merged in order.
+// Heads of a group are rows of the same panels. Keys are split on a grid that depends only on the shapes
+// (Flash-Decoding, Dao et al. 2023), or, for sample masks, on the keys visible to each sample. Each split has its own
+// state, and states are merged in order.
 #include "attention/short_queries.h"
 
 #include <algorithm>
@@ -12,18 +12,18 @@
 namespace mosaic {
 namespace {
 
-constexpr int64_t kTargetSplits = 64;         // parts of all key heads together, if they are long enough
-constexpr int64_t kMinKeysPerSplit = 1024;    // of a part
-constexpr int32_t kMaxPanels = 16;      // of a task
-constexpr int64_t kMaxTaskBytes = 256 << 10;  // of q and out of a task
+constexpr int64_t kTargetSplits = 64;         // splits over all key heads, if there are enough keys
+constexpr int64_t kMinKeysPerSplit = 1024;    // per split
+constexpr int32_t kMaxPanels = 16;      // per task
+constexpr int64_t kMaxTaskBytes = 256 << 10;  // q and out of a task
 
 struct ShortQueryGrid {
   int64_t rows, keys, numKvHeads, groupSize;
-  int32_t headsPerPanel, panels;  // of a key head
+  int32_t headsPerPanel, panels;  // panels: per key head
   int64_t keysPerSplit, splits;
 };
 
-/// Of narrow panels, if these have fewer rows in all than a wide one.
+/// Returns the narrow panels' kernels if narrow panels have fewer rows in total than a wide one.
 const AttentionKernels& chooseKernels(const AttendArguments& args, const MicroKernels& kernels) {
   const int64_t rows = args.q.shape[2], groupSize = args.q.shape[1] / args.kv.k.shape[1];
   const int64_t narrowWidth = kernels.narrowAttention.width;
@@ -32,7 +32,7 @@ const AttentionKernels& chooseKernels(const AttendArguments& args, const MicroKe
   return panels == 1 || panels * narrowWidth < kernels.attention.width ? kernels.narrowAttention : kernels.attention;
 }
 
-/// Into parts of `minKeys` keys or more, of at most `keys` for each sample.
+/// Sets the splits: at least `minKeys` keys each, for samples of at most `keys` keys.
 void splitKeys(ShortQueryGrid& grid, int64_t minKeys, int64_t keys, const AttentionKernels& kernels) {
   grid.keysPerSplit = roundUp(std::max(minKeys, kMinKeysPerSplit), kernels.keyBlock);
   grid.splits = (keys + grid.keysPerSplit - 1) / grid.keysPerSplit;
@@ -51,7 +51,7 @@ ShortQueryGrid makeGrid(const AttendArguments& args, const AttentionKernels& ker
   return grid;
 }
 
-/// The segments of all queries, with the rows of one head after another.
+/// Returns the segments of all queries, with bounds repeated for each head.
 std::vector<Segment> makeSegments(const TileVisibility& visibility, const ShortQueryGrid& grid, int32_t width,
                                   Arena& arena) {
   const auto count = static_cast<int32_t>(grid.rows);
@@ -66,8 +66,8 @@ std::vector<Segment> makeSegments(const TileVisibility& visibility, const ShortQ
   return segments;
 }
 
-/// The keys from the first to the last that a sample sees, from the begin of a block on: samples that lie in different
-/// parts of one memory, as those of a cache do, are each split on their own.
+/// Returns the range from the first to the last key visible to a sample, aligned to the begin of a block. Samples that
+/// use different parts of one memory, as in a cache, are each split separately.
 Range visibleKeys(const std::vector<Segment>& segments, const AttentionKernels& kernels) {
   Range visibleRange{INT64_MAX, 0};
   for (const Segment& s : segments) {
@@ -77,7 +77,7 @@ Range visibleKeys(const std::vector<Segment>& segments, const AttentionKernels& 
   return {visibleRange.begin / kernels.keyBlock * kernels.keyBlock, visibleRange.end};
 }
 
-/// A state with memory of its own, for one part of the keys.
+/// Allocates a separate state for one split of the keys.
 AttentionState makeSplitState(const AttendArguments& args, Arena& arena) {
   const int64_t* shape = args.q.shape;
   const int64_t depth = args.kv.v.shape[3], rows = shape[0] * shape[1] * shape[2];

@@ -1,4 +1,4 @@
-// Attention of few queries to many keys, as decoding has it: reading the keys is what takes time.
+// Attention of few queries to many keys, as in decoding, where the time is dominated by reading the keys.
 #pragma once
 
 #include "attention/attention.h"
@@ -7,10 +7,10 @@
 
 namespace mosaic {
 
-/// Whether `attendShortQueries` is for these.
+/// Whether `attendShortQueries` should be used for these arguments.
 bool areQueriesShort(const AttendArguments& args, const MicroKernels& kernels);
 
-/// Like `attend`. Panels hold the rows of all heads that share a key head, which is read once for all of them.
+/// Like `attend`. A panel holds the rows of all heads that share a key head, which is read once for all of them.
 void attendShortQueries(const ForwardCall& call, Pool& pool);
 
 }  // namespace mosaic

@@ -9,7 +9,7 @@
 namespace mosaic {
 namespace {
 
-/// The keys [begin, end) that the row at position q, within the slice's rows, sees; empty when begin ≥ end.
+/// Returns the keys [begin, end) visible to the row at position q of the slice; empty if begin ≥ end.
 Range visibleKeys(const Slice& slice, int64_t q) {
   return {slice.k0 + ((slice.type & 2) != 0 ? q - slice.q0 : 0),
           slice.k1 - ((slice.type & 1) != 0 ? slice.q1 - 1 - q : 0)};
@@ -70,7 +70,7 @@ void TileVisibility::forEachRun(Range rows, Fn fn) const {
   }
 }
 
-/// Calls fn(index) for slices with rows between the first and the last of the run.
+/// Calls fn(index) for slices whose rows intersect the run.
 template <class Fn>
 void TileVisibility::forEachSlice(const RowRun& run, Fn fn) const {
   const int64_t lastPosition = run.position + (run.end - run.first - 1) * run.step;
@@ -152,7 +152,7 @@ double TileVisibility::work(Range rows, Range keys) const {
       const int64_t first = run.position + rowsBefore * run.step;
       const Range firstRange = visibleKeys(slice, first),
                   lastRange = visibleKeys(slice, first + (rowsInSlice - 1) * run.step);
-      // Both ends of the interval only ever move up with the row.
+      // Both bounds of the interval increase with the row.
       forEachKeySpan(firstRange.begin, lastRange.end, [&](const KeySpan& k) {
         const int64_t from = std::max(keys.begin, k.offset + countPositionsBefore(k.span, firstRange.begin));
         const int64_t to = std::min(keys.end, k.offset + countPositionsBefore(k.span, lastRange.end));

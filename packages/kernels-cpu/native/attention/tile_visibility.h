@@ -1,8 +1,8 @@
-// Which keys are visible to the rows of a tile, in local indices: masks meet placements here, and nowhere else.
+// The keys visible to the rows of a tile, in local indices. This is the only place that combines masks and placements.
 //
-// Through one slice, the keys of one span that a row sees are one interval of local indices, whatever the type of the
-// slice and the placement of rows and keys. A panel therefore carries, per slice and span, an interval per row. Where
-// all of these overlap nothing needs masking; outside their hull there is nothing to do.
+// Through one slice, the keys of one span that are visible to a row form one interval of local indices, for any slice
+// type and any placement of rows and keys. A panel therefore has one interval per row for each slice and span. Keys in
+// the intersection of these intervals need no masking; keys outside their hull are skipped.
 #pragma once
 
 #include <cstdint>
@@ -20,46 +20,46 @@ struct Range {
   int64_t begin, end;
 };
 
-/// What the rows of a panel see of one span of keys through one slice.
+/// The keys of one span that are visible to the rows of a panel through one slice.
 struct Segment {
-  int32_t begin, end;          // the hull: no row sees anything outside
-  int32_t coreBegin, coreEnd;  // what every row sees; begin = end when there is no such key
-  VisibleKeys bounds;             // per row; rows past the last repeat it, so that padding never forces masking
+  int32_t begin, end;          // the hull: no key outside is visible to any row
+  int32_t coreBegin, coreEnd;  // keys visible to every row; begin = end if there are none
+  VisibleKeys bounds;             // per row; padding rows repeat the last row, so that padding never requires masking
 };
 
-/// Rows of a panel: `count` of the `width` that it has.
+/// The rows of a panel: the first `count` of its `width`.
 struct PanelRows {
   int64_t first;
   int32_t count, width;
 };
 
-/// Throws std::invalid_argument unless the spans of a tile have as many positions as there are rows and keys: what they
-/// state is an index into them. One of keys has 32 bits.
+/// Throws std::invalid_argument unless the spans of a tile have as many positions as there are rows and keys, because
+/// span offsets are used as indices into these. One of keys has 32 bits.
 void throwIfPositionsMismatch(const Tile& tile, int64_t rows, int64_t keys);
 
-/// Where a tile puts its rows and keys and which of them meet.
+/// The positions of a tile's rows and keys, and the visible pairs.
 class TileVisibility {
  public:
-  /// What is visible to one sample: the tile's mask, and slices of its own.
+  /// Visibility for one sample: the tile's mask and the sample's own slices.
   explicit TileVisibility(const Tile& tile, std::span<const Slice> sampleSlices = {});
 
-  /// Appends the segments of a panel, by increasing begin. Their row intervals live in `arena`.
+  /// Appends the segments of a panel, ordered by begin. Their row intervals are allocated in `arena`.
   void addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>& segments) const;
 
-  /// An upper bound of the number of pairs that count; 0 exactly when it is known that there are none.
+  /// Returns an upper bound of the number of visible pairs; 0 only if there are none.
   double work(Range rows, Range keys) const;
 
  private:
   struct KeySpan {
     Span span;
     int64_t offset;   // local index of its first key
-    int64_t maxEnd;  // the largest end of this and all spans that start earlier
+    int64_t maxEnd;  // largest end of this span and all spans that start earlier
   };
   struct SortedSlice {
     Slice slice;
-    int64_t maxEnd;  // the largest q1 of this and all slices that start earlier
+    int64_t maxEnd;  // largest q1 of this slice and all slices that start earlier
   };
-  /// Consecutive rows within one span: local [first, end), at positions `position`, + step, …
+  /// Consecutive rows within one span: local indices [first, end), at positions `position`, `position + step`, …
   struct RowRun {
     int64_t first, end, position, step;
   };
@@ -78,32 +78,32 @@ class TileVisibility {
   std::vector<SortedSlice> slices_;  // by q0
 };
 
-/// What the samples of a batch see of a tile. Samples that see the same share one visibility; without masks of their
-/// own, all do.
+/// Visibility of a tile for each sample of a batch. Samples with equal masks share one visibility; without sample
+/// masks, all samples do.
 class BatchVisibility {
  public:
   BatchVisibility(const Tile& tile, int64_t batch);
 
-  /// Whether samples have masks of their own.
+  /// Whether there are sample masks.
   bool isPerSample() const { return !indices_.empty(); }
-  /// How many different ones there are.
+  /// Returns the number of distinct visibilities.
   size_t count() const { return visibilities_.size(); }
   const TileVisibility& operator[](size_t index) const { return visibilities_[index]; }
-  /// The one of a batch element.
+  /// Returns the index of a batch element's visibility.
   size_t indexOf(int64_t batch) const { return indices_.empty() ? 0 : indices_[static_cast<size_t>(batch)]; }
 
  private:
   std::vector<TileVisibility> visibilities_;
-  std::vector<size_t> indices_;  // by batch element; empty if all have the first
+  std::vector<size_t> indices_;  // by batch element; empty if all use the first
 };
 
-/// The segments of every panel of a tile, found once for all heads.
+/// The segments of every panel of a tile, computed once for all heads.
 class PanelSegments {
  public:
   /// `arena` must outlive the segments.
   PanelSegments(const TileVisibility& visibility, int64_t rows, int32_t width, Arena& arena);
 
-  /// By increasing begin; empty past the last panel.
+  /// Returns the segments of a panel, ordered by begin; empty past the last panel.
   std::span<const Segment> segments(int64_t panel) const;
   PanelRows rows(int64_t panel) const;
 
@@ -111,7 +111,7 @@ class PanelSegments {
   int64_t rows_;
   int32_t width_;
   std::vector<Segment> segments_;
-  std::vector<size_t> panelOffsets_;  // of the first segment of each panel, and the end
+  std::vector<size_t> panelOffsets_;  // index of the first segment of each panel, and the total
 };
 
 }  // namespace mosaic

@@ -1,4 +1,4 @@
-// The addon's entry: makes the state of the environment, exports, and ends the streams when the environment goes.
+// The addon's entry point: creates the environment's state and exports, and shuts down the streams on environment exit.
 #include "binding/addon.h"
 
 #include <chrono>
@@ -8,8 +8,8 @@ namespace mosaic {
 
 namespace {
 
-// At the end of the environment a kernel may be running. It is waited for this long, then left behind: its device
-// keeps alive what it uses.
+// A kernel may be running when the environment exits. It is awaited for at most this long and then left running; it
+// keeps its device and memory alive.
 constexpr auto kExitTimeout = std::chrono::milliseconds(300);
 
 void onEnvironmentEnd(void* data) {
@@ -24,7 +24,7 @@ void onEnvironmentEnd(void* data) {
   }
 }
 
-// bind(arguments, deliver): at load, and again (without deliver) when the array has to grow.
+// bind(arguments, deliver): called on load, and again (without deliver) when the array must grow.
 napi_value bind(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   size_t count = 2;
@@ -41,7 +41,7 @@ napi_value bind(napi_env env, napi_callback_info info) {
   addon.arguments = static_cast<double*>(data);
   if (!addon.completions) {
     addon.completions = std::make_shared<CompletionQueue>(env, arguments[1]);
-    // After the ThreadSafeFunction was made, so that this runs before it is torn down.
+    // Added after the ThreadSafeFunction is created, so that this hook runs before that is torn down.
     napi_add_env_cleanup_hook(env, onEnvironmentEnd, &addon);
   }
   return nullptr;

@@ -1,4 +1,4 @@
-// What belongs to one JavaScript environment.
+// State that belongs to one JavaScript environment.
 #pragma once
 
 #include <node_api.h>
@@ -12,18 +12,18 @@
 
 namespace mosaic {
 
-/// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
+/// Incremented whenever the interface between JavaScript and native code changes; its counterpart is in src/addon.ts.
 constexpr int32_t kBindingVersion = 4;
 
-/// Arguments come through `arguments`, an array of doubles that JavaScript fills before it calls: nothing is parsed.
-/// The first double is the device's address on the way in, and the result on the way out.
+/// Arguments are passed in `arguments`, an array of doubles that JavaScript fills before it calls, so nothing is
+/// parsed. The first double is the device's address on input, and the result on output.
 struct Addon {
   napi_env env = nullptr;
   double* arguments = nullptr;
   napi_ref argumentsReference = nullptr;
   std::shared_ptr<CompletionQueue> completions;
   std::vector<std::weak_ptr<Device>> devices;
-  /// What streams recorded, by the completion that announces them.
+  /// Recorded traces, by the completion that announces them.
   std::unordered_map<double, std::shared_ptr<std::vector<TraceEntry>>> traces;
 
   static Addon& of(napi_env env);
@@ -31,7 +31,8 @@ struct Addon {
 };
 
 napi_value throwError(napi_env env, const char* message);
-/// Throws what the exception in flight reports, under the code of its error class; call from a catch block.
+/// Throws the exception in flight as a JavaScript error, with the code of its error class. Must be called from a catch
+/// block.
 napi_value throwCurrentException(napi_env env);
 
 /// An export: what it throws becomes a JavaScript error. No exception may pass through Node's frames.
@@ -44,9 +45,9 @@ napi_value guarded(napi_env env, napi_callback_info info) {
   }
 }
 
-/// `exports` gets one function per kernel.
+/// `exports` gets one function per kernel to `exports`.
 void exportKernels(napi_env env, napi_value exports);
-/// Opening, closing, memory, reading, writing, fences, tracing.
+/// Adds opening, closing, memory, reading, writing, fences and tracing to `exports`.
 void exportDevice(napi_env env, napi_value exports);
 
 }  // namespace mosaic

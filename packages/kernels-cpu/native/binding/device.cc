@@ -31,7 +31,8 @@ void reportMemory(napi_env env, DeviceHandle& handle, int64_t bytes) {
   handle.reportedBytes = bytes;
 }
 
-// open(): arguments = threads, limit → an external that keeps the device; arguments = its address, that of its stream.
+// open(): arguments = threads, limit → an external that owns the device; arguments = address of the device, of its
+// stream.
 napi_value open(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   const IsaChoice choice = chooseIsa(std::getenv("MOSAIC_ISA"));
@@ -53,7 +54,7 @@ napi_value open(napi_env env, napi_callback_info) {
   return external;
 }
 
-// close(external): no other call may follow.
+// close(external): no other call on the device may follow.
 napi_value close(napi_env env, napi_callback_info info) {
   DeviceHandle* handle = deviceHandle(env, info);
   reportMemory(env, *handle, 0);
@@ -61,7 +62,7 @@ napi_value close(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
-// allocate: arguments = device, bytes → arguments = address or 0, block, its bytes.
+// allocate: arguments = device, bytes → arguments = address or 0, block, block size in bytes.
 napi_value allocate(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
@@ -83,14 +84,14 @@ napi_value free(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// account(external): arguments = device, the bytes of external memory that V8 should account for.
+// account(external): arguments = device, bytes of external memory to report to V8.
 napi_value account(napi_env env, napi_callback_info info) {
   DeviceHandle* handle = deviceHandle(env, info);
   reportMemory(env, *handle, static_cast<int64_t>(Addon::of(env).arguments[1]));
   return nullptr;
 }
 
-// memory: arguments = device → arguments = allocated, reserved, peak, limit, what kernels hold to work in.
+// memory: arguments = device → arguments = allocated, reserved, peak, limit, scratch bytes of kernels.
 napi_value memory(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
@@ -128,7 +129,7 @@ View denseView(float* data, const View& source) {
   return view;
 }
 
-// The memory of the Float32Array that a call got as its only argument.
+// Gets the memory of the Float32Array that is the only argument of a call.
 bool getFloatArray(napi_env env, napi_callback_info info, float** data, size_t* length) {
   size_t count = 1;
   napi_value array;
@@ -140,7 +141,7 @@ bool getFloatArray(napi_env env, napi_callback_info info, float** data, size_t* 
   return type == napi_float32_array;
 }
 
-// write(Float32Array): arguments = device, view. The values are taken now.
+// write(Float32Array): arguments = device, view. The values are copied before the call returns.
 napi_value write(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
@@ -219,7 +220,7 @@ napi_value wait(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// failure: arguments = device → [code, message], or undefined while the stream is sound.
+// failure: arguments = device → [code, message], or undefined if the stream has not failed.
 napi_value failure(napi_env env, napi_callback_info) {
   const MosaicFailure* failure = Addon::of(env).device().stream.failure();
   if (!failure) return nullptr;
@@ -241,7 +242,7 @@ napi_value startTrace(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// stopTrace: arguments = device, completion; `takeTrace` is to be called once the completion has arrived.
+// stopTrace: arguments = device, completion; call `takeTrace` once the completion has arrived.
 napi_value stopTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
@@ -281,7 +282,7 @@ napi_value takeTrace(napi_env env, napi_callback_info) {
   return list;
 }
 
-// injectFailure(handle, message): submits work that fails, as native code of another package would, through the ABI.
+// injectFailure(handle, message): submits work that fails, through the ABI, as native code of another package would.
 napi_value injectFailure(napi_env env, napi_callback_info info) {
   size_t count = 2;
   napi_value arguments[2];
@@ -303,7 +304,8 @@ napi_value injectFailure(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
-// features: → "isa,supported,supported…", or an error when MOSAIC_ISA names what this machine has not.
+// features: → "isa,supported,supported…", or an error if MOSAIC_ISA names an instruction set unsupported on this
+// machine.
 napi_value features(napi_env env, napi_callback_info) {
   const IsaChoice choice = chooseIsa(std::getenv("MOSAIC_ISA"));
   if (!choice.error.empty()) return throwError(env, choice.error.c_str());
@@ -314,7 +316,7 @@ napi_value features(napi_env env, napi_callback_info) {
   return result;
 }
 
-// fmaPeak: arguments = threads, dtype → arguments = GFLOP/s. Blocks.
+// fmaPeak: arguments = threads, dtype → arguments = GFLOP/s. Blocks the host.
 napi_value fmaPeak(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Pool pool(static_cast<int>(addon.arguments[0]));
@@ -323,7 +325,7 @@ napi_value fmaPeak(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// readBandwidth: arguments = threads, bytes → arguments = GB/s. Blocks.
+// readBandwidth: arguments = threads, bytes → arguments = GB/s. Blocks the host.
 napi_value readBandwidth(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Pool pool(static_cast<int>(addon.arguments[0]));

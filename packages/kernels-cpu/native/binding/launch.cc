@@ -32,7 +32,7 @@ struct KernelTask {
   }
 };
 
-/// Arguments are read where they stay until the kernel has run: they may be a kilobyte.
+/// Reads the arguments directly into the memory of the submitted work, because they may be a kilobyte.
 template <class Arguments>
 void submit(Device& device, ArgumentReader reader, const char* name,
             void (*kernel)(const Arguments& args, Pool& pool)) {

@@ -22,7 +22,7 @@ extern const Kernels kKernelsNeon, kKernelsNeonBf16;
 namespace {
 
 #if defined(__x86_64__)
-/// The kernels of AVX-512 with the products of an instruction set that contains it.
+/// Combines the AVX-512 kernels with the products of an instruction set that includes AVX-512.
 template <Isa isa>
 Kernels makeAvx512Kernels() {
   Kernels kernels = kKernelsAvx512;
@@ -67,7 +67,8 @@ Device::Device(const DeviceOptions& options)
 std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
   try {
     auto device = std::make_shared<Device>(options);
-    // Detached: joining it would block the host. It keeps what it uses alive; `abandon` waits for it.
+    // Detached, because joining would block the host. The thread keeps the device alive; `waitForExit` waits for its
+    // end.
     startThread("mosaic-stream", [device] {
       device->stream.run();
       device->onThreadExit();
@@ -97,7 +98,7 @@ void Device::releaseInOrder(Release&& release) {
 
 void Device::poisonEndInOrder([[maybe_unused]] const Block& block, [[maybe_unused]] size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
-  // Work before may still use these addresses for what lay there then.
+  // In stream order, because earlier work may still use these addresses for the previous block.
   enqueueEvenIfFailed(stream, "", [data = block.data, bytes, size = block.size](const MosaicFailure*) {
     poisonEnd(data, bytes, size);
   });

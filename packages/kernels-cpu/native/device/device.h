@@ -1,4 +1,4 @@
-// One CPU device: a stream with its thread, a pool of workers, and memory.
+// A CPU device: a stream with its thread, a pool of workers, and memory.
 #pragma once
 
 #include <atomic>
@@ -18,44 +18,44 @@ namespace mosaic {
 
 struct DeviceOptions {
   int threads;
-  size_t memoryLimit;  // bytes, 0 for none
+  size_t memoryLimit;  // bytes, 0 for no limit
   Isa isa;
 };
 
-/// Referenced by the host and by its own thread; the last release destroys it.
+/// Shared by the host and the device's own thread; the last reference destroys it.
 class Device : public std::enable_shared_from_this<Device> {
  public:
-  /// Starts the stream's thread. Throws a Failure if there are not as many threads to be had.
+  /// Starts the stream's thread. Throws a Failure if the system cannot create enough threads.
   static std::shared_ptr<Device> open(const DeviceOptions& options);
   explicit Device(const DeviceOptions& options);
 
-  /// Of kernels that are submitted; only the host allocates.
+  /// Memory of submitted kernels' arguments; only the host allocates from it.
   TaskPool tasks;
   Stream stream;
   const Isa isa;
   const Kernels& kernels;
 
-  /// The workers; only from works on the stream.
+  /// Returns the workers. May be called only by work on the stream.
   Pool& pool() { return *pool_; }
-  /// Only from the host, and not after `close`.
+  /// Returns the allocator. May be called only by the host, before `close`.
   Allocator& memory() { return *memory_; }
-  /// Bytes that kernels hold to work in, beside `memory`.
+  /// Returns the bytes of kernels' scratch memory, which `memory` does not count.
   size_t scratchBytes() const { return scratchBytes_.load(); }
 
-  /// With AddressSanitizer: work from now on may touch only `bytes` of the block.
+  /// With AddressSanitizer: work submitted from now on may access only the first `bytes` of the block.
   void poisonEndInOrder(const Block& block, size_t bytes);
-  /// Gives `release` back to the system once all work so far is done.
+  /// Returns `release` to the system once all work submitted so far is done.
   void releaseInOrder(Release&& release);
 
-  /// Lets the work so far run, then ends the thread and frees all memory. Returns at once.
+  /// Lets the submitted work finish, then ends the thread and frees all memory. Returns at once.
   void close();
-  /// Blocks until the thread has ended; false if that was not before the deadline.
+  /// Blocks until the thread has exited; returns false if the deadline passes first.
   bool waitForExit(std::chrono::steady_clock::time_point deadline);
 
  private:
   void onThreadExit();
 
-  std::atomic<size_t> scratchBytes_{0};  // bytes that kernels hold to work in
+  std::atomic<size_t> scratchBytes_{0};  // scratch memory of kernels
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Allocator> memory_;
   std::mutex mutex_;

@@ -1,7 +1,7 @@
-// b is packed once into panels as wide as a register tile, a is read in place where it can be (Goto and van de Geijn
-// 2008, without packing a). Blocks of rows are the tasks, or, where rows are few, panels, each of which is packed by
-// the task that reads it. Sums run over blocks of depths in order, whatever the number of threads: each element of the
-// product is always added up in the same way.
+// b is packed once into panels as wide as a register tile; a is read in place if possible (Goto and van de Geijn 2008,
+// without packing a). The tasks are blocks of rows, or, if there are few rows, panels, each packed by the task that
+// reads it. Sums run over blocks of the depth (the reduction dimension) in order, so that each element of the product
+// is summed in the same order for any number of threads.
 #include "gemm/gemm.h"
 
 #include <algorithm>
@@ -14,22 +14,22 @@
 namespace mosaic {
 namespace {
 
-constexpr int64_t kBlockRows = 192;           // rows of a block of a; the block fits the L2 cache
-constexpr int64_t kMaxPackedBytes = 8 << 20;  // of b at a time
-// Where panels are the tasks: at most so many rows, whose blocks would be too small for the number of tasks, and so
-// much of b, which no L2 cache holds for them.
+constexpr int64_t kBlockRows = 192;           // rows per block of a; the block fits the L2 cache
+constexpr int64_t kMaxPackedBytes = 8 << 20;  // packed part of b
+// Panels are the tasks of products with more than one block of rows only if there are at most this many rows, which
+// would yield too few blocks, and at least this many bytes of b, which then does not fit the L2 cache.
 constexpr int64_t kMaxPanelRows = 1024, kMinPanelBytes = 2 << 20;
-constexpr int64_t kMaxPackedDepth = 4096;     // of b at a time
-constexpr int64_t kMaxWideFloats = 1 << 24;   // of a float32 copy of out at a time: 64 MiB, which the arena keeps
-constexpr int64_t kMaxSumFloats = 1 << 17;    // accumulators of a task; they fit the L2 cache
+constexpr int64_t kMaxPackedDepth = 4096;     // depth of the packed part of b
+constexpr int64_t kMaxWideFloats = 1 << 24;   // size limit of a float32 copy of out: 64 MiB, kept by the arena
+constexpr int64_t kMaxSumFloats = 1 << 17;    // accumulators per task; they fit the L2 cache
 constexpr int64_t kMinParallelMultiplyAdds = 1 << 17;
-constexpr int64_t kDotColumnsPerTask = 64;  // of a task of few rows
-// Of a task that stores a float32 copy of out: where columns of out are dense, tasks write whole cache lines of them.
+constexpr int64_t kDotColumnsPerTask = 64;  // per task, for products of few rows
+// Rows per task that stores a float32 copy of out. If columns of out are dense, tasks write whole cache lines of them.
 constexpr int64_t kMinStoredRows = 16, kMaxStoredRows = 64;
 
 int64_t roundUp(int64_t x, int64_t multiple) { return ceilDiv(x, multiple) * multiple; }
 
-/// Stores that part of the product, which was computed in float32.
+/// Stores part of the product, which was computed in float32.
 void storeSums(const GemmKernels& kernels, const Product& p, const MatrixPart& part, const float* sums,
                int64_t sumStride) {
   Matrix out = p.out;
@@ -42,11 +42,11 @@ void storeSums(const GemmKernels& kernels, const Product& p, const MatrixPart& p
 /// Scratch memory of a worker.
 struct WorkerMemory {
   void* rows;       // a block of a
-  void* panels[2];  // blocks of b, where panels are the tasks
-  float* sums;      // of a task, where out is narrow
+  void* panels[2];  // blocks of b, if panels are the tasks
+  float* sums;      // accumulators of a task, if out is a 16-bit type
 };
 
-/// One product on one worker or on all, with memory for it.
+/// One product, computed on one worker or on all, with its memory.
 class Gemm {
  public:
   Gemm(const GemmKernels& kernels, const Product& product, DType dtype, int threads)
@@ -74,10 +74,10 @@ class Gemm {
     if (!isOutputNarrow()) return 0;
     return isParallelOverPanels_ ? product_.m * kernels_.tileColumns : std::min(kBlockRows, product_.m) * columns_;
   }
-  /// Of a float32 copy of out, if it needs one.
+  /// Returns the size of a float32 copy of out, or 0 if none is needed.
   int64_t wideFloats() const { return storesDirectly() ? 0 : wideRows() * product_.n; }
 
-  /// forEachTask(tasks, fn) runs a loop of tasks, on one worker or on all.
+  /// Computes the product. forEachTask(tasks, fn) runs a loop of tasks, on one worker or on all.
   template <class ParallelLoop>
   void run(const Product& product, void* packedB, float* wideOut, int64_t rowsPerTask, const WorkerMemory* workers,
            const ParallelLoop& forEachTask) const {
@@ -100,19 +100,19 @@ class Gemm {
 
  private:
   bool isOutputNarrow() const { return product_.out.columnStride == 1 && product_.out.dtype != DType::Float32; }
-  /// Whether blocks can be stored in out. Narrow sums must be complete before they are rounded.
+  /// Whether blocks can be stored to out directly. 16-bit sums must be complete before they are rounded.
   bool storesDirectly() const {
     return product_.out.columnStride == 1 && (!isOutputNarrow() || product_.k <= kMaxPackedDepth);
   }
-  /// Whether each panel is packed and read by one task, with all rows: there are enough panels, and rows need no copy
-  /// or are one block.
+  /// Whether each panel is packed and read by one task, which processes all rows. This requires enough panels, and rows
+  /// that are read in place or form one block.
   bool isParallelOverPanels() const {
     const int64_t panels = ceilDiv(product_.n, kernels_.tileColumns);
     if (product_.m <= kBlockRows) return panels >= 4 * threads_;
     return product_.m <= kMaxPanelRows && product_.n * product_.k * bytes_ >= kMinPanelBytes &&
            panels >= 8 * threads_ && isReadInPlace();
   }
-  /// Whether rows of a are read where they lie by few panels.
+  /// Whether rows of a can be read in place if there are few panels.
   bool isReadInPlace() const {
     return product_.a.dtype == dtype_ && product_.a.columnStride == 1 && product_.m % kernels_.rowMultiple == 0 &&
            product_.k % kernels_.depthMultiple == 0;
@@ -137,8 +137,8 @@ class Gemm {
     }
   }
 
-  /// All rows by one panel a task, which packs it block by block, each while the one before is multiplied: what is
-  /// packed stays in the caches of one core.
+  /// Each task computes one panel for all rows. It packs the panel block by block, each block while the previous one is
+  /// multiplied, so that packed data stays in the caches of one core.
   template <class ParallelLoop>
   void multiplyPanels(const Product& p, const WorkerMemory* workers, const ParallelLoop& forEachTask) const {
     const int64_t columns = kernels_.tileColumns;
@@ -153,12 +153,13 @@ class Gemm {
     });
   }
 
-  /// Where a task packs the block at that depth, beside the one before.
+  /// Returns the buffer in which a task packs the block at `depth`; it alternates with the buffer of the previous
+  /// block.
   void* panelOf(const WorkerMemory& memory, int64_t depth) const {
     return memory.panels[depth / kernels_.blockDepth % 2];
   }
 
-  /// Panels of a block of depths lie side by side: [block][panel][depth][columns].
+  /// Returns the size of a panel. The panels of a block of depths are contiguous: [block][panel][depth][columns].
   int64_t panelBytes(int64_t depth) const {
     return roundUp(depth, kernels_.depthMultiple) * kernels_.tileColumns * bytes_;
   }
@@ -192,7 +193,7 @@ class Gemm {
     int64_t first, count;
   };
 
-  /// panelsAt(depth) gives the packed panels of the block at that depth.
+  /// Multiplies rows. panelsAt(depth) returns the packed panels of the block at that depth.
   template <class PanelsAt>
   void multiplyRows(const Product& p, const MatrixPart& b, RowRange rows, const WorkerMemory& memory,
                     const PanelsAt& panelsAt) const {
@@ -229,14 +230,14 @@ class Gemm {
 
   const GemmKernels& kernels_;
   const Product& product_;
-  const DType dtype_;    // of products
-  const int64_t bytes_;  // of an element of them
+  const DType dtype_;    // dtype of the products
+  const int64_t bytes_;  // bytes per element of that dtype
   const int threads_;
   bool isParallelOverPanels_;
-  int64_t columns_;  // of b at a time
+  int64_t columns_;  // columns of b per packed part
 };
 
-/// The `index`th product, whose epilogue is kept in `epilogue`.
+/// Returns the product at `index` of the batch, and stores its epilogue in `epilogue`.
 Product productAt(const ProductBatch& batch, int64_t index, GemmEpilogue& epilogue) {
   Product product = productAt(batch, index);
   if (batch.product.epilogue) {
@@ -246,7 +247,7 @@ Product productAt(const ProductBatch& batch, int64_t index, GemmEpilogue& epilog
   return product;
 }
 
-/// A product of few rows: its columns, in parts, are the tasks.
+/// Computes a product of few rows. The tasks are ranges of columns.
 void multiplyFewRows(const Product& p, const GemmKernels& kernels, Pool& pool) {
   const int64_t stride = roundUp(p.k, 16), tasks = ceilDiv(p.n, kDotColumnsPerTask);
   Arena& sharedArena = pool.sharedArena();
@@ -266,7 +267,7 @@ void multiplyFewRows(const Product& p, const GemmKernels& kernels, Pool& pool) {
   for (int64_t index = 0; index < tasks; index++) task(index, 0);
 }
 
-/// `batch` is not empty, nor are its sums.
+/// Computes a batch of products. The batch and the reduction dimension must not be empty.
 void multiply(const ProductBatch& batch, Isa isa, Pool& pool) {
   const Product& p = batch.product;
   const bool hasSameDType = p.a.dtype == p.b.dtype;
@@ -303,7 +304,7 @@ void multiply(const ProductBatch& batch, Isa isa, Pool& pool) {
     }
     return;
   }
-  // Many products: one worker each, with separate scratch memory.
+  // Many products: each on one worker, with separate scratch memory.
   std::vector<void*> packedB;
   std::vector<float*> wideOut;
   for (int worker = 0; worker < threads; worker++) {
@@ -324,7 +325,7 @@ bool hasSameLayout(const View& a, const View& b) {
   return a.dtype == b.dtype && a.rank == b.rank && std::equal(a.stride, a.stride + a.rank, b.stride);
 }
 
-/// As dense float32: in place, or converted into `copy`.
+/// Returns the bias as dense float32: in place, or converted into `copy`.
 const float* denseBias(const View& bias, std::vector<float>& copy, Isa isa, Pool& pool) {
   if (bias.dtype == DType::Float32 && bias.stride[0] == 1) return static_cast<const float*>(bias.data);
   copy.resize(static_cast<size_t>(bias.shape[0]));
@@ -358,7 +359,7 @@ void linear(const LinearArguments& args, Isa isa, Pool& pool) {
   const bool hasSameLayouts =
       (!savesPreActivation || hasSameLayout(preActivation, out)) && (!gate.data || hasSameLayout(gate, out));
   if (p.k == 0 || !hasSameLayouts) {
-    // In separate passes.
+    // The epilogue runs in separate passes.
     if (p.k > 0) {
       linear({sums, a, b, {bias, std::nullopt, {}, {}}}, isa, pool);
     } else if (bias.data) {

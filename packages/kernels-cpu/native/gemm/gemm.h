@@ -7,11 +7,11 @@
 
 namespace mosaic {
 
-/// Operands broadcast along leading axes. Sums are float32 and rounded once, at the end; the order in which they are
-/// added up does not depend on the number of threads. Throws std::bad_alloc.
+/// Operands broadcast along leading axes. Sums are float32 and are rounded once, at the end; the order of summation
+/// does not depend on the number of threads. Throws std::bad_alloc.
 void matmul(const MatmulArguments& args, Isa isa, Pool& pool);
 
-/// A product whose sums get bias and activation before they are rounded and stored.
+/// Computes a product with bias and activation applied to the sums before they are rounded and stored.
 void linear(const LinearArguments& args, Isa isa, Pool& pool);
 
 }  // namespace mosaic

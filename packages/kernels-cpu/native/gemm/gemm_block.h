@@ -1,4 +1,4 @@
-// The product of packed blocks, tile by tile, and what happens to a tile before it is stored.
+// The product of packed blocks, tile by tile, and the epilogue of a tile before it is stored.
 #pragma once
 
 #include "gemm/gemm_epilogue.h"
@@ -22,7 +22,7 @@ struct BlockProduct {
   }
 
  private:
-  /// With tiles of fewer vectors and more rows where columns do not fill a panel.
+  /// Uses tiles of fewer vectors and more rows if the columns do not fill a panel.
   template <int vectors>
   MOSAIC_INLINE void multiplyPanel(const GemmBlock& block, int64_t j) {
     if constexpr (vectors > 1 && !RegisterTile<V, E, Shape::wideRows, N>::isAsynchronous) {
@@ -35,7 +35,7 @@ struct BlockProduct {
     });
   }
 
-  /// While the tiles of a panel are computed the next one, which lies behind it, is prefetched.
+  /// Computes a tile and prefetches part of the next panel, which follows in memory.
   template <int rows, int vectors>
   MOSAIC_NOINLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
     const UpcomingReads share = nextPanel(block, j, i, i + rows);
@@ -44,10 +44,10 @@ struct BlockProduct {
     computeTile<rows, vectors>(block, panel, i, j, sweep);
   }
 
-  /// Of the first panel, or of one that is not full: rows of the next tile are prefetched, too, which no panel has read
-  /// before, and instead of the next panel a share of the block that is packed next, if any. It is packed at once: rows
-  /// that lie a multiple of a page apart fall into so few sets of a cache that a whole block of them would evict
-  /// itself.
+  /// Computes a tile of the first panel, or of one that is not full. Also prefetches rows of the next tile, which no
+  /// panel has read before. If there is a block to pack next, a share of it is prefetched instead of the next panel,
+  /// and packed at once. Rows that are a multiple of a page apart map to so few sets of a cache that a whole block of
+  /// them would evict itself.
   template <int rows, int vectors>
   MOSAIC_NOINLINE void computeTileAndPack(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
     const MatrixPart share = shareOf(block.next.part, i, minOf(i + rows, block.rows), block.rows);
@@ -80,8 +80,8 @@ struct BlockProduct {
     }
   }
 
-  /// Of what a tile is stored to, and its gate: lines come while it is computed, not while the next one waits for its
-  /// stores.
+  /// Prefetches the memory that a tile is stored to, and its gate, so that lines arrive while the tile is computed and
+  /// its stores do not delay the next tile.
   MOSAIC_INLINE void prefetchOut(const GemmBlock& block, const MatrixPart& part) {
     const int64_t bytes = part.columns * dtypeBytes(block.out.dtype);
     const char* gate = block.epilogue ? block.epilogue->gate : nullptr;
@@ -94,14 +94,14 @@ struct BlockProduct {
     }
   }
 
-  /// Of a, `count` rows from `first` on; none where a lies along rows.
+  /// Returns `count` rows of a from `first` on; empty if a is stored along rows.
   MOSAIC_INLINE UpcomingReads nextRows(const GemmBlock& block, int64_t first, int64_t count) {
     if (block.a.step != 1 || count <= 0) return {};
     constexpr int64_t elementBytes = sizeof(typename E::Scalar);
     return {rowsAt<E>(block.a, first).data, count, block.a.rowStride * elementBytes, block.depth * elementBytes};
   }
 
-  /// The part of the panel behind that of column j that falls to rows [from, to); nothing behind the last one.
+  /// Returns the share of the panel after that of column j for rows [from, to); empty after the last panel.
   MOSAIC_INLINE UpcomingReads nextPanel(const GemmBlock& block, int64_t j, int64_t from, int64_t to) {
     if (j + width >= block.columns) return {};
     const char* next = static_cast<const char*>(block.panels) + (j / width + 1) * block.panelBytes;
@@ -109,14 +109,15 @@ struct BlockProduct {
     return {next + begin, 1, 0, end - begin};
   }
 
-  /// The depths of `part` that fall to rows [from, to) of `rows`, a multiple of a cache line but for the last.
+  /// Returns the share of the depths of `part` for rows [from, to) out of `rows`, in whole cache lines except for the
+  /// last.
   MOSAIC_INLINE MatrixPart shareOf(const MatrixPart& part, int64_t from, int64_t to, int64_t rows) {
-    constexpr int64_t unit = 2 * L;  // what squares of pairs take
+    constexpr int64_t unit = 2 * L;  // depth of squares of pairs
     const int64_t units = ceilDiv(part.rows, unit), first = from * units / rows * unit;
     return {part.row + first, minOf(to * units / rows * unit, part.rows) - first, part.column, part.columns};
   }
 
-  /// What packing `part` of b reads; nothing where neither rows nor columns are dense.
+  /// Returns the memory that packing `part` of b reads; empty if neither rows nor columns are dense.
   MOSAIC_INLINE UpcomingReads readsOf(const Matrix& b, const MatrixPart& part) {
     if (part.rows == 0) return {};
     const int64_t elementSize = dtypeBytes(b.dtype);
@@ -156,7 +157,7 @@ struct BlockProduct {
     }
   }
 
-  /// Any dtype and part of a tile.
+  /// Stores a tile that may be partial, to any dtype.
   template <int vectors, class Tile>
   MOSAIC_INLINE void storePartialTile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
     for (int r = 0; r < presentRows; r++) {
@@ -173,7 +174,7 @@ struct BlockProduct {
     }
   }
 
-  /// Every row and column of a tile, through memory: rows by rows, in one go for what takes tens of instructions.
+  /// Stores a tile through memory, row by row, in one function, because it needs tens of instructions.
   template <int vectors, class Tile>
   MOSAIC_INLINE void storeWithEpilogue(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
     constexpr int tileWidth = vectors * L;
@@ -190,7 +191,7 @@ struct BlockProduct {
                       out, block.add, &epilogue);
   }
 
-  /// As many of a vector's lanes, from the first.
+  /// The first `count` lanes of a vector.
   struct Lanes {
     const float* bias;  // or null
     int count;

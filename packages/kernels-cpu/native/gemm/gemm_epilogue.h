@@ -1,4 +1,4 @@
-// What is done to finished sums on their way from a buffer to out: bias, activation and gate.
+// The epilogue of finished sums between a buffer and out: bias, activation and gate.
 #pragma once
 
 #include "gemm/gemm_kernels.h"
@@ -8,15 +8,16 @@
 namespace mosaic {
 namespace {
 
-/// Sums in a buffer, which is written to: [rows][width], of which `columns` count; at most kChunkElements.
+/// Finished sums in a buffer that may be overwritten: [rows][width], of which `columns` are used; at most
+/// kChunkElements.
 struct FinishedSums {
   float* values;
   int64_t rows, columns, width;  // width is a multiple of the lanes
-  const float* earlier;          // [rows][columns], to be added; or null
+  const float* earlier;          // [rows][columns], added to the sums; or null
   int64_t earlierStride;
 };
 
-/// out ← sums, + out if `add`, and the epilogue, which is from the first row and column of out; or null.
+/// out ← sums, + out if `add`, and the epilogue, which is null or starts at the first row and column of out.
 template <class V>
 class SumsStore {
   using Vec = typename V::Vec;
@@ -37,7 +38,7 @@ class SumsStore {
   }
 
  private:
-  /// fn(first column, number of columns), a vector at a time.
+  /// Calls fn(first column, number of columns) for one vector at a time.
   template <class Fn>
   MOSAIC_INLINE void forEachVector(int64_t columns, Fn fn) {
     for (int64_t c = 0; c < columns; c += L) fn(c, static_cast<int>(minOf(L, columns - c)));
@@ -63,8 +64,8 @@ class SumsStore {
   }
 
   struct GateRow {
-    const char* gate;  // from the first row and column on
-    float* values;     // [width]; zeros where there are no columns
+    const char* gate;  // starts at the first row and column
+    float* values;     // [width]; zeros past the last column
   };
 
   MOSAIC_INLINE void loadGates(const FinishedSums& sums, int64_t row, const Matrix& out, const GateRow& to) {
@@ -85,10 +86,10 @@ class SumsStore {
   }
 };
 
-/// Stores products that were computed in float32, of any dtype and strides.
+/// Stores products that were computed in float32, to any dtype and strides.
 template <class V>
 class ProductStore {
-  static constexpr int64_t L = V::lanes, kLineElements = 64;  // of a column at a time
+  static constexpr int64_t L = V::lanes, kLineElements = 64;  // elements of a column at a time
 
  public:
   MOSAIC_NOINLINE void run(const GemmStore& store) {
@@ -97,7 +98,7 @@ class ProductStore {
   }
 
  private:
-  /// Columns of out are dense: they are stored as rows, from a block of sums that is transposed.
+  /// Stores to an out whose columns are dense: its columns are written as rows of a transposed block of sums.
   MOSAIC_NOINLINE void storeColumns(const GemmStore& store) {
     alignas(64) float block[L * kLineElements];
     const auto& [sums, sumStride, rows, columns, out, add, epilogue] = store;

@@ -1,4 +1,4 @@
-// Brings operands of matrix multiplication into the order in which they are read.
+// Packs operands of matrix multiplication into the order in which they are read.
 #pragma once
 
 #include "gemm/gemm_kernels.h"
@@ -9,8 +9,8 @@
 namespace mosaic {
 namespace {
 
-/// Whether rows `stride` bytes apart can be read where they lie: a multiple of a page apart they fall into the same few
-/// cache sets, and leave them before the next panels read them.
+/// Whether rows `stride` bytes apart can be read in place. Rows a multiple of a page apart map to the same few cache
+/// sets and are evicted before the next panels read them.
 MOSAIC_INLINE bool avoidsCacheConflicts(const MatrixPart& part, int64_t stride, int64_t panels) {
   return stride % 4096 != 0 || part.rows <= 4 || panels <= 2;
 }
@@ -23,7 +23,7 @@ struct GemmPack<V, Float32Operands> {
   static constexpr int64_t L = V::lanes, width = V::wideVectors * L;
   static constexpr int32_t depthMultiple = 1, rowMultiple = 1;
 
-  /// [depth][width], padded with zeros.
+  /// Packs as [depth][width], padded with zeros.
   MOSAIC_NOINLINE void packColumns(const Matrix& b, const MatrixPart& part, void* panel) {
     auto* packedPanel = static_cast<float*>(panel);
     if (b.dtype == DType::Float32 && b.columnStride == 1 && part.columns == width) {
@@ -62,7 +62,7 @@ struct GemmPack<V, Float32Operands> {
   }
 
  private:
-  /// b lies along depth: squares of it are transposed.
+  /// Packs b that is stored along depth, by transposing squares of it.
   MOSAIC_NOINLINE void transposeColumns(const Matrix& b, const MatrixPart& part, float* packedPanel) {
     float square[L][L], transposed[L][L];
     for (int64_t d = 0; d < part.rows; d += L) {
@@ -82,14 +82,14 @@ struct GemmPack<V, Float32Operands> {
   }
 };
 
-/// Both operands are bfloat16.
+/// Packing for products whose operands are both bfloat16.
 template <class V>
 struct GemmPack<V, Bf16Operands> {
   static constexpr int64_t L = V::lanes, width = PairShape<V>::wideVectors * L;
   static constexpr int32_t depthMultiple = 2 * V::lanes;
   static constexpr int32_t rowMultiple = PairShape<V>::wideRows == 32 ? 32 : 1;
 
-  /// Pairs: [depth / 2][width], padded with zeros to `depthMultiple`.
+  /// Packs as pairs: [depth / 2][width], padded with zeros to `depthMultiple`.
   MOSAIC_NOINLINE void packColumns(const Matrix& b, const MatrixPart& part, void* panel) {
     auto* packedPanel = static_cast<uint32_t*>(panel);
     if (b.columnStride != 1 && b.rowStride == 1) return transposeColumns(b, part, packedPanel);
@@ -132,7 +132,7 @@ struct GemmPack<V, Bf16Operands> {
   }
 
  private:
-  /// b lies along depth.
+  /// Packs b that is stored along depth.
   MOSAIC_NOINLINE void transposeColumns(const Matrix& b, const MatrixPart& part, uint32_t* packedPanel) {
     for (int64_t d = 0; d < part.rows; d += depthMultiple) {
       const int64_t count = minOf(depthMultiple, part.rows - d);
@@ -148,7 +148,7 @@ struct GemmPack<V, Bf16Operands> {
     }
   }
 
-  /// a lies along rows.
+  /// Packs a that is stored along rows.
   MOSAIC_NOINLINE void transposeRows(const Matrix& a, const MatrixPart& part, uint16_t* to, int64_t stride) {
     for (int64_t c = 0; c < part.columns; c += depthMultiple) {
       for (int64_t r = 0; r < part.rows; r += L) {
@@ -163,7 +163,8 @@ struct GemmPack<V, Bf16Operands> {
     }
   }
 
-  /// n of `total` elements, where they lie or followed by zeros in `copy`; null if they are not present.
+  /// Returns n of `total` elements: in place, or copied to `copy` and padded with zeros; null if the line is not
+  /// present.
   template <int total = depthMultiple>
   MOSAIC_INLINE const uint16_t* readLine(const char* data, bool isLinePresent, int64_t n, uint16_t (&copy)[total]) {
     if (!isLinePresent) return nullptr;

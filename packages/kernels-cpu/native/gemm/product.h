@@ -1,4 +1,4 @@
-// What a product is: its operands as matrices, and the leading axes over which it is repeated.
+// A matrix product: its operands as matrices, and the leading axes over which it is repeated.
 #pragma once
 
 #include "gemm/gemm_kernels.h"
@@ -12,7 +12,7 @@ struct Product {
   Matrix out, a, b;
   int64_t m, n, k;
   bool accumulate;
-  const GemmEpilogue* epilogue;  // from the first row and column of out; or null
+  const GemmEpilogue* epilogue;  // starts at the first row and column of out; or null
 };
 
 /// The operands of a product, and whether it is added to out.
@@ -23,14 +23,14 @@ struct MatmulOperands {
 
 /// Products of one shape along leading axes that broadcast.
 struct ProductBatch {
-  Loop<3> loop;  // over out, a, b; inner axis included
+  Loop<3> loop;  // over out, a, b; includes the inner axis
   int64_t count;
   Product product;
-  bool isTransposed;  // out's rows are its columns
+  bool isTransposed;  // the rows of out are columns of the product
   bool hasFewRows;    // see row_dots.h
 };
 
-/// With more, packing b is worth its while.
+/// Maximum number of rows for row_dots.h; with more rows, packing b pays off.
 constexpr int64_t kMaxFewRows = 16;
 
 MOSAIC_INLINE void swapAndTranspose(Matrix& a, Matrix& b) {
@@ -49,7 +49,8 @@ MOSAIC_INLINE View batchDims(const View& view) {
   return result;
 }
 
-/// Leading axes over which b is the same and rows go on evenly become rows: a [B, S, E] · b [E, F] is one product.
+/// Merges leading axes into the rows if b is the same along them and rows are evenly spaced: a [B, S, E] · b [E, F] is
+/// one product.
 MOSAIC_INLINE void mergeBatchIntoRows(ProductBatch& batch) {
   Loop<3>& loop = batch.loop;
   Product& p = batch.product;
@@ -94,8 +95,8 @@ MOSAIC_INLINE ProductBatch makeBatch(const MatmulOperands& operands) {
   mergeBatchIntoRows(batch);
   const Product& p = batch.product;
   const bool isOutTransposed = p.out.columnStride != 1 && (p.out.rowStride == 1 || p.n == 1);
-  // Packing b is not worth its while for few rows: with a long sum, pack the smaller operand. Still less where packing
-  // turns b, as a weight [out, in] is: its rows are read where they lie instead.
+  // For few rows, packing b does not pay off; with a long sum, the smaller operand is packed instead. It pays off even
+  // less if packing transposes b, as for a weight [out, in], whose rows are then read in place.
   const bool doesPackingTransposeB = p.b.rowStride == 1 && p.b.columnStride != 1 && p.a.columnStride == 1;
   const bool hasLongSum = 2 * p.n <= p.k || (doesPackingTransposeB && p.k >= 512 && p.k >= 16 * p.m);
   const bool isSmallerOperandPacked = 2 * p.m <= p.n && hasLongSum;

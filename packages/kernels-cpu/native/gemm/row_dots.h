@@ -1,5 +1,6 @@
-// The product of a few rows and a matrix that lies along the sum, as a weight [out, in] does: one dot product for each
-// element, reading both where they lie. Packing the weight, which is read once, would take longer than the product.
+// The product of a few rows and a matrix that is stored along the reduction dimension, such as a weight [out, in]. Each
+// element is one dot product that reads both operands in place. Packing the weight, which is read once, would take
+// longer than the product.
 #pragma once
 
 #include "gemm/gemm_kernels.h"
@@ -15,10 +16,11 @@ struct RowProduct {
   static constexpr int L = V::lanes;
   static constexpr int numAccumulators =
       L >= 16 || V::isa == Isa::Neon || V::isa == Isa::NeonBf16 ? 16 : 8;  // in registers
-  // At a time. Scalar vectors are loops that compilers unroll: more rows would be a tenth of the addon's code.
+  // Rows per tile. Scalar vectors are loops that compilers unroll; with more rows they would be a tenth of the addon's
+  // code.
   static constexpr int maxRows = V::isa == Isa::Scalar ? 1 : 8;
 
-  /// A row as float32, followed by zeros up to a multiple of 16.
+  /// Converts a row to float32, padded with zeros to a multiple of 16.
   MOSAIC_NOINLINE void widenRow(const Matrix& a, int64_t row, int64_t columns, float* to) {
     for (int64_t c = 0; c < columns; c += kChunkElements) {
       const int64_t n = minOf(kChunkElements, columns - c);
@@ -45,14 +47,14 @@ struct RowProduct {
     }
   }
 
-  /// `multiplyByColumns` of `count` ≤ `rows` rows.
+  /// Calls `multiplyByColumns` for `count` ≤ `rows` rows.
   template <DType dtype, int rows>
   MOSAIC_INLINE void dispatchByRowCount(const RowDots& dots, int64_t row, int64_t count) {
     if (count == rows) return multiplyByColumns<dtype, rows>(dots, row);
     if constexpr (rows > 1) dispatchByRowCount<dtype, rows - 1>(dots, row, count);
   }
 
-  /// Each element is added up in the same way, whichever tile it is in.
+  /// Computes whole rows. Each element is summed in the same order, whatever tile it is in.
   template <DType dtype, int rows>
   MOSAIC_NOINLINE void multiplyByColumns(const RowDots& dots, int64_t row) {
     constexpr int columns = rows == 1                    ? 8
@@ -79,7 +81,7 @@ struct RowProduct {
     for (; k + L <= dots.depth; k += L) {
       step<rows, columns>(c, a + k, dots.aStride, [&](int j) {
         const Element* values = b + j * dots.b.columnStride + k;
-        // Of the tile after the next one: rows of a weight are too short for the hardware prefetcher.
+        // Prefetches the tile after the next one, because rows of a weight are too short for the hardware prefetcher.
         __builtin_prefetch(values + 2 * columns * dots.b.columnStride, 0, 2);
         return loadVector<V, dtype>(values);
       });

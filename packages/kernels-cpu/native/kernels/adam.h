@@ -1,4 +1,4 @@
-// One step of an optimizer on one parameter: each number is read once and written once.
+// One step of an optimizer on one parameter. Each number is read once and written once.
 #pragma once
 
 #include "kernels/elementwise.h"
@@ -7,7 +7,7 @@
 namespace mosaic {
 namespace {
 
-/// What changes, a vector of each.
+/// The values that a step updates, a vector of each.
 template <class V>
 struct AdamVectors {
   V parameter, first, second;
@@ -33,7 +33,7 @@ struct AdamW {
   }
 };
 
-/// Schedule-free AdamW: Defazio et al. 2024, in the form that keeps y (the parameter) and z (`first`).
+/// Schedule-free AdamW: Defazio et al. 2024, in the form that stores y (the parameter) and z (`first`).
 template <class T>
 struct ScheduleFree {
   using V = typename T::Vec;

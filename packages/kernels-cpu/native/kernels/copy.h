@@ -1,4 +1,4 @@
-// Filling and copying: any strides, any dtypes.
+// Filling and copying, for any strides and dtypes.
 #pragma once
 
 #include "kernels/lanes.h"
@@ -22,7 +22,7 @@ void fill(const FillArguments& args, Pool& pool) {
 /// Side of the square blocks of a transposing copy.
 constexpr int64_t kTransposeTileSide = 32;
 
-/// One square block: reads along x's dense axis, transposes in cache, writes along out's dense axis.
+/// Copies one square block: reads along x's dense axis, transposes in cache, writes along out's dense axis.
 template <class T>
 MOSAIC_INLINE void transposeTile(const Loop<2>& loop, char* const data[2], int denseAxis, const int64_t size[2]) {
   const int innerAxis = loop.rank - 1;
@@ -48,7 +48,7 @@ MOSAIC_INLINE void transposeTile(const Loop<2>& loop, char* const data[2], int d
   }
 }
 
-/// x is dense along axis `denseAxis`, out along the innermost one: copies in square blocks over the two axes.
+/// Copies x, dense along axis `denseAxis`, to out, dense along the innermost axis, in square blocks over the two axes.
 template <class T>
 MOSAIC_NOINLINE void copyTransposed(const Loop<2>& loop, int denseAxis, Pool& pool) {
   const int innerAxis = loop.rank - 1;
@@ -85,7 +85,7 @@ MOSAIC_NOINLINE void copyTransposed(const Loop<2>& loop, int denseAxis, Pool& po
   }
 }
 
-/// The axis along which x is dense while out is dense along another, or −1.
+/// Returns the axis along which x is dense if out is dense along another axis, else −1.
 MOSAIC_INLINE int transposedAxis(const Loop<2>& loop) {
   const int innerAxis = loop.rank - 1;
   if (magnitude(loop.stride[1][innerAxis]) <= 1 || loop.shape[innerAxis] < 8) return -1;

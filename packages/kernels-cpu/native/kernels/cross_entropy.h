@@ -1,4 +1,4 @@
-// Cross-entropy over the last axis, without ever storing a softmax.
+// Cross-entropy over the last axis. The softmax is never stored.
 #pragma once
 
 #include "kernels/indexed.h"
@@ -18,7 +18,7 @@ struct RowLoss {
   float loss, lse;
 };
 
-/// (1 − s)(lse − x[class]) + s (lse − mean x); differences are taken from the largest x, which cancels less.
+/// (1 − s)(lse − x[class]) + s (lse − mean x). Differences are relative to the largest x, which reduces cancellation.
 template <class T>
 MOSAIC_NOINLINE RowLoss computeRowLoss(const float* x, int64_t n, int64_t targetClass, float smoothing, float* buffer) {
   using V = typename T::Vec;

@@ -27,10 +27,10 @@ MOSAIC_INLINE void map1(float* out, const float* a, int64_t n, Fn fn) {
   if (remaining > 0) T::storePartial(out + i, fn(T::loadPartial(a + i, remaining)), remaining);
 }
 
-/// The larger; NaN if either is.
+/// Returns the larger operand, or NaN if either is NaN.
 template <class T>
 MOSAIC_INLINE typename T::Vec maxNan(typename T::Vec a, typename T::Vec b) {
-  return blend<T>(isNan<T>(a), a, T::max(a, b));  // T::max gives b where either is NaN
+  return blend<T>(isNan<T>(a), a, T::max(a, b));  // T::max returns b if either is NaN
 }
 
 template <class T>
@@ -90,10 +90,10 @@ void scalar(const ScalarArguments& args, Pool& pool) {
                [&](float* to, const float* from, int64_t n) { applyBinary<T>(args.op, to, from, values, n); });
 }
 
-// Functions of one operand, and their derivatives.
+// Unary functions and their derivatives.
 
-/// The argument u of geluTanh's sigmoid, ½ (1 + tanh(u / 2)), and du/dx. Beyond |x| = 1000 the cubic term is as good as
-/// constant, so that no product overflows where the sigmoid is long 0 or 1.
+/// Computes the argument u of geluTanh's sigmoid, ½ (1 + tanh(u / 2)), and du/dx. The cubic term is limited to its
+/// value at |x| = 1000, so that no product overflows where the sigmoid has long been 0 or 1.
 template <class T>
 MOSAIC_INLINE void computeGeluTanhArgument(typename T::Vec x, typename T::Vec& u, typename T::Vec& slope) {
   using V = typename T::Vec;
@@ -103,7 +103,7 @@ MOSAIC_INLINE void computeGeluTanhArgument(typename T::Vec x, typename T::Vec& u
   slope = twice * (one + T::set1(3.0f) * cubic);
 }
 
-/// gelu is the exact form x · Φ(x) (Hendrycks and Gimpel 2016), PyTorch's default; geluTanh their approximation of it.
+/// gelu is the exact form x · Φ(x) (Hendrycks and Gimpel 2016), PyTorch's default; geluTanh is their approximation.
 template <class T>
 MOSAIC_NOINLINE void applyUnary(UnaryOp op, float* out, const float* x, int64_t n) {
   using V = typename T::Vec;
@@ -128,7 +128,7 @@ MOSAIC_NOINLINE void applyUnary(UnaryOp op, float* out, const float* x, int64_t 
   }
 }
 
-/// e / (1 + e)² for e = exp(−|x|): the derivative of the sigmoid, without the cancellation of s (1 − s).
+/// e / (1 + e)² for e = exp(−|x|): the derivative of the sigmoid, without the cancellation in s (1 − s).
 template <class T>
 MOSAIC_INLINE typename T::Vec sigmoidGrad(typename T::Vec x) {
   const auto e = expOf<T>(T::zero() - absOf<T>(x)), s = T::set1(1.0f) / (T::set1(1.0f) + e);

@@ -1,4 +1,4 @@
-// Rows of a table that an index names: an embedding, and its gradient.
+// Rows of a table selected by an index: embedding and its gradient.
 #pragma once
 
 #include "kernels/rows.h"
@@ -6,20 +6,20 @@
 namespace mosaic {
 namespace {
 
-/// The one element at `data`.
+/// Loads the single element at `data`.
 template <class T>
 MOSAIC_INLINE float loadScalar(DType dtype, const char* data) {
   float buffer[T::lanes];
   return *fetch<T>(dtype, data, 1, 1, buffer);
 }
 
-/// Valid indices: integers in [0, count), and `ignored`, which is NaN if no index is ignored.
+/// The valid indices: integers in [0, count), and `ignored`, which is NaN if no index is ignored.
 struct ValidIndices {
   int64_t count;
   float ignored;
 };
 
-/// Fails the kernel's work at the first element of `index` that is not a valid index.
+/// Fails the kernel's work at the first element of `index` that is not valid.
 template <class T>
 MOSAIC_NOINLINE void throwIfIndexInvalid(const char* kernel, const View& index, const ValidIndices& validIndices) {
   const auto& [count, ignored] = validIndices;
@@ -56,7 +56,8 @@ void gatherRows(const GatherRowsArguments& args, Pool& pool) {
   });
 }
 
-/// Each thread adds a disjoint range of columns, row after row: sums are in row order on any number of threads.
+/// Each thread adds a disjoint range of columns, row after row, so that sums are in row order for any number of
+/// threads.
 template <class T>
 void scatterAddRows(const ScatterAddRowsArguments& args, Pool& pool) {
   const auto& [into, x, index] = args;

@@ -1,4 +1,4 @@
-// The table of one instruction set; included once per kernels_<isa>.cc.
+// The table of one instruction set. Included once by each kernels_<isa>.cc.
 #pragma once
 
 #include "attention/attention.h"
@@ -19,7 +19,7 @@
 namespace mosaic {
 namespace {
 
-// Products choose their kernels by instruction set and dtype (micro/micro_kernels.h).
+// Products select their kernels by instruction set and dtype (micro/micro_kernels.h).
 template <class T>
 void attend(const AttendArguments& args, Pool& pool) {
   mosaic::attend(args, T::isa, pool);

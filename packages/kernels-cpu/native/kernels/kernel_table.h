@@ -1,7 +1,7 @@
-// Every kernel, once per instruction set.
+// All kernels, in one table per instruction set.
 //
-// Operands are strided and of any dtype; arithmetic is float32 and rounds once at the end. What is computed does not
-// depend on the number of threads. Kernels block until done; they run on the stream's thread.
+// Operands are strided and of any dtype; arithmetic is float32 and is rounded once, at the end. Results do not depend
+// on the number of threads. Kernels block until done; they run on the stream's thread.
 #pragma once
 
 #include "mosaic/kernel_arguments.h"
@@ -10,7 +10,8 @@
 
 namespace mosaic {
 
-/// By name; arguments are those of the schema, and of them a kernel may use the data, no functions: see simd/isa.h.
+/// Kernels by name, with the arguments of the schema. A kernel may use the arguments' data, but not their functions:
+/// see simd/isa.h.
 struct Kernels {
 #define MOSAIC_MEMBER(name, Arguments) void (*name)(const Arguments& args, Pool& pool);
   MOSAIC_KERNELS(MOSAIC_MEMBER)
@@ -19,7 +20,7 @@ struct Kernels {
 
 const Kernels& getKernels(Isa isa);
 
-/// Fails the work with a DeviceError: `value` is none of the integers from 0 to count − 1 that index something.
+/// Fails the work with a DeviceError: `value` is not an integer index in [0, count).
 [[noreturn]] void throwIndexError(const char* kernel, float value, int64_t count);
 
 }  // namespace mosaic

@@ -1,4 +1,4 @@
-// Rows of any dtype and stride seen as dense float32, and back.
+// Conversion of rows of any dtype and stride to dense float32, and back.
 #pragma once
 
 #include "kernels/loop.h"
@@ -28,7 +28,7 @@ MOSAIC_INLINE void narrow(const float* from, uint16_t* to, int64_t n, Convert co
 
 template <class Element>
 MOSAIC_INLINE void gather(const Element* from, int64_t stride, Element* to, int64_t n) {
-  if (stride == 0) {  // a scalar that broadcasts: a loop that compilers vectorise
+  if (stride == 0) {  // a broadcast scalar: a loop that compilers vectorise
     const Element value = *from;
     for (int64_t i = 0; i < n; i++) to[i] = value;
     return;
@@ -54,7 +54,7 @@ MOSAIC_INLINE void widenDense(DType dtype, const uint16_t* from, float* to, int6
   }
 }
 
-/// n ≤ kChunkElements elements as dense float32: in place if they are that already, else in `buffer`.
+/// Returns n ≤ kChunkElements elements as dense float32: in place if they have that form, else in `buffer`.
 template <class T>
 MOSAIC_NOINLINE const float* fetch(DType dtype, const char* data, int64_t stride, int64_t n, float* buffer) {
   if (dtype == DType::Float32) {
@@ -79,7 +79,8 @@ MOSAIC_NOINLINE const float* fetch(DType dtype, const char* data, int64_t stride
   return buffer;
 }
 
-/// Where to compute n elements of an output: in place if it is dense float32, else in `buffer`, for `flush` to store.
+/// Returns where to compute n elements of an output: in place if it is dense float32, else in `buffer`, stored by
+/// `flush`.
 MOSAIC_INLINE float* target(DType dtype, char* data, int64_t stride, float* buffer) {
   return dtype == DType::Float32 && stride == 1 ? reinterpret_cast<float*>(data) : buffer;
 }

@@ -1,6 +1,6 @@
-// Walks several strided operands in step, in chunks that fit the first-level cache.
+// Iterates over several strided operands together, in chunks that fit the L1 cache.
 //
-// Part of the files compiled per instruction set (simd/isa.h): all of it has internal linkage.
+// Included by the files compiled per instruction set (simd/isa.h), so everything has internal linkage.
 #pragma once
 
 #include "mosaic/view.h"
@@ -10,17 +10,17 @@
 namespace mosaic {
 namespace {
 
-/// Elements of a chunk: three float32 buffers of this length lie in 24 KiB.
+/// Elements per chunk: three float32 buffers of this length take 24 KiB.
 constexpr int64_t kChunkElements = 2048;
-/// Work below this many elements is not worth waking another thread for.
+/// Number of elements below which waking another thread does not pay off.
 constexpr int64_t kMinParallelElements = 32768;
 
 MOSAIC_INLINE int64_t minOf(int64_t a, int64_t b) { return a < b ? a : b; }
 MOSAIC_INLINE int64_t maxOf(int64_t a, int64_t b) { return a > b ? a : b; }
 MOSAIC_INLINE int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Axes common to N operands, innermost last. The first operand is the output and sets the shape; the others broadcast
-/// to it (NumPy's rule). Axes are ordered by the output's strides and merged where all operands allow it.
+/// The axes common to N operands, innermost last. The first operand is the output and sets the shape; the others
+/// broadcast to it (NumPy's rule). Axes are ordered by the output's strides and merged where all operands allow it.
 template <int N>
 struct Loop {
   int rank;
@@ -47,7 +47,7 @@ MOSAIC_INLINE int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
 
 template <int N>
 MOSAIC_NOINLINE void mergeAxes(Loop<N>& loop) {
-  for (int i = 1; i < loop.rank; i++) {  // insertion sort, stable: an axis of smaller output stride goes inwards
+  for (int i = 1; i < loop.rank; i++) {  // stable insertion sort: axes with smaller output strides move inwards
     for (int j = i; j > 0 && magnitude(loop.stride[0][j - 1]) < magnitude(loop.stride[0][j]); j--) {
       swapAxes(loop, j - 1, j);
     }
@@ -96,14 +96,14 @@ MOSAIC_INLINE Loop<N> makeLoop(const View* const (&operands)[N]) {
   return loop;
 }
 
-/// Where a chunk lies: a pointer per operand.
+/// The location of a chunk: one pointer per operand.
 template <int N>
 struct Chunk {
   char* data[N];
   int64_t length;
 };
 
-/// The outer axes of a loop as a counter, with the operands' pointers kept in step.
+/// The outer axes of a loop as a counter, with matching operand pointers.
 template <int N>
 struct Cursor {
   int64_t index[kMaxAxes];
@@ -151,7 +151,7 @@ MOSAIC_INLINE void visitRows(const Loop<N>& loop, int64_t from, int64_t to, Visi
   }
 }
 
-/// Calls visit(chunk) for every chunk, on several threads if that pays; visits are independent of one another.
+/// Calls visit(chunk) for every chunk, on several threads if that pays off. Visits are independent of one another.
 template <int N, class Visit>
 MOSAIC_INLINE void forEachChunk(const Loop<N>& loop, Pool& pool, Visit&& visit) {
   if (loop.size == 0) return;
@@ -159,7 +159,7 @@ MOSAIC_INLINE void forEachChunk(const Loop<N>& loop, Pool& pool, Visit&& visit) 
   const int64_t rows = loop.size / innerLength;
   if (loop.size <= kMinParallelElements || pool.threads() == 1) {
     visitRows(loop, 0, rows, visit);
-  } else if (innerLength > 4 * kMinParallelElements) {  // long rows: cut them, too
+  } else if (innerLength > 4 * kMinParallelElements) {  // long rows are split, too
     const int64_t partsPerRow = ceilDiv(innerLength, kMinParallelElements);
     pool.parallelFor(rows * partsPerRow, [&](int64_t task, int) {
       Loop<N> part = loop;

@@ -1,7 +1,7 @@
-// Elementary functions of float32 vectors, to about 2 units in the last place.
+// Elementary functions of float32 vectors, accurate to about 2 units in the last place.
 //
-// They multiply and add without fusing, so that every instruction set gives the same bits. Polynomials: Moshier's
-// Cephes library (single precision); complementary error function: Press et al., Numerical Recipes, erfcc.
+// Products and sums are not fused, so that every instruction set computes the same bits. Polynomials: Moshier's Cephes
+// library (single precision); complementary error function: Press et al., Numerical Recipes, erfcc.
 #pragma once
 
 #if defined(__AVX2__)
@@ -17,7 +17,7 @@
 namespace mosaic {
 namespace {
 
-// The bits of vectors, through the vector extensions of GCC and Clang, which know all widths.
+// The bits of vectors, through the vector extensions of GCC and Clang, which support all widths.
 
 template <class T>
 struct Lanes {
@@ -40,13 +40,13 @@ MOSAIC_INLINE typename T::Vec fromBits(Int<T> bits) {
   return reinterpret_cast<typename T::Vec>(bits);
 }
 
-/// All bits of a lane where it is NaN.
+/// Returns all bits set in lanes that are NaN.
 template <class T>
 MOSAIC_INLINE Int<T> isNan(typename T::Vec v) {
   return reinterpret_cast<Int<T>>((intBits<T>(v) & 0x7fffffff) > 0x7f800000);
 }
 
-/// m ? a : b; m is 0 or −1 in each lane.
+/// Returns m ? a : b; m is 0 or −1 in each lane.
 template <class T>
 MOSAIC_INLINE typename T::Vec blend(Int<T> m, typename T::Vec a, typename T::Vec b) {
   return fromBits<T>((m & intBits<T>(a)) | (~m & intBits<T>(b)));
@@ -74,19 +74,19 @@ MOSAIC_INLINE typename T::Vec absOf(typename T::Vec x) {
   return fromBits<T>(intBits<T>(x) & 0x7fffffff);
 }
 
-/// Flips the sign, of zeros and NaN, too.
+/// Flips the sign, also of zeros and NaN.
 template <class T>
 MOSAIC_INLINE typename T::Vec negate(typename T::Vec x) {
   return fromBits<T>(intBits<T>(x) ^ static_cast<int32_t>(0x80000000u));
 }
 
-/// All bits where a < b; none where either is NaN.
+/// Returns all bits set where a < b; 0 where either is NaN.
 template <class T>
 MOSAIC_INLINE Int<T> lessThan(typename T::Vec a, typename T::Vec b) {
   return reinterpret_cast<Int<T>>(a < b);
 }
 
-/// All bits where a ≤ b; none where either is NaN.
+/// Returns all bits set where a ≤ b; 0 where either is NaN.
 template <class T>
 MOSAIC_INLINE Int<T> lessOrEqual(typename T::Vec a, typename T::Vec b) {
   return reinterpret_cast<Int<T>>(a <= b);
@@ -98,13 +98,13 @@ MOSAIC_INLINE typename T::Vec powerOfTwo(Int<T> n) {
   return fromBits<T>((n + 127) << 23);
 }
 
-/// p · 2^n for integers n, denormal or infinite where it is; of NaN NaN.
+/// Returns p · 2^n for integer n, including denormal and infinite results; NaN for NaN.
 template <class T>
 MOSAIC_INLINE typename T::Vec scaleByPowerOfTwo(typename T::Vec p, typename T::Vec n) {
 #if defined(__AVX512F__)
   if constexpr (T::lanes == 16) return _mm512_scalef_ps(p, n);
 #endif
-  // In two steps, so that denormals are reached.
+  // In two steps, so that denormal results are possible.
   const Int<T> exponent = __builtin_convertvector(n, Int<T>), half = exponent >> 1;
   return p * powerOfTwo<T>(half) * powerOfTwo<T>(exponent - half);
 }
@@ -151,7 +151,7 @@ MOSAIC_INLINE typename T::Vec logOf(typename T::Vec x) {
   y = y + n * T::set1(-2.12194440e-4f) - T::set1(0.5f) * z;
   y = (m + y) + n * T::set1(0.693359375f);
   const V infinity = T::set1(__builtin_inff());
-  y = blend<T>(~lessThan<T>(x, infinity), x, y);  // infinity and NaN stay
+  y = blend<T>(~lessThan<T>(x, infinity), x, y);  // infinity and NaN are returned unchanged
   y = blend<T>(lessThan<T>(x, T::zero()), T::set1(__builtin_nanf("")), y);
   return blend<T>(reinterpret_cast<Int<T>>(x == T::zero()), T::zero() - infinity, y);
 }
@@ -178,7 +178,7 @@ MOSAIC_INLINE typename T::Vec sigmoidOf(typename T::Vec x) {
   return blend<T>(lessThan<T>(x, T::zero()), e * s, s);
 }
 
-/// Φ(x), the distribution function of the standard normal; relative error below 1e-6 in both tails.
+/// Returns Φ(x), the standard normal distribution function; relative error below 1e-6 in both tails.
 template <class T>
 MOSAIC_INLINE typename T::Vec normalCdfOf(typename T::Vec x) {
   using V = typename T::Vec;
@@ -198,13 +198,13 @@ MOSAIC_INLINE typename T::Vec normalCdfOf(typename T::Vec x) {
   return blend<T>(lessThan<T>(x, T::zero()), tail, one - tail);
 }
 
-/// φ(x), its density.
+/// Returns φ(x), the standard normal density.
 template <class T>
 MOSAIC_INLINE typename T::Vec normalPdfOf(typename T::Vec x) {
   return T::set1(0.398942280401432678f) * expOf<T>(T::set1(-0.5f) * x * x);
 }
 
-/// sin and cos of 2πu for 0 ≤ u < 1.
+/// Computes sin and cos of 2πu for 0 ≤ u < 1.
 template <class T>
 MOSAIC_INLINE void sinCos2Pi(typename T::Vec u, typename T::Vec& sine, typename T::Vec& cosine) {
   using V = typename T::Vec;

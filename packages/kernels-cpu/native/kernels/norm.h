@@ -8,7 +8,8 @@
 namespace mosaic {
 namespace {
 
-/// A vector [E] as dense float32 that outlives the arenas' resets inside forEachRow: a parameter, or `defaultValue`.
+/// Loads a parameter [E], or `defaultValue`, as dense float32 into memory that arena resets inside forEachRow do not
+/// affect.
 template <class T>
 MOSAIC_INLINE void fetchParameter(const OptionalView& view, float defaultValue, float* buffer, int64_t length) {
   for (int64_t i = 0; !view.data && i < length; i++) buffer[i] = defaultValue;
@@ -57,7 +58,7 @@ void layerNorm(const LayerNormArguments& args, Pool& pool) {
   });
 }
 
-/// One row of the backward: writes dx, adds to this chunk's dWeight and dBias.
+/// Computes the backward of one row: writes dx, and adds to this chunk's dWeight and dBias.
 template <class T>
 MOSAIC_NOINLINE void normBackwardRow(float* dx, const float* x, const float* dy, const RowStatistics& statistics,
                                      bool isCentered, const float* weight, float* const (&partial)[2], int64_t n) {

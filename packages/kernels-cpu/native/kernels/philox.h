@@ -1,4 +1,4 @@
-// Philox4x32-10 (Salmon, Moraes, Dror and Shaw 2011): four random words of a counter and a key.
+// Philox4x32-10 (Salmon, Moraes, Dror and Shaw 2011): four random words from a counter and a key.
 #pragma once
 
 #include "kernels/math.h"
@@ -6,7 +6,7 @@
 namespace mosaic {
 namespace {
 
-/// The two halves of x · m, lane by lane.
+/// Computes the two halves of x · m, lane by lane.
 template <class T>
 MOSAIC_INLINE void mulWide(Bits<T> x, uint32_t m, Bits<T>& low, Bits<T>& high) {
 #if defined(__AVX512F__)
@@ -28,7 +28,7 @@ MOSAIC_INLINE void mulWide(Bits<T> x, uint32_t m, Bits<T>& low, Bits<T>& high) {
 #endif
 }
 
-/// words: from a counter of each lane to its random words. All lanes have one key.
+/// Replaces the counter of each lane by its random words. All lanes have the same key.
 template <class T>
 MOSAIC_INLINE void runPhiloxRounds(Bits<T> (&words)[4], uint32_t key0, uint32_t key1) {
   for (int round = 0; round < 10; round++) {

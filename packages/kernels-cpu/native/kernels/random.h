@@ -1,7 +1,8 @@
-// Random numbers by counter, with Philox (philox.h).
+// Counter-based random numbers, with Philox (philox.h).
 //
 // Block b of four elements encrypts the counter (b, stream) under the key `seed`. uniform: the upper 24 bits. normal:
-// Box and Muller 1958, on the pairs (0, 1) and (2, 3) of a block, by math.h, so the bits are the same everywhere.
+// Box and Muller 1958, on the pairs (0, 1) and (2, 3) of a block, computed with math.h, so that the bits are the same
+// on every machine.
 #pragma once
 
 #include "kernels/elementwise.h"
@@ -11,7 +12,7 @@
 namespace mosaic {
 namespace {
 
-/// The four words of `T::lanes` blocks, beginning with `block`, a multiple of `T::lanes`.
+/// Computes the four words of `T::lanes` blocks, beginning with `block`, a multiple of `T::lanes`.
 template <class T>
 MOSAIC_INLINE void philox(uint64_t block, const RandomSpec& spec, Bits<T> (&words)[4]) {
   const Bits<T> none{};
@@ -23,7 +24,7 @@ MOSAIC_INLINE void philox(uint64_t block, const RandomSpec& spec, Bits<T> (&word
   runPhiloxRounds<T>(words, static_cast<uint32_t>(spec.seed), static_cast<uint32_t>(spec.seed >> 32));
 }
 
-/// The upper 24 bits of each word, plus `offset`, as k · 2⁻²⁴.
+/// Returns the upper 24 bits of each word, plus `offset`, as k · 2⁻²⁴.
 template <class T>
 MOSAIC_INLINE typename T::Vec uniformFraction(Bits<T> words, int32_t offset) {
   const Int<T> upper = reinterpret_cast<Int<T>>(words >> 8) + offset;
@@ -56,7 +57,7 @@ MOSAIC_NOINLINE void drawBlocks(uint64_t block, const RandomSpec& spec, float* o
   }
 }
 
-/// Elements first, first + 1, … (n ≤ kChunkElements) of the sequence.
+/// Draws elements first, first + 1, … (n ≤ kChunkElements) of the sequence.
 template <class T>
 MOSAIC_NOINLINE void draw(uint64_t first, int64_t n, const RandomSpec& spec, float* out) {
   constexpr int64_t batch = 4 * T::lanes;
@@ -74,7 +75,7 @@ MOSAIC_NOINLINE void draw(uint64_t first, int64_t n, const RandomSpec& spec, flo
 template <class T>
 void random(const RandomArguments& args, Pool& pool) {
   const auto& [out, spec] = args;
-  // The second operand is no memory: its "address" is twice the row-major index of an element.
+  // The second operand has no memory: its "address" is twice the row-major index of an element.
   View index = out;
   index.data = nullptr;
   index.dtype = DType::Float16;
@@ -98,13 +99,13 @@ void random(const RandomArguments& args, Pool& pool) {
   });
 }
 
-// Dropout (Srivastava et al. 2014) whose mask is a function of where an element lies in the whole tensor.
+// Dropout (Srivastava et al. 2014). The mask of an element depends on its position in the whole tensor.
 
 template <class T>
 void dropout(const DropoutArguments& args, Pool& pool) {
   const auto& [out, x, spec] = args;
   using V = typename T::Vec;
-  View index = out;  // no memory, as in `random`: its "address" is twice the index of an element
+  View index = out;  // without memory, as in `random`: its "address" is twice the index of an element
   index.data = reinterpret_cast<void*>(static_cast<uintptr_t>(2 * spec.offset));
   index.dtype = DType::Float16;
   for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = spec.strides.stride[axis];

@@ -1,4 +1,4 @@
-// Sums and maxima over any axes.
+// Sums and maxima over any set of axes.
 #pragma once
 
 #include "kernels/elementwise.h"
@@ -7,7 +7,7 @@
 namespace mosaic {
 namespace {
 
-/// Memory for a kernel's whole run, beside the arenas, which rows reset.
+/// Memory for a whole kernel call, separate from the arenas, which are reset for rows.
 struct ScratchBuffer {
   float* data;
   explicit ScratchBuffer(int64_t count) : data(new float[static_cast<size_t>(count)]) {}
@@ -19,10 +19,10 @@ struct ScratchBuffer {
 // Sums over rows for every column: by chunks of rows in parallel, then pairwise over the chunks, so that the result
 // neither depends on the number of threads nor loses accuracy with the number of rows.
 
-/// Rows summed one after the other before sums are added pairwise.
+/// Rows that are summed sequentially before sums are added pairwise.
 constexpr int64_t kChunkRows = 128;
 
-/// partial[0] ← Σ partial[i], each a vector of `length`; `combine(to, from, n)` adds.
+/// partial[0] ← Σ partial[i], each a vector of `length`; `combine(to, from, n)` adds two of them.
 template <class Combine>
 MOSAIC_INLINE void combineChunks(float* partial, int64_t chunks, int64_t length, Combine combine) {
   for (int64_t step = 1; step < chunks; step *= 2) {
@@ -32,7 +32,7 @@ MOSAIC_INLINE void combineChunks(float* partial, int64_t chunks, int64_t length,
   }
 }
 
-/// out [E], unless it is absent, += the vector `sum`.
+/// Adds the vector `sum` to out [E], unless out is absent.
 template <class T>
 MOSAIC_INLINE void addToOptional(const OptionalView& out, const float* sum) {
   if (!out.data) return;
@@ -51,7 +51,7 @@ MOSAIC_INLINE void addToOptional(const OptionalView& out, const float* sum) {
   }
 }
 
-/// The axes of a reduction, apart: those that out keeps, with (x, out) in step, and those that are reduced, of x alone.
+/// The axes of a reduction: `kept` iterates over x and out together, `reduced` over the reduced axes of x.
 struct Reduction {
   Loop<2> kept;
   Loop<1> reduced;
@@ -80,7 +80,7 @@ MOSAIC_INLINE void combineInto(ReduceKind kind, float* to, const float* from, in
   applyBinary<T>(kind == ReduceKind::Sum ? BinaryOp::Add : BinaryOp::Max, to, to, from, n);
 }
 
-/// Reduces the chunks [from, to) of x's reduced axes, one output element.
+/// Reduces the chunks [from, to) of x's reduced axes for one output element.
 template <class T>
 MOSAIC_NOINLINE float reduceChunks(ReduceKind kind, const Loop<1>& loop, int64_t from, int64_t to) {
   using V = typename T::Vec;
@@ -103,7 +103,7 @@ MOSAIC_NOINLINE float reduceChunks(ReduceKind kind, const Loop<1>& loop, int64_t
   return kind == ReduceKind::Sum ? static_cast<float>(sum) : maxValue;
 }
 
-/// Where output element `index` and its part of x lie.
+/// Returns the position of output element `index` and of its part of x.
 MOSAIC_INLINE Cursor<2> elementAt(const Loop<2>& kept, int64_t index) {
   const int innerAxis = kept.rank - 1;
   Cursor<2> cursor = cursorAt(kept, index / kept.shape[innerAxis]);
@@ -113,10 +113,10 @@ MOSAIC_INLINE Cursor<2> elementAt(const Loop<2>& kept, int64_t index) {
   return cursor;
 }
 
-/// Groups of chunks of one output element that may run on different threads; fixed by the shape alone.
+/// Chunks per group. Groups of one output element may run on different threads; groups depend on the shape alone.
 constexpr int64_t kChunksPerGroup = 16;
 
-/// x is dense, or densest, along reduced axes: each output element is the reduction of long runs.
+/// x is dense, or has its smallest stride, along reduced axes: each output element is a reduction of long runs.
 template <class T>
 MOSAIC_NOINLINE void reduceRuns(ReduceKind kind, const Reduction& axes, Pool& pool) {
   const Loop<1>& loop = axes.reduced;
@@ -143,7 +143,7 @@ MOSAIC_NOINLINE void reduceRuns(ReduceKind kind, const Reduction& axes, Pool& po
   }
 }
 
-/// x is dense along a kept axis: whole vectors of output elements at a time.
+/// x is dense along a kept axis: reduces whole vectors of output elements at a time.
 template <class T>
 MOSAIC_NOINLINE void reduceColumns(ReduceKind kind, const Reduction& axes, Pool& pool) {
   const Loop<2>& kept = axes.kept;
@@ -151,7 +151,7 @@ MOSAIC_NOINLINE void reduceColumns(ReduceKind kind, const Reduction& axes, Pool&
   const int64_t width = minOf(kept.shape[innerAxis], kChunkElements);
   const int64_t stripsPerRow = ceilDiv(kept.shape[innerAxis], width);
   const int64_t strips = kept.size / kept.shape[innerAxis] * stripsPerRow;
-  Loop<1> rows = axes.reduced;  // with an inner axis of length 1: every row is visited on its own
+  Loop<1> rows = axes.reduced;  // the inner axis has length 1, so that every row is visited separately
   rows.shape[rows.rank] = 1;
   rows.stride[0][rows.rank++] = 1;
   const int64_t chunks = ceilDiv(rows.size, kChunkRows);

@@ -1,4 +1,4 @@
-// Kernels that treat each row (the last axis) as one: softmax, norms, dot products.
+// Kernels that process each row (the last axis) as a unit: softmax, norms, dot products.
 #pragma once
 
 #include "kernels/elementwise.h"
@@ -12,7 +12,7 @@ MOSAIC_INLINE View dropLastAxis(const View& view) {
   return result;
 }
 
-/// A row operand: how its elements lie.
+/// The layout of a row operand.
 struct Row {
   DType dtype;
   int64_t stride, length;
@@ -22,7 +22,7 @@ MOSAIC_INLINE Row rowOf(const View& view) {
   return {view.dtype, view.stride[view.rank - 1], view.shape[view.rank - 1]};
 }
 
-/// A row as dense float32: in place, or in `buffer`.
+/// Returns a row as dense float32: in place, or in `buffer`.
 template <class T>
 MOSAIC_INLINE const float* fetchRow(const Row& row, const char* data, float* buffer) {
   if (row.dtype == DType::Float32 && row.stride == 1) return reinterpret_cast<const float*>(data);
@@ -43,7 +43,8 @@ MOSAIC_INLINE void flushRow(const Row& row, char* data, const float* values) {
   }
 }
 
-/// Calls visit(data, buffers) for each row: data[i] is where operand i's row begins; B buffers hold a row each.
+/// Calls visit(data, buffers) for each row. data[i] is the start of operand i's row; each of the B buffers can hold a
+/// row.
 template <int B, int N, class Visit>
 MOSAIC_INLINE void forEachRow(const Loop<N>& outerLoop, int64_t length, Pool& pool, Visit visit) {
   const int64_t grainSize = maxOf(1, kMinParallelElements / 2 / maxOf(length, 1));
@@ -69,7 +70,7 @@ MOSAIC_INLINE void forEachRow(const Loop<N>& outerLoop, int64_t length, Pool& po
   });
 }
 
-/// Σ fn(a[i], b[i]) over dense rows, in four chains of vectors.
+/// Returns Σ fn(a[i], b[i]) over dense rows, in four chains of vectors.
 template <class T, class Fn>
 MOSAIC_INLINE float sumOver(const float* a, const float* b, int64_t n, Fn fn) {
   typename T::Vec accumulators[4] = {T::zero(), T::zero(), T::zero(), T::zero()};
@@ -82,7 +83,7 @@ MOSAIC_INLINE float sumOver(const float* a, const float* b, int64_t n, Fn fn) {
   for (; i + T::lanes <= n; i += T::lanes) {
     accumulators[0] = T::add(accumulators[0], fn(T::load(a + i), T::load(b + i)));
   }
-  if (i < n) {  // lanes beyond the end must add 0, whatever fn makes of zeros
+  if (i < n) {  // lanes past the end must add 0, whatever fn(0, 0) is
     float tail[T::lanes] = {};
     const int count = static_cast<int>(n - i);
     T::store(tail, fn(T::loadPartial(a + i, count), T::loadPartial(b + i, count)));
@@ -91,12 +92,12 @@ MOSAIC_INLINE float sumOver(const float* a, const float* b, int64_t n, Fn fn) {
   return T::sum(T::add(T::add(accumulators[0], accumulators[1]), T::add(accumulators[2], accumulators[3])));
 }
 
-/// Elements summed in float32 before sums go on in float64: in each lane of the four chains no more than 16 rounded
-/// additions.
+/// Elements that are summed in float32 before the sum is continued in float64. Each lane of the four chains has at most
+/// 16 rounded additions.
 template <class T>
 constexpr int64_t kFloat32RunLength = T::lanes < 8 ? 64 * T::lanes : 512;
 
-/// The same for rows of any length, accurate to float32.
+/// Like `sumOver`, for rows of any length, accurate to float32.
 template <class T, class Fn>
 MOSAIC_INLINE double sumRun(const float* a, const float* b, int64_t n, Fn fn) {
   double sum = 0;
@@ -125,7 +126,7 @@ MOSAIC_INLINE float maxOver(const float* a, int64_t n) {
   return maxValue;
 }
 
-/// out ← Σ over the last axis of a · b; out has that axis as length 1, or not at all.
+/// out ← Σ over the last axis of a · b. That axis has length 1 in out, or is absent.
 template <class T>
 void rowDot(const RowDotArguments& args, Pool& pool) {
   const auto& [out, a, b] = args;

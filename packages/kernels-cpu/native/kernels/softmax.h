@@ -7,7 +7,7 @@
 namespace mosaic {
 namespace {
 
-/// y ← exp(x − max) / Σ; 0 where the whole row is −∞.
+/// y ← exp(x − max) / Σ; 0 if the whole row is −∞.
 template <class T>
 MOSAIC_NOINLINE void softmaxRow(float* y, const float* x, int64_t n) {
   using V = typename T::Vec;

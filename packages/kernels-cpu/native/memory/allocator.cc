@@ -21,13 +21,13 @@ struct Segment {
 namespace {
 
 constexpr size_t kHugePageBytes = size_t{2} << 20;
-constexpr size_t kMaxSmallBytes = size_t{1} << 20;  // above: the large pool
+constexpr size_t kMaxSmallBytes = size_t{1} << 20;  // larger blocks use the large pool
 constexpr size_t kLargeSegmentBytes = size_t{32} << 20;
 constexpr size_t kSmallAlignment = 64, kLargeAlignment = size_t{64} << 10;
 
 size_t roundUp(size_t size, size_t multiple) { return (size + multiple - 1) / multiple * multiple; }
 
-// Memory and swap in total. Linux would map more, too, and kill the process when it touches the pages.
+// Returns the total of memory and swap. Linux would map more, and kill the process when it accesses the pages.
 size_t systemMemory() {
   struct sysinfo info;
   if (sysinfo(&info) != 0) return SIZE_MAX;
@@ -45,7 +45,7 @@ std::byte* mapAligned(size_t size) {
   return base;
 }
 
-/// Unpoisons memory before it is unmapped: the system may return the same addresses for a later mapping.
+/// Unpoisons memory before it is unmapped, because the system may reuse the addresses for a later mapping.
 void unmap(std::byte* base, size_t size) {
 #if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(base, size);
@@ -107,7 +107,7 @@ Block* Allocator::allocate(size_t bytes, Release& release) {
   return block;
 }
 
-// A new segment, as one block in no pool yet. Of the default size if memory allows, else of the requested size.
+// Reserves a new segment, as one block that is in no pool yet. It has the default size if memory allows, else `bytes`.
 Block* Allocator::reserve(size_t bytes, bool isLarge) {
   const size_t minBytes = roundUp(bytes, kHugePageBytes);
   if (minBytes > systemMemory()) return nullptr;

@@ -1,8 +1,8 @@
-// A caching allocator for one device: memory is taken and given back on the host, in program order.
+// A caching allocator for one device. Memory is allocated and freed by the host, in program order.
 //
-// Everything on a device runs in order on one stream, so what the host has given back may be handed out again at once:
-// work that uses the new owner's bytes runs after all work that used the old owner's. Only giving memory back to the
-// system must wait for the stream; `Release` carries that.
+// All work of a device runs in order on one stream, so freed memory can be reused at once: work that uses the new block
+// runs after all work that used the old one. Only returning memory to the system must wait for the stream; `Release`
+// defers that.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ struct MemoryStats {
 
 struct Segment;
 
-/// A piece of a segment, in use or free. Its neighbours are what it may be joined with when it is freed.
+/// A part of a segment, used or free. When it is freed it is coalesced with free neighbours.
 struct Block {
   std::byte* data;
   size_t size;
@@ -29,7 +29,7 @@ struct Block {
   Segment* segment;
 };
 
-/// Address ranges that go back to the system when this is destroyed, once no work can use them any more.
+/// Address ranges that are returned to the system on destruction, which must happen after all work that uses them.
 class Release {
  public:
   Release() = default;
@@ -47,31 +47,33 @@ class Release {
   std::vector<Range> ranges_;
 };
 
-/// With AddressSanitizer: from now on only the first `bytes` of `size` may be touched. Else it does nothing.
+/// With AddressSanitizer: makes all but the first `bytes` of `size` inaccessible. Without it, does nothing.
 void poisonEnd(std::byte* data, size_t bytes, size_t size);
 
-/// Whether `poisonEnd` does something. Then no block may be reused without a call: its end would be that of before.
+/// Whether `poisonEnd` has an effect. If so, every reuse of a block requires a call, because its accessible size
+/// changes.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kGuardsBlockEnds = true;
 #else
 constexpr bool kGuardsBlockEnds = false;
 #endif
 
-/// Best fit over segments of at least 2 MiB (small blocks) or 32 MiB (blocks above 1 MiB), aligned to 2 MiB and backed
-/// by huge pages where the system grants them. Blocks are aligned to 64 bytes. Not thread-safe: it belongs to the host.
+/// A best-fit allocator over segments of at least 2 MiB (small blocks) or 32 MiB (blocks above 1 MiB). Segments are
+/// aligned to 2 MiB and backed by huge pages if the system allows it. Blocks are aligned to 64 bytes. Not thread-safe:
+/// only the host may use it.
 class Allocator {
  public:
-  /// `limit` bounds what is reserved from the system, in bytes, and `otherUsedBytes`, if given; 0 means no bound.
+  /// `limit` bounds the bytes reserved from the system plus `otherUsedBytes`, if not null; 0 means no limit.
   explicit Allocator(size_t limit, const std::atomic<size_t>* otherUsedBytes = nullptr);
   ~Allocator();
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 
-  /// Null when the limit or the system forbids, or has not so much memory at all. `release` receives segments that had
-  /// to go to make room.
+  /// Returns null if the limit or the system does not allow the allocation, or the machine has less memory. Segments
+  /// that are freed to make room are moved into `release`.
   Block* allocate(size_t bytes, Release& release);
   void free(Block* block);
-  /// Moves all segments without a block in use into `release`.
+  /// Moves all segments without used blocks into `release`.
   void trim(Release& release);
 
   const MemoryStats& stats() const { return stats_; }

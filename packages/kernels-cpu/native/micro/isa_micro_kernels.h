@@ -1,4 +1,4 @@
-// The table of one vector trait and dtype of products. Included by micro_kernels_<isa>.cc only, see simd/isa.h.
+// The table for one vector trait and product dtype. Included by micro_kernels_<isa>.cc only, see simd/isa.h.
 #pragma once
 
 #include "attention/fold_block.h"
@@ -12,8 +12,8 @@
 
 namespace mosaic {
 
-/// 12 independent chains of multiply-adds hide the latency on every supported x86 and fit 16 registers; Arm has four
-/// pipes, and 32 registers. A Scalar vector takes four of SSE2's.
+/// 12 independent chains of multiply-adds hide the latency on every supported x86 and fit 16 registers. Arm has four
+/// pipes and 32 registers. A Scalar vector occupies four SSE2 registers.
 template <class V, class E>
 MOSAIC_NOINLINE double runPeakRounds(int64_t rounds) {
   constexpr int chains = V::isa == Isa::Scalar ? 3 : V::lanes == 4 ? 24 : 12;
@@ -53,7 +53,7 @@ MOSAIC_NOINLINE float readAll(const float* data, int64_t count) {
   return V::sum(V::add(V::add(sum[0], sum[1]), V::add(sum[2], sum[3])));
 }
 
-/// Of panels of N vectors; those of one have no backward.
+/// Returns the attention kernels for panels of N vectors; panels of one vector have no backward.
 template <class V, class E, int N>
 constexpr AttentionKernels makeAttentionKernels() {
   constexpr bool isPaired = E::valuesPerElement == 2;
@@ -106,8 +106,8 @@ constexpr GemmKernels makeGemmKernels() {
   return table;
 }
 
-/// Products of pairs take keys as they are, of float32 those of every dtype. Scores of tile registers are added up in
-/// another way than those of vectors.
+/// Returns the single-query kernels. Products of pairs read bfloat16 keys only, float32 products keys of any dtype.
+/// Tile registers have no such kernels, because they sum scores in a different order than vectors do.
 template <class V, class E>
 constexpr FoldQueryKernels makeFoldQueryKernels() {
   if constexpr (E::valuesPerElement == 1) {

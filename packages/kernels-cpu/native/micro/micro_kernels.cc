@@ -46,7 +46,7 @@ double peakGflops(Isa isa, DType dtype, Pool& pool) {
 }
 
 double measureReadBandwidth(int64_t bytes, Isa isa, Pool& pool) {
-  constexpr int64_t kChunkElements = 1 << 16;  // floats of a task
+  constexpr int64_t kChunkElements = 1 << 16;  // floats per task
   const MicroKernels& kernels = microKernels(isa, DType::Float32);
   const int64_t chunks = std::max<int64_t>(1, bytes / (kChunkElements * 4));
   Arena arena;

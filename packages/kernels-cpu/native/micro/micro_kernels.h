@@ -1,5 +1,5 @@
-// The kernels of products, one table for each instruction set and dtype of products: attention and matrix
-// multiplication on the same register tile (simd/register_tile.h).
+// The kernels that compute products: one table per instruction set and product dtype. Attention and matrix
+// multiplication use the same register tile (simd/register_tile.h).
 #pragma once
 
 #include "attention/attention_kernels.h"
@@ -8,8 +8,8 @@
 
 namespace mosaic {
 
-/// Each folds at most QueryFold::kVectors vectors of keys, all of them seen, of one dtype. Null where products do not
-/// have it.
+/// Kernels by dtype of the keys. Each folds at most QueryFold::kVectors vectors of keys, all of them visible. Null
+/// where the table's products have no such kernel.
 struct FoldQueryKernels {
   void (*float32)(const QueryFold& query, const KvRows& keys);
   void (*bf16)(const QueryFold& query, const KvRows& keys);
@@ -19,18 +19,19 @@ struct FoldQueryKernels {
 };
 
 struct MicroKernels {
-  DType products;  // Float32 or BFloat16: what operands are converted to, or are
+  DType products;  // Float32 or BFloat16: the dtype that operands are converted to or already have
   AttentionKernels attention;
   AttentionKernels narrowAttention;  // panels of one vector, for few rows; forward only
   FoldQueryKernels foldQuery;
   GemmKernels gemm;
-  /// Runs `rounds` rounds of independent products on registers; returns the float operations done.
+  /// Runs `rounds` rounds of independent products on registers; returns the number of float operations.
   double (*peak)(int64_t rounds);
-  /// Reads `count` floats, a multiple of 256, and does next to nothing with them.
+  /// Reads `count` floats, a multiple of 256, with almost no computation.
   float (*readAll)(const float* data, int64_t count);
 };
 
-/// The table of an instruction set that this machine supports, for operands that are all of `dtype`, or mixed: Float32.
+/// Returns the table for an instruction set that this machine supports and operands that are all of `dtype`; mixed:
+/// Float32.
 const MicroKernels& microKernels(Isa isa, DType dtype);
 
 }  // namespace mosaic

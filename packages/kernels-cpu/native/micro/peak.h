@@ -1,4 +1,4 @@
-// The roof that kernels are measured against.
+// The peak rates that kernels are compared with.
 #pragma once
 
 #include "mosaic/view.h"
@@ -7,14 +7,14 @@
 
 namespace mosaic {
 
-/// Billions of operations per second that `isa` reaches on all threads of the pool in a loop of independent products on
-/// vector registers: the peak that kernels are measured against. Of float32, and where an instruction set has no
-/// products of bfloat16 pairs, multiply-adds (Scalar: multiply and add); of bfloat16 else those products. Tile
-/// registers do not count: what surrounds a product of them takes longer than it does.
+/// Returns the rate, in billions of operations per second, that `isa` reaches on all threads of the pool in a loop of
+/// independent products on vector registers. For float32, and for instruction sets without products of bfloat16 pairs,
+/// the products are multiply-adds (Scalar: multiply and add). Otherwise bfloat16 counts products of pairs. Tile
+/// registers are excluded, because the code around their products takes longer than the products.
 double peakGflops(Isa isa, DType dtype, Pool& pool);
 
-/// Billions of bytes per second that all threads of the pool read of a working set of so many bytes, over and over: the
-/// other roof. Throws std::bad_alloc.
+/// Returns the bandwidth, in billions of bytes per second, with which all threads of the pool repeatedly read a working
+/// set of `bytes`. Throws std::bad_alloc.
 double measureReadBandwidth(int64_t bytes, Isa isa, Pool& pool);
 
 }  // namespace mosaic

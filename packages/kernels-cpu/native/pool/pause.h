@@ -10,7 +10,7 @@
 
 namespace mosaic {
 
-/// Spins until `ready()` or for about `maxNs` nanoseconds; reports whether it is ready.
+/// Spins until `isReady()` or for about `maxNs` nanoseconds; returns whether it is ready.
 template <class Ready>
 bool spinFor(int64_t maxNs, Ready isReady) {
   const int64_t start = monotonicNs();
@@ -23,7 +23,7 @@ bool spinFor(int64_t maxNs, Ready isReady) {
   return isReady();
 }
 
-/// Waits for something that another running thread will do soon; lets others run when the machine is oversubscribed.
+/// Waits for something that another running thread will do soon; yields the core if the machine is oversubscribed.
 template <class Ready>
 void spinUntil(Ready isReady) {
   while (!spinFor(20'000, isReady)) sched_yield();

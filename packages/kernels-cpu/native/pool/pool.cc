@@ -37,7 +37,8 @@ void* Arena::allocateBytes(size_t size) {
     usedBytes_ = 0;
   }
   if (currentBlockIndex_ == blocks_.size()) {
-    const size_t blockSize = std::max({size, kMinBlockBytes, capacity()});  // doubling: few blocks, little waste
+    // doubling: few blocks, little unused memory
+    const size_t blockSize = std::max({size, kMinBlockBytes, capacity()});
     blocks_.reserve(blocks_.size() + 1);
     blocks_.push_back({static_cast<std::byte*>(::operator new(blockSize, std::align_val_t{kAlignment})), blockSize});
     if (reservedBytes_) reservedBytes_->fetch_add(blockSize);
@@ -89,7 +90,7 @@ void Pool::run(int64_t tasks, TaskFunction call, void* context) {
   }
   runTasks(0);
   if (!isSerial) {
-    uint64_t observedState = state_.fetch_and(~kOpenBit) & ~kOpenBit;  // no thread enters any more
+    uint64_t observedState = state_.fetch_and(~kOpenBit) & ~kOpenBit;  // no more threads can enter
     while ((observedState & kWorkerCountMask) != 0) {
       const auto hasNoWorkers = [&] { return ((observedState = state_.load()) & kWorkerCountMask) == 0; };
       if (!spinFor(kMaxSpinNs, hasNoWorkers)) state_.wait(observedState);
@@ -118,7 +119,7 @@ bool Pool::tryEnterLoop(uint64_t observedState) {
 }
 
 void Pool::leaveLoop() {
-  if ((state_.fetch_sub(1) - 1) << 32 == 0) state_.notify_all();  // closed and empty: the caller may be asleep
+  if ((state_.fetch_sub(1) - 1) << 32 == 0) state_.notify_all();  // closed and empty: the caller may be parked
 }
 
 void Pool::workerMain(int worker) {

@@ -13,28 +13,28 @@
 
 namespace mosaic {
 
-// Scratch memory of one worker: taken in pieces, given back all at once, kept for the next task.
+// Scratch memory of one worker: allocated in pieces, freed all at once, and reused by the next task.
 
-/// A bump allocator over blocks that only grow to the largest demand seen, so that a loop of equal steps allocates
-/// in its first step only. Memory is not cleared. Not thread-safe: one arena per worker.
+/// A bump allocator over blocks that grow to the largest demand so far, so that a loop of equal steps allocates in its
+/// first step only. Memory is not cleared. Not thread-safe: one arena per worker.
 class Arena {
  public:
-  /// `reservedBytes`, if given, counts the bytes that are held from the system, together with those of other arenas.
+  /// `reservedBytes`, if not null, counts the bytes held from the system, together with those of other arenas.
   explicit Arena(std::atomic<size_t>* reservedBytes = nullptr) : reservedBytes_(reservedBytes) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Room for `count` elements of a trivial type, aligned to 64 bytes. Throws std::bad_alloc.
+  /// Allocates `count` elements of a trivial type, aligned to 64 bytes. Throws std::bad_alloc.
   template <class T>
   T* allocate(int64_t count) {
     return static_cast<T*>(allocateBytes(static_cast<size_t>(count) * sizeof(T)));
   }
 
-  /// Gives back all that was taken. Pointers into the arena end here.
+  /// Frees all allocations. Pointers into the arena become invalid.
   void reset();
 
-  /// Bytes held from the system.
+  /// Returns the bytes held from the system.
   size_t capacity() const;
 
  private:
@@ -47,19 +47,20 @@ class Arena {
   std::atomic<size_t>* reservedBytes_;
   std::vector<Block> blocks_;
   size_t currentBlockIndex_ = 0;  // index into blocks_
-  size_t usedBytes_ = 0;     // of the current block
+  size_t usedBytes_ = 0;     // in the current block
 };
 
 /// Runs loops of independent tasks on a fixed set of threads. The caller of `parallelFor` (the device's stream thread)
-/// is worker 0 and always takes part; with one thread nothing else exists. Idle workers spin for 50 µs, which is what
-/// waking a parked one costs, then sleep. A worker that wakes late is not waited for: the others do its share.
+/// is worker 0 and always participates; with one thread there are no other workers. Idle workers spin for 50 µs, about
+/// the cost of waking a parked thread, then sleep. A worker that wakes late is not awaited; the others process its
+/// share.
 ///
-/// Workers leave the floating-point environment as it is: denormals are not flushed, so that results do not depend on
+/// Workers do not change the floating-point environment. Denormals are not flushed, so that results do not depend on
 /// which thread computed them.
 class Pool {
  public:
-  /// `threads` ≥ 1 counts the caller; `scratch`, if given, counts the bytes that arenas hold. Throws std::system_error
-  /// if the system gives fewer threads.
+  /// `threads` ≥ 1 includes the caller. `scratch`, if not null, counts the bytes that arenas hold. Throws
+  /// std::system_error if the system cannot create enough threads.
   explicit Pool(int threads, std::atomic<size_t>* scratch = nullptr);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -67,9 +68,9 @@ class Pool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  /// Calls fn(task, worker) once for each task in [0, tasks), in increasing order of claim, and returns when all are
-  /// done. worker is in [0, threads()). Not reentrant. If calls throw, the first exception is rethrown here after the
-  /// loop has drained; tasks not yet started by then are skipped.
+  /// Calls fn(task, worker) once for each task in [0, tasks), claimed in increasing order, and returns when all are
+  /// done. worker is in [0, threads()). Not reentrant. If calls throw, the first exception is rethrown after the loop
+  /// has drained; tasks that have not started by then are skipped.
   template <class Fn>
   void parallelFor(int64_t tasks, Fn&& fn) {
     auto call = [](void* context, int64_t task, int worker) {
@@ -78,9 +79,9 @@ class Pool {
     run(tasks, call, const_cast<void*>(static_cast<const void*>(std::addressof(fn))));
   }
 
-  /// Scratch memory of a worker; for use inside a task, with that task's worker number.
+  /// Returns the scratch memory of a worker; a task uses it with its own worker number.
   Arena& arena(int worker) { return *arenas_[static_cast<size_t>(worker)]; }
-  /// Scratch memory of the caller, for what its tasks share.
+  /// Returns the scratch memory of the caller, for data that its tasks share.
   Arena& sharedArena() { return *arenas_.back(); }
 
  private:
@@ -93,7 +94,7 @@ class Pool {
   bool tryEnterLoop(uint64_t observedState);
   void leaveLoop();
 
-  // The running loop; written only while no worker is inside it.
+  // The running loop; written only while no worker is inside.
   TaskFunction function_ = nullptr;
   void* context_ = nullptr;
   int64_t tasks_ = 0;
@@ -102,7 +103,7 @@ class Pool {
 
   alignas(64) std::atomic<int64_t> nextTask_{0};  // next task to claim
   alignas(64) std::atomic<uint64_t> state_{0};  // loop number · 2³² + open bit · 2³¹ + workers inside
-  alignas(64) std::atomic<uint32_t> wakeups_{0};   // changes with every loop; parked workers wait on it
+  alignas(64) std::atomic<uint32_t> wakeups_{0};   // changes with every loop; parked workers wait for that
   std::atomic<bool> isStopped_{false};
 
   std::vector<std::unique_ptr<Arena>> arenas_;

@@ -9,7 +9,8 @@
 namespace mosaic {
 namespace {
 
-/// Calls body.template operator()<R>(row) for tiles that cover rows [from, to): as many of R as fit, then halves of it.
+/// Calls body.template operator()<R>(row) for tiles that cover rows [from, to): R rows each while they fit, then half
+/// of R.
 template <int R, class Body>
 MOSAIC_INLINE void forEachShortSequenceTile(int32_t from, int32_t to, const Body &body) {
   for (; from + R <= to; from += R) body.template operator()<R>(from);
@@ -25,7 +26,8 @@ struct ShortSequenceRows {
   DType dtype;
   int64_t rowStride;  // bytes
 
-  /// Query head `own` of each group, or the key head itself (group 1, own 0). Lanes past the last repeat it.
+  /// Returns the rows of query head `own` of each group, or of the key head itself (group 1, own 0). Lanes past the
+  /// last sequence repeat it.
   MOSAIC_INLINE ShortSequenceRows of(const TensorView &x, const ShortSequenceShape &shape,
                                      const ShortSequenceRange &range, int32_t group, int32_t own) {
     ShortSequenceRows rows;
@@ -52,7 +54,7 @@ struct ShortSequenceAttention {
 
   static constexpr float kLog2e = 1.44269504088896341f;
 
-  /// buffer[row][lane][d] ← rows, times factor; zeros from depth to stride.
+  /// buffer[row][lane][d] ← rows, multiplied by factor; zeros from depth to stride.
   MOSAIC_INLINE void unpackRows(const ShortSequenceShape &shape, const Rows &rows, DType dtype, int32_t count,
                                 Vec factor, float *buffer) {
     const int64_t elementBytes = dtype == DType::Float32 ? 4 : 2;
@@ -68,10 +70,10 @@ struct ShortSequenceAttention {
     }
   }
 
-  /// to[row][d][lane] ← rows, times factor. `buffer` has room for all of them.
+  /// to[row][d][lane] ← rows, multiplied by factor. `buffer` has room for all rows.
   MOSAIC_NOINLINE void load(const ShortSequenceShape &shape, const Rows &rows, int32_t count, float factor,
                             float *buffer, float *to) {
-    // A loop of its own for a dtype that is known.
+    // A separate loop in which the dtype is a compile-time constant.
     if (rows.dtype == DType::Float32) {
       unpackRows(shape, rows, DType::Float32, count, V::set1(factor), buffer);
     } else {
@@ -93,7 +95,7 @@ struct ShortSequenceAttention {
     }
   }
 
-  /// to ← x, or to + x.
+  /// to ← x, or to + x if `add`.
   MOSAIC_INLINE void storeOrAddRow(float *to, const float *x, int32_t depth, bool add) {
     int32_t c = 0;
     for (; c + L <= depth; c += L) {
@@ -106,7 +108,7 @@ struct ShortSequenceAttention {
     }
   }
 
-  /// rows += from, of the lanes that there are.
+  /// rows += from, for the lanes that have a sequence.
   MOSAIC_NOINLINE void addRows(const ShortSequenceShape &shape, const Rows &rows, const ShortSequenceRange &range,
                                int32_t count, const float *from, float *buffer) {
     transposeToRows(shape, count, from, buffer);
@@ -117,7 +119,7 @@ struct ShortSequenceAttention {
     }
   }
 
-  /// to[row][lane] ← one number of each row, such as lse.
+  /// to[row][lane] ← one number per row, such as lse.
   MOSAIC_INLINE void loadColumn(const Rows& rows, int32_t count, float* to) {
     for (int32_t r = 0; r < count; ++r) {
       for (int32_t lane = 0; lane < L; ++lane) to[r * L + lane] = Rows::at(rows, lane, r);
@@ -126,7 +128,7 @@ struct ShortSequenceAttention {
 
   MOSAIC_INLINE int32_t roundedDepth(const ShortSequenceShape &shape) { return (shape.depth + 3) / 4 * 4; }
 
-  /// products[i][j] ← Σ_d a[i][d] · b[j][d]. Of pairs that do not see each other, too: those are not looked at.
+  /// products[i][j] ← Σ_d a[i][d] · b[j][d], also for masked pairs, whose products are not used.
   MOSAIC_NOINLINE void dots(const ShortSequenceShape &shape, const float *a, const float *b, float *products) {
     const int64_t row = int64_t{shape.stride} * L;
     forEachShortSequenceTile<2>(0, shape.rows, [&]<int R>(int32_t i) {
@@ -158,10 +160,10 @@ struct ShortSequenceAttention {
     });
   }
 
-  /// How products and the rows that they weight are laid out: by rows of the result, and by terms of its sums.
+  /// The layout of weights in a weighted sum: the rows of the result, and the terms of each sum.
   struct SumLayout {
     int32_t results, terms;
-    int32_t resultStep, termStep;  // of [rows][keys]
+    int32_t resultStep, termStep;  // strides in [rows][keys]
   };
   MOSAIC_INLINE SumLayout sumLayoutOverKeys(const ShortSequenceShape &shape) {
     return {shape.rows, shape.keys, shape.keys, 1};
@@ -170,7 +172,7 @@ struct ShortSequenceAttention {
     return {shape.keys, shape.rows, 1, shape.keys};
   }
 
-  /// out[i][d] += Σ_t weights[i][t] · x[t][d] over the terms that i sees.
+  /// out[i][d] += Σ_t weights[i][t] · x[t][d] over the terms t visible to i.
   MOSAIC_NOINLINE void addWeightedRows(const ShortSequenceShape &shape, const SumLayout &terms, const float *weights,
                                        const float *x, float *out) {
     const int64_t row = int64_t{shape.stride} * L;
@@ -185,7 +187,7 @@ struct ShortSequenceAttention {
         }
         for (int32_t t = 0; t < terms.terms; ++t) {
           const int32_t pair = i * terms.resultStep + t * terms.termStep;
-          if (shape.visible && !shape.visible[pair]) continue;  // then R is 1
+          if (shape.visible && !shape.visible[pair]) continue;  // R is 1 in this case
           Vec y[4];
 #pragma GCC unroll 4
           for (int c = 0; c < 4; ++c) y[c] = V::load(x + t * row + (d + c) * L);
@@ -220,8 +222,8 @@ struct ShortSequenceAttention {
     return false;
   }
 
-  /// Scores of a row become e^(s − m); returns their sum, with the weight of the state so far.
-  /// Differences are taken before anything is multiplied by log2 e, so that large scores lose nothing.
+  /// Replaces the scores of a row by e^(s − m) and returns their sum, including `weight`, the weight of the previous
+  /// state. Differences are computed before the multiplication by log2 e, so that large scores lose no precision.
   MOSAIC_INLINE Vec softmaxRow(const ShortSequenceShape &shape, int32_t i, float *scores, float *lse, Vec &weight) {
     float* row = scores + i * shape.keys * L;
     const Vec negInf = V::set1(-__builtin_inff()), state = V::load(lse + i * L), log2e = V::set1(kLog2e);
@@ -229,7 +231,7 @@ struct ShortSequenceAttention {
     for (int32_t j = 0; j < shape.keys; ++j) {
       if (isVisible(shape, i, j)) m = V::max(m, V::load(row + j * L));
     }
-    m = V::select(V::lessThan(negInf, m), m, V::zero());  // nothing but −∞ so far; a NaN comes back from the scores
+    m = V::select(V::lessThan(negInf, m), m, V::zero());  // only −∞ so far; a NaN is propagated by the scores
     weight = V::exp2(V::mul(V::sub(state, m), log2e));
     Vec sum = weight;
     for (int32_t j = 0; j < shape.keys; ++j) {
@@ -283,7 +285,7 @@ struct ShortSequenceAttention {
     }
   }
 
-  /// The state so far; of a row that has seen nothing, `out` is not read.
+  /// Loads the previous state; `out` of a row without visible keys so far is not read.
   MOSAIC_INLINE void loadState(const ShortSequenceShape &shape, const Rows &rows, const float *lse, float *buffer,
                                float *out) {
     const Vec negInf = V::set1(-__builtin_inff());
@@ -309,7 +311,7 @@ struct ShortSequenceAttention {
   struct StateLanes {
     const float *out, *lse, *sums;
   };
-  /// A row whose sum is 0 saw nothing, or nothing but −∞: it stays.
+  /// Stores the state. A row whose sum is 0 attended to no key, or only to scores of −∞, and is left unchanged.
   MOSAIC_INLINE void storeState(const ShortSequenceShape &shape, const ShortSequenceRange &range, const StateRows &rows,
                                 const StateLanes &lanes, float *buffer) {
     transposeToRows(shape, shape.rows, lanes.out, buffer);
@@ -368,7 +370,7 @@ struct ShortSequenceAttention {
   struct RowLanes {
     const float *lse, *delta;
   };
-  /// p: scores become e^(s − lse), 0 for a row that sees nothing; ds: dOut · v becomes p (dOut · v − delta).
+  /// Replaces scores by p = e^(s − lse), 0 for a row without visible keys, and dOut · v by ds = p (dOut · v − delta).
   MOSAIC_INLINE void gradientRow(const ShortSequenceShape &shape, int32_t i, const PairLanes &pairs,
                                  const RowLanes &rows) {
     const Vec lse = V::load(rows.lse + i * L), delta = V::load(rows.delta + i * L);

@@ -1,4 +1,4 @@
-// What an instruction set supplies to attention of short sequences.
+// The short-sequence attention kernels of an instruction set.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +8,25 @@
 
 namespace mosaic {
 
-/// Sizes of all sequences of a call. A tensor of `lanes` sequences is held as [row][stride][lane], zero from `depth`.
+/// The sizes of all sequences of a call. A tensor of `lanes` sequences is stored as [row][stride][lane], zero from
+/// `depth` on.
 struct ShortSequenceShape {
   int32_t rows, keys, depth;
   int32_t stride;          // depth, rounded up to a multiple of `lanes`
-  int32_t keyHeads, group;  // Hkv, and query heads of each
-  const uint8_t* visible;  // [rows][keys]; null where every row sees every key
+  int32_t keyHeads, group;  // Hkv, and query heads per key head
+  const uint8_t* visible;  // [rows][keys]; null if every key is visible to every row
 };
 
-/// Consecutive sequences, by b · Hkv + h of their keys: at most `lanes`.
+/// Consecutive sequences, indexed by b · Hkv + h of their keys; at most `lanes`.
 struct ShortSequenceRange {
   int64_t first;
   int32_t count;
 };
 
-/// The kernels of one instruction set; of the arguments they use data, no functions: see simd/isa.h.
+/// The kernels of one instruction set. They use the arguments' data, but not their functions: see simd/isa.h.
 struct ShortSequenceKernels {
   int32_t lanes;
-  /// Floats to work in.
+  /// Returns the number of floats of scratch memory.
   int64_t (*forwardScratchFloats)(const ShortSequenceShape &shape);
   int64_t (*backwardScratchFloats)(const ShortSequenceShape &shape);
   void (*forward)(const AttendArguments &args, const ShortSequenceShape &shape, const ShortSequenceRange &range,

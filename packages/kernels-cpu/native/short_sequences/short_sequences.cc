@@ -9,11 +9,11 @@
 namespace mosaic {
 namespace {
 
-/// Longer ones fill the panels of `attend`.
+/// Maximum length; longer sequences fill the panels of `attend`.
 constexpr int64_t kMaxSequenceLength = 16;
-/// What a group of sequences takes should stay in the second-level cache.
+/// Limit for the scratch memory of a group of sequences, which should fit the L2 cache.
 constexpr int64_t kMaxScratchBytes = 512 << 10;
-/// Groups of sequences of a task, at most.
+/// Maximum number of groups per task.
 constexpr int64_t kMaxGroupsPerTask = 32;
 
 const ShortSequenceKernels &shortSequenceKernels(Isa isa) {
@@ -33,10 +33,10 @@ bool hasDenseRows(const TensorView& x) { return x.stride[3] == 1 || x.shape[3] =
 struct ShortSequencePlan {
   ShortSequenceShape shape;
   std::vector<uint8_t> visible;
-  bool isEmpty;  // no row sees a key
+  bool isEmpty;  // no key is visible to any row
 };
 
-/// Which key each row sees, the same for every sequence.
+/// Computes the visible keys of each row, the same for every sequence.
 void findVisibleKeys(ShortSequencePlan &plan, const Tile &tile, Arena &arena) {
   ShortSequenceShape &shape = plan.shape;
   const PanelSegments segments(TileVisibility(tile), shape.rows, kMaxSequenceLength, arena);
@@ -53,7 +53,7 @@ void findVisibleKeys(ShortSequencePlan &plan, const Tile &tile, Arena &arena) {
   shape.visible = pairs == shape.rows * shape.keys ? nullptr : plan.visible.data();
 }
 
-/// Sample masks, what modifies scores, and values of another head size are for panels.
+/// Whether the kernels support a call. Sample masks, score modifiers, and values with another head size require panels.
 bool canUseKernels(const Tile &tile, const TensorView &q, const KvBlock &kv, const ShortSequenceKernels &kernels) {
   const TensorView& k = kv.k;
   const int64_t sequences = k.shape[0] * k.shape[1];

@@ -1,7 +1,7 @@
-// The vector trait of machines with AMX-BF16: Avx512Bf16, and the tile registers that its RegisterTile computes in.
+// The vector trait of machines with AMX-BF16: Avx512Bf16 plus a RegisterTile that computes in tile registers.
 //
-// A tile register holds 16 rows of 64 bytes. Products of bfloat16 pairs are `c [16][16] += a [16][16 pairs] · b [16
-// pairs][16]`, the layouts that the other traits read: rows of a, and a panel of b.
+// A tile register holds 16 rows of 64 bytes. A product of bfloat16 pairs is `c [16][16] += a [16][16 pairs] · b [16
+// pairs][16]`, in the layouts that the other traits read: rows of a, and a panel of b.
 #pragma once
 
 #if !defined(__AMX_BF16__)
@@ -22,7 +22,7 @@ struct PairShape<Amx> {
   static constexpr int rows = 32, vectors = 2, narrowRows = 32, wideRows = 32, wideVectors = 2;
 };
 
-/// Tile registers as products use them: four accumulators (0 to 3), two tiles of a (4, 5) and two of b (6, 7).
+/// The use of tile registers: four accumulators (0 to 3), two tiles of a (4, 5) and two of b (6, 7).
 template <>
 class MatrixUnit<Amx> {
  public:
@@ -41,7 +41,7 @@ class MatrixUnit<Amx> {
   MatrixUnit& operator=(const MatrixUnit&) = delete;
 };
 
-/// 32 rows of 16 or 32 columns. Accumulators pass through memory on their way to vector registers.
+/// A tile of 32 rows and 16 or 32 columns. Accumulators are transferred to vector registers through memory.
 template <int N>
 struct RegisterTile<Amx, Bf16Operands, 32, N> {
   static_assert(N == 1 || N == 2);
@@ -65,7 +65,7 @@ struct RegisterTile<Amx, Bf16Operands, 32, N> {
     product(c, a, b, bStep, depth, prefetch);
   }
 
-  /// The two halves of `product`: what stands between them runs beside the tile registers.
+  /// The two halves of `product`. Code between them overlaps with the tile operations.
   MOSAIC_INLINE void begin(const Operand& a, const void* b, int64_t bStep, int32_t depth) {
     NoPrefetch prefetch;
     zeroTiles();
@@ -107,7 +107,7 @@ struct RegisterTile<Amx, Bf16Operands, 32, N> {
     const auto* row = static_cast<const uint16_t*>(a.data);
     const auto* panel = static_cast<const uint32_t*>(b);
     const int64_t rowBytes = a.rowStride * 2, stepBytes = bStep * 4;
-    __asm__ volatile("" : : : "memory");  // the loads below do not state that they read it
+    __asm__ volatile("" : : : "memory");  // the intrinsics below do not declare that they read memory
     for (int32_t t = 0; t < depth; t += 32) {
       for (int32_t step = 0; step < 16; ++step) prefetch.step();
       _tile_loadd(4, row + t, rowBytes);

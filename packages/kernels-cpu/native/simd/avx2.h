@@ -18,7 +18,7 @@ namespace mosaic {
 struct Avx2 {
   static constexpr Isa isa = Isa::Avx2;
   static constexpr int lanes = 8;
-  // 12 accumulators hide the FMA latency (4 cycles × 2 pipes); with 3 or 2 vectors and 1 broadcast all 16 are in use.
+  // 12 accumulators hide the FMA latency (4 cycles × 2 pipes). With 3 or 2 vectors and 1 broadcast, all 16 are in use.
   static constexpr int tileRows = 4, tileVectors = 3, narrowTileRows = 8;
   static constexpr int wideTileRows = 6, wideVectors = 2;
 
@@ -56,7 +56,7 @@ struct Avx2 {
   }
 
   MOSAIC_INLINE Vec exp2(Vec x) {
-    // Additions run on other pipes than multiplications: this costs 8 multiply slots. See scalar.h for the arithmetic.
+    // Additions use other pipes than multiplications: this costs 8 multiply slots. See scalar.h for the arithmetic.
     const Vec magic = set1(12582912.0f + 126.0f);
     x = max(set1(-126.0f), x);
     const Vec shiftedX = add(x, magic);

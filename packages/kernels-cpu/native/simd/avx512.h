@@ -1,4 +1,4 @@
-// The vector trait of AVX-512 (F, BW, VL, DQ): 16 lanes, 32 registers. Here the members of all traits are documented.
+// The vector trait of AVX-512 (F, BW, VL, DQ): 16 lanes, 32 registers. The members of all traits are documented here.
 #pragma once
 
 #ifndef __AVX512F__
@@ -18,8 +18,8 @@ namespace mosaic {
 struct Avx512 {
   static constexpr Isa isa = Isa::Avx512;
   static constexpr int lanes = 16;
-  /// Register tiles: rows × vectors of accumulators. `tile` takes vectors from a packed panel, `wide` from plain rows,
-  /// `narrow` one vector from a panel.
+  /// Shapes of register tiles: rows × vectors of accumulators. `tile` reads vectors from a packed panel, `wide` from
+  /// plain rows, `narrow` one vector from a panel.
   static constexpr int tileRows = 8, tileVectors = 3, narrowTileRows = 16;
   static constexpr int wideTileRows = 6, wideVectors = 4;
 
@@ -28,10 +28,10 @@ struct Avx512 {
 
   MOSAIC_INLINE Vec zero() { return _mm512_setzero_ps(); }
   MOSAIC_INLINE Vec set1(float x) { return _mm512_set1_ps(x); }
-  /// Loads and stores need no alignment.
+  /// Loads and stores need not be aligned.
   MOSAIC_INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }
   MOSAIC_INLINE void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
-  /// The first n lanes, 0 ≤ n ≤ lanes; the others load as 0 and are not touched in memory.
+  /// The first n lanes, 0 ≤ n ≤ lanes. The other lanes are loaded as 0, and their memory is not accessed.
   MOSAIC_INLINE Vec loadPartial(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
   MOSAIC_INLINE void storePartial(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, first(n), v); }
 
@@ -39,13 +39,13 @@ struct Avx512 {
   MOSAIC_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
   MOSAIC_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
   MOSAIC_INLINE Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
-  /// a · b + c, rounded once (Scalar: twice).
+  /// Returns a · b + c, rounded once (Scalar: twice).
   MOSAIC_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
-  /// max and min give the second operand where either is NaN.
+  /// max and min return the second operand if either is NaN.
   MOSAIC_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
   MOSAIC_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 
-  /// False where either is NaN.
+  /// False if either is NaN.
   MOSAIC_INLINE Mask lessThan(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
   /// m ? a : b
   MOSAIC_INLINE Vec select(Mask m, Vec a, Vec b) { return _mm512_mask_blend_ps(m, b, a); }
@@ -58,10 +58,10 @@ struct Avx512 {
   }
   MOSAIC_INLINE float sum(Vec v) { return _mm512_reduce_add_ps(v); }
 
-  /// 2^x for x < 128: relative error below 1e-7; exactly 0 from −∞ up to about −125.5; NaN from NaN.
+  /// Returns 2^x for x < 128: relative error below 1e-7; exactly 0 from −∞ to about −125.5; NaN for NaN.
   MOSAIC_INLINE Vec exp2(Vec x) { return exp2WithPolynomial(x, kExp2FloorCoefficients); }
 
-  /// Conversions of `lanes` elements. Stores round to nearest even; NaN stays NaN.
+  /// Conversions of `lanes` elements. Stores round to nearest even and preserve NaN.
   MOSAIC_INLINE Vec loadBf16(const uint16_t* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load16(p)), 16));
   }
@@ -98,7 +98,7 @@ struct Avx512 {
     b = _mm512_permutex2var_ps(even, second, b);
   }
 
-  /// dst[c · ldd + r] = src[r · lds + c] for `lanes` rows and columns. src and dst do not overlap.
+  /// dst[c · ldd + r] ← src[r · lds + c] for `lanes` rows and columns. src and dst must not overlap.
   MOSAIC_INLINE void transpose(const float* src, int64_t lds, float* dst, int64_t ldd) {
     const auto row = [&](int i) __attribute__((always_inline)) { return load(src + i * lds); };
     transposeRows(row, [&](int c, Vec column) { store(dst + c * ldd, column); });

@@ -1,4 +1,4 @@
-// The vector trait of AVX-512 with BF16: Avx512 and products of pairs. Here the members that pairs add are documented.
+// The vector trait of AVX-512 with BF16: Avx512 plus products of pairs. The members for pairs are documented here.
 #pragma once
 
 #ifndef __AVX512BF16__
@@ -11,30 +11,30 @@ namespace mosaic {
 
 struct Avx512Bf16 : Avx512 {
   static constexpr Isa isa = Isa::Avx512Bf16;
-  /// Each lane holds two neighbours along the sum, the first in the low half.
+  /// Each lane holds two neighbours along the reduction dimension, the first in the low half.
   using Pairs = __m512i;
 
   MOSAIC_INLINE Pairs loadPairs(const uint32_t* p) { return _mm512_loadu_si512(p); }
   MOSAIC_INLINE Pairs setPairs(uint32_t pair) { return _mm512_set1_epi32(static_cast<int>(pair)); }
   MOSAIC_INLINE void storePairs(uint32_t* p, Pairs v) { _mm512_storeu_si512(p, v); }
-  /// c + both products of each lane. Denormal operands and results count as 0.
+  /// Returns c plus both products of each lane. Denormal operands and results are treated as 0.
   MOSAIC_INLINE Vec dot(Pairs a, Pairs b, Vec c) {
     return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
   }
 
-  /// exp2 for results that are rounded to bfloat16: relative error below 4e-6.
+  /// exp2 for results that will be rounded to bfloat16: relative error below 4e-6.
   MOSAIC_INLINE Vec exp2Bf16(Vec x) { return exp2WithPolynomial(x, kExp2Bf16Coefficients); }
 
-  /// v, computed: compilers fuse no operation on it with the one that gave it.
+  /// Returns v as an opaque value, so that compilers do not fuse the operation that computed it with one that uses it.
   MOSAIC_INLINE Vec preventFusion(Vec v) {
     __asm__("" : "+v"(v));
     return v;
   }
-  /// Rounds to nearest even; a denormal becomes 0. The lanes of `low` and then those of `high`.
+  /// Rounds to nearest even, denormals to 0. Returns the lanes of `low` followed by those of `high`.
   MOSAIC_INLINE Pairs roundToPairs(Vec low, Vec high) {
     return reinterpret_cast<Pairs>(_mm512_cvtne2ps_pbh(high, low));
   }
-  /// The lanes of two rows that lie one after the other, as pairs of one lane of each.
+  /// Interleaves two rows, stored one after the other, into pairs of one lane of each row.
   MOSAIC_INLINE Pairs interleave(Pairs rows) { return _mm512_permutexvar_epi16(interleaved(), rows); }
   MOSAIC_INLINE Pairs joinRows(const uint16_t* low, const uint16_t* high) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(load16(low)), load16(high), 1);

@@ -1,4 +1,4 @@
-// Vectors of elements of any dtype: widened to float32 as they are loaded, rounded as they are stored.
+// Vectors of elements of any dtype: widened to float32 on load, rounded on store.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 namespace mosaic {
 namespace {
 
-/// What an element of a dtype is stored as.
+/// The storage type of an element of a dtype.
 template <DType dtype>
 using ElementOf = std::conditional_t<dtype == DType::Float32, float, uint16_t>;
 
-/// A vector of elements, one after the other.
+/// Loads a vector of contiguous elements.
 template <class V, DType dtype>
 MOSAIC_INLINE typename V::Vec loadVector(const ElementOf<dtype>* from) {
   if constexpr (dtype == DType::Float32) {
@@ -39,7 +39,7 @@ MOSAIC_INLINE typename V::Vec widenOdd(typename V::Vec bits) {
   return __builtin_bit_cast(typename V::Vec, __builtin_bit_cast(Bits, bits) & 0xffff0000u);
 }
 
-/// n ≤ lanes elements of any dtype, `stride` apart, as float32; zeros after them.
+/// n ≤ lanes elements of any dtype, `stride` apart, as float32; the other lanes are 0.
 template <class V>
 MOSAIC_INLINE typename V::Vec loadElements(DType dtype, const char* data, int64_t stride, int n) {
   if (dtype == DType::Float32) {
@@ -58,7 +58,7 @@ MOSAIC_INLINE typename V::Vec loadElements(DType dtype, const char* data, int64_
   return dtype == DType::BFloat16 ? loadVector<V, DType::BFloat16>(from) : loadVector<V, DType::Float16>(from);
 }
 
-/// n ≤ lanes elements of any dtype, `stride` apart, rounded to nearest even.
+/// Stores n ≤ lanes elements of any dtype, `stride` apart, rounded to nearest even.
 template <class V>
 MOSAIC_INLINE void storeElements(DType dtype, char* data, int64_t stride, typename V::Vec x, int n) {
   if (dtype == DType::Float32) {

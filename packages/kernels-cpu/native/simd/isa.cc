@@ -22,7 +22,7 @@ bool hasBf16() {
 #endif
 
 #if defined(__x86_64__)
-/// CPUID.7.0:EDX and CPUID.7.1:EAX. Compilers of the day do not name all of their bits.
+/// CPUID.7.0:EDX and CPUID.7.1:EAX. Current compilers have no names for all of their bits.
 struct ExtendedFeatures {
   uint32_t edx70 = 0, eax71 = 0;
 };
@@ -38,7 +38,7 @@ ExtendedFeatures extendedFeatures() {
   return features;
 }
 
-/// Linux lends the state of tile registers to processes that ask for it.
+/// Requests permission from Linux to use the tile registers; returns whether it is granted.
 bool requestTileRegisters() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA

@@ -19,8 +19,8 @@ namespace mosaic {
 struct Neon {
   static constexpr Isa isa = Isa::Neon;
   static constexpr int lanes = 4;
-  // 24 accumulators hide the FMA latency (4 cycles × 4 pipes of Neoverse V1 and V2); with 3 or 4 vectors of B and the
-  // broadcasts of A that makes 28 to 30 registers.
+  // 24 accumulators hide the FMA latency (4 cycles × 4 pipes of Neoverse V1 and V2). With 3 or 4 vectors of B and the
+  // broadcasts of A, 28 to 30 registers are in use.
   static constexpr int tileRows = 8, tileVectors = 3;
   static constexpr int wideTileRows = 6, wideVectors = 4;
   static constexpr int narrowTileRows = 16;
@@ -56,7 +56,7 @@ struct Neon {
   MOSAIC_INLINE Vec mul(Vec a, Vec b) { return vmulq_f32(a, b); }
   MOSAIC_INLINE Vec div(Vec a, Vec b) { return vdivq_f32(a, b); }
   MOSAIC_INLINE Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
-  // Not FMAX and FMIN, which give NaN where either operand is one.
+  // Not FMAX and FMIN, which return NaN if either operand is NaN.
   MOSAIC_INLINE Vec max(Vec a, Vec b) { return select(vcgtq_f32(a, b), a, b); }
   MOSAIC_INLINE Vec min(Vec a, Vec b) { return select(vcltq_f32(a, b), a, b); }
 
@@ -128,10 +128,10 @@ struct Neon {
 
 #ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
 
-/// FEAT_BF16: Neoverse V1, N2, V2 (Graviton 3 and 4, Grace). The members that pairs add.
+/// FEAT_BF16: Neoverse V1, N2, V2 (Graviton 3 and 4, Grace). Adds the members for pairs.
 struct NeonBf16 : Neon {
   static constexpr Isa isa = Isa::NeonBf16;
-  /// Each lane holds two neighbours along the sum, the first in the low half.
+  /// Each lane holds two neighbours along the reduction dimension, the first in the low half.
   using Pairs = uint32x4_t;
 
   MOSAIC_INLINE void storeBf16(uint16_t* p, Vec v) {
@@ -141,30 +141,30 @@ struct NeonBf16 : Neon {
   MOSAIC_INLINE Pairs loadPairs(const uint32_t* p) { return vld1q_u32(p); }
   MOSAIC_INLINE Pairs setPairs(uint32_t pair) {
     Pairs pairs = vdupq_n_u32(pair);
-    // GCC 12 gives a constant of bfloat16 as that number in float16: 1 (0x3f80) by fmov .8h, #1.0 (0x3c00).
+    // GCC 12 encodes a bfloat16 constant as the same number in float16: 1 (0x3f80) by fmov .8h, #1.0 (0x3c00).
     if (__builtin_constant_p(pair)) __asm__("" : "+w"(pairs));
     return pairs;
   }
   MOSAIC_INLINE void storePairs(uint32_t* p, Pairs v) { vst1q_u32(p, v); }
-  /// c + both products of each lane (BFDOT). Denormal operands and results count as 0; the sum of the products and the
-  /// sum with c are rounded to odd, unless the processor has FEAT_EBF16.
+  /// Returns c plus both products of each lane (BFDOT). Denormal operands and results are treated as 0. The sum of the
+  /// products and the sum with c are rounded to odd, unless the processor has FEAT_EBF16.
   MOSAIC_INLINE Vec dot(Pairs a, Pairs b, Vec c) {
     return vbfdotq_f32(c, vreinterpretq_bf16_u32(a), vreinterpretq_bf16_u32(b));
   }
 
-  /// exp2 for results that are rounded to bfloat16.
+  /// exp2 for results that will be rounded to bfloat16.
   MOSAIC_INLINE Vec exp2Bf16(Vec x) { return exp2(x); }
 
-  /// v, computed: compilers fuse no operation on it with the one that gave it.
+  /// Returns v as an opaque value, so that compilers do not fuse the operation that computed it with one that uses it.
   MOSAIC_INLINE Vec preventFusion(Vec v) {
     __asm__("" : "+w"(v));
     return v;
   }
-  /// Rounds to nearest even. The lanes of `low` and then those of `high`.
+  /// Rounds to nearest even. Returns the lanes of `low` followed by those of `high`.
   MOSAIC_INLINE Pairs roundToPairs(Vec low, Vec high) {
     return vreinterpretq_u32_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(low), high));
   }
-  /// The lanes of two rows that lie one after the other, as pairs of one lane of each.
+  /// Interleaves two rows, stored one after the other, into pairs of one lane of each row.
   MOSAIC_INLINE Pairs interleave(Pairs rows) {
     const uint16x8_t both = vreinterpretq_u16_u32(rows);
     return vreinterpretq_u32_u16(vzip1q_u16(both, vextq_u16(both, both, 4)));

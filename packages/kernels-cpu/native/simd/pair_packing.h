@@ -1,4 +1,4 @@
-// Squares of bfloat16 pairs, transposed: how operands come into the order in which products of pairs read them.
+// Transposition of squares of bfloat16 pairs, which packs operands into the order in which products of pairs read them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@ template <class V>
 struct PairPacking {
   static constexpr int L = V::lanes;
 
-  /// to[p · stride + i] ← pair p of row i, for L rows of L pairs. `row(i)` is where a row begins; null: a row of zeros.
+  /// to[p · stride + i] ← pair p of row i, for L rows of L pairs. `row(i)` returns the start of a row; null is a row of
+  /// zeros.
   template <class Row>
   MOSAIC_INLINE void transpose(const Row& row, uint32_t* to, int64_t stride) {
     const auto loadBits = [&](int i) __attribute__((always_inline)) {
@@ -24,8 +25,8 @@ struct PairPacking {
     V::transposeRows(loadBits, storeColumn);
   }
 
-  /// to[c · stride + i] ← element c of row i, for 2 L rows of L columns, of which `columns` are stored. `stride` is
-  /// even.
+  /// to[c · stride + i] ← element c of row i, for 2 L rows of L columns, of which `columns` are stored. `stride` must
+  /// be even.
   template <class Row>
   MOSAIC_INLINE void transposeRows(const Row& row, uint16_t* to, int64_t stride, int64_t columns) {
     const uint16_t zeros[L] = {};

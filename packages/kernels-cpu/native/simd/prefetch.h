@@ -1,6 +1,5 @@
-// Memory that is read soon, requested a line at a time between the instructions of a loop that computes. A core has
-// some twenty requests under way at most: prefetched in one go, more lines than that make the loop wait as if it read
-// them.
+// Software prefetch of memory that is read soon, one line at a time between the instructions of a compute loop. A core
+// can have about twenty requests in flight; issuing more at once makes the loop wait as if it read the lines.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@ namespace mosaic {
 
 inline constexpr int64_t kCacheLineBytes = 64;
 
-/// `count` stretches of `bytes`, `stride` bytes apart.
+/// `count` ranges of `bytes`, whose starts are `stride` bytes apart.
 struct UpcomingReads {
   const void* data;
   int64_t count, stride, bytes;
@@ -21,7 +20,7 @@ inline __attribute__((always_inline)) int64_t countLines(const UpcomingReads& re
   return reads.count * ((reads.bytes + kCacheLineBytes - 1) / kCacheLineBytes);
 }
 
-/// Prefetches such stretches into the L2 cache, a line with each step; after the last line that one again.
+/// Prefetches ranges into the L2 cache, one line per step; after the last line it repeats that line.
 class Prefetch {
  public:
   __attribute__((always_inline)) explicit Prefetch(const UpcomingReads& reads)
@@ -53,7 +52,7 @@ struct PrefetchPair {
   }
 };
 
-/// Lines `stride` bytes apart: as little state as there can be beside a tile that takes most registers.
+/// Prefetches lines `stride` bytes apart. Its state is minimal, because the tile beside it takes most registers.
 struct LineSweep {
   const char* line;
   int64_t stride;
@@ -63,7 +62,8 @@ struct LineSweep {
   }
 };
 
-/// Prefetches stretches of memory, part by part: in order where they lie side by side, else line by line of all.
+/// Prefetches ranges of memory in parts: sequentially if the ranges are contiguous, else the first line of every range,
+/// then the second, and so on.
 class TilePrefetch {
  public:
   __attribute__((always_inline)) explicit TilePrefetch(const UpcomingReads& reads)
@@ -73,7 +73,7 @@ class TilePrefetch {
         lines_((reads.bytes + kCacheLineBytes - 1) / kCacheLineBytes),
         isDense_(reads.bytes == reads.stride) {}
 
-  /// The next lines, as many as the tile takes steps; when all are done, one of them again and again.
+  /// Returns the next `steps` lines, one per step of a tile; once all lines are done, a single line repeatedly.
   __attribute__((always_inline)) LineSweep sweep(int64_t steps) {
     const int64_t first = steps_;
     steps_ += steps;

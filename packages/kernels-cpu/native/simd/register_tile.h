@@ -1,8 +1,9 @@
-// The one inner loop of attention and of matrix multiplication: a register tile of C = A · B.
+// The inner loop shared by attention and matrix multiplication: a register tile of C = A · B.
 //
-// B is read as vectors, from a packed panel or from plain rows, and A element by element, broadcast from memory, which
-// is a load and leaves the multiply pipes alone. Elements are float32, or pairs of bfloat16 that are neighbours along
-// the sum; a trait has products of pairs if it has a member `dot` (avx512_bf16.h), or tile registers (amx.h).
+// B is read as vectors, from a packed panel or from plain rows. A is read element by element and broadcast from memory,
+// which is a load and does not use the multiply pipes. Elements are float32, or pairs of bfloat16 that are neighbours
+// along the reduction dimension. A trait has products of pairs if it has a member `dot` (avx512_bf16.h), or tile
+// registers (amx.h).
 #pragma once
 
 #include <cstdint>
@@ -12,22 +13,22 @@
 
 namespace mosaic {
 
-/// A matrix whose element (row, t), where t counts along the sum, lies at data[row · rowStride + t · step]. Of pairs
-/// the step is 1: they lie side by side.
+/// A matrix whose element (row, t), with t along the reduction dimension, is at data[row · rowStride + t · step]. For
+/// pairs the step is 1, because their elements are contiguous.
 struct Operand {
   const void* data;
   int64_t rowStride, step;
 };
 
-/// Register tiles: rows × vectors of accumulators. `rows` and `vectors` are those of a packed panel, `wide…` of plain
-/// rows, `narrowRows` those of a panel of one vector.
+/// Shapes of register tiles: rows × vectors of accumulators. `rows` and `vectors` are for a packed panel, `wide…` for
+/// plain rows, `narrowRows` for a panel of one vector.
 template <class V>
 struct PairShape {
   static constexpr int rows = V::tileRows, vectors = V::tileVectors, narrowRows = V::narrowTileRows;
   static constexpr int wideRows = V::wideTileRows, wideVectors = V::wideVectors;
 };
 
-/// Products of float32.
+/// Products of float32 operands.
 struct Float32Operands {
   using Scalar = float;
   using Element = float;
@@ -51,19 +52,19 @@ struct Float32Operands {
     return V::load(p);
   }
   MOSAIC_INLINE float toFloat(float x) { return x; }
-  /// A score as products gave it, times `scale` where queries are not.
+  /// Returns a score as computed by a product; multiplied by `scale` if queries are not premultiplied.
   template <class V>
   MOSAIC_INLINE typename V::Vec scaleScore(typename V::Vec s, typename V::Vec) {
     return s;
   }
-  /// 2^x of results that become an operand.
+  /// Returns 2^x for results that become an operand.
   template <class V>
   MOSAIC_INLINE typename V::Vec exp2(typename V::Vec x) {
     return V::exp2(x);
   }
 };
 
-/// Products of bfloat16 pairs, added up in float32.
+/// Products of bfloat16 pairs, accumulated in float32.
 struct Bf16Operands {
   using Scalar = uint16_t;
   using Element = uint32_t;  // the first of a pair in the low half
@@ -91,7 +92,7 @@ struct Bf16Operands {
     __builtin_memcpy(&value, &bits, sizeof value);
     return value;
   }
-  /// Rounded before m is subtracted.
+  /// The result is rounded before m is subtracted.
   template <class V>
   MOSAIC_INLINE typename V::Vec scaleScore(typename V::Vec s, typename V::Vec scale) {
     return V::preventFusion(V::mul(s, scale));
@@ -102,7 +103,7 @@ struct Bf16Operands {
   }
 };
 
-/// What must be set up before tiles of `V` are computed, and is given back afterwards.
+/// Scope of the setup that tiles of `V` require; its end restores the previous state.
 template <class V>
 class MatrixUnit {
  public:
@@ -119,7 +120,7 @@ struct RegisterTile {
   MOSAIC_INLINE Vec get(const RegisterTile& c, int r, int n) { return c.accumulators[r][n]; }
   MOSAIC_INLINE int32_t numSteps(int32_t depth) { return (depth + E::valuesPerElement - 1) / E::valuesPerElement; }
 
-  /// c[r][·] ← Σ_t a[r][t] · b[t · bStep + ·], t < depth; bStep counts elements. `prefetch` takes a step with each t.
+  /// c[r][·] ← Σ_t a[r][t] · b[t · bStep + ·], t < depth; bStep counts elements. `prefetch` makes one step per t.
   template <class P>
   MOSAIC_INLINE void product(RegisterTile& c, const Operand& a, const void* b, int64_t bStep, int32_t depth,
                              P& prefetch) {
@@ -128,7 +129,7 @@ struct RegisterTile {
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) c.accumulators[r][n] = V::zero();
     }
-    // Rows by fours: as many pointers as registers hold, and strides that addressing multiplies by.
+    // One pointer per four rows: few enough pointers for the registers, with offsets that addressing modes can express.
     const auto* panel = static_cast<const typename E::Element*>(b);
     const int64_t row = a.rowStride, step = E::valuesPerElement == 1 ? a.step : 2, rows3 = 3 * row;
     const Scalar* rowPointers[(R + 3) / 4];
@@ -159,8 +160,9 @@ struct RegisterTile {
     product(c, a, b, bStep, depth, prefetch);
   }
 
-  /// to += a · b. Sums of blocks are added to the sum of all, so that rounding errors grow with the length of a block
-  /// and the number of blocks, not with their product; additions run beside multiplications and cost next to nothing.
+  /// to += a · b. The sum of each block is computed separately and then added, so that rounding errors grow with the
+  /// length of a block plus the number of blocks, not with their product. The additions overlap with multiplications
+  /// and cost almost nothing.
   template <class P>
   MOSAIC_INLINE void addProduct(float* to, int64_t stride, const Operand& a, const void* b, int64_t bStep,
                                 int32_t depth, P& prefetch) {
@@ -183,16 +185,16 @@ struct RegisterTile {
   }
 };
 
-/// Rows of a · b: the operand from row `row` on.
+/// Returns the operand for the rows of a from `row` on.
 template <class E>
 MOSAIC_INLINE Operand rowsAt(const Operand& a, int64_t row) {
   return {static_cast<const typename E::Scalar*>(a.data) + row * a.rowStride, a.rowStride, a.step};
 }
 
-/// Calls body.template operator()<R>(row) for tiles that cover rows [from, to): as many of R as fit, then halves of it,
-/// or four after six, so that an even number takes no tile of a single row, whose few sums wait for each other.
-/// Tiles of 32 rows, those of tile registers, do not divide: operands are padded for them. Rows come in multiples of
-/// `minRows`.
+/// Calls body.template operator()<R>(row) for tiles that cover rows [from, to): R rows each while they fit, then half
+/// of R, or four after six, so that an even number of rows has no single-row tile, whose few sums wait for each other.
+/// Tiles of 32 rows, those of tile registers, are not split, because operands are padded for them. The number of rows
+/// is a multiple of `minRows`.
 template <int R, int minRows = 1, class Body>
 MOSAIC_INLINE void forEachTile(int32_t from, int32_t to, const Body& body) {
   for (; from + R <= to; from += R) body.template operator()<R>(from);
@@ -203,8 +205,8 @@ MOSAIC_INLINE void forEachTile(int32_t from, int32_t to, const Body& body) {
   }
 }
 
-/// Calls epilogue.template operator()<R>(tile, row) with tiles of a [rows from, to) · b, in order. What tile registers
-/// compute runs beside the epilogue of the tile before.
+/// Calls epilogue.template operator()<R>(tile, row) with tiles of a [rows from, to) · b, in order. With tile registers,
+/// the computation of a tile overlaps with the epilogue of the previous tile.
 template <class V, class E, int R, int N, class P, class Epilogue>
 MOSAIC_INLINE void forEachProductTile(int32_t from, int32_t to, const Operand& a, const void* b, int32_t depth,
                                       P& prefetch, const Epilogue& epilogue) {

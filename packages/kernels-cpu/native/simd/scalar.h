@@ -1,6 +1,6 @@
-// The vector trait of plain C++: 16 lanes, so that kernels meet every edge case of AVX-512 on any machine.
+// The vector trait of plain C++: 16 lanes, so that every edge case of AVX-512 kernels can be tested on any machine.
 //
-// All traits have the same members, which are all that kernels may use; avx512.h documents the ones that need it.
+// All traits have the same members, and kernels use no others; avx512.h documents those that need it.
 // GCC and Clang lower these vectors to whatever the baseline has (SSE2, NEON, or loops).
 #pragma once
 
@@ -16,7 +16,7 @@ namespace mosaic {
 struct Scalar {
   static constexpr Isa isa = Isa::Scalar;
   static constexpr int lanes = 16;
-  // As many lanes as AVX-512, but tiles that fit the 16 registers of SSE2, where a vector takes four.
+  // As many lanes as AVX-512, but tiles that fit the 16 registers of SSE2, where a vector takes four registers.
   static constexpr int tileRows = 2, tileVectors = 1, narrowTileRows = 2;
   static constexpr int wideTileRows = 2, wideVectors = 1;
 
@@ -72,7 +72,7 @@ struct Scalar {
 
   MOSAIC_INLINE Vec exp2(Vec x) {
     const Vec magic = set1(12582912.0f + 126.0f);  // 1.5·2²³: adding it leaves round(x) + 126 in the low bits
-    x = max(set1(-126.0f), x);                     // max keeps its second operand when that is NaN
+    x = max(set1(-126.0f), x);                     // max returns its second operand if that is NaN
     const Vec shiftedX = x + magic;
     const Vec f = x - (shiftedX - magic);
     Vec p = set1(2 * kExp2NearestCoefficients[6]);
@@ -97,7 +97,8 @@ struct Scalar {
     Half h;
     std::memcpy(&h, p, sizeof h);
     const Bits bits = __builtin_convertvector(h, Bits);
-    // Read exponent and mantissa as a float32 2^112 times too small, which also puts denormals right, then scale.
+    // Interpret exponent and mantissa as a float32 that is 2^112 times too small, which also decodes denormals; then
+    // scale.
     const Vec magnitude = reinterpret_cast<Vec>((bits & 0x7fffu) << 13) * set1(0x1p112f);
     const Bits specialMask = Bits(magnitude >= set1(65536.0f));  // exponent 31: infinity or NaN
     return reinterpret_cast<Vec>(Bits(magnitude) | (specialMask & 0x7f800000u) | ((bits & 0x8000u) << 16));
@@ -137,7 +138,7 @@ struct Scalar {
   }
 
  private:
-  // Round to nearest even. Adding 0.5 ulp of the target's denormal grid lets the FPU do the rounding of denormals.
+  // Rounds to nearest even. For denormals, adding 0.5, whose ulp is the denormal unit, makes the FPU do the rounding.
   MOSAIC_INLINE uint16_t halfFromFloat(float x) {
     uint32_t bits;
     std::memcpy(&bits, &x, sizeof bits);

@@ -27,10 +27,11 @@ void fillFailureFromException(MosaicFailure& failure) {
 
 namespace {
 
-// Waking a parked thread costs 5 µs here and up to 25 µs in a virtual machine; spin for about as long before parking.
+// Waking a parked thread costs 5 µs natively and up to 25 µs in a virtual machine; spin for about as long before
+// parking.
 constexpr int64_t kMaxSpinNs = 20'000;
 
-// Streams that spin at this moment. A process may drive many devices on few cores: one core is left to the host.
+// Number of streams that are spinning. A process may drive many devices on few cores, so one core is left to the host.
 std::atomic<int> spinningStreamCount{0};
 
 const MosaicFailure& closedFailure() {
@@ -120,7 +121,7 @@ void Stream::execute(const MosaicWork& work) {
 void Stream::fail(const char* name, const MosaicFailure& failure) {
   if (hasFailed_.load(std::memory_order_relaxed)) return;
   failure_ = failure;
-  // Collectives name the place of a failure themselves; a kernel has no name of its caller.
+  // Collectives report the place of a failure themselves; a kernel does not have the name it is called by.
   const bool needsName = failure.code == MOSAIC_FAILURE_DEVICE || failure.code == MOSAIC_FAILURE_OUT_OF_MEMORY;
   if (needsName && name[0] != '\0' && std::strncmp(failure.message, name, std::strlen(name)) != 0) {
     const std::string message = std::string(name) + ": " + failure.message;

@@ -1,4 +1,4 @@
-// Memory of the works of one stream: taken by the thread that submits, given back by the one that runs.
+// Memory of the works of one stream: allocated by the submitting thread, released by the stream's thread.
 #pragma once
 
 #include <atomic>
@@ -7,11 +7,11 @@
 
 namespace mosaic {
 
-/// Slots of one size, used again. With malloc each is freed by another thread than took it, which locks, and gives the
-/// top of the heap back to the system, to be faulted in anew.
+/// A pool of reusable slots of one size. With malloc, each would be freed by another thread than the one that allocated
+/// it, which takes locks, and returns the top of the heap to the system, so that it is faulted in again.
 class TaskPool {
  public:
-  /// Of a slot: the arguments of any kernel fit.
+  /// Size of a slot; the arguments of any kernel fit.
   static constexpr size_t kSlotBytes = 3072;
 
   TaskPool() = default;
@@ -22,7 +22,7 @@ class TaskPool {
   TaskPool(const TaskPool&) = delete;
   TaskPool& operator=(const TaskPool&) = delete;
 
-  /// Only from one thread. Throws std::bad_alloc.
+  /// Must be called from one thread only. Throws std::bad_alloc.
   void* allocate() {
     if (!freeSlots_) freeSlots_ = returnedSlots_.exchange(nullptr, std::memory_order_acquire);
     if (!freeSlots_) return ::operator new(kSlotBytes);
@@ -32,7 +32,7 @@ class TaskPool {
     return slot;
   }
 
-  /// From any thread.
+  /// May be called from any thread.
   void release(void* memory) {
     if (keptSlotCount_.fetch_add(1, std::memory_order_relaxed) >= kMaxKeptSlots) {
       keptSlotCount_.fetch_sub(1, std::memory_order_relaxed);
@@ -48,7 +48,7 @@ class TaskPool {
   struct Slot {
     Slot* next;
   };
-  // A long queue leaves no more than this behind.
+  // Limits the memory that remains allocated after a long queue.
   static constexpr int kMaxKeptSlots = 1024;
 
   static void deleteSlots(Slot* slot) {
@@ -59,7 +59,7 @@ class TaskPool {
     }
   }
 
-  Slot* freeSlots_ = nullptr;  // of the thread that allocates
+  Slot* freeSlots_ = nullptr;  // used only by the thread that allocates
   alignas(64) std::atomic<Slot*> returnedSlots_{nullptr};
   std::atomic<int> keptSlotCount_{0};
 };

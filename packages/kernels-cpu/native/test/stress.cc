@@ -1,7 +1,7 @@
-// Pool, stream, allocator and device under real concurrency, for ThreadSanitizer: what is ordered wrongly here is a
+// Pool, stream, allocator and device under real concurrency, for ThreadSanitizer: an ordering error appears as a data
 // race on plain memory. No kernels, no Node. See CMakeLists.txt, target kernels-stress; `npm run check:native` runs it.
 //
-//   kernels-stress [seconds of each part]
+//   kernels-stress [seconds per part]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +15,7 @@
 
 namespace mosaic {
 
-// The device of this program opens with kernels that are never called.
+// The device of this program has kernels that are never called.
 #define MOSAIC_NO_KERNELS(name) \
   extern const Kernels name;    \
   const Kernels name{};
@@ -23,7 +23,7 @@ MOSAIC_NO_KERNELS(kKernelsScalar)
 #if defined(__x86_64__)
 MOSAIC_NO_KERNELS(kKernelsAvx2)
 MOSAIC_NO_KERNELS(kKernelsAvx512)
-// The device's tables name the products of every instruction set.
+// The device's tables refer to the products of every instruction set.
 void attend(const AttendArguments&, Isa, Pool&) {}
 void attendBackward(const AttendBackwardArguments&, Isa, Pool&) {}
 void matmul(const MatmulArguments&, Isa, Pool&) {}
@@ -44,7 +44,7 @@ void check(bool ok, const char* what) {
   std::printf("FAILED: %s\n", what);
 }
 
-/// Calls `round(number)` again and again for the time of a part, and prints how often.
+/// Calls `round(number)` repeatedly for the duration of a part, and prints how often.
 template <class Round>
 void forPart(const char* name, Round round) {
   const int64_t end = monotonicNs() + partNs;
@@ -63,7 +63,7 @@ void onThreads(int count, Body body) {
 
 // ── the pool
 
-/// Loops of every length. Tasks write plain memory, also of their worker's arena, and the caller reads it.
+/// Runs loops of every length. Tasks write plain memory, including their worker's arena, and the caller reads it.
 void useLoops(Pool& pool, std::mt19937& random, int loops) {
   std::vector<int64_t> values(300);
   for (int loop = 0; loop < loops; loop++) {
@@ -78,7 +78,7 @@ void useLoops(Pool& pool, std::mt19937& random, int loops) {
     bool right = true;
     for (int64_t task = 0; task < tasks; task++) right &= values[static_cast<size_t>(task)] == task + loop;
     check(right, "the caller reads what tasks wrote");
-    // Longer than workers spin: they park.
+    // Longer than the workers' spin time, so that they park.
     if (random() % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
 }
@@ -113,12 +113,12 @@ void stressPool() {
 
 // ── the stream
 
-/// What a producer's works write, on the stream's thread, and the producer reads after it has awaited them.
+/// Memory that a producer's works write on the stream's thread, and that the producer reads after waiting for them.
 struct Slot {
   int64_t written = 0;
 };
 
-/// Counts works that ran, and that were dropped, on whichever thread.
+/// Counts works that ran, and works that were dropped, on any thread.
 struct Counts {
   std::atomic<int> ran{0}, dropped{0};
 };
@@ -133,7 +133,7 @@ MosaicWork countedWork(Counts& counts, Slot& slot, int64_t value, bool fails) {
   const auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure*) -> int {
     auto& work = *static_cast<CountedWork*>(arg);
     work.counts.ran++;
-    // Of a stream that is closed it may run on another thread, but then it has an upstream failure.
+    // On a closed stream the work may run on another thread, but then it has an upstream failure.
     if (!upstream) work.slot.written = work.value;
     return 0;
   };
@@ -150,7 +150,8 @@ MosaicWork countedWork(Counts& counts, Slot& slot, int64_t value, bool fails) {
   return {"work", fails ? +fail : +run, drop, new CountedWork{counts, slot, value}};
 }
 
-/// Several threads submit and wait; one makes the stream fail; it is closed, or abandoned, under them.
+/// Several threads submit and wait, and one makes the stream fail. Meanwhile the stream is closed, or its pending work
+/// is failed.
 void useStream(uint32_t seed) {
   constexpr int kProducers = 3, kWorks = 200;
   Stream stream;
@@ -191,7 +192,7 @@ void stressStream() {
 
 // ── devices
 
-/// Adds to every byte of a block on the stream's pool, and checks that nobody else had it meanwhile.
+/// Writes to a block on the stream's pool, and checks that no other owner wrote to it in the meantime.
 void enqueueUse(Device& device, Block* block, size_t bytes, uint8_t tag) {
   enqueue(device.stream, "use", [&device, data = reinterpret_cast<uint8_t*>(block->data), bytes, tag] {
     constexpr int64_t kPieces = 8;
@@ -204,7 +205,8 @@ void enqueueUse(Device& device, Block* block, size_t bytes, uint8_t tag) {
   });
 }
 
-/// Blocks are freed while works that use them wait, and handed out again; memory goes back to the system in order.
+/// Frees blocks while works that use them are queued, and reuses them. Memory is returned to the system in stream
+/// order.
 void useMemory(Device& device, std::mt19937& random, int steps) {
   std::vector<std::pair<Block*, size_t>> held;
   for (int step = 0; step < steps; step++) {
@@ -232,7 +234,7 @@ void useMemory(Device& device, std::mt19937& random, int steps) {
   for (const auto& [block, bytes] : held) device.memory().free(block);
 }
 
-/// Each device writes what the other reads, ordered by fences alone.
+/// Each device writes what the other reads, ordered only by fences.
 void exchange(const std::shared_ptr<Device>& one, const std::shared_ptr<Device>& two, int turns) {
   auto shared = std::make_shared<std::vector<int>>(1000, 0);
   const auto await = [](Device& device, const std::shared_ptr<Device>& other) {
@@ -265,7 +267,7 @@ void useDevices(int round, int thread) {
   }
   one->close();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  // Every other time the devices' own threads are the last that refer to them.
+  // In every other round, the devices' own threads hold the last references to them.
   if (round % 2 == 0) check(one->waitForExit(deadline) && two->waitForExit(deadline), "devices end");
 }
 

@@ -92,7 +92,7 @@ void checkArena() {
   expect(arena.capacity() == held, "identical steps allocate once");
 }
 
-/// Two rows of every kind: seen by both, by one, by none; a NaN.
+/// Checks one row each with keys in both states, in one of them, and in neither, and one with NaN.
 void checkMerge() {
   Pool pool(1);
   const auto createTensor = [](int64_t columns) { return Tensor(DType::Float32, {1, 1, 5, columns}, Layout::Padded); };
@@ -101,7 +101,7 @@ void checkMerge() {
   for (int64_t i = 0; i < 5; ++i) {
     lse.set(0, 0, i, 0, a[i]);
     otherLse.set(0, 0, i, 0, b[i]);
-    for (int64_t d = 0; d < 2; ++d) {  // rows that have seen nothing keep the NaN that tensors are made with
+    for (int64_t d = 0; d < 2; ++d) {  // rows without keys keep the NaN that tensors are initialized with
       if (a[i] != -INFINITY) out.set(0, 0, i, d, 10);
       if (b[i] != -INFINITY) otherOut.set(0, 0, i, d, 20);
     }
@@ -118,7 +118,7 @@ void checkMerge() {
   expect(out.isPaddingIntact() && lse.isPaddingIntact(), "merge: no out-of-bounds writes");
 }
 
-/// Attention in a loop holds no more memory after many steps than after the first.
+/// Checks that attention in a loop holds no more memory after many steps than after the first.
 void checkSteadyMemory() {
   Pool pool(1);
   const auto createTensor = [](int64_t columns) {

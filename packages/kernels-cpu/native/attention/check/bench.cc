@@ -19,7 +19,7 @@ struct Setup {
   bool causal;
 };
 
-/// Best of several runs against the best of as many peaks in between.
+/// Prints the best of several runs relative to the best of as many peak measurements, taken in turns.
 template <class Run>
 void measure(const char* name, double flops, DType dtype, Isa isa, Pool& pool, Run run) {
   double bestNs = 1e30, peak = 0;

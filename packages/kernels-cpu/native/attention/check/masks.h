@@ -15,7 +15,7 @@ inline int64_t randomInt(Random& random, int64_t from, int64_t to) {
   return std::uniform_int_distribution<int64_t>(from, to)(random);
 }
 
-/// A shard of n positions: all, a contiguous part, zigzag, striped, or scattered chunks in any order.
+/// Returns a shard of n positions: all, a contiguous part, zigzag, striped, or scattered chunks in any order.
 inline std::vector<Span> randomSpans(Random& random, int64_t n) {
   const int64_t ranks = randomInt(random, 1, 4), rank = randomInt(random, 0, ranks - 1);
   const auto chunk = [&](int64_t i, int64_t chunkCount) {
@@ -38,7 +38,7 @@ inline std::vector<Span> randomSpans(Random& random, int64_t n) {
   }
 }
 
-/// Cuts [0, n) in random places.
+/// Cuts [0, n) at random places.
 inline std::vector<int64_t> randomCuts(Random& random, int64_t n, int64_t parts) {
   std::vector<int64_t> cuts{0, n};
   for (int64_t i = 1; i < parts; ++i) cuts.push_back(randomInt(random, 0, n));
@@ -46,7 +46,7 @@ inline std::vector<int64_t> randomCuts(Random& random, int64_t n, int64_t parts)
   return cuts;
 }
 
-/// Disjoint slices over nq × nk positions.
+/// Returns random disjoint slices over nq × nk positions.
 inline std::vector<Slice> randomMask(Random& random, int64_t nq, int64_t nk) {
   const auto type = [&] { return static_cast<int32_t>(randomInt(random, 0, 3)); };
   std::vector<Slice> slices;
@@ -61,7 +61,7 @@ inline std::vector<Slice> randomMask(Random& random, int64_t nq, int64_t nk) {
       }
       break;
     }
-    case 4: {  // a band: a causal start, then both ends moving
+    case 4: {  // a band: causal at its start, then both bounds move with the row
       const int64_t w = randomInt(random, 1, std::min(nq, nk));
       slices.push_back({0, w, 0, w, 1});
       if (nq > w && nk >= nq) slices.push_back({w, nq, 1, nq, 3});

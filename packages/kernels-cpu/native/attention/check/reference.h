@@ -1,4 +1,4 @@
-// Attention and its gradients as they are defined: one pair at a time, in float64.
+// Attention and its gradients by definition: one pair at a time, in float64.
 #pragma once
 
 #include <cmath>
@@ -29,8 +29,8 @@ struct Reference {
   std::vector<uint8_t> visiblePairs;  // [B][Sq][Sk]
   std::vector<double> out, lse, delta, dq, dk, dv;
   double largestScore = 0;
-  /// The largest sums of absolute terms in dq and dk. The terms cancel: p (dOut · v − delta) is small where softmax is
-  /// nearly one-hot, but is rounded like its parts.
+  /// The largest sums of absolute terms in dq and dk. Terms cancel: p (dOut · v − delta) is small where softmax is
+  /// nearly one-hot, but its rounding error is that of its parts.
   double maxDqTermSum = 0, maxDkTermSum = 0;
 
   uint8_t& sees(int64_t b, int64_t i, int64_t j) { return visiblePairs[static_cast<size_t>((b * Sq + i) * Sk + j)]; }

@@ -1,4 +1,4 @@
-// Tensors of the check: any dtype, any strides, gaps filled with a sentinel that must survive.
+// Tensors of the check, of any dtype and strides. Gaps between elements hold a sentinel that must be preserved.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ inline double decode(DType dtype, const void* at) {
   return sign * (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25));
 }
 
-/// Truncates to the 16-bit types: any representable number will do for a check.
+/// Truncates to the 16-bit types; correct rounding does not matter for a check.
 inline void encode(DType dtype, double value, void* at) {
   const float x = static_cast<float>(value);
   uint32_t bits;
@@ -92,7 +92,7 @@ class Tensor {
     std::normal_distribution<double> normal;
     forEachElement([&](int64_t b, int64_t h, int64_t s, int64_t d) { set(b, h, s, d, normal(random) * factor); });
   }
-  /// Whether all bytes that belong to no element are as they were made.
+  /// Whether all bytes that belong to no element are unchanged.
   bool isPaddingIntact() const {
     Tensor copy(*this);
     copy.forEachElement([&](int64_t b, int64_t h, int64_t s, int64_t d) {
@@ -101,7 +101,7 @@ class Tensor {
     return std::all_of(copy.bytes_.begin(), copy.bytes_.end(), [](unsigned char c) { return c == 0xff; });
   }
   bool hasSameBits(const Tensor& other) const { return bytes_ == other.bytes_; }
-  /// Keys or rows [first, first + count).
+  /// Returns keys or rows [first, first + count).
   TensorView rows(int64_t first, int64_t count) const {
     TensorView rowsView = view_;
     rowsView.shape[2] = count;

@@ -1,4 +1,4 @@
-// Every primitive of a vector trait against plain arithmetic on its lanes.
+// Checks of every primitive of a vector trait against plain arithmetic on its lanes.
 #pragma once
 
 namespace mosaic::check {

@@ -1,4 +1,4 @@
-// The check of one trait. Included by check_<isa>.cc only, and free of std:: for the reason given in simd/isa.h.
+// The check of one trait. Included by check_<isa>.cc only. Uses no std:: functions, for the reason given in simd/isa.h.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct SimdCheck {
   static bool isSame(float x, float y) { return bitsOf(x) == bitsOf(y) || (x != x && y != y); }
   uint32_t next() { return state = state * 1664525u + 1013904223u; }
 
-  /// Mostly ordinary numbers, some of any bit pattern: infinities, NaNs, denormals.
+  /// Returns mostly ordinary numbers, and some with a random bit pattern: infinities, NaNs, denormals.
   float randomNumber() {
     const float boundedNumber = static_cast<float>(static_cast<int32_t>(next())) * 0x1p-29f;
     return next() >> 29 == 0 ? fromBits(next()) : boundedNumber;
@@ -104,7 +104,7 @@ struct SimdCheck {
     }
   }
 
-  /// Round to nearest even, by looking at the three candidates.
+  /// Whether h is x rounded to nearest even, determined from the three candidates.
   template <class Decode>
   static bool isNearest(float x, uint16_t h, Decode decode) {
     const double difference = decode(h) - static_cast<double>(x);
@@ -120,7 +120,7 @@ struct SimdCheck {
   }
 
   static double bf16ToDouble(uint16_t h) { return fromBits(uint32_t{h} << 16); }
-  /// Infinity counts as the next power of two, as rounding sees it.
+  /// Decodes a float16. Infinity counts as the next power of two, as in rounding.
   static double f16ToDouble(uint16_t h) {
     const int exponent = h >> 10 & 31, mantissa = h & 1023;
     if (exponent == 31 && mantissa != 0) return __builtin_nan("");
@@ -143,7 +143,7 @@ struct SimdCheck {
     }
     for (int t = 0; t < 20'000; ++t) {
       randomizeInputs();
-      if (t % 2 == 0) {  // numbers in the range of float16, its denormals and its limit
+      if (t % 2 == 0) {  // numbers in the range of float16, including its denormals and its limit
         for (int i = 0; i < L; ++i) a[i] = fromBits((next() & 0x80ffffffu) + 0x33000000u + (next() % 0x15u << 24));
       }
       V::storeBf16(half, V::load(a));
@@ -173,7 +173,7 @@ struct SimdCheck {
     }
   }
 
-  /// The largest relative error of `exp2`, whose special values are checked.
+  /// Returns the largest relative error of `exp2`, and checks its special values.
   template <class Exp2>
   double checkExp2(const Exp2& exp2) {
     double maxError = 0;
@@ -194,7 +194,7 @@ struct SimdCheck {
     return maxError;
   }
 
-  /// Products of bfloat16 pairs, of the traits that have them.
+  /// Checks products of bfloat16 pairs, for the traits that have them.
   void checkPairs() {
     if constexpr (requires { typename V::Pairs; }) {
       uint32_t x[L], y[L], words[L];
@@ -234,12 +234,12 @@ struct SimdCheck {
       for (int i = 0; i < L; ++i) expect(got[i] == 3, "dot with a constant", i);
     }
   }
-  /// Two numbers of ordinary size.
+  /// Returns two numbers of ordinary size.
   uint32_t ordinaryPair() { return (next() & 0x83ff83ffu) | 0x3c003c00u; }
   static uint16_t lowHalf(uint32_t pair) { return static_cast<uint16_t>(pair); }
   static uint16_t highHalf(uint32_t pair) { return static_cast<uint16_t>(pair >> 16); }
   static double absoluteValue(double x) { return x < 0 ? -x : x; }
-  /// Neither denormal, infinite nor NaN, and not as large as to round to infinity.
+  /// Returns a number that is not denormal, infinite or NaN, and that does not round to infinity.
   float randomNormalNumber() { return fromBits((next() & 0xbfffffffu) | 0x20000000u); }
 
   SimdReport run() {
