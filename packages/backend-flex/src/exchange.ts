@@ -2,27 +2,27 @@ import { type GroupCastPlan, joinSpans, type RowRange, type Span } from "@mosaic
 import { spansOfRowsUnchecked } from "@mosaic/core/context-parallel";
 import type { RequiredRows } from "./required-rows.ts";
 
-/** What ranks along an axis require of each other: a FlexPlan. */
+/** The rows that ranks along an axis require of each other; implemented by FlexPlan. */
 interface Requirements {
   readonly size: number;
-  /** The rows of others that a member of a rank's group requires. */
+  /** Returns the rows of other ranks that a member of a rank's group requires. */
   requiredRows(rank: number, member: number): RequiredRows;
-  /** The queries of others that see a key of a rank. */
+  /** Returns the queries of other ranks that attend to at least one key of a rank. */
   requiredQueries(rank: number): RequiredRows;
-  /** The positions of a rank's queries. */
+  /** Returns the positions of a rank's queries. */
   queries(rank: number): readonly Span[];
 }
 
-/** Which pairs of ranks exchange queries and results instead of keys: those of which that moves fewer bytes. */
+/** The pairs of ranks that exchange queries and results instead of keys because that moves fewer bytes. */
 export class Exchange {
   readonly #plan: Requirements;
   readonly #bytes: Readonly<Record<"keys" | "queries", number>>;
   readonly #keys: RequiredRows[] = [];
   readonly #queries: RequiredRows[] = [];
   readonly #queryRowOffsetsByRank: Int32Array[] = [];
-  /** Queries: from those whose they are to those whose keys they see. */
+  /** The group-cast of queries, from their owners to the ranks whose keys they attend to. */
   readonly queryGroupCastPlan: GroupCastPlan;
-  /** Their results: back. */
+  /** The group-cast of results, back to the owners of the queries. */
   readonly resultGroupCastPlan: GroupCastPlan;
 
   constructor(plan: Requirements, bytes: Readonly<Record<"keys" | "queries", number>>) {
@@ -40,12 +40,12 @@ export class Exchange {
     };
   }
 
-  /** The keys that are sent to a rank in any case. */
+  /** Returns the keys that are sent to a rank, which are those of owners with which it does not exchange queries. */
   keys(rank: number): RequiredRows {
     return (this.#keys[rank] ??= this.#plan.requiredRows(rank, 0).filter((owner) => !this.#isExchanged(rank, owner)));
   }
 
-  /** The queries of others that come to a rank. */
+  /** Returns the queries of other ranks that are sent to a rank. */
   queries(rank: number): RequiredRows {
     return (this.#queries[rank] ??= this.#plan.requiredQueries(rank).filter((owner) => this.#isExchanged(owner, rank)));
   }
@@ -61,13 +61,13 @@ export class Exchange {
     return (this.#queryRowOffsetsByRank[rank] = offsets);
   }
 
-  /** The queries of one other that come to a rank, as its local rows. */
+  /** The queries of `owner` that are sent to a rank, as local rows of `owner`. */
   queryRangesFrom(rank: number, owner: number): readonly RowRange[] {
     const queries = this.queries(rank);
     return queries.ranges(owner, 0, queries.count);
   }
 
-  /** Global positions of the queries that come to a rank, in the order in which they lie there. */
+  /** Returns the global positions of the queries that are sent to a rank, in their order in memory there. */
   querySpans(rank: number): Span[] {
     const queries = this.queries(rank);
     const owners = queries.owners(0, queries.count);
@@ -76,7 +76,7 @@ export class Exchange {
     );
   }
 
-  /** Whether the queries of a rank go to the keys of another. */
+  /** Returns whether the queries of `rank` are sent to the keys of `owner`. */
   #isExchanged(rank: number, owner: number): boolean {
     const numKeys = this.#plan.requiredRows(rank, 0).numRowsFrom(owner);
     return (

@@ -23,48 +23,55 @@ import { QueryExchange } from "./query-exchange.ts";
 const countRange = { min: 0, max: 64 } as const;
 
 export const stageCountOptions = defineOptions("stages", {
-  /** Remote stages of the forward. Default: chosen by `cost`. */
+  /** Number of remote stages in forward. Default: chosen by `cost`. */
   forward: option.integer({ ...countRange, optional: true }),
-  /** Remote stages of the backward. Default: chosen by `cost`. */
+  /** Number of remote stages in backward. Default: chosen by `cost`. */
   backward: option.integer({ ...countRange, optional: true }),
 });
 
 export const flexOptions = defineOptions("flex", {
-  /** The mesh axis along which keys travel. Default "sp". */
+  /** The mesh axis along which keys and values are sent. Default "sp". */
   axis: option.string({ default: "sp" }),
   /**
-   * Remote stages: for both passes, or { forward, backward }. 0: own and remote rows in one call, when these have arrived.
-   * Default: each pass has the number of least time by `cost`.
+   * Number of remote stages, for both passes or as { forward, backward }. 0: one call computes local and remote rows
+   * after the remote rows have been received. Default: for each pass, the number with the least time predicted by
+   * `cost`.
    */
   stages: option.either(option.integer(countRange), option.nested(stageCountOptions), {
     expected: "an integer from 0 to 64, or { forward, backward }",
     optional: true,
   }),
-  /** What stages are chosen by, the same on every rank: a StageCost. Default: an H100 with a port of 400 Gbit/s. */
+  /**
+   * The cost model by which stages are chosen, a StageCost. It must be equal on all ranks. Default: an H100 with a port
+   * of 400 Gbit/s.
+   */
   cost: option.nested(stageCostOptions, { optional: true, expected: "a StageCost" }),
   /**
-   * Whether queries travel to keys, and their results back, between two ranks of which that moves fewer bytes than the keys
-   * that are seen: few queries that see many keys, such as the rest of a document. Not with an inner backend that
-   * communicates. Default false.
+   * Whether two ranks send queries to keys, and results back, if that moves fewer bytes than sending the required keys.
+   * This is the case for few queries that attend to many keys, such as the last rows of a document. Not supported with
+   * an inner backend that communicates. Default false.
    */
   queriesTravel: option.boolean({ default: false }),
   /**
-   * Whether a row that several ranks of another host require crosses to it once and is forwarded within it. Gradients return
-   * each by itself: their owner adds them in the order of ranks. No effect where all ranks share a host, none do, or hosts are
-   * not known. Not with an inner backend that communicates. Default false.
+   * Whether a row that several ranks of another host require is sent to that host once and forwarded within it.
+   * Gradients are returned by each rank separately, because their owner adds them in rank order. No effect if all ranks
+   * share a host, no two ranks share one, or hosts are unknown. Not supported with an inner backend that communicates.
+   * Default false.
    */
   hierarchical: option.boolean({ default: false }),
   /**
-   * What attends to the rows of each stage. It may communicate along further axes. Then all ranks along those step together,
-   * and its `attendBackward` must add to dk and dv what the queries of all of them contribute to the keys that this rank gave
-   * it. Default: the device's own kernel.
+   * The backend that attends to the rows of each stage. It may communicate along other axes. In that case all ranks
+   * along those axes run each step together, and its `attendBackward` must add to dk and dv the contributions of the
+   * queries of all of them to the keys that this rank passed to it. Default: the device's own kernel.
    */
   inner: option.backend({ optional: true }),
 });
-/** What `flex` takes. */
+/** Options of `flex`. */
 export type FlexOptions = OptionsOf<typeof flexOptions>;
 
-/** The settings that plans follow from. */
+/**
+ * Derives from the options of `flex` the settings of its plans. Throws an OptionError for an unsupported combination.
+ */
 export function createFlexSettings({
   axis,
   stages: stageCounts,
@@ -88,29 +95,33 @@ export function createFlexSettings({
 }
 
 /**
- * Attention under any mask: every rank receives the rows of keys and values that its queries see, each once, and no other, in
- * stages that travel while the rows before them are attended to. The own rows come first. In backward the rows come again, and
- * the gradients of each stage return to their owners while the next one computes; the own rows are then attended to in two
- * parts, the second behind the last gradients, where that is faster.
+ * Creates a backend for attention under any mask. Every rank receives exactly the rows of keys and values that its
+ * queries attend to, each once. It receives them in stages, each of which is sent while the previous rows are attended
+ * to. Local rows are attended to first. In backward, the rows are received again, and the gradients of each stage are
+ * returned to their owners while the next stage computes. If faster, the local rows are attended to in two parts, the
+ * second during the last return of gradients.
  *
- * Every rank derives from the mask and the layouts what all ranks require, and in which stage: nothing is sent for it. The
- * bytes are those of the required rows, for any mask, placement and number of stages; `flexTraffic` gives them. A placement
- * that suits the mask makes them few.
+ * Every rank derives the required rows of all ranks, and their stages, from the mask and the layouts without
+ * communication. The bytes moved are those of the required rows, for any mask, placement and number of stages;
+ * `flexTraffic` computes them. A placement that suits the mask, such as that of `dispatch`, reduces them.
  *
- * With `queriesTravel`, queries go to keys and their results return, between ranks of which that moves fewer bytes
- * (MagiAttention's QO-communication): the state is merged, and dq added, when the last stage is done.
+ * With `queriesTravel`, two ranks exchange queries and results instead of keys if that moves fewer bytes
+ * (MagiAttention's QO-communication). The returned states are merged, and dq is added, after the last stage.
  *
- * With `hierarchical`, on ranks of several hosts, between hosts a row costs once for each host that requires it, not for each
- * rank; gradients return each by itself. Both hops of a stage travel while the step before it is attended to. Ranks of a host
- * receive what they share in the same stage. Each still receives what it requires, once: over all ranks the bytes are the same.
+ * With `hierarchical`, on ranks of several hosts, a row is sent between hosts once for each host that requires it
+ * instead of once for each rank. Gradients are returned by each rank separately. Both hops of a stage overlap with the
+ * previous step. Ranks of a host receive the rows that they share in the same stage. Each rank still receives its
+ * required rows once, so the total bytes over all ranks are unchanged.
  *
- * `inner` attends to what a stage brought, and may communicate along further axes: with `flex({ axis: "node", inner: ring({
- * axis: "gpu" }) })` a rank receives, from the ranks of its place in other nodes, what any query of its node sees.
+ * `inner` attends to the rows of each stage and may communicate along other axes. With `flex({ axis: "node", inner:
+ * ring({ axis: "gpu" }) })`, a rank receives, from the ranks with its index in other nodes, the rows to which any query
+ * of its node attends.
  *
- * Throws, before anything is sent, an OptionError if the mesh lacks the axis or the keys are not cut along it, and a
- * ShapeError or DTypeError if the tensors are not what their layouts state, or sums are not float32 of their shapes.
+ * Throws an OptionError if the mesh lacks the axis or the keys are not sharded along it, and a ShapeError or DTypeError
+ * if the tensors do not match their layouts or the sums are not float32 of matching shapes. All are checked before
+ * anything is sent.
  *
- * Source: MagiAttention (SandAI), 2025; its dispatch is a placement here.
+ * Source: MagiAttention (SandAI), 2025. Its dispatch is implemented here as a placement.
  *
  * @example
  * ```ts
@@ -139,7 +150,10 @@ export function flex(options?: FlexOptions): AttentionBackend {
     };
   }
 
-  /** By step: where, in the keys of the plan, the rows are that this rank attends to; nothing where it attends to none. */
+  /**
+   * Returns, for each step, the coordinate in the plan's keys of the rows that this rank attends to; undefined if it
+   * attends to none.
+   */
   function memberCoordinates({ group: { rank }, plan }: PassContext, from: Coordinate): (Coordinate | undefined)[] {
     return plan.steps.map((_, step) =>
       plan.isVisible(rank, step) ? { ...from, [axis]: plan.stepCoordinate(rank, step) } : undefined,
@@ -190,7 +204,7 @@ function isVisible(coordinate: Coordinate | undefined): coordinate is Coordinate
   return coordinate !== undefined;
 }
 
-/** What must be the same on every rank: stages and cost too. */
+/** Formats the settings that must be equal on all ranks, including stages and cost. */
 function formatSettings({ axis, inner, stages: stageCounts, cost, ...settings }: FlexSettings): string {
   const { forward = "auto", backward = "auto" } = stageCounts;
   const stageTexts =

@@ -1,27 +1,31 @@
 import { type OwnerOrder, descendingOwnerOrder, RequiredRows, type RowCut } from "./required-rows.ts";
 
-// Where rows cross to another host once: what several ranks of a host require must come to all of them in the same stage, or it would
-// cross once for each stage. So they receive in one order, and are cut alike.
+// For hierarchical group-casts: a row that several ranks of a host require must be received by all of them in the same
+// stage, otherwise it would be sent to the host once per stage. The ranks of a host therefore use the same order and
+// the same cuts.
 
-/** The ranks of each host, and the order in which these receive rows. */
+/** The ranks of each host, and the order in which they receive rows. */
 export class HostOrders {
   readonly hosts: readonly number[];
   readonly #membersByHost = new Map<number, readonly number[]>();
   readonly #ordersByHost = new Map<number, OwnerOrder>();
 
-  /** The host of each rank. */
+  /** `hosts` is the host of each rank. */
   constructor(hosts: readonly number[]) {
     this.hosts = hosts;
     for (const [rank, host] of hosts.entries())
       this.#membersByHost.set(host, [...(this.#membersByHost.get(host) ?? []), rank]);
   }
 
-  /** The ranks of a rank's host. */
+  /** Returns the ranks of a rank's host. */
   members(rank: number): readonly number[] {
     return this.#membersByHost.get(this.hosts[rank]!)!;
   }
 
-  /** Those of the host first, then the ones before its first rank, around the axis. */
+  /**
+   * Returns the order of owners for a rank: ranks of its host first, then the others in descending order from the
+   * host's first rank.
+   */
   order(rank: number): OwnerOrder {
     const host = this.hosts[rank]!;
     let order = this.#ordersByHost.get(host);
@@ -44,21 +48,26 @@ export class HostOrders {
   }
 }
 
-/** Where a stage begins: behind a part of the rows of the own host; or if that is 1, of the rest. */
+/**
+ * The start of a stage: after a share of the rows of the rank's own host or, if that share is 1, within the remote
+ * rows.
+ */
 interface HostCut {
   readonly ownHostShare: number;
   readonly remoteCut: RowCut;
 }
 
-/** What cuts follow from. */
+/** The inputs from which cuts are computed. */
 interface StagedRows {
   /** The rows that each rank requires, in the order of its host. */
   readonly getRequiredRows: (rank: number) => RequiredRows;
-  /** By rank: where its stages would begin and end by itself, from 0 to 1. */
+  /** By rank: the boundaries of its stages if it were cut independently, as shares from 0 to 1. */
   readonly cuts: readonly (readonly number[])[];
 }
 
-/** Where the stages of ranks begin that share hosts: as they would on average, for all ranks of a host alike. */
+/**
+ * The stage boundaries of ranks that share hosts. All ranks of a host use the average of their independent boundaries.
+ */
 export class HostCuts {
   readonly #orders: HostOrders;
   readonly #rows: StagedRows;
@@ -69,7 +78,7 @@ export class HostCuts {
     this.#rows = rows;
   }
 
-  /** Of the rows that a rank requires, in order: where each stage begins, and the last one ends. */
+  /** Returns the start of each stage, and the end of the last one, within the ordered rows that a rank requires. */
   stageCuts(rank: number): number[] {
     const requiredRows = this.#rows.getRequiredRows(rank);
     const ownHostRows = this.#ownHostRows(rank);
@@ -78,13 +87,16 @@ export class HostCuts {
     );
   }
 
-  /** Rows that a rank requires of others on its host. */
+  /** Returns the number of rows that a rank requires of other ranks on its host. */
   #ownHostRows(rank: number): number {
     const requiredRows = this.#rows.getRequiredRows(rank);
     return this.#orders.members(rank).reduce((rows, owner) => rows + requiredRows.numRowsFrom(owner), 0);
   }
 
-  /** Each rank has a part of what it requires of its own host first; the rest is cut for all of them together. */
+  /**
+   * Returns the cuts of a rank's host. Rows of the own host are cut per rank, by share; remote rows are cut for all
+   * ranks of the host together.
+   */
   #hostCuts(rank: number): readonly HostCut[] {
     const { hosts } = this.#orders;
     let hostCuts = this.#cutCache.get(hosts[rank]!);

@@ -24,25 +24,26 @@ import { HostCuts, HostOrders } from "./host-stages.ts";
 import { createStageSchedule } from "./stage-schedule.ts";
 import type { PassSize, RankLoad, StageCost, StageSchedule } from "./stage-time.ts";
 
-// Every rank has the layouts of all ranks and the mask, and derives alone what every rank requires, and in which stage it
-// arrives: nothing is sent for it. Required rows are found when they are asked for, rank by rank.
+// Every rank has the mask and the layouts of all ranks. It derives from them, without communication, the required rows
+// of all ranks and the stages in which they are received. Required rows are computed lazily for each rank.
 //
-// With an inner backend that communicates, a rank of the axis stands for a group: the ranks along the inner axes, its members.
-// They attend together, so each receives of its own members along the axis what the queries of any member of its group see.
+// With an inner backend that communicates, a rank of the axis represents a group, whose members are the ranks along the
+// inner axes. The members attend together. Each member therefore receives, from the ranks that are the same member of
+// the other groups, the rows to which the queries of any member of its group attend.
 
 /** Passes of an attention call. */
 export type PassName = "forward" | "backward";
 
-/** What plans of a backend follow from, beside the call. */
+/** The inputs of a backend's plans, in addition to the call. */
 export interface FlexSettings {
   readonly axis: string;
   readonly inner: AttentionBackend;
-  /** Remote stages of each pass; chosen by the cost model where undefined. */
+  /** The number of remote stages of each pass; if undefined, the cost model chooses it. */
   readonly stages: Readonly<Record<PassName, number | undefined>>;
   readonly cost: StageCost;
-  /** Whether queries travel to keys, where that moves fewer bytes. */
+  /** Whether queries are sent to keys where that moves fewer bytes. */
   readonly queriesTravel: boolean;
-  /** Whether rows cross to another host once. */
+  /** Whether a row is sent to another host only once. */
   readonly hierarchical: boolean;
 }
 
@@ -56,30 +57,33 @@ export interface CallSize {
   readonly bytesPerElement: number;
 }
 
-/** Rows that a rank attends to at once: some of its own, and those that have arrived in a stage. */
+/** The rows that a rank attends to in one call: a part of its local rows, the rows received in a stage, or both. */
 export interface Step {
-  /** The part of the own rows, 0 or 1 of `parts`; absent if none. */
+  /** The part of the local rows, less than `numOwnParts`; absent if none. */
   readonly ownPart?: 0 | 1;
-  /** The stage in which the others arrive, from 0; absent if none. */
+  /** The stage in which the remote rows are received, from 0; absent if none. */
   readonly stage?: number;
 }
 
-/** How ranks lie: the mesh, and the host of each rank along the axis, where hosts are known. */
+/** The topology of ranks: the mesh, and the host of each rank along the axis if hosts are known. */
 export interface FlexTopology {
   readonly mesh: Coordinate;
   readonly hosts?: readonly number[] | undefined;
 }
 
-/** Transfers between ranks beyond which their pairs are not counted one by one, which takes time, but by rows. */
+/**
+ * With more transfers between ranks than this, visible pairs are estimated from row counts, because exact counts are
+ * slow.
+ */
 const MAX_EXACTLY_COUNTED_PEERS = 2 ** 13;
 
-/** What all ranks along an axis require of each other in one call, whatever the sizes of heads and batch. */
+/** The rows that all ranks along an axis require of each other in one call. Independent of batch and head sizes. */
 export class FlexPlan {
   readonly size: number;
   readonly axis: string;
-  /** How many ranks a group of the inner backend has. */
+  /** The number of ranks in a group of the inner backend. */
   readonly numMembers: number;
-  /** What any query sees. */
+  /** The union of the masks of all samples. */
   readonly mask: ShardedAttentionCall["mask"];
   readonly #call: ShardedAttentionCall;
   readonly #from: Coordinate;
@@ -90,9 +94,9 @@ export class FlexPlan {
   readonly #visibleByRank: VisiblePositions[] = [];
   readonly #ownersByMember: RowOwners[] = [];
   readonly #requiredByRank: RequiredRows[][] = [];
-  /** Where rows cross to another host once: the hosts of ranks. */
+  /** The hosts of ranks, if a row is sent to another host only once. */
   readonly hosts: HostOrders | undefined;
-  /** The host of each rank, where several share one of several. */
+  /** The host of each rank; undefined unless there are several hosts and ranks share one. */
   readonly #sharedHosts: readonly number[] | undefined;
   #queryOwners: RowOwners | undefined;
   readonly #requiredQueries: RequiredRows[] = [];
@@ -115,7 +119,7 @@ export class FlexPlan {
     this.numMembers = this.#innerLengths.reduce((product, length) => product * length, 1);
   }
 
-  /** The rows of others that a member of a rank's group requires. */
+  /** Returns the rows of other ranks that a member of a rank's group requires. */
   requiredRows(rank: number, member: number): RequiredRows {
     const rankRows = (this.#requiredByRank[rank] ??= []);
     return (rankRows[member] ??= this.#memberOwners(member).collectRequiredRows(
@@ -125,7 +129,7 @@ export class FlexPlan {
     ));
   }
 
-  /** The queries of others that see a key of a rank. */
+  /** Returns the queries of other ranks that attend to at least one key of a rank. */
   requiredQueries(rank: number): RequiredRows {
     const shards = () => Array.from({ length: this.size }, (_, each) => this.queries(each));
     this.#queryOwners ??= new RowOwners(shards());
@@ -135,14 +139,14 @@ export class FlexPlan {
     ));
   }
 
-  /** The queries of a rank's group; those that are whole along the axis are the same for every rank. */
+  /** Returns the queries of a rank's group. If queries are not sharded along the axis, all ranks have the same ones. */
   queries(rank: number): readonly Span[] {
     const { at, queries } = this.#call;
     const groupCoordinate = omitAxes(at, this.#settings.inner.axes);
     return queries.spans(this.axis in at ? { ...groupCoordinate, [this.axis]: rank } : groupCoordinate);
   }
 
-  /** The shard of a member of a rank's group. */
+  /** Returns the shard of keys of a member of a rank's group. */
   shard(rank: number, member: number): readonly Span[] {
     return this.#call.keys.spans({ ...this.#from, ...this.#memberCoordinate(member), [this.axis]: rank });
   }
@@ -151,7 +155,10 @@ export class FlexPlan {
     return this.#call.keys;
   }
 
-  /** Members at a coordinate: one, or all along an inner axis that it lacks, in the order of concatenation. */
+  /**
+   * Returns the members at a coordinate, in the order of concatenation: all of them along each inner axis that it
+   * lacks.
+   */
   membersAt(at: Coordinate): number[] {
     let members = [0];
     for (const [i, axis] of this.#innerAxes.entries()) {
@@ -163,12 +170,12 @@ export class FlexPlan {
     return members;
   }
 
-  /** The number of a rank among the members of its group. */
+  /** Returns the index of a rank among the members of its group. */
   memberAt(at: Coordinate): number {
     return this.membersAt({ ...Object.fromEntries(this.#innerAxes.map((axis) => [axis, 0])), ...at })[0]!;
   }
 
-  /** How one pass goes, for these sizes. */
+  /** Returns the plan of one pass for the given sizes. */
   pass(name: PassName, size: CallSize): PassPlan {
     const { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement } = size;
     const key = [name, batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement].join();
@@ -188,12 +195,12 @@ export class FlexPlan {
 
   // oxlint-disable-next-line max-params -- the pass, its sizes, and what does not travel
   #createSchedule(name: PassName, size: CallSize, exchange: Exchange | undefined): StageSchedule | undefined {
-    // Both passes move the same rows where no queries travel.
+    // Both passes have the same loads if no queries are sent.
     const loads = exchange ? this.#rankLoads(exchange) : (this.#keyLoads ??= this.#rankLoads(undefined));
     if (loads.every(({ rows }) => rows === 0)) return undefined;
     const { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement } = size;
     const width = batch * numKvHeads * (headDim + valueHeadDim);
-    // Two products of matrices forward, five backward (q·k, dq, dk and dOut·v, dv); 4 bytes of float32.
+    // Two matrix products in forward, five in backward (q·k, dq, dk and dOut·v, dv). A float32 has 4 bytes.
     const [matmulDepth, groupReduceRowBytes] =
       name === "forward" ? [headDim + valueHeadDim, 0] : [3 * headDim + 2 * valueHeadDim, width * 4];
     const passSize: PassSize = {
@@ -205,11 +212,14 @@ export class FlexPlan {
     return createStageSchedule(loads, passSize, { cost, degree: stages[name], hosts: this.#sharedHosts });
   }
 
-  /** Of each rank the load of one member on average, whose rows are those of the busiest. */
+  /**
+   * Returns the load of each rank: pairs and queries averaged over its members, and rows of the member that requires
+   * the most.
+   */
   #rankLoads(exchange: Exchange | undefined): RankLoad[] {
     const { size, numMembers: members, mask } = this;
     const allShardSpans = this.#call.keys.spans(omitAxes(this.#from, [this.axis, ...this.#innerAxes]));
-    // In ascending order thousands of shards are a few spans.
+    // Thousands of shards, in ascending order, join to a few spans.
     const allSpans = joinSpans(allShardSpans.toSorted((a, b) => a.start - b.start));
     const ranks = Array.from({ length: size }, (_, rank) => rank);
     const busiestMembers = ranks.map((rank) =>
@@ -255,11 +265,14 @@ export class FlexPlan {
   }
 }
 
-/** Plans of a backend's calls, each derived once for all ranks along its axes, forward and backward. */
+/**
+ * Creates a function that returns the plan of a call. Plans are cached and serve all ranks along the axes and both
+ * passes.
+ */
 export function createPlanCache(
   settings: FlexSettings,
 ): (topology: FlexTopology, call: ShardedAttentionCall, from: Coordinate) => FlexPlan {
-  // By hosts, where they matter, and by mask: the layers of a model may have masks by turns.
+  // Keyed by hosts and then by mask, because the layers of a model may alternate between masks.
   const caches = new Map<string, WeakMap<ShardedAttentionCall["mask"], LayoutCache<FlexPlan>>>();
   return (topology, call, from) => {
     const mask = unionSlices(call);
@@ -274,7 +287,7 @@ export function createPlanCache(
 
 const hostsKeys = new WeakMap<readonly number[], string>();
 
-/** Hosts as a string: of many ranks it is long to make, and made once. */
+/** Returns hosts as a string. It is cached because it is slow to build for many ranks. */
 function hostsKey(hosts: readonly number[] | undefined): string {
   if (hosts === undefined) return "";
   let key = hostsKeys.get(hosts);
@@ -282,14 +295,17 @@ function hostsKey(hosts: readonly number[] | undefined): string {
   return key;
 }
 
-/** Bytes of a row of keys that travels, gradients included, and of a row of queries, with the results that return. */
+/**
+ * Returns the bytes moved for a row of keys and values, including gradients, and for a row of queries, including
+ * results.
+ */
 function computeBytesPerRow(
   name: PassName,
   { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement }: CallSize,
 ): Readonly<Record<"keys" | "queries", number>> {
   const isForward = name === "forward";
   const headDimSum = headDim + valueHeadDim;
-  // Of queries q, out and lse, or q, dOut, lse, delta and dq; what is summed is float32.
+  // A query moves q, out and lse, or q, dOut, lse, delta and dq. All but q and dOut are float32.
   const queryBytesPerHead = isForward
     ? headDim * bytesPerElement + 4 + 4 * valueHeadDim
     : headDimSum * bytesPerElement + 8 + 4 * headDim;
@@ -299,19 +315,21 @@ function computeBytesPerRow(
   };
 }
 
-/** One pass of a call: its steps, what is in each on every rank, and what travels for it. */
+/**
+ * The plan of one pass of a call: its steps, the rows of each step on every rank, and the rows that are sent for it.
+ */
 export class PassPlan {
   readonly steps: readonly Step[];
-  /** How many parts the own rows are attended to in. */
+  /** The number of parts in which local rows are attended to. */
   readonly numOwnParts: 1 | 2;
-  /** Remote stages. */
+  /** The number of remote stages. */
   readonly numStages: number;
   /**
-   * The keys as ranks have them step by step. Its coordinate along the axis is `place(rank, step)`, so that one layout serves
-   * all steps of all ranks, and what an inner backend derives from it is derived once.
+   * The layout of keys by step. The coordinate along the axis is `stepCoordinate(rank, step)`, so that one layout
+   * covers all steps of all ranks and an inner backend derives its plan from it once.
    */
   readonly keys: Layout;
-  /** Queries that travel; absent if none do. */
+  /** The exchange of queries; undefined if no queries are sent. */
   readonly exchange: Exchange | undefined;
   readonly #plan: FlexPlan;
   readonly #schedule: StageSchedule | undefined;
@@ -334,12 +352,12 @@ export class PassPlan {
     this.keys = { length, axes, spans: (at) => this.#spansAtCoordinate(at) };
   }
 
-  /** The coordinate along the axis, in `keys`, of what a rank attends to in a step. */
+  /** Returns the coordinate along the axis, in `keys`, of the rows that a rank attends to in a step. */
   stepCoordinate(rank: number, step: number): number {
     return rank * this.steps.length + step;
   }
 
-  /** Whether the group of a rank sees anything in a step. */
+  /** Returns whether any query of a rank's group attends to a row of a step. */
   isVisible(rank: number, step: number): boolean {
     const coordinate = this.stepCoordinate(rank, step);
     return (this.#isVisibleCache[coordinate] ??= isVisibleUnchecked(
@@ -349,7 +367,7 @@ export class PassPlan {
     ));
   }
 
-  /** What travels in a stage between the ranks that are this member of their groups. */
+  /** Returns the group-cast plan of a stage among the ranks that are this member of their groups. */
   groupCastPlan(stage: number, member: number): GroupCastPlan {
     const { size, numMembers: members } = this.#plan;
     return (this.#groupCastPlans[stage * members + member] ??= {
@@ -361,13 +379,13 @@ export class PassPlan {
     });
   }
 
-  /** Rows that a member receives in a stage. */
+  /** Returns the number of rows that a member receives in a stage. */
   numReceivedRows(stage: number, rank: number, member: number): number {
     const { from, to } = this.#stageRowRange(stage, rank, member);
     return to - from;
   }
 
-  /** The most rows that a member receives in any stage. */
+  /** Returns the largest number of rows that a member receives in any stage. */
   maxReceivedRows(rank: number, member: number): number {
     let maxRows = 0;
     for (let stage = 0; stage < this.numStages; stage++)
@@ -375,7 +393,7 @@ export class PassPlan {
     return maxRows;
   }
 
-  /** The own rows in a part: [from, to). */
+  /** Returns the local rows [from, to) of a part. */
   ownRowRange(part: 0 | 1, rank: number, member: number): { readonly from: number; readonly to: number } {
     const rows = spansLength(this.#plan.shard(rank, member));
     if (this.numOwnParts === 1) return { from: 0, to: rows };
@@ -387,13 +405,13 @@ export class PassPlan {
     return this.exchange ? this.exchange.keys(rank) : this.#plan.requiredRows(rank, member);
   }
 
-  /** Of the rows that a member requires those of a stage: [from, to). */
+  /** Returns the range [from, to) of a stage within the rows that a member requires. */
   #stageRowRange(stage: number, rank: number, member: number): { readonly from: number; readonly to: number } {
     const cuts = (this.#cutsByRank[rank * this.#plan.numMembers + member] ??= this.#computeCuts(rank, member));
     return { from: cuts[stage]!, to: cuts[stage + 1]! };
   }
 
-  /** Where the stages of a member begin in the rows that it requires, and the last one ends. */
+  /** Computes the start of each stage, and the end of the last one, within the rows that a member requires. */
   #computeCuts(rank: number, member: number): readonly number[] {
     const required = this.#required(rank, member);
     const { degree, cuts } = this.#schedule!;
@@ -413,7 +431,7 @@ export class PassPlan {
       });
     }
     const groupMembers = this.#plan.membersAt(at);
-    // One member, or all: anything between is seldom asked for.
+    // Only one member or all members are cached. Other sets are rare.
     if (groupMembers.length > 1 && groupMembers.length < members)
       return joinSpans(groupMembers.flatMap((each) => this.#memberSpans(position, each)));
     const key = position * (members + 1) + (groupMembers.length === 1 ? groupMembers[0]! : members);
@@ -423,7 +441,7 @@ export class PassPlan {
     return spans;
   }
 
-  /** Positions of the rows that a member attends to, in their order in memory. */
+  /** Returns the positions of the rows that a member attends to, in their order in memory. */
   #memberSpans(position: number, member: number): Span[] {
     const rank = Math.floor(position / this.steps.length);
     const { ownPart, stage } = this.steps[position % this.steps.length]!;

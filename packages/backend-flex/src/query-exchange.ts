@@ -15,18 +15,19 @@ import type { Exchange } from "./exchange.ts";
 import type { PassContext } from "./stages.ts";
 
 /**
- * Queries that go to the keys of other ranks, in one pass of a call: sent before anything is computed, attended to behind the own
- * rows, on the own keys, while the first stage travels; what they give returns while the stages are attended to. They see
- * exactly the pairs for which no keys travel, since a mask refers to global positions.
+ * The exchange of queries and results in one pass of a call. Queries are sent before anything is computed. The received
+ * queries attend to the local keys after the first step, while the first stage is in flight, and their results are
+ * returned while the stages are attended to. They cover exactly the pairs whose keys are not sent, because a mask
+ * refers to global positions.
  */
 export class QueryExchange implements Disposable {
   readonly #pass: PassContext;
   readonly #call: AttentionCall;
   readonly #exchange: Exchange;
   readonly #buffers: ChunkBuffers;
-  /** Queries of others, and in backward dOut, lse and delta of them: [B,H,S,D] or [B,H,S,1]. */
+  /** Queries of other ranks and, in backward, their dOut, lse and delta: [B,H,S,D] or [B,H,S,1]. */
   #receivedQueries: Chunk | undefined;
-  /** What of this rank's own queries returns: out and lse, or dq. */
+  /** The returned results of this rank's queries: out and lse, or dq. */
   #returnedChunk: Chunk | undefined;
   #work: Work | undefined;
 
@@ -37,7 +38,7 @@ export class QueryExchange implements Disposable {
     this.#buffers = new ChunkBuffers({ device: pass.group.device });
   }
 
-  /** Sends queries, and what belongs to them, to those whose keys they see. */
+  /** Sends queries and their per-query rows to the ranks whose keys they attend to. */
   send(rows: readonly Tensor[]): void {
     const sentChunk = this.#buffers.contiguous(rows.map((x) => this.#appendAxis(x)));
     const { group } = this.#pass;
@@ -45,7 +46,7 @@ export class QueryExchange implements Disposable {
     this.#postGroupCast(this.#receivedQueries, sentChunk, { plan: this.#exchange.queryGroupCastPlan, name: "queries" });
   }
 
-  /** Attends to the queries of others, and sends the states back. */
+  /** Computes the attention of the received queries to the local keys, and sends the states back. */
   attend(ctx: Context, inner: AttentionBackend, kv: KvShard): void {
     this.#wait();
     const [q] = this.#receivedQueries!.tensors as [Tensor];
@@ -56,7 +57,7 @@ export class QueryExchange implements Disposable {
     q.device.kernels.fill(lse, Number.NEGATIVE_INFINITY);
     if (q.size > 0) inner.attend(ctx, this.#createCall(q), { out, lse: this.#removeAxis(lse) }, kv);
     this.#returnedChunk = this.#buffers.empty(spec, this.#countReturnedRows());
-    // Every row goes to one rank: one hop.
+    // Every row is sent to one rank only, so a second hop would gain nothing.
     this.#postGroupCast(this.#returnedChunk, states, {
       plan: this.#exchange.resultGroupCastPlan,
       name: "results",
@@ -64,7 +65,7 @@ export class QueryExchange implements Disposable {
     });
   }
 
-  /** Merges what has returned, in the order of ranks. */
+  /** Merges the returned states into `state`, in rank order. */
   merge(state: AttentionState): void {
     this.#wait();
     const { group } = this.#pass;
@@ -89,7 +90,10 @@ export class QueryExchange implements Disposable {
     }
   }
 
-  /** The gradients of the queries of others, which are sent back, and their share of those of the own keys. */
+  /**
+   * Computes the gradients of the received queries, which are sent back, and adds their contributions to dk and dv of
+   * the local keys.
+   */
   // oxlint-disable-next-line max-params -- as AttentionBackend.attendBackward
   attendBackward(ctx: Context, inner: AttentionBackend, { dk, dv }: QkvGrads, kv: KvShard): void {
     this.#wait();
@@ -107,7 +111,7 @@ export class QueryExchange implements Disposable {
     this.#work = group.groupReduce(this.#returnedChunk.wire, sums.wire, this.#exchange.queryGroupCastPlan, { label });
   }
 
-  /** Adds what has returned to the gradients of the own queries. */
+  /** Adds the returned gradients to dq of the local queries. */
   addGradientsTo(dq: Tensor): void {
     this.#wait();
     dq.device.kernels.binary("add", dq, dq, this.#returnedChunk!.tensors[0]!);
@@ -140,7 +144,7 @@ export class QueryExchange implements Disposable {
     this.#work = undefined;
   }
 
-  /** The call of the queries of others: of all of them, wherever they come from. */
+  /** Creates the call of the received queries of all ranks together. */
   #createCall(q: Tensor): AttentionCall {
     const { queries } = this.#call;
     const spans = this.#exchange.querySpans(this.#pass.group.rank);
@@ -155,7 +159,7 @@ export class QueryExchange implements Disposable {
     ] as const;
   }
 
-  /** Rows of this rank's queries, each as often as it went to others. */
+  /** Returns the number of returned rows: each local query counts once for every rank to which it was sent. */
   #countReturnedRows(): number {
     const { rank, size } = this.#pass.group;
     let rows = 0;
@@ -163,7 +167,7 @@ export class QueryExchange implements Disposable {
     return rows;
   }
 
-  /** [B,H,S] as [B,H,S,1], and back: rows are the last but one axis of what travels. */
+  /** Returns [B,H,S] as [B,H,S,1], because rows must be the second-to-last axis of tensors that are sent. */
   #appendAxis(x: Tensor): Tensor {
     if (x.shape.length === 4) return x;
     return this.#buffers.takeOwnership(x.view({ shape: [...x.shape, 1], strides: [...x.strides, 1] }));

@@ -2,10 +2,10 @@ import { hasDiagonalEnd, hasDiagonalStart, type RowRange, type Slice, type Span 
 import { visibleRowsUnchecked } from "@mosaic/core/context-parallel";
 import type { PeerRows } from "./stage-time.ts";
 
-// Which keys some queries see, and which rows of which shard these are: intervals, never single rows, unless the answer itself
-// consists of single rows.
+// Computes the keys that queries attend to, and their rows in the shards of ranks. Works on intervals, not on single
+// rows, unless the result itself consists of single rows.
 
-/** Positions start + i · step + [0, width) for i < count: `width` of every `step`; width < step. */
+/** The positions start + i · step + [0, width) for i < count, with width < step: `width` of every `step` positions. */
 interface Band {
   readonly start: number;
   readonly width: number;
@@ -13,17 +13,17 @@ interface Band {
   readonly count: number;
 }
 
-/** Global positions: disjoint ascending intervals, and bands, which may overlap. */
+/** A set of global positions: disjoint ascending intervals, and bands, which may overlap. */
 export interface VisiblePositions {
-  /** [start, end) each. */
+  /** Each is [start, end). */
   readonly intervals: readonly (readonly [number, number])[];
   readonly bands: readonly Band[];
 }
 
 /**
- * The keys that any of these queries sees. Exact. The rows of a span that a slice shows are consecutive, and their keys begin
- * and end at borders that stand still or move with the row: so their union is an interval, but for two moving borders less
- * than a step of the span apart.
+ * Returns the keys that any of the queries attends to. The result is exact. The rows of a span within a slice are
+ * consecutive elements of the span, and the bounds of their keys are either constant or move with the row. The union of
+ * their keys is therefore an interval, unless both bounds move and are less than a step of the span apart.
  */
 export function visibleKeys(queries: readonly Span[], mask: readonly Slice[]): VisiblePositions {
   const intervals: [number, number][] = [];
@@ -37,7 +37,7 @@ export function visibleKeys(queries: readonly Span[], mask: readonly Slice[]): V
       if (count === 0) continue;
       const last = first + (count - 1) * step;
       const start = k0 + (isStartDiagonal ? first - q0 : 0);
-      const width = k1 - k0 - (q1 - q0) + 1; // of two moving borders
+      const width = k1 - k0 - (q1 - q0) + 1; // number of keys of a row if both bounds move
       if (isStartDiagonal && isEndDiagonal && width < step && count > 1) bands.push({ start, width, step, count });
       else intervals.push([start, k1 - (isEndDiagonal ? q1 - 1 - last : 0)]);
     }
@@ -46,8 +46,8 @@ export function visibleKeys(queries: readonly Span[], mask: readonly Slice[]): V
 }
 
 /**
- * The queries that see any of these keys, as `visibleKeys` states it of keys; exact where the keys' spans have step 1. Of others
- * some queries between may see none.
+ * Returns the queries that attend to any of the keys; the counterpart of `visibleKeys`. The result is exact for spans
+ * of keys with step 1. For other spans, it may include queries that attend to none of the keys.
  */
 export function attendingQueries(keys: readonly Span[], mask: readonly Slice[]): VisiblePositions {
   const intervals: [number, number][] = [];
@@ -57,7 +57,8 @@ export function attendingQueries(keys: readonly Span[], mask: readonly Slice[]):
       const first = Math.max(span.start, k0);
       const last = Math.min(span.start + (span.length - 1) * span.step, k1 - 1);
       if (first > last) continue;
-      // A border of the keys that moves with the row: rows before, or behind, where it passes a key.
+      // A bound of the keys that moves with the row limits the rows to those before, or after, the one at which it
+      // passes a key.
       const start = hasDiagonalEnd(type) ? Math.max(q0, q1 - k1 + first) : q0;
       const end = hasDiagonalStart(type) ? Math.min(q1, q0 + last - k0 + 1) : q1;
       if (start < end) intervals.push([start, end]);
@@ -84,10 +85,10 @@ interface OwnedSpan extends Span {
   readonly firstRow: number;
 }
 
-/** Where every position lies: the shards of all ranks of an axis, for looking up which of their rows some positions are. */
+/** The shards of all ranks of an axis, used to find the owner and the local row of positions. */
 export class RowOwners {
   readonly size: number;
-  /** Of step 1, in the order of positions. */
+  /** Spans of step 1, in ascending order of positions. */
   readonly #denseSpans: OwnedSpan[] = [];
   readonly #stridedSpans: OwnedSpan[] = [];
 
@@ -108,7 +109,7 @@ export class RowOwners {
     this.#denseSpans.sort((a, b) => a.start - b.start);
   }
 
-  /** The rows of every rank but `rank` that hold one of these positions. */
+  /** Returns the rows of all ranks other than `rank` that hold one of the positions. */
   collectRequiredRows({ intervals, bands }: VisiblePositions, rank: number, order?: OwnerOrder): RequiredRows {
     const collector = new RowCollector(rank);
     for (const [start, end] of intervals) {
@@ -140,7 +141,7 @@ export class RowOwners {
       this.#collectInterval(collector, start + i * step, start + i * step + width);
   }
 
-  /** The first dense span that ends behind a position. */
+  /** Returns the index of the first dense span that contains a position or starts after it. */
   #firstSpanEndingAfter(position: number): number {
     let [low, high] = [0, this.#denseSpans.length];
     while (low < high) {
@@ -164,7 +165,11 @@ function collectRows(
   if (first < end) collector.add(owner, row + first, end - first);
 }
 
-/** Where the steps of span and band agree, all positions of the span lie alike in the band; else one after another is looked up. */
+/**
+ * Collects the rows of a strided span that are in a band. If the span's step is a multiple of the band's, either all of
+ * its positions within the band's extent are in the band or none is. Otherwise the intervals of the band are looked up
+ * one by one.
+ */
 function collectStrided(collector: RowCollector, { start, width, step, count }: Band, span: OwnedSpan): void {
   if (span.step % step === 0) {
     const offset = (((span.start - start) % step) + step) % step;
@@ -174,7 +179,7 @@ function collectStrided(collector: RowCollector, { start, width, step, count }: 
   for (let i = 0; i < count; i++) collectRows(collector, span, start + i * step, start + i * step + width);
 }
 
-/** Collects rows by owner, in any order, overlapping or not. */
+/** Collects ranges of rows by owner. Ranges may be added in any order and may overlap. */
 class RowCollector {
   readonly #rank: number;
   readonly #collectedRanges: (readonly [owner: number, start: number, length: number])[] = [];
@@ -204,14 +209,17 @@ class RowCollector {
   }
 }
 
-/** The order in which the rows of other ranks are received: by owner, the places from 0 on. */
+/** The order in which the rows of other ranks are received: a permutation of their owners, with indices from 0. */
 export interface OwnerOrder {
   readonly size: number;
   ownerAt(index: number): number;
   orderIndex(owner: number): number;
 }
 
-/** The rank before this one first, then the one before that, around the axis: no rank is asked by all others at once. */
+/**
+ * Returns the order that starts with the rank before this one and descends around the axis, so that not all ranks
+ * receive from the same owner at the same time.
+ */
 export function descendingOwnerOrder(rank: number, size: number): OwnerOrder {
   return {
     size,
@@ -220,7 +228,7 @@ export function descendingOwnerOrder(rank: number, size: number): OwnerOrder {
   };
 }
 
-/** Where required rows are cut: before this local row of the owner at this place. */
+/** A cut in required rows: before local row `row` of the owner at index `runIndex` of the order. */
 export interface RowCut {
   readonly runIndex: number;
   readonly row: number;
@@ -228,7 +236,10 @@ export interface RowCut {
 
 const emptyRanges: readonly RowRange[] = [];
 
-/** Ranges that were made last, by a hash: most of the millions between a thousand ranks are one of a few. */
+/**
+ * Cache of recent ranges, indexed by a hash. Among a thousand ranks there are millions of ranges with few distinct
+ * values.
+ */
 const cachedRanges: (readonly RowRange[])[] = [];
 
 function singleRange(start: number, length: number): readonly RowRange[] {
@@ -239,18 +250,18 @@ function singleRange(start: number, length: number): readonly RowRange[] {
 }
 
 /**
- * The rows of other ranks that one rank requires, in the order in which it receives them: that of their owners, and ascending. Kept as
- * numbers: a thousand ranks have a million such lists.
+ * The rows of other ranks that one rank requires, in the order in which it receives them: by owner, and ascending for
+ * each owner. Stored in typed arrays because a thousand ranks have a million such lists.
  */
 export class RequiredRows {
-  /** How many there are. */
+  /** Total number of rows. */
   readonly count: number;
   readonly #order: OwnerOrder;
   readonly #starts: Int32Array;
   readonly #lengths: Int32Array;
-  /** By owner: its first range among all. */
+  /** By owner: the index of its first range. */
   readonly #ranges: Int32Array;
-  /** By place in the order: rows of owners before it. */
+  /** By index in the order: the number of rows of preceding owners. */
   readonly #rowsBefore: Int32Array;
 
   constructor(order: OwnerOrder, { owners, starts, ends }: { owners: number[]; starts: number[]; ends: number[] }) {
@@ -268,7 +279,7 @@ export class RequiredRows {
     this.count = this.#rowsBefore[size]!;
   }
 
-  /** What any of several ranks requires. */
+  /** Returns the rows that at least one of several ranks requires. */
   static union(order: OwnerOrder, rowsByRank: readonly RequiredRows[]): RequiredRows {
     const collector = new RowCollector(-1);
     for (const each of rowsByRank) {
@@ -280,7 +291,7 @@ export class RequiredRows {
     return collector.finish(order);
   }
 
-  /** Where the first so many of the rows end. */
+  /** Returns the cut after the first `rows` rows. */
   cutAt(rows: number): RowCut {
     const { size } = this.#order;
     if (rows >= this.count) return { runIndex: size, row: 0 };
@@ -290,7 +301,7 @@ export class RequiredRows {
     return { runIndex, row: nextRange!.start };
   }
 
-  /** How many of the rows come before a cut. */
+  /** Returns the number of rows before a cut. */
   countBefore({ runIndex, row }: RowCut): number {
     let count = this.#rowsBefore[runIndex]!;
     if (runIndex === this.#order.size) return count;
@@ -300,7 +311,7 @@ export class RequiredRows {
     return count;
   }
 
-  /** Those of some owners. */
+  /** Returns the rows of the owners for which `predicate` is true. */
   filter(predicate: (owner: number) => boolean): RequiredRows {
     const [owners, starts, ends]: [number[], number[], number[]] = [[], [], []];
     for (let owner = 0; owner < this.#order.size; owner++) {
@@ -314,13 +325,13 @@ export class RequiredRows {
     return new RequiredRows(this.#order, { owners, starts, ends });
   }
 
-  /** Rows from one owner. */
+  /** Returns the number of rows from one owner. */
   numRowsFrom(owner: number): number {
     const position = this.#order.orderIndex(owner);
     return this.#rowsBefore[position + 1]! - this.#rowsBefore[position]!;
   }
 
-  /** By owner, in the order in which they are received: rows, and the ranges in which they lie. */
+  /** Returns, for each owner in receiving order, the number of rows and the number of ranges that contain them. */
   peers(): Omit<PeerRows, "pairs">[] {
     const peers: Omit<PeerRows, "pairs">[] = [];
     for (let position = 0; position < this.#order.size; position++) {
@@ -332,7 +343,9 @@ export class RequiredRows {
     return peers;
   }
 
-  /** Those of the rows [from, to) that come from one owner: ascending, disjoint ranges of its local rows. */
+  /**
+   * Returns the part of the rows [startRow, endRow) from one owner, as ascending, disjoint ranges of its local rows.
+   */
   ranges(owner: number, startRow: number, endRow: number): readonly RowRange[] {
     const position = this.#order.orderIndex(owner);
     let rowsBefore = this.#rowsBefore[position]!;
@@ -355,7 +368,7 @@ export class RequiredRows {
     return ranges;
   }
 
-  /** The owners of the rows [from, to), ascending: the order in which they arrive. */
+  /** Returns the owners of the rows [startRow, endRow), ascending: the order of received rows in memory. */
   owners(startRow: number, endRow: number): number[] {
     const owners: number[] = [];
     for (let position = 0; position < this.#order.size; position++) {

@@ -12,27 +12,34 @@ import {
   type StageSchedule,
 } from "./stage-time.ts";
 
-/** More stages than this have never been of use: MagiAttention's bound of its dynamic degree. */
+/**
+ * Largest number of stages that is considered, which is MagiAttention's limit of its dynamic degree. More were never
+ * faster.
+ */
 const MAX_DEGREE = 8;
-/** Transfers between ranks beyond which only a few numbers of stages are compared: they take time to plan. */
+/**
+ * With more transfers between ranks than this, only powers of two are compared as numbers of stages, to limit planning
+ * time.
+ */
 const MAX_PEERS_FOR_ALL_DEGREES = 2 ** 17;
 
 export interface ScheduleOptions {
   readonly cost: StageCost;
-  /** The number of stages, where it is fixed. */
+  /** The number of stages if it is fixed; undefined to choose it. */
   readonly degree: number | undefined;
-  /** The host of each rank, where several ranks share one of several hosts. */
+  /** The host of each rank; undefined unless there are several hosts and ranks share one. */
   readonly hosts?: readonly number[] | undefined;
 }
 
 /**
- * The schedule of least predicted time, which is that of the slowest rank; of equal ones the one of fewer stages. `degree`
- * fixes the number of stages.
+ * Returns the schedule with the least predicted time of the slowest rank. Among equal ones, it has the fewest stages.
+ * `degree` fixes the number of stages.
  *
- * While the rows of a stage are attended to, those of the next one travel and, in backward, the gradients of the one before. The
- * last gradients are behind nothing, or behind a second part of the own rows. Each call of the kernel takes time for all queries, so
- * stages are not free; and a transfer begins when both ranks have come to it, so that ranks wait for each other at every stage.
- * Source of the stages: MagiAttention, whose model has none of the last three, and one degree for both passes.
+ * While a stage is attended to, the next stage and, in backward, the gradients of the previous stage are in flight. The
+ * last gradients overlap with a second part of the local rows, or with nothing. Each kernel call has a cost for all
+ * queries, so more stages are not free. A transfer starts when both ranks have reached it, so ranks wait for each other
+ * at every stage. Source of the stages: MagiAttention, whose model has none of the last three effects, and one degree
+ * for both passes.
  */
 export function createStageSchedule(
   loads: readonly RankLoad[],
@@ -49,7 +56,7 @@ export function createStageSchedule(
     | undefined;
   for (const degree of fixedDegree === undefined ? candidateDegrees(loads) : [fixedDegree]) {
     for (const schedule of cutter.schedules(degree)) {
-      // Two schedules that follow each other may differ in the own rows alone.
+      // Two consecutive schedules may differ only in the split of local rows.
       if (schedule.cuts !== cachedSplit?.cuts)
         cachedSplit = { cuts: schedule.cuts, rows: splitIntoStages(peers, schedule) };
       const seconds = predictPassSeconds(problem, schedule, cachedSplit.rows);
@@ -67,13 +74,13 @@ function candidateDegrees(loads: readonly RankLoad[]): number[] {
     : allDegrees;
 }
 
-/** How rows may be cut into a number of stages. */
+/** Generates candidate schedules with a given number of stages. */
 class StageCutter {
   readonly #loads: readonly RankLoad[];
   readonly #size: PassSize;
   readonly #cost: ResolvedStageCost;
   readonly #kernels: KernelModel;
-  /** Rows that each rank sends. */
+  /** Number of rows that each rank sends. */
   readonly #sentRows: Float64Array;
 
   constructor(problem: PassProblem) {
@@ -102,12 +109,15 @@ class StageCutter {
     }
   }
 
-  /** Rows received, or sent if these are more. */
+  /** Returns the larger of the numbers of rows received and sent by a rank. */
   #maxTransferredRows(rank: number): number {
     return Math.max(this.#loads[rank]!.rows, this.#sentRows[rank]!);
   }
 
-  /** Each stage of as many rows as arrive while the one before it computes; the last one of the rest. */
+  /**
+   * Computes cuts in which each stage has as many rows as can be received while the previous one computes. The last has
+   * the rest.
+   */
   // oxlint-disable-next-line max-params -- what is to be done, in how many stages, with how many rows
   #hiddenCuts({ ownPairs, remotePairs, queries }: RankLoad, degree: number, rows: number): number[] {
     const cuts = [0];
@@ -124,7 +134,10 @@ class StageCutter {
     return [...cuts, 1];
   }
 
-  /** The own rows hide the first transfer and the last reduction: divided as these take. */
+  /**
+   * Returns the share of the first part of the local rows. The parts are proportional to the first transfer and the
+   * last reduction.
+   */
   #ownCut(rows: number, cuts: readonly number[]): number {
     const { latency, bandwidth } = this.#cost;
     const transferSeconds = (bytes: number): number => (bytes > 0 ? latency + bytes / bandwidth : 0);

@@ -1,58 +1,65 @@
 import { defineOptions, option, type OptionsOf } from "@mosaic/core";
 
-// What a pass takes, by a model of all ranks: a host that enqueues, a compute stream, a communication stream whose transfers
-// begin in order, and a port each way. It is what `createStageSchedule` compares schedules by.
+// Predicts the time of a pass. Each rank is modeled as a host that enqueues, a compute stream, a communication stream
+// whose transfers start in order, and a port in each direction. `createStageSchedule` compares schedules by this
+// prediction.
 
 const nonNegativeRange = { min: 0 } as const;
 const positiveRange = { above: 0 } as const;
 
 export const stageCostOptions = defineOptions("StageCost", {
-  /** Seconds that a transfer takes before its first byte moves. Default: 0.00002. */
+  /** Seconds before the first byte of a transfer is moved. Default: 0.00002. */
   latency: option.number({ ...nonNegativeRange, default: 20e-6 }),
-  /** Bytes per second that a rank receives, or sends; a port of 400 Gbit/s has the default. Default: 50000000000. */
+  /** Bytes per second that a rank receives or sends. The default is a port of 400 Gbit/s. Default: 50000000000. */
   bandwidth: option.number({ ...positiveRange, default: 50e9 }),
-  /** The latency between ranks of a host, where ranks lie on several hosts. Default: 0.000012. */
+  /** Latency, in seconds, between ranks of the same host if there are several hosts. Default: 0.000012. */
   localLatency: option.number({ ...nonNegativeRange, default: 12e-6 }),
-  /** The bandwidth between ranks of a host, where ranks lie on several hosts; NVLink has the default. Default: 376000000000. */
+  /**
+   * Bytes per second between ranks of the same host if there are several hosts. The default is NVLink. Default:
+   * 376000000000.
+   */
   localBandwidth: option.number({ ...positiveRange, default: 376e9 }),
-  /** Seconds that a kernel takes beside its work. Default: 0.000001. */
+  /** Fixed seconds per kernel. Default: 0.000001. */
   launch: option.number({ ...nonNegativeRange, default: 1e-6 }),
   /** Seconds that the host takes to enqueue an operation. Default: 0.00001. */
   enqueue: option.number({ ...nonNegativeRange, default: 10e-6 }),
-  /** Floating-point operations per second of the attention kernel on many keys; FlashAttention-3 on an H100 has the default. Default: 680000000000000. */
+  /**
+   * Floating-point operations per second of the attention kernel on many keys. The default is FlashAttention-3 on an
+   * H100. Default: 680000000000000.
+   */
   flops: option.number({ ...positiveRange, default: 680e12 }),
-  /** The same of the backward kernel. Default: 600000000000000. */
+  /** Floating-point operations per second of the backward kernel on many keys. Default: 600000000000000. */
   backwardFlops: option.number({ ...positiveRange, default: 600e12 }),
-  /** Keys of a call at which the attention kernel has half its speed. Default: 160. */
+  /** Number of keys per call at which the attention kernel runs at half its speed. Default: 160. */
   halfKeys: option.number({ ...nonNegativeRange, default: 160 }),
-  /** The same of the backward kernel. Default: 330. */
+  /** Number of keys per call at which the backward kernel runs at half its speed. Default: 330. */
   backwardHalfKeys: option.number({ ...nonNegativeRange, default: 330 }),
-  /** Bytes per second, read and written, of copies and sums. Default: 2570000000000. */
+  /** Bytes per second, read plus written, of copies and sums. Default: 2570000000000. */
   memoryBandwidth: option.number({ ...positiveRange, default: 2.57e12 }),
 });
-/** What stages are chosen by: it must be the same on every rank. */
+/** The cost model by which `flex` chooses stages. It must be equal on all ranks. */
 export type StageCost = OptionsOf<typeof stageCostOptions>;
 export type ResolvedStageCost = ReturnType<typeof stageCostOptions.parse>;
 
-/** Rows that one rank receives of another. */
+/** The rows that one rank receives from one peer. */
 export interface PeerRows {
   readonly owner: number;
   readonly rows: number;
-  /** In how many ranges they lie there. */
+  /** The number of ranges that contain the rows in the owner's shard. */
   readonly ranges: number;
-  /** Visible pairs on them. */
+  /** The number of visible pairs of the receiver's queries and these rows. */
   readonly pairs: number;
 }
 
-/** What one rank has to do in one attention. */
+/** The load of one rank in one attention call. */
 export interface RankLoad {
-  /** Visible pairs on its own rows and on those of others. */
+  /** Visible pairs of its queries with local rows and with remote rows. */
   readonly ownPairs: number;
   readonly remotePairs: number;
   readonly queries: number;
-  /** Rows that it receives, in the order in which they come. */
+  /** The received rows by peer, in receiving order. */
   readonly peers: readonly PeerRows[];
-  /** The sum over `peers`. */
+  /** The number of received rows: the sum over `peers`. */
   readonly rows: number;
 }
 
@@ -60,30 +67,30 @@ export interface RankLoad {
 export interface PassSize {
   /** Bytes of a row of keys and values. */
   readonly groupCastRowBytes: number;
-  /** Bytes of a row of their gradients; 0 in forward. */
+  /** Bytes of a row of gradients of keys and values; 0 in forward. */
   readonly groupReduceRowBytes: number;
   /** Floating-point operations per visible pair, over batch and heads. */
   readonly pairFlops: number;
 }
 
-/** How a pass is cut into stages, on all ranks alike but for the numbers of rows. */
+/** The division of a pass into stages. It is the same on all ranks except for the numbers of rows. */
 export interface StageSchedule {
-  /** Remote stages. 0: the own and all remote rows in one call, when these have arrived. */
+  /** Number of remote stages. 0: one call computes local and remote rows after all remote rows have been received. */
   readonly degree: number;
-  /** Whether the own rows are attended to in two parts, the second behind the last reduction. */
+  /** Whether the local rows are attended to in two parts, the second of which overlaps with the last reduction. */
   readonly isSplit: boolean;
-  /** By rank: the share of its remote rows before each stage, and behind the last one. */
+  /** By rank: the share of its remote rows before each stage, followed by the share at the end of the last stage. */
   readonly cuts: readonly (readonly number[])[];
-  /** By rank: the share of the own rows that is attended to first. */
+  /** By rank: the share of the local rows that is attended to first. */
   readonly ownCuts: readonly number[];
 }
 
-/** Ranks, what they do, and the speeds of what they do it with. */
+/** The inputs of a prediction: the loads of ranks, the sizes of the pass, and the cost model. */
 export interface PassProblem {
   readonly loads: readonly RankLoad[];
   readonly size: PassSize;
   readonly cost: ResolvedStageCost;
-  /** The host of each rank, where several ranks share one of several hosts. */
+  /** The host of each rank; undefined unless there are several hosts and ranks share one. */
   readonly hosts: readonly number[] | undefined;
 }
 
@@ -102,21 +109,21 @@ export class KernelModel {
     this.#halfSpeedKeys = isForward ? cost.halfKeys : cost.backwardHalfKeys;
   }
 
-  /** One call over all queries; nothing visible, no call. */
+  /** Returns the time of one call over all queries; 0 if there are no visible pairs, because then no call is made. */
   attentionSeconds(pairs: number, queries: number): number {
     if (pairs <= 0) return 0;
     return this.#cost.launch + ((pairs + this.#halfSpeedKeys * queries) * this.#size.pairFlops) / this.#flopsPerSecond;
   }
 
-  /** Kernels that only move memory. */
+  /** Returns the time of kernels that only move memory. */
   memorySeconds(operations: number, bytes: number): number {
     return operations * this.#cost.launch + bytes / this.#cost.memoryBandwidth;
   }
 }
 
-/** The rows of one stage: by flow, and by rank what its ports and kernels have to do. */
+/** The rows of one stage by flow (a sender and a receiver), and the load of each rank's ports and kernels. */
 class StageRows {
-  /** By flow: the ranks that send and receive, and the rows. */
+  /** By flow: the sender, the receiver, and the number of rows. */
   senders: Int32Array = new Int32Array(0);
   receivers: Int32Array = new Int32Array(0);
   rows: Float64Array = new Float64Array(0);
@@ -125,10 +132,10 @@ class StageRows {
   readonly sentRows: Float64Array;
   readonly sourceCounts: Int32Array;
   readonly targetCounts: Int32Array;
-  /** Rows sent in several ranges: their copies. */
+  /** Rows and ranges of flows with several ranges, which must be packed before they are sent. */
   readonly packedRows: Float64Array;
   readonly packedRanges: Float64Array;
-  /** Ranges that gradients are added to. */
+  /** The number of ranges to which returned gradients are added. */
   readonly addedRanges: Float64Array;
 
   constructor(ranks: number) {
@@ -155,15 +162,17 @@ class StageRows {
   }
 }
 
-/** The rows that all ranks receive, in columns: 1 024 ranks may have a million pairs that exchange some. */
+/**
+ * The rows that all ranks receive, stored by column because 1 024 ranks may have a million pairs that exchange rows.
+ */
 export class PeerColumns {
-  /** Where the peers of each rank begin, and the number of all. */
+  /** The index of the first peer of each rank, followed by the total number of peers. */
   readonly starts: Int32Array;
   readonly owners: Int32Array;
   readonly rows: Float64Array;
   readonly ranges: Float64Array;
   readonly pairs: Float64Array;
-  /** By rank: all rows that it receives. */
+  /** By rank: the total number of received rows. */
   readonly receivedRows: Float64Array;
 
   constructor(loads: readonly RankLoad[]) {
@@ -189,20 +198,20 @@ export class PeerColumns {
   }
 }
 
-/** Cuts rows that ranks receive into stages, one stage after the other. */
+/** Splits the received rows of all ranks into stages, one stage at a time. */
 class StageSplitter {
   readonly #peers: PeerColumns;
   readonly #senders: Int32Array;
   readonly #receivers: Int32Array;
   readonly #rows: Float64Array;
   #numFlows = 0;
-  /** By rank: the peer whose rows come next, how many of these and of all rows are in earlier stages. */
+  /** By rank: the peer whose rows are next, and how many of its rows, and of all rows, are in earlier stages. */
   readonly #nextPeerByRank: Int32Array;
   readonly #peerRowsTaken: Float64Array;
   readonly #rowsTaken: Float64Array;
 
   constructor(peers: PeerColumns, stages: number) {
-    // A stage ends within the rows of one peer of each rank at most.
+    // The end of a stage splits the rows of at most one peer per rank into two flows.
     const maxFlows = peers.owners.length + peers.ranks * (stages - 1);
     this.#peers = peers;
     [this.#senders, this.#receivers, this.#rows] = [
@@ -214,7 +223,7 @@ class StageSplitter {
     [this.#peerRowsTaken, this.#rowsTaken] = [new Float64Array(peers.ranks), new Float64Array(peers.ranks)];
   }
 
-  /** The next stage: the rows of each rank before its `ends`. */
+  /** Returns the next stage: for each rank, the remaining rows before `getEnd(rank)`. */
   takeStage(getEnd: (rank: number) => number): StageRows {
     const { ranks } = this.#peers;
     const stage = new StageRows(ranks);
@@ -256,7 +265,7 @@ class StageSplitter {
   }
 }
 
-/** Cuts the rows that ranks receive into stages, as their shares prescribe. */
+/** Splits the received rows of all ranks into stages at the shares of a schedule. */
 export function splitIntoStages(
   peers: PeerColumns,
   { degree, cuts }: Pick<StageSchedule, "degree" | "cuts">,
@@ -269,7 +278,7 @@ export function splitIntoStages(
   });
 }
 
-/** Predicts the seconds of a pass: of its slowest rank. `rows` are those of the schedule's stages. */
+/** Predicts the seconds of a pass on its slowest rank. `rows` are the rows of the schedule's stages. */
 export function predictPassSeconds(
   problem: PassProblem,
   schedule: StageSchedule,
@@ -283,7 +292,9 @@ class PassSimulation {
   readonly #schedule: StageSchedule;
   readonly #stages: readonly StageRows[];
   readonly #kernels: KernelModel;
-  /** By rank: when its host, its compute and its communication stream are done with what was enqueued so far. */
+  /**
+   * By rank: the times at which its host, compute stream and communication stream complete the work enqueued so far.
+   */
   readonly #hostEndTimes: Float64Array;
   readonly #computeEndTimes: Float64Array;
   readonly #communicationEndTimes: Float64Array;
@@ -317,7 +328,7 @@ class PassSimulation {
     return this.#computeEndTimes.reduce((max, seconds) => Math.max(max, seconds), 0);
   }
 
-  /** Packs and posts the keys of a stage: when they have arrived, by rank. */
+  /** Packs and posts the keys of a stage. Returns the time at which each rank has received them. */
   #groupCast(index: number): Float64Array {
     const stage = this.#stages[index]!;
     const { groupCastRowBytes } = this.#problem.size;
@@ -337,7 +348,7 @@ class PassSimulation {
     return this.#transfer(stage, stage.receivers, stage.senders, this.#problem.size.groupReduceRowBytes);
   }
 
-  /** The owner waits for gradients and adds them. */
+  /** Waits for the returned gradients of a stage and adds them, on every owner. */
   #addReturnedRows({ stage, endTimes }: { readonly stage: number; readonly endTimes: Float64Array }): undefined {
     this.#waitForTransfer(endTimes);
     const { addedRanges, sentRows } = this.#stages[stage]!;
@@ -379,7 +390,7 @@ class PassSimulation {
     }
   }
 
-  /** Enqueues kernels of so many seconds altogether. */
+  /** Enqueues kernels that take `seconds` in total. */
   #enqueue(rank: number, operations: number, seconds: number): void {
     const hostStartTime = this.#hostEndTimes[rank]!;
     const hostEndTime = hostStartTime + operations * this.#problem.cost.enqueue;
@@ -392,7 +403,10 @@ class PassSimulation {
     );
   }
 
-  /** A transfer begins where both sides have their turn, and shares their ports. */
+  /**
+   * Simulates the flows of a stage. A flow starts when both ranks have reached it, and shares their ports with other
+   * flows.
+   */
   // oxlint-disable-next-line max-params -- rows, which way, and the size of one
   #transfer(stage: StageRows, senders: Int32Array, receivers: Int32Array, bytes: number): Float64Array {
     const { hosts, cost } = this.#problem;

@@ -5,30 +5,30 @@ import type { PassPlan } from "./plan.ts";
 /** One pass of a call on this rank. */
 export interface PassContext {
   readonly group: ProcessGroup;
-  /** Which of its group of the inner backend this rank is. */
+  /** The index of this rank among the members of its group of the inner backend. */
   readonly member: number;
   readonly plan: PassPlan;
-  /** How rows travel, and the label of collectives in messages and traces. */
+  /** Options of group-casts, and the label of collectives in messages and traces. */
   readonly groupCastOptions: GroupCastOptions & { readonly label: string };
 }
 
-/** "flex(sp) stage 2: keys". */
+/** Formats the label of a stage's collective, such as "flex(sp) stage 2: keys". */
 function stageLabel({ groupCastOptions: passOptions }: PassContext, stage: number, kind: "keys" | "gradients"): string {
   return `${passOptions.label} stage ${stage + 1}: ${kind}`;
 }
 
-/** The keys and values [B,Hkv,S,D] of one step: own rows, rows that have arrived, or both, in this order. */
+/** The keys and values [B,Hkv,S,D] of one step: local rows, received rows, or both in this order. */
 export interface Stage extends KvBlock {
   readonly step: number;
 }
 
 /**
- * Yields the keys and values of every step, the own ones first; those of the next stage are under way while you use these,
- * which are yours until the next step.
+ * Yields the keys and values of every step, starting with the local ones. The next stage is in flight while the caller
+ * uses the current step, whose tensors are valid until the next step.
  *
- * A stage is posted before the work of the step before it is enqueued, and waited for after it. It lands in one of two buffers,
- * the one that the stage before that has done with: a transfer begins when everything enqueued earlier has run, so it
- * overwrites nothing in use. If the loop is left early, nothing remains under way.
+ * A stage is posted before the work of the preceding step is enqueued, and waited for after it. Stages alternate
+ * between two buffers. A transfer starts when all work enqueued before it has completed, so it never overwrites data in
+ * use. If the caller leaves the loop early, the pending transfer is waited for.
  */
 export function* stages(pass: PassContext, kv: KvBlock): Generator<Stage, void, undefined> {
   const { group, member, plan, groupCastOptions: passOptions } = pass;
@@ -66,13 +66,13 @@ export function* stages(pass: PassContext, kv: KvBlock): Generator<Stage, void, 
   }
 }
 
-/** The steps with the gradients of their keys: float32 dk and dv, to add the step's contributions to. */
+/** A step with float32 dk and dv, to which the caller adds the contributions of the step. */
 export interface GradientStage extends Stage, Pick<QkvGrads, "dk" | "dv"> {}
 
 /**
- * Yields the steps with the gradients of K and V. What is added to `dk` and `dv` of the own rows stays; of rows that have
- * arrived it returns to their owners while the next step computes, and is there added up in the order of ranks, apart from what
- * the owner adds meanwhile: into `grads` at the end.
+ * Yields the steps with the gradients of K and V. Gradients of local rows are accumulated in place. Gradients of
+ * received rows are returned to their owners while the next step computes. The owner adds the returned gradients in
+ * rank order into a separate buffer, and adds this buffer to `grads` at the end.
  */
 export function* gradientStages(
   pass: PassContext,
@@ -88,7 +88,8 @@ export function* gradientStages(
     for (const sum of chunk.tensors) kernels.fill(sum, 0);
     return chunk;
   };
-  // What others contribute: the owner's own sums must not be written by a kernel and a collective at once.
+  // Contributions of other ranks. A separate buffer is required because kernels and collectives must not write to it
+  // concurrently.
   const returnedSums = plan.numStages > 0 ? fillZeros(buffers.empty(ownSums.tensors, grads.dk.shape[2]!)) : undefined;
   let work: Work | undefined;
   const wait = (): void => {
@@ -96,7 +97,7 @@ export function* gradientStages(
     work = undefined;
   };
   try {
-    // To take the next of `steps` swaps k and v: see stages.
+    // Advancing `steps` swaps the buffers of k and v (see `stages`).
     for (const { step, k, v } of steps) {
       const { ownPart, stage } = plan.steps[step]!;
       const rows = ownPart === undefined ? undefined : ownRows(pass, ownSums, ownPart, buffers);
@@ -120,7 +121,7 @@ export function* gradientStages(
   returnedSums?.tensors.forEach((sum, i) => kernels.binary("add", ownSums.tensors[i]!, ownSums.tensors[i]!, sum));
 }
 
-/** Chunks as casts move them: [S,B·H·D], of which any rows are dense. */
+/** Returns the tensors of a chunk as group-casts move them: [S,B·H·D], of which any range of rows is contiguous. */
 function rowMatrices({ wire }: Chunk, buffers: ChunkBuffers): Tensor[] {
   return wire.map((x) => {
     const [rows, ...innerShape] = x.shape as [number, ...number[]];
@@ -129,12 +130,12 @@ function rowMatrices({ wire }: Chunk, buffers: ChunkBuffers): Tensor[] {
   });
 }
 
-/** Chunks of even and of odd stages take turns in two buffers. */
+/** Returns the buffer of a stage: even and odd stages alternate between two buffers. */
 function slotName(stage: number): "even" | "odd" {
   return stage % 2 === 0 ? "even" : "odd";
 }
 
-/** A part of the own rows, as views. */
+/** Returns a part of the local rows, as views. */
 // oxlint-disable-next-line max-params -- pass, chunk, part, and who owns the views
 function ownRows({ group, member, plan }: PassContext, ownChunk: Chunk, part: 0 | 1, buffers: ChunkBuffers): Chunk {
   if (plan.numOwnParts === 1) return ownChunk;
@@ -142,7 +143,7 @@ function ownRows({ group, member, plan }: PassContext, ownChunk: Chunk, part: 0 
   return { tensors: ownChunk.tensors.map((x) => buffers.takeOwnership(rowsOf(x, from, to))), wire: [] };
 }
 
-/** Own rows, then those that have arrived, in memory of their own. */
+/** Copies local rows and then received rows into a new chunk. */
 function concatenateChunks(rows: Chunk, remoteChunk: Chunk, buffers: ChunkBuffers): Chunk {
   const [numOwnRows, numRemoteRows] = [rows.tensors[0]!.shape[2]!, remoteChunk.tensors[0]!.shape[2]!];
   const combinedChunk = buffers.empty(rows.tensors, numOwnRows + numRemoteRows);
@@ -153,7 +154,10 @@ function concatenateChunks(rows: Chunk, remoteChunk: Chunk, buffers: ChunkBuffer
   return combinedChunk;
 }
 
-/** The sums of both, added to those of the own rows, and copied to those of the others. */
+/**
+ * Splits sums over local and received rows: adds the former to the local sums, and copies the latter to the remote
+ * chunk.
+ */
 function splitCombinedSums(
   combinedSums: Chunk,
   { rows, remoteChunk, buffers }: { readonly rows: Chunk; readonly remoteChunk: Chunk; readonly buffers: ChunkBuffers },

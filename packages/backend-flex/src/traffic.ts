@@ -22,17 +22,26 @@ import { FlexPlan, type PassPlan } from "./plan.ts";
 
 export const flexTrafficOptions = defineOptions("flexTraffic", {
   ...trafficOptions.fields,
-  /** The inner backend, as given to `flex`. Default: none that communicates. */
+  /** The inner backend, as passed to `flex`. Default: none that communicates. */
   inner: flexOptions.fields.inner,
-  /** The stages, as given to `flex`: messages depend on them, bytes do not. Default: chosen by `cost`. */
+  /**
+   * The number of stages, as passed to `flex`. It affects the number of messages but not the bytes. Default: chosen by
+   * `cost`.
+   */
   stages: flexOptions.fields.stages,
-  /** The cost, as given to `flex`. Default: an H100 with a port of 400 Gbit/s. */
+  /** The cost model, as passed to `flex`. Default: an H100 with a port of 400 Gbit/s. */
   cost: flexOptions.fields.cost,
-  /** Whether queries travel, as given to `flex`. Default false. */
+  /** Whether queries are sent to keys, as passed to `flex`. Default false. */
   queriesTravel: flexOptions.fields.queriesTravel,
-  /** Whether rows cross to a host once, as given to `flex`: what a rank sends depends on it, not what it receives. Default false. */
+  /**
+   * Whether rows are sent to a host once, as passed to `flex`. It affects what a rank sends but not what it receives.
+   * Default false.
+   */
   hierarchical: flexOptions.fields.hierarchical,
-  /** The host of each rank along the axis, by number: stages are chosen by it, and with `hierarchical` rows are forwarded. Default: all are on one. */
+  /**
+   * The host index of each rank along the axis. It affects the choice of stages and, with `hierarchical`, which rows
+   * are forwarded. Default: all are on one.
+   */
   hosts: option.array(option.integer({ min: 0 }), { optional: true }),
   /** B, the batch. */
   batch: option.integer({ min: 1 }),
@@ -40,23 +49,24 @@ export const flexTrafficOptions = defineOptions("flexTraffic", {
   numHeads: option.integer({ min: 1 }),
   /** Hkv, the KV heads. */
   numKvHeads: option.integer({ min: 1 }),
-  /** D, the size of a head. */
+  /** D, the head dimension. */
   headDim: option.integer({ min: 1 }),
-  /** Dv, the size of a head of the values. Default: headDim. */
+  /** Dv, the head dimension of values. Default: headDim. */
   valueHeadDim: option.integer({ min: 1, optional: true }),
 });
-/** What `flexTraffic` takes. */
+/** Options of `flexTraffic`. */
 export type FlexTrafficOptions = OptionsOf<typeof flexTrafficOptions>;
 
 /**
- * What one rank sends and receives along the axis, in closed form: bytes and messages, those of `inner` not counted.
+ * Computes, in closed form, the bytes and messages that one rank sends and receives along the axis, without those of
+ * `inner`.
  *
- * Forward, of K and V: a rank receives every row of another rank that its queries see, once; over all ranks the bytes are
- * those of Σ |required rows|, by any number of stages. Backward, of K and V the same again, and of dK and dV, in float32, the
- * same rows the other way. In each stage what one rank sends another is two messages.
- * With `hierarchical` a rank sends, of what several ranks of another host require of it, each row once, and forwards what it
- * receives in this way; what it receives is the same.
- * With `queriesTravel`, of queries: rows of q, and of float32 out and lse back; in backward of q, dOut, lse and delta, and of dq back.
+ * Forward: a rank receives K and V of every row of another rank that its queries attend to, once. Over all ranks, the
+ * bytes are those of Σ |required rows| for any number of stages. Backward: the same rows of K and V, and float32 dK and
+ * dV of the same rows in the opposite direction. In each stage, a rank sends two messages to each peer. With
+ * `hierarchical`, a rank sends each row once to a host on which several ranks require it, and forwards rows that it
+ * receives in this way. The rows that it receives are unchanged. With `queriesTravel`, queries are sent as rows of q,
+ * and out and lse are returned in float32; in backward, rows of q, dOut, lse and delta are sent, and dq is returned.
  *
  * @example
  * ```ts
@@ -118,10 +128,10 @@ export function flexTraffic(options: FlexTrafficOptions): CallTraffic {
   };
 }
 
-/** Which rank, of how many, on which hosts: where rows cross to a host once. */
+/** A rank, the number of ranks and, if rows are sent to a host once, the hosts of all ranks. */
 type GroupCastMember = Pick<ProcessGroup, "rank" | "size" | "hosts">;
 
-/** Rows that one rank sends and receives in a cast. */
+/** Returns the rows that one rank sends and receives in a group-cast. */
 function groupCastFlow(plan: GroupCastPlan, group: GroupCastMember, bytesPerRow: readonly number[]): ChunkFlow {
   return { bytesPerRow, ...groupCastMessageRows(plan, group) };
 }

@@ -2,38 +2,40 @@ import type { Placement } from "@mosaic/core";
 import type { Level, Load } from "./cost.ts";
 import type { DispatchProblem } from "./problem.ts";
 
-/** By chunk: its rank. */
+/** The rank of each chunk. */
 export type Assignment = Int32Array;
 
-/** A placement that was considered. */
+/** A placement that the search considered. */
 export interface DispatchCandidate {
   readonly name: string;
   readonly assignment: Assignment;
-  /** If it does not cut at multiples of the chunk size. */
+  /** The placement, if it does not cut at multiples of the chunk size. In that case `assignment` is empty. */
   readonly placement?: Placement;
   /** Seconds of the slowest rank. */
   readonly time: number;
-  /** The time, and a tenth of the mean receive time. */
+  /** `time` plus a tenth of the mean receive time. */
   readonly objective: number;
 }
 
-/** Rows by group: a rank, or a host. */
+/** The rows that each group receives and sends. A group is a rank or a host. */
 export interface RowTraffic {
   readonly receivedRows: Float64Array;
   readonly sentRows: Float64Array;
 }
 
-/** What ranks have to do, and the time it takes. */
+/** The load of all ranks, and its predicted time. */
 export interface AssignmentLoad extends RowTraffic {
   readonly pairs: Float64Array;
   readonly hosts: RowTraffic | undefined;
   /** Seconds of the slowest rank. */
   readonly time: number;
-  /** What is minimized: `time` and a tenth of the mean receive time. */
+  /** The minimized objective: `time` plus a tenth of the mean receive time. */
   readonly objective: number;
 }
 
-/** Rank r gets the chunks [⌊r·n/P⌋, ⌊(r+1)·n/P⌋) of n in a sequential split; every candidate gives it as many. */
+/**
+ * Returns the number of chunks of a rank in a sequential split, in which rank r of P has [⌊r·n/P⌋, ⌊(r+1)·n/P⌋) of n.
+ */
 export function chunkQuota({ ranks }: DispatchProblem, chunks: number, rank: number): number {
   return Math.floor(((rank + 1) * chunks) / ranks) - Math.floor((rank * chunks) / ranks);
 }
@@ -42,7 +44,7 @@ export function countHosts({ ranks, model }: DispatchProblem): number {
   return Math.ceil(ranks / model.ranksPerHost);
 }
 
-/** Counts every row exactly: of ranks · atoms + Σ |required| operations. */
+/** Computes the exact load of an assignment in ranks · atoms + Σ |required| operations. */
 export function evaluateAssignment(problem: DispatchProblem, assignment: Assignment): AssignmentLoad {
   const { ranks, chunks, pairs: chunkPairs, model } = problem;
   const pairs = new Float64Array(ranks);
@@ -58,7 +60,7 @@ export function evaluateAssignment(problem: DispatchProblem, assignment: Assignm
   return { pairs, ...rows, hosts, ...computeTime(problem, { pairs, ...rows, hosts }) };
 }
 
-/** The slowest rank's time, and the objective. */
+/** Computes the time of the slowest rank, and the objective. */
 export function computeTime(
   { ranks, model }: Pick<DispatchProblem, "ranks" | "model">,
   { pairs, receivedRows, sentRows, hosts }: Pick<AssignmentLoad, "pairs" | "receivedRows" | "sentRows" | "hosts">,

@@ -3,42 +3,48 @@ import { countHosts } from "./assignment.ts";
 import type { Level } from "./cost.ts";
 import { type DispatchProblem, findDocumentStarts, countRequiredRows, type WeightedMask } from "./problem.ts";
 
-/** What no placement goes below, of those that cut at multiples of the chunk size and give no rank more than ⌈n/P⌉ chunks. */
+/**
+ * Lower bounds for all placements that cut at multiples of the chunk size and give no rank more than ⌈n/P⌉ of n chunks.
+ */
 export interface DispatchBounds {
-  /** Most visible pairs of a rank over their mean. */
+  /** Ratio of the most visible pairs of a rank to the mean over ranks. */
   readonly imbalance: number;
-  /** Mean over ranks of the rows received, whatever the balance. */
+  /** Mean over ranks of the received rows, for any imbalance. */
   readonly rows: number;
-  /** The same of placements whose imbalance is at most 1.02 times its bound. */
+  /** Mean over ranks of the received rows, for placements whose imbalance is at most 1.02 times its bound. */
   readonly balancedRows: number;
   /** Seconds of the slowest rank. */
   readonly time: number;
-  /** The objective: time and a tenth of the mean receive time. */
+  /** The objective: time plus a tenth of the mean receive time. */
   readonly objective: number;
 }
 
 const BALANCE_TOLERANCE = 1.02;
-/** Weighted sums of pairs and rows sent that are tried, and one. */
+/** The number of weighted sums of pairs and sent rows that are tried, minus one. */
 const NUM_WEIGHT_STEPS = 8;
 
 /**
- * Lower bounds; M = ⌈n/P⌉ chunks are the most rows of a rank, B the most pairs.
+ * Computes lower bounds. M is the largest number of rows of a rank (⌈n/P⌉ chunks), and B its largest number of pairs.
  *
- * - Pairs: the mean; the largest chunk with the m − 1 smallest, m = ⌊n/P⌋; and of P + 1 chunks two are on one rank.
- * - Rows, causal document of length L: order ranks by the last row that they have of it, from the end. The rows behind the last
- *   one of rank j + 1 are on j ranks, hence at most j·M, with at most j·B pairs; so that rank reads h_j = max(L − j·M, √(L² − 2jB))
- *   keys at least. All keys that are read, less the L that are read where they are: Σ_{j ≥ 1} h_j are received.
- * - Window w: key k is read by every rank that has a row in [k, k + w). Of those, all ranks whose last row is in [k, k + w − 1)
- *   differ from the rank of row k + w − 1: summed over k, Σ_{j ≥ 1} min(w − 1, h_j).
+ * - Pairs: at least the mean; at least the heaviest chunk plus the m − 1 lightest, with m = ⌊n/P⌋; and of the P + 1
+ *   heaviest chunks, two are on the same rank.
+ * - Rows, causal document of length L: order ranks by their last row of the document, from the end. The rows after the
+ *   last row of rank j + 1 are on j ranks, so there are at most j·M of them, with at most j·B pairs. That rank
+ *   therefore reads at least h_j = max(L − j·M, √(L² − 2jB)) keys. Of all keys read, L are read on their owner, so Σ_{j
+ *   ≥ 1} h_j are received.
+ * - Window w: key k is read by every rank that has a row in [k, k + w). All of these ranks whose last row is in [k, k +
+ *   w − 1) differ from the rank of row k + w − 1. Summed over k, Σ_{j ≥ 1} min(w − 1, h_j) keys are received.
  * - Full document: ⌈max(L/M, L²/B)⌉ ranks read all L keys.
- * - Any mask: the rank of chunk c reads its keys, of which it has M at most; the i-th smallest of the ranks' widest chunks is
- *   at least chunk n − (P − i)·M − 1 in order of width.
- * - The most rows R of a rank: rank j + 1 of a document has h_j − R of its L rows, or more: Σ max(0, h_j − R) ≤ L.
- * - The rows that the rank of a causal document's last chunk owns of it, x: it has that chunk; of any other one, each row is sent to
- *   every rank with a row behind it, of which there are (L² − b²) / 2B at least behind row b. Its pairs and the rows that it sends
- *   are limited: x is at most the value of that knapsack problem with two limits, relaxed to any one weighted sum of these, and to
- *   parts of chunks. R ≥ L − x.
- * - Time: at t seconds no rank has more pairs than B = t / pair; the least t at which the rows that follow take no more than t.
+ * - Any mask: the rank of chunk c reads the keys of c and owns at most M of them. The i-th smallest of the ranks'
+ *   widest chunks is at least as wide as chunk n − (P − i)·M − 1 in order of width, with M in chunks.
+ * - The largest number R of received rows of a rank: rank j + 1 of a document owns at least h_j − R of its L rows, so
+ *   that Σ max(0, h_j − R) ≤ L.
+ * - The number x of rows that the rank of the last chunk of a causal document owns of it: it owns that chunk. Each row
+ *   of another chunk is sent to every rank with a row after it, and at least (L² − b²) / 2B ranks have a row after row
+ *   b. The rank's pairs and sent rows are limited, so x is at most the value of a knapsack problem with two limits,
+ *   relaxed to any one weighted sum of the limits and to fractions of chunks. R ≥ L − x.
+ * - Time: within t seconds, no rank computes more than B = t / pair pairs. The bound is the smallest t at which the
+ *   transfers of the resulting rows take no more than t.
  */
 export function computeBounds(problem: DispatchProblem): DispatchBounds {
   const { model, totalPairs, ranks } = problem;
@@ -81,32 +87,32 @@ function computeMinMaxPairs({ pairs, queryChunks, ranks, totalPairs }: DispatchP
     for (let i = 0; i < count; i++) sum += sortedPairs[queryChunks - 1 - i]!;
     return sum;
   };
-  // A rank with the heaviest chunk may have that alone if there are fewer chunks than ranks.
+  // If there are fewer chunks than ranks, the rank with the heaviest chunk may have no other chunk.
   const lowerBound = Math.max(totalPairs / ranks, (sortedPairs[0] ?? 0) + sumLightestChunks(chunksPerRank - 1));
   if (queryChunks <= ranks) return lowerBound;
   return Math.max(lowerBound, sortedPairs[ranks - 1]! + sortedPairs[ranks]! + sumLightestChunks(chunksPerRank - 2));
 }
 
-/** A stretch of rows of which each sees all before it, up to a window, or all. */
+/** A range of rows in which each row attends to all preceding rows, to those within a window, or to all rows. */
 interface DocumentSpan {
   readonly start: number;
   readonly length: number;
   readonly isFull: boolean;
-  /** Keys that a row sees at least, itself included, if there are so many. */
+  /** Smallest number of consecutive keys, ending with the row itself, to which a row attends if there are that many. */
   readonly window: number;
   readonly samples: number;
 }
 
-/** Bounds of the rows that ranks, or hosts, receive if none of them has more than so many pairs. */
+/** Lower bounds of the rows that ranks or hosts receive, given the largest number of pairs of any rank. */
 class RowBounds {
   readonly #numGroups: number;
-  /** Ranks of a group. */
+  /** Number of ranks of a group. */
   readonly #ranksPerGroup: number;
-  /** Rows of a group at most. */
+  /** Largest number of rows of a group. */
   readonly #rowsPerGroup: number;
   readonly #documents: readonly DocumentSpan[];
   readonly #problem: DispatchProblem;
-  /** By any mask's bound: the mean, and the most. */
+  /** Bounds for any mask: of the largest number of received rows, and of the mean. */
   readonly #minMaxRows: number;
   readonly #minMeanRows: number;
 
@@ -143,7 +149,10 @@ class RowBounds {
     return Math.max(this.#minMeanRows, rows / this.#numGroups);
   }
 
-  /** The most rows that one of them receives at least, if no one has more pairs, or sends more rows. */
+  /**
+   * Returns a lower bound of the largest number of received rows, if no rank has more than `pairs` pairs or sends more
+   * than `sentRows`.
+   */
   maxRows(pairs: number, sentRows = Number.POSITIVE_INFINITY): number {
     let maxRows = Math.max(this.#minMaxRows, this.meanRows(pairs));
     for (const document of this.#documents) {
@@ -161,7 +170,9 @@ class RowBounds {
     return maxRows;
   }
 
-  /** The most rows of one rank that has a part of a causal document, if that is more than `minRows`. */
+  /**
+   * Returns a lower bound of the largest number of rows that a rank receives of a causal document; at least `minRows`.
+   */
   #maxRowsOfDocument(document: DocumentSpan, minRows: number, pairs: number): number {
     const isAttainable = (rows: number): boolean => {
       let ownedRows = 0;
@@ -182,7 +193,7 @@ class RowBounds {
     return low;
   }
 
-  /** Rows of a causal document that the rank of its last chunk owns at most. */
+  /** Returns an upper bound of the rows of a causal document that the rank of its last chunk owns. */
   #maxOwnedRows({ start, length, samples }: DocumentSpan, pairs: number, sentRows: number): number {
     const { masks, chunkSize, pairs: chunkPairs } = this.#problem;
     const [first, last] = [Math.floor(start / chunkSize), Math.floor((start + length - 1) / chunkSize)];
@@ -215,23 +226,23 @@ class RowBounds {
     return maxRows;
   }
 
-  /** Keys that the rank of the (j + 1)-th last row reads of those before it. */
+  /** Returns a lower bound of the keys that rank j + 1 of a document reads, h_j of `computeBounds`. */
   #visibleRows({ length, window, samples }: DocumentSpan, j: number, pairs: number): number {
     const numPrecedingKeys = length - j * this.#rowsPerGroup;
     if (window < length) return Math.max(0, Math.min(window - 1, numPrecedingKeys));
     const maxPairs = (pairs * this.#ranksPerGroup) / samples;
-    // Of whole rows: one less than the root.
+    // Rows are integers, so the bound is one less than the root.
     return Math.max(numPrecedingKeys, Math.sqrt(Math.max(0, length * length - 2 * j * maxPairs)) - 1, 0);
   }
 
-  /** Ranks that share a full document. */
+  /** Returns the smallest number of groups that share a full document. */
   #ranksPerDocument({ length, samples }: DocumentSpan, pairs: number): number {
     const maxPairs = (pairs * this.#ranksPerGroup) / samples;
     return Math.max(1, Math.ceil(Math.max(length / this.#rowsPerGroup, (length * length) / maxPairs) - 1e-9));
   }
 }
 
-/** More slices of one document are not looked at: then it has no bound of its own. */
+/** A document with more slices than this has no bound of its own. */
 const MAX_BOUNDED_SLICES = 2048;
 
 function findDocumentSpans({ slices, samples }: WeightedMask): DocumentSpan[] {
@@ -255,7 +266,8 @@ function toDocumentSpan(slices: readonly Slice[], samples: number): DocumentSpan
   if (slices.length === 1 && coversDocument && type === "full")
     return [{ start, length, isFull: true, window: Number.POSITIVE_INFINITY, samples }];
   if (slices.length > MAX_BOUNDED_SLICES) return [];
-  // Borders are straight between the first and last rows of slices: what a row sees is least at one of them.
+  // The bounds of visible keys are linear within a slice, so their number is smallest at a first or last row of a
+  // slice.
   const rows = new Set([start, end - 1, ...slices.flatMap((slice) => [slice.q0, slice.q1 - 1])]);
   let window = Number.POSITIVE_INFINITY;
   for (const row of rows) {
@@ -265,7 +277,7 @@ function toDocumentSpan(slices: readonly Slice[], samples: number): DocumentSpan
   return window < 2 ? [] : [{ start, length, isFull: false, window, samples }];
 }
 
-/** How many keys a row sees up to itself, without a gap. */
+/** Returns the number of consecutive keys, ending with the row itself, to which a row attends. */
 function countVisibleKeysUpTo(slices: readonly Slice[], row: number): number {
   const ranges = slices
     .filter(({ q0, q1 }) => q0 <= row && row < q1)

@@ -1,9 +1,10 @@
 import { type Assignment, chunkQuota } from "./assignment.ts";
 import type { DispatchProblem } from "./problem.ts";
 
-// Assignments of the chunks of queries. All but `greedy` give every rank its quota, ⌊n/P⌋ or one more.
+// Assignments of the n chunks of queries to P ranks. All but `greedy` give every rank its quota, ⌊n/P⌋ or ⌊n/P⌋ + 1
+// chunks.
 
-/** One stretch after another. */
+/** Assigns consecutive ranges of chunks to consecutive ranks. */
 export function sequentialAssignment(problem: DispatchProblem): Assignment {
   const assignment = new Int32Array(problem.queryChunks);
   let chunk = 0;
@@ -15,7 +16,7 @@ export function sequentialAssignment(problem: DispatchProblem): Assignment {
   return assignment;
 }
 
-/** 2P runs, of which a rank has run r and run 2P − 1 − r. */
+/** Splits the chunks into 2P runs and assigns runs r and 2P − 1 − r to rank r. */
 export function zigzagAssignment(problem: DispatchProblem): Assignment {
   const assignment = new Int32Array(problem.queryChunks);
   let [low, high] = [0, problem.queryChunks];
@@ -30,7 +31,10 @@ export function zigzagAssignment(problem: DispatchProblem): Assignment {
   return assignment;
 }
 
-/** MagiAttention's default: the heaviest chunk first, to the rank with fewest pairs that has less than ⌈n/P⌉ chunks. */
+/**
+ * MagiAttention's default: assigns chunks, heaviest first, to the rank with the fewest pairs that has less than ⌈n/P⌉
+ * chunks.
+ */
 export function greedyAssignment({ queryChunks, pairs, ranks }: DispatchProblem): Assignment {
   const assignment = new Int32Array(queryChunks);
   const [pairsByRank, chunkCounts] = [new Float64Array(ranks), new Int32Array(ranks)];
@@ -51,14 +55,14 @@ function sortByPairs(pairs: Float64Array, chunks: number): number[] {
   return Array.from({ length: chunks }, (_, chunk) => chunk).sort((a, b) => pairs[b]! - pairs[a]! || a - b);
 }
 
-/** Atoms (ranges of keys that the same chunks require, see `DispatchProblem`) that affinity visits at most, over all chunks and ranks. */
+/** Largest number of atoms (ranges of keys, see `DispatchProblem`) that affinity visits, over all chunks and ranks. */
 const MAX_AFFINITY_VISITS = 2e7;
-/** Affinity fills no rank beyond this share of the mean, while another one has capacity. */
+/** Affinity does not fill a rank beyond this multiple of the mean pairs while another rank has capacity. */
 const AFFINITY_MAX_RELATIVE_LOAD = 1.05;
 
 /**
- * The heaviest chunk first, to the rank that requires or owns most of its keys and has capacity for its pairs. Undefined for
- * masks of which it would take too long.
+ * Assigns chunks, heaviest first, to the rank that already requires or owns most of the chunk's keys and has capacity
+ * for its pairs. Returns undefined for masks for which this would take too long.
  */
 export function affinityAssignment(problem: DispatchProblem): Assignment | undefined {
   const { queryChunks, ranks, pairs, atomRows, requiredAtoms, ownedAtoms, totalPairs } = problem;
@@ -103,10 +107,11 @@ function countPresentRows(intervals: Int32Array, presentAtoms: Uint8Array, atomR
 }
 
 /**
- * Necklace splitting (Alon 1987): of the chunks on a circle, a window of p1/p of their number that has p1/p of their pairs
- * always exists, because that is the mean over all windows. Window and rest are split again. So every rank has equal rows and
- * pairs, up to a chunk a level, in about two runs. Of windows whose pairs are within `tolerance` ranks' loads the one is taken
- * whose two cuts separate fewest keys from their queries. `isRankByRank`: one rank at a time instead of half of them.
+ * Necklace splitting (Alon 1987): if the chunks are arranged in a circle, there is always a window of p1/p of the
+ * chunks that has p1/p of the pairs, because that is the mean over all windows. The window and the rest are split
+ * recursively. Every rank thus has equal rows and pairs, up to one chunk per level, in about two runs. Among the
+ * windows whose pairs deviate by at most `tolerance` times the mean load, the one whose two cuts separate the fewest
+ * keys from their queries is selected. If `isRankByRank`, each split separates one rank instead of half of them.
  */
 export function necklaceAssignment(problem: DispatchProblem, tolerance: number, isRankByRank = false): Assignment {
   const assignment = new Int32Array(problem.queryChunks);
@@ -143,7 +148,7 @@ interface BisectionRange {
   readonly tolerance: number;
 }
 
-/** Which chunks of a list the ranks [first, middle) of [first, end) get. */
+/** Returns a predicate for the chunks of a list that the ranks [first, middle) of [first, end) receive. */
 function createWindowPredicate(
   problem: DispatchProblem,
   chunkList: Int32Array,
@@ -172,8 +177,9 @@ function createWindowPredicate(
 }
 
 /**
- * Runs of chunks of one document, heaviest first: one that has the pairs of g ranks, when each is filled to `fill` of the
- * mean, is cut in zigzag over the g least loaded ranks with capacity; others go whole to one rank. What does not fit is split.
+ * Assigns runs of chunks of one document, heaviest first. If a run has the pairs of g ranks, each filled to
+ * `fillFactor` times the mean, it is distributed in zigzag over the g least loaded ranks with capacity. Smaller runs
+ * are assigned to one rank. Runs that exceed the remaining capacity of these ranks are split over more.
  */
 export function documentGroupAssignment(problem: DispatchProblem, fillFactor: number): Assignment {
   const { queryChunks, ranks, pairs, totalPairs } = problem;
@@ -211,7 +217,10 @@ function findDocumentRuns({ queryChunks, document, pairs }: DispatchProblem): Do
   return runs.sort((a, b) => b.pairs - a.pairs || a.chunks[0]! - b.chunks[0]!);
 }
 
-/** The first ranks, as few as `numTargetRanks`, that have capacity for an equal part of the chunks each; all of them if there are none. */
+/**
+ * Returns the first `numTargetRanks` or more ranks that each have capacity for an equal part of the chunks; all free
+ * ranks if there are none.
+ */
 function selectRanksWithCapacity(
   freeRanks: readonly number[],
   chunkCapacities: Int32Array,
@@ -229,7 +238,7 @@ function selectRanksWithCapacity(
   return freeRanks;
 }
 
-/** Zigzag of chunks over ranks, each as many as the others, up to its capacity. */
+/** Distributes chunks in zigzag over ranks, evenly up to the capacity of each. */
 function assignZigzag(
   chosenRanks: readonly number[],
   chunks: readonly number[],
@@ -251,8 +260,8 @@ function assignZigzag(
 }
 
 /**
- * Gives the chunks of keys to ranks, if they are separate from those of queries: in order, each to the rank that requires
- * most of its rows among those with capacity; of equal ones to that which has fewest keys.
+ * Assigns the chunks of keys if they are separate from those of queries. Each chunk, in order, is assigned to the rank
+ * with capacity that requires most of its rows. Among equal ranks, it is the one with the most remaining capacity.
  */
 export function assignKeys(problem: DispatchProblem, queryAssignment: Assignment): Assignment {
   const { chunks, queryChunks, ranks, atomRows, requiredAtoms, ownedAtoms } = problem;

@@ -2,55 +2,70 @@ import { defineOptions, option, type OptionsOf, type ResolvedOptionsOf } from "@
 
 const nonNegativeRange = { min: 0 } as const;
 
-// 64 query heads and 8 KV heads of 128, bfloat16: 4 · 64 · 128 operations a pair, 2 · 8 · 128 · 2 bytes a row of k and v.
+// Defaults: 64 query heads and 8 KV heads of dimension 128 in bfloat16, which is 4 · 64 · 128 operations per pair and
+// 2 · 8 · 128 · 2 bytes per row of k and v.
 export const dispatchCostOptions = defineOptions("DispatchCost", {
-  /** Seconds of forward compute per visible pair: 64 heads of 128 at 500 Tflop/s have the default. Default: 6.5536e-11. */
+  /**
+   * Seconds of forward compute per visible pair. The default is 64 heads of 128 at 500 Tflop/s. Default: 6.5536e-11.
+   */
   pair: option.number({ ...nonNegativeRange, default: 6.5536e-11 }),
-  /** Seconds of backward compute per visible pair: five products of matrices instead of two. Default: 1.6384e-10. */
+  /**
+   * Seconds of backward compute per visible pair. The default assumes five matrix products instead of two. Default:
+   * 1.6384e-10.
+   */
   backwardPair: option.number({ ...nonNegativeRange, default: 1.6384e-10 }),
-  /** Seconds that a row of k and v takes to be received, or sent: 8 heads of 128 in bfloat16 at 50 GB/s have the default. Default: 8.192e-8. */
+  /**
+   * Seconds to receive or send a row of k and v. The default is 8 heads of 128 in bfloat16 at 50 GB/s. Default:
+   * 8.192e-8.
+   */
   row: option.number({ ...nonNegativeRange, default: 8.192e-8 }),
-  /** Seconds of a row of dk and dv, in float32. Default: 1.6384e-7. */
+  /** Seconds to receive or send a row of dk and dv, in float32. Default: 1.6384e-7. */
   gradientRow: option.number({ ...nonNegativeRange, default: 1.6384e-7 }),
-  /** Seconds that the transfers of a pass take besides their rows, if there are any. Default: 0.00002. */
+  /** Fixed seconds per pass that has any transfers. Default: 0.00002. */
   latency: option.number({ ...nonNegativeRange, default: 20e-6 }),
   /** Weight of the forward pass. Default: 1. */
   forward: option.number({ ...nonNegativeRange, default: 1 }),
   /** Weight of the backward pass; 0 for inference. Default: 1. */
   backward: option.number({ ...nonNegativeRange, default: 1 }),
-  /** Ranks of a host. Between hosts a row then counts once per host that requires it; `row` is of a rank's link between hosts. Default: 1. */
+  /**
+   * Ranks per host. If more than 1, a row sent between hosts counts once per host that requires it, and `row` is the
+   * time on a rank's link between hosts. Default: 1.
+   */
   ranksPerHost: option.integer({ min: 1, default: 1 }),
-  /** What `row` and `gradientRow` take within a host, as a fraction: NVLink of 450 GB/s beside 50 GB/s. Default: 0.11. */
+  /**
+   * Time of a row within a host as a fraction of `row` and `gradientRow`. The default is NVLink at 450 GB/s relative to
+   * 50 GB/s. Default: 0.11.
+   */
   localRow: option.number({ ...nonNegativeRange, default: 0.11 }),
 });
-/** What placements are compared by: it must be the same on every rank. */
+/** The cost model by which `dispatch` compares placements. It must be equal on all ranks. */
 export type DispatchCost = OptionsOf<typeof dispatchCostOptions>;
 export type ResolvedCost = ResolvedOptionsOf<typeof dispatchCostOptions>;
 
-/** Price of rows whose transfer is hidden behind compute: a tenth of their time. */
+/** Weight of the transfer time of received rows in the objective, even if it overlaps with compute: a tenth. */
 const HIDDEN_TRANSFER_WEIGHT = 0.1;
 
 interface PassCost {
   readonly secondsPerPair: number;
-  /** Of a row that is sent to the ranks that require it. */
+  /** Seconds of a row of k and v that is sent to a rank that requires it. */
   readonly secondsPerKvRow: number;
-  /** Of the gradient of that row, on its way back. */
+  /** Seconds of the gradient of that row, which is returned. */
   readonly secondsPerGradientRow: number;
   readonly latency: number;
 }
 
-/** Visible pairs, and rows by link: of a rank, and of its host where ranks share one. */
+/** The visible pairs, received rows and sent rows of a rank, or of a host whose ranks share its links. */
 export interface Load {
   readonly pairs: number;
   readonly receivedRows: number;
   readonly sentRows: number;
 }
 
-/** The time that loads take. */
+/** Predicts the time of loads. */
 export class CostModel {
   readonly ranksPerHost: number;
   readonly isTwoLevel: boolean;
-  /** Seconds per visible pair, over the passes. */
+  /** Seconds per visible pair, summed over the passes. */
   readonly secondsPerPair: number;
   readonly #passes: readonly PassCost[];
   readonly #localRowFactor: number;
@@ -87,7 +102,10 @@ export class CostModel {
     this.#localRowFactor = this.isTwoLevel ? localRow : 1;
   }
 
-  /** Seconds of a rank: of each pass the greatest of compute, receive and send. `host`: rows of its host, all ranks together. */
+  /**
+   * Returns the seconds of a rank: for each pass, the largest of compute, receive and send. `host` has the rows of all
+   * ranks of its host.
+   */
   rankTime({ pairs, receivedRows, sentRows }: Load, host?: Load): number {
     let seconds = 0;
     for (const { secondsPerPair, secondsPerKvRow, secondsPerGradientRow, latency } of this.#passes) {
@@ -100,7 +118,7 @@ export class CostModel {
     return seconds;
   }
 
-  /** Seconds of the links of a host. */
+  /** Returns the seconds of the links of a host. */
   hostTime({ receivedRows, sentRows }: Omit<Load, "pairs">): number {
     let seconds = 0;
     for (const { secondsPerKvRow, secondsPerGradientRow, latency } of this.#passes) {
@@ -112,8 +130,8 @@ export class CostModel {
   }
 
   /**
-   * Seconds of links at least, of the slowest rank: of one that receives `most` rows, and of one whose rows received and sent are
-   * twice `mean` together, which may be another one.
+   * Returns a lower bound of the link time of the slowest rank. One rank receives `maxRows` rows. Some rank, which may
+   * be a different one, receives and sends at least 2 · `meanRows` rows in total.
    */
   minLinkTime(maxRows: number, meanRows: number, level: Level): number {
     if (maxRows === 0 && meanRows === 0) return 0;
@@ -126,7 +144,7 @@ export class CostModel {
     return Math.max(maxRowsTime, meanRowsTime);
   }
 
-  /** Rows that a rank sends at most in so many seconds. */
+  /** Returns the largest number of rows that a rank can send in the given time. */
   maxRows(seconds: number, level: Level): number {
     const secondsPerRow = this.#passes.reduce(
       (sum, { secondsPerKvRow, secondsPerGradientRow }) => sum + Math.max(secondsPerKvRow, secondsPerGradientRow),
@@ -135,7 +153,7 @@ export class CostModel {
     return seconds / (this.linkShare(level) * secondsPerRow);
   }
 
-  /** What a row that is received costs in the objective, over the number of those who receive. */
+  /** Returns the cost of a received row in the objective, to be divided by the number of receivers. */
   hiddenRowCost(level: Level): number {
     const rowSeconds = this.#passes.reduce(
       (sum, { secondsPerKvRow, secondsPerGradientRow }) => sum + secondsPerKvRow + secondsPerGradientRow,
@@ -149,10 +167,10 @@ export class CostModel {
   }
 }
 
-/** Who receives rows: ranks, each over its own link, or hosts, over those of all their ranks. */
+/** The receivers of rows: ranks, each over its own link, or hosts, over the links of all their ranks. */
 export type Level = "rank" | "host";
 
-// A gradient travels the other way: who receives a row sends its gradient.
+// Gradients move in the opposite direction: the receiver of a row sends its gradient.
 function linkTime(
   secondsPerKvRow: number,
   secondsPerGradientRow: number,

@@ -1,12 +1,12 @@
 import { type Assignment, evaluateAssignment } from "./assignment.ts";
 import type { DispatchProblem } from "./problem.ts";
 
-/** More chunks are left to `refine`, whose swaps cost less but aim at a surrogate of the objective. */
+/** Problems with more chunks use only `refine`, whose swaps are cheaper but minimize a surrogate of the objective. */
 export const MAX_EXACT_CHUNKS = 64;
 
 /**
- * Swaps, and rotations of three where there are few chunks, as long as one lowers the objective itself: all pairs in turn. Stops
- * when about `work` atoms were visited. Unchanged for what has more than 64 chunks.
+ * Tries all swaps of two chunks and rotations of three chunks, as long as one of them lowers the exact objective. Stops
+ * when about `maxVisits` atoms have been visited. Returns `start` if there are more than 64 chunks.
  */
 export function descend(problem: DispatchProblem, start: Assignment, maxVisits: number): Assignment {
   const { chunks, queryChunks, ranks, atomRows } = problem;

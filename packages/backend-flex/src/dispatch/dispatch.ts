@@ -18,59 +18,70 @@ import { createDispatchProblem, type DispatchProblem, type WeightedMask } from "
 import { solve, createStartCandidates } from "./solve.ts";
 
 const sharedOptions = {
-  /** Who sees what; or one mask for each sample of the batch, whose pairs and rows are summed. */
+  /** The mask, or one mask per sample of the batch, whose pairs and rows are summed. */
   mask: option.either(option.mask(), option.array(option.mask())),
-  /** How many ranks share the sequence. */
+  /** Number of ranks over which the sequence is sharded. */
   ranks: option.integer({ min: 1, max: 65_536 }),
-  /** Rows of a chunk; the last one may be shorter. Default: 512, or less, so that a rank has 8 chunks. */
+  /** Rows per chunk. The last chunk may be shorter. Default: 512, or less, so that a rank has 8 chunks. */
   chunkSize: option.integer({ min: 1, optional: true }),
-  /** What placements are compared by, the same on every rank: a DispatchCost. Default: an H100 with a port of 400 Gbit/s. */
+  /**
+   * The cost model by which placements are compared, a DispatchCost. It must be equal on all ranks. Default: an H100
+   * with a port of 400 Gbit/s.
+   */
   cost: option.nested(dispatchCostOptions, { optional: true, expected: "a DispatchCost" }),
 } as const;
 
 export const dispatchOptions = defineOptions("dispatch", {
-  /** Who sees what; or one mask for each sample of the batch, whose pairs and rows are summed. */
+  /** The mask, or one mask per sample of the batch, whose pairs and rows are summed. */
   mask: sharedOptions.mask,
   /** Length of the sequence. */
   length: option.integer({ min: 0 }),
-  /** How many ranks share the sequence. */
+  /** Number of ranks over which the sequence is sharded. */
   ranks: sharedOptions.ranks,
-  /** Rows of a chunk; the last one may be shorter. Default: 512, or less, so that a rank has 8 chunks. */
+  /** Rows per chunk. The last chunk may be shorter. Default: 512, or less, so that a rank has 8 chunks. */
   chunkSize: sharedOptions.chunkSize,
-  /** What placements are compared by, the same on every rank: a DispatchCost. Default: an H100 with a port of 400 Gbit/s. */
+  /**
+   * The cost model by which placements are compared, a DispatchCost. It must be equal on all ranks. Default: an H100
+   * with a port of 400 Gbit/s.
+   */
   cost: sharedOptions.cost,
 });
-/** What `dispatch` takes. */
+/** Options of `dispatch`. */
 export type DispatchOptions = OptionsOf<typeof dispatchOptions>;
 
 export const crossDispatchOptions = defineOptions("crossDispatch", {
-  /** Which queries see which keys; or one mask for each sample of the batch, whose pairs and rows are summed. */
+  /** The mask, or one mask per sample of the batch, whose pairs and rows are summed. */
   mask: sharedOptions.mask,
   /** Length of the queries' sequence. */
   queries: option.integer({ min: 0 }),
   /** Length of the keys' sequence. */
   keys: option.integer({ min: 0 }),
-  /** How many ranks share the sequences. */
+  /** Number of ranks over which the sequences are sharded. */
   ranks: sharedOptions.ranks,
-  /** Rows of a chunk; the last one may be shorter. Default: 512, or less, so that a rank has 8 chunks of queries. */
+  /** Rows per chunk. The last chunk may be shorter. Default: 512, or less, so that a rank has 8 chunks of queries. */
   chunkSize: sharedOptions.chunkSize,
-  /** What placements are compared by, the same on every rank: a DispatchCost. Default: an H100 with a port of 400 Gbit/s. */
+  /**
+   * The cost model by which placements are compared, a DispatchCost. It must be equal on all ranks. Default: an H100
+   * with a port of 400 Gbit/s.
+   */
   cost: sharedOptions.cost,
 });
-/** What `crossDispatch` takes. */
+/** Options of `crossDispatch`. */
 export type CrossDispatchOptions = OptionsOf<typeof crossDispatchOptions>;
 
 const DEFAULT_CHUNK_SIZE = 512;
 const MIN_CHUNKS = 8;
 
 /**
- * A placement of a sequence that suits its mask: of chunks of rows, each rank gets as many as the others, up to one, so that the
- * predicted time of the slowest rank (the greatest of its compute, receive and send), and a tenth of the mean receive time, are
- * least. Found by swapping chunks, from the best of several starts: sequential, zigzag, zigzag of each document,
- * MagiAttention's greedy, affinity, necklace splitting, groups of ranks by document. Never worse than any of these.
+ * Computes a placement of a sequence that suits its mask. It assigns chunks of rows to ranks, whose numbers of chunks
+ * differ by at most one. It minimizes the predicted time of the slowest rank (the largest of its compute, receive and
+ * send times) plus a tenth of the mean receive time. The search swaps chunks, beginning with the best of several
+ * starts: sequential, zigzag, zigzag of each document, MagiAttention's greedy, affinity, necklace splitting, and groups
+ * of ranks by document. The result is never worse than any of these.
  *
- * A pure function of its options: every rank finds the same, and nothing is sent for it. What was found for a mask is kept as
- * long as the mask. A sequence of 1 M rows and 1 000 documents is placed on 256 ranks in less than a second.
+ * This is a pure function of its options: every rank computes the same result without communication. The result is
+ * cached for the lifetime of the mask. A sequence of 1 M rows and 1 000 documents is placed on 256 ranks in less than a
+ * second.
  *
  * @example
  * ```ts
@@ -81,8 +92,8 @@ const MIN_CHUNKS = 8;
  * // The longest document is on one rank, with the shortest; no row travels.
  * placement.spans(0, 2, 16).map(({ start, length }) => [start, length]); // => [[0, 8]]
  * ```
- * @throws OptionError for options that are none; what the mask throws for the length. `spans` throws a ShapeError for another
- *   number of shards, or another length.
+ * @throws OptionError for invalid options, and any error of the mask for the length. `spans` throws a ShapeError for a
+ *   different number of shards or a different length.
  */
 export function dispatch(options: DispatchOptions): Placement {
   const settings = dispatchOptions.parse(options);
@@ -90,7 +101,8 @@ export function dispatch(options: DispatchOptions): Placement {
 }
 
 /**
- * Placements of queries and keys that are different sequences, as `dispatch` finds them: the keys lie where they are seen.
+ * Computes placements of queries and keys that are different sequences, as `dispatch` does for one. Keys are placed on
+ * the ranks whose queries attend to them.
  *
  * @example
  * ```ts
@@ -108,12 +120,15 @@ export function crossDispatch(options: CrossDispatchOptions): {
   return solvePlacements({ ...crossDispatchOptions.parse(options), isSelfAttention: false });
 }
 
-/** Lower bounds of what `dispatch` minimizes. They hold for every placement in chunks; derivations are in `src/dispatch/bounds.ts`. */
+/**
+ * Computes lower bounds of what `dispatch` minimizes, for any placement in chunks. `src/dispatch/bounds.ts` has the
+ * derivations.
+ */
 export function dispatchBounds(options: DispatchOptions): DispatchBounds {
   return computeBounds(createProblem(toSelfAttentionSettings(dispatchOptions.parse(options))));
 }
 
-/** The starts of `dispatch`, each as a placement: what to compare with. */
+/** Returns the starts of `dispatch`, each as a placement, for comparison. */
 export function dispatchCandidates(
   options: DispatchOptions,
 ): readonly (DispatchCandidate & { placement: Placement })[] {
@@ -124,7 +139,7 @@ export function dispatchCandidates(
   }));
 }
 
-/** Some hundred bytes are held for each. */
+/** Largest number of chunks. Each takes a few hundred bytes. */
 const MAX_CHUNKS = 2 ** 22;
 
 interface ProblemSettings extends Omit<ResolvedOptionsOf<typeof crossDispatchOptions>, "cost"> {
@@ -164,7 +179,7 @@ export function createProblem(settings: ProblemSettings): DispatchProblem {
   });
 }
 
-/** Samples of one mask count together. */
+/** Groups samples with the same mask and resolves the slices of each. */
 function groupEqualMasks(mask: Mask | readonly Mask[], queries: number, keys: number): WeightedMask[] {
   const sampleCounts = new Map<Mask, number>();
   for (const sampleMask of Array.isArray(mask) ? (mask as readonly Mask[]) : [mask as Mask])
@@ -180,7 +195,7 @@ interface DispatchPlacements {
   readonly keys: Placement;
 }
 
-/** By the first mask: all masks and settings, and what was found. A pure function: what is dropped is found again. */
+/** Cache of placements by first mask. An entry also has all masks and settings. A dropped entry is computed again. */
 const placementCache = new WeakMap<
   Mask,
   { readonly masks: readonly Mask[]; readonly key: string; readonly placements: DispatchPlacements }[]

@@ -3,16 +3,17 @@ import { type AssignmentLoad, type DispatchCandidate, computeTime } from "./assi
 import type { DispatchProblem } from "./problem.ts";
 
 /**
- * Zigzag of every document of a packed sequence: each is cut into 2 · count equal pieces, of which shard r has pieces r and
- * 2 · count − 1 − r. Balanced for causal documents, but every rank requires most of every document. Known from
- * zhuzilin/ring-flash-attention, TransformerEngine and Megatron-LM.
+ * Creates a placement that applies zigzag to every document of a packed sequence: each document is cut into 2 · count
+ * equal pieces, of which shard r has pieces r and 2 · count − 1 − r. It is balanced for causal documents, but every
+ * rank requires most of every document. Used by zhuzilin/ring-flash-attention, TransformerEngine and Megatron-LM.
  *
  * @example
  * ```ts
  * import { documentZigzag } from "@mosaic/backend-flex";
  * documentZigzag([4, 4]).spans(1, 2, 8).map(({ start, length }) => [start, length]); // => [[1, 2], [5, 2]]
  * ```
- * @throws OptionError for lengths that are not integers ≥ 0; ShapeError, when applied, if they do not fit.
+ * @throws OptionError for lengths that are not integers ≥ 0. `spans` throws a ShapeError if their sum is not the length
+ *   of the sequence.
  */
 export function documentZigzag(lengths: readonly number[]): Placement {
   const areValidLengths =
@@ -54,7 +55,10 @@ function appendSpan(spans: Span[], offset: number, [start, end]: readonly [numbe
   else spans.push({ start: offset + start, length: end - start, step: 1 });
 }
 
-/** The placement with its load, in closed form, if the masks are one of documents, one behind another, causal or full. */
+/**
+ * Returns the placement with its load, computed in closed form. Returns undefined unless there is a single mask, of
+ * consecutive causal or full documents, in self-attention on one level.
+ */
 export function documentZigzagCandidate(problem: DispatchProblem): DispatchCandidate | undefined {
   const { masks, isSelfAttention, model } = problem;
   const slices = masks[0]!.slices.toSorted((a, b) => a.q0 - b.q0);
@@ -84,7 +88,7 @@ function computeZigzagLoad(
   samples: number,
 ): Omit<AssignmentLoad, "time" | "objective"> {
   const [pairs, receivedRows, sentRows] = [new Float64Array(ranks), new Float64Array(ranks), new Float64Array(ranks)];
-  // Ranks whose last row is in a piece from this one on.
+  // By piece: the number of ranks whose last row is in this piece or a later one.
   const laterRankCounts = new Int32Array(2 * ranks + 1);
   for (const { q0, q1, type } of slices) {
     const length = q1 - q0;
@@ -104,7 +108,7 @@ function computeZigzagLoad(
         ownRows += end - start;
         visibleRows = type === "full" ? length : end;
         pairs[rank]! += samples * (type === "full" ? (end - start) * length : ((end - start) * (start + 1 + end)) / 2);
-        // Those that have a row behind, or in, the piece; the rank is one of them.
+        // The receivers are the ranks that have a row in or after the piece, except for this rank.
         sentRows[rank]! += samples * (end - start) * (laterRankCounts[i]! - 1);
       }
       receivedRows[rank]! += samples * (visibleRows - ownRows);

@@ -16,30 +16,30 @@ import { computeTime } from "./assignment.ts";
 import { CostModel, dispatchCostOptions } from "./cost.ts";
 
 export const evaluateDispatchOptions = defineOptions("evaluateDispatch", {
-  /** Who sees what; or one mask for each sample of the batch, whose pairs and rows are summed. */
+  /** The mask, or one mask per sample of the batch, whose pairs and rows are summed. */
   mask: option.either(option.mask(), option.array(option.mask())),
-  /** Length of the sequence, of queries if keys have a placement of their own. */
+  /** Length of the sequence; of queries if keys have a separate placement. */
   length: option.integer({ min: 0 }),
-  /** How many ranks share the sequence. */
+  /** Number of ranks over which the sequence is sharded. */
   ranks: option.integer({ min: 1, max: 65_536 }),
-  /** How it is cut. */
+  /** Placement of the sequence. */
   placement: option.placement(),
   /** Length of the keys' sequence. Default: that of queries. */
   keys: option.integer({ min: 0, optional: true }),
-  /** How the keys are cut. Default: as the queries. */
+  /** Placement of the keys. Default: that of the queries. */
   keyPlacement: option.placement({ optional: true }),
-  /** What time is predicted by: a DispatchCost. Default: an H100 with a port of 400 Gbit/s. */
+  /** The cost model of the prediction, a DispatchCost. Default: an H100 with a port of 400 Gbit/s. */
   cost: option.nested(dispatchCostOptions, { optional: true, expected: "a DispatchCost" }),
 });
-/** What `evaluateDispatch` takes. */
+/** Options of `evaluateDispatch`. */
 export type EvaluateDispatchOptions = OptionsOf<typeof evaluateDispatchOptions>;
 
-/** What one rank has to do in a pass. */
+/** The load of one rank. */
 export interface RankDispatchLoad {
   readonly rows: number;
   /** Visible (query, key) pairs. */
   readonly pairs: number;
-  /** Rows of keys that it receives, each once, and that it sends, once to each rank that requires them. */
+  /** Rows of keys that it receives, each once, and rows that it sends, each once per rank that requires it. */
   readonly receivedRows: number;
   readonly sentRows: number;
   /** Predicted seconds. */
@@ -48,21 +48,22 @@ export interface RankDispatchLoad {
 
 export interface DispatchEvaluation {
   readonly ranks: readonly RankDispatchLoad[];
-  /** Most pairs of a rank over their mean. */
+  /** Ratio of the most visible pairs of a rank to the mean over ranks. */
   readonly imbalance: number;
-  /** Σ of rows received by ranks. */
+  /** Sum of the rows received by ranks. */
   readonly rows: number;
-  /** Σ of rows received by hosts, if `ranksPerHost` is more than 1. */
+  /** Sum of the rows received by hosts; undefined if `ranksPerHost` is 1. */
   readonly hostRows: number | undefined;
   /** Predicted seconds of the slowest rank. */
   readonly time: number;
-  /** What `dispatch` minimizes: `time`, and a tenth of the mean receive time. */
+  /** The objective that `dispatch` minimizes: `time` plus a tenth of the mean receive time. */
   readonly objective: number;
 }
 
 /**
- * Load, rows and predicted time by rank, of any placement: `dispatch`'s, or "zigzag", "striped", "contiguous" to compare it
- * with. Counts exactly what `flex` moves, pair by pair of ranks, without what `dispatch` counted.
+ * Computes the load, rows and predicted time of each rank for any placement: that of `dispatch`, or "zigzag", "striped"
+ * or "contiguous" for comparison. Counts exactly the rows that `flex` moves between each pair of ranks, independently
+ * of the counts of `dispatch`.
  *
  * @example
  * ```ts
@@ -73,7 +74,7 @@ export interface DispatchEvaluation {
  * before.imbalance.toFixed(2); // => "1.14"
  * evaluateDispatch({ ...settings, placement: dispatch(settings) }).objective <= before.objective; // => true
  * ```
- * @throws OptionError for options that are none; what masks and placements throw.
+ * @throws OptionError for invalid options, and any error of the masks and placements.
  */
 export function evaluateDispatch(options: EvaluateDispatchOptions): DispatchEvaluation {
   const settings = evaluateDispatchOptions.parse(options);

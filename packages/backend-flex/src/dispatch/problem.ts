@@ -3,7 +3,7 @@ import { visiblePairsUnchecked } from "@mosaic/core/context-parallel";
 import { mergeIntervals } from "../required-rows.ts";
 import type { CostModel } from "./cost.ts";
 
-/** A mask of one or more samples of the batch. */
+/** A mask, and the number of samples of the batch that have it. */
 export interface WeightedMask {
   readonly slices: readonly Slice[];
   readonly samples: number;
@@ -13,7 +13,7 @@ export interface ProblemOptions {
   readonly masks: readonly WeightedMask[];
   readonly queries: number;
   readonly keys: number;
-  /** Queries and keys are the same rows: a chunk is of both. */
+  /** Whether queries and keys are the same sequence, so that a chunk contains both. */
   readonly isSelfAttention: boolean;
   readonly ranks: number;
   readonly chunkSize: number;
@@ -21,26 +21,29 @@ export interface ProblemOptions {
 }
 
 /**
- * What is to be placed: chunks of queries, with their visible pairs and the keys that they require, and chunks of keys. In
- * self-attention a chunk is of both; else those of keys follow those of queries. Keys are counted in atoms: stretches of one
- * sample's keys that every chunk requires or owns wholly or not at all. All of it follows from masks and lengths.
+ * The placement problem: chunks of queries, with their visible pairs and required keys, and chunks of keys. In
+ * self-attention, a chunk contains both; otherwise chunks of keys follow those of queries. Keys are counted in atoms:
+ * ranges of keys of one mask, each of which a chunk requires or owns either completely or not at all. Derived from the
+ * masks and lengths only.
  */
 export interface DispatchProblem extends ProblemOptions {
-  /** Chunks of queries; those of keys, if separate, have the numbers from there to `chunks`. */
+  /** Number of chunks of queries. Chunks of keys, if separate, have the indices from `queryChunks` to `chunks` − 1. */
   readonly queryChunks: number;
   readonly chunks: number;
   /** Visible pairs by chunk, over all samples. */
   readonly pairs: Float64Array;
   readonly totalPairs: number;
-  /** By atom: rows, over the samples of its mask, and the chunk that owns it. */
+  /** By atom: its rows, summed over the samples of its mask, and the chunk that owns it. */
   readonly atomRows: Float64Array;
   readonly atomOwner: Int32Array;
-  /** By chunk: [start, end) of atoms, alternating. */
+  /** By chunk: intervals of atoms, as alternating start and end (exclusive). */
   readonly requiredAtoms: readonly Int32Array[];
   readonly ownedAtoms: readonly Int32Array[];
-  /** By chunk of queries: rows before its own that it requires; which is 0 if queries and keys are separate. */
+  /**
+   * By chunk of queries: the number of rows from its first required row to its own first row; 0 if keys are separate.
+   */
   readonly precedingRows: Float64Array;
-  /** By chunk of queries: the number of the document that most of its pairs are of. */
+  /** By chunk of queries: an identifier of the document that has the most of its pairs. */
   readonly document: Float64Array;
 }
 
@@ -90,7 +93,7 @@ function countVisiblePairs(slice: Slice): number {
   return visiblePairsUnchecked(queries, [{ start: k0, length: k1 - k0, step: 1 }], [slice]);
 }
 
-/** By chunk: rows that it requires. */
+/** Returns, for each chunk, the number of rows that it requires. */
 export function countRequiredRows({
   chunks,
   requiredAtoms,
@@ -107,7 +110,10 @@ export function countRequiredRows({
   return rowCounts;
 }
 
-/** By slice: where the document starts that it is of, which no slice reaches beyond; undefined if there is one alone. */
+/**
+ * Returns, for each slice, the start of its document; undefined if there is only one document. No slice crosses the
+ * boundary of two documents.
+ */
 export function findDocumentStarts(slices: readonly Slice[]): number[] | undefined {
   const firstPosition = ({ q0, k0 }: Slice): number => Math.min(q0, k0);
   const order = slices.map((_, i) => i).sort((a, b) => firstPosition(slices[a]!) - firstPosition(slices[b]!));
@@ -126,7 +132,7 @@ export function findDocumentStarts(slices: readonly Slice[]): number[] | undefin
   return numDocuments > 1 ? starts : undefined;
 }
 
-/** Collects the atoms of one mask after another: each has keys of its own. */
+/** Collects the atoms of several masks. Keys of different masks are counted separately. */
 class AtomBuilder {
   readonly #rows: number[] = [];
   readonly #owners: number[] = [];
@@ -176,6 +182,6 @@ interface KeyChunks {
   readonly keyChunks: number;
   readonly chunkSize: number;
   readonly samples: number;
-  /** The number of the first chunk of keys. */
+  /** The index of the first chunk of keys. */
   readonly firstOwner: number;
 }

@@ -2,44 +2,45 @@ import { type Assignment, evaluateAssignment, type RowTraffic, countHosts } from
 import { type DispatchProblem, countRequiredRows } from "./problem.ts";
 
 export interface RefineOptions {
-  /** Seconds that no rank should exceed. */
+  /** The time, in seconds, that no rank should exceed. */
   readonly targetTime: number;
-  /** How many atoms are visited at most: work is counted, never time, so that all ranks do the same. */
+  /** Largest number of atoms to visit. The budget is work, not time, so that all ranks compute the same result. */
   readonly maxVisits: number;
   readonly seed: number;
-  /** The potential may rise by so much in a swap, at first, in receive times of a chunk; by nothing in the end. Default: 0. */
+  /** Initial limit of the rise of the potential in a swap, in receive times of a chunk; decays to 0. Default: 0. */
   readonly threshold?: number;
 }
 
-/** Price of a rank that takes twice the goal, in goals. */
+/** Cost of a rank that takes twice the target time, in target times. */
 const EXCESS_TIME_WEIGHT = 300;
-/** Swaps of the slowest rank that are tried: those that come nearest to levelling a pair of ranks. */
+/** Number of swaps of the slowest rank that are tried: those that come closest to equalizing the pairs of two ranks. */
 const MAX_LEVELLING_SWAPS = 32;
 const MAX_COMPARED_PAIRS = 20_000;
-/** Of drawn swaps of it, those are tried that leave neither rank more pairs than it has. */
+/** Limits of random swaps of the slowest rank: drawn, and tried, which excludes those that do not relieve it. */
 const MAX_RANDOM_DRAWS = 4096;
 const MAX_TRIED_SWAPS = 128;
-/** Chunks of a rank that a chunk which should go there is compared with. */
+/** Largest number of chunks of a rank that are tried as partners of a chunk that should move there. */
 const MAX_SWAP_PARTNERS = 8;
-/** A round takes at most these shares of all work: many rounds, in which each of the two does what the other one cannot. */
+/** Each phase of a round uses at most this fraction of the budget, so that the complementary phases alternate often. */
 const BALANCE_BUDGET_DIVISOR = 20;
 const TRANSFER_BUDGET_DIVISOR = 30;
-/** Rounds without a swap after which nothing is expected of more. */
+/** The search stops after this number of consecutive rounds without a swap. */
 const MAX_IDLE_ROUNDS = 3;
 const MIN_POTENTIAL_GAIN = 1e-12;
-/** What an exchange takes beside the atoms that it visits, in visits. */
+/** Fixed cost of an exchange, in visits. */
 const EXCHANGE_VISITS = 32;
-/** What the choice of a swap takes. */
+/** Cost of choosing a swap, in visits. */
 const TRIAL_VISITS = 6;
-/** Share of the work at whose end the potential may rise no more. */
+/** Share of the budget after which the potential may no longer rise. */
 const THRESHOLD_DECAY_SHARE = 0.8;
 
 /**
- * Swaps chunks between ranks while that lowers a potential: the squared excess of every rank over the goal, and the price of
- * the rows that travel. By turns the slowest rank is relieved, and drawn chunks go to ranks that have a neighbour of them.
- * Numbers of chunks stay as they are. With a threshold, swaps are kept that raise the potential by less than it, which falls to
- * nothing (threshold accepting: Dueck and Scheuer 1990; unlike annealing it takes no logarithm, of which machines differ in the
- * last bit). Deterministic: draws are of an own generator.
+ * Swaps chunks between ranks to lower a potential: the squared excess of each rank over the target time plus the cost
+ * of received rows. Two phases alternate: one relieves the slowest rank, the other moves random chunks to ranks that
+ * have a neighbouring chunk. The number of chunks of each rank does not change. Swaps that raise the potential by less
+ * than a threshold, which decays to 0, are also accepted (threshold accepting: Dueck and Scheuer 1990). Unlike
+ * annealing, this needs no logarithm, whose last bit may differ between machines. Deterministic: it has its own random
+ * generator.
  */
 export function refine(problem: DispatchProblem, start: Assignment, options: RefineOptions): Assignment {
   const search = new SwapSearch(problem, start, options);
@@ -57,15 +58,15 @@ class SwapSearch {
   #numVisits = 0;
   #randomState: number;
   readonly #threshold: number;
-  /** What a row received costs in the potential. */
+  /** Cost of a received row in the potential. */
   readonly #hiddenRowCost: number;
   readonly #hiddenHostRowCost: number;
-  /** By chunk: rows that it requires. */
+  /** By chunk: the number of rows that it requires. */
   readonly #requiredRows: Float64Array;
   readonly #pairsByRank: Float64Array;
   readonly #ranks: RowTrafficCounter;
   readonly #hosts: RowTrafficCounter | undefined;
-  /** Chunks of each rank, those of queries and, if separate, of keys; and where each chunk stands there. */
+  /** Chunks of each rank (chunks of queries and, if separate, of keys), and the index of each chunk in its list. */
   readonly #chunksByRank: readonly (readonly number[][])[];
   readonly #chunkIndex: Int32Array;
 
@@ -106,7 +107,7 @@ class SwapSearch {
     return this.#numVisits < this.#maxVisits;
   }
 
-  /** Swaps chunks of the slowest rank, again and again; returns how often that helped. */
+  /** Repeatedly swaps chunks of the slowest rank. Returns the number of accepted swaps. */
   balanceSlowestRank(): number {
     const { ranks } = this.#problem;
     const visitLimit = Math.min(this.#maxVisits, this.#numVisits + this.#maxVisits / BALANCE_BUDGET_DIVISOR);
@@ -122,7 +123,7 @@ class SwapSearch {
     return numImprovements;
   }
 
-  /** Moves drawn chunks to ranks that own a neighbour of theirs; returns how often that helped. */
+  /** Moves random chunks to ranks that own a neighbouring chunk. Returns the number of accepted swaps. */
   reduceTransfers(): number {
     const { chunks } = this.#problem;
     let numImprovements = 0;
@@ -142,7 +143,7 @@ class SwapSearch {
     return numImprovements;
   }
 
-  /** If compute binds the rank: the swap with another one that comes nearest to giving both as much, if it helps. */
+  /** If the rank is compute-bound, tries swaps that nearly equalize two ranks' pairs. Returns whether one succeeded. */
   #equalizePairs(slowestRank: number): boolean {
     const { ranks, pairs, model } = this.#problem;
     if (model.secondsPerPair * this.#pairsByRank[slowestRank]! < this.#rankTime(slowestRank) * 0.999) return false;
@@ -196,7 +197,7 @@ class SwapSearch {
     return false;
   }
 
-  /** Swaps two chunks of different ranks if that lowers the potential, or raises it by little; returns whether it did. */
+  /** Swaps two chunks of different ranks if the potential rises by less than the limit. Returns whether it did. */
   #swapIfBetter(a: number, b: number): boolean {
     const [fromRank, toRank] = [this.assignment[a]!, this.assignment[b]!];
     if (fromRank === toRank || this.#cannotImprove(a, b)) return false;
@@ -219,14 +220,14 @@ class SwapSearch {
     return false;
   }
 
-  /** How much the potential may rise. */
+  /** Returns the limit below which a change of the potential is accepted. */
   #maxPotentialRise(): number {
     return (
       this.#threshold * Math.max(0, 1 - this.#numVisits / this.#maxVisits / THRESHOLD_DECAY_SHARE) - MIN_POTENTIAL_GAIN
     );
   }
 
-  /** Whether the pairs of both ranks alone cost more than all the rows could save. */
+  /** Returns whether the cost of both ranks' pairs alone exceeds all that the swap could save. */
   #cannotImprove(a: number, b: number): boolean {
     const { pairs, model } = this.#problem;
     const [fromRank, toRank] = [this.assignment[a]!, this.assignment[b]!];
@@ -274,7 +275,7 @@ class SwapSearch {
     return this.#excessCost(time) + this.#hiddenRowCost * receivedRows;
   };
 
-  /** The links of a host count as a rank of their own. */
+  /** The potential of a host: its links count as an additional rank. */
   readonly #hostPotential = (host: number): number => {
     const { model } = this.#problem;
     const { receivedRows, sentRows } = this.#hosts!;
@@ -291,7 +292,7 @@ class SwapSearch {
     return this.#chunksByRank[chunk < this.#problem.queryChunks ? 0 : 1]![rank]!;
   }
 
-  /** A chunk near another one: next to it, or a few ranks' chunks away. */
+  /** Returns a random chunk near another one: at most 2 chunks away, or at most as many as three ranks have. */
   #neighbourChunk(chunk: number): number {
     const { chunks, ranks } = this.#problem;
     const direction = this.#randomIndex(2) === 0 ? -1 : 1;
@@ -299,33 +300,33 @@ class SwapSearch {
     return Math.max(0, Math.min(chunks - 1, chunk + direction * distance));
   }
 
-  /** An integer below `count`: Knuth's linear congruential generator, its upper bits. */
+  /** Returns a random integer below `count`, from the upper bits of Knuth's linear congruential generator. */
   #randomIndex(count: number): number {
     this.#randomState = (Math.imul(this.#randomState, 1664525) + 1013904223) >>> 0;
     return Math.floor((this.#randomState / 2 ** 32) * count);
   }
 }
 
-/** How many chunks of each group require each atom, and the rows that follow. */
+/** Counts the chunks of each group that require each atom, and the resulting rows that groups send and receive. */
 class RowTrafficCounter implements RowTraffic {
   readonly receivedRows: Float64Array;
   readonly sentRows: Float64Array;
   readonly numGroups: number;
   readonly #problem: DispatchProblem;
-  /** Ranks of a group. */
+  /** Number of ranks of a group. */
   readonly #groupSize: number;
-  /** By group and atom: of a group all atoms side by side, as a chunk requires whole stretches of them. */
+  /** By group and atom. The atoms of a group are adjacent because a chunk requires ranges of them. */
   readonly #requirementCounts: Uint16Array | Int32Array;
-  /** By atom: how many groups require it. */
+  /** By atom: the number of groups that require it. */
   readonly #requiringGroupCounts: Int32Array;
-  /** By group: its part of the potential, and what that becomes by the exchange in question. */
+  /** The potential of each group, and the proposed potential of each affected group (indexed as `#affectedGroups`). */
   readonly #potentials: Float64Array;
   readonly #proposedPotentials: Float64Array;
   readonly #isAffected: Uint8Array;
-  /** Groups whose rows or pairs the exchange changes. */
+  /** Groups whose rows or pairs the current exchange changes. */
   readonly #affectedGroups: Int32Array;
   #numAffectedGroups = 0;
-  /** Room for a list of intervals. */
+  /** Buffer for a list of intervals. */
   readonly #intervalBuffer: Int32Array;
 
   // oxlint-disable-next-line max-params -- problem and assignment, as everywhere
@@ -362,7 +363,7 @@ class RowTrafficCounter implements RowTraffic {
     for (let group = 0; group < this.numGroups; group++) this.#potentials[group] = potential(group);
   }
 
-  /** By how much the exchanges since the last `commit` or `rollBack` change the potential. */
+  /** Returns the change of the potential by the exchanges since the last `commit` or `rollBack`. */
   potentialChange(potential: (group: number) => number): number {
     let difference = 0;
     for (let i = 0; i < this.#numAffectedGroups; i++) {
@@ -388,7 +389,7 @@ class RowTrafficCounter implements RowTraffic {
     this.#numAffectedGroups = 0;
   }
 
-  /** Exchanges the ranks of two chunks, of the assignment as it is before; returns how many atoms that visits. */
+  /** Exchanges the ranks of two chunks. `assignment` is the one before the exchange. Returns the cost in visits. */
   exchange(assignment: Assignment, a: number, b: number): number {
     const [fromGroup, toGroup] = [
       Math.floor(assignment[a]! / this.#groupSize),
@@ -407,7 +408,7 @@ class RowTrafficCounter implements RowTraffic {
     );
   }
 
-  /** What the first chunk requires and the second does not: chunks of one document differ in few atoms. */
+  /** Moves what the first chunk requires and the second does not: few atoms within a document. Returns their number. */
   #moveRequired(
     assignment: Assignment,
     [requiredAtoms, retainedAtoms]: readonly [Int32Array, Int32Array],
@@ -476,7 +477,7 @@ class RowTrafficCounter implements RowTraffic {
   }
 }
 
-/** The parts of ascending intervals that are in none of others, into `out`; returns the length of that list. */
+/** Writes to `out` the parts of ascending intervals outside `subtractedIntervals`. Returns the length of that list. */
 function subtractIntervals(intervals: Int32Array, subtractedIntervals: Int32Array, out: Int32Array): number {
   let [k, length] = [0, 0];
   for (let i = 0; i < intervals.length; i += 2) {

@@ -17,17 +17,22 @@ import { refine, type RefineOptions } from "./refine.ts";
 const NECKLACE_TOLERANCES = [0, 0.003, 0.01, 0.03];
 const RANK_BY_RANK_TOLERANCES = [0, 0.01];
 const GROUP_FILL_FACTORS = [1, 0.9, 0.75, 0.6];
-/** Atoms that swaps visit: some 0.7 s of one core for 512 to 2048 chunks, in proportion for fewer and for more. */
+/**
+ * Number of atoms that swaps visit: about 0.7 s on one core for 512 to 2048 chunks, and proportional for fewer or more.
+ */
 const SEARCH_MAX_VISITS = 9e7;
 const [SMALL_CHUNK_COUNT, LARGE_CHUNK_COUNT] = [512, 2048];
-/** Atoms that the descent of few chunks visits. */
+/** Number of atoms that the descent, used for few chunks, visits. */
 const DESCENT_MAX_VISITS = 6e6;
-/** Refinement aims a little above the bound, and once a little more above it: for fewer rows. */
+/**
+ * The target time of refinement is slightly above the bound, and in one search another 1 % above, which allows fewer
+ * rows.
+ */
 const TARGET_SLACK = 1.002;
 const TARGET_TIME_FACTORS = [1, 1.01];
 const TARGET_GAP_SHARES = [0.5, 0.8];
 
-/** The best placement, and what it was found from. */
+/** Returns the best placement and the starts of the search. */
 export function solve(
   problem: DispatchProblem,
   maxVisits: number = computeDefaultMaxVisits(problem),
@@ -63,7 +68,8 @@ export function solve(
   const startCandidate = findBestCandidate(results);
   for (const targetFactor of TARGET_TIME_FACTORS)
     search(startCandidate, 1 / 6, { targetTime: targetTime * targetFactor, seed: 777, threshold: 10 });
-  // Ranks that cannot reach the goal: aims near what there is, so that the slowest of them count and not their sum.
+  // If not all ranks can reach the target, use targets close to the current time, so that only the slowest ranks exceed
+  // them.
   for (const gapShare of TARGET_GAP_SHARES) {
     search(findBestCandidate(results), 1 / 6 / TARGET_GAP_SHARES.length, {
       targetTime: targetTime + gapShare * Math.max(0, best.time - targetTime),
@@ -99,7 +105,7 @@ function findBestCandidate(candidates: readonly DispatchCandidate[]): DispatchCa
   return candidates.reduce((best, each) => (each.objective < best.objective ? each : best));
 }
 
-/** The starts of the search. */
+/** Creates the starts of the search. */
 export function createStartCandidates(problem: DispatchProblem): DispatchCandidate[] {
   const affinityQueryAssignment = affinityAssignment(problem);
   const namedAssignments: (readonly [name: string, queries: Assignment])[] = [
