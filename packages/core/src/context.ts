@@ -3,28 +3,39 @@ import type { ProcessGroup } from "./collectives/process-group.ts";
 import type { Device, TraceEvent } from "./device.ts";
 import type { DeviceMesh } from "./mesh.ts";
 
-/** All that a rank needs: its device, its place in the mesh, and the backends it may use. Nothing is global. */
+/**
+ * The state of a rank: its device, its mesh with its coordinate, and the backends that it may use. Nothing is global.
+ */
 export interface Context extends AsyncDisposable {
   readonly device: Device;
   readonly mesh: DeviceMesh;
-  /** This rank's number in the world, and the world's size. */
+  /** This rank in the world group. */
   readonly rank: number;
   readonly size: number;
   readonly world: ProcessGroup;
-  /** What parameters are drawn from; the same on every rank. */
+  /** Seed of random numbers, such as initial parameters; the same on every rank. */
   readonly seed: number;
-  /** Names of the registered backends, `"local"` among them. */
+  /** Names of the registered backends, including `"local"`. */
   readonly backends: readonly string[];
-  /** The backend itself, or the registered one of that name; an unknown name is an error that lists what there is. */
+  /**
+   * Returns the backend itself, or the registered backend of that name. Throws an error that lists the available names
+   * if it is unknown.
+   */
   backend(nameOrValue: string | AttentionBackend): AttentionBackend;
-  /** A fresh number for each random tensor, the same on every rank that builds the same modules in the same order. */
+  /**
+   * Returns a new stream number for each random tensor. It is the same on every rank that builds the same modules in
+   * the same order.
+   */
   nextRandomStream(): number;
-  /** The number that comes next: with the seed, all the state that random numbers have. A checkpoint keeps it. */
+  /**
+   * The next stream number. Together with the seed, it is the complete state of the random number generator, and is
+   * saved in checkpoints.
+   */
   randomStream: number;
-  /** Throws a ClosedError after close. */
+  /** Throws a ClosedError if the context is closed. */
   assertOpen(where: string): void;
   startTrace(): void;
-  /** What the device and the collectives ran since `startTrace`. */
+  /** Returns the events of the device and the collectives since `startTrace`. */
   stopTrace(): Promise<readonly TraceEvent[]>;
   /** Closes groups and device. Idempotent. */
   close(): Promise<void>;

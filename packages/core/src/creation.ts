@@ -8,7 +8,7 @@ import type { DType } from "./storage.ts";
 import { formatShape, type Shape, numel } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
-/** The device of a new tensor: a device, or a context, whose device is used. */
+/** The device of a new tensor, or a context with this device. */
 export type DeviceOrContext = Context | Device;
 
 export function isContext(deviceOrContext: DeviceOrContext): deviceOrContext is Context {
@@ -29,14 +29,14 @@ export function resolveDevice(deviceOrContext: DeviceOrContext, where: string): 
 }
 
 export const tensorOptions = defineOptions("tensor", {
-  /** Of the elements. Default "float32". */
+  /** The dtype of the elements. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
 });
-/** What a new tensor is besides its shape. */
+/** Options of a new tensor. */
 export type TensorOptions = OptionsOf<typeof tensorOptions>;
 
 /**
- * Uninitialised memory of a shape.
+ * Returns an uninitialized tensor.
  *
  * @throws ShapeError for a length that is not an integer ≥ 0; OptionError for an unknown dtype.
  */
@@ -59,7 +59,8 @@ export function allocate(device: Device, spec: { shape: Shape; dtype: DType; whe
 }
 
 /**
- * Host values, row-major, copied to a tensor of `shape`; taken at the call. Rounds to nearest even for 16-bit dtypes.
+ * Copies row-major host values to a new tensor of `shape`. The values are read during the call. Rounds to nearest even
+ * for 16-bit dtypes.
  *
  * @example
  * ```ts
@@ -70,7 +71,8 @@ export function allocate(device: Device, spec: { shape: Shape; dtype: DType; whe
  * using y = x.transpose(0, 1).slice(0, 1);
  * Array.from(await y.read()); // => [2, 5, 3, 6]
  * ```
- * @throws ShapeError if the shape has another number of elements; OptionError for an element that is not a number.
+ * @throws ShapeError if the number of elements of the shape differs from that of the values; OptionError for an element
+ * that is not a number.
  */
 export function fromArray(
   deviceOrContext: DeviceOrContext,
@@ -103,7 +105,7 @@ function checkArrayLike(values: unknown): void {
   throw new OptionError({ where: "fromArray: values", expected: "an array of numbers", received: formatValue(values) });
 }
 
-/** Texts and gaps would become NaN. Typed arrays of numbers hold nothing else. */
+/** Strings and holes would become NaN. Numeric typed arrays contain neither, so only other arrays are checked. */
 function checkNumbers(values: ArrayLike<number>): void {
   const isTypedArray =
     ArrayBuffer.isView(values) && !(values instanceof BigInt64Array || values instanceof BigUint64Array);
@@ -119,18 +121,18 @@ function checkNumbers(values: ArrayLike<number>): void {
   }
 }
 
-/** A tensor of one value throughout. */
+/** Returns a tensor filled with one value. */
 export function full(deviceOrContext: DeviceOrContext, shape: Shape, value: number, options?: TensorOptions): Tensor {
   checkNumber("full: value", value);
   return fill(create(deviceOrContext, shape, { options, where: "full" }), value);
 }
 
-/** A tensor of zeros. */
+/** Returns a tensor of zeros. */
 export function zeros(deviceOrContext: DeviceOrContext, shape: Shape, options?: TensorOptions): Tensor {
   return fill(create(deviceOrContext, shape, { options, where: "zeros" }), 0);
 }
 
-/** A tensor of ones. */
+/** Returns a tensor of ones. */
 export function ones(deviceOrContext: DeviceOrContext, shape: Shape, options?: TensorOptions): Tensor {
   return fill(create(deviceOrContext, shape, { options, where: "ones" }), 1);
 }

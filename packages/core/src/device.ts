@@ -3,64 +3,88 @@ import type { KernelFeature, Kernels } from "./kernels/kernels.ts";
 import type { Shape } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
-/** Bytes of device memory. `reserved` counts what the caching allocator keeps, in use or not. */
+/** Bytes of device memory. `reserved` is the memory that the caching allocator holds, in use or not. */
 export interface MemoryStats {
   readonly allocated: number;
   readonly reserved: number;
-  /** The most that was allocated at once since the device was made or `resetPeakMemory` was called. */
+  /** Maximum of `allocated` since the device was created or `resetPeakMemory` was called. */
   readonly peak: number;
-  /** Scratch (workspace) memory of kernels, not included in `reserved`: it grows to the largest request. Both count toward the device's limit. */
+  /**
+   * Workspace memory of kernels, not included in `reserved`. It grows to the largest request. Both count toward the
+   * device's limit.
+   */
   readonly scratch?: number;
 }
 
-/** A mark in a stream after all work enqueued so far. */
+/** An event recorded in a stream after all work enqueued so far. */
 export interface Fence {
   readonly stream: Stream;
 }
 
-/** An in-order queue of work on a device. Nothing here blocks the host but what is awaited. See docs/ordering.md. */
+/**
+ * An in-order queue of work on a device. No method blocks the host; only awaiting a promise waits. See
+ * docs/ordering.md.
+ */
 export interface Stream {
-  /** What native code of other packages orders its work by: a cudaStream_t, or a `MosaicStream *` on the CPU. */
+  /**
+   * Native handle for other packages' native code to order its work by: a cudaStream_t, or a `MosaicStream *` on the
+   * CPU.
+   */
   readonly handle: bigint;
-  /** What else native code of other packages needs of a CUDA device: a `MosaicDevicePort *` of include/mosaic/device_port.h. */
+  /**
+   * Native interface of a CUDA device for other packages' native code: a `MosaicDevicePort *` of
+   * include/mosaic/device_port.h.
+   */
   readonly port?: bigint;
   record(): Fence;
-  /** Later work on this stream waits for the fence, the host does not. */
+  /** Makes later work on this stream wait for the fence. The host does not wait. */
   wait(fence: Fence): void;
-  /** Resolves when all work so far is done; rejects with the first failure of the stream. */
+  /** Resolves when all work enqueued so far is done; rejects with the first failure of the stream. */
   synchronize(): Promise<void>;
 }
 
-/** A place that holds tensors and computes on them, in order, on its one compute stream. */
+/** Holds tensors and computes on them in order, on a single compute stream. */
 export interface Device extends Disposable {
-  /** Open: "cpu", "cuda", yours. Collectives state which types they serve. */
+  /** "cpu", "cuda", or the type of a custom device. Collectives state which types they support. */
   readonly type: string;
   readonly index: number;
   readonly stream: Stream;
   readonly kernels: Kernels;
-  /** What its attention has beyond what every device must: a call that needs more is rejected. Absent: nothing. */
+  /**
+   * Optional features of attention that the device supports. A call that needs another one is rejected. Absent: none.
+   */
   readonly features?: readonly KernelFeature[];
-  /** What its kernels are compiled for, where their rounding depends on it: "avx2". All ranks must have the same. */
+  /**
+   * The instruction set of the kernels, such as "avx2", if their rounding depends on it. Must be the same on all ranks.
+   */
   readonly instructionSet?: string;
-  /** Uninitialised memory, ordered by the stream: what is freed may be handed out again at once. */
+  /** Returns an uninitialized tensor. Allocation is stream-ordered: memory that is freed may be reused immediately. */
   empty(shape: Shape, dtype: DType): Tensor;
-  /** Copies host values (row-major; taken at the call) into a tensor of any strides, rounding to its dtype. */
+  /**
+   * Copies row-major host values to a tensor of any strides, rounding to its dtype. The values are read during the
+   * call.
+   */
   write(out: Tensor, values: ArrayLike<number>): void;
-  /** Resolves to the tensor's values in row-major order, as float32, once all work so far is done. */
+  /** Resolves to the tensor's values in row-major order, as float32, when all work enqueued so far is done. */
   read(x: Tensor): Promise<Float32Array>;
   memory(): MemoryStats;
   resetPeakMemory(): void;
-  /** Begins to record what the stream runs; `stopTrace` returns it. Off by default, and then without cost. */
+  /**
+   * Starts recording the work of the stream; `stopTrace` returns it. Tracing is off by default and then has no cost.
+   */
   startTrace(): void;
   stopTrace(): Promise<readonly TraceEvent[]>;
 }
 
-/** One piece of work that ran: on a device's compute stream ("compute") or in the collectives ("communication"). */
+/** A completed operation on a device's compute stream ("compute") or in the collectives ("communication"). */
 export interface TraceEvent {
   readonly lane: "compute" | "communication";
   /** The kernel's or collective's name, e.g. "attend" or "sendRecv". */
   readonly name: string;
-  /** Nanoseconds of CLOCK_MONOTONIC, which all processes of a host share. `start`: when it could begin to run. */
+  /**
+   * Nanoseconds of CLOCK_MONOTONIC, which all processes of a host share. `start` is the time at which the operation
+   * could begin to run.
+   */
   readonly start: number;
   readonly end: number;
   /** Communication only: the caller's label, e.g. "ring(sp)", and the payload in bytes. */

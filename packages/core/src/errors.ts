@@ -1,6 +1,6 @@
-/** What every Mosaic error states: where it happened, what was expected, what came, and what to do. */
+/** Details of a Mosaic error: where it happened, what was expected, what was received, and what to do. */
 export interface ErrorDetails {
-  /** The call and, where it matters, the rank: `ring(sp), rank 3`. */
+  /** The call and, if it matters, the rank: `ring(sp), rank 3`. */
   readonly where: string;
   readonly expected?: string;
   readonly received?: string;
@@ -13,7 +13,7 @@ function formatMessage({ where, expected, received, remedy }: ErrorDetails): str
 }
 
 /**
- * Any value, short, as messages show what they received: never throws, whatever it is given.
+ * Formats any value as short text for error messages. Never throws.
  *
  * @example
  * ```ts
@@ -33,7 +33,7 @@ export function formatValue(value: unknown): string {
       return `[${shownItems.join(",")}${value.length > 8 ? ",…" : ""}]`;
     }
     const name: unknown = (Object.getPrototypeOf(value) as object | null)?.constructor?.name;
-    // A bundler may rename a class that refers to itself: `_Tensor`.
+    // A bundler may rename a class that refers to itself, for example to `_Tensor`.
     if (typeof name === "string" && name !== "" && name !== "Object") return `a ${name.replace(/^_+/, "")}`;
     const keys = Object.keys(value);
     return keys.length > 0 ? `an object with ${keys.slice(0, 8).join(", ")}` : "an empty object";
@@ -43,7 +43,7 @@ export function formatValue(value: unknown): string {
 }
 
 /**
- * The root of all errors that Mosaic throws on purpose.
+ * Base class of all errors that Mosaic throws on purpose.
  *
  * @example
  * ```ts
@@ -55,12 +55,12 @@ export function formatValue(value: unknown): string {
  */
 export class MosaicError extends Error {
   declare readonly details: ErrorDetails;
-  /** Where the documentation has the causes and remedies of this class, a path and an anchor; no part of the message. */
+  /** Path and anchor of the documentation of this error class, with causes and remedies. Not part of the message. */
   declare readonly help: string;
   constructor(details: ErrorDetails | string, options?: ErrorOptions) {
     super(typeof details === "string" ? details : formatMessage(details), options);
     this.name = new.target.name;
-    // Not enumerable: Node prints enumerable properties below the message, which has all of it.
+    // Not enumerable, because Node prints enumerable properties below the message, which already contains them.
     const properties = {
       details: typeof details === "string" ? { where: details } : details,
       help: `docs/troubleshooting.md#${this.name.toLowerCase()}`,
@@ -70,13 +70,13 @@ export class MosaicError extends Error {
   }
 }
 
-/** A shape, an axis or a size that does not fit. */
+/** A shape, an axis or a size does not match. */
 export class ShapeError extends MosaicError {}
-/** A dtype that does not fit. */
+/** A dtype does not match. */
 export class DTypeError extends MosaicError {}
-/** An option, or a combination of options, that does not exist; an argument that is not of its kind. */
+/** An unknown option, an invalid combination of options, or an argument of the wrong type. */
 export class OptionError extends MosaicError {}
-/** A backward that cannot run: nothing was recorded, it has run already, or a gradient does not fit. */
+/** A backward cannot run: nothing was recorded, it has already run, or a gradient does not match. */
 export class AutogradError extends MosaicError {}
 /** A tensor used after it was disposed. */
 export class DisposedError extends MosaicError {}
@@ -84,7 +84,7 @@ export class DisposedError extends MosaicError {}
 export class ClosedError extends MosaicError {}
 /** Asynchronous work on a device failed; names the operation that caused it. */
 export class DeviceError extends MosaicError {}
-/** The device has no memory left for an allocation. */
+/** The device has not enough memory for an allocation. */
 export class OutOfMemoryError extends MosaicError {}
 /** A rank of the group died or left while others still needed it. */
 export class PeerLostError extends MosaicError {}
@@ -95,7 +95,7 @@ export class CollectiveMismatchError extends MosaicError {}
 /** A native addon could not be loaded; the message lists likely causes and the remedy. */
 export class AddonLoadError extends MosaicError {}
 
-/** Throws an OptionError unless an argument is what was expected: for what callers without types may pass. */
+/** Throws an OptionError unless an argument is valid, for callers that do not use a type checker. */
 // oxlint-disable-next-line max-params -- the parts of a message
 export function expectValue(
   where: string,
@@ -113,7 +113,7 @@ export function checkFunction(where: string, f: unknown): void {
   expectValue(where, typeof f === "function", "a function", f);
 }
 
-/** The codes of `MosaicFailureCode` in include/mosaic/stream.h, in order. */
+/** Error classes in the order of `MosaicFailureCode` in include/mosaic/stream.h. */
 const errorsByCode = [
   MosaicError,
   DeviceError,
@@ -124,7 +124,7 @@ const errorsByCode = [
   OutOfMemoryError,
 ] as const;
 
-/** Turns a native `MosaicFailure` into the error class that its code stands for, its text into details. */
+/** Converts a native `MosaicFailure` to the error class of its code, and parses its text into details. */
 export function errorFromFailure(code: number, message: string): MosaicError {
   const nativeMessage = typeof message === "string" ? message : formatValue(message);
   const hint = findHint(nativeMessage);
@@ -134,14 +134,14 @@ export function errorFromFailure(code: number, message: string): MosaicError {
   return error;
 }
 
-/** What native code cannot know: which option or layer of a program leads to such a failure. */
+/** Returns a hint that native code cannot give: which option or layer of a program leads to such a failure. */
 function findHint(text: string): string | undefined {
   const index = /\b(?:gatherRows|scatterAddRows): expected integers from 0 to (\d+),/.exec(text);
   if (index) {
     const lastIndex = Number(index[1]);
     return `in an Embedding, the indices are token ids and the table has ${lastIndex + 1} rows: enlarge the table, or correct the token ids`;
   }
-  // Of two calls that differ: whether their rows, queries or keys have different lengths.
+  // For two mismatched calls: whether their rows, queries or keys have different lengths.
   const lengths = [...text.matchAll(/\b(rows|queries|keys) (\d+) over /g)];
   const haveDifferentLengths = lengths.some(([, kind, length]) =>
     lengths.some((each) => each[1] === kind && each[2] !== length),
@@ -150,7 +150,10 @@ function findHint(text: string): string | undefined {
   return "if shards are unequal, pass sequenceLength to the module";
 }
 
-/** The details of a text of the form `where: expected …, received …; remedy`, or of what two ranks were at; else all of it is `where`. */
+/**
+ * Parses a text of the form `where: expected …, received …; remedy`, or the positions of two ranks. Any other text
+ * becomes `where`.
+ */
 function parseDetails(text: string): ErrorDetails {
   const [, where, detailText = ""] = /^(.*?): ((?:expected|received|rank \d+ is at) .*)$/s.exec(text) ?? [];
   if (where === undefined) return { where: text };

@@ -17,26 +17,28 @@ export const initOptions = defineOptions("init", {
   }),
   /** The collectives that connect the ranks; required for more than one rank. Default: none. */
   collectives: option.custom("collectives", option.hasMethods<Collectives>("connect"), { optional: true }),
-  /** This rank's number. Default: what the launcher sets, as `launchEnvironment` reads it; 0 without one. */
+  /** This rank. Default: the value that the launcher sets, as `launchEnvironment` reads it; 0 without a launcher. */
   rank: option.integer({ min: 0, optional: true }),
-  /** Ranks of the job. Default: what the launcher sets; 1 without one. */
+  /** Number of ranks of the job. Default: the value that the launcher sets; 1 without a launcher. */
   worldSize: option.integer({ min: 1, optional: true }),
-  /** Lengths of the named axes along which the ranks are arranged; their product is the world's size. Default: { sp: worldSize }. */
+  /** Lengths of the named mesh axes. Their product must be the world size. Default: { sp: worldSize }. */
   mesh: option.meshShape({ optional: true }),
-  /** Ranks that share one sequence: short for mesh { dp: worldSize / spSize, sp: spSize }. Default: all. */
+  /** Number of ranks that share one sequence. Short for mesh { dp: worldSize / spSize, sp: spSize }. Default: all. */
   spSize: option.integer({ min: 1, optional: true }),
-  /** Backends that modules may name; `local` is always there. Default: none. */
+  /** Backends that modules may select by name. `local` is always available. Default: none. */
   backends: option.array(option.backend(), { optional: true }),
   /** Seed of parameters, the same on every rank. Default 0. */
   seed: option.integer({ min: 0, default: 0 }),
-  /** Timeout of a collective in seconds. Default: that of the collectives. */
+  /** Timeout of a collective in seconds. Default: the timeout of the collectives. */
   timeout: option.number({ above: 0, max: 1e9, expected: "seconds > 0, at most 1e9", optional: true }),
-  /** Called once when the context is to be closed, while it is open still: to write a trace, for example. Default: nothing. */
+  /**
+   * Called once before the context is closed, while it is still open, for example to write a trace. Default: nothing.
+   */
   beforeClose: option.custom("a function", option.isFunction<(ctx: Context) => void | Promise<void>>, {
     optional: true,
   }),
 });
-/** What `init` takes. */
+/** Options of `init`. */
 export type InitOptions = OptionsOf<typeof initOptions>;
 type InitSettings = ResolvedOptionsOf<typeof initOptions>;
 
@@ -52,7 +54,8 @@ const backendPackages: Readonly<Record<string, string>> = {
 };
 
 /**
- * Connects this rank to the others and gives it its context. Collective: every rank calls it, with the same mesh.
+ * Connects this rank to the other ranks and returns its context. Collective: every rank must call it with the same
+ * mesh.
  *
  * @example
  * ```ts
@@ -61,7 +64,7 @@ const backendPackages: Readonly<Record<string, string>> = {
  * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
  * ctx.mesh.shape; // => { sp: 1 }
  * ```
- * @throws OptionError for options that do not exist or do not go together; ShapeError for a mesh of another size.
+ * @throws OptionError for unknown or incompatible options; ShapeError if the size of the mesh is not the world size.
  */
 export async function init(options: InitOptions): Promise<Context> {
   const settings = initOptions.parse(options);
@@ -87,7 +90,7 @@ export async function init(options: InitOptions): Promise<Context> {
   }
 }
 
-/** The environment is read only where the options leave something open. */
+/** Returns rank and world size. Reads the environment only if the options do not set both. */
 function resolveRank({ rank, worldSize }: InitSettings): { readonly rank: number; readonly size: number } {
   if (rank !== undefined && worldSize !== undefined) return { rank, size: worldSize };
   const launchEnv = launchEnvironment();
@@ -235,7 +238,7 @@ class RankContext implements Context {
     await this.close();
   }
 
-  /** Closes subgroups first, then the world, then the device: all of them, whatever fails. Rejects with the first failure. */
+  /** Calls `beforeClose`, then closes subgroups, the world, and the device: all of them, whatever fails. Rejects with the first failure. */
   async #close(): Promise<void> {
     const groups = new Set(this.mesh.axes.map((axis) => this.mesh.group(axis)));
     groups.delete(this.world);

@@ -2,34 +2,39 @@ import { expectValue, OptionError } from "./errors.ts";
 
 type EnvironmentVariables = Readonly<Record<string, string | undefined>>;
 
-/** The place of this process in its job, from the variables of whatever started it. */
+/** Rank and job of this process, from the environment variables of its launcher. */
 export interface LaunchEnvironment {
-  /** What set them; undefined where nothing did, and this is the only rank. */
+  /** The launcher that set the variables; undefined without a launcher, when this is the only rank. */
   readonly launcher: "mosaic-run" | "torchrun" | "Open MPI" | "MPICH" | "SLURM" | undefined;
   readonly rank: number;
   readonly worldSize: number;
-  /** Among the ranks of this host; undefined where the launcher sets none. */
+  /** Rank among the ranks of this host; undefined if the launcher does not set it. */
   readonly localRank: number | undefined;
   readonly localWorldSize: number | undefined;
-  /** 0, then one more with every restart of the job. */
+  /** 0 at first, incremented with every restart of the job. */
   readonly attempt: number;
-  /** A name that no other job of this host has at the time; undefined where the launcher sets none. */
+  /** Name of the job, unique among the jobs that run on this host; undefined if the launcher does not set one. */
   readonly job: string | undefined;
-  /** Where rank 0's host accepts connections of the others; undefined where the launcher sets none. */
+  /**
+   * Address at which rank 0's host accepts connections of the other ranks; undefined if the launcher does not set it.
+   */
   readonly endpoint: { readonly host: string; readonly port: number } | undefined;
 }
 
-/** Where a launcher puts the place of a rank. */
+/** Names of the environment variables of a launcher. */
 interface LauncherVariables {
   readonly launcher: "torchrun" | "Open MPI" | "MPICH" | "SLURM";
   readonly rank: string;
   readonly worldSize: string;
   readonly localRank: string;
-  /** SLURM has it in a list of all nodes. */
+  /** For SLURM, this variable lists the counts of all nodes. */
   readonly localWorldSize: string;
 }
 
-/** Those of torchrun, which mosaic-run and programs of users set, too, come before the others. */
+/**
+ * The variables of torchrun, which mosaic-run and user programs also set. They take precedence over those of other
+ * launchers.
+ */
 const torchrun: LauncherVariables = {
   launcher: "torchrun",
   rank: "RANK",
@@ -44,7 +49,7 @@ const openMpi: LauncherVariables = {
   localRank: "OMPI_COMM_WORLD_LOCAL_RANK",
   localWorldSize: "OMPI_COMM_WORLD_LOCAL_SIZE",
 };
-/** Hydra, of MPICH and of what is derived from it. */
+/** Hydra, the launcher of MPICH and its derivatives. */
 const mpich: LauncherVariables = {
   launcher: "MPICH",
   rank: "PMI_RANK",
@@ -60,19 +65,19 @@ const slurm: LauncherVariables = {
   localWorldSize: "SLURM_STEP_TASKS_PER_NODE",
 };
 
-/** SLURM numbers batch scripts and interactive shells as steps from here on; no srun has started their process. */
+/** First step id that SLURM uses for batch scripts and interactive shells, whose processes srun did not start. */
 const FIRST_SPECIAL_STEP = 0xffff_fff0;
-/** Below the ports that systems give to outgoing connections. */
+/** Below the ephemeral port range of common systems. */
 const SLURM_PORT_RANGE = { first: 20_000, count: 12_000 } as const;
 
 /**
- * The place of this process in its job: as mosaic-run and torchrun set it (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
- * MASTER_ADDR, MASTER_PORT), else mpirun of Open MPI (OMPI_COMM_WORLD_RANK, …), else that of MPICH (PMI_RANK, …), else srun
- * (SLURM_PROCID, … in a job step). MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID count whatever the launcher is. Empty variables
- * count as unset.
+ * Returns rank and job of this process from the variables of the first launcher found: mosaic-run and torchrun (RANK,
+ * WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), mpirun of Open MPI (OMPI_COMM_WORLD_RANK, …),
+ * mpirun of MPICH (PMI_RANK, …), or srun (SLURM_PROCID, … in a job step). MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID
+ * are used with any launcher. Empty variables count as unset.
  *
- * @throws OptionError for what is no integer, for a rank beyond the size, where only one of rank and size is set, and where
- * RANK and WORLD_SIZE contradict the launcher's own variables.
+ * @throws OptionError if a value is not an integer, if the rank is not less than the size, if only one of rank and size
+ * is set, or if RANK and WORLD_SIZE contradict the launcher's own variables.
  * @example
  * ```ts
  * import { launchEnvironment } from "@mosaic/core";
@@ -98,7 +103,10 @@ export function launchEnvironment(env: EnvironmentVariables = process.env): Laun
   };
 }
 
-/** This process's number among the ranks of its host; undefined where the launcher sets none. Throws OptionError for no integer. */
+/**
+ * Returns the rank of this process within its host; undefined if the launcher does not set it. Throws an OptionError
+ * unless it is an integer.
+ */
 export function localRank(env: EnvironmentVariables = process.env): number | undefined {
   checkEnvironment("localRank", env);
   const parsedRank = parseInteger("LOCAL_RANK", env);
@@ -106,7 +114,10 @@ export function localRank(env: EnvironmentVariables = process.env): number | und
   return parsedRank ?? (launcher === undefined ? undefined : parseInteger(launcher.localRank, env));
 }
 
-/** Ranks of this host; undefined where the launcher sets none. Throws OptionError unless it is an integer ≥ 1. */
+/**
+ * Returns the number of ranks of this host; undefined if the launcher does not set it. Throws an OptionError unless it
+ * is an integer ≥ 1.
+ */
 export function localWorldSize(env: EnvironmentVariables = process.env): number | undefined {
   checkEnvironment("localWorldSize", env);
   const parsedSize = parseInteger("LOCAL_WORLD_SIZE", env, 1);
@@ -119,7 +130,10 @@ function checkEnvironment(where: string, env: unknown): void {
   expectValue(where, typeof env === "object" && env !== null, "an object of environment variables", env);
 }
 
-/** What numbers the ranks of a host: also where RANK and WORLD_SIZE alone were copied from its variables. */
+/**
+ * Returns the launcher that sets the local rank. If only RANK and WORLD_SIZE were copied from another launcher's
+ * variables, returns that launcher.
+ */
 function localLauncher(env: EnvironmentVariables): LauncherVariables | undefined {
   const launcher = findLauncher(env);
   if (launcher !== torchrun || env["LOCAL_RANK"] || env["LOCAL_WORLD_SIZE"]) return launcher;
@@ -135,12 +149,15 @@ function findLauncher(env: EnvironmentVariables): LauncherVariables | undefined 
   const isLauncherSet = ({ rank, worldSize }: LauncherVariables): boolean => Boolean(env[rank] || env[worldSize]);
   if (isLauncherSet(torchrun)) return torchrun;
   if (isLauncherSet(openMpi)) return openMpi;
-  // `srun --mpi=pmi2` sets PMI_RANK, too, but nothing of the host.
+  // `srun --mpi=pmi2` also sets PMI_RANK, but not the local rank.
   if (isLauncherSet(mpich) && (env[mpich.localRank] || !isSlurmStep(env))) return mpich;
   return isSlurmStep(env) && isLauncherSet(slurm) ? slurm : undefined;
 }
 
-/** In a batch script the variables of tasks are set, too, but it is none. */
+/**
+ * Returns whether this process is a task of a SLURM job step. Batch scripts also have the variables of tasks, but are
+ * not tasks.
+ */
 function isSlurmStep(env: EnvironmentVariables): boolean {
   return Boolean(env["SLURM_STEP_ID"]) && Number(env["SLURM_STEP_ID"]) < FIRST_SPECIAL_STEP;
 }
@@ -167,8 +184,9 @@ function checkRank(launcher: LauncherVariables, env: EnvironmentVariables): read
 }
 
 /**
- * RANK and WORLD_SIZE that a shell or a container exports to all processes make worlds of the wrong ranks. More ranks than the launcher
- * started processes are right: each of these has started some of them. So are those of torchrun and mosaic-run in such processes.
+ * Throws if RANK and WORLD_SIZE contradict the launcher's variables, for example because a shell or a container exports
+ * them to all processes. A larger WORLD_SIZE is valid, because each launched process may start several ranks. Values
+ * set by torchrun or mosaic-run are also valid.
  */
 function checkAgreement(rank: number, worldSize: number, env: EnvironmentVariables): void {
   if (env["MOSAIC_RUN_ID"] || env["TORCHELASTIC_RUN_ID"]) return;
@@ -198,14 +216,14 @@ function parseEndpoint(env: EnvironmentVariables): LaunchEnvironment["endpoint"]
   return host === undefined || port === undefined ? undefined : { host, port };
 }
 
-/** torchrun's own store listens on MASTER_PORT. */
+/** Returns the port of the endpoint: MASTER_PORT + 1 if torchrun's own store listens on MASTER_PORT. */
 function resolveEndpointPort(env: EnvironmentVariables): number | undefined {
   const mosaicPort = parseInteger("MOSAIC_MASTER_PORT", env, 1, 65_535);
   const masterPort = parseInteger("MASTER_PORT", env, 1, 65_535);
   if (mosaicPort !== undefined) return mosaicPort;
   if (masterPort !== undefined) return env["TORCHELASTIC_USE_AGENT_STORE"] === "True" ? masterPort + 1 : masterPort;
   if (!isSlurmStep(env)) return undefined;
-  // Steps of one job, and jobs in a row, that share a host get different ports.
+  // Assigns different ports to steps of one job and to consecutive jobs, which may share a host.
   const jobStepNumber = 64 * (parseInteger("SLURM_JOB_ID", env) ?? 0) + (parseInteger("SLURM_STEP_ID", env) ?? 0);
   return SLURM_PORT_RANGE.first + (jobStepNumber % SLURM_PORT_RANGE.count);
 }
@@ -214,7 +232,7 @@ function parseSlurmRestarts(env: EnvironmentVariables): number {
   return isSlurmStep(env) ? (parseInteger("SLURM_RESTART_COUNT", env) ?? 0) : 0;
 }
 
-/** Of `2(x3),1`, tasks of each node, those of this one. */
+/** Returns the number of tasks of this node from a list of all nodes, such as `2(x3),1`. */
 function parseSlurmTaskCount(env: EnvironmentVariables): number | undefined {
   const counts = (env["SLURM_STEP_TASKS_PER_NODE"] ?? "").split(",").flatMap((entry) => {
     const [, tasks, nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(entry) ?? [];
@@ -223,7 +241,7 @@ function parseSlurmTaskCount(env: EnvironmentVariables): number | undefined {
   return counts[parseInteger("SLURM_NODEID", env) ?? 0];
 }
 
-/** Of `n[001-003,7],m1`, n001. */
+/** Returns the first host of a list, for example n001 of `n[001-003,7],m1`. */
 function firstHost(hostList = ""): string | undefined {
   const [firstEntry = ""] = /^(?:[^,[]|\[[^\]]*\])*/.exec(hostList) ?? [];
   return firstEntry.replaceAll(/\[(\d+)[^\]]*\]/g, "$1") || undefined;

@@ -1,25 +1,27 @@
 import type { ProcessGroup } from "./collectives/process-group.ts";
 import { OptionError, ShapeError, expectValue, formatValue } from "./errors.ts";
 
-/** A place in the mesh, or part of one: { node: 1, gpu: 3 }. Mesh axes are strings, tensor axes are numbers. */
+/**
+ * A coordinate in the mesh, of some or all axes: { node: 1, gpu: 3 }. Mesh axes are strings, tensor axes are numbers.
+ */
 export type Coordinate = Readonly<Record<string, number>>;
 
 /**
- * The ranks arranged along named axes, row-major: the last axis varies fastest. Ranks take the places host by host, so that inner
- * axes stay within a host wherever lengths allow it; launchers that number ranks by host, as mosaic-run does, leave them in the order of
- * their numbers.
+ * The ranks arranged along named axes, row-major: the last axis varies fastest. Ranks are assigned to coordinates host
+ * by host, so that inner axes stay within a host if the lengths allow it. With launchers that number ranks by host,
+ * such as mosaic-run, this is ascending rank order.
  */
 export interface DeviceMesh {
   /** Length of every axis, in order. */
   readonly shape: Coordinate;
   readonly axes: readonly string[];
-  /** Where this rank is. */
+  /** The coordinate of this rank. */
   readonly coordinate: Coordinate;
   /** All ranks. */
   readonly world: ProcessGroup;
-  /** The host of the rank at each place, row-major, by number. Absent: not known. */
+  /** The host number of the rank at each coordinate, row-major. Absent if unknown. */
   readonly hosts?: readonly number[];
-  /** The ranks that differ from this one only along `axis`. */
+  /** Returns the group of the ranks whose coordinates differ from this rank's only along `axis`. */
   group(axis: string): ProcessGroup;
 }
 
@@ -29,7 +31,7 @@ function checkLengths(where: string, lengths: unknown): void {
   expectValue(where, areLengths, "axis lengths by name, such as { dp: 2, sp: 4 }", lengths);
 }
 
-/** The coordinate of a rank. */
+/** Returns the coordinate of a rank. */
 export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
   checkLengths("coordinateOf", shape);
   const lengths = Object.values(shape);
@@ -47,7 +49,7 @@ export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
   return Object.fromEntries(entries);
 }
 
-/** The coordinate without some axes: all shards along them. */
+/** Returns the coordinate without some axes, which means all shards along them. */
 export function omitAxes(coordinate: Coordinate, axes: readonly string[]): Coordinate {
   checkLengths("omitAxes", coordinate);
   expectValue("omitAxes", Array.isArray(axes), "an array of axis names", axes);
@@ -55,7 +57,7 @@ export function omitAxes(coordinate: Coordinate, axes: readonly string[]): Coord
 }
 
 function checkMeshShape(shape: Coordinate, size: number): void {
-  // JavaScript sorts names like "0" before all others, so that axes would change their order.
+  // JavaScript orders integer-like keys such as "0" before all others, which would change the order of axes.
   const invalidNames = Object.keys(shape).filter((axis) => !/^[A-Za-z_]/.test(axis));
   if (invalidNames.length > 0) {
     throw new OptionError({
@@ -75,7 +77,7 @@ function checkMeshShape(shape: Coordinate, size: number): void {
   });
 }
 
-/** Collective: cuts the world into one group per axis. */
+/** Creates the mesh with one group per axis. Collective. */
 export async function createMesh(world: ProcessGroup, lengths: Coordinate): Promise<DeviceMesh> {
   expectValue(
     "createMesh",
@@ -114,8 +116,9 @@ export async function createMesh(world: ProcessGroup, lengths: Coordinate): Prom
 }
 
 /**
- * The rank at each place, row-major: host by host, where hosts are known. A group numbers its members in the order of their ranks, which
- * must be that of their places; where it would not be, or where hosts differ in size, the order is that of the ranks.
+ * Returns the rank at each coordinate, row-major: host by host if hosts are known. A group orders its members by rank,
+ * which must match their order along the axis. If it would not match, or if hosts differ in size, returns the ranks in
+ * ascending order.
  */
 function rankOrder({ size, hosts }: ProcessGroup, shape: Coordinate): readonly number[] {
   const ranks = Array.from({ length: size }, (_, rank) => rank);
@@ -132,14 +135,14 @@ function rankOrder({ size, hosts }: ProcessGroup, shape: Coordinate): readonly n
   return ranksByHost;
 }
 
-/** Whether all hosts have equally many ranks. */
+/** Returns whether all hosts have the same number of ranks. */
 function hasEqualHostSizes(hosts: readonly number[]): boolean {
   const counts = new Map<number, number>();
   for (const host of hosts) counts.set(host, (counts.get(host) ?? 0) + 1);
   return new Set(counts.values()).size === 1;
 }
 
-/** Ranks that agree on every other axis share a color. */
+/** Returns a color that ranks share if their coordinates agree on every other axis. */
 function groupColor(coordinate: Coordinate, shape: Coordinate, axis: string): number {
   return Object.keys(shape).reduce(
     (color, each) => (each === axis ? color : color * shape[each]! + coordinate[each]!),

@@ -11,23 +11,32 @@ import type { Shape } from "./shape.ts";
 import { Tensor } from "./tensor.ts";
 import * as views from "./views.ts";
 
-// Operations as methods: `x.add(y)` is `add(x, y)`. tensor.ts imports no operation, this file gives it them all.
+// Operations as methods: `x.add(y)` is `add(x, y)`. tensor.ts imports no operation; this file adds all of them to
+// `Tensor`.
 
-/** The operations of a tensor. Each is the function of the same name with the tensor as its first argument; views are methods alone. */
+/**
+ * The operations of a tensor. Each is the function of the same name with the tensor as its first argument. Views are
+ * available only as methods.
+ */
 export interface TensorMethods {
-  /** The same elements, row-major, under another shape; one length may be -1. Copies only if no strides can show it. */
+  /**
+   * Returns the same elements in row-major order with another shape; one length may be -1. Copies only if no strides
+   * can represent the result.
+   */
   reshape(shape: Shape): Tensor;
-  /** Axes in another order: axis i of the result is axis `axes[i]` of this. */
+  /** Permutes the axes: axis i of the result is axis `axes[i]` of this tensor. */
   permute(axes: readonly number[]): Tensor;
-  /** Two axes exchanged. */
+  /** Swaps two axes. */
   transpose(a: number, b: number): Tensor;
-  /** Elements start, start + step, … before `end` of one axis; a negative start or end counts from the end. */
+  /**
+   * Selects elements start, start + step, … before `end` along one axis. A negative start or end counts from the end.
+   */
   slice(axis: number, start: number, end?: number, step?: number): Tensor;
-  /** Axes of length 1 repeated, and new ones added in front, without a copy. */
+  /** Repeats axes of length 1 and adds leading axes, without a copy. */
   expand(shape: Shape): Tensor;
-  /** This very memory if it is dense already, else a dense copy. */
+  /** Returns a tensor with the same memory if it is contiguous, otherwise a contiguous copy. */
   contiguous(): Tensor;
-  /** Another dtype, rounded to nearest even; shares memory if the dtype is the same. */
+  /** Converts to another dtype, rounding to nearest even. Shares memory if the dtype is the same. */
   to(dtype: DType): Tensor;
 
   /** this + other, a tensor or a number. Shapes broadcast as in NumPy; dtypes must agree. */
@@ -64,14 +73,17 @@ export interface TensorMethods {
   sigmoid(): Tensor;
   /** max(x, 0); the derivative at 0 is 0. */
   relu(): Tensor;
-  /** x · Φ(x), with the normal distribution's Φ: Hendrycks and Gimpel 2016. The option is PyTorch's. */
+  /**
+   * x · Φ(x), where Φ is the normal cumulative distribution function: Hendrycks and Gimpel 2016. Same option as
+   * PyTorch.
+   */
   gelu(options?: pointwise.GeluOptions): Tensor;
   /** x · sigmoid(x), also called swish: Elfwing et al. 2017. */
   silu(): Tensor;
   /** x². */
   square(): Tensor;
 
-  /** Softmax along one axis, the last by default; a row of −Infinity gives 0. */
+  /** Softmax along one axis, the last by default. A row of −Infinity yields 0. */
   softmax(axis?: number): Tensor;
   /** (x − mean) / √(variance + ε) · weight + bias over the last axis. Ba, Kiros and Hinton 2016. ε defaults to 1e-5. */
   layerNorm(weight?: Tensor | null, bias?: Tensor | null, options?: NormOptions): Tensor;
@@ -80,9 +92,9 @@ export interface TensorMethods {
 
   /** Sum over some axes, or all; float32 accumulation, one rounding. */
   sum(axes?: Axes, options?: ReduceOptions): Tensor;
-  /** Mean over some axes, or all; float32 accumulation, one rounding. NaN where there is nothing. */
+  /** Mean over some axes, or all; float32 accumulation, one rounding. NaN if there are no elements. */
   mean(axes?: Axes, options?: ReduceOptions): Tensor;
-  /** The largest over some axes, or all. Where several are largest, each gets an equal part of the gradient. */
+  /** Maximum over some axes, or all. The gradient is distributed equally among elements that equal the maximum. */
   max(axes?: Axes, options?: ReduceOptions): Tensor;
 }
 
@@ -90,7 +102,7 @@ declare module "./tensor.ts" {
   interface Tensor extends TensorMethods {}
 }
 
-/** `operation(x, …)` as a method of x. */
+/** Converts `operation(x, …)` to a method of x. */
 function toMethod<Rest extends readonly unknown[]>(
   operation: (x: Tensor, ...rest: Rest) => Tensor,
 ): (this: Tensor, ...rest: Rest) => Tensor {

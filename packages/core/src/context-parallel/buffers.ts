@@ -5,44 +5,44 @@ import { expectValue, formatValue, OptionError, ShapeError } from "../errors.ts"
 import { contiguousStrides, formatShape, isContiguous, numel, sameShape, type Shape } from "../shape.ts";
 import { Tensor } from "../tensor.ts";
 
-/** Tensors of the same rows that travel together, such as k and v; a message each. */
+/** Tensors with the same rows that are sent together, such as k and v. Each tensor is one message. */
 export interface Chunk {
-  /** As attention sees them: [B,H,S,D] or [B,H,S]. */
+  /** The tensors in attention's axis order: [B,H,S,D] or [B,H,S]. */
   readonly tensors: readonly Tensor[];
-  /** The same memory as messages see it: dense, in the order of the buffers. */
+  /** The same memory as it is sent: contiguous, in the axis order of the buffers. */
   readonly wire: readonly Tensor[];
 }
 
-/** Messages that send a chunk to a rank. */
+/** Returns the messages that send a chunk to a rank. */
 export function sendTransfers(chunk: Chunk, to: number): Transfer[] {
   checkChunk("sendTransfers", chunk);
   return chunk.wire.map((tensor) => ({ tensor, to }));
 }
 
-/** Messages that fill a chunk with what a rank sends. */
+/** Returns the messages that receive a chunk from a rank. */
 export function recvTransfers(chunk: Chunk, from: number): Transfer[] {
   checkChunk("recvTransfers", chunk);
   return chunk.wire.map((tensor) => ({ tensor, from }));
 }
 
-/** What a chunk is made like: an entry for each tensor, [B,H,·,D] or [B,H,·] with any number of rows. */
+/** Shapes and dtypes of a chunk's tensors: [B,H,·,D] or [B,H,·]. The number of rows is ignored. */
 export type ChunkSpec = readonly Pick<Tensor, "shape" | "dtype">[];
 
-/** How chunks lie in memory, and in messages: see `ChunkBufferOptions`. */
+/** Axis order of chunks in memory and in messages: see `ChunkBufferOptions`. */
 export type AxisOrder = "bhsd" | "sbhd";
 
 export interface ChunkBufferOptions {
   readonly device: Device;
   /**
-   * "bhsd", if absent: chunks lie in memory as attention sees them. "sbhd": rows are outermost, so that some rows of a chunk
-   * are dense, and chunks of several ranks, one after another, are one chunk.
+   * "bhsd", the default: the axis order of attention. "sbhd": rows are outermost, so that a range of rows is
+   * contiguous, and concatenated chunks of several ranks form one chunk.
    */
   readonly order?: AxisOrder;
-  /** Rows that a slot has room for: those of the longest chunk that comes. Without it there are no slots. */
+  /** Capacity of a slot in rows: the length of the longest chunk that it must hold. If absent, slots cannot be used. */
   readonly slotRows?: number;
 }
 
-/** Axes of what attention sees in the order of messages, and back, for the order "sbhd". */
+/** Axis permutations for the order "sbhd": from attention's axis order to that of messages (`wire`), and back. */
 const permutations = { wire: [2, 0, 1, 3], tensors: [1, 2, 0, 3] } as const;
 
 interface ViewGeometry {
@@ -51,7 +51,7 @@ interface ViewGeometry {
   readonly offset?: number;
 }
 
-/** One tensor of a chunk, dense; `tensors` is absent where both are the same. */
+/** Geometry of one contiguous tensor of a chunk. `tensors` is absent if it equals `wire`. */
 interface MemoryLayout {
   readonly wire: ViewGeometry;
   readonly tensors?: ViewGeometry;
@@ -63,8 +63,8 @@ interface Slot extends Chunk {
 }
 
 /**
- * Device memory for the chunks of one call. What it hands out belongs to it, and lives until it is disposed or the chunk
- * released; a collective under way keeps its memory alive all the same.
+ * Device memory for the chunks of one call. It owns the chunks that it returns. They are valid until it is disposed or
+ * the chunk is released. A collective in flight keeps its memory alive beyond that.
  *
  * @example
  * ```ts
@@ -86,7 +86,7 @@ export class ChunkBuffers implements Disposable {
   readonly #chunks = new Set<Chunk>();
   #tensors: Tensor[] = [];
   readonly #slots = new Map<string, Slot>();
-  /** By what chunks are like; for the last number of rows, which most of them share. */
+  /** Layouts by spec, cached for the last number of rows, which most chunks share. */
   readonly #layouts = new Map<ChunkSpec, { readonly rows: number; readonly layouts: readonly MemoryLayout[] }>();
 
   constructor(options: ChunkBufferOptions) {
@@ -101,7 +101,7 @@ export class ChunkBuffers implements Disposable {
     this.#slotRows = slotRows;
   }
 
-  /** An uninitialised chunk of so many rows. */
+  /** Returns an uninitialized chunk with `rows` rows. */
   empty(spec: ChunkSpec, rows: number): Chunk {
     const layouts = this.#memoryLayouts(spec, rows);
     const wire = layouts.map((layout, i) => this.#device.empty(layout.wire.shape, spec[i]!.dtype));
@@ -109,8 +109,9 @@ export class ChunkBuffers implements Disposable {
   }
 
   /**
-   * A chunk of so many rows in the memory of that name, which is used again and again: what was left there, uninitialised at
-   * first. All chunks of a name are alike but for their rows. A name that is never used takes no memory.
+   * Returns a chunk with `rows` rows in the memory of this name. The memory is reused and keeps its contents; it is
+   * uninitialized at first. All chunks of a name must have equal specs except for rows. Memory is allocated at the
+   * first use of a name.
    *
    * @throws ShapeError for more rows than `slotRows`.
    */
@@ -140,7 +141,7 @@ export class ChunkBuffers implements Disposable {
     return slot;
   }
 
-  /** Zeros to read, not to send, which take the memory of one number a tensor. */
+  /** Returns a chunk of zeros that can be read but not sent. Each tensor takes the memory of one element. */
   zeros(spec: ChunkSpec, rows: number): Chunk {
     checkRows("ChunkBuffers.zeros", rows);
     checkChunkSpec("ChunkBuffers.zeros", spec);
@@ -152,7 +153,9 @@ export class ChunkBuffers implements Disposable {
     return this.#track({ tensors, wire: [] });
   }
 
-  /** These tensors as a chunk: each itself if it lies in memory as messages do, or else a copy. */
+  /**
+   * Returns the tensors as a chunk: each tensor itself if its memory is contiguous in message order, otherwise a copy.
+   */
   contiguous(tensors: readonly Tensor[]): Chunk {
     this.#checkTensors("ChunkBuffers.contiguous", tensors);
     const chunks = tensors.map((tensor): Chunk => {
@@ -179,7 +182,10 @@ export class ChunkBuffers implements Disposable {
     return chunk;
   }
 
-  /** `count` rows of a chunk, from `first` on. Dense in the order "sbhd" only. */
+  /**
+   * Returns a view of `count` rows of a chunk, starting at `first`. Only for the order "sbhd", in which rows are
+   * contiguous.
+   */
   narrow(chunk: Chunk, first: number, count: number): Chunk {
     checkChunk("ChunkBuffers.narrow", chunk);
     checkRows("ChunkBuffers.narrow: first", first);
@@ -198,14 +204,17 @@ export class ChunkBuffers implements Disposable {
     });
   }
 
-  /** Takes a tensor over, to be disposed with all others. */
+  /** Takes ownership of a tensor, which is disposed with the buffers. */
   takeOwnership(tensor: Tensor): Tensor {
     checkTensor("ChunkBuffers.takeOwnership", tensor);
     this.#tensors.push(tensor);
     return tensor;
   }
 
-  /** Gives the memory of a chunk back before all else. One that `contiguous` made stays: some of it may be the caller's. */
+  /**
+   * Releases the memory of a chunk early. Does nothing for a chunk from `contiguous`, whose tensors may be the
+   * caller's.
+   */
   release(chunk: Chunk): void {
     if (this.#chunks.delete(chunk)) dispose(chunk);
   }
@@ -239,7 +248,7 @@ export class ChunkBuffers implements Disposable {
     return { wire: { shape: wire, strides }, tensors: { shape, strides: permuteSizes(strides, permutations.tensors) } };
   }
 
-  /** Of this device, [B,H,S,D] or [B,H,S] each. */
+  /** Throws unless all tensors are on this device and have the shape [B,H,S,D] or [B,H,S]. */
   #checkTensors(where: string, tensors: readonly Tensor[]): void {
     expectValue(where, Array.isArray(tensors), "an array of tensors", tensors);
     for (let i = 0; i < tensors.length; i++) {
@@ -271,7 +280,9 @@ export class ChunkBuffers implements Disposable {
   }
 }
 
-/** Throws an OptionError unless `chunk` has tensors to send; whether they are tensors, the group checks that sends them. */
+/**
+ * Throws an OptionError unless `chunk` has an array of tensors to send. The group that sends them checks the tensors.
+ */
 function checkChunk(where: string, chunk: unknown): asserts chunk is Pick<Chunk, "wire"> {
   if (!Array.isArray((chunk as Partial<Chunk> | null | undefined)?.wire)) {
     expectValue(where, false, "a Chunk { tensors, wire }", chunk);
@@ -283,7 +294,7 @@ function checkRows(where: string, rows: unknown): void {
   expectValue(where, false, "an integer number of rows ≥ 0", rows);
 }
 
-/** Throws an OptionError or ShapeError unless a chunk can be made like these. */
+/** Throws an OptionError or ShapeError unless `spec` is valid. */
 function checkChunkSpec(where: string, spec: unknown): void {
   expectValue(where, Array.isArray(spec), "an array of { shape, dtype }", spec);
   for (const tensorSpec of spec as readonly unknown[]) {
@@ -295,7 +306,7 @@ function checkChunkSpec(where: string, spec: unknown): void {
   }
 }
 
-/** Without history: these are no operations of anybody's tape. */
+/** Creates a view that is not recorded on the autograd tape. */
 function createView(
   { device, dtype, storage, offset: tensorOffset }: Tensor,
   { shape, strides, offset = tensorOffset }: ViewGeometry,
@@ -304,7 +315,7 @@ function createView(
 }
 
 /**
- * Rows [from, to) of x [B,H,S,D] or [B,H,S], as a view.
+ * Returns a view of rows [from, to) of x [B,H,S,D] or [B,H,S].
  *
  * @example
  * ```ts

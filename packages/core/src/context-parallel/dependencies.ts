@@ -10,51 +10,57 @@ import * as option from "../option.ts";
 import type { Layout } from "../placement/placement.ts";
 import { type Span, spansLength } from "../placement/span.ts";
 
-// Every rank has the layouts of all ranks and the mask, and derives alone who needs whose keys: nothing is sent for it.
+// Every rank has the mask and the layouts of all ranks, and derives from them, without communication, which rank needs
+// which keys.
 
-/** Where queries and keys lie, and which see which: a call, as every rank has it. */
+/** The part of an attention call from which dependencies are derived: layouts and mask, which every rank has. */
 export interface ShardedAttentionCall {
   readonly at: Coordinate;
   readonly queries: Layout;
   readonly keys: Layout;
   readonly mask: readonly Slice[];
-  /** Of the sample masks the union counts: a rank needs what any of its samples sees. */
+  /** Sample masks count as their union, because a rank needs every key that any of its samples attends to. */
   readonly modifiers?: Pick<AttentionModifiers, "sampleMasks"> | undefined;
 }
 
 /**
- * Who computes on whose keys along a mesh axis, and who must receive them; ranks are those of the axis.
+ * For each pair of ranks along a mesh axis: whether the first computes on the keys of the second, and whether it must
+ * receive them.
  *
- * With an inner backend that communicates, a rank of the axis stands for a group: the ranks that the inner backend gathers
- * keys from. All of a group compute on a source, or none; each of them receives its own shard of that source, if any needs it.
+ * If the inner backend communicates, a rank of the axis represents a group: the ranks from which the inner backend
+ * gathers keys. Either all ranks of a group compute on a source or none does. Each receives its own shard of the source
+ * if any rank of the group needs this shard.
  */
 export interface DependencyTable {
   readonly axis: string;
-  /** Ranks along the axis. */
+  /** Number of ranks along the axis. */
   readonly size: number;
-  /** True if the mask leaves no rank of the axis, nor of its groups, anything to compute. */
+  /** True if the mask leaves nothing to compute for any rank of the axis and its groups. */
   readonly isEmpty: boolean;
-  /** Queries in the shard of a rank. */
+  /** Returns the number of queries in the shard of a rank. */
   queryRows(rank: number): number;
-  /** Keys in the shard of a rank. */
+  /** Returns the number of keys in the shard of a rank. */
   keyRows(rank: number): number;
-  /** Whether the group of `rank` has anything to compute on the keys of `source`'s group. */
+  /** Returns whether the group of `rank` computes on any key of `source`'s group. */
   needsCompute(rank: number, source: number): boolean;
-  /** Whether the group of `rank` sees a key of the shard of `source`, so that it must get there. Implies `needsCompute`. */
+  /**
+   * Returns whether the group of `rank` attends to any key in the shard of `source`, which must then be sent to `rank`.
+   * Implies `needsCompute`.
+   */
   needsKv(rank: number, source: number): boolean;
 }
 
-/** The axis that a dependency table is about. */
+/** The mesh axis of a dependency table. */
 export interface DependencyAxis {
   readonly axis: string;
-  /** Ranks along it. */
+  /** Number of ranks along the axis. */
   readonly size: number;
   /** The backend that attends to each block; `local()` if absent. */
   readonly inner?: AttentionBackend;
 }
 
 /**
- * The dependencies of a call whose keys come from the coordinate `from`.
+ * Returns the dependencies of a call whose keys come from the coordinate `from`.
  *
  * @example
  * ```ts
@@ -67,7 +73,7 @@ export interface DependencyAxis {
  * dependencies.needsKv(1, 3); // => false
  * dependencies.keyRows(1); // => 10
  * ```
- * @throws OptionError for an axis without ranks, and for what is no call, no slices or no coordinate.
+ * @throws OptionError for an axis without ranks, and for an invalid call, mask or coordinate.
  */
 export function dependencyTable(
   dependencyAxis: DependencyAxis,
@@ -84,7 +90,7 @@ export function dependencyTable(
   const { at, queries, keys } = call;
   const mask = unionSlices(call);
   const [groupQueryCoordinate, groupKeyCoordinate] = [omitAxes(at, inner.axes), omitAxes(from, inner.axes)];
-  // Queries that are whole along the axis are the same for every rank.
+  // Queries that are not sharded along the axis are the same on every rank.
   const querySpansByRank = (coordinate: Coordinate) =>
     memoizeByRank((rank) => queries.spans(axis in at ? { ...coordinate, [axis]: rank } : coordinate));
   const keySpansByRank = (coordinate: Coordinate) =>
@@ -113,8 +119,8 @@ export function dependencyTable(
 }
 
 /**
- * Dependency tables of a backend's calls, each derived once: for a forward and its backward, for all blocks from one place,
- * and for all ranks of one process.
+ * Returns a function that caches the dependency tables of a backend's calls. A forward and its backward, all blocks
+ * from one coordinate, and all ranks of one process share a table.
  */
 export function dependencyTableCache(
   dependencyAxis: Omit<DependencyAxis, "size">,
@@ -135,23 +141,26 @@ function checkDependencyAxis(where: string, dependencyAxis: Omit<DependencyAxis,
   if (inner !== undefined) checkBackend(`${where}: inner`, inner);
 }
 
-/** Throws an OptionError unless these are a call and a coordinate; not whether its mask holds slices. */
+/** Throws an OptionError unless `call` is a call and `from` a coordinate. Does not check the slices of the mask. */
 export function checkShardedCall(where: string, call: unknown, from: unknown): asserts call is ShardedAttentionCall {
   if (!isShardedCall(call)) expectValue(where, false, "a call { at, queries, keys, mask }", call);
   if (!isCoordinate(from)) expectValue(`${where}: from`, false, "a coordinate, such as { sp: 0 }", from);
 }
 
-/** Whether a value has all that a call has; not whether its mask holds slices. */
+/** Returns whether a value has all fields of a call. Does not check the slices of the mask. */
 export function isShardedCall(value: unknown): value is ShardedAttentionCall {
   const { at, queries, keys, mask } = (value ?? {}) as Partial<ShardedAttentionCall>;
   return isCoordinate(at) && isLayout(queries) && isLayout(keys) && Array.isArray(mask);
 }
 
-/** More places than the ranks of one process use: what is cached must not fill memory. */
+/**
+ * Maximum number of cached values: more than the ranks of one process use, but bounded so that the cache does not fill
+ * memory.
+ */
 const MAX_CACHED_ENTRIES = 4096;
 
 /**
- * What a backend derives from layouts and a mask, kept until there are others.
+ * A cache of values that a backend derives from layouts and a mask. It is cleared when the layouts or the mask change.
  *
  * @example
  * ```ts
@@ -171,14 +180,14 @@ export class LayoutCache<T> {
   #cachedCall: Pick<ShardedAttentionCall, "queries" | "keys" | "mask" | "modifiers"> | undefined;
   readonly #values = new Map<string, T>();
 
-  /** `axes`: those along which all places share a value, because it is about all of them. */
+  /** `axes`: mesh axes along which all coordinates share a value, because the value covers all ranks along them. */
   constructor(axes: readonly string[]) {
     const areAxisNames = Array.isArray(axes) && [...axes].every((axis) => typeof axis === "string");
     expectValue("LayoutCache", areAxisNames, "an array of mesh axis names", axes);
     this.#axes = axes;
   }
 
-  /** The value for queries at `call.at` and keys from `from`, made by `make` the first time. */
+  /** Returns the value for queries at `call.at` and keys from `from`. Calls `create` the first time. */
   getOrCreate(call: ShardedAttentionCall, from: Coordinate, create: () => T): T {
     const { at, queries, keys, mask, modifiers } = call ?? {};
     const cachedCall = this.#cachedCall;
@@ -188,7 +197,7 @@ export class LayoutCache<T> {
       cachedCall.keys === keys &&
       cachedCall.mask === mask &&
       cachedCall.modifiers?.sampleMasks === modifiers?.sampleMasks;
-    // Backends look up every block: of layouts and a mask that were checked, only the coordinates are looked at.
+    // Backends look up every block. If the layouts and the mask were checked before, only the coordinates are checked.
     const canLookUp = isCachedCall && option.isObject(at) && option.isObject(from);
     const cachedValue = canLookUp ? this.#values.get(this.#cacheKey(call, from)) : undefined;
     if (cachedValue !== undefined) return cachedValue;
@@ -212,7 +221,7 @@ export class LayoutCache<T> {
   }
 }
 
-/** The remainder that is never negative: rank arithmetic in a ring. */
+/** Returns the non-negative remainder, for rank arithmetic in a ring. */
 export function modulo(rank: number, size: number): number {
   if (!Number.isFinite(rank) || !Number.isFinite(size) || size <= 0) throw moduloError(rank, size);
   return ((rank % size) + size) % size;
@@ -223,7 +232,7 @@ function moduloError(rank: unknown, size: unknown): OptionError {
   return new OptionError({ where: "modulo", expected: "a finite rank and a finite size > 0", received });
 }
 
-/** What belongs to each rank, derived once. */
+/** Caches a function of a rank. */
 function memoizeByRank<T>(compute: (rank: number) => T): (rank: number) => T {
   const cachedValues: T[] = [];
   return (rank) => (cachedValues[rank] ??= compute(rank));
@@ -231,10 +240,13 @@ function memoizeByRank<T>(compute: (rank: number) => T): (rank: number) => T {
 
 type RankPredicate = (rank: number, source: number) => boolean;
 
-/** Each pair is needed several times a step, and takes a walk over spans and slices. */
+/**
+ * Caches a predicate of two ranks. Each pair is needed several times per step, and evaluating it iterates over spans
+ * and slices.
+ */
 function memoizeByPair(size: number, predicate: RankPredicate): RankPredicate {
   const [UNKNOWN, FALSE, TRUE] = [0, 1, 2];
-  // By rank: one that is alone in its process needs few of them.
+  // Allocated per rank, because a process with a single rank needs few of them.
   const cacheByRank: Uint8Array[] = [];
   return (rank, source) => {
     const cachedResults = (cacheByRank[rank] ??= new Uint8Array(size));

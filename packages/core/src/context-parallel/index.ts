@@ -1,4 +1,5 @@
-// What backends that communicate share: checks of a call, memory for chunks, who needs whose keys, and the bytes that follow.
+// Utilities of backends that communicate: validation of calls, memory for chunks, dependencies between ranks, and
+// traffic.
 export { formatShards, formatSlices, hashNumbers } from "../attention/format.ts";
 export { groupCastMessageRows, sharedHosts } from "../collectives/cast-route.ts";
 export * from "./buffers.ts";
@@ -11,7 +12,7 @@ export {
   modulo,
   type ShardedAttentionCall,
 } from "./dependencies.ts";
-// Of what was checked before: called for every tile of every rank, or once for each call of attention.
+// Functions that do not check what was they are called for every tile of every rank, or once for each call of attention.
 export { mergeSinksUnchecked } from "../attention/sinks.ts";
 export { batchMaskOptions, resolveBatchMaskUnchecked, type ResolvedBatchMask, unionSlices } from "../mask/samples.ts";
 export { isVisibleUnchecked, visibleRowsUnchecked, visiblePairsUnchecked } from "../mask/visibility.ts";

@@ -11,14 +11,14 @@ export const trafficOptions = defineOptions("traffic", {
   axis: option.string({ default: "sp" }),
   /** Length of every mesh axis. */
   mesh: option.meshShape(),
-  /** The call of the rank in question: its place, the mask, and the layouts of queries and keys. */
+  /** The attention call of the rank: its coordinate, the mask, and the layouts of queries and keys. */
   call: option.custom("a ShardedAttentionCall { at, queries, keys, mask }", hasSliceList),
-  /** Where its keys come from. Default: call.at. */
+  /** Mesh coordinate of the keys. Default: call.at. */
   from: option.meshShape({ optional: true }),
-  /** What q, k, v and dOut are stored in. */
+  /** The dtype of q, k, v and dOut. */
   dtype: option.dtype(),
 });
-/** What every backend's traffic follows from, whatever else it needs. */
+/** Options of every backend's traffic function. A backend may have more. */
 export type TrafficOptions = OptionsOf<typeof trafficOptions>;
 
 function isSliceList(value: unknown): boolean {
@@ -32,7 +32,10 @@ function hasSliceList(value: unknown): value is ShardedAttentionCall {
   return isShardedCall(value) && isSliceList(value.mask);
 }
 
-/** Options of a closed form, checked: a description of a call may have more fields than are looked at here. */
+/**
+ * Parses the options of a closed form. Fields that are not declared are ignored, because the description of a call may
+ * have more.
+ */
 export function parseTrafficOptions<F extends Fields>(
   declaration: OptionsDeclaration<F>,
   options: object,
@@ -45,7 +48,7 @@ export function parseTrafficOptions<F extends Fields>(
   return declaration.parse(knownOptions ? Object.fromEntries(knownOptions) : options);
 }
 
-/** The length of the axis of a backend's traffic. Throws an OptionError for one that the mesh lacks, or a place that does. */
+/** Returns the length of a mesh axis. Throws an OptionError if the mesh lacks the axis or `from` is outside of it. */
 export function axisLength(where: string, mesh: Coordinate, axisLocation: { axis: string; from: Coordinate }): number {
   const { axis, from } = axisLocation ?? {};
   const isAxisLocation = typeof axis === "string" && typeof from === "object" && from !== null;
@@ -74,22 +77,22 @@ export function axisLength(where: string, mesh: Coordinate, axisLocation: { axis
   return size!;
 }
 
-/** What one rank sends and receives along the axis, in each half of a call. */
+/** Traffic of one rank along the axis in the forward and the backward of a call. */
 export interface CallTraffic {
   readonly forward: Traffic;
   readonly backward: Traffic;
 }
 
-/** Chunks of one kind that a rank sends and receives. */
+/** Sizes of the chunks of one kind that a rank sends and receives. */
 export interface ChunkFlow {
-  /** Bytes per row, or per row and head, of each tensor of a chunk: a message each. */
+  /** Bytes per row, or per row and head, of each tensor of a chunk. Each tensor is one message. */
   readonly bytesPerRow: readonly number[];
-  /** Rows, or rows times heads, of each chunk; those of none are no message. */
+  /** Rows, or rows times heads, of each chunk sent. A chunk without rows is not a message. */
   readonly sent: readonly number[];
   readonly received: readonly number[];
 }
 
-/** The same chunks the other way: what is sent back for what was received, of so many bytes per row. */
+/** Returns the flow in the opposite direction, with `bytesPerRow` for what is sent back. */
 export function reverseFlow(flow: ChunkFlow, bytesPerRow: readonly number[]): ChunkFlow {
   checkFlow("reverseFlow", { ...flow, bytesPerRow });
   const { sent, received } = flow;
@@ -97,7 +100,7 @@ export function reverseFlow(flow: ChunkFlow, bytesPerRow: readonly number[]): Ch
 }
 
 /**
- * The traffic that flows of chunks come to.
+ * Returns the total traffic of flows of chunks.
  *
  * @example
  * ```ts

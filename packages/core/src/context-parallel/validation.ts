@@ -10,8 +10,8 @@ import { spansLength } from "../placement/span.ts";
 import { formatShape, type Shape, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 
-// Every rank checks what it was given before it posts anything: an error on one rank must not leave others waiting for a
-// message that was half sent. Inner backends check too, but only when the first block is there.
+// Every rank validates its arguments before it posts anything, because an error on one rank must not leave others
+// waiting for a message. Inner backends also validate, but only when the first block has arrived.
 
 /** What a backend requires of its calls. */
 export interface ValidationRules {
@@ -23,28 +23,39 @@ export interface ValidationRules {
   readonly inner?: AttentionBackend;
   /** Axes that the sequences must be sharded along, in this order; `axis` alone if absent. */
   readonly axes?: readonly string[];
-  /** The sequences that must be; the keys alone if absent: queries may then be whole, the same on every rank. */
+  /**
+   * The sequences that must be sharded. If absent, only the keys: the queries may then be unsharded, the same on every
+   * rank.
+   */
   readonly sharded?: readonly ("queries" | "keys")[];
 }
 
 /** Checks of one backend's calls; each throws before anything is sent. */
 export interface Validator {
-  /** That the mesh has the axes, and what the inner backend needs of it: what `AttentionBackend.check` does. OptionError. */
+  /**
+   * Checks that the mesh has the axes and meets the requirements of the inner backend, as `AttentionBackend.check`
+   * does. Throws OptionError.
+   */
   context(ctx: Context): void;
   /**
-   * Of a forward: an open context and live tensors; the mesh's axes; sequences sharded along them, and the shards this
-   * rank's own; q, k and v of one dtype, of shapes that fit, with as many rows as their layouts state; float32 out [B,H,S,D]
-   * and lse [B,H,S]. OptionError, ShapeError, DTypeError, DisposedError or ClosedError.
+   * Checks a forward: the context is open and no tensor is disposed; the mesh has the axes; the sequences are sharded
+   * along them, and the shards are those of this rank; q, k and v have one dtype, matching shapes, and the number of
+   * rows of their layouts; out [B,H,S,D] and lse [B,H,S] are float32. Throws OptionError, ShapeError, DTypeError,
+   * DisposedError or ClosedError.
    */
   attend(ctx: Context, call: AttentionCall, state: AttentionState, kv: KvShard): void;
-  /** Of a backward: the same, and dOut, float32 lse and delta, and float32 dq, dk and dv of the shapes of q, k and v. */
+  /**
+   * Checks a backward: the same, and also dOut, float32 lse and delta, and float32 dq, dk and dv with the shapes of q,
+   * k and v.
+   */
   attendBackward(ctx: Context, call: AttentionCall & SavedRows, grads: QkvGrads, kv: KvShard): void;
 }
 
 /**
- * What a backend that communicates checks of every call. Call `attend` or `attendBackward` first, on every rank.
+ * Returns the checks of a backend that communicates. The backend calls `attend` or `attendBackward` first in every
+ * call, on every rank.
  *
- * @throws OptionError, at once, if the inner backend uses the axis already.
+ * @throws OptionError immediately if the inner backend also uses the axis.
  *
  * @example
  * ```ts
@@ -145,7 +156,10 @@ class CallValidator implements Validator {
     });
   }
 
-  /** Sharded along all axes, in their order: rows are concatenated along the last first. The shard is this rank's own. */
+  /**
+   * Checks that a sequence is sharded along all axes, in their order, because rows are concatenated along the last axis
+   * first, and that the shard is that of this rank.
+   */
   #checkSequence(where: string, { mesh }: Context, { name, layout, at }: ShardedSequence): void {
     const { axis, axes = [axis] } = this.#rules;
     const shardAxes = layout.axes.filter((each) => axes.includes(each));
@@ -179,7 +193,7 @@ interface ShardedSequence {
   readonly at: Coordinate;
 }
 
-/** x [B,H,S,D] has as many rows as its layout states. */
+/** Checks that x [B,H,S,D] has the number of rows of its layout. */
 function checkRows(where: string, { name, x, layout, at }: ShardedSequence & { readonly x: Tensor }): void {
   const length = spansLength(layout.spans(at));
   if (x.rank === 4 && x.shape[2] === length) return;
@@ -191,7 +205,10 @@ function checkRows(where: string, { name, x, layout, at }: ShardedSequence & { r
   });
 }
 
-/** Ranks size each other's blocks by the shapes of their own: q, k and v must fit together. */
+/**
+ * Checks that q, k and v have matching shapes, because a rank derives the sizes of other ranks' blocks from its own
+ * shapes.
+ */
 function checkHeads(where: string, { q, k, v }: Record<"q" | "k" | "v", Tensor>): void {
   const [batch, heads, , headDim] = q.shape;
   if (k.shape[0] !== batch || k.shape[3] !== headDim || heads! % k.shape[1]! !== 0) {
@@ -220,7 +237,7 @@ function checkHeads(where: string, { q, k, v }: Record<"q" | "k" | "v", Tensor>)
   }
 }
 
-/** The shape of out and dOut: rows of queries, of the size of values. */
+/** Returns the shape of out and dOut: the rows of the queries with the head size of the values. */
 function resultShape({ shape }: Tensor, v: Tensor): Pick<Tensor, "shape"> {
   return { shape: shape.with(3, v.shape[3]!) };
 }
@@ -229,7 +246,7 @@ function resultReferenceName({ shape }: Tensor, v: Tensor): string {
   return shape[3] === v.shape[3] ? "q" : "q, with the head size of v";
 }
 
-/** A tensor, and the one whose shape it must have. */
+/** A tensor, and the reference whose shape it must have. */
 interface ShapeExpectation {
   readonly name: string;
   readonly x: Tensor;
@@ -242,13 +259,13 @@ function checkSameShape(where: string, { name, x, referenceName, reference }: Sh
   if (!sameShape(x.shape, reference.shape)) throw shapeError(where, { name, x, referenceName, shape: reference.shape });
 }
 
-/** What is summed is float32: it is rounded once, at the end. */
+/** Checks shape and dtype of an accumulator. It is float32, because it is rounded only once, at the end. */
 function checkAccumulator(where: string, expectation: ShapeExpectation): void {
   checkSameShape(where, expectation);
   checkFloat32(where, expectation.name, expectation.x);
 }
 
-/** One float32 number for each query and head, [B,H,S]. */
+/** Checks that x is float32 [B,H,S], with one value per query and head. */
 function checkRowStatistic(where: string, name: string, x: Tensor, { shape: [batch, heads, rows] }: Tensor): void {
   checkTensor(where, x);
   const { shape } = x;

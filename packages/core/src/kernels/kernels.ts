@@ -16,14 +16,14 @@ import type { Tensor } from "../tensor.ts";
 import type { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } from "./schema.ts";
 
 /**
- * What a device computes. Every kernel enqueues on the device's stream and returns at once.
+ * The kernels of a device. Every kernel is enqueued on the device's stream and returns immediately.
  *
- * Operands may be views of any strides (0 broadcasts an input) and of any dtype; outputs come first, are the caller's,
- * and may be strided but never overlap themselves. Rows of q, k, v and dOut are dense: their last stride is 1. All arithmetic accumulates in float32 and rounds once.
- * Core checks shapes before it calls; a kernel may assume them.
+ * Operands may be views with any strides (0 broadcasts an input) and any dtype. Outputs come first and are allocated by
+ * the caller; they may be strided, but their elements must not overlap. The last stride of q, k, v and dOut is 1. All
+ * arithmetic accumulates in float32 and rounds once. Core checks shapes before the call, so a kernel may rely on them.
  *
- * The kernels are the rows of `kernelSchema`. A device in TypeScript implements this interface; one with native code gets it
- * from `@mosaic/runtime`.
+ * The kernels are the rows of `kernelSchema`. A device in TypeScript implements this interface. For a device in native
+ * code, `@mosaic/runtime` provides it.
  */
 export type Kernels = { -readonly [K in keyof typeof kernelSchema]: (...args: KernelArguments<K>) => void };
 
@@ -100,7 +100,10 @@ export interface StructTypes {
   AdamStep: AdamStep;
 }
 
-/** Names that parameters may have. Only the label of a tuple can name a parameter in a derived signature, and is no type. */
+/**
+ * Allowed names of parameters. In a derived signature, only tuple labels can name parameters, and a label cannot be
+ * computed by a type.
+ */
 interface ArgumentLabels<T> {
   a: [a: T];
   accumulate: [accumulate: T];
@@ -138,24 +141,25 @@ interface ArgumentLabels<T> {
   x: [x: T];
 }
 
-/** The values of an enumeration; editors show its name where they would show the values if this did not distribute. */
+/** The values of an enumeration. It distributes over the union so that editors show the values instead of the name. */
 type ValuesOf<E extends keyof typeof kernelEnumerations> = Distribute<(typeof kernelEnumerations)[E][number]>;
 type Distribute<T extends string> = T extends string ? T : never;
 
-/** a op b; max is the larger of the two. */
+/** Binary operation a op b; max is the larger of the two. */
 export type BinaryOp = ValuesOf<"BinaryOp">;
-/** Functions of one element; gelu is the exact one, x · Φ(x), geluTanh its approximation by tanh, silu x · sigmoid(x). */
+/** Elementwise functions. gelu is x · Φ(x), geluTanh its tanh approximation, and silu x · sigmoid(x). */
 export type UnaryOp = ValuesOf<"UnaryOp">;
-/** How elements are combined into one. */
+/** Operator of a reduction. */
 export type ReduceKind = ValuesOf<"ReduceKind">;
 /** The distribution of random numbers. */
 export type RandomKind = ValuesOf<"RandomKind">;
-/** The rule of an optimizer's step. */
+/** Update rule of the optimizer. */
 export type AdamKind = ValuesOf<"AdamKind">;
 
 /**
- * What `linear` does to a product before it is stored; null is nothing. With a gate the activation is applied to the gate, by which
- * the product is multiplied. `preActivation` is for the backward: the product with its bias.
+ * Epilogue of `linear`, applied to the product before it is stored. Steps that are null are skipped. With a gate, the
+ * activation is applied to the gate, and the product is multiplied by the result. `preActivation` receives the product
+ * plus bias, for the backward.
  */
 export interface LinearEpilogue {
   readonly bias: Tensor | null;
@@ -163,32 +167,35 @@ export interface LinearEpilogue {
   readonly gate: Tensor | null;
   readonly preActivation: Tensor | null;
 }
-/** [E] each, or null for 1 and 0; epsilon is added under the root. */
+/** Weight and bias [E], or null for 1 and 0. epsilon is added to the radicand. */
 export interface NormParameters {
   readonly weight: Tensor | null;
   readonly bias: Tensor | null;
   readonly epsilon: number;
 }
-/** `mean` is null for RMSNorm. */
+/** Statistics of each row. `mean` is null for RMSNorm. */
 export interface NormStats {
   readonly mean: Tensor | null;
   readonly rstd: Tensor;
 }
-/** dWeight and dBias are null where not needed. */
+/** Gradients of a norm. dWeight and dBias are null if not needed. */
 export interface NormGrads {
   readonly dx: Tensor;
   readonly dWeight: Tensor | null;
   readonly dBias: Tensor | null;
 }
-/** Cosine and sine of the angle of each row's pairs; how the pairs lie; `inverse` turns back. */
+/** Cosine and sine of the angles of each row's pairs. `inverse` rotates by the negative angles. */
 export interface RotaryAngles {
   readonly cos: Tensor;
   readonly sin: Tensor;
-  /** Pairs are features 2i and 2i + 1, not i and i + D/2. */
+  /** If true, pairs are features 2i and 2i + 1, otherwise i and i + D/2. */
   readonly interleaved: boolean;
   readonly inverse: boolean;
 }
-/** uniform: in [low, high); normal: mean and standard deviation. `stream` distinguishes tensors of one seed. */
+/**
+ * Distribution and generator state of random numbers. uniform: in [low, high). normal: mean and standard deviation.
+ * `stream` distinguishes tensors with the same seed.
+ */
 export type RandomSpec =
   | {
       readonly kind: "uniform";
@@ -205,9 +212,12 @@ export type RandomSpec =
       readonly stream: number;
     };
 
-/** The numbers are `random`'s, uniform in [0, 1): element [i, j, …] has the one of index offset + i · strides[0] + j · strides[1] + …. */
+/**
+ * Random numbers are those of the kernel `random`, uniform in [0, 1). Element [i, j, …] uses the number with index
+ * offset + i · strides[0] + j · strides[1] + ….
+ */
 export interface DropoutSpec {
-  /** Of an element to become 0: in [0, 1). */
+  /** Probability that an element is set to 0, in [0, 1). */
   readonly probability: number;
   readonly seed: number;
   readonly stream: number;
@@ -215,26 +225,32 @@ export interface DropoutSpec {
   readonly strides: Shape;
 }
 
-/** What crossEntropy computes of each row. */
+/** Outputs of crossEntropy for each row. */
 export interface CrossEntropyRows {
   readonly loss: Tensor;
   readonly lse: Tensor;
   readonly counted: Tensor;
 }
-/** What crossEntropyBackward needs of the forward. */
+/** Tensors of the forward that crossEntropyBackward needs. */
 export interface CrossEntropySaved {
   readonly x: Tensor;
   readonly target: Tensor;
   readonly lse: Tensor;
 }
-/** The target distribution has 1 − smoothing at its class, and smoothing / C of every class (Szegedy et al. 2016). */
+/**
+ * Label smoothing (Szegedy et al. 2016): the target distribution is 1 − smoothing at the target class, plus smoothing /
+ * C at every class.
+ */
 export interface CrossEntropySpec {
   readonly smoothing: number;
-  /** Rows with this target do not count. */
+  /** Rows with this target are ignored. */
   readonly ignored: number;
 }
 
-/** adamW: the running means of g and g². scheduleFree: z, and the running mean of g²; the parameter is y. */
+/**
+ * `first` and `second` are, for adamW, the running means of g and g²; for scheduleFree, z and the running mean of g²,
+ * where the parameter is y.
+ */
 export interface AdamState {
   readonly parameter: Tensor;
   readonly first: Tensor;
@@ -255,44 +271,50 @@ export interface AdamStep {
   readonly beta2: number;
   readonly epsilon: number;
   readonly decay: number;
-  /** 1 − β₁ᵗ; scheduleFree has no use for it. */
+  /** 1 − β₁ᵗ; not used by scheduleFree. */
   readonly correction1: number;
   /** 1 − β₂ᵗ. */
   readonly correction2: number;
-  /** The weight of z in the average that x is; adamW has no use for it. */
+  /** Weight of z in the running average x; not used by adamW. */
   readonly mix: number;
 }
 
-// What rows of the kernel schema are made of.
+// Types of the entries of the kernel schema.
 
-/** What a kernel does with an operand's elements: reads them, writes every one of them unread, or reads and writes them. */
+/**
+ * Access of a kernel to an operand's elements: it reads them, writes all of them without reading, or reads and writes
+ * them.
+ */
 export type Access = "read" | "write" | "update";
 
-/** A part of the contract that a device need not have; see `kernelFeatures`. */
+/** An optional part of the contract; see `kernelFeatures`. */
 export type KernelFeature = (typeof kernelFeatures)[number];
 
 /** A tensor. */
 export interface TensorField {
   readonly name: string;
   readonly tensor: Access;
-  /** Of a tensor that is written: the boolean parameter that makes this an update. */
+  /** For a tensor with access "write": the boolean parameter that changes the access to "update". */
   readonly updatedIf?: string;
-  /** "[..,M,K]": lengths of the axes by letter, ".." any leading axes. Absent: what broadcasts to the output, or is it. */
+  /**
+   * Lengths of the axes by letter, with ".." for any leading axes: "[..,M,K]". Absent: the operand is the output or
+   * broadcasts to it.
+   */
   readonly shape?: string;
   /** The only dtype allowed. Absent: any. */
   readonly dtype?: DType;
-  /** May be null; or absent, in a structure whose interface states so. */
+  /** May be null, or absent if the interface of its structure allows it. */
   readonly optional?: true;
   readonly feature?: KernelFeature;
 }
 
-/** A number or a boolean, by the type that native code takes it as. */
+/** A number or a boolean, with its type in native code. */
 export interface ScalarField {
   readonly name: string;
   readonly scalar: "boolean" | "float32" | "float64" | "int64" | "uint64";
-  /** Its names in TypeScript, by the structure's `kind`, where those differ. */
+  /** Names of the field in TypeScript, by the structure's `kind`, if they differ. */
   readonly names?: Readonly<Record<string, string>>;
-  /** May be absent, and is then 0. */
+  /** May be absent, which means 0. */
   readonly optional?: true;
   readonly feature?: KernelFeature;
 }
@@ -305,11 +327,11 @@ export interface EnumField {
   readonly optional?: true;
 }
 
-/** A list: spans or slices of positions, slices for each sample of the batch, or strides in elements. */
+/** A list of spans, of slices, of slices for each sample of the batch, or of strides in elements. */
 export interface ListField {
   readonly name: string;
   readonly list: "spans" | "slices" | "slicesBySample" | "strides";
-  /** May be absent, and is then empty. */
+  /** May be absent, which means empty. */
   readonly optional?: true;
   readonly feature?: KernelFeature;
 }
@@ -318,7 +340,7 @@ export interface ListField {
 export interface StructField {
   readonly name: string;
   readonly struct: keyof typeof kernelStructures;
-  /** "read": access as declared by the structure's fields does not hold here, its tensors are only read. */
+  /** "read" overrides the access that the structure's fields declare: its tensors are only read. */
   readonly access?: "read";
   /** May be null or absent. */
   readonly optional?: true;

@@ -4,17 +4,17 @@ import type { Tensor } from "../tensor.ts";
 import type { Access, Field, KernelFeature, KernelName, Kernels, TensorField } from "./kernels.ts";
 import { kernelSchema, kernelStructures } from "./schema.ts";
 
-/** A tensor among the arguments of a kernel, alone or within a structure. */
+/** A tensor argument of a kernel, or a tensor field of a structure argument. */
 export interface Operand {
-  /** `out`, or `state.out` where it lies within a structure. */
+  /** `out`, or `state.out` for a field of a structure. */
   readonly name: string;
-  /** Which argument it is, or is within. */
+  /** Index of the argument that is or contains the tensor. */
   readonly parameter: number;
-  /** Its name within that argument, if this is a structure. */
+  /** Name of the field, if the argument is a structure. */
   readonly field: string | undefined;
-  /** Whether the kernel reads the elements that are there before the call. */
+  /** Whether the kernel reads the elements that the tensor has before the call. */
   readonly isRead: boolean;
-  /** The boolean argument that makes the kernel read them, although `isRead` is false. */
+  /** Index of the boolean argument that makes the kernel read the elements although `isRead` is false. */
   readonly readFlagIndex: number | undefined;
   /** Whether the kernel changes its elements. */
   readonly isMutated: boolean;
@@ -26,7 +26,7 @@ export interface Operand {
   readonly feature: KernelFeature | undefined;
 }
 
-/** Of the kernels that were called for: a program needs few of them. */
+/** Operands by kernel, collected on demand, because a program needs few kernels. */
 const operandCache = new Map<KernelName, readonly Operand[]>();
 
 function collectOperands(parameters: readonly Field[]): Operand[] {
@@ -72,7 +72,7 @@ function createOperand(
 }
 
 /**
- * The tensors among a kernel's arguments, in the order of the call, and what the kernel does with each.
+ * Returns the tensors among a kernel's arguments, in call order, with the kernel's access to each.
  *
  * @example
  * ```ts
@@ -95,7 +95,7 @@ function checkKernel(where: string, kernel: unknown): asserts kernel is KernelNa
   expectValue(where, isKernelName, "the name of a kernel in the schema", kernel);
 }
 
-/** The tensor that an operand is in a call with these arguments; null if it is absent. */
+/** Returns the tensor of an operand in a call with these arguments; null if it is absent. */
 export function getTensor(operand: Operand, args: readonly unknown[]): Tensor | null {
   const { parameter, field } = operand ?? {};
   const isOperand = typeof parameter === "number" && (field === undefined || typeof field === "string");
@@ -107,9 +107,9 @@ export function getTensor(operand: Operand, args: readonly unknown[]): Tensor | 
 }
 
 /**
- * The same kernels, but each call raises the versions of the memory that it mutates, as the schema states: the check that a tensor
- * saved for a backward was not mutated depends on it. For a device in TypeScript; methods of `compileKernel` raise them
- * themselves.
+ * Wraps kernels so that each call increments the versions of the storages that it mutates according to the schema. The
+ * check that a tensor saved for a backward was not mutated depends on it. For devices in TypeScript; methods of
+ * `compileKernel` already do this.
  *
  * @example
  * ```ts
@@ -140,12 +140,12 @@ export function versionedKernels(kernels: Kernels): Kernels {
 }
 
 /**
- * Compiles a method with the parameters of a kernel from source that was put together from the schema. `freeVariables` are the names
- * that the source uses beside the parameters; the factory that it returns takes their values, and makes a method from them. After
- * the source, the method raises the versions of the memory that the kernel mutates.
+ * Compiles a method with the parameters of a kernel from source text that was generated from the schema.
+ * `freeVariables` are the names that the source uses beside the parameters. Returns a factory that binds their values
+ * and returns the method. After the source, the method increments the versions of the storages that the kernel mutates.
  *
- * Source, for what is called millions of times: closures that look up the fields of structures by names in variables take up
- * to twice as long (decision 25). It is made of the schema's constants alone.
+ * Methods are compiled because they are called millions of times: closures that look up fields by names held in
+ * variables take up to twice as long (decision 25). The source consists only of constants of the schema.
  *
  * @example
  * ```ts
@@ -159,7 +159,7 @@ export function versionedKernels(kernels: Kernels): Kernels {
  * fill(x, 7);
  * log; // => [7]
  * ```
- * @throws OptionError for a kernel that the schema lacks, and for source that is no body of a function.
+ * @throws OptionError for a kernel that is not in the schema, and for source that is not a function body.
  */
 export function compileKernel<K extends KernelName, Free extends string>(
   kernel: K,

@@ -4,38 +4,41 @@ import { totalArea, intersectSliceLists, mergeIntoDisjoint } from "./region.ts";
 import type { Mask, Slice } from "./slice.ts";
 import { resolveSlices } from "./verify.ts";
 
-// Masks made of masks, or of pairs.
+// Masks that are combined from other masks, or given by their pairs.
 
 /**
- * The pairs that all masks show: causal documents with a window, `and(documents(lengths), slidingWindow(w))`. Each mask is
- * applied to the same queries and keys, and aligned as it is by itself.
+ * Returns the intersection of masks: the pairs that are visible in all of them. For example,
+ * `and(documents(lengths), slidingWindow(w))` is causal documents with a window. Each mask is applied to the same
+ * queries and keys, with its own alignment.
  *
  * @example
  * ```ts
  * import { masks } from "@mosaic/core";
  * masks.and(masks.causal(), masks.documents([2, 2])).slices(4, 4).map(({ type }) => type); // => ["causal", "causal"]
  * ```
- * @throws What a mask throws for the lengths, when applied; OptionError for what is no mask.
+ * @throws OptionError unless the arguments are masks. When the result is applied, also what the masks throw for the
+ * lengths.
  */
 export function and(...masks: readonly Mask[]): Mask {
   checkMasks("and", masks);
   return combine("and", masks, (sliceLists) => {
-    // A mask of one kind for all documents meets few of their slices: the shortest lists first.
+    // Shortest lists first, because a mask that is the same for all documents intersects few of their slices.
     const [shortestList, ...remainingLists] = sliceLists.toSorted((a, b) => a.length - b.length);
     return remainingLists.reduce((commonSlices, list) => intersectSliceLists(commonSlices, list), shortestList!);
   });
 }
 
 /**
- * The pairs that any of the masks shows, each once: `or(slidingWindow(512), globalTokens(4))`. Each mask is applied to the
- * same queries and keys, and aligned as it is by itself.
+ * Returns the union of masks: the pairs that are visible in any of them, each counted once. For example,
+ * `or(slidingWindow(512), globalTokens(4))`. Each mask is applied to the same queries and keys, with its own alignment.
  *
  * @example
  * ```ts
  * import { masks } from "@mosaic/core";
  * masks.or(masks.causal(), masks.inverseCausal()).slices(4, 4); // => [{ q0: 0, q1: 4, k0: 0, k1: 4, type: "full" }]
  * ```
- * @throws What a mask throws for the lengths, when applied; OptionError for what is no mask.
+ * @throws OptionError unless the arguments are masks. When the result is applied, also what the masks throw for the
+ * lengths.
  */
 export function or(...masks: readonly Mask[]): Mask {
   checkMasks("or", masks);
@@ -73,10 +76,11 @@ function combine(
 }
 
 /**
- * A mask by its pairs: row q, column k is whether query q sees key k. For small masks, of a picture or a test; the slices are
- * those of `or` for the same pairs.
+ * Returns a mask given by its pairs: row q, column k states whether key k is visible to query q. Intended for small
+ * masks in pictures and tests. The slices are those of `or` for the same pairs.
  *
- * @throws ShapeError, when applied, for other lengths; OptionError for rows that are not equally long, or not of booleans.
+ * @throws OptionError for rows of different lengths or with values that are not booleans. ShapeError when applied to
+ * other lengths.
  *
  * @example
  * ```ts
@@ -94,7 +98,7 @@ export function fromDense(rows: readonly (readonly boolean[])[]): Mask {
   const slices = mergeIntoDisjoint(rows.flatMap((row, q) => findRuns(row, q)));
   const name = `${where}(${rows.length}×${width})`;
   const slicesOf = (queries: number, keys: number): readonly Slice[] => {
-    // Without rows the width is unknown.
+    // The width of a mask without rows is unknown.
     if (queries === rows.length && (keys === width || queries === 0)) return slices;
     throw new ShapeError({
       where: name,
@@ -126,14 +130,15 @@ function findRuns(row: readonly boolean[], q: number): Slice[] {
 }
 
 /**
- * How many (query, key) pairs a mask shows: what attention under it computes. Exact up to 2⁵³ pairs, from the slices.
+ * Returns the number of (query, key) pairs that a mask makes visible, which is the work of attention. Computed from the
+ * slices; exact up to 2⁵³ pairs.
  *
  * @example
  * ```ts
  * import { masks } from "@mosaic/core";
  * masks.maskArea(masks.causal(), 1000, 1000); // => 500500
  * ```
- * @throws What the mask throws for the lengths; ShapeError if it breaks what a mask promises.
+ * @throws ShapeError if the mask violates its contract (`Mask`), and what the mask throws for the lengths.
  */
 export function maskArea(mask: Mask, queries: number, keys: number): number {
   checkMask("maskArea", mask);

@@ -1,15 +1,18 @@
 import { expectValue, formatValue, OptionError } from "../errors.ts";
 import type { Mask, Slice } from "./slice.ts";
 
-/** The expression that makes a mask of what is in a namespace, such as "masks."; undefined if it is too long to be written. */
+/**
+ * Returns the expression that creates a mask with the functions of a namespace, such as "masks."; undefined if it would
+ * be too long.
+ */
 type ExpressionFormatter = (namespace: string) => string | undefined;
 
-/** By identity: a copy of a mask with another name or other slices is another mask. */
+/** Formatters by identity of the mask, because a copy may have a different name or slices. */
 const expressionFormatters = new WeakMap<Mask, ExpressionFormatter>();
 
 /**
- * A mask whose slices are computed from the lengths; empty ones are left out. It is immutable, and so are its lists: calls share them. `formatExpression` is for those whose name is not the
- * expression that makes them.
+ * Creates a mask whose slices are computed from the lengths, without empty slices. It is immutable, and so are its lists: calls share them. `formatExpression` if the name
+ * of the mask is not the expression that creates it.
  */
 export function defineMask(
   name: string,
@@ -29,8 +32,8 @@ export function defineMask(
 }
 
 /**
- * The expression that makes a mask, as one would write it in a program; undefined for a mask that none of `masks` made, for
- * `fromDense`, and for lists of more than 4 096 different numbers.
+ * Returns the expression that creates a mask, as written in a program. Undefined for a mask that was not created by
+ * `masks`, for `fromDense`, and for lists of more than 4 096 different numbers.
  *
  * @example
  * ```ts
@@ -39,8 +42,8 @@ export function defineMask(
  * mask.name; // => "documents(5, slidingWindow(2))"
  * formatMask(mask); // => "masks.documents([3, ...Array(4).fill(2)], masks.slidingWindow(2))"
  * ```
- * @param namespace What stands before the name of each function. Default "masks.".
- * @throws OptionError for what is no mask, and for a namespace that is no text.
+ * @param namespace Prefix of each function name. Default "masks.".
+ * @throws OptionError unless `mask` is a mask and `namespace` a string.
  */
 export function formatMask(mask: Mask, namespace: string = "masks."): string | undefined {
   expectValue("formatMask", isMask(mask), "a Mask, such as masks.causal()", mask);
@@ -48,10 +51,10 @@ export function formatMask(mask: Mask, namespace: string = "masks."): string | u
   return expressionFormatters.get(mask)?.(namespace);
 }
 
-/** Longer lists are for no one to read. */
+/** Maximum number of entries of a list in an expression. Longer lists are not readable. */
 const MAX_LIST_ENTRIES = 4096;
 
-/** An array of numbers, with `fill` for a number that repeats; undefined if it is too long. */
+/** Formats an array of numbers, with `fill` for repeated numbers; undefined if it is too long. */
 export function formatList(numbers: readonly number[]): string | undefined {
   const runs: { value: number; count: number }[] = [];
   for (const value of numbers) {
@@ -68,24 +71,24 @@ export function formatList(numbers: readonly number[]): string | undefined {
 
 const MIN_FILLED_ENTRIES = 4;
 
-/** An object of what is defined: "{ left: 1, right: 2 }". */
+/** Formats an object without its undefined values: "{ left: 1, right: 2 }". */
 export function formatObject(values: Readonly<Record<string, unknown>>): string {
   const entries = Object.entries(values).filter(([, value]) => value !== undefined);
   return entries.length === 0 ? "{}" : `{ ${entries.map(([key, value]) => `${key}: ${String(value)}`).join(", ")} }`;
 }
 
-/** A call of a function; undefined if one of the arguments is. */
+/** Formats a function call; undefined if one of the arguments is. */
 export function formatCall(name: string, values: readonly (string | undefined)[]): string | undefined {
   return values.includes(undefined) ? undefined : `${name}(${values.join(", ")})`;
 }
 
-/** Throws an OptionError unless `count` is an integer, not below `least`. */
+/** Throws an OptionError unless `count` is an integer ≥ `minimum`. */
 export function checkCount(where: string, count: unknown, minimum: number): asserts count is number {
   if (Number.isSafeInteger(count) && (count as number) >= minimum) return;
   throw new OptionError({ where, expected: `an integer ≥ ${minimum}`, received: formatValue(count) });
 }
 
-/** Whether a value has what a mask has; not whether it keeps what a mask promises. */
+/** Returns whether a value has the fields of a mask. Does not check the mask's contract. */
 export function isMask(value: unknown): value is Mask {
   const { slices, name } = (value ?? {}) as Partial<Mask>;
   return typeof slices === "function" && typeof name === "string";

@@ -15,19 +15,20 @@ import { createBand } from "./region.ts";
 import type { Mask, Slice } from "./slice.ts";
 import { resolveSlices } from "./verify.ts";
 
-// Sequences that are packed one after another.
+// Masks of packed sequences.
 
-/** What a document's queries see of it. */
+/** The mask within a document. */
 export type DocumentMask = "causal" | "full" | Mask;
 
 /**
- * Documents one after another, each seeing only itself: fully, causally, or by any mask, which is applied to each document
- * as to a sequence of its length. For self-attention; `fromCuSeqlens` is for keys of other lengths.
+ * Returns the mask of packed documents, each of which attends only to itself: fully, causally, or with any mask, which
+ * is applied to each document as a sequence of its length. For self-attention. If queries and keys have different
+ * lengths, use `fromCuSeqlens`.
  *
- * @param lengths Rows of each document, in order; their sum must be the sequence's length.
- * @param inner The mask of every document, or an array with one for each.
- * @throws ShapeError, when applied, if the sum is another, and what the inner mask throws; OptionError for lengths that are
- *   not integers ≥ 0, and for what is no mask.
+ * @param lengths Length of each document, in order. The sum must be the length of the sequence.
+ * @param inner The mask of all documents, or an array with one mask per document.
+ * @throws OptionError for lengths that are not integers ≥ 0 and for an invalid mask. When applied, ShapeError if the
+ *   sum of the lengths does not match, and what the inner mask throws.
  *
  * @example
  * ```ts
@@ -75,7 +76,7 @@ export function documents(lengths: readonly number[], inner: DocumentMask | read
   });
 }
 
-/** A mask of its own for each of more documents is for no one to read. */
+/** Maximum number of separate masks of documents in an expression. Longer expressions are not readable. */
 const MAX_WRITTEN_MASKS = 4096;
 
 function formatDocumentExpression(inner: DocumentMask, namespace: string): string | undefined {
@@ -91,7 +92,7 @@ function formatDocumentMask(inner: DocumentMask): string {
   return typeof inner === "string" ? inner : inner.name;
 }
 
-/** The slices of one document, verified: what reaches beyond its end would be another document. */
+/** Returns the slices of one document, verified because a slice beyond its end would be in another document. */
 function documentSlices(inner: DocumentMask, length: number): readonly Slice[] {
   if (typeof inner !== "string") return resolveSlices(inner, length, length);
   return [{ q0: 0, q1: length, k0: 0, k1: length, type: inner }];
@@ -117,13 +118,14 @@ function checkTotal(
 }
 
 /**
- * One question, and several answers after it. The question is causal; each answer sees the question and, causally, itself,
- * and not the other answers: their scores are those of as many sequences that share a prefix. For self-attention; several of
- * them are packed by `documents`.
+ * Returns the mask of a question followed by several answers. The question is causal. Each answer attends to the
+ * question and, causally, to itself, but not to the other answers, so that the scores equal those of separate sequences
+ * with a shared prefix. For self-attention. Use `documents` to pack several of them.
  *
- * @param questionLength Rows of the question.
- * @param answers Rows of each answer, in order.
- * @throws ShapeError, when applied, if the lengths' sum is not the sequence's; OptionError for what are no lengths.
+ * @param questionLength Length of the question.
+ * @param answers Length of each answer, in order.
+ * @throws OptionError for lengths that are not integers ≥ 0. ShapeError, when applied, if the sum of the lengths is not
+ * the length of the sequence.
  *
  * @example
  * ```ts
@@ -141,7 +143,7 @@ export function shareQuestion(questionLength: number, answers: readonly number[]
   const total = answerLengths.reduce((sum, length) => sum + length, questionLength);
   const slicesOf = (queries: number, keys: number): readonly Slice[] => {
     checkTotal(name, { total, description: "the question and answer lengths" }, [queries, keys]);
-    // The first answer goes on where the question ends, as one sequence.
+    // The question and the first answer form one causal sequence.
     const firstAnswerEnd = questionLength + (answerLengths[0] ?? 0);
     const slices: Slice[] = [
       { q0: 0, q1: firstAnswerEnd, k0: 0, k1: firstAnswerEnd, type: "causal" },
@@ -160,24 +162,28 @@ export function shareQuestion(questionLength: number, answers: readonly number[]
 }
 
 export const fromCuSeqlensOptions = defineOptions("fromCuSeqlens", {
-  /** Whether no query sees a key after its own position. Default false. */
+  /** Whether keys after a query's own position are masked out. Default false. */
   causal: option.boolean({ default: false }),
-  /** How many keys before its own position each query sees. Default: all of its sequence. */
+  /** Number of keys before its own position to which each query attends. Default: all of its sequence. */
   left: option.integer({ min: 0, optional: true }),
-  /** How many keys after its own position each query sees; none if causal. Default: all of its sequence. */
+  /**
+   * Number of keys after its own position to which each query attends; none if causal. Default: all of its sequence.
+   */
   right: option.integer({ min: 0, optional: true }),
 });
-/** What queries of packed sequences see of their own sequence. */
+/** Options of `fromCuSeqlens`: the mask within each packed sequence. */
 export type CuSeqlensOptions = OptionsOf<typeof fromCuSeqlensOptions>;
 
 /**
- * Packed sequences by their cumulative lengths, the `cu_seqlens` of FlashAttention's varlen functions: [0, end of the first,
- * end of the second, …]. Queries of sequence i see keys of sequence i, each pair of sequences bottom-right aligned.
+ * Returns the mask of packed sequences given by cumulative lengths, the `cu_seqlens` of FlashAttention's varlen
+ * functions: [0, end of the first, end of the second, …]. Queries of sequence i attend to keys of sequence i,
+ * bottom-right aligned.
  *
- * @param cuSeqlensQ Of the queries.
- * @param cuSeqlensK Of the keys, as many; null if they are those of the queries.
- * @throws ShapeError, when applied, if the last are not the numbers of queries and keys; OptionError for what does not ascend
- *   from 0, and for different numbers of sequences.
+ * @param cuSeqlensQ Cumulative lengths of the queries.
+ * @param cuSeqlensK Cumulative lengths of the keys, for the same number of sequences; null if equal to those of the
+ * queries.
+ * @throws OptionError if cumulative lengths do not ascend from 0, and for different numbers of sequences. ShapeError,
+ *   when applied, if the last cumulative lengths are not the numbers of queries and keys.
  *
  * @example
  * ```ts

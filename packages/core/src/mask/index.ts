@@ -1,4 +1,4 @@
-// What programs make masks with: `masks` of the package.
+// The functions that create masks, exported as `masks`.
 export { and, fromDense, maskArea, or } from "./combine.ts";
 export {
   type CuSeqlensOptions,

@@ -6,8 +6,9 @@ import { createBand, mergeIntoDisjoint } from "./region.ts";
 import type { Mask, Slice, SliceType } from "./slice.ts";
 import { verifySlice, verifySlices } from "./verify.ts";
 
-// The masks there are: functions that return a `Mask` (slice.ts). Where queries and keys differ in number, the last query stands beside the last key (bottom-right aligned): query q has
-// the position q + shift among the keys, shift = keys − queries. Decoding with a cache needs it so.
+// The built-in masks: functions that return a `Mask` (slice.ts). If the numbers of queries and keys differ, the last
+// query is aligned with the last key (bottom-right aligned): query q has the position q + shift among the keys, shift =
+// keys − queries. Decoding with a cache requires this alignment.
 
 function rectangle(q1: number, k1: number, type: SliceType): Slice {
   return { q0: 0, q1, k0: 0, k1, type };
@@ -30,8 +31,8 @@ export function full(): Mask {
 }
 
 /**
- * Every query sees itself and what comes before it. Bottom-right aligned: the last query sees every key, and queries that
- * stand before the first key see nothing.
+ * Returns the mask in which every query attends to its own position and all positions before. Bottom-right aligned: the
+ * last query attends to every key, and queries aligned before the first key attend to none.
  *
  * @example
  * ```ts
@@ -43,31 +44,34 @@ export function causal(): Mask {
   return causalMask;
 }
 
-/** Every query sees itself and what comes after it. Top-left aligned: query q sees the keys from q on. */
+/**
+ * Returns the mask in which every query attends to its own position and all positions after. Top-left aligned: query q
+ * attends to keys k ≥ q.
+ */
 export function inverseCausal(): Mask {
   return inverseCausalMask;
 }
 
 /**
- * Both borders slant: query q sees the keys from q to q + keys − queries, and nothing if there are fewer keys than
- * queries. For self-attention that is itself alone. MagiAttention's BICAUSAL.
+ * Returns the mask with two diagonal borders: query q attends to keys q to q + keys − queries, or to none if there are
+ * fewer keys than queries. In self-attention, each query attends only to itself. MagiAttention's BICAUSAL.
  */
 export function bidirectionalCausal(): Mask {
   return bidirectionalCausalMask;
 }
 
 export const slidingWindowOptions = defineOptions("slidingWindow", {
-  /** How many keys before its own position each query sees. Default: all of them. */
+  /** Number of keys before its own position to which each query attends. Default: all of them. */
   left: option.integer({ min: 0, optional: true }),
-  /** How many keys after its own position each query sees. Default: all of them. */
+  /** Number of keys after its own position to which each query attends. Default: all of them. */
   right: option.integer({ min: 0, optional: true }),
 });
-/** A window on both sides. */
+/** Extents of a two-sided window. */
 export type SlidingWindowOptions = OptionsOf<typeof slidingWindowOptions>;
 
 /**
- * Every query sees itself and the `size` − 1 before it; or `left` keys before itself, itself, and `right` keys after it.
- * Bottom-right aligned.
+ * Returns the mask in which every query attends to its own position and the `window` − 1 keys before it, or to `left`
+ * keys before it, its own position, and `right` keys after it. Bottom-right aligned.
  *
  * @example
  * ```ts
@@ -75,7 +79,8 @@ export type SlidingWindowOptions = OptionsOf<typeof slidingWindowOptions>;
  * masks.slidingWindow(3).slices(8, 8).length; // => 2
  * masks.maskArea(masks.slidingWindow({ left: 1, right: 1 }), 8, 8); // => 22
  * ```
- * @throws OptionError if `size` is not an integer ≥ 1, `left` or `right` not one ≥ 0, or neither is given.
+ * @throws OptionError if `window` is not an integer ≥ 1, if `left` or `right` is not an integer ≥ 0, or if neither is
+ * passed.
  */
 export function slidingWindow(window: number | SlidingWindowOptions): Mask {
   if (typeof window !== "object" || window === null) {
@@ -99,10 +104,10 @@ export function slidingWindow(window: number | SlidingWindowOptions): Mask {
 }
 
 /**
- * Every query sees the first `count` keys; the others are causal. For a prefix that is read as a whole (Raffel et al.
- * 2020, "prefix LM").
+ * Returns the mask in which every query attends to the first `count` keys, and causally to the others. For
+ * bidirectional attention to a prefix (Raffel et al. 2020, "prefix LM").
  *
- * @throws ShapeError, when applied, if there are fewer keys; OptionError if `count` is not an integer ≥ 0.
+ * @throws OptionError if `count` is not an integer ≥ 0. ShapeError, when applied, if there are fewer than `count` keys.
  */
 export function prefix(count: number): Mask {
   checkCount("prefix", count, 0);
@@ -119,9 +124,9 @@ export function prefix(count: number): Mask {
 }
 
 /**
- * Blocks of `size` positions: every query sees the keys of its own block and of those before it. For what is generated a
- * block at a time: chunks of frames or of tokens. Bottom-right aligned: query q is in the block of the position q + keys −
- * queries, and sees nothing before the first.
+ * Returns the mask in which every query attends to the keys of its own block of `size` positions and of all blocks
+ * before. For sequences that are generated block by block, such as chunks of frames or tokens. Bottom-right aligned:
+ * query q is in the block of position q + keys − queries, and attends to nothing if this position is negative.
  *
  * @example
  * ```ts
@@ -144,16 +149,17 @@ export function blockCausal(size: number): Mask {
 }
 
 export const globalTokensOptions = defineOptions("globalTokens", {
-  /** Whether their queries see every key, too. Default false. */
+  /** Whether queries of global tokens attend to every key. Default false. */
   queries: option.boolean({ default: false }),
 });
-/** How far tokens are global. */
+/** Options of `globalTokens`. */
 export type GlobalTokensOptions = OptionsOf<typeof globalTokensOptions>;
 
 /**
- * Tokens that every query sees, the first `tokens` or a list of positions; with `queries` they see every key, too
- * (Beltagy et al. 2020, "Longformer"). All others see nothing: join it with what else they see. Positions are those of the
- * keys. Bottom-right aligned: the query of position p is p + queries − keys, if there is one.
+ * Returns the mask in which every query attends to the global tokens: the first `tokens` tokens, or a list of
+ * positions. With `queries`, global tokens also attend to every key (Beltagy et al. 2020, "Longformer"). No other pairs
+ * are visible; combine it with other masks by `or`. Positions are those of the keys. Bottom-right aligned: the query of
+ * position p is p + queries − keys, if it exists.
  *
  * @example
  * ```ts
@@ -162,7 +168,7 @@ export type GlobalTokensOptions = OptionsOf<typeof globalTokensOptions>;
  * const sinks = masks.or(masks.slidingWindow(512), masks.and(masks.causal(), masks.globalTokens(4)));
  * sinks.slices(1024, 1024).map(({ type }) => type); // => ["causal", "full", "bidirectionalCausal"]
  * ```
- * @throws ShapeError, when applied, if there are fewer keys; OptionError for what are no positions.
+ * @throws OptionError for invalid positions. ShapeError, when applied, if a position is beyond the last key.
  */
 export function globalTokens(tokens: number | readonly number[], options?: GlobalTokensOptions): Mask {
   const where = "globalTokens";
@@ -199,7 +205,7 @@ export function globalTokens(tokens: number | readonly number[], options?: Globa
   );
 }
 
-/** Positions, in any order, as ascending ranges with gaps between them. */
+/** Joins positions, in any order, to ascending ranges with gaps between them. */
 function joinPositions(positions: readonly number[]): readonly { start: number; end: number }[] {
   const ranges: { start: number; end: number }[] = [];
   for (const start of positions.toSorted((a, b) => a - b)) {
@@ -211,9 +217,9 @@ function joinPositions(positions: readonly number[]): readonly { start: number; 
 }
 
 /**
- * Any list of slices, in global positions.
+ * Returns the mask with these slices, in global positions.
  *
- * @throws ShapeError, when applied, if a slice reaches outside the sequence or two cover the same pair.
+ * @throws ShapeError, when applied, if a slice exceeds the sequence or two slices cover the same pair.
  *
  * @example
  * ```ts
@@ -238,5 +244,5 @@ export function fromSlices(sliceList: readonly Slice[]): Mask {
   );
 }
 
-/** More are for no one to read. */
+/** Maximum number of slices in an expression. Longer expressions are not readable. */
 const MAX_WRITTEN_SLICES = 1024;

@@ -2,10 +2,10 @@ import { checkNumber } from "../arguments.ts";
 import { expectValue } from "../errors.ts";
 import { checkSlice, checkSlices, hasDiagonalEnd, hasDiagonalStart, type Slice } from "./slice.ts";
 
-// A slice's borders are lines in q of slope 0 or 1. Whether two of them cross within some rows is therefore a question of
-// which rows satisfy a few linear inequalities: an interval each, so exact without looking at a single row.
+// A slice's borders are lines in q of slope 0 or 1. Slices therefore overlap in the rows that satisfy a few linear
+// inequalities. Each inequality holds on an interval of rows, so that the test is exact without iterating over rows.
 
-/** A border of the keys, as a function of the row: at + slope · q. */
+/** A border of the keys as a function of the row q: intercept + slope · q. */
 export interface BorderLine {
   readonly intercept: number;
   readonly slope: 0 | 1;
@@ -23,7 +23,7 @@ export function rightBorder(slice: Slice): BorderLine {
     : { intercept: slice.k1, slope: 0 };
 }
 
-/** Whether some row of [from, to) has every left border before every right border. */
+/** Returns whether in some row of [startRow, endRow) every left border is before every right border. */
 function hasCommonRow(
   startRow: number,
   endRow: number,
@@ -32,7 +32,7 @@ function hasCommonRow(
   let [firstRow, lastRow] = [startRow, endRow - 1];
   for (const left of borders.leftBorders) {
     for (const right of borders.rightBorders) {
-      // left.at + left.slope·q < right.at + right.slope·q
+      // left.intercept + left.slope·q < right.intercept + right.slope·q
       const gap = right.intercept - left.intercept;
       if (left.slope === right.slope) {
         if (gap <= 0) return false;
@@ -43,7 +43,7 @@ function hasCommonRow(
   return firstRow <= lastRow;
 }
 
-/** Whether two slices share a (query, key) pair. Exact. */
+/** Returns whether two slices share a (query, key) pair. Exact. */
 export function slicesOverlap(a: Slice, b: Slice): boolean {
   checkSlice("slicesOverlap", a);
   checkSlice("slicesOverlap", b);
@@ -57,7 +57,7 @@ function slicesOverlapUnchecked(a: Slice, b: Slice): boolean {
   });
 }
 
-/** Whether a slice covers some pair of queries [q0, q1) and keys [k0, k1). Exact. */
+/** Returns whether a slice covers any pair of queries [q0, q1) and keys [k0, k1). Exact. */
 export function sliceIntersects(slice: Slice, box: Omit<Slice, "type">): boolean {
   checkSlice("sliceIntersects", slice);
   expectValue("sliceIntersects", typeof box === "object" && box !== null, "a box { q0, q1, k0, k1 }", box);
@@ -65,7 +65,7 @@ export function sliceIntersects(slice: Slice, box: Omit<Slice, "type">): boolean
   return sliceIntersectsUnchecked(slice, box);
 }
 
-/** `sliceIntersects`, of what was checked before. */
+/** `sliceIntersects` without checks of the arguments. */
 export function sliceIntersectsUnchecked(slice: Slice, { q0, q1, k0, k1 }: Omit<Slice, "type">): boolean {
   return hasCommonRow(Math.max(slice.q0, q0), Math.min(slice.q1, q1), {
     leftBorders: [leftBorder(slice), { intercept: k0, slope: 0 }],
@@ -76,8 +76,9 @@ export function sliceIntersectsUnchecked(slice: Slice, { q0, q1, k0, k1 }: Omit<
 type Interval = readonly [start: number, end: number];
 
 /**
- * The first pair of slices that overlap, if any. Sweeps along the queries or the keys, whichever separates the slices
- * better, and compares only those that are open at the same time: n log n for 10 000 documents as well as for bands.
+ * Returns the first pair of overlapping slices, if any. Sweeps along the queries or the keys, whichever separates the
+ * slices better, and compares only slices that are open at the same time. Takes O(n log n) both for 10 000 documents
+ * and for bands.
  */
 export function findOverlap(slices: readonly Slice[]): readonly [Slice, Slice] | undefined {
   checkSlices("findOverlap", slices);
@@ -95,7 +96,7 @@ export function rangeOfKeys({ k0, k1 }: Slice): Interval {
   return [k0, k1];
 }
 
-/** How many pairs of ranges meet: each range meets those that start before its end, from its own start on. */
+/** Counts the pairs of ranges that intersect. Each range is paired with the ranges that are open at its start. */
 export function countIntersectingPairs(slices: readonly Slice[], getRange: (slice: Slice) => Interval): number {
   const starts = slices.map((slice) => getRange(slice)[0]).toSorted((a, b) => a - b);
   const ends = slices.map((slice) => getRange(slice)[1]).toSorted((a, b) => a - b);

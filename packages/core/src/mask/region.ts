@@ -8,10 +8,10 @@ import {
 } from "./overlap.ts";
 import { sliceArea, sliceTypeFor, type Slice } from "./slice.ts";
 
-// Unions and intersections of regions of the (query, key) plane, as slices. A border of a slice is a line in q of slope 0
-// or 1, so that everything happens at rows that follow from two lines: no row is looked at by itself.
+// Unions and intersections of regions of the (query, key) plane, as slices. A border of a slice is a line in q of slope
+// 0 or 1, so the rows where a region changes are computed from intersections of two lines, without iterating over rows.
 
-/** Rows [q0, q1), each of which sees at least one key: from `left` up to, and not including, `right`. */
+/** Rows [q0, q1) whose visible keys are [left, right). Each row has at least one visible key. */
 interface Trapezoid {
   readonly q0: number;
   readonly q1: number;
@@ -23,18 +23,18 @@ function borderKey({ intercept, slope }: BorderLine, q: number): number {
   return intercept + slope * q;
 }
 
-/** The first row in which `a` lies beyond `b`, of lines of which it is not so in the first row that matters. */
+/** Returns the first row in which `a` is greater than `b`, for lines with a ≤ b in the first row considered. */
 function firstRowBeyond(a: BorderLine, b: BorderLine): number {
   return a.slope > b.slope ? b.intercept - a.intercept + 1 : Number.POSITIVE_INFINITY;
 }
 
-/** The rows of a slice that see anything, if there are any. */
+/** Returns the rows of a slice that have visible keys: one trapezoid or none. */
 function toTrapezoids(slice: Slice): Trapezoid[] {
   const [left, right] = [leftBorder(slice), rightBorder(slice)];
   return trimEmptyRows({ q0: slice.q0, q1: slice.q1, left, right });
 }
 
-/** Without the rows in which the left border is not before the right one; nothing if these are all. */
+/** Removes the rows in which the left border is not before the right border. Returns nothing if no row remains. */
 function trimEmptyRows({ q0, q1, left, right }: Trapezoid): Trapezoid[] {
   const gap = right.intercept - left.intercept;
   const firstRow = right.slope > left.slope ? Math.max(q0, 1 - gap) : q0;
@@ -44,14 +44,15 @@ function trimEmptyRows({ q0, q1, left, right }: Trapezoid): Trapezoid[] {
 }
 
 function toSlice({ q0, q1, left, right }: Trapezoid): Slice {
-  // The type of a single row is a matter of taste.
+  // A single row has the same pairs with any type.
   const type = q1 - q0 === 1 ? "full" : sliceTypeFor(left.slope === 1, right.slope === 1);
   return { q0, q1, k0: borderKey(left, q0), k1: borderKey(right, q1 - 1), type };
 }
 
 /**
- * The pairs that any of the slices covers, as disjoint slices: in each row the longest runs of keys, and in each slice as
- * many rows as continue it, from the first on. The same region gives the same slices, however it was described.
+ * Returns the union of slices as disjoint slices. The keys of each row are split into maximal runs, and each slice is
+ * extended over as many rows as possible, from the first row on. Equal regions yield equal slices, regardless of the
+ * input slices.
  */
 export function mergeIntoDisjoint(slices: readonly Slice[]): Slice[] {
   const pendingTrapezoids = slices.flatMap(toTrapezoids).toSorted((a, b) => a.q0 - b.q0);
@@ -62,7 +63,7 @@ export function mergeIntoDisjoint(slices: readonly Slice[]): Slice[] {
     if (openTrapezoids.length === 0) q = pendingTrapezoids[nextPendingIndex]!.q0;
     while (nextPendingIndex < pendingTrapezoids.length && pendingTrapezoids[nextPendingIndex]!.q0 === q)
       openTrapezoids.push(pendingTrapezoids[nextPendingIndex++]!);
-    // Nearly sorted from the rows before.
+    // Already nearly sorted from the previous rows.
     openTrapezoids.sort((a, b) => borderKey(a.left, q) - borderKey(b.left, q) || a.left.slope - b.left.slope);
     const nextBoundary = openTrapezoids.reduce(
       (min, { q1 }) => Math.min(min, q1),
@@ -76,15 +77,15 @@ export function mergeIntoDisjoint(slices: readonly Slice[]): Slice[] {
   return builder.finish();
 }
 
-/** Keys that a row sees without a gap, as lines that hold for some rows. */
+/** A contiguous run of visible keys of a row. The borders are lines that are valid for a range of rows. */
 interface KeyRun {
   readonly left: BorderLine;
   readonly right: BorderLine;
 }
 
 /**
- * The runs of row q, of trapezoids in the order of their left borders, and the row before which their lines hold: until
- * `limit`, or until two lines cross where that makes a difference.
+ * Returns the key runs of row q, given trapezoids ordered by their left borders, and the row `end` up to which the
+ * lines of the runs are valid: `limit`, or the first row in which two lines cross so that the runs change.
  */
 function findKeyRuns(openTrapezoids: readonly Trapezoid[], q: number, limit: number): { runs: KeyRun[]; end: number } {
   const runs: KeyRun[] = [];
@@ -93,7 +94,7 @@ function findKeyRuns(openTrapezoids: readonly Trapezoid[], q: number, limit: num
   for (const trapezoid of openTrapezoids) {
     if (borderKey(trapezoid.left, q) > borderKey(right, q)) {
       runs.push({ left, right });
-      end = Math.min(end, firstRowBeyond(right, trapezoid.left) - 1); // there they touch
+      end = Math.min(end, firstRowBeyond(right, trapezoid.left) - 1); // from that row on the runs touch
       ({ left, right } = trapezoid);
       continue;
     }
@@ -101,8 +102,8 @@ function findKeyRuns(openTrapezoids: readonly Trapezoid[], q: number, limit: num
       borderKey(trapezoid.right, q) - borderKey(right, q) || trapezoid.right.slope - right.slope;
     end = Math.min(
       end,
-      firstRowBeyond(left, trapezoid.left), // this one begins the run
-      firstRowBeyond(trapezoid.left, right), // this one leaves the run
+      firstRowBeyond(left, trapezoid.left), // this trapezoid begins the run
+      firstRowBeyond(trapezoid.left, right), // this trapezoid leaves the run
       rightBorderDifference > 0 ? firstRowBeyond(right, trapezoid.right) : firstRowBeyond(trapezoid.right, right), // the other ends the run
     );
     if (rightBorderDifference > 0) right = trapezoid.right;
@@ -111,19 +112,20 @@ function findKeyRuns(openTrapezoids: readonly Trapezoid[], q: number, limit: num
   return { runs, end };
 }
 
-/** Puts runs of consecutive rows together while they continue one another. */
+/** Joins runs of consecutive rows to trapezoids as long as each continues the previous one. */
 class TrapezoidBuilder {
   readonly #finishedSlices: Slice[] = [];
-  /** Those that end at the last row so far, in the order of their keys. */
+  /** Trapezoids that end at the last row so far, ordered by their keys. */
   #openTrapezoids: Trapezoid[] = [];
 
-  /** The runs of rows [q, end), from left to right with at least one key between two of them. */
+  /** Adds the runs of rows [q, end), ordered from left to right, with a gap of at least one key between them. */
   addRuns(runs: readonly KeyRun[], q: number, end: number): void {
     const continuedTrapezoids: Trapezoid[] = [];
     let i = 0;
     for (const run of runs) {
       const start = borderKey(run.left, q);
-      // What ended before this run begins is continued by no run: one moves by at most one key with each row.
+      // Trapezoids that end before this run begins have no continuation, because borders move by at most one key per
+      // row.
       while (i < this.#openTrapezoids.length && borderKey(this.#openTrapezoids[i]!.right, q - 1) < start)
         this.#close(this.#openTrapezoids[i++]!);
       const continuation =
@@ -143,7 +145,10 @@ class TrapezoidBuilder {
     return this.#finishedSlices.sort((a, b) => a.q0 - b.q0 || a.k0 - b.k0);
   }
 
-  /** Lines of different slopes agree in one row only: the rest is another slice. */
+  /**
+   * Extends a trapezoid by a run. Lines with different slopes agree in one row only, so that the remaining rows form a
+   * new trapezoid.
+   */
   #extend(trapezoid: Trapezoid, run: KeyRun, end: number): Trapezoid {
     const hasSameSlopes = trapezoid.left.slope === run.left.slope && trapezoid.right.slope === run.right.slope;
     if (hasSameSlopes || trapezoid.q1 === end) return { ...trapezoid, q1: end };
@@ -156,7 +161,10 @@ class TrapezoidBuilder {
   }
 }
 
-/** The trapezoid with row q, if that row's run continues its borders; a single row does not yet determine them. */
+/**
+ * Returns the trapezoid extended by row q if the run continues its borders. A single row does not determine the slopes
+ * of the borders yet.
+ */
 function extendTrapezoid(trapezoid: Trapezoid, run: KeyRun, q: number): Trapezoid | undefined {
   if (trapezoid.q1 !== q) return undefined;
   const isSingleRow = trapezoid.q1 - trapezoid.q0 === 1;
@@ -175,7 +183,7 @@ function extendBorder(
   return step === 0 || step === 1 ? { intercept: value - step * q, slope: step } : undefined;
 }
 
-/** The pairs that both of two lists cover, each of disjoint slices, as disjoint slices. */
+/** Returns the intersection of two lists of disjoint slices, as disjoint slices. */
 export function intersectSliceLists(a: readonly Slice[], b: readonly Slice[]): Slice[] {
   const intersections: Slice[] = [];
   forEachIntersectingPair(a, b, (sliceA, sliceB) => {
@@ -187,8 +195,8 @@ export function intersectSliceLists(a: readonly Slice[], b: readonly Slice[]): S
 }
 
 /**
- * Calls `visit` for each slice of one list and each of the other whose ranges meet, along the queries or the keys, whichever
- * separates the lists better.
+ * Calls `visit` for each pair of slices, one of each list, whose ranges intersect along the queries or the keys,
+ * whichever separates the lists better.
  */
 function forEachIntersectingPair(a: readonly Slice[], b: readonly Slice[], visit: (a: Slice, b: Slice) => void): void {
   const taggedSlices = [
@@ -219,7 +227,10 @@ function forEachIntersectingPair(a: readonly Slice[], b: readonly Slice[], visit
   }
 }
 
-/** Three pieces at most: the left borders cross once, and so do the right ones. */
+/**
+ * Returns the intersection of two trapezoids. It has at most three pieces, because the left borders cross at most once,
+ * and so do the right borders.
+ */
 function intersectTrapezoids(a: Trapezoid, b: Trapezoid): Trapezoid[] {
   const q0 = Math.max(a.q0, b.q0);
   const q1 = Math.min(a.q1, b.q1);
@@ -236,19 +247,22 @@ function intersectTrapezoids(a: Trapezoid, b: Trapezoid): Trapezoid[] {
   });
 }
 
-/** The first row in which the steeper of two borders lies beyond the other; infinite if neither is steeper. */
+/**
+ * Returns the first row in which the steeper of two borders is greater than the other; infinity if the slopes are
+ * equal.
+ */
 function firstRowOfCrossing(a: BorderLine, b: BorderLine): number {
   return Math.min(firstRowBeyond(a, b), firstRowBeyond(b, a));
 }
 
-/** Whether a lies beyond b in row q, or from it on. */
+/** Returns whether a is greater than b in row q, or equal there and greater in later rows. */
 function isRightOf(a: BorderLine, b: BorderLine, q: number): boolean {
   return (borderKey(a, q) - borderKey(b, q) || a.slope - b.slope) > 0;
 }
 
 /**
- * The pairs with −left ≤ k − (q + keys − queries) ≤ right, of sequences of these lengths; infinite is unbounded.
- * Bottom-right aligned.
+ * Returns the pairs with −left ≤ k − (q + keys − queries) ≤ right for sequences of these lengths. Infinity means
+ * unbounded. Bottom-right aligned.
  */
 export function createBand(queries: number, keys: number, { left, right }: { left: number; right: number }): Slice[] {
   const shift = keys - queries;
@@ -269,7 +283,7 @@ export function createBand(queries: number, keys: number, { left, right }: { lef
   );
 }
 
-/** Pairs of disjoint slices. */
+/** Returns the number of pairs of disjoint slices. */
 export function totalArea(slices: readonly Slice[]): number {
   return slices.reduce((sum, slice) => sum + sliceArea(slice), 0);
 }

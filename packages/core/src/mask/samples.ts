@@ -6,39 +6,46 @@ import { full } from "./masks.ts";
 import { checkSlices, type Mask, type Slice } from "./slice.ts";
 import { resolveSlices, shiftSlices } from "./verify.ts";
 
-// A batch whose samples see different keys: a list of slices for each sample, in the positions of the padded sequences.
-// Rows of padding are in no slice, so they see nothing and nothing sees them.
+// Masks of a batch whose samples attend to different keys: a list of slices for each sample, in positions of the padded
+// sequences. No slice contains padding, so that padding neither attends nor is attended to.
 
 const sampleLengths = defineOptions("lengths", {
-  /** Queries of each sample. Default: all. */
+  /** Number of queries of each sample. Default: all. */
   queries: option.array(option.integer({ min: 0 }), { optional: true }),
-  /** Keys of each sample. Default: all. */
+  /** Number of keys of each sample. Default: all. */
   keys: option.array(option.integer({ min: 0 }), { optional: true }),
 });
 
 export const batchMaskOptions = defineOptions("batch mask", {
-  /** Which keys each query sees, in global positions: one mask, or one for each sample of the batch. Default: all. */
+  /**
+   * The keys that are visible to each query, in global positions: one mask, or one per sample of the batch. Default:
+   * all.
+   */
   mask: option.either(option.mask(), option.array(option.mask()), { optional: true }),
   /**
-   * Tokens of each sample, `{ queries: [5, 8], keys: [5, 8] }`, where sequences are padded to one length. A sample's mask is over
-   * its own tokens, as if it were alone; padding sees nothing and is seen by nothing. Default: no padding.
+   * Number of tokens of each sample, `{ queries: [5, 8], keys: [5, 8] }`, if sequences are padded to one length. A
+   * sample's mask applies to its own tokens, as if it were alone. Padding neither attends nor is attended to. Default:
+   * no padding.
    */
   lengths: option.nested(sampleLengths, {
     expected: "{ queries?, keys? } with arrays of integers ≥ 0",
     optional: true,
   }),
-  /** Where the padding lies, before the tokens or after them. Default "right". */
+  /** The side of the padding: before the tokens ("left") or after them ("right"). Default "right". */
   padding: option.oneOf(["left", "right"], { default: "right" }),
 });
 
-/** Samples, and positions of the sequences, padding included. */
+/** Number of samples, and lengths of the sequences including padding. */
 interface BatchShape {
   readonly batch: number;
   readonly queries: number;
   readonly keys: number;
 }
 
-/** A batch's masks as backends and kernels take them: `mask` if all samples see the same, else `modifiers.sampleMasks`. */
+/**
+ * The masks of a batch in the form of backends and kernels: `mask` if all samples have the same mask, otherwise
+ * `modifiers.sampleMasks`.
+ */
 export interface ResolvedBatchMask {
   readonly mask: readonly Slice[];
   readonly modifiers: AttentionModifiers | undefined;
@@ -48,11 +55,13 @@ const fullMask: Mask = full();
 const emptySlices: readonly Slice[] = [];
 
 /**
- * The slices of a batch, verified, of options that were parsed. Each sample has its mask over its own lengths, as if it were alone and unpadded, shifted by
- * the padding on the left. Masks are resolved once for each pair of lengths (`resolveSlices`), and the same masks and lengths
- * give the same object, so that what is derived from it is derived once.
+ * Returns the verified slices of a batch from parsed options. The mask of each sample is applied to its own lengths, as
+ * if it were alone and unpadded, and shifted by the padding on the left. Masks are resolved once for each pair of
+ * lengths (`resolveSlices`). Equal masks and lengths yield the same object, so that values derived from it can be
+ * cached.
  *
- * @throws ShapeError for as many masks or lengths as there are not samples, and for lengths beyond the sequences.
+ * @throws ShapeError if the number of masks or lengths is not the number of samples, or if a length exceeds the
+ * sequence.
  */
 export function resolveBatchMaskUnchecked(
   where: string,
@@ -79,10 +88,11 @@ export function resolveBatchMaskUnchecked(
 }
 
 /**
- * That positions of the padded sequences are as far apart as those of each sample alone: what depends on the distance of query and
- * key, named by `positionUse`, would differ. Padding on the left moves both, so it must be as long for the queries as for the keys.
+ * Checks that the distances between queries and keys in the padded sequences equal those of each sample alone, because
+ * results of `positionUse` depend on them. Padding on the left shifts both, so it must be equally long for queries and
+ * keys.
  *
- * @throws OptionError that names the first sample whose padding is not.
+ * @throws OptionError that names the first sample whose paddings differ.
  */
 export function checkDistances(
   where: string,
@@ -129,13 +139,13 @@ function checkLengths(where: string, lengths: readonly number[] | undefined, bat
   });
 }
 
-/** More than a program uses at a time of batches that begin with the same sample. */
+/** More batches with the same first sample than a program uses at a time. */
 const MAX_INTERNED_MASKS = 64;
 
-/** By the list of the first sample. */
+/** Interned masks by the slice list of the first sample. */
 const internedMasks = new WeakMap<readonly Slice[], ResolvedBatchMask[]>();
 
-/** One object for equal samples: caches of backends compare by identity. */
+/** Returns one object for equal samples, because caches of backends compare by identity. */
 function internSamples(samples: readonly (readonly Slice[])[]): ResolvedBatchMask {
   const [firstSampleSlices] = samples as [readonly Slice[]];
   const candidates = internedMasks.get(firstSampleSlices) ?? [];
@@ -151,12 +161,12 @@ function internSamples(samples: readonly (readonly Slice[])[]): ResolvedBatchMas
   return batchMask;
 }
 
-/** By the masks of the samples, then by the mask of all. */
+/** Unions by sample masks, then by the mask common to all samples. */
 const unionCache = new WeakMap<readonly (readonly Slice[])[], WeakMap<readonly Slice[], readonly Slice[]>>();
 
 /**
- * What some sample of a call sees: the slices by which backends find out who needs whose keys. Those of different samples
- * may overlap. Without sample masks it is the call's mask itself.
+ * Returns the slices that are visible in any sample of a call, from which backends derive which rank needs which keys.
+ * Slices of different samples may overlap. Without sample masks, returns the call's mask itself.
  *
  * @example
  * ```ts
@@ -166,7 +176,7 @@ const unionCache = new WeakMap<readonly (readonly Slice[])[], WeakMap<readonly S
  * const union = unionSlices({ mask: [], modifiers: { sampleMasks: [short, long, short] } });
  * union.map(({ q1 }) => q1); // => [2, 5]
  * ```
- * @throws OptionError for what are no slices.
+ * @throws OptionError for invalid slices.
  */
 export function unionSlices(call: {
   readonly mask: readonly Slice[];

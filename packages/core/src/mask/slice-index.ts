@@ -1,19 +1,20 @@
 import type { Slice } from "./slice.ts";
 
-// Of thousands of documents a tile meets few: an interval tree along the queries and one along the keys find these.
+// A tile intersects only few of thousands of documents. One interval tree along the queries and one along the keys find
+// these.
 
-/** Fewer are looked at one by one. */
+/** Minimum number of slices for an index. Shorter lists are searched linearly. */
 const MIN_INDEXED_SLICES = 32;
 
-/** Lists that never change, which `resolveSlices` returned; each with its index once it was asked for. */
+/** Immutable lists returned by `resolveSlices`, each with its index, or null until the index is first requested. */
 const indexCache = new WeakMap<readonly Slice[], SliceIndex | null>();
 
-/** From now on `getSliceIndex` may index the list: it does not change. */
+/** Allows `getSliceIndex` to index a list, which must not change any more. */
 export function enableIndexing(slices: readonly Slice[]): void {
   if (slices.length >= MIN_INDEXED_SLICES && !indexCache.has(slices)) indexCache.set(slices, null);
 }
 
-/** The index of a list that has many slices and never changes. */
+/** Returns the index of an immutable list with many slices; undefined for other lists. */
 export function getSliceIndex(slices: readonly Slice[]): SliceIndex | undefined {
   const cachedIndex = indexCache.get(slices);
   if (cachedIndex !== null) return cachedIndex;
@@ -43,8 +44,9 @@ class SliceIndex {
   }
 
   /**
-   * Visits the slices that meet a range of queries, or a range of keys, whichever are fewer: every slice that meets both, and
-   * some that do not, until `visit` returns true. Whether it did.
+   * Visits the slices that intersect the range of queries or those that intersect the range of keys, whichever are
+   * fewer, until `visit` returns true. This includes every slice that intersects both. Returns whether `visit` returned
+   * true.
    */
   someCandidate({ q0, q1, k0, k1 }: SliceBox, visit: (slice: Slice) => boolean): boolean {
     const [queryOverlapCount, keyOverlapCount] = [this.#byQuery.count(q0, q1), this.#byKey.count(k0, k1)];
@@ -54,7 +56,10 @@ class SliceIndex {
   }
 }
 
-/** Slices by one of their ranges: a balanced tree over their starts, with the last end below each node. */
+/**
+ * An interval tree of slices by one of their ranges: a balanced tree over the starts, with the maximum end of each
+ * subtree.
+ */
 class IntervalTree {
   readonly #slices: readonly Slice[];
   readonly #starts: Float64Array;
@@ -83,12 +88,15 @@ class IntervalTree {
     return subtreeMaxEnd;
   }
 
-  /** How many ranges meet [from, to): those that start before its end, but for those that end before its start. */
+  /**
+   * Returns the number of ranges that intersect [start, end): those that start before `end`, minus those that end at or
+   * before `start`.
+   */
   count(start: number, end: number): number {
     return start < end ? lowerBound(this.#starts, end) - lowerBound(this.#sortedEnds, start + 1) : 0;
   }
 
-  /** Visits those that meet [from, to) until `visit` returns true. */
+  /** Visits the slices whose ranges intersect [start, end) until `visit` returns true. Returns whether it did. */
   someOverlapping(start: number, end: number, visit: (slice: Slice) => boolean): boolean {
     return this.#someInSubtree(0, this.#slices.length, { start, end, visit });
   }
@@ -108,7 +116,7 @@ class IntervalTree {
   }
 }
 
-/** How many of ascending values are less than x. */
+/** Returns the number of values less than x in an ascending array. */
 function lowerBound(values: Float64Array, x: number): number {
   let [low, high] = [0, values.length];
   while (low < high) {

@@ -1,31 +1,33 @@
 import { checkNumber } from "../arguments.ts";
 import { expectValue } from "../errors.ts";
 
-// What a mask is: `Mask` gives the list of slices, `Slice`, of an attention matrix. masks.ts makes masks, verify.ts checks them.
+// Types of masks: a `Mask` returns the list of slices (`Slice`) of an attention matrix. masks.ts creates masks,
+// verify.ts verifies them.
 
 /**
- * Which borders of a slice's keys move by one with each row: none ("full"), the right one ("causal", aligned bottom right),
- * the left one ("inverseCausal", aligned top left) or both ("bidirectionalCausal"). MagiAttention's `attn_mask_type`.
+ * Borders of a slice's key range that move by one key per row: none ("full"), the right border ("causal", bottom-right
+ * aligned), the left border ("inverseCausal", top-left aligned) or both ("bidirectionalCausal"). MagiAttention's
+ * `attn_mask_type`.
  */
 export type SliceType = keyof typeof sliceTypeCodes;
 
-/** The numbers of slice types in kernels: bit 0 for a right border that moves, bit 1 for a left one. */
+/** Codes of slice types in kernels: bit 0 is set if the right border is diagonal, bit 1 if the left border is. */
 export const sliceTypeCodes = { full: 0, causal: 1, inverseCausal: 2, bidirectionalCausal: 3 } as const;
 
-/** Whether the first visible key moves by one with each row. */
+/** Returns whether the first visible key moves by one with each row. */
 export function hasDiagonalStart(type: SliceType): boolean {
   return type === "inverseCausal" || type === "bidirectionalCausal";
 }
 
-/** Whether the last visible key moves by one with each row. */
+/** Returns whether the last visible key moves by one with each row. */
 export function hasDiagonalEnd(type: SliceType): boolean {
   return type === "causal" || type === "bidirectionalCausal";
 }
 
 /**
- * One piece of a mask, in global positions: row q of [q0, q1) sees the keys in
- * [ k0 + (hasDiagonalStart(type) ? q − q0 : 0), k1 − (hasDiagonalEnd(type) ? q1 − 1 − q : 0) ), none when that is empty.
- * Source: the AttnSlice of MagiAttention.
+ * One rectangle of a mask, in global positions. The visible keys of row q in [q0, q1) are [ k0 +
+ * (hasDiagonalStart(type) ? q − q0 : 0), k1 − (hasDiagonalEnd(type) ? q1 − 1 − q : 0) ), none if this range is empty.
+ * Source: AttnSlice of MagiAttention.
  */
 export interface Slice {
   readonly q0: number;
@@ -36,20 +38,21 @@ export interface Slice {
 }
 
 /**
- * Which (query, key) pairs count: a rule that gives disjoint slices for sequences of given lengths. A mask of your own must
- * guarantee this, and attention verifies it (`resolveSlices`) before anything is sent, once for each pair of lengths:
+ * The visible (query, key) pairs: a function from sequence lengths to disjoint slices. A custom mask must satisfy the
+ * following contract, which attention verifies (`resolveSlices`) before anything is sent, once for each pair of
+ * lengths:
  *
- * - the same lengths give the same slices, on every rank; `slices` is called once for them;
+ * - equal lengths yield equal slices on every rank; `slices` is called once for each pair of lengths;
  * - q0, q1, k0 and k1 are integers, 0 ≤ q0 ≤ q1 ≤ queries and 0 ≤ k0 ≤ k1 ≤ keys; the type is one of `SliceType`;
- * - no two slices cover the same pair: it would count twice.
+ * - no two slices cover the same pair, because it would be counted twice.
  */
 export interface Mask {
   readonly name: string;
-  /** Slices over `queries` × `keys` positions. */
+  /** Returns the slices for `queries` × `keys` positions. */
   slices(queries: number, keys: number): readonly Slice[];
 }
 
-/** Throws an OptionError unless `slice` is one, of integers; not whether it lies within any sequence. */
+/** Throws an OptionError unless `slice` is a slice with integer bounds. Does not check that it is within a sequence. */
 export function checkSlice(where: string, slice: unknown): asserts slice is Slice {
   if (!isSlice(slice))
     expectValue(
@@ -76,10 +79,11 @@ function isSlice(value: unknown): value is Slice {
   );
 }
 
-// The algebra of slices, after MagiAttention: a slice cut to a range of queries or keys is again slices.
-// The left border of a row's keys moves right with each row if `hasDiagonalStart(type)`, the right border if `hasDiagonalEnd(type)`.
+// The algebra of slices, after MagiAttention: clipping a slice to a range of queries or keys yields slices. The left
+// border of the keys moves right by one per row if `hasDiagonalStart(type)`, the right border if
+// `hasDiagonalEnd(type)`.
 
-/** Keys [start, end) that row q of a slice sees; empty when start ≥ end. */
+/** Returns the keys [start, end) of a slice that are visible to row q. The range is empty if start ≥ end. */
 export function visibleKeyRange(slice: Slice, q: number): { readonly start: number; readonly end: number } {
   checkSlice("visibleKeyRange", slice);
   checkNumber("visibleKeyRange: q", q);
@@ -90,7 +94,7 @@ export function visibleKeyRange(slice: Slice, q: number): { readonly start: numb
 }
 
 /**
- * How many (query, key) pairs a slice covers. Exact up to 2⁵³ pairs.
+ * Returns the number of (query, key) pairs that a slice covers. Exact up to 2⁵³ pairs.
  *
  * @example
  * ```ts
@@ -105,12 +109,12 @@ export function sliceArea(slice: Slice): number {
   if (slice.type === "full") return height * width;
   if (slice.type === "bidirectionalCausal") return height * Math.max(0, width - height + 1);
   const rows = Math.min(height, width);
-  // A factor is even, so that the product is halved exactly.
+  // One of the factors is even, and is halved so that the result is exact.
   const parallelSidesSum = 2 * width - rows + 1;
   return rows % 2 === 0 ? (rows / 2) * parallelSidesSum : rows * (parallelSidesSum / 2);
 }
 
-/** The rows of a slice in [from, to), or undefined if there are none. */
+/** Clips a slice to queries [from, to). Returns undefined if no pair remains. */
 export function clipQueries(slice: Slice, from: number, to: number): Slice | undefined {
   checkClip("clipQueries", slice, from, to);
   const q0 = Math.max(slice.q0, from);
@@ -122,8 +126,9 @@ export function clipQueries(slice: Slice, from: number, to: number): Slice | und
 }
 
 /**
- * The keys of a slice in [from, to): at most three slices. Above `left` the slanted left border lies before `from`, so
- * that the cut is straight there; from `right` on, the slanted right border lies beyond `to`.
+ * Clips a slice to keys [from, to). Returns at most three slices. In rows before `left`, a diagonal left border is less
+ * than `from`, so the left border of the result is constant there. In rows from `right` on, a diagonal right border
+ * exceeds `to`.
  */
 export function clipKeys(slice: Slice, from: number, to: number): Slice[] {
   checkClip("clipKeys", slice, from, to);
@@ -131,7 +136,8 @@ export function clipKeys(slice: Slice, from: number, to: number): Slice[] {
   const clampQuery = (q: number) => Math.min(q1, Math.max(q0, q));
   const left = hasDiagonalStart(type) ? clampQuery(q0 + from - k0) : q1;
   const right = hasDiagonalEnd(type) ? clampQuery(q1 - k1 + to) : q0;
-  // Rows [q0, left) start at `from`, later ones at the slant; rows [q0, right) end at the slant, later ones at `to`.
+  // Rows [q0, left) start at `from`, later rows at the diagonal. Rows [q0, right) end at the diagonal, later rows at
+  // `to`.
   const borders = [q0, Math.min(left, right), Math.max(left, right), q1];
   const bands: Slice[] = [];
   for (let i = 0; i < 3; i++) {
@@ -156,7 +162,7 @@ interface ClipRange {
   readonly right: number;
 }
 
-/** Rows [a, b) lie on one side of both `left` and `right`; rows that see nothing are dropped. */
+/** Clips rows [a, b), which are on one side of both `left` and `right`. Rows without visible keys are removed. */
 function clipBand(slice: Slice, { a, b }: { a: number; b: number }, clipRange: ClipRange): Slice | undefined {
   const isDiagonalStartKept = hasDiagonalStart(slice.type) && a >= clipRange.left;
   const isDiagonalEndKept = hasDiagonalEnd(slice.type) && a < clipRange.right;
@@ -169,7 +175,7 @@ function clipBand(slice: Slice, { a, b }: { a: number; b: number }, clipRange: C
   return { q0, q1, k0, k1, type: sliceTypeFor(isDiagonalStartKept, isDiagonalEndKept) };
 }
 
-/** The type of a slice whose borders move as stated. */
+/** Returns the slice type with these borders. */
 export function sliceTypeFor(isStartDiagonal: boolean, isEndDiagonal: boolean): SliceType {
   if (isStartDiagonal) return isEndDiagonal ? "bidirectionalCausal" : "inverseCausal";
   return isEndDiagonal ? "causal" : "full";

@@ -4,19 +4,23 @@ import { findOverlap } from "./overlap.ts";
 import { enableIndexing } from "./slice-index.ts";
 import { type Mask, type Slice, sliceTypeCodes } from "./slice.ts";
 
-// What a mask promises, verified before anything is sent: once for each pair of lengths.
+// Verification of the contract of `Mask`, before anything is sent and once for each pair of lengths.
 
-/** More than a program uses at a time; a sequence that grows with every call must not fill memory. */
+/**
+ * Maximum number of cached pairs of lengths per mask: more than a program uses at a time, but bounded because a
+ * sequence may grow with every call.
+ */
 const MAX_CACHED_LENGTHS = 64;
 
-/** Lists whose slices are well-formed. */
+/** Lists whose slices are known to be well-formed. */
 const wellFormedSliceLists = new WeakSet<readonly Slice[]>();
 
 const verifiedMasks = new WeakMap<Mask, Map<string, readonly Slice[]>>();
 
 /**
- * The slices of a mask over `queries` × `keys`, verified: integers within the sequences, a known type, and no
- * pair in two of them. `mask.slices` is called once for each pair of lengths, and the same list is returned every time.
+ * Returns the slices of a mask over `queries` × `keys`, after verifying that they are integers within the sequences,
+ * have a known type, and are disjoint. `mask.slices` is called once for each pair of lengths, and the same list is
+ * returned every time.
  *
  * @example
  * ```ts
@@ -46,10 +50,12 @@ export function resolveSlices(mask: Mask, queries: number, keys: number): readon
   return slices;
 }
 
-/** Verified lists moved by some queries and keys, by the move. */
+/** Shifted copies of verified lists, by list and offsets. */
 const shiftedSliceLists = new WeakMap<readonly Slice[], Map<string, readonly Slice[]>>();
 
-/** The slices of a verified list, `queries` and `keys` positions further on: the same list for the same move. */
+/**
+ * Returns the slices of a verified list, shifted by `queries` and `keys` positions. Equal offsets return the same list.
+ */
 export function shiftSlices(slices: readonly Slice[], queries: number, keys: number): readonly Slice[] {
   if (queries === 0 && keys === 0) return slices;
   const cache = shiftedSliceLists.get(slices) ?? new Map<string, readonly Slice[]>();
@@ -67,7 +73,7 @@ export function shiftSlices(slices: readonly Slice[], queries: number, keys: num
   return shiftedSlices;
 }
 
-/** Throws a ShapeError unless slices are well-formed, lie within the sequences and share no pair. */
+/** Throws a ShapeError unless slices are well-formed, within the sequences, and disjoint. */
 export function verifySlices(
   where: string,
   slices: readonly Slice[],
@@ -99,17 +105,20 @@ function verifyDisjoint(where: string, slices: readonly Slice[]): void {
   });
 }
 
-/** Throws a ShapeError unless each slice is well-formed; what `resolveSlices` returned is not looked at again. */
+/** Throws a ShapeError unless each slice is well-formed. Lists returned by `resolveSlices` are not checked again. */
 export function verifyWellFormed(where: string, slices: readonly Slice[]): void {
   expectValue(where, Array.isArray(slices), "an array of slices", slices);
   if (wellFormedSliceLists.has(slices)) return;
   for (const slice of slices) verifySlice(where, slice);
 }
 
-/** Sample masks that were found disjoint from the mask of all. */
+/** Sample masks that were verified to be disjoint from a mask common to all samples. */
 const verifiedSampleMasks = new WeakMap<readonly (readonly Slice[])[], WeakSet<readonly Slice[]>>();
 
-/** Throws a ShapeError unless the slices of each sample are well-formed, and disjoint with those of the mask of all; looked at once. */
+/**
+ * Throws a ShapeError unless the slices of each sample are well-formed and disjoint from those of the common mask.
+ * Results are cached.
+ */
 export function verifySampleMasks(
   where: string,
   mask: readonly Slice[],
@@ -125,7 +134,7 @@ export function verifySampleMasks(
   verifiedSampleMasks.set(sampleMasks, masks.add(mask));
 }
 
-/** Throws a ShapeError unless a slice has integers, 0 ≤ q0 ≤ q1 and 0 ≤ k0 ≤ k1, and a known type. */
+/** Throws a ShapeError unless a slice has integer bounds with 0 ≤ q0 ≤ q1 and 0 ≤ k0 ≤ k1, and a known type. */
 export function verifySlice(where: string, slice: Slice): void {
   expectValue(where, typeof slice === "object" && slice !== null, "slices { q0, q1, k0, k1, type }", slice);
   const { q0, q1, k0, k1, type } = slice;

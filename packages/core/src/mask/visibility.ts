@@ -3,11 +3,11 @@ import { sliceIntersectsUnchecked } from "./overlap.ts";
 import { type SliceBox, getSliceIndex } from "./slice-index.ts";
 import { checkSlice, checkSlices, hasDiagonalEnd, hasDiagonalStart, type Slice } from "./slice.ts";
 
-// Exact numbers of visible pairs, for spans of any step, without looking at a single row: the keys that row q sees are
-// those below one border less those below another, and a border moves with q or stands still.
+// Exact counts of visible pairs for spans of any step, without iterating over rows: the number of visible keys of row q
+// is the number below the right border minus the number below the left border, and a border is constant or diagonal.
 
 /**
- * Pairs (query, key) of these positions that the slices show. Exact up to 2⁵³ pairs.
+ * Returns the number of visible (query, key) pairs of these positions under the slices. Exact up to 2⁵³ pairs.
  *
  * @example
  * ```ts
@@ -15,7 +15,7 @@ import { checkSlice, checkSlices, hasDiagonalEnd, hasDiagonalStart, type Slice }
  * const striped = (start: number) => [{ start, length: 4, step: 2 }];
  * visiblePairs(striped(0), striped(1), masks.causal().slices(8, 8)); // => 6
  * ```
- * @throws OptionError for what are no spans, or no slices.
+ * @throws OptionError for invalid spans or slices.
  */
 export function visiblePairs(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): number {
   checkIntegerSpans("visiblePairs: queries", queries);
@@ -24,7 +24,7 @@ export function visiblePairs(queries: readonly Span[], keys: readonly Span[], sl
   return visiblePairsUnchecked(queries, keys, slices);
 }
 
-/** `visiblePairs`, of what was checked before: a proof counts the pairs of every tile. */
+/** `visiblePairs` without checks of the arguments, because a proof counts the pairs of every tile. */
 export function visiblePairsUnchecked(
   queries: readonly Span[],
   keys: readonly Span[],
@@ -50,7 +50,7 @@ export function visiblePairsUnchecked(
   return pairs;
 }
 
-/** Visits a pair of spans, with the ranges between their ends, until `visit` returns true. Whether it did. */
+/** Visits each pair of spans, with their enclosing ranges, until `visit` returns true. Returns whether it did. */
 function someSpanPair(
   queries: readonly Span[],
   keys: readonly Span[],
@@ -61,7 +61,7 @@ function someSpanPair(
   );
 }
 
-/** Pairs of two spans that one slice shows. */
+/** Returns the number of pairs of two spans that one slice covers. */
 function countSlicePairs(q: Span, k: Span, slice: Slice): number {
   if (q.length === 0 || slice.q1 <= q.start || lastPosition(q) < slice.q0) return 0;
   if (k.length === 0 || slice.k1 <= k.start || lastPosition(k) < slice.k0) return 0;
@@ -69,14 +69,17 @@ function countSlicePairs(q: Span, k: Span, slice: Slice): number {
   return isDisjoint(slice, q, k) ? 0 : countPairs(visibleRowsUnchecked(q, slice), k, slice);
 }
 
-/** The rows of a span that see anything in a slice: a stretch of them, for borders are straight. */
+/**
+ * Returns the rows of a span that have visible keys in a slice. They are contiguous within the span, because the
+ * borders are lines.
+ */
 export function visibleRows(span: Span, slice: Slice): Span {
   checkIntegerSpan("visibleRows", span);
   checkSlice("visibleRows", slice);
   return visibleRowsUnchecked(span, slice);
 }
 
-/** `visibleRows`, of what was checked before. */
+/** `visibleRows` without checks of the arguments. */
 export function visibleRowsUnchecked({ start, length, step }: Span, { q0, q1, k0, k1, type }: Slice): Span {
   let low = q0;
   let high = q1;
@@ -101,9 +104,9 @@ function lastPosition({ start, length, step }: Span): number {
   return start + (length - 1) * step;
 }
 
-// A border that moves with q is tightest at one end of the rows: there two comparisons decide most tiles.
+// A diagonal border is tightest at the first or last row, where two comparisons decide most tiles.
 
-/** Whether every one of these queries sees every one of these keys. */
+/** Returns whether a slice covers all pairs of these queries and keys. */
 function coversSpanPair({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
   const lastQuery = lastPosition(q);
   if (q.start < q0 || lastQuery >= q1) return false;
@@ -112,7 +115,7 @@ function coversSpanPair({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): bool
   return firstVisibleKey <= k.start && lastPosition(k) < endVisibleKey;
 }
 
-/** Whether all of these keys lie beyond what any of these queries sees. */
+/** Returns whether all of these keys are before the first or after the last key visible to any of these queries. */
 function isDisjoint({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
   const firstQuery = Math.max(q.start, q0);
   const lastQuery = Math.min(lastPosition(q), q1 - 1);
@@ -121,14 +124,14 @@ function isDisjoint({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean 
   return lastPosition(k) < firstVisibleKey || endVisibleKey <= k.start;
 }
 
-/** Positions of a span before x. */
+/** Returns the number of positions of a span that are less than x. */
 function countBelow({ start, length, step }: Span, x: number): number {
   return Math.min(length, Math.max(0, Math.ceil((x - start) / step)));
 }
 
-/** Σ over the rows q of the keys before q + shift. */
+/** Returns the sum over rows q of the number of keys less than q + shift. */
 function countBelowDiagonal(rows: Span, keys: Span, shift: number): number {
-  const gap = rows.start + shift - keys.start; // of row 0; row i has gap + i · step
+  const gap = rows.start + shift - keys.start; // gap of row 0; that of row i is gap + i · step
   const firstPositiveRow = gap > 0 ? 0 : Math.min(rows.length, Math.floor(-gap / rows.step) + 1);
   const firstFullRow = Math.floor(((keys.length - 1) * keys.step - gap) / rows.step) + 1;
   const end = Math.min(rows.length, Math.max(firstPositiveRow, firstFullRow));
@@ -141,7 +144,10 @@ function countBelowDiagonal(rows: Span, keys: Span, shift: number): number {
   return partialRowPairs + (rows.length - end) * keys.length;
 }
 
-/** Σ ⌊(a·i + b) / m⌋ for i < n, by Euclid's algorithm (Graham, Knuth, Patashnik, "Concrete Mathematics", 3.5); a, b ≥ 0. */
+/**
+ * Computes Σ ⌊(a·i + b) / m⌋ for 0 ≤ i < n by Euclid's algorithm (Graham, Knuth, Patashnik, "Concrete Mathematics",
+ * 3.5); a, b ≥ 0.
+ */
 function floorSum(count: number, modulus: number, slope: number, offset: number): number {
   let [n, m, a, b] = [count, modulus, slope, offset];
   let sum = 0;
@@ -157,9 +163,10 @@ function floorSum(count: number, modulus: number, slope: number, offset: number)
 }
 
 /**
- * Whether any of these queries sees any of these keys; what a backend checks before it computes or sends a tile.
- * Exact, for spans of any step; of tiles of more than 2⁵³ pairs with a step above 1 only what lies between the first and the
- * last position counts, so that the answer may be true without need.
+ * Returns whether any of these keys is visible to any of these queries. Backends check it before they compute or send a
+ * tile. Exact for spans of any step, except for tiles of more than 2⁵³ pairs with a step above 1: these are treated as
+ * if all positions between the first and the last were present, so that the result may be true although no pair is
+ * visible.
  *
  * @example
  * ```ts
@@ -169,7 +176,7 @@ function floorSum(count: number, modulus: number, slope: number, offset: number)
  * isVisible(span(0), span(4), slices); // => false
  * isVisible(span(4), span(0), slices); // => true
  * ```
- * @throws OptionError for what are no spans, or no slices.
+ * @throws OptionError for invalid spans or slices.
  */
 export function isVisible(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): boolean {
   checkIntegerSpans("isVisible: queries", queries);
@@ -178,7 +185,7 @@ export function isVisible(queries: readonly Span[], keys: readonly Span[], slice
   return isVisibleUnchecked(queries, keys, slices);
 }
 
-/** `isVisible`, of what was checked before: backends evaluate it for every pair of ranks. */
+/** `isVisible` without checks of the arguments, because backends evaluate it for every pair of ranks. */
 export function isVisibleUnchecked(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): boolean {
   const index = getSliceIndex(slices);
   if (index) {
@@ -198,17 +205,21 @@ export function isVisibleUnchecked(queries: readonly Span[], keys: readonly Span
   return false;
 }
 
-/** Whether a slice shows any pair of two spans, the first of which meets the slice's queries. */
+/** Returns whether a slice covers any pair of two spans. */
 function isSpanPairVisible(slice: Slice, q: Span, k: Span): boolean {
   const [q0, q1, k0, k1] = [q.start, endPosition(q), k.start, endPosition(k)];
-  // Boxes first: of 10 000 documents nearly all lie elsewhere, and of a sequence of one nearly all are within.
+  // Compares bounding boxes first, because nearly all of 10 000 documents are outside, and with a single document
+  // nearly all spans are inside.
   if (slice.q0 >= q1 || q0 >= slice.q1 || k0 >= k1 || slice.k0 >= k1 || k0 >= slice.k1) return false;
   if (!intersects(slice, { q0, q1, k0, k1 })) return false;
   const isDense = (q.step === 1 || q.length === 1) && (k.step === 1 || k.length === 1);
   return isDense || q.length * k.length > Number.MAX_SAFE_INTEGER || countSlicePairs(q, k, slice) > 0;
 }
 
-/** `sliceIntersectsUnchecked`, of boxes that meet: one slanted border is farthest out at one end of the rows. */
+/**
+ * `sliceIntersectsUnchecked` for boxes that intersect. A single diagonal border is farthest out in the first or last
+ * row.
+ */
 function intersects(slice: Slice, box: Omit<Slice, "type">): boolean {
   const { type } = slice;
   if (type === "full" || type === "bidirectionalCausal") return type === "full" || sliceIntersectsUnchecked(slice, box);
@@ -219,7 +230,7 @@ function intersects(slice: Slice, box: Omit<Slice, "type">): boolean {
   return Math.max(box.k0, firstKey) < Math.min(box.k1, endKey);
 }
 
-/** The position after the last; no more than the start of a span that has none. */
+/** Returns the position after the last one; at most `start` for an empty span. */
 function endPosition({ start, length, step }: Span): number {
   return start + (length - 1) * step + 1;
 }
