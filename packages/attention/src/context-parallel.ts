@@ -1,2 +1,2 @@
-// For custom backends: what ring, mesh2d, ulysses and flex are built on.
+// For custom backends: the building blocks of ring, mesh2d, ulysses and flex.
 export * from "@mosaic/core/context-parallel";

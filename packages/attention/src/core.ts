@@ -1,2 +1,2 @@
-// Tensors, autograd, errors and the contracts, whole: for authors of devices, collectives, backends and operations.
+// All of core: tensors, autograd, errors and contracts, for authors of devices, collectives, backends and operations.
 export * from "@mosaic/core";

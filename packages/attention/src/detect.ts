@@ -30,21 +30,24 @@ import {
   type VisibleGpus,
 } from "./device-factories.ts";
 
-/** The options of `init`. */
+/** The device and collectives that the options of `init` request. */
 interface RequestedHardware {
   readonly device?: Device | DeviceName;
   readonly collectives?: Collectives | CollectivesName;
 }
 
-/** What it works with. */
+/** The device and collectives that `init` uses. */
 interface SelectedHardware {
   readonly device: Device;
-  /** Whether `device` was made here, to be closed if nothing else becomes its owner. */
+  /** Whether `device` was created here, so that it must be disposed if no context takes ownership. */
   readonly isOwned: boolean;
   readonly collectives: Collectives | undefined;
 }
 
-/** Options first, then MOSAIC_DEVICE and MOSAIC_COLLECTIVES, then what goes with the other, then what is detected. */
+/**
+ * Selects the device and the collectives. In order of precedence: options, MOSAIC_DEVICE and MOSAIC_COLLECTIVES, the
+ * default for the other of the two, and detection.
+ */
 export async function selectHardware(
   requestedHardware: RequestedHardware,
   worldSize: number,
@@ -76,7 +79,7 @@ function selectDeviceName(collectives: Collectives | CollectivesName | undefined
   return collectives && deviceForCollectives(typeof collectives === "string" ? collectives : collectives.name);
 }
 
-/** What connects such devices; undefined for a third party's. */
+/** Returns the default collectives of a device; undefined for a third-party device. */
 function selectCollectives(deviceOrName: Device | DeviceName, worldSize: number): CollectivesName | undefined {
   const type = typeof deviceOrName === "string" ? deviceOrName : deviceOrName.type;
   return collectivesForDevice(type) && getDefaultCollectives(type as DeviceName, spansSeveralHosts(worldSize));
@@ -84,7 +87,7 @@ function selectCollectives(deviceOrName: Device | DeviceName, worldSize: number)
 
 function checkCompatible(device: DeviceName, collectives: CollectivesName): void {
   const compatibleNames = collectivesForDevice(device);
-  // What is no name at all is rejected, with all names, by who makes it.
+  // Unknown names are rejected by `createDevice` and `createCollectives`, whose errors list all names.
   if (compatibleNames === undefined || compatibleNames.includes(collectives) || !collectivesNames.includes(collectives))
     return;
   throw new OptionError({
@@ -97,7 +100,7 @@ function checkCompatible(device: DeviceName, collectives: CollectivesName): void
 
 let hasWarned = false;
 
-/** What is detected; the first rank of each host warns, once, of a GPU that lies idle. */
+/** Returns the result of `detect`. On the first rank of each host, emits a warning, once, if a GPU is not used. */
 async function detectAndWarn(worldSize: number): Promise<DetectedHardware> {
   const hardware = await detect({ worldSize });
   if (hardware.warning !== undefined && !hasWarned && getLocalRank().rank === 0) {
@@ -107,24 +110,24 @@ async function detectAndWarn(worldSize: number): Promise<DetectedHardware> {
   return hardware;
 }
 
-/** The default device of `init`. */
+/** The default device and collectives of `init`. */
 export interface DetectedHardware {
   readonly device: DeviceName;
   readonly collectives: CollectivesName;
-  /** There is a GPU, but it will not be used: why, and what to do about it. */
+  /** If there is a GPU that will not be used: the reason, and the remedy. */
   readonly warning?: string;
 }
 
 export const detectOptions = defineOptions("detect", {
-  /** Ranks of the whole job. Default: what the launcher sets, else 1. */
+  /** Number of ranks of the whole job. Default: the value that the launcher sets, else 1. */
   worldSize: option.integer({ min: 1, optional: true }),
-  /** Ranks on this host. Default: what the launcher sets, else 1. */
+  /** Number of ranks on this host. Default: the value that the launcher sets, else 1. */
   localRanks: option.integer({ min: 1, optional: true }),
 });
-/** What to detect for. */
+/** Options of `detect`. */
 export type DetectOptions = OptionsOf<typeof detectOptions>;
 
-/** What detection queries of a machine; tests have machines of their own. */
+/** The properties of a machine that detection reads. Tests provide simulated machines. */
 export interface DetectionSystem {
   readonly env: Environment;
   exists(path: string): boolean;
@@ -141,9 +144,10 @@ const currentSystem: DetectionSystem = {
 };
 
 /**
- * What `init` chooses where its options leave it open: what MOSAIC_DEVICE and MOSAIC_COLLECTIVES name; else a GPU for each rank
- * and NCCL between them, if this machine has all of that in working order; else the CPU and shared memory, or UCX where ranks are
- * on several hosts. All ranks of a host choose alike, for no rank opens anything to decide.
+ * Returns the device and collectives that `init` selects for omitted options: those that MOSAIC_DEVICE and
+ * MOSAIC_COLLECTIVES name; else a GPU for each rank and NCCL, if all of these work on this machine; else the CPU and
+ * shared memory, or UCX if ranks are on several hosts. All ranks of a host get the same result, because detection does
+ * not open any device.
  *
  * @example
  * ```ts
@@ -151,14 +155,14 @@ const currentSystem: DetectionSystem = {
  * const { device, collectives } = await detect();
  * [device, collectives].join(" and "); // "cuda and nccl", "cpu and local", or "cpu and ucx"
  * ```
- * @throws OptionError if those variables name what does not exist, and for options that do not; for nothing else.
+ * @throws OptionError for unknown names in these variables and for invalid options; for nothing else.
  */
 export async function detect(options?: DetectOptions): Promise<DetectedHardware> {
   detectOptions.parse(options);
   return detectOn(currentSystem, options ?? {});
 }
 
-/** `detect` for a system. */
+/** As `detect`, for a given system. */
 export async function detectOn(system: DetectionSystem, options: DetectOptions): Promise<DetectedHardware> {
   const requestedCollectives = readCollectivesName(system.env);
   const device = readDeviceName(system.env) ?? (requestedCollectives && deviceForCollectives(requestedCollectives));
@@ -200,7 +204,7 @@ async function findGpuProblem(system: DetectionSystem, options: DetectOptions): 
   }
 }
 
-/** A machine that shows nothing of NVIDIA, or was configured to hide it, needs no explanation. */
+/** Returns whether an NVIDIA GPU is present and not hidden by CUDA_VISIBLE_DEVICES. Only then is a warning useful. */
 export function hasGpu({ env, exists }: Pick<DetectionSystem, "env" | "exists">): boolean {
   if (/^\s*(-.*)?$/.test(env["CUDA_VISIBLE_DEVICES"] ?? "0")) return false;
   return Boolean(env["MOSAIC_CUDA_LIBRARY"]) || ["/dev/nvidiactl", "/proc/driver/nvidia/version"].some(exists);

@@ -3,44 +3,47 @@ import { local } from "@mosaic/collectives-local";
 import { type Collectives, type Device, localRank, localWorldSize, OptionError } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 
-// Types of packages that need not be installed, and of Node, must not appear in declarations: programs without them are type-checked, too.
+// Declarations must not contain types of optional packages or of Node, so that programs without them also type-check.
 
 /** Environment variables. */
 export type Environment = Readonly<Record<string, string | undefined>>;
 
-/** What is used of @mosaic/collectives-nccl. */
+/** The exports of @mosaic/collectives-nccl that are used here. */
 interface NcclPackage {
   nccl(options?: { readonly hostId?: string }): Collectives;
   ncclSystem(): unknown;
 }
 
-/** What is used of @mosaic/collectives-ucx. */
+/** The exports of @mosaic/collectives-ucx that are used here. */
 interface UcxPackage {
   ucx(): Collectives;
 }
 
-/** What is used of `cudaSystem` of @mosaic/kernels-cuda. */
+/** The fields of `cudaSystem` of @mosaic/kernels-cuda that are used here. */
 export interface VisibleGpus {
   readonly gpus: readonly { readonly name: string; readonly problem?: string }[];
 }
 
-/** What is used of @mosaic/kernels-cuda. */
+/** The exports of @mosaic/kernels-cuda that are used here. */
 interface CudaPackage {
   cuda(options?: { readonly index?: number }): Device;
   cudaSystem(): VisibleGpus;
 }
 
-/** NCCL takes one rank a GPU of a host; it does not see whether ranks are on different hosts. */
+/**
+ * Returns the options of `nccl`. NCCL allows one rank per GPU of a host. Ranks that share a GPU therefore need
+ * different host ids.
+ */
 function createNcclOptions(): { hostId?: string } {
   return sharesGpus() && !process.env["NCCL_HOSTID"] ? { hostId: `${hostname()}/${getLocalRank().rank}` } : {};
 }
 
-/** @mosaic/collectives-nccl, which need not be installed. */
+/** Imports @mosaic/collectives-nccl, which is optional. */
 export function importNccl(): Promise<NcclPackage> {
   return importOptional<NcclPackage>("@mosaic/collectives-nccl", 'init: collectives "nccl"');
 }
 
-/** @mosaic/collectives-ucx, which need not be installed. */
+/** Imports @mosaic/collectives-ucx, which is optional. */
 function importUcx(): Promise<UcxPackage> {
   return importOptional<UcxPackage>("@mosaic/collectives-ucx", 'init: collectives "ucx", for CPUs of several hosts');
 }
@@ -61,44 +64,44 @@ export type CollectivesName = keyof typeof collectivesFactories;
 export const deviceNames = Object.keys(deviceFactories) as readonly DeviceName[];
 export const collectivesNames = Object.keys(collectivesFactories) as readonly CollectivesName[];
 
-/** What can connect ranks that compute on devices of a type: within one host, and also between hosts. */
+/** The collectives for ranks on devices of a type: within one host, and between hosts. */
 const collectivesByDevice = {
   cpu: { withinHost: "local", betweenHosts: "ucx" },
   cuda: { withinHost: "nccl", betweenHosts: "nccl" },
 } as const satisfies Record<DeviceName, Readonly<Record<string, CollectivesName>>>;
 
-/** The names of all that serve devices of a type; undefined for a third party's. */
+/** Returns the names of all collectives that support a device type; undefined for a third-party device. */
 export function collectivesForDevice(device: string): readonly CollectivesName[] | undefined {
   if (!Object.hasOwn(collectivesByDevice, device)) return undefined;
   return [...new Set(Object.values(collectivesByDevice[device as DeviceName]))];
 }
 
-/** What connects them unless something else was requested. */
+/** Returns the default collectives for a device type. */
 export function getDefaultCollectives(device: DeviceName, spansHosts: boolean): CollectivesName {
   return collectivesByDevice[device][spansHosts ? "betweenHosts" : "withinHost"];
 }
 
-/** The device that collectives of that name serve; for third-party ones, the CPU. */
+/** Returns the device type that collectives of a name support; "cpu" for third-party collectives. */
 export function deviceForCollectives(name: string): DeviceName {
   return deviceNames.find((device) => collectivesForDevice(device)!.includes(name as CollectivesName)) ?? "cpu";
 }
 
-/** The device of that name. Throws an OptionError for another name, or that names the package to install. */
+/** Creates the device of a name. Throws an OptionError for an unknown name, or if the package to install is missing. */
 export function createDevice(name: DeviceName): Promise<Device> {
   return getFactory("init: device", name, deviceFactories)();
 }
 
-/** The collectives of that name; errors as above. */
+/** Creates the collectives of a name. Throws as `createDevice`. */
 export function createCollectives(name: CollectivesName): Promise<Collectives> {
   return getFactory("init: collectives", name, collectivesFactories)();
 }
 
-/** The device that MOSAIC_DEVICE names; undefined if nothing, or "auto". */
+/** Returns the device that MOSAIC_DEVICE names; undefined if it is unset, empty or "auto". */
 export function readDeviceName(env: Environment = process.env): DeviceName | undefined {
   return readEnvironment(env, "MOSAIC_DEVICE", deviceFactories);
 }
 
-/** The collectives that MOSAIC_COLLECTIVES names. */
+/** Returns the collectives that MOSAIC_COLLECTIVES names; undefined if it is unset, empty or "auto". */
 export function readCollectivesName(env: Environment = process.env): CollectivesName | undefined {
   return readEnvironment(env, "MOSAIC_COLLECTIVES", collectivesFactories);
 }
@@ -127,12 +130,12 @@ function getFactory<T>(where: string, name: string, choices: Readonly<Record<str
   });
 }
 
-/** Names as messages list them. */
+/** Formats names for messages: quoted and separated by commas. */
 export function quoteNames(names: readonly string[]): string {
   return names.map((each) => `"${each}"`).join(", ");
 }
 
-/** The exports of a package that need not be installed; an OptionError that reports how to install it, if it is not. */
+/** Imports an optional package. If it is not installed, throws an OptionError that states how to install it. */
 export async function importOptional<Exports>(packageName: string, where: string): Promise<Exports> {
   try {
     return (await import(packageName)) as Exports;
@@ -145,40 +148,43 @@ export async function importOptional<Exports>(packageName: string, where: string
   }
 }
 
-/** The package itself is missing, not something that it needs. */
+/** Returns whether the package itself is missing, as opposed to one of its dependencies. */
 function isModuleNotFound(error: unknown, packageName: string): boolean {
   const { code, message } = error as NodeJS.ErrnoException;
   return code === "ERR_MODULE_NOT_FOUND" && message.includes(`'${packageName}'`);
 }
 
-/** This process among those of its host, as the launcher numbers them. */
+/** The local rank of this process, and the number of ranks on its host, as set by the launcher. */
 interface LocalRankInfo {
   readonly rank: number;
   readonly ranks: number;
 }
 
-/** As the launcher sets it; without one, alone. */
+/** Returns the local rank that the launcher sets; without a launcher, rank 0 of 1. */
 export function getLocalRank(env: Environment = process.env): LocalRankInfo {
   const rank = localRank(env) ?? 0;
   return { rank, ranks: localWorldSize(env) ?? rank + 1 };
 }
 
-/** Whether a job of that many ranks has some on another host, by the ranks that launchers count here, else by GROUP_WORLD_SIZE. */
+/**
+ * Returns whether a job has ranks on other hosts, from the local world size if the launcher sets it, else from
+ * GROUP_WORLD_SIZE.
+ */
 export function spansSeveralHosts(worldSize: number, env: Environment = process.env): boolean {
   const localRanks = localWorldSize(env);
   return localRanks === undefined ? worldSize > 1 && Number(env["GROUP_WORLD_SIZE"] || 1) > 1 : localRanks < worldSize;
 }
 
-/** Whether MOSAIC_SHARE_GPUS lets several ranks use one GPU. */
+/** Returns whether MOSAIC_SHARE_GPUS allows several ranks to use one GPU. */
 export function sharesGpus(env: Environment = process.env): boolean {
   return !["", "0", "false", "no", "off", undefined].includes(env["MOSAIC_SHARE_GPUS"]?.toLowerCase());
 }
 
 /**
- * The GPU of a rank: the one of its number on this host, among those that CUDA_VISIBLE_DEVICES leaves; with sharing, ranks are
- * dealt out in turn.
+ * Returns the GPU index of a rank among the GPUs that CUDA_VISIBLE_DEVICES exposes. It equals the local rank; with
+ * sharing, ranks are assigned to GPUs round-robin.
  *
- * @throws OptionError if there are more ranks than GPUs and they may not share.
+ * @throws OptionError if there are more ranks than GPUs and sharing is not allowed.
  */
 export function selectGpuIndex({ rank, ranks }: LocalRankInfo, gpus: number, isShared: boolean): number {
   if (isShared && gpus > 0) return rank % gpus;
@@ -192,13 +198,13 @@ export function selectGpuIndex({ rank, ranks }: LocalRankInfo, gpus: number, isS
   });
 }
 
-/** This rank's GPU. Throws what `selectGpuIndex` does, an OptionError without the package, and what `cuda()` throws. */
+/** Creates the CUDA device of this rank. Throws the errors of `selectGpuIndex`, `importCuda` and `cuda()`. */
 async function createCuda(): Promise<Device> {
   const { cuda, cudaSystem } = await importCuda();
   return cuda({ index: selectGpuIndex(getLocalRank(), cudaSystem().gpus.length, sharesGpus()) });
 }
 
-/** @mosaic/kernels-cuda, which need not be installed. */
+/** Imports @mosaic/kernels-cuda, which is optional. */
 export function importCuda(): Promise<CudaPackage> {
   return importOptional<CudaPackage>("@mosaic/kernels-cuda", 'init: device "cuda"');
 }

@@ -1,5 +1,5 @@
-// What most programs need. What belongs to one subject stands under its subpath, which this file does not evaluate: nn,
-// models, planner, meta, testing, core (all of tensors and contracts, for authors of parts), context-parallel.
+// The names that most programs need. The other exports are in subpaths, which this file does not load: nn, models,
+// planner, meta, testing, core (all tensor functions and contracts, for authors of custom parts), and context-parallel.
 export { crossDispatch, dispatch, flex } from "@mosaic/backend-flex";
 export { mesh2d } from "@mosaic/backend-mesh2d";
 export { ring } from "@mosaic/backend-ring";

@@ -27,34 +27,35 @@ import { collectivesNames, deviceNames, quoteNames } from "./device-factories.ts
 export const initOptions = defineOptions("init", {
   ...coreOptions.fields,
   /**
-   * Where this rank computes: "cpu", "cuda" for the GPU of its number on this host, or a device of your own. Default:
-   * MOSAIC_DEVICE, else what the collectives serve, else what `detect` finds.
+   * The device of this rank: "cpu", "cuda" (the GPU whose index is the rank's local rank), or a custom device. Default:
+   * MOSAIC_DEVICE, else the device that the collectives support, else the result of `detect`.
    */
   device: option.either(option.oneOf(deviceNames), coreOptions.fields.device, {
     expected: `${quoteNames(deviceNames)} or a custom object`,
     optional: true,
   }),
   /**
-   * How the ranks are connected: "local", "nccl", "ucx", or your own. Default: MOSAIC_COLLECTIVES, else what serves the device
-   * on as many hosts as there are.
+   * The collectives: "local", "nccl", "ucx", or a custom implementation. Default: MOSAIC_COLLECTIVES, else those that
+   * support the device and the number of hosts.
    */
   collectives: option.either(option.oneOf(collectivesNames), coreOptions.fields.collectives, {
     expected: `${quoteNames(collectivesNames)} or a custom object`,
     optional: true,
   }),
 });
-/** As in @mosaic/core, but everything has a default. */
+/** As InitOptions of @mosaic/core, but every option has a default. */
 export type InitOptions = OptionsOf<typeof initOptions>;
 
 /**
- * Connects this rank to the others and gives it its context, with what is left out detected: a GPU for each rank and NCCL
- * between them where the machine has both, else the CPU and shared memory, or UCX where ranks are on several hosts; rank and
- * number of ranks from the environment that `mosaic-run` sets; and `ring()`, `mesh2d()`, `ulysses()` and `flex()` beside
- * `local()` among the backends that modules may name.
+ * Connects this rank to the other ranks and returns its context. Omitted options are detected. The device is a GPU for
+ * each rank with NCCL if the machine has both; otherwise the CPU with shared memory, or with UCX if ranks are on
+ * several hosts. Rank and world size are read from the environment that `mosaic-run` sets. The backends `ring()`,
+ * `mesh2d()`, `ulysses()` and `flex()` are registered in addition to `local()`, so that modules can refer to them by
+ * name.
  *
- * Collective: every rank calls it, with the same mesh. A requested part that is not available is an error that names the
- * package to install. Where nothing is requested and a GPU is there but unfit, a warning reports why, once, and
- * `ctx.device.type` is "cpu".
+ * This is a collective call: every rank must call it with the same mesh. If a requested part is not available, the
+ * error names the package to install. If nothing is requested and a GPU is present but unusable, a warning reports the
+ * reason once, and `ctx.device.type` is "cpu".
  *
  * @example
  * ```ts
@@ -63,7 +64,7 @@ export type InitOptions = OptionsOf<typeof initOptions>;
  * ctx.mesh.shape; // => { sp: 1 }
  * ctx.backend("ring").axes; // => ["sp"]
  * ```
- * @throws OptionError for options that do not exist, do not go together or name a package that is not installed.
+ * @throws OptionError for unknown options, incompatible options, or a package that is not installed.
  */
 export async function init(options?: InitOptions): Promise<Context> {
   const {
@@ -92,7 +93,10 @@ export async function init(options?: InitOptions): Promise<Context> {
   }
 }
 
-/** With MOSAIC_TRACE_DIR, which `mosaic-run --trace` sets, a rank traces itself until it closes its context. */
+/**
+ * Calls `init` of core. With MOSAIC_TRACE_DIR, which `mosaic-run --trace` sets, also traces this rank until its context
+ * is closed.
+ */
 async function initTraced(options: CoreInitOptions): Promise<Context> {
   const { MOSAIC_TRACE_DIR: directory, MOSAIC_TRACE_SECONDS: seconds } = process.env;
   if (!directory) return initCore(options);
@@ -115,7 +119,7 @@ async function initTraced(options: CoreInitOptions): Promise<Context> {
   return ctx;
 }
 
-/** Adds the backends over "sp" whose names are not taken already; `local` core adds itself. */
+/** Adds the default backends along "sp" whose names are not in use. Core adds `local`. */
 function addDefaultBackends(backends: readonly AttentionBackend[]): readonly AttentionBackend[] {
   const usedNames = new Set(backends.map(({ name }) => name));
   return [...backends, ...[ring(), mesh2d(), ulysses(), flex()].filter(({ name }) => !usedNames.has(name))];
@@ -123,7 +127,9 @@ function addDefaultBackends(backends: readonly AttentionBackend[]): readonly Att
 
 type MeshOptions = Pick<ResolvedOptionsOf<typeof initOptions>, "spSize" | "mesh" | "worldSize">;
 
-/** The commonest mistake: a program of several ranks started without the launcher. */
+/**
+ * Throws an OptionError for the most common mistake: a program for several ranks that was started without a launcher.
+ */
 function checkLaunchedSize({ spSize, mesh, worldSize }: MeshOptions, size: number): void {
   const requiredRanks = spSize ?? Object.values(mesh ?? {}).reduce((product, length) => product * length, 1);
   if (requiredRanks <= size || size !== 1 || worldSize !== undefined) return;
@@ -135,15 +141,18 @@ function checkLaunchedSize({ spSize, mesh, worldSize }: MeshOptions, size: numbe
   });
 }
 
-/** As in @mosaic/collectives-local, but the device has a default. */
+/** As WorldOptions of @mosaic/collectives-local, but the device has a default. */
 export interface WorldOptions extends Omit<LocalOptions, "device"> {
-  /** Makes the device of each rank; its context closes it. Default: the CPU, its cores shared out among the ranks. */
+  /**
+   * Creates the device of each rank, which its context closes. Default: the CPU, with its cores divided among the
+   * ranks.
+   */
   readonly device?: (rank: number) => Device;
 }
 
 /**
- * Many ranks in this process, all driven by this thread, with the same defaults as `init`: for tests, notebooks and
- * debuggers. The caller closes the contexts.
+ * Creates several ranks in this process, all driven by this thread, with the same defaults as `init`. Intended for
+ * tests, notebooks and debuggers. The caller closes the contexts.
  *
  * @example
  * ```ts

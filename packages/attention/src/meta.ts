@@ -1,2 +1,2 @@
-// Attention to the chunks that a learned router chose.
+// Attention to chunks that a learned router selects.
 export * from "@mosaic/meta-attention";

@@ -1,4 +1,5 @@
-// Training: layers, losses, optimizers, checkpoints. The layers of core, too: PyTorch has `nn.Linear` beside `nn.LayerNorm`.
+// Training: layers, losses, optimizers and checkpoints. Also exports the layers of core, as PyTorch's `nn` has all
+// layers.
 export * from "@mosaic/nn";
 export {
   checkpoint,

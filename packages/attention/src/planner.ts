@@ -1,5 +1,5 @@
-// Which strategy is best on a cluster; proofs, predictions and drawings of any backend on symbolic ranks; and, to compare
-// them with, closed forms of what is sent and the peak of this machine.
+// Selects the best strategy for a cluster, and verifies, predicts and draws any backend on symbolic ranks. Also
+// exports, for comparison, closed forms of the bytes sent and measurements of this machine's peak performance.
 export {
   type DispatchCost,
   type DispatchEvaluation,

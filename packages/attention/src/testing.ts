@@ -1,2 +1,2 @@
-// The suites that any device, collectives or backend must pass, and the float64 oracle.
+// The conformance suites for devices, collectives and backends, and the float64 reference.
 export * from "@mosaic/conformance";

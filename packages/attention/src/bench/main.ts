@@ -1,4 +1,4 @@
-// mosaic-bench: how long attention takes with each backend, side by side.
+// mosaic-bench: measures and compares the time of attention with each backend.
 import { accessSync, constants, writeFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { dirname, resolve } from "node:path";

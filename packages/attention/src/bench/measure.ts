@@ -14,24 +14,28 @@ import { cpu } from "@mosaic/kernels-cpu";
 import { world } from "../init.ts";
 import type { BenchSettings } from "./settings.ts";
 
-/** What one backend took for one length. */
+/** The measurement of one backend at one sequence length. */
 export interface Measurement {
   readonly seqLength: number;
   readonly backend: string;
   readonly ranks: number;
-  /** The median of the repetitions, and the shortest and longest. */
+  /** The median, shortest and longest time of the repetitions. */
   readonly seconds: number;
   readonly shortest: number;
   readonly longest: number;
-  /** The median of what it took over what the first backend took in the same round. */
+  /** The median ratio of its time to that of the first backend in the same round. */
   readonly ratio: number;
-  /** Floating-point operations of the visible pairs, forward 4 · pairs · heads · size, backward 2.5 times as many. */
+  /**
+   * From the operations of visible pairs: 4 · pairs · heads · head dimension in forward, 2.5 times as many in backward.
+   */
   readonly flopsPerSecond: number;
-  /** Payload that all ranks together send. */
+  /** Payload bytes that all ranks together send. */
   readonly bytesSent: number;
 }
 
-/** Measures every backend at one length, alternating, so that what else the machine does falls on all alike. */
+/**
+ * Measures every backend at one length. The backends alternate, so that other load on the machine affects all equally.
+ */
 export async function measureLength(settings: BenchSettings, seqLength: number): Promise<readonly Measurement[]> {
   const benches: AttentionBench[] = [];
   try {
@@ -40,7 +44,7 @@ export async function measureLength(settings: BenchSettings, seqLength: number):
     for (let round = 0; round <= settings.repetitions; round++) {
       for (const [i, bench] of benches.entries()) {
         const elapsedSeconds = await bench.measureOnce();
-        // Round 0 warms up: memory, threads, plans.
+        // Round 0 is warm-up (memory, threads, plans).
         if (round > 0) seconds[i]!.push(elapsedSeconds);
       }
     }
@@ -62,7 +66,7 @@ function countFlops({ mask, numHeads, headDim, backward }: BenchSettings, length
   return 4 * pairs * numHeads * headDim * (backward ? 3.5 : 1);
 }
 
-/** The middle one, or the mean of the two. */
+/** Returns the middle value, or the mean of the two middle values. */
 export function median(values: readonly number[]): number {
   const sortedValues = values.toSorted((a, b) => a - b);
   const middle = sortedValues.length >> 1;
@@ -85,7 +89,7 @@ class AttentionBench implements AsyncDisposable {
   readonly #backend: string;
   readonly #layout: Layout;
   readonly #shards: readonly Shard[];
-  /** Of the last call. */
+  /** Payload bytes sent in the last call. */
   bytesSent = 0;
 
   private constructor(settings: BenchSettings, backend: string, layout: Layout, contexts: readonly Context[]) {
@@ -120,7 +124,7 @@ class AttentionBench implements AsyncDisposable {
     return this.#shards.length;
   }
 
-  /** Seconds from when all ranks are idle until all are done. */
+  /** Runs attention once. Returns the seconds from a state in which all ranks are idle until all have completed. */
   async measureOnce(): Promise<number> {
     await this.#synchronize();
     const initialBytesSent = this.#totalBytesSent();
@@ -183,7 +187,7 @@ function createShard(
   };
 }
 
-/** From −1 to 1, the same each time (Lehmer 1951). */
+/** Generates deterministic values from −1 to 1 with a linear congruential generator (Lehmer 1951). */
 function generateUniformValues(length: number, seed: number): Float32Array {
   let state = seed + 1;
   return Float32Array.from({ length }, () => {

@@ -3,7 +3,7 @@ import { escape, rect, text, tooltip } from "@mosaic/planner/svg";
 import type { Measurement } from "./measure.ts";
 import type { BenchSettings } from "./settings.ts";
 
-/** What was measured, in a line. */
+/** Describes the measured settings in one line. */
 export function describeBench({
   numHeads,
   numKvHeads,
@@ -20,7 +20,7 @@ export function describeBench({
 
 const columns = ["tokens", "backend", "median", "from", "to", "ratio", "GFLOP/s", "sent"] as const;
 
-/** A head, then a line for each measurement. */
+/** Formats a header and one line for each measurement. */
 export function formatBenchTable(measurements: readonly Measurement[]): string {
   const cells = measurements.map((measurement) => [
     `${measurement.seqLength}`,
@@ -42,7 +42,10 @@ const LABEL_WIDTH = 190;
 const LINE_HEIGHT = 26;
 const COLORS = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00"];
 
-/** A bar for each measurement, as long as its median beside the longest of its length; each has its number. */
+/**
+ * Draws a labeled bar for each measurement. Its width is the median relative to the largest of the same sequence
+ * length.
+ */
 export function drawBench(measurements: readonly Measurement[], title: string): string {
   const names = [...new Set(measurements.map(({ backend }) => backend))];
   const maxBarWidth = CHART_WIDTH - LABEL_WIDTH - 190;

@@ -2,10 +2,10 @@ import { parseArgs } from "node:util";
 import { type DType, dtypeBytes, type Mask, type PlacementName } from "@mosaic/core";
 import { checkMaskLength, maskUsages, parseCount, parseMask, UsageError } from "@mosaic/strategies/command-line";
 
-/** What one run of `mosaic-bench` measures. */
+/** Settings of one run of `mosaic-bench`. */
 export interface BenchSettings {
   readonly seqLengths: readonly number[];
-  /** The first is what the others are compared with. */
+  /** The first backend is the baseline of the comparison. */
   readonly backends: readonly string[];
   readonly ranks: number;
   readonly numHeads: number;
@@ -15,7 +15,7 @@ export interface BenchSettings {
   readonly mask: Mask;
   readonly placement: PlacementName;
   readonly backward: boolean;
-  /** Rounds that count, of one measurement of each backend; one more warms up. */
+  /** Number of rounds, each with one measurement of each backend. One additional round is warm-up. */
   readonly repetitions: number;
   readonly json: boolean;
   readonly svg: string | undefined;
@@ -64,7 +64,7 @@ export const help = `mosaic-bench: measures the time of attention with each back
 
 Exit code: 0 on success; 1 if a backend cannot run; 2 if the command line is invalid.`;
 
-/** Reads the command line (without node and script), or "help"; throws a UsageError. */
+/** Parses the command line (without node and script). Returns "help" if help is requested. Throws a UsageError. */
 export function parseBenchSettings(args: readonly string[]): BenchSettings | "help" {
   const values = parseArgv(args);
   if (values.help) return "help";

@@ -33,7 +33,7 @@ const OPTIONAL_PACKAGES = ["launcher", "kernels-cuda", "collectives-nccl", "coll
   (name) => `@mosaic/${name}`,
 );
 
-/** What is installed, and whether the parts that every machine must run do run. */
+/** Checks the installed packages, and runs the parts that must work on every machine. */
 const packagesCheck: Check = {
   name: "packages",
   async run(system) {
@@ -71,7 +71,7 @@ function checkVersions(
   });
 }
 
-/** Two ranks of one process, on the CPU: the addons of the device and of the collectives. */
+/** Tests the addons of the CPU device and of the collectives with two ranks in one process. */
 async function checkTwoRanks(system: System): Promise<readonly Finding[]> {
   const probeResult = await system.runProbe("ranks");
   if ("error" in probeResult) return [createProblem(...formatFailure(probeResult.error))];
@@ -88,7 +88,7 @@ async function checkTwoRanks(system: System): Promise<readonly Finding[]> {
   ];
 }
 
-/** What `init()` without options comes to here. */
+/** Reports the device and collectives that `init()` without options selects here. */
 const selectionCheck: Check = {
   name: "init()",
   async run(system) {
@@ -107,7 +107,7 @@ const selectionCheck: Check = {
 
 async function detectFromProbes({ env, exists, runProbe }: System): Promise<DetectedHardware> {
   const cuda = await runProbe("cuda");
-  // Outside of a job: what a job of one rank for each GPU would come to.
+  // Outside of a job, report the selection for a job with one rank per GPU.
   const gpus = "value" in cuda ? Math.max(1, cuda.value.gpus.length) : 1;
   const ranks = launchEnvironment(env).launcher === undefined ? { worldSize: gpus, localRanks: gpus } : {};
   const detectionSystem = {
@@ -126,20 +126,22 @@ async function unwrapProbe<T>(pendingResult: Promise<ProbeResult<T>>): Promise<T
   throw new Error(remedy === undefined ? message : `${message}; ${remedy}`);
 }
 
-/** In the order in which they are reported. */
+/** All checks, in the order in which they are reported. */
 const checks: readonly Check[] = [
   ...[nodeVersionCheck, osCheck, cpuCheck, memoryCheck, sharedMemoryCheck, resourceLimitsCheck],
   ...[packagesCheck, driverCheck, gpusCheck, gpuLinksCheck, ncclCheck, networkCheck],
   ...[jobCheck, environmentCheck, selectionCheck],
 ];
 
-/** What a check found. */
+/** The findings of one check. */
 export interface Section {
   readonly name: string;
   readonly findings: readonly Finding[];
 }
 
-/** Runs all checks at once, each probe once; sections in the order of the checks, without empty ones. */
+/**
+ * Runs all checks concurrently, and each probe at most once. Returns the non-empty sections in the order of the checks.
+ */
 export async function diagnose(system: System): Promise<readonly Section[]> {
   const probeResults = new Map<string, unknown>();
   const runProbe = ((probe: Parameters<System["runProbe"]>[0]) => {
@@ -160,7 +162,7 @@ async function runCheck({ name, run }: Check, system: System): Promise<Section> 
 
 const levelSymbols: Readonly<Record<FindingLevel, string>> = { ok: "✓", note: "·", problem: "✗" };
 
-/** For people: a line for each finding, what to do below it, a sum last. */
+/** Formats a readable report: a line for each finding, its remedy on the next line, and a summary at the end. */
 export function formatReport(sections: readonly Section[], summary = "all installed packages work"): string {
   const width = Math.max(...sections.map(({ name }) => name.length)) + 2;
   const lines = sections.flatMap(({ name, findings }) =>
@@ -188,7 +190,7 @@ export function countFindings(sections: readonly Section[], level: FindingLevel)
   return sections.flatMap(({ findings }) => findings).filter((finding) => finding.level === level).length;
 }
 
-/** For programs. */
+/** Formats the report as JSON. */
 export function formatReportJson(sections: readonly Section[], version: string | undefined): string {
   const findings = sections.flatMap(({ name, findings: sectionFindings }) =>
     sectionFindings.map((finding) => ({ check: name, ...finding })),

@@ -1,4 +1,4 @@
-// Checks of GPUs: driver, devices, links between them, NCCL.
+// Checks of GPUs: the driver, the devices, the links between them, and NCCL.
 
 import type { CudaGpu } from "@mosaic/kernels-cuda";
 import { hasGpu } from "../detect.ts";
@@ -67,7 +67,10 @@ function describeGpu({ name, capability, bytes, problem: gpuProblem }: CudaGpu, 
   );
 }
 
-/** Machine code runs on its own generation; what is newer takes PTX. See native/kernels/image.cmake of the package. */
+/**
+ * Describes the code that a GPU runs: machine code of its generation, or PTX on newer GPUs. See
+ * native/kernels/image.cmake of the package.
+ */
 function describeKernelCode(capability: string): string {
   if (capability.startsWith("8.")) return "kernels sm_80";
   return capability === "9.0" ? "kernels sm_90a" : "kernels JIT-compiled from PTX by the driver";
@@ -91,7 +94,10 @@ async function checkProducts(
   ];
 }
 
-/** What connects GPUs of this host, as `nvidia-smi topo -m` reports: NV12 is twelve NVLinks; the rest go over PCIe or further. */
+/**
+ * Reports the links between GPUs of this host from `nvidia-smi topo -m`. NV12 is twelve NVLinks; other links use PCIe
+ * or the system interconnect.
+ */
 export const gpuLinksCheck: Check = {
   name: "GPU links",
   async run(system) {
@@ -120,7 +126,7 @@ interface GpuPair {
   readonly link: string;
 }
 
-/** The upper half of the table: rows "GPU0  X  NV18 …", columns in the same order. */
+/** Parses the upper triangle of the table. Its rows are "GPU0  X  NV18 …", and its columns have the same order. */
 function parseTopology(table: string): readonly GpuPair[] {
   const rows = table
     .split("\n")
@@ -131,12 +137,12 @@ function parseTopology(table: string): readonly GpuPair[] {
   });
 }
 
-/** One port of a network adapter that does RDMA. */
+/** One port of an RDMA network adapter. */
 interface RdmaPort {
-  /** "mlx5_0/1" */
+  /** Device and port, such as "mlx5_0/1". */
   readonly name: string;
   readonly isActive: boolean;
-  /** "400 Gb/sec (4X NDR), InfiniBand" */
+  /** Rate and link layer, such as "400 Gb/sec (4X NDR), InfiniBand". */
   readonly speed: string;
 }
 

@@ -1,4 +1,4 @@
-// Checks of the host: Node, system, processor, memory, limits, network, job.
+// Checks of the host: Node, the system, processor, memory, limits, network and job.
 
 import { type LaunchEnvironment, launchEnvironment } from "@mosaic/core";
 import { listRdmaDevices, listRdmaPorts } from "./gpu.ts";
@@ -43,7 +43,7 @@ export const osCheck: Check = {
   },
 };
 
-/** What the kernels' speed depends on; whether they run at all, `packages` reports. */
+/** Checks properties that affect the speed of kernels. The check `packages` reports whether they run at all. */
 export const cpuCheck: Check = {
   name: "processor",
   async run(system) {
@@ -70,19 +70,19 @@ export const cpuCheck: Check = {
   },
 };
 
-/** The memory that this process's control groups allow, in bytes; undefined if they set no limit. */
+/** Returns the memory limit of this process's control groups, in bytes; undefined if there is none. */
 function findMemoryLimit(system: System): number | undefined {
   const limits = [
     ...readCgroupFiles(system, "", "memory.max"),
     ...readCgroupFiles(system, "memory", "memory.limit_in_bytes"),
   ]
     .map((text) => Number(text.trim()))
-    // "max" is no number; version 1 writes no limit as nearly 2⁶³.
+    // "max" is not a number. Version 1 represents the absence of a limit as nearly 2⁶³.
     .filter((bytes) => bytes > 0 && bytes < 2 ** 60);
   return limits.length > 0 ? Math.min(...limits) : undefined;
 }
 
-/** Processors' worth of time that they allow; undefined if they set no limit. */
+/** Returns the CPU quota of this process's control groups, in processors; undefined if there is none. */
 function findCpuLimit(system: System): number | undefined {
   const cpuLimits = readCgroupFiles(system, "", "cpu.max").map((text) => {
     const [quota, period] = text.trim().split(" ").map(Number);
@@ -96,7 +96,7 @@ function findCpuLimit(system: System): number | undefined {
   return limits.length > 0 ? Math.min(...limits) : undefined;
 }
 
-/** The contents of `file` in this process's group and those above it; `controller` is "" for version 2. */
+/** Reads `file` in this process's control group and all of its ancestors. `controller` is "" for version 2. */
 function readCgroupFiles(system: System, controller: string, file: string): readonly string[] {
   const group = (system.readFile("/proc/self/cgroup") ?? "")
     .split("\n")
@@ -125,10 +125,12 @@ export const memoryCheck: Check = {
   },
 };
 
-/** What NCCL takes for a rank and each of its peers on a host, with room to spare. */
+/** Shared memory that NCCL requires for a rank and its peers on a host, with a margin. */
 const NCCL_SHARED_MEMORY_BYTES = 1e9;
 
-/** Mosaic's own collectives use none of it: their memory has no name and no file system. NCCL does. */
+/**
+ * Checks /dev/shm, which NCCL uses. Mosaic's own collectives do not use it, because their shared memory is anonymous.
+ */
 export const sharedMemoryCheck: Check = {
   name: "shared memory",
   async run(system) {
@@ -170,7 +172,7 @@ export const resourceLimitsCheck: Check = {
   },
 };
 
-/** The soft limit of that name. */
+/** Returns the soft limit of a name. */
 function readLimit({ readFile }: System, name: string): number | undefined {
   const limitText = new RegExp(`^${name}\\s+(\\S+)`, "m").exec(readFile("/proc/self/limits") ?? "")?.[1];
   if (limitText === undefined) return undefined;
@@ -201,7 +203,7 @@ export const networkCheck: Check = {
   },
 };
 
-/** Whether this process is a rank of a job, and whether its environment is consistent. */
+/** Checks whether this process is a rank of a job, and whether its environment is consistent. */
 export const jobCheck: Check = {
   name: "job",
   async run(system) {
@@ -242,7 +244,7 @@ export const jobCheck: Check = {
   },
 };
 
-/** Half of a rank's variables are a finding, and so is what contradicts itself. */
+/** Reads the launch environment. Incomplete or contradictory variables are returned as an error. */
 function readLaunchEnvironment(env: NodeJS.ProcessEnv): {
   readonly environment?: LaunchEnvironment;
   readonly error?: string;
@@ -260,7 +262,7 @@ function detectLauncher(env: NodeJS.ProcessEnv): string | undefined {
   return env["SLURM_JOB_ID"] ? `SLURM job ${env["SLURM_JOB_ID"]}` : undefined;
 }
 
-/** Settings from the environment. */
+/** Reports settings from environment variables. */
 export const environmentCheck: Check = {
   name: "settings",
   run({ env }) {

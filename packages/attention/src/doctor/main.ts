@@ -1,4 +1,4 @@
-// mosaic-doctor: what is here, whether it works, and what to do if not.
+// mosaic-doctor: reports the hardware and software of this machine, whether it works, and remedies if it does not.
 import { parseArgs } from "node:util";
 import type { Profile } from "@mosaic/planner";
 import { countFindings, diagnose, formatReport, formatReportJson } from "./diagnose.ts";
@@ -19,7 +19,7 @@ const help = `mosaic-doctor: inspects this machine, tests the installed packages
 Marks: ✓ passed, · note, ✗ problem. Exit code: 0 if all installed packages work, 1 if there is a problem,
 2 for unknown options. A missing GPU is a note, not a problem.`;
 
-/** A command line that cannot be understood. */
+/** An invalid command line. */
 class UsageError extends Error {}
 
 const CALIBRATION_TIMEOUT_MS = 300_000;

@@ -8,7 +8,7 @@ import { listRoundRobinPairs } from "./hosts/round-robin.ts";
 import type { MeasuredLink } from "./hosts/run.ts";
 import type { ProbeResult, ProbeValues } from "./system.ts";
 
-/** Those of one machine by the names in `ProbeValues`, and those that `--hosts` starts with arguments. */
+/** The probes of one machine, named as in `ProbeValues`, and the probes with arguments that `--hosts` starts. */
 const probes: Probes = {
   cpu: async () => features(),
   ranks: allReduceTwoRanks,
@@ -54,10 +54,10 @@ async function matmulOnGpus(): Promise<readonly number[]> {
 
 const PING_COUNT = 100;
 const LARGE_MESSAGE_BYTES = 2 ** 22;
-/** Seconds that a measurement of bandwidth is to take. */
+/** Target duration of a bandwidth measurement, in seconds. */
 const TARGET_TRANSFER_SECONDS = 0.3;
 
-/** What this host reaches over UCX towards each other one, of which each runs this at the same time. */
+/** Measures the UCX links from this host to all other hosts. All hosts run this function at the same time. */
 async function measureUcxLinks(...[index, count, bandwidth, ports]: Parameters<Probes["ucxLinks"]>) {
   const { ucx } = await import("@mosaic/collectives-ucx");
   const [rank, worldSize] = [Number(index), Number(count)];
@@ -87,7 +87,7 @@ interface UcxTransfer {
   readonly numMessages: number;
 }
 
-/** Both sides call it: pings to and fro, then messages one way and an answer. */
+/** Measures one link with ping-pongs, then with large messages in one direction and a reply. Both sides call it. */
 async function measureUcxLink(ctx: Context, { peer, isSender, numMessages }: UcxTransfer): Promise<MeasuredLink> {
   using smallMessage = ones(ctx, [1]);
   using largeMessage = ones(ctx, [LARGE_MESSAGE_BYTES / 4]);
@@ -110,14 +110,14 @@ async function measureUcxLink(ctx: Context, { peer, isSender, numMessages }: Ucx
     for (let i = 0; i < numMessages; i++) sendOrReceive(largeMessage);
     receiveOrSend(smallMessage);
   };
-  // The first of each connects and faults pages in.
+  // The first run of each is warm-up: it connects and faults pages in.
   await measureSeconds(runPingPong);
   const latency = (await measureSeconds(runPingPong)) / PING_COUNT / 2;
   await measureSeconds(stream);
   return { latency, bandwidth: (numMessages * LARGE_MESSAGE_BYTES) / (await measureSeconds(stream)) };
 }
 
-/** The planner's profile of this host, with as many ranks as it has in the job. */
+/** Calibrates the planner's profile of this host with the host's number of ranks in the job. */
 async function calibrateHost(ranks: number, threads: number): Promise<Profile> {
   const contexts = await world(Math.max(2, ranks), { device: () => cpu({ threads }), timeout: 60 });
   const profile = await calibrate({ contexts, threads, repetitions: 3 });
@@ -125,13 +125,13 @@ async function calibrateHost(ranks: number, threads: number): Promise<Profile> {
   return profile;
 }
 
-// One probe in a process of its own: `node doctor-probe.js <name>` answers as JSON on file descriptor 3, away from
-// whatever native code may print.
+// Runs one probe in a separate process: `node doctor-probe.js <name>` writes its result as JSON to file descriptor 3,
+// which is separate from any output of native code.
 
 const [name, ...args] = process.argv.slice(2);
 const probe = probes[name as keyof Probes] as (...args: readonly string[]) => Promise<unknown>;
 writeSync(3, JSON.stringify(await writeResult(() => probe(...args))));
-// A driver that holds on to its threads must not hold on to us.
+// Threads that a driver keeps alive must not keep this process alive.
 process.exit();
 
 async function writeResult(run: () => Promise<unknown>): Promise<ProbeResult<unknown>> {

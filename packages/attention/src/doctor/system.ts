@@ -9,37 +9,37 @@ import type { UcxSystem } from "@mosaic/collectives-ucx";
 import type { CpuFeatures } from "@mosaic/kernels-cpu";
 import type { CudaSystem } from "@mosaic/kernels-cuda";
 
-/** How a probe failed. */
+/** The error of a probe. */
 export interface ProbeFailure {
   readonly name: string;
   readonly message: string;
   readonly remedy?: string;
 }
 
-/** What a probe answered, or how it failed. */
+/** The value of a probe, or its error. */
 export type ProbeResult<T> = { readonly value: T } | { readonly error: ProbeFailure };
 
-/** All that checks may ask of a machine. Nothing here throws: what cannot be had is undefined or empty. */
+/** The properties of a machine that checks can read. Nothing here throws: unavailable values are undefined or empty. */
 export interface System {
   readonly env: NodeJS.ProcessEnv;
   readonly node: { readonly version: string; readonly platform: string; readonly glibc: string | undefined };
-  /** Of Linux. */
+  /** The Linux kernel release. */
   readonly release: string;
-  /** Processors that this process may use. */
+  /** Number of processors available to this process. */
   readonly cores: number;
   readonly memory: { readonly total: number; readonly free: number };
-  /** Network interfaces other than the loopback, with an address each. */
+  /** Network interfaces other than the loopback, each with an address. */
   readonly interfaces: readonly string[];
   exists(path: string): boolean;
   readFile(path: string): string | undefined;
   listDirectory(path: string): readonly string[];
-  /** Bytes of the file system that holds `path`. */
+  /** Returns the total and free bytes of the file system that contains `path`. */
   getDiskSpace(path: string): { readonly total: number; readonly free: number } | undefined;
-  /** What a command prints, if it is there and succeeds. */
+  /** Returns the stdout of a command; undefined if the command does not exist or fails. */
   runCommand(command: string, ...args: readonly string[]): string | undefined;
-  /** Of an installed package. */
+  /** Returns the version of a package; undefined if it is not installed. */
   version(packageName: string): string | undefined;
-  /** Runs a probe in a process of its own, for native code may crash or hang. */
+  /** Runs a probe in a separate process, because native code may crash or hang. */
   runProbe<Name extends keyof ProbeValues>(probe: Name): Promise<ProbeResult<ProbeValues[Name]>>;
 }
 
@@ -99,7 +99,7 @@ function runProbe<Name extends keyof ProbeValues>(probe: Name): Promise<ProbeRes
   return runProbeProcess([probe]);
 }
 
-/** Runs the probe of that name, with what else it takes, in a process of its own. */
+/** Runs a probe in a separate process. `args` are its name and its arguments. */
 export async function runProbeProcess<T>(
   args: readonly string[],
   timeoutMs: number = PROBE_TIMEOUT_MS,
@@ -110,12 +110,12 @@ export async function runProbeProcess<T>(
     timeout: timeoutMs,
     killSignal: "SIGKILL",
   });
-  // Without descriptors to spare, Node gives a child without streams, whatever its types state.
+  // If no file descriptors are left, Node returns a child without streams, contrary to its types.
   const resultPipe = (child.stdio as ChildProcess["stdio"] | undefined)?.[3] as Readable | null | undefined;
   let resultText = "";
   resultPipe?.setEncoding("utf8").on("data", (text: string) => (resultText += text));
   child.stdout?.resume();
-  // A process that could not be started, as where no process may be added, has no "close" to wait for.
+  // A process that could not be started, for example because of a process limit, emits "error" but no "close".
   const exitReason = await new Promise<string>((resolve) => {
     child.on("error", ({ message }) => resolve(message));
     child.on("close", (code, signal) =>
@@ -128,31 +128,31 @@ export async function runProbeProcess<T>(
   return { error: { name: "Crash", message } };
 }
 
-/** What runs native code, each in a process of its own. */
+/** The values of the probes, each of which runs native code in a separate process. */
 export interface ProbeValues {
-  /** The CPU device's addon. */
+  /** Features reported by the CPU device's addon. */
   readonly cpu: CpuFeatures;
-  /** What two ranks compute and sum up between them: 12. */
+  /** The all-reduced sum of two ranks, which must be 12. */
   readonly ranks: number;
   readonly cuda: CudaSystem;
-  /** What each GPU computes: 6. */
+  /** The matmul result of each GPU, which must be 6. */
   readonly gpus: readonly number[];
   readonly nccl: NcclSystem;
   readonly ucx: UcxSystem;
 }
 
-/** A problem is something installed that does not work; a note is something to know, or to make better. */
+/** A "problem" is an installed part that does not work. A "note" is information or a possible improvement. */
 export type FindingLevel = "ok" | "note" | "problem";
 
-/** One thing found out. */
+/** One result of a check. */
 export interface Finding {
   readonly level: FindingLevel;
   readonly text: string;
-  /** What to do about it. */
+  /** The suggested action. */
   readonly remedy?: string;
 }
 
-/** One subject that the doctor looks into. It reads the machine through `system` alone, and never throws. */
+/** One check of the doctor. It reads the machine only through `system`, and never throws. */
 export interface Check {
   readonly name: string;
   run(system: System): readonly Finding[] | Promise<readonly Finding[]>;
@@ -170,12 +170,15 @@ export const createProblem = (text: string, remedy?: string): Finding => ({
   ...(remedy && { remedy }),
 });
 
-/** "24.7 GB" */
+/** Formats bytes, for example as "24.7 GB". */
 export function formatGigabytes(bytes: number): string {
   return bytes >= 1e8 ? `${(bytes / 1e9).toFixed(1)} GB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
-/** A failure as a finding's text and remedy; where these are not apart, the first sentence reports what is wrong. */
+/**
+ * Returns the text and the remedy of a failure. If they are not separate, the text is the first sentence of the
+ * message.
+ */
 export function formatFailure({ message, remedy }: ProbeFailure): readonly [text: string, remedy?: string] {
   if (remedy !== undefined) return [message, remedy];
   const end = /\.\s+(?=[A-Z])|\n|; (?=install )/.exec(message);

@@ -1,23 +1,23 @@
-// What a host is, as far as hosts of a job must be alike.
+// Properties of a host that are compared among the hosts of a job.
 import { lookup } from "node:dns/promises";
 import { hostname, networkInterfaces } from "node:os";
 import type { System } from "../system.ts";
 import type { SocketAddress } from "./sockets.ts";
 
-/** One host of the job; in a job on one host one of its ranks. */
+/** One host of the job. In a job on a single host, each rank counts as a host. */
 export interface HostInfo extends SocketAddress {
-  /** "n0", the node of that rank; "rank 0" in a job on one host. */
+  /** The node rank, such as "n0"; in a job on a single host, the rank, such as "rank 0". */
   readonly label: string;
   readonly hostname: string;
-  /** Ranks that the host has. */
+  /** Number of ranks on the host. */
   readonly ranks: number;
   readonly node: string;
-  /** Versions, by package. */
+  /** Versions by package name. */
   readonly packages: Readonly<Record<string, string>>;
-  /** Undefined where there is none. */
+  /** UCX version; undefined if UCX is not available. */
   readonly ucx: string | undefined;
   readonly instructionSet: string;
-  /** The interface that has the address, and its MTU; undefined where the system has no such file. */
+  /** The network interface of the address, and its MTU; undefined if they cannot be determined. */
   readonly interface: string | undefined;
   readonly mtu: number | undefined;
 }
@@ -26,7 +26,7 @@ const COMPARED_PACKAGES = ["attention", "core", "runtime", "kernels-cpu", "launc
   (name) => `@mosaic/${name}`,
 );
 
-/** Looks at this host. */
+/** Collects the properties of this host. */
 export async function collectHostInfo(system: System, socketAddress: SocketAddress): Promise<HostInfo> {
   const { env, node, version, readFile } = system;
   const [cpu, ucx] = await Promise.all([system.runProbe("cpu"), system.runProbe("ucx")]);
@@ -52,7 +52,7 @@ function findInterface(address: string): string | undefined {
   return interfaces.find(([, infos = []]) => infos.some((info) => info.address === address))?.[0];
 }
 
-/** What the name of each host resolves to here: addresses, or why there are none. */
+/** Resolves the hostname of each host on this host. Returns its addresses, or the error code or message. */
 export async function resolveNames(hosts: readonly HostInfo[]): Promise<readonly (readonly string[] | string)[]> {
   return await Promise.all(
     hosts.map(async (host) => {

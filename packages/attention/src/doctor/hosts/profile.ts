@@ -1,11 +1,12 @@
-// What hosts found, as a profile of the planner.
+// Converts the measurements of hosts to a profile of the planner.
 import { type Link, type Profile, profiles } from "@mosaic/planner";
 import type { HostsResult, MeasuredLink } from "./run.ts";
 import { median } from "./report.ts";
 
 /**
- * A calibrated profile of one host, with the measured link between hosts: over UCX where all hosts have it, else over sockets. The
- * median of all pairs counts. Ranks of a host share the port. On one host the link between hosts stays that of the profile.
+ * Returns a calibrated profile of one host with the measured link between hosts: UCX where it was measured, else
+ * sockets. The link is the median of all pairs. Ranks of a host share the port. On a single host, the link between
+ * hosts is that of the profile "cpu-local".
  */
 export function createProfile(calibratedProfile: Profile, { hosts, measurements }: HostsResult): Profile {
   const isMultiNode = hosts[0]!.label.startsWith("n");

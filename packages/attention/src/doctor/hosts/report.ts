@@ -1,15 +1,15 @@
-// What hosts found of one another, as findings with remedies and as matrices.
+// Reports the measurements of hosts as findings with remedies and as matrices.
 import { type Finding, createNote, createOk, createProblem } from "../system.ts";
 import type { Section } from "../diagnose.ts";
 import type { HostInfo } from "./host-info.ts";
 import type { HostsResult, MeasuredLink } from "./run.ts";
 import type { SocketFailure, SocketLink } from "./sockets.ts";
 
-/** Milliseconds by which clocks may differ before it is a note, and a problem. */
+/** Clock offsets, in milliseconds, from which a difference is a note, and from which it is a problem. */
 const NOTE_CLOCK_OFFSET_MS = 50;
 const PROBLEM_CLOCK_OFFSET_MS = 1000;
 
-/** Findings of `mosaic-doctor --hosts`, in the order in which they are reported. */
+/** Returns the findings of `mosaic-doctor --hosts`, in the order in which they are reported. */
 export function reportHosts(result: HostsResult): readonly Section[] {
   const sections: readonly (readonly [string, readonly Finding[]])[] = [
     ["hosts", result.hosts.map(describeHost)],
@@ -85,7 +85,7 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
   return [createOk("Node, Mosaic, UCX and instruction sets match")];
 }
 
-/** Labels by value. */
+/** Groups the labels of hosts by value. */
 function groupBy(hosts: readonly HostInfo[], valueOf: (host: HostInfo) => string): ReadonlyMap<string, string[]> {
   const labelsByValue = new Map<string, string[]>();
   for (const host of hosts) labelsByValue.set(valueOf(host), [...(labelsByValue.get(valueOf(host)) ?? []), host.label]);
@@ -95,7 +95,9 @@ function groupBy(hosts: readonly HostInfo[], valueOf: (host: HostInfo) => string
 const formatGroups = (labelsByValue: ReadonlyMap<string, readonly string[]>): string =>
   [...labelsByValue].map(([value, labels]) => `${value} on ${labels.join(", ")}`).join("; ");
 
-/** Only the endpoint needs a name; but addresses that change are better named. */
+/**
+ * Checks that hostnames resolve. Only the endpoint must have a name, but names are preferable to addresses that change.
+ */
 function checkNames({ hosts, measurements }: HostsResult): readonly Finding[] {
   if (new Set(hosts.map(({ address }) => address)).size < 2) return [];
   const duplicateHostnames = [...groupBy(hosts, ({ hostname }) => hostname)].filter(([, labels]) => labels.length > 1);
@@ -126,7 +128,7 @@ function checkNames({ hosts, measurements }: HostsResult): readonly Finding[] {
   return findings.length > 0 ? findings : [createOk("all hostnames resolve to the addresses of their hosts")];
 }
 
-/** Against the first host, or against the first that reached both. */
+/** Compares the clock of each host with that of the first host, where the first host could connect to it. */
 function checkClocks({ hosts, measurements }: HostsResult): readonly Finding[] {
   const findings = hosts.slice(1).flatMap(({ label }, i) => {
     const link = toLink(measurements[0]!.sockets[i + 1]);
@@ -216,7 +218,7 @@ function describeFailure({ source, destination, value: { phase, reason } }: Host
   );
 }
 
-/** Pairs far from the median of all. */
+/** Returns findings for pairs that are much slower than the median of all pairs. */
 function findSlowLinks(links: readonly HostPair<MeasuredLink>[]): readonly Finding[] {
   if (links.length < 3) return [];
   const bandwidth = median(links.map(({ value }) => value.bandwidth));
@@ -282,7 +284,7 @@ function toLink(value: SocketLink | SocketFailure | null | undefined): SocketLin
   return value && !("phase" in value) ? value : null;
 }
 
-/** Bandwidth and latency from each host, a row, to each other one, a column. */
+/** Formats matrices of bandwidth and latency from each host (rows) to each other host (columns). */
 function formatMatrices(
   { hosts }: HostsResult,
   getLink: (sourceIndex: number, destinationIndex: number) => MeasuredLink | null,

@@ -1,6 +1,6 @@
 /**
- * Rounds of disjoint pairs in which every host is paired with every other once: the circle method. An odd number has an empty place, so that
- * one of each round rests. Each round has, by host, the peer; -1 for who rests.
+ * Returns rounds of disjoint pairs in which every host is paired with every other host once, by the circle method. With
+ * an odd number of hosts, one host is idle in each round. A round lists the peer of each host; −1 for the idle host.
  */
 export function listRoundRobinPairs(count: number): readonly (readonly number[])[] {
   const evenCount = count + (count % 2);

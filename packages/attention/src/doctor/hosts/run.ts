@@ -1,4 +1,5 @@
-// mosaic-doctor --hosts: one process on each host of a job measures towards all others; rank 0 prints what they found.
+// mosaic-doctor --hosts: one process on each host of a job measures the links to all other hosts. Rank 0 prints the
+// results.
 import { randomBytes } from "node:crypto";
 import type { AddressInfo, Server } from "node:net";
 import type { Store } from "@mosaic/launcher";
@@ -7,36 +8,42 @@ import { collectHostInfo, type HostInfo, resolveNames } from "./host-info.ts";
 import { listRoundRobinPairs } from "./round-robin.ts";
 import { startServer, measureSocket, type SocketFailure, type SocketLink } from "./sockets.ts";
 
-/** Latency in seconds and bandwidth in bytes per second, one way. */
+/** One-way latency in seconds, and bandwidth in bytes per second. */
 export interface MeasuredLink {
   readonly latency: number;
   readonly bandwidth: number;
 }
 
-/** What one host found, by host: nothing about itself. */
+/**
+ * The measurements of one host, indexed by the other host. In `sockets` and `ucx`, the entry of the host itself is
+ * null.
+ */
 export interface HostMeasurement {
   readonly names: readonly (readonly string[] | string)[];
   readonly sockets: readonly (SocketLink | SocketFailure | null)[];
-  /** What UCX reaches, or why it was not measured. */
+  /** The UCX links, or the reason why they were not measured. */
   readonly ucx: readonly (MeasuredLink | null)[] | string;
 }
 
-/** What all hosts found. */
+/** All hosts and their measurements. */
 export interface HostsResult {
   readonly hosts: readonly HostInfo[];
   readonly measurements: readonly HostMeasurement[];
 }
 
-/** How hosts are measured. */
+/** Options of `measureHosts`. */
 export interface HostsOptions {
-  /** TCP ports on which the job is allowed to listen; any if absent. */
+  /** Range of TCP ports on which the job may listen; any port if absent. */
   readonly ports?: readonly [first: number, last: number] | undefined;
 }
 
-/** How long a host waits for another one, which may be loading, or waiting for timeouts of its own. */
+/** Time that a host waits for another one, which may be loading or waiting for its own timeouts. */
 const EXCHANGE_TIMEOUT_MS = 180_000;
 
-/** The host's place among those that measure, and their number; undefined for ranks that leave it to the first rank of their host. */
+/**
+ * Returns the index of this process among those that measure, and their number; undefined if another rank of its host
+ * measures.
+ */
 function getHostPosition({ env }: System): { readonly index: number; readonly count: number } | undefined {
   const nodes = Number(env["GROUP_WORLD_SIZE"] ?? 1);
   if (nodes === 1) return { index: Number(env["RANK"]), count: Number(env["WORLD_SIZE"]) };
@@ -44,9 +51,10 @@ function getHostPosition({ env }: System): { readonly index: number; readonly co
 }
 
 /**
- * Collective over the ranks of a job. Resolves on rank 0 to what all hosts found, on the others to undefined.
+ * Measures the links between the hosts of a job. All ranks of the job must call it. Resolves on rank 0 to the results
+ * of all hosts, and on other ranks to undefined.
  *
- * @throws StoreError where the store of the job cannot be reached, or a host does not come.
+ * @throws StoreError if the store of the job cannot be reached, or if a host does not participate in time.
  */
 export async function measureHosts(system: System, options: HostsOptions = {}): Promise<HostsResult | undefined> {
   const position = getHostPosition(system);
@@ -75,7 +83,7 @@ function closeServer(server: Server): void {
   server.unref();
 }
 
-/** Values of all hosts, through the store of the job. */
+/** Exchanges values among all hosts through the store of the job. */
 class StoreExchange {
   readonly index: number;
   readonly count: number;
@@ -87,7 +95,7 @@ class StoreExchange {
     this.count = count;
   }
 
-  /** Every host's value, by host. Once for each name. */
+  /** Returns the values of all hosts, by host. Each name may be used only once. */
   async allGather<T>(name: string, value: T): Promise<readonly T[]> {
     await this.#store.set(`doctor/${name}/${this.index}`, JSON.stringify(value));
     const values: T[] = [];
@@ -99,7 +107,10 @@ class StoreExchange {
   }
 }
 
-/** Of each pair first the lower host measures, then the other: links are timed one way at a time. */
+/**
+ * Measures the socket links. In each pair, the host with the lower index measures first, so that directions do not
+ * overlap.
+ */
 async function measureSockets(
   exchange: StoreExchange,
   hosts: readonly HostInfo[],
@@ -116,7 +127,10 @@ async function measureSockets(
   return links;
 }
 
-/** In a process of its own, for native code may crash or hang; not where some port is blocked, where UCX would only time out. */
+/**
+ * Measures the UCX links in a separate process, because native code may crash or hang. Not measured if any port is
+ * blocked, because UCX would only time out.
+ */
 async function measureUcx(
   exchange: StoreExchange,
   { hosts, sockets, ports }: HostsOptions & Pick<HostsResult, "hosts"> & Pick<HostMeasurement, "sockets">,

@@ -1,48 +1,56 @@
-// What plain TCP sockets reach between two hosts: whether a port is open, latency, bandwidth, and how far clocks are apart.
+// Measures plain TCP sockets between two hosts: whether a port is open, latency, bandwidth, and the clock offset.
 import { timingSafeEqual } from "node:crypto";
 import { connect, createServer, type Server, type Socket } from "node:net";
 
 const CONNECT_TIMEOUT_MS = 3000;
 const STALL_TIMEOUT_MS = 5000;
 const PING_COUNT = 200;
-/** Of the server's answer to a ping: nanoseconds of CLOCK_MONOTONIC, milliseconds since the epoch. */
+/** Size of the server's reply to a ping: nanoseconds of CLOCK_MONOTONIC, and milliseconds since the epoch. */
 const PONG_BYTES = 16;
 const TRIAL_BYTES = 2 ** 20;
 const MAX_TRANSFER_BYTES = 2 ** 28;
-/** Seconds that a measurement of bandwidth is to take. */
+/** Target duration of a bandwidth measurement, in seconds. */
 const TARGET_TRANSFER_SECONDS = 0.4;
 const payloadChunk = Buffer.alloc(2 ** 18);
 
-/** Where a host listens. The nonce admits the hosts of the job: only the store of the job has it. */
+/**
+ * The address on which a host listens. The nonce authenticates hosts of the job: it is shared only through the job's
+ * store.
+ */
 export interface SocketAddress {
   readonly address: string;
   readonly port: number;
   readonly nonce: string;
 }
 
-/** How far the clocks of a peer are ahead of this host's, each within `error`: half of the shortest round trip. */
+/**
+ * The offset of a peer's clock. `error` is its uncertainty in milliseconds: half of the shortest round trip plus 1 ms.
+ */
 export interface ClockDifference {
-  /** Milliseconds, of the time of day. */
+  /** Milliseconds by which the peer's wall clock is ahead of this host's. */
   readonly wallClockOffsetMs: number;
   readonly error: number;
 }
 
-/** What one host measured towards another. */
+/** The measured link from one host to another. */
 export interface SocketLink {
-  /** Seconds, one way: half of the median round trip. */
+  /** One-way latency in seconds: half of the median round trip. */
   readonly latency: number;
   /** Bytes per second. */
   readonly bandwidth: number;
   readonly clock: ClockDifference;
 }
 
-/** How a measurement failed: no connection, or one over which nothing, or only small messages arrive. */
+/** A failed measurement: no connection ("connect"), no data ("ping"), or only small messages ("transfer") arrive. */
 export interface SocketFailure {
   readonly phase: "connect" | "ping" | "transfer";
   readonly reason: string;
 }
 
-/** Answers the measurements of other hosts until it is closed. @throws the system's error where no port of the range is free. */
+/**
+ * Starts a server that replies to the measurements of other hosts. @throws the system's error if no port of the range
+ * is free.
+ */
 export async function startServer(address: string, nonce: string, ports?: readonly [number, number]): Promise<Server> {
   const server = createServer((socket) => serveConnection(socket, nonce));
   const [firstPort, lastPort] = ports ?? [0, 0];
@@ -59,7 +67,7 @@ export async function startServer(address: string, nonce: string, ports?: readon
   }
 }
 
-/** The first bytes are the nonce and the number of bytes that follow; 0: pings. */
+/** Serves one connection. It begins with the nonce and the number of payload bytes; 0 for pings. */
 function serveConnection(socket: Socket, nonce: string): void {
   const header = Buffer.alloc(nonce.length + 8);
   let [headerBytesRead, expectedPayloadBytes, payloadBytesReceived] = [0, -1, 0];
@@ -94,7 +102,7 @@ function createPong(): Buffer {
   return pongMessage;
 }
 
-/** Measures towards a host that listens; nothing else should run on either meanwhile. */
+/** Measures the link to a host that listens. No other measurement should run on either host at the same time. */
 export async function measureSocket(target: SocketAddress): Promise<SocketLink | SocketFailure> {
   let phase: SocketFailure["phase"] = "connect";
   try {
@@ -124,12 +132,12 @@ async function measurePings(client: ProbeClient): Promise<Pick<SocketLink, "late
   samples.sort((a, b) => a.milliseconds - b.milliseconds);
   const [fastestPing] = samples as [(typeof samples)[0]];
   const median = samples[PING_COUNT / 2]!.milliseconds;
-  // Date.now counts whole milliseconds, on both sides.
+  // Date.now has a resolution of 1 ms on both sides.
   const clock = { wallClockOffsetMs: fastestPing.wallClockOffsetMs, error: fastestPing.milliseconds / 2 + 1 };
   return { latency: median / 2 / 1000, clock };
 }
 
-/** Seconds until a host has received so many bytes. */
+/** Returns the seconds until a host has received `bytes` bytes. */
 async function timeTransfer(target: SocketAddress, bytes: number): Promise<number> {
   using client = await ProbeClient.open(target, bytes);
   const startTime = performance.now();
@@ -140,7 +148,7 @@ async function timeTransfer(target: SocketAddress, bytes: number): Promise<numbe
   return (performance.now() - startTime) / 1000;
 }
 
-/** A connection of which every step has a deadline. */
+/** A connection on which every operation has a timeout. */
 class ProbeClient implements Disposable {
   readonly socket: Socket;
   #receivedBytes: Buffer = Buffer.alloc(0);
