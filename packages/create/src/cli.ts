@@ -20,7 +20,7 @@ templates (the first is the default):
 ${rows.join("\n")}
 `;
 
-/** The package manager that started this: "npm/11.0.0 node/v20.19.0 …". */
+/** Returns the package manager that started this process, from its user agent: "npm/11.0.0 node/v20.19.0 …". */
 function detectPackageManager(): string {
   return /^(npm|pnpm|yarn)\//.exec(process.env.npm_config_user_agent ?? "")?.[1] ?? "npm";
 }

@@ -2,7 +2,7 @@ import { cpSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync
 import { basename, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
-/** The projects there are to start from, and what each does. */
+/** The available templates, with a description of each. */
 export const templates: Readonly<Record<string, string>> = {
   train: "a transformer, trained on two ranks with context parallelism",
   llm: "a small language model, trained on two ranks, saved in Hugging Face format, and used to generate text",
@@ -11,29 +11,29 @@ export const templates: Readonly<Record<string, string>> = {
   plan: "the fastest sharding of a model for a planned cluster",
 };
 
-/** What to create, and where. */
+/** Options of `createProject`. */
 export interface ProjectOptions {
-  /** A folder that does not exist yet, or is empty; its last part names the package. */
+  /** A folder that does not exist or is empty. Its last path component is the name of the package. */
   readonly directory: string;
   /** One of `templates`. */
   readonly template: string;
 }
 
-/** A project that cannot be created; the message states where, what was expected and received, and the remedy. */
+/** Thrown if a project cannot be created. The message states where, what was expected and received, and the remedy. */
 export class CreateError extends Error {
   override name = "CreateError";
 }
 
 const packageRoot = fileURLToPath(new URL("..", import.meta.url));
 
-/** Files that npm would not publish by their own names. */
+/** Published names of files that npm does not publish under their own names, and their names in a project. */
 const PUBLISHED_FILE_NAMES: Readonly<Record<string, string>> = { gitignore: ".gitignore" };
 
 /**
- * Writes the files of a template; installs nothing.
+ * Writes the files of a template. Does not install packages.
  *
  * @returns the absolute path of the project.
- * @throws CreateError if there is no such template, or the folder is not empty or cannot be created.
+ * @throws CreateError if the template does not exist, or the folder is not empty or cannot be created.
  *
  * @example
  * ```ts
@@ -73,7 +73,10 @@ function makeEmptyFolder(path: string): void {
   throw new CreateError(`createProject: expected an empty folder, received ${path}; pass a different folder`);
 }
 
-/** The project's name, and packages of the version that this one has: all of them are published together. */
+/**
+ * Sets the project's name, and the versions of @mosaic packages to the version of this one, as all are published
+ * together.
+ */
 function writeManifest(path: string): void {
   const { version } = JSON.parse(readFileSync(join(packageRoot, "package.json"), "utf8")) as { version: string };
   const manifest = readFileSync(join(path, "package.json"), "utf8");

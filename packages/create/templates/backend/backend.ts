@@ -40,7 +40,7 @@ function broadcastBackend(axis: string, inner = local()): AttentionBackend {
   };
 }
 
-// Every mask, placement and gradient, ragged shards, NaN-poisoned buffers, delayed messages; sinks, softcap, dropout;
+// Tests all masks, placements and gradients, ragged shards, buffers filled with NaN and delayed messages, and sinks, softcap, dropout;
 // then wrong calls.
 const makeWorld: MakeWorld = (ranks, { wrapDevice, ...options }) =>
   world(ranks, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });

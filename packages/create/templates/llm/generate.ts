@@ -7,7 +7,7 @@ using model = await loadModel(ctx, "build/model", { backend: "ring" });
 const prompt = process.argv[2] ?? "He took his";
 const tokens = [...Buffer.from(prompt)];
 if (ctx.rank === 0) process.stdout.write(prompt);
-// Every rank generates the same tokens; each has its share of the keys and values.
+// All ranks generate the same tokens. Each stores a part of the keys and values.
 for await (const { token } of model.generate({ tokens, maxNewTokens: 120, eosTokenIds: [] })) {
   if (ctx.rank === 0) process.stdout.write(String.fromCharCode(token));
 }

@@ -6,10 +6,10 @@ import { AdamW, clipGradNorm, cosine, crossEntropy, linearWarmup } from "@mosaic
 await using ctx = await init({ spSize: 2 }); // 2 ranks share each sequence
 const [rows, length, steps] = [8, 128, 200];
 
-/** Tokens are the bytes of a text: replace text.txt by your own, or use a tokenizer. */
+/** Tokens are the bytes of a text. Replace text.txt with another text, or use a tokenizer. */
 const text = readFileSync(new URL("text.txt", import.meta.url));
 
-// A config.json of Hugging Face, and with it a Llama of 0.1 million parameters.
+// The config.json of a Hugging Face model: a Llama with 0.1 million parameters.
 const config = {
   ...{ model_type: "llama", architectures: ["LlamaForCausalLM"], vocab_size: 256, max_position_embeddings: 512 },
   ...{ hidden_size: 64, intermediate_size: 192, num_hidden_layers: 2, num_attention_heads: 4 },
@@ -18,7 +18,7 @@ const config = {
 using model = createModel(ctx, config, { backend: "ring" });
 using optimizer = new AdamW(model, { lr: 5e-3, schedule: linearWarmup(10, cosine(steps)) });
 
-/** Row r of a step's batch begins at any byte; every rank makes all of the batch, and keeps its half of each row. */
+/** The first byte of a row of a step's batch. Every rank creates the whole batch, and keeps its half of each row. */
 const getRowStart = (step: number, row: number) => (7919 * (rows * step + row)) % (text.length - length);
 const batch = (step: number, shift: number) => {
   const at = (i: number) => text[getRowStart(step, Math.floor(i / length)) + (i % length) + shift]!;

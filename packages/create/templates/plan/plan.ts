@@ -1,4 +1,4 @@
-// Which way of sharding attention is best on a cluster that need not exist: candidates run on symbolic ranks.
+// Finds the best sharding of attention for a cluster, which need not exist: candidates run on symbolic ranks.
 import { masks } from "@mosaic/attention";
 import { auto } from "@mosaic/strategies/plan";
 
@@ -10,6 +10,6 @@ const strategy = auto({
   mask: masks.causal(),
   nodes: 2,
   gpusPerNode: 4,
-  profile: "h100-ib400", // or one of your own machines: npx mosaic-doctor --help
+  profile: "h100-ib400", // or a profile measured on your machines: npx mosaic-doctor --help
 });
 console.log(strategy.explanation);

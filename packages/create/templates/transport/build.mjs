@@ -1,4 +1,4 @@
-// Compiles transport.cc into build/transport.node; CXX names another compiler.
+// Compiles transport.cc to build/transport.node. Set CXX to use a different compiler.
 import { spawnSync } from "node:child_process";
 import { mkdirSync } from "node:fs";
 import { createRequire } from "node:module";

@@ -1,4 +1,4 @@
-// Collectives and failures over the transport of transport.cc, by the suites that every transport must pass.
+// Tests collectives and failures over the transport of transport.cc with the suites that every transport must pass.
 import { createRequire } from "node:module";
 import { collectivesSuite, failureSuite, type MakeWorld } from "@mosaic/conformance";
 import { cpu } from "@mosaic/kernels-cpu";
