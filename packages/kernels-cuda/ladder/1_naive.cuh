@@ -1,5 +1,5 @@
-// Rung 1: the formula. A thread owns a row, and asks device memory for everything, twice: for the largest score,
-// without which exponentials overflow, and for the sums.
+// Rung 1: the formula. Each thread computes one row and reads everything from device memory twice: once for the largest
+// score, without which exponentials overflow, and once for the sums.
 #pragma once
 
 #include "kernels/accumulator.cuh"
@@ -17,7 +17,7 @@ DEVICE void naiveAttention(const Problem& p) {
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= p.rows) return;
   const uint16_t* q = p.q + row * kColumns;
-  const float scale = p.scale * mosaic::cuda::kLog2e;  // powers of two are what the hardware has
+  const float scale = p.scale * mosaic::cuda::kLog2e;  // the hardware computes powers of two
   float maxScore = -infinity();
   for (int key = 0; key < p.keys; key++) maxScore = fmaxf(maxScore, scale * dot(q, p.k + key * kColumns));
 

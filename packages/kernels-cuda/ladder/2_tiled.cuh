@@ -1,5 +1,5 @@
-// Rung 2: tiles, and softmax as one goes. A block of 64 rows reads keys and values once for all of them, 32 at a time,
-// through shared memory. When a larger score turns up, what was summed so far is scaled down: one pass does.
+// Rung 2: tiles and online softmax. A block of 64 rows reads each key and value once for all rows, 32 at a time,
+// through shared memory. When a larger score occurs, the partial sums are scaled down, so that one pass suffices.
 #pragma once
 
 #include "kernels/accumulator.cuh"
@@ -12,7 +12,7 @@ constexpr unsigned kTiledSharedBytes = 2 * kTileKeys * kColumns * 4;
 
 DEVICE SharedAddress elementAddress(SharedAddress tile, int key, int c) { return tile + (key * kColumns + c) * 4; }
 
-/// A block has as many threads as rows.
+/// Computes a block of rows, one thread per row.
 DEVICE void tiledAttention(const Problem& p) {
   const int row = blockIdx.x * kTileRows + threadIdx.x;
   const bool isInBounds = row < p.rows;
@@ -24,7 +24,7 @@ DEVICE void tiledAttention(const Problem& p) {
 
   for (int key0 = 0; key0 < p.keys; key0 += kTileKeys) {
     const int keys = min(kTileKeys, p.keys - key0);
-    syncBlock();  // nobody reads the last tile any more
+    syncBlock();  // all threads have finished reading the previous tile
     for (int i = threadIdx.x; i < keys * kColumns; i += kTileRows) {
       storeShared(k + i * 4, widen<bf16>(load(p.k + key0 * kColumns + i)));
       storeShared(v + i * 4, widen<bf16>(load(p.v + key0 * kColumns + i)));

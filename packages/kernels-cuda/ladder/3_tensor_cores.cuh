@@ -1,6 +1,7 @@
-// Rung 3: tensor cores. A warp multiplies 16 × 8 × 16 elements with one instruction, if its lanes hold the right ones:
-// lane t has, of each 16 × 8 block, rows t/4 and t/4 + 8 and columns t%4·2 and + 1. Scores come out the way weights go
-// in, so that between the two products nothing leaves its lane. Operands still come one by one, from device memory.
+// Rung 3: tensor cores. A warp multiplies 16 × 8 × 16 elements with one instruction, if each lane holds the right ones.
+// Of each 16 × 8 block, lane t has rows t/4 and t/4 + 8 and columns t%4·2 and t%4·2 + 1. Scores are produced in the
+// layout that weights require, so that no data moves between lanes between the two products. Operands are still loaded
+// one by one from device memory.
 #pragma once
 
 #include "kernels/online_softmax.cuh"
@@ -12,18 +13,18 @@ using namespace mosaic::cuda;
 
 constexpr int kKeysPerStep = 64;
 
-/// Columns c and c + 1 of a row; zeros past the end.
+/// Loads columns c and c + 1 of a row; zeros past the end.
 DEVICE uint32_t pairAt(const uint16_t* x, int row, int rows, int c) {
   return row < rows ? load(reinterpret_cast<const uint32_t*>(x + row * kColumns + c)) : 0;
 }
-/// Rows r and r + 1 of a column.
+/// Loads rows r and r + 1 of a column.
 DEVICE uint32_t columnPairAt(const uint16_t* x, int row, int rows, int c) {
   const uint32_t low = row < rows ? load(x + row * kColumns + c) : 0;
   const uint32_t high = row + 1 < rows ? load(x + (row + 1) * kColumns + c) : 0;
   return low | high << 16;
 }
 
-/// A block is one warp and has 16 rows.
+/// Computes 16 rows in a block of one warp.
 DEVICE void tensorCoreAttention(const Problem& p) {
   const int lane = threadIdx.x & 31, g = lane >> 2, c0 = (lane & 3) * 2, row = blockIdx.x * 16 + g;
   uint32_t q[kColumns / 16][4];

@@ -1,6 +1,6 @@
-// Rung 5: TMA and wgmma, one thing after the other. A single thread asks for whole tiles, and a barrier in shared
-// memory counts their bytes; four warps together multiply 64 rows straight from shared memory. Tiles come
-// two steps ahead, but products and softmax still wait for one another.
+// Rung 5: TMA and wgmma, without overlap of the two. A single thread requests whole tiles, and a barrier in shared
+// memory counts their bytes. Four warps together multiply 64 rows directly from shared memory. Tiles are loaded two
+// steps ahead, but products and softmax still wait for each other.
 #pragma once
 
 #include "kernels/hopper_tile.cuh"
@@ -16,11 +16,11 @@ constexpr int kGroupTileBytes = kPanelsBytes<kGroupKeys, kColumns>, kGroupStageB
 constexpr unsigned kGroupSharedBytes = kPanelsBytes<kGroupRows, kColumns> + kStages * (kGroupStageBytes + 16) + 8;
 
 struct MappedProblem {
-  TensorMap q, k, v;  // boxes of kGroupRows, and of kGroupKeys
+  TensorMap q, k, v;  // boxes of kGroupRows (q) and kGroupKeys (k, v) rows
   Problem base;
 };
 
-/// A block is one warpgroup and has 64 rows.
+/// Computes 64 rows in a block of one warpgroup.
 DEVICE void warpgroupAttention(const MappedProblem& mappedProblem) {
   const Problem& p = mappedProblem.base;
   const SharedAddress q = sharedBase(), stages = q + kPanelsBytes<kGroupRows, kColumns>;

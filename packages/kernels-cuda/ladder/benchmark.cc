@@ -1,4 +1,4 @@
-// Runs every rung under emulation, compares with float64, and prints what each one did, a line of JSON each.
+// Runs every rung under emulation, compares it with float64, and prints its counters, one line of JSON each.
 #include <cstdio>
 #include <random>
 #include <vector>
@@ -36,7 +36,7 @@ struct Inputs {
   }
 };
 
-/// ‖out − reference‖ / ‖reference‖, the reference in float64.
+/// Returns ‖out − reference‖ / ‖reference‖, where the reference is float64.
 double relativeError(const Inputs& x) {
   double squaredDifference = 0, squaredNorm = 0;
   for (int i = 0; i < x.rows; i++) {
@@ -88,7 +88,7 @@ cuda::AttendParameters makeParameters(Inputs& x) {
   return p;
 }
 
-/// How a rung is started: rows that a block has, its threads, its shared memory.
+/// Launch configuration of a rung: rows, threads and shared memory per block.
 struct Block {
   int rows, threads;
   unsigned sharedBytes;
@@ -133,7 +133,7 @@ void runAll(int rows, int keys) {
 int main() {
   try {
     runAll(384, 384);
-    runAll(131, 277);  // of which no tile is a divisor
+    runAll(131, 277);  // not divisible by any tile size
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

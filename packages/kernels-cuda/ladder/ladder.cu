@@ -1,4 +1,4 @@
-// All rungs as kernels: for ptxas, which prints the resources of each, and for benchmark.cc, which runs them.
+// All rungs as kernels, for ptxas, which prints their resource usage, and for benchmark.cc, which runs them.
 #include "1_naive.cuh"
 #include "2_tiled.cuh"
 #include "3_tensor_cores.cuh"

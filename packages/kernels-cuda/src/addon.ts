@@ -2,27 +2,30 @@ import { type DeviceCalls, findAddon, loadAddon, NativeRuntime, translateErrors 
 
 let cachedAddon: NativeRuntime<CudaAddon> | undefined;
 
-/** What all CUDA devices of this JavaScript environment share; loads the addon on first use. */
+/** Returns the state shared by all CUDA devices of this JavaScript environment. Loads the addon on first use. */
 export function getAddon(): NativeRuntime<CudaAddon> {
   cachedAddon ??= new NativeRuntime(loadCudaAddon());
   return cachedAddon;
 }
 
-/** A mark in a stream. */
+/** An event in a stream. */
 export type Event = { readonly __brand: "mosaic.cuda.event" };
 
 /** The exports of native/binding. */
 export interface CudaAddon extends DeviceCalls {
   record(): Event;
   wait(event: Event): void;
-  /** Version and name of the driver, whether there are kernels, which cuBLASLt; then name, compute capability and bytes of each GPU. */
+  /**
+   * Returns driver version and library, whether there are kernels, cuBLASLt; then name, compute capability and bytes
+   * per GPU.
+   */
   probe(): readonly string[];
 }
 
-/** Where the addon of this platform lies. */
+/** Path of the addon for this platform. */
 const addonPath: string = findAddon("mosaic_kernels_cuda", import.meta.url);
 
-/** Loads the addon at `path`; every failure becomes an AddonLoadError that reports what to do. It needs no driver. */
+/** Loads the addon at `path`. Every failure is thrown as an AddonLoadError with a remedy. Needs no driver. */
 function loadCudaAddon(path: string = addonPath): CudaAddon {
   return loadAddon<CudaAddon>({
     packageName: "@mosaic/kernels-cuda",
@@ -33,31 +36,31 @@ function loadCudaAddon(path: string = addonPath): CudaAddon {
   });
 }
 
-/** One GPU that the driver shows. */
+/** A GPU that the driver reports. */
 export interface CudaGpu {
   readonly name: string;
   /** "9.0" */
   readonly capability: string;
   readonly bytes: number;
-  /** Why `cuda()` would reject it; undefined if it would not. */
+  /** Reason for which `cuda()` would reject the GPU; undefined if it would not. */
   readonly problem?: string;
 }
 
 /** The driver and its GPUs. */
 export interface CudaSystem {
-  /** The CUDA version that the driver is for: "12.4". */
+  /** The CUDA version that the driver supports: "12.4". */
   readonly driver: string;
-  /** The library that was loaded. */
+  /** Name of the driver library that was loaded. */
   readonly library: string;
-  /** The cuBLASLt that multiplies matrices, and its version; undefined if a kernel of ours does. */
+  /** The cuBLASLt used for matrix products, and its version; undefined if a built-in kernel computes them. */
   readonly cublasLt?: string;
   readonly gpus: readonly CudaGpu[];
 }
 
 /**
- * What the driver finds on this machine.
+ * Returns the driver and the GPUs that it finds on this machine.
  *
- * @throws DeviceError that reports what is missing, and what to do about it.
+ * @throws DeviceError that reports what is missing, with a remedy.
  */
 export function cudaSystem(): CudaSystem {
   const [driver, library, kernels, cublasLt, ...gpuFields] = translateErrors(() => getAddon().native.probe());
@@ -69,7 +72,7 @@ export function cudaSystem(): CudaSystem {
   return { driver: driver!, library: library!, ...(cublasLt && { cublasLt }), gpus };
 }
 
-/** What native/device/device.cc rejects, as far as can be found without opening the GPU. */
+/** Returns why native/device/device.cc would reject a GPU, as far as can be determined without opening it. */
 function describeProblem(capability: string, hasKernels: boolean): string | undefined {
   if (Number(capability) < 8)
     return `compute capability ${capability} is not supported; 8.0 (Ampere) or newer is required`;

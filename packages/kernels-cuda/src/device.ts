@@ -63,17 +63,20 @@ class CudaStream implements Stream {
 }
 
 export const cudaOptions = defineOptions("cuda", {
-  /** Which GPU, as the driver numbers those that are visible. Default: the rank's number on its host, as the launcher sets it, else 0. */
+  /** Index of the GPU among the visible ones. Default: the local rank that the launcher sets, else 0. */
   index: option.integer({ min: 0, optional: true }),
-  /** Bytes that tensors may take, and what kernels hold to work in. Default: what the GPU has. */
+  /** Limit in bytes for tensors plus kernels' scratch memory. Default: the GPU's memory. */
   memoryLimit: option.integer({ min: 0, optional: true }),
-  /** Whether products of float32 matrices may round their factors to TF32: 10 bits of mantissa, and faster. Default false. */
+  /**
+   * Whether products of float32 matrices may round their factors to TF32 (10-bit mantissa), which is faster. Default
+   * false.
+   */
   tf32: option.boolean({ default: false }),
 });
-/** What `cuda` takes. */
+/** Options of `cuda`. */
 export type CudaOptions = OptionsOf<typeof cudaOptions>;
 
-/** A GPU as a device: what is enqueued runs in order on one stream; the host only enqueues. */
+/** A GPU as a device. Enqueued work runs in order on one stream; the host only enqueues. */
 export class CudaDevice extends NativeDevice<CudaAddon> {
   readonly type = "cuda";
   override readonly features: readonly KernelFeature[] = [
@@ -103,10 +106,10 @@ export class CudaDevice extends NativeDevice<CudaAddon> {
 }
 
 /**
- * A CUDA device. The package installs and loads without a GPU; this is where one is needed.
+ * Creates a CUDA device. The package installs and loads without a GPU; this function requires one.
  *
- * @throws AddonLoadError if the addon is missing; DeviceError, with what to do, without a driver, a GPU of that number, or
- * kernels for it; OptionError for bad options.
+ * @throws AddonLoadError if the addon is missing; DeviceError, with a remedy, if there is no driver, no GPU with that
+ * index, or no kernels for it; OptionError for invalid options.
  */
 export function cuda(options?: CudaOptions): CudaDevice {
   return new CudaDevice(options);

@@ -3,7 +3,10 @@ import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
 import { type Budget, parseNotes, listOverBudget, parseUsages } from "./budgets.ts";
 
-/** The hot kernels may not spill. Gradients of heads over 128, of modified scores, and float32, do a little: less is welcome. */
+/**
+ * Hot kernels must not spill. Gradients of heads over 128, of modified scores, and float32 spill a little; budgets may
+ * shrink.
+ */
 const budgets: readonly Budget[] = [
   { kernels: /^attend(Keys|Queries)Modified_/, registers: 255, spilled: 48 },
   { kernels: /^attend(Keys|Queries)_b?float16_256$/, registers: 255, spilled: 88 },
@@ -32,7 +35,7 @@ ptxas info    : Used 32 registers, used 0 barriers`);
   ]);
 });
 
-// Written by the build; without nvcc there are no kernels, and no report of them.
+// Written by the build. Without nvcc there are no kernels, and the report is empty.
 const reportPath = fileURLToPath(new URL("../build-emulated/ptxas.txt", import.meta.url));
 const reportText = existsSync(reportPath) ? readFileSync(reportPath, "utf8") : "";
 
@@ -48,7 +51,7 @@ test("finds notes on wgmma, and there are none", () => {
   expect(parseNotes(reportText)).toEqual([]);
 });
 
-// setmaxnreg moves registers within what a block started with: kernels count on ptxas to start them with all there are.
+// setmaxnreg redistributes the registers that a block started with, so kernels depend on ptxas to assign all of them.
 test("Hopper's kernels start with the registers that they divide among themselves", () => {
   const hopperUsages = parseUsages(reportText).filter(({ kernel }) => kernel.includes("Hopper"));
   const expected = hopperUsages.map(({ kernel }) => (/^attendHopper_.*_64$/.test(kernel) ? 65536 / 512 : 168));

@@ -1,13 +1,13 @@
-/** What ptxas made of one kernel for one GPU. */
+/** Resources of one kernel for one GPU, as reported by ptxas. */
 export interface Usage {
   readonly kernel: string;
   readonly gpu: string;
   readonly registers: number;
-  /** Bytes that are stored to memory and loaded back because registers ran out. */
+  /** Bytes of spill stores: registers that are saved to memory and loaded back because there are too few. */
   readonly spilled: number;
 }
 
-/** What a kernel may take at most: the first budget whose pattern matches its name counts. */
+/** Limits for a kernel: the first budget whose pattern matches its name applies. */
 export interface Budget {
   readonly kernels: RegExp;
   readonly registers: number;
@@ -16,7 +16,7 @@ export interface Budget {
 
 const ENTRY = /Compiling entry function '(\w+)' for '(\w+)'/;
 
-/** Reads the output of `ptxas -v`. */
+/** Parses the output of `ptxas -v`. */
 export function parseUsages(text: string): Usage[] {
   const kernelReports = text.split(/^(?=.*Compiling entry function)/m).filter((part) => ENTRY.test(part));
   return kernelReports.map((kernelReport) => {
@@ -27,12 +27,12 @@ export function parseUsages(text: string): Usage[] {
   });
 }
 
-/** What ptxas reports of wgmma that it had to serialize, or to fence by itself: notes C7500 and up. */
+/** Returns ptxas's notes on wgmma that it serialized or fenced itself: C7500 and up. */
 export function parseNotes(text: string): string[] {
   return text.split("\n").filter((line) => /\(C75\d\d\)/.test(line));
 }
 
-/** One line for each kernel that takes more than it may, or has no budget. */
+/** Returns one line per kernel that exceeds its budget or has none. */
 export function listOverBudget(usages: readonly Usage[], budgets: readonly Budget[]): string[] {
   return usages.flatMap(({ kernel, gpu, registers, spilled }) => {
     const budget = budgets.find(({ kernels }) => kernels.test(kernel));

@@ -9,7 +9,7 @@ const [queries, keys] = [70, 100];
 const span = (start: number, length: number, step = 1): Span => ({ start, length, step });
 const dropout: AttentionDropout = { probability: 0.3, seed: 2 ** 40 + 3, stream: 5, batchOffset: 7 };
 
-/** Whether the weight of a pair is kept, by the definition (core's `AttentionDropout`). */
+/** Whether the weight of a pair is kept, by definition (core's `AttentionDropout`). */
 function isKept({ seed, stream, probability, batchOffset }: AttentionDropout, query: number, key: number): boolean {
   const splitWord = (x: number): [number, number] => [x >>> 0, Math.floor(x / 2 ** 32)];
   const callKey = philox([...splitWord(stream), 0, 0], splitWord(seed)).slice(0, 2);
@@ -21,7 +21,8 @@ test.each(["float32", "bfloat16", "float16"] as const)(
   "drops the weights that Philox chooses, pair by pair, forward and backward: %s",
   async (dtype) => {
     using device = cuda();
-    // Rows of identity matrices show each weight by itself. Positions up to the last that 31 bits hold, keys off the blocks of four.
+    // Rows of identity matrices isolate each weight. Positions reach the last that fits 31 bits; keys are not aligned
+    // to four.
     const [q0, k0, size] = [2 ** 31 - 3 * queries, 1_000_001, 100];
     const tile = {
       q: [span(q0, queries, 3)],
@@ -64,7 +65,7 @@ test.each(["float32", "bfloat16", "float16"] as const)(
   },
 );
 
-// Softcap alone does not go by position.
+// Softcap alone does not depend on positions.
 test("rejects slopes and dropout at positions that 31 bits do not hold", async () => {
   const runTile = async (change: object): Promise<void> => {
     using device = cuda();

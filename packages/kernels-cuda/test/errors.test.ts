@@ -10,7 +10,7 @@ interface Problem {
   readonly env: Readonly<Record<string, string>>;
   readonly code?: string;
   readonly entry?: string;
-  /** The error's class; where, expected, received, remedy. */
+  /** Pattern of the message: error class, where, expected, received, remedy. */
   readonly expected: RegExp;
 }
 
@@ -100,7 +100,7 @@ const problems: readonly Problem[] = [
   },
 ];
 
-/** A product, whose result is waited for. */
+/** Returns the code of a product of two 4 × 4 matrices. */
 function multiplyCode(): string {
   return `const device = cuda(), x = device.empty([4, 4], "float32");
     device.kernels.matmul(device.empty([4, 4], "float32"), x, x, false);`;

@@ -1,10 +1,10 @@
-/** A mistake in the kernels: `old` in the file becomes `wrong`, at its `nth` occurrence. */
+/** A fault in the kernels: `original` in `file` is replaced by `replacement`, at occurrence `occurrenceIndex`. */
 export interface Fault {
   readonly name: string;
   readonly file: string;
   readonly original: string;
   readonly replacement: string;
-  /** From 0, the default. */
+  /** Zero-based. Default 0. */
   readonly occurrenceIndex?: number;
 }
 
@@ -18,7 +18,7 @@ const ITERATOR_FILE = "tile_iterator.cuh";
 const SYNC_STATEMENT = "syncBlock();";
 const WAIT_STATEMENT = "waitCopies<0>();";
 
-/** In the kernels for every GPU. The first ones are of one kind each. */
+/** Faults in the kernels for every GPU. The first ones are of one kind each. */
 export const faults: readonly Fault[] = [
   { name: "fragments swapped", file: TILE_FILE, original: "b[0], b[1]);", replacement: "b[0], b[2]);" },
   {
@@ -135,7 +135,7 @@ const HOPPER_SHAPES_FILE = "hopper.h";
 const HOPPER_BACKWARD_FILE = "attend_backward_hopper.cuh";
 const FENCE_STATEMENT = "fenceWgmma();";
 
-/** In Hopper's kernels. The first ones are of one kind each. */
+/** Faults in Hopper's kernels. The first ones are of one kind each. */
 export const hopperFaults: readonly Fault[] = [
   {
     name: "strides of values swapped",

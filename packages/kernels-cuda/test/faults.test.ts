@@ -5,8 +5,8 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { faults, hopperFaults } from "./fault-list.ts";
 import { compileEngine, hopper, portable, testFault } from "./faults.ts";
 
-// The tests of the tests: a kernel with a mistake in it must not pass. Each costs a compilation, so only one of each kind
-// runs by default; MOSAIC_FAULTS=all runs every one.
+// Tests the tests: kernels with a fault must fail them. Each fault costs a compilation, so by default only one of each
+// kind runs; MOSAIC_FAULTS=all runs every one.
 const runsAllFaults = process.env.MOSAIC_FAULTS === "all";
 const directory = mkdtempSync(join(tmpdir(), "mosaic-faults-"));
 

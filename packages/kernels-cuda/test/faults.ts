@@ -13,14 +13,17 @@ const targetFlags = ["-fPIC", "-ftls-model=initial-exec", "-march=x86-64-v3"];
 const options = ["-std=c++20", "-O1", ...targetFlags, "-Wno-unknown-pragmas", "-Wno-psabi"];
 const includeFlags = ["native", "native/emulation", "../runtime/include"].flatMap((path) => ["-I", join(root, path)]);
 
-/** What kernels are compiled for one dtype and head size, on which pretended GPU, and how many keys exercise them. */
+/**
+ * Kernels compiled for one dtype and head size, the capability of the emulated GPU, and the number of keys of the
+ * trial.
+ */
 export interface Family {
   readonly capability: number;
   readonly kernels: string;
   readonly keys: number;
 }
 
-/** As attend_mma.cu defines them. */
+/** As defined in attend_mma.cu. */
 export const portable: Family = {
   capability: 80,
   keys: 230,
@@ -36,7 +39,7 @@ EMULATED_KERNEL(attendQueries_bfloat16_32, AttendBackwardParameters)
 `,
 };
 
-/** As attend_hopper.cu; stages come round more than once. */
+/** As defined in attend_hopper.cu. There are enough keys for stages to be reused. */
 export const hopper: Family = {
   capability: 90,
   keys: 705,
@@ -52,15 +55,15 @@ EMULATED_KERNEL(attendQueriesHopper_bfloat16_64, AttendBackwardHopperParameters)
 `,
 };
 
-/** Compiles the engine of the emulation, which no fault touches, once. */
+/** Compiles the engine of the emulation once; faults do not affect it. */
 export async function compileEngine(directory: string): Promise<void> {
   writeFileSync(join(directory, "engine.h"), '#include "kernels/ptx.cuh"\n#include "kernels/ptx_sm90.cuh"\n');
   await exec(compiler, [...options, ...includeFlags, "-x", "c++-header", join(directory, "engine.h")]);
 }
 
-/** What the suite's trial reports of kernels with that fault, or without any: "" if it finds nothing wrong. */
+/** Returns the error that the trial reports for kernels with a fault, or without any: "" if there is none. */
 export async function testFault(fault: Fault | null, family: Family, directory: string): Promise<string> {
-  // The faulty file is found before the right one, which stays where it is.
+  // The faulty file precedes the correct one in the include path.
   const faultyDirectory = join(directory, "faulty");
   rmSync(faultyDirectory, { recursive: true, force: true });
   mkdirSync(join(faultyDirectory, "kernels"), { recursive: true });
@@ -69,13 +72,13 @@ export async function testFault(fault: Fault | null, family: Family, directory: 
   writeFileSync(source!, family.kernels);
   const inputs = ["-include", join(directory, "engine.h"), "-I", faultyDirectory, ...includeFlags];
   await exec(compiler, [...options, ...inputs, "-x", "c++", "-c", source!, "-o", object!]);
-  // Kernels of a library that is loaded later replace those of the same name: all else is the stand-in's.
+  // Kernels of a library loaded later replace those of the same name; everything else is the emulated driver's.
   const linkFlags = ["-Wl,--no-as-needed", emulatedDriver, `-Wl,-rpath,${dirname(emulatedDriver)}`];
   await exec(compiler, ["-shared", "-o", library!, object!, ...linkFlags]);
   const capability = String(family.capability);
   const env = { ...process.env, MOSAIC_CUDA_LIBRARY: library, MOSAIC_EMULATED_CAPABILITY: capability };
   const node = ["--input-type=module", "--eval", createTrial(family)];
-  // A process that crashes or hangs has noticed, too.
+  // A process that crashes or hangs has detected the fault, too.
   const trialOutput = await exec(process.execPath, node, { cwd: root, env, timeout: 60_000 }).catch((error: Error) => {
     return { stdout: error.message, stderr: "" };
   });
@@ -89,7 +92,7 @@ function withFault({ name, file, original: old, replacement: wrong, occurrenceIn
   return `${textBefore}${wrong}${segments.slice(nth + 1).join(old)}`;
 }
 
-/** A state that is carried, parts that share rows; rows that see nothing, steps, and ends within tiles. */
+/** Covers carried state, parts that share rows, rows without visible keys, steps, and bounds within tiles. */
 const createTrial = ({ keys }: Family): string => `
 import { getReference, runLocalAttention, checkClose, magnitude } from "@mosaic/conformance";
 import { cuda } from ${JSON.stringify(join(root, "dist/index.js"))};

@@ -4,7 +4,7 @@ import { afterEach, expect, test } from "vitest";
 import { cuda } from "../src/index.ts";
 import { checkTrial, createTrial } from "./trials.ts";
 
-// A grid reaches 65 535 blocks along y and along z: heads and batches may be more.
+// A grid is limited to 65 535 blocks along y and z; there may be more heads and batch elements.
 
 afterEach(() => {
   delete process.env.MOSAIC_EMULATED_GRID;
@@ -19,11 +19,11 @@ test.each([
   process.env.MOSAIC_EMULATED_CAPABILITY = capability;
   process.env.MOSAIC_EMULATED_GRID = "4";
   using device = cuda();
-  const trial = createTrial(64, dtype, [30, 40]); // a block of rows each: heads are what there are many of
+  const trial = createTrial(64, dtype, [30, 40]); // one block of rows, because the number of heads matters here
   await checkTrial(device, { ...trial, batch: 2, numHeads: 9, numKvHeads: 9 });
   await checkTrial(device, { ...trial, batch: 5, numHeads: 6, numKvHeads: 3 });
-  await checkTrial(device, { ...trial, batch: 1, numHeads: 10, numKvHeads: 2 }); // more than four share keys
-  // More samples than a grid is deep, each with a mask of its own: behind the first grid they count on.
+  await checkTrial(device, { ...trial, batch: 1, numHeads: 10, numKvHeads: 2 }); // more than four heads share keys
+  // More samples than the grid's depth, each with its own mask: sample indices continue in the second grid.
   const sampleMasks = [5, 10, 15, 20, 30, 25].map((length) => masks.causal().slices(length, length));
   const maskMod = (q: number, k: number, sample = 0) => k <= q && q < sampleMasks[sample]![0]!.q1;
   await checkTrial(device, { ...trial, mask: [], modifiers: { sampleMasks }, maskMod, batch: 6 });
@@ -44,5 +44,5 @@ test("two heads more than a grid is deep", async () => {
   const row = [{ start: 0, length: 1, step: 1 }];
   const tile = { q: row, k: row, mask: masks.full().slices(1, 1), scale: 1e-9 };
   device.kernels.attend({ out, lse }, x, { k: x, v: x }, tile);
-  expect(await out.read()).toEqual(await x.read()); // of one key
+  expect(await out.read()).toEqual(await x.read()); // with a single key, out equals v
 });

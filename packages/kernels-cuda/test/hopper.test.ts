@@ -25,7 +25,7 @@ test("takes the portable kernels if asked to, and no family that there is not", 
   }
 });
 
-// What would else be tested without anybody noticing that it was something different.
+// Without this test, a change of the selected kernel would go unnoticed.
 test.each([
   { what: "heads of 64", headDim: 64, dtype: "bfloat16", forward: "attendHopper_bfloat16_64", gradients: "Hopper" },
   { what: "heads of 128", headDim: 128, dtype: "float16", forward: "attendHopper_float16_128", gradients: "Hopper" },

@@ -1,4 +1,4 @@
 import "./emulated.ts";
 
-/** To be imported before anything of the package: the GPU that is pretended is Hopper's. */
+/** Must be imported before anything of the package. Makes the emulated GPU a Hopper. */
 process.env.MOSAIC_EMULATED_CAPABILITY = "90";

@@ -20,7 +20,9 @@ interface Rung {
 const exec = promisify(execFile);
 const root = fileURLToPath(new URL("..", import.meta.url));
 const directory = mkdtempSync(join(tmpdir(), "mosaic-ladder-"));
-/** What benchmark.cc prints of each rung, at 384 rows and keys, then at lengths that no tile divides. */
+/**
+ * The output of benchmark.cc per rung, at 384 rows and keys, then at lengths that are not divisible by any tile size.
+ */
 let measured: readonly Rung[] = [];
 
 beforeAll(async () => {
@@ -47,7 +49,7 @@ test("no two lanes of an ldmatrix meet in one bank", () => {
 test("every rung is right", () => {
   expect(measured).toHaveLength(12);
   for (const { rung, error } of measured) {
-    // Tensor cores take weights that are rounded to bfloat16.
+    // Tensor cores use weights rounded to bfloat16.
     expect(error, `rung ${rung}`).toBeLessThan(rung < 3 ? 1e-5 : 4e-3);
   }
 });

@@ -5,7 +5,7 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, expect, test } from "vitest";
 
-// NVIDIA's cuBLASLt does not go with the stand-in driver, so the search paths come from the header alone.
+// NVIDIA's cuBLASLt does not work with the emulated driver, so the search paths are taken from the header alone.
 const directory = mkdtempSync(join(tmpdir(), "mosaic-search-paths-"));
 afterAll(() => rmSync(directory, { recursive: true }));
 const native = fileURLToPath(new URL("../native", import.meta.url));
@@ -17,7 +17,7 @@ int main() { for (const auto& each : mosaic::cuda::librarySearchPaths("${file}")
 writeFileSync(`${program}.cc`, main);
 execFileSync(process.env.CXX ?? "c++", ["-std=c++20", "-I", native, `${program}.cc`, "-o", program]);
 
-/** The search paths after the toolkit's. */
+/** Returns the search paths after the toolkit's. */
 function searchPaths(env: NodeJS.ProcessEnv): string[] {
   const [toolkit, ...otherPaths] = execFileSync(program, { env, encoding: "utf8" }).trim().split("\n");
   expect(toolkit).toBe(`/usr/local/cuda/lib64/${file}`);

@@ -2,12 +2,12 @@ import { expect, test } from "vitest";
 import { emulatedBlas } from "./emulated.ts";
 import { run } from "./processes.ts";
 
-// Each in a process of its own: what is left is counted when its last context goes.
+// Each test runs in a separate process, because leaks are counted when the process's last context is released.
 const env = { MOSAIC_EMULATED_LEAKS: "1", MOSAIC_CUBLASLT_LIBRARY: emulatedBlas };
 const noLeaksText = "leaked: 0 streams, 0 events, 0 modules, 0 pools, 0 allocations, 0 pinned allocations\n";
 
 const setUpCode = `const device = cuda(); const x = device.empty([8, 8], "float32"); device.kernels.fill(x, 1);`;
-/** Devices close on threads of their own, and fences go with the garbage. */
+/** Devices close on separate threads, and fences are released by garbage collection. */
 const collectGarbageCode = `for (let i = 0; i < 5; i++) {
     gc();
     await new Promise((resolve) => setTimeout(resolve, 20));
@@ -85,7 +85,7 @@ test.concurrent("hundreds of operations, and dozens of devices, leave memory and
       console.log(JSON.stringify([resident() - bytes, threads() - alive]));`,
   });
   const [grown, more] = JSON.parse(stdout) as [number, number];
-  expect(grown).toBeLessThan(24 * 2 ** 20); // V8's young generation breathes
+  expect(grown).toBeLessThan(24 * 2 ** 20); // V8's young generation varies in size
   expect(more).toBeLessThanOrEqual(0);
 });
 

@@ -3,7 +3,7 @@ import { OutOfMemoryError } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type CudaDevice, cuda } from "../src/index.ts";
 
-// Read at the first product of a process, which this file has for itself. On a GPU the real library is found.
+// Read at the first product of a process; this file has its own. On a GPU the real library is used.
 if (!runsOnGpu) process.env.MOSAIC_CUBLASLT_LIBRARY ??= emulatedBlas;
 
 const mebibyte = 2 ** 20;
@@ -12,14 +12,14 @@ test("counts what is allocated, reserved, and the peak", async () => {
   using device = cuda();
   const { allocated: allocatedBefore } = device.memory();
   expect(allocatedBefore).toBe(0);
-  const x = device.empty([16 * mebibyte], "float32"); // a driver reserves 32 MiB at least
+  const x = device.empty([16 * mebibyte], "float32"); // a driver reserves at least 32 MiB
   const y = device.empty([1000], "bfloat16");
   expect(device.memory().allocated).toBe(64 * mebibyte + 2000);
   x[Symbol.dispose]();
   y[Symbol.dispose]();
   const { allocated, reserved, peak } = device.memory();
   expect([allocated, peak]).toEqual([0, 64 * mebibyte + 2000]);
-  expect(reserved).toBeGreaterThanOrEqual(64 * mebibyte); // kept, to be handed out again
+  expect(reserved).toBeGreaterThanOrEqual(64 * mebibyte); // retained for reuse
   device.resetPeakMemory();
   expect(device.memory().peak).toBe(0);
   device.trim();
@@ -36,7 +36,7 @@ test("hands out memory that is aligned as kernels' vectors need it", () => {
   }
 });
 
-/** The first product of a device makes cuBLASLt's workspace. */
+/** Computes the first product of a device, which allocates cuBLASLt's workspace. */
 async function multiply(device: CudaDevice): Promise<number> {
   using x = device.empty([4, 4], "float32");
   device.kernels.fill(x, 1);
@@ -54,7 +54,7 @@ test("what kernels work in is counted beside what is reserved, and counts toward
   expect(reserved).toBeLessThanOrEqual(scratch!);
   expect(await multiply(device)).toBe(4);
   expect(device.memory().scratch).toBe(scratch);
-  // Beyond the limit by one element.
+  // Exceeds the limit by one element.
   const remainingElements = (64 * mebibyte - scratch!) / 4;
   expect(() => device.empty([remainingElements + 1], "float32")).toThrow(OutOfMemoryError);
   expect(() => device.empty([remainingElements + 1], "float32")).toThrow(/MiB held by kernels, the limit is 64\.0 MiB/);

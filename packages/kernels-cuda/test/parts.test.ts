@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import { cuda } from "../src/index.ts";
 import { checkTrial, createTrial } from "./trials.ts";
 
-/** Documents of 3, 4 and 5 tokens in turn, causal, beyond a prefix of 10 that all see. */
+/** Causal documents of 3, 4 and 5 tokens in turn, after a prefix of 10 that is visible to all. */
 const documents: readonly Slice[] = Array.from({ length: 150 }, (_, i) => {
   const start = 10 + 12 * Math.floor(i / 3) + [0, 3, 7][i % 3]!;
   const end = start + 3 + (i % 3);
@@ -26,7 +26,7 @@ test("parts that share rows and parts that share keys are right", async () => {
   await checkTrial(device, trial);
 });
 
-/** Three samples of 300, 120 and no tokens at the start of 300 rows, or of 300 tokens each. */
+/** Creates samples with the given numbers of tokens at the start of 300 rows, each with a causal mask. */
 function createSampleTrial(lengths: readonly number[], dtype: Trial["dtype"]): Trial {
   const rows = { length: 300, placement: contiguous() };
   const causalSlices = (length: number): readonly Slice[] => [{ q0: 0, q1: length, k0: 0, k1: length, type: "causal" }];
@@ -64,7 +64,7 @@ test("hundreds of parts take few launches", async () => {
   device.startTrace();
   await runLocalAttention(device, trial);
   const kernelNames = (await device.stopTrace()).map(({ name }) => name);
-  // Cut at the documents' ends, the prefix makes 151 parts of them in rows: 301 in all, 64 a launch. In keys nothing is cut.
+  // The prefix is cut at the documents' ends into 151 row parts: 301 in all, 64 per launch. In keys, nothing is cut.
   const countLaunches = (kernel: string): number => kernelNames.filter((name) => name.startsWith(kernel)).length;
   expect(countLaunches("attend_") + countLaunches("attendHopper_")).toBe(5);
   expect(countLaunches("attendQueries")).toBe(5);

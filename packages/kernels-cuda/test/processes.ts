@@ -3,7 +3,7 @@ import { promisify } from "node:util";
 import { fileURLToPath } from "node:url";
 import { emulatedDriver } from "./emulated.ts";
 
-/** What a program printed before it ended. */
+/** The output of a program. */
 export interface ProcessResult {
   readonly stdout: string;
   readonly stderr: string;
@@ -12,17 +12,17 @@ export interface ProcessResult {
 export interface Program {
   /** JavaScript, with `cuda` and `cudaSystem` in scope. */
   readonly code: string;
-  /** On top of the emulated driver's. */
+  /** Variables in addition to those of the emulated driver. */
   readonly env?: Readonly<Record<string, string>>;
-  /** The package's JavaScript. Default: what is shipped. */
+  /** The package's JavaScript. Default: the shipped one. */
   readonly entry?: string;
 }
 
 const defaultEntry = fileURLToPath(new URL("../dist/index.js", import.meta.url));
 
 /**
- * Runs a program in a process of its own, for a process loads its driver once; it must end well, and within a minute: a hang
- * is killed, and rejects.
+ * Runs a program in a separate process, because a process loads its driver only once. Rejects if the program fails or
+ * does not exit within a minute; a hanging process is killed.
  */
 export async function run({ code, env = {}, entry = defaultEntry }: Program): Promise<ProcessResult> {
   const script = `const { cuda, cudaSystem } = await import(${JSON.stringify(entry)});\n${code}`;
@@ -31,7 +31,7 @@ export async function run({ code, env = {}, entry = defaultEntry }: Program): Pr
   return await promisify(execFile)(process.execPath, node, { env: fullEnv, timeout: 60_000 });
 }
 
-/** The errors that `statements` throw, each on its own; "none" for one that throws nothing. */
+/** Returns the error that each of `statements` throws, separately; "none" for one that throws nothing. */
 export async function collectErrors(
   program: Omit<Program, "code">,
   setUpCode: string,

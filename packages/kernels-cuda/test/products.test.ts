@@ -4,7 +4,7 @@ import type { DType, Tensor } from "@mosaic/core";
 import { afterAll, describe, expect, test } from "vitest";
 import { type CudaDevice, cuda, cudaSystem } from "../src/index.ts";
 
-// Read at the first product of a process, which this file has for itself. On a GPU the real library is found.
+// Read at the first product of a process; this file has its own. On a GPU the real library is used.
 if (!runsOnGpu) process.env.MOSAIC_CUBLASLT_LIBRARY ??= emulatedBlas;
 
 const products: readonly Case[] = deviceSuite(() => cuda()).filter(({ name }) => name.startsWith("matmul"));
@@ -25,7 +25,7 @@ afterAll(() => {
   tf32Device[Symbol.dispose]();
 });
 
-/** What ran: "matmul" is our kernel, as many times as it was started. */
+/** Returns the names of the operations that ran. "matmul" is the built-in kernel, once per launch. */
 async function traceKernelNames(on: CudaDevice, body: () => void): Promise<string[]> {
   on.startTrace();
   body();

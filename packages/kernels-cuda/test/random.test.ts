@@ -14,8 +14,8 @@ async function randomWords(spec: RandomSpec, count: number): Promise<Uint32Array
 
 const hash = (words: Uint32Array): number => words.reduce((sum, word) => (Math.imul(sum, 31) + word) | 0, 0);
 
-// The numbers of packages/kernels-cpu/test/random.test.ts: a program that names a seed begins with the same parameters on
-// either device.
+// The same numbers as in packages/kernels-cpu/test/random.test.ts: a program with a given seed starts with the same
+// parameters on both devices.
 test("gives the bits that the CPU device gives", async () => {
   const normal: RandomSpec = { kind: "normal", mean: 0, std: 1, seed: 42, stream: 3 };
   expect(hash(await randomWords(normal, 100_003))).toBe(-1_706_756_207);

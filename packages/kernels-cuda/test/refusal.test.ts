@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { emulatedBlas } from "./emulated.ts";
 import { collectErrors } from "./processes.ts";
 
-// cuBLAS 13.5.1 reports only when it is to start that it does not multiply some matrices of one row or column.
+// For some matrices of one row or column, cuBLAS 13.5.1 reports only on launch that it does not support the product.
 test("what cuBLASLt takes, and then rejects to start, a kernel of ours does", async () => {
   const env = { MOSAIC_CUBLASLT_LIBRARY: emulatedBlas, MOSAIC_EMULATED_LATE_REFUSAL: "1" };
   const setUp = `const device = cuda(), x = device.empty([2, 2], "float32"), out = device.empty([2, 2], "float32");

@@ -9,7 +9,7 @@ import {
 } from "@mosaic/conformance";
 import type { AttentionModifiers, Device, DType, Shape, Slice, Span, Tensor } from "@mosaic/core";
 
-/** A call of attention whose rows are not in the order of positions. */
+/** An attention call whose rows need not be in the order of positions. */
 export interface VariantCall {
   readonly problem: AttentionProblem & { readonly valueHeadDim: number };
   readonly queries: readonly Span[];
@@ -22,7 +22,7 @@ export interface VariantCall {
 const listPositions = (spans: readonly Span[]): number[] =>
   spans.flatMap(({ start, length, step }) => Array.from({ length }, (_, i) => start + i * step));
 
-/** Rows of [outer, rows, width] at some positions. */
+/** Returns rows of [outer, rows, width] at the given positions. */
 function selectRows(
   values: ArrayLike<number>,
   rowIndices: readonly number[],
@@ -37,14 +37,14 @@ function selectRows(
   });
 }
 
-/** A tensor of these values on the device. */
+/** Creates a tensor with these values on the device. */
 export function write(device: Device, values: ArrayLike<number>, shape: Shape, dtype: DType = "float32"): Tensor {
   const x = device.empty(shape, dtype);
   device.write(x, Float32Array.from(values));
   return x;
 }
 
-/** Forward and backward on the device, against float64. */
+/** Checks forward and backward on the device against float64. */
 export async function checkVariant(device: Device, call: VariantCall): Promise<void> {
   const { problem, dtype, mask, sampleMasks } = call;
   const { batch, numHeads, numKvHeads, headDim, valueHeadDim, scale, queries, keys } = problem;

@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import type { CudaSystem } from "../src/addon.ts";
 import { emulatedDriver } from "./emulated.ts";
 
-/** What cudaSystem() reports in a process of its own, for a process loads its driver once. */
+/** Returns the result of cudaSystem() in a separate process, because a process loads its driver only once. */
 async function readSystem(env: Readonly<Record<string, string>>): Promise<CudaSystem> {
   const entry = fileURLToPath(new URL("../dist/index.js", import.meta.url));
   const script = `console.log(JSON.stringify((await import(${JSON.stringify(entry)})).cudaSystem()))`;

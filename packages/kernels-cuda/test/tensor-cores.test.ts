@@ -3,7 +3,7 @@ import { afterAll, beforeAll, test } from "vitest";
 import { cuda } from "../src/index.ts";
 import { checkTrial, trials } from "./trials.ts";
 
-// On a real Hopper GPU, too: hopper.test.ts has its own kernels.
+// Also on a real Hopper GPU, whose own kernels hopper.test.ts covers.
 beforeAll(() => {
   process.env.MOSAIC_CUDA_FAMILY = "portable";
 });

@@ -8,7 +8,7 @@ import {
 } from "@mosaic/conformance";
 import { contiguous, type Device, type DType, masks } from "@mosaic/core";
 
-/** Causal attention, by default with more rows and keys than a block has, and grouped heads. */
+/** Creates a trial of causal attention, by default with more rows and keys than one block owns, and grouped heads. */
 export function createTrial(headDim: number, dtype: DType, lengths: readonly [number, number] = [140, 150]): Trial {
   const [queries, keys] = lengths;
   return {
@@ -29,16 +29,16 @@ export function createTrial(headDim: number, dtype: DType, lengths: readonly [nu
   };
 }
 
-/** Every head size that kernels are compiled for, full and not; 20 and 37 are not whole 16-byte pieces. */
+/** Every head size that kernels are compiled for, and smaller ones; 20 and 37 are not multiples of 16 bytes. */
 export const trials: readonly Trial[] = [20, 32, 37, 64, 80, 128, 192, 256].flatMap((headDim) =>
   (["bfloat16", "float16"] as const).map((dtype) => createTrial(headDim, dtype)),
 );
 
-/** Forward and backward on the device, against float64. */
+/** Checks forward and backward on the device against float64. */
 export async function checkTrial(device: Device, trial: Trial): Promise<void> {
   const results = await runLocalAttention(device, trial);
   const expected = getReference(trial);
-  // Probabilities and dS are rounded to the dtype before they are multiplied.
+  // Probabilities and dS are rounded to the dtype before they are used in products.
   const tolerance = trial.dtype === "bfloat16" ? 2 ** -6 : 2 ** -9;
   for (const name of ["out", "lse", "dq", "dk", "dv"] as const satisfies (keyof AttentionNumbers)[]) {
     checkClose(results[name], expected[name], tolerance * (1 + magnitude(expected[name])), name);

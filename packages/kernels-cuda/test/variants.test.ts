@@ -24,8 +24,8 @@ import { afterEach, expect, test } from "vitest";
 import { cuda } from "../src/index.ts";
 import { checkVariant } from "./score-modifiers.ts";
 
-// What the device suite tests of variants one by one, and with few sizes: here any two of a variant, a mask, an order of rows, a dtype,
-// head sizes and a GPU meet.
+// The device suite tests variants one by one, with few sizes. Here every pair of a variant, a mask, an order of rows, a
+// dtype, head sizes and a GPU is tested.
 
 afterEach(() => {
   delete process.env.MOSAIC_EMULATED_CAPABILITY;
@@ -47,7 +47,10 @@ const trials = pairwise({
   mask: ["causal", "slidingWindow", "fromSlices", "lengths"],
   order: ["contiguous", "striped", "zigzag"],
   dtype: ["float32", "bfloat16", "float16"] satisfies DType[],
-  /** Of keys, and of values where these differ: of every size that kernels are compiled for, and not whole 16-byte pieces. */
+  /**
+   * Head sizes of keys and of values: every size that kernels are compiled for, including ones that are not multiples
+   * of 16 bytes.
+   */
   size: [
     [20, 32],
     [64, 37],

@@ -1,11 +1,11 @@
-// The addon's entry: makes the state of the environment, and exports.
+// The addon's entry point: creates the environment's state and exports.
 #include "binding/addon.h"
 
 namespace mosaic::cuda {
 
 namespace {
 
-// bind(arguments, deliver): at load, and again (without deliver) when the array has to grow.
+// bind(arguments, deliver): called on load, and again (without deliver) when the array must grow.
 napi_value bind(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   size_t count = 2;
@@ -22,7 +22,7 @@ napi_value bind(napi_env env, napi_callback_info info) {
   addon.arguments = static_cast<double*>(data);
   if (addon.completions) return nullptr;
   addon.completions = std::make_shared<CompletionQueue>(env, arguments[1]);
-  // After the ThreadSafeFunction was made, so that this runs before it is torn down.
+  // Added after the ThreadSafeFunction is created, so that this hook runs before that is torn down.
   napi_add_env_cleanup_hook(
       env,
       [](void* data) {

@@ -1,4 +1,4 @@
-// What belongs to one JavaScript environment.
+// State that belongs to one JavaScript environment.
 #pragma once
 
 #include <node_api.h>
@@ -13,17 +13,17 @@
 
 namespace mosaic::cuda {
 
-/// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
+/// Incremented whenever the interface between JavaScript and native code changes; its counterpart is in src/addon.ts.
 constexpr int32_t kBindingVersion = 2;
 
-/// Whether JavaScript's memory may still be written to: threads of devices may outlive an environment.
+/// Whether JavaScript's memory may still be written. Device threads may outlive an environment.
 struct Environment {
   std::mutex mutex;
   bool isAlive = true;  // under mutex
 };
 
-/// Arguments come through `arguments`, an array of doubles that JavaScript fills before it calls: nothing is parsed.
-/// The first double is the device's address on the way in, and the result on the way out.
+/// Arguments are passed in `arguments`, an array of doubles that JavaScript fills before it calls, so nothing is
+/// parsed. The first double is the device's address on input, and the result on output.
 struct Addon {
   napi_env env = nullptr;
   double* arguments = nullptr;
@@ -33,7 +33,7 @@ struct Addon {
   std::unordered_map<double, std::shared_ptr<std::vector<TraceEntry>>> traces;
 
   static Addon& of(napi_env env);
-  /// The device that a call is for, entered by this thread.
+  /// Returns the device of a call, and makes its context current on this thread.
   Device& device() const {
     auto& device = *reinterpret_cast<Device*>(static_cast<uintptr_t>(arguments[0]));
     device.enter();
@@ -41,10 +41,10 @@ struct Addon {
   }
 };
 
-/// Throws a JavaScript error whose `code` reports what kind, as in `errorFromFailure`.
+/// Throws a JavaScript error whose `code` is the kind of failure, as in `errorFromFailure`.
 napi_value throwError(napi_env env, MosaicFailureCode code, const char* message);
 
-/// Runs `body`; what it throws becomes a JavaScript error. Of a driver's call that failed, the device has the details.
+/// Runs `body` and rethrows its exceptions as JavaScript errors. `device` adds the details of a failed driver call.
 template <class Body>
 napi_value rethrowAsJsError(napi_env env, Device* device, Body body) {
   try {
@@ -59,7 +59,7 @@ napi_value rethrowAsJsError(napi_env env, Device* device, Body body) {
   }
 }
 
-/// The native object that JavaScript holds and gave as the only argument.
+/// Returns the native object in the external that is the call's only argument.
 template <class T>
 T* externalIn(napi_env env, napi_callback_info info) {
   size_t count = 1;
@@ -84,7 +84,7 @@ void exportAll(napi_env env, napi_value exports, const Export (&all)[N]) {
   }
 }
 
-/// What driver and GPUs there are; throws what is missing. For JavaScript: () → string[].
+/// Returns information about the driver and its GPUs; throws if something is missing. For JavaScript: () → string[].
 napi_value probe(napi_env env, napi_callback_info info);
 
 void exportDevice(napi_env env, napi_value exports);

@@ -40,13 +40,14 @@ RowValues makeRowValues(const TensorView& x) {
 // ── which kernel
 
 constexpr int kHeadDims[] = {32, 64, 128, 256};
-/// Kernels that modify scores are there from this one on.
+/// Index of the first head size that has kernels for modified scores.
 constexpr int kFirstModifiedDimIndex = 1;
-/// A kernel for plain calls, and the one for those that modify scores. Names stay, for traces keep them.
+/// A kernel for plain calls, and the one for calls that modify scores. Names have static lifetime, because traces keep
+/// them.
 struct Kernel {
   const char *plainName, *modifiedName;
 };
-/// By head size: float32, bfloat16, float16.
+/// By head size, then float32, bfloat16, float16.
 using Kernels = const Kernel[4][3];
 #define KERNEL(name, suffix) {name suffix, name "Modified" suffix}
 #define OF_SIZE(name, D) {KERNEL(name, "_float32_" D), KERNEL(name, "_bfloat16_" D), KERNEL(name, "_float16_" D)}
@@ -58,14 +59,15 @@ constexpr Kernels kQueryGradientKernels = KERNELS("attendQueries");
 #undef OF_SIZE
 #undef KERNEL
 
-/// The first head size that the heads fit, by its index.
+/// Returns the index of the smallest head size that fits the heads.
 int headDimIndex(int64_t headDim, bool isModified) {
   int size = isModified ? kFirstModifiedDimIndex : 0;
   while (kHeadDims[size] < headDim) size++;
   return size;
 }
 
-/// Tensor cores take one 16-bit dtype, in as much shared memory as the kernel needs; all else is float32's way.
+/// Whether the tensor core kernels support a call: one 16-bit dtype for all tensors, and enough shared memory. All
+/// other calls use the float32 kernels.
 bool supportsTensorCores(const Device& device, std::initializer_list<DType> dtypes, unsigned sharedBytes) {
   const DType firstDType = *dtypes.begin();
   return firstDType != DType::Float32 && sharedBytes <= device.maxSharedBytes() &&
@@ -82,13 +84,13 @@ void launchParts(Device& device, const Kernel& kernel, const Grid& grid, const P
   device.launch(kernel.modifiedName, grid, modifiedParameters);
 }
 
-// ── as many heads and batches as a grid holds
+// ── splitting over heads and batches that exceed a grid
 
 bool fitsGrid(const Device& device, const TensorView& q) {
   return q.shape[0] <= device.maxGridDim() && q.shape[1] <= device.maxGridDim();
 }
 
-/// Of the batch elements and heads from `origin` on of the whole call.
+/// Processes the batch elements and heads from `origin` on of the whole call.
 void attendSubgrid(Device& device, const AttendArguments& args, const GridOrigin& origin) {
   const auto& [state, q, kv, tile] = args;
   const auto& [k, v] = kv;

@@ -24,12 +24,12 @@ void reportMemory(napi_env env, DeviceHandle& handle, int64_t bytes) {
   handle.reportedBytes = bytes;
 }
 
-/// When the process ends its driver does, too: what is open goes with it, and closing it now would only meet that.
+/// Whether the process is exiting. The driver then releases all resources itself, and closing a device would fail.
 /// On the JavaScript thread, which alone writes `isAlive`: no mutex is needed.
-// Not `gettid`, which glibc has from 2.30 on.
+// Uses the system call, because glibc has `gettid` only since 2.30.
 bool isProcessEnding(const Environment& environment) { return !environment.isAlive && syscall(SYS_gettid) == getpid(); }
 
-// open(): arguments = ordinal, limit, TF32 → an external that keeps the device; arguments = its address, stream,
+// open(): arguments = ordinal, limit, TF32 → an external that owns the device; arguments = device address, stream,
 // capability, port.
 napi_value open(napi_env env, napi_callback_info) {
   return rethrowAsJsError(env, nullptr, [&] {
@@ -53,7 +53,7 @@ napi_value open(napi_env env, napi_callback_info) {
   });
 }
 
-// close(external): no other call may follow.
+// close(external): no other call on the device may follow.
 napi_value close(napi_env env, napi_callback_info info) {
   DeviceHandle* handle = externalIn<DeviceHandle>(env, info);
   reportMemory(env, *handle, 0);
@@ -67,7 +67,7 @@ napi_value account(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
-// allocate: arguments = device, bytes → arguments = address or 0, and the same again to free it by.
+// allocate: arguments = device, bytes → arguments = address or 0, and the same again as the handle for free.
 napi_value allocate(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
@@ -85,7 +85,7 @@ napi_value free(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// memory: arguments = device → arguments = allocated, reserved, peak, limit, scratch of kernels and collectives.
+// memory: arguments = device → arguments = allocated, reserved, peak, limit, scratch bytes of kernels and collectives.
 napi_value memory(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   const Memory& memory = addon.device().memory();
@@ -108,7 +108,7 @@ napi_value trim(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// failure: arguments = device → [code, message], or undefined while the device is sound.
+// failure: arguments = device → [code, message], or undefined if the device has not failed.
 napi_value failure(napi_env env, napi_callback_info) {
   const MosaicFailure* failure = Addon::of(env).device().failure();
   if (!failure) return nullptr;

@@ -15,8 +15,8 @@ namespace {
 constexpr int kTmaAlignment = 16;
 constexpr int64_t kMaxTmaStrideBytes = int64_t{1} << 40;
 
-/// Whether TMA can address a tensor: the driver can encode descriptors, elements are 16 bits, everything begins at
-/// multiples of 16 bytes, nothing is broadcast, overlaps or runs backward.
+/// Whether TMA can address a tensor: the driver can encode descriptors, elements have 16 bits, all addresses are
+/// multiples of 16 bytes, and no axis is broadcast, overlapping or reversed.
 bool supportsTma(const TensorView& x) {
   if (!tensorMapEncodeTiled() || x.dtype == DType::Float32 || x.stride[3] != 1) return false;
   if (reinterpret_cast<uintptr_t>(x.data) % kTmaAlignment) return false;
@@ -29,14 +29,15 @@ bool supportsTma(const TensorView& x) {
   return true;
 }
 
-/// The descriptor of [B,H,S,D] in boxes of 64 columns and so many rows. Throws CallError.
+/// Returns the descriptor of [B,H,S,D] with boxes of 64 columns and `boxRows` rows. Throws CallError.
 TensorMap encodeTensorMap(const TensorView& x, int boxRows) {
   uint64_t lengths[4], strides[3];
   for (int i = 0; i < 4; i++) lengths[i] = static_cast<uint64_t>(x.shape[3 - i]);
   const auto bytes = static_cast<uint64_t>(dtypeBytes(x.dtype));
   const uint64_t row = (lengths[0] * bytes + kTmaAlignment - 1) / kTmaAlignment * kTmaAlignment;
   for (int i = 0; i < 3; i++) {
-    // The stride of an axis of one is never used, but looked at: at least a row, as the driver's reference has it.
+    // The stride of an axis of length 1 is validated but not used. It must be at least a row, by the driver's
+    // reference.
     strides[i] = x.shape[2 - i] > 1 ? static_cast<uint64_t>(x.stride[2 - i]) * bytes : row;
   }
   const uint32_t box[4] = {kPanelColumns, static_cast<uint32_t>(boxRows), 1, 1}, elementStrides[4] = {1, 1, 1, 1};
@@ -49,7 +50,7 @@ TensorMap encodeTensorMap(const TensorView& x, int boxRows) {
 }
 
 constexpr int kHeadDims[] = {64, 128, 256};
-/// By head size: bfloat16, float16.
+/// By head size, then bfloat16, float16.
 constexpr const char* kForwardKernels[][2] = {{"attendHopper_bfloat16_64", "attendHopper_float16_64"},
                                               {"attendHopper_bfloat16_128", "attendHopper_float16_128"},
                                               {"attendHopper_bfloat16_256", "attendHopper_float16_256"}};

@@ -1,4 +1,4 @@
-// Starts the attention kernels that are for Hopper alone.
+// Launches the attention kernels that are specific to Hopper.
 #pragma once
 
 #include <initializer_list>
@@ -9,7 +9,7 @@
 
 namespace mosaic::cuda {
 
-/// q, k, v as they are checked for and described to TMA; dOut for gradients.
+/// The inputs that are checked for TMA and described to it: q, k, v, and dOut for gradients.
 struct Inputs {
   const TensorView &q, &k, &v;
 };
@@ -17,12 +17,12 @@ struct GradientInputs {
   const TensorView &q, &k, &v, &dOut;
 };
 
-/// Whether Hopper's kernels take them: the device has these kernels, inputs have one 16-bit dtype and suit TMA.
+/// Whether Hopper's kernels support a call: the device has them, and the inputs have one 16-bit dtype and suit TMA.
 bool supportsHopper(const Device& device, std::initializer_list<const TensorView*> inputs);
 
 void attendOnHopper(Device& device, const Inputs& inputs, const TileParts& parts, const AttendParameters& p);
 
-/// Of heads of up to kMaxHopperGradientHeadDim; beyond, sums take more registers than there are.
+/// Largest head size of the gradient kernels. For larger heads, the accumulators do not fit the registers.
 constexpr int kMaxHopperGradientHeadDim = 128;
 void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const TileParts& parts,
                             const AttendBackwardParameters& p);

@@ -1,4 +1,4 @@
-// One exported function per kernel of the schema: reads its arguments and starts it.
+// One exported function per kernel of the schema: reads its arguments and launches it.
 #include "mosaic/kernel_arguments.h"
 
 #include <cmath>
@@ -20,14 +20,14 @@ void launchElementwise(Device& device, const char* kernel, const Parameters& par
   device.launch(kernel, makeGrid(device, parameters.loop.extent.count), parameters);
 }
 
-/// Starts a kernel of mapElements: a thread takes a vector at a time where the operands allow it.
+/// Launches a kernel based on mapElements. A thread processes vectors if the operands allow it.
 template <class Parameters>
 void launchMap(Device& device, const char* kernel, const Parameters& parameters) {
   const auto& loop = parameters.loop;
   device.launch(kernel, makeGrid(device, loop.extent.count / (loop.isVectorized ? kVectorLength : 1)), parameters);
 }
 
-/// The loop of a kernel whose results do not depend on the order of the elements.
+/// Returns the loop of a kernel whose results do not depend on the order of the elements.
 template <int N>
 Loop<N> makeUnorderedLoop(const View* const (&views)[N]) {
   return makeLoop(views, LoopOrder::Memory);
@@ -38,7 +38,7 @@ void launchRows(Device& device, const char* kernel, const Parameters& parameters
   device.launch(kernel, makeRowGrid(device, parameters.layout.rows.extent.count), parameters);
 }
 
-/// For what is absent: no memory, all strides 0.
+/// Returns a placeholder for an absent view: no memory, and all strides 0.
 View makeAbsentView(const View& view) {
   View absentView = view;
   absentView.data = nullptr;
@@ -74,7 +74,7 @@ void gateOp(Device& device, const GateArguments& args) {
   launchMap(device, "gate", GateParameters{makeUnorderedLoop<3>({&args.out, &args.gate, &args.x}), *args.activation});
 }
 
-/// The first or the second features of pairs.
+/// Returns the first or the second feature of each pair.
 View selectHalf(const View& x, bool interleaved, int64_t index) {
   View halfView = x;
   const int last = x.rank - 1;
@@ -99,7 +99,7 @@ void unaryBackwardOp(Device& device, const UnaryBackwardArguments& args) {
             UnaryBackwardParameters{makeUnorderedLoop<3>({&args.dx, &args.x, &args.dy}), args.op});
 }
 
-/// Activations and gates in passes of their own: cuBLASLt has gelu by tanh alone, and our plain kernel none.
+/// Activations and gates run as separate passes: cuBLASLt supports only tanh gelu, and the fallback kernel none.
 void linearOp(Device& device, const LinearArguments& args) {
   const auto& [bias, activation, gate, preActivation] = args.epilogue;
   const bool savesPreActivation = preActivation.data != nullptr;
@@ -165,10 +165,10 @@ void rowDotOp(Device& device, const RowDotArguments& args) {
   launchRows(device, "rowDot", RowDotParameters{rowsOf<3>({&out, &a, &b})});
 }
 
-/// Of a norm's weight or bias.
+/// Whether a norm's weight or bias is absent or suits vector loads.
 bool isAbsentOrVector(const View& view) { return !view.data || hasVectorRows(view); }
 
-/// RMSNorm has no mean.
+/// Returns the mean, or an absent view for RMSNorm, which has no mean.
 View selectCenter(const NormStats& stats) {
   if (stats.mean.data) return stats.mean;
   return makeAbsentView(stats.rstd);
@@ -244,13 +244,13 @@ void crossEntropyBackwardOp(Device& device, const CrossEntropyBackwardArguments&
   launchRows(device, "crossEntropyBackward", p);
 }
 
-/// Warps that keep a GPU busy, and how many elements are worth one; constants, so that sums are the same on every GPU.
+/// Number of warps that keep a GPU busy, and minimum work per split. Constants, so that sums are the same on every GPU.
 constexpr int64_t kTargetReduceWarps = 8192, kMaxReduceSplits = 2048, kMinSplitElements = 2048, kMinSplitRows = 64;
-/// Outputs side by side for which lanes of their own pay.
+/// Minimum number of adjacent outputs for which one lane per output pays off.
 constexpr int64_t kMinAdjacentOutputs = 16;
 
-/// Where neighbouring outputs are of neighbouring elements, and those of one output are not, each lane has outputs of
-/// its own; 0 where a warp has one.
+/// Returns the outputs per lane if adjacent outputs reduce adjacent elements and the elements of one output are not
+/// adjacent; 0 if a warp computes each output.
 int32_t selectOutputsPerLane(const ReduceParameters& p) {
   const int keptAxis = p.kept.extent.rank - 1, innerAxis = p.inner.extent.rank - 1;
   const Operand &x = p.kept.operand[1], &inner = p.inner.operand[0];
@@ -268,7 +268,7 @@ int64_t countReduceWarps(const ReduceParameters& p) {
   return (p.kept.extent.count + outputsPerWarp - 1) / outputsPerWarp;
 }
 
-/// Into how many parts inner is split for enough warps.
+/// Returns the number of splits of `inner` that provides enough warps.
 int64_t countReduceSplits(const ReduceParameters& p) {
   const int64_t minLength = p.outputsPerLane == 0 ? kMinSplitElements : kMinSplitRows;
   const int64_t requiredSplits = kTargetReduceWarps / std::max<int64_t>(countReduceWarps(p), 1);
@@ -282,7 +282,7 @@ void launchReduce(Device& device, const ReduceParameters& p, int64_t splits) {
   device.launch(kernel, {{static_cast<unsigned>(blocks), static_cast<unsigned>(splits)}, {kBlockThreads}}, p);
 }
 
-/// Of partial results [splits, outputs] to the outputs, which `kept` walks over.
+/// Returns the reduction from partial results [splits, outputs] to the outputs that `kept` iterates over.
 ReduceParameters makeFinalReduction(const ReduceParameters& p, float* partial, int64_t splits) {
   const int64_t outputs = p.kept.extent.count;
   ReduceParameters finalReduction = p;
@@ -304,7 +304,7 @@ ReduceParameters makeFinalReduction(const ReduceParameters& p, float* partial, i
   return finalReduction;
 }
 
-/// Loops over the axes of x that stay, and over those that go.
+/// Returns loops over the kept axes of x and over the reduced axes.
 ReduceParameters makeReduceParameters(const ReduceArguments& args) {
   const auto& [kind, out, x] = args;
   View keptOut = out, keptX = x, inner = x;
@@ -332,7 +332,7 @@ void reduceOp(Device& device, const ReduceArguments& args) {
   int64_t splits = countReduceSplits(p);
   const size_t partialBytes = static_cast<size_t>(splits * p.kept.extent.count) * sizeof(float);
   const CUdeviceptr partial = splits > 1 ? device.memory().allocate(partialBytes) : 0;
-  if (partial == 0) splits = 1;  // also where there is no memory: slower, and the same but for rounding
+  if (partial == 0) splits = 1;  // also if memory is insufficient: slower, with different rounding
   const int64_t length = (p.inner.extent.count + splits - 1) / splits;
   p.splitLength = (length + kVectorLength - 1) / kVectorLength * kVectorLength;
   p.partial = reinterpret_cast<float*>(static_cast<uintptr_t>(partial));
@@ -361,7 +361,7 @@ constexpr Op kOps[] = {
 #undef MOSAIC_OP
 };
 
-// On return, arguments[0] is 0, or 1 if the device has failed and nothing was started.
+// On return, arguments[0] is 0, or 1 if the device has failed and nothing was launched.
 napi_value launch(napi_env env, napi_callback_info info) {
   void* data;
   napi_get_cb_info(env, info, nullptr, nullptr, nullptr, &data);

@@ -1,4 +1,4 @@
-// Kernels whose launch takes more than a row of the table in kernels.cc.
+// Kernels whose launch requires more than a row of the table in kernels.cc.
 #pragma once
 
 #include "device/device.h"
@@ -6,9 +6,9 @@
 
 namespace mosaic::cuda {
 
-/// Through cuBLASLt where it is installed and supports the strides, else by a kernel of ours.
+/// Computes the product with cuBLASLt if it is installed and supports the strides, else with the fallback kernel.
 void matmulOp(Device& device, const MatmulArguments& args);
-/// out ← a · b + bias, added before sums are rounded. False where cuBLASLt does not do so.
+/// out ← a · b + bias, added before sums are rounded. Returns false if cuBLASLt does not support this.
 bool matmulWithBias(Device& device, const MatmulArguments& args, const View& bias);
 
 void copyOp(Device& device, const CopyArguments& args);

@@ -1,4 +1,4 @@
-// Turns views into what kernels walk over: broadcast, with neighbouring axes merged where all operands allow it.
+// Converts views into loops for kernels: broadcast, with neighbouring axes merged where all operands allow it.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,11 @@
 
 namespace mosaic::cuda {
 
-/// In which order a loop walks over the elements.
+/// The order in which a loop visits the elements.
 enum class LoopOrder { Index, Memory };
 
-/// The axes of a view; for memory order by falling stride, so that those of a dense view merge however it is permuted.
+/// Returns the axes of a view. For memory order they are sorted by descending stride, so that the axes of a dense view
+/// merge in any permutation.
 inline std::array<int, kMaxAxes> orderAxes(const View& view, LoopOrder order) {
   std::array<int, kMaxAxes> axes{};
   std::iota(axes.begin(), axes.end(), 0);
@@ -28,13 +29,13 @@ inline std::array<int, kMaxAxes> orderAxes(const View& view, LoopOrder order) {
   return axes;
 }
 
-/// Whether vectors of kVectorLength elements are aligned wherever these `axes` strides lead.
+/// Whether vectors of kVectorLength elements are aligned at all offsets that the `axes` strides can produce.
 inline bool areVectorsAligned(const void* data, DType dtype, const int64_t* strides, int axes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(kVectorLength * dtypeBytes(dtype)) == 0 &&
          std::all_of(strides, strides + axes, [](int64_t stride) { return stride % kVectorLength == 0; });
 }
 
-/// Whether every operand has kVectorLength elements of the last axis side by side, and aligned, wherever they begin.
+/// Whether every operand has kVectorLength contiguous, aligned elements along the last axis at all offsets of the loop.
 template <int N>
 bool isVectorizable(const Loop<N>& loop) {
   const int last = loop.extent.rank - 1;
@@ -44,7 +45,7 @@ bool isVectorizable(const Loop<N>& loop) {
   });
 }
 
-/// The first view is the output and sets the shape; the others broadcast to it, by NumPy's rule.
+/// Returns a loop. The first view is the output and sets the shape; the others broadcast to it (NumPy's rule).
 template <int N>
 Loop<N> makeLoop(const View* const (&views)[N], LoopOrder order = LoopOrder::Index) {
   Loop<N> loop{};
@@ -76,7 +77,7 @@ Loop<N> makeLoop(const View* const (&views)[N], LoopOrder order = LoopOrder::Ind
   return loop;
 }
 
-/// A dense float32 view of `source`'s shape.
+/// Returns a dense float32 view with the shape of `source`.
 inline View makeDenseView(CUdeviceptr data, const View& source) {
   View view = source;
   view.data = reinterpret_cast<void*>(static_cast<uintptr_t>(data));
@@ -97,7 +98,7 @@ inline View dropLastAxis(const View& view) {
 
 inline int64_t lastStride(const View& view) { return view.shape[view.rank - 1] == 1 ? 0 : view.stride[view.rank - 1]; }
 
-/// A view that is absent becomes an operand without memory.
+/// Converts a view to an operand; an absent view becomes an operand without memory.
 inline Operand makeOperand(const View& view) {
   Operand operand{};
   operand.data = view.data;
@@ -106,25 +107,25 @@ inline Operand makeOperand(const View& view) {
   return operand;
 }
 
-/// Enough threads for `count` elements, a few waves at most: they take turns.
+/// Returns a grid for `count` elements, limited to a few waves of blocks; threads iterate over the rest.
 inline Grid makeGrid(const Device& device, int64_t count) {
   const int64_t maxBlocks = int64_t{device.multiprocessors()} * 16;
   const int64_t blocks = std::min((count + kBlockThreads - 1) / kBlockThreads, maxBlocks);
   return {{static_cast<unsigned>(blocks)}, {kBlockThreads}};
 }
 
-/// Warps for `rows` rows.
+/// Returns a grid with one warp per row.
 inline Grid makeRowGrid(const Device& device, int64_t rows) { return makeGrid(device, rows * 32); }
 
-// Turns views into rows, for kernels whose warps own one each.
+// Conversion of views into rows, for kernels in which each warp processes one row.
 
-/// Whether vectors of kVectorLength elements of a row are dense and aligned.
+/// Whether vectors of kVectorLength elements of a row are contiguous and aligned.
 inline bool hasVectorRows(const View& view) {
   const int last = view.rank - 1;
   return view.stride[last] == 1 && areVectorsAligned(view.data, view.dtype, view.stride, last);
 }
 
-/// Rows of several views: their last axes, of one length, or of 1 where there is one element a row.
+/// Returns the rows of several views. Their last axes have one common length, or length 1 for one element per row.
 template <int N>
 Rows<N> rowsOf(const View* const (&views)[N]) {
   View leadingViews[N];
@@ -151,7 +152,7 @@ Rows<N> rowsOf(const View* const (&views)[N]) {
   return rows;
 }
 
-/// A view with one element a row: [..] as [.., 1].
+/// Returns a view with one element per row: [..] as [.., 1].
 inline View asRows(const View& view) {
   View rowView = view;
   rowView.shape[rowView.rank] = 1;
@@ -159,7 +160,7 @@ inline View asRows(const View& view) {
   return rowView;
 }
 
-/// Rows have a last axis of length 1.
+/// Converts attention's tensor view; rows have a last axis of length 1.
 inline View makeView(const TensorView& tensor) {
   View view{tensor.data, tensor.dtype, 4, {}, {}};
   for (int axis = 0; axis < view.rank; axis++) {

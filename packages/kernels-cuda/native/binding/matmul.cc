@@ -15,7 +15,8 @@ BlasType toBlasType(DType dtype) {
   return dtype == DType::Float32 ? BLAS_FLOAT32 : dtype == DType::BFloat16 ? BLAS_BFLOAT16 : BLAS_FLOAT16;
 }
 
-/// The last two axes, without memory; `steps` are their strides. Nothing if neither axis is dense, or rows overlap.
+/// Describes the last two axes, without memory; `steps` are their strides. Empty if neither axis is dense, or rows
+/// overlap.
 std::optional<BlasMatrix> makeBlasMatrix(DType dtype, int64_t rows, int64_t columns, const int64_t (&steps)[2]) {
   const auto isColumnMajor = [](int64_t columnLength, int64_t step, int64_t numColumns, int64_t leadingDimension) {
     return (columnLength == 1 || step == 1) && (numColumns == 1 || leadingDimension >= columnLength);
@@ -23,7 +24,7 @@ std::optional<BlasMatrix> makeBlasMatrix(DType dtype, int64_t rows, int64_t colu
   const auto chooseLeadingDimension = [](int64_t columnLength, int64_t numColumns, int64_t leadingDimension) {
     return numColumns == 1 ? columnLength : leadingDimension;
   };
-  // One dense row is a column that is read transposed: it has a leading dimension of its own length.
+  // A single dense row is described as a transposed column, whose leading dimension is its own length.
   const bool isDenseRow = rows == 1 && columns > 1 && steps[1] == 1;
   if (!isDenseRow && isColumnMajor(rows, steps[0], columns, steps[1])) {
     return BlasMatrix{nullptr, toBlasType(dtype), rows, columns, chooseLeadingDimension(rows, columns, steps[1]), 0,
@@ -36,13 +37,13 @@ std::optional<BlasMatrix> makeBlasMatrix(DType dtype, int64_t rows, int64_t colu
   return std::nullopt;
 }
 
-/// outᵀ ← bᵀ · aᵀ is the same product; of the two, BLAS takes the one whose out has dense columns.
+/// Swaps to outᵀ ← bᵀ · aᵀ, the same product. BLAS requires the form whose out has dense columns.
 void swapFactors(BlasProblem& problem) {
   std::swap(problem.a, problem.b);
   for (BlasMatrix* matrix : {&problem.out, &problem.a, &problem.b}) matrix->isTransposed = !matrix->isTransposed;
 }
 
-/// A batch of one right factor (a weight) is one product of more rows.
+/// Merges a batch with one common right factor (a weight) into a single product with more rows.
 void mergeBatchIntoRows(MatmulParameters& p) {
   Loop<3>& batch = p.batch;
   if (batch.extent.rank != 1 || batch.operand[2].stride[0] != 0) return;
@@ -53,7 +54,7 @@ void mergeBatchIntoRows(MatmulParameters& p) {
   batch.extent.count = 1;
 }
 
-/// The batch's last axis is the library's; where the `index`th place of the others lies in an operand.
+/// Returns the address of an operand at `index` of the batch axes except the last, which the library iterates over.
 void* batchAddress(const MatmulParameters& p, const Operand& operand, int64_t index) {
   int64_t offset = 0;
   for (int axis = p.batch.extent.rank - 2; axis >= 0; axis--) {
@@ -63,14 +64,14 @@ void* batchAddress(const MatmulParameters& p, const Operand& operand, int64_t in
   return static_cast<char*>(operand.data) + offset * dtypeBytes(operand.dtype);
 }
 
-/// Whether columns begin at multiples of 16 bytes. Of others, the library may round a sum before it adds a bias.
+/// Whether columns begin at multiples of 16 bytes. Otherwise the library may round a sum before it adds the bias.
 bool hasAlignedColumns(const BlasMatrix* matrix) {
   const int64_t elements = matrix->type == BLAS_FLOAT32 ? 4 : 8;
   return alignmentOf(matrix->data) >= 16 && matrix->leadingDimension % elements == 0 &&
          matrix->batchStride % elements == 0;
 }
 
-/// In terms of BLAS; nothing if it has none for these dtypes and strides.
+/// Describes the product in terms of BLAS; empty if these dtypes and strides cannot be described.
 std::optional<BlasProblem> makeProblem(const MatmulParameters& p, const View* bias, int64_t index) {
   const auto& [out, a, b] = p.batch.operand;
   if (p.k == 0 || a.dtype != b.dtype || (out.dtype != a.dtype && out.dtype != DType::Float32)) return std::nullopt;
@@ -88,7 +89,7 @@ std::optional<BlasProblem> makeProblem(const MatmulParameters& p, const View* bi
     matrices[i]->batchStride = last >= 0 ? p.batch.operand[i].stride[last] : 0;
   }
   if (bias) {
-    // The library's bias has an element for each of its rows, which are our columns where factors are swapped.
+    // The library's bias has one element per row of its out. If factors are swapped, these rows are our columns.
     const bool isDense = bias->rank == 1 && bias->stride[0] == 1;
     const bool isAligned = std::all_of(std::begin(matrices), std::end(matrices), hasAlignedColumns);
     if (!isDense || !isAligned || bias->dtype != out.dtype || !problem.out.isTransposed) return std::nullopt;
@@ -98,7 +99,8 @@ std::optional<BlasProblem> makeProblem(const MatmulParameters& p, const View* bi
   return problem;
 }
 
-/// False if the library is not there, or does not take it. A bias is null, or added before sums are rounded.
+/// Returns false if the library is absent or does not support the product. A bias, if not null, is added before sums
+/// are rounded.
 bool launchBlas(Device& device, const MatmulParameters& p, const View* bias) {
   constexpr int64_t kMaxBlasCalls = 64;
   const Extent& batch = p.batch.extent;
@@ -114,7 +116,7 @@ bool launchBlas(Device& device, const MatmulParameters& p, const View* bias) {
     while (startedCount < problems.size() && device.blas().start(problems[startedCount])) startedCount++;
   });
   if (startedCount == problems.size()) return true;
-  // What was started is done once more, by our kernel; but nothing may be added twice.
+  // The fallback kernel repeats the calls that were launched, unless they accumulate, which would add them twice.
   if (startedCount == 0 || !p.accumulate) return false;
   throw Failure(MOSAIC_FAILURE_DEVICE,
                 "matmul: cublasLtMatmul failed for a supported problem; disable cuBLASLt: "
@@ -154,8 +156,8 @@ MatmulParameters makeMatmulParameters(const MatmulArguments& args) {
 
 int64_t countOutputs(const MatmulParameters& p) { return p.m * p.n * p.batch.extent.count; }
 
-/// out += a · b of 16-bit tensors. cuBLASLt rounds the product before it adds: it is kept in float32, and added by our
-/// kernel. False without memory for that.
+/// out += a · b for 16-bit tensors. cuBLASLt rounds the product before it adds, so the product is stored in float32 and
+/// added by a separate kernel. Returns false if there is not enough memory for that.
 bool launchProductAndAdd(Device& device, const MatmulArguments& args, int64_t outputs) {
   const size_t bytes = static_cast<size_t>(outputs) * sizeof(float);
   const CUdeviceptr memory = device.memory().allocate(bytes);

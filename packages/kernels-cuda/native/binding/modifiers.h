@@ -1,4 +1,4 @@
-// What modifies the scores of an attention call, as kernels take it.
+// Score modifiers of an attention call, in the form that kernels take.
 #pragma once
 
 #include <optional>
@@ -8,13 +8,13 @@
 
 namespace mosaic::cuda {
 
-/// Where a grid begins in the tensors of its call.
+/// The position of a grid's first batch element and head in the tensors of its call.
 struct GridOrigin {
   int64_t batch, head;
 };
 
-/// None for a call that modifies no scores: sample masks and the origin do not. Throws std::invalid_argument for
-/// positions that 31 bits do not hold, where they count.
+/// Returns the score modifiers of a call; empty if it has none (sample masks and the origin do not count). Throws
+/// std::invalid_argument for positions that do not fit 31 bits, if slopes or dropout use them.
 std::optional<ScoreModifiers> makeScoreModifiers(const Tile& tile, const GridOrigin& origin);
 
 }  // namespace mosaic::cuda

@@ -18,12 +18,12 @@ bool hasVisiblePairs(const VisibleInterval& visible) {
   return firstRowBeyond(visible, visible.end, 0) < firstRowBeyond(visible, visible.begin, visible.keys - 1);
 }
 
-/// An edge farther away than any key is as good as one that no row reaches.
+/// Clamps a bound to kMaxPosition: a bound past the last key is equivalent to no bound.
 Edge makeEdge(int64_t offset, int64_t slope) {
   return {static_cast<int32_t>(std::clamp<int64_t>(offset, -kMaxPosition, kMaxPosition)), static_cast<int32_t>(slope)};
 }
 
-/// A span of rows, one of keys, and where their first ones lie among all local rows and keys.
+/// A span of rows and a span of keys, with the local indices of their first row and key.
 struct SpanPair {
   const Span &q, &k;
   int64_t row, key;
@@ -34,7 +34,7 @@ std::optional<PositionedPart> makePart(const SpanPair& pair, const Slice& slice)
   const int64_t firstRow = countPositionsBefore(q, slice.q0), rows = countPositionsBefore(q, slice.q1) - firstRow;
   const int64_t firstKey = countPositionsBefore(k, slice.k0), keys = countPositionsBefore(k, slice.k1) - firstKey;
   if (rows <= 0 || keys <= 0) return std::nullopt;
-  constexpr int64_t kMaxOverrun = 512;  // kernels ask of rows and keys that far beyond the last
+  constexpr int64_t kMaxOverrun = 512;  // kernels evaluate rows and keys up to this far past the last
   if ((rows + kMaxOverrun) * q.step > kMaxPosition || (keys + kMaxOverrun) * k.step > kMaxPosition) {
     throw std::invalid_argument("attend: expected spans with (length + 512) * step below 2^30, received " +
                                 std::to_string(rows) + " queries with step " + std::to_string(q.step) + " and " +
@@ -62,7 +62,7 @@ std::optional<PositionedPart> makePart(const SpanPair& pair, const Slice& slice)
   return hasVisiblePairs(part.visible) ? std::optional(part) : std::nullopt;
 }
 
-/// The numbers of a part along the axis that blocks own.
+/// The range of a part along the axis that blocks own.
 struct Extent {
   int32_t first, length;
 };
@@ -70,7 +70,7 @@ Extent partExtent(const Part& part, Owner owner) {
   return owner == Owner::Rows ? Extent{part.row, part.visible.rows} : Extent{part.key, part.visible.keys};
 }
 
-/// The same part, of the rows (or keys) [first, end) alone.
+/// Restricts a part to the rows (or keys) [first, end).
 PositionedPart restrictPart(PositionedPart part, Owner owner, int32_t first, int32_t end) {
   VisibleInterval& visible = part.visible;
   if (owner == Owner::Rows) {
@@ -91,7 +91,7 @@ PositionedPart restrictPart(PositionedPart part, Owner owner, int32_t first, int
   return part;
 }
 
-/// Parts of the same rows (or keys), by the first of these.
+/// Groups of parts with equal rows (or keys), by the first row (or key).
 using PartGroups = std::map<int32_t, std::vector<PositionedPart>>;
 
 PartGroups groupParts(std::span<const PositionedPart> parts, Owner owner) {
@@ -115,14 +115,14 @@ PartGroups groupParts(std::span<const PositionedPart> parts, Owner owner) {
   return groups;
 }
 
-/// About how long a block of the group takes.
+/// Estimates the run time of a block of the group.
 int64_t estimateCost(const std::vector<PositionedPart>& group, Owner owner) {
   int64_t length = 0;
   for (const Part& part : group) length += owner == Owner::Rows ? part.visible.keys : part.visible.rows;
   return length;
 }
 
-/// Appends the parts of a tile through some slices.
+/// Appends the parts of a tile for some slices.
 void addParts(const Tile& tile, const std::vector<Slice>& slices, std::vector<PositionedPart>& parts) {
   int64_t row = 0;
   for (const Span& rows : tile.q) {
@@ -159,11 +159,11 @@ std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int own
     for (auto& [first, group] : groupParts(tile.samples[batch], owner)) groups.push_back(std::move(group));
     std::stable_sort(groups.begin(), groups.end(),
                      [&](const auto& a, const auto& b) { return estimateCost(a, owner) > estimateCost(b, owner); });
-    bool isLaunchFull = true;  // the last launch, or it is another batch element's
+    bool isLaunchFull = true;  // whether the last launch is full or belongs to another batch element
     for (const std::vector<PositionedPart>& group : groups) {
       const auto blocks =
           static_cast<unsigned>((partExtent(group[0], owner).length + ownTileLength - 1) / ownTileLength);
-      bool isNew = true;  // in this launch
+      bool isNew = true;  // the group has no blocks in this launch yet
       for (PositionedPart part : group) {
         if (isLaunchFull) {
           launches.push_back({{}, {}, 0, tile.depth});

@@ -1,4 +1,4 @@
-// Cuts the tile of an attention call into parts, and parts into launches.
+// Splits the tile of an attention call into parts, and the parts into launches.
 #pragma once
 
 #include <algorithm>
@@ -18,26 +18,26 @@ struct Range {
 struct PositionedPart : Part {
   int64_t rowPosition, rowStep, keyPosition;
 
-  /// Of no meaning where they take more than 31 bits.
+  /// Meaningless if positions do not fit 31 bits.
   PartPositions positions() const {
     return {static_cast<int32_t>(rowPosition), static_cast<int32_t>(rowStep), static_cast<int32_t>(keyPosition)};
   }
 };
 
-/// What each slice lets each span of rows see of each span of keys; empty parts left out.
+/// The visible part for each combination of a row span, a key span and a slice; empty parts are omitted.
 struct TileParts {
-  std::vector<std::vector<PositionedPart>> samples;  // of each batch element, or of all alike
-  unsigned depth;                          // of a grid: the batch elements that share their parts
+  std::vector<std::vector<PositionedPart>> samples;  // one entry per batch element, or a single one for all
+  unsigned depth;                          // grid size along z: number of batch elements that share the parts
   bool isEmpty() const {
     return std::all_of(samples.begin(), samples.end(), [](const auto& parts) { return parts.empty(); });
   }
 };
 
-/// The parts of a tile for some batch elements of a call: of all alike, or where they have masks of their own that
-/// differ, of each. Throws where a part reaches over 2³⁰ positions or more, and where masks are fewer than samples.
+/// Returns the parts of a tile for some batch elements: one set for all, or one per batch element if their sample masks
+/// differ. Throws if a part spans 2³⁰ positions or more, or if there are fewer masks than samples.
 TileParts makeParts(const Tile& tile, const Range& batches);
 
-/// What a block owns.
+/// The axis that a block owns a range of.
 enum class Owner { Rows, Keys };
 
 struct PartLaunch {
@@ -46,22 +46,22 @@ struct PartLaunch {
   unsigned blocks, depth;
 };
 
-/// Parts, cut so that those that overlap in what blocks own have exactly that in common; the longest work first. A
-/// block owns `ownTileLength` rows or keys. Batch elements whose parts differ have launches of their own: the batch
-/// element of a block is then the same in all blocks, and takes no register of the kernels.
+/// Splits parts so that those with overlapping owned ranges have equal ones, and distributes them over launches, the
+/// longest work first. A block owns `ownTileLength` rows or keys. Batch elements with different parts have separate
+/// launches, so that the batch element is uniform across blocks and takes no register.
 std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int ownTileLength);
 
-// How attention's kernels are laid out over a GPU.
+// The mapping of attention kernels to a grid.
 
-/// One block after the other along x, then the heads of what blocks own, then batch elements; no more than a grid
-/// reaches.
+/// Returns a grid with the blocks of a launch along x, the heads of the owned tensor along y, and batch elements along
+/// z. Heads and batch elements must fit the grid.
 inline Grid makePartGrid(const PartLaunch& launch, const TensorView& ownedTensor, int threads, unsigned sharedBytes) {
   const auto heads = static_cast<unsigned>(ownedTensor.shape[1]);
   return {{launch.blocks, heads, launch.depth}, {static_cast<unsigned>(threads)}, sharedBytes};
 }
 
-/// Calls start(batches, heads, kvHeads) for pieces of attention that a grid holds: it reaches 65 535 along y and along
-/// z, which heads and batches need not. Heads that share keys are parted only if they alone are too many.
+/// Calls launch(batches, heads, kvHeads) for pieces of attention that fit a grid, which is limited to 65 535 along y
+/// and z. Heads that share keys are split only if their number alone exceeds the limit.
 template <class Start>
 void forEachSubgrid(const TensorView& q, const TensorView& k, int64_t maxGridDim, Start launch) {
   const int64_t group = q.shape[1] / k.shape[1], groups = std::max<int64_t>(maxGridDim / group, 1);
@@ -77,7 +77,7 @@ void forEachSubgrid(const TensorView& q, const TensorView& k, int64_t maxGridDim
   }
 }
 
-/// [B,H,…] of some batches and heads.
+/// Returns the view [B,H,…] of some batches and heads.
 inline TensorView selectHeads(TensorView x, const Range& batches, const Range& heads) {
   const int64_t first = batches.first * x.stride[0] + heads.first * x.stride[1];
   x.data = static_cast<char*>(x.data) + first * dtypeBytes(x.dtype);

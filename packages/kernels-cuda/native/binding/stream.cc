@@ -1,4 +1,4 @@
-// Exports of what comes before what, and when: fences, waiting, traces.
+// Exports for ordering and timing: fences, waiting, traces.
 #include "binding/addon.h"
 
 namespace mosaic::cuda {
@@ -18,7 +18,7 @@ napi_value synchronize(napi_env env, napi_callback_info) {
   });
 }
 
-// record(): arguments = device → an external that holds the event.
+// record(): arguments = device → an external that owns the event.
 napi_value record(napi_env env, napi_callback_info) {
   Device& device = Addon::of(env).device();
   return rethrowAsJsError(env, &device, [&] {
@@ -45,7 +45,7 @@ napi_value startTrace(napi_env env, napi_callback_info) {
   return rethrowAsJsError(env, &device, [&]() -> napi_value { return device.startTrace(), nullptr; });
 }
 
-// stopTrace: arguments = device, completion; `takeTrace` is to be called once the completion has arrived.
+// stopTrace: arguments = device, completion; call `takeTrace` once the completion has arrived.
 napi_value stopTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
@@ -61,7 +61,7 @@ napi_value stopTrace(napi_env env, napi_callback_info) {
   });
 }
 
-// takeTrace: arguments = device, completion → name, start, end of each entry, flat.
+// takeTrace: arguments = device, completion → [name, start, end, name, …].
 napi_value takeTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   const auto entry = addon.traces.find(addon.arguments[1]);

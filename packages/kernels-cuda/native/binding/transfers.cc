@@ -1,5 +1,5 @@
-// Exports of the copies between JavaScript's memory and the device's: through pinned memory, and where the tensor is
-// not dense float32, through some of the device's, so that a kernel converts.
+// Exports for copies between JavaScript's memory and the device's. They use pinned memory and, if the tensor is not
+// dense float32, a staging buffer on the device, from which a kernel converts.
 #include <cstring>
 #include <string>
 
@@ -23,7 +23,7 @@ bool isDense(const View& view) {
 
 CUdeviceptr deviceAddress(const View& view) { return reinterpret_cast<uintptr_t>(view.data); }
 
-/// Memory of the device for the time of a copy.
+/// Device memory for the duration of a copy.
 class Staging {
  public:
   Staging(Device& device, size_t bytes, const char* operation) : memory_(device.memory()), bytes_(bytes) {
@@ -43,7 +43,7 @@ class Staging {
   CUdeviceptr address_;
 };
 
-/// The Float32Array that a call got as its only argument.
+/// The Float32Array that is the only argument of a call.
 struct FloatArray {
   float* data;
   size_t length;
@@ -77,7 +77,8 @@ void download(Device& device, const View& x, const std::shared_ptr<void>& host, 
   check(driver().memcpyDtoHAsync(host.get(), staging.address(), bytes, device.stream()), "read");
 }
 
-// write(Float32Array): arguments = device, view. The values are taken now. Returns 1 if the device has failed, else 0.
+// write(Float32Array): arguments = device, view. Values are copied before it returns. Returns 1 if the device failed,
+// else 0.
 napi_value write(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();

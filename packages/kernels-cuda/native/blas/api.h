@@ -1,5 +1,5 @@
-// What we use of cuBLASLt, declared here so that nothing of CUDA is needed to build. Types and values are those of
-// NVIDIA's cublasLt.h, version 12.0; where that header is at hand, the build compares the two.
+// The part of cuBLASLt that is used, declared here so that the build requires nothing of CUDA. Types and values are
+// those of NVIDIA's cublasLt.h, version 12.0. If that header is available, the build compares the two.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ enum : BlasStatus { BLAS_SUCCESS = 0, BLAS_NOT_INITIALIZED = 1, BLAS_INVALID_VAL
 
 /// cudaDataType
 enum BlasType : int { BLAS_FLOAT32 = 0, BLAS_FLOAT16 = 2, BLAS_BFLOAT16 = 14 };
-/// cublasComputeType_t: how factors are multiplied; float32 as they are, or rounded to TF32.
+/// cublasComputeType_t: how factors are multiplied, either as float32 or rounded to TF32.
 enum BlasCompute : int { BLAS_COMPUTE_FLOAT32 = 68, BLAS_COMPUTE_TF32 = 77 };
 /// cublasOperation_t
 enum BlasOperation : int { BLAS_NO_TRANSPOSE = 0, BLAS_TRANSPOSE = 1 };
@@ -35,11 +35,11 @@ enum BlasMatmulDescAttribute : int {
   BLAS_EPILOGUE = 7,
   BLAS_BIAS_POINTER = 8,
 };
-/// cublasLtEpilogue_t: what happens to float32 sums before they are rounded; a bias has one element a row.
+/// cublasLtEpilogue_t: the operation on float32 sums before they are rounded. A bias has one element per row.
 constexpr uint32_t BLAS_EPILOGUE_BIAS = 4;
 /// cublasLtMatrixLayoutAttribute_t: int32_t, int64_t (elements)
 enum BlasLayoutAttribute : int { BLAS_BATCH_COUNT = 5, BLAS_BATCH_STRIDE = 6 };
-/// cublasLtMatmulPreferenceAttributes_t: uint64_t; uint32_t from there on
+/// cublasLtMatmulPreferenceAttributes_t: uint64_t; the following ones uint32_t
 enum BlasPreferenceAttribute : int {
   BLAS_WORKSPACE_BYTES = 1,
   BLAS_REDUCTION_SCHEMES = 3,
@@ -48,7 +48,7 @@ enum BlasPreferenceAttribute : int {
   BLAS_ALIGNMENT_C = 7,
   BLAS_ALIGNMENT_D = 8,
 };
-/// cublasLtReductionScheme_t: parts of a sum are added up in the compute type, not in that of the result.
+/// cublasLtReductionScheme_t: partial sums are added in the compute type, not in the type of the result.
 constexpr uint32_t BLAS_REDUCE_IN_COMPUTE_TYPE = 2;
 
 /// cublasLtMatmulAlgo_t
@@ -64,7 +64,7 @@ struct BlasHeuristicResult {
   int reserved[4];
 };
 
-/// One line a function: X(name, symbol, result, parameters)
+/// One line per function: X(name, symbol, result, parameters)
 #define MOSAIC_CUBLASLT(X)                                                                                           \
   X(create, cublasLtCreate, BlasStatus, (BlasHandle * handle))                                                       \
   X(destroy, cublasLtDestroy, BlasStatus, (BlasHandle handle))                                                       \
@@ -92,20 +92,20 @@ struct BlasHeuristicResult {
      BlasLayout bLayout, const void* beta, const void* c, BlasLayout cLayout, void* d, BlasLayout dLayout,           \
      const mosaic::cuda::BlasAlgorithm* algorithm, void* workspace, size_t workspaceBytes, CUstream stream))
 
-/// The library's functions, found at run time.
+/// The library's functions, loaded at run time.
 struct BlasFunctions {
 #define MOSAIC_CUBLASLT_POINTER(name, symbol, result, parameters) result(*name) parameters = nullptr;
   MOSAIC_CUBLASLT(MOSAIC_CUBLASLT_POINTER)
 #undef MOSAIC_CUBLASLT_POINTER
 };
 
-/// The largest power of two, up to 256, that divides an address: what cuBLASLt may rely on.
+/// Returns the largest power of two, up to 256, that divides an address: the alignment that cuBLASLt may assume.
 inline uint32_t alignmentOf(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   return static_cast<uint32_t>(std::min<uintptr_t>(address & -address, 256));
 }
 
-// Finds cuBLASLt at run time: it is half a gigabyte, and belongs to the CUDA Toolkit, not to the driver.
+// Loads cuBLASLt at run time. It takes half a gigabyte, and is part of the CUDA Toolkit, not of the driver.
 
 struct BlasLibrary {
   BlasFunctions functions;
@@ -114,9 +114,9 @@ struct BlasLibrary {
   std::string version;
 };
 
-/// The process's cuBLASLt, or null if there is none: MOSAIC_CUBLASLT_LIBRARY ("none" for none), else that of the usual
-/// names, the toolkit's or Python's, which goes with the driver. Throws Failure if the variable names what cannot be
-/// loaded.
+/// Returns the process's cuBLASLt, or null if there is none. MOSAIC_CUBLASLT_LIBRARY names it ("none" for none); by
+/// default, the usual names in the toolkit or in Python packages are tried, for a version that matches the driver.
+/// Throws Failure if the variable names a library that cannot be loaded.
 const BlasLibrary* blasLibrary();
 
 }  // namespace mosaic::cuda

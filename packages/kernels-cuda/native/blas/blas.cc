@@ -1,4 +1,4 @@
-// The description of one kind of product for cuBLASLt, and how it chose to do it.
+// The description of one kind of product for cuBLASLt, and the algorithm that it selected.
 #include "blas/blas.h"
 
 #include "blas/api.h"
@@ -6,7 +6,7 @@
 
 namespace mosaic::cuda {
 
-/// Made once for each kind: to choose takes longer than to start.
+/// Created once for each kind of product, because selecting an algorithm takes longer than launching it.
 class Blas::MatmulAlgorithm {
  public:
   struct Settings {
@@ -21,7 +21,7 @@ class Blas::MatmulAlgorithm {
 
   /// Whether the library has an algorithm.
   bool hasAlgorithm() const { return algorithmCount_ > 0 && heuristicResult_.state == BLAS_SUCCESS; }
-  /// It was none.
+  /// Marks the algorithm as unavailable.
   void invalidate() { algorithmCount_ = 0; }
   BlasStatus start(const Settings& settings, const BlasProblem& problem, CUdeviceptr workspace, CUstream stream) const;
 
@@ -77,7 +77,7 @@ void Blas::MatmulAlgorithm::select(const Settings& settings, const BlasProblem& 
   const auto setPreference = [&](BlasPreferenceAttribute attribute, uint32_t value) {
     blas_.preferenceSet(preference, attribute, &value, sizeof value);
   };
-  // Sums are float32 to the end and are rounded once, however they are split.
+  // Partial sums are float32 and are rounded once, at the end, whatever the split.
   setPreference(BLAS_REDUCTION_SCHEMES, BLAS_REDUCE_IN_COMPUTE_TYPE);
   setPreference(BLAS_ALIGNMENT_A, alignmentOf(problem.a.data));
   setPreference(BLAS_ALIGNMENT_B, alignmentOf(problem.b.data));
@@ -101,10 +101,10 @@ BlasStatus Blas::MatmulAlgorithm::start(const Settings& settings, const BlasProb
 
 namespace {
 
-/// What NVIDIA recommends: Hopper's kernels want more.
+/// Returns the size that NVIDIA recommends; Hopper's kernels need more.
 size_t recommendedWorkspaceBytes(int capability) { return capability >= 90 ? size_t{32} << 20 : size_t{8} << 20; }
 
-/// Plans that are kept; a program with more kinds of products than that makes them anew now and then.
+/// Maximum number of cached algorithms. A program with more kinds of products recreates them from time to time.
 constexpr size_t kMaxAlgorithms = 1024;
 
 BlasCompute selectComputeType(const BlasProblem& problem, bool isTf32Allowed) {

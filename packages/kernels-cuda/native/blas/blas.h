@@ -1,4 +1,4 @@
-// Products of matrices through cuBLASLt.
+// Matrix products through cuBLASLt.
 #pragma once
 
 #include <array>
@@ -10,8 +10,7 @@
 
 namespace mosaic::cuda {
 
-/// As BLAS sees it: columns of `rows` elements, each `leadingDimension` elements behind the one before; perhaps to be
-/// read transposed.
+/// A matrix in BLAS's terms: columns of `rows` elements, `leadingDimension` elements apart, optionally transposed.
 struct BlasMatrix {
   void* data;
   BlasType type;
@@ -23,8 +22,8 @@ struct BlasMatrix {
 struct BlasProblem {
   BlasMatrix out, a, b;
   int32_t batch;
-  bool accumulate;  // out is added to
-  void* bias;       // one element of out's type for each row of out, added before rounding; null for none
+  bool accumulate;  // the product is added to out
+  void* bias;       // one element of out's type per row of out, added before rounding; null for none
 };
 
 struct BlasOptions {
@@ -33,18 +32,18 @@ struct BlasOptions {
   CUstream stream;
 };
 
-/// What one device needs of the library. Nothing is loaded before the first product.
+/// The cuBLASLt state of one device. Nothing is loaded before the first product.
 class Blas {
  public:
   Blas(Memory& memory, const BlasOptions& options);
   ~Blas();
   Blas(const Blas&) = delete;
 
-  /// Whether the library has a way to do it; then `start` does. Throws Failure if the library was named and is of no
-  /// use.
+  /// Whether the library has an algorithm for the product, so that `start` can be called. Throws Failure if
+  /// MOSAIC_CUBLASLT_LIBRARY names an unusable library.
   bool supports(const BlasProblem& problem);
-  /// Enqueues what was taken. False if the library takes that back, as 13.5.1 does of some matrices of one row; from
-  /// then on it is not taken. Throws Failure.
+  /// Enqueues a supported product. Returns false if the library rejects it after all, as 13.5.1 does for some matrices
+  /// of one row; from then on it is unsupported. Throws Failure.
   bool start(const BlasProblem& problem);
 
  private:

@@ -15,16 +15,16 @@ namespace mosaic::cuda {
 
 namespace {
 
-/// 130101 for 13.1.1.
+/// Formats a version: "13.1.1" for 130101.
 std::string formatVersion(size_t version) {
   const auto component = [&](size_t unit) { return std::to_string(version / unit % 100); };
   return component(10000) + "." + component(100) + "." + component(1);
 }
 
-/// The oldest with all that is declared in api.h.
+/// The oldest version that has everything declared in api.h.
 constexpr size_t kMinVersion = 120000;
 
-/// Null, and why in `reason`, if it is no cuBLASLt of use.
+/// Loads a library. Returns null, with the cause in `reason`, if it is not a usable cuBLASLt.
 std::unique_ptr<BlasLibrary> load(const std::string& name, std::string& reason) {
   void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
@@ -47,9 +47,9 @@ std::unique_ptr<BlasLibrary> load(const std::string& name, std::string& reason) 
   return library;
 }
 
-/// A library needs a driver of its own major version, or a newer one.
+/// Returns the names to try. A library requires a driver of its own major version, or a newer one.
 std::vector<std::string> defaultNames() {
-  if (isEmulated()) return {};  // NVIDIA's library cannot work with a stand-in for the driver
+  if (isEmulated()) return {};  // NVIDIA's library does not work with the emulated driver
   std::vector<std::string> names;
   for (const char* version : {"13", "12"}) {
     if (driverVersion() / 1000 < std::atoi(version)) continue;

@@ -16,7 +16,7 @@ inline std::string environmentVariable(const char* name) {
   return value ? value : "";
 }
 
-/// The directories of a list as PATH is one.
+/// Splits a PATH-like list into directories.
 inline std::vector<fs::path> splitPath(const std::string& list) {
   std::vector<fs::path> directories;
   std::istringstream stream(list);
@@ -26,7 +26,8 @@ inline std::vector<fs::path> splitPath(const std::string& list) {
   return directories;
 }
 
-/// Environments of Python: an environment need not be activated, its `bin/python3` may be on the PATH, or linked there.
+/// Returns the roots of Python environments: activated ones, and those whose `bin/python3` is on the PATH or linked
+/// there.
 inline std::vector<fs::path> pythonRoots() {
   std::vector<fs::path> roots =
       splitPath(environmentVariable("VIRTUAL_ENV") + ":" + environmentVariable("CONDA_PREFIX"));
@@ -45,7 +46,7 @@ inline std::vector<fs::path> pythonRoots() {
   return roots;
 }
 
-/// Directories that Python imports from.
+/// Returns the directories that Python imports from.
 inline std::vector<fs::path> sitePackages() {
   std::vector<fs::path> directories = splitPath(environmentVariable("PYTHONPATH"));
   std::error_code error;
@@ -61,13 +62,13 @@ inline std::vector<fs::path> sitePackages() {
   return directories;
 }
 
-/// Candidate paths of `file`, a cuBLAS library: in the CUDA Toolkit, then in Python packages, those of the active
-/// environment first. Paths in Python packages exist.
+/// Returns candidate paths of `file`, a cuBLAS library: in the CUDA Toolkit, then in Python packages, those of the
+/// active environment first. Paths in Python packages exist.
 inline std::vector<std::string> librarySearchPaths(const std::string& file) {
   std::vector<std::string> paths{"/usr/local/cuda/lib64/" + file};
   std::error_code error;
   for (const fs::path& directory : sitePackages()) {
-    // A package each, or since CUDA 13 all in one.
+    // Separate packages, or, since CUDA 13, a single one.
     for (const char* package : {"cu13", "cublas"}) {
       const fs::path path = directory / "nvidia" / package / "lib" / file;
       if (fs::exists(path, error)) paths.push_back(path.string());

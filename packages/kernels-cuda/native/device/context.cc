@@ -8,7 +8,7 @@ namespace mosaic::cuda {
 
 namespace {
 
-/// The oldest GPUs that the kernels' instructions exist on: Ampere.
+/// The minimum compute capability of the instructions that kernels use: Ampere.
 constexpr int kMinCapability = 80;
 
 void throwIfOrdinalInvalid(int ordinal) {

@@ -1,4 +1,4 @@
-// A GPU's primary context: what all of a process that uses the GPU shares.
+// A GPU's primary context, shared by all users of the GPU in a process.
 #pragma once
 
 #include <memory>
@@ -8,25 +8,26 @@
 
 namespace mosaic::cuda {
 
-/// Held for as long as anything of it is: a fence may outlive the device that recorded it.
+/// Retained for as long as anything uses it: a fence may outlive the device that recorded it.
 class Context {
  public:
-  /// Throws DriverError without a driver, Failure without such a GPU, or if it is too old.
+  /// Throws DriverError without a driver, and Failure if the GPU does not exist or is too old.
   explicit Context(int ordinal);
   ~Context();
   Context(const Context&) = delete;
 
-  /// Makes it the calling thread's: every thread that calls the driver must, and another library may have set its own.
+  /// Makes it the calling thread's current context. Required on every thread before driver calls, because another
+  /// library may have set a different one.
   void enter() const { driver().ctxSetCurrent(context_); }
 
   CUdevice device() const { return device_; }
   const std::string& name() const { return name_; }
-  /// 80 for 8.0.
+  /// Compute capability: 80 for 8.0.
   int capability() const { return capability_; }
   int multiprocessors() const { return multiprocessors_; }
-  /// How far a grid may reach along y and along z.
+  /// Maximum grid size along y and z.
   int maxGridDim() const { return maxGridDim_; }
-  /// Of shared memory that a block may have, with the opt-in attribute.
+  /// Maximum shared memory per block in bytes, with the opt-in attribute.
   int maxSharedBytes() const { return maxSharedBytes_; }
 
  private:
@@ -36,7 +37,7 @@ class Context {
   int capability_ = 0, multiprocessors_ = 1, maxGridDim_ = 65535, maxSharedBytes_ = 48 * 1024;
 };
 
-/// A mark in a stream.
+/// A CUDA event.
 class Event {
  public:
   /// Throws CallError.

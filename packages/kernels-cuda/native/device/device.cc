@@ -54,9 +54,10 @@ std::string describeBadIndex(const BadIndex& badIndex) {
   return message;
 }
 
-/// MOSAIC_CUDA_FAMILY=portable keeps to what every GPU since Ampere runs, so that both can be compared on one card.
+/// Whether to use Hopper's kernels. MOSAIC_CUDA_FAMILY=portable selects those that every GPU since Ampere can run, so
+/// that both can be compared on one GPU.
 bool shouldUseHopperKernels(int capability) {
-  constexpr int kHopperCapability = 90;  // no other: what sm_90a has, later GPUs lack
+  constexpr int kHopperCapability = 90;  // exactly this one: later GPUs do not support the sm_90a instructions
   const char* family = std::getenv("MOSAIC_CUDA_FAMILY");
   const std::string requestedFamily = family ? family : "";
   if (requestedFamily.empty()) return capability == kHopperCapability;
@@ -99,7 +100,7 @@ Device::~Device() {
 
 void Device::close(std::unique_ptr<Device> device) {
   try {
-    // Waiting for the stream is not for the thread that closes.
+    // A separate thread waits for the stream, so that the calling thread does not.
     startThread("mosaic-close", [device = std::move(device)]() mutable { device.reset(); }).detach();
   } catch (const std::exception&) {
     // There is no thread to be had: the device was destroyed here, together with the body that held it.
@@ -122,7 +123,7 @@ void Device::onComplete(Callback callback) {
   if (failure()) return eventWatcher_->onComplete(stream(), [this, callback](CUresult) { callback(failure()); });
   const std::shared_ptr<void> pinnedMemory = pinnedCache_.acquire(sizeof(BadIndex));
   auto& hostBadIndex = *new (pinnedMemory.get()) BadIndex{};
-  // A failure shows when the work is waited for.
+  // An error of this copy is reported by the wait.
   driver().memcpyDtoHAsync(&hostBadIndex, reinterpret_cast<uintptr_t>(badIndex_), sizeof(BadIndex), stream());
   eventWatcher_->onComplete(stream(),
                             [this, callback, pinnedMemory, &hostBadIndex, launches = history_.count()](CUresult code) {
@@ -161,7 +162,7 @@ void Device::failWith(CUresult code) {
 }
 
 Failure Device::describeFailure(const CallError& error) {
-  // After a kernel has failed, every call to the context does.
+  // After a kernel has failed, every call on the context fails.
   const CUresult state = driver().streamQuery(stream());
   const bool isContextLost = state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY;
   if (!isContextLost && !failure()) return {MOSAIC_FAILURE_DEVICE, name_ + ": " + error.what()};

@@ -1,4 +1,4 @@
-// One GPU of this process: its context, compute stream, memory, and the kernels loaded into it.
+// One GPU in this process: its context, compute stream, memory, and loaded kernels.
 #pragma once
 
 #include <array>
@@ -22,29 +22,29 @@
 
 namespace mosaic::cuda {
 
-// Which kernels were started lately: a GPU reports that one of them failed, not which.
+// The most recent kernel launches. A GPU reports that a kernel failed, but not which.
 
 class LaunchHistory {
  public:
   /// `kernel` has static lifetime.
   void record(const char* kernel);
-  /// How many were started so far.
+  /// Returns the number of launches so far.
   uint64_t count() const;
-  /// The first `count` are done, and well.
+  /// Marks the first `count` launches as completed without error.
   void markCompleted(uint64_t count);
-  /// "matmul", or "one of fill, matmul": what was started after that. "" if nothing was.
+  /// Describes the launches that are not completed: "matmul", or "one of fill, matmul"; "" if there are none.
   std::string describePending() const;
 
  private:
   static constexpr uint64_t kCapacity = 16;
   mutable std::mutex mutex_;
-  std::array<const char*, kCapacity> kernels_{};  // all under mutex_
+  std::array<const char*, kCapacity> kernels_{};  // all fields are under mutex_
   uint64_t startedCount_ = 0, completedCount_ = 0;
 };
 
 struct DeviceOptions {
   int ordinal = 0;
-  size_t memoryLimit = 0;  // 0: what the GPU has
+  size_t memoryLimit = 0;  // 0: the GPU's memory
   bool allowsTf32 = false;       // whether products of float32 may round their factors to TF32
 };
 
@@ -52,52 +52,52 @@ struct Dimensions {
   unsigned x = 1, y = 1, z = 1;
 };
 
-/// How a kernel is started.
+/// The launch configuration of a kernel.
 struct Grid {
   Dimensions blocks, threads;
   unsigned sharedBytes = 0;
 };
 
-/// Belongs to one thread, which must have entered; functions documented so may be called by any.
+/// Used by one thread, on which it must have been entered, except for functions that any thread may call.
 class Device {
  public:
-  /// Gets the device's failure, or null. Called on the watcher's thread; must not throw.
+  /// Receives the device's failure, or null. Called on the watcher's thread; must not throw.
   using Callback = std::function<void(const MosaicFailure*)>;
 
-  /// Throws DriverError without a driver, Failure without such a GPU or without kernels for it.
+  /// Throws DriverError without a driver, and Failure if the GPU does not exist or has no kernels.
   explicit Device(const DeviceOptions& options);
   ~Device();
   Device(const Device&) = delete;
 
-  /// Returns at once: what is enqueued still runs, its callbacks come, then everything is given back.
+  /// Returns at once. Enqueued work still runs and its callbacks are called; then all resources are released.
   static void close(std::unique_ptr<Device> device);
 
   const std::shared_ptr<const Context>& context() const { return context_; }
   void enter() const { context_->enter(); }
   CUstream stream() const { return stream_.get(); }
   int capability() const { return context_->capability(); }
-  /// Whether it has attention kernels of its own, those for Hopper, and may use them.
+  /// Whether the device has Hopper's attention kernels and may use them.
   bool hasHopperKernels() const { return hasHopperKernels_; }
   int multiprocessors() const { return context_->multiprocessors(); }
-  /// How far a grid may reach along y and along z.
+  /// Maximum grid size along y and z.
   unsigned maxGridDim() const { return static_cast<unsigned>(context_->maxGridDim()); }
-  /// That a block may have, with the opt-in attribute.
+  /// Maximum shared memory per block in bytes, with the opt-in attribute.
   unsigned maxSharedBytes() const { return static_cast<unsigned>(context_->maxSharedBytes()); }
   Memory& memory() { return *memory_; }
   PinnedCache& pinnedCache() { return pinnedCache_; }
   Blas& blas() { return *blas_; }
-  /// For native code of other packages.
+  /// The ABI for native code of other packages.
   MosaicDevicePort& port() { return port_; }
-  /// A kernel that any thread may start on any stream.
+  /// The rank reduction kernel, which any thread may launch on any stream.
   CUfunction reduceRanksKernel() const { return reduceRanksKernel_; }
 
-  /// Starts a kernel with its one argument, a struct. Throws CallError.
+  /// Launches a kernel with a struct as its one argument. Throws CallError.
   template <class Parameters>
   void launch(const char* kernel, const Grid& grid, const Parameters& parameters) {
     launchKernel(kernel, grid, const_cast<Parameters*>(&parameters));
   }
 
-  /// Lets `enqueue` put work into the stream, which traces and errors shall call `name`, of static lifetime.
+  /// Calls `enqueue` to submit work to the stream. Traces and errors report it as `name`, of static lifetime.
   template <class Enqueue>
   void run(const char* name, Enqueue enqueue) {
     history_.record(name);
@@ -106,31 +106,31 @@ class Device {
     if (trace_) trace_->recordEnd();
   }
 
-  /// Calls back once all work so far is done, or has failed. In the order of calls.
+  /// Calls back once all work enqueued so far is done or has failed. Callbacks run in the order of calls.
   void onComplete(Callback callback);
-  /// Holds `memory` until all work so far is done.
+  /// Keeps `memory` alive until all work enqueued so far is done.
   void retainUntilComplete(std::shared_ptr<void> memory);
-  /// Gives unused memory back to the system, once all work so far is done.
+  /// Returns unused memory to the system, once all work enqueued so far is done.
   void trim();
 
-  /// Where kernels that are given indices leave the first bad one.
+  /// The first invalid index, recorded by kernels that take indices.
   BadIndex* badIndex() const { return badIndex_; }
 
-  /// The first failure of this device, or null. Any thread.
+  /// Returns the first failure of this device, or null. May be called from any thread.
   const MosaicFailure* failure() const { return hasFailed_.load(std::memory_order_acquire) ? &failure_ : nullptr; }
-  /// Any thread.
+  /// May be called from any thread.
   void fail(MosaicFailureCode code, const std::string& message);
-  /// What to report of a call that failed: of a context that is lost, which kernels may have done it. Then the device
-  /// fails. Any thread.
+  /// Returns the failure to report for a failed call. If the context is lost, the device fails, and the failure names
+  /// the kernels that may have caused it. May be called from any thread.
   Failure describeFailure(const CallError& error);
 
-  /// Everything that is started from now on.
+  /// Traces everything that is enqueued from now on.
   void startTrace();
-  /// Calls back with what ran since startTrace; with nothing if that was not called, or the device failed.
+  /// Calls back with the entries since startTrace; empty if that was not called, or if the device failed.
   void stopTrace(std::function<void(std::vector<TraceEntry>)> callback);
 
  private:
-  /// A stream, to be destroyed after all that uses it.
+  /// A stream that is destroyed after everything that uses it.
   class Stream {
    public:
     Stream();
@@ -145,7 +145,7 @@ class Device {
   void markCompletedOrFail(CUresult code, const BadIndex& badIndex, uint64_t launches);
   void failWith(CUresult code);
 
-  // In this order, for they need one another; the watcher's callbacks may need all.
+  // Declared in order of dependency; the watcher's callbacks may use any of them.
   std::shared_ptr<const Context> context_;
   Stream stream_;
   Module module_;

@@ -1,4 +1,4 @@
-// Waits for events on a thread of its own, so that JavaScript never does.
+// Waits for events on a separate thread, so that JavaScript does not have to.
 #pragma once
 
 #include <condition_variable>
@@ -12,18 +12,18 @@
 
 namespace mosaic::cuda {
 
-/// Calls back once the work before an event is done, or has failed. A driver drops callbacks of its own when a context
-/// fails; a thread that waits for the event is notified.
+/// Calls back once the work before an event is done or has failed. The driver drops its own callbacks when a context
+/// fails, but a thread that waits for an event still returns.
 class EventWatcher {
  public:
-  /// Gets what waiting for the event returned. Must not throw. It may call the driver.
+  /// Receives the result of waiting for the event. Must not throw. May call the driver.
   using Callback = std::function<void(CUresult)>;
 
   explicit EventWatcher(std::shared_ptr<const Context> context);
-  /// What was registered before still runs.
+  /// Callbacks registered before still run.
   ~EventWatcher();
 
-  /// After all work in the stream so far. In the order of calls.
+  /// Calls back after all work enqueued to the stream so far. Callbacks run in the order of calls.
   void onComplete(CUstream stream, Callback callback);
 
  private:

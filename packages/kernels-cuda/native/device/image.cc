@@ -2,7 +2,7 @@
 
 #if defined(MOSAIC_WITH_KERNELS)
 
-// The file that nvcc wrote, as it is.
+// The output file of nvcc, unchanged.
 asm(".section .rodata\n"
     ".balign 64\n"
     "mosaicKernelImage: .incbin \"" MOSAIC_KERNEL_IMAGE "\"\n"

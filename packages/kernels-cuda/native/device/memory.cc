@@ -12,7 +12,7 @@ namespace mosaic::cuda {
 
 namespace {
 
-/// The pools of the process: when one finds no memory, another may keep some that it has no use for.
+/// The memory pools of the process. If one is out of memory, others may hold unused memory.
 class Pools {
  public:
   void add(CUmemoryPool pool) {
@@ -64,7 +64,7 @@ CUresult Memory::allocateFromPool(CUdeviceptr* address, size_t bytes) {
   if (bytes > effectiveLimit_) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult code = driver().memAllocFromPoolAsync(address, std::max<size_t>(bytes, 1), pool_, stream_);
   if (code != CUDA_ERROR_OUT_OF_MEMORY) return code;
-  // What was freed last may still be in use by the stream, and so not be given back yet.
+  // Memory freed last may still be in use by the stream; only after that can it be returned.
   driver().streamSynchronize(stream_);
   pools().trim();
   return driver().memAllocFromPoolAsync(address, std::max<size_t>(bytes, 1), pool_, stream_);
@@ -124,7 +124,7 @@ CUresult Memory::allocateScratch(CUdeviceptr* address, size_t bytes, CUstream st
 
 CUresult Memory::release(CUdeviceptr address, CUstream stream) {
   {
-    // Before the driver may hand the address out again.
+    // Before the driver can reuse the address.
     const std::lock_guard lock(mutex_);
     const auto entry = scratchSizes_.find(address);
     if (entry != scratchSizes_.end()) {
@@ -152,10 +152,10 @@ void Memory::trim() { driver().memPoolTrimTo(pool_, 0); }
 
 namespace {
 
-/// Bytes that are kept at most; a larger block is unpinned at once.
+/// Maximum number of cached bytes; blocks that exceed it are unpinned at once.
 constexpr size_t kMaxCachedBytes = size_t{256} << 20;
 
-/// Powers of two, and from a mebibyte on whole mebibytes.
+/// Rounds up to a power of two, or, above one mebibyte, to whole mebibytes.
 size_t sizeClass(size_t bytes) {
   constexpr size_t kPageBytes = 4096, kMebibyte = size_t{1} << 20;
   if (bytes > kMebibyte) return (bytes + kMebibyte - 1) / kMebibyte * kMebibyte;

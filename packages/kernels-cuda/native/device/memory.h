@@ -1,4 +1,4 @@
-// A device's memory: taken and given back in the order of its stream.
+// A device's memory, allocated and freed in stream order.
 #pragma once
 
 #include <atomic>
@@ -13,45 +13,46 @@
 
 namespace mosaic::cuda {
 
-/// Bytes.
+/// Sizes in bytes.
 struct MemoryStats {
   size_t allocated = 0, reserved = 0, peak = 0;
-  size_t scratch = 0;  // what kernels and collectives work in, beside `reserved`
+  size_t scratch = 0;  // working memory of kernels and collectives, not included in `reserved`
 };
 
-/// A pool of the driver that keeps what is freed, to hand it out again without asking the system. One thread at a time.
-/// The limit, if any, is of what tensors have and of scratch.
+/// A memory pool of the driver that keeps freed memory for reuse without calls to the system. Not thread-safe unless
+/// stated. The limit, if any, applies to tensors and scratch memory together.
 class Memory {
  public:
-  /// `limit` 0: what the GPU has. Throws CallError.
+  /// `limit` 0: the GPU's memory. Throws CallError.
   Memory(const Context& context, CUstream stream, size_t limit);
-  /// Gives back all that is allocated.
+  /// Frees all allocations.
   ~Memory();
   Memory(const Memory&) = delete;
 
-  /// Null beyond the limit or what the GPU has; zero bytes take one. Before it gives up, it waits for the stream and
-  /// returns what all pools of the process keep unused. Throws CallError if the device has failed.
+  /// Returns null beyond the limit or the GPU's memory; zero bytes take one. Before it fails, it waits for the stream
+  /// and returns the unused memory of all pools of the process. Throws CallError if the device has failed.
   CUdeviceptr allocate(size_t bytes);
   void free(CUdeviceptr address, size_t bytes);
-  /// For as long as the device, freed with all else: a few bytes of its own, no scratch. Null if there are none.
+  /// Allocates a few bytes for the lifetime of the device; they do not count as scratch. Null if there is no memory.
   CUdeviceptr allocatePersistent(size_t bytes);
-  /// The same for a kernel to work in: scratch. Null beyond the limit, too.
+  /// Like `allocatePersistent`, for scratch memory of kernels. Returns null also beyond the limit.
   CUdeviceptr reserveScratch(size_t bytes);
-  /// Scratch in the order of another stream, by any thread, until it is released. Out of memory beyond the limit, too.
+  /// Allocates scratch memory in the order of another stream, until it is released. May be called from any thread.
+  /// Returns out-of-memory also beyond the limit.
   /// Before it gives up, it returns what all pools of the process keep unused; it waits for no stream.
   CUresult allocateScratch(CUdeviceptr* address, size_t bytes, CUstream stream);
-  /// Any thread.
+  /// May be called from any thread.
   CUresult release(CUdeviceptr address, CUstream stream);
-  /// May be called by another thread.
+  /// May be called from another thread.
   MemoryStats stats() const;
   void resetPeak() { peakBytes_ = allocatedBytes_.load(); }
-  /// Gives what is kept unused back to the system. May be called by another thread.
+  /// Returns unused memory to the system. May be called from another thread.
   void trim();
   size_t limit() const { return limit_; }
 
  private:
   CUresult allocateFromPool(CUdeviceptr* address, size_t bytes);
-  /// Whether so much more is within the limit, as scratch from then on.
+  /// Counts `bytes` as scratch memory if they are within the limit; returns whether they are.
   bool tryAddScratch(size_t bytes);
 
   CUstream stream_;
@@ -63,18 +64,18 @@ class Memory {
   std::unordered_map<CUdeviceptr, size_t> scratchSizes_;  // bytes; under mutex_
 };
 
-// Host memory that the GPU reaches directly, for copies that the host does not wait for.
+// Host memory that the GPU accesses directly, for asynchronous copies.
 
-/// Pinning takes as long as a copy, and unpinning may wait for the GPU, so blocks are kept. For any thread that has
-/// entered the context.
+/// Pinning takes as long as a copy, and unpinning may wait for the GPU, so blocks are cached. May be used by any thread
+/// that has entered the context.
 class PinnedCache {
  public:
   PinnedCache() = default;
-  /// All blocks must have been given back.
+  /// All blocks must have been released.
   ~PinnedCache();
   PinnedCache(const PinnedCache&) = delete;
 
-  /// At least `bytes`; given back when the last owner releases it. Throws CallError.
+  /// Returns a block of at least `bytes`, which is recycled when its last owner releases it. Throws CallError.
   std::shared_ptr<void> acquire(size_t bytes);
 
  private:

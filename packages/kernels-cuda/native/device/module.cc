@@ -6,7 +6,7 @@ namespace mosaic::cuda {
 
 namespace {
 
-/// What a driver reports of an image that is not for it, or of PTX from a newer toolkit.
+/// Whether the driver reports that an image is for other GPUs, or contains PTX of a newer toolkit.
 bool isIncompatible(CUresult code) {
   return code == CUDA_ERROR_NO_BINARY_FOR_GPU || code == CUDA_ERROR_INVALID_IMAGE || code == CUDA_ERROR_INVALID_PTX ||
          code == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;

@@ -1,4 +1,4 @@
-// The kernels, as loaded into one context.
+// The kernels loaded into one context.
 #pragma once
 
 #include <string_view>
@@ -8,22 +8,23 @@
 
 namespace mosaic::cuda {
 
-// The kernels, as nvcc compiled them.
+// The kernels as compiled by nvcc.
 
-/// A fat binary for all GPUs that are built for, or null if the addon was built without nvcc.
+/// Returns a fat binary for all supported GPUs, or null if the addon was built without nvcc.
 const void* kernelImage();
 
-/// The version of nvcc that compiled it: "13.0".
+/// Returns the version of nvcc that compiled the image: "13.0".
 const char* kernelCompiler();
 
 class Module {
  public:
-  /// Throws Failure if the addon carries no kernels, or none that this driver can load for this GPU.
+  /// Throws Failure if the addon contains no kernels, or none that this driver can load for this GPU.
   explicit Module(const Context& context);
   ~Module();
   Module(const Module&) = delete;
 
-  /// Ready to be started with that much shared memory. `kernel` has static lifetime. Throws CallError.
+  /// Returns a kernel, ready to launch with `sharedBytes` of shared memory. `kernel` has static lifetime. Throws
+  /// CallError.
   CUfunction function(const char* kernel, unsigned sharedBytes);
 
  private:

@@ -10,7 +10,7 @@ namespace mosaic::cuda {
 
 namespace {
 
-/// An event's distance from a timeline's origin is a float of milliseconds: within 10 s it is exact to a microsecond.
+/// Maximum age of a timeline's origin. Distances from it are float milliseconds, exact to a microsecond within 10 s.
 constexpr int64_t kMaxOriginAgeNs = 10'000'000'000;
 
 Port& portOf(MosaicDevicePort* port) { return *static_cast<Port*>(port); }
@@ -18,7 +18,7 @@ Device& deviceOf(MosaicDevicePort* port) { return portOf(port).device(); }
 CUstream streamOf(void* handle) { return static_cast<CUstream>(handle); }
 Port::PooledEvent* eventOf(void* event) { return static_cast<Port::PooledEvent*>(event); }
 
-/// Runs `body`; what it throws becomes a failure. The device explains calls of the driver that failed.
+/// Runs `body` and stores its exception in `failure`. The device adds the details of a failed driver call.
 template <class Body>
 int captureFailure(MosaicDevicePort* port, MosaicFailure* failure, Body body) {
   return mosaic::captureFailure(failure, "communication", [&] {

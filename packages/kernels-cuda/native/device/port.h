@@ -1,4 +1,4 @@
-// What the device does for native code of other packages: the ABI of the runtime's mosaic/device_port.h.
+// The device's functions for native code of other packages: the ABI of the runtime's mosaic/device_port.h.
 #pragma once
 
 #include <map>
@@ -17,16 +17,16 @@ class Port : public MosaicDevicePort {
   explicit Port(Device& device);
   Device& device() const { return device_; }
 
-  /// An event, recorded again and again.
+  /// A reusable event.
   struct PooledEvent {
     Event event;
-    std::shared_ptr<const Timeline> timeline;  // of a timed one
+    std::shared_ptr<const Timeline> timeline;  // set if the event is timed
     bool isTimed;
   };
-  /// Any thread. Throws CallError.
+  /// May be called from any thread. Throws CallError.
   std::unique_ptr<PooledEvent> record(CUstream stream, bool isTimed);
   void recycle(std::unique_ptr<PooledEvent> pooledEvent);
-  /// Its events are not recorded any more.
+  /// Called after the stream's last event is recorded.
   void onStreamDestroyed(CUstream stream);
 
  private:
@@ -39,7 +39,7 @@ class Port : public MosaicDevicePort {
 
   Device& device_;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<PooledEvent>> freeEvents_[2];  // by whether they are timed; under mutex_
+  std::vector<std::unique_ptr<PooledEvent>> freeEvents_[2];  // indexed by whether they are timed; under mutex_
   std::map<CUstream, TimelineOrigin> origins_;             // under mutex_
 };
 

@@ -6,7 +6,7 @@ namespace mosaic::cuda {
 
 Timeline::Timeline(std::shared_ptr<const Context> context, CUstream stream)
     : origin_(std::move(context), 0), originTime_(std::make_shared<std::atomic<int64_t>>(0)) {
-  // The stream itself looks at the host's clock, right before its own event: no thread has to wake for it.
+  // The stream itself reads the host's clock, right before its event, so that no thread has to wake up for it.
   auto* reference = new std::shared_ptr(originTime_);
   const auto recordHostTime = [](void* data) {
     auto* time = static_cast<std::shared_ptr<std::atomic<int64_t>>*>(data);

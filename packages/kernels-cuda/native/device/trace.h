@@ -1,4 +1,4 @@
-// When kernels ran, by events around each.
+// Timing of kernels, by events around each.
 #pragma once
 
 #include <atomic>
@@ -10,37 +10,38 @@
 
 namespace mosaic::cuda {
 
-/// Ties the GPU's clock to the host's by an event in a stream.
+/// Relates the GPU's clock to the host's by an event in a stream.
 class Timeline {
  public:
-  /// Marks the origin in the stream; nothing waits for it. Throws CallError.
+  /// Records the origin in the stream; nothing waits for it. Throws CallError.
   Timeline(std::shared_ptr<const Context> context, CUstream stream);
-  /// Nanoseconds of CLOCK_MONOTONIC at which a timed event was reached. It is done, and was recorded in the same stream
-  /// after the origin.
+  /// Returns the CLOCK_MONOTONIC nanoseconds at which a timed event was reached. The event must be complete, and
+  /// recorded in the same stream after the origin.
   int64_t timeOf(const Event& event) const;
 
  private:
   Event origin_;
-  std::shared_ptr<std::atomic<int64_t>> originTime_;  // written in the stream's order, when it gets there
+  std::shared_ptr<std::atomic<int64_t>> originTime_;  // written in stream order
 };
 
-/// What ran: nanoseconds of CLOCK_MONOTONIC.
+/// A traced operation, with CLOCK_MONOTONIC times in nanoseconds.
 struct TraceEntry {
   const char* name;
   int64_t start, end;
 };
 
-/// Between startTrace and stopTrace. The thread that enqueues adds to it; once stopped it belongs to the watcher's.
+/// The trace between startTrace and stopTrace. The enqueueing thread adds to it; after it is stopped, the watcher's
+/// thread owns it.
 class Trace {
  public:
-  /// Marks the beginning in the stream. Throws CallError.
+  /// Records the origin in the stream. Throws CallError.
   Trace(std::shared_ptr<const Context> context, CUstream stream);
 
-  /// An event before, and one after, what is enqueued between the calls.
+  /// Record an event before and after the operations enqueued between the two calls.
   void recordStart(const char* name);
   void recordEnd();
 
-  /// To be called when all of it is done.
+  /// Returns the entries. Must be called after all traced work is done.
   std::vector<TraceEntry> entries() const;
 
  private:

@@ -1,6 +1,6 @@
-// What we use of the CUDA driver API, declared here so that nothing of CUDA is needed to build.
-// Types and values are those of NVIDIA's "CUDA Driver API" reference, version 12.0; where the toolkit's own cuda.h is
-// at hand, the build compares the two.
+// The part of the CUDA driver API that is used, declared here so that the build requires nothing of CUDA. Types and
+// values are those of NVIDIA's "CUDA Driver API" reference, version 12.0. If the toolkit's cuda.h is available, the
+// build compares the two.
 #pragma once
 
 #include <cstddef>
@@ -58,13 +58,13 @@ enum Attribute : int {
 
 /// CUfunction_attribute
 constexpr int MAX_DYNAMIC_SHARED_SIZE_BYTES = 8;
-/// CUmemPool_attribute: bytes that the pool keeps before it gives memory back to the system.
+/// CUmemPool_attribute: bytes that the pool retains before it returns memory to the system.
 constexpr int MEMPOOL_RELEASE_THRESHOLD = 4;
 constexpr int MEMPOOL_RESERVED_MEM_CURRENT = 5;
 constexpr int MEM_ALLOCATION_TYPE_PINNED = 1;
 constexpr int MEM_LOCATION_TYPE_DEVICE = 1;
 
-/// CUmemPoolProps: whose memory a pool hands out. What is not named here is 0.
+/// CUmemPoolProps: the location of a pool's memory. Fields not named here are 0.
 struct MemPoolProperties {
   int allocationType, handleTypes;
   int locationType, locationId;
@@ -77,8 +77,8 @@ constexpr unsigned STREAM_NON_BLOCKING = 1;
 constexpr unsigned EVENT_BLOCKING_SYNC = 1;
 constexpr unsigned EVENT_DISABLE_TIMING = 2;
 
-/// Name in the library, return type CUresult, parameters. One line a function, so that the loader, the table and the
-/// stand-in cannot disagree. X(name, symbol, parameters)
+/// Name in the library (all return CUresult) and parameters, one line per function. The loader, the table and the
+/// emulated driver share this list, so that they agree. X(name, symbol, parameters)
 #define MOSAIC_CUDA_DRIVER(X)                                                                                        \
   X(init, cuInit, (unsigned flags))                                                                                  \
   X(driverGetVersion, cuDriverGetVersion, (int* version))                                                            \
@@ -128,22 +128,22 @@ constexpr unsigned EVENT_DISABLE_TIMING = 2;
     (CUfunction function, unsigned gridX, unsigned gridY, unsigned gridZ, unsigned blockX, unsigned blockY,          \
      unsigned blockZ, unsigned sharedBytes, CUstream stream, void** parameters, void** extra))
 
-/// The driver's functions, found at run time.
+/// The driver's functions, loaded at run time.
 struct Driver {
 #define MOSAIC_CUDA_POINTER(name, symbol, parameters) CUresult(*name) parameters = nullptr;
   MOSAIC_CUDA_DRIVER(MOSAIC_CUDA_POINTER)
 #undef MOSAIC_CUDA_POINTER
 };
 
-// CUtensorMapDataType and its like, of those that are used.
+// CUtensorMapDataType and related enums, as far as they are used.
 enum TensorMapType : int { TENSOR_MAP_FLOAT16 = 6, TENSOR_MAP_BFLOAT16 = 9 };
 constexpr int TENSOR_MAP_INTERLEAVE_NONE = 0;
 constexpr int TENSOR_MAP_SWIZZLE_128B = 3;
 constexpr int TENSOR_MAP_L2_PROMOTION_256B = 3;
 constexpr int TENSOR_MAP_FILL_ZEROS = 0;
 
-/// cuTensorMapEncodeTiled: lengths, box and steps count elements, the fastest axis first; strides count bytes, from the
-/// second axis on.
+/// cuTensorMapEncodeTiled: lengths, box and steps count elements, the fastest axis first. Strides count bytes and begin
+/// with the second axis.
 using TensorMapEncodeTiled = CUresult (*)(void* map, int type, unsigned rank, void* base, const uint64_t* lengths,
                                           const uint64_t* strides, const uint32_t* box, const uint32_t* steps,
                                           int interleave, int swizzle, int l2Promotion, int fill);

@@ -20,7 +20,7 @@ struct LoadedDriver {
   bool isEmulated = false;
 };
 
-/// $MOSAIC_CUDA_LIBRARY, else libcuda.so.1.
+/// Returns $MOSAIC_CUDA_LIBRARY, else libcuda.so.1.
 std::string libraryName() {
   const char* environmentValue = std::getenv("MOSAIC_CUDA_LIBRARY");
   return environmentValue && *environmentValue ? environmentValue : "libcuda.so.1";
@@ -35,7 +35,7 @@ void* openLibrary(const std::string& library) {
 
 Driver loadFunctions(void* handle, const std::string& library) {
   Driver driver;
-  const char* missingSymbol = nullptr;  // the first symbol that is not there
+  const char* missingSymbol = nullptr;  // the first symbol not found
 #define MOSAIC_CUDA_FIND(name, symbol, parameters)                                \
   driver.name = reinterpret_cast<CUresult(*) parameters>(dlsym(handle, #symbol)); \
   if (!driver.name && !missingSymbol) missingSymbol = #symbol;
@@ -76,7 +76,7 @@ LoadedDriver loadDriver() {
   return loadedDriver;
 }
 
-/// Tried again after a failure: a driver may be installed meanwhile, a variable set.
+/// Loading is retried after a failure, because a driver may have been installed or a variable set in the meantime.
 const LoadedDriver& getLoadedDriver() {
   static std::mutex mutex;
   static const LoadedDriver* loadedDriver = nullptr;

@@ -1,4 +1,4 @@
-// Finds the CUDA driver at run time, so that everything builds, installs and loads where there is none.
+// Loads the CUDA driver at run time, so that everything builds, installs and loads without one.
 #pragma once
 
 #include <stdexcept>
@@ -8,7 +8,7 @@
 
 namespace mosaic::cuda {
 
-/// The driver is missing or of no use; reports why and what to do.
+/// The driver is missing or unusable; the message reports the cause and a remedy.
 struct DriverError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -23,31 +23,32 @@ class CallError : public std::runtime_error {
   CUresult code_;
 };
 
-/// As cuDriverGetVersion gives it: CUDA 12.0, the oldest that can load what nvcc 12 compiles for Hopper.
+/// Version in the format of cuDriverGetVersion: CUDA 12.0, the oldest that can load code compiled for Hopper by nvcc
+/// 12.
 constexpr int kMinDriverVersion = 12000;
 
-/// The process's driver, initialised. The library is $MOSAIC_CUDA_LIBRARY, else libcuda.so.1.
-/// Throws DriverError; once it has succeeded it always does.
+/// Returns the process's driver, initialised. The library is $MOSAIC_CUDA_LIBRARY, else libcuda.so.1. Throws
+/// DriverError; after one success it never throws.
 const Driver& driver();
 
-/// Version as cuDriverGetVersion gives it, 12040 for CUDA 12.4; and the library's name.
+/// Version in the format of cuDriverGetVersion, 12040 for CUDA 12.4; and the library's name.
 int driverVersion();
 const std::string& driverLibrary();
 
-/// Null where the driver has none.
+/// Returns null if the driver does not have the function.
 TensorMapEncodeTiled tensorMapEncodeTiled();
 
-/// Whether the driver is a stand-in for tests (native/emulation); the image of kernels that it brings along, if any.
+/// Whether the driver is the emulation for tests (native/emulation); and the kernel image that it provides, or null.
 bool isEmulated();
 const void* emulatedKernelImage();
 
-/// "12.4" for 12040.
+/// Formats a version: "12.4" for 12040.
 std::string versionText(int version);
 
-/// What was tried, and what the driver reports of it.
+/// Formats the failed operation and the driver's error text.
 std::string formatError(CUresult code, const char* operation);
 
-/// Throws CallError with the name of what was tried and what the driver reports of it, unless `code` is success.
+/// Throws CallError with the operation and the driver's error text, unless `code` is success.
 void check(CUresult code, const char* operation);
 
 }  // namespace mosaic::cuda

@@ -1,4 +1,4 @@
-// Reading and writing float32 rows: out, the gradients, and the numbers that each row has one of.
+// Reading and writing float32 rows: out, the gradients, and values with one element per row.
 #pragma once
 
 #include "kernels/tile_iterator.cuh"
@@ -7,13 +7,13 @@ namespace mosaic::cuda {
 
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-/// Row `row` of the run.
+/// Returns row `row` of the run.
 template <class Rows>
 DEVICE float* rowOf(const Rows& x, const RowRange& run, int row) {
   return x.data + run.batch * x.batch + run.head * x.head + (run.first + row) * x.row;
 }
 
-/// Columns c and c + 1 of a row; 0 right of the last.
+/// Loads columns c and c + 1 of a row; 0 past the last column.
 DEVICE float2 loadPair(const Accumulator& x, const float* row, int c, int columns) {
   if (x.isFloat2Aligned) return c < columns ? load(reinterpret_cast<const float2*>(row + c)) : make_float2(0.f, 0.f);
   return make_float2(c < columns ? load(row + c * x.column) : 0.f,
@@ -28,19 +28,19 @@ DEVICE void storePair(const Accumulator& x, float* row, int c, int columns, floa
   if (c + 1 < columns) store(row + (c + 1) * x.column, value.y);
 }
 
-/// lse; +∞ where a row has seen nothing or is none, so that its probabilities become 0.
+/// Returns lse, or +∞ for rows without visible keys or past the end, so that their probabilities are 0.
 DEVICE float loadLse(const RowValues& lse, const RowRange& run, int row) {
   const float value = row < run.length ? load(rowOf(lse, run, row)) : -infinity();
   return value == -infinity() ? infinity() : value;
 }
-/// Of a large m or lse the product with log2 e is not taken: at 1e9 its rounding is an exponent of up to 64. Instead it
-/// is subtracted from the score, rounded as m was, and what is left is scaled for base 2. Of an ordinary one that
-/// rounding changes a probability by less than 2^-13, a quarter of what its own rounding to 16 bits may, and scaling
-/// and subtraction are one multiply-add.
+/// A large m or lse is not multiplied by log2 e, because at 1e9 the rounding error would be an exponent of up to 64.
+/// Instead it is subtracted from the score, which is rounded like m, and the difference is scaled for base 2. For an
+/// ordinary m or lse, the rounding changes a probability by less than 2^-13, a quarter of the maximum error of its own
+/// rounding to 16 bits, and scaling and subtraction are one multiply-add.
 constexpr float kLargeThreshold = 1024;
 DEVICE bool isLarge(float x) { return fabsf(x) > kLargeThreshold && fabsf(x) < infinity(); }
 
-/// exp(scale · s − m), of an m of any size; at most 1 even if another kernel rounded the score apart.
+/// Returns exp(scale · s − m), for m of any size; at most 1 even if another kernel rounded the score differently.
 DEVICE float scaledExp(float s, float scale, float m) {
   const float exponent = roundedProduct(s, scale) - m;
   return fastExp2((exponent > 0.f ? 0.f : exponent) * kLog2e);

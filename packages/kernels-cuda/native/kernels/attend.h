@@ -1,8 +1,9 @@
-// Attention's kernels as the host starts them: what they are given, how they are cut into blocks, how much they share.
+// Host interface of the attention kernels: their arguments, their blocks, and their shared memory.
 //
-// One launch folds a list of parts (visible.h); more parts than it holds take several launches, for the state is
-// carried. Names end in the dtype of the inputs and the head size that is provided for: attend_bfloat16_64 takes heads
-// of up to 64, of keys and of values. attendModified_bfloat16_64 also modifies scores (score_modifiers.h).
+// One launch folds a list of parts (visible.h). If there are more parts than it can hold, several launches follow each
+// other, which the carried state allows. Names end in the dtype of the inputs and the maximum head size:
+// attend_bfloat16_64 supports heads of up to 64, for keys and for values. attendModified_bfloat16_64 also modifies
+// scores (score_modifiers.h).
 #pragma once
 
 #include "kernels/visible.h"
@@ -10,22 +11,22 @@
 
 namespace mosaic::cuda {
 
-/// q and k [B,H,S,D], v and dOut [B,H,S,Dv]: strides count elements, along D it is 1.
+/// q and k [B,H,S,D], v and dOut [B,H,S,Dv]. Strides count elements; the stride along D is 1.
 struct Matrix {
   const void* data;
   int64_t batch, head, row;
   DType dtype;
-  bool isAligned;  // rows begin at multiples of 16 bytes, and are as long
+  bool isAligned;  // the starts and lengths of rows are multiples of 16 bytes
 };
 
-/// What is read and written, float32: out and dv [B,H,S,Dv], dq and dk [B,H,S,D].
+/// The float32 tensors that are read and written: out and dv [B,H,S,Dv], dq and dk [B,H,S,D].
 struct Accumulator {
   float* data;
   int64_t batch, head, row, column;
-  bool isFloat2Aligned;  // columns 2i and 2i + 1 are 8 aligned bytes
+  bool isFloat2Aligned;  // columns 2i and 2i + 1 are contiguous and aligned to 8 bytes
 };
 
-/// One float32 a row, [B,H,S]: lse, delta.
+/// One float32 per row, [B,H,S]: lse, delta.
 struct RowValues {
   float* data;
   int64_t batch, head, row;
@@ -36,8 +37,8 @@ struct AttendParameters {
   Accumulator out;
   RowValues lse;
   int32_t headDim, valueHeadDim;  // D and Dv
-  int32_t group;                  // heads of queries to a head of keys
-  float scale;                    // above 0, on tensor cores
+  int32_t group;                  // query heads per key head
+  float scale;                    // positive for tensor core kernels
   Parts parts;
 };
 
@@ -50,10 +51,10 @@ struct AttendBackwardParameters {
   Parts parts;
 };
 
-/// A block owns `ownTileLength` rows (or keys) and walks over the others `stepTileLength` at a time.
+/// A block owns `ownTileLength` rows (or keys) and iterates over keys (or rows), `stepTileLength` at a time.
 struct BlockShape {
   int ownTileLength, stepTileLength, warps;
-  /// Into how many parts its columns are split, a block each.
+  /// Number of parts that the columns are split into, one block each.
   int parts = 1;
 
   HOST_AND_DEVICE constexpr int threads() const { return warps * 32; }
@@ -76,26 +77,27 @@ HOST_AND_DEVICE constexpr unsigned forwardBytes(int headDim) {
   const BlockShape shape = forwardShape(headDim);
   return static_cast<unsigned>((shape.ownTileLength + 2 * shape.stepTileLength) * headDim * 2);
 }
-/// k and v; q and dOut twice; three numbers of each row (gradients.cuh) twice.
+/// Shared memory for k and v; q and dOut twice; three values per row (gradients.cuh) twice.
 HOST_AND_DEVICE constexpr unsigned keysBytes(int headDim) {
   const BlockShape shape = keysShape(headDim);
   return static_cast<unsigned>((2 * shape.ownTileLength + 4 * shape.stepTileLength) * headDim * 2 +
                                24 * shape.stepTileLength);
 }
-/// q and dOut; k and v twice.
+/// Shared memory for q and dOut; k and v twice.
 HOST_AND_DEVICE constexpr unsigned queriesBytes(int headDim) {
   const BlockShape shape = queriesShape(headDim);
   return static_cast<unsigned>((2 * shape.ownTileLength + 4 * shape.stepTileLength) * headDim * 2);
 }
 
-// ── float32, or a mixture: every thread has floatMicroTileSide(D)² products of 8 × 8 threads
+// ── float32 or mixed dtypes: 8 × 8 threads, each with floatMicroTileSide(D)² products
 
 HOST_AND_DEVICE constexpr int floatMicroTileSide(int headDim) { return headDim <= 128 ? 4 : 2; }
 HOST_AND_DEVICE constexpr BlockShape floatShape(int headDim) {
   const int tile = 8 * floatMicroTileSide(headDim);
   return {tile, tile, 2};
 }
-/// `tiles` of rows, and `squares` of products, each row one longer against bank conflicts; 2 numbers a row.
+/// Shared memory for `tiles` tiles of rows and `squares` squares of products, with rows padded by one element against
+/// bank conflicts; and 2 values per row.
 HOST_AND_DEVICE constexpr unsigned floatBytes(int headDim, int tiles, int squares) {
   const int tile = floatShape(headDim).ownTileLength;
   return static_cast<unsigned>((tiles * tile * (headDim + 1) + squares * tile * (tile + 1) + 2 * tile) * 4);

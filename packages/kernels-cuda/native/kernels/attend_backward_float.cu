@@ -5,21 +5,23 @@ using namespace mosaic::cuda;
 
 namespace {
 
-/// Whether the query sees the key.
+/// Whether the key is visible to the query.
 DEVICE bool isVisible(const VisibleInterval& visible, int row, int key) {
   return key >= edgePosition(visible, visible.begin, row) && key < edgePosition(visible, visible.end, row);
 }
 
-/// s ← P, dp ← dS, of one query and one key; `derivative` is that of the score by the scaled product.
+/// s ← P, dp ← dS, for one query and one key. `derivative` is the derivative of the score with respect to the scaled
+/// product.
 DEVICE void differentiate(float& s, float& dp, bool isPairVisible, float2 lseAndDelta, float scale, float derivative) {
   const float exponent = roundedProduct(s, scale) - lseAndDelta.x;
   const float weight =
-      exp2f((exponent > 0.f ? 0.f : exponent) * kLog2e);  // at most 1, however the forward rounded the score
+      exp2f((exponent > 0.f ? 0.f : exponent) * kLog2e);  // at most 1, even if the forward rounded the score
+                                                          // differently
   s = isPairVisible ? weight : maskedWeight();
   dp = isPairVisible ? weight * (dp - lseAndDelta.y) * derivative : maskedWeight();
 }
 
-/// Grid: (key tiles, key heads, batch); walks over the queries of all heads that read these keys.
+/// Grid: (key tiles, key heads, batch). Iterates over the queries of all heads that use these keys.
 template <int D, class Scores = PlainScores>
 DEVICE void attendKeysFloat(const AttendBackwardParameters& p, const Scores& scores = {}) {
   using Tile = FloatTile<D>;
@@ -34,14 +36,14 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p, const Scores& sco
   if (!at.isValid()) return;
   const SharedAddress k = sharedBase(), v = k + Tile::kBytes, q = v + Tile::kBytes, g = q + Tile::kBytes;
   const SharedAddress square = g + Tile::kBytes, scoreGradientSquare = square + Tile::kSquareBytes;
-  const SharedAddress statistics = scoreGradientSquare + Tile::kSquareBytes;  // exponent, then delta, of each query
+  const SharedAddress statistics = scoreGradientSquare + Tile::kSquareBytes;  // exponent and delta of each query
 
   loadFloatTile<D>(k, p.k, ownRange, key0, p.headDim);
   loadFloatTile<D>(v, p.v, ownRange, key0, p.valueHeadDim);
   float dk[R][D / 8] = {}, dv[R][D / 8] = {};
   for (; at.isValid(); at.next()) {
     const RowRange rows = at.range(batch);
-    syncBlock();  // nobody reads the last queries any more
+    syncBlock();  // all threads have finished reading the previous queries
     loadFloatTile<D>(q, p.q, rows, at.row0, p.headDim);
     loadFloatTile<D>(g, p.dOut, rows, at.row0, p.valueHeadDim);
     if (threadIdx.x < Tile::kSide) {

@@ -1,8 +1,8 @@
 // Flash attention, backward, on Hopper: the two kernels of attend_backward_mma.cuh with TMA and wgmma.
 //
-// Exponentials run beside dP, and the next scores are started with the last sums. No product is under way where the
-// loop closes, and none is started under a condition: ptxas would wait for each one by itself (its note C7515). So the
-// last step computes its own scores once more, for nobody.
+// Exponentials overlap with dP, and the next scores are started together with the last sums. No product is pending at
+// the end of the loop body, and none is started conditionally, because ptxas would then wait for each product
+// separately (its note C7515). The last step therefore recomputes its own scores, which are not used.
 #pragma once
 
 #include "kernels/gradients.cuh"
@@ -10,8 +10,8 @@
 
 namespace mosaic::cuda {
 
-/// A block owns keys and walks over the queries of all heads that read them. Products are transposed, rows are keys and
-/// columns queries, so that Pᵀ and dSᵀ are left operands straight from registers.
+/// A block owns keys and iterates over the queries of all heads that use them. Products are transposed: rows are keys
+/// and columns are queries, so that Pᵀ and dSᵀ are left operands directly from registers.
 template <int D>
 struct HopperKeys {
   static constexpr HopperShape kShape = keysHopperShape(D);
@@ -30,7 +30,7 @@ struct HopperKeys {
 
   DEVICE RowStatistics statisticsAt(int step) const { return {statistics + step % kStages * RowStatistics::kBytes}; }
 
-  /// The thread that loads tiles.
+  /// Runs the thread that loads tiles.
   DEVICE void load(Tiles at) const {
     const TmaCoordinates coordinates{0, ownRange.first + key0, ownRange.head, ownRange.batch};
     arriveExpectTx(ownFullBarrier, 2 * kPanelsBytes<kKeys, D>);
@@ -46,8 +46,8 @@ struct HopperKeys {
     }
   }
 
-  /// A warp that loads one of the numbers of each query, to where `getDestination` points. One warp for each, for two
-  /// need more registers than a loader keeps.
+  /// Runs a warp that loads one of the values of each query to the address that `getDestination` returns. Each value
+  /// has its own warp, because loading two needs more registers than a loader has.
   template <class GetDestination, class GetRowValue>
   DEVICE void loadStatistics(Tiles at, GetDestination getDestination, GetRowValue getRowValue) const {
     for (int step = 0; at.isValid(); at.next(), step++) {
@@ -60,7 +60,7 @@ struct HopperKeys {
     }
   }
 
-  /// Once the step's tiles are here, before products of them start.
+  /// Zeroes invalid rows once the step's tiles have arrived, before products of them start.
   DEVICE void zeroInvalidRows(int step, int validRows) const {
     if (validRows >= kRows) return;
     zeroRowsFrom<kRows, D, kGroups>(pipeline.tile(step), validRows);
@@ -68,7 +68,7 @@ struct HopperKeys {
     syncAfterZeroing<kGroups>();
   }
 
-  /// A warpgroup that computes: 64 keys, of which this lane holds `key` and key + 8.
+  /// Runs a warpgroup that computes 64 keys, of which this lane holds `key` and key + 8.
   template <class T>
   DEVICE void compute(Tiles at, int group) const {
     const int lane = threadIdx.x & 31, key = key0 + group * 64 + (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
@@ -120,7 +120,7 @@ struct HopperKeys {
   }
 };
 
-/// A block owns queries and walks over the keys that they see.
+/// A block owns queries and iterates over the keys that are visible to them.
 template <int D>
 struct HopperQueries {
   static constexpr HopperShape kShape = queriesHopperShape(D);
@@ -135,7 +135,7 @@ struct HopperQueries {
   SharedAddress ownFullBarrier = stages + kStages * kStageBytes;
   TmaPipeline<kStageBytes> pipeline{stages, ownFullBarrier + 8};
 
-  /// The thread that loads.
+  /// Runs the thread that loads tiles.
   DEVICE void load(Tiles at) const {
     const TmaCoordinates coordinates{0, ownRange.first + row0, ownRange.head, ownRange.batch};
     arriveExpectTx(ownFullBarrier, 2 * kPanelsBytes<kRows, D>);
@@ -150,7 +150,7 @@ struct HopperQueries {
     }
   }
 
-  /// Once the step's tiles are here, before products of them start.
+  /// Zeroes invalid rows once the step's tiles have arrived, before products of them start.
   DEVICE void zeroInvalidRows(int step, int validRows) const {
     if (validRows >= kKeys) return;
     zeroRowsFrom<kKeys, D, kGroups>(pipeline.tile(step), validRows);
@@ -158,7 +158,7 @@ struct HopperQueries {
     syncAfterZeroing<kGroups>();
   }
 
-  /// A warpgroup that computes: 64 rows, of which this lane holds `row` and row + 8.
+  /// Runs a warpgroup that computes 64 rows, of which this lane holds `row` and row + 8.
   template <class T>
   DEVICE void compute(Tiles at, int group) const {
     const int lane = threadIdx.x & 31, row = row0 + group * 64 + (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);

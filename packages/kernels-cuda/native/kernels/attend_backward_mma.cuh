@@ -1,8 +1,8 @@
 // Flash attention, backward, on tensor cores: every GPU since sm_80.
 //
-// Two kernels and no atomics, so that sums have one order: one in which a block owns keys and walks over the queries of
-// all heads that read them, one in which it owns queries and walks over the keys. With the whole attention's lse and
-// delta:
+// Two kernels without atomics, so that the order of each sum is fixed. In one, a block owns keys and iterates over the
+// queries of all heads that use them; in the other, it owns queries and iterates over the keys. With lse and delta of
+// the whole attention:
 //   P = exp(scale · S − lse), dP = dO Vᵀ, dS = P ∘ (dP − delta), dq += scale · dS K, dk += scale · dSᵀ Q, dv += Pᵀ dO.
 // Dao 2023, algorithm 2.
 #pragma once
@@ -22,7 +22,7 @@ DEVICE void copy(float (&to)[K][4], const float (&from)[K][4]) {
   }
 }
 
-/// From gradients of modified scores to those of the scaled ones.
+/// Converts gradients of modified scores to gradients of scaled scores.
 template <int K, class Modifiers, class Changes>
 DEVICE void differentiate(float (&ds)[K][4], const Modifiers& modifiers, const Changes& changes) {
 #pragma unroll
@@ -32,8 +32,8 @@ DEVICE void differentiate(float (&ds)[K][4], const Modifiers& modifiers, const C
   }
 }
 
-/// Grid: (key tiles × column parts, key heads, batch). All products are transposed, rows are keys and columns queries,
-/// so that Pᵀ and dSᵀ go into the next product straight from registers.
+/// Grid: (key tiles × column parts, key heads, batch). All products are transposed: rows are keys and columns are
+/// queries, so that Pᵀ and dSᵀ are used in the next product directly from registers.
 template <class T, int D, class Scores = PlainScores>
 DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scores = {}) {
   constexpr BlockShape kShape = keysShape(D);
@@ -75,13 +75,13 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scor
   loadStep(0, at);
   commitCopies();
 
-  const auto key = [&](int m) { return key0 + (warp * M + m) * 16 + (lane >> 2); };  // this lane's first
+  const auto key = [&](int m) { return key0 + (warp * M + m) * 16 + (lane >> 2); };  // this lane's first key
   float dk[M][N][4], dv[M][N][4];
   clear(dk);
   clear(dv);
   for (int step = 0; at.isValid(); step++) {
     waitCopies<0>();
-    syncBlock();  // this step is here; nobody reads the last one any more
+    syncBlock();  // this step's tiles have arrived; the previous ones are no longer read
     const QueryTileIterator<kKeys, kRows> currentTile = at;
     at.next();
     if (at.isValid()) loadStep(step + 1, at);
@@ -92,7 +92,7 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scor
     multiplyTransposed<T, D>(s, kTile, warp * M * 16, qTile(step));
     const auto modifiers = scores.createPartModifiers(currentTile.part, batch, currentTile.head);
     typename Scores::template Changes<K, 4> changes[M];
-    float weights[M][K][4];  // as they count
+    float weights[M][K][4];  // with dropout applied
 #pragma unroll
     for (int m = 0; m < M; m++) {
       modifiers.modify(s[m], p.scale, changes[m], RowsOfKeys{key(m), currentTile.row0});

@@ -5,8 +5,8 @@ using namespace mosaic::cuda;
 
 namespace {
 
-/// Of each of a thread's rows: the largest scaled score or a state's lse, the thread's part of the sum, its columns of
-/// out.
+/// For each of a thread's rows: the largest scaled score or the state's lse, the thread's part of the sum, and its
+/// columns of out.
 template <int R, int N>
 struct State {
   float m[R], l[R], acc[R][N];
@@ -38,7 +38,7 @@ DEVICE void loadState(const AttendParameters& p, const RowRange& ownRange, int r
   }
 }
 
-/// `s`: products of queries row0… and keys key0… on entry, probabilities relative to m on return.
+/// `s`: products of queries row0… and keys key0… on input, probabilities relative to m on output.
 template <int R, int N>
 DEVICE void updateOnlineSoftmax(const VisibleInterval& visible, float scale, int row0, int key0, float (&s)[R][R],
                                 State<R, N>& state) {
@@ -69,7 +69,7 @@ DEVICE void updateOnlineSoftmax(const VisibleInterval& visible, float scale, int
   }
 }
 
-/// Writes the state of the rows that saw something.
+/// Writes the state of the rows that attended to at least one key.
 template <int R, int N>
 DEVICE void storeState(const AttendParameters& p, const WorkTile& work, const RowRange& ownRange, int row0,
                        const State<R, N>& state) {
@@ -101,7 +101,7 @@ DEVICE void attendFloat(const AttendParameters& p, const Scores& scores = {}) {
   const RowRange ownRange{batch, head, firstPart.row, firstPart.visible.rows};
   const int row0 = tileStartFromEnd(ownRange.length, Tile::kSide, work.tile);
   KeyTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, row0);
-  if (!at.isValid()) return;  // the state stays as it is
+  if (!at.isValid()) return;  // the state is unchanged
   const SharedAddress q = sharedBase(), k = q + Tile::kBytes, v = k + Tile::kBytes, square = v + Tile::kBytes;
 
   loadFloatTile<D>(q, p.q, ownRange, row0, p.headDim);
@@ -109,7 +109,7 @@ DEVICE void attendFloat(const AttendParameters& p, const Scores& scores = {}) {
   loadState(p, ownRange, row0, state);
   for (; at.isValid(); at.next()) {
     const RowRange keys = at.range(batch, kvHead);
-    syncBlock();  // nobody reads the last keys any more
+    syncBlock();  // all threads have finished reading the previous keys
     loadFloatTile<D>(k, p.k, keys, at.key0, p.headDim);
     loadFloatTile<D>(v, p.v, keys, at.key0, p.valueHeadDim);
     syncBlock();

@@ -1,4 +1,4 @@
-// Attention's kernels for Hopper, forward and backward: one of each dtype and head size.
+// Hopper's attention kernels, forward and backward: one per dtype and head size.
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 #include "kernels/attend_backward_hopper.cuh"

@@ -1,7 +1,7 @@
 // Flash attention, forward, on Hopper: one warpgroup loads with TMA, the others compute with wgmma.
 //
-// The products of a step do not wait for its softmax: while the tensor cores work on the next scores and on the last
-// values, the softmax in between is done; and while one warpgroup does its softmax, another one's products run.
+// Products overlap with softmax. While the tensor cores compute the next scores and the products with the last values,
+// the softmax in between is computed; and while one warpgroup computes its softmax, the products of another one run.
 // Shah et al. 2024 (FlashAttention-3), §3.1 and §3.2.
 #pragma once
 
@@ -26,7 +26,7 @@ struct HopperForward {
   KvPipeline keys{stages, qFullBarrier + 8};
   KvPipeline values{stages + kStages * kPanelsBytes<kKeys, D>, qFullBarrier + 8 + 16 * kStages};
 
-  /// The thread that loads: queries once, then keys and values as room becomes free.
+  /// Runs the thread that loads: queries once, then keys and values as buffers become free.
   DEVICE void load(Tiles at) const {
     arriveExpectTx(qFullBarrier, kPanelsBytes<kRows, D>);
     loadPanels<kRows, D>(q, p.q, {0, ownRange.first + row0, ownRange.head, ownRange.batch}, qFullBarrier);
@@ -41,7 +41,7 @@ struct HopperForward {
     }
   }
 
-  /// Before turns: all warpgroups meet here.
+  /// Called before warpgroups start to take turns, because all of them synchronize here.
   DEVICE void zeroInvalidValues(int step, int validRows) const {
     if (validRows >= kKeys) return;
     values.consumerWait(step);
@@ -49,14 +49,14 @@ struct HopperForward {
     syncAfterZeroing<kGroups>();
   }
 
-  /// A warpgroup that computes: 64 rows, of which this lane holds `row` and row + 8.
+  /// Runs a warpgroup that computes 64 rows, of which this lane holds `row` and row + 8.
   template <class T>
   DEVICE void compute(Tiles at, int group) const {
     const int lane = threadIdx.x & 31, row = row0 + group * 64 + (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
     const float scale = p.base.scale;
     const OrderBarrier<kGroups> order{group};
     float s[kKeys / 8][4], acc[D / 8][4], maxScore[2], sum[2], decay[2];
-    uint32_t weights[kKeys / 16][4];  // the softmax of the last scores, as the left operand of the next product
+    uint32_t weights[kKeys / 16][4];  // softmax of the last scores, as the left operand of the next product
     loadState(p.base, ownRange, row, acc, maxScore, sum);
     order.init();
 
@@ -88,7 +88,7 @@ struct HopperForward {
       commitWgmma();
       order.arrive();
 
-      waitWgmma<1>(s);  // the scores are here, the values still under way
+      waitWgmma<1>(s);  // the scores are complete, the product with the values still pending
       keys.consumerRelease(step);
       if (at.needsMask()) maskKeys(at.visible(), s, row, at.key0, -infinity());
       updateOnlineSoftmax(s, scale, maxScore, sum, decay);
@@ -118,7 +118,7 @@ DEVICE void attendHopper(const AttendHopperParameters& p) {
                           firstPart.visible.rows};
   const int row0 = tileStartFromEnd(ownRange.length, Forward::kRows, work.tile);
   const typename Forward::Tiles at(p.base.parts, work, row0);
-  if (!at.isValid()) return;  // the state stays as it is
+  if (!at.isValid()) return;  // the state is unchanged
 
   const Forward forward{p, work, ownRange, ownRange.head / p.base.group, row0};
   initBlockBarrier(forward.qFullBarrier, [&] {

@@ -1,5 +1,5 @@
-// Attention's kernels on tensor cores, forward and backward: one of each dtype and head size, and beside it one that
-// modifies scores. There heads of up to 32 take the kernels for 64.
+// Tensor core attention kernels, forward and backward: one per dtype and head size, and for each a variant that
+// modifies scores. With modified scores, heads of up to 32 use the kernels for 64.
 #include "kernels/attend_backward_mma.cuh"
 #include "kernels/attend_mma.cuh"
 

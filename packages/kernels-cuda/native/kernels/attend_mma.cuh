@@ -7,7 +7,7 @@
 
 namespace mosaic::cuda {
 
-/// A block owns consecutive rows of one head; each warp takes an equal part of them. Grid: (row tiles, heads, batch).
+/// A block owns consecutive rows of one head, divided equally among its warps. Grid: (row tiles, heads, batch).
 template <class T, int D, class Scores = PlainScores>
 DEVICE void attendTile(const AttendParameters& p, const Scores& scores = {}) {
   constexpr BlockShape kShape = forwardShape(D);
@@ -22,7 +22,7 @@ DEVICE void attendTile(const AttendParameters& p, const Scores& scores = {}) {
   const RowRange ownRange{batch, head, firstPart.row, firstPart.visible.rows};
   const int row0 = tileStartFromEnd(ownRange.length, kRows, work.tile);
   KeyTileIterator<kRows, kKeys> at(p.parts, work, row0);
-  if (!at.isValid()) return;  // the state stays as it is
+  if (!at.isValid()) return;  // the state is unchanged
 
   const auto source = [&](const Matrix& x, int columns) { return makeSource(x, at.range(batch, kvHead), columns); };
   const SharedAddress qTile = sharedBase(), kTile = qTile + kTileBytes<kRows, D>, vTile = kTile + kTileBytes<kKeys, D>;
@@ -30,14 +30,14 @@ DEVICE void attendTile(const AttendParameters& p, const Scores& scores = {}) {
   loadTile<kKeys, D, kThreads>(kTile, source(p.k, p.headDim), at.key0);
   commitCopies();
 
-  const auto row = [&](int m) { return row0 + (warp * M + m) * 16 + (lane >> 2); };  // this lane's first
+  const auto row = [&](int m) { return row0 + (warp * M + m) * 16 + (lane >> 2); };  // this lane's first row
   float acc[M][N][4], maxScore[M][2], sum[M][2];
 #pragma unroll
   for (int m = 0; m < M; m++) loadState(p, ownRange, row(m), acc[m], maxScore[m], sum[m]);
 
   while (at.isValid()) {
     waitCopies<0>();
-    syncBlock();  // the keys are here; nobody reads the last values any more
+    syncBlock();  // the keys have arrived; the previous values are no longer read
     loadTile<kKeys, D, kThreads>(vTile, source(p.v, p.valueHeadDim), at.key0);
     commitCopies();
 
@@ -54,7 +54,7 @@ DEVICE void attendTile(const AttendParameters& p, const Scores& scores = {}) {
     }
 
     waitCopies<0>();
-    syncBlock();  // the values are here; nobody reads these keys any more
+    syncBlock();  // the values have arrived; these keys are no longer read
     at.next();
     if (at.isValid()) loadTile<kKeys, D, kThreads>(kTile, source(p.k, p.headDim), at.key0);
     commitCopies();

@@ -1,4 +1,4 @@
-// Elements of any dtype as float32, and walks over strided operands.
+// Elements of any dtype as float32, and iteration over strided operands.
 #pragma once
 
 #include "kernels/operand.h"
@@ -12,20 +12,20 @@ DEVICE float loadElement(const Operand& x, int64_t at) {
   return x.dtype == DType::BFloat16 ? widen<bf16>(bits) : widen<fp16>(bits);
 }
 
-/// Rounds once, to nearest even.
+/// Stores an element, rounded to nearest even.
 DEVICE void storeElement(const Operand& x, int64_t at, float value) {
   if (x.dtype == DType::Float32) return store(static_cast<float*>(x.data) + at, value);
   store(static_cast<uint16_t*>(x.data) + at, x.dtype == DType::BFloat16 ? narrow<bf16>(value) : narrow<fp16>(value));
 }
 
-// Loading and decoding apart: loads of several elements are started before the first is decoded.
+// Loading and decoding are separate, so that several loads can be issued before the first element is decoded.
 
 DEVICE bool is32Bit(DType dtype) { return dtype == DType::Float32; }
 DEVICE const void* addressOf(const Operand& x, int64_t at) {
   return static_cast<const char*>(x.data) + at * (is32Bit(x.dtype) ? 4 : 2);
 }
 
-/// An element, or kVectorLength of them side by side, as memory has them.
+/// One element, or kVectorLength contiguous elements, in storage format.
 template <int WIDTH>
 struct Raw;
 template <>
@@ -63,7 +63,8 @@ DEVICE void storeVector(const Operand& x, int64_t at, const float (&v)[kVectorLe
   store(reinterpret_cast<uint2*>(static_cast<uint16_t*>(x.data) + at), pairs);
 }
 
-/// Adds to `offset` where the `index`th element lies. 64-bit divisions take several times as long as 32-bit ones.
+/// Adds the offset of element `index` to `offset`. Templated on the index, because 64-bit divisions take several times
+/// as long as 32-bit ones.
 template <class Index, int N>
 DEVICE void addOffsets(const Extent& extent, const Operand (&operand)[N], Index index, int64_t (&offset)[N]) {
   for (int axis = extent.rank - 1; axis >= 0; axis--) {
@@ -76,7 +77,7 @@ DEVICE void addOffsets(const Extent& extent, const Operand (&operand)[N], Index 
   }
 }
 
-/// Where the `index`th element of the extent lies in each operand.
+/// Computes the offset of element `index` of the extent in each operand.
 template <int N>
 DEVICE void offsetsOf(const Extent& extent, const Operand (&operand)[N], int64_t index, int64_t (&offset)[N]) {
 #pragma unroll
@@ -87,7 +88,7 @@ DEVICE void offsetsOf(const Extent& extent, const Operand (&operand)[N], int64_t
     addOffsets(extent, operand, index, offset);
 }
 
-/// Calls body(index, offsets) for every element; the threads of the grid take turns.
+/// Calls body(index, offsets) for every element; elements are distributed over the threads of the grid.
 template <int N, class Body>
 DEVICE void forEachElement(const Loop<N>& loop, Body body) {
   const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
@@ -98,7 +99,7 @@ DEVICE void forEachElement(const Loop<N>& loop, Body body) {
   }
 }
 
-/// Where vectors begin: one axis, as most loops have, takes no division.
+/// Computes the offsets of a vector. Loops with a single axis, the usual case, need no division.
 template <int N>
 DEVICE void vectorOffsets(const Loop<N>& loop, int64_t index, int64_t (&offset)[N]) {
   if (loop.extent.rank > 1) return offsetsOf(loop.extent, loop.operand, index, offset);
@@ -106,7 +107,8 @@ DEVICE void vectorOffsets(const Loop<N>& loop, int64_t index, int64_t (&offset)[
   for (int n = 0; n < N; n++) offset[n] = index;
 }
 
-/// mapElements for vectors; each thread has several under way. What lies beyond the last is loaded again, not stored.
+/// Implements mapElements for vectors, several per thread at a time. Past the end, the last vector is loaded again but
+/// not stored.
 template <int N, class Function>
 DEVICE void mapVectors(const Loop<N>& loop, Function function) {
   constexpr int kVectors = 2;
@@ -138,8 +140,8 @@ DEVICE void mapVectors(const Loop<N>& loop, Function function) {
   }
 }
 
-/// function(x) sets x[0][i], of the first operand, from the others' x[n][i]: for kVectorLength elements at once where
-/// the operands allow it, else for one.
+/// Calls function(x), which computes x[0][i], of the first operand, from the others' x[n][i]. It is called for
+/// kVectorLength elements at once if the operands allow it, else for one.
 template <int N, class Function>
 DEVICE void mapElements(const Loop<N>& loop, Function function) {
   if (loop.isVectorized) return mapVectors(loop, function);

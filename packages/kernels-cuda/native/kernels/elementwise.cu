@@ -17,7 +17,7 @@ DEVICE float applyBinary(BinaryOp op, float a, float b) {
     case BinaryOp::Sub: return a - b;
     case BinaryOp::Mul: return a * b;
     case BinaryOp::Div: return a / b;
-    case BinaryOp::Max: return a != a || b != b ? a + b : fmaxf(a, b);  // NaN stays
+    case BinaryOp::Max: return a != a || b != b ? a + b : fmaxf(a, b);  // propagates NaN
   }
   __builtin_unreachable();
 }
@@ -30,7 +30,7 @@ DEVICE float sigmoidGrad(float x) {
   return e * s * s;
 }
 
-/// Of geluTanh: the cubic term, as good as constant where the sigmoid is long 0 or 1, so that no product overflows.
+/// Of geluTanh: the cubic term of geluTanh, limited where the sigmoid has long been 0 or 1, so that no product overflows.
 DEVICE float quadraticTerm(float x) { return 0.044715f * fminf(x * x, 1e6f); }
 /// Its sigmoid is ½ (1 + tanh(√(2/π) (x + 0.044715 x³))).
 DEVICE float geluTanhArgument(float x) { return kTwiceRootTwoOverPi * x * (1.f + quadraticTerm(x)); }
@@ -74,7 +74,7 @@ DEVICE float unaryDerivative(UnaryOp op, float x) {
   __builtin_unreachable();
 }
 
-// Operations as types: a vector takes one switch, for a switch takes as long as many an operation.
+// Operations are types, so that the switch runs once per vector; a switch takes as long as many of the operations.
 
 template <BinaryOp op>
 struct BinaryFunction {
@@ -94,7 +94,7 @@ DEVICE void withBinary(BinaryOp op, Body body) {
 template <UnaryOp op>
 struct UnaryFunction {
   DEVICE float operator()(float x) const { return applyUnary(op, x); }
-  /// relu's is a selection, of what is not finite, too.
+  /// relu's backward is a selection, also for non-finite values.
   DEVICE float backward(float x, float dy) const {
     if constexpr (op == UnaryOp::Relu) return x <= 0.f ? 0.f : dy;
     return dy * unaryDerivative(op, x);

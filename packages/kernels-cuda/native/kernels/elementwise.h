@@ -1,4 +1,4 @@
-// Kernels of one element each, and their arguments.
+// Kernels that process single elements, and their arguments.
 #pragma once
 
 #include "kernels/operand.h"
@@ -30,17 +30,17 @@ struct GateParameters {
   Loop<3> loop;
   UnaryOp op;
 };
-/// Of pairs: the first and the second of out, those of x, cosine and sine.
+/// Operands for pairs of features: first and second of out, first and second of x, cosine and sine.
 struct RotaryParameters {
   Loop<6> loop;
-  float sign;  // -1 turns back
+  float sign;  // −1 rotates backward
 };
 struct UnaryBackwardParameters {
   Loop<3> loop;
   UnaryOp op;
 };
 
-/// Philox4x32-10: element i of a tensor depends on seed, stream and i alone.
+/// Philox4x32-10: element i of a tensor depends only on seed, stream and i.
 struct Philox {
   uint64_t seed, stream;
 };
@@ -50,7 +50,7 @@ struct RandomParameters {
   float a, b;
   Philox philox;
 };
-/// The second operand after out and x has no memory: its offsets are the indices of the random numbers.
+/// The operand after out and x has no memory: its offsets are the indices of the random numbers.
 struct DropoutParameters {
   Loop<3> loop;
   float probability;

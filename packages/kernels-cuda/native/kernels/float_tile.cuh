@@ -1,5 +1,6 @@
-// Tiles of float32 in shared memory and their products, without tensor cores: for float32 inputs, and for inputs of
-// several dtypes. 64 threads as 8 × 8: thread (y, x) has rows y + 8i and columns x + 8j of a product. Right, not fast.
+// Tiles of float32 in shared memory and their products, without tensor cores, for float32 inputs and for inputs of
+// mixed dtypes. 64 threads form an 8 × 8 grid: thread (y, x) has rows y + 8i and columns x + 8j of a product. Designed
+// for correctness, not speed.
 #pragma once
 
 #include "kernels/attend.h"
@@ -14,7 +15,7 @@ constexpr int kFloatThreads = 64;
 template <int D>
 struct FloatTile {
   static constexpr int kMicroTileSide = floatMicroTileSide(D), kSide = 8 * kMicroTileSide, kColumns = D / 8;
-  /// Rows one element longer: 8 rows of one column lie in 8 banks.
+  /// Rows are padded by one element, so that 8 rows of one column are in 8 banks.
   static constexpr int kBytes = kSide * (D + 1) * 4, kSquareBytes = kSide * (kSide + 1) * 4;
 
   DEVICE static SharedAddress elementAddress(SharedAddress tile, int row, int column) {
@@ -28,12 +29,12 @@ struct FloatTile {
 DEVICE int threadY() { return static_cast<int>(threadIdx.x) / 8; }
 DEVICE int threadX() { return static_cast<int>(threadIdx.x) % 8; }
 
-/// Which query and which key an element of a product belongs to: rows are queries from row0 on, columns keys.
+/// Maps an element of a product to its query and key: rows are queries from row0 on, columns are keys.
 struct FloatRowsOfQueries {
   int row0, key0;
   DEVICE Pair operator()(int i, int j) const { return {row0 + threadY() + 8 * i, key0 + threadX() + 8 * j}; }
 };
-/// Rows are keys, columns queries.
+/// The transposed mapping: rows are keys, columns are queries.
 struct FloatRowsOfKeys {
   int key0, row0;
   DEVICE Pair operator()(int i, int j) const { return {row0 + threadX() + 8 * j, key0 + threadY() + 8 * i}; }
@@ -45,7 +46,7 @@ DEVICE float loadElement(const Matrix& x, int64_t at) {
   return x.dtype == DType::BFloat16 ? widen<bf16>(bits) : widen<fp16>(bits);
 }
 
-/// The kSide rows from row0 on; 0 past the run's end and right of the last column.
+/// Loads the kSide rows from row0 on; 0 past the run's end and past the last column.
 template <int D>
 DEVICE void loadFloatTile(SharedAddress tile, const Matrix& x, const RowRange& run, int row0, int columns) {
   const int64_t first = run.batch * x.batch + run.head * x.head + (run.first + row0) * x.row;
@@ -78,7 +79,7 @@ DEVICE void dotRows(float (&s)[R][R], SharedAddress a, SharedAddress b, int colu
   }
 }
 
-/// Leaves a product in a square; its rows are read by the 8 lanes that wrote them, after syncWarp.
+/// Stores a product to a square. Its rows are read by the 8 lanes that wrote them, after syncWarp.
 template <int D, int R = floatMicroTileSide(D)>
 DEVICE void storeSquare(SharedAddress square, const float (&s)[R][R]) {
 #pragma unroll
@@ -89,11 +90,11 @@ DEVICE void storeSquare(SharedAddress square, const float (&s)[R][R]) {
   }
 }
 
-/// The weight of a pair that is hidden. It adds nothing, not even 0 · NaN.
+/// The weight of a masked pair, a marker that is skipped: adding it as 0 · NaN would be NaN.
 DEVICE float maskedWeight() { return -0.f; }
 DEVICE bool isMasked(float weight) { return bitsOf(weight) == 0x80000000u; }
 
-/// acc[i][n] += Σ over the first `length` columns of square[y + 8i] · tile[…][x + 8n], but for hidden pairs.
+/// acc[i][n] += Σ over the first `length` columns of square[y + 8i] · tile[…][x + 8n], without masked pairs.
 template <int D, int R = floatMicroTileSide(D)>
 DEVICE void addProduct(float (&acc)[R][D / 8], SharedAddress square, SharedAddress tile, int length) {
   for (int k = 0; k < length; k++) {

@@ -1,12 +1,12 @@
-// Which query and which key the elements of accumulators belong to, for what modifies scores: 16 rows of a warp, laid
-// out as in online_softmax.cuh.
+// Maps elements of accumulators to their query and key, for score modifiers: 16 rows of a warp, laid out as in
+// online_softmax.cuh.
 #pragma once
 
 #include "kernels/score_modifiers.cuh"
 
 namespace mosaic::cuda {
 
-/// Rows are queries, of which `row` is the lane's first; columns are keys from key0 on.
+/// Rows are queries and `row` is the lane's first row; columns are keys from key0 on.
 struct RowsOfQueries {
   int row, key0;
   DEVICE Pair operator()(int n, int i) const {
@@ -15,7 +15,7 @@ struct RowsOfQueries {
   }
 };
 
-/// Rows are keys, of which `key` is the lane's first; columns are queries from row0 on.
+/// Rows are keys and `key` is the lane's first key; columns are queries from row0 on.
 struct RowsOfKeys {
   int key, row0;
   DEVICE Pair operator()(int n, int i) const {

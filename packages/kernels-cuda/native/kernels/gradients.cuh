@@ -1,16 +1,17 @@
-// What both families of gradient kernels do with accumulators: 16 rows of a warp, laid out as in online_softmax.cuh.
+// Accumulator operations shared by both families of gradient kernels: 16 rows of a warp, laid out as in
+// online_softmax.cuh.
 #pragma once
 
 #include "kernels/online_softmax.cuh"
 
 namespace mosaic::cuda {
 
-/// Where accumulators' columns begin, and where the matrix ends.
+/// The first column of the accumulators, and the end of the matrix.
 struct Columns {
   int first, end;
 };
 
-/// Adds scale · acc to 16 rows of this warp, of which `row` is the lane's first.
+/// Adds scale · acc to 16 rows of this warp; `row` is the lane's first row.
 template <int N>
 DEVICE void addRows(const Accumulator& into, const RowRange& ownRange, int row, Columns columns,
                     const float (&acc)[N][4], float scale) {
@@ -28,7 +29,8 @@ DEVICE void addRows(const Accumulator& into, const RowRange& ownRange, int row, 
   }
 }
 
-/// Weights of queries row0… that do not see their key become 0, were they NaN; `key` is the lane's first.
+/// Sets the weights of queries row0… to 0, even if NaN, where the key is not visible to them; `key` is the lane's first
+/// key.
 template <int K>
 DEVICE void maskRows(const VisibleInterval& visible, float (&s)[K][4], int key, int row0) {
   const int first = row0 + (threadIdx.x & 3) * 2;
@@ -46,7 +48,7 @@ DEVICE void maskRows(const VisibleInterval& visible, float (&s)[K][4], int key, 
   }
 }
 
-/// What there is one of for each column of a tile, in shared memory: lse for base 2, delta, lse, in turn.
+/// The values per column of a tile, in shared memory: lse for base 2, delta, lse, one array after the other.
 template <int COLUMNS>
 struct ColumnStatistics {
   static constexpr int kBytes = 12 * COLUMNS;
@@ -55,7 +57,7 @@ struct ColumnStatistics {
   DEVICE SharedAddress lseLog2() const { return at; }
   DEVICE SharedAddress delta() const { return at + 4 * COLUMNS; }
   DEVICE SharedAddress lse() const { return at + 8 * COLUMNS; }
-  /// Whether some lse is large.
+  /// Whether the lse of any column is large.
   DEVICE bool hasLargeLse() const {
     static_assert(COLUMNS == 32 || COLUMNS == 64);
     const int lane = threadIdx.x & 31;
@@ -65,9 +67,9 @@ struct ColumnStatistics {
   }
 };
 
-// P from scores, then dS = P ∘ (dP − delta) in its place. What is hidden becomes 0 in both, for it may be NaN.
+// P from scores, then dS = P ∘ (dP − delta) in its place. Masked pairs are set to 0 in both, because they may be NaN.
 
-/// `statistics` are the columns'.
+/// `statistics` belong to the columns.
 template <int K>
 DEVICE void computeProbabilitiesByColumn(float (&s)[K][4], float scale, const ColumnStatistics<K * 8>& statistics) {
   const int first = (threadIdx.x & 3) * 2;
@@ -89,7 +91,7 @@ DEVICE void computeProbabilitiesByColumn(float (&s)[K][4], float scale, const Co
   }
 }
 
-/// `statistics` are the columns'.
+/// `statistics` belong to the columns.
 template <int K>
 DEVICE void computeScoreGradientsByColumn(float (&s)[K][4], const float (&dp)[K][4],
                                           const ColumnStatistics<K * 8>& statistics) {
@@ -101,7 +103,7 @@ DEVICE void computeScoreGradientsByColumn(float (&s)[K][4], const float (&dp)[K]
   }
 }
 
-/// `lse` is that of the rows.
+/// `lse` belongs to the rows.
 template <int K>
 DEVICE void computeProbabilitiesByRow(float (&s)[K][4], float scale, const float (&lse)[2]) {
   if (anyLane(isLarge(lse[0]) || isLarge(lse[1]))) {
@@ -120,7 +122,7 @@ DEVICE void computeProbabilitiesByRow(float (&s)[K][4], float scale, const float
   }
 }
 
-/// `delta` is that of the rows.
+/// `delta` belongs to the rows.
 template <int K>
 DEVICE void computeScoreGradientsByRow(float (&s)[K][4], const float (&dp)[K][4], const float (&delta)[2]) {
 #pragma unroll

@@ -1,8 +1,8 @@
-// Tiles as TMA brings them and wgmma takes them, rings of them between the warp that loads and those that compute, and
-// the two products made of them.
+// Tiles in the layout of TMA and wgmma, ring buffers of them between the loading warp and the computing warpgroups, and
+// the two products of tiles.
 //
-// A tile of ROWS × D consists of panels, 64 columns each: rows of 128 bytes whose 16-byte chunks are permuted within 8
-// rows. Nobody but TMA and wgmma looks inside.
+// A tile of ROWS × D consists of panels of 64 columns: rows of 128 bytes whose 16-byte chunks are permuted within 8
+// rows. Only TMA and wgmma depend on the permutation.
 #pragma once
 
 #include "kernels/hopper.h"
@@ -11,7 +11,7 @@
 
 namespace mosaic::cuda {
 
-/// Named barriers: 0 is the block's, warpgroups take turns by 1 to 3.
+/// Named barriers: 0 is the block's; warpgroups use 1 to 3 for taking turns.
 constexpr int kZeroedBarrierId = 4;
 
 constexpr int kSwizzleRowBytes = 2 * kPanelColumns, kSwizzleAtomBytes = 8 * kSwizzleRowBytes;
@@ -19,11 +19,11 @@ constexpr int kSwizzleRowBytes = 2 * kPanelColumns, kSwizzleAtomBytes = 8 * kSwi
 template <int ROWS, int D>
 constexpr int kPanelsBytes = ROWS * D * 2;
 
-/// Sets up the barrier that the block's own tiles arrive at, and what else `init` does, before any thread goes its way.
+/// Initializes the barrier for the block's own tiles, and runs `init`, before the threads take different roles.
 template <class Init>
 DEVICE void initBlockBarrier(SharedAddress ownFullBarrier, Init init) {
   if (threadIdx.x == 0) {
-    if (sharedBase() % kSwizzleAtomBytes) trap();  // the permutation repeats there
+    if (sharedBase() % kSwizzleAtomBytes) trap();  // the permutation has this period
     initBarrier(ownFullBarrier, 1);
     init();
     fenceBarriers();
@@ -31,10 +31,11 @@ DEVICE void initBlockBarrier(SharedAddress ownFullBarrier, Init init) {
   syncBlock();
 }
 
-/// 0 loads, the others compute. Taken from one lane, for the compiler to know that all have the same.
+/// Returns 0 for the warpgroup that loads; the others compute. Read from one lane, so that the compiler can assume it
+/// is uniform.
 DEVICE int warpgroupIndex() { return shuffle(static_cast<int>(threadIdx.x) / 128, 0); }
 
-/// Starts loading rows [row, row + ROWS) of a head; for one thread, after `bar` expects their bytes.
+/// Starts loading rows [row, row + ROWS) of a head. Called by one thread, after `bar` is set to expect their bytes.
 template <int ROWS, int D>
 DEVICE void loadPanels(SharedAddress tile, const TensorMap& map, TmaCoordinates at, SharedAddress bar) {
 #pragma unroll
@@ -43,11 +44,11 @@ DEVICE void loadPanels(SharedAddress tile, const TensorMap& map, TmaCoordinates 
   }
 }
 
-/// Rows [seen, ROWS) of a tile become 0: TMA brings whatever lies beyond those that a block sees, and 0 · NaN is NaN.
-/// For all threads that compute, which are GROUPS warpgroups; then syncAfterZeroing.
+/// Sets rows [validRows, ROWS) of a tile to 0. TMA also loads rows that are not visible to the block, and 0 · NaN is
+/// NaN. Called by all computing threads, which are GROUPS warpgroups; must be followed by syncAfterZeroing.
 template <int ROWS, int D, int GROUPS>
 DEVICE void zeroRowsFrom(SharedAddress tile, int validRows) {
-  constexpr int kWordsPerRow = kSwizzleRowBytes / 4;  // a row is a line of each panel, however permuted
+  constexpr int kWordsPerRow = kSwizzleRowBytes / 4;  // one line per row in each panel, in any permutation
 #pragma unroll
   for (int panel = 0; panel < D / kPanelColumns; panel++) {
     const SharedAddress lines = tile + panel * ROWS * kSwizzleRowBytes;
@@ -63,7 +64,7 @@ DEVICE void syncAfterZeroing() {
   syncNamedBarrier(kZeroedBarrierId, GROUPS * 128);
 }
 
-/// Tiles of BYTES in turn, one for each step: one is filled while another is used.
+/// A ring of tiles of BYTES, one per step: one is filled while another is used.
 template <int BYTES>
 struct TmaPipeline {
   SharedAddress tiles, barriers;
@@ -72,8 +73,8 @@ struct TmaPipeline {
   DEVICE SharedAddress fullBarrier(int step) const { return barriers + step % kStages * 16; }
   DEVICE SharedAddress emptyBarrier(int step) const { return fullBarrier(step) + 8; }
 
-  /// For one thread, once. `producers` threads arrive when they fill, one lane of each of `consumers` warps when it is
-  /// done.
+  /// Called once, by one thread. `producers` threads arrive when they fill a tile; one lane of each of `consumers`
+  /// warps arrives when it has finished with it.
   DEVICE void init(int producers, int consumers) const {
     for (int stage = 0; stage < kStages; stage++) {
       initBarrier(fullBarrier(stage), producers);
@@ -83,12 +84,13 @@ struct TmaPipeline {
   DEVICE void producerAcquire(int step) const { awaitPhase(emptyBarrier(step), (step / kStages & 1) ^ 1); }
   DEVICE void consumerWait(int step) const { awaitPhase(fullBarrier(step), step / kStages & 1); }
   DEVICE void consumerRelease(int step) const {
-    syncWarp();  // orders what the other lanes read before the arrival
+    syncWarp();  // orders the other lanes' reads before the arrival
     if ((threadIdx.x & 31) == 0) arrive(emptyBarrier(step));
   }
 };
 
-/// Warpgroups take turns at starting products: while one's are computed, the other does its softmax.
+/// Lets warpgroups take turns at starting products: while the products of one are computed, the other computes its
+/// softmax.
 template <int GROUPS>
 struct OrderBarrier {
   int group;
@@ -100,7 +102,7 @@ struct OrderBarrier {
   DEVICE void arrive() const { arriveNamedBarrier(1 + (group + 1 == GROUPS ? 0 : group + 1), 256); }
 };
 
-/// Starts s = A · Bᵀ: 64 rows of a tile of ROWS_A, from rowA on, and all N · 8 of another.
+/// Starts s = A · Bᵀ, for 64 rows of a tile of ROWS_A rows, from rowA on, and all N · 8 rows of tile b.
 template <class T, int D, int ROWS_A, int N>
 DEVICE void startMatmulTransposed(float (&s)[N][4], SharedAddress a, int rowA, SharedAddress b) {
 #pragma unroll
@@ -113,7 +115,7 @@ DEVICE void startMatmulTransposed(float (&s)[N][4], SharedAddress a, int rowA, S
   }
 }
 
-/// Starts acc += P · B, B's tile with K · 16 rows.
+/// Starts acc += P · B, where the tile of B has K · 16 rows.
 template <class T, int K, int N>
 DEVICE void startMatmul(float (&acc)[N][4], const uint32_t (&p)[K][4], SharedAddress b) {
 #pragma unroll
@@ -123,7 +125,7 @@ DEVICE void startMatmul(float (&acc)[N][4], const uint32_t (&p)[K][4], SharedAdd
   }
 }
 
-/// Accumulators as a left operand: both have the layout of mma.m16n8k16.
+/// Converts accumulators to a left operand; both have the layout of mma.m16n8k16.
 template <class T, int K>
 DEVICE void packRows(uint32_t (&a)[K / 2][4], const float (&s)[K][4]) {
 #pragma unroll

@@ -1,5 +1,5 @@
-# The kernels, compiled by nvcc into one fat binary that the addon carries: sm_80, sm_90a, and PTX for what comes later.
-# MOSAIC_CUDA_ARCHITECTURES=90a in the environment compiles for one of them alone, in half the time.
+# The kernels, compiled by nvcc into one fat binary in the addon: sm_80, sm_90a, and PTX for later GPUs.
+# MOSAIC_CUDA_ARCHITECTURES=90a in the environment compiles for one of them only, in half the time.
 set(KERNEL_SOURCES
   native/kernels/elementwise.cu native/kernels/reduce.cu native/kernels/rows.cu
   native/kernels/attend_mma.cu native/kernels/attend_hopper.cu
@@ -13,7 +13,7 @@ function(kernel_image target)
     message(NOTICE "note: nvcc was not found: ${target} has no CUDA kernels, and opening a GPU fails with that reason")
     return()
   endif()
-  # Machine code for GPUs is the same for every host: builds for several platforms share one.
+  # GPU machine code is the same for every host, so builds for several platforms share it.
   if(MOSAIC_KERNEL_FATBIN)
     set(image ${MOSAIC_KERNEL_FATBIN})
   else()
@@ -29,7 +29,7 @@ endfunction()
 
 # compile_kernels(target image sources…)
 function(compile_kernels target image)
-  # What ptxas reports of registers and spills, for test/budgets.test.ts.
+  # The registers and spills that ptxas reports, for test/budgets.test.ts.
   set(usage ${CMAKE_CURRENT_SOURCE_DIR}/build-emulated/ptxas.txt)
   file(MAKE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/build-emulated)
   set(all ${CMAKE_CURRENT_BINARY_DIR}/all-kernels.cu)

@@ -1,8 +1,9 @@
-// Online softmax on accumulators. The state (out, lse) is float32 and carried: folding keys block by block gives what
-// all at once would. It starts from m = lse, l = 1, acc = out, and from m = −∞, l = 0, acc = 0 where nothing was seen.
+// Online softmax on accumulators. The state (out, lse) is float32 and is carried over, so that folding keys block by
+// block gives the same result as all at once. It starts from m = lse, l = 1, acc = out; or, if the row has attended to
+// no key yet, from m = −∞, l = 0, acc = 0.
 //
-// All work on 16 rows of a warp: lane t holds rows t/4 and t/4 + 8 (h = 0, 1) and columns n·8 + t%4·2 + e at
-// [n][h·2 + e]; m is the largest scaled score or a state's lse, l is a lane's part of the sum. `row` is the lane's
+// All functions work on 16 rows of a warp. Lane t holds rows t/4 and t/4 + 8 (h = 0, 1) and columns n·8 + t%4·2 + e at
+// [n][h·2 + e]. m is the largest scaled score or the state's lse, l is a lane's part of the sum. `row` is the lane's
 // first row.
 // Milakov and Gimelshein 2018; Dao 2023, algorithm 1.
 #pragma once
@@ -33,7 +34,7 @@ DEVICE void loadState(const AttendParameters& p, const RowRange& ownRange, int r
 #pragma unroll
     for (int n = 0; n < N; n++) acc[n][h * 2] = acc[n][h * 2 + 1] = 0.f;
     const float lse = r < ownRange.length ? load(rowOf(p.lse, ownRange, r)) : -infinity();
-    if (lse == -infinity()) continue;  // out is not looked at
+    if (lse == -infinity()) continue;  // out is not read
     m[h] = lse;
     l[h] = (lane & 3) == 0 ? 1.f : 0.f;
     const float* out = rowOf(p.out, ownRange, r);
@@ -46,7 +47,8 @@ DEVICE void loadState(const AttendParameters& p, const RowRange& ownRange, int r
   }
 }
 
-/// What belongs to keys key0… that their row does not see becomes `maskedValue`: scores −∞, weights 0, whatever it was.
+/// Replaces elements whose key (from key0 on) is not visible to their row by `maskedValue`: scores by −∞, weights by 0,
+/// whatever their value.
 template <int K>
 DEVICE void maskKeys(const VisibleInterval& visible, float (&s)[K][4], int row, int key0, float maskedValue) {
   const int first = key0 + (threadIdx.x & 3) * 2;
@@ -64,8 +66,8 @@ DEVICE void maskKeys(const VisibleInterval& visible, float (&s)[K][4], int row, 
   }
 }
 
-/// `s`: scores on entry, probabilities relative to m on return. `scale` is positive. What was summed so far is to be
-/// multiplied by `decay`.
+/// `s`: scores on input, probabilities relative to m on output. `scale` is positive. The caller must multiply previous
+/// sums by `decay`.
 template <int K>
 DEVICE void updateOnlineSoftmax(float (&s)[K][4], float scale, float (&m)[2], float (&l)[2], float (&decay)[2]) {
   float baseMax[2], sum[2] = {};
@@ -106,7 +108,7 @@ DEVICE void scaleRows(float (&acc)[N][4], const float (&decay)[2]) {
   }
 }
 
-/// Writes the state of the rows that saw something.
+/// Writes the state of the rows that attended to at least one key.
 template <int N>
 DEVICE void storeState(const AttendParameters& p, const WorkTile& work, const RowRange& ownRange, int row,
                        const float (&acc)[N][4], const float (&m)[2], const float (&l)[2]) {
@@ -114,7 +116,7 @@ DEVICE void storeState(const AttendParameters& p, const WorkTile& work, const Ro
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     const int r = row + h * 8;
-    const float sum = quadSum(l[h]);  // before any lane may leave
+    const float sum = quadSum(l[h]);  // before any lane exits
     if (r >= ownRange.length || !hasVisibleKeys(p.parts, work, r)) continue;
     const float inverse = sum == 0.f ? 0.f : 1.f / sum;
     if ((lane & 3) == 0) {

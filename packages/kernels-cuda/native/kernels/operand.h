@@ -1,4 +1,4 @@
-// What kernels are given of tensors: shared by the host, which fills it in, and the device.
+// Tensor arguments of kernels, filled in by the host and read by the device.
 #pragma once
 
 #include <cstdint>
@@ -7,31 +7,31 @@
 
 namespace mosaic::cuda {
 
-/// Lengths of the axes that a kernel walks over, outermost first.
+/// Lengths of the axes that a kernel iterates over, outermost first.
 struct Extent {
   int32_t rank;
   int64_t count;
   int64_t length[kMaxAxes];
 };
 
-/// Memory and how an element's index leads into it; strides count elements and belong to an Extent.
+/// Memory and the strides by which an element's index is mapped to it. Strides count elements and belong to an Extent.
 struct Operand {
   void* data;
   DType dtype;
   int64_t stride[kMaxAxes];
 };
 
-/// Threads of a block, but of attention's.
+/// Threads per block, except in attention kernels.
 constexpr unsigned kBlockThreads = 256;
 
-/// Elements of an operand that a thread loads and stores at once: 16 bytes of float32.
+/// Elements that a thread loads and stores at once: 16 bytes of float32.
 constexpr int kVectorLength = 4;
 
-/// N operands walked over together.
+/// N operands that are iterated over together.
 template <int N>
 struct Loop {
   Extent extent;
-  /// Whether kVectorLength elements along the last axis may be taken at once.
+  /// Whether kVectorLength elements along the last axis may be accessed at once.
   bool isVectorized;
   Operand operand[N];
 };

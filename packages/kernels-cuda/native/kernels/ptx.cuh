@@ -1,15 +1,16 @@
-// The only file with PTX for every GPU since sm_80 (ptx_sm90.cuh: Hopper's). Under nvcc inline assembly; under a host
-// compiler the emulation, which checks what the device would not (../emulation/engine/instructions.h).
+// The only file with PTX for every GPU since sm_80 (for Hopper's, see ptx_sm90.cuh). With nvcc it is inline assembly;
+// with a host compiler it is the emulation, which performs checks that the device does not
+// (../emulation/engine/instructions.h).
 //
-// Shared memory is reached by 32-bit addresses of the shared window, through these functions and no others: that lets
-// the emulation see every access. Instructions: PTX ISA 8.0, §9.7.9 (copies), §9.7.12 (barriers), §9.7.14 (mma).
+// Shared memory is accessed by 32-bit addresses of the shared window, only through these functions, so that the
+// emulation can observe every access. Instructions: PTX ISA 8.0, §9.7.9 (copies), §9.7.12 (barriers), §9.7.14 (mma).
 #pragma once
 
 #include <cstdint>
 
 using SharedAddress = uint32_t;
 
-/// Storage types: no header of the toolkit needed.
+/// Storage types that require no header of the toolkit.
 struct bf16 {
   uint16_t bits;
 };
@@ -43,9 +44,9 @@ template <class T>
 DEVICE void store(T* p, T v) {
   *p = v;
 }
-// Loads without a branch on the width, so that several are under way before the first is used.
+// Loads without a branch on the width, so that several can be in flight before the first result is used.
 
-/// 16 bytes if `isWide`, else 8, in x and y.
+/// Loads 16 bytes if `isWide`, else 8 bytes, to x and y.
 DEVICE uint4 loadWords(const void* p, bool isWide) {
   uint4 v;
   asm volatile(
@@ -56,7 +57,7 @@ DEVICE uint4 loadWords(const void* p, bool isWide) {
       : "memory");
   return v;
 }
-/// 4 bytes if `isWide`, else 2.
+/// Loads 4 bytes if `isWide`, else 2.
 DEVICE uint32_t loadWord(const void* p, bool isWide) {
   uint32_t v;
   asm volatile(
@@ -68,7 +69,7 @@ DEVICE uint32_t loadWord(const void* p, bool isWide) {
   return v;
 }
 
-/// Sets *p to 1; true for the one that found 0 there.
+/// Sets *p to 1; returns true for the one thread that found 0.
 DEVICE bool atomicTestAndSet(uint32_t* p) { return atomicExch(p, 1u) == 0; }
 
 DEVICE float loadShared(SharedAddress a) {
@@ -88,14 +89,14 @@ DEVICE void storeSharedBits(SharedAddress a, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(a), "r"(v) : "memory");
 }
 
-/// 16 bytes from global to shared memory; if not `isInBounds`, 16 zero bytes and p is not read.
+/// Copies 16 bytes from global to shared memory. If not `isInBounds`, stores 16 zero bytes and does not read p.
 DEVICE void copyAsync16(SharedAddress to, const void* p, bool isInBounds) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(p)),
                "r"(isInBounds ? 16 : 0)
                : "memory");
 }
 DEVICE void commitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Until at most N groups of this thread's copies are under way.
+/// Waits until at most N groups of this thread's copies are pending.
 template <int N>
 DEVICE void waitCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
@@ -121,10 +122,10 @@ DEVICE float fastReciprocal(float x) {
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 DEVICE uint32_t bitsOf(float x) { return __float_as_uint(x); }
 DEVICE float floatOf(uint32_t bits) { return __uint_as_float(bits); }
-/// a · b, rounded: never part of a fused multiply-add.
+/// Returns a · b, rounded: never fused into a multiply-add.
 DEVICE float roundedProduct(float a, float b) { return __fmul_rn(a, b); }
 
-/// Rounded to nearest even, `low` in the lower half.
+/// Packs two values, rounded to nearest even, with `low` in the lower half.
 template <class T>
 DEVICE uint32_t pack2(float low, float high);
 template <>
@@ -156,7 +157,7 @@ DEVICE float widen<fp16>(uint16_t bits) {
   return y;
 }
 
-// ── threads together
+// ── cooperation of threads
 
 DEVICE void syncBlock() { __syncthreads(); }
 DEVICE void syncWarp() { __syncwarp(); }
@@ -174,12 +175,12 @@ template <class T>
 DEVICE T shuffle(T v, int lane) {
   return __shfl_sync(kAllLanes, v, lane);
 }
-/// Whether it holds in some lane of the warp.
+/// Whether the condition holds in any lane of the warp.
 DEVICE bool anyLane(bool condition) { return __any_sync(kAllLanes, condition); }
 
-// ── tensor cores: lane t of a warp holds rows t/4 and t/4+8 and columns t%4*2, +1 (and +8) of what it takes part in
+// ── tensor cores: lane t of a warp holds rows t/4 and t/4+8 and columns t%4*2, +1 (and +8) of each operand
 
-/// Four 8×8 matrices of 16-bit elements; lane t gives the address of row t%8 of matrix t/8.
+/// Loads four 8×8 matrices of 16-bit elements; lane t passes the address of row t%8 of matrix t/8.
 DEVICE void loadMatrix(uint32_t (&r)[4], SharedAddress a) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -193,7 +194,7 @@ DEVICE void loadMatrixTransposed(uint32_t (&r)[4], SharedAddress a) {
                : "memory");
 }
 
-/// c[16×8] += a[16×16] · b[16×8], float32 sums.
+/// c[16×8] += a[16×16] · b[16×8], with float32 sums.
 template <class T>
 DEVICE void mma16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 #define MOSAIC_MMA(T, NAME)                                                                                          \

@@ -1,5 +1,5 @@
-// The only file with PTX for Hopper alone (sm_90a): barriers in shared memory, TMA, wgmma. As ptx.cuh, it has a half
-// for the device and one for the emulation (../emulation/engine/instructions_sm90.h).
+// The only file with PTX specific to Hopper (sm_90a): barriers in shared memory, TMA, wgmma. Like ptx.cuh, it has one
+// half for the device and one for the emulation (../emulation/engine/instructions_sm90.h).
 //
 // PTX ISA 8.0: §9.7.12.15 (mbarrier), §9.7.8.24 (bulk tensor copies), §9.7.15 (wgmma), §9.7.18 (setmaxnreg).
 #pragma once
@@ -20,8 +20,8 @@ using mosaic::cuda::TensorMap;
 DEVICE void initBarrier(SharedAddress bar, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
 }
-/// Makes what initBarrier did known to TMA: by PTX's fence for barriers, and by that of the CUDA Programming Guide,
-/// "Asynchronous Data Copies", which takes a barrier for any other word that TMA will write.
+/// Makes the initialization of barriers visible to TMA, by PTX's fence for barriers and by the proxy fence of the CUDA
+/// Programming Guide, "Asynchronous Data Copies", which treats a barrier like any other word that TMA will write.
 DEVICE void fenceBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -31,7 +31,7 @@ DEVICE void arrive(SharedAddress bar) {
 DEVICE void arriveExpectTx(SharedAddress bar, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
-/// Until the phase of that parity has ended: at once for parity 1 of a new barrier.
+/// Waits until the phase of that parity has completed; returns at once for parity 1 of a new barrier.
 DEVICE void awaitPhase(SharedAddress bar, unsigned parity) {
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -46,7 +46,7 @@ DEVICE void awaitPhase(SharedAddress bar, unsigned parity) {
 struct TmaCoordinates {
   int column, row, head, batch;
 };
-/// Starts copying a box, of one thread's doing; zeros where it leaves the tensor. `bar` gets its bytes.
+/// Starts copying a box, for one thread; zeros outside the tensor. The bytes are counted by `bar`.
 DEVICE void tmaLoad(SharedAddress to, const TensorMap& map, TmaCoordinates at, SharedAddress bar) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -55,9 +55,9 @@ DEVICE void tmaLoad(SharedAddress to, const TensorMap& map, TmaCoordinates at, S
       : "memory");
 }
 
-// ── warpgroups: four warps, the first one's number divisible by four
+// ── warpgroups: four warps, the index of the first divisible by four
 
-/// What each thread may have from now on; for all four warps to execute.
+/// Sets the number of registers per thread from now on. Must be executed by all four warps.
 template <int N>
 DEVICE void allocateRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
@@ -67,13 +67,13 @@ DEVICE void releaseRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/// What this thread stored to shared memory becomes visible to TMA and wgmma.
+/// Makes this thread's stores to shared memory visible to TMA and wgmma.
 DEVICE void fenceAsyncProxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/// Before products, after registers that they use were last touched.
+/// Required before products, after the last access to the registers that they use.
 DEVICE void fenceWgmma() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void commitWgmma() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-/// Ties accumulators to this place, for else the compiler might use them earlier.
+/// Makes accumulators depend on this point, because the compiler might otherwise use them earlier.
 template <int K>
 DEVICE void fenceOperand(float (&c)[K][4]) {
 #pragma unroll
@@ -82,16 +82,16 @@ DEVICE void fenceOperand(float (&c)[K][4]) {
     for (int i = 0; i < 4; i++) asm volatile("" : "+f"(c[n][i])::"memory");
   }
 }
-/// Until at most N groups are pending; `done` is what the completed groups wrote.
+/// Waits until at most N groups are pending; `done` lists the outputs of the completed groups.
 template <int N, class... Sums>
 DEVICE void waitWgmma(Sums&... done) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
   (fenceOperand(done), ...);
 }
 
-// c[64 × N] = A[64 × 16] · B[16 × N], or += if `add`. Every warp has 16 rows, as multiply16x8x16 lays them out, c[n]
-// columns 8n…; A by descriptor, or of the warp's rows in registers, as there. B lies as [n][k], or if TRANSPOSED as
-// [k][n].
+// c[64 × N] = A[64 × 16] · B[16 × N], or += if `add`. Every warp has 16 rows in the layout of mma16x8x16; c[n] are
+// columns 8n…. A is given by descriptor, or as the warp's rows in registers in that layout. B is stored as [n][k], or,
+// if TRANSPOSED, as [k][n].
 template <class T, int N, int TRANSPOSED>
 struct Wgmma;
 #define C4(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
@@ -109,7 +109,7 @@ struct Wgmma;
                                                                                     103) ","                         \
       R8(104, 105, 106, 107, 108, 109, 110, 111) "," R8(112, 113, 114, 115, 116, 117, 118, 119) "," R8(              \
           120, 121, 122, 123, 124, 125, 126, 127)
-// a, b, add, order: the operands after the accumulators; a1…: A's registers.
+// a, b, add, order: the operands after the accumulators; a1…: the registers of A.
 #define MOSAIC_WGMMA(T, NAME, N, REGISTERS, SHARED, SHARED_ADD, LOADED, LOADED_ADD, ...)                             \
   template <int TRANSPOSED>                                                                                          \
   struct Wgmma<T, N, TRANSPOSED> {                                                                                   \
@@ -158,8 +158,8 @@ DEVICE void wgmmaRegisters(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b,
 
 #endif
 
-/// Describes a matrix of 16-bit elements that lies permuted in 128-byte rows; `stride` is from 8 rows to the next 8. As
-/// [n][k]: `panel` is not used. As [k][n]: it is from 64 columns to the next 64.
+/// Returns the descriptor of a matrix of 16-bit elements in swizzled 128-byte rows. `stride` is the distance between
+/// groups of 8 rows. For [n][k], `panel` is not used. For [k][n], it is the distance between groups of 64 columns.
 DEVICE uint64_t makeDescriptor(SharedAddress at, int panel, int stride) {
   constexpr uint64_t kSwizzle128B = 1ull << 62;
   return static_cast<uint64_t>(at >> 4 & 0x3fff) | static_cast<uint64_t>(panel >> 4 & 0x3fff) << 16 |

@@ -1,5 +1,5 @@
-// Random numbers by counter, to the bit the same as on the CPU device: multiplications and additions are not fused, and
-// logarithm, sine and cosine are polynomials of ours. Their counterpart: packages/kernels-cpu/native/kernels/math.h.
+// Counter-based random numbers, bitwise equal to those of the CPU device: multiplications and additions are not fused,
+// and logarithm, sine and cosine are polynomials defined here. CPU version: packages/kernels-cpu/native/kernels/math.h.
 #pragma once
 
 #include "kernels/elementwise.h"
@@ -7,7 +7,7 @@
 
 namespace mosaic::cuda {
 
-// Rounded each; nvcc would fuse what is written with operators. The stand-in is compiled without fusing.
+// Each operation is rounded; nvcc would fuse operators. The emulation is compiled without fusing.
 #if defined(__CUDACC__)
 DEVICE float mulRounded(float a, float b) { return __fmul_rn(a, b); }
 DEVICE float addRounded(float a, float b) { return __fadd_rn(a, b); }
@@ -20,7 +20,7 @@ DEVICE float sqrtRounded(float x) { return sqrtf(x); }
 DEVICE float floatFromBits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 #endif
 
-/// c[0] xⁿ⁻¹ + … + c[n − 1], by Horner.
+/// Returns c[0] xⁿ⁻¹ + … + c[n − 1], by Horner's method.
 template <int N>
 DEVICE float evaluatePolynomial(float x, const float (&c)[N]) {
   float p = c[0];
@@ -29,7 +29,7 @@ DEVICE float evaluatePolynomial(float x, const float (&c)[N]) {
   return p;
 }
 
-/// The natural logarithm of a normal number. Moshier's Cephes library.
+/// Returns the natural logarithm of a normal number. Moshier's Cephes library.
 DEVICE float naturalLog(float x) {
   const uint32_t bits = bitsOf(x);
   float m = floatFromBits((bits & 0x7fffff) | 0x3f000000);  // in [½, 1)
@@ -50,7 +50,7 @@ struct SinCos {
   float sine, cosine;
 };
 
-/// sin and cos of 2πu for 0 ≤ u < 1.
+/// Returns sin and cos of 2πu for 0 ≤ u < 1.
 DEVICE SinCos sinCos2Pi(float u) {
   const float magic = 12582912.f;  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
   const float quarters = mulRounded(u, 4.f), shiftedQuarters = addRounded(quarters, magic);
@@ -66,8 +66,8 @@ DEVICE SinCos sinCos2Pi(float u) {
           floatFromBits(bitsOf(isOddQuarter ? s : c) ^ ((quarter + 1) & 2) << 30)};
 }
 
-/// The four words of a block of four elements: it encrypts the counter (block, stream) under the key `seed`. Salmon,
-/// Moraes, Dror and Shaw 2011.
+/// Computes the four words of a block of four elements by encrypting the counter (block, stream) under the key `seed`.
+/// Salmon, Moraes, Dror and Shaw 2011.
 DEVICE void philoxBlock(const Philox& philox, uint64_t block, uint32_t (&words)[4]) {
   words[0] = static_cast<uint32_t>(block);
   words[1] = static_cast<uint32_t>(block >> 32);
@@ -85,7 +85,7 @@ DEVICE void philoxBlock(const Philox& philox, uint64_t block, uint32_t (&words)[
   }
 }
 
-/// The upper 24 bits, plus `offset`, as k · 2⁻²⁴.
+/// Returns the upper 24 bits, plus `offset`, as k · 2⁻²⁴.
 DEVICE float toFraction(uint32_t word, uint32_t offset) {
   return static_cast<float>((word >> 8) + offset) * 5.9604644775390625e-8f;
 }

@@ -16,7 +16,7 @@ struct Reduction {
   DEVICE float combine(float a, float b) const { return kind == ReduceKind::Sum ? a + b : maxNan(a, b); }
 };
 
-/// Where element i of inner lies, behind an output's first.
+/// Returns the offset of element i of inner, relative to an output's first element.
 DEVICE int64_t innerOffset(const Loop<1>& inner, int64_t i) {
   if (inner.extent.rank <= 1) return i * inner.operand[0].stride[0];
   int64_t offset[1];
@@ -24,8 +24,8 @@ DEVICE int64_t innerOffset(const Loop<1>& inner, int64_t i) {
   return offset[0];
 }
 
-/// Calls use(v) with WIDTH elements from each of first, first + stride, … before `end` of inner; several loads are
-/// under way. What lies beyond the end is loaded again, not used.
+/// Calls use(v) with WIDTH elements from each of first, first + stride, … before `end` of inner, with several loads in
+/// flight. Past the end, elements are loaded again but not used.
 template <int WIDTH, class Use>
 DEVICE void forEachInnerElement(const ReduceParameters& p, int64_t x, int64_t first, int64_t end, int64_t stride,
                                 Use use) {
@@ -56,7 +56,7 @@ DEVICE void storeReducedValue(const ReduceParameters& p, int64_t index, int64_t 
     storeElement(p.kept.operand[0], out, value);
 }
 
-/// The elements of inner that a block reduces.
+/// The range of inner that a block reduces.
 struct Split {
   int64_t begin, end;
 };
@@ -65,9 +65,9 @@ DEVICE Split splitOf(const ReduceParameters& p) {
   return {begin, min(begin + p.splitLength, p.inner.extent.count)};
 }
 
-// The order in which elements are combined depends on shape and strides alone.
+// The order in which elements are combined depends only on shape and strides.
 
-/// The warp's lanes take elements in turn, WIDTH side by side at a time.
+/// Reduces one output. Elements are distributed over the warp's lanes, WIDTH contiguous elements at a time.
 template <int WIDTH>
 DEVICE void reduceOutput(const ReduceParameters& p, int64_t index) {
   int64_t at[2];
@@ -84,7 +84,7 @@ DEVICE void reduceOutput(const ReduceParameters& p, int64_t index) {
   if (lane == 0) storeReducedValue(p, index, at[0], value);
 }
 
-/// This lane's WIDTH outputs from `index` on.
+/// Reduces this lane's WIDTH outputs from `index` on.
 template <int WIDTH>
 DEVICE void reduceOwnOutputs(const ReduceParameters& p, int64_t index) {
   int64_t at[2];
@@ -105,7 +105,7 @@ DEVICE void reduceOwnOutputs(const ReduceParameters& p, int64_t index) {
   }
 }
 
-/// float32 throughout, 4 × 4 results a thread; for where cuBLASLt is missing or does not take the strides.
+/// Computes a tile in float32, 4 × 4 results per thread. Used if cuBLASLt is missing or does not support the strides.
 DEVICE void multiplyTile(const MatmulParameters& p, int64_t index) {
   const auto& [out, a, b] = p.batch.operand;
   int64_t at[3];
@@ -189,7 +189,7 @@ __global__ void matmul(const __grid_constant__ MatmulParameters p) {
   for (int64_t i = blockIdx.y; i < p.batch.extent.count; i += gridDim.y) multiplyTile(p, i);
 }
 
-/// Float32, one addition after the other, rounded once: every rank gets the same bits, whatever moved the operands.
+/// Adds in float32, in rank order, and rounds once, so that every rank has the same bits with any transport.
 __global__ void reduceRanks(const __grid_constant__ ReduceRanksParameters p) {
   const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < p.count; i += threads) {

@@ -1,4 +1,4 @@
-// Reduction over any axes, matrix product, merging of states; and their arguments.
+// Reduction over any axes, matrix product, merging of states, and their arguments.
 #pragma once
 
 #include "kernels/operand.h"
@@ -7,23 +7,24 @@
 
 namespace mosaic::cuda {
 
-/// How a reduction is shared: "reduce" has a warp for each output, "reduceColumns" a lane for one output or, where
-/// neighbouring outputs are of elements side by side, kVectorLength of them.
+/// A reduction. "reduce" uses a warp per output. "reduceColumns" uses a lane per output, or, if adjacent outputs reduce
+/// adjacent elements, per kVectorLength outputs.
 ///
-/// `kept` walks over the axes that stay (out, x), `inner` over those that go (x). Each block reduces `splitLength`
-/// elements of inner: those of its number in y. Where `partial` is given, it receives the results of each split,
-/// [splits, kept], instead of out.
+/// `kept` iterates over the kept axes (out, x), `inner` over the reduced ones (x). Each block reduces `splitLength`
+/// elements of inner, selected by its y index. If `partial` is not null, the results of each split are stored there, as
+/// [splits, kept], instead of to out.
 struct ReduceParameters {
   Loop<2> kept;
   Loop<1> inner;
   ReduceKind kind;
-  int32_t outputsPerLane;  // of reduceColumns; else 0
+  int32_t outputsPerLane;  // for reduceColumns; else 0
   int64_t splitLength;
   float* partial;
 };
 
-/// out [.., M, N] ← a [.., M, K] · b [.., K, N] (+ out). `batch` walks over the leading axes; strides are those of
-/// the last two axes. A block of 256 threads computes 64 × 64: its number in x selects which, in y which of the batch.
+/// out [.., M, N] ← a [.., M, K] · b [.., K, N] (+ out). `batch` iterates over the leading axes; strides are those of
+/// the last two axes. A block of 256 threads computes 64 × 64 results, selected by its x index, and its y index selects
+/// the product of the batch.
 struct MatmulParameters {
   Loop<3> batch;  // out, a, b
   int64_t m, n, k;
@@ -35,7 +36,8 @@ constexpr int kMatmulSharedBytes = 2 * kMatmulDepth * (kMatmulTileSide + 1) * 4;
 
 // Reductions over ranks.
 
-/// out ← the operands of all ranks, in rank order. `own` is that of `rank`; the others lie one behind the other.
+/// out ← the reduction of all ranks' operands, in rank order. `own` is the operand of `rank`; the others are stored one
+/// after the other.
 struct ReduceRanksParameters {
   Operand out, own, others;
   int64_t count;

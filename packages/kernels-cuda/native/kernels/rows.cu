@@ -1,11 +1,11 @@
-// A warp and its row.
+// Kernels in which a warp processes a row.
 #include "kernels/rows.h"
 
 #include "kernels/element.cuh"
 
 namespace mosaic::cuda {
 
-/// Calls body(offsets) with where each of the warp's rows begins; warps of the grid take turns.
+/// Calls body(offsets) with the offsets of each of the warp's rows; rows are distributed over the warps of the grid.
 template <int N, class Body>
 DEVICE void forEachRow(const Rows<N>& rowLayout, Body body) {
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
@@ -18,7 +18,7 @@ DEVICE void forEachRow(const Rows<N>& rowLayout, Body body) {
   }
 }
 
-/// WIDTH elements of a row, of which elements are `step` apart, from its ith on.
+/// Loads WIDTH elements of a row from element i on; elements are `step` apart.
 template <int WIDTH>
 DEVICE Raw<WIDTH> loadRow(const Operand& x, int64_t row, int64_t step, int i) {
   return Raw<WIDTH>::load(x, WIDTH == 1 ? row + i * step : row + i);
@@ -30,7 +30,7 @@ DEVICE void storeRow(const Operand& x, int64_t row, int64_t step, int i, const f
   else
     storeVector(x, row + i, v);
 }
-/// Of what each column has one of, `defaultValue` where that is absent.
+/// Loads values of a per-column operand, or `defaultValue` if it is absent.
 template <int WIDTH>
 DEVICE void loadColumns(const Operand& x, int i, float defaultValue, float (&v)[WIDTH]) {
   if (x.data) return loadRow<WIDTH>(x, 0, x.stride[0], i).decode(x.dtype, v);
@@ -38,8 +38,8 @@ DEVICE void loadColumns(const Operand& x, int i, float defaultValue, float (&v)[
   for (float& element : v) element = defaultValue;
 }
 
-/// Calls use(i, load(i)) for the places i, i + 1, … i + WIDTH − 1 of a row that fall to this lane; several loads are
-/// under way. What lies beyond the row is not used: its last places are loaded again.
+/// Calls use(i, load(i)) for the groups i, i + 1, … i + WIDTH − 1 of a row that belong to this lane, with several loads
+/// in flight. Past the end, the last elements are loaded again but not used.
 template <int WIDTH, class Load, class Use>
 DEVICE void forEachInRow(int length, Load load, Use use) {
   constexpr int kLoads = 2, kStride = 32 * WIDTH;
@@ -55,7 +55,7 @@ DEVICE void forEachInRow(int length, Load load, Use use) {
   }
 }
 
-/// The sum over a row of what value(i, load(i), v) writes to v for places i, i + 1, …
+/// Returns the sum over a row of the values that value(i, load(i), v) writes to v for elements i, i + 1, …
 template <int WIDTH, class Load, class Value>
 DEVICE float sumOverRow(int length, Load load, Value value) {
   float sum = 0;
@@ -80,7 +80,7 @@ DEVICE float maxOverRow(int length, Load load, Value value) {
   return warpMax(maxValue);
 }
 
-/// Whether `value` names one of `count`; else it is written down, the first to come.
+/// Whether `value` is a valid index below `count`; otherwise records it, if it is the first invalid one.
 DEVICE bool checkIndex(float value, int64_t count, BadIndex* badIndex, IndexKernel kernel) {
   // Compared as integers: a float of `count` may be rounded down. Below 2^63 the conversion is defined.
   const bool isInteger = value >= 0.f && value < 0x1p63f && value == floorf(value);
@@ -100,14 +100,14 @@ using namespace mosaic::cuda;
 
 namespace {
 
-// Kernels on rows, for elements one by one or in vectors of kVectorLength (WIDTH).
+// Kernels on rows, for single elements or vectors of kVectorLength (WIDTH).
 
 template <int WIDTH>
 struct RawPair {
   Raw<WIDTH> a, b;
 };
 
-/// A row of −∞ gives 0.
+/// A row of −∞ results in 0.
 template <int WIDTH>
 DEVICE void softmaxRows(const SoftmaxParameters& p) {
   const auto& [out, x] = p.layout.rows.operand;
@@ -256,7 +256,7 @@ DEVICE void normalizeBackwardRows(const NormBackwardParameters& p) {
   });
 }
 
-/// (1 − s)(lse − x[class]) + s (lse − mean x); differences are taken from the largest x, which cancels less.
+/// (1 − s)(lse − x[class]) + s (lse − mean x). Differences are relative to the largest x, which reduces cancellation.
 template <int WIDTH>
 DEVICE void crossEntropyRows(const CrossEntropyParameters& p) {
   const auto& [x, loss, lse, counted, target] = p.layout.rows.operand;
@@ -361,8 +361,8 @@ DEVICE void scatterAddSelectedRows(const ScatterAddRowsParameters& p) {
   }
 }
 
-/// With m the larger lse: out = Σ exp(lse − m) out / Σ exp(lse − m), lse = m + log Σ exp(lse − m). Rows of −∞ have seen
-/// nothing, and their out is not looked at.
+/// With m the larger lse: out = Σ exp(lse − m) out / Σ exp(lse − m), lse = m + log Σ exp(lse − m). Rows with lse = −∞
+/// have attended to no key, and their out is not read.
 template <int WIDTH>
 DEVICE void mergeRows(const MergeParameters& p) {
   const auto& [out, lse, otherOut, otherLse] = p.layout.rows.operand;
@@ -386,7 +386,7 @@ DEVICE void mergeRows(const MergeParameters& p) {
       for (int w = 0; w < WIDTH; w++) sum[w] = ((isEmpty ? 0.f : a * sum[w]) + b * v[w]) * inverse;
       storeRow(out, at[0], step[0], i, sum);
     });
-    syncWarp();  // all lanes have read the old lse
+    syncWarp();  // all lanes have read the previous lse
     if (threadIdx.x % 32 == 0) storeElement(lse, at[1], maxValue + logf(a + b));
   });
 }
@@ -395,7 +395,7 @@ DEVICE void mergeRows(const MergeParameters& p) {
 
 extern "C" {
 
-// Two blocks a multiprocessor, for enough loads to be under way.
+// Two blocks per multiprocessor, so that enough loads are in flight.
 #define ROW_KERNEL(name, rows, Parameters)                                                           \
   __global__ void __launch_bounds__(kBlockThreads, 2) name(const __grid_constant__ Parameters p) { \
     if (p.layout.isVectorized) rows<kVectorLength>(p);                                               \
@@ -413,14 +413,15 @@ ROW_KERNEL(scatterAddRows, scatterAddSelectedRows, ScatterAddRowsParameters)
 ROW_KERNEL(merge, mergeRows, MergeParameters)
 #undef ROW_KERNEL
 
-/// Blocks of 32 × 16 threads: each thread sums every 16th row of its column, the first row of threads sums those.
+/// Blocks of 32 × 16 threads: each thread sums every 16th row of its column, and the first row of threads adds these
+/// sums.
 __global__ void __launch_bounds__(kNormColumnsThreads) normColumns(const __grid_constant__ NormColumnsParameters p) {
   const auto& [x, dOut, mean, rstd] = p.layout.rows.operand;
   const auto& step = p.layout.step;
   const int lane = threadIdx.x % 32, group = threadIdx.x / 32, groups = blockDim.x / 32;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * 32 + lane;
   float weight = 0.f, bias = 0.f;
-#pragma unroll 4  // several loads at a time
+#pragma unroll 4  // several loads in flight
   for (int64_t row = group; row < p.layout.rows.extent.count && column < p.layout.length; row += groups) {
     int64_t at[4];
     offsetsOf(p.layout.rows.extent, p.layout.rows.operand, row, at);

@@ -1,8 +1,8 @@
-// Softcap, ALiBi slopes and dropout of weights, for the scores that a thread holds, in whatever layout. Kernels take
-// one of two classes as a parameter, ModifiedScores or PlainScores, and of the latter compilation leaves nothing.
+// Softcap, ALiBi slopes and weight dropout, for the scores that a thread holds, in any layout. Kernels take one of two
+// classes as a template parameter, ModifiedScores or PlainScores; the latter compiles to nothing.
 //
-// Dropped weights are to the bit those of the CPU device: by Philox of (key / 4, query, batch, head) under a key of the
-// call (packages/core/src/attention/tile.ts). The backward draws them again.
+// Dropped weights are bitwise those of the CPU device: Philox of (key / 4, query, batch, head) under a key of the call
+// (packages/core/src/attention/tile.ts). The backward draws them again.
 #pragma once
 
 #include "kernels/random.cuh"
@@ -10,12 +10,12 @@
 
 namespace mosaic::cuda {
 
-/// Row of a part's queries and one of its keys, both from 0.
+/// The row of a query and the row of a key, relative to the start of a part.
 struct Pair {
   int row, key;
 };
 
-/// tanh(x) and its derivative, as exact as float32 has them.
+/// tanh(x) and its derivative, with float32 accuracy.
 struct ExactTanh {
   DEVICE static float of(float x, float& derivative) {
     const float t = tanhf(x);
@@ -23,7 +23,7 @@ struct ExactTanh {
     return t;
   }
 };
-/// Within 2⁻²¹ of it: of scores that were products of 16-bit numbers.
+/// tanh(x) within 2⁻²¹, for scores that are products of 16-bit numbers.
 struct FastTanh {
   DEVICE static float of(float x, float& derivative) {
     const float e = fastExp2(fabsf(x) * (-2.f * 1.4426950408889634f)), half = fastReciprocal(1.f + e);
@@ -32,7 +32,8 @@ struct FastTanh {
   }
 };
 
-/// What a tile's modification leaves for later: the softcap's derivatives, and a bit for each weight that is kept.
+/// Results of a tile's modification that are used later: the softcap's derivatives, and a bit for each weight that is
+/// kept.
 template <int N, int W>
 struct TileChanges {
   static_assert(N * W <= 32);
@@ -49,22 +50,22 @@ DEVICE void forEachScore(const float (&)[N][W], Body body) {
   }
 }
 
-/// What modifies the scores of one head of queries against one part of the keys.
+/// The score modifiers for one head of queries and one part.
 template <class Tanh>
 struct TileModifiers {
   const ScoreModifiers& modifiers;
   const PartPositions& positions;
   int keyStep;
   float slope;
-  Philox pairs;  // the call's key, and the batch element and head as the upper half of counters
+  Philox pairs;  // the call's key; batch element and head are the upper half of counters
 
   template <int N, int W>
   using Changes = TileChanges<N, W>;
 
-  /// What the softmax multiplies scores by: they are scaled already.
+  /// Returns the softmax's factor of scores: 1, because modified scores are already scaled.
   DEVICE float scale(float) const { return 1.f; }
 
-  /// s: products on entry, scaled and modified scores on return. pairOf(n, w) is the Pair of s[n][w].
+  /// s: products on input, scaled and modified scores on output. pairOf(n, w) returns the Pair of s[n][w].
   template <int N, int W, class PairOf>
   DEVICE void modify(float (&s)[N][W], float scale, TileChanges<N, W>& changes, PairOf pairOf) const {
     forEachScore(s, [&](int n, int w) {
@@ -83,7 +84,7 @@ struct TileModifiers {
     changes.dropoutMask = drawDropoutMask<N, W>(pairOf);
   }
 
-  /// Weights, or their gradients, of pairs that are dropped become 0 (−0 stays), the others count more.
+  /// Sets weights, or their gradients, of dropped pairs to 0 (−0 is preserved), and scales the others.
   template <int N, int W>
   DEVICE void applyDropout(float (&x)[N][W], const TileChanges<N, W>& changes) const {
     if (modifiers.dropoutThreshold == 0) return;
@@ -109,12 +110,13 @@ struct TileModifiers {
     return static_cast<float>(distance < 0 ? -distance : distance);
   }
 
-  /// Bit n · W + w: whether that weight is kept. A loop that stays one: Philox is a hundred instructions.
+  /// Returns a mask whose bit n · W + w is set if that weight is kept. The loop is not unrolled, because Philox takes a
+  /// hundred instructions.
   template <int N, int W, class PairOf>
   DEVICE uint32_t drawDropoutMask(PairOf pairOf) const {
     if (modifiers.dropoutThreshold == 0) return 0;
     uint32_t mask = 0, words[4] = {};
-    uint64_t lastCounter = ~uint64_t{0};  // four neighbouring keys have their words from one counter
+    uint64_t lastCounter = ~uint64_t{0};  // one counter has the words of four neighbouring keys
 #pragma unroll 1
     for (int i = 0; i < N * W; i++) {
       const Pair pair = pairOf(i / W, i % W);
@@ -129,7 +131,7 @@ struct TileModifiers {
   }
 };
 
-/// For kernels of calls that modify scores.
+/// Modifiers of kernels for calls that modify scores.
 template <class Tanh>
 struct ModifiedScores {
   const ScoreModifiers& modifiers;
@@ -148,7 +150,7 @@ struct ModifiedScores {
   template <int N, int W>
   using Changes = TileChanges<N, W>;
 
-  /// `batch` counts from the tensors' first, `head` is that of queries.
+  /// `batch` is relative to the tensors' first batch element; `head` is a query head.
   DEVICE TileModifiers<Tanh> createPartModifiers(int part, int batch, int head) const {
     const float slope = modifiers.slopes ? load(modifiers.slopes + head * modifiers.slopeStride) : 0.f;
     const uint64_t headWord = uint64_t{modifiers.head + static_cast<uint32_t>(head)} << 32;
@@ -160,7 +162,7 @@ struct ModifiedScores {
   }
 };
 
-/// For kernels of plain calls.
+/// Modifiers of kernels for plain calls.
 struct PlainScores {
   template <int N, int W>
   struct Changes {};

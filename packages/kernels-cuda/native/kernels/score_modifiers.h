@@ -1,6 +1,6 @@
-// What modifies the scores and weights of attention between its two products, as the host passes it to kernels.
+// The modifiers of attention scores and weights between the two products, as the host passes them to kernels.
 //
-// Kernels that do so are instances of their own, and take more arguments: those of plain calls stay as they were.
+// Kernels that modify scores are separate instances with more arguments, so that those of plain calls are unaffected.
 #pragma once
 
 #include "kernels/attend.h"
@@ -8,15 +8,15 @@
 
 namespace mosaic::cuda {
 
-/// What is 0 or null is off.
+/// Fields that are 0 or null are disabled.
 struct ScoreModifiers {
-  float softcap;        // s ← softcap · tanh(s / softcap), of the scaled score
-  const float* slopes;  // of the grid's first head; then s ← s − slope · |query − key|
+  float softcap;        // s ← softcap · tanh(s / softcap), for the scaled score
+  const float* slopes;  // starts at the grid's first head; s ← s − slope · |query − key|
   int64_t slopeStride;
   Philox dropout;      // seed and stream of the call
-  uint32_t dropoutThreshold;  // weights whose 24 random bits are less become 0
-  float dropoutScale;  // what the others count: 1 / (1 − probability)
-  uint32_t batch, head;  // numbers of the grid's first batch element and head among all, by which weights are dropped
+  uint32_t dropoutThreshold;  // a weight is dropped if its 24 random bits are below this
+  float dropoutScale;  // factor of weights that are not dropped, 1 / (1 − probability)
+  uint32_t batch, head;  // global indices of the grid's first batch element and head, on which dropout depends
 };
 
 /// Arguments of a kernel that modifies scores.

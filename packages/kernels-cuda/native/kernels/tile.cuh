@@ -1,7 +1,7 @@
-// Tiles of 16-bit elements in shared memory, and the two products made of them.
+// Tiles of 16-bit elements in shared memory, and the two products of tiles.
 //
-// A tile is ROWS × D, a row D·2 bytes. Its 16-byte chunks are permuted so that ldmatrix, which takes 8 consecutive rows
-// of one column of chunks, meets every bank once.
+// A tile is ROWS × D; a row has D·2 bytes. Its 16-byte chunks are permuted so that ldmatrix, which reads 8 consecutive
+// rows of one column of chunks, accesses every bank once.
 #pragma once
 
 #include "kernels/tile_iterator.cuh"
@@ -16,7 +16,7 @@ DEVICE SharedAddress chunkAddress(SharedAddress tile, int row, int chunk) {
 template <int ROWS, int D>
 constexpr int kTileBytes = ROWS * D * 2;
 
-/// Eight elements, one by one: for rows that 16-byte copies cannot take.
+/// Copies eight elements one by one, for rows that 16-byte copies do not support.
 DEVICE void copyElements(SharedAddress to, const uint16_t* from, int count) {
 #pragma unroll
   for (int i = 0; i < 8; i += 2) {
@@ -25,7 +25,7 @@ DEVICE void copyElements(SharedAddress to, const uint16_t* from, int count) {
   }
 }
 
-/// Where rows come from: `length` of them, `columns` wide.
+/// The source of rows: `length` rows of `columns` elements.
 struct Source {
   const uint16_t* data;
   int64_t stride;
@@ -39,7 +39,7 @@ DEVICE Source makeSource(const Matrix& x, const RowRange& run, int columns) {
   return {data, x.row, run.length, columns, x.isAligned};
 }
 
-/// Starts copying rows [row0, row0 + ROWS); what lies past the end or right of the last column becomes 0.
+/// Starts copying rows [row0, row0 + ROWS); elements past the end or past the last column are set to 0.
 template <int ROWS, int D, int THREADS>
 DEVICE void loadTile(SharedAddress tile, const Source& source, int row0) {
   constexpr int kChunksPerRow = D / 8;
@@ -55,8 +55,8 @@ DEVICE void loadTile(SharedAddress tile, const Source& source, int row0) {
   }
 }
 
-/// Accumulators: M × N tiles of 16 × 8. Lane t holds, of each, rows t/4 and t/4 + 8 (h = 0, 1) and columns t%4·2 and
-/// + 1 (e = 0, 1) at index h·2 + e.
+/// Accumulators are M × N tiles of 16 × 8. Of each tile, lane t holds rows t/4 and t/4 + 8 (h = 0, 1) and columns t%4·2
+/// and t%4·2 + 1 (e = 0, 1), at index h·2 + e.
 template <int N>
 DEVICE void clear(float (&c)[N][4]) {
 #pragma unroll
@@ -71,7 +71,7 @@ DEVICE void clear(float (&c)[M][N][4]) {
   for (int m = 0; m < M; m++) clear(c[m]);
 }
 
-/// c[16·M × 8·N] += A[rowA…, D] · B[0…, D]ᵀ, both tiles.
+/// c[16·M × 8·N] += A[rowA…, D] · B[0…, D]ᵀ; A and B are tiles.
 template <class T, int D, int M, int N>
 DEVICE void multiplyTransposed(float (&c)[M][N][4], SharedAddress tileA, int rowA, SharedAddress tileB) {
   static_assert(N % 2 == 0);
@@ -96,7 +96,7 @@ DEVICE void multiplyTransposed(float (&c)[M][N][4], SharedAddress tileA, int row
   }
 }
 
-/// c[16·M × 8·N] += P[16·M × 8·K] · B[0…8·K, columns chunk0·8…]; P in accumulators, rounded to T here.
+/// c[16·M × 8·N] += P[16·M × 8·K] · B[0…8·K, columns chunk0·8…]. P is in accumulators and is rounded to T here.
 template <class T, int D, int M, int K, int N>
 DEVICE void multiply(float (&c)[M][N][4], const float (&p)[M][K][4], SharedAddress tileB, int chunk0 = 0) {
   const int lane = threadIdx.x & 31;

@@ -1,4 +1,4 @@
-// What a block owns, and its walk over what that meets: tile after tile, part after part, skipping what is hidden.
+// The range that a block owns, and its iteration over tiles of the other axis, part after part, skipping masked tiles.
 #pragma once
 
 #include "kernels/attend.h"
@@ -6,12 +6,12 @@
 
 namespace mosaic::cuda {
 
-/// Consecutive rows (or keys) of one head of one batch.
+/// Consecutive rows (or keys) of one head of one batch element.
 struct RowRange {
   int batch, head, first, length;
 };
 
-/// The parts [first, end) whose rows (or keys) a block shares with others, and which one of these it is.
+/// The parts [first, end) with the rows (or keys) of a block, and the index of the block's tile in them.
 struct WorkTile {
   int first, end, tile;
 };
@@ -25,19 +25,20 @@ DEVICE WorkTile findWorkTile(const Parts& parts, int block) {
   return {first, end, block - parts.part[first].block};
 }
 
-/// The batch element that a block works on.
+/// Returns the batch element that a block works on.
 DEVICE int batchIndex(const Parts& parts) { return parts.batch + static_cast<int>(blockIdx.z); }
 
-/// The first row of the `tile`th block to start, if the last rows go first: under a causal mask they take longest.
+/// Returns the first row of a tile, counted from the last rows, which start first because a causal mask makes them
+/// slowest.
 DEVICE int tileStartFromEnd(int rows, int size, int tile) { return ((rows - 1) / size - tile) * size; }
 
-/// Walks over the keys that some of rows [row0, row0 + ROWS) see, SIZE at a time.
+/// Iterates over the keys visible to at least one of the rows [row0, row0 + ROWS), SIZE at a time.
 template <int ROWS, int SIZE>
 struct KeyTileIterator {
   const Parts& parts;
   int part, lastPart, row0;
   int key0 = 0, end = 0;
-  int fullBegin = 0, fullEnd = 0;  // every row sees these
+  int fullBegin = 0, fullEnd = 0;  // visible to every row
 
   DEVICE KeyTileIterator(const Parts& parts, const WorkTile& work, int row0)
       : parts(parts), part(work.first), lastPart(work.end), row0(row0) {
@@ -52,12 +53,12 @@ struct KeyTileIterator {
   }
   DEVICE const VisibleInterval& visible() const { return parts.part[part].visible; }
   DEVICE bool needsMask() const { return key0 < fullBegin || key0 + SIZE > fullEnd; }
-  /// Of the tensor's keys, the tile's first.
+  /// Returns the index of the tile's first key among the tensor's keys.
   DEVICE int firstKey() const { return parts.part[part].key + key0; }
-  /// The keys of this part, to the last that some row of the block sees: what lies beyond may be NaN, and 0 · NaN is
-  /// NaN.
+  /// Returns the keys of this part up to the last that is visible to a row of the block. Later keys may be NaN, and 0 ·
+  /// NaN is NaN.
   DEVICE RowRange range(int batch, int head) const { return {batch, head, parts.part[part].key, end}; }
-  /// How many keys of the tile that leaves.
+  /// Returns the number of the tile's keys within that range.
   DEVICE int validRowCount() const { return end - key0; }
 
  private:
@@ -75,13 +76,14 @@ struct KeyTileIterator {
   }
 };
 
-/// Walks over the queries that see some of keys [key0, key0 + KEYS), SIZE at a time, of each head from the first on.
+/// Iterates over the queries to which at least one of the keys [key0, key0 + KEYS) is visible, SIZE at a time, for each
+/// head from `firstHead` on.
 template <int KEYS, int SIZE>
 struct QueryTileIterator {
   const Parts& parts;
   int part, lastPart, key0, firstHead, lastHead;
   int head = 0, row0 = 0, begin = 0, end = 0;
-  int fullBegin = 0, fullEnd = 0;  // these see every key
+  int fullBegin = 0, fullEnd = 0;  // every key is visible to these
 
   DEVICE QueryTileIterator(const Parts& parts, const WorkTile& work, int key0, int firstHead, int heads)
       : parts(parts),
@@ -103,10 +105,10 @@ struct QueryTileIterator {
   }
   DEVICE const VisibleInterval& visible() const { return parts.part[part].visible; }
   DEVICE bool needsMask() const { return row0 < fullBegin || row0 + SIZE > fullEnd; }
-  /// The rows that this part has of the current head, to the last that sees some key of the block, as of
-  /// KeyTileIterator.
+  /// Returns the rows of this part and the current head up to the last that attends to a key of the block; see
+  /// KeyTileIterator::range.
   DEVICE RowRange range(int batch) const { return {batch, head, parts.part[part].row, end}; }
-  /// How many rows of the tile that leaves.
+  /// Returns the number of the tile's rows within that range.
   DEVICE int validRowCount() const { return end - row0; }
 
  private:
@@ -126,7 +128,7 @@ struct QueryTileIterator {
   }
 };
 
-/// Whether the row sees any key of the share's parts.
+/// Whether any key of the block's parts is visible to the row.
 DEVICE bool hasVisibleKeys(const Parts& parts, const WorkTile& work, int row) {
   bool isVisible = false;
   for (int part = work.first; part < work.end; part++) {

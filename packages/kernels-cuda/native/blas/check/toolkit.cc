@@ -1,4 +1,4 @@
-// Compares what we declare of cuBLASLt with NVIDIA's own cublasLt.h. Compiled where there is one; nothing runs.
+// Compares our cuBLASLt declarations with NVIDIA's cublasLt.h. Compiled if that header is available; nothing runs.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,10 +1,10 @@
-// Compares what we declare of the driver with the toolkit's own cuda.h. Compiled where there is one; nothing runs.
+// Compares our driver declarations with the toolkit's cuda.h. Compiled if that header is available; nothing runs.
 #include <cstddef>
 #include <cstdint>
 
 namespace check {
 
-/// For the version of a function that the header's macros link.
+/// Compares names at compile time, to check the version of a function that the header's macros link.
 constexpr bool areEqual(const char* a, const char* b) {
   while (*a && *a == *b) a++, b++;
   return *a == *b;
@@ -13,7 +13,7 @@ constexpr bool areEqual(const char* a, const char* b) {
 }  // namespace check
 
 #define CHECK_TEXT(name) #name
-/// The name after the header's macros have had it.
+/// Expands to the name after the header's macros are applied.
 #define CHECK_LINKED(name) CHECK_TEXT(name)
 
 namespace ours {
@@ -81,12 +81,13 @@ static_assert(offsetof(MemPoolProperties, maxSize) == offsetof(CUmemPoolProps, m
 static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) >= alignof(CUtensorMap));
 static_assert(check::hasSameAbi<std::remove_pointer_t<TensorMapEncodeTiled>, decltype(cuTensorMapEncodeTiled)>);
 
-// Each function takes what the toolkit's takes.
+// Each function has the same signature as in the toolkit.
 #define CHECK_SIGNATURE(name, symbol, parameters) \
   static_assert(check::hasSameAbi<std::remove_pointer_t<decltype(Driver::name)>, decltype(symbol)>, #symbol);
 MOSAIC_CUDA_DRIVER(CHECK_SIGNATURE)
 
-// And is the version that the toolkit would link, but for one that it renamed in 12.8 while the old one stays.
+// Each is the version that the toolkit would link, except one that was renamed in 12.8 and still exists by its old
+// name.
 #define CHECK_VERSION(name, symbol, parameters)                                                                  \
   static_assert(check::areEqual(#symbol, "cuEventElapsedTime") || check::areEqual(#symbol, CHECK_LINKED(symbol)), \
                 #symbol " is not the current version of the function");

@@ -1,5 +1,5 @@
-// An emulated cuBLASLt: descriptors as the library has them, what it would reject, a heuristic, and the product, which
-// runs on a stream of the emulated driver and checks every address.
+// An emulated cuBLASLt: the library's descriptors, its validation, a heuristic, and the product, which runs on a stream
+// of the emulated driver and checks every address.
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -18,7 +18,7 @@ struct mosaicBlasContext {
 /// CUBLASLT_EPILOGUE_DEFAULT
 constexpr uint32_t kDefaultEpilogue = 1;
 
-/// Attributes that were not set are those of the library's defaults.
+/// Attributes that are not set have the library's defaults.
 struct mosaicBlasMatmulDesc {
   int computeType, scaleType;
   int32_t transposeA = 0, transposeB = 0;
@@ -37,7 +37,7 @@ struct mosaicBlasLayout {
 struct mosaicBlasPreference {
   uint64_t workspaceBytes = 0;
   uint32_t reductionSchemes = 7;
-  uint32_t alignments[4] = {256, 256, 256, 256};  // of a, b, c, d
+  uint32_t alignments[4] = {256, 256, 256, 256};  // for a, b, c, d
 };
 
 using namespace emulated;
@@ -45,7 +45,7 @@ using namespace mosaic::cuda;
 
 namespace {
 
-/// Sets a field if the caller means as many bytes as it has.
+/// Sets a field if the caller passes a value of the field's size.
 template <class T>
 BlasStatus copyAttribute(T& field, const void* value, size_t bytes) {
   if (!value || bytes != sizeof(T)) return BLAS_INVALID_VALUE;
@@ -125,7 +125,7 @@ BlasStatus cublasLtMatmulPreferenceSetAttribute(BlasPreference preference, int a
 
 namespace {
 
-/// What an algorithm of ours holds: that it is ours, what it relies on, and what it needs.
+/// The contents of an emulated algorithm: a magic number, the alignments it assumes, and its workspace size.
 struct AlgorithmData {
   uint64_t magic, workspaceBytes;
   uint32_t alignments[4];
@@ -172,7 +172,7 @@ void storeElement(const Operand& x, int64_t row, int64_t column, int64_t batch, 
   }
 }
 
-/// Rounds to a type of 16 bits, or not.
+/// Rounds to a 16-bit type; float32 is returned unchanged.
 float roundTo(int type, float x) {
   if (type == BLAS_FLOAT32) return x;
   if (type == BLAS_FLOAT16) return static_cast<float>(static_cast<_Float16>(x));
@@ -180,10 +180,10 @@ float roundTo(int type, float x) {
   return x != x ? x : std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
 }
 
-/// To 10 bits of mantissa, as TF32 has.
+/// Rounds to the 10-bit mantissa of TF32.
 float roundToTf32(float x) { return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x1000) & ~0x1fffu); }
 
-/// Whether all that an operand may touch is allocated on the device.
+/// Whether all memory that an operand may access is allocated on the device.
 bool isInDeviceMemory(const Operand& x) {
   const auto [type, rows, columns, leadingDimension, batch, batchStride] = x.layout;
   const int64_t elements =
@@ -192,12 +192,12 @@ bool isInDeviceMemory(const Operand& x) {
 }
 
 struct Task {
-  Operand a, b, out, bias;  // a bias without data is none
+  Operand a, b, out, bias;  // bias.data is null if there is no bias
   float alpha, beta;
   bool usesTf32;
 
-  /// Version 13.1 rounds the product before it adds what was there, as seen on an H200. With beta 0 that is not looked
-  /// at: it may be NaN.
+  /// Version 13.1 rounds the product before it adds the previous value, as observed on an H200. With beta 0 the
+  /// previous value is not read: it may be NaN.
   float finish(float sum, int64_t row, int64_t column, int64_t batch) const {
     if (beta == 0) return alpha * sum;
     return roundTo(out.layout.type, alpha * sum) + beta * loadElement(out, row, column, batch);
@@ -225,7 +225,7 @@ struct Task {
   }
 };
 
-/// One element for each row of `out`.
+/// Returns the bias, one element per row of `out`.
 Operand makeBias(const mosaicBlasMatmulDesc& product, const mosaicBlasLayout& out) {
   if (product.epilogue != BLAS_EPILOGUE_BIAS) return {nullptr, out, false};
   mosaicBlasLayout layout{out.type, out.rows, 1, static_cast<int64_t>(out.rows)};
@@ -236,7 +236,7 @@ bool isDenseColumnMajor(const mosaicBlasLayout& x) {
   return x.leadingDimension >= static_cast<int64_t>(x.rows) && x.rows > 0 && x.columns > 0;
 }
 
-/// Sizes that go together, in types that the library multiplies.
+/// Whether sizes are consistent and the library multiplies these types.
 bool isSupportedProduct(const mosaicBlasMatmulDesc& product, const mosaicBlasLayout& a, const mosaicBlasLayout& b,
                         const mosaicBlasLayout& out) {
   const uint64_t m = product.transposeA ? a.columns : a.rows, k = product.transposeA ? a.rows : a.columns;

@@ -1,5 +1,5 @@
-// A stand-in for libcuda: the entry points of driver/api.h over host memory and threads. Kernels are those compiled for
-// the host, looked up by name. For tests: the addon that is shipped runs on it unchanged. Here: the driver itself, its
+// An emulated libcuda: the entry points of driver/api.h on host memory and threads. Kernels are those compiled for the
+// host, looked up by name. For tests: the shipped addon runs on it unchanged. This file has the driver itself, its
 // devices, contexts and kernels; memory.cc and stream.cc have the rest.
 #include <algorithm>
 #include <cstdio>
@@ -20,7 +20,7 @@ namespace {
 
 std::atomic<long> launches{0};
 
-/// A kernel as a module has it: how much shared memory its blocks may ask for is the caller's to set.
+/// A kernel in a module. The caller sets how much shared memory its blocks may use.
 struct Function {
   std::string name;
   Kernel kernel;
@@ -77,7 +77,7 @@ CUresult describe(CUresult code, const char** out, const char* ErrorText::*field
 
 extern "C" {
 
-/// Signals to the addon that kernels come with this driver, so that it works when it was built without nvcc.
+/// Signals to the addon that this driver provides kernels, so that the addon works even if it was built without nvcc.
 const void* mosaicEmulatedImage() { return hasKernels() ? "kernels compiled for the host" : nullptr; }
 
 // ── the driver and its devices
@@ -200,12 +200,12 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gridX, unsigned gridY, uns
 
 }  // extern "C"
 
-// The stand-in driver's descriptions of tensors for TMA.
+// The emulated driver's TMA descriptors.
 
 extern "C" CUresult cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* base, const uint64_t* lengths,
                                            const uint64_t* strides, const uint32_t* box, const uint32_t* steps,
                                            int interleave, int swizzle, int, int fill) {
-  // What the driver's reference demands; and of what it allows, what the emulation of TMA takes.
+  // The requirements of the driver's reference, restricted to what the emulation of TMA supports.
   bool isSupported =
       reinterpret_cast<uintptr_t>(base) % 16 == 0 && rank == 4 && interleave == TENSOR_MAP_INTERLEAVE_NONE;
   isSupported = isSupported && reinterpret_cast<uintptr_t>(map) % 64 == 0 && strides[0] >= lengths[0] * 2;

@@ -1,4 +1,4 @@
-// Entry points of the stand-in driver for memory: pools, pinned memory, copies.
+// Entry points of the emulated driver for memory: pools, pinned memory, copies.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -13,14 +13,14 @@ using namespace mosaic::cuda;
 
 namespace {
 
-/// Bytes: in use, freed but kept, and how many may be kept.
+/// Bytes in use, bytes freed but retained, and the limit for retained bytes.
 struct Pool {
   size_t usedBytes = 0, keptBytes = 0;
   uint64_t maxKeptBytes = 0;
 };
 
-/// What of the GPU is taken. Freed memory can be taken again at once, as in the order of a stream; the host memory that
-/// plays it goes when the stream comes to it.
+/// Accounting of the GPU's memory. Freed memory can be reused at once, as in stream order; the host memory behind it is
+/// freed when the stream reaches that point.
 class GpuMemory {
  public:
   CUmemoryPool create() {
@@ -44,7 +44,7 @@ class GpuMemory {
     if (entry == pools_.end()) return CUDA_ERROR_INVALID_VALUE;
     return body(*entry->second), CUDA_SUCCESS;
   }
-  /// False if the GPU has no more.
+  /// Returns false if the GPU has no memory left.
   bool allocate(CUmemoryPool handle, const void* memory, size_t bytes) {
     const std::lock_guard lock(mutex_);
     Pool& pool = *pools_.at(handle);
@@ -91,7 +91,7 @@ GpuMemory& gpuMemory() {
   return memory;
 }
 
-/// Copies in stream order; what lies on the device must be allocated there.
+/// Copies in stream order. The device side of the copy must be allocated.
 CUresult copy(void* to, const void* from, size_t bytes, CUstream stream, const void* device) {
   if (const CUresult code = checkReady()) return code;
   streamOf(stream).enqueue([=] {

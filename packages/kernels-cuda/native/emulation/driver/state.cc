@@ -4,7 +4,7 @@
 
 namespace emulated {
 
-// Nothing here is destroyed at the end of the process, for threads may still run then.
+// Nothing here is destroyed at process exit, because threads may still run then.
 
 LiveResourceCounts& liveResources() {
   static auto& counts = *new LiveResourceCounts;

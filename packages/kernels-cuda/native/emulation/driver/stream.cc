@@ -1,4 +1,4 @@
-// Entry points of the stand-in driver for streams and events.
+// Entry points of the emulated driver for streams and events.
 #include "mosaic/clock.h"
 #include "state.h"
 #include "stream.h"
@@ -15,7 +15,7 @@ void ContextStatus::fail(CUresult code) {
   if (code_ == 0) code_ = code;
 }
 
-// Never destroyed: threads may outlive main.
+// Never destroyed, because threads may outlive main.
 ContextStatus& contextStatus() {
   static auto& status = *new ContextStatus;
   return status;
@@ -161,7 +161,8 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
     function(data);
     isInCallback() = false;
   };
-  // Unlike a GPU after a failure, which may drop it: an emulated one notifies waiting threads, so that tests end.
+  // After a failure, a GPU may drop the callback. The emulation always runs it, so that waiting threads are notified
+  // and tests end.
   streamOf(stream).enqueue(call, true);
   return contextStatus().get();
 }

@@ -1,4 +1,4 @@
-// A stream of the stand-in driver: a thread that runs what is enqueued, in order.
+// A stream of the emulated driver: a thread that runs enqueued work in order.
 #pragma once
 
 #include <condition_variable>
@@ -13,7 +13,7 @@
 
 namespace emulated {
 
-/// What went wrong first, if anything did. As on a GPU it sticks to the context: nothing else is carried out after it.
+/// The first error, if any. As on a GPU it is sticky: the context executes nothing after it.
 class ContextStatus {
  public:
   CUresult get() const;
@@ -26,17 +26,17 @@ class ContextStatus {
 
 ContextStatus& contextStatus();
 
-/// Whether the calling thread is within a callback of cuLaunchHostFunc, which must not call the driver.
+/// Whether the calling thread is in a callback of cuLaunchHostFunc, which must not call the driver.
 bool& isInCallback();
 
-/// One record of an event: reached once, when its stream comes to it.
+/// One recording of an event, completed when its stream reaches it.
 class EventRecord {
  public:
   void complete();
-  /// Blocks until it is reached.
+  /// Blocks until it is completed.
   void waitUntilComplete();
   bool isComplete();
-  /// When it was reached.
+  /// Returns the time of completion.
   int64_t timeNs();
 
  private:
@@ -46,11 +46,11 @@ class EventRecord {
   int64_t timeNs_ = 0;
 };
 
-/// An event refers to its latest record. An earlier one may still be pending on another stream, and be reached after
-/// it: as on a GPU, a wait ends with the record that was the latest when it was enqueued, and no other.
+/// An event refers to its latest record. An earlier record may still be pending on another stream and complete later.
+/// As on a GPU, a wait ends with the record that was the latest when the wait was enqueued.
 class Event {
  public:
-  /// Never recorded: nothing is waited for.
+  /// Never recorded: waits return at once.
   Event();
   std::shared_ptr<EventRecord> record();
   std::shared_ptr<EventRecord> latestRecord();
@@ -63,7 +63,7 @@ class Event {
 class Stream {
  public:
   Stream();
-  /// What is enqueued still runs.
+  /// Enqueued work still runs.
   ~Stream();
 
   /// `work` is skipped once the context has failed, unless `runsAfterFailure`.
@@ -85,7 +85,7 @@ class Stream {
   std::thread thread_;
 };
 
-/// Null: the standard stream.
+/// Returns a stream; null is the default stream.
 Stream& streamOf(CUstream handle);
 
 }  // namespace emulated

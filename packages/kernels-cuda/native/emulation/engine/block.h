@@ -1,4 +1,4 @@
-// A thread block: its fibers, who of them may run, its barriers, its shared memory.
+// A thread block: its fibers, their scheduling, its barriers, its shared memory.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace emulated {
 
-// Shared memory that records who wrote and read each word, and when, by the clocks of warps.
+// Shared memory that records, for each word, which threads wrote and read it and when, in the clocks of warps.
 
 constexpr int kMaxWarps = 32;
 using Clocks = std::array<uint32_t, kMaxWarps>;
@@ -24,15 +24,16 @@ inline void join(Clocks& into, const Clocks& from) {
   for (int warp = 0; warp < kMaxWarps; warp++) into[warp] = std::max(into[warp], from[warp]);
 }
 
-/// Who (upper bits) at which time of its warp (lower bits); 0: none. A warp as a whole is an actor too.
+/// A record holds the actor (upper bits) and the clock of its warp (lower bits); 0: none. A whole warp is an actor,
+/// too.
 constexpr uint32_t kClockBits = 21, kClockMask = (1u << kClockBits) - 1, kWarpActor = 1024;
-/// Where shared addresses begin: as on the device, not at zero.
+/// Start of shared addresses, which is not zero, as on the device.
 constexpr uint32_t kSharedBase = 1024;
 
-/// Of a word that an asynchronous copy will write; of one that the asynchronous proxy does not see yet.
+/// Flags of a word: an asynchronous copy will write it; it is not yet visible to the asynchronous proxy.
 constexpr uint32_t kCopyPending = 1, kNotFenced = 2;
 
-/// What is remembered of 4 bytes.
+/// The access records of 4 bytes.
 struct Shadow {
   uint32_t writer = 0, read0 = 0, read1 = 0, pending = 0;
 };
@@ -47,15 +48,15 @@ inline std::string actorName(uint32_t record) {
   return actor >= kWarpActor ? "warp " + std::to_string(actor - kWarpActor) : "thread " + std::to_string(actor);
 }
 
-// What a block has under way beside its threads, on a GPU that can: TMA's copies, warpgroups' products.
+// Asynchronous operations of a block, for Hopper: TMA copies, and products of warpgroups.
 
 struct AsyncUnit {
   virtual ~AsyncUnit() = default;
-  /// Called when no thread can run: lets a copy land, false if there is none.
+  /// Called when no thread can run. Completes a copy; returns false if there is none.
   virtual bool completeCopy() = 0;
-  /// The current thread has come to its end; fails if something of its doing is unfinished.
+  /// Called when the current thread exits; fails if any of its operations are incomplete.
   virtual void onThreadExit() = 0;
-  /// All have; reports what is unfinished, "" if nothing is.
+  /// Called when all threads have exited; describes incomplete operations, "" if there are none.
   virtual const char* describePending() = 0;
 };
 
@@ -77,7 +78,7 @@ struct Block;
 inline thread_local constinit Block* block = nullptr;
 inline thread_local constinit Fiber* current = nullptr;
 
-/// Ends the kernel: names the thread and its place in the source.
+/// Fails the kernel with a message that names the thread and its source location.
 [[noreturn]] inline void fail(const std::string& message) {
   const std::string file = current->site.file_name();
   throw KernelError(message + " [thread " + std::to_string(current->thread) + ", " + file.substr(file.rfind('/') + 1) +
@@ -92,7 +93,7 @@ struct Block {
   std::array<Barrier, 16> barriers;
   std::vector<char> sharedMemory;
   std::vector<Shadow> shadow;
-  /// Once a kernel uses what only Hopper has (hopper.h).
+  /// Set once a kernel uses a Hopper feature (hopper.h).
   std::unique_ptr<AsyncUnit> asyncUnit;
   std::deque<int> readyThreads;
   Stack mainStack;
@@ -124,7 +125,7 @@ struct Block {
     current->state = "ready";
   }
 
-  /// At the front they run ahead, at the back they interleave.
+  /// Threads queued at the front run ahead; those at the back interleave.
   void wake(const int* threads, size_t count) {
     const bool isQueuedFirst = config.seed == 0 || (random() & 1);
     readyThreads.insert(isQueuedFirst ? readyThreads.begin() : readyThreads.end(), threads, threads + count);
@@ -161,7 +162,7 @@ struct Block {
     } catch (...) {
       self.error = std::current_exception();
     }
-    if (self.error || !self.liveThreadCount) switchStacks(&current->stack, &self.mainStack);  // never comes back
+    if (self.error || !self.liveThreadCount) switchStacks(&current->stack, &self.mainStack);  // does not return
     const int next = self.readyThreads.front();
     self.readyThreads.pop_front();
     self.switchTo(next);
@@ -236,7 +237,7 @@ struct Block {
       if (shadowWord.pending & kCopyPending || !shadowWord.writer ||
           !isOrderedBefore(shadowWord.writer, actor, warp, clocks))
         failRead(word);
-      if (warpOfRecord(shadowWord.read0) != warp) shadowWord.read1 = shadowWord.read0;  // another warp's record, too
+      if (warpOfRecord(shadowWord.read0) != warp) shadowWord.read1 = shadowWord.read0;  // keep the other warp's record
       shadowWord.read0 = record;
     }
   }
@@ -254,7 +255,7 @@ struct Block {
       if (shadowWord.writer && !isOrderedBefore(shadowWord.writer, actor, warp, clocks))
         failWrite(word, "overwrites data written by", shadowWord.writer);
       for (const uint32_t read : {shadowWord.read0, shadowWord.read1}) {
-        // What the whole warp has read precedes what its lanes do next.
+        // Reads of the whole warp precede later writes of its lanes.
         if (!read || read >> kClockBits == kWarpActor + warp || isOrderedBefore(read, actor, warp, clocks)) continue;
         failWrite(word, "overwrites data still being read by", read);
       }
@@ -263,7 +264,7 @@ struct Block {
     if (!isInFlight) current->unfencedRange.include(first, end);
   }
 
-  /// fence.proxy.async: the asynchronous proxy sees what the current thread stored.
+  /// fence.proxy.async: makes the current thread's stores visible to the asynchronous proxy.
   void fenceAsyncProxy() {
     auto& [first, end] = current->unfencedRange;
     for (uint32_t word = first; word < end; word++) {
@@ -274,14 +275,15 @@ struct Block {
   }
 
  private:
-  /// Whether the access in `record` happened before what `actor` of `warp`, whose clocks are given, does now.
+  /// Whether the access in `record` happened before the current access of `actor`, which is in `warp` with these
+  /// `clocks`.
   static bool isOrderedBefore(uint32_t record, uint32_t actor, uint32_t warp, const Clocks& clocks) {
     const uint32_t clock = record & kClockMask, otherWarp = warpOfRecord(record);
     if (otherWarp != warp) return clocks[otherWarp] >= clock;
     return record >> kClockBits == actor || clock < clocks[warp];
   }
 
-  // Apart from the accesses, which are many.
+  // Out of line, to keep the frequent accesses small.
 
   [[noreturn, gnu::noinline]] void failAddress(uint32_t address, uint32_t bytes, uint32_t alignment) {
     if (address % alignment) fail("misaligned shared address");

@@ -1,11 +1,12 @@
-// What threads do together: warp collectives, barriers.
+// Operations of several threads: warp collectives, barriers.
 #pragma once
 
 #include "engine/block.h"
 
 namespace emulated {
 
-/// Every lane of a warp has its `laneOperands`; the last of the 32 executes the operation for all, in `combine(lanes)`.
+/// Each lane of a warp provides its `laneOperands`. The last of the 32 executes the operation for all, in
+/// `combine(lanes)`.
 template <class Lane, class Body>
 inline void combineLanes(const char* operation, CallSite site, Lane& laneOperands, Body&& combine) {
   Block& thisBlock = *block;
@@ -31,7 +32,7 @@ inline void combineLanes(const char* operation, CallSite site, Lane& laneOperand
   thisBlock.wake(otherThreads, 31);
 }
 
-/// bar.sync (`isBlocking`) and bar.arrive; `expectedThreadCount` complete it.
+/// Implements bar.sync (`isBlocking`) and bar.arrive; the barrier completes after `expectedThreadCount` arrivals.
 inline void barrier(int id, int expectedThreadCount, bool isBlocking, CallSite site) {
   Block& thisBlock = *block;
   current->site = site;
@@ -47,7 +48,7 @@ inline void barrier(int id, int expectedThreadCount, bool isBlocking, CallSite s
   bar.expectedThreadCount = expectedThreadCount;
   join(bar.clocks, clocks);
   if (isBlocking) bar.waitingThreads.push_back(current->thread);
-  else clocks[me]++;  // what follows an arrive is not covered by it
+  else clocks[me]++;  // the arrival does not cover later accesses
   if (++bar.arrivedThreadCount < expectedThreadCount) {
     if (isBlocking) thisBlock.wait("__syncthreads/bar.sync");
     return;
@@ -66,7 +67,7 @@ inline void barrier(int id, int expectedThreadCount, bool isBlocking, CallSite s
   std::erase(waitingThreads, current->thread);
   thisBlock.wake(waitingThreads.data(), waitingThreads.size());
   if (!isBlocking || !config.seed || !(thisBlock.random() & 1)) return;
-  thisBlock.readyThreads.push_back(current->thread);  // lets the others run first
+  thisBlock.readyThreads.push_back(current->thread);  // lets the other threads run first
   thisBlock.wait("ready");
 }
 

@@ -16,36 +16,36 @@ namespace emulated {
 
 using CallSite = std::source_location;
 
-/// A kernel did what no kernel may; reports which thread, and where.
+/// A kernel performed an invalid operation; the message names the thread and location.
 struct KernelError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Set before a launch; never changed while a kernel runs.
+/// Settings, fixed before a launch and constant while a kernel runs.
 struct Config {
-  /// 0: a warp runs ahead to its next barrier. Else warps are interleaved at random, by this seed.
+  /// 0: each warp runs ahead to its next barrier. Otherwise the seed for interleaving warps at random.
   unsigned seed = 0;
-  /// Threads of the host, each with a block of its own.
+  /// Number of host threads, each of which runs one block at a time.
   int workers = 1;
-  /// Whether races on shared memory are looked for; about a tenth of the time.
+  /// Whether to detect races on shared memory; costs about a tenth of the time.
   bool detectsRaces = true;
 };
 inline Config config;
 
-/// What kernels did so far: instructions of a warp (wgmma: of a warpgroup), bytes that their threads requested.
+/// Totals over all kernels so far: warp instructions (wgmma: of a warpgroup), and bytes that threads requested.
 struct Stats {
   std::atomic<uint64_t> mma{0}, wgmma{0}, ldmatrix{0}, conflicts{0}, switches{0};
   std::atomic<uint64_t> globalBytes{0}, sharedBytes{0};
 };
 inline Stats stats;
 
-// The kernels that were compiled for the host, by name: what a module's functions are on a device.
+// The kernels compiled for the host, by name. They correspond to a module's functions on a device.
 
 struct Dimensions {
   unsigned x, y, z;
 };
 
-/// One launch of a grid. `parameters` points to the kernel's only argument, a struct.
+/// One launch of a grid. `parameters` is the address of the kernel's only argument, a struct.
 struct Launch {
   Dimensions grid, block;
   size_t sharedBytes;
@@ -53,9 +53,9 @@ struct Launch {
 };
 
 struct Kernel {
-  /// Copies the argument: a driver takes it at the call, the grid runs later.
+  /// Copies the argument, because a driver reads it during the call and the grid runs later.
   std::shared_ptr<const void> (*copyParameters)(const void* parameters);
-  /// Runs the whole grid; throws std::exception with the place of the first misuse.
+  /// Runs the whole grid; throws std::exception with the location of the first invalid operation.
   void (*run)(const Launch& launch);
 };
 
@@ -74,9 +74,9 @@ std::shared_ptr<const void> copyParameters(const void* parameters) {
   return std::make_shared<const Parameters>(*static_cast<const Parameters*>(parameters));
 }
 
-// What the stand-in driver puts into a TensorMap, and TMA takes out.
+// The contents of a TensorMap, encoded by the emulated driver and decoded by TMA.
 
-/// Axes from the fastest on; lengths count elements of 16 bits, strides bytes.
+/// Axes start with the fastest. Lengths count 16-bit elements, strides count bytes.
 struct EncodedTensorMap {
   const char* base;
   int64_t length[4], stride[4];

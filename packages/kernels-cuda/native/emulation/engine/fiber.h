@@ -1,4 +1,4 @@
-// A thread of a block: a stack of its own, switched to by hand.
+// A thread of a block, with its own stack and manual context switches.
 #pragma once
 
 #include <cstddef>
@@ -65,9 +65,9 @@ inline void makeStack(Stack* stack, char* memory, size_t bytes, void (*entry)())
 
 using Stack = void*;  // the saved stack pointer
 
-/// Saves the registers that a call preserves, and goes on where `load` was saved. A tenth of swapcontext's time.
+/// Saves the callee-saved registers and resumes where `load` was saved. Takes a tenth of the time of swapcontext.
 __attribute__((naked, noinline)) inline void switchStacks(Stack* /*save*/, Stack* /*load*/) {
-  // Jumps, for a `ret` to another stack would always be predicted wrongly.
+  // Uses a jump, because a `ret` to another stack would always be mispredicted.
   asm volatile(
       "push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
       "mov %rsp,(%rdi)\n mov (%rsi),%rsp\n"
@@ -83,17 +83,18 @@ inline void makeStack(Stack* stack, char* memory, size_t bytes, void (*entry)())
 
 #endif
 
-/// Odd in cache lines: stacks at distances of a power of two would share cache sets.
+/// An odd number of cache lines, because stacks at power-of-two distances would share cache sets.
 constexpr size_t kStackBytes = 64 * 1024 + 17 * 64;
 
-/// An asynchronous copy to 16 bytes of shared memory, of which the first `bytes` are real.
+/// An asynchronous copy to 16 bytes of shared memory, of which the first `bytes` are copied and the rest is
+/// zero-filled.
 struct Copy {
   uint32_t to;
   const void* from;
   int bytes;
 };
 
-/// From the first to the last word of shared memory that a thread stored.
+/// Range of the words of shared memory that a thread stored, from the first to the last.
 struct StoredRange {
   uint32_t first = UINT32_MAX, end = 0;
 
@@ -108,7 +109,7 @@ struct Fiber {
   std::unique_ptr<char[]> memory;
   dim3 index;
   int thread = 0, warp = 0, lane = 0;
-  const char* state = "ready";  // for the report of a deadlock
+  const char* state = "ready";  // printed in deadlock reports
   CallSite site;
   std::vector<Copy> uncommittedCopies;   // cp.async, not committed
   std::deque<std::vector<Copy>> groups;  // committed, oldest first

@@ -1,8 +1,8 @@
 // Barriers in shared memory and TMA.
-//   - A barrier counts arrivals and bytes, has the parity of its phase, and carries clocks, as other barriers do. Who
-//     uses it must have learned of its making, TMA by a fence.
-//   - TMA poisons its destination when it is started, and lands when no thread can run any more, as late as can be, the
-//     youngest copy first; with a seed, in any order.
+//   - A barrier counts arrivals and bytes, has the parity of its phase, and carries clocks like other barriers. Its
+//     initialization must be visible to its users, and to TMA by a fence.
+//   - TMA poisons its destination on start. Copies complete as late as possible, when no thread can run, the youngest
+//     first; with a seed, in random order.
 #pragma once
 
 #include "engine/block.h"
@@ -13,15 +13,15 @@
 
 namespace emulated {
 
-/// What an mbarrier can count of arrivals, and of bytes.
+/// Maximum number of pending arrivals of an mbarrier, and of pending bytes.
 constexpr int kMaxPendingArrivals = (1 << 20) - 1;
 
 struct Mbarrier {
   int count = 0, pending = 0, bytes = 0;
   unsigned phase = 0;
-  size_t initWarp = 0;       // the warp that made it
-  uint32_t initClock = 0;      // by its clock
-  bool isVisibleToTma = false;  // to TMA
+  size_t initWarp = 0;       // the warp that initialized it
+  uint32_t initClock = 0;      // that warp's clock at the time
+  bool isVisibleToTma = false;  // visible after a fence
   Clocks clocks{}, completedClocks{};
   std::vector<int> waitingThreads;
 };
@@ -137,7 +137,7 @@ class HopperUnit : public AsyncUnit {
     bar.waitingThreads.clear();
   }
 
-  /// One row of a box: 128 bytes, 16 at a time, for these stay together when rows are permuted.
+  /// Completes one row of a box: 128 bytes, in units of 16, which the row permutation does not split.
   void completeRow(const TmaCopy& box, int row) {
     const EncodedTensorMap& map = box.map;
     char rowData[kPanelRowBytes] = {};

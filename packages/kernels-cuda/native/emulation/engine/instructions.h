@@ -1,4 +1,4 @@
-// kernels/ptx.cuh for a host compiler: the same functions, carried out and checked.
+// kernels/ptx.cuh for a host compiler: the same functions, emulated and checked.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 #include "engine/launch.h"
 
 #define DEVICE __forceinline__
-// Where a call stands: collectives compare it, misuse is reported with it.
+// The source location of a call. Collectives compare it between lanes, and errors report it.
 #define CALL_SITE , emulated::CallSite site = emulated::CallSite::current()
 #define CALL_SITE_ONLY emulated::CallSite site = emulated::CallSite::current()
 
@@ -88,7 +88,7 @@ DEVICE float2 loadShared2(SharedAddress a CALL_SITE) { return emulated::loadWord
 DEVICE void storeShared(SharedAddress a, float v CALL_SITE) { emulated::storeWord(a, v, site); }
 DEVICE void storeSharedBits(SharedAddress a, uint32_t v CALL_SITE) { emulated::storeWord(a, v, site); }
 
-/// The slot is poisoned and in flight from now on; the bytes come at the wait.
+/// Poisons the slot and marks it in flight; the bytes are written at the wait.
 inline void copyAsync16(SharedAddress to, const void* p, bool isInBounds CALL_SITE) {
   emulated::current->site = site;
   char* slot = emulated::block->at(to, 16, 16);
@@ -118,7 +118,7 @@ inline void waitCopies(CALL_SITE_ONLY) {
 
 namespace emulated {
 
-/// .ftz: denormal numbers are zeros.
+/// .ftz: denormal numbers are flushed to zero.
 inline float flushSubnormal(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.f, x) : x; }
 
 }  // namespace emulated
@@ -129,7 +129,7 @@ DEVICE float fastReciprocal(float x) { return emulated::flushSubnormal(1.f / emu
 DEVICE float infinity() { return INFINITY; }
 DEVICE uint32_t bitsOf(float x) { return std::bit_cast<uint32_t>(x); }
 DEVICE float floatOf(uint32_t bits) { return std::bit_cast<float>(bits); }
-/// The stand-in is compiled without contraction.
+/// The emulation is compiled without contraction.
 DEVICE float roundedProduct(float a, float b) { return a * b; }
 
 template <class T>
@@ -168,7 +168,7 @@ DEVICE uint32_t pack2(float low, float high) {
   return narrow<T>(low) | uint32_t{narrow<T>(high)} << 16;
 }
 
-// ── threads together
+// ── cooperation of threads
 
 DEVICE void syncBlock(CALL_SITE_ONLY) {
   emulated::barrier(0, static_cast<int>(emulated::block->fibers.size()), true, site);

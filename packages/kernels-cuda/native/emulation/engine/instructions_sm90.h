@@ -1,4 +1,4 @@
-// kernels/ptx_sm90.cuh for a host compiler: the same functions, carried out and checked.
+// kernels/ptx_sm90.cuh for a host compiler: the same functions, emulated and checked.
 #pragma once
 
 #include "engine/hopper.h"

@@ -1,4 +1,4 @@
-// Runs a grid, block after block; several at once if the config has several workers.
+// Runs a grid block by block, or several blocks at once if the config has several workers.
 #pragma once
 
 #include <mutex>
@@ -12,7 +12,7 @@ namespace emulated {
 
 constexpr size_t kMaxSharedBytes = 227 * 1024;
 
-/// Throws the Misuse of the first block that failed.
+/// Throws the KernelError of the first block that failed.
 template <class KernelFunction, class Parameters>
 void launch(KernelFunction kernel, const Launch& at, const Parameters& parameters) {
   const dim3 grid(at.grid.x, at.grid.y, at.grid.z), shape(at.block.x, at.block.y, at.block.z);
@@ -55,7 +55,7 @@ void launch(KernelFunction kernel, const Launch& at, const Parameters& parameter
   if (error) std::rethrow_exception(error);
 }
 
-/// Global memory that a kernel touches must be allocated on the device.
+/// Fails unless the global memory that a kernel accesses is allocated on the device.
 inline void checkGlobal(const void* pointer, size_t bytes, size_t alignment, const char* access) {
   if (const size_t remainder = reinterpret_cast<uintptr_t>(pointer) % alignment)
     fail(std::string("misaligned global ") + access + ": expected an address that is a multiple of " +
@@ -67,7 +67,7 @@ inline void checkGlobal(const void* pointer, size_t bytes, size_t alignment, con
 
 }  // namespace emulated
 
-/// Makes `kernel(const Parameters&)` known to the stand-in driver under its name.
+/// Registers `kernel(const Parameters&)` by name with the emulated driver.
 #define EMULATED_KERNEL(kernel, Parameters)                                                                          \
   static const emulated::Registration kernel##_registered{                                                           \
       #kernel, {&emulated::copyParameters<Parameters>, [](const emulated::Launch& launch) {                          \

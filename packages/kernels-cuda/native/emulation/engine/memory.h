@@ -1,4 +1,4 @@
-// Which host memory plays the device's: kernels and copies may touch these ranges and nothing else.
+// The host memory that represents device memory. Kernels and copies may access these ranges only.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ class AllocationMap {
     ranges_[reinterpret_cast<uintptr_t>(base)] = bytes;
   }
 
-  /// The bytes that were there, 0 if nothing began at `base`.
+  /// Removes a range and returns its bytes, 0 if none starts at `base`.
   size_t remove(const void* base) {
     const std::unique_lock lock(mutex_);
     const auto entry = ranges_.find(reinterpret_cast<uintptr_t>(base));
@@ -29,7 +29,7 @@ class AllocationMap {
     return bytes;
   }
 
-  /// Called for every access of every thread: each host thread caches the range that it found last.
+  /// Called for every access of every thread, so each host thread caches the range that it found last.
   bool contains(const void* pointer, size_t bytes) const {
     static thread_local Allocation lastFoundAllocation;
     const auto at = reinterpret_cast<uintptr_t>(pointer);

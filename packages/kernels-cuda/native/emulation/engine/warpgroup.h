@@ -1,11 +1,12 @@
 // wgmma and setmaxnreg.
-//   - Accumulators are NaN from the start of a product until it is waited for; shared memory is read at that wait, so
-//     that an operand that is overwritten too early shows.
-//   - What threads stored to shared memory may be read only after fence.proxy.async.
-//   - Registers that a product uses may not have been written since wgmma.fence; a wait names the accumulators that it
+//   - Accumulators are NaN from the start of a product until the wait for it. Shared memory is read at that wait, so
+//     that overwriting an operand too early is detected.
+//   - Stores of threads to shared memory may be read only after fence.proxy.async.
+//   - Registers that a product uses must not have been written since wgmma.fence. A wait lists the accumulators that it
 //     completes.
 //   - The four warps of a warpgroup must issue the same products.
-//   - A block has the registers that it started with: an allocation waits until another warpgroup released them.
+//   - A block has the registers that it started with: an allocation waits until another warpgroup has released
+//     registers.
 #pragma once
 
 #include <algorithm>
@@ -19,17 +20,17 @@ namespace emulated {
 using SharedAddress = uint32_t;
 constexpr int kPanelRowBytes = 128, kSwizzleAtomBytes = 1024;
 
-/// Bits 4-6 of an address with bits 7-9: TMA's and wgmma's permutation of 128 bytes.
+/// XORs bits 4-6 of an address with bits 7-9: the 128-byte swizzle of TMA and wgmma.
 inline SharedAddress swizzle128B(SharedAddress a) { return a ^ (a >> 7 & 7) << 4; }
 
 using Widen = float (*)(uint16_t);
 
-/// One wgmma of a thread. A comes by descriptor, or if `registers` is given from there.
+/// One wgmma of a thread. A is read from `registers` if these are not null, else by descriptor.
 struct WgmmaOperation {
   int columns;
   uint64_t a, b;
   const uint32_t* registers;
-  uint32_t heldRegisters[4];  // what the registers held when it was started
+  uint32_t heldRegisters[4];  // contents of the registers at the start
   bool isTransposed, add;
   float* accumulators;
   Widen widen;
@@ -40,7 +41,7 @@ struct WgmmaLane {
   std::vector<WgmmaOperation> uncommittedOperations;
   std::map<float*, std::vector<float>> results;  // values of accumulators of pending products
   bool isFenced = false;
-  /// What registers held there that products have used so far.
+  /// Contents, at the fence, of the registers that products have used so far.
   std::map<const void*, std::vector<uint32_t>> registersAtFence;
 };
 
@@ -85,8 +86,8 @@ class Warpgroups {
     lane.uncommittedOperations.push_back(product);
   }
 
-  /// Until at most `maxPendingGroups` groups are pending; `completed` are the accumulators that it completes, which the
-  /// compiler may use again.
+  /// Waits until at most `maxPendingGroups` groups are pending. `completed` lists the accumulators that are completed,
+  /// which the compiler may use again.
   void wait(size_t maxPendingGroups, std::initializer_list<const float*> completed, CallSite site) {
     WgmmaLane& lane = currentLane();
     lane.isFenced = false;
@@ -118,7 +119,7 @@ class Warpgroups {
     }
   }
 
-  /// setmaxnreg.inc: waits until the block's pool has what lacks.
+  /// setmaxnreg.inc: waits until the block's pool has enough registers.
   void allocateRegisters(int registerCount, CallSite site) {
     struct NoOperand {
     } nothing;
@@ -136,7 +137,7 @@ class Warpgroups {
     });
   }
 
-  /// setmaxnreg.dec: leaves what is too much to the block's pool.
+  /// setmaxnreg.dec: returns the excess registers to the block's pool.
   void releaseRegisters(int registerCount, CallSite site) {
     struct NoOperand {
     } nothing;
@@ -167,10 +168,12 @@ class Warpgroups {
   }
 
  private:
-  /// What ptxas gives a thread where the launch bounds are (threads, 1): in eights, of what a multiprocessor has.
+  /// Registers that ptxas assigns to a thread if the launch bounds are (threads, 1): a share of the multiprocessor's
+  /// registers, in multiples of eight.
   static int initialRegisterCount(size_t threads) { return std::min(65536 / static_cast<int>(threads) / 8 * 8, 255); }
 
-  /// Of registers that no product has used before, the contents at the fence are unknown.
+  /// Fails if registers changed since the fence. For registers that no product has used before, the contents at the
+  /// fence are unknown.
   static void failIfUnfenced(WgmmaLane& lane, const void* registers, size_t words) {
     const auto [entry, isNew] = lane.registersAtFence.try_emplace(registers, words);
     if (isNew) std::memcpy(entry->second.data(), registers, words * 4);
@@ -180,7 +183,7 @@ class Warpgroups {
 
   WgmmaLane& currentLane() { return lanes_[static_cast<size_t>(current->thread)]; }
 
-  /// The current warp's next product is what other warps of its warpgroup have as theirs of that number.
+  /// Fails unless the current warp's next product has the same operands as that of the other warps of its warpgroup.
   void failIfOperandsDiffer(uint64_t a, uint64_t b) {
     const auto warp = static_cast<size_t>(current->warp);
     auto& issueOrder = issueLog_[warp / 4];
@@ -189,7 +192,7 @@ class Warpgroups {
     else if (issueOrder[issueIndex] != std::pair{a, b}) fail("wgmma: warps of a warpgroup pass different operands");
   }
 
-  /// Eight elements that lie together, of which the first is (i, k): i is a row of A or a column of B.
+  /// Reads eight contiguous elements, the first of which is (i, k): i is a row of A or a column of B.
   static void read8(uint64_t descriptor, int i, int k, bool isTransposed, uint16_t (&x)[8]) {
     const auto field = [&](int bit) { return static_cast<uint32_t>(descriptor >> bit & 0x3fff) << 4; };
     if (descriptor >> 62 != 1) fail("wgmma: only the 128-byte swizzle is emulated");
@@ -235,13 +238,13 @@ class Warpgroups {
     for (int j = 0; j < op.columns; j += op.isTransposed ? 8 : 1) {
       for (int k = 0; k < 16; k += op.isTransposed ? 1 : 8) {
         read8(op.b, j, k, op.isTransposed, bits);
-        if (current->warp % 4) block->sharedBytes -= sizeof bits;  // the four warps read it once
+        if (current->warp % 4) block->sharedBytes -= sizeof bits;  // the four warps read it once in total
         for (int e = 0; e < 8; e++) x.b[op.isTransposed ? k : k + e][op.isTransposed ? j + e : j] = op.widen(bits[e]);
       }
     }
   }
 
-  /// A warp's 16 rows of one product.
+  /// Computes a warp's 16 rows of one product.
   void run(WgmmaLane** lanes, size_t group, size_t index) {
     readOperands(lanes, group, index, operands_);
     const WgmmaOperation& op = lanes[0]->committedGroups[group][index];
@@ -260,8 +263,7 @@ class Warpgroups {
     }
   }
 
-  /// Removes the first `doneGroupCount` groups, and gives the accumulators that
-  /// no later one uses their values.
+  /// Removes the first `doneGroupCount` groups, and stores the results of accumulators that no later group uses.
   static void retireGroups(WgmmaLane& lane, size_t doneGroupCount) {
     lane.committedGroups.erase(lane.committedGroups.begin(),
                                lane.committedGroups.begin() + static_cast<long>(doneGroupCount));
@@ -290,7 +292,7 @@ class Warpgroups {
   int freeRegisterCount_ = 0;
   std::vector<int> waitingThreads_;
   std::vector<std::vector<std::pair<uint64_t, uint64_t>>> issueLog_;
-  Operands operands_;  // of the product under way: too large for a fiber's stack
+  Operands operands_;  // of the current product; too large for a fiber's stack
 };
 
 }  // namespace emulated
