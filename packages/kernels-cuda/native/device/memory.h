@@ -29,8 +29,9 @@ class Memory {
   ~Memory();
   Memory(const Memory&) = delete;
 
-  /// Returns null beyond the limit or the GPU's memory; zero bytes take one. Before it fails, it waits for the stream
-  /// and returns the unused memory of all pools of the process. Throws CallError if the device has failed.
+  /// Returns null beyond the limit or the GPU's memory; an allocation of zero bytes takes one. Before it fails, it waits
+  /// for the stream and returns the unused memory of all pools of the process. Throws CallError if the device has
+  /// failed.
   CUdeviceptr allocate(size_t bytes);
   void free(CUdeviceptr address, size_t bytes);
   /// Allocates a few bytes for the lifetime of the device; they do not count as scratch. Null if there is no memory.

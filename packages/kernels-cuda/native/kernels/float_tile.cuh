@@ -90,7 +90,7 @@ DEVICE void storeSquare(SharedAddress square, const float (&s)[R][R]) {
   }
 }
 
-/// The weight of a masked pair, a marker that is skipped: adding it as 0 · NaN would be NaN.
+/// Returns the weight of a masked pair: −0, which products skip, because adding 0 · NaN would be NaN.
 DEVICE float maskedWeight() { return -0.f; }
 DEVICE bool isMasked(float weight) { return bitsOf(weight) == 0x80000000u; }
 

@@ -10,7 +10,7 @@
 
 namespace mosaic::cuda {
 
-/// The row of a query and the row of a key, relative to the start of a part.
+/// A query row and a key, as indices relative to the start of a part.
 struct Pair {
   int row, key;
 };
