@@ -15,7 +15,7 @@ namespace mosaic {
 namespace {
 
 constexpr int64_t kBlockRows = 192;           // rows per block of a; the block fits the L2 cache
-constexpr int64_t kMaxPackedBytes = 8 << 20;  // packed part of b
+constexpr int64_t kMaxPackedBytes = 8 << 20;  // bytes of the packed part of b
 // Panels are the tasks of products with more than one block of rows only if there are at most this many rows, which
 // would yield too few blocks, and at least this many bytes of b, which then does not fit the L2 cache.
 constexpr int64_t kMaxPanelRows = 1024, kMinPanelBytes = 2 << 20;

@@ -52,8 +52,8 @@ class Arena {
 
 /// Runs loops of independent tasks on a fixed set of threads. The caller of `parallelFor` (the device's stream thread)
 /// is worker 0 and always participates; with one thread there are no other workers. Idle workers spin for 50 µs, about
-/// the cost of waking a parked thread, then sleep. A worker that wakes late is not awaited; the others process its
-/// share.
+/// twice the cost of waking a parked thread, then sleep. A worker that wakes late is not awaited; the others process
+/// its share.
 ///
 /// Workers do not change the floating-point environment. Denormals are not flushed, so that results do not depend on
 /// which thread computed them.
