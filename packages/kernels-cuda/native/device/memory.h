@@ -29,8 +29,8 @@ class Memory {
   ~Memory();
   Memory(const Memory&) = delete;
 
-  /// Returns null beyond the limit or the GPU's memory; an allocation of zero bytes takes one. Before it fails, it waits
-  /// for the stream and returns the unused memory of all pools of the process. Throws CallError if the device has
+  /// Returns null beyond the limit or the GPU's memory; an allocation of zero bytes takes one. Before it fails, it
+  /// waits for the stream and returns the unused memory of all pools of the process. Throws CallError if the device has
   /// failed.
   CUdeviceptr allocate(size_t bytes);
   void free(CUdeviceptr address, size_t bytes);
