@@ -6,27 +6,30 @@ import type { Coordinate } from "./mesh.ts";
 import type { Layout, Placement, PlacementName } from "./placement/placement.ts";
 import { isTensor, type Tensor } from "./tensor.ts";
 
-// The kinds of options: `option.integer({ min: 1 })`.
+// The kinds of options, for example `option.integer({ min: 1 })`.
 
-/** The value of an option that is absent: none, it is "required"; undefined; or its default. */
+/**
+ * Behavior of an option that is absent: it is an error ("required"), its value is undefined ("optional"), or it has a
+ * default ("default").
+ */
 export type Presence = "required" | "optional" | "default";
 
-/** One option: what it accepts, and its value if absent. */
+/** An option: the values that it accepts, and its value if absent. */
 export interface Option<Value, P extends Presence = Presence> {
-  /** What it accepts, as messages and tables state it: "an integer ≥ 1". */
+  /** Description of the accepted values in messages and tables: "an integer ≥ 1". */
   readonly expected: string;
   readonly presence: P;
   readonly default: Value | undefined;
   readonly remedy: string | undefined;
   accepts(value: unknown): value is Value;
-  /** Of an option that is an options object itself. */
+  /** The options of an option that is itself an options object. */
   readonly fields?: Fields | undefined;
 }
 
 /** Options by name, in the order in which messages list them. */
 export type Fields = Readonly<Record<string, Option<unknown>>>;
 
-/** What every kind of option may be given: a default, or that it is optional; other words for messages. */
+/** Settings of every kind of option: a default or `optional`, and text for messages. */
 export interface OptionSettings<Value> {
   readonly default?: Value;
   readonly optional?: true;
@@ -34,7 +37,7 @@ export interface OptionSettings<Value> {
   readonly remedy?: string;
 }
 
-/** The presence that settings request. */
+/** The presence that follows from settings. */
 export type PresenceOf<S> = S extends { readonly default: unknown }
   ? "default"
   : S extends { readonly optional: true }
@@ -44,10 +47,13 @@ export type PresenceOf<S> = S extends { readonly default: unknown }
 type ValueOf<O> = O extends Option<infer Value> ? Value : never;
 type NamesOf<F, P extends Presence> = { [Name in keyof F]: F[Name] extends Option<unknown, P> ? Name : never }[keyof F];
 
-/** One object type of an intersection: where all options are optional, TypeScript refuses what has none of them, such as a number. */
+/**
+ * Flattens an intersection to one object type. If all options are optional, TypeScript then rejects values that share
+ * no property with it, such as a number.
+ */
 type FlattenedObject<T> = T extends infer Members ? { readonly [Name in keyof Members]: Members[Name] } : never;
 
-/** The type of an options object, as callers write it; undefined is as good as absent. */
+/** The type of an options object as passed by callers. undefined is equivalent to absent. */
 export type OptionsOf<D extends { readonly fields: Fields }> = FlattenedObject<RequiredOf<D> & OptionalOf<D>>;
 
 type RequiredOf<D extends { readonly fields: Fields }> = {
@@ -59,7 +65,7 @@ type OptionalOf<D extends { readonly fields: Fields }> = {
     | undefined;
 };
 
-/** What `parse` returns: every option, with its default. */
+/** The result of `parse`: all options, with defaults. */
 export type ResolvedOptionsOf<D extends { readonly fields: Fields }> = {
   readonly [Name in keyof D["fields"]]: D["fields"][Name] extends Option<infer Value, infer P>
     ? Value | (P extends "optional" ? undefined : never)
@@ -70,21 +76,21 @@ export function isObject(value: unknown): value is Readonly<Record<string, unkno
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** Throws an OptionError unless `option` is one. */
+/** Throws an OptionError unless `option` is an option. */
 export function checkOption(where: string, option: unknown): asserts option is Option<unknown> {
   const { accepts, expected } = (option ?? {}) as Partial<Option<unknown>>;
   const isOption = typeof accepts === "function" && typeof expected === "string";
   if (!isOption) expectValue(where, false, "an option, such as option.integer()", option);
 }
 
-/** Whether an option may have that value, undefined if it is absent. */
+/** Returns whether an option accepts a value. undefined means that it is absent. */
 export function acceptsValueOrAbsence(option: Option<unknown>, value: unknown): boolean {
   checkOption("acceptsValueOrAbsence", option);
   return value === undefined && option.presence !== "required" ? true : option.accepts(value);
 }
 
 /**
- * An option of any type: what it accepts in words, and the test of it.
+ * Creates an option of any type from a description of the accepted values and a predicate.
  *
  * @example
  * ```ts
@@ -113,7 +119,7 @@ export function custom<Value, const S extends OptionSettings<NoInfer<Value>>>(
   };
 }
 
-/** Bounds of numbers: `min` and `max` are legal, `above` and `below` just not. */
+/** Bounds of numbers. `min` and `max` are inclusive, `above` and `below` exclusive. */
 export interface NumberRange {
   readonly min?: number;
   readonly max?: number;
@@ -144,7 +150,7 @@ function formatRange({ min, max, above, below }: NumberRange): string {
   return max === undefined ? ` ≥ ${lower} and < ${upper}` : ` from ${lower} to ${upper}`;
 }
 
-/** A finite number, within a range. */
+/** Creates an option for a finite number within a range. */
 export function number<const S extends NumberRange & OptionSettings<number>>(
   settings?: S,
 ): Option<number, PresenceOf<S>> {
@@ -153,7 +159,7 @@ export function number<const S extends NumberRange & OptionSettings<number>>(
   return custom(text === "" ? "a finite number" : `a number${text}`, accepts, settings);
 }
 
-/** An integer that a double holds exactly, within a range. */
+/** Creates an option for a safe integer within a range. */
 export function integer<const S extends NumberRange & OptionSettings<number>>(
   settings?: S,
 ): Option<number, PresenceOf<S>> {
@@ -162,17 +168,17 @@ export function integer<const S extends NumberRange & OptionSettings<number>>(
   return custom(`an integer${text}`, accepts, settings);
 }
 
-/** True or false, and nothing that is taken for one of them. */
+/** Creates an option for a boolean. Truthy and falsy values of other types are rejected. */
 export function boolean<const S extends OptionSettings<boolean>>(settings?: S): Option<boolean, PresenceOf<S>> {
   return custom("a boolean", (value): value is boolean => typeof value === "boolean", settings);
 }
 
-/** A string that is not empty. */
+/** Creates an option for a non-empty string. */
 export function string<const S extends OptionSettings<string>>(settings?: S): Option<string, PresenceOf<S>> {
   return custom("a string", (value): value is string => typeof value === "string" && value !== "", settings);
 }
 
-/** One of some strings or numbers. */
+/** Creates an option for one of several strings or numbers. */
 export function oneOf<const V extends string | number, const S extends OptionSettings<NoInfer<V>>>(
   values: readonly V[],
   settings?: S,
@@ -186,7 +192,7 @@ export function oneOf<const V extends string | number, const S extends OptionSet
   return custom(expected, (value): value is V => (values as readonly unknown[]).includes(value), settings);
 }
 
-/** An instance of a class. */
+/** Creates an option for an instance of a class. */
 export function instance<Value, const S extends OptionSettings<NoInfer<Value>>>(
   constructorType: abstract new (...args: never[]) => Value,
   settings?: S,
@@ -195,12 +201,12 @@ export function instance<Value, const S extends OptionSettings<NoInfer<Value>>>(
   return custom(`a ${constructorType.name}`, (value): value is Value => value instanceof constructorType, settings);
 }
 
-/** For `custom`: whether a value is a function, of the type that is given as the argument of the type. */
+/** Returns whether a value is a function, for `custom`. The type argument is the type of the function. */
 export function isFunction<F>(value: unknown): value is F {
   return typeof value === "function";
 }
 
-/** For `custom`: whether a value has these methods. */
+/** Returns a predicate for values with these methods, for `custom`. */
 export function hasMethods<Value>(...names: readonly (keyof Value & string)[]): (value: unknown) => value is Value {
   for (const name of names) expectValue("option.hasMethods", typeof name === "string", "names of methods", name);
   return (value): value is Value => {
@@ -209,7 +215,7 @@ export function hasMethods<Value>(...names: readonly (keyof Value & string)[]): 
   };
 }
 
-/** An array, each of whose elements one kind of option accepts. */
+/** Creates an option for an array whose elements are accepted by another option. */
 export function array<Value, const S extends OptionSettings<readonly NoInfer<Value>[]>>(
   elementOption: Option<Value>,
   settings?: S,
@@ -220,7 +226,7 @@ export function array<Value, const S extends OptionSettings<readonly NoInfer<Val
   return custom(`an array, each element ${elementOption.expected}`, accepts, settings);
 }
 
-/** Two of a kind. */
+/** Creates an option for an array of two elements that are accepted by another option. */
 export function pair<Value, const S extends OptionSettings<readonly [NoInfer<Value>, NoInfer<Value>]>>(
   elementOption: Option<Value>,
   settings?: S,
@@ -231,13 +237,13 @@ export function pair<Value, const S extends OptionSettings<readonly [NoInfer<Val
   return custom(`an array of length 2, each element ${elementOption.expected}`, accepts, settings);
 }
 
-/** `every` skips what an array lacks. */
+/** Returns whether all elements are accepted. Does not use `every`, which skips holes. */
 function acceptsAllElements(values: readonly unknown[], elementOption: Option<unknown>): boolean {
   for (let i = 0; i < values.length; i++) if (!elementOption.accepts(values[i])) return false;
   return true;
 }
 
-/** What either of two kinds accepts. */
+/** Creates an option that accepts what either of two options accepts. */
 export function either<A, B, const S extends OptionSettings<NoInfer<A | B>>>(
   a: Option<A>,
   b: Option<B>,
@@ -249,7 +255,7 @@ export function either<A, B, const S extends OptionSettings<NoInfer<A | B>>>(
   return custom(`${a.expected}, or ${b.expected}`, accepts, settings);
 }
 
-/** What a kind accepts, or null. */
+/** Creates an option that accepts null or what another option accepts. */
 export function nullable<Value, const S extends OptionSettings<NoInfer<Value> | null>>(
   elementOption: Option<Value>,
   settings?: S,
@@ -262,13 +268,13 @@ export function nullable<Value, const S extends OptionSettings<NoInfer<Value> | 
   );
 }
 
-/** Throws an OptionError unless `fields` are an options object. */
+/** Throws an OptionError unless `fields` is an object of options. */
 export function checkFields(where: string, fields: unknown): asserts fields is Fields {
   if (!isObject(fields)) expectValue(where, false, "an options object", fields);
   for (const fieldOption of Object.values(fields as object)) checkOption(where, fieldOption);
 }
 
-/** An options object within another. Its own defaults are its reader's to fill in, with `parse`. */
+/** Creates an option for a nested options object. Its own defaults are not filled in; its reader must call `parse`. */
 export function nested<F extends Fields, const S extends OptionSettings<OptionsOf<{ fields: F }>>>(
   declaration: { readonly fields: F },
   settings?: S,
@@ -282,22 +288,22 @@ export function nested<F extends Fields, const S extends OptionSettings<OptionsO
   return { ...custom(`{ ${Object.keys(fields).join(", ")} }`, accepts, settings), fields };
 }
 
-/** How elements are stored, by name. */
+/** Creates an option for the name of a dtype. */
 export function dtype<const S extends OptionSettings<DType>>(settings?: S): Option<DType, PresenceOf<S>> {
   return oneOf(Object.keys(dtypeBytes) as DType[], settings);
 }
 
-/** A tensor, disposed or not: what uses it checks that. */
+/** Creates an option for a tensor. Does not check whether it is disposed. */
 export function tensor<const S extends OptionSettings<Tensor>>(settings?: S): Option<Tensor, PresenceOf<S>> {
   return custom("a Tensor", isTensor, settings);
 }
 
-/** A mask, and not the name of one. */
+/** Creates an option for a mask. Names of masks are not accepted. */
 export function mask<const S extends OptionSettings<Mask>>(settings?: S): Option<Mask, PresenceOf<S>> {
   return custom("a Mask, such as masks.causal() or masks.documents([3, 5])", hasMethods<Mask>("slices"), settings);
 }
 
-/** A placement, or the name of one. */
+/** Creates an option for a placement or the name of one. */
 export function placement<const S extends OptionSettings<PlacementName | Placement>>(
   settings?: S,
 ): Option<PlacementName | Placement, PresenceOf<S>> {
@@ -309,21 +315,21 @@ export function placement<const S extends OptionSettings<PlacementName | Placeme
   return custom(expected, isPlacementOrName, settings);
 }
 
-/** Where a sequence lies. */
+/** Creates an option for a layout. */
 export function layout<const S extends OptionSettings<Layout>>(settings?: S): Option<Layout, PresenceOf<S>> {
   const hasSpans = hasMethods<Layout>("spans");
   const isLayout = (value: unknown): value is Layout => hasSpans(value) && Array.isArray(value.axes);
   return custom("a Layout from layoutOf()", isLayout, settings);
 }
 
-/** Lengths of the axes of a mesh, by name. */
+/** Creates an option for the lengths of mesh axes, by name. */
 export function meshShape<const S extends OptionSettings<Coordinate>>(settings?: S): Option<Coordinate, PresenceOf<S>> {
   const isCoordinate = (value: unknown): value is Coordinate =>
     isObject(value) && Object.values(value).every((length) => typeof length === "number");
   return custom("axis lengths by name, such as { dp: 2, sp: 4 }", isCoordinate, settings);
 }
 
-/** A backend itself. */
+/** Creates an option for a backend. Names are not accepted. */
 export function backend<const S extends OptionSettings<AttentionBackend>>(
   settings?: S,
 ): Option<AttentionBackend, PresenceOf<S>> {

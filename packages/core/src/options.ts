@@ -11,23 +11,24 @@ import {
 
 export type { OptionsOf, ResolvedOptionsOf } from "./option.ts";
 
-// An options object is declared once: the declaration is its type, its legal names, its defaults, its checks, and, with the
+// An options object is declared once. The declaration defines its type, names, defaults and checks, and, with the
 // comment above each name, its table in the README of the package (scripts/options-tables.mjs).
 
-/** An options object: what `defineOptions` makes. */
+/** Declaration of an options object, created by `defineOptions`. */
 export interface OptionsDeclaration<F extends Fields> {
   readonly name: string;
   readonly fields: F;
   /**
-   * All options, with defaults. `where` is what messages begin with; the declaration's name if absent.
+   * Returns all options with defaults. Messages begin with `where`, by default the name of the declaration.
    *
-   * @throws OptionError for what is no object, for names that do not exist, and for values that an option does not accept.
+   * @throws OptionError if `options` is not an object, for unknown names, and for values that an option does not
+   * accept.
    */
   parse(options: unknown, where?: string): ResolvedOptionsOf<{ readonly fields: F }>;
 }
 
 /**
- * Declares an options object. A comment above each name states what it is for.
+ * Declares an options object. The comment above each name documents the option.
  *
  * @example
  * ```ts
@@ -48,10 +49,10 @@ export function defineOptions<const F extends Fields>(name: string, fields: F): 
   expectValue("defineOptions: name", typeof name === "string", "a name", name);
   checkFields(`defineOptions: ${name}`, fields);
   let compiledFields: CompiledFields | undefined;
-  // Operations parse their options at every call: without a spread, a closure or a pair of an entry.
+  // Operations parse their options at every call, so this avoids spreads, closures and entry pairs.
   const parse = (userOptions: unknown, where: string = name): Readonly<Record<string, unknown>> => {
     const { names, options, defaults } = (compiledFields ??= compileFields(fields));
-    // Calls without options are frequent, and all get the same object.
+    // Calls without options are frequent. They all return the same object.
     if (userOptions === undefined && defaults !== undefined) return defaults;
     if (!isObject(userOptions))
       throw new OptionError({ where, expected: "an options object", received: formatValue(userOptions) });
@@ -71,7 +72,10 @@ export function defineOptions<const F extends Fields>(name: string, fields: F): 
   return { name, fields, parse: parse as OptionsDeclaration<F>["parse"] };
 }
 
-/** What `parse` reads of a declaration, made at its first call: a program imports many declarations and uses few. */
+/**
+ * The form of a declaration that `parse` uses. It is created at the first call, because a program imports many
+ * declarations and uses few.
+ */
 interface CompiledFields {
   readonly names: readonly string[];
   readonly options: readonly Option<unknown>[];
@@ -87,7 +91,9 @@ function compileFields(fields: Fields): CompiledFields {
   return { names, options, defaults: hasRequiredOption ? undefined : Object.freeze(defaults) };
 }
 
-/** Throws an OptionError unless an option of that kind accepts the value: for arguments that are not in an options object. */
+/**
+ * Throws an OptionError unless an option of this kind accepts the value. For arguments outside of an options object.
+ */
 export function checkArgument<Value>(where: string, value: unknown, kind: Option<Value>): asserts value is Value {
   checkOption("checkArgument", kind);
   if (!kind.accepts(value)) throw createInvalidValueError(where, kind, value);
@@ -102,12 +108,12 @@ function unknownOptionError(where: string, knownFields: Fields, options: object)
   });
 }
 
-/** What messages begin with; a caller without types may pass anything. */
+/** Formats the beginning of messages. A caller without types may pass any value. */
 function formatLocation(where: unknown): string {
   return typeof where === "string" ? where : formatValue(where);
 }
 
-/** What is wrong within a nested object is reported where it is. */
+/** Creates the error for an invalid value. For nested objects, reports the location of the invalid field. */
 function createInvalidValueError(
   where: string,
   { expected, remedy, fields }: Option<unknown>,

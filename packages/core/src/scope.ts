@@ -4,19 +4,22 @@ import { Tensor } from "./tensor.ts";
 import { transferToActive, track, TensorTracker } from "./tracking.ts";
 
 /**
- * Runs `body` and then releases every tensor that was created inside, except
+ * Runs `body`, then releases every tensor that was created in it, except
  *
- * - what it returns: a tensor, or tensors in arrays, maps, sets and plain objects, at any depth. The scope around it adopts
- *   them; without one they are the caller's, to dispose or to bind with `using`;
- * - what a backward needs: saved tensors have handles of their own, so that `backward` runs after the scope has ended;
- * - gradients, parameters and buffers of modules, and what `keep` names.
+ * - returned tensors: a tensor, or tensors in arrays, maps, sets and plain objects, at any depth. The enclosing scope
+ *   takes ownership; without one, the caller must dispose them or bind them with `using`;
+ * - tensors that a backward needs: saved tensors have separate handles, so that `backward` can run after the scope has
+ *   ended;
+ * - gradients, parameters and buffers of modules, and tensors passed to `keep`.
  *
- * Tensors created outside are never touched, and `using` inside releases early, for a lower peak. If `body` throws, everything
- * is released. The `forward` of every `Module` runs in a scope. TensorFlow.js calls this `tidy`.
+ * Tensors created outside are not affected. `using` inside of a scope releases a tensor earlier, which lowers peak
+ * memory. If `body` throws, everything is released. The `forward` of every `Module` runs in a scope. TensorFlow.js
+ * calls this `tidy`.
  *
- * Scopes are synchronous: operations enqueue and return at once, so `body` need not wait. A promise returned from a scope is
- * an error, as what an async function creates after its first `await` belongs to no scope. Await outside, or run scopes between
- * the awaits of an async function, and bind with `using` what has to live across one.
+ * Scopes are synchronous: operations are enqueued and return immediately, so `body` does not need to wait. Returning a
+ * promise from a scope is an error, because tensors that an async function creates after its first `await` belong to no
+ * scope. Await outside, or run scopes between the awaits of an async function, and bind tensors that must outlive an
+ * await with `using`.
  *
  * @example
  * ```ts
@@ -39,21 +42,24 @@ export function scope<T>(body: () => T): T {
   return endScope(tracker, result, tensors);
 }
 
-/** Trackers of scopes that have ended: a forward opens a dozen for each layer. */
+/** Trackers of ended scopes, which are reused because a forward opens about a dozen scopes per layer. */
 const idleTrackers: TensorTracker[] = [];
 
-/** Releases what is not returned; what is belongs to the scope around it, unless it was created outside of this one. */
+/**
+ * Releases tensors that are not returned. Returned tensors are transferred to the enclosing scope, unless they were
+ * created outside of this one.
+ */
 function endScope<T>(tracker: TensorTracker, result: T, returnedTensors: readonly Tensor[]): T {
   for (const tensor of returnedTensors) if (tensor.owner === tracker) transferToActive(tensor);
   tracker.release();
-  // What it has owned is released, or another's.
+  // All tensors of the tracker are released or have another owner.
   idleTrackers.push(tracker);
   return result;
 }
 
 function promiseError(tracker: TensorTracker, promises: readonly PromiseLike<unknown>[]): MosaicError {
   tracker.release();
-  // A promise that rejects later, on a tensor released here, is not a second error.
+  // Suppresses later rejections of the promises, which may fail because their tensors are released here.
   for (const promise of promises) promise.then(undefined, () => {});
   return new MosaicError({
     where: "scope",
@@ -65,7 +71,8 @@ function promiseError(tracker: TensorTracker, promises: readonly PromiseLike<unk
 }
 
 /**
- * Lets a tensor outlive the scopes that it was created in; the caller then disposes it. Returns it.
+ * Removes a tensor from the scope that owns it, so that it is not released. The caller must then dispose it. Returns
+ * the tensor.
  *
  * @example
  * ```ts
@@ -87,8 +94,8 @@ export function keep<T extends Tensor>(x: T): T {
 }
 
 /**
- * A scope for a function that may be asynchronous: if it returns a promise, nothing is released, because what is under way uses
- * it. Its tensors are then owned as outside of this scope.
+ * As `scope`, for a function that may be asynchronous. If it returns a promise, nothing is released, because pending
+ * code may use the tensors. They are then owned as if there were no such scope.
  */
 export function scopeUnlessAsync<T>(body: () => T): T {
   const tracker = idleTrackers.pop() ?? new TensorTracker();
@@ -104,7 +111,7 @@ interface CollectedValues {
   readonly promises: readonly PromiseLike<unknown>[];
 }
 
-/** The tensors and promises that a value is, or holds in arrays, maps, sets and plain objects. */
+/** Collects the tensors and promises in a value, including those in arrays, maps, sets and plain objects. */
 function collectValues(value: unknown): CollectedValues {
   if (value instanceof Tensor) return { tensors: [value], promises: [] };
   const [tensors, promises]: [Tensor[], PromiseLike<unknown>[]] = [[], []];

@@ -17,7 +17,7 @@ function createNumberArrayError(where: string, shape: unknown): ShapeError {
   return new ShapeError({ where, expected: "an array of numbers", received: formatValue(shape) });
 }
 
-/** Number of elements: 1 for the empty shape (a scalar). */
+/** Returns the number of elements: 1 for the empty shape (a scalar). */
 export function numel(shape: Shape): number {
   let size = 1;
   if (!Array.isArray(shape)) throw createNumberArrayError("numel", shape);
@@ -29,7 +29,7 @@ export function numel(shape: Shape): number {
   return size;
 }
 
-/** Row-major strides of a dense tensor. */
+/** Returns the row-major strides of a contiguous tensor. */
 export function contiguousStrides(shape: Shape): number[] {
   checkNumbers("contiguousStrides", shape);
   const strides = shape.slice();
@@ -41,13 +41,16 @@ export function contiguousStrides(shape: Shape): number[] {
   return strides;
 }
 
-/** Whether elements lie densely in row-major order; axes of length 1 and empty tensors do not matter. */
+/**
+ * Returns whether elements are contiguous in row-major order. Strides of axes of length 1 are ignored, and empty
+ * tensors are contiguous.
+ */
 export function isContiguous(shape: Shape, strides: Shape): boolean {
   checkNumbers("isContiguous: shape", shape);
   checkNumbers("isContiguous: strides", strides);
   let isDense = true;
   let stride = 1;
-  // Every collective checks its operands, so nothing is allocated here.
+  // Does not allocate, because every collective checks its operands.
   for (let axis = shape.length - 1; axis >= 0; axis--) {
     const length = shape[axis]!;
     if (length === 0) return true;
@@ -57,14 +60,14 @@ export function isContiguous(shape: Shape, strides: Shape): boolean {
   return isDense;
 }
 
-/** `[2,8,100]`, as shown in error messages. */
+/** Formats a shape for error messages, as `[2,8,100]`. */
 export function formatShape(shape: Shape): string {
   if (!Array.isArray(shape)) return formatValue(shape);
   for (let axis = 0; axis < shape.length; axis++) if (typeof shape[axis] !== "number") return formatValue(shape);
   return `[${shape.join(",")}]`;
 }
 
-/** Whether two shapes have the same lengths in the same order. */
+/** Returns whether two shapes have the same lengths in the same order. */
 export function sameShape(a: Shape, b: Shape): boolean {
   checkNumbers("sameShape", a);
   checkNumbers("sameShape", b);
@@ -78,7 +81,7 @@ function equalNumbers(a: Shape, b: Shape): boolean {
   return true;
 }
 
-/** Counts a negative axis from the end; throws a ShapeError that names the legal range. */
+/** Normalizes an axis; negative values count from the end. Throws a ShapeError that names the valid range. */
 export function normalizeAxis(axis: number, rank: number, where: string): number {
   if (!Number.isInteger(axis) || typeof rank !== "number") throw createAxisError(axis, rank, where);
   const nonNegativeAxis = axis < 0 ? axis + rank : axis;
@@ -92,7 +95,7 @@ function createAxisError(axis: unknown, rank: number, where: string): ShapeError
   return new ShapeError({ where, expected, received: rank === 0 ? "a scalar" : formatValue(axis) });
 }
 
-/** NumPy's broadcasting rule: trailing axes must be equal or 1. May return one of the two. */
+/** Returns the broadcast shape by NumPy's rule: trailing axes must be equal or 1. May return one of the arguments. */
 export function broadcastShapes(a: Shape, b: Shape, where: string): Shape {
   checkNumbers(where, a);
   checkNumbers(where, b);
@@ -112,9 +115,9 @@ export function broadcastShapes(a: Shape, b: Shape, where: string): Shape {
 }
 
 /**
- * Strides that show the same elements under another shape, or undefined when only a copy can.
- * Walks both shapes from the inside: axes that are dense among themselves form a chunk, and each chunk must be
- * filled exactly by new axes.
+ * Returns the strides of a view with another shape, or undefined if a copy is required. Iterates over both shapes from
+ * the innermost axis: adjacent axes that are contiguous with each other form a chunk, and each chunk must be filled
+ * exactly by new axes.
  */
 export function viewStrides(shape: Shape, strides: Shape, targetShape: Shape): number[] | undefined {
   for (const each of [shape, strides, targetShape]) checkNumbers("viewStrides", each);
@@ -137,14 +140,14 @@ export function viewStrides(shape: Shape, strides: Shape, targetShape: Shape): n
   return nextAxis === -1 ? result : undefined;
 }
 
-/** Where the elements of a view lie in their storage, in elements. */
+/** Geometry of a view within its storage, in elements. */
 export interface StridedView {
   readonly shape: Shape;
   readonly strides: Shape;
   readonly offset: number;
 }
 
-/** Throws a ShapeError unless a view shows nothing but the `size` elements that there are. */
+/** Throws a ShapeError unless a view is within the `size` elements of the storage. */
 export function checkViewBounds(view: StridedView, size: number): void {
   const { shape, strides, offset } = view ?? {};
   checkNumbers("view: shape", shape);

@@ -1,29 +1,29 @@
 import { checkFunction, DisposedError, expectValue, MosaicError } from "./errors.ts";
 
-/** How elements are stored. Arithmetic always accumulates in float32. */
+/** Storage type of elements. Arithmetic always accumulates in float32. */
 export type DType = "float32" | "bfloat16" | "float16";
 
-/** The number of each dtype in native code: `enum class DType` in `mosaic/view.h`. */
+/** The code of each dtype in native code: `enum class DType` in `mosaic/view.h`. */
 export const dtypeCodes: Readonly<Record<DType, number>> = { float32: 0, bfloat16: 1, float16: 2 };
 
 /** Bytes per element. */
 export const dtypeBytes: Readonly<Record<DType, number>> = { float32: 4, bfloat16: 2, float16: 2 };
 
-/** Bits of the significand, with the one that is not stored. */
+/** Bits of the significand, including the implicit leading bit. */
 export const significandBits: Readonly<Record<DType, number>> = { float32: 24, bfloat16: 8, float16: 11 };
 
 /**
- * The least finite float32. −∞ − (−∞) is NaN; subtracting at least this leaves every finite logarithm what it is, and −∞ what
- * it is.
+ * The lowest finite float32. A logarithm is clamped to it before it is subtracted, because −∞ − (−∞) is NaN. Clamping
+ * leaves finite logarithms unchanged, and −∞ minus the clamped value is −∞.
  */
 export const LOWEST_FLOAT32: number = -(2 - 2 ** -23) * 2 ** 127;
 
 /**
- * Device memory, counted: every tensor that views it holds one reference, so does every collective that still uses it.
- * When the last one is released, the memory returns to its device's allocator, in stream order.
+ * Reference-counted device memory. Every tensor that views it and every collective that uses it holds a reference. When
+ * the last one is released, the memory is returned to the device's allocator, in stream order.
  */
 export abstract class Storage {
-  /** The address, as the device's native code understands it. */
+  /** The address or handle of the memory in the device's native code. */
   abstract readonly handle: bigint;
   readonly byteLength: number;
   /** −1 once the memory is freed. */
@@ -37,30 +37,32 @@ export abstract class Storage {
     this.byteLength = byteLength;
   }
 
-  /** Gives the memory back in stream order; called when the last reference is released. */
+  /** Frees the memory in stream order. Called when the last reference is released. */
   protected abstract free(): void;
 
   get references(): number {
     return Math.max(0, this.#references);
   }
 
-  /** How often these elements were changed: a tensor saved for a backward must find the version that it was saved at. */
+  /**
+   * Number of mutations of the memory. A tensor saved for a backward must still have the version at which it was saved.
+   */
   get version(): number {
     return this.#version;
   }
 
-  /** What raised the version last: a kernel, "write" or a collective. */
+  /** The operation that last incremented the version: a kernel, "write" or a collective. */
   get mutation(): string {
     return this.#mutation;
   }
 
-  /** Raises the version; `operation` changes elements of this memory. */
+  /** Increments the version, because `operation` changes elements of this memory. */
   recordMutation(operation: string): void {
     this.#version++;
     this.#mutation = operation;
   }
 
-  /** Runs `body` (synchronous), whose changes leave the version as it is; see `preserveVersion`. */
+  /** Runs `body` (synchronous), and restores the version afterwards; see `preserveVersion`. */
   preserveVersion<T>(body: () => T): T {
     checkFunction("preserveVersion", body);
     const [version, mutation] = [this.#version, this.#mutation];
@@ -72,14 +74,15 @@ export abstract class Storage {
     }
   }
 
-  /** Whether `releaseMemory` has given the memory back, and `adoptMemory` has not replaced it. */
+  /** Whether the memory was freed by `releaseMemory` and not yet replaced by `adoptMemory`. */
   get isReleased(): boolean {
     return false;
   }
 
   /**
-   * Gives the memory back in stream order while tensors refer to it: PyTorch's `resize_(0)` of a storage. Using them is an error until
-   * `adoptMemory`. For sharded parameters, which exist while they are used.
+   * Frees the memory in stream order while tensors still refer to the storage, as PyTorch's `resize_(0)` of a storage.
+   * Using these tensors is an error until `adoptMemory`. For sharded parameters, whose full values exist only while
+   * they are used.
    */
   releaseMemory(): void {
     throw new MosaicError({
@@ -90,13 +93,16 @@ export abstract class Storage {
     });
   }
 
-  /** After `releaseMemory`: takes the memory of a storage of the same device and length, which must be referred to by one tensor; that one has none then. */
+  /**
+   * Takes over the memory of another storage after `releaseMemory`. The source must have the same device and length and
+   * be referenced by exactly one tensor. It has no memory afterwards.
+   */
   adoptMemory(source: Storage): void {
     expectValue("Storage.adoptMemory", source instanceof Storage, "a Storage", source);
     this.releaseMemory();
   }
 
-  /** For allocators that hand out the same storage again, after `free`. */
+  /** Resets the reference count after `free`, for allocators that reuse storage objects. */
   protected resetReferences(): void {
     this.#references = 0;
   }
@@ -115,8 +121,8 @@ export abstract class Storage {
 }
 
 /**
- * Memory of a device in TypeScript. `free` also runs when all tensors of it were collected without being disposed; so it must
- * not refer to the storage, or to tensors of it.
+ * Memory of a device in TypeScript. `freeMemory` also runs when all its tensors were garbage-collected without being
+ * disposed, so it must not refer to the storage or its tensors.
  */
 export class FinalizedStorage extends Storage {
   readonly handle: bigint;
@@ -137,7 +143,10 @@ export class FinalizedStorage extends Storage {
   }
 }
 
-/** Frees memory whose tensors were collected without being disposed, late, so do not rely on it. */
+/**
+ * Frees memory whose tensors were garbage-collected without being disposed. This happens late and must not be relied
+ * on.
+ */
 const leakRegistry = new FinalizationRegistry<() => void>((freeMemory) => freeMemory());
 
 function rejectFreedMemory(): never {

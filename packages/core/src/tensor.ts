@@ -16,7 +16,7 @@ import {
 import { checkViewBounds, formatShape, isContiguous, type Shape, numel, sameShape } from "./shape.ts";
 import { releasedTensorOwner, type TensorTracker, trackTensor } from "./tracking.ts";
 
-/** What a tensor shows of its storage. Strides and offset count elements. */
+/** Storage and geometry of a tensor. Strides and offset are in elements. */
 export interface TensorInit {
   readonly device: Device;
   readonly dtype: DType;
@@ -26,32 +26,36 @@ export interface TensorInit {
   readonly offset: number;
 }
 
-/** What is known of a parameter's replicas. */
+/** Replication state of a parameter. */
 export interface Replication {
-  /** How many ranks hold it. */
+  /** Number of ranks that hold the parameter. */
   readonly ranks: number;
-  /** Whether a backward has added to its gradient since that was reduced over the ranks, or set. */
+  /** Whether a backward has accumulated into the gradient since it was last reduced over the ranks or set. */
   hasLocalGrad: boolean;
-  /** Of a parameter that is sharded: what `reduceGradients` calls in place of an all-reduce, once for all parameters that have it. */
+  /**
+   * For a sharded parameter: the reducer that `reduceGradients` calls instead of an all-reduce, once for all parameters
+   * that share it.
+   */
   readonly reducer?: GradientReducer;
 }
 
-/** Reduces the gradients of the parameters that it belongs to, and holds what it has reduced. */
+/** Reduces the gradients of a set of parameters, and holds the reduced gradients. */
 export interface GradientReducer {
   reduceGradients(): void;
-  /** Disposes what it has reduced. */
+  /** Disposes the reduced gradients. */
   zeroGrad(): void;
 }
 
-/** A part of what a tensor shows; see `Tensor.view`. */
+/** Geometry of a view; see `Tensor.view`. */
 export type ViewOptions = Partial<Pick<TensorInit, "shape" | "strides" | "offset">>;
 
 /**
- * What every tensor has, whichever copy of this package made it: a program that is bundled may hold one, and its device another.
+ * Brand of all tensors, shared by all copies of this package: a bundled program may contain one copy, and its device
+ * use another.
  */
 const tensorBrand: unique symbol = Symbol.for("@mosaic/core: Tensor") as never;
 
-/** Whether a value is a tensor. */
+/** Returns whether a value is a tensor. */
 export function isTensor(value: unknown): value is Tensor {
   return (
     typeof value === "object" && value !== null && (value as { readonly [tensorBrand]?: true })[tensorBrand] === true
@@ -59,10 +63,10 @@ export function isTensor(value: unknown): value is Tensor {
 }
 
 /**
- * A strided view of device memory. It belongs to the `scope` that it was created in, or else to the caller that received it:
- * `using x = …` or `x[Symbol.dispose]()` gives its memory back in stream order; views share memory and count on their own.
- * Views never copy; `contiguous`, `to` and a `reshape` of elements that are not dense do. Operations are methods, too:
- * methods.ts adds them.
+ * A strided view of device memory. It is owned by the `scope` in which it was created, or otherwise by the caller, who
+ * releases it by `using x = …` or `x[Symbol.dispose]()`. Memory is freed in stream order when all tensors that share it
+ * are disposed. Views do not copy; `contiguous`, `to` and a `reshape` of non-contiguous elements may. Operations are
+ * also methods, which methods.ts adds.
  */
 export class Tensor implements Disposable, TensorInit {
   readonly device: Device;
@@ -71,15 +75,18 @@ export class Tensor implements Disposable, TensorInit {
   readonly shape: Shape;
   readonly strides: Shape;
   readonly offset: number;
-  /** The tracker of the scope that releases it when it ends; null: the caller disposes it. */
+  /** The tracker of the scope that releases the tensor when it ends; null if the caller must dispose it. */
   owner: TensorTracker | null = null;
-  /** Of a parameter that several ranks hold alike, as `createParameter` makes them; null for any other tensor. */
+  /**
+   * Replication state of a parameter that several ranks hold, as created by `createParameter`; null for any other
+   * tensor.
+   */
   replication: Replication | null = null;
   #requiresGrad = false;
   #grad: Tensor | null = null;
   #node: GradNode | undefined;
   #disposed = false;
-  /** Computed when it is first read; collectives read it at every call. */
+  /** Computed at the first access and cached, because collectives read it at every call. */
   #isContiguous: boolean | undefined;
 
   constructor(init: TensorInit) {
@@ -113,7 +120,8 @@ export class Tensor implements Disposable, TensorInit {
   }
 
   /**
-   * Set on leaves (parameters, inputs) that require grad; results of operations on them require it, too.
+   * Whether the tensor requires grad. Set it on leaves (parameters, inputs); results of operations on them also require
+   * grad.
    *
    * @throws AutogradError if it is set to false on the result of an operation, which would still be recorded.
    */
@@ -134,9 +142,10 @@ export class Tensor implements Disposable, TensorInit {
   }
 
   /**
-   * The accumulated gradient of a leaf, of its shape and dtype, or float32. The caller disposes it: no scope releases it.
+   * The accumulated gradient of a leaf, with its shape and its dtype or float32. The caller must dispose it, because no
+   * scope releases it.
    *
-   * @throws ShapeError or DTypeError if it is set to a gradient of another shape or dtype.
+   * @throws ShapeError or DTypeError if it is set to a gradient with another shape or dtype.
    */
   get grad(): Tensor | null {
     return this.#grad;
@@ -151,7 +160,7 @@ export class Tensor implements Disposable, TensorInit {
     this.#grad = gradient;
   }
 
-  /** Optimizers read and write memory by the parameter's shape. */
+  /** Throws unless shape and dtype match, because optimizers access the gradient's memory by the parameter's shape. */
   #checkGradient(gradient: Tensor): void {
     const where = "grad";
     expectValue(where, isTensor(gradient), "a tensor or null", gradient);
@@ -185,15 +194,16 @@ export class Tensor implements Disposable, TensorInit {
     });
   }
 
-  /** Where this tensor's gradient goes. */
+  /** Returns the destination of this tensor's gradient. */
   gradientEdge(): Edge {
     if (this.#node) return { node: this.#node };
     return this.requiresGrad ? { leaf: this } : null;
   }
 
   /**
-   * Puts the operation that made this tensor on the tape, if some input needs a gradient or `force` is true; frees what was
-   * saved otherwise. That what was saved was not mutated meanwhile is checked by `defineOp`, the usual way to get here.
+   * Records the operation that created this tensor on the tape if any input requires grad or `isForced` is true;
+   * otherwise frees the saved tensors. `defineOp`, which usually calls this, also checks that saved tensors are not
+   * mutated before the backward.
    */
   record(inputs: readonly (Tensor | null)[], definition: BackwardDefinition, isForced = false): this {
     expectValue(
@@ -216,9 +226,9 @@ export class Tensor implements Disposable, TensorInit {
   }
 
   /**
-   * A view of the same memory, detached from autograd. Omitted fields default to those of this tensor.
+   * Returns a view of the same memory, detached from autograd. Omitted fields default to those of this tensor.
    *
-   * @throws ShapeError if it would show what lies outside of that memory.
+   * @throws ShapeError if the view exceeds this memory.
    */
   view(options: ViewOptions): Tensor {
     this.assertNotDisposed("view");
@@ -232,10 +242,11 @@ export class Tensor implements Disposable, TensorInit {
   }
 
   /**
-   * Shows the memory of another tensor of this shape and dtype from now on, as PyTorch's `tensor.data = other`: what makes parameters parts of
-   * one buffer. Views of this tensor, and what a backward has saved of it, stay with the memory that they show.
+   * Makes this tensor refer to the memory of another tensor of the same shape and dtype, as PyTorch's
+   * `tensor.data = other`, for example to move parameters into one buffer. Existing views of this tensor, and tensors
+   * saved for a backward, keep their memory.
    *
-   * @throws ShapeError for another shape, dtype or device, or one that is not contiguous.
+   * @throws ShapeError if shape, dtype or device differ, or if one of the tensors is not contiguous.
    */
   setData(other: Tensor): void {
     this.assertNotDisposed("setData");
@@ -260,18 +271,18 @@ export class Tensor implements Disposable, TensorInit {
     mutableThis.offset = other.offset;
   }
 
-  /** The same memory without history. */
+  /** Returns a view of the same memory without gradient history. */
   detach(): Tensor {
     return this.view({});
   }
 
-  /** The values, row-major, as float32: together with `synchronize` the only place where a program waits. */
+  /** Resolves to the values, row-major, as float32. A program waits for the device only here and in `synchronize`. */
   read(): Promise<Float32Array> {
     this.assertNotDisposed("read");
     return this.device.read(this);
   }
 
-  /** The value of a tensor of one element. */
+  /** Resolves to the value of a tensor with one element. */
   async item(): Promise<number> {
     if (this.size !== 1) {
       throw new ShapeError({ where: "item", expected: "a tensor with one element", received: formatShape(this.shape) });
@@ -279,7 +290,10 @@ export class Tensor implements Disposable, TensorInit {
     return (await this.read())[0]!;
   }
 
-  /** Runs the tape backward from here and adds gradients to the leaves. `gradient` may be left out for a scalar. */
+  /**
+   * Runs the tape backward from this tensor and accumulates gradients into the leaves. `gradient` may be omitted for a
+   * scalar.
+   */
   backward(gradient?: Tensor): void {
     expectValue("backward: gradient", gradient === undefined || isTensor(gradient), "a Tensor", gradient);
     backward(this, gradient);
@@ -287,22 +301,25 @@ export class Tensor implements Disposable, TensorInit {
 
   static {
     Object.defineProperty(this.prototype, tensorBrand, { value: true });
-    // `console.log` must not print the device behind it.
+    // `console.log` must not print the device of the tensor.
     Object.defineProperty(this.prototype, inspect.custom, { value: this.prototype.toString });
   }
 
-  /** Shape, dtype and device, as `console.log` shows them; values need `read`. */
+  /** Returns shape, dtype and device, as shown by `console.log`. Use `read` for the values. */
   toString(): string {
     const description = `Tensor ${formatShape(this.shape)} ${this.dtype} on ${this.device.type}:${this.device.index}`;
     return this.#disposed ? `${description}, disposed` : description;
   }
 
-  /** What JSON.stringify writes: shape, dtype and device, such as "cuda:0". Values need `read`; checkpoints, `@mosaic/nn`. */
+  /**
+   * Returns shape, dtype and device, such as "cuda:0", for JSON.stringify. Use `read` for the values, and `@mosaic/nn`
+   * for checkpoints.
+   */
   toJSON(): { readonly shape: Shape; readonly dtype: DType; readonly device: string } {
     return { shape: this.shape, dtype: this.dtype, device: `${this.device.type}:${this.device.index}` };
   }
 
-  /** JavaScript has no operators for tensors: \`x + y\` would be text, and \`x / 2\` NaN, in silence. */
+  /** Throws for JavaScript operators on tensors, because \`x + y\` would silently be a string, and \`x / 2\` NaN. */
   [Symbol.toPrimitive](hint: "string" | "number" | "default"): string {
     if (hint === "string") return this.toString();
     throw new MosaicError({
@@ -313,7 +330,10 @@ export class Tensor implements Disposable, TensorInit {
     });
   }
 
-  /** Gives the memory back in stream order, unless other tensors or a collective under way still use it. Idempotent. */
+  /**
+   * Disposes the tensor. Its memory is freed in stream order, unless other tensors or a collective in flight still use
+   * it. Idempotent.
+   */
   dispose(): void {
     this[Symbol.dispose]();
   }

@@ -1,13 +1,15 @@
-/** What is tracked of a tensor. */
+/** The part of a tensor that trackers use. */
 export interface TrackedTensor extends Disposable {
   readonly isDisposed: boolean;
-  /** What releases it; null: the caller that received it. */
+  /** The tracker that releases the tensor; null if the caller must dispose it. */
   owner: TensorTracker | null;
 }
 
-/** Tensors created while a body runs, for what releases them: a `scope`, or an operation that fails half way. */
+/**
+ * Tracks tensors that are created while a body runs, for a `scope` that releases them, or for an operation that fails.
+ */
 export class TensorTracker {
-  /** The first `#count` are tensors: a tracker that is used again and again keeps its array. */
+  /** The first `#numTensors` entries are tensors. The array is kept when a tracker is reused. */
   #tensors: (TrackedTensor | undefined)[] = [];
   #numTensors = 0;
   #compactThreshold = 64;
@@ -18,7 +20,10 @@ export class TensorTracker {
     this.#tensors[this.#numTensors++] = tensor;
   }
 
-  /** Drops what is no longer this tracker's: a loop in a scope must not grow a list of what it disposed itself. */
+  /**
+   * Removes tensors that this tracker no longer owns, so that a loop in a scope does not grow a list of disposed
+   * tensors.
+   */
   #compact(): void {
     this.#tensors = this.#liveTensors();
     this.#numTensors = this.#tensors.length;
@@ -29,7 +34,7 @@ export class TensorTracker {
     return this.#tensors.filter((tensor) => tensor?.owner === this && !tensor.isDisposed) as TrackedTensor[];
   }
 
-  /** Disposes every tensor that is still this tracker's, the last first, as `using` would. */
+  /** Disposes every tensor that this tracker still owns, in reverse order of creation, as `using` would. */
   release(): void {
     for (let i = this.#numTensors - 1; i >= 0; i--) {
       const tensor = this.#tensors[i]!;
@@ -40,25 +45,25 @@ export class TensorTracker {
     this.untrackAll();
   }
 
-  /** Gives every tensor that is still this tracker's to the one around it. */
+  /** Transfers every tensor that this tracker still owns to the enclosing tracker. */
   transferToParent(): void {
     for (const tensor of this.#liveTensors()) transferToActive(tensor);
     this.untrackAll();
   }
 
-  /** Leaves every tensor to its holder. */
+  /** Stops tracking all tensors without disposing them. */
   untrackAll(): void {
     for (let i = 0; i < this.#numTensors; i++) this.#tensors[i] = undefined;
     this.#numTensors = 0;
   }
 }
 
-/** The owner of what a tracker has released, so that a later use of it is reported as such. */
+/** The owner of tensors that a tracker has released, so that errors about a later use can report it. */
 export const releasedTensorOwner: TensorTracker = new TensorTracker();
 
 let activeTracker: TensorTracker | undefined;
 
-/** Runs `body` (synchronous) while `tracker` tracks what it creates; if it throws, disposes that. */
+/** Runs `body` (synchronous) while `tracker` tracks the tensors that it creates. If it throws, disposes them. */
 export function track<T>(tracker: TensorTracker, body: () => T): T {
   const outerTracker = activeTracker;
   activeTracker = tracker;
@@ -72,7 +77,7 @@ export function track<T>(tracker: TensorTracker, body: () => T): T {
   }
 }
 
-/** Makes `tracker` the innermost one; returns the one that it takes the place of, for `leaveTracker`. */
+/** Makes `tracker` the active tracker. Returns the previous one, for `leaveTracker`. */
 export function enterTracker(tracker: TensorTracker | undefined): TensorTracker | undefined {
   const outerTracker = activeTracker;
   activeTracker = tracker;
@@ -88,15 +93,15 @@ export function trackTensor(tensor: TrackedTensor): void {
   activeTracker?.add(tensor);
 }
 
-/** Makes the innermost tracker the owner of a tensor; without one, the caller owns it. */
+/** Makes the active tracker the owner of a tensor; without one, the caller owns it. */
 export function transferToActive(tensor: TrackedTensor): void {
   if (activeTracker) activeTracker.add(tensor);
   else tensor.owner = null;
 }
 
 /**
- * Runs `body` (synchronous); if it throws, disposes every tensor that it created, so that an allocation that failed half way
- * leaves as much memory as there was, to try again with less.
+ * Runs `body` (synchronous). If it throws, disposes every tensor that it created, so that after a failed allocation as
+ * much memory is available as before, and the caller can retry with less.
  */
 export function releaseOnError<T>(body: () => T): T {
   const tracker = new TensorTracker();
@@ -105,7 +110,10 @@ export function releaseOnError<T>(body: () => T): T {
   return result;
 }
 
-/** Runs `body` (synchronous), whose tensors outlive whatever surrounds it: leaves keep their gradients. */
+/**
+ * Runs `body` (synchronous) without tracking, so that its tensors outlive all enclosing scopes, for example gradients
+ * of leaves.
+ */
 export function runUntracked<T>(body: () => T): T {
   const outerTracker = activeTracker;
   activeTracker = undefined;

@@ -5,10 +5,10 @@ import { formatValue, ShapeError } from "./errors.ts";
 import { contiguousStrides, formatShape, normalizeAxis, type Shape, numel, viewStrides } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
-// The views of a tensor, each beside its gradient; the methods of methods.ts state what each does. They belong to the tape
-// but save nothing: shapes suffice.
+// The views of a tensor, each with its gradient. They are documented at the methods in methods.ts. They are recorded on
+// the tape but save no tensors, because their gradients depend only on shapes.
 
-/** Positions start, start + step, … before `end`; negative ones count from the end. */
+/** Positions start, start + step, … before `end`. Negative positions count from the end. */
 export interface SliceRange {
   readonly start: number;
   readonly end?: number | undefined;
@@ -25,7 +25,7 @@ function checkNumberArray(where: string, numbers: unknown): void {
   throw new ShapeError({ where, expected: "an array of numbers", received: formatValue(numbers) });
 }
 
-/** Records a view whose gradient only rearranges. */
+/** Records a view. `backward` maps the gradient of the view to that of x. */
 function recordView(out: Tensor, x: Tensor, name: string, backward: (dOut: Tensor) => Tensor): Tensor {
   if (!isRecorded(x)) return out;
   return out.record([x], { name, backward: (dOut) => [backward(dOut)], free: () => {} });
@@ -41,7 +41,7 @@ export function reshape(x: Tensor, targetShape: Shape): Tensor {
   return recordView(out, x, "reshape", (dOut) => reshape(dOut, inputShape));
 }
 
-/** Fills in the one length that is -1. */
+/** Returns the shape with the length -1, if any, replaced by the inferred one. */
 function inferShape(inputShape: Shape, targetShape: Shape): number[] {
   const size = numel(inputShape);
   const shape = targetShape.slice();
@@ -132,7 +132,7 @@ export function slice(x: Tensor, axis: number, range: SliceRange): Tensor {
   });
 }
 
-/** Python's rule: what lies outside is cut off, negative positions count from the end. */
+/** Resolves a range as Python does: positions outside are clamped, and negative positions count from the end. */
 function resolveRange(range: SliceRange, length: number): { start: number; count: number; step: number } {
   const { step = 1 } = range;
   const [requestedStart, requestedEnd] = [range.start, range.end ?? length];
@@ -172,7 +172,7 @@ export function expand(x: Tensor, shape: Shape): Tensor {
   return recordView(x.view({ shape: [...shape], strides }), x, "expand", (dOut) => sumToSize(dOut, inputShape));
 }
 
-/** Sums what broadcasting repeated: the gradient of a broadcast operand. Always a handle of its own. */
+/** Sums over broadcast axes, which yields the gradient of a broadcast operand. Always returns a new handle. */
 export function sumToSize(x: Tensor, shape: Shape): Tensor {
   const numAddedAxes = x.rank - shape.length;
   const reducedShape = x.shape.map((length, axis) =>
@@ -191,12 +191,14 @@ export function contiguous(x: Tensor): Tensor {
   return recordView(out, x, "contiguous", (dOut) => dOut.detach());
 }
 
-/** Whether the elements of every row, along the last axis, lie side by side. */
+/** Returns whether the elements of every row, along the last axis, are contiguous. */
 export function hasContiguousRows(x: Tensor): boolean {
   return x.strides.at(-1) === 1 || x.shape.at(-1) === 1;
 }
 
-/** x itself if the elements of every row, along the last axis, lie side by side; else a dense copy. */
+/**
+ * Returns a view of x if the elements of every row, along the last axis, are contiguous, otherwise a contiguous copy.
+ */
 export function contiguousRows(x: Tensor): Tensor {
   return hasContiguousRows(x) ? recordView(x.view({}), x, "contiguousRows", (dOut) => dOut.detach()) : contiguous(x);
 }

@@ -4,25 +4,28 @@ import type { Mask } from "../mask/slice.ts";
 import type { Layout } from "../placement/placement.ts";
 import type { Tensor } from "../tensor.ts";
 
-/** How an attention module attends with a cache. */
+/** Arguments with which an attention module calls `AttentionCache.forward`. */
 export interface CachedAttentionCall {
-  /** Which earlier keys each new token sees: over the new tokens × all tokens so far, and so bottom-right aligned. */
+  /** Mask over the new tokens × all tokens so far, and therefore bottom-right aligned. */
   readonly mask: Mask;
   /** Factor on q·k. */
   readonly scale: number;
-  /** Scores become softcap · tanh(score / softcap); undefined: they stay as they are. */
+  /** Replaces scores by softcap · tanh(score / softcap); undefined: none. */
   readonly softcap: number | undefined;
-  /** [H], a logit of each head beside its scores; null: none. */
+  /** Attention sinks [H], one logit per query head; null: none. */
   readonly sinks: Tensor | null;
-  /** The module's. */
+  /** The module's backend. */
   readonly backend: AttentionBackend;
-  /** Where the new tokens lie: cut along the backend's axes if the cache is `sharded`, else all of them on every rank. */
+  /**
+   * Layout of the new tokens: sharded along the backend's axes if the cache is `sharded`, otherwise all of them on
+   * every rank.
+   */
   readonly layout: Layout;
 }
 
 /**
- * The keys and values of earlier tokens in one layer, of a batch of sequences, as an attention module's `forward` takes them: those of
- * `KvCache` of @mosaic/nn, or your own.
+ * A cache of the keys and values of earlier tokens in one layer, for a batch of sequences. It is passed to `forward` of
+ * an attention module. Implemented by `KvCache` of @mosaic/nn, or custom.
  *
  * @example
  * ```ts
@@ -42,20 +45,20 @@ export interface CachedAttentionCall {
  * ```
  */
 export interface AttentionCache {
-  /** The position of the first new token of each sequence: as many as the cache holds of it. */
+  /** The position of the first new token of each sequence, which is the number of its cached tokens. */
   readonly starts: readonly number[];
-  /** Whether the new tokens are cut into shards, as in training, rather than whole on every rank. */
+  /** Whether the new tokens are sharded, as in training, or complete on every rank. */
   readonly sharded: boolean;
   /**
-   * Stores k and v [B,Hkv,T,D] of the new tokens, and returns the attention of q [B,H,T,D] to these and all earlier ones, [B,H,T,D], in
-   * memory as [B,T,H,D].
+   * Stores k and v [B,Hkv,T,D] of the new tokens. Returns the attention of q [B,H,T,D] to these and all earlier keys,
+   * [B,H,T,D] in the memory order [B,T,H,D].
    */
   forward(q: Tensor, k: Tensor, v: Tensor, call: CachedAttentionCall): Tensor;
 }
 
 const hasForward = option.hasMethods<AttentionCache>("forward");
 
-/** Keys and values of earlier tokens. */
+/** The option for a cache of keys and values. */
 export const cacheOption = option.custom(
   "an AttentionCache, such as cache.layer(0, sequences)",
   (value): value is AttentionCache => hasForward(value) && Array.isArray(value.starts),

@@ -6,7 +6,7 @@ import { createSinks, type ResolvedOptions } from "./attention-options.ts";
 import { Linear } from "./linear.ts";
 import { Module } from "./module.ts";
 
-/** What self- and cross-attention share: input projections, then `out_proj`, norms of the heads, and sinks. */
+/** Base class of self- and cross-attention: input projections, `out_proj`, head norms, and sinks. */
 export abstract class AttentionModule extends Module {
   protected readonly ctx: Context;
   protected readonly settings: ResolvedOptions;
@@ -29,7 +29,7 @@ export abstract class AttentionModule extends Module {
   }
 }
 
-/** `attend` of the inputs, in a scope; with `useCheckpoint` the backward computes it again. */
+/** Runs `computeAttention` on the inputs in a scope. With `useCheckpoint`, the backward recomputes it. */
 export function attendInScope<Inputs extends readonly Tensor[]>(
   { useCheckpoint }: ResolvedOptions,
   computeAttention: (...inputs: Inputs) => Tensor,

@@ -19,14 +19,14 @@ import type { Module } from "./module.ts";
 import { createParameter } from "./parameters.ts";
 
 /**
- * Turns queries and keys by where they stand, as a rotary embedding does: x [B,H,S,D] whose rows stand at the positions
- * of `spans` in a sequence of `sequenceLength` rows over all ranks, to the same shape. Differentiable in x.
+ * Encodes positions in queries and keys, as a rotary embedding does. `encode` maps x [B,H,S,D], whose rows have the
+ * positions of `spans` in a sequence of `sequenceLength` rows over all ranks, to the same shape. Differentiable in x.
  */
 export interface PositionEncoding {
   encode(x: Tensor, spans: readonly Span[], sequenceLength: number): Tensor;
 }
 
-/** A module that normalises heads, [..,D] to the same shape: `RMSNorm` of @mosaic/nn. */
+/** A module that normalizes heads, [..,D] to the same shape, such as `RMSNorm` of @mosaic/nn. */
 export interface HeadNorm extends Module {
   forward(x: Tensor): Tensor;
 }
@@ -36,20 +36,23 @@ const isHeadNorm = option.hasMethods<HeadNorm>("forward", "namedParameters", "st
 export const attentionModuleOptions = defineOptions("attention module", {
   /** E, the length of the last axis. */
   embedDim: option.integer({ min: 1 }),
-  /** H, the query heads. */
+  /** H, the number of query heads. */
   numHeads: option.integer({ min: 1 }),
-  /** Key heads, a divisor of numHeads; fewer is grouped-query attention (Ainslie et al. 2023). Default: numHeads. */
+  /**
+   * Number of KV heads, a divisor of numHeads. If smaller than numHeads, this is grouped-query attention (Ainslie et
+   * al. 2023). Default: numHeads.
+   */
   numKvHeads: option.integer({ min: 1, optional: true }),
   /** D, from 1 to 256. Default: embedDim / numHeads. */
   headDim: option.integer({ min: 1, max: 256, optional: true }),
   /**
-   * A name registered with the context or the backend itself; with "local" the axis lies whole on every rank. Required where the
-   * mesh cuts sequences, by an axis other than "dp" of length > 1. Default: "local".
+   * The name of a backend registered in the context, or a backend. With "local", every rank holds the complete axis.
+   * Required if the mesh shards sequences, which any axis of length > 1 other than "dp" does. Default: "local".
    */
   backend: option.either(option.string(), option.backend(), { optional: true }),
   /**
-   * [rows, columns] of the grid that the backend's ranks form, row-major: `backend: "mesh2d", meshShape: [2, 4]`. Their
-   * product is the number of those ranks. Only for a backend that has a grid. Default: the backend's own choice.
+   * [rows, columns] of the grid that the backend's ranks form, row-major: `backend: "mesh2d", meshShape: [2, 4]`. The
+   * product is the number of ranks. Only for backends with a grid. Default: chosen by the backend.
    */
   meshShape: option.pair(option.integer({ min: 1 }), {
     expected: "two integers > 0, [rows, columns]",
@@ -57,70 +60,92 @@ export const attentionModuleOptions = defineOptions("attention module", {
   }),
   /** Short for mask: masks.causal(). Default false. */
   causal: option.boolean({ default: false }),
-  /** Which keys each query sees, in global positions. Default: all. */
+  /** The keys that are visible to each query, in global positions. Default: all. */
   mask: option.mask({ optional: true }),
-  /** How the sequence is cut into shards. Default "contiguous". */
+  /** Placement of the sequence: how it is divided into shards. Default "contiguous". */
   placement: option.placement({ default: "contiguous" }),
-  /** Turns queries and keys by their global positions; `RotaryEmbedding` of @mosaic/nn. Default: nothing does. */
+  /**
+   * Encodes global positions in queries and keys, such as `RotaryEmbedding` of @mosaic/nn. Default: no position
+   * encoding.
+   */
   positions: option.custom("a PositionEncoding", option.hasMethods<PositionEncoding>("encode"), { optional: true }),
   /**
-   * Normalises each query head, [..,headDim], before its position is encoded, as in Qwen 3 and Gemma 3: `new RMSNorm(ctx, headDim)` of
-   * @mosaic/nn. Its parameters are the attention module's, as q_norm. Default: nothing does.
+   * Normalizes each query head, [..,headDim], before positions are encoded, as in Qwen 3 and Gemma 3:
+   * `new RMSNorm(ctx, headDim)` of @mosaic/nn. It becomes the child q_norm of the attention module. Default: no norm.
    */
   qNorm: option.custom("a Module that maps [..,headDim] to the same shape", isHeadNorm, { optional: true }),
-  /** As qNorm, of each KV head; its parameters are k_norm's. Default: nothing does. */
+  /** As qNorm, for each KV head; it becomes the child k_norm. Default: no norm. */
   kNorm: option.custom("a Module that maps [..,headDim] to the same shape", isHeadNorm, { optional: true }),
   /** Factor on q·k. Default: 1 / √headDim. */
   scale: option.number({ optional: true }),
   /**
-   * Whether every head has a sink, a learned logit beside its scores: the parameter `sinks` [H] of gpt-oss, drawn with std 0.02. Default false.
+   * Whether every head has a sink, a learned logit beside its scores: the parameter `sinks` [H] of gpt-oss, initialized
+   * with std 0.02. Default false.
    */
   sinks: option.boolean({ default: false }),
   softcap: attentionModifierOptions.fields.softcap,
   alibiSlopes: attentionModifierOptions.fields.alibiSlopes,
-  /** While training, the probability of a weight to become 0, after the softmax: `dropout` of `attention`; after `eval()` nothing is dropped. Default 0. */
+  /**
+   * Probability of zeroing an attention weight after the softmax during training: `dropout` of `attention`. After
+   * `eval()` nothing is dropped. Default 0.
+   */
   dropout: attentionModifierOptions.fields.dropout,
   /** Whether the projections have biases. Default true. */
   bias: option.boolean({ default: true }),
-  /** Whether the output projection has one; in Qwen 2 only those of queries, keys and values have. Default: bias. */
+  /**
+   * Whether the output projection has a bias. In Qwen 2, only the projections of queries, keys and values have one.
+   * Default: bias.
+   */
   outBias: option.boolean({ optional: true }),
   /**
-   * Keep only the input and compute the rest again in the backward; with "keepAttention" keep attention's (out, lse), too, so that it
-   * is neither computed nor communicated again. Default false.
+   * Save only the input and recompute the rest in the backward. "keepAttention" also saves (out, lse) of attention, so
+   * that attention is neither recomputed nor communicated again. Default false.
    */
   useCheckpoint: option.either(option.boolean(), option.oneOf(["keepAttention"]), { default: false }),
-  /** Of parameters and inputs. Default "float32". */
+  /** The dtype of parameters and inputs. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
-  /** Rows of the whole sequence over all shards; needed if shards are unequal. Default: local rows times shards. */
+  /** Length of the whole sequence over all shards. Required if shards are unequal. Default: local rows times shards. */
   sequenceLength: option.integer({ min: 1, optional: true }),
 });
-/** What the attention modules have in common. */
+/** Options that all attention modules have in common. */
 export type AttentionModuleOptions = OptionsOf<typeof attentionModuleOptions>;
 type ParsedModuleOptions = ResolvedOptionsOf<typeof attentionModuleOptions>;
 
 export const attentionForwardOptions = defineOptions("forward", {
-  /** Which keys each query sees in this call: one mask, or one for each sample of the batch. Default: the module's. */
+  /**
+   * The keys that are visible to each query in this call: one mask, or one per sample of the batch. Default: the
+   * module's mask.
+   */
   mask: option.either(option.mask(), option.array(option.mask()), { optional: true }),
-  /** Tokens of each sample, `[5, 8]`, where sequences are padded to one length; padding gives 0. Default: no padding. */
+  /**
+   * Number of tokens of each sample, `[5, 8]`, if sequences are padded to one length. Padding yields 0. Default: no
+   * padding.
+   */
   lengths: option.array(option.integer({ min: 0 }), { optional: true }),
-  /** Where the padding lies, before the tokens or after them. Default "right". */
+  /** The side of the padding: before the tokens ("left") or after them ("right"). Default "right". */
   padding: batchMaskOptions.fields.padding,
-  /** How the sequence is cut into shards in this call: what `dispatch` returned for its mask. Default: the module's. */
+  /**
+   * Placement of the sequence in this call, for example the result of `dispatch` for its mask. Default: the module's
+   * placement.
+   */
   placement: option.placement({ optional: true }),
   /**
-   * Lengths of documents one after another, each seeing only itself (causally, if the module is causal). Not for a module
-   * with a mask of its own: give both as one mask. Default: no documents.
+   * Lengths of packed documents, each of which attends only to itself (causally, if the module is causal). Not for a
+   * module with the option `mask`: combine both in one mask. Default: no documents.
    */
   documents: option.array(option.integer({ min: 0 }), { optional: true }),
-  /** Rows of the whole sequence in this call. Default: the module's. */
+  /** Length of the whole sequence in this call. Default: the module's length. */
   sequenceLength: option.integer({ min: 0, optional: true }),
-  /** The earlier tokens' keys and values, which this call's join: `cache.layer(0, sequences)` of a KvCache. For one axis. Default: none. */
+  /**
+   * Keys and values of earlier tokens, to which those of this call are appended: `cache.layer(0, sequences)` of a
+   * KvCache. Only for attention along a single axis. Default: none.
+   */
   cache: cacheOption,
 });
-/** What one call may change. */
+/** Options of one call, which override those of the module. */
 export type AttentionForwardOptions = OptionsOf<typeof attentionForwardOptions>;
 
-/** Options checked, with their defaults. */
+/** Validated options with defaults. */
 export interface ResolvedOptions {
   readonly name: string;
   readonly embedDim: number;
@@ -130,7 +155,7 @@ export interface ResolvedOptions {
   readonly backend: AttentionBackend;
   readonly causal: boolean;
   readonly mask: Mask;
-  /** Whether the mask was given as such. */
+  /** Whether the option `mask` was passed. */
   readonly hasExplicitMask: boolean;
   readonly placement: Placement;
   readonly positions: PositionEncoding | null;
@@ -148,7 +173,7 @@ export interface ResolvedOptions {
   readonly sequenceLength: number | undefined;
 }
 
-/** Checks options against each other, and fills in the defaults that follow from others. */
+/** Checks the compatibility of options, and fills in defaults that depend on other options. */
 export function resolveOptions(name: string, ctx: Context, options: ParsedModuleOptions): ResolvedOptions {
   const { embedDim, numHeads, numKvHeads = numHeads, causal: isCausal, mask } = options;
   const headDim = resolveHeadDim(name, options);
@@ -194,7 +219,7 @@ export function resolveOptions(name: string, ctx: Context, options: ParsedModule
   };
 }
 
-/** The requested backend, in the requested shape, after its own check of the mesh. */
+/** Returns the requested backend with the requested grid shape, after the backend has checked the mesh. */
 function resolveBackend(name: string, ctx: Context, options: ParsedModuleOptions): AttentionBackend {
   const { backend: requestedBackend, meshShape } = options;
   const resolvedBackend = resolveBackendOrLocal(name, ctx, requestedBackend);
@@ -223,10 +248,10 @@ function resolveHeadDim(name: string, { embedDim, numHeads, headDim }: ParsedMod
 }
 
 type ForwardOptions = ResolvedOptionsOf<typeof attentionForwardOptions>;
-/** Who sees what in a call, as `attention` takes it. */
+/** The mask options of a call of `attention`. */
 export type BatchMask = OptionsOf<typeof batchMaskOptions>;
 
-/** The mask of one call, of queries and keys that are the same rows. */
+/** Returns the mask options of one self-attention call. */
 export function resolveMask(settings: ResolvedOptions, call: ForwardOptions): BatchMask {
   const { lengths, padding } = call;
   const mask = selectMask(settings, call);
@@ -247,7 +272,7 @@ function selectMask(
   });
 }
 
-/** A cache grows along one axis. */
+/** Throws an OptionError if a cache is passed, because a cache supports only a single axis. */
 export function rejectCache({ name }: ResolvedOptions, { cache }: Pick<ForwardOptions, "cache">): void {
   if (!cache) return;
   throw new OptionError({
@@ -258,7 +283,7 @@ export function rejectCache({ name }: ResolvedOptions, { cache }: Pick<ForwardOp
   });
 }
 
-/** The one mask of a call with a cache, of as many sequences as the batch has. */
+/** Returns the single mask of a call with a cache. Throws unless the cache has one sequence per sample. */
 export function resolveCachedMask(settings: ResolvedOptions, call: ForwardOptions, batch: number): Mask {
   const { name } = settings;
   const mask = selectMask(settings, call);
@@ -291,12 +316,12 @@ function isSingleMask(mask: Mask | readonly Mask[]): mask is Mask {
   return !Array.isArray(mask);
 }
 
-/** The sinks of a module's heads, [H]; null if it has none. Collective. */
+/** Creates the sinks of a module's heads, [H]; null if it has none. Collective. */
 export function createSinks(ctx: Context, { sinks, numHeads, dtype }: ResolvedOptions): Tensor | null {
   return sinks ? createParameter(ctx, [numHeads], { initial: { kind: "normal", mean: 0, std: 0.02 }, dtype }) : null;
 }
 
-/** What a module's calls of `attention` have in common: how scores and weights become what they are. */
+/** Returns the options for scores and weights, which all `attention` calls of a module share. */
 export function scoreOptions(
   { scale, softcap, alibiSlopes, dropout }: ResolvedOptions,
   { sinks, training }: { readonly sinks: Tensor | null; readonly training: boolean },
@@ -304,7 +329,7 @@ export function scoreOptions(
   return { scale, softcap, alibiSlopes, dropout: training ? dropout : 0, ...(sinks && { sinks }) };
 }
 
-/** x must be [..,E] of the module's dtype. */
+/** Throws unless x is [..,E] with the module's dtype. */
 export function checkInput({ name, dtype }: ResolvedOptions, x: Tensor, embedDim: number): void {
   checkTensor(name, x);
   if (x.shape.at(-1) !== embedDim) {

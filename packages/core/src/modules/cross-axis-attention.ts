@@ -20,41 +20,45 @@ import { encodeHeads, mergeHeads, sequenceLayout, splitHeads, toSequence } from 
 import { Linear } from "./linear.ts";
 
 export const crossAxisAttentionOptions = defineOptions("CrossAxisAttention", {
-  /** The axis of the query source to attend along. */
+  /** The attention axis of the query source. */
   qAxis: option.integer(),
-  /** The axis of the key and value source to attend along. */
+  /** The attention axis of the key and value source. */
   kvAxis: option.integer(),
   /** Length of the key source's last axis. Default: embedDim. */
   kvEmbedDim: option.integer({ min: 1, optional: true }),
-  /** How the keys are cut into shards. Default: as the queries, by `placement`. */
+  /** Placement of the keys. Default: `placement`, as for the queries. */
   kvPlacement: option.placement({ optional: true }),
-  /** Rows of all the keys over all shards. Default: local rows times shards. */
+  /** Total number of keys over all shards. Default: local rows times shards. */
   kvSequenceLength: option.integer({ min: 1, optional: true }),
   ...attentionModuleOptions.fields,
 });
-/** What CrossAxisAttention takes; the common options are those of the queries. */
+/** Options of CrossAxisAttention. The common options refer to the queries. */
 export type CrossAxisAttentionOptions = OptionsOf<typeof crossAxisAttentionOptions>;
 
 export const crossAxisForwardOptions = defineOptions("CrossAxisAttention.forward", {
-  /** Which keys each query sees in this call: one mask, or one for each sample of the batch. Default: the module's. */
+  /**
+   * The keys that are visible to each query in this call: one mask, or one per sample of the batch. Default: the
+   * module's mask.
+   */
   mask: option.either(option.mask(), option.array(option.mask()), { optional: true }),
   /**
-   * Tokens of each sample, `{ queries: [5, 8], keys: [5, 8] }`, where sequences are padded to one length. A sample's mask is over
-   * its own tokens, as if it were alone; padding sees nothing and is seen by nothing. Default: no padding.
+   * Number of tokens of each sample, `{ queries: [5, 8], keys: [5, 8] }`, if sequences are padded to one length. A
+   * sample's mask applies to its own tokens, as if it were alone. Padding neither attends nor is attended to. Default:
+   * no padding.
    */
   lengths: batchMaskOptions.fields.lengths,
-  /** Where the padding lies, before the tokens or after them. Default "right". */
+  /** The side of the padding: before the tokens ("left") or after them ("right"). Default "right". */
   padding: batchMaskOptions.fields.padding,
-  /** How the queries are cut into shards in this call. Default: as the module. */
+  /** Placement of the queries in this call. Default: that of the module. */
   placement: option.placement({ optional: true }),
-  /** How the keys are cut into shards in this call. Default: as the module. */
+  /** Placement of the keys in this call. Default: that of the module. */
   kvPlacement: option.placement({ optional: true }),
-  /** Rows of all the queries in this call. Default: the module's. */
+  /** Total number of queries in this call. Default: that of the module. */
   sequenceLength: option.integer({ min: 0, optional: true }),
-  /** Rows of all the keys in this call. Default: the module's. */
+  /** Total number of keys in this call. Default: that of the module. */
   kvSequenceLength: option.integer({ min: 0, optional: true }),
 });
-/** What one call of CrossAxisAttention may change. */
+/** Options of one call of CrossAxisAttention, which override those of the module. */
 export type CrossAxisForwardOptions = OptionsOf<typeof crossAxisForwardOptions>;
 
 interface CrossAxisLayouts {
@@ -63,9 +67,10 @@ interface CrossAxisLayouts {
 }
 
 /**
- * Multi-head attention from one tensor to another: queries along `qAxis` of the first see keys along `kvAxis` of the
- * second. Lengths, placements and embeddings may differ; all other axes are batch and must have as many elements in both.
- * Both sequences are cut along the backend's axes. A causal mask is bottom-right aligned.
+ * Multi-head attention from one tensor to another: queries along `qAxis` of the first attend to keys along `kvAxis` of
+ * the second. Lengths, placements and embedding sizes may differ. All other axes are batch axes, with the same total
+ * number of elements in both tensors. Both sequences are sharded along the backend's axes. A causal mask is
+ * bottom-right aligned.
  *
  * Parameters: q_proj, kv_proj (laid out [k|v]) and out_proj, each with weight and bias; with `sinks`, sinks [H].
  *
@@ -107,7 +112,9 @@ export class CrossAxisAttention extends AttentionModule {
     };
   }
 
-  /** qSource [..,E], kvSource [..,kvE] → qSource's shape, dense. Collective along the backend's axes. */
+  /**
+   * Maps qSource [..,E] and kvSource [..,kvE] to the shape of qSource, contiguous. Collective along the backend's axes.
+   */
   forward(qSource: Tensor, kvSource: Tensor, options?: CrossAxisForwardOptions): Tensor {
     const { settings } = this;
     this.ctx.assertOpen(settings.name);

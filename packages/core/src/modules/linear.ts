@@ -9,18 +9,19 @@ import { Module } from "./module.ts";
 import { createParameter } from "./parameters.ts";
 
 export const linearOptions = defineOptions("Linear", {
-  /** Whether a bias is added. Default true. */
+  /** Whether to add a bias. Default true. */
   bias: option.boolean({ default: true }),
-  /** What is applied to the result: a function of one element, or "identity". Default "identity". */
+  /** Elementwise function applied to the result, or "identity". Default "identity". */
   activation: option.oneOf(["identity", ...kernelEnumerations.UnaryOp], { default: "identity" }),
-  /** Of the parameters. Default "float32". */
+  /** The dtype of the parameters. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
 });
-/** What Linear takes beside its sizes. */
+/** Options of Linear. */
 export type LinearOptions = OptionsOf<typeof linearOptions>;
 
 /**
- * activation(x · Wᵀ + b) over the last axis: weight [out,in], bias [out], both drawn from ±1/√in, PyTorch's default.
+ * activation(x · Wᵀ + b) over the last axis: weight [out,in] and bias [out], both initialized uniformly in ±1/√in, as
+ * in PyTorch.
  *
  * @example
  * ```ts
@@ -58,7 +59,8 @@ export class Linear extends Module {
   forward(x: Tensor): Tensor {
     this.#ctx.assertOpen("Linear");
     checkTensor("Linear", x);
-    // The method: a bundled program may hold one copy of this package, and its device, which made x, another.
+    // Calls the method instead of the function, because in a bundled program the device that created x may use another
+    // copy of this package.
     return x.linear(this.weight, this.bias, this.#activation);
   }
 }

@@ -4,19 +4,19 @@ import { keep, scopeUnlessAsync } from "../scope.ts";
 import { isTensor, type Tensor } from "../tensor.ts";
 import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./state-dict.ts";
 
-/** Runs before `forward` and returns the arguments that it is called with; nothing: those that there are. */
+/** Runs before `forward` and returns its new arguments, or nothing to leave them unchanged. */
 // oxlint-disable-next-line typescript/no-invalid-void-type -- a function without a return statement
 export type ForwardPreHook = (args: readonly unknown[]) => readonly unknown[] | void;
-/** Runs after `forward` and returns what the call of it returns; nothing: what `forward` returns. */
+/** Runs after `forward` and returns the new result of the call, or nothing to leave it unchanged. */
 export type ForwardHook = (output: unknown) => unknown;
 
 /**
- * Something with parameters: tensors of its own and those of the modules within. Names are dotted paths, the same on
- * every rank and in every checkpoint.
+ * Base class of modules with parameters: their own tensors and those of child modules. Names are dotted paths, the same
+ * on every rank and in every checkpoint.
  *
- * A subclass has a method `forward`, of any parameters. Every call of it runs in a `scope`: what it creates is released when
- * it ends, except what it returns and what a backward needs, so that its code reads as mathematics. `super.forward(…)` runs in
- * the same scope. An asynchronous forward has no scope, and binds tensors with `using`. Any other method is called as it is.
+ * A subclass has a method `forward` with any parameters. Every call of it runs in a `scope`: tensors created in it are
+ * released when it ends, except those that it returns and those that a backward needs. `super.forward(…)` runs in the
+ * same scope. An asynchronous forward has no scope and must bind tensors with `using`. Other methods are not wrapped.
  *
  * @example
  * ```ts
@@ -41,12 +41,12 @@ export abstract class Module implements Disposable {
   readonly #forwardHooks: ForwardHook[] = [];
   readonly #resources: Disposable[] = [];
   #training = true;
-  /** Whether fields were compared with the children since these last changed. */
+  /** Whether fields were compared with the registered children since the children last changed. */
   #areFieldsChecked = false;
 
   constructor() {
-    // An own property, so that whatever class overrides `forward` last is what a scope surrounds, once; not writable, so that
-    // nothing replaces the call path: a field called `forward` is a TypeError.
+    // An own property, so that a scope wraps the `forward` of the most derived class exactly once. Not writable, so
+    // that the wrapper cannot be replaced: a field named `forward` is a TypeError.
     const forward: unknown = Reflect.get(this, "forward");
     const value = typeof forward === "function" ? this.#wrapForward(forward) : undefined;
     Object.defineProperty(this, "forward", { value });
@@ -68,7 +68,8 @@ export abstract class Module implements Disposable {
   }
 
   /**
-   * Runs `hook` before every call of `forward`, within its scope, after the hooks that there are: PyTorch's `register_forward_pre_hook`.
+   * Runs `hook` before every call of `forward`, within its scope and after previously registered hooks, as PyTorch's
+   * `register_forward_pre_hook`.
    *
    * @example
    * ```ts
@@ -89,23 +90,23 @@ export abstract class Module implements Disposable {
     this.#forwardPreHooks.push(hook);
   }
 
-  /** Runs `hook` on what every call of `forward` returns, within its scope: PyTorch's `register_forward_hook`. */
+  /** Runs `hook` on the result of every call of `forward`, within its scope, as PyTorch's `register_forward_hook`. */
   registerForwardHook(hook: ForwardHook): void {
     checkFunction(`${this.constructor.name}.registerForwardHook`, hook);
     this.#forwardHooks.push(hook);
   }
 
-  /** Whether hooks run with `forward`: an operation in its place would leave them out. */
+  /** Whether the module has forward hooks. Code that replaces `forward` by another operation would skip them. */
   get hasForwardHooks(): boolean {
     return this.#forwardPreHooks.length > 0 || this.#forwardHooks.length > 0;
   }
 
-  /** Whether the module is being trained, as `train` and `eval` set it. */
+  /** Whether the module is in training mode, which `train` and `eval` set. */
   get training(): boolean {
     return this.#training;
   }
 
-  /** Makes a tensor a parameter of this module, which owns it from now on. */
+  /** Registers a tensor as a parameter of this module, which takes ownership. */
   protected addParameter(name: string, tensor: Tensor): Tensor {
     this.#checkName(name);
     checkTensor(`${this.constructor.name}: "${name}"`, tensor);
@@ -114,7 +115,10 @@ export abstract class Module implements Disposable {
     return tensor;
   }
 
-  /** Makes a tensor that is no parameter a part of this module's state, which owns it from now on: a table, a running mean. */
+  /**
+   * Registers a tensor that is not a parameter as part of this module's state, for example a table or a running mean.
+   * The module takes ownership.
+   */
   protected addBuffer(name: string, tensor: Tensor): Tensor {
     this.#checkName(name);
     checkTensor(`${this.constructor.name}: "${name}"`, tensor);
@@ -122,7 +126,7 @@ export abstract class Module implements Disposable {
     return tensor;
   }
 
-  /** Makes a module a part of this one, which owns it from now on. */
+  /** Registers a child module of this module, which takes ownership. */
   protected addChild<M extends Module>(name: string, module: M): M {
     this.#checkName(name);
     checkModule(`${this.constructor.name}: "${name}"`, module);
@@ -132,8 +136,9 @@ export abstract class Module implements Disposable {
   }
 
   /**
-   * Puts a module in the place of a child, in every property of this module that holds it, too, as PyTorch's `setattr(parent, name, module)`:
-   * an adapter around a layer. Returns the child, which this module no longer owns.
+   * Replaces a child by another module, also in every property of this module that refers to it, as PyTorch's
+   * `setattr(parent, name, module)`. For example, to wrap a layer in an adapter. Returns the child, which this module
+   * no longer owns.
    *
    * @example
    * ```ts
@@ -150,8 +155,8 @@ export abstract class Module implements Disposable {
    * model.replaceChild("head", new Linear(ctx, 4, 3)).dispose();
    * model.head.weight.shape; // => [3, 4]
    * ```
-   * @throws OptionError, with nothing changed, for a name that no child has, and for a child that no property holds: one in a `#field` is out
-   * of reach, and `forward` would go on using it.
+   * @throws OptionError, without any change, if no child has this name, or if no property refers to the child: a
+   * `#field` cannot be replaced, and `forward` would continue to use the old child.
    */
   replaceChild(name: string, module: Module): Module {
     const where = `${this.constructor.name}.replaceChild`;
@@ -174,7 +179,10 @@ export abstract class Module implements Disposable {
     return child;
   }
 
-  /** Sets what holds a child to another module; returns whether there is such a thing. For modules that hold children otherwise than in properties. */
+  /**
+   * Replaces all references to a child by another module. Returns whether there were any. Override it in modules that
+   * do not hold their children in properties.
+   */
   protected replaceReferences(child: Module, module: Module): boolean {
     const referencingFields = Object.entries(this).filter(([, value]) => value === child);
     for (const [property] of referencingFields) Reflect.set(this, property, module);
@@ -192,8 +200,8 @@ export abstract class Module implements Disposable {
   }
 
   /**
-   * A layer or a parameter in a field that was not added would compute, but be neither trained nor saved. What a `#field` holds is
-   * not looked at.
+   * Throws if a field holds a layer or a parameter that is not registered, because it would be neither trained nor
+   * saved. `#field`s are not checked.
    */
   #checkFields(): void {
     for (const [field, value] of Object.entries(this) as [string, unknown][]) {
@@ -224,13 +232,13 @@ export abstract class Module implements Disposable {
     this.#areFieldsChecked = true;
   }
 
-  /** Whether a module is a child, or anywhere within one. */
+  /** Returns whether a module is a direct or indirect child. */
   #contains(module: Module): boolean {
     const children = [...this.#children.values()];
     return children.includes(module) || children.some((child) => #children in child && child.#contains(module));
   }
 
-  /** Whether a tensor is a parameter or a buffer, of this module or anywhere within. */
+  /** Returns whether a tensor is a parameter or a buffer of this module or of a direct or indirect child. */
   #containsParameter(tensor: Tensor): boolean {
     const own = [...this.#parameters.values(), ...this.#buffers.values()];
     const children = [...this.#children.values()];
@@ -238,18 +246,18 @@ export abstract class Module implements Disposable {
   }
 
   /**
-   * Own parameters first, then those of the modules within, in the order in which they were added. A parameter that several modules
-   * share is there once, under its first name.
+   * Returns the module's own parameters, then those of its children, in the order of registration. A parameter that
+   * several modules share is listed once, under its first name.
    *
-   * @throws OptionError for a layer or a tensor that requires a gradient in a field, or in an array, a map or an object in a field,
-   * that was not added: it would not be trained.
+   * @throws OptionError if a field, or an array, map or object in a field, contains a layer or a tensor that requires
+   * grad but is not registered, because it would not be trained.
    */
   namedParameters(): [name: string, parameter: Tensor][] {
     this.#checkFields();
     return this.#collectNamed(this.#parameters, (child) => child.namedParameters());
   }
 
-  /** As `namedParameters`, of buffers. */
+  /** As `namedParameters`, for buffers. */
   namedBuffers(): [name: string, buffer: Tensor][] {
     return this.#collectNamed(this.#buffers, (child) => child.namedBuffers());
   }
@@ -269,14 +277,17 @@ export abstract class Module implements Disposable {
     return this.namedParameters().map(([, parameter]) => parameter);
   }
 
-  /** The parameters and buffers themselves by name, as PyTorch's `state_dict`: what training changes, changes here. */
+  /**
+   * Returns the parameters and buffers by name, as PyTorch's `state_dict`. These are the tensors themselves, not
+   * copies, so that training changes them.
+   */
   stateDict(): ReadonlyMap<string, Tensor> {
     return new Map([...this.namedParameters(), ...this.namedBuffers()]);
   }
 
   /**
-   * Copies values into the parameters and buffers of the same names: all of them, or, if anything does not fit, none. Values may be
-   * tensors of this device or lie on the host. Communicates nothing: every rank loads the same.
+   * Copies values into the parameters and buffers of the same names. If anything does not match, none is changed.
+   * Values may be tensors on this device or on the host. Does not communicate: every rank must load the same values.
    *
    * @throws StateDictError that lists missing and unexpected names, and shapes and dtypes that differ.
    */
@@ -284,7 +295,7 @@ export abstract class Module implements Disposable {
     return loadState(`${this.constructor.name}.loadStateDict`, this.stateDict(), state, options);
   }
 
-  /** The modules directly within, by name. */
+  /** Returns the direct children, by name. */
   children(): [name: string, module: Module][] {
     return [...this.#children];
   }
@@ -298,7 +309,7 @@ export abstract class Module implements Disposable {
     }
   }
 
-  /** Switches this module and those within to training, or off it. */
+  /** Sets the training mode of this module and all its children. */
   train(on = true): this {
     this.#training = on;
     for (const child of this.#children.values()) child.train(on);
@@ -309,14 +320,14 @@ export abstract class Module implements Disposable {
     return this.train(false);
   }
 
-  /** Makes this module the owner of what is no parameter, buffer or module: it is disposed with it. */
+  /** Registers a resource that is not a parameter, buffer or module. It is disposed together with this module. */
   addResource(resource: Disposable): void {
     const where = `${this.constructor.name}.addResource`;
     checkFunction(where, (resource as Partial<Disposable> | null)?.[Symbol.dispose]);
     this.#resources.push(resource);
   }
 
-  /** Disposes parameters, gradients and buffers, the modules within, and what was added by `addResource`. */
+  /** Disposes parameters, gradients, buffers, children, and the resources registered by `addResource`. */
   dispose(): void {
     this[Symbol.dispose]();
   }
@@ -333,13 +344,13 @@ export abstract class Module implements Disposable {
   }
 }
 
-/** Whether it is one, of any copy of this package. */
+/** Returns whether a value is a module, of any copy of this package. */
 function isModule(value: unknown): value is Module {
   const { namedParameters, stateDict } = (value ?? {}) as Partial<Module>;
   return typeof namedParameters === "function" && typeof stateDict === "function";
 }
 
-/** Throws an OptionError unless `module` is one. */
+/** Throws an OptionError unless `module` is a module. */
 export function checkModule(where: string, module: unknown): asserts module is Module {
   const hasTensors = Array.isArray(module) && module.some((each) => isTensor(each));
   expectValue(
@@ -351,7 +362,7 @@ export function checkModule(where: string, module: unknown): asserts module is M
   );
 }
 
-/** What a field holds: itself, or the values of an array, a map, a set or a plain object. */
+/** Returns the values of an array, a map, a set or a plain object, or else the value itself. */
 function listValues(value: unknown): readonly unknown[] {
   if (Array.isArray(value)) return value;
   if (value instanceof Map || value instanceof Set) return [...value.values()];

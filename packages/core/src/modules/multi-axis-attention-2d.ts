@@ -19,21 +19,22 @@ import { SelfAttention } from "./multi-axis-attention.ts";
 import { toSequence } from "./sequence.ts";
 
 export const multiAxisAttention2DOptions = defineOptions("MultiAxisAttention2D", {
-  /** The outer axis of the sequence, and the one that is cut over ranks. Negative ones count from the end. */
+  /** The outer axis of the sequence, which is sharded over ranks. Negative values count from the end. */
   axis1: option.integer(),
-  /** The inner axis, whole on every rank. */
+  /** The inner axis, complete on every rank. */
   axis2: option.integer(),
   ...attentionModuleOptions.fields,
 });
-/** What MultiAxisAttention2D takes; `sequenceLength` is that of axis1. */
+/** Options of MultiAxisAttention2D. `sequenceLength` is the length of axis1. */
 export type MultiAxisAttention2DOptions = OptionsOf<typeof multiAxisAttention2DOptions>;
 
 /**
- * Multi-head self-attention over two axes at once: every (i, j) attends to every other. Any two axes, adjacent or not, in
- * either order; the sequence runs over axis2 within axis1, and masks count in it: (i, j) has position i · length2 + j.
+ * Multi-head self-attention over two axes at once: every (i, j) attends to every other. The axes may be any two,
+ * adjacent or not, in either order. They are flattened to one sequence with axis2 as the inner axis, to which masks
+ * refer: (i, j) has position i · length2 + j.
  *
- * With a backend over mesh axes, **axis1** is cut along those, by `placement`; `sequenceLength` is the whole length of
- * axis1. To cut the other one, name it axis1.
+ * With a backend over mesh axes, **axis1** is sharded along these by `placement`, and `sequenceLength` is the whole
+ * length of axis1. To shard the other axis, pass it as axis1.
  *
  * @example
  * ```ts
@@ -57,8 +58,8 @@ export class MultiAxisAttention2D extends SelfAttention {
   }
 
   /**
-   * x [..,E] → the same shape, dense. Collective along the backend's axes. `lengths` count in the sequence, as masks do;
-   * `placement` cuts axis1.
+   * Maps x [..,E] to the same shape, contiguous. Collective along the backend's axes. `lengths` refer to the flattened
+   * sequence, as masks do; `placement` refers to axis1.
    */
   forward(x: Tensor, options?: AttentionForwardOptions): Tensor {
     const { ctx, settings } = this;
@@ -77,7 +78,7 @@ export class MultiAxisAttention2D extends SelfAttention {
 /** By layout of axis1 and length of axis2. */
 const repeatedLayouts = new WeakMap<Layout, Map<number, Layout>>();
 
-/** The layout in which every row of `outer` stands for `inner` rows one after another: the same one for the same arguments. */
+/** The layout in which every row of `outerLayout` is replaced by `repeatCount` consecutive one after another: the same one for the same arguments. */
 function repeatRows(ctx: Context, outerLayout: Layout, repeatCount: number): Layout {
   const cache = repeatedLayouts.get(outerLayout) ?? new Map<number, Layout>();
   repeatedLayouts.set(outerLayout, cache);
@@ -107,6 +108,6 @@ function createRepeatedLayout({ mesh }: Context, outerLayout: Layout, repeatCoun
       return repeatedSpans;
     },
   });
-  // What was verified of the outer layout holds for this one.
+  // The verification of the outer layout also holds for this one.
   return markVerified(layout, mesh.shape);
 }

@@ -25,7 +25,7 @@ import {
 import { Linear } from "./linear.ts";
 import { encodeHeads, mergeHeads, sequenceLayout, splitHeads, toSequence } from "./sequence.ts";
 
-/** One projection to queries, keys and values, laid out [q|k|v]: what self-attention modules share. */
+/** Base class of self-attention modules, with one projection to queries, keys and values, laid out [q|k|v]. */
 export abstract class SelfAttention extends AttentionModule {
   readonly qkvProjection: Linear;
 
@@ -36,7 +36,7 @@ export abstract class SelfAttention extends AttentionModule {
     this.qkvProjection = qkv;
   }
 
-  /** Where this module's sequence lies in a call; `rows` are those of this rank. */
+  /** Returns the layout of the sequence in a call. `rows` is the number of rows of this rank. */
   protected layout(
     rows: number,
     {
@@ -51,7 +51,7 @@ export abstract class SelfAttention extends AttentionModule {
     return sequenceLayout(this.ctx, { name, backend, placement: resolvedPlacement }, { rows, length, axisName });
   }
 
-  /** rows [B,S,E] → [B,S,E]. */
+  /** Computes attention of rows [B,S,E] → [B,S,E]. */
   protected attend(rows: Tensor, mask: BatchMask, layout: Layout): Tensor {
     return attendInScope(this.settings, (x: Tensor) => this.#attend(x, mask, layout), rows);
   }
@@ -69,7 +69,10 @@ export abstract class SelfAttention extends AttentionModule {
     return this.outProjection.forward(mergeHeads(out));
   }
 
-  /** rows [B,S,E] of new tokens → [B,S,E]; they attend to those of the cache, which stores their keys and values. */
+  /**
+   * Computes attention of new tokens, rows [B,S,E] → [B,S,E]. They attend to the cached tokens, and their keys and
+   * values are stored in the cache.
+   */
   protected attendCached(rows: Tensor, cache: AttentionCache, call: CachedForwardOptions): Tensor {
     const { numHeads, numKvHeads, headDim: size, backend, scale, softcap } = this.settings;
     const mask = resolveCachedMask(this.settings, call, rows.shape[0]!);
@@ -77,9 +80,9 @@ export abstract class SelfAttention extends AttentionModule {
     return scope(() => {
       const [batch, length] = rows.shape as [number, number, number];
       const spans = layout.spans(this.ctx.mesh.coordinate);
-      // Samples stand at positions of their own: they are encoded as one row of tokens.
+      // Samples start at different positions, so that all samples are encoded as one sequence of tokens.
       const qkv = this.qkvProjection.forward(rows);
-      // A shard may be empty.
+      // All lengths are explicit instead of -1, because a shard may be empty.
       const tokens = qkv.reshape([1, batch * length, qkv.shape[2]!]);
       const encodedHeads = this.#encodeQueriesAndKeys(tokens, {
         length: layout.length + Math.max(0, ...cache.starts),
@@ -94,7 +97,7 @@ export abstract class SelfAttention extends AttentionModule {
     });
   }
 
-  /** [1,H,S,D] and [1,Hkv,S,D]; at once where queries and keys have no norm. */
+  /** Returns encoded queries [1,H,S,D] and keys [1,Hkv,S,D]. Without norms, both are encoded in one call. */
   #encodeQueriesAndKeys(tokens: Tensor, layout: Layout): readonly [q: Tensor, k: Tensor] {
     const { name: where, numHeads, numKvHeads, headDim: size, positions, qNorm, kNorm } = this.settings;
     const encodeHeadRange = (firstHead: number, count: number, norm: HeadNorm | null) =>
@@ -104,7 +107,7 @@ export abstract class SelfAttention extends AttentionModule {
     return [qkHeads.slice(1, 0, numHeads), qkHeads.slice(1, numHeads)];
   }
 
-  /** Where a call's new tokens lie: in shards, or all of them on every rank. */
+  /** Returns the layout of a call's new tokens: sharded, or all of them on every rank. */
   #cachedLayout(rows: number, cache: AttentionCache, call: CachedForwardOptions): Layout {
     if (cache.sharded) return this.layout(rows, call);
     const spans = [{ start: 0, length: rows, step: 1 }];
@@ -114,7 +117,7 @@ export abstract class SelfAttention extends AttentionModule {
 
 type CachedForwardOptions = Parameters<typeof resolveCachedMask>[1];
 
-/** [1,H,B·S,D] → [B,H,S,D], a view. */
+/** Returns [1,H,B·S,D] as a view [B,H,S,D]. */
 function splitBatch(x: Tensor, batch: number): Tensor {
   if (batch === 1) return x;
   const [, heads, rows, size] = x.shape as [number, number, number, number];
@@ -123,20 +126,23 @@ function splitBatch(x: Tensor, batch: number): Tensor {
 }
 
 export const multiAxisAttentionOptions = defineOptions("MultiAxisAttention", {
-  /** The tensor axis to attend along; negative ones count from the end, the last is the embedding and not legal. */
+  /**
+   * The tensor axis along which to attend. Negative values count from the end. The last axis is the embedding and is
+   * not allowed.
+   */
   attentionAxis: option.integer(),
   ...attentionModuleOptions.fields,
 });
-/** What MultiAxisAttention takes. */
+/** Options of MultiAxisAttention. */
 export type MultiAxisAttentionOptions = OptionsOf<typeof multiAxisAttentionOptions>;
 
 /**
- * Multi-head self-attention along one axis of a tensor of any rank; all other axes are batch.
+ * Multi-head self-attention along one axis of a tensor of any rank. All other axes are batch axes.
  *
  * Parameters: qkv_proj.weight [(H + 2·Hkv)·D, E] and bias, laid out [q|k|v]; out_proj.weight [E, H·D] and bias; with `sinks`, sinks [H].
  *
- * With a backend over mesh axes, the attention axis is cut along those: each rank passes its shard, gets its shard's result
- * and communicates inside. With "local" the axis lies whole on every rank.
+ * With a backend over mesh axes, the attention axis is sharded along these: each rank passes its shard and receives the
+ * result of its shard, and ranks communicate in `forward`. With "local", every rank holds the complete axis.
  *
  * @example
  * ```ts
@@ -148,7 +154,7 @@ export type MultiAxisAttentionOptions = OptionsOf<typeof multiAxisAttentionOptio
  * using out = attn.forward(x);
  * out.shape; // => [2, 10, 3, 32]
  * ```
- * @throws OptionError for options that do not exist or do not go together.
+ * @throws OptionError for unknown or incompatible options.
  */
 export class MultiAxisAttention extends SelfAttention {
   readonly #axis: number;
@@ -161,10 +167,11 @@ export class MultiAxisAttention extends SelfAttention {
   }
 
   /**
-   * x [..,E] → the same shape, dense: this rank's shard. Collective along the backend's axes. With one mask for each sample,
-   * or `lengths`, samples are the elements of all axes but attention's and the embedding's, row-major.
+   * Maps x [..,E], this rank's shard, to the same shape, contiguous. Collective along the backend's axes. If masks or
+   * `lengths` are passed per sample, samples are indexed row-major over all axes except the attention axis and the
+   * embedding.
    *
-   * @throws ShapeError for an embedding, axis or number of rows that does not fit; DTypeError; ClosedError.
+   * @throws ShapeError for an embedding, axis or number of rows that does not match; DTypeError; ClosedError.
    */
   forward(x: Tensor, options?: AttentionForwardOptions): Tensor {
     const { ctx, settings } = this;

@@ -10,21 +10,21 @@ import type { Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { checkModule, type Module } from "./module.ts";
 
-// Parameters are replicated: created equal on all ranks, and their gradients made equal after each backward.
+// Parameters are replicated: they are created equal on all ranks, and their gradients are reduced after each backward.
 
-/** What a parameter holds at first. */
+/** Initial values of a parameter. */
 export type Initializer =
   | { readonly kind: "uniform"; readonly low: number; readonly high: number }
   | { readonly kind: "normal"; readonly mean: number; readonly std: number }
   | { readonly kind: "constant"; readonly value: number };
 
 export const parameterOptions = defineOptions("createParameter", {
-  /** What it holds at first. */
+  /** Initial values. */
   initial: option.custom("{ kind, … } with kind uniform, normal or constant, and numeric values", isInitializer),
-  /** Of the parameter. Default "float32". */
+  /** The dtype of the parameter. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
 });
-/** What `createParameter` takes beside its shape. */
+/** Options of `createParameter`. */
 export type ParameterOptions = OptionsOf<typeof parameterOptions>;
 
 function isInitializer(value: unknown): value is Initializer {
@@ -36,8 +36,8 @@ function isInitializer(value: unknown): value is Initializer {
 let isInitSkipped = false;
 
 /**
- * Runs `construct`, in which new parameters are uninitialised memory, and nothing is sent: for modules whose weights are loaded before
- * they are used. PyTorch's `torch.nn.utils.skip_init`, for all parameters of a model.
+ * Runs `construct` without initializing or broadcasting new parameters, for modules whose weights are loaded before
+ * they are used. As PyTorch's `torch.nn.utils.skip_init`, but for all parameters of a model.
  *
  * @example
  * ```ts
@@ -61,11 +61,11 @@ export function skipInit<T>(construct: () => T): T {
 }
 
 /**
- * A new parameter, equal on all ranks. No scope releases it. Its values follow from the context's seed and the order of creation alone, not
- * from the mesh, so that training can be compared across meshes; rank 0's are broadcast, in case devices round apart.
- * Collective.
+ * Creates a parameter that is equal on all ranks. No scope releases it. Its values depend only on the context's seed
+ * and the order of creation, not on the mesh, so that training can be compared across meshes. The values of rank 0 are
+ * broadcast, because devices may round differently. Collective.
  *
- * @throws OptionError, before anything is sent, for a distribution that does not exist, such as one of negative std.
+ * @throws OptionError, before anything is sent, for an invalid distribution, for example with a negative std.
  */
 export function createParameter(ctx: Context, shape: Shape, options: ParameterOptions): Tensor {
   checkContext("createParameter", ctx);
@@ -86,14 +86,15 @@ function initialize(ctx: Context, parameter: Tensor, initial: Initializer): void
 }
 
 /**
- * Makes the gradients of replicated parameters equal on all ranks, and equal to one device's: their sum over every axis
- * of the mesh, but their mean over "dp", the axis along which ranks hold different samples. Call it between `backward` and the optimizer's step.
- * Collective. A parameter that received no gradient gets zeros, on one rank as on many, so that an optimizer treats it
- * alike on any mesh; one that requires none (it is frozen) is left alone. Sums are float32, rounded once.
+ * Reduces the gradients of replicated parameters over all ranks, so that they equal those of a single device: the sum
+ * over every mesh axis except "dp", along which ranks hold different samples and gradients are averaged. Call it
+ * between `backward` and the optimizer's step. Collective. A parameter without a gradient is assigned zeros, also on a
+ * single rank, so that an optimizer treats it equally on any mesh. A parameter that does not require grad (frozen) is
+ * unchanged. Sums are float32, rounded once.
  *
- * Along sequence axes ("sp", …) each rank's loss is its shard's part of the sum, so gradients add. Along "dp" a loss is the
- * mean of its own samples, so gradients are averaged, as data-parallel training does. Parameters that are sharded (`fullyShard` of
- * @mosaic/nn) have no gradient afterwards: each rank holds its shard of them.
+ * Along sequence axes ("sp", …), each rank's loss is its shard's part of the sum, so gradients are summed. Along "dp",
+ * a loss is the mean over the rank's own samples, so gradients are averaged, as in data-parallel training. Sharded
+ * parameters (`fullyShard` of @mosaic/nn) have no `grad` afterwards: each rank holds its shard of the gradients.
  *
  * @example
  * ```ts
@@ -124,7 +125,7 @@ export function reduceGradients(ctx: Context, module: Module): void {
   }
   ctx.world.markStep();
   if (axes.length === 0 || parameters.length === 0) return;
-  // One bucket: one message per axis instead of one per parameter.
+  // A single bucket, so that there is one all-reduce per axis instead of one per parameter.
   const size = parameters.reduce((sum, parameter) => sum + parameter.size, 0);
   using bucket = empty(ctx, [size], { dtype: "float32" });
   packBucket(ctx, bucket, parameters);
@@ -148,7 +149,7 @@ function unpackBucket(ctx: Context, bucket: Tensor, parameters: readonly Tensor[
   forEachBucketView(bucket, parameters, (view, parameter) => ctx.device.kernels.copy(parameter.grad!, view));
 }
 
-/** Calls `visit` with each parameter's part of the bucket, in its shape. */
+/** Calls `visit` with each parameter's part of the bucket, in the parameter's shape. */
 function forEachBucketView(
   bucket: Tensor,
   parameters: readonly Tensor[],

@@ -7,20 +7,24 @@ import { formatShape, normalizeAxis, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { HeadNorm, PositionEncoding, ResolvedOptions } from "./attention-options.ts";
 
-// What an attention module does around `attention`: any axes of an N-D tensor become one sequence, x [..,E] → rows [B,S,E] and back;
-// features become heads and back. For the scope of a module's forward: what lies between the steps is released when that ends.
+// The steps of an attention module around `attention`: flattening axes of an N-D tensor to one sequence, x [..,E] →
+// rows [B,S,E], splitting features into heads, and the inverses. To be called in the scope of a module's forward, which
+// releases the intermediates.
 
-/** A tensor seen as a batch of sequences, and the way back for what has as many rows. */
+/** A tensor as a batch of sequences, with the inverse transformation for results with the same number of rows. */
 interface SequenceView {
   /** [B,S,E]. */
   readonly rows: Tensor;
-  /** Local lengths of the axes that S is made of, in the order given. */
+  /** Local lengths of the axes that form S, in the order in which they were passed. */
   readonly lengths: readonly number[];
-  /** [B,S,F] in the caller's axis order [..,F], dense. */
+  /** Returns [B,S,F] in the caller's axis order [..,F], contiguous. */
   restore(result: Tensor): Tensor;
 }
 
-/** Moves `axes` (outermost first) behind all others and flattens both. Copies only if strides cannot show it. */
+/**
+ * Moves `axes` (outermost first) behind all other axes, and flattens both groups. Copies only if strides cannot
+ * represent the result.
+ */
 export function toSequence(where: string, x: Tensor, axes: readonly number[]): SequenceView {
   const sequenceAxes = axes.map((axis) => normalizeSequenceAxis(where, x, axis));
   if (new Set(sequenceAxes).size < sequenceAxes.length) {
@@ -30,7 +34,7 @@ export function toSequence(where: string, x: Tensor, axes: readonly number[]): S
       received: `axes ${axes.join(" and ")} of ${formatShape(x.shape)}`,
     });
   }
-  // [B,S,E], as models have it: already a batch of sequences.
+  // [B,S,E], as in most models, is already a batch of sequences.
   if (x.rank === 3 && sequenceAxes[0] === 1 && sequenceAxes.length === 1) {
     return {
       rows: x,
@@ -70,7 +74,7 @@ function normalizeSequenceAxis(where: string, x: Tensor, axis: number): number {
   });
 }
 
-/** Heads `first` to `first + count` of the features: [B,S,n·D] → [B,count,S,D], a view. */
+/** Returns heads [first, first + count) of the features: [B,S,n·D] → [B,count,S,D], a view. */
 export function splitHeads(x: Tensor, heads: { first: number; count: number; size: number }): Tensor {
   const { first, count, size } = heads;
   const [b, s] = x.shape as [number, number, number];
@@ -80,7 +84,7 @@ export function splitHeads(x: Tensor, heads: { first: number; count: number; siz
     .permute([0, 2, 1, 3]);
 }
 
-/** What is done to queries and to keys before they meet. */
+/** Norm and position encoding that are applied to queries or keys before attention. */
 interface HeadEncoding {
   readonly where: string;
   readonly norm: HeadNorm | null;
@@ -88,7 +92,7 @@ interface HeadEncoding {
   readonly layout: Layout;
 }
 
-/** x [B,H,S,D] normalised and with the position encoding of its rows, if the module has these. */
+/** Returns x [B,H,S,D] after the norm and the position encoding, if the module has them. */
 export function encodeHeads(ctx: Context, x: Tensor, { where, norm, positions, layout }: HeadEncoding): Tensor {
   const heads = norm ? norm.forward(x) : x;
   if (!sameShape(heads.shape, x.shape)) {
@@ -101,16 +105,18 @@ export function encodeHeads(ctx: Context, x: Tensor, { where, norm, positions, l
   return positions ? positions.encode(heads, layout.spans(ctx.mesh.coordinate), layout.length) : heads;
 }
 
-/** [B,H,S,D] → [B,S,H·D]; a view of what `attention` returns. */
+/** Merges heads: [B,H,S,D] → [B,S,H·D]. For the output of `attention`, the result is a view. */
 export function mergeHeads(x: Tensor): Tensor {
   const [b, h, s, d] = x.shape as [number, number, number, number];
   return x.permute([0, 2, 1, 3]).reshape([b, s, h * d]);
 }
 
 /**
- * The layout of a sequence cut along the backend's axes; its length defaults to that of equal shards.
+ * Returns the layout of a sequence that is sharded along the backend's axes. The length defaults to that of equal
+ * shards.
  *
- * @throws ShapeError for rows that are not this rank's shard of it: before positions and projections look at them.
+ * @throws ShapeError unless `rows` is the length of this rank's shard. Thrown before positions and projections are
+ * computed.
  */
 export function sequenceLayout(
   ctx: Context,

@@ -5,25 +5,25 @@ import { defineOptions, type OptionsOf } from "../options.ts";
 import { formatShape, type Shape, sameShape, numel } from "../shape.ts";
 import { isTensor, Tensor } from "../tensor.ts";
 
-/** A tensor's values on the host, row-major: what a file holds. */
+/** A tensor's values on the host, row-major, as read from a file. */
 export interface HostTensor {
   readonly dtype: DType;
   readonly shape: Shape;
   readonly values: Float32Array;
 }
 
-/** Values by name: of a module's `stateDict`, or of a file. */
+/** Values by name, of a module's `stateDict` or of a file. */
 export type StateDict = ReadonlyMap<string, Tensor | HostTensor>;
 
 export const loadOptions = defineOptions("loadState", {
-  /** Every parameter must be there, and nothing else. Default true. */
+  /** Require exactly the names of the module. Default true. */
   strict: option.boolean({ default: true }),
-  /** Convert dtypes that differ instead of refusing them. Default false. */
+  /** Convert values with different dtypes instead of throwing. Default false. */
   cast: option.boolean({ default: false }),
-  /** Check everything, and change nothing. Default false. */
+  /** Check everything without changing anything. Default false. */
   dryRun: option.boolean({ default: false }),
 });
-/** How strictly names and dtypes are matched; shapes always must agree. */
+/** Options that control how strictly names and dtypes are matched. Shapes must always match. */
 export type LoadOptions = OptionsOf<typeof loadOptions>;
 
 /** Names that did not match; both are empty after a strict load. */
@@ -32,10 +32,10 @@ export interface LoadReport {
   readonly unexpected: readonly string[];
 }
 
-/** A state dict that does not fit; nothing was changed. */
+/** A state dict does not match. Nothing was changed. */
 export class StateDictError extends MosaicError {}
 
-/** Copies values into tensors of the same names: all of them, or, if anything does not fit, none. */
+/** Copies values into tensors of the same names. If anything does not match, none is changed. */
 export function loadState(
   where: string,
   targets: ReadonlyMap<string, Tensor>,
@@ -72,7 +72,7 @@ export function loadState(
   return { missing, unexpected };
 }
 
-/** Throws a StateDictError unless a state is tensors by name, of a device or of the host. */
+/** Throws a StateDictError unless a state is a map from names to tensors, on a device or on the host. */
 function checkStateDict(where: string, state: unknown): asserts state is StateDict {
   const entries: readonly unknown[] = state instanceof Map ? [...state.values()] : [undefined];
   const invalidIndex = entries.findIndex((value) => !(isTensor(value) || isHostTensor(value)));
@@ -117,7 +117,7 @@ function describeEntryMismatch(
   return [`"${name}" has dtype ${source.dtype} instead of ${target.dtype} (pass cast: true to convert)`];
 }
 
-/** The first few, in quotes. */
+/** Formats the first few names, in quotes. */
 function formatNames(names: readonly string[]): string {
   const shownNames = names.slice(0, 8).map((name) => `"${name}"`);
   const numOmittedNames = names.length - shownNames.length;

@@ -28,7 +28,7 @@ const concatenateOp = defineOp({
 });
 
 /**
- * Tensors one after another along an axis; their other lengths must agree.
+ * Concatenates tensors along an axis. Their lengths along all other axes must be equal.
  *
  * @example
  * ```ts
@@ -64,8 +64,9 @@ export function concatenate(inputs: readonly Tensor[], axis: number): Tensor {
 }
 
 /**
- * The tensor moved along an axis by `shift` places; what leaves it at one end comes in at the other, as torch.roll. By −1
- * tokens become the labels of those before them: before `shard`, as a shard's last token has its label elsewhere.
+ * Rolls a tensor along an axis by `shift` positions, as torch.roll: elements that are shifted beyond one end are
+ * inserted at the other. A shift of −1 turns tokens into next-token labels. Apply it before `shard`, because the label
+ * of a shard's last token is in another shard.
  *
  * @example
  * ```ts
@@ -76,7 +77,7 @@ export function concatenate(inputs: readonly Tensor[], axis: number): Tensor {
  * using labels = roll(tokens, -1, 1);
  * Array.from(await labels.read()); // => [2, 3, 4, 1]
  * ```
- * @throws ShapeError for an axis out of range; OptionError for a shift that is no integer.
+ * @throws ShapeError for an axis out of range; OptionError for a shift that is not an integer.
  */
 export function roll(x: Tensor, shift: number, axis: number): Tensor {
   checkTensor("roll", x);

@@ -6,20 +6,20 @@ import { kernelEnumerations } from "../kernels/schema.ts";
 import { formatShape, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 
-/** A gate and what is applied to it; null is nothing. */
+/** A gate, and the activation that is applied to it, or null for none. */
 export interface Gate {
   readonly gate: Tensor;
   readonly activation: UnaryOp | null;
 }
 
-/** activation(gate) · x, rounded once, in memory of its own. */
+/** Returns activation(gate) · x, rounded once, in new memory. */
 export function applyGate({ gate, activation }: Gate, x: Tensor): Tensor {
   const out = x.device.empty(x.shape, x.dtype);
   if (out.size > 0) x.device.kernels.gate(activation, out, gate, x);
   return out;
 }
 
-/** The gate's gradient, of its shape: activation′(gate) · x · dOut. */
+/** Returns the gradient of the gate: activation′(gate) · x · dOut. */
 export function computeGateGradient({ gate, activation }: Gate, x: Tensor, dOut: Tensor): Tensor {
   const { device } = gate;
   const dGate = device.empty(gate.shape, gate.dtype);
@@ -35,13 +35,13 @@ export function computeGateGradient({ gate, activation }: Gate, x: Tensor, dOut:
   return dGate;
 }
 
-/** Throws an OptionError unless the activation is null or one of the kernels'. */
+/** Throws an OptionError unless the activation is null or a UnaryOp. */
 export function checkActivation(where: string, activation: UnaryOp | null): void {
   if (activation === null || kernelEnumerations.UnaryOp.includes(activation)) return;
   expectValue(`${where}: activation`, false, `null or one of ${kernelEnumerations.UnaryOp.join(", ")}`, activation);
 }
 
-/** Only the two inputs are kept: the backward computes the activation again, which costs less than its memory. */
+/** Saves only the two inputs. The backward recomputes the activation, which is cheaper than the memory to save it. */
 const gatedOp = defineOp({
   name: "gated",
   forward([x, gate]: [Tensor, Tensor], activation: UnaryOp | null) {
@@ -54,8 +54,8 @@ const gatedOp = defineOp({
 });
 
 /**
- * activation(gate) · x, of one shape, rounded once (Dauphin et al. 2017; Shazeer 2020). Where x is a product, `linear` takes the
- * gate and multiplies sums before they are stored.
+ * Returns activation(gate) · x for x and gate of the same shape, rounded once (Dauphin et al. 2017; Shazeer 2020). If x
+ * is the result of a linear layer, pass the gate to `linear` instead, which multiplies the sums before they are stored.
  *
  * @example
  * ```ts
@@ -67,7 +67,7 @@ const gatedOp = defineOp({
  * using y = gated(x, gate, "relu");
  * Array.from(await y.read()); // => [0, 2, 6]
  * ```
- * @throws ShapeError if the shapes differ; DTypeError if the dtypes differ; OptionError for another activation.
+ * @throws ShapeError if the shapes differ; DTypeError if the dtypes differ; OptionError for an unknown activation.
  */
 export function gated(x: Tensor, gate: Tensor, activation: UnaryOp | null = null): Tensor {
   checkOperands("gated", x, gate);

@@ -6,7 +6,8 @@ import { formatShape, numel, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { applyGate, checkActivation, computeGateGradient } from "./gated.ts";
 
-// N rows, in and out features: x [..,in] seen as [N,in], weight [out,in], bias [out], gate and result [..,out].
+// Shapes: N rows, in and out features; x [..,in] flattened to [N,in], weight [out,in], bias [out], gate and result
+// [..,out].
 
 type LinearInputs = [x: Tensor, weight: Tensor, bias: Tensor | null, gate: Tensor | null];
 
@@ -16,13 +17,13 @@ const linearOp = defineOp({
     const { device } = x;
     using transposedWeight = weight.transpose(0, 1);
     const output = device.empty(x.shape.with(-1, weight.shape[0]!), x.dtype);
-    // The kernel takes leading axes of dense rows for more rows.
+    // The kernel treats leading axes of a contiguous x as additional rows.
     const isFlattenable = x.rank === 2 || (x.rank > 2 && x.isContiguous);
     using flatRows = isFlattenable ? null : flattenRows(x);
     using flatOutput = isFlattenable ? null : flattenRows(output);
     using flatGate = isFlattenable || gate === null ? null : flattenRows(gate);
     const [rows, out] = [flatRows ?? x, flatOutput ?? output];
-    // relu's derivative at what it is applied to is that at its result.
+    // The derivative of relu can be computed from its result.
     const isOutputSaved = activation === "relu" && gate === null;
     const savesPreActivation = isRecorded && !isOutputSaved && (activation !== null || gate !== null);
     const preActivation = savesPreActivation ? device.empty(out.shape, out.dtype) : null;
@@ -46,19 +47,19 @@ const linearOp = defineOp({
   },
 });
 
-/** x [..,F] as [N,F]. */
+/** Returns x [..,F] as [N,F]. */
 function flattenRows(x: Tensor): Tensor {
   return x.reshape([numel(x.shape.slice(0, -1)), x.shape.at(-1)!]);
 }
 
-/** What is applied to the sums x · Wᵀ + b; for relu without a gate, `sums` may be its result. */
+/** Epilogue applied to the sums x · Wᵀ + b. For relu without a gate, `sums` may be the result of relu. */
 interface Epilogue {
   readonly activation: UnaryOp | null;
   readonly gate: Tensor | null;
   readonly sums: Tensor | null;
 }
 
-/** The gradient of x · Wᵀ + b, as [N,out]. */
+/** Returns the gradient of x · Wᵀ + b, as [N,out]. */
 function computeSumsGradient({ activation, gate, sums }: Epilogue, dOut: Tensor): Tensor {
   if (activation === null && gate === null) return flattenRows(dOut);
   using dSums = gate === null ? dOut.device.empty(dOut.shape, dOut.dtype) : applyGate({ gate, activation }, dOut);
@@ -91,8 +92,9 @@ function computeBiasGradient(dOut: Tensor): Tensor {
 }
 
 /**
- * activation(x · Wᵀ + b): x [..,in], weight [out,in], bias [out] or null → [..,out]. The layout is PyTorch's. With a gate [..,out],
- * activation(gate) · (x · Wᵀ + b). All of it is applied to sums before they are rounded and stored, where the device can.
+ * Returns activation(x · Wᵀ + b): x [..,in], weight [out,in], bias [out] or null → [..,out]. The weight layout is that
+ * of PyTorch. With a gate [..,out], returns activation(gate) · (x · Wᵀ + b). The epilogue is applied to sums before
+ * they are rounded and stored, if the device supports it.
  *
  * @example
  * ```ts
@@ -105,7 +107,8 @@ function computeBiasGradient(dOut: Tensor): Tensor {
  * using y = linear(x, weight, bias, "relu");
  * Array.from(await y.read()); // => [13, 0]
  * ```
- * @throws ShapeError if the features do not fit; DTypeError if the dtypes differ; OptionError for another activation.
+ * @throws ShapeError if the features do not match; DTypeError if the dtypes differ; OptionError for an unknown
+ * activation.
  */
 export function linear(
   x: Tensor,

@@ -5,7 +5,7 @@ import { broadcastShapes, formatShape, numel } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { sumToSize } from "../views.ts";
 
-/** [..,M,K] · [..,K,N] with leading axes broadcast, in memory of its own. */
+/** Returns [..,M,K] · [..,K,N] with leading axes broadcast, in new memory. */
 function batchedMatmul(a: Tensor, b: Tensor): Tensor {
   const batch = broadcastShapes(a.shape.slice(0, -2), b.shape.slice(0, -2), "matmul");
   const out = a.device.empty([...batch, a.shape.at(-2)!, b.shape.at(-1)!], a.dtype);
@@ -62,7 +62,8 @@ export function matmul(a: Tensor, b: Tensor): Tensor {
     });
   }
   if (b.rank > 2 || a.rank === 2) return matmulOp([a, b], undefined);
-  // One matrix for the whole batch: its gradient is one product too, not a sum of many.
+  // One matrix for the whole batch. Rows are flattened so that its gradient is a single product instead of a sum of
+  // many.
   using rows = a.reshape([numel(a.shape.slice(0, -1)), a.shape.at(-1)!]);
   using out = matmulOp([rows, b], undefined);
   return out.reshape([...a.shape.slice(0, -1), b.shape[1]!]);

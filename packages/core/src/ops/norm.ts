@@ -7,7 +7,7 @@ import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { contiguousRows, hasContiguousRows } from "../views.ts";
 
-// E features, the last axis: x [..,E], weight and bias [E], statistics [..,1] float32.
+// Shapes: E features, the last axis; x [..,E], weight and bias [E], statistics [..,1] float32.
 
 type NormInputs = [x: Tensor, weight: Tensor | null, bias: Tensor | null];
 
@@ -15,7 +15,7 @@ function allocateStatistic(x: Tensor): Tensor {
   return x.device.empty(x.shape.with(-1, 1), "float32");
 }
 
-/** A float32 accumulator of zeros, if it is needed. */
+/** Returns a float32 accumulator filled with zeros, or null if it is not needed. */
 function createGradientAccumulator(parameter: Tensor | null, isNeeded: boolean | undefined): Tensor | null {
   if (!parameter || !isNeeded) return null;
   const zeros = parameter.device.empty(parameter.shape, "float32");
@@ -23,7 +23,7 @@ function createGradientAccumulator(parameter: Tensor | null, isNeeded: boolean |
   return zeros;
 }
 
-/** Rounds an accumulator to its parameter's dtype; takes it. */
+/** Rounds an accumulator to its parameter's dtype. Takes ownership of the accumulator. */
 function castGradient(gradient: Tensor | null, parameter: Tensor | null): Tensor | null {
   if (!gradient || !parameter) return null;
   using ownedGradient = gradient;
@@ -70,7 +70,10 @@ const rmsNormOp = defineOp({
   },
 });
 
-/** weight + offset in float32: of 16 bits the sum would be rounded. Null where that is the weight itself. */
+/**
+ * Returns weight + offset in float32, because a 16-bit sum would be rounded. Null if the offset is 0 or there is no
+ * weight.
+ */
 function addWeightOffset(weight: Tensor | null, offset: number): Tensor | null {
   if (!weight || offset === 0) return null;
   const shiftedWeight = weight.device.empty(weight.shape, "float32");
@@ -79,23 +82,26 @@ function addWeightOffset(weight: Tensor | null, offset: number): Tensor | null {
 }
 
 export const normOptions = defineOptions("layerNorm", {
-  /** Added to the variance under the root. Default 1e-5. */
+  /** Added to the variance before the square root. Default 1e-5. */
   epsilon: option.number({ min: 0, default: 1e-5 }),
 });
-/** What `layerNorm` takes beside its tensors. */
+/** Options of `layerNorm`. */
 export type NormOptions = OptionsOf<typeof normOptions>;
 
 export const rmsNormOptions = defineOptions("rmsNorm", {
-  /** Added to the mean of squares under the root. Default 1e-6. */
+  /** Added to the mean of squares before the square root. Default 1e-6. */
   epsilon: option.number({ min: 0, default: 1e-6 }),
-  /** Added to the weight, in float32: 1 in Gemma, whose weights are what is added to a factor of 1. Default 0. */
+  /** Added to the weight in float32. 1 for Gemma, whose weights are stored as offsets from 1. Default 0. */
   weightOffset: option.oneOf([0, 1], { default: 0 }),
 });
-/** What `rmsNorm` takes beside its tensors. */
+/** Options of `rmsNorm`. */
 export type RmsNormOptions = OptionsOf<typeof rmsNormOptions>;
 type RmsNormSettings = ResolvedOptionsOf<typeof rmsNormOptions>;
 
-/** (x − mean) / √(variance + ε) · weight + bias over the last axis. Ba, Kiros and Hinton 2016. ε defaults to 1e-5. */
+/**
+ * Returns (x − mean) / √(variance + ε) · weight + bias over the last axis. Ba, Kiros and Hinton 2016. ε defaults to
+ * 1e-5.
+ */
 export function layerNorm(
   x: Tensor,
   weight: Tensor | null = null,
@@ -109,8 +115,8 @@ export function layerNorm(
 }
 
 /**
- * x / √(mean of x² + ε) · (weight + weightOffset) over the last axis. Zhang and Sennrich 2019. ε defaults to 1e-6. Of 16 bits all is
- * computed in float32 and rounded once.
+ * Returns x / √(mean of x² + ε) · (weight + weightOffset) over the last axis. Zhang and Sennrich 2019. ε defaults to
+ * 1e-6. 16-bit dtypes are computed in float32 and rounded once.
  *
  * @example
  * ```ts
@@ -130,7 +136,7 @@ export function rmsNorm(x: Tensor, weight: Tensor | null = null, options?: RmsNo
   return rmsNormOp([contiguousX ?? x, weight], settings);
 }
 
-/** Throws unless x has features that the parameters fit. */
+/** Throws unless the parameters match the last axis of x. */
 function checkNorm(where: string, x: Tensor, ...parameters: readonly (Tensor | null)[]): void {
   checkTensor(where, x);
   if (x.rank === 0)

@@ -7,7 +7,7 @@ import { broadcastShapes, type Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { sumToSize } from "../views.ts";
 
-// Of two tensors: a op b with NumPy's broadcasting; gradients are summed over what was repeated.
+// Binary operations: a op b with NumPy's broadcasting. Gradients are summed over broadcast axes.
 
 function applyBinary(op: BinaryOp, a: Tensor, b: Tensor, shape: Shape = broadcastShapes(a.shape, b.shape, op)): Tensor {
   const out = a.device.empty(shape, a.dtype);
@@ -15,7 +15,7 @@ function applyBinary(op: BinaryOp, a: Tensor, b: Tensor, shape: Shape = broadcas
   return out;
 }
 
-/** x op value, whose derivative is 1. */
+/** x + value, whose derivative is 1. */
 const addScalarOp = defineOp({
   name: "add",
   forward([x]: [Tensor], value: number) {
@@ -31,13 +31,13 @@ function addScalar(where: string, x: Tensor, value: number): Tensor {
   return addScalarOp([x], value);
 }
 
-/** x op value, in place: for results of `applyBinary` that no caller holds yet. */
+/** Multiplies x by a value in place. For results of `applyBinary` that are not shared with a caller. */
 function scaleInPlace(x: Tensor, value: number): Tensor {
   x.device.kernels.scalar("mul", x, x, value);
   return x;
 }
 
-/** Sums a full gradient to an operand's shape; takes the gradient. */
+/** Sums a broadcast gradient to an operand's shape. Takes ownership of the gradient. */
 function reduceGradient(gradient: Tensor, shape: Shape): Tensor {
   using fullGradient = gradient;
   return sumToSize(fullGradient, shape);
@@ -113,7 +113,7 @@ const scaleOp = defineOp({
 });
 
 /**
- * a + b, of two tensors or a tensor and a number. Shapes broadcast as in NumPy; dtypes must agree.
+ * Returns a + b for two tensors, or a tensor and a number. Shapes broadcast as in NumPy; dtypes must be equal.
  *
  * @example
  * ```ts
@@ -133,21 +133,21 @@ export function add(a: Tensor, b: Tensor | number): Tensor {
   return addOp([a, b], undefined);
 }
 
-/** a − b, with broadcasting; b may be a number. */
+/** Returns a − b, with broadcasting; b may be a number. */
 export function sub(a: Tensor, b: Tensor | number): Tensor {
   if (typeof b === "number") return addScalar("sub", a, -b);
   checkOperands("sub", a, b);
   return subOp([a, b], undefined);
 }
 
-/** a · b element by element, with broadcasting; b may be a number. */
+/** Returns the elementwise product a · b, with broadcasting; b may be a number. */
 export function mul(a: Tensor, b: Tensor | number): Tensor {
   if (typeof b === "number") return applyScalarFactor(a, { op: "mul", factor: b });
   checkOperands("mul", a, b);
   return mulOp([a, b], undefined);
 }
 
-/** a / b element by element, with broadcasting; b may be a number. */
+/** Returns the elementwise quotient a / b, with broadcasting; b may be a number. */
 export function div(a: Tensor, b: Tensor | number): Tensor {
   if (typeof b === "number") return applyScalarFactor(a, { op: "div", factor: b });
   checkOperands("div", a, b);
@@ -166,9 +166,9 @@ function applyScalarFactor(x: Tensor, { op, factor }: { op: "mul" | "div"; facto
   return scaleOp([x], { op, factor });
 }
 
-// Of one tensor.
+// Unary operations.
 
-/** f(x) element by element: the kernel that computes it also has its derivative at x. */
+/** Defines an elementwise function by its kernels for the function and its derivative. */
 function defineUnary(op: UnaryOp): (x: Tensor) => Tensor {
   const unaryOp = defineOp({
     name: op,
@@ -209,17 +209,21 @@ export const relu: (x: Tensor) => Tensor = defineUnary("relu");
 export const silu: (x: Tensor) => Tensor = defineUnary("silu");
 
 export const geluOptions = defineOptions("gelu", {
-  /** "none": the normal distribution's exact Φ. "tanh": Φ(x) ≈ ½ (1 + tanh(√(2/π) (x + 0.044715 x³))), as in GPT-2 and Gemma. Default "none". */
+  /**
+   * "none": the exact normal cumulative distribution function Φ. "tanh": Φ(x) ≈ ½ (1 + tanh(√(2/π) (x + 0.044715 x³))),
+   * as in GPT-2 and Gemma. Default "none".
+   */
   approximate: option.oneOf(["none", "tanh"], { default: "none" }),
 });
-/** What `gelu` takes beside x. */
+/** Options of `gelu`. */
 export type GeluOptions = OptionsOf<typeof geluOptions>;
 
 const geluExact = defineUnary("gelu");
 const geluTanh = defineUnary("geluTanh");
 
 /**
- * x · Φ(x), with the normal distribution's Φ: Hendrycks and Gimpel 2016. The option is PyTorch's.
+ * Returns x · Φ(x), where Φ is the normal cumulative distribution function: Hendrycks and Gimpel 2016. Same option as
+ * PyTorch.
  *
  * @example
  * ```ts

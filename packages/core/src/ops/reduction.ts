@@ -12,12 +12,12 @@ export const reduceOptions = defineOptions("reduce", {
   /** Keep reduced axes with length 1. Default false. */
   keepDims: option.boolean({ default: false }),
 });
-/** How reductions shape their result. */
+/** Options of reductions. */
 export type ReduceOptions = OptionsOf<typeof reduceOptions>;
-/** One axis, several, or all if left out; negative ones count from the end. */
+/** One axis, several, or all if omitted. Negative axes count from the end. */
 export type Axes = number | readonly number[];
 
-/** The shape with reduced axes of length 1, and the shape of the result. */
+/** The shape with reduced axes kept at length 1, and the shape of the result. */
 interface ReductionShapes {
   readonly keepdimShape: Shape;
   readonly shape: Shape;
@@ -61,7 +61,7 @@ const sumOp = defineOp({
 });
 
 /**
- * Sum over some axes, or all; float32 accumulation, one rounding.
+ * Returns the sum over some axes, or all. Accumulates in float32 and rounds once.
  *
  * @example
  * ```ts
@@ -82,7 +82,7 @@ const meanOp = defineOp({
   name: "mean",
   forward([x]: [Tensor], shapes: ReductionShapes) {
     const factor = numel(shapes.keepdimShape) / x.size;
-    // The sum of what fits in 16 bits may not.
+    // float32, because the sum of 16-bit numbers may overflow 16 bits.
     using total = reduce("sum", x, shapes, "float32");
     const output = x.device.empty(shapes.shape, x.dtype);
     x.device.kernels.scalar("mul", output, total, factor);
@@ -97,7 +97,10 @@ const meanOp = defineOp({
   },
 });
 
-/** Mean over some axes, or all; float32 accumulation, one rounding to x's dtype. NaN where there is nothing. */
+/**
+ * Returns the mean over some axes, or all. Accumulates in float32 and rounds once to x's dtype. NaN if there are no
+ * elements.
+ */
 export function mean(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   return meanOp([x], reductionShapes("mean", x, axes, options));
 }
@@ -124,7 +127,7 @@ const maxOp = defineOp({
   },
 });
 
-/** −x with the largest finite numbers in place of infinities, whose differences are NaN. */
+/** Returns −x, with infinities replaced by the largest finite numbers, because differences of infinities are NaN. */
 function negateFinite(x: Tensor): Tensor {
   const { kernels } = x.device;
   const out = x.device.empty(x.shape, "float32");
@@ -134,7 +137,10 @@ function negateFinite(x: Tensor): Tensor {
   return out;
 }
 
-/** 1 where x is as large as the largest, which nothing exceeds, else 0; float32, in which no two numbers differ by nothing. */
+/**
+ * Returns 1 where x equals the maximum, else 0. Computed in float32, in which the difference of two distinct numbers is
+ * never 0.
+ */
 function createMaxIndicator(x: Tensor, maxValues: Tensor): Tensor {
   const { device, shape } = x;
   using distanceToMax = negateFinite(x);
@@ -151,7 +157,8 @@ function createMaxIndicator(x: Tensor, maxValues: Tensor): Tensor {
 }
 
 /**
- * The largest over some axes, or all. Where several are largest, each gets an equal part of the gradient, as of PyTorch's amax.
+ * Returns the maximum over some axes, or all. The gradient is distributed equally among elements that equal the
+ * maximum, as for PyTorch's amax.
  *
  * @example
  * ```ts
@@ -164,7 +171,7 @@ function createMaxIndicator(x: Tensor, maxValues: Tensor): Tensor {
  * largest.backward();
  * Array.from(await x.grad!.read()); // => [0.5, 0, 0.5, 0]
  * ```
- * @throws ShapeError for an axis out of range, and if there is no element.
+ * @throws ShapeError for an axis out of range, and if there are no elements.
  */
 export function max(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   const shapes = reductionShapes("max", x, axes, options);

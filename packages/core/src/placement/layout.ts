@@ -7,23 +7,24 @@ import { joinSpans, type Span } from "./span.ts";
 import { MAX_CACHED_SHARDINGS, markVerified, resolveShards } from "./verify.ts";
 
 export const layoutOptions = defineOptions("layoutOf", {
-  /** Lengths of the mesh's axes. */
+  /** Lengths of the mesh axes. */
   mesh: option.meshShape(),
-  /** Axes over which the sequence is cut, outermost first; none: every rank holds it all. */
+  /** Mesh axes along which the sequence is sharded, outermost first. If empty, every rank holds the whole sequence. */
   axes: option.array(option.string()),
-  /** How the sequence is cut. Default "contiguous". */
+  /** Placement of the sequence. Default "contiguous". */
   placement: option.placement({ default: "contiguous" }),
   /** Length of the whole sequence. */
   length: option.integer({ min: 0 }),
 });
-/** What `layoutOf` takes. */
+/** Options of `layoutOf`. */
 export type LayoutOptions = OptionsOf<typeof layoutOptions>;
 
 /** By placement, axes and length: what is derived from a layout, such as a backend's plan, is kept by its identity. */
 const layoutCache = new WeakMap<Placement, Map<string, Layout>>();
 
 /**
- * Where the rows of a sequence lie that is cut over some axes of a mesh. Shards are numbered row-major over `axes`.
+ * Returns the layout of a sequence that is sharded along some axes of a mesh. Shards are numbered row-major over
+ * `axes`.
  *
  * @example
  * ```ts
@@ -32,8 +33,9 @@ const layoutCache = new WeakMap<Placement, Map<string, Layout>>();
  * layout.spans({ dp: 1, sp: 1 }); // => [{ start: 3, length: 3, step: 1 }]
  * layout.spans({}); // => [{ start: 0, length: 10, step: 1 }]
  * ```
- * @throws OptionError for an axis that the mesh lacks or that is named twice, for an axis or a length that is no integer
- * (≥ 1, ≥ 0), and, from `spans`, for a coordinate outside the mesh; ShapeError for a placement that breaks its guarantees.
+ * @throws OptionError for an axis that the mesh lacks or that is listed twice, for a mesh axis length that is not an
+ * integer ≥ 1, for a length that is not an integer ≥ 0, and, from `spans`, for a coordinate outside the mesh;
+ * ShapeError for a placement that violates its contract.
  */
 export function layoutOf(options: LayoutOptions): Layout {
   const { mesh, axes, placement: requestedPlacement, length } = layoutOptions.parse(options);
@@ -60,7 +62,8 @@ function createLayout(
   { mesh, axes, length }: { readonly mesh: Coordinate; readonly axes: readonly string[]; readonly length: number },
 ): Layout {
   const count = axes.reduce((product, axis) => product * mesh[axis]!, 1);
-  // By number: one more than the place along each axis, 0 for all of them. Backends ask for millions.
+  // Spans are cached by a number in mixed radix: each digit is the coordinate along an axis plus 1, or 0 for all shards
+  // along it. Backends look up millions of them.
   const radices = axes.map((axis) => mesh[axis]! + 1);
   const cache = new Map<number, readonly Span[]>();
   const shards = resolveShards(placement, count, length);
@@ -106,7 +109,7 @@ function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
   }
 }
 
-/** By number a coordinate outside the mesh would be taken for another one. */
+/** Creates the error for a coordinate outside the mesh, whose key could be that of another coordinate. */
 function outsideMeshError(axis: string, received: unknown, size: number): OptionError {
   return new OptionError({
     where: "Layout.spans",
@@ -115,7 +118,10 @@ function outsideMeshError(axis: string, received: unknown, size: number): Option
   });
 }
 
-/** Numbers of the shards at a coordinate, row-major; an axis that it lacks runs over all its values. */
+/**
+ * Returns the row-major indices of the shards at a coordinate. An axis missing from it means all shards along this
+ * axis.
+ */
 function shardIndices(at: Coordinate, axes: readonly string[], mesh: Coordinate): number[] {
   let shards = [0];
   for (const axis of axes) {

@@ -3,30 +3,34 @@ import type { Coordinate } from "../mesh.ts";
 import type { Span } from "./span.ts";
 
 /**
- * How a sequence is cut into shards: which global positions shard `index` of `count` holds, and in which order. Lengths need
- * not divide anything, and shards may be empty. A placement of your own must guarantee this, and it is verified
- * (`resolveShards`) before anything is sent, once for each number of shards and length:
+ * Division of a sequence into shards: `spans` returns the global positions of shard `index` of `count`, in order. The
+ * length need not be divisible by the number of shards, and shards may be empty. A custom placement must satisfy the
+ * following contract, which is verified (`resolveShards`) before anything is sent, once for each number of shards and
+ * length:
  *
- * - the same arguments give the same spans, on every rank; `spans` is called once for them;
+ * - equal arguments yield equal spans on every rank; `spans` is called once for each combination of arguments;
  * - start, length and step are integers: start ≥ 0, length ≥ 0, step ≥ 1;
- * - each position from 0 to length − 1 is in exactly one shard, once, and no other position is in any.
+ * - each position from 0 to length − 1 is in exactly one shard, once, and no shard contains any other position.
  */
 export interface Placement {
   readonly name: string;
   spans(index: number, count: number, length: number): readonly Span[];
 }
 
-/** Where the rows of one sequence lie: which global positions each coordinate of the mesh holds. */
+/** Distribution of a sequence over a mesh: the global positions that each mesh coordinate holds. */
 export interface Layout {
   /** Length of the whole sequence. */
   readonly length: number;
-  /** Mesh axes over which the sequence is cut, outermost first. */
+  /** Mesh axes along which the sequence is sharded, outermost first. */
   readonly axes: readonly string[];
-  /** Positions at a coordinate; an axis missing from it means all shards along that axis, concatenated in order. */
+  /**
+   * Returns the positions at a coordinate. An axis missing from it means all shards along that axis, concatenated in
+   * order.
+   */
   spans(at: Coordinate): readonly Span[];
 }
 
-/** Throws an OptionError unless there is such a shard of so many, and such a length. */
+/** Throws an OptionError unless `index`, `count` and `length` are valid. */
 // oxlint-disable-next-line max-params -- the arguments that it checks
 function checkShard(where: string, index: number, count: number, length: number): void {
   const isValidIndex = Number.isSafeInteger(count) && Number.isSafeInteger(index) && index >= 0 && index < count;
@@ -36,7 +40,7 @@ function checkShard(where: string, index: number, count: number, length: number)
   expectValue(`${where}: spans`, false, expected, [index, count, length]);
 }
 
-/** Piece `index` of `count`, as equal as can be: the first length % count pieces are one longer. */
+/** Returns piece `index` of `count` nearly equal pieces. The first length % count pieces are longer by one. */
 function chunkSpan(index: number, count: number, length: number): Span {
   const minLength = Math.floor(length / count);
   const remainder = length % count;
@@ -45,9 +49,11 @@ function chunkSpan(index: number, count: number, length: number): Span {
 }
 
 /**
- * One stretch after another: equal as can be (the first length % count shards get one more), or of given lengths.
+ * Returns the placement with contiguous shards, either nearly equal (the first length % count shards are longer by one)
+ * or with the passed lengths.
  *
- * @throws OptionError for lengths that are not integers ≥ 0; ShapeError, when applied, if they do not fit.
+ * @throws OptionError for lengths that are not integers ≥ 0; ShapeError, when applied, if their number or sum does not
+ * match.
  *
  * @example
  * ```ts
@@ -60,7 +66,7 @@ export function contiguous(lengths?: readonly number[]): Placement {
   return lengths ? contiguousOfLengths([...lengths]) : contiguousPlacement;
 }
 
-// Made once: what is verified of them is kept by identity.
+// Singletons, because verification results are cached by identity.
 const contiguousPlacement: Placement = Object.freeze<Placement>({
   name: "contiguous",
   spans(index, count, length) {
@@ -112,8 +118,8 @@ function contiguousOfLengths(lengths: readonly number[]): Placement {
 }
 
 /**
- * Of 2 · count equal pieces, shard r holds pieces r and 2 · count − 1 − r: under a causal mask every shard has the same
- * work. Known from zhuzilin/ring-flash-attention and Llama 3.
+ * Returns the placement in which shard r holds pieces r and 2 · count − 1 − r of 2 · count equal pieces. With a causal
+ * mask, every shard has the same amount of work. Used by zhuzilin/ring-flash-attention and Llama 3.
  *
  * @example
  * ```ts
@@ -125,12 +131,15 @@ export function zigzag(): Placement {
   return zigzagPlacement;
 }
 
-/** Shard r holds positions r, r + count, …: as balanced as zigzag, at every scale. Brandon et al. 2023, "Striped Attention". */
+/**
+ * Returns the placement in which shard r holds positions r, r + count, …: as balanced as zigzag, at every scale.
+ * Brandon et al. 2023, "Striped Attention".
+ */
 export function striped(): Placement {
   return stripedPlacement;
 }
 
-/** A placement by name, as options take it. */
+/** The name of a placement in options. */
 export type PlacementName = "contiguous" | "zigzag" | "striped";
 
 const placementsByName: Readonly<Record<PlacementName, () => Placement>> = {
@@ -139,7 +148,10 @@ const placementsByName: Readonly<Record<PlacementName, () => Placement>> = {
   striped,
 };
 
-/** The placement itself, or the one of that name; throws an OptionError that lists the names. */
+/**
+ * Returns the placement itself, or the placement of this name. Throws an OptionError that lists the names if it is
+ * unknown.
+ */
 export function resolvePlacement(nameOrValue: PlacementName | Placement): Placement {
   if (typeof (nameOrValue as Partial<Placement> | null)?.spans === "function") return nameOrValue as Placement;
   if (typeof nameOrValue === "string" && Object.hasOwn(placementsByName, nameOrValue))

@@ -13,18 +13,18 @@ import { layoutOf } from "./layout.ts";
 import { type Span, spansLength } from "./span.ts";
 
 export const shardOptions = defineOptions("shard", {
-  /** How the axis is cut. Default "contiguous". */
+  /** Placement of the axis. Default "contiguous". */
   placement: option.placement({ default: "contiguous" }),
-  /** Mesh axes over which the sequence is cut, outermost first. Default: every axis of the mesh but "dp". */
+  /** Mesh axes along which the sequence is sharded, outermost first. Default: every mesh axis except "dp". */
   axes: option.array(option.string(), { optional: true }),
-  /** Length of the whole axis, which `unshard` needs if shards are unequal. Default: local rows times shards. */
+  /** Length of the whole axis. Required by `unshard` if shards are unequal. Default: local rows times shards. */
   length: option.integer({ min: 0, optional: true }),
 });
-/** How a tensor is cut; the same options put it together again. */
+/** Options of `shard` and `unshard`, which must be equal for both. */
 export type ShardOptions = OptionsOf<typeof shardOptions>;
 type ShardSettings = ResolvedOptionsOf<typeof shardOptions>;
 
-/** Every axis of the mesh along which ranks share a sequence: all but "dp". */
+/** Returns the mesh axes along which ranks share a sequence: all except "dp". */
 export function sequenceAxes(mesh: Coordinate): string[] {
   expectValue(
     "sequenceAxes",
@@ -36,7 +36,7 @@ export function sequenceAxes(mesh: Coordinate): string[] {
 }
 
 /**
- * This rank's shard of a tensor that every rank holds whole. Differentiable; communicates nothing.
+ * Returns this rank's shard of a tensor that every rank holds completely. Differentiable. Does not communicate.
  *
  * @example
  * ```ts
@@ -48,7 +48,7 @@ export function sequenceAxes(mesh: Coordinate): string[] {
  * using whole = unshard(ctx, mine, 0, { placement: "zigzag" });
  * Array.from(await whole.read()); // => [1, 2, 3, 4]
  * ```
- * @throws ShapeError for an axis out of range; OptionError for a mesh axis or placement that does not exist.
+ * @throws ShapeError for an axis out of range; OptionError for an unknown mesh axis or placement.
  */
 export function shard(ctx: Context, full: Tensor, axis: number, options?: ShardOptions): Tensor {
   checkContext("shard", ctx);
@@ -66,7 +66,7 @@ export function shard(ctx: Context, full: Tensor, axis: number, options?: ShardO
   }
   const spans = layout.spans(ctx.mesh.coordinate);
   if (coversSequence(spans, layout.length)) return full.contiguous();
-  // A copy even of a single slice: a shard must not keep the whole alive.
+  // Copies even a single slice, so that a shard does not keep the memory of the whole tensor alive.
   const spanSlices = (spans.length > 0 ? spans : [emptySpan]).map((span) => sliceSpan(full, normalizedAxis, span));
   try {
     return concatenate(spanSlices, normalizedAxis);
@@ -78,10 +78,10 @@ export function shard(ctx: Context, full: Tensor, axis: number, options?: ShardO
 const emptySpan: Span = { start: 0, length: 0, step: 1 };
 
 /**
- * The whole tensor on every rank, from each rank's shard: the inverse of `shard`. Collective along the placement's axes.
- * Not differentiable: the result has no history.
+ * Gathers the whole tensor on every rank from the shards: the inverse of `shard`. Collective along the sharded mesh
+ * axes. Not differentiable: the result has no gradient history.
  *
- * @throws ShapeError if this rank's rows are not as many as its shard has.
+ * @throws ShapeError if the number of rows is not the length of this rank's shard.
  */
 export function unshard(ctx: Context, x: Tensor, axis: number, options?: ShardOptions): Tensor {
   checkContext("unshard", ctx);
@@ -126,7 +126,10 @@ function sliceSpan(x: Tensor, axis: number, { start, length, step }: Span): Tens
   return x.slice(axis, start, start + length * step, step);
 }
 
-/** All shards, rows first, one after another in the order of their numbers: gathers along the innermost axis first. */
+/**
+ * Gathers all shards, concatenated by shard index along axis 0, which has the rows. Gathers along the innermost mesh
+ * axis first.
+ */
 function gatherShards(ctx: Context, rowsFirstShard: Tensor, layout: Layout): Tensor {
   let gatheredRows = rowsFirstShard.contiguous();
   const { coordinate, shape } = ctx.mesh;
@@ -149,7 +152,7 @@ function gatherShards(ctx: Context, rowsFirstShard: Tensor, layout: Layout): Ten
   return gatheredRows;
 }
 
-/** Puts gathered rows at their global positions and the axis back in its place. */
+/** Moves gathered rows to their global positions, and the row axis back to its place. */
 function scatterRows(gatheredRows: Tensor, layout: Layout, axis: number): Tensor {
   const { device, dtype } = gatheredRows;
   using restoredView = gatheredRows.transpose(0, axis);

@@ -10,14 +10,16 @@ export interface Span {
   readonly step: number;
 }
 
-/** Throws an OptionError unless `spans` is an array of spans of integers, length ≥ 0, step ≥ 1: called for every tile. */
+/**
+ * Throws an OptionError unless `spans` is an array of spans of integers, length ≥ 0, step ≥ 1. Called for every tile.
+ */
 export function checkIntegerSpans(where: string, spans: unknown): asserts spans is readonly Span[] {
   if (!Array.isArray(spans)) expectValue(where, false, "an array of spans { start, length, step }", spans);
   const spanList = spans as readonly unknown[];
   for (let i = 0; i < spanList.length; i++) checkIntegerSpan(where, spanList[i]);
 }
 
-/** As `checkIntegerSpans`, of one. */
+/** As `checkIntegerSpans`, for one span. */
 export function checkIntegerSpan(where: string, span: unknown): asserts span is Span {
   if (typeof span === "object" && span !== null) {
     const { start, length, step } = span as Span;
@@ -27,7 +29,7 @@ export function checkIntegerSpan(where: string, span: unknown): asserts span is 
   expectValue(where, false, "a span { start, length, step } of integers, length ≥ 0, step ≥ 1", span);
 }
 
-/** Throws an OptionError unless `spans` is an array of spans; not whether their numbers make sense. */
+/** Throws an OptionError unless `spans` is an array of spans. Does not check the values of their fields. */
 export function checkSpans(where: string, spans: unknown): asserts spans is readonly Span[] {
   expectValue(
     where,
@@ -42,7 +44,7 @@ function isSpan(value: unknown): value is Span {
   return typeof start === "number" && typeof length === "number" && typeof step === "number";
 }
 
-/** Number of positions in a list of spans. */
+/** Returns the number of positions in a list of spans. */
 export function spansLength(spans: readonly Span[]): number {
   expectValue("spansLength", Array.isArray(spans), "an array of spans { start, length, step }", spans);
   let sum = 0;
@@ -54,7 +56,10 @@ export function spansLength(spans: readonly Span[]): number {
   return sum;
 }
 
-/** The same positions in the same order, in as few spans as possible: kernels work span by span. */
+/**
+ * Joins consecutive spans where possible, without changing the positions or their order, because kernels process one
+ * span at a time.
+ */
 export function joinSpans(spans: readonly Span[]): Span[] {
   checkSpans("joinSpans", spans);
   const result: Span[] = [];
@@ -68,7 +73,7 @@ export function joinSpans(spans: readonly Span[]): Span[] {
   return result;
 }
 
-/** The global positions of some rows of a shard. */
+/** Returns the global positions of some rows of a shard. */
 export function spansOfRowsUnchecked(
   spans: readonly Span[],
   ranges: readonly Pick<Span, "start" | "length">[],
@@ -89,14 +94,14 @@ export function spansOfRowsUnchecked(
 const MAX_POSITION = 2 ** 31 - 1;
 
 /**
- * The positions themselves, in order: position ids for a rotary embedding, for example.
+ * Returns the positions in order, for example as position ids of a rotary embedding.
  *
  * @example
  * ```ts
  * import { positions } from "@mosaic/core";
  * Array.from(positions([{ start: 1, length: 3, step: 2 }])); // => [1, 3, 5]
  * ```
- * @throws ShapeError for positions that 32 bits cannot hold.
+ * @throws ShapeError for more than 2²⁸ positions, and for positions outside 0 to 2³¹ − 1.
  */
 export function positions(spans: readonly Span[]): Int32Array {
   const count = spansLength(spans);

@@ -3,28 +3,32 @@ import type { Coordinate } from "../mesh.ts";
 import type { Layout, Placement } from "./placement.ts";
 import type { Span } from "./span.ts";
 
-// Backends, kernels and the ranks of a group rely on what a placement promises. One that breaks its promise would give wrong
-// numbers without a word, so every placement is verified before anything is sent: once for each number of shards and length.
+// Backends, kernels and the ranks of a group rely on the contract of `Placement`. A violation would silently produce
+// wrong results, so every placement is verified before anything is sent, once for each number of shards and length.
 
-/** More than a program uses at a time; a sequence that grows with every call must not fill memory. */
+/**
+ * Maximum number of cached results per placement: more than a program uses at a time, but bounded because a sequence
+ * may grow with every call.
+ */
 export const MAX_CACHED_SHARDINGS = 64;
 
 const verifiedShards = new WeakMap<Placement, Map<string, readonly (readonly Span[])[]>>();
-/** The meshes of layouts that were made for one: on another, the same coordinates hold other positions. */
+/** The mesh for which a layout was created. On another mesh, the same coordinates would hold different positions. */
 const layoutMeshes = new WeakMap<Layout, Coordinate>();
-/** The lengths of a layout's axes, in its order of them, for which it was verified. */
+/** The axis lengths for which a layout was verified, in the order of the layout's axes. */
 const verifiedLengths = new WeakMap<Layout, (readonly number[])[]>();
 
 /**
- * The spans of every shard of a placement, verified: integers, start ≥ 0, length ≥ 0, step ≥ 1, and each position of
- * the sequence in exactly one shard, once. `placement.spans` is called once for each shard, number of shards and length.
+ * Returns the spans of every shard of a placement, after verifying that they are integers with start ≥ 0, length ≥ 0
+ * and step ≥ 1, and that each position of the sequence is in exactly one shard, once. `placement.spans` is called once
+ * for each shard, number of shards and length.
  *
  * @example
  * ```ts
  * import { contiguous, resolveShards } from "@mosaic/core";
  * resolveShards(contiguous(), 2, 5)[1]; // => [{ start: 3, length: 2, step: 1 }]
  * ```
- * @throws ShapeError that names the shards and a position that two of them hold, or none.
+ * @throws ShapeError that names a position that is in two shards, with these shards, or a position that is in none.
  */
 export function resolveShards(placement: Placement, count: number, length: number): readonly (readonly Span[])[] {
   const spansMethod: unknown = (placement as Partial<Placement> | null)?.spans;
@@ -51,8 +55,9 @@ export function resolveShards(placement: Placement, count: number, length: numbe
 }
 
 /**
- * Verifies that a layout's shards along its axes hold each position once on this mesh: of one that `layoutOf` made, that the mesh's
- * axes are as long as those it was made for; of any other, its spans, once for each mesh.
+ * Verifies that a layout's shards contain each position exactly once on this mesh. For a layout created by `layoutOf`,
+ * compares the axis lengths with those of the mesh for which it was created. For any other layout, verifies its spans,
+ * once for each mesh.
  */
 export function verifyLayout(where: string, layout: Layout, mesh: Coordinate): void {
   const { axes } = layout;
@@ -85,12 +90,12 @@ function checkLayoutMesh(
   });
 }
 
-/** An axis that the mesh lacks has one place. */
+/** Returns the length of a mesh axis; 1 if the mesh does not have it. */
 function axisLength(mesh: Coordinate, axis: string): number {
   return mesh[axis] ?? 1;
 }
 
-/** All coordinates along some axes of a mesh, row-major. */
+/** Returns all coordinates along some axes of a mesh, row-major. */
 export function coordinatesAlong(axes: readonly string[], mesh: Coordinate): Coordinate[] {
   let coordinates: Coordinate[] = [{}];
   for (const axis of axes) {
@@ -100,7 +105,7 @@ export function coordinatesAlong(axes: readonly string[], mesh: Coordinate): Coo
   return coordinates;
 }
 
-/** Notes that a layout follows from verified placements, on this mesh alone. */
+/** Marks a layout as derived from verified placements, for this mesh only. */
 export function markVerified(layout: Layout, mesh: Coordinate): Layout {
   layoutMeshes.set(layout, mesh);
   return layout;
@@ -152,7 +157,7 @@ function verifyShards(where: string, shards: readonly (readonly Span[])[], lengt
 }
 
 /**
- * That a span has integers, start ≥ 0, length ≥ 0 and step ≥ 1, and ends within `length` positions.
+ * Verifies that a span has integers with start ≥ 0, length ≥ 0 and step ≥ 1, and ends within `length` positions.
  *
  * @throws ShapeError
  */
@@ -172,15 +177,18 @@ export function verifySpan(where: string, span: Span, length: number = Number.MA
 interface DuplicatePosition {
   readonly a: ShardSpan;
   readonly b: ShardSpan;
-  /** A position that both have. */
+  /** A position that both spans contain. */
   readonly position: number;
 }
 
-/** Two spans that share a position, if any. Of one step they can only within one residue class; of others they are compared. */
+/**
+ * Returns two spans that share a position, if any. Spans with equal steps can overlap only within one residue class.
+ * Spans with different steps are compared pairwise.
+ */
 function findDuplicate(spans: readonly ShardSpan[]): DuplicatePosition | undefined {
   const spansByStep = new Map<number, ShardSpan[]>();
   for (const span of spans) {
-    // A single position is one of any step.
+    // A span of a single position has no specific step.
     const step = span.length === 1 ? 1 : span.step;
     const sameStepSpans = spansByStep.get(step);
     if (sameStepSpans) sameStepSpans.push(span);
@@ -196,7 +204,10 @@ function findDuplicate(spans: readonly ShardSpan[]): DuplicatePosition | undefin
   return spansByStep.size > 1 ? findDuplicateAcrossSteps(spans) : undefined;
 }
 
-/** The same among spans of different steps: in order of their starts, each with those that have not ended. */
+/**
+ * As `findDuplicate`, for spans of different steps. Compares each span, in order of starts, with those that have not
+ * ended.
+ */
 function findDuplicateAcrossSteps(spans: readonly ShardSpan[]): DuplicatePosition | undefined {
   let openSpans: ShardSpan[] = [];
   for (const b of spans.toSorted((x, y) => x.start - y.start)) {
@@ -211,7 +222,10 @@ function findDuplicateAcrossSteps(spans: readonly ShardSpan[]): DuplicatePositio
   return undefined;
 }
 
-/** The first position that two spans share, `b` not starting before `a`: two progressions, by the extended Euclid. */
+/**
+ * Returns the first common position of two spans, where `b` does not start before `a`. Intersects two arithmetic
+ * progressions by the extended Euclidean algorithm.
+ */
 function firstCommonPosition(a: Span, b: Span): number | undefined {
   const startDifference = b.start - a.start;
   let [gcd, remainder, factor, nextFactor] = [b.step, a.step, 1, 0];
@@ -232,10 +246,13 @@ function lastPosition({ start, length, step }: Span): number {
   return start + (length - 1) * step;
 }
 
-/** More positions are not searched for one that is missing. */
+/** Maximum number of positions that are searched for a missing one. */
 const MAX_SEARCHED_POSITIONS = 2 ** 20;
 
-/** The first position in none of the spans, which are disjoint and do not hold all; undefined if it lies far behind. */
+/**
+ * Returns the first position that is in none of the spans, which are disjoint and do not cover all positions. Undefined
+ * if it is beyond the searched positions.
+ */
 function firstMissingPosition(spans: readonly Span[], length: number): number | undefined {
   const end = Math.min(length, MAX_SEARCHED_POSITIONS);
   const isCovered = new Uint8Array(end);
