@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { expect, test } from "vitest";
 
-// What programs see that have no @types/node, and that check the declarations of their dependencies.
+// Tests the declarations for programs without @types/node that also type-check the declarations of their dependencies.
 
 interface Manifest {
   readonly name: string;
@@ -14,7 +14,7 @@ interface Manifest {
 
 const packages = join(import.meta.dirname, "../..");
 
-/** Links a package and all that it depends on, by what its manifest ships. */
+/** Links the shipped files of a package and of all its dependencies. */
 function install(name: string, nodeModules: string, installedNames: Set<string>): void {
   if (installedNames.has(name)) return;
   installedNames.add(name);

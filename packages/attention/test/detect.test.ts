@@ -10,7 +10,7 @@ const emulatedLibrary = fileURLToPath(
 );
 const gpu = { name: "H200", capability: "9.0", bytes: 1 };
 
-/** A machine with `gpus`, or one whose driver fails. */
+/** Creates a machine with `gpus`, or with a driver that fails. */
 function createSystem(gpus: readonly object[] | Error, overrides: Partial<DetectionSystem> = {}): DetectionSystem {
   return {
     env: {},
@@ -129,7 +129,7 @@ describe("a rank's GPU", () => {
   });
 });
 
-/** What init() comes to in a process of its own with this environment: the device, the warnings, the error. */
+/** Runs init() in a separate process with this environment. Returns the device, the warnings and the error. */
 async function runInit(
   env: Readonly<Record<string, string>>,
   options = "{}",

@@ -2,8 +2,8 @@ import { describe, expect, it } from "vitest";
 import * as mosaic from "../src/index.ts";
 import { AdamW, crossEntropy, Embedding, MLP, RMSNorm, RotaryEmbedding } from "../src/nn.ts";
 
-// What a program does at every step: loader → dispatch → shard → forward(x, { mask, placement }). Documents of unequal length,
-// packed into one sequence, which counts on in each of them.
+// Tests the steps of a training program: loader → dispatch → shard → forward(x, { mask, placement }). Documents of
+// unequal length are packed into one sequence. In each document, tokens increase by a fixed step.
 
 const [VOCABULARY, EMBED, CHUNK, STEPS, IGNORED] = [11, 16, 4, 12, -100];
 
@@ -13,7 +13,7 @@ interface Batch {
   readonly length: number;
 }
 
-/** The loader: another packing at every step, the same on every rank. */
+/** The loader: a different packing at every step, the same on every rank. */
 function loadBatch(step: number): Batch {
   const lengths = [
     [29, 2, 9, 1, 7],
@@ -58,7 +58,7 @@ class Model extends mosaic.Module {
   }
 }
 
-/** The labels of all tokens: the next of the same document. */
+/** Computes the labels of all tokens: the next token of the same document. */
 function computeLabels(ctx: mosaic.Context, tokens: mosaic.Tensor, { lengths, length }: Batch): mosaic.Tensor {
   const lastPositions = new Set(
     lengths.map((_, i) => lengths.slice(0, i + 1).reduce((sum, each) => sum + each, 0) - 1),
@@ -83,7 +83,7 @@ async function train(ctx: mosaic.Context, backend: string): Promise<number[]> {
     const placement = mosaic.dispatch({ mask, length: batch.length, ranks: ctx.size, chunkSize: CHUNK });
     using loss = mosaic.scope(() => {
       const tokens = mosaic.fromArray(ctx, batch.tokens, [1, batch.length]);
-      const labels = computeLabels(ctx, tokens, batch); // before the sequence is cut: the next token may lie on another rank
+      const labels = computeLabels(ctx, tokens, batch); // before sharding: the next token may be on another rank
       const shardRows = (x: mosaic.Tensor): mosaic.Tensor => mosaic.shard(ctx, x, 1, { placement });
       const logits = model.forward(shardRows(tokens), mask, { placement, sequenceLength: batch.length });
       const loss = crossEntropy(ctx, logits, shardRows(labels));

@@ -1,4 +1,4 @@
-// mosaic-doctor --hosts without hosts: what it reports of given findings, and runs on this one.
+// mosaic-doctor --hosts without several hosts: reports of given measurements, and runs on this host.
 import { parseProfile, profiles } from "@mosaic/planner";
 import { describe, expect, it } from "vitest";
 import { formatReport } from "../src/doctor/diagnose.ts";
@@ -16,7 +16,7 @@ interface ResultOverrides {
   readonly measured?: Partial<HostMeasurement>;
 }
 
-/** Three hosts that are well, but for what differs on n1. */
+/** Creates the result of three healthy hosts, with overrides for n1. */
 function createResult({ host, measured }: ResultOverrides = {}): HostsResult {
   const hosts = [0, 1, 2].map(
     (index): HostInfo => ({

@@ -1,4 +1,5 @@
-// mosaic-doctor --hosts between hosts, which are network namespaces: `npm run test:hosts` makes them, n0 to n2 on a bridge.
+// mosaic-doctor --hosts between hosts simulated by network namespaces. `npm run test:hosts` creates n0 to n2 on a
+// bridge.
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -15,7 +16,7 @@ const runDoctorOnHosts = async (nodes: number, job: Partial<DoctorJob> = {}): Pr
 const runIp = (...args: readonly string[]): string => execFileSync("ip", args, { encoding: "utf8" });
 const runOnHost = (host: number, ...args: readonly string[]): string => runIp("netns", "exec", `n${host}`, ...args);
 
-/** Bytes that the bridge has received from a host. */
+/** Returns the bytes that the bridge has received from a host. */
 const readReceivedBytes = (host: number): number =>
   (JSON.parse(runIp("-json", "-stats", "link", "show", `v${host}`)) as [{ stats64: { rx: { bytes: number } } }])[0]
     .stats64.rx.bytes;
@@ -55,7 +56,7 @@ test("--json is a profile, of links that were measured, which mosaic-plan accept
 }, 120_000);
 
 test("a host whose ports are blocked", async () => {
-  // What n1 answers from these ports is dropped.
+  // Replies of n1 from these ports are dropped.
   const blackholeRule = ["ipproto", "tcp", "sport", "30000-30015", "blackhole"];
   runIp("-n", "n1", "rule", "add", ...blackholeRule);
   try {
@@ -83,7 +84,7 @@ test("a host with another MTU", async () => {
 }, 60_000);
 
 test("an MTU that the network between hosts does not carry", async () => {
-  // Without segmentation offload, by which packets pass the bridge whole.
+  // Disable segmentation offload, with which oversized packets would pass the bridge unsegmented.
   for (const host of ["n0", "n1"]) runIp("-n", host, "link", "set", "eth0", "mtu", "9000", "gso_max_segs", "1");
   try {
     const { code, stdout } = await runDoctorOnHosts(2);

@@ -220,7 +220,7 @@ const emulatedNccl = fileURLToPath(
 );
 const bin = fileURLToPath(new URL("../bin/mosaic-doctor.js", import.meta.url));
 
-/** The program as users run it. */
+/** Runs the program as users run it. */
 function runDoctorProcess(
   args: readonly string[],
   env: Readonly<Record<string, string>> = {},

@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { listLeftovers } from "./faults/leftovers.ts";
 import { type RunResult, type RunOptions, runRanks } from "./faults/run.ts";
 
-/** `MOSAIC_FAULT_REPEAT=20` proves that it is not luck. */
+/** Number of repetitions. Use `MOSAIC_FAULT_REPEAT=20` to find flaky failures. */
 const REPEAT = Number(process.env["MOSAIC_FAULT_REPEAT"] ?? process.env["FAULT_REPEAT"] ?? 2);
 const LIMIT_MS = 5000;
 
@@ -27,7 +27,7 @@ const faults: readonly Fault[] = [
   { name: "unknown backend", expected: /OptionError: backend: expected one of .*"ring".*, received "star"/ },
 ];
 
-/** The fault ended in what it should, in time, and nothing of the run is left. */
+/** Checks that a fault causes the expected error within the limit, and that the run leaves no resources. */
 async function runWithFault(options: RunOptions, { expected, code }: Omit<Fault, "name">): Promise<void> {
   const runResult = await runRanks(options);
   expect(runResult).toMatchObject({ output: expect.stringMatching(expected), code: code ?? expect.any(Number) });
@@ -47,7 +47,7 @@ describe.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("a fault, time %i
   });
 });
 
-/** Resolves when nothing of a run is left any more; throws, naming it, after the limit. */
+/** Waits until a run has left no resources. After the limit, throws an error that lists the remaining ones. */
 async function waitUntilCleanedUp(runResult: RunResult): Promise<void> {
   for (const deadline = Date.now() + LIMIT_MS; listLeftovers(runResult.mark, runResult).length > 0; ) {
     if (Date.now() > deadline) expect(listLeftovers(runResult.mark, runResult)).toEqual([]);
@@ -59,12 +59,12 @@ interface Manifest {
   readonly dependencies?: Readonly<Record<string, string>>;
 }
 
-/** Where a package lies; some export no package.json. */
+/** Returns the directory of a package. Some packages do not export package.json. */
 function packageDirectory(name: string): string {
   return realpathSync(fileURLToPath(new URL(`../../../node_modules/${name}`, import.meta.url)));
 }
 
-/** A package and all that it needs. */
+/** Returns a package and all of its dependencies. */
 function collectDependencies(name: string, foundNames: Set<string> = new Set()): Set<string> {
   if (foundNames.has(name)) return foundNames;
   foundNames.add(name);

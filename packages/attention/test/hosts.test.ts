@@ -1,5 +1,5 @@
-// Jobs on several hosts, which are network namespaces: `npm run test:hosts` makes them, and builds the programs. They choose
-// their collectives themselves; their ranks share this machine's file system, but nothing else that a network does not carry.
+// Jobs on several hosts simulated by network namespaces. `npm run test:hosts` creates them and builds the programs,
+// which use the default collectives. Ranks share this machine's file system, but otherwise only the network.
 import { execFileSync, spawn } from "node:child_process";
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { randomBytes } from "node:crypto";
@@ -21,7 +21,7 @@ const env = {
   ...process.env,
   MOSAIC_TOKEN_FILE: token,
   MOSAIC_THREADS: "1",
-  // Hosts of one machine; between machines UCX finds by itself that it cannot share memory.
+  // The hosts are on one machine. Between real machines, UCX detects that it cannot use shared memory.
   UCX_TLS: "tcp",
 };
 
@@ -37,7 +37,7 @@ function runProcess(command: string, args: readonly string[]): Promise<ProcessRe
   return new Promise((resolve) => child.on("close", (code) => resolve({ code, output })));
 }
 
-/** Runs a program on as many ranks of each host; on one host without a network if there is only one. */
+/** Runs a program with the given number of ranks on each host. A single host runs without a network. */
 async function runOnHosts(ranks: readonly number[], program: readonly string[]): Promise<void> {
   const processResults = await Promise.all(
     ranks.map((count, host) => {
@@ -51,10 +51,12 @@ async function runOnHosts(ranks: readonly number[], program: readonly string[]):
   for (const { code, output } of processResults) expect(code, output).toBe(0);
 }
 
-/** Headers of a packet: Ethernet's, and those of IPv4 and TCP with timestamps. */
+/** Headers of a packet: Ethernet, IPv4, and TCP with timestamps. */
 const HEADER_BYTES = 14 + 20 + 32;
 
-/** Bytes that each host has sent to the others without the headers of packets, of which busy processors make more. */
+/**
+ * Returns the bytes that each host has sent, without packet headers, because the number of packets depends on the load.
+ */
 function readBytesSentByHosts(hosts: number): readonly number[] {
   return Array.from({ length: hosts }, (_, host) => {
     const linkStatsJson = execFileSync("ip", ["-json", "-stats", "link", "show", `v${host}`], { encoding: "utf8" });
@@ -66,7 +68,7 @@ function readBytesSentByHosts(hosts: number): readonly number[] {
   });
 }
 
-/** What files of a directory hold, by name. */
+/** Returns the contents of files of a directory, by name. */
 function readFiles(path: string, pattern: RegExp): Readonly<Record<string, string>> {
   const names = readdirSync(path).filter((name) => pattern.test(name));
   return Object.fromEntries(names.map((name) => [name, readFileSync(join(path, name)).toString("base64")]));
@@ -93,7 +95,10 @@ async function runAttentionProgram(ranks: readonly number[]): Promise<string> {
   return results;
 }
 
-/** What the planner counts that each host sends to others: a rank of a ring sends to the next one only. */
+/**
+ * Computes, from the planner's counts, the bytes that each host sends to others. A rank of a ring sends only to the
+ * next one.
+ */
 function countBytesSentByHosts(recorded: AttentionRecord, ranks: readonly number[]): readonly number[] {
   const hostByRank = ranks.flatMap((count, host) => Array.from({ length: count }, () => host));
   const bytesSentByRank = countLinks(recorded, { ranksPerNode: 1 }).map(
@@ -116,7 +121,7 @@ describe("the quickstart", () => {
   beforeAll(async () => {
     expected = readFiles(await runAttentionProgram([4]), /\.f32$/);
     expect(Object.keys(expected)).toHaveLength(4 * 4); // out, dq, dk, dv of each rank
-    // On two hosts of two ranks each the planner counts by itself what crosses.
+    // For two hosts of two ranks each, the planner itself counts the bytes sent between hosts.
     const links = countLinks(recorded, { ranksPerNode: 2 });
     const crossHostBytes = links.map(
       (rank) => rank.forward["inter-node"].sent.bytes + rank.backward["inter-node"].sent.bytes,
@@ -142,7 +147,7 @@ describe("the quickstart", () => {
     }
     for (const [host, bytes] of predictedBytes.entries()) {
       const measuredBytes = bytesAfter[host]! - bytesBefore[host]!;
-      // Nothing is sent twice, and nothing between ranks of one host: what is more is UCX's headers, and the control plane.
+      // Nothing is sent twice or between ranks of one host. The excess is UCX headers and the control plane.
       expect(measuredBytes).toBeGreaterThan(bytes);
       expect(measuredBytes).toBeLessThan(bytes * 1.01 + 64 * 1024);
     }

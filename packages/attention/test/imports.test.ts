@@ -12,10 +12,10 @@ import {
 } from "../src/index.ts";
 import * as nn from "../src/nn.ts";
 
-/** The packages that ship an addon find it beside themselves: a bundler leaves them where they are. */
+/** Packages with an addon load it from their own directory, so a bundler must treat them as external. */
 const externalPackages = ["@mosaic/kernels-cpu", "@mosaic/collectives-local", "@mosaic/runtime"];
 
-/** Packages of this repository of which `code` evaluates files, without their scope: what dynamic imports load does not count. */
+/** Returns the packages of this repository, without scope, whose files `code` loads, except through dynamic imports. */
 async function listBundledPackages(code: string): Promise<readonly string[]> {
   const { metafile } = await build({
     stdin: { contents: code, resolveDir: import.meta.dirname },

@@ -3,11 +3,11 @@ import { KvCache } from "@mosaic/nn";
 import { count, profiles, record, simulate } from "@mosaic/planner";
 import { expect, test } from "vitest";
 
-// The cache's own code on symbolic ranks. A record is that of a backend: one whose keys are those of a cache.
+// Runs the code of the cache on symbolic ranks. Only backends are recorded, so a backend appends its keys to a cache.
 
 const sizes = { numHeads: 8, numKvHeads: 2, headDim: 64, batch: 2 } as const;
 
-/** Attends with `tokens` new tokens of each sequence to `length` that a cache holds. */
+/** Creates a backend that appends its keys to a cache with `length` tokens per sequence, and attends to the cache. */
 function createDecodeBackend(length: number): AttentionBackend {
   return {
     name: "decode",

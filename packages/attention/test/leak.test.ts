@@ -3,7 +3,7 @@ import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { expect, it } from "vitest";
 
-/** 10 000 by `npm run test:leaks`. */
+/** `npm run test:leaks` uses 10 000. */
 const STEPS = Number(process.env.MOSAIC_TEST_STEPS ?? 3000);
 const MIB = 2 ** 20;
 
@@ -12,12 +12,14 @@ it(`keeps resident memory flat over ${STEPS} forward and backward steps`, { time
   const { stdout } = await promisify(execFile)(process.execPath, ["--expose-gc", script, String(STEPS)]);
   const { samples, allocated } = JSON.parse(stdout) as { samples: number[]; allocated: number };
   expect(samples).toHaveLength(40);
-  // The first fifth warms up: code is compiled, pools find their size. Single samples swing by several MiB, medians by less than one.
+  // The first fifth is warm-up: code is compiled and pools grow. Single samples vary by several MiB, medians by less
+  // than one.
   const residentGrowth = computeMedian(samples.slice(24, 40)) - computeMedian(samples.slice(8, 24));
   console.log(`resident memory grew by ${(residentGrowth / MIB).toFixed(2)} MiB in the last ${STEPS * 0.4} steps`);
-  // Of 3 000 steps 1.7 KB each, of 10 000 steps 512 bytes: less than one JavaScript object and its native half.
+  // This is 1.7 KB per step for 3 000 steps and 512 bytes for 10 000: less than a JavaScript object with its native
+  // part.
   expect(residentGrowth).toBeLessThan(2 * MIB);
-  // Parameters only: nothing that a step made outlives it.
+  // Only parameters remain: no tensor of a step outlives the step.
   expect(allocated).toBeLessThan(64 * 1024);
 });
 

@@ -7,7 +7,7 @@ import { expect, onTestFinished, test } from "vitest";
 
 const root = fileURLToPath(new URL("../../..", import.meta.url));
 
-/** What each of these looks like to a program; musl is Linux whose report names no glibc. */
+/** Code that makes a process appear to run on each platform. With musl, the report of Linux has no glibc version. */
 const hosts = {
   macOS: `Object.defineProperty(process, "platform", { value: "darwin" });`,
   Windows: `Object.defineProperty(process, "platform", { value: "win32" });`,
@@ -21,7 +21,7 @@ const receivedByPlatform = {
 };
 const names = Object.keys(hosts) as (keyof typeof hosts)[];
 
-/** Runs an ES module in a process that looks as if it ran there. */
+/** Runs an ES module in a process that appears to run on a platform. */
 function runOnPlatform(host: keyof typeof hosts, text: string, ...entry: string[]) {
   const directory = mkdtempSync(join(tmpdir(), "mosaic-platform-"));
   onTestFinished(() => rmSync(directory, { recursive: true }));

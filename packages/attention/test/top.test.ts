@@ -11,7 +11,7 @@ const resolveLauncher = (name: string): string =>
 const program = fileURLToPath(new URL("top/steps.mjs", import.meta.url));
 const SLOW_RANK = 1;
 
-/** What `mosaic-top --json` prints. */
+/** The output of `mosaic-top --json`. */
 interface TopSample {
   readonly job: string;
   readonly worlds: readonly {
@@ -25,7 +25,7 @@ let job: ChildProcess;
 let id = "";
 let logs = "";
 
-/** Three ranks under way, of which one computes 20 ms more in each step. */
+/** Starts three ranks, one of which is 20 ms slower in each step. */
 beforeEach(async () => {
   const { MOSAIC_AGENT: _, ...inheritedEnv } = process.env;
   logs = mkdtempSync(join(tmpdir(), "mosaic-top-"));
@@ -92,7 +92,7 @@ test("the first sample names the slow rank, its numbers are those of the job, an
     for (const name of ["sentBytesPerSecond", "residentBytes", "deviceBytes"]) expect(rank[name]).toBeGreaterThan(0);
     expect(`${rank.operation}${rank.lastOperation}`).toContain("allReduce");
   }
-  // A table, no colours, by the begin of the id.
+  // A table without colors, with the job given by a prefix of its id.
   const table = await startTop(id.slice(0, 6), "--once", "--interval=300ms", "--color", "never").outcome;
   expect(table.stdout).toMatch(/RANK .*WAITING.*POSITION\n +0 .*\n +1 .*\n +2 .*\nslowest: rank 1; it waits \d+ %/);
   expect(table.stdout).not.toContain("\u001b");
@@ -105,7 +105,7 @@ test("Prometheus reads the samples, and the end of the job ends the command", as
     url = /(http:\S+)$/.exec(line)?.[1] ?? "";
     break;
   }
-  // A sample is printed once it is served.
+  // A printed sample is also available over HTTP.
   for await (const _ of createInterface({ input: topProcess.child.stdout! })) break;
   const text = await (await fetch(url)).text();
   expect(text).toMatch(new RegExp(`mosaic_slowest_rank\\{job_id="${id}".*\\} ${SLOW_RANK}\n`));

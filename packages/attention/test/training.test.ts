@@ -17,13 +17,13 @@ interface TrainingSetup {
   readonly backend: string;
 }
 
-/** The whole batch, the same on every rank. */
+/** Creates the whole batch, the same on every rank. */
 function createBatch(ctx: mosaic.Context): { x: mosaic.Tensor; target: mosaic.Tensor } {
   const drawNormal = (stream: number): mosaic.Tensor => mosaic.randn(ctx, [B, S, E], { seed: 11, stream });
   return { x: drawNormal(1), target: drawNormal(2) };
 }
 
-/** This rank's samples and positions. */
+/** Returns this rank's samples and positions. */
 function sliceForRank(ctx: mosaic.Context, fullTensor: mosaic.Tensor, placement: mosaic.PlacementName): mosaic.Tensor {
   const samples = B / ctx.mesh.shape["dp"]!;
   const firstSample = ctx.mesh.coordinate["dp"]! * samples;
@@ -31,7 +31,9 @@ function sliceForRank(ctx: mosaic.Context, fullTensor: mosaic.Tensor, placement:
   return mosaic.shard(ctx, sampleShard, 1, { placement });
 }
 
-/** Mean squared error over the samples of a "dp" group: a rank's loss is its part of that mean. */
+/**
+ * Runs one step with the mean squared error over the samples of a "dp" group. A rank's loss is its part of that mean.
+ */
 async function trainingStep(ctx: mosaic.Context, { placement, backend }: TrainingSetup): Promise<StepResult> {
   using attn = new mosaic.MultiAxisAttention(ctx, {
     ...ATTENTION,
@@ -68,7 +70,7 @@ async function onMesh(mesh: Coordinate, setup: TrainingSetup): Promise<readonly 
   }
 }
 
-/** The largest difference, in units of the largest element. */
+/** Returns the largest difference relative to the largest element. */
 function relativeError(values: Float32Array, expected: Float32Array): number {
   const maxMagnitude = expected.reduce((max, value) => Math.max(max, Math.abs(value)), 0);
   return expected.reduce((max, value, i) => Math.max(max, Math.abs(value - values[i]!)), 0) / maxMagnitude;

@@ -30,15 +30,16 @@ const modules = {
   attention: "@mosaic/attention",
 };
 
-// @mosaic/runtime is not among them: authors of devices and transports call it with handles of their addons, whose protocol it checks.
+// @mosaic/runtime is excluded: authors of devices and transports call it with handles of their addons, whose protocol
+// it checks.
 
 const CALLS = 10_000;
 const SEED = Number(process.env.MOSAIC_TEST_SEED ?? 20_261_122);
 const MIB = 2 ** 20;
-/** A call that takes longer hangs. A right call of `calibrate`, with the default repetitions, measures for seconds on a loaded machine. */
+/** A call that takes longer counts as hanging. A valid call of `calibrate` takes seconds on a loaded machine. */
 const LIMIT_MS = 30_000;
 
-/** What is left out, each with the reason. */
+/** Excluded targets, each with the reason. */
 const EXCLUDED_TARGETS: readonly (readonly [name: RegExp, why: string])[] = [
   [/Unchecked$/, "of what was checked before: called for every tile"],
   [/\.(SelfAttention|CheckedGroup|Optimizer|Module)$/, "abstract"],
@@ -54,11 +55,11 @@ const EXCLUDED_TARGETS: readonly (readonly [name: RegExp, why: string])[] = [
   [/FinalizedStorage\.(releaseMemory|adoptMemory)$/, "always refused: of native storages alone"],
 ];
 
-/** Whose right call is rejected where there is no GPU, or no UCX. */
+/** Targets whose valid call is rejected if there is no GPU or no UCX. */
 const needsSystem =
   /^(kernels-cuda\.(cuda|cudaSystem|CudaDevice)|collectives-(nccl|ucx)\.world|collectives-nccl\.ncclSystem|collectives-ucx\.ucxSystem)$/;
 
-/** Resolves to what a call came to: an error, or nothing. Disposes what it returned. */
+/** Runs a call and disposes its result. Resolves to its error, or to undefined if it succeeds. */
 async function getOutcome(call: () => unknown, limitMs = LIMIT_MS): Promise<unknown> {
   try {
     const result = await failAfterLimit(call(), limitMs);
@@ -95,7 +96,7 @@ async function release(value: unknown): Promise<void> {
   }
 }
 
-/** Mosaic's errors, and the system's where a file cannot be read or written. */
+/** Returns whether an error is expected: an error of Mosaic, or a system error of a file operation. */
 function isExpected(error: unknown): boolean {
   if (error === undefined || error instanceof MosaicError || error instanceof UsageError) return true;
   return error instanceof Error && typeof (error as NodeJS.ErrnoException).syscall === "string";
@@ -105,7 +106,10 @@ function formatStack(error: unknown): string {
   return error instanceof Error ? (error.stack ?? "").split("\n").slice(0, 4).join("\n") : String(error);
 }
 
-/** Wrong calls of a target, and what they threw that is not Mosaic's. Each call's seed is its own, so that it can be repeated. */
+/**
+ * Makes invalid calls of a target. Returns those with unexpected errors. Each call has its own seed, so that it can be
+ * repeated.
+ */
 async function findFaults(
   target: Target,
   fixture: Fixture,
@@ -131,7 +135,7 @@ async function runOnFixture<T>(sharedFixture: SharedFixture, body: (fixture: Fix
   try {
     return await body(fixture);
   } finally {
-    // A call may have closed it, or failed its device.
+    // A call may have closed the context, or caused a device error.
     await getOutcome(() => fixture[Symbol.asyncDispose]());
   }
 }
@@ -169,7 +173,7 @@ describe("callers without types", { timeout: 120_000 }, () => {
       residentBytes.push(process.memoryUsage().rss);
     }
     expect(faults).toEqual([]);
-    // The first half warms up: code is compiled, and the allocator finds its size.
+    // The first half is warm-up: code is compiled, and the allocator grows.
     const [earlyMedian, lateMedian] = [
       residentBytes.slice(residentBytes.length / 2, (residentBytes.length * 3) / 4),
       residentBytes.slice((residentBytes.length * 3) / 4),

@@ -40,7 +40,8 @@ test("measures each backend at each length, with what they must send", () => {
     expect(backend === "local" ? ratio : 1).toBe(1);
     expect(bytesSent > 0).toBe(backend !== "local");
   }
-  // Forward k and v once around; backward the same, and their gradients in float32: of 64 rows, 2 heads of 8.
+  // Forward sends k and v once around the ring. Backward sends the same and the float32 gradients: 64 rows, 2 heads of
+  // 8.
   const ringMeasurement = (measurements as Measurement[]).find(
     ({ seqLength, backend }) => seqLength === 64 && backend === "ring",
   )!;

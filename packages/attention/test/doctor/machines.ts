@@ -3,7 +3,7 @@ import type { ProbeResult, System } from "../../src/doctor/system.ts";
 
 type ProbeAnswers = { readonly [Name in keyof ProbeValues]: ProbeResult<ProbeValues[Name]> };
 
-/** What differs from the machine below; files and answers are added to its own. */
+/** Overrides of the default machine. Files and answers are added to its own. */
 export interface MachineOverrides extends Partial<Omit<System, "runProbe">> {
   readonly files?: Readonly<Record<string, string>>;
   readonly answers?: Partial<ProbeAnswers>;
@@ -18,7 +18,7 @@ const files: Readonly<Record<string, string>> = {
   "/proc/self/cgroup": "0::/job/step\n",
 };
 
-/** A dlopen that found nothing, as kernels-cuda reports it. */
+/** The error of kernels-cuda if dlopen finds no driver. */
 export const noDriverAnswer = {
   error: {
     name: "DeviceError",
@@ -39,7 +39,7 @@ const answers: ProbeAnswers = {
   ucx: { error: { name: "AddonLoadError", message: "ucx: no usable UCX library: no file; install UCX 1.13 or newer" } },
 };
 
-/** What cudaSystem() reports of so many H200. */
+/** Creates the probe answers of a machine with `count` H200 GPUs. */
 export function createH200Answers(count: number, problem?: string): Pick<ProbeAnswers, "cuda" | "gpus"> {
   const gpu = { name: "NVIDIA H200", capability: "9.0", bytes: 150e9, ...(problem && { problem }) };
   const gpus = Array.from({ length: count }, () => gpu);
@@ -47,7 +47,7 @@ export function createH200Answers(count: number, problem?: string): Pick<ProbeAn
   return { cuda, gpus: { value: gpus.map(() => 6) } };
 }
 
-/** A healthy machine without a GPU, everything installed; changed. */
+/** Creates a healthy machine without a GPU and with all packages installed, with overrides. */
 export function createMachine(overrides: MachineOverrides = {}): System {
   const allFiles = { ...files, ...overrides.files };
   const probeAnswers = { ...answers, ...overrides.answers };

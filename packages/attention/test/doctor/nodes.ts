@@ -1,4 +1,4 @@
-// mosaic-doctor --hosts under one launcher for each node of a job.
+// Runs mosaic-doctor --hosts under one launcher for each node of a job.
 import { execFile } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { fileURLToPath } from "node:url";
@@ -9,14 +9,14 @@ const doctor = joinPath("../../bin/mosaic-doctor.js");
 export const shiftClock: string = joinPath("shift-clock.mjs");
 const planCommand = joinPath("../../../strategies/bin/mosaic-plan.js");
 
-/** How a command ended. */
+/** The exit code and output of a command. */
 export interface ProcessResult {
   readonly code: number;
   readonly stdout: string;
   readonly stderr: string;
 }
 
-/** A job, and what differs on each node: its environment, and what starts its launcher. */
+/** A job, with the environment and the launcher command of each node. */
 export interface DoctorJob {
   readonly nodes: number;
   readonly endpoint?: string;
@@ -36,7 +36,7 @@ function runProcess(command: readonly string[], env: Readonly<Record<string, str
   });
 }
 
-/** Runs the doctor on all nodes; how the launcher of each ended. */
+/** Runs the doctor on all nodes. Resolves to the result of each launcher. */
 export async function runDoctor({
   nodes,
   endpoint,

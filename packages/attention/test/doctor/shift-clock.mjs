@@ -1,3 +1,4 @@
-// Of a host whose clock is five seconds ahead: NODE_OPTIONS=--import=… for the whole of its launcher.
+// Shifts the clock of a host by five seconds. Loaded with NODE_OPTIONS=--import=… by its launcher and all its
+// processes.
 const { now } = Date;
 Date.now = () => now() + 5000;

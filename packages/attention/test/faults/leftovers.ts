@@ -1,12 +1,14 @@
 import { readdirSync, readFileSync } from "node:fs";
 
-/** What the ranks held when the fault began: inodes of sockets and of shared memory segments. */
+/** The resources of ranks when the fault starts: inodes of sockets and of shared memory segments. */
 export interface HeldResources {
   readonly sockets: readonly string[];
   readonly segments: readonly string[];
 }
 
-/** What is still there of a run: processes by the mark in their environment, sockets and segments by their inodes. */
+/**
+ * Lists the remaining resources of a run: processes by the mark in their environment, sockets and segments by inode.
+ */
 export function listLeftovers(mark: string, { sockets, segments }: HeldResources): readonly string[] {
   const openInodes = new Set(["unix", "tcp", "tcp6"].flatMap(listInodes));
   return [
@@ -37,7 +39,7 @@ function listInodes(protocol: string): readonly string[] {
   return rows.map((row) => row.trim().split(/\s+/)[column] ?? "");
 }
 
-/** Empty for a process that ended meanwhile, or of another user. */
+/** Reads a file. Returns an empty string if the process has exited or belongs to another user. */
 function readOrEmpty(path: string): string {
   try {
     return readFileSync(path, "latin1");

@@ -1,10 +1,13 @@
-// A rank of a healthy program, but for the fault that its argument names.
+// A rank of a correct program with the fault that its argument names.
 import { readdirSync, readFileSync, readlinkSync, writeSync } from "node:fs";
 
 const fault = process.argv[2];
 const isCulprit = process.env.RANK === "1";
 
-/** Printed at once, so that nothing is lost when the process dies: when the fault begins, and what is held by then. */
+/**
+ * Prints the start time of the fault and the resources in use. Writes synchronously, so that nothing is lost when the
+ * process dies.
+ */
 function reportFault() {
   writeSync(1, `${JSON.stringify({ at: Date.now(), sockets: listSockets(), segments: listSegments() })}\n`);
 }

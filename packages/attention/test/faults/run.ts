@@ -7,15 +7,15 @@ import type { HeldResources } from "./leftovers.ts";
 
 const launcher = join(dirname(createRequire(import.meta.url).resolve("@mosaic/launcher/package.json")), "dist/cli.js");
 
-/** How a run under mosaic-run ended. */
+/** The result of a run under mosaic-run. */
 export interface RunResult extends HeldResources {
-  /** Stands in the environment of the launcher and of every rank. */
+  /** A marker in the environment of the launcher and of every rank. */
   readonly mark: string;
   readonly code: number | null;
   readonly signal: NodeJS.Signals | null;
-  /** Both streams together. */
+  /** Interleaved stdout and stderr. */
   readonly output: string;
-  /** From the beginning of the fault to the end of the launcher, in milliseconds. */
+  /** Time from the start of the fault to the exit of the launcher, in milliseconds. */
   readonly durationMs: number;
 }
 
@@ -23,11 +23,11 @@ export interface RunOptions {
   readonly ranks: number;
   readonly entry?: string;
   readonly args?: readonly string[];
-  /** Kills the launcher when this many ranks have printed that the fault begins. */
+  /** Whether to kill the launcher once all ranks have reported the start of the fault. */
   readonly killLauncher?: boolean;
 }
 
-/** Runs ranks with a seeded fault as real processes under mosaic-run, and waits for the launcher to end. */
+/** Runs ranks with an injected fault as real processes under mosaic-run, and waits for the launcher to exit. */
 export async function runRanks({ ranks, entry, args = [], killLauncher = false }: RunOptions): Promise<RunResult> {
   const mark = `mosaic-test-${randomUUID()}`;
   const program = entry ?? fileURLToPath(new URL("./rank.mjs", import.meta.url));

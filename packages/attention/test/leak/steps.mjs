@@ -1,4 +1,4 @@
-// Trains for many steps in a world of two ranks and prints the resident memory on the way, in bytes, as JSON.
+// Trains for many steps in a world of two ranks. Prints samples of the resident memory, in bytes, as JSON.
 import * as mosaic from "@mosaic/attention";
 
 const steps = Number(process.argv[2]);
@@ -14,7 +14,7 @@ const ranks = contexts.map((ctx) => ({
   }),
 }));
 
-/** One step on both ranks; resolves when both have finished it. */
+/** Runs one step on both ranks. Resolves when both have completed it. */
 async function step() {
   const sums = ranks.map(({ ctx, attn }) => {
     const x = mosaic.randn(ctx, [1, 6, 8]);
@@ -40,7 +40,7 @@ function readResidentBytes() {
 }
 
 const samples = [];
-// Each collects garbage, and with it much of the code that V8 has optimized.
+// Each sample runs garbage collection, which also discards much of V8's optimized code.
 const SAMPLES = 40;
 for (let i = 1; i <= steps; i++) {
   await step();

@@ -1,4 +1,5 @@
-// Steps until it is ended: an all-reduce, before which the rank of the first argument is 20 ms late.
+// Runs steps until the process is terminated. Each step is an all-reduce; the rank given by the first argument is 20 ms
+// late.
 import * as mosaic from "@mosaic/attention";
 
 const ctx = await mosaic.init();

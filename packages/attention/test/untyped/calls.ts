@@ -29,7 +29,7 @@ const createQkv = ({ tensor }: Fixture) => [tensor(1, 2, 4, 8), tensor(1, 2, 4, 
 const kv = (f: Fixture) => ({ k: f.tensor(1, 2, 4, 8), v: f.tensor(1, 2, 4, 8), from: f.ctx.mesh.coordinate });
 const state = (f: Fixture) => core.emptyState(f.tensor(1, 2, 4, 8));
 
-/** By the name of a parameter: what most functions call so. */
+/** Valid values by parameter name, for most functions that have a parameter of that name. */
 export const byParameter: Readonly<Record<string, (fixture: Fixture) => unknown>> = {
   ctx: ({ ctx }) => ctx,
   deviceOrContext: ({ ctx }) => ctx,
@@ -57,7 +57,7 @@ const arrangement = { mesh: { sp: 2 }, axes: ["sp"], backend: ring() };
 const suite = { makeWorld: async () => [], arrangements: [arrangement] };
 const backendSuiteOptions = { makeWorld: suite.makeWorld, backend: (axis: string) => ring({ axis }) };
 
-/** By the name of a function, or of a class and a method: where parameters alone do not state it. */
+/** Valid arguments by the name of a function, or of a class and a method, if parameter names are not sufficient. */
 export const byName: Readonly<Record<string, Arguments>> = {
   // core: tensors and operations
   fromArray: ({ ctx }) => [ctx, [1, 2, 3, 4], [2, 2], { dtype: "float32" }],
@@ -89,7 +89,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
     },
   ],
   preserveVersion: ({ tensor }) => [[tensor(2)], () => 1],
-  // conformance: suites are opened, and none of their cases is run
+  // conformance: suites are created, but none of their cases is run
   agreementSuite: () => [backendSuiteOptions],
   validationSuite: () => [{ ...backendSuiteOptions, nest: (axis: string) => ring({ axis }), sharded: ["queries"] }],
   alongOneAxis: () => [(axis: string) => ring({ axis }), [1, 2]],
@@ -421,7 +421,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   readBandwidth: () => [1 << 20, 1],
 };
 
-/** A plan of one rank. */
+/** A plan for one rank. */
 const emptyPlan: core.GroupCastPlan = { size: 1, ranges: () => [] };
 
 function sendToSelf(sentTensor: core.Tensor, receivedTensor: core.Tensor): readonly unknown[] {

@@ -9,31 +9,33 @@ import { createModel } from "@mosaic/models";
 import { saveCheckpoint } from "@mosaic/nn";
 import { type Profile, profiles, record, simulate } from "@mosaic/planner";
 
-/** Bytes of a device: what a wrong number requests is rejected before it fills the machine. */
+/** Memory limit of a device in bytes, so that excessive requests are rejected before they exhaust the machine. */
 const memoryLimit = 64 * 2 ** 20;
 
 const layers = { num_hidden_layers: 2, num_attention_heads: 2 };
-/** config.json of a language model. */
+/** The config.json of a language model. */
 export const languageModel = { model_type: "llama", vocab_size: 8, hidden_size: 8, intermediate_size: 8, ...layers };
 
-/** What is made once, and no call changes. */
+/** Objects that are created once and that no call modifies. */
 export interface SharedFixture extends AsyncDisposable {
-  /** With a checkpoint, saved.safetensors, of a model of one Linear of 4 features, and a language model, model. */
+  /**
+   * Contains `saved.safetensors`, a checkpoint of a model with one Linear of 4 features, and `model`, a language model.
+   */
   readonly directory: string;
   readonly meta: Meta;
   readonly record: ReturnType<typeof record>;
   readonly simulation: ReturnType<typeof simulate>;
   readonly profile: Profile;
-  /** Of another device. */
+  /** A tensor on another device. */
   readonly foreignTensor: core.Tensor;
   readonly closedContext: core.Context;
 }
 
-/** All that calls are made of: one rank, with what it may be given, right and wrong. */
+/** The objects from which calls are made: one rank, and valid and invalid arguments for it. */
 export interface Fixture extends SharedFixture {
   readonly ctx: core.Context;
   readonly disposedTensor: core.Tensor;
-  /** A tensor of a shape, with values that name classes, too. */
+  /** Creates a tensor of a shape. Its values are also valid class indices. */
   tensor(...shape: readonly number[]): core.Tensor;
 }
 
@@ -69,7 +71,7 @@ export async function openShared(): Promise<SharedFixture> {
   };
 }
 
-/** One rank of its own: a call may close it, or fail its device. */
+/** Creates a separate rank, because a call may close it or cause an error of its device. */
 export async function openFixture(sharedFixture: SharedFixture): Promise<Fixture> {
   const ctx = await openContext();
   const disposedTensor = core.zeros(ctx, [2, 4]);

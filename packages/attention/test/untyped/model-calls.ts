@@ -14,7 +14,7 @@ import {
 } from "@mosaic/nn";
 import { type Fixture, languageModel } from "./fixture.ts";
 
-/** Makes the right arguments of a call, new ones each time. */
+/** Creates the valid arguments of a call, new ones each time. */
 export type Arguments = (fixture: Fixture) => readonly unknown[] | Promise<readonly unknown[]>;
 
 const span = { start: 0, length: 4, step: 1 };
@@ -25,7 +25,7 @@ const wordTokenizer = {
   ...{ normalizer: null, pre_tokenizer: null, post_processor: null, decoder: { type: "ByteLevel" } },
 };
 
-/** A module with one gradient. */
+/** Creates a module with one gradient. */
 export const linearModel = ({ ctx }: Fixture) => {
   const linear = new core.Linear(ctx, 4, 4);
   linear.weight.grad = core.ones(ctx, [4, 4]);

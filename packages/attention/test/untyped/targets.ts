@@ -4,20 +4,20 @@ import { type CacheSequence, KvCache, type KvCacheLayer } from "@mosaic/nn";
 import { type Fixture, languageModel } from "./fixture.ts";
 import { byName, byParameter } from "./calls.ts";
 
-/** A public function, constructor or method, and how it is called. */
+/** A public function, constructor or method, and its valid arguments. */
 export interface Target {
-  /** `nn.AdamW.step` */
+  /** The qualified name, such as `nn.AdamW.step`. */
   readonly name: string;
-  /** The right arguments, made anew. */
+  /** Creates new valid arguments. */
   readonly getValidArgs: (fixture: Fixture) => readonly unknown[] | Promise<readonly unknown[]>;
-  /** Calls it with any arguments; a method on an object of its own. */
+  /** Calls the target with any arguments. A method is called on a new object. */
   call(fixture: Fixture, args: readonly unknown[]): unknown;
 }
 
 type Callable = (...args: readonly unknown[]) => unknown;
 type Constructor = new (...args: readonly unknown[]) => object;
 
-/** Objects that public functions return, by what their methods are called. */
+/** Objects that public functions return, by the prefix of their methods' names. */
 const objects: Readonly<Record<string, (fixture: Fixture) => object>> = {
   Context: ({ ctx }) => ctx,
   Group: ({ ctx }) => ctx.world,
@@ -33,7 +33,7 @@ const objects: Readonly<Record<string, (fixture: Fixture) => object>> = {
   CacheSequence: (fixture) => createFilledCache(fixture).sequence,
 };
 
-/** A cache that holds three tokens of a sequence. */
+/** Creates a cache that holds three tokens of a sequence. */
 function createFilledCache({ ctx }: Fixture): { readonly layer: KvCacheLayer; readonly sequence: CacheSequence } {
   const cache = new KvCache(ctx, { numKvHeads: 2, headDim: 4, maxTokens: 64, blockSize: 4 });
   const sequence = cache.createSequence();
@@ -43,7 +43,7 @@ function createFilledCache({ ctx }: Fixture): { readonly layer: KvCacheLayer; re
   return { layer, sequence };
 }
 
-/** Methods that not every object of a class has a right call of. */
+/** Objects for methods that cannot be called on every object of their class. */
 const instances: Readonly<Record<string, (fixture: Fixture) => object>> = {
   "Tensor.item": ({ tensor }) => tensor(),
   "Tensor.backward": ({ tensor }) => {
@@ -51,7 +51,7 @@ const instances: Readonly<Record<string, (fixture: Fixture) => object>> = {
     x.requiresGrad = true;
     return core.square(x);
   },
-  // One that was stopped, as others run on.
+  // A stopped scheduler, because otherwise `run` does not return.
   "models.BatchScheduler.run": ({ ctx }) => {
     const scheduler = new BatchScheduler(createModel(ctx, languageModel), { maxTokens: 64 });
     scheduler.stop();
@@ -59,7 +59,7 @@ const instances: Readonly<Record<string, (fixture: Fixture) => object>> = {
   },
 };
 
-/** Every function, constructor and method that modules export, by their names. */
+/** Returns all functions, constructors and methods that modules export, by name. */
 export async function listTargets(names: Readonly<Record<string, string>>, fixture: Fixture): Promise<Target[]> {
   const targets = new Map<unknown, Target>();
   for (const [name, createInstance] of Object.entries(objects))
@@ -109,7 +109,7 @@ async function addClass(
   try {
     sample = createInstance(fixture);
   } catch {
-    return; // It stands among those without a right call.
+    return; // reported as a target without a valid call
   }
   addMethods(targets, name, { createInstance, sample });
 }
@@ -127,7 +127,8 @@ function addMethods(
     for (const [method, { value }] of Object.entries(Object.getOwnPropertyDescriptors(prototype))) {
       if (typeof value !== "function" || method === "constructor") continue;
       const fullName = `${name}.${method}`;
-      // What classes inherit is called once; a module's `forward` is its own.
+      // Inherited methods are tested once. Methods of the object itself, such as a module's `forward`, are tested per
+      // class.
       const key: unknown = prototype === sample ? fullName : value;
       if (targets.has(key)) continue;
       const call = (fixture: Fixture, args: readonly unknown[]): unknown => {
@@ -139,7 +140,7 @@ function addMethods(
   }
 }
 
-/** What `byName` has for a name, longest part first, or what parameters are called. */
+/** Returns the arguments that `byName` has for a name, the longest match first, or else those by parameter names. */
 function findValidArguments(name: string, f: unknown): Target["getValidArgs"] {
   const nameParts = name.split(".");
   const [methodName, ownerName = ""] = nameParts.toReversed();
@@ -156,7 +157,7 @@ function findValidArguments(name: string, f: unknown): Target["getValidArgs"] {
   return (fixture) => argumentFactories.map((createArgument) => createArgument?.(fixture));
 }
 
-/** Names of the parameters of a function, as its source has them. */
+/** Returns the parameter names of a function from its source. */
 function listParameters(source: string): string[] {
   const signatureText = source.startsWith("class") ? source.slice(source.search(/\bconstructor\s*\(/)) : source;
   const parameterMatch = /^[^(=]*?(?:\(([^]*?)\)\s*(?:=>|\{)|(\w+)\s*=>)/.exec(signatureText);

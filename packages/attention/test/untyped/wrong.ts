@@ -1,7 +1,7 @@
 import * as core from "@mosaic/core";
 import type { Fixture } from "./fixture.ts";
 
-/** A generator of numbers in [0, 1) that a seed determines (mulberry32). */
+/** A seeded generator of numbers in [0, 1) (mulberry32). */
 export type Random = () => number;
 
 export function createRandom(seed: number): Random {
@@ -23,7 +23,7 @@ const primitives: readonly unknown[] = [
   ...[Number.NaN, Infinity, -Infinity, -1, -0.5, 0, 0.5, 1, 3, 100, 2 ** 31, 2 ** 40, 2 ** 53, 1e300],
 ];
 
-/** Any value that might be passed by mistake, made anew where it could be changed. */
+/** Creates a value that might be passed by mistake. Mutable values are created anew. */
 export function createWrongValue(
   random: Random,
   { ctx, disposedTensor, foreignTensor, closedContext, tensor }: Fixture,
@@ -64,7 +64,10 @@ export function createWrongValue(
   return pick(random, valueFactories)();
 }
 
-/** The right arguments with something wrong among them: one of them, a field or an element of one, or how many they are. */
+/**
+ * Returns valid arguments with one error: a wrong argument, a wrong field or element of one, or a wrong number of
+ * arguments.
+ */
 export function mutateArguments(random: Random, fixture: Fixture, validArgs: readonly unknown[]): unknown[] {
   const args = [...validArgs];
   const argumentIndex = Math.floor(random() * Math.max(1, args.length));
@@ -78,7 +81,10 @@ export function mutateArguments(random: Random, fixture: Fixture, validArgs: rea
   return args;
 }
 
-/** A copy of a plain object or an array with a wrong field or element, at any depth; another value for anything else. */
+/**
+ * Returns a copy of a plain object or an array with a wrong field or element at any depth; for other values, a wrong
+ * value.
+ */
 function mutateNested(random: Random, fixture: Fixture, value: unknown, depth = 0): unknown {
   if (Array.isArray(value) && value.length > 0) {
     const copy: unknown[] = [...(value as readonly unknown[])];
@@ -93,7 +99,7 @@ function mutateNested(random: Random, fixture: Fixture, value: unknown, depth = 
       mutateField(random, fixture, value.get(name), depth),
     );
   }
-  // What a function returned has no fields that anybody sets.
+  // Results of functions have no fields that callers set.
   const isOpaque = [fixture.record, fixture.simulation, fixture.meta].includes(value as never);
   if (isOpaque || !isPlain(value)) return createWrongValue(random, fixture);
   const names = [...Object.keys(value), "unknownOption"];
