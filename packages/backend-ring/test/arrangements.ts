@@ -4,7 +4,7 @@ import { ring } from "../src/index.ts";
 /** Worlds of 1 to 8 ranks, in one ring. */
 export const singleAxisArrangements: readonly Arrangement[] = alongOneAxis((axis) => ring({ axis }));
 
-/** Rings in rings, and rings side by side. */
+/** Nested rings, and several independent rings. */
 export const nestedArrangements: readonly Arrangement[] = [
   { mesh: { dp: 2, sp: 3 }, axes: ["sp"], backend: ring() },
   ...[

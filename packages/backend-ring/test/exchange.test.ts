@@ -4,7 +4,7 @@ import { type DependencyTable, modulo } from "@mosaic/core/context-parallel";
 import { recvPeer, sendPeer } from "../src/exchange.ts";
 import { listRanks, createTable } from "./tables.ts";
 
-/** Any dependencies among any number of ranks: nothing but the routes themselves is under test. */
+/** Arbitrary dependencies among any number of ranks. Only the routes are tested. */
 const tables = fc
   .integer({ min: 1, max: 9 })
   .chain((size) =>
@@ -17,7 +17,7 @@ test("keys come once to everyone who needs them, in time, from somebody who has 
   fc.assert(
     fc.property(tables, (table) => {
       for (const source of listRanks(table.size)) {
-        // Ranks that have the chunk in a buffer during each step.
+        // Ranks that have the chunk in a buffer during the previous step.
         let holders: number[] = [];
         for (let step = 1; step < table.size; step++) {
           const rank = modulo(source + step, table.size);

@@ -4,21 +4,21 @@ import { describe, expect, test } from "vitest";
 import { ring } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-// The suite must notice. Each of these rings is wrong in one small way.
+// Tests that the suite detects faults. Each of these rings has one small fault.
 
-/** A ring of two or three ranks that passes both keys and sums on, as simply as can be, with room for a mistake. */
+/** Faults of a minimal ring of two or three ranks that forwards both keys and sums. The defaults are correct. */
 interface RingFault {
   /** Whether a transfer is waited for. */
   readonly wait?: boolean;
-  /** Whether sums begin at zero. */
+  /** Whether sums are initialized to zero. */
   readonly clear?: boolean;
-  /** What the keys of a step are taken to be; by default what they are. */
+  /** The assumed source rank of the keys of a step; by default the actual one. */
   readonly label?: (source: number, size: number) => number;
   /** Whether this rank's own keys are folded twice. */
   readonly twice?: boolean;
-  /** Whether the last sums come home. */
+  /** Whether the final sums are added at their owner. */
   readonly home?: boolean;
-  /** What is left of a gradient that passed through here. */
+  /** Factor by which a rank scales the gradients that it forwards. */
   readonly scale?: number;
 }
 
@@ -82,7 +82,7 @@ function createPlainRing({
   };
 }
 
-/** The suite's cases on three equal shards; the plain ring can do no others. */
+/** The suite's cases on three equal shards, the only ones that the plain ring supports. */
 function createCases(backend: AttentionBackend): Case[] {
   const arrangement: Arrangement = { mesh: { sp: 3 }, axes: ["sp"], backend };
   const suite = backendSuite({

@@ -3,6 +3,6 @@ import { ring } from "../src/index.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
 const arrangement = { mesh: { sp: 2 }, axes: ["sp"], backend: ring() };
-/** 10 000 by `npm run test:leaks`. */
+/** `npm run test:leaks` uses 10 000. */
 const steps = Number(process.env.MOSAIC_TEST_STEPS ?? 3000);
 register([leakCase({ makeWorld, arrangement, steps })], 300_000);

@@ -8,9 +8,9 @@ import { rotate, rotateGradients } from "../src/ring.ts";
 import { createTable } from "./tables.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-// Long enough for the own keys of every rank to come in two parts.
+// Sequences are long enough for the local keys of every rank to be split into two parts.
 
-/** The own parts on each rank of `size`: rows of the first, or nothing. */
+/** Returns, for each rank, the number of rows of the first part; undefined if its local keys are not split. */
 function listFirstRows(
   mask: Mask,
   length: number,
@@ -27,7 +27,7 @@ function listFirstRows(
 test("the own keys are divided where half of the visible pairs lie, in whole blocks of the kernels", () => {
   const rows = 8 * SPLIT_MULTIPLE;
   expect(listFirstRows(masks.full(), 2 * rows, { size: 2 })).toEqual([rows / 2, rows / 2]);
-  // Of a causal tile the first 1 − √½ of the keys make half: 0.29 · 8 blocks.
+  // In a causal tile, the first 1 − √½ of the keys account for half of the pairs: 0.29 · 8 blocks.
   expect(listFirstRows(masks.causal(), 2 * rows, { size: 2 })).toEqual([3 * SPLIT_MULTIPLE, 3 * SPLIT_MULTIPLE]);
 });
 

@@ -13,7 +13,7 @@ function createGrads(ctx: Context): { dk: Tensor; dv: Tensor } {
   return { dk: randn(ctx, [1, 1, 5, 2]), dv: randn(ctx, [1, 1, 5, 2]) };
 }
 
-/** The group, with a log of what it posts and what is waited for. */
+/** Wraps a group so that it logs its posts and waits. */
 function wrapWithLog(group: ProcessGroup, log: string[]): ProcessGroup {
   let posts = 0;
   return {
@@ -82,7 +82,7 @@ test("a full ring's gradients need three buffers: two to compute in and one to r
       maxBytes = Math.max(maxBytes, ctx.device.memory().allocated - allocated);
     }
     await ctx.device.stream.synchronize();
-    const chunkBytes = allocated / 2; // keys and gradients are all that there was
+    const chunkBytes = allocated / 2; // only keys and gradients were allocated before
     expect(maxBytes).toBe((2 + 3) * chunkBytes);
     expect(ctx.device.memory().allocated).toBe(allocated);
   });

@@ -1,6 +1,8 @@
 import type { DependencyTable } from "@mosaic/core/context-parallel";
 
-/** Dependencies as a test would have them; all on all by default. Shards have five keys each. */
+/**
+ * Creates a dependency table for tests. By default, every rank needs the keys of all ranks. Shards have five keys each.
+ */
 export function createTable(
   size: number,
   needs: (rank: number, source: number) => boolean = () => true,

@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { ring, ringTraffic } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-/** What one forward and backward of a trial sent, by rank. */
+/** Measures the traffic of one forward and backward of a trial, by rank. */
 async function measureTraffic(size: number, trial: Trial): Promise<Traffic[]> {
   return runOnWorld(makeWorld, { size, mesh: trial.mesh }, async (ctx) => {
     const trafficBefore = ctx.mesh.group("sp").traffic();
@@ -13,7 +13,7 @@ async function measureTraffic(size: number, trial: Trial): Promise<Traffic[]> {
   });
 }
 
-/** What the closed form states of it. */
+/** Computes the same traffic with the closed form. */
 function predictTraffic(trial: Trial): Traffic[] {
   const { mesh, axes, batch, numKvHeads, headDim, dtype, mask, modifiers } = trial;
   const queries = layoutOf({ mesh, axes, ...trial.queries });
@@ -53,7 +53,7 @@ test.each([1, 2, 3, 5])("%d ranks: chunks that some sample needs are sent, and n
   }
 });
 
-/** A trial with equal shards of 8 keys, 2 · 4 numbers each. */
+/** Creates a trial with equal shards of 8 keys, each of 2 · 4 elements. */
 function createEvenTrial(size: number, mask: Trial["mask"], dtype: Trial["dtype"] = "float32"): Trial {
   const sequence = { length: 8 * size, placement: placements()[0]! };
   const sizes = { batch: 1, numHeads: 2, numKvHeads: 2, headDim: 4, scale: 0.5 };
@@ -86,8 +86,8 @@ test("a causal mask on contiguous shards sends half of it", async () => {
   const size = 4;
   const traffic = await measureTraffic(size, createEvenTrial(size, [{ q0: 0, q1: 32, k0: 0, k1: 32, type: "causal" }]));
   const chunk = 2 * (2 * 8 * 4) * 4;
-  // Rank r receives K and V of the r ranks before it, twice; of their sums, those that its left neighbour had as well; and
-  // its own, from the last rank, unless that is itself. Sending mirrors it.
+  // Rank r receives K and V of the r ranks before it, twice. It receives sums of those of these chunks that its left
+  // neighbour also had, and its own sums from the last rank, unless it is the last rank. Sending is the mirror image.
   expect(traffic.map(({ bytesReceived }) => bytesReceived / chunk)).toEqual([
     0 + 0 + 1,
     2 + 0 + 1,
@@ -98,7 +98,8 @@ test("a causal mask on contiguous shards sends half of it", async () => {
 });
 
 test("a window sends to as many ranks as it reaches, however many there are", async () => {
-  const window = { q0: 7, q1: 64, k0: 0, k1: 64, type: "bidirectionalCausal" } as const; // each query sees 8 keys, itself the last
+  // Each query attends to 8 keys, the last of which is its own.
+  const window = { q0: 7, q1: 64, k0: 0, k1: 64, type: "bidirectionalCausal" } as const;
   const traffic = await measureTraffic(8, createEvenTrial(8, [window]));
   expect(traffic.map(({ messagesSent }) => messagesSent)).toEqual([4, 6, 6, 6, 6, 6, 6, 2]);
 });
@@ -133,7 +134,7 @@ test("nested rings send along each axis what the closed forms state of it", asyn
       expect(subtractTraffic(getAxisTraffic("node"), trafficBefore.node), trial.name).toEqual(
         predictAxisTraffic({ axis: "node", inner }),
       );
-      // The inner ring goes round once for each node's keys, with the chunks that the outer ring brought.
+      // The inner ring rotates once for each node's keys, with the chunks that the outer ring received.
       const innerTraffic = [0, 1, 2].map((node) => predictAxisTraffic({ axis: "gpu", from: { ...at, node } }));
       expect(subtractTraffic(getAxisTraffic("gpu"), trafficBefore.gpu), trial.name).toEqual(
         innerTraffic.reduce(addTraffic),

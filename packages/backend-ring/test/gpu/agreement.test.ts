@@ -5,7 +5,7 @@ import { cuda } from "@mosaic/kernels-cuda";
 import { ring } from "../../src/index.ts";
 import { register } from "../../../../vitest.world.ts";
 
-// Ranks of one process: NCCL takes one rank of it on one GPU, so these are always the stand-ins.
+// NCCL does not allow several ranks of one process on one GPU, so this test always uses the emulated driver and NCCL.
 const resolveBuildPath = (path: string) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
 process.env.MOSAIC_CUDA_LIBRARY = resolveBuildPath("kernels-cuda/build-emulated/libcuda_emulated.so");
 process.env.MOSAIC_NCCL_LIBRARY = resolveBuildPath("collectives-nccl/build-emulated/libnccl_emulated.so");

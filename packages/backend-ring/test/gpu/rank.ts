@@ -1,4 +1,5 @@
-// One rank of a job on CUDA devices: measures ring attention, forward and backward, against float64, and reports what it found.
+// One rank of a job on CUDA devices: measures ring attention, forward and backward, against float64, and prints the
+// results.
 import {
   backendTrials,
   perturbContext,
@@ -13,10 +14,11 @@ import { cuda } from "@mosaic/kernels-cuda";
 import { ring } from "../../src/index.ts";
 
 const { RANK, WORLD_SIZE, MOSAIC_TEST_GPU } = process.env;
-/** Of the many trials, one in so many: emulated tensor cores take their time. */
+/** One in this many trials runs, because emulated tensor cores are slow. */
 const trialStride = 5;
 
-// Where there is a real GPU all ranks share it: NCCL then takes each for a host of its own, on a network of one.
+// On a real GPU, all ranks share it. Separate host ids make NCCL treat each rank as a separate host on a socket
+// network.
 const hostOverrides = MOSAIC_TEST_GPU === "1" ? { hostId: `rank-${RANK}`, netName: "Socket" } : {};
 process.env.NCCL_SOCKET_IFNAME ??= "lo";
 

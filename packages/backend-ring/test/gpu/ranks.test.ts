@@ -7,13 +7,15 @@ import { bundled } from "../../../../vitest.program.ts";
 const resolveBuildPath = (path: string) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
 const script = await bundled(new URL("rank.ts", import.meta.url));
 
-// The stand-ins for the driver, which runs the kernels that are shipped under emulation, and for NCCL.
+// Emulated libraries for the driver, which runs the shipped kernels under emulation, and for NCCL.
 if (process.env.MOSAIC_TEST_GPU !== "1") {
   process.env.MOSAIC_CUDA_LIBRARY = resolveBuildPath("kernels-cuda/build-emulated/libcuda_emulated.so");
   process.env.MOSAIC_NCCL_LIBRARY = resolveBuildPath("collectives-nccl/build-emulated/libnccl_emulated.so");
 }
 
-/** Runs ring attention on as many processes, as users start them; resolves to what each of them measured. */
+/**
+ * Runs ring attention on `size` processes, started as users start them. Resolves to the measurements of each process.
+ */
 async function runOnRanks(size: number): Promise<Measurement[][]> {
   const lines: { rank: number; text: string }[] = [];
   const { exitCode } = await launch({
@@ -29,8 +31,8 @@ async function runOnRanks(size: number): Promise<Measurement[][]> {
 }
 
 /**
- * All trials as one. Tensor cores round weights to 16 bits, with other luck in every hop than in one piece, and the
- * largest error of one small trial is one number's luck; over all of them it is not.
+ * Merges all trials into one. Tensor cores round weights to 16 bits, with different rounding errors per hop than in a
+ * single call. The largest error of one small trial is dominated by chance; the errors of all trials together are not.
  */
 function poolMeasurements(trials: readonly (readonly Measurement[])[]): Measurement {
   const first = trials[0]![0]!;

@@ -1,4 +1,4 @@
-// One rank of a job: measures all trials of its arrangement, for the test to check.
+// One rank of a job: measures all trials of its arrangement and writes the results for the test to check.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { local } from "@mosaic/collectives-local";
@@ -26,7 +26,7 @@ const measurements = await measureArrangement(ctx, arrangement);
 const makeSingleRankWorld: MakeWorld = async () => [await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 })];
 for (const trial of moduleTrials()) {
   const singleDevice = await runOnOneDevice(makeSingleRankWorld, trial, arrangement);
-  // A context numbers its random streams: parameters are those of one device on a fresh one.
+  // A context numbers its random streams, so only a fresh context creates the same parameters as the single device.
   const perturbedCtx = perturbContext(ctx, { completion: "late", seed: 3 });
   measurements.push(await measureModule(perturbedCtx, { arrangement, trial, singleDevice }));
   check(

@@ -4,7 +4,7 @@ import { bundled, launched } from "../../../../vitest.program.ts";
 
 const script = await bundled(new URL("rank.ts", import.meta.url));
 
-/** Every number of ranks to 8 is tried within one process. */
+/** Other tests cover all numbers of ranks up to 8 within one process. */
 const meshes = [{ sp: 1 }, { sp: 2 }, { sp: 3 }, { sp: 5 }, { sp: 8 }, { node: 2, gpu: 2 }];
 
 test.each(meshes.map((mesh) => [formatMesh(mesh), meshSize(mesh)] as const))(
