@@ -11,7 +11,7 @@ import { makeWorld } from "../../../vitest.world.ts";
 const grid: Grid = { rows: 2, columns: 3 };
 const length = 29;
 
-/** A forward and a backward of one rank, whose shards are of other lengths than its neighbours'; keys in three parts. */
+/** Returns the tiles of a forward and a backward of one rank, with keys in three parts. Shards have unequal lengths. */
 function listTiles(ctx: Context): { readonly pass: Pass; readonly tile: Tile }[] {
   const [, , , raggedPlacement] = placements();
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], placement: raggedPlacement!, length });

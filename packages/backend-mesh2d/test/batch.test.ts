@@ -4,7 +4,7 @@ import type { GridShape } from "./shapes.ts";
 import { scheduleVariants } from "./ways.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-/** A grid of each number of ranks, each way of going about it on some. */
+/** One grid for each number of ranks. Each schedule variant is tested on some of them. */
 const grids: readonly GridShape[] = [
   [1, 1],
   [1, 2],

@@ -6,7 +6,9 @@ import { chooseSchedule, greedySchedule, type ScheduleName } from "../src/schedu
 import { createEvenTrial } from "./shapes.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-/** What is chosen on a square grid for chunks of so many rows, when compute takes `ratio` times as long as transfers. */
+/**
+ * Chooses a schedule for a square grid and chunks of `rows` rows, if compute takes `ratio` times as long as transfers.
+ */
 function chooseForSquare(side: number, rows: number, { ratio = 1, halfSpeedRows = 24 } = {}): ScheduleName {
   const transfer = (side - 1) * 4;
   const costs = { q: 1, kv: 2, out: 1, dkv: 0, block: ((transfer || 1) * ratio) / side ** 2 };
@@ -23,7 +25,7 @@ test("small chunks are computed in one call, large ones behind their transfers",
     "overlapped",
     "overlapped",
   ]);
-  // A device that needs larger calls to be busy.
+  // A device that requires larger calls for full utilization.
   expect(chooseForSquare(4, 128, { halfSpeedRows: 512 })).toBe("fused");
   expect(chooseForSquare(4, 4096, { halfSpeedRows: 512 })).toBe("overlapped");
   expect(chooseForSquare(4, 1, { halfSpeedRows: 0 })).toBe("overlapped");
@@ -42,7 +44,7 @@ test("a rank alone makes one call", () => {
   expect(chooseForSquare(1, 1000)).toBe("fused");
 });
 
-/** Batches that a rank posts in a forward and a backward. */
+/** Returns the number of batches that a rank posts in a forward and a backward. */
 async function countBatches(ctx: Context, options: Mesh2DOptions, trial: Trial): Promise<number> {
   ctx.world.startTrace();
   await runBackendOnRank(ctx, mesh2d(options), trial);

@@ -12,7 +12,7 @@ const shapes: readonly MeshShape[] = [
   [6, 1],
 ];
 
-/** Ranks on which "mesh2d" is registered as the umbrella registers it. */
+/** Creates ranks on which "mesh2d" is registered as in @mosaic/attention. */
 const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
   world(size, { ...options, backends: [mesh2d()], device: () => wrapDevice(cpu({ threads: 1 })), timeout: 20 });
 
@@ -33,7 +33,7 @@ const modules: Record<string, (ctx: Context, options: Options) => Tensor> = {
 };
 
 describe.each(Object.entries(modules))("%s", (_, runModule) => {
-  /** Output and bytes of every rank. */
+  /** Returns the output and the bytes sent of every rank. */
   const runOnSixRanks = (options: Options) =>
     runOnWorld(makeWorld, { size: 6 }, async (ctx) => {
       using out = runModule(ctx, options);
@@ -49,7 +49,7 @@ describe.each(Object.entries(modules))("%s", (_, runModule) => {
       sentBytes.push(namedResults.map(({ bytesSent }) => bytesSent).join());
     }
     expect(new Set(sentBytes).size).toBe(shapes.length);
-    // Instead of the shape that the backend was made with.
+    // `meshShape` overrides the shape with which the backend was created.
     const reshapedResults = await runOnSixRanks({ backend: mesh2d({ shape: [1, 6] }), meshShape: [3, 2] });
     expect(reshapedResults.map(({ bytesSent }) => bytesSent).join()).toBe(sentBytes[0]);
   });

@@ -16,7 +16,7 @@ import { makeWorld } from "../../../vitest.world.ts";
 
 const tokens = 24;
 
-/** One forward over all tokens, and a backward if wanted, the keys as often as there are parts; gives back all that it made. */
+/** Runs one forward over all tokens and, if `backward`, a backward. The keys are passed once for each part. */
 function attendOnce(ctx: Context, backend: AttentionBackend, backward = false, numParts = 1): void {
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: tokens });
   const at = ctx.mesh.coordinate;
@@ -38,7 +38,7 @@ function attendOnce(ctx: Context, backend: AttentionBackend, backward = false, n
   }
 }
 
-/** What a rank posts, computes and waits for, in order. */
+/** Records the posts, blocks and waits of a rank, in order. */
 function recordLog(
   ctx: Context,
   options: Pick<Mesh2DOptions, "shape" | "schedule" | "channels" | "computeToTransfer">,
@@ -78,9 +78,10 @@ function recordLog(
 }
 
 const orders = [
-  // Two rows of queries and one of keys come in while the first blocks run; two rows of out leave behind later ones.
+  // Two chunks of queries and one of keys are received while the first blocks run. Two rows of out are sent during
+  // later blocks.
   "post 1, post 2, post 3, block, wait 1, block, wait 2, block, post 4, wait 3, block, block, post 5, block, wait 4, wait 5",
-  // The first row comes in beside the keys, and transfers count for more.
+  // The first chunk of queries is received together with the keys, and transfers have a higher weight.
   "post 1, post 2, block, wait 1, block, block, post 3, wait 2, block, block, post 4, block, wait 3, wait 4",
 ];
 
@@ -110,7 +111,8 @@ test("the fused schedule computes once, between two batches", async () => {
 });
 
 const twoPartLogs = {
-  // Keys come with either part; queries with the first alone, and sums over them leave with the second alone.
+  // Keys are received with both parts. Queries are received only with the first, and their sums are sent only with the
+  // second.
   fused: "post 1, wait 1, block, post 2, wait 2, block, post 3, wait 3",
   overlapped:
     "post 1, post 2, block, wait 1, block, wait 2, block, block, " +

@@ -6,13 +6,13 @@ import { makeWorld, register } from "../../../vitest.world.ts";
 
 register(agreementSuite({ makeWorld, backend: (axis) => mesh2d({ axis }) }));
 
-/** The error of a world of two whose ranks use these backends. */
+/** Returns the error of a world of two ranks that use different backends. */
 async function catchDisagreement(backends: readonly AttentionBackend[]): Promise<string> {
   const contexts = await makeWorld(2, { wrapDevice: (device) => device });
   const reads = contexts.map(async (ctx, rank) => {
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 8 });
     const x = randn(ctx, [1, 2, 4, 8]);
-    // A rank whose peer was first throws, the other one rejects.
+    // The rank that is second throws; the promise of the first one rejects.
     return attention(ctx, x, x, x, { backend: backends[rank]!, queries: layout, keys: layout }).read();
   });
   const [first] = await Promise.allSettled(reads);

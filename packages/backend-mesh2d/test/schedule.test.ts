@@ -8,11 +8,14 @@ interface ProblemSpec {
   readonly ratio: number;
   readonly backward: boolean;
   readonly channels?: 1 | 2;
-  /** What a byte takes along a row, in what it takes along a column. */
+  /** Time of a byte along a row relative to that along a column. */
   readonly row?: number;
 }
 
-/** Costs in chunks of queries' size, with g query heads per KV head; compute as long as `ratio` times all transfers. */
+/**
+ * Creates a problem with g query heads per KV head and costs in chunks of queries. Compute takes `ratio` times all
+ * transfers.
+ */
 function createProblem(queries: number, keys: number, spec: ProblemSpec): ScheduleOptions {
   const { g, ratio, backward, channels = 1, row = 1 } = spec;
   const costs = { q: row * (backward ? 2 : 1), kv: 2 / g, out: row, dkv: backward ? 2 / g : 0 };
@@ -21,12 +24,15 @@ function createProblem(queries: number, keys: number, spec: ProblemSpec): Schedu
   return { queries, keys, backward, channels, costs: { ...costs, block } };
 }
 
-/** Makespan over what no order can beat. */
+/** Returns the ratio of the makespan to the lower bound of any order. */
 function computeExcess({ makespan, transferTime, computeTime }: Schedule): number {
   return makespan / Math.max(transferTime, computeTime);
 }
 
-/** Tiles and how many query heads share a KV head. Smaller tiles are too coarse: no order of a 2 × 2 comes near the bound. */
+/**
+ * Tiles, and numbers of query heads per KV head. Smaller tiles are too coarse: no order of 2 × 2 comes close to the
+ * bound.
+ */
 const tiles = [
   [4, 4, [1, 2, 4, 8]],
   [8, 8, [1, 2, 4, 8]],
@@ -62,7 +68,7 @@ describe.each(tiles)("%d × %d", (queries, keys, groups) => {
 });
 
 test.each([
-  // What is known of two channels that run apart, in bounds of one channel: forward, then backward.
+  // Results of two independent channels relative to the bound of one channel: forward, then backward.
   [0.25, 0.75, 0.57],
   [0.5, 0.75, 0.59],
   [1, 1.04, 1.05],
@@ -95,9 +101,9 @@ test("links of unlike speed: a column's moves hide behind a row's, or the other 
 });
 
 /**
- * What a replay takes, by the rules of streams and channels: a batch begins when the one before it is done and so is all
- * compute enqueued before it was posted; a block begins when the one before it is done and its chunks, with all batches
- * before theirs, are there.
+ * Computes the time of a schedule by the rules of streams and channels. A batch starts when the previous batch and all
+ * compute enqueued before it have completed. A block starts when the previous block has completed and its chunks have
+ * been received, together with all earlier batches.
  */
 function replay({ steps }: Schedule, options: ScheduleOptions): number {
   let channelTime = 0;

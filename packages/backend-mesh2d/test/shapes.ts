@@ -6,7 +6,7 @@ import { makeWorld } from "../../../vitest.world.ts";
 
 export type GridShape = readonly [rows: number, columns: number];
 
-/** Every grid of up to so many ranks. */
+/** Returns all grids of up to `ranks` ranks. */
 export function listGrids(ranks: number): GridShape[] {
   const lengths = Array.from({ length: ranks }, (_, i) => i + 1);
   return lengths.flatMap((rows) =>
@@ -15,18 +15,20 @@ export function listGrids(ranks: number): GridShape[] {
 }
 
 /**
- * The suite's cases for some grids, in one way: on each grid all masks, groupings of heads and lengths, some of the five
- * placements (the other ways meet the others), dtypes and arrivals in turn, and that bits do not depend on when messages
- * come.
+ * Returns the suite's cases for some grids with one schedule variant. Each grid has all masks, groupings of heads and
+ * lengths, alternating dtypes and arrivals, and some of the five placements (other variants have the others). Also
+ * tests that results do not depend on when messages arrive.
  */
 export function createSuite(variant: ScheduleVariant, grids: readonly GridShape[]): Case[] {
   return grids.flatMap((shape, i) => {
-    // Half as long as transfers, compute hides little: a schedule has more than one move in a batch where it may.
+    // Compute takes half as long as transfers and so hides little. Schedules thus use batches of several transfers if
+    // allowed.
     const backend = mesh2d({ shape, ...variant, computeToTransfer: 0.5 });
     const arrangement = { mesh: { sp: shape[0] * shape[1] }, axes: ["sp"], backend };
     const cases = backendSuite({ makeWorld, arrangements: [arrangement] });
-    // Placements 0 and 1 counted from the grid's own for the first way, 2 and 3 for the second, 4 for the third; then the
-    // next. Two cases per placement, one for each dtype; what comes after them is no such case.
+    // Placements are rotated by the index of the grid. Of these, 0 and 1 are for the first variant, 2 and 3 for the
+    // second, and 4 for the third. Each placement has two cases, one for each dtype. The cases after them do not depend
+    // on placements.
     const selectedTrials = placements().flatMap((_, j) => {
       const rotation = (j + i) % 5;
       return Math.floor(rotation / 2) === scheduleVariants.indexOf(variant) ? [2 * j + ((rotation + i) % 2)] : [];
@@ -37,7 +39,7 @@ export function createSuite(variant: ScheduleVariant, grids: readonly GridShape[
   });
 }
 
-/** The suite's cases for keys that come in two and in three parts, each on some placements and dtypes. */
+/** Returns the suite's cases for keys in two and in three parts, each for some placements and dtypes. */
 export function createPartsSuite(): Case[] {
   return scheduleVariants.flatMap((variant, i) => {
     const [node, shape] = i === 1 ? ([3, [1, 2]] as const) : ([2, [2, 2]] as const);
@@ -49,7 +51,7 @@ export function createPartsSuite(): Case[] {
   });
 }
 
-/** A trial with equal shards, of 4 rows and 4 heads by default, and the full mask. */
+/** Creates a trial with equal shards, by default with 4 rows, 4 KV heads and the full mask. */
 export function createEvenTrial(
   size: number,
   { rows = 4, numKvHeads = 4, mask }: { rows?: number; numKvHeads?: number; mask?: readonly Slice[] } = {},

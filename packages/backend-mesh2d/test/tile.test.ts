@@ -52,7 +52,7 @@ test.each(listGrids(8))(
   (rows, columns) => {
     const grid = { rows, columns };
     const mesh = { sp: rows * columns };
-    // Of spans without steps it is known exactly what they show: contiguous, zigzag, ragged and scattered.
+    // Visibility is exact for spans of step 1, which contiguous, zigzag, ragged and scattered placements have.
     for (const placement of placements().filter(({ name }) => name !== "striped")) {
       for (const { mask, maskMod } of maskTrials(17, 17, 3)) {
         const layout = layoutOf({ mesh, axes: ["sp"], placement, length: 17 });
@@ -70,7 +70,7 @@ test.each(listGrids(8))(
           const areColumnsSeen = offsets(rows).map((y) => offsets(columns).some((x) => isSeen(x, y)));
           expect(queries.sources.map((source) => source !== undefined)).toEqual(areRowsSeen);
           expect(keys.sources.map((source) => source !== undefined)).toEqual(areColumnsSeen);
-          // Every send has its receive.
+          // Every send has a matching receive.
           for (const [peers, getOtherPeers] of [
             [queries, (rank: number) => tiles[rank]!.queries],
             [keys, (rank: number) => tiles[rank]!.keys],

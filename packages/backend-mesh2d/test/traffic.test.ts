@@ -6,7 +6,7 @@ import { createEvenTrial, type GridShape, listGrids } from "./shapes.ts";
 import { formatTitle, scheduleVariants } from "./ways.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-/** What the closed form states that one rank sends and receives in a forward and a backward of a trial. */
+/** Computes, with the closed form, what one rank sends and receives in a forward and a backward of a trial. */
 function predictTraffic(trial: Trial, shape: GridShape, sp: number): Traffic {
   const { mesh, axes, mask, modifiers } = trial;
   const queries = layoutOf({ mesh, axes, ...trial.queries });
@@ -19,7 +19,7 @@ function predictTraffic(trial: Trial, shape: GridShape, sp: number): Traffic {
   return combineTraffic(forward, backward, (x, y) => x + y);
 }
 
-/** What it did. */
+/** Measures the same traffic. */
 async function measureTraffic(ctx: Context, options: Mesh2DOptions, trial: Trial): Promise<Traffic> {
   const group = ctx.mesh.group("sp");
   const trafficBefore = group.traffic();
@@ -42,7 +42,7 @@ describe.each(listGrids(8))("%d × %d", (rows, columns) => {
       backendTrials({ mesh, axes: ["sp"] }, { placement, dtype: i % 2 ? "float32" : "bfloat16", seed: 1 }),
     );
     trials.push(...batchTrials({ mesh, axes: ["sp"] }));
-    // Every fourth trial, in one way or another by turns; the grids next to this one have the others.
+    // Every fourth trial, with alternating schedule variants. Neighbouring grids have the other trials.
     const selectedTrials = trials
       .filter((_, i) => (i + rows + columns) % 4 === 0)
       .map((trial, i) => ({ trial, way: scheduleVariants[(i + rows) % scheduleVariants.length]! }));

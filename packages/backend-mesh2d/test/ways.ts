@@ -2,7 +2,7 @@ import type { Mesh2DOptions } from "../src/index.ts";
 
 export type ScheduleVariant = Pick<Mesh2DOptions, "schedule" | "channels">;
 
-/** How mesh2d can go about it: everything that is sent and computed must be the same. */
+/** The schedule variants of mesh2d, all of which must send and compute the same. */
 export const scheduleVariants: readonly ScheduleVariant[] = [
   { schedule: "fused" },
   { schedule: "overlapped" },

@@ -1,4 +1,4 @@
-// One rank of a job: tries all ways on one grid and leaves what it measured where the test will find it.
+// One rank of a job: measures all schedule variants on one grid and writes the results for the test to check.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { local } from "@mosaic/collectives-local";
@@ -22,7 +22,7 @@ const device = poisonMemory(cpu({ threads: 1 }));
 await using ctx = await init({ device, collectives: local(), mesh, timeout: 20 });
 const measurements: Measurement[] = [];
 for (const [i, variant] of scheduleVariants.entries()) {
-  // Nothing holds the ranks back: what one waits for, the others may have sent long ago, or not yet posted.
+  // Ranks run freely: the messages for which one waits may have been sent long ago, or may not have been posted yet.
   const perturbedCtx = perturbContext(ctx, { completion: "soon", seed: 3 });
   const backend = mesh2d({ shape: [rows, columns], ...variant, computeToTransfer: 0.5 });
   const extents = [{ queries: 41, keys: 41 }];
