@@ -13,7 +13,7 @@ import { expect, test } from "vitest";
 import { ulysses } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-/** Query heads and KV heads, and how many ranks share them. */
+/** Numbers of query heads, KV heads and ranks. */
 const cases = [
   { numHeads: 3, numKvHeads: 3, size: 4, why: "one rank has no heads" },
   { numHeads: 8, numKvHeads: 2, size: 3, why: "a rank's heads begin in one group and end in the next" },

@@ -17,7 +17,7 @@ import { makeWorld } from "../../../vitest.world.ts";
 const firstSlice: Slice = { q0: 0, q1: 24, k0: 0, k1: 11, type: "full" };
 const secondSlice: Slice = { q0: 0, q1: 24, k0: 11, k1: 24, type: "full" };
 
-/** Attention of this rank's 8 of 24 rows over some keys after others. */
+/** Folds the keys of one mask after another into the state of this rank's 8 of 24 rows. Returns the output. */
 async function foldMasks(ctx: Context, masks: readonly (readonly Slice[])[]): Promise<Float32Array> {
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 24 });
   const createTensor = (stream: number): Tensor => randn(ctx, [1, 5, 8, 4], { seed: ctx.rank, stream });

@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { ulysses, ulyssesTraffic } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-/** What one forward and backward of each trial sent, by trial and rank. */
+/** Measures the traffic of one forward and backward of each trial, by trial and rank. */
 async function measureTraffic(size: number, trials: readonly Trial[]): Promise<Traffic[][]> {
   const trafficByRank = await runOnWorld(makeWorld, { size }, async (ctx) => {
     const traffic: Traffic[] = [];
@@ -18,7 +18,7 @@ async function measureTraffic(size: number, trials: readonly Trial[]): Promise<T
   return trials.map((_, i) => trafficByRank.map((traffic) => traffic[i]!));
 }
 
-/** What the closed form states of it. */
+/** Computes the same traffic with the closed form. */
 function predictTraffic(trial: Trial): Traffic[] {
   const { mesh, axes, mask, modifiers, ...sizes } = trial;
   const queries = layoutOf({ mesh, axes, ...trial.queries });
@@ -53,7 +53,7 @@ for (const size of [1, 2, 3, 5]) {
   });
 }
 
-/** Equal shards of 8 rows, full mask. */
+/** Creates a trial with equal shards of 8 rows and a full mask. */
 function createEvenTrial(size: number, sizes: Pick<Trial, "numHeads" | "numKvHeads" | "dtype">): Trial {
   const length = 8 * size;
   const sequence = { length, placement: placements()[0]! };
@@ -73,8 +73,8 @@ function createEvenTrial(size: number, sizes: Pick<Trial, "numHeads" | "numKvHea
 test.each([2, 4, 8])("%d ranks whose number divides all heads: (p − 1)/p of everything", async (size) => {
   for (const dtype of ["float32", "bfloat16"] as const) {
     const trial = createEvenTrial(size, { numHeads: 16, numKvHeads: 8, dtype });
-    const queryElements = 2 * 16 * 8 * 4; // numbers in a shard of q, and of out, dOut, dq
-    const statisticElements = 2 * 16 * 8; // and in one of lse, delta
+    const queryElements = 2 * 16 * 8 * 4; // elements in a shard of q, out, dOut and dq
+    const statisticElements = 2 * 16 * 8; // elements in a shard of lse and delta
     const keyElements = queryElements / 2;
     const elementBytes = dtypeBytes[dtype];
     const forward = elementBytes * (queryElements + 2 * keyElements) + 4 * (queryElements + statisticElements);
@@ -93,9 +93,9 @@ test.each([2, 4, 8])("%d ranks whose number divides all heads: (p − 1)/p of ev
 
 test("KV heads that several ranks read are sent to each of them, and no others", async () => {
   const trial = createEvenTrial(4, { numHeads: 4, numKvHeads: 2, dtype: "float32" });
-  const rowBytes = 2 * 8 * 4 * 4; // bytes of one head's rows of a shard
+  const rowBytes = 2 * 8 * 4 * 4; // bytes of one head of a shard
   const statisticBytes = 2 * 8 * 4;
-  // Each of three others gets one head of q, k and v, and as much comes back.
+  // One head of q, k and v is sent to each of three other ranks, and the same amount is returned.
   const forward = 3 * (3 * rowBytes + rowBytes + statisticBytes);
   const backward = 3 * (4 * rowBytes + 2 * statisticBytes + 3 * rowBytes);
   const [traffic] = await measureTraffic(4, [trial]);
