@@ -10,13 +10,16 @@ const positiveRange = { above: 0 } as const;
 export const stageCostOptions = defineOptions("StageCost", {
   /** Seconds before the first byte of a transfer is moved. Default: 0.00002. */
   latency: option.number({ ...nonNegativeRange, default: 20e-6 }),
-  /** Bytes per second that a rank receives or sends. The default is a port of 400 Gbit/s. Default: 50000000000. */
+  /**
+   * Bytes per second that a rank receives or sends. The default corresponds to a port of 400 Gbit/s. Default:
+   * 50000000000.
+   */
   bandwidth: option.number({ ...positiveRange, default: 50e9 }),
   /** Latency, in seconds, between ranks of the same host if there are several hosts. Default: 0.000012. */
   localLatency: option.number({ ...nonNegativeRange, default: 12e-6 }),
   /**
-   * Bytes per second between ranks of the same host if there are several hosts. The default is NVLink. Default:
-   * 376000000000.
+   * Bytes per second between ranks of the same host if there are several hosts. The default corresponds to NVLink.
+   * Default: 376000000000.
    */
   localBandwidth: option.number({ ...positiveRange, default: 376e9 }),
   /** Fixed seconds per kernel. Default: 0.000001. */
@@ -24,8 +27,8 @@ export const stageCostOptions = defineOptions("StageCost", {
   /** Seconds that the host takes to enqueue an operation. Default: 0.00001. */
   enqueue: option.number({ ...nonNegativeRange, default: 10e-6 }),
   /**
-   * Floating-point operations per second of the attention kernel on many keys. The default is FlashAttention-3 on an
-   * H100. Default: 680000000000000.
+   * Floating-point operations per second of the attention kernel on many keys. The default corresponds to
+   * FlashAttention-3 on an H100. Default: 680000000000000.
    */
   flops: option.number({ ...positiveRange, default: 680e12 }),
   /** Floating-point operations per second of the backward kernel on many keys. Default: 600000000000000. */

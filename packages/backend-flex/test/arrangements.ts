@@ -2,15 +2,18 @@ import { type Arrangement, alongOneAxis, broadcastSteps } from "@mosaic/conforma
 import { local } from "@mosaic/core";
 import { flex } from "../src/index.ts";
 
-/** Stages as the cost model chooses them, none, and several; more than one in one pass only. */
+/** Stages chosen by the cost model, none, several, and different numbers in the two passes. */
 const stageOptions = [{}, { stages: 0 }, { stages: 3 }, { stages: { forward: 2, backward: 1 } }] as const;
 
-/** Worlds of 1 to 8 ranks, under one choice or another. */
+/** Worlds of 1 to 8 ranks, with alternating stage options. */
 export const singleAxisArrangements: readonly Arrangement[] = [1, 2, 3, 4, 5, 6, 7, 8].flatMap((size) =>
   alongOneAxis((axis) => flex({ axis, ...stageOptions[size % stageOptions.length] }), [size]),
 );
 
-/** Queries travel where that is less: of as many KV heads as query heads, where fewer rows of queries see a shard than it has. */
+/**
+ * Queries are sent if that moves fewer bytes: with as many KV heads as query heads, if fewer queries attend to a shard
+ * than it has keys.
+ */
 export const exchangeArrangements: readonly Arrangement[] = [3, 8].flatMap((size) =>
   alongOneAxis(
     (axis) => flex({ axis, queriesTravel: true, ...stageOptions[(size + 1) % stageOptions.length] }),
@@ -18,7 +21,7 @@ export const exchangeArrangements: readonly Arrangement[] = [3, 8].flatMap((size
   ),
 );
 
-/** One in the other, and side by side. */
+/** Nested backends, and independent groups. */
 export const nestedArrangements: readonly Arrangement[] = [
   { mesh: { dp: 2, sp: 3 }, axes: ["sp"], backend: flex({ stages: 2 }) },
   ...[
@@ -29,14 +32,14 @@ export const nestedArrangements: readonly Arrangement[] = [
     axes: ["node", "gpu"],
     backend: flex({ axis: "node", stages: i + 1, inner: flex({ axis: "gpu", stages: 2 - i }) }),
   })),
-  // The inner axis need not be the one that varies fastest in the mesh; the keys of an outer backend come part by part.
+  // The inner axis need not be the fastest-varying axis of the mesh. An outer backend may provide keys in parts.
   { mesh: { node: 2, gpu: 2 }, axes: ["gpu", "node"], backend: flex({ axis: "gpu", inner: flex({ axis: "node" }) }) },
   {
     mesh: { node: 2, gpu: 2 },
     axes: ["node", "gpu"],
     backend: broadcastSteps("node", flex({ axis: "gpu", stages: 0 })),
   },
-  // One that is no flex, within: it asks for the keys of each of its ranks.
+  // An inner backend other than flex, which requests the keys of each of its ranks.
   {
     mesh: { node: 2, gpu: 2 },
     axes: ["node", "gpu"],
@@ -44,7 +47,7 @@ export const nestedArrangements: readonly Arrangement[] = [
   },
 ];
 
-/** Over hosts, one of which has a rank alone: within an outer backend too. */
+/** Ranks on several hosts, one of which has a single rank. Also as the inner backend of another. */
 export const hierarchicalArrangements: readonly Arrangement[] = [
   ...alongOneAxis((axis) => flex({ axis, hierarchical: true, stages: 2 }), [5]),
   ...alongOneAxis((axis) => flex({ axis, hierarchical: true, queriesTravel: true }), [6]),

@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { flex, type FlexOptions } from "../src/index.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-// Queries may be whole along the axis: they are then the same on every rank.
+// Queries need not be sharded along the axis. If they are not, they are the same on all ranks.
 register(
   validationSuite({
     makeWorld,

@@ -23,7 +23,7 @@ import {
   evaluateDispatch,
 } from "../src/index.ts";
 
-/** Uniform in [0, 1), by seed. */
+/** Creates a generator of uniform numbers in [0, 1) from a seed. */
 function createRandom(seed: number): () => number {
   let state = seed;
   return () => {
@@ -51,7 +51,7 @@ const blockCausal = (size: number): Mask => ({
     }),
 });
 
-/** One of five kinds of masks. */
+/** Draws a mask of one of five kinds. */
 function drawMask(length: number, nextUniform: () => number): Mask {
   const kind = Math.floor(nextUniform() * 5);
   if (kind === 0) return masks.causal();
@@ -64,7 +64,7 @@ function drawMask(length: number, nextUniform: () => number): Mask {
 const lengths = drawLengths(5000, createRandom(3), 2500);
 const packedMask = masks.documents(lengths, "causal");
 
-/** What `evaluateDispatch` takes of the options of `dispatch`. */
+/** Returns the options of `dispatch` that `evaluateDispatch` accepts. */
 function omitChunkSize<Options extends { readonly chunkSize: number }>(options: Options): Omit<Options, "chunkSize"> {
   const entries = Object.entries(options).filter(([name]) => name !== "chunkSize");
   return Object.fromEntries(entries) as Omit<Options, "chunkSize">;
@@ -237,7 +237,8 @@ describe("optimality", () => {
     }
   });
 
-  // All assignments of 6 to 10 chunks to 2 or 3 ranks, each with equally many. Of 200 instances: `bench:dispatch --part optimum`.
+  // Compares all assignments of 6 to 10 chunks to 2 or 3 ranks with equal numbers of chunks. For 200 instances, run
+  // `bench:dispatch --part optimum`.
   test("within 3 % of the optimum on 60 instances, and no bound above it", () => {
     const nextUniform = createRandom(17);
     const chunkSize = 16;
@@ -264,7 +265,7 @@ describe("optimality", () => {
   });
 });
 
-/** The least objective; every assignment is compared with the bounds. */
+/** Returns the least objective of all assignments, and compares each with the bounds. */
 function searchExhaustively(problem: DispatchProblem, chunksPerRank: number): number {
   const { ranks, chunks } = problem;
   const bounds = computeBounds(problem);

@@ -54,7 +54,10 @@ function createTrial(
   };
 }
 
-/** As exact as one device, and all ranks together send the rows that are required, once each: forward, and twice in backward. */
+/**
+ * Checks that results are as exact as on one device, and that all ranks together send each required row once in forward
+ * and twice (as keys and as gradients) in backward.
+ */
 async function expectExact(size: number, trials: readonly Trial[]): Promise<void> {
   const rankResults = await runOnWorld(makeWorld, { size }, async (ctx) => {
     const results = [];

@@ -16,7 +16,7 @@ const cost = {
 const forward = { groupCastRowBytes: 1, groupReduceRowBytes: 0, pairFlops: 1 };
 const backward = { groupCastRowBytes: 1, groupReduceRowBytes: 2, pairFlops: 1 };
 
-/** Two ranks that need as many rows of each other. */
+/** Creates the loads of two ranks that require the same number of rows from each other. */
 function createPairLoads(ownPairs: number, remotePairs: number, rows: number): RankLoad[] {
   return [1, 0].map((owner) => {
     return { ownPairs, remotePairs, queries: 10, peers: [{ owner, rows, ranges: 1, pairs: remotePairs }], rows };
@@ -45,7 +45,7 @@ test("one stage suffices where all rows arrive while the own ones are attended t
 
 test("more rows than the own ones hide come in more stages, each hidden behind the one before it", () => {
   const { degree, cuts } = chooseSchedule(forward, { bandwidth: 0.5 });
-  // The own rows take 100 s: 50 rows arrive meanwhile, and the other 50 in the 150 s of these.
+  // The local rows take 100 s, during which 50 rows are received. The other 50 are received during the 150 s of these.
   expect(degree).toBe(2);
   expect(cuts[0]).toEqual([0, 0.5, 1]);
 });
@@ -63,7 +63,7 @@ test("latency makes stages fewer", () => {
 });
 
 test("the last gradients are hidden behind a second part of the own rows", () => {
-  // Rows take 100 s to come and 200 s to return: a third of the own rows goes first.
+  // Receiving rows takes 100 s and returning them takes 200 s, so a third of the local rows is attended to first.
   const { isSplit, ownCuts, degree } = chooseSchedule(backward, {}, 1, createPairLoads(300, 300, 100));
   expect({ isSplit, degree }).toEqual({ isSplit: true, degree: 1 });
   expect(ownCuts[0]).toBeCloseTo(1 / 3);
@@ -95,7 +95,7 @@ test("a rank waits for the later of both sides, and for what else passes their p
     return predictPassSeconds(problem, { degree: 1, isSplit: false, cuts, ownCuts: ranks.map(() => 1) });
   };
   expect(computeSeconds([senderLoad, createReceiver(0)])).toBeCloseTo(50 + 10);
-  // Both receive from the same rank: 100 rows leave by its port.
+  // Both receive from the same rank, whose port sends 100 rows.
   expect(computeSeconds([senderLoad, createReceiver(0), createReceiver(0)])).toBeCloseTo(100 + 10);
 });
 

@@ -16,10 +16,10 @@ import { assignHosts, createLayouts, makeWorldOverHosts, countRequiredRows } fro
 
 const stages = [undefined, 0, 1, { forward: 3, backward: 2 }] as const;
 
-/** Beside the stages. */
+/** Options other than the stages. */
 type ExchangeOptions = Pick<FlexOptions, "queriesTravel" | "hierarchical">;
 
-/** What one forward and backward of each trial sent, by trial and rank. */
+/** Measures the traffic of one forward and backward of each trial, by trial and rank. */
 async function measureTraffic(
   size: number,
   trials: readonly Trial[],
@@ -38,7 +38,7 @@ async function measureTraffic(
   return trials.map((_, i) => trafficByRank.map((traffic) => traffic[i]!));
 }
 
-/** What the closed form states of it. */
+/** Computes the same traffic with the closed form. */
 function predictTraffic(trial: Trial, i: number, exchangeOptions: ExchangeOptions = {}): Traffic[] {
   const { mesh, mask, modifiers, ...sizes } = trial;
   const hosts = assignHosts(mesh["sp"]!);
@@ -58,7 +58,7 @@ function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): T
   };
 }
 
-/** All ranks together send the rows that are required, once each: of k and v in either pass, of dk and dv in float32. */
+/** Checks that all ranks together send each required row once: k and v in each pass, and dk and dv in float32. */
 function expectRequiredRows(trial: Trial, rankTraffic: readonly Traffic[]): void {
   const { batch, numKvHeads, headDim, dtype } = trial;
   const bytesPerRow = 2 * batch * numKvHeads * headDim * (2 * dtypeBytes[dtype] + dtypeBytes.float32);

@@ -2,12 +2,14 @@ import type { MakeWorld, Trial } from "@mosaic/conformance";
 import { layoutOf, positions } from "@mosaic/core";
 import { makeWorld } from "../../../vitest.world.ts";
 
-/** The host of each of so many ranks: in order, of two ranks each, or every other rank on one of two. */
+/**
+ * Returns the host of each rank. Odd sizes have consecutive hosts of two ranks; even sizes have two alternating hosts.
+ */
 export function assignHosts(size: number): number[] {
   return Array.from({ length: size }, (_, rank) => (size % 2 === 1 ? Math.floor(rank / 2) : rank % 2));
 }
 
-/** As `makeWorld`, as if ranks were on several hosts. */
+/** As `makeWorld`, with ranks that appear to be on several hosts. */
 export const makeWorldOverHosts: MakeWorld = async (size, options) => {
   const contexts = await makeWorld(size, options);
   const hosts = assignHosts(size);
@@ -18,12 +20,15 @@ export const makeWorldOverHosts: MakeWorld = async (size, options) => {
   return contexts;
 };
 
-/** The layouts of a trial. */
+/** Creates the layouts of a trial. */
 export function createLayouts({ mesh, axes, queries, keys }: Trial) {
   return { queries: layoutOf({ mesh, axes, ...queries }), keys: layoutOf({ mesh, axes, ...keys }) };
 }
 
-/** Σ over ranks of the rows of others that some query of theirs sees in some sample, pair by pair. */
+/**
+ * Sums over all ranks the rows of other ranks to which any of their queries attends in any sample, counted pair by
+ * pair.
+ */
 export function countRequiredRows(trial: Trial): number {
   const { queries, keys } = createLayouts(trial);
   let rows = 0;

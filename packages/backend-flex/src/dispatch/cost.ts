@@ -6,7 +6,8 @@ const nonNegativeRange = { min: 0 } as const;
 // 2 · 8 · 128 · 2 bytes per row of k and v.
 export const dispatchCostOptions = defineOptions("DispatchCost", {
   /**
-   * Seconds of forward compute per visible pair. The default is 64 heads of 128 at 500 Tflop/s. Default: 6.5536e-11.
+   * Seconds of forward compute per visible pair. The default corresponds to 64 heads of 128 at 500 Tflop/s. Default:
+   * 6.5536e-11.
    */
   pair: option.number({ ...nonNegativeRange, default: 6.5536e-11 }),
   /**
@@ -15,8 +16,8 @@ export const dispatchCostOptions = defineOptions("DispatchCost", {
    */
   backwardPair: option.number({ ...nonNegativeRange, default: 1.6384e-10 }),
   /**
-   * Seconds to receive or send a row of k and v. The default is 8 heads of 128 in bfloat16 at 50 GB/s. Default:
-   * 8.192e-8.
+   * Seconds to receive or send a row of k and v. The default corresponds to 8 heads of 128 in bfloat16 at 50 GB/s.
+   * Default: 8.192e-8.
    */
   row: option.number({ ...nonNegativeRange, default: 8.192e-8 }),
   /** Seconds to receive or send a row of dk and dv, in float32. Default: 1.6384e-7. */
@@ -33,8 +34,8 @@ export const dispatchCostOptions = defineOptions("DispatchCost", {
    */
   ranksPerHost: option.integer({ min: 1, default: 1 }),
   /**
-   * Time of a row within a host as a fraction of `row` and `gradientRow`. The default is NVLink at 450 GB/s relative to
-   * 50 GB/s. Default: 0.11.
+   * Time of a row within a host as a fraction of `row` and `gradientRow`. The default corresponds to NVLink at 450 GB/s
+   * relative to 50 GB/s. Default: 0.11.
    */
   localRow: option.number({ ...nonNegativeRange, default: 0.11 }),
 });

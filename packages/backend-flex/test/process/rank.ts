@@ -1,4 +1,4 @@
-// One rank of a job: measures all trials of its arrangement, for the test to check.
+// One rank of a job: measures all trials of its arrangement and writes the results for the test to check.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { local } from "@mosaic/collectives-local";
