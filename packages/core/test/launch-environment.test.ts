@@ -50,7 +50,8 @@ test("the place of a rank is read from its launcher's variables", () => {
 });
 
 test("the launcher nearest to the rank counts", () => {
-  // mosaic-run and torchrun in each task of SLURM or of mpirun; mpirun and Hydra that srun has started; MPI programs of srun.
+  // mosaic-run in a SLURM task; torchrun in a process of mpirun; mpirun and Hydra in a SLURM task; an MPI program
+  // started by srun.
   expect(launchEnvironment({ ...step, ...torchrunEnv, MOSAIC_RUN_ID: "ab" })).toMatchObject({
     launcher: "mosaic-run",
     rank: 5,

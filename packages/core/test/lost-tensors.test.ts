@@ -8,7 +8,7 @@ import { ReferenceDevice } from "./reference/index.ts";
 setFlagsFromString("--expose-gc");
 const collectGarbage = runInNewContext("gc") as () => void;
 
-/** Forgets tensors, one with a tape behind it, instead of disposing them. */
+/** Drops tensors, including one with a tape, without disposing them. */
 function loseTensors(device: ReferenceDevice): void {
   const x = zeros(device, [100]);
   x.requiresGrad = true;

@@ -7,7 +7,7 @@ import { ReferenceDevice } from "./reference/index.ts";
 const device = new ReferenceDevice();
 const createTensor = (): Tensor => fromArray(device, [0.5, 1, 2, 4], [2, 2]);
 
-/** Arguments after the first, for a method and its function alike. */
+/** Arguments after the tensor, for both the method and the function. */
 const calls = {
   add: [createTensor()],
   sub: [createTensor()],

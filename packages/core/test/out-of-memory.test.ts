@@ -18,7 +18,7 @@ import { unshard } from "../src/placement/shard.ts";
 import type { Tensor } from "../src/tensor.ts";
 import { ReferenceDevice } from "./reference/index.ts";
 
-/** Allocates a number of times, then no more. */
+/** A device whose allocations fail after a given number. */
 class LimitedDevice extends ReferenceDevice {
   allocationsLeft = Infinity;
 
@@ -86,7 +86,7 @@ const cases: Readonly<Record<string, AllocationCase>> = {
   },
 };
 
-/** Runs forward and backward with `room` allocations; whether they were enough. */
+/** Runs forward and backward with at most `maxAllocations` allocations. Returns whether they were sufficient. */
 function runWithAllocations(
   ctx: Context,
   device: LimitedDevice,

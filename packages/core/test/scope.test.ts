@@ -344,7 +344,7 @@ describe("autograd", () => {
   test("checkpointing keeps inputs alone, and its body needs no `using`", async () => {
     const x = createLeaf(1, 2, 3, 4);
     using y = scope(() => checkpoint((each) => each.square().tanh().square(), x.scale(1)));
-    // x, y, and the checkpoint's input.
+    // x, y, and the saved input of the checkpoint.
     expect(allocatedBytes()).toBe(3 * 16);
     using loss = scope(() => y.sum());
     device.resetPeakMemory();
@@ -354,7 +354,7 @@ describe("autograd", () => {
       return 2 * t * (1 - t * t) * 2 * value;
     });
     (await readGrad(x)).forEach((value, i) => expect(value).toBeCloseTo(values[i]!, 5));
-    // x, y, the loss, and x's gradient.
+    // x, y, the loss, and the gradient of x.
     expect(allocatedBytes()).toBe(16 + 16 + 4 + 16);
   });
 

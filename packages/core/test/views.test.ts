@@ -18,7 +18,7 @@ const createIndexTensor = (shape: Shape) =>
 
 const anyShape = fc.array(fc.integer({ min: 0, max: 4 }), { maxLength: 4 });
 
-/** The values that a view must show, by the definition: out[index] = x[source(index)]. */
+/** Returns the expected values of a view by its definition: out[index] = x[mapIndex(index)]. */
 function selectElements(inputShape: Shape, outputShape: Shape, mapIndex: (index: number[]) => number[]): number[] {
   const strides = contiguousStrides(inputShape);
   const steps = contiguousStrides(outputShape);

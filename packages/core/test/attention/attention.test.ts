@@ -26,7 +26,7 @@ function createLeaf(ctx: Context, shape: Shape, seed: number): Tensor {
   return x;
 }
 
-/** Attention as the textbook has it, from operations whose gradients are tested on their own. Heads are not grouped. */
+/** Reference attention composed of operations whose gradients are tested separately. Without grouped heads. */
 function referenceAttention(q: Tensor, k: Tensor, v: Tensor, { mask, factor }: { mask: Mask; factor: number }): Tensor {
   const [queries, keys] = [q.shape[2]!, k.shape[2]!];
   const bias = new Array<number>(queries * keys).fill(-Infinity);
@@ -110,7 +110,7 @@ test("layouts default to whole sequences on this rank, and lse is returned on re
     const { out, lse } = attention(ctx, q, k, v, { mask: causal(), returnLse: true });
     expect(await out.read()).toEqual(expected);
     expect([lse.shape, lse.dtype, lse.requiresGrad]).toEqual([[1, 2, 3], "float32", false]);
-    // Values of one key weigh exp(score − lse): with values that are 1, the weights add up to 1.
+    // A key has the weight exp(score − lse). The weights of all visible keys must sum to 1.
     const scores = await matmul(q, k.transpose(2, 3)).read();
     const actualLse = await lse.read();
     for (let row = 0; row < 6; row++) {

@@ -19,7 +19,7 @@ const openContext = () => init({ device: new ReferenceDevice({ double: true }) }
 const [batch, heads, kvHeads, sq, sk, width] = [4, 4, 2, 7, 9, 3];
 const lengths = { queries: [5, 7, 0, 1], keys: [6, 9, 4, 0] };
 
-/** q, dOut [B,H,Sq,D] and k, v [B,Hkv,Sk,D] of a batch, or of the tokens of one of its samples. */
+/** Creates q, dOut [B,H,Sq,D] and k, v [B,Hkv,Sk,D] of a batch, or only the tokens of one of its samples. */
 function createInputs(ctx: Context, padding: "left" | "right", onlySample?: number) {
   const createTensor = (h: number, s: number, sampleLengths: readonly number[], seed: number): Tensor => {
     const batchValues = values(batch * h * s * width, seed);
@@ -90,7 +90,7 @@ describe.each(["left", "right"] as const)("padded on the %s", (padding) => {
                 ),
               ]
             : new Array<number>(size).fill(name === "lse" ? -Infinity : 0);
-          // 0 and −0 are equal here.
+          // Adding 0 makes 0 and −0 equal.
           expect(
             actual.map((x) => x + 0),
             `${name}, sample ${sample}, row ${row}`,
@@ -208,7 +208,7 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
     expect(() => attention(ctx, x, x, x, { lengths: { keys: [1, 3] } })).toThrow(
       /attention on reference:0: expected a call without sampleMasks, which this device does not support, received sampleMasks for 2 samples/,
     );
-    // Samples that see the same need no such device.
+    // Samples with equal masks do not need the feature.
     expect(() => attention(ctx, x, x, x, { mask: causal(), lengths: { keys: [2, 2] } })).not.toThrow();
   });
 });

@@ -12,7 +12,7 @@ interface Inputs {
   readonly k: readonly number[];
 }
 
-/** Keys piece by piece, as they come around a ring, and the backward with what the forward left. */
+/** Runs forward and backward with one block of keys at a time, as in ring attention. */
 async function attendBlockwise({ q, k }: Inputs) {
   const device = new ReferenceDevice();
   const [queries, dOut] = [fromArray(device, q, shape), fromArray(device, values(rows * size, 4), shape)];

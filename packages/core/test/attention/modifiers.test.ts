@@ -30,7 +30,7 @@ const inputs = (ctx: Context) =>
     createLeaf(ctx, [batch, heads, length, valueSize], 3),
   ) as [Tensor, Tensor, Tensor];
 
-/** Softcap and slopes as a textbook has them, causal, from operations whose gradients are tested on their own. */
+/** Reference causal attention with softcap and slopes, composed of operations whose gradients are tested separately. */
 function referenceAttention(
   [q, k, v]: [Tensor, Tensor, Tensor],
   { softcap }: { softcap?: number },

@@ -25,7 +25,7 @@ function createLeaf(ctx: Context, shape: Shape, data: ArrayLike<number> = values
   return x;
 }
 
-/** A mask, and a key before all others that every query sees. */
+/** Returns a mask with an additional first key that is visible to every query. */
 const addFirstKey = (mask: Mask): Mask => ({
   name: "with a first key",
   slices: (queries, keys) => [
@@ -34,13 +34,16 @@ const addFirstKey = (mask: Mask): Mask => ({
   ],
 });
 
-/** Rows with one more column: of the queries 1, so that a key's score grows by `scale` times its own. */
+/**
+ * Appends a column to rows. With 1 in this column of the queries, the score of a key increases by `scale` times the
+ * key's column.
+ */
 function appendColumn(rows: readonly number[], computeColumn: (row: number) => number): number[] {
   const count = rows.length / size;
   return Array.from({ length: count }, (_, i) => [...rows.slice(i * size, (i + 1) * size), computeColumn(i)]).flat();
 }
 
-/** A first row of each head before the others. */
+/** Prepends a row to the rows of each head. */
 function prependHeadRows(
   rows: readonly number[],
   width: number,
@@ -69,7 +72,7 @@ async function computeWithSinks(ctx: Context, mask: Mask, runForward?: (forward:
   return { out: o!, lse: l!, dq: dq!, dk: dk!, dv: dv!, dSinks: dSinks! };
 }
 
-/** The same with an explicit key of value 0, whose score is the sink of its head. */
+/** As `computeWithSinks`, but with an explicit key with value 0, whose score is the sink of its head. */
 async function computeWithExplicitKey(ctx: Context, mask: Mask) {
   const extendedSize = size + 1;
   const rows = (length: number, seed: number) => values(batch * heads * length * size, seed);
@@ -216,7 +219,7 @@ test("what is made for sinks is released", async () => {
     }
   }
   await ctx.device.stream.synchronize();
-  // What a loop makes anew and hands in, dOut, is the caller's.
+  // The loop does not dispose dOut, which it creates in each step.
   const dOut = 3 * 16 * 4;
   expect(ctx.device.memory().allocated - allocatedBefore).toBeLessThanOrEqual(dOut);
 });

@@ -266,7 +266,7 @@ describe("checkpoint", () => {
       using b = tanh(a);
       return square(b);
     }, x);
-    // x and y, 16 bytes each: nothing in between.
+    // x and y, 16 bytes each, without intermediates.
     expect(device.memory().allocated).toBe(32);
     expect(y.node?.name).toBe("checkpoint");
   });
@@ -288,7 +288,7 @@ test("10 000 steps leave device memory flat", async () => {
     loss.backward();
     if (step % 1000 === 0) device.flush();
   }
-  // The weight, its gradient and x.
+  // The weight, its gradient, and x.
   expect(device.memory().allocated).toBe(8 + 8 + 16);
   expect(device.memory().peak).toBeLessThan(2000);
 });
@@ -315,7 +315,7 @@ describe("parts of a tensor", () => {
     using y = scale(x, 1);
     using firstElement = y.slice(0, 0, 1);
     using allElements = y.reshape([2]);
-    // Both get the gradient of `both` as it is: nothing may be added to it in place.
+    // Both operands receive the gradient of `viewSum` without a copy, so nothing may be added to it in place.
     using viewSum = add(y, allElements);
     using a = sum(viewSum);
     using b = sum(firstElement);
@@ -334,7 +334,7 @@ describe("parts of a tensor", () => {
     const allocatedBefore = device.memory().allocated;
     scopeResult.backward();
     expect(await readGrad(x)).toEqual(new Array(1000).fill(1));
-    // The gradients of y and x, and what a part's is made of.
+    // The gradients of y and x, and intermediates for one part.
     expect(device.memory().peak - allocatedBefore).toBeLessThan(2.5 * 4000);
   });
 });

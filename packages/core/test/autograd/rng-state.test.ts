@@ -8,7 +8,7 @@ import { sum } from "../../src/ops/reduction.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice, referenceWorld } from "../reference/index.ts";
 
-/** x times random numbers: the gradient shows which were drawn. */
+/** Multiplies x by random numbers. The gradient of x equals the numbers that were drawn. */
 function addNoise(ctx: Context, x: Tensor): Tensor {
   using noise = rand(ctx, x.shape, { seed: 1 });
   return mul(x, noise);

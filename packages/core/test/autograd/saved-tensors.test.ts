@@ -88,7 +88,7 @@ describe("a saved tensor that was mutated before its backward is an error", () =
     const x = createLeaf(1, 2);
     using scratch = ones(device, [2]);
     using y = scaleByTableOp([x], scratch);
-    device.kernels.fill(scratch, 5); // not saved: no error
+    device.kernels.fill(scratch, 5); // not saved, so no error
     using secondOutput = scaleByTableOp([x], scratch);
     device.kernels.fill(tables[1]!, 5);
     expect(() => secondOutput.backward(ones(device, [2]))).toThrow(/backward of scaled: expected "table"/);

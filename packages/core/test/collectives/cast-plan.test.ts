@@ -5,7 +5,7 @@ import type { Tensor } from "../../src/tensor.ts";
 
 const createShapedTensor = (...shape: number[]): Tensor => ({ shape, dtype: "float32" }) as unknown as Tensor;
 
-/** One range between ranks 0 and 1 of three. */
+/** Creates a plan of three ranks with a single range, by default from rank 0 to rank 1. */
 function createSingleRangePlan(range: RowRange, sender = 0, receiver = 1): GroupCastPlan {
   return {
     size: 3,
@@ -53,7 +53,7 @@ test("a plan is verified and hashed once for an object", () => {
   expect(rankGroupCast("test", plan, { rank: 0, size: 3 })).toBe(firstCast);
   groupCastHash(plan, 0, [createShapedTensor(9, 5)]);
   expect(ranges.mock.calls.length).toBe(calls);
-  // Of another rank of this process its own ranges are verified.
+  // For another rank of this process, the ranges of that rank are verified.
   expect(rankGroupCast("test", plan, { rank: 1, size: 3 }).receivedRows).toBe(1);
 });
 

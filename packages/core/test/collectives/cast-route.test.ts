@@ -12,7 +12,10 @@ function listRows(ranges: readonly RowRange[]): number[] {
   return ranges.flatMap(({ start, length }) => Array.from({ length }, (_, i) => start + i));
 }
 
-/** Ranges that follow from sender and receiver: some empty, some that touch, several that overlap between receivers. */
+/**
+ * Creates a plan with pseudo-random ranges for each sender and receiver: some are empty, some adjacent, and several
+ * overlap between receivers.
+ */
 function createRandomPlan(size: number, seed: number): GroupCastPlan {
   const ranges = (sender: number, receiver: number): RowRange[] => {
     if (sender === receiver) return [];
@@ -28,7 +31,7 @@ function createRandomPlan(size: number, seed: number): GroupCastPlan {
 const createRoute = (plan: GroupCastPlan, hosts: readonly number[], rank: number): GroupCastRoute | undefined =>
   hierarchicalRoute(plan, rankGroupCast("test", plan, { rank, size: hosts.length }), { rank, hosts });
 
-/** A message of a tensor of one number a row: rows of a sender, by their number. */
+/** A message with row indices of a sender. */
 interface Message {
   readonly hopSender: number;
   readonly hopReceiver: number;
@@ -36,7 +39,10 @@ interface Message {
   readonly rows: readonly number[];
 }
 
-/** All messages, hop by hop, and what each rank has in its `out` when all have arrived: [sender, row]. */
+/**
+ * Delivers the messages of all routes. Returns the messages of each hop and the resulting `out` of each rank, as
+ * [sender, row].
+ */
 function deliverMessages(routes: readonly GroupCastRoute[]) {
   const hops: [Message[], Message[]] = [[], []];
   const out = routes.map((): (readonly [number, number])[] => []);
@@ -126,7 +132,7 @@ test("rows cross between ranks of one place in their hosts, where these require 
 });
 
 test("rows of each message", () => {
-  // Rank 0 sends rows 0..4 to rank 2 and rows 2..7 to rank 3: what both require is forwarded by rank 2.
+  // Rank 0 sends rows 0..4 to rank 2 and rows 2..7 to rank 3. The rows that both require are forwarded by rank 2.
   const ranges = (sender: number, receiver: number): RowRange[] =>
     sender !== 0 || receiver < 2 ? [] : [receiver === 2 ? { start: 0, length: 5 } : { start: 2, length: 6 }];
   const plan = { size: 4, ranges };

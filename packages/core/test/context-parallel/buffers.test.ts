@@ -12,7 +12,7 @@ beforeEach(async () => {
 });
 afterEach(() => ctx.close());
 
-/** K and V [2,3,rows,4] as a module makes them, views of [B,S,H,D]; and two that are dense. */
+/** Creates K and V [2,3,rows,4] as views of [B,S,H,D], as modules do, and contiguous copies of them. */
 function createKv(rows: number): { strided: Tensor[]; dense: Tensor[] } {
   const createTensor = (seed: number) =>
     fromArray(ctx, values(2 * rows * 3 * 4, seed), [2, rows, 3, 4]).permute([0, 2, 1, 3]);
@@ -111,7 +111,7 @@ test("what lies as messages do is used as it is; each that does not is copied", 
   expect(wire[1]!.storage).not.toBe(copiedTensor.storage);
   expect(wire.map(({ isContiguous }) => isContiguous)).toEqual([true, true]);
   expect(await tensors[1]!.read()).toEqual(await copiedTensor.read());
-  // For one sequence, a view of [1,S,H,D] has its rows first already.
+  // With batch size 1, a view of [1,S,H,D] already has its rows outermost.
   using rows = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
   const singleTensor = fromArray(ctx, values(5 * 3 * 4, 1), [1, 5, 3, 4]).permute([0, 2, 1, 3]);
   expect(rows.contiguous([singleTensor]).wire[0]!.storage).toBe(singleTensor.storage);

@@ -11,7 +11,7 @@ import { contiguous, type Layout, zigzag } from "../../src/placement/placement.t
 import { layoutOf } from "../../src/placement/layout.ts";
 import { positions } from "../../src/placement/span.ts";
 
-/** Whether any of these queries sees any of these keys, pair by pair. */
+/** Returns whether any of these keys is visible to any of these queries, by checking all pairs. */
 function canSee(queries: Iterable<number>, keys: Iterable<number>, slices: readonly Slice[]): boolean {
   const isPairVisible = (q: number, k: number) =>
     slices.some((slice) => {

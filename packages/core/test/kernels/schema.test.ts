@@ -14,14 +14,17 @@ import { type kernelStructures, kernelFeatures, kernelSchema } from "../../src/k
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/device.ts";
 
-// What is wrong with types is an error of `npm run typecheck`.
+// Type mismatches are reported by `npm run typecheck`.
 
 type IsSameType<A, B> = [A] extends [B] ? ([B] extends [A] ? true : false) : false;
 type UnionKeys<T> = T extends unknown ? keyof T : never;
 type NamesOf<F extends Field> = F extends { readonly names: infer N } ? N[keyof N] : F["name"];
 type PropertyType<T, K> = K extends keyof T ? T[K] : never;
 
-/** Fields of a structure whose type is not that of the interface's property. A union's own properties are not looked at. */
+/**
+ * Fields of a structure whose type differs from that of the interface's property. Fields with `names`, which belong to
+ * a union, are not compared.
+ */
 type MismatchedFields<T, F extends Field> = F extends { readonly names: unknown }
   ? never
   : F extends unknown
@@ -39,7 +42,7 @@ type MismatchedKernels = {
     : `${S} has other properties`;
 }[keyof StructTypes];
 
-/** The error names what is wrong. */
+/** The type error names the mismatched kernels. */
 const mismatchedKernels: [MismatchedKernels] extends [never] ? "nothing" : MismatchedKernels = "nothing";
 const areStructsNamed: IsSameType<keyof StructTypes, keyof typeof kernelStructures> = true;
 const signatureChecks: [
@@ -102,7 +105,7 @@ test("every output comes before every input, as kernels' callers expect", () => 
     const parameters = getOperands(kernel).filter(({ isMutated }) => isMutated);
     const readOperands = getOperands(kernel).filter(({ isMutated }) => !isMutated);
     const lastParameter = Math.max(...parameters.map(({ parameter }) => parameter));
-    // What some kernels write beside their output, statistics and what an activation is applied to, stands at the end.
+    // Norms and `linear` have additional outputs at the end: statistics and the pre-activation.
     const firstRead = Math.min(...readOperands.map(({ parameter }) => parameter));
     if (!/Norm$|^linear$/.test(kernel)) expect(lastParameter, kernel).toBeLessThan(firstRead);
   }

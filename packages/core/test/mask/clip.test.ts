@@ -145,7 +145,7 @@ test("of ten thousand documents those that a tile does not meet are not looked a
     }));
   const slices = resolveSlices({ name: "watched", slices: () => countingSlices }, 100_000, 100_000);
   const span = (start: number) => [{ start, length: 200, step: 1 }];
-  visiblePairs(span(0), span(0), slices); // the index is made
+  visiblePairs(span(0), span(0), slices); // creates the index
   isVisibleUnchecked(span(0), span(5000), slices);
   readCount = 0;
   expect(visiblePairsUnchecked(span(500), span(600), slices)).toBe(1000);
@@ -176,7 +176,7 @@ test.each([
   expect(comparisonCount).toBeLessThan(50 * slices.length);
 });
 
-/** How often a border of a slice is read: a count, not a clock, so that a busy machine does not matter. */
+/** Counts how often slices are read. Counts are used instead of times so that the machine's load does not matter. */
 function countComparisons(slices: readonly Slice[]): number {
   let reads = 0;
   const watched = slices.map((slice) => ({

@@ -11,7 +11,7 @@ type VisibilityPredicate = (q: number, k: number) => boolean;
 const length = fc.nat(10);
 const size = fc.integer({ min: 1, max: 6 });
 
-/** A mask beside its definition, pair by pair, for sequences of these lengths. */
+/** Generates a mask and its definition as a predicate on pairs, for sequences of these lengths. */
 function anyMask(queries: number, keys: number): fc.Arbitrary<[Mask, VisibilityPredicate]> {
   const shift = keys - queries;
   return fc.oneof(
@@ -36,7 +36,7 @@ function anyMask(queries: number, keys: number): fc.Arbitrary<[Mask, VisibilityP
 }
 
 function createDenseMask(bits: readonly boolean[], queries: number, keys: number): Mask {
-  // A matrix without rows has no width.
+  // The width of a matrix without rows is unknown.
   if (queries === 0) return masks.fromSlices([]);
   return masks.fromDense(Array.from({ length: queries }, (_, q) => bits.slice(q * keys, (q + 1) * keys)));
 }

@@ -7,7 +7,7 @@ import { anySlice, listPairs, pairsWhere } from "./pairs.ts";
 
 const lengths = fc.nat(9);
 
-/** A mask must cover each pair that its definition shows once, and no other. */
+/** Checks that a mask covers each visible pair of its definition exactly once, and no other pair. */
 function checkDefinition(
   createMask: (size: number) => Mask,
   isVisible: (q: number, k: number, sizes: { shift: number; size: number }) => boolean,
@@ -87,7 +87,7 @@ test("global tokens may lie anywhere", () => {
 
 const documentLengths = fc.array(fc.nat(5), { maxLength: 6 });
 
-/** To which document each position belongs, and its place there. */
+/** Returns the document of each position, and the index within it. */
 function listTokenDocuments(sizes: readonly number[]) {
   return sizes.flatMap((size, document) =>
     Array.from({ length: size }, (_, indexInDocument) => ({ document, place: indexInDocument, size })),

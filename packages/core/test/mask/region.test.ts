@@ -100,11 +100,14 @@ function splitIntoCells({ q0, k0, ...sliceFields }: Slice): Slice[] {
 interface RunStack {
   readonly start: number;
   readonly end: number;
-  /** How the borders moved with the last row; unknown of a single row. */
+  /** Shift of the borders from the previous to the last row; undefined for a single row. */
   readonly borderShift?: string;
 }
 
-/** Runs of each row, put onto those of the row before while their borders go on as before: row by row. */
+/**
+ * Counts the slices of a region row by row. A run continues a run of the previous row as long as its borders move in
+ * the same way.
+ */
 function countStacks(pairs: ReadonlySet<string>): number {
   let [count, openStacks] = [0, [] as readonly RunStack[]];
   for (let q = 0; q < 20; q++) {

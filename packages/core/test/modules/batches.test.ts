@@ -21,11 +21,11 @@ const [B, S, E] = [3, 6, 8];
 const lengths = [6, 2, 3];
 const module = { embedDim: E, numHeads: 4, numKvHeads: 2 } as const;
 
-/** Numbers of a sample's token, wherever it lies. */
+/** Returns feature i of a sample's token, independent of the padding. */
 const computeFeature = (sample: number, token: number, i: number, seed: number): number =>
   Math.sin(1 + sample * 17 + token * 5 + i * 3 + seed * 29);
 
-/** [B,S,E], tokens of each sample to the left or the right, garbage in the padding. */
+/** Creates [B,S,E] with each sample padded on the left or the right. The padding contains large values. */
 function createPaddedBatch(ctx: Context, padding: "left" | "right", counts: readonly number[], seed = 0): Tensor {
   const values = counts.flatMap((count, sample) =>
     Array.from({ length: S * E }, (_, index) => {
@@ -36,7 +36,7 @@ function createPaddedBatch(ctx: Context, padding: "left" | "right", counts: read
   return fromArray(ctx, values, [counts.length, S, E]);
 }
 
-/** [1,n,E]: one sample without padding. */
+/** Creates [1,count,E]: one sample without padding. */
 function createSample(ctx: Context, sample: number, count: number, seed = 0): Tensor {
   const values = Array.from({ length: count * E }, (_, index) =>
     computeFeature(sample, Math.floor(index / E), index % E, seed),
@@ -44,7 +44,7 @@ function createSample(ctx: Context, sample: number, count: number, seed = 0): Te
   return fromArray(ctx, values, [1, count, E]);
 }
 
-/** Tokens of one sample of [B,S,E]. */
+/** Returns the tokens of one sample of [B,S,E], without padding. */
 function sliceSampleTokens(x: Tensor, sample: number, padding: "left" | "right", count: number): Tensor {
   const firstToken = padding === "left" ? S - count : 0;
   return x.slice(0, sample, sample + 1).slice(1, firstToken, firstToken + count);
@@ -56,7 +56,7 @@ async function expectClose(a: Tensor, b: Tensor): Promise<void> {
   for (const [i, value] of actual.entries()) expect(value).toBeCloseTo(expected[i]!, 4);
 }
 
-/** A placement that no name has: of unequal shards, in pieces. */
+/** A custom placement with unequal shards, one of which has two spans. */
 const unevenPlacement: Placement = {
   name: "uneven",
   spans: (index) =>
@@ -69,7 +69,7 @@ const unevenPlacement: Placement = {
     ][index]!,
 };
 
-/** By position alone: what stands at equal distance turns alike. */
+/** A position encoding that multiplies the features of a row by exp(−slope · position). */
 const positionScaling: PositionEncoding = {
   encode(x, spans) {
     const rows = spans.flatMap(({ start, length, step }) => Array.from({ length }, (_, i) => start + i * step));
@@ -150,7 +150,7 @@ describe.each(["left", "right"] as const)("a batch padded on the %s", (padding) 
   });
 
   test("over two axes, whose rows are one sequence", async () => {
-    // The same seed, and so the same weights.
+    // Both have the same seed and therefore the same weights.
     const [flatContext, gridContext] = [await referenceWorld(1), await referenceWorld(1)].map(([ctx]) => ctx!) as [
       Context,
       Context,
@@ -224,7 +224,7 @@ describe("distances of queries and keys in a sample with padding on the left", (
     const [q, kv] = [createHeads(ctx, 4), createHeads(ctx, 6)];
     const call = { alibiSlopes, padding: "left" } as const;
     const attend = (options: object) => attention(ctx, q, kv, kv, { ...call, ...options });
-    // Sample 1: two before either.
+    // Sample 1 has two positions of padding before its queries and before its keys.
     const out = attend({ lengths: { queries: queryLengths, keys: [6, 4] } });
     const [sampleQ, sampleKv] = [q.slice(0, 1, 2).slice(2, 2, 4), kv.slice(0, 1, 2).slice(2, 2, 6)];
     await expectClose(out.slice(0, 1, 2).slice(2, 2, 4), attention(ctx, sampleQ, sampleKv, sampleKv, { alibiSlopes }));
@@ -233,7 +233,7 @@ describe("distances of queries and keys in a sample with padding on the left", (
     expect(attendUnequal).toThrow(
       /padding "left" with alibiSlopes: expected as much padding .* received 2 positions before the queries and 0 before the keys of sample 1; pad on the right/,
     );
-    // Padding on the right moves nothing, nor does a sample that sees nothing have distances.
+    // Padding on the right shifts no positions, and a sample without queries has no distances.
     attend({ lengths: { queries: queryLengths, keys: [6, 6] }, padding: "right" });
     attend({ lengths: { queries: [4, 0], keys: [6, 6] } });
     attention(ctx, q, kv, kv, { lengths: { queries: queryLengths, keys: [6, 6] }, padding: "left" });

@@ -90,7 +90,7 @@ describe("setData", () => {
     const [x, buffer] = [fromArray(ctx, [1, 2, 3, 4], [2, 2]), fromArray(ctx, [9, 5, 6, 7, 8], [5])];
     x.requiresGrad = true;
     const [view, y] = [x.slice(0, 1), x.square().sum()];
-    // This device resolves a tensor's memory when it runs, native ones when work is enqueued.
+    // This device resolves a tensor's memory when work runs, native devices when work is enqueued.
     await ctx.device.stream.synchronize();
     x.setData(buffer.slice(0, 1).reshape([2, 2]));
     expect(Array.from(await x.read())).toEqual([5, 6, 7, 8]);

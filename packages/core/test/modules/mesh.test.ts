@@ -14,7 +14,8 @@ import { type Shape, numel } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { gather, type ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
 
-// Every rank holds a shard; output, input gradients and parameter gradients must equal those of one rank that holds all.
+// Every rank holds a shard. Output, input gradients and parameter gradients must equal those of a single rank with the
+// whole sequence.
 
 interface Input {
   readonly shape: Shape;
@@ -28,12 +29,12 @@ interface ModuleCase {
   readonly inputs: readonly Input[];
 }
 
-/** One rank holds all, however the others share. */
+/** Returns the placement; "contiguous" for a single rank, which holds the whole sequence. */
 function selectPlacement(ctx: Context, placement: Input["placement"]): Input["placement"] {
   return ctx.size > 1 ? placement : "contiguous";
 }
 
-/** Output and gradients of the inputs whole, then the gradients of the parameters. */
+/** Returns the unsharded output and input gradients, then the parameter gradients. */
 async function computeResults(
   ctx: Context,
   { createModule: make, runForward: run, inputs }: ModuleCase,

@@ -248,7 +248,7 @@ describe("forward", () => {
     });
     expect(memoryByMode[1]![0]).toBe(2 * 4 * 4 * 8);
     expect(memoryByMode[1]![0]).toBeLessThan(memoryByMode[0]![0]);
-    // And attention's out and lse, if they are to be kept.
+    // "keepAttention" also saves out and lse of attention.
     expect(memoryByMode[2]![0]).toBe(3 * 4 * 4 * 8 + 4 * 4 * options.numHeads);
   });
 

@@ -8,7 +8,9 @@ import { scale } from "../../src/ops/pointwise.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import { gather, referenceWorld } from "../reference/index.ts";
 
-/** Zeroes what it is given, and remembers where the rows stood. */
+/**
+ * Creates a position encoding that scales its input by 0, and records the shapes and positions with which it is called.
+ */
 function createRecorder(): PositionEncoding & {
   readonly encodedShapes: [shape: readonly number[], spans: readonly Span[]][];
 } {

@@ -14,7 +14,7 @@ import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/device.ts";
 import { checkGradients, type GradientCase } from "../reference/gradients.ts";
 
-/** Runs an operation on x transposed, and lets go of the view. */
+/** Runs an operation on transposed x, and disposes the view. */
 const transposeInput =
   (operation: (x: Tensor, ...otherInputs: Tensor[]) => Tensor) =>
   (x: Tensor, ...otherInputs: Tensor[]): Tensor => {
@@ -259,7 +259,8 @@ test("a mean is no larger than what it is the mean of, however many there are", 
   using count = fromArray(device, new Float32Array(70_000).fill(1), [70_000], { dtype: "float16" });
   using meanOfMany = mean(count);
   meanOfAll.backward();
-  expect([meanOfAll.dtype, meanOfAll.shape, await meanOfAll.item()]).toEqual(["float16", [], 44_992]); // of those in 16 bits the one next to 45 004
+  // 44 992 is 45 004 rounded to float16.
+  expect([meanOfAll.dtype, meanOfAll.shape, await meanOfAll.item()]).toEqual(["float16", [], 44_992]);
   expect(Array.from(await rows.read())).toEqual([55_008, 35_008]);
   expect(await meanOfMany.item()).toBe(1);
   expect(Array.from(await x.grad!.read())).toEqual([0.25, 0.25, 0.25, 0.25]);

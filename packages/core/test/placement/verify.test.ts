@@ -93,7 +93,7 @@ describe("a placement that breaks its guarantees is rejected", () => {
   });
 });
 
-/** Shards that hold each position once, in spans of several steps. */
+/** Shards that contain each position exactly once, with spans of several steps. */
 const partitions = fc
   .array(
     fc.record({ shard: fc.nat(3), step: fc.integer({ min: 1, max: 4 }), blocks: fc.integer({ min: 1, max: 4 }) }),
@@ -194,7 +194,7 @@ test("a coordinate outside the mesh is rejected, and not taken for another", () 
     expect(() => layoutOf({ mesh: { sp }, axes: ["sp"], length: 10 })).toThrow(
       /mesh axis "sp": expected an integer ≥ 1/,
     );
-    // Also of an axis that the sequence is not cut along.
+    // Also for an axis along which the sequence is not sharded.
     expect(() => layoutOf({ mesh: { dp: sp, sp: 2 }, axes: ["sp"], length: 10 })).toThrow(
       /mesh axis "dp": expected an integer ≥ 1/,
     );

@@ -6,11 +6,15 @@ import type { Tensor } from "../../src/tensor.ts";
 import type { Memory } from "./memory.ts";
 import { philox } from "./random.ts";
 
-// One score at a time. B batch, H heads, Hkv KV heads, Sq and Sk rows, D head size, Dv that of the values.
+// Reference attention that computes one score at a time. B batch, H heads, Hkv KV heads, Sq and Sk rows, D head size,
+// Dv head size of the values.
 //
-// Scores are float32, as on any device: of 1e9 the difference to a float32 lse is right only if both were rounded.
+// Scores are rounded to float32, as on any device: for a score of 1e9, the difference to a float32 lse is correct only
+// if both are rounded.
 
-/** For each local query of a batch element the local keys it sees; a pair covered by two slices is a fault of the caller. */
+/**
+ * Returns, for each local query of a batch element, the visible local keys. Throws if two slices cover the same pair.
+ */
 function listVisibleKeys({ q, k, mask: sharedMask, modifiers }: Tile, batch: number): number[][] {
   const { sampleMasks, origin } = modifiers ?? {};
   const mask = sampleMasks ? [...sharedMask, ...sampleMasks[(origin?.batch ?? 0) + batch]!] : sharedMask;
@@ -27,20 +31,20 @@ function listVisibleKeys({ q, k, mask: sharedMask, modifiers }: Tile, batch: num
   });
 }
 
-/** A query and a key by their rows here: of a sample, of a query head. */
+/** A pair of query and key: the local index [b, h, s] of the query, and the global positions of both. */
 interface QueryKeyPair {
   readonly queryIndex: readonly number[];
   readonly query: number;
   readonly key: number;
 }
 
-/** Global positions of a row of queries [b, h, s] and of a row of keys. */
+/** Returns a function that looks up the global positions of a query index [b, h, s] and a row of keys. */
 function createPairLookup(tile: Tile): (queryIndex: readonly number[], key: number) => QueryKeyPair {
   const [queries, keys] = [[...positions(tile.q)], [...positions(tile.k)]];
   return (queryIndex, key) => ({ queryIndex, query: queries[queryIndex[2]!]!, key: keys[key]! });
 }
 
-/** What modifies the scores of a call. */
+/** Creates the functions that apply a call's modifiers to scores and weights. */
 function createScoreModifier({ modifiers = {} }: Tile, memory: Memory) {
   const { softcap, slopes, dropout, origin = { batch: 0, head: 0 } } = modifiers;
   const slopesByHead = slopes ? memory.load(slopes) : undefined;
@@ -52,7 +56,7 @@ function createScoreModifier({ modifiers = {} }: Tile, memory: Memory) {
       return cappedScore - (slopesByHead ? slopesByHead[origin.head + at[1]!]! * Math.abs(query - key) : 0);
     },
     derivative: (scaled: number) => (softcap === undefined ? 1 : 1 - Math.tanh(scaled / softcap) ** 2),
-    /** What a weight counts. */
+    /** Returns the factor of a weight: 0 if it is dropped. */
     dropoutFactor({ queryIndex: at, query, key }: QueryKeyPair): number {
       if (!dropout) return 1;
       const sample = dropout.batchOffset + origin.batch + at[0]!;
@@ -63,7 +67,7 @@ function createScoreModifier({ modifiers = {} }: Tile, memory: Memory) {
 }
 
 export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward" | "merge"> {
-  /** Values of a 4-D tensor by (b, h, s), each a row of D. */
+  /** Returns access to the rows [D] of a 4-D tensor by (b, h, s). */
   const listRows = (x: Tensor) => {
     const values = memory.load(x);
     const [, h, s, d] = x.shape as [number, number, number, number];
@@ -77,7 +81,7 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
   };
   const dot = (a: readonly number[], b: readonly number[]) => a.reduce((sum, value, i) => sum + value * b[i]!, 0);
 
-  /** Calls `use` with every query row: its KV head, its number in [B,H,S] and what it sees. */
+  /** Calls `visit` with every query row: its index [b, h, s], its [b, KV head], and its visible keys. */
   function forEachQuery(
     q: Tensor,
     k: Tensor,
@@ -174,7 +178,7 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
         x.map((value, i) => {
           const row = Math.floor(i / d);
           const { own, other } = sums[row]!;
-          // What lies in `out` of a row that has seen nothing is not looked at.
+          // `out` of a row without visible keys is ignored.
           if (b[row] === -Infinity) return value;
           return a[row] === -Infinity ? y[i]! : (own * value + other * y[i]!) / (own + other);
         }),

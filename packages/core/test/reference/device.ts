@@ -27,8 +27,8 @@ export interface ReferenceOptions {
 }
 
 /**
- * A whole device in plain TypeScript: the shortest thing that obeys the contracts, for tests that need some device. Like a
- * real one it runs nothing at the call; unlike one it is slow and notices misuse.
+ * A minimal device in plain TypeScript that satisfies the contracts, for tests that need any device. Like a real
+ * device, it runs work asynchronously. Unlike one, it is slow and detects misuse.
  */
 export class ReferenceDevice implements Device {
   readonly type = "reference";
@@ -52,7 +52,7 @@ export class ReferenceDevice implements Device {
     this.kernels = versionedKernels(this.#enqueueKernels(Object.assign({}, ...kernelGroups) as Kernels));
   }
 
-  /** Kernels that run in stream order; operands must be alive at the call, as on any device. */
+  /** Wraps kernels so that they run in stream order. Operands must not be disposed at the call, as on any device. */
   #enqueueKernels(kernels: Kernels): Kernels {
     const entries = Object.entries(kernels as Record<string, (...args: unknown[]) => void>).map(([name, kernel]) => [
       name,
@@ -110,19 +110,19 @@ export class ReferenceDevice implements Device {
     return this.values(x).then((values) => Float32Array.from(values));
   }
 
-  /** The values unrounded. */
+  /** Resolves to the values without rounding to float32. */
   values(x: Tensor): Promise<number[]> {
     x.assertNotDisposed("read");
     x.storage.retain();
     return this.stream.runWhenReached(() => this.#memory.load(x)).finally(() => x.storage.release());
   }
 
-  /** Runs what was enqueued so far, as a device does in its own time. */
+  /** Runs the work enqueued so far, which a real device does asynchronously. */
   flush(): void {
     this.stream.scheduler.run();
   }
 
-  /** What a collective moves. */
+  /** Returns a tensor's values for a collective. */
   load(x: Tensor): number[] {
     return this.#memory.load(x);
   }
@@ -155,7 +155,7 @@ export class ReferenceDevice implements Device {
   }
 }
 
-/** Tensors among a kernel's arguments, one level deep in records. */
+/** Lists the tensors among a kernel's arguments and in their fields. */
 function listTensors(args: readonly unknown[]): Tensor[] {
   return args.flatMap((arg) => {
     if (arg instanceof Tensor) return [arg];

@@ -14,7 +14,7 @@ const sigmoid = (x: number) => 1 / (1 + Math.exp(-x));
 const tanhGate = (x: number) => sigmoid(2 * Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3));
 const normalDensity = (x: number) => Math.exp(-(x * x) / 2) / Math.sqrt(2 * Math.PI);
 
-/** The normal distribution's Φ by its Taylor series, exact to 1e-9 for |x| ≤ 5. */
+/** Returns the normal cumulative distribution function Φ by its Taylor series, exact to 1e-9 for |x| ≤ 5. */
 function normalCdf(x: number): number {
   if (Math.abs(x) > 5.5) return x > 0 ? 1 : 0;
   let [term, sum] = [x, x];

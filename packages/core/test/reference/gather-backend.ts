@@ -6,7 +6,7 @@ import type { Layout } from "../../src/placement/placement.ts";
 import { spansLength } from "../../src/placement/span.ts";
 import type { Tensor } from "../../src/tensor.ts";
 
-/** The shortest backend over ranks: every rank fetches all keys, and all ranks add up their gradients. */
+/** A minimal distributed backend: every rank gathers all keys, and the gradients of the keys are all-reduced. */
 export function gather(axis = "sp", inner: AttentionBackend = local()): AttentionBackend {
   return {
     name: "gather",
@@ -52,7 +52,7 @@ function countRowsBefore(ctx: Context, location: ShardLocation): number {
     .reduce((sum, count) => sum + count, 0);
 }
 
-/** [B,H,S,D] of every rank along the axis, one after another. */
+/** Gathers [B,H,S,D] of every rank along the axis, concatenated along S. */
 function gatherRows(ctx: Context, x: Tensor, location: ShardLocation): Tensor {
   const [b, h, , d] = x.shape as [number, number, number, number];
   const rows = countShardRows(ctx, location);

@@ -5,7 +5,7 @@ import { numel } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "./device.ts";
 
-/** Numbers that look random, are the same every time, and lie in [low, high). */
+/** Returns deterministic pseudo-random numbers in [low, high). */
 export function values(count: number, seed = 1, [low, high]: readonly [number, number] = [-1, 1]): number[] {
   return Array.from({ length: count }, (_, i) => {
     const x = Math.sin((i + 1) * 12.9898 + seed * 78.233) * 43758.5453;
@@ -20,8 +20,8 @@ export interface GradientCase {
 }
 
 /**
- * Compares every gradient of `run` with central differences, in float64: the loss is a weighted sum of the output.
- * Also checks that nothing is left behind on the device but what the caller holds.
+ * Compares every gradient of `run` with central differences in float64. The loss is a weighted sum of the output. Also
+ * checks that no device memory is leaked.
  */
 export async function checkGradients({ shapes, range, run }: GradientCase): Promise<void> {
   const device = new ReferenceDevice({ double: true });

@@ -25,7 +25,7 @@ export function matmul(memory: Memory): Pick<Kernels, "matmul" | "linear"> {
   };
 }
 
-/** result += a · b, of the shape of out. */
+/** Adds a · b to result, which has the shape of out. */
 function addProduct(memory: Memory, result: number[], [out, a, b]: readonly [Tensor, Tensor, Tensor]): void {
   const batch = out.shape.slice(0, -2);
   const [m, n] = out.shape.slice(-2) as [number, number];

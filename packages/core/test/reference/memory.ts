@@ -2,13 +2,13 @@ import type { DType } from "../../src/storage.ts";
 import type { Shape } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
 
-/** Keeps a number as a dtype would. */
+/** Rounds a number to a dtype. */
 export type RoundFunction = (value: number) => number;
 
 const scratchFloat = new Float32Array(1);
 const scratchBits = new Uint32Array(scratchFloat.buffer);
 
-/** Nearest even, by adding just under half of what is cut off. */
+/** Rounds to nearest even, by adding just under half a unit of the last kept bit. */
 export function toBfloat16(value: number): number {
   scratchFloat[0] = value;
   if (Number.isNaN(value)) return value;
@@ -16,7 +16,7 @@ export function toBfloat16(value: number): number {
   return scratchFloat[0];
 }
 
-/** Nearest even on a grid of 2⁻¹⁰ of the value's power of two, or of 2⁻²⁴ below 2⁻¹⁴. */
+/** Rounds to nearest even on a grid of 2⁻¹⁰ times the value's power of two, or of 2⁻²⁴ below 2⁻¹⁴. */
 export function toFloat16(value: number): number {
   if (!Number.isFinite(value) || value === 0) return value;
   const exponent = Math.max(-14, Math.floor(Math.log2(Math.abs(value))));
@@ -28,7 +28,7 @@ export function toFloat16(value: number): number {
   return Math.abs(rounded) > 65504 ? Math.sign(value) * Infinity : rounded;
 }
 
-/** Every address in row-major order of `shape`, to which x is broadcast. */
+/** Returns the address of every element in row-major order of `shape`, to which x is broadcast. */
 export function addresses(x: Pick<Tensor, "shape" | "strides" | "offset">, shape: Shape = x.shape): number[] {
   let elementAddresses = [x.offset];
   for (const [axis, length] of shape.entries()) {
@@ -40,8 +40,8 @@ export function addresses(x: Pick<Tensor, "shape" | "strides" | "offset">, shape
 }
 
 /**
- * Device memory by handle, one JavaScript number per element. Fresh memory is NaN and freed memory is gone, so that
- * reading what was never written, or is no longer there, shows.
+ * Device memory by handle, one JavaScript number per element. New memory is filled with NaN and freed memory is
+ * removed, so that reads of uninitialized or freed memory are detected.
  */
 export class Memory {
   readonly #blocks = new Map<bigint, Float64Array>();
@@ -68,13 +68,13 @@ export class Memory {
     return block;
   }
 
-  /** Values in row-major order, broadcast to `shape`. */
+  /** Returns the values in row-major order, broadcast to `shape`. */
   load(x: Tensor, shape: Shape = x.shape): number[] {
     const block = this.block(x);
     return addresses(x, shape).map((address) => block[address]!);
   }
 
-  /** A number as a kernel that computes in float32 has it. */
+  /** Rounds a number as a kernel that computes in float32 does. */
   float32(value: number): number {
     return this.#round.float32(value);
   }

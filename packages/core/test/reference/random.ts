@@ -1,7 +1,7 @@
 import type { Kernels, RandomSpec } from "../../src/kernels/kernels.ts";
 import type { Memory } from "./memory.ts";
 
-/** Philox4x32-10, Salmon et al. 2011: four words from a counter and a key. */
+/** Philox4x32-10, Salmon et al. 2011: computes four words from a counter and a key. */
 export function philox(counter: readonly number[], key: readonly number[]): number[] {
   let [c0, c1, c2, c3] = counter.map(BigInt) as [bigint, bigint, bigint, bigint];
   let [k0, k1] = key.map(BigInt) as [bigint, bigint];
@@ -14,19 +14,19 @@ export function philox(counter: readonly number[], key: readonly number[]): numb
   return [c0, c1, c2, c3].map(Number);
 }
 
-/** Which numbers are drawn. */
+/** Seed and stream of random numbers. */
 type StreamSource = Pick<RandomSpec, "seed" | "stream">;
 
 function drawWords(i: number, { seed, stream }: StreamSource): number[] {
   return philox([i >>> 0, 0, stream >>> 0, 0], [seed >>> 0, 0]);
 }
 
-/** In [0, 1). */
+/** Returns number i of a stream, uniform in [0, 1). */
 export function uniform(i: number, source: StreamSource): number {
   return drawWords(i, source)[0]! / 2 ** 32;
 }
 
-/** In (0, 1]. */
+/** Maps a word to (0, 1]. */
 const toUnitInterval = (word: number) => (word + 1) / 2 ** 32;
 
 export function random(memory: Memory): Pick<Kernels, "random"> {

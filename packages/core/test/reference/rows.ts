@@ -2,7 +2,7 @@ import type { Kernels, NormStats } from "../../src/kernels/kernels.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { addresses, type Memory } from "./memory.ts";
 
-// What works on the last axis: E its length, N the number of rows.
+// Kernels that operate on the last axis: E is its length, N the number of rows.
 
 const dot = (a: readonly number[], b: readonly number[]) => a.reduce((sum, value, i) => sum + value * b[i]!, 0);
 const total = (row: readonly number[]) => row.reduce((sum, value) => sum + value, 0);

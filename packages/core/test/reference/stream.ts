@@ -1,9 +1,9 @@
 import type { Fence, Stream } from "../../src/device.ts";
 
-/** Runs, and returns true; or returns false if it must wait for something. */
+/** Runs and returns true, or returns false if it must wait. */
 export type StreamWork = () => boolean;
 
-/** Runs its streams, each in order, as far as they get: nothing runs before a wait. */
+/** Runs all streams, each in order, until none can make progress. Work does not run when it is submitted. */
 export class Scheduler {
   readonly #streams: ReferenceStream[] = [];
 
@@ -36,7 +36,7 @@ export class ReferenceStream implements Stream {
     this.#queue.push(work);
   }
 
-  /** Runs what can run; true if anything did. */
+  /** Runs work until an item must wait. Returns whether any ran. */
   advance(): boolean {
     let numCompleted = 0;
     while (numCompleted < this.#queue.length && this.#attempt(this.#queue[numCompleted]!)) numCompleted++;
@@ -71,7 +71,7 @@ export class ReferenceStream implements Stream {
     return this.runWhenReached(() => undefined);
   }
 
-  /** Resolves to what `body` gives once all work so far is done. */
+  /** Resolves to the result of `body` when all work enqueued so far is done. */
   runWhenReached<T>(body: () => T): Promise<T> {
     return new Promise((resolve, reject) => {
       this.submit(() => {

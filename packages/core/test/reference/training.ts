@@ -3,7 +3,7 @@ import type { Tensor } from "../../src/tensor.ts";
 import { addresses, type Memory } from "./memory.ts";
 import { uniform } from "./random.ts";
 
-// What training adds to a device.
+// Kernels for training.
 
 type Training = Pick<
   Kernels,
@@ -102,7 +102,7 @@ function logSumExp(line: readonly number[]): number {
   return maxValue + Math.log(line.reduce((sum, value) => sum + Math.exp(value - maxValue), 0));
 }
 
-/** What a target asks of class i. */
+/** Returns the probability of class i in the smoothed target distribution. */
 function smoothedTarget(i: number, target: number, { smoothing, count }: { smoothing: number; count: number }): number {
   return smoothing / count + (i === target ? 1 - smoothing : 0);
 }

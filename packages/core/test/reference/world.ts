@@ -7,17 +7,17 @@ import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "./device.ts";
 import { Scheduler } from "./stream.ts";
 
-/** One rank's part in a collective. */
+/** One rank's contribution to a collective. */
 interface Contribution {
   readonly device: ReferenceDevice;
   readonly label: string;
   readonly input?: Tensor;
   readonly transfers?: readonly Transfer[];
-  /** Given every rank's input, once all have contributed. */
+  /** Called with the inputs of all ranks when all have contributed. */
   finish?(inputs: readonly (readonly number[])[]): void;
 }
 
-/** What the members of one group share. */
+/** State that the members of a group share. */
 class Rendezvous {
   readonly size: number;
   readonly isCallDone: boolean[] = [];
@@ -28,7 +28,7 @@ class Rendezvous {
     this.size = size;
   }
 
-  /** The last to contribute does the work of all. */
+  /** Adds a contribution. The last rank to contribute performs the collective for all. */
   contribute(call: number, rank: number, contribution: Contribution): void {
     const contributions = (this.#contributions[call] ??= []);
     contributions[rank] = contribution;
@@ -41,7 +41,7 @@ class Rendezvous {
     this.isCallDone[call] = true;
   }
 
-  /** The rendezvous of those that name the same key. */
+  /** Returns the rendezvous of all members with the same key. */
   getSubgroup(key: string, size: number): Rendezvous {
     const subgroup = this.#children.get(key) ?? new Rendezvous(size);
     this.#children.set(key, subgroup);
@@ -49,7 +49,7 @@ class Rendezvous {
   }
 }
 
-/** Every message read before any is written. */
+/** Delivers messages. All are read before any is written. */
 function deliver(contributions: readonly Contribution[]): void {
   const messages = contributions.map(({ device, transfers = [] }) =>
     transfers.flatMap((each) => ("to" in each ? [{ to: each.to, values: device.load(each.tensor) }] : [])),
@@ -73,7 +73,7 @@ function reduceInputs(inputs: readonly (readonly number[])[], op: ReduceOp): num
   return inputs[0]!.map((_, i) => reductions[op](inputs.map((each) => each[i]!)));
 }
 
-/** The shape of the whole world, so that members of a part have their ranks. */
+/** A process group on reference devices. */
 class ReferenceGroup implements ProcessGroup {
   readonly name: string;
   readonly rank: number;
@@ -122,7 +122,7 @@ class ReferenceGroup implements ProcessGroup {
       this.#rendezvous.contribute(call, this.rank, { ...contribution, device: this.device });
       return true;
     });
-    // Freed in stream order, so only once this collective is done.
+    // Memory is freed in stream order, and therefore after this collective is done.
     const isComplete = () => this.#rendezvous.isCallDone[call] === true;
     return {
       wait: () => {
@@ -212,7 +212,7 @@ class ReferenceGroup implements ProcessGroup {
   async [Symbol.asyncDispose](): Promise<void> {}
 }
 
-/** Every rank's color, once all have named theirs. */
+/** Returns a function that resolves to the colors of all ranks when all have passed theirs. */
 function createColorExchange(size: number): (rank: number) => (color: number, call: number) => Promise<number[]> {
   const colorVotes: { colors: number[]; count: number; resolve(): void; allVoted: Promise<void> }[] = [];
   return (rank) => async (color, call) => {
@@ -235,11 +235,11 @@ export interface WorldOptions {
   readonly backends?: readonly AttentionBackend[];
   readonly double?: boolean;
   readonly seed?: number;
-  /** By rank. */
+  /** Host of each rank. */
   readonly hosts?: readonly number[];
 }
 
-/** Contexts of `size` ranks on reference devices, driven by one thread. */
+/** Creates contexts of `size` ranks on reference devices, driven by one thread. */
 export function referenceWorld(
   size: number,
   { double = false, hosts, ...options }: WorldOptions = {},
