@@ -48,8 +48,9 @@ export interface SocketFailure {
 }
 
 /**
- * Starts a server that replies to the measurements of other hosts. @throws the system's error if no port of the range
- * is free.
+ * Starts a server that replies to the measurements of other hosts.
+ *
+ * @throws the system's error if no port of the range is free.
  */
 export async function startServer(address: string, nonce: string, ports?: readonly [number, number]): Promise<Server> {
   const server = createServer((socket) => serveConnection(socket, nonce));
