@@ -9,7 +9,7 @@ import type { DeviceMesh } from "./mesh.ts";
 export interface Context extends AsyncDisposable {
   readonly device: Device;
   readonly mesh: DeviceMesh;
-  /** This rank in the world group. */
+  /** This rank's index in the world, and the size of the world. */
   readonly rank: number;
   readonly size: number;
   readonly world: ProcessGroup;

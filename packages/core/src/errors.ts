@@ -78,9 +78,9 @@ export class DTypeError extends MosaicError {}
 export class OptionError extends MosaicError {}
 /** A backward cannot run: nothing was recorded, it has already run, or a gradient does not match. */
 export class AutogradError extends MosaicError {}
-/** A tensor used after it was disposed. */
+/** A tensor was used after it was disposed. */
 export class DisposedError extends MosaicError {}
-/** A context, group or device used after it was closed. */
+/** A context, group or device was used after it was closed. */
 export class ClosedError extends MosaicError {}
 /** Asynchronous work on a device failed; names the operation that caused it. */
 export class DeviceError extends MosaicError {}

@@ -17,7 +17,10 @@ export const initOptions = defineOptions("init", {
   }),
   /** The collectives that connect the ranks; required for more than one rank. Default: none. */
   collectives: option.custom("collectives", option.hasMethods<Collectives>("connect"), { optional: true }),
-  /** This rank. Default: the value that the launcher sets, as `launchEnvironment` reads it; 0 without a launcher. */
+  /**
+   * Rank of this process. Default: the value that the launcher sets, as `launchEnvironment` reads it; 0 without a
+   * launcher.
+   */
   rank: option.integer({ min: 0, optional: true }),
   /** Number of ranks of the job. Default: the value that the launcher sets; 1 without a launcher. */
   worldSize: option.integer({ min: 1, optional: true }),

@@ -42,7 +42,7 @@ const spans: readonly unknown[] = [
   ...[0.5, Number.NaN, Infinity, "1"].map((start) => ({ ...span, start })),
 ];
 
-/** Functions that take a slice, and functions that take a span. */
+/** Functions that take a slice, or a span. */
 const sliceFunctions: Readonly<Record<string, (slice: Slice) => unknown>> = {
   visibleKeyRange: (each) => visibleKeyRange(each, 1),
   visibleRows: (each) => visibleRows(span, each),

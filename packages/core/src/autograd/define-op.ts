@@ -97,7 +97,7 @@ function runForward<Inputs extends readonly (Tensor | null)[], Options, S extend
     setGradMode(gradMode);
     leaveTracker(outerTracker);
     nestingDepth--;
-    // If it throws, nothing is retained.
+    // If the forward throws, all its tensors are released.
     if (result === undefined) tracker.release();
     else tracker.untrackAll();
   }

@@ -77,12 +77,12 @@ export class GradNode {
 
 let isRecordingEnabled = true;
 
-/** Whether operations are being recorded. */
+/** Returns whether operations are recorded. */
 export function isGradEnabled(): boolean {
   return isRecordingEnabled;
 }
 
-/** Whether an operation on x is put on the tape. */
+/** Returns whether operations on x are recorded on the tape. */
 export function isRecorded(x: Tensor): boolean {
   return isRecordingEnabled && (x.requiresGrad || x.node !== undefined);
 }

@@ -30,7 +30,7 @@ export interface GatherOptions extends CollectiveOptions {
 }
 /** Options of allToAll. */
 export interface AllToAllOptions extends CollectiveOptions {
-  /** Number of elements sent to each rank, by rank; equal shares if absent. */
+  /** Number of elements sent to (`send`) and received from (`receive`) each rank, by rank; equal shares if absent. */
   readonly send?: readonly number[];
   readonly receive?: readonly number[];
 }
@@ -118,10 +118,10 @@ export interface ProcessGroup extends AsyncDisposable {
    * order.
    */
   reduceScatter(out: Tensor, input: Tensor, op?: ReduceOp, options?: GatherOptions): Work;
-  /** In place. */
+  /** Reduces x over all ranks, in place. */
   allReduce(x: Tensor, op?: ReduceOp, options?: CollectiveOptions): Work;
   allToAll(out: Tensor, input: Tensor, options?: AllToAllOptions): Work;
-  /** In place on every rank but the root. */
+  /** Copies the root's x to x of every other rank. */
   broadcast(x: Tensor, root: number, options?: CollectiveOptions): Work;
   barrier(options?: CollectiveOptions): Work;
   /**
@@ -154,7 +154,10 @@ export interface ProcessGroup extends AsyncDisposable {
    * it, called only if calls are compared. Error messages contain its first 1000 bytes.
    */
   recordCall(description: string | (() => string)): void;
-  /** Collective: ranks with the same color form a group, ordered by their rank here. Resolves on every rank. */
+  /**
+   * Splits the group. Ranks with the same color form a new group, ordered by their rank in this one. Collective;
+   * resolves on every rank.
+   */
   split(color: number, name?: string): Promise<ProcessGroup>;
   /**
    * Returns the traffic of all operations that are done. To include everything that was posted, first call `Work.wait`

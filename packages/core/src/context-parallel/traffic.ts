@@ -87,7 +87,7 @@ export interface CallTraffic {
 export interface ChunkFlow {
   /** Bytes per row, or per row and head, of each tensor of a chunk. Each tensor is one message. */
   readonly bytesPerRow: readonly number[];
-  /** Rows, or rows times heads, of each chunk sent. A chunk without rows is not a message. */
+  /** Rows, or rows times heads, of each chunk that is sent or received. A chunk without rows is not a message. */
   readonly sent: readonly number[];
   readonly received: readonly number[];
 }

@@ -13,7 +13,7 @@ import type { Tensor } from "../tensor.ts";
 // Every rank validates its arguments before it posts anything, because an error on one rank must not leave others
 // waiting for a message. Inner backends also validate, but only when the first block has arrived.
 
-/** What a backend requires of its calls. */
+/** Requirements of a backend on its calls. */
 export interface ValidationRules {
   /** Name of the backend, shown in error messages: "ring". */
   readonly name: string;

@@ -336,7 +336,7 @@ export interface ListField {
   readonly feature?: KernelFeature;
 }
 
-/** Several fields under one name. */
+/** A structure: several fields with one name. */
 export interface StructField {
   readonly name: string;
   readonly struct: keyof typeof kernelStructures;

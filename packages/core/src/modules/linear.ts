@@ -55,7 +55,7 @@ export class Linear extends Module {
     this.bias = bias ? this.addParameter("bias", createParameter(ctx, [outFeatures], uniformOptions)) : null;
   }
 
-  /** x [..,in] → [..,out]. */
+  /** Maps x [..,in] to [..,out]. */
   forward(x: Tensor): Tensor {
     this.#ctx.assertOpen("Linear");
     checkTensor("Linear", x);

@@ -20,7 +20,7 @@ const softmaxOp = defineOp({
 });
 
 /**
- * Softmax along one axis, the last by default; a row of −Infinity gives 0.
+ * Returns the softmax along one axis, the last by default. A row of −Infinity yields 0.
  *
  * @example
  * ```ts

@@ -5,7 +5,7 @@ import type { Tensor } from "../../src/tensor.ts";
 
 const createShapedTensor = (...shape: number[]): Tensor => ({ shape, dtype: "float32" }) as unknown as Tensor;
 
-/** Creates a plan of three ranks with a single range, by default from rank 0 to rank 1. */
+/** Creates a plan of 3 ranks with one range, by default from rank 0 to 1. */
 function createSingleRangePlan(range: RowRange, sender = 0, receiver = 1): GroupCastPlan {
   return {
     size: 3,

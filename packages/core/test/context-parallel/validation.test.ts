@@ -21,7 +21,7 @@ const validate = validator({ name: "mine", axis: "gpu", inner: local(), sharded:
 const allocateTensor = (shape: Shape, dtype: DType = "float32"): Tensor => ctx.device.empty(shape, dtype);
 const layout = (axes: readonly string[]) => layoutOf({ mesh: ctx.mesh.shape, axes, length: 5 });
 
-/** Creates a valid call with 5 tokens, 4 query heads and 2 KV heads. */
+/** Creates a valid call: 5 tokens, 4 query and 2 KV heads. */
 function createValidCall(): { call: AttentionCall & SavedRows; state: AttentionState; grads: QkvGrads; kv: KvShard } {
   const at = { node: 0, gpu: 0 };
   const [q, dOut, k, v] = [

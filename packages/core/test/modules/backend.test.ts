@@ -12,7 +12,7 @@ import { gather, referenceWorld } from "../reference/index.ts";
 
 const embedOptions = { embedDim: 8, numHeads: 2 };
 
-/** A backend that requires a mesh axis "gpu", and whose `check` reports if it is missing. */
+/** A backend whose `check` requires an axis "gpu". */
 const strictBackend: AttentionBackend = {
   ...gather("gpu"),
   name: "demanding",

@@ -8,9 +8,7 @@ import { scale } from "../../src/ops/pointwise.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import { gather, referenceWorld } from "../reference/index.ts";
 
-/**
- * Creates a position encoding that scales its input by 0, and records the shapes and positions with which it is called.
- */
+/** Creates a position encoding that returns zeros and records shapes and positions. */
 function createRecorder(): PositionEncoding & {
   readonly encodedShapes: [shape: readonly number[], spans: readonly Span[]][];
 } {
