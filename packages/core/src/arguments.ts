@@ -7,7 +7,10 @@ import { isTensor, type Tensor } from "./tensor.ts";
 // Argument checks that public functions run before anything else, because callers may not use a type checker. Functions
 // within the package do not check each other's arguments.
 
-/** Throws an OptionError unless x is a tensor, a ShapeError unless it has `rank` axes, a DisposedError if it was disposed. */
+/**
+ * Throws an OptionError unless x is a tensor, a ShapeError unless it has `rank` axes, a DisposedError if it was
+ * disposed.
+ */
 export function checkTensor(where: string, x: unknown, rank?: number): asserts x is Tensor {
   if (!isTensor(x)) throw argumentError(where, "a Tensor", x);
   if (x.isDisposed) x.assertNotDisposed(where);

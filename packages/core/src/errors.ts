@@ -90,7 +90,10 @@ export class OutOfMemoryError extends MosaicError {}
 export class PeerLostError extends MosaicError {}
 /** A collective did not complete in time; the message gives each rank's position. */
 export class CollectiveTimeoutError extends MosaicError {}
-/** Ranks called different collectives, or the same one with different shapes or dtypes; found by the engine of @mosaic/runtime. */
+/**
+ * Ranks called different collectives, or the same one with different shapes or dtypes; found by the engine
+ * of @mosaic/runtime.
+ */
 export class CollectiveMismatchError extends MosaicError {}
 /** A native addon could not be loaded; the message lists likely causes and the remedy. */
 export class AddonLoadError extends MosaicError {}

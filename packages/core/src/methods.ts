@@ -52,7 +52,10 @@ export interface TensorMethods {
 
   /** Matrix product [..,M,K] · [..,K,N] → [..,M,N]; leading axes broadcast. For a weight matrix use `linear`. */
   matmul(other: Tensor): Tensor;
-  /** activation(this · Wᵀ + b): this [..,in], weight [out,in], bias [out] or null → [..,out]; or activation(gate) · (this · Wᵀ + b). */
+  /**
+   * activation(this · Wᵀ + b): this [..,in], weight [out,in], bias [out] or null → [..,out]; or activation(gate) ·
+   * (this · Wᵀ + b).
+   */
   linear(weight: Tensor, bias?: Tensor | null, activation?: UnaryOp | null, gate?: Tensor | null): Tensor;
   /** activation(gate) · this, rounded once. */
   gated(gate: Tensor, activation?: UnaryOp | null): Tensor;

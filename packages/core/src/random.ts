@@ -12,7 +12,10 @@ import type { Tensor } from "./tensor.ts";
 // recomputation of a checkpoint draws the same numbers as its first forward.
 
 const commonRandomOptions = {
-  /** Seed of the generator. Default: the seed of the context, mixed with the rank so that ranks draw different numbers; 0 on a device without context. */
+  /**
+   * Seed of the generator. Default: the seed of the context, mixed with the rank so that ranks draw different numbers;
+   * 0 on a device without context.
+   */
   seed: option.integer({ min: 0, optional: true }),
   /** Distinguishes tensors of the same seed. Default: a new one for every call. */
   stream: option.integer({ min: 0, optional: true }),

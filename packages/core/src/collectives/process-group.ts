@@ -97,8 +97,8 @@ export interface Traffic {
  * Autograd does not record them: a gradient passes an operation in place as if it were not there, and ends at what others
  * write. `defineOp` makes differentiable ones: docs/coming-from.md has an example.
  *
- * `CheckedGroup` (checked-group.ts) validates the operands and passes the call on: to `NativeGroup` of @mosaic/runtime, whose engine
- * drives a transport, or to the planner's `SymbolicGroup`, which records it.
+ * `CheckedGroup` (checked-group.ts) validates the operands and passes the call on: to `NativeGroup` of @mosaic/runtime,
+ * whose engine drives a transport, or to the planner's `SymbolicGroup`, which records it.
  */
 export interface ProcessGroup extends AsyncDisposable {
   readonly name: string;

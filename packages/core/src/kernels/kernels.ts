@@ -262,7 +262,8 @@ export interface AdamState {
  * adamW (Loshchilov and Hutter 2019): p ← (1 − rate · decay) p; m = first ← m + (1 − β₁)(g − m);
  * p ← p − rate / correction1 · m / n.
  *
- * scheduleFree (Defazio et al. 2024): u = g / n + decay · y; y ← y + mix (z − y) + rate (β₁ (1 − mix) − 1) u; z ← z − rate · u.
+ * scheduleFree (Defazio et al. 2024): u = g / n + decay · y; y ← y + mix (z − y) + rate (β₁ (1 − mix) − 1) u; z ← z −
+ * rate · u.
  */
 export interface AdamStep {
   readonly kind: AdamKind;

@@ -139,7 +139,8 @@ export type MultiAxisAttentionOptions = OptionsOf<typeof multiAxisAttentionOptio
 /**
  * Multi-head self-attention along one axis of a tensor of any rank. All other axes are batch axes.
  *
- * Parameters: qkv_proj.weight [(H + 2·Hkv)·D, E] and bias, laid out [q|k|v]; out_proj.weight [E, H·D] and bias; with `sinks`, sinks [H].
+ * Parameters: qkv_proj.weight [(H + 2·Hkv)·D, E] and bias, laid out [q|k|v]; out_proj.weight [E, H·D] and bias; with
+ * `sinks`, sinks [H].
  *
  * With a backend over mesh axes, the attention axis is sharded along these: each rank passes its shard and receives the
  * result of its shard, and ranks communicate in `forward`. With "local", every rank holds the complete axis.
