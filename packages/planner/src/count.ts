@@ -2,7 +2,7 @@ import { dtypeBytes } from "@mosaic/core";
 import { type AttentionRecord, checkRecord, type RecordedRank } from "./record.ts";
 import { isBatch, isCollective, type TapeReader } from "./symbolic/tape.ts";
 
-/** What goes one way. */
+/** Traffic in one direction. */
 export interface TrafficTotals {
   readonly bytes: number;
   readonly elements: number;
@@ -10,8 +10,9 @@ export interface TrafficTotals {
 }
 
 /**
- * What one rank sends to others and receives from them in one phase, over all groups and over each by name: that of the
- * mesh's axis, or `world` if the axis joins all ranks. As `traffic()` of a group, a message to oneself is none.
+ * Data that one rank sends to other ranks and receives from them in one phase: in total and by group name. The name is
+ * that of the mesh axis, or `world` if the axis contains all ranks. As in `traffic()` of a group, messages to the rank
+ * itself do not count.
  */
 export interface RankTraffic {
   readonly sent: TrafficTotals;
@@ -19,17 +20,20 @@ export interface RankTraffic {
   readonly groups: Readonly<Record<string, { readonly sent: TrafficTotals; readonly received: TrafficTotals }>>;
 }
 
-/** The volumes of a record. */
+/** Traffic volumes of a record. */
 export interface TrafficCount {
   readonly ranks: readonly { readonly forward: RankTraffic; readonly backward: RankTraffic }[];
-  /** Elements of an even share of one sequence's queries: B·H·(tokens / ranks of a sequence)·D, the papers' unit. */
+  /**
+   * Elements in an equal share of one sequence's queries, B·H·(tokens / ranks of a sequence)·D: the unit used in the
+   * papers.
+   */
   readonly chunk: number;
 }
 
 /**
- * Counts what a record sends and receives. A collective counts as the messages of its direct form: allGather, allToAll and
- * broadcast send every share to each of its receivers; reduceScatter sends every share but the local one; allReduce is a
- * reduceScatter and an allGather.
+ * Counts what the ranks of a record send and receive. A collective counts as the messages of its direct form:
+ * allGather, allToAll and broadcast send every share to each of its receivers; reduceScatter sends every share but the
+ * local one; allReduce is a reduceScatter and an allGather.
  */
 export function count(record: AttentionRecord): TrafficCount {
   checkRecord("count", record);
@@ -65,7 +69,7 @@ function countRankTraffic(record: AttentionRecord, recordedRank: RecordedRank): 
     const { name } = record.groups[event.arg(1)]!;
     let totals = trafficByPhase[phase].get(name);
     if (!totals) trafficByPhase[phase].set(name, (totals = createEmptyTraffic()));
-    // Messages are most of what there is: millions, and not worth an object each.
+    // There are millions of messages, too many to create an object for each.
     for (let i = 3; isBatch(event.op) && i < event.count; i += 3) {
       if (event.arg(i) === recordedRank.tape.rank) continue;
       const { layout, bytes } = views[event.arg(i + 2)]!;
@@ -88,16 +92,16 @@ function addTraffic(totals: MutableTotals, elements: number, bytes: number): voi
 /** One message of one rank. */
 export interface Message {
   readonly phase: "forward" | "backward";
-  /** Number of its group. */
+  /** Number of the message's group. */
   readonly group: number;
-  /** World rank of the other side. */
+  /** World rank of the peer. */
   readonly peer: number;
   readonly isSent: boolean;
   readonly elements: number;
   readonly bytes: number;
 }
 
-/** All messages of a rank, in the order in which it posted them; collectives in their direct form. */
+/** Yields all messages of a rank in posting order. Collectives count in their direct form. */
 export function* listMessages(
   record: AttentionRecord,
   recordedRank: RecordedRank,
@@ -113,7 +117,7 @@ export function* listMessages(
 
 type Transfer = Omit<Message, "phase" | "group">;
 
-/** The messages of an event, if it is a collective. */
+/** Returns the messages of an event, or undefined if it is not a collective. */
 function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: TapeReader): Transfer[] | undefined {
   const createTransfer = (
     view: number,
@@ -161,7 +165,7 @@ function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: 
         : [createTransfer(out, false, ranks[root]!)];
     case "allReduce": {
       const { size } = tape.views[out]!.layout;
-      // Shares that differ by one element at most, the first ranks' the larger.
+      // Shares differ by at most one element; the first ranks have the larger ones.
       const computeShareSize = (member: number): number =>
         Math.floor(size / ranks.length) + (member < size % ranks.length ? 1 : 0);
       const [getOwnShareSize, getMemberShareSize] = [() => computeShareSize(groupRank), computeShareSize];

@@ -2,16 +2,16 @@ import { expectValue } from "@mosaic/core";
 import { listMessages } from "./count.ts";
 import { Recorder, type RecordOptions } from "./record.ts";
 
-/** Bytes that the ranks of one host send to those of others in one attention. */
+/** Bytes that the ranks of one host send to ranks of other hosts in one attention. */
 export interface HostTraffic {
   readonly forward: number;
   readonly backward: number;
 }
 
 /**
- * What the ranks of host 0 send to other hosts in one attention, for each of several arrangements of the mesh's ranks on hosts: an
- * arrangement is the number of the host of each place, row-major in `mesh`. The backend's own code is run, on the ranks of these
- * hosts alone, as in that arrangement; collectives count in their direct form, as `count` does.
+ * Counts what the ranks of host 0 send to other hosts in one attention, for each of several assignments of ranks to
+ * hosts. An assignment lists the host number of each rank, row-major in `mesh`. For each assignment, the backend's
+ * own code runs on the ranks of host 0 only. Collectives count in their direct form, as in `count`.
  *
  * @example
  * ```ts
@@ -21,7 +21,7 @@ export interface HostTraffic {
  * // In the second arrangement neighbours in the ring are on different hosts: every hop goes between hosts.
  * countHostTraffic(call, [[0, 0, 1, 1], [0, 1, 0, 1]]).map(({ forward }) => forward); // => [9600, 19200]
  * ```
- * @throws OptionError as `record` does, and for arrangements that do not have one host for each rank.
+ * @throws OptionError as `record` does, and for assignments that do not have one host for each rank.
  */
 export function countHostTraffic(
   options: RecordOptions,

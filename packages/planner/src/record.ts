@@ -32,9 +32,9 @@ const positiveRange = { min: 1 } as const;
 const nonNegativeRange = { min: 0 } as const;
 
 export const recordOptions = defineOptions("record", {
-  /** Any backend: its own code is run. */
+  /** Any backend; its own code is run. */
   backend: option.backend(),
-  /** Lengths of the mesh's axes. Ranks that differ along axes that the backend does not use have sequences of their own. */
+  /** Lengths of the mesh axes. Ranks that differ along axes that the backend does not use have different sequences. */
   mesh: option.meshShape(),
   /** Length of the sequence of queries. */
   tokens: option.integer(nonNegativeRange),
@@ -48,28 +48,28 @@ export const recordOptions = defineOptions("record", {
   headDim: option.integer(positiveRange),
   /** Size of a head of the values. Default: headDim. */
   valueHeadDim: option.integer({ ...positiveRange, optional: true }),
-  /** As of `attention`. Costs and messages do not depend on it. Default: none. */
+  /** As in `attention`. Costs and messages do not depend on it. Default: none. */
   softcap: option.number({ above: 0, optional: true }),
   /** Whether heads have ALiBi slopes. Default false. */
   alibiSlopes: option.boolean({ default: false }),
-  /** Whether heads have sinks, which have gradients too. Default false. */
+  /** Whether heads have sinks, whose gradients are computed too. Default false. */
   sinks: option.boolean({ default: false }),
-  /** Probability of a weight to become 0. Default 0. */
+  /** Dropout probability of an attention weight. Default 0. */
   dropout: option.number({ min: 0, below: 1, default: 0 }),
   /** Sequences on each rank. Default 1. */
   batch: option.integer({ ...positiveRange, default: 1 }),
   ...batchMaskOptions.fields,
-  /** The host of each rank, row-major in the mesh, by number: what `ProcessGroup.hosts` has. Default: not known. */
+  /** Host number of each rank, row-major in the mesh, as in `ProcessGroup.hosts`. Default: not known. */
   hosts: option.array(option.integer({ min: 0 }), { optional: true }),
-  /** How the sequence is cut. Default "contiguous". */
+  /** Placement of the sequence on the ranks. Default "contiguous". */
   placement: option.placement({ default: "contiguous" }),
-  /** Of q, k, v and dOut. Default "bfloat16". */
+  /** Data type of q, k, v and dOut. Default "bfloat16". */
   dtype: option.dtype({ default: "bfloat16" }),
 });
-/** One attention, forward and backward, and the mesh it runs on. */
+/** One attention call, forward and backward, and the mesh that it runs on. */
 export type RecordOptions = OptionsOf<typeof recordOptions>;
 
-/** All options of a record, with defaults; the placement itself, not its name. */
+/** All options of a record with defaults filled in. `placement` is the placement itself, not its name. */
 export interface ResolvedRecordOptions extends ResolvedOptionsOf<typeof recordOptions> {
   readonly keyTokens: number;
   readonly numKvHeads: number;
@@ -78,7 +78,7 @@ export interface ResolvedRecordOptions extends ResolvedOptionsOf<typeof recordOp
   readonly placement: Placement;
 }
 
-/** Where a tensor of interest lies: the number of a view in `RankRecord.views`; −1 for sinks that a call does not have. */
+/** Location of each tensor, as the number of its view in `RankRecord.views`; −1 for sinks if the call has none. */
 export type TensorViews = Readonly<Record<"q" | "k" | "v" | "sinks" | "dOut" | "out" | "dq" | "dk" | "dv", number>>;
 
 /** What ranks did in one attention, forward and backward: all of them, or one of each class. */
@@ -86,14 +86,17 @@ export interface AttentionRecord {
   readonly options: ResolvedRecordOptions;
   readonly queries: Layout;
   readonly keys: Layout;
-  /** Those of the mask; of all samples where these have their own: see `InternPool.tileSlices`. */
+  /** Slices of the mask. If samples have masks of their own, the slices of all samples; see `InternPool.tileSlices`. */
   readonly slices: readonly Slice[];
   readonly interned: InternPool;
-  /** Those of the recorded ranks, by number. */
+  /** Groups of the recorded ranks, by number. */
   readonly groups: readonly GroupInfo[];
-  /** By rank; of a record of classes the representatives, in order. */
+  /** All ranks, by rank; in a record of classes, the representatives in ascending order. */
   readonly ranks: readonly RecordedRank[];
-  /** Which ranks do what a recorded one does, in its place of the mesh. Of a record of all ranks, none but itself. */
+  /**
+   * Maps each rank to the recorded rank that does the same at its place in the mesh; to itself in a record of all
+   * ranks.
+   */
   readonly classes: Translations;
   /** Runs the backend on a rank, recorded or not. */
   readonly recordRank: (rank: number) => RecordedRank;
@@ -103,10 +106,10 @@ export interface AttentionRecord {
 export interface RecordedRank {
   readonly tape: RankRecord;
   readonly at: Coordinate;
-  /** The first of its sequences, among those of all ranks. */
+  /** Index of its first sequence among those of all ranks. */
   readonly firstSequence: number;
   readonly tensorViews: TensorViews;
-  /** The most bytes that were allocated at once: inputs, results and gradients included. */
+  /** Peak allocated memory in bytes, including inputs, results and gradients. */
   readonly peakBytes: number;
 }
 
@@ -117,12 +120,12 @@ export function checkRecord(where: string, record: unknown): void {
   expectValue(where, isRecord && options !== null && classes !== null, "a record returned by record()", record);
 }
 
-/** The most ranks that are recorded one by one: of larger meshes one rank of each class is. */
+/** Maximum number of ranks that are recorded one by one. In larger meshes, one rank of each class is recorded. */
 export const maxRecordedRanks = 1024;
 
 /**
- * Runs a backend through `attention`, forward and backward, on every rank of a mesh of symbolic devices, and writes down
- * what it does. It is the backend's own code: what throws there throws here.
+ * Runs a backend through `attention`, forward and backward, on every rank of a mesh of symbolic devices, and records
+ * what it does. The backend's own code runs, so that an error thrown by it is thrown here.
  *
  * @example
  * ```ts
@@ -132,7 +135,7 @@ export const maxRecordedRanks = 1024;
  * prove(run).violations; // => []
  * count(run).ranks[1]!.forward.sent.bytes; // => 0
  * ```
- * @throws OptionError for options that do not exist or cannot be: lengths that are no integers, an empty mesh, or one of
+ * @throws OptionError for unknown options or invalid values, such as non-integer lengths, an empty mesh, or a mesh of
  * more than 1 024 ranks, which `recordRepresentatives` records.
  */
 export function record(options: RecordOptions): AttentionRecord {
@@ -151,7 +154,7 @@ function checkRankCount(where: string, ranks: number, mesh: Coordinate): void {
   });
 }
 
-/** As `record`, of some ranks alone: enough to count what these send and hold, not to prove or to simulate. */
+/** Records some ranks only. This is enough to count what these ranks send and hold, but not to prove or to simulate. */
 export function recordRanks(where: string, options: RecordOptions, rankSubset: readonly number[]): AttentionRecord {
   const recorder = new Recorder(where, options);
   for (const rank of rankSubset)
@@ -161,7 +164,7 @@ export function recordRanks(where: string, options: RecordOptions, rankSubset: r
 
 /** Runs a backend on symbolic ranks, one at a time, on demand. */
 export class Recorder {
-  /** Ranks of the mesh. */
+  /** Number of ranks of the mesh. */
   readonly size: number;
   readonly options: ResolvedRecordOptions;
   readonly queries: Layout;
@@ -170,7 +173,7 @@ export class Recorder {
   readonly #world: LazyWorld;
   readonly #call: RecordedCall;
 
-  /** @throws OptionError that names `where`, as `record`. */
+  /** @throws OptionError that names `where`, as `record` does. */
   constructor(where: string, options: RecordOptions) {
     this.options = resolveOptions(where, options);
     const { backend, mesh, tokens, keyTokens, batch, placement, hosts } = this.options;
@@ -194,7 +197,7 @@ export class Recorder {
     return recordRank(this.#world.context(rank), this.#call);
   }
 
-  /** A record of these ranks, each of which stands for its class; for itself alone if there are no classes. */
+  /** Creates a record of these ranks. Each represents its class, or only itself if there are no classes. */
   createRecord(ranks: readonly RecordedRank[], classes?: Translations): AttentionRecord {
     const { options, queries, keys, slices } = this;
     const { interned, groups } = this.#world;
@@ -212,7 +215,7 @@ export class Recorder {
   }
 }
 
-/** Heads and their size are for `attention` to check too: they are shapes. */
+/** Fills in defaults. `attention` also checks the head counts and head sizes, because they are tensor shapes. */
 function resolveOptions(where: string, options: RecordOptions): ResolvedRecordOptions {
   const parsedOptions = recordOptions.parse(options, where);
   const { tokens, numHeads, headDim, keyTokens = tokens, numKvHeads = numHeads, mask = masks.full() } = parsedOptions;
@@ -259,7 +262,7 @@ function recordAttention(ctx: SymbolicContext, { options, queries, keys }: Recor
   mark("forward");
   using out = attention(ctx, q, k, v, { backend, mask, lengths, padding, ...modifiers, queries, keys });
   mark("backward");
-  // The check of what came out needs the output too, after the tape has let go of what it saved.
+  // The check of the results also needs the output, after the tape has released what it saved.
   out.backward(dOut);
   using dq = q.grad!;
   using dk = k.grad!;
@@ -279,7 +282,7 @@ function recordAttention(ctx: SymbolicContext, { options, queries, keys }: Recor
   };
 }
 
-/** Number of the sequence among those of the mesh: ranks along the backend's axes share one. */
+/** Returns the index of the rank's sequence among those of the mesh. Ranks along the backend's axes share one. */
 function sequenceIndex(at: Coordinate, { backend, mesh }: RecordOptions): number {
   const otherCoordinates = Object.entries(omitAxes(at, backend.axes));
   return otherCoordinates.reduce((index, [axis, coordinate]) => index * mesh[axis]! + coordinate, 0);

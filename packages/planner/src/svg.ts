@@ -1,5 +1,5 @@
 /**
- * The pieces that the planner's pictures are made of, for pictures of your own: `@mosaic/planner/svg`. Each gives a piece of
- * SVG as text; lengths are pixels, `rest` is further attributes as they are.
+ * Building blocks of the planner's pictures, for custom pictures: `@mosaic/planner/svg`. Each returns a piece of SVG as
+ * text. Lengths are in pixels; `rest` is further attributes, inserted unchanged.
  */
 export { type Box, escape, rect, formatCoordinate, text, tooltip } from "./draw/svg.ts";

@@ -18,9 +18,12 @@ import { encodeMemory, encodeRank } from "./view/encode.ts";
 import { viewerTemplate } from "./viewer-html.ts";
 
 export const traceContextOptions = defineOptions("traceContext", {
-  /** Where the file of each rank goes; made if it is not there. */
+  /** Directory for the file of each rank; created if it does not exist. */
   directory: option.custom("a path", (value): value is string => typeof value === "string" && value !== ""),
-  /** Seconds after which the trace ends, if the program has not: its events are held in memory until then. Default 60. */
+  /**
+   * Seconds after which the trace ends if the program has not ended it. Its events are held in memory until then.
+   * Default 60.
+   */
   seconds: option.number({ above: 0, max: 2_000_000, default: 60 }),
   /** Milliseconds between samples of memory. Default 20. */
   memoryInterval: option.number({ above: 0, max: 60_000, default: 20 }),
@@ -28,16 +31,17 @@ export const traceContextOptions = defineOptions("traceContext", {
 /** How a program is traced. */
 export type TraceContextOptions = OptionsOf<typeof traceContextOptions>;
 
-/** A trace under way. */
+/** A running trace. */
 export interface ContextTrace {
-  /** Ends the trace and writes its file, the first time it is called; the file's path. */
+  /** Ends the trace and writes its file, on the first call. Resolves to the path of the file. */
   stop(): Promise<string>;
 }
 
 /**
- * Begins to trace this rank: what its device and its collectives run, and what memory is allocated. `stop()` writes `rank-N.json` into a
- * directory, which the viewer's page reads, and the page without data beside it, as `viewer.html`. Collective: every rank calls it, beside
- * no other work, as clocks of hosts are compared. A program that calls `ctx.startTrace()` itself takes what was traced until then.
+ * Begins to trace this rank: the kernels and collectives that it runs, and the memory that it allocates. `stop()`
+ * writes `rank-N.json` into the directory, and beside it the viewer's page without data, `viewer.html`, which reads such
+ * files. Collective: every rank calls it while no other work runs, because the clocks of hosts are compared. If the
+ * program itself calls `ctx.startTrace()`, what was traced until then is discarded.
  *
  * @example
  * ```ts
@@ -53,7 +57,7 @@ export interface ContextTrace {
  * await y.read();
  * existsSync(await trace.stop()); // => true
  * ```
- * @throws OptionError for options that do not exist or cannot be.
+ * @throws OptionError for unknown options or invalid values.
  */
 export async function traceContext(ctx: Context, options: TraceContextOptions): Promise<ContextTrace> {
   checkContext("traceContext", ctx);
@@ -65,7 +69,7 @@ export async function traceContext(ctx: Context, options: TraceContextOptions): 
     try {
       memory.push({ time: Number(process.hrtime.bigint()) / 1e9, bytes: ctx.device.memory().allocated });
     } catch (error) {
-      // A context that is closed without stop() has no more to be traced.
+      // There is nothing more to trace in a context that was closed without stop().
       if (!(error instanceof ClosedError)) throw error;
       clearInterval(samplingTimer);
       clearTimeout(timeLimitTimer);
@@ -92,14 +96,14 @@ export async function traceContext(ctx: Context, options: TraceContextOptions): 
   return { stop: () => (writePromise ??= stopAndWrite()) };
 }
 
-/** Clocks of two hosts drift apart by up to this much a second. */
+/** Maximum drift between the clocks of two hosts, in seconds per second. */
 const MAX_CLOCK_DRIFT = 50e-6;
 
 function addDrift({ offset, error }: ClockOffset, seconds: number): ClockOffset {
   return error === 0 ? { offset, error } : { offset, error: error + seconds * MAX_CLOCK_DRIFT * 1e9 };
 }
 
-/** Events of all ranks that a page remains fast with; and of one, at least. */
+/** Maximum number of events of all ranks with which a page remains fast, and minimum for one rank. */
 const MAX_PAGE_EVENTS = 200_000;
 const MIN_RANK_EVENTS = 2000;
 
@@ -126,7 +130,7 @@ function encodeTrace(ctx: Context, { events: traceEvents, memory, clock, note }:
   };
 }
 
-/** Whole or not at all: what reads the directory may find a rank that is being killed. */
+/** Writes files atomically, because a reader of the directory may find a rank that is being killed. */
 async function writeTrace(directory: string, trace: RankTraceData): Promise<string> {
   const path = join(directory, `rank-${trace.rank}.json`);
   await writeAtomically(path, JSON.stringify(trace));
@@ -137,7 +141,7 @@ async function writeTrace(directory: string, trace: RankTraceData): Promise<stri
 let numTemporaryFiles = 0;
 
 async function writeAtomically(path: string, text: string): Promise<void> {
-  // Ranks of one process write the same page, too.
+  // Ranks of one process also write the same page.
   const temporaryPath = `${path}.${process.pid}.${numTemporaryFiles++}.partial`;
   await writeFile(temporaryPath, text);
   await rename(temporaryPath, path);

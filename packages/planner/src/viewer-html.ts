@@ -10,26 +10,30 @@ import { encodeLoad } from "./view/load.ts";
 import { encodeTiles } from "./view/tiles.ts";
 
 export const viewerHtmlOptions = defineOptions("viewerHtml", {
-  /** The heading, and the document's title. Default "Timeline". */
+  /** Heading and title of the document. Default "Timeline". */
   title: option.custom("a string", isText, { default: "Timeline" }),
   /** A line below the heading. Default "". */
   subtitle: option.custom("a string", isText, { default: "" }),
   /** Sentences below the heading. Default []. */
   facts: option.array(option.custom("a string", isText), { default: [] }),
-  /** What `record` returned of the same call: for the tile map, bytes by link, and load. Default: none, and no such figures. */
+  /** Record of the same call, for the tile map, bytes by link, and load. Default: none, without these figures. */
   record: option.custom("a record", (value): value is AttentionRecord => typeof value === "object", { optional: true }),
   /** Ranks of a node, as in a profile. Default: the hosts of the record, or one node. */
   ranksPerNode: option.integer({ min: 1, optional: true }),
-  /** Events of a timeline, beyond which runs of short ones are merged: the page stays small and fast. Default 200000. */
+  /**
+   * Maximum number of events of a timeline. Beyond it, runs of short events are merged, so that the page stays small
+   * and fast. Default 200000.
+   */
   maxEvents: option.integer({ min: 1000, default: 200_000 }),
 });
-/** What a page shows besides timelines. */
+/** Parts of a page other than its timelines. */
 export type ViewerHtmlOptions = OptionsOf<typeof viewerHtmlOptions>;
 
 /**
- * Draws a run as an HTML page that needs nothing else, and requests nothing: a timeline of all ranks, to be zoomed, panned and filtered, with its
- * critical path; which rank computes which tile at which step; bytes by link between nodes; memory over time; and each rank's load. Every
- * figure has a table of the same numbers, and all can be used by keyboard.
+ * Draws a run as a self-contained HTML page that makes no requests. It has a timeline of all ranks, which can be
+ * zoomed, panned and filtered, with its critical path; the rank that computes each tile, and its step; bytes by link
+ * between nodes; memory over time; and the load of each rank. Every figure has a table of the same numbers, and all
+ * can be used by keyboard.
  *
  * With `predicted` and `measured`, both timelines are drawn on one axis.
  *
@@ -43,7 +47,7 @@ export type ViewerHtmlOptions = OptionsOf<typeof viewerHtmlOptions>;
  * page.includes("<title>Two ranks</title>"); // => true
  * /(src|href)="https?:/.test(page); // => false
  * ```
- * @throws OptionError for what is no timeline or no record, and for options that do not exist.
+ * @throws OptionError for values that are no timeline or no record, and for unknown options.
  */
 export function viewerHtml(timelines: Timelines, options?: ViewerHtmlOptions): string {
   const { title, subtitle, facts, record, ranksPerNode, maxEvents } = viewerHtmlOptions.parse(options);
@@ -64,7 +68,7 @@ export function viewerHtml(timelines: Timelines, options?: ViewerHtmlOptions): s
   );
 }
 
-/** Of a record of classes only the representatives are there: no whole map. */
+/** Encodes the figures of a record. A record of classes has only the representatives, so there is no complete map. */
 function encodeRecord(
   record: AttentionRecord,
   ranksPerNode: number | undefined,
@@ -74,14 +78,15 @@ function encodeRecord(
   return { tiles: encodeTiles(record), links: encodeLinks(record, ranksPerNode), ...(load && { load }) };
 }
 
-/** Stands in the page where its data belongs. */
+/** Placeholder in the page for its data. */
 const DATA_MARKER = "<!-- data -->";
 
 let template: string | undefined;
 
 /**
- * The page without data: the line `<!-- data -->` stands for it. In its place go script elements of the type application/json: of the
- * class "trace-data" one for each rank that traced itself, with `<` written as `\u003c`.
+ * Returns the page without data, with the line `<!-- data -->` in its place. Replace that line with script elements
+ * of the type application/json: one of the class "trace-data" for each rank that traced itself, with `<` written as
+ * `\u003c`.
  *
  * @example
  * ```ts
@@ -90,7 +95,7 @@ let template: string | undefined;
  * ```
  */
 export function viewerTemplate(): string {
-  // Beside index.js, and as far from the sources.
+  // The relative path is the same from dist/index.js and from the sources.
   template ??= readFileSync(new URL("../dist/viewer.html", import.meta.url), "utf8");
   expectValue("viewerTemplate", template.includes(DATA_MARKER), "dist/viewer.html with the data placeholder", template);
   return template;

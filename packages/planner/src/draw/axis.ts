@@ -2,19 +2,19 @@ import { expectValue } from "@mosaic/core";
 import { bytesText, percentText, secondsText } from "./quantity.ts";
 import { theme, page, formatCoordinate, text } from "./svg.ts";
 
-/** Where moments lie across the page. */
+/** Positions of times across the page. */
 export interface TimeScale {
   readonly seconds: number;
   x(time: number): number;
 }
 
-/** Puts 0 to `seconds` between the page's margins. */
+/** Maps times from 0 to `seconds` to the width between the page's margins. */
 export function timeScale(seconds: number): TimeScale {
   const duration = Math.max(seconds, 1e-9);
   return { seconds: duration, x: (time) => page.left + (time / duration) * (page.width - page.left - page.right) };
 }
 
-/** Lines at round times from `top` to `bottom`, with the times below. */
+/** Draws lines at round times from `top` to `bottom`, with the times below. */
 export function timeAxis({ seconds, x }: TimeScale, top: number, bottom: number): string {
   const step = tickStep(seconds / 8);
   const ticks = Array.from({ length: Math.floor(seconds / step + 1e-9) + 1 }, (_, i) => i * step);
@@ -30,14 +30,14 @@ export function timeAxis({ seconds, x }: TimeScale, top: number, bottom: number)
     .join("\n");
 }
 
-/** 1, 2 or 5 times a power of ten, not below `min`. */
+/** Returns 1, 2 or 5 times a power of ten, not below `min`. */
 export function tickStep(min: number): number {
   const decade = 10 ** Math.floor(Math.log10(min));
   return decade * (min <= decade ? 1 : min <= 2 * decade ? 2 : min <= 5 * decade ? 5 : 10);
 }
 
 /**
- * Bytes in decimal units, three digits.
+ * Formats bytes in decimal units, with three digits.
  *
  * @example
  * ```ts
@@ -51,7 +51,7 @@ export function formatBytes(value: number): string {
 }
 
 /**
- * A time, three digits, in the unit that suits it.
+ * Formats a time in a suitable unit, with three digits.
  *
  * @example
  * ```ts
@@ -65,7 +65,7 @@ export function formatSeconds(value: number): string {
   return secondsText(value);
 }
 
-/** A share as a percentage. */
+/** Formats a share as a percentage. */
 export function formatPercent(share: number): string {
   expectValue("formatPercent", typeof share === "number", "a number", share);
   return percentText(share);

@@ -1,29 +1,29 @@
 import type { Timeline, TimelineEvent } from "../time/timeline.ts";
 
 /**
- * Colors that readers without red or green distinguish, too (after Okabe and Ito 2008; darker where white text stands
- * on them). Beyond them, hues a golden angle apart.
+ * Colors that readers with red or green color blindness can distinguish (after Okabe and Ito 2008; darker where white
+ * text is drawn on them). Further colors are hues a golden angle apart.
  */
 const palette = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00", "#56b4e9", "#7a4b2a", "#999933"] as const;
 
-/** What compute is drawn with, and what communication is: the two are never side by side in one lane. */
+/** Colors of compute and of communication. The two are never adjacent in one lane. */
 const laneColors = {
   compute: ["#0072b2", "#009e73", "#56b4e9", "#332288"],
   communication: ["#d55e00", "#e69f00", "#aa4499", "#7a4b2a"],
   otherColor: "#8a93a0",
 } as const;
 
-/** The color of the i-th of many like things: ranks, for example. */
+/** Returns the color of the i-th of many things of one kind, such as ranks. */
 export function paletteColor(i: number): string {
   return palette[i] ?? `hsl(${Math.round((i * 137.508) % 360)} ${[58, 44][i % 2]}% ${[38, 52, 66][i % 3]}%)`;
 }
 
-/** Black or white, whichever can be read on a color of `laneColors` or `paletteColor`. */
+/** Returns black or white, whichever is readable on a color of `laneColors` or `paletteColor`. */
 export function contrastColor(color: string): string {
   return luminance(color) > 0.36 ? "#1c2430" : "#ffffff";
 }
 
-/** Relative luminance after WCAG 2. */
+/** Returns the relative luminance as defined by WCAG 2. */
 function luminance(color: string): number {
   const [red, green, blue] = color.startsWith("#") ? parseHex(color) : parseHsl(color);
   const toLinear = (channel: number): number =>
@@ -54,26 +54,26 @@ export interface Style {
   readonly fill: string;
 }
 
-/** How every event of a picture is drawn, and what the legend states. */
+/** How every event of a picture is drawn, and the entries of its legend. */
 export interface ColorScheme {
   getStyle(event: TimelineEvent): Style;
   readonly compute: readonly Style[];
   readonly communication: readonly Style[];
 }
 
-/** What compute events are distinguished by: the kernel; and communication: the caller's label. */
+/** Returns the group of an event: the kernel of compute, or the caller's label of communication. */
 function eventGroup({ lane, name, label }: TimelineEvent): string {
   return lane === "compute" ? name : (label ?? name);
 }
 
-/** Gradients carry stripes, whatever their color. */
+/** Whether an event computes gradients, which are drawn with stripes in any color. */
 export function isBackward({ lane, name }: TimelineEvent): boolean {
   return lane === "compute" && name.startsWith("attendBackward");
 }
 
 /**
- * Gives each group a color: those with most time get the lane's own, what is left over is grey. With a caller's `group`,
- * equal groups have equal colors in both lanes, in the order of their names.
+ * Assigns a color to each group. The groups with the most time receive the lane's own colors, and the rest is grey.
+ * With a caller's `group`, equal groups have equal colors in both lanes, in the order of their names.
  */
 export function colorScheme(timelines: readonly Timeline[], group?: (event: TimelineEvent) => string): ColorScheme {
   const totals = { compute: new Map<string, number>(), communication: new Map<string, number>() };
@@ -111,7 +111,7 @@ function createLaneStyles({ compute, communication }: LaneTotals): Readonly<Reco
 function assignStylesByTime(totals: LaneTotals, lane: Lane): Styles {
   const palette = laneColors[lane];
   const otherStyle = { name: lane === "compute" ? "other kernels" : "other transfers", fill: laneColors.otherColor };
-  // Attention's own kernels first: the same colors in every picture.
+  // Attention's own kernels come first, so that their colors are the same in every picture.
   const sortPriority = ([name, seconds]: readonly [string, number]): number =>
     name === "attend" ? Number.POSITIVE_INFINITY : name.startsWith("attendBackward") ? Number.MAX_VALUE : seconds;
   const sortedTotals = [...totals[lane]].toSorted(

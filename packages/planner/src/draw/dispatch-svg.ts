@@ -43,41 +43,41 @@ import {
 } from "./svg.ts";
 
 export const queryKeyPlacementsOptions = defineOptions("drawDispatch: placements", {
-  /** How the queries are cut. */
+  /** Placement of the queries. */
   queries: option.placement(),
-  /** How the keys are cut. */
+  /** Placement of the keys. */
   keys: option.placement(),
 });
 
 export const drawDispatchOptions = defineOptions("drawDispatch", {
-  /** Length of the sequence, of the queries if keys are another one. */
+  /** Length of the sequence; if `keys` is set, of the query sequence. */
   queries: option.integer({ min: 1 }),
-  /** Length of the keys' sequence. Default: as many as queries. */
+  /** Length of the key sequence. Default: as many as queries. */
   keys: option.integer({ min: 1, optional: true }),
-  /** How many ranks share the sequence. */
+  /** Number of ranks that share the sequence. */
   ranks: option.integer({ min: 1, max: 256 }),
-  /** What is compared with. Default "contiguous". */
+  /** Placement to compare with. Default "contiguous". */
   before: option.either(option.placement(), option.nested(queryKeyPlacementsOptions), {
     expected: "a placement, or { queries, keys } with a placement for each",
     default: "contiguous",
   }),
-  /** What `dispatch` or `crossDispatch` of @mosaic/backend-flex returned, or any other. */
+  /** Placement returned by `dispatch` or `crossDispatch` of @mosaic/backend-flex, or any other. */
   after: option.either(option.placement(), option.nested(queryKeyPlacementsOptions), {
     expected: "a placement, or { queries, keys } with a placement for each",
   }),
   /** Bytes of k and v of one key: 2 · Hkv · D · bytes of the dtype. Default: rows are counted. */
   bytesPerRow: option.number({ above: 0, optional: true }),
-  /** The heading, and the document's title. Default: the mask's name and the number of ranks. */
+  /** Heading and title of the document. Default: the mask's name and the number of ranks. */
   title: option.custom("a string", isText, { optional: true }),
-  /** What stands before the facts in the line below the heading. Default "". */
+  /** Text before the facts in the line below the heading. Default "". */
   subtitle: option.custom("a string", isText, { default: "" }),
 });
-/** What a picture of a dispatch compares. */
+/** Options of `drawDispatch`. */
 export type DrawDispatchOptions = OptionsOf<typeof drawDispatchOptions>;
 
 type Placements = DrawDispatchOptions["after"];
 
-/** The two columns; what is drawn in one begins `PLANE_INSET` to the right of it, behind labels. */
+/** Layout of the two columns. Drawings begin `PLANE_INSET` right of a column's left edge, after the labels. */
 const COLUMN_GAP = 40;
 const COLUMN_WIDTH = (page.width - 2 * page.edge - COLUMN_GAP) / 2;
 const PLANE_INSET = 86;
@@ -85,14 +85,15 @@ const PLOT_SIZE = COLUMN_WIDTH - PLANE_INSET - 8;
 /** Top of the columns' titles, and of the mask. */
 const MARGIN_TOP = 116;
 const PLANE_TOP = 226;
-/** Width of the borders that show who holds the positions. */
+/** Width of the borders that show which rank holds each position. */
 const OWNER_BORDER_WIDTH = 9;
 
 /**
- * Draws what a dispatch changes, as an SVG document of two columns: a placement before, and one after. In each the mask with its
- * rows in the color of their rank, and along its borders who holds which queries and keys; how many rows of keys each rank
- * receives from each other one, those that its queries see, each once, which is what `flex` moves; and the visible pairs of
- * every rank beside the mean, with what it receives and sends. Equal lengths mean equal numbers in both columns.
+ * Draws the effect of a dispatch as an SVG document of two columns, for a placement before and one after. Each column
+ * shows the mask with its rows in the color of their rank, and along its borders the ranks that hold queries and
+ * keys; the number of key rows that each rank receives from each other rank, which are those visible to its queries,
+ * each once, as `flex` moves them; and the visible pairs of every rank relative to the mean, with the rows that it
+ * receives and sends. Equal lengths mean equal numbers in both columns.
  *
  * @example
  * ```ts
@@ -101,7 +102,7 @@ const OWNER_BORDER_WIDTH = 9;
  * const svg = drawDispatch(masks.causal(), { queries: 64, ranks: 2, after: "zigzag" });
  * svg.includes("maximum load 1.49 → 1.00 × the mean"); // => true
  * ```
- * @throws What the mask and the placements throw for the lengths; OptionError for what would be more than 200 000 polygons.
+ * @throws The errors of the mask and the placements for these lengths; OptionError for more than 200 000 polygons.
  */
 export function drawDispatch(mask: Mask, options: DrawDispatchOptions): string {
   checkArgument("drawDispatch", mask, option.mask());
@@ -154,7 +155,7 @@ export function drawDispatch(mask: Mask, options: DrawDispatchOptions): string {
   });
 }
 
-/** What a placement gives every rank to do. */
+/** Load of every rank under a placement. */
 interface PlacementLoad {
   /** "before" or "after". */
   readonly name: string;
@@ -171,12 +172,12 @@ interface PlacementLoad {
   readonly sent: readonly number[];
 }
 
-/** A placement's load, where it is drawn, and in what units. */
+/** A placement's load, with the position and the units in which it is drawn. */
 interface PlacementColumn extends PlacementLoad {
   readonly left: number;
-  /** The largest numbers of both columns. */
+  /** Maxima over both columns. */
   readonly maxima: { readonly pairs: number; readonly rows: number; readonly transfer: number };
-  /** Of what `amount` returns, if it does not state it: " rows". */
+  /** Unit of the results of `formatRows` if they do not include one: " rows". */
   readonly unit: string;
   formatRows(rows: number): string;
 }
@@ -213,7 +214,10 @@ function computeLoad(
 
 type Interval = readonly [start: number, end: number];
 
-/** By receiver and sender: keys of the sender that queries of the receiver see, each counted once. */
+/**
+ * Returns, by receiver and sender, the number of the sender's keys that are visible to the receiver's queries, each
+ * counted once.
+ */
 function countTransferredRows(
   shardSlices: readonly (readonly Slice[])[],
   keyShards: readonly (readonly Span[])[],
@@ -238,7 +242,10 @@ function countTransferredRows(
   });
 }
 
-/** The keys that a slice shows: its rows follow one another, and borders move by one a row, so that they are an interval. */
+/**
+ * Returns the keys visible in a slice. They are an interval, because its rows are consecutive and its bounds move by
+ * one key per row.
+ */
 function visibleKeyIntervals(slice: Slice): Interval[] {
   const { start, length } = visibleRows({ start: slice.q0, length: slice.q1 - slice.q0, step: 1 }, slice);
   if (length === 0) return [];
@@ -259,7 +266,7 @@ function sum(values: readonly number[]): number {
   return values.reduce((total, each) => total + each, 0);
 }
 
-/** The most loaded rank's pairs over the mean; 1 where there are none. */
+/** Returns the pairs of the most loaded rank relative to the mean; 1 if there are none. */
 function loadImbalance({ pairs }: PlacementLoad): number {
   const total = sum(pairs);
   return total === 0 ? 1 : (Math.max(...pairs) * pairs.length) / total;
@@ -298,7 +305,7 @@ function drawColumnTitle(column: PlacementColumn): string {
   ].join("\n");
 }
 
-/** The mask, pieces in the color of the queries' rank; above and beside it who holds the keys and the queries. */
+/** Draws the mask in the colors of the queries' ranks, with the owners of keys above it and of queries beside it. */
 function drawPlane(
   { left, shardSlices: slicesByRank, queryShards, keyShards }: PlacementColumn,
   lengths: PlaneLengths,
@@ -328,7 +335,7 @@ function drawPlane(
   ].join("\n");
 }
 
-/** The positions of one rank, along a border: one path. */
+/** Draws the positions of one rank along a border, as one path. */
 function drawBorder(spans: readonly Span[], rank: number, toBox: (span: Span) => Box): string {
   const outlines = spans.flatMap(contiguousSpans).map((span) => borderPath(toBox(span)));
   if (outlines.length === 0) return "";
@@ -340,18 +347,18 @@ function borderPath({ x, y, width, height }: Box): string {
   return `M${formatCoordinate(x)} ${formatCoordinate(y)}h${w}v${h}h-${w}Z`;
 }
 
-/** Few ranks have room for numbers. */
+/** Returns the size of a cell. With few ranks there is room for numbers. */
 function matrixCellSize(ranks: number): { readonly width: number; readonly height: number } {
   return { width: Math.min(64, PLOT_SIZE / ranks), height: Math.min(26, PLOT_SIZE / ranks) };
 }
 
 const MATRIX_FONT_SIZE = 11;
-/** Shades of what travels, from next to nothing to the most of both columns. */
+/** Number of shades, from almost nothing to the maximum of both columns. */
 const NUM_SHADES = 10;
-/** More are a path of each shade: without tooltips. */
+/** Maximum number of cells with tooltips. More are drawn as one path per shade. */
 const MAX_CELLS = 1024;
 
-/** Rows between each pair of ranks: senders from the left, receivers from the top; darker is more. */
+/** Draws the rows sent between each pair of ranks: senders from the left, receivers from the top. Darker means more. */
 function drawMatrix({ left, transfers, maxima, formatRows, unit }: PlacementColumn, top: number): string {
   const ranks = transfers.length;
   const { width, height } = matrixCellSize(ranks);
@@ -387,7 +394,7 @@ function drawMatrix({ left, transfers, maxima, formatRows, unit }: PlacementColu
     text(left + PLANE_INSET + PLOT_SIZE, top - 34, "from →, to ↓", `text-anchor="end" ${label}`),
     rect(grid, `fill="${theme.track}"`),
     ...cells,
-    // A rank requires nothing of itself.
+    // The diagonal: a rank requires nothing from itself.
     `<path d="${transfers.map((_, rank) => borderPath({ x: x(rank), y: y(rank), width, height })).join("")}" fill="${theme.rule}"/>`,
     rect(grid, `fill="none" stroke="${theme.rule}"`),
     ...labelledRanks(ranks, width, textWidth(String(ranks), 12) + 4).map((rank) =>
@@ -399,14 +406,14 @@ function drawMatrix({ left, transfers, maxima, formatRows, unit }: PlacementColu
   ].join("\n");
 }
 
-/** Cells of a row, [from, to). */
+/** Adjacent cells of a row, [startColumn, endColumn). */
 interface CellRun {
   readonly row: number;
   readonly startColumn: number;
   readonly endColumn: number;
 }
 
-/** A path of each shade but 0: cells side by side of one shade are one piece of it. */
+/** Draws one path for each shade but 0. Adjacent cells of one shade are one piece of it. */
 function drawShades(shades: readonly (readonly number[])[], outline: (run: CellRun) => string): readonly string[] {
   const outlines: string[] = Array.from({ length: NUM_SHADES + 1 }, () => "");
   for (const [row, values] of shades.entries()) {
@@ -426,7 +433,7 @@ function shadeColor(shade: number): string {
 
 const LABEL_HEIGHT = 14;
 
-/** Every rank, or every so many, round, where one has less room than its label needs. */
+/** Returns the ranks that have a label: every one, or in round steps if a rank has less room than its label needs. */
 function labelledRanks(ranks: number, width: number, labelWidth: number): readonly number[] {
   const labelStep = width >= labelWidth ? 1 : tickStep(labelWidth / width);
   return Array.from({ length: Math.ceil(ranks / labelStep) }, (_, i) => i * labelStep);
@@ -436,10 +443,10 @@ function rowHeight(ranks: number): number {
   return Math.min(22, Math.max(2, PLOT_SIZE / ranks));
 }
 
-/** Each bar with its number to the right, in a third of the column. */
+/** Width of the number to the right of each bar. Both take a third of the column. */
 const NUMBER_LABEL_WIDTH = 62;
 
-/** Load, received and sent of every rank. */
+/** Draws load, received and sent of every rank. */
 function drawBars({ left, pairs, received, sent, maxima, formatRows, unit }: PlacementColumn, top: number): string {
   const ranks = pairs.length;
   const [step, columnWidth] = [rowHeight(ranks), PLOT_SIZE / 3];

@@ -1,12 +1,12 @@
 import type { TimelineEvent } from "../time/timeline.ts";
 
-/** A stretch of time, in seconds. */
+/** A time interval, in seconds. */
 export interface Interval {
   readonly start: number;
   readonly end: number;
 }
 
-/** When a rank had nothing to compute while its transfers were under way. */
+/** Returns the intervals in which a rank had nothing to compute while its transfers were in progress. */
 export function waitIntervals(events: readonly TimelineEvent[]): readonly Interval[] {
   const computeIntervals = mergeIntervals(events.filter(({ lane }) => lane === "compute"));
   const waits: Interval[] = [];
@@ -24,7 +24,7 @@ export function waitIntervals(events: readonly TimelineEvent[]): readonly Interv
   return waits;
 }
 
-/** Seconds that one rank spent computing, and waiting for transfers. */
+/** Returns the seconds that one rank spent computing, and waiting for transfers. */
 export function sumComputeAndWaitSeconds(events: readonly TimelineEvent[]): {
   readonly computing: number;
   readonly waiting: number;
@@ -39,7 +39,7 @@ function totalSeconds(intervals: readonly Interval[]): number {
   return intervals.reduce((sum, { start, end }) => sum + end - start, 0);
 }
 
-/** The same moments as intervals in order, disjoint. */
+/** Returns the union of intervals as disjoint intervals, in order. */
 export function mergeIntervals(intervals: readonly Interval[]): readonly Interval[] {
   const merged: { start: number; end: number }[] = [];
   for (const { start, end } of intervals.toSorted((a, b) => a.start - b.start)) {

@@ -4,7 +4,7 @@ import { type ColorScheme, contrastColor, isBackward, type Style } from "./color
 import { type Box, theme, page, rect, text, tooltip, textWidth } from "./svg.ts";
 import { type Interval, waitIntervals } from "./intervals.ts";
 
-/** Heights within a rank's band, and the size of its text. */
+/** Heights within a rank's band, and its font size. */
 export interface BandHeights {
   readonly band: number;
   readonly compute: number;
@@ -12,7 +12,7 @@ export interface BandHeights {
   readonly fontSize: number;
 }
 
-/** Many bands get thinner rows. */
+/** Returns the heights for a number of bands. More bands have thinner rows. */
 export function bandHeights(bands: number): BandHeights {
   if (bands <= 8) return { band: 62, compute: 28, send: 12, fontSize: 13 };
   return bands <= 16
@@ -27,7 +27,7 @@ export interface LaneContext {
   readonly scheme: ColorScheme;
 }
 
-/** What one rank did: compute, with what it waited for, above its transfers. */
+/** Draws what one rank did: compute, with waits for transfers, above its transfers. */
 export function drawLanes(events: readonly TimelineEvent[], { scale, top, heights, scheme }: LaneContext): string {
   const sendTop = top + heights.compute + 3;
   const compute = mergeEvents(events, "compute", { scale, scheme });
@@ -53,10 +53,10 @@ export function drawLanes(events: readonly TimelineEvent[], { scale, top, height
     .join("\n");
 }
 
-/** Neighbouring events of one style, too thin to be distinguished, as one. */
+/** Adjacent events of one style that are too thin to be distinguished, merged into one. */
 interface EventRun extends Interval {
   readonly style: Style;
-  /** What the tooltip calls it. */
+  /** Name in the tooltip. */
   readonly name: string;
   readonly backward: boolean;
   readonly events: number;
@@ -64,7 +64,7 @@ interface EventRun extends Interval {
   readonly lane: TimelineEvent["lane"];
 }
 
-/** Pixels below which a bar is merged with its like, or left out beside others. */
+/** Widths in pixels below which a bar is merged with an adjacent one of its style, or omitted beside others. */
 const MIN_BAR_WIDTH = 3;
 const MIN_VISIBLE_WIDTH = 0.6;
 
@@ -103,13 +103,13 @@ function mergeEvents(
   return runs;
 }
 
-/** What a tooltip calls an event of a group: by its own name, too, unless the group's is part of that. */
+/** Returns an event's name for its tooltip: its own, preceded by that of its group unless it contains that. */
 function getRunName({ lane, name, label }: TimelineEvent, group: string): string {
   const eventLabel = lane === "compute" ? name : (label ?? name);
   return eventLabel.includes(group) ? eventLabel : `${group}, ${eventLabel}`;
 }
 
-/** Transfers at the same time lie beside one another: which row each has. */
+/** Assigns each transfer a row, so that concurrent transfers are in different rows. */
 function assignRows(runs: readonly EventRun[]): readonly number[] {
   const rowEnds: number[] = [];
   return runs.map(({ start, end }) => {

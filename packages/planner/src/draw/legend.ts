@@ -3,11 +3,11 @@ import { page, rect, text, textWidth, theme, tooltip, truncate } from "./svg.ts"
 
 export interface Fragment {
   readonly svg: string;
-  /** The first free line below. */
+  /** Position of the first free line below. */
   readonly bottom: number;
 }
 
-/** Stripes of gradients, and of waiting. */
+/** Stripe patterns for gradients and for waiting. */
 export const hatchPatterns = `<defs><pattern id="backward" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="2.4" height="7" fill="#ffffff" fill-opacity="0.24"/></pattern>
 <pattern id="waiting" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)"><rect width="6" height="6" fill="#f7d9d4"/><rect width="1.6" height="6" fill="#b3261e"/></pattern></defs>`;
 
@@ -18,7 +18,7 @@ interface LegendEntry {
   readonly fills: readonly string[];
 }
 
-/** What the colors mean, from `top` on. */
+/** Draws the meaning of the colors, from `top` on. */
 export function drawLegend({ compute, communication }: ColorScheme, top: number): Fragment {
   const toLegendEntry = ({ name, fill }: Style): LegendEntry => {
     return { name, fills: name.startsWith("attendBackward") ? [fill, "url(#backward)"] : [fill] };
@@ -34,7 +34,7 @@ export function drawLegend({ compute, communication }: ColorScheme, top: number)
   return { svg: `${computeRow.svg}\n${transferRow.svg}`, bottom: transferRow.bottom };
 }
 
-/** Entries side by side, wrapped at the margin, after a faint heading. */
+/** Draws entries side by side after a faint heading, wrapped at the margin. */
 function drawLegendRow(heading: string, entries: readonly LegendEntry[], top: number): Fragment {
   if (entries.length === 0) return { svg: "", bottom: top };
   const entriesLeft = page.edge + 88;

@@ -3,17 +3,17 @@ import { tickStep } from "./axis.ts";
 import { paletteColor } from "./color-scheme.ts";
 import { formatCoordinate, text, theme, tooltip } from "./svg.ts";
 
-// A mask in the plane of queries, from the top, and keys, from the left: each slice a polygon.
+// A mask in the plane of queries, from the top, and keys, from the left. Each slice is a polygon.
 
-/** The smaller side of a plane is in proportion to the larger one, but never a line. */
+/** Minimum length of the smaller side of a plane, which is otherwise in proportion to the larger one. */
 const MIN_PLOT_SIZE = 48;
-/** More are one path of each color: without tooltips, and without gaps between them. */
+/** Maximum number of polygons with tooltips and gaps. More are drawn as one path per color. */
 const MAX_TOOLTIPS = 1000;
 const MAX_POLYGONS = 200_000;
-/** Rows that are at least as high are drawn as steps; lower ones as a line through their middles. */
+/** Minimum height of rows that are drawn as steps. Lower rows are drawn as a line through their middles. */
 const MIN_STEP_HEIGHT = 4;
 
-/** How many queries and keys a plane has. */
+/** Number of queries and keys of a plane. */
 export interface PlaneLengths {
   readonly queries: number;
   readonly keys: number;
@@ -21,9 +21,9 @@ export interface PlaneLengths {
 
 /** Slices of one color. */
 export interface SliceGroup {
-  /** What the legend states. */
+  /** Name in the legend. */
   readonly name: string;
-  /** What tooltips add to the type. */
+  /** Name that tooltips show before the slice type. */
   readonly owner?: string;
   readonly fill: string;
   readonly slices: readonly Slice[];
@@ -36,7 +36,7 @@ const typeNames = {
   bidirectionalCausal: "bidirectional causal",
 } as const;
 
-/** Those of a type are a group. */
+/** Groups slices by type. */
 export function groupByType(slices: readonly Slice[]): readonly SliceGroup[] {
   return Object.entries(typeNames).flatMap(([type, name], i) => {
     const slicesOfType = slices.filter((maskSlice) => maskSlice.type === type);
@@ -46,7 +46,7 @@ export function groupByType(slices: readonly Slice[]): readonly SliceGroup[] {
   });
 }
 
-/** The slices, cut where the queries change their shard: for each shard its own. */
+/** Cuts slices where the queries change their shard. Returns the slices of each shard. */
 export function slicesByShard(
   where: string,
   slices: readonly Slice[],
@@ -64,7 +64,7 @@ export function slicesByShard(
   return shardSlices;
 }
 
-/** Visible pairs of some slices. */
+/** Returns the number of visible pairs of some slices. */
 export function totalArea(slices: readonly Slice[]): number {
   return slices.reduce((sum, slice) => sum + sliceArea(slice), 0);
 }
@@ -79,7 +79,7 @@ function checkPolygonCount(where: string, count: number): void {
   });
 }
 
-/** A strided span is as many spans as it has positions. */
+/** Splits a strided span into spans of one position each. */
 export function contiguousSpans(span: Span): readonly Span[] {
   if (span.step === 1) return [span];
   return Array.from({ length: span.length }, (_, i) => ({ start: span.start + i * span.step, length: 1, step: 1 }));
@@ -89,13 +89,13 @@ function clipSlices(slices: readonly Slice[], { start, length }: Span): readonly
   const end = start + length;
   return slices.flatMap((slice) => {
     if (slice.q1 <= start || end <= slice.q0) return [];
-    // Rows at the end of a slanted border may see no key.
+    // Rows at the end of a slanted border may attend to no key.
     const clippedSlice = clipQueries(slice, start, end);
     return clippedSlice ? [clippedSlice] : [];
   });
 }
 
-/** Where the plane lies on the page, and where its positions do. */
+/** Position of the plane on the page, and of its queries and keys. */
 export interface PlaneScale {
   readonly left: number;
   readonly top: number;
@@ -105,7 +105,7 @@ export interface PlaneScale {
   y(query: number): number;
 }
 
-/** A plane whose longer side has `side` pixels. */
+/** Creates the scale of a plane whose longer side has `side` pixels. */
 export function planeScale(
   { queries, keys }: PlaneLengths,
   { left, top, side }: { readonly left: number; readonly top: number; readonly side: number },
@@ -123,13 +123,13 @@ export function planeScale(
   };
 }
 
-/** The polygons of all groups. */
+/** Draws the polygons of all groups. */
 export function drawGroups(groups: readonly SliceGroup[], scale: PlaneScale): readonly string[] {
   const numSlices = groups.reduce((sum, { slices }) => sum + slices.length, 0);
   if (numSlices <= MAX_TOOLTIPS) return groups.flatMap((group) => drawSlices(group, scale));
   return groups.map(({ slices: pieces, fill, owner }) => {
     const outlines = pieces.map((piece) => slicePath(piece, scale)).join("");
-    // A stroke closes the seams of one color; of several it would leave the last one of those in a pixel.
+    // A stroke closes the seams within one color. With several colors, only the last one would remain in a pixel.
     const seamStroke = owner === undefined ? ` stroke="${fill}" stroke-width="0.5"` : "";
     return outlines === "" ? "" : `<path d="${outlines}" fill="${fill}"${seamStroke}/>`;
   });
@@ -140,7 +140,7 @@ function drawSlices({ slices: pieces, fill, owner }: SliceGroup, scale: PlaneSca
     const outline = slicePath(piece, scale);
     if (outline === "") return "";
     const minExtent = Math.min(scale.x(piece.k1) - scale.x(piece.k0), scale.y(piece.q1) - scale.y(piece.q0));
-    // A gap shows where slices meet, unless it would hide them; of what is thinner than a pixel one is drawn.
+    // A gap shows where slices meet, unless it would hide them. Slices thinner than a pixel are drawn one pixel wide.
     const [color, width] = minExtent < 1 ? [fill, 1 - minExtent] : [theme.paper, Math.min(1, minExtent / 8)];
     const strokeAttributes = `stroke="${color}" stroke-width="${formatCoordinate(width)}"`;
     return tooltip(describeSlice(piece, owner), `<path d="${outline}" fill="${fill}" ${strokeAttributes}/>`);
@@ -152,7 +152,7 @@ function describeSlice({ q0, q1, k0, k1, type }: Slice, owner: string | undefine
   return `queries ${q0} to ${q1 - 1}, keys ${k0} to ${k1 - 1}: ${kind}`;
 }
 
-/** The border of what a slice shows, as commands of a path; nothing for a slice that shows nothing. */
+/** Returns the border of a slice's visible part, as commands of a path; "" if nothing is visible. */
 function slicePath(slice: Slice, { x, y }: PlaneScale): string {
   const rows = visibleRows({ start: slice.q0, length: slice.q1 - slice.q0, step: 1 }, slice);
   if (rows.length === 0) return "";
@@ -177,7 +177,7 @@ function slicePath(slice: Slice, { x, y }: PlaneScale): string {
   return `M${points.join("L")}Z`;
 }
 
-/** Positions at round numbers, and the ends, outside the plane; `gap` pixels lie between. */
+/** Draws round positions and the ends, `gap` pixels outside the plane. */
 export function drawPlaneAxes({ queries, keys }: PlaneLengths, scale: PlaneScale, gap = 0): string {
   const { x, y, width, height } = scale;
   const [left, top] = [scale.left - gap, scale.top - gap];
@@ -200,7 +200,10 @@ export function drawPlaneAxes({ queries, keys }: PlaneLengths, scale: PlaneScale
   ].join("\n");
 }
 
-/** Round positions from 0, as many as have room, and the length, which displaces one that is too near to it. */
+/**
+ * Returns round positions from 0, as many as have room, and the length, which replaces a position that is too near to
+ * it.
+ */
 function tickPositions(length: number, maxTicks: number): readonly number[] {
   const step = Math.max(1, tickStep(length / Math.max(1, maxTicks)));
   const multiples = Array.from({ length: Math.floor(length / step) + 1 }, (_, i) => i * step);
@@ -209,7 +212,7 @@ function tickPositions(length: number, maxTicks: number): readonly number[] {
 
 const groupedNumberFormat = new Intl.NumberFormat("en-US");
 
-/** A count with its thousands apart. */
+/** Formats a count with thousands separators. */
 export function formatCount(count: number): string {
   return groupedNumberFormat.format(count);
 }

@@ -26,23 +26,23 @@ import {
 import { document, heading, isText, page, rect, text, theme, truncate } from "./svg.ts";
 
 export const drawMaskOptions = defineOptions("drawMask", {
-  /** Length of the queries' sequence. */
+  /** Length of the query sequence. */
   queries: option.integer({ min: 1 }),
-  /** Length of the keys' sequence. Default: as many as queries. */
+  /** Length of the key sequence. Default: as many as queries. */
   keys: option.integer({ min: 1, optional: true }),
-  /** The heading, and the document's title. Default: the mask's name. */
+  /** Heading and title of the document. Default: the mask's name. */
   title: option.custom("a string", isText, { optional: true }),
-  /** What stands before the area in the line below the heading. Default "". */
+  /** Text before the area in the line below the heading. Default "". */
   subtitle: option.custom("a string", isText, { default: "" }),
-  /** How the queries are cut into shards, which have a color each; needs `shards`. Default: colors by slice type. */
+  /** Placement of the queries on shards, each of which has a color; needs `shards`. Default: colors by slice type. */
   placement: option.placement({ optional: true }),
-  /** How many shards there are. Default: none. */
+  /** Number of shards. Default: none. */
   shards: option.integer({ min: 1, optional: true }),
 });
-/** What a picture of a mask shows. */
+/** Options of `drawMask`. */
 export type DrawMaskOptions = OptionsOf<typeof drawMaskOptions>;
 
-/** Of the longer sequence. */
+/** Side of the plane for the longer sequence. */
 const PLOT_SIZE = 640;
 const MARGIN_TOP = 150;
 const MARGIN_LEFT = 150;
@@ -50,9 +50,9 @@ const LINE_HEIGHT = 22;
 const MAX_LEGEND_ENTRIES = 28;
 
 /**
- * Draws a mask as an SVG document: queries from the top, keys from the left, each slice a polygon, with the number of visible
- * pairs. With `placement` and `shards` the slices are cut where the queries change their shard, and the legend has each
- * shard's pairs, compared with the mean.
+ * Draws a mask as an SVG document, with the number of visible pairs: queries from the top, keys from the left, each
+ * slice a polygon. With `placement` and `shards`, slices are cut where the queries change their shard, and the legend
+ * has the pairs of each shard relative to the mean.
  *
  * @example
  * ```ts
@@ -62,8 +62,8 @@ const MAX_LEGEND_ENTRIES = 28;
  * drawMask(mask, { queries: 1000 }).includes("103,616 visible pairs"); // => true
  * drawMask(mask, { queries: 1000, placement: "zigzag", shards: 4 }).includes("shard 3"); // => true
  * ```
- * @throws What the mask throws for the lengths; OptionError for one of `placement` and `shards` alone, and for what would be
- *   more than 200 000 polygons.
+ * @throws The errors of the mask for these lengths; OptionError if only one of `placement` and `shards` is set, or
+ * for more than 200 000 polygons.
  */
 export function drawMask(mask: Mask, options: DrawMaskOptions): string {
   checkArgument("drawMask", mask, option.mask());
@@ -95,7 +95,7 @@ export function drawMask(mask: Mask, options: DrawMaskOptions): string {
     description: `${subtitleLine}. ${formatCount(slices.length)} slices.`,
     height: bottom + 36,
     body: [
-      // Bold letters are wide.
+      // Bold letters are wide, so a larger size is assumed.
       heading(truncate(title, 27, page.width - 2 * page.edge), subtitleLine),
       rect(plane, `fill="${theme.track}"`),
       ...drawGroups(groups, scale),

@@ -14,9 +14,9 @@ interface TraceEntry {
 }
 
 /**
- * A timeline as JSON in Chrome's Trace Event Format, to be opened in ui.perfetto.dev or chrome://tracing: a process for
- * every rank, named after its place in the mesh, with a track for compute and one for each transfer under way at once. Where ranks of
- * several hosts are aligned, `otherData` has the error of that.
+ * Returns a timeline as JSON in Chrome's Trace Event Format, for ui.perfetto.dev or chrome://tracing. Every rank is a
+ * process, named after its place in the mesh, with a track for compute and one for each concurrent transfer. If ranks
+ * of several hosts were aligned, `otherData` has the clock error.
  *
  * Source: "Trace Event Format", Google, 2016.
  *
@@ -35,7 +35,7 @@ export function perfettoTrace(timeline: Timeline): string {
     ...trackEvents(rank, "compute", events),
     ...trackEvents(rank, "communication", events),
   ]);
-  // One event a line: half the size of indented JSON, and still readable.
+  // One event per line: half the size of indented JSON, and still readable.
   const lines = entries.map((entry) => JSON.stringify(entry));
   const { clockError } = timeline;
   const data = clockError === undefined ? "" : `"otherData":{"clockErrorMicroseconds":${microseconds(clockError)}},`;
@@ -51,7 +51,7 @@ function metadataEvents(rank: number, coordinate: Coordinate): readonly TraceEnt
   ];
 }
 
-/** The slices of a track must nest: what overlaps without nesting goes to a track of its own. */
+/** Assigns events to tracks. The slices of a track must nest, so overlapping events are on separate tracks. */
 function trackEvents(
   pid: number,
   lane: TimelineEvent["lane"],
@@ -83,7 +83,7 @@ function sliceEvent(
   return { ph: "X", name: label ?? name, cat: lane, pid, tid, ts, dur: Math.max(0, microseconds(end) - ts), ...args };
 }
 
-/** To a nanosecond. */
+/** Converts to microseconds, rounded to a nanosecond. */
 function microseconds(seconds: number): number {
   return Math.round(seconds * 1e9) / 1000;
 }

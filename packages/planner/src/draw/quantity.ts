@@ -1,13 +1,13 @@
-// Quantities as texts of three digits, for what runs in browsers too.
+// Quantities formatted with three digits, also for code that runs in browsers.
 
-/** Bytes in decimal units. */
+/** Formats bytes in decimal units. */
 export function bytesText(value: number): string {
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
   const unit = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
   return `${Number((value / 1000 ** unit).toPrecision(3))} ${units[unit]}`;
 }
 
-/** A time in the unit that suits it. */
+/** Formats a time in a suitable unit. */
 export function secondsText(value: number): string {
   const roundToDigits = (scaledValue: number): number => Number(scaledValue.toPrecision(3));
   if (value === 0) return "0 s";
@@ -15,7 +15,7 @@ export function secondsText(value: number): string {
   return value < 0.9995 ? `${roundToDigits(value * 1000)} ms` : `${roundToDigits(value)} s`;
 }
 
-/** A share as a percentage. */
+/** Formats a share as a percentage. */
 export function percentText(share: number): string {
   return `${Number((share * 100).toPrecision(3))} %`;
 }

@@ -1,6 +1,6 @@
 import { checkArgument, expectValue, option } from "@mosaic/core";
 
-/** Colours of everything that is not data. */
+/** Colors of everything that is not data. */
 export const theme = {
   text: "#1c2430",
   faint: "#5f6875",
@@ -14,7 +14,7 @@ export const page = { width: 1120, left: 200, right: 36, edge: 32 } as const;
 
 export interface Document {
   readonly title: string;
-  /** What a screen reader reads after the title. */
+  /** Text that a screen reader reads after the title. */
   readonly description: string;
   readonly height: number;
   readonly body: readonly string[];
@@ -34,7 +34,7 @@ function checkNumbers(where: string, ...values: readonly unknown[]): void {
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 
-/** A whole SVG document. */
+/** Creates an SVG document. */
 export function document(parts: Document): string {
   const { title, description, height, body, definitions = "" } = parts ?? {};
   checkNumbers("document", height);
@@ -52,7 +52,7 @@ ${body.filter((part) => part !== "").join("\n")}
 `;
 }
 
-/** Title and subtitle at the top of the page. */
+/** Draws title and subtitle at the top of the page. */
 export function heading(title: string, subtitle: string): string {
   checkTexts("heading", title, subtitle);
   const titleText = text(page.edge, 44, truncate(title, 22, contentWidth), `font-size="22" font-weight="650"`);
@@ -60,10 +60,10 @@ export function heading(title: string, subtitle: string): string {
   return `${titleText}\n${text(page.edge, 70, truncate(subtitle, 14, contentWidth), `font-size="14" fill="${theme.faint}"`)}`;
 }
 
-/** Between the margins. */
+/** Width between the margins. */
 const contentWidth = page.width - 2 * page.edge;
 
-/** Facts at the foot of the page, one a line. */
+/** Draws facts at the foot of the page, one per line. */
 export function footnotes(lines: readonly string[], top: number): string {
   checkArgument("footnotes", lines, textsOption);
   return lines.map((line, i) => text(page.edge, top + i * 20, line, `font-size="13" fill="${theme.faint}"`)).join("\n");
@@ -78,7 +78,7 @@ export interface Box {
 }
 
 /**
- * A rectangle.
+ * Draws a rectangle.
  *
  * @example
  * ```ts
@@ -92,25 +92,25 @@ export function rect(box: Box, attributes: string): string {
   return `<rect x="${formatCoordinate(x)}" y="${formatCoordinate(y)}" width="${formatCoordinate(width)}" height="${formatCoordinate(height)}" ${attributes}/>`;
 }
 
-/** Words whose baseline begins at (x, y), or ends there, or has its middle there, by `text-anchor`. */
+/** Draws text on a baseline at height y. `text-anchor` determines whether the text begins, ends or is centered at x. */
 export function text(x: number, y: number, content: string, attributes: string): string {
   checkTexts("text", content, attributes);
   return `<text x="${formatCoordinate(x)}" y="${formatCoordinate(y)}" ${attributes}>${escape(content)}</text>`;
 }
 
-/** The tooltip of `content`. */
+/** Adds a tooltip to `content`. */
 export function tooltip(title: string, content: string): string {
   checkTexts("tooltip", title, content);
   return `<g><title>${escape(title)}</title>${content}</g>`;
 }
 
-/** A coordinate, to a hundredth. */
+/** Formats a coordinate with two decimals. */
 export function formatCoordinate(value: number): string {
   checkNumbers("formatCoordinate", value);
   return String(Math.round(value * 100) / 100);
 }
 
-/** Text and attribute values, without the characters that XML has no way to write. */
+/** Escapes text and attribute values. Characters that XML cannot represent are replaced. */
 export function escape(value: string): string {
   checkTexts("escape", value);
   return value
@@ -122,7 +122,7 @@ export function escape(value: string): string {
     .replaceAll('"', "&quot;");
 }
 
-/** Width that a line of text takes, about: fonts differ. */
+/** Returns the approximate width of a line of text. Fonts differ. */
 export function textWidth(line: string, size: number): number {
   checkTexts("textWidth", line);
   checkNumbers("textWidth", size);
@@ -130,8 +130,8 @@ export function textWidth(line: string, size: number): number {
 }
 
 /**
- * Words cut where they would leave their room: they stand whole in the document's title or description, or where one points.
- * Letters of most fonts are half as wide as high: what would just fit is not cut.
+ * Truncates text to the available width. The full text is in the document's title or description, or in a tooltip.
+ * Letters of most fonts are half as wide as high, so text that just fits is not cut.
  */
 export function truncate(line: string, size: number, maxWidth: number): string {
   checkTexts("truncate", line);
@@ -145,7 +145,7 @@ export function truncate(line: string, size: number, maxWidth: number): string {
     .trimEnd()}…`;
 }
 
-/** For options of pictures: whether a value is a string, an empty one too. */
+/** Whether a value is a string, possibly an empty one. For options of pictures. */
 export function isText(value: unknown): value is string {
   return typeof value === "string";
 }

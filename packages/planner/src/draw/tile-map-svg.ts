@@ -13,14 +13,14 @@ import { contrastColor, paletteColor } from "./color-scheme.ts";
 import { type Box, document, footnotes, heading, isText, page, rect, text, theme, tooltip, truncate } from "./svg.ts";
 
 export const tileMapSvgOptions = defineOptions("tileMapSvg", {
-  /** The heading, and the document's title. Default "Tiles by rank". */
+  /** Heading and title of the document. Default "Tiles by rank". */
   title: option.custom("a string", isText, { default: "Tiles by rank" }),
   /** A line below the heading. Default "". */
   subtitle: option.custom("a string", isText, { default: "" }),
-  /** The ranks that are colored, others grey. Default: all of up to 28; of more, eight. */
+  /** Ranks that are colored; others are grey. Default: all of up to 28 ranks; of more, eight. */
   ranks: option.array(option.integer({ min: 0 }), { optional: true }),
 });
-/** What a picture of tiles shows. */
+/** Options of `tileMapSvg`. */
 export type TileMapSvgOptions = OptionsOf<typeof tileMapSvgOptions>;
 
 const MAX_RANKS_SHOWN = 28;
@@ -28,15 +28,15 @@ const NUM_SAMPLED_RANKS = 8;
 const MAP_SIZE = 640;
 const MARGIN_TOP = 130;
 const MARGIN_LEFT = 120;
-/** Between the lines of the legend. */
+/** Distance between the lines of the legend. */
 const LINE_HEIGHT = 22;
 const EMPTY_COLOR = "#c3cad4";
 
 /**
- * Draws which rank computes which tile of the (query, key) plane in a record's forward pass, as an SVG document: queries
- * from the top, keys from the left, in the order of the sequence, a tile for each two pieces that shards are made of. What
- * the mask hides is empty. A tile whose heads are shared out has a stripe for each of its ranks. Of ranks that differ
- * along axes without attention, and so do the same, one is drawn.
+ * Draws which rank computes each tile of the (query, key) plane in a record's forward pass, as an SVG document:
+ * queries from the top and keys from the left, in sequence order, with a tile for each pair of spans of shards. Tiles
+ * that the mask hides are empty. A tile whose heads are split among ranks has a stripe for each of them. Of ranks
+ * that differ only along axes without attention, and so do the same, one is drawn.
  *
  * @example
  * ```ts
@@ -71,7 +71,7 @@ export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions)
   const summary = `${map.queries.length} × ${map.keys.length} tiles of queries and keys, ${record.ranks.length} ranks.`;
   const labelAttributes = `font-size="13" fill="${theme.faint}"`;
   const mapRectangle = { x: MARGIN_LEFT, y: MARGIN_TOP, width: MAP_SIZE, height: MAP_SIZE };
-  // Many selected ranks make as long a list of them.
+  // With many selected ranks, their list may be longer than the map.
   const bottom = Math.max(MARGIN_TOP + MAP_SIZE, MARGIN_TOP + 12 + (coloredRanks.length + 1) * LINE_HEIGHT);
   return document({
     title,
@@ -103,7 +103,7 @@ function checkAllRanks({ ranks, classes }: AttentionRecord): void {
   });
 }
 
-/** How many tiles each rank computes, by rank. */
+/** How the number of tiles that each rank computes, by rank. */
 function tileCounts(map: TileMap): ReadonlyMap<number, number> {
   const counts = new Map<number, number>();
   for (const query of map.queries.keys()) {
@@ -126,7 +126,7 @@ function selectRanks(
   );
 }
 
-/** Where pieces begin and the last one ends, as wide as they are long. */
+/** Returns the positions where spans begin and the last one ends. Widths are in proportion to lengths. */
 function edgePositions(spans: readonly Span[], start: number): readonly number[] {
   const totalLength = Math.max(1, spansLength(spans));
   let end = start;
@@ -139,7 +139,7 @@ interface CellRun {
   readonly ranks: readonly number[];
 }
 
-/** Neighbours in a row that the same ranks compute, or ranks without a color. */
+/** Merges adjacent cells of a row that the same ranks compute, or only ranks without a color. */
 function cellRuns(map: TileMap, query: number, colors: ReadonlyMap<number, string>): readonly CellRun[] {
   const runs: CellRun[] = [];
   for (const key of map.keys.keys()) {
@@ -190,7 +190,7 @@ function cellTitle(map: TileMap, query: number, firstKey: number, lastKey: numbe
   return `queries ${q.start} to ${lastPosition(q)}, keys ${a.start} to ${lastPosition(b)}`;
 }
 
-/** Ranks, their colors and how many tiles each computes, beside the map. */
+/** Draws ranks, their colors and the number of tiles that each computes, beside the map. */
 function drawLegend(
   record: AttentionRecord,
   counts: ReadonlyMap<number, number>,
@@ -225,16 +225,19 @@ function drawNotes(map: TileMap, numUncoloredRanks: number): readonly string[] {
   ];
 }
 
-/** Which ranks computed which tiles of the (query, key) plane, forward, for the first sequence. */
+/** The ranks that computed each tile of the (query, key) plane in the forward of the first sequence. */
 interface TileMap {
-  /** Pieces that shards are made of, in the order of the sequence: the rows and columns of the map. */
+  /** Spans of shards, in sequence order: the rows and columns of the map. */
   readonly queries: readonly Span[];
   readonly keys: readonly Span[];
-  /** Ranks that computed some heads of a tile, by query piece and key piece: none where the mask leaves nothing of it. */
+  /**
+   * Returns the ranks that computed heads of a tile, by indices of its query and key span; none if the mask hides the
+   * tile.
+   */
   computingRanks(query: number, key: number): readonly number[];
 }
 
-/** Reads from a record's tapes who computed what. */
+/** Reads from a record's tapes which rank computed each tile. */
 export function tileMap(record: AttentionRecord): TileMap {
   const queries = shardSpans(record, "queries");
   const keys = shardSpans(record, "keys");
@@ -268,7 +271,7 @@ export function tileMap(record: AttentionRecord): TileMap {
   return { queries, keys, computingRanks: (query, key) => tiles.get(query * keys.length + key) ?? [] };
 }
 
-/** Whether the mask leaves anything of a tile; of strided pieces, of what lies between their ends. */
+/** Whether the mask shows any part of a tile. For strided spans, the whole range between their ends is tested. */
 export function isVisible(slices: readonly Slice[], query: Span, key: Span): boolean {
   const [q0, q1] = spanBounds(query);
   const [k0, k1] = spanBounds(key);
@@ -288,7 +291,9 @@ export function shardSpans(record: AttentionRecord, side: "queries" | "keys"): r
   return [...uniqueSpans.values()].toSorted((a, b) => a.start - b.start);
 }
 
-/** Whether a tile's rows have a part of a piece: its first, middle or last position. Tiles are made of pieces or more. */
+/**
+ * Whether a tile's rows contain part of a span: its first, middle or last position. Tiles consist of one or more spans.
+ */
 export function overlapsSpan(rows: readonly Span[], { start, length, step }: Span): boolean {
   const samples = [0, length >> 1, length - 1].map((i) => start + i * step);
   return samples.some((position) =>

@@ -1,17 +1,17 @@
 import { checkTimeline, type Timeline } from "../time/timeline.ts";
 import { sumComputeAndWaitSeconds } from "./intervals.ts";
 
-/** How a run's time was spent: shares of all ranks' time until the last one ended. They sum to 1. */
+/** Shares of all ranks' time until the last one ended, by how the time was spent. They sum to 1. */
 export interface TimeBreakdown {
   readonly computing: number;
   /** Exposed communication: the rank computes nothing while its transfers are in flight. */
   readonly waiting: number;
-  /** Nothing at all: not begun, waiting for a peer that is not ready, or ended before the others. */
+  /** Neither: not begun, waiting for a peer that is not ready, or ended before the others. */
   readonly idle: number;
 }
 
 /**
- * What share of the ranks' time was spent computing, waiting for transfers, and idle.
+ * Returns the shares of the ranks' time spent computing, waiting for transfers, and idle.
  *
  * @example
  * ```ts

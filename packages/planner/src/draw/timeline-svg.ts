@@ -21,39 +21,45 @@ import {
 import { waitIntervals } from "./intervals.ts";
 import { timeBreakdown } from "./time-breakdown.ts";
 
-/** One run, or what was predicted of it beside what was measured. */
+/** One run, or a predicted run and a measured one. */
 export type Timelines = Timeline | { readonly predicted: Timeline; readonly measured: Timeline };
 
 export const timelineSvgOptions = defineOptions("timelineSvg", {
-  /** The heading, and the document's title. Default "Timeline". */
+  /** Heading and title of the document. Default "Timeline". */
   title: option.custom("a string", isText, { default: "Timeline" }),
   /** A line below the heading. Default "". */
   subtitle: option.custom("a string", isText, { default: "" }),
   /** Sentences at the foot of the picture, below those on how the time was spent. Default []. */
   facts: option.array(option.custom("a string", isText), { default: [] }),
-  /** The ranks that get a row of their own. Default: all of up to 16; of more, eight, and all together are drawn above them. */
+  /**
+   * Ranks that have a row of their own. Default: all of up to 16; of more, eight and the last to end, below a plot of
+   * all ranks.
+   */
   ranks: option.array(option.integer({ min: 0 }), { optional: true }),
-  /** What a event's color stands for. Default: the kernel that computes, and the label of a transfer. */
+  /**
+   * Returns the group of an event, which determines its color. Default: the kernel of compute, and the label of a
+   * transfer.
+   */
   group: option.custom("a function", option.isFunction<(event: TimelineEvent) => string>, { optional: true }),
 });
-/** What a picture of a timeline shows, and how. */
+/** Options of `timelineSvg`. */
 export type TimelineSvgOptions = OptionsOf<typeof timelineSvgOptions>;
 
-/** A timeline, and which of two it is; "" for the only one. */
+/** A timeline with its name, which is "" for the only one. */
 export interface NamedTimeline {
   readonly name: string;
   readonly timeline: Timeline;
 }
 
-/** Ranks that all get a row, and how many of more do. */
+/** Maximum number of ranks that all have a row, and number of rows of more ranks. */
 const MAX_RANKS_SHOWN = 16;
 const NUM_SAMPLED_RANKS = 8;
 const MARGIN_TOP = 112;
 
 /**
- * Draws who computed and sent what when, as an SVG document: two lanes for each rank, compute above transfers. Hatching in
- * the compute lane is time in which a rank had nothing to compute while its transfers were under way: communication that
- * compute does not hide. Tooltips show name, bytes and time.
+ * Draws what each rank computed and sent over time, as an SVG document: two lanes for each rank, compute above
+ * transfers. Hatching in the compute lane is time in which a rank had nothing to compute while its transfers were in
+ * progress: communication that compute does not hide. Tooltips show name, bytes and time.
  *
  * With `predicted` and `measured`, both are drawn on one axis, one under the other for every rank.
  *
@@ -108,7 +114,7 @@ export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions):
   });
 }
 
-/** Throws an OptionError, which names `where`, for what is no timeline. */
+/** Returns timelines with names. Throws an OptionError that names `where` for a value that is not a timeline. */
 export function toNamedTimelines(where: string, timelines: Timelines): readonly NamedTimeline[] {
   const isPair = typeof timelines === "object" && timelines !== null && "predicted" in timelines;
   const namedTimelines = isPair
@@ -118,7 +124,7 @@ export function toNamedTimelines(where: string, timelines: Timelines): readonly 
   return namedTimelines;
 }
 
-/** Evenly spread ranks, with the last to end among them. */
+/** Returns evenly spread ranks, including the last to end. */
 function selectRanks(timelines: readonly Timeline[], requestedRanks: readonly number[] | undefined): readonly number[] {
   const recordedRanks = [...new Set(timelines.flatMap(({ ranks }) => ranks.map(({ rank }) => rank)))].toSorted(
     (a, b) => a - b,
@@ -202,7 +208,9 @@ function describeError(timelines: Timelines): readonly string[] {
 const NUM_BINS = 240;
 const UTILIZATION_HEIGHT = 128;
 
-/** What all ranks did, when they are too many for a row each: the share of them that does each thing, over time. */
+/**
+ * Draws all ranks together, if they are too many for a row each: the share of ranks in each kernel or wait, over time.
+ */
 function drawUtilization(
   timeline: Timeline,
   name: string,
@@ -253,7 +261,7 @@ interface UtilizationOptions {
   readonly seconds: number;
 }
 
-/** The share of ranks that does each thing in each of the bins. */
+/** Returns the share of ranks in each kernel or wait, by style and time bin. */
 function utilizationByStyle(
   { ranks }: Timeline,
   { layers, waitStyle, scheme, seconds }: UtilizationOptions,

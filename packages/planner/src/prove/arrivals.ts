@@ -5,15 +5,15 @@ import { type Content, Region, rowWidth, toContent } from "./content.ts";
 import { type PositionRange, PositionList } from "./positions.ts";
 import { isInputRow } from "./values.ts";
 
-/** Writes a message into a storage, in the place of what a dense view of it showed. */
+/** Writes a message into a storage, replacing what a dense view of it held. */
 type WriteMessage = (storage: number, layout: StridedLayout, message: Content) => void;
 
-/** Runs that are open at once: a batch mostly fills k and v by turns. */
+/** Maximum number of open runs. A batch mostly fills k and v alternately. */
 const MAX_OPEN_RUNS = 4;
 
 /**
- * Places the messages of a batch that has arrived. A rank may receive thousands at once, one behind the other in few storages:
- * these are written as one, and rows of an input that come from several ranks become one region.
+ * Places the messages of a batch that has arrived. A rank may receive thousands at once that are adjacent in few
+ * storages. Adjacent messages are written as one, and rows of an input from several ranks become one region.
  */
 export function writeMessages(batch: PostedBatch, writeMessage: WriteMessage): void {
   const runs: MessageRun[] = [];
@@ -25,7 +25,7 @@ export function writeMessages(batch: PostedBatch, writeMessage: WriteMessage): v
     while (runIndex < runs.length && runs[runIndex]!.storage !== storage) runIndex++;
     let run = runs[runIndex];
     if (run?.end !== batch.low(i)) {
-      // What is not one behind the other is written in the order of messages.
+      // Messages that are not adjacent are written in order.
       if (run) writeRun(runs.splice(runIndex, 1)[0]!);
       else if (runs.length === MAX_OPEN_RUNS) writeRun(runs.shift()!);
       runs.push((run = new MessageRun(storage, batch.layout(i))));
@@ -35,10 +35,10 @@ export function writeMessages(batch: PostedBatch, writeMessage: WriteMessage): v
   for (const run of runs) writeRun(run);
 }
 
-/** Messages that lie one behind the other in a storage. */
+/** Messages that are adjacent in a storage. */
 class MessageRun {
   readonly storage: number;
-  /** Where the next one begins. */
+  /** Offset at which the next message must begin. */
   end: number;
   readonly #firstLayout: StridedLayout;
   readonly #regions: Region[] = [];
@@ -50,7 +50,7 @@ class MessageRun {
     this.end = first.low;
   }
 
-  /** All that its messages fill, as one view. */
+  /** Layout of one view that covers all its messages. */
   get layout(): StridedLayout {
     const { low, high } = this.#firstLayout;
     return this.end === high ? this.#firstLayout : denseLayout(low, this.end);
@@ -70,7 +70,7 @@ class MessageRun {
     this.#appendRegions(content.range(low, high).shiftedRegions(offset));
   }
 
-  /** What its messages hold, counted from the first element. */
+  /** Returns the contents of its messages, relative to the first element. */
   content(): Content {
     this.#closeRows();
     return toContent(this.#regions);
@@ -96,14 +96,17 @@ class MessageRun {
   }
 }
 
-/** Whether a range of elements is some rows of an input that lie in memory row by row, with all that belongs to them. */
+/**
+ * Whether a range of elements consists of whole rows of an input that are stored row by row, each with all its
+ * sequences, heads and columns.
+ */
 function isRowRange({ value, box }: Region, low: number, high: number): boolean {
   if (!isInputRow(value) || low < box.low || high > box.high || low >= high || !isDense(box)) return false;
   const width = rowWidth(box);
   return box.strides[2] === width && (low - box.low) % width === 0 && (high - box.low) % width === 0;
 }
 
-/** Regions in the order of memory, those of rows that follow one another as one. */
+/** Merges the regions of consecutive rows. Regions are in memory order. */
 export function mergeRows(regions: readonly Region[]): readonly Region[] {
   const merged: Region[] = [];
   let run: RowRun | undefined;
@@ -121,7 +124,7 @@ export function mergeRows(regions: readonly Region[]): readonly Region[] {
   return merged;
 }
 
-/** Rows of an input, of the same sequences, heads and columns, one behind the other. */
+/** Rows of an input that are adjacent in memory and have the same sequences, heads and columns. */
 class RowRun {
   readonly #first: Region;
   readonly #offset: number;
@@ -161,7 +164,7 @@ class RowRun {
   }
 }
 
-/** Elements of a storage one after the other, as messages are. */
+/** Returns the layout of contiguous elements, as messages have it. */
 function denseLayout(low: number, high: number): StridedLayout {
   const size = high - low;
   const box = createBox(low, [1, 1, 1, size], [size, size, size, 1]);

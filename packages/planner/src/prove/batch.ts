@@ -4,36 +4,41 @@ import type { StridedLayout } from "../symbolic/strided-layout.ts";
 import { isBatch, type TapeOp, type TapeReader } from "../symbolic/tape.ts";
 import type { Content } from "./content.ts";
 
-/** A collective that a rank posted; what it moves stands on the rank's tape. */
+/** A collective that a rank posted. Its arguments stay on the rank's tape. */
 export class PostedBatch {
   readonly rank: number;
-  /** The rank's number among those of the record. */
+  /** Index of the rank in the record. */
   readonly index: number;
   readonly op: TapeOp;
   readonly phase: string;
   readonly workId: number;
   readonly group: number;
-  /** Number of the word that messages call it. */
+  /** Number of the label that violations show. */
   readonly labelId: number;
-  /** Views that it reads and writes: those of a batch's messages, or input and output of another collective. */
+  /**
+   * Number of views that it reads and writes: those of a batch's messages, or input and output of another collective.
+   */
   readonly viewCount: number;
-  /** Messages that have not met their other half, if it is a batch of messages. */
+  /** Number of messages whose other half is still missing, if it is a batch of messages. */
   numUnmatchedMessages: number;
   isDone = false;
-  /** Of a groupCast or groupReduce: its number among those of its group, on this rank. */
+  /** For a groupCast or groupReduce: its index among those of its group on this rank, from 1; else 0. */
   groupCollectiveIndex = 0;
   readonly #tape: RankRecord;
   readonly #isBatch: boolean;
   readonly #code: Int32Array;
-  /** Where its arguments after the label begin. */
+  /** Index of its first argument after the label. */
   readonly #argumentsStart: number;
   readonly #end: number;
-  /** By message: what the storage of a send held when the batch began; what the sender of a receive had sent from. */
+  /**
+   * By message: for a send, the contents of its storage when the batch began; for a receive, the contents from which
+   * its peer sent.
+   */
   #contents: (Content | undefined)[] = [];
-  /** By receive: where in that its message begins. */
+  /** By receive: the offset of its message in these contents. */
   #receiveOffsets: number[] = [];
 
-  // oxlint-disable-next-line max-params -- whose it is, and where it stands
+  // oxlint-disable-next-line max-params -- a rank and its event
   constructor(tape: RankRecord, index: number, event: TapeReader, phase: string) {
     this.rank = tape.rank;
     this.#tape = tape;
@@ -51,9 +56,10 @@ export class PostedBatch {
     this.viewCount = this.#isBatch ? this.numUnmatchedMessages : this.op === "barrier" ? 0 : 2;
   }
 
-  // Of the messages of a batch, by number; and of the views that another collective uses, its output first.
+  // The following methods take the index of a message of a batch, or of a view of another collective, whose output is
+  // view 0.
 
-  /** World rank of the other side. */
+  /** World rank of the peer. */
   peer(i: number): number {
     return this.#code[this.#argumentsStart + 3 * i]!;
   }
@@ -62,12 +68,12 @@ export class PostedBatch {
     return this.#code[this.#argumentsStart + 3 * i + 1] === 1;
   }
 
-  /** −1 if a collective has none. */
+  /** Number of the view; −1 if a collective has none. */
   viewId(i: number): number {
     return this.#isBatch ? this.#code[this.#argumentsStart + 3 * i + 2]! : this.#code[this.#argumentsStart + 1 + i]!;
   }
 
-  /** How it lies in its storage. */
+  /** Layout of the view in its storage. */
   layout(i: number): StridedLayout {
     return this.#tape.views[this.viewId(i)]!.layout;
   }
@@ -76,7 +82,7 @@ export class PostedBatch {
     return this.#tape.storageIdByView[this.viewId(i)]!;
   }
 
-  /** The first element of its storage that it uses, and the one after the last. */
+  /** First element of the storage that the view uses; `high` is the one after the last. */
   low(i: number): number {
     return this.layout(i).low;
   }
@@ -85,7 +91,7 @@ export class PostedBatch {
     return this.layout(i).high;
   }
 
-  /** Elements. */
+  /** Number of elements. */
   size(i: number): number {
     return this.layout(i).size;
   }
@@ -98,14 +104,17 @@ export class PostedBatch {
     return this.#isBatch ? !this.isSend(i) : i === 0;
   }
 
-  /** It has its turn: what it sends is what memory holds now. No message is cut out of it until it is placed. */
+  /**
+   * Captures the contents of memory to send, when the batch begins. Messages are cut out of them only when they are
+   * placed.
+   */
   captureSentContents(memory: { content(view: number): Content }): void {
     this.#contents = new Array<Content | undefined>(this.viewCount);
     this.#receiveOffsets = new Array<number>(this.viewCount);
     for (let i = 0; i < this.viewCount; i++) if (this.isSend(i)) this.#contents[i] = memory.content(this.viewId(i));
   }
 
-  /** What a send was cut out of, or what is to be cut out for a receive: the elements from `sourceStart(i)` on. */
+  /** Returns the contents from which a message is cut. A receive's message begins at element `sourceStart(i)`. */
   source(i: number): Content {
     return this.#contents[i]!;
   }
@@ -114,26 +123,26 @@ export class PostedBatch {
     return this.#receiveOffsets[i]!;
   }
 
-  /** What a send carries, counted from its first element. */
+  /** Returns the message of a send, relative to its first element. */
   sentMessage(i: number): Content {
     return this.source(i).range(this.low(i), this.high(i));
   }
 
-  /** A receive meets its send: its message begins at an element of what that is cut out of. */
+  /** Matches a receive with its send. The message begins at element `low` of the contents. */
   setSource(i: number, source: Content, low: number): void {
     this.#contents[i] = source;
     this.#receiveOffsets[i] = low;
   }
 
-  /** What has arrived is placed, and what it was cut out of may be released. */
+  /** Releases the contents after the messages have been placed. */
   release(): void {
     this.#contents = [];
     this.#receiveOffsets = [];
   }
 
-  // Of collectives other than batches of messages; see `ops`.
+  // For collectives other than batches of messages; see `tapeOps`.
 
-  /** Number of the call in its group: the same on all ranks. */
+  /** Index of the call in its group, equal on all ranks. */
   get call(): number {
     return this.#code[this.#argumentsStart]!;
   }
@@ -146,7 +155,7 @@ export class PostedBatch {
     return this.#code[this.#argumentsStart + 2]!;
   }
 
-  /** Of reductions: the operation. */
+  /** Root; for reductions, the index of the operation in `reduceOps`. */
   get root(): number {
     return this.#code[this.#argumentsStart + 3]!;
   }

@@ -1,8 +1,9 @@
 import type { Box } from "../symbolic/strided-layout.ts";
 
-// Strided boxes [batch, heads, rows, D] of elements: how the one lies in the other. No element is ever looked at alone.
+// Strided boxes [batch, heads, rows, D] of elements, and the position of one box in another. Elements are never visited
+// one by one.
 
-/** The origin of what begins where its view does: one object, so that it is quickly recognised. */
+/** Origin of a part that begins where its view does. It is one object, so that it is recognised by identity. */
 export const origin: readonly number[] = [0, 0, 0, 0];
 
 export function volume(sizes: readonly number[]): number {
@@ -15,19 +16,19 @@ export function createBox(offset: number, sizes: readonly number[], strides: rea
   return { offset, sizes, strides, low: offset, high };
 }
 
-/** The part of a box at a place in it. */
+/** Returns the part of a box at a position in it. */
 export function subBox({ offset, strides }: Box, start: readonly number[], sizes: readonly number[]): Box {
   let first = offset;
   for (let i = 0; i < 4; i++) first += start[i]! * strides[i]!;
   return createBox(first, sizes, strides);
 }
 
-/** Whether its elements lie side by side. */
+/** Whether the elements of a box are contiguous. */
 export function isDense({ low, high, sizes }: Box): boolean {
   return high - low === volume(sizes);
 }
 
-/** Whether two boxes are one. */
+/** Whether two boxes are equal. */
 export function areEqualBoxes(a: Box, b: Box): boolean {
   if (a === b) return true;
   if (a.offset !== b.offset) return false;
@@ -37,7 +38,7 @@ export function areEqualBoxes(a: Box, b: Box): boolean {
   return true;
 }
 
-/** Whether boxes differ in their place and in the number of rows alone. */
+/** Whether boxes differ only in offset and number of rows. */
 export function haveEqualRowShapes(
   { sizes, strides }: Box,
   { sizes: otherSizes, strides: otherStrides }: Box,
@@ -48,14 +49,17 @@ export function haveEqualRowShapes(
   return strides[2] === otherStrides[2];
 }
 
-// Where `findOrigin` works: it is called for millions of pairs of boxes, nearly all of which share nothing.
+// Scratch arrays of `findOrigin`, which is called for millions of pairs of boxes, nearly all of them disjoint.
 const axisIndex = new Int32Array(4);
 const axisStride = new Float64Array(4);
 const minCoordinate = new Float64Array(4);
 const maxCoordinate = new Float64Array(4);
 const coordinate = new Float64Array(4);
 
-/** Coordinates of a box's origin in another that it meets; undefined if they share no element or differ in strides. */
+/**
+ * Returns the coordinates of a box's origin in another box that overlaps it; undefined if they share no element or
+ * differ in strides.
+ */
 export function findOrigin(box: Box, container: Box): number[] | undefined {
   let axes = 0;
   for (let i = 0; i < 4; i++) {
@@ -83,7 +87,7 @@ export function findOrigin(box: Box, container: Box): number[] | undefined {
     : undefined;
 }
 
-/** Writes distance as Σ c·stride with every c in its range, if it can be. */
+/** Writes distance as Σ c·stride with every c in its range. Returns false if there is no solution. */
 function solveCoordinates(depth: number, axes: number, distance: number): boolean {
   if (depth === axes) return distance === 0;
   const step = axisStride[depth]!;
@@ -96,7 +100,7 @@ function solveCoordinates(depth: number, axes: number, distance: number): boolea
   return false;
 }
 
-/** Whether strides differ, so that elements may be shared although no box describes which. */
+/** Whether strides differ, so that the boxes may share elements that do not form a box. */
 export function haveDifferentStrides(a: Box, b: Box): boolean {
   for (let i = 0; i < 4; i++) {
     if (a.sizes[i]! > 1 && b.sizes[i]! > 1 && a.strides[i] !== b.strides[i]) return true;
@@ -104,27 +108,30 @@ export function haveDifferentStrides(a: Box, b: Box): boolean {
   return false;
 }
 
-/** What two boxes share, as a place in each. */
+/** Intersection of two boxes, with its origin in each. */
 export interface Intersection {
   readonly originInFirst: readonly number[];
   readonly originInSecond: readonly number[];
   readonly sizes: readonly number[];
 }
 
-/** What a box shares with another in whose coordinates its origin is `from`. */
+/** Returns the intersection of `first` with `second`, in which the origin of `first` has the coordinates `offset`. */
 export function intersect(first: Box, second: Box, offset: readonly number[]): Intersection {
   const originInFirst = offset.map((c) => Math.max(0, -c));
   const sizes = offset.map((c, i) => Math.min(first.sizes[i]!, second.sizes[i]! - c) - originInFirst[i]!);
   return { originInFirst, originInSecond: originInFirst.map((c, i) => c + offset[i]!), sizes };
 }
 
-/** A place in a box and how much of it. */
+/** Origin and sizes of a part of a box. */
 export interface BoxRange {
   readonly origin: readonly number[];
   readonly sizes: readonly number[];
 }
 
-/** What of a box lies within a range of elements: all of it, or a range of its outermost axis and parts of the slabs beside. */
+/**
+ * Returns the parts of a box within a range of elements: all of it, or a range of its outermost axis and parts of the
+ * two adjacent slabs.
+ */
 export function clipToRange(box: Box, low: number, high: number): BoxRange[] {
   if (low <= box.low && box.high <= high) return [{ origin, sizes: box.sizes }];
   if (low >= box.high || box.low >= high || low >= high) return [];
@@ -148,7 +155,7 @@ export function clipToRange(box: Box, low: number, high: number): BoxRange[] {
   return ranges;
 }
 
-/** The parts of a box around the one at a place in it. */
+/** Returns the parts of a box outside one of its parts. */
 export function complement(sizes: readonly number[], excludedRange: BoxRange): BoxRange[] {
   const slabs: BoxRange[] = [];
   let remaining: BoxRange = { origin, sizes };

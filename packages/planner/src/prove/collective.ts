@@ -8,30 +8,31 @@ import type { RankMemory } from "./rank-memory.ts";
 import type { Relabeling } from "./relabeling.ts";
 
 /**
- * One member of a collective: what the representative of its class brings, and the translation that leads to the member. What
- * the representative has for one member of its group, the member has for the one that the translation takes that one to.
+ * One member of a collective: the input of the representative of its class, and the translation that maps the
+ * representative to the member. The representative's data for one member of its own group is the member's data for the
+ * translated one.
  */
 export interface CollectiveMember {
   readonly batch: PostedBatch;
-  /** The representative's. */
+  /** Memory of the representative. */
   readonly memory: RankMemory;
-  /** What it sends, as the representative has it. */
+  /** Data that it sends, as the representative has it. */
   readonly input: Content;
   readonly translation: number;
-  /** The place, in the representative's group, of the rank that the translation takes to member i. */
+  /** Returns the group rank, in the representative's group, of the rank that the translation maps to member i. */
   toRepresentativeIndex(i: number): number;
-  /** The member that the translation takes the rank at a place of the representative's group to. */
+  /** Returns the member to which the translation maps a group rank of the representative's group. */
   fromRepresentativeIndex(memberIndex: number): number;
 }
 
-/** A collective: its members by rank in the group, and those of them that are recorded ranks themselves, who take something. */
+/** A collective: its members by group rank, and the group ranks of the recorded members, whose output is written. */
 export interface PairedCollective {
   readonly members: readonly CollectiveMember[];
   readonly receivers: readonly number[];
 }
 
-/** A rank as a member of a group's collective, by what the representative of its class brings to its own group. */
-// oxlint-disable-next-line max-params -- which rank of which group, and what its representative has
+/** Creates the member for a rank of a group, from the input of its class's representative in its own group. */
+// oxlint-disable-next-line max-params -- a rank of a group, and the input of its representative
 export function createMember(
   quotient: Quotient,
   rank: number,
@@ -54,8 +55,8 @@ export function createMember(
 }
 
 /**
- * Carries a collective out on what the memories of its ranks hold. Sums are followed; what means and maxima make of rows is
- * unknown after. Returns what does not fit, if anything.
+ * Runs a collective on the memories of its ranks. Sums are tracked; rows are unknown after a mean or maximum. Returns a
+ * description of the first mismatch, if any.
  */
 export function runCollective(
   collective: PairedCollective,
@@ -69,7 +70,7 @@ class CollectiveReplay {
   readonly #receivers: readonly number[];
   readonly #context: CombineContext & { readonly relabeling: Relabeling };
   readonly #op: TapeOp;
-  /** Of each batch, where what it has for each member begins. */
+  /** For each batch, the offset of its data for each member. */
   readonly #offsets = new Map<PostedBatch, Float64Array>();
 
   constructor({ members, receivers }: PairedCollective, context: CombineContext & { readonly relabeling: Relabeling }) {
@@ -115,14 +116,14 @@ class CollectiveReplay {
       const mismatch = batch.counts.findIndex((count, j) => count !== sizes[j]);
       if (mismatch >= 0)
         return `allGather: group rank ${receiver} expects ${batch.counts[mismatch]} elements from group rank ${mismatch}, which sends ${sizes[mismatch]}`;
-      // All counts are right, so all members get the same.
+      // All counts are right, so all members receive the same.
       content ??= this.#concatenateInputs(sizes);
       memory.receive(batch.outputView, content);
     }
     return undefined;
   }
 
-  /** What all members send, one after the other. */
+  /** Concatenates the inputs of all members. */
   #concatenateInputs(sizes: readonly number[]): Content {
     const regions: Region[] = [];
     let start = 0;
@@ -133,7 +134,7 @@ class CollectiveReplay {
     return toContent(regions);
   }
 
-  /** What member j sends, or a range of it. */
+  /** Returns the input of member j, or a range of it, translated. */
   #translatedInput(j: number, start = 0, end = Number.POSITIVE_INFINITY): Content {
     const { input, translation } = this.#members[j]!;
     return this.#context.relabeling.translateContent(
@@ -142,7 +143,7 @@ class CollectiveReplay {
     );
   }
 
-  /** counts: elements sent to each, then received from each. */
+  /** counts: elements sent to each member, then received from each. */
   #allToAll(): string | undefined {
     const size = this.#members.length;
     for (const receiver of this.#receivers) {
@@ -208,7 +209,7 @@ class CollectiveReplay {
 
   #reduceScatter(): string | undefined {
     const outputSizes = this.#members.map(({ batch, memory }) => viewSize(memory, batch.outputView));
-    // Where no rank is a translation of another, the sum is cut, not the terms.
+    // Without translations, the whole sum is computed once and then cut.
     const isUntranslated = this.#members.every(({ translation }) => translation === 0);
     const sum = isUntranslated ? this.#sumTerms((j) => this.#translatedInput(j)) : undefined;
     for (const receiver of this.#receivers) {

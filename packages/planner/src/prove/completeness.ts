@@ -5,12 +5,13 @@ import { commonPositions, type PositionList } from "./positions.ts";
 import { type Tile, describeTile } from "./sums.ts";
 import { formatPositions, type RowSide } from "./values.ts";
 
-/** Lists with more spans in all are compared sum by sum. */
+/** Maximum total number of spans. Beyond it, each sum is checked separately. */
 const MAX_SPANS = 10_000;
 
 /**
- * Sums are mostly over the shards of one layout, each once. Whether the lists of positions that tiles have are pairwise
- * apart is found out once for all tiles; a sum then only has to have none twice.
+ * Checks that the tiles of a sum are disjoint. Most sums are over the shards of one layout, each once. Whether the
+ * position lists of tiles are pairwise disjoint is determined once for all tiles, so that a sum must only contain no
+ * list twice.
  */
 class TileDisjointness {
   readonly #context: VerifierContext;
@@ -25,7 +26,7 @@ class TileDisjointness {
     };
   }
 
-  /** Whether no two tiles of a sum share a position on the other side; if not, they may. */
+  /** Whether no two tiles of a sum share a position on the other side. False means that they may. */
   areDisjoint({ tiles: ids, side }: CoverageQuery): boolean {
     const { tiles } = this.#context;
     const isQuerySide = side === "queries";
@@ -42,9 +43,9 @@ class TileDisjointness {
   }
 }
 
-/** The positions that tiles have on one side. */
+/** Checks the position lists of tiles on one side. */
 class DisjointnessCheck {
-  /** For each list of positions, the last sum that had it. */
+  /** For each position list, the last sum that contained it. */
   readonly lastSumByPositionsId: number[] = [];
   readonly #context: VerifierContext;
   readonly #side: RowSide;
@@ -57,7 +58,7 @@ class DisjointnessCheck {
     this.#side = side;
   }
 
-  /** Whether no two lists share a position. Compares only those that are new since the last call. */
+  /** Whether no two lists share a position. Compares only the lists added since the last call. */
   readonly isDisjoint = (): boolean => {
     const ids = this.#context.tiles.distinctPositionIds[this.#side];
     for (; this.#areDisjoint && this.#numCompared < ids.length; this.#numCompared++) {
@@ -77,21 +78,21 @@ function spansIntersect(a: Span, b: Span): boolean {
   return first <= last && commonPositions(a, b) !== undefined;
 }
 
-/** A verdict, and the query it answers. */
+/** A verdict and the query that it answers. */
 interface CachedVerdict {
   readonly side: RowSide;
   readonly rows: PositionList;
   readonly verdict: Verdict;
 }
 
-/** Decides whether sums are complete. Many ranks hold the same sum, so verdicts are kept. */
+/** Decides whether sums are complete. Verdicts are cached, because many ranks hold the same sum. */
 export class SumCompleteness implements Completeness {
   readonly #context: VerifierContext;
   readonly #disjointTiles: TileDisjointness;
   readonly #verdictsBySum = new Map<number, CachedVerdict[]>();
   readonly #queryHeadsPerKvHead: number;
   readonly #allPositions: Readonly<Record<RowSide, PositionList>>;
-  /** The number of the call's own mask. */
+  /** Number of the call's mask. */
   readonly #mask: number;
   readonly #submaskResults = new Map<number, boolean>();
 
@@ -152,7 +153,10 @@ export class SumCompleteness implements Completeness {
       : visibility.countPairs(this.#allPositions.queries, rows, this.#mask);
   }
 
-  /** Pairs of a tile in these rows, counted once for every query head of a KV head's group where rows are keys. */
+  /**
+   * Counts the visible pairs of a tile in these rows. If the rows are keys, each pair counts once for every query head
+   * of the tile.
+   */
   #pairsOfTile(id: number, side: RowSide, rows: PositionList): number {
     const { tiles, positions, visibility } = this.#context;
     const isQuerySide = side === "queries";
@@ -163,7 +167,7 @@ export class SumCompleteness implements Completeness {
     return heads * visibility.countPairs(q, k, tiles.maskOf(id));
   }
 
-  /** Whether every slice of a tile's mask is a slice of the call's, cut to some queries and keys. */
+  /** Whether every slice of a tile's mask is a slice of the call's mask, clipped to some queries and keys. */
   #isSubmask(mask: number): boolean {
     if (mask === this.#mask) return true;
     let isSubset = this.#submaskResults.get(mask);
@@ -194,7 +198,7 @@ interface TileSpan {
   readonly tile: Tile;
 }
 
-/** The first two tiles of a sum that compute some pair of its rows both, if any: by their numbers. */
+/** Returns the numbers of the first two tiles of a sum that both compute a pair of its rows, if any. */
 function findDuplicate(context: VerifierContext, query: CoverageQuery): readonly [number, number] | undefined {
   const tileSpans: TileSpan[] = query.tiles.flatMap((id) => {
     const tile = context.tiles.get(id);
@@ -202,7 +206,8 @@ function findDuplicate(context: VerifierContext, query: CoverageQuery): readonly
     const nonEmptySpans = spans.filter(({ length }) => length > 0);
     return nonEmptySpans.map((span) => ({ span, end: span.start + (span.length - 1) * span.step + 1, id, tile }));
   });
-  // From left to right; the sort keeps the order in which tiles were added where they begin at the same position.
+  // From left to right. The sort is stable, so that tiles that begin at the same position stay in the order of
+  // addition.
   let activeSpans: TileSpan[] = [];
   for (const next of tileSpans.toSorted((a, b) => a.span.start - b.span.start)) {
     activeSpans = activeSpans.filter(({ end }) => end > next.span.start);
@@ -213,8 +218,8 @@ function findDuplicate(context: VerifierContext, query: CoverageQuery): readonly
   return undefined;
 }
 
-/** Whether two tiles compute some pair of the sum's rows and the positions that these spans share. */
-// oxlint-disable-next-line max-params -- of what sum, and what with what
+/** Whether two tiles both compute a pair of the sum's rows and the positions that these spans share. */
+// oxlint-disable-next-line max-params -- a sum and two of its tiles
 function haveCommonPairs(
   { record, positions, visibility }: VerifierContext,
   { side, rows }: CoverageQuery,
@@ -233,7 +238,7 @@ function haveCommonPairs(
   return masks[a.tile.mask]!.some((sliceA) => masks[b.tile.mask]!.some((sliceB) => slicesOverlap(sliceA, sliceB)));
 }
 
-/** Names the shards whose pairs with some rows are missing. */
+/** Describes the shards whose pairs with some rows are missing. */
 function describeMissing(
   context: VerifierContext,
   query: CoverageQuery,
@@ -259,7 +264,7 @@ function describeMissing(
   return `${side} ${rows}, ${otherSide} ${formatPositions(missingSpans)}: ${numMissingPairs} visible pairs are missing`;
 }
 
-// oxlint-disable-next-line max-params -- of what sum, and what with what
+// oxlint-disable-next-line max-params -- a sum, and spans under a mask
 function countPairs(
   { positions, visibility }: VerifierContext,
   query: CoverageQuery,

@@ -36,12 +36,15 @@ const resultSides = { out: "queries", lse: "queries", dq: "queries", dk: "keys",
   RowSide
 >;
 
-/** The rows of what has none: a fill. */
+/** Creates the rows of a fill, which has none. */
 function createPlaceholderRows(positions: PositionList): Rows {
   return { batch: 0, head: 0, column: 0, positions };
 }
 
-/** All orders of four axes, their own first: rows may be moved and added through views whose axes are not in attention's order. */
+/**
+ * All orders of four axes, the natural order first. Rows may be moved and added through views whose axes are in another
+ * order than attention's.
+ */
 const axisPermutations: readonly (readonly number[])[] = permutations([0, 1, 2, 3]);
 
 function permutations(axes: readonly number[]): number[][] {
@@ -50,8 +53,8 @@ function permutations(axes: readonly number[]): number[][] {
 }
 
 /**
- * Replays what the kernels of one rank do to what its memory holds. Nearly all that they meet is one thing in a storage of
- * its own: that is looked for first, and the general case, box by box, is right for it too.
+ * Replays the kernels of one rank on the contents of its memory. Nearly every operand is a single region that fills its
+ * storage. This case is tried first, and the general case, box by box, gives the same result.
  */
 export class ComputeReplay {
   readonly #context: ReplayContext;
@@ -61,10 +64,10 @@ export class ComputeReplay {
   readonly #placeholderRows: Rows;
   /** Sums already reported as used before they are complete. */
   readonly #reportedPartialSums = new Set<number>();
-  /** What was found complete last: for every tile of a backward the same. */
+  /** The sum and rows last found complete. All tiles of a backward use the same. */
   #lastCompleteSum: { sum: number; rows: PositionList | undefined } = { sum: EMPTY_SUM, rows: undefined };
 
-  /** The statistics that were found right last: for which queries, the views, and what their storages held. */
+  /** The statistics last found correct: the queries, the views, and the contents of their storages. */
   #lastStatistics: readonly unknown[] = [];
 
   constructor(context: ReplayContext, recordedRank: RecordedRank, memory: RankMemory) {
@@ -75,7 +78,7 @@ export class ComputeReplay {
     this.#placeholderRows = createPlaceholderRows(context.positions.fromSpans([]));
   }
 
-  /** The phase, and how many tiles were computed in it. */
+  /** The phase and the number of its last tile. */
   get location(): string {
     return `${this.#operands.phase}, after tile ${this.#operands.tileNumber}`;
   }
@@ -111,7 +114,7 @@ export class ComputeReplay {
     this.#accumulate(tile, event.arg(2), "dv", keys);
   }
 
-  /** into ← into and from, which are out and lse of the same queries over other keys. */
+  /** into ← merge of into and from, which are out and lse of the same queries over different keys. */
   merge(event: TapeReader): void {
     if (this.#sinks.merge(event, this.#operands)) return;
     for (const [i, operand] of (["out", "lse"] as const).entries()) {
@@ -123,7 +126,7 @@ export class ComputeReplay {
     }
   }
 
-  /** Gradients of the same rows become one; of what else is added nothing is known after. */
+  /** Adds gradients of the same rows. The sum of anything else is unknown afterwards. */
   add(event: TapeReader): void {
     const out = event.arg(0);
     if (!this.#combine(out, [event.arg(1), event.arg(2)], "add")) this.#memory.write(out, []);
@@ -143,7 +146,7 @@ export class ComputeReplay {
       this.#memory.write(out, hasSameShape ? this.#memory.read(x).entries : []);
   }
 
-  /** A copy through views whose axes are in some other order, as on the way to a message. */
+  /** Copies through views whose axes are in some other order, as when a message is packed. */
   #copyPermuted(out: number, x: number): boolean {
     for (const order of axisPermutations) {
       const { isComplete, entries } = this.#memory.readPermuted(x, order);
@@ -173,7 +176,7 @@ export class ComputeReplay {
     this.#memory.write(event.arg(0), entries);
   }
 
-  /** Adds a tile to all rows of an accumulator. What was filled with zeros gets its rows here. */
+  /** Adds a tile to all rows of an accumulator. A part that holds the initial value receives its rows here. */
   #accumulate(tile: number, view: number, name: SumName, expected: Rows): void {
     const { sums, initialValues } = this.#context;
     const region = this.#memory.singleRegion(view);
@@ -213,7 +216,7 @@ export class ComputeReplay {
     this.#memory.write(view, entries);
   }
 
-  /** What is wrong with part of an accumulator, if anything. */
+  /** Describes what is wrong with part of an accumulator, if anything. */
   #describeMismatch(entry: ContentEntry, name: SumName, expected: Rows): string | undefined {
     const { initialValues, record } = this.#context;
     if (decodeSum(entry.value, name, initialValues) === undefined)
@@ -222,7 +225,7 @@ export class ComputeReplay {
     return `${name}: expected rows ${formatPositions(expected.positions.spans)} of the query block, received rows ${formatPositions(entry.rows.positions.spans)}, or those of another sample or head`;
   }
 
-  /** out and lse must have seen the same keys. */
+  /** Checks that out and lse were computed over the same keys. */
   #checkOutMatchesLse(out: number, lse: number): void {
     const { sums } = this.#context;
     const [outRegion, lseRegion] = [this.#memory.singleRegion(out), this.#memory.singleRegion(lse)];
@@ -241,7 +244,7 @@ export class ComputeReplay {
     );
   }
 
-  /** lse must be that of all keys, and delta belong to it. */
+  /** Checks that lse covers all keys and that delta belongs to it. */
   #checkStatistics(lse: number, delta: number, queries: Rows): boolean {
     const [lseRegion, deltaRegion] = [this.#memory.singleRegion(lse), this.#memory.singleRegion(delta)];
     if (lseRegion && deltaRegion && lseRegion.rows === queries && deltaRegion.rows === queries) {
@@ -282,7 +285,9 @@ export class ComputeReplay {
     return undefined;
   }
 
-  /** Reports, once, that an lse is used that is not of all keys; its backward may be right nonetheless. */
+  /**
+   * Reports, once per sum, that an lse is used that does not cover all keys. Its backward may be correct nonetheless.
+   */
   #checkComplete(sum: number, rows: PositionList): void {
     if (sum === this.#lastCompleteSum.sum && rows === this.#lastCompleteSum.rows) return;
     const verdict = this.#context.completeness.evaluateSum(sum, "queries", rows) ?? evaluateSinks(this.#context, sum);
@@ -292,7 +297,9 @@ export class ComputeReplay {
     this.#operands.reportViolation(verdict.kind, `${this.#operands.description}, lse: ${verdict.message}`);
   }
 
-  /** Writes both together, box by box; false, and nothing written, if they do not belong together. */
+  /**
+   * Writes the combination of two views, box by box. Returns false, without writing, if they do not belong together.
+   */
   #combine(out: number, [a, b]: readonly [number, number], mode: CombineMode): boolean {
     if (mode === "add" && this.#addDense(out, a, b)) return true;
     const [regionA, regionB] = [this.#memory.singleRegion(a), this.#memory.singleRegion(b)];
@@ -316,7 +323,10 @@ export class ComputeReplay {
     return false;
   }
 
-  /** Adds dense views as messages are summed: rows of a cast have fewer axes than attention. False, and nothing written, if they differ. */
+  /**
+   * Adds dense views in the way that messages are summed, because rows of a cast have fewer axes than attention.
+   * Returns false, without writing, if the sum is not fully known.
+   */
   #addDense(out: number, a: number, b: number): boolean {
     const memory = this.#memory;
     if (!memory.isDense(out) || !memory.isDense(a) || !memory.isDense(b)) return false;
@@ -327,14 +337,14 @@ export class ComputeReplay {
   }
 }
 
-/** Elements that are known. */
+/** Returns the number of known elements. */
 function countElements({ regions }: Content): number {
   let size = 0;
   for (const { box } of regions) size += volume(box.sizes);
   return size;
 }
 
-/** What of an entry belongs to some heads of the view. */
+/** Returns the part of an entry that belongs to some heads of the view. */
 function selectHeads(entry: ContentEntry, first: number, count: number): ContentEntry[] {
   const firstHead = Math.max(first, entry.origin[1]!);
   const end = Math.min(first + count, entry.origin[1]! + entry.sizes[1]!);

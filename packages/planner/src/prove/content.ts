@@ -16,52 +16,52 @@ import {
 import { PositionList } from "./positions.ts";
 import { isFill, isInputRow, type Rows, type MemoryValue } from "./values.ts";
 
-// What a storage holds, as strided boxes of elements: intervals, never single elements. A box that is read through other
-// strides than it was written through is not found, so whatever scrambles rows is rejected.
+// Contents of a storage, as strided boxes of elements rather than single elements. A box that is read through other
+// strides than it was written through is not found, so that scrambled rows are rejected.
 
-/** Part of a view and what it holds; `rows` are those of its own origin. */
+/** Part of a view and its contents; `rows` are those at its own origin. */
 export interface ContentEntry {
   readonly value: MemoryValue;
   readonly rows: Rows;
-  /** Its origin and sizes in the view: batch, head, row, column. */
+  /** Origin and sizes in the view: batch, head, row, column. */
   readonly origin: readonly number[];
   readonly sizes: readonly number[];
 }
 
-/** What a view shows. */
+/** Contents of a view. */
 export interface ReadResult {
   readonly entries: readonly ContentEntry[];
   /** Whether every element of the view is known. */
   readonly isComplete: boolean;
-  /** The last check of this very read: what was expected, and what it found. */
+  /** The last check of this read: its arguments and its result. */
   cachedCheck?: { readonly name: string; readonly positions: object; readonly result: unknown } | undefined;
 }
 
-/** What a storage holds; never changed, so that one that is sent from rank to rank is looked at once. */
+/** Contents of a storage. Immutable, so that contents that are sent from rank to rank are analyzed once. */
 export interface Content {
-  /** Boxes that share no element. */
+  /** Regions that share no element. */
   readonly regions: readonly Region[];
-  /** The one region that a view shows, if it is just that: so it is nearly always. */
+  /** Returns the region that a view covers exactly, if there is one. This is nearly always the case. */
   singleRegion(layout: StridedLayout): Region | undefined;
   read(layout: StridedLayout): ReadResult;
-  /** Entries in the place of what the view showed before. */
+  /** Returns the contents after a view has been overwritten with entries. */
   write(layout: StridedLayout, entries: readonly ContentEntry[]): Content;
-  /** What a range of elements holds, counted from its first: what a message carries. */
+  /** Returns the contents of a range of elements, relative to its first, as in a message. */
   range(low: number, high: number): Content;
-  /** This, further on by some elements. */
+  /** Returns the regions, moved by `delta` elements. */
   shiftedRegions(delta: number): readonly Region[];
-  /** A message in the place of what a dense view showed; `size` is that of the storage. */
+  /** Returns the contents after a message has overwritten a dense view; `size` is that of the storage. */
   receive(layout: StridedLayout, message: Content, size: number): Content;
 }
 
-/** What holds these regions. */
+/** Creates contents of these regions. */
 export function toContent(regions: readonly Region[]): Content {
   return regions.length === 1 ? regions[0]! : new Regions(regions);
 }
 
 /**
- * A box of memory and what lies in it. Also what a storage holds if that is all, and what a view shows that is just this box:
- * nearly everything that is written, sent and read is one of these, and no more objects are made for it.
+ * A box of memory and its contents. Also represents a storage that holds nothing else, and a view that covers exactly
+ * this box. Nearly all writes, messages and reads are of this kind, so no further objects are created for them.
  */
 export class Region implements ContentEntry, ReadResult, Content {
   readonly value: MemoryValue;
@@ -100,7 +100,7 @@ export class Region implements ContentEntry, ReadResult, Content {
     return new Region(this.value, shiftRows(this, partOrigin, sizes), subBox(this.box, partOrigin, sizes));
   }
 
-  /** The same, further on by some elements. */
+  /** Returns the region, moved by `delta` elements. */
   shiftedRegion(delta: number): Region {
     const { offset, sizes, strides } = this.box;
     return delta === 0 ? this : new Region(this.value, this.rows, createBox(offset + delta, sizes, strides));
@@ -123,8 +123,11 @@ export class Region implements ContentEntry, ReadResult, Content {
     return this.rowRange(low, high, 0) ?? new Regions([this]).range(low, high);
   }
 
-  /** A range of elements as one that begins at `at`, where these are whole rows of all that is here; else undefined. */
-  // oxlint-disable-next-line max-params -- a range, and where to; called for each of millions of messages
+  /**
+   * Returns a range of elements, moved to begin at `offset`, if it consists of whole rows of the region; else
+   * undefined.
+   */
+  // oxlint-disable-next-line max-params -- a range and its new offset; called for each of millions of messages
   rowRange(low: number, high: number, offset: number): Region | undefined {
     const { box, value, rows } = this;
     const width = rowWidth(box);
@@ -155,12 +158,12 @@ export class Region implements ContentEntry, ReadResult, Content {
   }
 }
 
-/** Elements of a row: of all sequences, heads and columns. */
+/** Returns the number of elements of a row, over all sequences, heads and columns. */
 export function rowWidth({ sizes }: Box): number {
   return sizes[0]! * sizes[1]! * sizes[3]!;
 }
 
-/** The rows of a part of something. A fill has none: its rows are nowhere, wherever it is cut. */
+/** Returns the rows of a part of an entry. A fill has no rows, so its placeholder is returned unchanged. */
 export function shiftRows(
   { value, rows }: Pick<ContentEntry, "value" | "rows">,
   start: readonly number[],
@@ -177,7 +180,7 @@ export function shiftRows(
   };
 }
 
-/** Among so many regions one is looked for by walking along them. */
+/** Maximum number of regions that are searched linearly. */
 const MAX_LINEAR_SEARCH_REGIONS = 8;
 
 function areOrdered(regions: readonly Region[]): boolean {
@@ -185,7 +188,7 @@ function areOrdered(regions: readonly Region[]): boolean {
   return true;
 }
 
-/** Several, or none. */
+/** Contents of several regions, or of none. */
 class Regions implements Content {
   readonly regions: readonly Region[];
   #cachedIsOrdered: boolean | undefined;
@@ -211,7 +214,7 @@ class Regions implements Content {
     let result = this.#readCache?.get(layout);
     if (!result) {
       result = readRegions(layout, this.#regionsNear(layout.low, layout.high));
-      // Most are read through one view only, and need no map.
+      // Most contents are read through one view only and need no map.
       if (this.#lastRead)
         this.#readCache = (this.#readCache ?? new Map<StridedLayout, ReadResult>()).set(layout, result);
       else this.#lastRead = { layout, result };
@@ -259,7 +262,7 @@ class Regions implements Content {
       : toContent([...remainingRegions, ...message.shiftedRegions(layout.offset)]);
   }
 
-  /** Where the region is that a view shows, and nothing else; −1 if it shows part of one, or several. */
+  /** Returns the index of the region that a view covers exactly; −1 if it covers part of one, or several. */
   #findRegion({ box }: StridedLayout): number {
     const isOrdered = this.#isOrdered();
     const first = isOrdered ? this.#firstEndingAfter(box.low) : 0;
@@ -271,7 +274,7 @@ class Regions implements Content {
     return -1;
   }
 
-  /** The regions that may have elements of a range, and perhaps others. */
+  /** Returns the regions that may overlap a range, and perhaps others. */
   #regionsNear(low: number, high: number): readonly Region[] {
     if (!this.#isOrdered()) return this.regions;
     const first = this.#firstEndingAfter(low);
@@ -280,7 +283,7 @@ class Regions implements Content {
     return this.regions.slice(first, end);
   }
 
-  /** Of ordered regions the first that ends behind an element. */
+  /** Returns the index of the first of the ordered regions that ends after an element. */
   #firstEndingAfter(element: number): number {
     let [low, high] = [0, this.regions.length];
     while (low < high) {
@@ -291,14 +294,14 @@ class Regions implements Content {
     return low;
   }
 
-  /** Whether there are many, one behind the other, so that a search finds one sooner than a walk. */
+  /** Whether there are many regions, in memory order, so that a binary search is faster than a linear one. */
   #isOrdered(): boolean {
     return (this.#cachedIsOrdered ??= this.regions.length > MAX_LINEAR_SEARCH_REGIONS && areOrdered(this.regions));
   }
 
   #regionsOutside(layout: StridedLayout): readonly Region[] {
     if (!this.#isOrdered()) return this.#subtractLayout(this.regions, layout);
-    // What a message leaves of the regions that it meets; all others stay.
+    // Only the regions that the view overlaps are cut.
     const first = this.#firstEndingAfter(layout.low);
     let end = first;
     while (end < this.regions.length && this.regions[end]!.box.low < layout.high) end++;
@@ -311,7 +314,7 @@ class Regions implements Content {
     const isContiguous = layout.high - layout.low === layout.size;
     const isInsideLayout = ({ box: { low, high } }: Region): boolean => layout.low <= low && high <= layout.high;
     if (isContiguous && regions.every(isInsideLayout)) return noRegions;
-    // Messages mostly come to where nothing is yet.
+    // Messages are mostly written to memory that holds nothing yet.
     if (regions.every(({ box: { low, high } }) => layout.low >= high || low >= layout.high)) return regions;
     const remainingRegions: Region[] = [];
     let numRemainingElements = layout.size;
@@ -325,7 +328,7 @@ class Regions implements Content {
 
 const noRegions: readonly Region[] = [];
 
-/** Memory that was never written. */
+/** Contents of memory that was never written. */
 export const uninitializedContent: Content = new Regions(noRegions);
 
 function toRegion({ box }: StridedLayout, { value, rows, origin, sizes }: ContentEntry): Region {
@@ -335,7 +338,7 @@ function toRegion({ box }: StridedLayout, { value, rows, origin, sizes }: Conten
 function readRegions(layout: StridedLayout, regions: readonly Region[]): ReadResult {
   const entries: ContentEntry[] = [];
   let numElements = 0;
-  // Regions are apart: once all of the view is known, no other shows in it.
+  // Regions are disjoint, so once all of the view is known, no other region overlaps it.
   for (let i = 0; i < regions.length && numElements < layout.size; i++) {
     const entry = visibleEntry(layout, regions[i]!);
     if (!entry) continue;
@@ -349,7 +352,7 @@ function readRegions(layout: StridedLayout, regions: readonly Region[]): ReadRes
   return { entries: joinedEntries, isComplete };
 }
 
-/** Rows of an input that were put together again from several ranks' become one. */
+/** Joins rows of an input from several ranks into one entry. */
 function joinRows(entries: readonly ContentEntry[], count: number): readonly ContentEntry[] {
   const [first] = entries;
   if (!first || entries.length === 1 || !isInputRow(first.value)) return entries;
@@ -368,7 +371,7 @@ function joinRows(entries: readonly ContentEntry[], count: number): readonly Con
   return [{ value: first.value, rows, origin, sizes: first.sizes.with(2, count) }];
 }
 
-/** What of a region a view shows. */
+/** Returns the part of a region that a view covers. */
 function visibleEntry(layout: StridedLayout, region: Region): ContentEntry | undefined {
   const { value, rows, box } = region;
   if (layout.low >= box.high || box.low >= layout.high) return undefined;
@@ -388,7 +391,7 @@ function visibleEntry(layout: StridedLayout, region: Region): ContentEntry | und
   };
 }
 
-/** Rows that were put together again from ranges of columns become one: the same value of the same rows, side by side. */
+/** Joins entries for adjacent ranges of columns that have the same value and the same rows. */
 function joinColumns(entries: ContentEntry[], columns: number): ContentEntry[] {
   if (entries.every(({ sizes }) => sizes[3] === columns)) return entries;
   const result: ContentEntry[] = [];
@@ -414,8 +417,8 @@ function areAdjacentColumns(a: ContentEntry, b: ContentEntry): boolean {
 }
 
 /**
- * Adds what is left of a region outside a view: nothing when they overlap in a way that no box describes. Returns how many
- * elements of the view were known to be the region's.
+ * Adds the parts of a region outside a view; nothing if the overlap is not a box. Returns how many elements of the view
+ * are known to belong to the region.
  */
 function addRemainder(remaining: Region[], region: Region, layout: StridedLayout): number {
   const { box } = region;

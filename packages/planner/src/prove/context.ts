@@ -5,27 +5,28 @@ import { SumTable, TileTable } from "./sums.ts";
 import { type RowSide, InitialValues } from "./values.ts";
 import { Visibility } from "./visibility.ts";
 
-/** What is wrong with a record, and where. */
+/** An error in a record, and its location. */
 export interface Violation {
   /**
-   * - duplicate, missing: pairs of queries and keys that count more than once, or never
-   * - data: a kernel or a result has other rows than it should
-   * - race: compute touches what a collective that was not waited for reads or writes, or one writes where it also reads
-   * - message: a send without a receive, or with one of another size; collectives that do not fit
+   * - duplicate, missing: pairs of queries and keys that are counted more than once, or never
+   * - data: an operand of a kernel or a result has other rows than it should
+   * - race: compute touches memory that a pending collective reads or writes, or a collective writes where it also
+   *   reads
+   * - message: a send without a receive, or with a receive of another size; collectives that do not match
    * - cycle: ranks that wait for each other
-   * - class: of a record of classes, a rank that does other than the representative of its class
+   * - class: in a record of classes, a rank that does something else than the representative of its class
    */
   readonly kind: "duplicate" | "missing" | "data" | "race" | "message" | "cycle" | "class";
   readonly rank: number;
-  /** A sentence that names the place: rank, phase, tile or message. */
+  /** A sentence with the location: rank, phase, tile or message. */
   readonly message: string;
 }
 
-/** One mistake shows in many places: the first ones are kept, the rest counted. */
+/** Collects violations. One mistake causes many, so the first ones are kept and the rest are counted. */
 export class Violations {
   readonly reportedViolations: Violation[] = [];
   readonly #maxReported: number;
-  /** For how many ranks what is reported stands. */
+  /** Number of ranks that a reported violation represents. */
   readonly #numRanks: number;
   #numViolations = 0;
 
@@ -39,13 +40,13 @@ export class Violations {
   }
 
   report(violation: Violation): void {
-    // Of ranks that wait for each other one circle is named, however many there are.
+    // A cycle of waiting ranks is reported once, however many ranks are represented.
     this.#numViolations += violation.kind === "cycle" ? 1 : this.#numRanks;
     if (this.reportedViolations.length < this.#maxReported) this.reportedViolations.push(violation);
   }
 }
 
-/** What the ranks of a proof share. */
+/** Data that the ranks of a proof share. */
 export interface VerifierContext {
   readonly record: AttentionRecord;
   readonly positions: PositionTable;
@@ -62,20 +63,20 @@ export interface ReplayContext extends VerifierContext {
   readonly violations: Violations;
 }
 
-/** A sum over the other side of some rows: what a verdict is about. */
+/** A sum of tiles for some rows, over all positions of the other side. A verdict is about such a sum. */
 export interface CoverageQuery {
   readonly tiles: readonly number[];
   readonly side: RowSide;
   readonly rows: PositionList;
 }
 
-/** What is wrong with a sum; undefined if every visible pair of its rows is in it once. */
+/** The violation in a sum; undefined if it contains every visible pair of its rows once. */
 export type Verdict = Pick<Violation, "kind" | "message"> | undefined;
 
 /** Decides whether sums are complete. */
 export interface Completeness {
   evaluateSum(sum: number, side: RowSide, rows: PositionList): Verdict;
-  /** Whether any of these queries sees any of these keys. */
+  /** Whether any of these queries attends to any of these keys. */
   isVisible(queries: PositionList, keys: PositionList, mask: number): boolean;
 }
 

@@ -6,15 +6,19 @@ import { mergeAdjacentSpans, type PositionList } from "./positions.ts";
 import { type Addend, EMPTY_SUM } from "./sums.ts";
 import type { RowSide } from "./values.ts";
 
-/** Pairs of spans that are checked, rank by rank, where it does not follow from one that all ranks of a class see nothing. */
+/**
+ * Maximum number of pairs of spans that are checked rank by rank, if the result for one rank does not imply that for
+ * its class.
+ */
 const MAX_SPAN_PAIRS = 2 ** 24;
 
 /**
- * Decides whether sums over translated tiles are complete: for the rank that has the sum, or for all ranks of its class.
- * Rows of tiles are followed as rows of shards, which translations permute: what is disjoint, and what is left out,
- * is so for every rank of the class. Where tiles have every row of the other side once, nothing more is checked. Of rows that
- * are left out, or there twice, no pair may be visible: of whole shards it is enough that the rank itself sees none, for how
- * many pairs of two shards are visible is the same for all; else each rank is checked.
+ * Decides whether sums over translated tiles are complete: for the rank that has the sum, or for all ranks of its
+ * class. Rows of tiles are represented as rows of shards, which translations permute, so that disjoint and missing rows
+ * correspond on every rank of the class. If the tiles contain every row of the other side once, nothing more is
+ * checked. If rows are missing or duplicated, none of their pairs may be visible. For whole shards, this is checked on
+ * the rank itself only, because the number of visible pairs of two shards is the same for the whole class. Otherwise
+ * every rank is checked.
  */
 export class Coverage implements Completeness {
   readonly #context: VerifierContext;
@@ -36,7 +40,7 @@ export class Coverage implements Completeness {
     const { sums, relabeling } = this.#context;
     const origin = sums.origin(sum);
     if (this.#scope === "class" && origin.translation > 0) {
-      // The query is for all ranks of the class, so for the one whose sum it is a translation of.
+      // The query is about all ranks of the class, including the one that has the untranslated sum.
       const inverse = relabeling.translations.inverse(origin.translation);
       return this.evaluateSum(origin.sum, side, relabeling.translatePositions(rows, side, inverse));
     }
@@ -51,7 +55,7 @@ export class Coverage implements Completeness {
   isVisible(queries: PositionList, keys: PositionList, mask: number): boolean {
     if (this.#sumCompleteness.isVisible(queries, keys, mask)) return true;
     if (this.#scope === "rank") return false;
-    // Of whole shards that none of this rank's sees, no other rank of the class sees any.
+    // If this rank attends to no pair of whole shards, no rank of the class attends to their translations.
     const areWholeShards =
       this.#areWholeShards(this.#segmentsOf(queries, "queries"), "queries") &&
       this.#areWholeShards(this.#segmentsOf(keys, "keys"), "keys");
@@ -78,7 +82,7 @@ export class Coverage implements Completeness {
     return this.#evaluateAllRanks(addends, side, rows, irregularSegments);
   }
 
-  /** The rows of the other side that no tile has, or more than one, for some heads. */
+  /** Returns the rows of the other side that no tile has, or more than one, for some heads. */
   #rowsNotCoveredOnce(addends: readonly Addend[], side: RowSide): Segment[] {
     const { tiles, record } = this.#context;
     const shards = this.#context.relabeling.shards[oppositeSide(side)];
@@ -130,8 +134,8 @@ export class Coverage implements Completeness {
     return segments.every(({ shard, first, count }) => first === 0 && count === shards.numRows(shard));
   }
 
-  /** Whether any pair of rows and odd ones is visible, where a translation takes both. */
-  // oxlint-disable-next-line max-params -- which rows of which side, which of the other, and where
+  /** Whether any pair of the rows and the irregular segments is visible after a translation of both. */
+  // oxlint-disable-next-line max-params -- rows and their side, segments of the other side, and a translation
   #hasVisiblePair(
     rows: PositionList,
     side: RowSide,
@@ -153,7 +157,7 @@ export class Coverage implements Completeness {
   }
 
   /** Evaluates the sum for every rank of the class. */
-  // oxlint-disable-next-line max-params -- a sum, and what of it is odd
+  // oxlint-disable-next-line max-params -- a sum and its irregular segments
   #evaluateAllRanks(
     addends: readonly Addend[],
     side: RowSide,
@@ -179,7 +183,7 @@ export class Coverage implements Completeness {
     return undefined;
   }
 
-  /** The verdict, and its text, of a sum whose tiles are written down where translations take them. */
+  /** Returns the verdict, with its message, for the sum of the translated tiles. */
   #materializedVerdict(addends: readonly Addend[], side: RowSide, rows: PositionList): Verdict {
     const { sums, tiles, relabeling, visibility } = this.#context;
     let sum = EMPTY_SUM;
@@ -205,10 +209,10 @@ function oppositeSide(side: RowSide): RowSide {
   return side === "queries" ? "keys" : "queries";
 }
 
-/** Rows of shards that tiles have: intervals of the rows of all shards, one shard after the other. */
+/** Rows of shards that tiles have, as intervals of the concatenated rows of all shards. */
 class RowIntervals {
   readonly #shards: Shards;
-  /** Where each shard begins. */
+  /** First row of each shard in the concatenation. */
   readonly #offsets: Float64Array;
   readonly #intervals: (readonly [first: number, end: number])[] = [];
 
@@ -225,7 +229,7 @@ class RowIntervals {
     this.#intervals.push([begin, begin + count]);
   }
 
-  /** What no interval covers, and what more than one do. */
+  /** Returns the rows that no interval covers, or more than one. */
   segmentsNotCoveredOnce(): Segment[] {
     const segments: Segment[] = [];
     let end = 0;

@@ -6,8 +6,8 @@ import type { Violation } from "./context.ts";
 import type { ReplayStreams } from "./streams.ts";
 
 /**
- * Why collectives are left that nothing moves: messages whose other half never comes, or else ranks that wait for each
- * other in a circle; nothing if none are left.
+ * Returns why the remaining collectives cannot complete: messages whose other half is never posted, or else ranks that
+ * wait for each other in a cycle. Returns nothing if no collectives remain.
  */
 export function findDeadlock(record: AttentionRecord, streams: ReplayStreams): Violation[] {
   const queueHeads = streams.queues.map(({ first }) => first).filter((head) => head !== undefined);
@@ -28,7 +28,10 @@ export function findDeadlock(record: AttentionRecord, streams: ReplayStreams): V
   return [{ kind: "cycle", rank: cycle[0]!.rank, message: waitTexts.join("; ") }];
 }
 
-/** The collectives whose turn it is on the ranks that one waits for, or on their representatives; none where a rank has none. */
+/**
+ * Returns the first pending collectives of the ranks that one waits for, or of their representatives. A rank without
+ * pending collectives has none.
+ */
 function blockingHeads(
   streams: ReplayStreams,
   headByIndex: ReadonlyMap<number, PostedBatch>,
@@ -78,7 +81,7 @@ function findCycle(
 
 interface Channel {
   readonly family: number;
-  /** Which group-cast or group-reduce of the group, from 1; 0 for sendRecv. */
+  /** Index of the group-cast or group-reduce in the group, from 1; 0 for sendRecv. */
   readonly groupCollectiveIndex: number;
   readonly senderRank: number;
   readonly receiverRank: number;
@@ -86,7 +89,10 @@ interface Channel {
   receives: number;
 }
 
-/** The first message of every pair of ranks whose other half no tape has. Messages of a group-cast meet those of the same group-cast, others in order, so counting suffices. */
+/**
+ * Finds, for every pair of ranks, the first message whose other half is on no tape. Messages of a group-cast match
+ * those of the same group-cast and others match in order, so counting suffices.
+ */
 function findUnmatched(record: AttentionRecord): Violation[] {
   const quotient = new Quotient(record);
   const channels = new Map<string, Channel>();
@@ -146,7 +152,7 @@ interface RecordedTransfer {
   readonly work: number;
 }
 
-/** Visits the halves of all messages, rank by rank, until `visit` returns true. */
+/** Visits the sends and receives of all messages, rank by rank, until `visit` returns true. */
 function visitTransfers(
   { ranks, groups, interned: { strings } }: AttentionRecord,
   visit: (transfer: RecordedTransfer) => boolean,

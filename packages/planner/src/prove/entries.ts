@@ -14,16 +14,18 @@ import {
   type InitialValues,
 } from "./values.ts";
 
-/** Something and the rows that it is of. */
+/** A value and its rows. */
 export type ValueWithRows = Pick<ContentEntry, "value" | "rows">;
 
-/** What sums are made with. */
+/** Tables with which values are combined. */
 export interface CombineContext {
   readonly sums: SumTable;
   readonly initialValues: InitialValues;
 }
 
-/** Whether an entry's rows are those that its place in a view requires: all of the columns of rows that begin at `expected`. */
+/**
+ * Whether an entry has the rows that its place in a view requires, where `expected` are the rows at the view's origin.
+ */
 export function hasExpectedRows({ origin, sizes, rows }: ContentEntry, expected: Rows): boolean {
   return (
     rows.batch === expected.batch + origin[0]! &&
@@ -33,24 +35,25 @@ export function hasExpectedRows({ origin, sizes, rows }: ContentEntry, expected:
   );
 }
 
-/** An entry of nothing, as one of the rows that are expected there. */
+/** Returns the expected rows at the place of an entry that has none. */
 export function shiftExpectedRows({ origin, sizes }: ContentEntry, expected: Rows): Rows {
   return shiftRows({ value: encodeValue("out"), rows: expected }, origin, sizes);
 }
 
-/** Whether two things belong to the same sequences, heads, columns and positions. */
+/** Whether rows have the same sequences, heads, columns and positions. */
 export function haveEqualRows(a: Rows, b: Rows): boolean {
   return (
     a === b || (a.batch === b.batch && a.head === b.head && a.column === b.column && a.positions.equals(b.positions))
   );
 }
 
-/** What two things are when they are put together: parts of a state, or sums of products. */
+/** How two values are combined: as parts of a state, or as sums of products. */
 export type CombineMode = "out" | "lse" | "add";
 
 /**
- * Both together, if that means anything. `out`, `lse`: of states of the same queries, which may have seen nothing, both of
- * them. `add`: sums of products, of which only gradients are; out and lse of parts of the keys do not simply add up.
+ * Returns the combination of two values; undefined if it has no meaning. `out` and `lse` combine states of the same
+ * queries, which may both be empty. `add` combines sums of products. Of these there are only gradients, because out and
+ * lse over parts of the keys do not simply add up.
  */
 export function combine(
   x: ValueWithRows,
@@ -68,13 +71,19 @@ export function combine(
   return { value: encodeValue(valueKind, sum), rows: x.rows };
 }
 
-/** The sum that a value is of a kind, nothing for what such sums begin with; undefined for what is no such sum. */
+/**
+ * Returns the sum that a value of a kind represents, the empty sum for the initial value; undefined for any other
+ * value.
+ */
 export function decodeSum(value: MemoryValue, kind: ValueKind, initialValues: InitialValues): number | undefined {
   if (initialValues.isInitial(value, kind)) return EMPTY_SUM;
   return decodeKind(value) === kind ? decodePayload(value) : undefined;
 }
 
-/** Two views of as many sequences, heads and rows, box by box. If the last axis differs (lse has no D), both keep theirs. */
+/**
+ * Yields the intersections of two views with equal numbers of sequences, heads and rows, box by box. Without columns
+ * (lse has no D), both keep their last axis.
+ */
 export function* intersectEntries(
   a: ReadResult,
   b: ReadResult,
@@ -124,8 +133,8 @@ function subEntry(
 }
 
 /**
- * The sum, element by element, of messages: of gradients of the same rows, one sum; anything else is unknown after, and so is
- * what one of the messages lacks.
+ * Adds messages element by element. Gradients of the same rows become one sum. Anything else is unknown afterwards, and
+ * so is what one of the messages lacks.
  */
 export function reduceMessages(messages: readonly Content[], context: CombineContext): Content {
   return messages.reduce((total, message) => {
@@ -146,7 +155,7 @@ export function reduceMessages(messages: readonly Content[], context: CombineCon
   });
 }
 
-/** The parts of two regions that are the same elements. */
+/** Returns the parts of two regions that cover the same elements. */
 function intersectRegions(a: Region, b: Region): (readonly [Region, Region])[] {
   if (a.box.high <= b.box.low || b.box.high <= a.box.low) return [];
   if (areEqualBoxes(a.box, b.box)) return [[a, b]];
@@ -157,7 +166,7 @@ function intersectRegions(a: Region, b: Region): (readonly [Region, Region])[] {
     const { originInFirst, originInSecond, sizes } = intersect(a.box, b.box, offset);
     return [[a.subRegion({ origin: originInFirst, sizes }), b.subRegion({ origin: originInSecond, sizes })]];
   }
-  // A fill has no rows to be kept apart: what it shares with the other region has the other's shape.
+  // A fill has no rows to keep apart, so its intersection has the shape of the other region.
   if (isFill(b.value) && isDense(b.box))
     return clipToRange(a.box, b.box.low, b.box.high).map((each) => pairWithFill(a.subRegion(each), b));
   if (isFill(a.value) && isDense(a.box))
@@ -165,7 +174,7 @@ function intersectRegions(a: Region, b: Region): (readonly [Region, Region])[] {
   return [];
 }
 
-/** The same for dense rows of the same shape, of which nearly all are; undefined for others. */
+/** Intersects dense rows of the same shape, as nearly all regions are; returns undefined for others. */
 function intersectRowRanges(a: Region, b: Region): readonly [Region, Region] | undefined {
   if (isFill(a.value) || isFill(b.value) || !haveEqualRowShapes(a.box, b.box)) return undefined;
   const [low, high] = [Math.max(a.box.low, b.box.low), Math.min(a.box.high, b.box.high)];

@@ -17,36 +17,39 @@ import {
   encodeValue,
 } from "./values.ts";
 
-/** Which rows of an input a view holds, and the entries that are something else. */
+/** The rows of an input that a view holds, and the entries that hold something else. */
 interface InputRows {
   readonly rows: Rows;
   readonly mismatchedEntries: readonly ContentEntry[];
 }
 
-/** The tile that one rank computes, and whether memory holds the queries and keys that its operands name. */
+/** The tile that one rank computes. Checks that memory holds the queries and keys that its operands name. */
 export class AttentionOperands implements Tile {
   readonly rank: number;
   phase = "";
-  /** Of the last tile; how many were computed in the phase. */
+  /** Number of the last tile, counted from 1 in each phase. */
   tileNumber = 0;
   q!: PositionList;
   k!: PositionList;
   mask = 0;
   firstHead = 0;
   endHead = 0;
-  /** Query heads that each KV head of the call meets. */
+  /** Number of query heads that attend to each KV head of the kernel call. */
   headsPerKvHead = 1;
-  /** Where KV heads meet different heads of their groups, a tile for each of them; else one is that of all. */
+  /**
+   * A tile for each KV head, if KV heads are paired with different heads of their groups; undefined if one tile
+   * represents all.
+   */
   tilesByKvHead: readonly number[] | undefined;
   pairs = 0;
-  /** Its queries and keys as memory has them. */
+  /** Queries and keys of the tile, as found in memory. */
   queries!: Rows;
   keys!: Rows;
   readonly #context: ReplayContext;
   readonly #memory: RankMemory;
-  /** Columns of q and k, and of v and dOut. */
+  /** Number of columns of q and k, and of v and dOut. */
   readonly #columnsBySource: Readonly<Record<SourceName, number>>;
-  /** Query heads per KV head. */
+  /** Query heads per KV head of the attention. */
   readonly #queryHeadsPerKvHead: number;
 
   constructor(context: ReplayContext, { tape }: RecordedRank, memory: RankMemory) {
@@ -58,12 +61,15 @@ export class AttentionOperands implements Tile {
     this.#queryHeadsPerKvHead = numHeads / numKvHeads;
   }
 
-  /** As messages name the last tile. */
+  /** Description of the last tile for messages. */
   get description(): string {
     return describeTile(this);
   }
 
-  /** The number of the tile that a kernel call computes; −1 if nothing of it is visible, or if its operands are not what they are named. */
+  /**
+   * Returns the number of the tile that a kernel call computes; −1 if no pair of it is visible, or if its operands are
+   * not the rows that they are named.
+   */
   loadTile(event: TapeReader, firstArgumentIndex: number, views: { readonly q: number; readonly k: number }): number {
     const { positions, visibility } = this.#context;
     const q = positions.getById(event.arg(firstArgumentIndex));
@@ -90,7 +96,7 @@ export class AttentionOperands implements Tile {
     this.tilesByKvHead = undefined;
     const numKvHeads = this.#memory.view(views.k).layout.box.sizes[1]!;
     if (numKvHeads === 1 || headsPerKvHead === this.#queryHeadsPerKvHead) return this.#addTile(0);
-    // Shares of heads that begin within a group: each KV head meets others of its own.
+    // The heads of the call begin within a group, so each KV head is paired with other heads of its group.
     this.tilesByKvHead = Array.from({ length: numKvHeads }, (_, head) => this.#addTile(head));
     return this.tilesByKvHead[0]!;
   }
@@ -100,7 +106,10 @@ export class AttentionOperands implements Tile {
     return `heads ${head} to ${head + sizes[1]! - 1} of samples ${batch} to ${batch + sizes[0]! - 1}`;
   }
 
-  /** A tile of the heads that meet one of the call's KV heads, and of as many for all others if it is the only one. */
+  /**
+   * Adds a tile for the query heads that attend to one KV head of the call. If it is the only tile, it also represents
+   * the other KV heads.
+   */
   #addTile(head: number): number {
     this.firstHead =
       this.queries.head + head * this.headsPerKvHead - (this.keys.head + head) * this.#queryHeadsPerKvHead;
@@ -109,8 +118,8 @@ export class AttentionOperands implements Tile {
   }
 
   /**
-   * The rows that a view holds, if they are those of an input that are expected, of any heads if none are expected.
-   * Keys that no query of the tile sees may be anything.
+   * Returns the rows that a view holds if they are the expected rows of an input. Without an expected head, any heads
+   * are accepted. Keys that no query of the tile attends to may be anything.
    */
   readSource(name: SourceName, view: number, expected: Pick<Rows, "positions"> & Partial<Rows>): Rows | undefined {
     const region = this.#memory.singleRegion(view);
@@ -146,7 +155,7 @@ export class AttentionOperands implements Tile {
     return (name === "k" || name === "v") && !mismatches.some(isVisibleEntry);
   }
 
-  /** Undefined if no row of the input is there, or if something is not known at all. */
+  /** Returns undefined if the view holds no row of the input, or if part of it is unknown. */
   #findInputRows(readResult: ReadResult, name: SourceName, positions: PositionList): InputRows | undefined {
     const { cachedCheck } = readResult;
     if (cachedCheck?.name === name && cachedCheck.positions === positions)
@@ -165,13 +174,17 @@ export class AttentionOperands implements Tile {
     return result;
   }
 
-  /** How many query heads each KV head meets, as many each and in order; 0 if some are not of its group. */
+  /**
+   * Returns the number of query heads for each KV head, which are equally many and in order; 0 if some are not of its
+   * group.
+   */
   #countHeadsPerKvHead({ q, k }: { readonly q: number; readonly k: number }): number {
     const querySizes = this.#memory.view(q).layout.box.sizes;
     const keySizes = this.#memory.view(k).layout.box.sizes;
     const { queries, keys } = this;
     const headsPerKvHead = querySizes[1]! / keySizes[1]!;
-    // Where the first and the last KV head's are, in their groups; those between lie between.
+    // Offsets in their groups of the query heads of the first and the last KV head. All other offsets are between
+    // these.
     const first = queries.head - keys.head * this.#queryHeadsPerKvHead;
     const last = first + (keySizes[1]! - 1) * (headsPerKvHead - this.#queryHeadsPerKvHead);
     const areHeadsInGroups =

@@ -1,12 +1,13 @@
 import type { PostedBatch } from "./batch.ts";
 import type { RankMemory } from "./rank-memory.ts";
 
-/** Of so many messages each is compared with each; of more, with its neighbours in order. */
+/** Up to this number, each message is compared with every other; beyond it, with its neighbours in order. */
 const MAX_PAIRWISE_MESSAGES = 8;
 
 /**
- * Whether a collective writes where it also reads, or twice to one place. Its messages move side by side, in no order and
- * in pieces, so that what arrives may overwrite what is still to be sent. `place`: the rank's in the group.
+ * Returns whether a collective writes where it also reads, or twice to one place. Its messages are transferred
+ * concurrently, in no order and in pieces, so received data may overwrite data that is still to be sent. `groupRank` is
+ * the rank in the group.
  */
 export function overlapsItself(batch: PostedBatch, memory: RankMemory, groupRank: number): boolean {
   switch (batch.op) {
@@ -16,7 +17,7 @@ export function overlapsItself(batch: PostedBatch, memory: RankMemory, groupRank
       return batch.viewCount > MAX_PAIRWISE_MESSAGES ? hasOrderedOverlap(batch) : hasPairwiseOverlap(batch, memory);
     case "allToAll":
       return viewsOverlap(memory, batch.outputView, batch.inputView);
-    // In place is legal: a rank's own share, where it belongs in the whole.
+    // In place is legal: a rank's own shard, at its position in the whole.
     case "allGather":
       return (
         viewsOverlap(memory, batch.outputView, batch.inputView) &&
@@ -32,14 +33,14 @@ export function overlapsItself(batch: PostedBatch, memory: RankMemory, groupRank
   }
 }
 
-/** Views of collectives are dense: from their first element to their last. */
+/** Whether two views overlap. Views of collectives are dense. */
 function viewsOverlap(memory: RankMemory, a: number, b: number): boolean {
   if (memory.storageOf(a) !== memory.storageOf(b)) return false;
   const [layoutA, layoutB] = [memory.view(a).layout, memory.view(b).layout];
   return layoutA.low < layoutB.high && layoutB.low < layoutA.high;
 }
 
-// oxlint-disable-next-line max-params -- whose share, and of what
+// oxlint-disable-next-line max-params -- a rank's shard and the whole
 function isInPlaceShard(
   { counts }: PostedBatch,
   memory: RankMemory,
@@ -61,7 +62,10 @@ function hasPairwiseOverlap(batch: PostedBatch, memory: RankMemory): boolean {
   return false;
 }
 
-/** Whether what is written to a storage is used twice: mostly one range is written behind the other, and nothing else used there. */
+/**
+ * Whether memory that is written is used twice. Mostly, adjacent ranges are written in order and nothing else in the
+ * storage is used.
+ */
 function hasOrderedOverlap(batch: PostedBatch): boolean {
   const usesByStorage = new Map<number, StorageUse>();
   let areRangesOrdered = true;

@@ -1,26 +1,26 @@
 import { type Span, spansLength } from "@mosaic/core";
 import type { InternPool } from "../symbolic/intern-pool.ts";
 
-/** Of longer lists parts are not kept. */
+/** Maximum number of spans of a list whose subsets are cached. */
 const MAX_CACHED_SPANS = 16;
 
-/** Some rows of a list of positions. */
+/** A range of rows of a position list. */
 export interface PositionRange {
   readonly positions: PositionList;
   readonly first: number;
   readonly count: number;
 }
 
-/** Global positions of some rows, in order. Equal lists of spans of one table are one object. */
+/** Global positions of some rows, in order. Equal span lists of one table are one object. */
 export class PositionList {
-  /** The number of the spans among the interned rows. */
+  /** Number of the span list in the intern pool. */
   readonly id: number;
   readonly spans: readonly Span[];
   readonly length: number;
   readonly #table: PositionTable;
-  /** The same, from left to right, in as few spans as neighbours make: what is counted does not depend on the order. */
+  /** The same positions in ascending order, with adjacent spans merged, because counts do not depend on the order. */
   readonly sortedSpans: readonly Span[];
-  /** The first position, and the one after the last. */
+  /** First position; `end` is the one after the last. */
   readonly first: number;
   readonly end: number;
   #subsets: Map<number, PositionList> | undefined;
@@ -40,20 +40,21 @@ export class PositionList {
     );
   }
 
-  /** `count` of them, from number `first` on. */
+  /** Returns `count` positions, from index `first` on. */
   subset(first: number, count: number): PositionList {
     if (first === 0 && count === this.length) return this;
     const key = first * (this.length + 1) + count;
     let subset = this.#subsets?.get(key);
     if (!subset) {
       subset = this.#table.fromSpans(this.#slice(first, count));
-      // A rank's share of what it received from a thousand others is cut a thousand times, each part looked at once.
+      // A rank's share of rows from a thousand ranks is cut a thousand times, and each part is used once. Such parts
+      // are not cached.
       if (this.spans.length <= MAX_CACHED_SPANS) (this.#subsets ??= new Map<number, PositionList>()).set(key, subset);
     }
     return subset;
   }
 
-  /** Rows of several, one after the other. */
+  /** Concatenates ranges of several lists. */
   static concatenate(ranges: readonly PositionRange[]): PositionList {
     const [{ positions, first, count }] = ranges as [PositionRange];
     if (ranges.length === 1) return positions.subset(first, count);
@@ -81,7 +82,7 @@ export class PositionList {
     return slicedSpans;
   }
 
-  /** The span that a row lies in. */
+  /** Returns the index of the span that contains a row. */
   #spanAt(row: number): number {
     let [low, high] = [0, this.spans.length - 1];
     while (low < high) {
@@ -92,7 +93,7 @@ export class PositionList {
     return low;
   }
 
-  /** The number of the first row of a span. */
+  /** Returns the index of the first row of a span. */
   #rowOfSpan(i: number): number {
     if (!this.#firstRows) {
       this.#firstRows = new Float64Array(this.spans.length);
@@ -102,7 +103,7 @@ export class PositionList {
     return this.#firstRows[i]!;
   }
 
-  /** Whether the other ones are the same, in the same order, however both are cut into spans. */
+  /** Whether another list has the same positions in the same order, regardless of how both are divided into spans. */
   equals(other: PositionList): boolean {
     return this === other || (this.length === other.length && this.#canonicalRuns() === other.#canonicalRuns());
   }
@@ -112,7 +113,7 @@ export class PositionList {
   }
 }
 
-/** All positions in a proof, by the numbers that tapes use. */
+/** All position lists of a proof, by the numbers that tapes use. */
 export class PositionTable {
   readonly #interned: InternPool;
   readonly #cache: (PositionList | undefined)[] = [];
@@ -125,7 +126,7 @@ export class PositionTable {
     return this.getById(this.#interned.rowsId(spans));
   }
 
-  /** By number. */
+  /** Returns the list with this number. */
   getById(id: number): PositionList {
     let positions = this.#cache[id];
     if (!positions) this.#cache[id] = positions = new PositionList(this, id, this.#interned.rows[id]!);
@@ -137,14 +138,14 @@ function sortedSpans(spans: readonly Span[]): readonly Span[] {
   return spans.length < 2 ? spans : mergeAdjacentSpans(spans.toSorted((a, b) => a.start - b.start));
 }
 
-/** The same positions in as few spans as neighbours make, as layouts have them. */
+/** Merges adjacent spans, as in layouts. */
 export function mergeAdjacentSpans(spans: readonly Span[]): readonly Span[] {
   const merged: Span[] = [];
   for (const span of spans) appendSpan(merged, span);
   return merged;
 }
 
-/** Appends a span, to the last one if it continues it. */
+/** Appends a span, or extends the last one if the span continues it. */
 function appendSpan(spans: Span[], span: Span): void {
   if (span.length === 0) return;
   const last = spans.at(-1);
@@ -153,7 +154,10 @@ function appendSpan(spans: Span[], span: Span): void {
   else spans.push(span);
 }
 
-/** The positions as runs of one step each, which begin and end where no cut between spans can make a difference. */
+/**
+ * Returns the positions as runs of one step each. The boundaries of runs do not depend on how the list is divided into
+ * spans.
+ */
 function canonicalRuns(spans: readonly Span[]): string {
   const runs: number[][] = [];
   let [start, length, step] = [0, 0, 0];
@@ -169,7 +173,7 @@ function canonicalRuns(spans: readonly Span[]): string {
         closeRun();
         start = nextPosition;
       }
-      // One row settles the step; the rest of the span follows at once if it has the same.
+      // One row determines the step. The rest of the span follows at once if it has the same step.
       const count = length > 0 && step === span.step ? remaining : 1;
       length += count;
       nextPosition += count * span.step;
@@ -180,7 +184,10 @@ function canonicalRuns(spans: readonly Span[]): string {
   return runs.join(";");
 }
 
-/** The positions that two spans share: a span again, of the steps' common multiple (Chinese remainders). */
+/**
+ * Returns the positions that two spans share: a span whose step is the least common multiple of theirs (Chinese
+ * remainder theorem).
+ */
 export function commonPositions(a: Span, b: Span): Span | undefined {
   const low = Math.max(a.start, b.start);
   const high = Math.min(a.start + (a.length - 1) * a.step, b.start + (b.length - 1) * b.step);

@@ -19,48 +19,52 @@ import { checkResults } from "./results.ts";
 import { ReplayStreams } from "./streams.ts";
 
 export const proveOptions = defineOptions("prove", {
-  /** How many violations are kept; all are counted. Default 10. */
+  /** Maximum number of violations that are kept; all are counted. Default 10. */
   limit: option.integer({ min: 0, default: 10 }),
 });
-/** How much a proof reports. */
+/** Options of a proof. */
 export type ProveOptions = OptionsOf<typeof proveOptions>;
 
-/** What was found of a record. */
+/** Result of a proof. */
 export interface Proof {
-  /** None: the record is right. Else the first ones found. */
+  /** The first violations found; empty if the record is correct. */
   readonly violations: readonly Violation[];
-  /** How many there are, kept or not. */
+  /** Number of violations, including those not kept. */
   readonly total: number;
-  /** The most bytes allocated at once, by rank. */
+  /** Peak allocated memory in bytes, by rank. */
   readonly peakBytes: readonly number[];
-  /** How many ranks were replayed: all, or of a large record of classes the representatives and some others. */
+  /** Number of ranks replayed: all or, for a large record of classes, the representatives and some others. */
   readonly replayed: number;
 }
 
 /**
  * Replays a record and checks that
  *
- * - every visible pair of a query and a key is attended once, and is once in dq, dk and dv, for every sequence and head:
- *   memory is followed through copies, messages and sums, so that stale, foreign or scrambled rows are found where used;
- * - every send meets a receive of as many bytes, in order, between the same ranks of the same group;
- * - no ranks wait for each other in a circle, on an engine where a message moves only when both sides have their turn;
- * - compute, and the caller that reads results, touches nothing that a collective under way uses, and no collective writes where
- *   it also reads;
- * - inputs, which are the caller's, end as they were.
+ * - every visible pair of a query and a key is attended once, and is once in dq, dk and dv, for every sequence and
+ *   head. Contents of memory are tracked through copies, messages and sums, so that stale, wrong or scrambled rows are
+ *   found where they are used;
+ * - every send matches a receive of equal size, in order, between the same ranks of the same group;
+ * - no ranks wait for each other in a cycle, on an engine that transfers a message only when both sides have reached
+ *   it;
+ * - compute, and the caller that reads results, touch nothing that a pending collective uses, and no collective
+ *   writes where it also reads;
+ * - inputs, which belong to the caller, are unchanged at the end.
  *
- * Rows are followed as boxes; a kernel that attention does not use leaves its output unknown, and unknown rows are rejected
- * where attention uses them.
+ * Rows are tracked as boxes. The output of a kernel that attention does not use is unknown, and unknown rows are
+ * rejected where attention uses them.
  *
- * Of a record of classes, up to 1 024 ranks are recorded and replayed all the same. Of more ranks the representatives are
- * replayed, with each other and themselves as peers, and judged for all ranks of their classes. Then some other ranks, spread over
- * the mesh, are run and replayed alone, on what they receive if all do as their representatives, and must send what those send: a
- * backend that goes wrong on single ranks only, by their number, is found if these are among them.
+ * A record of classes with up to 1 024 ranks is recorded again with all ranks, which are replayed. With more ranks,
+ * the representatives are replayed, with each other and themselves as peers, and the result applies to all ranks of
+ * their classes. Then some other ranks, spread over the mesh, are run and replayed alone, on the messages that they
+ * receive if all ranks behave like their representatives, and must send the same as those. A backend that fails only
+ * on certain rank numbers is found if these are among them.
  */
 export function prove(attentionRecord: AttentionRecord, options?: ProveOptions): Proof {
   checkRecord("prove", attentionRecord);
   const { limit } = proveOptions.parse(options);
   if (attentionRecord.classes.isIdentity) return proveRanks(attentionRecord, limit);
-  // Where every rank can be recorded, that is the stronger proof, and takes as long as checking each against its class.
+  // If every rank can be recorded, this is the stronger proof, and takes as long as checking each rank against its
+  // class.
   return attentionRecord.classes.ranks > maxRecordedRanks
     ? proveRepresentatives(attentionRecord, limit)
     : proveRanks(record(attentionRecord.options), limit);
@@ -78,7 +82,10 @@ function proveRanks(attentionRecord: AttentionRecord, limit: number): Proof {
   };
 }
 
-/** As `prove`, by the representatives of classes and `comparedRanks` other ranks, or as many as take some seconds. */
+/**
+ * Proves a record with the representatives of classes and `comparedRanks` other ranks; by default, as many as take some
+ * seconds.
+ */
 export function proveRepresentatives(
   attentionRecord: AttentionRecord,
   limit: number,
@@ -123,7 +130,7 @@ interface ReplayChecks {
   readonly messageLog?: MessageLog;
 }
 
-/** Replays all ranks of a record with one another; their memories in the end. */
+/** Replays all ranks of a record together. Returns their final memories. */
 function replayAll(verifier: VerifierContext, checks: ReplayChecks): ReturnType<typeof createInitialMemory>[] {
   const { record: attentionRecord, positions } = verifier;
   const memories = attentionRecord.ranks.map((recordedRank) =>
@@ -134,7 +141,7 @@ function replayAll(verifier: VerifierContext, checks: ReplayChecks): ReturnType<
   const replays = attentionRecord.ranks.map((recordedRank, index) => {
     return new Replay(context, recordedRank, { index, memory: memories[index]!, streams });
   });
-  for (const index of [...replays.keys()].toReversed()) streams.makeRunnable(index); // the last that becomes runnable runs first
+  for (const index of [...replays.keys()].toReversed()) streams.makeRunnable(index); // the last one runs first
   for (let index = streams.takeRunnableRank(); index !== undefined; index = streams.takeRunnableRank())
     replays[index]!.run();
   for (const violation of findDeadlock(attentionRecord, streams)) checks.violations.report(violation);
@@ -144,7 +151,7 @@ function replayAll(verifier: VerifierContext, checks: ReplayChecks): ReturnType<
   return memories;
 }
 
-/** By rank: each holds what its representative does. */
+/** Returns the peak memory of each rank, which is that of its representative. */
 function peakBytesByRank(attentionRecord: AttentionRecord): number[] {
   const quotient = new Quotient(attentionRecord);
   return Array.from(

@@ -19,20 +19,21 @@ import { checkResults } from "./results.ts";
 import { type Addend, EMPTY_SUM } from "./sums.ts";
 import { haveSameKind, isDelta, isSum, decodePayload, type MemoryValue } from "./values.ts";
 
-/** A proof of representatives that has come to its end. */
+/** A completed proof of representatives. */
 export interface RepresentativesProof {
   readonly context: ReplayContext;
   readonly quotient: Quotient;
-  /** What they sent, and their memories by number. */
+  /** Messages of the representatives. Their memories are by index. */
   readonly messageLog: MessageLog;
   readonly memories: readonly RankMemory[];
 }
 
 /**
- * Replays one more rank, alone, on what it receives if all ranks do what their representatives do, and checks that it does
- * so too: the same operations in the same order, and the same rows and sums, translated, in every message. If that holds of every
- * rank, what the representatives sent is what is sent, for then every message of the whole replay is, by induction on
- * their order, the one that was supposed. Its own violations are reported to the context. Returns what differs, if anything.
+ * Replays one more rank, alone, on the messages that it receives if all ranks behave like their representatives, and
+ * checks that it behaves likewise: the same operations in the same order, and the same rows and sums, translated, in
+ * every message. If this holds for every rank, then every message of a full replay is the expected one, by induction on
+ * the order of messages. The rank's own violations are reported to the context. Returns a description of the first
+ * difference, if any.
  */
 export function checkRank(recordedRank: RecordedRank, classProof: RepresentativesProof): string | undefined {
   const { context, quotient } = classProof;
@@ -56,8 +57,9 @@ export function checkRank(recordedRank: RecordedRank, classProof: Representative
 }
 
 /**
- * Whether a rank sends what its representative, the only rank of the record, does: of its inputs, and of what it makes of them.
- * Nothing arrives, so that what is made of that is not compared: a first look, before ranks are taken to be of one class.
+ * Returns whether candidates send what the only rank of the record sends, translated: rows of inputs, and what is
+ * computed from these. Nothing is received, so values computed from received data are not compared. This is a first
+ * check before ranks are assumed to be of one class.
  */
 export function haveEqualMessages(
   expected: RecordedRank,
@@ -87,19 +89,19 @@ export function haveEqualMessages(
   return candidates.every((candidate) => replayRank(candidate, () => emptyExchange).difference === undefined);
 }
 
-/** What becomes of the collectives of a rank whose peers are not there. */
+/** Collectives of a rank whose peers are not replayed. */
 interface PeerExchange {
-  /** Whether what it sends is compared with what was written down; if not, it is given here. */
+  /** Whether sent contents are compared with the log. If not, `send` and `joinCollective` record them. */
   readonly comparesSentContents: boolean;
   send(batch: PostedBatch, receiverRank: number, content: Content): void;
   joinCollective(batch: PostedBatch, input: Content): void;
-  /** The message of that number from a rank. */
+  /** Returns the message with this index from a rank. */
   receive(batch: PostedBatch, senderRank: number, messageIndex: number): Content;
-  /** Carries a collective out for the rank. */
+  /** Runs a collective for the rank. */
   runCollective(batch: PostedBatch, memory: RankMemory, input: Content): void;
 }
 
-/** Nothing arrives. */
+/** Receives nothing. */
 const emptyExchange: PeerExchange = {
   comparesSentContents: true,
   send() {},
@@ -108,7 +110,7 @@ const emptyExchange: PeerExchange = {
   runCollective() {},
 };
 
-/** Writes down what is sent; nothing arrives. */
+/** Logs what is sent; receives nothing. */
 class LoggingExchange implements PeerExchange {
   readonly comparesSentContents = false;
   readonly #log: MessageLog;
@@ -132,7 +134,7 @@ class LoggingExchange implements PeerExchange {
   runCollective(): void {}
 }
 
-/** What arrives if all ranks do what their representatives did. */
+/** Receives what arrives if all ranks behave like their representatives. */
 class RepresentativeExchange implements PeerExchange {
   readonly comparesSentContents = true;
   readonly #classProof: RepresentativesProof;
@@ -172,19 +174,19 @@ class RepresentativeExchange implements PeerExchange {
   }
 }
 
-/** The communication of a rank whose peers are not there: what it posts is done at once. */
+/** Communication stream of a rank whose peers are not replayed. What it posts is done at once. */
 class SingleRankStreams {
-  /** Where it first sent something else than was supposed. */
+  /** Location at which the rank first sent something unexpected. */
   difference: string | undefined;
   readonly #recordedRank: RecordedRank;
   readonly #memory: RankMemory;
   readonly #classProof: RepresentativesProof;
   readonly #peers: PeerExchange;
   readonly #comparison: ContentComparison;
-  /** How many messages went each way so far, by family and peer. */
+  /** Number of messages so far in each direction, by family and peer. */
   readonly #messageCounts = { sent: new Map<number, number>(), received: new Map<number, number>() };
 
-  // oxlint-disable-next-line max-params -- whose, and who is there
+  // oxlint-disable-next-line max-params -- a rank and its peers
   constructor(recordedRank: RecordedRank, memory: RankMemory, classProof: RepresentativesProof, peers: PeerExchange) {
     this.#recordedRank = recordedRank;
     this.#memory = memory;
@@ -243,7 +245,7 @@ class SingleRankStreams {
     return count;
   }
 
-  /** What it brings for each member is compared with what its representative brings for the one in that place. */
+  /** Compares the rank's data for each member with its representative's data for the corresponding member. */
   #checkCollective(batch: PostedBatch): void {
     const { quotient, context, messageLog, memories } = this.#classProof;
     const { group, call, rank } = batch;
@@ -280,8 +282,11 @@ class SingleRankStreams {
   }
 }
 
-/** The stretches that a collective's input has for its members: from and end in the representative's, and start in the rank's own. */
-// oxlint-disable-next-line max-params -- two inputs, and which member is which
+/**
+ * Yields the ranges of a collective's input for each member: start and end in the representative's input, and start in
+ * the rank's.
+ */
+// oxlint-disable-next-line max-params -- two inputs, and the mapping of members
 function* shareRanges(
   batch: PostedBatch,
   expected: PostedBatch,
@@ -302,13 +307,13 @@ function* shareRanges(
   }
 }
 
-/** Numbers of tiles that may be looked at where sums are not alike at first sight. */
+/** Maximum number of tiles that are compared where sums are not obviously equal. */
 const MAX_COMPARED_TILES = 2 ** 24;
 
-/** Whether memory holds the same, though its sums were made in other ways: of the same tiles, whatever their order. */
+/** Compares contents of memory. Sums are equal if they are of the same tiles, in any order. */
 class ContentComparison {
   readonly #context: ReplayContext;
-  /** Lists of positions by number, sorted: tiles may have theirs in any order. */
+  /** Numbers of the sorted position lists, because tiles may have positions in any order. */
   readonly #sortedIds = new Map<PositionList, number>();
   #numRemainingTiles = MAX_COMPARED_TILES;
 
@@ -319,7 +324,7 @@ class ContentComparison {
   areEqualContents(a: Content, b: Content): boolean {
     if (a === b) return true;
     if (a.regions.length === 1 && b.regions.length === 1) return this.#areEqualRegions(a.regions[0]!, b.regions[0]!);
-    // Rows that came in one batch may have become one region, those of another way to do the same not.
+    // Rows that arrived in one batch may form one region, whereas the same rows received in another way do not.
     const [regionsA, regionsB] = [mergeRows(sortByOffset(a.regions)), mergeRows(sortByOffset(b.regions))];
     return (
       regionsA.length === regionsB.length && regionsA.every((region, i) => this.#areEqualRegions(region, regionsB[i]!))
@@ -340,7 +345,7 @@ class ContentComparison {
     return this.#areEqualSums(decodePayload(a), decodePayload(b));
   }
 
-  /** Most sums are one tile after another, of which all but a few are one sum, translated. */
+  /** Most sums are chains of tiles in which all but a few tiles form the same sum, translated. */
   #areEqualSums(a: number, b: number): boolean {
     const { sums, relabeling } = this.#context;
     const { translations } = relabeling;

@@ -6,21 +6,24 @@ import type { PostedBatch } from "./batch.ts";
 import { type Content, type ContentEntry, uninitializedContent, Region, type ReadResult } from "./content.ts";
 import type { Rows, MemoryValue } from "./values.ts";
 
-/** What the storages of one rank hold while its tape is replayed, and what collectives under way do with them. */
+/** Contents of the storages of one rank while its tape is replayed, and their use by pending collectives. */
 export class RankMemory {
   readonly #interned: InternPool;
   readonly #views: readonly View[];
   readonly #storageOf: readonly number[];
-  /** Elements of every storage. */
+  /** Number of elements of every storage. */
   readonly #storageSizes: readonly number[];
   readonly #contents: Content[];
   readonly #pendingBatches: PostedBatch[] = [];
-  /** Collectives under way that read or write a storage: mostly none, which is quickly seen. */
+  /** Number of pending collectives that read or write each storage. It is mostly 0, which is fast to check. */
   readonly #readerCounts: Int32Array;
   readonly #writerCounts: Int32Array;
-  /** Batches of messages, in order, that have arrived and are not placed yet: most are when the rank goes on, and looked at right after. */
+  /**
+   * Batches of messages, in order, that have arrived but are not placed yet. Most are placed when the rank continues,
+   * and read at once.
+   */
   #arrivedBatches: PostedBatch[] = [];
-  /** By storage: how many messages of these it will hold. */
+  /** For each storage, the number of its messages in these batches. */
   readonly #arrivedCounts: Int32Array;
 
   constructor({ interned, views, storageIdByView, storageSizes }: RankRecord) {
@@ -38,17 +41,17 @@ export class RankMemory {
     return this.#views[id]!;
   }
 
-  /** The storage that a view shows part of. */
+  /** Returns the storage of a view. */
   storageOf(id: number): number {
     return this.#storageOf[id]!;
   }
 
-  /** What a view shows, if it is one thing. */
+  /** Returns the contents of a view if they are a single region. */
   singleRegion(id: number): Region | undefined {
     return this.content(id).singleRegion(this.#views[id]!.layout);
   }
 
-  /** What the storage of a view holds. */
+  /** Returns the contents of the storage of a view. */
   content(id: number): Content {
     return this.#storageContent(this.#storageOf[id]!);
   }
@@ -61,40 +64,40 @@ export class RankMemory {
     this.#contents[this.#storageOf[id]!] = this.content(id).write(this.#views[id]!.layout, entries);
   }
 
-  /** As `read`, of the view with its four axes in another order. */
+  /** Reads the view with its four axes in another order. */
   readPermuted(id: number, order: readonly number[]): ReadResult {
     return this.content(id).read(this.#permuteLayout(id, order));
   }
 
-  /** As `write`, through the view with its four axes in another order. */
+  /** Writes through the view with its four axes in another order. */
   writePermuted(id: number, order: readonly number[], entries: readonly ContentEntry[]): void {
     this.#contents[this.#storageOf[id]!] = this.content(id).write(this.#permuteLayout(id, order), entries);
   }
 
-  /** Writes one thing in the place of all that a view shows. */
+  /** Replaces all contents of a view by one region. */
   writeSingleRegion(id: number, value: MemoryValue, rows: Rows): void {
     const { layout } = this.#views[id]!;
     if (layout.size === 0) return;
     const storage = this.#storageOf[id]!;
     const contents = this.#storageContent(storage);
     const region = new Region(value, rows, layout.box);
-    // Nearly always there is nothing else in the storage.
+    // Nearly always the storage holds nothing else.
     const coversAllContents =
       contents instanceof Region ? contents.singleRegion(layout) !== undefined : contents.regions.length === 0;
     this.#contents[storage] = coversAllContents ? region : contents.write(layout, [region]);
   }
 
-  /** Elements of a view. */
+  /** Returns the number of elements of a view. */
   size(id: number): number {
     return this.#views[id]!.layout.size;
   }
 
-  /** Whether a view shows elements that follow one another, in their order. */
+  /** Whether the elements of a view are contiguous, in order. */
   isDense(id: number): boolean {
     return this.#views[id]!.layout.isDense;
   }
 
-  /** What a dense view holds, as a message: counted from its first element. */
+  /** Returns the contents of a dense view as a message, relative to its first element. */
   message(id: number): Content {
     const { low, high } = this.#views[id]!.layout;
     return this.content(id).range(low, high);
@@ -114,13 +117,16 @@ export class RankMemory {
     this.#contents[storage] = uninitializedContent;
   }
 
-  /** All messages of a batch have arrived, each paired with what its sender sends. */
+  /** Adds a batch whose messages have all arrived, each matched with its send. */
   addArrivedBatch(batch: PostedBatch): void {
     this.#arrivedBatches.push(batch);
     for (let i = 0; i < batch.viewCount; i++) if (!batch.isSend(i)) this.#arrivedCounts[batch.storageId(i)]!++;
   }
 
-  /** A collective begins to use views; until `release` compute may not write them, nor read what it writes. */
+  /**
+   * Begins the use of views by a collective. Until `release`, compute may not write them, nor read those that it
+   * writes.
+   */
   acquire(batch: PostedBatch): void {
     this.#pendingBatches.push(batch);
     this.#countUses(batch, 1);
@@ -132,13 +138,13 @@ export class RankMemory {
     this.#countUses(batch, -1);
   }
 
-  /** A collective under way by its number. */
+  /** Returns a pending collective by its number. */
   pendingBatch(workId: number): PostedBatch | undefined {
     for (const batch of this.#pendingBatches) if (batch.workId === workId) return batch;
     return undefined;
   }
 
-  /** The collective under way that a use by compute gets in the way of, if any. */
+  /** Returns the number of the pending collective with which a use by compute conflicts, if any. */
   conflictingWork(id: number, isWritten: boolean): number | undefined {
     const storage = this.#storageOf[id]!;
     if (this.#writerCounts[storage] === 0 && !(isWritten && this.#readerCounts[storage]! > 0)) return undefined;
@@ -159,7 +165,7 @@ export class RankMemory {
     return this.#contents[storage]!;
   }
 
-  /** Places what has arrived, in order. */
+  /** Places the messages that have arrived, in order. */
   #placeArrivedMessages(): void {
     const batches = this.#arrivedBatches;
     this.#arrivedBatches = [];

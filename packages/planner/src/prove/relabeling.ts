@@ -19,8 +19,8 @@ import {
 } from "./values.ts";
 
 /**
- * What memory holds, as it is where a translation leads: rows of the shards that it takes shards to, of the sequences that
- * it takes sequences to, and sums over translated tiles. Heads and columns stay.
+ * Translates contents of memory: rows to the translated shards and sequences, and sums to sums over translated tiles.
+ * Heads and columns do not change.
  */
 export class Relabeling {
   readonly translations: Translations;
@@ -29,7 +29,7 @@ export class Relabeling {
   readonly #sums: SumTable;
   readonly #shardAction: GroupAction;
   readonly #sequenceAction: GroupAction;
-  /** Sequences of a rank. */
+  /** Number of sequences of a rank. */
   readonly #batchSize: number;
   readonly #cache: Readonly<Record<RowSide, Map<PositionList, Map<number, PositionList>>>>;
 
@@ -78,7 +78,7 @@ export class Relabeling {
     };
   }
 
-  /** Where a translation takes a shard. */
+  /** Returns the shard to which a translation maps a shard. */
   translateShard(shard: number, translation: number): number {
     return this.#shardAction.apply(translation, shard);
   }

@@ -9,16 +9,16 @@ import { RankMemory } from "./rank-memory.ts";
 import { writeSinks } from "./sinks.ts";
 import { type Rows, type RowSide, encodeValue } from "./values.ts";
 
-/** What a rank replays on. */
+/** State with which a rank is replayed. */
 export interface ReplayState {
-  /** The rank's number among those of the record. */
+  /** Index of the rank in the record. */
   readonly index: number;
   readonly memory: RankMemory;
-  /** What takes its collectives, and reports when they are done. */
+  /** Runs the rank's collectives, and marks them as done. */
   readonly streams: { post(index: number, event: TapeReader, phase: string): void };
 }
 
-/** A rank's memory with its inputs in it. */
+/** Creates a rank's memory with its inputs. */
 export function createInitialMemory(
   record: AttentionRecord,
   recordedRank: RecordedRank,
@@ -29,7 +29,7 @@ export function createInitialMemory(
   const createRows = (side: RowSide): Rows => {
     return { batch: firstSequence, head: 0, column: 0, positions: table.fromSpans(record[side].spans(at)) };
   };
-  // One object for the rows of queries and one for those of keys: what belongs together is quickly seen to.
+  // One object for the rows of queries and one for those of keys, so that matching rows are recognised by identity.
   const [queries, keys] = [createRows("queries"), createRows("keys")];
   for (const name of ["q", "dOut"] as const) memory.writeSingleRegion(tensorViews[name], encodeValue(name), queries);
   for (const name of ["k", "v"] as const) memory.writeSingleRegion(tensorViews[name], encodeValue(name), keys);
@@ -37,7 +37,7 @@ export function createInitialMemory(
   return memory;
 }
 
-/** What the events of a kernel contain: how many views, and how many of them, the first ones, it mutates. */
+/** Number of views in an event of a kernel, and how many of them, from the first on, it mutates. */
 interface OperandCounts {
   /** Index of the first argument that is a view; default 0. */
   readonly firstOperandIndex?: number;
@@ -63,7 +63,7 @@ function countOperands(kernel: KernelName): OperandCounts {
   };
 }
 
-/** Replays one rank's tape as far as it goes without the others. */
+/** Replays one rank's tape as far as possible without the other ranks. */
 export class Replay {
   readonly rank: number;
   readonly #interned: AttentionRecord["interned"];
@@ -90,12 +90,12 @@ export class Replay {
     this.#tensorViews = recordedRank.tensorViews;
   }
 
-  /** Whether all results are there; what follows only frees memory. */
+  /** Whether all results are computed. The remaining events only free memory. */
   get hasEnded(): boolean {
     return this.#hasEnded;
   }
 
-  /** Goes on until the end, or a collective that is not done. */
+  /** Runs until the end of the tape, or until a collective that is not done. */
   run(): void {
     while (!this.#hasEnded) {
       if (this.#awaitedCollective !== undefined) {
@@ -159,7 +159,7 @@ export class Replay {
     }
   }
 
-  /** The caller gets results, to compute on them: no collective may still be writing them. */
+  /** Checks that no pending collective still writes results that are returned to the caller. */
   #checkResultsWritten(...names: readonly (keyof RecordedRank["tensorViews"])[]): void {
     for (const name of names) {
       const conflictingWork = this.#memory.conflictingWork(this.#tensorViews[name], false);
@@ -172,7 +172,7 @@ export class Replay {
     }
   }
 
-  /** Compute must not write what a collective under way reads, nor touch what it writes. */
+  /** Checks that compute neither writes what a pending collective reads, nor touches what it writes. */
   #checkRace(
     event: TapeReader,
     { firstOperandIndex: first = 0, numWrittenOperands, numOperands: count }: OperandCounts,

@@ -25,8 +25,8 @@ const sourceSides = { q: "queries", k: "keys", v: "keys", dOut: "queries" } as c
 >;
 
 /**
- * Whether a rank ends with what it should: out, dq, dk and dv of its own rows, each of all their visible pairs, once; and
- * its inputs, which are the caller's, as they were.
+ * Checks the final memory of a rank: out, dq, dk and dv of its own rows must contain all their visible pairs once, and
+ * the inputs, which belong to the caller, must be unchanged.
  */
 export function checkResults(context: ReplayContext, recordedRank: RecordedRank, memory: RankMemory): void {
   const { record, positions, violations } = context;

@@ -8,15 +8,16 @@ import type { PositionTable } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { decodeKind, encodeValue, isFill, type Rows } from "./values.ts";
 
-// A sink is a key that every query sees, beside those of the mask: in the sums of a state it counts as one more tile, without keys.
+// A sink is a key that every query attends to, in addition to those of the mask. In the sums of a state it counts as
+// one more tile, which has no keys.
 
-/** A rank's sinks, where its call has them: −1 is no view. */
+/** Writes a rank's sinks if its call has them; −1 is no view. */
 export function writeSinks(memory: RankMemory, view: number, table: PositionTable): void {
   if (view < 0) return;
   memory.writeSingleRegion(view, encodeValue("sink"), { batch: 0, head: 0, column: 0, positions: table.fromSpans([]) });
 }
 
-/** Whether a sum of a state counts the sinks of its call, once. */
+/** Checks that a sum of a state contains the sinks of its call once. */
 export function evaluateSinks({ record, sums, tiles, positions }: VerifierContext, sum: number): Verdict {
   if (!record.options.sinks) return undefined;
   const numContributions = sums
@@ -29,7 +30,7 @@ export function evaluateSinks({ record, sums, tiles, positions }: VerifierContex
   };
 }
 
-/** Replays what becomes of a rank's sinks: copied to every row, and merged as a state without values. */
+/** Replays the use of a rank's sinks, which are copied to every row and merged as a state without values. */
 export class SinkReplay {
   readonly #context: ReplayContext;
   readonly #memory: RankMemory;
@@ -46,7 +47,7 @@ export class SinkReplay {
     this.#rows = { batch: firstSequence, head: 0, column: 0, positions: ownPositions };
   }
 
-  /** A copy of the sinks to all rows of their heads; false, and nothing written, if it is something else that is copied. */
+  /** Replays a copy of the sinks to all rows of their heads. Returns false, without writing, for any other copy. */
   copy(out: number, x: number): boolean {
     if (this.#view < 0 || this.#memory.storageOf(x) !== this.#memory.storageOf(this.#view)) return false;
     const { numHeads } = this.#context.record.options;
@@ -60,7 +61,9 @@ export class SinkReplay {
     return true;
   }
 
-  /** into ← into and the state of the sinks; false, and nothing written, if the other state is not theirs. */
+  /**
+   * into ← merge of into and the state of the sinks. Returns false, without writing, if the other state is not theirs.
+   */
   merge(event: TapeReader, location: Pick<AttentionOperands, "rank" | "phase" | "tileNumber">): boolean {
     if (this.#view < 0 || !this.#isSinkState(event.arg(2), event.arg(3))) return false;
     const [out, lse] = [this.#readStateEntries(event.arg(0), "out"), this.#readStateEntries(event.arg(1), "lse")];
@@ -84,7 +87,7 @@ export class SinkReplay {
     return areZero && logits !== undefined && decodeKind(logits.value) === "sink";
   }
 
-  /** What a view holds, if it is a state of the rank's own queries. */
+  /** Returns the contents of a view if they are a state of the rank's own queries. */
   #readStateEntries(view: number, name: "out" | "lse"): readonly ContentEntry[] | undefined {
     const { isComplete, entries } = this.#memory.read(view);
     const isStateEntry = (entry: ContentEntry): boolean =>

@@ -11,7 +11,10 @@ import { overlapsItself } from "./overlaps.ts";
 import { UnmatchedMessages } from "./unmatched-messages.ts";
 import type { RankMemory } from "./rank-memory.ts";
 
-/** First in, first out. Most hold one thing or two, and millions of them pass: taking one moves none of the others. */
+/**
+ * A first-in, first-out queue. Most hold one or two items, and millions pass through, so taking one does not move the
+ * others.
+ */
 class Queue<T> {
   readonly #items: (T | undefined)[] = [];
   #begin = 0;
@@ -38,47 +41,51 @@ class Queue<T> {
   }
 }
 
-/** The ranks of a group that have come to one of its collectives, by number. */
+/** The ranks of a group that have reached one of its collectives, by index. */
 interface PendingCollective {
   readonly batches: Map<number, PostedBatch>;
   numMissingRanks: number;
 }
 
 /**
- * Neighbours mostly wait for one another only, so a block of them can run for a while without the rest: what a cache holds of a few
- * ranks is used many times before others push it out.
+ * Number of ranks that are replayed as a block. Neighbours mostly wait only for one another, so a block can run for a
+ * while without the rest, with the data of few ranks in the cache.
  */
 const RANKS_PER_BLOCK = 32;
 
-/** What streams work on. */
+/** Context of the streams. */
 interface StreamContext extends ReplayContext {
-  /** By number of the rank. */
+  /** By index of the rank. */
   readonly memories: readonly RankMemory[];
-  /** Where what ranks of a record of classes send is written down. */
+  /** Log of what representatives send, for a record of classes. */
   readonly messageLog?: MessageLog;
 }
 
 /**
- * The communication streams of all ranks. Each runs its collectives in the order of posting, one after the other; a message
- * moves when both halves have their turn. That is the strictest engine that the contract allows, so what runs here runs on any.
+ * The communication streams of all ranks. Each runs its collectives in posting order, one after the other, and a
+ * message is transferred when both halves are first in their queues. This is the strictest engine that the contract
+ * allows, so what runs here runs on any engine.
  *
- * Of a record of classes, the streams of the representatives: all ranks of a class go on at once, so that a message of a
- * representative meets that of the representative of its peer's class which is the same but for a translation.
+ * For a record of classes, these are the streams of the representatives. All ranks of a class advance together, so
+ * that a message of a representative matches the corresponding message, up to translation, of the representative of
+ * its peer.
  */
 export class ReplayStreams {
   readonly #record: AttentionRecord;
   readonly #context: StreamContext;
   readonly #quotient: Quotient;
-  /** By number of the rank: batches in order; the first has its turn. */
+  /** By index of the rank: its batches in order. The first one is running. */
   readonly queues: readonly Queue<PostedBatch>[];
   readonly #unmatched: UnmatchedMessages;
-  /** By group, or all groups that are translations of one. */
+  /** By orbit of the group and index of the call. */
   readonly #pendingCollectives = new Map<number, Map<number, PendingCollective>>();
-  /** Batches that have their turn and have not begun: a list, for one may lead to thousands. */
+  /**
+   * Batches that are first in their queue and have not begun. This is a list, because one batch may start thousands.
+   */
   readonly #readyBatches: PostedBatch[] = [];
-  /** By rank and group: casts posted. */
+  /** By rank and group: number of group-casts and group-reduces posted. */
   readonly #groupCollectiveCounts = new Map<number, number>();
-  /** By block of ranks: those that became runnable. */
+  /** By block of ranks: the runnable ranks. */
   readonly #runnableRanks: number[][];
   #currentBlock = 0;
 
@@ -92,7 +99,7 @@ export class ReplayStreams {
     this.#unmatched = new UnmatchedMessages(this.#quotient);
   }
 
-  /** A rank, by its number, has come to where it posts a collective. */
+  /** Posts a collective of the rank with this index. */
   post(index: number, event: TapeReader, phase: string): void {
     const { tape } = this.#record.ranks[index]!;
     const { rank } = tape;
@@ -120,7 +127,7 @@ export class ReplayStreams {
     this.#runnableRanks[Math.floor(index / RANKS_PER_BLOCK)]!.push(index);
   }
 
-  /** A runnable rank, of the same block as the last one if there is one; undefined if there is none. */
+  /** Takes a runnable rank, of the same block as the last one if possible; undefined if there is none. */
   takeRunnableRank(): number | undefined {
     for (let i = 0; i < this.#runnableRanks.length; i++) {
       const index = this.#runnableRanks[this.#currentBlock]!.pop();
@@ -130,7 +137,7 @@ export class ReplayStreams {
     return undefined;
   }
 
-  /** The ranks that a batch still needs. */
+  /** Returns the ranks that a batch still waits for. */
   pendingPeers(batch: PostedBatch): number[] {
     const { ranks, family } = this.#record.groups[batch.group]!;
     if (!isBatch(batch.op)) {
@@ -142,17 +149,19 @@ export class ReplayStreams {
     return [...peers];
   }
 
-  /** The number of the rank that stands for another. */
+  /** Returns the index of the representative of a rank. */
   representativeIndex(rank: number): number {
     return this.#quotient.representativeIndex(rank);
   }
 
-  /** As messages name it. */
+  /** Describes a batch for messages. */
   describe({ rank, phase, labelId: label, workId: work }: PostedBatch): string {
     return `rank ${rank}, ${phase}, ${this.#record.interned.strings[label]} #${work}`;
   }
 
-  /** A batch has its turn: it sends what its memory holds now, before anything arrives where it sends from. */
+  /**
+   * Begins a batch that is first in its queue. It captures what it sends before anything is received into that memory.
+   */
   #beginBatch(batch: PostedBatch): void {
     if (!isBatch(batch.op)) {
       this.#joinCollective(batch);
@@ -180,13 +189,16 @@ export class ReplayStreams {
     }
   }
 
-  /** Both halves of a message have met: it arrives as the receiver's peer sends it, whose representative the sender is. */
-  // oxlint-disable-next-line max-params -- message i of one batch and message j of another: millions of them, for which an object each would be made
+  /**
+   * Delivers a message whose halves have met. It is translated to the receiver's peer, whose representative the sender
+   * is.
+   */
+  // oxlint-disable-next-line max-params -- two messages by batch and index; too many to create an object for each
   #deliver(sender: PostedBatch, i: number, receiver: PostedBatch, j: number): void {
     const { relabeling, record } = this.#context;
     const haveEqualSizes = sender.size(i) === receiver.size(j);
     const translation = record.classes.isIdentity ? 0 : record.classes.translationTo(receiver.peer(j));
-    // Of a message of another size than what it fills nothing is known.
+    // If the sizes differ, the received contents are unknown.
     if (!haveEqualSizes) receiver.setSource(j, uninitializedContent, 0);
     else if (translation === 0) receiver.setSource(j, sender.source(i), sender.low(i));
     else receiver.setSource(j, relabeling.translateContent(sender.sentMessage(i), translation), 0);
@@ -207,7 +219,7 @@ export class ReplayStreams {
     if (--receiver.numUnmatchedMessages === 0) this.#finish(receiver);
   }
 
-  /** The last to come to a collective carries it out. */
+  /** Adds a rank to a collective. The last rank to join runs it. */
   #joinCollective(batch: PostedBatch): void {
     const orbit = this.#quotient.orbit(batch.group);
     let collectivesByCall = this.#pendingCollectives.get(orbit);
@@ -234,7 +246,10 @@ export class ReplayStreams {
     for (const joinedBatch of batchList) this.#finish(joinedBatch);
   }
 
-  /** Each group whose ranks have met, once: of translations of one group, those of the ranks that were recorded. */
+  /**
+   * Runs a collective once for each group whose ranks have met. Of groups that are translations of one, these are the
+   * groups of the recorded ranks.
+   */
   #runCollective(batches: ReadonlyMap<number, PostedBatch>, batchList: readonly PostedBatch[]): string | undefined {
     const { memories, messageLog } = this.#context;
     const inputs = new Map(
@@ -263,7 +278,7 @@ export class ReplayStreams {
     return undefined;
   }
 
-  /** The next of the rank has its turn. */
+  /** Ends a batch and starts the next one of the rank. */
   #finish(batch: PostedBatch): void {
     batch.isDone = true;
     if (isBatch(batch.op)) this.#context.memories[batch.index]!.addArrivedBatch(batch);

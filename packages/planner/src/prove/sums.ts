@@ -3,33 +3,33 @@ import type { PositionList, PositionTable } from "./positions.ts";
 import type { InternPool } from "../symbolic/intern-pool.ts";
 import { formatPositions, type RowSide } from "./values.ts";
 
-/** A block of queries on a block of keys, as some kernel call computed it, and where. */
+/** The attention of a block of queries to a block of keys in one kernel call, and where it was computed. */
 export interface Tile {
   readonly rank: number;
   readonly phase: string;
-  /** Among the rank's tiles of the phase, from 1 on. */
+  /** Index among the rank's tiles of the phase, from 1. */
   readonly tileNumber: number;
   readonly q: PositionList;
   readonly k: PositionList;
   /** Number of the mask. */
   readonly mask: number;
-  /** Which query heads of each KV head's group: [0, H/Hkv) unless groups are cut. */
+  /** Query heads in each KV head's group: [0, H/Hkv) unless groups are split. */
   readonly firstHead: number;
   readonly endHead: number;
-  /** Visible pairs. */
+  /** Number of visible pairs. */
   readonly pairs: number;
 }
 
 const FIELDS_PER_TILE = 8;
 
-/** The tiles of all ranks, by number: a thousand ranks compute millions, in memory of a few numbers each. */
+/** The tiles of all ranks, by number. A thousand ranks compute millions, so each takes only a few numbers. */
 export class TileTable {
   readonly #positions: PositionTable;
   readonly #interned: InternPool;
   #fields = new Int32Array(FIELDS_PER_TILE * 64);
   #pairsByTile = new Float64Array(64);
   #numTiles = 0;
-  /** Numbers of the queries, and of the keys, that tiles have, each once. */
+  /** Ids of the position lists of queries and of keys that tiles have, each once. */
   readonly distinctPositionIds: Readonly<Record<RowSide, number[]>> = { queries: [], keys: [] };
   readonly #hasQueries: boolean[] = [];
   readonly #hasKeys: boolean[] = [];
@@ -103,7 +103,7 @@ export class TileTable {
   }
 }
 
-/** Where a tile was computed, and which. */
+/** Describes a tile and where it was computed. */
 export function describeTile({
   rank,
   phase,
@@ -115,32 +115,36 @@ export function describeTile({
   return `rank ${rank}, ${phase}, tile ${number} ${tileRanges}`;
 }
 
-/** The sum of nothing. */
+/** The empty sum. */
 export const EMPTY_SUM = 0;
 
-/** Values keep a few bits for their kind. */
+/** Maximum number of sums. The other bits of a value are for its kind. */
 const MAX_SUMS = 2 ** 27;
 
-/** Sums that were made last are found again by a hash of their parts, in one of so many places. */
+/** Number of slots in which recently created sums are found again, by a hash of their operands. */
 const CACHE_SIZE = 2 ** 14;
 
-/** A tile of a sum, and where a translation took the rank that computed it. */
+/** A tile of a sum, and the translation applied to the rank that computed it. */
 export interface Addend {
   readonly tile: number;
   readonly translation: number;
 }
 
 /**
- * Contributions of tiles, by number: sum 0 is that of nothing, any other is one sum and a tile, or two sums, or a translation of
- * a sum. What is made of the same two right after mostly has the same number; `same` decides whether other numbers mean the same.
+ * Sums of tiles, by number. Sum 0 is empty. Any other is the sum of a sum and a tile, of two sums, or a translation of
+ * a sum. The same sum created again soon after mostly has the same number; `areEqualSums` decides whether different
+ * numbers represent the same sum.
  */
 export class SumTable {
   readonly #translations: Translations;
-  /** Of each sum: the one it was made from, and the other one or, below 0, the tile −1 − x; 0 for a translation of the one. */
+  /**
+   * For each sum, the sum that it was made from, then its second operand: a sum, −1 − x for tile x, or 0 for a
+   * translation.
+   */
   #operands = new Int32Array(128);
   #numSums = 1;
   readonly #recentMerges = new Int32Array(CACHE_SIZE);
-  /** Of translations of sums. */
+  /** Translations of translated sums, by number of the sum. */
   readonly #translationBySum = new Map<number, number>();
   readonly #translationCache = new Map<number, number>();
 
@@ -158,7 +162,7 @@ export class SumTable {
     return this.#intern(a, b);
   }
 
-  /** The same sum of the ranks that a translation leads to: all of its tiles, translated. */
+  /** Returns the sum of the translated tiles. */
   translateRanks(sum: number, translation: number): number {
     if (sum === EMPTY_SUM || translation === 0) return sum;
     const origin = this.origin(sum);
@@ -174,20 +178,20 @@ export class SumTable {
     return translatedSum;
   }
 
-  /** The sum that another is a translation of, and the translation; itself if it is none. */
+  /** Returns the sum of which another is a translation, and the translation; the sum itself if it is not translated. */
   origin(sum: number): { readonly sum: number; readonly translation: number } {
     const translation = this.#translationBySum.get(sum);
     return translation === undefined ? { sum, translation: 0 } : { sum: this.#operands[2 * sum]!, translation };
   }
 
-  /** What a sum was made of last: one sum and a tile, or two sums; undefined for nothing and for translations. */
+  /** Returns the operands of a sum: a sum and a tile, or two sums; undefined for the empty sum and for translations. */
   lastAddition(sum: number): { readonly left: number; readonly right?: number; readonly tile?: number } | undefined {
     const [left, right] = [this.#operands[2 * sum]!, this.#operands[2 * sum + 1]!];
     if (sum === EMPTY_SUM || right === EMPTY_SUM) return undefined;
     return right < 0 ? { left, tile: -1 - right } : { left, right };
   }
 
-  /** Whether two sums are of the same tiles, added in the same order. */
+  /** Whether two sums have the same tiles, added in the same order. */
   areEqualSums(a: number, b: number): boolean {
     if (a === b) return true;
     const [addendsA, addendsB] = [this.listAddends(a), this.listAddends(b)];
@@ -196,17 +200,17 @@ export class SumTable {
     return addendsA.length === addendsB.length && addendsA.every(isEqualAddend);
   }
 
-  /** The tiles of a sum without translations, in the order in which they were added, each as often as it was. */
+  /** Returns the tiles of a sum without translations, in the order of addition, repeated ones included. */
   listTiles(sum: number): number[] {
     return this.listAddends(sum).map(({ tile }) => tile);
   }
 
-  /** The tiles of a sum in the order in which they were added, each as often as it was. */
+  /** Returns the tiles of a sum in the order of addition, repeated ones included. */
   listAddends(sum: number): Addend[] {
     const addends: Addend[] = [];
     const pendingSums = [{ sum, translation: 0 }];
     for (let next = pendingSums.pop(); next !== undefined; next = pendingSums.pop()) {
-      // Right halves first, and chains of left ones without a stack: most sums are one tile after another.
+      // Right operands first, and chains of left operands without a stack, because most sums are chains of tiles.
       let { sum: partialSum, translation } = next;
       while (partialSum !== EMPTY_SUM) {
         const left = this.#operands[2 * partialSum]!;

@@ -1,26 +1,26 @@
 import type { Quotient } from "../symmetry/quotient.ts";
 import type { PostedBatch } from "./batch.ts";
 
-/** The number of no half. */
+/** Number that represents no entry. */
 const NO_ENTRY = 0;
 
-/** Numbers of a half: the next one of its channel, and which message of its batch it is. */
+/** Fields of an entry: the next entry of its channel, and the index of the message in its batch. */
 const FIELDS_PER_ENTRY = 2;
 
 /**
- * Halves of messages whose ranks have their turn while those of the other halves have not. Messages from one rank to another in one
- * group meet in order, so that in each such channel either sends wait or receives. A thousand ranks that cast to one another have a
- * million channels and as many halves, in memory of a few numbers each.
+ * Sends and receives that have begun, and whose other half has not. Messages from one rank to another in one group
+ * match in order, so each such channel has either pending sends or pending receives. A thousand ranks that cast to one
+ * another have a million channels and as many entries, so each takes only a few numbers.
  */
 export class UnmatchedMessages {
   readonly #quotient: Quotient;
-  /** By sender, and family of groups: by receiver the first half that waits, and the last one. */
+  /** By sender and family of groups: for each receiver, its first and last entry. */
   readonly #channels: (Int32Array | undefined)[][] = [];
   #fields = new Int32Array(FIELDS_PER_ENTRY * 256);
   readonly #batches: (PostedBatch | undefined)[] = [undefined];
-  /** The first number that is free again. */
+  /** First entry of the free list. */
   #firstFreeEntry = NO_ENTRY;
-  /** The half that `meet` found. */
+  /** The entry that `matchOrEnqueue` found. */
   matchedBatch!: PostedBatch;
   matchedMessage = 0;
 
@@ -28,7 +28,10 @@ export class UnmatchedMessages {
     this.#quotient = quotient;
   }
 
-  /** Whether the other half of a batch's message waits: it is `message` of `batch` then, and waits no more. If not, this one does. */
+  /**
+   * Returns whether the other half of a batch's message is pending. If so, it is removed, and is `matchedMessage` of
+   * `matchedBatch`. If not, this half is added.
+   */
   matchOrEnqueue(family: number, batch: PostedBatch, i: number): boolean {
     const [channel, offset] = [this.#channel(family, batch, i), this.#channelOffset(batch, i)];
     const first = channel[offset]!;
@@ -46,7 +49,7 @@ export class UnmatchedMessages {
     return false;
   }
 
-  /** Whether the half of a batch's message waits. */
+  /** Whether the half of a batch's message is pending. */
   includes(family: number, batch: PostedBatch, i: number): boolean {
     let entry = this.#channel(family, batch, i)[this.#channelOffset(batch, i)]!;
     while (entry !== NO_ENTRY && (this.#batches[entry] !== batch || this.#fields[FIELDS_PER_ENTRY * entry + 1] !== i))
@@ -69,7 +72,7 @@ export class UnmatchedMessages {
     return entry;
   }
 
-  /** Frees the number of a half; the next one of its channel. */
+  /** Frees an entry. Returns the next one of its channel. */
   #removeEntry(entry: number): number {
     const next = this.#fields[FIELDS_PER_ENTRY * entry]!;
     this.matchedBatch = this.#batches[entry]!;
@@ -86,7 +89,10 @@ export class UnmatchedMessages {
     return (families[family] ??= new Int32Array(2 * this.#quotient.size));
   }
 
-  /** Where in the channels of its sender a message is: by the receiver, as the sender's representative has it. */
+  /**
+   * Returns the offset of a message in the channels of its sender: by the receiver, relative to the sender's
+   * representative.
+   */
   #channelOffset(batch: PostedBatch, i: number): number {
     const [sender, peer] = [batch.rank, batch.peer(i)];
     return 2 * (batch.isSend(i) ? this.#quotient.receiver(sender, peer) : this.#quotient.receiver(peer, sender));

@@ -3,8 +3,8 @@ import type { InternPool } from "../symbolic/intern-pool.ts";
 import type { PositionList } from "./positions.ts";
 
 /**
- * What memory holds, as far as attention is concerned, as one number: which kind of thing, and which sum or which fill. Two
- * places hold the same if they hold the same number. A proof of a thousand ranks sees millions.
+ * Contents of memory, as far as attention is concerned, as one number: the kind, and the sum or the fill. Two places
+ * hold the same if their numbers are equal. A proof of a thousand ranks has millions.
  */
 export type MemoryValue = number;
 
@@ -22,7 +22,7 @@ const kindCodes = Object.fromEntries(valueKinds.map((kind, code) => [kind, code]
   Record<ValueKind, number>
 >;
 
-/** `payload`: a sum's number, of delta too; the number of a fill's word; 0 for inputs. */
+/** `payload` is the number of a sum, also for delta; the number of the string of a fill; 0 for inputs. */
 export function encodeValue(kind: ValueKind, payload = 0): MemoryValue {
   return (payload << KIND_BITS) | kindCodes[kind];
 }
@@ -57,7 +57,7 @@ export function haveSameKind(a: MemoryValue, b: MemoryValue): boolean {
   return (a & KIND_MASK) === (b & KIND_MASK);
 }
 
-/** What sums begin with, as a record calls it: −Infinity for lse, 0 for the others. */
+/** Initial values of sums, as recorded fills: −Infinity for lse, 0 for the others. */
 export class InitialValues {
   readonly #zero: MemoryValue;
   readonly #negativeInfinity: MemoryValue;
@@ -67,21 +67,21 @@ export class InitialValues {
     this.#negativeInfinity = encodeValue("fill", interned.stringId("-Infinity"));
   }
 
-  /** Whether a value is what sums of a kind begin with. */
+  /** Whether a value is the initial value of sums of a kind. */
   isInitial(value: MemoryValue, name: ValueKind): boolean {
     return value === (name === "lse" ? this.#negativeInfinity : this.#zero);
   }
 }
 
-/** A sum's own rows: queries for out, lse and dq, keys for dk and dv. */
+/** Rows of a sum: queries for out, lse and dq, keys for dk and dv. */
 export type RowSide = "queries" | "keys";
 
-/** The rows of a kind: those of the output of attention and its gradient, or of keys and values and theirs. */
+/** Returns the rows of a kind: keys for keys, values and their gradients; queries for all others. */
 export function valueSide(kind: ValueKind): RowSide {
   return kind === "k" || kind === "v" || kind === "dk" || kind === "dv" ? "keys" : "queries";
 }
 
-/** Which sequences, heads, columns and positions rows belong to: those at the origin, and all positions. */
+/** Sequences, heads, columns and positions of rows. The first three are those at the origin. */
 export interface Rows {
   readonly batch: number;
   readonly head: number;
@@ -89,12 +89,12 @@ export interface Rows {
   readonly positions: PositionList;
 }
 
-/** As messages call it. */
+/** Describes a value for messages. */
 export function describeValue(value: MemoryValue, { strings }: InternPool): string {
   return isFill(value) ? `the constant ${strings[decodePayload(value)]}` : decodeKind(value);
 }
 
-/** `4..7`, `0,8..56` for positions a step apart. */
+/** Formats positions, as in `4..7`, or `0,8..56` for positions with a step. */
 export function formatPositions(spans: readonly Span[]): string {
   const texts = spans.map(({ start, length, step }) => {
     if (length <= 1) return length === 1 ? `${start}` : "none";

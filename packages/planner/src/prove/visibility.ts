@@ -3,7 +3,7 @@ import { visiblePairsUnchecked } from "@mosaic/core/context-parallel";
 import type { InternPool } from "../symbolic/intern-pool.ts";
 import type { PositionList } from "./positions.ts";
 
-/** How many pairs the masks of a record show, by their numbers. */
+/** Counts visible pairs under the masks of a record, by the masks' numbers. */
 export class Visibility {
   readonly #interned: InternPool;
   readonly #slicesByMask: (SortedSlices | undefined)[] = [];
@@ -23,10 +23,13 @@ export class Visibility {
   }
 }
 
-/** Slices by their first query, so that of thousands of documents only those are looked at that a tile can meet. */
+/**
+ * Slices sorted by their first query, so that with thousands of documents only those that a tile can overlap are
+ * examined.
+ */
 export class SortedSlices {
   readonly #slices: readonly Slice[];
-  /** The end of the queries of each slice and all before it. */
+  /** For each slice, the largest end of its queries and those of all slices before it. */
   readonly #maxEnds: readonly number[];
 
   constructor(slices: readonly Slice[]) {
@@ -35,7 +38,7 @@ export class SortedSlices {
     this.#maxEnds = this.#slices.map(({ q1 }) => (end = Math.max(end, q1)));
   }
 
-  /** Those that may have a query of [first, end). */
+  /** Returns the slices that may have a query of [first, end). */
   findCandidateSlices(first: number, end: number): readonly Slice[] {
     if (this.#slices.length === 1) return this.#slices;
     const begin = this.#lowerBound(first);
@@ -56,12 +59,12 @@ export class SortedSlices {
 }
 
 /**
- * How many pairs the tiles of tapes show, by the numbers that tapes have for rows and masks: of samples with masks of their own,
- * on average. Each is counted once.
+ * Counts the visible pairs of recorded tiles, by the numbers of rows and masks on tapes. If samples have masks of their
+ * own, it returns the average over samples. Each count is computed once.
  */
 export class PairCounts {
   readonly #interned: InternPool;
-  /** By mask, rows of queries, rows of keys. */
+  /** By mask, query rows and key rows. */
   readonly #cache: number[][][] = [];
 
   constructor(interned: InternPool) {

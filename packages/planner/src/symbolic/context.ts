@@ -17,7 +17,7 @@ interface SymbolicContextOptions {
   readonly backends: readonly AttentionBackend[];
 }
 
-/** What `init` would have made, at once: the groups are known, and there is no rendezvous. */
+/** The context that `init` would create, available at once because the groups are known and there is no rendezvous. */
 export class SymbolicContext implements Context {
   readonly device: SymbolicDevice;
   readonly mesh: DeviceMesh;
@@ -84,7 +84,7 @@ export class SymbolicContext implements Context {
   }
 }
 
-/** The mesh as one rank sees it. */
+/** Creates the mesh of one rank. */
 export function symbolicMesh(
   shape: Coordinate,
   coordinate: Coordinate,

@@ -24,14 +24,15 @@ import {
 import type { RankRecord } from "./rank-record.ts";
 import { opcodes } from "./tape.ts";
 
-/** A device whose features `checkFeatures` reads. */
+/** The part of a device that `checkFeatures` reads. */
 type FeatureDevice = Pick<Device, "type" | "index" | "features">;
 
-/** Names that the source of recorders uses, beside the parameters of the kernel. */
+/** Names that the generated source of recorders uses in addition to the kernel's parameters. */
 const capturedNames = ["device", "record", "interned", "checkFeatures"] as const;
 
-// Kernels that move or sum rows of attention have events of their own: their operands, in the order of the schema, and what
-// a tile states of rows. A thousand ranks make millions of them, so that what writes them is compiled.
+// Kernels that move or sum rows of attention have events of their own. Such an event has the operands in the order of
+// the schema, then the rows and mask of a tile. A thousand ranks record millions of them, so the code that writes them
+// is compiled.
 const attend = compileKernel("attend", recorderSource("attend", opcodes.attend), capturedNames);
 const attendBackward = compileKernel(
   "attendBackward",
@@ -48,12 +49,12 @@ const kernelRecorders = (Object.keys(kernelSchema) as KernelName[]).map(
   (kernel) => [kernel, createKernelRecorder(kernel)] as const,
 );
 
-/** Source that writes an event of a kernel's operands, then of the other fields of the tape. */
+/** Returns source code that writes an event with the operands of a kernel, then the other fields of the event. */
 function recorderSource(kernel: KernelName, code: number): string {
   const parameters: readonly { readonly name: string }[] = kernelSchema[kernel];
   const hasParameter = (parameter: string): boolean => parameters.some(({ name }) => name === parameter);
   const views = getOperands(kernel)
-    .filter(({ feature }) => feature === undefined) // slopes: constants, of which nothing is moved or summed
+    .filter(({ feature }) => feature === undefined) // slopes are constants, which are neither moved nor summed
     .map(({ name }) => `record.viewOf(${name})`);
   const tileArguments = hasParameter("tile")
     ? ["interned.rowsId(tile.q)", "interned.rowsId(tile.k)", "interned.tileMaskId(tile)"]
@@ -67,7 +68,7 @@ function recorderSource(kernel: KernelName, code: number): string {
   ].join("\n");
 }
 
-/** Kernels that write down their operands, as the schema lists them. */
+/** Creates kernels that record their operands in the order of the schema. */
 function createKernels(device: FeatureDevice, record: RankRecord): Kernels {
   const values = { device, record, interned: record.interned, checkFeatures };
   const kernels = Object.fromEntries(
@@ -86,7 +87,10 @@ function createKernels(device: FeatureDevice, record: RankRecord): Kernels {
   };
 }
 
-/** Writes the event of any other kernel: its name, what it mutates, what it reads. */
+/**
+ * Creates the recorder of any other kernel. Its event has the kernel's name, the views that it mutates and those that
+ * it reads.
+ */
 function createKernelRecorder(kernel: KernelName): (record: RankRecord) => (...args: readonly unknown[]) => void {
   const operands = getOperands(kernel);
   const mutatedOperands = operands.filter(({ isMutated }) => isMutated);
@@ -117,8 +121,8 @@ function createKernelRecorder(kernel: KernelName): (record: RankRecord) => (...a
 }
 
 /**
- * A device of type "symbolic": its tensors have shapes and no memory, its kernels write down that they were called. Code
- * that runs on it is the very code that runs elsewhere; what it would have computed cannot be read.
+ * A device of type "symbolic": its tensors have shapes but no memory, and its kernels only record that they were
+ * called. The same code runs on it as on any other device, but computed values cannot be read.
  */
 export class SymbolicDevice implements Device {
   readonly type = "symbolic";
@@ -153,7 +157,7 @@ export class SymbolicDevice implements Device {
     out.storage.recordMutation("write");
   }
 
-  /** Rejects: there is nothing to read. */
+  /** Rejects, because a symbolic tensor has no values. */
   async read(x: Tensor): Promise<Float32Array> {
     throw new DeviceError({
       where: "read",
@@ -173,7 +177,7 @@ export class SymbolicDevice implements Device {
 
   startTrace(): void {}
 
-  /** Nothing runs, so nothing takes time. */
+  /** Returns no events, because nothing runs. */
   async stopTrace(): Promise<[]> {
     return [];
   }
@@ -181,7 +185,7 @@ export class SymbolicDevice implements Device {
   [Symbol.dispose](): void {}
 }
 
-/** Its order is that of the tape. */
+/** A stream whose order is that of the tape. */
 class SymbolicStream implements Stream {
   readonly handle = 0n;
 

@@ -16,21 +16,21 @@ import type { View } from "./strided-layout.ts";
 import type { RankRecord } from "./rank-record.ts";
 import { isBatch, opcodes } from "./tape.ts";
 
-/** A group as all its members share it. */
+/** Properties of a group that all its members share. */
 export interface GroupInfo {
   readonly id: number;
-  /** The same for all groups along one axis of the mesh. */
+  /** Equal for all groups along one axis of the mesh. */
   readonly family: number;
   readonly name: string;
   /** World ranks, by rank in the group. */
   readonly ranks: readonly number[];
   /** The host of each member; absent where hosts are not known. */
   readonly hosts?: readonly number[];
-  /** Makes a group for a color once every member has named its own. */
+  /** Creates the group of a color once every member has passed its color. */
   readonly split: (call: SplitCall) => Promise<GroupInfo>;
 }
 
-/** What one member passes to a split. */
+/** Arguments of a split on one member. */
 export interface SplitCall {
   readonly parent: GroupInfo;
   readonly rank: number;
@@ -38,7 +38,7 @@ export interface SplitCall {
   readonly name: string;
 }
 
-/** A group whose collectives move nothing and are recorded. */
+/** A group that records its collectives and moves no data. */
 export class SymbolicGroup extends CheckedGroup {
   readonly device: SymbolicDevice;
   readonly rank: number;
@@ -80,7 +80,7 @@ export class SymbolicGroup extends CheckedGroup {
     return this.#batch(op, transfers, label || op);
   }
 
-  /** A proof compares what ranks do. */
+  /** Does nothing: a proof compares the tapes instead. */
   protected record(): void {}
 
   async split(color: number, name: string = this.name): Promise<ProcessGroup> {
@@ -89,7 +89,7 @@ export class SymbolicGroup extends CheckedGroup {
     return new SymbolicGroup(this.device, childInfo);
   }
 
-  /** Point-to-point messages only; `count` counts the collectives too. */
+  /** Counts point-to-point messages only. The function `count` includes the other collectives. */
   traffic(): Traffic {
     return { bytesSent: this.#bytesSent, bytesReceived: this.#bytesReceived, messagesSent: this.#numMessages };
   }
@@ -104,12 +104,12 @@ export class SymbolicGroup extends CheckedGroup {
     this.#isClosed = true;
   }
 
-  /** Messages of rows: of millions no tensor is made. */
+  /** Records messages of rows without creating tensors for millions of them. */
   protected override postRows({ op }: CollectiveCall, messages: readonly RowTransfer[], label: string): Work {
     return this.#batch(op, messages, label || op);
   }
 
-  // oxlint-disable-next-line max-params -- operation, arguments, label: as in `post`
+  // oxlint-disable-next-line max-params -- operation, arguments, label, as in `post`
   #batch(op: CollectiveOp, transfers: readonly RowTransfer[], label: string): Work {
     const { record } = this.device;
     const workId = record.nextWorkId();
@@ -130,7 +130,7 @@ export class SymbolicGroup extends CheckedGroup {
     return new SymbolicWork(record, workId, storages);
   }
 
-  // oxlint-disable-next-line max-params -- operation, arguments, label: as in `post`
+  // oxlint-disable-next-line max-params -- operation, arguments, label, as in `post`
   #collective(op: CollectiveOp, call: CollectiveCall, label: string): Work {
     const { out, input = out, send = [], receive = [] } = call;
     const counts = [...send, ...receive];
@@ -157,7 +157,7 @@ export class SymbolicGroup extends CheckedGroup {
   }
 }
 
-/** The largest number that a tape can hold: 32 bits. */
+/** Largest number that a tape can hold, a 32-bit signed integer. */
 const MAX_SHARD_SIZE = 2 ** 31 - 1;
 
 function checkShardCounts(where: string, counts: readonly number[]): void {
@@ -170,7 +170,10 @@ function checkShardCounts(where: string, counts: readonly number[]): void {
   });
 }
 
-/** Memory in use by a collective stays allocated until it is waited for: never freed too early, perhaps late. */
+/**
+ * A pending collective. Its memory stays allocated until `wait` is called, so that it is never freed too early, but
+ * perhaps late.
+ */
 class SymbolicWork implements Work {
   readonly #record: RankRecord;
   readonly #workId: number;

@@ -1,10 +1,15 @@
 import type { Slice, Span, Tile } from "@mosaic/core";
 import { combineHash, LayoutTable } from "./strided-layout.ts";
 
-/** Lists of so many spans are hashed each time: that takes less than a weak map of hundreds of thousands of them. */
+/**
+ * Maximum length of a list of spans that is hashed on every lookup. Up to this length, hashing is faster than a weak
+ * map with hundreds of thousands of entries.
+ */
 const MAX_HASHED_SPANS = 4;
 
-/** What tapes refer to by number: the same on all ranks, so that equal things need be looked at once. */
+/**
+ * Values that tapes refer to by number. Numbers are the same on all ranks, so that equal values are analyzed only once.
+ */
 export class InternPool {
   readonly rows: (readonly Span[])[] = [];
   readonly masks: (readonly Slice[])[] = [];
@@ -28,7 +33,7 @@ export class InternPool {
   }
 
   maskId(mask: readonly Slice[]): number {
-    // Nearly always that of the call before.
+    // Nearly always the mask of the previous call.
     if (mask === this.#lastMask) return this.#lastMaskId;
     let hash = mask.length;
     for (const { q0, q1, k0, k1 } of mask)
@@ -38,7 +43,10 @@ export class InternPool {
     return this.#lastMaskId;
   }
 
-  /** The mask of a tile; where samples have masks of their own, that of all samples one after the other. */
+  /**
+   * Returns the number of a tile's mask. If samples have masks of their own, it is the mask of all samples, one after
+   * the other.
+   */
   tileMaskId(tile: Pick<Tile, "mask" | "modifiers">): number {
     const sampleMasks = tile.modifiers?.sampleMasks;
     if (!sampleMasks) return this.maskId(tile.mask);
@@ -48,8 +56,9 @@ export class InternPool {
   }
 
   /**
-   * The slices of a tile: of its mask or, where samples have masks of their own, of all samples. Then each sample is counted, and
-   * follows an empty slice with its number: lists are equal only if their samples are, and pairs are those of all samples.
+   * Returns the slices of a tile: those of its mask or, if samples have masks of their own, those of all samples. In
+   * the latter case the slices of each sample follow an empty slice with the sample's index. Two lists are then equal
+   * only if their samples are, and visible pairs are counted in each sample.
    */
   tileSlices({ mask, modifiers }: Pick<Tile, "mask" | "modifiers">): readonly Slice[] {
     const sampleMasks = modifiers?.sampleMasks;
@@ -68,7 +77,7 @@ export class InternPool {
     return slices;
   }
 
-  /** Of how many samples the slices of a mask are; 1 where all samples have them. */
+  /** Returns the number of samples whose slices a mask contains; 1 if all samples share the slices. */
   sampleCount(mask: number): number {
     return this.#sampleCounts.get(mask) ?? 1;
   }
@@ -89,7 +98,7 @@ function hashSpans(spans: readonly Span[]): number {
   return hash;
 }
 
-/** Numbers values: equal ones have one number. */
+/** Assigns numbers to values. Equal values have the same number. */
 class InternTable<T extends object> {
   readonly #values: T[];
   readonly #isEqual: (a: T, b: T) => boolean;

@@ -3,18 +3,21 @@ import { matchesLayout, type View } from "./strided-layout.ts";
 import type { InternPool } from "./intern-pool.ts";
 import { opcodes, type TapeReader, Tape } from "./tape.ts";
 
-/** Memory that is not there: it has a size and a number. */
+/** A storage without memory. It has only a size and a number. */
 export class SymbolicStorage extends Storage {
   readonly id: number;
   readonly #onRelease: (storage: SymbolicStorage) => void;
-  /** The tensor that an event used last, which the next one mostly uses too, and the number of its view. */
+  /** The tensor that the last event used, and the number of its view. The next event mostly uses the same tensor. */
   lastTensor: Tensor | undefined;
   lastViewId = -1;
-  /** Where among its views to look first. */
+  /** Index in `views` at which the next search begins. */
   nextViewIndex = 0;
-  /** Numbers of the views of it that events used: mostly few, so that a walk finds one sooner than a map would. */
+  /**
+   * Numbers of the views of this storage that events used. There are mostly few, so that a linear search is faster than
+   * a map.
+   */
   readonly views: number[] = [];
-  /** Of many views, by offset: the one that was made last. */
+  /** For a storage with many views: the last view that was created at each offset. */
   lastViewByOffset: Map<number, number> | undefined;
 
   constructor(id: number, byteLength: number, onRelease: (storage: SymbolicStorage) => void) {
@@ -23,34 +26,40 @@ export class SymbolicStorage extends Storage {
     this.#onRelease = onRelease;
   }
 
-  /** An address as good as any: no two storages share one. */
+  /** A made-up address that no other storage has. */
   get handle(): bigint {
     return (BigInt(this.id) + 1n) << 44n;
   }
 
-  /** Not at the collection of garbage, too: nothing is lost with it, and a record must not depend on when that happens. */
+  /**
+   * Runs on release only, not on garbage collection: there is no memory to lose, and a record must not depend on the
+   * time of a collection.
+   */
   protected free(): void {
     this.resetReferences();
     this.#onRelease(this);
   }
 }
 
-/** All that one rank did, and the views and storages that it did it with. */
+/** All operations of one rank, and the views and storages that they used. */
 export class RankRecord {
   readonly rank: number;
   readonly interned: InternPool;
-  /** Views that events used, the storage of each, and its bytes once more: side by side in memory, where views lie far apart. */
+  /**
+   * Views that events used, then the storage and the bytes of each. The last two repeat fields of objects that are
+   * scattered in memory, in arrays that are contiguous.
+   */
   readonly views: View[] = [];
   readonly storageIdByView: number[] = [];
   readonly viewBytes: number[] = [];
-  /** Elements of every storage, by number. What is freed is allocated again, as on a device, so that a few numbers do. */
+  /** Elements of every storage, by number. Freed storages are reused, as on a device, so that there are few numbers. */
   readonly storageSizes: number[] = [];
   /** Bytes of every storage, by number. */
   readonly storageBytes: number[] = [];
   readonly #tape = new Tape();
-  /** Storages that were freed, by number and size of elements. */
+  /** Freed storages, by number of elements and element size. */
   readonly #freeLists = new Map<number, SymbolicStorage[]>();
-  /** By view: the one of the same storage and offset that was made before; −1 if none. */
+  /** For each view, the previous view of the same storage and offset; −1 if there is none. */
   #previousViewAtOffset: number[] = [];
   #numWorks = 0;
 
@@ -59,7 +68,7 @@ export class RankRecord {
     this.interned = interned;
   }
 
-  /** Nothing more will be enqueued: releases what only that would need. */
+  /** Releases what is needed only for recording, because nothing more will be enqueued. */
   close(): void {
     this.#freeLists.clear();
     this.#previousViewAtOffset = [];
@@ -79,7 +88,7 @@ export class RankRecord {
     this.#tape.set(index, arg);
   }
 
-  /** How many events the tape has. */
+  /** Number of events of the tape. */
   get events(): number {
     return this.#tape.events;
   }
@@ -88,12 +97,12 @@ export class RankRecord {
     return this.#tape.reader();
   }
 
-  /** A fresh number for a collective. */
+  /** Returns a new number for a collective. */
   nextWorkId(): number {
     return this.#numWorks++;
   }
 
-  /** Memory for so many elements; `onFree` is called, with its bytes, when no tensor uses it any more. */
+  /** Allocates a storage of `size` elements. `onFree` is called with its bytes when no tensor uses it any more. */
   allocate(size: number, dtype: DType, onFree: (bytes: number) => void): SymbolicStorage {
     const bytes = dtypeBytes[dtype];
     const freeListKey = 8 * size + bytes;
@@ -115,7 +124,7 @@ export class RankRecord {
     });
   }
 
-  /** The number of the view that a tensor is; throws a DisposedError if its memory may have been reused. */
+  /** Returns the number of a tensor's view. Throws a DisposedError if its memory may have been reused. */
   viewOf(tensor: Tensor): number {
     if (tensor.isDisposed) tensor.assertNotDisposed("symbolic device");
     const storage = tensor.storage as SymbolicStorage;
@@ -125,7 +134,7 @@ export class RankRecord {
     return storage.lastViewId;
   }
 
-  /** The number of the view that some rows of a tensor [..., rows, width] are. */
+  /** Returns the number of the view of some rows of a tensor [..., rows, width]. */
   viewOfRows({ storage, shape, strides, offset, dtype }: Tensor, { start, length }: RowRange): number {
     const first = offset + start * strides[shape.length - 2]!;
     const view = { shape: shape.with(-2, length), strides, offset: first, dtype };
@@ -143,7 +152,7 @@ export class RankRecord {
         if (this.#isView(viewId, view)) return viewId;
       return this.#addView(view, storage);
     }
-    // Views are mostly used again in the same order: the next one is tried first.
+    // Views are mostly reused in the same order, so the next one is tried first.
     for (let i = 0, viewIndex = nextViewIndex; i < views.length; i++, viewIndex++) {
       if (viewIndex >= views.length) viewIndex -= views.length;
       if (!this.#isView(views[viewIndex]!, view)) continue;
@@ -180,13 +189,13 @@ export class RankRecord {
   }
 }
 
-/** Of more views of a storage one is looked for by its offset. */
+/** Maximum number of views of a storage that are searched linearly. More views are looked up by offset. */
 const MAX_SEARCHED_VIEWS = 32;
 
-/** What distinguishes a view from others of its storage. */
+/** Properties that distinguish a view from other views of its storage. */
 type ViewInit = Pick<Tensor, "dtype" | "shape" | "strides" | "offset">;
 
-/** Where a storage goes when it is free, and who is notified of it. */
+/** The list to which a freed storage returns, and the callback on free. */
 interface FreeOptions {
   readonly freeList: SymbolicStorage[];
   readonly onFree: (bytes: number) => void;

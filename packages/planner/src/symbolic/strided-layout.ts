@@ -1,18 +1,21 @@
 import { type DType, dtypeBytes, isContiguous, type Shape } from "@mosaic/core";
 
-/** How a view lies in its storage, in elements. Equal ones are one object, throughout a world. */
+/** Shape, strides and offset of a view in its storage, in elements. Equal layouts are one object throughout a world. */
 export interface StridedLayout {
   readonly shape: Shape;
   readonly strides: Shape;
   readonly offset: number;
   /** Number of elements. */
   readonly size: number;
-  /** Whether elements lie side by side, the last axis first: what messages require. */
+  /** Whether the elements are contiguous in row-major order, as messages require. */
   readonly isDense: boolean;
-  /** First and last element touched, the latter exclusive; equal when empty. */
+  /** Range [low, high) of the elements touched; empty if low equals high. */
   readonly low: number;
   readonly high: number;
-  /** The same as batch × heads × rows × the rest: what attention sees, if it has 3 or 4 axes, else all in the last. */
+  /**
+   * The layout as batch × heads × rows × columns, as attention uses it. With 3 axes, there is one column; with other
+   * than 3 or 4 axes, all elements are columns of one row.
+   */
   readonly box: Box;
 }
 
@@ -21,16 +24,16 @@ export interface Box {
   readonly offset: number;
   readonly sizes: readonly number[];
   readonly strides: readonly number[];
-  /** First and last element touched, the latter exclusive; equal when empty. */
+  /** Range [low, high) of the elements touched; empty if low equals high. */
   readonly low: number;
   readonly high: number;
 }
 
-/** What some memory is seen as. Equal ones are one object, throughout a world. */
+/** A layout and a data type. Equal views are one object throughout a world. */
 export interface View {
   readonly layout: StridedLayout;
   readonly dtype: DType;
-  /** Of memory that it shows: an element that a broadcast repeats counts once. */
+  /** Bytes of the memory that the view covers. An element repeated by a broadcast counts once. */
   readonly bytes: number;
 }
 
@@ -45,7 +48,7 @@ export class LayoutTable {
     let layouts = this.#layouts.get(hash);
     if (!layouts) this.#layouts.set(hash, (layouts = []));
     for (const layout of layouts) if (matchesLayout(layout, shape, strides, offset)) return layout;
-    // Copies: the owner of the view may change its lists.
+    // Copied, because the owner of the view may change its arrays.
     const layout = layoutOfView([...shape], [...strides], offset);
     layouts.push(layout);
     return layout;
@@ -61,8 +64,8 @@ export class LayoutTable {
   }
 }
 
-/** Whether a layout is this one. */
-// oxlint-disable-next-line max-params -- called millions of times, for which an object each would be made
+/** Whether a layout has this shape, these strides and this offset. */
+// oxlint-disable-next-line max-params -- called millions of times, too often to create an object for each call
 export function matchesLayout(layout: StridedLayout, shape: Shape, strides: Shape, offset: number): boolean {
   if (layout.offset !== offset || layout.shape.length !== shape.length) return false;
   for (let i = 0; i < shape.length; i++) {
@@ -89,7 +92,7 @@ function padToFourAxes({
   return { sizes: [1, 1, 1, size], strides: [size, size, size, 1] };
 }
 
-/** A hash and one more number, as a hash of both. */
+/** Combines a hash with one more number. */
 export function combineHash(hash: number, value: number): number {
   const mixedHash = Math.imul(hash ^ (hash >>> 15) ^ (value | 0), 0x2c1b_3c6d);
   return (mixedHash ^ (mixedHash >>> 13)) >>> 2;

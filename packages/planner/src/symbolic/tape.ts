@@ -1,8 +1,9 @@
 import { type CollectiveOp, collectiveOps } from "@mosaic/core";
 
 /**
- * What a rank can do, as numbers on its tape. The order is the encoding's; names are those of the contracts.
- * Arguments of each, in order, operands as the kernel schema has them; a *view* is an index into `RankRecord.views`, *rows* into `Names.rows`, and so on:
+ * Operations on the tape of a rank. The index in this list is the operation's code, and the names are those of the
+ * contracts. Each operation has the following arguments, in order, with operands as in the kernel schema. A *view* is
+ * an index into `RankRecord.views`, *rows* are an index into `InternPool.rows`, and so on.
  *
  * - empty, free: storage
  * - mark: name
@@ -10,7 +11,8 @@ import { type CollectiveOp, collectiveOps } from "@mosaic/core";
  * - attendBackward: dq dk dv q dOut lse delta k v (views), rows of q, rows of k, mask
  * - merge: out lse, out lse (views)
  * - rowDot: out a b (views); fill: out, name of the value; copy: out x; add: out a b
- * - compute (any other kernel): name, number of views that it mutates, these, what it only reads, what of the first it also reads
+ * - compute (any other kernel): name, number of views that it mutates, these views, the views that it only reads,
+ *   then those of the mutated views that it also reads
  * - sendRecv, groupCast, groupReduce: work, group, label, then (peer's world rank, 1 if it is sent, view) for each transfer
  * - allGather, reduceScatter, allReduce, allToAll, broadcast, barrier: work, group, label, number of the call in its group,
  *   out, input (views, −1 if none), root (of reductions: 0 sum, 1 mean, 2 max), then elements sent to and received from each
@@ -34,26 +36,29 @@ export const tapeOps = [
 ] as const;
 export type TapeOp = (typeof tapeOps)[number];
 
-/** The number of each operation on a tape. */
+/** Code of each operation on a tape. */
 export const opcodes: Readonly<Record<TapeOp, number>> = Object.fromEntries(
   tapeOps.map((op, code) => [op, code]),
 ) as Record<TapeOp, number>;
 
 const collectiveSet: ReadonlySet<TapeOp> = new Set(collectiveOps);
 
-/** Whether an operation is a collective: batches of messages are, waiting for one is not. */
+/** Whether an operation is a collective. Batches of messages are collectives; `wait` is not. */
 export function isCollective(op: TapeOp): op is CollectiveOp {
   return collectiveSet.has(op);
 }
 
 const batchOps: ReadonlySet<TapeOp> = new Set<CollectiveOp>(["sendRecv", "groupCast", "groupReduce"]);
 
-/** Whether an operation is recorded as a batch of messages; rows of a cast are packed and placed by copies of their own. */
+/**
+ * Whether an operation is recorded as a batch of messages. The copies that pack and place the rows of a cast are
+ * recorded separately.
+ */
 export function isBatch(op: TapeOp): boolean {
   return batchOps.has(op);
 }
 
-/** One event: its operation, and where its arguments lie. Reused from event to event; do not keep it. */
+/** One event: its operation and the location of its arguments. The object is reused for every event; do not keep it. */
 export interface TapeEvent {
   readonly op: TapeOp;
   readonly code: Int32Array;
@@ -62,29 +67,35 @@ export interface TapeEvent {
   readonly count: number;
 }
 
-/** Numbers in a piece of tape: the first has few, for most ranks of small worlds fill no more, and the longest this many. */
+/**
+ * Lengths of chunks in numbers. The first chunk is short, because most ranks of small worlds need no more; later chunks
+ * grow to the maximum.
+ */
 const [MIN_CHUNK_LENGTH, MAX_CHUNK_LENGTH] = [256, 2 ** 14];
 
-/** Events in the order in which a rank's host enqueued them, 4 bytes a number: a thousand ranks make millions. */
+/**
+ * Events in the order in which a rank's host enqueued them, at 4 bytes per number, because a thousand ranks record
+ * millions.
+ */
 export class Tape {
-  /** Pieces, each of whole events, so that nothing is copied when a tape grows. */
+  /** Chunks of whole events, so that nothing is copied when a tape grows. */
   readonly #fullChunks: Int32Array[] = [];
   #code = new Int32Array(MIN_CHUNK_LENGTH);
   #length = 0;
   #numEvents = 0;
 
-  /** How many there are. */
+  /** Number of events. */
   get events(): number {
     return this.#numEvents;
   }
 
-  /** `code` is the operation's: see `opcodes`. */
+  /** Appends an event. `code` is that of the operation; see `opcodes`. */
   push(code: number, args: readonly number[]): void {
     const offset = this.open(code, args.length);
     for (let i = 0; i < args.length; i++) this.#code[offset + i] = args[i]!;
   }
 
-  /** An event whose arguments are still to be set: where the first of them goes. */
+  /** Appends an event whose arguments are still to be set. Returns the offset of the first argument. */
   open(code: number, count: number): number {
     if (this.#length + 2 + count > this.#code.length) this.#grow(2 + count);
     const offset = this.#length + 2;
@@ -106,13 +117,13 @@ export class Tape {
     this.#length = 0;
   }
 
-  /** A reader that stands before the first event. */
+  /** Returns a reader positioned before the first event. */
   reader(): TapeReader {
     return new TapeReader([...this.#fullChunks, this.#code.subarray(0, this.#length)]);
   }
 }
 
-/** Walks along a tape. */
+/** Reads the events of a tape in order. */
 export class TapeReader implements TapeEvent {
   readonly #chunks: readonly Int32Array[];
   #chunkIndex = 0;
@@ -127,7 +138,7 @@ export class TapeReader implements TapeEvent {
     this.code = chunks[0]!;
   }
 
-  /** Steps to the next event; false at the end. */
+  /** Advances to the next event. Returns false at the end. */
   next(): boolean {
     while (this.#nextOffset >= this.code.length) {
       if (this.#chunkIndex + 1 >= this.#chunks.length) return false;

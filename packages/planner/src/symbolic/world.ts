@@ -19,29 +19,29 @@ import { RankRecord } from "./rank-record.ts";
 export const symbolicWorldOptions = defineOptions("symbolicWorld", {
   /** Lengths of the named axes; their product is the number of ranks. */
   mesh: option.meshShape(),
-  /** Backends that may be named. Default []. */
+  /** Backends that can be selected by name. Default []. */
   backends: option.array(option.backend(), { default: [] }),
-  /** The host of each rank, row-major in the mesh, by number. Default: not known. */
+  /** Host number of each rank, row-major in the mesh. Default: not known. */
   hosts: option.array(option.integer({ min: 0 }), { optional: true }),
 });
 /** The mesh of a symbolic world. */
 export type SymbolicWorldOptions = OptionsOf<typeof symbolicWorldOptions>;
 
-/** All ranks of a mesh, and what they do written down. */
+/** All ranks of a mesh, with the records of what they do. */
 export interface SymbolicWorld {
-  /** One for every rank, in order. */
+  /** Contexts of all ranks, by rank. */
   readonly contexts: readonly SymbolicContext[];
-  /** Every group made, by number: one per axis and its neighbours, and those split off. */
+  /** All groups created, by number: one for each line of ranks along a mesh axis, and those that were split off. */
   readonly groups: readonly GroupInfo[];
   readonly interned: InternPool;
 }
 
-/** The most ranks of a mesh. */
+/** Maximum number of ranks of a mesh. */
 export const maxRanks: number = 2 ** 16;
 
 /**
- * The ranks of a mesh in one process, without memory, threads or values: run a program on every context, rank after rank,
- * and `contexts[r].device.record` is what it did there. For attention, `record` does that.
+ * Creates all ranks of a mesh in one process, without memory, threads or values. Run a program on every context, one
+ * rank after another; `contexts[r].device.record` then contains what rank r did. For attention, `record` does this.
  *
  * @example
  * ```ts
@@ -61,7 +61,10 @@ export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
   return { contexts, groups: world.groups, interned: world.interned };
 }
 
-/** A mesh of whole ranks, whose axes keep the order in which they are named: numbers would come first. */
+/**
+ * Checks that axis lengths are positive integers and that no axis name is numeric, because an object would list
+ * numeric names first.
+ */
 function checkMesh(where: string, mesh: Coordinate): void {
   const isValidLength = (length: number): boolean => Number.isSafeInteger(length) && length > 0;
   if (Object.entries(mesh).every(([axis, length]) => /^[A-Za-z_]/.test(axis) && isValidLength(length))) return;
@@ -73,13 +76,13 @@ function checkMesh(where: string, mesh: Coordinate): void {
 }
 
 interface LazyWorldOptions {
-  /** Backends that may be named. */
+  /** Backends that can be selected by name. */
   readonly backends?: readonly AttentionBackend[];
   /** The host of each rank. */
   readonly hosts?: readonly number[] | undefined;
 }
 
-/** A world whose ranks are created on first use, and no groups but theirs. */
+/** A world whose ranks, and the groups of these ranks, are created on first use. */
 export class LazyWorld {
   /** Number of ranks. */
   readonly size: number;
@@ -88,7 +91,7 @@ export class LazyWorld {
   readonly #backends: readonly AttentionBackend[];
   readonly #digits: readonly RankDigit[];
   readonly #registry: GroupRegistry;
-  /** By axis and the first rank of the line along it. */
+  /** Groups by axis and the first rank along it. */
   readonly #groupsByLine = new Map<string, GroupInfo>();
 
   /** @throws OptionError for a mesh that `init` would reject, or that is too large. */
@@ -119,13 +122,13 @@ export class LazyWorld {
     return this.#registry.groups;
   }
 
-  /** A context of a rank: a new one each time. */
+  /** Creates a new context for a rank. */
   context(rank: number): SymbolicContext {
     const device = new SymbolicDevice(new RankRecord(rank, this.interned));
     const world = new SymbolicGroup(device, this.#groupAlong("", { stride: 1, length: this.size }, rank));
     const groups = new Map<string, ProcessGroup>([["", world]]);
     for (const digit of this.#digits) {
-      // As `init` has it: an axis that joins all ranks is the world.
+      // As in `init`, the group of an axis that contains all ranks is the world.
       const isWholeWorld = digit.length === this.size;
       groups.set(
         digit.axis,
@@ -159,7 +162,10 @@ interface PendingSplit extends SplitCall {
   readonly resolve: (info: GroupInfo) => void;
 }
 
-/** Numbers groups, and makes those that ranks split off: when the last member has called, all are notified of it. */
+/**
+ * Numbers groups, and creates those that ranks split off. When the last member has called `split`, all members receive
+ * their groups.
+ */
 class GroupRegistry {
   readonly groups: GroupInfo[] = [];
   readonly #hosts: readonly number[] | undefined;
@@ -170,7 +176,7 @@ class GroupRegistry {
     this.#hosts = hosts;
   }
 
-  /** `family`: what groups along one axis have in common. */
+  /** `family` is equal for all groups along one axis. */
   add(name: string, family: string, ranks: readonly number[]): GroupInfo {
     const split = (call: SplitCall): Promise<GroupInfo> => this.#split(call);
     let familyNumber = this.#families.get(family);
@@ -192,7 +198,7 @@ class GroupRegistry {
         appendTo(splitsByColor, pendingCall.color, pendingCall);
       for (const splits of splitsByColor.values()) {
         const ranks = splits.map(({ rank }) => call.parent.ranks[rank]!);
-        // A family of its own: no other group has it.
+        // Each split-off group has a family of its own.
         const childInfo = this.add(splits[0]!.name, `split ${this.groups.length}`, ranks);
         for (const { resolve } of splits) resolve(childInfo);
       }

@@ -4,18 +4,20 @@ import type { TapeReader } from "../symbolic/tape.ts";
 import type { View } from "../symbolic/strided-layout.ts";
 import type { Translations } from "./translations.ts";
 
-/** What two ranks are compared by. */
+/** Data used to compare two ranks. */
 export interface TapeComparison {
   readonly record: Pick<AttentionRecord, "interned" | "groups">;
   readonly translations: Translations;
-  /** Where kernels must have as many visible pairs, and so take as long; undefined where that does not matter. */
+  /**
+   * Counts of visible pairs, which must be equal so that kernels take equally long; undefined if times do not matter.
+   */
   readonly pairs: PairCounts | undefined;
 }
 
 /**
- * Whether one rank does what another does, translated: the same operations in the same order on operands of the same sizes,
- * the same messages to and from the peers that the translation leads to, and as much memory. Where in memory operands lie, and
- * in which order a batch names its peers, may differ: neither takes time, nor makes a difference to what arrives.
+ * Returns whether one rank does what another does, translated: the same operations in the same order on operands of
+ * equal sizes, the same messages to and from the translated peers, and the same peak memory. The addresses of operands
+ * and the order of peers in a batch may differ, because they affect neither the time nor the data that arrives.
  */
 export function isEquivalent(first: RecordedRank, second: RecordedRank, comparison: TapeComparison): boolean {
   if (first.peakBytes !== second.peakBytes) return false;
@@ -73,7 +75,7 @@ class Equivalence {
     }
   }
 
-  // oxlint-disable-next-line max-params -- two events, and which of their arguments
+  // oxlint-disable-next-line max-params -- two events and a range of their arguments
   #areEqualViews(a: TapeReader, b: TapeReader, first: number, end: number): boolean {
     for (let i = first; i < end; i++)
       if (!haveEqualSizes(this.#view(a, i), this.#view(b, i, this.#secondRank))) return false;
@@ -84,7 +86,9 @@ class Equivalence {
     return tape.views[event.arg(i)];
   }
 
-  /** Kernels take as long on rows, keys, heads and pairs that are as many, and lie alike. */
+  /**
+   * Whether kernels take equally long: sizes of operands, numbers of visible pairs and kinds of row strides are equal.
+   */
   #areEqualTiles(
     a: TapeReader,
     b: TapeReader,
@@ -106,7 +110,7 @@ class Equivalence {
     return countTilePairs(a) === countTilePairs(b);
   }
 
-  /** Work, family of the group, and label. */
+  /** Compares work, family of the group, and label. */
   #areEqualGroups(a: TapeReader, b: TapeReader): boolean {
     const { groups } = this.#comparison.record;
     return a.arg(0) === b.arg(0) && groups[a.arg(1)]!.family === groups[b.arg(1)]!.family && a.arg(2) === b.arg(2);
@@ -117,13 +121,16 @@ class Equivalence {
     return true;
   }
 
-  // oxlint-disable-next-line max-params -- two messages, each by its event and place
+  // oxlint-disable-next-line max-params -- two messages, each by its event and index
   #areEqualMessages(a: TapeReader, i: number, b: TapeReader, j: number): boolean {
     if (b.arg(j) !== this.#translateRank(a.arg(i)) || a.arg(i + 1) !== b.arg(j + 1)) return false;
     return haveEqualSizes(this.#view(a, i + 2), this.#view(b, j + 2, this.#secondRank));
   }
 
-  /** As `#areEqualTransfers`, peer by peer: messages of one way to one peer have an order, those to different peers have none. */
+  /**
+   * As `#areEqualTransfers`, peer by peer. Messages in one direction to one peer are ordered; messages to different
+   * peers are not.
+   */
   #areEqualTransfersByPeer(a: TapeReader, b: TapeReader): boolean {
     const transfersByPeer = new Map<number, number[]>();
     const transferKey = (peer: number, direction: number): number => 2 * peer + direction;
@@ -140,7 +147,10 @@ class Equivalence {
     return true;
   }
 
-  /** Number of the call, operands, and what belongs to each member: the root's as the translation has it. */
+  /**
+   * Compares the number of the call, the operands, and the counts of each member. Members, and the root of a broadcast,
+   * are translated.
+   */
   #areEqualCollectives(a: TapeReader, b: TapeReader): boolean {
     if (a.arg(3) !== b.arg(3) || !this.#areEqualViews(a, b, 4, 6)) return false;
     const { groups } = this.#comparison.record;
@@ -160,7 +170,7 @@ class Equivalence {
   }
 }
 
-/** The next event that is an operation: memory is had and given back in ways of its own. */
+/** Advances to the next event that is not an allocation or a free, because ranks may allocate memory differently. */
 function advanceToOperation(event: TapeReader): boolean {
   while (event.next()) if (event.op !== "empty" && event.op !== "free") return true;
   return false;

@@ -7,21 +7,21 @@ import type { Shards } from "./shards.ts";
 export type Permutation = (shard: number) => number;
 
 /**
- * Whether permutations of shards leave alone all that a backend can derive from layouts and mask: how many rows each shard
- * has, and how many pairs of each two are visible. Exact for rows; pairs are compared as sums with random weights, all at once:
- * two matrices that differ have equal sums with a probability of 2⁻⁵⁰.
+ * Checks whether permutations of shards preserve all that a backend can derive from layouts and mask: the number of
+ * rows of each shard, and the number of visible pairs of each two shards. Row counts are compared exactly. Pair counts
+ * are compared as sums with random weights; two different matrices have equal sums with a probability of 2⁻⁵⁰.
  */
 export class Invariance {
   readonly #queries: Shards;
   readonly #keys: Shards;
   readonly #slices: readonly Slice[];
-  /** Of how many samples the slices are. */
+  /** Number of samples whose slices these are. */
   readonly #numSamples: number;
   readonly #sortedSlices: SortedSlices;
   #cachedFingerprints: Fingerprints | undefined;
   #cachedIsUniform: boolean | undefined;
 
-  // oxlint-disable-next-line max-params -- who sees whom, and how often
+  // oxlint-disable-next-line max-params -- queries, keys, and what is visible in how many samples
   constructor(queries: Shards, keys: Shards, slices: readonly Slice[], numSamples = 1) {
     this.#queries = queries;
     this.#keys = keys;
@@ -30,7 +30,7 @@ export class Invariance {
     this.#sortedSlices = new SortedSlices(slices);
   }
 
-  /** Whether a shard and its image have as many rows, for every shard. */
+  /** Whether every shard has as many rows as its image. */
   preservesRows(permutation: Permutation): boolean {
     return [this.#queries, this.#keys].every((shards) => {
       for (let shard = 0; shard < shards.count; shard++) {
@@ -40,7 +40,10 @@ export class Invariance {
     });
   }
 
-  /** Whether shards see as many pairs of each other as their images do. False where spans have steps that are not followed. */
+  /**
+   * Whether every two shards have as many visible pairs as their images. False if spans have steps for which pairs are
+   * not counted.
+   */
   preservesPairs(permutation: Permutation): boolean {
     if (this.#areAllPairsVisible()) return this.preservesRows(permutation);
     if (!this.#identityFingerprints().isDefined) return false;
@@ -64,9 +67,10 @@ export class Invariance {
   }
 
   /**
-   * Whether every shard of queries sees something of every shard of keys. Found by one rectangle: that of the rows after
-   * the earliest last query of a shard and the columns up to the latest first key, or the mirror image. If all of it is
-   * visible, every shard has a query and a key in it. Otherwise false, though all may be visible for another reason.
+   * Whether the queries of every shard attend to at least one key of every shard. This tests one rectangle: the rows
+   * from the earliest last query of a shard on, and the columns up to the latest first key, or the mirror image. If all
+   * of it is visible, every shard has a query and a key in it. Otherwise the result is false, even if all shards are
+   * visible for another reason.
    */
   get isEveryShardVisible(): boolean {
     const [queries, keys] = [shardPositionBounds(this.#queries), shardPositionBounds(this.#keys)];
@@ -78,7 +82,10 @@ export class Invariance {
     });
   }
 
-  /** Whether every two shards see as many pairs of each other, and each of itself: then every permutation keeps them. */
+  /**
+   * Whether all pairs of different shards have equally many visible pairs, and so does each shard with itself. Every
+   * permutation then preserves the counts.
+   */
   #isUniform(): boolean {
     const { count } = this.#keys;
     const [identityFingerprints, weights] = [this.#identityFingerprints(), fingerprintWeights(count)];
@@ -126,7 +133,7 @@ function rectangle([q0, q1]: readonly [number, number], [k0, k1]: readonly [numb
   return { q: { start: q0, length: q1 - q0, step: 1 }, k: { start: k0, length: k1 - k0, step: 1 } };
 }
 
-/** Of all shards, the least last position and the greatest first one; undefined if one is empty. */
+/** Returns the smallest last position and the largest first position of all shards; undefined if a shard is empty. */
 function shardPositionBounds(shards: Shards): { minLast: number; maxFirst: number } | undefined {
   let [minLast, maxFirst] = [Number.POSITIVE_INFINITY, 0];
   for (let shard = 0; shard < shards.count; shard++) {
@@ -139,11 +146,12 @@ function shardPositionBounds(shards: Shards): { minLast: number; maxFirst: numbe
   return { minLast, maxFirst };
 }
 
-// Sums of pairs, each weighted by the shard of its key, modulo a prime below 2²⁶: products are exact in 53 bits.
+// Numbers of pairs, each weighted by the shard of its key, modulo a prime below 2²⁶, so that products are exact in 53
+// bits.
 
 const FINGERPRINT_PRIME = 67_108_859;
 
-/** Two lists of numbers below the prime, the same every time. */
+/** Returns two lists of pseudo-random numbers below the prime, the same on every call. */
 function fingerprintWeights(count: number): [Float64Array, Float64Array] {
   const drawWeights = (seed: number): Float64Array => {
     let state = seed;
@@ -158,21 +166,21 @@ function fingerprintWeights(count: number): [Float64Array, Float64Array] {
   return [drawWeights(0x9e37_79b9), drawWeights(0x85eb_ca6b)];
 }
 
-/** For each shard of queries, its visible pairs, weighted; computed on first use. */
+/** For each shard of queries, the weighted number of its visible pairs; computed on first use. */
 class Fingerprints {
   readonly #queries: Shards;
   readonly #slices: SortedSlices;
   readonly #keys: readonly WeightedKeys[];
   readonly #cache: (readonly number[])[] = [];
 
-  // oxlint-disable-next-line max-params -- rows, columns and what is visible of them
+  // oxlint-disable-next-line max-params -- queries, what is visible of them, and keys
   constructor(queries: Shards, slices: SortedSlices, keys: readonly WeightedKeys[]) {
     this.#queries = queries;
     this.#slices = slices;
     this.#keys = keys;
   }
 
-  /** Whether all spans have a step of 1, and keys are cut into shards without gaps: else sums are not worked out. */
+  /** Whether the sums are defined: all spans must have a step of 1, and the shards of keys must have no gaps. */
   get isDefined(): boolean {
     return this.#keys.every(({ isDefined }) => isDefined) && this.#queries.spansWithStep(1) !== undefined;
   }
@@ -190,7 +198,10 @@ class Fingerprints {
   }
 }
 
-/** Σ of weights over keys: over those before x, C(x), and Σ C(y) over y < x. The latter are quadratic in x within a piece. */
+/**
+ * Sums of key weights: C(x), the sum over the keys before x, and Σ C(y) over y < x. The latter is quadratic in x within
+ * a span.
+ */
 class WeightedKeys {
   readonly isDefined: boolean;
   readonly #starts: Float64Array;
@@ -220,7 +231,7 @@ class WeightedKeys {
     this.isDefined = isContiguous && n > 0 && end === keys.layout.length;
   }
 
-  /** Weighted pairs of these queries in a slice. */
+  /** Returns the weighted number of visible pairs of these queries in a slice. */
   sumPairWeights(queries: Span, slice: Slice): number {
     const { q0, q1, k0, k1, type } = slice;
     const rows = visibleRowsUnchecked(queries, slice);
@@ -259,7 +270,7 @@ class WeightedKeys {
   }
 
   #sumSpanPrefix(spanIndex: number, rows: number): number {
-    // Of rows and rows − 1 one is even.
+    // Either rows or rows − 1 is even.
     const numRowPairs =
       rows % 2 === 0
         ? ((rows / 2) % FINGERPRINT_PRIME) * ((rows - 1 + FINGERPRINT_PRIME) % FINGERPRINT_PRIME)

@@ -3,13 +3,13 @@ import type { GroupInfo } from "../symbolic/group.ts";
 import type { Translations } from "./translations.ts";
 
 /**
- * The ranks of a record, each of which stands for its class. What all members of a class do at once is done by the one that
- * was recorded: a message that it sends to a member of another class, or of its own, is received by that one's representative,
- * for the same message, translated, goes from some member to the representative.
+ * The ranks of a record, each of which represents its class. All members of a class act at the same time, and only the
+ * recorded one is replayed. A message that it sends to another rank is received by the representative of that rank,
+ * because some member of the class sends the same message, translated, to this representative.
  */
 export class Quotient {
   readonly classes: Translations;
-  /** Ranks of the mesh. */
+  /** Number of ranks of the mesh. */
   readonly size: number;
   readonly #indexes = new Map<number, number>();
   readonly #groups: readonly GroupInfo[];
@@ -24,14 +24,15 @@ export class Quotient {
     if (!classes.isIdentity) for (const [index, { tape }] of ranks.entries()) this.#indexes.set(tape.rank, index);
   }
 
-  /** Where in `record.ranks` the representative of a rank stands. */
+  /** Returns the index in `record.ranks` of the representative of a rank. */
   representativeIndex(rank: number): number {
     return this.classes.isIdentity ? rank : this.#indexes.get(this.classes.representative(rank))!;
   }
 
   /**
-   * Where messages from one rank to another meet within the groups of a family: the sender's number, and the receiver as the
-   * sender's representative has it. Equal for a message and all that are translations of it.
+   * Returns the channel of messages from one rank to another within the groups of a family: the index of the sender's
+   * representative, and a key with the family and the translated receiver. It is equal for a message and all its
+   * translations.
    */
   channel(family: number, senderRank: number, receiverRank: number): { readonly sender: number; readonly key: number } {
     return {
@@ -40,12 +41,12 @@ export class Quotient {
     };
   }
 
-  /** A receiver as the sender's representative has it. */
+  /** Returns the receiver, moved by the translation that maps the sender to its representative. */
   receiver(senderRank: number, receiverRank: number): number {
     return this.classes.isIdentity ? receiverRank : this.classes.relativeRank(senderRank, receiverRank);
   }
 
-  /** The number of a group's ranks of different classes, and the same number for groups that are translations of it. */
+  /** Returns a number that is equal for groups that are translations of one another, and different for other groups. */
   orbit(group: number): number {
     return (this.#orbits[group] ??= this.#computeOrbit(this.#groups[group]!));
   }
@@ -55,25 +56,25 @@ export class Quotient {
     return family * this.size + minRepresentative;
   }
 
-  /** The numbers of a group's classes, each once. */
+  /** Returns the indices of the representatives of a group's ranks, each once. */
   groupClasses(group: number): readonly number[] {
     return (this.#classesByGroup[group] ??= [
       ...new Set(this.#groups[group]!.ranks.map((rank) => this.representativeIndex(rank))),
     ]);
   }
 
-  /** The place of a rank in a group. */
+  /** Returns the group rank of a world rank. */
   groupRank(group: number, rank: number): number {
     const rankIndices = (this.#groupRanks[group] ??= new Map(this.#groups[group]!.ranks.map((each, i) => [each, i])));
     return rankIndices.get(rank)!;
   }
 
-  /** The rank at a place of a group. */
+  /** Returns the world rank of a group rank. */
   worldRank(group: number, groupRank: number): number {
     return this.#groups[group]!.ranks[groupRank]!;
   }
 
-  /** What all groups along one axis have in common. */
+  /** Returns the family of a group, which is equal for all groups along one axis. */
   family(group: number): number {
     return this.#groups[group]!.family;
   }

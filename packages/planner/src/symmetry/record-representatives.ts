@@ -24,23 +24,24 @@ import {
 
 export const recordRepresentativesOptions = defineOptions("recordRepresentatives", {
   /**
-   * Ranks of a node, as in a profile: ranks of one class then have the same place in different nodes, so that the record can
-   * be simulated. Default: none; the record can be proved and counted, and classes are larger.
+   * Ranks of a node, as in a profile. Ranks of one class then have the same local rank on different nodes, so that the
+   * record can be simulated. Default: none; the record can be proved and counted, and classes are larger.
    */
   ranksPerNode: option.integer({ min: 1, optional: true }),
 });
-/** Which ranks may share a class. */
+/** Restrictions on the ranks that may share a class. */
 export type RecordRepresentativesOptions = OptionsOf<typeof recordRepresentativesOptions>;
 
 /**
- * Records one rank for each class of ranks that do the same in their places of the mesh: enough to prove, simulate and count
- * what all of up to 65 536 ranks do, for the price of a few.
+ * Records one rank for each class of ranks that do the same at their places in the mesh. This is enough to prove,
+ * simulate and count what up to 65 536 ranks do, at the cost of a few.
  *
- * The classes are found: they are those of the largest group of translations of the mesh (along its axes, or along the rows
- * and columns of a grid that a backend forms of an axis) that leaves alone how many rows each shard has, how many
- * pairs of each two shards are visible, and which ranks share a node. Whether the backend does the same everywhere is then
- * seen by running it: on the representatives, on neighbours and opposites, and on ranks spread over the mesh. `prove` looks
- * closer. Where ranks differ, as under a causal mask with contiguous placement, each is a class of its own.
+ * The classes are found automatically. They are those of the largest group of translations of the mesh (along its
+ * axes, or along the rows and columns of a grid that a backend forms along an axis) that preserves the number of rows
+ * of each shard, the number of visible pairs of each two shards, and which ranks share a node. Whether the backend
+ * does the same everywhere is then tested by running it on the representatives, on adjacent and opposite ranks, and
+ * on ranks spread over the mesh. `prove` checks this more closely. Where ranks differ, as under a causal mask with
+ * contiguous placement, each rank is a class of its own.
  *
  * @example
  * ```ts
@@ -52,7 +53,7 @@ export type RecordRepresentativesOptions = OptionsOf<typeof recordRepresentative
  * prove(run).total; // => 0
  * count(run).ranks[0]!.forward.sent.bytes; // => 0
  * ```
- * @throws OptionError as `record`, and if there are more than 1 024 classes.
+ * @throws OptionError as `record` does, and if there are more than 1 024 classes.
  */
 export function recordRepresentatives(
   options: RecordOptions,
@@ -63,8 +64,8 @@ export function recordRepresentatives(
 }
 
 /**
- * Checks, before anything is recorded, that shards and work are equal enough for `recordRepresentatives`, whatever the backend does: some
- * milliseconds, where recording takes seconds.
+ * Checks, before anything is recorded, that shards and their work are equal enough for `recordRepresentatives` with
+ * any backend. This takes milliseconds, whereas recording takes seconds.
  *
  * @example
  * ```ts
@@ -82,7 +83,7 @@ export function checkRepresentatives(where: string, options: RecordOptions, rank
   new SymmetrySearch(where, options, ranksPerNode).checkShards();
 }
 
-/** Why ranks are in classes of their own. */
+/** The property in which ranks of different classes differ. */
 type ClassDifference = "rows" | "pairs" | "behaviour";
 
 const differenceRemedies: Readonly<Record<ClassDifference, (shards: number) => string>> = {
@@ -98,9 +99,9 @@ class SymmetrySearch {
   readonly #ranksPerNode: number | undefined;
   readonly #invariance: Invariance;
   readonly #pairCounts: PairCounts | undefined;
-  /** Ranks that were recorded to be compared. */
+  /** Ranks that were recorded for comparison. */
   readonly #recordedRanks = new Map<number, RecordedRank>();
-  /** Translations of shards that were found to keep rows and pairs, or not: by the axis, and how the digit lies in it. */
+  /** Whether a translation of shards preserves rows and pairs, by axis, stride, length and step of its digit. */
   readonly #preservationCache = new Map<string, boolean>();
   #difference: ClassDifference = "behaviour";
 
@@ -112,7 +113,7 @@ class SymmetrySearch {
     const { mesh } = this.#recorder.options;
     const [shards, samples] = [new Shards(queries, mesh), interned.sampleCount(interned.maskId(slices))];
     this.#invariance = new Invariance(shards, keys === queries ? shards : new Shards(keys, mesh), slices, samples);
-    // Who only proves does not mind how long kernels take.
+    // A proof does not depend on the time of kernels.
     this.#pairCounts = ranksPerNode === undefined ? undefined : new PairCounts(this.#recorder.interned);
   }
 
@@ -130,7 +131,7 @@ class SymmetrySearch {
     return this.#recorder.createRecord(Array.from({ length: size }, (_, rank) => this.#recordRank(rank)));
   }
 
-  /** Of axes without grids: those that a backend forms have no fewer classes. */
+  /** Checks the mesh axes only. Grids that a backend forms have no fewer classes. */
   checkShards(): void {
     const digits = meshDigits(this.#mesh).map((digit) => this.#smallestStep(digit));
     const { classes } = new Translations(digits, this.#recorder.size);
@@ -141,7 +142,10 @@ class SymmetrySearch {
     return this.#recorder.options.mesh;
   }
 
-  /** The largest group for each axis under which the backend does the same, all others at rest. */
+  /**
+   * Returns, for each axis, the largest group of translations under which the backend does the same while the other
+   * axes stay fixed.
+   */
   #translations(): Translations {
     const digits = meshDigits(this.#mesh).flatMap((axis) => this.#candidateDigits(axis));
     return new Translations(digits, this.#recorder.size);
@@ -163,7 +167,10 @@ class SymmetrySearch {
     return bestDigits;
   }
 
-  /** A digit that moves by as little as leaves nodes, rows and pairs alone; by nothing if there is no such step. */
+  /**
+   * Returns the digit with the smallest step that preserves nodes, rows and pairs. If there is none, the step is the
+   * length, which moves nothing.
+   */
   #smallestStep(digit: RankDigit): RankDigit {
     const steps = divisors(digit.length).map((step) => ({ ...digit, step }));
     return steps.find(
@@ -178,7 +185,7 @@ class SymmetrySearch {
     return isAlignedWithNodes && this.#preservesHosts(digit);
   }
 
-  /** Whether ranks that share a host still do where a step of the digit takes them: backends may use it. */
+  /** Whether ranks that share a host still share one after a step of the digit. Backends may depend on hosts. */
   #preservesHosts(digit: RankDigit): boolean {
     const { hosts } = this.#recorder.options;
     if (!hosts) return true;
@@ -214,12 +221,12 @@ class SymmetrySearch {
     return false;
   }
 
-  /** Whether the backend does on neighbours and opposites what it does on rank 0, and sends what it sends there. */
+  /** Whether the backend does on adjacent and opposite ranks what it does on rank 0, and sends the same. */
   #isSymmetry(translations: Translations): boolean {
     const rankZero = this.#recordRank(0);
     const checkedRanks: RecordedRank[] = [];
     const comparison = { record: this.#recorder.createRecord([]), translations, pairs: this.#pairCounts };
-    // Inner digits first: neighbours along a row distinguish most grids.
+    // Inner digits first, because neighbours along a row rule out most grids.
     for (const { stride, length, step } of translations.digits.toReversed()) {
       const numTranslations = length / step;
       for (const shift of new Set([1, numTranslations - 1, numTranslations >> 1])) {
@@ -233,7 +240,7 @@ class SymmetrySearch {
     return haveEqualMessages(rankZero, checkedRanks, this.#recorder.createRecord([rankZero], translations));
   }
 
-  /** Whether ranks all over the mesh do what the representatives of their classes do. */
+  /** Whether ranks spread over the mesh do what the representatives of their classes do. */
   #matchesSamples(record: AttentionRecord): boolean {
     const { classes } = record;
     const representativeByRank = new Map(record.ranks.map((each) => [each.tape.rank, each]));
@@ -267,7 +274,7 @@ class SymmetrySearch {
   }
 }
 
-/** The ways to lay the ranks along an axis out in rows and columns, more than one of each. */
+/** Returns the ways to arrange the ranks along an axis in rows and columns, with at least two of each. */
 function axisDigits({ axis, stride, length }: RankDigit): RankDigit[][] {
   return divisors(length)
     .filter((columns) => columns > 1 && columns < length)

@@ -7,22 +7,22 @@ export interface Segment {
   readonly count: number;
 }
 
-/** A span of some shard, and the number of its first row there. */
+/** A span of some shard, and the index in the shard of its first row. */
 interface ShardSpan extends Span {
   readonly shard: number;
   readonly firstRow: number;
 }
 
 /**
- * The shards of a layout by number, row-major over its axes, and where each position lies: a position is a row of a shard.
- * Translations move shards, and so positions, whatever the placement.
+ * The shards of a layout by number, row-major over its axes, and the shard and row of each position. Translations move
+ * shards, and with them positions, whatever the placement.
  */
 export class Shards {
   readonly layout: Layout;
   readonly count: number;
   readonly #shape: Coordinate;
   readonly #numRows: number[] = [];
-  /** Pieces from left to right, by step and by the remainder of their positions. */
+  /** Spans from left to right, by step and by the start modulo the step. */
   #spansByStep: Map<number, Map<number, ShardSpan[]>> | undefined;
 
   constructor(layout: Layout, mesh: Coordinate) {
@@ -39,14 +39,14 @@ export class Shards {
     return (this.#numRows[shard] ??= spansLength(this.spans(shard)));
   }
 
-  /** All pieces of a step, from left to right; undefined if there are pieces of others. */
+  /** Returns all spans from left to right if all have this step, else undefined. */
   spansWithStep(step: number): readonly (Span & { readonly shard: number })[] | undefined {
     const spansByStep = this.#indexSpans();
     if (spansByStep.size !== 1 || !spansByStep.has(step)) return undefined;
     return [...spansByStep.get(step)!.values()].flat();
   }
 
-  /** The rows of shards that positions are, in their order; undefined if some belong to none. */
+  /** Returns the rows of shards at these positions, in order; undefined if a position belongs to no shard. */
   findSegments(spans: readonly Span[]): Segment[] | undefined {
     const segments: Segment[] = [];
     for (const { start, length, step } of spans) {
@@ -55,7 +55,7 @@ export class Shards {
         const shardSpan = this.#findSpan(position);
         if (!shardSpan) return undefined;
         const row = (position - shardSpan.start) / shardSpan.step;
-        // Rows of one step go on together; others are looked up one by one.
+        // Rows with the step of the shard's span continue together; others are looked up one by one.
         const count = step === shardSpan.step ? Math.min(remaining, shardSpan.length - row) : 1;
         const last = segments.at(-1);
         const first = shardSpan.firstRow + row;
@@ -69,7 +69,7 @@ export class Shards {
     return segments;
   }
 
-  /** The positions of some rows of a shard, in order. */
+  /** Returns the positions of the rows of a segment, in order. */
   segmentSpans({ shard, first, count }: Segment): Span[] {
     const spans: Span[] = [];
     let row = 0;
@@ -105,7 +105,7 @@ export class Shards {
       let row = 0;
       for (const span of this.spans(shard)) {
         const { length } = span;
-        // A step of a single position is any.
+        // The step of a single position is arbitrary.
         const step = length > 1 ? span.step : 1;
         if (length > 0) {
           const spansByRemainder = getOrCreate(spansByStep, step, () => new Map<number, ShardSpan[]>());

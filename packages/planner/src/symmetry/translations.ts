@@ -1,29 +1,30 @@
 import type { Coordinate } from "@mosaic/core";
 
 /**
- * One digit of a rank's number, which is Σ value · stride: a mesh axis, or one of the two dimensions of a grid that a backend
- * lays out along an axis. Translations add multiples of `step` to it, modulo `length`.
+ * One digit of a rank's number, where the number is Σ value · stride. A digit is a mesh axis, or one of the two
+ * dimensions of a grid that a backend lays out along an axis. Translations add multiples of `step` to it, modulo
+ * `length`.
  */
 export interface RankDigit {
   readonly axis: string;
   readonly stride: number;
   readonly length: number;
-  /** A divisor of the length; the length itself where ranks that differ in this digit are in classes of their own. */
+  /** A divisor of the length; the length itself if ranks that differ in this digit are in different classes. */
   readonly step: number;
 }
 
 /**
- * A commutative group of permutations of ranks: translations of a torus. It acts freely, so that the ranks fall into classes
- * of one size, and each has exactly one translation that takes the least rank of its class, the representative, to it. A
- * translation is written as the rank that it takes rank 0 to.
+ * A commutative group of permutations of ranks: translations of a torus. The group acts freely. Hence all classes have
+ * the same size, and each rank has exactly one translation that maps the least rank of its class, the representative,
+ * to it. A translation is written as the rank to which it maps rank 0.
  */
 export class Translations {
   readonly digits: readonly RankDigit[];
-  /** All ranks. */
+  /** Number of ranks. */
   readonly ranks: number;
-  /** Translations, which are as many as the ranks of a class. */
+  /** Number of translations, which equals the number of ranks of a class. */
   readonly order: number;
-  /** Those digits that move. */
+  /** The digits that translations change. */
   readonly #translatedDigits: readonly RankDigit[];
 
   constructor(digits: readonly RankDigit[], ranks: number) {
@@ -38,12 +39,12 @@ export class Translations {
     return this.#translatedDigits.length === 0;
   }
 
-  /** How many classes there are. */
+  /** Number of classes. */
   get classes(): number {
     return this.ranks / this.order;
   }
 
-  /** The translation that takes the representative of a rank's class to the rank. */
+  /** Returns the translation that maps the representative of a rank's class to the rank. */
   translationTo(rank: number): number {
     let translation = 0;
     for (const { stride, length, step } of this.#translatedDigits) {
@@ -53,12 +54,12 @@ export class Translations {
     return translation;
   }
 
-  /** The least rank of a rank's class. */
+  /** Returns the least rank of a rank's class. */
   representative(rank: number): number {
     return rank - this.translationTo(rank);
   }
 
-  /** Where a translation takes a rank. */
+  /** Returns the rank to which a translation maps a rank. */
   apply(translation: number, rank: number): number {
     let translatedRank = rank;
     for (const { stride, length } of this.#translatedDigits) {
@@ -69,7 +70,7 @@ export class Translations {
     return translatedRank;
   }
 
-  /** What undoes a translation. */
+  /** Returns the inverse of a translation. */
   inverse(translation: number): number {
     let inverse = 0;
     for (const { stride, length } of this.#translatedDigits) {
@@ -79,12 +80,12 @@ export class Translations {
     return inverse;
   }
 
-  /** A rank as the representative of `of`'s class has it: moved back by the translation that leads to `of`. */
+  /** Returns `rank` moved by the translation that maps `reference` to the representative of its class. */
   relativeRank(reference: number, rank: number): number {
     return this.apply(this.inverse(this.translationTo(reference)), rank);
   }
 
-  /** The representatives, in order. */
+  /** Returns the representatives in ascending order. */
   representatives(): number[] {
     let representatives = [0];
     for (const { stride, length, step } of this.digits) {
@@ -96,7 +97,7 @@ export class Translations {
     return representatives.toSorted((a, b) => a - b);
   }
 
-  /** All translations: where they take rank 0, from 0 on. */
+  /** Yields all translations, as the ranks to which they map rank 0, beginning with 0. */
   *allTranslations(): Generator<number, void, undefined> {
     const steps = this.#translatedDigits.map(({ stride, length, step }) => ({
       shift: step * stride,
@@ -114,25 +115,27 @@ export class Translations {
 }
 
 /**
- * Whether translations take nodes to nodes, and each but the one that moves nothing takes every node to another: ranks of one
- * class then have the same place in different nodes, and the representatives are the ranks of whole nodes.
+ * Returns whether translations map nodes to nodes, and all but the identity map every node to a different one. Ranks of
+ * one class then have the same local rank on different nodes, and the representatives are the ranks of whole nodes.
  */
 export function preservesNodes({ digits }: Translations, ranksPerNode: number): boolean {
   return digits.every((digit) => digit.step === digit.length || movesByWholeNodes(digit, ranksPerNode));
 }
 
-/** Whether steps of a digit lead from node to node, and so does its wrapping around. */
+/** Whether a step of a digit moves ranks by whole nodes, and so does its wraparound. */
 export function movesByWholeNodes({ stride, length, step }: RankDigit, ranksPerNode: number): boolean {
   return (step * stride) % ranksPerNode === 0 && (length * stride) % ranksPerNode === 0;
 }
 
-/** Each mesh axis a digit, none of which moves: every rank stands for itself. */
+/**
+ * Returns translations with a digit for each mesh axis, none of which moves, so that every rank represents only itself.
+ */
 export function identityTranslations(mesh: Coordinate): Translations {
   const digits = meshDigits(mesh).map((digit) => ({ ...digit, step: digit.length }));
   return new Translations(digits, meshSize(mesh));
 }
 
-/** The axes of a mesh as digits of its ranks' numbers, each of which may move by one. */
+/** Returns the axes of a mesh as digits of its ranks' numbers, each with a step of 1. */
 export function meshDigits(mesh: Coordinate): RankDigit[] {
   let stride = meshSize(mesh);
   return Object.entries(mesh).map(([axis, length]) => {
@@ -141,16 +144,16 @@ export function meshDigits(mesh: Coordinate): RankDigit[] {
   });
 }
 
-/** The number of ranks of a mesh. */
+/** Returns the number of ranks of a mesh. */
 export function meshSize(mesh: Coordinate): number {
   return Object.values(mesh).reduce((product, length) => product * length, 1);
 }
 
-/** How translations of ranks move shards, or sequences, whose numbers have some of the mesh's axes as digits. */
+/** Applies translations of ranks to shards or sequences whose numbers have some of the mesh's axes as digits. */
 export class GroupAction {
   readonly #digits: readonly { readonly meshStride: number; readonly groupStride: number; readonly length: number }[];
 
-  /** `axes`: those of the numbers, outermost first. */
+  /** `axes` are the digits of these numbers, outermost first. */
   constructor({ digits }: Translations, mesh: Coordinate, axes: readonly string[]) {
     const meshStrides = new Map(meshDigits(mesh).map((digit) => [digit.axis, digit.stride]));
     const lengths = axes.map((axis) => mesh[axis]!);
@@ -164,7 +167,7 @@ export class GroupAction {
       }));
   }
 
-  /** Where a translation takes a number. */
+  /** Returns the number to which a translation maps a number. */
   apply(translation: number, index: number): number {
     let translatedIndex = index;
     for (const { meshStride, groupStride, length } of this.#digits) {
@@ -176,12 +179,15 @@ export class GroupAction {
   }
 }
 
-/** Events of ranks that are recorded or replayed only to be compared with the representatives of their classes. */
+/** Maximum number of events of ranks that are recorded or replayed only for comparison with their representatives. */
 const MAX_COMPARED_EVENTS = 600_000;
-/** Ranks that are compared: at least, and at most. */
+/** Minimum and maximum number of ranks that are compared. */
 const [MIN_COMPARED_RANKS, MAX_COMPARED_RANKS] = [4, 16];
 
-/** Ranks spread over a mesh of so many, as many as can be compared in some seconds if each has so many events. */
+/**
+ * Returns ranks spread over a mesh of `size` ranks: as many as can be compared in some seconds if each has `events`
+ * events.
+ */
 export function sampleRanks(size: number, events: number): number[] {
   return spreadRanks(
     size,
@@ -189,7 +195,10 @@ export function sampleRanks(size: number, events: number): number[] {
   );
 }
 
-/** So many ranks, or all, each as far from those before as can be: multiples of the golden ratio, modulo 1. */
+/**
+ * Returns `count` ranks, or all if there are fewer, each as far from the previous ones as possible: multiples of the
+ * golden ratio, modulo 1.
+ */
 export function spreadRanks(size: number, count: number): number[] {
   if (count >= size) return Array.from({ length: size }, (_, rank) => rank);
   const goldenRatio = (Math.sqrt(5) - 1) / 2;

@@ -2,17 +2,17 @@ import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { type Context, fromArray } from "@mosaic/core";
 
-/** CPUs that Linux can be configured for (CONFIG_NR_CPUS). */
+/** Maximum number of CPUs of a Linux configuration (CONFIG_NR_CPUS). */
 const MAX_CPUS = 8192;
 
 /**
- * Cores that all ranks of a host may use together. Ranks that are bound to cores of their own (srun --cpu-bind, taskset, numactl) see
- * these alone. Collective.
+ * Returns the number of cores that all ranks of a host may use together. Ranks that are bound to cores of their own
+ * (srun --cpu-bind, taskset, numactl) may use only these. Collective.
  */
 export async function countAvailableCores(contexts: readonly Context[]): Promise<number> {
   const ownCpus = readAllowedCpus();
   const cpuCounts = await Promise.all(contexts.map((ctx) => countCpuUnion(ctx, ownCpus)));
-  // A quota of the control group limits what a process may use of its cores.
+  // A quota of the control group limits how much of its cores a process may use.
   return ownCpus.length > 0 ? (availableParallelism() * cpuCounts[0]!) / ownCpus.length : availableParallelism();
 }
 
@@ -24,7 +24,7 @@ async function countCpuUnion(ctx: Context, cpus: readonly number[]): Promise<num
   return (await union.read()).reduce((sum, bit) => sum + bit, 0);
 }
 
-/** The CPUs that this process may run on; none where the system does not report them. */
+/** Returns the CPUs that this process may run on; none if the system does not report them. */
 function readAllowedCpus(): readonly number[] {
   try {
     const list = /^Cpus_allowed_list:\s*(.*)$/m.exec(readFileSync("/proc/self/status", "utf8"))?.[1] ?? "";
@@ -34,7 +34,7 @@ function readAllowedCpus(): readonly number[] {
   }
 }
 
-/** The CPUs of a list as in cpuset(7): "0-3,8" is 0, 1, 2, 3 and 8. */
+/** Returns the CPUs of a list as in cpuset(7): "0-3,8" is 0, 1, 2, 3 and 8. */
 export function parseCpuList(list: string): readonly number[] {
   return list
     .split(",")

@@ -18,7 +18,7 @@ import { fitStepOverheads } from "./measure-steps.ts";
 import type { AttentionSpeed, KernelSpeeds, Link, Profile, SharedCores } from "./profile.ts";
 import { profiles } from "./profiles.ts";
 
-/** An array of one or more, each of which a kind accepts. */
+/** Creates an option for a non-empty array, each element of which `elementOption` accepts. */
 function nonEmptyArray<Value, const S extends OptionSettings<readonly NoInfer<Value>[]>>(
   elementOption: Option<Value>,
   optionSettings?: S,
@@ -29,22 +29,22 @@ function nonEmptyArray<Value, const S extends OptionSettings<readonly NoInfer<Va
 }
 
 export const calibrateOptions = defineOptions("calibrate", {
-  /** The ranks that this process drives: all of a `world(n)`, or its own one under the launcher. */
+  /** Ranks that this process drives: all of a `world(n)`, or its own rank under the launcher. */
   contexts: nonEmptyArray(option.custom("a Context returned by init", option.hasMethods<Context>("assertOpen"))),
-  /** The profile's. Default "calibrated". */
+  /** Name of the profile. Default "calibrated". */
   name: option.string({ default: "calibrated" }),
-  /** What attention is measured in. Default ["float32", "bfloat16"]. */
+  /** Data types in which attention is measured. Default ["float32", "bfloat16"]. */
   dtypes: nonEmptyArray(option.dtype(), { default: ["float32", "bfloat16"] }),
-  /** Sizes of heads. Default [64, 128]. */
+  /** Head sizes for which attention is measured. Default [64, 128]. */
   headDims: nonEmptyArray(option.integer({ min: 1, max: 256 }), { default: [64, 128] }),
-  /** How often each measurement is repeated, for the median of them to count. Default 5. */
+  /** Number of repetitions of each measurement, of which the median is used. Default 5. */
   repetitions: option.integer({ min: 1, max: 1000, default: 5 }),
   /** Threads of each rank's device. Default 1. */
   threads: option.integer({ min: 1, default: 1 }),
   /** Cores of this machine. Default: those that the ranks may run on. */
   cores: option.number({ above: 0, optional: true }),
 });
-/** What is measured, and how often. */
+/** Options of `calibrate`. */
 export type CalibrateOptions = OptionsOf<typeof calibrateOptions>;
 
 const KIB = 2 ** 10;
@@ -52,8 +52,8 @@ const NUM_CALIBRATION_HEADS = 4;
 const HEAD_DIM = 64;
 
 /**
- * Rows × keys of the tiles that are measured: short and long in either dimension, and more that are too long for inner caches:
- * errors are relative, and most of a step is spent on long ones.
+ * Rows × keys of the measured tiles: short and long in either dimension, with more tiles that are too long for inner
+ * caches. Errors are relative, and most of a step is spent on long tiles.
  */
 const tileShapes = [
   [64, 1024],
@@ -66,13 +66,15 @@ const tileShapes = [
 ] as const;
 
 /**
- * Measures the machine at hand, in a few seconds: kernels over a handful of tile shapes, messages of several sizes, and how
- * much is left for each rank when all work at once, and when they wait for each other. Collective: every process calls it with its contexts, and all get the
- * same profile. Run it with the ranks and threads that are to be predicted, on an idle machine.
+ * Measures this machine in a few seconds: kernels with several tile shapes, messages of several sizes, and the speed
+ * of each rank when all work at once and when they wait for each other. Collective: every process calls it with its
+ * contexts, and all receive the same profile. Run it with the ranks and threads that are to be predicted, on an idle
+ * machine.
  *
- * Kernels are timed by their device's trace, on as many ranks at once as have a core to themselves; links by exchanges around
- * all ranks; waits by exchanges beside kernels; the host by a small attention and by exchanges; what is left by steps of all ranks.
- * Of several repetitions the median counts: a step is long enough to meet what slows kernels down now and then.
+ * Kernels are timed by the trace of their device, on as many ranks at once as have a core to themselves; links by
+ * exchanges around all ranks; waits by exchanges concurrent with kernels; the host by a small attention and by
+ * exchanges; the rest by steps of all ranks. The median of several repetitions is used, because a step is long enough
+ * to include occasional slowdowns of kernels.
  *
  * @example
  * ```ts
@@ -84,7 +86,7 @@ const tileShapes = [
  * Object.keys(profile.kernels.attend); // => ["float32"]
  * await Promise.all(contexts.map((ctx) => ctx.close()));
  * ```
- * @throws OptionError without contexts, or with options that do not exist or cannot be, before anything is measured.
+ * @throws OptionError without contexts, or for unknown options or invalid values, before anything is measured.
  */
 export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const { contexts, name, dtypes, headDims, repetitions, threads, cores } = calibrateOptions.parse(options);
@@ -133,7 +135,7 @@ async function measureAttention(
       tileShapes.map(([rows, keys]) => ({ dtype, kind, numHeads: NUM_CALIBRATION_HEADS, rows, keys, headDim })),
     ),
   );
-  // How much is lost to interleaved heads depends on how many there are; of four, rows are far enough apart.
+  // The cost of interleaved heads depends on their number. With four, rows are far enough apart.
   const squareTile = { numHeads: NUM_CALIBRATION_HEADS, rows: 1024, keys: 1024, headDim: headDims[0]! };
   const samples = await timeTiles(measuredRanks, tiles);
   const interleavingSlowdowns = await timeInterleaving(
@@ -152,7 +154,10 @@ async function measureAttention(
   return speeds;
 }
 
-/** In an exchange a rank's thread sends and receives, in turns, and shares the cores with those of all others. */
+/**
+ * Measures a link by exchanges, in which a rank's thread sends and receives alternately and shares the cores with those
+ * of all other ranks.
+ */
 async function measureLink(measuredRanks: MeasuredRanks, coresPerNode: number): Promise<Link> {
   const samples = await timeExchanges(measuredRanks, [64, 64 * KIB, 512 * KIB, 2048 * KIB]);
   const coreShare = Math.min(1, coresPerNode / measuredRanks.contexts[0]!.size);
@@ -166,7 +171,7 @@ interface LockstepCases {
   readonly dtype: DType;
 }
 
-/** What is lost where ranks wait for each other, beyond what the work itself takes on the cores that they share. */
+/** Measures the time lost when ranks wait for each other, beyond the work itself on the cores that they share. */
 async function measureLockstep(
   measuredRanks: MeasuredRanks,
   { coresPerNode, link, dtype }: LockstepCases,
@@ -179,7 +184,7 @@ async function measureLockstep(
   const ranksPerCore = measuredRanks.contexts[0]!.size / coresPerNode;
   const workSeconds = samples.map(({ kernelSeconds: kernel, bytes }) => {
     const messageSeconds = (2 * bytes) / link.bandwidth;
-    // With cores to spare a message moves beside the kernel.
+    // With spare cores, a message is transferred concurrently with the kernel.
     return ranksPerCore < 1 ? Math.max(kernel, messageSeconds) : ranksPerCore * (kernel + messageSeconds);
   });
   const { factors } = leastSquares(
@@ -191,7 +196,10 @@ async function measureLockstep(
   return { efficiency: 1 / (1 + lossRatio), wait: waitSeconds };
 }
 
-/** What rank 0 found, on every rank: ranks that share a machine may well differ in the last digits. */
+/**
+ * Returns the profile of rank 0 on every rank, because ranks that share a machine may measure slightly different
+ * values.
+ */
 async function broadcastProfile(contexts: readonly Context[], profile: Profile): Promise<Profile> {
   const text = JSON.stringify(profile);
   const texts = await Promise.all(contexts.map((ctx) => broadcastText(ctx, text)));

@@ -8,28 +8,32 @@ import {
   type Tensor,
 } from "@mosaic/core";
 
-/** How a rank's clock differs from that of rank 0. Nanoseconds. */
+/** Difference between the clocks of a rank and of rank 0, in nanoseconds. */
 export interface ClockOffset {
-  /** To be added to times of this rank's traces: then they are times of rank 0's clock. */
+  /** Added to times of this rank's traces, it gives times of rank 0's clock. */
   readonly offset: number;
-  /** The offset is right within this: half of the shortest round trip, whatever its two ways took. 0 on the host of rank 0. */
+  /**
+   * Maximum error of the offset: half of the shortest round trip, however it divides into its two directions. 0 on the
+   * host of rank 0.
+   */
   readonly error: number;
 }
 
 export const clockOffsetOptions = defineOptions("clockOffset", {
-  /** Round trips, of which the shortest counts. Default 64. */
+  /** Number of round trips, of which the shortest is used. Default 64. */
   rounds: option.integer({ min: 1, max: 65_536, default: 64 }),
-  /** Nanoseconds of the clock of this rank's traces. Default: CLOCK_MONOTONIC, as `process.hrtime`. */
+  /** Returns the nanoseconds of the clock of this rank's traces. Default: CLOCK_MONOTONIC, as `process.hrtime`. */
   now: option.custom("a function", (value): value is () => number => typeof value === "function", { optional: true }),
 });
-/** How clocks are compared. */
+/** Options of `clockOffset`. */
 export type ClockOffsetOptions = OptionsOf<typeof clockOffsetOptions>;
 
 /**
- * Measures this rank's clock against that of rank 0: the first rank of each host sends messages to rank 0, which answers with its time; the
- * answer was composed in between, so that half of the shortest round trip bounds the error (Cristian 1989). Ranks of a host have one
- * clock. Collective: every rank calls it, beside no other work, right before or after the trace: clocks of two machines drift apart by
- * up to some 50 µs a second.
+ * Measures the offset of this rank's clock from that of rank 0. The first rank of each host sends messages to rank 0,
+ * which replies with its time. The reply was composed during the round trip, so half of the shortest round trip
+ * bounds the error (Cristian 1989). Ranks of a host share a clock. Collective: every rank calls it while no other
+ * work runs, right before or after the trace, because the clocks of two machines drift apart by up to some 50 µs per
+ * second.
  *
  * @example
  * ```ts
@@ -41,7 +45,7 @@ export type ClockOffsetOptions = OptionsOf<typeof clockOffsetOptions>;
  * offsets[1]; // => { offset: 0, error: 0 }
  * await Promise.all(contexts.map((ctx) => ctx.close()));
  * ```
- * @throws OptionError for options that do not exist or cannot be.
+ * @throws OptionError for unknown options or invalid values.
  */
 export async function clockOffset(ctx: Context, options?: ClockOffsetOptions): Promise<ClockOffset> {
   checkContext("clockOffset", ctx);
@@ -104,7 +108,7 @@ async function broadcastOffset(ctx: Context, { offset, error }: ClockOffset, roo
 
 const DIGIT_BASE = 2 ** 20;
 
-/** A whole number of up to 60 bits in parts that float32 holds; the first has the sign. */
+/** Splits an integer of up to 60 bits into parts that float32 can hold. The first part has the sign. */
 function splitNumber(value: number): readonly [number, number, number] {
   const integer = Math.round(value);
   const high = Math.floor(integer / DIGIT_BASE ** 2);

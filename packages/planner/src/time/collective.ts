@@ -2,35 +2,35 @@ import type { TapeOp } from "../symbolic/tape.ts";
 import type { Profile } from "./profile.ts";
 import { linkClass } from "./profile.ts";
 
-/** What one member of a collective brings. Counts are elements, by rank in the group. */
+/** Arguments of a collective on one member. Counts are elements, by group rank. */
 export interface CollectiveArguments {
   readonly op: TapeOp;
-  /** Rank in the group of the broadcast's root. */
+  /** Group rank of the broadcast's root. */
   readonly root: number;
   readonly counts: readonly number[];
-  /** Elements of the whole tensor. */
+  /** Number of elements of the whole tensor. */
   readonly size: number;
   readonly elementBytes: number;
 }
 
-/** Bytes that move to a world rank, in one stretch. */
+/** Bytes of one transfer to a world rank. */
 export interface PeerTransfer {
   readonly peerRank: number;
   readonly bytes: number;
 }
 
-/** What a collective comes to for one of its members: bytes to others, and how many latencies follow one another. */
+/** Traffic of a collective on one of its members: bytes to other ranks, and the number of consecutive latencies. */
 export interface CollectiveTraffic {
   readonly transfers: readonly PeerTransfer[];
   readonly steps: number;
 }
 
 /**
- * The messages that member `rank` of a collective sends. Direct: every share goes straight to whom it is for, all at once.
- * Ring: shares pass from rank to rank, so that each rank sends only to its right neighbour, in one step less than there are ranks; an
- * allReduce takes two rounds.
+ * Returns the messages that member `rank` of a collective sends. Direct: every share is sent straight to its receivers,
+ * all at once. Ring: shares pass from rank to rank, so that each rank sends only to its right neighbour, in one step
+ * fewer than there are ranks; an allReduce takes two rounds.
  */
-// oxlint-disable-next-line max-params -- the machine, the group, and what one of its members brings
+// oxlint-disable-next-line max-params -- profile, group, member, and its arguments
 export function collectiveTraffic(
   profile: Profile,
   ranks: readonly number[],
@@ -51,7 +51,7 @@ export function collectiveTraffic(
   return { transfers, steps: op === "allReduce" ? 2 : 1 };
 }
 
-// oxlint-disable-next-line max-params -- of what, from whom to whom, of how many
+// oxlint-disable-next-line max-params -- arguments, sender, receiver, and group size
 function directBytes(
   { op, root, counts, size, elementBytes }: CollectiveArguments,
   i: number,
@@ -71,7 +71,10 @@ function directBytes(
   }
 }
 
-/** Every rank passes on all but one share, of an allReduce twice, of a broadcast the whole. */
+/**
+ * Returns the transfer to the next rank. Every rank passes on all shares but one, in an allReduce twice; in a
+ * broadcast, the whole tensor.
+ */
 function ringTransfer(
   ranks: readonly number[],
   rank: number,
@@ -83,12 +86,12 @@ function ringTransfer(
   if (op === "broadcast") return { peerRank: nextRank, bytes: nextIndex === root ? 0 : size * elementBytes };
   if (op === "allReduce") return { peerRank: nextRank, bytes: ((2 * (n - 1)) / n) * size * elementBytes };
   const total = counts.reduce((sum, count) => sum + count, 0);
-  // A gathered share is not sent on by the rank before its owner; a scattered one is not by its owner.
+  // A gathered share is not sent by the rank before its owner; a scattered share is not sent by its owner.
   const skippedCount = op === "allGather" ? counts[nextIndex]! : counts[rank]!;
   return { peerRank: nextRank, bytes: (total - skippedCount) * elementBytes };
 }
 
-/** Seconds of the longest latency among the links that a collective uses. */
+/** Returns the longest latency, in seconds, of the links that a collective uses. */
 export function maxLatency(profile: Profile, ranks: readonly number[]): number {
   const [first] = ranks as [number];
   const hasInterNodeLink = ranks.some((rank) => linkClass(profile, first, rank) === "inter-node");

@@ -8,7 +8,7 @@ import { KernelTimes } from "./kernel-time.ts";
 import { maxSentTraffic } from "./predict.ts";
 import { type LinkClass, linkClass, linkClasses, parseProfile, type Profile } from "./profile.ts";
 
-/** A prediction from a few ranks: the most that any of them takes, sends and holds. */
+/** A prediction from a few ranks: the maxima of their times, traffic and memory. */
 export interface Estimate {
   readonly seconds: number;
   readonly forwardSeconds: number;
@@ -16,14 +16,14 @@ export interface Estimate {
   readonly exposedCommunicationSeconds: number;
   readonly sent: Readonly<Record<LinkClass, TrafficTotals>>;
   readonly peakBytes: number;
-  /** Events on a rank's tape: what it costs to simulate one. */
+  /** Number of events on a rank's tape, which determines the cost of simulating it. */
   readonly events: number;
 }
 
 /**
- * A rough prediction, hundreds of times cheaper than `predict` on hundreds of ranks: records some ranks (the first, the one in
- * the middle and the last, if absent) and times each as if its peers kept pace with it and all ranks did the same. Bytes and
- * memory of these ranks are exact.
+ * Returns a rough prediction, hundreds of times cheaper than `predict` on hundreds of ranks. It records some ranks
+ * (by default the first, the middle and the last) and times each as if its peers kept pace with it and all ranks did
+ * the same. Bytes and memory of these ranks are exact.
  *
  * @example
  * ```ts
@@ -74,7 +74,7 @@ interface EstimateContext {
   readonly rates: KernelRates;
 }
 
-/** One rank's streams, as `simulate` runs them, but for peers. */
+/** Times the streams of one rank as `simulate` does, but without peers. */
 function estimateRankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes {
   const { profile, times, rates } = context;
   const { strings } = context.record.interned;
@@ -117,7 +117,7 @@ function estimateRankTimes({ tape }: RecordedRank, context: EstimateContext): Ra
   return totals;
 }
 
-/** How fast kernels go, alone and beside a transfer, and transfers, if every rank of the node does the same. */
+/** Rates of kernels alone, of kernels during a transfer, and of transfers, if every rank of the node does the same. */
 interface KernelRates {
   readonly exclusiveRate: number;
   readonly overlappedRate: number;
@@ -149,7 +149,10 @@ function transferSeconds(event: TapeReader, tape: RankRecord, { profile, rates, 
 
 type LinkBytes = Record<LinkClass, { sent: number; received: number; messages: number }>;
 
-/** What an event moves over each class of links. Collectives count whole, over the farthest link of their group. */
+/**
+ * Counts the bytes that an event moves over each class of links. A collective counts as a whole, over the farthest link
+ * of its group.
+ */
 function countLinkBytes(
   event: TapeReader,
   { rank, viewBytes }: RankRecord,

@@ -1,6 +1,6 @@
 import type { AttentionSpeed } from "./profile.ts";
 
-/** How long one call of an attention kernel took, without a mask: `numHeads` heads of rows × keys, of size headDim. */
+/** Time of one call of an attention kernel without a mask: `numHeads` heads of rows × keys, of size headDim. */
 export interface AttentionTiming {
   readonly numHeads: number;
   readonly rows: number;
@@ -9,15 +9,16 @@ export interface AttentionTiming {
   readonly seconds: number;
 }
 
-/** How long a call took that moved so many bytes. */
+/** Time of a call that moved `bytes` bytes. */
 export interface TransferTiming {
   readonly bytes: number;
   readonly seconds: number;
 }
 
 /**
- * The speed that explains the samples best: relative squares are least. `operations` is 4 forward and 10 backward. With one
- * size of heads only, halfDim is 0. Of samples so noisy that more pairs take no longer, the fastest counts.
+ * Returns the speed that fits the samples with the least squares of relative errors. `operations` is 4 forward and 10
+ * backward. With only one head size, halfDim is 0. If samples are so noisy that more pairs take no longer, the fastest
+ * one is used.
  */
 export function fitAttention(
   samples: readonly AttentionTiming[],
@@ -48,7 +49,10 @@ export function fitAttention(
   return { flops: 1 / pairFactor, halfKeys: rowFactor / pairFactor, halfRows: keyFactor / pairFactor, halfDim };
 }
 
-/** Latency in seconds and bandwidth in bytes per second; of samples so noisy that more takes no longer, the fastest's. */
+/**
+ * Returns latency in seconds and bandwidth in bytes per second. If samples are so noisy that more bytes take no longer,
+ * the fastest one is used.
+ */
 export function fitBytes(samples: readonly TransferTiming[]): { readonly latency: number; readonly bandwidth: number } {
   const { factors } = leastSquares(
     samples.map(({ bytes }) => [bytes, 1]),
@@ -66,8 +70,8 @@ interface LinearFit {
 }
 
 /**
- * Factors ≥ 0 of the columns whose sum is nearest to the values, each error a share of its measure: of the value itself, if
- * there are no measures. A factor that would be negative is 0, and the others are fitted again.
+ * Returns factors ≥ 0 of the columns, whose weighted sum is nearest to the values. Errors are relative to `scales`, by
+ * default to the values themselves. A factor that would be negative is 0, and the others are fitted again.
  */
 export function leastSquares(
   rows: readonly (readonly number[])[],
@@ -93,7 +97,9 @@ export function leastSquares(
   }
 }
 
-/** The x with A·x nearest to b: normal equations, columns scaled, Gauss–Jordan with pivots. */
+/**
+ * Returns the x with A·x nearest to b: normal equations with scaled columns, Gauss–Jordan elimination with pivoting.
+ */
 function solveLeastSquares(a: readonly (readonly number[])[], b: readonly number[]): number[] {
   const n = a[0]!.length;
   const scale = Array.from({ length: n }, (_, i) => Math.sqrt(a.reduce((sum, row) => sum + row[i]! ** 2, 0)) || 1);
@@ -123,7 +129,7 @@ function dot(a: readonly number[], b: readonly number[]): number {
   return a.reduce((sum, x, i) => sum + x * b[i]!, 0);
 }
 
-/** Where a function of one valley is least: golden section. */
+/** Returns the x that minimizes a unimodal function, by golden-section search. */
 function minimize(f: (x: number) => number, [low, high]: readonly [number, number]): number {
   const goldenRatio = (Math.sqrt(5) - 1) / 2;
   let [a, b] = [low, high];

@@ -2,15 +2,15 @@ import type { RecordedRank } from "../record.ts";
 import type { TapeOp } from "../symbolic/tape.ts";
 import type { MachineSimulator, Activity } from "./machine.ts";
 
-/** How long a rank's host takes: for what precedes the first operation of a step, and for each operation. */
+/** Seconds of a rank's host: before the first operation of a step, and for each operation. */
 export interface HostCosts {
   readonly stepOverhead?: number | undefined;
   readonly enqueue: number;
 }
 
 /**
- * A rank's host: it enqueues one operation after the other, without waiting for any, and nothing begins before it is enqueued.
- * Where ranks share cores it needs one.
+ * The host of a rank. It enqueues one operation after the other without waiting for any, and no operation begins before
+ * it is enqueued. Where ranks share cores, it needs one.
  */
 export class HostThread {
   readonly #machine: MachineSimulator;
@@ -18,10 +18,10 @@ export class HostThread {
   readonly #secondsPerOperation: number;
   readonly #numOperations: number;
   #activity: Activity | undefined;
-  /** Seconds of work that follow the stretch under way. */
+  /** Seconds of work after the current activity. */
   #remainingSeconds = 0;
 
-  // oxlint-disable-next-line max-params -- where, whose, and how much of what
+  // oxlint-disable-next-line max-params -- machine, rank, and the number and cost of its operations
   constructor(
     machine: MachineSimulator,
     rank: number,
@@ -36,7 +36,7 @@ export class HostThread {
     if (seconds > 0) this.#activity = machine.startHostWork(rank, seconds, this);
   }
 
-  /** Whether an operation, counted from 1, is enqueued; if not, the stretch under way ends when it is. */
+  /** Whether an operation, counted from 1, is enqueued. If not, the current activity is shortened to end when it is. */
   hasEnqueued(operation: number): boolean {
     if (!this.#activity) return true;
     const laterSeconds = (this.#numOperations - operation) * this.#secondsPerOperation;
@@ -46,7 +46,7 @@ export class HostThread {
     return false;
   }
 
-  /** A stretch is over. */
+  /** Called when the current activity ends. */
   onActivityDone(): void {
     this.#activity =
       this.#remainingSeconds > 0 ? this.#machine.startHostWork(this.#rank, this.#remainingSeconds, this) : undefined;
@@ -54,12 +54,12 @@ export class HostThread {
   }
 }
 
-/** Whether an event is something that the host enqueues: memory is had and given back without the device's knowing. */
+/** Whether an event is an operation that the host enqueues. Memory is allocated and freed without the device. */
 export function isEnqueuedOp(op: TapeOp): boolean {
   return op !== "empty" && op !== "free" && op !== "mark";
 }
 
-/** What a rank's host enqueues until the end. */
+/** Returns the number of operations that a rank's host enqueues. */
 export function countOperations({ tape }: RecordedRank): number {
   let numOperations = 0;
   const event = tape.read();

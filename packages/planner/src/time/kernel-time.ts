@@ -16,11 +16,11 @@ export interface AttentionWork {
   readonly keys: number;
   /** Sequences × query heads. */
   readonly numHeads: number;
-  /** Whether keys lie with the heads of a row side by side; not so if absent. */
+  /** Whether the heads of a row of keys are adjacent in memory. Default: false. */
   readonly interleaved?: boolean;
 }
 
-/** Seconds that an attention kernel takes alone. Nothing visible costs the launch. */
+/** Returns the seconds that an attention kernel takes alone. Without visible pairs, it costs only the launch. */
 export function attentionSeconds(
   kernels: KernelSpeeds,
   kind: "attend" | "attendBackward",
@@ -35,7 +35,7 @@ export function attentionSeconds(
   return kernels.launch + (slowdown * flops) / speed.flops / waveUtilization(kernels, numHeads, rows);
 }
 
-/** The share of the device that a call fills: its last wave may leave units idle. */
+/** Returns the share of the device that a call uses. Its last wave may leave units idle. */
 function waveUtilization({ waves }: KernelSpeeds, numHeads: number, rows: number): number {
   if (!waves) return 1;
   const blocks = numHeads * Math.ceil(rows / waves.rows);
@@ -51,7 +51,7 @@ function throwMissingSpeed(kernels: KernelSpeeds, kind: "attend" | "attendBackwa
   });
 }
 
-/** Computes how long the kernels on a rank's tape take. Tiles repeat: each is worked out once. */
+/** Computes how long the kernels on a rank's tape take. The visible pairs of repeated tiles are counted once. */
 export class KernelTimes {
   readonly #profile: Profile;
   readonly #interned: InternPool;
@@ -83,7 +83,7 @@ export class KernelTimes {
     }
   }
 
-  // oxlint-disable-next-line max-params -- the event, and where its parts lie
+  // oxlint-disable-next-line max-params -- the event, its operands and the index of its tile
   #attentionSeconds(
     event: TapeReader,
     kind: "attend" | "attendBackward",
@@ -92,7 +92,8 @@ export class KernelTimes {
   ): number {
     const [batch, numHeads, rows, queryHeadDim] = q.layout.box.sizes as [number, number, number, number];
     const valueHeadDim = v.layout.box.sizes[3]!;
-    // Of the products two have the size of keys and values in turn; backward three that of keys, and two that of values.
+    // Forward, one product has the head size of keys and one that of values; backward, three have that of keys and two
+    // that of values.
     const headDim = kind === "attend" ? (queryHeadDim + valueHeadDim) / 2 : (3 * queryHeadDim + 2 * valueHeadDim) / 5;
     const pairs = this.#pairCounts.count(
       event.arg(firstArgumentIndex),
@@ -105,7 +106,10 @@ export class KernelTimes {
     return attentionSeconds(this.#profile.kernels, kind, work);
   }
 
-  /** Kernels that attention does not use: matrix products by their operations, all else by its bytes. */
+  /**
+   * Returns the seconds of kernels that attention does not use: matrix products by their operations, all others by
+   * their bytes.
+   */
   #nonAttentionSeconds(event: TapeReader, views: readonly View[]): number {
     const { kernels } = this.#profile;
     const operandViews = Array.from({ length: event.count - 2 }, (_, i) => views[event.arg(2 + i)]!);
@@ -113,7 +117,7 @@ export class KernelTimes {
     if (name !== "matmul" && name !== "linear") {
       return operandViews.reduce((sum, view) => sum + view.bytes, 0) / kernels.bandwidth;
     }
-    const a = operandViews[event.arg(1)]!; // behind what is written
+    const a = operandViews[event.arg(1)]!; // after the written views
     const innerSize = a.layout.shape.at(-1)!;
     return (2 * operandViews[0]!.layout.size * innerSize) / kernels.matmul;
   }

@@ -14,7 +14,10 @@ import {
 import { type AttentionRecord, record } from "../record.ts";
 import { eventSpan, neighbourTransfers, type TimeSpan } from "./measure.ts";
 
-/** A step of calibration: so many times attention, forward and backward, of a rank's tokens to themselves. */
+/**
+ * Shape of a calibration step: attention, forward and backward, of a rank's tokens to themselves, `attentionCalls`
+ * times.
+ */
 export interface StepShape {
   readonly tokens: number;
   readonly numHeads: number;
@@ -23,17 +26,19 @@ export interface StepShape {
   readonly attentionCalls: number;
 }
 
-/** One attention of a step, as the planner records it. */
+/** Records one attention of a step. */
 export function recordStep({ tokens, numHeads, headDim, dtype }: StepShape): AttentionRecord {
   return record({ backend: local(), mesh: { one: 1 }, tokens, numHeads, headDim, dtype });
 }
 
-/** Bytes that a rank sends in an exchange of a step, and as many that it receives: the keys and values of its tokens. */
+/**
+ * Returns the bytes that a rank sends, and also receives, in an exchange of a step: the keys and values of its tokens.
+ */
 export function countExchangeBytesSent({ tokens, numHeads, headDim }: StepShape): number {
   return 2 * 4 * tokens * numHeads * headDim;
 }
 
-/** Steps on one rank, again and again. */
+/** Repeated steps on one rank. */
 export class LocalSteps implements Disposable {
   readonly #ctx: Context;
   readonly #attentionCalls: number;
@@ -57,7 +62,10 @@ export class LocalSteps implements Disposable {
     this.#receiveBuffer = full(ctx, [elements], 0);
   }
 
-  /** Takes a step without exchanges. Milliseconds in which the host enqueues it, and for which it lasts longer than its operations. */
+  /**
+   * Runs a step without exchanges. Returns the milliseconds in which the host enqueues it, and by which it lasts longer
+   * than its operations.
+   */
   async runAlone(): Promise<{ readonly enqueueMs: number; readonly overheadMs: number }> {
     const ctx = this.#ctx;
     ctx.startTrace();
@@ -71,7 +79,10 @@ export class LocalSteps implements Disposable {
     return { enqueueMs, overheadMs: elapsedMs - (end - start) / 1e6 };
   }
 
-  /** From the first operation of several steps to the last; a rank waits for its left neighbour at each attention. */
+  /**
+   * Runs several steps. At each attention, a rank waits for its left neighbour. Returns the span from the first
+   * operation to the last.
+   */
   async runTogether(steps: number): Promise<TimeSpan> {
     const ctx = this.#ctx;
     const transfers = neighbourTransfers(ctx, this.#sendBuffer, this.#receiveBuffer);

@@ -1,43 +1,46 @@
 import { type LinkClass, linkClasses, type Profile } from "./profile.ts";
 import { type Task, TaskQueue } from "./task.ts";
 
-/** Where messages pass, one after the other or at once: then they share its bandwidth evenly. */
+/** A port that messages pass. Concurrent messages share its bandwidth evenly. */
 interface LinkPort {
   readonly bandwidth: number;
-  /** One that leaves by the port at which it arrives, at another rank of its class, is there twice. */
+  /** A message whose two ranks share this port in both directions is listed twice. */
   readonly flows: Activity[];
   isChanged: boolean;
 }
 
-/** The cores of a node. Messages go first: threads that move them wake rarely and briefly, and schedulers favour such threads. */
+/**
+ * The cores of a node. Messages have priority, because threads that move them wake rarely and briefly, and schedulers
+ * favour such threads.
+ */
 interface SimulatedNode {
-  /** Ranks that move bytes, and kernels and hosts that run. */
+  /** Number of ranks that move bytes, and of running kernels and hosts. */
   transferringRankCount: number;
   kernelAndHostCount: number;
-  /** How fast each message, and each kernel and host, goes on. */
+  /** Rate of each message, and of each kernel and host. */
   messageRate: number;
   kernelAndHostRate: number;
   readonly activities: Set<Activity>;
   isChanged: boolean;
 }
 
-/** A kernel, a host's work, or bytes under way: so much to do, at a rate that others change. */
+/** A kernel, a host's work, or bytes in transfer: an amount of work, at a rate that depends on other activities. */
 export class Activity implements Task {
   readonly kind: Task["kind"];
-  /** The rank that computes or sends, and of a message the one that receives: by number among those of the machine. */
+  /** Index of the rank that computes or sends; `peer` is that of the rank that receives a message. */
   readonly rank: number;
   readonly peer: number;
-  /** What it is part of. */
+  /** The operation that it is part of. */
   owner: unknown;
   endTime = 0;
   queueIndex = -1;
-  /** Seconds alone, or bytes, still to do at the time `updateTime`. */
+  /** Remaining work at the time `updateTime`: seconds when alone, or bytes. */
   remainingWork = 0;
   rate = 0;
   updateTime = 0;
   isRunning = false;
   isChanged = false;
-  /** Of a message: which link, whether it does not yet move, where it passes, and its places there. */
+  /** For a message: its link, whether it is still in its latency, its ports, and its indices there. */
   link: LinkClass = "self";
   isInLatency = false;
   sendPort: LinkPort | undefined = undefined;
@@ -45,7 +48,7 @@ export class Activity implements Task {
   sendPortIndex = -1;
   receivePortIndex = -1;
 
-  // oxlint-disable-next-line max-params -- made by the million
+  // oxlint-disable-next-line max-params -- created by the million
   constructor(kind: Task["kind"], rank: number, peer: number, owner: unknown) {
     this.kind = kind;
     this.rank = rank;
@@ -54,7 +57,7 @@ export class Activity implements Task {
   }
 }
 
-/** What a message is. The link distinguishes ranks that are of one class, and so have one number. */
+/** A message to send. Its link cannot be derived from the indices, because ranks of one class have the same index. */
 export interface Message {
   readonly senderIndex: number;
   readonly receiverIndex: number;
@@ -64,27 +67,28 @@ export interface Message {
 }
 
 /**
- * A machine whose parts are shared: kernels and messages go on at rates that depend on what else runs, and change whenever
- * something begins or ends. Between such moments nothing needs to be looked at. What begins or ends at one moment does so
- * together: rates are worked out once, after all of it, so that no order among ranks makes a difference, not to the last bit.
+ * A machine with shared parts. Kernels and messages advance at rates that depend on what else runs. Rates change only
+ * when something begins or ends, so nothing is computed between such times. All changes at one time are applied
+ * together, and rates are computed once after them, so that the order of ranks makes no difference, not even in the
+ * last bit.
  */
 export class MachineSimulator {
   now = 0;
   readonly #profile: Profile;
   readonly #queue = new TaskQueue<Activity>();
-  /** By rank, class and way: ranks may have one in common. */
+  /** By rank, link class and direction. Ranks may share a port. */
   readonly #ports: LinkPort[];
   readonly #nodes: SimulatedNode[];
-  /** Messages that move, by rank. */
+  /** Number of messages in transfer, by rank. */
   readonly #activeTransfers: Int32Array;
-  /** The kernel of each rank: one at a time. */
+  /** The kernel of each rank, which runs one at a time. */
   readonly #kernels: Activity[];
-  // What changed at this moment, each once.
+  // Everything that changed at the current time, each once.
   readonly #changedActivities: Activity[] = [];
   readonly #changedPorts: LinkPort[] = [];
   readonly #changedNodes: SimulatedNode[] = [];
 
-  /** `ranks`: those of whole nodes, or all there are. */
+  /** `ranks` is the number of ranks of whole nodes, or of all ranks. */
   constructor(profile: Profile, ranks: number) {
     this.#profile = profile;
     const numNodes = Math.ceil(ranks / profile.ranksPerNode);
@@ -106,49 +110,51 @@ export class MachineSimulator {
     this.#runActivity(this.#kernels[rank]!, seconds);
   }
 
-  /** Keeps a rank's host busy for `seconds`, if it has a core to itself. */
+  /** Occupies a rank's host for `seconds`, if it has a core to itself. */
   startHostWork(rank: number, seconds: number, owner: unknown): Activity {
     const activity = new Activity("host", rank, rank, owner);
     this.#runActivity(activity, seconds);
     return activity;
   }
 
-  /** Seconds, at full rate, that are left of something under way. */
+  /** Returns the remaining seconds of an activity, at full rate. */
   remainingSeconds(activity: Activity): number {
     return activity.isRunning
       ? Math.max(0, activity.remainingWork - (this.now - activity.updateTime) * activity.rate)
       : 0;
   }
 
-  /** Lets something under way end when so many seconds of it would be left. */
+  /** Shortens an activity by `removedSeconds`, at full rate. */
   truncate(activity: Activity, removedSeconds: number): void {
     this.#advance(activity);
     activity.remainingWork = Math.max(0, activity.remainingWork - removedSeconds);
     this.#markActivity(activity);
   }
 
-  /** Sends a message: after the latency, its bytes move. */
+  /** Sends a message. Its bytes are transferred after the latency. */
   send({ senderIndex: from, receiverIndex: to, link, bytes, owner }: Message): void {
     const activity = new Activity("flow", from, to, owner);
     activity.remainingWork = bytes;
     activity.link = link;
     activity.sendPort = this.#ports[portIndex(from, link, 0)]!;
     const receivePort = this.#ports[portIndex(to, link, 1)]!;
-    // What a rank sends to itself passes a port of both ways once.
+    // A message from a rank to itself uses a port of both directions once.
     if (receivePort !== activity.sendPort || link !== "self") activity.receivePort = receivePort;
     activity.isInLatency = true;
     activity.endTime = this.now + this.#profile.links[link].latency;
     this.#queue.insertOrMove(activity);
   }
 
-  /** Lets time pass; the owner gets it back like anything that ends. */
+  /** Starts a timer. `next` returns it at its end, with its owner, like other activities. */
   startTimer(rank: number, endTime: number, owner: unknown): void {
     const activity = new Activity("timer", rank, rank, owner);
     activity.endTime = endTime;
     this.#queue.insertOrMove(activity);
   }
 
-  /** Goes on to when the next kernel, message or timer ends; undefined when nothing is under way. */
+  /**
+   * Advances to the end of the next kernel, host work, message or timer; returns undefined if nothing is in progress.
+   */
   next(): Activity | undefined {
     for (;;) {
       if (this.#queue.first?.endTime !== this.now && this.#updateRates()) continue;
@@ -183,13 +189,13 @@ export class MachineSimulator {
     this.#markActivity(activity);
   }
 
-  /** A kernel ends, or a host is done. */
+  /** Ends a kernel or a host's work. */
   #finish(activity: Activity): void {
     this.#cancel(activity);
     this.#adjustActivityCount(activity.rank, "kernelAndHostCount", -1);
   }
 
-  /** A message begins to move. */
+  /** Starts the transfer of a message. */
   #beginTransfer(activity: Activity): void {
     const { sendPort, receivePort, rank, peer, link } = activity;
     activity.sendPortIndex = sendPort!.flows.push(activity) - 1;
@@ -201,7 +207,7 @@ export class MachineSimulator {
     if (receivePort) this.#markPort(receivePort);
   }
 
-  /** A message ends. */
+  /** Ends the transfer of a message. */
   #endTransfer(activity: Activity): void {
     const { sendPort, receivePort, rank, peer, link } = activity;
     removeFlow(sendPort!, activity.sendPortIndex);
@@ -220,7 +226,10 @@ export class MachineSimulator {
     this.#getNode(activity.peer).activities.delete(activity);
   }
 
-  /** A rank moves bytes or no longer does: this changes the rate of its kernel, and of all on its cores. */
+  /**
+   * Updates the number of a rank's transfers. Its first and its last one change the rate of its kernel, and of
+   * everything on its cores.
+   */
   #adjustTransferCount(rank: number, change: 1 | -1): void {
     const previousCount = this.#activeTransfers[rank]!;
     this.#activeTransfers[rank] = previousCount + change;
@@ -239,7 +248,7 @@ export class MachineSimulator {
     this.#changedNodes.push(node);
   }
 
-  /** What passes at a port has more company than before, or less. */
+  /** Marks a port whose number of messages has changed. */
   #markPort(port: LinkPort): void {
     if (port.isChanged) return;
     port.isChanged = true;
@@ -252,7 +261,7 @@ export class MachineSimulator {
     this.#changedActivities.push(activity);
   }
 
-  /** Works out the rates of all that changed; false if nothing did. */
+  /** Computes the rates of everything that changed. Returns false if nothing did. */
   #updateRates(): boolean {
     const changedActivities = this.#changedActivities;
     if (changedActivities.length === 0 && this.#changedPorts.length === 0 && this.#changedNodes.length === 0)
@@ -269,7 +278,7 @@ export class MachineSimulator {
       activity.isChanged = false;
       if (!activity.isRunning) continue;
       this.#updateRate(activity);
-      // Its end may have moved though its rate has not.
+      // Its end time may have changed even if its rate has not.
       this.#schedule(activity);
     }
     this.#changedNodes.length = 0;
@@ -278,7 +287,7 @@ export class MachineSimulator {
     return true;
   }
 
-  /** Whether the rates on the cores of a node are others than before. */
+  /** Updates the rates on the cores of a node. Returns whether they changed. */
   #updateNodeRates(node: SimulatedNode): boolean {
     const { perNode: coresPerNode, efficiency = 1 } = this.#profile.cores!;
     const messageRate = Math.min(1, coresPerNode / node.transferringRankCount);
@@ -305,7 +314,7 @@ export class MachineSimulator {
     activity.updateTime = this.now;
   }
 
-  /** A rate of 0 means never, as things stand. */
+  /** Schedules the end of an activity. With a rate of 0, it never ends. */
   #schedule(activity: Activity): void {
     activity.endTime =
       activity.remainingWork === 0 ? activity.updateTime : activity.updateTime + activity.remainingWork / activity.rate;
@@ -336,7 +345,7 @@ function portIndex(rank: number, kind: LinkClass, direction: 0 | 1): number {
   return (rank * 3 + linkClassIndices[kind]) * 2 + direction;
 }
 
-/** Every rank's ports of each class, out and in: one and the same where ranks, or ways, share it. */
+/** Creates every rank's ports of each class, in both directions. Ranks, or both directions, may share one. */
 function createPorts({ links, ranksPerNode }: Profile, ranks: number): LinkPort[] {
   const ports: LinkPort[] = [];
   for (const kind of linkClasses) {
@@ -354,7 +363,7 @@ function createPorts({ links, ranksPerNode }: Profile, ranks: number): LinkPort[
   return ports;
 }
 
-/** Takes a message out of a port: the last one there takes its place. */
+/** Removes a message from a port. The last message takes its index. */
 function removeFlow({ flows }: LinkPort, index: number): void {
   const end = flows.length - 1;
   const last = flows.pop()!;

@@ -3,7 +3,7 @@ import { countOperations } from "./host.ts";
 import { runOnAllRanks, type MeasuredRanks, median, neighbourTransfers } from "./measure.ts";
 import { LocalSteps, recordStep, type StepShape } from "./local-steps.ts";
 
-/** What `timeHost` measures. */
+/** Result of `timeHost`. */
 export interface HostTiming {
   /** Seconds that the host takes for one operation. */
   readonly enqueue: number;
@@ -12,9 +12,9 @@ export interface HostTiming {
 }
 
 /**
- * The host's part in steps of attention, forward and backward, on as many ranks as have a core to themselves, and for an operation
- * in exchanges between all ranks, too. The kernels are long enough that code and data leave the caches between steps, as they
- * do at work.
+ * Measures the host's part of attention steps, forward and backward, on as many ranks as have a core to themselves; for
+ * the time per operation, also of exchanges between all ranks. The kernels are long enough that code and data leave the
+ * caches between steps, as in real use.
  */
 export async function timeHost(measuredRanks: MeasuredRanks): Promise<HostTiming> {
   const { contexts, repetitions, numConcurrentRanks } = measuredRanks;
@@ -41,8 +41,8 @@ export async function timeHost(measuredRanks: MeasuredRanks): Promise<HostTiming
     for (const buffer of transferBuffers.flat()) buffer.dispose();
     step?.[Symbol.dispose]();
   }
-  // Code that runs for the first time is slow, and steps are warm: the first half does not count. Of the rest the median,
-  // for what a host does now and then, collecting garbage for one, is in few of them.
+  // The first half is not used, because code is slow when it first runs, and steps are warm. The median of the rest is
+  // used, because few samples include occasional host work such as garbage collection.
   const warmSamples = samples.slice(samples.length / 2);
   const computeMedian = (select: (sample: HostTiming) => number): number =>
     warmSamples.length > 0 ? median(warmSamples.map(select)) : 0;
@@ -52,7 +52,7 @@ export async function timeHost(measuredRanks: MeasuredRanks): Promise<HostTiming
   };
 }
 
-/** Milliseconds in which a rank enqueues so many exchanges of one element with its neighbours. */
+/** Returns the milliseconds in which a rank enqueues `numExchanges` exchanges of one element with its neighbours. */
 function enqueueExchanges(
   ctx: Context,
   numExchanges: number,

@@ -14,10 +14,10 @@ import {
 import type { Profile } from "./profile.ts";
 import { simulate } from "./simulate.ts";
 
-/** Steps of a run: what a host does now and then, such as collecting garbage, is in a run in its share. */
+/** Steps of a run. A run is long enough to include its share of occasional host work, such as garbage collection. */
 const STEPS_PER_RUN = 8;
 
-/** Steps that differ in how long their kernels take, and in how many operations they have. */
+/** Steps that differ in the time of their kernels, and in the number of their operations. */
 const stepSizes: readonly Pick<StepShape, "tokens" | "attentionCalls">[] = [
   { tokens: 512, attentionCalls: 1 },
   { tokens: 512, attentionCalls: 3 },
@@ -25,10 +25,10 @@ const stepSizes: readonly Pick<StepShape, "tokens" | "attentionCalls">[] = [
 ];
 
 /**
- * The profile with what steps take beyond their parts: kernels that a host's threads interrupt, ranks that wait for one whose host
- * is late, compilation and garbage collection. All ranks take steps and exchange keys at each attention. What they take longer than
- * the profile gives is divided into a share of the kernels (`cores.efficiency`), a part of each step (`stepOverhead`), and of each
- * operation (`enqueue`).
+ * Returns the profile with the time that steps take beyond their parts: kernels that host threads interrupt, ranks that
+ * wait for one whose host is late, compilation and garbage collection. All ranks run steps and exchange keys at each
+ * attention. The time beyond that of the profile is divided into a share of the kernels (`cores.efficiency`), a part of
+ * each step (`stepOverhead`), and of each operation (`enqueue`).
  */
 export async function fitStepOverheads(
   measuredRanks: MeasuredRanks,
@@ -65,10 +65,10 @@ export async function fitStepOverheads(
   };
 }
 
-/** A run has one pause between steps less than it has steps. */
+/** Gaps between the steps of a run, per step. There is one gap fewer than there are steps. */
 const GAPS_PER_STEP = (STEPS_PER_RUN - 1) / STEPS_PER_RUN;
 
-/** What a step takes besides its attention kernels, in seconds of a rank that has a core to itself. */
+/** Costs of a step other than its attention kernels, in seconds on a rank that has a core to itself. */
 interface StepCosts {
   readonly operations: number;
   /** Other kernels and messages. */
@@ -96,7 +96,10 @@ function estimateStepCosts(shape: StepShape, profile: Profile): StepCosts {
   };
 }
 
-/** Seconds of a step on all ranks at once, and of its attention kernels on a rank that has a core to itself, right before. */
+/**
+ * Seconds of a step on all ranks at once, and of its attention kernels right before, on ranks that have a core to
+ * themselves.
+ */
 interface StepTiming {
   readonly attendSeconds: number;
   readonly stepSeconds: number;
@@ -109,7 +112,7 @@ async function timeSteps(measuredRanks: MeasuredRanks, shapes: readonly StepShap
   const steps = contexts.map((ctx) => shapes.map((shape) => new LocalSteps(ctx, shape)));
   const timings = shapes.map((): StepTiming[] => []);
   try {
-    // The first round warms up.
+    // The first round is warm-up.
     for (let round = 0; round <= repetitions; round++) {
       for (const [i, { attentionCalls }] of shapes.entries()) {
         let attendSeconds = 0;
@@ -124,7 +127,7 @@ async function timeSteps(measuredRanks: MeasuredRanks, shapes: readonly StepShap
   }
 }
 
-/** The kernels of an attention, forward and backward. */
+/** Returns the kernels of an attention, forward and backward. */
 function attentionTiles({ tokens, numHeads, headDim, dtype }: StepShape): readonly TileShape[] {
   return (["attend", "attendBackward"] as const).map((kind) => ({
     ...{ kind, dtype, numHeads, headDim },

@@ -11,22 +11,24 @@ import {
 } from "@mosaic/core";
 import type { AttentionTiming, TransferTiming } from "./fit.ts";
 
-// Everything is timed by the traces of devices and collectives: the host has no part in it, and a chain of calls is as long
-// as from the start of its first to the end of its last. Of several the median counts.
+// Everything is timed by the traces of devices and collectives, so that the host has no part in it. The time of a chain
+// of calls is from the start of the first call to the end of the last. The median of several repetitions is used.
 
-/** The ranks that this process drives. All of its calls are made by every process of the world, in the same order. */
+/** The ranks that this process drives. Every process of the world makes all measurements in the same order. */
 export interface MeasuredRanks {
   readonly contexts: readonly Context[];
-  /** How often each measurement is repeated. */
+  /** Number of repetitions of each measurement. */
   readonly repetitions: number;
-  /** How many ranks run kernels at once: those that have a core to themselves. */
+  /** Number of ranks that run kernels at once: those that have a core to themselves. */
   readonly numConcurrentRanks: number;
 }
 
-/** A chain of calls on a rank: enqueues them. */
+/** Enqueues a chain of calls on a rank. */
 export type CallChain = (ctx: Context) => void;
 
-/** Runs a chain on all ranks below a number; the spans, in one lane or both, of those that this process drives. */
+/**
+ * Runs a chain on all ranks below `ranks`. Returns the spans, in one lane or both, of those that this process drives.
+ */
 export async function traceChain(
   { contexts }: MeasuredRanks,
   { lane, ranks }: { readonly lane?: "compute" | "communication"; readonly ranks: number },
@@ -48,7 +50,7 @@ export async function traceChain(
   return spans;
 }
 
-/** From the start of the first event to the end of the last. */
+/** Returns the span from the start of the first event to the end of the last. */
 export function eventSpan(events: readonly TraceEvent[]): TimeSpan {
   return {
     start: events.reduce((min, event) => Math.min(min, event.start), Number.POSITIVE_INFINITY),
@@ -57,9 +59,9 @@ export function eventSpan(events: readonly TraceEvent[]): TimeSpan {
 }
 
 /**
- * Seconds that a chain of kernels takes on a rank, the longest of the ranks that run it at once: as many as have a core to
- * themselves, for they share caches, memory and clock. The same on every process. Chains are longer than ranks differ
- * in when they begin.
+ * Returns the seconds of a chain of kernels, as the maximum over the ranks that run it at once: as many as have a core
+ * to themselves, because they share caches, memory and clock. The result is the same on every process. Chains are long
+ * compared with the differences in when ranks begin.
  */
 async function timeKernels(measuredRanks: MeasuredRanks, chain: CallChain): Promise<number> {
   const { contexts, numConcurrentRanks } = measuredRanks;
@@ -77,7 +79,10 @@ export interface TimeSpan {
   readonly end: number;
 }
 
-/** Seconds from the first start to the last end, counted from when the first rank began: float32 is too short for clocks. */
+/**
+ * Returns the seconds from the first start to the last end. Times are relative to the start of rank 0, because float32
+ * is too short for clocks.
+ */
 export async function computeSpanSeconds(
   contexts: readonly Context[],
   spans: ReadonlyMap<Context, TimeSpan>,
@@ -105,7 +110,7 @@ export async function runOnAllRanks<T>(contexts: readonly Context[], call: (ctx:
   return await Promise.all(contexts.map(call));
 }
 
-/** The number that rank 0 has, to the last of its 53 bits: in parts that float32 holds. */
+/** Broadcasts a number of rank 0 with all its 53 bits, in parts that float32 can hold. */
 async function broadcastNumber(ctx: Context, value: number): Promise<number> {
   const digitBase = 2 ** 20;
   const integer = Math.round(value);
@@ -121,8 +126,8 @@ async function broadcastNumber(ctx: Context, value: number): Promise<number> {
 }
 
 /**
- * Runs every timing once more than `repetitions`, in turns, and returns the median of each; the first round only warms up. The
- * best would be of moments that no step as a whole meets.
+ * Runs every timing once more than `repetitions`, in turns, and returns the median of each. The first round is warm-up.
+ * The minimum would represent conditions that no step as a whole has.
  */
 async function measureMedianTimes(
   measuredRanks: MeasuredRanks,
@@ -138,23 +143,23 @@ async function measureMedianTimes(
   return secondsByTiming.map(median);
 }
 
-/** Two timings of which one is given as a multiple of the other. */
+/** Two timings, one of which is expressed as a multiple of the other. */
 interface TimingPair {
   readonly measureSeconds: () => Promise<number>;
   readonly measureReference: () => Promise<number>;
-  /** How often both run in a round. */
+  /** Number of times that both run in a round. */
   readonly numRuns: number;
 }
 
-/** Of each pair the median seconds of the reference, and the median of timing / reference. */
+/** For each pair, the median seconds of the reference, and the median of timing / reference. */
 interface RelativeTime {
   readonly reference: number;
   readonly ratio: number;
 }
 
 /**
- * Runs both timings of each pair one right after the other: the clock of a core and the load of a machine change within seconds, and
- * cancel out of the ratio of two neighbours only.
+ * Runs both timings of each pair right after one another. The clock of a core and the load of a machine change within
+ * seconds, and cancel only in the ratio of adjacent timings.
  */
 async function measureRelativeTimes(
   measuredRanks: MeasuredRanks,
@@ -191,11 +196,11 @@ export interface TileShape {
   readonly rows: number;
   readonly keys: number;
   readonly headDim: number;
-  /** Whether the heads of a row lie side by side; not so if absent. */
+  /** Whether the heads of a row are adjacent in memory. Default: false. */
   readonly interleaved?: boolean;
 }
 
-/** Seconds of one call for each tile. */
+/** Returns the seconds of one call for each tile. */
 export async function timeTiles(measuredRanks: MeasuredRanks, tiles: readonly TileShape[]): Promise<AttentionTiming[]> {
   const operands = measuredRanks.contexts.map((ctx) => new TileOperands(ctx, tiles));
   try {
@@ -215,10 +220,10 @@ export async function timeTiles(measuredRanks: MeasuredRanks, tiles: readonly Ti
   }
 }
 
-/** How often a pair of long kernels runs in a round of `timeInterleaving`. */
+/** Number of runs of a pair of long kernels in a round of `timeInterleaving`. */
 const PAIR_RUNS_PER_ROUND = 3;
 
-/** How many times as long each tile takes where the heads of a row lie side by side. */
+/** Returns, for each tile, how many times as long it takes if the heads of a row are adjacent in memory. */
 export async function timeInterleaving(
   measuredRanks: MeasuredRanks,
   tiles: readonly TileShape[],
@@ -239,13 +244,13 @@ export async function timeInterleaving(
   }
 }
 
-/** Seconds of one call. */
+/** Returns the seconds of one call. */
 export async function timeTile(
   measuredRanks: MeasuredRanks,
   operands: readonly TileOperands[],
   tile: TileShape,
 ): Promise<number> {
-  // Short ones are repeated until there is something to measure; long ones are measured once.
+  // Short calls are repeated until they can be measured; long ones run once.
   const numCalls = Math.max(1, Math.min(256, Math.round(2 ** 22 / (tile.numHeads * tile.rows * tile.keys))));
   const chain: CallChain = (ctx) => {
     const rankOperands = operands[measuredRanks.contexts.indexOf(ctx)]!;
@@ -254,7 +259,7 @@ export async function timeTile(
   return (await timeKernels(measuredRanks, chain)) / numCalls;
 }
 
-/** Memory for several tiles, and calls on it. */
+/** Operands of several tiles, and calls on them. */
 export class TileOperands implements Disposable {
   readonly #ctx: Context;
   readonly #tensors = new Map<string, Tensor>();
@@ -281,7 +286,7 @@ export class TileOperands implements Disposable {
     kernels.attendBackward(grads, q, { dOut: getOperand("dOut"), lse, delta: getOperand("delta") }, keys, kernelTile);
   }
 
-  /** Inputs are random, as at work: there are machines on which zeros take less time. */
+  /** Creates random inputs, as in real use, because on some machines zeros take less time. */
   #createOperands(tile: TileShape): void {
     const { numHeads, rows, keys, headDim, dtype, interleaved = false } = tile;
     const createRandom = (length: number) => (): Tensor => {
@@ -309,13 +314,16 @@ function tensorKey({ numHeads, rows, keys, headDim, dtype, interleaved }: TileSh
   return `${name} ${numHeads} ${rows} ${keys} ${headDim} ${dtype} ${interleaved ?? false}`;
 }
 
-/** What caches near a core do not hold: memory that a step comes back to has left them. */
+/** More bytes than caches near a core hold, because memory that a step reuses has left them. */
 const LARGE_MESSAGE_BYTES = 16 * 2 ** 20;
 
-/** Seconds of one copy of each size, of ever other memory; its bytes are those read and those written. */
+/**
+ * Returns the seconds of one copy of each size. Successive copies use different memory. A copy's bytes are those read
+ * and those written.
+ */
 export async function timeCopies(measuredRanks: MeasuredRanks, sizes: readonly number[]): Promise<TransferTiming[]> {
   const numCalls = 32;
-  // Of each of the two, what is read and what is written.
+  // Bytes of the source, and as many of the target.
   const maxBytes = Math.max(LARGE_MESSAGE_BYTES, ...sizes) / 2;
   const sources = measuredRanks.contexts.map((ctx) => full(ctx, [maxBytes / 4], 1));
   const targets = measuredRanks.contexts.map((ctx) => full(ctx, [maxBytes / 4], 1));
@@ -341,7 +349,7 @@ export async function timeCopies(measuredRanks: MeasuredRanks, sizes: readonly n
   }
 }
 
-/** The transfers of an exchange around all ranks: to the right neighbour, from the left one. */
+/** Returns the transfers of an exchange around all ranks: to the right neighbour, from the left one. */
 export function neighbourTransfers(
   { rank, size }: Context,
   sendBuffer: Tensor,
@@ -353,7 +361,10 @@ export function neighbourTransfers(
   ];
 }
 
-/** Seconds of one exchange in which every rank sends so many bytes to its right neighbour, in a chain of them. */
+/**
+ * Returns, for each size, the seconds of one exchange of a chain in which every rank sends this many bytes to its right
+ * neighbour.
+ */
 export async function timeExchanges(measuredRanks: MeasuredRanks, sizes: readonly number[]): Promise<TransferTiming[]> {
   const sendBuffers = measuredRanks.contexts.map((ctx) => sizes.map((bytes) => full(ctx, [bytes / 4], 1)));
   const receiveBuffers = measuredRanks.contexts.map((ctx) => sizes.map((bytes) => empty(ctx, [bytes / 4])));
@@ -377,17 +388,20 @@ export async function timeExchanges(measuredRanks: MeasuredRanks, sizes: readonl
   }
 }
 
-/** An exchange beside a kernel, in a chain. */
+/** An exchange concurrent with a kernel, in a chain. */
 export interface LockstepTiming {
   /** Seconds of the kernel on a rank that waits for none. */
   readonly kernelSeconds: number;
-  /** What every rank sends, and as much is received. */
+  /** Bytes that every rank sends, and also receives. */
   readonly bytes: number;
-  /** Seconds of one link of the chain, on all ranks. */
+  /** Seconds of one exchange and kernel of the chain, on all ranks. */
   readonly seconds: number;
 }
 
-/** Chains in which all ranks send keys to their right neighbour, run a kernel, and wait for both: as steps of a ring do. */
+/**
+ * Times chains in which all ranks send keys to their right neighbour, run a kernel, and wait for both, as steps of a
+ * ring do.
+ */
 export async function timeLockstep(
   measuredRanks: MeasuredRanks,
   tiles: readonly TileShape[],
@@ -397,7 +411,7 @@ export async function timeLockstep(
   const countElements = (tile: TileShape): number => tile.numHeads * tile.keys * tile.headDim;
   const sendBuffers = contexts.map((ctx) => tiles.map((tile) => full(ctx, [countElements(tile)], 1)));
   const receiveBuffers = contexts.map((ctx) => tiles.map((tile) => empty(ctx, [countElements(tile)])));
-  // Long enough that it makes no difference when a rank begins.
+  // Chains are long enough that it makes no difference when a rank begins.
   const callCounts = tiles.map(({ numHeads, rows, keys }) =>
     Math.max(8, Math.min(64, Math.round(2 ** 25 / (numHeads * rows * keys)))),
   );
@@ -419,7 +433,7 @@ export async function timeLockstep(
     (tile, i): TimingPair => ({
       measureSeconds: async () => computeSpanSeconds(contexts, await traceChain(measuredRanks, { ranks }, chains[i]!)),
       measureReference: () => timeTile(measuredRanks, operands, tile),
-      // Of short kernels more: waits are a larger part of their time.
+      // Short kernels run more often, because waits are a larger part of their time.
       numRuns: maxRows / tile.rows,
     }),
   );

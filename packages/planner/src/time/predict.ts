@@ -12,24 +12,24 @@ import {
 import { checkRanksPerNode, type LinkClass, linkClass, linkClasses, parseProfile, type Profile } from "./profile.ts";
 import { simulate, type SimulateOptions, type Simulation } from "./simulate.ts";
 
-/** What one attention, forward and backward, is predicted to take. */
+/** Predicted costs of one attention, forward and backward. */
 export interface Prediction {
   readonly seconds: number;
   readonly forwardSeconds: number;
   readonly backwardSeconds: number;
   readonly computeSeconds: number;
   readonly exposedCommunicationSeconds: number;
-  /** The most that any rank sends over each class of links. */
+  /** Maximum traffic that any rank sends over each class of links. */
   readonly sent: Readonly<Record<LinkClass, TrafficTotals>>;
-  /** The most that any rank has allocated at once. */
+  /** Maximum of the ranks' peak allocated bytes. */
   readonly peakBytes: number;
   readonly simulation: Simulation;
   readonly record: AttentionRecord;
 }
 
 /**
- * Records a backend, forward and backward, and simulates the record. Of a mesh of more than 1 024 ranks one rank of each class is
- * recorded and simulated: see `recordRepresentatives`.
+ * Records a backend, forward and backward, and simulates the record. For a mesh of more than 1 024 ranks, one rank of
+ * each class is recorded and simulated; see `recordRepresentatives`.
  *
  * @example
  * ```ts
@@ -62,7 +62,7 @@ export function predict(options: RecordOptions, profile: Profile, simulationOpti
   };
 }
 
-/** The most that any rank of a record, or of some of its ranks, sends over each class of links. */
+/** Returns the maximum traffic that any recorded rank sends over each class of links. */
 export function maxSentTraffic(
   attentionRecord: AttentionRecord,
   profile: Profile,
@@ -86,7 +86,7 @@ export function maxSentTraffic(
   return Object.fromEntries(entries) as Record<LinkClass, TrafficTotals>;
 }
 
-/** What one rank sends and receives in one phase over each class of links. */
+/** Traffic of one rank in one phase over each class of links. */
 export type LinkTraffic = Readonly<
   Record<LinkClass, { readonly sent: TrafficTotals; readonly received: TrafficTotals }>
 >;
@@ -98,8 +98,9 @@ interface MutableTotals {
 }
 
 /**
- * Counts what each rank of a record sends and receives by the class of the link: within its node, to other nodes. The second
- * argument is a profile, or what matters of it here. Collectives count in their direct form, as in `count`.
+ * Counts what each rank of a record sends and receives by the class of the link: within its node, and to other nodes.
+ * The second argument is a profile, or only its `ranksPerNode`. Collectives count in their direct form, as in
+ * `count`.
  *
  * @example
  * ```ts

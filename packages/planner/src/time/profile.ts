@@ -1,6 +1,6 @@
 import { checkArgument, defineOptions, type DType, option, OptionError, type OptionsOf } from "@mosaic/core";
 
-/** How two ranks are joined: a rank to itself, ranks of one node, ranks of different nodes. */
+/** Classes of links: from a rank to itself, between ranks of one node, between ranks of different nodes. */
 export const linkClasses = ["self", "intra-node", "inter-node"] as const;
 export type LinkClass = (typeof linkClasses)[number];
 
@@ -9,48 +9,54 @@ const nonNegativeRange = { min: 0 } as const;
 const positiveRange = { min: 1 } as const;
 
 export const linkOptions = defineOptions("Link", {
-  /** Seconds from when both sides have come until the first byte moves. */
+  /** Seconds from when both sides are ready until the first byte moves. */
   latency: option.number(nonNegativeRange),
-  /** Bytes per second of one port: each way if it is duplex, else both ways together. */
+  /** Bytes per second of one port, in each direction if it is duplex, else in both directions together. */
   bandwidth: option.number(positiveNumberRange),
-  /** Ranks of a node that share a port; 1 where each has its own. */
+  /** Number of ranks of a node that share a port; 1 if each has its own. */
   sharedBy: option.integer(positiveRange),
-  /** Whether what a port sends leaves what it receives alone. */
+  /** Whether a port sends and receives without sharing bandwidth between both. */
   duplex: option.boolean(),
 });
 /**
- * What joins ranks. A message of S bytes that has a port to itself takes latency + S / bandwidth (Hockney's α and 1/β);
- * messages at the same port share its bandwidth evenly.
+ * A link between ranks. A message of S bytes that has a port to itself takes latency + S / bandwidth (Hockney's α and
+ * 1/β). Messages at the same port share its bandwidth evenly.
  */
 export type Link = OptionsOf<typeof linkOptions>;
 
 export const attentionSpeedOptions = defineOptions("AttentionSpeed", {
   /** Floating-point operations per second reached on large tiles. */
   flops: option.number(positiveNumberRange),
-  /** Query rows of a tile (of many keys) at which it runs at half of full speed. */
+  /** Query rows of a tile (with many keys) at which the kernel runs at half of full speed. */
   halfRows: option.number(nonNegativeRange),
-  /** Keys of a tile (of many rows) at which it runs at half of full speed. */
+  /** Keys of a tile (with many rows) at which the kernel runs at half of full speed. */
   halfKeys: option.number(nonNegativeRange),
-  /** Size of a head at which it runs at half of full speed. */
+  /** Head size at which the kernel runs at half of full speed. */
   halfDim: option.number(nonNegativeRange),
-  /** How many times as long it takes where the rows of a head do not lie side by side, but the heads of a row. Default: 1. */
+  /**
+   * Factor by which it is slower if the heads of a row are adjacent in memory, instead of the rows of a head. Default:
+   * 1.
+   */
   interleaved: option.number({ ...positiveNumberRange, optional: true }),
 });
 /**
- * Speed of an attention kernel for one dtype. Of P visible pairs of a query and a key, counted over all heads of size D,
- * it computes F · (D + halfDim) · (P + halfKeys · rows + halfRows · keys) floating-point operations, F = 4 forward and 10
- * backward, rows and keys over all heads too. So a tile of `halfKeys` keys (of many rows) runs at half of full speed:
- * Hockney's n½, in each dimension.
+ * Speed of an attention kernel for one dtype. For P visible pairs of a query and a key, counted over all heads of size
+ * D, it takes the time of F · (D + halfDim) · (P + halfKeys · rows + halfRows · keys) floating-point operations, where
+ * F is 4 forward and 10 backward, and rows and keys are also counted over all heads. A tile of `halfKeys` keys (and
+ * many rows) therefore runs at half of full speed: Hockney's n½, in each dimension.
  */
 export type AttentionSpeed = OptionsOf<typeof attentionSpeedOptions>;
 
 export const wavesOptions = defineOptions("Waves", {
-  /** Multiprocessors. */
+  /** Number of multiprocessors. */
   units: option.integer(positiveRange),
-  /** Query rows of a head that one of them takes at a time. */
+  /** Query rows of a head that one multiprocessor processes at a time. */
   rows: option.integer(positiveRange),
 });
-/** How much of a device one call can fill: `units` multiprocessors each take `rows` query rows of a head at a time. */
+/**
+ * How much of a device one call can fill: each of `units` multiprocessors processes `rows` query rows of a head at a
+ * time.
+ */
 export type Waves = OptionsOf<typeof wavesOptions>;
 
 const speedSettings = { optional: true, expected: "an AttentionSpeed" } as const;
@@ -63,31 +69,36 @@ const speedsByDType = {
 };
 
 export const kernelSpeedsOptions = defineOptions("KernelSpeeds", {
-  /** Seconds that every kernel takes besides. */
+  /** Seconds that every kernel takes in addition. */
   launch: option.number(nonNegativeRange),
-  /** Bytes per second, read and written, of copies, sums, merges and all that only moves memory. */
+  /** Bytes per second, read and written, of copies, sums, merges and other kernels that only move memory. */
   bandwidth: option.number(positiveNumberRange),
   /** Floating-point operations per second of matrix products. */
   matmul: option.number(positiveNumberRange),
-  /** An AttentionSpeed for each dtype that is simulated: of the forward. */
+  /** An AttentionSpeed of the forward for each dtype that is simulated. */
   attend: option.nested(speedsByDType),
-  /** An AttentionSpeed for each dtype that is simulated: of the backward. */
+  /** An AttentionSpeed of the backward for each dtype that is simulated. */
   attendBackward: option.nested(speedsByDType),
   /** How calls fill the device. Default: a call of any size fills it. */
   waves: option.nested(wavesOptions, { optional: true }),
 });
-/** How long kernels take on one rank that has its device, or its cores, to itself. */
+/** Speeds of kernels on one rank that has its device, or its cores, to itself. */
 export type KernelSpeeds = OptionsOf<typeof kernelSpeedsOptions>;
 
 export const sharedCoresOptions = defineOptions("SharedCores", {
-  /** What all cores together achieve, in units of one rank alone: 2 on two cores, less where memory limits them. */
+  /** Combined speed of all cores, in units of one rank alone: 2 on two cores, less where memory limits them. */
   perNode: option.number(positiveNumberRange),
-  /** Share of that speed which ranks keep that wait for each other: threads are not scheduled evenly, and the last counts. Default: 1. */
+  /**
+   * Share of that speed that ranks keep when they wait for each other: threads are not scheduled evenly, and the last
+   * one determines the time. Default: 1.
+   */
   efficiency: option.number({ above: 0, max: 1, optional: true }),
-  /** Seconds besides for which a rank stands still at each wait for a collective: until its threads are scheduled again. Default: 0. */
+  /**
+   * Additional seconds of each wait for a collective, until the threads of the rank are scheduled again. Default: 0.
+   */
   wait: option.number({ ...nonNegativeRange, optional: true }),
 });
-/** Cores that the ranks of a node share: kernels and messages alike slow down when more of them run than there are cores. */
+/** Cores that the ranks of a node share. Kernels and messages slow down when more of them run than there are cores. */
 export type SharedCores = OptionsOf<typeof sharedCoresOptions>;
 
 const linkSettings = { expected: "a Link" } as const;
@@ -100,21 +111,27 @@ const linksByClass = {
 };
 
 export const profileOptions = defineOptions("Profile", {
-  /** What messages and pictures call the machine. */
+  /** Name of the machine in messages and pictures. */
   name: option.string({ expected: "a name" }),
-  /** Ranks 0 … ranksPerNode − 1 are the first node's, and so on. */
+  /** Number of ranks of a node. Ranks 0 … ranksPerNode − 1 are on the first node, and so on. */
   ranksPerNode: option.integer(positiveRange),
-  /** A Link for each class: of a rank to itself, of ranks of one node, of ranks of different nodes. */
+  /** A Link for each class: from a rank to itself, between ranks of one node, between ranks of different nodes. */
   links: option.nested(linksByClass),
-  /** How long kernels take: a KernelSpeeds. */
+  /** Speeds of kernels: a KernelSpeeds. */
   kernels: option.nested(kernelSpeedsOptions),
-  /** Seconds that the host takes to enqueue one operation; nothing begins before it is enqueued. */
+  /** Seconds that the host takes to enqueue one operation. No operation begins before it is enqueued. */
   enqueue: option.number(nonNegativeRange),
-  /** Seconds between the end of a step and the first operation of the next: the host is notified, releases, checks and plans. Default: 0. */
+  /**
+   * Seconds between the end of a step and the first operation of the next, in which the host is notified, releases,
+   * checks and plans. Default: 0.
+   */
   stepOverhead: option.number({ ...nonNegativeRange, optional: true }),
-  /** Share of a rank's compute that its communication takes while bytes move: multiprocessors lent to it. */
+  /** Share of a rank's compute that is lost while bytes move, because communication uses some multiprocessors. */
   communicationTax: option.number({ min: 0, below: 1 }),
-  /** Which algorithm collectives follow; allToAll is always direct. sendRecv, groupCast and groupReduce state their own transfers. */
+  /**
+   * Algorithm of collectives; allToAll is always direct. sendRecv, groupCast and groupReduce specify their own
+   * transfers.
+   */
   collectives: option.oneOf(["direct", "ring"]),
   /** Whether a rank runs one collective at a time, or one of each group. */
   channels: option.oneOf(["rank", "group"]),
@@ -122,13 +139,13 @@ export const profileOptions = defineOptions("Profile", {
   cores: option.nested(sharedCoresOptions, { optional: true }),
 });
 /**
- * A machine, as far as time goes. Plain data: `JSON.stringify` writes it, `parseProfile` reads and checks it. Seconds, bytes
- * and their ratios throughout.
+ * A machine as the time model describes it. Plain data: `JSON.stringify` writes it, `parseProfile` reads and checks it.
+ * All values are in seconds, bytes and their ratios.
  */
 export type Profile = OptionsOf<typeof profileOptions>;
 
 /**
- * Reads a profile from JSON text, or checks one that is an object already.
+ * Reads a profile from JSON text, or checks one that is already an object.
  *
  * @example
  * ```ts
@@ -136,7 +153,7 @@ export type Profile = OptionsOf<typeof profileOptions>;
  * const mine = { ...profiles["h100-ib400"], name: "mine", ranksPerNode: 4 };
  * parseProfile(JSON.stringify(mine)).ranksPerNode; // => 4
  * ```
- * @throws OptionError that names the first field that is missing, unknown, or not what it should be.
+ * @throws OptionError that names the first missing, unknown or invalid field.
  */
 export function parseProfile(profile: string | Profile): Profile {
   const parsedProfile: unknown = typeof profile === "string" ? parseJson(profile) : profile;
@@ -148,7 +165,7 @@ export function parseProfile(profile: string | Profile): Profile {
   return parsedProfile as Profile;
 }
 
-/** Messages on all other fields have the name. */
+/** Checks the name first, because errors about all other fields contain it. */
 const profileNameOptions = defineOptions("profile", { name: profileOptions.fields.name });
 
 function parseJson(text: string): unknown {
@@ -162,7 +179,7 @@ function parseJson(text: string): unknown {
 const ranksPerNodeOption = profileOptions.fields.ranksPerNode;
 const rankOption = option.integer({ min: 0 });
 
-/** The class of the link between two world ranks. */
+/** Returns the class of the link between two world ranks. */
 export function linkClass(profile: Pick<Profile, "ranksPerNode">, a: number, b: number): LinkClass {
   checkRanksPerNode("linkClass", profile);
   checkArgument("linkClass: rank", a, rankOption);
@@ -172,7 +189,7 @@ export function linkClass(profile: Pick<Profile, "ranksPerNode">, a: number, b: 
   return Math.floor(a / ranksPerNode) === Math.floor(b / ranksPerNode) ? "intra-node" : "inter-node";
 }
 
-/** Throws an OptionError unless a profile, or what matters of it, has the ranks of a node. */
+/** Throws an OptionError unless a profile, or the relevant part of one, has the ranks per node. */
 export function checkRanksPerNode(where: string, profile: Pick<Profile, "ranksPerNode">): void {
   const count: unknown = (profile as Partial<Profile> | null | undefined)?.ranksPerNode;
   if (!ranksPerNodeOption.accepts(count)) checkArgument(`${where}: ranksPerNode`, count, ranksPerNodeOption);

@@ -1,20 +1,22 @@
 import type { AttentionSpeed, Link, Profile } from "./profile.ts";
 
-// Where the numbers come from. What is published as a peak is never what programs reach, so measured numbers are taken
-// wherever there are any. `attend` and `attendBackward` are fitted to the tables of the papers: the flops, halfKeys +
-// halfRows and halfDim that come nearest to them for heads of 64 and 128. The tables, of square tiles, cannot distinguish rows from
-// keys: nearly all of the loss is given to keys, for what a kernel does besides pairs it does mostly for every block of rows.
+// Sources of the numbers. Programs never reach published peaks, so measured numbers are used wherever there are any.
+// `attend` and `attendBackward` are fitted to the tables of the papers: they are the flops, halfKeys + halfRows and
+// halfDim that come nearest to them for heads of size 64 and 128. The tables are of square tiles and cannot distinguish
+// rows from keys. Nearly all of the loss is attributed to keys, because most of a kernel's work other than pairs is
+// done once for every block of rows.
 
-/** Half-speed sizes: of keys and rows together, and of heads. */
+/** Creates a speed from half-speed sizes: of keys and rows together, and of heads. */
 function attentionSpeed(flops: number, halfSize: number, halfDim: number): AttentionSpeed {
   return { flops, halfKeys: 0.85 * halfSize, halfRows: 0.15 * halfSize, halfDim };
 }
 
 /**
  * FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608), figures 5 and 6: H100 SXM5, FP16, no mask, 16k tokens in all.
- * Forward, heads of 128, lengths 512 to 16k: 467, 565, 625, 638, 646, 648 TFLOP/s; of 64: 333, 392, 460, 476, 496, 497.
- * Backward, 128: 316, 424, 501, 542, 559, 561; of 64, 512 to 2k: 272, 363, 422. Here: 481, 556, 603, 630, 644, 652 and
- * 367 to 498 forward; 330 to 566 backward. For heads of 256 the paper has 642 where this has 770: that kernel lacks registers.
+ * Forward, head size 128, lengths 512 to 16k: 467, 565, 625, 638, 646, 648 TFLOP/s; head size 64: 333, 392, 460, 476,
+ * 496, 497. Backward, 128: 316, 424, 501, 542, 559, 561; 64, lengths 512 to 2k: 272, 363, 422. This model: 481, 556,
+ * 603, 630, 644, 652 and 367 to 498 forward; 330 to 566 backward. For head size 256 the paper has 642 and this model
+ * 770, because that kernel lacks registers.
  */
 const flashAttention3Speeds = {
   attend: { bfloat16: attentionSpeed(982e12, 190, 57), float16: attentionSpeed(982e12, 190, 57) },
@@ -22,27 +24,28 @@ const flashAttention3Speeds = {
 };
 
 /**
- * FlashAttention-2 (Dao 2023, arXiv 2307.08691): on A100 SXM up to 230 TFLOP/s forward, and 63 % of the peak of 312
- * backward. How speed falls with lengths and heads, from the same kernels in FlashAttention-3's figures.
+ * FlashAttention-2 (Dao 2023, arXiv 2307.08691): up to 230 TFLOP/s forward on A100 SXM, and 63 % of the peak of 312
+ * backward. The dependence on lengths and head sizes is that of the same kernels in FlashAttention-3's figures.
  */
 const flashAttention2Speeds = {
   attend: { bfloat16: attentionSpeed(268e12, 100, 21), float16: attentionSpeed(268e12, 100, 21) },
   attendBackward: { bfloat16: attentionSpeed(228e12, 265, 18), float16: attentionSpeed(228e12, 265, 18) },
 };
 
-/** A port of each rank's own, both ways at once. */
+/** Creates a duplex link in which each rank has a port of its own. */
 function dedicatedLink(latency: number, bandwidth: number): Link {
   return { latency, bandwidth, sharedBy: 1, duplex: true };
 }
 
-// NCCL's model of its ring with the protocol Simple (src/graph/tuning.cc): 8.4 µs, and 3.4 more over NVLink, 14 over a net.
+// NCCL's model of its ring with the Simple protocol (src/graph/tuning.cc): 8.4 µs, plus 3.4 over NVLink, 14 over a
+// network.
 const NVLINK_LATENCY_SECONDS = 11.8e-6;
 const NETWORK_LATENCY_SECONDS = 22.4e-6;
 
-/** Of kernels enqueued ahead of time, each takes about a microsecond more than it runs (Gray, "CUDA Graphs", NVIDIA 2019). */
+/** A kernel enqueued ahead of time takes about a microsecond more than it runs (Gray, "CUDA Graphs", NVIDIA 2019). */
 const LAUNCH_SECONDS = 1e-6;
 
-/** What this library's own JavaScript takes for an operation, measured on a CPU device, and 2.5 µs for CUDA's launch. */
+/** Time of this library's own JavaScript per operation, measured on a CPU device, plus 2.5 µs for CUDA's launch. */
 const ENQUEUE_SECONDS = 10e-6;
 
 /** 20 of 132 multiprocessors carry NVLink and InfiniBand at full speed (DeepSeek-V3, 2024, arXiv 2412.19437, 3.2.2). */
@@ -60,12 +63,12 @@ const h100: Profile = {
   },
   kernels: {
     launch: LAUNCH_SECONDS,
-    // Read and written by copies within a GPU: 2.57 TB/s (NVIDIA/nccl, issue 1264), of 3.35.
+    // Read and written by copies within a GPU: 2.57 TB/s (NVIDIA/nccl, issue 1264) of 3.35.
     bandwidth: 2.57e12,
-    // 70 % of the data sheet's 989 TFLOP/s: a guess, and attention makes no use of it.
+    // A guess: 70 % of the data sheet's 989 TFLOP/s. Attention does not use it.
     matmul: 690e12,
     ...flashAttention3Speeds,
-    // Multiprocessors of the data sheet; FlashAttention-3 takes 128 rows at a time.
+    // Multiprocessors as in the data sheet. FlashAttention-3 processes 128 rows at a time.
     waves: { units: 132, rows: 128 },
   },
   enqueue: ENQUEUE_SECONDS,
@@ -87,16 +90,16 @@ const a100: Profile = {
   name: "a100-ib200",
   links: {
     self: dedicatedLink(LAUNCH_SECONDS, 0.78e12),
-    // 430 to 520 GB/s both ways together (NVIDIA/nccl-tests, issue 149).
+    // 430 to 520 GB/s in both directions together (NVIDIA/nccl-tests, issue 149).
     "intra-node": dedicatedLink(NVLINK_LATENCY_SECONDS, 240e9),
     // "24GB/s is the peak performance per 200G NIC" (NVIDIA/nccl-tests, issue 119).
     "inter-node": dedicatedLink(NETWORK_LATENCY_SECONDS, 24e9),
   },
   kernels: {
     launch: LAUNCH_SECONDS,
-    // 2.04 TB/s (data sheet, 80 GB), of which copies are given the same share as on H100.
+    // 2.04 TB/s (data sheet, 80 GB), with the same share for copies as on H100.
     bandwidth: 1.56e12,
-    // 70 % of the data sheet's 312 TFLOP/s, as on H100: a guess.
+    // A guess, as on H100: 70 % of the data sheet's 312 TFLOP/s.
     matmul: 220e12,
     ...flashAttention2Speeds,
     waves: { units: 108, rows: 128 },
@@ -104,15 +107,15 @@ const a100: Profile = {
 };
 
 /**
- * Ranks of one thread each on two cores of an EPYC of 2021 (Zen 3, AVX2), as `calibrate` found them, and what ranks of
- * other hosts would need if there were an engine between hosts: TCP at 10 Gb/s. Calibrate your own: machines differ.
+ * Ranks of one thread each on two cores of an EPYC of 2021 (Zen 3, AVX2), as measured by `calibrate`, and an estimate
+ * for ranks on different hosts: TCP at 10 Gb/s. Calibrate your own machine, because machines differ.
  */
 const cpu: Profile = {
   name: "cpu-local",
   ranksPerNode: 64,
   links: {
     self: dedicatedLink(1e-6, 10e9),
-    // One thread of each rank copies in and out of shared memory.
+    // One thread of each rank copies into and out of shared memory.
     "intra-node": { latency: 50e-6, bandwidth: 10e9, sharedBy: 1, duplex: false },
     "inter-node": { latency: 60e-6, bandwidth: 1.1e9, sharedBy: 64, duplex: true },
   },
@@ -139,8 +142,8 @@ const cpu: Profile = {
 };
 
 /**
- * Machines by name: 8 GPUs a node and one InfiniBand rail for each, or the ranks of one computer. Every number has its
- * source beside it in the source code.
+ * Profiles of machines by name: 8 GPUs per node with one InfiniBand rail each, or the ranks of one computer. The
+ * source code has the source of every number beside it.
  *
  * @example
  * ```ts

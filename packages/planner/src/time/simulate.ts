@@ -15,43 +15,49 @@ import {
 } from "./streams.ts";
 import type { MemorySample, TimelineEvent, RankTimeline, Timeline } from "./timeline.ts";
 
-/** One rank of a simulation, with what it spent its time on, in seconds. */
+/** One rank of a simulation, with its times in seconds. */
 export interface SimulatedRank extends RankTimeline {
   /** In order of their starts. Empty unless `keep` selects the rank. */
   readonly events: readonly TimelineEvent[];
-  /** At each allocation and release, in the order of the compute stream. Absent unless `keep` selects the rank. */
+  /**
+   * Samples at each allocation and release, in the order of the compute stream. Absent unless `keep` selects the rank.
+   */
   readonly memory?: readonly MemorySample[];
-  /** When its forward ended, and when all did. */
+  /** When its forward ended. `seconds` is when the rank ended. */
   readonly forwardSeconds: number;
   readonly seconds: number;
-  /** Its kernels, one after the other. */
+  /** Total time of its kernels, which run one after the other. */
   readonly computeSeconds: number;
-  /** How long its compute stood still for a collective: transfers that nothing hid, and ranks that were late. */
+  /** Time in which its compute waited for a collective: transfers that nothing hid, and ranks that were late. */
   readonly exposedCommunicationSeconds: number;
 }
 
-/** A predicted timeline, and what it comes to. */
+/** A predicted timeline, with its totals. */
 export interface Simulation extends Timeline {
   readonly ranks: readonly SimulatedRank[];
-  /** When the last rank ended its forward, and what is left of `seconds`. */
+  /** When the last rank ended its forward. `backwardSeconds` is the rest of `seconds`. */
   readonly forwardSeconds: number;
   readonly backwardSeconds: number;
-  /** The most that any rank's kernels took, and the most that any stood still for a collective. */
+  /** Maximum time of any rank's kernels, and maximum time that any rank waited for collectives. */
   readonly computeSeconds: number;
   readonly exposedCommunicationSeconds: number;
 }
 
 export const simulateOptions = defineOptions("simulate", {
-  /** Whether a rank's events are kept: each takes memory, and a thousand ranks make millions. Default: all ranks'. */
+  /**
+   * Whether a rank's events are kept. Each takes memory, and a thousand ranks have millions. Default: those of all
+   * ranks.
+   */
   keep: option.custom("a function", option.isFunction<(rank: number) => boolean>, { optional: true }),
 });
-/** What a simulation keeps. */
+/** Options of `simulate`. */
 export type SimulateOptions = OptionsOf<typeof simulateOptions>;
 
 /**
- * Predicts when each rank does what: replays a record on the machine that a profile describes. Every rank has a host, which
- * enqueues; a compute stream, which runs kernels in order; and a communication stream, which runs collectives in order, each
- * from when compute has come to where it was posted. A message moves when both sides have their turn.
+ * Predicts what each rank does over time, by replaying a record on the machine that a profile describes. Every rank
+ * has a host, which enqueues operations; a compute stream, which runs kernels in order; and a communication stream,
+ * which runs collectives in order, each after compute has reached the point where it was posted. A message is
+ * transferred when both sides have reached it.
  *
  * @example
  * ```ts
@@ -63,7 +69,8 @@ export type SimulateOptions = OptionsOf<typeof simulateOptions>;
  * seconds > 0.002 && seconds < 0.005; // => true
  * ranks[1]!.events.filter(({ name }) => name === "attend").length; // => 1
  * ```
- * @throws MosaicError if the record does not come to its end, or an OptionError that names what the profile lacks.
+ * @throws MosaicError if the record cannot run to its end, or an OptionError that names what is missing in the
+ * profile.
  */
 export function simulate(record: AttentionRecord, profile: Profile, options?: SimulateOptions): Simulation {
   checkRecord("simulate", record);
@@ -108,7 +115,7 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
   return summarize(computeStreams.map((computeStream) => computeStream.result()));
 }
 
-/** Ranks of one class must be alike to the machine too. */
+/** Checks that ranks of one class are also equivalent on the machine. */
 function checkNodes({ classes }: AttentionRecord, { name, ranksPerNode }: Profile): void {
   if (preservesNodes(classes, ranksPerNode)) return;
   throw new OptionError({
@@ -135,18 +142,18 @@ function summarize(ranks: readonly SimulatedRank[]): Simulation {
 }
 
 interface SimulationContext {
-  /** The rank's number among those of the record. */
+  /** Index of the rank in the record. */
   readonly index: number;
   readonly machine: MachineSimulator;
   readonly kernelTimes: KernelTimes;
   readonly streams: SimulatedStreams;
   readonly hostCosts: HostCosts;
-  /** Seconds that a wait for a collective takes besides. */
+  /** Additional seconds of a wait for a collective. */
   readonly waitSeconds: number;
   readonly keepEvents: boolean;
 }
 
-/** One rank's compute stream, on its way along the tape. */
+/** The compute stream of one rank, which runs the operations of its tape. */
 class ComputeStream {
   readonly rank: number;
   readonly #record: AttentionRecord;
@@ -157,11 +164,11 @@ class ComputeStream {
   readonly #events: TimelineEvent[] = [];
   readonly #memory: MemorySample[] = [];
   #allocatedBytes = 0;
-  /** The collective that it waits for, since when. */
+  /** The collective that it waits for, and since when. */
   #awaitedWorkId: number | undefined;
   #waitStart = 0;
   readonly #host: HostThread;
-  /** Operations that it came to, and whether the last of them is still to be run. */
+  /** Number of operations reached, and whether the last one is still to be run. */
   #numOperations = 0;
   #isEventPending = false;
   #forwardEnd = 0;
@@ -183,7 +190,7 @@ class ComputeStream {
     return this.#hasEnded;
   }
 
-  /** Goes on until a kernel runs, or a collective is not done, or the end. */
+  /** Continues until it waits for a kernel, a collective or the host, or until the end. */
   resume(): void {
     while (!this.#hasEnded && this.#awaitedWorkId === undefined) {
       if (!this.#isEventPending && !this.#readEvent()) return;
@@ -194,13 +201,13 @@ class ComputeStream {
     }
   }
 
-  /** The host has come to where compute waits for it, or to its end. */
+  /** Called when the host has enqueued the operation that compute waits for, or has ended. */
   onHostReady(): void {
     this.#host.onActivityDone();
     if (this.#isEventPending) this.resume();
   }
 
-  /** The kernel that ran is done. */
+  /** Called when the running kernel is done. */
   onKernelDone(): void {
     const { now } = this.#context.machine;
     this.#computeSeconds += now - this.#waitStart;
@@ -223,7 +230,7 @@ class ComputeStream {
     this.#endWait();
   }
 
-  /** The threads of the rank are scheduled again after a wait. */
+  /** Called when the threads of the rank are scheduled again after a wait. */
   onWaitDone(): void {
     this.#awaitedWorkId = undefined;
     this.#exposedSeconds += this.#context.machine.now - this.#waitStart;
@@ -243,7 +250,7 @@ class ComputeStream {
     };
   }
 
-  /** Steps to the next event that takes time; false at the end of the tape. */
+  /** Advances to the next event. Returns false at the end of the tape. */
   #readEvent(): boolean {
     const event = this.#reader;
     if (!event.next()) return false;
@@ -258,7 +265,7 @@ class ComputeStream {
     return true;
   }
 
-  /** Memory changes hands in the order of the stream. Of several changes at one moment the most and the last are kept. */
+  /** Updates the allocated bytes in stream order. Of several changes at one time, the maximum and the last are kept. */
   #adjustAllocated(sign: 1 | -1, storage: number): void {
     if (!this.#context.keepEvents) return;
     this.#allocatedBytes += sign * this.#recordedRank.tape.storageBytes[storage]!;
@@ -279,7 +286,7 @@ class ComputeStream {
     this.#hasEnded = true;
   }
 
-  /** Runs the event that it stands at; true if that takes time. */
+  /** Runs the current event. Returns true if it takes time. */
   #runEvent(): boolean {
     const { index, machine, streams, kernelTimes: times } = this.#context;
     const event = this.#reader;
@@ -296,7 +303,7 @@ class ComputeStream {
     return true;
   }
 
-  /** The collective that it waits for is done: it stands still for a little longer. */
+  /** Ends the wait for a collective, after the additional wait. */
   #endWait(): void {
     const { machine, index, waitSeconds: wait } = this.#context;
     if (wait > 0) machine.startTimer(index, machine.now + wait, this);
@@ -306,7 +313,7 @@ class ComputeStream {
   #kernelName(): string {
     const { op } = this.#reader;
     if (op === "compute") return this.#record.interned.strings[this.#reader.arg(0)]!;
-    // As devices call it in their traces.
+    // The name that devices use in their traces.
     return op === "add" ? "binary" : op;
   }
 }

@@ -9,15 +9,15 @@ import { linkClass, type Profile } from "./profile.ts";
 /** A collective that a rank posted. */
 export class PostedCollective {
   readonly rank: number;
-  /** The rank's number among those of the record. */
+  /** Index of the rank in the record. */
   readonly index: number;
   readonly workId: number;
   readonly op: TapeOp;
   readonly group: number;
   readonly label: string;
-  /** When it had its turn. */
+  /** Time when it began. */
   start = 0;
-  /** Messages, and stretches of them under way, that are not through. */
+  /** Number of messages that are not complete. */
   numPendingTransfers = 0;
   bytesSent = 0;
   bytesReceived = 0;
@@ -25,7 +25,7 @@ export class PostedCollective {
   readonly #firstArgumentIndex: number;
   readonly #argumentCount: number;
 
-  // oxlint-disable-next-line max-params -- whose it is, where it stands, and the words of its label
+  // oxlint-disable-next-line max-params -- its rank, its event, and the strings of labels
   constructor(rank: number, index: number, event: TapeReader, labels: readonly string[]) {
     this.rank = rank;
     this.index = index;
@@ -38,7 +38,7 @@ export class PostedCollective {
     this.#argumentCount = event.count - 3;
   }
 
-  /** How many arguments follow the label, and each of them: see `ops`. */
+  /** Number of arguments after the label; see `tapeOps`. */
   get numArguments(): number {
     return this.#argumentCount;
   }
@@ -48,17 +48,17 @@ export class PostedCollective {
   }
 }
 
-/** Messages between two batches that move together. */
+/** Messages between two batches that are transferred together. */
 export interface MessageFlow {
   readonly sender: PostedCollective;
   readonly receiver: PostedCollective;
-  /** The receiver as the sender has it. */
+  /** World rank of the receiver, as recorded by the sender. */
   readonly peer: number;
   numMessages: number;
   bytes: number;
 }
 
-/** All ranks of a collective, at once: how many loads are not through. */
+/** A collective that runs on all its ranks, with its number of incomplete transfers. */
 export interface RunningCollective {
   readonly members: readonly PostedCollective[];
   numPendingTransfers: number;
@@ -70,17 +70,17 @@ interface PostedTransfer {
   readonly bytes: number;
 }
 
-/** Messages of one way between two ranks of a group whose other halves are not there yet. */
+/** Messages in one direction between two ranks of a group whose other halves are not posted yet. */
 interface Channel {
   readonly sends: PostedTransfer[];
   readonly receives: PostedTransfer[];
-  /** What a batch that begins has put together here so far. */
+  /** Messages that a starting batch has combined here so far. */
   flow: MessageFlow | undefined;
 }
 
 /**
- * The communication streams of all ranks: each runs its collectives in the order of posting; a message moves when both sides
- * have their turn. The same rules as those that `prove` follows, with time.
+ * The communication streams of all ranks. Each runs its collectives in posting order, and a message is transferred when
+ * both sides have reached it. These are the rules of `prove`, with time.
  */
 export class SimulatedStreams {
   readonly #record: AttentionRecord;
@@ -89,11 +89,11 @@ export class SimulatedStreams {
   readonly #machine: MachineSimulator;
   readonly #onFinished: (batch: PostedCollective) => void;
   readonly #queues = new Map<number, PostedCollective[]>();
-  /** By the rank that sends, then by family of groups and the rank that receives. */
+  /** By sending rank, then by family of groups and receiving rank. */
   readonly #channels: readonly Map<number, Channel>[];
   readonly #pendingCollectives = new Map<string, PostedCollective[]>();
 
-  // oxlint-disable-next-line max-params -- what it stands between
+  // oxlint-disable-next-line max-params -- what is run, on which machine, and who is notified
   constructor(
     record: AttentionRecord,
     profile: Profile,
@@ -108,7 +108,7 @@ export class SimulatedStreams {
     this.#channels = record.ranks.map(() => new Map<number, Channel>());
   }
 
-  /** Compute has come to where a collective was posted; `index` is the rank's in the record. */
+  /** Posts a collective that compute has reached; `index` is that of the rank in the record. */
   post(index: number, event: TapeReader): void {
     const { rank } = this.#record.ranks[index]!.tape;
     const batch = new PostedCollective(rank, index, event, this.#record.interned.strings);
@@ -117,7 +117,7 @@ export class SimulatedStreams {
     if (queue.length === 1) this.#beginBatch(batch);
   }
 
-  /** Messages are through. */
+  /** Called when messages have been transferred. */
   onFlowDone({ sender: from, receiver: to, numMessages: count, bytes }: MessageFlow): void {
     from.bytesSent += bytes;
     to.bytesReceived += bytes;
@@ -125,13 +125,13 @@ export class SimulatedStreams {
     this.#countDown(to, count);
   }
 
-  /** A load of a collective is through; with the last one it is done everywhere. */
+  /** Called when a transfer of a collective is complete. The last one completes the collective on all ranks. */
   endTransfer(collective: RunningCollective): void {
     if (--collective.numPendingTransfers > 0) return;
     for (const member of collective.members) this.#finish(member);
   }
 
-  /** Collectives that have their turn and are not done. */
+  /** Yields the collectives that have begun and are not done. */
   *activeCollectives(): Generator<PostedCollective, void, undefined> {
     for (const [collective] of this.#queues.values()) if (collective) yield collective;
   }
@@ -167,7 +167,7 @@ export class SimulatedStreams {
     for (const channel of channels) this.#startFlow(channel);
   }
 
-  /** Adds a message whose halves have met to those that move with it: between the same two batches. */
+  /** Adds a matched message to those that are transferred with it, between the same two batches. */
   #addToFlow(channel: Channel, send: PostedTransfer, receive: PostedTransfer): void {
     if (send.bytes !== receive.bytes) throw createSizeMismatchError(send, receive);
     const { flow } = channel;
@@ -189,7 +189,7 @@ export class SimulatedStreams {
     this.#machine.send({ senderIndex: from.index, receiverIndex: to.index, link, bytes, owner: flow });
   }
 
-  /** The last to come to a collective sets it going. */
+  /** Adds a rank to a collective. The last rank to join starts it. */
   #joinCollective(batch: PostedCollective): void {
     const key = `${this.#quotient.orbit(batch.group)},${batch.arg(0)}`;
     const postedMembers = this.#pendingCollectives.get(key) ?? [];
@@ -225,7 +225,7 @@ export class SimulatedStreams {
         this.#machine.send({ senderIndex: member.index, receiverIndex: index, link, bytes, owner: runningCollective });
       }
     }
-    // Loads have one latency; a ring has as many as steps.
+    // Transfers have one latency; a ring has one for each step.
     this.#machine.startTimer(
       batch.index,
       this.#machine.now + steps * maxLatency(this.#profile, group.ranks),
@@ -252,12 +252,12 @@ export class SimulatedStreams {
     if (batch.numPendingTransfers === 0) this.#finish(batch);
   }
 
-  /** The next of the rank has its turn. */
+  /** Ends a collective and starts the next one of the rank. */
   #finish(batch: PostedCollective): void {
     const queue = this.#getQueue(batch);
     queue.shift();
     const [next] = queue;
-    // Before the rank is notified of it: what it posts then comes after.
+    // Started before the rank is notified, so that what the rank posts then comes after.
     if (next) this.#beginBatch(next);
     this.#onFinished(batch);
   }
@@ -281,7 +281,7 @@ function createSizeMismatchError(
   );
 }
 
-/** Why a record cannot be timed. */
+/** Creates the error for a record that cannot be timed. */
 export function createSimulationError(reason: string): MosaicError {
   return new MosaicError({
     where: "simulate",

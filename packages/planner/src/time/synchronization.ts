@@ -1,2 +1,2 @@
-/** What compute streams do for collectives, which is no computing: predicted timelines have none of it. */
+/** Synchronization of compute streams with collectives. It is not compute, and predicted timelines do not have it. */
 export const synchronizationEventNames: ReadonlySet<string> = new Set(["collective ready", "collective wait"]);

@@ -1,16 +1,16 @@
-/** Something that takes time: a kernel, a host that enqueues, a message under way, or mere waiting. */
+/** Something that takes time: a kernel, a host that enqueues, a message in transfer, or a timer. */
 export interface Task {
   readonly kind: "compute" | "host" | "flow" | "timer";
-  /** When it ends as things stand. */
+  /** Time when it ends at current rates. */
   endTime: number;
-  /** Its place in the queue; −1 if it is not there. */
+  /** Index in the queue; −1 if it is not there. */
   queueIndex: number;
 }
 
-/** Tasks by the time at which they end: a binary heap that finds a task again when its end moves. */
+/** Tasks by end time, in a binary heap that finds a task again when its end time changes. */
 export class TaskQueue<T extends Task> {
   readonly #heap: T[] = [];
-  /** The end of each task of the heap: side by side in memory, where tasks lie far apart. */
+  /** End time of each task of the heap, contiguous in memory, whereas tasks are scattered. */
   readonly #endTimes: number[] = [];
 
   get size(): number {
@@ -22,7 +22,7 @@ export class TaskQueue<T extends Task> {
     return this.#heap[0];
   }
 
-  /** Puts a task in, or moves it to where its time belongs. */
+  /** Inserts a task, or moves it when its end time has changed. */
   insertOrMove(task: T): void {
     if (task.queueIndex < 0) {
       task.queueIndex = this.#heap.push(task) - 1;
@@ -32,7 +32,7 @@ export class TaskQueue<T extends Task> {
     this.#siftDown(task);
   }
 
-  /** Takes out the task that ends first. */
+  /** Removes the task that ends first. */
   pop(): T | undefined {
     const first = this.#heap[0];
     if (first === undefined) return undefined;

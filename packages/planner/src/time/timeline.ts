@@ -2,20 +2,20 @@ import { type Coordinate, expectValue, type TraceEvent } from "@mosaic/core";
 import type { ClockOffset } from "./clock-offset.ts";
 import { synchronizationEventNames } from "./synchronization.ts";
 
-/** What one rank measured: `await ctx.stopTrace()`, and where the rank is. */
+/** Trace of one rank, from `await ctx.stopTrace()`, and the rank's place in the mesh. */
 export interface RankTrace {
   readonly rank: number;
   readonly at: Coordinate;
   readonly events: readonly TraceEvent[];
-  /** What its device had allocated, from time to time, on the clock of the events. */
+  /** Samples of the memory that its device had allocated, on the clock of the events. */
   readonly memory?: readonly MemorySample[];
   /** Clock offset of the rank, as measured by `clockOffset`. Default: 0, as on one host. */
   readonly clock?: ClockOffset;
 }
 
 /**
- * A measured timeline, in the form of a predicted one. Time begins with the first event of any rank. Clocks of
- * different hosts are aligned by the `clock` of each rank, within `clockError`.
+ * Returns a measured timeline in the form of a predicted one. Time 0 is the start of the first event of any rank.
+ * Clocks of different hosts are aligned by the `clock` of each rank, within `clockError`.
  *
  * @example
  * ```ts
@@ -54,7 +54,7 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
         .map((event) => ({ ...event, start: toSeconds(event.start), end: toSeconds(event.end) }))
         .toSorted((a, b) => a.start - b.start),
     }));
-  // Two ranks err each on its own; those of one host together.
+  // Ranks of different hosts have independent errors; ranks of one host have the same.
   const offsetErrors = new Map(alignedTraces.map(({ offset, error }) => [offset, error])).values();
   const [maxError = 0, secondMaxError = 0] = [...offsetErrors].toSorted((a, b) => b - a);
   return {
@@ -77,7 +77,7 @@ export interface TimelineEvent {
   readonly bytesReceived?: number;
 }
 
-/** The bytes that a rank had allocated, from a moment on. Of timelines times are seconds, of traces nanoseconds. */
+/** The bytes that a rank had allocated, from a time on. Times are seconds in timelines and nanoseconds in traces. */
 export interface MemorySample {
   readonly time: number;
   readonly bytes: number;
@@ -88,16 +88,16 @@ export interface RankTimeline {
   readonly rank: number;
   readonly at: Coordinate;
   readonly events: readonly TimelineEvent[];
-  /** In order. Absent: not known. */
+  /** In time order. Absent if not known. */
   readonly memory?: readonly MemorySample[];
 }
 
 /** The events of all ranks. Predicted and measured timelines have the same form, so that they can be drawn side by side. */
 export interface Timeline {
-  /** When the last rank ended. */
+  /** Time when the last rank ended. */
   readonly seconds: number;
   readonly ranks: readonly RankTimeline[];
-  /** Seconds by which events of two ranks on different hosts may be shifted against each other. Absent: all ranks have one clock. */
+  /** Maximum shift, in seconds, between events of ranks on different hosts. Absent if all ranks have one clock. */
   readonly clockError?: number;
 }
 
@@ -105,7 +105,7 @@ function isTraceEvent(event: unknown): boolean {
   return typeof (event as { start?: unknown } | null)?.start === "number";
 }
 
-/** Throws an OptionError unless a value is a timeline, as far as its ranks and events go. */
+/** Throws an OptionError unless a value has the ranks and events of a timeline. */
 export function checkTimeline(where: string, timeline: unknown): void {
   const { seconds, ranks } = (timeline ?? {}) as Readonly<Record<string, unknown>>;
   const isRankTimeline = (rank: unknown): boolean => Array.isArray((rank as { events?: unknown } | null)?.events);

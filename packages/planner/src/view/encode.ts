@@ -2,7 +2,10 @@ import { sumComputeAndWaitSeconds } from "../draw/intervals.ts";
 import type { MemorySample, RankTimeline, Timeline, TimelineEvent } from "../time/timeline.ts";
 import type { EventColumns, EventKind, MemoryColumns, RunData } from "./data.ts";
 
-/** A timeline as a page holds it; of more than `maxEvents` events runs are merged, so that no rank loses the time it was busy. */
+/**
+ * Encodes a timeline for a page. With more than `maxEvents` events, runs are merged, without losing the time that a
+ * rank was busy.
+ */
 export function encodeRun(name: string, timeline: Timeline, maxEvents: number): RunData {
   const { seconds, ranks, clockError } = timeline;
   const numEvents = ranks.reduce((sum, { events }) => sum + events.length, 0);
@@ -22,19 +25,19 @@ export function encodeRun(name: string, timeline: Timeline, maxEvents: number): 
   };
 }
 
-/** A stretch of one lane: an event, or many that are too short to be distinguished. */
+/** Part of a lane: an event, or many that are too short to be distinguished. */
 interface EventRun {
   kind: number;
   start: number;
   end: number;
   numEvents: number;
-  /** Time within it that events take; of two at once both. */
+  /** Total time of the events in it. Concurrent events are each counted. */
   eventSeconds: number;
   bytesSent: number;
   bytesReceived: number;
 }
 
-/** Of more than `maxEvents` events runs are merged; `seconds` is the longest that one becomes. */
+/** Encodes the events of a rank. With more than `maxEvents` events, runs are merged, to at most `seconds` each. */
 export function encodeRank({ events }: Pick<RankTimeline, "events">, maxEvents: number, seconds: number): EventColumns {
   const kinds = new KindTable();
   const runs = events.map((event): EventRun => {
@@ -65,7 +68,10 @@ export function encodeRank({ events }: Pick<RankTimeline, "events">, maxEvents: 
   return toColumns(mergedRuns, kinds.kinds, true);
 }
 
-/** Joins events shorter than the quantum that follow one another within it. The kind that takes the most time names the run. */
+/**
+ * Merges consecutive events that are shorter than the quantum and at most the quantum apart. A run has the kind that
+ * takes the most time.
+ */
 function mergeShortRuns(runs: readonly EventRun[], quantumSeconds: number): readonly EventRun[] {
   const mergedRuns: EventRun[] = [];
   let secondsByKind = new Map<number, number>();
@@ -89,7 +95,7 @@ function mergeShortRuns(runs: readonly EventRun[], quantumSeconds: number): read
   return mergedRuns;
 }
 
-/** Kinds by what distinguishes them. */
+/** Kinds of events, each once. */
 class KindTable {
   readonly kinds: EventKind[] = [];
   readonly #indices = new Map<string, number>();
@@ -122,12 +128,12 @@ function toColumns(runs: readonly EventRun[], kinds: readonly EventKind[], isMer
   };
 }
 
-/** In thousandths; at least one, so that nothing vanishes. */
+/** Returns a share in thousandths, at least 1, so that nothing vanishes. */
 function computePermille(partSeconds: number, totalSeconds: number): number {
   return totalSeconds > 0 ? Math.min(1000, Math.max(1, Math.round((1000 * partSeconds) / totalSeconds))) : 1000;
 }
 
-/** Of too many samples, the most that was held within each of `maxEvents` equal stretches. */
+/** Encodes memory samples. Of too many, the maximum within each of `maxSamples` equal intervals is kept. */
 export function encodeMemory(samples: readonly MemorySample[], maxSamples: number): MemoryColumns {
   const keptSamples =
     samples.length <= Math.max(64, maxSamples) ? samples : selectPeaks(samples, Math.max(64, Math.floor(maxSamples)));

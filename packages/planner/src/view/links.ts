@@ -2,10 +2,10 @@ import { listMessages } from "../count.ts";
 import type { AttentionRecord } from "../record.ts";
 import type { LinkData } from "./data.ts";
 
-/** More pairs of ranks than these are counted by their nodes. */
+/** Maximum number of pairs of ranks. More are counted by their nodes. */
 const MAX_RANK_PAIRS = 20_000;
 
-/** Bytes that each rank of a record sends to each other one, forward and backward. */
+/** Returns the bytes that each rank of a record sends to each other rank, forward and backward. */
 export function encodeLinks(
   record: AttentionRecord,
   ranksPerNode: number | undefined,

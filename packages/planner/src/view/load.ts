@@ -2,10 +2,10 @@ import { slicesByShard, totalArea } from "../draw/mask-plane.ts";
 import type { AttentionRecord } from "../record.ts";
 import type { LoadData } from "./data.ts";
 
-/** More slices than these, of striped shards of long sequences, are not cut: the page then has no load. */
+/** Maximum number of cut slices, which striped shards of long sequences exceed. The page then has no load. */
 const MAX_RANGE_SLICE_PAIRS = 200_000;
 
-/** The pairs that the queries of each rank see. */
+/** Returns the number of pairs visible to the queries of each rank. */
 export function encodeLoad(record: AttentionRecord): LoadData | undefined {
   const { mask, placement } = record.options;
   const ranks = record.ranks.filter(({ firstSequence }) => firstSequence === 0);

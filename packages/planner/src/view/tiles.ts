@@ -3,12 +3,14 @@ import { overlapsSpan, isVisible, shardSpans } from "../draw/tile-map-svg.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { Band, TileData } from "./data.ts";
 
-/** Of more pieces on a side, so many positions stand for all. */
+/** Maximum number of bands on a side. More spans are sampled at this many positions. */
 const MAX_BANDS = 256;
-/** Ranks that share the heads of a tile, beyond which they are not drawn. */
+/** Maximum number of ranks that are drawn of those that share the heads of a tile. */
 const MAX_LAYERS = 8;
 
-/** Which rank of a record computes which tile at which of its steps, forward, for the first sequence. */
+/**
+ * Returns the rank of a record that computes each tile in the forward of the first sequence, and at which of its steps.
+ */
 export function encodeTiles(record: AttentionRecord, maxBands: number = MAX_BANDS): TileData {
   const sides = { queries: createBands(record, "queries", maxBands), keys: createBands(record, "keys", maxBands) };
   const width = sides.keys.length;
@@ -33,7 +35,7 @@ export function encodeTiles(record: AttentionRecord, maxBands: number = MAX_BAND
   return { queries: sides.queries.map(toBand), keys: sides.keys.map(toBand), steps, layers: grid.encode() };
 }
 
-/** Pieces that shards are made of, or single positions at equal distances where there are too many. */
+/** Returns the spans of shards or, if there are too many, bands with single sampled positions at equal distances. */
 function createBands(record: AttentionRecord, side: "queries" | "keys", maxBands: number): readonly SampledSpan[] {
   const spans = shardSpans(record, side);
   if (spans.length <= maxBands) return spans.map((span) => ({ ...span, sample: span }));
@@ -45,7 +47,7 @@ function createBands(record: AttentionRecord, side: "queries" | "keys", maxBands
   });
 }
 
-/** A band, and the part of it that is looked at. */
+/** A band, and the part of it that is tested. */
 interface SampledSpan extends Span {
   readonly sample: Span;
 }
@@ -54,7 +56,10 @@ function toBand({ start, length, step }: Span): Band {
   return { start, last: start + (length - 1) * step, length };
 }
 
-/** The numbers of the bands that rows have a part of; rows are given by number, and looked up once. */
+/**
+ * Creates a function that returns the indices of the bands that rows overlap. Rows are given by number, and results are
+ * cached.
+ */
 function createBandLookup(bands: readonly SampledSpan[], record: AttentionRecord): (rows: number) => readonly number[] {
   const cachedBandNumbers: (readonly number[] | undefined)[] = [];
   return (rows) =>
@@ -63,7 +68,7 @@ function createBandLookup(bands: readonly SampledSpan[], record: AttentionRecord
     ));
 }
 
-/** Whether the mask leaves anything of a cell. */
+/** Creates a test of whether the mask shows any part of a cell. */
 function createVisibilityTest(
   slices: readonly Slice[],
   { queries, keys }: Readonly<Record<"queries" | "keys", readonly SampledSpan[]>>,
@@ -81,7 +86,10 @@ interface TileStep {
   readonly keyRowsId: number;
 }
 
-/** What a rank attends to, in order; calls for some heads each of the same tile are one step. */
+/**
+ * Returns the tiles that a rank attends to, in order. Consecutive calls for different heads of the same tile are one
+ * step.
+ */
 function listTiles({ tape }: RecordedRank, strings: readonly string[]): readonly TileStep[] {
   const tiles: TileStep[] = [];
   const event = tape.read();
