@@ -4,33 +4,34 @@ import { createRequire } from "node:module";
 import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
-/** Which addon to load, and its error message if that fails. */
+/** An addon to load, with the details for the error message if loading fails. */
 export interface AddonFile {
-  /** The package that ships it: "@mosaic/kernels-cpu". */
+  /** The package that ships the addon, for example "@mosaic/kernels-cpu". */
   readonly packageName: string;
-  /** What it is: "the native CPU device". */
+  /** What the addon is, for example "the native CPU device". */
   readonly description: string;
   readonly path: string;
-  /** What the JavaScript understands: the addon's `protocol` must be the same. */
+  /** Protocol version of the JavaScript package. The addon's `protocol` must be equal to it. */
   readonly protocol: number;
-  /** What it takes to build it. */
+  /** Tools that are required to build the addon. */
   readonly requirements: string;
 }
 
-/** The platforms that packages have addons for, as `<process.platform>-<process.arch>`; with glibc, not musl. */
+/** Platforms with published addons, as `<process.platform>-<process.arch>`. They require glibc, not musl. */
 const PREBUILT_PLATFORMS: readonly string[] = ["linux-x64", "linux-arm64"];
 
-/** The oldest glibc that these addons load with. */
+/** Oldest glibc version that these addons support. */
 const MIN_GLIBC_VERSION = "2.28";
 
-/** `linux-x64`, as directories of prebuilt addons are called. */
+/** Returns the name of this platform's directory of prebuilt addons, for example "linux-x64". */
 export function platformName(): string {
   return `${process.platform}-${process.arch}`;
 }
 
 /**
- * Where the addon `name` of this platform lies: in the directory `prebuilds` that MOSAIC_PREBUILDS names, if it does, else in
- * that of the package whose JavaScript is at `moduleUrl`, or beside that JavaScript, where a bundle has it.
+ * Returns the path of the addon `name` for this platform. If MOSAIC_PREBUILDS is set, it names the directory of
+ * prebuilt addons. Otherwise this is the directory `prebuilds` of the package whose JavaScript is at `moduleUrl`, or,
+ * for a bundle, the directory `prebuilds` next to that JavaScript.
  */
 export function findAddon(name: string, moduleUrl: string): string {
   const file = `${platformName()}/${name}.node`;
@@ -41,7 +42,7 @@ export function findAddon(name: string, moduleUrl: string): string {
   return candidates.find((prefix) => existsSync(prefix)) ?? candidates[0]!;
 }
 
-/** Loads an addon; every failure becomes an AddonLoadError that reports what to do. */
+/** Loads an addon. Throws an AddonLoadError that states the remedy for any failure. */
 export function loadAddon<Native extends { readonly protocol: number }>(file: AddonFile): Native {
   try {
     const native = createRequire(file.path)(file.path) as Native;
@@ -57,7 +58,7 @@ export function loadAddon<Native extends { readonly protocol: number }>(file: Ad
   }
 }
 
-/** This host, if no addon is published for it; else undefined. */
+/** Returns a description of this host if no addon is published for it, else undefined. */
 function describeHost(): string | undefined {
   const platform = platformName();
   if (!PREBUILT_PLATFORMS.includes(platform)) return platform;

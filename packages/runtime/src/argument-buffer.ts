@@ -10,7 +10,7 @@ import {
 } from "@mosaic/core";
 import { type NativeStorage, releasedMemoryError } from "./storage.ts";
 
-/** What every addon exports: `bind` sets the array of its arguments, and the callback for completions. */
+/** Exports of every addon. `bind` sets the array of arguments and the callback for completions. */
 export interface NativeAddon {
   bind(argumentBuffer: Float64Array, deliver?: (id: number, code: number, message: string) => void): void;
 }
@@ -18,8 +18,9 @@ export interface NativeAddon {
 const MAX_AXES = 12;
 
 /**
- * Arguments for native calls, as doubles in one array that both sides see: writing numbers into it is many times cheaper
- * than passing objects. The first double is the device, on return the result. Counterpart: include/mosaic/argument_reader.h.
+ * Arguments of native calls, as doubles in one array that JavaScript and native code share. Writing numbers into it is
+ * many times cheaper than passing objects. The first double is the address of the device, and on return the result.
+ * Counterpart: include/mosaic/argument_reader.h.
  */
 export class ArgumentBuffer {
   values: Float64Array = new Float64Array(1024);
@@ -48,7 +49,7 @@ export class ArgumentBuffer {
 
   view(x: Tensor): this {
     const { shape, strides, storage } = x;
-    const { owner, address } = storage as NativeStorage; // of another device's storage, the owner is another
+    const { owner, address } = storage as NativeStorage; // storages of other devices have a different or no owner
     if (owner !== this.#owner) this.#rejectForeign(x);
     if (x.isDisposed) x.assertNotDisposed(this.#where);
     const rank = shape.length;
@@ -95,14 +96,14 @@ export class ArgumentBuffer {
     return this;
   }
 
-  /** A list of slices for each sample. */
+  /** Writes a list of slices for each sample. */
   slicesBySample(sliceLists: readonly (readonly Slice[])[]): this {
     this.number(sliceLists.length);
     for (const slices of sliceLists) this.slices(slices);
     return this;
   }
 
-  /** One stride for each axis. */
+  /** Writes one stride for each axis. */
   strides(strides: Shape): this {
     if (strides.length > MAX_AXES) this.#rejectRank(strides.length);
     this.#ensureCapacity(1 + strides.length);
@@ -111,7 +112,7 @@ export class ArgumentBuffer {
     return this;
   }
 
-  /** Grows the array if `count` more doubles, and a few for scalars, do not fit. */
+  /** Grows the array if `count` more doubles and a reserve for scalars do not fit. */
   #ensureCapacity(count: number): void {
     const requiredLength = this.#nextIndex + count + 16;
     if (requiredLength <= this.values.length) return;

@@ -20,15 +20,15 @@ import { nativeKernels } from "./kernel-arguments.ts";
 import { type DeviceCalls, translateErrors } from "./runtime.ts";
 
 /**
- * A device whose memory, transfers, kernels and trace are an addon's; what is left to a device of its own is its stream
- * and how it is opened. Disposing it lets enqueued work finish, then frees all of its memory.
+ * A device whose memory, transfers, kernels and trace are implemented by an addon. Subclasses add their stream and how
+ * the device is opened. Disposing the device lets enqueued work finish, then frees all of its memory.
  */
 export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> implements Device {
   abstract readonly type: string;
   abstract readonly stream: Stream;
   readonly index: number;
   readonly kernels: Kernels;
-  /** What the kernels of the addon have beyond what every device must. */
+  /** Features of the addon's kernels that are optional for a device. */
   readonly features: readonly KernelFeature[] = [];
   protected readonly handle: NativeHandle<Native>;
 
@@ -85,7 +85,7 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
     this.handle.resetPeak();
   }
 
-  /** Gives cached memory that no tensor uses back to the system, once the work so far is done. */
+  /** Returns cached memory that no tensor uses to the system, once the work enqueued so far is done. */
   trim(): void {
     this.handle.trim();
   }

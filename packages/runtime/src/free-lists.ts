@@ -1,17 +1,21 @@
 import type { MemoryBlock } from "./storage.ts";
 
-/** Larger blocks go back to the addon at once: work on so many bytes takes many times as long as the call. */
+/**
+ * Larger blocks are returned to the addon immediately. Work on that many bytes takes many times as long as the native
+ * call.
+ */
 const MAX_BLOCK_BYTES = 64 * 2 ** 10;
 
-/** Bytes that the lists may hold: what lies in them cannot be joined with its neighbours. */
+/** Maximum bytes in the lists. It is limited because blocks in the lists cannot be merged with adjacent free blocks. */
 const MAX_BYTES = 2 ** 20;
 
 /**
- * Freed blocks by size, for the next allocation of that size: a loop of equal steps allocates without a native call. Everything on
- * a device runs in order on one stream, so what the host has freed may be handed out again at once.
+ * Freed blocks by size, for later allocations of that size, so that a loop of equal steps allocates without native
+ * calls. All work of a device runs in order on one stream, so a block that the host has freed may be reused
+ * immediately.
  */
 export class FreeLists {
-  /** Sizes of blocks are multiples of it, a power of two. */
+  /** Block sizes are multiples of this power of two. */
   readonly #granularity: number;
   readonly #lists: MemoryBlock[][];
   #bytes = 0;
@@ -21,12 +25,15 @@ export class FreeLists {
     this.#lists = Array.from({ length: MAX_BLOCK_BYTES / granularity + 1 }, () => []);
   }
 
-  /** Bytes of the blocks in the lists. */
+  /** Total bytes of the blocks in the lists. */
   get bytes(): number {
     return this.#bytes;
   }
 
-  /** A block of the size that the addon would give for so many bytes; undefined if there is none. */
+  /**
+   * Removes and returns a block of the size that the addon would allocate for `byteLength`, or undefined if there is
+   * none.
+   */
   takeBlock(byteLength: number): MemoryBlock | undefined {
     if (!Number.isInteger(byteLength) || byteLength < 0 || byteLength > MAX_BLOCK_BYTES) return undefined;
     const block = this.#lists[this.#listIndex(byteLength)]?.pop();
@@ -34,7 +41,7 @@ export class FreeLists {
     return block;
   }
 
-  /** Whether the lists have taken the block. */
+  /** Adds a block to the lists. Returns false if it is too large or the lists are full. */
   putBlock(block: MemoryBlock): boolean {
     const { byteLength } = block;
     if (byteLength > MAX_BLOCK_BYTES || this.#bytes + byteLength > MAX_BYTES) return false;
@@ -43,7 +50,7 @@ export class FreeLists {
     return true;
   }
 
-  /** Empties the lists. */
+  /** Empties the lists and returns their blocks. */
   clear(): MemoryBlock[] {
     const blocks = this.#lists.flat();
     for (const list of this.#lists) list.length = 0;
@@ -51,7 +58,7 @@ export class FreeLists {
     return blocks;
   }
 
-  /** Nothing takes a block, too. */
+  /** Zero bytes also occupy a block. */
   #listIndex(byteLength: number): number {
     return Math.ceil(byteLength / this.#granularity) || 1;
   }

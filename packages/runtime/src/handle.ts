@@ -14,47 +14,49 @@ import { type DeviceCalls, type External, type NativeRuntime, translateErrors } 
 import type { ArgumentBuffer } from "./argument-buffer.ts";
 import { type BlockOwner, type MemoryBlock, NativeStorage } from "./storage.ts";
 
-/** How a native device is opened. */
+/** Options to open a native device. */
 export interface HandleOptions {
-  /** Name shown in error messages: "cpu:0". */
+  /** Name for error messages, for example "cpu:0". */
   readonly name: string;
-  /** Numbers for `open`, in its order. */
+  /** Arguments of the addon's `open`. */
   readonly options: readonly number[];
-  /** What to do when memory runs out. */
+  /** Remedy for OutOfMemoryError. */
   readonly remedy: string;
   /**
-   * Sizes of blocks are multiples of so many bytes, a power of two, and `allocate` returns them: freed blocks are then kept
-   * in JavaScript, and what is allocated is counted there. Absent: every allocation is the addon's.
+   * Block sizes are multiples of this many bytes, a power of two, and the addon's `allocate` returns them. Freed blocks
+   * are then cached in JavaScript, and allocated bytes are counted there. If absent, every allocation calls the addon.
    */
   readonly granularity?: number;
 }
 
-/** What a block is freed by when its storage was collected. It must not refer to the block. */
+/** Data to free a block whose storage was garbage-collected. It must not refer to the block. */
 type LeakedBlock = Pick<MemoryBlock, "id" | "byteLength">;
 
-/** Changes of this size are reported to V8, whose garbage collector accounts for native memory. */
+/** Smaller changes are not reported to V8, whose garbage collector accounts for native memory. */
 const REPORT_THRESHOLD_BYTES = 4 * 2 ** 20;
 
-/** A native device, as the parts of its JavaScript use it. */
+/** Handle of a native device, which the JavaScript parts of the device share. */
 export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements BlockOwner {
   readonly name: string;
   readonly native: Native;
-  /** The address of the device, by which another device's stream may wait for it. */
+  /** Address of the native device. A stream of another device may use it to wait for this device. */
   readonly address: number;
   readonly streamAddress: bigint;
-  /** What `open` returned beside the two addresses, in the order of the addon. */
+  /** Results of the addon's `open` after the two addresses. */
   readonly deviceInfo: readonly number[];
   readonly #runtime: NativeRuntime<Native>;
   readonly #external: External;
   readonly #remedy: string;
   readonly #freeLists: FreeLists | undefined;
-  /** Blocks, not tensors: a block is registered once, and then serves thousands of them. */
+  /** Tracks blocks rather than tensors, because a block is registered once and then reused for thousands of tensors. */
   readonly #leakRegistry = new FinalizationRegistry<LeakedBlock>((leakedBlock) => this.#freeLeak(leakedBlock));
-  /** Bytes of blocks that storages hold, now and at most. */
+  /** Bytes of blocks that storages hold, now and at the peak. */
   #allocatedBytes = 0;
   #peakBytes = 0;
   #isClosed = false;
-  /** Bytes of blocks that the addon holds, of those that V8 should account for, and of those that were reported to it. */
+  /**
+   * Bytes of the blocks that the addon has allocated, bytes that V8 should account for, and bytes last reported to V8.
+   */
   #nativeBytes = 0;
   #externalBytes = 0;
   #reportedBytes = 0;
@@ -78,7 +80,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     return this.#runtime.argumentBuffer.values;
   }
 
-  /** The argument buffer, ready for the arguments of a call. */
+  /** Returns the argument buffer, ready for the arguments of a call. */
   begin(where: string): ArgumentBuffer {
     if (this.#isClosed) this.#rejectClosed(where);
     return this.#runtime.argumentBuffer.begin(this, this.address, where);
@@ -90,7 +92,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     if (this.results[0] !== 0) throw this.#createFailure();
   }
 
-  /** Makes a call that a completion answers. */
+  /** Makes an asynchronous call, whose completion settles the promise. */
   expect(
     where: string,
     retainedObjects: unknown,
@@ -108,7 +110,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     return errorFromFailure(code, message);
   }
 
-  /** Memory for a dense tensor. */
+  /** Allocates memory for a dense tensor. */
   allocate(shape: Shape, dtype: DType): NativeStorage {
     const byteLength = numel(shape) * dtypeBytes[dtype];
     const block = this.#freeLists?.takeBlock(byteLength) ?? this.#allocateBlock(byteLength, shape, dtype);
@@ -120,7 +122,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
   #allocateBlock(byteLength: number, shape: Shape, dtype: DType): MemoryBlock {
     const where = `empty ${formatShape(shape)} ${dtype}`;
     this.begin(where);
-    // Beyond, numbers mean nothing in native code: an element more would lie outside of what it gives.
+    // Larger sizes are not exact as doubles, so native code could allocate less than was requested.
     if (!Number.isSafeInteger(byteLength) || byteLength < 0) throw this.#createOutOfMemoryError(byteLength, where);
     let block = this.#allocateNative(byteLength, where);
     if (block === undefined && this.#emptyFreeLists() > 0) block = this.#allocateNative(byteLength, where);
@@ -139,9 +141,9 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     return { address: address!, id: id!, byteLength: this.#freeLists === undefined ? byteLength : blockBytes! };
   }
 
-  /** Takes a block back from its storage. */
+  /** Takes a block back from its storage, to cache or free it. */
   reclaim(block: MemoryBlock): void {
-    if (this.#isClosed) return; // all memory went with the device
+    if (this.#isClosed) return; // closing the device has freed all memory
     this.#allocatedBytes -= block.byteLength;
     if (this.#freeLists?.putBlock(block) !== true) this.#freeBlock(block);
   }
@@ -164,14 +166,14 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     this.#nativeBytes -= byteLength;
   }
 
-  /** Gives what the free lists hold to the addon, which joins neighbours; returns how many bytes. */
+  /** Returns all blocks of the free lists to the addon, which merges adjacent blocks. Returns their total bytes. */
   #emptyFreeLists(): number {
     const bytes = this.#freeLists?.bytes ?? 0;
     if (bytes > 0) for (const block of this.#freeLists!.clear()) this.#freeBlock(block);
     return bytes;
   }
 
-  /** Gives cached memory that no storage uses back to the system, in stream order. */
+  /** Returns cached memory that no storage uses to the system, in stream order. */
   trim(): void {
     this.begin("trim");
     this.#emptyFreeLists();
@@ -181,8 +183,9 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
   }
 
   /**
-   * V8 collects all garbage whenever external memory has grown by some tens of MB. Memory that is disposed of is mostly allocated
-   * again, in every training step, and stays reported; memory that was lost does not, so that what is lost next is found as early.
+   * V8 runs a full collection whenever reported external memory has grown by some tens of MB. Disposed memory stays
+   * reported, because training steps allocate it again; memory of collected leaks is unreported, so that the next leaks
+   * are found as early.
    */
   #reportBytes(externalBytes: number): void {
     this.#externalBytes = externalBytes;
@@ -192,10 +195,10 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     this.native.account(this.#external);
   }
 
-  /** Bytes: allocated, reserved, peak, limit, scratch. */
+  /** Returns, in bytes: allocated, reserved, peak, limit, scratch. */
   memory(): readonly [number, number, number, number, number] {
     this.begin("memory");
-    // An addon whose kernels hold nothing of their own leaves it.
+    // Addons whose kernels allocate no scratch memory do not write this result.
     this.results[4] = 0;
     this.native.memory();
     const [allocated, reserved, peak, limit, scratch] = this.results;
@@ -203,14 +206,14 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     return [this.#allocatedBytes, reserved!, this.#peakBytes, limit!, scratch!];
   }
 
-  /** Counts the most that is allocated at once anew. */
+  /** Resets the peak of allocated bytes to the current value. */
   resetPeak(): void {
     this.begin("resetPeakMemory");
     this.native.resetPeak();
     this.#peakBytes = this.#allocatedBytes;
   }
 
-  /** What was submitted still runs, then all memory goes. */
+  /** Lets submitted work finish, then frees all memory. */
   close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;

@@ -1,7 +1,7 @@
 /**
- * The runtime that devices and collectives with native code share: the Node-API host (arguments as numbers in one array,
- * completions, addon loading), the stream ABI and the collectives engine. For authors of devices and transports; the C
- * headers are in `include/mosaic`.
+ * The runtime that devices and collectives with native code share: the Node-API host (arguments as numbers in one
+ * array, completions, addon loading), the stream ABI and the collectives engine. It is for authors of devices and
+ * transports. The C headers are in `include/mosaic`.
  *
  * @module
  */

@@ -16,27 +16,27 @@ import {
 } from "@mosaic/core";
 import type { ArgumentBuffer } from "./argument-buffer.ts";
 
-// The arguments of a kernel, written into the argument buffer as its row in the schema states; what reads them is
-// include/mosaic/kernel_arguments.h. The methods are compiled once, when this module loads. That of `fill` is
+// Methods that write the arguments of a kernel into the argument buffer in the order of the schema, where
+// include/mosaic/kernel_arguments.h reads them. They are compiled once, when this module loads. The method of `fill` is
 //
 //   function fill(out, value) { const args = host.begin("fill"); args.view(out); args.number(value); host.launch(call); }
 
-/** A call of one kernel: its operands are in the argument buffer. */
+/** Native call of one kernel. Its arguments are in the argument buffer. */
 export type KernelCall = () => void;
 
 /** The kernels that an addon exports, by name. */
 export type KernelCalls = Readonly<Record<KernelName, KernelCall>>;
 
-/** A native device, as its kernels use it. */
+/** The part of a native device that its kernels use. */
 export interface KernelHost {
   readonly native: KernelCalls;
-  /** The argument buffer, ready for the arguments of a call. */
+  /** Returns the argument buffer, ready for the arguments of a call. */
   begin(where: string): ArgumentBuffer;
   /** Makes a call that submits work; throws the stream's failure if it has failed. */
   launch(call: KernelCall): void;
 }
 
-/** Names that the source of methods uses, beside the parameters. */
+/** Variables that the generated methods use in addition to their parameters. */
 const freeVariables = [
   "device",
   "host",
@@ -58,7 +58,7 @@ const methodFactories = (Object.keys(kernelSchema) as KernelName[]).map(
 function methodSource(kernel: KernelName): string {
   const parameters: readonly Field[] = kernelSchema[kernel];
   const [first] = parameters as [Field];
-  // Errors name a call by what the user called: "add", not "binary".
+  // Errors name the operation that the user called, for example "add" rather than "binary".
   const where = "enum" in first ? first.name : JSON.stringify(kernel);
   return [
     parameters.some(({ name }) => name === "tile") ? "checkFeatures(device, kv, tile);\ncheckTile(q, kv, tile);" : "",
@@ -68,7 +68,7 @@ function methodSource(kernel: KernelName): string {
   ].join("\n");
 }
 
-/** Source that writes a field; `value` is the expression of it, `where` names it in errors. */
+/** Returns source code that writes a field. `value` is the field's expression; `where` names it in errors. */
 function fieldSource(field: Field, value: string, where: string): string {
   const absenceTestSource = `${value} === null || ${value} === undefined`;
   if ("struct" in field) {
@@ -98,13 +98,16 @@ function fieldSource(field: Field, value: string, where: string): string {
   return `args.number(${value}${field.optional ? " ?? 0" : ""});`;
 }
 
-/** The expression of a structure's field: `state.out`, or what is called otherwise for each `kind` of the structure. */
+/**
+ * Returns the expression of a structure's field, such as `state.out`. The field's name may depend on the structure's
+ * `kind`.
+ */
 function memberSource(field: Field, structure: string): string {
   if (!("names" in field)) return `${structure}.${field.name}`;
   return `${structure}[${JSON.stringify(field.names)}[${structure}.kind]]`;
 }
 
-/** The code of each value of each enumeration. */
+/** Numeric code of each value, by enumeration. */
 const codes = Object.fromEntries(
   Object.entries(kernelEnumerations).map(([name, values]) => [
     name,
@@ -130,10 +133,10 @@ function rejectDType({ dtype }: Tensor, expected: DType, where: string): never {
 }
 
 /**
- * The kernels of a native device: each call writes its arguments into the argument buffer and submits one native work.
- * Attention that needs a feature that the device does not have is rejected with an OptionError (`checkFeatures`), a tile that
- * does not fit with a ShapeError (`checkTile`), a tensor
- * of a dtype that the schema does not allow with a DTypeError.
+ * Creates the kernels of a native device. Each call writes its arguments into the argument buffer and submits one piece
+ * of native work. Throws an OptionError for attention that needs a feature that the device lacks (`checkFeatures`), a
+ * ShapeError for a tile whose shapes do not match (`checkTile`), and a DTypeError for a tensor of a dtype that the
+ * schema does not allow.
  */
 export function nativeKernels(device: FeatureDevice, host: KernelHost): Kernels {
   const methods = methodFactories.map(([name, createMethod]) => {

@@ -3,8 +3,8 @@ import { type NetworkInterfaceInfo, networkInterfaces } from "node:os";
 import { expectValue, OptionError } from "@mosaic/core";
 
 /**
- * The interfaces of this host that an option `network` names: by name, "eth1", or by a subnet of their addresses, "10.1.0.0/16"; several are
- * separated by commas. `where` begins messages.
+ * Returns the names of this host's interfaces that an option `network` selects, either by name ("eth1") or by a subnet
+ * of their addresses ("10.1.0.0/16"). Several are separated by commas. Error messages begin with `where`.
  *
  * @example
  * ```ts
@@ -12,7 +12,7 @@ import { expectValue, OptionError } from "@mosaic/core";
  * findInterfaces("127.0.0.0/8", "nccl: network"); // => ["lo"]
  * findInterfaces("10.1.0.0/99", "nccl: network"); // throws nccl: network: expected an interface such as "eth1", or a subnet such as "10.1.0.0/16"
  * ```
- * @throws OptionError for a part that is no subnet, or that no interface of this host has.
+ * @throws OptionError for a part that is neither an interface of this host nor a subnet of one.
  */
 export function findInterfaces(network: string, where: string): readonly string[] {
   expectValue(where, typeof network === "string", "a string of interfaces or subnets, separated by commas", network);

@@ -5,16 +5,19 @@ import { type NativeAddon, ArgumentBuffer } from "./argument-buffer.ts";
 interface PendingCompletion {
   readonly resolve: () => void;
   readonly reject: (error: Error) => void;
-  /** What native code writes to until the completion arrives. */
+  /** Objects whose memory native code uses until the completion arrives. */
   readonly retainedObjects: unknown;
 }
 
-/** Promises for work that native code completes later, by number: the JavaScript side of completion_queue.h. */
+/** Promises for work that native code completes later, by completion id. The JavaScript side of completion_queue.h. */
 export class Completions {
   readonly #pending = new Map<number, PendingCompletion>();
   #lastId = 0;
 
-  /** A promise, settled by the completion whose number `submit` is given; `held` stays alive until then. */
+  /**
+   * Returns a promise that is settled by the completion whose number is passed to `submit`. `retainedObjects` stays
+   * alive until then.
+   */
   expect(retainedObjects: unknown, submit: (completion: number) => void): Promise<void> {
     return new Promise((resolve, reject) => {
       const completion = ++this.#lastId;
@@ -36,23 +39,23 @@ export class Completions {
 export type External = { readonly __brand: "mosaic.device" };
 
 /**
- * What the addon of any device exports. Arguments travel through the argument buffer that `bind` was given, the device's
- * address first, so most calls take none.
+ * Exports of a device's addon. Arguments are passed in the argument buffer that `bind` has set, with the device's
+ * address first, so most functions have no parameters.
  */
 export interface DeviceCalls extends NativeAddon, KernelCalls {
   readonly protocol: number;
-  /** Arguments: the options → address of the device, address of its stream, and what else the device reports. */
+  /** Arguments: the options. Results: addresses of the device and of its stream, then values specific to the device. */
   open(): External;
   close(device: External): void;
-  /** Reports to V8 how much is allocated. */
+  /** Reports the number of allocated bytes to V8. */
   account(device: External): void;
   write(values: Float32Array): void;
   read(values: Float32Array): void;
   failure(): readonly [code: number, message: string] | undefined;
   takeTrace(): readonly (string | number)[];
-  /** Arguments: bytes → address, or 0; and what to free it by. */
+  /** Arguments: bytes. Results: the address, or 0 if memory is exhausted; the id to free the block with. */
   readonly allocate: KernelCall;
-  /** Arguments: what `allocate` gave, bytes. */
+  /** Arguments: the id from `allocate`, bytes. */
   readonly free: KernelCall;
   readonly memory: KernelCall;
   readonly resetPeak: KernelCall;
@@ -62,7 +65,7 @@ export interface DeviceCalls extends NativeAddon, KernelCalls {
   readonly stopTrace: KernelCall;
 }
 
-/** What all devices of one addon share: its argument array and its completion queue. */
+/** State that all devices of one addon share: its argument buffer and its completion queue. */
 export class NativeRuntime<Native extends DeviceCalls = DeviceCalls> {
   readonly native: Native;
   readonly argumentBuffer: ArgumentBuffer;
@@ -75,7 +78,7 @@ export class NativeRuntime<Native extends DeviceCalls = DeviceCalls> {
   }
 }
 
-/** Calls native code whose errors have a MosaicFailureCode in `code`. */
+/** Calls native code. Converts errors with a MosaicFailureCode in `code` to the error class for that code. */
 export function translateErrors<T>(call: () => T): T {
   try {
     return call();

@@ -1,27 +1,30 @@
 import { DisposedError, expectValue, formatShape, type Shape, Storage } from "@mosaic/core";
 
 /**
- * Memory as an addon handed it out. A storage holds it, or its device's free lists: never both. So a block is collected only if
- * its storage was collected without being released, and is then freed.
+ * A block of memory that an addon allocated. Either a storage or the device's free lists hold it, never both. So a
+ * block is garbage-collected only if its storage was collected without being released. The block is then freed.
  */
 export interface MemoryBlock {
-  /** The address as a number: user space ends at 2^47, so it is exact. */
+  /** The address. It is exact as a number, because user space ends at 2^47. */
   readonly address: number;
-  /** What the addon frees it by. */
+  /** Id by which the addon frees the block. */
   readonly id: number;
-  /** What it takes of the device's memory: at least what was requested. */
+  /** Bytes of device memory that the block occupies, at least as many as were requested. */
   readonly byteLength: number;
 }
 
-/** What blocks return to. */
+/** Owner to which blocks are returned. */
 export interface BlockOwner {
   reclaim(block: MemoryBlock): void;
 }
 
-/** The owner of what has no memory: no device's, so that a kernel rejects it without a check of its own. */
+/**
+ * Owner of storages whose memory is released. It differs from every device, so kernels reject them without an extra
+ * check.
+ */
 const noOwner: BlockOwner = { reclaim() {} };
 
-/** For the use of a tensor whose storage has released its memory. */
+/** Returns the error for using a tensor whose storage has released its memory. */
 export function releasedMemoryError(where: string, shape?: Shape): DisposedError {
   return new DisposedError({
     where,
@@ -33,11 +36,11 @@ export function releasedMemoryError(where: string, shape?: Shape): DisposedError
 
 /** Memory of a device whose native code takes addresses as numbers. */
 export class NativeStorage extends Storage {
-  /** The address as a number; 0 while the memory is released. */
+  /** The address; 0 while the memory is released. */
   address: number;
-  /** The native device that the memory belongs to; none while it is released. */
+  /** The native device that owns the memory; `noOwner` while it is released. */
   owner: BlockOwner;
-  /** Until it is freed. */
+  /** The block; undefined once it is freed. */
   #block: MemoryBlock | undefined;
 
   constructor(owner: BlockOwner, block: MemoryBlock, byteLength: number) {

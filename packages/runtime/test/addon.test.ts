@@ -14,7 +14,7 @@ afterEach(() => {
 const name = "mosaic_test";
 const file = join(`${process.platform}-${process.arch}`, `${name}.node`);
 
-/** A directory with an empty addon at each of these paths; gone when the test ends. */
+/** Creates a directory with an empty addon at each of these paths. It is removed when the test ends. */
 function createDirectoryWith(...paths: string[]): string {
   const directory = mkdtempSync(join(tmpdir(), "mosaic-addon-"));
   onTestFinished(() => rmSync(directory, { recursive: true }));
@@ -34,7 +34,7 @@ const loadFrom = (path: string) =>
     requirements: "nothing",
   });
 
-/** Makes this process look as if it ran elsewhere. */
+/** Makes this process appear to run on another host. */
 function overrideHost(platform: string, arch: string, glibc?: string): void {
   const [ownPlatform, ownArch] = [process.platform, process.arch];
   const overrideProperty = (key: string, value: string) =>

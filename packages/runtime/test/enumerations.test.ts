@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 
-/** The enumerators of `enum class name` in a header, in lower case. */
+/** Returns the enumerators of `enum class name` in a header, in lower case. */
 function parseEnumerators(header: string, name: string): readonly string[] {
   const text = readFileSync(`${root}/${header}`, "utf8");
   const [, list = ""] = new RegExp(`enum class ${name} : \\w+ \\{([^}]*)\\}`).exec(text) ?? [];
@@ -15,7 +15,7 @@ function parseEnumerators(header: string, name: string): readonly string[] {
 test.each([
   ["include/mosaic/view.h", "DType", Object.keys(dtypeCodes).toSorted((a, b) => encodeDType(a) - encodeDType(b))],
   ["include/mosaic/reduction.h", "ReduceOp", reduceOps],
-  // A split is no call of the contract: newGroup posts it.
+  // A split is not among the collectives of the contract; ProcessGroup.split posts it.
   ["native/collectives/call.h", "OpKind", [...collectiveOps, "split"]],
 ])("%s: %s numbers what @mosaic/core numbers, in the same order", (header, name, expected) => {
   expect(parseEnumerators(header, name)).toEqual(expected.map((each) => each.toLowerCase()));

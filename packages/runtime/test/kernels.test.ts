@@ -46,7 +46,7 @@ function tensor(shape: Shape, dtype: Tensor["dtype"] = "float32"): Tensor {
   return new Tensor({ device: device as unknown as Device, dtype, storage, shape, strides, offset: 2 });
 }
 
-/** Reads arguments back as native code does: by the schema alone. */
+/** Reads arguments back as native code does, based on the schema only. */
 class Decoder {
   #next = 1;
 
@@ -90,7 +90,7 @@ function decodeArguments(kernel: KernelName): unknown[] {
   return new Decoder().fields(kernelSchema[kernel]);
 }
 
-/** What a decoder makes of a tensor. */
+/** Returns the value that the decoder reads for a tensor. */
 function encodeView({ storage, offset, dtype, shape, strides }: Tensor) {
   const tensorAddress = (storage as NativeStorage).address + offset * (dtype === "float32" ? 4 : 2);
   return {

@@ -16,14 +16,14 @@ class ArgumentReader {
  public:
   explicit ArgumentReader(const double* next) : next_(next) {}
 
-  /// Reads each of them, in order.
+  /// Reads the fields in order.
   template <class... Fields>
   void operator()(Fields&... fields) {
     (read(fields), ...);
   }
 
   double number() { return *next_++; }
-  /// Throws std::invalid_argument for NaN and what 64 bits cannot hold: the conversion would be undefined.
+  /// Throws std::invalid_argument for NaN and numbers outside of int64, whose conversion would be undefined behaviour.
   int64_t integer() {
     const double value = *next_++;
     if (value >= -0x1p63 && value < 0x1p63) return static_cast<int64_t>(value);
@@ -36,7 +36,7 @@ class ArgumentReader {
   }
 
  private:
-  /// A number, a value of an enumeration, or a structure that reads itself.
+  /// Reads a number, a value of an enumeration, or a structure that has a `read` function.
   template <class T>
   void read(T& value) {
     if constexpr (std::is_class_v<T>) {
@@ -73,7 +73,7 @@ class ArgumentReader {
     view.rank = 0;
   }
 
-  /// A tensor of rank 3 holds values per row and gets a last axis of length 1.
+  /// A tensor of rank 3 holds one value per row. It is read with an additional last axis of length 1.
   void read(TensorView& view) {
     View stridedView;
     read(stridedView);
@@ -89,7 +89,8 @@ class ArgumentReader {
     for (int axis = 0; axis < strides.rank; axis++) strides.stride[axis] = integer();
   }
 
-  // JavaScript checks what callers pass (checkTile). These guard the process: kernels divide by steps, index by spans.
+  // JavaScript checks arguments of callers (checkTile). These checks protect the process, because kernels divide by
+  // steps and index by spans.
   void read(Span& span) {
     (*this)(span.start, span.length, span.step);
     const bool isInRange = span.start >= 0 && span.start <= kMaxPosition && span.length >= 0 && span.step >= 1 &&

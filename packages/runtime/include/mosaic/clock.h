@@ -1,4 +1,4 @@
-// The clock of traces and deadlines, and how messages write its times.
+// The clock for traces and deadlines, and the format of its times in messages.
 #pragma once
 
 #include <time.h>
@@ -16,7 +16,7 @@ inline int64_t monotonicNs() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-/// `0.5 s`
+/// Returns a text such as `0.5 s`.
 inline std::string formatSeconds(int64_t ns) {
   char text[32];
   std::snprintf(text, sizeof text, "%g s", static_cast<double>(ns) * 1e-9);

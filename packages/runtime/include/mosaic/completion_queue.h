@@ -1,4 +1,4 @@
-// Completions of asynchronous native work, delivered to JavaScript: one ThreadSafeFunction for an environment.
+// Delivers completions of asynchronous native work to JavaScript, by one ThreadSafeFunction per environment.
 #pragma once
 
 #include <node_api.h>
@@ -13,18 +13,18 @@
 
 namespace mosaic {
 
-/// A completion names the work that ended by its id, and its failure if it failed. The environment stays alive while
+/// A completion has the id of the completed work, and the failure if it failed. The environment stays alive while
 /// completions are expected.
 class CompletionQueue : public std::enable_shared_from_this<CompletionQueue> {
  public:
   /// `callback(id, code, message)` is called for each completion, on the JavaScript thread.
   CompletionQueue(napi_env env, napi_value callback);
 
-  /// On the JavaScript thread: one more completion will follow.
+  /// Announces one more completion. To be called on the JavaScript thread.
   void expect();
-  /// From any thread. Dropped once the environment is gone.
+  /// May be called from any thread. Has no effect once the environment has ended.
   void complete(double id, const MosaicFailure* failure);
-  /// On the JavaScript thread, when the environment ends.
+  /// To be called on the JavaScript thread when the environment ends.
   void close();
 
  private:
@@ -61,7 +61,7 @@ inline void CompletionQueue::complete(double id, const MosaicFailure* failure) {
   const std::lock_guard lock(mutex_);
   if (!isOpen_) return;
   completions_.push_back({id, failure ? failure->code : 0, failure ? failure->message : ""});
-  // One signal for all completions that lie there when it is served.
+  // One signal for all completions that are queued when it is handled.
   if (completions_.size() == 1) napi_call_threadsafe_function(signal_, nullptr, napi_tsfn_nonblocking);
 }
 

@@ -1,4 +1,4 @@
-// Wakes a thread that polls.
+// Wakes a thread that sleeps in `poll`.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -11,7 +11,7 @@ namespace mosaic {
 
 class EventFd {
  public:
-  /// Throws std::system_error if the process has no more descriptors.
+  /// Throws std::system_error if the process has no free descriptors.
   EventFd() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "connect: eventfd");
   }
@@ -19,11 +19,11 @@ class EventFd {
   EventFd(const EventFd&) = delete;
   EventFd& operator=(const EventFd&) = delete;
 
-  /// To be polled for POLLIN.
+  /// The descriptor, to be polled for POLLIN.
   int fd() const { return fd_; }
-  /// Any thread.
+  /// May be called from any thread.
   void signal() const { eventfd_write(fd_, 1); }
-  /// Until the next signal it is not readable.
+  /// Makes the descriptor unreadable until the next signal.
   void reset() const {
     eventfd_t count;
     eventfd_read(fd_, &count);

@@ -1,4 +1,4 @@
-// Failures as they travel: between ranks, onto devices, into JavaScript.
+// Failures, as passed between ranks, to devices and to JavaScript.
 #pragma once
 
 #include <cstring>
@@ -11,7 +11,7 @@
 
 namespace mosaic {
 
-/// Its code decides which error class a program sees.
+/// An exception whose code determines the error class in JavaScript.
 class Failure : public std::runtime_error {
  public:
   Failure(MosaicFailureCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -23,7 +23,7 @@ class Failure : public std::runtime_error {
   MosaicFailureCode code_;
 };
 
-/// The message is cut to the characters that fit; allocates nothing.
+/// Truncates the message to the size the characters that fit; Does not allocate.
 inline MosaicFailure failureRecord(MosaicFailureCode code, const char* message) {
   MosaicFailure failure{};
   failure.code = code;
@@ -35,8 +35,8 @@ inline MosaicFailure failureRecord(MosaicFailureCode code, const std::string& me
   return failureRecord(code, message.c_str());
 }
 
-/// Runs `body`, as functions of C tables report: 0, or 1 with what it threw in `failure`. `context` precedes the texts
-/// of exceptions that are no Failure.
+/// Runs `body` and returns 0, or 1 with the exception in `failure`: how functions of C tables report. `context` is
+/// prepended to the texts of exceptions other than Failure.
 template <typename Body>
 int captureFailure(MosaicFailure* failure, const std::string& context, Body body) {
   try {

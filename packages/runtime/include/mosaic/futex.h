@@ -1,4 +1,4 @@
-// Sleeping and waking across threads and, when `shared`, across processes that map the same page.
+// Sleeping and waking across threads and, if shared, across processes that map the same page.
 #pragma once
 
 #include <linux/futex.h>
@@ -12,7 +12,7 @@
 
 namespace mosaic {
 
-/// Sleeps while `word` holds `expected`, at most `timeoutNs` (negative: without limit). May wake for no reason.
+/// Sleeps while `word` holds `expected`, at most `timeoutNs` (negative: without limit). May wake spuriously.
 inline void futexWait(std::atomic<uint32_t>& word, uint32_t expected, int64_t timeoutNs, bool isShared) {
   timespec timeout{timeoutNs / 1'000'000'000, timeoutNs % 1'000'000'000};
   const int operation = isShared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE;
@@ -23,7 +23,7 @@ inline void futexWake(std::atomic<uint32_t>& word, bool isShared) {
   syscall(SYS_futex, &word, isShared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-/// One turn of a loop that spins.
+/// One iteration of a spin loop.
 inline void cpuRelax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -32,14 +32,14 @@ inline void cpuRelax() {
 #endif
 }
 
-/// Wakes one thread, the only one that sleeps here; lies in shared memory. Ringing it while that thread is awake costs
-/// one load.
+/// Wakes one thread, the only one that sleeps on this doorbell. It may be in shared memory. Ringing it while that
+/// thread is awake costs one load.
 ///
-/// The caller of ring() has published what it changed by a sequentially consistent store before, or under a mutex
-/// that `ready` takes, too. The sleeper announces that it is about to sleep, evaluates `ready` once more, then sleeps:
-/// one of the two always observes the other.
+/// Before it calls ring(), the caller must publish its changes by a sequentially consistent store, or under a mutex
+/// that `ready` also locks. The sleeper announces that it is about to sleep, evaluates `ready` once more, then sleeps.
+/// So one of the two always observes the other.
 class alignas(64) Doorbell {
-  // The system compares the word itself, and other processes use it.
+  // The kernel compares the word's bytes, and other processes access it.
   using Word = std::atomic<uint32_t>;
   static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(uint32_t));
 
@@ -50,7 +50,7 @@ class alignas(64) Doorbell {
     futexWake(ringCount_, true);
   }
 
-  /// Sleeps until rung or until `timeoutNs` have passed, unless `ready()` is true already.
+  /// Sleeps until rung or until `timeoutNs` have passed. Returns at once if `ready()` is already true.
   template <typename Ready>
   void sleep(int64_t timeoutNs, Ready ready) {
     const uint32_t expected = ringCount_.load();
@@ -59,9 +59,9 @@ class alignas(64) Doorbell {
     clearAsleep();
   }
 
-  // For a thread that sleeps elsewhere, in `poll`, and those that wake it there.
+  // The functions below are for a thread that sleeps in `poll` instead, and for threads that wake it there.
 
-  /// From here to `clearAsleep` the first that calls `clearIfAsleep` receives true, and wakes the thread.
+  /// From this call to `clearAsleep`, the first call of `clearIfAsleep` returns true; its caller must wake the thread.
   void setAsleep() { isAsleep_.store(1); }
   void clearAsleep() { isAsleep_.store(0); }
   bool clearIfAsleep() { return isAsleep_.load() != 0 && isAsleep_.exchange(0) != 0; }

@@ -1,5 +1,5 @@
-// The arithmetic of reductions over ranks: blocks of elements, accumulated in float32 in the order in which they are
-// given, rounded once. Engine and transports share it, so that a reduction has the same bits on every transport.
+// The arithmetic of reductions over ranks: blocks of elements are accumulated in float32 in the order of the calls, and
+// rounded once. The engine and the transports share it, so that a reduction has the same bits on every transport.
 #pragma once
 
 #include <bit>
@@ -45,7 +45,7 @@ inline uint16_t toFloat16(float value) {
   const float absValue = std::fabs(value);
   if (value != value) return static_cast<uint16_t>(sign | 0x7e00);
   if (absValue >= 65520.0f) return static_cast<uint16_t>(sign | 0x7c00);
-  // Adding 0.5 pushes a subnormal's bits to the bottom of the mantissa, rounded by the addition itself.
+  // Adding 0.5 shifts the bits of a subnormal to the bottom of the mantissa; the addition itself rounds them.
   if (absValue < 0x1p-14f)
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(absValue + 0.5f) - 0x3f000000u));
   const uint32_t magnitude = bits & 0x7fffffff;
@@ -80,7 +80,7 @@ inline uint64_t widenF16c(float*, const uint16_t*, uint64_t) { return 0; }
 inline uint64_t narrowF16c(uint16_t*, const float*, uint64_t) { return 0; }
 #endif
 
-/// `from` may lie at any even address inside a ring; the conversions use unaligned loads.
+/// `from` may be any even address in a ring buffer; the conversions use unaligned loads.
 inline void widen(float* to, const uint16_t* from, uint64_t count, DType dtype) {
   if (dtype == DType::BFloat16) {
     for (uint64_t i = 0; i < count; i++) to[i] = fromBFloat16(from[i]);
@@ -109,7 +109,7 @@ inline void combine(float* acc, const float* in, uint64_t count, ReduceOp op, bo
 
 }  // namespace detail
 
-/// acc = in for the first operand, else acc (+ or max) in. A NaN wins every max.
+/// Computes acc = in for the first operand, else acc = acc + in or max(acc, in). A maximum propagates NaN.
 inline void accumulate(float* acc, const void* in, uint64_t count, DType dtype, ReduceOp op, bool isFirst) {
   if (dtype == DType::Float32) return detail::combine(acc, static_cast<const float*>(in), count, op, isFirst);
   float widened[detail::kBlockElements];

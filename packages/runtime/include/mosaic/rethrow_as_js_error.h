@@ -9,7 +9,8 @@
 
 namespace mosaic {
 
-/// Runs `body`; native failures become JavaScript errors whose `code` is a MosaicFailureCode, for `translateErrors`.
+/// Runs `body`. Converts native failures to JavaScript errors whose `code` is a MosaicFailureCode, for
+/// `translateErrors`.
 template <typename Body>
 auto rethrowAsJsError(Napi::Env env, Body body) -> decltype(body()) {
   try {

@@ -1,4 +1,4 @@
-// Whether two declarations of one C function, or of one of its types, are called the same way.
+// Compares the ABIs of two declarations of one C function, or of one of its types.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@ namespace check {
 template <size_t bytes, size_t alignment>
 struct StructLayout {};
 
-/// What a type is to a caller: enums are their numbers, structures their bytes; what a pointer to a structure points to
-/// is the structure's affair, and many are opaque handles.
+/// Maps a type to its representation in the ABI: enums to their underlying integers, structures to their bytes.
+/// Structures behind pointers are not compared, because they are checked by themselves and many are opaque handles.
 template <class T>
 struct AbiType {
   using Type = T;

@@ -1,8 +1,8 @@
 /* The ABI of a CPU stream: what `Stream.handle` points to on a device of type "cpu".
  *
- * Collectives order their work against compute through it, whichever package made the stream. A device whose streams
- * are its own has a port instead (device_port.h). Plain C, so that any compiler and any allocator may be used on either
- * side.
+ * Collectives order their work against compute through it, regardless of the package that created the stream. A device
+ * with streams of another kind has a port instead (device_port.h). Plain C, so that any compiler and any allocator may
+ * be used on either side.
  */
 #ifndef MOSAIC_STREAM_H
 #define MOSAIC_STREAM_H
@@ -33,9 +33,9 @@ typedef struct MosaicFailure {
 
 /* One piece of work. The stream thread calls `run` exactly once, after all earlier work and before all later work.
  *
- * `upstream` is null while the stream is sound, else the first failure on it: the work must then not touch its
- * operands, only signal completion. `run` returns 0, or fills `failure` and returns non-zero, which fails
- * the stream: from then on every later work sees it as `upstream`, and reads reject with it.
+ * `upstream` is null unless the stream has failed; then it is the first failure, and the work must not access its
+ * operands but only signal completion. `run` returns 0, or fills in `failure` and returns nonzero, which fails the
+ * stream: all later work receives this failure as `upstream`, and reads reject with it.
  * `drop` frees `arg`; it is called once, after `run`, on the stream thread. */
 typedef struct MosaicWork {
   const char *name; /* static lifetime */
@@ -47,7 +47,7 @@ typedef struct MosaicWork {
 typedef struct MosaicStream MosaicStream;
 struct MosaicStream {
   uint32_t abi; /* MOSAIC_STREAM_ABI; checked by the receiver of a handle */
-  /* Appends work and returns at once. May be called from any thread. */
+  /* Appends work and returns immediately. May be called from any thread. */
   void (*submit)(MosaicStream *stream, const MosaicWork *work);
 };
 

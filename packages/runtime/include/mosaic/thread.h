@@ -1,4 +1,4 @@
-// Threads beside the host's.
+// Threads other than the host's.
 #pragma once
 
 #include <pthread.h>
@@ -9,7 +9,7 @@
 
 namespace mosaic {
 
-/// While it lives, the calling thread, and threads that it starts, receive no signals.
+/// Blocks all signals for the calling thread, and for threads that it starts, until it is destroyed.
 class ScopedSignalBlock {
  public:
   ScopedSignalBlock() {
@@ -25,7 +25,8 @@ class ScopedSignalBlock {
   sigset_t previousMask_;
 };
 
-/// A thread that leaves signals to the host's main thread. Throws std::system_error if the system gives none.
+/// Starts a thread that blocks all signals, so that the host's main thread receives them. Throws std::system_error if
+/// the system cannot create it.
 template <typename Body>
 std::thread startThread(const char* name, Body body) {
   const ScopedSignalBlock signalBlock;

@@ -1,11 +1,11 @@
-// What kernels are given: raw memory, shapes and strides.
+// Operands of kernels: raw memory, shapes and strides.
 #pragma once
 
 #include <cstdint>
 
 namespace mosaic {
 
-/// How the elements of a tensor are stored. Arithmetic is float32 throughout.
+/// Storage format of a tensor's elements. Arithmetic is always float32.
 enum class DType : uint8_t { Float32, BFloat16, Float16 };
 
 constexpr int64_t dtypeBytes(DType dtype) { return dtype == DType::Float32 ? 4 : 2; }
@@ -16,8 +16,9 @@ constexpr const char* dtypeName(DType dtype) {
 
 constexpr int kMaxAxes = 12;
 
-/// A strided view of up to 12 axes, outermost first; strides count elements and may be 0 (broadcast) for an input.
-/// Plain data: files compiled for one instruction set must not share functions with others (simd/isa.h).
+/// A strided view of up to 12 axes, outermost first. Strides count elements and may be 0 (broadcast) for an input.
+/// It has no member functions, because files compiled for one instruction set must not share functions with others
+/// (simd/isa.h).
 struct View {
   void* data;
   DType dtype;
@@ -26,7 +27,7 @@ struct View {
   int64_t stride[kMaxAxes];
 };
 
-/// A view that may be absent: its data is then null, and its rank 0.
+/// A view that may be absent. Then its data is null and its rank is 0.
 struct OptionalView : View {};
 
 /// One stride for each of `rank` axes.
@@ -35,9 +36,8 @@ struct Strides {
   int64_t stride[kMaxAxes];
 };
 
-/// A strided 4-d view, of attention's tensors. Strides count elements and may be anything for an input (0 broadcasts);
-/// an output must not
-/// overlap itself. Rows [B, H, S] have shape {B, H, S, 1}.
+/// A strided 4-d view, for the tensors of attention. Strides count elements. They are arbitrary for an input (0
+/// broadcasts); elements of an output must not overlap. Rows [B, H, S] have shape {B, H, S, 1}.
 struct TensorView {
   void* data;
   DType dtype;
@@ -45,13 +45,13 @@ struct TensorView {
   int64_t stride[4];
 };
 
-/// Global positions start, start + step, … of consecutive local rows; step ≥ 1.
+/// The global positions start, start + step, … of consecutive local rows; step ≥ 1.
 struct Span {
   int64_t start, length, step;
 };
 
-/// Row q of [q0, q1) sees the keys [k0 + (type & 2 ? q − q0 : 0), k1 − (type & 1 ? q1 − 1 − q : 0)); all positions are
-/// global.
+/// Row q of [q0, q1) attends to the keys [k0 + (type & 2 ? q − q0 : 0), k1 − (type & 1 ? q1 − 1 − q : 0)). All
+/// positions are global.
 struct Slice {
   int64_t q0, q1, k0, k1;
   int32_t type;

@@ -10,7 +10,7 @@ CompletionCallback Addon::completion(Napi::Value number) const {
 
 void Addon::abortAll() {
   for (const auto& engine : engines) engine->abort();
-  // A process that ends by an error destroys what libraries hold, UCX for one, with these threads still in it.
+  // If a process exits because of an error, libraries such as UCX destroy their state while these threads still use it.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
   for (const auto& engine : engines) engine->join(deadline);
 }
@@ -32,7 +32,7 @@ namespace {
 void bind(const Napi::CallbackInfo& info) {
   Addon& addon = getAddon(info);
   addon.completions = std::make_shared<CompletionQueue>(info.Env(), info[0]);
-  // Added after the queue's function was made, so that it runs before that is torn down.
+  // Added after the queue's ThreadSafeFunction was created, so that it runs before that function is destroyed.
   info.Env().AddCleanupHook([&addon] { addon.shutDown(); });
 }
 

@@ -1,4 +1,4 @@
-// What belongs to one JavaScript environment: the engines of its ranks, and the completions that are pending.
+// State of one JavaScript environment: the engines of its ranks, and the pending completions.
 #pragma once
 
 #include <napi.h>
@@ -13,20 +13,21 @@
 
 namespace mosaic {
 
-/// Changes whenever the two sides would misunderstand each other; its counterpart is in src/collectives/addon.ts.
+/// Version of the interface to JavaScript. Its counterpart, `protocol` in src/collectives/addon.ts, must be equal.
 constexpr int32_t kBindingVersion = 4;
 
 struct Addon {
   std::shared_ptr<CompletionQueue> completions;
-  /// Those that have not closed: an operation under way must not end because its group is not referenced any more.
+  /// Engines that have not closed. The list keeps operations in progress alive when their group is no longer
+  /// referenced.
   std::list<std::shared_ptr<Engine>> engines;
   std::map<double, std::shared_ptr<std::vector<TraceRecord>>> traces;  // by completion
 
-  /// Completes `number`, once; `completions->expect()` must be called when that is certain.
+  /// Returns a callback that completes `number` once. `completions->expect()` must be called when it is certain to run.
   CompletionCallback completion(Napi::Value number) const;
-  /// Before the process ends: fails what is under way, and waits for the communication threads, for 2 s at most.
+  /// For use before the process exits: fails operations in progress, and waits up to 2 s for the communication threads.
   void abortAll();
-  /// At the end of the environment: no thread of the runtime outlives it.
+  /// For use when the environment ends: no thread of the runtime outlives it.
   void shutDown();
 };
 
@@ -36,12 +37,12 @@ using EngineHandle = Napi::External<std::weak_ptr<Engine>>;
 inline std::shared_ptr<Engine> findEngine(const Napi::CallbackInfo& info) {
   return info[0].As<EngineHandle>().Data()->lock();
 }
-/// Throws Failure once it has closed.
+/// Throws Failure once the engine has closed.
 std::shared_ptr<Engine> getEngine(const Napi::CallbackInfo& info);
 
-/// Opening and closing ranks.
+/// Exports the functions that open and close ranks.
 void exportRanks(Napi::Env env, Napi::Object exports);
-/// Operations of a rank.
+/// Exports the operations of a rank.
 void exportCalls(Napi::Env env, Napi::Object exports);
 
 }  // namespace mosaic

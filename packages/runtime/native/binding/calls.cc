@@ -11,7 +11,7 @@ uint64_t operationNumberArgument(const Napi::CallbackInfo& info) {
   return static_cast<uint64_t>(info[1].As<Napi::Number>().Int64Value());
 }
 
-// post(engine, group, words, label): the operation's number.
+// post(engine, group, words, label): returns the operation's number.
 Napi::Value post(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto words = info[2].As<Napi::Float64Array>();
@@ -21,26 +21,26 @@ Napi::Value post(const Napi::CallbackInfo& info) {
   });
 }
 
-// record(engine, group, description): a call that every rank of the group makes becomes part of the group's history.
+// record(engine, group, description): adds a call that every rank of the group makes to the group's history.
 void record(const Napi::CallbackInfo& info) {
   rethrowAsJsError(info.Env(),
                    [&] { getEngine(info)->record(groupArgument(info), info[2].As<Napi::String>().Utf8Value()); });
 }
 
-// wait(engine, number): later work on the device waits for the operation.
+// wait(engine, number): makes later work on the device wait for the operation.
 void wait(const Napi::CallbackInfo& info) {
   rethrowAsJsError(info.Env(), [&] {
     if (const auto engine = findEngine(info)) engine->wait(operationNumberArgument(info));
   });
 }
 
-// completed(engine): all operations up to this number are over.
+// completed(engine): returns the number up to which all operations have completed.
 Napi::Value completed(const Napi::CallbackInfo& info) {
   const auto engine = findEngine(info);
   return Napi::Number::New(info.Env(), engine ? static_cast<double>(engine->completedNumber()) : INFINITY);
 }
 
-// split(engine, group, color, name, completion): the number of the operation, for `splitResult`.
+// split(engine, group, color, name, completion): returns the number of the operation, for `splitResult`.
 Napi::Value split(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     Addon& addon = getAddon(info);
@@ -52,7 +52,7 @@ Napi::Value split(const Napi::CallbackInfo& info) {
   });
 }
 
-// splitResult(engine, number): { index, rank, ranks } of the group that came of a split.
+// splitResult(engine, number): returns { index, rank, ranks } of the group that a split has created.
 Napi::Value splitResult(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto engine = getEngine(info);
@@ -68,7 +68,7 @@ Napi::Value splitResult(const Napi::CallbackInfo& info) {
   });
 }
 
-// traffic(engine, group): bytes sent, bytes received, messages sent.
+// traffic(engine, group): returns bytes sent, bytes received, messages sent.
 Napi::Value traffic(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const Payload payload = getEngine(info)->getPayload(groupArgument(info));
@@ -80,7 +80,7 @@ Napi::Value traffic(const Napi::CallbackInfo& info) {
   });
 }
 
-// markStep(engine, reserved, peak): the rank has finished a step, with so many bytes of device memory.
+// markStep(engine, reserved, peak): records that the rank has finished a step. Device memory is in bytes.
 void markStep(const Napi::CallbackInfo& info) {
   const auto bytes = [&](size_t i) { return static_cast<uint64_t>(info[i].As<Napi::Number>().Int64Value()); };
   if (const auto engine = findEngine(info)) engine->markStep(bytes(1), bytes(2));
@@ -90,7 +90,7 @@ void startTrace(const Napi::CallbackInfo& info) {
   rethrowAsJsError(info.Env(), [&] { getEngine(info)->startTrace(); });
 }
 
-// stopTrace(engine, completion): `takeTrace` has the records once the completion has arrived.
+// stopTrace(engine, completion): once the completion has arrived, `takeTrace` returns the records.
 void stopTrace(const Napi::CallbackInfo& info) {
   rethrowAsJsError(info.Env(), [&] {
     const auto engine = getEngine(info);
@@ -105,7 +105,7 @@ void stopTrace(const Napi::CallbackInfo& info) {
   });
 }
 
-// takeTrace(completion): { lane, name, start, end, label, bytesSent, bytesReceived }[].
+// takeTrace(completion): returns { lane, name, start, end, label, bytesSent, bytesReceived }[].
 Napi::Value takeTrace(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   const auto entry = getAddon(info).traces.extract(info[0].As<Napi::Number>().DoubleValue());

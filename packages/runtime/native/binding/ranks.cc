@@ -17,8 +17,8 @@ T* toPointer(Napi::Value address) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address.As<Napi::Number>().Int64Value()));
 }
 
-// openWorld(size, seconds, hosts): what ranks of this process share; they wait so long for one another. `hosts` has the
-// number of each rank's host, or nothing.
+// openWorld(size, seconds, hosts): returns the control plane that ranks of this process share. They wait up to
+// `seconds` for one another. `hosts` has each rank's host number, or is empty.
 Napi::Value openWorld(const Napi::CallbackInfo& info) {
   const auto hostArray = info[2].As<Napi::Uint32Array>();
   const std::vector<uint32_t> hosts(hostArray.Data(), hostArray.Data() + hostArray.ElementLength());
@@ -45,7 +45,7 @@ std::unique_ptr<ControlPlane> makeControlPlane(const Napi::Object& jsOptions, co
   return std::make_unique<AgentClient>(std::move(agentOptions));
 }
 
-// open(options, completion): this rank, connected once the completion has arrived.
+// open(options, completion): returns the engine of this rank, which is connected once the completion has arrived.
 Napi::Value open(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto jsOptions = info[0].As<Napi::Object>();
@@ -71,7 +71,7 @@ Napi::Value open(const Napi::CallbackInfo& info) {
   });
 }
 
-// hosts(engine): the number of each rank's host, by rank, once the engine has connected.
+// hosts(engine): returns each rank's host number, once the engine has connected.
 Napi::Value hosts(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto engine = getEngine(info);
@@ -81,8 +81,8 @@ Napi::Value hosts(const Napi::CallbackInfo& info) {
   });
 }
 
-// close(engine, completion): finishes what was posted, then closes; `release` may be called once the completion has
-// arrived, with a failure or without.
+// close(engine, completion): finishes the posted operations, then closes. `release` may be called once the completion
+// has arrived, with or without a failure.
 void close(const Napi::CallbackInfo& info) {
   rethrowAsJsError(info.Env(), [&] {
     const auto engine = getEngine(info);
@@ -91,10 +91,10 @@ void close(const Napi::CallbackInfo& info) {
   });
 }
 
-// release(engine): it has closed, or has never connected.
+// release(engine): releases an engine that has closed or was never connected.
 void release(const Napi::CallbackInfo& info) { getAddon(info).engines.remove(findEngine(info)); }
 
-// abortAll(): before the process ends, so that no stream waits for an operation, and no thread uses a library.
+// abortAll(): called before the process exits, so that no stream waits for an operation and no thread uses a library.
 void abortAll(const Napi::CallbackInfo& info) { getAddon(info).abortAll(); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a transport has of the control plane.
+// The part of the control plane that transports use.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace mosaic {
 
-/// The control plane as a transport uses it while it connects.
+/// Gives a transport access to the control plane while it connects.
 struct Bootstrap : MosaicBootstrap {
   Bootstrap(ControlPlane& plane, const EngineOptions& options, std::function<bool()> isInterrupted)
       : MosaicBootstrap{}, control(plane), isInterruptedNow(std::move(isInterrupted)) {

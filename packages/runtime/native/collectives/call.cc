@@ -12,7 +12,8 @@ namespace {
 
 constexpr uint32_t kSignatureMagic = 0x4d6f7334;  // "Mos4"
 
-/// The numbers of a call, lists preceded by their length. Addresses are numbers too: user space ends far below 2^53.
+/// Reads the numbers of a call, with each list preceded by its length. Addresses are exact as numbers, because user
+/// space ends far below 2^53.
 class CallReader {
  public:
   CallReader(const double* data, size_t length) : next_(data), end_(data + length) {}
@@ -113,7 +114,7 @@ uint64_t elementCount(const std::vector<uint64_t>& shape) {
 
 void setShape(Signature& signature, const std::vector<uint64_t>& shape) {
   signature.axes = static_cast<uint8_t>(std::min<size_t>(shape.size(), MOSAIC_MAX_AXES));
-  // Of more axes than fit, the outermost become one.
+  // If there are more axes than fit, the outermost are merged.
   const size_t numLeadingAxes = shape.size() - signature.axes;
   for (uint32_t axis = 0; axis < signature.axes; axis++) signature.shape[axis] = shape[axis + numLeadingAxes];
   for (size_t axis = 0; axis < numLeadingAxes; axis++) signature.shape[0] *= shape[axis];
@@ -148,7 +149,7 @@ uint64_t extendHistory(uint64_t history, const std::string& recordedCall) {
     uint64_t word = 0;
     std::memcpy(&word, recordedCall.data() + offset, std::min(sizeof word, recordedCall.size() - offset));
     value = hash(value, {word});
-    value ^= value >> 32;  // a product carries what differs to higher bits only
+    value ^= value >> 32;  // a multiplication propagates differences to higher bits only
   }
   return value;
 }
@@ -156,7 +157,7 @@ uint64_t extendHistory(uint64_t history, const std::string& recordedCall) {
 uint64_t extendHistory(const Signature& s) {
   uint64_t value = hash(s.history ? s.history : kHashBasis, {s.op, s.dtype, s.reduce, s.root, s.ragged, s.index});
   if (s.plan != 0) value = hash(value, {s.plan});
-  // Shapes of ragged calls differ between ranks.
+  // Shapes of ragged calls may differ between ranks.
   for (uint32_t axis = 0; axis < (s.ragged ? 0 : s.axes); axis++) value = hash(value, {s.shape[axis]});
   return value;
 }

@@ -12,18 +12,18 @@
 
 namespace mosaic {
 
-/// In the order of `collectiveOps` in @mosaic/core, and split.
+/// The operations, in the order of `collectiveOps` in @mosaic/core, followed by split.
 enum class OpKind : uint8_t {
   SendRecv, AllGather, ReduceScatter, AllReduce, AllToAll, Broadcast, Barrier, GroupCast, GroupReduce, Split
 };
 
-/// One more than the last DType: the operation has no operand.
+/// One more than the last DType. It means that the operation has no operand.
 constexpr uint8_t kNoDType = 3;
 
 using Signature = MosaicSignature;
 static_assert(sizeof(Signature) == 128, "expected a signature of 128 bytes, two cache lines");
 
-/// What operations move: bytes, and messages sent.
+/// Bytes sent and received by operations, and messages sent.
 struct Payload {
   uint64_t bytesSent = 0, bytesReceived = 0, messagesSent = 0;
 
@@ -35,21 +35,21 @@ struct Payload {
   }
 };
 
-/// A process group, as seen by one of its ranks.
+/// A process group, from the perspective of one of its ranks.
 struct Group {
   uint64_t id = 0;
   std::string name;
   std::vector<uint32_t> ranks;  // world ranks, in order
-  uint32_t rank = 0;            // own position in `ranks`
-  /// The host of each of `ranks`, by number. Empty before the ranks are connected, and where hosts make no difference.
+  uint32_t rank = 0;            // this rank's position in `ranks`
+  /// Host number of each of `ranks`. Empty before the ranks are connected, and if hosts make no difference.
   std::vector<uint32_t> hosts;
 
-  /// The groups that it was split from.
+  /// Ids of the groups that this group was split from.
   std::vector<uint64_t> ancestors;
 
-  // Counted when an operation is posted or a call recorded, under the engine's lock.
+  // Updated when an operation is posted or a call is recorded, under the engine's lock.
   uint64_t sequence = 0, index = 0, recordedCount = 0, history = 0;
-  // Of the operations that are concluded, under the engine's lock.
+  // Sum over the completed operations, under the engine's lock.
   Payload payload;
 
   uint32_t size() const { return static_cast<uint32_t>(ranks.size()); }
@@ -70,48 +70,49 @@ struct CollectiveCall {
   uint8_t dtype = kNoDType;
   ReduceOp reduce = ReduceOp::Sum;
   uint32_t root = 0;
-  /// Counts given by the caller: ranks may hold tensors of different shapes.
+  /// The caller passed the counts, so ranks may hold tensors of different shapes.
   bool ragged = false;
   std::vector<uint64_t> shape;  // of the input
   uint8_t *out = nullptr, *in = nullptr;
-  /// Elements for each rank, and (allToAll) from each rank; of allGather and reduceScatter, the share of each rank.
+  /// allToAll: elements for each rank and from each rank. allGather and reduceScatter: elements in the share of each
+  /// rank.
   std::vector<uint64_t> sendCounts, receiveCounts;
   /// The messages of sendRecv, groupCast and groupReduce.
   std::vector<Transfer> transfers;
-  /// groupCast and groupReduce: a hash of the plan and the tensors, the same on all ranks.
+  /// groupCast and groupReduce: a hash of the plan and the tensors, equal on all ranks.
   uint64_t plan = 0;
 
-  /// Reads what packages/runtime/src/collectives/call.ts wrote. Throws std::out_of_range.
+  /// Reads the words that `encodeCall` in packages/runtime/src/collectives/rank.ts wrote. Throws std::out_of_range.
   static CollectiveCall read(const double* words, size_t length);
 };
 
-/// The group that a split creates from the ranks of one color: all of them derive the same ID.
+/// Returns the id of the group that a split creates from the ranks of one color. All of them derive the same id.
 uint64_t splitId(uint64_t parent, uint64_t index, int64_t color);
-/// The messages of a group from one world rank to another, those of one kind of operation.
+/// Returns the id of the sequence of a group's messages from one world rank to another, for one kind of operation.
 uint64_t messagesId(uint64_t group, OpKind op, uint32_t from, uint32_t to);
 
-/// Bytes of an element; 1 for none.
+/// Returns the bytes of an element, or 1 for kNoDType.
 uint64_t elementBytes(uint8_t dtype);
 uint64_t elementCount(const std::vector<uint64_t>& shape);
 void setShape(Signature& signature, const std::vector<uint64_t>& shape);
 
-/// The signature of this rank's next operation of a group; does not count it.
+/// Returns the signature of this rank's next operation of a group. Does not change the group's counters.
 Signature makeSignature(const Group& group, const CollectiveCall& call);
-/// The history of a group after a call that was recorded.
+/// Returns the history of a group after a recorded call.
 uint64_t extendHistory(uint64_t history, const std::string& recordedCall);
-/// The history of a group after this collective.
+/// Returns the history of a group after this collective.
 uint64_t extendHistory(const Signature& signature);
-/// The history of the messages between two ranks after this one.
+/// Returns the history of the messages between two ranks after this message.
 uint64_t extendHistory(uint64_t history, const Signature& message);
-/// Whether a message is the one that its receiver expects, after the same calls of the group. A `MosaicMatches`.
+/// Whether a message is the one that its receiver expects, after equal calls of the group. A `MosaicMatches`.
 int signaturesMatch(const Signature* expected, const Signature* received);
-/// Whether a message belongs to the expected operation, whatever its sender has called before.
+/// Whether a message belongs to the expected operation, regardless of the sender's earlier calls.
 bool isSameOperation(const Signature& expected, const Signature& received);
 
 const char* opName(OpKind op);
-/// `allGather #42 (sp)`
+/// Returns a text such as `allGather #42 (sp)`.
 std::string operationName(const Signature& signature, const std::string& group);
-/// `sendRecv #41 (sp) float32 [2,8,100,64]`
+/// Returns a text such as `sendRecv #41 (sp) float32 [2,8,100,64]`.
 std::string describeOperation(const Signature& signature, const std::string& group);
 
 }  // namespace mosaic

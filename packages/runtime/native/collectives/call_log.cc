@@ -9,18 +9,18 @@ namespace {
 
 constexpr size_t kMaxLoggedCalls = 32;
 constexpr uint64_t kCallsPerReport = 16;
-/// Values of the control plane are at most 64 KiB: a rank with more sequences publishes some of them.
+/// Values of the control plane are at most 64 KiB, so a rank with more sequences publishes only some of them.
 constexpr uint64_t kMaxPublishedCounts = 4000;
-/// Of each group a rank that exits publishes so many calls, in so many bytes of text.
+/// Maximum calls per group that an exiting rank publishes, and maximum bytes of text per call.
 constexpr size_t kMaxPublishedCalls = 8, kMaxPublishedTextBytes = 400;
 constexpr size_t kMaxRecordedCallBytes = 1000;
 
-/// The communication thread observes nothing else while it waits for the counts of a rank that has exited.
+/// Short, because the communication thread does nothing else while it waits for the counts of an exited rank.
 constexpr int64_t kCountsTimeoutNs = 1'000'000'000;
 
 std::string exitKey(uint32_t rank) { return "exit/" + std::to_string(rank); }
 
-/// At most so many bytes, of whole characters.
+/// Truncates a text to at most `maxBytes` and an ellipsis, without splitting a UTF-8 character.
 std::string truncateText(std::string text, size_t maxBytes) {
   if (text.size() <= maxBytes) return text;
   return text.erase(truncatedLength(text, maxBytes)) + "…";
@@ -28,7 +28,7 @@ std::string truncateText(std::string text, size_t maxBytes) {
 
 void appendWord(std::string& out, uint64_t word) { out.append(reinterpret_cast<const char*>(&word), sizeof word); }
 
-/// Words and texts that `appendWord` wrote; zeros and nothing once they are used up.
+/// Reads words, and texts preceded by their length. Past the end it returns zeros and empty texts.
 class PublishedReader {
  public:
   explicit PublishedReader(const std::string& text) : encoded_(text) {}
@@ -103,10 +103,10 @@ void CallLog::reportLastCall(uint64_t id, CallSequence& sequence, std::vector<Ca
   sequence.reportedIndex = sequence.index;
 }
 
-/// Ranks that meet at a barrier have called the same in all groups that were split from its group, too. With signatures
-/// the barrier's own messages compare what its group has called.
+/// Ranks of a barrier must also have made the same calls in all groups that were split from its group. With signatures,
+/// the barrier's messages themselves compare the calls of its group.
 void CallLog::reportAtBarrier(const Group& barrier, std::vector<CallReport>& reports) {
-  // Those of groups first: what made ranks diverge is more likely a call of theirs than a message that follows from it.
+  // Sequences of groups are first: if ranks diverged, the cause is more likely a call of a group than a later message.
   for (const bool isGroupPass : {true, false}) {
     for (auto& [id, sequence] : sequences_) {
       if (sequence.isGroupSequence() != isGroupPass) continue;
@@ -117,8 +117,8 @@ void CallLog::reportAtBarrier(const Group& barrier, std::vector<CallReport>& rep
   }
 }
 
-/// Shapes of messages, and the shares that ranks of an allToAll give one another, concern two ranks each; all else that
-/// must agree is in the history of the group.
+/// Shapes of messages and the shares of an allToAll must agree between two ranks only. Everything else that must agree
+/// is in the history of the group.
 void CallLog::appendMessages(Operation& op, const std::shared_ptr<const Description>& operationDescription,
                              std::vector<CallReport>& reports) {
   const bool isSendRecv = op.op() == OpKind::SendRecv;
@@ -140,7 +140,7 @@ void CallLog::appendMessages(Operation& op, const std::shared_ptr<const Descript
     op.calls.push_back({id, sequence.index, peer});
     if (sequence.index % kCallsPerReport != 0) return;
     reportLastCall(id, sequence, reports);
-    // Both ranks of a message have the same calls of the group before it, which may be recorded ones only.
+    // Both ranks of a message must have made the same calls of the group before it, possibly only recorded ones.
     if (const auto entry = sequences_.find(group.id); entry != sequences_.end()) {
       reportLastCall(group.id, entry->second, reports);
     }
@@ -252,8 +252,8 @@ void ExitCounts::publish(ControlPlane& control, uint32_t rank, const std::string
 const CallCounts& ExitCounts::fetch(uint32_t rank, ControlPlane& control) {
   const auto [entry, isNew] = counts_.try_emplace(rank);
   if (!isNew) return entry->second;
-  // It has published them before it exited, so this takes a message to and fro. Without them every call passes for
-  // called: a control plane that is gone, or an abort, is reported instead, and else the timeout.
+  // The rank published its counts before it exited, so this takes one round trip. If they are missing, every call
+  // counts as made: the lost control plane, the abort or the timeout is reported instead.
   if (const auto counts = control.find(exitKey(rank), kCountsTimeoutNs)) entry->second = CallCounts(*counts);
   return entry->second;
 }

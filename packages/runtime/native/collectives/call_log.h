@@ -1,9 +1,9 @@
-// What this rank has called, so that ranks can find out where they diverged. Messages that carry a signature carry the
-// history of their group, too; the control plane compares the histories of those that do not, and names the calls.
+// A log of this rank's calls, from which ranks find the call at which they diverged. A signature in a message includes
+// the history of the group. For messages without signature, the control plane compares histories and names the calls.
 //
-// Calls form sequences that must match on all ranks: the collectives and recorded calls of a group, and, where messages
-// carry no signature, the messages from one of its ranks to another. The history of a sequence hashes all calls up to
-// one of them, so that two ranks compare a number at an index.
+// Calls form sequences that must match on all ranks: the collectives and recorded calls of a group, and, if messages
+// have no signature, the messages from one of its ranks to another. The history at an index of a sequence is a hash of
+// all calls up to it, so that two ranks need to compare only one number.
 #pragma once
 
 #include <deque>
@@ -16,47 +16,50 @@
 
 namespace mosaic {
 
-/// A call that is to be compared, as `ControlPlane::reportCall` takes it.
+/// A call to be compared; the arguments of `ControlPlane::reportCall`.
 struct CallReport {
   uint64_t sequence, index, history;
   std::vector<uint32_t> ranks;
 };
 
-/// The last calls of groups, as a rank publishes them when it exits: by group, oldest first.
+/// The last calls of each group that a rank publishes when it exits: by group, oldest first.
 using PublishedCalls = std::map<uint64_t, std::vector<CallRecord>>;
 
 class CallLog {
  public:
-  /// `hasSignatures`: messages carry them, so that neither messages nor the group's own barriers need be compared.
+  /// `hasSignatures`: messages have signatures, so that neither messages nor the barriers of a group need to be
+  /// compared by the control plane.
   explicit CallLog(bool hasSignatures) : hasSignatures_(hasSignatures) {}
 
-  /// Appends an operation that is being posted, and fills in `op.calls`; its group's history includes it. Returns what
-  /// is to be compared now: at a barrier all that its ranks have called, and without signatures every so many calls.
+  /// Appends an operation that is being posted, and fills in `op.calls`. The group's history must include the
+  /// operation. Returns the calls to compare now: at a barrier those of all its ranks' sequences, and without
+  /// signatures the last call of a sequence at regular intervals.
   std::vector<CallReport> append(Operation& op);
-  /// The same for a recorded call.
+  /// Appends a recorded call, likewise.
   std::vector<CallReport> append(const Group& group, std::string recordedCall);
-  /// Each kept call that was not reported here before, those of groups first: what to compare where an operation makes
-  /// no progress, and ranks may be at different calls.
+  /// Returns each logged call that this function has not returned before, those of groups first. They are compared when
+  /// an operation makes no progress, because ranks may be at different calls.
   std::vector<CallReport> collectPendingReports();
-  /// The last calls of a sequence, oldest first.
+  /// Returns the last calls of a sequence, oldest first.
   std::vector<CallRecord> calls(uint64_t sequence) const;
-  /// The group whose ranks form the sequence; the sequence itself if this rank is not part of it.
+  /// Returns the group of a sequence, or the sequence's own id if this rank has no calls in it.
   uint64_t groupOf(uint64_t sequence) const;
-  /// `ring(sp): `: what precedes a message about a call of the sequence that the message describes.
+  /// Returns the prefix, such as `ring(sp): `, for a message about a call of the sequence that the message describes.
   std::string messagePrefix(uint64_t sequence, const std::string& message) const;
-  /// How many calls this rank has made in each sequence, for `CallCounts`.
+  /// Encodes the number of calls that this rank has made in each sequence, for `CallCounts`.
   std::string serializeCounts() const;
-  /// The last calls of its groups, in at most so many bytes, for ranks that compare them after this one has exited.
+  /// Encodes the last calls of this rank's groups in at most `maxBytes`, for ranks that compare them after this one has
+  /// exited.
   std::string serializeCalls(size_t maxBytes) const;
-  /// Reads what another rank published; a truncated entry is left out.
+  /// Decodes the calls that another rank published. A truncated entry is omitted.
   static PublishedCalls parseCalls(const std::string& publishedText);
 
  private:
-  /// What a message contains about a call; several sequences may share it.
+  /// The description of a call in messages. Several sequences may share it.
   struct Description {
     Signature signature;
     std::string group, prefix;
-    uint64_t number = 0;  // of a recorded call, which has no signature
+    uint64_t number = 0;  // number of a recorded call, which has no signature; 0 for an operation
     std::string recordedCall;
     std::string text() const;
   };
@@ -66,10 +69,10 @@ class CallLog {
   };
   struct CallSequence {
     uint64_t group = 0, index = 0, history = 0;
-    uint64_t reportedIndex = 0, allReportedIndex = 0;  // up to where the last call was reported, and each of them
-    std::vector<uint64_t> ancestors;  // of the group
-    std::vector<uint32_t> ranks;      // sender and receiver of messages; empty: those of the group
-    /// Messages of a collective: the sequence of the group records who joined it.
+    uint64_t reportedIndex = 0, allReportedIndex = 0;  // the last call reported; the last up to which all were reported
+    std::vector<uint64_t> ancestors;  // ancestors of the group
+    std::vector<uint32_t> ranks;      // sender and receiver of messages; empty: the sequence is that of the group
+    /// The messages belong to a collective. Then the group's sequence records which ranks have called it.
     bool isPartOfCollective = false;
     std::deque<LoggedCall> calls;
 
@@ -88,10 +91,10 @@ class CallLog {
   std::unordered_map<uint64_t, CallSequence> sequences_;
 };
 
-/// How many calls another rank has made in each sequence, as it published when it exited.
+/// The number of calls that another rank had made in each sequence when it exited.
 class CallCounts {
  public:
-  /// Without a text the counts are unknown, and every call counts as made.
+  /// If the text is empty, the counts are unknown, and every call counts as made.
   explicit CallCounts(const std::string& text = "");
   bool contains(uint64_t sequence, uint64_t index) const;
 
@@ -100,11 +103,11 @@ class CallCounts {
   bool isComplete_ = false;
 };
 
-/// The counts of ranks that have exited, fetched from the control plane. Used by the communication thread only.
+/// The call counts of exited ranks, fetched from the control plane. Used by the communication thread only.
 class ExitCounts {
  public:
   static void publish(ControlPlane& control, uint32_t rank, const std::string& counts);
-  /// Fetched once; blocks for a second at most.
+  /// Returns the counts of a rank, which are fetched once. Blocks for at most one second.
   const CallCounts& fetch(uint32_t rank, ControlPlane& control);
 
  private:

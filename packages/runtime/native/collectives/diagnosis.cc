@@ -1,5 +1,5 @@
-// Why an operation cannot complete, and the error message: the same for every transport. Ranks in messages are world
-// ranks; the name of the group follows the operation in parentheses.
+// Determines why an operation cannot complete, and writes the error message, in the same way for every transport. Ranks
+// in messages are world ranks; the name of the group follows the operation in parentheses.
 #include <algorithm>
 
 #include "collectives/engine.h"
@@ -10,35 +10,38 @@ namespace mosaic {
 namespace {
 
 constexpr size_t kMaxListedRanks = 16;
-/// A rank queries the positions of its peers once an operation has made no progress for this long; later less often.
+/// A rank requests the positions of its peers once an operation has made no progress for the first delay. Then the
+/// interval between requests doubles, up to the maximum.
 constexpr int64_t kFirstPositionRequestDelayNs = 100'000'000, kMaxPositionRequestIntervalNs = 5'000'000'000;
 constexpr int64_t kPositionsTimeoutNs = 1'200'000'000;
-/// How long an operation may make no progress once a rank outside of its group has failed.
+/// Time for which an operation may make no progress after a rank outside of its group has failed.
 constexpr int64_t kIndirectFailureDelayNs = 1'000'000'000;
-/// Timeout for the control plane to find the first mismatched call of two ranks, and for a value to arrive.
+/// Timeouts for the control plane to find the first mismatched call of two ranks, and for a value to arrive.
 constexpr int64_t kDivergenceTimeoutNs = 3'000'000'000, kValueTimeoutNs = 1'000'000'000;
 
-/// The root keeps 65 536 values of 256 MiB of a world: exits of all its ranks may take half of it.
+/// The root keeps at most 65 536 values and 256 MiB per world; exiting ranks may use half of each.
 constexpr size_t kMaxExitKeys = 32'768, kMaxExitBytes = 128 << 20;
 
-/// Published by a rank that exits: its calls, and whether it exits before or after its neighbour in each group.
+/// Keys of values that an exiting rank publishes: its calls, and which rank of a pair of neighbours in a group exits
+/// first.
 std::string callsKey(uint32_t rank) { return "calls/" + std::to_string(rank); }
 std::string pairKey(uint32_t a, uint32_t b) {
   return "exits/" + std::to_string(std::min(a, b)) + "-" + std::to_string(std::max(a, b));
 }
 
-/// The text after `exited`, for a rank that may not have called a collective yet.
+/// Returns the text after `exited`, for a rank that may not have called a collective yet.
 std::string lastOperationText(const std::string& last) {
   return last.empty() ? "before its first operation" : "after " + last;
 }
 
-/// `allGather (sp)` of `allGather #42 (sp)`: ranks of a group may have called different numbers of sendRecv.
+/// Returns `allGather (sp)` for `allGather #42 (sp)`. Numbers may differ because ranks of a group may have called
+/// different numbers of sendRecv.
 std::string stripOperationNumber(std::string text) {
   const size_t from = text.find(" #");
   return from == std::string::npos ? text : text.erase(from, text.find(' ', from + 1) - from);
 }
 
-/// Whether a rank is in the same collective of a group, or in a sendRecv of the same number.
+/// Whether a rank is in the same collective of the group, or in a sendRecv with the same number.
 bool isAtSameCall(const Operation& op, const Position& position) {
   if (position.group != op.signature.group || position.index != op.signature.index) return false;
   if (op.signature.index == 0 && position.sequence != op.signature.sequence) return false;
@@ -82,7 +85,7 @@ MosaicFailure Engine::peerLostFailure(const Operation& op, const std::string& ev
 
 Engine::Diagnosis Engine::peerExitFailure(const Operation& op, uint32_t rank) {
   const auto positions = positionsOf({rank});
-  // For a rank that failed and then exited, the failure is reported as the cause.
+  // If the rank failed and then exited, its failure is reported as the cause.
   if (const auto failure = peerFailure(op)) return *failure;
   std::string text = rankName(rank) + " exited";
   if (!positions.empty()) text.append(" ").append(lastOperationText(positions[0].last));
@@ -127,7 +130,7 @@ void Engine::sendReports(const std::vector<CallReport>& reports) {
 
 Engine::Diagnosis Engine::mismatchFailure(const Operation& op, const MosaicMessage& message) {
   const Signature &expected = message.signature, &received = message.received;
-  // After mismatched calls ranks need not be in the same operation, either.
+  // After mismatched calls, the two ranks may also be in different operations.
   const bool isSameGroup = expected.magic == received.magic && expected.group == received.group;
   if (isSameGroup && expected.history != received.history) {
     if (auto diagnosis = findDivergenceBefore(op, message.peer)) return *diagnosis;
@@ -152,9 +155,9 @@ Engine::Diagnosis Engine::mismatchFailure(const Operation& op, const MosaicMessa
   return {failure, failure};
 }
 
-/// The histories of a message do not match: finds the first mismatched call in the logs of both ranks.
+/// For a message whose histories do not match: finds the first mismatched call in the logs of both ranks.
 std::optional<Engine::Diagnosis> Engine::findDivergenceBefore(const Operation& op, uint32_t peer) {
-  control_->requestPositions(++lastRequestId_, {peer});  // so that the peer reports its calls, too
+  control_->requestPositions(++lastRequestId_, {peer});  // makes the peer report its calls, too
   sendPendingReports();
   const auto hasPeerExited = [&] {
     const std::lock_guard lock(mutex_);
@@ -173,7 +176,8 @@ std::optional<Engine::Diagnosis> Engine::findDivergenceBefore(const Operation& o
   return Diagnosis{failure, failure};
 }
 
-/// The first mismatched call of this rank and one that has exited; calls that only one of them made are no mismatch.
+/// Describes the first mismatched call of this rank and an exited one. A call that only one of them made is no
+/// mismatch.
 std::optional<std::string> Engine::findDivergenceFromExited(uint32_t peer) {
   const auto publishedText = control_->find(callsKey(peer), kValueTimeoutNs);
   if (!publishedText) return std::nullopt;
@@ -184,15 +188,15 @@ std::optional<std::string> Engine::findDivergenceFromExited(uint32_t peer) {
                                         [&](const CallRecord& call) { return call.index == peerCall->index; });
       if (ownCall == ownCalls.end()) continue;
       if (ownCall->history != peerCall->history) return mismatchMessage(options_.rank, ownCalls, peer, peerCalls);
-      break;  // a history covers all calls before it
+      break;  // a history includes all calls before it
     }
   }
   return std::nullopt;
 }
 
-/// Ranks may close in any order, and none waits for another. So the neighbours of a group compare: of two, the one that
-/// closes later has the calls of the other. Ranks that end after different numbers of calls, perhaps because one has
-/// failed, must agree on those that both have made.
+/// Ranks may close in any order, and none waits for another. Therefore neighbours in a group compare their calls: the
+/// one that closes later reads those that the other published. If two ranks made different numbers of calls, perhaps
+/// because one has failed, they must agree on the calls that both made.
 std::optional<std::string> Engine::compareCallsAtClose() {
   std::set<uint32_t> neighbours;
   std::string ownCalls;
@@ -211,7 +215,7 @@ std::optional<std::string> Engine::compareCallsAtClose() {
   control_->put(callsKey(options_.rank), ownCalls);
   for (const uint32_t peer : neighbours) control_->put(pairKey(options_.rank, peer), std::to_string(options_.rank));
   for (const uint32_t peer : neighbours) {
-    // The first value of a key is kept: that of the rank that closed first.
+    // The first value of a key is kept, so it names the rank that closed first.
     const auto firstClosedRank = control_->find(pairKey(options_.rank, peer), kValueTimeoutNs);
     if (!firstClosedRank || *firstClosedRank != std::to_string(peer)) continue;
     if (auto message = findDivergenceFromExited(peer)) return message;
@@ -220,7 +224,7 @@ std::optional<std::string> Engine::compareCallsAtClose() {
   return reportedMismatch();
 }
 
-/// What the control plane has reported about groups of this rank. The caller holds the lock.
+/// Returns a mismatch that the control plane has reported for a group of this rank. The caller must hold the lock.
 std::optional<std::string> Engine::reportedMismatch() const {
   for (const auto& group : groups_) {
     if (const auto entry = events_.mismatches.find(group->id); entry != events_.mismatches.end()) return entry->second;
@@ -228,7 +232,8 @@ std::optional<std::string> Engine::reportedMismatch() const {
   return std::nullopt;
 }
 
-/// The first of: this rank closed, its device failed, a peer failed, a mismatch, a transport error, the timeout.
+/// Returns the first of these that applies: this rank closed, its device failed, a peer failed, a mismatch, a transport
+/// error, the timeout.
 std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
   if (auto diagnosis = diagnoseClosing(op)) return diagnosis;
   if (auto failure = deviceFailure(op)) {
@@ -237,7 +242,7 @@ std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
   }
   if (hasEvents_) {
     if (auto diagnosis = peerFailure(op)) {
-      // A peer that timed out may have waited for what had failed here by then.
+      // If a peer timed out, it may have waited for an operation that had failed on this rank.
       const bool isPeerTimeout = diagnosis->localFailure.code == MOSAIC_FAILURE_TIMEOUT;
       return isPeerTimeout ? transportError(op).value_or(*diagnosis) : *diagnosis;
     }
@@ -268,7 +273,7 @@ std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
   }
   if (const auto message = reportedMismatch()) {
     const MosaicFailure failure = failureRecord(MOSAIC_FAILURE_MISMATCH, *message);
-    // Of messages between two ranks only those two have been informed.
+    // A mismatch of messages between two ranks was reported to these two only, so it is passed on to the peers.
     return Diagnosis{failure, failure};
   }
   if (auto diagnosis = indirectFailure(op)) return diagnosis;
@@ -278,8 +283,8 @@ std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
       std::nullopt};
 }
 
-/// A failure outside of the group: ranks of the group may have failed with it, which only the first reports. Under the
-/// lock.
+/// Returns a failure outside of the group. It may have made ranks of the group fail, but only the first failure of a
+/// world is reported. The caller must hold the lock.
 std::optional<Engine::Diagnosis> Engine::indirectFailure(const Operation& op) const {
   if (op.startedAt == 0 || (events_.failedRanks.empty() && events_.lostRanks.empty())) return std::nullopt;
   const int64_t waitStart = std::max({lastProgressNs_, op.startedAt, events_.firstFailureNs});
@@ -288,7 +293,8 @@ std::optional<Engine::Diagnosis> Engine::indirectFailure(const Operation& op) co
   return Diagnosis{peerLostFailure(op, events_.lostRanks.begin()->second + " died"), std::nullopt};
 }
 
-/// Two ranks that are in different collectives of one number never exchange a message: their positions show it.
+/// Finds ranks that are in a different collective with the same index. They exchange no message, so this is detected by
+/// their positions.
 std::optional<Engine::Diagnosis> Engine::diagnoseDivergence(const Operation& op) {
   const std::lock_guard lock(mutex_);
   if (positionRequest_.operationNumber != op.number || op.signature.index == 0) return std::nullopt;
@@ -312,7 +318,7 @@ std::optional<Engine::Diagnosis> Engine::diagnoseDivergence(const Operation& op)
 std::optional<Engine::Diagnosis> Engine::diagnoseTimeout(Operation& op, int64_t now) {
   if (op.startedAt == 0 || now - op.startedAt < options_.timeoutNs) return std::nullopt;
   const MosaicFailure failure = timeoutFailure(op);
-  // Another rank's timeout may have passed first, and was reported.
+  // Another rank may have timed out first and reported it.
   if (auto diagnosis = peerFailure(op)) return diagnosis;
   return Diagnosis{failure, failure};
 }
@@ -332,7 +338,7 @@ void Engine::requestPositionsIfStalled(const Operation& op, int64_t now) {
     events_.positions.clear();
   }
   control_->requestPositions(++lastRequestId_, peers);
-  // Ranks that are queried do the same.
+  // The queried ranks send theirs, too.
   sendPendingReports();
 }
 
@@ -371,7 +377,7 @@ bool Engine::hasLostPeer() {
   return !events_.failedRanks.empty() || !events_.lostRanks.empty() || events_.controlLostReason;
 }
 
-/// Why connecting failed: a peer that exited is the cause of an error that the transport observed.
+/// Returns why connecting failed. If a peer exited, that is the cause of the error that the transport observed.
 MosaicFailure Engine::connectFailure(const MosaicFailure& cause) {
   if (isStopped_) return failureRecord(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
   const std::lock_guard lock(mutex_);

@@ -67,7 +67,7 @@ uint64_t Engine::split(uint32_t group, int64_t color, std::string name, Completi
   CollectiveCall call;
   call.op = OpKind::Split;
   const uint64_t number = enqueue(op, group, call);
-  // As soon as it is called: the colors travel while operations before it are carried out.
+  // Sent as soon as the split is called, so that colors are exchanged while earlier operations are executed.
   control_->split(op->signature.group, op->signature.index, op->group->ranks, color);
   return number;
 }
@@ -180,7 +180,7 @@ void Engine::main() {
   const bool isConnected = captureFailure(&failure, "connect", [this] { connectRanks(); }) == 0;
   if (!isConnected) {
     failure = connectFailure(failure);
-    // Ranks that connect wait for this one.
+    // Reported because other ranks that are connecting wait for this one.
     const std::string closeMessage = "connect: " + rankName(options_.rank) + " closed while connecting";
     fail({failure,
           failure.code == MOSAIC_FAILURE_CLOSED ? failureRecord(MOSAIC_FAILURE_PEER_LOST, closeMessage) : failure});
@@ -206,7 +206,7 @@ void Engine::connectRanks() {
   if (isStopped_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
 }
 
-/// The set of the rank that came first counts: comparing with one rank costs the same in a world of any size.
+/// Compares with the rank that came first only, so that the cost does not depend on the world size.
 void Engine::throwIfInstructionSetsDiffer() {
   const std::string& ownInstructionSet = options_.instructionSet;
   if (ownInstructionSet.empty() || options_.size == 1) return;
@@ -219,7 +219,7 @@ void Engine::throwIfInstructionSetsDiffer() {
                     "; set MOSAIC_ISA on all ranks to an instruction set that all hosts support");
 }
 
-/// An exception fails the engine, which then accepts nothing until it is closed.
+/// Runs until finished. An exception fails the engine, which then accepts no operations until it is closed.
 void Engine::runUntilFinished() {
   MosaicFailure failure{};
   while (captureFailure(&failure, rankName(options_.rank), [this] { run(); }) != 0) {
@@ -242,13 +242,13 @@ void Engine::leave(bool isConnected) {
   std::optional<MosaicFailure> closeFailure;
   {
     const std::lock_guard lock(mutex_);
-    // What it found before failed the calls since, and its device.
+    // Only mismatches found while closing are reported here: earlier ones have failed later calls and the device.
     const bool isMismatch = failure_ && failure_->code == MOSAIC_FAILURE_MISMATCH;
     if (isMismatch && hasFailedClosing_) closeFailure = failure_;
     lastOperation = lastOperationName_;
     counts = log_.serializeCounts();
   }
-  // Before the transport closes, which may take a while: others may need this rank.
+  // Done before the transport closes, which may take a while, because other ranks may be waiting for this one.
   if (hasUnsignedMessages()) ExitCounts::publish(*control_, options_.rank, counts);
   control_->leave(lastOperation);
   closeTransport();
@@ -264,7 +264,7 @@ void Engine::leave(bool isConnected) {
   if (onClosed) onClosed(closeFailure ? &*closeFailure : nullptr);
 }
 
-/// Operations are carried out until everything is done that was posted before `close`, or the rank is aborted.
+/// Whether all operations that were posted before `close` are done, or the rank was aborted.
 bool Engine::isFinished() {
   if (!isClosing_ && !isStopped_) return false;
   const std::lock_guard lock(mutex_);
@@ -318,13 +318,13 @@ void Engine::fail(const Diagnosis& diagnosis) {
     if (hasFailed_) return;
     failure_ = diagnosis.localFailure;
     firstFailedNumber_ = queue_.empty() ? lastPostedNumber_ + 1 : queue_.front()->number;
-    // Others may ask where this rank was when it failed.
+    // Other ranks may request the position of this rank at its failure.
     failedPosition_ = currentPosition();
     ops.assign(queue_.begin(), queue_.end());
     hasFailed_ = true;
     hasFailedClosing_ = isClosing_;
   }
-  // The cause first: ranks that observe the end of this one must know it.
+  // The cause is reported first, because it must reach the other ranks before they observe that this rank has ended.
   if (diagnosis.peerFailure) control_->reportFailure(*diagnosis.peerFailure);
   onFailed(diagnosis.localFailure, ops);
   {

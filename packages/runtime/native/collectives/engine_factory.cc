@@ -1,4 +1,4 @@
-// Which engine carries a transport's collectives.
+// Creates the engine for a transport's ordering.
 #include "collectives/host_engine.h"
 #include "collectives/stream_engine.h"
 #include "mosaic/device_port.h"
@@ -24,7 +24,7 @@ std::shared_ptr<Engine> Engine::open(TransportPtr transport, const ComputeStream
   }
   const std::string name = transport->name;
   if (transport->ordering == MOSAIC_ORDER_HOST) {
-    // The handle of a device with a port is its own, not a MosaicStream.
+    // The stream handle of a device with a port is of the device's own type, not a MosaicStream.
     if (!compute.stream || compute.port) {
       throwFailure(name + " supports only devices with a CPU stream, received a device " +
                    (compute.port ? "with a device port" : "without a stream"));

@@ -13,19 +13,19 @@
 
 namespace mosaic {
 
-/// One stage of a collective over a host-ordered transport: its messages as the transport holds them, which must not
-/// move, and its reduction, also where the transport does not reduce.
+/// Executes one stage of a collective over a host-ordered transport. Holds its messages, which must not move while the
+/// transport uses them, and its reduction, which it computes itself if the transport does not.
 class StageExecution {
  public:
-  /// Enqueues the messages. Throws std::bad_alloc before the first.
+  /// Enqueues the messages. May throw std::bad_alloc before it enqueues the first.
   StageExecution(const MosaicHostTransport& transport, const Operation& op, const Stage& stage);
   StageExecution(const StageExecution&) = delete;
   StageExecution& operator=(const StageExecution&) = delete;
 
-  /// Moves what can be moved. Whether anything moved.
+  /// Transfers the data that can be transferred now. Returns whether any was.
   bool progress();
   bool isDone() const { return areMessagesDone() && reduction_.reduced == reduction_.count; }
-  /// A message that will not be done.
+  /// Returns a message that cannot complete, or null.
   const MosaicMessage* failedMessage() const;
 
  private:
@@ -35,11 +35,11 @@ class StageExecution {
 
   const MosaicHostTransport& transport_;
   std::vector<MosaicMessage> sends_, receives_;
-  size_t nextSend_ = 0, nextReceive_ = 0;  // all before are done
+  size_t nextSend_ = 0, nextReceive_ = 0;  // all messages before are done
   MosaicReduction reduction_{};
-  /// The transport has its receives.
+  /// The transport enqueued the receives and computes the reduction.
   bool isReducedByTransport_ = false;
-  /// Of the other ranks, one behind the other; where the transport does not reduce, until it is done.
+  /// The operands of the other ranks, contiguous in rank order. Set only while the engine reduces itself.
   std::unique_ptr<uint8_t[]> operands_;
 };
 
@@ -96,7 +96,7 @@ const MosaicMessage* StageExecution::failedMessage() const {
   return nullptr;
 }
 
-/// Where the transport does not reduce: all operands have arrived.
+/// Reduces the operands, all of which have arrived, if the transport does not.
 void StageExecution::reduceOperands() {
   constexpr uint64_t kBlockElements = 4096;  // elements
   MosaicReduction& r = reduction_;
@@ -119,8 +119,8 @@ void StageExecution::reduceOperands() {
 namespace {
 
 constexpr int64_t kPollIntervalNs = 100'000'000, kIdleSleepNs = 1'000'000'000;
-// A sleeping thread takes tens of microseconds to wake, so poll a little longer before sleeping; but compute threads
-// need the cores, too.
+// Waking a thread takes tens of microseconds, so the thread polls for a short time before it sleeps. The time is
+// limited because compute threads need the cores.
 constexpr int64_t kMaxSpinNs = 20'000;
 constexpr int kMaxSpins = 200;
 
@@ -132,7 +132,7 @@ struct HostEngine::HostOperation : Operation {
   explicit HostOperation(HostEngine& engine, bool isReady)
       : engine(&engine), counters(engine.counters()), isReady(isReady) {}
 
-  /// The compute stream has failed: the operation must not take place. Any thread, any number of times.
+  /// Cancels the operation because the compute stream has failed. May be called from any thread, any number of times.
   void cancel(const MosaicFailure& upstream) {
     const std::lock_guard lock(mutex);
     if (isCancelled) return;
@@ -149,8 +149,8 @@ struct HostEngine::HostOperation : Operation {
     futexWake(state, false);
   }
   bool isPending() const { return state == static_cast<uint32_t>(State::Pending); }
-  /// Sleeps until the operation is over. Waking a thread takes some 20 microseconds; a short operation is over before
-  /// that.
+  /// Sleeps until the operation has completed or failed. Spins first, because waking a thread takes about 20
+  /// microseconds and a short operation completes earlier.
   void waitUntilDone() {
     for (int i = 0; i < kMaxSpins && isPending(); i++) cpuRelax();
     if (!isPending()) return;
@@ -160,11 +160,11 @@ struct HostEngine::HostOperation : Operation {
   }
 
   std::mutex mutex;
-  HostEngine* engine;  // under the mutex; null once it is over
+  HostEngine* engine;  // under the mutex; null once the operation has completed or failed
   const std::shared_ptr<RankCounters> counters;
   MosaicFailure cause{};
   std::atomic<bool> isCancelled{false};
-  /// All compute that the operands depend on is done.
+  /// All compute work that the operands depend on is done.
   std::atomic<bool> isReady;
   std::atomic<uint32_t> state{static_cast<uint32_t>(State::Pending)};
   MosaicFailure failure{};  // valid once state is Failed
@@ -200,10 +200,10 @@ void HostEngine::onPosted(const std::shared_ptr<Operation>& operation) {
 void HostEngine::wait(uint64_t number) {
   const auto op = std::static_pointer_cast<HostOperation>(findOperation(number));
   if (op) {
-    // Keeps later work back until the operation is over, and fails with it.
+    // Delays later work until the operation has completed, and fails if the operation fails.
     const auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure* failure) {
       HostOperation& op = **static_cast<std::shared_ptr<HostOperation>*>(arg);
-      // Even then its memory may be reused only after the communication thread has finished with it.
+      // Waits even if cancelled, because memory may be reused only after the communication thread no longer uses it.
       if (upstream) op.cancel(*upstream);
       op.waitUntilDone();
       if (upstream || op.state == static_cast<uint32_t>(State::Done)) return 0;
@@ -247,7 +247,8 @@ void HostEngine::sleepFor(int64_t nanoseconds) {
   sleep(nanoseconds, [this] { return isStopped() || consumeNewEvents(); });
 }
 
-/// Sleeps unless `ready()` is true already; it is evaluated once more after any later `wake` is certain to be noticed.
+/// Sleeps unless `ready()` is already true. `ready` is evaluated once more when any later `wake` is certain to be
+/// noticed.
 template <typename Ready>
 void HostEngine::sleep(int64_t nanoseconds, Ready ready) {
   const auto callReady = [](void* arg) -> int { return (*static_cast<Ready*>(arg))(); };
@@ -265,7 +266,7 @@ void HostEngine::run() {
   }
 }
 
-/// The next operation once it is ready, or null at the end.
+/// Waits until the next operation is ready and returns it, or null when finished.
 std::shared_ptr<HostEngine::HostOperation> HostEngine::next() {
   std::shared_ptr<HostOperation> op;
   bool isAtEnd = false;
@@ -275,7 +276,7 @@ std::shared_ptr<HostEngine::HostOperation> HostEngine::next() {
     isAtEnd = isFinished();
     return op || isAtEnd;
   };
-  // A wake-up can be lost with the process that was to send it: never sleep without end.
+  // Sleeps are limited, because a wake-up is lost if the process that should send it ends.
   while (!pollNext()) {
     sleep(kIdleSleepNs, pollNext);
     reportIfRequested();
@@ -300,7 +301,7 @@ void HostEngine::execute(const std::shared_ptr<HostOperation>& op) {
   if (op->onCompleted) op->onCompleted(nullptr);
 }
 
-/// Runs one stage to its end. False: the engine has failed.
+/// Runs one stage until it is done. Returns false if the engine has failed.
 bool HostEngine::runStage(HostOperation& op, StageExecution& execution) {
   int64_t idleSinceNs = 0;
   while (!execution.isDone()) {

@@ -1,5 +1,5 @@
-// Collectives over a host-ordered transport: the communication thread executes each operation stage by stage, once the
-// compute stream has made it ready, and the compute stream waits for it on its own thread.
+// Collectives over a host-ordered transport. The communication thread executes each operation stage by stage, once the
+// compute stream has made it ready. The compute stream waits for the operation on its own thread.
 #pragma once
 
 #include "collectives/engine.h"
@@ -39,7 +39,7 @@ class HostEngine final : public Engine {
 
   const MosaicHostTransport& transport_;
   MosaicStream* const stream_;
-  std::map<uint32_t, int64_t> peerLossNsByRank_;  // by rank: since when the transport observes that it is gone
+  std::map<uint32_t, int64_t> peerLossNsByRank_;  // by rank: time at which the transport first observed its loss
   int64_t lastPeerCheckNs_ = 0;
 };
 

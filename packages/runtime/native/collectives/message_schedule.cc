@@ -9,7 +9,7 @@ namespace mosaic {
 
 namespace {
 
-// Up to here one step with n times the bytes is faster than two steps.
+// Up to this size, one step with n times the bytes is faster than two steps.
 constexpr uint64_t kMaxOneShotBytes = 8 << 10;
 
 using Counts = std::vector<uint64_t>;
@@ -20,7 +20,7 @@ Counts exclusiveSum(const Counts& counts) {
   return offsets;
 }
 
-/// n shares that differ by at most one element.
+/// Returns n shares of `count` that differ by at most one element.
 Counts balancedCounts(uint64_t count, uint32_t n) {
   Counts result(n);
   for (uint32_t i = 0; i < n; i++) result[i] = count / n + (i < count % n ? 1 : 0);
@@ -31,8 +31,8 @@ bool areCountsEqual(const Counts& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](uint64_t count) { return count == counts[0]; });
 }
 
-/// Which rank of a host receives what crosses to it: the one at the owner's place among the ranks of its own host, so
-/// that these share the work.
+/// Determines which rank of a host receives the data of a rank on another host: the rank with the same local position
+/// as the owner has on its own host, so that the ranks of a host share the work.
 class HostReceivers {
  public:
   explicit HostReceivers(const std::vector<uint32_t>& hosts) {
@@ -94,7 +94,7 @@ class ScheduleBuilder {
     }
   }
 
-  /// Rank j reduces the share counts[j] of every rank's input.
+  /// Rank j reduces the share of counts[j] elements of every rank's input.
   void reduceScatter(const Counts& counts, uint8_t* out, uint8_t* in) {
     Stage& stage = addStage();
     const Counts offsets = exclusiveSum(counts);
@@ -117,14 +117,14 @@ class ScheduleBuilder {
     else allGather(counts, x, ownShare);
   }
 
-  /// Several hosts, and several ranks on one of them.
+  /// Whether the group spans several hosts, with several ranks on at least one of them.
   bool spansSharedHosts() const {
     const std::set<uint32_t> distinctHosts(hosts_.begin(), hosts_.end());
     return distinctHosts.size() > 1 && distinctHosts.size() < size_;
   }
 
-  /// Each rank's share of x, of which it has its own, in two stages: it crosses to each other host once, to a rank that
-  /// forwards it to the others there.
+  /// Gathers the shares of x, of which each rank has its own, in two stages. Each share is sent to each other host
+  /// once, to a rank that forwards it to the other ranks there.
   void allGatherByHost(const Counts& counts, uint8_t* x) {
     const Counts offsets = exclusiveSum(counts);
     const HostReceivers receivers(hosts_);
@@ -194,7 +194,7 @@ class ScheduleBuilder {
     }
   }
 
-  /// Rows are packed already: of each tensor, a message to every rank that requires some.
+  /// Rows are already packed. For each tensor there is one message to every rank that requires some of its rows.
   void groupExchange() {
     Stage& stage = addStage();
     for (const Transfer& transfer : call_.transfers) {
@@ -214,7 +214,7 @@ class ScheduleBuilder {
 
   Stage& addStage() { return schedule_.stages.emplace_back(); }
 
-  /// The other ranks, beginning after this one, so that not all send to rank 0 first.
+  /// Returns the other ranks, starting after this one, so that not all ranks send to rank 0 first.
   std::vector<uint32_t> peersInOrder() const {
     std::vector<uint32_t> peers;
     for (uint32_t i = 1; i < size_; i++) peers.push_back((rank_ + i) % size_);
@@ -263,7 +263,7 @@ class ScheduleBuilder {
     for (uint32_t peer = 0; peer < size_; peer++) {
       if (peer != rank_) receive(stage, peer, nullptr, reduction.count);
     }
-    // Of nothing there is nothing to wait for: a stage could end before the transport has looked at the reduction.
+    // Omit an empty reduction: the stage could end before the transport has processed it.
     if (reduction.count > 0) stage.reduction = reduction;
   }
 

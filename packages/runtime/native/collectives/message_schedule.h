@@ -1,10 +1,10 @@
-// Which messages and sums a collective consists of. Algorithms are direct: each rank exchanges with every other, and
-// adds in rank order, so that a reduction has the same bits on every transport. The sums of an all-reduce cross to a
-// host once and are forwarded within it. Bytes received per rank, and sent where all are on one host; n ranks, S bytes
-// of the whole:
+// The messages and reductions that a collective consists of. Algorithms are direct: each rank exchanges with every
+// other, and reduces in rank order, so that a reduction has the same bits on every transport. In an all-reduce, each
+// reduced share is sent to another host once and forwarded within that host. Bytes received per rank, which equal the
+// bytes sent if all ranks are on one host, for n ranks and S bytes of the whole:
 //   allGather, reduceScatter, allToAll  S (n-1)/n     allReduce  2 S (n-1)/n, or S (n-1) when small
 //   broadcast  S (n-1) at the root      barrier       0
-//   groupCast, groupReduce: the rows that others require of this rank, or that it returns to them
+//   groupCast, groupReduce: the rows that other ranks require of this rank, or that it returns to them
 #pragma once
 
 #include <optional>
@@ -24,24 +24,26 @@ struct Copy {
 struct Message {
   uint32_t peer;  // rank in the group
   uint8_t* data;
-  Signature signature;  // as sent, or as expected
+  Signature signature;  // the one to send, or the expected one
 };
 
-/// out[i] = op over the group, in rank order, of element i: this rank's from `own`, the others' from the receives.
+/// Computes out[i] = op over the element i of all ranks, in rank order. This rank's operand is in `own`, those of the
+/// other ranks are in the receives.
 struct Reduction {
   uint8_t* out;
   const uint8_t* own;
   uint64_t count;
-  /// `out` overlaps what is being sent.
+  /// `out` overlaps data being sent.
   bool isAfterSends;
 };
 
-/// What a transport may do as one operation instead of messages: an equal all-gather, or a broadcast.
+/// An operation that a transport may execute as a whole instead of messages: an all-gather of equal shares, or a
+/// broadcast.
 struct TransportCollective {
   MosaicStreamCollective kind;
   const uint8_t* in;
   uint8_t* out;
-  uint64_t bytes;  // of one rank
+  uint64_t bytes;  // per rank
   uint32_t root;
 };
 
@@ -57,8 +59,8 @@ struct MessageSchedule {
   Payload payload;
 };
 
-/// The stages of a call whose signature is `operationSignature`. Throws std::invalid_argument where sends of a rank to
-/// itself do not match its receives from itself.
+/// Returns the stages of a call whose signature is `operationSignature`. Throws std::invalid_argument if sends of a
+/// rank to itself do not match its receives from itself.
 MessageSchedule buildSchedule(const Group& group, const CollectiveCall& call, const Signature& operationSignature);
 
 }  // namespace mosaic

@@ -1,4 +1,4 @@
-// A collective under way: posted by the host, carried out by the engine of its transport's ordering.
+// A collective in progress: posted by the host, executed by the engine for the transport's ordering.
 #pragma once
 
 #include <functional>
@@ -10,21 +10,21 @@
 
 namespace mosaic {
 
-/// Called once when an operation is over; a null failure: it succeeded.
+/// Called once when an operation has completed or failed. The failure is null if it succeeded.
 using CompletionCallback = std::function<void(const MosaicFailure*)>;
 
-/// What a split adds to an operation.
+/// Additional state of an operation that is a split.
 struct SplitRequest {
   int64_t color = 0;
   std::string name;
-  std::shared_ptr<Group> splitGroup;  // the group of this rank's color, once it is over
-  bool hasColors = false;       // all ranks have called it; under the engine's lock
+  std::shared_ptr<Group> splitGroup;  // the group of this rank's color, once the split has completed
+  bool hasColors = false;       // all ranks have called the split; under the engine's lock
 };
 
 /// An operation's index in a sequence of calls that must match on all ranks: see call_log.h.
 struct SequencedCall {
   uint64_t sequence, index;
-  std::optional<uint32_t> peer;  // world rank; all of the group, if there is none
+  std::optional<uint32_t> peer;  // world rank; if absent, all ranks of the group
 };
 
 struct TraceRecord {
@@ -38,22 +38,22 @@ struct Operation {
   virtual ~Operation() = default;
 
   // Constant once posted.
-  uint64_t number = 0;  // of all operations of this rank
+  uint64_t number = 0;  // among all operations of this rank
   uint32_t groupNumber = 0;
   std::shared_ptr<Group> group;
   Signature signature{};
   MessageSchedule schedule;
-  std::string label;  // the caller's: `ring(sp)`
+  std::string label;  // passed by the caller, for example `ring(sp)`
   std::unique_ptr<SplitRequest> split;
   CompletionCallback onCompleted;
-  std::vector<SequencedCall> calls;  // where ranks compare their calls
+  std::vector<SequencedCall> calls;  // for comparison with the calls of other ranks
 
-  /// When everything before it was done, compute and collectives: its timeout runs from here. 0: not yet. Written by
+  /// Time at which all earlier compute and collectives were done, from which the timeout runs. 0: not yet. Written by
   /// the communication thread under the engine's lock.
   int64_t startedAt = 0;
 
   OpKind op() const { return static_cast<OpKind>(signature.op); }
-  /// `allGather #42 (sp)`
+  /// Returns a text such as `allGather #42 (sp)`.
   std::string name() const { return operationName(signature, group->name); }
   std::string prefix() const { return label.empty() ? "" : label + ": "; }
   /// Of an operation that began and ended at these times.

@@ -1,5 +1,5 @@
-// What a monitor samples of a rank, on the control plane's thread, while other threads count: no lock, a few
-// nanoseconds for each count.
+// Counters of a rank, which a monitor samples on the control plane's thread while other threads update them. There is
+// no lock; an update costs a few nanoseconds.
 #pragma once
 
 #include <fcntl.h>
@@ -16,7 +16,7 @@ namespace mosaic {
 
 class RankCounters {
  public:
-  /// On the host's thread: a step is over.
+  /// Records the end of a step. Called on the host's thread.
   void markStep(uint64_t reservedBytes, uint64_t peakBytes) {
     const int64_t now = monotonicNs();
     lastStepNs_ = now - lastMarkTimeNs_;
@@ -26,22 +26,23 @@ class RankCounters {
     stepCount_++;
   }
 
-  /// On the compute stream's thread: it waits for a collective.
+  /// Records that the compute stream begins to wait for a collective. Called on the compute stream's thread.
   void beginWait() { waitStartNs_ = monotonicNs(); }
   void endWait() { waitedNs_ += monotonicNs() - waitStartNs_.exchange(0); }
-  /// Any thread. Never too much: what ends meanwhile is missing, until the next sample.
+  /// Called on any thread. Never counts too much: a wait that ends during the call may be missing until the next
+  /// sample.
   int64_t waitedNs() const {
     const int64_t finishedWaitNs = waitedNs_, waitStart = waitStartNs_;
     return finishedWaitNs + (waitStart == 0 ? 0 : monotonicNs() - waitStart);
   }
 
-  /// All but what the engine counts itself.
+  /// Returns all metrics except those that the engine counts itself.
   Metrics sample() const {
     Metrics metrics;
     const int64_t now = monotonicNs(), lastMarkTimeNs = lastMarkTimeNs_;
     metrics.time = static_cast<uint64_t>(now);
     metrics.steps = stepCount_;
-    // The first mark ends no step: what came before it is the program's start.
+    // The first mark does not end a step, because the program's startup precedes it.
     metrics.step = metrics.steps > 1 ? static_cast<uint64_t>(lastStepNs_) : 0;
     metrics.sinceStep = static_cast<uint64_t>(std::max<int64_t>(0, now - lastMarkTimeNs));
     metrics.reserved = reservedBytes_;
@@ -51,7 +52,7 @@ class RankCounters {
   }
 
  private:
-  /// `size resident …` in pages; 0 on systems without /proc.
+  /// Returns resident memory in bytes, from `size resident …` in pages; 0 on systems without /proc.
   static uint64_t residentBytes() {
     const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     if (fd < 0) return 0;

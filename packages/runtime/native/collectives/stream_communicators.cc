@@ -1,4 +1,4 @@
-// How a stream-ordered engine creates its communicators, and closes them.
+// Creation and closing of the communicators of a stream-ordered engine.
 #include <sched.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace mosaic {
 namespace {
 
 constexpr int64_t kPollIntervalNs = 100'000;
-/// Ranks flush together; one that never does must not hold up the others.
+/// Ranks flush together. A rank that never flushes must not delay the others for longer.
 constexpr int64_t kFlushTimeoutNs = 2'000'000'000;
 
 }  // namespace
@@ -36,7 +36,7 @@ void StreamEngine::connect(MosaicBootstrap& bootstrap) {
 }
 
 bool StreamEngine::openSplitGroup(Operation& op, const std::vector<int64_t>& colors) {
-  // The transport's colors are small and not negative.
+  // Colors of transports must be small and non-negative.
   const std::set<int64_t> distinctColors(colors.begin(), colors.end());
   const auto color = static_cast<int32_t>(std::distance(distinctColors.begin(), distinctColors.find(op.split->color)));
   MosaicCommunicator* const parent = communicators_.at(op.groupNumber);
@@ -60,7 +60,7 @@ bool StreamEngine::enqueueOn(MosaicCommunicator* communicator, const MosaicStrea
 bool StreamEngine::isReady(MosaicCommunicator* communicator) {
   MosaicFailure failure{};
   const int state = transport_.state(transport_.self, communicator, &failure);
-  // Later, the control plane has a while to deliver the cause.
+  // Once connected, the engine first waits for the control plane to deliver the cause.
   if (state == MOSAIC_COMMUNICATOR_FAILED && !isConnected_) throw Failure(failure);
   return state == MOSAIC_COMMUNICATOR_READY;
 }
@@ -81,7 +81,7 @@ bool StreamEngine::pollUntil(Condition condition) {
   return true;
 }
 
-/// Throws what keeps the ranks from becoming connected; `connectFailure` formats what the control plane delivered.
+/// Throws if the ranks cannot connect. `connectFailure` then formats the cause that the control plane delivered.
 void StreamEngine::throwIfConnectFailed() {
   bool isPeerLost = false;
   {
@@ -101,7 +101,7 @@ void StreamEngine::throwIfConnectFailed() {
 bool StreamEngine::warmUp(MosaicCommunicator* communicator, const Group& group) {
   const uint32_t size = group.size();
   if (!transport_.warm_up || size == 1) return true;
-  // A byte for each rank to send, and one to receive from each.
+  // One byte to send to each rank, and one to receive from each.
   const Memory memory(port_, stream_, 2 * size);
   const uint64_t ownAddress = memory.address() + group.rank;
   std::vector<MosaicStreamMessage> sends, receives;
@@ -142,7 +142,8 @@ void StreamEngine::closeTransport() {
     return !isFlushed;
   });
   abortCommunicators(unflushedCommunicators);
-  // Parts first. This may wait for all of the device, so after what had to be aborted.
+  // Communicators that were split from others are destroyed first. This may wait for all work of the device, so it
+  // comes after the aborts.
   for (auto communicator = communicators_.rbegin(); communicator != communicators_.rend(); communicator++) {
     transport_.destroy(transport_.self, *communicator);
   }
@@ -155,7 +156,8 @@ void StreamEngine::closeTransport() {
   if (stream) port_.stream_destroy(&port_, stream);
 }
 
-/// Together, for the flush of each may wait for the others', though not for those that died or failed.
+/// Flushes all communicators together, because flushing one may wait for the other ranks' flush, but does not wait for
+/// ranks that died or failed.
 void StreamEngine::flush() {
   for (auto communicator = communicators_.rbegin(); communicator != communicators_.rend(); communicator++) {
     transport_.finalize(transport_.self, *communicator);

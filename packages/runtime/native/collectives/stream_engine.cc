@@ -20,7 +20,7 @@ static_assert(static_cast<int>(ReduceOp::Sum) == MOSAIC_REDUCE_SUM &&
 
 uint64_t deviceAddress(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
-/// Of a barrier: a byte of each rank, which nothing reads. Of a reduction: the operands of the others.
+/// Receive buffers. A barrier: one byte per rank, never read. A reduction: the operands of the other ranks.
 uint64_t scratchBytes(const Operation& op) {
   if (op.op() == OpKind::Barrier) return op.group->size();
   uint64_t maxBytes = 0;
@@ -33,7 +33,8 @@ uint64_t scratchBytes(const Operation& op) {
   return maxBytes;
 }
 
-/// What a transport does as one operation: an equal gather, a broadcast, and a barrier, a gather of one byte each.
+/// Returns the stage as one operation of the transport, if it can be one: an all-gather of equal shares, a broadcast,
+/// or a barrier, which is an all-gather of one byte per rank.
 std::optional<MosaicStreamStage> makeCollectiveStage(const Operation& op, const Stage& stage, uint64_t memory) {
   MosaicStreamStage collectiveStage{};
   if (op.op() == OpKind::Barrier) {
@@ -124,7 +125,7 @@ void StreamEngine::wait(uint64_t number) {
       return throwIfFailed([&](auto* failure) { return port_.event_wait(&port_, compute_, op->doneEvent, failure); });
     }
   }
-  // Over: done, or failed, and then its failure is the device's. Half of it may be on the stream.
+  // The operation is over. If it failed, the device fails with it; parts of it may already be on the stream.
   if (const auto failure = failureAt(number)) {
     enqueueComputeWait();
     port_.fail(&port_, &*failure);
@@ -136,7 +137,7 @@ void StreamEngine::enqueueComputeWait() {
   if (!stream_) return;
   port_.enter(&port_);
   void* event = nullptr;
-  MosaicFailure ignored;  // the device has failed for good, and runs nothing any more
+  MosaicFailure ignored;  // the device has failed permanently, and runs no more work
   if (port_.event_record(&port_, stream_, 0, &event, &ignored) != 0) return;
   port_.event_wait(&port_, compute_, event, &ignored);
   port_.event_release(&port_, event);
@@ -155,7 +156,7 @@ void StreamEngine::run() {
       spins = 0;
     } else if (spins < kMaxSpins) {
       sched_yield();
-    } else if (!isFinished()) {  // the last operation of a rank that closes may just have ended
+    } else if (!isFinished()) {  // the last operation of a closing rank may just have completed
       sleepFor(front() ? kPollIntervalNs : kIdleSleepNs);
     }
   }
@@ -175,7 +176,7 @@ bool StreamEngine::poll() {
   const auto first = std::static_pointer_cast<StreamOperation>(front());
   if (hasFailed() || !first) return !hasFailed();
   if (first->startedAt == 0) {
-    MosaicFailure ignored;  // `deviceFailure` has it
+    MosaicFailure ignored;  // `deviceFailure` reports it
     if (!first->readyEvent || port_.event_query(&port_, first->readyEvent, &ignored) != MOSAIC_EVENT_PENDING)
       beginOperation(*first);
   }
@@ -206,15 +207,15 @@ void StreamEngine::retireCompleted() {
   }
 }
 
-/// From now on nothing waits for its events.
+/// Marks the operation finished. Its events are not waited for any more.
 void StreamEngine::markFinished(StreamOperation& op) {
   const std::lock_guard lock(launchMutex_);
   op.state = StreamOperation::State::Finished;
   launchedCondition_.notify_all();
 }
 
-/// The next operation that may be launched. A split waits until the stream has passed all before it: NCCL may deadlock
-/// if it splits a communicator on which something runs.
+/// Returns the next operation that may be launched. A split waits until all earlier operations on the stream are done,
+/// because NCCL may deadlock if it splits a communicator on which an operation runs.
 std::shared_ptr<StreamEngine::StreamOperation> StreamEngine::next() {
   auto op = std::static_pointer_cast<StreamOperation>(findOperation(lastLaunchedNumber_ + 1));
   if (!op || (op->op() == OpKind::Split && op != front())) return nullptr;
@@ -246,7 +247,7 @@ void StreamEngine::launchSplit(const std::shared_ptr<StreamOperation>& op) {
   op->onCompleted(nullptr);
 }
 
-/// False: the engine has failed.
+/// Returns false if the engine has failed.
 bool StreamEngine::enqueue(StreamOperation& op) {
   if (!waitUntilReady(communicators_.at(op.groupNumber))) return false;
   throwIfFailed([&](auto* failure) { return port_.event_wait(&port_, stream_, op.readyEvent, failure); });
@@ -284,7 +285,7 @@ bool StreamEngine::enqueueStage(const StreamOperation& op, const Stage& stage, u
 
 bool StreamEngine::enqueueMessages(MosaicCommunicator* communicator, const Stage& stage, uint64_t memory) {
   std::vector<MosaicStreamMessage> sends, receives;
-  // Both sides know the size, so nothing need travel where it is 0.
+  // The size is known on both sides, so messages of 0 bytes are not sent.
   for (const Message& message : stage.sends) {
     if (message.signature.bytes > 0)
       sends.push_back({deviceAddress(message.data), message.signature.bytes, message.peer});
@@ -331,7 +332,8 @@ std::optional<Engine::Diagnosis> StreamEngine::transportError(const Operation& o
 void StreamEngine::onFailed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) {
   {
     const std::lock_guard lock(launchMutex_);
-    // Before compute is released from what it waits for: it must not go on with what has not arrived.
+    // The device fails before compute is released from its wait, because compute must not use data that has not
+    // arrived.
     for (const auto& op : ops) {
       if (static_cast<StreamOperation&>(*op).isAwaited) port_.fail(&port_, &failure);
     }
@@ -339,7 +341,7 @@ void StreamEngine::onFailed(const MosaicFailure& failure, const std::vector<std:
     launchedCondition_.notify_all();
   }
   abortCommunicators(std::exchange(communicators_, {}));
-  // Memory of operations that nothing waits for is reused from now on.
+  // The memory of operations that are not waited for may be reused from now on.
   enqueueComputeWait();
   for (const auto& op : ops) release(static_cast<StreamOperation&>(*op));
 }

@@ -1,6 +1,6 @@
-// Collectives over a stream-ordered transport: the communication thread enqueues whole operations on a stream of the
-// device, in order, and observes their completion by events. It alone calls the transport, and never blocks, so that it
-// notices whatever goes wrong.
+// Collectives over a stream-ordered transport. The communication thread enqueues whole operations on a stream of the
+// device, in order, and observes their completion by events. Only this thread calls the transport. It never blocks, so
+// that it notices failures.
 #pragma once
 
 #include <condition_variable>
@@ -16,21 +16,21 @@ class StreamEngine final : public Engine {
                const EngineOptions& options, CompletionCallback onConnected);
   ~StreamEngine() override;
 
-  /// Blocks the host until the operation is enqueued: microseconds, but behind a split, or where the transport connects
-  /// when it is first used, until the other ranks have come to it, too; at most until the timeout. Throws Failure where
-  /// this host thread drives those ranks, so that they could not.
+  /// Blocks the host until the operation is enqueued. This takes microseconds. Behind a split, or if the transport
+  /// connects at its first use, it takes until the other ranks have reached the same point, at most until the timeout.
+  /// Throws Failure if this host thread also drives those ranks, because they could never reach it.
   void wait(uint64_t number) override;
 
  private:
   struct StreamOperation;
   class Memory;
-  /// What a communicator reported, and when.
+  /// A failure that a communicator reported, and the time of the report.
   struct TransportError {
     MosaicFailure failure;
     int64_t reportTimeNs;
   };
 
-  /// A sleeping thread takes tens of microseconds to wake, so it looks a little longer before it sleeps.
+  /// Waking a thread takes tens of microseconds, so it polls for a short time before it sleeps.
   static constexpr int kMaxSpins = 64;
 
   // ── stream_engine.cc
@@ -45,7 +45,8 @@ class StreamEngine final : public Engine {
   std::optional<Diagnosis> diagnoseTransport(Operation& op) override;
   std::optional<Diagnosis> transportError(const Operation& op) override;
   void onFailed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) override;
-  /// Concludes what is done, and fails if an operation cannot complete. False: the engine has failed.
+  /// Retires completed operations, and fails the engine if an operation cannot complete. Returns false if it has
+  /// failed.
   bool poll();
   void retireCompleted();
   std::shared_ptr<StreamOperation> next();
@@ -56,7 +57,7 @@ class StreamEngine final : public Engine {
   bool enqueueMessages(MosaicCommunicator* communicator, const Stage& stage, uint64_t memory);
   void markFinished(StreamOperation& op);
   void* recordEventOnStream(void* stream, bool isTimed);
-  /// Later work on the device, reuse of memory included, runs after what the communication stream still holds.
+  /// Makes later work on the device, including reuse of memory, run after all work on the communication stream.
   void enqueueComputeWait();
   void release(StreamOperation& op);
 
@@ -66,7 +67,8 @@ class StreamEngine final : public Engine {
   void closeTransport() override;
   bool enqueueOn(MosaicCommunicator* communicator, const MosaicStreamStage& stage);
   bool isReady(MosaicCommunicator* communicator);
-  /// Waits until a communicator is READY. False: the engine has failed; while the ranks connect, throws Failure.
+  /// Waits until a communicator is READY. Returns false if the engine has failed; while the ranks connect, throws
+  /// Failure.
   bool waitUntilReady(MosaicCommunicator* communicator);
   template <typename Condition>
   bool pollUntil(Condition condition);
@@ -76,39 +78,39 @@ class StreamEngine final : public Engine {
   void abortCommunicators(const std::vector<MosaicCommunicator*>& communicators);
 
   const MosaicStreamTransport& transport_;
-  const std::string name_;  // the transport's
+  const std::string name_;  // name of the transport
   MosaicDevicePort& port_;
   void* const compute_;
   const EventFd wakeEvent_;
 
-  // Of the communication thread.
+  // Used by the communication thread only.
   std::vector<MosaicCommunicator*> communicators_;  // by number of the group
   std::optional<TransportError> transportError_;
   uint64_t lastLaunchedNumber_ = 0;  // the last operation that was launched
   bool isConnected_ = false;
   int64_t connectDeadlineNs_ = 0;
 
-  std::mutex launchMutex_;  // guards what follows, and some of each operation
+  std::mutex launchMutex_;  // guards the following members, and some members of each operation
   void* stream_ = nullptr;  // written by the communication thread only
   std::condition_variable launchedCondition_;
 };
 
-/// An operation on its way to the stream, on it, or over.
+/// An operation that is waiting to be enqueued on the stream, is enqueued, or is finished.
 struct StreamEngine::StreamOperation : Operation {
   enum class State { Queued, Launched, Finished };
   // Under `launchMutex_`.
   State state = State::Queued;
   bool isAwaited = false;  // compute waits for it
-  void* doneEvent = nullptr;  // event, once launched
+  void* doneEvent = nullptr;  // event at the end of the operation, once launched
 
   void* readyEvent = nullptr;  // event: the compute that the operands depend on; null: nothing
-  void* beginEvent = nullptr;  // timed event, where a trace is recorded; of the communication thread
+  void* beginEvent = nullptr;  // timed event, if a trace is recorded; used by the communication thread only
 };
 
-/// Memory of the device in the order of the communication stream.
+/// Device memory that is allocated and released in the order of the communication stream.
 class StreamEngine::Memory {
  public:
-  /// None of 0 bytes. Throws Failure.
+  /// Allocates nothing for 0 bytes. Throws Failure.
   Memory(MosaicDevicePort& port, void* stream, uint64_t bytes);
   ~Memory();
   Memory(const Memory&) = delete;
@@ -120,7 +122,7 @@ class StreamEngine::Memory {
   uint64_t address_ = 0;
 };
 
-/// Throws the failure that a function of a C table filled in, if it did not return 0.
+/// Calls a function of a C table. Throws the failure that it filled in, if it did not return 0.
 template <typename Function>
 void throwIfFailed(Function call) {
   MosaicFailure failure{};

@@ -16,10 +16,10 @@ using namespace control;
 namespace {
 
 constexpr int kRetryIntervalMs = 10;
-/// The agent names the ranks that are missing, so it answers first.
+/// The client waits this much longer than the agent, because the agent's timeout report names the missing ranks.
 constexpr int64_t kAgentReportGraceNs = 3'000'000'000;
 constexpr auto kLeaveTimeout = std::chrono::milliseconds(500);
-/// What compares calls is dropped before a rank whose agent does not read runs out of memory.
+/// Reports of calls are dropped above this limit, so that a rank whose agent does not read does not run out of memory.
 constexpr size_t kMaxUnsentCallBytes = 1 << 20;
 
 uint32_t toMilliseconds(int64_t ns) { return static_cast<uint32_t>(std::clamp<int64_t>(ns / 1'000'000, 0, INT32_MAX)); }
@@ -157,7 +157,8 @@ void AgentClient::leave(const std::string& lastOperation) {
   frame.exits.push_back({RankRanges::of({options_.rank}), lastOperation});
   Lock lock(mutex_);
   if (state_ != State::Joined || isLeaving_) return;
-  // Before the frame is sent: the agent ends the connection once it has it, and the thread may see that at once.
+  // Set before the frame is sent: the agent closes the connection when it has received the frame, and the thread may
+  // observe that immediately.
   isLeaving_ = true;
   socket_.send(encode(frame));
   socket_.finish();
@@ -167,10 +168,10 @@ void AgentClient::leave(const std::string& lastOperation) {
 
 void AgentClient::send(const std::string& frame) {
   const Lock lock(mutex_);
-  // Before it has joined, and after it has left, a rank has nothing to report.
+  // A rank has nothing to report before it has joined and after it has left.
   if (state_ != State::Joined) return;
   socket_.send(frame);
-  // The thread waits until the socket takes the rest.
+  // The thread writes the rest once the socket is writable.
   if (socket_.unsentBytes() > 0) wake();
 }
 
@@ -226,7 +227,7 @@ void AgentClient::pause(int timeoutMs) {
   wakeEvent_.reset();
 }
 
-/// Until the connection ends. Before the rank has joined, another agent may take its place.
+/// Serves the connection until it ends. If it ends before the rank has joined, the rank may connect to another agent.
 void AgentClient::serveConnection() {
   for (bool isOpen = true; isOpen && !isFinished();) {
     pollfd entries[] = {{wakeEvent_.fd(), POLLIN, 0}, {-1, POLLIN, 0}};
@@ -261,7 +262,7 @@ void AgentClient::serveConnection() {
   if (isJoined && !isFinished()) endConnection("the connection to the agent was closed");
 }
 
-/// The control plane is gone. After `leave` that is what the rank waits for.
+/// Marks the control plane as lost. After `leave`, the rank waits for exactly that.
 void AgentClient::endConnection(const std::string& reason) {
   bool hasLeft = false;
   {

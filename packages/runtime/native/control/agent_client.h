@@ -1,5 +1,5 @@
 // The control plane of a rank in a separate process: a thread that is connected to the agent of its host
-// (docs/control-plane.md). The thread answers for the rank while JavaScript blocks.
+// (docs/control-plane.md). The thread replies on behalf of the rank while JavaScript is blocked.
 #pragma once
 
 #include <condition_variable>
@@ -17,17 +17,17 @@
 namespace mosaic {
 
 struct AgentOptions {
-  std::string path;    // of the agent's socket
-  std::string secret;  // of the job; empty where there is none
-  std::string world;   // the same on all ranks, and on no others of this agent's tree
+  std::string path;    // path of the agent's socket
+  std::string secret;  // the job's secret; empty if there is none
+  std::string world;   // name: equal on all ranks of the world, unique in this agent's tree
   uint32_t attempt = 0, rank = 0, size = 1;
-  /// How long `join` waits, and each `get`.
+  /// Timeout of `join`, and of each `get`.
   int64_t timeoutNs = 300'000'000'000;
 };
 
 class AgentClient : public ControlPlane {
  public:
-  /// Throws std::system_error if the system has no more descriptors.
+  /// Throws std::system_error if there are no free descriptors.
   explicit AgentClient(AgentOptions options);
   ~AgentClient() override;
 
@@ -45,7 +45,7 @@ class AgentClient : public ControlPlane {
   void reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>& ranks = {}) override;
   void split(uint64_t group, uint64_t index, const std::vector<uint32_t>& ranks, int64_t color) override;
   void requestPositions(uint64_t request, const std::vector<uint32_t>& ranks) override;
-  /// Returns once the agent has acknowledged it, so that the process may end: at once, and after 0.5 s at the latest.
+  /// Returns once the agent has acknowledged the frame, so that the process may exit. Returns after at most 0.5 s.
   void leave(const std::string& lastOperation) override;
 
  private:
@@ -76,20 +76,21 @@ class AgentClient : public ControlPlane {
   void onFailed(const control::Failed& frame);
   void replyPosition(const control::PositionsQuery& query);
   void replyCallLog(const control::CallLogQuery& query);
-  /// The value of a key once it arrives; nothing where one of the conditions below, or `isFinished`, is true before.
+  /// Waits for the value of a key. Returns nothing if the timeout, an interrupt, the end of the connection or
+  /// `isFinished` comes first.
   template <typename Condition>
   std::optional<std::string> waitForValue(const std::string& key, int64_t timeoutNs, Condition isFinished);
 
   const AgentOptions options_;
   const EventFd wakeEvent_;
-  int64_t joinDeadlineNs_ = 0;  // of `join`; constant once the thread runs
+  int64_t joinDeadlineNs_ = 0;  // deadline of `join`; constant once the thread runs
 
-  std::mutex mutex_;  // guards what follows, up to the listener's
+  std::mutex mutex_;  // guards the following members, up to the listener's mutex
   std::condition_variable stateChangedCondition_;
   control::AgentSocket socket_;
   State state_ = State::Connecting;
-  std::optional<MosaicFailure> joinFailure_;    // why there is no joining
-  std::optional<MosaicFailure> peerFailure_;  // the first; `get` fails with it
+  std::optional<MosaicFailure> joinFailure_;    // why the rank cannot join
+  std::optional<MosaicFailure> peerFailure_;  // the first failure of a peer; `get` fails with it
   std::map<std::string, PendingGet> pendingGets_;
   bool isLeaving_ = false, isStopped_ = false, isInterrupted_ = false;
 
@@ -100,7 +101,7 @@ class AgentClient : public ControlPlane {
   std::mutex listenerMutex_;  // held while the listener is called; taken before mutex_
   ControlListener* listener_ = nullptr;
   bool isDetached_ = false;
-  std::vector<Event> queuedEvents_;  // what happened before `attach`; each is called once
+  std::vector<Event> queuedEvents_;  // events before `attach`; each is called once
 
   std::thread thread_;
 };

@@ -1,4 +1,4 @@
-// What the agent sends to a rank, and what the rank replies.
+// Handles the agent's frames to a rank, and sends the rank's replies.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -11,7 +11,7 @@ using namespace control;
 
 namespace {
 
-/// What peers and agents sent is data: codes and activities that do not exist become others.
+/// Codes and activities come from peers and agents, so unknown ones are mapped to DEVICE and Unknown.
 MosaicFailureCode toFailureCode(int32_t code) {
   const bool isKnown = code > MOSAIC_FAILURE_NONE && code <= MOSAIC_FAILURE_OUT_OF_MEMORY;
   return isKnown ? static_cast<MosaicFailureCode>(code) : MOSAIC_FAILURE_DEVICE;
@@ -21,8 +21,8 @@ Position::Activity toActivity(uint8_t activity) {
   return static_cast<Position::Activity>(std::min(activity, static_cast<uint8_t>(Position::Activity::Unknown)));
 }
 
-/// The ranks of a frame, which may spread over many lists: each rank of the world at most once, so that no frame takes
-/// more memory than the world has ranks.
+/// Decodes the ranks of a frame, which may be spread over many lists. The number of ranks in a frame is limited to the
+/// world size, so that a frame cannot exhaust memory.
 class RankRangeDecoder {
  public:
   explicit RankRangeDecoder(uint32_t size) : size_(size), remainingRanks_(size) {}

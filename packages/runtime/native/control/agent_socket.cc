@@ -78,7 +78,7 @@ void AgentSocket::flush() {
     } else if (isRetryableError()) {
       return;
     } else {
-      // What came before the end is still to be read; reading finds the end.
+      // Data that arrived before the connection was closed must still be read; reading then finds the end.
       sentOffset_ = outBuffer_.size();
     }
   }

@@ -1,4 +1,4 @@
-// A connection to the agent of this host: a Unix domain stream socket that carries frames and never blocks.
+// A connection to the agent of this host: a non-blocking Unix domain stream socket that carries frames.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +14,23 @@ class AgentSocket {
   AgentSocket(const AgentSocket&) = delete;
   AgentSocket& operator=(const AgentSocket&) = delete;
 
-  /// False when nothing listens there yet. Throws Failure for a path that cannot be, and for another user's agent.
+  /// Returns false if no process listens there yet. Throws Failure for an invalid path, and for another user's agent.
   bool connect(const std::string& path);
   void close();
   bool isOpen() const { return fd_ >= 0; }
   int fd() const { return fd_; }
 
-  /// Queues a frame and writes what the socket takes.
+  /// Queues a frame and writes as much as the socket accepts.
   void send(const std::string& frame);
   void flush();
-  /// Nothing more will be sent: the agent reads the end once it has read everything.
+  /// Announces that no more will be sent: the agent reads end-of-file after all frames.
   void finish();
   size_t unsentBytes() const { return outBuffer_.size() - sentOffset_; }
 
-  /// Reads what has arrived; false once the agent has closed the connection.
+  /// Reads the data that has arrived. Returns false once the agent has closed the connection.
   bool receive();
-  /// The next complete frame received, its type first; valid until the next call. Empty: none.
-  /// Throws ProtocolError.
+  /// The next complete frame received, beginning with its type. Valid until the next call of `next`; empty if there is
+  /// none. `next` throws ProtocolError.
   struct FrameContent {
     const char* data = nullptr;
     size_t size = 0;

@@ -1,4 +1,4 @@
-// Messages and checks that both control planes share.
+// Messages and checks that are common to both control planes.
 #include "control/control_plane.h"
 
 #include <algorithm>
@@ -33,7 +33,8 @@ std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsA, u
     for (const CallRecord& callB : callsB) {
       if (callA.index != callB.index || callA.history == callB.history) continue;
       if (callA.description != callB.description) return mismatchText(a, callA.description, b, callB.description);
-      // Calls that read the same after others that differed, or that differ in allToAll's counts: not described.
+      // The descriptions are equal because earlier calls differed, or because the calls differ in allToAll's counts: not
+      // described.
       if (!equalCallsText) equalCallsText = mismatchText(a, callA.description, b, callB.description);
     }
   }

@@ -1,5 +1,5 @@
-// The frames of docs/control-plane.md that ranks send and receive; frames between agents are TypeScript's alone
-// (packages/launcher/src/agent/frames.ts). Each lists its fields once, for writing, reading and tests.
+// The frames of docs/control-plane.md that ranks send and receive. Frames between agents are implemented in TypeScript
+// only (packages/launcher/src/agent/frames.ts). Each frame lists its fields once, for writing, reading and tests.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct Hello {
   std::string secret;
   uint8_t role = 0;  // a rank
   uint32_t agent = 0;
-  std::string host, address;  // of agents only
+  std::string host, address;  // sent by agents only
   MOSAIC_FIELDS(MOSAIC_FIELD(magic), MOSAIC_FIELD(version), MOSAIC_FIELD(secret), MOSAIC_FIELD(role),
                 MOSAIC_FIELD(agent), MOSAIC_FIELD(host), MOSAIC_FIELD(address))
 };
@@ -251,7 +251,7 @@ struct RankPosition {
   uint8_t activity = 0;
   uint64_t group = 0, sequence = 0, index = 0;
   std::string operation, description, last;
-  std::vector<RankMetrics> metrics;  // one where they were requested, else none
+  std::vector<RankMetrics> metrics;  // one element if metrics were requested, else empty
   MOSAIC_FIELDS(MOSAIC_FIELD(ranks), MOSAIC_FIELD(activity), MOSAIC_FIELD(group), MOSAIC_FIELD(sequence),
                 MOSAIC_FIELD(index), MOSAIC_FIELD(operation), MOSAIC_FIELD(description), MOSAIC_FIELD(last),
                 MOSAIC_FIELD(metrics))
@@ -275,7 +275,7 @@ struct Positions {
 #undef MOSAIC_FIELD
 #undef MOSAIC_FIELDS
 
-/// Bytes of a frame, its length included.
+/// Returns the bytes of a frame, including its length.
 template <typename Frame>
 std::string encode(const Frame& frame) {
   std::string out(sizeof(uint32_t), '\0');
@@ -287,7 +287,7 @@ std::string encode(const Frame& frame) {
   return out;
 }
 
-/// A frame from its fields, length and type apart. Throws ProtocolError.
+/// Returns the frame for the bytes of its fields, without length and type. Throws ProtocolError.
 template <typename Frame>
 Frame decode(const char* data, size_t size) {
   FieldReader reader(data, size);

@@ -43,14 +43,14 @@ InProcessControl::~InProcessControl() {
   detach();
   if (hasLeft_) return;
   InProcessWorld::Rank& self = world_->ranks_[rank_];
-  // One that never took part may be opened again.
+  // A rank that never joined may be opened again.
   self.hasJoined = self.isLost = hasJoined_;
   if (!hasJoined_) return;
   notifyPeers([&](ControlListener& listener) { listener.onPeerLost(rank_, describeProcess(rank_)); });
   world_->stateChangedCondition_.notify_all();
 }
 
-/// Ranks of one process are opened by one thread: each waits for another only where it needs it, in `get`.
+/// Ranks of one process are opened by one thread, so they do not wait here. A rank waits for others only in `get`.
 void InProcessControl::join() {
   const Lock lock(world_->mutex_);
   if (isInterrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
@@ -91,7 +91,7 @@ std::string InProcessControl::get(const std::string& key) {
                                             ": not all ranks of this process have connected");
 }
 
-/// What a rank has put is here at once.
+/// Does not wait, because a value is available as soon as a rank has put it.
 std::optional<std::string> InProcessControl::find(const std::string& key, int64_t) {
   const Lock lock(world_->mutex_);
   const auto entry = world_->values_.find(key);
@@ -136,7 +136,7 @@ void InProcessControl::reportCall(uint64_t group, uint64_t index, uint64_t histo
   auto& calls = world_->calls_[group];
   const auto [entry, isFirst] = calls.try_emplace(index, InProcessWorld::ReportedCall{history, rank_});
   if (!isFirst && entry->second.history != history) reportMismatch(group, entry->second.rank, rank_);
-  // A history covers all calls before it, so the latest suffice.
+  // A history includes all calls before it, so the latest are sufficient.
   if (calls.size() > kMaxLoggedCalls) calls.erase(calls.begin());
 }
 

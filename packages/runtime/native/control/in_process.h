@@ -1,4 +1,5 @@
-// The control plane of ranks of one process: shared memory of their threads, no socket, no extra thread.
+// The control plane of ranks of one process. It uses the memory that their threads share, no socket and no extra
+// thread.
 #pragma once
 
 #include <condition_variable>
@@ -11,10 +12,10 @@
 
 namespace mosaic {
 
-/// What the ranks of a world in one process share.
+/// State that the ranks of a world in one process share.
 class InProcessWorld {
  public:
-  /// `hosts`: numbers by rank, as if the ranks were on several; empty: on one.
+  /// `hosts`: host number of each rank, to simulate several hosts. Empty: all ranks are on one host.
   InProcessWorld(uint32_t size, int64_t timeoutNs, const std::vector<uint32_t>& hosts = {});
 
  private:
@@ -36,9 +37,9 @@ class InProcessWorld {
   const uint32_t size_;
   const int64_t timeoutNs_;
   const std::vector<Member> members_;
-  const std::vector<std::string> hosts_;  // none
+  const std::vector<std::string> hosts_;  // always empty
 
-  // Recursive: a rank whose listener is called under it may be detached by that call, on the same thread.
+  // Recursive, because a listener is called under this lock and may detach its rank in that call, on the same thread.
   std::recursive_mutex mutex_;
   std::condition_variable_any stateChangedCondition_;
   std::vector<Rank> ranks_;
@@ -46,7 +47,7 @@ class InProcessWorld {
   std::optional<std::pair<uint32_t, MosaicFailure>> failure_;
   std::map<std::pair<uint64_t, uint64_t>, Split> splits_;     // by group and index
   std::map<uint64_t, std::map<uint64_t, ReportedCall>> calls_;    // by group, by index
-  std::set<uint64_t> mismatchedGroups_;                           // groups
+  std::set<uint64_t> mismatchedGroups_;                           // ids
 };
 
 class InProcessControl : public ControlPlane {
@@ -73,7 +74,7 @@ class InProcessControl : public ControlPlane {
  private:
   using Lock = std::unique_lock<std::recursive_mutex>;
   void reportMismatch(uint64_t group, uint32_t a, uint32_t b);
-  /// Under the lock: why the ranks cannot connect any more, if so.
+  /// Returns why the ranks cannot connect any more, if they cannot. Under the lock.
   std::optional<MosaicFailure> peerFailure() const;
   template <typename Deliver>
   void notifyPeers(Deliver deliver);

@@ -1,4 +1,4 @@
-// How fields of a frame are written: little-endian, lists and texts preceded by their length. Every read is checked
+// The encoding of a frame's fields: little-endian, with lists and texts preceded by their length. Every read is checked
 // against the end of the frame and against limits before anything is allocated.
 #pragma once
 
@@ -21,12 +21,12 @@ static_assert(std::endian::native == std::endian::little, "the wire format requi
 constexpr uint32_t kMaxFrameBytes = 8 << 20;
 constexpr uint32_t kMaxRanks = 65536;
 
-/// A byte stream that is none of this protocol.
+/// The received bytes are not valid frames of this protocol.
 struct ProtocolError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Bytes that are no text.
+/// Arbitrary bytes, not text.
 struct Value {
   std::string bytes;
 };
@@ -36,7 +36,7 @@ struct RankRange {
   uint32_t first = 0, count = 0;
 };
 
-/// Ranks in order.
+/// A list of ranks in order, as ranges.
 struct RankRanges {
   std::vector<RankRange> ranges;
 
@@ -61,7 +61,7 @@ struct RankRanges {
 template <typename T>
 constexpr bool isIntegral = std::is_integral_v<T>;
 
-/// Appends the fields of a frame. Records list theirs in `fields(archive, self)`.
+/// Appends the fields of a frame. Records list their fields in `fields(archive, self)`.
 class FieldWriter {
  public:
   explicit FieldWriter(std::string& out) : out_(out) {}
@@ -99,7 +99,7 @@ class FieldWriter {
   std::string& out_;
 };
 
-/// Reads what FieldWriter wrote. Throws ProtocolError.
+/// Reads fields that FieldWriter wrote. Throws ProtocolError.
 class FieldReader {
  public:
   FieldReader(const char* data, size_t size) : next_(data), end_(data + size) {}
@@ -148,7 +148,7 @@ class FieldReader {
     return {consume(length), length};
   }
 
-  /// The fewest bytes that a value takes.
+  /// Returns the minimum number of bytes of an encoded value.
   template <typename T>
   static size_t minEncodedBytes() {
     if constexpr (isIntegral<T>) return sizeof(T);

@@ -1,5 +1,4 @@
-// A ring buffer of bytes from one rank to another: single producer, single consumer, and neither ever waits for the
-// other here.
+// A ring buffer of bytes from one rank to another: single producer, single consumer, wait-free.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +8,7 @@
 
 namespace mosaic {
 
-/// Bytes written and read since the beginning, each on its own cache line. Lies in shared memory.
+/// Total bytes written and read so far, each on its own cache line. In shared memory.
 struct ChannelIndex {
   static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared memory requires lock-free atomics");
   alignas(64) std::atomic<uint64_t> writtenByteCount{0};
@@ -24,7 +23,7 @@ class Channel {
   uint64_t writableBytes() const { return capacity_ - readableBytes(); }
   bool isHalfEmpty() const { return 2 * readableBytes() <= capacity_; }
 
-  /// Copies in as much of `bytes` as fits; returns how much.
+  /// Writes as many of `bytes` as fit. Returns the number of bytes written.
   uint64_t write(const void* from, uint64_t bytes) {
     const uint64_t position = index_->writtenByteCount.load(std::memory_order_relaxed);
     const uint64_t count = std::min(bytes, writableBytes());
@@ -36,7 +35,7 @@ class Channel {
     return count;
   }
 
-  /// Copies out at most `bytes` of what is there; returns how much.
+  /// Reads at most `bytes` of the readable bytes. Returns the number of bytes read.
   uint64_t read(void* to, uint64_t bytes) {
     const uint64_t position = index_->readByteCount.load(std::memory_order_relaxed);
     const uint64_t count = std::min(bytes, readableBytes());
@@ -48,8 +47,8 @@ class Channel {
     return count;
   }
 
-  /// The next `bytes`, which must be readable: in place, or copied to `bounceBuffer` where they wrap around or are not
-  /// aligned for a float (after a message of an odd number of 16-bit elements).
+  /// Returns the next `bytes`, which must be readable. They are in place, or copied to `bounceBuffer` if they wrap
+  /// around or are not aligned for a float (after a message with an odd number of 16-bit elements).
   const void* peekContiguous(uint64_t bytes, void* bounceBuffer) const {
     const uint64_t position = index_->readByteCount.load(std::memory_order_relaxed) % capacity_;
     if (position + bytes <= capacity_ && position % 4 == 0) return data_ + position;

@@ -1,4 +1,4 @@
-// The messages of a rank to, or from, each of the others.
+// The queues of a rank's messages to, or from, each other rank.
 #pragma once
 
 #include <deque>
@@ -9,8 +9,8 @@
 
 namespace mosaic {
 
-/// Messages by peer, in order, and the peers that have any: each is listed once, however often its queue runs empty
-/// and fills between two sweeps.
+/// Messages by peer, in order, and the list of peers with messages. A peer is listed once, no matter how often its
+/// queue empties and fills between two sweeps.
 class MessageQueues {
  public:
   using Queue = std::deque<MosaicMessage*>;
@@ -22,7 +22,7 @@ class MessageQueues {
     queue.messages.push_back(&message);
     if (!std::exchange(queue.isActive, true)) activePeers_.push_back(peer);
   }
-  /// Calls `step` for each peer that has messages. Whether any returned true.
+  /// Calls `step` for each peer that has messages. Returns whether any call returned true.
   template <typename Step>
   bool progressActivePeers(Step step) {
     bool hasProgressed = false;

@@ -1,4 +1,4 @@
-// Which processes of the other ranks are alive. The kernel reports it: a pidfd becomes readable when its process ends.
+// Detects whether the processes of other ranks have ended. A pidfd becomes readable when its process ends.
 #pragma once
 
 #include <poll.h>
@@ -17,24 +17,24 @@ inline int openPidfd(pid_t pid) {
   if (pid == getpid()) return kOwnProcess;
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (fd >= 0) return fd;
-  // Without pidfds (a sandbox that forbids them) only the control plane observes that a process ends.
+  // If pidfds are not available, for example in a sandbox, only the control plane observes that a process ends.
   return errno == ESRCH ? kExitedProcess : kUnknownProcess;
 }
 
 class PeerProcesses {
  public:
-  /// By rank; this process needs no descriptor.
+  /// `pids` is by rank. This process needs no descriptor.
   explicit PeerProcesses(const std::vector<pid_t>& pids);
   ~PeerProcesses();
   PeerProcesses(const PeerProcesses&) = delete;
   PeerProcesses& operator=(const PeerProcesses&) = delete;
 
-  /// Whether the process of a rank has ended; a microsecond.
+  /// Whether the process of a rank has ended. Takes about a microsecond.
   bool hasExited(size_t rank) const;
 
  private:
-  std::vector<int>
-      pidfds_;  // kOwnProcess: this process; kExitedProcess: it had ended; kUnknownProcess: the system gives no pidfd
+  /// kOwnProcess: this process; kExitedProcess: it had ended before; kUnknownProcess: no pidfd is available.
+  std::vector<int> pidfds_;
 };
 
 inline PeerProcesses::PeerProcesses(const std::vector<pid_t>& pids) {

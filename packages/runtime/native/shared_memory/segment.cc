@@ -17,8 +17,9 @@ namespace mosaic {
 namespace {
 
 constexpr uint64_t kSegmentMagic = 0x0002'636f'7361'6d6f;  // changes with the layout
-// Together about 64 MiB, more only from 34 ranks on, where each is the smallest allowed: pages are touched only by
-// pairs that communicate. Each no larger than what stays in cache.
+// All ring buffers together have about 64 MiB. Only from 34 ranks on they have more, because each has the minimum size.
+// Memory is used only by pairs that communicate, as pages are committed on first access. The maximum size of a ring
+// buffer is one that stays in cache.
 constexpr uint64_t kTotalChannelBytes = 64ull << 20, kMinChannelBytes = 64ull << 10, kMaxChannelBytes = 1ull << 20;
 
 const char* const kLayoutMismatch =
@@ -52,7 +53,7 @@ uint8_t* map(uint64_t bytes, int fd) {
   return static_cast<uint8_t*>(base);
 }
 
-/// Fresh pages are zero, which is what every atomic here begins with: only the header needs to be written.
+/// New pages are zero, which is the initial value of every atomic, so only the header needs to be written.
 void writeHeader(uint8_t* base, uint32_t size) {
   auto* header = new (base) SegmentHeader{};
   header->magic = kSegmentMagic;
@@ -79,7 +80,7 @@ std::shared_ptr<Segment> Segment::create(uint32_t size) {
     if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
       throw makeSystemError("cannot resize shared memory to " + std::to_string(bytes) + " bytes");
     }
-    // No rank can shrink it while another uses it.
+    // With these seals, no rank can shrink the memory while another uses it.
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     base = map(bytes, fd);
   } catch (...) {

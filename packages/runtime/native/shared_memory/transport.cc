@@ -1,5 +1,5 @@
-// The transport over shared memory: each pair of ranks has a ring buffer in each direction (channel.h), into which the
-// sender copies a message's header and payload, and out of which the receiver does.
+// The transport over shared memory. Each pair of ranks has a ring buffer in each direction (channel.h). The sender
+// copies a message's header and payload into it, and the receiver copies them out of it.
 #include "shared_memory/transport.h"
 
 #include <unistd.h>
@@ -15,14 +15,14 @@ namespace mosaic {
 
 namespace {
 
-// What a message moves before the others get their turn, and before its peer is notified.
+// Maximum bytes that a peer's messages transfer before those of other peers continue, and before the peer is notified.
 constexpr uint64_t kMaxCopyBytes = 128 << 10;
 constexpr uint64_t kReduceBlockElements = 4096;  // elements
 
-/// Of a message: whether its header has passed through the ring buffer.
+/// The flag of a message that its header was written to or read from the ring buffer.
 uint64_t& headerMovedFlag(MosaicMessage& message) { return message.transport[0]; }
 
-/// Segments of ranks of this process, by the address that rank 0 publishes.
+/// Segments for ranks of this process, by the address that the first rank publishes.
 class InProcessSegments {
  public:
   static uint64_t add(const std::shared_ptr<Segment>& segment) {
@@ -45,7 +45,7 @@ class InProcessSegments {
 
 // ── connecting
 
-/// What the ranks of this host exchange while they connect.
+/// Values that the ranks of this host exchange while they connect.
 class HostStore {
  public:
   HostStore(MosaicBootstrap& bootstrap, uint32_t firstRank)
@@ -72,7 +72,8 @@ class HostStore {
   const std::string prefix_;
 };
 
-/// The first rank creates the segment. Between processes it waits until all have mapped it: it may be the first to end.
+/// The first rank creates the segment. If there are several processes, it waits until all have mapped the segment,
+/// because its process may be the first to exit.
 std::shared_ptr<Segment> createOrOpenSegment(const HostStore& store, uint32_t localRank, uint32_t size,
                                              bool isSingleProcess) {
   constexpr const char *kSegmentKey = "segment", *kCompleteKey = "complete";
@@ -175,7 +176,7 @@ bool SharedMemory::progress() {
   return hasProgressed;
 }
 
-/// Takes the first message off its queue once all of it has moved.
+/// Removes the first message from its queue once all of it is transferred.
 void SharedMemory::popIfDone(Queue& queue) {
   MosaicMessage& message = *queue.front();
   if (message.moved < message.signature.bytes) return;
@@ -183,7 +184,7 @@ void SharedMemory::popIfDone(Queue& queue) {
   queue.pop_front();
 }
 
-/// Writes what fits of the messages to a peer into its ring buffer.
+/// Writes as much of the messages to a peer into its ring buffer as fits.
 bool SharedMemory::sendTo(uint32_t peer) {
   Queue& queue = sends_[peer];
   Channel channel = outgoingChannel(peer);
@@ -197,7 +198,7 @@ bool SharedMemory::sendTo(uint32_t peer) {
         message.state = MOSAIC_MESSAGE_CLOSED;
         break;
       }
-      // A header goes in whole or not at all: the reader may look at it in place.
+      // A header is written only as a whole, because the reader reads it as a whole.
       if (channel.writableBytes() < sizeof message.signature) break;
       channel.write(&message.signature, sizeof message.signature);
       headerMovedFlag(message) = hasProgressed = true;
@@ -215,7 +216,7 @@ bool SharedMemory::sendTo(uint32_t peer) {
   return hasProgressed;
 }
 
-/// Reads a header, and compares it. False: it has not come, or is another than expected.
+/// Reads a header and compares it. Returns false if it has not arrived, or is not the expected one.
 bool SharedMemory::readHeader(MosaicMessage& message, Channel& channel) {
   if (channel.readableBytes() < sizeof message.received) return false;
   channel.read(&message.received, sizeof message.received);
@@ -225,10 +226,10 @@ bool SharedMemory::readHeader(MosaicMessage& message, Channel& channel) {
   return false;
 }
 
-/// Reads what a peer has written, into the tensors that its messages are received in.
+/// Reads data that a peer has written into the tensors of the messages to receive.
 bool SharedMemory::receiveFrom(uint32_t peer) {
   Queue& queue = receives_[peer];
-  // Before reading: what a peer wrote before it closed is then seen.
+  // Loaded before reading, so that everything that the peer wrote before it closed is read.
   const bool isPeerClosed = isClosed(peer);
   Channel channel = incomingChannel(peer);
   uint64_t remainingBytes = kMaxCopyBytes;
@@ -241,7 +242,7 @@ bool SharedMemory::receiveFrom(uint32_t peer) {
       hasProgressed |= headerMovedFlag(message) != 0;
       if (isStarved) break;
     }
-    // Operands of a reduction stay in the ring buffer until those of all ranks are there.
+    // Operands of a reduction stay in the ring buffer until those of all ranks have arrived.
     if (!message.data && message.signature.bytes > 0) {
       isStarved = channel.readableBytes() == 0;
       break;
@@ -255,7 +256,7 @@ bool SharedMemory::receiveFrom(uint32_t peer) {
     if (isStarved) break;
     popIfDone(queue);
   }
-  // A writer that sleeps before a full ring buffer is worth waking only for a good piece of it.
+  // Wake a writer that sleeps on a full ring buffer only once half of it is free.
   if (hasProgressed && (queue.empty() || channel.isHalfEmpty())) notify(peer);
   if (isStarved && isPeerClosed && queue.front()->state == MOSAIC_MESSAGE_PENDING)
     queue.front()->state = MOSAIC_MESSAGE_CLOSED;
@@ -286,7 +287,8 @@ bool SharedMemory::computeReduction(MosaicReduction& r) {
       readyElements = std::min(
           readyElements, hasOperand ? incomingChannel(localRanks_[message.peer]).readableBytes() / elementSize : 0);
     }
-    // Whole blocks only, but for the last: a trickle would cost more than it hides.
+    // Reduces whole blocks only, except the last one, because small pieces would cost more time than their overlap
+    // saves.
     if (readyElements < std::min(kReduceBlockElements, r.count - r.reduced)) break;
     for (uint32_t i = 0, next = 0; i < r.ranks; i++) {
       const void* operand = r.own + r.reduced * elementSize;
@@ -322,7 +324,7 @@ void SharedMemory::cancel() {
 
 namespace {
 
-/// The transport of a world on one host.
+/// The transport of a rank whose whole world is on one host.
 struct LocalTransport {
   LocalTransport();
   static SharedMemory& of(void* self) { return static_cast<LocalTransport*>(self)->memory; }

@@ -1,8 +1,8 @@
-// Messages between the ranks of one host, through shared memory: they are copied into the ring buffer of a pair and out
-// of it, a piece of each in turn. A reduction reads its operands where they lie in the ring buffers.
+// Messages between the ranks of one host through shared memory. They are copied into the ring buffer of a pair and out
+// of it in pieces, peer by peer. A reduction reads its operands in place in the ring buffers.
 //
 // Compiled into the addons of @mosaic/collectives-local, where it is the transport, and of @mosaic/collectives-ucx,
-// where it is the part of a transport that serves the ranks of this host.
+// where it is the part of a transport that connects the ranks of this host.
 #pragma once
 
 #include <atomic>
@@ -19,31 +19,32 @@
 
 namespace mosaic {
 
-/// How a rank that waits is woken by the others.
+/// How other ranks wake a waiting rank.
 enum class Wakeup {
-  Futex,      // it sleeps in `sleep`
-  Descriptor  // it polls `fd`, and other descriptors beside it
+  Futex,      // the rank sleeps in `sleep`
+  Descriptor  // the rank polls `fd` together with other descriptors
 };
 
-/// One rank's end. But for `interrupt`, called on the communication thread only; messages and ranks are as in
-/// mosaic/transport.h.
+/// One rank's endpoint. Except for `interrupt`, it is used on the communication thread only. Messages and ranks are as
+/// in mosaic/transport.h.
 class SharedMemory {
  public:
-  /// Connects the ranks that have this rank's host. Throws Failure, and std::exception for what the system refuses.
+  /// Connects the ranks on this rank's host. Throws Failure, and std::exception for system errors.
   void connect(MosaicBootstrap& bootstrap, Wakeup wakeup);
-  /// Any thread: `sleep` returns early. Nothing where woken by descriptor.
+  /// Makes `sleep` return early. May be called from any thread. Has no effect if woken by descriptor.
   void interrupt();
   bool isConnected() const { return segment_ != nullptr; }
 
   void send(MosaicMessage& message) { sends_.push(localRanks_[message.peer], message); }
   void receive(MosaicMessage& message) { receives_.push(localRanks_[message.peer], message); }
   void reduce(MosaicReduction& reduction);
-  /// Whether anything moved.
+  /// Transfers the data that can be transferred now. Returns whether any was.
   bool progress();
 
-  /// Sleeps as `MosaicHostTransport::wait` does. Woken by futex only.
+  /// Sleeps as `MosaicHostTransport::wait` does. Only if woken by futex.
   void sleep(int64_t nanoseconds, int (*ready)(void*), void* arg);
-  /// From here to `endPoll` a change that `progress` may react to makes `fd` readable. Woken by descriptor only.
+  /// From this call to `endPoll`, a change that `progress` may react to makes `fd` readable. Only if woken by
+  /// descriptor.
   void beginPoll();
   void endPoll();
   int fd() const { return pipe_->fd(); }
@@ -70,22 +71,23 @@ class SharedMemory {
   Channel incomingChannel(uint32_t peer) const { return segment_->channel(peer, localRank_); }
 
   MosaicMatches matches_ = nullptr;
-  std::vector<uint32_t> ranks_;    // of this host, in order; their indices are the peers of all that follows
+  std::vector<uint32_t> ranks_;    // ranks of this host, in order; `peer` below is an index of this list
   std::vector<uint32_t> localRanks_;  // by rank
-  uint32_t localRank_ = 0;            // of this rank
+  uint32_t localRank_ = 0;            // local rank of this rank
   std::shared_ptr<Segment> segment_;
-  /// Where this rank sleeps, once it is connected: `interrupt` may come before. Null where it polls: there an interrupt
-  /// that comes late would take the place of a peer's, which then wakes no thread.
+  /// The page with the doorbell on which this rank sleeps. Atomic and null before it is connected, because `interrupt`
+  /// may be called earlier. Null if it polls: there a late interrupt would clear the flag that a peer needs to wake the
+  /// thread.
   std::atomic<RankPage*> page_{nullptr};
   std::optional<PeerProcesses> processes_;
   MessageQueues sends_, receives_;
   MosaicReduction* reduction_ = nullptr;
-  // Woken by descriptor: this rank's, and those of its peers.
+  // If woken by descriptor: the pipes of this rank and of its peers.
   std::optional<WakePipe> pipe_;
-  std::vector<std::unique_ptr<WakePipePeer>> peerPipes_;  // null: this rank, and those that have ended
+  std::vector<std::unique_ptr<WakePipePeer>> peerPipes_;  // null for this rank and for ranks that have ended
 };
 
-/// The transport of one rank whose whole world is on this host; its `free` frees it.
+/// Returns the transport of a rank whose whole world is on this host. Its `free` frees it.
 const MosaicTransport* openSharedMemory();
 
 }  // namespace mosaic

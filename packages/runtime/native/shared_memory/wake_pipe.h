@@ -1,5 +1,5 @@
-// Wakes a thread of this or another process of the host that sleeps in `poll`. A pipe, because /proc opens it for other
-// processes of this user, as it does the shared memory itself; an eventfd would have to be sent through a socket.
+// Wakes a thread of this or another process of the host that sleeps in `poll`. It is a pipe, because other processes of
+// this user can open it by /proc, like the shared memory itself. An eventfd would have to be sent through a socket.
 #pragma once
 
 #include <fcntl.h>
@@ -14,10 +14,10 @@
 
 namespace mosaic {
 
-/// The end of the thread that sleeps.
+/// The end of the sleeping thread.
 class WakePipe {
  public:
-  /// Throws std::system_error if the process has no more descriptors.
+  /// Throws std::system_error if the process has no free descriptors.
   WakePipe() {
     if (pipe2(fds_, O_CLOEXEC | O_NONBLOCK) != 0) {
       throw std::system_error(errno, std::generic_category(), "connect: a pipe");
@@ -29,38 +29,39 @@ class WakePipe {
   WakePipe(const WakePipe&) = delete;
   WakePipe& operator=(const WakePipe&) = delete;
 
-  /// To be polled for POLLIN.
+  /// The descriptor, to be polled for POLLIN.
   int fd() const { return fds_[0]; }
-  /// By which `WakePipePeer` opens it: its inode and its path.
+  /// The name by which `WakePipePeer` opens the pipe: its inode and its path.
   std::string name() const {
     struct stat info {};
     fstat(fds_[0], &info);
     return std::to_string(info.st_ino) + " /proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fds_[0]);
   }
-  /// Until it is signalled again it is not readable.
+  /// Makes the pipe unreadable until it is signalled again.
   void drain() const {
     char bytes[64];
     while (read(fds_[0], bytes, sizeof bytes) == sizeof bytes) continue;
   }
 
  private:
-  int fds_[2];  // the second keeps the first from reporting end of file
+  int fds_[2];  // the write end is kept open, so that the read end does not report end-of-file
 };
 
-/// The end of a rank that wakes it.
+/// The end of a rank that wakes the sleeping thread.
 class WakePipePeer {
  public:
-  /// Null where the rank has ended, which needs no waking. Throws std::system_error where the system refuses it.
+  /// Opens the pipe of a rank. Returns null if that rank has ended. Throws std::system_error if the system denies
+  /// access.
   static std::unique_ptr<WakePipePeer> open(const std::string& name) {
     const std::string path = name.substr(name.find(' ') + 1);
-    // For reading, too, so that writing to one whose process has ended raises no SIGPIPE.
+    // Also opened for reading, so that writing to the pipe of an ended process raises no SIGPIPE.
     const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0 && errno != ENOENT && errno != ESRCH) {
       throw std::system_error(errno, std::generic_category(), "connect: cannot open the pipe of a rank, " + path);
     }
     if (fd < 0) return nullptr;
     auto peer = std::unique_ptr<WakePipePeer>(new WakePipePeer(fd));
-    // The number of the descriptor, or of the process, may be another's by now.
+    // The descriptor number or the process id may have been reused.
     struct stat info {};
     const bool isSamePipe =
         fstat(fd, &info) == 0 && S_ISFIFO(info.st_mode) && std::to_string(info.st_ino) == parseInode(name);
@@ -70,7 +71,7 @@ class WakePipePeer {
   WakePipePeer(const WakePipePeer&) = delete;
   WakePipePeer& operator=(const WakePipePeer&) = delete;
 
-  /// A pipe that is full is readable anyway.
+  /// Makes the pipe readable. A full pipe is readable already.
   void signal() const {
     const char byte = 0;
     while (write(fd_, &byte, 1) < 0 && errno == EINTR) continue;

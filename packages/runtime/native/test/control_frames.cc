@@ -1,5 +1,5 @@
-// Reads frames in hex, one a line, and prints for each the JSON of its fields, a tab, and the hex of what writing these
-// gives. A frame that cannot be read prints `refused` and why. For packages/runtime/test/control/frames.test.ts.
+// Reads frames in hex, one per line. For each it prints the JSON of its fields, a tab, and the hex of the fields
+// encoded again, or `refused` and the reason if it cannot be decoded. For packages/runtime/test/control/frames.test.ts.
 #include <cstdlib>
 #include <functional>
 #include <iostream>

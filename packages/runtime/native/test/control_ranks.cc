@@ -1,5 +1,5 @@
-// Ranks without tensors: carries out the commands on stdin, fields separated by tabs, and prints what the control plane
-// delivers, one JSON object a line. For the tests of the control plane, which see it in native_ranks.ts.
+// Ranks without tensors. Executes the commands on stdin, with fields separated by tabs, and prints the events that the
+// control plane delivers, one JSON object per line. Used by the tests of the control plane (test/control/ranks.ts).
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -16,7 +16,7 @@ using Fields = std::vector<std::string>;
 
 std::mutex printing;
 
-/// {"id":"a","event":"lost","rank":2}
+/// A line of output such as {"id":"a","event":"lost","rank":2}.
 class Line {
  public:
   Line(const std::string& id, const char* event) {
@@ -78,7 +78,7 @@ class Rank : private ControlListener {
       }
     });
   }
-  /// What needs no thread of its own.
+  /// Executes the commands that do not block.
   void execute(const std::string& verb, const Fields& f) {
     const auto number = [&](size_t i) { return std::stoull(f.at(i)); };
     if (verb == "attach") control_.attach(this);

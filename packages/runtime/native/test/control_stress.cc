@@ -1,9 +1,9 @@
-// As many ranks as a large job has, each with the client that real ranks have, against agents at PREFIX0, PREFIX1, …:
+// Connects as many ranks as a large job has, each with the real client, to agents at PREFIX0, PREFIX1, …:
 //
 //   control_stress PREFIX AGENTS RANKS_PER_AGENT
 //
-// Prints one JSON object: seconds of each step, until it has reached every rank. All ranks are threads of this process
-// but the last one, which is a process of its own and is killed.
+// Prints one JSON object with the seconds of each step until it has reached every rank. All ranks are threads of this
+// process, except the last one, which is a separate process and is killed.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ namespace {
 constexpr int64_t kTimeoutNs = 120'000'000'000;
 constexpr uint64_t kWorld = 1;
 
-/// What all ranks together have received.
+/// Numbers of events that all ranks together have received.
 struct Counts {
   std::atomic<uint64_t> lost{0}, failed{0}, positions{0}, positionRecords{0}, colors{0}, mismatches{0}, controlLost{0};
 };
@@ -71,7 +71,7 @@ double residentMegabytes() {
   return 0;
 }
 
-/// Until so many have been counted; the time that it took since `from`, or -1 after a minute.
+/// Waits until `count` has reached `expected`. Returns the seconds since `from`, or -1 after a minute.
 double waitUntil(const std::atomic<uint64_t>& count, uint64_t expected, int64_t from) {
   while (count < expected) {
     if (secondsSince(from) > 60) return -1;
@@ -80,7 +80,7 @@ double waitUntil(const std::atomic<uint64_t>& count, uint64_t expected, int64_t 
   return secondsSince(from);
 }
 
-/// Carries out `body` for every rank at once, as their engines would; the time until all have returned.
+/// Runs `body` for all ranks at the same time, as their engines would. Returns the time until all calls have returned.
 template <typename Body>
 double together(std::vector<std::unique_ptr<Rank>>& ranks, Body body) {
   const int64_t from = monotonicNs();
@@ -149,7 +149,7 @@ class StressTest {
     for (auto& rank : ranks_) rank->control.attach(rank.get());
     report("kilobytesPerRank", (residentMegabytes() - before) * 1024 / static_cast<double>(ranks_.size()));
   }
-  /// Of all ranks: for one of them, then for all at once.
+  /// Requests the positions of all ranks: first from one rank, then from all at the same time.
   void positions() {
     std::vector<uint32_t> all = others_;
     all.push_back(size_ - 1);
@@ -163,7 +163,7 @@ class StressTest {
     report("storm", waitUntil(counts_.positions, ranks_.size(), from));
     report("stormShare", static_cast<double>(counts_.positionRecords) / size_ / static_cast<double>(ranks_.size()));
   }
-  /// Without the last rank, whose process only waits.
+  /// Splits all ranks except the last, whose process only waits.
   void split() {
     const int64_t from = monotonicNs();
     for (const uint32_t rank : others_) ranks_[rank]->control.split(kWorld, 1, others_, rank / perAgent_);
@@ -190,7 +190,7 @@ class StressTest {
   pid_t victim_ = 0;
   Counts counts_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::vector<uint32_t> others_;  // all but the victim
+  std::vector<uint32_t> others_;  // all ranks except the one that is killed
   std::string report_;
 };
 

@@ -1,7 +1,7 @@
-// Worlds of one process for tests of the engine without Node, over any transport; checks that count.
+// Worlds of one process for tests of the engine without Node, over any transport, and checks that count failures.
 //
-// A test gives the type of its device: `Compute compute()`, `std::optional<MosaicFailure> synchronize()`, and a static
-// `const MosaicTransport* openTransport()`.
+// A test provides the type of its device with `Compute compute()`, `std::optional<MosaicFailure> synchronize()`, and a
+// static `const MosaicTransport* openTransport()`.
 #pragma once
 
 #include <collectives/engine.h>
@@ -29,7 +29,7 @@ inline bool contains(const std::optional<MosaicFailure>& failure, const char* te
   return false;
 }
 
-/// The exit code of a test, after a line for its reader.
+/// Prints the result and returns the exit code of a test.
 inline int result() {
   std::printf(failures ? "%d checks failed\n" : "all good\n", failures.load());
   return failures != 0;
@@ -43,11 +43,11 @@ inline EngineOptions optionsOf(uint32_t rank, uint32_t size, int64_t timeoutNs) 
   return options;
 }
 
-/// One rank, which may connect or not.
+/// One rank, whose connecting may fail.
 template <typename Device>
 struct Rank {
   std::unique_ptr<Device> device = std::make_unique<Device>();
-  std::optional<MosaicFailure> failure;  // of connecting; valid once `isFinished`
+  std::optional<MosaicFailure> failure;  // failure of connecting; valid once `isFinished`
   std::atomic<bool> isFinished{false};
   std::shared_ptr<Engine> engine;
 
@@ -64,7 +64,7 @@ struct Rank {
   }
   uint64_t post(const CollectiveCall& call, uint32_t group = 0) { return engine->post(group, call, "test"); }
   void postAndWait(const CollectiveCall& call, uint32_t group = 0) { engine->wait(post(call, group)); }
-  /// The failure with which it closes, if any.
+  /// Closes the rank. Returns the failure that closing reported, if any.
   std::optional<MosaicFailure> close() {
     std::optional<MosaicFailure> found;
     std::atomic<bool> isClosed{false};
@@ -94,7 +94,7 @@ struct World {
     }
     return first;
   }
-  /// Each rank's part on a thread of its own.
+  /// Runs each rank's part on a separate thread.
   void onThreads(const std::function<void(uint32_t, Rank<Device>&)>& part) {
     std::vector<std::thread> threads;
     for (uint32_t r = 0; r < ranks.size(); r++) threads.emplace_back([&, r] { part(r, ranks[r]); });
@@ -118,7 +118,7 @@ inline Floats valuesOf(uint32_t rank, uint64_t count) {
   return x;
 }
 
-/// A collective of so many float32.
+/// Returns a collective of `count` float32 elements.
 inline CollectiveCall collective(OpKind op, uint64_t count) {
   CollectiveCall call;
   call.op = op;
@@ -146,7 +146,7 @@ inline CollectiveCall message(bool isSend, uint32_t peer, Floats& x) {
   return call;
 }
 
-// ── what every ordering must do
+// ── tests for every ordering
 
 template <typename Device>
 void testMismatch() {
@@ -161,7 +161,7 @@ void testMismatch() {
   check(contains(failure, "rank 2 at allReduce #1 (world) sum float32 [19999]"), "names rank 2");
 }
 
-/// Ranks record calls on threads of their own, among collectives; they agree, or one differs and closes last.
+/// Ranks record calls between collectives, each on its own thread. They agree, or one rank differs and closes last.
 template <typename Device>
 void testRecordedCalls(bool differ) {
   World<Device> world(3);
@@ -217,7 +217,7 @@ void testAbort() {
   check(failure && failure->code == MOSAIC_FAILURE_CLOSED, "aborted");
 }
 
-/// Ranks post from threads of their own while others open groups.
+/// Ranks post from separate threads while others open groups.
 template <typename Device>
 void testSplits(uint32_t n) {
   World<Device> world(n);

@@ -1,4 +1,4 @@
-// Values as JSON, for what test programs print.
+// Formats values as JSON for the output of test programs.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ inline std::string hexOf(const std::string& bytes) {
   return out;
 }
 
-/// Prints the fields of a frame as docs/control-plane.md writes them: 64-bit numbers as text, values in hex.
+/// Prints the fields of a frame in the format of docs/control-plane.md: 64-bit numbers as text, values in hex.
 class JsonWriter {
  public:
   template <typename T>

@@ -2,34 +2,34 @@ import type { TraceEvent } from "@mosaic/core";
 import { findAddon, loadAddon } from "../addon.ts";
 import { Completions, translateErrors } from "../runtime.ts";
 
-/** One rank's engine, as native code holds it. */
+/** Handle of one rank's native engine. */
 export type EngineHandle = { readonly engine: unique symbol };
-/** What ranks of this process share beside a transport. */
+/** Handle of the native control plane that the ranks of this process share. */
 export type InProcessWorld = { readonly world: unique symbol };
 
-/** A group that came of a split: its number among the rank's groups, the place in it, the world ranks of its members. */
+/** Group created by a split: its index among the rank's groups, this rank in it, and the world ranks of its members. */
 export interface SplitResult {
   readonly index: number;
   readonly rank: number;
   readonly ranks: readonly number[];
 }
 
-/** What `open` takes; addresses are numbers. */
+/** Options of `open`. Addresses are numbers. */
 export interface OpenOptions {
   readonly transport: number;
   readonly rank: number;
   readonly size: number;
-  /** `Stream.handle`, and `Stream.port` or 0. */
+  /** `Stream.handle`; `port` is `Stream.port`, or 0. */
   readonly stream: number;
   readonly port: number;
   readonly timeoutSeconds: number;
-  /** When closing: seconds to wait for ranks that do not move; negative: as long as the timeout allows. */
+  /** When closing: seconds to wait for ranks that make no progress. Negative: until the timeout. */
   readonly drainSeconds: number;
-  /** Seconds to wait for the other ranks, and then for the transport to connect them. */
+  /** Seconds to wait for the other ranks, and again for the transport to connect them. */
   readonly connectSeconds: number;
   /** `Device.instructionSet`, or empty. */
   readonly instructionSet: string;
-  /** The control plane: of ranks of this process, or the agent of this host and the world that the ranks join there. */
+  /** The control plane: either that of the ranks of this process, or this host's agent and the world to join there. */
   readonly world?: InProcessWorld;
   readonly agent?: {
     readonly path: string;
@@ -39,7 +39,7 @@ export interface OpenOptions {
   };
 }
 
-/** The exports of native/binding, which documents each. Failures are errors whose `code` is a number. */
+/** The exports of native/binding, which documents each of them. Failures are thrown as errors with a numeric `code`. */
 export interface CollectivesAddon {
   readonly protocol: number;
   bind(complete: (completion: number, code: number, message: string) => void): void;
@@ -66,11 +66,11 @@ export interface CollectivesAddon {
 
 const addonPath = findAddon("mosaic_runtime", import.meta.url);
 
-/** What native code will complete. */
+/** Promises that the native code of collectives settles. */
 export const completions: Completions = new Completions();
 let cachedAddon: CollectivesAddon | undefined;
 
-/** The addon, loaded when it is first needed. Throws an AddonLoadError that lists likely causes. */
+/** Returns the addon, which is loaded at the first call. Throws an AddonLoadError that lists likely causes. */
 export function addon(): CollectivesAddon {
   if (cachedAddon) return cachedAddon;
   cachedAddon = loadAddon<CollectivesAddon>({
@@ -81,12 +81,12 @@ export function addon(): CollectivesAddon {
     requirements: "g++ and CMake",
   });
   cachedAddon.bind(completions.complete);
-  // Streams that wait for an operation would otherwise hold up the end of the process, and threads use libraries during it.
+  // Otherwise streams that wait for an operation would delay process exit, and threads would use libraries during exit.
   process.once("exit", cachedAddon.abortAll);
   return cachedAddon;
 }
 
-/** Runs a native call; what it throws becomes the error class that its code stands for. */
+/** Runs a native call. Converts an error that it throws to the error class for its code. */
 export function callNative<T>(call: (addon: CollectivesAddon) => T): T {
   return translateErrors(() => call(addon()));
 }

@@ -6,31 +6,33 @@ import { dirname, join, resolve as resolvePath } from "node:path";
 import type { Writable } from "node:stream";
 import { AddonLoadError, type LaunchEnvironment, launchEnvironment, MosaicError, OptionError } from "@mosaic/core";
 
-/** Where a rank finds the control plane, and the world that it joins there. */
+/** Address of the control plane for a rank, and the world that the rank joins there. */
 export interface AgentAddress extends Disposable {
-  /** Of the agent's Unix socket. */
+  /** Path of the agent's Unix socket. */
   readonly path: string;
-  /** The job's secret; empty where there is none. */
+  /** The job's secret; empty if there is none. */
   readonly secret: string;
   readonly world: string;
   readonly attempt: number;
-  /** To be called once the rank has joined: until then an agent that was found does not end. */
+  /** Must be called once the rank has joined. Until then the agent is kept running. */
   [Symbol.dispose](): void;
 }
 
-/** `sockaddr_un` holds 107 bytes. */
+/** Limit of `sockaddr_un`. */
 const MAX_SOCKET_PATH_BYTES = 107;
 const MAX_START_ATTEMPTS = 5;
-/** Seconds that an agent may take to start, which usually are a tenth. */
+/** Seconds that an agent may take to start. Usually it takes about 0.1 s. */
 const START_TIMEOUT_SECONDS = 60;
 
 /**
- * The agent of this host: the launcher's (MOSAIC_AGENT), else one that the first rank of the host starts, under a path that
- * all ranks of the job on this host derive from `name`, or from what their launcher names the job. Where ranks are on several hosts,
- * that agent is part of a tree: rank 0's listens at MASTER_ADDR, and MOSAIC_TOKEN_FILE is required.
+ * Resolves to the address of this host's agent. This is the launcher's agent (MOSAIC_AGENT) if there is one. Otherwise
+ * the first rank of the host starts an agent, whose socket path all ranks of the job on this host derive from `name`,
+ * or from the launcher's name of the job. If the ranks are on several hosts, that agent is part of a tree: the agent of
+ * rank 0's host listens at MASTER_ADDR, and MOSAIC_TOKEN_FILE is required.
  *
- * @throws OptionError where nothing names the job, or something is missing that several hosts need; AddonLoadError where the agent
- * cannot be found, and MosaicError where it does not start, within `timeout` s if that is less than a minute.
+ * @throws OptionError if the job has no name, or if a setting that several hosts require is missing; AddonLoadError if
+ * the agent's module is not found; MosaicError if the agent does not start within `timeout` s, or one minute if that is
+ * less.
  */
 export async function resolveAgentAddress(
   rank: number,
@@ -47,7 +49,7 @@ export async function resolveAgentAddress(
   const { attempt, localRank } = environment;
   const endpoint = resolveEndpoint(environment);
   const world = name ?? jobName(environment);
-  // Hosts may share the directory.
+  // Several hosts may share the directory.
   const host = endpoint === undefined ? [] : [hostname()];
   const path = await prepareSocketPath(JSON.stringify([world, attempt, ...host]));
   const isFirstLocalRank = (localRank ?? rank) === 0;
@@ -65,7 +67,7 @@ export async function resolveAgentAddress(
   return { path, secret, world, attempt, [Symbol.dispose]: () => agentConnection.release() };
 }
 
-/** What distinguishes this job from any other. */
+/** Returns a name that distinguishes this job from others. */
 function jobName({ job }: LaunchEnvironment = launchEnvironment()): string {
   const knownName = job ?? findProcessManagerName();
   if (knownName !== undefined) return knownName;
@@ -77,11 +79,13 @@ function jobName({ job }: LaunchEnvironment = launchEnvironment()): string {
   });
 }
 
-/** MPICH names no job, but one process of its own has started all ranks of a host: the nearest above this one. */
+/**
+ * MPICH has no job name. Its process that starts all ranks of a host, the nearest such ancestor, identifies the job.
+ */
 function findProcessManagerName(): string | undefined {
   try {
     for (let pid = process.ppid; pid > 1; ) {
-      // "pid (name) state parent …": the name is cut, and may have anything in it.
+      // "pid (name) state parent …". The name is truncated, and may contain any characters.
       const [, name = "", statFields = ""] =
         /^\d+ \((.*)\) (.*)$/s.exec(readFileSync(`/proc/${pid}/stat`, "utf8")) ?? [];
       const fields = statFields.split(" ");
@@ -89,12 +93,12 @@ function findProcessManagerName(): string | undefined {
       pid = Number(fields[1]);
     }
   } catch {
-    // Systems without /proc.
+    // The system has no /proc.
   }
   return undefined;
 }
 
-/** Where rank 0's host listens, if there are several hosts; undefined for one. */
+/** Returns the address at which the agent of rank 0's host listens, or undefined if there is only one host. */
 function resolveEndpoint({ launcher, worldSize, localWorldSize, endpoint }: LaunchEnvironment): string | undefined {
   const isLocalSizeUnknown = localWorldSize === undefined;
   if (isLocalSizeUnknown ? !isRemoteAddress(endpoint?.host) : localWorldSize >= worldSize) return undefined;
@@ -124,7 +128,7 @@ function resolveEndpoint({ launcher, worldSize, localWorldSize, endpoint }: Laun
   return endpoint.host.includes(":") ? `[${endpoint.host}]:${endpoint.port}` : `${endpoint.host}:${endpoint.port}`;
 }
 
-/** Whether an address is of another host. A name may be this host's by ways that only the resolver has: it counts as such. */
+/** Whether an address belongs to another host. Host names are not resolved, and count as this host. */
 function isRemoteAddress(address: string | undefined): boolean {
   if (address === undefined || !/^[\d.]+$|:/.test(address)) return false;
   const localAddresses = Object.values(networkInterfaces()).flatMap((interfaceAddresses = []) =>
@@ -145,9 +149,9 @@ function readSecret(file: string): string {
   }
 }
 
-/** A path in a directory that only this user may enter. */
+/** Returns a path in a directory that only this user may access. */
 async function prepareSocketPath(job: string): Promise<string> {
-  // Under a launcher no rank needs these modules, which take some milliseconds of its start.
+  // Imported here because ranks under a launcher do not need these modules, which take some milliseconds to load.
   const { createHash } = await import("node:crypto");
   const { uid } = userInfo();
   const file = createHash("sha256")
@@ -171,8 +175,8 @@ async function prepareSocketPath(job: string): Promise<string> {
 }
 
 /**
- * Of one level: `mkdir` with `recursive` tries for ever where the parent exists and the system refuses a new directory with
- * ENOENT, as in /proc.
+ * Makes a directory, but not its parents. `mkdir` with `recursive` never returns if the parent exists and the system
+ * reports ENOENT for the new directory, as in /proc.
  */
 function makeDirectory(directory: string): void {
   try {
@@ -187,16 +191,17 @@ function makeDirectory(directory: string): void {
   }
 }
 
-/** An agent of several, as its arguments. */
+/** Arguments of an agent in a tree of several. */
 interface TreePosition {
-  /** The first rank of its host. */
+  /** First rank of the agent's host. */
   readonly index: number;
   readonly endpoint: string;
 }
 
 /**
- * A connection without frames, so that the agent stays; where that ends all the same, another agent is started. An agent
- * that was started here reads the end of its standard input if this process ends before a rank has connected.
+ * Holds a connection to the agent open, without sending frames, so that the agent keeps running; if it closes all the
+ * same, starts another agent. An agent started here reads end-of-file on its standard input if this process ends before
+ * a rank has connected.
  */
 class AgentConnection {
   readonly #path: string;
@@ -212,7 +217,7 @@ class AgentConnection {
     this.#timeout = timeout;
   }
 
-  /** Starts an agent where none listens. */
+  /** Connects to the agent, and starts one first if none listens. */
   async ensureAgent(): Promise<void> {
     for (let attempt = 0; attempt < MAX_START_ATTEMPTS; attempt++) {
       const socket = await tryConnect(this.#path);
@@ -231,7 +236,7 @@ class AgentConnection {
   #keepOpen(socket: Socket): void {
     this.#socket = socket;
     if (this.#isReleased) socket.destroy();
-    // A failure from here on is that of the rank's own connection.
+    // If that fails, the rank's own connection reports the failure.
     socket.on("close", () => void (this.#isReleased ? undefined : this.ensureAgent().catch(() => {})));
   }
 }
@@ -246,8 +251,8 @@ async function tryConnect(path: string): Promise<Socket | undefined> {
 }
 
 /**
- * A process of its own session, so that it outlives this rank while others of the host are there. Resolves to its standard
- * input once it, or another agent that was faster, listens.
+ * Starts an agent in a session of its own, so that it outlives this rank as long as other ranks of the host run.
+ * Resolves to its standard input once this agent, or another one that was faster, listens.
  */
 async function startAgent(path: string, treePosition: TreePosition | undefined, timeout: number): Promise<Writable> {
   const { spawn } = await import("node:child_process");

@@ -6,7 +6,7 @@ import { NativeRank } from "./rank.ts";
 
 const DEFAULT_TIMEOUT_SECONDS = 300;
 
-/** Seconds that a collective may take: the option, else MOSAIC_COLLECTIVE_TIMEOUT, else 300. */
+/** Returns the seconds that a collective may take: the option, else MOSAIC_COLLECTIVE_TIMEOUT, else 300. */
 export function resolveTimeout(timeoutOption: number | undefined): number {
   const text = process.env.MOSAIC_COLLECTIVE_TIMEOUT;
   const timeout = timeoutOption ?? (text ? Number(text) : DEFAULT_TIMEOUT_SECONDS);
@@ -19,25 +19,28 @@ export function resolveTimeout(timeoutOption: number | undefined): number {
   });
 }
 
-/** What connects a rank with the others beside the transport: rendezvous, failures, positions, group splits. */
+/** The control plane that connects a rank with the others: rendezvous, failures, positions and group splits. */
 export type ControlPlane = Pick<OpenOptions, "world"> | Pick<OpenOptions, "agent">;
 
-/** How a rank is connected. */
+/** Options of `connectRank`. */
 export interface ConnectRankOptions extends ConnectOptions {
-  /** Makes the transport of this rank: the address of a `MosaicTransport` (mosaic/transport.h), which the engine frees. */
+  /**
+   * Creates this rank's transport and returns the address of its `MosaicTransport` (mosaic/transport.h). The engine
+   * frees it.
+   */
   readonly openTransport: () => number;
   readonly control: ControlPlane;
-  /** Seconds to wait for the other ranks. Default: as long as a collective may take. */
+  /** Seconds to wait for the other ranks. Default: the timeout of collectives. */
   readonly connectTimeout?: number | undefined;
-  /** When closing: seconds to wait for ranks that do not move. Default: as long as the timeout allows. */
+  /** When closing: seconds to wait for ranks that make no progress. Default: until the timeout. */
   readonly drainSeconds?: number;
 }
 
 /**
- * Connects this rank with the others over a transport; resolves to the group of all ranks.
+ * Connects this rank with the others over a transport. Resolves to the group of all ranks.
  *
- * @throws OptionError for a rank or size that cannot be; what the transport reports; CollectiveMismatchError where devices of
- * ranks have different instruction sets; CollectiveTimeoutError that names the ranks that are missing.
+ * @throws OptionError for an invalid rank or size; errors of the transport; CollectiveMismatchError if the devices of
+ * the ranks have different instruction sets; CollectiveTimeoutError, which names the missing ranks.
  */
 export async function connectRank(options: ConnectRankOptions): Promise<ProcessGroup> {
   const { device, rank, size, openTransport, control, drainSeconds = -1 } = options;
@@ -55,11 +58,11 @@ export async function connectRank(options: ConnectRankOptions): Promise<ProcessG
   return NativeGroup.world(nativeRank, { rank, size });
 }
 
-/** How a rank that is a process of its own is connected. */
+/** Options of `connectProcess`. */
 export interface ConnectProcessOptions extends Omit<ConnectRankOptions, "control"> {
-  /** The collectives' name: the ranks of a job join a world for each. */
+  /** Name of the collectives. The ranks of a job join a separate world for each kind. */
   readonly kind: string;
-  /** The same on all ranks, and on no others of this host. Default: the job, as the launcher names it. */
+  /** A name that is equal on all ranks of the job and unique on this host. Default: the launcher's name of the job. */
   readonly name?: string | undefined;
 }
 
@@ -83,10 +86,10 @@ export async function connectProcess(options: ConnectProcessOptions): Promise<Pr
 }
 
 /**
- * The control plane of ranks that are all in this process: memory, no socket. They wait `timeout` s for one another. `hosts`, by
- * rank, simulates several hosts: transports receive these numbers.
+ * Creates the control plane for ranks that are all in this process. It uses memory, not sockets. Ranks wait `timeout` s
+ * for one another. `hosts` has a host number for each rank, which transports receive, and so simulates several hosts.
  *
- * @throws OptionError unless `hosts` has the number of a host for each rank.
+ * @throws OptionError unless `hosts` is empty or has a host number for each rank.
  */
 export function createInProcessControl(size: number, timeout?: number, hosts: readonly number[] = []): ControlPlane {
   const isHostIndex = (host: unknown): boolean =>
@@ -97,7 +100,7 @@ export function createInProcessControl(size: number, timeout?: number, hosts: re
   return { world: callNative((addon) => addon.openWorld(size, resolveTimeout(timeout), Uint32Array.from(hosts))) };
 }
 
-/** Throws an OptionError unless `rank` is one of `size`. */
+/** Throws an OptionError unless `rank` is an integer in [0, `size`). */
 export function checkRank({ rank = 0, size }: { readonly rank?: number; readonly size: number }): void {
   if (Number.isInteger(size) && size >= 1 && Number.isInteger(rank) && rank >= 0 && rank < size) return;
   throw new OptionError({
@@ -107,7 +110,7 @@ export function checkRank({ rank = 0, size }: { readonly rank?: number; readonly
   });
 }
 
-/** Throws an OptionError unless these collectives serve the device. */
+/** Throws an OptionError unless the device is of type `type`. */
 export function checkDeviceType(device: Device, type: string, where: string): void {
   if (device.type === type) return;
   throw new OptionError({

@@ -9,19 +9,19 @@ import {
 } from "@mosaic/core";
 import type { NativeRank } from "./rank.ts";
 
-/** A group of this rank, as its engine numbers it. */
+/** A group that this rank is a member of. */
 export interface GroupMembership {
   readonly name: string;
-  /** Its number in native code; 0 is the world, whose closing closes the rank. */
+  /** Index of the group in native code. 0 is the world; closing it closes the rank. */
   readonly index: number;
   readonly rank: number;
   /** World ranks of the members. */
   readonly ranks: readonly number[];
-  /** Their hosts, by number. */
+  /** Host number of each member. */
   readonly hosts: readonly number[];
 }
 
-/** A process group whose collectives a native engine carries out. */
+/** A process group whose collectives a native engine executes. */
 export class NativeGroup extends CheckedGroup {
   readonly name: string;
   readonly rank: number;
@@ -41,7 +41,7 @@ export class NativeGroup extends CheckedGroup {
     this.hosts = hosts;
   }
 
-  /** The group of all ranks, of a rank that has just connected. */
+  /** Returns the group of all ranks, for a rank that has just connected. */
   static world(nativeRank: NativeRank, { rank, size }: { readonly rank: number; readonly size: number }): NativeGroup {
     const ranks = Array.from({ length: size }, (_, i) => i);
     return new NativeGroup(nativeRank, { name: "world", index: 0, rank, ranks, hosts: nativeRank.hosts });
@@ -89,7 +89,10 @@ export class NativeGroup extends CheckedGroup {
     return this.#nativeRank.stopTrace();
   }
 
-  /** Closing the world closes its rank: what was posted is finished first. What a part holds is released with its rank. */
+  /**
+   * Closing the world closes this rank, after the operations that were posted have finished. Resources of other groups
+   * are released with their rank.
+   */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true;
     if (this.#groupIndex === 0) await this.#nativeRank.close();

@@ -13,12 +13,12 @@ import { completions, type EngineHandle, type SplitResult, callNative, type Open
 
 const noDTypeCode = Object.keys(dtypeCodes).length;
 
-/** The address of a contiguous tensor's first element. */
+/** Returns the address of a contiguous tensor's first element, or 0 for undefined. */
 function storageAddress(x: Tensor | undefined): number {
   return x ? Number(x.storage.handle) + x.offset * dtypeBytes[x.dtype] : 0;
 }
 
-/** A call as native code reads it: numbers, lists preceded by their length. */
+/** Encodes a call as native code reads it: numbers, with each list preceded by its length. */
 function encodeCall(call: CollectiveCall): Float64Array {
   const { input, out, send = [], receive = [], transfers = [] } = call;
   const operand = input ?? out;
@@ -46,16 +46,16 @@ function encodeCall(call: CollectiveCall): Float64Array {
   return Float64Array.from(words);
 }
 
-/** What native code is given of a rank, but for its transport. */
+/** Options of a rank for native code, except its transport. */
 type RankOptions = Omit<OpenOptions, "transport">;
 
-/** One rank of a job: its engine, through which all of its groups post. Keeps operands alive while they are in use. */
+/** One rank of a job, with the engine to which all of its groups post. Keeps operands alive while they are in use. */
 export class NativeRank {
   readonly device: Device;
-  /** The number of each rank's host, by rank, as the rendezvous made it known. */
+  /** Host number of each rank, as received in the rendezvous. */
   readonly hosts: readonly number[];
   readonly #engine: EngineHandle;
-  /** Posted, and neither known to be over nor waited for; in order. */
+  /** Posted operations in order, except a prefix that is known to have completed. */
   #pending: PendingOperation[] = [];
   #closePromise: Promise<void> | undefined;
 
@@ -65,12 +65,12 @@ export class NativeRank {
     this.#engine = engine;
   }
 
-  /** Resolves when this rank is connected with the others. */
+  /** Opens a rank. Resolves when it is connected with the others. */
   static async open(device: Device, openTransport: () => number, options: RankOptions): Promise<NativeRank> {
     let engine: EngineHandle | undefined;
     try {
       await completions.expect(undefined, (completion) => {
-        // Native code frees the transport, whatever becomes of the rank: nothing may fail between the two calls.
+        // Native code frees the transport even if `open` fails, so nothing may fail between the two calls.
         engine = callNative((addon) => addon.open({ ...options, transport: openTransport() }, completion));
       });
       const hosts = callNative((addon) => addon.hosts(engine!));
@@ -129,8 +129,8 @@ export class NativeRank {
   }
 
   /**
-   * Finishes what was posted, then closes. Idempotent. Rejects with a CollectiveMismatchError where it finds only then that
-   * this rank has called other things than another.
+   * Finishes the posted operations, then closes. Idempotent. Rejects with a CollectiveMismatchError if closing reveals
+   * that this rank and another made different calls.
    */
   close(): Promise<void> {
     this.#closePromise ??= this.#close();
@@ -148,7 +148,7 @@ export class NativeRank {
     }
   }
 
-  /** Releases the operands of operations that are over. Most were released by `wait` already. */
+  /** Releases the operands of completed operations. `wait` has already released most of them. */
   #releaseCompleted(): void {
     if (this.#pending.length === 0) return;
     const lastCompletedNumber = callNative((addon) => addon.completed(this.#engine));
@@ -182,7 +182,7 @@ class PendingOperation implements Work {
     if (this.#hasWaited) return;
     callNative((addon) => addon.wait(this.#engine, this.number));
     this.#hasWaited = true;
-    // Memory returns in stream order, and the stream now waits: whatever uses it next comes after this operation.
+    // Memory is reused in stream order, and the stream now waits for this operation, so any later use comes after it.
     this.release();
   }
 

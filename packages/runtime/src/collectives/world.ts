@@ -16,31 +16,37 @@ import {
   createInProcessControl,
 } from "./connect.ts";
 
-/** What a world of one process takes. */
+/** Options of a world whose ranks are all in one process. */
 export interface WorldOptions extends Omit<InitOptions, "device" | "collectives" | "rank" | "worldSize"> {
-  /** Makes the device of each rank; its context closes it. */
+  /** Makes the device of each rank. The rank's context closes it. */
   readonly device: (rank: number) => Device;
 }
 
 /** Collectives that connect the ranks of one process. */
 export interface InProcessCollectives extends Collectives {
-  /** Throws unless these collectives serve the device. */
+  /** Throws unless these collectives support the device. */
   check(device: Device): void;
 }
 
-/** Seconds: ranks of one thread that are closed one after the other would otherwise wait for one another. */
+/**
+ * In seconds. Without this limit, ranks of one thread that are closed in turn would wait for one another until the
+ * timeout.
+ */
 const DRAIN_SECONDS = 5;
 
-/** What connects the ranks of one process. */
+/** Options of `createInProcessCollectives`. */
 export interface InProcessOptions extends Pick<InProcessCollectives, "name" | "check"> {
   readonly size: number;
-  /** By rank: the number of its host, as if there were several. Default: all are on one. */
+  /** Host number of each rank, to simulate several hosts. Default: all ranks are on one host. */
   readonly hosts?: readonly number[] | undefined;
-  /** How a rank is connected, but for its control plane. Throws unless these collectives serve its device. */
+  /**
+   * Returns the options to connect a rank, except its control plane. Throws unless these collectives support its
+   * device.
+   */
   rank(connectOptions: ConnectOptions): Omit<ConnectRankOptions, "control" | "drainSeconds">;
 }
 
-/** Collectives of one process: rank r of the world is whichever connects as r. */
+/** Creates collectives for ranks in one process. The rank that a context connects with is its rank in the world. */
 export function createInProcessCollectives({ name, size, hosts, check, rank }: InProcessOptions): InProcessCollectives {
   let control: ControlPlane | undefined;
   return {
@@ -54,7 +60,7 @@ export function createInProcessCollectives({ name, size, hosts, check, rank }: I
   };
 }
 
-/** Opens all ranks of a world in this process, or none. */
+/** Opens all ranks of a world in this process. If one fails, closes all of them. */
 export async function openWorld(
   size: number,
   collectives: InProcessCollectives,
@@ -79,7 +85,7 @@ export async function openWorld(
   throw failedOutcome.reason;
 }
 
-/** All or none: a rank that cannot begin must not leave the others waiting for it. */
+/** Opens all devices or none: if one cannot be opened, the other ranks must not wait for its rank. */
 function openDevices(size: number, collectives: InProcessCollectives, openDevice: (rank: number) => Device): Device[] {
   const devices: Device[] = [];
   try {

@@ -30,7 +30,7 @@ beforeEach(() => {
 afterEach(async () => {
   vi.unstubAllEnvs();
   releaseAddresses();
-  // Whatever a test did, the agent that it started ends with its last rank and leaves nothing.
+  // In every test, the agent that it started must exit with its last rank and leave no files.
   await vi.waitFor(() => expect(listAgentPids(directory)).toEqual([]), { timeout: 5000, interval: 5 });
 });
 
@@ -40,12 +40,12 @@ async function agentAddress(rank: number, name?: string): Promise<AgentAddress> 
   return address;
 }
 
-/** As once the ranks have joined. */
+/** Releases the addresses, as ranks do once they have joined. */
 function releaseAddresses(): void {
   for (const address of openAddresses.splice(0)) address[Symbol.dispose]();
 }
 
-/** Processes of agents whose socket lies below a directory. */
+/** Returns the process ids of agents whose socket is below a directory. */
 function listAgentPids(path: string): number[] {
   return readdirSync("/proc")
     .filter((pid) => /^\d+$/.test(pid))
@@ -187,7 +187,7 @@ describe("without a launcher", () => {
 });
 
 describe("ranks of torchrun, mpirun or srun on several hosts", () => {
-  /** As host `host` of two with two ranks each sees it: a directory of sockets of its own. */
+  /** Opens the address on host `host` of two with two ranks each. Each host has its own directory of sockets. */
   async function openAddressOn(host: number, local: number): Promise<AgentAddress> {
     const hostDirectory = join(directory, `host${host}`);
     mkdirSync(hostDirectory, { recursive: true, mode: 0o700 });
@@ -228,7 +228,7 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
     hostAddresses.forEach(({ path }, rank) => ranks.join(`${rank}`, { path, rank, size: 4, world, secret }));
     for (const rank of [0, 1, 2, 3]) await ranks.waitForEvent(`${rank}`, "joined");
     releaseAddresses();
-    // Rank 0's host is done first: its agent goes on for the others.
+    // The ranks of rank 0's host leave first. Its agent must keep running for the other ranks.
     for (const rank of [0, 1]) ranks.send("leave", `${rank}`, "");
     await ranks.waitForEvent("3", "exited");
     for (const rank of [2, 3]) ranks.send("leave", `${rank}`, "");
@@ -253,7 +253,7 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
     const server = createServer().listen(Number(port), "127.0.0.1");
     await once(server, "listening");
     onTestFinished(() => void server.close());
-    // The program that listens there may be about to end: that of an attempt before this one does.
+    // The process that listens there may be about to exit, such as the agent of an earlier attempt, so this is retried.
     await expect(openAddressOn(0, 0)).rejects.toThrow(
       new RegExp(
         `port ${port} is in use by .*; set MASTER_PORT or MOSAIC_MASTER_PORT to a different port on all hosts`,

@@ -3,7 +3,7 @@ import { RankProcess, spawnAgent, startAgent, startTree, startWorld } from "./ra
 
 const DEVICE = 1;
 
-/** Two levels below the root: 0 → 1, 2 → 3, 4. */
+/** Starts a tree with two levels below the root: 0 → 1, 2 → 3, 4. */
 const startDeepTree = () => startTree(5, { fanOut: 2 });
 
 describe("a rank that", () => {
@@ -168,7 +168,7 @@ describe("an agent that", () => {
     const leafAgent = await spawnAgent({ host: "n1", index: 1, root: root.address, ...limits });
     const ranks = await startWorld([root, leafAgent], 2);
     for (const agent of [root, leafAgent]) await agent.stop();
-    // What is tested is that time passes: longer than the limit.
+    // The test needs real time to pass, longer than the limit.
     await new Promise((resolve) => setTimeout(resolve, 900));
     for (const { child } of [root, leafAgent]) child.kill("SIGCONT");
     ranks.send("positions", "0", 1, "1");
@@ -185,7 +185,7 @@ describe("an agent that", () => {
     ranks.send("get", "0", "never");
     ranks.join("late", { path, rank: 0, size: 2, world: "v", timeoutMs: 300 });
     await stop();
-    // Returns though the agent does not answer.
+    // Must return although the agent does not reply.
     ranks.send("leave", "2", "");
     await ranks.waitForEvent("2", "left");
     child.kill("SIGKILL");

@@ -3,7 +3,7 @@ import { describe, expect, test } from "vitest";
 import { testFrames } from "./mutations.ts";
 import { compile } from "./native.ts";
 
-/** Between agents or launchers only: their sole implementation is the launcher's. */
+/** Frames between agents or launchers. Only the launcher implements them. */
 const NOT_OF_RANKS = [
   ...["accept", "redirect", "heartbeat", "cancelJoin"],
   ...["register", "rendezvousStatus", "assign", "clock", "failing", "stop", "report", "ended", "outcome", "world"],
@@ -13,7 +13,7 @@ const frames = testFrames.map(({ bytes, ...frame }) => ({ ...frame, hex: bytes.t
 
 const program = await compile("control_frames");
 
-/** What the C++ codec makes of frames in hex. */
+/** Decodes frames in hex by the C++ codec, and returns its output lines. */
 function decodeFrames(hex: readonly string[]): readonly string[] {
   const input = `${hex.join("\n")}\n`;
   return execFileSync(program, { input, encoding: "utf8" }).trimEnd().split("\n");

@@ -7,11 +7,11 @@ import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { mutateFrame, createRandom } from "./mutations.ts";
 import { RankProcess, createSocketDirectory, spawnAgent, startWorld } from "./ranks.ts";
 
-/** How many frames are malformed. */
+/** Number of malformed frames to send. */
 const FRAMES = Number(process.env.MOSAIC_TEST_FRAMES ?? 1000);
 const timeout = 60_000 + 60 * FRAMES;
 const AT_ONCE = 50;
-/** Of the real program: sanitizers keep shadows of what is allocated. */
+/** Limit of memory growth. Sanitizers need more, because they keep shadow memory of allocations. */
 const GROWTH_MB = process.env.MOSAIC_SANITIZE === undefined ? 64 : 256;
 
 const encodeHello = (role: number, agent = 0): Buffer =>
@@ -19,7 +19,7 @@ const encodeHello = (role: number, agent = 0): Buffer =>
     ...{ kind: "hello", magic: MAGIC, version: PROTOCOL_VERSION, secret: "", role, agent, host: "x", address: "x:1" },
   });
 
-/** A rank's join, for which no other rank ever comes; or of a world of its own. */
+/** Encodes the join of a rank, whose other ranks never join. */
 const encodeJoin = (rank: number, size: number, world: number): Buffer =>
   encode({
     ...{ kind: "join", world, name: `fuzz ${size}`, attempt: 0, size, timeoutMs: 60_000, remainingMs: 60_000 },
@@ -52,7 +52,7 @@ describe("malformed frames leave an agent as it was", { timeout }, () => {
         const closeEvent = new Promise((resolve) => socket.on("close", resolve));
         socket.on("error", () => {}).resume();
         for (const bytes of createOpening(seed)) socket.write(bytes);
-        // As many frames as the agent takes; in single file, so that it may close between them.
+        // Sends the frames one after the other, because the agent may close the connection between them.
         for (let i = 0; i < 8 && !socket.destroyed; i++, seed++)
           await new Promise<void>((onWritten) => socket.write(mutateFrame(random), () => onWritten()));
         socket.end();
@@ -95,7 +95,7 @@ describe("malformed frames end a rank's connection at most", { timeout }, () => 
       if (firstSeed === FRAMES) megabytesBefore = readResidentMegabytes(ranks.pid);
       const ids = Array.from({ length: AT_ONCE }, (__, i) => `${firstSeed + i}`);
       for (const id of ids) ranks.join(id, { path, rank: 3, size: 8, timeoutMs: 60_000 });
-      // Those that joined lose the control plane, in `join` already or later; others try again.
+      // Ranks that have connected lose the control plane, during `join` or later. Other ranks try again.
       if (createOpening.length === 0)
         await vi.waitFor(() => expect(seed).toBeGreaterThan(firstSeed + AT_ONCE), { interval: 1 });
       else
@@ -121,7 +121,7 @@ describe("a frame that names more ranks than the world has", () => {
   };
   const world = 0;
   const allRanks = (size: number): RankRanges => [[0, size]];
-  // Each list is legal by itself; together they would be gigabytes.
+  // Each list is valid by itself, but together they would require gigabytes.
   const frames: readonly (readonly [string, Frame, RegExp])[] = [
     [
       "positions",
@@ -163,7 +163,7 @@ describe("a frame that names more ranks than the world has", () => {
     const megabytesBefore = readResidentMegabytes(ranks.pid);
     ranks.join("0", { path, rank: 3, size: 8, timeoutMs: 60_000 });
     await vi.waitFor(() => expect(listEndEvents(ranks, "0")).toHaveLength(1), { timeout: 10_000, interval: 1 });
-    // It loses the control plane in `join` already, or later.
+    // The rank loses the control plane during `join` or later.
     const [end] = listEndEvents(ranks, "0");
     expect(String(end?.reason ?? end?.message)).toMatch(reason);
     expect(ranks.listEvents("0", "positions")).toEqual([]);
@@ -176,7 +176,7 @@ const listEndEvents = (ranks: RankProcess, id: string) => [
   ...ranks.listEvents(id, "controlLost"),
 ];
 
-/** A server in place of an agent. */
+/** Starts a server in place of an agent. Resolves to its path. */
 async function listen(serve: (socket: Socket) => void): Promise<string> {
   const path = join(createSocketDirectory(), "agent");
   const server = createServer((socket) => serve(socket.on("error", () => {}).resume()));

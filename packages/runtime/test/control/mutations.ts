@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 
-/** A frame of docs/control-plane.md with its length. */
+/** A frame of docs/control-plane.md. Its bytes include the length. */
 export interface TestFrame {
   readonly kind: string;
   readonly fields: Record<string, unknown>;
@@ -17,7 +17,7 @@ export const testFrames: readonly TestFrame[] = [...document.matchAll(/^```frame
   },
 );
 
-/** Numbers from 0 to 1 that a seed determines (mulberry32). */
+/** Returns a generator of numbers in [0, 1), determined by a seed (mulberry32). */
 export function createRandom(seed: number): () => number {
   let state = seed;
   return () => {
@@ -28,7 +28,7 @@ export function createRandom(seed: number): () => number {
   };
 }
 
-/** A frame as it is, with bytes changed, cut, repeated, with another length or type, or noise. */
+/** Returns a frame that is unchanged, truncated or repeated, has changed bytes, length or type, or is random bytes. */
 export function mutateFrame(random: () => number): Buffer {
   const pickInteger = (count: number): number => Math.floor(random() * count);
   const bytes = Buffer.from(testFrames[pickInteger(testFrames.length)]!.bytes);
@@ -47,7 +47,7 @@ export function mutateFrame(random: () => number): Buffer {
       bytes[4] = pickInteger(32);
       return bytes;
     case 5: {
-      // Another 32-bit field somewhere: counts, ranks, numbers of worlds.
+      // Overwrites 32 bits somewhere, to change counts, ranks or world numbers.
       const offset = 5 + pickInteger(Math.max(1, bytes.length - 9));
       if (offset + 4 <= bytes.length)
         bytes.writeUInt32LE([0, 1, 0xffff_ffff, 0x8000_0000, 65_536][pickInteger(5)]!, offset);

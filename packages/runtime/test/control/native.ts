@@ -8,14 +8,16 @@ const clientSources = ["agent_client", "agent_delivery", "agent_socket", "contro
   (name) => `native/control/${name}.cc`,
 );
 const directories = ["native/control", "native/test", "include/mosaic"];
-/** `thread` or `address,undefined`: what the programs are compiled to check, when it is checked by hand. */
+/** `thread` or `address,undefined`: the sanitizers that the programs are compiled with, for manual checks. */
 const { MOSAIC_SANITIZE: sanitize, CXX: compiler = "g++" } = process.env;
 const output = join(root, "build", sanitize === undefined ? "native-test" : `native-test-${sanitize}`);
 const flags = ["-std=c++20", "-O1", "-pthread", ...(sanitize === undefined ? [] : [`-fsanitize=${sanitize}`, "-g"])];
 
 const run = promisify(execFile);
 
-/** Compiles a program of native/test, with the real client if it has ranks, unless it is newer than all of these files. */
+/**
+ * Compiles a program of native/test, with the real client if it has ranks, unless it is newer than all source files.
+ */
 export async function compile(name: "control_frames" | "control_ranks" | "control_stress"): Promise<string> {
   const files = directories.flatMap((directory) =>
     readdirSync(join(root, directory)).map((file) => join(root, directory, file)),
@@ -39,7 +41,7 @@ export async function compile(name: "control_frames" | "control_ranks" | "contro
   return program;
 }
 
-/** Made under another name first: test files that run side by side compile the same. */
+/** Compiles to a temporary name first, because test files that run concurrently compile the same program. */
 async function compileInto(path: string, options: readonly string[]): Promise<void> {
   const temporaryPath = `${path}.${process.pid}`;
   await run(compiler, [...options, "-o", temporaryPath]);

@@ -11,14 +11,14 @@ import { compile } from "./native.ts";
 
 const program = await compile("control_ranks");
 
-/** Something that the control plane has delivered to a rank, as native/test/control_ranks.cc prints it. */
+/** An event that the control plane has delivered to a rank, in the format of native/test/control_ranks.cc. */
 export interface DeliveredEvent {
   readonly id: string;
   readonly event: string;
   readonly [field: string]: unknown;
 }
 
-/** How a rank joins. */
+/** Options for a rank to join. */
 export interface JoinOptions {
   readonly path: string;
   readonly rank: number;
@@ -34,7 +34,7 @@ export class RankProcess {
   readonly pid: number;
   readonly #child: ChildProcessByStdio<Writable, Readable, null>;
   readonly #delivered: DeliveredEvent[] = [];
-  /** How it ended. */
+  /** Resolves to the exit code or signal when the process has ended. */
   readonly exit: Promise<{ readonly code: number | null; readonly signal: NodeJS.Signals | null }>;
 
   constructor() {
@@ -60,13 +60,13 @@ export class RankProcess {
     this.#child.kill(signal);
   }
 
-  /** Stops it; resolves once it is. */
+  /** Stops the process by SIGSTOP. Resolves once it is stopped. */
   async stop(): Promise<void> {
     this.#child.kill("SIGSTOP");
     await waitUntilStopped(this.pid);
   }
 
-  /** Carries out a verb of control_ranks.cc. */
+  /** Executes a command of control_ranks.cc. */
   send(verb: string, id: string, ...fields: (string | number | bigint)[]): void {
     this.#child.stdin.write(`${[verb, id, ...fields].join("\t")}\n`);
   }
@@ -80,7 +80,7 @@ export class RankProcess {
     this.send("join", id);
   }
 
-  /** What has been delivered so far. */
+  /** Returns the events that have been delivered so far. */
   listEvents(id: string, event?: string): readonly DeliveredEvent[] {
     return this.#delivered.filter((each) => each.id === id && (event === undefined || each.event === event));
   }
@@ -103,21 +103,21 @@ export async function waitUntilStopped(pid: number): Promise<void> {
   await vi.waitFor(() => expect(state()).toBe("T"), { interval: 1 });
 }
 
-/** A directory of mode 0700 for the sockets of a test. */
+/** Creates a directory of mode 0700 for the sockets of a test. */
 export function createSocketDirectory(): string {
   const directory = mkdtempSync(join(tmpdir(), "control-"));
   onTestFinished(() => rmSync(directory, { recursive: true, force: true }));
   return directory;
 }
 
-/** An agent of this process. */
+/** Starts an agent in this process. */
 export async function startAgent(options: Partial<AgentOptions> = {}): Promise<Agent> {
   const agent = await Agent.listen({ path: join(createSocketDirectory(), "agent"), ...options });
   onTestFinished(() => agent.close());
   return agent;
 }
 
-/** A root and `children` agents below it, on hosts `n0`, `n1`, …; `fanOut` shapes the tree. */
+/** Starts a root and `count - 1` agents below it, on hosts `n0`, `n1`, …. `fanOut` determines the shape of the tree. */
 export async function startTree(count: number, options: Partial<AgentOptions> = {}): Promise<readonly Agent[]> {
   const root = await startAgent({ host: "n0", children: true, ...options });
   const otherAgents = Array.from({ length: count - 1 }, (_, i) =>
@@ -126,7 +126,10 @@ export async function startTree(count: number, options: Partial<AgentOptions> = 
   return [root, ...(await Promise.all(otherAgents))];
 }
 
-/** Ranks `0 … size − 1` of one process, round-robin over the agents, once all have joined. Ids are the ranks. */
+/**
+ * Starts ranks `0 … size − 1` in one process, round-robin over the agents. Resolves once all have joined. Ids are the
+ * ranks.
+ */
 export async function startWorld(
   agents: readonly Pick<Agent, "path">[],
   size: number,
@@ -139,12 +142,12 @@ export async function startWorld(
   return ranks;
 }
 
-/** An agent in a process of its own. */
+/** An agent in a separate process. */
 export interface AgentProcess {
   readonly child: ChildProcess;
   readonly path: string;
   readonly address: string;
-  /** Stops it; resolves once it is. */
+  /** Stops the process by SIGSTOP. Resolves once it is stopped. */
   stop(): Promise<void>;
 }
 

@@ -97,7 +97,7 @@ describe("a rendezvous fails", () => {
     const joinRank = (rank: number): void =>
       ranks.join(`${rank}`, { path: agents[rank]!.path, rank, size: 2, timeoutMs: 2 ** 31 - 1 });
     joinRank(1);
-    // Long enough for a timer that has run over.
+    // Long enough for an overflowing timer to fire.
     await delay(200);
     expect(ranks.listEvents("1")).toEqual([]);
     joinRank(0);
@@ -117,7 +117,7 @@ describe("a rendezvous fails", () => {
       expect(await ranks.waitForEvent(id, "refused")).toMatchObject({ code: MISMATCH, message });
     ranks.join("0", { path: agents[1]!.path, rank: 0, size: 3 });
     expect(await ranks.waitForEvent("0", "refused")).toMatchObject({ code: MISMATCH, message });
-    // A rank that was rejected and tries again starts anew.
+    // A rank that was rejected can try again in a new rendezvous.
     await vi.waitFor(() => expect(agents[0]!.connections).toBe(1));
     ranks.join("new 1", { path: agents[0]!.path, rank: 1, size: 3 });
     await vi.waitFor(() => expect(agents[0]!.connections).toBe(2));
@@ -221,7 +221,7 @@ describe("the socket", () => {
   });
 });
 
-/** The first frame that an agent answers bytes with. */
+/** Sends bytes to an agent. Resolves to the first frame of its reply. */
 async function readFirstAnswer(path: string, bytes: Buffer): Promise<Frame> {
   const socket = connect({ path });
   const reader = new FrameReader();

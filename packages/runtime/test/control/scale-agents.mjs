@@ -1,13 +1,14 @@
-// Some agents of a tree in one process: node scale-agents.mjs '{"prefix":…,"from":0,"to":128,"root":…}'. Agent i listens at
-// <prefix>i. Prints the root's address once all listen; at the end of its input, what it has cost. Many agents share a core
-// here, so they are lost only after 30 s. MOSAIC_SCALE_NETWORK=tls connects them as on several hosts.
+// Runs some agents of a tree in one process: node scale-agents.mjs '{"prefix":…,"from":0,"to":128,"root":…}'. Agent i
+// listens at <prefix>i. Prints the root's address once all listen, and the resources used at the end of its input. Many
+// agents share a core here, so an agent counts as lost only after 30 s. MOSAIC_SCALE_NETWORK=tls connects them as on
+// several hosts.
 import { Agent, tlsNetwork } from "@mosaic/launcher/agent";
 
 const { prefix, from, to, ...options } = JSON.parse(process.argv[2]);
 let { root } = options;
 const empty = process.memoryUsage.rss();
 const agents = [];
-// Any secret of one run.
+// The prefix serves as the secret, which only must be equal in one run.
 const network = process.env.MOSAIC_SCALE_NETWORK === "tls" ? { network: tlsNetwork({ secret: prefix }) } : {};
 for (let index = from; index < to; index++) {
   const parent = index === 0 ? { children: true } : { index, root };

@@ -12,6 +12,6 @@ test("32 agents of 8 ranks rendezvous, exchange and fail like one host", async (
     expect(measured[step], step).toBeGreaterThanOrEqual(0);
   expect(measured.death).toBeGreaterThan(0);
   expect(measured.death).toBeLessThan(1);
-  // A table of members, a thread and its connection: nothing for each other rank but 8 bytes.
+  // A rank needs a thread, its connection and a table of members, which has only 8 bytes for each other rank.
   expect(measured.kilobytesPerRank).toBeLessThan(256);
 });

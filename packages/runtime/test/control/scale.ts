@@ -1,4 +1,5 @@
-// A tree of agents with real sockets in a few processes, and ranks with the real client as threads of another one:
+// Measures a tree of agents with real sockets in a few processes, and ranks with the real client as threads of another
+// process:
 //
 //   npx tsx packages/runtime/test/control/scale.ts [agents 512] [ranks per agent 8] [processes 2]
 import { execFile, spawn } from "node:child_process";
@@ -13,19 +14,19 @@ import { compile } from "./native.ts";
 export interface Scale {
   readonly agents: number;
   readonly ranksPerAgent: number;
-  /** That the agents are shared out to. */
+  /** Number of processes over which the agents are distributed. */
   readonly processes: number;
 }
 
-/** Seconds from a cause until every rank has received its effect; `-1` where that took longer than a minute. */
+/** Seconds from a cause until every rank has received its effect, or `-1` if that took longer than a minute. */
 export interface ScaleMeasurement {
   readonly ranks: number;
   readonly rendezvous: number;
   readonly values: number;
-  /** Of all ranks, for one of them. */
+  /** One rank requests the positions of all ranks. */
   readonly positions: number;
   readonly positionRecords: number;
-  /** Of all ranks, for all of them at once, and the share of these positions that came in time. */
+  /** All ranks at once request the positions of all ranks; and the share of these positions that arrived in time. */
   readonly storm: number;
   readonly stormShare: number;
   readonly split: number;

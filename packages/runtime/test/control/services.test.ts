@@ -5,7 +5,7 @@ const TIMEOUT = 3;
 const WORLD = 1n;
 const SAME_CALLS = "; all ranks of a group must call the same collectives in the same order, with the same shapes";
 
-/** Two levels below the root: 0 → 1, 2 → 3, 4. */
+/** Starts a tree with two levels below the root: 0 → 1, 2 → 3, 4. */
 const startDeepTree = () => startTree(5, { fanOut: 2 });
 
 describe("values", () => {
@@ -16,7 +16,7 @@ describe("values", () => {
     ranks.send("put", "9", "id", "größer");
     for (let rank = 0; rank < 5; rank++)
       expect(await ranks.waitForEvent(`${rank}`, "value")).toMatchObject({ key: "id", value: "größer" });
-    // A key is put once.
+    // A second value for a key is ignored.
     ranks.send("put", "9", "id", "other");
     ranks.send("put", "9", "next", "");
     ranks.send("get", "8", "next");
@@ -97,7 +97,7 @@ describe("splits", () => {
 });
 
 describe("calls", () => {
-  /** Every rank has called `shared` collectives, then `own`. */
+  /** Logs and reports the calls of a rank, whose histories are given in order. */
   function postCalls(ranks: RankProcess, rank: number, group: bigint, history: readonly number[]): void {
     for (const [i, value] of history.entries())
       ranks.send("log", `${rank}`, group, i + 1, value, `op${value} #${i + 1} (world)`);
@@ -123,7 +123,7 @@ describe("calls", () => {
     for (let rank = 0; rank < 5; rank++) {
       const { group, message } = await ranks.waitForEvent(`${rank}`, "mismatch");
       expect(group).toBe("1");
-      // Whichever rank was compared with rank 4.
+      // Any of the other ranks may have been compared with rank 4.
       expect(message).toMatch(/^rank [0-3] is at op2 #2 \(world\), rank 4 at op7 #2 \(world\); all ranks/);
       expect(message).toContain(SAME_CALLS);
     }
@@ -157,7 +157,7 @@ describe("calls", () => {
         group: `${messages}`,
         message: `rank 2 is at sendRecv #1 (world) float32 [100], rank 9 at sendRecv #1 (world) float32 [128]${SAME_CALLS}`,
       });
-    // What the root sends it sends in order.
+    // The root sends frames in order, so a mismatch would have arrived before the value.
     ranks.send("put", "0", "key", "value");
     ranks.send("get", "5", "key");
     await ranks.waitForEvent("5", "value");
@@ -244,7 +244,7 @@ describe("positions", () => {
   });
 });
 
-/** A world of three ranks, of which rank 2 is alone in a process. */
+/** Starts a world of three ranks, of which rank 2 is in a separate process. */
 async function startMixed(paths: readonly string[], ranks: RankProcess): Promise<RankProcess> {
   const separateRank = new RankProcess();
   for (const rank of [0, 1]) ranks.join(`a${rank}`, { path: paths[rank]!, rank, size: 3 });
@@ -254,7 +254,7 @@ async function startMixed(paths: readonly string[], ranks: RankProcess): Promise
   return separateRank;
 }
 
-/** As `splitId` of packages/runtime/native/collectives/call.cc. */
+/** Computes the same as `splitId` of packages/runtime/native/collectives/call.cc. */
 function splitId(parent: bigint, index: bigint, color: bigint): bigint {
   let id = 0xcbf29ce484222325n;
   for (const word of [parent, index, color]) id = BigInt.asUintN(64, (id ^ BigInt.asUintN(64, word)) * 0x100000001b3n);
